@@ -1,0 +1,91 @@
+# loramux_library, loramux_test, loramux_fuzzer: the helpers that every CMakeLists.txt of the project uses.
+# They set the common compile options and enforce the link rule of the house.
+
+# The rooms, lowest first. A room may link only rooms before it in this list.
+set(LORAMUX_ROOMS base formats text tensor kernels memory model adapter cache schedule engine server cluster simulate)
+
+# These rooms run under the simulator too, so they may not know how a forward pass is computed.
+set(LORAMUX_PURE_ROOMS memory adapter cache schedule)
+set(LORAMUX_IMPURE_ROOMS kernels model engine server)
+
+add_library(loramux_options INTERFACE)
+target_compile_options(loramux_options INTERFACE -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers
+                       -fno-math-errno -ffp-contract=off)
+target_include_directories(loramux_options INTERFACE "${CMAKE_SOURCE_DIR}/src")
+target_link_libraries(loramux_options INTERFACE Threads::Threads)
+target_compile_definitions(loramux_options INTERFACE SPDLOG_FMT_EXTERNAL)
+if(LORAMUX_SANITIZE)
+  target_compile_options(loramux_options INTERFACE -fsanitize=${LORAMUX_SANITIZE} -fno-omit-frame-pointer
+                         -fno-sanitize-recover=all)
+  target_link_options(loramux_options INTERFACE -fsanitize=${LORAMUX_SANITIZE})
+endif()
+if(LORAMUX_BUILD_FUZZERS)
+  target_compile_options(loramux_options INTERFACE -fsanitize=fuzzer-no-link,address,undefined -fno-omit-frame-pointer
+                         -fno-sanitize-recover=all)
+  target_link_options(loramux_options INTERFACE -fsanitize=address,undefined)
+endif()
+
+# loramux_library(room SOURCES a.cc ... [DEPS room ...] [LINK target ...])
+# Makes the static library loramux_<room>. DEPS are rooms (checked against the link rule), LINK are third-party targets.
+function(loramux_library room)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LINK" ${ARGN})
+  list(FIND LORAMUX_ROOMS ${room} own_rank)
+  if(own_rank EQUAL -1)
+    message(FATAL_ERROR "loramux_library(${room}): not a room of the house (cmake/LoramuxTargets.cmake)")
+  endif()
+  foreach(dep IN LISTS ARG_DEPS)
+    list(FIND LORAMUX_ROOMS ${dep} dep_rank)
+    if(dep_rank EQUAL -1 OR NOT dep_rank LESS own_rank)
+      message(FATAL_ERROR "link rule: ${room} may not link ${dep}: dependencies point up the list ${LORAMUX_ROOMS}")
+    endif()
+    if(room IN_LIST LORAMUX_PURE_ROOMS AND dep IN_LIST LORAMUX_IMPURE_ROOMS)
+      message(FATAL_ERROR "link rule: ${room} may not link ${dep}: the simulator runs ${room} without it")
+    endif()
+  endforeach()
+  add_library(loramux_${room} STATIC ${ARG_SOURCES})
+  list(TRANSFORM ARG_DEPS PREPEND loramux_)
+  target_link_libraries(loramux_${room} PUBLIC loramux_options ${ARG_DEPS} PRIVATE ${ARG_LINK})
+endfunction()
+
+# loramux_test(name SOURCES a_test.cc ... [DEPS room ...] [LINK target ...] [LABELS label ...] [TIMEOUT seconds])
+# A GoogleTest binary registered with ctest, one ctest entry each. Labels: unit (default), golden, e2e, fuzz, long.
+function(loramux_test name)
+  if(NOT LORAMUX_BUILD_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LINK;LABELS" ${ARGN})
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS unit)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  list(TRANSFORM ARG_DEPS PREPEND loramux_)
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE loramux_options ${ARG_DEPS} ${ARG_LINK} GTest::gtest GTest::gmock
+                        GTest::gtest_main)
+  target_precompile_headers(${name} PRIVATE <gtest/gtest.h> <string> <vector>)
+  target_compile_definitions(${name} PRIVATE LORAMUX_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+# loramux_fuzzer(name SOURCES x_fuzz.cc [DEPS room ...] [CORPUS folder])
+# A libFuzzer target, built only with LORAMUX_BUILD_FUZZERS; ctest runs it briefly over its seed corpus and beyond.
+set(LORAMUX_FUZZ_SECONDS 15 CACHE STRING "How long ctest runs each fuzzer")
+function(loramux_fuzzer name)
+  if(NOT LORAMUX_BUILD_FUZZERS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "CORPUS" "SOURCES;DEPS;LINK" ${ARGN})
+  list(TRANSFORM ARG_DEPS PREPEND loramux_)
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE loramux_options ${ARG_DEPS} ${ARG_LINK})
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer,address,undefined)
+  file(MAKE_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/${name}_corpus")
+  add_test(NAME ${name}
+           COMMAND ${name} -max_total_time=${LORAMUX_FUZZ_SECONDS} -timeout=10 -rss_limit_mb=4096 -verbosity=0
+                   -print_final_stats=1 "${CMAKE_CURRENT_BINARY_DIR}/${name}_corpus" "${ARG_CORPUS}"
+           WORKING_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}")
+  set_tests_properties(${name} PROPERTIES LABELS fuzz TIMEOUT 300)
+endfunction()

@@ -1,0 +1,42 @@
+// CHECK macros: for our own bugs only. They stay on in release builds; a failure prints the place, the condition and
+// the two values, and aborts. Malformed input must never reach one: it is reported through Result (result.h).
+#pragma once
+
+#include <sstream>
+#include <string>
+
+namespace loramux {
+
+// Prints "file:line: CHECK failed: what" to stderr and aborts.
+[[noreturn]] void CheckFailed(const char* file, int line, const std::string& what);
+
+template <typename A, typename B>
+std::string CheckOpMessage(const char* expression, const A& a, const B& b) {
+  std::ostringstream out;
+  out << expression << " (" << a << " vs " << b << ")";
+  return out.str();
+}
+
+}  // namespace loramux
+
+#define CHECK(condition)                                                     \
+  do {                                                                       \
+    if (!(condition)) [[unlikely]]                                           \
+      ::loramux::CheckFailed(__FILE__, __LINE__, #condition);                \
+  } while (false)
+
+#define LORAMUX_CHECK_OP(a, op, b)                                           \
+  do {                                                                       \
+    const auto& check_a = (a);                                               \
+    const auto& check_b = (b);                                               \
+    if (!(check_a op check_b)) [[unlikely]]                                  \
+      ::loramux::CheckFailed(__FILE__, __LINE__,                             \
+                             ::loramux::CheckOpMessage(#a " " #op " " #b, check_a, check_b)); \
+  } while (false)
+
+#define CHECK_EQ(a, b) LORAMUX_CHECK_OP(a, ==, b)
+#define CHECK_NE(a, b) LORAMUX_CHECK_OP(a, !=, b)
+#define CHECK_LT(a, b) LORAMUX_CHECK_OP(a, <, b)
+#define CHECK_LE(a, b) LORAMUX_CHECK_OP(a, <=, b)
+#define CHECK_GT(a, b) LORAMUX_CHECK_OP(a, >, b)
+#define CHECK_GE(a, b) LORAMUX_CHECK_OP(a, >=, b)
