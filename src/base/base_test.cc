@@ -1,6 +1,7 @@
 #include <memory>
 #include <set>
 
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/prng.h"
@@ -51,6 +52,25 @@ TEST(Prng, SameSeedSameSequenceAndUniformEnough) {
   std::set<std::uint64_t> seen;
   for (int i = 0; i < 1000; ++i) seen.insert(a.NextBelow(10));
   EXPECT_EQ(seen.size(), 10u);
+}
+
+TEST(ParseBytes, AcceptsWhatPeopleWrite) {
+  EXPECT_EQ(*ParseBytes("4096", "x"), 4096);
+  EXPECT_EQ(*ParseBytes("2GiB", "x"), std::int64_t{2} << 30);
+  EXPECT_EQ(*ParseBytes("512 mib", "x"), 512 << 20);
+  EXPECT_EQ(*ParseBytes("1.5G", "x"), std::int64_t{3} << 29);
+  EXPECT_EQ(*ParseBytes("64KB", "x"), 64000);
+  for (const char* bad : {"", "GiB", "-1", "1e400", "5 apples", "nan", "inf", "9999999T", "1GiBx"}) {
+    const auto parsed = ParseBytes(bad, "--device-memory");
+    EXPECT_FALSE(parsed.ok()) << bad;
+  }
+  EXPECT_NE(ParseBytes("x", "--device-memory").error().message.find("--device-memory"), std::string::npos);
+}
+
+TEST(FormatBytes, PicksTheUnit) {
+  EXPECT_EQ(FormatBytes(500), "500 B");
+  EXPECT_EQ(FormatBytes(12 << 10), "12 KiB");
+  EXPECT_EQ(FormatBytes(std::int64_t{3} << 29), "1.50 GiB");
 }
 
 TEST(VirtualClock, MovesOnlyWhenTold) {

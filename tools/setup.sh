@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Installs what building (and testing) loramux needs and is not there yet. Debian and Ubuntu packages only; on other
+# systems it says what to install. Uses sudo only when not root.
+# Usage: tools/setup.sh build|test
+set -euo pipefail
+
+readonly build_packages=(
+  g++ make cmake ninja-build ccache pkg-config git
+  libboost1.81-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libhwy-dev libxxhash-dev libre2-dev python3)
+readonly test_packages=(libgtest-dev libgmock-dev libbenchmark-dev libssl-dev clang-14 libclang-rt-14-dev lld)
+# The oldest Rust that the pinned crates build with (src/text/bindings/Cargo.toml, rust-version).
+readonly min_rust_minor=85
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then "$@"; elif command -v sudo >/dev/null; then sudo "$@"; else
+    say "root rights are needed for: $*"; say "run that as root, then try again"; exit 1
+  fi
+}
+
+installed() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q 'ok installed'; }
+
+install_packages() {
+  local missing=()
+  for package in "$@"; do installed "$package" || missing+=("$package"); done
+  [ ${#missing[@]} -eq 0 ] && return
+  say "installing: ${missing[*]}"
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get update -q >&2 ||
+    say "apt-get update failed; trying with the package lists that are there"
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" >&2
+}
+
+rust_is_new_enough() {
+  command -v cargo >/dev/null || return 1
+  local minor
+  minor=$(cargo --version | sed -E 's/^cargo 1\.([0-9]+)\..*/\1/')
+  [ "${minor:-0}" -ge $min_rust_minor ] 2>/dev/null
+}
+
+install_rust() {
+  rust_is_new_enough && return
+  say "Rust 1.$min_rust_minor or later is needed (found: $(cargo --version 2>/dev/null || echo none)); trying packages"
+  # Debian bookworm has a current Rust as cargo-web; newer releases as cargo.
+  for package in cargo-web cargo; do
+    (install_packages "$package") || continue
+    hash -r
+    rust_is_new_enough && return
+  done
+  say "cannot install Rust 1.$min_rust_minor or later from this system's packages."
+  say "Install it with rustup (https://rustup.rs), make sure that 'cargo' is on the PATH, and run this again."
+  exit 1
+}
+
+main() {
+  if ! command -v apt-get >/dev/null; then
+    say "this is not a Debian or Ubuntu system: nothing is installed for you. Needed, by their Debian names:"
+    say "  ${build_packages[*]} cargo (1.$min_rust_minor+)"
+    [ "${1:-build}" = test ] && say "  for the tests: ${test_packages[*]}"
+    return
+  fi
+  install_packages "${build_packages[@]}"
+  [ "${1:-build}" = test ] && install_packages "${test_packages[@]}"
+  install_rust
+}
+
+main "$@"
