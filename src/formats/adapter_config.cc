@@ -1,0 +1,228 @@
+#include "formats/adapter_config.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "formats/adapter_patterns.h"
+#include "formats/json_fields.h"
+#include "formats/message.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::int64_t kMaxRank = 4096;
+constexpr std::int64_t kMaxLayerIndex = std::int64_t{1} << 20;
+
+// Options that change what an adapter computes and that loramux does not serve. Each is refused unless it is off.
+struct RefusedOption {
+  const char* key;
+  const char* why;
+};
+constexpr std::array<RefusedOption, 13> kRefusedOptions = {{
+    {"use_dora", "DoRA (weight-decomposed LoRA)"},
+    {"lora_bias", "a bias on lora_B"},
+    {"modules_to_save", "fully trained copies of modules"},
+    {"trainable_token_indices", "retrained rows of the embedding"},
+    {"target_parameters", "LoRA on bare parameters"},
+    {"layer_replication", "a model with repeated layers"},
+    {"alora_invocation_tokens", "activated LoRA"},
+    {"use_qalora", "QALoRA, which pools the input"},
+    {"use_bdlora", "block-diagonal LoRA"},
+    {"arrow_config", "Arrow, which routes between adapters"},
+    {"kasa_config", "KaSA, which changes the base model's weights"},
+    {"monteclora_config", "MonteCLoRA, which samples its weights"},
+    {"fan_in_fan_out", "transposed weights"},
+}};
+
+// init_lora_weights that leave the base model as it is. The others (pissa, olora, corda, loftq, lora_ga) subtract the
+// initial LoRA product from the base's weights: such an adapter fits the changed base only, unless it was converted
+// when it was saved, and then PEFT writes `true`.
+constexpr std::array<const char*, 4> kHarmlessInitializations = {"gaussian", "eva", "orthogonal", "mica"};
+
+Status RefuseUnsupported(const JsonFields& fields) {
+  ASSIGN_OR_RETURN(const auto peft_type, fields.String("peft_type"));
+  if (!peft_type) return fields.Missing("peft_type", "\"LORA\"");
+  if (*peft_type != "LORA") {
+    return Unsupported(fields.label() + "peft_type " + Quote(*peft_type) + " is not supported, only LORA");
+  }
+  for (const RefusedOption& option : kRefusedOptions) {
+    const nlohmann::json* value = fields.Find(option.key);
+    if (value == nullptr || IsOff(*value)) continue;
+    return Unsupported(fields.label() + option.key + " is " + Describe(*value) + ": not supported (" + option.why +
+                       ")");
+  }
+  const nlohmann::json* bias = fields.Find("bias");
+  if (bias != nullptr && *bias != "none") {
+    return Unsupported(fields.label() + "bias is " + Describe(*bias) +
+                       ": not supported (trained biases), only \"none\"");
+  }
+  return Ok{};
+}
+
+Status RefuseChangedBase(const JsonFields& fields) {
+  const nlohmann::json* value = fields.Find("init_lora_weights");
+  if (value == nullptr || value->is_boolean()) return Ok{};
+  for (const char* harmless : kHarmlessInitializations) {
+    if (*value == harmless) return Ok{};
+  }
+  return Unsupported(fields.label() + "init_lora_weights is " + Describe(*value) +
+                     ": this initialization changes the base model's weights, and the adapter fits only the changed "
+                     "base; save it with PEFT's path_initial_model_for_weight_conversion, which makes it a plain LoRA");
+}
+
+// A list of strings, or one string; null and absent leave both empty.
+Status ParseNames(const JsonFields& fields, const char* key, std::vector<std::string>& list,
+                  std::optional<std::string>& text) {
+  const nlohmann::json* value = fields.Find(key);
+  if (value == nullptr) return Ok{};
+  if (value->is_string()) {
+    text = value->get<std::string>();
+    return Ok{};
+  }
+  if (!value->is_array()) return fields.Bad(key, "a string or a list of strings");
+  for (const nlohmann::json& item : *value) {
+    if (!item.is_string()) {
+      return InvalidArgument(fields.label() + key + ": expected strings in the list, found " + Describe(item));
+    }
+    list.push_back(item.get<std::string>());
+  }
+  return Ok{};
+}
+
+std::string LowerCase(std::string text) {
+  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return text;
+}
+
+Status ParseTargets(const JsonFields& fields, AdapterConfig& config) {
+  RETURN_IF_ERROR(ParseNames(fields, "target_modules", config.target_modules, config.target_modules_regex));
+  if (config.target_modules_regex && LowerCase(*config.target_modules_regex) == "all-linear") {
+    config.all_linear = true;
+    config.target_modules_regex.reset();
+  }
+  RETURN_IF_ERROR(ParseNames(fields, "exclude_modules", config.exclude_modules, config.exclude_modules_regex));
+  if (config.exclude_modules_regex && config.exclude_modules_regex->empty()) config.exclude_modules_regex.reset();
+  std::optional<std::string> one_pattern;
+  RETURN_IF_ERROR(ParseNames(fields, "layers_pattern", config.layers_pattern, one_pattern));
+  if (one_pattern && !one_pattern->empty()) config.layers_pattern = {*one_pattern};
+  const nlohmann::json* layers = fields.Find("layers_to_transform");
+  if (layers == nullptr) return Ok{};
+  for (const nlohmann::json& item : layers->is_array() ? *layers : nlohmann::json::array({*layers})) {
+    const auto layer = IntegerIn(item, 0, kMaxLayerIndex);
+    if (!layer) return fields.Bad("layers_to_transform", "a layer number or a list of them");
+    config.layers_to_transform.push_back(*layer);
+  }
+  return Ok{};
+}
+
+// The members of rank_pattern or alpha_pattern in file order, as (key, value) pairs for `take`.
+template <typename Take>
+Status ForEachPattern(const JsonFields& fields, const char* key, const MemberKeyOrder& order, const Take& take) {
+  const nlohmann::json* value = fields.Find(key);
+  if (value == nullptr) return Ok{};
+  if (!value->is_object()) return fields.Bad(key, "an object of patterns");
+  const auto keys = order.find(key);
+  if (keys == order.end()) return Ok{};   // an empty object
+  for (const std::string& pattern : keys->second) RETURN_IF_ERROR(take(pattern, value->at(pattern)));
+  return Ok{};
+}
+
+Status ParsePatterns(const JsonFields& fields, const MemberKeyOrder& order, AdapterConfig& config) {
+  RETURN_IF_ERROR(ForEachPattern(fields, "rank_pattern", order, [&](const auto& key, const auto& value) -> Status {
+    const auto rank = IntegerIn(value, 1, kMaxRank);
+    if (!rank) {
+      return InvalidArgument(fields.label() + "rank_pattern[" + Quote(key) + "]: expected a rank from 1 to " +
+                             std::to_string(kMaxRank) + ", found " + Describe(value));
+    }
+    config.rank_pattern.emplace_back(key, *rank);
+    return Ok{};
+  }));
+  return ForEachPattern(fields, "alpha_pattern", order, [&](const auto& key, const auto& value) -> Status {
+    const auto alpha = FiniteNumber(value);
+    if (!alpha) {
+      return InvalidArgument(fields.label() + "alpha_pattern[" + Quote(key) + "]: expected a finite number, found " +
+                             Describe(value));
+    }
+    config.alpha_pattern.emplace_back(key, *alpha);
+    return Ok{};
+  });
+}
+
+Status ParseRankAndAlpha(const JsonFields& fields, AdapterConfig& config) {
+  const nlohmann::json* r = fields.Find("r");
+  const auto rank = r == nullptr ? std::nullopt : IntegerIn(*r, 1, kMaxRank);
+  if (!rank) return fields.Bad("r", "a rank from 1 to " + std::to_string(kMaxRank));
+  config.r = *rank;
+  ASSIGN_OR_RETURN(const auto alpha, fields.Number("lora_alpha"));
+  if (!alpha) return fields.Bad("lora_alpha", "a finite number");
+  config.lora_alpha = *alpha;
+  ASSIGN_OR_RETURN(config.use_rslora, fields.BoolOr("use_rslora", false));
+  return Ok{};
+}
+
+// PEFT's rule for lists of modules: the whole name, or its end after a dot.
+bool InList(const std::vector<std::string>& list, std::string_view module) {
+  return std::any_of(list.begin(), list.end(), [&](const std::string& name) {
+    if (module == name) return true;
+    return module.size() > name.size() && module.ends_with(name) && module[module.size() - name.size() - 1] == '.';
+  });
+}
+
+}  // namespace
+
+Status AdapterConfig::CompilePatterns(const std::string& label) {
+  ASSIGN_OR_RETURN(patterns, AdapterPatterns::Compile(*this, label));
+  return Ok{};
+}
+
+std::int64_t AdapterConfig::RankOf(std::string_view module) const {
+  if (rank_pattern.empty()) return r;
+  CHECK(patterns != nullptr);
+  const int key = patterns->FirstRankKey(module);
+  return key < 0 ? r : rank_pattern.at(static_cast<std::size_t>(key)).second;
+}
+
+double AdapterConfig::ScaleOf(std::string_view module) const {
+  const auto rank = static_cast<double>(RankOf(module));
+  double alpha = lora_alpha;
+  if (!alpha_pattern.empty()) {
+    CHECK(patterns != nullptr);
+    const int key = patterns->FirstAlphaKey(module);
+    if (key >= 0) alpha = alpha_pattern.at(static_cast<std::size_t>(key)).second;
+  }
+  return alpha / (use_rslora ? std::sqrt(rank) : rank);
+}
+
+bool AdapterConfig::Targets(std::string_view module) const {
+  const bool needs_patterns = target_modules_regex || exclude_modules_regex || !layers_to_transform.empty();
+  CHECK(!needs_patterns || patterns != nullptr);
+  if (InList(exclude_modules, module) || (exclude_modules_regex && patterns->MatchesExcluded(module))) return false;
+  if (target_modules_regex) return patterns->MatchesTargets(module);
+  if (all_linear) return module != "lm_head" && !module.ends_with(".lm_head");   // PEFT leaves the output layer out
+  if (target_modules.empty()) return true;
+  if (!InList(target_modules, module)) return false;
+  // A name given in full is targeted in whatever layer, as in PEFT.
+  const bool in_full = std::find(target_modules.begin(), target_modules.end(), module) != target_modules.end();
+  if (in_full || layers_to_transform.empty()) return true;
+  const std::int64_t layer = patterns->LayerOf(module);
+  return std::find(layers_to_transform.begin(), layers_to_transform.end(), layer) != layers_to_transform.end();
+}
+
+Result<AdapterConfig> ParseAdapterConfig(std::string_view json, const std::string& label) {
+  MemberKeyOrder order;
+  ASSIGN_OR_RETURN(const nlohmann::json object, ParseJsonObject(json, label, &order));
+  const JsonFields fields(object, label + ": ");
+  RETURN_IF_ERROR(RefuseUnsupported(fields));
+  RETURN_IF_ERROR(RefuseChangedBase(fields));
+  AdapterConfig config;
+  RETURN_IF_ERROR(ParseRankAndAlpha(fields, config));
+  RETURN_IF_ERROR(ParsePatterns(fields, order, config));
+  RETURN_IF_ERROR(ParseTargets(fields, config));
+  ASSIGN_OR_RETURN(auto base, fields.String("base_model_name_or_path"));
+  config.base_model_name = base.value_or("");
+  RETURN_IF_ERROR(config.CompilePatterns(label));
+  return config;
+}
+
+}  // namespace loramux

@@ -1,0 +1,391 @@
+#include "formats/adapter_config.h"
+
+#include <cmath>
+#include <fstream>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "base/clock.h"
+#include "formats/test_files.h"
+
+namespace loramux {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+using testing::HasSubstr;
+
+constexpr const char* kQ0 = "model.layers.0.self_attn.q_proj";
+
+ordered_json Plain() {
+  return {{"peft_type", "LORA"}, {"r", 4}, {"lora_alpha", 8}, {"target_modules", {"q_proj"}}, {"bias", "none"}};
+}
+
+ordered_json With(ordered_json config, const ordered_json& changes) {
+  config.update(changes);
+  return config;
+}
+
+AdapterConfig Parsed(const ordered_json& config) {
+  const auto result = ParseAdapterConfig(config.dump(), "adapter_config.json");
+  EXPECT_TRUE(result.ok()) << result.error().message;
+  return result.ok() ? *result : AdapterConfig();
+}
+
+std::string ErrorOf(const ordered_json& config) {
+  const auto result = ParseAdapterConfig(config.dump(), "adapter_config.json");
+  return result.ok() ? "accepted" : result.error().message;
+}
+
+TEST(AdapterConfigTest, RankAndScale) {
+  const AdapterConfig config = Parsed(Plain());
+  EXPECT_EQ(config.RankOf(kQ0), 4);
+  EXPECT_EQ(config.ScaleOf(kQ0), 2.0);
+  EXPECT_DOUBLE_EQ(Parsed(With(Plain(), {{"use_rslora", true}})).ScaleOf(kQ0), 4.0);
+  EXPECT_DOUBLE_EQ(Parsed(With(Plain(), {{"lora_alpha", 2.5}})).ScaleOf(kQ0), 0.625);
+}
+
+TEST(AdapterConfigTest, TheFirstPatternInFileOrderCounts) {
+  const AdapterConfig config = Parsed(With(
+      Plain(), {{"rank_pattern",
+                 {{"z_proj", 1}, {"^model.layers.1.self_attn.q_proj", 16}, {"layers\\.1\\..*", 9}, {"q_proj", 25}}},
+                {"alpha_pattern", {{"self_attn\\.(q|v)_proj", 50}, {"proj", 7}}},
+                {"use_rslora", true}}));
+  EXPECT_EQ(config.RankOf("model.layers.1.self_attn.q_proj"), 16);
+  EXPECT_EQ(config.RankOf("model.layers.1.self_attn.k_proj"), 9);
+  EXPECT_EQ(config.RankOf("model.layers.0.self_attn.q_proj"), 25);
+  EXPECT_EQ(config.RankOf("model.layers.0.self_attn.xq_proj"), 4);   // a key begins after a dot
+  EXPECT_EQ(config.RankOf("model.layers.11.self_attn.k_proj"), 4);
+  EXPECT_DOUBLE_EQ(config.ScaleOf("model.layers.0.self_attn.q_proj"), 10.0);   // 50 / sqrt(25)
+  EXPECT_DOUBLE_EQ(config.ScaleOf("model.layers.0.self_attn.k_proj"), 4.0);    // "proj" alone is no whole component
+}
+
+TEST(AdapterConfigTest, TargetsAsPeftDoes) {
+  const AdapterConfig suffix = Parsed(Plain());
+  EXPECT_TRUE(suffix.Targets(kQ0));
+  EXPECT_FALSE(suffix.Targets("model.layers.0.self_attn.k_proj"));
+  EXPECT_FALSE(suffix.Targets("model.layers.0.self_attn.xq_proj"));
+  const AdapterConfig regex = Parsed(With(Plain(), {{"target_modules", ".*\\.(q|v)_proj"}}));
+  EXPECT_TRUE(regex.Targets(kQ0));
+  EXPECT_FALSE(regex.Targets("model.layers.0.self_attn.q_proj.x"));   // a full match
+  const AdapterConfig all = Parsed(With(Plain(), {{"target_modules", "All-Linear"}}));
+  EXPECT_TRUE(all.all_linear);
+  EXPECT_TRUE(all.Targets(kQ0));
+  EXPECT_FALSE(all.Targets("lm_head"));
+  EXPECT_TRUE(Parsed(With(Plain(), {{"target_modules", nullptr}})).Targets("anything"));
+  const AdapterConfig excluded = Parsed(With(Plain(), {{"exclude_modules", {"layers.0.self_attn.q_proj"}}}));
+  EXPECT_FALSE(excluded.Targets(kQ0));
+  EXPECT_TRUE(excluded.Targets("model.layers.1.self_attn.q_proj"));
+  EXPECT_FALSE(Parsed(With(Plain(), {{"exclude_modules", ".*0.*"}})).Targets(kQ0));
+  for (const ordered_json& pattern : {ordered_json(nullptr), ordered_json("layers"), ordered_json({"h", "layers"})}) {
+    const AdapterConfig layers = Parsed(With(Plain(), {{"layers_to_transform", {1, 2}}, {"layers_pattern", pattern}}));
+    EXPECT_FALSE(layers.Targets(kQ0));
+    EXPECT_TRUE(layers.Targets("model.layers.2.self_attn.q_proj"));
+  }
+  EXPECT_TRUE(Parsed(With(Plain(), {{"layers_to_transform", 0}})).Targets(kQ0));
+}
+
+TEST(AdapterConfigTest, PatternsBeyondBoundedTime) {
+  // As a rank or scale such a pattern would decide something: refused. As a target it only cross-checks: not checked.
+  EXPECT_THAT(ErrorOf(With(Plain(), {{"rank_pattern", {{"(?=q)q_proj", 8}}}})),
+              HasSubstr("rank_pattern: the pattern '(?=q)q_proj'"));
+  EXPECT_THAT(ErrorOf(With(Plain(), {{"alpha_pattern", {{"(a)\\1", 8}}}})), HasSubstr("alpha_pattern"));
+  EXPECT_TRUE(Parsed(With(Plain(), {{"target_modules", "^(?!.*visual).*q_proj$"}})).Targets(kQ0));
+  // Malformed is malformed, everywhere.
+  EXPECT_THAT(ErrorOf(With(Plain(), {{"target_modules", "(q_proj"}})), HasSubstr("is not a regular expression"));
+  EXPECT_THAT(ErrorOf(With(Plain(), {{"rank_pattern", {{"[", 8}}}})), HasSubstr("is not a regular expression"));
+}
+
+TEST(AdapterConfigTest, AnEvilPatternIsFast) {
+  const AdapterConfig config = Parsed(With(Plain(), {{"rank_pattern", {{"(((a*)*)*)*b|(.*.*.*.*.*)*c", 8}}}}));
+  const TimeNs start = OsClock().Now();
+  EXPECT_EQ(config.RankOf(std::string(20'000, 'a')), 4);
+  EXPECT_LT(OsClock().Now() - start, 5 * kNsPerSecond);
+}
+
+TEST(AdapterConfigTest, ManyPatternsAreFast) {
+  ordered_json patterns = ordered_json::object();
+  for (int layer = 0; layer < 80; ++layer) {
+    for (const char* module : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+                               "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}) {
+      patterns["model.layers." + std::to_string(layer) + "." + module] = 1 + layer;
+    }
+  }
+  const AdapterConfig config = Parsed(With(Plain(), {{"rank_pattern", patterns}, {"alpha_pattern", patterns}}));
+  const TimeNs start = OsClock().Now();
+  for (const auto& [name, rank] : patterns.items()) {
+    EXPECT_EQ(config.RankOf(name), rank.get<int>());
+    EXPECT_EQ(config.ScaleOf(name), 1.0);
+  }
+  EXPECT_LT(OsClock().Now() - start, 30 * kNsPerSecond);   // measured: about 0.2 s; the bound allows for sanitizers
+}
+
+TEST(AdapterConfigTest, RefusesByName) {
+  for (const char* key : {"use_dora", "lora_bias", "use_qalora", "fan_in_fan_out"}) {
+    EXPECT_THAT(ErrorOf(With(Plain(), {{key, true}})), HasSubstr(std::string(key) + " is true: not supported")) << key;
+    EXPECT_EQ(ErrorOf(With(Plain(), {{key, false}})), "accepted") << key;
+    EXPECT_EQ(ErrorOf(With(Plain(), {{key, nullptr}})), "accepted") << key;
+  }
+  for (const char* key : {"modules_to_save", "trainable_token_indices", "target_parameters", "layer_replication",
+                          "alora_invocation_tokens"}) {
+    EXPECT_THAT(ErrorOf(With(Plain(), {{key, {"x"}}})), HasSubstr(std::string(key) + " is [\"x\"]")) << key;
+    EXPECT_EQ(ErrorOf(With(Plain(), {{key, ordered_json::array()}})), "accepted") << key;
+    EXPECT_EQ(ErrorOf(With(Plain(), {{key, nullptr}})), "accepted") << key;
+  }
+  for (const char* key : {"use_bdlora", "arrow_config", "kasa_config", "monteclora_config"}) {
+    EXPECT_THAT(ErrorOf(With(Plain(), {{key, {{"x", 1}}}})), HasSubstr(key)) << key;
+  }
+  for (const char* key : {"megatron_config", "eva_config", "corda_config", "loftq_config", "velora_config"}) {
+    EXPECT_EQ(ErrorOf(With(Plain(), {{key, {{"x", 1}}}})), "accepted") << key;   // initialization or training only
+  }
+  EXPECT_THAT(ErrorOf(With(Plain(), {{"bias", "lora_only"}})), HasSubstr("bias is \"lora_only\""));
+  EXPECT_THAT(ErrorOf(With(Plain(), {{"peft_type", "IA3"}})), HasSubstr("peft_type 'IA3'"));
+  EXPECT_THAT(ErrorOf(With(Plain(), {{"peft_type", 3}})), HasSubstr("peft_type"));
+}
+
+TEST(AdapterConfigTest, RefusesInitializationsThatChangedTheBase) {
+  for (const char* name : {"pissa", "pissa_niter_4", "olora", "corda", "loftq", "lora_ga", "something_new"}) {
+    EXPECT_THAT(ErrorOf(With(Plain(), {{"init_lora_weights", name}})), HasSubstr("init_lora_weights")) << name;
+  }
+  for (const ordered_json& value : {ordered_json(true), ordered_json(false), ordered_json(nullptr),
+                                    ordered_json("gaussian"), ordered_json("eva"), ordered_json("orthogonal")}) {
+    EXPECT_EQ(ErrorOf(With(Plain(), {{"init_lora_weights", value}})), "accepted") << value;
+  }
+}
+
+TEST(AdapterConfigTest, RefusesBadNumbers) {
+  for (const ordered_json& value : {ordered_json(0), ordered_json(-2), ordered_json(4097), ordered_json(4.0),
+                                    ordered_json("4"), ordered_json(nullptr), ordered_json(~0ull)}) {
+    EXPECT_THAT(ErrorOf(With(Plain(), {{"r", value}})), HasSubstr("r: expected a rank from 1 to 4096")) << value;
+    EXPECT_THAT(ErrorOf(With(Plain(), {{"rank_pattern", {{"q_proj", value}}}})), HasSubstr("rank_pattern['q_proj']"))
+        << value;
+  }
+  for (const ordered_json& value : {ordered_json("8"), ordered_json(nullptr), ordered_json(true), ordered_json({8})}) {
+    EXPECT_THAT(ErrorOf(With(Plain(), {{"lora_alpha", value}})), HasSubstr("lora_alpha: expected a finite number"))
+        << value;
+    EXPECT_THAT(ErrorOf(With(Plain(), {{"alpha_pattern", {{"q_proj", value}}}})), HasSubstr("alpha_pattern['q_proj']"))
+        << value;
+  }
+  EXPECT_THAT(ErrorOf(With(Plain(), {{"rank_pattern", {1}}})), HasSubstr("rank_pattern: expected an object"));
+  EXPECT_THAT(ErrorOf(With(Plain(), {{"target_modules", 7}})), HasSubstr("target_modules"));
+  EXPECT_THAT(ErrorOf(With(Plain(), {{"target_modules", {7}}})), HasSubstr("target_modules"));
+  EXPECT_THAT(ErrorOf(With(Plain(), {{"layers_to_transform", {-1}}})), HasSubstr("layers_to_transform"));
+}
+
+TEST(AdapterConfigTest, EqualKeysCountAsInPython) {
+  const auto config = ParseAdapterConfig(
+      R"({"peft_type":"LORA","r":2,"r":4,"lora_alpha":4,"rank_pattern":{"x":1},)"
+      R"("rank_pattern":{"q_proj":7,"k":2,"q_proj":8}})",
+      "c");
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  EXPECT_EQ(config->r, 4);
+  ASSERT_EQ(config->rank_pattern.size(), 2u);
+  EXPECT_EQ(config->rank_pattern[0], (std::pair<std::string, std::int64_t>("q_proj", 8)));
+}
+
+// --------------------------------------------------------------------------------------------------- OpenAdapter
+
+ModelConfig SmallModel() {
+  ModelConfig model;
+  model.hidden_size = 8;
+  model.num_layers = 2;
+  model.num_heads = 2;
+  model.num_kv_heads = 1;
+  model.head_dim = 6;
+  model.intermediate_size = 10;
+  model.vocab_size = 20;
+  return model;
+}
+
+class OpenAdapterTest : public testing::Test {
+ protected:
+  Result<AdapterFile> Open(const std::vector<TensorSpec>& tensors,
+                           const ordered_json& config = Targeting("all-linear")) {
+    folder_.Write("adapter_config.json", config.dump());
+    folder_.Write("adapter_model.safetensors", ZeroTensors(tensors));
+    return OpenAdapter(folder_.path(), SmallModel());
+  }
+  std::string OpenError(const std::vector<TensorSpec>& tensors) {
+    const auto adapter = Open(tensors);
+    return adapter.ok() ? "accepted" : adapter.error().message;
+  }
+  static ordered_json Targeting(const ordered_json& targets) { return With(Plain(), {{"target_modules", targets}}); }
+  static std::vector<TensorSpec> Pair(const std::string& module, std::int64_t in, std::int64_t out) {
+    return {{"base_model.model." + module + ".lora_A.weight", "F32", {4, in}},
+            {"base_model.model." + module + ".lora_B.weight", "BF16", {out, 4}}};
+  }
+  static std::vector<TensorSpec> Join(std::vector<TensorSpec> a, const std::vector<TensorSpec>& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+  }
+  TempFolder folder_;
+};
+
+TEST_F(OpenAdapterTest, SortsModulesByLayerAndTargetWithTheHeadLast) {
+  const auto tensors =
+      Join(Join(Pair("lm_head", 8, 20), Pair("model.layers.1.mlp.down_proj", 10, 8)),
+           Join(Pair("model.layers.0.self_attn.o_proj", 12, 8), Pair("model.layers.0.self_attn.k_proj", 8, 6)));
+  auto opened = Open(tensors, Targeting({"lm_head", "down_proj", "o_proj", "k_proj"}));
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  const AdapterFile adapter = std::move(opened).value();
+  ASSERT_EQ(adapter.modules.size(), 4u);
+  EXPECT_EQ(adapter.modules[0].target, LoraTarget::kK);
+  EXPECT_EQ(adapter.modules[1].target, LoraTarget::kO);
+  EXPECT_EQ(adapter.modules[2].target, LoraTarget::kDown);
+  EXPECT_EQ(adapter.modules[2].layer, 1);
+  EXPECT_EQ(adapter.modules[3].target, LoraTarget::kLmHead);
+  EXPECT_EQ(adapter.modules[3].layer, 0);
+  EXPECT_EQ(adapter.modules[0].a->dtype, DType::kF32);
+  EXPECT_EQ(adapter.modules[0].b->dtype, DType::kBF16);
+  EXPECT_EQ(adapter.max_rank, 4);
+}
+
+TEST_F(OpenAdapterTest, ChecksTheConfigurationAgainstTheTensors) {
+  const auto q = Pair("model.layers.0.self_attn.q_proj", 8, 12);
+  EXPECT_TRUE(Open(q, Targeting({"q_proj", "v_proj"})).ok());   // v_proj has no tensors: it adds nothing
+  EXPECT_THAT(Open(q, Targeting({"v_proj"})).error().message, HasSubstr("is not among target_modules"));
+  EXPECT_THAT(Open(Pair("lm_head", 8, 20)).error().message, HasSubstr("is not among target_modules"));
+  EXPECT_THAT(Open(q, With(Targeting("all-linear"), {{"lora_alpha", 1e300}})).error().message,
+              HasSubstr("does not fit a float"));
+  EXPECT_THAT(Open(q, With(Targeting("all-linear"), {{"r", 5}})).error().message, HasSubstr("expected rank 5"));
+}
+
+TEST_F(OpenAdapterTest, RefusesTensorsByName) {
+  const auto q = Pair("model.layers.0.self_attn.q_proj", 8, 12);
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"base_model.model.model.embed_tokens.lora_embedding_A", "LoRA on an embedding"},
+      {"base_model.model.model.layers.0.self_attn.q_proj.lora_B.bias", "lora_bias"},
+      {"base_model.model.model.layers.0.self_attn.q_proj.bias", "trained bias"},
+      {"base_model.model.lm_head.modules_to_save.weight", "modules_to_save"},
+      {"base_model.model.lm_head.weight", "a copy of the output layer"},
+      {"base_model.model.model.embed_tokens.weight", "a copy of the embedding"},
+      {"base_model.model.visual.blocks.0.attn.q_proj.lora_A.weight", "outside the language model"},
+      {"base_model.model.model.layers.00.self_attn.q_proj.lora_A.weight", "expected a layer from 0 to 1"},
+      {"base_model.model.model.layers.+1.self_attn.q_proj.lora_A.weight", "expected a layer from 0 to 1"},
+      {"base_model.model.model.layers..self_attn.q_proj.lora_A.weight", "expected a layer from 0 to 1"},
+      {"base_model.model.model.layers.1.self_attn.q_proj.lora_A.other.weight", "matches nothing"},
+      {"model.layers.1.self_attn.q_proj.lora_A.weight", "matches nothing"},
+      {"", "matches nothing"},
+  };
+  for (const auto& [name, why] : cases) {
+    const std::string message = OpenError(Join(q, {{name, "F32", {4, 8}}}));
+    EXPECT_THAT(message, HasSubstr(why)) << name;
+    EXPECT_THAT(message, HasSubstr("'" + name + "'"));
+  }
+}
+
+TEST_F(OpenAdapterTest, TakesTheCopyOfTheOutputLayerAside) {
+  const TensorSpec copy = {"base_model.model.lm_head.base_layer.weight", "F32", {20, 8}};
+  const auto adapter = Open(Join(Pair("lm_head", 8, 20), {copy}), Targeting({"lm_head"}));
+  ASSERT_TRUE(adapter.ok()) << adapter.error().message;
+  ASSERT_NE(adapter->lm_head_base_copy, nullptr);
+  EXPECT_EQ(adapter->modules.size(), 1u);
+  EXPECT_THAT(OpenError({copy}), HasSubstr("no lora_A and lora_B"));
+  EXPECT_THAT(OpenError({{copy.name, "F32", {21, 8}}}), HasSubstr("[20, 8], found [21, 8]"));
+}
+
+TEST_F(OpenAdapterTest, TheDigestNamesTheContent) {
+  const auto q = Pair("model.layers.0.self_attn.q_proj", 8, 12);
+  const std::string digest = Open(q)->digest;
+  EXPECT_EQ(Open(q)->digest, digest);
+  EXPECT_EQ(Open({q[1], q[0]})->digest, digest);   // the order in the file does not matter
+  EXPECT_EQ(Open(q, With(Targeting({"q_proj"}), {{"lora_dropout", 0.5}}))->digest, digest);
+  EXPECT_NE(Open(q, With(Targeting({"q_proj"}), {{"lora_alpha", 9}}))->digest, digest);
+  EXPECT_NE(Open(Pair("model.layers.1.self_attn.q_proj", 8, 12))->digest, digest);
+  std::string bytes = ZeroTensors(q);
+  bytes.back() = 1;
+  folder_.Write("adapter_config.json", Targeting("all-linear").dump());
+  folder_.Write("adapter_model.safetensors", bytes);
+  EXPECT_NE(OpenAdapter(folder_.path(), SmallModel())->digest, digest);
+}
+
+TEST_F(OpenAdapterTest, PathsThatHoldNoAdapter) {
+  EXPECT_EQ(OpenAdapter(folder_.path() / "none", SmallModel()).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(OpenAdapter(folder_.path(), SmallModel()).error().code, ErrorCode::kInvalidArgument);
+  const fs::path file = folder_.Write("file", "x");
+  EXPECT_THAT(OpenAdapter(file, SmallModel()).error().message, HasSubstr("expected an adapter directory"));
+  folder_.Write("adapter_config.json", Plain().dump());
+  fs::create_directory(folder_.path() / "adapter_model.safetensors");
+  EXPECT_THAT(OpenAdapter(folder_.path(), SmallModel()).error().message, HasSubstr("found a directory"));
+}
+
+// --------------------------------------------------------------------------------------------------- real adapters
+
+class RealAdapterTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!fs::exists(folder_)) GTEST_SKIP() << "no real adapters beside this checkout (" << folder_ << ")";
+  }
+  static ModelConfig Shapes(std::int64_t hidden, std::int64_t layers, std::int64_t heads, std::int64_t kv_heads,
+                            std::int64_t ffn, std::int64_t vocab) {
+    ModelConfig model;
+    model.hidden_size = hidden;
+    model.num_layers = layers;
+    model.num_heads = heads;
+    model.num_kv_heads = kv_heads;
+    model.head_dim = hidden / heads;
+    model.intermediate_size = ffn;
+    model.vocab_size = vocab;
+    return model;
+  }
+  const fs::path folder_ = fs::path(LORAMUX_SOURCE_DIR) / ".." / "shared" / "data" / "adapters";
+};
+
+TEST_F(RealAdapterTest, OpensAdaptersOfPublishedModels) {
+  const ModelConfig tinyllama = Shapes(2048, 22, 32, 4, 5632, 32000);
+  const ModelConfig qwen = Shapes(2048, 36, 16, 2, 11008, 151936);
+  std::set<std::string> digests;
+  for (const auto& [name, model] : std::vector<std::pair<std::string, ModelConfig>>{{"tinyllama_emotion", tinyllama},
+                                                                                   {"tinyllama_keywords", tinyllama},
+                                                                                   {"tinyllama_therapist", tinyllama},
+                                                                                   {"qwen25_3b_law", qwen}}) {
+    const auto adapter = OpenAdapter(folder_ / name, model);
+    ASSERT_TRUE(adapter.ok()) << adapter.error().message;
+    EXPECT_EQ(adapter->modules.size(), static_cast<std::size_t>(2 * model.num_layers));
+    for (const LoraModule& module : adapter->modules) {
+      EXPECT_EQ(module.rank, 4);
+      EXPECT_EQ(module.scale, 2.0f);
+    }
+    digests.insert(adapter->digest);
+  }
+  EXPECT_EQ(digests.size(), 4u);
+  EXPECT_THAT(OpenAdapter(folder_ / "qwen25_3b_law", tinyllama).error().message,
+              HasSubstr("expected a layer from 0 to 21"));
+}
+
+TEST_F(RealAdapterTest, NamesTheTruncatedFile) {
+  const auto adapter = OpenAdapter(folder_ / "truncated_qwen25vl", Shapes(3584, 28, 28, 4, 18944, 152064));
+  ASSERT_FALSE(adapter.ok());
+  EXPECT_THAT(adapter.error().message,
+              HasSubstr("adapter_model.safetensors: the header promises 161,480,704 bytes of data but the file holds "
+                        "203,776: the file is truncated"));
+}
+
+TEST_F(RealAdapterTest, JudgesEveryConfigurationOfTheSurvey) {
+  std::ifstream in(folder_ / "adapter_configs_survey.json");
+  const ordered_json survey = ordered_json::parse(in);
+  ASSERT_EQ(survey.size(), 40u);
+  int refused = 0;
+  for (const ordered_json& entry : survey) {
+    ordered_json config = entry;   // the survey shortens three names and keeps the others
+    config.update({{"peft_type", "LORA"}, {"lora_alpha", entry["alpha"]}, {"lora_dropout", entry["dropout"]}});
+    const auto parsed = ParseAdapterConfig(config.dump(), entry["repo"]);
+    const bool saves_modules = !entry["modules_to_save"].is_null();
+    const bool transposed = entry["fan_in_fan_out"] == true;
+    ASSERT_EQ(parsed.ok(), !saves_modules && !transposed) << entry;
+    if (parsed.ok()) {
+      EXPECT_EQ(parsed->RankOf(kQ0), entry["r"].get<std::int64_t>());
+      EXPECT_EQ(parsed->target_modules_regex.has_value(), entry["target_modules"].is_string());
+      continue;
+    }
+    ++refused;
+    EXPECT_THAT(parsed.error().message, HasSubstr(saves_modules ? "modules_to_save" : "fan_in_fan_out"));
+  }
+  EXPECT_EQ(refused, 5);
+}
+
+}  // namespace
+}  // namespace loramux

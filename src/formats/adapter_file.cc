@@ -1,0 +1,278 @@
+// OpenAdapter: from a directory to pairs of tensors that fit the base model.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include <xxhash.h>
+
+#include "formats/adapter_config.h"
+#include "formats/adapter_tensor_name.h"
+#include "formats/file.h"
+#include "formats/message.h"
+
+namespace loramux {
+namespace {
+
+constexpr const char* kConfigFile = "adapter_config.json";
+constexpr const char* kTensorFile = "adapter_model.safetensors";
+constexpr const char* kPickleFile = "adapter_model.bin";
+constexpr std::int64_t kMaxRank = 4096;
+constexpr std::int64_t kMaxLayersWithoutBase = 1024;   // the most that a model may have
+
+constexpr std::array<const char*, kNumLoraTargets> kTargetNames = {"q_proj", "k_proj",  "v_proj",    "o_proj",
+                                                                   "gate_proj", "up_proj", "down_proj", "lm_head"};
+
+// A module's two halves while the file is being read. Ordered by layer and target, lm_head last.
+struct PairKey {
+  bool is_lm_head = false;
+  std::int32_t layer = 0;
+  LoraTarget target = LoraTarget::kQ;
+  auto operator<=>(const PairKey&) const = default;
+};
+struct Pair {
+  std::string module;         // as in the file, for the patterns
+  std::string plain_module;
+  const StoredTensor* a = nullptr;
+  const StoredTensor* b = nullptr;
+};
+using Pairs = std::map<PairKey, Pair>;
+
+bool Exists(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+// A file that a directory lacks is the fault of the directory's content, not a wrong path.
+Error AsContentError(Error error) {
+  if (error.code != ErrorCode::kNotFound) return error;
+  return InvalidArgument(error.message + "; an adapter directory holds " + kConfigFile + " and " + kTensorFile);
+}
+
+Status CheckDirectory(const std::filesystem::path& directory) {
+  std::error_code error;
+  const auto status = std::filesystem::status(directory, error);
+  if (!std::filesystem::exists(status)) return NotFound(directory.string() + ": no such adapter directory");
+  if (!std::filesystem::is_directory(status)) {
+    return InvalidArgument(directory.string() + ": expected an adapter directory, found a file");
+  }
+  return Ok{};
+}
+
+Result<AdapterConfig> ReadConfig(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / kConfigFile;
+  auto text = ReadTextFile(path, kMaxJsonFileBytes);
+  if (!text.ok()) return AsContentError(std::move(text).error());
+  return ParseAdapterConfig(*text, path.string());
+}
+
+Result<TensorFile> OpenTensors(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / kTensorFile;
+  if (!Exists(path) && Exists(directory / kPickleFile)) {
+    return Unsupported(directory.string() + ": found " + kPickleFile + " but no " + kTensorFile +
+                       ": loramux reads safetensors only, because unpickling runs code; save the adapter with "
+                       "safe_serialization=True");
+  }
+  auto tensors = TensorFile::Open(path);
+  if (!tensors.ok()) return AsContentError(std::move(tensors).error());
+  return tensors;
+}
+
+Error TensorError(const std::string& label, const StoredTensor& tensor, const std::string& what) {
+  return InvalidArgument(label + ": tensor " + Quote(tensor.name) + ": " + what);
+}
+
+Status CheckTensor(const StoredTensor& tensor, const std::string& label) {
+  if (!IsWeightDType(tensor.dtype)) {
+    return Unsupported(label + ": tensor " + Quote(tensor.name) + ": expected dtype F32, BF16 or F16, found " +
+                       DTypeName(tensor.dtype));
+  }
+  if (tensor.shape.size() != 2) {
+    return TensorError(label, tensor, "expected two dimensions, found " + ShapeToString(tensor.shape));
+  }
+  return Ok{};
+}
+
+Status CheckBaseCopy(const StoredTensor& tensor, const ModelConfig* model, const std::string& label) {
+  if (model == nullptr) return Ok{};
+  const std::array<std::int64_t, 2> expected = {model->vocab_size, model->hidden_size};
+  if (std::equal(tensor.shape.begin(), tensor.shape.end(), expected.begin(), expected.end())) return Ok{};
+  return TensorError(label, tensor, "expected a copy of the base model's output layer " + ShapeToString(expected) +
+                                        ", found " + ShapeToString(tensor.shape));
+}
+
+// Sorts every tensor into its pair; a tensor without a place is an error.
+Result<Pairs> CollectPairs(const ModelConfig* model, const std::string& label, AdapterFile& file) {
+  const std::int64_t num_layers = model == nullptr ? kMaxLayersWithoutBase : model->num_layers;
+  Pairs pairs;
+  for (const StoredTensor& tensor : file.tensors->tensors()) {
+    ASSIGN_OR_RETURN(AdapterTensorName name, ParseAdapterTensorName(tensor.name, num_layers, label));
+    RETURN_IF_ERROR(CheckTensor(tensor, label));
+    const bool is_copy = name.part == AdapterTensorName::Part::kBaseCopy;
+    if (is_copy) RETURN_IF_ERROR(CheckBaseCopy(tensor, model, label));
+    Pair& pair = pairs[{name.target == LoraTarget::kLmHead, name.layer, name.target}];
+    const StoredTensor*& slot =
+        is_copy ? file.lm_head_base_copy : name.part == AdapterTensorName::Part::kLoraA ? pair.a : pair.b;
+    if (slot != nullptr || (!pair.module.empty() && pair.module != name.module)) {
+      return TensorError(label, tensor, "its module is in the file twice" +
+                                            (slot == nullptr ? "" : ", the other time as " + Quote(slot->name)));
+    }
+    slot = &tensor;
+    pair.module = std::move(name.module);
+    pair.plain_module = std::move(name.plain_module);
+  }
+  return pairs;
+}
+
+Status CheckComplete(const Pair& pair, const std::string& label) {
+  if (pair.a != nullptr && pair.b != nullptr) return Ok{};
+  if (pair.a != nullptr) return TensorError(label, *pair.a, "lora_A without its lora_B");
+  if (pair.b != nullptr) return TensorError(label, *pair.b, "lora_B without its lora_A");
+  return InvalidArgument(label + ": " + Quote(pair.module) + " has a base_layer.weight but no lora_A and lora_B");
+}
+
+// The outer extents, which the base layer gives.
+Status CheckFit(const Pair& pair, LinearShape shape, const std::string& label) {
+  if (pair.a->shape[1] != shape.in) {
+    return TensorError(label, *pair.a, "expected [rank, " + std::to_string(shape.in) +
+                                           "] for the base layer's input, found " + ShapeToString(pair.a->shape));
+  }
+  if (pair.b->shape[0] != shape.out) {
+    return TensorError(label, *pair.b,
+                       "expected [" + std::to_string(shape.out) + ", rank] for the base layer's output, found " +
+                           ShapeToString(pair.b->shape));
+  }
+  return Ok{};
+}
+
+Status CheckRanks(const Pair& pair, std::int64_t rank, const std::string& label) {
+  if (pair.a->shape[0] != rank) {
+    return TensorError(label, *pair.a, "expected rank " + std::to_string(rank) + " as in " + kConfigFile + ", found " +
+                                           std::to_string(pair.a->shape[0]));
+  }
+  if (pair.b->shape[1] != rank) {
+    return TensorError(label, *pair.b, "expected rank " + std::to_string(rank) + " as in lora_A and " + kConfigFile +
+                                           ", found " + std::to_string(pair.b->shape[1]));
+  }
+  return Ok{};
+}
+
+Result<LoraModule> CheckPair(const PairKey& key, const Pair& pair, const AdapterConfig& config,
+                             const ModelConfig* model, const std::string& label) {
+  RETURN_IF_ERROR(CheckComplete(pair, label));
+  if (!config.Targets(pair.module) && !config.Targets(pair.plain_module)) {
+    return TensorError(label, *pair.a, std::string("the module is not among target_modules of ") + kConfigFile +
+                                           ": one of the two is wrong");
+  }
+  const std::int64_t rank = config.RankOf(pair.module);
+  CHECK(rank >= 1 && rank <= kMaxRank);
+  if (model != nullptr) RETURN_IF_ERROR(CheckFit(pair, TargetShape(*model, key.target), label));
+  RETURN_IF_ERROR(CheckRanks(pair, rank, label));
+  const double scale = config.ScaleOf(pair.module);
+  if (!(std::abs(scale) <= static_cast<double>(std::numeric_limits<float>::max()))) {
+    return InvalidArgument(label + ": module " + Quote(pair.module) +
+                           ": its scale does not fit a float; lora_alpha in " + kConfigFile + " is too large");
+  }
+  return LoraModule{key.layer, key.target, static_cast<std::int32_t>(rank), static_cast<float>(scale), pair.a, pair.b};
+}
+
+// Digest of a sequence of numbers and byte strings; numbers as 64-bit little-endian.
+class Digester {
+ public:
+  Digester() : state_(XXH3_createState()) {
+    CHECK(state_ != nullptr);
+    CHECK(XXH3_128bits_reset(state_) == XXH_OK);
+  }
+  ~Digester() { XXH3_freeState(state_); }
+  Digester(const Digester&) = delete;
+  Digester& operator=(const Digester&) = delete;
+
+  void Add(std::span<const std::byte> bytes) {
+    CHECK(XXH3_128bits_update(state_, bytes.data(), bytes.size()) == XXH_OK);
+  }
+  void Add(std::uint64_t number) { Add(std::as_bytes(std::span(&number, 1))); }
+  std::string Hex() const {
+    XXH128_canonical_t canonical;
+    XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state_));
+    std::string hex;
+    for (const unsigned char byte : canonical.digest) {
+      hex += {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
+    }
+    return hex;
+  }
+
+ private:
+  XXH3_state_t* state_;
+};
+
+std::string DigestOf(const std::vector<LoraModule>& modules) {
+  Digester digest;
+  digest.Add(modules.size());
+  for (const LoraModule& module : modules) {
+    std::uint32_t scale_bits = 0;
+    std::memcpy(&scale_bits, &module.scale, sizeof(scale_bits));
+    digest.Add(static_cast<std::uint64_t>(module.layer));
+    digest.Add(static_cast<std::uint64_t>(module.target));
+    digest.Add(static_cast<std::uint64_t>(module.rank));
+    digest.Add(scale_bits);
+    for (const StoredTensor* tensor : {module.a, module.b}) {
+      digest.Add(static_cast<std::uint64_t>(tensor->dtype));
+      for (const std::int64_t extent : tensor->shape) digest.Add(static_cast<std::uint64_t>(extent));
+      digest.Add(tensor->data);
+    }
+  }
+  return digest.Hex();
+}
+
+// `model` may be null: then nothing is checked against it.
+Result<AdapterFile> Open(const std::filesystem::path& directory, const ModelConfig* model) {
+  RETURN_IF_ERROR(CheckDirectory(directory));
+  AdapterFile file;
+  file.directory = directory;
+  ASSIGN_OR_RETURN(file.config, ReadConfig(directory));
+  ASSIGN_OR_RETURN(TensorFile tensors, OpenTensors(directory));
+  file.tensors = std::make_unique<TensorFile>(std::move(tensors));
+  const std::string label = (directory / kTensorFile).string();
+  ASSIGN_OR_RETURN(const Pairs pairs, CollectPairs(model, label, file));
+  if (pairs.empty()) return InvalidArgument(label + ": expected lora_A and lora_B tensors, found none");
+  for (const auto& [key, pair] : pairs) {
+    ASSIGN_OR_RETURN(const LoraModule module, CheckPair(key, pair, file.config, model, label));
+    file.max_rank = std::max(file.max_rank, module.rank);
+    file.modules.push_back(module);
+  }
+  file.digest = DigestOf(file.modules);
+  return file;
+}
+
+}  // namespace
+
+const char* LoraTargetName(LoraTarget target) {
+  const auto index = static_cast<std::size_t>(target);
+  CHECK_LT(index, kTargetNames.size());
+  return kTargetNames[index];
+}
+
+LinearShape TargetShape(const ModelConfig& model, LoraTarget target) {
+  switch (target) {
+    case LoraTarget::kQ: return {model.hidden_size, model.QDim()};
+    case LoraTarget::kK:
+    case LoraTarget::kV: return {model.hidden_size, model.KvDim()};
+    case LoraTarget::kO: return {model.QDim(), model.hidden_size};
+    case LoraTarget::kGate:
+    case LoraTarget::kUp: return {model.hidden_size, model.intermediate_size};
+    case LoraTarget::kDown: return {model.intermediate_size, model.hidden_size};
+    case LoraTarget::kLmHead: return {model.hidden_size, model.vocab_size};
+  }
+  CHECK(false);
+}
+
+Result<AdapterFile> OpenAdapter(const std::filesystem::path& directory, const ModelConfig& model) {
+  return Open(directory, &model);
+}
+
+Result<AdapterFile> OpenAdapterWithoutBase(const std::filesystem::path& directory) { return Open(directory, nullptr); }
+
+}  // namespace loramux

@@ -1,0 +1,116 @@
+// OpenAdapter on the stored fixtures (tests/golden/README.md): every adapter that PEFT made is accepted with PEFT's
+// ranks and scales, every one under refused/ is refused with the words that it asks for.
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "formats/adapter_config.h"
+
+namespace loramux {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kGolden = fs::path(LORAMUX_SOURCE_DIR) / "tests" / "golden";
+
+nlohmann::json ReadJson(const fs::path& path) {
+  std::ifstream in(path);
+  return nlohmann::json::parse(in);
+}
+
+std::vector<fs::path> SortedFolders(const fs::path& parent) {
+  std::vector<fs::path> folders;
+  for (const auto& entry : fs::directory_iterator(parent)) {
+    if (entry.is_directory()) folders.push_back(entry.path());
+  }
+  std::sort(folders.begin(), folders.end());
+  return folders;
+}
+
+std::string ModuleName(const LoraModule& module) {
+  const std::string target = LoraTargetName(module.target);
+  if (module.target == LoraTarget::kLmHead) return target;
+  const bool in_mlp = module.target >= LoraTarget::kGate;
+  return "model.layers." + std::to_string(module.layer) + (in_mlp ? ".mlp." : ".self_attn.") + target;
+}
+
+TEST(AdapterGoldenTest, AcceptsWhatPeftMadeWithItsRanksAndScales) {
+  int checked = 0;
+  for (const fs::path& folder : SortedFolders(kGolden / "models")) {
+    SCOPED_TRACE(folder.filename().string());
+    const auto model = LoadModelConfig(folder / "model");
+    ASSERT_TRUE(model.ok()) << model.error().message;
+    std::map<std::string, std::string> digests;
+    const nlohmann::json adapters = ReadJson(folder / "case.json")["adapters"];
+    for (const nlohmann::json& expected : adapters) {
+      const std::string name = expected["name"];
+      SCOPED_TRACE(name);
+      const auto adapter = OpenAdapter(folder / std::string(expected["dir"]), *model);
+      ASSERT_TRUE(adapter.ok()) << adapter.error().message;
+      ASSERT_EQ(adapter->modules.size(), expected["modules"].size());
+      std::int32_t max_rank = 0;
+      for (const LoraModule& module : adapter->modules) {
+        const nlohmann::json& want = expected["modules"].at(ModuleName(module));
+        EXPECT_EQ(module.rank, want["r"].get<int>()) << ModuleName(module);
+        EXPECT_FLOAT_EQ(module.scale, want["scale"].get<float>()) << ModuleName(module);
+        max_rank = std::max(max_rank, module.rank);
+      }
+      EXPECT_EQ(adapter->max_rank, max_rank);
+      EXPECT_EQ(adapter->digest.size(), 32u);
+      digests[name] = adapter->digest;
+      ++checked;
+    }
+    // A renamed copy has the same content; nothing else has.
+    std::map<std::string, int> times;
+    for (const nlohmann::json& expected : adapters) {
+      if (expected["same_as"].is_string()) {
+        EXPECT_EQ(digests[expected["name"]], digests[expected["same_as"]]) << expected["name"];
+      } else {
+        EXPECT_EQ(++times[digests[expected["name"]]], 1) << expected["name"];
+      }
+    }
+  }
+  EXPECT_GE(checked, 30) << "the fixtures are incomplete: see " << kGolden / "README.md";
+}
+
+TEST(AdapterGoldenTest, OpensTheTensorsOfEveryModel) {
+  int checked = 0;
+  for (const fs::path& folder : SortedFolders(kGolden / "models")) {
+    SCOPED_TRACE(folder.filename().string());
+    const auto tensors = TensorFile::OpenModelDirectory(folder / "model");
+    ASSERT_TRUE(tensors.ok()) << tensors.error().message;
+    EXPECT_NE(tensors->Find("model.norm.weight"), nullptr);
+    EXPECT_GT(tensors->TotalBytes(), 0);
+    ++checked;
+  }
+  EXPECT_GE(checked, 20);
+}
+
+TEST(AdapterGoldenTest, RefusesByName) {
+  int checked = 0;
+  for (const fs::path& folder : SortedFolders(kGolden / "refused")) {
+    SCOPED_TRACE(folder.filename().string());
+    const nlohmann::json expect = ReadJson(folder / "expect.json");
+    const auto model = LoadModelConfig(kGolden / "models" / std::string(expect["model"]) / "model");
+    ASSERT_TRUE(model.ok()) << model.error().message;
+    const auto adapter = OpenAdapter(folder, *model);
+    ++checked;
+    if (adapter.ok()) {
+      ADD_FAILURE() << "accepted, although: " << expect["why"];
+      continue;
+    }
+    const Error& error = adapter.error();
+    EXPECT_TRUE(error.code == ErrorCode::kInvalidArgument || error.code == ErrorCode::kUnsupported)
+        << ErrorCodeName(error.code);
+    for (const std::string part : expect["must_mention"]) EXPECT_THAT(error.message, testing::HasSubstr(part));
+    EXPECT_LT(error.message.size(), 1500u);
+  }
+  EXPECT_GE(checked, 90) << "the fixtures are incomplete: see " << kGolden / "README.md";
+}
+
+}  // namespace
+}  // namespace loramux

@@ -1,0 +1,39 @@
+// Element types of stored tensors.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace loramux {
+
+enum class DType : std::uint8_t {
+  kF32,
+  kBF16,
+  kF16,
+  kF64,
+  kI64,
+  kI32,
+  kI16,
+  kI8,
+  kU8,
+  kBool,
+  kF8E4M3,
+  kF8E5M2,
+  kU16,
+  kU32,
+  kU64
+};
+
+// Bytes of one element.
+std::size_t DTypeSize(DType dtype);
+// The name in safetensors headers: "F32", "BF16", ...
+const char* DTypeName(DType dtype);
+std::optional<DType> ParseDType(std::string_view safetensors_name);
+// True for the types that weights may have: f32, bf16, f16.
+constexpr bool IsWeightDType(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
+}
+
+}  // namespace loramux

@@ -1,0 +1,37 @@
+// Opening files whose kind and size are not trusted.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+
+#include "base/result.h"
+
+namespace loramux {
+
+// An open file descriptor of a regular file. Closes it at destruction.
+class RegularFile {
+ public:
+  // Follows symbolic links. Errors: kNotFound (no such file), kInvalidArgument (a directory, FIFO or device: never
+  // waited for), kIoError (anything else the operating system says).
+  static Result<RegularFile> Open(const std::filesystem::path& path);
+  RegularFile(RegularFile&& other) noexcept;
+  RegularFile& operator=(RegularFile&& other) noexcept;
+  ~RegularFile();
+  int descriptor() const { return descriptor_; }
+  // As of Open.
+  std::size_t size() const { return size_; }
+
+ private:
+  RegularFile(int descriptor, std::size_t size) : descriptor_(descriptor), size_(size) {}
+  int descriptor_ = -1;
+  std::size_t size_ = 0;
+};
+
+// The whole content of a regular file of at most `max_bytes` (error kInvalidArgument if it is larger).
+Result<std::string> ReadTextFile(const std::filesystem::path& path, std::size_t max_bytes);
+
+// Largest JSON file (configuration, index) that is read.
+inline constexpr std::size_t kMaxJsonFileBytes = std::size_t{64} << 20;
+
+}  // namespace loramux

@@ -1,0 +1,93 @@
+// Reads safetensors files, single or sharded, by mapping them into memory. The header is untrusted input: sizes,
+// offsets, shapes and their products are checked before use; overlapping, out-of-range or mistyped entries, duplicate
+// names and files shorter or longer than the header promises are refused with the file and tensor named.
+// Format: https://huggingface.co/docs/safetensors (u64 header length, JSON header, data).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "formats/dtype.h"
+
+namespace loramux {
+
+// A file mapped read-only. Movable; unmaps at destruction. A regular file only (a FIFO or a device is refused). A file
+// that is shortened in place while it is mapped raises SIGBUS at the next access: replace such files by renaming.
+class MappedFile {
+ public:
+  static Result<MappedFile> Open(const std::filesystem::path& path);
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  ~MappedFile();
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  MappedFile() = default;
+  const std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+  std::filesystem::path path_;
+};
+
+// One tensor of a file: row-major, little-endian; `data` points into the mapping and may be unaligned for its type.
+struct StoredTensor {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<std::int64_t> shape;   // every extent >= 0; the byte count fits in int64
+  std::span<const std::byte> data;   // exactly product(shape) * DTypeSize(dtype) bytes
+  std::int64_t ElementCount() const;
+};
+
+// "[4, 2048]"
+std::string ShapeToString(std::span<const std::int64_t> shape);
+
+// The tensors of one or several safetensors files. Owns the mappings. Immutable; thread-safe to read.
+class TensorFile {
+ public:
+  // One file.
+  static Result<TensorFile> Open(const std::filesystem::path& path);
+  // A Hugging Face directory: model.safetensors, or model.safetensors.index.json with its shards. Shard names in the
+  // index that leave the directory (absolute, "..") are refused; so is a tensor that the index promises and the shard
+  // lacks. Where only pickled weights (.bin) exist, the error says that loramux reads safetensors only.
+  static Result<TensorFile> OpenModelDirectory(const std::filesystem::path& directory);
+
+  // Parses a header and its data from memory; `label` names the source in errors. `bytes` must outlive the result.
+  // (The entry point of the fuzzer, and what Open uses.)
+  static Result<std::vector<StoredTensor>> Parse(std::span<const std::byte> bytes, const std::string& label);
+
+  // Null if there is no such tensor.
+  const StoredTensor* Find(std::string_view name) const;
+  // In file order (then header order).
+  const std::vector<StoredTensor>& tensors() const { return tensors_; }
+  // Files that were mapped.
+  const std::vector<MappedFile>& files() const { return files_; }
+  // Bytes of all mapped files.
+  std::int64_t TotalBytes() const;
+
+ private:
+  struct NameHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view name) const { return std::hash<std::string_view>{}(name); }
+  };
+
+  TensorFile() = default;
+  static Result<TensorFile> OpenShards(const std::filesystem::path& directory);
+  // Maps one more file and takes its tensors in.
+  Status Add(const std::filesystem::path& path);
+
+  std::vector<MappedFile> files_;
+  std::vector<StoredTensor> tensors_;
+  std::unordered_map<std::string, std::size_t, NameHash, std::equal_to<>> index_;   // name -> place in tensors_
+};
+
+// Largest header accepted, as in the reference implementation.
+inline constexpr std::uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
+
+}  // namespace loramux

@@ -1,0 +1,28 @@
+// The JSON header of a safetensors file, read event by event, so that neither nesting nor size of a hostile header
+// costs more than its own length. Internal to formats; TensorFile::Parse is the public door.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "formats/dtype.h"
+
+namespace loramux {
+
+// One entry of the header. Offsets count from the first byte after the header.
+struct HeaderEntry {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<std::int64_t> shape;
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+
+// The entries in header order. Checks syntax, types, duplicates and completeness of each entry; the offsets are
+// checked against one another and the file by TensorFile::Parse. `label` names the source in errors.
+Result<std::vector<HeaderEntry>> ParseSafetensorsHeader(std::string_view json, const std::string& label);
+
+}  // namespace loramux

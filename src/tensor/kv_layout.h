@@ -1,0 +1,47 @@
+// How keys and values lie in a page of the pool. One page holds the keys and values of `page_tokens` consecutive
+// positions of ONE sequence for ALL layers (docs/architecture.md, Memory).
+//
+// A page, from its first byte:  [layer] { K: [kv_head][head_dim][page_tokens]   V: [kv_head][page_tokens][head_dim] }
+// Keys are stored transposed, so that the scores of neighbouring positions are neighbouring lanes: no reduction over
+// head_dim is needed, and each score is summed over head_dim in the same order whatever the vector width.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/check.h"
+#include "base/result.h"
+#include "formats/dtype.h"
+
+namespace loramux {
+
+struct KvLayout {
+  std::int64_t num_layers = 0;
+  std::int64_t num_kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t page_tokens = 16;   // 4, 8, 16, 32 or 64
+  DType dtype = DType::kBF16;      // kF32, kBF16 or kF16
+
+  // Error: page_tokens or dtype outside the lists above, or an extent that is not positive.
+  Status Validate() const;
+
+  std::size_t BytesPerToken() const {
+    return static_cast<std::size_t>(num_layers * 2 * num_kv_heads * head_dim) * DTypeSize(dtype);
+  }
+  // Bytes that a page's keys and values need; the pool may round it up.
+  std::size_t PageBytes() const { return BytesPerToken() * static_cast<std::size_t>(page_tokens); }
+  // Byte offset of K [head_dim][page_tokens] of one head in a page.
+  std::size_t KeyOffset(std::int64_t layer, std::int64_t kv_head) const {
+    return HeadBytes() * static_cast<std::size_t>(layer * 2 * num_kv_heads + kv_head);
+  }
+  // Byte offset of V [page_tokens][head_dim] of one head in a page.
+  std::size_t ValueOffset(std::int64_t layer, std::int64_t kv_head) const {
+    return HeadBytes() * static_cast<std::size_t>((layer * 2 + 1) * num_kv_heads + kv_head);
+  }
+  std::int64_t PagesFor(std::int64_t tokens) const { return (tokens + page_tokens - 1) / page_tokens; }
+
+ private:
+  std::size_t HeadBytes() const { return static_cast<std::size_t>(head_dim * page_tokens) * DTypeSize(dtype); }
+};
+
+}  // namespace loramux
