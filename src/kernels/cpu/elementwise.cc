@@ -1,0 +1,153 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/elementwise.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+//
+#include "hwy/highway.h"
+//
+#include <algorithm>
+#include <cmath>
+
+#include "hwy/contrib/math/math-inl.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/widen-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace loramux::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+using DF = hn::CappedTag<float, 16>;
+using VF = hn::Vec<DF>;
+
+// Calls fn(tag, index) for whole vectors over [0, n), then for single elements.
+template <typename F>
+HWY_INLINE void ForEachVector(std::int64_t n, const F& fn) {
+  const DF d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  std::int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) fn(d, i);
+  for (; i < n; ++i) fn(hn::CappedTag<float, 1>(), i);
+}
+
+// Four accumulators hide the latency of the multiply-adds; the order of summation depends on n alone.
+float SumOfSquares(const float* HWY_RESTRICT x, std::int64_t n) {
+  const DF d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  VF a = hn::Zero(d), b = a, c = a, e = a;
+  std::int64_t i = 0;
+  for (; i + 4 * lanes <= n; i += 4 * lanes) {
+    const VF x0 = hn::LoadU(d, x + i), x1 = hn::LoadU(d, x + i + lanes);
+    const VF x2 = hn::LoadU(d, x + i + 2 * lanes), x3 = hn::LoadU(d, x + i + 3 * lanes);
+    a = hn::MulAdd(x0, x0, a);
+    b = hn::MulAdd(x1, x1, b);
+    c = hn::MulAdd(x2, x2, c);
+    e = hn::MulAdd(x3, x3, e);
+  }
+  for (; i + lanes <= n; i += lanes) {
+    const VF x0 = hn::LoadU(d, x + i);
+    a = hn::MulAdd(x0, x0, a);
+  }
+  float sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(a, b), hn::Add(c, e))));
+  for (; i < n; ++i) sum += x[i] * x[i];
+  return sum;
+}
+
+void RmsNormRow(const float* x, std::int64_t n, const float* weight, float eps, float* y) {
+  const float inverse = 1.0f / std::sqrt(SumOfSquares(x, n) / static_cast<float>(n) + eps);
+  ForEachVector(n, [&](auto d, std::int64_t i) HWY_ATTR {
+    const auto scaled = hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse));
+    hn::StoreU(hn::Mul(scaled, hn::LoadU(d, weight + i)), d, y + i);
+  });
+}
+
+void RopeHead(float* first, std::int64_t half, const float* cos, const float* sin) {
+  float* second = first + half;
+  ForEachVector(half, [&](auto d, std::int64_t t) HWY_ATTR {
+    const auto c = hn::LoadU(d, cos + t);
+    const auto s = hn::LoadU(d, sin + t);
+    const auto a = hn::LoadU(d, first + t);
+    const auto b = hn::LoadU(d, second + t);
+    hn::StoreU(hn::NegMulAdd(b, s, hn::Mul(a, c)), d, first + t);
+    hn::StoreU(hn::MulAdd(a, s, hn::Mul(b, c)), d, second + t);
+  });
+}
+
+void RopeRow(float* x, std::int64_t heads, std::int64_t head_dim, const float* cos, const float* sin) {
+  for (std::int64_t head = 0; head < heads; ++head) RopeHead(x + head * head_dim, head_dim / 2, cos, sin);
+}
+
+void SiluMulRow(const float* gate, const float* up, std::int64_t n, float* y) {
+  ForEachVector(n, [&](auto d, std::int64_t i) HWY_ATTR {
+    const auto x = hn::LoadU(d, gate + i);
+    // hn::Exp is for arguments up to 104; from exp(88) on the quotient is zero to float32's precision anyway.
+    const auto exponential = hn::Exp(d, hn::Min(hn::Set(d, 88.0f), hn::Neg(x)));
+    const auto silu = hn::Div(x, hn::Add(hn::Set(d, 1.0f), exponential));
+    hn::StoreU(hn::Mul(silu, hn::LoadU(d, up + i)), d, y + i);
+  });
+}
+
+void AddRow(const float* x, std::int64_t n, float* y) {
+  ForEachVector(n, [&](auto d, std::int64_t i) HWY_ATTR {
+    hn::StoreU(hn::Add(hn::LoadU(d, y + i), hn::LoadU(d, x + i)), d, y + i);
+  });
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace loramux::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace loramux::cpu {
+namespace {
+
+HWY_EXPORT(RmsNormRow);
+HWY_EXPORT(RopeRow);
+HWY_EXPORT(SiluMulRow);
+HWY_EXPORT(AddRow);
+
+// Calls fn(row) for all rows; in parallel only if that saves more than the wake-up of a thread (2 us) costs: an element
+// takes about a tenth of a nanosecond.
+template <typename F>
+void ForEachRow(const KernelContext& context, std::int64_t m, std::int64_t n, const F& fn) {
+  constexpr std::int64_t kMinElements = std::int64_t{48} << 10;
+  if (m * n < kMinElements) {
+    for (std::int64_t i = 0; i < m; ++i) fn(i);
+    return;
+  }
+  const std::int64_t tasks = std::min<std::int64_t>(m, context.pool->size() * 4);
+  context.pool->Run(tasks, [&](std::int64_t task, int) {
+    for (std::int64_t i = m * task / tasks; i < m * (task + 1) / tasks; ++i) fn(i);
+  });
+}
+
+}  // namespace
+
+void RmsNorm(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, std::int64_t n,
+             const float* weight, float eps, float* y, std::int64_t y_stride) {
+  const auto row = HWY_DYNAMIC_DISPATCH(RmsNormRow);
+  ForEachRow(context, m, n, [&](std::int64_t i) { row(x + i * x_stride, n, weight, eps, y + i * y_stride); });
+}
+
+void Rope(const KernelContext& context, float* x, std::int64_t x_stride, std::int64_t m, std::int64_t heads,
+          std::int64_t head_dim, const float* cos, const float* sin) {
+  const auto row = HWY_DYNAMIC_DISPATCH(RopeRow);
+  ForEachRow(context, m, heads * head_dim, [&](std::int64_t i) {
+    row(x + i * x_stride, heads, head_dim, cos + i * (head_dim / 2), sin + i * (head_dim / 2));
+  });
+}
+
+void SiluMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, std::int64_t n,
+             float* y, std::int64_t y_stride) {
+  const auto row = HWY_DYNAMIC_DISPATCH(SiluMulRow);
+  ForEachRow(context, m, 2 * n, [&](std::int64_t i) { row(x + i * x_stride, x + i * x_stride + n, n, y + i * y_stride); });
+}
+
+void AddRows(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, std::int64_t n,
+             float* y, std::int64_t y_stride) {
+  const auto row = HWY_DYNAMIC_DISPATCH(AddRow);
+  ForEachRow(context, m, n, [&](std::int64_t i) { row(x + i * x_stride, n, y + i * y_stride); });
+}
+
+}  // namespace loramux::cpu
+#endif

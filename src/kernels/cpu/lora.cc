@@ -1,0 +1,274 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/lora.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+//
+#include "hwy/highway.h"
+//
+#include <algorithm>
+#include <cmath>
+
+#include "hwy/cache_control.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/lora_work.h"
+#include "kernels/cpu/widen-inl.h"
+
+// Shrink: a dot product adds vector by vector into one accumulator, sums its lanes, then adds what is left of `in` one
+// by one; the tile that computes it only decides which loads it shares. Expand: y takes one multiply-add for each row
+// of B in ascending order, whether y waits in a register or in memory meanwhile.
+HWY_BEFORE_NAMESPACE();
+namespace loramux::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+using DF = hn::CappedTag<float, 16>;
+using VF = hn::Vec<DF>;
+constexpr std::int64_t kLanes = static_cast<std::int64_t>(hn::MaxLanes(DF()));
+
+// 4 tokens x 4 rows are 16 accumulators and 4 widened rows: too many for 16 registers.
+constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64;
+constexpr int kTileTokens = kManyRegisters ? 4 : 2;
+constexpr int kTileVectors = 4;
+
+// Below this many tokens expand goes along the rows of B, which then stream from memory; from it on along the rank,
+// with y in registers.
+constexpr std::int64_t kMinTokensToTile = 16;
+
+// coefficients[i * stride + j] = scale * dot(x[i], rows[j]) for kTokens tokens and kRows rows. `next` are the rows
+// after these, fetched meanwhile if kFetch.
+template <int kTokens, int kRows, bool kFetch, typename T>
+HWY_INLINE void Dot(const float* x, std::int64_t x_stride, std::int64_t in, const T* const* rows, const T* const* next,
+                    float scale, float* coefficients, std::int64_t stride) {
+  VF sum[kTokens][kRows];
+#pragma GCC unroll 4
+  for (int i = 0; i < kTokens; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kRows; ++j) sum[i][j] = hn::Zero(DF());
+  }
+  const T* row[kRows];
+  const T* ahead[kRows];
+  for (int j = 0; j < kRows; ++j) row[j] = rows[j];
+  for (int j = 0; j < kRows; ++j) ahead[j] = kFetch ? next[j] : nullptr;
+  std::int64_t t = 0;
+  for (; t + kLanes <= in; t += kLanes) {
+    VF a[kRows];
+#pragma GCC unroll 4
+    for (int j = 0; j < kRows; ++j) {
+      if constexpr (kFetch) hwy::Prefetch(ahead[j] + t);
+      a[j] = LoadWide(DF(), row[j] + t);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < kTokens; ++i) {
+      const VF value = hn::LoadU(DF(), x + i * x_stride + t);
+#pragma GCC unroll 4
+      for (int j = 0; j < kRows; ++j) sum[i][j] = hn::MulAdd(value, a[j], sum[i][j]);
+    }
+  }
+  const hn::CappedTag<float, 1> single;
+#pragma GCC unroll 4
+  for (int i = 0; i < kTokens; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kRows; ++j) {
+      float dot = hn::GetLane(hn::SumOfLanes(DF(), sum[i][j]));
+      for (std::int64_t rest = t; rest < in; ++rest) {
+        dot += x[i * x_stride + rest] * hn::GetLane(LoadWide(single, row[j] + rest));
+      }
+      coefficients[i * stride + j] = scale * dot;
+    }
+  }
+}
+
+// kRows rows with all tokens of the segment. The first tokens bring the rows into the cache.
+template <int kRows, typename T>
+HWY_NOINLINE void ShrinkRows(const LoraPiece& piece, const float* x, std::int64_t x_stride, std::int64_t in,
+                             std::int64_t first_row, bool more) {
+  const T* rows[kRows];
+  const T* next[kRows];
+  for (int j = 0; j < kRows; ++j) {
+    rows[j] = piece.template ARow<T>(first_row + j);
+    next[j] = more ? piece.template ARow<T>(std::min(first_row + kRows + j, piece.end - 1)) : rows[j];
+  }
+  const float scale = piece.segment->weights.scale;
+  std::int64_t i = piece.segment->begin;
+  const auto run = [&](auto tokens, auto fetch) HWY_ATTR {
+    Dot<decltype(tokens)::value, kRows, decltype(fetch)::value, T>(x + i * x_stride, x_stride, in, rows, next, scale,
+                                                                    piece.Coefficients(i) + first_row, piece.stride);
+    i += decltype(tokens)::value;
+  };
+  using Tile = std::integral_constant<int, kTileTokens>;
+  using One = std::integral_constant<int, 1>;
+  if (i + kTileTokens <= piece.segment->end) {
+    run(Tile(), std::true_type());
+  } else {
+    run(One(), std::true_type());
+  }
+  while (i + kTileTokens <= piece.segment->end) run(Tile(), std::false_type());
+  while (i < piece.segment->end) run(One(), std::false_type());
+}
+
+// Rows [piece.begin, piece.end) of A.
+template <typename T>
+void Shrink(const LoraPiece& piece, const float* x, std::int64_t x_stride, std::int64_t in) {
+  std::int64_t row = piece.begin;
+  for (; row + 4 <= piece.end; row += 4) ShrinkRows<4, T>(piece, x, x_stride, in, row, row + 4 < piece.end);
+  for (; row < piece.end; ++row) ShrinkRows<1, T>(piece, x, x_stride, in, row, row + 1 < piece.end);
+}
+
+// y[c] += coefficients[j] * rows[j][c] for kRows rows in ascending order.
+template <int kRows, typename T>
+HWY_NOINLINE void ExpandRows(const float* coefficients, const T* const* rows, const T* const* next,
+                             std::int64_t columns, float* HWY_RESTRICT y) {
+  VF factor[kRows];
+  const T* row[kRows];
+  const T* ahead[kRows];
+#pragma GCC unroll 4
+  for (int j = 0; j < kRows; ++j) {
+    factor[j] = hn::Set(DF(), coefficients[j]);
+    row[j] = rows[j];
+    ahead[j] = next[j];
+  }
+  std::int64_t c = 0;
+  for (; c + kLanes <= columns; c += kLanes) {
+    VF sum = hn::LoadU(DF(), y + c);
+#pragma GCC unroll 4
+    for (int j = 0; j < kRows; ++j) {
+      hwy::Prefetch(ahead[j] + c);
+      sum = hn::MulAdd(factor[j], LoadWide(DF(), row[j] + c), sum);
+    }
+    hn::StoreU(sum, DF(), y + c);
+  }
+  const hn::CappedTag<float, 1> single;
+  for (; c < columns; ++c) {
+    auto sum = hn::LoadU(single, y + c);
+    for (int j = 0; j < kRows; ++j) {
+      sum = hn::MulAdd(hn::Set(single, coefficients[j]), LoadWide(single, row[j] + c), sum);
+    }
+    hn::StoreU(sum, single, y + c);
+  }
+}
+
+// Few tokens: blocks of four rows of B with all tokens, in pieces of columns that stay in L1 (four rows of at most
+// 4 KiB) while the tokens pass.
+template <typename T>
+void ExpandAlongRows(const LoraPiece& piece) {
+  constexpr std::int64_t kBlockColumns = 1024;
+  const std::int64_t rank = piece.rank;
+  for (std::int64_t begin = piece.begin; begin < piece.end; begin += kBlockColumns) {
+    const std::int64_t columns = std::min(kBlockColumns, piece.end - begin);
+    std::int64_t j = 0;
+    const auto block = [&](auto count) HWY_ATTR {
+      constexpr int kRows = decltype(count)::value;
+      const T* rows[kRows];
+      const T* next[kRows];
+      for (int r = 0; r < kRows; ++r) {
+        rows[r] = piece.template BRow<T>(j + r) + begin;
+        next[r] = piece.template BRow<T>(std::min(j + kRows + r, rank - 1)) + begin;
+      }
+      for (std::int64_t i = piece.segment->begin; i < piece.segment->end; ++i) {
+        ExpandRows<kRows, T>(piece.Coefficients(i) + j, rows, next, columns, piece.Y(i) + begin);
+      }
+      j += kRows;
+    };
+    while (j + 4 <= rank) block(std::integral_constant<int, 4>());
+    while (j < rank) block(std::integral_constant<int, 1>());
+  }
+}
+
+// y of kTokens tokens and kVectors vectors of columns in registers, all of the rank.
+template <int kTokens, int kVectors, class D, typename T>
+HWY_NOINLINE void ExpandTile(D d, const LoraPiece& piece, std::int64_t first, std::int64_t column) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t stride = piece.stride;
+  const float* coefficients = piece.Coefficients(first);
+  hn::Vec<D> sum[kTokens][kVectors];
+#pragma GCC unroll 4
+  for (int i = 0; i < kTokens; ++i) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) sum[i][v] = hn::LoadU(d, piece.Y(first + i) + column + v * lanes);
+  }
+  for (std::int64_t j = 0; j < piece.rank; ++j) {
+    const T* row = piece.template BRow<T>(j) + column;
+    hn::Vec<D> b[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) b[v] = LoadWide(d, row + v * lanes);
+#pragma GCC unroll 4
+    for (int i = 0; i < kTokens; ++i) {
+      const auto factor = hn::Set(d, coefficients[i * stride + j]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sum[i][v] = hn::MulAdd(factor, b[v], sum[i][v]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < kTokens; ++i) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) hn::StoreU(sum[i][v], d, piece.Y(first + i) + column + v * lanes);
+  }
+}
+
+template <int kVectors, typename T, class D>
+void ExpandColumns(D d, const LoraPiece& piece, std::int64_t column) {
+  std::int64_t i = piece.segment->begin;
+  for (; i + kTileTokens <= piece.segment->end; i += kTileTokens) ExpandTile<kTileTokens, kVectors, D, T>(d, piece, i, column);
+  for (; i < piece.segment->end; ++i) ExpandTile<1, kVectors, D, T>(d, piece, i, column);
+}
+
+// Columns [piece.begin, piece.end) of y.
+template <typename T>
+void Expand(const LoraPiece& piece) {
+  if (piece.segment->end - piece.segment->begin < kMinTokensToTile) return ExpandAlongRows<T>(piece);
+  std::int64_t column = piece.begin;
+  for (; column + kTileVectors * kLanes <= piece.end; column += kTileVectors * kLanes) {
+    ExpandColumns<kTileVectors, T>(DF(), piece, column);
+  }
+  for (; column + kLanes <= piece.end; column += kLanes) ExpandColumns<1, T>(DF(), piece, column);
+  for (; column < piece.end; ++column) ExpandColumns<1, T>(hn::CappedTag<float, 1>(), piece, column);
+}
+
+void ShrinkPiece(const LoraPiece& piece, const float* x, std::int64_t x_stride, std::int64_t in) {
+  switch (piece.segment->weights.dtype) {
+    case DType::kF32: return Shrink<float>(piece, x, x_stride, in);
+    case DType::kF16: return Shrink<hwy::float16_t>(piece, x, x_stride, in);
+    default: return Shrink<hwy::bfloat16_t>(piece, x, x_stride, in);
+  }
+}
+
+void ExpandPiece(const LoraPiece& piece) {
+  switch (piece.segment->weights.dtype) {
+    case DType::kF32: return Expand<float>(piece);
+    case DType::kF16: return Expand<hwy::float16_t>(piece);
+    default: return Expand<hwy::bfloat16_t>(piece);
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace loramux::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace loramux::cpu {
+
+HWY_EXPORT(ShrinkPiece);
+HWY_EXPORT(ExpandPiece);
+
+void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<const LoraProjection> projections,
+                const float* x, std::int64_t x_stride, std::int64_t in, float* workspace) {
+  const LoraWork work(variant, projections, in, workspace);
+  const int threads = context.pool->size();
+  const auto shrink = HWY_DYNAMIC_DISPATCH(ShrinkPiece);
+  const std::int64_t shrink_tasks = work.Tasks(LoraPhase::kShrink, threads);
+  context.pool->Run(shrink_tasks, [&](std::int64_t task, int) {
+    work.ForEachPiece(LoraPhase::kShrink, task, shrink_tasks,
+                      [&](const LoraPiece& piece) {
+                        shrink(piece, x, x_stride, in);
+                        work.ClearPadding(piece);
+                      });
+  });
+  const auto expand = HWY_DYNAMIC_DISPATCH(ExpandPiece);
+  const std::int64_t expand_tasks = work.Tasks(LoraPhase::kExpand, threads);
+  context.pool->Run(expand_tasks, [&](std::int64_t task, int) {
+    work.ForEachPiece(LoraPhase::kExpand, task, expand_tasks, expand);
+  });
+}
+
+}  // namespace loramux::cpu
+#endif

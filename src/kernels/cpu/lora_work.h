@@ -1,0 +1,157 @@
+// How the work of a batched LoRA product is divided: both phases, over all projections and segments, into tasks of
+// equal cost, without a list in memory.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <span>
+
+#include "kernels/lora.h"
+#include "tensor/aligned_buffer.h"
+
+namespace loramux::cpu {
+
+enum class LoraPhase { kShrink, kExpand };
+
+// A part of one segment of one projection: rows [begin, end) of A in shrink, columns [begin, end) of y in expand.
+struct LoraPiece {
+  const LoraProjection* projection = nullptr;
+  const LoraSegment* segment = nullptr;
+  std::int64_t rank = 0;             // that is computed: padded in kBgmv
+  float* coefficients = nullptr;     // [row of the batch][stride], of the projection
+  std::int64_t stride = 0;
+  const std::byte* padding = nullptr;   // a row of negative zeros
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  template <typename T>
+  const T* ARow(std::int64_t j) const {
+    return reinterpret_cast<const T*>(j < segment->weights.rank ? segment->weights.a_rows[j] : padding);
+  }
+  template <typename T>
+  const T* BRow(std::int64_t j) const {
+    return reinterpret_cast<const T*>(j < segment->weights.rank ? segment->weights.b_rows[j] : padding);
+  }
+  float* Coefficients(std::int64_t token) const { return coefficients + token * stride; }
+  float* Y(std::int64_t token) const { return projection->y + token * projection->y_stride; }
+};
+
+// A row of `elements` negative zeros of a type, in the calling thread's scratch memory.
+inline const std::byte* NegativeZeros(DType dtype, std::int64_t elements) {
+  thread_local AlignedBuffer<std::uint32_t> single;
+  thread_local AlignedBuffer<std::uint16_t> half;
+  const auto row = [elements](auto& buffer, auto value) {
+    if (buffer.capacity() < elements) {
+      buffer.Reserve(elements);
+      std::fill_n(buffer.data(), elements, value);
+    }
+    return reinterpret_cast<const std::byte*>(buffer.data());
+  };
+  return dtype == DType::kF32 ? row(single, std::uint32_t{0x80000000u}) : row(half, std::uint16_t{0x8000u});
+}
+
+class LoraWork {
+ public:
+  LoraWork(LoraVariant variant, std::span<const LoraProjection> projections, std::int64_t in, float* workspace)
+      : variant_(variant), projections_(projections), in_(in), workspace_(workspace) {
+    if (variant == LoraVariant::kMbgmv) return;
+    // Padding adds 0 * -0 = -0, which leaves every number as it is, -0 included.
+    std::int64_t widest = in;
+    for (const LoraProjection& projection : projections) widest = std::max(widest, projection.out);
+    padding_single_ = NegativeZeros(DType::kF32, widest);
+    padding_half_ = NegativeZeros(DType::kBF16, widest);
+  }
+
+  // Into how many tasks of equal cost to divide a phase.
+  std::int64_t Tasks(LoraPhase phase, int threads) const {
+    // An element of a row read for one token costs about 0.1 ns of memory's time, hence a task at least 2 us: as
+    // much as waking a thread. Four tasks a thread level out what the model of the cost gets wrong.
+    constexpr std::int64_t kMinTaskCost = 20'000 * (kReadCost + 1);
+    std::int64_t cost = 0;
+    ForEachItem(phase, [&cost](const LoraPiece&, std::int64_t units, std::int64_t unit_cost) {
+      cost += units * unit_cost;
+      return true;
+    });
+    return cost == 0 ? 0 : std::clamp<std::int64_t>(cost / kMinTaskCost, 1, threads * 4);
+  }
+
+  // Calls fn(piece) for the pieces of one of `tasks` tasks.
+  template <typename F>
+  void ForEachPiece(LoraPhase phase, std::int64_t task, std::int64_t tasks, const F& fn) const {
+    std::int64_t total = 0;
+    ForEachItem(phase, [&total](const LoraPiece&, std::int64_t units, std::int64_t unit_cost) {
+      total += units * unit_cost;
+      return true;
+    });
+    const std::int64_t from = total * task / tasks;
+    const std::int64_t to = total * (task + 1) / tasks;
+    std::int64_t offset = 0;   // cost of the items before
+    ForEachItem(phase, [&](LoraPiece piece, std::int64_t units, std::int64_t unit_cost) {
+      // A unit belongs to the task in whose range its start lies.
+      const auto unit_at = [&](std::int64_t cost) {
+        return std::clamp<std::int64_t>((cost - offset + unit_cost - 1) / unit_cost, 0, units);
+      };
+      const std::int64_t size = phase == LoraPhase::kShrink ? kUnitRows : kUnitColumns;
+      const std::int64_t extent = phase == LoraPhase::kShrink ? piece.rank : piece.projection->out;
+      piece.begin = (from <= offset ? 0 : unit_at(from)) * size;
+      piece.end = std::min((to <= offset ? 0 : unit_at(to)) * size, extent);
+      if (piece.begin < piece.end) fn(piece);
+      offset += units * unit_cost;
+      return offset < to;
+    });
+  }
+
+  // After shrink: the coefficients of padded rows are positive zeros, whatever x (a NaN, say) made of them.
+  void ClearPadding(const LoraPiece& piece) const {
+    const std::int64_t begin = std::max<std::int64_t>(piece.begin, piece.segment->weights.rank);
+    for (std::int64_t i = piece.segment->begin; begin < piece.end && i < piece.segment->end; ++i) {
+      std::fill(piece.Coefficients(i) + begin, piece.Coefficients(i) + piece.end, 0.0f);
+    }
+  }
+
+ private:
+  // Rows of A, and columns of y, that are not divided further. 64 columns of 16-bit elements are two cache lines.
+  static constexpr std::int64_t kUnitRows = 4;
+  static constexpr std::int64_t kUnitColumns = 64;
+  // Reading an element costs about as much as multiplying it for eight tokens.
+  static constexpr std::int64_t kReadCost = 8;
+
+  // Calls fn(piece, units, cost of a unit) for every segment with work, until it returns false.
+  template <typename F>
+  void ForEachItem(LoraPhase phase, const F& fn) const {
+    float* coefficients = workspace_;
+    for (const LoraProjection& projection : projections_) {
+      std::int64_t largest_rank = 0, largest_end = 0;
+      for (const LoraSegment& segment : projection.segments) {
+        if (segment.begin == segment.end) continue;
+        largest_rank = std::max<std::int64_t>(largest_rank, segment.weights.rank);
+        largest_end = std::max(largest_end, segment.end);
+      }
+      for (const LoraSegment& segment : projection.segments) {
+        const std::int64_t tokens = segment.end - segment.begin;
+        // kBgmv pads every segment that has an adapter; one without has no rows to start from, but costs the same.
+        const std::int64_t rank = variant_ == LoraVariant::kBgmv ? largest_rank : segment.weights.rank;
+        if (tokens == 0 || rank == 0) continue;
+        const LoraPiece piece = {.projection = &projection, .segment = &segment, .rank = rank,
+                                 .coefficients = coefficients, .stride = largest_rank,
+                                 .padding = segment.weights.dtype == DType::kF32 ? padding_single_ : padding_half_};
+        const bool shrink = phase == LoraPhase::kShrink;
+        const std::int64_t units = shrink ? (rank + kUnitRows - 1) / kUnitRows
+                                          : (projection.out + kUnitColumns - 1) / kUnitColumns;
+        const std::int64_t elements = shrink ? kUnitRows * in_ : kUnitColumns * rank;
+        if (!fn(piece, units, elements * (kReadCost + tokens))) return;
+      }
+      coefficients += largest_end * largest_rank;
+    }
+  }
+
+  LoraVariant variant_;
+  std::span<const LoraProjection> projections_;
+  std::int64_t in_;
+  float* workspace_;
+  const std::byte* padding_single_ = nullptr;
+  const std::byte* padding_half_ = nullptr;
+};
+
+}  // namespace loramux::cpu

@@ -1,0 +1,110 @@
+#include "kernels/elementwise.h"
+
+#include <cmath>
+
+#include "kernels/kernel_test_support.h"
+
+namespace loramux {
+namespace {
+
+class ElementwiseTest : public KernelTest {};
+LORAMUX_INSTANTIATE_KERNEL_TEST(ElementwiseTest);
+
+// Below, at and above whole vectors; the last is large enough to be shared among threads at 100 rows.
+constexpr std::int64_t kWidths[] = {1, 2, 7, 16, 33, 100, 768};
+constexpr std::int64_t kRows = 100;
+
+void ExpectNear(const std::vector<float>& actual, const std::vector<float>& expected, float relative) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    ASSERT_NEAR(actual[i], expected[i], relative * (1 + std::abs(expected[i]))) << i;
+  }
+}
+
+// Applies `op(context, row count, first row, buffer)` to all rows at once and to each alone; both must be bitwise equal.
+template <typename Op>
+std::vector<float> CheckRowsAlone(const KernelContext& context, std::vector<float> y, std::int64_t width, const Op& op) {
+  auto alone = y;
+  op(context, kRows, 0, y.data());
+  for (std::int64_t i = 0; i < kRows; ++i) op(context, 1, i, alone.data());
+  EXPECT_TRUE(BitwiseEqual(y.data(), alone.data(), kRows * width));
+  return y;
+}
+
+TEST_P(ElementwiseTest, RmsNorm) {
+  Prng prng(1);
+  for (std::int64_t n : kWidths) {
+    const auto x = RandomFloats(kRows * n, prng);
+    const auto weight = RandomFloats(n, prng);
+    const auto op = [&](const KernelContext& c, std::int64_t m, std::int64_t first, float* y) {
+      RmsNorm(c, x.data() + first * n, n, m, n, weight.data(), 1e-5f, y + first * n, n);
+    };
+    const std::vector<float> zero(x.size());
+    const auto actual = CheckRowsAlone(context(), zero, n, op);
+    // The mean of squares errs by a few roundings, relatively.
+    ExpectNear(actual, CheckRowsAlone(reference(), zero, n, op), 4e-6f);
+    auto in_place = x;
+    RmsNorm(context(), in_place.data(), n, kRows, n, weight.data(), 1e-5f, in_place.data(), n);
+    EXPECT_TRUE(BitwiseEqual(in_place.data(), actual.data(), kRows * n));
+  }
+}
+
+TEST_P(ElementwiseTest, Rope) {
+  Prng prng(2);
+  for (std::int64_t half : kWidths) {
+    const std::int64_t heads = 3, head_dim = 2 * half, width = heads * head_dim;
+    auto cos = RandomFloats(kRows * half, prng), sin = cos;
+    for (std::size_t i = 0; i < cos.size(); ++i) {
+      sin[i] = std::sin(cos[i]);
+      cos[i] = std::cos(cos[i]);
+    }
+    const auto op = [&](const KernelContext& c, std::int64_t m, std::int64_t first, float* x) {
+      Rope(c, x + first * width, width, m, heads, head_dim, cos.data() + first * half, sin.data() + first * half);
+    };
+    const auto x = RandomFloats(kRows * width, prng);
+    // Fused or not: one rounding of a product below 1.
+    ExpectNear(CheckRowsAlone(context(), x, width, op), CheckRowsAlone(reference(), x, width, op), 2e-7f);
+  }
+}
+
+TEST_P(ElementwiseTest, SiluMul) {
+  Prng prng(3);
+  for (std::int64_t n : kWidths) {
+    auto x = RandomFloats(kRows * 2 * n, prng);
+    for (float& value : x) value *= 20;
+    x[0] = -150.0f;   // exp overflows
+    x[static_cast<std::size_t>(2 * n)] = 150.0f;
+    const auto op = [&](const KernelContext& c, std::int64_t m, std::int64_t first, float* y) {
+      SiluMul(c, x.data() + first * 2 * n, 2 * n, m, n, y + first * n, n);
+    };
+    const std::vector<float> zero(static_cast<std::size_t>(kRows * n));
+    // The exponential is good to a few units in the last place.
+    ExpectNear(CheckRowsAlone(context(), zero, n, op), CheckRowsAlone(reference(), zero, n, op), 1e-6f);
+  }
+}
+
+TEST_P(ElementwiseTest, AddRows) {
+  Prng prng(4);
+  for (std::int64_t n : kWidths) {
+    const auto x = RandomFloats(kRows * n, prng);
+    const auto op = [&](const KernelContext& c, std::int64_t m, std::int64_t first, float* y) {
+      AddRows(c, x.data() + first * n, n, m, n, y + first * n, n);
+    };
+    const auto y = RandomFloats(kRows * n, prng);
+    ExpectNear(CheckRowsAlone(context(), y, n, op), CheckRowsAlone(reference(), y, n, op), 0);
+  }
+}
+
+TEST_P(ElementwiseTest, RespectsStrides) {
+  const std::int64_t n = 19, stride = 24;
+  std::vector<float> x(3 * stride, 1.0f), y(3 * stride, -1.0f);
+  const std::vector<float> weight(n, 2.0f);
+  RmsNorm(context(), x.data(), stride, 3, n, weight.data(), 0.0f, y.data(), stride);
+  AddRows(context(), x.data(), stride, 3, n, y.data(), stride);
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    EXPECT_NEAR(y[i], static_cast<std::int64_t>(i) % stride < n ? 3.0f : -1.0f, 1e-6f) << i;
+  }
+}
+
+}  // namespace
+}  // namespace loramux

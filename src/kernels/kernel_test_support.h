@@ -1,0 +1,99 @@
+// Shared by the tests of kernels: every backend at every instruction set that the machine offers, and random data.
+#pragma once
+
+#include <cstring>
+#include <functional>
+#include <ostream>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/prng.h"
+#include "formats/dtype.h"
+#include "hwy/targets.h"
+#include "kernels/kernel_context.h"
+#include "tensor/half_float.h"
+
+namespace loramux {
+
+// A backend, and for kCpu the one instruction set that it may use.
+struct KernelVariant {
+  Backend backend = Backend::kReference;
+  std::int64_t target = 0;
+  int threads = 1;
+
+  friend std::ostream& operator<<(std::ostream& out, const KernelVariant& variant) {
+    if (variant.backend == Backend::kReference) return out << "reference";
+    return out << hwy::TargetName(variant.target) << "_" << variant.threads << "threads";
+  }
+};
+
+inline std::vector<KernelVariant> AllKernelVariants() {
+  std::vector<KernelVariant> variants = {{Backend::kReference, 0, 1}};
+  for (std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    for (int threads : {1, 3}) variants.push_back({Backend::kCpu, target, threads});
+  }
+  return variants;
+}
+
+// Base of kernel tests: restricts the dispatch to the variant's instruction set.
+class KernelTest : public testing::TestWithParam<KernelVariant> {
+ protected:
+  KernelTest() : pool_(GetParam().threads), reference_pool_(1) {
+    if (GetParam().backend == Backend::kCpu) {
+      hwy::SetSupportedTargetsForTest(GetParam().target);
+      hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    }
+  }
+  ~KernelTest() override {
+    hwy::SetSupportedTargetsForTest(0);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  }
+
+  KernelContext context() { return {GetParam().backend, &pool_}; }
+  KernelContext reference() { return {Backend::kReference, &reference_pool_}; }
+
+ private:
+  ThreadPool pool_;
+  ThreadPool reference_pool_;
+};
+
+#define LORAMUX_INSTANTIATE_KERNEL_TEST(name)                                                  \
+  INSTANTIATE_TEST_SUITE_P(Variants, name, testing::ValuesIn(AllKernelVariants()),             \
+                           [](const testing::TestParamInfo<KernelVariant>& info) {             \
+                             std::ostringstream text;                                          \
+                             text << info.param;                                               \
+                             return text.str();                                                \
+                           })
+
+// `count` uniform floats in [-1, 1).
+inline std::vector<float> RandomFloats(std::int64_t count, Prng& prng) {
+  std::vector<float> values(static_cast<std::size_t>(count));
+  for (float& value : values) value = static_cast<float>(2 * prng.NextDouble() - 1);
+  return values;
+}
+
+// `count` uniform numbers in [-1, 1), rounded to `dtype`.
+inline std::vector<std::byte> RandomElements(DType dtype, std::int64_t count, Prng& prng) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(count) * DTypeSize(dtype));
+  for (std::int64_t i = 0; i < count; ++i) {
+    StoreFromF32(dtype, bytes.data(), i, static_cast<float>(2 * prng.NextDouble() - 1));
+  }
+  return bytes;
+}
+
+inline bool BitwiseEqual(const float* a, const float* b, std::int64_t count) {
+  return std::memcmp(a, b, static_cast<std::size_t>(count) * sizeof(float)) == 0;
+}
+
+// Bound of the difference between two orders of summation of `terms` products of numbers in [-1, 1]: each order errs by
+// at most terms * 2^-24 * (sum of magnitudes) <= terms^2 * 2^-24; rounding errors behave like a random walk, so the
+// square root of the number of roundings, times a typical sum of sqrt(terms) / 3, times a margin of 8, is far safer than
+// it looks: a wrong or missing product is of order 0.3.
+inline float SumTolerance(std::int64_t terms) {
+  return 8.0f * 0x1.0p-24f * static_cast<float>(terms) / 3 + 1e-6f;
+}
+
+inline constexpr DType kStoredTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
+
+}  // namespace loramux

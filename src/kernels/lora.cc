@@ -1,0 +1,43 @@
+#include "kernels/lora.h"
+
+#include "base/check.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/reference/kernels.h"
+
+namespace loramux {
+namespace {
+
+void CheckSegments(std::span<const LoraSegment> segments) {
+  std::int64_t previous_end = 0;
+  for (const LoraSegment& segment : segments) {
+    CHECK_GE(segment.begin, previous_end);
+    CHECK_GE(segment.end, segment.begin);
+    CHECK_GE(segment.weights.rank, 0);
+    CHECK(segment.weights.rank == 0 || (segment.weights.a_rows != nullptr && segment.weights.b_rows != nullptr &&
+                                        IsWeightDType(segment.weights.dtype)));
+    previous_end = segment.end;
+  }
+}
+
+}  // namespace
+
+void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<const LoraProjection> projections,
+                const float* x, std::int64_t x_stride, std::int64_t in, float* workspace) {
+  CHECK(context.pool != nullptr);
+  CHECK_GT(in, 0);
+  for (const LoraProjection& projection : projections) {
+    CheckSegments(projection.segments);
+    CHECK_GT(projection.out, 0);
+  }
+  const auto implementation = context.backend == Backend::kReference ? reference::LoraMatMul : cpu::LoraMatMul;
+  implementation(context, variant, projections, x, x_stride, in, workspace);
+}
+
+void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<const LoraSegment> segments,
+                const float* x, std::int64_t x_stride, std::int64_t in, float* y, std::int64_t y_stride,
+                std::int64_t out, float* workspace) {
+  const LoraProjection projection = {segments, y, y_stride, out};
+  LoraMatMul(context, variant, std::span(&projection, 1), x, x_stride, in, workspace);
+}
+
+}  // namespace loramux

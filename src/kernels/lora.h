@@ -1,0 +1,59 @@
+// The batched LoRA product: y += scale * B (A x) for every token of a mixed batch, each adapter at its true rank.
+// The two cost shapes that CaraServe's performance models describe (section 5) exist as variants:
+//   kMbgmv  segments at their true rank (S-LoRA's MBGMV): cost ~ sum of ranks
+//   kBgmv   every segment padded to the largest rank of the batch (Punica's BGMV): cost ~ segments x maximum rank
+// Both give bitwise equal results. Each adapter's rows are read once per call, however many tokens share it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "formats/dtype.h"
+#include "kernels/kernel_context.h"
+
+namespace loramux {
+
+enum class LoraVariant { kMbgmv, kBgmv };
+
+// The weights of one adapter for one linear layer. Rows lie anywhere (pages of the pool), each contiguous and 64-byte
+// aligned: a_rows[j] = row j of A, `in` elements; b_rows[j] = column j of B, `out` elements. Not owning.
+struct LoraWeights {
+  std::int32_t rank = 0;           // 0: this adapter does not change this layer
+  float scale = 0;
+  DType dtype = DType::kBF16;      // f32, bf16 or f16
+  const std::byte* const* a_rows = nullptr;
+  const std::byte* const* b_rows = nullptr;
+};
+
+// The token rows [begin, end) of the batch that use one adapter. Segments are disjoint and ascending; rows in none
+// have no adapter.
+struct LoraSegment {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  LoraWeights weights;
+};
+
+// y[i, :] += scale * sum over j ascending of (dot(x[i, :], A[j, :])) * B[:, j], for i in each segment.
+// x: rows of `in` floats, x_stride apart; y: rows of `out` floats, y_stride apart.
+// workspace: at least (largest end) * (largest rank) floats.
+// Bitwise independent of what else is in the batch: a dot product's order depends on `in` alone.
+void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<const LoraSegment> segments,
+                const float* x, std::int64_t x_stride, std::int64_t in, float* y, std::int64_t y_stride,
+                std::int64_t out, float* workspace);
+
+// One product of a group that shares x: q, k and v, or gate and up.
+struct LoraProjection {
+  std::span<const LoraSegment> segments;   // as above; may differ between projections
+  float* y = nullptr;                      // rows of `out` floats, y_stride apart
+  std::int64_t y_stride = 0;
+  std::int64_t out = 0;
+};
+
+// LoraMatMul of several projections of the same x, bitwise the same as one call each, in two parallel regions
+// altogether. The y of different projections must not overlap.
+// workspace: at least the sum over the projections of (largest end) * (largest rank) floats.
+void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<const LoraProjection> projections,
+                const float* x, std::int64_t x_stride, std::int64_t in, float* workspace);
+
+}  // namespace loramux

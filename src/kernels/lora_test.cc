@@ -1,0 +1,170 @@
+#include "kernels/lora.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/kernel_test_support.h"
+#include "tensor/aligned_buffer.h"
+
+namespace loramux {
+namespace {
+
+class LoraTest : public KernelTest {};
+LORAMUX_INSTANTIATE_KERNEL_TEST(LoraTest);
+
+// An adapter whose rows lie scattered in memory, each 64-byte aligned, in descending order.
+struct Adapter {
+  AlignedBuffer<std::byte> memory;
+  std::vector<const std::byte*> a, b;
+  LoraWeights weights;
+
+  Adapter(std::int32_t rank, float scale, DType dtype, std::int64_t in, std::int64_t out, Prng& prng) {
+    const auto row_bytes = [dtype](std::int64_t n) {
+      return (n * static_cast<std::int64_t>(DTypeSize(dtype)) + 63) / 64 * 64;
+    };
+    memory.Reserve(std::max<std::int64_t>(1, rank * (row_bytes(in) + row_bytes(out))));
+    std::int64_t offset = rank * (row_bytes(in) + row_bytes(out));
+    const auto add = [&](std::int64_t n) {
+      offset -= row_bytes(n);
+      const auto row = RandomElements(dtype, n, prng);
+      std::copy(row.begin(), row.end(), memory.data() + offset);
+      return static_cast<const std::byte*>(memory.data() + offset);
+    };
+    for (std::int32_t j = 0; j < rank; ++j) {
+      a.push_back(add(in));
+      b.push_back(add(out));
+    }
+    weights = {rank, scale, dtype, a.data(), b.data()};
+  }
+};
+
+struct Case {
+  std::int64_t in, out;
+};
+constexpr Case kCases[] = {{64, 96}, {100, 70}, {7, 130}, {768, 33}, {300, 1100}};
+
+std::vector<float> Apply(const KernelContext& context, LoraVariant variant, const std::vector<LoraSegment>& segments,
+                         const std::vector<float>& x, std::vector<float> y, Case c) {
+  std::int64_t rank = 0, end = 0;
+  for (const LoraSegment& segment : segments) {
+    rank = std::max<std::int64_t>(rank, segment.weights.rank);
+    end = std::max(end, segment.end);
+  }
+  AlignedBuffer<float> workspace(rank * end);
+  LoraMatMul(context, variant, segments, x.data(), c.in, c.in, y.data(), c.out, c.out, workspace.data());
+  return y;
+}
+
+TEST_P(LoraTest, AgreesWithTheReference) {
+  Prng prng(1);
+  for (DType dtype : kStoredTypes) {
+    for (const Case& c : kCases) {
+      const Adapter one(8, 0.5f, dtype, c.in, c.out, prng), two(13, -2.0f, dtype, c.in, c.out, prng),
+          none(0, 1.0f, dtype, c.in, c.out, prng), big(64, 0.25f, dtype, c.in, c.out, prng);
+      const std::vector<LoraSegment> segments = {
+          {0, 1, one.weights}, {2, 5, two.weights}, {5, 7, none.weights}, {7, 30, big.weights}, {30, 47, one.weights}};
+      const auto x = RandomFloats(50 * c.in, prng);
+      const auto y = RandomFloats(50 * c.out, prng);
+      const auto expected = Apply(reference(), LoraVariant::kMbgmv, segments, x, y, c);
+      for (LoraVariant variant : {LoraVariant::kMbgmv, LoraVariant::kBgmv}) {
+        const auto actual = Apply(context(), variant, segments, x, y, c);
+        for (std::size_t i = 0; i < y.size(); ++i) {
+          // |s| stays below about sqrt(in), so the sum over the rank is of order sqrt(in * rank).
+          ASSERT_NEAR(actual[i], expected[i], SumTolerance(c.in) * 20)
+              << DTypeName(dtype) << " in=" << c.in << " out=" << c.out << " at " << i;
+        }
+      }
+    }
+  }
+}
+
+// Padding to the largest rank changes no bit: not of -0, not where x is infinite or NaN.
+TEST_P(LoraTest, VariantsAreBitwiseEqual) {
+  Prng prng(2);
+  for (DType dtype : kStoredTypes) {
+    for (const Case& c : kCases) {
+      const Adapter one(3, -0.5f, dtype, c.in, c.out, prng), two(16, 2.0f, dtype, c.in, c.out, prng),
+          none(0, 1.0f, dtype, c.in, c.out, prng);
+      const std::vector<LoraSegment> segments = {
+          {0, 3, one.weights}, {3, 24, two.weights}, {25, 27, none.weights}, {27, 45, one.weights}};
+      auto x = RandomFloats(50 * c.in, prng);
+      auto y = RandomFloats(50 * c.out, prng);
+      std::fill_n(x.begin(), c.in, -0.0f);
+      std::fill_n(y.begin(), c.out, -0.0f);
+      std::fill_n(y.begin() + 25 * c.out, c.out, -0.0f);
+      x[static_cast<std::size_t>(28 * c.in)] = std::numeric_limits<float>::infinity();
+      const auto exact = Apply(context(), LoraVariant::kMbgmv, segments, x, y, c);
+      const auto padded = Apply(context(), LoraVariant::kBgmv, segments, x, y, c);
+      ASSERT_TRUE(BitwiseEqual(exact.data(), padded.data(), 50 * c.out))
+          << DTypeName(dtype) << " in=" << c.in << " out=" << c.out;
+    }
+  }
+}
+
+TEST_P(LoraTest, RowsHaveTheSameBitsInEveryBatch) {
+  Prng prng(3);
+  for (DType dtype : kStoredTypes) {
+    for (const Case& c : kCases) {
+      const Adapter adapter(21, 0.5f, dtype, c.in, c.out, prng), other(40, 1.5f, dtype, c.in, c.out, prng);
+      const auto x = RandomFloats(60 * c.in, prng);
+      const auto y = RandomFloats(60 * c.out, prng);
+      const auto whole = Apply(context(), LoraVariant::kMbgmv, {{0, 60, adapter.weights}}, x, y, c);
+      for (std::int64_t length : {1, 2, 3, 4, 5, 15, 16, 17, 31}) {
+        for (std::int64_t begin : {0, 7, 29}) {
+          const std::vector<LoraSegment> segments = {
+              {0, begin, other.weights}, {begin, begin + length, adapter.weights}, {begin + length, 60, other.weights}};
+          const auto out = Apply(context(), LoraVariant::kMbgmv, segments, x, y, c);
+          ASSERT_TRUE(BitwiseEqual(out.data() + begin * c.out, whole.data() + begin * c.out, length * c.out))
+              << DTypeName(dtype) << " in=" << c.in << " out=" << c.out << " " << begin << "+" << length;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LoraTest, RowsWithoutAnAdapterStayAsTheyAre) {
+  Prng prng(4);
+  const Case c = {64, 96};
+  const Adapter adapter(8, 1.0f, DType::kBF16, c.in, c.out, prng), none(0, 1.0f, DType::kBF16, c.in, c.out, prng);
+  const auto x = RandomFloats(10 * c.in, prng);
+  const auto y = RandomFloats(10 * c.out, prng);
+  const auto out = Apply(context(), LoraVariant::kMbgmv, {{2, 3, adapter.weights}, {4, 6, none.weights}}, x, y, c);
+  for (std::int64_t i = 0; i < 10; ++i) {
+    EXPECT_EQ(BitwiseEqual(out.data() + i * c.out, y.data() + i * c.out, c.out), i != 2) << i;
+  }
+  EXPECT_TRUE(BitwiseEqual(Apply(context(), LoraVariant::kMbgmv, {}, x, y, c).data(), y.data(), 10 * c.out));
+}
+
+// q, k and v in one call, with their columns side by side in one y, as the model has them.
+TEST_P(LoraTest, ProjectionsTogetherEqualProjectionsApart) {
+  Prng prng(5);
+  const std::int64_t in = 192, outs[] = {192, 64, 80}, y_stride = 192 + 64 + 80, rows = 40;
+  for (LoraVariant variant : {LoraVariant::kMbgmv, LoraVariant::kBgmv}) {
+    std::vector<Adapter> adapters;
+    for (std::int64_t out : outs) {
+      for (std::int32_t rank : {8, 30, 0}) adapters.emplace_back(rank, 0.7f, DType::kBF16, in, out, prng);
+    }
+    const auto x = RandomFloats(rows * in, prng);
+    const auto y = RandomFloats(rows * y_stride, prng);
+    auto apart = y, together = y;
+    AlignedBuffer<float> workspace(3 * rows * 30);
+    std::vector<std::vector<LoraSegment>> segments;
+    std::vector<LoraProjection> projections;
+    std::int64_t column = 0;
+    for (std::size_t p = 0; p < 3; ++p) {
+      segments.push_back({{0, 1, adapters[3 * p].weights}, {1, 2, adapters[3 * p + 1].weights},
+                          {3, 20, adapters[3 * p].weights}, {20, 22, adapters[3 * p + 2].weights},
+                          {22, 40, adapters[3 * p + 1].weights}});
+    }
+    for (std::size_t p = 0; p < 3; column += outs[p++]) {
+      projections.push_back({segments[p], together.data() + column, y_stride, outs[p]});
+      LoraMatMul(context(), variant, segments[p], x.data(), in, in, apart.data() + column, y_stride, outs[p],
+                 workspace.data());
+    }
+    LoraMatMul(context(), variant, projections, x.data(), in, in, workspace.data());
+    EXPECT_TRUE(BitwiseEqual(together.data(), apart.data(), rows * y_stride));
+  }
+}
+
+}  // namespace
+}  // namespace loramux

@@ -1,0 +1,106 @@
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/reference/kernels.h"
+#include "tensor/half_float.h"
+
+namespace loramux::reference {
+namespace {
+
+// The page that holds `position` of a sequence.
+std::byte* PageOf(const KvLayout& layout, const PageArena& arena, const AttentionSequence& sequence,
+                  std::int64_t position) {
+  return arena.base + sequence.pages[position / layout.page_tokens] * arena.page_stride;
+}
+
+void StoreToken(const KvLayout& layout, std::int64_t layer, std::byte* page, std::int64_t slot, const float* k,
+                const float* v) {
+  for (std::int64_t head = 0; head < layout.num_kv_heads; ++head) {
+    std::byte* keys = page + layout.KeyOffset(layer, head);
+    std::byte* values = page + layout.ValueOffset(layer, head);
+    for (std::int64_t d = 0; d < layout.head_dim; ++d) {
+      StoreFromF32(layout.dtype, keys, d * layout.page_tokens + slot, k[head * layout.head_dim + d]);
+      StoreFromF32(layout.dtype, values, slot * layout.head_dim + d, v[head * layout.head_dim + d]);
+    }
+  }
+}
+
+// One query head of one row at `position`.
+struct Query {
+  const KvLayout& layout;
+  std::int64_t layer;
+  const PageArena& arena;
+  const AttentionSequence& sequence;
+  std::int64_t kv_head;
+  std::int64_t first;      // first position that it sees
+  std::int64_t position;   // last position that it sees: its own
+};
+
+float Key(const Query& query, std::int64_t position, std::int64_t d) {
+  const KvLayout& layout = query.layout;
+  const std::byte* page = PageOf(layout, query.arena, query.sequence, position);
+  return LoadAsF32(layout.dtype, page + layout.KeyOffset(query.layer, query.kv_head),
+                   d * layout.page_tokens + position % layout.page_tokens);
+}
+
+float Value(const Query& query, std::int64_t position, std::int64_t d) {
+  const KvLayout& layout = query.layout;
+  const std::byte* page = PageOf(layout, query.arena, query.sequence, position);
+  return LoadAsF32(layout.dtype, page + layout.ValueOffset(query.layer, query.kv_head),
+                   position % layout.page_tokens * layout.head_dim + d);
+}
+
+void AttendOne(const Query& query, const float* q, float* out) {
+  const std::int64_t head_dim = query.layout.head_dim;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+  std::vector<float> scores;
+  for (std::int64_t p = query.first; p <= query.position; ++p) {
+    float dot = 0;
+    for (std::int64_t d = 0; d < head_dim; ++d) dot += q[d] * Key(query, p, d);
+    scores.push_back(dot * scale);
+  }
+  const float maximum = *std::max_element(scores.begin(), scores.end());
+  float sum = 0;
+  for (float& score : scores) sum += score = std::exp(score - maximum);
+  for (std::int64_t d = 0; d < head_dim; ++d) {
+    float value = 0;
+    for (std::size_t i = 0; i < scores.size(); ++i) {
+      value += scores[i] * Value(query, query.first + static_cast<std::int64_t>(i), d);
+    }
+    out[d] = value / sum;
+  }
+}
+
+}  // namespace
+
+void StoreKv(const KernelContext&, const KvLayout& layout, std::int64_t layer, const PageArena& arena,
+             std::span<const AttentionSequence> sequences, const float* k, std::int64_t k_stride, const float* v,
+             std::int64_t v_stride) {
+  for (const AttentionSequence& sequence : sequences) {
+    for (std::int64_t i = 0; i < sequence.num_tokens; ++i) {
+      const std::int64_t position = sequence.position + i;
+      const std::int64_t row = sequence.first_row + i;
+      StoreToken(layout, layer, PageOf(layout, arena, sequence, position), position % layout.page_tokens,
+                 k + row * k_stride, v + row * v_stride);
+    }
+  }
+}
+
+void PagedAttention(const KernelContext& context, const KvLayout& layout, std::int64_t layer, const PageArena& arena,
+                    std::span<const AttentionSequence> sequences, std::int64_t num_heads, std::int64_t window,
+                    const float* q, std::int64_t q_stride, float* out, std::int64_t out_stride, float*) {
+  const std::int64_t group = num_heads / layout.num_kv_heads;
+  for (const AttentionSequence& sequence : sequences) {
+    context.pool->Run(sequence.num_tokens * num_heads, [&](std::int64_t task, int) {
+      const std::int64_t head = task % num_heads;
+      const std::int64_t row = sequence.first_row + task / num_heads;
+      const std::int64_t position = sequence.position + task / num_heads;
+      const std::int64_t first = window > 0 ? std::max<std::int64_t>(0, position - window + 1) : 0;
+      AttendOne({layout, layer, arena, sequence, head / group, first, position},
+                q + row * q_stride + head * layout.head_dim, out + row * out_stride + head * layout.head_dim);
+    });
+  }
+}
+
+}  // namespace loramux::reference

@@ -1,0 +1,35 @@
+// The reference implementations: the contracts of the public headers as plain float loops, nothing else. Each function
+// is the one of the same name and signature without validation.
+#pragma once
+
+#include "kernels/attention.h"
+#include "kernels/elementwise.h"
+#include "kernels/kernel_context.h"
+#include "kernels/lora.h"
+#include "kernels/matmul.h"
+
+namespace loramux::reference {
+
+void MatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m,
+            const PackedMatrix& w, const float* bias, float* y, std::int64_t y_stride);
+
+void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<const LoraProjection> projections,
+                const float* x, std::int64_t x_stride, std::int64_t in, float* workspace);
+
+void StoreKv(const KernelContext& context, const KvLayout& layout, std::int64_t layer, const PageArena& arena,
+             std::span<const AttentionSequence> sequences, const float* k, std::int64_t k_stride, const float* v,
+             std::int64_t v_stride);
+void PagedAttention(const KernelContext& context, const KvLayout& layout, std::int64_t layer, const PageArena& arena,
+                    std::span<const AttentionSequence> sequences, std::int64_t num_heads, std::int64_t window,
+                    const float* q, std::int64_t q_stride, float* out, std::int64_t out_stride, float* workspace);
+
+void RmsNorm(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, std::int64_t n,
+             const float* weight, float eps, float* y, std::int64_t y_stride);
+void Rope(const KernelContext& context, float* x, std::int64_t x_stride, std::int64_t m, std::int64_t heads,
+          std::int64_t head_dim, const float* cos, const float* sin);
+void SiluMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, std::int64_t n,
+             float* y, std::int64_t y_stride);
+void AddRows(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, std::int64_t n,
+             float* y, std::int64_t y_stride);
+
+}  // namespace loramux::reference

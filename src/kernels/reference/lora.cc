@@ -1,0 +1,30 @@
+#include "kernels/reference/kernels.h"
+#include "tensor/half_float.h"
+
+namespace loramux::reference {
+namespace {
+
+// One token: s = A x row by row, and y += (scale * s[j]) * B[:, j] in ascending j.
+void AddOneToken(const LoraWeights& weights, const float* x, std::int64_t in, float* y, std::int64_t out) {
+  for (std::int32_t j = 0; j < weights.rank; ++j) {
+    float dot = 0;
+    for (std::int64_t t = 0; t < in; ++t) dot += x[t] * LoadAsF32(weights.dtype, weights.a_rows[j], t);
+    const float coefficient = weights.scale * dot;
+    for (std::int64_t o = 0; o < out; ++o) y[o] += coefficient * LoadAsF32(weights.dtype, weights.b_rows[j], o);
+  }
+}
+
+}  // namespace
+
+void LoraMatMul(const KernelContext&, LoraVariant, std::span<const LoraProjection> projections, const float* x,
+                std::int64_t x_stride, std::int64_t in, float*) {
+  for (const LoraProjection& projection : projections) {
+    for (const LoraSegment& segment : projection.segments) {
+      for (std::int64_t i = segment.begin; i < segment.end; ++i) {
+        AddOneToken(segment.weights, x + i * x_stride, in, projection.y + i * projection.y_stride, projection.out);
+      }
+    }
+  }
+}
+
+}  // namespace loramux::reference

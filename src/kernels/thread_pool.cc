@@ -1,0 +1,146 @@
+#include "kernels/thread_pool.h"
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "base/check.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace loramux {
+namespace {
+
+// Tells the core that this is a spin loop.
+inline void Pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");
+#endif
+}
+
+// A pause takes 40 to 140 cycles on current x86 cores, so this is 20 to 50 us: longer than the serial stretches
+// between the loops of a forward pass, far shorter than an idle engine.
+constexpr int kSpinPauses = 1000;
+
+// Workers that hold a task end soon, unless the system took their core away: then spinning would keep it from them.
+constexpr int kPausesBeforeYield = 2000;
+
+}  // namespace
+
+// A loop is open from its publication until the caller finds no task left. A worker joins an open loop by counting
+// itself in `ticket`; one that wakes up too late finds it closed and is not waited for.
+struct ThreadPool::State {
+  static constexpr std::uint64_t kOpen = std::uint64_t{1} << 31;
+  static constexpr std::uint64_t kActiveMask = kOpen - 1;
+
+  // Written by the caller while the loop is closed and nobody is active.
+  Trampoline trampoline = nullptr;
+  const void* fn = nullptr;
+  std::int64_t tasks = 0;
+
+  // Separate cache lines: workers poll `generation`, all threads hammer `next_task`.
+  alignas(64) std::atomic<std::uint32_t> generation{0};
+  alignas(64) std::atomic<std::uint64_t> ticket{0};   // loop number << 32 | kOpen | active workers
+  alignas(64) std::atomic<std::int64_t> next_task{0};
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> workers;
+
+  void RunTasks(int thread) {
+    const Trampoline call = trampoline;
+    const void* function = fn;
+    const std::int64_t count = tasks;
+    for (;;) {
+      const std::int64_t task = next_task.fetch_add(1, std::memory_order_relaxed);
+      if (task >= count) return;
+      call(function, task, thread);
+    }
+  }
+
+  // Counts this worker in if a loop is open. The acquire makes the job's fields visible.
+  bool Join() {
+    std::uint64_t seen = ticket.load(std::memory_order_relaxed);
+    while ((seen & kOpen) != 0) {
+      if (ticket.compare_exchange_weak(seen, seen + 1, std::memory_order_acquire, std::memory_order_relaxed)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // Returns a generation other than `seen`: spins for a while, then sleeps.
+  std::uint32_t WaitForChange(std::uint32_t seen) {
+    for (int i = 0; i < kSpinPauses; ++i) {
+      const std::uint32_t now = generation.load(std::memory_order_acquire);
+      if (now != seen) return now;
+      Pause();
+    }
+    generation.wait(seen, std::memory_order_acquire);
+    return generation.load(std::memory_order_acquire);
+  }
+
+  void WorkerLoop(int thread) {
+    std::uint32_t seen = 0;
+    while (!stop.load(std::memory_order_acquire)) {
+      seen = WaitForChange(seen);
+      if (!Join()) continue;
+      RunTasks(thread);
+      ticket.fetch_sub(1, std::memory_order_release);
+    }
+  }
+
+  void Publish() {
+    ticket.store(((ticket.load(std::memory_order_relaxed) >> 32) + 1) << 32 | kOpen, std::memory_order_release);
+    Wake();
+  }
+
+  // Sequentially consistent: the increment must not pass notify_all's look at whether anybody sleeps.
+  void Wake() {
+    generation.fetch_add(1, std::memory_order_seq_cst);
+    generation.notify_all();
+  }
+
+  // No task is left: lets nobody join any more, and waits for those that did.
+  void CloseAndWait() {
+    ticket.fetch_and(~kOpen, std::memory_order_relaxed);
+    for (int i = 0; (ticket.load(std::memory_order_acquire) & kActiveMask) != 0; ++i) {
+      if (i < kPausesBeforeYield) {
+        Pause();
+      } else {
+        std::this_thread::yield();
+      }
+    }
+  }
+};
+
+ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()), size_(threads) {
+  CHECK_GE(threads, 1);
+  for (int i = 1; i < threads; ++i) state_->workers.emplace_back([state = state_.get(), i] { state->WorkerLoop(i); });
+}
+
+ThreadPool::~ThreadPool() {
+  state_->stop.store(true, std::memory_order_release);
+  state_->Wake();
+  for (std::thread& worker : state_->workers) worker.join();
+}
+
+void ThreadPool::RunErased(std::int64_t tasks, Trampoline trampoline, const void* fn) {
+  if (tasks <= 0) return;
+  if (tasks == 1 || size_ == 1) {
+    for (std::int64_t task = 0; task < tasks; ++task) trampoline(fn, task, 0);
+    return;
+  }
+  State& state = *state_;
+  state.trampoline = trampoline;
+  state.fn = fn;
+  state.tasks = tasks;
+  state.next_task.store(0, std::memory_order_relaxed);
+  state.Publish();
+  state.RunTasks(0);
+  state.CloseAndWait();
+}
+
+}  // namespace loramux

@@ -1,0 +1,404 @@
+#include "model/sampler.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "base/check.h"
+#include "base/prng.h"
+
+namespace loramux {
+namespace {
+
+using Candidate = std::pair<float, TokenId>;   // logit, id
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr std::size_t kBlock = 256;            // tokens whose weights are computed at a time
+
+// The order of all thresholds: descending logit, ascending id.
+bool Better(const Candidate& a, const Candidate& b) {
+  return a.first != b.first ? a.first > b.first : a.second < b.second;
+}
+
+// e^x for x <= 0, to 2e-7 relative; exactly 0 below -87 (so -infinity gives 0). Without branches or calls, so that
+// loops over the vocabulary become vector code.
+inline float ExpNonPositive(float x) {
+  constexpr float kRound = 12582912.0f;   // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
+  const float rounded = x * 1.44269504f + kRound;
+  const float n = rounded - kRound;
+  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;   // ln 2 in two parts (Cody and Waite)
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  const float mantissa = p * r * r + r + 1.0f;
+  const std::uint32_t exponent = std::bit_cast<std::uint32_t>(rounded) - std::bit_cast<std::uint32_t>(kRound);
+  const std::uint32_t in_range = -static_cast<std::uint32_t>(x > -87.0f);   // a mask: a condition becomes a branch
+  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(mantissa) + (exponent << 23)) & in_range);
+}
+
+// Softmax without its denominator: weight(l) = e^((l - max) / temperature).
+struct Softmax {
+  float max = 0;
+  float inverse_temperature = 1;
+  float Score(float logit) const { return (logit - max) * inverse_temperature; }
+  float Weight(float logit) const { return ExpNonPositive(Score(logit)); }
+};
+
+// Writes the weights of one block and returns their sum.
+double BlockWeights(const Softmax& softmax, std::span<const float> block, float* weights) {
+  constexpr std::size_t kLanes = 8;
+  for (std::size_t i = 0; i < block.size(); ++i) weights[i] = softmax.Weight(block[i]);
+  double sums[kLanes] = {};
+  std::size_t i = 0;
+  for (; i + kLanes <= block.size(); i += kLanes) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) sums[lane] += weights[i + lane];
+  }
+  for (; i < block.size(); ++i) sums[0] += weights[i];
+  return std::accumulate(sums, sums + kLanes, 0.0);
+}
+
+std::span<const float> BlockAt(std::span<const float> logits, std::size_t begin) {
+  return logits.subspan(begin, std::min(kBlock, logits.size() - begin));
+}
+
+double TotalWeight(const Softmax& softmax, std::span<const float> logits) {
+  float weights[kBlock];
+  double total = 0;
+  for (std::size_t i = 0; i < logits.size(); i += kBlock) total += BlockWeights(softmax, BlockAt(logits, i), weights);
+  return total;
+}
+
+double TotalWeight(const Softmax& softmax, std::span<const Candidate> candidates) {
+  double total = 0;
+  for (const Candidate& candidate : candidates) total += softmax.Weight(candidate.first);
+  return total;
+}
+
+struct Scan {
+  float max = -kInfinity;   // of what is not a NaN
+  bool has_nan = false;
+};
+
+Scan ScanLogits(std::span<const float> logits) {
+  constexpr std::size_t kLanes = 16;
+  float max[kLanes];
+  std::int32_t nan[kLanes] = {};
+  std::fill_n(max, kLanes, -kInfinity);
+  const auto look = [&](std::size_t lane, float x) {
+    max[lane] = x > max[lane] ? x : max[lane];
+    nan[lane] |= x != x;
+  };
+  std::size_t i = 0;
+  for (; i + kLanes <= logits.size(); i += kLanes) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) look(lane, logits[i + lane]);
+  }
+  for (; i < logits.size(); ++i) look(0, logits[i]);
+  return {*std::max_element(max, max + kLanes), std::any_of(nan, nan + kLanes, [](auto n) { return n != 0; })};
+}
+
+// ---- what is done to the logits before the draw
+
+bool NeedsAdjustment(const SamplingParams& params, const SamplerContext& context) {
+  return params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f || params.frequency_penalty != 0.0f ||
+         !params.logit_bias.empty() || !context.banned.empty();
+}
+
+// Visits each different generated token once with its count, then each prompt token not visited yet with 0.
+template <typename Visit>
+void ForEachSeenToken(const SamplerContext& context, std::vector<std::int32_t>& counts, const Visit& visit) {
+  constexpr std::int32_t kVisited = -1;
+  const auto in_vocabulary = [&](TokenId id) { return id >= 0 && static_cast<std::size_t>(id) < counts.size(); };
+  for (TokenId id : context.generated) {
+    if (in_vocabulary(id)) ++counts[id];
+  }
+  for (std::span<const TokenId> tokens : {context.generated, context.prompt}) {
+    for (TokenId id : tokens) {
+      if (!in_vocabulary(id) || counts[id] == kVisited) continue;
+      visit(id, counts[id]);
+      counts[id] = kVisited;
+    }
+  }
+  for (std::span<const TokenId> tokens : {context.generated, context.prompt}) {
+    for (TokenId id : tokens) {
+      if (in_vocabulary(id)) counts[id] = 0;
+    }
+  }
+}
+
+void ApplyPenalties(const SamplingParams& params, const SamplerContext& context, SamplerScratch& scratch) {
+  const bool repetition = params.repetition_penalty != 1.0f;
+  if (!repetition && params.frequency_penalty == 0.0f && params.presence_penalty == 0.0f) return;
+  if (scratch.counts.size() != scratch.logits.size()) scratch.counts.assign(scratch.logits.size(), 0);
+  SamplerContext seen = context;
+  if (!repetition) seen.prompt = {};   // the others do not look at it
+  ForEachSeenToken(seen, scratch.counts, [&](TokenId id, std::int32_t count) {
+    float& logit = scratch.logits[id];
+    if (repetition) logit = logit > 0 ? logit / params.repetition_penalty : logit * params.repetition_penalty;
+    if (count == 0) return;
+    logit -= params.frequency_penalty * static_cast<float>(count);
+    logit -= params.presence_penalty;
+  });
+}
+
+// Returns the logits with ban, bias and penalties; the given ones where there are none.
+std::span<const float> AdjustLogits(std::span<const float> logits, const SamplingParams& params,
+                                    const SamplerContext& context, SamplerScratch& scratch) {
+  if (!NeedsAdjustment(params, context)) return logits;
+  scratch.logits.assign(logits.begin(), logits.end());
+  const auto in_vocabulary = [&](TokenId id) { return id >= 0 && static_cast<std::size_t>(id) < logits.size(); };
+  for (TokenId id : context.banned) {
+    if (in_vocabulary(id)) scratch.logits[id] = -kInfinity;
+  }
+  for (const auto& [id, bias] : params.logit_bias) {
+    if (in_vocabulary(id)) scratch.logits[id] += bias;
+  }
+  ApplyPenalties(params, context, scratch);
+  return scratch.logits;
+}
+
+// ---- candidates: the tokens that the thresholds leave, by ascending id
+
+// Collects the tokens with Score >= -depth.
+void Gather(const Softmax& softmax, std::span<const float> logits, float depth, std::vector<Candidate>& out) {
+  out.clear();
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (softmax.Score(logits[i]) >= -depth) out.emplace_back(logits[i], static_cast<TokenId>(i));
+  }
+}
+
+// Collects at least the n best tokens. A softmax is peaked: the few tokens near the maximum nearly always suffice, and
+// then nothing of the vocabulary's size needs to be selected from.
+void GatherAtLeast(std::size_t n, const Softmax& softmax, std::span<const float> logits, std::vector<Candidate>& out) {
+  for (float depth : {2.0f, 8.0f, 32.0f, kInfinity}) {
+    Gather(softmax, logits, depth, out);
+    if (out.size() >= n) return;
+  }
+}
+
+void DropWorseThan(const Candidate& last, std::vector<Candidate>& candidates) {
+  std::erase_if(candidates, [&](const Candidate& candidate) { return Better(last, candidate); });
+}
+
+// Keeps the best k candidates.
+void KeepBest(std::size_t k, SamplerScratch& scratch) {
+  if (scratch.candidates.size() <= k) return;
+  auto& selection = scratch.selection;
+  selection.assign(scratch.candidates.begin(), scratch.candidates.end());
+  std::nth_element(selection.begin(), selection.begin() + (k - 1), selection.end(), Better);
+  DropWorseThan(selection[k - 1], scratch.candidates);
+}
+
+// Where the shortest prefix of tokens that weighs `target` ends, as far as depths tell: all tokens above `sure` (those
+// with Score > -sure) belong to it and weigh `sure_weight`; none below `enough` does.
+struct Cut {
+  double target = 0;
+  float sure = -1;
+  double sure_weight = 0;
+  float enough = kInfinity;
+};
+
+// Cuts the whole vocabulary at a share of its weight, by a histogram of the depths.
+Cut FindCut(double share, const Softmax& softmax, std::span<const float> logits) {
+  constexpr float kBinsPerUnit = 8;                        // a power of two: the scaling is exact
+  constexpr std::size_t kBins = 87 * 8 + 1;                // deeper tokens weigh nothing
+  double bins[kBins] = {};
+  float weights[kBlock];
+  double total = 0;
+  for (std::size_t begin = 0; begin < logits.size(); begin += kBlock) {
+    const std::span<const float> block = BlockAt(logits, begin);
+    total += BlockWeights(softmax, block, weights);
+    for (std::size_t i = 0; i < block.size(); ++i) {
+      const float depth = std::min(-softmax.Score(block[i]), 87.0f);
+      bins[static_cast<std::size_t>(depth * kBinsPerUnit)] += weights[i];
+    }
+  }
+  Cut cut{share * total};
+  for (std::size_t bin = 0; bin < kBins; ++bin) {
+    cut.sure = bin == 0 ? -1.0f : static_cast<float>(bin) / kBinsPerUnit;
+    if (cut.sure_weight + bins[bin] >= cut.target) {
+      cut.enough = static_cast<float>(bin + 1) / kBinsPerUnit;
+      return cut;
+    }
+    cut.sure_weight += bins[bin];
+  }
+  return {share * total};   // only by rounding, with a share of nearly 1
+}
+
+// Keeps the shortest prefix of the candidates, best first, whose weight is at least the cut's. Quickselect by weight:
+// linear in the number of candidates that are not sure.
+void KeepWeight(const Softmax& softmax, const Cut& cut, SamplerScratch& scratch) {
+  auto& selection = scratch.selection;
+  selection.clear();
+  for (const Candidate& candidate : scratch.candidates) {
+    if (!(-softmax.Score(candidate.first) < cut.sure)) selection.push_back(candidate);
+  }
+  if (selection.empty()) return;
+  std::size_t low = 0;                    // the last one kept is in [low, high)
+  std::size_t high = selection.size();
+  double before = cut.sure_weight;        // weight of all that are better than selection[low]
+  while (high - low > 1) {
+    const std::size_t middle = low + (high - low) / 2;
+    std::nth_element(selection.begin() + low, selection.begin() + middle, selection.begin() + high, Better);
+    const double upper = TotalWeight(softmax, {selection.data() + low, middle - low});
+    if (before + upper >= cut.target) {
+      high = middle;
+    } else {
+      before += upper;
+      low = middle;
+    }
+  }
+  DropWorseThan(selection[low], scratch.candidates);
+}
+
+struct Thresholds {
+  std::size_t top_k;   // vocabulary size: off
+  double top_p;        // >= 1: off
+  float min_p;         // <= 0: off
+
+  Thresholds(const SamplingParams& params, std::size_t vocabulary)
+      : top_k(params.top_k > 0 ? std::min<std::size_t>(static_cast<std::size_t>(params.top_k), vocabulary)
+                               : vocabulary),
+        top_p(params.top_p),
+        min_p(params.min_p) {}
+};
+
+void SelectCandidates(const Softmax& softmax, std::span<const float> logits, const Thresholds& limits,
+                      SamplerScratch& scratch) {
+  auto& candidates = scratch.candidates;
+  const bool top_k = limits.top_k < logits.size();
+  if (limits.min_p <= 0 && !top_k) {   // top-p of the whole vocabulary
+    const Cut cut = FindCut(limits.top_p, softmax, logits);
+    Gather(softmax, logits, cut.enough, candidates);
+    KeepWeight(softmax, cut, scratch);
+    return;
+  }
+  if (limits.min_p > 0) {
+    Gather(softmax, logits, -std::log(std::min(limits.min_p, 1.0f)), candidates);
+  } else {
+    GatherAtLeast(limits.top_k, softmax, logits, candidates);
+  }
+  if (top_k) KeepBest(limits.top_k, scratch);
+  if (limits.top_p < 1) KeepWeight(softmax, Cut{limits.top_p * TotalWeight(softmax, candidates)}, scratch);
+}
+
+// ---- the draw
+
+double UniformDraw(std::uint64_t seed, std::size_t step) {
+  return UnitDouble(SplitMix64(SplitMix64(seed) + static_cast<std::uint64_t>(step)));
+}
+
+TokenId DrawCandidate(const Softmax& softmax, std::span<const Candidate> candidates, double u) {
+  double left = u * TotalWeight(softmax, candidates);
+  TokenId last = candidates.front().second;   // the last one with a weight: rounding may leave a rest at the end
+  for (const Candidate& candidate : candidates) {
+    const float weight = softmax.Weight(candidate.first);
+    if (weight <= 0) continue;
+    last = candidate.second;
+    left -= weight;
+    if (left < 0) break;
+  }
+  return last;
+}
+
+// Draws from the whole vocabulary: finds the block that holds the share u, then the token in it.
+TokenId DrawAny(const Softmax& softmax, std::span<const float> logits, double u) {
+  float weights[kBlock];
+  double left = u * TotalWeight(softmax, logits);
+  std::size_t chosen = 0;   // the last block with a weight: rounding may leave a rest at the end
+  double left_in_chosen = left;
+  for (std::size_t begin = 0; begin < logits.size() && left >= 0; begin += kBlock) {
+    const double sum = BlockWeights(softmax, BlockAt(logits, begin), weights);
+    if (sum <= 0) continue;
+    chosen = begin;
+    left_in_chosen = left;
+    left -= sum;
+  }
+  const std::span<const float> block = BlockAt(logits, chosen);
+  BlockWeights(softmax, block, weights);
+  std::size_t last = 0;
+  for (std::size_t i = 0; i < block.size() && left_in_chosen >= 0; ++i) {
+    if (weights[i] <= 0) continue;
+    last = i;
+    left_in_chosen -= weights[i];
+  }
+  return static_cast<TokenId>(chosen + last);
+}
+
+TokenId FirstWith(std::span<const float> logits, float value) {
+  return static_cast<TokenId>(std::find(logits.begin(), logits.end(), value) - logits.begin());
+}
+
+TokenId FirstAllowed(std::span<const float> logits, const SamplerContext& context) {
+  for (TokenId id = 0; static_cast<std::size_t>(id) < logits.size(); ++id) {
+    if (std::find(context.banned.begin(), context.banned.end(), id) == context.banned.end()) return id;
+  }
+  return 0;
+}
+
+// The choice where the logits hold a NaN or have no finite maximum.
+TokenId ChooseFromIrregular(std::span<const float> logits, const Scan& scan, const SamplerContext& context) {
+  if (!scan.has_nan && scan.max == kInfinity) return FirstWith(logits, kInfinity);
+  float best = -kInfinity;
+  for (float logit : logits) {
+    if (std::isfinite(logit) && logit > best) best = logit;
+  }
+  return best == -kInfinity ? FirstAllowed(logits, context) : FirstWith(logits, best);
+}
+
+TokenId Choose(std::span<const float> logits, const SamplingParams& params, const SamplerContext& context,
+               SamplerScratch& scratch) {
+  const Scan scan = ScanLogits(logits);
+  if (scan.has_nan || !std::isfinite(scan.max)) return ChooseFromIrregular(logits, scan, context);
+  if (params.IsGreedy()) return FirstWith(logits, scan.max);
+  const Softmax softmax{scan.max, 1.0f / params.temperature};
+  const double u = UniformDraw(params.seed, context.generated.size());
+  const Thresholds limits(params, logits.size());
+  if (limits.top_k == logits.size() && limits.top_p >= 1 && limits.min_p <= 0) return DrawAny(softmax, logits, u);
+  SelectCandidates(softmax, logits, limits, scratch);
+  return DrawCandidate(softmax, scratch.candidates, u);
+}
+
+// ---- logprobs
+
+void AddLogprobs(std::span<const float> logits, std::int32_t alternatives, SamplerScratch& scratch,
+                 SampledToken& token) {
+  Scan scan = ScanLogits(logits);
+  if (scan.has_nan) {   // a NaN is as impossible as -infinity
+    scratch.logits.assign(logits.begin(), logits.end());
+    for (float& logit : scratch.logits) logit = std::isnan(logit) ? -kInfinity : logit;
+    logits = scratch.logits;
+  }
+  const bool regular = std::isfinite(scan.max);
+  const Softmax softmax{regular ? scan.max : 0.0f, 1.0f};
+  const double log_total = regular ? std::log(TotalWeight(softmax, logits)) : 0;
+  const auto logprob = [&](float logit) {
+    if (!regular) return logit == kInfinity ? 0.0f : -kInfinity;
+    return static_cast<float>(static_cast<double>(logit) - scan.max - log_total);
+  };
+  token.logprob = logprob(logits[token.id]);
+  const auto n = std::min(static_cast<std::size_t>(alternatives), logits.size());
+  if (n == 0) return;
+  GatherAtLeast(n, softmax, logits, scratch.candidates);
+  KeepBest(n, scratch);
+  std::sort(scratch.candidates.begin(), scratch.candidates.end(), Better);
+  token.top_logprobs.reserve(n);
+  for (const auto& [logit, id] : scratch.candidates) token.top_logprobs.push_back({id, logprob(logit)});
+}
+
+}  // namespace
+
+SampledToken Sample(std::span<const float> logits, const SamplingParams& params, const SamplerContext& context,
+                    SamplerScratch& scratch) {
+  CHECK(!logits.empty());
+  SampledToken token;
+  token.id = Choose(AdjustLogits(logits, params, context, scratch), params, context, scratch);
+  if (params.top_logprobs >= 0) AddLogprobs(logits, params.top_logprobs, scratch, token);
+  return token;
+}
+
+}  // namespace loramux

@@ -1,0 +1,56 @@
+// The base model's weights, packed for the kernels.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "base/result.h"
+#include "formats/model_config.h"
+#include "formats/safetensors.h"
+#include "kernels/matmul.h"
+
+namespace loramux {
+
+// Weights of one decoder layer, packed; q|k|v share one matrix, and gate|up another.
+struct LayerWeights {
+  PackedMatrix qkv;                 // [QDim + 2 KvDim, hidden]
+  PackedMatrix o;                   // [hidden, QDim]
+  PackedMatrix gate_up;             // [2 intermediate, hidden]
+  PackedMatrix down;                // [hidden, intermediate]
+  std::vector<float> qkv_bias, o_bias, gate_up_bias, down_bias;   // empty if none
+  std::vector<float> input_norm, post_attention_norm;             // [hidden]
+  std::vector<float> q_norm, k_norm;                              // [head_dim], Qwen3
+};
+
+struct ModelWeights {
+  PackedMatrix embedding;           // [vocab, hidden]; empty if tied to lm_head
+  PackedMatrix lm_head;             // [vocab, hidden]; with tied weights it serves both
+  std::vector<LayerWeights> layers;
+  std::vector<float> final_norm;    // [hidden]
+
+  // The matrix whose rows are the tokens' embeddings.
+  const PackedMatrix& EmbeddingRows() const { return embedding.n() > 0 ? embedding : lm_head; }
+  // Bytes in memory.
+  std::int64_t Bytes() const;
+};
+
+// Reports progress of long work: `done` of `total` bytes.
+using Progress = std::function<void(std::int64_t done, std::int64_t total)>;
+
+// Packs the weights of an opened model directory. Every tensor must be used, except known buffers (rotary_emb.inv_freq)
+// and the second copy of a tied embedding; a missing, misshapen or mistyped tensor is an error that names it with the
+// expected and the found shape or type (Error::param is its name). All of that is checked before anything is packed.
+// Tied embeddings may be stored as lm_head.weight, model.embed_tokens.weight, or both; where both are stored and
+// differ, each is used for itself (as transformers 5 does).
+// Matrices keep their stored type. Where q, k and v (or gate and up) have different types, their common matrix is
+// float32, which holds the values of all exactly. Norms and biases become float32.
+// `progress` may be empty. The mapped pages can be dropped afterwards.
+Result<ModelWeights> PackModelWeights(const ModelConfig& config, const TensorFile& file, const Progress& progress);
+
+// Random weights of the given type, for benchmarks: uniform, scaled so that activations neither vanish nor explode;
+// norms are 1, biases 0, embeddings tied as the configuration says. Deterministic in `seed`.
+// REQUIRES: IsWeightDType(dtype).
+ModelWeights RandomModelWeights(const ModelConfig& config, DType dtype, std::uint64_t seed);
+
+}  // namespace loramux
