@@ -1,0 +1,127 @@
+#include "adapter/layout.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "tensor/half_float.h"
+
+namespace loramux {
+namespace {
+
+std::size_t RoundUp(std::size_t bytes, std::size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
+
+// Hands out row places one after the other.
+class RowPlacer {
+ public:
+  explicit RowPlacer(std::size_t page_bytes) : page_bytes_(page_bytes) {}
+
+  RowPlace Place(std::size_t row_bytes) {
+    const std::size_t aligned = RoundUp(row_bytes, kAdapterRowAlignment);
+    if (pages_ == 0 || offset_ + row_bytes > page_bytes_) {
+      ++pages_;
+      offset_ = 0;
+    }
+    const RowPlace place{static_cast<std::uint32_t>(pages_ - 1), static_cast<std::uint32_t>(offset_)};
+    offset_ += aligned;
+    return place;
+  }
+  std::int64_t pages() const { return pages_; }
+
+ private:
+  std::size_t page_bytes_;
+  std::size_t offset_ = 0;
+  std::int64_t pages_ = 0;
+};
+
+// Copies `count` elements that lie `stride` elements apart in the source to a contiguous row of type `dtype`. False if
+// one of them is not finite in that type.
+bool CopyRow(const StoredTensor& tensor, std::int64_t first, std::int64_t stride, std::int64_t count, DType dtype,
+             std::byte* target) {
+  bool finite = true;
+  for (std::int64_t i = 0; i < count; ++i) {
+    StoreFromF32(dtype, target, i, LoadAsF32(tensor.dtype, tensor.data.data(), first + i * stride));
+    finite &= std::isfinite(LoadAsF32(dtype, target, i));
+  }
+  return finite;
+}
+
+Error NotFinite(const AdapterFile& file, const StoredTensor& tensor, DType dtype) {
+  return InvalidArgument(file.directory.string() + ": tensor " + tensor.name + " holds a value that is not finite as " +
+                         DTypeName(dtype) + "; the adapter is damaged or was trained into overflow");
+}
+
+}  // namespace
+
+Result<AdapterLayout> LayoutAdapter(const std::vector<ModuleShape>& modules, DType dtype, std::size_t page_bytes) {
+  AdapterLayout layout;
+  layout.dtype = dtype;
+  RowPlacer placer(page_bytes);
+  const std::size_t element = DTypeSize(dtype);
+  for (const ModuleShape& shape : modules) {
+    const std::size_t a_bytes = static_cast<std::size_t>(shape.in) * element;
+    const std::size_t b_bytes = static_cast<std::size_t>(shape.out) * element;
+    if (std::max(a_bytes, b_bytes) > page_bytes) {
+      return ResourceExhausted(std::string("a row of ") + LoraTargetName(shape.target) + " takes " +
+                               std::to_string(std::max(a_bytes, b_bytes)) + " bytes, but a page has " +
+                               std::to_string(page_bytes) + "; raise --page-tokens");
+    }
+    ModulePlace place{shape.layer, shape.target, shape.rank, shape.scale, shape.in, shape.out, {}, {}};
+    for (std::int32_t j = 0; j < shape.rank; ++j) place.a_rows.push_back(placer.Place(a_bytes));
+    for (std::int32_t j = 0; j < shape.rank; ++j) place.b_rows.push_back(placer.Place(b_bytes));
+    layout.payload_bytes += static_cast<std::int64_t>(a_bytes + b_bytes) * shape.rank;
+    layout.max_rank = std::max(layout.max_rank, shape.rank);
+    layout.modules.push_back(std::move(place));
+  }
+  layout.pages = placer.pages();
+  return layout;
+}
+
+std::vector<ModuleShape> ModuleShapes(const AdapterFile& file) {
+  std::vector<ModuleShape> shapes;
+  shapes.reserve(file.modules.size());
+  for (const LoraModule& module : file.modules) {
+    shapes.push_back({module.layer, module.target, module.rank, module.scale, module.a->shape[1], module.b->shape[0]});
+  }
+  return shapes;
+}
+
+DType ChooseAdapterDType(const AdapterFile& file, DType base_dtype) {
+  std::size_t widest = 0;
+  DType dtype = base_dtype;
+  for (const LoraModule& module : file.modules) {
+    for (const StoredTensor* tensor : {module.a, module.b}) {
+      if (DTypeSize(tensor->dtype) > widest) {
+        widest = DTypeSize(tensor->dtype);
+        dtype = tensor->dtype;
+      }
+    }
+  }
+  return widest > DTypeSize(base_dtype) ? base_dtype : dtype;
+}
+
+Status PackAdapter(const AdapterFile& file, const AdapterLayout& layout, const std::vector<std::byte*>& pages,
+                   std::size_t page_bytes) {
+  CHECK_EQ(file.modules.size(), layout.modules.size());
+  CHECK_EQ(static_cast<std::int64_t>(pages.size()), layout.pages);
+  for (std::size_t m = 0; m < layout.modules.size(); ++m) {
+    const ModulePlace& place = layout.modules[m];
+    const StoredTensor& a = *file.modules[m].a;
+    const StoredTensor& b = *file.modules[m].b;
+    for (std::int32_t j = 0; j < place.rank; ++j) {
+      const RowPlace a_row = place.a_rows[static_cast<std::size_t>(j)];
+      const RowPlace b_row = place.b_rows[static_cast<std::size_t>(j)];
+      CHECK_LE(a_row.offset + static_cast<std::size_t>(place.in) * DTypeSize(layout.dtype), page_bytes);
+      CHECK_LE(b_row.offset + static_cast<std::size_t>(place.out) * DTypeSize(layout.dtype), page_bytes);
+      if (!CopyRow(a, j * place.in, 1, place.in, layout.dtype, pages[a_row.page] + a_row.offset)) {
+        return NotFinite(file, a, layout.dtype);
+      }
+      if (!CopyRow(b, j, place.rank, place.out, layout.dtype, pages[b_row.page] + b_row.offset)) {
+        return NotFinite(file, b, layout.dtype);
+      }
+    }
+  }
+  return Ok{};
+}
+
+}  // namespace loramux

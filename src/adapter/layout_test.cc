@@ -1,0 +1,182 @@
+#include "adapter/layout.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/prng.h"
+#include "memory/page_geometry.h"
+
+namespace loramux {
+namespace {
+
+ModelConfig Shape(std::int64_t hidden, std::int64_t layers, std::int64_t heads, std::int64_t kv_heads, std::int64_t ffn,
+                  std::int64_t vocab) {
+  ModelConfig config;
+  config.hidden_size = hidden;
+  config.num_layers = layers;
+  config.num_heads = heads;
+  config.num_kv_heads = kv_heads;
+  config.head_dim = hidden / heads;
+  config.intermediate_size = ffn;
+  config.vocab_size = vocab;
+  return config;
+}
+
+std::vector<ModuleShape> AllLayers(const ModelConfig& model, std::int32_t rank, std::vector<LoraTarget> targets) {
+  std::vector<ModuleShape> modules;
+  for (std::int32_t layer = 0; layer < model.num_layers; ++layer) {
+    for (const LoraTarget target : targets) {
+      const LinearShape shape = TargetShape(model, target);
+      modules.push_back({layer, target, rank, 1.0f, shape.in, shape.out});
+    }
+  }
+  return modules;
+}
+
+// architecture.md, Memory: internal waste at most 5 % for ranks 8 to 128 on these shapes.
+TEST(AdapterLayout, WastesAtMostFivePercent) {
+  const std::vector<LoraTarget> attention = {LoraTarget::kQ, LoraTarget::kK, LoraTarget::kV, LoraTarget::kO};
+  std::vector<LoraTarget> all = attention;
+  all.insert(all.end(), {LoraTarget::kGate, LoraTarget::kUp, LoraTarget::kDown});
+  const ModelConfig llama2_7b = Shape(4096, 32, 32, 32, 11008, 32000);
+  const ModelConfig llama3_8b = Shape(4096, 32, 32, 8, 14336, 128256);
+  for (const ModelConfig& model : {llama2_7b, llama3_8b}) {
+    const PageGeometry geometry = ChoosePageGeometry(model, DType::kBF16);
+    for (const auto& targets : {attention, all}) {
+      for (std::int32_t rank = 8; rank <= 128; ++rank) {
+        const auto layout = LayoutAdapter(AllLayers(model, rank, targets), DType::kBF16,
+                                          static_cast<std::size_t>(geometry.page_bytes));
+        ASSERT_TRUE(layout.ok());
+        const double taken = static_cast<double>(layout->pages * geometry.page_bytes);
+        EXPECT_LE(1.0 - static_cast<double>(layout->payload_bytes) / taken, 0.05)
+            << "rank " << rank << ", " << targets.size() << " targets, pages of " << geometry.page_bytes;
+      }
+    }
+  }
+}
+
+TEST(AdapterLayout, RowsNeverStraddleOrOverlap) {
+  const ModelConfig model = Shape(72, 3, 4, 2, 100, 131);   // odd extents
+  const std::size_t page_bytes = 1024;
+  const auto layout = LayoutAdapter(AllLayers(model, 13, {LoraTarget::kQ, LoraTarget::kV, LoraTarget::kDown}),
+                                    DType::kF32, page_bytes);
+  ASSERT_TRUE(layout.ok());
+  std::vector<std::vector<bool>> used(static_cast<std::size_t>(layout->pages), std::vector<bool>(page_bytes, false));
+  const auto claim = [&](RowPlace place, std::int64_t elements) {
+    ASSERT_EQ(place.offset % kAdapterRowAlignment, 0u);
+    ASSERT_LE(place.offset + static_cast<std::size_t>(elements) * 4, page_bytes);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(elements) * 4; ++i) {
+      ASSERT_FALSE(used[place.page][place.offset + i]);
+      used[place.page][place.offset + i] = true;
+    }
+  };
+  for (const ModulePlace& module : layout->modules) {
+    for (const RowPlace row : module.a_rows) claim(row, module.in);
+    for (const RowPlace row : module.b_rows) claim(row, module.out);
+  }
+}
+
+TEST(AdapterLayout, RowLongerThanAPageIsRefusedWithAdvice) {
+  const auto layout = LayoutAdapter({{0, LoraTarget::kLmHead, 4, 1.0f, 64, 4096}}, DType::kF32, 1024);
+  ASSERT_FALSE(layout.ok());
+  EXPECT_NE(layout.error().message.find("lm_head"), std::string::npos);
+  EXPECT_NE(layout.error().message.find("--page-tokens"), std::string::npos);
+}
+
+// One adapter module with f32 tensors, packed and read back.
+struct OneModule {
+  static constexpr std::int64_t kIn = 20, kOut = 12;
+  static constexpr std::int32_t kRank = 3;
+  std::vector<float> a = std::vector<float>(kRank * kIn), b = std::vector<float>(kOut * kRank);
+  StoredTensor a_tensor, b_tensor;
+  AdapterFile file;
+
+  OneModule() {
+    Prng prng(3);
+    for (float& x : a) x = static_cast<float>(prng.NextDouble() - 0.5);
+    for (float& x : b) x = static_cast<float>(prng.NextDouble() - 0.5);
+    a_tensor = {"a", DType::kF32, {kRank, kIn}, std::as_bytes(std::span(a))};
+    b_tensor = {"b", DType::kF32, {kOut, kRank}, std::as_bytes(std::span(b))};
+    file.modules.push_back({0, LoraTarget::kQ, kRank, 2.0f, &a_tensor, &b_tensor});
+    file.max_rank = kRank;
+  }
+
+  Result<std::vector<std::vector<std::byte>>> Pack(const AdapterLayout& layout, std::size_t page_bytes) const {
+    std::vector<std::vector<std::byte>> pages(static_cast<std::size_t>(layout.pages), std::vector<std::byte>(page_bytes));
+    std::vector<std::byte*> pointers;
+    for (auto& page : pages) pointers.push_back(page.data());
+    RETURN_IF_ERROR(PackAdapter(file, layout, pointers, page_bytes));
+    return pages;
+  }
+};
+
+TEST(PackAdapter, TransposesBAndKeepsF32Exactly) {
+  const OneModule module;
+  const auto layout = LayoutAdapter(ModuleShapes(module.file), DType::kF32, 256);
+  ASSERT_TRUE(layout.ok());
+  EXPECT_GT(layout->pages, 1);
+  const auto pages = module.Pack(*layout, 256);
+  ASSERT_TRUE(pages.ok());
+  for (std::int32_t j = 0; j < OneModule::kRank; ++j) {
+    const RowPlace a_row = layout->modules[0].a_rows[static_cast<std::size_t>(j)];
+    EXPECT_EQ(std::memcmp((*pages)[a_row.page].data() + a_row.offset, &module.a[static_cast<std::size_t>(j * OneModule::kIn)],
+                          OneModule::kIn * sizeof(float)), 0);
+    const RowPlace b_row = layout->modules[0].b_rows[static_cast<std::size_t>(j)];
+    for (std::int64_t o = 0; o < OneModule::kOut; ++o) {
+      float value;
+      std::memcpy(&value, (*pages)[b_row.page].data() + b_row.offset + static_cast<std::size_t>(o) * 4, 4);
+      EXPECT_EQ(value, module.b[static_cast<std::size_t>(o * OneModule::kRank + j)]);
+    }
+  }
+}
+
+TEST(PackAdapter, RoundsToNearestEvenIn16BitTypes) {
+  OneModule module;
+  // f32 values between two neighbours of each type; exact ties go to the even neighbour.
+  module.a[0] = 1.0f + 0x1p-8f;      // bf16 tie -> 1.0
+  module.a[1] = 1.0f + 0x1p-11f;     // f16 tie -> 1.0
+  module.a[2] = 1.0f + 0x1.8p-7f;    // bf16 tie -> 1 + 2^-6
+  module.a[3] = 0x1p-24f;            // f16: the smallest subnormal
+  module.a[4] = 65504.0f;            // f16: the largest
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    const auto layout = LayoutAdapter(ModuleShapes(module.file), dtype, 1024);
+    const auto pages = module.Pack(*layout, 1024);
+    ASSERT_TRUE(pages.ok());
+    std::uint16_t bits[5];
+    const RowPlace row = layout->modules[0].a_rows[0];
+    std::memcpy(bits, (*pages)[row.page].data() + row.offset, sizeof(bits));
+    if (dtype == DType::kBF16) {
+      EXPECT_EQ(bits[0], 0x3f80);
+      EXPECT_EQ(bits[2], 0x3f82);
+    } else {
+      EXPECT_EQ(bits[1], 0x3c00);
+      EXPECT_EQ(bits[3], 0x0001);
+      EXPECT_EQ(bits[4], 0x7bff);
+    }
+  }
+}
+
+TEST(PackAdapter, ValuesThatOverflowTheTypeAreRefusedByName) {
+  OneModule module;
+  module.b[5] = 1e6f;   // finite, but not as f16
+  const auto layout = LayoutAdapter(ModuleShapes(module.file), DType::kF16, 1024);
+  const auto pages = module.Pack(*layout, 1024);
+  ASSERT_FALSE(pages.ok());
+  EXPECT_NE(pages.error().message.find("tensor b"), std::string::npos);
+  module.b[5] = std::numeric_limits<float>::quiet_NaN();
+  const auto f32 = LayoutAdapter(ModuleShapes(module.file), DType::kF32, 1024);
+  EXPECT_FALSE(module.Pack(*f32, 1024).ok());
+}
+
+TEST(ChooseAdapterDType, NeverWiderThanTheBase) {
+  OneModule module;
+  EXPECT_EQ(ChooseAdapterDType(module.file, DType::kBF16), DType::kBF16);
+  EXPECT_EQ(ChooseAdapterDType(module.file, DType::kF32), DType::kF32);
+  module.a_tensor.dtype = module.b_tensor.dtype = DType::kF16;
+  EXPECT_EQ(ChooseAdapterDType(module.file, DType::kBF16), DType::kF16);
+  EXPECT_EQ(ChooseAdapterDType(module.file, DType::kF32), DType::kF16);
+}
+
+}  // namespace
+}  // namespace loramux

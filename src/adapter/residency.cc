@@ -1,0 +1,198 @@
+#include "adapter/residency.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace loramux {
+namespace {
+
+std::vector<std::byte*> PagePointers(const PagePool& pool, const std::vector<PageHandle>& pages) {
+  std::vector<std::byte*> pointers;
+  pointers.reserve(pages.size());
+  for (const PageHandle page : pages) pointers.push_back(pool.Data(page));
+  return pointers;
+}
+
+void Erase(std::vector<AdapterGeneration>& list, AdapterGeneration generation) {
+  const auto found = std::find(list.begin(), list.end(), generation);
+  CHECK(found != list.end());
+  list.erase(found);
+}
+
+}  // namespace
+
+ResidencyManager::ResidencyManager(PagePool* device, PagePool* host, AdapterTransfer* transfer)
+    : device_(device), host_(host), transfer_(transfer) {
+  if (host_ != nullptr) CHECK_EQ(device_->page_bytes(), host_->page_bytes());
+}
+
+void ResidencyManager::Add(std::shared_ptr<const AdapterVersion> version) {
+  const std::size_t index = version->generation.value - 1;
+  if (index >= adapters_.size()) adapters_.resize(index + 1);
+  if (adapters_[index].version == nullptr) adapters_[index].version = std::move(version);
+}
+
+const AdapterResidency& ResidencyManager::Get(AdapterGeneration generation) const {
+  CHECK(generation != kBaseModel);
+  CHECK_LE(generation.value, adapters_.size());
+  const AdapterResidency& adapter = adapters_[generation.value - 1];
+  CHECK(adapter.version != nullptr);
+  return adapter;
+}
+
+AdapterResidency& ResidencyManager::At(AdapterGeneration generation) {
+  return const_cast<AdapterResidency&>(Get(generation));
+}
+
+void ResidencyManager::BeginLoad(AdapterGeneration generation, bool via_host, TimeNs now) {
+  AdapterResidency& adapter = At(generation);
+  CHECK(adapter.device == TierState::kAbsent);
+  const std::size_t pages = static_cast<std::size_t>(adapter.version->layout.pages);
+  adapter.device_pages.resize(pages);
+  CHECK(device_->Allocate(PageCategory::kAdapter, adapter.device_pages));
+  adapter.device = TierState::kLoading;
+  adapter.load_started = now;
+  adapter.via_host = via_host;
+  ++loads_in_flight_;
+  if (adapter.host == TierState::kResident) {
+    SubmitTransfer(adapter, TransferKind::kHostToDevice);
+  } else if (via_host) {
+    adapter.host_pages.resize(pages);
+    CHECK(host_->Allocate(PageCategory::kAdapter, adapter.host_pages));
+    adapter.host = TierState::kLoading;
+    SubmitTransfer(adapter, TransferKind::kDiskToHost);
+  } else {
+    SubmitTransfer(adapter, TransferKind::kDiskToDevice);
+  }
+}
+
+// The transfer's id is the adapter's generation: an adapter has at most one transfer in flight.
+void ResidencyManager::SubmitTransfer(AdapterResidency& adapter, TransferKind kind) {
+  TransferJob job;
+  job.id = adapter.version->generation.value;
+  job.kind = kind;
+  job.adapter = adapter.version;
+  job.page_bytes = static_cast<std::size_t>(device_->page_bytes());
+  if (kind == TransferKind::kHostToDevice) job.source = PagePointers(*host_, adapter.host_pages);
+  job.destination = kind == TransferKind::kDiskToHost ? PagePointers(*host_, adapter.host_pages)
+                                                      : PagePointers(*device_, adapter.device_pages);
+  if (kind != TransferKind::kHostToDevice) ++totals_.disk_loads;
+  transfer_->Submit(std::move(job));
+}
+
+bool ResidencyManager::Poll(TimeNs now, std::vector<LoadFailure>& failures) {
+  bool changed = false;
+  while (auto completion = transfer_->Poll()) {
+    changed = true;
+    AdapterResidency& adapter = At(AdapterGeneration{static_cast<std::uint32_t>(completion->id)});
+    if (completion->error) {
+      FailLoad(adapter);
+      failures.push_back({adapter.version->generation, std::move(*completion->error)});
+    } else if (adapter.host == TierState::kLoading) {
+      adapter.host = TierState::kResident;
+      host_residents_.push_back(adapter.version->generation);
+      SubmitTransfer(adapter, TransferKind::kHostToDevice);
+    } else {
+      FinishLoad(adapter, now);
+    }
+  }
+  return changed;
+}
+
+void ResidencyManager::FinishLoad(AdapterResidency& adapter, TimeNs now) {
+  adapter.device = TierState::kResident;
+  adapter.load_sequence = ++next_load_sequence_;
+  adapter.last_use = now;   // it was loaded for somebody: it may not be the next victim
+  device_residents_.push_back(adapter.version->generation);
+  --loads_in_flight_;
+  ++totals_.device_loads;
+  totals_.load_time_total += now - adapter.load_started;
+}
+
+void ResidencyManager::FailLoad(AdapterResidency& adapter) {
+  DropDevicePages(adapter);
+  if (adapter.host == TierState::kLoading) DropHostPages(adapter);
+  --loads_in_flight_;
+  ++totals_.load_failures;
+}
+
+void ResidencyManager::DropDevicePages(AdapterResidency& adapter) {
+  device_->Free(PageCategory::kAdapter, adapter.device_pages);
+  adapter.device_pages.clear();
+  adapter.device = TierState::kAbsent;
+}
+
+void ResidencyManager::DropHostPages(AdapterResidency& adapter) {
+  host_->Free(PageCategory::kAdapter, adapter.host_pages);
+  adapter.host_pages.clear();
+  adapter.host = TierState::kAbsent;
+}
+
+void ResidencyManager::EvictFromDevice(AdapterGeneration generation) {
+  AdapterResidency& adapter = At(generation);
+  CHECK(adapter.device == TierState::kResident);
+  CHECK_EQ(adapter.pins, 0);
+  Erase(device_residents_, generation);
+  DropDevicePages(adapter);
+  ++totals_.device_evictions;
+}
+
+void ResidencyManager::EvictFromHost(AdapterGeneration generation) {
+  AdapterResidency& adapter = At(generation);
+  CHECK(adapter.host == TierState::kResident);
+  CHECK(adapter.device != TierState::kLoading);   // it may be the source of a copy
+  Erase(host_residents_, generation);
+  DropHostPages(adapter);
+  ++totals_.host_evictions;
+}
+
+void ResidencyManager::Pin(AdapterGeneration generation, TimeNs now) {
+  AdapterResidency& adapter = At(generation);
+  CHECK(adapter.device == TierState::kResident);
+  ++adapter.pins;
+  ++adapter.uses;
+  adapter.last_use = now;
+}
+
+void ResidencyManager::Unpin(AdapterGeneration generation, TimeNs now) {
+  AdapterResidency& adapter = At(generation);
+  CHECK_GT(adapter.pins, 0);
+  --adapter.pins;
+  adapter.last_use = now;
+}
+
+AdapterStats ResidencyManager::Stats() const {
+  AdapterStats stats = totals_;
+  stats.device_resident = static_cast<std::int64_t>(device_residents_.size());
+  stats.host_resident = static_cast<std::int64_t>(host_residents_.size());
+  stats.loading = loads_in_flight_;
+  return stats;
+}
+
+void ResidencyManager::CheckIntegrity() const {
+  std::int64_t device_pages = 0, host_pages = 0, loading = 0;
+  std::size_t device_residents = 0, host_residents = 0;
+  for (const AdapterResidency& adapter : adapters_) {
+    if (adapter.version == nullptr) continue;
+    const std::size_t pages = static_cast<std::size_t>(adapter.version->layout.pages);
+    CHECK_EQ(adapter.device_pages.size(), adapter.device == TierState::kAbsent ? 0 : pages);
+    CHECK_EQ(adapter.host_pages.size(), adapter.host == TierState::kAbsent ? 0 : pages);
+    for (const PageHandle page : adapter.device_pages) CHECK(device_->IsCurrent(page));
+    for (const PageHandle page : adapter.host_pages) CHECK(host_->IsCurrent(page));
+    if (adapter.pins > 0) CHECK(adapter.device == TierState::kResident);
+    if (adapter.host == TierState::kLoading) CHECK(adapter.device == TierState::kLoading);
+    device_pages += static_cast<std::int64_t>(adapter.device_pages.size());
+    host_pages += static_cast<std::int64_t>(adapter.host_pages.size());
+    loading += adapter.device == TierState::kLoading;
+    device_residents += adapter.device == TierState::kResident;
+    host_residents += adapter.host == TierState::kResident;
+  }
+  CHECK_EQ(device_pages, device_->Stats().used(PageCategory::kAdapter));
+  if (host_ != nullptr) CHECK_EQ(host_pages, host_->Stats().used(PageCategory::kAdapter));
+  CHECK_EQ(loading, loads_in_flight_);
+  CHECK_EQ(device_residents, device_residents_.size());
+  CHECK_EQ(host_residents, host_residents_.size());
+}
+
+}  // namespace loramux

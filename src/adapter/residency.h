@@ -1,0 +1,110 @@
+// Which adapters are where: disk (always), host tier, device. Owned and used by the engine thread alone.
+//
+// The choice of what to load and what to evict is made elsewhere (schedule); this class carries it out and keeps the
+// accounts. A load is a chain of transfers: disk -> host -> device, or disk -> device where the host tier has no room.
+//
+// Invariants (CheckIntegrity): an adapter holds exactly layout.pages pages in a tier while it is loading to it or
+// resident in it, and none otherwise; only a device-resident adapter is pinned; a pinned one is never evicted.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "adapter/registry.h"
+#include "adapter/transfer.h"
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/result.h"
+#include "memory/page_pool.h"
+
+namespace loramux {
+
+enum class TierState : std::uint8_t { kAbsent, kLoading, kResident };
+
+struct AdapterStats {
+  std::int64_t device_resident = 0, host_resident = 0, loading = 0;
+  std::int64_t device_loads = 0, disk_loads = 0, load_failures = 0;
+  std::int64_t device_evictions = 0, host_evictions = 0;
+  TimeNs load_time_total = 0;   // from the decision to device-resident, over device_loads
+};
+
+// What the policies may know of one adapter.
+struct AdapterResidency {
+  std::shared_ptr<const AdapterVersion> version;
+  TierState device = TierState::kAbsent;
+  TierState host = TierState::kAbsent;
+  std::int32_t pins = 0;              // running requests that use it
+  TimeNs last_use = 0;                // when a request last began or ended to use it
+  std::int64_t uses = 0;              // requests that began to use it
+  std::vector<PageHandle> device_pages, host_pages;
+  std::uint64_t load_sequence = 0;    // changes with each load to the device
+  TimeNs load_started = 0;
+  bool via_host = false;
+};
+
+class ResidencyManager {
+ public:
+  // Does not own. REQUIRES: both pools have pages of the same size; host may be null (no host tier).
+  ResidencyManager(PagePool* device, PagePool* host, AdapterTransfer* transfer);
+
+  // Makes the adapter known. Idempotent.
+  void Add(std::shared_ptr<const AdapterVersion> version);
+
+  // REQUIRES: known, not kBaseModel.
+  const AdapterResidency& Get(AdapterGeneration generation) const;
+  // All known adapters, in order of generation (index = generation - 1; entries may lack a version).
+  const std::deque<AdapterResidency>& All() const { return adapters_; }
+  // Generations that are resident on the device, in no particular but deterministic order.
+  std::span<const AdapterGeneration> DeviceResidents() const { return device_residents_; }
+  std::span<const AdapterGeneration> HostResidents() const { return host_residents_; }
+  std::int64_t loads_in_flight() const { return loads_in_flight_; }
+  PagePool* device() const { return device_; }
+  PagePool* host() const { return host_; }
+
+  // Starts a load to the device. REQUIRES: device state kAbsent and enough free pages in the device pool; if via_host
+  // and the adapter is not host-resident, enough free pages in the host pool too.
+  void BeginLoad(AdapterGeneration generation, bool via_host, TimeNs now);
+  // Takes a device-resident, unpinned adapter off the device. It may stay in the host tier.
+  void EvictFromDevice(AdapterGeneration generation);
+  // Takes a host-resident adapter that is not being copied to the device off the host tier.
+  void EvictFromHost(AdapterGeneration generation);
+
+  // A running request begins or ends to use it. REQUIRES: device-resident.
+  void Pin(AdapterGeneration generation, TimeNs now);
+  void Unpin(AdapterGeneration generation, TimeNs now);
+
+  struct LoadFailure {
+    AdapterGeneration generation;
+    Error error;
+  };
+  // Collects finished transfers and goes on with their chains. Returns true if anything changed; failed loads (their
+  // pages are free again, the state is kAbsent) are appended to `failures`.
+  bool Poll(TimeNs now, std::vector<LoadFailure>& failures);
+
+  AdapterStats Stats() const;
+  void CheckIntegrity() const;
+
+ private:
+  AdapterResidency& At(AdapterGeneration generation);
+  void SubmitTransfer(AdapterResidency& adapter, TransferKind kind);
+  void FinishLoad(AdapterResidency& adapter, TimeNs now);
+  void FailLoad(AdapterResidency& adapter);
+  void DropDevicePages(AdapterResidency& adapter);
+  void DropHostPages(AdapterResidency& adapter);
+
+  PagePool* device_;
+  PagePool* host_;
+  AdapterTransfer* transfer_;
+  std::deque<AdapterResidency> adapters_;   // a deque: executors hold pointers to entries while new ones are added
+  std::vector<AdapterGeneration> device_residents_, host_residents_;
+  std::int64_t loads_in_flight_ = 0;
+  std::uint64_t next_load_sequence_ = 0;
+  AdapterStats totals_;
+};
+
+}  // namespace loramux

@@ -1,0 +1,390 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <unordered_map>
+
+#include "base/check.h"
+
+namespace loramux {
+namespace {
+
+// A request with everything that the scheduler need not know.
+struct Sequence : Request {
+  SamplingParams sampling;
+  std::int32_t min_tokens = 0;
+  std::vector<TokenId> stop_ids;         // end it; not delivered. Banned until min_tokens are out.
+  GenerationCallback on_event;
+};
+
+// What happened to a sequence in the step that was collected; told to its client after the next step was submitted.
+struct News {
+  Sequence* sequence = nullptr;
+  SampledToken token;
+  bool has_token = false;
+  FinishReason finish = FinishReason::kNone;
+  TokenId stop_token = -1;
+  Error error;
+};
+
+struct Inbox {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Sequence>> submitted;
+  std::vector<RequestId> cancelled;
+  bool cancel_all = false;
+  bool accepting = true;
+  std::uint64_t next_id = 1;
+};
+
+}  // namespace
+
+struct Engine::Impl {
+  const EngineOptions options;
+  const EngineParts parts;
+  ResidencyManager residency;
+  Scheduler scheduler;
+
+  Inbox inbox;
+  std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences;   // looked up by id, never iterated for decisions
+  std::vector<std::unique_ptr<Sequence>> arriving;                      // swapped with inbox.submitted
+  std::vector<RequestId> cancelling, cancelled_now;
+  bool cancel_all = false;
+
+  bool step_in_flight = false;
+  std::vector<PlannedChunk> in_flight;
+  ExecutorBatch batch;
+  ExecutorResult result;
+  std::vector<News> news;
+  std::size_t news_count = 0;             // entries of `news` in use; the rest keep their memory
+  std::vector<ResidencyManager::LoadFailure> load_failures;
+
+  mutable std::mutex stats_mutex;
+  EngineStats stats;
+
+  Impl(EngineOptions o, EngineParts p)
+      : options(std::move(o)), parts(p), residency(p.device, p.host, p.transfer),
+        scheduler(options.scheduler, p.device, &residency, p.eviction) {
+    CHECK_GT(options.max_model_len, 0);
+    CHECK_GT(options.vocab_size, 0);
+    stats.device = parts.device->Stats();
+    if (parts.host != nullptr) stats.host = parts.host->Stats();
+  }
+
+  // ---- The phases of a step, in order ----
+
+  bool DrainInbox(TimeNs now) {
+    {
+      const std::lock_guard lock(inbox.mutex);
+      arriving.swap(inbox.submitted);
+      cancelling.insert(cancelling.end(), inbox.cancelled.begin(), inbox.cancelled.end());
+      inbox.cancelled.clear();
+      cancel_all |= inbox.cancel_all;
+    }
+    const bool any = !arriving.empty();
+    for (auto& sequence : arriving) {
+      sequence->arrival = now;
+      if (sequence->adapter != kBaseModel) residency.Add(parts.registry->Find(sequence->adapter));
+      scheduler.Add(sequence.get());
+      sequences.emplace(sequence->id, std::move(sequence));
+    }
+    arriving.clear();
+    return any;
+  }
+
+  bool CollectTransfers(TimeNs now) {
+    load_failures.clear();
+    const bool changed = residency.Poll(now, load_failures);
+    for (const auto& failure : load_failures) FailWaiting(failure, now);
+    return changed;
+  }
+
+  // True if no step is in flight (any more): the next one can be planned.
+  bool CollectStep(TimeNs now) {
+    if (!step_in_flight) return true;
+    if (!parts.executor->Poll(result)) return false;
+    step_in_flight = false;
+    std::size_t sampled = 0;
+    for (const PlannedChunk& chunk : in_flight) {
+      scheduler.Advance(chunk.request, chunk.num_tokens);
+      if (chunk.samples) TakeToken(SequenceOf(chunk.request), std::move(result.tokens[sampled++]), now);
+    }
+    CHECK_EQ(sampled, result.tokens.size());
+    return true;
+  }
+
+  // Between steps no kernel reads any page, so cancelled requests give theirs back now.
+  bool ApplyCancellations(TimeNs now) {
+    if (cancel_all) {
+      for (const auto& [id, sequence] : sequences) cancelling.push_back(id);
+      std::sort(cancelling.begin(), cancelling.end());
+      cancel_all = false;
+    }
+    cancelled_now.swap(cancelling);
+    bool any = false;
+    for (const RequestId id : cancelled_now) {
+      const auto found = sequences.find(id);
+      if (found == sequences.end() || found->second->state == RequestState::kFinished) continue;
+      Finish(*found->second, FinishReason::kCancelled, now);
+      any = true;
+    }
+    cancelled_now.clear();
+    return any;
+  }
+
+  bool PlanAndSubmit(TimeNs now) {
+    const StepPlan& plan = scheduler.Plan(now);
+    const bool changes = !plan.ChangesNothing();
+    scheduler.Commit(now);
+    if (!plan.chunks.empty()) SubmitBatch(plan);
+    UpdateStats(plan);
+    return changes;
+  }
+
+  // Callbacks run while the executor computes.
+  void Publish(TimeNs now) {
+    for (std::size_t i = 0; i < news_count; ++i) Tell(news[i], now);
+    news_count = 0;
+  }
+
+  // ---- Details ----
+
+  // Every request that the scheduler knows is the base of a Sequence.
+  static Sequence& SequenceOf(Request* request) { return static_cast<Sequence&>(*request); }
+
+  News& AddNews(Sequence& sequence) {
+    if (news_count == news.size()) news.emplace_back();
+    News& item = news[news_count++];
+    item.sequence = &sequence;
+    item.has_token = false;
+    item.finish = FinishReason::kNone;
+    item.stop_token = -1;
+    return item;
+  }
+
+  void TakeToken(Sequence& sequence, SampledToken token, TimeNs now) {
+    const auto& stops = sequence.stop_ids;
+    if (std::find(stops.begin(), stops.end(), token.id) != stops.end()) {
+      const TokenId id = token.id;
+      Finish(sequence, FinishReason::kStop, now).stop_token = id;
+      return;
+    }
+    sequence.tokens.push_back(token.id);
+    ++totals.tokens_generated;
+    const bool full = static_cast<std::int32_t>(sequence.tokens.size()) >= sequence.max_total_tokens;
+    News& item = full ? Finish(sequence, FinishReason::kLength, now) : AddNews(sequence);
+    item.token = std::move(token);
+    item.has_token = true;
+  }
+
+  News& Finish(Sequence& sequence, FinishReason reason, TimeNs now) {
+    scheduler.Remove(&sequence, now);
+    ++totals.finished;
+    News& item = AddNews(sequence);
+    item.finish = reason;
+    return item;
+  }
+
+  // Nobody can run with an adapter that did not load; whoever comes later tries again.
+  void FailWaiting(const ResidencyManager::LoadFailure& failure, TimeNs now) {
+    std::vector<Request*> concerned;
+    for (Request* request : scheduler.waiting()) {
+      if (request->adapter == failure.generation) concerned.push_back(request);
+    }
+    for (Request* request : concerned) Finish(SequenceOf(request), FinishReason::kError, now).error = failure.error;
+  }
+
+  void SubmitBatch(const StepPlan& plan) {
+    in_flight.assign(plan.chunks.begin(), plan.chunks.end());
+    batch.chunks.clear();
+    for (const PlannedChunk& planned : plan.chunks) {
+      const Sequence& request = SequenceOf(planned.request);
+      ExecutorChunk chunk;
+      chunk.id = request.id;
+      chunk.tokens = std::span(request.tokens).subspan(static_cast<std::size_t>(request.computed),
+                                                       static_cast<std::size_t>(planned.num_tokens));
+      chunk.position = request.computed;
+      chunk.pages = request.page_table.data();
+      chunk.adapter = request.adapter == kBaseModel ? nullptr : &residency.Get(request.adapter);
+      chunk.sample = planned.samples;
+      chunk.sampling = &request.sampling;
+      chunk.context.prompt = request.prompt();
+      chunk.context.generated = request.generated();
+      if (static_cast<std::int32_t>(chunk.context.generated.size()) < request.min_tokens) {
+        chunk.context.banned = request.stop_ids;
+      }
+      chunk.prompt_tokens = request.prompt_tokens;
+      batch.chunks.push_back(chunk);
+    }
+    parts.executor->Submit(batch);
+    step_in_flight = true;
+  }
+
+  void Tell(News& item, TimeNs now) {
+    Sequence& sequence = *item.sequence;
+    GenerationEvent event;
+    event.id = sequence.id;
+    event.token = item.has_token ? &item.token : nullptr;
+    event.finish = item.finish;
+    event.stop_token = item.stop_token;
+    event.error = item.finish == FinishReason::kError ? &item.error : nullptr;
+    event.arrival = sequence.arrival;
+    event.first_scheduled = sequence.first_scheduled;
+    event.now = now;
+    event.prompt_tokens = sequence.prompt_tokens;
+    event.generated_tokens = static_cast<std::int32_t>(sequence.generated().size());
+    if (sequence.on_event) sequence.on_event(event);
+    if (item.finish != FinishReason::kNone) sequences.erase(sequence.id);
+  }
+
+  void UpdateStats(const StepPlan& plan) {
+    totals.steps += !plan.chunks.empty();
+    totals.tokens_prefilled += plan.prefill_tokens;
+    totals.preemptions = scheduler.preemptions();
+    totals.running = static_cast<std::int64_t>(scheduler.running().size());
+    totals.waiting = static_cast<std::int64_t>(scheduler.waiting().size());
+    totals.device = parts.device->Stats();
+    if (parts.host != nullptr) totals.host = parts.host->Stats();
+    totals.adapters = residency.Stats();
+    const std::lock_guard lock(stats_mutex);
+    stats = totals;
+  }
+  EngineStats totals;
+
+  std::int64_t PagesBesideAdapter(AdapterGeneration adapter) const {
+    const std::int64_t pages = parts.device->capacity_pages();
+    if (adapter == kBaseModel) return pages;
+    const auto version = parts.registry->Find(adapter);
+    return version == nullptr ? 0 : pages - version->layout.pages;
+  }
+};
+
+Engine::Engine(EngineOptions options, EngineParts parts)
+    : impl_(std::make_unique<Impl>(std::move(options), parts)) {}
+
+Engine::~Engine() = default;
+
+bool Engine::Step() {
+  Impl& e = *impl_;
+  const TimeNs now = e.parts.clock->Now();
+  bool progress = e.DrainInbox(now);
+  progress |= e.CollectTransfers(now);
+  if (!e.CollectStep(now)) {
+    e.Publish(now);   // load failures do not wait for the step
+    return progress;
+  }
+  progress |= e.ApplyCancellations(now);
+  progress |= e.news_count > 0;
+  progress |= e.PlanAndSubmit(now);
+  e.Publish(now);
+  return progress;
+}
+
+bool Engine::Idle() const {
+  const std::lock_guard lock(impl_->inbox.mutex);
+  return impl_->inbox.submitted.empty() && impl_->sequences.empty() && !impl_->step_in_flight &&
+         impl_->residency.loads_in_flight() == 0;
+}
+
+void Engine::Cancel(RequestId id) {
+  {
+    const std::lock_guard lock(impl_->inbox.mutex);
+    impl_->inbox.cancelled.push_back(id);
+  }
+  impl_->parts.wakeup->Signal();
+}
+
+void Engine::StopAccepting() {
+  const std::lock_guard lock(impl_->inbox.mutex);
+  impl_->inbox.accepting = false;
+}
+
+void Engine::CancelAll() {
+  {
+    const std::lock_guard lock(impl_->inbox.mutex);
+    impl_->inbox.cancel_all = true;
+  }
+  impl_->parts.wakeup->Signal();
+}
+
+EngineStats Engine::Stats() const {
+  const std::lock_guard lock(impl_->stats_mutex);
+  return impl_->stats;
+}
+
+std::int64_t Engine::MaxSequenceTokens(AdapterGeneration adapter) const {
+  const std::int64_t fitting = impl_->PagesBesideAdapter(adapter) * impl_->options.scheduler.page_tokens;
+  return std::min(impl_->options.max_model_len, std::max<std::int64_t>(0, fitting));
+}
+
+namespace {
+
+Error TooLong(const GenerationRequest& request, std::int64_t limit, std::int64_t max_model_len) {
+  const std::string asked = std::to_string(request.prompt.size()) + " in the prompt" +
+                            (request.max_tokens > 0 ? " and " + std::to_string(request.max_tokens) + " to generate" : "");
+  if (limit < max_model_len) {
+    return ResourceExhausted("This server's device memory holds at most " + std::to_string(limit) +
+                             " tokens beside this adapter; the request has " + asked +
+                             ". Shorten it, or raise --device-memory.", "max_tokens");
+  }
+  return InvalidArgument("This model's maximum context length is " + std::to_string(limit) + " tokens. However, you requested " +
+                         asked + ". Please reduce the length.", "max_tokens");
+}
+
+}  // namespace
+
+Result<RequestId> Engine::Submit(GenerationRequest input) {
+  Impl& e = *impl_;
+  if (input.prompt.empty()) return InvalidArgument("prompt: expected at least one token, found none", "prompt");
+  for (const TokenId id : input.prompt) {
+    if (id < 0 || id >= e.options.vocab_size) {
+      return InvalidArgument("prompt: expected token ids from 0 to " + std::to_string(e.options.vocab_size - 1) +
+                             ", found " + std::to_string(id), "prompt");
+    }
+  }
+  if (input.adapter != kBaseModel && e.parts.registry->Find(input.adapter) == nullptr) {
+    return NotFound("adapter generation " + std::to_string(input.adapter.value) + " is not registered", "model");
+  }
+  const std::int64_t limit = MaxSequenceTokens(input.adapter);
+  const std::int64_t prompt = static_cast<std::int64_t>(input.prompt.size());
+  const std::int64_t wanted = input.max_tokens < 0 ? 1 : input.max_tokens;
+  if (prompt + wanted > limit) return TooLong(input, limit, e.options.max_model_len);
+
+  auto sequence = std::make_unique<Sequence>();
+  Sequence& request = *sequence;
+  request.adapter = input.adapter;
+  request.prompt_tokens = static_cast<std::int32_t>(prompt);
+  request.max_total_tokens = static_cast<std::int32_t>(input.max_tokens < 0 ? limit : prompt + input.max_tokens);
+  request.tokens = std::move(input.prompt);
+  request.tokens.reserve(static_cast<std::size_t>(request.max_total_tokens));
+  const std::size_t pages = static_cast<std::size_t>(request.max_total_tokens / e.options.scheduler.page_tokens + 2);
+  request.pages.reserve(pages);
+  request.page_table.reserve(pages);
+  sequence->sampling = std::move(input.sampling);
+  sequence->min_tokens = input.min_tokens;
+  sequence->stop_ids = std::move(input.stop_token_ids);
+  if (!input.ignore_eos) {
+    sequence->stop_ids.insert(sequence->stop_ids.end(), e.options.eos_token_ids.begin(), e.options.eos_token_ids.end());
+  }
+  sequence->on_event = std::move(input.on_event);
+
+  RequestId id;
+  {
+    const std::lock_guard lock(e.inbox.mutex);
+    if (!e.inbox.accepting) return Unavailable("the server is shutting down");
+    id = RequestId{e.inbox.next_id++};
+    request.id = id;
+    e.inbox.submitted.push_back(std::move(sequence));
+  }
+  e.parts.wakeup->Signal();
+  return id;
+}
+
+void Engine::CheckIntegrity() const {
+  impl_->parts.device->CheckIntegrity();
+  if (impl_->parts.host != nullptr) impl_->parts.host->CheckIntegrity();
+  impl_->residency.CheckIntegrity();
+  impl_->scheduler.CheckIntegrity();
+}
+
+}  // namespace loramux

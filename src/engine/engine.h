@@ -1,0 +1,88 @@
+// The engine: the deterministic core that turns requests into tokens. README.md in this folder is its contract.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "adapter/registry.h"
+#include "adapter/residency.h"
+#include "base/clock.h"
+#include "cache/eviction_policy.h"
+#include "engine/executor.h"
+#include "engine/generation.h"
+#include "engine/wakeup.h"
+#include "memory/page_pool.h"
+#include "schedule/scheduler.h"
+
+namespace loramux {
+
+struct EngineOptions {
+  SchedulerOptions scheduler;
+  std::int64_t max_model_len = 0;            // positions that a sequence may have; > 0
+  std::vector<TokenId> eos_token_ids;
+  std::int64_t vocab_size = 0;
+};
+
+// A snapshot for /health, metrics and tests, made at the end of each step.
+struct EngineStats {
+  std::int64_t running = 0, waiting = 0;
+  std::int64_t steps = 0, tokens_generated = 0, tokens_prefilled = 0, preemptions = 0, finished = 0;
+  PoolStats device, host;
+  AdapterStats adapters;
+};
+
+// What the engine is made of. It owns none of it.
+struct EngineParts {
+  const Clock* clock = nullptr;
+  Executor* executor = nullptr;
+  AdapterTransfer* transfer = nullptr;
+  PagePool* device = nullptr;
+  PagePool* host = nullptr;                  // null: no host tier
+  AdapterRegistry* registry = nullptr;
+  const EvictionPolicy* eviction = nullptr;
+  Wakeup* wakeup = nullptr;                  // signalled when there is something to do
+};
+
+// Thread safety: Submit, Cancel, StopAccepting, CancelAll, Stats and MaxSequenceTokens from any thread; Step, Idle and
+// CheckIntegrity from one thread, the engine's.
+class Engine {
+ public:
+  Engine(EngineOptions options, EngineParts parts);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // Validates and posts a request. Errors: empty prompt, token id out of range, prompt (plus max_tokens, if given)
+  // longer than a sequence may be, or larger than memory could ever hold (kResourceExhausted, saying which flag to
+  // raise), unknown adapter, shutting down (kUnavailable).
+  Result<RequestId> Submit(GenerationRequest request);
+
+  // Ends a request at the next step: its pages are freed and its callback gets kCancelled. Unknown ids are ignored.
+  void Cancel(RequestId id);
+
+  // One iteration: drain inbox, collect completions, plan, submit, publish. False if nothing was done: nothing can be
+  // until the wakeup is signalled.
+  bool Step();
+  // No request anywhere and no transfer in flight.
+  bool Idle() const;
+
+  // Refuses new requests from now on; those that are in go on.
+  void StopAccepting();
+  // Cancels everything that is in, at the next step.
+  void CancelAll();
+
+  EngineStats Stats() const;
+  // The most tokens that a request of this adapter can have in all (prompt and output): the model's length, or what
+  // fits the device memory beside the adapter.
+  std::int64_t MaxSequenceTokens(AdapterGeneration adapter) const;
+
+  // REQUIRES: no step in flight (Idle, or tests that know). Aborts if pool, residency and schedule disagree.
+  void CheckIntegrity() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace loramux

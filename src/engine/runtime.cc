@@ -1,0 +1,68 @@
+#include "engine/runtime.h"
+
+#include <algorithm>
+
+namespace loramux {
+
+Result<std::unique_ptr<Runtime>> Runtime::Load(const std::filesystem::path& model_directory, RuntimeOptions options,
+                                               const Progress& progress) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Model> model, Model::Load(model_directory, progress));
+  return Create(std::move(model), std::move(options));
+}
+
+Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, RuntimeOptions options) {
+  std::unique_ptr<Runtime> runtime(new Runtime);
+  Runtime& r = *runtime;
+  r.model_ = std::move(model);
+  const ModelConfig& config = r.model_->config();
+  const DType base_dtype = r.model_->weights().lm_head.dtype();
+  r.geometry_ = ChoosePageGeometry(config, options.kv_dtype.value_or(base_dtype), options.page_tokens);
+  options.scheduler.page_tokens = r.geometry_.kv.page_tokens;
+
+  ASSIGN_OR_RETURN(r.device_, PagePool::Create("device", options.device_memory, r.geometry_.page_bytes));
+  if (options.host_memory > 0) {
+    ASSIGN_OR_RETURN(r.host_, PagePool::Create("host", options.host_memory, r.geometry_.page_bytes));
+  }
+  ASSIGN_OR_RETURN(r.eviction_, MakeEvictionPolicy(options.eviction));
+  r.registry_ = std::make_unique<AdapterRegistry>(
+      config, options.base_names,
+      AdapterRegistry::Options{.page_bytes = static_cast<std::size_t>(r.geometry_.page_bytes), .base_dtype = base_dtype,
+                               .forced_dtype = options.lora_dtype, .max_rank = options.max_lora_rank});
+  r.max_model_len_ = options.max_model_len > 0 ? std::min(options.max_model_len, config.max_position) : config.max_position;
+
+  const auto wake = [wakeup = &r.wakeup_] { wakeup->Signal(); };
+  r.transfer_ = std::make_unique<ThreadedTransfer>(wake);
+  const std::int64_t pool_tokens = r.device_->capacity_pages() * r.geometry_.kv.page_tokens;
+  CpuExecutorOptions executor{.threads = options.threads, .backend = options.backend,
+                              .lora_variant = options.lora_variant,
+                              .max_batch_tokens = options.scheduler.max_batch_tokens,
+                              .max_running = options.scheduler.max_running,
+                              .max_positions = std::min(r.max_model_len_, pool_tokens)};
+  r.executor_ = std::make_unique<CpuExecutor>(executor, r.model_.get(), r.geometry_.kv, r.device_.get(), wake);
+  EngineOptions engine{.scheduler = options.scheduler, .max_model_len = r.max_model_len_,
+                       .eos_token_ids = config.eos_token_ids, .vocab_size = config.vocab_size};
+  r.engine_ = std::make_unique<Engine>(
+      std::move(engine), EngineParts{.clock = &r.clock_, .executor = r.executor_.get(), .transfer = r.transfer_.get(),
+                                     .device = r.device_.get(), .host = r.host_.get(), .registry = r.registry_.get(),
+                                     .eviction = r.eviction_.get(), .wakeup = &r.wakeup_});
+  return runtime;
+}
+
+void Runtime::Start() {
+  CHECK(loop_ == nullptr);
+  loop_ = std::make_unique<EngineLoop>(engine_.get(), &wakeup_);
+}
+
+void Runtime::Stop() {
+  if (loop_ != nullptr) loop_->Stop();
+}
+
+Runtime::~Runtime() {
+  Stop();
+  // The executor and the transfer call the wakeup from their threads: they end first.
+  engine_.reset();
+  executor_.reset();
+  transfer_.reset();
+}
+
+}  // namespace loramux

@@ -1,0 +1,35 @@
+#include "memory/page_geometry.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::size_t kMaxPageBytes = std::size_t{640} << 10;
+
+std::size_t LongestAdapterRowBytes(const ModelConfig& model, DType dtype) {
+  const std::int64_t elements =
+      std::max({model.hidden_size, model.intermediate_size, model.QDim(), model.vocab_size});
+  return static_cast<std::size_t>(elements) * DTypeSize(dtype);
+}
+
+}  // namespace
+
+PageGeometry ChoosePageGeometry(const ModelConfig& model, DType kv_dtype, std::int64_t page_tokens) {
+  PageGeometry geometry;
+  geometry.kv = {.num_layers = model.num_layers, .num_kv_heads = model.num_kv_heads, .head_dim = model.head_dim,
+                 .page_tokens = page_tokens == 0 ? 16 : page_tokens, .dtype = kv_dtype};
+  if (page_tokens == 0) {
+    while (geometry.kv.page_tokens > 4 && geometry.kv.PageBytes() > kMaxPageBytes) geometry.kv.page_tokens /= 2;
+    const std::size_t row = LongestAdapterRowBytes(model, kv_dtype);
+    while (geometry.kv.page_tokens < 64 && geometry.kv.PageBytes() < row) geometry.kv.page_tokens *= 2;
+  } else {
+    CHECK(page_tokens == 4 || page_tokens == 8 || page_tokens == 16 || page_tokens == 32 || page_tokens == 64);
+  }
+  geometry.page_bytes = static_cast<std::int64_t>((geometry.kv.PageBytes() + 63) / 64 * 64);
+  return geometry;
+}
+
+}  // namespace loramux

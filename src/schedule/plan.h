@@ -1,0 +1,47 @@
+// What one engine step will do: decided on a scratch copy of the capacities, then carried out by Scheduler::Commit.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/ids.h"
+#include "schedule/request.h"
+
+namespace loramux {
+
+// One request's part of the step's batch.
+struct PlannedChunk {
+  Request* request = nullptr;
+  std::int32_t num_tokens = 0;     // from request->computed on
+  std::int32_t new_pages = 0;      // to allocate before the step
+  bool admits = false;             // the request joins the running ones with this step
+  bool samples = false;            // its last known token is computed: a new token follows
+};
+
+struct PlannedLoad {
+  AdapterGeneration adapter;
+  bool via_host = false;
+};
+
+// Carried out in this order: preemptions, evictions, page allocations, loads.
+struct StepPlan {
+  std::vector<Request*> preemptions;
+  std::vector<AdapterGeneration> device_evictions;
+  std::vector<AdapterGeneration> host_evictions;
+  std::vector<PlannedChunk> chunks;            // requests of one adapter adjacent, base model first
+  std::vector<PlannedLoad> loads;
+  std::int64_t num_tokens = 0;                 // of all chunks
+  std::int64_t prefill_tokens = 0;             // of those, in chunks of more than one token or without a sample
+
+  void Clear() {
+    preemptions.clear();
+    device_evictions.clear();
+    host_evictions.clear();
+    chunks.clear();
+    loads.clear();
+    num_tokens = prefill_tokens = 0;
+  }
+  bool ChangesNothing() const { return preemptions.empty() && chunks.empty() && loads.empty() && device_evictions.empty(); }
+};
+
+}  // namespace loramux

@@ -1,0 +1,39 @@
+// A request as the scheduler sees it: tokens, pages, progress. How a token is chosen is no business of this room.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "memory/page_pool.h"
+
+namespace loramux {
+
+enum class RequestState : std::uint8_t { kWaiting, kRunning, kFinished };
+
+// Owned by the engine; the scheduler holds pointers from Add to Remove. Token `t` is at position `t`.
+struct Request {
+  RequestId id;
+  AdapterGeneration adapter = kBaseModel;
+  std::vector<TokenId> tokens;             // prompt, then what was generated; reserved to max_total_tokens
+  std::int32_t prompt_tokens = 0;
+  std::int32_t max_total_tokens = 0;       // prompt and output together
+  TimeNs arrival = 0;
+  TimeNs first_scheduled = -1;             // -1: not yet
+
+  RequestState state = RequestState::kWaiting;
+  std::int64_t computed = 0;               // positions whose keys and values are in `pages`
+  std::vector<PageHandle> pages;           // of the device pool; cover at least `computed` positions
+  std::vector<std::uint32_t> page_table;   // the same pages' indices, for the kernels
+  std::int32_t preemptions = 0;
+
+  std::int64_t uncomputed() const { return static_cast<std::int64_t>(tokens.size()) - computed; }
+  std::span<const TokenId> prompt() const { return {tokens.data(), static_cast<std::size_t>(prompt_tokens)}; }
+  std::span<const TokenId> generated() const {
+    return {tokens.data() + prompt_tokens, tokens.size() - static_cast<std::size_t>(prompt_tokens)};
+  }
+};
+
+}  // namespace loramux

@@ -1,0 +1,115 @@
+// Decides what each engine step does. Continuous batching at every iteration, chunked prefill, first come first served.
+//
+// The order of service:
+//  1. Running requests in order of arrival: first those that decode, then those still in prefill, up to the step's
+//     token budget. Where a page is missing, idle adapters are evicted (EvictionPolicy); if that is not enough, the
+//     youngest running requests are preempted: their pages are freed, and they are computed again later.
+//  2. Waiting requests in order of arrival, within `lookahead`. One whose adapter is being loaded is passed over, so
+//     that a step never waits for a load; one that memory does not have room for ends the scan, so that nobody behind
+//     it takes what it waits for. Idle adapters that requests ahead in the queue want are evicted last.
+// The oldest request is never preempted for a younger one, so it always ends, and so does everyone.
+//
+// Not thread-safe. Does not own pools, residency or policy. Reads no clock.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "adapter/residency.h"
+#include "base/clock.h"
+#include "cache/eviction_policy.h"
+#include "memory/page_pool.h"
+#include "schedule/plan.h"
+#include "schedule/request.h"
+
+namespace loramux {
+
+struct SchedulerOptions {
+  std::int64_t page_tokens = 16;         // positions that a page holds
+  std::int64_t max_running = 256;        // requests in a batch
+  std::int64_t max_batch_tokens = 512;   // tokens computed in a step
+  std::int64_t prefill_chunk = 512;      // of one request in one step
+  std::int64_t max_distinct_adapters = 0;  // in a batch (--max-loras); 0: no bound but memory
+  std::int64_t lookahead = 64;           // waiting requests looked at in a step
+  std::int64_t max_loads_in_flight = 4;
+};
+
+class Scheduler {
+ public:
+  Scheduler(SchedulerOptions options, PagePool* device, ResidencyManager* residency, const EvictionPolicy* policy);
+
+  // A new request joins the waiting ones. REQUIRES: ids ascend; the request alone fits the device memory.
+  void Add(Request* request);
+  // Ends a request in any state: its pages and its adapter's pin are released.
+  // REQUIRES: no step that reads its pages is in flight.
+  void Remove(Request* request, TimeNs now);
+
+  // Plans the next step; changes nothing but the plan, which is valid until the next call.
+  const StepPlan& Plan(TimeNs now);
+  // Carries out the plan that was made last, in the same state of the world.
+  void Commit(TimeNs now);
+  // After the step: the chunk's tokens are computed.
+  void Advance(Request* request, std::int64_t num_tokens);
+
+  // In order of arrival.
+  std::span<Request* const> running() const { return running_; }
+  std::span<Request* const> waiting() const { return {waiting_.data() + waiting_head_, waiting_.size() - waiting_head_}; }
+  std::int64_t preemptions() const { return preemptions_; }
+
+  // Aborts if queues, pages and pins disagree.
+  void CheckIntegrity() const;
+
+ private:
+  // The capacities that planning plays with; Commit never sees it.
+  struct Scratch {
+    std::int64_t free_device = 0, free_host = 0;
+    std::int64_t budget = 0;              // tokens left in this step
+    std::int64_t loads_in_flight = 0;
+    std::int64_t distinct_adapters = 0;   // among running requests
+    std::vector<std::int32_t> pins;       // by generation - 1
+    std::vector<std::uint8_t> flags;      // by generation - 1: kEvicted | kWanted | kHostEvicted | kLoadPlanned
+    bool candidates_ready = false;
+    struct Candidate { double score; AdapterGeneration adapter; };
+    std::vector<Candidate> candidates;    // a heap, lowest score on top
+  };
+
+  void ResetScratch();
+  void PlanDecodes(TimeNs now);
+  void PlanPrefills();
+  void PlanAdmissions(TimeNs now);
+  bool FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now);
+  void PlanPreemption(Request* request);
+  bool EvictOneAdapter(TimeNs now, bool even_wanted);
+  bool MakeRoom(std::int64_t pages, TimeNs now);
+  std::int64_t EvictablePages(bool even_wanted) const;
+  enum class Admission { kAdmitted, kPassedOver, kBlocked };
+  Admission TryAdmit(Request* request, bool has_seat, TimeNs now);
+  Admission TryLoad(AdapterGeneration generation, TimeNs now);
+  bool PlanHostRoom(const AdapterResidency& adapter);
+  void AddChunk(Request* request, std::int64_t tokens, bool admits);
+  void SortChunksByAdapter();
+  std::int64_t MissingPages(const Request& request, std::int64_t positions) const;
+  std::uint8_t& Flags(AdapterGeneration generation) { return scratch_.flags[generation.value - 1]; }
+  std::uint8_t Flags(AdapterGeneration generation) const { return scratch_.flags[generation.value - 1]; }
+
+  void ReleaseMemory(Request* request, TimeNs now);
+  void Preempt(Request* request, TimeNs now);
+  void InsertRunning(Request* request);
+  void EraseWaiting(Request* request);
+
+  const SchedulerOptions options_;
+  PagePool* device_;
+  ResidencyManager* residency_;
+  const EvictionPolicy* policy_;
+  std::vector<Request*> running_;        // ascending id
+  std::vector<Request*> waiting_;        // ascending id, from waiting_head_ on
+  std::size_t waiting_head_ = 0;
+  std::size_t planned_preemptions_ = 0;  // running_ from size - this on are preempted in the plan
+  std::int64_t preemptions_ = 0;
+  StepPlan plan_;
+  Scratch scratch_;
+  std::vector<std::pair<std::uint64_t, PlannedChunk>> sort_buffer_;
+};
+
+}  // namespace loramux

@@ -1,0 +1,190 @@
+#include "schedule/scheduler.h"
+
+#include <deque>
+
+namespace loramux {
+namespace {
+
+// Pages hold 4 tokens; the pools are as small as each test needs.
+struct World {
+  VirtualClock clock;
+  std::unique_ptr<PagePool> device;
+  std::unique_ptr<PagePool> host;
+  ModeledTransfer transfer{&clock, {.latency_ns = 1000}, {.latency_ns = 100}};
+  ResidencyManager residency;
+  std::unique_ptr<EvictionPolicy> policy = std::move(MakeEvictionPolicy("lru")).value();
+  Scheduler scheduler;
+  std::deque<Request> requests;
+  std::uint64_t next_id = 1;
+
+  explicit World(std::int64_t device_pages, SchedulerOptions options = {}, std::int64_t host_pages = 64)
+      : device(std::move(PagePool::Create("device", device_pages * 64, 64)).value()),
+        host(std::move(PagePool::Create("host", host_pages * 64, 64)).value()),
+        residency(device.get(), host.get(), &transfer),
+        scheduler(WithPageTokens(options), device.get(), &residency, policy.get()) {}
+
+  static SchedulerOptions WithPageTokens(SchedulerOptions options) {
+    options.page_tokens = 4;
+    return options;
+  }
+
+  void AddAdapter(std::uint32_t generation, std::int64_t pages) {
+    auto version = std::make_shared<AdapterVersion>();
+    version->generation = AdapterGeneration{generation};
+    version->layout.pages = pages;
+    residency.Add(std::move(version));
+  }
+  Request* Add(std::int64_t prompt, std::uint32_t adapter = 0, std::int32_t output = 4) {
+    Request& request = requests.emplace_back();
+    request.id = RequestId{next_id++};
+    request.adapter = AdapterGeneration{adapter};
+    request.tokens.assign(static_cast<std::size_t>(prompt), 1);
+    request.prompt_tokens = static_cast<std::int32_t>(prompt);
+    request.max_total_tokens = request.prompt_tokens + output;
+    scheduler.Add(&request);
+    return &request;
+  }
+  // One engine step: plan, commit, compute, sample. Finished requests leave.
+  StepPlan Step() {
+    std::vector<ResidencyManager::LoadFailure> failures;
+    residency.Poll(clock.Now(), failures);
+    const StepPlan plan = scheduler.Plan(clock.Now());
+    scheduler.Commit(clock.Now());
+    for (const PlannedChunk& chunk : plan.chunks) {
+      scheduler.Advance(chunk.request, chunk.num_tokens);
+      if (!chunk.samples) continue;
+      chunk.request->tokens.push_back(2);
+      if (static_cast<std::int32_t>(chunk.request->tokens.size()) == chunk.request->max_total_tokens) {
+        scheduler.Remove(chunk.request, clock.Now());
+      }
+    }
+    scheduler.CheckIntegrity();
+    residency.CheckIntegrity();
+    device->CheckIntegrity();
+    clock.Advance(500);
+    return plan;
+  }
+  void RunToEnd(int max_steps = 10000) {
+    while (!(scheduler.running().empty() && scheduler.waiting().empty())) {
+      ASSERT_GT(max_steps--, 0) << "no end in sight";
+      Step();
+    }
+  }
+};
+
+TEST(Scheduler, PrefillIsChunkedAndDecodesGoFirst) {
+  World w(64, {.max_batch_tokens = 8, .prefill_chunk = 6});
+  Request* first = w.Add(3);
+  EXPECT_EQ(w.Step().chunks.size(), 1u);       // 3 prompt tokens, sampled
+  Request* second = w.Add(20);
+  std::vector<std::int32_t> sizes;
+  while (second->state != RequestState::kFinished && second->generated().empty()) {
+    for (const PlannedChunk& chunk : w.Step().chunks) {
+      if (chunk.request == second) sizes.push_back(chunk.num_tokens);
+    }
+  }
+  EXPECT_EQ(sizes, (std::vector<std::int32_t>{6, 6, 6, 2}));
+  EXPECT_EQ(first->state, RequestState::kFinished);   // it decoded beside
+}
+
+TEST(Scheduler, ChunksOfOneAdapterAreAdjacentBaseFirst) {
+  World w(64);
+  for (std::uint32_t g = 1; g <= 3; ++g) w.AddAdapter(g, 1);
+  for (const std::uint32_t g : {3u, 0u, 1u, 3u, 2u, 0u, 1u}) w.Add(2, g, 20);
+  StepPlan plan;
+  for (int i = 0; i < 10 && plan.chunks.size() < 7; ++i) plan = w.Step();
+  ASSERT_EQ(plan.chunks.size(), 7u);
+  std::vector<std::uint32_t> order;
+  for (const PlannedChunk& chunk : plan.chunks) order.push_back(chunk.request->adapter.value);
+  EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
+}
+
+TEST(Scheduler, AColdAdapterDoesNotHoldUpOthers) {
+  World w(64);
+  w.AddAdapter(1, 2);
+  Request* cold = w.Add(3, 1);
+  Request* base = w.Add(3, 0);
+  const StepPlan plan = w.Step();
+  ASSERT_EQ(plan.loads.size(), 1u);
+  ASSERT_EQ(plan.chunks.size(), 1u);
+  EXPECT_EQ(plan.chunks[0].request, base);
+  w.RunToEnd();
+  EXPECT_EQ(cold->state, RequestState::kFinished);
+}
+
+TEST(Scheduler, MemoryThatTheHeadWaitsForIsNotTakenByThoseBehind) {
+  World w(8);
+  Request* running = w.Add(16, 0, 8);           // 5 pages
+  w.Step();
+  Request* big = w.Add(20);                      // 6 pages: must wait
+  Request* small = w.Add(1);                     // would fit now
+  w.Step();
+  EXPECT_EQ(big->state, RequestState::kWaiting);
+  EXPECT_EQ(small->state, RequestState::kWaiting);
+  w.RunToEnd();
+  EXPECT_LE(running->first_scheduled, big->first_scheduled);
+  EXPECT_LE(big->first_scheduled, small->first_scheduled);
+}
+
+TEST(Scheduler, IdleAdaptersGoFirstLeastRecentlyUsed) {
+  World w(10);
+  for (std::uint32_t g = 1; g <= 3; ++g) w.AddAdapter(g, 2);
+  for (std::uint32_t g = 1; g <= 3; ++g) {
+    w.Add(2, g);
+    w.RunToEnd();
+  }
+  EXPECT_EQ(w.residency.DeviceResidents().size(), 3u);
+  w.Add(2, 1);   // 1 is used again: 2 is the oldest now
+  w.RunToEnd();
+  w.Add(20, 0, 4);   // 6 pages, 4 are free
+  const StepPlan plan = w.Step();
+  ASSERT_EQ(plan.device_evictions.size(), 1u);
+  EXPECT_EQ(plan.device_evictions[0], AdapterGeneration{2});
+  w.RunToEnd();
+}
+
+TEST(Scheduler, PreemptsTheYoungestAndResumesIt) {
+  World w(6);
+  Request* old = w.Add(8, 0, 12);
+  Request* young = w.Add(8, 0, 12);
+  w.RunToEnd();
+  EXPECT_EQ(old->preemptions, 0);
+  EXPECT_GT(young->preemptions, 0);
+  EXPECT_EQ(young->tokens.size(), 20u);
+  EXPECT_EQ(w.device->free_pages(), 6);
+}
+
+TEST(Scheduler, TheOldestWaitsForALoadInFlightInsteadOfFailing) {
+  World w(6);
+  w.AddAdapter(1, 3);
+  Request* old = w.Add(4, 0, 20);   // 2 pages now, 6 in the end
+  w.Step();
+  w.Add(2, 1);                      // its load takes 3 pages
+  w.RunToEnd();
+  EXPECT_EQ(old->tokens.size(), 24u);
+}
+
+TEST(Scheduler, DistinctAdaptersAreBoundedOnRequest) {
+  World w(64, {.max_distinct_adapters = 2});
+  for (std::uint32_t g = 1; g <= 4; ++g) w.AddAdapter(g, 1);
+  for (std::uint32_t g = 1; g <= 4; ++g) w.Add(2, g, 6);
+  while (!(w.scheduler.running().empty() && w.scheduler.waiting().empty())) {
+    std::vector<bool> seen(5, false);
+    for (const PlannedChunk& chunk : w.Step().chunks) seen[chunk.request->adapter.value] = true;
+    EXPECT_LE(std::count(seen.begin(), seen.end(), true), 2);
+  }
+}
+
+TEST(Scheduler, AHostTierThatIsTooSmallIsPassedBy) {
+  World w(20, {}, /*host_pages=*/2);
+  w.AddAdapter(1, 3);   // larger than the host tier
+  w.AddAdapter(2, 2);
+  w.AddAdapter(3, 2);
+  for (const std::uint32_t g : {1u, 2u, 3u}) w.Add(2, g);
+  w.RunToEnd();
+  EXPECT_EQ(w.residency.Get(AdapterGeneration{1}).host, TierState::kAbsent);
+  EXPECT_EQ(w.residency.DeviceResidents().size(), 3u);
+}
+
+}  // namespace
+}  // namespace loramux
