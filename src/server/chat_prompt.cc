@@ -1,0 +1,45 @@
+#include "server/chat_prompt.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::string_view kWhiteSpace = " \t\n\r\f\v";
+
+std::string_view StripLeft(std::string_view text) {
+  const auto start = text.find_first_not_of(kWhiteSpace);
+  return start == std::string_view::npos ? std::string_view() : text.substr(start);
+}
+
+std::string_view StripRight(std::string_view text) {
+  return text.substr(0, text.find_last_not_of(kWhiteSpace) + 1);   // npos + 1 is 0
+}
+
+}  // namespace
+
+Result<std::string> CutAfterFinalMessage(std::string rendered, std::string_view final_message) {
+  const std::string_view left_stripped = StripLeft(final_message);
+  const std::string_view stripped = StripRight(left_stripped);
+  const auto at = rendered.rfind(stripped);
+  if (at == std::string::npos) {
+    return InvalidArgument("`continue_final_message`: expected the chat template to print the last message as it is, "
+                           "found it changed", "continue_final_message");
+  }
+  // The trailing white space is part of the message, unless the template has dropped it.
+  const bool kept = rendered.compare(at, left_stripped.size(), left_stripped) == 0;
+  rendered.resize(at + (kept ? left_stripped : stripped).size());
+  return rendered;
+}
+
+Result<std::string> RenderChatPrompt(const ChatTemplate* chat_template, const OpenAiRequest& request,
+                                     std::int64_t unix_seconds) {
+  if (chat_template == nullptr) {
+    return InvalidArgument("This model has no chat template: expected chat_template.jinja or `chat_template` in its "
+                           "tokenizer_config.json, found neither; use /v1/completions", "messages");
+  }
+  auto rendered = chat_template->Render(request.template_context, {request.add_generation_prompt, unix_seconds});
+  if (!rendered.ok()) return Error{rendered.error().code, rendered.error().message, "messages"};
+  if (!request.continue_final_message) return rendered;
+  return CutAfterFinalMessage(std::move(*rendered), request.final_message);
+}
+
+}  // namespace loramux

@@ -1,0 +1,186 @@
+#include "server/completion_job.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "server/chat_prompt.h"
+#include "server/model_listing.h"
+
+namespace loramux {
+namespace {
+
+std::string MakeId(Endpoint endpoint, SeedSource& seeds) {
+  const std::uint64_t high = seeds.Next();
+  return fmt::format("{}-{:016x}{:016x}", endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl", high, seeds.Next());
+}
+
+Result<OpenAiRequest> Parse(const ServingContext& context, Endpoint endpoint, std::string_view body) {
+  RequestLimits limits;
+  limits.vocab_size = context.registry->model().vocab_size;
+  return endpoint == Endpoint::kChat ? ParseChatRequest(body, limits) : ParseCompletionRequest(body, limits);
+}
+
+}  // namespace
+
+std::uint64_t ChoiceSeed(std::uint64_t seed, std::int32_t choice) {
+  return choice == 0 ? seed : SplitMix64(seed ^ SplitMix64(static_cast<std::uint64_t>(choice)));
+}
+
+CompletionJob::CompletionJob(const ServingContext& context, OpenAiRequest request)
+    : generation_(context.generation), request_(std::move(request)) {
+  head_ = {request_.endpoint, MakeId(request_.endpoint, *context.seeds), context.clock->UnixSeconds(), request_.model};
+  seed_ = request_.seed ? *request_.seed : context.seeds->Next();
+  if (request_.stream) writer_ = std::make_unique<EventWriter>(head_, request_.include_usage);
+}
+
+CompletionJob::~CompletionJob() { Cancel(); }
+
+Result<CompletionJob> CompletionJob::Prepare(const ServingContext& context, Endpoint endpoint, std::string_view body) {
+  ASSIGN_OR_RETURN(OpenAiRequest request, Parse(context, endpoint, body));
+  auto adapter = context.registry->Resolve(request.model);
+  if (!adapter.ok()) return UnknownModel(request.model);
+  CompletionJob job(context, std::move(request));
+  job.adapter_ = std::move(adapter).value();
+  RETURN_IF_ERROR(job.BuildPrompts(context));
+  return job;
+}
+
+Status CompletionJob::BuildPrompts(const ServingContext& context) {
+  if (request_.endpoint == Endpoint::kChat) return AddChatPrompt(context);
+  for (std::size_t i = 0; i < request_.prompts.size(); ++i) {
+    Status added = AddPrompt(context, request_.prompts[i]);
+    if (!added.ok()) return Error{added.error().code, added.error().message, "prompt"};
+  }
+  request_.prompts.clear();
+  return Ok{};
+}
+
+Status CompletionJob::AddChatPrompt(const ServingContext& context) {
+  ASSIGN_OR_RETURN(const std::string text,
+                   RenderChatPrompt(context.chat_template, request_, context.clock->UnixSeconds()));
+  request_.template_context.clear();
+  ASSIGN_OR_RETURN(std::vector<TokenId> tokens, context.tokenizer->Encode(text, request_.add_special_tokens));
+  return AddChoices(context, std::move(tokens), {});
+}
+
+Status CompletionJob::AddPrompt(const ServingContext& context, const Prompt& prompt) {
+  if (const auto* text = std::get_if<std::string>(&prompt)) {
+    ASSIGN_OR_RETURN(std::vector<TokenId> tokens, context.tokenizer->Encode(*text, request_.add_special_tokens));
+    return AddChoices(context, std::move(tokens), request_.echo ? *text : std::string());
+  }
+  const auto& tokens = std::get<std::vector<TokenId>>(prompt);
+  std::string echo;
+  if (request_.echo) {
+    ASSIGN_OR_RETURN(echo, context.tokenizer->Decode(tokens, request_.skip_special_tokens));
+  }
+  return AddChoices(context, tokens, echo);
+}
+
+Status CompletionJob::AddChoices(const ServingContext& context, std::vector<TokenId> tokens, const std::string& echo) {
+  if (tokens.empty()) return InvalidArgument("The prompt: expected at least one token, found none");
+  for (std::int32_t i = 0; i < request_.n; ++i) {
+    ChoiceStream stream(*context.tokenizer, request_, static_cast<std::int32_t>(choices_.size()));
+    if (request_.echo) stream.Prepend(echo);
+    choices_.push_back({std::move(stream), MakeRequest(context, tokens, i), {}, false, false});
+  }
+  return Ok{};
+}
+
+GenerationRequest CompletionJob::MakeRequest(const ServingContext& context, const std::vector<TokenId>& tokens,
+                                             std::int32_t choice) const {
+  GenerationRequest request;
+  request.prompt = tokens;
+  request.adapter = adapter_ == nullptr ? kBaseModel : adapter_->generation;
+  request.sampling = request_.sampling;
+  request.sampling.seed = ChoiceSeed(seed_, choice);
+  request.min_tokens = request_.min_tokens;
+  request.ignore_eos = request_.ignore_eos;
+  request.stop_token_ids = request_.stop_token_ids;
+  if (request_.max_tokens) {
+    request.max_tokens = *request_.max_tokens;
+  } else if (request_.endpoint == Endpoint::kCompletion) {   // the default gives way to the model's length
+    const std::int64_t room = context.generation->MaxSequenceTokens(request.adapter) -
+                              static_cast<std::int64_t>(tokens.size());
+    const auto wanted = std::max(kDefaultCompletionTokens, request_.min_tokens);
+    request.max_tokens = static_cast<std::int32_t>(std::clamp<std::int64_t>(room, 1, wanted));
+  }
+  return request;
+}
+
+Status CompletionJob::Submit(std::shared_ptr<GenerationInbox> inbox) {
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    choices_[i].request.on_event = [inbox, i](const GenerationEvent& event) { inbox->Push(TokenEvent(i, event)); };
+    auto id = generation_->Submit(std::move(choices_[i].request));
+    if (!id.ok()) {
+      Cancel();
+      return std::move(id).error();
+    }
+    choices_[i].id = *id;
+    choices_[i].submitted = true;
+  }
+  return Ok{};
+}
+
+Status CompletionJob::Apply(const std::vector<TokenEvent>& events) {
+  for (const TokenEvent& event : events) {
+    Choice& choice = choices_[event.choice];
+    const bool was_finished = choice.stream.finished();
+    RETURN_IF_ERROR(choice.stream.Apply(event));
+    if (!was_finished && choice.stream.finished() && !choice.stream.engine_done()) generation_->Cancel(choice.id);
+  }
+  return Ok{};
+}
+
+bool CompletionJob::finished() const {
+  return std::all_of(choices_.begin(), choices_.end(), [](const Choice& choice) { return choice.stream.finished(); });
+}
+
+void CompletionJob::Cancel() {
+  for (Choice& choice : choices_) {
+    if (choice.submitted && !choice.stream.engine_done() && !choice.stream.finished()) generation_->Cancel(choice.id);
+    choice.submitted = false;
+  }
+}
+
+Usage CompletionJob::TotalUsage() const {
+  Usage total;
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    const Usage usage = choices_[i].stream.usage();
+    total.completion_tokens += usage.completion_tokens;
+    if (i % static_cast<std::size_t>(request_.n) != 0) continue;   // the choices of a prompt share it
+    total.prompt_tokens += usage.prompt_tokens;
+    total.cached_tokens += usage.cached_tokens;
+  }
+  return total;
+}
+
+void CompletionJob::AppendEvents(Choice& choice, std::string& events) {
+  if (!choice.stream.HasOutput()) return;
+  const Usage usage = choice.stream.usage();
+  const Usage* shown = request_.continuous_usage ? &usage : nullptr;
+  const ChoiceOutput output = choice.stream.TakeOutput();
+  if (request_.endpoint == Endpoint::kChat && !std::exchange(choice.role_sent, true)) {
+    events += writer_->Role(output.index, shown);
+  }
+  events += writer_->Delta(output, shown);
+}
+
+std::string CompletionJob::TakeEvents() {
+  std::string events;
+  for (Choice& choice : choices_) AppendEvents(choice, events);
+  if (!finished()) return events;
+  if (request_.include_usage) events += writer_->FinalUsage(TotalUsage());
+  events += kDoneEvent;
+  return events;
+}
+
+std::string CompletionJob::TakeBody() {
+  std::vector<ChoiceOutput> outputs;
+  outputs.reserve(choices_.size());
+  for (Choice& choice : choices_) outputs.push_back(choice.stream.TakeOutput());
+  return CompletionBody(head_, outputs, TotalUsage());
+}
+
+}  // namespace loramux

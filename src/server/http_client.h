@@ -1,0 +1,129 @@
+// A blocking HTTP client for the tests of this room, which can also misbehave.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/string_body.hpp>
+
+#include "server/json_reader.h"
+
+namespace loramux {
+
+struct ClientResponse {
+  int status = 0;   // 0: the connection ended without a response
+  std::vector<std::pair<std::string, std::string>> headers;
+  std::string body;
+  bool complete = false;
+  bool keep_alive = false;
+
+  std::string Header(std::string_view name) const {
+    for (const auto& [key, value] : headers) {
+      if (boost::beast::iequals(key, name)) return value;
+    }
+    return {};
+  }
+  Json json() const { return Json::parse(body, nullptr, false); }
+  // The data of every server-sent event.
+  std::vector<std::string> events() const {
+    std::vector<std::string> data;
+    std::size_t at = 0;
+    while (body.compare(at, 6, "data: ") == 0) {
+      const auto end = body.find("\n\n", at);
+      if (end == std::string::npos) break;
+      data.push_back(body.substr(at + 6, end - at - 6));
+      at = end + 2;
+    }
+    if (at != body.size()) data.push_back("not an event: " + body.substr(at));
+    return data;
+  }
+};
+
+class HttpClient {
+ public:
+  // `receive_bytes` > 0 makes the socket's receive buffer that small.
+  explicit HttpClient(std::uint16_t port, int receive_bytes = 0) : socket_(context_) {
+    using boost::asio::ip::tcp;
+    socket_.open(tcp::v4());
+    if (receive_bytes > 0) socket_.set_option(boost::asio::socket_base::receive_buffer_size(receive_bytes));
+    socket_.connect(tcp::endpoint(boost::asio::ip::make_address("127.0.0.1"), port));
+  }
+
+  bool Send(std::string_view bytes) {
+    boost::system::error_code error;
+    boost::asio::write(socket_, boost::asio::buffer(bytes.data(), bytes.size()), error);
+    return !error;
+  }
+  static std::string Format(std::string_view method, std::string_view target, std::string_view body = {},
+                            std::string_view extra_headers = {}) {
+    std::string text = std::string(method) + " " + std::string(target) + " HTTP/1.1\r\nHost: test\r\n" +
+                       std::string(extra_headers);
+    if (!body.empty()) text += "Content-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n";
+    return text + "\r\n" + std::string(body);
+  }
+  ClientResponse Read(bool head_only = false) {
+    namespace http = boost::beast::http;
+    http::response_parser<http::string_body> parser;
+    parser.body_limit(boost::none);
+    parser.skip(head_only);
+    boost::system::error_code error;
+    http::read(socket_, buffer_, parser, error);
+    ClientResponse response;
+    if (!parser.is_header_done()) return response;
+    response.status = static_cast<int>(parser.get().result_int());
+    response.keep_alive = parser.get().keep_alive();
+    for (const auto& field : parser.get()) response.headers.emplace_back(field.name_string(), field.value());
+    response.body = std::move(parser.get().body());
+    response.complete = !error;
+    return response;
+  }
+  ClientResponse Do(std::string_view method, std::string_view target, std::string_view body = {},
+                    std::string_view extra_headers = {}) {
+    Send(Format(method, target, body, extra_headers));
+    return Read(method == "HEAD");
+  }
+  // At least one byte; empty at the end of the connection.
+  std::string ReadSome() {
+    char bytes[4096];
+    boost::system::error_code error;
+    const std::size_t n = socket_.read_some(boost::asio::buffer(bytes), error);
+    return std::string(bytes, n);
+  }
+  std::string ReadUntil(std::string_view wanted) {
+    std::string text;
+    while (text.find(wanted) == std::string::npos) {
+      const std::string more = ReadSome();
+      if (more.empty()) break;
+      text += more;
+    }
+    return text;
+  }
+  std::string ReadToEnd() {
+    std::string text, more;
+    while (!(more = ReadSome()).empty()) text += more;
+    return text;
+  }
+  void Close() {
+    boost::system::error_code ignored;
+    socket_.close(ignored);
+  }
+  // RST instead of FIN.
+  void Reset() {
+    socket_.set_option(boost::asio::socket_base::linger(true, 0));
+    Close();
+  }
+
+ private:
+  boost::asio::io_context context_;
+  boost::asio::ip::tcp::socket socket_;
+  boost::beast::flat_buffer buffer_;
+};
+
+}  // namespace loramux

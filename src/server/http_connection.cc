@@ -1,0 +1,391 @@
+#include "server/http_connection.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core/buffers_to_string.hpp>
+#include <boost/beast/http/chunk_encode.hpp>
+#include <boost/beast/http/empty_body.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/write.hpp>
+#include <fmt/format.h>
+
+#include "base/log.h"
+
+namespace loramux {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+using boost::system::error_code;
+
+constexpr std::size_t kReadBytes = 16 * 1024;
+constexpr std::size_t kMaxPipelinedBytes = 64 * 1024;    // read ahead while a handler works
+constexpr std::size_t kMaxTargetInLog = 200;
+constexpr std::size_t kMaxLingerBytes = std::size_t{64} << 20;
+
+HttpRequest TakeRequest(HttpConnection::RequestParser& parser) {
+  auto& message = parser.get();
+  HttpRequest request;
+  request.method = std::string(message.method_string());
+  request.target = std::string(message.target());
+  const std::string_view target = request.target;
+  const auto question = target.find('?');
+  request.path = PercentDecode(target.substr(0, question));
+  if (question != std::string_view::npos) request.query = target.substr(question + 1);
+  for (const auto& field : message) request.headers.emplace_back(field.name_string(), field.value());
+  request.body = std::move(message.body());
+  return request;
+}
+
+template <typename Message>
+std::string Serialise(const Message& message) {
+  std::ostringstream out;
+  out << message;
+  return std::move(out).str();
+}
+
+std::string ToString(const HttpReply& reply, unsigned version, bool keep_alive, bool head_only) {
+  http::response<http::string_body> response(static_cast<http::status>(reply.status), version);
+  response.set(http::field::server, "loramux");
+  for (const auto& [name, value] : reply.headers) response.set(name, value);
+  if (!reply.body.empty()) response.set(http::field::content_type, reply.content_type);
+  if (reply.status != 204) response.content_length(reply.body.size());
+  response.keep_alive(keep_alive);
+  if (!head_only) response.body() = reply.body;
+  return Serialise(response);
+}
+
+}  // namespace
+
+HttpConnection::HttpConnection(asio::ip::tcp::socket socket, const HttpServerOptions& options, const RouteTable& routes,
+                               const Clock& clock)
+    : socket_(std::move(socket)),
+      options_(options),
+      routes_(routes),
+      clock_(clock),
+      deadline_(socket_.get_executor()),
+      watch_stopped_(socket_.get_executor(), asio::steady_timer::time_point::max()) {
+  error_code ignored;
+  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
+}
+
+// ---- The connection's life ----
+
+asio::awaitable<void> HttpConnection::Run() {
+  bool more = true;
+  while (more) more = co_await ServeOne();
+  co_await Close();
+}
+
+asio::awaitable<void> HttpConnection::RunRefused() {
+  keep_alive_ = false;
+  HttpReply reply = ErrorReply(503, fmt::format("Too many connections: this server takes {}.", options_.max_connections));
+  co_await SendReply(std::move(reply), false);
+  co_await Close();
+}
+
+asio::awaitable<bool> HttpConnection::ServeOne() {
+  const bool any = co_await WaitForFirstByte();
+  if (!any) co_return false;
+  const TimeNs start = clock_.Now();
+  bytes_sent_ = 0;
+  RequestParser parser;
+  parser.header_limit(static_cast<std::uint32_t>(options_.max_header_bytes));
+  parser.body_limit(options_.max_body_bytes);
+  const bool read = co_await ReadRequest(parser);
+  if (!read) co_return false;
+  http_version_ = parser.get().version() == 10 ? 10 : 11;
+  keep_alive_ = parser.get().keep_alive() && !draining_;
+  HttpRequest request = TakeRequest(parser);
+  std::vector<std::string> allowed;
+  const HttpHandler* handler = routes_.Find(request, allowed);
+  HttpExchange exchange(*this, std::move(request));
+  if (handler != nullptr) {
+    co_await RunHandler(*handler, exchange);
+  } else {
+    HttpReply reply = NoRouteReply(exchange.request(), std::move(allowed));
+    co_await exchange.Send(std::move(reply));
+  }
+  co_await StopWatching();
+  if (!exchange.complete()) MarkGone();   // half a response cannot be mended
+  Log(exchange, start);
+  co_return keep_alive_ && !gone_;
+}
+
+asio::awaitable<bool> HttpConnection::WaitForFirstByte() {
+  if (draining_ || gone_) co_return false;
+  if (buffer_.size() > 0) co_return true;
+  idle_ = true;
+  ArmDeadline(options_.idle_timeout);
+  error_code error;
+  const std::size_t n = co_await socket_.async_read_some(buffer_.prepare(kReadBytes),
+                                                         asio::redirect_error(asio::use_awaitable, error));
+  DisarmDeadline();
+  idle_ = false;
+  buffer_.commit(n);
+  co_return !error;
+}
+
+asio::awaitable<void> HttpConnection::Close() {
+  error_code error;
+  if (!gone_ && linger_) {
+    // Closing with unread input would reset the connection, and the client might never see the response.
+    socket_.shutdown(asio::ip::tcp::socket::shutdown_send, error);
+    ArmDeadline(options_.linger_timeout);
+    buffer_.clear();
+    for (std::size_t total = 0; !error && total < kMaxLingerBytes;) {
+      total += co_await socket_.async_read_some(buffer_.prepare(kReadBytes),
+                                                asio::redirect_error(asio::use_awaitable, error));
+    }
+    DisarmDeadline();
+  }
+  socket_.close(error);
+}
+
+void HttpConnection::Drain() {
+  draining_ = true;
+  error_code ignored;
+  if (idle_) socket_.cancel(ignored);
+}
+
+void HttpConnection::Abort() {
+  MarkGone();
+  error_code ignored;
+  socket_.shutdown(asio::ip::tcp::socket::shutdown_both, ignored);
+  socket_.cancel(ignored);
+}
+
+void HttpConnection::MarkGone() {
+  gone_ = true;
+  if (const auto notify = std::exchange(on_gone_, nullptr)) notify();
+}
+
+// ---- Reading ----
+
+asio::awaitable<bool> HttpConnection::ReadRequest(RequestParser& parser) {
+  const bool header = co_await ReadHeader(parser);
+  if (!header) co_return false;
+  http_version_ = parser.get().version() == 10 ? 10 : 11;
+  const bool wanted = co_await ContinueExpected(parser);
+  if (!wanted) co_return false;
+  ArmDeadline(options_.body_timeout);
+  error_code error;
+  co_await http::async_read(socket_, buffer_, parser, asio::redirect_error(asio::use_awaitable, error));
+  DisarmDeadline();
+  if (!error) co_return true;
+  co_return co_await FailRead(error, false);
+}
+
+asio::awaitable<bool> HttpConnection::ReadHeader(RequestParser& parser) {
+  ArmDeadline(options_.header_timeout);
+  error_code error;
+  co_await http::async_read_header(socket_, buffer_, parser, asio::redirect_error(asio::use_awaitable, error));
+  DisarmDeadline();
+  if (!error) co_return true;
+  co_return co_await FailRead(error, true);
+}
+
+// Expect: 100-continue. A request that no route wants is answered before its body is sent.
+asio::awaitable<bool> HttpConnection::ContinueExpected(RequestParser& parser) {
+  const auto& message = parser.get();
+  if (http_version_ < 11 || parser.is_done() || !beast::iequals(message[http::field::expect], "100-continue")) {
+    co_return true;
+  }
+  HttpRequest request = TakeRequest(parser);
+  std::vector<std::string> allowed;
+  if (routes_.Find(request, allowed) == nullptr) {
+    keep_alive_ = false;
+    HttpReply reply = NoRouteReply(request, std::move(allowed));
+    co_await SendReply(std::move(reply), false);
+    co_return false;
+  }
+  co_return co_await WriteAll("HTTP/1.1 100 Continue\r\n\r\n");
+}
+
+// Always false. Says what was wrong, unless nobody is there to hear it.
+asio::awaitable<bool> HttpConnection::FailRead(error_code error, bool in_header) {
+  keep_alive_ = false;
+  int status = 0;
+  std::string message;
+  if (deadline_passed_) {
+    status = 408;
+    message = fmt::format("The request's {} did not arrive in time: expected it within {} ms.", in_header ? "header" : "body",
+                          (in_header ? options_.header_timeout : options_.body_timeout).count());
+  } else if (error == http::error::header_limit || error == http::error::buffer_overflow) {
+    status = 431;
+    message = fmt::format("The request's header is too large: expected at most {} bytes.", options_.max_header_bytes);
+  } else if (error == http::error::body_limit) {
+    status = 413;
+    message = fmt::format("The request's body is too large: expected at most {} bytes.", options_.max_body_bytes);
+  } else if (error.category() == make_error_code(http::error::bad_method).category() &&
+             error != http::error::end_of_stream) {
+    status = 400;
+    message = fmt::format("Malformed HTTP request ({}).", error.message());
+  }
+  spdlog::debug("request not read: {}", status == 0 ? error.message() : message);
+  if (status == 0) co_return false;
+  co_await SendReply(ErrorReply(status, message), false);
+  co_return false;
+}
+
+// ---- Handling ----
+
+HttpReply HttpConnection::NoRouteReply(const HttpRequest& request, std::vector<std::string> allowed) const {
+  if (allowed.empty() && !(request.method == "OPTIONS" && request.path == "*")) {
+    return ErrorReply(404, "Not Found: this server has no " + request.path.substr(0, kMaxTargetInLog) + ".");
+  }
+  allowed.emplace_back("OPTIONS");
+  std::string list;
+  for (const std::string& method : allowed) list += (list.empty() ? "" : ", ") + method;
+  HttpReply reply;
+  reply.status = 204;
+  if (request.method != "OPTIONS") {
+    reply = ErrorReply(405, "Method Not Allowed: " + request.path + " expects " + list + ", found " + request.method + ".");
+  }
+  reply.headers.emplace_back("Allow", list);
+  return reply;
+}
+
+// Exceptions of libraries (or of memory) end the request, not the process.
+asio::awaitable<void> HttpConnection::RunHandler(const HttpHandler& handler, HttpExchange& exchange) {
+  std::string what;
+  try {
+    co_await handler(exchange);
+  } catch (const std::exception& exception) {
+    what = exception.what();
+    spdlog::error("{} {}: {}", exchange.request().method, exchange.request().path, what);
+  }
+  if (exchange.status() != 0 || gone_) co_return;
+  HttpReply reply = ErrorReply(500, "The server failed on this request" + (what.empty() ? "." : ": " + what));
+  co_await exchange.Send(std::move(reply));
+}
+
+void HttpConnection::Log(const HttpExchange& exchange, TimeNs start) const {
+  const auto level = exchange.request().method == "POST" ? spdlog::level::info : spdlog::level::debug;
+  spdlog::log(level, "{} {} {} {} bytes {:.1f} ms{}", exchange.request().method,
+              std::string_view(exchange.request().target).substr(0, kMaxTargetInLog), exchange.status(), bytes_sent_,
+              static_cast<double>(clock_.Now() - start) / kNsPerMs, exchange.complete() ? "" : " (cut off)");
+}
+
+// ---- Writing ----
+
+asio::awaitable<bool> HttpConnection::WriteAll(std::string_view data) {
+  while (!data.empty()) {
+    if (gone_) co_return false;
+    ArmDeadline(options_.write_timeout);
+    error_code error;
+    const std::size_t n = co_await socket_.async_write_some(asio::buffer(data.data(), data.size()),
+                                                            asio::redirect_error(asio::use_awaitable, error));
+    DisarmDeadline();
+    bytes_sent_ += n;
+    data.remove_prefix(n);
+    if (error) {
+      MarkGone();
+      co_return false;
+    }
+  }
+  co_return !gone_;
+}
+
+asio::awaitable<bool> HttpConnection::SendReply(HttpReply reply, bool head_only) {
+  if (draining_) keep_alive_ = false;
+  linger_ = !keep_alive_;
+  const std::string text = ToString(reply, http_version_, keep_alive_, head_only);
+  co_return co_await WriteAll(text);
+}
+
+asio::awaitable<bool> HttpConnection::StartStream(std::string content_type) {
+  // HTTP/1.0 clients do not know chunks: for them the end of the connection is the end.
+  if (draining_ || http_version_ == 10) keep_alive_ = false;
+  http::response<http::empty_body> response(http::status::ok, http_version_);
+  response.set(http::field::server, "loramux");
+  response.set(http::field::content_type, content_type);
+  response.set(http::field::cache_control, "no-cache");
+  response.set("X-Accel-Buffering", "no");        // proxies pass events on at once
+  response.keep_alive(keep_alive_);
+  if (http_version_ == 11) response.chunked(true);
+  std::ostringstream head;
+  head << response.base();   // the message itself would add the last chunk
+  const std::string text = std::move(head).str();
+  co_return co_await WriteAll(text);
+}
+
+asio::awaitable<bool> HttpConnection::WriteStream(std::string_view data) {
+  if (data.empty()) co_return !gone_;
+  if (http_version_ == 10) co_return co_await WriteAll(data);
+  const std::string chunk = beast::buffers_to_string(http::make_chunk(asio::buffer(data.data(), data.size())));
+  co_return co_await WriteAll(chunk);
+}
+
+asio::awaitable<bool> HttpConnection::EndStream() {
+  linger_ = !keep_alive_;
+  if (http_version_ == 10) co_return !gone_;
+  co_return co_await WriteAll("0\r\n\r\n");
+}
+
+// ---- Watching for the client's leaving while a handler works ----
+
+void HttpConnection::WatchForDisconnect(std::function<void()> gone) {
+  on_gone_ = std::move(gone);
+  if (watching_ || gone_) return;
+  watching_ = true;
+  ContinueWatching();
+}
+
+// What arrives is the next, pipelined request: it is kept, up to a bound. Beyond it only errors are noticed.
+void HttpConnection::ContinueWatching() {
+  watch_read_pending_ = true;
+  const auto arrived = [self = shared_from_this()](error_code error, std::size_t n) {
+    self->watch_read_pending_ = false;
+    self->buffer_.commit(n);
+    self->watch_stopped_.cancel();
+    if (!self->watching_) return;
+    if (error) return self->MarkGone();
+    self->ContinueWatching();
+  };
+  const auto slot = stop_watch_.slot();
+  if (buffer_.size() < kMaxPipelinedBytes) {
+    socket_.async_read_some(buffer_.prepare(kReadBytes), asio::bind_cancellation_slot(slot, arrived));
+  } else {
+    socket_.async_wait(asio::ip::tcp::socket::wait_error,
+                       asio::bind_cancellation_slot(slot, [arrived](error_code error) {
+                         arrived(error ? error : make_error_code(asio::error::connection_reset), 0);
+                       }));
+  }
+}
+
+asio::awaitable<void> HttpConnection::StopWatching() {
+  watching_ = false;
+  on_gone_ = nullptr;
+  while (watch_read_pending_) {
+    stop_watch_.emit(asio::cancellation_type::all);
+    error_code ignored;
+    co_await watch_stopped_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+  }
+}
+
+// ---- Deadlines ----
+
+void HttpConnection::ArmDeadline(std::chrono::milliseconds timeout) {
+  deadline_passed_ = false;
+  deadline_.expires_after(timeout);
+  deadline_.async_wait([self = shared_from_this(), number = ++deadline_number_](error_code error) {
+    if (error || number != self->deadline_number_) return;
+    self->deadline_passed_ = true;
+    error_code ignored;
+    self->socket_.cancel(ignored);
+  });
+}
+
+void HttpConnection::DisarmDeadline() {
+  ++deadline_number_;
+  deadline_.cancel();
+}
+
+}  // namespace loramux

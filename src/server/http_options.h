@@ -1,0 +1,25 @@
+// How the HTTP server behaves: the values behind the command line's flags.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace loramux {
+
+struct HttpServerOptions {
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 8000;                         // 0: any free one
+  int threads = 1;                                   // that do I/O
+  std::size_t max_body_bytes = std::size_t{16} << 20;
+  std::size_t max_header_bytes = std::size_t{32} << 10;
+  int max_connections = 4096;                        // further ones get 503
+  std::chrono::milliseconds idle_timeout{120'000};   // between two requests of a connection
+  std::chrono::milliseconds header_timeout{20'000};  // from a request's first byte to the end of its header
+  std::chrono::milliseconds body_timeout{60'000};
+  std::chrono::milliseconds write_timeout{30'000};   // without any progress, because the client does not read
+  std::chrono::milliseconds linger_timeout{1'000};   // for the client to read the last response before the close
+  std::chrono::milliseconds drain_timeout{30'000};   // for running requests at shutdown
+};
+
+}  // namespace loramux

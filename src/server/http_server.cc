@@ -1,0 +1,221 @@
+#include "server/http_server.h"
+
+#include <condition_variable>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/strand.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include "base/log.h"
+#include "server/http_connection.h"
+
+namespace loramux {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+constexpr int kMaxRefusedConnections = 64;   // at a time, that are still told why
+constexpr auto kAcceptPause = std::chrono::milliseconds(50);   // after a failure such as "too many open files"
+
+}  // namespace
+
+struct HttpServer::Impl {
+  Impl(HttpServerOptions server_options, const RouteTable& route_table, const Clock& server_clock)
+      : options(std::move(server_options)),
+        routes(route_table),
+        clock(server_clock),
+        context(options.threads),
+        work(context.get_executor()),
+        acceptor(asio::make_strand(context)) {}
+
+  Status Listen();
+  Status Bind(const tcp::endpoint& endpoint);
+  asio::awaitable<void> Accept();
+  bool Admit(tcp::socket socket);
+  void Serve(tcp::socket socket);
+  void Remove(const std::shared_ptr<HttpConnection>& connection, bool refused, std::exception_ptr failure);
+  void RunThread();
+  void OnEach(void (HttpConnection::*action)());
+  void StopAccepting();
+  bool WaitUntilEmpty(std::chrono::milliseconds timeout);
+
+  const HttpServerOptions options;
+  const RouteTable& routes;
+  const Clock& clock;
+  asio::io_context context;
+  asio::executor_work_guard<asio::io_context::executor_type> work;
+  tcp::acceptor acceptor;
+  std::uint16_t port = 0;
+  std::vector<std::thread> threads;
+
+  std::mutex mutex;
+  std::condition_variable emptied;
+  std::set<std::shared_ptr<HttpConnection>> connections;   // all of them, refused ones too
+  int refused = 0;
+  bool stopping = false;
+};
+
+Status HttpServer::Impl::Listen() {
+  error_code error;
+  tcp::resolver resolver(context);
+  const auto found = resolver.resolve(options.host, std::to_string(options.port), tcp::resolver::passive, error);
+  if (error || found.empty()) {
+    return IoError("cannot resolve the host to listen on, '" + options.host + "': " + error.message(), "host");
+  }
+  RETURN_IF_ERROR(Bind(found.begin()->endpoint()));
+  port = acceptor.local_endpoint().port();
+  return Ok{};
+}
+
+Status HttpServer::Impl::Bind(const tcp::endpoint& endpoint) {
+  error_code error;
+  const auto failed = [&](const char* step) {
+    return IoError("cannot " + std::string(step) + " " + options.host + ":" + std::to_string(options.port) + ": " +
+                   error.message(), "port");
+  };
+  if (acceptor.open(endpoint.protocol(), error)) return failed("open a socket for");
+  acceptor.set_option(asio::socket_base::reuse_address(true), error);
+  if (acceptor.bind(endpoint, error)) return failed("listen on");
+  if (acceptor.listen(asio::socket_base::max_listen_connections, error)) return failed("listen on");
+  return Ok{};
+}
+
+asio::awaitable<void> HttpServer::Impl::Accept() {
+  asio::steady_timer pause(acceptor.get_executor());
+  while (acceptor.is_open()) {
+    error_code error;
+    tcp::socket socket =
+        co_await acceptor.async_accept(asio::make_strand(context), asio::redirect_error(asio::use_awaitable, error));
+    if (error == asio::error::operation_aborted) break;
+    if (!error && Admit(std::move(socket))) continue;
+    if (error) spdlog::warn("cannot accept a connection: {}", error.message());
+    pause.expires_after(kAcceptPause);
+    co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, error));
+  }
+}
+
+// False if memory or the like did not suffice.
+bool HttpServer::Impl::Admit(tcp::socket socket) {
+  try {
+    Serve(std::move(socket));
+    return true;
+  } catch (const std::exception& exception) {
+    spdlog::warn("cannot serve a connection: {}", exception.what());
+    return false;
+  }
+}
+
+void HttpServer::Impl::Serve(tcp::socket socket) {
+  const auto connection = std::make_shared<HttpConnection>(std::move(socket), options, routes, clock);
+  bool refuse = false;
+  {
+    const std::lock_guard lock(mutex);
+    if (stopping) return;
+    refuse = static_cast<int>(connections.size()) - refused >= options.max_connections;
+    if (refuse && refused >= kMaxRefusedConnections) return;
+    refused += refuse ? 1 : 0;
+    connections.insert(connection);
+  }
+  asio::co_spawn(connection->executor(), refuse ? connection->RunRefused() : connection->Run(),
+                 [this, connection, refuse](std::exception_ptr failure) { Remove(connection, refuse, failure); });
+}
+
+void HttpServer::Impl::Remove(const std::shared_ptr<HttpConnection>& connection, bool was_refused,
+                              std::exception_ptr failure) {
+  try {
+    if (failure) std::rethrow_exception(failure);
+  } catch (const std::exception& exception) {
+    spdlog::error("connection ended: {}", exception.what());
+    connection->Abort();
+  }
+  const std::lock_guard lock(mutex);
+  refused -= was_refused ? 1 : 0;
+  connections.erase(connection);
+  if (connections.empty()) emptied.notify_all();
+}
+
+void HttpServer::Impl::RunThread() {
+  while (true) {
+    try {
+      context.run();
+      return;
+    } catch (const std::exception& exception) {
+      spdlog::error("server thread: {}", exception.what());
+    }
+  }
+}
+
+void HttpServer::Impl::OnEach(void (HttpConnection::*action)()) {
+  const std::lock_guard lock(mutex);
+  for (const auto& connection : connections) {
+    asio::post(connection->executor(), [connection, action] { (connection.get()->*action)(); });
+  }
+}
+
+void HttpServer::Impl::StopAccepting() {
+  {
+    const std::lock_guard lock(mutex);
+    stopping = true;
+  }
+  asio::post(acceptor.get_executor(), [this] {
+    error_code ignored;
+    acceptor.close(ignored);
+  });
+}
+
+bool HttpServer::Impl::WaitUntilEmpty(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex);
+  return emptied.wait_for(lock, timeout, [this] { return connections.empty(); });
+}
+
+HttpServer::HttpServer(HttpServerOptions options, const RouteTable& routes, const Clock& clock)
+    : impl_(std::make_unique<Impl>(std::move(options), routes, clock)) {}
+
+HttpServer::~HttpServer() { Shutdown(); }
+
+Status HttpServer::Start() {
+  CHECK(impl_->threads.empty());
+  RETURN_IF_ERROR(impl_->Listen());
+  asio::co_spawn(impl_->acceptor.get_executor(), impl_->Accept(), asio::detached);
+  for (int i = 0; i < std::max(1, impl_->options.threads); ++i) {
+    impl_->threads.emplace_back([impl = impl_.get()] { impl->RunThread(); });
+  }
+  return Ok{};
+}
+
+std::uint16_t HttpServer::port() const { return impl_->port; }
+
+int HttpServer::connections() const {
+  const std::lock_guard lock(impl_->mutex);
+  return static_cast<int>(impl_->connections.size());
+}
+
+void HttpServer::Shutdown() {
+  if (impl_->threads.empty()) return;
+  impl_->StopAccepting();
+  impl_->OnEach(&HttpConnection::Drain);
+  if (!impl_->WaitUntilEmpty(impl_->options.drain_timeout)) {
+    impl_->OnEach(&HttpConnection::Abort);
+    while (!impl_->WaitUntilEmpty(std::chrono::seconds(5))) {
+      spdlog::warn("still waiting for {} connections to end", connections());
+    }
+  }
+  impl_->work.reset();
+  for (std::thread& thread : impl_->threads) thread.join();
+  impl_->threads.clear();
+}
+
+}  // namespace loramux

@@ -1,0 +1,340 @@
+// The HTTP layer alone: what it makes of good, bad and slow clients.
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include <gmock/gmock.h>
+
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include "base/prng.h"
+#include "server/http_client.h"
+#include "server/http_exchange.h"
+#include "server/http_server.h"
+
+namespace loramux {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+
+boost::asio::awaitable<void> Pause(HttpExchange& exchange, std::chrono::milliseconds time) {
+  boost::asio::steady_timer timer(exchange.executor(), time);
+  co_await timer.async_wait(boost::asio::use_awaitable);
+}
+
+boost::asio::awaitable<void> Stream(HttpExchange& exchange) {
+  co_await exchange.StartStream("text/plain");
+  for (const char* piece : {"one ", "two ", "three"}) {
+    co_await Pause(exchange, 2ms);
+    co_await exchange.Write(piece);
+  }
+  co_await exchange.EndStream();
+}
+
+boost::asio::awaitable<void> Slow(HttpExchange& exchange) {
+  co_await Pause(exchange, 300ms);
+  HttpReply reply;
+  reply.body = "\"slow\"";
+  co_await exchange.Send(std::move(reply));
+}
+
+boost::asio::awaitable<void> Throw(HttpExchange&) {
+  throw std::runtime_error("broken handler");
+  co_return;
+}
+
+boost::asio::awaitable<void> ThrowInStream(HttpExchange& exchange) {
+  co_await exchange.StartStream("text/plain");
+  co_await exchange.Write("half");
+  throw std::runtime_error("broken stream");
+}
+
+boost::asio::awaitable<void> Flood(HttpExchange& exchange, std::atomic<bool>& ended) {
+  const std::string piece(100000, 'x');
+  bool alive = co_await exchange.StartStream("text/plain");
+  while (alive) alive = co_await exchange.Write(piece);
+  ended = true;
+}
+
+class HttpTest : public testing::Test {
+ protected:
+  HttpTest() {
+    routes_.AddSimple("GET", "/fixed", [](const HttpRequest&) { return HttpReply{200, "\"fixed\"", "application/json", {}}; });
+    routes_.AddSimple("GET", "/tail/*", [](const HttpRequest& request) {
+      return HttpReply{200, request.tail + "|" + request.query, "text/plain", {}};
+    });
+    routes_.AddSimple("POST", "/echo", [](const HttpRequest& request) {
+      return HttpReply{200, request.body, "text/plain", {{"X-Seen", std::string(request.Header("x-sent"))}}};
+    });
+    routes_.Add("GET", "/stream", Stream);
+    routes_.Add("GET", "/slow", Slow);
+    routes_.Add("GET", "/throw", Throw);
+    routes_.Add("GET", "/throw-in-stream", ThrowInStream);
+    routes_.Add("GET", "/flood", [this](HttpExchange& exchange) { return Flood(exchange, flood_ended_); });
+    options_.port = 0;
+    options_.linger_timeout = 300ms;
+  }
+
+  HttpServer& Start() {
+    server_ = std::make_unique<HttpServer>(options_, routes_, clock_);
+    const Status started = server_->Start();
+    EXPECT_TRUE(started.ok());
+    return *server_;
+  }
+  HttpClient Connect() { return HttpClient(server_->port()); }
+  bool StillServes() { return Connect().Do("GET", "/fixed").body == "\"fixed\""; }
+
+  OsClock clock_;
+  RouteTable routes_;
+  HttpServerOptions options_;
+  std::atomic<bool> flood_ended_ = false;
+  std::unique_ptr<HttpServer> server_;
+};
+
+TEST_F(HttpTest, ServesManyRequestsOfOneConnection) {
+  Start();
+  HttpClient client = Connect();
+  for (int i = 0; i < 3; ++i) {
+    const ClientResponse response = client.Do("GET", "/fixed");
+    EXPECT_EQ(response.status, 200);
+    EXPECT_EQ(response.body, "\"fixed\"");
+    EXPECT_EQ(response.Header("Content-Type"), "application/json");
+    EXPECT_TRUE(response.keep_alive);
+  }
+  const ClientResponse echo = client.Do("POST", "/echo", "some text", "X-Sent: yes\r\n");
+  EXPECT_EQ(echo.body, "some text");
+  EXPECT_EQ(echo.Header("X-Seen"), "yes");
+  EXPECT_EQ(client.Do("GET", "/tail/a%2Fb%20c/d?x=1").body, "a/b c/d|x=1");
+  EXPECT_EQ(client.Do("GET", "/stream").body, "one two three");
+  EXPECT_FALSE(client.Do("GET", "/fixed", "", "Connection: close\r\n").keep_alive);
+  EXPECT_EQ(client.ReadSome(), "");
+}
+
+TEST_F(HttpTest, HeadOptionsAndWrongMethods) {
+  Start();
+  HttpClient client = Connect();
+  const ClientResponse head = client.Do("HEAD", "/fixed");
+  EXPECT_EQ(head.status, 200);
+  EXPECT_EQ(head.Header("Content-Length"), "7");
+  EXPECT_EQ(head.body, "");
+  const ClientResponse options = client.Do("OPTIONS", "/fixed");
+  EXPECT_EQ(options.status, 204);
+  EXPECT_EQ(options.Header("Allow"), "GET, HEAD, OPTIONS");
+  EXPECT_EQ(client.Do("OPTIONS", "*").status, 204);
+  const ClientResponse wrong = client.Do("DELETE", "/echo");
+  EXPECT_EQ(wrong.status, 405);
+  EXPECT_EQ(wrong.Header("Allow"), "POST, OPTIONS");
+  EXPECT_EQ(wrong.json()["error"]["code"], 405);
+  EXPECT_EQ(wrong.json()["error"]["type"], "BadRequestError");
+  const ClientResponse unknown = client.Do("GET", "/nothing/here");
+  EXPECT_EQ(unknown.status, 404);
+  EXPECT_EQ(unknown.json()["error"]["type"], "NotFoundError");
+  EXPECT_EQ(client.Do("GET", "/tail/").status, 404);
+  EXPECT_EQ(client.Do("GET", "/fixed").status, 200);   // the connection is still good
+}
+
+TEST_F(HttpTest, PipelinedRequestsAreAnsweredInOrder) {
+  Start();
+  HttpClient client = Connect();
+  client.Send(HttpClient::Format("GET", "/slow") + HttpClient::Format("GET", "/stream") +
+              HttpClient::Format("POST", "/echo", "last") + HttpClient::Format("GET", "/nothing"));
+  EXPECT_EQ(client.Read().body, "\"slow\"");
+  EXPECT_EQ(client.Read().body, "one two three");
+  EXPECT_EQ(client.Read().body, "last");
+  EXPECT_EQ(client.Read().status, 404);
+}
+
+TEST_F(HttpTest, OldClientsGetUnchunkedStreams) {
+  Start();
+  HttpClient client = Connect();
+  client.Send("GET /stream HTTP/1.0\r\n\r\n");
+  const std::string text = client.ReadToEnd();
+  EXPECT_THAT(text, HasSubstr("HTTP/1.0 200"));
+  EXPECT_THAT(text, testing::EndsWith("\r\n\r\none two three"));
+}
+
+TEST_F(HttpTest, ContinueIsSentWhereTheBodyIsWanted) {
+  options_.max_body_bytes = 1000;
+  Start();
+  HttpClient client = Connect();
+  client.Send("POST /echo HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
+  EXPECT_EQ(client.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  client.Send("body");
+  EXPECT_EQ(client.Read().body, "body");
+  for (const auto& [target, length, status] : {std::tuple("/nothing", "4", 404), std::tuple("/fixed", "4", 405),
+                                               std::tuple("/echo", "1001", 413)}) {
+    HttpClient other = Connect();
+    other.Send(std::string("POST ") + target + " HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: " + length +
+               "\r\n\r\n");
+    const ClientResponse response = other.Read();
+    EXPECT_EQ(response.status, status);
+    EXPECT_FALSE(response.keep_alive);
+  }
+}
+
+TEST_F(HttpTest, TooLargeIsRefused) {
+  options_.max_body_bytes = 1000;
+  options_.max_header_bytes = 2000;
+  Start();
+  const std::string big(200'000, 'x');
+  const ClientResponse body = Connect().Do("POST", "/echo", big);   // the answer arrives though the body is not read
+  EXPECT_EQ(body.status, 413);
+  EXPECT_THAT(body.json()["error"]["message"].get<std::string>(), HasSubstr("at most 1000 bytes"));
+  HttpClient chunked = Connect();
+  chunked.Send("POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+  for (int i = 0; i < 20; ++i) chunked.Send("64\r\n" + std::string(100, 'x') + "\r\n");
+  EXPECT_EQ(chunked.Read().status, 413);
+  const ClientResponse header = Connect().Do("GET", "/fixed", "", "X-Long: " + std::string(3000, 'x') + "\r\n");
+  EXPECT_EQ(header.status, 431);
+  EXPECT_EQ(header.json()["error"]["code"], 431);
+  EXPECT_EQ(Connect().Do("GET", "/fixed?" + std::string(3000, 'x')).status, 431);
+  EXPECT_EQ(Connect().Do("POST", "/echo", std::string(1000, 'x')).status, 200);
+}
+
+TEST_F(HttpTest, MalformedRequestsAreRefused) {
+  Start();
+  for (const char* text : {
+           "GARBAGE\r\n\r\n", "GET /fixed\r\n\r\n", "GET /fixed HTTP/9.9\r\n\r\n", "GET /fixed HTTP/1.1\r\nNo colon\r\n\r\n",
+           "POST /echo HTTP/1.1\r\nContent-Length: -1\r\n\r\n", "POST /echo HTTP/1.1\r\nContent-Length: 1x\r\n\r\n",
+           "POST /echo HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
+           "POST /echo HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+           "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "\r\n\r\n\r\n"}) {
+    HttpClient client = Connect();
+    client.Send(text);
+    const ClientResponse response = client.Read();
+    EXPECT_EQ(response.status, 400) << text;
+    EXPECT_EQ(response.json()["error"]["code"], 400) << text;
+  }
+  EXPECT_TRUE(StillServes());
+}
+
+TEST_F(HttpTest, RandomBytesDoNoHarm) {
+  Start();
+  Prng prng(20240601);
+  const std::string good = HttpClient::Format("POST", "/echo", "some text", "X-Sent: yes\r\n");
+  for (int round = 0; round < 200; ++round) {
+    std::string bytes = round % 2 == 0 ? good : std::string(prng.NextBelow(300), '\0');
+    const std::size_t changes = round % 2 == 0 ? 1 + prng.NextBelow(4) : bytes.size();
+    for (std::size_t i = 0; i < changes; ++i) {
+      const std::size_t at = round % 2 == 0 ? prng.NextBelow(bytes.size()) : i;
+      bytes[at] = static_cast<char>(prng.NextBelow(256));
+    }
+    HttpClient client = Connect();
+    client.Send(bytes);
+    if (round % 3 == 0) client.Reset();
+  }
+  EXPECT_TRUE(StillServes());
+}
+
+TEST_F(HttpTest, SlowRequestsTimeOut) {
+  options_.header_timeout = 100ms;
+  options_.body_timeout = 100ms;
+  options_.idle_timeout = 150ms;
+  Start();
+  HttpClient header = Connect();
+  header.Send("GET /fixed HT");
+  const ClientResponse late_header = header.Read();
+  EXPECT_EQ(late_header.status, 408);
+  EXPECT_THAT(late_header.json()["error"]["message"].get<std::string>(), HasSubstr("header did not arrive"));
+  HttpClient body = Connect();
+  body.Send("POST /echo HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc");
+  EXPECT_EQ(body.Read().status, 408);
+  HttpClient idle = Connect();
+  EXPECT_EQ(idle.ReadSome(), "");   // closed without a word
+  HttpClient used = Connect();
+  EXPECT_EQ(used.Do("GET", "/fixed").status, 200);
+  EXPECT_EQ(used.ReadSome(), "");
+}
+
+TEST_F(HttpTest, AClientThatDoesNotReadIsCutOff) {
+  options_.write_timeout = 150ms;
+  Start();
+  HttpClient client(server_->port(), 4096);
+  client.Send(HttpClient::Format("GET", "/flood"));
+  for (int i = 0; i < 500 && !flood_ended_; ++i) std::this_thread::sleep_for(10ms);
+  EXPECT_TRUE(flood_ended_);
+  EXPECT_TRUE(StillServes());
+}
+
+TEST_F(HttpTest, BrokenHandlersEndTheirRequestOnly) {
+  Start();
+  HttpClient client = Connect();
+  const ClientResponse failed = client.Do("GET", "/throw");
+  EXPECT_EQ(failed.status, 500);
+  EXPECT_EQ(failed.json()["error"]["type"], "InternalServerError");
+  EXPECT_THAT(failed.json()["error"]["message"].get<std::string>(), HasSubstr("broken handler"));
+  EXPECT_EQ(client.Do("GET", "/fixed").status, 200);
+  const ClientResponse half = client.Do("GET", "/throw-in-stream");
+  EXPECT_EQ(half.body, "half");
+  EXPECT_FALSE(half.complete);   // the client can tell
+  EXPECT_TRUE(StillServes());
+}
+
+TEST_F(HttpTest, TooManyConnectionsAreTold) {
+  options_.max_connections = 2;
+  Start();
+  HttpClient first = Connect(), second = Connect();
+  EXPECT_EQ(first.Do("GET", "/fixed").status, 200);
+  EXPECT_EQ(second.Do("GET", "/fixed").status, 200);
+  const ClientResponse third = Connect().Do("GET", "/fixed");
+  EXPECT_EQ(third.status, 503);
+  EXPECT_EQ(third.Header("Retry-After"), "1");
+  first.Close();
+  for (int i = 0; i < 200 && server_->connections() > 1; ++i) std::this_thread::sleep_for(5ms);
+  EXPECT_TRUE(StillServes());
+}
+
+TEST_F(HttpTest, ShutdownLetsRunningRequestsEnd) {
+  Start();
+  HttpClient idle = Connect(), busy = Connect();
+  EXPECT_EQ(idle.Do("GET", "/fixed").status, 200);
+  busy.Send(HttpClient::Format("GET", "/slow"));
+  std::this_thread::sleep_for(50ms);
+  std::thread stopper([this] { server_->Shutdown(); });
+  const ClientResponse response = busy.Read();
+  EXPECT_EQ(response.body, "\"slow\"");
+  EXPECT_FALSE(response.keep_alive);
+  EXPECT_EQ(idle.ReadSome(), "");
+  busy.Close();
+  stopper.join();
+  EXPECT_EQ(server_->connections(), 0);
+}
+
+TEST_F(HttpTest, ShutdownCutsOffWhatDoesNotEnd) {
+  options_.drain_timeout = 100ms;
+  Start();
+  HttpClient client(server_->port(), 4096);
+  client.Send(HttpClient::Format("GET", "/flood"));
+  client.ReadSome();
+  server_->Shutdown();
+  EXPECT_TRUE(flood_ended_);
+}
+
+TEST_F(HttpTest, StartErrorsSayWhy) {
+  Start();
+  HttpServerOptions taken = options_;
+  taken.port = server_->port();
+  HttpServer second(taken, routes_, clock_);
+  const Status started = second.Start();
+  ASSERT_FALSE(started.ok());
+  EXPECT_THAT(started.error().message, HasSubstr(std::to_string(server_->port())));
+  HttpServerOptions nowhere = options_;
+  nowhere.host = "no such host.invalid";
+  EXPECT_THAT(HttpServer(nowhere, routes_, clock_).Start().error().message, HasSubstr("no such host"));
+}
+
+TEST_F(HttpTest, ManyThreadsManyConnections) {
+  options_.threads = 4;
+  Start();
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < 200; ++i) clients.push_back(std::make_unique<HttpClient>(server_->port()));
+  for (int round = 0; round < 3; ++round) {
+    for (auto& client : clients) client->Send(HttpClient::Format("GET", round == 1 ? "/stream" : "/fixed"));
+    for (auto& client : clients) EXPECT_EQ(client->Read().status, 200);
+  }
+}
+
+}  // namespace
+}  // namespace loramux

@@ -1,0 +1,65 @@
+#include "server/model_listing.h"
+
+#include "server/json_reader.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::size_t kMaxModelNameInError = 256;
+
+Json ModelCard(std::string_view id, std::int64_t created, const std::string& root, Json parent,
+               std::int64_t max_model_len) {
+  Json permission = {{"id", "modelperm-" + std::string(id)},
+                     {"object", "model_permission"},
+                     {"created", created},
+                     {"allow_create_engine", false},
+                     {"allow_sampling", true},
+                     {"allow_logprobs", true},
+                     {"allow_search_indices", false},
+                     {"allow_view", true},
+                     {"allow_fine_tuning", false},
+                     {"organization", "*"},
+                     {"group", nullptr},
+                     {"is_blocking", false}};
+  return {{"id", id},
+          {"object", "model"},
+          {"created", created},
+          {"owned_by", "loramux"},
+          {"root", root},
+          {"parent", std::move(parent)},
+          {"max_model_len", max_model_len},
+          {"permission", Json::array({std::move(permission)})}};
+}
+
+Json BaseCard(const std::string& name, const ModelListing& listing) {
+  return ModelCard(name, listing.base_created, listing.base_root, nullptr, listing.max_model_len);
+}
+
+Json AdapterCard(const AdapterRegistry& registry, const AdapterVersion& version, const ModelListing& listing) {
+  const auto& bases = registry.base_names();
+  return ModelCard(version.name, version.created_unix_seconds, version.path.string(),
+                   bases.empty() ? Json() : Json(bases.front()), listing.max_model_len);
+}
+
+}  // namespace
+
+std::string ModelListBody(const AdapterRegistry& registry, const ModelListing& listing) {
+  Json data = Json::array();
+  for (const std::string& name : registry.base_names()) data.push_back(BaseCard(name, listing));
+  for (const auto& version : registry.List()) data.push_back(AdapterCard(registry, *version, listing));
+  return DumpJson({{"object", "list"}, {"data", std::move(data)}});
+}
+
+Result<std::string> ModelBody(const AdapterRegistry& registry, const ModelListing& listing, std::string_view id) {
+  const auto version = registry.Resolve(id);
+  if (!version.ok()) return UnknownModel(id);
+  return DumpJson(*version == nullptr ? BaseCard(std::string(id), listing) : AdapterCard(registry, **version, listing));
+}
+
+Error UnknownModel(std::string_view name) {
+  const bool too_long = name.size() > kMaxModelNameInError;
+  const std::string shown = std::string(name.substr(0, kMaxModelNameInError)) + (too_long ? "..." : "");
+  return NotFound("The model `" + shown + "` does not exist.", "model");
+}
+
+}  // namespace loramux

@@ -1,0 +1,435 @@
+#include "server/openai_request.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+
+#include "server/json_reader.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kMaxInt64 = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kMinInt64 = std::numeric_limits<std::int64_t>::min();
+constexpr std::size_t kMaxStops = 16;
+constexpr std::size_t kMaxStopBytes = 4096;
+constexpr std::size_t kMaxStopTokenIds = 1024;
+constexpr std::int64_t kMaxLogprobs = 20;
+constexpr std::size_t kMaxTemplateVariables = 256;
+
+// Fields that change what comes out, or what it costs, in ways that are not served.
+constexpr std::string_view kRefused[] = {
+    "functions",        "audio",           "web_search_options", "guided_json",      "guided_regex",
+    "guided_choice",    "guided_grammar",  "structured_outputs", "bad_words",        "allowed_token_ids",
+    "prompt_logprobs",  "prompt_embeds",   "use_beam_search",    "truncate_prompt_tokens"};
+constexpr std::string_view kRefusedChat[] = {"chat_template", "echo"};
+constexpr std::string_view kRefusedCompletion[] = {"suffix"};
+
+bool IsEmptyValue(const Json& value) {
+  return (value.is_boolean() && !value.get<bool>()) ||
+         ((value.is_string() || value.is_array() || value.is_object()) &&
+          (value.is_string() ? value.get_ref<const std::string&>().empty() : value.empty()));
+}
+
+void RefuseField(FieldReader& fields, std::string_view name) {
+  const Json* value = fields.Find(name);
+  if (value == nullptr || IsEmptyValue(*value)) return;
+  fields.Fail(ErrorCode::kUnsupported, name, "this server does not support it; leave it out (found " +
+                                                 DescribeJson(*value) + ")");
+}
+
+void ReadInt32(FieldReader& fields, std::string_view name, std::int64_t min, std::int64_t max, std::int32_t& value) {
+  std::int64_t number = 0;
+  if (fields.Integer(name, min, max, number)) value = static_cast<std::int32_t>(number);
+}
+
+void ReadModel(FieldReader& fields, OpenAiRequest& request) {
+  if (fields.String("model", request.model) && !request.model.empty()) return;
+  fields.Expect("model", "the name of a model or adapter", fields.Find("model"));
+}
+
+void ReadLengths(FieldReader& fields, OpenAiRequest& request) {
+  std::int64_t tokens = 0;
+  if (fields.Integer("max_tokens", 1, kMaxInt32, tokens)) request.max_tokens = static_cast<std::int32_t>(tokens);
+  if (fields.Integer("max_completion_tokens", 1, kMaxInt32, tokens)) {
+    request.max_tokens = static_cast<std::int32_t>(tokens);   // the newer spelling wins, as in vLLM
+  }
+  ReadInt32(fields, "min_tokens", 0, kMaxInt32, request.min_tokens);
+  if (request.max_tokens && request.min_tokens > *request.max_tokens) {
+    fields.Expect("min_tokens", "at most max_tokens (" + std::to_string(*request.max_tokens) + ")",
+                  fields.Find("min_tokens"));
+  }
+  fields.Boolean("ignore_eos", request.ignore_eos);
+}
+
+void ReadSampling(FieldReader& fields, OpenAiRequest& request) {
+  SamplingParams& sampling = request.sampling;
+  fields.Number("temperature", 0, 100, false, sampling.temperature);
+  fields.Number("top_p", 0, 1, true, sampling.top_p);
+  fields.Number("min_p", 0, 1, false, sampling.min_p);
+  ReadInt32(fields, "top_k", -1, kMaxInt32, sampling.top_k);
+  fields.Number("presence_penalty", -2, 2, false, sampling.presence_penalty);
+  fields.Number("frequency_penalty", -2, 2, false, sampling.frequency_penalty);
+  fields.Number("repetition_penalty", 0, 100, true, sampling.repetition_penalty);
+  std::int64_t seed = 0;
+  if (fields.Integer("seed", kMinInt64, kMaxInt64, seed)) request.seed = static_cast<std::uint64_t>(seed);
+  ReadInt32(fields, "n", 1, kMaxChoicesPerPrompt, request.n);
+}
+
+// A token id as written in the keys of logit_bias: decimal, no sign, no leading zeros.
+std::optional<TokenId> ParseTokenKey(std::string_view key, std::int64_t vocab_size) {
+  std::int64_t id = 0;
+  const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+  if (error != std::errc() || end != key.data() + key.size() || key != std::to_string(id)) return std::nullopt;
+  if (id < 0 || id >= vocab_size) return std::nullopt;
+  return static_cast<TokenId>(id);
+}
+
+void ReadLogitBias(FieldReader& fields, std::int64_t vocab_size, OpenAiRequest& request) {
+  const Json* map = fields.Object("logit_bias");
+  if (map == nullptr) return;
+  FieldReader entries(*map, "logit_bias.");
+  for (const auto& [key, value] : map->items()) {
+    const auto id = ParseTokenKey(key, vocab_size);
+    if (!id) {
+      const Json found = key;
+      return fields.Expect("logit_bias", "token ids from 0 to " + std::to_string(vocab_size - 1) + " as keys", &found);
+    }
+    float bias = 0;
+    const bool present = entries.Number(key, -100, 100, false, bias);
+    if (!entries.ok()) return fields.Fail(entries.error().code, "logit_bias", "in " + entries.error().message);
+    if (present) request.sampling.logit_bias.emplace_back(*id, bias);
+  }
+}
+
+void ReadStop(FieldReader& fields, OpenAiRequest& request) {
+  const Json* stop = fields.Find("stop");
+  if (stop == nullptr) return;
+  const std::string expected = "a string or an array of at most " + std::to_string(kMaxStops) + " strings, each of 1 to " +
+                               std::to_string(kMaxStopBytes) + " bytes";
+  if (!stop->is_string() && !stop->is_array()) return fields.Expect("stop", expected, stop);
+  if (stop->is_array() && stop->size() > kMaxStops) return fields.Expect("stop", expected, stop);
+  const auto add = [&](const Json& item) {
+    const bool valid = item.is_string() && !item.get_ref<const std::string&>().empty() &&
+                       item.get_ref<const std::string&>().size() <= kMaxStopBytes;
+    if (!valid) return fields.Expect("stop", expected, &item);
+    request.stop.push_back(item.get<std::string>());
+  };
+  if (stop->is_string()) return add(*stop);
+  for (const Json& item : *stop) add(item);
+}
+
+void ReadOutputOptions(FieldReader& fields, std::int64_t vocab_size, OpenAiRequest& request) {
+  ReadStop(fields, request);
+  fields.Integers("stop_token_ids", 0, vocab_size - 1, kMaxStopTokenIds, request.stop_token_ids);
+  fields.Boolean("include_stop_str_in_output", request.include_stop);
+  fields.Boolean("skip_special_tokens", request.skip_special_tokens);
+  fields.Boolean("add_special_tokens", request.add_special_tokens);
+}
+
+void ReadStreaming(FieldReader& fields, OpenAiRequest& request) {
+  fields.Boolean("stream", request.stream);
+  const Json* object = fields.Object("stream_options");
+  if (object == nullptr) return;
+  if (!request.stream) {
+    return fields.Fail(ErrorCode::kInvalidArgument, "stream_options",
+                       "expected only together with `stream`: true, found it without");
+  }
+  FieldReader options(*object, "stream_options.");
+  bool continuous = false;
+  options.Boolean("include_usage", request.include_usage);
+  options.Boolean("continuous_usage_stats", continuous);
+  request.continuous_usage = request.include_usage && continuous;
+  if (!options.ok()) fields.Fail(options.error().code, "stream_options", "in " + options.error().message);
+}
+
+void ReadResponseFormat(FieldReader& fields) {
+  const Json* object = fields.Object("response_format");
+  if (object == nullptr) return;
+  FieldReader format(*object, "response_format.");
+  std::string type;
+  format.String("type", type);
+  if (type != "text") {
+    fields.Fail(ErrorCode::kUnsupported, "response_format",
+                "expected {\"type\": \"text\"}, the only format that is supported, found type " + DescribeJson(Json(type)));
+  }
+}
+
+// Clients such as sglang's benchmark send best_of: 1.
+void ReadBestOf(FieldReader& fields, const OpenAiRequest& request) {
+  std::int64_t best_of = request.n;
+  if (fields.Integer("best_of", 1, kMaxChoicesPerPrompt, best_of) && best_of != request.n) {
+    fields.Fail(ErrorCode::kUnsupported, "best_of",
+                "this server does not support it: expected nothing or n (" + std::to_string(request.n) + "), found " +
+                    std::to_string(best_of));
+  }
+}
+
+void ReadCommon(FieldReader& fields, const RequestLimits& limits, OpenAiRequest& request) {
+  ReadModel(fields, request);
+  for (const std::string_view name : kRefused) RefuseField(fields, name);
+  ReadLengths(fields, request);
+  ReadSampling(fields, request);
+  ReadLogitBias(fields, limits.vocab_size, request);
+  ReadOutputOptions(fields, limits.vocab_size, request);
+  ReadStreaming(fields, request);
+  ReadResponseFormat(fields);
+  ReadBestOf(fields, request);
+}
+
+// ---- Chat ----
+
+// A string, or text parts, which are joined by line breaks as vLLM does; templates see a string.
+void NormaliseContent(Json& message, FieldReader& fields, const std::string& where) {
+  const auto found = message.find("content");
+  if (found == message.end()) {
+    message["content"] = "";
+    return;
+  }
+  Json& content = *found;
+  if (content.is_string()) return;
+  if (content.is_null()) {
+    content = "";
+    return;
+  }
+  if (!content.is_array()) return fields.Expect(where + ".content", "a string or an array of text parts", &content);
+  std::string text;
+  for (std::size_t i = 0; i < content.size(); ++i) {
+    const std::string part_name = where + ".content[" + std::to_string(i) + "]";
+    if (!content[i].is_object()) return fields.Expect(part_name, "an object {\"type\", \"text\"}", &content[i]);
+    FieldReader part(content[i], "");
+    std::string type;
+    if (!part.String("type", type)) return fields.Expect(part_name + ".type", "\"text\"", part.Find("type"));
+    if (type != "text") {
+      return fields.Fail(ErrorCode::kUnsupported, part_name + ".type",
+                         "expected \"text\", the only kind that is supported, found " + DescribeJson(Json(type)));
+    }
+    std::string piece;
+    if (!part.String("text", piece)) return fields.Expect(part_name + ".text", "a string", part.Find("text"));
+    if (i > 0) text += '\n';
+    text += piece;
+  }
+  content = std::move(text);
+}
+
+// Templates walk the arguments of earlier tool calls as an object; the protocol has them as a string of JSON.
+void NormaliseToolCalls(Json& message, FieldReader& fields, const std::string& where) {
+  const auto found = message.find("tool_calls");
+  if (found == message.end()) return;
+  Json& calls = *found;
+  if (calls.is_null()) return;
+  if (!calls.is_array()) return fields.Expect(where + ".tool_calls", "an array", &calls);
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const std::string name = where + ".tool_calls[" + std::to_string(i) + "]";
+    if (!calls[i].is_object() || !calls[i].contains("function") || !calls[i]["function"].is_object()) {
+      return fields.Expect(name + ".function", "an object {\"name\", \"arguments\"}", nullptr);
+    }
+    Json& function = calls[i]["function"];
+    if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
+    Json& arguments = function["arguments"];
+    const std::string& text = arguments.get_ref<const std::string&>();
+    auto parsed = text.empty() ? Result<Json>(Json::object()) : ParseJson(text);
+    if (!parsed.ok() || !parsed->is_object()) {
+      return fields.Expect(name + ".function.arguments", "a string that holds a JSON object", &arguments);
+    }
+    arguments = std::move(parsed).value();
+  }
+}
+
+void ReadMessages(Json& body, FieldReader& fields, OpenAiRequest& request, Json& context) {
+  const Json* list = fields.Array("messages");
+  if (list == nullptr || list->empty()) return fields.Expect("messages", "an array of at least one message", list);
+  Json messages = std::move(body["messages"]);
+  for (std::size_t i = 0; i < messages.size() && fields.ok(); ++i) {
+    const std::string where = "messages[" + std::to_string(i) + "]";
+    if (!messages[i].is_object()) return fields.Expect(where, "an object {\"role\", \"content\"}", &messages[i]);
+    FieldReader message(messages[i], "");
+    std::string role;
+    if (!message.String("role", role) || role.empty()) {
+      return fields.Expect(where + ".role", "a string such as \"user\"", message.Find("role"));
+    }
+    NormaliseContent(messages[i], fields, where);
+    NormaliseToolCalls(messages[i], fields, where);
+  }
+  if (!fields.ok()) return;
+  request.final_message = messages.back()["content"].get<std::string>();
+  context["messages"] = std::move(messages);
+}
+
+void ReadTools(FieldReader& fields, Json& context) {
+  const Json* tools = fields.Array("tools");
+  if (tools == nullptr) return;
+  for (std::size_t i = 0; i < tools->size(); ++i) {
+    const Json& tool = (*tools)[i];
+    const std::string where = "tools[" + std::to_string(i) + "]";
+    if (!tool.is_object()) return fields.Expect(where, "an object {\"type\", \"function\"}", &tool);
+    FieldReader reader(tool, "");
+    std::string type;
+    if (!reader.String("type", type) || type != "function") {
+      return fields.Expect(where + ".type", "\"function\"", reader.Find("type"));
+    }
+    const Json* function = reader.Object("function");
+    if (function == nullptr) return fields.Expect(where + ".function", "an object", reader.Find("function"));
+    FieldReader function_fields(*function, "");
+    std::string name;
+    if (!function_fields.String("name", name) || name.empty()) {
+      return fields.Expect(where + ".function.name", "a string", function_fields.Find("name"));
+    }
+  }
+  if (!tools->empty()) context["tools"] = *tools;
+}
+
+// "auto" and "none" leave the choice to the model, which is what happens; anything else would have to be enforced.
+void ReadToolChoice(FieldReader& fields) {
+  for (const std::string_view name : {"tool_choice", "function_call"}) {
+    const Json* choice = fields.Find(name);
+    if (choice == nullptr || (choice->is_string() && (*choice == "auto" || *choice == "none"))) continue;
+    fields.Fail(ErrorCode::kUnsupported, name, "expected \"auto\" or \"none\", which is all that is supported, found " +
+                                                   DescribeJson(*choice));
+  }
+}
+
+void ReadTemplateOptions(FieldReader& fields, OpenAiRequest& request, Json& context) {
+  if (const Json* documents = fields.Array("documents")) context["documents"] = *documents;
+  fields.Boolean("add_generation_prompt", request.add_generation_prompt);
+  fields.Boolean("continue_final_message", request.continue_final_message);
+  if (request.continue_final_message) {
+    if (fields.Find("add_generation_prompt") != nullptr && request.add_generation_prompt) {
+      return fields.Fail(ErrorCode::kInvalidArgument, "continue_final_message",
+                         "expected `add_generation_prompt`: false with it, found true");
+    }
+    request.add_generation_prompt = false;
+  }
+  const Json* extra = fields.Object("chat_template_kwargs");
+  if (extra == nullptr) return;
+  if (extra->size() > kMaxTemplateVariables) {
+    return fields.Expect("chat_template_kwargs", "at most " + std::to_string(kMaxTemplateVariables) + " entries", extra);
+  }
+  for (const auto& [key, value] : extra->items()) {
+    for (const std::string_view reserved : {"messages", "tools", "documents", "add_generation_prompt", "chat_template"}) {
+      if (key == reserved) {
+        return fields.Fail(ErrorCode::kInvalidArgument, "chat_template_kwargs",
+                           "expected no `" + key + "` in it, found one (it has a field of its own)");
+      }
+    }
+    context[key] = value;
+  }
+}
+
+void ReadChatLogprobs(FieldReader& fields, OpenAiRequest& request) {
+  bool wanted = false;
+  std::int32_t top = 0;
+  fields.Boolean("logprobs", wanted);
+  ReadInt32(fields, "top_logprobs", 0, kMaxLogprobs, top);
+  if (top > 0 && !wanted) {
+    return fields.Fail(ErrorCode::kInvalidArgument, "top_logprobs", "expected only together with `logprobs`: true, found " +
+                                                                        std::to_string(top) + " without it");
+  }
+  if (wanted) request.sampling.top_logprobs = top;
+}
+
+// ---- Completions ----
+
+std::string PromptName(std::size_t index) { return "prompt[" + std::to_string(index) + "]"; }
+
+void ReadTokenPrompt(FieldReader& fields, const Json& list, const std::string& name, std::int64_t vocab_size,
+                     OpenAiRequest& request) {
+  std::vector<TokenId> ids;
+  ids.reserve(list.size());
+  for (const Json& item : list) {
+    const auto id = AsInteger(item);
+    if (!id || *id < 0 || *id >= vocab_size) {
+      return fields.Expect(name + "[" + std::to_string(ids.size()) + "]",
+                           "a token id from 0 to " + std::to_string(vocab_size - 1), &item);
+    }
+    ids.push_back(static_cast<TokenId>(*id));
+  }
+  if (ids.empty()) return fields.Expect(name, "at least one token id", &list);
+  request.prompts.emplace_back(std::move(ids));
+}
+
+void ReadPrompt(FieldReader& fields, std::int64_t vocab_size, OpenAiRequest& request) {
+  constexpr std::string_view kExpected =
+      "a string, an array of strings, an array of token ids, or an array of arrays of token ids";
+  const Json* prompt = fields.Find("prompt");
+  if (prompt == nullptr || !(prompt->is_string() || prompt->is_array()) || (prompt->is_array() && prompt->empty())) {
+    return fields.Expect("prompt", kExpected, prompt);
+  }
+  if (prompt->is_string()) {
+    request.prompts.emplace_back(prompt->get<std::string>());
+    return;
+  }
+  if (prompt->front().is_number()) return ReadTokenPrompt(fields, *prompt, "prompt", vocab_size, request);
+  if (static_cast<std::int64_t>(prompt->size()) > kMaxChoicesPerRequest) {
+    return fields.Expect("prompt", "at most " + std::to_string(kMaxChoicesPerRequest) + " prompts", prompt);
+  }
+  const bool texts = prompt->front().is_string();
+  for (std::size_t i = 0; i < prompt->size() && fields.ok(); ++i) {
+    const Json& item = (*prompt)[i];
+    if (texts && item.is_string()) {
+      request.prompts.emplace_back(item.get<std::string>());
+    } else if (!texts && item.is_array()) {
+      ReadTokenPrompt(fields, item, PromptName(i), vocab_size, request);
+    } else {
+      return fields.Expect(PromptName(i), texts ? "a string like the ones before" : kExpected, &item);
+    }
+  }
+}
+
+void ReadCompletionOptions(FieldReader& fields, OpenAiRequest& request) {
+  const std::int64_t choices = static_cast<std::int64_t>(request.prompts.size()) * request.n;
+  if (choices > kMaxChoicesPerRequest) {
+    fields.Fail(ErrorCode::kInvalidArgument, "n", "expected at most " + std::to_string(kMaxChoicesPerRequest) +
+                                                      " choices in all, found " + std::to_string(choices));
+  }
+  ReadInt32(fields, "logprobs", 0, kMaxLogprobs, request.sampling.top_logprobs);
+  fields.Boolean("echo", request.echo);
+  if (request.echo && request.sampling.top_logprobs >= 0) {
+    fields.Fail(ErrorCode::kUnsupported, "echo", "this server does not support it together with `logprobs`");
+  }
+}
+
+Result<Json> ParseBody(std::string_view body) {
+  ASSIGN_OR_RETURN(Json json, ParseJson(body));
+  if (!json.is_object()) {
+    return InvalidArgument("The request body: expected a JSON object, found " + DescribeJson(json));
+  }
+  return json;
+}
+
+}  // namespace
+
+Result<OpenAiRequest> ParseChatRequest(std::string_view body, const RequestLimits& limits) {
+  ASSIGN_OR_RETURN(Json json, ParseBody(body));
+  OpenAiRequest request;
+  request.endpoint = Endpoint::kChat;
+  request.add_special_tokens = false;
+  FieldReader fields(json, "");
+  ReadCommon(fields, limits, request);
+  for (const std::string_view name : kRefusedChat) RefuseField(fields, name);
+  ReadChatLogprobs(fields, request);
+  Json context = Json::object();
+  ReadTools(fields, context);
+  ReadToolChoice(fields);
+  ReadTemplateOptions(fields, request, context);
+  ReadMessages(json, fields, request, context);   // last: it takes the messages out of `json`
+  if (!fields.ok()) return fields.error();
+  request.template_context = DumpJson(context);
+  return request;
+}
+
+Result<OpenAiRequest> ParseCompletionRequest(std::string_view body, const RequestLimits& limits) {
+  ASSIGN_OR_RETURN(const Json json, ParseBody(body));
+  OpenAiRequest request;
+  request.endpoint = Endpoint::kCompletion;
+  FieldReader fields(json, "");
+  ReadCommon(fields, limits, request);
+  for (const std::string_view name : kRefusedCompletion) RefuseField(fields, name);
+  ReadPrompt(fields, limits.vocab_size, request);
+  ReadCompletionOptions(fields, request);
+  if (!fields.ok()) return fields.error();
+  return request;
+}
+
+}  // namespace loramux

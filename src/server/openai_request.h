@@ -1,0 +1,66 @@
+// The bodies of POST /v1/chat/completions and /v1/completions, from untrusted JSON to typed, checked fields.
+// OpenAI's fields and vLLM's extras; unknown fields are accepted, and what would change the output but is not served
+// is refused by name.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "model/sampler.h"
+
+namespace loramux {
+
+enum class Endpoint { kChat, kCompletion };
+
+inline constexpr std::int64_t kMaxChoicesPerPrompt = 128;      // `n`
+inline constexpr std::int64_t kMaxChoicesPerRequest = 1024;    // prompts * n
+inline constexpr std::int32_t kDefaultCompletionTokens = 16;   // OpenAI's, for /v1/completions
+
+struct RequestLimits {
+  std::int64_t vocab_size = std::int64_t{1} << 31;   // token ids of the request lie below
+};
+
+using Prompt = std::variant<std::string, std::vector<TokenId>>;
+
+struct OpenAiRequest {
+  Endpoint endpoint = Endpoint::kChat;
+  std::string model;
+  std::int32_t n = 1;
+  std::optional<std::int32_t> max_tokens;
+  std::int32_t min_tokens = 0;
+  bool ignore_eos = false;
+  SamplingParams sampling;               // its seed is not set here
+  std::optional<std::uint64_t> seed;
+
+  std::vector<std::string> stop;
+  std::vector<TokenId> stop_token_ids;
+  bool include_stop = false;             // include_stop_str_in_output
+  bool skip_special_tokens = true;
+  bool add_special_tokens = true;        // default: true for completions, false for chat (the template has them)
+
+  bool stream = false;
+  bool include_usage = false;
+  bool continuous_usage = false;         // only with include_usage, as vLLM
+
+  // Chat: what the template sees ({"messages", "tools", "documents", chat_template_kwargs...}).
+  std::string template_context;
+  bool add_generation_prompt = true;
+  bool continue_final_message = false;
+  std::string final_message;             // content of the last message, if it is continued
+
+  // Completions.
+  std::vector<Prompt> prompts;           // not empty
+  bool echo = false;
+};
+
+// Errors name the field (`param`), what was expected and what was found. Thread-safe; never throws.
+Result<OpenAiRequest> ParseChatRequest(std::string_view body, const RequestLimits& limits);
+Result<OpenAiRequest> ParseCompletionRequest(std::string_view body, const RequestLimits& limits);
+
+}  // namespace loramux

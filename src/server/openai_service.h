@@ -1,0 +1,42 @@
+// The OpenAI endpoints as handlers of the HTTP server. Needs coroutines.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/thread_pool.hpp>
+
+#include "server/completion_job.h"
+#include "server/http_exchange.h"
+#include "server/model_listing.h"
+
+namespace loramux {
+
+struct OpenAiServiceOptions {
+  int tokenizer_threads = 1;                                   // that parse, render and tokenize
+  std::size_t max_buffered_bytes = std::size_t{8} << 20;       // of tokens that a slow client has not taken, a request
+};
+
+// Thread-safe: one instance serves all connections.
+class OpenAiService {
+ public:
+  // What `context` points to must outlive the service, and the service its HTTP server.
+  OpenAiService(ServingContext context, ModelListing listing, OpenAiServiceOptions options);
+  ~OpenAiService();
+
+  void AddRoutes(RouteTable& routes);
+
+ private:
+  boost::asio::awaitable<void> Complete(HttpExchange& exchange, Endpoint endpoint);
+  boost::asio::awaitable<void> Run(HttpExchange& exchange, CompletionJob job);
+  HttpReply Health() const;
+  HttpReply Model(const HttpRequest& request) const;
+
+  const ServingContext context_;
+  const ModelListing listing_;
+  const OpenAiServiceOptions options_;
+  boost::asio::thread_pool tokenizers_;
+};
+
+}  // namespace loramux

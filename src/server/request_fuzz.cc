@@ -1,0 +1,57 @@
+// Request bodies are hostile. Whatever comes in, the parsers return, and errors can be sent.
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "base/check.h"
+#include "server/json_reader.h"
+#include "server/openai_request.h"
+#include "server/openai_response.h"
+
+namespace loramux {
+namespace {
+
+void CheckError(const Error& error) {
+  CHECK(!error.message.empty());
+  CHECK_LT(error.message.size(), 2000u);   // the client's data is not sent back to it
+  CHECK(ParseJson(ErrorBody(HttpStatus(error), error.message, error.param)).ok());
+}
+
+void CheckRequest(const OpenAiRequest& request, const RequestLimits& limits) {
+  CHECK(!request.model.empty());
+  CHECK(request.n >= 1 && request.n <= kMaxChoicesPerPrompt);
+  CHECK(!request.max_tokens || *request.max_tokens >= request.min_tokens);
+  CHECK(request.sampling.temperature >= 0 && request.sampling.top_p > 0 && request.sampling.repetition_penalty > 0);
+  for (const auto& [id, bias] : request.sampling.logit_bias) CHECK(id >= 0 && id < limits.vocab_size);
+  for (const Prompt& prompt : request.prompts) {
+    const auto* ids = std::get_if<std::vector<TokenId>>(&prompt);
+    if (ids == nullptr) continue;
+    for (const TokenId id : *ids) CHECK(id >= 0 && id < limits.vocab_size);
+  }
+}
+
+}  // namespace
+}  // namespace loramux
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace loramux;
+  const std::string_view body(reinterpret_cast<const char*>(data), size);
+  const RequestLimits limits{1000};
+  const auto chat = ParseChatRequest(body, limits);
+  if (chat.ok()) {
+    CheckRequest(*chat, limits);
+    JsonLimits deeper;
+    deeper.max_depth = 200;   // parsed tool-call arguments lie below the message
+    CHECK(ParseJson(chat->template_context, deeper).ok());
+  } else {
+    CheckError(chat.error());
+  }
+  const auto completion = ParseCompletionRequest(body, limits);
+  if (completion.ok()) {
+    CHECK(!completion->prompts.empty());
+    CheckRequest(*completion, limits);
+  } else {
+    CheckError(completion.error());
+  }
+  return 0;
+}

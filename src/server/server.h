@@ -1,0 +1,58 @@
+// The server as the program sees it: OpenAI's protocol over HTTP in front of an engine.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "adapter/registry.h"
+#include "base/clock.h"
+#include "base/result.h"
+#include "server/generation_service.h"
+#include "server/http_options.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace loramux {
+
+struct ServerOptions {
+  HttpServerOptions http;
+  int tokenizer_threads = 1;
+  std::size_t max_buffered_bytes = std::size_t{8} << 20;   // of tokens that a slow client has not taken, a request
+  std::string model_path;                                  // as the operator gave it, for /v1/models
+  std::int64_t max_model_len = 0;                          // for /v1/models
+  std::uint64_t seed = 0;                                  // of ids and of requests that bring no seed
+};
+
+// What the server serves from. It owns none of it; all of it must outlive the server.
+struct ServerParts {
+  const Clock* clock = nullptr;
+  GenerationService* generation = nullptr;
+  const AdapterRegistry* registry = nullptr;
+  const Tokenizer* tokenizer = nullptr;
+  const ChatTemplate* chat_template = nullptr;             // null: the model has none
+};
+
+class Server {
+ public:
+  // Listens and serves on its own threads. Errors: a host or port that cannot be listened on.
+  static Result<std::unique_ptr<Server>> Start(ServerOptions options, ServerParts parts);
+  // Shuts down.
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  std::uint16_t port() const;
+  // Open client connections.
+  int connections() const;
+  // Stops accepting, waits for running requests up to the drain timeout, cancels the rest; blocks until done. The
+  // engine must go on stepping meanwhile. No engine callback touches the server afterwards.
+  void Shutdown();
+
+ private:
+  struct Impl;
+  explicit Server(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace loramux

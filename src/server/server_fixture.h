@@ -1,0 +1,234 @@
+// For the tests of this room: a byte-level tokenizer, a chat template, a registry with one adapter, and an engine that
+// follows a script on a thread of its own.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "adapter/registry.h"
+#include "base/clock.h"
+#include "server/completion_job.h"
+#include "server/generation_service.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace loramux {
+
+// The test tokenizer's ids: a byte's value is its id.
+inline constexpr TokenId kBosToken = 256, kEosToken = 257;
+inline constexpr std::int64_t kTestVocabSize = 300;   // the model's; the tokenizer has 258
+inline constexpr std::int64_t kTestMaxTokens = 4096;
+
+inline std::vector<TokenId> Bytes(std::string_view text) {
+  std::vector<TokenId> ids;
+  for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+  return ids;
+}
+
+// What the engine does with one request.
+struct Script {
+  std::vector<TokenId> tokens;
+  FinishReason finish = FinishReason::kStop;
+  TokenId stop_token = kEosToken;
+  Error error = Internal("scripted failure");   // if finish is kError
+  bool repeat = false;                          // begin again at the end, until max_tokens or a cancellation
+};
+
+inline Script Say(std::string_view text) {
+  Script script;
+  script.tokens = Bytes(text);
+  return script;
+}
+
+// Steps like an engine: every running request gets its next token, then `step_time` passes.
+class ScriptedService final : public GenerationService {
+ public:
+  using Director = std::function<Result<Script>(const GenerationRequest&)>;
+
+  explicit ScriptedService(Director director) : director_(std::move(director)), thread_([this] { Loop(); }) {}
+  ~ScriptedService() override {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  void set_step_time(std::chrono::microseconds time) { step_time_us_ = time.count(); }
+
+  Result<RequestId> Submit(GenerationRequest request) override {
+    const std::lock_guard lock(mutex_);
+    ASSIGN_OR_RETURN(Script script, director_(request));
+    const RequestId id{++last_id_};
+    submitted_.push_back(request);
+    submitted_.back().on_event = nullptr;
+    running_.emplace(id, Running{std::move(request), std::move(script), 0, false});
+    changed_.notify_all();
+    return id;
+  }
+  void Cancel(RequestId id) override {
+    const std::lock_guard lock(mutex_);
+    const auto found = running_.find(id);
+    if (found == running_.end()) return;
+    found->second.cancelled = true;
+    changed_.notify_all();
+  }
+  std::int64_t MaxSequenceTokens(AdapterGeneration) const override { return kTestMaxTokens; }
+  GenerationLoad Load() const override {
+    const std::lock_guard lock(mutex_);
+    return {static_cast<std::int64_t>(running_.size()), 0};
+  }
+
+  std::vector<GenerationRequest> submitted() const {
+    const std::lock_guard lock(mutex_);
+    return submitted_;
+  }
+  int cancelled() const {
+    const std::lock_guard lock(mutex_);
+    return cancelled_;
+  }
+  // That many requests have come, in all, and none runs. False after ten seconds.
+  bool WaitUntilIdleAfter(std::size_t requests) const {
+    for (int i = 0; i < 10000; ++i) {
+      {
+        const std::lock_guard lock(mutex_);
+        if (submitted_.size() >= requests && running_.empty()) return true;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return false;
+  }
+  void WaitUntilRunning(std::int64_t requests) const {
+    while (Load().running < requests) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+
+ private:
+  struct Running {
+    GenerationRequest request;
+    Script script;
+    std::size_t next = 0;
+    bool cancelled = false;
+  };
+
+  void Loop() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return stopping_ || !running_.empty(); });
+      if (stopping_) return;
+      auto batch = std::exchange(running_, {});
+      in_step_ = std::move(batch);
+      Step(lock);
+      if (step_time_us_ > 0) changed_.wait_for(lock, std::chrono::microseconds(step_time_us_), [this] { return stopping_; });
+    }
+  }
+
+  // Callbacks run without the lock, as an engine's do.
+  void Step(std::unique_lock<std::mutex>& lock) {
+    std::map<RequestId, Running> going_on;
+    for (auto& [id, running] : in_step_) running_.emplace(id, running);   // visible to Cancel and Load meanwhile
+    for (auto& [id, running] : in_step_) {
+      const bool cancelled = running_.at(id).cancelled;
+      running.cancelled = cancelled;
+      lock.unlock();
+      const bool ended = Advance(id, running);
+      lock.lock();
+      if (ended) {
+        running_.erase(id);
+        cancelled_ += cancelled ? 1 : 0;
+      } else {
+        running_.at(id).next = running.next;
+      }
+    }
+    in_step_.clear();
+  }
+
+  static bool Advance(RequestId id, Running& running) {
+    GenerationEvent event;
+    event.id = id;
+    event.prompt_tokens = static_cast<std::int32_t>(running.request.prompt.size());
+    event.cached_prompt_tokens = event.prompt_tokens / 2;
+    SampledToken token;
+    const auto& tokens = running.script.tokens;
+    if (running.cancelled) {
+      event.finish = FinishReason::kCancelled;
+    } else if (running.next < tokens.size() || running.script.repeat) {
+      token.id = tokens[running.next++ % tokens.size()];
+      token.logprob = -0.5f;
+      for (int i = 0; i < running.request.sampling.top_logprobs; ++i) {
+        token.top_logprobs.push_back({'a' + i, -0.25f - static_cast<float>(i)});
+      }
+      event.token = &token;
+      if (static_cast<std::int64_t>(running.next) == running.request.max_tokens) event.finish = FinishReason::kLength;
+    } else {
+      event.finish = running.script.finish;
+      event.stop_token = running.script.stop_token;
+      event.error = &running.script.error;
+    }
+    event.generated_tokens = static_cast<std::int32_t>(running.next);
+    running.request.on_event(event);
+    return event.finish != FinishReason::kNone;
+  }
+
+  const Director director_;
+  std::atomic<std::int64_t> step_time_us_ = 0;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<RequestId, Running> running_, in_step_;
+  std::vector<GenerationRequest> submitted_;
+  std::uint64_t last_id_ = 0;
+  int cancelled_ = 0;
+  bool stopping_ = false;
+  std::thread thread_;   // last: it uses the others
+};
+
+// Base model "base", adapter "sql" (generation 1).
+struct ServingFixture {
+  ServingFixture() : registry(Model(), {"base"}, {}), tokenizer(LoadTokenizer()), chat_template(ParseTemplate()) {
+    auto adapter = std::make_shared<AdapterVersion>();
+    adapter->name = "sql";
+    adapter->path = "adapters/sql";
+    EXPECT_TRUE(registry.Commit(std::move(adapter)).ok());
+  }
+
+  static ModelConfig Model() {
+    ModelConfig model;
+    model.vocab_size = kTestVocabSize;
+    return model;
+  }
+  static Tokenizer LoadTokenizer() {
+    auto loaded = Tokenizer::Load(LORAMUX_SOURCE_DIR "/src/server/testdata");
+    return std::move(loaded).value();
+  }
+  // Writes the beginning-of-sequence token itself, as Llama's do.
+  static ChatTemplate ParseTemplate() {
+    auto parsed = ChatTemplate::Parse(
+        "{{ bos_token }}{% for m in messages %}{% if m.role == 'bad' %}{{ raise_exception('no such role') }}{% endif %}"
+        "[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}",
+        R"({"bos_token":"<s>"})", "test template");
+    return std::move(parsed).value();
+  }
+  ServingContext Context(GenerationService& service) {
+    return {&clock, &service, &registry, &tokenizer, &chat_template, &seeds};
+  }
+
+  OsClock clock;
+  AdapterRegistry registry;
+  Tokenizer tokenizer;
+  ChatTemplate chat_template;
+  SeedSource seeds{7};
+};
+
+}  // namespace loramux

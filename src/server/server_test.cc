@@ -1,0 +1,400 @@
+// The whole server on a loopback port, with a scripted engine behind it.
+#include "server/server.h"
+
+#include <chrono>
+#include <map>
+#include <thread>
+
+#include <gmock/gmock.h>
+
+#include "server/http_client.h"
+#include "server/server_fixture.h"
+
+namespace loramux {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::string Chat(const std::string& extra = "") {
+  return R"({"model":"sql","messages":[{"role":"user","content":"hi"}])" + extra + "}";
+}
+std::string Completion(const std::string& extra = "") { return R"({"model":"base","prompt":"p")" + extra + "}"; }
+
+class ServerTest : public testing::Test {
+ protected:
+  ServerTest() : service_([this](const GenerationRequest& request) { return director_(request); }) {
+    options_.http.port = 0;
+    options_.http.linger_timeout = 200ms;
+    options_.model_path = "models/base";
+    options_.max_model_len = kTestMaxTokens;
+  }
+
+  void Start() {
+    auto server = Server::Start(options_, {&fixture_.clock, &service_, &fixture_.registry, &fixture_.tokenizer,
+                                           &fixture_.chat_template});
+    ASSERT_TRUE(server.ok()) << server.error().message;
+    server_ = std::move(server).value();
+  }
+  void Start(ScriptedService::Director director) {
+    director_ = std::move(director);
+    Start();
+  }
+  HttpClient Connect(int receive_bytes = 0) { return HttpClient(server_->port(), receive_bytes); }
+
+  // Every choice's text, put together from a stream's events.
+  static std::map<int, std::string> Texts(const ClientResponse& response) {
+    std::map<int, std::string> texts;
+    for (const std::string& event : response.events()) {
+      const Json json = Json::parse(event, nullptr, false);
+      if (json.is_discarded() || !json.contains("choices")) continue;
+      for (const Json& choice : json["choices"]) {
+        const Json& text = choice.contains("delta") ? choice["delta"]["content"] : choice["text"];
+        texts[choice["index"].get<int>()] += text.get<std::string>();
+      }
+    }
+    return texts;
+  }
+
+  ServerOptions options_;
+  ServingFixture fixture_;
+  ScriptedService::Director director_ = [](const GenerationRequest&) { return Say("hello"); };
+  ScriptedService service_;
+  std::unique_ptr<Server> server_;   // before the engine goes
+};
+
+TEST_F(ServerTest, Chat) {
+  Start();
+  const ClientResponse response = Connect().Do("POST", "/v1/chat/completions", Chat());
+  EXPECT_EQ(response.status, 200);
+  EXPECT_EQ(response.Header("Content-Type"), "application/json");
+  const Json json = response.json();
+  EXPECT_EQ(json["object"], "chat.completion");
+  EXPECT_EQ(json["model"], "sql");
+  EXPECT_EQ(json["choices"][0]["message"]["role"], "assistant");
+  EXPECT_EQ(json["choices"][0]["message"]["content"], "hello");
+  EXPECT_EQ(json["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(json["usage"]["prompt_tokens"], 20);   // <s>[user]hi[assistant]
+  EXPECT_EQ(json["usage"]["completion_tokens"], 5);
+  EXPECT_EQ(json["usage"]["prompt_tokens_details"]["cached_tokens"], 10);
+}
+
+TEST_F(ServerTest, ChatStream) {
+  Start();
+  HttpClient client = Connect();
+  const ClientResponse response =
+      client.Do("POST", "/v1/chat/completions", Chat(R"(,"stream":true,"stream_options":{"include_usage":true})"));
+  EXPECT_EQ(response.status, 200);
+  EXPECT_THAT(response.Header("Content-Type"), HasSubstr("text/event-stream"));
+  EXPECT_EQ(response.Header("Transfer-Encoding"), "chunked");
+  const auto events = response.events();
+  ASSERT_GE(events.size(), 4u);
+  EXPECT_EQ(Json::parse(events[0])["object"], "chat.completion.chunk");
+  EXPECT_EQ(DumpJson(Json::parse(events[0])["choices"][0]["delta"]), R"({"role":"assistant","content":""})");
+  EXPECT_EQ(events.back(), "[DONE]");
+  const Json usage = Json::parse(events[events.size() - 2]);
+  EXPECT_TRUE(usage["choices"].empty());
+  EXPECT_EQ(usage["usage"]["total_tokens"], 25);
+  EXPECT_EQ(Json::parse(events[events.size() - 3])["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(Texts(response)[0], "hello");
+  EXPECT_EQ(client.Do("POST", "/v1/chat/completions", Chat()).status, 200);   // the connection lives on
+}
+
+TEST_F(ServerTest, TokensAreStreamedAsTheyCome) {
+  service_.set_step_time(20ms);
+  Start();
+  const ClientResponse response = Connect().Do("POST", "/v1/completions", Completion(R"(,"stream":true)"));
+  const auto events = response.events();
+  ASSERT_EQ(events.size(), 7u);   // five tokens, the end, [DONE]
+  EXPECT_EQ(Json::parse(events[0])["choices"][0]["text"], "h");
+  EXPECT_EQ(Json::parse(events[0])["object"], "text_completion");
+}
+
+TEST_F(ServerTest, SeveralChoices) {
+  Start([n = 0](const GenerationRequest&) mutable { return Say("choice " + std::to_string(n++ % 3)); });
+  const auto expected = ElementsAre(std::pair(0, "choice 0"), std::pair(1, "choice 1"), std::pair(2, "choice 2"));
+  EXPECT_THAT(Texts(Connect().Do("POST", "/v1/chat/completions", Chat(R"(,"n":3,"stream":true)"))), expected);
+  const Json json = Connect().Do("POST", "/v1/completions", Completion(R"(,"n":3)")).json();
+  ASSERT_EQ(json["choices"].size(), 3u);
+  EXPECT_EQ(json["choices"][2]["text"], "choice 2");
+}
+
+TEST_F(ServerTest, SeveralPrompts) {
+  Start([](const GenerationRequest& request) {
+    Script script;
+    script.tokens = {request.prompt.back(), '!'};
+    return script;
+  });
+  const Json texts = Connect().Do("POST", "/v1/completions", R"({"model":"base","prompt":["a","b"],"n":2})").json();
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(texts["choices"][i]["index"], i);
+    EXPECT_EQ(texts["choices"][i]["text"], i < 2 ? "a!" : "b!");
+  }
+  const Json ids = Connect().Do("POST", "/v1/completions", R"({"model":"base","prompt":[[65],[66,67]]})").json();
+  EXPECT_EQ(ids["choices"][1]["text"], "C!");
+  EXPECT_EQ(ids["usage"]["prompt_tokens"], 3);
+}
+
+TEST_F(ServerTest, StopStringsEndTheGeneration) {
+  service_.set_step_time(1ms);
+  Start([](const GenerationRequest&) {
+    Script script = Say("abc END ");
+    script.repeat = true;
+    return script;
+  });
+  const Json json =
+      Connect().Do("POST", "/v1/completions", Completion(R"(,"stop":["END"],"max_tokens":4000)")).json();
+  EXPECT_EQ(json["choices"][0]["text"], "abc ");
+  EXPECT_EQ(json["choices"][0]["stop_reason"], "END");
+  EXPECT_EQ(json["usage"]["completion_tokens"], 7);
+  EXPECT_TRUE(service_.WaitUntilIdleAfter(1));
+  EXPECT_EQ(service_.cancelled(), 1);
+}
+
+TEST_F(ServerTest, CharactersAreNeverSplit) {
+  service_.set_step_time(1ms);
+  Start([](const GenerationRequest&) { return Say("a😀ä€"); });
+  const ClientResponse response = Connect().Do("POST", "/v1/chat/completions", Chat(R"(,"stream":true)"));
+  EXPECT_EQ(Texts(response)[0], "a😀ä€");
+  EXPECT_EQ(response.body.find("\xEF\xBF\xBD"), std::string::npos);
+}
+
+TEST_F(ServerTest, Logprobs) {
+  Start();
+  const Json chat = Connect().Do("POST", "/v1/chat/completions", Chat(R"(,"logprobs":true,"top_logprobs":2)")).json();
+  const Json& content = chat["choices"][0]["logprobs"]["content"];
+  ASSERT_EQ(content.size(), 5u);
+  EXPECT_EQ(content[0]["token"], "h");
+  EXPECT_EQ(content[0]["top_logprobs"].size(), 2u);
+  const ClientResponse stream =
+      Connect().Do("POST", "/v1/completions", Completion(R"(,"logprobs":1,"stream":true,"stop":["ello"])"));
+  std::vector<std::string> tokens;
+  for (const std::string& event : stream.events()) {
+    if (event == "[DONE]") continue;
+    const Json json = Json::parse(event);
+    for (const Json& token : json["choices"][0]["logprobs"]["tokens"]) tokens.push_back(token);
+  }
+  EXPECT_THAT(tokens, ElementsAre("h", "e", "l", "l", "o"));
+}
+
+TEST_F(ServerTest, BadRequestsAreAnswered) {
+  Start();
+  HttpClient client = Connect();
+  const ClientResponse unknown = client.Do("POST", "/v1/completions", R"({"model":"nope","prompt":"x"})");
+  EXPECT_EQ(unknown.status, 404);
+  EXPECT_EQ(unknown.body, R"({"error":{"message":"The model `nope` does not exist.","type":"NotFoundError","param":"model","code":404}})");
+  for (const char* body : {"{", "[]", R"({"prompt":"x"})", R"({"model":"base","prompt":"x","n":0})"}) {
+    const ClientResponse response = client.Do("POST", "/v1/completions", body);
+    EXPECT_EQ(response.status, 400);
+    EXPECT_EQ(response.json()["error"]["type"], "BadRequestError");
+    EXPECT_TRUE(response.keep_alive);
+  }
+  EXPECT_EQ(client.Do("POST", "/v1/completions").status, 400);   // no body at all
+  EXPECT_EQ(client.Do("GET", "/v1/completions").status, 405);
+  EXPECT_EQ(client.Do("POST", "/v1/nothing", "{}").status, 404);
+}
+
+TEST_F(ServerTest, TheEngineMayRefuse) {
+  Start([](const GenerationRequest& request) -> Result<Script> {
+    if (request.prompt.size() > 10) return ResourceExhausted("the prompt is too long", "prompt");
+    return Unavailable("shutting down");
+  });
+  const ClientResponse too_long = Connect().Do("POST", "/v1/chat/completions", Chat(R"(,"stream":true)"));
+  EXPECT_EQ(too_long.status, 400);
+  EXPECT_EQ(too_long.json()["error"]["message"], "the prompt is too long");
+  const ClientResponse later = Connect().Do("POST", "/v1/completions", Completion());
+  EXPECT_EQ(later.status, 503);
+  EXPECT_EQ(later.Header("Retry-After"), "1");
+}
+
+TEST_F(ServerTest, FailuresBeforeAndAmidTheStream) {
+  service_.set_step_time(5ms);
+  Start([](const GenerationRequest& request) {
+    Script script = Say(request.prompt.size() > 10 ? "" : "ab");
+    script.finish = FinishReason::kError;
+    return script;
+  });
+  const ClientResponse early = Connect().Do("POST", "/v1/chat/completions", Chat(R"(,"stream":true)"));
+  EXPECT_EQ(early.status, 500);
+  EXPECT_EQ(early.json()["error"]["message"], "scripted failure");
+  HttpClient client = Connect();
+  const ClientResponse amid = client.Do("POST", "/v1/completions", Completion(R"(,"stream":true,"n":2)"));
+  EXPECT_EQ(amid.status, 200);
+  const auto events = amid.events();
+  ASSERT_GE(events.size(), 3u);
+  EXPECT_EQ(events.back(), "[DONE]");
+  EXPECT_EQ(Json::parse(events[events.size() - 2])["error"]["code"], 500);
+  EXPECT_EQ(client.Do("POST", "/v1/completions", Completion()).status, 500);
+}
+
+TEST_F(ServerTest, LeavingClientsCancel) {
+  service_.set_step_time(2ms);
+  Start([](const GenerationRequest&) {
+    Script script = Say("and so on ");
+    script.repeat = true;
+    return script;
+  });
+  int expected = 0;
+  for (const char* extra : {R"(,"stream":true)", ""}) {
+    for (const bool reset : {false, true}) {
+      HttpClient client = Connect();
+      client.Send(HttpClient::Format("POST", "/v1/chat/completions", Chat(std::string(R"(,"n":2)") + extra)));
+      if (*extra != '\0') {
+        EXPECT_THAT(client.ReadUntil("data: "), HasSubstr("data: "));
+      } else {
+        service_.WaitUntilRunning(2);
+      }
+      if (reset) client.Reset(); else client.Close();
+      EXPECT_TRUE(service_.WaitUntilIdleAfter(2));
+      EXPECT_EQ(service_.cancelled(), expected += 2);
+    }
+  }
+}
+
+TEST_F(ServerTest, ALeavingClientWithPipelinedRequestsCancels) {
+  service_.set_step_time(2ms);
+  Start([](const GenerationRequest&) {
+    Script script = Say("and so on ");
+    script.repeat = true;
+    return script;
+  });
+  HttpClient client = Connect();
+  const std::string request = HttpClient::Format("POST", "/v1/completions", Completion(R"(,"max_tokens":4000)"));
+  client.Send(request + request);
+  service_.WaitUntilRunning(1);
+  client.Close();
+  EXPECT_TRUE(service_.WaitUntilIdleAfter(1));
+  EXPECT_EQ(service_.submitted().size(), 1u);
+}
+
+TEST_F(ServerTest, SlowReadersGetEverythingInLargerPieces) {
+  const int count = 20000;
+  Start([](const GenerationRequest&) {
+    Script script = Say("0123456789");
+    script.repeat = true;
+    return script;
+  });
+  HttpClient client = Connect(4096);
+  client.Send(HttpClient::Format("POST", "/v1/completions", Completion(R"(,"stream":true,"max_tokens":20000)")));
+  EXPECT_TRUE(service_.WaitUntilIdleAfter(1));   // the engine does not wait for the client
+  const ClientResponse response = client.Read();
+  EXPECT_EQ(Texts(response)[0].size(), static_cast<std::size_t>(count));
+  EXPECT_LT(response.events().size(), static_cast<std::size_t>(count));
+}
+
+TEST_F(ServerTest, ReadersThatNeverReadAreCutOff) {
+  options_.max_buffered_bytes = 100'000;
+  Start([](const GenerationRequest&) {
+    Script script = Say("0123456789");
+    script.repeat = true;
+    return script;
+  });
+  HttpClient client = Connect(4096);
+  client.Send(HttpClient::Format("POST", "/v1/chat/completions", Chat(R"(,"stream":true,"n":128,"logprobs":true)")));
+  EXPECT_TRUE(service_.WaitUntilIdleAfter(128));
+  EXPECT_EQ(service_.cancelled(), 128);
+  EXPECT_FALSE(client.Read().complete);
+}
+
+TEST_F(ServerTest, PipelinedCompletions) {
+  service_.set_step_time(1ms);
+  Start([](const GenerationRequest& request) { return Say(std::string(5, static_cast<char>(request.prompt.back()))); });
+  HttpClient client = Connect();
+  std::string requests;
+  for (const char* prompt : {"a", "b", "c"}) {
+    const bool stream = *prompt == 'b';
+    requests += HttpClient::Format("POST", "/v1/completions", std::string(R"({"model":"base","prompt":")") + prompt + "\"" +
+                                                                  (stream ? R"(,"stream":true})" : "}"));
+  }
+  client.Send(requests);
+  EXPECT_EQ(client.Read().json()["choices"][0]["text"], "aaaaa");
+  EXPECT_EQ(Texts(client.Read())[0], "bbbbb");
+  EXPECT_EQ(client.Read().json()["choices"][0]["text"], "ccccc");
+}
+
+TEST_F(ServerTest, ManyConnectionsAtOnce) {
+  options_.http.threads = 2;
+  options_.tokenizer_threads = 2;
+  service_.set_step_time(1ms);
+  Start([](const GenerationRequest& request) { return Say(std::string(8, static_cast<char>(request.prompt.back()))); });
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < 200; ++i) {
+    clients.push_back(std::make_unique<HttpClient>(server_->port()));
+    const std::string prompt(1, static_cast<char>('A' + i % 26));
+    const std::string stream = i % 2 == 0 ? R"(,"stream":true)" : "";
+    clients.back()->Send(HttpClient::Format("POST", "/v1/completions", R"({"model":"sql","prompt":")" + prompt + "\"" + stream + "}"));
+  }
+  for (int i = 0; i < 200; ++i) {
+    const ClientResponse response = clients[static_cast<std::size_t>(i)]->Read();
+    EXPECT_EQ(response.status, 200);
+    const std::string text = i % 2 == 0 ? Texts(response)[0] : response.json()["choices"][0]["text"].get<std::string>();
+    EXPECT_EQ(text, std::string(8, static_cast<char>('A' + i % 26)));
+  }
+  EXPECT_EQ(service_.submitted().size(), 200u);
+  EXPECT_EQ(service_.cancelled(), 0);
+}
+
+TEST_F(ServerTest, HostileBodiesDoNoHarm) {
+  Start();
+  HttpClient client = Connect();
+  const std::string deep(1'000'000, '[');
+  EXPECT_EQ(client.Do("POST", "/v1/chat/completions", deep).status, 400);
+  EXPECT_EQ(client.Do("POST", "/v1/completions", R"({"model":"base","prompt":)" + deep).status, 400);
+  EXPECT_EQ(client.Do("POST", "/v1/completions", std::string(1'000'000, '\xff')).status, 400);
+  EXPECT_EQ(client.Do("POST", "/v1/completions", Completion()).status, 200);
+}
+
+TEST_F(ServerTest, ModelsAndProbes) {
+  Start();
+  HttpClient client = Connect();
+  const Json models = client.Do("GET", "/v1/models").json();
+  ASSERT_EQ(models["data"].size(), 2u);
+  EXPECT_EQ(models["data"][0]["id"], "base");
+  EXPECT_EQ(models["data"][0]["root"], "models/base");
+  EXPECT_EQ(models["data"][1]["parent"], "base");
+  EXPECT_EQ(client.Do("GET", "/v1/models/sql").json()["id"], "sql");
+  const ClientResponse unknown = client.Do("GET", "/v1/models/a%2fb");
+  EXPECT_EQ(unknown.status, 404);
+  EXPECT_EQ(unknown.json()["error"]["message"], "The model `a/b` does not exist.");
+  EXPECT_EQ(client.Do("GET", "/health").json()["status"], "ok");
+  EXPECT_EQ(client.Do("HEAD", "/health").status, 200);
+  EXPECT_EQ(client.Do("GET", "/ping").status, 200);
+  EXPECT_EQ(client.Do("POST", "/ping").status, 200);
+  EXPECT_TRUE(client.Do("GET", "/version").json()["version"].is_string());
+}
+
+TEST_F(ServerTest, ShutdownLetsGenerationsEnd) {
+  service_.set_step_time(10ms);
+  Start();
+  HttpClient client = Connect();
+  client.Send(HttpClient::Format("POST", "/v1/completions", Completion()));
+  service_.WaitUntilRunning(1);
+  std::thread stopper([this] { server_->Shutdown(); });
+  const ClientResponse response = client.Read();
+  EXPECT_EQ(response.json()["choices"][0]["text"], "hello");
+  client.Close();
+  stopper.join();
+  EXPECT_EQ(service_.cancelled(), 0);
+}
+
+TEST_F(ServerTest, ShutdownCancelsWhatDoesNotEnd) {
+  service_.set_step_time(2ms);
+  options_.http.drain_timeout = 100ms;
+  Start([](const GenerationRequest&) {
+    Script script = Say("on ");
+    script.repeat = true;
+    return script;
+  });
+  HttpClient stream = Connect(), whole = Connect();
+  stream.Send(HttpClient::Format("POST", "/v1/completions", Completion(R"(,"stream":true,"max_tokens":100000)")));
+  whole.Send(HttpClient::Format("POST", "/v1/completions", Completion(R"(,"max_tokens":100000)")));
+  service_.WaitUntilRunning(2);
+  server_->Shutdown();
+  EXPECT_TRUE(service_.WaitUntilIdleAfter(2));
+  EXPECT_EQ(service_.cancelled(), 2);
+  EXPECT_FALSE(stream.Read().complete);
+}
+
+}  // namespace
+}  // namespace loramux

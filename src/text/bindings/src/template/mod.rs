@@ -1,0 +1,322 @@
+//! Chat templates on minijinja, set up to render as transformers' apply_chat_template does with jinja2: what
+//! transformers adds (raise_exception, strftime_now, its own tojson, the `generation` tag, its clean-up of messages),
+//! and Python's ways where minijinja has its own.
+
+mod filters;
+mod json;
+mod operators;
+mod python;
+mod rewrite;
+mod strftime;
+mod strings;
+
+use std::cell::Cell;
+use std::io::Write;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Serde, Value};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior};
+use serde_json::{Map, Value as Json};
+
+/// Instructions that one rendering may execute: many times what real templates take, and about a second.
+const FUEL: u64 = 5_000_000;
+/// Bytes of one text, and of the result.
+const MAX_SIZE: usize = 32 << 20;
+/// Bytes that one rendering allocates for texts and lists, freed ones included: its memory cannot exceed this by much.
+const MAX_BYTES: usize = 256 << 20;
+/// Bytes that one rendering reads in searches, comparisons and the like, which cost no fuel.
+const MAX_WORK: usize = 4 << 30;
+/// Nesting of values that printing and tojson follow.
+const MAX_DEPTH: usize = 150;
+/// Bytes of a template.
+const MAX_SOURCE: usize = 1 << 20;
+/// Macro calls within each other; jinja2 ends at about as many.
+const MAX_RECURSION: usize = 200;
+const NAME: &str = "chat template";
+/// Names under which a message's reasoning is passed; the first is the one that templates read.
+const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
+thread_local! {
+    /// What strftime_now reads during a rendering on this thread. Not a variable, which macros would not see.
+    static NOW: Cell<i64> = const { Cell::new(0) };
+    /// What is left of MAX_BYTES and MAX_WORK to the rendering on this thread.
+    static BYTES_LEFT: Cell<usize> = const { Cell::new(0) };
+    static WORK_LEFT: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The message of raise_exception, on its way through minijinja's errors.
+#[derive(Debug)]
+struct Raised(String);
+
+impl std::fmt::Display for Raised {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Raised {}
+
+pub(crate) fn fault(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+    Error::new(ErrorKind::InvalidOperation, message)
+}
+
+pub(crate) fn exhausted(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+    Error::new(ErrorKind::OutOfFuel, message)
+}
+
+/// `bytes` are about to be read.
+pub(crate) fn work(bytes: usize) -> Result<(), Error> {
+    match WORK_LEFT.get().checked_sub(bytes) {
+        Some(left) => {
+            WORK_LEFT.set(left);
+            Ok(())
+        }
+        None => Err(exhausted("takes too much time in searches and comparisons")),
+    }
+}
+
+/// A text of `size` bytes is about to be made.
+pub(crate) fn charge(size: usize) -> Result<(), Error> {
+    check_size(size)?;
+    work(size)?;
+    match BYTES_LEFT.get().checked_sub(size) {
+        Some(left) => {
+            BYTES_LEFT.set(left);
+            Ok(())
+        }
+        None => Err(exhausted(format!("makes more than {} MiB of values", MAX_BYTES >> 20))),
+    }
+}
+
+/// A list of `count` values is about to be made.
+pub(crate) fn charge_items(count: usize) -> Result<(), Error> {
+    charge(count.saturating_mul(std::mem::size_of::<Value>() + 8))
+}
+
+/// An error if a text of `size` bytes would be too large to make.
+pub(crate) fn check_size(size: usize) -> Result<(), Error> {
+    if size > MAX_SIZE {
+        return Err(exhausted(format!("a text is larger than {} MiB", MAX_SIZE >> 20)));
+    }
+    Ok(())
+}
+
+pub(crate) fn check_depth(depth: usize) -> Result<(), Error> {
+    if depth > MAX_DEPTH {
+        return Err(exhausted(format!("values are nested deeper than {MAX_DEPTH}")));
+    }
+    Ok(())
+}
+
+/// Arguments of a function, filter or method.
+pub(crate) struct Args {
+    pub positional: Vec<Value>,
+    pub named: Vec<(String, Value)>,
+}
+
+impl Args {
+    pub fn new(args: &[Value]) -> Result<Args, Error> {
+        let (positional, named) = match args.split_last() {
+            Some((last, rest)) if last.is_kwargs() => {
+                let kwargs = Kwargs::try_from(last.clone())?;
+                let names: Vec<String> = kwargs.args().map(str::to_owned).collect();
+                let named = names.into_iter().map(|name| kwargs.get(&name).map(|value: Value| (name, value)));
+                (rest, named.collect::<Result<_, _>>()?)
+            }
+            _ => (args, Vec::new()),
+        };
+        Ok(Args { positional: positional.to_vec(), named })
+    }
+
+    /// Sorts the arguments into the parameters of `function`.
+    pub fn bind<const N: usize>(self, function: &str, parameters: [&str; N]) -> Result<[Option<Value>; N], Error> {
+        let mut bound = [const { None }; N];
+        if self.positional.len() > N {
+            return Err(fault(format!("{function}() takes at most {N} arguments, {} given", self.positional.len())));
+        }
+        for (slot, value) in bound.iter_mut().zip(self.positional) {
+            *slot = Some(value);
+        }
+        for (name, value) in self.named {
+            match parameters.iter().position(|parameter| *parameter == name) {
+                Some(i) if bound[i].is_none() => bound[i] = Some(value),
+                Some(_) => return Err(fault(format!("{function}() got multiple values for argument '{name}'"))),
+                None => return Err(fault(format!("{function}() got an unexpected keyword argument '{name}'"))),
+            }
+        }
+        Ok(bound)
+    }
+}
+
+/// A compiled template and the special tokens it sees. Shared between threads.
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    special_tokens: Map<String, Json>,
+}
+
+impl ChatTemplate {
+    pub fn parse(source: &str, special_tokens: &str) -> crate::Result<Self> {
+        if source.len() > MAX_SOURCE {
+            return Err(crate::Error::exhausted(format!(
+                "the template has {} bytes; at most {MAX_SOURCE} are read",
+                source.len()
+            )));
+        }
+        let special_tokens = parse_object(special_tokens, "the special tokens")?;
+        let mut environment = environment().map_err(to_error)?;
+        let rewritten = rewrite::rewrite(&preprocess(source), syntax().map_err(to_error)?).map_err(to_error)?;
+        environment.add_template_owned(NAME, rewritten).map_err(to_error)?;
+        Ok(ChatTemplate { environment, special_tokens })
+    }
+
+    pub fn render(&self, context: &str, add_generation_prompt: bool, unix_seconds: i64) -> crate::Result<String> {
+        let mut variables = self.special_tokens.clone();
+        for name in ["messages", "tools", "documents"] {
+            variables.insert(name.into(), Json::Null);
+        }
+        variables.insert("add_generation_prompt".into(), Json::Bool(add_generation_prompt));
+        variables.extend(parse_object(context, "the template's variables")?);
+        if let Some(Json::Array(messages)) = variables.get_mut("messages") {
+            messages.iter_mut().for_each(prepare_message);
+        }
+        NOW.set(unix_seconds);
+        BYTES_LEFT.set(MAX_BYTES);
+        WORK_LEFT.set(MAX_WORK);
+        let mut out = Output(Vec::new());
+        let template = self.environment.get_template(NAME).map_err(to_error)?;
+        match template.render_captured_to(Value::from(Serde(variables)), &mut out) {
+            Ok(_) => String::from_utf8(out.0).map_err(|_| crate::Error::invalid("the template printed half a character")),
+            Err(error) => Err(to_error(error)),
+        }
+    }
+}
+
+/// Refuses to grow beyond MAX_SIZE.
+struct Output(Vec<u8>);
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.0.len() + bytes.len() > MAX_SIZE {
+            return Err(std::io::Error::other("the result is too large"));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The options of transformers.
+fn syntax() -> Result<SyntaxConfig, Error> {
+    SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()
+}
+
+fn environment() -> Result<Environment<'static>, Error> {
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::Lenient);
+    environment.set_auto_escape_callback(|_| AutoEscape::None);
+    environment.set_fuel(Some(FUEL));
+    environment.set_recursion_limit(MAX_RECURSION);
+    environment.set_formatter(|out, _, value| match value.as_str() {
+        Some(text) => {
+            charge(text.len())?;
+            out.write_str(text).map_err(Error::from)
+        }
+        None => out.write_str(&python::text_of(value)?).map_err(Error::from),
+    });
+    environment.set_unknown_method_callback(strings::call_method);
+    environment.add_function("raise_exception", |message: Value| -> Result<Value, Error> {
+        let message = python::text_of(&message)?;
+        Err(fault("raised by the template").with_source(Raised(message)))
+    });
+    environment.add_function("strftime_now", |format: String| -> Result<String, Error> {
+        charge(format.len() * 16)?;
+        Ok(strftime::format(&format, NOW.get()))
+    });
+    filters::add_to(&mut environment);
+    operators::add_to(&mut environment);
+    Ok(environment)
+}
+
+/// Line ends as jinja2 reads them. And transformers marks the assistant's text with `{% generation %}` and
+/// `{% endgeneration %}`, which print nothing: they become a `with` block, which keeps their whitespace control.
+fn preprocess(source: &str) -> String {
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source.as_str();
+    while let Some(start) = rest.find("{%") {
+        let (before, tag) = rest.split_at(start);
+        out.push_str(before);
+        let body = tag[2..].trim_start_matches(['-', '+']).trim_start();
+        let name_length = body.find(|c: char| c != '_' && !c.is_alphanumeric()).unwrap_or(body.len());
+        let (name, after) = body.split_at(name_length);
+        let closes = after.trim_start().trim_start_matches(['-', '+']).starts_with("%}");
+        let prefix = &tag[..tag.len() - body.len()];
+        out.push_str(prefix);
+        rest = body;
+        let replacement = match name {
+            "generation" => "with",
+            "endgeneration" => "endwith",
+            _ => continue,
+        };
+        if closes {
+            out.push_str(replacement);
+            rest = after;
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+fn parse_object(text: &str, what: &str) -> crate::Result<Map<String, Json>> {
+    match serde_json::from_str(text) {
+        Ok(Json::Object(object)) => Ok(object),
+        Ok(_) => Err(crate::Error::invalid(format!("{what} must be a JSON object"))),
+        Err(error) => Err(crate::Error::invalid(format!("{what} cannot be read as JSON: {error}"))),
+    }
+}
+
+/// What transformers does to a message first: keys whose value is null are dropped, and its reasoning is there under
+/// each of the names that templates know.
+fn prepare_message(message: &mut Json) {
+    let Json::Object(fields) = message else { return };
+    fields.retain(|_, value| !value.is_null());
+    let Some(reasoning) = REASONING.iter().find_map(|name| fields.get(*name)).cloned() else { return };
+    let mut prepared = Map::new();
+    prepared.insert("thinking".into(), reasoning.clone());
+    prepared.append(fields);
+    prepared.insert("reasoning_content".into(), reasoning);
+    *fields = prepared;
+}
+
+/// The words for a person: the message of raise_exception alone, otherwise what went wrong and where.
+fn to_error(error: Error) -> crate::Error {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
+    let mut is_limit = false;
+    let mut innermost = &error;
+    while let Some(current) = cause {
+        if let Some(raised) = current.downcast_ref::<Raised>() {
+            return crate::Error::invalid(raised.0.clone());
+        }
+        if let Some(inner) = current.downcast_ref::<Error>() {
+            innermost = inner;
+            if matches!(inner.kind(), ErrorKind::OutOfFuel | ErrorKind::WriteFailure) {
+                is_limit = true;
+            }
+        }
+        cause = current.source();
+    }
+    let what = match (innermost.kind(), innermost.detail()) {
+        (ErrorKind::OutOfFuel, None) => format!("takes more than {FUEL} steps"),
+        (ErrorKind::WriteFailure, _) => format!("the result is larger than {} MiB", MAX_SIZE >> 20),
+        (kind, Some(detail)) => format!("{kind}: {detail}"),
+        (kind, None) => kind.to_string(),
+    };
+    let message = match innermost.line().or(error.line()) {
+        Some(line) => format!("line {line}: {what}"),
+        None => what,
+    };
+    if is_limit { crate::Error::exhausted(message) } else { crate::Error::invalid(message) }
+}

@@ -1,0 +1,53 @@
+// Owning C++ types over the C interface in src/text/bindings. Internal to this room.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/result.h"
+#include "text/bindings/loramux_text.h"
+
+namespace loramux::text_internal {
+
+// A buffer of the library, freed on destruction.
+class Buffer {
+ public:
+  Buffer() = default;
+  explicit Buffer(loramux_buffer raw) : raw_(raw) {}
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() { loramux_text_buffer_free(raw_); }
+
+  loramux_buffer* out() { return &raw_; }
+  std::string ToString() const { return std::string(reinterpret_cast<const char*>(raw_.data), raw_.size); }
+
+ private:
+  loramux_buffer raw_{};
+};
+
+template <auto Free>
+struct Deleter {
+  template <typename T>
+  void operator()(T* handle) const {
+    Free(handle);
+  }
+};
+
+using TokenizerHandle = std::unique_ptr<loramux_tokenizer, Deleter<loramux_tokenizer_free>>;
+using DecodeStreamHandle = std::unique_ptr<loramux_decode_stream, Deleter<loramux_decode_stream_free>>;
+using TemplateHandle = std::unique_ptr<loramux_template, Deleter<loramux_template_free>>;
+
+inline const std::uint8_t* Bytes(std::string_view text) {
+  return reinterpret_cast<const std::uint8_t*>(text.data());
+}
+
+// The library's status as an Error; `where` (may be empty) is put before the message.
+Error ToError(loramux_text_status status, const Buffer& message, std::string_view where);
+
+// The whole file. Errors: not found, cannot be read, larger than 256 MiB.
+Result<std::string> ReadFile(const std::string& path);
+
+}  // namespace loramux::text_internal

@@ -1,0 +1,178 @@
+#include "text/chat_template.h"
+
+#include <array>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "text/c_interface.h"
+
+namespace loramux {
+
+using nlohmann::json;
+using text_internal::Buffer;
+using text_internal::Bytes;
+using text_internal::ReadFile;
+using text_internal::TemplateHandle;
+using text_internal::ToError;
+
+struct ChatTemplate::Impl {
+  std::string label;
+  TemplateHandle plain;
+  TemplateHandle with_tools;   // null: `plain` serves requests with tools too
+};
+
+ChatTemplate::ChatTemplate(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
+ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
+ChatTemplate::~ChatTemplate() = default;
+
+namespace {
+
+// The variables that templates know the special tokens by.
+constexpr std::array kSpecialTokens = {"bos_token", "eos_token", "unk_token",  "sep_token",
+                                       "pad_token", "cls_token", "mask_token", "additional_special_tokens"};
+
+// The sources of a model's templates.
+struct Sources {
+  std::string label;
+  std::optional<std::string> plain;
+  std::optional<std::string> with_tools;
+};
+
+// The parsed file, or null where there is none.
+Result<json> ReadJson(const std::filesystem::path& path) {
+  auto text = ReadFile(path.string());
+  if (!text.ok()) {
+    if (text.error().code == ErrorCode::kNotFound) return json();
+    return std::move(text).error();
+  }
+  json value = json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!value.is_object()) return InvalidArgument(path.string() + ": expected a JSON object", path.string());
+  return value;
+}
+
+// A token is written as text, as an AddedToken object, or as a list of either.
+json TokenText(const json& token) {
+  if (token.is_string()) return token;
+  if (token.is_object()) return token.contains("content") && token["content"].is_string() ? token["content"] : json();
+  if (!token.is_array()) return json();
+  json texts = json::array();
+  for (const json& item : token) {
+    if (json text = item.is_array() ? json() : TokenText(item); !text.is_null()) texts.push_back(std::move(text));
+  }
+  return texts;
+}
+
+json SpecialTokens(const json& config, const json& tokens_map) {
+  json tokens = json::object();
+  for (const char* name : kSpecialTokens) {
+    for (const json* source : {&config, &tokens_map}) {
+      if (!source->is_object() || !source->contains(name) || tokens.contains(name)) continue;
+      if (json text = TokenText((*source)[name]); !text.is_null()) tokens[name] = std::move(text);
+    }
+  }
+  return tokens;
+}
+
+// `chat_template` as it stands in a JSON file: text, or a list of {name, template}.
+Status TakeTemplates(const json& value, const std::string& path, Sources& sources) {
+  sources.label = path;
+  if (value.is_string()) {
+    sources.plain = value.get<std::string>();
+    return Ok{};
+  }
+  if (!value.is_array()) return InvalidArgument(path + ": chat_template must be a text or a list", path);
+  for (const json& entry : value) {
+    const auto text = [&entry](const char* key) {
+      return entry.is_object() && entry.contains(key) && entry[key].is_string() ? entry[key].get<std::string>() : "";
+    };
+    if (text("name") == "default") sources.plain = text("template");
+    if (text("name") == "tool_use") sources.with_tools = text("template");
+  }
+  if (!sources.plain) {
+    return InvalidArgument(path + ": chat_template is a list without a template named \"default\"", path);
+  }
+  return Ok{};
+}
+
+Result<Sources> FindSources(const std::filesystem::path& directory, const json& config) {
+  Sources sources;
+  const std::string path = (directory / "chat_template.jinja").string();
+  if (auto text = ReadFile(path); text.ok()) {
+    sources.label = path;
+    sources.plain = std::move(text).value();
+  } else if (text.error().code != ErrorCode::kNotFound) {
+    return std::move(text).error();
+  }
+  if (!sources.plain) {
+    const std::filesystem::path json_path = directory / "chat_template.json";
+    ASSIGN_OR_RETURN(const json file, ReadJson(json_path));
+    if (file.contains("chat_template") && !file["chat_template"].is_null()) {
+      RETURN_IF_ERROR(TakeTemplates(file["chat_template"], json_path.string(), sources));
+    }
+  }
+  if (!sources.plain && config.contains("chat_template") && !config["chat_template"].is_null()) {
+    RETURN_IF_ERROR(TakeTemplates(config["chat_template"], (directory / "tokenizer_config.json").string(), sources));
+  }
+  // Where newer versions of transformers keep the templates that are not the default.
+  if (auto text = ReadFile((directory / "additional_chat_templates" / "tool_use.jinja").string()); text.ok()) {
+    sources.with_tools = std::move(text).value();
+  }
+  return sources;
+}
+
+Result<TemplateHandle> Compile(std::string_view source, std::string_view special_tokens, const std::string& label) {
+  loramux_template* raw = nullptr;
+  Buffer error;
+  const auto status = loramux_template_parse(Bytes(source), source.size(), Bytes(special_tokens),
+                                             special_tokens.size(), &raw, error.out());
+  if (status != LORAMUX_TEXT_OK) return ToError(status, error, label);
+  return TemplateHandle(raw);
+}
+
+bool HasTools(std::string_view context_json) {
+  const json context = json::parse(context_json, nullptr, /*allow_exceptions=*/false);
+  return context.is_object() && context.contains("tools") && !context["tools"].is_null();
+}
+
+}  // namespace
+
+Result<std::optional<ChatTemplate>> ChatTemplate::Load(const std::filesystem::path& directory) {
+  ASSIGN_OR_RETURN(const json config, ReadJson(directory / "tokenizer_config.json"));
+  ASSIGN_OR_RETURN(const json tokens_map, ReadJson(directory / "special_tokens_map.json"));
+  ASSIGN_OR_RETURN(const Sources sources, FindSources(directory, config));
+  if (!sources.plain) return std::optional<ChatTemplate>();
+  const std::string special_tokens = SpecialTokens(config, tokens_map).dump(-1, ' ', false, json::error_handler_t::replace);
+  auto impl = std::make_unique<Impl>();
+  impl->label = sources.label;
+  ASSIGN_OR_RETURN(impl->plain, Compile(*sources.plain, special_tokens, sources.label));
+  if (sources.with_tools) {
+    ASSIGN_OR_RETURN(impl->with_tools, Compile(*sources.with_tools, special_tokens, sources.label + " (tool_use)"));
+  }
+  return std::optional(ChatTemplate(std::move(impl)));
+}
+
+Result<ChatTemplate> ChatTemplate::Parse(std::string_view source, std::string_view special_tokens_json,
+                                         const std::string& label) {
+  auto impl = std::make_unique<Impl>();
+  impl->label = label;
+  ASSIGN_OR_RETURN(impl->plain, Compile(source, special_tokens_json, label));
+  return ChatTemplate(std::move(impl));
+}
+
+Result<std::string> ChatTemplate::Render(std::string_view context_json, const Options& options) const {
+  const bool use_tools = impl_->with_tools != nullptr && HasTools(context_json);
+  const loramux_template* chosen = use_tools ? impl_->with_tools.get() : impl_->plain.get();
+  Buffer text, error;
+  const auto status = loramux_template_render(chosen, Bytes(context_json), context_json.size(),
+                                              options.add_generation_prompt, options.unix_seconds, text.out(),
+                                              error.out());
+  if (status == LORAMUX_TEXT_OK) return text.ToString();
+  Error failure = ToError(status, error, "");
+  // Whoever sent the request made the template fail, or run on: for a client both are its own input.
+  if (status != LORAMUX_TEXT_INTERNAL) failure.code = ErrorCode::kInvalidArgument;
+  return failure;
+}
+
+}  // namespace loramux

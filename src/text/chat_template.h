@@ -1,0 +1,46 @@
+// Renders a model's chat template exactly as transformers' apply_chat_template does.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace loramux {
+
+// Immutable after loading; thread-safe. Rendering is bounded in steps and output size, so that a hostile template
+// cannot hang or exhaust the process.
+class ChatTemplate {
+ public:
+  // From DIR: chat_template.jinja, or chat_template.json, or `chat_template` of tokenizer_config.json (a string, or a
+  // list of {name, template}: "default", and "tool_use" where tools are given). Special tokens (bos_token, eos_token,
+  // ...) come from tokenizer_config.json (a string or an AddedToken object) and special_tokens_map.json.
+  // nullopt: the model has no chat template.
+  static Result<std::optional<ChatTemplate>> Load(const std::filesystem::path& directory);
+  // `special_tokens_json` is an object such as {"bos_token": "<s>"}. `label` names the source in errors.
+  static Result<ChatTemplate> Parse(std::string_view source, std::string_view special_tokens_json,
+                                    const std::string& label);
+  ChatTemplate(ChatTemplate&&) noexcept;
+  ChatTemplate& operator=(ChatTemplate&&) noexcept;
+  ~ChatTemplate();
+
+  struct Options {
+    bool add_generation_prompt = true;
+    std::int64_t unix_seconds = 0;   // what strftime_now sees (UTC)
+  };
+  // `context_json` is a JSON object with "messages" and optionally "tools", "documents" and any other variable
+  // (chat_template_kwargs); key order is kept. raise_exception(...) of the template and any template error come back
+  // as kInvalidArgument with the template's words.
+  Result<std::string> Render(std::string_view context_json, const Options& options) const;
+
+ private:
+  struct Impl;
+  explicit ChatTemplate(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace loramux

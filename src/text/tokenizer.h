@@ -1,0 +1,50 @@
+// Tokenizer and chat template of a model directory: Hugging Face `tokenizers` and `minijinja` behind a small C
+// interface (src/text/bindings). No exception and no Rust panic crosses that interface.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+
+namespace loramux {
+
+// Immutable after loading; every method is thread-safe.
+class Tokenizer {
+ public:
+  // Reads DIR/tokenizer.json.
+  static Result<Tokenizer> Load(const std::filesystem::path& directory);
+  // Parses the text of a tokenizer.json. `label` names the source in errors.
+  static Result<Tokenizer> Parse(std::string_view json, const std::string& label);
+
+  Tokenizer(Tokenizer&&) noexcept;
+  Tokenizer& operator=(Tokenizer&&) noexcept;
+  ~Tokenizer();
+
+  // `text` must be valid UTF-8 (error otherwise).
+  Result<std::vector<TokenId>> Encode(std::string_view text, bool add_special_tokens) const;
+  // Ids outside the vocabulary are an error.
+  Result<std::string> Decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
+  // One more than the greatest id, added tokens included: every id is below it, and a few below it may be unused.
+  std::int64_t VocabSize() const;
+  // The stored form of one token ("Ġthe", "<|eos|>"); empty if there is no such id.
+  std::string IdToToken(TokenId id) const;
+  // -1 if there is no such token.
+  TokenId TokenToId(std::string_view token) const;
+  // True if the id is an added token marked special.
+  bool IsSpecial(TokenId id) const;
+
+ private:
+  friend class IncrementalDetokenizer;
+  struct Impl;
+  explicit Tokenizer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace loramux

@@ -1,0 +1,161 @@
+#include "tools/generate.h"
+
+#include <condition_variable>
+#include <cstdio>
+#include <deque>
+#include <mutex>
+
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+
+#include "text/chat_template.h"
+#include "text/detokenizer.h"
+#include "text/tokenizer.h"
+
+namespace loramux {
+namespace {
+
+// Events of the one request, handed from the engine's thread to ours.
+class EventQueue {
+ public:
+  struct Item {
+    TokenId token = -1;
+    FinishReason finish = FinishReason::kNone;
+    std::string error;
+    TimeNs now = 0, arrival = 0;
+    std::int32_t generated = 0;
+  };
+  void Push(const GenerationEvent& event) {
+    Item item{event.token == nullptr ? -1 : event.token->id, event.finish, event.error ? event.error->message : "",
+              event.now, event.arrival, event.generated_tokens};
+    {
+      const std::lock_guard lock(mutex_);
+      items_.push_back(std::move(item));
+    }
+    condition_.notify_one();
+  }
+  Item Pop() {
+    std::unique_lock lock(mutex_);
+    condition_.wait(lock, [this] { return !items_.empty(); });
+    Item item = std::move(items_.front());
+    items_.pop_front();
+    return item;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable condition_;
+  std::deque<Item> items_;
+};
+
+Result<std::vector<TokenId>> EncodePrompt(const GenerateFlags& flags, const Tokenizer& tokenizer) {
+  if (flags.raw) return tokenizer.Encode(flags.prompt, /*add_special_tokens=*/true);
+  ASSIGN_OR_RETURN(const std::optional<ChatTemplate> chat, ChatTemplate::Load(flags.runtime.model_dir));
+  if (!chat) {
+    return InvalidArgument("the model has no chat template: use --raw to complete the prompt as it is", "--raw");
+  }
+  nlohmann::ordered_json messages = nlohmann::ordered_json::array();
+  if (!flags.system.empty()) messages.push_back({{"role", "system"}, {"content", flags.system}});
+  messages.push_back({{"role", "user"}, {"content", flags.prompt}});
+  const std::string context =
+      nlohmann::ordered_json({{"messages", std::move(messages)}})
+          .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  ASSIGN_OR_RETURN(const std::string text, chat->Render(context, {.unix_seconds = OsClock().UnixSeconds()}));
+  return tokenizer.Encode(text, /*add_special_tokens=*/false);
+}
+
+// Prints the answer as it comes. Returns false if it ended with an error.
+Status StreamAnswer(const GenerateFlags& flags, const Tokenizer& tokenizer, Engine& engine, RequestId id,
+                    EventQueue& events) {
+  IncrementalDetokenizer detokenizer(tokenizer, /*skip_special_tokens=*/true);
+  StopStringMatcher stops(flags.stop, /*include_stop=*/false);
+  TimeNs first = 0;
+  const auto print = [](const std::string& text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  };
+  while (true) {
+    const EventQueue::Item item = events.Pop();
+    if (item.finish == FinishReason::kError) return Internal(item.error);
+    bool stopped = false;
+    if (item.token >= 0) {
+      if (first == 0) first = item.now;
+      ASSIGN_OR_RETURN(const std::string piece, detokenizer.Push(item.token));
+      const StopStringMatcher::Output output = stops.Push(piece);
+      print(output.text);
+      stopped = output.stopped;
+    }
+    if (stopped) engine.Cancel(id);
+    if (!stopped && item.finish == FinishReason::kNone) continue;
+    if (!stopped) {
+      ASSIGN_OR_RETURN(const std::string rest, detokenizer.Finish());
+      print(stops.Push(rest).text + stops.Finish());
+    }
+    print("\n");
+    const double decode_seconds = static_cast<double>(item.now - first) / kNsPerSecond;
+    fmt::print(stderr, "[{} tokens, TTFT {:.1f} ms, {:.1f} tokens/s]\n", item.generated,
+               static_cast<double>(first == 0 ? 0 : first - item.arrival) / kNsPerMs,
+               item.generated > 1 && decode_seconds > 0 ? (item.generated - 1) / decode_seconds : 0.0);
+    return Ok{};
+  }
+}
+
+Status Generate(const GenerateFlags& flags) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime, StartRuntime(flags.runtime));
+  ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(flags.runtime.model_dir));
+  EventQueue events;   // outlives the engine's thread: Stop is called before it goes
+  GenerationRequest request;
+  ASSIGN_OR_RETURN(request.prompt, EncodePrompt(flags, tokenizer));
+  if (!flags.lora.empty()) {
+    ASSIGN_OR_RETURN(const auto version, runtime->registry().Resolve(flags.lora));
+    if (version != nullptr) request.adapter = version->generation;
+  }
+  request.sampling.temperature = flags.temperature;
+  request.sampling.top_k = flags.top_k;
+  request.sampling.top_p = flags.top_p;
+  request.sampling.min_p = flags.min_p;
+  request.sampling.repetition_penalty = flags.repetition_penalty;
+  request.sampling.seed = flags.seed;
+  request.max_tokens = flags.max_tokens;
+  request.ignore_eos = flags.ignore_eos;
+  request.on_event = [&events](const GenerationEvent& event) { events.Push(event); };
+  runtime->Start();
+  const Status status = [&]() -> Status {
+    ASSIGN_OR_RETURN(const RequestId id, runtime->engine().Submit(std::move(request)));
+    return StreamAnswer(flags, tokenizer, runtime->engine(), id, events);
+  }();
+  runtime->Stop();
+  return status;
+}
+
+}  // namespace
+
+void AddGenerateFlags(CLI::App& command, GenerateFlags& flags) {
+  AddRuntimeFlags(command, flags.runtime);
+  flags.runtime.log_level = "warn";
+  const std::string sampling = "Sampling";
+  command.add_option("-p,--prompt", flags.prompt, "The user's message (or, with --raw, the text to go on with)")
+      ->required();
+  command.add_option("--lora", flags.lora, "Adapter to answer with, by its name in --lora-modules or --adapter-dir");
+  command.add_option("--system", flags.system, "System message of the chat");
+  command.add_flag("--raw", flags.raw, "Complete the prompt as it is, without the chat template");
+  command.add_option("-n,--max-tokens", flags.max_tokens, "Tokens to generate (default: as many as fit)")
+      ->group(sampling);
+  command.add_option("--temperature", flags.temperature, "0: greedy")->group(sampling)->capture_default_str();
+  command.add_option("--top-k", flags.top_k, "0: off")->group(sampling)->capture_default_str();
+  command.add_option("--top-p", flags.top_p)->group(sampling)->capture_default_str();
+  command.add_option("--min-p", flags.min_p)->group(sampling)->capture_default_str();
+  command.add_option("--repetition-penalty", flags.repetition_penalty)->group(sampling)->capture_default_str();
+  command.add_option("--seed", flags.seed)->group(sampling)->capture_default_str();
+  command.add_option("--stop", flags.stop, "Texts that end the answer")->group(sampling);
+  command.add_flag("--ignore-eos", flags.ignore_eos, "Go on after the end-of-sequence token")->group(sampling);
+}
+
+int RunGenerate(const GenerateFlags& flags) {
+  const Status status = Generate(flags);
+  if (status.ok()) return 0;
+  fmt::print(stderr, "loramux generate: {}\n", status.error().message);
+  return 1;
+}
+
+}  // namespace loramux

@@ -1,0 +1,269 @@
+#include "tools/inspect.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include <fmt/core.h>
+#include <fmt/format.h>
+
+#include "adapter/layout.h"
+#include "base/bytes.h"
+#include "formats/adapter_config.h"
+#include "formats/message.h"
+#include "formats/model_config.h"
+#include "formats/safetensors.h"
+#include "memory/page_geometry.h"
+
+namespace loramux {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+void Add(Report& report, std::string key, std::string label, ordered_json value, std::string text) {
+  report.push_back({std::move(key), std::move(value), std::move(label), std::move(text)});
+}
+void AddText(Report& report, std::string key, std::string label, const std::string& text) {
+  Add(report, std::move(key), std::move(label), text, text);
+}
+void AddCount(Report& report, std::string key, std::string label, std::int64_t count) {
+  Add(report, std::move(key), std::move(label), count, std::to_string(count));
+}
+void AddBytes(Report& report, std::string key, std::string label, std::int64_t bytes) {
+  Add(report, std::move(key), std::move(label), bytes, FormatBytes(bytes));
+}
+
+// 1100048384 -> "1.10 billion", 49968 -> "49,968".
+std::string LargeCount(std::int64_t count) {
+  if (count >= 1'000'000'000) return fmt::format("{:.2f} billion", static_cast<double>(count) / 1e9);
+  if (count >= 1'000'000) return fmt::format("{:.1f} million", static_cast<double>(count) / 1e6);
+  return WithSeparators(static_cast<std::uint64_t>(count));
+}
+
+// {0, 1, 2, 5} -> "0-2, 5".
+std::string Ranges(const std::set<std::int64_t>& numbers) {
+  std::string text;
+  for (auto it = numbers.begin(); it != numbers.end();) {
+    const std::int64_t first = *it;
+    std::int64_t last = first;
+    while (++it != numbers.end() && *it == last + 1) last = *it;
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", first);
+    if (last > first) text += fmt::format("-{}", last);
+  }
+  return text;
+}
+
+template <typename Value>
+std::string Joined(const std::set<Value>& values) {
+  return fmt::format("{}", fmt::join(values, ", "));
+}
+
+// Stored tensors by element type: how many elements and bytes.
+struct StoredTotals {
+  std::map<std::string, std::int64_t> elements;
+  std::int64_t bytes = 0;
+
+  void Add(const StoredTensor& tensor) {
+    elements[DTypeName(tensor.dtype)] += tensor.ElementCount();
+    bytes += static_cast<std::int64_t>(tensor.data.size());
+  }
+  void AddTo(Report& report) const {
+    std::int64_t parameters = 0;
+    std::string text;
+    for (const auto& [dtype, count] : elements) {
+      parameters += count;
+      text +=
+          fmt::format("{}{}{}", text.empty() ? "" : ", ", dtype, elements.size() > 1 ? ": " + LargeCount(count) : "");
+    }
+    loramux::Add(report, "parameters", "parameters", parameters, LargeCount(parameters));
+    loramux::Add(report, "dtypes", "element types", elements, text);
+    AddBytes(report, "weight_bytes", "weights", bytes);
+  }
+};
+
+std::string DescribeRope(const RopeConfig& rope) {
+  const std::string theta = fmt::format("theta {}", rope.theta);
+  switch (rope.scaling) {
+    case RopeConfig::Scaling::kNone: return theta;
+    case RopeConfig::Scaling::kLinear: return theta + fmt::format(", linear scaling by {:g}", rope.factor);
+    case RopeConfig::Scaling::kDynamic: return theta + fmt::format(", dynamic scaling by {:g}", rope.factor);
+    case RopeConfig::Scaling::kLlama3:
+      return theta + fmt::format(", llama3 scaling by {:g} beyond {}", rope.factor, rope.original_max_position);
+  }
+  return theta;
+}
+
+void AddSlidingWindows(Report& report, const ModelConfig& config) {
+  std::set<std::int64_t> windows, layers;
+  for (std::size_t layer = 0; layer < config.sliding_window.size(); ++layer) {
+    if (config.sliding_window[layer] == 0) continue;
+    windows.insert(config.sliding_window[layer]);
+    layers.insert(static_cast<std::int64_t>(layer));
+  }
+  Add(report, "sliding_window", "sliding window", config.sliding_window,
+      windows.empty() ? "none" : Joined(windows) + " in layers " + Ranges(layers));
+}
+
+void AddShapes(Report& report, const ModelConfig& config) {
+  AddCount(report, "hidden_size", "hidden size", config.hidden_size);
+  AddCount(report, "num_layers", "layers", config.num_layers);
+  AddCount(report, "num_heads", "query heads", config.num_heads);
+  AddCount(report, "num_kv_heads", "key/value heads", config.num_kv_heads);
+  AddCount(report, "head_dim", "head size", config.head_dim);
+  AddCount(report, "intermediate_size", "feed-forward size", config.intermediate_size);
+  AddCount(report, "vocab_size", "vocabulary", config.vocab_size);
+  AddCount(report, "max_position", "positions", config.max_position);
+  AddText(report, "rope", "rotary embedding", DescribeRope(config.rope));
+  AddSlidingWindows(report, config);
+  Add(report, "tie_word_embeddings", "tied embeddings", config.tie_word_embeddings,
+      config.tie_word_embeddings ? "yes" : "no");
+  Add(report, "eos_token_ids", "end tokens", config.eos_token_ids,
+      fmt::format("{}", fmt::join(config.eos_token_ids, ", ")));
+}
+
+// The type that the runtime takes for keys, values and adapters unless told otherwise: that of the output layer.
+DType BaseDType(const TensorFile& tensors) {
+  const StoredTensor* head = tensors.Find("lm_head.weight");
+  if (head == nullptr) head = tensors.Find("model.embed_tokens.weight");
+  return head != nullptr && IsWeightDType(head->dtype) ? head->dtype : DType::kF32;
+}
+
+void AddPages(Report& report, const PageGeometry& geometry) {
+  AddText(report, "kv_dtype", "keys and values as", DTypeName(geometry.kv.dtype));
+  AddBytes(report, "kv_bytes_per_token", "bytes a token", static_cast<std::int64_t>(geometry.kv.BytesPerToken()));
+  AddCount(report, "page_tokens", "tokens a page", geometry.kv.page_tokens);
+  AddBytes(report, "page_bytes", "page", geometry.page_bytes);
+}
+
+Result<Report> InspectModel(const fs::path& directory) {
+  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(directory));
+  ASSIGN_OR_RETURN(const TensorFile tensors, TensorFile::OpenModelDirectory(directory));
+  Report report;
+  AddText(report, "kind", "kind", "model");
+  AddText(report, "path", "path", directory.string());
+  AddText(report, "family", "family", ModelFamilyName(config.family));
+  StoredTotals totals;
+  for (const StoredTensor& tensor : tensors.tensors()) totals.Add(tensor);
+  totals.AddTo(report);
+  AddCount(report, "files", "files", static_cast<std::int64_t>(tensors.files().size()));
+  AddShapes(report, config);
+  AddPages(report, ChoosePageGeometry(config, BaseDType(tensors)));
+  return report;
+}
+
+void AddTrainedOn(Report& report, const AdapterFile& adapter) {
+  const std::string& name = adapter.config.base_model_name;   // untrusted: no control characters to a terminal
+  Add(report, "base_model_name", "trained on", name, name.empty() ? "not stated" : Printable(name));
+}
+
+void AddModules(Report& report, const AdapterFile& adapter) {
+  std::set<std::int64_t> layers;
+  std::set<std::int32_t> ranks;
+  std::set<float> scales;
+  std::set<LoraTarget> targets;
+  StoredTotals totals;
+  for (const LoraModule& module : adapter.modules) {
+    if (module.target != LoraTarget::kLmHead) layers.insert(module.layer);
+    ranks.insert(module.rank);
+    scales.insert(module.scale);
+    targets.insert(module.target);
+    totals.Add(*module.a);
+    totals.Add(*module.b);
+  }
+  std::vector<std::string> names;
+  for (const LoraTarget target : targets) names.push_back(LoraTargetName(target));
+  Add(report, "ranks", ranks.size() == 1 ? "rank" : "ranks", ranks, Joined(ranks));
+  Add(report, "lora_alpha", "alpha", adapter.config.lora_alpha,
+      fmt::format("{:g}{}", adapter.config.lora_alpha, adapter.config.use_rslora ? " (rsLoRA)" : ""));
+  Add(report, "scales", scales.size() == 1 ? "scale" : "scales", scales, Joined(scales));
+  Add(report, "targets", "targets", names, fmt::format("{}", fmt::join(names, ", ")));
+  Add(report, "layers", "layers", layers, layers.empty() ? "none" : Ranges(layers));
+  AddCount(report, "modules", "modules", static_cast<std::int64_t>(adapter.modules.size()));
+  totals.AddTo(report);
+}
+
+// What the adapter takes in the pool of its base model.
+Status AddResidency(Report& report, const AdapterFile& adapter, const ModelConfig& base, DType base_dtype) {
+  const PageGeometry geometry = ChoosePageGeometry(base, base_dtype);
+  const DType dtype = ChooseAdapterDType(adapter, base_dtype);
+  ASSIGN_OR_RETURN(const AdapterLayout layout,
+                   LayoutAdapter(ModuleShapes(adapter), dtype, static_cast<std::size_t>(geometry.page_bytes)));
+  AddText(report, "memory_dtype", "in memory as", DTypeName(dtype));
+  AddCount(report, "pages", "pages", layout.pages);
+  AddBytes(report, "page_bytes", "page", geometry.page_bytes);
+  AddBytes(report, "memory_bytes", "memory", layout.pages * geometry.page_bytes);
+  return Ok{};
+}
+
+Result<Report> InspectAdapter(const fs::path& directory, const fs::path& base) {
+  Report report;
+  AddText(report, "kind", "kind", "adapter");
+  AddText(report, "path", "path", directory.string());
+  if (base.empty()) {
+    ASSIGN_OR_RETURN(const AdapterFile adapter, OpenAdapterWithoutBase(directory));
+    AddTrainedOn(report, adapter);
+    AddModules(report, adapter);
+    AddText(report, "digest", "digest", adapter.digest);
+    return report;
+  }
+  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(base));
+  ASSIGN_OR_RETURN(const TensorFile tensors, TensorFile::OpenModelDirectory(base));
+  ASSIGN_OR_RETURN(const AdapterFile adapter, OpenAdapter(directory, config));
+  AddTrainedOn(report, adapter);
+  AddText(report, "base", "checked against", base.string());
+  AddModules(report, adapter);
+  AddText(report, "digest", "digest", adapter.digest);
+  RETURN_IF_ERROR(AddResidency(report, adapter, config, BaseDType(tensors)));
+  return report;
+}
+
+}  // namespace
+
+Result<Report> Inspect(const InspectFlags& flags) {
+  const fs::path directory = flags.directory;
+  std::error_code ignored;
+  if (fs::exists(directory / "adapter_config.json", ignored)) return InspectAdapter(directory, flags.base);
+  if (fs::exists(directory / "config.json", ignored)) {
+    if (flags.base.empty()) return InspectModel(directory);
+    return InvalidArgument("--base is for adapters, but " + directory.string() + " holds a model", "--base");
+  }
+  return NotFound(directory.string() + ": expected a model directory (with config.json) or an adapter directory (with "
+                  "adapter_config.json), found neither");
+}
+
+std::string ReportAsJson(const Report& report) {
+  ordered_json object = ordered_json::object();
+  for (const ReportLine& line : report) object[line.key] = line.value;
+  return object.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+std::string ReportAsTable(const Report& report) {
+  std::size_t width = 0;
+  for (const ReportLine& line : report) width = std::max(width, line.label.size());
+  std::string table;
+  for (const ReportLine& line : report) table += fmt::format("{:<{}}  {}\n", line.label, width, line.text);
+  return table;
+}
+
+void AddInspectFlags(CLI::App& command, InspectFlags& flags) {
+  command.add_option("directory", flags.directory, "A model directory (Hugging Face) or an adapter directory (PEFT)")
+      ->required();
+  command.add_option("--base", flags.base,
+                     "Check an adapter against this model directory, and say what it takes in memory");
+  command.add_flag("--json", flags.json, "Print one JSON object, with numbers as numbers");
+}
+
+int RunInspect(const InspectFlags& flags) {
+  const auto report = Inspect(flags);
+  if (!report.ok()) {
+    fmt::print(stderr, "loramux inspect: {}\n", report.error().message);
+    return 1;
+  }
+  fmt::print("{}", flags.json ? ReportAsJson(*report) : ReportAsTable(*report));
+  return 0;
+}
+
+}  // namespace loramux

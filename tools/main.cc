@@ -1,0 +1,38 @@
+// The program: `loramux serve | generate | inspect`.
+#include <CLI/CLI.hpp>
+#include <fmt/core.h>
+
+#include "tools/generate.h"
+#include "tools/inspect.h"
+#include "tools/serve.h"
+
+int main(int argc, char** argv) {
+  CLI::App app{"loramux: one base model, thousands of LoRA adapters, one server"};
+  app.require_subcommand(1);
+  app.set_version_flag("--version", LORAMUX_VERSION);
+  app.footer("Examples:\n"
+             "  loramux serve demo/model --adapter-dir demo/adapters\n"
+             "  loramux generate demo/model --adapter-dir demo/adapters --lora reverse -p hello\n"
+             "  loramux inspect demo/model\n"
+             "  loramux inspect demo/adapters/reverse --base demo/model\n"
+             "Each command explains itself: loramux COMMAND --help");
+  int status = 0;
+
+  loramux::ServeFlags serve;
+  CLI::App* serve_command = app.add_subcommand("serve", "Serve a base model and its adapters behind an OpenAI-compatible API");
+  loramux::AddServeFlags(*serve_command, serve);
+  serve_command->callback([&] { status = loramux::RunServe(serve); });
+
+  loramux::GenerateFlags generate;
+  CLI::App* generate_command = app.add_subcommand("generate", "Answer one prompt, without a server");
+  loramux::AddGenerateFlags(*generate_command, generate);
+  generate_command->callback([&] { status = loramux::RunGenerate(generate); });
+
+  loramux::InspectFlags inspect;
+  CLI::App* inspect_command = app.add_subcommand("inspect", "What is in a model or adapter directory");
+  loramux::AddInspectFlags(*inspect_command, inspect);
+  inspect_command->callback([&] { status = loramux::RunInspect(inspect); });
+
+  CLI11_PARSE(app, argc, argv);
+  return status;
+}

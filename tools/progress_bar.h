@@ -1,0 +1,25 @@
+// A progress bar on stderr for work that takes long enough for a person to wonder.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace loramux {
+
+// Draws on a terminal only, at most once per percent; elsewhere it prints nothing. Not thread-safe.
+class ProgressBar {
+ public:
+  // Amounts are shown divided by `scale`, with `unit`.
+  ProgressBar(std::string title, std::string unit, std::int64_t scale);
+  void Update(std::int64_t done, std::int64_t total);
+  // Clears the line.
+  void Finish();
+
+ private:
+  std::string title_, unit_;
+  std::int64_t scale_;
+  std::int64_t last_percent_ = -1;
+  bool terminal_;
+};
+
+}  // namespace loramux

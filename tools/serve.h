@@ -1,0 +1,24 @@
+// `loramux serve`: the server.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "server/http_options.h"
+#include "tools/runtime_flags.h"
+
+namespace loramux {
+
+struct ServeFlags {
+  RuntimeFlags runtime;
+  HttpServerOptions http;
+  std::string max_body_size = "16MiB";
+  double drain_timeout_seconds = 30;
+  std::uint64_t seed = 0;   // of requests that bring none; 0: from the clock
+};
+
+void AddServeFlags(CLI::App& command, ServeFlags& flags);
+// Serves until SIGINT or SIGTERM, then drains. Returns the process's exit status.
+int RunServe(const ServeFlags& flags);
+
+}  // namespace loramux
