@@ -1,0 +1,115 @@
+// What planning a step costs: 256 running and 1,000 queued requests over 200 adapters, in the steady state (every
+// running request decodes, finished ones are replaced). Counts heap allocations inside Plan and Commit too.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <new>
+
+#include "base/prng.h"
+#include "schedule/scheduler.h"
+
+namespace {
+std::atomic<bool> counting{false};
+std::atomic<long> allocations{0};
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  if (counting.load(std::memory_order_relaxed)) allocations.fetch_add(1, std::memory_order_relaxed);
+  if (void* memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace loramux {
+namespace {
+
+constexpr int kAdapters = 200, kRunning = 256, kQueued = 1000, kSteps = 20000, kWarmUp = 2000;
+constexpr std::int64_t kPageBytes = 64;
+
+struct World {
+  VirtualClock clock;
+  std::unique_ptr<PagePool> device = std::move(PagePool::Create("device", 40000 * kPageBytes, kPageBytes)).value();
+  ModeledTransfer transfer{&clock, {.latency_ns = 1000}, {.latency_ns = 1000}};
+  ResidencyManager residency{device.get(), nullptr, &transfer};
+  std::unique_ptr<EvictionPolicy> policy = std::move(MakeEvictionPolicy("lru")).value();
+  Scheduler scheduler{{.max_running = kRunning, .max_batch_tokens = 512, .prefill_chunk = 256}, device.get(),
+                      &residency, policy.get()};
+  std::deque<Request> requests;
+  Prng prng{1};
+
+  void AddRequest() {
+    Request& request = requests.emplace_back();
+    request.id = RequestId{requests.size()};
+    request.adapter = AdapterGeneration{static_cast<std::uint32_t>(prng.NextBelow(kAdapters + 1))};
+    request.prompt_tokens = 100 + static_cast<std::int32_t>(prng.NextBelow(400));
+    request.max_total_tokens = request.prompt_tokens + 100 + static_cast<std::int32_t>(prng.NextBelow(400));
+    request.tokens.reserve(static_cast<std::size_t>(request.max_total_tokens));
+    request.tokens.assign(static_cast<std::size_t>(request.prompt_tokens), 1);
+    request.pages.reserve(80);
+    request.page_table.reserve(80);
+    scheduler.Add(&request);
+  }
+};
+
+void Run() {
+  World w;
+  for (std::uint32_t g = 1; g <= kAdapters; ++g) {
+    auto version = std::make_shared<AdapterVersion>();
+    version->generation = AdapterGeneration{g};
+    version->layout.pages = 20 + static_cast<std::int64_t>(g % 60);
+    w.residency.Add(std::move(version));
+  }
+  for (int i = 0; i < kRunning + kQueued; ++i) w.AddRequest();
+  std::vector<double> microseconds;
+  std::vector<ResidencyManager::LoadFailure> failures;
+  std::vector<Request*> finished;
+  long counted = 0;
+  for (int step = 0; step < kSteps; ++step) {
+    w.clock.Advance(20 * kNsPerMs);
+    w.residency.Poll(w.clock.Now(), failures);
+    const bool measured = step >= kWarmUp;
+    allocations = 0;
+    counting = measured;
+    const auto begin = std::chrono::steady_clock::now();
+    const StepPlan& plan = w.scheduler.Plan(w.clock.Now());
+    w.scheduler.Commit(w.clock.Now());
+    const auto end = std::chrono::steady_clock::now();
+    counting = false;
+    if (measured) {
+      microseconds.push_back(std::chrono::duration<double, std::micro>(end - begin).count());
+      counted += allocations;
+    }
+    finished.clear();
+    for (const PlannedChunk& chunk : plan.chunks) {
+      w.scheduler.Advance(chunk.request, chunk.num_tokens);
+      if (!chunk.samples) continue;
+      chunk.request->tokens.push_back(1);
+      if (static_cast<std::int32_t>(chunk.request->tokens.size()) == chunk.request->max_total_tokens) {
+        finished.push_back(chunk.request);
+      }
+    }
+    for (Request* request : finished) {
+      w.scheduler.Remove(request, w.clock.Now());
+      w.AddRequest();
+    }
+  }
+  std::sort(microseconds.begin(), microseconds.end());
+  const auto at = [&](double q) { return microseconds[static_cast<std::size_t>(q * static_cast<double>(microseconds.size() - 1))]; };
+  std::printf("planning a step at %zu running, %zu queued, %d adapters, %zu steps:\n", w.scheduler.running().size(),
+              w.scheduler.waiting().size(), kAdapters, microseconds.size());
+  std::printf("  p50 %.1f us (target 20), p90 %.1f us, p99 %.1f us (target 50), max %.1f us\n", at(0.5), at(0.9), at(0.99),
+              microseconds.back());
+  std::printf("  heap allocations in Plan and Commit: %ld in %zu steps\n", counted, microseconds.size());
+}
+
+}  // namespace
+}  // namespace loramux
+
+int main() {
+  loramux::Run();
+  return 0;
+}

@@ -1,0 +1,82 @@
+#include "bench/random_adapter.h"
+
+#include <bit>
+#include <fstream>
+
+#include "base/prng.h"
+
+namespace loramux {
+namespace {
+
+const char* ModuleParent(LoraTarget target) {
+  switch (target) {
+    case LoraTarget::kGate:
+    case LoraTarget::kUp:
+    case LoraTarget::kDown: return "mlp.";
+    default: return "self_attn.";
+  }
+}
+
+struct Tensor {
+  std::string name;
+  std::int64_t rows, columns;
+};
+
+std::vector<Tensor> Tensors(const ModelConfig& model, std::int32_t rank, const std::vector<LoraTarget>& targets) {
+  std::vector<Tensor> tensors;
+  for (std::int64_t layer = 0; layer < model.num_layers; ++layer) {
+    for (const LoraTarget target : targets) {
+      const std::string base = "base_model.model.model.layers." + std::to_string(layer) + "." + ModuleParent(target) +
+                               LoraTargetName(target);
+      const LinearShape shape = TargetShape(model, target);
+      tensors.push_back({base + ".lora_A.weight", rank, shape.in});
+      tensors.push_back({base + ".lora_B.weight", shape.out, rank});
+    }
+  }
+  return tensors;
+}
+
+}  // namespace
+
+Status WriteRandomAdapter(const std::filesystem::path& directory, const ModelConfig& model, std::int32_t rank,
+                          const std::vector<LoraTarget>& targets, std::uint64_t seed) {
+  std::filesystem::create_directories(directory);
+  std::string modules;
+  for (const LoraTarget target : targets) modules += (modules.empty() ? "\"" : ",\"") + std::string(LoraTargetName(target)) + "\"";
+  std::ofstream config(directory / "adapter_config.json");
+  config << "{\"peft_type\":\"LORA\",\"r\":" << rank << ",\"lora_alpha\":" << rank << ",\"target_modules\":[" << modules
+         << "]}\n";
+
+  const std::vector<Tensor> tensors = Tensors(model, rank, targets);
+  std::string header = "{";
+  std::int64_t offset = 0;
+  for (const Tensor& tensor : tensors) {
+    const std::int64_t end = offset + tensor.rows * tensor.columns * 2;
+    header += (offset == 0 ? "\"" : ",\"") + tensor.name + "\":{\"dtype\":\"BF16\",\"shape\":[" +
+              std::to_string(tensor.rows) + "," + std::to_string(tensor.columns) + "],\"data_offsets\":[" +
+              std::to_string(offset) + "," + std::to_string(end) + "]}";
+    offset = end;
+  }
+  header += "}";
+  std::ofstream file(directory / "adapter_model.safetensors", std::ios::binary);
+  const std::uint64_t header_bytes = header.size();
+  file.write(reinterpret_cast<const char*>(&header_bytes), sizeof(header_bytes));
+  file.write(header.data(), static_cast<std::streamsize>(header.size()));
+  Prng prng(seed);
+  std::vector<std::uint16_t> row;
+  for (const Tensor& tensor : tensors) {
+    row.resize(static_cast<std::size_t>(tensor.columns));
+    for (std::int64_t r = 0; r < tensor.rows; ++r) {
+      for (std::uint16_t& value : row) {
+        const float random = static_cast<float>(prng.NextDouble() - 0.5) * 0.02f;
+        value = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(random) >> 16);
+      }
+      file.write(reinterpret_cast<const char*>(row.data()), static_cast<std::streamsize>(row.size() * 2));
+    }
+  }
+  file.close();
+  if (!file) return IoError("cannot write " + directory.string());
+  return Ok{};
+}
+
+}  // namespace loramux

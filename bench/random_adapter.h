@@ -1,0 +1,18 @@
+// Writes PEFT adapters with random weights, for benchmarks.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "formats/adapter_config.h"
+
+namespace loramux {
+
+// Makes DIR with adapter_config.json and adapter_model.safetensors (bf16), rank `rank` on the given targets of every
+// layer. Deterministic in `seed`.
+Status WriteRandomAdapter(const std::filesystem::path& directory, const ModelConfig& model, std::int32_t rank,
+                          const std::vector<LoraTarget>& targets, std::uint64_t seed);
+
+}  // namespace loramux

@@ -1,0 +1,221 @@
+// The whole engine on synthetic bf16 models, against the machine's own limits measured in the same run: single-stream
+// decode against the read bandwidth, prefill against the multiply-add peak, 16 streams with 16 different adapters
+// against the same 16 without and against one stream.
+#include <algorithm>
+#include <condition_variable>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <mutex>
+
+#include <CLI/CLI.hpp>
+#include <unistd.h>
+
+#include "bench/machine_limits.h"
+#include "bench/random_adapter.h"
+#include "engine/runtime.h"
+
+namespace loramux {
+namespace {
+
+ModelConfig Shape160M() {
+  ModelConfig config;
+  config.hidden_size = 768;
+  config.num_layers = 12;
+  config.num_heads = config.num_kv_heads = 12;
+  config.head_dim = 64;
+  config.intermediate_size = 2048;
+  config.vocab_size = 32000;
+  config.max_position = 2048;
+  config.sliding_window.assign(12, 0);
+  return config;
+}
+
+ModelConfig ShapeTinyLlama() {
+  ModelConfig config;
+  config.hidden_size = 2048;
+  config.num_layers = 22;
+  config.num_heads = 32;
+  config.num_kv_heads = 4;
+  config.head_dim = 64;
+  config.intermediate_size = 5632;
+  config.vocab_size = 32000;
+  config.max_position = 2048;
+  config.sliding_window.assign(22, 0);
+  return config;
+}
+
+// Weights that a token's step reads: all layers and the output head.
+std::int64_t StepWeights(const ModelConfig& c) {
+  const std::int64_t layer = c.hidden_size * (c.QDim() + 2 * c.KvDim()) + c.QDim() * c.hidden_size +
+                             3 * c.hidden_size * c.intermediate_size;
+  return c.num_layers * layer + c.vocab_size * c.hidden_size;
+}
+
+// Multiply-adds x 2 of a prompt of `tokens` tokens with the logits of the last.
+double PrefillFlops(const ModelConfig& c, std::int64_t tokens) {
+  const double layers = static_cast<double>(StepWeights(c) - c.vocab_size * c.hidden_size);
+  const double attention = 2.0 * static_cast<double>(c.num_layers * c.QDim()) * static_cast<double>(tokens) *
+                           static_cast<double>(tokens + 1) / 2;
+  return 2 * (layers * static_cast<double>(tokens) + attention + static_cast<double>(c.vocab_size * c.hidden_size));
+}
+
+struct Measured {
+  double ttft_seconds = 0;          // mean
+  double decode_tokens_per_second = 0;   // of all streams, from the last first token to the first end
+  double total_tokens_per_second = 0;    // generated, from submission to the last end
+};
+
+struct Stream {
+  AdapterGeneration adapter = kBaseModel;
+  TimeNs first = 0, end = 0, arrival = 0;
+};
+
+// Runs all streams at once; every one generates exactly `output` tokens.
+Measured RunStreams(Runtime& runtime, std::vector<Stream> streams, std::int64_t prompt, std::int32_t output) {
+  std::mutex mutex;
+  std::condition_variable condition;
+  std::size_t open = streams.size();
+  for (std::size_t i = 0; i < streams.size(); ++i) {
+    GenerationRequest request;
+    for (std::int64_t t = 0; t < prompt; ++t) {
+      request.prompt.push_back(static_cast<TokenId>((t * 37 + static_cast<std::int64_t>(i) * 101 + 5) % 32000));
+    }
+    request.adapter = streams[i].adapter;
+    request.sampling.temperature = 0;
+    request.max_tokens = output;
+    request.ignore_eos = true;
+    request.on_event = [&, i](const GenerationEvent& event) {
+      const std::lock_guard lock(mutex);
+      if (streams[i].first == 0) streams[i].first = event.now;
+      streams[i].arrival = event.arrival;
+      if (event.finish == FinishReason::kNone) return;
+      CHECK(event.finish == FinishReason::kLength);
+      streams[i].end = event.now;
+      if (--open == 0) condition.notify_one();
+    };
+    CHECK(runtime.engine().Submit(std::move(request)).ok());
+  }
+  std::unique_lock lock(mutex);
+  condition.wait(lock, [&] { return open == 0; });
+  Measured measured;
+  TimeNs begin = streams[0].arrival, last_first = 0, last_end = 0;
+  for (const Stream& stream : streams) {
+    measured.ttft_seconds += static_cast<double>(stream.first - stream.arrival) / kNsPerSecond;
+    begin = std::min(begin, stream.arrival);
+    last_first = std::max(last_first, stream.first);
+    last_end = std::max(last_end, stream.end);
+  }
+  const double count = static_cast<double>(streams.size());
+  measured.ttft_seconds /= count;
+  measured.decode_tokens_per_second =
+      count * (output - 1) / (static_cast<double>(last_end - last_first) / kNsPerSecond);
+  measured.total_tokens_per_second = count * output / (static_cast<double>(last_end - begin) / kNsPerSecond);
+  return measured;
+}
+
+Measured Best(int repetitions, const std::function<Measured()>& run) {
+  Measured best = run();
+  for (int i = 1; i < repetitions; ++i) {
+    const Measured next = run();
+    best.ttft_seconds = std::min(best.ttft_seconds, next.ttft_seconds);
+    best.decode_tokens_per_second = std::max(best.decode_tokens_per_second, next.decode_tokens_per_second);
+    best.total_tokens_per_second = std::max(best.total_tokens_per_second, next.total_tokens_per_second);
+  }
+  return best;
+}
+
+struct Flags {
+  std::string shape = "all";
+  int threads = 2, repetitions = 3;
+  std::int32_t output = 64;
+};
+
+void Row(const char* what, double value, const char* unit, double ratio, const char* of, double target) {
+  std::printf("  %-46s %9.1f %-8s %6.2f %-28s target %.2f %s\n", what, value, unit, ratio, of, target,
+              ratio >= target ? "met" : "MISSED");
+}
+
+void BenchShape(const char* name, const ModelConfig& config, const Flags& flags) {
+  std::printf("\n%s: hidden %lld, %lld layers, ffn %lld, vocabulary %lld; bf16, %d threads\n", name,
+              static_cast<long long>(config.hidden_size), static_cast<long long>(config.num_layers),
+              static_cast<long long>(config.intermediate_size), static_cast<long long>(config.vocab_size), flags.threads);
+  const std::int64_t weight_bytes = StepWeights(config) * 2;
+  double bandwidth = 0, peak = 0;
+  const auto measure_limits = [&] {
+    ThreadPool pool(flags.threads);
+    bandwidth = std::max(bandwidth, ReadBandwidth(pool, weight_bytes, 5));
+    peak = std::max(peak, FmaPeak(pool, 5));
+  };
+  measure_limits();
+
+  RuntimeOptions options;
+  options.threads = flags.threads;
+  options.device_memory = std::int64_t{3} << 30;
+  options.host_memory = 0;
+  options.scheduler.prefill_chunk = 512;
+  options.base_names = {"base"};
+  auto runtime = std::move(Runtime::Create(
+      std::make_unique<Model>(config, RandomModelWeights(config, DType::kBF16, 1)), options)).value();
+  const std::filesystem::path directory =
+      std::filesystem::temp_directory_path() / ("loramux-bench-" + std::to_string(getpid()));
+  constexpr std::int32_t kRanks[] = {8, 16, 32, 64, 128};
+  std::vector<Stream> base(16), adapted(16);
+  std::int64_t rank_sum = 0, adapter_bytes = 0;
+  for (std::size_t i = 0; i < adapted.size(); ++i) {
+    const std::int32_t rank = kRanks[i % std::size(kRanks)];
+    rank_sum += rank;
+    const auto path = directory / std::to_string(i);
+    CHECK(WriteRandomAdapter(path, config, rank, {LoraTarget::kQ, LoraTarget::kK, LoraTarget::kV, LoraTarget::kO}, i).ok());
+    const auto version = runtime->registry().Register("adapter-" + std::to_string(i), path, 0);
+    CHECK(version.ok());
+    adapted[i].adapter = (*version)->generation;
+    adapter_bytes += (*version)->layout.payload_bytes;
+  }
+  runtime->Start();
+  const auto run = [&](const std::vector<Stream>& streams, std::int64_t prompt, std::int32_t output) {
+    return Best(flags.repetitions, [&] { return RunStreams(*runtime, streams, prompt, output); });
+  };
+  RunStreams(*runtime, adapted, 16, 4);   // warm up: adapters are loaded, the workspace has grown
+  const Measured one = run({Stream{}}, 16, flags.output);
+  const Measured prefill = run({Stream{}}, 512, 1);
+  const Measured many = run(base, 16, flags.output);
+  const Measured mixed = run(adapted, 16, flags.output);
+  measure_limits();   // again: the machine may have been busy the first time
+
+  std::printf("  limits: read bandwidth %.1f GB/s over %.0f MB, multiply-add peak %.0f GFLOP/s\n", bandwidth / 1e9,
+              static_cast<double>(weight_bytes) / 1e6, peak / 1e9);
+  std::printf("  16 adapters: rank sum %lld, %.0f MB\n", static_cast<long long>(rank_sum),
+              static_cast<double>(adapter_bytes) / 1e6);
+  Row("one stream, decode", one.decode_tokens_per_second, "tok/s",
+      one.decode_tokens_per_second * static_cast<double>(weight_bytes) / bandwidth, "of read bandwidth", 0.75);
+  Row("prefill of 512 tokens", 512 / prefill.ttft_seconds, "tok/s",
+      PrefillFlops(config, 512) / prefill.ttft_seconds / peak, "of multiply-add peak", 0.70);
+  Row("16 streams, no adapters, decode", many.decode_tokens_per_second, "tok/s",
+      many.decode_tokens_per_second / one.decode_tokens_per_second, "x one stream", 1.0);
+  Row("16 streams, 16 adapters, decode", mixed.decode_tokens_per_second, "tok/s",
+      mixed.decode_tokens_per_second / many.decode_tokens_per_second, "of 16 without adapters", 0.80);
+  Row("", mixed.decode_tokens_per_second, "tok/s", mixed.decode_tokens_per_second / one.decode_tokens_per_second,
+      "x one stream", 4.5);
+  std::printf("  %-46s %9.1f tok/s, mean TTFT %.3f s\n", "16 streams, 16 adapters, 16 + output tokens, in all",
+              mixed.total_tokens_per_second, mixed.ttft_seconds);
+  runtime->Stop();
+  std::filesystem::remove_all(directory);
+}
+
+}  // namespace
+}  // namespace loramux
+
+int main(int argc, char** argv) {
+  CLI::App app{"loramux serving benchmark: the engine against the limits of this machine, measured in the same run"};
+  loramux::Flags flags;
+  app.add_option("--shape", flags.shape, "160m, tinyllama or all")->capture_default_str()
+      ->check(CLI::IsMember({"160m", "tinyllama", "all"}));
+  app.add_option("--threads", flags.threads)->capture_default_str();
+  app.add_option("--repetitions", flags.repetitions, "The best of so many runs counts")->capture_default_str();
+  app.add_option("--output", flags.output, "Tokens that each stream generates")->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  if (flags.shape != "tinyllama") loramux::BenchShape("160M shape", loramux::Shape160M(), flags);
+  if (flags.shape != "160m") loramux::BenchShape("TinyLlama-1.1B shape", loramux::ShapeTinyLlama(), flags);
+  return 0;
+}

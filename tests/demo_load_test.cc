@@ -1,0 +1,130 @@
+// The demo model under load: 200 concurrent requests over all adapters and the base, in so little memory that adapters
+// are evicted and requests preempted all the time. Every answer must be the one that is given alone. The same test
+// runs under ASan/UBSan and under TSan.
+#include <atomic>
+
+#include "base/prng.h"
+#include "tests/demo_world.h"
+
+namespace loramux::demo {
+namespace {
+
+RuntimeOptions Roomy() {
+  RuntimeOptions options;
+  options.device_memory = std::int64_t{256} << 20;
+  options.host_memory = std::int64_t{64} << 20;
+  return options;
+}
+
+// Room for the largest adapter and a few sequences only.
+RuntimeOptions Tight(World& roomy) {
+  std::int64_t largest = 0;
+  for (const auto& version : roomy.runtime().registry().List()) largest = std::max(largest, version->layout.pages);
+  const std::int64_t page_bytes = roomy.runtime().geometry().page_bytes;
+  RuntimeOptions options;
+  options.device_memory = (largest + 24) * page_bytes;
+  options.host_memory = (largest + 8) * page_bytes;   // adapters go back and forth to the disk too
+  options.scheduler.max_running = 32;
+  options.scheduler.max_batch_tokens = 96;
+  options.scheduler.prefill_chunk = 24;
+  return options;
+}
+
+std::size_t Correct(const std::vector<Question>& questions, const std::vector<Answer>& answers) {
+  std::size_t correct = 0;
+  for (std::size_t i = 0; i < questions.size(); ++i) correct += answers[i].text == questions[i].answer;
+  return correct;
+}
+
+void ExpectEmptyAndExact(Runtime& runtime) {
+  runtime.Stop();
+  runtime.engine().CheckIntegrity();
+  const EngineStats stats = runtime.engine().Stats();
+  EXPECT_EQ(stats.device.used(PageCategory::kKv), 0);
+  EXPECT_EQ(stats.running + stats.waiting, 0);
+}
+
+class DemoLoad : public testing::Test {
+ protected:
+  static std::size_t PerTask() { return 200 / (AdapterNames().size() + 1) + 1; }   // at least 200 in all
+};
+
+TEST_F(DemoLoad, TightMemoryGivesTheSameAnswersAsAlone) {
+  const std::vector<Question> questions = Questions(PerTask());
+  ASSERT_GE(questions.size(), 200u);
+  World roomy(Roomy());
+  const std::vector<Answer> alone = roomy.Ask(questions, /*one_by_one=*/true);
+  const std::size_t correct_alone = Correct(questions, alone);
+  EXPECT_GE(correct_alone, questions.size() * 95 / 100);
+  ExpectEmptyAndExact(roomy.runtime());
+
+  World tight(Tight(roomy));
+  const std::vector<Answer> together = tight.Ask(questions, /*one_by_one=*/false);
+  for (std::size_t i = 0; i < questions.size(); ++i) {
+    ASSERT_EQ(together[i].error, "") << questions[i].adapter << ": " << questions[i].prompt;
+    ASSERT_EQ(together[i].tokens, alone[i].tokens)
+        << questions[i].adapter << ": '" << questions[i].prompt << "' alone: '" << alone[i].text << "' in the crowd: '"
+        << together[i].text << "'";
+  }
+  const EngineStats stats = tight.runtime().engine().Stats();
+  EXPECT_GT(stats.preemptions, 0);
+  EXPECT_GT(stats.adapters.device_evictions, 0);
+  EXPECT_GT(stats.adapters.host_evictions, 0);
+  RecordProperty("preemptions", std::to_string(stats.preemptions));
+  RecordProperty("device_evictions", std::to_string(stats.adapters.device_evictions));
+  std::printf("%zu of %zu correct alone and together; %lld preemptions, %lld evictions, %lld disk loads\n",
+              correct_alone, questions.size(), static_cast<long long>(stats.preemptions),
+              static_cast<long long>(stats.adapters.device_evictions), static_cast<long long>(stats.adapters.disk_loads));
+  ExpectEmptyAndExact(tight.runtime());
+}
+
+// Sampled with a seed: the same tokens whatever else is in the batch, in whatever memory.
+TEST_F(DemoLoad, ASeedGivesTheSameTokensInEveryCompany) {
+  const std::vector<Question> questions = Questions(6);
+  const auto sampled = [](std::size_t i, GenerationRequest& request) {
+    request.sampling.temperature = 1.5f;
+    request.sampling.top_p = 0.95f;
+    request.sampling.top_k = 40;
+    request.sampling.repetition_penalty = 1.1f;
+    request.sampling.seed = 1000 + i;
+    request.ignore_eos = true;
+    request.max_tokens = 24;
+  };
+  World roomy(Roomy());
+  const std::vector<Answer> alone = roomy.Ask(questions, true, sampled);
+  World tight(Tight(roomy));
+  const std::vector<Answer> together = tight.Ask(questions, false, sampled);
+  for (std::size_t i = 0; i < questions.size(); ++i) {
+    ASSERT_EQ(alone[i].tokens.size(), 24u);
+    ASSERT_EQ(together[i].tokens, alone[i].tokens) << questions[i].adapter << ": " << questions[i].prompt;
+  }
+}
+
+// Clients that vanish at random moments: everyone else's answer is untouched, and their pages come back.
+TEST_F(DemoLoad, CancelledRequestsHarmNobody) {
+  const std::vector<Question> questions = Questions(8);
+  World roomy(Roomy());
+  const std::vector<Answer> alone = roomy.Ask(questions, true);
+  World tight(Tight(roomy));
+  std::atomic<bool> stop{false};
+  std::thread vandal([&] {
+    Prng prng(7);
+    while (!stop.load()) {
+      GenerationRequest request = tight.Request(questions[prng.NextBelow(questions.size())]);
+      request.ignore_eos = true;
+      request.max_tokens = 60;
+      request.on_event = [](const GenerationEvent&) {};
+      const auto id = tight.runtime().engine().Submit(std::move(request));
+      if (id.ok() && prng.NextBelow(4) != 0) std::this_thread::sleep_for(std::chrono::milliseconds(prng.NextBelow(5)));
+      if (id.ok()) tight.runtime().engine().Cancel(*id);
+    }
+  });
+  const std::vector<Answer> together = tight.Ask(questions, false);
+  stop.store(true);
+  vandal.join();
+  for (std::size_t i = 0; i < questions.size(); ++i) ASSERT_EQ(together[i].tokens, alone[i].tokens);
+  ExpectEmptyAndExact(tight.runtime());
+}
+
+}  // namespace
+}  // namespace loramux::demo

@@ -1,0 +1,149 @@
+#include "tests/demo_world.h"
+
+#include <condition_variable>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <thread>
+
+#include <nlohmann/json.hpp>
+
+#include "base/check.h"
+
+namespace loramux::demo {
+namespace {
+
+const std::filesystem::path kDemo = std::filesystem::path(LORAMUX_SOURCE_DIR) / "demo";
+
+// Fails the process with the error's words: a test cannot go on without its world.
+template <typename T>
+T Must(Result<T> result) {
+  if (!result.ok()) CheckFailed(__FILE__, __LINE__, result.error().message);
+  return std::move(result).value();
+}
+
+// Counts down from the number of requests in flight.
+class Latch {
+ public:
+  explicit Latch(std::size_t count) : count_(count) {}
+  void CountDown() {
+    const std::lock_guard lock(mutex_);
+    if (--count_ == 0) condition_.notify_all();
+  }
+  void Wait() {
+    std::unique_lock lock(mutex_);
+    condition_.wait(lock, [this] { return count_ == 0; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable condition_;
+  std::size_t count_;
+};
+
+}  // namespace
+
+std::string ModelDirectory() { return (kDemo / "model").string(); }
+
+std::vector<std::string> AdapterNames() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(kDemo / "adapters")) {
+    if (entry.is_directory()) names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<Question> Questions(std::size_t per_task) {
+  std::vector<std::string> tasks = AdapterNames();
+  tasks.push_back("base");
+  std::vector<std::vector<Question>> by_task;
+  for (const std::string& task : tasks) {
+    std::ifstream file(kDemo / "eval" / (task + ".jsonl"));
+    CHECK(file.good());
+    auto& questions = by_task.emplace_back();
+    for (std::string line; questions.size() < per_task && std::getline(file, line);) {
+      const auto json = nlohmann::json::parse(line);
+      questions.push_back({task, json.at("prompt"), json.at("answer")});
+    }
+    CHECK_EQ(questions.size(), per_task);
+  }
+  std::vector<Question> all;
+  for (std::size_t i = 0; i < per_task; ++i) {
+    for (const auto& questions : by_task) all.push_back(questions[i]);
+  }
+  return all;
+}
+
+World::World(RuntimeOptions options) {
+  options.base_names = {"base"};
+  runtime_ = Must(Runtime::Load(ModelDirectory(), std::move(options), {}));
+  for (const std::string& name : AdapterNames()) {
+    Must(runtime_->registry().Register(name, kDemo / "adapters" / name, 0));
+  }
+  tokenizer_ = std::make_unique<Tokenizer>(Must(Tokenizer::Load(ModelDirectory())));
+  auto chat = Must(ChatTemplate::Load(ModelDirectory()));
+  CHECK(chat.has_value());
+  template_ = std::make_unique<ChatTemplate>(std::move(*chat));
+  runtime_->Start();
+}
+
+World::~World() { runtime_->Stop(); }
+
+GenerationRequest World::Request(const Question& question) const {
+  const nlohmann::ordered_json context = {{"messages", {{{"role", "user"}, {"content", question.prompt}}}}};
+  GenerationRequest request;
+  request.prompt = Must(tokenizer_->Encode(Must(template_->Render(context.dump(), {})), false));
+  const auto version = Must(runtime_->registry().Resolve(question.adapter));
+  if (version != nullptr) request.adapter = version->generation;
+  request.sampling.temperature = 0;
+  request.max_tokens = 64;
+  return request;
+}
+
+std::string World::Decode(const std::vector<TokenId>& tokens) const {
+  return Must(tokenizer_->Decode(tokens, /*skip_special_tokens=*/true));
+}
+
+std::vector<Answer> World::Ask(const std::vector<Question>& questions, bool one_by_one,
+                               const std::function<void(std::size_t, GenerationRequest&)>& adjust) {
+  std::vector<Answer> answers(questions.size());
+  Latch all(questions.size());
+  const auto ask = [&](std::size_t i) {
+    GenerationRequest request = Request(questions[i]);
+    if (adjust) adjust(i, request);
+    Latch one(1);
+    Latch* done = one_by_one ? &one : &all;
+    request.on_event = [&answer = answers[i], done](const GenerationEvent& event) {
+      if (event.token != nullptr) answer.tokens.push_back(event.token->id);
+      if (event.finish == FinishReason::kNone) return;
+      answer.finish = event.finish;
+      if (event.error != nullptr) answer.error = event.error->message;
+      done->CountDown();
+    };
+    const auto id = runtime_->engine().Submit(std::move(request));
+    if (!id.ok()) {
+      answers[i].error = id.error().message;
+      answers[i].finish = FinishReason::kError;
+      done->CountDown();
+    }
+    if (one_by_one) one.Wait();
+  };
+  if (one_by_one) {
+    for (std::size_t i = 0; i < questions.size(); ++i) ask(i);
+  } else {
+    constexpr std::size_t kClients = 8;
+    std::vector<std::thread> clients;
+    for (std::size_t c = 0; c < kClients; ++c) {
+      clients.emplace_back([&, c] {
+        for (std::size_t i = c; i < questions.size(); i += kClients) ask(i);
+      });
+    }
+    for (std::thread& client : clients) client.join();
+    all.Wait();
+  }
+  for (Answer& answer : answers) answer.text = Decode(answer.tokens);
+  return answers;
+}
+
+}  // namespace loramux::demo

@@ -1,0 +1,322 @@
+#!/usr/bin/env python3
+"""Makes tests/golden/refused: adapters that a server must refuse, each with expect.json
+(README.md describes it). Needs tests/golden/models."""
+
+import argparse
+import json
+import pathlib
+import struct
+import tempfile
+import warnings
+
+from golden_common import HERE, fresh_dir, read_json, stable_seed, tidy_adapter_config, write_json
+
+import peft
+import safetensors
+import torch
+import transformers
+from safetensors.torch import load_file, save
+
+warnings.filterwarnings("ignore")
+transformers.utils.logging.disable_progress_bar()
+torch.set_num_threads(1)
+torch.set_grad_enabled(False)
+
+BASE = "llama3_old"          # hidden 32, 2 layers, q 32 wide, k and v 16, ffn 48, vocab 100
+BASE_WITH_BIAS = "llama_bias"
+Q0 = "base_model.model.model.layers.0.self_attn.q_proj"
+CONFIG_FILE = "adapter_config.json"
+TENSOR_FILE = "adapter_model.safetensors"
+
+
+def plain_config(**changes):
+    config = {"base_model_name_or_path": f"loramux-golden/{BASE}", "bias": "none", "fan_in_fan_out": False,
+              "inference_mode": True, "lora_alpha": 4, "lora_dropout": 0.0, "modules_to_save": None,
+              "peft_type": "LORA", "r": 2, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM"}
+    config.update(changes)
+    return {k: v for k, v in config.items() if v is not ...}
+
+
+def pair(module=Q0, r=2, fan_in=32, fan_out=32, dtype=torch.float32):
+    gen = torch.Generator().manual_seed(stable_seed(module, r, fan_in, fan_out))
+    return {f"{module}.lora_A.weight": torch.randn(r, fan_in, generator=gen).to(dtype),
+            f"{module}.lora_B.weight": torch.randn(fan_out, r, generator=gen).to(dtype)}
+
+
+def raw_file(header, body=b"", length=None):
+    """The bytes of a safetensors file with any header (dict, str or bytes) and any stated length."""
+    if isinstance(header, dict):
+        header = json.dumps(header)
+    if isinstance(header, str):
+        header = header.encode()
+    return struct.pack("<Q", len(header) if length is None else length) + header + body
+
+
+def entry(shape, begin, end, dtype="F32"):
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+A0, B0 = f"{Q0}.lora_A.weight", f"{Q0}.lora_B.weight"
+
+
+# --------------------------------------------------------------------------- made by PEFT itself
+
+def by_peft():
+    """name -> (model case, LoraConfig arguments, strings the message must hold, why)"""
+    q = dict(r=2, lora_alpha=4, target_modules=["q_proj"], layers_to_transform=[0])
+    return {
+        "use_dora": (BASE, dict(q, use_dora=True), ["use_dora"], "DoRA"),
+        "bias_all": (BASE_WITH_BIAS, dict(q, bias="all"), ["bias", "all"], "bias=\"all\" stores the base's biases"),
+        "bias_lora_only": (BASE_WITH_BIAS, dict(q, bias="lora_only"), ["bias", "lora_only"],
+                           "bias=\"lora_only\" stores biases of the adapted modules"),
+        "lora_bias": (BASE_WITH_BIAS, dict(q, lora_bias=True), ["lora_bias"], "a bias on lora_B"),
+        "modules_to_save": (BASE, dict(q, modules_to_save=["norm"]), ["modules_to_save"],
+                            "a fully trained copy of a module"),
+        "trainable_token_indices": (BASE, dict(q, trainable_token_indices=[3, 5]), ["trainable_token_indices"],
+                                    "retrained rows of the embedding"),
+        "embeddings": (BASE, dict(r=2, lora_alpha=4, target_modules=["embed_tokens"]), ["lora_embedding_"],
+                       "LoRA on the embedding"),
+        "alora": (BASE, dict(q, alora_invocation_tokens=[5, 6]), ["alora_invocation_tokens"],
+                  "acts only after an invocation sequence"),
+        "layer_replication": (BASE, dict(r=2, lora_alpha=4, target_modules=["q_proj"],
+                                         layer_replication=[[0, 2], [1, 2]]), ["layer_replication"],
+                              "builds a deeper model out of repeated layers"),
+    }
+
+
+def save_with_peft(out, models_dir, case, lora):
+    path = models_dir / case / "model"
+    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    torch.manual_seed(stable_seed(out.name))
+    model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **lora))
+    for name, p in model.named_parameters():
+        if "lora_B" in name or "lora_embedding_A" in name:
+            p.copy_(0.3 * torch.randn(p.shape))
+    with tempfile.TemporaryDirectory() as tmp:
+        model.save_pretrained(tmp, save_embedding_layers=False)
+        config = read_json(pathlib.Path(tmp) / CONFIG_FILE)
+        tensors = load_file(pathlib.Path(tmp) / TENSOR_FILE)
+    write_json(out / CONFIG_FILE, tidy_adapter_config(config, f"loramux-golden/{case}"))
+    (out / TENSOR_FILE).write_bytes(save(tensors, metadata={"format": "pt"}))
+
+
+# --------------------------------------------------------------------------- made by hand
+
+def by_hand():
+    """name -> (config: dict, text or None; tensors: dict, bytes or None; must_mention; why; more files)"""
+    good = pair()
+    cases = {}
+
+    def add(name, must, why, config=plain_config(), tensors=good, files=None):
+        cases[name] = (config, tensors, must, why, files or {})
+
+    # options: the tensors are those of a plain adapter, so only the configuration tells
+    add("target_parameters", ["target_parameters"], "LoRA on a bare parameter",
+        plain_config(target_parameters=["mlp.up_proj.weight"]))
+    add("option_use_dora", ["use_dora"], "use_dora without its tensors", plain_config(use_dora=True))
+    add("option_lora_bias", ["lora_bias"], "lora_bias without its tensors", plain_config(lora_bias=True))
+    add("option_bias_all", ["bias", "all"], "bias without its tensors", plain_config(bias="all"))
+    add("option_modules_to_save", ["modules_to_save"], "modules_to_save without its tensors",
+        plain_config(modules_to_save=["lm_head"]))
+    add("option_layer_replication", ["layer_replication"], "layer_replication",
+        plain_config(layer_replication=[[0, 2], [1, 2]]))
+    add("option_trainable_token_indices", ["trainable_token_indices"], "in its dictionary form",
+        plain_config(trainable_token_indices={"embed_tokens": [1, 2]}))
+    add("option_alora", ["alora_invocation_tokens"], "alora", plain_config(alora_invocation_tokens=[5, 6]))
+    add("option_use_qalora", ["use_qalora"], "QALoRA pools the input before lora_A", plain_config(use_qalora=True))
+    add("option_use_bdlora", ["use_bdlora"], "block-diagonal LoRA",
+        plain_config(use_bdlora={"target_modules_bd_a": ["q_proj"], "nblocks": 2}))
+    add("option_arrow_config", ["arrow_config"], "Arrow routes between adapters",
+        plain_config(arrow_config={"top_k": 2}))
+    add("option_kasa_config", ["kasa_config"], "KaSA changes the base's weights",
+        plain_config(kasa_config={"beta": 1e-4, "gamma": 1e-3}))
+    add("fan_in_fan_out", ["fan_in_fan_out"], "transposed weights", plain_config(fan_in_fan_out=True))
+
+    # kind of adapter
+    add("prefix_tuning", ["PREFIX_TUNING"], "not LoRA",
+        {"base_model_name_or_path": f"loramux-golden/{BASE}", "encoder_hidden_size": 32, "inference_mode": True,
+         "num_attention_heads": 2, "num_layers": 2, "num_transformer_submodules": 1, "num_virtual_tokens": 3,
+         "peft_type": "PREFIX_TUNING", "prefix_projection": False, "revision": None,
+         "task_type": "CAUSAL_LM", "token_dim": 32}, {"prompt_embeddings": torch.zeros(3, 8)})
+    add("adalora", ["ADALORA"], "not plain LoRA", plain_config(peft_type="ADALORA", target_r=2, init_r=4))
+    add("peft_type_missing", ["peft_type"], "no peft_type", plain_config(peft_type=...))
+
+    # numbers
+    add("rank_mismatch", [A0, "13", "11"], "the configuration says 13, the tensors 11",
+        plain_config(r=13), pair(r=11))
+    add("rank_mismatch_pattern", [A0, "17", "13"], "rank_pattern says 17, the tensors 13",
+        plain_config(r=13, rank_pattern={"q_proj": 17}), pair(r=13))
+    add("rank_a_b_differ", [B0, "13", "11"], "lora_A has rank 13, lora_B rank 11",
+        plain_config(r=13), {**pair(r=11), A0: pair(r=13)[A0]})
+    add("rank_zero", ["rank"], "r is 0", plain_config(r=0))
+    add("rank_negative", ["rank"], "r is -2", plain_config(r=-2))
+    add("rank_not_a_number", [CONFIG_FILE], "r is a string", plain_config(r="two"))
+    add("rank_missing", [CONFIG_FILE], "no r and no lora_alpha", plain_config(r=..., lora_alpha=...))
+    add("alpha_string", ["lora_alpha"], "lora_alpha is a string", plain_config(lora_alpha="sixteen"))
+    add("alpha_null", ["lora_alpha"], "lora_alpha is null", plain_config(lora_alpha=None))
+    text = json.dumps(plain_config(), indent=1)
+    add("alpha_overflow", [CONFIG_FILE], "lora_alpha is 1e999, beyond a double",
+        text.replace('"lora_alpha": 4', '"lora_alpha": 1e999'))
+    add("alpha_nan", [CONFIG_FILE], "lora_alpha is NaN, which Python's json writes but JSON has not",
+        text.replace('"lora_alpha": 4', '"lora_alpha": NaN'))
+    add("alpha_pattern_overflow", [CONFIG_FILE], "an alpha_pattern value of 1e999",
+        json.dumps(plain_config(alpha_pattern={"q_proj": 77}), indent=1).replace("77", "1e999"))
+
+    # tensors
+    norm = "base_model.model.model.layers.0.input_layernorm"
+    unknown = "base_model.model.model.layers.0.self_attn.z_proj"
+    beyond = "base_model.model.model.layers.2.self_attn.q_proj"
+    add("a_without_b", [A0], "lora_A without lora_B", tensors={A0: good[A0]})
+    add("b_without_a", [B0], "lora_B without lora_A", tensors={B0: good[B0]})
+    add("unknown_module", [unknown], "no such module in the base",
+        plain_config(target_modules=["q_proj", "z_proj"]), {**good, **pair(unknown)})
+    add("not_linear_module", [norm], "a module that is no linear layer",
+        plain_config(target_modules=["q_proj", "input_layernorm"]), {**good, **pair(norm)})
+    add("layer_out_of_range", [beyond], "layer 2 of a model with layers 0 and 1", tensors={**good, **pair(beyond)})
+    add("layer_number_huge", ["99999999999999999999"], "a layer number beyond 64 bits",
+        tensors={**good, **pair(Q0.replace(".0.", ".99999999999999999999."))})
+    add("layer_number_negative", ["layers.-1"], "a negative layer number",
+        tensors={**good, **pair(Q0.replace(".0.", ".-1."))})
+    add("wrong_in", [A0, "31", "32"], "lora_A for an input of 31", tensors=pair(fan_in=31))
+    add("wrong_out", [B0, "33", "32"], "lora_B for an output of 33", tensors=pair(fan_out=33))
+    add("one_dimension", [A0], "lora_A with one dimension", tensors={**good, A0: torch.zeros(64)})
+    add("three_dimensions", [A0], "lora_A with three dimensions", tensors={**good, A0: torch.zeros(2, 32, 1)})
+    add("transposed", [A0], "lora_A is [in, r]", tensors={**good, A0: torch.zeros(32, 2)})
+    add("unused_tensor", ["stowaway.weight"], "a tensor that belongs to nothing",
+        tensors={**good, "stowaway.weight": torch.zeros(2)})
+    add("dora_tensor_only", [f"{Q0}.lora_magnitude_vector"], "a DoRA tensor that the configuration hides",
+        tensors={**good, f"{Q0}.lora_magnitude_vector": torch.ones(32)})
+    add("full_weight_tensor", ["base_model.model.model.norm.weight"],
+        "a whole base weight that the configuration hides",
+        tensors={**good, "base_model.model.model.norm.weight": torch.ones(32)})
+    add("not_targeted", ["k_proj"], "tensors for k_proj, target_modules only names q_proj",
+        tensors={**good, **pair(Q0.replace("q_proj", "k_proj"), fan_out=16)})
+    add("named_twice", [Q0], "the same module in two layouts",
+        tensors={**good, f"{Q0}.lora_A.default.weight": good[A0].clone(),
+                 f"{Q0}.lora_B.default.weight": good[B0].clone()})
+    add("integer_tensors", [A0, "I32"], "integer tensors",
+        tensors={k: torch.ones(v.shape, dtype=torch.int32) for k, v in good.items()})
+    add("f64_tensors", ["F64"], "double precision tensors", tensors=pair(dtype=torch.float64))
+    add("no_tensors", [TENSOR_FILE], "an adapter that changes nothing", tensors={})
+
+    # files
+    add("config_missing", [CONFIG_FILE], f"no {CONFIG_FILE}", None)
+    add("config_not_json", [CONFIG_FILE], f"{CONFIG_FILE} is YAML", "peft_type: LORA\nr: 2\n")
+    add("config_truncated", [CONFIG_FILE], f"{CONFIG_FILE} ends in the middle", text[:len(text) // 2])
+    add("config_empty", [CONFIG_FILE], f"{CONFIG_FILE} is empty", "")
+    add("config_array", [CONFIG_FILE], f"{CONFIG_FILE} is a JSON array", "[]\n")
+    add("config_deep", [CONFIG_FILE], "deeply nested JSON", "[" * 20000 + "]" * 20000)
+    add("tensors_missing", [TENSOR_FILE], f"no {TENSOR_FILE}", tensors=None)
+    add("pickle", ["adapter_model.bin", "safetensors"], "only a pickle file (its content is not one: never read it)",
+        tensors=None, files={"adapter_model.bin": b"This stands for a pickle file. It must not be opened.\n"})
+    add("nothing", [CONFIG_FILE], "an empty directory (apart from expect.json)", None, None)
+
+    # safetensors that are no safetensors
+    body = bytes(512)
+    fine = {A0: entry([2, 32], 0, 256), B0: entry([32, 2], 256, 512)}
+    whole = raw_file(fine, body)
+
+    def bad(name, why, data, must=()):
+        add(f"file_{name}", [TENSOR_FILE, *must], why, tensors=data)
+
+    bad("empty", "0 bytes", b"")
+    bad("seven_bytes", "shorter than the header's length field", whole[:7])
+    bad("truncated_body", "100 bytes short", whole[:-100])
+    bad("truncated_header", "ends inside the header", whole[:60])
+    bad("trailing_bytes", "bytes after the last tensor", whole + b"\0" * 16)
+    bad("header_beyond_file", "header length beyond the file", raw_file(fine, body, length=1 << 20))
+    bad("header_length_huge", "header length 2^63 + 5", raw_file(fine, body, length=(1 << 63) + 5))
+    bad("header_length_max", "header length 2^64 - 1: adding 8 overflows", raw_file(fine, body, length=(1 << 64) - 1))
+    bad("header_length_zero", "header length 0", raw_file(b"", body))
+    bad("header_not_json", "header is not JSON", raw_file("not json at all", body))
+    bad("header_cut_json", "header is JSON cut short", raw_file(json.dumps(fine)[:-3], body))
+    bad("header_array", "header is a JSON array", raw_file("[1, 2]", body))
+    bad("header_not_utf8", "a name that is not UTF-8", raw_file(b'{"\xff\xfe":' + json.dumps(fine[A0]).encode() + b"}", body))
+    bad("header_deep", "deeply nested header", raw_file("[" * 20000 + "]" * 20000, body))
+    bad("duplicate_key", "the same tensor twice",
+        raw_file("{" + ", ".join(f'"{A0}": {json.dumps(e)}' for e in fine.values()) + "}", body), [A0])
+    bad("overlapping", "two tensors share bytes",
+        raw_file({A0: entry([2, 32], 0, 256), B0: entry([32, 2], 128, 384)}, bytes(384)))
+    bad("same_bytes", "two tensors on the same bytes",
+        raw_file({A0: entry([2, 32], 0, 256), B0: entry([32, 2], 0, 256)}, bytes(256)))
+    bad("hole", "bytes between two tensors that belong to none",
+        raw_file({A0: entry([2, 32], 0, 256), B0: entry([32, 2], 264, 520)}, bytes(520)))
+    bad("not_from_zero", "the first tensor does not begin at 0",
+        raw_file({A0: entry([2, 32], 8, 264), B0: entry([32, 2], 264, 520)}, bytes(520)))
+    bad("offset_beyond_file", "offsets beyond the file",
+        raw_file({A0: entry([2, 32], 0, 256), B0: entry([32, 2], 1 << 20, (1 << 20) + 256)}, body), [B0])
+    bad("offset_overflow", "offsets that wrap around 2^64",
+        raw_file({A0: entry([2, 32], 0, 256), B0: entry([32, 2], (1 << 64) - 256, (1 << 64) - 1)}, body))
+    bad("offset_reversed", "end before begin",
+        raw_file({A0: entry([2, 32], 0, 256), B0: entry([32, 2], 512, 256)}, body), [B0])
+    bad("offset_negative", "negative offsets",
+        raw_file({A0: entry([2, 32], -256, 0), B0: entry([32, 2], 0, 256)}, body))
+    bad("offset_fraction", "offsets that are no integers",
+        raw_file({A0: entry([2, 32], 0.5, 256.5), B0: entry([32, 2], 256, 512)}, body))
+    bad("offsets_three", "three offsets",
+        raw_file({A0: dict(fine[A0], data_offsets=[0, 128, 256]), B0: fine[B0]}, body))
+    bad("offsets_missing", "no data_offsets",
+        raw_file({A0: {"dtype": "F32", "shape": [2, 32]}, B0: fine[B0]}, body))
+    bad("size_mismatch", "shape and dtype need 256 bytes, the offsets give 252",
+        raw_file({A0: entry([2, 32], 0, 252), B0: entry([32, 2], 252, 508)}, bytes(508)), [A0])
+    bad("dtype_mismatch", "F16 with the bytes of F32",
+        raw_file({A0: entry([2, 32], 0, 256, "F16"), B0: fine[B0]}, body), [A0])
+    bad("dtype_unknown", "dtype F99", raw_file({A0: entry([2, 32], 0, 256, "F99"), B0: fine[B0]}, body), ["F99"])
+    bad("shape_overflow", "a product of dimensions that wraps to 0 in 64 bits",
+        raw_file({A0: entry([1 << 32, 1 << 32], 0, 0), B0: entry([32, 2], 0, 256)}, bytes(256)), [A0])
+    bad("shape_bytes_overflow", "elements fit in 64 bits, bytes wrap to 256",
+        raw_file({A0: entry([(1 << 62) + 64], 0, 256), B0: fine[B0]}, body), [A0])
+    bad("shape_negative", "a negative dimension",
+        raw_file({A0: entry([-2, -32], 0, 256), B0: fine[B0]}, body))
+    bad("shape_text", "dimensions as strings",
+        raw_file({A0: entry(["2", "32"], 0, 256), B0: fine[B0]}, body))
+    return cases
+
+
+def write_by_hand(out, config, tensors, files):
+    if isinstance(config, dict):
+        write_json(out / CONFIG_FILE, config)
+    elif config is not None:
+        (out / CONFIG_FILE).write_text(config, encoding="utf-8")
+    if isinstance(tensors, dict):
+        tensors = save(tensors, metadata={"format": "pt"})
+    if tensors is not None:
+        (out / TENSOR_FILE).write_bytes(tensors)
+    for name, data in files.items():
+        (out / name).write_bytes(data)
+
+
+def library_verdict(path):
+    """What the safetensors library says to the file: None when it reads it."""
+    try:
+        load_file(path)
+        return None
+    except (safetensors.SafetensorError, OSError, ValueError, TypeError, KeyError, OverflowError) as e:
+        return str(e)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", type=pathlib.Path, default=HERE / "models")
+    parser.add_argument("--out", type=pathlib.Path, default=HERE / "refused", help="where the adapters go")
+    parser.add_argument("--verdicts", action="store_true",
+                        help="also print what the safetensors library says to each broken file")
+    args = parser.parse_args()
+    fresh_dir(args.out)
+    for name, (case, lora, must, why) in by_peft().items():
+        out = fresh_dir(args.out / name)
+        save_with_peft(out, args.models, case, lora)
+        write_json(out / "expect.json", {"model": case, "must_mention": must, "why": why})
+    for name, (config, tensors, must, why, files) in by_hand().items():
+        out = fresh_dir(args.out / name)
+        write_by_hand(out, config, tensors, files)
+        write_json(out / "expect.json", {"model": BASE, "must_mention": must, "why": why})
+        if name.startswith("file_"):
+            verdict = library_verdict(out / TENSOR_FILE)
+            if args.verdicts:
+                print(f"{name:28} {verdict or 'READ WITHOUT COMPLAINT'}"[:150])
+    print(f"{len(list(args.out.iterdir()))} adapters to refuse in {args.out.name}/")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,348 @@
+// The forward pass against transformers + PEFT (tests/golden/README.md describes the fixtures), and against itself:
+// what a request gets must not depend on what shares its batches.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "base/prng.h"
+#include "formats/adapter_config.h"
+#include "formats/safetensors.h"
+#include "model/model.h"
+#include "tensor/aligned_buffer.h"
+
+namespace loramux {
+namespace {
+
+namespace fs = std::filesystem;
+
+// An adapter's weights in memory as the forward pass wants them: rows of A as stored, columns of B as rows, each
+// aligned.
+class ResidentAdapter {
+ public:
+  ResidentAdapter(const AdapterFile& file, const ModelConfig& config) {
+    const auto num_modules = LoraView::Index(0, LoraTarget::kLmHead, config.num_layers) + 1;
+    view_.modules.resize(num_modules);
+    rows_.resize(num_modules);
+    for (const LoraModule& module : file.modules) {
+      CHECK(module.a->dtype == module.b->dtype);   // true of all fixtures
+      const std::size_t index = LoraView::Index(module.layer, module.target, config.num_layers);
+      const LinearShape shape = TargetShape(config, module.target);
+      Rows& rows = rows_[index];
+      for (std::int64_t j = 0; j < module.rank; ++j) {
+        rows.a.push_back(Copy(*module.a, j * shape.in, 1, shape.in));
+        rows.b.push_back(Copy(*module.b, j, module.rank, shape.out));
+      }
+      view_.modules[index] = {module.rank, module.scale, module.a->dtype, rows.a.data(), rows.b.data()};
+    }
+  }
+
+  const LoraView& view() const { return view_; }
+
+ private:
+  struct Rows {
+    std::vector<const std::byte*> a, b;
+  };
+
+  // Copies the elements first, first + step, ... to an aligned row.
+  const std::byte* Copy(const StoredTensor& tensor, std::int64_t first, std::int64_t step, std::int64_t count) {
+    const auto size = static_cast<std::int64_t>(DTypeSize(tensor.dtype));
+    AlignedBuffer<std::byte>& row = memory_.emplace_back(count * size);
+    for (std::int64_t i = 0; i < count; ++i) {
+      std::memcpy(&row[i * size], tensor.data.data() + (first + i * step) * size, static_cast<std::size_t>(size));
+    }
+    return row.data();
+  }
+
+  LoraView view_;
+  std::vector<Rows> rows_;
+  std::vector<AlignedBuffer<std::byte>> memory_;
+};
+
+struct GoldenRun {
+  const LoraView* adapter = nullptr;
+  std::string name;
+  std::vector<TokenId> prompt;
+  std::vector<TokenId> greedy;
+  std::int32_t num_logit_rows = 0;    // the last rows of the prompt
+  std::vector<float> logits;          // [num_logit_rows, vocab]
+};
+
+struct GoldenCase {
+  std::unique_ptr<Model> model;
+  std::map<std::string, std::unique_ptr<ResidentAdapter>> adapters;
+  std::vector<GoldenRun> runs;
+};
+
+fs::path CasesDirectory() { return fs::path(LORAMUX_SOURCE_DIR) / "tests" / "golden" / "models"; }
+
+template <typename T>
+T Value(Result<T> result) {
+  if (!result.ok()) ADD_FAILURE() << result.error().message;
+  return std::move(result).value();
+}
+
+template <typename T>
+std::vector<T> Elements(const TensorFile& file, const std::string& name) {
+  const StoredTensor* tensor = file.Find(name);
+  CHECK(tensor != nullptr);
+  std::vector<T> out(tensor->data.size() / sizeof(T));
+  std::memcpy(out.data(), tensor->data.data(), tensor->data.size());
+  return out;
+}
+
+GoldenCase LoadCase(const std::string& name) {
+  const fs::path directory = CasesDirectory() / name;
+  const auto json = nlohmann::json::parse(std::ifstream(directory / "case.json"));
+  const TensorFile expected = Value(TensorFile::Open(directory / "expected.safetensors"));
+  GoldenCase out;
+  out.model = Value(Model::Load(directory / std::string(json["model"]["dir"]), nullptr));
+  for (const auto& adapter : json["adapters"]) {
+    const AdapterFile file = Value(OpenAdapter(directory / std::string(adapter["dir"]), out.model->config()));
+    out.adapters[adapter["name"]] = std::make_unique<ResidentAdapter>(file, out.model->config());
+  }
+  for (const auto& item : json["runs"]) {
+    GoldenRun& run = out.runs.emplace_back();
+    const std::string adapter = item["adapter"].is_null() ? "" : std::string(item["adapter"]);
+    if (!adapter.empty()) run.adapter = &out.adapters.at(adapter)->view();
+    run.prompt = std::vector<TokenId>(item["prompt_ids"]);
+    run.name = (adapter.empty() ? "base" : adapter) + ", prompt of " + std::to_string(run.prompt.size());
+    run.num_logit_rows = static_cast<std::int32_t>(run.prompt.size()) - std::int32_t{item["logit_rows"]};
+    run.logits = Elements<float>(expected, std::string(item["key"]) + ".logits");
+    for (std::int64_t id : Elements<std::int64_t>(expected, std::string(item["key"]) + ".greedy")) {
+      run.greedy.push_back(static_cast<TokenId>(id));
+    }
+  }
+  return out;
+}
+
+// Pages of keys and values, handed out in random order. Free pages are full of NaN.
+class PagePool {
+ public:
+  PagePool(const ModelConfig& config, DType dtype, std::int64_t num_pages, std::uint64_t seed)
+      : layout_{config.num_layers, config.num_kv_heads, config.head_dim, /*page_tokens=*/8, dtype},
+        stride_((layout_.PageBytes() + 63) / 64 * 64),
+        memory_(static_cast<std::int64_t>(stride_) * num_pages),
+        prng_(seed) {
+    for (std::int64_t page = 0; page < num_pages; ++page) Release(static_cast<std::uint32_t>(page));
+  }
+
+  const KvLayout& layout() const { return layout_; }
+  PageArena arena() { return {memory_.data(), stride_}; }
+
+  // Extends a page table to so many tokens.
+  void Cover(std::int64_t tokens, std::vector<std::uint32_t>& pages) {
+    while (static_cast<std::int64_t>(pages.size()) < layout_.PagesFor(tokens)) {
+      CHECK(!free_.empty());
+      std::swap(free_[prng_.NextBelow(free_.size())], free_.back());
+      pages.push_back(free_.back());
+      free_.pop_back();
+    }
+  }
+
+  void Release(std::uint32_t page) {
+    std::memset(memory_.data() + static_cast<std::size_t>(page) * stride_, 0xff, stride_);
+    free_.push_back(page);
+  }
+
+ private:
+  KvLayout layout_;
+  std::size_t stride_;
+  AlignedBuffer<std::byte> memory_;
+  std::vector<std::uint32_t> free_;
+  Prng prng_;
+};
+
+// One run being computed.
+struct Request {
+  const GoldenRun* run = nullptr;
+  std::vector<TokenId> tokens;
+  std::vector<std::uint32_t> pages;
+  std::int64_t position = 0;          // tokens whose keys and values are stored
+  std::vector<float> expected;        // [tokens, vocab]: the logits of the request alone in one piece
+  int preemptions = 0;
+
+  explicit Request(const GoldenRun& golden) : run(&golden), tokens(golden.prompt) {}
+  std::int64_t Remaining() const { return static_cast<std::int64_t>(tokens.size()) - position; }
+
+  // The next `count` tokens as a part of a batch.
+  SequenceChunk NextChunk(std::int64_t count, std::int32_t logit_rows, PagePool& pool) {
+    pool.Cover(position + count, pages);
+    return {{tokens.data() + position, static_cast<std::size_t>(count)},
+            position,
+            pages.data(),
+            run->adapter,
+            logit_rows,
+            static_cast<std::int64_t>(run->prompt.size())};
+  }
+
+  void Drop(PagePool& pool) {
+    for (std::uint32_t page : pages) pool.Release(page);
+    pages.clear();
+    position = 0;
+  }
+};
+
+TokenId ArgMax(std::span<const float> logits) {
+  return static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+float LargestDifference(std::span<const float> a, std::span<const float> b) {
+  CHECK_EQ(a.size(), b.size());
+  float largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const float difference = std::abs(a[i] - b[i]);
+    if (!(difference <= largest)) largest = difference;   // so that a NaN is the largest
+  }
+  return largest;
+}
+
+constexpr std::int64_t kPoolPages = 1200;
+constexpr float kTolerance = 1e-4f;
+
+struct GoldenParam {
+  std::string name;
+  Backend backend;
+};
+
+class GoldenTest : public ::testing::TestWithParam<GoldenParam> {
+ protected:
+  void SetUp() override { golden_ = LoadCase(GetParam().name); }
+
+  std::span<const float> Forward(ThreadPool& threads, std::span<const SequenceChunk> chunks, PagePool& pages,
+                                 LoraVariant variant) {
+    return golden_.model->Forward({GetParam().backend, &threads}, chunks, pages.layout(), pages.arena(), {variant});
+  }
+
+  std::size_t Vocabulary() const { return static_cast<std::size_t>(golden_.model->config().vocab_size); }
+
+  void ExpectLogitsAndGreedyTokens(const GoldenRun& run, LoraVariant variant);
+  std::vector<Request> ComputeAlone(PagePool& pages);
+  void AdvanceTogether(std::vector<Request>& requests, PagePool& pages, Prng& prng);
+  void ExpectBatchesChangeNothing(DType kv_dtype);
+
+  GoldenCase golden_;
+  ThreadPool one_thread_{1};
+  ThreadPool two_threads_{2};
+};
+
+void GoldenTest::ExpectLogitsAndGreedyTokens(const GoldenRun& run, LoraVariant variant) {
+  PagePool pages(golden_.model->config(), DType::kF32, kPoolPages, 1);
+  Request request(run);
+  std::int32_t logit_rows = run.num_logit_rows;
+  for (TokenId expected : run.greedy) {
+    const SequenceChunk chunk = request.NextChunk(request.Remaining(), logit_rows, pages);
+    const std::span<const float> logits = Forward(two_threads_, {&chunk, 1}, pages, variant);
+    if (request.position == 0) {
+      ASSERT_LE(LargestDifference(logits, run.logits), kTolerance);
+    }
+    ASSERT_EQ(ArgMax(logits.last(Vocabulary())), expected)
+        << "generated token " << request.tokens.size() - run.prompt.size();
+    request.position += request.Remaining();
+    request.tokens.push_back(expected);
+    logit_rows = 1;
+  }
+}
+
+// Each request with its generated tokens, alone, in one pass.
+std::vector<Request> GoldenTest::ComputeAlone(PagePool& pages) {
+  std::vector<Request> requests;
+  for (const GoldenRun& run : golden_.runs) {
+    Request& request = requests.emplace_back(run);
+    request.tokens.insert(request.tokens.end(), run.greedy.begin(), run.greedy.end());
+    const auto size = static_cast<std::int32_t>(request.tokens.size());
+    const SequenceChunk chunk = request.NextChunk(size, size, pages);
+    const std::span<const float> logits = Forward(one_thread_, {&chunk, 1}, pages, LoraVariant::kMbgmv);
+    request.expected.assign(logits.begin(), logits.end());
+    request.Drop(pages);
+  }
+  return requests;
+}
+
+// One step: some of the unfinished requests, in random order but for adapters side by side, with chunks of random
+// sizes; some requests lose their pages instead. Compares every row of logits.
+void GoldenTest::AdvanceTogether(std::vector<Request>& requests, PagePool& pages, Prng& prng) {
+  std::map<const LoraView*, std::uint64_t> adapter_order;
+  std::vector<std::pair<std::uint64_t, Request*>> chosen;
+  for (Request& request : requests) {
+    if (request.Remaining() == 0 || prng.NextBelow(3) == 0) continue;
+    if (request.position > 0 && request.preemptions < 2 && prng.NextBelow(40) == 0) {
+      request.Drop(pages);
+      ++request.preemptions;
+      continue;
+    }
+    const auto order = adapter_order.emplace(request.run->adapter, prng.NextBelow(1 << 20)).first->second;
+    chosen.emplace_back(order << 32 | prng.NextBelow(1 << 20), &request);
+  }
+  std::ranges::sort(chosen);
+  std::vector<SequenceChunk> chunks;
+  for (auto& [order, request] : chosen) {
+    const std::int64_t limit = prng.NextBelow(2) == 0 ? 1 : prng.NextBelow(5) == 0 ? 200 : 17;
+    const auto count = 1 + static_cast<std::int64_t>(prng.NextBelow(
+                               static_cast<std::uint64_t>(std::min(limit, request->Remaining()))));
+    const auto rows = prng.NextBelow(8) == 0 ? prng.NextBelow(static_cast<std::uint64_t>(count)) : count;
+    chunks.push_back(request->NextChunk(count, static_cast<std::int32_t>(rows), pages));
+  }
+  if (chunks.empty()) return;
+  const LoraVariant variant = prng.NextBelow(2) == 0 ? LoraVariant::kMbgmv : LoraVariant::kBgmv;
+  std::span<const float> logits = Forward(two_threads_, chunks, pages, variant);
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    Request& request = *chosen[i].second;
+    request.position += static_cast<std::int64_t>(chunks[i].tokens.size());
+    const std::size_t size = static_cast<std::size_t>(chunks[i].logit_rows) * Vocabulary();
+    const float* expected = request.expected.data() + static_cast<std::size_t>(request.position) * Vocabulary() - size;
+    ASSERT_TRUE(size == 0 || std::memcmp(logits.data(), expected, size * sizeof(float)) == 0)
+        << request.run->name << ": a batch of " << chunks.size() << " changed the logits of "
+        << chunks[i].logit_rows << " tokens before position " << request.position << " by "
+        << LargestDifference(logits.first(size), {expected, size});
+    logits = logits.subspan(size);
+  }
+}
+
+void GoldenTest::ExpectBatchesChangeNothing(DType kv_dtype) {
+  PagePool pages(golden_.model->config(), kv_dtype, kPoolPages, 2);
+  std::vector<Request> requests = ComputeAlone(pages);
+  Prng prng(17);
+  while (std::ranges::any_of(requests, [](const Request& request) { return request.Remaining() > 0; })) {
+    ASSERT_NO_FATAL_FAILURE(AdvanceTogether(requests, pages, prng));
+  }
+}
+
+TEST_P(GoldenTest, MatchesTransformers) {
+  for (const GoldenRun& run : golden_.runs) {
+    for (LoraVariant variant : {LoraVariant::kMbgmv, LoraVariant::kBgmv}) {
+      SCOPED_TRACE(run.name + (variant == LoraVariant::kMbgmv ? ", mbgmv" : ", bgmv"));
+      ExpectLogitsAndGreedyTokens(run, variant);
+    }
+  }
+}
+
+TEST_P(GoldenTest, BatchesChangeNothingWithF32Cache) { ExpectBatchesChangeNothing(DType::kF32); }
+
+TEST_P(GoldenTest, BatchesChangeNothingWithBF16Cache) { ExpectBatchesChangeNothing(DType::kBF16); }
+
+std::vector<GoldenParam> AllParams() {
+  std::vector<std::string> names;
+  std::error_code missing;   // then there are no parameters, which GoogleTest reports
+  for (const auto& entry : fs::directory_iterator(CasesDirectory(), missing)) names.push_back(entry.path().filename());
+  std::ranges::sort(names);
+  std::vector<GoldenParam> params;
+  for (const std::string& name : names) {
+    params.push_back({name, Backend::kReference});
+    params.push_back({name, Backend::kCpu});
+  }
+  return params;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GoldenTest, ::testing::ValuesIn(AllParams()), [](const auto& info) {
+  return info.param.name + (info.param.backend == Backend::kReference ? "_reference" : "_cpu");
+});
+
+}  // namespace
+}  // namespace loramux

@@ -1,0 +1,315 @@
+#!/usr/bin/env python3
+"""The loramux program as its users meet it: over HTTP and on the command line. Standard library only.
+
+Usage: program_test.py PATH_OF_LORAMUX
+"""
+import concurrent.futures
+import http.client
+import json
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DEMO = ROOT / "demo"
+LORAMUX = None
+
+
+def questions(per_task):
+    """(model, prompt, answer), tasks interleaved; the base model is called "demo"."""
+    tasks = [[("demo" if path.stem == "base" else path.stem, s["prompt"], s["answer"])
+              for s in map(json.loads, path.read_text(encoding="utf-8").splitlines()[:per_task])]
+             for path in sorted((DEMO / "eval").glob("*.jsonl"))]
+    return [question for group in zip(*tasks) for question in group]
+
+
+class Server:
+    """`loramux serve` on the demo, on a free port, until `stop`."""
+
+    def __init__(self, *flags):
+        self.log = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            [LORAMUX, "serve", str(DEMO / "model"), "--served-model-name", "demo", "--adapter-dir",
+             str(DEMO / "adapters"), "--port", "0", *flags], stderr=self.log)
+        deadline = time.monotonic() + 120
+        self.port = None
+        while self.port is None:
+            match = re.search(r"ready: http://[\d.]+:(\d+)", self.text())
+            if match:
+                self.port = int(match.group(1))
+            elif self.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the server did not start:\n{self.text()}")
+            else:
+                time.sleep(0.05)
+
+    def text(self):
+        self.log.seek(0)
+        return self.log.read().decode(errors="replace")
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        status = self.process.wait(timeout=60)
+        if status != 0:
+            raise RuntimeError(f"the server ended with {status}:\n{self.text()}")
+        text = self.text()
+        self.log.close()
+        return text
+
+    def request(self, method, path, body=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
+        connection.request(method, path, data, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        payload = response.read()
+        connection.close()
+        return response.status, payload
+
+    def json(self, method, path, body=None):
+        status, payload = self.request(method, path, body)
+        return status, json.loads(payload)
+
+    def chat(self, model, prompt, **more):
+        return self.json("POST", "/v1/chat/completions",
+                         {"model": model, "messages": [{"role": "user", "content": prompt}], "temperature": 0,
+                          "max_tokens": 100, **more})
+
+    def stream(self, path, body):
+        """The events of a stream, without [DONE] (which must be the last)."""
+        status, payload = self.request("POST", path, {**body, "stream": True})
+        assert status == 200, payload
+        lines = [line for line in payload.decode().split("\n\n") if line]
+        assert all(line.startswith("data: ") for line in lines), lines
+        assert lines[-1] == "data: [DONE]", lines[-1]
+        return [json.loads(line[len("data: "):]) for line in lines[:-1]]
+
+    def wait_idle(self, seconds=30):
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            load = self.json("GET", "/health")[1]
+            if load.get("running", 0) == 0 and load.get("waiting", 0) == 0:
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"still busy: {load}")
+
+
+class Http(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--device-memory", "64MiB", "--host-memory", "32MiB")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.stop()
+
+    def test_models(self):
+        status, models = self.server.json("GET", "/v1/models")
+        self.assertEqual(status, 200)
+        cards = {card["id"]: card for card in models["data"]}
+        self.assertIsNone(cards["demo"]["parent"])
+        for path in (DEMO / "adapters").iterdir():
+            self.assertEqual(cards[path.name]["parent"], "demo")
+            self.assertEqual(cards[path.name]["object"], "model")
+            self.assertEqual(cards[path.name]["root"], str(path))
+
+    def test_stream_and_whole_answer_agree(self):
+        for model, prompt, _ in questions(1):
+            status, whole = self.server.chat(model, prompt)
+            self.assertEqual(status, 200, whole)
+            self.assertEqual(whole["model"], model)
+            self.assertEqual(whole["object"], "chat.completion")
+            choice = whole["choices"][0]
+            events = self.server.stream("/v1/chat/completions", {
+                "model": model, "messages": [{"role": "user", "content": [{"type": "text", "text": prompt}]}],
+                "temperature": 0, "max_completion_tokens": 100, "stream_options": {"include_usage": True}})
+            self.assertEqual(events[0]["choices"][0]["delta"], {"role": "assistant", "content": ""})
+            self.assertEqual(events[-1]["choices"], [])
+            self.assertEqual(events[-1]["usage"]["completion_tokens"], whole["usage"]["completion_tokens"])
+            text = "".join(c["delta"].get("content") or "" for e in events for c in e["choices"])
+            self.assertEqual(text, choice["message"]["content"])
+            finishes = [c["finish_reason"] for e in events for c in e["choices"] if c["finish_reason"]]
+            self.assertEqual(finishes, [choice["finish_reason"]])
+
+    def test_completions(self):
+        body = {"model": "demo", "prompt": ["<|bos|><|user|>abc<|end|><|assistant|>", "xyz"], "temperature": 0,
+                "max_tokens": 5, "n": 2, "logprobs": 2, "ignore_eos": True}
+        status, answer = self.server.json("POST", "/v1/completions", body)
+        self.assertEqual(status, 200, answer)
+        self.assertEqual([c["index"] for c in answer["choices"]], [0, 1, 2, 3])
+        self.assertEqual(answer["choices"][0]["text"], answer["choices"][1]["text"])
+        self.assertEqual(len(answer["choices"][0]["logprobs"]["tokens"]), 5)
+        self.assertEqual(answer["usage"]["completion_tokens"], 20)
+
+    def test_stop_strings_and_length(self):
+        _, whole = self.server.chat("demo", "hello")
+        self.assertEqual(whole["choices"][0]["message"]["content"], "hello")
+        _, cut = self.server.chat("demo", "hello", stop=["ll"])
+        self.assertEqual(cut["choices"][0]["message"]["content"], "he")
+        self.assertEqual(cut["choices"][0]["finish_reason"], "stop")
+        _, short = self.server.chat("demo", "hello", max_tokens=2)
+        self.assertEqual(short["choices"][0]["message"]["content"], "he")
+        self.assertEqual(short["choices"][0]["finish_reason"], "length")
+
+    def test_unicode_is_never_cut(self):
+        for event in self.server.stream("/v1/chat/completions", {
+                "model": "demo", "messages": [{"role": "user", "content": "né 日本"}], "temperature": 0}):
+            for choice in event["choices"]:
+                self.assertNotIn("\ufffd", choice["delta"].get("content") or "")
+
+    def test_a_seed_decides(self):
+        more = {"temperature": 1.5, "seed": 7, "ignore_eos": True, "max_tokens": 20}
+        first = self.server.chat("demo", "hello", **more)[1]["choices"][0]["message"]["content"]
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            again = list(pool.map(lambda i: self.server.chat("demo" if i % 2 else "reverse", "hello", **more), range(16)))
+        same = {a["choices"][0]["message"]["content"] for s, a in again[1::2]}
+        self.assertEqual(same, {first})
+
+    def test_errors_name_what_is_wrong(self):
+        good = {"model": "demo", "messages": [{"role": "user", "content": "x"}]}
+        for change, status, param in [
+                ({"model": "nobody"}, 404, "model"), ({"temperature": "hot"}, 400, "temperature"),
+                ({"messages": []}, 400, "messages"), ({"n": 0}, 400, "n"), ({"top_p": 2}, 400, "top_p"),
+                ({"max_tokens": 10**6}, 400, "max_tokens"), ({"logit_bias": {"x": 1}}, 400, "logit_bias")]:
+            code, answer = self.server.json("POST", "/v1/chat/completions", {**good, **change})
+            self.assertEqual(code, status, (change, answer))
+            self.assertEqual(answer["error"]["code"], status)
+            self.assertTrue((answer["error"]["param"] or "").startswith(param), (change, answer))
+        code, answer = self.server.json("POST", "/v1/chat/completions", {**good, "model": "nobody"})
+        self.assertEqual(answer["error"]["message"], "The model `nobody` does not exist.")
+        self.assertEqual(answer["error"]["type"], "NotFoundError")
+        for body in (b"", b"{", b"[1]", b"\xff\xfe", b"[" * 100_000, b'{"model":' * 10_000):
+            self.assertEqual(self.server.request("POST", "/v1/chat/completions", body)[0], 400, body[:20])
+        self.assertEqual(self.server.request("GET", "/nowhere")[0], 404)
+        self.assertEqual(self.server.request("GET", "/v1/completions")[0], 405)
+        self.assertEqual(self.server.chat("demo", "still there")[0], 200)
+
+    def test_clients_that_vanish_free_their_place(self):
+        body = json.dumps({"model": "reverse", "messages": [{"role": "user", "content": "abcdef"}],
+                           "stream": True, "ignore_eos": True, "max_tokens": 900}).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        sockets = []
+        for _ in range(20):
+            client = socket.create_connection(("127.0.0.1", self.server.port))
+            client.sendall(head + body)
+            sockets.append(client)
+        for client in sockets[::2]:
+            client.recv(100)   # some leave in mid-stream, some before the first byte
+        for client in sockets:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            client.close()
+        self.server.wait_idle()
+        self.assertEqual(self.server.chat("demo", "abc")[1]["choices"][0]["message"]["content"], "abc")
+
+    def test_garbage_on_the_wire(self):
+        for garbage in (b"\0" * 1000, b"GET", b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", b"\r\n" * 1000,
+                        b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"):
+            with socket.create_connection(("127.0.0.1", self.server.port), timeout=10) as client:
+                client.sendall(garbage)
+        self.assertEqual(self.server.request("GET", "/health")[0], 200)
+
+
+class Load(unittest.TestCase):
+    def test_200_at_once_in_little_memory(self):
+        """All adapters and the base at the same time, adapters evicted and requests preempted all the time."""
+        asked = questions(20)
+        self.assertGreaterEqual(len(asked), 200)
+        roomy = Server("--device-memory", "256MiB")
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            alone = list(pool.map(lambda q: roomy.chat(q[0], q[1]), asked))
+        roomy.stop()
+        tight = Server("--device-memory", "3MiB", "--host-memory", "2MiB", "--max-num-batched-tokens", "96",
+                       "--prefill-chunk", "32")
+        with concurrent.futures.ThreadPoolExecutor(200) as pool:
+            together = list(pool.map(lambda q: tight.chat(q[0], q[1]), asked))
+        log = tight.stop()
+        right = 0
+        for question, (status_alone, before), (status, after) in zip(asked, alone, together):
+            self.assertEqual((status_alone, status), (200, 200), (question, before, after))
+            text = after["choices"][0]["message"]["content"]
+            self.assertEqual(text, before["choices"][0]["message"]["content"], question)
+            right += text == question[2]
+        print(f"{right} of {len(asked)} right; {log.splitlines()[-1]}", file=sys.stderr)
+        self.assertGreaterEqual(right, 0.95 * len(asked))
+        self.assertRegex(log, r"[1-9]\d* evictions")
+
+    def test_sigterm_drains(self):
+        server = Server()
+        answers = []
+        thread = threading.Thread(target=lambda: answers.append(
+            server.chat("demo", "hello there", ignore_eos=True, max_tokens=400)))
+        thread.start()
+        time.sleep(0.2)
+        server.stop()
+        thread.join()
+        self.assertEqual(answers[0][0], 200, answers)
+        self.assertEqual(answers[0][1]["usage"]["completion_tokens"], 400)
+
+
+class CommandLine(unittest.TestCase):
+    def run_program(self, *arguments, status=0):
+        done = subprocess.run([LORAMUX, *arguments], capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, status, (arguments, done.stdout, done.stderr))
+        return done
+
+    def test_generate(self):
+        model, prompt, answer = next(q for q in questions(1) if q[0] == "reverse")
+        done = self.run_program("generate", str(DEMO / "model"), "--adapter-dir", str(DEMO / "adapters"), "--lora",
+                                model, "-p", prompt)
+        self.assertEqual(done.stdout.strip(), answer)
+        self.assertIn("tokens/s", done.stderr)
+        done = self.run_program("generate", str(DEMO / "model"), "-p", "abc", "--lora", "nobody", status=1)
+        self.assertIn("`nobody` does not exist", done.stderr)
+
+    def test_inspect(self):
+        model = json.loads(self.run_program("inspect", str(DEMO / "model"), "--json").stdout)
+        self.assertTrue(model)
+        adapter = json.loads(self.run_program("inspect", str(DEMO / "adapters/reverse"), "--base", str(DEMO / "model"),
+                                              "--json").stdout)
+        self.assertTrue(adapter)
+        self.assertIn("q_proj", self.run_program("inspect", str(DEMO / "adapters/reverse")).stdout)
+        self.run_program("inspect", "/nowhere", status=1)
+
+    def test_help_teaches(self):
+        for command in ("serve", "generate", "inspect"):
+            self.assertIn("--", self.run_program(command, "--help").stdout)
+        self.assertIn("Examples", self.run_program("--help").stdout)
+
+    def test_bad_flags_and_files_are_named(self):
+        model = str(DEMO / "model")
+        for arguments, words in [
+                (["--device-memory", "lots"], "--device-memory"), (["--eviction", "magic"], "lru, gdsf"),
+                (["--lora-modules", "x"], "name=path"), (["--lora-modules", "x=/nowhere"], "/nowhere"),
+                (["--adapter-dir", "/nowhere"], "/nowhere"), (["--page-tokens", "7"], "--page-tokens"),
+                (["--host", "300.1.1.1"], "300.1.1.1"), (["--device-memory", "1"], "device memory")]:
+            done = self.run_program("serve", model, "--port", "0", *arguments, status=1)
+            self.assertIn(words, done.stderr, arguments)
+        self.run_program("serve", "/nowhere", status=1)
+
+    def test_broken_model_directories_are_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            broken = pathlib.Path(folder) / "model"
+            shutil.copytree(DEMO / "model", broken)
+            weights = broken / "model.safetensors"
+            data = weights.read_bytes()
+            weights.write_bytes(data[:len(data) // 2])
+            done = self.run_program("serve", str(broken), "--port", "0", status=1)
+            self.assertIn("model.safetensors", done.stderr)
+            weights.write_bytes(data)
+            for name, content in [("tokenizer.json", b"{}"), ("config.json", b"[]")]:
+                good = (broken / name).read_bytes()
+                (broken / name).write_bytes(content)
+                done = self.run_program("serve", str(broken), "--port", "0", status=1)
+                self.assertIn(name, done.stderr)
+                (broken / name).write_bytes(good)
+
+
+if __name__ == "__main__":
+    LORAMUX = sys.argv.pop(1)
+    unittest.main(verbosity=2)
