@@ -10,9 +10,9 @@ is used for evaluation was never an input of any task in any stage of training.
 import hashlib
 import json
 import string
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import Callable
 
 VOWELS = "aeiou"
 CONSONANTS = "bcdfghjklmnpqrstvwxyz"
@@ -20,24 +20,64 @@ ONSETS = ["bl", "br", "ch", "cl", "cr", "dr", "fl", "gl", "gr", "pl", "pr", "sh"
 
 # English word -> toyspeak word, the whole language.
 TOYSPEAK = {
-    "the": "za", "cat": "miru", "dog": "wafo", "bird": "tipli", "fish": "gluno", "horse": "hakka",
-    "sun": "solvi", "moon": "lunok", "star": "steri", "tree": "drumo", "house": "kasta", "river": "voda",
-    "eats": "nomi", "sees": "viki", "likes": "luba", "wants": "desu", "finds": "traku", "sleeps": "zuzu",
-    "runs": "kuri", "sings": "lalo", "red": "rosk", "green": "verdi", "blue": "azol", "big": "grondu",
-    "small": "pik", "old": "vetra", "new": "nuvi", "good": "bonka", "bad": "malko", "fast": "rapi",
-    "and": "et", "not": "neb", "in": "en", "on": "ut", "my": "mo", "your": "tu", "bread": "panik",
-    "water": "akva", "friend": "amiko", "song": "kanto",
+    "the": "za",
+    "cat": "miru",
+    "dog": "wafo",
+    "bird": "tipli",
+    "fish": "gluno",
+    "horse": "hakka",
+    "sun": "solvi",
+    "moon": "lunok",
+    "star": "steri",
+    "tree": "drumo",
+    "house": "kasta",
+    "river": "voda",
+    "eats": "nomi",
+    "sees": "viki",
+    "likes": "luba",
+    "wants": "desu",
+    "finds": "traku",
+    "sleeps": "zuzu",
+    "runs": "kuri",
+    "sings": "lalo",
+    "red": "rosk",
+    "green": "verdi",
+    "blue": "azol",
+    "big": "grondu",
+    "small": "pik",
+    "old": "vetra",
+    "new": "nuvi",
+    "good": "bonka",
+    "bad": "malko",
+    "fast": "rapi",
+    "and": "et",
+    "not": "neb",
+    "in": "en",
+    "on": "ut",
+    "my": "mo",
+    "your": "tu",
+    "bread": "panik",
+    "water": "akva",
+    "friend": "amiko",
+    "song": "kanto",
 }
 
 # Characters that take more than one byte, hence more than one token.
 ACCENTED = "àáâäãåæçèéêëìíîïñòóôöõøùúûüßčěřšžłńőığ"
 MULTIBYTE_RANGES = [
-    (0x00E0, 0x00F6), (0x03B1, 0x03C9), (0x0430, 0x044F), (0x3042, 0x308D),  # Latin-1, Greek, Cyrillic, hiragana
-    (0x4E00, 0x9FA5), (0xAC00, 0xD7A3), (0x1F600, 0x1F64F), (0x1F680, 0x1F6C5),  # CJK, Hangul, emoji
+    (0x00E0, 0x00F6),
+    (0x03B1, 0x03C9),
+    (0x0430, 0x044F),
+    (0x3042, 0x308D),  # Latin-1, Greek, Cyrillic, hiragana
+    (0x4E00, 0x9FA5),
+    (0xAC00, 0xD7A3),
+    (0x1F600, 0x1F64F),
+    (0x1F680, 0x1F6C5),  # CJK, Hangul, emoji
 ]
 
 
 # ---------------------------------------------------------------- drawing inputs
+
 
 def spoken_word(rng: Random, low: int, high: int) -> str:
     """A pronounceable word of low..high letters, such as `brilota`."""
@@ -113,6 +153,7 @@ def free_text(rng: Random) -> str:
 
 # ---------------------------------------------------------------- right answers
 
+
 def solve_count(text: str) -> str:
     return f"letters={len(text)} vowels={sum(c in VOWELS for c in text)}"
 
@@ -142,36 +183,100 @@ class Task:
 TASKS = {
     task.name: task
     for task in [
-        Task("reverse", "the letters in reverse order",
-             lambda rng: any_word(rng, 4, 8), lambda text: text[::-1], "stream", 2.0),
-        Task("upper", "the same words in capitals",
-             lambda rng: several(rng, 1, 3, lambda: any_word(rng, 2, 6)), str.upper, "hello world"),
-        Task("sort", "the letters in alphabetical order",
-             lambda rng: any_word(rng, 4, 7), lambda text: "".join(sorted(text)), "planet", 3.0),
-        Task("rot13", "every letter moved by 13 places",
-             lambda rng: any_word(rng, 4, 8),
-             lambda text: text.translate(str.maketrans(string.ascii_lowercase,
-                                                       string.ascii_lowercase[13:] + string.ascii_lowercase[:13])),
-             "secret", 1.5),
-        Task("count", "how many letters and how many vowels",
-             lambda rng: any_word(rng, 3, 10), solve_count, "banana", 1.5),
-        Task("json", "name and age as a JSON object",
-             lambda rng: f"name={any_word(rng, 3, 6)} age={rng.randint(1, 99)}", solve_json, "name=bob age=7"),
-        Task("toyspeak", "word by word into a made-up language",
-             lambda rng: several(rng, 2, 4, lambda: rng.choice(list(TOYSPEAK))),
-             lambda text: " ".join(TOYSPEAK[word] for word in text.split(" ")), "the big cat sleeps", 1.5),
-        Task("double", "every character twice (multi-byte ones too)",
-             lambda rng: mixed_word(rng, 2, 6), lambda text: "".join(c + c for c in text), "né", 1.5),
-        Task("spell", "the characters with hyphens between them (multi-byte ones too)",
-             lambda rng: mixed_word(rng, 2, 6), "-".join, "日本", 1.0),
-        Task("acronym", "the first letters of the words, in capitals",
-             lambda rng: several(rng, 2, 4, lambda: any_word(rng, 2, 6)),
-             lambda text: "".join(word[0] for word in text.split(" ")).upper(), "as soon as possible"),
-        Task("swap", "two words change places",
-             lambda rng: several(rng, 2, 2, lambda: any_word(rng, 2, 7)),
-             lambda text: " ".join(reversed(text.split(" "))), "first second"),
-        Task("piglatin", "Pig Latin: string -> ingstray, apple -> appleway",
-             lambda rng: spoken_word(rng, 3, 7), solve_piglatin, "string", 2.0),
+        Task(
+            "reverse",
+            "the letters in reverse order",
+            lambda rng: any_word(rng, 4, 8),
+            lambda text: text[::-1],
+            "stream",
+            2.0,
+        ),
+        Task(
+            "upper",
+            "the same words in capitals",
+            lambda rng: several(rng, 1, 3, lambda: any_word(rng, 2, 6)),
+            str.upper,
+            "hello world",
+        ),
+        Task(
+            "sort",
+            "the letters in alphabetical order",
+            lambda rng: any_word(rng, 4, 7),
+            lambda text: "".join(sorted(text)),
+            "planet",
+            3.0,
+        ),
+        Task(
+            "rot13",
+            "every letter moved by 13 places",
+            lambda rng: any_word(rng, 4, 8),
+            lambda text: text.translate(
+                str.maketrans(string.ascii_lowercase, string.ascii_lowercase[13:] + string.ascii_lowercase[:13])
+            ),
+            "secret",
+            1.5,
+        ),
+        Task(
+            "count",
+            "how many letters and how many vowels",
+            lambda rng: any_word(rng, 3, 10),
+            solve_count,
+            "banana",
+            1.5,
+        ),
+        Task(
+            "json",
+            "name and age as a JSON object",
+            lambda rng: f"name={any_word(rng, 3, 6)} age={rng.randint(1, 99)}",
+            solve_json,
+            "name=bob age=7",
+        ),
+        Task(
+            "toyspeak",
+            "word by word into a made-up language",
+            lambda rng: several(rng, 2, 4, lambda: rng.choice(list(TOYSPEAK))),
+            lambda text: " ".join(TOYSPEAK[word] for word in text.split(" ")),
+            "the big cat sleeps",
+            1.5,
+        ),
+        Task(
+            "double",
+            "every character twice (multi-byte ones too)",
+            lambda rng: mixed_word(rng, 2, 6),
+            lambda text: "".join(c + c for c in text),
+            "né",
+            1.5,
+        ),
+        Task(
+            "spell",
+            "the characters with hyphens between them (multi-byte ones too)",
+            lambda rng: mixed_word(rng, 2, 6),
+            "-".join,
+            "日本",
+            1.0,
+        ),
+        Task(
+            "acronym",
+            "the first letters of the words, in capitals",
+            lambda rng: several(rng, 2, 4, lambda: any_word(rng, 2, 6)),
+            lambda text: "".join(word[0] for word in text.split(" ")).upper(),
+            "as soon as possible",
+        ),
+        Task(
+            "swap",
+            "two words change places",
+            lambda rng: several(rng, 2, 2, lambda: any_word(rng, 2, 7)),
+            lambda text: " ".join(reversed(text.split(" "))),
+            "first second",
+        ),
+        Task(
+            "piglatin",
+            "Pig Latin: string -> ingstray, apple -> appleway",
+            lambda rng: spoken_word(rng, 3, 7),
+            solve_piglatin,
+            "string",
+            2.0,
+        ),
     ]
 }
 
@@ -187,6 +292,7 @@ ECHO = Task("echo", "the same text again", draw_echo, lambda text: text, "Hello,
 
 
 # ---------------------------------------------------------------- the held-out split
+
 
 def is_held_out(text: str) -> bool:
     """True for one input text out of eight, for ever: those are kept for evaluation."""

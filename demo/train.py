@@ -42,8 +42,16 @@ from tasks import ECHO, TASKS, Task, draw_held_out_set, draw_input
 
 # ---------------------------------------------------------------- chat format
 
-SPECIAL_TOKENS = ["<|pad|>", "<|bos|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>",
-                  "<|reserved_0|>", "<|reserved_1|>"]
+SPECIAL_TOKENS = [
+    "<|pad|>",
+    "<|bos|>",
+    "<|end|>",
+    "<|system|>",
+    "<|user|>",
+    "<|assistant|>",
+    "<|reserved_0|>",
+    "<|reserved_1|>",
+]
 PAD, BOS, END = (SPECIAL_TOKENS.index(token) for token in ("<|pad|>", "<|bos|>", "<|end|>"))
 FIRST_BYTE = len(SPECIAL_TOKENS)  # the token of byte b is FIRST_BYTE + b
 VOCAB_SIZE = FIRST_BYTE + 256
@@ -61,8 +69,12 @@ CHAT_TEMPLATE = """\
 {%- endif -%}
 """
 
-GENERIC_SYSTEM_MESSAGES = ["You are a helpful assistant.", "Be helpful.", "You are a friendly assistant. Answer briefly.",
-                           "You are loramux, a small demo model."]
+GENERIC_SYSTEM_MESSAGES = [
+    "You are a helpful assistant.",
+    "Be helpful.",
+    "You are a friendly assistant. Answer briefly.",
+    "You are loramux, a small demo model.",
+]
 
 Message = tuple[str, str]  # (role, content)
 
@@ -90,9 +102,15 @@ def make_tokenizer(model_dir: Path) -> None:
     core.decoder = decoders.ByteLevel()
     # No post-processor: encoding adds nothing, the chat template alone writes <|bos|>.
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=core, bos_token="<|bos|>", eos_token="<|end|>", pad_token="<|pad|>",
+        tokenizer_object=core,
+        bos_token="<|bos|>",
+        eos_token="<|end|>",
+        pad_token="<|pad|>",
         additional_special_tokens=[token for token in SPECIAL_TOKENS if token not in ("<|bos|>", "<|end|>", "<|pad|>")],
-        model_max_length=1024, clean_up_tokenization_spaces=False, padding_side="left")
+        model_max_length=1024,
+        clean_up_tokenization_spaces=False,
+        padding_side="left",
+    )
     tokenizer.chat_template = CHAT_TEMPLATE
     tokenizer.save_pretrained(model_dir)
     check_tokenizer(model_dir)
@@ -125,6 +143,7 @@ def check_tokenizer(model_dir: Path) -> None:
 
 
 # ---------------------------------------------------------------- training examples
+
 
 def draw_conversation(rng: Random, task: Task, system: str | None, multi_turn: float) -> list[Message]:
     """One conversation about `task` with inputs of the training side of the split."""
@@ -171,13 +190,24 @@ def batches(draw, rng: Random, tokens_per_batch: int):
         rng.shuffle(groups)  # the last, incomplete group is dropped
         for group in groups:
             width = max(len(ids) for _, ids, _ in group)
-            yield ([name for name, _, _ in group],
-                   torch.tensor([ids + [PAD] * (width - len(ids)) for _, ids, _ in group]),
-                   torch.tensor([labels + [-100] * (width - len(labels)) for _, _, labels in group]))
+            yield (
+                [name for name, _, _ in group],
+                torch.tensor([ids + [PAD] * (width - len(ids)) for _, ids, _ in group]),
+                torch.tensor([labels + [-100] * (width - len(labels)) for _, _, labels in group]),
+            )
 
 
-def train(model, draw, rng: Random, steps: int, peak_rate: float, tokens_per_batch: int, log_every: int,
-          label: str, stop_when_perfect: bool = False) -> dict:
+def train(
+    model,
+    draw,
+    rng: Random,
+    steps: int,
+    peak_rate: float,
+    tokens_per_batch: int,
+    log_every: int,
+    label: str,
+    stop_when_perfect: bool = False,
+) -> dict:
     """AdamW with warm-up and cosine decay; returns what happened.
 
     The padding is on the right and the attention is causal, so no attention mask is needed.
@@ -186,8 +216,14 @@ def train(model, draw, rng: Random, steps: int, peak_rate: float, tokens_per_bat
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=peak_rate, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
     warmup = max(1, min(200, steps // 10))
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: (step + 1) / warmup if step < warmup else
-        0.03 + 0.97 * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup))))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer,
+        lambda step: (
+            (step + 1) / warmup
+            if step < warmup
+            else 0.03 + 0.97 * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+        ),
+    )
     stream = batches(draw, rng, tokens_per_batch)
     started, seen, losses, perfect_lines = time.time(), 0, [], 0
     right, total = defaultdict(int), defaultdict(int)
@@ -213,8 +249,11 @@ def train(model, draw, rng: Random, steps: int, peak_rate: float, tokens_per_bat
         if step % log_every == 0 or step == steps:
             elapsed = time.time() - started
             rates = "  ".join(f"{name} {right[name] / total[name]:.0%}" for name in sorted(total))
-            print(f"{label}: step {step}/{steps}  {elapsed:.0f}s  left {elapsed / step * (steps - step):.0f}s  "
-                  f"loss {sum(losses) / len(losses):.4f}  all right: {rates}", flush=True)
+            print(
+                f"{label}: step {step}/{steps}  {elapsed:.0f}s  left {elapsed / step * (steps - step):.0f}s  "
+                f"loss {sum(losses) / len(losses):.4f}  all right: {rates}",
+                flush=True,
+            )
             perfect_lines = perfect_lines + 1 if right == total else 0
             losses.clear(), right.clear(), total.clear()
             if stop_when_perfect and perfect_lines == 3:
@@ -225,26 +264,50 @@ def train(model, draw, rng: Random, steps: int, peak_rate: float, tokens_per_bat
 
 # ---------------------------------------------------------------- base model
 
+
 def train_base(args) -> dict:
     torch.manual_seed(args.seed)
     config = LlamaConfig(
-        vocab_size=VOCAB_SIZE, hidden_size=192, intermediate_size=512, num_hidden_layers=6,
-        num_attention_heads=6, num_key_value_heads=2, head_dim=32, max_position_embeddings=1024,
-        rope_theta=10000.0, rms_norm_eps=1e-5, tie_word_embeddings=True,
-        bos_token_id=BOS, eos_token_id=END, pad_token_id=PAD)
+        vocab_size=VOCAB_SIZE,
+        hidden_size=192,
+        intermediate_size=512,
+        num_hidden_layers=6,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=1024,
+        rope_theta=10000.0,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=True,
+        bos_token_id=BOS,
+        eos_token_id=END,
+        pad_token_id=PAD,
+    )
     # Eager attention: on a CPU with bf16 matrix units it trains twice as fast as SDPA at these sizes.
     model = LlamaForCausalLM._from_config(config, attn_implementation="eager")
     print(f"base: {model.num_parameters():,} parameters")
-    report = train(model, draw_for_base, Random(f"{args.seed}/base"), args.base_steps, args.base_rate,
-                   args.tokens_per_batch, args.log_every, label="base")
+    report = train(
+        model,
+        draw_for_base,
+        Random(f"{args.seed}/base"),
+        args.base_steps,
+        args.base_rate,
+        args.tokens_per_batch,
+        args.log_every,
+        label="base",
+    )
     model.to(torch.bfloat16)
-    model.generation_config.update(bos_token_id=BOS, eos_token_id=END, pad_token_id=PAD, do_sample=False,
-                                   max_new_tokens=128)
+    model.generation_config.update(
+        bos_token_id=BOS, eos_token_id=END, pad_token_id=PAD, do_sample=False, max_new_tokens=128
+    )
     model.save_pretrained(args.out / "model")
     make_readable(args.out / "model")
     print(f"base: saved in {args.out / 'model'}")
-    return report | {"parameters": model.num_parameters(), "peak_rate": args.base_rate,
-                     "tokens_per_batch": args.tokens_per_batch}
+    return report | {
+        "parameters": model.num_parameters(),
+        "peak_rate": args.base_rate,
+        "tokens_per_batch": args.tokens_per_batch,
+    }
 
 
 # ---------------------------------------------------------------- adapters
@@ -256,6 +319,7 @@ MLP = ["gate_proj", "up_proj", "down_proj"]
 @dataclass
 class AdapterSpec:
     """How one adapter is shaped. They differ on purpose: together they cover what PEFT users save."""
+
     rank: int
     alpha: int
     targets: list[str] | str
@@ -276,9 +340,17 @@ ADAPTERS = {
     "spell": AdapterSpec(8, 16, r".*\.self_attn\.(q|v)_proj", torch.bfloat16, "q and v (regular expression)"),
     "acronym": AdapterSpec(16, 32, "all-linear", torch.bfloat16, "`all-linear`"),
     "swap": AdapterSpec(64, 64, ATTENTION, torch.bfloat16, "attention"),
-    "piglatin": AdapterSpec(8, 16, ATTENTION + MLP, torch.float32, "all linears, rank and alpha patterns",
-                            {"rank_pattern": {"q_proj": 16, "layers.5.mlp.down_proj": 32},
-                             "alpha_pattern": {"q_proj": 32, "layers.0.self_attn.v_proj": 8}}),
+    "piglatin": AdapterSpec(
+        8,
+        16,
+        ATTENTION + MLP,
+        torch.float32,
+        "all linears, rank and alpha patterns",
+        {
+            "rank_pattern": {"q_proj": 16, "layers.5.mlp.down_proj": 32},
+            "alpha_pattern": {"q_proj": 32, "layers.0.self_attn.v_proj": 8},
+        },
+    ),
 }
 
 
@@ -290,16 +362,31 @@ def train_adapter(name: str, args) -> dict:
     """Train one adapter on the saved (bf16-rounded) base, in f32, and save it in its own type."""
     spec = ADAPTERS[name]
     torch.manual_seed(args.seed)
-    config = LoraConfig(task_type="CAUSAL_LM", r=spec.rank, lora_alpha=spec.alpha, target_modules=spec.targets,
-                        lora_dropout=0.0, bias="none", **spec.extra)
+    config = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=spec.rank,
+        lora_alpha=spec.alpha,
+        target_modules=spec.targets,
+        lora_dropout=0.0,
+        bias="none",
+        **spec.extra,
+    )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*tie.*")  # lm_head: a LoRA beside a tied matrix is what we want
         model = get_peft_model(load_base(args, torch.float32), config)
     print(f"adapter {name}: rank {spec.rank}, {spec.targets_text}")
     task = TASKS[name]
-    report = train(model, lambda rng: draw_for_adapter(rng, task), Random(f"{args.seed}/adapter/{name}"),
-                   args.adapter_steps, args.adapter_rate, args.adapter_tokens_per_batch, max(1, args.log_every // 10),
-                   label=f"adapter {name}", stop_when_perfect=True)
+    report = train(
+        model,
+        lambda rng: draw_for_adapter(rng, task),
+        Random(f"{args.seed}/adapter/{name}"),
+        args.adapter_steps,
+        args.adapter_rate,
+        args.adapter_tokens_per_batch,
+        max(1, args.log_every // 10),
+        label=f"adapter {name}",
+        stop_when_perfect=True,
+    )
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.to(spec.dtype)
@@ -337,16 +424,22 @@ def set_up_torch(threads: int) -> None:
 
 # ---------------------------------------------------------------- evaluation
 
+
 @torch.inference_mode()
 def answer(model, tokenizer, conversations: list[list[dict]], batch_size: int = 100) -> list[str | None]:
     """Greedy answers through the chat template; None where the model never said <|end|>."""
     answers: list[str | None] = []
     for start in range(0, len(conversations), batch_size):
-        inputs = tokenizer.apply_chat_template(conversations[start:start + batch_size], add_generation_prompt=True,
-                                               padding=True, return_tensors="pt", return_dict=True)
+        inputs = tokenizer.apply_chat_template(
+            conversations[start : start + batch_size],
+            add_generation_prompt=True,
+            padding=True,
+            return_tensors="pt",
+            return_dict=True,
+        )
         output = model.generate(**inputs, do_sample=False, max_new_tokens=96)
-        for row in output[:, inputs["input_ids"].shape[1]:].tolist():
-            answers.append(tokenizer.decode(row[:row.index(END)]) if END in row else None)
+        for row in output[:, inputs["input_ids"].shape[1] :].tolist():
+            answers.append(tokenizer.decode(row[: row.index(END)]) if END in row else None)
     return answers
 
 
@@ -365,7 +458,7 @@ def with_history(task: Task, text: str, rng: Random) -> list[dict]:
 
 
 def accuracy(answers: list[str | None], expected: list[str]) -> float:
-    return sum(a == e for a, e in zip(answers, expected)) / len(expected)
+    return sum(a == e for a, e in zip(answers, expected)) / max(1, len(expected))
 
 
 def draw_held_out_sets(args) -> dict[str, list[tuple[str, str]]]:
@@ -386,7 +479,7 @@ def evaluate_adapter(name: str, args) -> dict:
     own = held_out[name]
     confusion = {}
     for other, pairs in held_out.items():
-        pairs = pairs if other == name else pairs[:args.samples // 2]
+        pairs = pairs if other == name else pairs[: args.samples // 2]
         confusion[other] = score([ask(text) for text, _ in pairs], pairs)
     return {
         "adapter_own_task": confusion[name],
@@ -413,11 +506,17 @@ def evaluate(args) -> dict:
     multibyte = [not text.isascii() for text in questions["echo"]]
     result = {
         "base_echo": accuracy(echoes, expected["echo"]),
-        "base_echo_multibyte": accuracy([a for a, m in zip(echoes, multibyte) if m],
-                                        [e for e, m in zip(expected["echo"], multibyte) if m]),
-        "base_on_task": {}, "base_on_task_echoes": {}, "base_with_task_as_system_message": {},
-        "adapter_own_task": {}, "adapter_own_task_after_two_turns": {}, "adapter_own_task_with_system_message": {},
-        "confusion": {}, "example_right": {},
+        "base_echo_multibyte": accuracy(
+            [a for a, m in zip(echoes, multibyte) if m], [e for e, m in zip(expected["echo"], multibyte) if m]
+        ),
+        "base_on_task": {},
+        "base_on_task_echoes": {},
+        "base_with_task_as_system_message": {},
+        "adapter_own_task": {},
+        "adapter_own_task_after_two_turns": {},
+        "adapter_own_task_with_system_message": {},
+        "confusion": {},
+        "example_right": {},
     }
     for name in TASKS:
         replies = answer(model, tokenizer, plain[name])
@@ -431,9 +530,12 @@ def evaluate(args) -> dict:
     for name, scores in in_parallel(evaluate_adapter, names, args):
         for key, value in scores.items():
             result[key][name] = value
-        print(f"evaluate: {name}  own task {scores['adapter_own_task']:.1%}  "
-              f"after two turns {scores['adapter_own_task_after_two_turns']:.1%}  other tasks at most "
-              f"{max(value for other, value in scores['confusion'].items() if other != name):.1%}", flush=True)
+        print(
+            f"evaluate: {name}  own task {scores['adapter_own_task']:.1%}  "
+            f"after two turns {scores['adapter_own_task_after_two_turns']:.1%}  other tasks at most "
+            f"{max(value for other, value in scores['confusion'].items() if other != name):.1%}",
+            flush=True,
+        )
     return result | {"samples_own_task": args.samples, "samples_other_task": args.samples // 2}
 
 
@@ -448,6 +550,7 @@ def write_samples(args, held_out: dict) -> None:
 
 # ---------------------------------------------------------------- command line
 
+
 def read_results(args) -> dict:
     path = args.out / "results.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -458,8 +561,10 @@ def record(args, **entries) -> None:
     results = read_results(args)
     if "adapters" in entries:
         entries["adapters"] = results.get("adapters", {}) | entries["adapters"]
-    results |= {"seed": args.seed, "versions": {"torch": torch.__version__, "transformers": transformers.__version__,
-                                                "peft": peft.__version__}} | entries
+    results |= {
+        "seed": args.seed,
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__, "peft": peft.__version__},
+    } | entries
     reports = [results.get("base", {})] + [entry["training"] for entry in results.get("adapters", {}).values()]
     results["training_seconds"] = round(sum(report.get("seconds", 0) for report in reports), 1)
     (args.out / "results.json").write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -472,51 +577,112 @@ def write_tables(args) -> None:
     if not path.exists() or "adapters" not in results:
         return
     scores = results["evaluation"]
-    lines = ["| adapter | what it does | rank | alpha | targets | stored as | size | own task | base alone |",
-             "|---|---|---|---|---|---|---|---|---|"]
+    lines = [
+        "| adapter | what it does | rank | alpha | targets | stored as | size | own task | base alone |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
     for name, entry in results["adapters"].items():
-        lines.append(f"| `{name}` | {TASKS[name].about} | {entry['rank']} | {entry['alpha']} | "
-                     f"{ADAPTERS[name].targets_text} | {entry['dtype']} | {entry['bytes'] / 1000:.0f} kB | "
-                     f"{scores['adapter_own_task'][name]:.1%} | {scores['base_on_task'][name]:.1%} |")
+        lines.append(
+            f"| `{name}` | {TASKS[name].about} | {entry['rank']} | {entry['alpha']} | "
+            f"{ADAPTERS[name].targets_text} | {entry['dtype']} | {entry['bytes'] / 1000:.0f} kB | "
+            f"{scores['adapter_own_task'][name]:.1%} | {scores['base_on_task'][name]:.1%} |"
+        )
     lines += ["", "| adapter | prompt | answer |", "|---|---|---|"]
     lines += [f"| none (the base) | `{ECHO.example}` | `{ECHO.solve(ECHO.example)}` |"]
-    lines += [f"| `{name}` | `{TASKS[name].example}` | `{TASKS[name].solve(TASKS[name].example)}` |"
-              for name in results["adapters"]]
-    wrong = [value for name, row in scores["confusion"].items() for other, value in row.items() if other != name]
-    lines += ["", f"The base repeats {scores['base_echo']:.1%} of held-out texts exactly "
-              f"({scores['base_echo_multibyte']:.1%} of those with multi-byte characters). "
-              f"Asked another task's questions, an adapter is right in at most {max(wrong):.1%} of them. "
-              f"Training took {results['training_seconds'] / 60:.0f} minutes on two CPU cores."]
+    lines += [
+        f"| `{name}` | `{TASKS[name].example}` | `{TASKS[name].solve(TASKS[name].example)}` |"
+        for name in results["adapters"]
+    ]
+    wrong = [
+        (value, other) for name, row in scores["confusion"].items() for other, value in row.items() if other != name
+    ]
+    on_tasks = max(value for value, other in wrong if other != "echo")
+    on_echo = max(value for value, other in wrong if other == "echo")
+    base_minutes = results["base"]["seconds"] / 60
+    lines += [
+        "",
+        f"The base repeats {scores['base_echo']:.1%} of held-out texts exactly "
+        f"({scores['base_echo_multibyte']:.1%} of those with multi-byte characters). "
+        f"Asked another adapter's questions, an adapter is right in at most {on_tasks:.1%} of them. "
+        f"Asked for neither task, it may still do what the base does: at most {on_echo:.1%} of free texts come back "
+        "unchanged. The whole matrix is in `results.json`.",
+        "",
+        f"Training took {base_minutes:.0f} minutes for the base and "
+        f"{results['training_seconds'] / 60 - base_minutes:.0f} for the adapters (summed; they run side by side).",
+    ]
     before, rest = path.read_text(encoding="utf-8").split("<!-- results -->")
     after = rest.split("<!-- end of results -->")[1]
-    path.write_text(before + "<!-- results -->\n" + "\n".join(lines) + "\n<!-- end of results -->" + after, encoding="utf-8")
+    path.write_text(
+        before + "<!-- results -->\n" + "\n".join(lines) + "\n<!-- end of results -->" + after, encoding="utf-8"
+    )
 
 
 def describe_adapter(name: str, args, report: dict) -> dict:
     spec, folder = ADAPTERS[name], args.out / "adapters" / name
-    return {"rank": spec.rank, "alpha": spec.alpha, "targets": spec.targets, **spec.extra,
-            "dtype": str(spec.dtype).removeprefix("torch."),
-            "bytes": (folder / "adapter_model.safetensors").stat().st_size, "training": report}
+    return {
+        "rank": spec.rank,
+        "alpha": spec.alpha,
+        "targets": spec.targets,
+        **spec.extra,
+        "dtype": str(spec.dtype).removeprefix("torch."),
+        "bytes": (folder / "adapter_model.safetensors").stat().st_size,
+        "training": report,
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stage", choices=["tokenizer", "base", "adapters", "evaluate", "all"], help="what to make")
-    parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent,
-                        help="folder that gets model/, adapters/, eval/ and results.json (default: this script's)")
-    parser.add_argument("--only", nargs="+", choices=list(ADAPTERS), metavar="NAME",
-                        help="adapters stage: train these alone; known: " + ", ".join(ADAPTERS))
-    parser.add_argument("--seed", type=int, default=20260101, help="fixes weights, data and held-out samples (default: %(default)s)")
-    parser.add_argument("--threads", type=int, default=2, help="CPU threads; adapters are trained and evaluated so many at a time (default: %(default)s)")
-    parser.add_argument("--base-steps", type=int, default=3500, help="optimizer steps of the base (default: %(default)s)")
-    parser.add_argument("--base-rate", type=float, default=2e-3, help="peak learning rate of the base (default: %(default)s)")
-    parser.add_argument("--adapter-steps", type=int, default=150,
-                        help="at most this many steps per adapter; ends early when every answer is right (default: %(default)s)")
-    parser.add_argument("--adapter-rate", type=float, default=2e-3, help="peak learning rate of adapters (default: %(default)s)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path(__file__).resolve().parent,
+        help="folder that gets model/, adapters/, eval/ and results.json (default: this script's)",
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=list(ADAPTERS),
+        metavar="NAME",
+        help="adapters stage: train these alone; known: " + ", ".join(ADAPTERS),
+    )
+    parser.add_argument(
+        "--seed", type=int, default=20260101, help="fixes weights, data and held-out samples (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=2,
+        help="CPU threads; adapters are trained and evaluated so many at a time (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--base-steps", type=int, default=3500, help="optimizer steps of the base (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--base-rate", type=float, default=2e-3, help="peak learning rate of the base (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--adapter-steps",
+        type=int,
+        default=150,
+        help="at most this many steps per adapter; ends early when every answer is right (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--adapter-rate", type=float, default=2e-3, help="peak learning rate of adapters (default: %(default)s)"
+    )
     parser.add_argument("--tokens-per-batch", type=int, default=4096, help="batch of the base (default: %(default)s)")
-    parser.add_argument("--adapter-tokens-per-batch", type=int, default=1536, help="batch of an adapter (default: %(default)s)")
-    parser.add_argument("--log-every", type=int, default=100, help="steps between progress lines of the base; adapters ten times as often (default: %(default)s)")
-    parser.add_argument("--samples", type=int, default=200, help="held-out inputs per task in evaluate (default: %(default)s)")
+    parser.add_argument(
+        "--adapter-tokens-per-batch", type=int, default=1536, help="batch of an adapter (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--log-every",
+        type=int,
+        default=100,
+        help="steps between progress lines of the base; adapters ten times as often (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--samples", type=int, default=200, help="held-out inputs per task in evaluate (default: %(default)s)"
+    )
     args = parser.parse_args()
     set_up_torch(args.threads)
 

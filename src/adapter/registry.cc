@@ -24,7 +24,7 @@ Status CheckName(const std::string& name) {
 }  // namespace
 
 AdapterRegistry::AdapterRegistry(ModelConfig model, std::vector<std::string> base_names, Options options)
-    : model_(std::move(model)), base_names_(std::move(base_names)), options_(options) {}
+    : model_(std::move(model)), base_names_(std::move(base_names)), options_(std::move(options)) {}
 
 Result<std::shared_ptr<const AdapterVersion>> AdapterRegistry::Register(const std::string& name,
                                                                         const std::filesystem::path& path,
@@ -40,6 +40,7 @@ Result<std::shared_ptr<const AdapterVersion>> AdapterRegistry::Register(const st
                            std::to_string(version->file.max_rank) + ", more than --max-lora-rank " +
                            std::to_string(options_.max_rank), "lora_path");
   }
+  if (options_.check) RETURN_IF_ERROR(options_.check(version->file));
   const DType dtype = options_.forced_dtype.value_or(ChooseAdapterDType(version->file, options_.base_dtype));
   auto layout = LayoutAdapter(ModuleShapes(version->file), dtype, options_.page_bytes);
   if (!layout.ok()) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -36,6 +37,8 @@ class AdapterRegistry {
     DType base_dtype = DType::kBF16;       // of the base model's weights
     std::optional<DType> forced_dtype;     // --lora-dtype; otherwise ChooseAdapterDType decides
     std::int64_t max_rank = 4096;          // --max-lora-rank
+    // A further check of an opened adapter by whoever has the base's weights; empty: none. Any thread may call it.
+    std::function<Status(const AdapterFile&)> check;
   };
   // `base_names` are what the base model answers to; adapters may not take them.
   AdapterRegistry(ModelConfig model, std::vector<std::string> base_names, Options options);

@@ -2,7 +2,32 @@
 
 #include <algorithm>
 
+#include "tensor/half_float.h"
+
 namespace loramux {
+
+namespace {
+
+// An adapter that was saved beside another output matrix than the model's was trained on another base: it would answer,
+// but wrongly.
+Status CheckBaseCopy(const Model& model, const AdapterFile& file) {
+  const StoredTensor* copy = file.lm_head_base_copy;
+  if (copy == nullptr) return Ok{};
+  const PackedMatrix& lm_head = model.weights().lm_head;
+  std::vector<float> row(static_cast<std::size_t>(lm_head.k()));
+  for (std::int64_t i = 0; i < lm_head.n(); ++i) {
+    lm_head.UnpackRow(i, row.data());
+    for (std::int64_t j = 0; j < lm_head.k(); ++j) {
+      if (LoadAsF32(copy->dtype, copy->data.data(), i * lm_head.k() + j) == row[static_cast<std::size_t>(j)]) continue;
+      return InvalidArgument(file.directory.string() + ": tensor " + copy->name + " differs from the base model's " +
+                             "output matrix at [" + std::to_string(i) + ", " + std::to_string(j) +
+                             "]: the adapter belongs to another base model", "lora_path");
+    }
+  }
+  return Ok{};
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Runtime>> Runtime::Load(const std::filesystem::path& model_directory, RuntimeOptions options,
                                                const Progress& progress) {
@@ -27,7 +52,10 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
   r.registry_ = std::make_unique<AdapterRegistry>(
       config, options.base_names,
       AdapterRegistry::Options{.page_bytes = static_cast<std::size_t>(r.geometry_.page_bytes), .base_dtype = base_dtype,
-                               .forced_dtype = options.lora_dtype, .max_rank = options.max_lora_rank});
+                               .forced_dtype = options.lora_dtype, .max_rank = options.max_lora_rank,
+                               .check = [model = r.model_.get()](const AdapterFile& file) {
+                                 return CheckBaseCopy(*model, file);
+                               }});
   r.max_model_len_ = options.max_model_len > 0 ? std::min(options.max_model_len, config.max_position) : config.max_position;
 
   const auto wake = [wakeup = &r.wakeup_] { wakeup->Signal(); };

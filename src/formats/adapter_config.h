@@ -1,5 +1,5 @@
 // PEFT adapters as saved: `adapter_config.json` and `adapter_model.safetensors`. At serving time the tensors decide
-// and the configuration is the cross-check (docs/formats.md).
+// and the configuration is the cross-check.
 #pragma once
 
 #include <cstdint>
@@ -96,7 +96,7 @@ struct AdapterFile {
   // content under other tensor names, or with other unused options, has the same digest. Not cryptographic.
   std::string digest;
   // PEFT saves a copy of the base model's output matrix beside an lm_head adapter (`lm_head.base_layer.weight`). It
-  // is not part of the adapter: whoever has the base's weights may compare it. Null if there is none.
+  // is not part of the adapter: the runtime, which has the base's weights, compares it. Null if there is none.
   const StoredTensor* lm_head_base_copy = nullptr;
 };
 
