@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/prng.h"
 #include "server/server.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -70,7 +71,10 @@ Status Serve(const ServeFlags& flags) {
   options.http.drain_timeout = std::chrono::milliseconds(static_cast<std::int64_t>(flags.drain_timeout_seconds * 1000));
   options.model_path = flags.runtime.model_dir;
   options.max_model_len = runtime->max_model_len();
-  options.seed = flags.seed != 0 ? flags.seed : static_cast<std::uint64_t>(runtime->clock().Now());
+  const Clock& clock = runtime->clock();
+  options.seed = flags.seed != 0 ? flags.seed
+                                 : SplitMix64(static_cast<std::uint64_t>(clock.Now()) ^
+                                              SplitMix64(static_cast<std::uint64_t>(clock.UnixSeconds())));
   runtime->Start();
   auto server = Server::Start(options, {.clock = &runtime->clock(), .generation = &service,
                                         .registry = &runtime->registry(), .tokenizer = &tokenizer,

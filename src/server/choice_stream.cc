@@ -41,7 +41,9 @@ void ChoiceStream::Prepend(std::string text) {
 }
 
 // Models pad their vocabulary beyond the tokenizer's; such ids have no text.
-bool ChoiceStream::Knows(TokenId id) const { return id < tokenizer_->VocabSize() && !tokenizer_->IdToToken(id).empty(); }
+bool ChoiceStream::Knows(TokenId id) const {
+  return id < tokenizer_->VocabSize() && !tokenizer_->IdToToken(id).empty();
+}
 
 Status ChoiceStream::Apply(const TokenEvent& event) {
   if (event.finish != FinishReason::kNone) engine_done_ = true;
@@ -97,7 +99,9 @@ void ChoiceStream::Finish(FinishReason reason, StopReason stop_reason) {
 
 void ChoiceStream::AddLogprob(const SampledToken& token) {
   TokenLogprobText text{TokenText(*tokenizer_, token.id), token.logprob, {}};
-  for (const TokenLogprob& other : token.top_logprobs) text.top.emplace_back(TokenText(*tokenizer_, other.id), other.logprob);
+  for (const TokenLogprob& other : token.top_logprobs) {
+    text.top.emplace_back(TokenText(*tokenizer_, other.id), other.logprob);
+  }
   logprobs_.push_back(std::move(text));
 }
 

@@ -85,7 +85,8 @@ asio::awaitable<void> HttpConnection::Run() {
 
 asio::awaitable<void> HttpConnection::RunRefused() {
   keep_alive_ = false;
-  HttpReply reply = ErrorReply(503, fmt::format("Too many connections: this server takes {}.", options_.max_connections));
+  HttpReply reply = ErrorReply(503, fmt::format("Too many connections: this server takes {}.",
+                                                options_.max_connections));
   co_await SendReply(std::move(reply), false);
   co_await Close();
 }
@@ -119,6 +120,7 @@ asio::awaitable<bool> HttpConnection::ServeOne() {
 }
 
 asio::awaitable<bool> HttpConnection::WaitForFirstByte() {
+  if (draining_) linger_ = true;
   if (draining_ || gone_) co_return false;
   if (buffer_.size() > 0) co_return true;
   idle_ = true;
@@ -215,8 +217,9 @@ asio::awaitable<bool> HttpConnection::FailRead(error_code error, bool in_header)
   std::string message;
   if (deadline_passed_) {
     status = 408;
-    message = fmt::format("The request's {} did not arrive in time: expected it within {} ms.", in_header ? "header" : "body",
-                          (in_header ? options_.header_timeout : options_.body_timeout).count());
+    const auto timeout = in_header ? options_.header_timeout : options_.body_timeout;
+    message = fmt::format("The request's {} did not arrive in time: expected it within {} ms.",
+                          in_header ? "header" : "body", timeout.count());
   } else if (error == http::error::header_limit || error == http::error::buffer_overflow) {
     status = 431;
     message = fmt::format("The request's header is too large: expected at most {} bytes.", options_.max_header_bytes);
@@ -246,7 +249,8 @@ HttpReply HttpConnection::NoRouteReply(const HttpRequest& request, std::vector<s
   HttpReply reply;
   reply.status = 204;
   if (request.method != "OPTIONS") {
-    reply = ErrorReply(405, "Method Not Allowed: " + request.path + " expects " + list + ", found " + request.method + ".");
+    reply = ErrorReply(405, "Method Not Allowed: " + request.path + " expects " + list + ", found " + request.method +
+                                ".");
   }
   reply.headers.emplace_back("Allow", list);
   return reply;
@@ -254,15 +258,13 @@ HttpReply HttpConnection::NoRouteReply(const HttpRequest& request, std::vector<s
 
 // Exceptions of libraries (or of memory) end the request, not the process.
 asio::awaitable<void> HttpConnection::RunHandler(const HttpHandler& handler, HttpExchange& exchange) {
-  std::string what;
   try {
     co_await handler(exchange);
   } catch (const std::exception& exception) {
-    what = exception.what();
-    spdlog::error("{} {}: {}", exchange.request().method, exchange.request().path, what);
+    spdlog::error("{} {}: {}", exchange.request().method, exchange.request().path, exception.what());
   }
   if (exchange.status() != 0 || gone_) co_return;
-  HttpReply reply = ErrorReply(500, "The server failed on this request" + (what.empty() ? "." : ": " + what));
+  HttpReply reply = ErrorReply(500, "The server failed on this request; its log says why.");
   co_await exchange.Send(std::move(reply));
 }
 

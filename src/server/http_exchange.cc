@@ -31,7 +31,8 @@ std::string PercentDecode(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   for (std::size_t i = 0; i < text.size(); ++i) {
-    const bool escape = text[i] == '%' && i + 2 < text.size() && HexDigit(text[i + 1]) >= 0 && HexDigit(text[i + 2]) >= 0;
+    const bool escape =
+        text[i] == '%' && i + 2 < text.size() && HexDigit(text[i + 1]) >= 0 && HexDigit(text[i + 2]) >= 0;
     out += escape ? static_cast<char>(HexDigit(text[i + 1]) * 16 + HexDigit(text[i + 2])) : text[i];
     if (escape) i += 2;
   }
@@ -41,7 +42,8 @@ std::string PercentDecode(std::string_view text) {
 std::string_view HttpRequest::Header(std::string_view name) const {
   const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
   const auto same = [&](std::string_view a) {
-    return std::equal(a.begin(), a.end(), name.begin(), name.end(), [&](char x, char y) { return lower(x) == lower(y); });
+    return std::equal(a.begin(), a.end(), name.begin(), name.end(),
+                      [&](char x, char y) { return lower(x) == lower(y); });
   };
   for (const auto& [key, value] : headers) {
     if (same(key)) return value;
@@ -97,7 +99,8 @@ void RouteTable::Add(std::string method, std::string path, HttpHandler handler) 
 
 namespace {
 
-boost::asio::awaitable<void> SendSimple(HttpExchange& exchange, const std::function<HttpReply(const HttpRequest&)>& make) {
+boost::asio::awaitable<void> SendSimple(HttpExchange& exchange,
+                                        const std::function<HttpReply(const HttpRequest&)>& make) {
   HttpReply reply = make(exchange.request());
   co_await exchange.Send(std::move(reply));
 }

@@ -46,7 +46,8 @@ class DocumentBuilder {
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& exception) {
     std::string_view what = exception.what();
     if (const auto end = what.find("] "); end != std::string_view::npos) what.remove_prefix(end + 2);
-    return Stop(Malformed("an error at byte " + std::to_string(position) + " (" + Shorten(what, kMaxDetailBytes) + ")"));
+    return Stop(Malformed("an error at byte " + std::to_string(position) + " (" + Shorten(what, kMaxDetailBytes) +
+                          ")"));
   }
 
   std::optional<Error>& error() { return error_; }

@@ -94,7 +94,8 @@ void ReadLogitBias(FieldReader& fields, std::int64_t vocab_size, OpenAiRequest& 
     const auto id = ParseTokenKey(key, vocab_size);
     if (!id) {
       const Json found = key;
-      return fields.Expect("logit_bias", "token ids from 0 to " + std::to_string(vocab_size - 1) + " as keys", &found);
+      return fields.Expect("logit_bias", "token ids from 0 to " + std::to_string(vocab_size - 1) + " as keys",
+                           &found);
     }
     float bias = 0;
     const bool present = entries.Number(key, -100, 100, false, bias);
@@ -152,7 +153,8 @@ void ReadResponseFormat(FieldReader& fields) {
   format.String("type", type);
   if (type != "text") {
     fields.Fail(ErrorCode::kUnsupported, "response_format",
-                "expected {\"type\": \"text\"}, the only format that is supported, found type " + DescribeJson(Json(type)));
+                "expected {\"type\": \"text\"}, the only format that is supported, found type " +
+                    DescribeJson(Json(type)));
   }
 }
 
@@ -304,10 +306,12 @@ void ReadTemplateOptions(FieldReader& fields, OpenAiRequest& request, Json& cont
   const Json* extra = fields.Object("chat_template_kwargs");
   if (extra == nullptr) return;
   if (extra->size() > kMaxTemplateVariables) {
-    return fields.Expect("chat_template_kwargs", "at most " + std::to_string(kMaxTemplateVariables) + " entries", extra);
+    return fields.Expect("chat_template_kwargs", "at most " + std::to_string(kMaxTemplateVariables) + " entries",
+                         extra);
   }
   for (const auto& [key, value] : extra->items()) {
-    for (const std::string_view reserved : {"messages", "tools", "documents", "add_generation_prompt", "chat_template"}) {
+    for (const std::string_view reserved :
+         {"messages", "tools", "documents", "add_generation_prompt", "chat_template"}) {
       if (key == reserved) {
         return fields.Fail(ErrorCode::kInvalidArgument, "chat_template_kwargs",
                            "expected no `" + key + "` in it, found one (it has a field of its own)");
@@ -323,8 +327,8 @@ void ReadChatLogprobs(FieldReader& fields, OpenAiRequest& request) {
   fields.Boolean("logprobs", wanted);
   ReadInt32(fields, "top_logprobs", 0, kMaxLogprobs, top);
   if (top > 0 && !wanted) {
-    return fields.Fail(ErrorCode::kInvalidArgument, "top_logprobs", "expected only together with `logprobs`: true, found " +
-                                                                        std::to_string(top) + " without it");
+    return fields.Fail(ErrorCode::kInvalidArgument, "top_logprobs",
+                       "expected only together with `logprobs`: true, found " + std::to_string(top) + " without it");
   }
   if (wanted) request.sampling.top_logprobs = top;
 }

@@ -153,7 +153,8 @@ void OpenAiService::AddRoutes(RouteTable& routes) {
   for (const char* method : {"GET", "POST"}) {   // SageMaker's probe
     routes.AddSimple(method, "/ping", [](const HttpRequest&) { return HttpReply(); });
   }
-  routes.AddSimple("GET", "/version", [](const HttpRequest&) { return JsonReply("{\"version\":\"" LORAMUX_VERSION "\"}"); });
+  routes.AddSimple("GET", "/version",
+                   [](const HttpRequest&) { return JsonReply("{\"version\":\"" LORAMUX_VERSION "\"}"); });
 }
 
 HttpReply OpenAiService::Health() const {
@@ -179,7 +180,8 @@ asio::awaitable<void> OpenAiService::Complete(HttpExchange& exchange, Endpoint e
 
 asio::awaitable<void> OpenAiService::Run(HttpExchange& exchange, CompletionJob job) {
   const auto sleeper = std::make_shared<Sleeper>(exchange.executor());
-  const auto inbox = std::make_shared<GenerationInbox>(options_.max_buffered_bytes, Waker(exchange.executor(), sleeper));
+  const auto inbox =
+      std::make_shared<GenerationInbox>(options_.max_buffered_bytes, Waker(exchange.executor(), sleeper));
   const HandlerScope scope(exchange, inbox);
   sleeper->OnWake([&exchange, inbox = inbox.get()] {
     if (inbox->overflowed() && !exchange.disconnected()) {

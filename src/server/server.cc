@@ -23,7 +23,8 @@ struct Server::Impl {
 };
 
 Result<std::unique_ptr<Server>> Server::Start(ServerOptions options, ServerParts parts) {
-  CHECK(parts.clock != nullptr && parts.generation != nullptr && parts.registry != nullptr && parts.tokenizer != nullptr);
+  CHECK(parts.clock != nullptr && parts.generation != nullptr);
+  CHECK(parts.registry != nullptr && parts.tokenizer != nullptr);
   auto impl = std::make_unique<Impl>(options, parts);
   RETURN_IF_ERROR(impl->http.Start());
   return std::unique_ptr<Server>(new Server(std::move(impl)));

@@ -128,41 +128,36 @@ class ScriptedService final : public GenerationService {
     while (true) {
       changed_.wait(lock, [this] { return stopping_ || !running_.empty(); });
       if (stopping_) return;
-      auto batch = std::exchange(running_, {});
-      in_step_ = std::move(batch);
       Step(lock);
-      if (step_time_us_ > 0) changed_.wait_for(lock, std::chrono::microseconds(step_time_us_), [this] { return stopping_; });
+      const std::chrono::microseconds pause(step_time_us_);
+      if (pause.count() > 0) changed_.wait_for(lock, pause, [this] { return stopping_; });
     }
   }
 
-  // Callbacks run without the lock, as an engine's do.
+  // Callbacks run without the lock, as an engine's do. Only this thread erases.
   void Step(std::unique_lock<std::mutex>& lock) {
-    std::map<RequestId, Running> going_on;
-    for (auto& [id, running] : in_step_) running_.emplace(id, running);   // visible to Cancel and Load meanwhile
-    for (auto& [id, running] : in_step_) {
-      const bool cancelled = running_.at(id).cancelled;
-      running.cancelled = cancelled;
+    std::vector<RequestId> batch;
+    for (const auto& [id, running] : running_) batch.push_back(id);
+    for (const RequestId id : batch) {
+      Running& running = running_.at(id);
+      const bool cancelled = running.cancelled;
       lock.unlock();
-      const bool ended = Advance(id, running);
+      const bool ended = Advance(id, running, cancelled);
       lock.lock();
-      if (ended) {
-        running_.erase(id);
-        cancelled_ += cancelled ? 1 : 0;
-      } else {
-        running_.at(id).next = running.next;
-      }
+      if (!ended) continue;
+      running_.erase(id);
+      cancelled_ += cancelled ? 1 : 0;
     }
-    in_step_.clear();
   }
 
-  static bool Advance(RequestId id, Running& running) {
+  static bool Advance(RequestId id, Running& running, bool cancelled) {
     GenerationEvent event;
     event.id = id;
     event.prompt_tokens = static_cast<std::int32_t>(running.request.prompt.size());
     event.cached_prompt_tokens = event.prompt_tokens / 2;
     SampledToken token;
     const auto& tokens = running.script.tokens;
-    if (running.cancelled) {
+    if (cancelled) {
       event.finish = FinishReason::kCancelled;
     } else if (running.next < tokens.size() || running.script.repeat) {
       token.id = tokens[running.next++ % tokens.size()];
@@ -186,7 +181,7 @@ class ScriptedService final : public GenerationService {
   std::atomic<std::int64_t> step_time_us_ = 0;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<RequestId, Running> running_, in_step_;
+  std::map<RequestId, Running> running_;
   std::vector<GenerationRequest> submitted_;
   std::uint64_t last_id_ = 0;
   int cancelled_ = 0;
