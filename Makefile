@@ -7,7 +7,7 @@ help:
 	@echo "make demo ONCE=1   the same, but end after the answers"
 	@echo "make test          install what the tests need, build, run every test (about 15 minutes on 2 cores)"
 	@echo "make build         configure and build the release preset"
-	@echo "make bench         measure this machine and loramux on it (docs/benchmarks.md)"
+	@echo "make bench         measure this machine, and loramux against its limits"
 	@echo "make clean         remove build/"
 
 setup:

@@ -66,7 +66,9 @@ PackedMatrix RandomMatrix(Prng& prng, std::int64_t n, std::int64_t k, DType dtyp
   PackedMatrix matrix(n, k, dtype);
   std::vector<std::byte> row(static_cast<std::size_t>(k) * DTypeSize(dtype));
   for (std::int64_t j = 0; j < n; ++j) {
-    for (std::int64_t t = 0; t < k; ++t) StoreFromF32(dtype, row.data(), t, static_cast<float>(prng.NextDouble() - 0.5));
+    for (std::int64_t t = 0; t < k; ++t) {
+      StoreFromF32(dtype, row.data(), t, static_cast<float>(prng.NextDouble() - 0.5));
+    }
     matrix.PackRows(j, 1, row.data());
   }
   return matrix;
@@ -102,7 +104,8 @@ void BenchMatMulShape(Bench& bench, std::int64_t n, std::int64_t k, std::int64_t
   const double bandwidth = ReadBandwidth(bench.pool, bytes * copies, 5);
   const double memory_s = static_cast<double>(bytes) / bandwidth;
   const double fma_s = 2.0 * static_cast<double>(m * n * k) / fma_peak;
-  std::printf("matmul %s n=%-6lld k=%-5lld m=%-4lld %9.1f us  %6.1f GB/s = %3.0f %% of read bandwidth  %6.1f GFLOP/s = %3.0f %% of peak\n",
+  std::printf("matmul %s n=%-6lld k=%-5lld m=%-4lld %9.1f us  %6.1f GB/s = %3.0f %% of read bandwidth  "
+              "%6.1f GFLOP/s = %3.0f %% of peak\n",
               DTypeName(dtype), static_cast<long long>(n), static_cast<long long>(k), static_cast<long long>(m),
               seconds * 1e6, static_cast<double>(bytes) / seconds * 1e-9, 100 * memory_s / seconds,
               2e-9 * static_cast<double>(m * n * k) / seconds, 100 * fma_s / seconds);
@@ -172,7 +175,8 @@ void BenchAttentionCase(Bench& bench, const AttentionCase& c, double fma_peak) {
   const std::int64_t bytes = bytes_a_token * c.context * c.sequences;
   const double memory_s = static_cast<double>(bytes) / ReadBandwidth(bench.pool, bytes * layers, 5);
   // Each token sees the context before it; a score and its share of the output take two multiply-adds a dimension.
-  const double seen = static_cast<double>(c.tokens) * (static_cast<double>(c.context) - static_cast<double>(c.tokens - 1) / 2);
+  const double mean_seen = static_cast<double>(c.context) - static_cast<double>(c.tokens - 1) / 2;
+  const double seen = static_cast<double>(c.tokens) * mean_seen;
   const double flops = 4 * static_cast<double>(c.sequences * width) * seen;
   std::printf("attention %-34s %9.1f us  %6.1f GB/s = %3.0f %% of read bandwidth  %6.1f GFLOP/s = %3.0f %% of peak"
               "  store %lld tokens %.1f us\n",
@@ -271,7 +275,8 @@ void BenchLoraCase(Bench& bench, const char* name, const std::vector<std::int32_
   const auto layer_bytes = static_cast<double>(bytes) / static_cast<double>(layers.size());
   const double bandwidth = ReadBandwidth(bench.pool, bytes, 5);
   const double flops = 2 * layer_bytes / 2 * static_cast<double>(tokens);
-  std::printf("lora %-40s rank sum %-5lld %9.1f us  %6.1f GB/s = %3.0f %% of read bandwidth  %6.1f GFLOP/s = %3.0f %% of peak\n",
+  std::printf("lora %-40s rank sum %-5lld %9.1f us  %6.1f GB/s = %3.0f %% of read bandwidth  "
+              "%6.1f GFLOP/s = %3.0f %% of peak\n",
               name, static_cast<long long>(rank_sum), seconds * 1e6, layer_bytes / seconds * 1e-9,
               100 * layer_bytes / bandwidth / seconds, flops / seconds * 1e-9, 100 * flops / fma_peak / seconds);
 }
@@ -296,11 +301,16 @@ void BenchElementwise(Bench& bench) {
     const auto weight = RandomFloats(bench.prng, n), angle = RandomFloats(bench.prng, m * head_dim / 2);
     AlignedBuffer<float> y(m * intermediate);
     std::fill_n(y.data(), y.capacity(), 0.0f);
-    const double norm = BestSeconds(5, [&] { RmsNorm(bench.context, x.data(), n, m, n, weight.data(), 1e-5f, y.data(), n); });
-    const double rope = BestSeconds(5, [&] { Rope(bench.context, y.data(), n, m, heads, head_dim, angle.data(), angle.data()); });
-    const double silu = BestSeconds(5, [&] { SiluMul(bench.context, x.data(), 2 * intermediate, m, intermediate, y.data(), intermediate); });
+    const KernelContext& context = bench.context;
+    const double norm =
+        BestSeconds(5, [&] { RmsNorm(context, x.data(), n, m, n, weight.data(), 1e-5f, y.data(), n); });
+    const double rope =
+        BestSeconds(5, [&] { Rope(context, y.data(), n, m, heads, head_dim, angle.data(), angle.data()); });
+    const double silu = BestSeconds(
+        5, [&] { SiluMul(context, x.data(), 2 * intermediate, m, intermediate, y.data(), intermediate); });
     const double add = BestSeconds(5, [&] { AddRows(bench.context, x.data(), n, m, n, y.data(), n); });
-    std::printf("elementwise m=%-4lld RmsNorm 768 %.1f us  Rope 12 x 64 %.1f us  SiluMul 2048 %.1f us  AddRows 768 %.1f us\n",
+    std::printf("elementwise m=%-4lld RmsNorm 768 %.1f us  Rope 12 x 64 %.1f us  SiluMul 2048 %.1f us  "
+                "AddRows 768 %.1f us\n",
                 static_cast<long long>(m), norm * 1e6, rope * 1e6, silu * 1e6, add * 1e6);
   }
 }

@@ -107,13 +107,14 @@ TEST_F(DemoLoad, CancelledRequestsHarmNobody) {
   const std::vector<Answer> alone = roomy.Ask(questions, true);
   World tight(Tight(roomy));
   std::atomic<bool> stop{false};
+  std::atomic<int> cancelled{0};
   std::thread vandal([&] {
     Prng prng(7);
     while (!stop.load()) {
       GenerationRequest request = tight.Request(questions[prng.NextBelow(questions.size())]);
       request.ignore_eos = true;
       request.max_tokens = 60;
-      request.on_event = [](const GenerationEvent&) {};
+      request.on_event = [&](const GenerationEvent& event) { cancelled += event.finish == FinishReason::kCancelled; };
       const auto id = tight.runtime().engine().Submit(std::move(request));
       if (id.ok() && prng.NextBelow(4) != 0) std::this_thread::sleep_for(std::chrono::milliseconds(prng.NextBelow(5)));
       if (id.ok()) tight.runtime().engine().Cancel(*id);
@@ -122,6 +123,8 @@ TEST_F(DemoLoad, CancelledRequestsHarmNobody) {
   const std::vector<Answer> together = tight.Ask(questions, false);
   stop.store(true);
   vandal.join();
+  tight.runtime().Stop();
+  EXPECT_GT(cancelled.load(), 0);
   for (std::size_t i = 0; i < questions.size(); ++i) ASSERT_EQ(together[i].tokens, alone[i].tokens);
   ExpectEmptyAndExact(tight.runtime());
 }

@@ -6,6 +6,7 @@ Usage: program_test.py PATH_OF_LORAMUX
 import concurrent.futures
 import http.client
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -51,8 +52,8 @@ class Server:
                 time.sleep(0.05)
 
     def text(self):
-        self.log.seek(0)
-        return self.log.read().decode(errors="replace")
+        # Not seek and read: the server writes at the same file offset.
+        return os.pread(self.log.fileno(), 1 << 24, 0).decode(errors="replace")
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
@@ -89,6 +90,14 @@ class Server:
         assert all(line.startswith("data: ") for line in lines), lines
         assert lines[-1] == "data: [DONE]", lines[-1]
         return [json.loads(line[len("data: "):]) for line in lines[:-1]]
+
+    def wait_until_busy(self, requests, seconds=30):
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            load = self.json("GET", "/health")[1]
+            if load["running"] + load["waiting"] >= requests:
+                return
+        raise AssertionError(f"expected {requests} requests, found {load}")
 
     def wait_idle(self, seconds=30):
         deadline = time.monotonic() + seconds
@@ -191,21 +200,26 @@ class Http(unittest.TestCase):
         self.assertEqual(self.server.chat("demo", "still there")[0], 200)
 
     def test_clients_that_vanish_free_their_place(self):
+        server = Server("--threads", "1", "--max-num-batched-tokens", "20")
         body = json.dumps({"model": "reverse", "messages": [{"role": "user", "content": "abcdef"}],
                            "stream": True, "ignore_eos": True, "max_tokens": 900}).encode()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
         sockets = []
         for _ in range(20):
-            client = socket.create_connection(("127.0.0.1", self.server.port))
+            client = socket.create_connection(("127.0.0.1", server.port))
             client.sendall(head + body)
             sockets.append(client)
+        server.wait_until_busy(20)
         for client in sockets[::2]:
             client.recv(100)   # some leave in mid-stream, some before the first byte
         for client in sockets:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             client.close()
-        self.server.wait_idle()
-        self.assertEqual(self.server.chat("demo", "abc")[1]["choices"][0]["message"]["content"], "abc")
+        server.wait_idle()
+        self.assertEqual(server.chat("demo", "abc")[1]["choices"][0]["message"]["content"], "abc")
+        served = re.search(r"served 21 requests, (\d+) tokens", server.stop())
+        self.assertIsNotNone(served)
+        self.assertLess(int(served.group(1)), 20 * 900)   # nobody was served to the end
 
     def test_garbage_on_the_wire(self):
         for garbage in (b"\0" * 1000, b"GET", b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", b"\r\n" * 1000,
@@ -243,13 +257,13 @@ class Load(unittest.TestCase):
         server = Server()
         answers = []
         thread = threading.Thread(target=lambda: answers.append(
-            server.chat("demo", "hello there", ignore_eos=True, max_tokens=400)))
+            server.chat("demo", "hello there", ignore_eos=True, max_tokens=900)))
         thread.start()
-        time.sleep(0.2)
+        server.wait_until_busy(1)
         server.stop()
         thread.join()
         self.assertEqual(answers[0][0], 200, answers)
-        self.assertEqual(answers[0][1]["usage"]["completion_tokens"], 400)
+        self.assertEqual(answers[0][1]["usage"]["completion_tokens"], 900)
 
 
 class CommandLine(unittest.TestCase):

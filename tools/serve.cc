@@ -1,6 +1,11 @@
 #include "tools/serve.h"
 
+#include <atomic>
 #include <csignal>
+#include <cstdlib>
+#include <future>
+#include <memory>
+#include <thread>
 #include <pthread.h>
 
 #include <fmt/core.h>
@@ -31,24 +36,38 @@ class EngineService final : public GenerationService {
   Engine* engine_;
 };
 
-// SIGINT and SIGTERM are blocked in every thread (so this comes before any thread is made) and waited for here.
+// SIGINT and SIGTERM are blocked in every thread (so this comes before any other thread is made) and waited for on one
+// of their own: before the server is ready they end the process, the first afterwards begins the shutdown, and a second
+// one ends the process without waiting for it.
 class StopSignals {
  public:
   StopSignals() {
-    sigemptyset(&set_);
-    sigaddset(&set_, SIGINT);
-    sigaddset(&set_, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
     std::signal(SIGPIPE, SIG_IGN);   // a client that went away is an error code, not a death
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &set, nullptr);
+    std::thread([state = state_, set] {
+      for (bool first = true;; first = false) {
+        int signal = 0;
+        sigwait(&set, &signal);
+        if (!first || !state->ready.load()) std::_Exit(128 + signal);
+        state->stop.set_value(signal);
+      }
+    }).detach();
   }
-  int Wait() const {
-    int signal = 0;
-    sigwait(&set_, &signal);
-    return signal;
-  }
+  // From now on a signal asks for a shutdown instead of ending the process.
+  void MarkReady() { state_->ready.store(true); }
+  // Blocks until the first signal after MarkReady. REQUIRES: called once.
+  int Wait() { return state_->stop.get_future().get(); }
 
  private:
-  sigset_t set_;
+  struct State {
+    std::atomic<bool> ready{false};
+    std::promise<int> stop;
+  };
+  std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
 void LogReady(const ServeFlags& flags, const Server& server, std::size_t adapters) {
@@ -57,7 +76,7 @@ void LogReady(const ServeFlags& flags, const Server& server, std::size_t adapter
 }
 
 Status Serve(const ServeFlags& flags) {
-  const StopSignals signals;
+  StopSignals signals;
   ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime, StartRuntime(flags.runtime));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(flags.runtime.model_dir));
   ASSIGN_OR_RETURN(const std::optional<ChatTemplate> chat_template, ChatTemplate::Load(flags.runtime.model_dir));
@@ -83,6 +102,7 @@ Status Serve(const ServeFlags& flags) {
     runtime->Stop();
     return server.error();
   }
+  signals.MarkReady();
   LogReady(flags, **server, runtime->registry().List().size());
   const int signal = signals.Wait();
   spdlog::info("{}: no new requests; waiting up to {} s for the running ones", signal == SIGINT ? "SIGINT" : "SIGTERM",

@@ -5,9 +5,11 @@
 set -euo pipefail
 
 readonly build_packages=(
-  g++ make cmake ninja-build ccache pkg-config git
-  libboost1.81-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libhwy-dev libxxhash-dev libre2-dev python3)
+  g++ make cmake ninja-build ccache pkg-config ca-certificates
+  nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libhwy-dev libxxhash-dev libre2-dev python3)
 readonly test_packages=(libgtest-dev libgmock-dev libbenchmark-dev libssl-dev clang-14 libclang-rt-14-dev lld)
+# Boost 1.81 or later, by the names that releases give it; the first that exists is taken.
+readonly boost_packages=(libboost1.81-dev libboost1.83-dev libboost1.88-dev libboost-dev)
 # The oldest Rust that the pinned crates build with (src/text/bindings/Cargo.toml, rust-version).
 readonly min_rust_minor=85
 
@@ -29,6 +31,22 @@ install_packages() {
   as_root env DEBIAN_FRONTEND=noninteractive apt-get update -q >&2 ||
     say "apt-get update failed; trying with the package lists that are there"
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" >&2
+}
+
+# The headers count, not the name: Beast with C++20 coroutines needs 1.81.
+boost_is_new_enough() {
+  local version
+  version=$(sed -n 's/^#define BOOST_VERSION \([0-9]*\)$/\1/p' /usr/include/boost/version.hpp 2>/dev/null)
+  [ "${version:-0}" -ge 108100 ]
+}
+
+install_boost() {
+  boost_is_new_enough && return
+  for package in "${boost_packages[@]}"; do
+    (install_packages "$package") && boost_is_new_enough && return
+  done
+  say "cannot install Boost 1.81 or later from this system's packages (tried: ${boost_packages[*]})"
+  exit 1
 }
 
 rust_is_new_enough() {
@@ -55,12 +73,13 @@ install_rust() {
 main() {
   if ! command -v apt-get >/dev/null; then
     say "this is not a Debian or Ubuntu system: nothing is installed for you. Needed, by their Debian names:"
-    say "  ${build_packages[*]} cargo (1.$min_rust_minor+)"
-    [ "${1:-build}" = test ] && say "  for the tests: ${test_packages[*]}"
-    return
+    say "  ${build_packages[*]} ${boost_packages[0]} cargo (1.$min_rust_minor+)"
+    if [ "${1:-build}" = test ]; then say "  for the tests: ${test_packages[*]}"; fi
+    return 0
   fi
   install_packages "${build_packages[@]}"
-  [ "${1:-build}" = test ] && install_packages "${test_packages[@]}"
+  install_boost
+  if [ "${1:-build}" = test ]; then install_packages "${test_packages[@]}"; fi
   install_rust
 }
 

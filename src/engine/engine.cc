@@ -345,6 +345,9 @@ Result<RequestId> Engine::Submit(GenerationRequest input) {
   if (input.adapter != kBaseModel && e.parts.registry->Find(input.adapter) == nullptr) {
     return NotFound("adapter generation " + std::to_string(input.adapter.value) + " is not registered", "model");
   }
+  if (input.max_tokens == 0) {
+    return InvalidArgument("max_tokens: expected at least 1 (or -1 for as many as fit), found 0", "max_tokens");
+  }
   const std::int64_t limit = MaxSequenceTokens(input.adapter);
   const std::int64_t prompt = static_cast<std::int64_t>(input.prompt.size());
   const std::int64_t wanted = input.max_tokens < 0 ? 1 : input.max_tokens;

@@ -102,7 +102,7 @@ struct Asked {
 };
 
 // Random requests, adapters larger than memory, cancellations and broken disks. Returns a digest of all that happened.
-std::uint64_t FuzzOnce(std::uint64_t seed, EngineStats* stats) {
+std::uint64_t FuzzOnce(std::uint64_t seed, EngineStats* stats, std::int64_t* cancelled) {
   Prng prng(seed);
   std::vector<std::int64_t> adapter_pages;
   for (int i = 0; i < 12; ++i) adapter_pages.push_back(1 + static_cast<std::int64_t>(prng.NextBelow(8)));
@@ -150,6 +150,7 @@ std::uint64_t FuzzOnce(std::uint64_t seed, EngineStats* stats) {
     const std::vector<TokenId> expected = Expected(ask.adapter, ask.prompt, ask.max_tokens);
     if (outcome.finish == FinishReason::kCancelled) {
       EXPECT_TRUE(ask.cancelled);
+      ++*cancelled;
     } else if (outcome.finish == FinishReason::kError) {
       EXPECT_TRUE(faults);
       EXPECT_EQ(outcome.error, "injected");
@@ -164,23 +165,40 @@ std::uint64_t FuzzOnce(std::uint64_t seed, EngineStats* stats) {
 }
 
 TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
-  std::int64_t preemptions = 0, evictions = 0, failures = 0;
+  std::int64_t preemptions = 0, evictions = 0, failures = 0, cancelled = 0;
   for (std::uint64_t seed = 1; seed <= 300 && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     EngineStats stats;
-    const std::uint64_t digest = FuzzOnce(seed, &stats);
+    const std::uint64_t digest = FuzzOnce(seed, &stats, &cancelled);
     preemptions += stats.preemptions;
     evictions += stats.adapters.device_evictions;
     failures += stats.adapters.load_failures;
     if (seed <= 20) {
       EngineStats again;
-      ASSERT_EQ(digest, FuzzOnce(seed, &again)) << "not deterministic";
+      ASSERT_EQ(digest, FuzzOnce(seed, &again, &cancelled)) << "not deterministic";
     }
   }
   // The test is worth something only if the hard paths were taken.
   EXPECT_GT(preemptions, 100);
   EXPECT_GT(evictions, 1000);
   EXPECT_GT(failures, 100);
+  EXPECT_GT(cancelled, 100);
+}
+
+// An endless stream of requests of the base model fills the memory. An older request whose adapter takes most of it must
+// get its turn all the same.
+TEST(Engine, AnOldRequestIsNotStarvedByAStreamOfYoungerOnes) {
+  World w(24, 16, {.max_running = 8}, {10});
+  for (int i = 0; i < 8; ++i) ASSERT_TRUE(w.Submit(std::vector<TokenId>(8, 1), 0, 20).ok());
+  w.Advance();
+  const auto old = w.Submit(std::vector<TokenId>(8, 2), 1, 8);
+  ASSERT_TRUE(old.ok());
+  for (int i = 0; i < 400 && w.outcomes[*old].ends == 0; ++i) {
+    ASSERT_TRUE(w.Submit(std::vector<TokenId>(8, 3), 0, 20).ok());
+    w.Advance();
+  }
+  EXPECT_EQ(w.outcomes[*old].ends, 1) << "starved";
+  w.Drain();
 }
 
 TEST(Engine, RefusesWhatCanNeverRun) {
@@ -188,6 +206,7 @@ TEST(Engine, RefusesWhatCanNeverRun) {
   EXPECT_EQ(w.Submit({}, 0, 4).error().param, "prompt");
   EXPECT_EQ(w.Submit({1, 2, static_cast<TokenId>(kVocab)}, 0, 4).error().param, "prompt");
   EXPECT_EQ(w.Submit({-1}, 0, 4).error().param, "prompt");
+  EXPECT_EQ(w.Submit({1}, 0, 0).error().param, "max_tokens");
   EXPECT_EQ(w.Submit({1}, 7, 4).error().code, ErrorCode::kNotFound);
   EXPECT_EQ(w.Submit(std::vector<TokenId>(30, 1), 0, 10).error().code, ErrorCode::kResourceExhausted);   // 8 pages = 32 tokens
   EXPECT_TRUE(w.Submit(std::vector<TokenId>(22, 1), 0, 10).ok());

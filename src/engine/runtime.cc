@@ -18,7 +18,10 @@ Status CheckBaseCopy(const Model& model, const AdapterFile& file) {
   for (std::int64_t i = 0; i < lm_head.n(); ++i) {
     lm_head.UnpackRow(i, row.data());
     for (std::int64_t j = 0; j < lm_head.k(); ++j) {
-      if (LoadAsF32(copy->dtype, copy->data.data(), i * lm_head.k() + j) == row[static_cast<std::size_t>(j)]) continue;
+      // A copy in a narrower type than the base is the rounded base.
+      std::byte rounded[sizeof(float)];
+      StoreFromF32(copy->dtype, rounded, 0, row[static_cast<std::size_t>(j)]);
+      if (LoadAsF32(copy->dtype, rounded, 0) == LoadAsF32(copy->dtype, copy->data.data(), i * lm_head.k() + j)) continue;
       return InvalidArgument(file.directory.string() + ": tensor " + copy->name + " differs from the base model's " +
                              "output matrix at [" + std::to_string(i) + ", " + std::to_string(j) +
                              "]: the adapter belongs to another base model", "lora_path");
@@ -87,10 +90,10 @@ void Runtime::Stop() {
 
 Runtime::~Runtime() {
   Stop();
-  // The executor and the transfer call the wakeup from their threads: they end first.
-  engine_.reset();
+  // Their threads read what the engine and the pools own: they end first.
   executor_.reset();
   transfer_.reset();
+  engine_.reset();
 }
 
 }  // namespace loramux

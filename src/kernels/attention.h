@@ -38,7 +38,7 @@ void PagedAttention(const KernelContext& context, const KvLayout& layout, std::i
                     const float* q, std::int64_t q_stride, float* out, std::int64_t out_stride, float* workspace);
 
 // Query rows (times heads of one key-value group) whose scores a thread holds at once.
-inline constexpr std::int64_t kAttentionTileRows = 8;
+inline constexpr std::int64_t kAttentionTileRows = 12;
 
 // Floats of workspace for sequences of at most max_positions positions.
 std::int64_t AttentionWorkspaceFloats(const KvLayout& layout, std::int64_t num_heads, std::int64_t max_positions,

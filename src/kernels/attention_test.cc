@@ -69,8 +69,8 @@ Fixture MakeFixture(const KvLayout& layout, std::int64_t num_heads, std::vector<
   return f;
 }
 
-std::vector<float> Attend(const KernelContext& context, const Fixture& f, const std::vector<AttentionSequence>& sequences,
-                       std::int64_t window) {
+std::vector<float> Attend(const KernelContext& context, const Fixture& f,
+                          const std::vector<AttentionSequence>& sequences, std::int64_t window) {
   std::vector<float> out(static_cast<std::size_t>(f.Rows() * f.Width()), -5.0f);
   const std::int64_t longest = *std::max_element(f.lengths.begin(), f.lengths.end());
   AlignedBuffer<float> workspace(AttentionWorkspaceFloats(f.layout, f.num_heads, longest, context.pool->size()));

@@ -21,9 +21,11 @@ void ExpectNear(const std::vector<float>& actual, const std::vector<float>& expe
   }
 }
 
-// Applies `op(context, row count, first row, buffer)` to all rows at once and to each alone; both must be bitwise equal.
+// Applies `op(context, row count, first row, buffer)` to all rows at once and to each alone; both must be bitwise
+// equal.
 template <typename Op>
-std::vector<float> CheckRowsAlone(const KernelContext& context, std::vector<float> y, std::int64_t width, const Op& op) {
+std::vector<float> CheckRowsAlone(const KernelContext& context, std::vector<float> y, std::int64_t width,
+                                  const Op& op) {
   auto alone = y;
   op(context, kRows, 0, y.data());
   for (std::int64_t i = 0; i < kRows; ++i) op(context, 1, i, alone.data());

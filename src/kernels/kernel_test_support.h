@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstring>
-#include <functional>
 #include <ostream>
+#include <sstream>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -86,10 +86,10 @@ inline bool BitwiseEqual(const float* a, const float* b, std::int64_t count) {
   return std::memcmp(a, b, static_cast<std::size_t>(count) * sizeof(float)) == 0;
 }
 
-// Bound of the difference between two orders of summation of `terms` products of numbers in [-1, 1]: each order errs by
-// at most terms * 2^-24 * (sum of magnitudes) <= terms^2 * 2^-24; rounding errors behave like a random walk, so the
-// square root of the number of roundings, times a typical sum of sqrt(terms) / 3, times a margin of 8, is far safer than
-// it looks: a wrong or missing product is of order 0.3.
+// Bound of the difference between two orders of summation of `terms` products of numbers in [-1, 1]. Partial sums are
+// of order sqrt(terms) / 3 and are rounded `terms` times, each time by at most 2^-24 of themselves, in random
+// directions: of order 2^-24 * terms / 3 in all, here with a margin of eight. A product that is missing or wrong makes
+// a difference of order 0.3, so the margin costs the test nothing.
 inline float SumTolerance(std::int64_t terms) {
   return 8.0f * 0x1.0p-24f * static_cast<float>(terms) / 3 + 1e-6f;
 }

@@ -1,5 +1,6 @@
 #include "kernels/matmul.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/cpu/kernels.h"
@@ -19,11 +20,28 @@ PackedMatrix::PackedMatrix(std::int64_t n, std::int64_t k, DType dtype) : n_(n),
 
 namespace {
 
-// Element (row, t) of a panel goes to [t][slot]; one row of the source at a time, since it may be a mapped file.
+// Rows of a source [rows, k] that go to one panel.
+struct PanelRows {
+  const std::byte* source;
+  std::int64_t first_slot;   // output in the panel of the first row
+  std::int64_t rows;
+};
+
+// Element (row, t) goes to [t][slot]. A block of t at a time, whose part of the panel (64 x 32 elements) stays in L1
+// while the rows pass; elements are copied as bytes, since the source may be a mapped file at any address.
 template <typename T>
-void ScatterRow(const std::byte* source, std::int64_t k, std::int64_t slot, std::byte* panel) {
-  T* to = reinterpret_cast<T*>(panel) + slot;
-  for (std::int64_t t = 0; t < k; ++t) std::memcpy(to + t * PackedMatrix::kPanel, source + t * sizeof(T), sizeof(T));
+void ScatterRows(const PanelRows& from, DType dtype, std::int64_t k, std::byte* panel) {
+  constexpr std::int64_t kBlock = 64;
+  for (std::int64_t begin = 0; begin < k; begin += kBlock) {
+    const std::int64_t end = std::min(k, begin + kBlock);
+    for (std::int64_t r = 0; r < from.rows; ++r) {
+      const std::byte* row = from.source + r * k * static_cast<std::int64_t>(sizeof(T));
+      T* to = reinterpret_cast<T*>(panel) + PackedMatrix::PanelSlot(dtype, from.first_slot + r);
+      for (std::int64_t t = begin; t < end; ++t) {
+        std::memcpy(to + t * PackedMatrix::kPanel, row + t * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
+      }
+    }
+  }
 }
 
 }  // namespace
@@ -32,17 +50,17 @@ void PackedMatrix::PackRows(std::int64_t first_row, std::int64_t rows, const std
   CHECK_GE(first_row, 0);
   CHECK_GE(rows, 0);
   CHECK_LE(first_row + rows, n_);
-  const std::size_t row_bytes = static_cast<std::size_t>(k_) * DTypeSize(dtype_);
-  for (std::int64_t r = 0; r < rows; ++r) {
+  const std::int64_t row_bytes = k_ * static_cast<std::int64_t>(DTypeSize(dtype_));
+  for (std::int64_t r = 0; r < rows;) {
     const std::int64_t row = first_row + r;
-    const std::int64_t slot = PanelSlot(dtype_, row % kPanel);
+    const PanelRows from = {source + r * row_bytes, row % kPanel, std::min(rows - r, kPanel - row % kPanel)};
     std::byte* to = const_cast<std::byte*>(panel(row / kPanel));
-    const std::byte* from = source + static_cast<std::size_t>(r) * row_bytes;
     if (dtype_ == DType::kF32) {
-      ScatterRow<std::uint32_t>(from, k_, slot, to);
+      ScatterRows<std::uint32_t>(from, dtype_, k_, to);
     } else {
-      ScatterRow<std::uint16_t>(from, k_, slot, to);
+      ScatterRows<std::uint16_t>(from, dtype_, k_, to);
     }
+    r += from.rows;
   }
 }
 

@@ -82,7 +82,9 @@ TEST_P(MatMulTest, RespectsStridesAndLeavesGapsAlone) {
     for (std::int64_t i = 0; i < m; ++i) {
       MatMul(context(), x.data() + i * x_stride, x_stride, 1, w, nullptr, row.data(), shape.n);
       EXPECT_TRUE(BitwiseEqual(y.data() + i * y_stride, row.data(), shape.n));
-      for (std::int64_t gap = shape.n; gap < y_stride; ++gap) EXPECT_EQ(y[static_cast<std::size_t>(i * y_stride + gap)], -7.0f);
+      for (std::int64_t gap = shape.n; gap < y_stride; ++gap) {
+        EXPECT_EQ(y[static_cast<std::size_t>(i * y_stride + gap)], -7.0f);
+      }
     }
   }
 }
@@ -125,7 +127,9 @@ TEST(PackedMatrix, UnpackRowReturnsWhatWasPacked) {
 TEST(PackedMatrix, PanelSlotIsAPermutation) {
   for (DType dtype : kStoredTypes) {
     std::vector<int> seen(PackedMatrix::kPanel, 0);
-    for (std::int64_t j = 0; j < PackedMatrix::kPanel; ++j) ++seen[static_cast<std::size_t>(PackedMatrix::PanelSlot(dtype, j))];
+    for (std::int64_t j = 0; j < PackedMatrix::kPanel; ++j) {
+      ++seen[static_cast<std::size_t>(PackedMatrix::PanelSlot(dtype, j))];
+    }
     for (int count : seen) EXPECT_EQ(count, 1);
   }
 }

@@ -30,6 +30,7 @@ const StepPlan& Scheduler::Plan(TimeNs now) {
   plan_.Clear();
   planned_preemptions_ = 0;
   ResetScratch();
+  MarkAdaptersOfOlderWaiters();
   PlanDecodes(now);
   PlanPrefills();
   PlanAdmissions(now);
@@ -51,6 +52,17 @@ void Scheduler::ResetScratch() {
   }
   scratch_.flags.assign(adapters.size(), 0);
   scratch_.candidates_ready = false;
+}
+
+// A waiting request that is older than a running one was passed over while its adapter was loading, or was preempted.
+// Younger requests must not take that adapter's pages from it, or it would wait for ever.
+void Scheduler::MarkAdaptersOfOlderWaiters() {
+  if (running_.empty()) return;
+  const auto queue = waiting();
+  const std::size_t end = std::min(queue.size(), static_cast<std::size_t>(options_.lookahead));
+  for (std::size_t i = 0; i < end && OlderThan(queue[i], running_.back()); ++i) {
+    if (queue[i]->adapter != kBaseModel) Flags(queue[i]->adapter) |= kWanted;
+  }
 }
 
 // One token for each request whose prompt is done, oldest first. A request may be preempted before its turn.
@@ -92,20 +104,19 @@ Scheduler::Admission Scheduler::TryAdmit(Request* request, bool has_seat, TimeNs
   const bool uses_adapter = request->adapter != kBaseModel;
   if (uses_adapter) {
     Flags(request->adapter) |= kWanted;
-    const std::int32_t pins = scratch_.pins[request->adapter.value - 1];
-    if (options_.max_distinct_adapters > 0 && pins == 0 &&
-        scratch_.distinct_adapters >= options_.max_distinct_adapters) {
-      return Admission::kPassedOver;
-    }
     const TierState state = residency_->Get(request->adapter).device;
     if (state == TierState::kLoading || (Flags(request->adapter) & kLoadPlanned) != 0) return Admission::kPassedOver;
     if (state == TierState::kAbsent || (Flags(request->adapter) & kEvicted) != 0) return TryLoad(request->adapter, now);
   }
   if (!has_seat) return Admission::kPassedOver;
+  if (uses_adapter && options_.max_distinct_adapters > 0 && scratch_.pins[request->adapter.value - 1] == 0 &&
+      scratch_.distinct_adapters >= options_.max_distinct_adapters) {
+    return Admission::kBlocked;   // nobody behind may take the next place in the batch from it
+  }
   // All pages of what is known, and of the token that follows, at once: a request that began its prefill can end it.
   const std::int64_t pages = MissingPages(*request, static_cast<std::int64_t>(request->tokens.size()) + 1);
   if (uses_adapter) ++scratch_.pins[request->adapter.value - 1];   // not a victim of its own admission
-  if (!MakeRoom(pages, now)) {
+  if (!MakeRoom(pages + GrowthReserve(), now)) {
     if (uses_adapter) --scratch_.pins[request->adapter.value - 1];
     return Admission::kBlocked;
   }
@@ -120,7 +131,7 @@ Scheduler::Admission Scheduler::TryLoad(AdapterGeneration generation, TimeNs now
   if ((Flags(generation) & kEvicted) != 0) return Admission::kBlocked;   // this very plan needs its pages
   if (scratch_.loads_in_flight >= options_.max_loads_in_flight) return Admission::kPassedOver;
   const AdapterResidency& adapter = residency_->Get(generation);
-  if (!MakeRoom(adapter.version->layout.pages, now)) return Admission::kBlocked;
+  if (!MakeRoom(adapter.version->layout.pages + GrowthReserve(), now)) return Admission::kBlocked;
   scratch_.free_device -= adapter.version->layout.pages;
   ++scratch_.loads_in_flight;
   Flags(generation) |= kLoadPlanned;
@@ -159,12 +170,19 @@ bool Scheduler::PlanHostRoom(const AdapterResidency& adapter) {
   return true;
 }
 
-// Finds `pages` free pages for running_[index]: evicts idle adapters, then preempts younger requests, at last itself.
+// Finds `pages` free pages for running_[index]: evicts idle adapters, preempts younger requests, at last itself. An
+// adapter that an older waiting request wants goes only after those that are younger than that request.
 // False: not now (loads in flight hold what is missing), or it was preempted itself.
 bool Scheduler::FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now) {
   while (scratch_.free_device < pages) {
-    if (EvictOneAdapter(now, /*even_wanted=*/true)) continue;
+    if (EvictOneAdapter(now, /*even_wanted=*/false)) continue;
     const std::size_t youngest = running_.size() - 1 - planned_preemptions_;
+    if (youngest > index && !waiting().empty() && OlderThan(waiting().front(), running_[youngest])) {
+      PlanPreemption(running_[youngest]);
+      continue;
+    }
+    scratch_.candidates_ready = false;   // wanted adapters were dropped from the heap
+    if (EvictOneAdapter(now, /*even_wanted=*/true)) continue;
     if (youngest == 0) return false;   // alone: what is missing is held by loads in flight
     PlanPreemption(running_[youngest]);
     if (youngest == index) return true;   // the caller sees that it is among the preempted
@@ -182,6 +200,10 @@ void Scheduler::PlanPreemption(Request* request) {
     scratch_.candidates_ready = false;   // its adapter may be idle now
   }
 }
+
+// Pages that newcomers and loads leave free: one for each running request, so that the next decode step need not preempt
+// right away. With nobody running it is 0, so what fits alone still fits.
+std::int64_t Scheduler::GrowthReserve() const { return static_cast<std::int64_t>(running_.size()); }
 
 // Evicts idle adapters until `pages` are free; all or nothing.
 bool Scheduler::MakeRoom(std::int64_t pages, TimeNs now) {

@@ -3,7 +3,8 @@
 // The order of service:
 //  1. Running requests in order of arrival: first those that decode, then those still in prefill, up to the step's
 //     token budget. Where a page is missing, idle adapters are evicted (EvictionPolicy); if that is not enough, the
-//     youngest running requests are preempted: their pages are freed, and they are computed again later.
+//     youngest running requests are preempted: their pages are freed, and they are computed again later. An adapter that
+//     an older waiting request wants is evicted only after everyone younger than that request was preempted.
 //  2. Waiting requests in order of arrival, within `lookahead`. One whose adapter is being loaded is passed over, so
 //     that a step never waits for a load; one that memory does not have room for ends the scan, so that nobody behind
 //     it takes what it waits for. Idle adapters that requests ahead in the queue want are evicted last.
@@ -75,6 +76,7 @@ class Scheduler {
   };
 
   void ResetScratch();
+  void MarkAdaptersOfOlderWaiters();
   void PlanDecodes(TimeNs now);
   void PlanPrefills();
   void PlanAdmissions(TimeNs now);
@@ -82,6 +84,7 @@ class Scheduler {
   void PlanPreemption(Request* request);
   bool EvictOneAdapter(TimeNs now, bool even_wanted);
   bool MakeRoom(std::int64_t pages, TimeNs now);
+  std::int64_t GrowthReserve() const;
   std::int64_t EvictablePages(bool even_wanted) const;
   enum class Admission { kAdmitted, kPassedOver, kBlocked };
   Admission TryAdmit(Request* request, bool has_seat, TimeNs now);

@@ -175,6 +175,21 @@ TEST(Scheduler, DistinctAdaptersAreBoundedOnRequest) {
   }
 }
 
+// A stream of requests of one adapter holds the only place in the batch: another adapter's request gets it in its turn.
+TEST(Scheduler, TheBoundOnDistinctAdaptersStarvesNobody) {
+  World w(64, {.max_distinct_adapters = 1});
+  w.AddAdapter(1, 1);
+  w.AddAdapter(2, 1);
+  w.Add(2, 1, 6);
+  for (int i = 0; i < 4; ++i) w.Step();
+  Request* other = w.Add(2, 2, 4);
+  for (int i = 0; i < 200 && other->state != RequestState::kFinished; ++i) {
+    w.Add(2, 1, 6);
+    w.Step();
+  }
+  EXPECT_EQ(other->state, RequestState::kFinished);
+}
+
 TEST(Scheduler, AHostTierThatIsTooSmallIsPassedBy) {
   World w(20, {}, /*host_pages=*/2);
   w.AddAdapter(1, 3);   // larger than the host tier

@@ -3,15 +3,19 @@
 namespace loramux {
 namespace {
 
-KvLayout Example() { return {.num_layers = 3, .num_kv_heads = 2, .head_dim = 64, .page_tokens = 16, .dtype = DType::kBF16}; }
+KvLayout Example() {
+  return {.num_layers = 3, .num_kv_heads = 2, .head_dim = 64, .page_tokens = 16, .dtype = DType::kBF16};
+}
 
 TEST(KvLayout, BlocksTileThePageWithoutGaps) {
   const KvLayout layout = Example();
   const std::size_t block = 64 * 16 * 2;
   std::size_t expected = 0;
   for (std::int64_t layer = 0; layer < 3; ++layer) {
-    for (std::int64_t head = 0; head < 2; ++head, expected += block) EXPECT_EQ(layout.KeyOffset(layer, head), expected);
-    for (std::int64_t head = 0; head < 2; ++head, expected += block) EXPECT_EQ(layout.ValueOffset(layer, head), expected);
+    for (std::int64_t head = 0; head < 2; ++head) EXPECT_EQ(layout.KeyOffset(layer, head), expected + head * block);
+    expected += 2 * block;
+    for (std::int64_t head = 0; head < 2; ++head) EXPECT_EQ(layout.ValueOffset(layer, head), expected + head * block);
+    expected += 2 * block;
   }
   EXPECT_EQ(layout.PageBytes(), expected);
   EXPECT_EQ(layout.BytesPerToken() * 16, layout.PageBytes());

@@ -143,7 +143,8 @@ Result<std::optional<ChatTemplate>> ChatTemplate::Load(const std::filesystem::pa
   ASSIGN_OR_RETURN(const json tokens_map, ReadJson(directory / "special_tokens_map.json"));
   ASSIGN_OR_RETURN(const Sources sources, FindSources(directory, config));
   if (!sources.plain) return std::optional<ChatTemplate>();
-  const std::string special_tokens = SpecialTokens(config, tokens_map).dump(-1, ' ', false, json::error_handler_t::replace);
+  const std::string special_tokens =
+      SpecialTokens(config, tokens_map).dump(-1, ' ', false, json::error_handler_t::replace);
   auto impl = std::make_unique<Impl>();
   impl->label = sources.label;
   ASSIGN_OR_RETURN(impl->plain, Compile(*sources.plain, special_tokens, sources.label));

@@ -5,12 +5,14 @@
 #include "hwy/highway.h"
 //
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
 #include "hwy/cache_control.h"
-#include "hwy/contrib/math/math-inl.h"
 #include "kernels/cpu/attention_tiles.h"
+#include "kernels/cpu/exp-inl.h"
+#include "kernels/cpu/interleave-inl.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/widen-inl.h"
 
@@ -21,6 +23,11 @@ HWY_BEFORE_NAMESPACE();
 namespace loramux::cpu {
 namespace HWY_NAMESPACE {
 namespace {
+
+// Rows whose accumulators (two vectors each) are in registers at once: 24 of 32, or 8 of 16.
+constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64;
+constexpr int kMaxBlockRows = kManyRegisters ? 12 : 4;
+static_assert(kAttentionTileRows % kMaxBlockRows == 0);
 
 // What all tiles of a call share, with the pages' element type.
 template <typename T>
@@ -40,9 +47,16 @@ template <typename T>
 struct Work {
   const Problem<T>& problem;
   const AttentionTile& tile;
-  float* queries;              // [rows][head_dim]
+  float* queries;              // [group of four rows][head_dim][4], for blocks of whole groups
   float* scores;               // [rows][score_stride], from position `begin` on
+  float* weights;              // [group of four rows][score_stride][4]: the exponentials again
   std::int64_t score_stride;
+  const std::uint32_t* pages;
+  std::size_t page_stride;
+  const std::byte* keys;       // of the key-value head in page 0
+  const std::byte* values;
+  int page_shift;              // log2(page_tokens)
+  std::int64_t head_dim;
   std::int64_t begin;          // first position that any row sees, rounded down to a whole vector
   std::int64_t end;            // one past the last position that any row sees
 
@@ -50,19 +64,20 @@ struct Work {
   std::int64_t First(std::int64_t row) const {
     return problem.window > 0 ? std::max<std::int64_t>(0, Last(row) - problem.window + 1) : 0;
   }
-  const std::byte* Page(std::int64_t position) const {
-    return problem.arena.base +
-           tile.sequence->pages[position / problem.layout.page_tokens] * problem.arena.page_stride;
-  }
   // Dimension 0 of the key; dimensions are page_tokens elements apart, positions of a page follow each other.
   const T* Keys(std::int64_t position) const {
-    const std::byte* keys = Page(position) + problem.layout.KeyOffset(problem.layer, tile.kv_head);
-    return reinterpret_cast<const T*>(keys) + position % problem.layout.page_tokens;
+    return reinterpret_cast<const T*>(keys + pages[position >> page_shift] * page_stride) + Slot(position);
   }
   const T* Values(std::int64_t position) const {
-    const std::byte* values = Page(position) + problem.layout.ValueOffset(problem.layer, tile.kv_head);
-    return reinterpret_cast<const T*>(values) + position % problem.layout.page_tokens * problem.layout.head_dim;
+    return reinterpret_cast<const T*>(values + pages[position >> page_shift] * page_stride) + Slot(position) * head_dim;
   }
+  std::int64_t Slot(std::int64_t position) const { return position & ((std::int64_t{1} << page_shift) - 1); }
+  std::int64_t PageEnd(std::int64_t position) const { return ((position >> page_shift) + 1) << page_shift; }
+
+  // The interleaved groups that start with `row`, a multiple of four.
+  float* Queries(std::int64_t row) const { return queries + row * head_dim; }
+  float* Weights(std::int64_t row) const { return weights + row * score_stride; }
+  float* Scores(std::int64_t row) const { return scores + row * score_stride; }
   const float* Query(std::int64_t row) const {
     return problem.q + (tile.sequence->first_row + tile.Token(row)) * problem.q_stride +
            tile.Head(row) * problem.layout.head_dim;
@@ -73,13 +88,25 @@ struct Work {
   }
 };
 
-// Scores of rows [row, row + kRows) at kVectors vectors of positions from `position` on. Lone rows are a decode step's:
-// they stream the pages from memory, so the keys of the next block are fetched meanwhile.
+// Blocks of whole groups of rows read what they broadcast from the interleaved copies, whose first group is that of
+// the block; other blocks have one or two rows, and read the rows themselves.
+template <int kRows>
+constexpr bool kInterleaved = kRows % kGroupRows == 0;
+template <int kRows>
+constexpr std::int64_t kStep = kInterleaved<kRows> ? kGroupRows : 1;
+
+// Element of row i, where the first row's is at `at`; `stride` is from one group of rows, or from one row, to the next.
+template <int kRows>
+HWY_INLINE float RowElement(const float* at, std::int64_t stride, int i) {
+  return kInterleaved<kRows> ? at[i / kGroupRows * stride + i % kGroupRows] : at[i * stride];
+}
+
+// Scores of rows [row, row + kRows) at kVectors vectors of positions from `position` on. In a decode step pages stream
+// from memory, in pieces too short for the hardware's prefetchers: the keys of the next block are fetched meanwhile.
 template <int kRows, int kVectors, class D, typename T>
 HWY_INLINE void ScoreBlock(D d, const Work<T>& work, std::int64_t row, std::int64_t position) {
-  constexpr bool kFetch = kRows <= 2;
-  const std::int64_t head_dim = work.problem.layout.head_dim;
-  const std::int64_t page_tokens = work.problem.layout.page_tokens;
+  const std::int64_t head_dim = work.head_dim;
+  const std::int64_t page_tokens = std::int64_t{1} << work.page_shift;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const T* keys[kVectors];
   const T* next[kVectors];
@@ -87,32 +114,33 @@ HWY_INLINE void ScoreBlock(D d, const Work<T>& work, std::int64_t row, std::int6
   for (int v = 0; v < kVectors; ++v) {
     keys[v] = work.Keys(position + v * lanes);
     const std::int64_t later = position + (kVectors + v) * lanes;
-    next[v] = kFetch && later < work.end ? work.Keys(later) : keys[v];
+    next[v] = later < work.end ? work.Keys(later) : keys[v];
   }
-  const float* HWY_RESTRICT q = work.queries + row * head_dim;
+  const float* q = kInterleaved<kRows> ? work.Queries(row) : work.Query(row);
+  const std::int64_t q_stride = kInterleaved<kRows> ? kGroupRows * head_dim : work.Query(row + kRows - 1) - q;
   hn::Vec<D> sum[kRows][kVectors];
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) sum[i][v] = hn::Zero(d);
   }
-  for (std::int64_t t = 0; t < head_dim; ++t) {
+  for (std::int64_t t = 0; t < head_dim; ++t, q += kStep<kRows>) {
     hn::Vec<D> key[kVectors];
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      if constexpr (kFetch) hwy::Prefetch(next[v] + t * page_tokens);
+      hwy::Prefetch(next[v] + t * page_tokens);
       key[v] = LoadWide(d, keys[v] + t * page_tokens);
     }
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
-      const auto value = hn::Set(d, q[i * head_dim + t]);
+      const auto value = hn::Set(d, RowElement<kRows>(q, q_stride, i));
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) sum[i][v] = hn::MulAdd(value, key[v], sum[i][v]);
     }
   }
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
-    float* to = work.scores + (row + i) * work.score_stride + position - work.begin;
+    float* to = work.Scores(row + i) + position - work.begin;
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) hn::StoreU(sum[i][v], d, to + v * lanes);
   }
@@ -141,19 +169,18 @@ HWY_NOINLINE float Exponentiate(D d, float scale, float* HWY_RESTRICT scores, st
                    hn::Lt(index, hn::Set(d, static_cast<float>(end - i))));
   };
   const std::int64_t begin = first / lanes * lanes;
-  const auto factor = hn::Set(d, scale);
+  const auto factor = hn::Set(d, scale);   // positive, so the maximum may be taken before it is applied
   const auto lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
   auto maximum = lowest;
   for (std::int64_t i = begin; i < end; i += lanes) {
-    auto value = hn::Mul(hn::LoadU(d, scores + i), factor);
+    auto value = hn::LoadU(d, scores + i);
     if (i < first || i + lanes > end) value = hn::IfThenElse(seen(i), value, lowest);
     maximum = hn::Max(maximum, value);
-    hn::StoreU(value, d, scores + i);
   }
   maximum = hn::MaxOfLanes(d, maximum);
   auto sum = hn::Zero(d);
   for (std::int64_t i = begin; i < end; i += lanes) {
-    auto value = hn::Exp(d, hn::Sub(hn::LoadU(d, scores + i), maximum));
+    auto value = Exp(d, hn::Mul(factor, hn::Sub(hn::LoadU(d, scores + i), maximum)));
     if (i < first || i + lanes > end) value = hn::IfThenElseZero(seen(i), value);
     sum = hn::Add(sum, value);
     hn::StoreU(value, d, scores + i);
@@ -161,15 +188,16 @@ HWY_NOINLINE float Exponentiate(D d, float scale, float* HWY_RESTRICT scores, st
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
+// How many positions ahead values are fetched: a position takes some 5 to 15 cycles, memory several hundred.
+constexpr std::int64_t kValuesAhead = 64;
+
 // out += weight * V over positions [begin, end), in order, for rows [row, row + kRows) and kVectors vectors of
 // dimensions from `dim` on.
 template <int kRows, int kVectors, class D, typename T>
 HWY_INLINE void AddValueBlock(D d, const Work<T>& work, std::int64_t row, std::int64_t dim, std::int64_t begin,
                               std::int64_t end) {
-  constexpr bool kFetch = kRows <= 2;
-  const std::int64_t head_dim = work.problem.layout.head_dim;
-  const std::int64_t page_tokens = work.problem.layout.page_tokens;
-  const std::int64_t score_stride = work.score_stride;
+  const std::int64_t head_dim = work.head_dim;
+  const std::int64_t weight_stride = (kInterleaved<kRows> ? kGroupRows : 1) * work.score_stride;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   hn::Vec<D> sum[kRows][kVectors];
 #pragma GCC unroll 16
@@ -178,20 +206,23 @@ HWY_INLINE void AddValueBlock(D d, const Work<T>& work, std::int64_t row, std::i
     for (int v = 0; v < kVectors; ++v) sum[i][v] = hn::LoadU(d, work.Out(row + i) + dim + v * lanes);
   }
   for (std::int64_t position = begin; position < end;) {
-    const std::int64_t stop = std::min(end, (position / page_tokens + 1) * page_tokens);
+    const std::int64_t stop = std::min(end, work.PageEnd(position));
     const T* values = work.Values(position) + dim;
-    const T* next = kFetch && stop < end ? work.Values(stop) + dim : values;
-    const float* HWY_RESTRICT weights = work.scores + row * score_stride + position - work.begin;
-    for (; position < stop; ++position, values += head_dim, next += head_dim, ++weights) {
+    const T* next = position + kValuesAhead < end ? work.Values(position + kValuesAhead) + dim : values;
+    const std::int64_t count = stop - position;
+    const float* weights = (kInterleaved<kRows> ? work.Weights(row) : work.Scores(row)) +
+                           (position - work.begin) * kStep<kRows>;
+    position = stop;
+    for (std::int64_t p = 0; p < count; ++p, values += head_dim, next += head_dim, weights += kStep<kRows>) {
       hn::Vec<D> value[kVectors];
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
-        if constexpr (kFetch) hwy::Prefetch(next + v * lanes);
+        hwy::Prefetch(next + v * lanes);
         value[v] = LoadWide(d, values + v * lanes);
       }
 #pragma GCC unroll 16
       for (int i = 0; i < kRows; ++i) {
-        const auto weight = hn::Set(d, weights[i * score_stride]);
+        const auto weight = hn::Set(d, RowElement<kRows>(weights, weight_stride, i));
 #pragma GCC unroll 8
         for (int v = 0; v < kVectors; ++v) sum[i][v] = hn::MulAdd(weight, value[v], sum[i][v]);
       }
@@ -212,7 +243,7 @@ HWY_NOINLINE void AddValues(const Work<T>& work, std::int64_t row, std::int64_t 
   const hn::CappedTag<float, 1> single;
   constexpr int kVectors = kRows > 4 ? 2 : 4;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const std::int64_t head_dim = work.problem.layout.head_dim;
+  const std::int64_t head_dim = work.head_dim;
   std::int64_t dim = 0;
   for (; dim + kVectors * lanes <= head_dim; dim += kVectors * lanes) {
     AddValueBlock<kRows, kVectors>(d, work, row, dim, begin, end);
@@ -221,33 +252,60 @@ HWY_NOINLINE void AddValues(const Work<T>& work, std::int64_t row, std::int64_t 
   for (; dim < head_dim; ++dim) AddValueBlock<kRows, 1>(single, work, row, dim, begin, end);
 }
 
-// Outputs of rows [row, row + kRows) from their exponentials, before the division by the sum. Positions that all rows
-// see are taken together; those before and after them, which only some rows see, row by row.
+// Positions from `begin` on: those that the first row sees are taken by all rows together; the rest, which only later
+// rows see, by the two parts of the rows apart, and so on.
+template <int kRows, typename T>
+void WeighFrom(const Work<T>& work, std::int64_t row, std::int64_t begin) {
+  const std::int64_t end = std::max(begin, work.Last(row) + 1);
+  AddValues<kRows>(work, row, begin, end);
+  if constexpr (kRows > 1) {
+    if (work.Last(row + kRows - 1) < end) return;
+    constexpr int kFirst = kRows > 8 ? kRows - 8 : kRows / 2;
+    WeighFrom<kFirst>(work, row, end);
+    WeighFrom<kRows - kFirst>(work, row + kFirst, end);
+  }
+}
+
+// Outputs of rows [row, row + kRows) from their exponentials, before the division by the sum. Rows are in order of
+// position, hence also of the first position that they see; what lies before that of the last row is taken row by row.
 template <int kRows, typename T>
 void WeighRows(const Work<T>& work, std::int64_t row) {
-  for (int i = 0; i < kRows; ++i) {
-    std::fill_n(work.Out(row + i), work.problem.layout.head_dim, 0.0f);
-  }
-  // Rows are in order of position, hence also in that of the first position that they see.
-  const std::int64_t common_begin = work.First(row + kRows - 1);
-  const std::int64_t common_end = std::max(common_begin, work.Last(row) + 1);
+  for (int i = 0; i < kRows; ++i) std::fill_n(work.Out(row + i), work.head_dim, 0.0f);
+  const std::int64_t common = work.First(row + kRows - 1);
   for (int i = 0; i + 1 < kRows; ++i) {
-    AddValues<1>(work, row + i, work.First(row + i), std::min(common_begin, work.Last(row + i) + 1));
+    AddValues<1>(work, row + i, work.First(row + i), std::min(common, work.Last(row + i) + 1));
   }
-  AddValues<kRows>(work, row, common_begin, common_end);
-  for (int i = 0; i < kRows; ++i) AddValues<1>(work, row + i, common_end, work.Last(row + i) + 1);
+  WeighFrom<kRows>(work, row, common);
+}
+
+template <int kRows, typename T>
+void InterleaveQueries(const Work<T>& work, std::int64_t row) {
+  for (std::int64_t r = row; r < row + kRows; r += kGroupRows) {
+    const float* const from[] = {work.Query(r), work.Query(r + 1), work.Query(r + 2), work.Query(r + 3)};
+    InterleaveRows(from, kGroupRows, work.head_dim, work.Queries(r));
+  }
+}
+
+template <int kRows, typename T>
+void InterleaveWeights(const Work<T>& work, std::int64_t row) {
+  for (std::int64_t r = row; r < row + kRows; r += kGroupRows) {
+    const float* const from[] = {work.Scores(r), work.Scores(r + 1), work.Scores(r + 2), work.Scores(r + 3)};
+    InterleaveRows(from, kGroupRows, work.end - work.begin, work.Weights(r));
+  }
 }
 
 template <int kRows, class D, typename T>
 void AttendRows(D d, const Work<T>& work, std::int64_t row) {
-  const std::int64_t head_dim = work.problem.layout.head_dim;
+  const std::int64_t head_dim = work.head_dim;
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+  if constexpr (kInterleaved<kRows>) InterleaveQueries<kRows>(work, row);
   ScoreRows<kRows>(d, work, row);
   float sums[kRows];
   for (int i = 0; i < kRows; ++i) {
-    sums[i] = Exponentiate(d, scale, work.scores + (row + i) * work.score_stride, work.First(row + i) - work.begin,
+    sums[i] = Exponentiate(d, scale, work.Scores(row + i), work.First(row + i) - work.begin,
                            work.Last(row + i) + 1 - work.begin);
   }
+  if constexpr (kInterleaved<kRows>) InterleaveWeights<kRows>(work, row);
   WeighRows<kRows>(work, row);
   for (int i = 0; i < kRows; ++i) {
     float* out = work.Out(row + i);
@@ -260,16 +318,23 @@ void AttendTile(D d, const Problem<T>& problem, const AttentionTile& tile, float
   constexpr std::int64_t kScoreAlign = 16;
   const std::int64_t head_dim = problem.layout.head_dim;
   Work<T> work = {.problem = problem, .tile = tile, .queries = workspace};
+  work.pages = tile.sequence->pages;
+  work.page_stride = problem.arena.page_stride;
+  work.keys = problem.arena.base + problem.layout.KeyOffset(problem.layer, tile.kv_head);
+  work.values = problem.arena.base + problem.layout.ValueOffset(problem.layer, tile.kv_head);
+  work.page_shift = std::countr_zero(static_cast<std::uint64_t>(problem.layout.page_tokens));
+  work.head_dim = head_dim;
   work.begin = work.First(0) / kScoreAlign * kScoreAlign;
   work.end = work.Last(tile.rows - 1) + 1;
   work.scores = workspace + kAttentionTileRows * head_dim;
   // One more vector than needed: with a stride of 4 KiB all rows would compete for the same sets of L1.
   work.score_stride = (work.end - work.begin + kScoreAlign - 1) / kScoreAlign * kScoreAlign + kScoreAlign;
-  for (std::int64_t row = 0; row < tile.rows; ++row) {
-    std::copy_n(work.Query(row), head_dim, work.queries + row * head_dim);
-  }
+  work.weights = work.scores + kAttentionTileRows * work.score_stride;
   std::int64_t row = 0;
-  for (; row + 8 <= tile.rows; row += 8) AttendRows<8>(d, work, row);
+  for (; row + kMaxBlockRows <= tile.rows; row += kMaxBlockRows) AttendRows<kMaxBlockRows>(d, work, row);
+  if constexpr (kMaxBlockRows > 8) {
+    for (; row + 8 <= tile.rows; row += 8) AttendRows<8>(d, work, row);
+  }
   for (; row + 4 <= tile.rows; row += 4) AttendRows<4>(d, work, row);
   for (; row + 2 <= tile.rows; row += 2) AttendRows<2>(d, work, row);
   for (; row < tile.rows; ++row) AttendRows<1>(d, work, row);

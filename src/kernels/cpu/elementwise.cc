@@ -7,9 +7,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "hwy/contrib/math/math-inl.h"
+#include "kernels/cpu/exp-inl.h"
 #include "kernels/cpu/kernels.h"
-#include "kernels/cpu/widen-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace loramux::cpu {
@@ -79,9 +78,8 @@ void RopeRow(float* x, std::int64_t heads, std::int64_t head_dim, const float* c
 void SiluMulRow(const float* gate, const float* up, std::int64_t n, float* y) {
   ForEachVector(n, [&](auto d, std::int64_t i) HWY_ATTR {
     const auto x = hn::LoadU(d, gate + i);
-    // hn::Exp is for arguments up to 104; from exp(88) on the quotient is zero to float32's precision anyway.
-    const auto exponential = hn::Exp(d, hn::Min(hn::Set(d, 88.0f), hn::Neg(x)));
-    const auto silu = hn::Div(x, hn::Add(hn::Set(d, 1.0f), exponential));
+    // From exp(88) on the quotient is zero as far as float32 is concerned.
+    const auto silu = hn::Div(x, hn::Add(hn::Set(d, 1.0f), Exp(d, hn::Neg(x))));
     hn::StoreU(hn::Mul(silu, hn::LoadU(d, up + i)), d, y + i);
   });
 }
@@ -140,7 +138,9 @@ void Rope(const KernelContext& context, float* x, std::int64_t x_stride, std::in
 void SiluMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, std::int64_t n,
              float* y, std::int64_t y_stride) {
   const auto row = HWY_DYNAMIC_DISPATCH(SiluMulRow);
-  ForEachRow(context, m, 2 * n, [&](std::int64_t i) { row(x + i * x_stride, x + i * x_stride + n, n, y + i * y_stride); });
+  ForEachRow(context, m, 2 * n, [&](std::int64_t i) {
+    row(x + i * x_stride, x + i * x_stride + n, n, y + i * y_stride);
+  });
 }
 
 void AddRows(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, std::int64_t n,

@@ -1,5 +1,5 @@
-// The vectorised implementations (Google Highway): each call goes to the best instruction set of the machine. Each function
-// is the public one of the same name and signature without validation.
+// The vectorised implementations (Google Highway): each call goes to the best instruction set of the machine. Each
+// function is the public one of the same name and signature without validation.
 #pragma once
 
 #include "kernels/attention.h"

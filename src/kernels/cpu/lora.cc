@@ -207,7 +207,9 @@ HWY_NOINLINE void ExpandTile(D d, const LoraPiece& piece, std::int64_t first, st
 template <int kVectors, typename T, class D>
 void ExpandColumns(D d, const LoraPiece& piece, std::int64_t column) {
   std::int64_t i = piece.segment->begin;
-  for (; i + kTileTokens <= piece.segment->end; i += kTileTokens) ExpandTile<kTileTokens, kVectors, D, T>(d, piece, i, column);
+  for (; i + kTileTokens <= piece.segment->end; i += kTileTokens) {
+    ExpandTile<kTileTokens, kVectors, D, T>(d, piece, i, column);
+  }
   for (; i < piece.segment->end; ++i) ExpandTile<1, kVectors, D, T>(d, piece, i, column);
 }
 

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "hwy/cache_control.h"
+#include "kernels/cpu/interleave-inl.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/widen-inl.h"
 
@@ -36,8 +37,8 @@ constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64;
 constexpr int kPairsAtOnce = kPairs < 2 ? kPairs : 2;
 constexpr int kMaxRows = kManyRegisters ? 24 / (2 * kPairsAtOnce) : 3;
 
-// Rows up to which weights are widened in registers again for each row tile: 2 operations to 24 multiply-adds. Beyond, a
-// block of the panel is widened to scratch memory once.
+// Rows up to which weights are widened in registers again for each row tile: 2 operations to 24 multiply-adds.
+// Beyond, a block of the panel is widened to scratch memory once.
 constexpr std::int64_t kMaxDirectRows = kManyRegisters ? 3 * kMaxRows : kMaxRows;
 
 // Depth of a block: 256 x 32 floats of widened weights are 32 KiB, which stay in L1 (48 KiB on the cores that this was
@@ -46,10 +47,6 @@ constexpr std::int64_t kBlockDepth = 256;
 
 // Rows of x per task: 512 x 256 floats are 512 KiB, a part of L2 (1 to 2 MiB).
 constexpr std::int64_t kBlockRows = 512;
-
-// Rows of x are packed in groups of four, [k][4]: a step of a tile reads them from few places, whatever the stride of
-// x (strides that are a multiple of 4 KiB put all rows into one set of L1).
-constexpr std::int64_t kGroupRows = 4;
 
 // How far ahead of use weights are fetched by a lone row tile, which reads them from memory itself: the hardware's
 // prefetchers stop at each 4 KiB page, and the latency of memory is 400 to 1000 cycles on a busy server; a line lasts 6
@@ -261,24 +258,6 @@ struct Product {
   std::int64_t Depth(std::int64_t begin) const { return std::min(block_depth, matrix.k() - begin); }
 };
 
-// Copies `rows` (1 to 4) rows of k floats to [k][4]; the fourth and others that do not exist are left as they are.
-HWY_NOINLINE void PackGroup(const float* HWY_RESTRICT x, std::int64_t x_stride, std::int64_t rows, std::int64_t k,
-                            float* HWY_RESTRICT to) {
-  std::int64_t t = 0;
-#if HWY_TARGET != HWY_SCALAR
-  if (rows == kGroupRows) {
-    for (; t + kLanes <= k; t += kLanes) {
-      hn::StoreInterleaved4(hn::LoadU(DF(), x + t), hn::LoadU(DF(), x + x_stride + t),
-                            hn::LoadU(DF(), x + 2 * x_stride + t), hn::LoadU(DF(), x + 3 * x_stride + t), DF(),
-                            to + t * kGroupRows);
-    }
-  }
-#endif
-  for (; t < k; ++t) {
-    for (std::int64_t i = 0; i < rows; ++i) to[t * kGroupRows + i] = x[i * x_stride + t];
-  }
-}
-
 template <typename T>
 void PackTile(const Product<T>& product, std::int64_t tile, float* packed) {
   const std::int64_t end = product.TileRow(tile + 1);
@@ -286,13 +265,16 @@ void PackTile(const Product<T>& product, std::int64_t tile, float* packed) {
     const std::int64_t depth = product.Depth(begin);
     float* to = packed + product.PackedOffset(tile, begin, depth);
     for (std::int64_t row = product.TileRow(tile); row < end; row += kGroupRows, to += kGroupRows * depth) {
-      PackGroup(product.x + row * product.x_stride + begin, product.x_stride, std::min(kGroupRows, end - row), depth,
-                to);
+      const std::int64_t rows = std::min(kGroupRows, end - row);
+      const float* from[kGroupRows] = {};
+      for (std::int64_t i = 0; i < rows; ++i) from[i] = product.x + (row + i) * product.x_stride + begin;
+      InterleaveRows(from, rows, depth, to);
     }
   }
 }
 
-// Packs all rows of x into the calling thread's scratch memory, which grows to the largest x and stays.
+// Packs all rows of x, in groups of four side by side, into the calling thread's scratch memory, which grows
+// to the largest x and stays. (A stride that is a multiple of 4 KiB would put the rows of a tile into one set of L1.)
 template <typename T>
 void PackAllRows(const KernelContext& context, Product<T>& product) {
   thread_local AlignedBuffer<float> scratch;

@@ -31,7 +31,10 @@ enum Step {
     Fuse,
     ByteLevel,
     /// After `Fuse`: drops up to `count` characters `content` from the start of the text.
-    StripStart { content: char, count: usize },
+    StripStart {
+        content: char,
+        count: usize,
+    },
 }
 
 /// How a tokenizer's decoder can be run incrementally. Empty steps and `streams == false`: only as a whole.
@@ -93,16 +96,33 @@ fn step(decoder: &DecoderWrapper, fused: bool) -> Option<Step> {
 /// The state of one step.
 enum Machine {
     EachToken(DecoderWrapper),
-    FirstDiffers { decoder: DecoderWrapper, first: bool },
-    LastDiffers { decoder: DecoderWrapper, held: Option<String> },
-    JoinBySpace { first: bool },
+    FirstDiffers {
+        decoder: DecoderWrapper,
+        first: bool,
+    },
+    LastDiffers {
+        decoder: DecoderWrapper,
+        held: Option<String>,
+    },
+    JoinBySpace {
+        first: bool,
+    },
     /// A run of byte tokens becomes characters only if the whole run is valid UTF-8, otherwise one U+FFFD a byte. So
     /// a run is kept while it can still be valid (`checked` bytes of it are), and flows freely once it cannot.
-    ByteFallback { run: Vec<u8>, checked: usize, broken: bool },
+    ByteFallback {
+        run: Vec<u8>,
+        checked: usize,
+        broken: bool,
+    },
     Fuse,
     /// At most three bytes of a character that has begun.
-    ByteLevel { pending: Vec<u8> },
-    StripStart { content: char, left: usize },
+    ByteLevel {
+        pending: Vec<u8>,
+    },
+    StripStart {
+        content: char,
+        left: usize,
+    },
 }
 
 impl Machine {
@@ -176,11 +196,9 @@ impl Machine {
                 }
             }
             Machine::ByteFallback { run, checked, broken } => end_run(run, checked, broken, out),
-            Machine::ByteLevel { pending } => {
-                if !pending.is_empty() {
-                    pending.clear();
-                    out.push(REPLACEMENT.to_owned());
-                }
+            Machine::ByteLevel { pending } if !pending.is_empty() => {
+                pending.clear();
+                out.push(REPLACEMENT.to_owned());
             }
             _ => {}
         }

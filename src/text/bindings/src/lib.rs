@@ -1,6 +1,9 @@
 //! The C interface that `loramux_text.h` documents. Every entry point runs inside `guard`, so that no panic of this
 //! crate or of one below it crosses into C++.
 
+// What each entry point requires of its pointers stands in the header.
+#![allow(clippy::missing_safety_doc)]
+
 mod detokenize;
 mod template;
 mod tokenizer;
@@ -106,8 +109,9 @@ unsafe fn text<'a>(data: *const u8, size: usize, what: &str) -> Result<&'a str> 
         .map_err(|e| Error::invalid(format!("{what} is not valid UTF-8 (at byte {})", e.valid_up_to())))
 }
 
-/// Panics are reported through the error channel; the default hook would print them on stderr as well.
-fn silence_panics() {
+/// What must have happened before anything is parsed. Panics are reported through the error channel; the default hook
+/// would print them on stderr as well.
+fn prepare_process() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
         std::panic::set_hook(Box::new(|_| {}));
@@ -136,7 +140,7 @@ pub unsafe extern "C" fn loramux_tokenizer_parse(
     out: *mut *mut Arc<Tokenizer>,
     error: *mut Buffer,
 ) -> Status {
-    silence_panics();
+    prepare_process();
     guard(error, || {
         let tokenizer = Tokenizer::parse(text(json, json_size, "the tokenizer")?)?;
         *out = Box::into_raw(Box::new(Arc::new(tokenizer)));
@@ -268,7 +272,7 @@ pub unsafe extern "C" fn loramux_template_parse(
     out: *mut *mut ChatTemplate,
     error: *mut Buffer,
 ) -> Status {
-    silence_panics();
+    prepare_process();
     guard(error, || {
         let source = text(source, source_size, "the template")?;
         let special_tokens = text(special_tokens, special_tokens_size, "the special tokens")?;

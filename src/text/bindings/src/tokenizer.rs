@@ -22,10 +22,13 @@ pub struct Tokenizer {
 
 impl Tokenizer {
     pub fn parse(json: &str) -> Result<Self> {
-        let mut inner: tokenizers::Tokenizer = json.parse().map_err(|e| Error::invalid(format!("not a tokenizer.json that can be read: {e}")))?;
+        let mut inner: tokenizers::Tokenizer =
+            json.parse().map_err(|e| Error::invalid(format!("not a tokenizer.json that can be read: {e}")))?;
         if let ModelWrapper::BPE(model) = inner.get_model() {
             if model.dropout.is_some_and(|dropout| dropout > 0.0) {
-                return Err(Error::unsupported("the tokenizer asks for BPE dropout, which encodes at random; set model.dropout to null"));
+                return Err(Error::unsupported(
+                    "the tokenizer asks for BPE dropout, which encodes at random; set model.dropout to null",
+                ));
             }
         }
         // transformers ignores both unless the caller asks, and so do we: prompts are measured, not cut.
@@ -37,7 +40,10 @@ impl Tokenizer {
     }
 
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<i32>> {
-        let encoding = self.inner.encode_fast(text, add_special_tokens).map_err(|e| Error::invalid(format!("cannot encode: {e}")))?;
+        let encoding = self
+            .inner
+            .encode_fast(text, add_special_tokens)
+            .map_err(|e| Error::invalid(format!("cannot encode: {e}")))?;
         Ok(encoding.get_ids().iter().map(|&id| id as i32).collect())
     }
 
@@ -98,7 +104,10 @@ fn id_table(inner: &tokenizers::Tokenizer) -> Result<Vec<u8>> {
     let added = inner.get_added_tokens_decoder();
     let size = vocab.values().chain(added.keys()).map(|&id| id as u64 + 1).max().unwrap_or(0);
     if size > u64::from(MAX_VOCAB_SIZE) {
-        return Err(Error::unsupported(format!("the tokenizer has token id {}; ids must be below {MAX_VOCAB_SIZE}", size - 1)));
+        return Err(Error::unsupported(format!(
+            "the tokenizer has token id {}; ids must be below {MAX_VOCAB_SIZE}",
+            size - 1
+        )));
     }
     let mut ids = vec![0u8; size as usize];
     for &id in vocab.values() {

@@ -1,12 +1,14 @@
 //! Filters, tests and functions where jinja2 has one that minijinja lacks, or does it differently.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 
-use minijinja::value::{Object, ObjectRepr, Rest, Tuple, Value, ValueKind, ValueOrKwargs};
-use minijinja::{Environment, Error, State};
+use minijinja::value::{Kwargs, Object, ObjectRepr, Rest, Tuple, Value, ValueKind, ValueOrKwargs};
+use minijinja::{filters, functions, Environment, Error, State};
 
 use super::json::{self, Style};
+use super::operators::{check_nesting, holds_scope, BoundMethod};
 use super::python::{self, as_float, as_int, is_space, parse_float, parse_int, split_lines, text_of, type_name};
 use super::strings::{self, change_case};
 use super::{charge, charge_items, fault, Args};
@@ -50,7 +52,32 @@ const FILTERS: [(&str, Filter); 31] = [
 
 pub fn add_to(environment: &mut Environment<'static>) {
     for (name, filter) in FILTERS {
-        environment.add_filter(name, move |value: Value, args: Rest<ValueOrKwargs>| filter(value, Args::new(&args.into_values())?));
+        environment.add_filter(name, move |value: Value, args: Rest<ValueOrKwargs>| {
+            filter(value, Args::new(&args.into_values())?)
+        });
+    }
+    environment.add_filter("map", |state: &mut State, value: Value, args: Rest<ValueOrKwargs>| {
+        generator(filters::map(state, value, args)?)
+    });
+    type Test<'a> = Option<Cow<'a, str>>;
+    environment.add_filter("select", |state: &mut State, value: Value, test: Test<'_>, args: Rest<ValueOrKwargs>| {
+        generator(filters::select(state, value, test, args)?)
+    });
+    environment.add_filter("reject", |state: &mut State, value: Value, test: Test<'_>, args: Rest<ValueOrKwargs>| {
+        generator(filters::reject(state, value, test, args)?)
+    });
+    environment.add_filter("selectattr", selectattr);
+    environment.add_filter("rejectattr", rejectattr);
+    environment.add_filter("unique", |state: &State, value: Value, options: Kwargs| {
+        generator(filters::unique(state, value, options)?.try_iter()?.collect())
+    });
+    environment.add_filter("reverse", |value: Value| match value.kind() {
+        ValueKind::String => filters::reverse(&value),
+        _ => generator(filters::reverse(&value)?.try_iter()?.collect()),
+    });
+    // minijinja's own, which jinja2 does not have and templates cannot miss.
+    for name in ["zip", "chain", "pprint"] {
+        environment.remove_filter(name);
     }
     environment.add_test("callable", |value: Value| value.as_object().is_some_and(|o| o.repr() == ObjectRepr::Plain));
     environment.add_test("sequence", |value: Value| {
@@ -61,6 +88,7 @@ pub fn add_to(environment: &mut Environment<'static>) {
         matches!(value.kind(), Seq | String | Map | Iterable | Undefined)
     });
     environment.add_function("dict", dict);
+    environment.add_function("namespace", namespace);
     environment.add_function("joiner", |args: Rest<ValueOrKwargs>| -> Result<Value> {
         let [separator] = Args::new(&args.into_values())?.bind("joiner", ["sep"])?;
         let separator = separator.unwrap_or_else(|| Value::from(", "));
@@ -70,9 +98,47 @@ pub fn add_to(environment: &mut Environment<'static>) {
         if args.is_empty() {
             return Err(fault("at least one item has to be provided"));
         }
-        Ok(Value::from_object(Cycler { items: args.iter().map(|item| (**item).clone()).collect(), position: AtomicUsize::new(0) }))
+        for item in args.iter() {
+            check_nesting(item, 1)?;
+        }
+        Ok(Value::from_object(Cycler { items: args.into_values(), position: AtomicUsize::new(0) }))
     });
     environment.add_function("lipsum", || -> Result<Value> { Err(fault("lipsum() is not available")) });
+}
+
+/// What filters give that Python writes as generators: to be read once, without a length, and no list for tojson.
+fn generator(items: Vec<Value>) -> Result<Value> {
+    charge_items(items.len())?;
+    let items = Value::from(items);
+    if holds_scope(&items)? {
+        return Err(fault("a filter gives plain values only: no namespaces, loops, macros or functions"));
+    }
+    Ok(Value::make_one_shot_iterator(items.try_iter()?))
+}
+
+fn selectattr(
+    state: &mut State,
+    value: Value,
+    attribute: Cow<'_, str>,
+    test: Option<Cow<'_, str>>,
+    args: Rest<ValueOrKwargs>,
+) -> Result<Value> {
+    generator(filters::selectattr(state, value, attribute, test, args)?)
+}
+
+fn rejectattr(
+    state: &mut State,
+    value: Value,
+    attribute: Cow<'_, str>,
+    test: Option<Cow<'_, str>>,
+    args: Rest<ValueOrKwargs>,
+) -> Result<Value> {
+    generator(filters::rejectattr(state, value, attribute, test, args)?)
+}
+
+/// Whether a value holds others that looking at it does not show.
+pub fn refers_to_values(value: &Value) -> bool {
+    value.downcast_object_ref::<Cycler>().is_some() || value.downcast_object_ref::<BoundMethod>().is_some()
 }
 
 /// Gives "" at first, then the separator.
@@ -121,6 +187,17 @@ impl Object for Cycler {
     }
 }
 
+fn namespace(attributes: Option<ValueOrKwargs>) -> Result<Value> {
+    if let Some(map) = attributes.as_ref().filter(|value| value.kind() == ValueKind::Map) {
+        for name in map.try_iter()? {
+            if name.as_str().is_some_and(|name| name.starts_with('_')) {
+                return Err(fault("Chat templates cannot store underscore-prefixed attributes on a namespace"));
+            }
+        }
+    }
+    functions::namespace(attributes)
+}
+
 fn dict(args: Rest<ValueOrKwargs>) -> Result<Value> {
     let args = Args::new(&args.into_values())?;
     let mut entries: Vec<(Value, Value)> = Vec::new();
@@ -158,9 +235,8 @@ fn defined(value: &Value) -> Result<()> {
 fn int_argument(value: Option<Value>, default: i128) -> Result<i128> {
     match value {
         None => Ok(default),
-        Some(value) => as_int(&value).ok_or_else(|| {
-            fault(format!("'{}' object cannot be interpreted as an integer", type_name(&value)))
-        }),
+        Some(value) => as_int(&value)
+            .ok_or_else(|| fault(format!("'{}' object cannot be interpreted as an integer", type_name(&value)))),
     }
 }
 
@@ -177,7 +253,11 @@ fn required(value: Option<Value>, filter: &str) -> Result<Value> {
 
 /// Text made of `value`: marked as safe if that was.
 fn like(value: &Value, text: String) -> Value {
-    if value.is_safe() { Value::from_safe_string(text) } else { Value::from(text) }
+    if value.is_safe() {
+        Value::from_safe_string(text)
+    } else {
+        Value::from(text)
+    }
 }
 
 fn length(value: Value, args: Args) -> Result<Value> {
@@ -199,7 +279,11 @@ fn default(value: Value, args: Args) -> Result<Value> {
 
 fn string(value: Value, args: Args) -> Result<Value> {
     args.bind::<0>("string", [])?;
-    if value.kind() == ValueKind::String { Ok(value) } else { Ok(Value::from(text_of(&value)?)) }
+    if value.kind() == ValueKind::String {
+        Ok(value)
+    } else {
+        Ok(Value::from(text_of(&value)?))
+    }
 }
 
 fn cased(value: Value, args: Args, name: &str) -> Result<Value> {
@@ -286,7 +370,7 @@ fn items(value: Value, args: Args) -> Result<Value> {
         let item = value.get_item(&key)?;
         pairs.push(Value::from(Tuple::from(vec![key, item])));
     }
-    Ok(Value::from(pairs))
+    generator(pairs)
 }
 
 /// json.dumps with the options that transformers passes on.
@@ -352,11 +436,8 @@ fn center(value: Value, args: Args) -> Result<Value> {
 }
 
 fn format(value: Value, args: Args) -> Result<Value> {
-    let arguments = if args.named.is_empty() {
-        Value::from(Tuple::from(args.positional))
-    } else {
-        Value::from_pairs(args.named)
-    };
+    let arguments =
+        if args.named.is_empty() { Value::from(Tuple::from(args.positional)) } else { Value::from_pairs(args.named) };
     Ok(Value::from(python::percent(&text_of(&value)?, &arguments)?))
 }
 
@@ -531,7 +612,7 @@ fn batch(value: Value, args: Args) -> Result<Value> {
         }
         rows.push(Value::from(row));
     }
-    Ok(Value::from(rows))
+    generator(rows)
 }
 
 fn slice(value: Value, args: Args) -> Result<Value> {
@@ -552,5 +633,5 @@ fn slice(value: Value, args: Args) -> Result<Value> {
         rows.push(Value::from(row));
         start = end;
     }
-    Ok(Value::from(rows))
+    generator(rows)
 }

@@ -34,11 +34,9 @@ fn write(value: &Value, style: &Style, level: usize, out: &mut String) -> Result
         ValueKind::Number if is_float(value) => out.push_str(&float_text(as_float(value).unwrap_or_default())),
         ValueKind::Number => out.push_str(&value.to_string()),
         ValueKind::String => write_string(value.as_str().unwrap_or_default(), style.ensure_ascii, out),
-        ValueKind::Seq | ValueKind::Iterable => {
+        ValueKind::Seq => {
             let items: Vec<Value> = value.try_iter()?.collect();
-            write_items(('[', ']'), items.len(), style, level, out, |i, out| {
-                write(&items[i], style, level + 1, out)
-            })?;
+            write_items(('[', ']'), items.len(), style, level, out, |i, out| write(&items[i], style, level + 1, out))?;
         }
         ValueKind::Map => {
             let mut keys: Vec<Value> = value.try_iter()?.collect();
@@ -108,7 +106,11 @@ fn float_text(value: f64) -> String {
     if value.is_nan() {
         "NaN".into()
     } else if value.is_infinite() {
-        if value > 0.0 { "Infinity".into() } else { "-Infinity".into() }
+        if value > 0.0 {
+            "Infinity".into()
+        } else {
+            "-Infinity".into()
+        }
     } else {
         float_repr(value)
     }

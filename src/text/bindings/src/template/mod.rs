@@ -28,8 +28,8 @@ const MAX_BYTES: usize = 256 << 20;
 const MAX_WORK: usize = 4 << 30;
 /// Nesting of values that printing and tojson follow.
 const MAX_DEPTH: usize = 150;
-/// Bytes of a template.
-const MAX_SOURCE: usize = 1 << 20;
+/// Bytes of a template; the largest in use have about 30,000.
+const MAX_SOURCE: usize = 256 << 10;
 /// Macro calls within each other; jinja2 ends at about as many.
 const MAX_RECURSION: usize = 200;
 const NAME: &str = "chat template";
@@ -185,7 +185,9 @@ impl ChatTemplate {
         let mut out = Output(Vec::new());
         let template = self.environment.get_template(NAME).map_err(to_error)?;
         match template.render_captured_to(Value::from(Serde(variables)), &mut out) {
-            Ok(_) => String::from_utf8(out.0).map_err(|_| crate::Error::invalid("the template printed half a character")),
+            Ok(_) => {
+                String::from_utf8(out.0).map_err(|_| crate::Error::invalid("the template printed half a character"))
+            }
             Err(error) => Err(to_error(error)),
         }
     }
@@ -318,5 +320,9 @@ fn to_error(error: Error) -> crate::Error {
         Some(line) => format!("line {line}: {what}"),
         None => what,
     };
-    if is_limit { crate::Error::exhausted(message) } else { crate::Error::invalid(message) }
+    if is_limit {
+        crate::Error::exhausted(message)
+    } else {
+        crate::Error::invalid(message)
+    }
 }

@@ -1,19 +1,20 @@
 //! Python's operators, as functions that `rewrite.rs` puts in their place. Each is charged to the rendering's budget.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
-use minijinja::value::{Rest, Tuple, Value, ValueKind};
-use minijinja::{Environment, Error, ErrorKind};
+use minijinja::value::{Object, ObjectRepr, Rest, Tuple, Value, ValueKind, ValueOrKwargs};
+use minijinja::{Environment, Error, ErrorKind, State};
 
 use super::filters::integer;
 use super::python::{as_float, as_int, is_float, percent, type_name, write_text};
 use super::rewrite::PREFIX;
-use super::{charge, charge_items, check_depth, exhausted, fault};
+use super::{charge, charge_items, check_depth, exhausted, fault, filters, strings};
 
 type Result<T> = std::result::Result<T, Error>;
 type Operator = fn(&[Value]) -> Result<Value>;
 
-const OPERATORS: [(&str, Operator); 15] = [
+const OPERATORS: [(&str, Operator); 17] = [
     ("add", |operands| fold(operands, add)),
     ("sub", |operands| fold(operands, |a, b| arithmetic("-", a, b))),
     ("mul", |operands| fold(operands, multiply)),
@@ -29,18 +30,27 @@ const OPERATORS: [(&str, Operator); 15] = [
     ("iter", |operands| iterable(&operands[0])),
     ("input", |operands| filter_input(&operands[0])),
     ("keep", |operands| keep(&operands[0])),
+    ("keep_attribute", |operands| keep_attribute(&operands[0])),
+    ("attribute", |operands| attribute(&operands[0], &operands[1])),
 ];
 
 pub fn add_to(environment: &mut Environment<'static>) {
     for (name, operator) in OPERATORS {
         environment.add_function(format!("{PREFIX}{name}"), move |operands: Rest<Value>| {
             // The rewriter gives each operator its operands; a template that calls one by name may not.
-            if operands.len() < if matches!(name, "item" | "compare") { 2 } else { 1 } {
+            if operands.len() < if matches!(name, "item" | "compare" | "attribute") { 2 } else { 1 } {
                 return Err(Error::from(ErrorKind::MissingArgument));
             }
             operator(&operands)
         });
     }
+    environment.add_function(format!("{PREFIX}method"), |state: &mut State, operands: Rest<ValueOrKwargs>| {
+        let operands = operands.into_values();
+        match &operands[..] {
+            [value, name, args @ ..] => call_dict_method(state, value, name.as_str().unwrap_or_default(), args),
+            _ => Err(Error::from(ErrorKind::MissingArgument)),
+        }
+    });
 }
 
 fn fold(operands: &[Value], operator: fn(&Value, &Value) -> Result<Value>) -> Result<Value> {
@@ -71,7 +81,11 @@ fn add(a: &Value, b: &Value) -> Result<Value> {
         charge(left.len() + right.len())?;
         if a.is_safe() || b.is_safe() {
             let escaped = |value: &Value, text: &str| {
-                if value.is_safe() { text.to_owned() } else { super::filters::escape_text(text) }
+                if value.is_safe() {
+                    text.to_owned()
+                } else {
+                    super::filters::escape_text(text)
+                }
             };
             return Ok(Value::from_safe_string(escaped(a, left) + &escaped(b, right)));
         }
@@ -177,7 +191,11 @@ fn of_floats(symbol: &str, a: f64, b: f64) -> Result<f64> {
         "//" => {
             let quotient = (a - rest()) / b;
             let floor = quotient.floor();
-            if quotient - floor > 0.5 { floor + 1.0 } else { floor }
+            if quotient - floor > 0.5 {
+                floor + 1.0
+            } else {
+                floor
+            }
         }
         _ => {
             let power = a.powf(b);
@@ -307,6 +325,8 @@ fn iterable(value: &Value) -> Result<Value> {
     use ValueKind::{Iterable, Map, Seq, String, Undefined};
     match value.kind() {
         String => charge_items(value.as_str().map_or(0, str::len))?,
+        // The loop wants to know its length.
+        Iterable if value.len().is_none() => return Ok(Value::from(value.try_iter()?.collect::<Vec<Value>>())),
         Seq | Map | Iterable | Undefined => {}
         _ => return Err(fault(format!("'{}' object is not iterable", type_name(value)))),
     }
@@ -322,13 +342,98 @@ fn filter_input(value: &Value) -> Result<Value> {
     Ok(value.clone())
 }
 
+/// A dictionary, as opposed to a namespace or a loop, whose attributes are what they hold.
+fn is_dict(value: &Value) -> bool {
+    let Some(object) = value.as_object() else { return false };
+    let type_name = object.type_name();
+    object.repr() == ObjectRepr::Map && !type_name.ends_with("Namespace") && !type_name.contains("Loop")
+}
+
+/// `dict.items` without a call.
+#[derive(Debug)]
+pub struct BoundMethod {
+    receiver: Value,
+    name: String,
+}
+
+impl Object for BoundMethod {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn call(self: &Arc<Self>, state: &mut State<'_, '_>, args: &[Value]) -> Result<Value> {
+        strings::dict_method(state, &self.receiver, &self.name, args)
+    }
+}
+
+/// `value.name` for a name that dictionaries have a method of: Python finds that before the key.
+fn attribute(value: &Value, name: &Value) -> Result<Value> {
+    let name = name.as_str().unwrap_or_default();
+    defined(value)?;
+    if !is_dict(value) {
+        return value.get_attr(name);
+    }
+    keep(value)?;
+    Ok(Value::from_object(BoundMethod { receiver: value.clone(), name: name.to_owned() }))
+}
+
+fn call_dict_method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value> {
+    if is_dict(value) {
+        return strings::dict_method(state, value, name, args);
+    }
+    defined(value)?;
+    value.call_method(state, name, args)
+}
+
 /// What a variable is to hold: nested no deeper than can be printed, and freed, recursively.
 fn keep(value: &Value) -> Result<Value> {
     check_nesting(value, 0)?;
     Ok(value.clone())
 }
 
-fn check_nesting(value: &Value, depth: usize) -> Result<()> {
+/// What an attribute of a namespace is to hold. It can be assigned to later on, so what it holds must not lead back to
+/// it: a circle would never be freed, and a chain of macros, which hold the variables around them, has no bound.
+fn keep_attribute(value: &Value) -> Result<Value> {
+    if holds_scope(value)? {
+        return Err(fault("a namespace holds plain values only: no namespaces, loops, macros or functions"));
+    }
+    Ok(value.clone())
+}
+
+/// Whether there is a namespace, a loop or a macro in the value. Checks its nesting, too.
+pub fn holds_scope(value: &Value) -> Result<bool> {
+    fn find(value: &Value) -> Result<bool> {
+        match value.kind() {
+            ValueKind::Map if !is_dict(value) => return Ok(true),
+            // A macro, which holds the variables around it.
+            ValueKind::Plain => return Ok(true),
+            ValueKind::Map => {
+                for key in value.try_iter()? {
+                    if find(&value.get_item(&key)?)? {
+                        return Ok(true);
+                    }
+                }
+            }
+            // A view of a dictionary; what can be read only once was looked at when it was made.
+            ValueKind::Iterable if value.len().is_none() => {}
+            ValueKind::Seq | ValueKind::Iterable => {
+                for item in value.try_iter()? {
+                    if find(&item)? {
+                        return Ok(true);
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(false)
+    }
+    check_nesting(value, 0)?;
+    find(value)
+}
+
+/// `depth` counts the lists and dictionaries around the value. What can be read once only, or refers to other values
+/// out of sight, is not allowed within them: its depth is unknown.
+pub fn check_nesting(value: &Value, depth: usize) -> Result<()> {
     check_depth(depth)?;
     match value.kind() {
         ValueKind::Seq => {
@@ -343,6 +448,12 @@ fn check_nesting(value: &Value, depth: usize) -> Result<()> {
                 check_nesting(&key, depth + 1)?;
                 check_nesting(&value.get_item(&key)?, depth + 1)?;
             }
+        }
+        ValueKind::Iterable if depth > 0 && value.len().is_none() => {
+            return Err(fault("what a filter generates must become a list before it is put into another value"));
+        }
+        ValueKind::Plain if depth > 0 && filters::refers_to_values(value) => {
+            return Err(fault("a cycler or a method cannot be put into another value"));
         }
         _ => {}
     }

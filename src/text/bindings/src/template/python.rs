@@ -26,7 +26,11 @@ pub fn as_int(value: &Value) -> Option<i128> {
 }
 
 pub fn as_float(value: &Value) -> Option<f64> {
-    if is_float(value) { f64::try_from(value.clone()).ok() } else { as_int(value).map(|value| value as f64) }
+    if is_float(value) {
+        f64::try_from(value.clone()).ok()
+    } else {
+        as_int(value).map(|value| value as f64)
+    }
 }
 
 /// Python's name of a value's type, for error messages.
@@ -212,7 +216,8 @@ pub fn title(text: &str) -> String {
         } else {
             push_title(c, &mut out);
         }
-        after_letter = c.is_uppercase() || c.is_lowercase() || matches!(c, '\u{1c5}' | '\u{1c8}' | '\u{1cb}' | '\u{1f2}');
+        after_letter =
+            c.is_uppercase() || c.is_lowercase() || matches!(c, '\u{1c5}' | '\u{1c8}' | '\u{1cb}' | '\u{1f2}');
     }
     out
 }
@@ -289,7 +294,11 @@ pub fn round(value: f64, digits: i128) -> f64 {
     }
     let scale = 10f64.powi(-digits as i32);
     let scaled = (value / scale).round_ties_even() * scale;
-    if scaled.is_finite() { scaled } else { value }
+    if scaled.is_finite() {
+        scaled
+    } else {
+        value
+    }
 }
 
 /// How a number or text is laid out: the part of a conversion between `%` or `:` and the type.
@@ -370,7 +379,11 @@ fn float_digits(value: f64, kind: char, precision: Option<usize>, alternate: boo
         '%' => format!("{:.*}%", precision, value * 100.0),
         _ => format!("{value:.precision$}"),
     };
-    if kind.is_uppercase() { text.to_uppercase() } else { text }
+    if kind.is_uppercase() {
+        text.to_uppercase()
+    } else {
+        text
+    }
 }
 
 /// 1e5 -> 1e+05
@@ -411,8 +424,8 @@ fn write_number(value: &Value, kind: char, layout: &Layout, out: &mut String) ->
             (value < 0, digits)
         }
         _ => {
-            let value = as_float(value)
-                .ok_or_else(|| fault(format!("must be real number, not {}", type_name(value))))?;
+            let value =
+                as_float(value).ok_or_else(|| fault(format!("must be real number, not {}", type_name(value))))?;
             (value.is_sign_negative() && !value.is_nan(), float_digits(value, kind, layout.precision, layout.alternate))
         }
     };
@@ -486,7 +499,11 @@ pub fn percent(format: &str, arguments: &Value) -> Result<String> {
             while let Some(digit) = chars.next_if(char::is_ascii_digit) {
                 digits.push(digit);
             }
-            if digits.is_empty() { Ok(0) } else { width(digits.parse().ok()) }
+            if digits.is_empty() {
+                Ok(0)
+            } else {
+                width(digits.parse().ok())
+            }
         };
         layout.width = number(&mut chars)?;
         if chars.next_if_eq(&'.').is_some() {
@@ -521,9 +538,11 @@ fn write_conversion(value: &Value, kind: char, mut layout: Layout, out: &mut Str
         'r' | 'a' => repr_of(value)?,
         'c' => match (value.as_str(), as_int(value)) {
             (Some(text), _) if text.chars().count() == 1 => text.to_string(),
-            (_, Some(code)) => u32::try_from(code).ok().and_then(char::from_u32).map(String::from).ok_or_else(|| {
-                fault("%c arg not in range")
-            })?,
+            (_, Some(code)) => u32::try_from(code)
+                .ok()
+                .and_then(char::from_u32)
+                .map(String::from)
+                .ok_or_else(|| fault("%c arg not in range"))?,
             _ => return Err(fault("%c requires int or char")),
         },
         _ => return Err(fault(format!("unsupported format character '{kind}'"))),
@@ -639,9 +658,7 @@ fn format_value(value: &Value, spec: &str, out: &mut String) -> Result<()> {
     match kind {
         None | Some('d' | 'n') if is_whole => write_number(value, 'd', &layout, out),
         Some(kind @ ('x' | 'X' | 'o' | 'b')) if is_whole => write_number(value, kind, &layout, out),
-        Some(kind @ ('e' | 'E' | 'f' | 'F' | 'g' | 'G' | '%')) if is_number => {
-            write_number(value, kind, &layout, out)
-        }
+        Some(kind @ ('e' | 'E' | 'f' | 'F' | 'g' | 'G' | '%')) if is_number => write_number(value, kind, &layout, out),
         None if is_number && layout.precision.is_some() => write_number(value, 'g', &layout, out),
         None if is_number => {
             let number = as_float(value).unwrap_or_default();

@@ -8,17 +8,46 @@
 use std::fmt::Write;
 
 use minijinja::machinery::ast::{BinOpKind, CallArg, CompareOpKind, Const, Expr, Macro, Stmt, UnaryOpKind};
-use minijinja::machinery::parse;
+use minijinja::machinery::{parse, tokenize, Token};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind};
 
+use super::exhausted;
 use super::python::is_float;
+
+/// Methods that Python's dictionaries have, whatever keys they hold.
+pub const DICT_METHODS: [&str; 10] =
+    ["get", "items", "keys", "values", "copy", "clear", "pop", "popitem", "setdefault", "update"];
 
 /// What the names of the functions begin with.
 pub const PREFIX: &str = "__python_";
 
+/// Words of one tag. minijinja bounds how deep brackets and tags nest, but `a.b.c...`, `a|b|c...` and `1 + 1 + ...`
+/// make trees as deep as they are long, and are walked and freed recursively.
+const MAX_TAG_TOKENS: usize = 4_000;
+/// `elif` nests as well.
+const MAX_ELIFS: usize = 500;
+
+fn check_lengths(source: &str, syntax: SyntaxConfig) -> Result<(), Error> {
+    let mut in_tag = 0;
+    let mut elifs = 0;
+    for token in tokenize(source, false, syntax) {
+        let (token, _) = token?;
+        in_tag = if matches!(token, Token::VariableStart | Token::BlockStart) { 0 } else { in_tag + 1 };
+        elifs += usize::from(in_tag == 1 && matches!(token, Token::Ident("elif")));
+        if in_tag > MAX_TAG_TOKENS && !matches!(token, Token::TemplateData(_)) {
+            return Err(exhausted(format!("a tag has more than {MAX_TAG_TOKENS} words")));
+        }
+        if elifs > MAX_ELIFS {
+            return Err(exhausted(format!("the template has more than {MAX_ELIFS} elifs")));
+        }
+    }
+    Ok(())
+}
+
 pub fn rewrite(source: &str, syntax: SyntaxConfig) -> Result<String, Error> {
+    check_lengths(source, syntax.clone())?;
     let tree = parse(source, super::NAME, syntax)?;
     let mut writer = Writer { out: String::with_capacity(source.len() * 2), line: 1 };
     writer.statement(&tree)?;
@@ -103,7 +132,8 @@ impl Writer {
                 self.put("set ");
                 self.target(&node.target)?;
                 self.put(" = ");
-                self.call("keep", &[&node.expr])?;
+                let is_attribute = matches!(node.target, Expr::GetAttr(_));
+                self.call(if is_attribute { "keep_attribute" } else { "keep" }, &[&node.expr])?;
                 self.put(" %}");
             }
             Stmt::SetBlock(node) => {
@@ -241,7 +271,11 @@ impl Writer {
             self.put(" | ");
         }
         self.put(node.name);
-        if node.args.is_empty() { Ok(()) } else { self.arguments(&node.args) }
+        if node.args.is_empty() {
+            Ok(())
+        } else {
+            self.arguments(&node.args)
+        }
     }
 
     /// A call of the function `name` of `operators.rs`.
@@ -283,7 +317,10 @@ impl Writer {
                 }
             },
             Expr::BinOp(node) => self.binary(node.op, expr)?,
-            Expr::Compare(node) => self.compare(&node.expr, &node.ops.iter().map(|o| (o.op, &o.expr)).collect::<Vec<_>>())?,
+            Expr::Compare(node) => {
+                let rest: Vec<_> = node.ops.iter().map(|operand| (operand.op, &operand.expr)).collect();
+                self.compare(&node.expr, &rest)?;
+            }
             Expr::IfExpr(node) => {
                 self.put("(");
                 self.expr(&node.true_expr)?;
@@ -298,8 +335,10 @@ impl Writer {
             Expr::Filter(node) => {
                 let Some(value) = &node.expr else { return refused("a filter of nothing") };
                 self.put("(");
-                self.call("input", &[value])?;
-                self.put("|");
+                self.put(PREFIX);
+                self.put("input(");
+                self.kept(value)?;
+                self.put(")|");
                 self.put(node.name);
                 if !node.args.is_empty() {
                     self.arguments(&node.args)?;
@@ -314,6 +353,11 @@ impl Writer {
                 if !node.args.is_empty() {
                     self.arguments(&node.args)?;
                 }
+                self.put(")");
+            }
+            Expr::GetAttr(node) if DICT_METHODS.contains(&node.name) => {
+                self.call("attribute", &[&node.expr])?;
+                self.name_operand(node.name);
                 self.put(")");
             }
             Expr::GetAttr(node) => {
@@ -333,12 +377,31 @@ impl Writer {
                 }
                 self.put("]");
             }
-            Expr::Call(node) => {
-                self.expr(&node.expr)?;
-                self.arguments(&node.args)?;
-            }
+            Expr::Call(node) => match &node.expr {
+                Expr::GetAttr(method) if DICT_METHODS.contains(&method.name) => {
+                    self.call("method", &[&method.expr])?;
+                    self.name_operand(method.name);
+                    for argument in &node.args {
+                        self.put(", ");
+                        self.argument(argument)?;
+                    }
+                    self.put(")");
+                }
+                callee => {
+                    self.expr(callee)?;
+                    self.arguments(&node.args)?;
+                }
+            },
         }
         Ok(())
+    }
+
+    /// Turns `f(x)` into `f(x, "name"`.
+    fn name_operand(&mut self, name: &str) {
+        self.out.pop();
+        self.put(", \"");
+        self.put(name);
+        self.put("\"");
     }
 
     fn items(&mut self, open: &str, items: &[Expr<'_>], close: &str) -> Done {
@@ -355,30 +418,38 @@ impl Writer {
         self.put("(");
         for (i, argument) in arguments.iter().enumerate() {
             self.put(if i > 0 { ", " } else { "" });
-            let value = match argument {
-                CallArg::Pos(value) => value,
-                CallArg::Kwarg(name, value) => {
-                    self.put(name);
-                    self.put("=");
-                    value
-                }
-                CallArg::PosSplat(value) => {
-                    self.put("*");
-                    value
-                }
-                CallArg::KwargSplat(value) => {
-                    self.put("**");
-                    value
-                }
-            };
-            match value {
-                // What a recursive macro could nest ever deeper.
-                Expr::List(_) | Expr::Tuple(_) | Expr::Map(_) => self.call("keep", &[value])?,
-                _ => self.expr(value)?,
-            }
+            self.argument(argument)?;
         }
         self.put(")");
         Ok(())
+    }
+
+    fn argument(&mut self, argument: &CallArg<'_>) -> Done {
+        let value = match argument {
+            CallArg::Pos(value) => value,
+            CallArg::Kwarg(name, value) => {
+                self.put(name);
+                self.put("=");
+                value
+            }
+            CallArg::PosSplat(value) => {
+                self.put("*");
+                value
+            }
+            CallArg::KwargSplat(value) => {
+                self.put("**");
+                value
+            }
+        };
+        self.kept(value)
+    }
+
+    /// A literal is checked before a macro or filter could nest it deeper and deeper.
+    fn kept(&mut self, value: &Expr<'_>) -> Done {
+        match value {
+            Expr::List(_) | Expr::Tuple(_) | Expr::Map(_) => self.call("keep", &[value]),
+            _ => self.expr(value),
+        }
     }
 
     fn binary(&mut self, op: BinOpKind, expr: &Expr<'_>) -> Done {

@@ -1,12 +1,13 @@
 //! Python's methods of strings, lists and dictionaries.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
-use minijinja::value::{Tuple, Value, ValueKind};
+use minijinja::value::{Enumerator, Object, ObjectRepr, Tuple, Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
 
 use super::python::{self, as_int, is_space, type_name};
-use super::{charge, fault, work, Args};
+use super::{charge, charge_items, fault, work, Args};
 
 type Result<T> = std::result::Result<T, Error>;
 
@@ -17,10 +18,6 @@ pub fn call_method(state: &mut State, value: &Value, name: &str, args: &[Value])
         return string_method(text, name, Args::new(args)?);
     }
     match value.kind() {
-        ValueKind::Map if matches!(name, "clear" | "pop" | "popitem" | "setdefault" | "update") => {
-            Err(fault(format!("access to attribute '{name}' of 'dict' object is unsafe.")))
-        }
-        ValueKind::Map => dict_method(state, value, name, args),
         ValueKind::Seq if name == "index" => {
             let [wanted] = Args::new(args)?.bind(name, ["value"])?;
             let wanted = required(wanted, name)?;
@@ -33,11 +30,39 @@ pub fn call_method(state: &mut State, value: &Value, name: &str, args: &[Value])
     }
 }
 
-fn dict_method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value> {
-    if name == "copy" {
-        return Ok(value.clone());
+/// A method of a dictionary.
+pub fn dict_method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value> {
+    let items = match name {
+        "copy" => return Ok(value.clone()),
+        "get" => return minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args),
+        "items" | "keys" | "values" => value.try_iter()?,
+        _ => return Err(fault(format!("access to attribute '{name}' of 'dict' object is unsafe."))),
+    };
+    Args::new(args)?.bind::<0>(name, [])?;
+    charge_items(value.len().unwrap_or(0))?;
+    let mut entries = Vec::new();
+    for key in items {
+        entries.push(match name {
+            "keys" => key,
+            "values" => value.get_item(&key)?,
+            _ => Value::from(Tuple::from(vec![key.clone(), value.get_item(&key)?])),
+        });
     }
-    minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args)
+    Ok(Value::from_object(View(entries)))
+}
+
+/// `dict.items()` and the like: iterable and of known length, but no list.
+#[derive(Debug)]
+struct View(Vec<Value>);
+
+impl Object for View {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Iterable
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Values(self.0.clone())
+    }
 }
 
 fn required(value: Option<Value>, function: &str) -> Result<Value> {
@@ -213,7 +238,11 @@ pub fn strip<'t>(text: &'t str, chars: Option<&str>, start: bool, end: bool) -> 
     let set: Option<HashSet<char>> = chars.map(|chars| chars.chars().collect());
     let inside = |c: char| set.as_ref().map_or_else(|| is_space(c), |set| set.contains(&c));
     let text = if start { text.trim_start_matches(inside) } else { text };
-    if end { text.trim_end_matches(inside) } else { text }
+    if end {
+        text.trim_end_matches(inside)
+    } else {
+        text
+    }
 }
 
 /// The part of the text that `start` and `end` (in characters, negative from the end) leave, and its offset in bytes.
@@ -254,12 +283,7 @@ fn search(text: &str, needle: &str, window: Option<(usize, &str)>, name: &str) -
     }
 }
 
-pub fn replace(
-    text: &str,
-    old: &str,
-    new: &str,
-    count: Option<i128>,
-) -> Result<Value> {
+pub fn replace(text: &str, old: &str, new: &str, count: Option<i128>) -> Result<Value> {
     let limit = usize::try_from(count.unwrap_or(-1)).unwrap_or(usize::MAX);
     let matches = if old.is_empty() { text.chars().count() + 1 } else { text.matches(old).count() };
     charge(text.len().saturating_add(matches.min(limit).saturating_mul(new.len())))?;
@@ -275,12 +299,7 @@ fn texts<'t>(parts: impl Iterator<Item = &'t str>) -> Result<Value> {
     Ok(Value::from(items))
 }
 
-fn split(
-    text: &str,
-    separator: Option<&str>,
-    limit: i128,
-    from_end: bool,
-) -> Result<Value> {
+fn split(text: &str, separator: Option<&str>, limit: i128, from_end: bool) -> Result<Value> {
     let limit = usize::try_from(limit).map_or(usize::MAX, |limit| limit.saturating_add(1));
     let Some(separator) = separator else {
         return split_space(text, limit, from_end);

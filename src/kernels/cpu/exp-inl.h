@@ -1,0 +1,44 @@
+// The exponential function on float32 vectors, once per instruction set (included under foreach_target).
+#if defined(LORAMUX_KERNELS_CPU_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LORAMUX_KERNELS_CPU_EXP_INL_H_
+#undef LORAMUX_KERNELS_CPU_EXP_INL_H_
+#else
+#define LORAMUX_KERNELS_CPU_EXP_INL_H_
+#endif
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace loramux::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// e^x to about 2 units in the last place; x is taken into [-87, 88] first, where the result is a normal number. A NaN
+// stays one. Every lane is computed in the same way.
+//
+// x = n ln 2 + r with |r| <= ln 2 / 2, so e^x = 2^n e^r. ln 2 is split in two, the first part so short that n times it
+// is exact. e^r = 1 + r + r^2 q(r) with the minimax polynomial q of Cephes' expf.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Exp(D d, V x) {
+  const hn::RebindToSigned<D> di;
+  x = hn::Min(hn::Set(d, 88.0f), hn::Max(hn::Set(d, -87.0f), x));   // of (constant, NaN) x86 takes the NaN
+  const auto n = hn::NearestInt(hn::Mul(x, hn::Set(d, 1.44269504088896341f)));
+  const auto nf = hn::ConvertTo(d, n);
+  V r = hn::NegMulAdd(nf, hn::Set(d, 0.693359375f), x);
+  r = hn::NegMulAdd(nf, hn::Set(d, -2.12194440e-4f), r);
+  V q = hn::Set(d, 1.9875691500e-4f);
+  q = hn::MulAdd(q, r, hn::Set(d, 1.3981999507e-3f));
+  q = hn::MulAdd(q, r, hn::Set(d, 8.3334519073e-3f));
+  q = hn::MulAdd(q, r, hn::Set(d, 4.1665795894e-2f));
+  q = hn::MulAdd(q, r, hn::Set(d, 1.6666665459e-1f));
+  q = hn::MulAdd(q, r, hn::Set(d, 5.0000001201e-1f));
+  const V e = hn::Add(hn::MulAdd(q, hn::Mul(r, r), r), hn::Set(d, 1.0f));
+  const auto power = hn::ShiftLeft<23>(hn::Add(n, hn::Set(di, 127)));
+  return hn::Mul(e, hn::BitCast(d, power));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace loramux::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,536 @@
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include "base/clock.h"
+#include "base/prng.h"
+#include "text/chat_template.h"
+#include "text/detokenizer.h"
+#include "text/tokenizer.h"
+
+namespace loramux {
+namespace {
+
+using ::testing::HasSubstr;
+using json = nlohmann::ordered_json;
+
+const std::filesystem::path kTestdata = LORAMUX_SOURCE_DIR "/src/text/testdata";
+const std::filesystem::path kStory = LORAMUX_SOURCE_DIR "/../shared/data/models/story656k";
+
+std::string ReadAll(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::stringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+Tokenizer ParseTokenizer(const std::string& json_text) {
+  auto parsed = Tokenizer::Parse(json_text, "test");
+  EXPECT_TRUE(parsed.ok()) << (parsed.ok() ? "" : parsed.error().message);
+  return std::move(parsed).value();
+}
+
+Tokenizer TestTokenizer(const std::string& name) { return ParseTokenizer(ReadAll(kTestdata / (name + ".json"))); }
+
+// The same tokenizer with another decoder.
+Tokenizer WithDecoder(const std::string& name, const json& decoder) {
+  json changed = json::parse(ReadAll(kTestdata / (name + ".json")));
+  changed["decoder"] = decoder;
+  return ParseTokenizer(changed.dump());
+}
+
+bool IsUtf8(const std::string& text) {
+  // nlohmann checks when it writes: "ignore" leaves out what is broken.
+  const json value = text;
+  return json::parse(value.dump(-1, ' ', false, json::error_handler_t::ignore)) == value;
+}
+
+// ------------------------------------------------------------------------------------------------ Tokenizer
+
+const char* const kTexts[] = {"", "The fox.", " two  spaces ", "naïve café", "日本 🙂👩‍👩‍👧 e\u0301",
+                              "a\nb\tc\r\n", "<|end|> <note>"};
+
+TEST(Tokenizer, RoundTrips) {
+  for (const char* name : {"byte_level", "sentencepiece"}) {
+    const Tokenizer tokenizer = TestTokenizer(name);
+    for (const std::string text : kTexts) {
+      auto ids = tokenizer.Encode(text, false);
+      ASSERT_TRUE(ids.ok());
+      auto decoded = tokenizer.Decode(*ids, false);
+      ASSERT_TRUE(decoded.ok());
+      EXPECT_EQ(*decoded, text) << name;
+    }
+  }
+}
+
+TEST(Tokenizer, StoryModelRoundTrips) {
+  if (!std::filesystem::exists(kStory)) GTEST_SKIP() << "no model in " << kStory;
+  auto loaded = Tokenizer::Load(kStory);
+  ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+  EXPECT_EQ(loaded->VocabSize(), 2048);
+  EXPECT_EQ(loaded->TokenToId("<|end_story|>"), 2);
+  EXPECT_TRUE(loaded->IsSpecial(2));
+  auto ids = loaded->Encode("Once upon a time, there was a fox.", true);
+  ASSERT_TRUE(ids.ok());
+  EXPECT_EQ(ids->front(), 1);
+  EXPECT_EQ(*loaded->Decode(*ids, true), "Once upon a time, there was a fox.");
+  EXPECT_EQ(loaded->Decode(*ids, false)->find("<|start_story|>"), 0u);
+}
+
+TEST(Tokenizer, KnowsItsVocabulary) {
+  const Tokenizer tokenizer = TestTokenizer("byte_level");
+  const TokenId end = tokenizer.TokenToId("<|end|>");
+  EXPECT_TRUE(tokenizer.IsSpecial(end));
+  EXPECT_EQ(tokenizer.IdToToken(end), "<|end|>");
+  EXPECT_FALSE(tokenizer.IsSpecial(tokenizer.TokenToId("<note>")));
+  EXPECT_EQ(tokenizer.TokenToId("no such token"), -1);
+  EXPECT_EQ(tokenizer.TokenToId("\xff"), -1);
+  for (const TokenId id : {-1, static_cast<TokenId>(tokenizer.VocabSize()), 1 << 30}) {
+    EXPECT_EQ(tokenizer.IdToToken(id), "");
+    EXPECT_FALSE(tokenizer.IsSpecial(id));
+    const auto decoded = tokenizer.Decode(std::vector<TokenId>{id}, false);
+    ASSERT_FALSE(decoded.ok());
+    EXPECT_EQ(decoded.error().code, ErrorCode::kInvalidArgument);
+  }
+}
+
+TEST(Tokenizer, AddsAndSkipsSpecialTokens) {
+  const Tokenizer tokenizer = TestTokenizer("byte_level");
+  const auto ids = tokenizer.Encode("fox<|end|>", true);
+  ASSERT_TRUE(ids.ok());
+  EXPECT_EQ(ids->front(), tokenizer.TokenToId("<|bos|>"));
+  EXPECT_EQ(*tokenizer.Decode(*ids, true), "fox");
+  EXPECT_EQ(*tokenizer.Decode(*ids, false), "<|bos|>fox<|end|>");
+}
+
+TEST(Tokenizer, RefusesWhatItCannotRead) {
+  EXPECT_EQ(Tokenizer::Load(kTestdata / "nowhere").error().code, ErrorCode::kNotFound);
+  const std::string deep(100'000, '[');
+  for (const std::string& text : std::vector<std::string>{"", "{}", "\xff", deep, "{\"model\":" + deep}) {
+    const auto parsed = Tokenizer::Parse(text, "the label");
+    ASSERT_FALSE(parsed.ok());
+    EXPECT_EQ(parsed.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(parsed.error().message, HasSubstr("the label: "));
+  }
+  EXPECT_FALSE(TestTokenizer("byte_level").Encode("\xff", false).ok());
+  json huge = json::parse(ReadAll(kTestdata / "byte_level.json"));
+  huge["model"]["vocab"]["far"] = 4'000'000'000u;
+  EXPECT_EQ(Tokenizer::Parse(huge.dump(), "").error().code, ErrorCode::kUnsupported);
+  json random = json::parse(ReadAll(kTestdata / "byte_level.json"));
+  random["model"]["dropout"] = 0.5;
+  EXPECT_EQ(Tokenizer::Parse(random.dump(), "").error().code, ErrorCode::kUnsupported);
+}
+
+TEST(Tokenizer, BoundsBacktracking) {
+  json slow = json::parse(ReadAll(kTestdata / "byte_level.json"));
+  slow["pre_tokenizer"] = {
+      {"type", "Split"}, {"pattern", {{"Regex", "(x+x+)+y"}}}, {"behavior", "Isolated"}, {"invert", false}};
+  const Tokenizer tokenizer = ParseTokenizer(slow.dump());
+  EXPECT_FALSE(tokenizer.Encode(std::string(60, 'x'), false).ok());
+  EXPECT_TRUE(tokenizer.Encode("xy", false).ok());
+}
+
+TEST(Tokenizer, IsThreadSafe) {
+  const Tokenizer tokenizer = TestTokenizer("byte_level");
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&tokenizer] {
+      for (int j = 0; j < 200; ++j) {
+        const auto ids = tokenizer.Encode("The quick brown fox " + std::to_string(j), false);
+        EXPECT_EQ(*tokenizer.Decode(*ids, false), "The quick brown fox " + std::to_string(j));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// ------------------------------------------------------------------------------------- IncrementalDetokenizer
+
+// Pushes `ids` and compares the pieces with what Decode makes of all of them.
+void ExpectPiecesMakeTheText(const Tokenizer& tokenizer, const std::vector<TokenId>& ids, bool skip_special_tokens) {
+  IncrementalDetokenizer stream(tokenizer, skip_special_tokens);
+  std::string text;
+  const auto take = [&text](const Result<std::string>& piece) {
+    ASSERT_TRUE(piece.ok()) << piece.error().message;
+    ASSERT_TRUE(IsUtf8(*piece)) << json(*piece).dump(-1, ' ', true, json::error_handler_t::replace);
+    text += *piece;
+  };
+  for (const TokenId id : ids) take(stream.Push(id));
+  take(stream.Finish());
+  const auto whole = tokenizer.Decode(ids, skip_special_tokens);
+  ASSERT_TRUE(whole.ok()) << whole.error().message;
+  ASSERT_EQ(text, *whole);
+}
+
+std::vector<TokenId> RandomIds(const Tokenizer& tokenizer, Prng& prng, std::uint64_t size) {
+  std::vector<TokenId> ids;
+  while (ids.size() < size) {
+    const TokenId id = static_cast<TokenId>(prng.NextBelow(tokenizer.VocabSize()));
+    // Runs of byte tokens, in which valid and broken characters meet, would be rare among all tokens.
+    const TokenId low = static_cast<TokenId>(prng.NextBelow(std::min<std::int64_t>(tokenizer.VocabSize(), 260)));
+    ids.push_back(prng.NextBelow(3) == 0 ? id : low);
+    if (tokenizer.IdToToken(ids.back()).empty()) ids.pop_back();
+  }
+  return ids;
+}
+
+std::vector<TokenId> MixedText(const Tokenizer& tokenizer, Prng& prng) {
+  std::vector<TokenId> ids;
+  for (std::uint64_t i = prng.NextBelow(5); i > 0; --i) {
+    auto more = tokenizer.Encode(kTexts[prng.NextBelow(std::size(kTexts))], prng.NextBelow(2) == 0);
+    // Cut within a character now and then.
+    if (prng.NextBelow(3) == 0 && !more->empty()) more->pop_back();
+    ids.insert(ids.end(), more->begin(), more->end());
+  }
+  return ids;
+}
+
+void CheckPieces(const Tokenizer& tokenizer, std::uint64_t seed, int rounds = 400) {
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  Prng prng(seed);
+  for (int i = 0; i < rounds && !::testing::Test::HasFatalFailure(); ++i) {
+    const bool skip = prng.NextBelow(2) == 0;
+    ExpectPiecesMakeTheText(tokenizer, RandomIds(tokenizer, prng, prng.NextBelow(40)), skip);
+    ExpectPiecesMakeTheText(tokenizer, MixedText(tokenizer, prng), skip);
+  }
+}
+
+TEST(IncrementalDetokenizer, ByteLevel) { CheckPieces(TestTokenizer("byte_level"), 1); }
+
+TEST(IncrementalDetokenizer, SentencePiece) { CheckPieces(TestTokenizer("sentencepiece"), 2); }
+
+TEST(IncrementalDetokenizer, StoryModel) {
+  if (!std::filesystem::exists(kStory)) GTEST_SKIP() << "no model in " << kStory;
+  CheckPieces(Tokenizer::Load(kStory).value(), 3);
+}
+
+TEST(IncrementalDetokenizer, OtherDecoders) {
+  const json metaspace = {{"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", "always"}, {"split", true}};
+  const json replace = {{"type", "Replace"}, {"pattern", {{"String", "▁"}}}, {"content", " "}};
+  const json regex = {{"type", "Replace"}, {"pattern", {{"Regex", "[aeiou]+"}}}, {"content", "*"}};
+  const json bytes = {{"type", "ByteFallback"}}, fuse = {{"type", "Fuse"}};
+  const json strip = {{"type", "Strip"}, {"content", " "}, {"start", 3}, {"stop", 0}};
+  const json word_piece = {{"type", "WordPiece"}, {"prefix", "t"}, {"cleanup", true}};
+  const json bpe = {{"type", "BPEDecoder"}, {"suffix", "e"}};
+  const json ctc = {{"type", "CTC"}, {"pad_token", "<s>"}, {"word_delimiter_token", "▁"}, {"cleanup", true}};
+  const auto sequence = [](std::vector<json> parts) { return json{{"type", "Sequence"}, {"decoders", parts}}; };
+  const std::vector<json> decoders = {
+      json(), metaspace, replace, regex, bytes, fuse, word_piece, bpe, ctc,
+      sequence({bytes, metaspace}), sequence({bytes, metaspace, fuse}), sequence({replace, bytes, fuse, strip}),
+      sequence({strip, bytes}), sequence({bytes, word_piece}), sequence({fuse, regex}), sequence({bpe, bytes, fuse}),
+      sequence({sequence({replace, bytes}), fuse}), sequence({fuse, fuse, strip}),
+      {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}}};
+  for (const json& decoder : decoders) {
+    SCOPED_TRACE(decoder.dump());
+    CheckPieces(WithDecoder("sentencepiece", decoder), 4, 100);
+  }
+}
+
+TEST(IncrementalDetokenizer, HoldsBackNoMoreThanItMust) {
+  const Tokenizer tokenizer = TestTokenizer("byte_level");
+  IncrementalDetokenizer stream(tokenizer, true);
+  EXPECT_EQ(*stream.Push(tokenizer.TokenToId("f")), "f");
+  EXPECT_EQ(*stream.Push(tokenizer.TokenToId("<|end|>")), "");   // skipped
+  const auto smile = tokenizer.Encode("\U0001d11e", false);
+  ASSERT_EQ(smile->size(), 4u);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(*stream.Push((*smile)[i]), "");
+  EXPECT_EQ(*stream.Push((*smile)[3]), "\U0001d11e");
+  EXPECT_EQ(*stream.Push((*smile)[0]), "");
+  EXPECT_EQ(*stream.Push(tokenizer.TokenToId("f")), "\ufffd" "f");
+  EXPECT_EQ(*stream.Push((*smile)[0]), "");
+  EXPECT_EQ(*stream.Finish(), "\ufffd");
+}
+
+TEST(IncrementalDetokenizer, UnknownIdsChangeNothing) {
+  const Tokenizer tokenizer = TestTokenizer("byte_level");
+  IncrementalDetokenizer stream(tokenizer, false);
+  EXPECT_FALSE(stream.Push(-1).ok());
+  EXPECT_FALSE(stream.Push(1 << 20).ok());
+  EXPECT_EQ(*stream.Push(tokenizer.TokenToId("f")), "f");
+}
+
+TEST(IncrementalDetokenizer, NoSequenceIsExpensive) {
+  const OsClock clock;
+  for (const char* name : {"byte_level", "sentencepiece"}) {
+    const Tokenizer tokenizer = TestTokenizer(name);
+    const bool byte_level = std::string_view(name) == "byte_level";
+    // A continuation byte alone, and the first of four bytes: neither ever becomes a character.
+    for (const char* token : byte_level ? std::array{"\u0122", "\xc3\xb0"} : std::array{"<0x80>", "<0xF0>"}) {
+      const std::vector<TokenId> ids(100'000, tokenizer.TokenToId(token));
+      ASSERT_GE(ids[0], 0) << token;
+      const TimeNs start = clock.Now();
+      ExpectPiecesMakeTheText(tokenizer, ids, false);
+      // One decode of the sequence so far a token would take hours.
+      EXPECT_LT(clock.Now() - start, 20 * kNsPerSecond) << token;
+    }
+  }
+}
+
+// ------------------------------------------------------------------------------------------------ StopStringMatcher
+
+struct Expected {
+  std::string text;
+  bool stopped = false;
+  std::string matched;
+};
+
+// The first end at which a stop string is complete; the longest one there.
+Expected BruteForce(const std::vector<std::string>& stops, const std::string& text, bool include_stop) {
+  for (std::size_t end = 1; end <= text.size(); ++end) {
+    std::string best;
+    for (const std::string& stop : stops) {
+      if (text.substr(0, end).ends_with(stop) && stop.size() > best.size()) best = stop;
+    }
+    if (!best.empty()) return {text.substr(0, include_stop ? end : end - best.size()), true, best};
+  }
+  return {text, false, ""};
+}
+
+// How many bytes at the end of `text` may still become a stop string.
+std::size_t HeldBack(const std::vector<std::string>& stops, const std::string& text) {
+  std::size_t held = 0;
+  for (const std::string& stop : stops) {
+    for (std::size_t n = 1; n < stop.size(); ++n) {
+      if (text.ends_with(stop.substr(0, n))) held = std::max(held, n);
+    }
+  }
+  return held;
+}
+
+std::string RandomText(Prng& prng, std::uint64_t max_size) {
+  std::string text;
+  for (std::uint64_t n = prng.NextBelow(max_size + 1); n > 0; --n) text += "aab"[prng.NextBelow(3)];
+  return text;
+}
+
+TEST(StopStringMatcher, AgreesWithBruteForce) {
+  Prng prng(5);
+  for (int round = 0; round < 20'000; ++round) {
+    std::vector<std::string> stops;
+    for (std::uint64_t n = prng.NextBelow(4); n > 0; --n) stops.push_back(RandomText(prng, 5));
+    const std::string text = RandomText(prng, 30);
+    const bool include_stop = prng.NextBelow(2) == 0;
+    const Expected expected = BruteForce(stops, text, include_stop);
+    StopStringMatcher matcher(stops, include_stop);
+    std::string sent, pushed, matched;
+    bool stopped = false;
+    while (pushed.size() < text.size() && !stopped) {
+      const std::string piece = text.substr(pushed.size(), prng.NextBelow(5));
+      pushed += piece;
+      const auto output = matcher.Push(piece);
+      sent += output.text;
+      stopped = output.stopped;
+      matched = output.matched;
+      if (!stopped) {
+        ASSERT_EQ(sent.size(), pushed.size() - HeldBack(stops, pushed)) << "round " << round;
+      }
+    }
+    if (!stopped) sent += matcher.Finish();
+    ASSERT_EQ(sent, expected.text) << "round " << round;
+    ASSERT_EQ(stopped, expected.stopped) << "round " << round;
+    ASSERT_EQ(matched, expected.matched) << "round " << round;
+  }
+}
+
+TEST(StopStringMatcher, NeverCutsACharacter) {
+  StopStringMatcher matcher({"é!", "日"}, false);
+  EXPECT_EQ(matcher.Push("è").text, "è");
+  EXPECT_EQ(matcher.Push("é").text, "");
+  const auto output = matcher.Push("x日y");
+  EXPECT_EQ(output.text, "éx");
+  EXPECT_EQ(output.matched, "日");
+}
+
+TEST(StopStringMatcher, WithoutStopsNothingIsHeld) {
+  StopStringMatcher matcher({"", ""}, false);
+  EXPECT_EQ(matcher.Push("abc").text, "abc");
+  EXPECT_EQ(matcher.Finish(), "");
+}
+
+// ------------------------------------------------------------------------------------------------ ChatTemplate
+
+Result<std::string> Render(const std::string& source, const std::string& context = "{}", std::int64_t now = 0) {
+  auto parsed = ChatTemplate::Parse(source, R"({"bos_token": "<s>"})", "chat");
+  if (!parsed.ok()) return parsed.error();
+  return parsed->Render(context, {.add_generation_prompt = true, .unix_seconds = now});
+}
+
+TEST(ChatTemplate, RendersWithItsVariables) {
+  const std::string source =
+      "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
+      "{% if add_generation_prompt %}[assistant]{% endif %} {{ tools is none }} {{ extra | tojson }}";
+  EXPECT_EQ(*Render(source, R"({"messages": [{"role": "user", "content": "<ü>"}], "extra": {"b": 1.0, "a": [null]}})"),
+            "<s>[user] <ü>\n[assistant] True {\"b\": 1.0, \"a\": [null]}");
+}
+
+TEST(ChatTemplate, ErrorsSpeakTheTemplatesWords) {
+  const auto raised =
+      Render("{% macro m() %}{{ raise_exception('Roles must alternate: ' ~ 1) }}{% endmacro %}\n{{ m() }}");
+  ASSERT_FALSE(raised.ok());
+  EXPECT_EQ(raised.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(raised.error().message, "Roles must alternate: 1");
+  EXPECT_THAT(Render("{{ 1 }}\n{{ x.y }}").error().message, HasSubstr("line 2: "));
+  EXPECT_THAT(Render("{% if true %}\n\n{{ 'text\nmore' }}\n{{ 1 + 'a' }}{% endif %}").error().message,
+              HasSubstr("line 5: "));
+  EXPECT_THAT(Render("a\n{% oops %}").error().message, HasSubstr("chat: line 2: "));
+  EXPECT_FALSE(Render("", "[1]").ok());
+  EXPECT_FALSE(Render("", "{").ok());
+  EXPECT_FALSE(Render("\xff").ok());
+  EXPECT_FALSE(ChatTemplate::Parse("", "[]", "").ok());
+}
+
+TEST(ChatTemplate, TellsTheTimeItIsGiven) {
+  EXPECT_EQ(*Render("{{ strftime_now('%d %b %Y %H:%M') }}", "{}", 1'720'170'487), "05 Jul 2024 09:08");
+  EXPECT_EQ(*Render("{% macro m() %}{{ strftime_now('%F %j') }}{% endmacro %}{{ m() }}", "{}", -1), "1969-12-31 365");
+  EXPECT_EQ(*Render("{{ strftime_now('%F %A') }}", "{}", 951'782'400), "2000-02-29 Tuesday");
+}
+
+TEST(ChatTemplate, SourcesInAModelDirectory) {
+  const std::filesystem::path directory = std::filesystem::temp_directory_path() / "loramux_text_test_model";
+  std::filesystem::remove_all(directory);
+  std::filesystem::create_directories(directory);
+  const auto write = [&directory](const char* name, const std::string& text) {
+    std::ofstream(directory / name) << text;
+  };
+  const auto render = [&directory](const std::string& context) {
+    auto loaded = ChatTemplate::Load(directory);
+    EXPECT_TRUE(loaded.ok()) << (loaded.ok() ? "" : loaded.error().message);
+    if (!loaded.ok() || !loaded->has_value()) return std::string("none");
+    return (*loaded)->Render(context, {}).value();
+  };
+  EXPECT_EQ(render("{}"), "none");
+  write("special_tokens_map.json", R"({"eos_token": {"content": "</s>"}, "bos_token": "<other>"})");
+  write("tokenizer_config.json", R"({"bos_token": {"content": "<s>"}, "eos_token": null, "chat_template":
+      [{"name": "default", "template": "D{{ bos_token }}{{ eos_token }}"}, {"name": "tool_use", "template": "T"}]})");
+  EXPECT_EQ(render("{}"), "D<s></s>");
+  EXPECT_EQ(render(R"({"tools": null})"), "D<s></s>");
+  EXPECT_EQ(render(R"({"tools": []})"), "T");
+  write("chat_template.json", R"({"chat_template": "J"})");
+  EXPECT_EQ(render("{}"), "J");
+  write("chat_template.jinja", "file\n");
+  EXPECT_EQ(render("{}"), "file");
+  write("tokenizer_config.json", "{broken");
+  EXPECT_EQ(ChatTemplate::Load(directory).error().code, ErrorCode::kInvalidArgument);
+  std::filesystem::remove_all(directory);
+}
+
+std::string Repeat(std::string_view text, int count, std::string_view before = "", std::string_view after = "") {
+  std::string out(before);
+  while (count-- > 0) out += text;
+  return out.append(after);
+}
+
+TEST(ChatTemplate, HostileTemplatesAreBounded) {
+  const std::vector<std::string> templates = {
+      "{% for i in range(10**9) %}x{% endfor %}",
+      "{{ 'x' * 10**9 }}",
+      "{{ [0] * 10**9 }}",
+      "{{ 10 ** 10 ** 10 ** 10 }}",
+      "{{ '%1000000000d' % 1 }}",
+      "{{ '{:1000000000}'.format(1) }}",
+      "{{ 'x'.center(10**12) }}",
+      "{{ 'x' | indent(10**12) }}",
+      "{{ [1] | tojson(indent=10**12) }}",
+      "{{ 'x' | center(10**9) }}",
+      "{{ [1] | batch(10**12, 0) | list }}",
+      "{{ [1] | slice(10**12) | list }}",
+      Repeat("{% set x = x ~ x %}", 64, "{% set x = 'x' %}", "{{ x }}"),
+      Repeat("{% set x = x + x %}", 64, "{% set x = [1] %}", "{{ x | length }}"),
+      "{% set ns = namespace(s='x') %}{% for i in range(100) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+      "{% set ns = namespace(s='x') %}{% for i in range(100) %}{% set ns.s = ns.s.replace('x', 'xx') %}{% endfor %}",
+      "{% set ns = namespace(s='x') %}{% for i in range(100) %}{% set ns.s = [ns.s, ns.s] | join %}{% endfor %}",
+      "{% set ns = namespace(x=1) %}{% for i in range(100000) %}{% set ns.x = [ns.x] %}{% endfor %}",
+      "{% set ns = namespace(x=1) %}{% for i in range(100000) %}{% set ns.x = {'a': ns.x} %}{% endfor %}",
+      "{% set ns = namespace(x=[]) %}{% for i in range(100000) %}{% set ns.x = [ns.x] | batch(1) %}{% endfor %}",
+      "{% set ns = namespace(x=[]) %}{% for i in range(100000) %}{% set ns.x = ns.x | map('batch', 1) %}{% endfor %}",
+      "{% set ns = namespace() %}{% for i in range(100000) %}{% set ns.x = namespace(y=ns.x) %}{% endfor %}",
+      // Circles, which would be leaked.
+      "{% set ns = namespace() %}{% set ns.me = [ns] %}{{ ns }}{% set x = ns %}",
+      "{% set ns = namespace() %}{% set ns.me = {'a': ns}.values() %}",
+      "{% set ns = namespace() %}{% set ns.me = [ns] | map('list') %}",
+      "{% set ns = namespace() %}{% for x in [ns] %}{% set ns.me = loop %}{% endfor %}",
+      "{% set ns = namespace() %}{% macro m() %}{{ ns }}{% endmacro %}{% set ns.me = [m] %}",
+      "{% set ns = namespace() %}{% for i in range(100000) %}{% set ns.c = cycler(ns.c) %}{% endfor %}",
+      "{% set ns = namespace() %}{% for i in range(100000) %}{% set ns.c = {'a': ns.c}.items %}{% endfor %}",
+      "{% set ns = namespace() %}{% for i in range(100000) %}{% set x = ns.m %}{% macro m() %}{{ x }}{% endmacro %}"
+      "{% set ns.m = m %}{% endfor %}",
+      "{% macro m(x) %}{{ m([x]) }}{% endmacro %}{{ m(1) }}",
+      "{% macro m() %}{{ m() }}{{ m() }}{% endmacro %}{{ m() }}",
+      "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}"
+      "{% endfor %}",
+      "{% for x in [[1]] recursive %}{{ loop([[x]]) }}{% endfor %}",
+      "{% set s = 'ab' * 8000000 %}{% for i in range(99999) %}{{ 'x' in s }}{{ s.find('x') }}{{ s == s }}{% endfor %}",
+      "{% set s = 'ab' * 8000000 %}{% for i in range(99999) %}{{ s[i] }}{{ s[1:] }}{% endfor %}",
+      "{% set s = 'ab' * 8000000 %}{% for c in s %}{{ c }}{% endfor %}",
+      "{% set s = 'ab' * 8000000 %}{{ s | list | length }}{{ s | sort }}{{ s | unique | list }}",
+      Repeat("{% if true %}", 20'000),
+      Repeat("[", 20'000, "{{ "),
+      Repeat("(", 20'000, "{{ ", "1"),
+      Repeat("-", 20'000, "{{ ", "1 }}"),
+      Repeat("not ", 20'000, "{{ ", "1 }}"),
+      Repeat("|abs", 20'000, "{{ 1", " }}"),
+      Repeat(".y", 20'000, "{{ x", " }}"),
+      Repeat("[0]", 20'000, "{{ x", " }}"),
+      Repeat("()", 20'000, "{{ f", " }}"),
+      Repeat("1 if 1 else ", 20'000, "{{ ", "1 }}"),
+      Repeat("1 ** ", 20'000, "{{ ", "1 }}"),
+      Repeat("1 < ", 20'000, "{{ ", "1 }}"),
+      Repeat("{% elif 0 %}", 10'000, "{% if 0 %}", "{% endif %}"),
+      Repeat("{% macro m() %}", 5'000),
+      // The longest that are still allowed.
+      Repeat(".y", 1'990, "{{ x", " }}"),
+      Repeat("|abs", 1'990, "{{ 1", " }}"),
+      Repeat("()", 1'990, "{{ f", " }}"),
+      Repeat("[0]", 1'330, "{{ x", " }}"),
+      Repeat(" ** 1", 1'990, "{{ 1", " }}"),
+      Repeat(" - 1 + 1", 990, "{{ 1", " }}"),
+      Repeat(" is none", 1'990, "{{ 1", " }}"),
+      Repeat(" < 1", 1'990, "{{ 1", " }}"),
+      Repeat("{% elif 0 %}", 499, "{% if 0 %}", "{% endif %}"),
+      Repeat("{% set a = a %}{% macro b() %}{{ a() }}{% endmacro %}{% set a = b %}", 3'000,
+             "{% macro a() %}{% endmacro %}", "{{ a() }}"),
+  };
+  for (const std::string& source : templates) {
+    const OsClock clock;
+    const TimeNs start = clock.Now();
+    const auto result = Render(source);
+    EXPECT_LT(clock.Now() - start, 20 * kNsPerSecond) << source.substr(0, 200);
+    if (result.ok()) {
+      EXPECT_LT(result->size(), 64u << 20) << source.substr(0, 200);
+    }
+  }
+  // Long but flat is fine.
+  EXPECT_EQ(*Render(Repeat(" + 1", 1'500, "{{ 1", " }}")), "1501");
+  EXPECT_EQ(Render(Repeat(" ~ 'a'", 1'500, "{{ 'a'", " }}"))->size(), 1'501u);
+}
+
+TEST(ChatTemplate, HostileDataIsBounded) {
+  const std::string deep = Repeat("[", 100'000, "{\"x\": ");
+  EXPECT_FALSE(Render("{{ x }}", deep).ok());
+  EXPECT_TRUE(Render("{{ x | tojson }}{{ x }}", Repeat("[", 100, "{\"x\": ", Repeat("]", 100, "", "}"))).ok());
+}
+
+TEST(ChatTemplate, IsThreadSafe) {
+  const auto parsed =
+      ChatTemplate::Parse("{% for m in messages %}{{ m.content }}{{ strftime_now('%s') }}{% endfor %}", "{}", "");
+  ASSERT_TRUE(parsed.ok());
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&parsed, i] {
+      for (int j = 0; j < 100; ++j) {
+        EXPECT_EQ(*parsed->Render(R"({"messages": [{"content": "a"}]})", {.unix_seconds = i}), "a" + std::to_string(i));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace loramux
