@@ -23,6 +23,7 @@ RuntimeOptions Tight(World& roomy) {
   const std::int64_t page_bytes = roomy.runtime().geometry().page_bytes;
   RuntimeOptions options;
   options.device_memory = (largest + 24) * page_bytes;
+  options.page_tokens = 4;   // many small pages: decoding asks for new ones all the time
   options.host_memory = (largest + 8) * page_bytes;   // adapters go back and forth to the disk too
   options.scheduler.max_running = 32;
   options.scheduler.max_batch_tokens = 96;
@@ -30,9 +31,20 @@ RuntimeOptions Tight(World& roomy) {
   return options;
 }
 
+// Two of three requests talk on after its answer, so that sequences grow by many pages while they run.
+bool TalksOn(std::size_t i) { return i % 3 != 0; }
+void LetSomeTalkOn(std::size_t i, GenerationRequest& request) {
+  if (!TalksOn(i)) return;
+  request.ignore_eos = true;
+  request.max_tokens = 100;
+}
+
+// The answers are the first thing said; those that talk on say more.
 std::size_t Correct(const std::vector<Question>& questions, const std::vector<Answer>& answers) {
   std::size_t correct = 0;
-  for (std::size_t i = 0; i < questions.size(); ++i) correct += answers[i].text == questions[i].answer;
+  for (std::size_t i = 0; i < questions.size(); ++i) {
+    correct += TalksOn(i) ? answers[i].text.starts_with(questions[i].answer) : answers[i].text == questions[i].answer;
+  }
   return correct;
 }
 
@@ -53,13 +65,13 @@ TEST_F(DemoLoad, TightMemoryGivesTheSameAnswersAsAlone) {
   const std::vector<Question> questions = Questions(PerTask());
   ASSERT_GE(questions.size(), 200u);
   World roomy(Roomy());
-  const std::vector<Answer> alone = roomy.Ask(questions, /*one_by_one=*/true);
+  const std::vector<Answer> alone = roomy.Ask(questions, /*one_by_one=*/true, LetSomeTalkOn);
   const std::size_t correct_alone = Correct(questions, alone);
   EXPECT_GE(correct_alone, questions.size() * 95 / 100);
   ExpectEmptyAndExact(roomy.runtime());
 
   World tight(Tight(roomy));
-  const std::vector<Answer> together = tight.Ask(questions, /*one_by_one=*/false);
+  const std::vector<Answer> together = tight.Ask(questions, /*one_by_one=*/false, LetSomeTalkOn);
   for (std::size_t i = 0; i < questions.size(); ++i) {
     ASSERT_EQ(together[i].error, "") << questions[i].adapter << ": " << questions[i].prompt;
     ASSERT_EQ(together[i].tokens, alone[i].tokens)
@@ -67,8 +79,8 @@ TEST_F(DemoLoad, TightMemoryGivesTheSameAnswersAsAlone) {
         << together[i].text << "'";
   }
   const EngineStats stats = tight.runtime().engine().Stats();
-  EXPECT_GT(stats.preemptions, 0);
-  EXPECT_GT(stats.adapters.device_evictions, 0);
+  EXPECT_GT(stats.preemptions, 5);
+  EXPECT_GT(stats.adapters.device_evictions, 50);
   EXPECT_GT(stats.adapters.host_evictions, 0);
   RecordProperty("preemptions", std::to_string(stats.preemptions));
   RecordProperty("device_evictions", std::to_string(stats.adapters.device_evictions));
