@@ -6,7 +6,6 @@ cd "$(dirname "$0")/.."
 export CCACHE_SLOPPINESS=pch_defines,time_macros
 # Sanitizer reports must fail the test, and say where.
 export ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
-export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
 
 run() {
   local preset=$1; shift
