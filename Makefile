@@ -5,7 +5,7 @@
 help:
 	@echo "make demo          install what is missing, build, serve the demo model with all its adapters, ask each one"
 	@echo "make demo ONCE=1   the same, but end after the answers"
-	@echo "make test          install what the tests need, build, run every test (about 15 minutes on 2 cores)"
+	@echo "make test          install what the tests need, build, run every test (about 25 minutes on 2 cores)"
 	@echo "make build         configure and build the release preset"
 	@echo "make bench         measure this machine, and loramux against its limits"
 	@echo "make clean         remove build/"

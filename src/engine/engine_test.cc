@@ -185,22 +185,6 @@ TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
   EXPECT_GT(cancelled, 100);
 }
 
-// An endless stream of requests of the base model fills the memory. An older request whose adapter takes most of it must
-// get its turn all the same.
-TEST(Engine, AnOldRequestIsNotStarvedByAStreamOfYoungerOnes) {
-  World w(24, 16, {.max_running = 8}, {10});
-  for (int i = 0; i < 8; ++i) ASSERT_TRUE(w.Submit(std::vector<TokenId>(8, 1), 0, 20).ok());
-  w.Advance();
-  const auto old = w.Submit(std::vector<TokenId>(8, 2), 1, 8);
-  ASSERT_TRUE(old.ok());
-  for (int i = 0; i < 400 && w.outcomes[*old].ends == 0; ++i) {
-    ASSERT_TRUE(w.Submit(std::vector<TokenId>(8, 3), 0, 20).ok());
-    w.Advance();
-  }
-  EXPECT_EQ(w.outcomes[*old].ends, 1) << "starved";
-  w.Drain();
-}
-
 TEST(Engine, RefusesWhatCanNeverRun) {
   World w(8, 8, {}, {5});
   EXPECT_EQ(w.Submit({}, 0, 4).error().param, "prompt");

@@ -190,6 +190,20 @@ TEST(Scheduler, TheBoundOnDistinctAdaptersStarvesNobody) {
   EXPECT_EQ(other->state, RequestState::kFinished);
 }
 
+// A waits for its adapter; younger requests run meanwhile and then need pages: the youngest gives way, not A's adapter.
+TEST(Scheduler, YoungerRequestsDoNotTakeAnOlderOnesAdapter) {
+  World w(12);
+  w.AddAdapter(1, 4);
+  Request* waiter = w.Add(4, 1, 4);
+  w.Add(8, 0, 20);
+  Request* youngest = w.Add(8, 0, 20);
+  for (int i = 0; i < 100 && waiter->first_scheduled < 0; ++i) w.Step();
+  EXPECT_GE(waiter->first_scheduled, 0);
+  EXPECT_EQ(w.residency.Stats().device_evictions, 0);
+  EXPECT_EQ(youngest->preemptions, 1);
+  w.RunToEnd();
+}
+
 TEST(Scheduler, AHostTierThatIsTooSmallIsPassedBy) {
   World w(20, {}, /*host_pages=*/2);
   w.AddAdapter(1, 3);   // larger than the host tier
