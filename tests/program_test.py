@@ -4,109 +4,19 @@
 Usage: program_test.py PATH_OF_LORAMUX
 """
 import concurrent.futures
-import http.client
 import json
-import os
 import pathlib
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-DEMO = ROOT / "demo"
-LORAMUX = None
-
-
-def questions(per_task):
-    """(model, prompt, answer), tasks interleaved; the base model is called "demo"."""
-    tasks = [[("demo" if path.stem == "base" else path.stem, s["prompt"], s["answer"])
-              for s in map(json.loads, path.read_text(encoding="utf-8").splitlines()[:per_task])]
-             for path in sorted((DEMO / "eval").glob("*.jsonl"))]
-    return [question for group in zip(*tasks) for question in group]
-
-
-class Server:
-    """`loramux serve` on the demo, on a free port, until `stop`."""
-
-    def __init__(self, *flags):
-        self.log = tempfile.TemporaryFile()
-        self.process = subprocess.Popen(
-            [LORAMUX, "serve", str(DEMO / "model"), "--served-model-name", "demo", "--adapter-dir",
-             str(DEMO / "adapters"), "--port", "0", *flags], stderr=self.log)
-        deadline = time.monotonic() + 120
-        self.port = None
-        while self.port is None:
-            match = re.search(r"ready: http://[\d.]+:(\d+)", self.text())
-            if match:
-                self.port = int(match.group(1))
-            elif self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the server did not start:\n{self.text()}")
-            else:
-                time.sleep(0.05)
-
-    def text(self):
-        # Not seek and read: the server writes at the same file offset.
-        return os.pread(self.log.fileno(), 1 << 24, 0).decode(errors="replace")
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        status = self.process.wait(timeout=60)
-        if status != 0:
-            raise RuntimeError(f"the server ended with {status}:\n{self.text()}")
-        text = self.text()
-        self.log.close()
-        return text
-
-    def request(self, method, path, body=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
-        data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
-        connection.request(method, path, data, {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        payload = response.read()
-        connection.close()
-        return response.status, payload
-
-    def json(self, method, path, body=None):
-        status, payload = self.request(method, path, body)
-        return status, json.loads(payload)
-
-    def chat(self, model, prompt, **more):
-        return self.json("POST", "/v1/chat/completions",
-                         {"model": model, "messages": [{"role": "user", "content": prompt}], "temperature": 0,
-                          "max_tokens": 100, **more})
-
-    def stream(self, path, body):
-        """The events of a stream, without [DONE] (which must be the last)."""
-        status, payload = self.request("POST", path, {**body, "stream": True})
-        assert status == 200, payload
-        lines = [line for line in payload.decode().split("\n\n") if line]
-        assert all(line.startswith("data: ") for line in lines), lines
-        assert lines[-1] == "data: [DONE]", lines[-1]
-        return [json.loads(line[len("data: "):]) for line in lines[:-1]]
-
-    def wait_until_busy(self, requests, seconds=30):
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            load = self.json("GET", "/health")[1]
-            if load["running"] + load["waiting"] >= requests:
-                return
-        raise AssertionError(f"expected {requests} requests, found {load}")
-
-    def wait_idle(self, seconds=30):
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            load = self.json("GET", "/health")[1]
-            if load.get("running", 0) == 0 and load.get("waiting", 0) == 0:
-                return
-            time.sleep(0.05)
-        raise AssertionError(f"still busy: {load}")
+import serving
+from serving import DEMO, Server, questions
 
 
 class Http(unittest.TestCase):
@@ -268,7 +178,7 @@ class Load(unittest.TestCase):
 
 class CommandLine(unittest.TestCase):
     def run_program(self, *arguments, status=0):
-        done = subprocess.run([LORAMUX, *arguments], capture_output=True, text=True, timeout=120)
+        done = subprocess.run([serving.LORAMUX, *arguments], capture_output=True, text=True, timeout=120)
         self.assertEqual(done.returncode, status, (arguments, done.stdout, done.stderr))
         return done
 
@@ -325,5 +235,4 @@ class CommandLine(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    LORAMUX = sys.argv.pop(1)
-    unittest.main(verbosity=2)
+    serving.run_tests()
