@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "hwy/cache_control.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/lora_work.h"
 #include "kernels/cpu/widen-inl.h"
@@ -33,8 +32,22 @@ constexpr int kTileVectors = 4;
 // with y in registers.
 constexpr std::int64_t kMinTokensToTile = 16;
 
-// coefficients[i * stride + j] = scale * dot(x[i], rows[j]) for kTokens tokens and kRows rows. `next` are the rows
-// after these, fetched meanwhile if kFetch.
+// Rows are fetched from memory this many rows before their use: 8 KiB or more, which last longer than the latency of a
+// busy memory (400 to 1000 cycles). Into L2: L1's few miss buffers stay free for what is used now.
+template <typename T>
+HWY_INLINE std::int64_t FetchAhead(std::int64_t row_elements) {
+  return row_elements * static_cast<std::int64_t>(sizeof(T)) <= 2048 ? 8 : 4;
+}
+
+// Once for each line: elements `at` of rows are reached in ascending order, and rows begin at lines.
+template <typename T>
+HWY_INLINE void FetchIntoL2(const T* row, std::int64_t at) {
+  constexpr std::int64_t kLineElements = 64 / sizeof(T);
+  if (at % kLineElements == 0) __builtin_prefetch(row + at, 0, 2);
+}
+
+// coefficients[i * stride + j] = scale * dot(x[i], rows[j]) for kTokens tokens and kRows rows. `next` are rows of later,
+// fetched meanwhile if kFetch.
 template <int kTokens, int kRows, bool kFetch, typename T>
 HWY_INLINE void Dot(const float* x, std::int64_t x_stride, std::int64_t in, const T* const* rows, const T* const* next,
                     float scale, float* coefficients, std::int64_t stride) {
@@ -53,7 +66,7 @@ HWY_INLINE void Dot(const float* x, std::int64_t x_stride, std::int64_t in, cons
     VF a[kRows];
 #pragma GCC unroll 4
     for (int j = 0; j < kRows; ++j) {
-      if constexpr (kFetch) hwy::Prefetch(ahead[j] + t);
+      if constexpr (kFetch) FetchIntoL2(ahead[j], t);
       a[j] = LoadWide(DF(), row[j] + t);
     }
 #pragma GCC unroll 4
@@ -77,15 +90,23 @@ HWY_INLINE void Dot(const float* x, std::int64_t x_stride, std::int64_t in, cons
   }
 }
 
-// kRows rows with all tokens of the segment. The first tokens bring the rows into the cache.
+// kRows rows with all tokens of the segment. The first tokens fetch what is read later.
 template <int kRows, typename T>
-HWY_NOINLINE void ShrinkRows(const LoraPiece& piece, const float* x, std::int64_t x_stride, std::int64_t in,
-                             std::int64_t first_row, bool more) {
+HWY_NOINLINE void ShrinkRows(const LoraPiece& piece, const LoraPiece* following, const float* x, std::int64_t x_stride,
+                             std::int64_t in, std::int64_t first_row) {
   const T* rows[kRows];
   const T* next[kRows];
+  const std::int64_t ahead = FetchAhead<T>(in);
   for (int j = 0; j < kRows; ++j) {
     rows[j] = piece.template ARow<T>(first_row + j);
-    next[j] = more ? piece.template ARow<T>(std::min(first_row + kRows + j, piece.end - 1)) : rows[j];
+    const std::int64_t later = first_row + ahead + j;
+    if (later < piece.end) {
+      next[j] = piece.template ARow<T>(later);
+    } else if (following != nullptr) {
+      next[j] = following->template ARow<T>(std::min(following->begin + later - piece.end, following->end - 1));
+    } else {
+      next[j] = rows[j];
+    }
   }
   const float scale = piece.segment->weights.scale;
   std::int64_t i = piece.segment->begin;
@@ -107,10 +128,11 @@ HWY_NOINLINE void ShrinkRows(const LoraPiece& piece, const float* x, std::int64_
 
 // Rows [piece.begin, piece.end) of A.
 template <typename T>
-void Shrink(const LoraPiece& piece, const float* x, std::int64_t x_stride, std::int64_t in) {
+void Shrink(const LoraPiece& piece, const LoraPiece* following, const float* x, std::int64_t x_stride,
+            std::int64_t in) {
   std::int64_t row = piece.begin;
-  for (; row + 4 <= piece.end; row += 4) ShrinkRows<4, T>(piece, x, x_stride, in, row, row + 4 < piece.end);
-  for (; row < piece.end; ++row) ShrinkRows<1, T>(piece, x, x_stride, in, row, row + 1 < piece.end);
+  for (; row + 4 <= piece.end; row += 4) ShrinkRows<4, T>(piece, following, x, x_stride, in, row);
+  for (; row < piece.end; ++row) ShrinkRows<1, T>(piece, following, x, x_stride, in, row);
 }
 
 // y[c] += coefficients[j] * rows[j][c] for kRows rows in ascending order.
@@ -131,7 +153,7 @@ HWY_NOINLINE void ExpandRows(const float* coefficients, const T* const* rows, co
     VF sum = hn::LoadU(DF(), y + c);
 #pragma GCC unroll 4
     for (int j = 0; j < kRows; ++j) {
-      hwy::Prefetch(ahead[j] + c);
+      FetchIntoL2(ahead[j], c);
       sum = hn::MulAdd(factor[j], LoadWide(DF(), row[j] + c), sum);
     }
     hn::StoreU(sum, DF(), y + c);
@@ -149,10 +171,19 @@ HWY_NOINLINE void ExpandRows(const float* coefficients, const T* const* rows, co
 // Few tokens: blocks of four rows of B with all tokens, in pieces of columns that stay in L1 (four rows of at most
 // 4 KiB) while the tokens pass.
 template <typename T>
-void ExpandAlongRows(const LoraPiece& piece) {
+void ExpandAlongRows(const LoraPiece& piece, const LoraPiece* following) {
   constexpr std::int64_t kBlockColumns = 1024;
   const std::int64_t rank = piece.rank;
+  const std::int64_t ahead = FetchAhead<T>(std::min(kBlockColumns, piece.end - piece.begin));
   for (std::int64_t begin = piece.begin; begin < piece.end; begin += kBlockColumns) {
+    const bool last = begin + kBlockColumns >= piece.end;
+    // Row `later` of B, counting on into the next block of columns and then into the piece that follows.
+    const auto row_of_later = [&](std::int64_t later) HWY_ATTR {
+      if (later < rank) return piece.template BRow<T>(later) + begin;
+      if (!last) return piece.template BRow<T>(std::min(later - rank, rank - 1)) + begin + kBlockColumns;
+      if (following == nullptr) return piece.template BRow<T>(rank - 1) + begin;
+      return following->template BRow<T>(std::min(later - rank, following->rank - 1)) + following->begin;
+    };
     const std::int64_t columns = std::min(kBlockColumns, piece.end - begin);
     std::int64_t j = 0;
     const auto block = [&](auto count) HWY_ATTR {
@@ -161,7 +192,7 @@ void ExpandAlongRows(const LoraPiece& piece) {
       const T* next[kRows];
       for (int r = 0; r < kRows; ++r) {
         rows[r] = piece.template BRow<T>(j + r) + begin;
-        next[r] = piece.template BRow<T>(std::min(j + kRows + r, rank - 1)) + begin;
+        next[r] = row_of_later(j + ahead + r);
       }
       for (std::int64_t i = piece.segment->begin; i < piece.segment->end; ++i) {
         ExpandRows<kRows, T>(piece.Coefficients(i) + j, rows, next, columns, piece.Y(i) + begin);
@@ -215,8 +246,8 @@ void ExpandColumns(D d, const LoraPiece& piece, std::int64_t column) {
 
 // Columns [piece.begin, piece.end) of y.
 template <typename T>
-void Expand(const LoraPiece& piece) {
-  if (piece.segment->end - piece.segment->begin < kMinTokensToTile) return ExpandAlongRows<T>(piece);
+void Expand(const LoraPiece& piece, const LoraPiece* following) {
+  if (piece.segment->end - piece.segment->begin < kMinTokensToTile) return ExpandAlongRows<T>(piece, following);
   std::int64_t column = piece.begin;
   for (; column + kTileVectors * kLanes <= piece.end; column += kTileVectors * kLanes) {
     ExpandColumns<kTileVectors, T>(DF(), piece, column);
@@ -225,19 +256,21 @@ void Expand(const LoraPiece& piece) {
   for (; column < piece.end; ++column) ExpandColumns<1, T>(hn::CappedTag<float, 1>(), piece, column);
 }
 
-void ShrinkPiece(const LoraPiece& piece, const float* x, std::int64_t x_stride, std::int64_t in) {
+// `following` is the piece that this thread computes next; null: unknown.
+void ShrinkPiece(const LoraPiece& piece, const LoraPiece* following, const float* x, std::int64_t x_stride,
+                 std::int64_t in) {
   switch (piece.segment->weights.dtype) {
-    case DType::kF32: return Shrink<float>(piece, x, x_stride, in);
-    case DType::kF16: return Shrink<hwy::float16_t>(piece, x, x_stride, in);
-    default: return Shrink<hwy::bfloat16_t>(piece, x, x_stride, in);
+    case DType::kF32: return Shrink<float>(piece, following, x, x_stride, in);
+    case DType::kF16: return Shrink<hwy::float16_t>(piece, following, x, x_stride, in);
+    default: return Shrink<hwy::bfloat16_t>(piece, following, x, x_stride, in);
   }
 }
 
-void ExpandPiece(const LoraPiece& piece) {
+void ExpandPiece(const LoraPiece& piece, const LoraPiece* following) {
   switch (piece.segment->weights.dtype) {
-    case DType::kF32: return Expand<float>(piece);
-    case DType::kF16: return Expand<hwy::float16_t>(piece);
-    default: return Expand<hwy::bfloat16_t>(piece);
+    case DType::kF32: return Expand<float>(piece, following);
+    case DType::kF16: return Expand<hwy::float16_t>(piece, following);
+    default: return Expand<hwy::bfloat16_t>(piece, following);
   }
 }
 
@@ -260,8 +293,8 @@ void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<con
   const std::int64_t shrink_tasks = work.Tasks(LoraPhase::kShrink, threads);
   context.pool->Run(shrink_tasks, [&](std::int64_t task, int) {
     work.ForEachPiece(LoraPhase::kShrink, task, shrink_tasks,
-                      [&](const LoraPiece& piece) {
-                        shrink(piece, x, x_stride, in);
+                      [&](const LoraPiece& piece, const LoraPiece* following) {
+                        shrink(piece, following, x, x_stride, in);
                         work.ClearPadding(piece);
                       });
   });

@@ -76,7 +76,7 @@ class LoraWork {
     return cost == 0 ? 0 : std::clamp<std::int64_t>(cost / kMinTaskCost, 1, threads * 4);
   }
 
-  // Calls fn(piece) for the pieces of one of `tasks` tasks.
+  // Calls fn(piece, following) for the pieces of one of `tasks` tasks; `following` is the next one, null at the last.
   template <typename F>
   void ForEachPiece(LoraPhase phase, std::int64_t task, std::int64_t tasks, const F& fn) const {
     std::int64_t total = 0;
@@ -87,6 +87,7 @@ class LoraWork {
     const std::int64_t from = total * task / tasks;
     const std::int64_t to = total * (task + 1) / tasks;
     std::int64_t offset = 0;   // cost of the items before
+    LoraPiece pending;         // found, not yet handed to fn
     ForEachItem(phase, [&](LoraPiece piece, std::int64_t units, std::int64_t unit_cost) {
       // A unit belongs to the task in whose range its start lies.
       const auto unit_at = [&](std::int64_t cost) {
@@ -96,10 +97,14 @@ class LoraWork {
       const std::int64_t extent = phase == LoraPhase::kShrink ? piece.rank : piece.projection->out;
       piece.begin = (from <= offset ? 0 : unit_at(from)) * size;
       piece.end = std::min((to <= offset ? 0 : unit_at(to)) * size, extent);
-      if (piece.begin < piece.end) fn(piece);
+      if (piece.begin < piece.end) {
+        if (pending.begin < pending.end) fn(pending, static_cast<const LoraPiece*>(&piece));
+        pending = piece;
+      }
       offset += units * unit_cost;
       return offset < to;
     });
+    if (pending.begin < pending.end) fn(pending, static_cast<const LoraPiece*>(nullptr));
   }
 
   // After shrink: the coefficients of padded rows are positive zeros, whatever x (a NaN, say) made of them.

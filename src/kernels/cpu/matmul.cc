@@ -71,7 +71,8 @@ HWY_INLINE void LoadPair(const hwy::bfloat16_t* HWY_RESTRICT row, int pair, VF& 
 }
 
 // What a tile fetches while it computes, so that memory is never idle: a line of each of its panels at every step,
-// kFetchAheadBytes ahead; or one line every other step from `fetch` on, of what comes next.
+// kFetchAheadBytes ahead; or one line every other step from `fetch` on, of what comes next (into L2: a whole panel
+// would fill L1).
 enum class Fetch { kNone, kOwnPanels, kNext };
 
 // One call of Tile.
@@ -152,7 +153,7 @@ HWY_NOINLINE void Tile(const TileWork<T>& work, int first_pair) {
   std::int64_t t = 0;
   for (; t + 2 <= work.depth; t += 2, x += 2 * kXStep, w += 2 * kPanel) {
     if constexpr (kFetch == Fetch::kNext) {
-      hwy::Prefetch(fetch);
+      __builtin_prefetch(fetch, 0, 2);
       fetch += kLineBytes;
     }
     Step<kRows, kPanels, kFetch>(x, group_size, w, panel_size, first_pair, sum);
