@@ -16,6 +16,7 @@
 #include "server/server.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
+#include "tools/config_file.h"
 
 namespace loramux {
 namespace {
@@ -119,6 +120,7 @@ Status Serve(const ServeFlags& flags) {
 }  // namespace
 
 void AddServeFlags(CLI::App& command, ServeFlags& flags) {
+  AddConfigFlag(command);
   AddRuntimeFlags(command, flags.runtime);
   const std::string http = "HTTP";
   command.add_option("--host", flags.http.host, "Address to listen on (the default is reachable from this machine only)")
