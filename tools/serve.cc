@@ -17,6 +17,7 @@
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 #include "tools/config_file.h"
+#include "tools/service_notify.h"
 
 namespace loramux {
 namespace {
@@ -105,9 +106,11 @@ Status Serve(const ServeFlags& flags) {
   }
   signals.MarkReady();
   LogReady(flags, **server, runtime->registry().List().size());
+  NotifyReady((*server)->port());
   const int signal = signals.Wait();
   spdlog::info("{}: no new requests; waiting up to {} s for the running ones", signal == SIGINT ? "SIGINT" : "SIGTERM",
                flags.drain_timeout_seconds);
+  NotifyStopping(flags.drain_timeout_seconds);
   (*server)->Shutdown();
   runtime->Stop();
   const EngineStats stats = runtime->engine().Stats();
