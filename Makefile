@@ -1,12 +1,13 @@
 # Two commands for people: `make demo` and `make test`. Everything else is CMake (CMakePresets.json).
 
-.PHONY: help demo test build setup setup-test bench clean
+.PHONY: help demo test build deb setup setup-test bench clean
 
 help:
 	@echo "make demo          install what is missing, build, serve the demo model with all its adapters, ask each one"
 	@echo "make demo ONCE=1   the same, but end after the answers"
 	@echo "make test          install what the tests need, build, run every test (about 25 minutes on 2 cores)"
 	@echo "make build         configure and build the release preset"
+	@echo "make deb           build the Debian package: build/package/loramux_VERSION_ARCH.deb (docs/install.md)"
 	@echo "make bench         measure this machine, and loramux against its limits"
 	@echo "make clean         remove build/"
 
@@ -24,6 +25,10 @@ demo: setup
 	cmake --preset release -DLORAMUX_BUILD_TESTS=OFF -DLORAMUX_BUILD_BENCH=OFF -B build/demo
 	cmake --build build/demo
 	python3 tools/demo.py --binary build/demo/tools/loramux $(if $(ONCE),--once,)
+
+deb: setup
+	cmake --preset release -DLORAMUX_BUILD_TESTS=OFF -DLORAMUX_BUILD_BENCH=OFF -B build/package
+	cmake --build build/package --target package
 
 test: setup-test
 	tests/run.sh

@@ -35,10 +35,19 @@ class Server:
     """`loramux serve` on the demo, on a free port, until `stop`."""
 
     def __init__(self, *flags):
+        self.start([LORAMUX, "serve", str(DEMO / "model"), "--served-model-name", "demo", "--adapter-dir",
+                    str(DEMO / "adapters"), "--port", "0", *flags])
+
+    @classmethod
+    def run(cls, command, **more):
+        """A server by a command line of its own; `more` goes to Popen."""
+        server = cls.__new__(cls)
+        server.start(command, **more)
+        return server
+
+    def start(self, command, **more):
         self.log = tempfile.TemporaryFile()
-        self.process = subprocess.Popen(
-            [LORAMUX, "serve", str(DEMO / "model"), "--served-model-name", "demo", "--adapter-dir",
-             str(DEMO / "adapters"), "--port", "0", *flags], stderr=self.log)
+        self.process = subprocess.Popen(command, stderr=self.log, **more)
         deadline = time.monotonic() + 120
         self.port = None
         while self.port is None:

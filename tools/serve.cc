@@ -16,6 +16,8 @@
 #include "server/server.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
+#include "tools/config_file.h"
+#include "tools/service_notify.h"
 
 namespace loramux {
 namespace {
@@ -104,9 +106,11 @@ Status Serve(const ServeFlags& flags) {
   }
   signals.MarkReady();
   LogReady(flags, **server, runtime->registry().List().size());
+  NotifyReady((*server)->port());
   const int signal = signals.Wait();
   spdlog::info("{}: no new requests; waiting up to {} s for the running ones", signal == SIGINT ? "SIGINT" : "SIGTERM",
                flags.drain_timeout_seconds);
+  NotifyStopping(flags.drain_timeout_seconds);
   (*server)->Shutdown();
   runtime->Stop();
   const EngineStats stats = runtime->engine().Stats();
@@ -119,6 +123,7 @@ Status Serve(const ServeFlags& flags) {
 }  // namespace
 
 void AddServeFlags(CLI::App& command, ServeFlags& flags) {
+  AddConfigFlag(command);
   AddRuntimeFlags(command, flags.runtime);
   const std::string http = "HTTP";
   command.add_option("--host", flags.http.host, "Address to listen on (the default is reachable from this machine only)")
