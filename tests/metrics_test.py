@@ -7,21 +7,28 @@ import concurrent.futures
 import http.client
 import json
 import re
+import sys
 import time
 import unittest
 
-from prometheus_client.parser import text_string_to_metric_families
+try:
+    from prometheus_client.parser import text_string_to_metric_families
+except ModuleNotFoundError:   # not the distribution's Python; its package is pure Python, so any can take it
+    sys.path.append("/usr/lib/python3/dist-packages")
+    from prometheus_client.parser import text_string_to_metric_families
 
 import serving
 from serving import DEMO, ROOT, Server, questions
 
 
 def scrape(server):
-    """{name of sample: [(labels, value)]}, parsed by the official parser."""
+    """{name of sample: [(labels, value)]}, parsed by the official parser; families without samples are there too."""
     status, payload = server.request("GET", "/metrics")
     assert status == 200, payload
     samples = {}
     for family in text_string_to_metric_families(payload.decode()):
+        if not family.samples:
+            samples[family.name] = []
         for sample in family.samples:
             samples.setdefault(sample.name, []).append((sample.labels, sample.value))
     return samples
