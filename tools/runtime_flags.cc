@@ -146,6 +146,8 @@ void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {
       ->capture_default_str();
   command.add_option("--log-level", flags.log_level, "trace, debug, info, warn, error, off")->group(machine)
       ->capture_default_str();
+  command.add_option("--log-format", flags.log_format, "text (a line a record) or json (an object a line)")->group(machine)
+      ->capture_default_str()->check(CLI::IsMember({"text", "json"}));
 }
 
 Result<std::vector<NamedPath>> AdaptersOf(const RuntimeFlags& flags) {
@@ -172,7 +174,7 @@ Result<std::vector<NamedPath>> AdaptersOf(const RuntimeFlags& flags) {
 }
 
 Result<std::unique_ptr<Runtime>> StartRuntime(const RuntimeFlags& flags) {
-  RETURN_IF_ERROR(InitLogging(flags.log_level));
+  RETURN_IF_ERROR(InitLogging(flags.log_level, flags.log_format));
   ASSIGN_OR_RETURN(RuntimeOptions options, MakeOptions(flags));
   ASSIGN_OR_RETURN(const std::vector<NamedPath> adapters, AdaptersOf(flags));
   ProgressBar weights("loading weights", "MiB", 1 << 20);

@@ -26,7 +26,7 @@ struct RuntimeFlags {
   std::int64_t max_num_seqs = 256, max_num_batched_tokens = 512, prefill_chunk = 256;
   std::int64_t max_loras = 0, max_lora_rank = 4096, max_cpu_loras = 0;
   int threads = 0;
-  std::string log_level = "info";
+  std::string log_level = "info", log_format = "text";
 };
 
 // Adds the flags to a subcommand.

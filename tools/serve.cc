@@ -87,6 +87,7 @@ Status Serve(const ServeFlags& flags) {
   EngineService service(&runtime->engine());
   ServerOptions options;
   options.http = flags.http;
+  options.metrics = flags.metrics;
   ASSIGN_OR_RETURN(const std::int64_t body_bytes, ParseBytes(flags.max_body_size, "--max-body-size"));
   options.http.max_body_bytes = static_cast<std::size_t>(body_bytes);
   options.http.drain_timeout = std::chrono::milliseconds(static_cast<std::int64_t>(flags.drain_timeout_seconds * 1000));
@@ -99,7 +100,10 @@ Status Serve(const ServeFlags& flags) {
   runtime->Start();
   auto server = Server::Start(options, {.clock = &runtime->clock(), .generation = &service,
                                         .registry = &runtime->registry(), .tokenizer = &tokenizer,
-                                        .chat_template = chat_template ? &*chat_template : nullptr});
+                                        .chat_template = chat_template ? &*chat_template : nullptr,
+                                        .engine_snapshot = [&engine = runtime->engine()](auto patience) {
+                                          return engine.Snapshot(patience);
+                                        }});
   if (!server.ok()) {
     runtime->Stop();
     return server.error();
@@ -137,6 +141,9 @@ void AddServeFlags(CLI::App& command, ServeFlags& flags) {
       ->capture_default_str()->check(CLI::Range(1, 1 << 20));
   command.add_option("--drain-timeout", flags.drain_timeout_seconds, "Seconds for running requests at SIGTERM")
       ->group(http)->capture_default_str()->check(CLI::Range(0.0, 86400.0));
+  command.add_option("--metrics-top-adapters", flags.metrics.top_adapters,
+                     "Adapters with series of their own in /metrics; the rest is summed up as \"other\"")->group(http)
+      ->capture_default_str()->check(CLI::Range(1, 10000));
   command.add_option("--seed", flags.seed, "Of requests that bring no seed (0: from the clock)");
 }
 

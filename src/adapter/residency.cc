@@ -107,7 +107,10 @@ void ResidencyManager::FinishLoad(AdapterResidency& adapter, TimeNs now) {
   device_residents_.push_back(adapter.version->generation);
   --loads_in_flight_;
   ++totals_.device_loads;
-  totals_.load_time_total += now - adapter.load_started;
+  const TimeNs took = now - adapter.load_started;
+  totals_.load_time_total += took;
+  const auto bucket = std::lower_bound(kLoadTimeBounds.begin(), kLoadTimeBounds.end(), took);
+  ++totals_.load_times[static_cast<std::size_t>(bucket - kLoadTimeBounds.begin())];
 }
 
 void ResidencyManager::FailLoad(AdapterResidency& adapter) {

@@ -7,6 +7,7 @@
 // resident in it, and none otherwise; only a device-resident adapter is pinned; a pinned one is never evicted.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -26,11 +27,18 @@ namespace loramux {
 
 enum class TierState : std::uint8_t { kAbsent, kLoading, kResident };
 
+// Upper bounds of the buckets of AdapterStats::load_times, which has one more for longer ones.
+inline constexpr std::array<TimeNs, 16> kLoadTimeBounds = {
+    1 * kNsPerMs,   2 * kNsPerMs,   5 * kNsPerMs,    10 * kNsPerMs,    20 * kNsPerMs,    50 * kNsPerMs,
+    100 * kNsPerMs, 200 * kNsPerMs, 500 * kNsPerMs,  1 * kNsPerSecond, 2 * kNsPerSecond, 5 * kNsPerSecond,
+    10 * kNsPerSecond, 20 * kNsPerSecond, 60 * kNsPerSecond, 120 * kNsPerSecond};
+
 struct AdapterStats {
   std::int64_t device_resident = 0, host_resident = 0, loading = 0;
   std::int64_t device_loads = 0, disk_loads = 0, load_failures = 0;
   std::int64_t device_evictions = 0, host_evictions = 0;
   TimeNs load_time_total = 0;   // from the decision to device-resident, over device_loads
+  std::array<std::int64_t, kLoadTimeBounds.size() + 1> load_times = {};   // how many took how long
 };
 
 // What the policies may know of one adapter.

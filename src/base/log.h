@@ -1,8 +1,17 @@
 // Logging: spdlog to stderr, set up once by the program. Libraries of the house log sparingly: the server and the
 // engine's loader do; schedule, cache, memory and kernels do not log at all.
+//
+// What is logged may come from clients. Both formats keep a record on one line: text escapes control characters, JSON
+// escapes everything; what is not UTF-8 is replaced, and what is too long is cut.
 #pragma once
 
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <span>
 #include <string>
+#include <string_view>
+#include <variant>
 
 #include <spdlog/spdlog.h>
 
@@ -10,7 +19,24 @@
 
 namespace loramux {
 
-// Sets level ("trace", "debug", "info", "warn", "error", "off") and format of the default logger. Error: unknown level.
-Status InitLogging(const std::string& level);
+// Sets level ("trace", "debug", "info", "warn", "error", "off") and format ("text", "json") of the default logger.
+// Errors: unknown level or format.
+Status InitLogging(const std::string& level, const std::string& format = "text");
+
+// One field of a record beside its message.
+struct LogField {
+  std::string_view name;
+  std::variant<std::string_view, std::int64_t, double> value;
+};
+
+// Logs `message` with fields: `message name=value ...` in text, members of the object in JSON.
+void LogWith(spdlog::level::level_enum level, std::string_view message, std::span<const LogField> fields);
+inline void LogWith(spdlog::level::level_enum level, std::string_view message, std::initializer_list<LogField> fields) {
+  LogWith(level, message, std::span<const LogField>(fields.begin(), fields.size()));
+}
+
+// The two formats, as InitLogging sets them.
+std::unique_ptr<spdlog::formatter> MakeTextFormatter();
+std::unique_ptr<spdlog::formatter> MakeJsonFormatter();
 
 }  // namespace loramux

@@ -61,6 +61,7 @@ struct Engine::Impl {
 
   mutable std::mutex stats_mutex;
   EngineStats stats;
+  mutable SnapshotExchange snapshots;
 
   Impl(EngineOptions o, EngineParts p)
       : options(std::move(o)), parts(p), residency(p.device, p.host, p.transfer),
@@ -251,6 +252,11 @@ struct Engine::Impl {
   }
   EngineStats totals;
 
+  void DeliverSnapshot(TimeNs now) {
+    if (!snapshots.wanted()) return;
+    snapshots.Deliver(MakeSnapshot(now, totals, options.scheduler.page_tokens, residency, scheduler));
+  }
+
   std::int64_t PagesBesideAdapter(AdapterGeneration adapter) const {
     const std::int64_t pages = parts.device->capacity_pages();
     if (adapter == kBaseModel) return pages;
@@ -271,12 +277,14 @@ bool Engine::Step() {
   progress |= e.CollectTransfers(now);
   if (!e.CollectStep(now)) {
     e.Publish(now);   // load failures do not wait for the step
+    e.DeliverSnapshot(now);
     return progress;
   }
   progress |= e.ApplyCancellations(now);
   progress |= e.news_count > 0;
   progress |= e.PlanAndSubmit(now);
   e.Publish(now);
+  e.DeliverSnapshot(now);
   return progress;
 }
 
@@ -310,6 +318,11 @@ void Engine::CancelAll() {
 EngineStats Engine::Stats() const {
   const std::lock_guard lock(impl_->stats_mutex);
   return impl_->stats;
+}
+
+std::shared_ptr<const EngineSnapshot> Engine::Snapshot(std::chrono::milliseconds patience) const {
+  constexpr TimeNs kMaxAge = 100 * kNsPerMs;
+  return impl_->snapshots.Ask(impl_->parts.clock->Now() - kMaxAge, patience, [this] { impl_->parts.wakeup->Signal(); });
 }
 
 std::int64_t Engine::MaxSequenceTokens(AdapterGeneration adapter) const {

@@ -1,6 +1,7 @@
 // The engine: the deterministic core that turns requests into tokens. README.md in this folder is its contract.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "cache/eviction_policy.h"
 #include "engine/executor.h"
 #include "engine/generation.h"
+#include "engine/snapshot.h"
 #include "engine/wakeup.h"
 #include "memory/page_pool.h"
 #include "schedule/scheduler.h"
@@ -22,14 +24,6 @@ struct EngineOptions {
   std::int64_t max_model_len = 0;            // positions that a sequence may have; > 0
   std::vector<TokenId> eos_token_ids;
   std::int64_t vocab_size = 0;
-};
-
-// A snapshot for /health, metrics and tests, made at the end of each step.
-struct EngineStats {
-  std::int64_t running = 0, waiting = 0;
-  std::int64_t steps = 0, tokens_generated = 0, tokens_prefilled = 0, preemptions = 0, finished = 0;
-  PoolStats device, host;
-  AdapterStats adapters;
 };
 
 // What the engine is made of. It owns none of it.
@@ -44,8 +38,8 @@ struct EngineParts {
   Wakeup* wakeup = nullptr;                  // signalled when there is something to do
 };
 
-// Thread safety: Submit, Cancel, StopAccepting, CancelAll, Stats and MaxSequenceTokens from any thread; Step, Idle and
-// CheckIntegrity from one thread, the engine's.
+// Thread safety: Submit, Cancel, StopAccepting, CancelAll, Stats, Snapshot and MaxSequenceTokens from any thread; Step,
+// Idle and CheckIntegrity from one thread, the engine's.
 class Engine {
  public:
   Engine(EngineOptions options, EngineParts parts);
@@ -73,6 +67,9 @@ class Engine {
   void CancelAll();
 
   EngineStats Stats() const;
+  // What only the engine's thread knows, made by it on request at the end of a step, at most every 100 ms. Waits for it
+  // up to `patience`, then returns the last one (null if there never was one). Not for the engine's own thread.
+  std::shared_ptr<const EngineSnapshot> Snapshot(std::chrono::milliseconds patience) const;
   // The most tokens that a request of this adapter can have in all (prompt and output): the model's length, or what
   // fits the device memory beside the adapter.
   std::int64_t MaxSequenceTokens(AdapterGeneration adapter) const;

@@ -228,5 +228,35 @@ TEST(Engine, AStopTokenEndsTheRequestAndIsNotDelivered) {
   EXPECT_EQ(outcome.finish, FinishReason::kStop);
 }
 
+// A snapshot is made when somebody asks, by the engine's own step, and is not made again for a while.
+TEST(Engine, SnapshotOnRequest) {
+  World world(64, 64, {}, {4, 2, 3});
+  const auto ask = [&] { return world.engine->Snapshot(std::chrono::milliseconds(0)); };
+  EXPECT_EQ(ask(), nullptr);
+  ASSERT_TRUE(world.Submit({1, 2, 3}, 2, 40).ok());
+  ASSERT_TRUE(world.Submit({4, 5}, 0, 40).ok());
+  world.engine->Step();
+  const auto first = ask();
+  ASSERT_NE(first, nullptr);
+  EXPECT_EQ(first->page_tokens, kPageTokens);
+  ASSERT_EQ(first->adapters.size(), 1u);   // the only one that was asked for
+  EXPECT_EQ(first->adapters[0].version->name, "adapter-1");
+  EXPECT_EQ(first->adapters[0].device, TierState::kLoading);
+  EXPECT_EQ(first->adapters[0].waiting, 1);
+  EXPECT_EQ(ask(), first);
+  world.Drain();
+  world.clock.Advance(kNsPerSecond);
+  EXPECT_EQ(ask(), first);                 // nobody steps: the last one
+  world.engine->Step();                    // idle, and still answers
+  const auto last = ask();
+  ASSERT_NE(last, first);
+  EXPECT_EQ(last->stats.finished, 2);
+  EXPECT_EQ(last->adapters[0].device, TierState::kResident);
+  EXPECT_EQ(last->adapters[0].waiting + last->adapters[0].running, 0);
+  std::int64_t loads = 0;
+  for (const std::int64_t count : last->stats.adapters.load_times) loads += count;
+  EXPECT_EQ(loads, 1);
+}
+
 }  // namespace
 }  // namespace loramux

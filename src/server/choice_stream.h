@@ -27,6 +27,7 @@ class ChoiceStream {
 
   // The choice is complete: the engine said so, or a stop string was found.
   bool finished() const { return finish_ != FinishReason::kNone; }
+  FinishReason finish() const { return finish_; }
   // The engine has delivered its last event.
   bool engine_done() const { return engine_done_; }
   // Something arrived since the last TakeOutput.

@@ -109,6 +109,11 @@ GenerationRequest CompletionJob::MakeRequest(const ServingContext& context, cons
   return request;
 }
 
+void CompletionJob::Count(ServerMetrics* metrics, TimeNs received) {
+  const std::string adapter = adapter_ == nullptr ? std::string() : adapter_->name;
+  for (Choice& choice : choices_) choice.metrics = SequenceMetrics(metrics, adapter, received);
+}
+
 Status CompletionJob::Submit(std::shared_ptr<GenerationInbox> inbox) {
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     choices_[i].request.on_event = [inbox, i](const GenerationEvent& event) { inbox->Push(TokenEvent(i, event)); };
@@ -127,7 +132,11 @@ Status CompletionJob::Apply(const std::vector<TokenEvent>& events) {
   for (const TokenEvent& event : events) {
     Choice& choice = choices_[event.choice];
     const bool was_finished = choice.stream.finished();
-    RETURN_IF_ERROR(choice.stream.Apply(event));
+    choice.metrics.Take(event);
+    const Status applied = choice.stream.Apply(event);
+    if (!applied.ok()) choice.metrics.End(FinishReason::kError);
+    if (choice.stream.finished()) choice.metrics.End(choice.stream.finish());
+    RETURN_IF_ERROR(applied);
     if (!was_finished && choice.stream.finished() && !choice.stream.engine_done()) generation_->Cancel(choice.id);
   }
   return Ok{};
@@ -140,8 +149,18 @@ bool CompletionJob::finished() const {
 void CompletionJob::Cancel() {
   for (Choice& choice : choices_) {
     if (choice.submitted && !choice.stream.engine_done() && !choice.stream.finished()) generation_->Cancel(choice.id);
-    choice.submitted = false;
+    if (std::exchange(choice.submitted, false)) choice.metrics.End(FinishReason::kCancelled);
   }
+}
+
+CompletionSummary CompletionJob::Summary() const {
+  const Usage usage = TotalUsage();
+  CompletionSummary summary{request_.model, usage.prompt_tokens, usage.completion_tokens, ""};
+  for (const Choice& choice : choices_) {
+    const std::string reason = FinishedReason(choice.metrics.reason());
+    if (summary.finish.find(reason) == std::string::npos) summary.finish += (summary.finish.empty() ? "" : ",") + reason;
+  }
+  return summary;
 }
 
 Usage CompletionJob::TotalUsage() const {

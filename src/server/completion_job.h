@@ -12,9 +12,11 @@
 #include "adapter/registry.h"
 #include "base/clock.h"
 #include "base/prng.h"
+#include "server/access_line.h"
 #include "server/choice_stream.h"
 #include "server/generation_inbox.h"
 #include "server/generation_service.h"
+#include "server/metrics.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
 #include "text/chat_template.h"
@@ -44,6 +46,7 @@ struct ServingContext {
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat_template = nullptr;   // null: chat requests are refused
   SeedSource* seeds = nullptr;
+  ServerMetrics* metrics = nullptr;              // null: nothing is counted
 };
 
 // The seed of the i-th choice of a prompt: the request's own for the first, unrelated streams for the others.
@@ -63,6 +66,9 @@ class CompletionJob {
 
   bool stream() const { return request_.stream; }
 
+  // From now on every choice is counted there; its HTTP request was received at `received`.
+  // REQUIRES: comes before Submit.
+  void Count(ServerMetrics* metrics, TimeNs received);
   // Submits every choice; events go to `inbox`. On error nothing stays submitted. REQUIRES: not called before.
   Status Submit(std::shared_ptr<GenerationInbox> inbox);
 
@@ -76,6 +82,9 @@ class CompletionJob {
   // Not streaming: the whole body. REQUIRES: finished().
   std::string TakeBody();
 
+  // What the log says of it: the model's name, tokens and how the choices ended.
+  CompletionSummary Summary() const;
+
   // Ends all sequences that still run.
   void Cancel();
 
@@ -86,6 +95,7 @@ class CompletionJob {
     RequestId id;
     bool submitted = false;
     bool role_sent = false;
+    SequenceMetrics metrics = {};
   };
 
   CompletionJob(const ServingContext& context, OpenAiRequest request);

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/ids.h"
 #include "base/result.h"
 #include "engine/generation.h"
@@ -22,6 +23,7 @@ struct TokenEvent {
   std::optional<Error> error;
   std::int32_t prompt_tokens = 0;
   std::int32_t cached_prompt_tokens = 0;
+  TimeNs arrival = 0, first_scheduled = 0, now = 0;
 
   TokenEvent() = default;
   TokenEvent(std::size_t choice_index, const GenerationEvent& event);

@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "base/prng.h"
 
 namespace loramux {
 namespace {
@@ -83,7 +84,25 @@ asio::awaitable<void> HttpConnection::Run() {
   co_await Close();
 }
 
+// An id for what is about to come: even a request that cannot be read is answered with one.
+void HttpConnection::BeginTrace() {
+  const auto& random_bits = options_.hooks.random_bits;
+  trace_ = NewTrace(random_bits ? random_bits : [this, n = std::uint64_t{0}]() mutable {
+    return SplitMix64(static_cast<std::uint64_t>(clock_.Now()) + ++n);
+  });
+}
+
+void HttpConnection::ContinueTrace(const RequestParser& parser) {
+  const auto& header = parser.get();
+  const auto& random_bits = options_.hooks.random_bits;
+  AdoptTrace(trace_, header["X-Request-Id"], header.count("traceparent") == 1 ? header["traceparent"] : "",
+             header["tracestate"], random_bits ? random_bits : [this] {
+               return SplitMix64(static_cast<std::uint64_t>(clock_.Now()));
+             });
+}
+
 asio::awaitable<void> HttpConnection::RunRefused() {
+  BeginTrace();
   keep_alive_ = false;
   HttpReply reply = ErrorReply(503, fmt::format("Too many connections: this server takes {}.",
                                                 options_.max_connections));
@@ -95,6 +114,7 @@ asio::awaitable<bool> HttpConnection::ServeOne() {
   const bool any = co_await WaitForFirstByte();
   if (!any) co_return false;
   const TimeNs start = clock_.Now();
+  BeginTrace();
   bytes_sent_ = 0;
   RequestParser parser;
   parser.header_limit(static_cast<std::uint32_t>(options_.max_header_bytes));
@@ -173,6 +193,7 @@ void HttpConnection::MarkGone() {
 asio::awaitable<bool> HttpConnection::ReadRequest(RequestParser& parser) {
   const bool header = co_await ReadHeader(parser);
   if (!header) co_return false;
+  ContinueTrace(parser);
   http_version_ = parser.get().version() == 10 ? 10 : 11;
   const bool wanted = co_await ContinueExpected(parser);
   if (!wanted) co_return false;
@@ -261,7 +282,7 @@ asio::awaitable<void> HttpConnection::RunHandler(const HttpHandler& handler, Htt
   try {
     co_await handler(exchange);
   } catch (const std::exception& exception) {
-    spdlog::error("{} {}: {}", exchange.request().method, exchange.request().path, exception.what());
+    LogWith(spdlog::level::err, exception.what(), {{"path", exchange.request().path}, {"request_id", trace_.request_id}});
   }
   if (exchange.status() != 0 || gone_) co_return;
   HttpReply reply = ErrorReply(500, "The server failed on this request; its log says why.");
@@ -269,10 +290,10 @@ asio::awaitable<void> HttpConnection::RunHandler(const HttpHandler& handler, Htt
 }
 
 void HttpConnection::Log(const HttpExchange& exchange, TimeNs start) const {
-  const auto level = exchange.request().method == "POST" ? spdlog::level::info : spdlog::level::debug;
-  spdlog::log(level, "{} {} {} {} bytes {:.1f} ms{}", exchange.request().method,
-              std::string_view(exchange.request().target).substr(0, kMaxTargetInLog), exchange.status(), bytes_sent_,
-              static_cast<double>(clock_.Now() - start) / kNsPerMs, exchange.complete() ? "" : " (cut off)");
+  const std::string_view target = exchange.request().target;
+  LogAccess({.method = exchange.request().method, .path = std::string(target.substr(0, target.find('?'))),
+             .status = exchange.status(), .bytes = bytes_sent_, .took = clock_.Now() - start,
+             .complete = exchange.complete(), .trace = trace_, .completion = exchange.completion()});
 }
 
 // ---- Writing ----
@@ -298,6 +319,8 @@ asio::awaitable<bool> HttpConnection::WriteAll(std::string_view data) {
 asio::awaitable<bool> HttpConnection::SendReply(HttpReply reply, bool head_only) {
   if (draining_) keep_alive_ = false;
   linger_ = !keep_alive_;
+  for (auto& header : trace_.Headers()) reply.headers.push_back(std::move(header));
+  if (options_.hooks.responded) options_.hooks.responded(reply.status);
   const std::string text = ToString(reply, http_version_, keep_alive_, head_only);
   co_return co_await WriteAll(text);
 }
@@ -310,6 +333,8 @@ asio::awaitable<bool> HttpConnection::StartStream(std::string content_type) {
   response.set(http::field::content_type, content_type);
   response.set(http::field::cache_control, "no-cache");
   response.set("X-Accel-Buffering", "no");        // proxies pass events on at once
+  for (const auto& [name, value] : trace_.Headers()) response.set(name, value);
+  if (options_.hooks.responded) options_.hooks.responded(200);
   response.keep_alive(keep_alive_);
   if (http_version_ == 11) response.chunked(true);
   std::ostringstream head;

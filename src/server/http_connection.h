@@ -46,6 +46,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // Closes now; a running handler is told.
   void Abort();
   bool gone() const { return gone_; }
+  const RequestTrace& trace() const { return trace_; }   // of the request being served
 
   // For HttpExchange.
   boost::asio::awaitable<bool> SendReply(HttpReply reply, bool head_only);
@@ -57,6 +58,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  private:
   boost::asio::awaitable<bool> ServeOne();
   boost::asio::awaitable<bool> WaitForFirstByte();
+  void BeginTrace();
+  void ContinueTrace(const RequestParser& parser);
   // True if the request was read; otherwise an error reply was sent where that makes sense.
   boost::asio::awaitable<bool> ReadRequest(RequestParser& parser);
   boost::asio::awaitable<bool> ReadHeader(RequestParser& parser);
@@ -85,7 +88,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::uint64_t deadline_number_ = 0;    // an expired handler of an older deadline does nothing
   bool deadline_passed_ = false;
 
-  unsigned http_version_ = 11;           // of the request being served
+  RequestTrace trace_;                   // of the request being served
+  unsigned http_version_ = 11;
   bool keep_alive_ = true;
   bool draining_ = false;
   bool idle_ = false;                    // waiting for a request's first byte

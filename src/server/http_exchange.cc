@@ -66,6 +66,8 @@ HttpExchange::HttpExchange(HttpConnection& connection, HttpRequest request)
 
 boost::asio::any_io_executor HttpExchange::executor() const { return connection_.executor(); }
 
+const RequestTrace& HttpExchange::trace() const { return connection_.trace(); }
+
 boost::asio::awaitable<bool> HttpExchange::Send(HttpReply reply) {
   CHECK_EQ(status_, 0);
   status_ = reply.status;

@@ -11,6 +11,7 @@
 #include <boost/asio/awaitable.hpp>
 
 #include "base/result.h"
+#include "server/access_line.h"
 
 namespace loramux {
 
@@ -65,6 +66,12 @@ class HttpExchange {
   // Gives up: the connection is closed without a proper end.
   void Abort();
 
+  // The request's id and trace, which are in its response's headers too.
+  const RequestTrace& trace() const;
+  // For the log's line.
+  void Describe(CompletionSummary completion) { completion_ = std::move(completion); }
+  const CompletionSummary& completion() const { return completion_; }
+
   // For the log and the connection's fate.
   int status() const { return status_; }
   bool complete() const { return complete_; }
@@ -72,6 +79,7 @@ class HttpExchange {
  private:
   HttpConnection& connection_;
   HttpRequest request_;
+  CompletionSummary completion_;
   int status_ = 0;          // 0: nothing sent
   bool complete_ = false;   // the reply or the stream was sent to its end
 };

@@ -3,9 +3,18 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 
+#include "server/request_trace.h"
+
 namespace loramux {
+
+// What the HTTP server asks and tells its owner, on any of its threads. Empty ones are not called.
+struct HttpHooks {
+  RandomBits random_bits;                            // for request ids; empty: from the clock
+  std::function<void(int status)> responded;         // a response begins
+};
 
 struct HttpServerOptions {
   std::string host = "127.0.0.1";
@@ -20,6 +29,7 @@ struct HttpServerOptions {
   std::chrono::milliseconds write_timeout{30'000};   // without any progress, because the client does not read
   std::chrono::milliseconds linger_timeout{1'000};   // for the client to read the last response before the close
   std::chrono::milliseconds drain_timeout{30'000};   // for running requests at shutdown
+  HttpHooks hooks;
 };
 
 }  // namespace loramux

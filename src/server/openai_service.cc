@@ -109,7 +109,8 @@ class Responder {
   }
 
   asio::awaitable<void> Fail(const Error& error) {
-    spdlog::warn("generation failed ({}): {}", ErrorCodeName(error.code), error.message);
+    LogWith(spdlog::level::warn, fmt::format("generation failed ({}): {}", ErrorCodeName(error.code), error.message),
+            {{"request_id", exchange_.trace().request_id}});
     job_.Cancel();
     if (!started_) {
       co_await exchange_.Send(ErrorReply(error));
@@ -168,6 +169,7 @@ HttpReply OpenAiService::Model(const HttpRequest& request) const {
 }
 
 asio::awaitable<void> OpenAiService::Complete(HttpExchange& exchange, Endpoint endpoint) {
+  const TimeNs received = context_.clock->Now();
   std::optional<Result<CompletionJob>> job;
   co_await RunOn(tokenizers_,
                  [&] { job.emplace(CompletionJob::Prepare(context_, endpoint, exchange.request().body)); });
@@ -175,6 +177,7 @@ asio::awaitable<void> OpenAiService::Complete(HttpExchange& exchange, Endpoint e
     co_await exchange.Send(ErrorReply(job->error()));
     co_return;
   }
+  (*job)->Count(context_.metrics, received);
   co_await Run(exchange, std::move(**job));
 }
 
@@ -185,7 +188,8 @@ asio::awaitable<void> OpenAiService::Run(HttpExchange& exchange, CompletionJob j
   const HandlerScope scope(exchange, inbox);
   sleeper->OnWake([&exchange, inbox = inbox.get()] {
     if (inbox->overflowed() && !exchange.disconnected()) {
-      spdlog::warn("a client reads too slowly; its request is cancelled");
+      LogWith(spdlog::level::warn, "a client reads too slowly; its request is cancelled",
+              {{"request_id", exchange.trace().request_id}});
       exchange.Abort();
     }
   });
@@ -208,6 +212,8 @@ asio::awaitable<void> OpenAiService::Run(HttpExchange& exchange, CompletionJob j
       more = co_await responder.Advance(events);
     }
   }
+  job.Cancel();
+  exchange.Describe(job.Summary());
 }
 
 }  // namespace loramux

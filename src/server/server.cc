@@ -2,6 +2,7 @@
 
 #include "server/http_exchange.h"
 #include "server/http_server.h"
+#include "server/metrics_service.h"
 #include "server/openai_service.h"
 
 namespace loramux {
@@ -9,14 +10,25 @@ namespace loramux {
 struct Server::Impl {
   Impl(const ServerOptions& options, const ServerParts& parts)
       : seeds(options.seed),
-        service({parts.clock, parts.generation, parts.registry, parts.tokenizer, parts.chat_template, &seeds},
+        metrics(options.metrics, parts.registry->base_names().front(), options.max_model_len),
+        metrics_service(metrics, parts.engine_snapshot, *parts.registry, *parts.clock),
+        service({parts.clock, parts.generation, parts.registry, parts.tokenizer, parts.chat_template, &seeds, &metrics},
                 {options.model_path, parts.clock->UnixSeconds(), options.max_model_len},
                 {options.tokenizer_threads, options.max_buffered_bytes}),
-        http(options.http, routes, *parts.clock) {
+        http(WithHooks(options.http), routes, *parts.clock) {
     service.AddRoutes(routes);
+    metrics_service.AddRoutes(routes);
+  }
+
+  HttpServerOptions WithHooks(HttpServerOptions http_options) {
+    http_options.hooks.random_bits = [this] { return seeds.Next(); };
+    http_options.hooks.responded = [this](int status) { metrics.CountResponse(status); };
+    return http_options;
   }
 
   SeedSource seeds;
+  ServerMetrics metrics;
+  MetricsService metrics_service;
   RouteTable routes;
   OpenAiService service;
   HttpServer http;   // last: its threads end before what they use

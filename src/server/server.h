@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "server/generation_service.h"
 #include "server/http_options.h"
+#include "server/metrics.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -17,6 +18,7 @@ namespace loramux {
 
 struct ServerOptions {
   HttpServerOptions http;
+  MetricsOptions metrics;
   int tokenizer_threads = 1;
   std::size_t max_buffered_bytes = std::size_t{8} << 20;   // of tokens that a slow client has not taken, a request
   std::string model_path;                                  // as the operator gave it, for /v1/models
@@ -31,6 +33,7 @@ struct ServerParts {
   const AdapterRegistry* registry = nullptr;
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat_template = nullptr;             // null: the model has none
+  SnapshotSource engine_snapshot;                          // of the engine behind `generation`, for /metrics
 };
 
 class Server {

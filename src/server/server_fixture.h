@@ -121,6 +121,7 @@ class ScriptedService final : public GenerationService {
     Script script;
     std::size_t next = 0;
     bool cancelled = false;
+    TimeNs first_step = 0;
   };
 
   void Loop() {
@@ -155,6 +156,9 @@ class ScriptedService final : public GenerationService {
     event.id = id;
     event.prompt_tokens = static_cast<std::int32_t>(running.request.prompt.size());
     event.cached_prompt_tokens = event.prompt_tokens / 2;
+    event.now = OsClock().Now();
+    if (running.first_step == 0) running.first_step = event.now;
+    event.arrival = event.first_scheduled = running.first_step;
     SampledToken token;
     const auto& tokens = running.script.tokens;
     if (cancelled) {

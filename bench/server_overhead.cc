@@ -1,0 +1,248 @@
+// What the server costs beside the model: 16 streams over HTTP (server-sent events) against the same 16 straight through
+// the engine, on a synthetic bf16 model of the 160M shape, in turns. The client runs in this process on the same
+// processors, so its cost is part of the figure: the server's own is below it.
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/runtime.h"
+#include "server/server.h"
+
+namespace loramux {
+namespace {
+
+constexpr int kVocab = 32000;
+
+ModelConfig Shape160M() {
+  ModelConfig config;
+  config.hidden_size = 768;
+  config.num_layers = 12;
+  config.num_heads = config.num_kv_heads = 12;
+  config.head_dim = 64;
+  config.intermediate_size = 2048;
+  config.vocab_size = kVocab;
+  config.max_position = 2048;
+  config.sliding_window.assign(12, 0);
+  return config;
+}
+
+// A byte-level tokenizer with a word for every id.
+std::string TokenizerJson() {
+  std::string vocab;
+  for (int i = 0; i < kVocab; ++i) {
+    vocab += (i == 0 ? "\"\xC4\xA0word" : ",\"\xC4\xA0word") + std::to_string(i) + "\":" + std::to_string(i);
+  }
+  return R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,)"
+         R"("pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true},)"
+         R"("post_processor":null,"decoder":{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true},)"
+         R"("model":{"type":"BPE","dropout":null,"unk_token":null,"continuing_subword_prefix":null,)"
+         R"("end_of_word_suffix":null,"fuse_unk":false,"byte_fallback":false,"vocab":{)" + vocab + R"(},"merges":[]}})";
+}
+
+class EngineService final : public GenerationService {
+ public:
+  explicit EngineService(Engine* engine) : engine_(engine) {}
+  Result<RequestId> Submit(GenerationRequest request) override { return engine_->Submit(std::move(request)); }
+  void Cancel(RequestId id) override { engine_->Cancel(id); }
+  std::int64_t MaxSequenceTokens(AdapterGeneration adapter) const override { return engine_->MaxSequenceTokens(adapter); }
+  GenerationLoad Load() const override { return {engine_->Stats().running, engine_->Stats().waiting}; }
+
+ private:
+  Engine* engine_;
+};
+
+struct Flags {
+  int streams = 16, threads = 2, repetitions = 5;
+  std::int32_t output = 128;
+};
+
+struct Stream {
+  std::vector<TokenId> prompt;
+  TimeNs first = 0, end = 0;
+  std::int64_t tokens = 0;
+};
+
+std::vector<Stream> MakeStreams(const Flags& flags) {
+  std::vector<Stream> streams(static_cast<std::size_t>(flags.streams));
+  for (std::size_t i = 0; i < streams.size(); ++i) {
+    for (std::size_t t = 0; t < 16; ++t) streams[i].prompt.push_back(static_cast<TokenId>((t * 37 + i * 101 + 5) % kVocab));
+  }
+  return streams;
+}
+
+// Of all streams, from the last first token to the last end.
+double DecodeRate(const std::vector<Stream>& streams, const Flags& flags) {
+  TimeNs first = 0, end = 0;
+  for (const Stream& stream : streams) {
+    CHECK_EQ(stream.tokens, flags.output);
+    first = std::max(first, stream.first);
+    end = std::max(end, stream.end);
+  }
+  return static_cast<double>(flags.streams) * (flags.output - 1) / (static_cast<double>(end - first) / kNsPerSecond);
+}
+
+double RunInProcess(Runtime& runtime, const Flags& flags) {
+  std::vector<Stream> streams = MakeStreams(flags);
+  std::mutex mutex;
+  std::condition_variable ended;
+  int open = flags.streams;
+  for (Stream& stream : streams) {
+    GenerationRequest request;
+    request.prompt = stream.prompt;
+    request.sampling.temperature = 0;
+    request.max_tokens = flags.output;
+    request.ignore_eos = true;
+    request.on_event = [&](const GenerationEvent& event) {
+      const TimeNs now = runtime.clock().Now();
+      const std::lock_guard lock(mutex);
+      if (stream.tokens++ == 0) stream.first = now;
+      if (event.finish == FinishReason::kNone) return;
+      stream.end = now;
+      if (--open == 0) ended.notify_one();
+    };
+    CHECK(runtime.engine().Submit(std::move(request)).ok());
+  }
+  std::unique_lock lock(mutex);
+  ended.wait(lock, [&] { return open == 0; });
+  return DecodeRate(streams, flags);
+}
+
+int Connect(std::uint16_t port) {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  CHECK(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  return fd;
+}
+
+void SendRequest(int fd, const Stream& stream, const Flags& flags) {
+  std::string ids;
+  for (const TokenId id : stream.prompt) ids += (ids.empty() ? "" : ",") + std::to_string(id);
+  const std::string body = R"({"model":"base","prompt":[)" + ids + R"(],"stream":true,"ignore_eos":true,"temperature":0,"max_tokens":)" +
+                           std::to_string(flags.output) + "}";
+  const std::string text = "POST /v1/completions HTTP/1.1\r\nHost: bench\r\nConnection: close\r\nContent-Type: application/json\r\n"
+                           "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+  CHECK_EQ(write(fd, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+}
+
+// Counts a stream's events as their bytes come. An event is never split here: the server writes it in one piece.
+void TakeBytes(Stream& stream, std::string_view bytes, TimeNs now) {
+  for (std::size_t at = 0; (at = bytes.find("data: ", at)) != std::string_view::npos; at += 6) {
+    if (bytes.substr(at + 6).starts_with("[DONE]")) {
+      stream.end = now;
+    } else if (stream.tokens++ == 0) {
+      stream.first = now;
+    }
+  }
+}
+
+double ThreadCpuSeconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
+}
+
+struct OverHttp {
+  double rate = 0, client_us_per_token = 0;
+};
+
+OverHttp RunOverHttp(const Server& server, const Clock& clock, const Flags& flags) {
+  std::vector<Stream> streams = MakeStreams(flags);
+  std::vector<pollfd> polled;
+  const double cpu = ThreadCpuSeconds();
+  for (Stream& stream : streams) {
+    polled.push_back({Connect(server.port()), POLLIN, 0});
+    SendRequest(polled.back().fd, stream, flags);
+  }
+  std::vector<char> buffer(1 << 16);
+  for (std::size_t open = streams.size(); open > 0;) {
+    CHECK(poll(polled.data(), polled.size(), -1) > 0);
+    for (std::size_t i = 0; i < polled.size(); ++i) {
+      if (polled[i].fd < 0 || polled[i].revents == 0) continue;
+      const ssize_t n = read(polled[i].fd, buffer.data(), buffer.size());
+      if (n > 0) {
+        TakeBytes(streams[i], {buffer.data(), static_cast<std::size_t>(n)}, clock.Now());
+        continue;
+      }
+      close(polled[i].fd);
+      polled[i].fd = -1;
+      --open;
+    }
+  }
+  const double tokens = static_cast<double>(flags.streams) * flags.output;
+  return {DecodeRate(streams, flags), (ThreadCpuSeconds() - cpu) * 1e6 / tokens};
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+int Run(const Flags& flags) {
+  RuntimeOptions options;
+  options.threads = flags.threads;
+  options.device_memory = std::int64_t{3} << 30;
+  options.host_memory = 0;
+  options.base_names = {"base"};
+  const ModelConfig config = Shape160M();
+  auto runtime = std::move(Runtime::Create(std::make_unique<Model>(config, RandomModelWeights(config, DType::kBF16, 1)),
+                                           options)).value();
+  const Tokenizer tokenizer = std::move(Tokenizer::Parse(TokenizerJson(), "bench")).value();
+  EngineService service(&runtime->engine());
+  runtime->Start();
+  ServerOptions server_options;
+  server_options.http.port = 0;
+  server_options.max_model_len = runtime->max_model_len();
+  auto server = std::move(Server::Start(server_options, {.clock = &runtime->clock(), .generation = &service,
+                                                         .registry = &runtime->registry(), .tokenizer = &tokenizer})).value();
+  RunInProcess(*runtime, flags);   // warm up
+  RunOverHttp(*server, runtime->clock(), flags);
+  std::vector<double> inside, outside, ratios, client;
+  for (int i = 0; i < flags.repetitions; ++i) {
+    inside.push_back(RunInProcess(*runtime, flags));
+    const OverHttp http = RunOverHttp(*server, runtime->clock(), flags);
+    outside.push_back(http.rate);
+    ratios.push_back(http.rate / inside.back());
+    client.push_back(http.client_us_per_token);
+  }
+  server->Shutdown();
+  runtime->Stop();
+  const double best_inside = *std::max_element(inside.begin(), inside.end());
+  const double best_outside = *std::max_element(outside.begin(), outside.end());
+  const double overhead = 100 * (1 - best_outside / best_inside);
+  std::printf("160M shape, bf16, %d threads, %d streams, %d tokens each, %d turns; decode\n", flags.threads, flags.streams,
+              flags.output, flags.repetitions);
+  std::printf("  through the engine  best %8.1f tok/s, median %8.1f\n", best_inside, Median(inside));
+  std::printf("  over HTTP           best %8.1f tok/s, median %8.1f\n", best_outside, Median(outside));
+  std::printf("  the client itself   %.1f us of processor time a token\n", Median(client));
+  std::printf("  overhead, best against best %.2f %% (median of the turns %.2f %%)  target 3 %%  %s\n", overhead,
+              100 * (1 - Median(ratios)), overhead <= 3 ? "met" : "MISSED");
+  return 0;
+}
+
+}  // namespace
+}  // namespace loramux
+
+int main(int argc, char** argv) {
+  CLI::App app{"loramux server overhead: streams over HTTP against the same ones straight through the engine"};
+  loramux::Flags flags;
+  app.add_option("--streams", flags.streams)->capture_default_str()->check(CLI::Range(1, 256));
+  app.add_option("--threads", flags.threads)->capture_default_str();
+  app.add_option("--repetitions", flags.repetitions, "Turns of both")->capture_default_str()->check(CLI::Range(1, 1000));
+  app.add_option("--output", flags.output, "Tokens that each stream generates")->capture_default_str()
+      ->check(CLI::Range(2, 1900));
+  CLI11_PARSE(app, argc, argv);
+  return loramux::Run(flags);
+}

@@ -1,0 +1,47 @@
+#include "engine/snapshot.h"
+
+#include <utility>
+
+namespace loramux {
+namespace {
+
+// Requests in the queue by generation - 1.
+std::vector<std::int64_t> CountWaiting(const Scheduler& scheduler, std::size_t adapters) {
+  std::vector<std::int64_t> waiting(adapters, 0);
+  for (const Request* request : scheduler.waiting()) {
+    if (request->adapter != kBaseModel) ++waiting[request->adapter.value - 1];
+  }
+  return waiting;
+}
+
+}  // namespace
+
+std::shared_ptr<const EngineSnapshot> MakeSnapshot(TimeNs now, const EngineStats& stats, std::int64_t page_tokens,
+                                                   const ResidencyManager& residency, const Scheduler& scheduler) {
+  auto snapshot = std::make_shared<EngineSnapshot>();
+  snapshot->made_at = now;
+  snapshot->stats = stats;
+  snapshot->page_tokens = page_tokens;
+  const auto& known = residency.All();
+  const std::vector<std::int64_t> waiting = CountWaiting(scheduler, known.size());
+  snapshot->adapters.reserve(known.size());
+  for (std::size_t i = 0; i < known.size(); ++i) {
+    const AdapterResidency& adapter = known[i];
+    if (adapter.version == nullptr) continue;
+    const bool pinned = adapter.pins > 0;
+    snapshot->adapters.push_back({adapter.version, adapter.device, adapter.host, pinned, adapter.pins, waiting[i],
+                                  adapter.last_use});
+  }
+  return snapshot;
+}
+
+void SnapshotExchange::Deliver(std::shared_ptr<const EngineSnapshot> snapshot) {
+  {
+    const std::lock_guard lock(mutex_);
+    last_ = std::move(snapshot);
+    wanted_.store(false, std::memory_order_relaxed);
+  }
+  delivered_.notify_all();
+}
+
+}  // namespace loramux

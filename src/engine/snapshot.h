@@ -1,0 +1,75 @@
+// What the engine tells about itself: to /health, metrics and tests.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "adapter/registry.h"
+#include "adapter/residency.h"
+#include "base/clock.h"
+#include "memory/page_pool.h"
+#include "schedule/scheduler.h"
+
+namespace loramux {
+
+// Cheap; made at the end of each step.
+struct EngineStats {
+  std::int64_t running = 0, waiting = 0;
+  std::int64_t steps = 0, tokens_generated = 0, tokens_prefilled = 0, preemptions = 0, finished = 0;
+  PoolStats device, host;
+  AdapterStats adapters;
+};
+
+// One adapter that a request has asked for.
+struct AdapterSnapshot {
+  std::shared_ptr<const AdapterVersion> version;
+  TierState device = TierState::kAbsent, host = TierState::kAbsent;
+  bool pinned = false;                  // to the device: it cannot be evicted
+  std::int64_t running = 0;             // requests in the batch
+  std::int64_t waiting = 0;             // requests in the queue
+  TimeNs last_use = 0;
+};
+
+// Costs time in proportion to adapters and queue; made when somebody asks (Engine::Snapshot).
+struct EngineSnapshot {
+  TimeNs made_at = 0;
+  EngineStats stats;
+  std::int64_t page_tokens = 0;
+  std::vector<AdapterSnapshot> adapters;   // in order of generation
+};
+
+std::shared_ptr<const EngineSnapshot> MakeSnapshot(TimeNs now, const EngineStats& stats, std::int64_t page_tokens,
+                                                   const ResidencyManager& residency, const Scheduler& scheduler);
+
+// Where the engine's thread leaves a snapshot for those who ask. Thread-safe.
+class SnapshotExchange {
+ public:
+  // Asked for, and not delivered yet. Costs the engine's step one relaxed load.
+  bool wanted() const { return wanted_.load(std::memory_order_relaxed); }
+  void Deliver(std::shared_ptr<const EngineSnapshot> snapshot);
+  // The last one if it was made at `not_before` or later; otherwise asks for a new one, calls `wake`, and waits.
+  template <typename Wake>
+  std::shared_ptr<const EngineSnapshot> Ask(TimeNs not_before, std::chrono::milliseconds patience, Wake wake) {
+    std::unique_lock lock(mutex_);
+    const auto fresh = [&] { return last_ != nullptr && last_->made_at >= not_before; };
+    if (fresh()) return last_;
+    const auto old = last_;
+    wanted_.store(true, std::memory_order_relaxed);
+    wake();
+    delivered_.wait_for(lock, patience, [&] { return last_ != old; });
+    return last_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable delivered_;
+  std::atomic<bool> wanted_{false};
+  std::shared_ptr<const EngineSnapshot> last_;
+};
+
+}  // namespace loramux

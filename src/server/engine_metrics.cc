@@ -1,0 +1,259 @@
+#include "server/engine_metrics.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "server/adapter_usage.h"
+
+namespace loramux {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using LabelList = std::vector<ClientMetric::Label>;
+
+// The tier nearest to the kernels that holds an adapter.
+enum Level { kGpu, kCpu, kDisk, kNumLevels };
+constexpr const char* kLevelNames[] = {"gpu", "cpu", "disk"};
+
+// One adapter version, from the engine's and the registry's knowledge.
+struct Adapter {
+  const AdapterVersion* version = nullptr;
+  Level level = kDisk;
+  bool pinned = false;
+  std::int64_t running = 0, waiting = 0;
+  TimeNs last_use = 0;
+};
+
+Level LevelOf(const AdapterSnapshot& adapter) {
+  if (adapter.device == TierState::kResident) return kGpu;
+  return adapter.host == TierState::kResident ? kCpu : kDisk;
+}
+
+// What is registered, and what is not any more but still in memory or asked for.
+std::vector<Adapter> Merge(const EngineMetricsInput& input) {
+  std::set<AdapterGeneration> unseen;
+  for (const auto& version : input.registered) unseen.insert(version->generation);
+  std::vector<Adapter> adapters;
+  for (const AdapterSnapshot& known : input.snapshot->adapters) {
+    const bool registered = unseen.erase(known.version->generation) != 0;
+    const Level level = LevelOf(known);
+    if (!registered && level == kDisk && known.waiting == 0) continue;
+    adapters.push_back({known.version.get(), level, known.pinned, known.running, known.waiting, known.last_use});
+  }
+  for (const auto& version : input.registered) {
+    if (unseen.contains(version->generation)) adapters.push_back({version.get(), kDisk, false, 0, 0, 0});
+  }
+  return adapters;
+}
+
+// Running ones first, then those that are waited for, the longest in use, the oldest.
+void SortByBusiness(std::vector<Adapter>& adapters) {
+  const auto key = [](const Adapter& a) {
+    return std::make_tuple(-(a.running + a.waiting), static_cast<int>(a.level), -a.last_use, a.version->generation.value);
+  };
+  std::sort(adapters.begin(), adapters.end(), [&](const Adapter& a, const Adapter& b) { return key(a) < key(b); });
+}
+
+class Page {
+ public:
+  explicit Page(const std::string& model_name) : model_labels_{{"model_name", model_name}, {"engine", "0"}} {}
+
+  MetricFamily& Add(MetricType type, std::string name, std::string help) {
+    return families_.emplace_back(MetricFamily{std::move(name), std::move(help), type, {}});
+  }
+  static void AddValue(MetricFamily& family, LabelList labels, double value) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    (family.type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
+    family.metric.push_back(std::move(metric));
+  }
+  // One of vLLM's, with its labels.
+  void Model(MetricType type, const std::string& name, std::string help, double value) {
+    AddValue(Add(type, "vllm:" + name, std::move(help)), model_labels_, value);
+  }
+  void Model(MetricType type, const std::string& name, std::string help, std::int64_t value) {
+    Model(type, name, std::move(help), static_cast<double>(value));
+  }
+  // One of ours.
+  void Own(MetricType type, const std::string& name, std::string help, std::int64_t value) {
+    AddValue(Add(type, "loramux:" + name, std::move(help)), {}, static_cast<double>(value));
+  }
+  const LabelList& model_labels() const { return model_labels_; }
+  std::vector<MetricFamily> Take() { return std::move(families_); }
+
+ private:
+  const LabelList model_labels_;
+  std::vector<MetricFamily> families_;
+};
+
+// Of the pages that are not held by adapters in use: when it is 1, nothing is left to evict.
+double KvUsage(const EngineSnapshot& snapshot) {
+  const PoolStats& pool = snapshot.stats.device;
+  std::int64_t in_use = 0;
+  for (const AdapterSnapshot& adapter : snapshot.adapters) {
+    if (adapter.running > 0) in_use += adapter.version->layout.pages;
+  }
+  const std::int64_t room = pool.capacity_pages - in_use;
+  return room <= 0 ? 1.0 : std::min(1.0, static_cast<double>(pool.used(PageCategory::kKv)) / static_cast<double>(room));
+}
+
+void AddRequests(Page& page, const EngineSnapshot& snapshot) {
+  const EngineStats& stats = snapshot.stats;
+  page.Model(MetricType::Gauge, "num_requests_running", "Sequences in the batch.", stats.running);
+  page.Model(MetricType::Gauge, "num_requests_waiting", "Sequences in the queue.", stats.waiting);
+  page.Model(MetricType::Counter, "num_preemptions_total", "Sequences that gave their pages to older ones.",
+             stats.preemptions);
+  page.Own(MetricType::Counter, "engine_steps_total", "Batches computed.", stats.steps);
+  page.Own(MetricType::Counter, "engine_prefill_tokens_total", "Tokens computed in prefill, again after preemptions too.",
+           stats.tokens_prefilled);
+}
+
+void AddPool(MetricFamily& family, const char* tier, const PoolStats& pool) {
+  const auto value = [&](const char* use, std::int64_t pages) {
+    Page::AddValue(family, {{"tier", tier}, {"use", use}}, static_cast<double>(pages * pool.page_bytes));
+  };
+  value("kv", pool.used(PageCategory::kKv));
+  value("adapters", pool.used(PageCategory::kAdapter));
+  value("free", pool.free_pages);
+}
+
+void AddMemory(Page& page, const EngineSnapshot& snapshot) {
+  const double usage = KvUsage(snapshot);
+  page.Model(MetricType::Gauge, "kv_cache_usage_perc", "KV pages in use, of those that adapters in use leave; 0 to 1.", usage);
+  page.Model(MetricType::Gauge, "gpu_cache_usage_perc", "The same under its older name.", usage);
+  LabelList labels = page.model_labels();
+  labels.push_back({"block_size", std::to_string(snapshot.page_tokens)});
+  labels.push_back({"num_gpu_blocks", std::to_string(snapshot.stats.device.capacity_pages)});
+  Page::AddValue(page.Add(MetricType::Gauge, "vllm:cache_config_info", "Positions of a page, and pages of the device."),
+                 std::move(labels), 1);
+  MetricFamily& pools = page.Add(MetricType::Gauge, "loramux:pool_bytes", "Memory of the page pools, by use.");
+  AddPool(pools, "gpu", snapshot.stats.device);
+  if (snapshot.stats.host.capacity_pages > 0) AddPool(pools, "cpu", snapshot.stats.host);
+}
+
+// Residents, and how many more of the usual size the free pages would take.
+std::int64_t MaxLora(const std::vector<Adapter>& adapters, const PoolStats& pool) {
+  std::int64_t pages = 0, residents = 0;
+  for (const Adapter& adapter : adapters) {
+    pages += adapter.version->layout.pages;
+    residents += adapter.level == kGpu;
+  }
+  return pages == 0 ? residents : residents + pool.free_pages * static_cast<std::int64_t>(adapters.size()) / pages;
+}
+
+std::string Join(const std::set<std::string>& names) {
+  std::string joined;
+  for (const std::string& name : names) joined += (joined.empty() ? "" : ",") + name;
+  return joined;
+}
+
+// Routers split the names at commas and take the series with the largest value. A name is either ready or waited for.
+void AddLoraInfo(Page& page, const EngineMetricsInput& input, const std::vector<Adapter>& adapters) {
+  std::set<std::string> ready, awaited;
+  for (const Adapter& adapter : adapters) {
+    if (adapter.level == kGpu) ready.insert(adapter.version->name);
+  }
+  for (const Adapter& adapter : adapters) {
+    if (adapter.waiting > 0 && !ready.contains(adapter.version->name)) awaited.insert(adapter.version->name);
+  }
+  MetricFamily& family = page.Add(MetricType::Gauge, "vllm:lora_requests_info",
+                                  "Adapters that are ready on the device and those that requests wait for; Unix time.");
+  Page::AddValue(family, {{"max_lora", std::to_string(MaxLora(adapters, input.snapshot->stats.device))},
+                          {"running_lora_adapters", Join(ready)},
+                          {"waiting_lora_adapters", Join(awaited)}},
+                 static_cast<double>(input.unix_seconds));
+}
+
+void AddLoaded(Page& page, const std::vector<Adapter>& by_business, std::size_t top) {
+  std::map<std::tuple<std::string, int, bool, std::string>, std::int64_t> counts;
+  for (std::size_t i = 0; i < by_business.size(); ++i) {
+    const Adapter& adapter = by_business[i];
+    const bool named = i < top;
+    ++counts[{named ? adapter.version->name : kOtherAdapters, adapter.level, adapter.pinned,
+              named ? std::to_string(adapter.version->layout.max_rank) : ""}];
+  }
+  MetricFamily& family = page.Add(MetricType::Gauge, "vllm:lora_adapter_loaded",
+                                  "Versions of an adapter by the tier nearest to the kernels that holds them.");
+  for (const auto& [key, count] : counts) {
+    const auto& [name, level, pinned, rank] = key;
+    Page::AddValue(family, {{"adapter_name", name}, {"level", kLevelNames[level]}, {"pinned", pinned ? "true" : "false"},
+                            {"rank", rank}}, static_cast<double>(count));
+  }
+}
+
+void AddRequestsByAdapter(Page& page, const std::vector<Adapter>& by_business, std::size_t top) {
+  std::map<std::string, std::int64_t> running, waiting;
+  for (std::size_t i = 0; i < by_business.size(); ++i) {
+    const Adapter& adapter = by_business[i];
+    if (adapter.running + adapter.waiting == 0) break;   // they are sorted
+    const std::string name = i < top ? adapter.version->name : kOtherAdapters;
+    running[name] += adapter.running;
+    waiting[name] += adapter.waiting;
+  }
+  const auto add = [&](const char* name, const char* help, const std::map<std::string, std::int64_t>& counts) {
+    MetricFamily& family = page.Add(MetricType::Gauge, name, help);
+    for (const auto& [adapter, count] : counts) {
+      Page::AddValue(family, {{"adapter_name", adapter}}, static_cast<double>(count));
+    }
+  };
+  add("loramux:adapter_requests_running", "Sequences in the batch, by adapter.", running);
+  add("loramux:adapter_requests_waiting", "Sequences in the queue, by adapter.", waiting);
+}
+
+void AddLevels(Page& page, const std::vector<Adapter>& adapters) {
+  std::int64_t counts[kNumLevels] = {};
+  for (const Adapter& adapter : adapters) ++counts[adapter.level];
+  page.Model(MetricType::Gauge, "num_gpu_loaded_lora_adapters", "Adapters that are ready on the device.", counts[kGpu]);
+  MetricFamily& family = page.Add(MetricType::Gauge, "loramux:adapters", "All adapters, by the tier that holds them.");
+  for (int level = 0; level < kNumLevels; ++level) {
+    Page::AddValue(family, {{"level", kLevelNames[level]}}, static_cast<double>(counts[level]));
+  }
+}
+
+void AddLoadTimes(Page& page, const AdapterStats& stats) {
+  ClientMetric metric;
+  metric.label = page.model_labels();
+  std::uint64_t total = 0;
+  for (std::size_t i = 0; i < stats.load_times.size(); ++i) {
+    total += static_cast<std::uint64_t>(stats.load_times[i]);
+    if (i == kLoadTimeBounds.size()) break;   // the serialiser adds +Inf itself
+    metric.histogram.bucket.push_back({total, static_cast<double>(kLoadTimeBounds[i]) / kNsPerSecond});
+  }
+  metric.histogram.sample_count = total;
+  metric.histogram.sample_sum = static_cast<double>(stats.load_time_total) / kNsPerSecond;
+  page.Add(MetricType::Histogram, "vllm:lora_adapter_load_seconds", "From the decision to load an adapter to its readiness.")
+      .metric.push_back(std::move(metric));
+}
+
+void AddTransfers(Page& page, const AdapterStats& stats) {
+  page.Own(MetricType::Counter, "adapter_disk_reads_total", "Loads that read an adapter's file.", stats.disk_loads);
+  page.Own(MetricType::Counter, "adapter_load_failures_total", "Loads that failed.", stats.load_failures);
+  page.Own(MetricType::Gauge, "adapter_loads_in_flight", "Loads that are under way.", stats.loading);
+  MetricFamily& family = page.Add(MetricType::Counter, "loramux:adapter_evictions_total", "Adapters that gave way, by tier.");
+  Page::AddValue(family, {{"tier", "gpu"}}, static_cast<double>(stats.device_evictions));
+  Page::AddValue(family, {{"tier", "cpu"}}, static_cast<double>(stats.host_evictions));
+}
+
+}  // namespace
+
+std::vector<MetricFamily> EngineMetrics(const EngineMetricsInput& input) {
+  Page page(input.model_name);
+  std::vector<Adapter> adapters = Merge(input);
+  SortByBusiness(adapters);
+  AddRequests(page, *input.snapshot);
+  AddMemory(page, *input.snapshot);
+  AddLoraInfo(page, input, adapters);
+  AddLoaded(page, adapters, input.top_adapters);
+  AddLevels(page, adapters);
+  AddRequestsByAdapter(page, adapters, input.top_adapters);
+  AddLoadTimes(page, input.snapshot->stats.adapters);
+  AddTransfers(page, input.snapshot->stats.adapters);
+  return page.Take();
+}
+
+}  // namespace loramux
