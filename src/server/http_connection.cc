@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "server/cors.h"
 
 namespace loramux {
 namespace {
@@ -96,6 +97,7 @@ asio::awaitable<bool> HttpConnection::ServeOne() {
   if (!any) co_return false;
   const TimeNs start = clock_.Now();
   bytes_sent_ = 0;
+  origin_.clear();
   RequestParser parser;
   parser.header_limit(static_cast<std::uint32_t>(options_.max_header_bytes));
   parser.body_limit(options_.max_body_bytes);
@@ -174,6 +176,7 @@ asio::awaitable<bool> HttpConnection::ReadRequest(RequestParser& parser) {
   const bool header = co_await ReadHeader(parser);
   if (!header) co_return false;
   http_version_ = parser.get().version() == 10 ? 10 : 11;
+  origin_ = std::string(parser.get()[http::field::origin]);
   const bool wanted = co_await ContinueExpected(parser);
   if (!wanted) co_return false;
   ArmDeadline(options_.body_timeout);
@@ -248,7 +251,10 @@ HttpReply HttpConnection::NoRouteReply(const HttpRequest& request, std::vector<s
   for (const std::string& method : allowed) list += (list.empty() ? "" : ", ") + method;
   HttpReply reply;
   reply.status = 204;
-  if (request.method != "OPTIONS") {
+  if (request.method == "OPTIONS") {
+    reply.headers = PreflightHeaders(options_.allowed_origins, origin_, list,
+                                     request.Header("Access-Control-Request-Headers"));
+  } else {
     reply = ErrorReply(405, "Method Not Allowed: " + request.path + " expects " + list + ", found " + request.method +
                                 ".");
   }
@@ -298,6 +304,7 @@ asio::awaitable<bool> HttpConnection::WriteAll(std::string_view data) {
 asio::awaitable<bool> HttpConnection::SendReply(HttpReply reply, bool head_only) {
   if (draining_) keep_alive_ = false;
   linger_ = !keep_alive_;
+  for (auto& header : CorsHeaders(options_.allowed_origins, origin_)) reply.headers.push_back(std::move(header));
   const std::string text = ToString(reply, http_version_, keep_alive_, head_only);
   co_return co_await WriteAll(text);
 }
@@ -310,6 +317,7 @@ asio::awaitable<bool> HttpConnection::StartStream(std::string content_type) {
   response.set(http::field::content_type, content_type);
   response.set(http::field::cache_control, "no-cache");
   response.set("X-Accel-Buffering", "no");        // proxies pass events on at once
+  for (const auto& [name, value] : CorsHeaders(options_.allowed_origins, origin_)) response.set(name, value);
   response.keep_alive(keep_alive_);
   if (http_version_ == 11) response.chunked(true);
   std::ostringstream head;
