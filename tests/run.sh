@@ -20,7 +20,7 @@ presets=("$@")
 [ ${#presets[@]} -eq 0 ] && presets=(release asan-ubsan tsan fuzz)
 for preset in "${presets[@]}"; do
   case "$preset" in
-    release) run release ;;
+    release) tests/clients/install.sh; run release ;;
     asan-ubsan) run asan-ubsan -LE golden ;;
     tsan) run tsan -L 'threads|e2e' ;;
     fuzz) run fuzz ;;

@@ -91,6 +91,7 @@ Status Serve(const ServeFlags& flags) {
   ASSIGN_OR_RETURN(const std::int64_t body_bytes, ParseBytes(flags.max_body_size, "--max-body-size"));
   options.http.max_body_bytes = static_cast<std::size_t>(body_bytes);
   options.http.drain_timeout = std::chrono::milliseconds(static_cast<std::int64_t>(flags.drain_timeout_seconds * 1000));
+  options.sse_keepalive = std::chrono::milliseconds(static_cast<std::int64_t>(flags.sse_keepalive_seconds * 1000));
   options.model_path = flags.runtime.model_dir;
   options.max_model_len = runtime->max_model_len();
   const Clock& clock = runtime->clock();
@@ -144,6 +145,12 @@ void AddServeFlags(CLI::App& command, ServeFlags& flags) {
   command.add_option("--metrics-top-adapters", flags.metrics.top_adapters,
                      "Adapters with series of their own in /metrics; the rest is summed up as \"other\"")->group(http)
       ->capture_default_str()->check(CLI::Range(1, 10000));
+  command.add_option("--allowed-origins", flags.http.allowed_origins,
+                     "Origins of web pages that may call this server, such as https://chat.example.com; * allows all")
+      ->group(http)->delimiter(',');
+  command.add_option("--sse-keepalive", flags.sse_keepalive_seconds,
+                     "Seconds without news after which a stream carries a comment line, for proxies; 0: never")
+      ->group(http)->capture_default_str()->check(CLI::Range(0.0, 3600.0));
   command.add_option("--seed", flags.seed, "Of requests that bring no seed (0: from the clock)");
 }
 

@@ -16,6 +16,7 @@ struct ServeFlags {
   MetricsOptions metrics;
   std::string max_body_size = "16MiB";
   double drain_timeout_seconds = 30;
+  double sse_keepalive_seconds = 0;
   std::uint64_t seed = 0;   // of requests that bring none; 0: from the clock
 };
 

@@ -9,7 +9,7 @@ readonly build_packages=(
   nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libhwy-dev libxxhash-dev libre2-dev prometheus-cpp-dev
   libtomlplusplus-dev libsystemd-dev dpkg-dev file python3)
 readonly test_packages=(libgtest-dev libgmock-dev libbenchmark-dev libssl-dev clang-14 libclang-rt-14-dev lld
-  python3-prometheus-client)
+  python3-venv python3-prometheus-client)
 # Boost 1.81 or later, by the names that releases give it; the first that exists is taken.
 readonly boost_packages=(libboost1.81-dev libboost1.83-dev libboost1.88-dev libboost-dev)
 # The oldest Rust that the pinned crates build with (src/text/bindings/Cargo.toml, rust-version).
@@ -72,16 +72,25 @@ install_rust() {
   exit 1
 }
 
+# For the official JavaScript client. Any Node will do that brings npm, from wherever it came.
+install_node() {
+  command -v node >/dev/null && command -v npm >/dev/null && return
+  install_packages nodejs npm
+}
+
 main() {
   if ! command -v apt-get >/dev/null; then
     say "this is not a Debian or Ubuntu system: nothing is installed for you. Needed, by their Debian names:"
     say "  ${build_packages[*]} ${boost_packages[0]} cargo (1.$min_rust_minor+)"
-    if [ "${1:-build}" = test ]; then say "  for the tests: ${test_packages[*]}"; fi
+    if [ "${1:-build}" = test ]; then say "  for the tests: ${test_packages[*]} nodejs npm"; fi
     return 0
   fi
   install_packages "${build_packages[@]}"
   install_boost
-  if [ "${1:-build}" = test ]; then install_packages "${test_packages[@]}"; fi
+  if [ "${1:-build}" = test ]; then
+    install_packages "${test_packages[@]}"
+    install_node
+  fi
   install_rust
 }
 

@@ -30,16 +30,16 @@ Result<std::string> CutAfterFinalMessage(std::string rendered, std::string_view 
   return rendered;
 }
 
-Result<std::string> RenderChatPrompt(const ChatTemplate* chat_template, const OpenAiRequest& request,
+Result<std::string> RenderChatPrompt(const ChatTemplate* chat_template, const ChatPrompt& prompt,
                                      std::int64_t unix_seconds) {
   if (chat_template == nullptr) {
     return InvalidArgument("This model has no chat template: expected chat_template.jinja or `chat_template` in its "
                            "tokenizer_config.json, found neither; use /v1/completions", "messages");
   }
-  auto rendered = chat_template->Render(request.template_context, {request.add_generation_prompt, unix_seconds});
+  auto rendered = chat_template->Render(prompt.template_context, {prompt.add_generation_prompt, unix_seconds});
   if (!rendered.ok()) return Error{rendered.error().code, rendered.error().message, "messages"};
-  if (!request.continue_final_message) return rendered;
-  return CutAfterFinalMessage(std::move(*rendered), request.final_message);
+  if (!prompt.continue_final_message) return rendered;
+  return CutAfterFinalMessage(std::move(*rendered), prompt.final_message);
 }
 
 }  // namespace loramux

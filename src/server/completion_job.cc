@@ -59,8 +59,8 @@ Status CompletionJob::BuildPrompts(const ServingContext& context) {
 
 Status CompletionJob::AddChatPrompt(const ServingContext& context) {
   ASSIGN_OR_RETURN(const std::string text,
-                   RenderChatPrompt(context.chat_template, request_, context.clock->UnixSeconds()));
-  request_.template_context.clear();
+                   RenderChatPrompt(context.chat_template, request_.chat, context.clock->UnixSeconds()));
+  request_.chat.template_context.clear();
   ASSIGN_OR_RETURN(std::vector<TokenId> tokens, context.tokenizer->Encode(text, request_.add_special_tokens));
   return AddChoices(context, std::move(tokens), {});
 }

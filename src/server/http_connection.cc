@@ -16,6 +16,7 @@
 
 #include "base/log.h"
 #include "base/prng.h"
+#include "server/cors.h"
 
 namespace loramux {
 namespace {
@@ -116,6 +117,7 @@ asio::awaitable<bool> HttpConnection::ServeOne() {
   const TimeNs start = clock_.Now();
   BeginTrace();
   bytes_sent_ = 0;
+  origin_.clear();
   RequestParser parser;
   parser.header_limit(static_cast<std::uint32_t>(options_.max_header_bytes));
   parser.body_limit(options_.max_body_bytes);
@@ -195,6 +197,7 @@ asio::awaitable<bool> HttpConnection::ReadRequest(RequestParser& parser) {
   if (!header) co_return false;
   ContinueTrace(parser);
   http_version_ = parser.get().version() == 10 ? 10 : 11;
+  origin_ = std::string(parser.get()[http::field::origin]);
   const bool wanted = co_await ContinueExpected(parser);
   if (!wanted) co_return false;
   ArmDeadline(options_.body_timeout);
@@ -269,7 +272,10 @@ HttpReply HttpConnection::NoRouteReply(const HttpRequest& request, std::vector<s
   for (const std::string& method : allowed) list += (list.empty() ? "" : ", ") + method;
   HttpReply reply;
   reply.status = 204;
-  if (request.method != "OPTIONS") {
+  if (request.method == "OPTIONS") {
+    reply.headers = PreflightHeaders(options_.allowed_origins, origin_, list,
+                                     request.Header("Access-Control-Request-Headers"));
+  } else {
     reply = ErrorReply(405, "Method Not Allowed: " + request.path + " expects " + list + ", found " + request.method +
                                 ".");
   }
@@ -321,6 +327,7 @@ asio::awaitable<bool> HttpConnection::SendReply(HttpReply reply, bool head_only)
   linger_ = !keep_alive_;
   for (auto& header : trace_.Headers()) reply.headers.push_back(std::move(header));
   if (options_.hooks.responded) options_.hooks.responded(reply.status);
+  for (auto& header : CorsHeaders(options_.allowed_origins, origin_)) reply.headers.push_back(std::move(header));
   const std::string text = ToString(reply, http_version_, keep_alive_, head_only);
   co_return co_await WriteAll(text);
 }
@@ -335,6 +342,7 @@ asio::awaitable<bool> HttpConnection::StartStream(std::string content_type) {
   response.set("X-Accel-Buffering", "no");        // proxies pass events on at once
   for (const auto& [name, value] : trace_.Headers()) response.set(name, value);
   if (options_.hooks.responded) options_.hooks.responded(200);
+  for (const auto& [name, value] : CorsHeaders(options_.allowed_origins, origin_)) response.set(name, value);
   response.keep_alive(keep_alive_);
   if (http_version_ == 11) response.chunked(true);
   std::ostringstream head;

@@ -96,6 +96,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool gone_ = false;                    // the client is, or we gave up on it
   bool linger_ = false;                  // a last response is on its way
   std::uint64_t bytes_sent_ = 0;
+  std::string origin_;                   // the request's Origin header
 
   bool watching_ = false;
   bool watch_read_pending_ = false;

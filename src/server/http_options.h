@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "server/request_trace.h"
 
@@ -28,6 +29,7 @@ struct HttpServerOptions {
   std::chrono::milliseconds body_timeout{60'000};
   std::chrono::milliseconds write_timeout{30'000};   // without any progress, because the client does not read
   std::chrono::milliseconds linger_timeout{1'000};   // for the client to read the last response before the close
+  std::vector<std::string> allowed_origins;          // of web pages that may read responses; "*": all (server/cors.h)
   std::chrono::milliseconds drain_timeout{30'000};   // for running requests at shutdown
   HttpHooks hooks;
 };

@@ -134,6 +134,14 @@ Result<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
   return builder.error() ? std::move(*builder.error()) : Malformed("something else");
 }
 
+Result<Json> ParseRequestBody(std::string_view body) {
+  ASSIGN_OR_RETURN(Json json, ParseJson(body));
+  if (!json.is_object()) {
+    return InvalidArgument("The request body: expected a JSON object, found " + DescribeJson(json));
+  }
+  return json;
+}
+
 std::string DumpJson(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 std::string DescribeJson(const Json& value) {

@@ -26,6 +26,9 @@ struct JsonLimits {
 // values than `limits`. Time is O(n log n) in the text, and no recursion follows the input.
 Result<Json> ParseJson(std::string_view text, const JsonLimits& limits = {});
 
+// The same for the body of a request, which must be one object.
+Result<Json> ParseRequestBody(std::string_view body);
+
 // Serialises without white space. Never throws: invalid UTF-8 comes out as U+FFFD.
 std::string DumpJson(const Json& value);
 

@@ -16,14 +16,12 @@ constexpr std::size_t kMaxStops = 16;
 constexpr std::size_t kMaxStopBytes = 4096;
 constexpr std::size_t kMaxStopTokenIds = 1024;
 constexpr std::int64_t kMaxLogprobs = 20;
-constexpr std::size_t kMaxTemplateVariables = 256;
 
 // Fields that change what comes out, or what it costs, in ways that are not served.
 constexpr std::string_view kRefused[] = {
     "functions",        "audio",           "web_search_options", "guided_json",      "guided_regex",
     "guided_choice",    "guided_grammar",  "structured_outputs", "bad_words",        "allowed_token_ids",
     "prompt_logprobs",  "prompt_embeds",   "use_beam_search",    "truncate_prompt_tokens"};
-constexpr std::string_view kRefusedChat[] = {"chat_template", "echo"};
 constexpr std::string_view kRefusedCompletion[] = {"suffix"};
 
 bool IsEmptyValue(const Json& value) {
@@ -182,106 +180,6 @@ void ReadCommon(FieldReader& fields, const RequestLimits& limits, OpenAiRequest&
 
 // ---- Chat ----
 
-// A string, or text parts, which are joined by line breaks as vLLM does; templates see a string.
-void NormaliseContent(Json& message, FieldReader& fields, const std::string& where) {
-  const auto found = message.find("content");
-  if (found == message.end()) {
-    message["content"] = "";
-    return;
-  }
-  Json& content = *found;
-  if (content.is_string()) return;
-  if (content.is_null()) {
-    content = "";
-    return;
-  }
-  if (!content.is_array()) return fields.Expect(where + ".content", "a string or an array of text parts", &content);
-  std::string text;
-  for (std::size_t i = 0; i < content.size(); ++i) {
-    const std::string part_name = where + ".content[" + std::to_string(i) + "]";
-    if (!content[i].is_object()) return fields.Expect(part_name, "an object {\"type\", \"text\"}", &content[i]);
-    FieldReader part(content[i], "");
-    std::string type;
-    if (!part.String("type", type)) return fields.Expect(part_name + ".type", "\"text\"", part.Find("type"));
-    if (type != "text") {
-      return fields.Fail(ErrorCode::kUnsupported, part_name + ".type",
-                         "expected \"text\", the only kind that is supported, found " + DescribeJson(Json(type)));
-    }
-    std::string piece;
-    if (!part.String("text", piece)) return fields.Expect(part_name + ".text", "a string", part.Find("text"));
-    if (i > 0) text += '\n';
-    text += piece;
-  }
-  content = std::move(text);
-}
-
-// Templates walk the arguments of earlier tool calls as an object; the protocol has them as a string of JSON.
-void NormaliseToolCalls(Json& message, FieldReader& fields, const std::string& where) {
-  const auto found = message.find("tool_calls");
-  if (found == message.end()) return;
-  Json& calls = *found;
-  if (calls.is_null()) return;
-  if (!calls.is_array()) return fields.Expect(where + ".tool_calls", "an array", &calls);
-  for (std::size_t i = 0; i < calls.size(); ++i) {
-    const std::string name = where + ".tool_calls[" + std::to_string(i) + "]";
-    if (!calls[i].is_object() || !calls[i].contains("function") || !calls[i]["function"].is_object()) {
-      return fields.Expect(name + ".function", "an object {\"name\", \"arguments\"}", nullptr);
-    }
-    Json& function = calls[i]["function"];
-    if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
-    Json& arguments = function["arguments"];
-    const std::string& text = arguments.get_ref<const std::string&>();
-    auto parsed = text.empty() ? Result<Json>(Json::object()) : ParseJson(text);
-    if (!parsed.ok() || !parsed->is_object()) {
-      return fields.Expect(name + ".function.arguments", "a string that holds a JSON object", &arguments);
-    }
-    arguments = std::move(parsed).value();
-  }
-}
-
-void ReadMessages(Json& body, FieldReader& fields, OpenAiRequest& request, Json& context) {
-  const Json* list = fields.Array("messages");
-  if (list == nullptr || list->empty()) return fields.Expect("messages", "an array of at least one message", list);
-  Json messages = std::move(body["messages"]);
-  for (std::size_t i = 0; i < messages.size() && fields.ok(); ++i) {
-    const std::string where = "messages[" + std::to_string(i) + "]";
-    if (!messages[i].is_object()) return fields.Expect(where, "an object {\"role\", \"content\"}", &messages[i]);
-    FieldReader message(messages[i], "");
-    std::string role;
-    if (!message.String("role", role) || role.empty()) {
-      return fields.Expect(where + ".role", "a string such as \"user\"", message.Find("role"));
-    }
-    NormaliseContent(messages[i], fields, where);
-    NormaliseToolCalls(messages[i], fields, where);
-  }
-  if (!fields.ok()) return;
-  request.final_message = messages.back()["content"].get<std::string>();
-  context["messages"] = std::move(messages);
-}
-
-void ReadTools(FieldReader& fields, Json& context) {
-  const Json* tools = fields.Array("tools");
-  if (tools == nullptr) return;
-  for (std::size_t i = 0; i < tools->size(); ++i) {
-    const Json& tool = (*tools)[i];
-    const std::string where = "tools[" + std::to_string(i) + "]";
-    if (!tool.is_object()) return fields.Expect(where, "an object {\"type\", \"function\"}", &tool);
-    FieldReader reader(tool, "");
-    std::string type;
-    if (!reader.String("type", type) || type != "function") {
-      return fields.Expect(where + ".type", "\"function\"", reader.Find("type"));
-    }
-    const Json* function = reader.Object("function");
-    if (function == nullptr) return fields.Expect(where + ".function", "an object", reader.Find("function"));
-    FieldReader function_fields(*function, "");
-    std::string name;
-    if (!function_fields.String("name", name) || name.empty()) {
-      return fields.Expect(where + ".function.name", "a string", function_fields.Find("name"));
-    }
-  }
-  if (!tools->empty()) context["tools"] = *tools;
-}
-
 // "auto" and "none" leave the choice to the model, which is what happens; anything else would have to be enforced.
 void ReadToolChoice(FieldReader& fields) {
   for (const std::string_view name : {"tool_choice", "function_call"}) {
@@ -289,35 +187,6 @@ void ReadToolChoice(FieldReader& fields) {
     if (choice == nullptr || (choice->is_string() && (*choice == "auto" || *choice == "none"))) continue;
     fields.Fail(ErrorCode::kUnsupported, name, "expected \"auto\" or \"none\", which is all that is supported, found " +
                                                    DescribeJson(*choice));
-  }
-}
-
-void ReadTemplateOptions(FieldReader& fields, OpenAiRequest& request, Json& context) {
-  if (const Json* documents = fields.Array("documents")) context["documents"] = *documents;
-  fields.Boolean("add_generation_prompt", request.add_generation_prompt);
-  fields.Boolean("continue_final_message", request.continue_final_message);
-  if (request.continue_final_message) {
-    if (fields.Find("add_generation_prompt") != nullptr && request.add_generation_prompt) {
-      return fields.Fail(ErrorCode::kInvalidArgument, "continue_final_message",
-                         "expected `add_generation_prompt`: false with it, found true");
-    }
-    request.add_generation_prompt = false;
-  }
-  const Json* extra = fields.Object("chat_template_kwargs");
-  if (extra == nullptr) return;
-  if (extra->size() > kMaxTemplateVariables) {
-    return fields.Expect("chat_template_kwargs", "at most " + std::to_string(kMaxTemplateVariables) + " entries",
-                         extra);
-  }
-  for (const auto& [key, value] : extra->items()) {
-    for (const std::string_view reserved :
-         {"messages", "tools", "documents", "add_generation_prompt", "chat_template"}) {
-      if (key == reserved) {
-        return fields.Fail(ErrorCode::kInvalidArgument, "chat_template_kwargs",
-                           "expected no `" + key + "` in it, found one (it has a field of its own)");
-      }
-    }
-    context[key] = value;
   }
 }
 
@@ -394,37 +263,25 @@ void ReadCompletionOptions(FieldReader& fields, OpenAiRequest& request) {
   }
 }
 
-Result<Json> ParseBody(std::string_view body) {
-  ASSIGN_OR_RETURN(Json json, ParseJson(body));
-  if (!json.is_object()) {
-    return InvalidArgument("The request body: expected a JSON object, found " + DescribeJson(json));
-  }
-  return json;
-}
-
 }  // namespace
 
 Result<OpenAiRequest> ParseChatRequest(std::string_view body, const RequestLimits& limits) {
-  ASSIGN_OR_RETURN(Json json, ParseBody(body));
+  ASSIGN_OR_RETURN(Json json, ParseRequestBody(body));
   OpenAiRequest request;
   request.endpoint = Endpoint::kChat;
   request.add_special_tokens = false;
   FieldReader fields(json, "");
   ReadCommon(fields, limits, request);
-  for (const std::string_view name : kRefusedChat) RefuseField(fields, name);
+  RefuseField(fields, "echo");
   ReadChatLogprobs(fields, request);
-  Json context = Json::object();
-  ReadTools(fields, context);
   ReadToolChoice(fields);
-  ReadTemplateOptions(fields, request, context);
-  ReadMessages(json, fields, request, context);   // last: it takes the messages out of `json`
+  ReadChatPrompt(json, fields, request.chat);   // last: it takes the messages out of `json`
   if (!fields.ok()) return fields.error();
-  request.template_context = DumpJson(context);
   return request;
 }
 
 Result<OpenAiRequest> ParseCompletionRequest(std::string_view body, const RequestLimits& limits) {
-  ASSIGN_OR_RETURN(const Json json, ParseBody(body));
+  ASSIGN_OR_RETURN(const Json json, ParseRequestBody(body));
   OpenAiRequest request;
   request.endpoint = Endpoint::kCompletion;
   FieldReader fields(json, "");

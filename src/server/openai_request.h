@@ -13,6 +13,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "model/sampler.h"
+#include "server/chat_fields.h"
 
 namespace loramux {
 
@@ -48,11 +49,7 @@ struct OpenAiRequest {
   bool include_usage = false;
   bool continuous_usage = false;         // only with include_usage, as vLLM
 
-  // Chat: what the template sees ({"messages", "tools", "documents", chat_template_kwargs...}).
-  std::string template_context;
-  bool add_generation_prompt = true;
-  bool continue_final_message = false;
-  std::string final_message;             // content of the last message, if it is continued
+  ChatPrompt chat;                       // only of chat requests
 
   // Completions.
   std::vector<Prompt> prompts;           // not empty

@@ -39,10 +39,10 @@ TEST(OpenAiRequest, Defaults) {
   EXPECT_FALSE(chat.seed);
   EXPECT_FALSE(chat.stream);
   EXPECT_FALSE(chat.add_special_tokens);
-  EXPECT_TRUE(chat.add_generation_prompt);
+  EXPECT_TRUE(chat.chat.add_generation_prompt);
   EXPECT_EQ(chat.sampling.temperature, 1.0f);
   EXPECT_EQ(chat.sampling.top_logprobs, -1);
-  EXPECT_EQ(chat.template_context, R"({"messages":[{"role":"user","content":"hi"}]})");
+  EXPECT_EQ(chat.chat.template_context, R"({"messages":[{"role":"user","content":"hi"}]})");
   const OpenAiRequest completion = GoodCompletion(Completion(""));
   EXPECT_TRUE(completion.add_special_tokens);
   EXPECT_TRUE(completion.skip_special_tokens);
@@ -106,12 +106,12 @@ TEST(OpenAiRequest, PromptHasFourForms) {
 
 TEST(OpenAiRequest, ContentBecomesAString) {
   const OpenAiRequest request = GoodChat(R"({"model":"m","messages":[
-      {"role":"system","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
+      {"role":"system","content":[{"type":"text","text":"a"},{"type":"input_text","text":"b"}]},
       {"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function",
         "function":{"name":"f","arguments":"{\"z\":1,\"a\":[2]}"}}]},
       {"role":"tool","tool_call_id":"1","content":"3"},
       {"role":"assistant"}]})");
-  const Json context = *ParseJson(request.template_context);
+  const Json context = *ParseJson(request.chat.template_context);
   EXPECT_EQ(context["messages"][0]["content"], "a\nb");
   EXPECT_EQ(context["messages"][1]["content"], "");
   EXPECT_EQ(DumpJson(context["messages"][1]["tool_calls"][0]["function"]["arguments"]), R"({"z":1,"a":[2]})");
@@ -123,19 +123,19 @@ TEST(OpenAiRequest, TemplateSeesToolsAndVariables) {
   const OpenAiRequest request = GoodChat(Chat(
       R"("tools":[{"type":"function","function":{"name":"f","parameters":{"z":1,"a":2}}}],
          "chat_template_kwargs":{"enable_thinking":false},"add_generation_prompt":false,"documents":[{"text":"d"}])"));
-  const Json context = *ParseJson(request.template_context);
+  const Json context = *ParseJson(request.chat.template_context);
   EXPECT_EQ(DumpJson(context["tools"]), R"([{"type":"function","function":{"name":"f","parameters":{"z":1,"a":2}}}])");
   EXPECT_EQ(context["enable_thinking"], false);
   EXPECT_EQ(context["documents"][0]["text"], "d");
-  EXPECT_FALSE(request.add_generation_prompt);
+  EXPECT_FALSE(request.chat.add_generation_prompt);
 }
 
 TEST(OpenAiRequest, ContinuesTheFinalMessage) {
   const OpenAiRequest request = GoodChat(R"({"model":"m","continue_final_message":true,
       "messages":[{"role":"user","content":"q"},{"role":"assistant","content":"so"}]})");
-  EXPECT_TRUE(request.continue_final_message);
-  EXPECT_FALSE(request.add_generation_prompt);
-  EXPECT_EQ(request.final_message, "so");
+  EXPECT_TRUE(request.chat.continue_final_message);
+  EXPECT_FALSE(request.chat.add_generation_prompt);
+  EXPECT_EQ(request.chat.final_message, "so");
 }
 
 struct BadField {

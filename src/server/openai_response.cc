@@ -36,7 +36,7 @@ Json ChatLogprobs(const ChoiceOutput& choice) {
     for (const auto& [text, logprob] : token.top) top.push_back(ChatLogprob(text, logprob));
     content.push_back(std::move(entry));
   }
-  return {{"content", std::move(content)}};
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
 std::int64_t CountCharacters(std::string_view text) {
@@ -120,7 +120,7 @@ std::string CompletionBody(const ResponseHead& head, std::span<const ChoiceOutpu
   Json& list = body["choices"] = Json::array();
   for (const ChoiceOutput& choice : choices) {
     const bool chat = head.endpoint == Endpoint::kChat;
-    Json content = chat ? Json{{"role", "assistant"}, {"content", choice.text}} : Json(choice.text);
+    Json content = chat ? Json{{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}} : Json(choice.text);
     list.push_back(ChoiceJson(choice, head.endpoint, chat ? "message" : "text", std::move(content)));
   }
   body["usage"] = UsageJson(usage);

@@ -35,7 +35,7 @@ TEST(OpenAiResponse, ChatBody) {
   choice.stop_reason = "END";
   EXPECT_EQ(CompletionBody(kChatHead, std::span(&choice, 1), {5, 2, 3}),
             R"({"id":"chatcmpl-1","object":"chat.completion","created":1700000000,"model":"sql","choices":[{"index":0,)"
-            R"("message":{"role":"assistant","content":"hi"},"logprobs":null,"finish_reason":"stop","stop_reason":"END"}],)"
+            R"("message":{"role":"assistant","content":"hi","refusal":null},"logprobs":null,"finish_reason":"stop","stop_reason":"END"}],)"
             R"("usage":{"prompt_tokens":5,"total_tokens":7,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":3}}})");
 }
 
@@ -65,7 +65,7 @@ TEST(OpenAiResponse, ChatLogprobs) {
   const Json body = Parse(CompletionBody(kChatHead, std::span(&choice, 1), {}));
   EXPECT_EQ(DumpJson(body["choices"][0]["logprobs"]),
             R"({"content":[{"token":"ä","logprob":-0.5,"bytes":[195,164],)"
-            R"("top_logprobs":[{"token":"x","logprob":-0.25,"bytes":[120]}]}]})");
+            R"("top_logprobs":[{"token":"x","logprob":-0.25,"bytes":[120]}]}],"refusal":null})");
 }
 
 TEST(OpenAiResponse, ChatEvents) {

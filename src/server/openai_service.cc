@@ -3,7 +3,6 @@
 #include <functional>
 #include <utility>
 
-#include <boost/asio/co_spawn.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -11,6 +10,8 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "server/run_on.h"
+#include "server/text_routes.h"
 
 namespace loramux {
 namespace {
@@ -20,12 +21,19 @@ namespace asio = boost::asio;
 // Lets a handler sleep until there is news, on its connection's strand.
 class Sleeper {
  public:
-  explicit Sleeper(const asio::any_io_executor& executor) : timer_(executor, asio::steady_timer::time_point::max()) {}
+  explicit Sleeper(const asio::any_io_executor& executor) : timer_(executor) {}
 
-  // A wake-up that comes before the sleep is lost, so look at what you wait for right before.
-  asio::awaitable<void> Sleep() {
-    boost::system::error_code ignored;
-    co_await timer_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+  // True: nobody woke it for `longest` (0: it sleeps on until somebody does). A wake-up that comes before the sleep is
+  // lost, so look at what you wait for right before.
+  asio::awaitable<bool> Sleep(std::chrono::milliseconds longest) {
+    if (longest.count() > 0) {
+      timer_.expires_after(longest);
+    } else {
+      timer_.expires_at(asio::steady_timer::time_point::max());
+    }
+    boost::system::error_code woken;
+    co_await timer_.async_wait(asio::redirect_error(asio::use_awaitable, woken));
+    co_return !woken;
   }
   void Wake() {
     timer_.cancel();
@@ -45,13 +53,6 @@ std::function<void()> Waker(const asio::any_io_executor& executor, const std::sh
       if (const auto alive = weak.lock()) alive->Wake();
     });
   };
-}
-
-// Runs `function` on the pool while the calling coroutine sleeps, and resumes it where it was.
-template <typename Function>
-asio::awaitable<void> RunOn(asio::thread_pool& pool, Function function) {
-  co_await asio::co_spawn(
-      pool, [&function]() -> asio::awaitable<void> { function(); co_return; }, asio::use_awaitable);
 }
 
 // When a handler ends, however it ends: nobody calls into its frame any more.
@@ -75,6 +76,14 @@ class HandlerScope {
 class Responder {
  public:
   Responder(HttpExchange& exchange, CompletionJob& job) : exchange_(exchange), job_(job) {}
+
+  // A comment line, which clients ignore. False: the response is over.
+  asio::awaitable<bool> KeepAlive() {
+    if (!job_.stream()) co_return true;
+    const bool started = co_await Start();
+    if (!started) co_return false;
+    co_return co_await exchange_.Write(": keep-alive\n\n");
+  }
 
   // False: the response is over.
   asio::awaitable<bool> Advance(const std::vector<TokenEvent>& events) {
@@ -156,6 +165,7 @@ void OpenAiService::AddRoutes(RouteTable& routes) {
   }
   routes.AddSimple("GET", "/version",
                    [](const HttpRequest&) { return JsonReply("{\"version\":\"" LORAMUX_VERSION "\"}"); });
+  AddTextRoutes(routes, context_, listing_.max_model_len, tokenizers_);
 }
 
 HttpReply OpenAiService::Health() const {
@@ -207,7 +217,8 @@ asio::awaitable<void> OpenAiService::Run(HttpExchange& exchange, CompletionJob j
   while (more && !exchange.disconnected()) {
     const std::vector<TokenEvent> events = inbox->Take();
     if (events.empty()) {
-      co_await sleeper->Sleep();
+      const bool quiet = co_await sleeper->Sleep(options_.sse_keepalive);
+      if (quiet) more = co_await responder.KeepAlive();
     } else {
       more = co_await responder.Advance(events);
     }

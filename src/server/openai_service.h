@@ -1,6 +1,7 @@
 // The OpenAI endpoints as handlers of the HTTP server. Needs coroutines.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 
@@ -16,6 +17,8 @@ namespace loramux {
 struct OpenAiServiceOptions {
   int tokenizer_threads = 1;                                   // that parse, render and tokenize
   std::size_t max_buffered_bytes = std::size_t{8} << 20;       // of tokens that a slow client has not taken, a request
+  // A stream that has nothing to say for so long carries a comment line, for proxies that cut idle ones off. 0: never.
+  std::chrono::milliseconds sse_keepalive{0};
 };
 
 // Thread-safe: one instance serves all connections.

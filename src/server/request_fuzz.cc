@@ -7,6 +7,7 @@
 #include "server/json_reader.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
+#include "server/tokenize_request.h"
 
 namespace loramux {
 namespace {
@@ -30,6 +31,12 @@ void CheckRequest(const OpenAiRequest& request, const RequestLimits& limits) {
   }
 }
 
+void CheckChat(const ChatPrompt& prompt) {
+  JsonLimits deeper;
+  deeper.max_depth = 200;   // parsed tool-call arguments lie below the message
+  CHECK(ParseJson(prompt.template_context, deeper).ok());
+}
+
 }  // namespace
 }  // namespace loramux
 
@@ -40,9 +47,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto chat = ParseChatRequest(body, limits);
   if (chat.ok()) {
     CheckRequest(*chat, limits);
-    JsonLimits deeper;
-    deeper.max_depth = 200;   // parsed tool-call arguments lie below the message
-    CHECK(ParseJson(chat->template_context, deeper).ok());
+    CheckChat(chat->chat);
   } else {
     CheckError(chat.error());
   }
@@ -52,6 +57,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     CheckRequest(*completion, limits);
   } else {
     CheckError(completion.error());
+  }
+  const auto tokenize = ParseTokenizeRequest(body);
+  if (!tokenize.ok()) CheckError(tokenize.error());
+  if (tokenize.ok() && tokenize->chat) CheckChat(*tokenize->chat);
+  const auto detokenize = ParseDetokenizeRequest(body, limits);
+  if (detokenize.ok()) {
+    for (const TokenId id : detokenize->tokens) CHECK(id >= 0 && id < limits.vocab_size);
+  } else {
+    CheckError(detokenize.error());
   }
   return 0;
 }

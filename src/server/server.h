@@ -1,6 +1,7 @@
 // The server as the program sees it: OpenAI's protocol over HTTP in front of an engine.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -21,6 +22,7 @@ struct ServerOptions {
   MetricsOptions metrics;
   int tokenizer_threads = 1;
   std::size_t max_buffered_bytes = std::size_t{8} << 20;   // of tokens that a slow client has not taken, a request
+  std::chrono::milliseconds sse_keepalive{0};              // a comment line in streams that are silent so long; 0: never
   std::string model_path;                                  // as the operator gave it, for /v1/models
   std::int64_t max_model_len = 0;                          // for /v1/models
   std::uint64_t seed = 0;                                  // of ids and of requests that bring no seed

@@ -1,0 +1,55 @@
+#include "server/text_routes.h"
+
+#include "server/json_reader.h"
+#include "server/server_fixture.h"
+
+namespace loramux {
+namespace {
+
+class TextRoutesTest : public testing::Test {
+ protected:
+  TextRoutesTest() : service_([](const GenerationRequest&) { return Say(""); }) {}
+  Json Post(Result<std::string> body) {
+    EXPECT_TRUE(body.ok()) << body.error().message;
+    return body.ok() ? Json::parse(*body) : Json();
+  }
+  Result<std::string> TokenizeText(std::string_view body) { return Tokenize(fixture_.Context(service_), 99, body); }
+  Result<std::string> DetokenizeText(std::string_view body) { return Detokenize(fixture_.Context(service_), body); }
+
+  ServingFixture fixture_;
+  ScriptedService service_;
+};
+
+TEST_F(TextRoutesTest, TokenizesAsTheCompletionEndpointsDo) {
+  const Json chat = Post(TokenizeText(R"({"model":"sql","messages":[{"role":"user","content":"hi"}]})"));
+  EXPECT_EQ(chat["count"], 20);   // <s>[user]hi[assistant], as ServerTest.Chat's prompt_tokens
+  EXPECT_EQ(chat["tokens"][0], kBosToken);
+  EXPECT_EQ(chat["max_model_len"], 99);
+  EXPECT_TRUE(chat["token_strs"].is_null());
+  const Json bare = Post(
+      TokenizeText(R"({"messages":[{"role":"user","content":"hi"}],"add_generation_prompt":false})"));
+  EXPECT_EQ(bare["count"], 9);
+  const Json text = Post(TokenizeText(R"({"prompt":"hi","return_token_strs":true,"add_special_tokens":false})"));
+  EXPECT_EQ(DumpJson(text["tokens"]), "[104,105]");
+  EXPECT_EQ(DumpJson(text["token_strs"]), R"(["h","i"])");
+}
+
+TEST_F(TextRoutesTest, Detokenizes) {
+  EXPECT_EQ(Post(DetokenizeText(R"({"model":"base","tokens":[104,105]})"))["prompt"], "hi");
+  EXPECT_EQ(Post(DetokenizeText(R"({"tokens":[256,104]})"))["prompt"], "<s>h");
+  EXPECT_EQ(Post(DetokenizeText(R"({"tokens":[256,104],"skip_special_tokens":true})"))["prompt"], "h");
+  EXPECT_EQ(Post(DetokenizeText(R"({"tokens":[]})"))["prompt"], "");
+}
+
+TEST_F(TextRoutesTest, Errors) {
+  EXPECT_EQ(TokenizeText(R"({"model":"no","prompt":"x"})").error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(DetokenizeText(R"({"model":"no","tokens":[1]})").error().param, "model");
+  EXPECT_EQ(DetokenizeText(R"({"tokens":[258]})").error().param, "tokens[0]");   // the model's, not the tokenizer's
+  EXPECT_EQ(TokenizeText(R"({"messages":[{"role":"bad","content":"x"}]})").error().param, "messages");
+  ServingContext context = fixture_.Context(service_);
+  context.chat_template = nullptr;
+  EXPECT_FALSE(Tokenize(context, 99, R"({"messages":[{"role":"user","content":"x"}]})").ok());
+}
+
+}  // namespace
+}  // namespace loramux

@@ -1,0 +1,225 @@
+#!/usr/bin/env python3
+"""The API beyond the two completion endpoints' basics: /tokenize and /detokenize, probes, usage in streams, which
+fields are served, accepted or refused, and the shape of every error. Standard library only.
+
+Usage: api_test.py PATH_OF_LORAMUX
+"""
+import http.client
+import json
+import unittest
+
+import serving
+from serving import DEMO, Server
+
+CHAT = "/v1/chat/completions"
+TEXT = "/v1/completions"
+
+
+def chat_body(model="demo", prompt="hello", **more):
+    return {"model": model, "messages": [{"role": "user", "content": prompt}], "temperature": 0, **more}
+
+
+def call(server, method, path, body=None, headers=()):
+    """(status, headers with lower-case names, body)"""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
+    connection.request(method, path, body, dict(headers))
+    response = connection.getresponse()
+    answer = response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+    connection.close()
+    return answer
+
+
+class Api(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--device-memory", "64MiB", "--host-memory", "32MiB", "--max-body-size", "1MiB")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.stop()
+
+    def post(self, path, body, status=200):
+        code, answer = self.server.json("POST", path, body)
+        self.assertEqual(code, status, answer)
+        return answer
+
+    # ---- Text and tokens ----
+
+    def test_tokenize_counts_what_a_completion_counts(self):
+        for model, text in (("demo", "hello"), ("reverse", "né 日本"), ("upper", "")):
+            messages = [{"role": "system", "content": "s"}, {"role": "user", "content": text}]
+            tokens = self.post("/tokenize", {"model": model, "messages": messages})
+            answer = self.post(CHAT, {"model": model, "messages": messages, "max_tokens": 1})
+            self.assertEqual(tokens["count"], answer["usage"]["prompt_tokens"])
+            self.assertEqual(len(tokens["tokens"]), tokens["count"])
+            again = self.post(TEXT, {"model": model, "prompt": tokens["tokens"], "max_tokens": 1, "temperature": 0})
+            self.assertEqual(again["usage"]["prompt_tokens"], tokens["count"])
+        self.assertEqual(tokens["max_model_len"], json.loads((DEMO / "model/config.json").read_text())
+                         ["max_position_embeddings"])
+
+    def test_detokenize_is_the_way_back(self):
+        for text in ("hello", "né 日本 \n", ""):
+            tokens = self.post("/tokenize", {"model": "swap", "prompt": text, "return_token_strs": True,
+                                             "add_special_tokens": False})
+            self.assertEqual(len(tokens["token_strs"]), tokens["count"])
+            self.assertEqual(self.post("/detokenize", {"model": "swap", "tokens": tokens["tokens"]}), {"prompt": text})
+        rendered = self.post("/detokenize", {"tokens": self.post("/tokenize", chat_body())["tokens"]})["prompt"]
+        self.assertEqual(rendered, "<|bos|><|user|>hello<|end|><|assistant|>")
+        open_ended = self.post("/tokenize", chat_body(add_generation_prompt=False))
+        self.assertEqual(self.post("/detokenize", {"tokens": open_ended["tokens"]})["prompt"],
+                         "<|bos|><|user|>hello<|end|>")
+
+    def test_tokenize_errors(self):
+        for path, body, status, param in [
+                ("/tokenize", {"model": "nobody", "prompt": "x"}, 404, "model"), ("/tokenize", {}, 400, "prompt"),
+                ("/tokenize", {"prompt": 1}, 400, "prompt"), ("/tokenize", {"messages": []}, 400, "messages"),
+                ("/tokenize", {"messages": [{"role": "alien", "content": "x"}]}, 400, "messages"),
+                ("/detokenize", {"tokens": [10**9]}, 400, "tokens[0]"), ("/detokenize", {}, 400, "tokens"),
+                ("/detokenize", {"tokens": [1, -1]}, 400, "tokens[1]")]:
+            error = self.post(path, body, status)["error"]
+            self.assertEqual((error["param"], error["code"]), (param, status), error)
+
+    # ---- Probes ----
+
+    def test_probes(self):
+        self.assertEqual(self.server.json("GET", "/health")[1]["status"], "ok")
+        for method in ("GET", "POST", "HEAD"):
+            self.assertEqual(call(self.server, method, "/ping")[0], 200, method)
+        self.assertRegex(self.server.json("GET", "/version")[1]["version"], r"^\d+\.\d+\.\d+")
+        for path in ("/health", "/v1/models", "/version", "/v1/models/demo"):
+            status, headers, body = call(self.server, "HEAD", path)
+            self.assertEqual((status, body), (200, b""))
+            self.assertEqual(int(headers["content-length"]), len(call(self.server, "GET", path)[2]))
+        # What load generators wait for: one token of the base model.
+        self.assertEqual(self.post(TEXT, {"model": "demo", "prompt": "x", "max_tokens": 1})["model"], "demo")
+
+    def test_model_cards(self):
+        card = self.server.json("GET", "/v1/models/reverse")[1]
+        self.assertEqual(set(card), {"id", "object", "created", "owned_by", "root", "parent", "max_model_len",
+                                     "permission"})
+        self.assertEqual((card["parent"], card["root"]), ("demo", str(DEMO / "adapters/reverse")))
+        self.assertEqual(card["permission"][0]["object"], "model_permission")
+        base = self.server.json("GET", "/v1/models/demo")[1]
+        self.assertEqual((base["parent"], base["root"]), (None, str(DEMO / "model")))
+        self.assertEqual(self.server.json("GET", "/v1/models/nobody")[1]["error"]["code"], 404)
+
+    # ---- Streams ----
+
+    def test_usage_in_streams(self):
+        def usages(options):
+            body = chat_body(prompt="hello", stream_options=options) if options else chat_body(prompt="hello")
+            return [event.get("usage", "absent") for event in self.server.stream(CHAT, body)]
+        self.assertEqual(set(usages(None)), {"absent"})
+        last = usages({"include_usage": True})
+        self.assertEqual(set(map(str, last[:-1])), {"None"})
+        each = usages({"include_usage": True, "continuous_usage_stats": True})
+        counts = [usage["completion_tokens"] for usage in each]
+        self.assertEqual(counts, sorted(counts))
+        self.assertEqual(each[-1], last[-1])
+        self.assertEqual(each[-1]["prompt_tokens_details"], {"cached_tokens": 0})
+        self.assertEqual(each[-1]["total_tokens"], each[-1]["prompt_tokens"] + each[-1]["completion_tokens"])
+
+    def test_a_silent_stream_is_kept_alive(self):
+        server = Server("--sse-keepalive", "0.001", "--threads", "1", "--max-num-batched-tokens", "20")
+        body = {"model": "demo", "prompt": "x" * 900, "max_tokens": 2, "stream": True, "ignore_eos": True}
+        status, answer = server.request("POST", TEXT, body)
+        quick, _ = server.request("POST", TEXT, {**body, "model": "nobody"})
+        server.stop()
+        parts = [part for part in answer.decode().split("\n\n") if part]
+        comments = [part for part in parts if part.startswith(":")]
+        self.assertEqual((status, quick), (200, 404))
+        self.assertEqual(parts[:len(comments)], [": keep-alive"] * len(comments))   # 45 steps without a token
+        self.assertGreater(len(comments), 0)
+        self.assertTrue(all(part.startswith("data: ") for part in parts[len(comments):]
+                            if not part.startswith(":")))
+        self.assertEqual(parts[-1], "data: [DONE]")
+        for event in self.server.stream(TEXT, {**body, "model": "demo"}):   # off by default
+            self.assertEqual(event["object"], "text_completion")
+
+    # ---- Cross-origin requests ----
+
+    def test_cors_is_off_by_default(self):
+        origin = {"Origin": "https://chat.example.com", "Access-Control-Request-Method": "POST"}
+        for method, path in (("OPTIONS", CHAT), ("GET", "/v1/models")):
+            headers = call(self.server, method, path, None, origin)[1]
+            self.assertFalse([name for name in headers if name.startswith("access-control")], headers)
+
+    def test_cors(self):
+        server = Server("--allowed-origins", "https://chat.example.com,http://localhost:3000")
+        for origin in ("https://chat.example.com", "http://localhost:3000"):
+            status, headers, _ = call(server, "OPTIONS", CHAT, None, {
+                "Origin": origin, "Access-Control-Request-Method": "POST",
+                "Access-Control-Request-Headers": "authorization, content-type"})
+            self.assertEqual(status, 204)
+            self.assertEqual(headers["access-control-allow-origin"], origin)
+            self.assertIn("POST", headers["access-control-allow-methods"])
+            self.assertEqual(headers["access-control-allow-headers"], "authorization, content-type")
+            for body, expected in ((chat_body(), 200), (chat_body(stream=True), 200), (chat_body(model="nobody"), 404)):
+                status, headers, _ = call(server, "POST", CHAT, json.dumps(body), {"Origin": origin})
+                self.assertEqual((status, headers["access-control-allow-origin"]), (expected, origin))
+        for origin in ("https://evil.example", "https://chat.example.com.evil.example", "null"):
+            for method, path in (("OPTIONS", CHAT), ("GET", "/v1/models")):
+                headers = call(server, method, path, None, {"Origin": origin})[1]
+                self.assertNotIn("access-control-allow-origin", headers)
+                self.assertEqual(headers["vary"], "Origin")
+        server.stop()
+
+    # ---- Fields ----
+
+    def test_fields_that_are_accepted(self):
+        plain = self.post(CHAT, chat_body())["choices"][0]["message"]
+        for more in (
+                {"user": "u", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "safety_identifier": "s"},
+                {"parallel_tool_calls": False, "reasoning_effort": "low", "verbosity": "low", "modalities": ["text"]},
+                {"tools": [], "tool_choice": "auto", "functions": [], "function_call": "none", "response_format": None},
+                {"best_of": 1, "logit_bias": {}, "stop": [], "top_logprobs": None, "stream_options": None},
+                {"priority": 0, "request_id": "r", "no_such_field": [{"deep": [1]}], "top_k": -1, "min_p": 0},
+                {"temperature": 0, "top_p": None, "n": None, "seed": None, "max_tokens": None, "stream": None,
+                 "max_completion_tokens": None, "presence_penalty": None, "frequency_penalty": None, "logprobs": None,
+                 "stop_token_ids": None, "ignore_eos": None, "min_tokens": None, "repetition_penalty": None}):
+            self.assertEqual(self.post(CHAT, chat_body(**more))["choices"][0]["message"], plain, more)
+
+    def test_fields_that_are_refused_by_name(self):
+        for path, field, value in [
+                (CHAT, "response_format", {"type": "json_object"}), (CHAT, "tool_choice", "required"),
+                (CHAT, "functions", [{"name": "f"}]), (CHAT, "function_call", {"name": "f"}), (CHAT, "audio", {"x": 1}),
+                (CHAT, "guided_json", {"type": "object"}), (CHAT, "guided_regex", "a"), (CHAT, "bad_words", ["x"]),
+                (CHAT, "structured_outputs", {"json": {}}), (CHAT, "allowed_token_ids", [1]), (CHAT, "echo", True),
+                (CHAT, "prompt_logprobs", 1), (CHAT, "use_beam_search", True), (CHAT, "truncate_prompt_tokens", 5),
+                (CHAT, "chat_template", "{{x}}"), (CHAT, "best_of", 3), (CHAT, "web_search_options", {"a": 1}),
+                (TEXT, "suffix", "x"), (TEXT, "best_of", 2), (TEXT, "prompt_embeds", "AA")]:
+            body = chat_body() if path == CHAT else {"model": "demo", "prompt": "x"}
+            error = self.post(path, {**body, field: value}, 400)["error"]
+            self.assertEqual((error["param"], error["type"]), (field, "BadRequestError"), error)
+            self.assertIn("support", error["message"])
+        error = self.post(TEXT, {"model": "demo", "prompt": "x", "echo": True, "logprobs": 1}, 400)["error"]
+        self.assertEqual(error["param"], "echo")
+
+    def test_echo(self):
+        body = {"model": "demo", "prompt": ["ab", "cd"], "echo": True, "max_tokens": 3, "temperature": 0}
+        echoed = [choice["text"] for choice in self.post(TEXT, body)["choices"]]
+        plain = [choice["text"] for choice in self.post(TEXT, {**body, "echo": False})["choices"]]
+        self.assertEqual(echoed, ["ab" + plain[0], "cd" + plain[1]])
+
+    # ---- Errors ----
+
+    def test_every_error_has_the_same_shape(self):
+        good = json.dumps(chat_body())
+        cases = [("GET", "/nowhere", None, (), 404), ("POST", "/", "{}", (), 404), ("GET", CHAT, None, (), 405),
+                 ("DELETE", "/v1/models", None, (), 405), ("POST", "/v1/embeddings", "{}", (), 404),
+                 ("POST", CHAT, b"x" * (2 << 20), (), 413), ("POST", CHAT, good, {"X-Big": "x" * 60_000}, 431),
+                 ("POST", CHAT, "", (), 400), ("POST", CHAT, "[]", (), 400), ("POST", TEXT, "{}", (), 400)]
+        for method, path, body, headers, status in cases:
+            code, answer_headers, answer = call(self.server, method, path, body, headers)
+            self.assertEqual(code, status, (method, path, answer))
+            self.assertEqual(answer_headers["content-type"], "application/json")
+            error = json.loads(answer)["error"]
+            self.assertEqual(set(error), {"message", "type", "param", "code"})
+            self.assertEqual(error["code"], status)
+            self.assertEqual(error["type"], "NotFoundError" if status == 404 else "BadRequestError")
+            if status == 405:
+                self.assertIn("OPTIONS", answer_headers["allow"])
+
+
+if __name__ == "__main__":
+    serving.run_tests()

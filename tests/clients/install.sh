@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Installs the official OpenAI clients, in the pinned versions, for tests/openai_clients_test.py: a Python virtual
+# environment and node_modules in build/clients. Does nothing if they are there already.
+# Usage: tests/clients/install.sh
+set -euo pipefail
+cd "$(dirname "$0")"
+readonly target=../../build/clients
+
+wanted() { cat requirements.txt package.json package-lock.json | sha256sum; python3 --version; node --version; }
+
+stamp=$(wanted)
+if [ "$(cat "$target/installed" 2>/dev/null)" = "$stamp" ]; then exit 0; fi
+printf 'clients: installing the OpenAI clients into build/clients\n' >&2
+rm -rf "$target"
+mkdir -p "$target"
+python3 -m venv "$target/venv"
+"$target/venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+cp package.json package-lock.json "$target/"
+npm --prefix "$target" ci --no-audit --no-fund --loglevel=error
+printf '%s\n' "$stamp" >"$target/installed"

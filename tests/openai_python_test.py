@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""The official OpenAI Python client, unmodified, against the program. tests/clients/install.sh installs the client; this
+file runs itself again with the Python that has it.
+
+Usage: openai_python_test.py PATH_OF_LORAMUX
+"""
+import asyncio
+import os
+import pathlib
+import sys
+import unittest
+
+import serving
+from serving import ROOT, Server, questions
+
+CLIENTS = ROOT / "build/clients"
+
+
+def client_for(server, kind, **options):
+    return kind(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="unused", max_retries=0, timeout=300, **options)
+
+
+def ask(prompt):
+    return [{"role": "user", "content": prompt}]
+
+
+class OpenAiPython(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--device-memory", "64MiB", "--host-memory", "32MiB", "--sse-keepalive", "0.001")
+        cls.client = client_for(cls.server, openai.OpenAI)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.client.close()
+        cls.server.stop()
+
+    def answer(self, model, prompt, **more):
+        return self.client.chat.completions.create(model=model, messages=ask(prompt), temperature=0, max_tokens=100,
+                                                   **more)
+
+    def test_models(self):
+        models = {model.id: model for model in self.client.models.list()}
+        self.assertEqual(set(models), {model for model, _, _ in questions(1)})
+        self.assertEqual(self.client.models.retrieve("reverse").id, "reverse")
+        self.assertEqual(models["reverse"].object, "model")
+
+    def test_chat_answers_with_each_adapter(self):
+        for model, prompt, expected in questions(1):
+            answer = self.answer(model, prompt)
+            self.assertEqual(answer.choices[0].message.content, expected, (model, prompt))
+            self.assertEqual((answer.model, answer.object), (model, "chat.completion"))
+            self.assertEqual(answer.choices[0].message.role, "assistant")
+            self.assertEqual(answer.choices[0].finish_reason, "stop")
+            self.assertIsNone(answer.choices[0].message.refusal)
+            self.assertEqual(answer.usage.total_tokens, answer.usage.prompt_tokens + answer.usage.completion_tokens)
+            self.assertEqual(answer.usage.prompt_tokens_details.cached_tokens, 0)
+
+    def test_content_parts_and_fields_that_are_accepted(self):
+        answer = self.client.chat.completions.create(
+            model="reverse", messages=[{"role": "user", "content": [{"type": "text", "text": "hello"}]}], temperature=0,
+            max_completion_tokens=50, user="u", metadata={"k": "v"}, store=False, service_tier="auto",
+            parallel_tool_calls=True, response_format={"type": "text"}, tool_choice="none", stop=None, logit_bias=None,
+            extra_body={"top_k": 1, "min_p": 0.0, "no_such_field": {"x": [1]}})
+        self.assertEqual(answer.choices[0].message.content, "olleh")
+
+    def test_stream_with_usage(self):
+        for model, prompt, expected in questions(1):
+            stream = self.answer(model, prompt, stream=True, stream_options={"include_usage": True})
+            chunks = list(stream)
+            self.assertEqual(chunks[0].choices[0].delta.role, "assistant")
+            text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+            self.assertEqual(text, expected, (model, prompt))
+            self.assertEqual(chunks[-1].choices, [])
+            self.assertGreater(chunks[-1].usage.completion_tokens, 0)
+            self.assertTrue(all(chunk.usage is None for chunk in chunks[:-1]))
+            self.assertEqual({chunk.model for chunk in chunks}, {model})
+            self.assertEqual(chunks[-2].choices[0].finish_reason, "stop")
+
+    def test_stream_helper(self):
+        with self.client.chat.completions.stream(model="upper", messages=ask("hello"), temperature=0) as stream:
+            events = list(stream)
+            final = stream.get_final_completion()
+        self.assertEqual(final.choices[0].message.content, "HELLO")
+        self.assertEqual("".join(event.delta for event in events if event.type == "content.delta"), "HELLO")
+
+    def test_completions(self):
+        prompt = "<|bos|><|user|>%s<|end|><|assistant|>"
+        answer = self.client.completions.create(model="reverse", prompt=[prompt % "duxe", prompt % "hello"], n=2,
+                                                temperature=0, max_tokens=20, logprobs=2,
+                                                extra_body={"add_special_tokens": False})
+        self.assertEqual([c.text for c in answer.choices], ["exud", "exud", "olleh", "olleh"])
+        self.assertEqual([c.index for c in answer.choices], [0, 1, 2, 3])
+        first = answer.choices[0]
+        self.assertEqual(first.finish_reason, "stop")
+        self.assertEqual("".join(first.logprobs.tokens)[:4], "exud")
+        self.assertEqual(len(first.logprobs.token_logprobs), len(first.logprobs.text_offset))
+        texts = ["", ""]
+        for chunk in self.client.completions.create(model="reverse", prompt=[prompt % "duxe", prompt % "hello"],
+                                                    temperature=0, max_tokens=20, stream=True):
+            for choice in chunk.choices:
+                texts[choice.index] += choice.text
+        self.assertEqual(texts, ["exud", "olleh"])
+
+    def test_choices_and_seed(self):
+        def sample(seed):
+            answer = self.client.chat.completions.create(model="demo", messages=ask("hello"), temperature=2, n=3,
+                                                         seed=seed, max_tokens=12, extra_body={"ignore_eos": True})
+            return [choice.message.content for choice in answer.choices]
+        self.assertEqual(sample(5), sample(5))
+        self.assertGreater(len(set(sample(5) + sample(6))), 1)
+
+    def test_logprobs_and_stop(self):
+        choice = self.answer("upper", "hello", logprobs=True, top_logprobs=3, stop=["L"]).choices[0]
+        self.assertEqual(choice.message.content, "HE")
+        self.assertEqual(choice.finish_reason, "stop")
+        for token in choice.logprobs.content:
+            self.assertEqual(bytes(token.bytes).decode(), token.token)
+            self.assertEqual(len(token.top_logprobs), 3)
+            self.assertEqual(token.top_logprobs[0].logprob, token.logprob)   # temperature 0 takes the likeliest
+
+    def test_length(self):
+        choice = self.answer("upper", "hello", max_completion_tokens=2).choices[0]
+        self.assertEqual((choice.message.content, choice.finish_reason), ("HE", "length"))
+
+    def test_errors_have_their_classes(self):
+        with self.assertRaises(openai.NotFoundError) as unknown:
+            self.answer("nobody", "x")
+        self.assertEqual(unknown.exception.param, "model")
+        self.assertEqual(unknown.exception.body["message"], "The model `nobody` does not exist.")
+        self.assertEqual((unknown.exception.status_code, unknown.exception.type), (404, "NotFoundError"))
+        self.assertEqual(str(unknown.exception.code), "404")
+        with self.assertRaises(openai.NotFoundError):
+            self.client.models.retrieve("nobody")
+        with self.assertRaises(openai.BadRequestError) as hot:
+            self.answer("demo", "x", top_p=7)
+        self.assertEqual((hot.exception.param, hot.exception.status_code), ("top_p", 400))
+        for more in ({"response_format": {"type": "json_object"}}, {"tool_choice": "required"},
+                     {"extra_body": {"guided_json": {"type": "object"}}}):
+            with self.assertRaises(openai.BadRequestError) as refused:
+                self.answer("demo", "x", **more)
+            self.assertIn("support", refused.exception.body["message"])
+        with self.assertRaises(openai.NotFoundError):
+            self.client.embeddings.create(model="demo", input="x")
+        with self.assertRaises(openai.NotFoundError):
+            self.answer("nobody", "x", stream=True)
+
+    def test_raw_response(self):
+        raw = self.client.chat.completions.with_raw_response.create(model="swap", messages=ask("hello"), max_tokens=5)
+        self.assertEqual(raw.status_code, 200)
+        self.assertEqual(raw.headers["content-type"], "application/json")
+        self.assertEqual(raw.parse().model, "swap")
+        with self.client.chat.completions.with_streaming_response.create(
+                model="swap", messages=ask("hello"), max_tokens=5, stream=True) as streamed:
+            self.assertTrue(streamed.headers["content-type"].startswith("text/event-stream"))
+            self.assertTrue(any(line == "data: [DONE]" for line in streamed.iter_lines()))
+
+    def test_leaving_a_stream_frees_the_request(self):
+        stream = self.client.chat.completions.create(model="count", messages=ask("hello"), stream=True, max_tokens=900,
+                                                     extra_body={"ignore_eos": True})
+        next(iter(stream))
+        stream.close()
+        self.server.wait_idle()
+
+    def test_a_timeout_frees_the_request(self):
+        hurried = self.client.with_options(timeout=0.3)
+        with self.assertRaises(openai.APITimeoutError):
+            hurried.chat.completions.create(model="count", messages=ask("hello"), max_tokens=100, n=64, temperature=1,
+                                            extra_body={"ignore_eos": True})
+        self.server.wait_idle(seconds=120)
+
+    def test_many_adapters_at_once(self):
+        async def one(client, model, prompt, stream):
+            answer = await client.chat.completions.create(model=model, messages=ask(prompt), temperature=0,
+                                                          max_tokens=100, stream=stream)
+            if not stream:
+                return answer.choices[0].message.content
+            return "".join([chunk.choices[0].delta.content or "" async for chunk in answer])
+
+        async def everything():
+            client = client_for(self.server, openai.AsyncOpenAI)
+            answers = await asyncio.gather(*(one(client, model, prompt, i % 2 == 0)
+                                             for i, (model, prompt, _) in enumerate(questions(4))))
+            await client.close()
+            return answers
+        expected = [self.expected(*question) for question in questions(4)]
+        self.assertEqual(asyncio.run(everything()), expected)
+
+    def expected(self, model, prompt, answer):
+        """The answer that the server gives alone (the demo's adapters are right nearly always, not always)."""
+        return self.server.chat(model, prompt)[1]["choices"][0]["message"]["content"]
+
+
+if __name__ == "__main__":
+    python = CLIENTS / "venv/bin/python"
+    if not python.exists():
+        sys.exit(f"{python} is missing: run tests/clients/install.sh")
+    if pathlib.Path(sys.prefix).resolve() != (CLIENTS / "venv").resolve():
+        os.execv(python, [str(python), *sys.argv])
+    import openai
+    serving.run_tests()
