@@ -1,8 +1,12 @@
-// What the server costs beside the model: 16 streams over HTTP (server-sent events) against the same 16 straight through
-// the engine, on a synthetic bf16 model of the 160M shape, in turns. The client runs in this process on the same
-// processors, so its cost is part of the figure: the server's own is below it.
+// What the server costs beside the model: 16 streams over HTTP (server-sent events) and the same 16 straight through the
+// engine, on a synthetic bf16 model of the 160M shape, in turns. Two figures: processor time of the server's threads
+// for a token, as a share of what a token costs in the engine (this one does not depend on what else the machine does,
+// and is held against the target); and tokens a second, where the client on the same processors is part of the cost.
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,6 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "engine/runtime.h"
 #include "server/server.h"
 
@@ -154,6 +159,23 @@ double ThreadCpuSeconds() {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
 }
 
+std::set<std::string> Threads() {
+  std::set<std::string> threads;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) threads.insert(entry.path().filename());
+  return threads;
+}
+
+// Processor time of these threads (the first number of schedstat: nanoseconds).
+double CpuSeconds(const std::set<std::string>& threads) {
+  double seconds = 0;
+  for (const std::string& thread : threads) {
+    double nanoseconds = 0;
+    std::ifstream("/proc/self/task/" + thread + "/schedstat") >> nanoseconds;
+    seconds += nanoseconds / 1e9;
+  }
+  return seconds;
+}
+
 struct OverHttp {
   double rate = 0, client_us_per_token = 0;
 };
@@ -202,33 +224,41 @@ int Run(const Flags& flags) {
   const Tokenizer tokenizer = std::move(Tokenizer::Parse(TokenizerJson(), "bench")).value();
   EngineService service(&runtime->engine());
   runtime->Start();
+  const std::set<std::string> engine_threads = Threads();   // and this one, which sleeps or is the client
   ServerOptions server_options;
   server_options.http.port = 0;
   server_options.max_model_len = runtime->max_model_len();
   auto server = std::move(Server::Start(server_options, {.clock = &runtime->clock(), .generation = &service,
                                                          .registry = &runtime->registry(), .tokenizer = &tokenizer})).value();
+  std::set<std::string> server_threads = Threads();
+  for (const std::string& thread : engine_threads) server_threads.erase(thread);
+  spdlog::set_level(spdlog::level::warn);
   RunInProcess(*runtime, flags);   // warm up
   RunOverHttp(*server, runtime->clock(), flags);
-  std::vector<double> inside, outside, ratios, client;
+  std::vector<double> inside, outside, client, model_us, server_us;
+  const double tokens = static_cast<double>(flags.streams) * flags.output;
   for (int i = 0; i < flags.repetitions; ++i) {
+    const double engine_before = CpuSeconds(engine_threads);
     inside.push_back(RunInProcess(*runtime, flags));
+    model_us.push_back((CpuSeconds(engine_threads) - engine_before) * 1e6 / tokens);
+    const double server_before = CpuSeconds(server_threads);
     const OverHttp http = RunOverHttp(*server, runtime->clock(), flags);
     outside.push_back(http.rate);
-    ratios.push_back(http.rate / inside.back());
+    server_us.push_back((CpuSeconds(server_threads) - server_before) * 1e6 / tokens);
     client.push_back(http.client_us_per_token);
   }
   server->Shutdown();
   runtime->Stop();
   const double best_inside = *std::max_element(inside.begin(), inside.end());
   const double best_outside = *std::max_element(outside.begin(), outside.end());
-  const double overhead = 100 * (1 - best_outside / best_inside);
+  const double overhead = 100 * Median(server_us) / Median(model_us);
   std::printf("160M shape, bf16, %d threads, %d streams, %d tokens each, %d turns; decode\n", flags.threads, flags.streams,
               flags.output, flags.repetitions);
+  std::printf("  processor time a token: engine %.0f us, server %.1f us, client %.1f us\n", Median(model_us), Median(server_us),
+              Median(client));
   std::printf("  through the engine  best %8.1f tok/s, median %8.1f\n", best_inside, Median(inside));
   std::printf("  over HTTP           best %8.1f tok/s, median %8.1f\n", best_outside, Median(outside));
-  std::printf("  the client itself   %.1f us of processor time a token\n", Median(client));
-  std::printf("  overhead, best against best %.2f %% (median of the turns %.2f %%)  target 3 %%  %s\n", overhead,
-              100 * (1 - Median(ratios)), overhead <= 3 ? "met" : "MISSED");
+  std::printf("  server's share of the engine's processor time %.2f %%  target 3 %%  %s\n", overhead, overhead <= 3 ? "met" : "MISSED");
   return 0;
 }
 
