@@ -19,8 +19,10 @@ class OpenAiJavaScript(unittest.TestCase):
     def test_client(self):
         server = Server("--device-memory", "64MiB", "--host-memory", "32MiB", "--sse-keepalive", "0.001")
         asked = [{"model": model, "prompt": prompt, "answer": answer} for model, prompt, answer in questions(1)]
-        run = subprocess.run(["node", str(ROOT / "tests/openai_js_test.mjs"), str(server.port), json.dumps(asked)],
-                             cwd=CLIENTS, timeout=600, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        command = ["node", "--test-reporter=tap", str(ROOT / "tests/openai_js_test.mjs"), str(server.port),
+                   json.dumps(asked)]
+        run = subprocess.run(command, cwd=CLIENTS, timeout=600, text=True, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT)
         server.wait_idle()
         server.stop()
         print(run.stdout)

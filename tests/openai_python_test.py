@@ -165,7 +165,7 @@ class OpenAiPython(unittest.TestCase):
     def test_a_timeout_frees_the_request(self):
         hurried = self.client.with_options(timeout=0.3)
         with self.assertRaises(openai.APITimeoutError):
-            hurried.chat.completions.create(model="count", messages=ask("hello"), max_tokens=100, n=64, temperature=1,
+            hurried.chat.completions.create(model="count", messages=ask("hello"), max_tokens=900, n=128, temperature=1,
                                             extra_body={"ignore_eos": True})
         self.server.wait_idle(seconds=120)
 
