@@ -14,6 +14,7 @@ struct ServeFlags {
   HttpServerOptions http;
   std::string max_body_size = "16MiB";
   double drain_timeout_seconds = 30;
+  bool ignore_fairness_header = false;
   std::uint64_t seed = 0;   // of requests that bring none; 0: from the clock
 };
 

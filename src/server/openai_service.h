@@ -16,6 +16,7 @@ namespace loramux {
 struct OpenAiServiceOptions {
   int tokenizer_threads = 1;                                   // that parse, render and tokenize
   std::size_t max_buffered_bytes = std::size_t{8} << 20;       // of tokens that a slow client has not taken, a request
+  bool fairness_header = true;                                 // kFairnessHeader names the tenant
 };
 
 // Thread-safe: one instance serves all connections.

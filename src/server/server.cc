@@ -11,7 +11,7 @@ struct Server::Impl {
       : seeds(options.seed),
         service({parts.clock, parts.generation, parts.registry, parts.tokenizer, parts.chat_template, &seeds},
                 {options.model_path, parts.clock->UnixSeconds(), options.max_model_len},
-                {options.tokenizer_threads, options.max_buffered_bytes}),
+                {options.tokenizer_threads, options.max_buffered_bytes, options.fairness_header}),
         http(options.http, routes, *parts.clock) {
     service.AddRoutes(routes);
   }

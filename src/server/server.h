@@ -21,6 +21,7 @@ struct ServerOptions {
   std::size_t max_buffered_bytes = std::size_t{8} << 20;   // of tokens that a slow client has not taken, a request
   std::string model_path;                                  // as the operator gave it, for /v1/models
   std::int64_t max_model_len = 0;                          // for /v1/models
+  bool fairness_header = true;                             // x-gateway-inference-fairness-id names the tenant
   std::uint64_t seed = 0;                                  // of ids and of requests that bring no seed
 };
 
