@@ -149,7 +149,7 @@ void TenantCounters::Remove(Request* request) {
 
 void TenantCounters::BeginToWait(TenantId id, TimeNs now) {
   Tenant& tenant = tenants_[id];
-  if (options_.policy != FairnessPolicy::kNone) tenant.service = std::max(tenant.service, Floor());
+  if (options_.policy != FairnessPolicy::kNone) tenant.service = std::max(tenant.service, Floor() - options_.burst);
   running_.Raise(id, tenant.service);
   waiting_.Push(id, tenant.service);
   tenant.since = now;
@@ -281,7 +281,7 @@ void TenantCounters::LeaveIfIdle(TenantId id) {
 void TenantCounters::ForgetTheLevel() {
   for (int looks = 0; looks < 4 && idle_.first != kNobody; ++looks) {
     const TenantId id = idle_.first;
-    if (tenants_[id].service <= LeastActive() || idle_.size > options_.max_idle_tenants) {
+    if (tenants_[id].service <= LeastActive() - options_.burst || idle_.size > options_.max_idle_tenants) {
       Forget(id);
     } else {
       Detach(id);

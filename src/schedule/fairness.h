@@ -2,8 +2,8 @@
 //
 // Each tenant has a counter of the service that it got: tokens computed for it, an output token weighing more than one
 // of the prompt, divided by the tenant's weight. Who has got the least is served next; within a tenant, first come first
-// served. A tenant that begins to wait is lifted to the least counter among those that wait (or else run): idle time
-// earns no credit. What is computed a second time, after a preemption, is not charged again.
+// served. A tenant that begins to wait is lifted to the least counter among those that wait (or else run), less a small
+// `burst`: idle time earns no more credit than that. What is computed a second time, after a preemption, is not charged again.
 //
 // Bounded memory: a tenant without requests is forgotten as soon as its counter is no higher than that of any tenant with
 // requests (nothing is lost by that: it would be lifted), all are when nobody has requests, and at most
@@ -38,6 +38,7 @@ struct FairnessOptions {
   FairnessPolicy policy = FairnessPolicy::kVtc;
   std::vector<std::pair<std::string, double>> weights;   // of tenants by name; 1 for all others
   double prompt_token_cost = 1, output_token_cost = 2;   // the paper's
+  double burst = 0;                                      // how far below the others a tenant may begin to wait
   TimeNs max_wait = 30 * kNsPerSecond;                   // a tenant that waited longer for its turn is served first
   std::size_t max_idle_tenants = 4096;
 };

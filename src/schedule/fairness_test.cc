@@ -266,7 +266,8 @@ void FuzzOnce(std::uint64_t seed) {
   for (int step = 0; step < 600; ++step) {
     const std::uint64_t choice = prng.NextBelow(10);
     if (choice < 3) {
-      Request* request = w.Add(std::string("t") + static_cast<char>('0' + prng.NextBelow(6)), 1 + static_cast<std::int64_t>(prng.NextBelow(9)));
+      const std::string name = {'t', static_cast<char>('0' + prng.NextBelow(6))};
+      Request* request = w.Add(name, 1 + static_cast<std::int64_t>(prng.NextBelow(9)));
       model.Wait(request);
       waiting.push_back(request);
     } else if (choice < 5 && !waiting.empty()) {

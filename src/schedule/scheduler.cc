@@ -13,13 +13,20 @@ constexpr std::uint8_t kWanted = 2;        // a request ahead in the queue needs
 constexpr std::uint8_t kHostEvicted = 4;   // off the host tier in this plan
 constexpr std::uint8_t kLoadPlanned = 8;   // its load begins with this plan
 
+// Two steps' worth: a few requests that come together need not wait for one another's share.
+FairnessOptions WithBurst(const SchedulerOptions& options) {
+  FairnessOptions fairness = options.fairness;
+  if (fairness.burst == 0) fairness.burst = static_cast<double>(2 * options.max_batch_tokens);
+  return fairness;
+}
+
 bool OlderThan(const Request* a, const Request* b) { return a->id < b->id; }
 
 }  // namespace
 
 Scheduler::Scheduler(SchedulerOptions options, PagePool* device, ResidencyManager* residency,
                      const EvictionPolicy* policy)
-    : options_(options), device_(device), residency_(residency), policy_(policy), tenants_(options.fairness) {
+    : options_(options), device_(device), residency_(residency), policy_(policy), tenants_(WithBurst(options)) {
   CHECK_GT(options_.page_tokens, 0);
   CHECK_GT(options_.max_batch_tokens, 0);
   running_.reserve(static_cast<std::size_t>(2 * Seats()));   // more may run than compute in a step
