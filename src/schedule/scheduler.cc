@@ -177,7 +177,7 @@ void Scheduler::PlanSeats(bool for_waiters) {
   const bool enough = static_cast<std::int64_t>(order_.turns.size()) <= scratch_.free_seats;
   if (!for_waiters || enough || tenants_.active_tenants() <= 1) return;
   std::int64_t seats = scratch_.free_seats;
-  std::int64_t more = 2 * Seats() - static_cast<std::int64_t>(runners.size());   // those who pause keep their memory
+  std::int64_t more = Seats() + Seats() / 8 + 4 - static_cast<std::int64_t>(runners.size());   // who pauses keeps memory
   std::int64_t pages = scratch_.free_device - GrowthReserve() - DecodePages();
   for (const Turn& turn : order_.turns) {
     if (IsLoading(*turn.request)) continue;
