@@ -1,5 +1,6 @@
 // What planning a step costs: 256 running and 1,000 queued requests over 200 adapters, in the steady state (every
-// running request decodes, finished ones are replaced). Counts heap allocations inside Plan and Commit too.
+// running request decodes, finished ones are replaced): with one tenant, with a tenant each adapter, and with 1,000
+// tenants. Counts heap allocations inside Plan and Commit too, and times what fairness adds after a step (Advance).
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -40,11 +41,16 @@ struct World {
                       &residency, policy.get()};
   std::deque<Request> requests;
   Prng prng{1};
+  const int tenants;   // 0: a tenant each adapter
+
+  explicit World(int number_of_tenants) : tenants(number_of_tenants) {}
 
   void AddRequest() {
     Request& request = requests.emplace_back();
     request.id = RequestId{requests.size()};
     request.adapter = AdapterGeneration{static_cast<std::uint32_t>(prng.NextBelow(kAdapters + 1))};
+    request.arrival = clock.Now();
+    request.tenant_name = std::to_string(tenants == 0 ? request.adapter.value : prng.NextBelow(static_cast<std::uint64_t>(tenants)));
     request.prompt_tokens = 100 + static_cast<std::int32_t>(prng.NextBelow(400));
     request.max_total_tokens = request.prompt_tokens + 100 + static_cast<std::int32_t>(prng.NextBelow(400));
     request.tokens.reserve(static_cast<std::size_t>(request.max_total_tokens));
@@ -55,8 +61,8 @@ struct World {
   }
 };
 
-void Run() {
-  World w;
+void Run(const char* name, int tenants) {
+  World w(tenants);
   for (std::uint32_t g = 1; g <= kAdapters; ++g) {
     auto version = std::make_shared<AdapterVersion>();
     version->generation = AdapterGeneration{g};
@@ -64,7 +70,7 @@ void Run() {
     w.residency.Add(std::move(version));
   }
   for (int i = 0; i < kRunning + kQueued; ++i) w.AddRequest();
-  std::vector<double> microseconds;
+  std::vector<double> microseconds, advancing;
   std::vector<ResidencyManager::LoadFailure> failures;
   std::vector<Request*> finished;
   long counted = 0;
@@ -84,8 +90,11 @@ void Run() {
       counted += allocations;
     }
     finished.clear();
+    const auto advance_begin = std::chrono::steady_clock::now();
+    for (const PlannedChunk& chunk : plan.chunks) w.scheduler.Advance(chunk.request, chunk.num_tokens);
+    const auto advance_end = std::chrono::steady_clock::now();
+    if (measured) advancing.push_back(std::chrono::duration<double, std::micro>(advance_end - advance_begin).count());
     for (const PlannedChunk& chunk : plan.chunks) {
-      w.scheduler.Advance(chunk.request, chunk.num_tokens);
       if (!chunk.samples) continue;
       chunk.request->tokens.push_back(1);
       if (static_cast<std::int32_t>(chunk.request->tokens.size()) == chunk.request->max_total_tokens) {
@@ -98,11 +107,13 @@ void Run() {
     }
   }
   std::sort(microseconds.begin(), microseconds.end());
+  std::sort(advancing.begin(), advancing.end());
   const auto at = [&](double q) { return microseconds[static_cast<std::size_t>(q * static_cast<double>(microseconds.size() - 1))]; };
-  std::printf("planning a step at %zu running, %zu queued, %d adapters, %zu steps:\n", w.scheduler.running().size(),
-              w.scheduler.waiting().size(), kAdapters, microseconds.size());
+  std::printf("planning a step at %zu running, %zu queued, %d adapters, %s, %zu steps:\n", w.scheduler.running().size(),
+              w.scheduler.waiting().size(), kAdapters, name, microseconds.size());
   std::printf("  p50 %.1f us (target 20), p90 %.1f us, p99 %.1f us (target 50), max %.1f us\n", at(0.5), at(0.9), at(0.99),
               microseconds.back());
+  std::printf("  after the step (Advance of all requests): p50 %.1f us\n", advancing[advancing.size() / 2]);
   std::printf("  heap allocations in Plan and Commit: %ld in %zu steps\n", counted, microseconds.size());
 }
 
@@ -110,6 +121,8 @@ void Run() {
 }  // namespace loramux
 
 int main() {
-  loramux::Run();
+  loramux::Run("1 tenant", 1);
+  loramux::Run("a tenant each adapter", 0);
+  loramux::Run("1000 tenants", 1000);
   return 0;
 }

@@ -40,6 +40,17 @@ Result<LoraVariant> VariantFlag(const std::string& text) {
   return InvalidArgument("--lora-variant: expected mbgmv or bgmv, found '" + text + "'", "--lora-variant");
 }
 
+Result<FairnessOptions> FairnessFlags(const RuntimeFlags& flags) {
+  FairnessOptions options;
+  ASSIGN_OR_RETURN(options.policy, ParseFairnessPolicy(flags.fairness));
+  for (const std::string& text : flags.tenant_weights) {
+    ASSIGN_OR_RETURN(auto weight, ParseTenantWeight(text));
+    options.weights.push_back(std::move(weight));
+  }
+  options.max_wait = static_cast<TimeNs>(flags.fairness_max_wait_seconds * static_cast<double>(kNsPerSecond));
+  return options;
+}
+
 Status CheckRange(std::int64_t value, std::int64_t low, std::int64_t high, const std::string& flag) {
   if (value >= low && value <= high) return Ok{};
   return InvalidArgument(flag + ": expected " + std::to_string(low) + " to " + std::to_string(high) + ", found " +
@@ -91,6 +102,7 @@ Result<RuntimeOptions> MakeOptions(const RuntimeFlags& flags) {
   options.scheduler.max_batch_tokens = flags.max_num_batched_tokens;
   options.scheduler.prefill_chunk = flags.prefill_chunk;
   options.scheduler.max_distinct_adapters = flags.max_loras;
+  ASSIGN_OR_RETURN(options.scheduler.fairness, FairnessFlags(flags));
   options.base_names = flags.served_model_names;
   if (options.base_names.empty()) {
     // The directory's own name, and the path as it was written: readiness probes use either.

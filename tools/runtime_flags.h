@@ -22,6 +22,9 @@ struct RuntimeFlags {
   std::string host_memory = "auto";
   std::string kv_dtype = "auto", lora_dtype = "auto";
   std::string eviction = "lru", lora_variant = "mbgmv";
+  std::string fairness = "vtc";               // of serve
+  std::vector<std::string> tenant_weights;    // name=weight
+  double fairness_max_wait_seconds = 30;
   std::int64_t page_tokens = 0, max_model_len = 0;
   std::int64_t max_num_seqs = 256, max_num_batched_tokens = 512, prefill_chunk = 256;
   std::int64_t max_loras = 0, max_lora_rank = 4096, max_cpu_loras = 0;

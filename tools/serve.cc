@@ -92,6 +92,7 @@ Status Serve(const ServeFlags& flags) {
   options.http.max_body_bytes = static_cast<std::size_t>(body_bytes);
   options.http.drain_timeout = std::chrono::milliseconds(static_cast<std::int64_t>(flags.drain_timeout_seconds * 1000));
   options.sse_keepalive = std::chrono::milliseconds(static_cast<std::int64_t>(flags.sse_keepalive_seconds * 1000));
+  options.fairness_header = !flags.ignore_fairness_header;
   options.model_path = flags.runtime.model_dir;
   options.max_model_len = runtime->max_model_len();
   const Clock& clock = runtime->clock();
@@ -151,6 +152,18 @@ void AddServeFlags(CLI::App& command, ServeFlags& flags) {
   command.add_option("--sse-keepalive", flags.sse_keepalive_seconds,
                      "Seconds without news after which a stream carries a comment line, for proxies; 0: never")
       ->group(http)->capture_default_str()->check(CLI::Range(0.0, 3600.0));
+  const std::string fairness = "Fairness";
+  command.add_option("--fairness", flags.runtime.fairness,
+                     "Who is served next: vtc (the tenant that got the least), none (first come, first served)")
+      ->group(fairness)->capture_default_str();
+  command.add_option("--tenant-weight", flags.runtime.tenant_weights,
+                     "NAME=WEIGHT: a tenant's share relative to the others' (default 1); may be given more than once")
+      ->group(fairness);
+  command.add_option("--fairness-max-wait", flags.runtime.fairness_max_wait_seconds,
+                     "Seconds without a turn after which a tenant is next whatever it got")
+      ->group(fairness)->capture_default_str()->check(CLI::Range(0.0, 86400.0));
+  command.add_flag("--ignore-fairness-header", flags.ignore_fairness_header,
+                   "The adapter is the tenant, whatever x-gateway-inference-fairness-id says")->group(fairness);
   command.add_option("--seed", flags.seed, "Of requests that bring no seed (0: from the clock)");
 }
 

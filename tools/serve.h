@@ -17,6 +17,7 @@ struct ServeFlags {
   std::string max_body_size = "16MiB";
   double drain_timeout_seconds = 30;
   double sse_keepalive_seconds = 0;
+  bool ignore_fairness_header = false;
   std::uint64_t seed = 0;   // of requests that bring none; 0: from the clock
 };
 

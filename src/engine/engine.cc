@@ -355,7 +355,8 @@ Result<RequestId> Engine::Submit(GenerationRequest input) {
                              ", found " + std::to_string(id), "prompt");
     }
   }
-  if (input.adapter != kBaseModel && e.parts.registry->Find(input.adapter) == nullptr) {
+  const auto version = input.adapter == kBaseModel ? nullptr : e.parts.registry->Find(input.adapter);
+  if (input.adapter != kBaseModel && version == nullptr) {
     return NotFound("adapter generation " + std::to_string(input.adapter.value) + " is not registered", "model");
   }
   if (input.max_tokens == 0) {
@@ -369,6 +370,7 @@ Result<RequestId> Engine::Submit(GenerationRequest input) {
   auto sequence = std::make_unique<Sequence>();
   Sequence& request = *sequence;
   request.adapter = input.adapter;
+  request.tenant_name = input.tenant.empty() && version != nullptr ? version->name : std::move(input.tenant);
   request.prompt_tokens = static_cast<std::int32_t>(prompt);
   request.max_total_tokens = static_cast<std::int32_t>(input.max_tokens < 0 ? limit : prompt + input.max_tokens);
   request.tokens = std::move(input.prompt);

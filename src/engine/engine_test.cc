@@ -49,8 +49,10 @@ struct World {
                                                            &registry, policy.get(), &wakeup});
   }
 
-  Result<RequestId> Submit(std::vector<TokenId> prompt, std::uint32_t adapter, std::int32_t max_tokens) {
+  Result<RequestId> Submit(std::vector<TokenId> prompt, std::uint32_t adapter, std::int32_t max_tokens,
+                           std::string tenant = {}) {
     GenerationRequest request;
+    request.tenant = std::move(tenant);
     request.prompt = std::move(prompt);
     request.adapter = AdapterGeneration{adapter};
     request.max_tokens = max_tokens;
@@ -112,6 +114,11 @@ std::uint64_t FuzzOnce(std::uint64_t seed, EngineStats* stats, std::int64_t* can
   scheduler.prefill_chunk = 1 + static_cast<std::int64_t>(prng.NextBelow(30));
   scheduler.lookahead = 1 + static_cast<std::int64_t>(prng.NextBelow(20));
   scheduler.max_distinct_adapters = static_cast<std::int64_t>(prng.NextBelow(4));
+  scheduler.fairness.policy = prng.NextBelow(4) == 0 ? FairnessPolicy::kNone : FairnessPolicy::kVtc;
+  scheduler.fairness.weights = {{"1", 4}, {"adapter-2", 0.5}};
+  scheduler.fairness.max_wait = static_cast<TimeNs>(prng.NextBelow(3)) * 200 * kNsPerMs;
+  scheduler.discard_share = prng.NextBelow(3) == 0 ? 0 : 0.25;
+  const std::uint64_t named_tenants = prng.NextBelow(5);   // 0: a tenant each adapter
   World w(24 + static_cast<std::int64_t>(prng.NextBelow(20)), 4 + static_cast<std::int64_t>(prng.NextBelow(30)),
           scheduler, adapter_pages);
   const bool faults = prng.NextBelow(2) == 0;
@@ -130,7 +137,8 @@ std::uint64_t FuzzOnce(std::uint64_t seed, EngineStats* stats, std::int64_t* can
       for (TokenId& id : ask.prompt) id = static_cast<TokenId>(prng.NextBelow(kVocab));
       ask.adapter = static_cast<std::uint32_t>(prng.NextBelow(13));
       ask.max_tokens = 1 + static_cast<std::int32_t>(prng.NextBelow(24));
-      const auto id = w.Submit(ask.prompt, ask.adapter, ask.max_tokens);
+      const std::string tenant = named_tenants == 0 ? "" : std::to_string(prng.NextBelow(named_tenants));
+      const auto id = w.Submit(ask.prompt, ask.adapter, ask.max_tokens, tenant);
       EXPECT_TRUE(id.ok()) << (id.ok() ? "" : id.error().message);
       if (id.ok()) asked.emplace(*id, std::move(ask));
     }

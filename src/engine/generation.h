@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -42,6 +43,7 @@ using GenerationCallback = std::function<void(const GenerationEvent&)>;
 struct GenerationRequest {
   std::vector<TokenId> prompt;           // not empty; ids in [0, vocabulary)
   AdapterGeneration adapter = kBaseModel;
+  std::string tenant;                    // whose virtual token counter is charged; empty: the adapter (by name) or the base model
   SamplingParams sampling;
   std::int32_t max_tokens = -1;          // -1: as many as fit the model's length and the memory
   std::int32_t min_tokens = 0;           // eos and stop ids cannot be chosen before

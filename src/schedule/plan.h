@@ -26,6 +26,7 @@ struct PlannedLoad {
 // Carried out in this order: preemptions, evictions, page allocations, loads.
 struct StepPlan {
   std::vector<Request*> preemptions;
+  std::int64_t discarded_tokens = 0;           // computed by those of them that gave way to a waiting request
   std::vector<AdapterGeneration> device_evictions;
   std::vector<AdapterGeneration> host_evictions;
   std::vector<PlannedChunk> chunks;            // requests of one adapter adjacent, base model first
@@ -39,7 +40,7 @@ struct StepPlan {
     host_evictions.clear();
     chunks.clear();
     loads.clear();
-    num_tokens = prefill_tokens = 0;
+    num_tokens = prefill_tokens = discarded_tokens = 0;
   }
   bool ChangesNothing() const { return preemptions.empty() && chunks.empty() && loads.empty() && device_evictions.empty(); }
 };

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -10,6 +11,9 @@
 #include "memory/page_pool.h"
 
 namespace loramux {
+
+// A slot of TenantCounters: valid while the tenant has requests.
+using TenantId = std::uint32_t;
 
 enum class RequestState : std::uint8_t { kWaiting, kRunning, kFinished };
 
@@ -28,6 +32,13 @@ struct Request {
   std::vector<PageHandle> pages;           // of the device pool; cover at least `computed` positions
   std::vector<std::uint32_t> page_table;   // the same pages' indices, for the kernels
   std::int32_t preemptions = 0;
+
+  std::string tenant_name;                 // who pays for it (fairness.h)
+  // Kept by TenantCounters:
+  TenantId tenant = 0;
+  std::int64_t charged = 0;                // positions that the tenant's counter was charged for
+  Request* next_waiting = nullptr;         // of the tenant, ascending id
+  Request* previous_waiting = nullptr;
 
   std::int64_t uncomputed() const { return static_cast<std::int64_t>(tokens.size()) - computed; }
   std::span<const TokenId> prompt() const { return {tokens.data(), static_cast<std::size_t>(prompt_tokens)}; }

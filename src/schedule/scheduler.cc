@@ -1,6 +1,7 @@
 #include "schedule/scheduler.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/check.h"
 
@@ -12,30 +13,50 @@ constexpr std::uint8_t kWanted = 2;        // a request ahead in the queue needs
 constexpr std::uint8_t kHostEvicted = 4;   // off the host tier in this plan
 constexpr std::uint8_t kLoadPlanned = 8;   // its load begins with this plan
 
+// Two steps' worth: a few requests that come together need not wait for one another's share.
+FairnessOptions WithBurst(const SchedulerOptions& options) {
+  FairnessOptions fairness = options.fairness;
+  if (fairness.burst == 0) fairness.burst = static_cast<double>(2 * options.max_batch_tokens);
+  return fairness;
+}
+
 bool OlderThan(const Request* a, const Request* b) { return a->id < b->id; }
 
 }  // namespace
 
 Scheduler::Scheduler(SchedulerOptions options, PagePool* device, ResidencyManager* residency,
                      const EvictionPolicy* policy)
-    : options_(options), device_(device), residency_(residency), policy_(policy) {
+    : options_(options), device_(device), residency_(residency), policy_(policy), tenants_(WithBurst(options)) {
   CHECK_GT(options_.page_tokens, 0);
   CHECK_GT(options_.max_batch_tokens, 0);
-  running_.reserve(static_cast<std::size_t>(options_.max_running));
+  running_.reserve(static_cast<std::size_t>(2 * Seats()));   // more may run than compute in a step
+  scratch_.runners.reserve(static_cast<std::size_t>(2 * Seats()));
+  discardable_ = options_.discard_share > 0 ? static_cast<double>(options_.max_batch_tokens) : 0;
 }
 
 // ---------------------------------------------------------------- Planning
 
 const StepPlan& Scheduler::Plan(TimeNs now) {
-  plan_.Clear();
-  planned_preemptions_ = 0;
-  ResetScratch();
-  MarkAdaptersOfOlderWaiters();
-  PlanDecodes(now);
-  PlanPrefills();
-  PlanAdmissions(now);
-  SortChunksByAdapter();
+  MakePlan(now, /*may_pause=*/true);
+  const auto paused = [](const Scratch::Runner& runner) { return runner.paused; };
+  const auto& runners = scratch_.runners;
+  // Nobody may pause for a request that then could not begin.
+  if (plan_.chunks.empty() && std::any_of(runners.begin(), runners.end(), paused)) MakePlan(now, /*may_pause=*/false);
   return plan_;
+}
+
+void Scheduler::MakePlan(TimeNs now, bool may_pause) {
+  plan_.Clear();
+  ResetScratch();
+  tenants_.Order(now, static_cast<std::size_t>(options_.lookahead), order_);
+  RankRunning();
+  MarkAdaptersOfWaitersAhead();
+  PlanReclaim();
+  PlanSeats(may_pause);
+  PlanDecodes(now);
+  PlanPrompts(now);
+  PlanIdleSeats(now);
+  SortChunksByAdapter();
 }
 
 void Scheduler::ResetScratch() {
@@ -52,55 +73,200 @@ void Scheduler::ResetScratch() {
   }
   scratch_.flags.assign(adapters.size(), 0);
   scratch_.candidates_ready = false;
+  scratch_.memory_short = false;
 }
 
-// A waiting request that is older than a running one was passed over while its adapter was loading, or was preempted.
-// Younger requests must not take that adapter's pages from it, or it would wait for ever.
-void Scheduler::MarkAdaptersOfOlderWaiters() {
+// A counter in whole quanta: a rank does not change with every token.
+std::int64_t Scheduler::Level(const Request& request) const {
+  return static_cast<std::int64_t>(tenants_.Service(request) / static_cast<double>(options_.max_batch_tokens));
+}
+
+bool Scheduler::RanksAhead(const Request& a, const Request& b) const {
+  const std::int64_t level_a = Level(a), level_b = Level(b);
+  return level_a != level_b ? level_a < level_b : OlderThan(&a, &b);
+}
+
+void Scheduler::RankRunning() {
+  auto& runners = scratch_.runners;
+  runners.clear();
+  bool one_level = true;
+  for (Request* request : running_) {
+    runners.push_back({request, Level(*request), tenants_.Service(*request), false});
+    one_level &= runners.back().level == runners.front().level;
+  }
+  if (one_level) return;   // running_ is in order of arrival
+  std::sort(runners.begin(), runners.end(), [](const Scratch::Runner& a, const Scratch::Runner& b) {
+    return a.level != b.level ? a.level < b.level : OlderThan(a.request, b.request);
+  });
+}
+
+// A waiting request that ranks ahead of a running one was passed over while its adapter was loading, or was preempted.
+// Lower ranks must not take that adapter's pages from it, or it would wait for ever.
+void Scheduler::MarkAdaptersOfWaitersAhead() {
+  scratch_.first_waiter = nullptr;
   if (running_.empty()) return;
-  const auto queue = waiting();
-  const std::size_t end = std::min(queue.size(), static_cast<std::size_t>(options_.lookahead));
-  for (std::size_t i = 0; i < end && OlderThan(queue[i], running_.back()); ++i) {
-    if (queue[i]->adapter != kBaseModel) Flags(queue[i]->adapter) |= kWanted;
+  const Request& last = *scratch_.runners.back().request;
+  for (const Turn& turn : order_.turns) {
+    if (scratch_.first_waiter == nullptr || RanksAhead(*turn.request, *scratch_.first_waiter)) scratch_.first_waiter = turn.request;
+    if (turn.request->adapter != kBaseModel && RanksAhead(*turn.request, last)) Flags(turn.request->adapter) |= kWanted;
   }
 }
 
-// One token for each request whose prompt is done, oldest first. A request may be preempted before its turn.
+bool Scheduler::IsLoading(const Request& request) const {
+  return request.adapter != kBaseModel && residency_->Get(request.adapter).device == TierState::kLoading;
+}
+
+// Of its adapter, if that must be loaded first; else all pages of what is known, and of the token that follows, at once:
+// a request that began its prefill can end it.
+std::int64_t Scheduler::PagesToStart(const Request& request) const {
+  if (request.adapter != kBaseModel) {
+    const AdapterResidency& adapter = residency_->Get(request.adapter);
+    if (adapter.device == TierState::kAbsent) return adapter.version->layout.pages;
+  }
+  return MissingPages(request, static_cast<std::int64_t>(request.tokens.size()) + 1);
+}
+
+// EvictablePages counts them, but no room is made for a request by the eviction of its own adapter.
+std::int64_t Scheduler::PagesOfIdleAdapter(const Request& request) const {
+  if (request.adapter == kBaseModel || scratch_.pins[request.adapter.value - 1] > 0) return 0;
+  const AdapterResidency& adapter = residency_->Get(request.adapter);
+  return adapter.device == TierState::kResident ? adapter.version->layout.pages : 0;
+}
+
+// Pages that the running requests need in this step.
+std::int64_t Scheduler::DecodePages() const {
+  std::int64_t pages = 0;
+  for (const Scratch::Runner& runner : scratch_.runners) pages += MissingPages(*runner.request, runner.request->computed + 1);
+  return pages;
+}
+
+bool Scheduler::ExceedsDistinctAdapters(const Request& request) const {
+  return request.adapter != kBaseModel && options_.max_distinct_adapters > 0 &&
+         scratch_.pins[request.adapter.value - 1] == 0 && scratch_.distinct_adapters >= options_.max_distinct_adapters;
+}
+
+// Where the next in the order of service does not fit, lower ranks make room for it: all that it needs, or nothing.
+void Scheduler::PlanReclaim() {
+  if (discardable_ <= 0) return;
+  const auto next = std::find_if(order_.turns.begin(), order_.turns.end(),
+                                 [this](const Turn& turn) { return !IsLoading(*turn.request); });
+  if (next == order_.turns.end()) return;
+  std::int64_t missing = PagesToStart(*next->request) + GrowthReserve() - scratch_.free_device;
+  if (missing + static_cast<std::int64_t>(running_.size()) <= 0) return;
+  missing += DecodePages() + PagesOfIdleAdapter(*next->request) - EvictablePages(/*even_wanted=*/false);
+  const std::int64_t level = Level(*next->request);
+  std::int64_t victims = 0;
+  for (auto it = scratch_.runners.rbegin(); missing > 0 && it != scratch_.runners.rend() && it->level > level; ++it) {
+    missing -= static_cast<std::int64_t>(it->request->pages.size());
+    ++victims;
+  }
+  if (missing > 0) return;
+  for (; victims > 0; --victims) {
+    plan_.discarded_tokens += scratch_.runners.back().request->computed;
+    PlanPreemption();
+  }
+}
+
+// Who computes in this step: as many as there are seats. The tenants that got the most service pause, if others need
+// their seats that got less; of one tenant the youngest.
+void Scheduler::PlanSeats(bool for_waiters) {
+  auto& runners = scratch_.runners;
+  scratch_.free_seats = Seats() - static_cast<std::int64_t>(runners.size());
+  scratch_.pausable.clear();
+  while (scratch_.free_seats < 0) CHECK(PauseWorst(-std::numeric_limits<double>::infinity()));
+  const bool enough = static_cast<std::int64_t>(order_.turns.size()) <= scratch_.free_seats;
+  if (!for_waiters || enough || tenants_.active_tenants() <= 1) return;
+  std::int64_t seats = scratch_.free_seats;
+  std::int64_t more = Seats() + Seats() / 8 + 4 - static_cast<std::int64_t>(runners.size());   // who pauses keeps memory
+  std::int64_t pages = scratch_.free_device - GrowthReserve() - DecodePages();
+  for (const Turn& turn : order_.turns) {
+    if (IsLoading(*turn.request)) continue;
+    if (ExceedsDistinctAdapters(*turn.request)) return;
+    pages -= PagesToStart(*turn.request) + PagesOfIdleAdapter(*turn.request);
+    if (pages < 0 && pages + EvictablePages(/*even_wanted=*/false) < 0) return;
+    if (--more < 0) return;
+    if (seats > 0) {
+      --seats;
+      continue;
+    }
+    if (!PauseWorst(turn.service)) return;
+  }
+}
+
+// Pauses the youngest running request of the tenant that got the most service, if that is more than `service`.
+bool Scheduler::PauseWorst(double service) {
+  auto& runners = scratch_.runners;
+  auto& heap = scratch_.pausable;
+  const auto before = [&runners](std::size_t a, std::size_t b) {
+    return runners[a].service != runners[b].service ? runners[a].service < runners[b].service
+                                                    : OlderThan(runners[a].request, runners[b].request);
+  };
+  if (heap.empty()) {
+    for (std::size_t i = 0; i < runners.size(); ++i) {
+      if (!runners[i].paused) heap.push_back(i);
+    }
+    std::make_heap(heap.begin(), heap.end(), before);
+  }
+  if (heap.empty() || !(runners[heap.front()].service > service)) return false;
+  runners[heap.front()].paused = true;
+  std::pop_heap(heap.begin(), heap.end(), before);
+  heap.pop_back();
+  ++scratch_.free_seats;
+  return true;
+}
+
+// Seats that nobody took go back to those who paused for them.
+void Scheduler::PlanIdleSeats(TimeNs now) {
+  if (scratch_.memory_short) return;
+  for (Scratch::Runner& runner : scratch_.runners) {
+    if (!runner.paused || scratch_.free_seats == 0 || scratch_.budget == 0) continue;
+    const std::int64_t tokens = std::min({runner.request->uncomputed(), options_.prefill_chunk, scratch_.budget});
+    const std::int64_t pages = MissingPages(*runner.request, runner.request->computed + tokens);
+    if (!MakeRoom(pages, now)) continue;
+    scratch_.free_device -= pages;
+    --scratch_.free_seats;
+    runner.paused = false;
+    AddChunk(runner.request, tokens, false);
+  }
+}
+
+// One token for each request whose prompt is done, highest rank first. A request may be preempted before its turn.
 void Scheduler::PlanDecodes(TimeNs now) {
-  for (std::size_t i = 0; i + planned_preemptions_ < running_.size(); ++i) {
-    Request* request = running_[i];
-    if (request->uncomputed() != 1 || scratch_.budget == 0) continue;
+  const auto& runners = scratch_.runners;
+  for (std::size_t i = 0; i < runners.size(); ++i) {
+    Request* request = runners[i].request;
+    if (runners[i].paused || request->uncomputed() != 1 || scratch_.budget == 0) continue;
     if (!FreePagesFor(i, MissingPages(*request, request->computed + 1), now)) continue;
-    if (i + planned_preemptions_ >= running_.size()) break;   // it had to preempt itself
+    if (i >= runners.size()) break;   // it had to preempt itself
     AddChunk(request, 1, false);
   }
 }
 
-// The next piece of each prompt (or of a preempted sequence that is computed again). Its pages were allocated when the
-// request was admitted.
-void Scheduler::PlanPrefills() {
-  for (std::size_t i = 0; i + planned_preemptions_ < running_.size() && scratch_.budget > 0; ++i) {
-    Request* request = running_[i];
-    if (request->uncomputed() <= 1) continue;
-    AddChunk(request, std::min({request->uncomputed(), options_.prefill_chunk, scratch_.budget}), false);
+// The next piece of each running prompt (or of a preempted sequence that is computed again), whose pages were allocated
+// when the request was admitted, and the first of those who wait: in order of their tenants' counters.
+void Scheduler::PlanPrompts(TimeNs now) {
+  auto& prefills = scratch_.prefills;
+  prefills.clear();
+  for (const Scratch::Runner& runner : scratch_.runners) {
+    if (!runner.paused && runner.request->uncomputed() > 1) prefills.push_back(runner);
   }
-}
-
-void Scheduler::PlanAdmissions(TimeNs now) {
-  if (planned_preemptions_ > 0) return;   // memory is short: nobody joins in the same step
-  std::int64_t running = static_cast<std::int64_t>(running_.size());
-  const auto queue = waiting();
-  const std::size_t end = std::min(queue.size(), static_cast<std::size_t>(options_.lookahead));
-  for (std::size_t i = 0; i < end; ++i) {
-    const bool has_seat = running < options_.max_running && scratch_.budget > 0;
-    const Admission admission = TryAdmit(queue[i], has_seat, now);
-    if (admission == Admission::kBlocked) break;
-    if (admission == Admission::kAdmitted) ++running;
+  std::sort(prefills.begin(), prefills.end(), [](const Scratch::Runner& a, const Scratch::Runner& b) {
+    return a.service != b.service ? a.service < b.service : OlderThan(a.request, b.request);
+  });
+  auto turn = order_.turns.begin();
+  const auto end = scratch_.memory_short ? turn : order_.turns.end();
+  bool open = true;
+  const auto admit_next = [&] { open = TryAdmit((turn++)->request, now) != Admission::kBlocked; };
+  for (const Scratch::Runner& prefill : prefills) {
+    while (open && turn != end && turn->service < prefill.service) admit_next();
+    if (scratch_.budget == 0) continue;
+    AddChunk(prefill.request, std::min({prefill.request->uncomputed(), options_.prefill_chunk, scratch_.budget}), false);
   }
+  while (open && turn != end) admit_next();
 }
 
 // Without a seat in this step, only the load of its adapter begins.
-Scheduler::Admission Scheduler::TryAdmit(Request* request, bool has_seat, TimeNs now) {
+Scheduler::Admission Scheduler::TryAdmit(Request* request, TimeNs now) {
   const bool uses_adapter = request->adapter != kBaseModel;
   if (uses_adapter) {
     Flags(request->adapter) |= kWanted;
@@ -108,13 +274,9 @@ Scheduler::Admission Scheduler::TryAdmit(Request* request, bool has_seat, TimeNs
     if (state == TierState::kLoading || (Flags(request->adapter) & kLoadPlanned) != 0) return Admission::kPassedOver;
     if (state == TierState::kAbsent || (Flags(request->adapter) & kEvicted) != 0) return TryLoad(request->adapter, now);
   }
-  if (!has_seat) return Admission::kPassedOver;
-  if (uses_adapter && options_.max_distinct_adapters > 0 && scratch_.pins[request->adapter.value - 1] == 0 &&
-      scratch_.distinct_adapters >= options_.max_distinct_adapters) {
-    return Admission::kBlocked;   // nobody behind may take the next place in the batch from it
-  }
-  // All pages of what is known, and of the token that follows, at once: a request that began its prefill can end it.
-  const std::int64_t pages = MissingPages(*request, static_cast<std::int64_t>(request->tokens.size()) + 1);
+  if (scratch_.free_seats == 0 || scratch_.budget == 0) return Admission::kPassedOver;
+  if (ExceedsDistinctAdapters(*request)) return Admission::kBlocked;   // nobody behind may take the next place from it
+  const std::int64_t pages = PagesToStart(*request);
   if (uses_adapter) ++scratch_.pins[request->adapter.value - 1];   // not a victim of its own admission
   if (!MakeRoom(pages + GrowthReserve(), now)) {
     if (uses_adapter) --scratch_.pins[request->adapter.value - 1];
@@ -122,6 +284,7 @@ Scheduler::Admission Scheduler::TryAdmit(Request* request, bool has_seat, TimeNs
   }
   if (uses_adapter && scratch_.pins[request->adapter.value - 1] == 1) ++scratch_.distinct_adapters;
   scratch_.free_device -= pages;
+  --scratch_.free_seats;
   AddChunk(request, std::min({request->uncomputed(), options_.prefill_chunk, scratch_.budget}), true);
   plan_.chunks.back().new_pages = static_cast<std::int32_t>(pages);
   return Admission::kAdmitted;
@@ -170,29 +333,35 @@ bool Scheduler::PlanHostRoom(const AdapterResidency& adapter) {
   return true;
 }
 
-// Finds `pages` free pages for running_[index]: evicts idle adapters, preempts younger requests, at last itself. An
-// adapter that an older waiting request wants goes only after those that are younger than that request.
+// Finds `pages` free pages for runners[index]: evicts idle adapters, preempts lower ranks, at last itself. An adapter that
+// a waiting request of higher rank wants goes only after those that rank behind that request.
 // False: not now (loads in flight hold what is missing), or it was preempted itself.
 bool Scheduler::FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now) {
+  const auto& runners = scratch_.runners;
   while (scratch_.free_device < pages) {
     if (EvictOneAdapter(now, /*even_wanted=*/false)) continue;
-    const std::size_t youngest = running_.size() - 1 - planned_preemptions_;
-    if (youngest > index && !waiting().empty() && OlderThan(waiting().front(), running_[youngest])) {
-      PlanPreemption(running_[youngest]);
+    const std::size_t last = runners.size() - 1;
+    const bool waiter_ahead = scratch_.first_waiter != nullptr && RanksAhead(*scratch_.first_waiter, *runners[last].request);
+    if (last > index && waiter_ahead) {
+      scratch_.memory_short = true;
+      PlanPreemption();
       continue;
     }
     scratch_.candidates_ready = false;   // wanted adapters were dropped from the heap
     if (EvictOneAdapter(now, /*even_wanted=*/true)) continue;
-    if (youngest == 0) return false;   // alone: what is missing is held by loads in flight
-    PlanPreemption(running_[youngest]);
-    if (youngest == index) return true;   // the caller sees that it is among the preempted
+    if (last == 0) return false;   // alone: what is missing is held by loads in flight
+    scratch_.memory_short = true;
+    PlanPreemption();
+    if (last == index) return true;   // the caller sees that it is among the preempted
   }
   scratch_.free_device -= pages;
   return true;
 }
 
-void Scheduler::PlanPreemption(Request* request) {
-  ++planned_preemptions_;
+// Of the lowest in rank.
+void Scheduler::PlanPreemption() {
+  Request* request = scratch_.runners.back().request;
+  scratch_.runners.pop_back();
   plan_.preemptions.push_back(request);
   scratch_.free_device += static_cast<std::int64_t>(request->pages.size());
   if (request->adapter != kBaseModel) {
@@ -289,6 +458,7 @@ void Scheduler::SortChunksByAdapter() {
 // ---------------------------------------------------------------- Commit
 
 void Scheduler::Commit(TimeNs now) {
+  discardable_ -= static_cast<double>(plan_.discarded_tokens);
   for (Request* request : plan_.preemptions) Preempt(request, now);
   for (const AdapterGeneration generation : plan_.device_evictions) residency_->EvictFromDevice(generation);
   for (const AdapterGeneration generation : plan_.host_evictions) residency_->EvictFromHost(generation);
@@ -297,6 +467,7 @@ void Scheduler::Commit(TimeNs now) {
     if (chunk.admits) {
       EraseWaiting(request);
       InsertRunning(request);
+      tenants_.Admit(request, now);
       request->state = RequestState::kRunning;
       if (request->first_scheduled < 0) request->first_scheduled = now;
       if (request->adapter != kBaseModel) residency_->Pin(request->adapter, now);
@@ -314,6 +485,9 @@ void Scheduler::Commit(TimeNs now) {
 void Scheduler::Advance(Request* request, std::int64_t num_tokens) {
   request->computed += num_tokens;
   CHECK_LE(request->computed, static_cast<std::int64_t>(request->tokens.size()));
+  tenants_.Charge(request);
+  const auto most = static_cast<double>(8 * options_.max_batch_tokens);
+  discardable_ = std::min(most, discardable_ + options_.discard_share * static_cast<double>(num_tokens));
 }
 
 void Scheduler::Add(Request* request) {
@@ -321,13 +495,13 @@ void Scheduler::Add(Request* request) {
   CHECK(running_.empty() || OlderThan(running_.back(), request));
   request->state = RequestState::kWaiting;
   waiting_.push_back(request);
+  tenants_.Add(request, request->arrival);
 }
 
 void Scheduler::Remove(Request* request, TimeNs now) {
+  tenants_.Remove(request);
   if (request->state == RequestState::kRunning) {
-    const auto found = std::lower_bound(running_.begin(), running_.end(), request, OlderThan);
-    CHECK(found != running_.end() && *found == request);
-    running_.erase(found);
+    EraseRunning(request);
     ReleaseMemory(request, now);
   } else {
     CHECK(request->state == RequestState::kWaiting);
@@ -345,10 +519,10 @@ void Scheduler::ReleaseMemory(Request* request, TimeNs now) {
 }
 
 void Scheduler::Preempt(Request* request, TimeNs now) {
-  CHECK(running_.back() == request);
-  running_.pop_back();
+  EraseRunning(request);
   ReleaseMemory(request, now);
   request->state = RequestState::kWaiting;
+  tenants_.Return(request, now);
   ++request->preemptions;
   ++preemptions_;
   if (waiting_head_ > 0) {
@@ -365,6 +539,12 @@ void Scheduler::InsertRunning(Request* request) {
   running_.insert(std::lower_bound(running_.begin(), running_.end(), request, OlderThan), request);
 }
 
+void Scheduler::EraseRunning(Request* request) {
+  const auto found = std::lower_bound(running_.begin(), running_.end(), request, OlderThan);
+  CHECK(found != running_.end() && *found == request);
+  running_.erase(found);
+}
+
 void Scheduler::EraseWaiting(Request* request) {
   const auto begin = waiting_.begin() + static_cast<std::ptrdiff_t>(waiting_head_);
   const auto found = std::lower_bound(begin, waiting_.end(), request, OlderThan);
@@ -378,6 +558,7 @@ void Scheduler::EraseWaiting(Request* request) {
 }
 
 void Scheduler::CheckIntegrity() const {
+  tenants_.CheckIntegrity();
   CHECK(std::is_sorted(running_.begin(), running_.end(), OlderThan));
   CHECK(std::is_sorted(waiting().begin(), waiting().end(), OlderThan));
   std::int64_t kv_pages = 0;

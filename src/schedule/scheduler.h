@@ -1,18 +1,27 @@
-// Decides what each engine step does. Continuous batching at every iteration, chunked prefill, first come first served.
+// Decides what each engine step does. Continuous batching at every iteration, chunked prefill; among tenants who has got
+// the least service (fairness.h), within a tenant first come first served. With one tenant: first come first served.
 //
 // The order of service:
-//  1. Running requests in order of arrival: first those that decode, then those still in prefill, up to the step's
-//     token budget. Where a page is missing, idle adapters are evicted (EvictionPolicy); if that is not enough, the
-//     youngest running requests are preempted: their pages are freed, and they are computed again later. An adapter that
-//     an older waiting request wants is evicted only after everyone younger than that request was preempted.
-//  2. Waiting requests in order of arrival, within `lookahead`. One whose adapter is being loaded is passed over, so
-//     that a step never waits for a load; one that memory does not have room for ends the scan, so that nobody behind
-//     it takes what it waits for. Idle adapters that requests ahead in the queue want are evicted last.
-// The oldest request is never preempted for a younger one, so it always ends, and so does everyone.
+//  1. Running requests that decode. There are `seats` in a step; where more requests run than that, those of the tenants
+//     that got the most service pause: they keep their memory and lose nothing.
+//  2. Prompts, up to the step's token budget, in order of their tenants' counters: running requests in prefill, and
+//     waiting requests within `lookahead`. One whose adapter is being loaded is passed over, so that a step never waits
+//     for a load; one that memory does not have room for ends the scan, so that nobody behind it takes what it waits
+//     for. Idle adapters that requests ahead in the queue want are evicted last. A waiting request may take the seat of
+//     a tenant that got more service than its own.
+// Where a page is missing, idle adapters are evicted (EvictionPolicy); if that is not enough, the lowest in rank of the
+// running requests are preempted: their pages are freed, and they are computed again later. Rank: the tenant's counter
+// in units of a step's tokens, then order of arrival. An adapter that a waiting request of higher rank wants is evicted
+// only after everyone of lower rank than that request was preempted. If memory blocks the next in the order of service,
+// running requests of lower rank are preempted for it too, as long as no more than `discard_share` of all computed
+// tokens is thrown away by that.
+// The first in rank is never preempted, within a tenant nobody is for a younger one, and between two changes of rank
+// lies a quantum of new tokens: so everyone ends.
 //
 // Not thread-safe. Does not own pools, residency or policy. Reads no clock.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -21,6 +30,7 @@
 #include "base/clock.h"
 #include "cache/eviction_policy.h"
 #include "memory/page_pool.h"
+#include "schedule/fairness.h"
 #include "schedule/plan.h"
 #include "schedule/request.h"
 
@@ -34,13 +44,15 @@ struct SchedulerOptions {
   std::int64_t max_distinct_adapters = 0;  // in a batch (--max-loras); 0: no bound but memory
   std::int64_t lookahead = 64;           // waiting requests looked at in a step
   std::int64_t max_loads_in_flight = 4;
+  FairnessOptions fairness;
+  double discard_share = 0.25;           // of the computed tokens may be thrown away to let others in
 };
 
 class Scheduler {
  public:
   Scheduler(SchedulerOptions options, PagePool* device, ResidencyManager* residency, const EvictionPolicy* policy);
 
-  // A new request joins the waiting ones. REQUIRES: ids ascend; the request alone fits the device memory.
+  // A new request joins the waiting ones; `arrival` is set. REQUIRES: ids ascend; the request alone fits the device memory.
   void Add(Request* request);
   // Ends a request in any state: its pages and its adapter's pin are released.
   // REQUIRES: no step that reads its pages is in flight.
@@ -57,6 +69,7 @@ class Scheduler {
   std::span<Request* const> running() const { return running_; }
   std::span<Request* const> waiting() const { return {waiting_.data() + waiting_head_, waiting_.size() - waiting_head_}; }
   std::int64_t preemptions() const { return preemptions_; }
+  const TenantCounters& tenants() const { return tenants_; }
 
   // Aborts if queues, pages and pins disagree.
   void CheckIntegrity() const;
@@ -68,6 +81,18 @@ class Scheduler {
     std::int64_t budget = 0;              // tokens left in this step
     std::int64_t loads_in_flight = 0;
     std::int64_t distinct_adapters = 0;   // among running requests
+    std::int64_t free_seats = 0;          // in this step's batch
+    bool memory_short = false;            // running requests lost pages to each other: nobody joins
+    struct Runner {
+      Request* request;
+      std::int64_t level;                 // of its tenant, in quanta of service
+      double service;                     // of its tenant
+      bool paused;
+    };
+    std::vector<Runner> runners;          // the running requests but the preempted, highest rank first
+    std::vector<std::size_t> pausable;    // indices of runners: a heap, who pauses first on top
+    std::vector<Runner> prefills;
+    const Request* first_waiter = nullptr;   // the highest rank among those within lookahead
     std::vector<std::int32_t> pins;       // by generation - 1
     std::vector<std::uint8_t> flags;      // by generation - 1: kEvicted | kWanted | kHostEvicted | kLoadPlanned
     bool candidates_ready = false;
@@ -76,29 +101,43 @@ class Scheduler {
   };
 
   void ResetScratch();
-  void MarkAdaptersOfOlderWaiters();
+  void RankRunning();
+  void MarkAdaptersOfWaitersAhead();
+  void PlanReclaim();
+  void MakePlan(TimeNs now, bool may_pause);
+  void PlanSeats(bool for_waiters);
+  void PlanIdleSeats(TimeNs now);
+  bool PauseWorst(double service);
   void PlanDecodes(TimeNs now);
-  void PlanPrefills();
-  void PlanAdmissions(TimeNs now);
+  void PlanPrompts(TimeNs now);
   bool FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now);
-  void PlanPreemption(Request* request);
+  void PlanPreemption();
   bool EvictOneAdapter(TimeNs now, bool even_wanted);
   bool MakeRoom(std::int64_t pages, TimeNs now);
   std::int64_t GrowthReserve() const;
   std::int64_t EvictablePages(bool even_wanted) const;
   enum class Admission { kAdmitted, kPassedOver, kBlocked };
-  Admission TryAdmit(Request* request, bool has_seat, TimeNs now);
+  Admission TryAdmit(Request* request, TimeNs now);
   Admission TryLoad(AdapterGeneration generation, TimeNs now);
   bool PlanHostRoom(const AdapterResidency& adapter);
   void AddChunk(Request* request, std::int64_t tokens, bool admits);
   void SortChunksByAdapter();
   std::int64_t MissingPages(const Request& request, std::int64_t positions) const;
+  std::int64_t PagesToStart(const Request& request) const;
+  std::int64_t DecodePages() const;
+  std::int64_t PagesOfIdleAdapter(const Request& request) const;
+  bool IsLoading(const Request& request) const;
+  bool ExceedsDistinctAdapters(const Request& request) const;
+  std::int64_t Level(const Request& request) const;
+  bool RanksAhead(const Request& a, const Request& b) const;
+  std::int64_t Seats() const { return std::min(options_.max_running, options_.max_batch_tokens); }
   std::uint8_t& Flags(AdapterGeneration generation) { return scratch_.flags[generation.value - 1]; }
   std::uint8_t Flags(AdapterGeneration generation) const { return scratch_.flags[generation.value - 1]; }
 
   void ReleaseMemory(Request* request, TimeNs now);
   void Preempt(Request* request, TimeNs now);
   void InsertRunning(Request* request);
+  void EraseRunning(Request* request);
   void EraseWaiting(Request* request);
 
   const SchedulerOptions options_;
@@ -108,8 +147,10 @@ class Scheduler {
   std::vector<Request*> running_;        // ascending id
   std::vector<Request*> waiting_;        // ascending id, from waiting_head_ on
   std::size_t waiting_head_ = 0;
-  std::size_t planned_preemptions_ = 0;  // running_ from size - this on are preempted in the plan
+  TenantCounters tenants_;
+  ServiceOrder order_;                   // of the waiting requests, for the plan
   std::int64_t preemptions_ = 0;
+  double discardable_ = 0;               // computed tokens that may be thrown away to let others in
   StepPlan plan_;
   Scratch scratch_;
   std::vector<std::pair<std::uint64_t, PlannedChunk>> sort_buffer_;

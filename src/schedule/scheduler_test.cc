@@ -34,8 +34,11 @@ struct World {
     version->layout.pages = pages;
     residency.Add(std::move(version));
   }
-  Request* Add(std::int64_t prompt, std::uint32_t adapter = 0, std::int32_t output = 4) {
+  Request* AddFor(const std::string& tenant, std::int64_t prompt, std::int32_t output) { return Add(prompt, 0, output, tenant); }
+  Request* Add(std::int64_t prompt, std::uint32_t adapter = 0, std::int32_t output = 4, const std::string& tenant = "") {
     Request& request = requests.emplace_back();
+    request.arrival = clock.Now();
+    request.tenant_name = tenant;
     request.id = RequestId{next_id++};
     request.adapter = AdapterGeneration{adapter};
     request.tokens.assign(static_cast<std::size_t>(prompt), 1);
@@ -213,6 +216,104 @@ TEST(Scheduler, AHostTierThatIsTooSmallIsPassedBy) {
   w.RunToEnd();
   EXPECT_EQ(w.residency.Get(AdapterGeneration{1}).host, TierState::kAbsent);
   EXPECT_EQ(w.residency.DeviceResidents().size(), 3u);
+}
+
+// How many steps pass until the request's first token.
+int StepsToFirstToken(World& w, const Request* request) {
+  for (int steps = 1; steps < 2000; ++steps) {
+    w.Step();
+    if (!request->generated().empty()) return steps;
+  }
+  return -1;
+}
+
+FairnessOptions Fair(FairnessPolicy policy) { return {.policy = policy}; }
+constexpr FairnessPolicy kNone = FairnessPolicy::kNone, kVtc = FairnessPolicy::kVtc;
+
+TEST(Scheduler, AShortPromptGoesBetweenTheChunksOfAnotherTenantsLongOnes) {
+  const auto steps = [](FairnessPolicy policy) {
+    World w(400, {.max_batch_tokens = 8, .prefill_chunk = 8, .fairness = Fair(policy)});
+    for (int i = 0; i < 10; ++i) w.AddFor("flood", 80, 4);
+    w.Step();
+    return StepsToFirstToken(w, w.AddFor("other", 6, 4));
+  };
+  EXPECT_GT(steps(kNone), 90);
+  EXPECT_LE(steps(kVtc), 3);
+}
+
+TEST(Scheduler, AFloodDoesNotHoldAllSeats) {
+  const auto steps = [](FairnessPolicy policy, std::int64_t* preemptions) {
+    World w(400, {.max_running = 4, .fairness = Fair(policy)});
+    for (int i = 0; i < 20; ++i) w.AddFor("flood", 4, 60);
+    for (int i = 0; i < 10; ++i) w.Step();
+    const int result = StepsToFirstToken(w, w.AddFor("other", 4, 10));
+    w.RunToEnd();
+    *preemptions = w.scheduler.preemptions();
+    return result;
+  };
+  std::int64_t preemptions = -1;
+  EXPECT_GT(steps(kNone, &preemptions), 200);
+  EXPECT_LE(steps(kVtc, &preemptions), 3);
+  EXPECT_EQ(preemptions, 0);   // who gives up a seat keeps its memory
+}
+
+TEST(Scheduler, NoMoreComputeInAStepThanThereAreSeats) {
+  World w(400, {.max_running = 4});
+  for (int i = 0; i < 40; ++i) w.AddFor(std::string(1, static_cast<char>('a' + i % 7)), 4, 10 + i);
+  std::size_t most_running = 0;
+  while (!(w.scheduler.running().empty() && w.scheduler.waiting().empty())) {
+    EXPECT_LE(w.Step().chunks.size(), 4u);
+    most_running = std::max(most_running, w.scheduler.running().size());
+  }
+  EXPECT_GT(most_running, 4u);   // some paused
+  EXPECT_LE(most_running, 8u);
+}
+
+TEST(Scheduler, AFloodDoesNotHoldAllMemory) {
+  const auto steps = [](FairnessPolicy policy, std::int64_t* preemptions) {
+    World w(40, {.max_batch_tokens = 32, .fairness = Fair(policy)});
+    for (int i = 0; i < 20; ++i) w.AddFor("flood", 24, 60);
+    for (int i = 0; i < 30; ++i) w.Step();
+    const int result = StepsToFirstToken(w, w.AddFor("other", 16, 10));
+    w.RunToEnd();
+    *preemptions = w.requests.back().preemptions;
+    return result;
+  };
+  std::int64_t preemptions = -1;
+  EXPECT_GT(steps(kNone, &preemptions), 200);
+  EXPECT_LE(steps(kVtc, &preemptions), 12);
+  EXPECT_EQ(preemptions, 0);
+}
+
+// A tenant that comes again and again while another holds the memory: the second is preempted for it, but what it had
+// computed is thrown away only up to a share of all work.
+TEST(Scheduler, LittleWorkIsThrownAwayForFairness) {
+  World w(40, {.max_batch_tokens = 32, .discard_share = 0.1});
+  for (int i = 0; i < 30; ++i) w.AddFor("flood", 40, 60);
+  std::int64_t computed = 0, discarded = 0;
+  for (int i = 0; i < 400; ++i) {
+    if (i % 3 == 0) w.AddFor("other", 2, 2);
+    const StepPlan plan = w.Step();
+    computed += plan.num_tokens;
+    discarded += plan.discarded_tokens;
+  }
+  EXPECT_GT(discarded, 0);
+  EXPECT_LE(discarded, computed / 10 + 32 + 100);   // at the start a step's worth; the last victim may overdraw
+  w.RunToEnd();
+}
+
+TEST(Scheduler, WeightsDivideTheSeats) {
+  World w(4000, {.max_running = 8, .fairness = {.weights = {{"heavy", 3}}}});
+  for (int i = 0; i < 200; ++i) {
+    w.AddFor("light", 8, 30);
+    w.AddFor("heavy", 8, 30);
+  }
+  std::int64_t heavy = 0, light = 0;
+  for (int i = 0; i < 700; ++i) {
+    for (const PlannedChunk& chunk : w.Step().chunks) (chunk.request->tenant_name == "heavy" ? heavy : light) += chunk.num_tokens;
+  }
+  EXPECT_NEAR(static_cast<double>(heavy) / static_cast<double>(light), 3.0, 0.15);
+  w.RunToEnd();
 }
 
 }  // namespace

@@ -37,12 +37,18 @@ CompletionJob::CompletionJob(const ServingContext& context, OpenAiRequest reques
 
 CompletionJob::~CompletionJob() { Cancel(); }
 
-Result<CompletionJob> CompletionJob::Prepare(const ServingContext& context, Endpoint endpoint, std::string_view body) {
+Result<CompletionJob> CompletionJob::Prepare(const ServingContext& context, Endpoint endpoint, std::string_view body,
+                                             std::string_view tenant) {
+  if (tenant.size() > kMaxTenantBytes) {
+    return InvalidArgument(fmt::format("{}: expected at most {} bytes, found {}", kFairnessHeader, kMaxTenantBytes, tenant.size()),
+                           std::string(kFairnessHeader));
+  }
   ASSIGN_OR_RETURN(OpenAiRequest request, Parse(context, endpoint, body));
   auto adapter = context.registry->Resolve(request.model);
   if (!adapter.ok()) return UnknownModel(request.model);
   CompletionJob job(context, std::move(request));
   job.adapter_ = std::move(adapter).value();
+  job.tenant_ = tenant;
   RETURN_IF_ERROR(job.BuildPrompts(context));
   return job;
 }
@@ -93,6 +99,7 @@ GenerationRequest CompletionJob::MakeRequest(const ServingContext& context, cons
   GenerationRequest request;
   request.prompt = tokens;
   request.adapter = adapter_ == nullptr ? kBaseModel : adapter_->generation;
+  request.tenant = tenant_;
   request.sampling = request_.sampling;
   request.sampling.seed = ChoiceSeed(seed_, choice);
   request.min_tokens = request_.min_tokens;

@@ -38,6 +38,10 @@ class SeedSource {
   Prng prng_;
 };
 
+// Names the tenant of a request (schedule/fairness.h); at most kMaxTenantBytes.
+inline constexpr std::string_view kFairnessHeader = "x-gateway-inference-fairness-id";
+inline constexpr std::size_t kMaxTenantBytes = 256;
+
 // What requests are served from. Owns nothing; everything must outlive the jobs.
 struct ServingContext {
   const Clock* clock = nullptr;
@@ -56,8 +60,9 @@ std::uint64_t ChoiceSeed(std::uint64_t seed, std::int32_t choice);
 class CompletionJob {
  public:
   // Parses and tokenizes; takes time in proportion to the body, so call it off the I/O threads. Errors are for the
-  // client.
-  static Result<CompletionJob> Prepare(const ServingContext& context, Endpoint endpoint, std::string_view body);
+  // client. `tenant`, from a header, names whose share of the server the request takes (empty: its adapter's).
+  static Result<CompletionJob> Prepare(const ServingContext& context, Endpoint endpoint, std::string_view body,
+                                       std::string_view tenant = {});
 
   CompletionJob(CompletionJob&&) = default;
   CompletionJob& operator=(CompletionJob&&) = delete;
@@ -112,6 +117,7 @@ class CompletionJob {
   OpenAiRequest request_;
   ResponseHead head_;
   std::uint64_t seed_ = 0;
+  std::string tenant_;
   std::shared_ptr<const AdapterVersion> adapter_;   // null: the base model
   std::vector<Choice> choices_;                     // prompt by prompt, n each
   std::unique_ptr<EventWriter> writer_;             // if streaming

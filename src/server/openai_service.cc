@@ -181,8 +181,9 @@ HttpReply OpenAiService::Model(const HttpRequest& request) const {
 asio::awaitable<void> OpenAiService::Complete(HttpExchange& exchange, Endpoint endpoint) {
   const TimeNs received = context_.clock->Now();
   std::optional<Result<CompletionJob>> job;
-  co_await RunOn(tokenizers_,
-                 [&] { job.emplace(CompletionJob::Prepare(context_, endpoint, exchange.request().body)); });
+  const HttpRequest& request = exchange.request();
+  const std::string_view tenant = options_.fairness_header ? request.Header(kFairnessHeader) : std::string_view();
+  co_await RunOn(tokenizers_, [&] { job.emplace(CompletionJob::Prepare(context_, endpoint, request.body, tenant)); });
   if (!job->ok()) {
     co_await exchange.Send(ErrorReply(job->error()));
     co_return;

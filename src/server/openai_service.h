@@ -19,6 +19,7 @@ struct OpenAiServiceOptions {
   std::size_t max_buffered_bytes = std::size_t{8} << 20;       // of tokens that a slow client has not taken, a request
   // A stream that has nothing to say for so long carries a comment line, for proxies that cut idle ones off. 0: never.
   std::chrono::milliseconds sse_keepalive{0};
+  bool fairness_header = true;                                 // kFairnessHeader names the tenant
 };
 
 // Thread-safe: one instance serves all connections.

@@ -14,7 +14,7 @@ struct Server::Impl {
         metrics_service(metrics, parts.engine_snapshot, *parts.registry, *parts.clock),
         service({parts.clock, parts.generation, parts.registry, parts.tokenizer, parts.chat_template, &seeds, &metrics},
                 {options.model_path, parts.clock->UnixSeconds(), options.max_model_len},
-                {options.tokenizer_threads, options.max_buffered_bytes, options.sse_keepalive}),
+                {options.tokenizer_threads, options.max_buffered_bytes, options.sse_keepalive, options.fairness_header}),
         http(WithHooks(options.http), routes, *parts.clock) {
     service.AddRoutes(routes);
     metrics_service.AddRoutes(routes);

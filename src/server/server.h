@@ -25,6 +25,7 @@ struct ServerOptions {
   std::chrono::milliseconds sse_keepalive{0};              // a comment line in streams that are silent so long; 0: never
   std::string model_path;                                  // as the operator gave it, for /v1/models
   std::int64_t max_model_len = 0;                          // for /v1/models
+  bool fairness_header = true;                             // x-gateway-inference-fairness-id names the tenant
   std::uint64_t seed = 0;                                  // of ids and of requests that bring no seed
 };
 

@@ -1,0 +1,161 @@
+// Fairness among tenants: virtual token counters (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024).
+//
+// Each tenant has a counter of the service that it got: tokens computed for it, an output token weighing more than one
+// of the prompt, divided by the tenant's weight. Who has got the least is served next; within a tenant, first come first
+// served. A tenant that begins to wait is lifted to the least counter among those that wait (or else run), less a small
+// `burst`: idle time earns no more credit than that. What is computed a second time, after a preemption, is not charged again.
+//
+// Bounded memory: a tenant without requests is forgotten as soon as its counter is no higher than that of any tenant with
+// requests (nothing is lost by that: it would be lifted), all are when nobody has requests, and at most
+// `max_idle_tenants` are remembered.
+//
+// Deterministic: no order depends on hashes or addresses. Not thread-safe. Reads no clock.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "schedule/request.h"
+
+namespace loramux {
+
+enum class FairnessPolicy : std::uint8_t {
+  kNone,   // one queue: everybody is the same tenant
+  kVtc,    // virtual token counters
+};
+// "none" or "vtc". Error: another name; the message lists the valid ones.
+Result<FairnessPolicy> ParseFairnessPolicy(const std::string& name);
+// "name=2.5". Error: no name, or a weight that is not between 0.001 and 1000.
+Result<std::pair<std::string, double>> ParseTenantWeight(const std::string& text);
+
+struct FairnessOptions {
+  FairnessPolicy policy = FairnessPolicy::kVtc;
+  std::vector<std::pair<std::string, double>> weights;   // of tenants by name; 1 for all others
+  double prompt_token_cost = 1, output_token_cost = 2;   // the paper's
+  double burst = 0;                                      // how far below the others a tenant may begin to wait
+  TimeNs max_wait = 30 * kNsPerSecond;                   // a tenant that waited longer for its turn is served first
+  std::size_t max_idle_tenants = 4096;
+};
+
+// A waiting request in the order in which it would be served, and its tenant's counter then (as if all before it were).
+struct Turn {
+  Request* request = nullptr;
+  double service = 0;   // -infinity: its tenant waited for longer than max_wait
+};
+
+// The next turns. Keeps its memory between uses.
+struct ServiceOrder {
+  struct Node {
+    double service;
+    Request* request;
+    std::ptrdiff_t heap_index;   // in the heap of waiting tenants; -1: a later request of one that was seen
+  };
+  std::vector<Turn> turns;
+  std::vector<Node> nodes;       // a heap, next on top
+};
+
+// A binary heap of tenants, least service on top, in which any tenant can be found.
+class ServiceHeap {
+ public:
+  struct Entry {
+    double service;
+    TenantId tenant;
+  };
+  bool Contains(TenantId tenant) const { return tenant < position_.size() && position_[tenant] >= 0; }
+  // REQUIRES: not in the heap.
+  void Push(TenantId tenant, double service);
+  // REQUIRES: in the heap.
+  void Remove(TenantId tenant);
+  // The tenant's service is higher now. Does nothing if it is not in the heap.
+  void Raise(TenantId tenant, double service);
+  const std::vector<Entry>& entries() const { return entries_; }
+  bool empty() const { return entries_.empty(); }
+  double least() const { return entries_.front().service; }
+  void CheckIntegrity() const;
+
+ private:
+  void Place(std::size_t at, Entry entry);
+  void Up(std::size_t at);
+  void Down(std::size_t at);
+  std::vector<Entry> entries_;
+  std::vector<std::int32_t> position_;   // by tenant; -1: not in the heap
+};
+
+class TenantCounters {
+ public:
+  explicit TenantCounters(FairnessOptions options);
+
+  // A new request begins to wait: Request::tenant is set from Request::tenant_name. REQUIRES: ids ascend.
+  void Add(Request* request, TimeNs now);
+  // A waiting request begins to run.
+  void Admit(Request* request, TimeNs now);
+  // A running request waits again.
+  void Return(Request* request, TimeNs now);
+  // Ends a waiting or running request (Request::state says which).
+  void Remove(Request* request);
+  // Charges what was computed of the request and was never charged before.
+  void Charge(Request* request);
+
+  // The first `limit` waiting requests in the order of service. Changes nothing but `order`.
+  void Order(TimeNs now, std::size_t limit, ServiceOrder& order) const;
+  double Service(const Request& request) const { return tenants_[request.tenant].service; }
+  // Where a tenant that begins to wait is lifted to.
+  double Floor() const;
+
+  std::size_t known_tenants() const { return tenants_.size() - free_.size(); }
+  // Tenants with requests.
+  std::size_t active_tenants() const { return active_; }
+
+  // Aborts if queues, heaps and lists disagree. O(requests + tenants).
+  void CheckIntegrity() const;
+
+ private:
+  static constexpr TenantId kNobody = std::numeric_limits<TenantId>::max();
+  enum class List : std::uint8_t { kNone, kTurns, kIdle };
+  // A tenant with requests that wait is in `turns_`, one without requests in `idle_`.
+  struct Tenant {
+    std::string name;
+    bool known = false;
+    double weight = 1;
+    double service = 0;
+    Request* first = nullptr;       // waiting, ascending id
+    Request* last = nullptr;
+    std::int64_t waiting = 0, running = 0;
+    TimeNs since = 0;               // when it began to wait for its turn
+    List list = List::kNone;
+    TenantId next = kNobody, previous = kNobody;
+  };
+  struct Chain {
+    TenantId first = kNobody, last = kNobody;
+    std::size_t size = 0;
+  };
+
+  TenantId Intern(const std::string& name);
+  void BeginToWait(TenantId id, TimeNs now);
+  void Unlink(Request* request);
+  void LeaveIfIdle(TenantId id);
+  double LeastActive() const;
+  void ForgetTheLevel();
+  void Forget(TenantId id);
+  void Append(Chain& chain, List list, TenantId id);
+  void Detach(TenantId id);
+  double Cost(const Request& request, std::int64_t from, std::int64_t to) const;
+
+  const FairnessOptions options_;
+  std::unordered_map<std::string, double> weights_;
+  std::unordered_map<std::string, TenantId> by_name_;   // looked up, never iterated
+  std::vector<Tenant> tenants_;
+  std::vector<TenantId> free_;
+  ServiceHeap waiting_, running_;
+  Chain turns_;                     // tenants that wait, who waits longest for a turn first
+  Chain idle_;                      // tenants without requests whose counters are still above the floor
+  std::size_t active_ = 0;
+};
+
+}  // namespace loramux

@@ -1,0 +1,333 @@
+#include "schedule/fairness.h"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <map>
+
+#include "base/prng.h"
+
+namespace loramux {
+namespace {
+
+// Requests of named tenants against a bare TenantCounters.
+struct World {
+  TenantCounters tenants;
+  std::deque<Request> requests;
+  TimeNs now = 0;
+  ServiceOrder order;
+
+  explicit World(FairnessOptions options = {}) : tenants(std::move(options)) {}
+
+  Request* Add(const std::string& tenant, std::int64_t prompt = 10) {
+    Request& request = requests.emplace_back();
+    request.id = RequestId{requests.size()};
+    request.tenant_name = tenant;
+    request.tokens.assign(static_cast<std::size_t>(prompt), 1);
+    request.prompt_tokens = static_cast<std::int32_t>(prompt);
+    tenants.Add(&request, now);
+    return &request;
+  }
+  void Admit(Request* request) {
+    tenants.Admit(request, now);
+    request->state = RequestState::kRunning;
+  }
+  void Compute(Request* request, std::int64_t tokens) {
+    request->computed += tokens;
+    tenants.Charge(request);
+  }
+  void Return(Request* request) {
+    request->state = RequestState::kWaiting;
+    request->computed = 0;
+    tenants.Return(request, now);
+  }
+  void Remove(Request* request) {
+    tenants.Remove(request);
+    request->state = RequestState::kFinished;
+  }
+  // Admitted, computed with `outputs` tokens after the prompt, gone.
+  void Serve(Request* request, std::int64_t outputs = 0) {
+    Admit(request);
+    Compute(request, request->prompt_tokens + outputs);
+    Remove(request);
+  }
+  const std::vector<Turn>& Order(std::size_t limit = 1000) {
+    tenants.Order(now, limit, order);
+    tenants.CheckIntegrity();
+    return order.turns;
+  }
+  Request* Next() { return Order(1)[0].request; }
+};
+
+std::string Names(const std::vector<Turn>& turns) {
+  std::string names;
+  for (const Turn& turn : turns) names += turn.request->tenant_name;
+  return names;
+}
+
+TEST(TenantCounters, OneTenantIsFirstComeFirstServed) {
+  World w;
+  std::vector<Request*> all;
+  for (int i = 0; i < 20; ++i) all.push_back(w.Add("a", 1 + (i * 7) % 13));
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(w.Order().size(), all.size() - static_cast<std::size_t>(i));
+    ASSERT_EQ(w.Next(), all[static_cast<std::size_t>(i)]);
+    w.Serve(w.Next(), i);
+  }
+}
+
+TEST(TenantCounters, NoneIsFirstComeFirstServedForAll) {
+  World w({.policy = FairnessPolicy::kNone});
+  for (const char* tenant : {"a", "a", "b", "a", "c", "b"}) w.Add(tenant);
+  EXPECT_EQ(Names(w.Order()), "aabacb");
+  w.Serve(w.Next(), 100);
+  EXPECT_EQ(Names(w.Order()), "abacb");
+  EXPECT_EQ(w.tenants.known_tenants(), 1u);
+}
+
+// The order is the one in which all would be served, each prompt counted.
+TEST(TenantCounters, TheOrderAlternatesByPromptTokens) {
+  World w;
+  for (int i = 0; i < 3; ++i) w.Add("a", 20);
+  for (int i = 0; i < 6; ++i) w.Add("b", 10);
+  EXPECT_EQ(Names(w.Order()), "abbabbabb");
+  EXPECT_EQ(Names(w.Order(4)), "abba");
+}
+
+TEST(TenantCounters, ThroughputFollowsTheWeights) {
+  World w({.weights = {{"b", 3}}});
+  Prng prng(5);
+  std::map<std::string, double> served;
+  for (int i = 0; i < 50; ++i) {
+    w.Add("a", 10);
+    w.Add("b", 10);
+  }
+  for (int i = 0; i < 4000; ++i) {
+    Request* next = w.Next();
+    const auto outputs = static_cast<std::int64_t>(prng.NextBelow(40));
+    served[next->tenant_name] += static_cast<double>(next->prompt_tokens + 2 * outputs);
+    w.Serve(next, outputs);
+    w.Add(next->tenant_name, 1 + static_cast<std::int64_t>(prng.NextBelow(60)));   // both always have work
+  }
+  EXPECT_NEAR(served["b"] / served["a"], 3.0, 0.1);
+}
+
+TEST(TenantCounters, IdleTimeEarnsNoCredit) {
+  World w;
+  for (int i = 0; i < 100; ++i) w.Add("a");
+  for (int i = 0; i < 50; ++i) w.Serve(w.Next(), 10);   // "b" was not there: this costs "a" nothing
+  for (int i = 0; i < 20; ++i) w.Add("b");
+  std::string names;
+  for (int i = 0; i < 20; ++i) {
+    names += w.Next()->tenant_name;
+    w.Serve(w.Next(), 10);
+  }
+  EXPECT_EQ(std::count(names.begin(), names.end(), 'b'), 10);
+}
+
+// "a" runs without a queue and gets far ahead; "b" that comes then cannot make it wait for what it missed.
+TEST(TenantCounters, LiftedToThoseWhoRunWhenNobodyWaits) {
+  World w;
+  Request* running = w.Add("a", 10);
+  w.Admit(running);
+  w.Compute(running, 10000);
+  w.Add("b");
+  w.Add("a");
+  const auto& turns = w.Order();
+  EXPECT_EQ(turns[0].service, turns[1].service);
+  EXPECT_EQ(w.tenants.Service(*turns[0].request), 10.0 + 2 * 9990);
+}
+
+TEST(TenantCounters, WhatIsComputedAgainIsNotChargedAgain) {
+  World w;
+  w.Add("b");
+  Request* request = w.Add("a", 10);
+  w.Admit(request);
+  w.Compute(request, 30);
+  const double service = w.tenants.Service(*request);
+  EXPECT_EQ(service, 10.0 + 2 * 20);
+  w.Return(request);
+  w.Admit(request);
+  w.Compute(request, 30);
+  EXPECT_EQ(w.tenants.Service(*request), service);
+  w.Compute(request, 1);
+  EXPECT_EQ(w.tenants.Service(*request), service + 2);
+}
+
+TEST(TenantCounters, PreemptedRequestsWaitInOrderOfArrival) {
+  World w;
+  Request* first = w.Add("a");
+  Request* second = w.Add("a");
+  Request* third = w.Add("a");
+  Request* fourth = w.Add("a");
+  for (Request* request : {first, second, third}) w.Admit(request);
+  for (Request* request : {second, third, first}) w.Return(request);
+  std::vector<Request*> order;
+  for (const Turn& turn : w.Order()) order.push_back(turn.request);
+  EXPECT_EQ(order, (std::vector<Request*>{first, second, third, fourth}));
+}
+
+// Ever new tenants, each at the floor, cannot keep one above it waiting for ever: its turn comes after max_wait.
+TEST(TenantCounters, NewTenantsStarveNobody) {
+  World w({.max_wait = 100});
+  w.Add("first", 1);                     // somebody at the floor is always there
+  w.Serve(w.Add("a", 50));
+  Request* waiter = w.Add("a");
+  int turns = 0;
+  for (; w.Next() != waiter; ++turns, w.now += 10) {
+    ASSERT_LT(turns, 100) << "starved";
+    w.Add("new-" + std::to_string(turns), 1);
+    w.Serve(w.Next());
+  }
+  EXPECT_EQ(w.now, 110);
+  EXPECT_EQ(w.Order()[0].service, -std::numeric_limits<double>::infinity());
+}
+
+TEST(TenantCounters, MillionsOfTenantsDoNotGrowMemory) {
+  World w({.max_idle_tenants = 100});
+  Request* steady = w.Add("steady");     // somebody is always there, at the floor
+  Prng prng(3);
+  for (int i = 0; i < 200000; ++i) {
+    Request* request = w.Add("tenant-" + std::to_string(i), 1 + static_cast<std::int64_t>(prng.NextBelow(100)));
+    w.Serve(request);
+    w.requests.pop_back();
+    ASSERT_LE(w.tenants.known_tenants(), 102u);
+  }
+  w.tenants.CheckIntegrity();
+  EXPECT_GT(w.tenants.known_tenants(), 50u);   // debts are remembered within the bound
+  w.Serve(steady);
+  EXPECT_EQ(w.tenants.known_tenants(), 0u);    // and all is forgotten when nobody is there
+}
+
+TEST(TenantCounters, ADebtOutlivesAPause) {
+  World w;
+  w.Add("b");
+  w.Serve(w.Add("a", 500));              // far above "b", then gone
+  Request* again = w.Add("a");
+  EXPECT_EQ(w.tenants.Service(*again), 500);
+  EXPECT_EQ(Names(w.Order()), "ba");
+}
+
+TEST(TenantCounters, ForgottenOnceTheOthersCaughtUp) {
+  World w;
+  for (int i = 0; i < 100; ++i) w.Add("b", 10);
+  w.Serve(w.Add("a", 50));
+  EXPECT_EQ(w.tenants.known_tenants(), 2u);
+  for (int i = 0; i < 10; ++i) w.Serve(w.Next());
+  w.Serve(w.Add("c", 1));                // any departure looks at those who are idle
+  w.Serve(w.Add("d", 1));
+  EXPECT_LE(w.tenants.known_tenants(), 3u);
+  EXPECT_EQ(w.tenants.Service(*w.Add("a")), 100);   // lifted
+}
+
+// What the counters must do, written as directly as possible.
+struct Model {
+  struct Tenant {
+    double service = 0;
+    std::vector<Request*> waiting;
+    int running = 0;
+  };
+  std::map<std::string, Tenant> tenants;
+
+  double Floor() const {
+    double waiting = INFINITY, running = INFINITY;
+    for (const auto& [name, tenant] : tenants) {
+      if (!tenant.waiting.empty()) waiting = std::min(waiting, tenant.service);
+      if (tenant.running > 0) running = std::min(running, tenant.service);
+    }
+    return waiting < INFINITY ? waiting : running < INFINITY ? running : 0;
+  }
+  void Wait(Request* request) {
+    Tenant& tenant = tenants[request->tenant_name];
+    if (tenant.waiting.empty()) tenant.service = std::max(tenant.service, Floor());
+    tenant.waiting.push_back(request);
+    std::sort(tenant.waiting.begin(), tenant.waiting.end(), [](Request* a, Request* b) { return a->id < b->id; });
+  }
+  void Unwait(Request* request) { std::erase(tenants[request->tenant_name].waiting, request); }
+  void ForgetIfEmpty() {
+    for (const auto& [name, tenant] : tenants) {
+      if (!tenant.waiting.empty() || tenant.running > 0) return;
+    }
+    tenants.clear();
+  }
+};
+
+void FuzzOnce(std::uint64_t seed) {
+  Prng prng(seed);
+  World w({.weights = {{"t1", 2}}, .max_wait = std::numeric_limits<TimeNs>::max()});
+  Model model;
+  std::vector<Request*> waiting, running;
+  const auto take = [&prng](std::vector<Request*>& from) {
+    const std::size_t i = prng.NextBelow(from.size());
+    Request* request = from[i];
+    from.erase(from.begin() + static_cast<std::ptrdiff_t>(i));
+    return request;
+  };
+  for (int step = 0; step < 600; ++step) {
+    const std::uint64_t choice = prng.NextBelow(10);
+    if (choice < 3) {
+      const std::string name = {'t', static_cast<char>('0' + prng.NextBelow(6))};
+      Request* request = w.Add(name, 1 + static_cast<std::int64_t>(prng.NextBelow(9)));
+      model.Wait(request);
+      waiting.push_back(request);
+    } else if (choice < 5 && !waiting.empty()) {
+      Request* request = take(waiting);
+      w.Admit(request);
+      model.Unwait(request);
+      ++model.tenants[request->tenant_name].running;
+      running.push_back(request);
+    } else if (choice < 7 && !running.empty()) {
+      Request* request = running[prng.NextBelow(running.size())];
+      const std::int64_t before = std::max(request->charged, request->computed);
+      w.Compute(request, 1 + static_cast<std::int64_t>(prng.NextBelow(8)));
+      for (std::int64_t at = before; at < request->computed; ++at) {
+        const double cost = at < request->prompt_tokens ? 1 : 2;
+        model.tenants[request->tenant_name].service += cost / (request->tenant_name == "t1" ? 2 : 1);
+      }
+    } else if (choice < 8 && !running.empty()) {
+      Request* request = take(running);
+      --model.tenants[request->tenant_name].running;
+      model.Wait(request);
+      w.Return(request);
+      waiting.push_back(request);
+    } else if (!running.empty() || !waiting.empty()) {
+      Request* request = running.empty() || (!waiting.empty() && prng.NextBelow(2) == 0) ? take(waiting) : take(running);
+      if (request->state == RequestState::kWaiting) model.Unwait(request);
+      else --model.tenants[request->tenant_name].running;
+      w.Remove(request);
+      model.ForgetIfEmpty();
+    }
+    const auto& turns = w.Order();
+    ASSERT_EQ(turns.size(), waiting.size());
+    for (std::size_t i = 1; i < turns.size(); ++i) ASSERT_LE(turns[i - 1].service, turns[i].service);
+    for (const std::vector<Request*>* requests : {&waiting, &running}) {
+      for (const Request* request : *requests) {
+        ASSERT_EQ(w.tenants.Service(*request), model.tenants[request->tenant_name].service) << "step " << step;
+      }
+    }
+    if (turns.empty()) continue;
+    ASSERT_EQ(turns[0].request, model.tenants[turns[0].request->tenant_name].waiting[0]);
+  }
+}
+
+TEST(TenantCounters, FuzzAgainstAModel) {
+  for (std::uint64_t seed = 1; seed <= 200 && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    FuzzOnce(seed);
+  }
+}
+
+TEST(Fairness, Flags) {
+  EXPECT_EQ(*ParseFairnessPolicy("vtc"), FairnessPolicy::kVtc);
+  EXPECT_NE(ParseFairnessPolicy("fair").error().message.find("none or vtc"), std::string::npos);
+  const auto weight = ParseTenantWeight("team=a=2.5");
+  ASSERT_TRUE(weight.ok());
+  EXPECT_EQ(weight->first, "team=a");
+  EXPECT_EQ(weight->second, 2.5);
+  for (const char* bad : {"", "=1", "a", "a=", "a=0", "a=-1", "a=1x", "a=nan", "a=inf", "a=1e9"}) {
+    EXPECT_FALSE(ParseTenantWeight(bad).ok()) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace loramux
