@@ -31,7 +31,7 @@ const char* VerdictClass(Verdict verdict) {
 }
 
 PlotSeries Curve(const NamedReport& report, const char* key, const char* letter, int colour) {
-  PlotSeries series{.name = fmt::format("{}: {}", letter, report.name), .colour = colour};
+  PlotSeries series{.name = letter, .colour = colour};
   const ReportJson& curve = ChildAt(ChildAt(report.report, "curves"), key);
   for (std::size_t i = 0; curve.is_array() && curve.size() > 1 && i < curve.size(); ++i) {
     if (!curve[i].is_number()) continue;
@@ -141,7 +141,7 @@ std::vector<std::string> ConfigurationDifferences(const ReportJson& a, const Rep
 
 std::string ConsoleComparison(const NamedReport& a, const NamedReport& b) {
   std::string text = fmt::format("A: {} ({})\nB: {} ({})\n\n", a.name, DescribeRun(a.report), b.name, DescribeRun(b.report));
-  for (const std::string& line : ConfigurationDifferences(a.report, b.report)) text += "  differs: " + FixedWidth(line, 150) + "\n";
+  for (const std::string& line : ConfigurationDifferences(a.report, b.report)) text += "  differs: " + OneLine(line, 150) + "\n";
   text += fmt::format("\n  {:<24}{:>14}{:>14}{:>10}\n", "", "A", "B", "B / A");
   for (const ComparedValue& value : CompareReports(a.report, b.report)) {
     text += fmt::format("  {:<24}{:>14}{:>14}{:>10}  {}\n", value.name, Show(value, value.a), Show(value, value.b), Ratio(value),

@@ -91,7 +91,7 @@ std::string Examples(const ReportJson& report) {
   for (const ReportJson& example : ChildAt(report, "failure_examples")) {
     if (text.empty()) text = "\n  failures, for example:\n";
     const std::string line = StringAt(example, "kind") + " (" + StringAt(example, "model") + "): " + StringAt(example, "detail");
-    text += "    " + FixedWidth(line, 130) + "\n";
+    text += "    " + OneLine(line, 130) + "\n";
   }
   return text;
 }
@@ -112,6 +112,12 @@ std::string FixedWidth(const std::string& text, std::size_t width) {
     result += byte < 0x20 || byte == 0x7f ? '?' : text[i];
   }
   return result + std::string(width + 1 - columns, ' ');
+}
+
+std::string OneLine(const std::string& text, std::size_t width) {
+  std::string line = FixedWidth(text, width);
+  line.erase(line.find_last_not_of(' ') + 1);
+  return line;
 }
 
 std::string ConsoleSummary(const ReportJson& report, std::size_t adapters) {

@@ -19,7 +19,8 @@ h1{font-size:24px;margin:0 0 2px;overflow-wrap:anywhere}h2{font-size:17px;margin
 .note{border-left:3px solid var(--bad);padding:6px 12px;margin:0 0 16px;background:var(--card)}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px}
 .tile,figure,.card{background:var(--card);border:1px solid var(--line);border-radius:8px}
-.tile{padding:12px 14px}.tile b{display:block;font-size:22px;font-weight:650;line-height:1.25;font-variant-numeric:tabular-nums}
+.tile{padding:12px 14px}
+.tile b{display:block;white-space:nowrap;font-size:20px;font-weight:650;line-height:1.25;font-variant-numeric:tabular-nums}
 .tile span{color:var(--soft);font-size:13px;display:block}.good{color:var(--good)}.bad{color:var(--bad)}
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(360px,1fr));gap:14px}
 figure{margin:0;padding:12px 14px 8px;min-width:0;position:relative}

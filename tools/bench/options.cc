@@ -84,12 +84,12 @@ Result<Trace> MakeTrace(const BenchFlags& flags) {
 }
 
 ReportJson ConfigurationJson(const BenchFlags& flags, const WorkloadOptions& workload) {
-  const auto if_set = [](double value) { return value > 0 ? ReportJson(value) : ReportJson(nullptr); };
+  const auto if_set = [](auto value) { return value > 0 ? ReportJson(value) : ReportJson(nullptr); };
   ReportJson json{{"url", flags.url}, {"model", workload.base_model}, {"endpoint", flags.endpoint}, {"stream", !flags.no_stream},
                   {"load", DescribeLoad(flags)}, {"rate_per_s", if_set(flags.rate)},
                   {"trace", flags.trace.empty() ? ReportJson(nullptr) : ReportJson(flags.trace)},
                   {"trace_start_s", flags.trace_start_s}, {"time_scale", flags.time_scale}, {"length_scale", flags.length_scale},
-                  {"concurrency", if_set(flags.concurrency)}, {"num_requests", if_set(static_cast<double>(flags.num_requests))},
+                  {"concurrency", if_set(flags.concurrency)}, {"num_requests", if_set(flags.num_requests)},
                   {"duration_s", if_set(flags.duration_s)}, {"timeout_s", flags.timeout_s}, {"seed", flags.seed}};
   json["adapters"] = workload.adapters.size();
   json["adapter_distribution"] = flags.adapter_distribution;
@@ -101,8 +101,8 @@ ReportJson ConfigurationJson(const BenchFlags& flags, const WorkloadOptions& wor
   json["tasks"] = flags.tasks.empty() ? ReportJson(nullptr) : ReportJson(flags.tasks);
   if (flags.tasks.empty()) {
     json.update({{"input_tokens", flags.input_tokens}, {"output_tokens", flags.output_tokens}, {"ignore_eos", !flags.stop_at_eos},
-                 {"prefix_tokens", flags.prefix_tokens}, {"max_input_tokens", if_set(static_cast<double>(flags.max_input_tokens))},
-                 {"max_output_tokens", if_set(static_cast<double>(flags.max_output_tokens))}});
+                 {"prefix_tokens", flags.prefix_tokens}, {"max_input_tokens", if_set(flags.max_input_tokens)},
+                 {"max_output_tokens", if_set(flags.max_output_tokens)}});
   }
   return json;
 }

@@ -23,6 +23,8 @@ struct Axes {
   double Y(double y) const { return kBottom - std::clamp(y / y1, 0.0, 1.0) * (kBottom - kTop); }
 };
 
+std::string TickLabel(double value) { return value >= 1000 ? FormatNumber(value) : fmt::format("{:.4g}", value); }
+
 template <typename Visit>
 void ForEachPoint(const Plot& plot, const Visit& visit) {
   for (const PlotSeries& series : plot.series) {
@@ -59,12 +61,12 @@ std::string Grid(const Plot& plot, const Axes& axes) {
   for (const double y : Ticks(0, axes.y1, 5)) {
     svg += fmt::format("<line class=\"grid\" x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>"
                        "<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>",
-                       kLeft, kRight, axes.Y(y), axes.Y(y), kLeft - 8, axes.Y(y) + 4, FormatNumber(y));
+                       kLeft, kRight, axes.Y(y), axes.Y(y), kLeft - 8, axes.Y(y) + 4, TickLabel(y));
   }
   for (const double x : axes.log_x ? LogTicks(axes.x0, axes.x1) : Ticks(axes.x0, axes.x1, 5)) {
     svg += fmt::format("<line class=\"grid\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>"
                        "<text x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\">{4}</text>",
-                       axes.X(x), kTop, kBottom, kBottom + 18, FormatNumber(x));
+                       axes.X(x), kTop, kBottom, kBottom + 18, TickLabel(x));
   }
   svg += fmt::format("<line class=\"axis\" x1=\"{}\" x2=\"{}\" y1=\"{}\" y2=\"{}\"/>", kLeft, kRight, kBottom, kBottom);
   svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>", kRight, kBottom + 36, EscapeHtml(plot.x_label));
