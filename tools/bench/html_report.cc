@@ -35,14 +35,14 @@ std::string Tiles(const ReportJson& report) {
                      "P99 " + FormatMs(Latency(summary, "ttft_ms", "p99")));
   }
   if (Latency(summary, "tpot_ms", "count") > 0) {
-    html += HtmlTile("per output token, P50", FormatMs(Latency(summary, "tpot_ms", "p50")),
+    html += HtmlTile("output token, P50", FormatMs(Latency(summary, "tpot_ms", "p50")),
                      "P99 " + FormatMs(Latency(summary, "tpot_ms", "p99")));
   }
   html += HtmlTile("end to end, P50", FormatMs(Latency(summary, "e2e_ms", "p50")), "P99 " + FormatMs(Latency(summary, "e2e_ms", "p99")));
   if (ChildAt(summary, "goodput").is_object()) {
     const double share = NumberAt(summary, {"goodput", "share"});
     html += HtmlTile("goodput", FormatNumber(NumberAt(summary, {"goodput", "requests_per_s"})) + " /s",
-                     FormatShare(share) + " in the objective", share >= 0.99 ? "good" : share < 0.9 ? "bad" : "");
+                     FormatShare(share) + " in objective", share >= 0.99 ? "good" : share < 0.9 ? "bad" : "");
   }
   return html + "</div>\n";
 }

@@ -155,8 +155,8 @@ std::vector<double> Ticks(double low, double high, int count) {
   const double raw = (high - low) / count, power = std::pow(10, std::floor(std::log10(raw)));
   const double rest = raw / power;
   const double step = power * (rest <= 1 ? 1 : rest <= 2 ? 2 : rest <= 5 ? 5 : 10);
-  std::vector<double> ticks;
-  for (double k = std::ceil(low / step - 1e-9); k * step <= high * (1 + 1e-9); ++k) ticks.push_back(k * step);
+  std::vector<double> ticks;   // + 0.0: no minus before a zero
+  for (double k = std::ceil(low / step - 1e-9) + 0.0; k * step <= high * (1 + 1e-9); ++k) ticks.push_back(k * step);
   return ticks;
 }
 

@@ -1,6 +1,7 @@
 // The arithmetic of reports against values computed by hand, and what untrusted names become in them.
 #include "tools/bench/report.h"
 
+#include <cmath>
 #include <map>
 
 #include <gtest/gtest.h>
@@ -203,6 +204,7 @@ TEST(NumberFormat, IsForPeople) {
 
 TEST(Plot, TicksAreRound) {
   EXPECT_EQ(Ticks(0, 10, 5), (std::vector<double>{0, 2, 4, 6, 8, 10}));
+  EXPECT_FALSE(std::signbit(Ticks(0, 10, 5).front()));   // it would read "-0"
   EXPECT_EQ(LogTicks(3, 60), (std::vector<double>{5, 10, 20, 50}));
   EXPECT_EQ(RenderPlot({}), "");
 }

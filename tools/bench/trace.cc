@@ -232,8 +232,8 @@ Result<std::vector<ClientWindow>> ParseClientWindows(std::string_view text, cons
     if (!fields[3].empty()) {
       const auto shape = Parse<double>(fields[4]);
       window.weibull = fields[3] == "Weibull";
-      if ((!window.weibull && fields[3] != "Gamma") || !shape || !(*shape > 0.01 && *shape < 1e6)) {
-        return BadLine(name, number, "Gamma or Weibull with a shape above 0.01", line);
+      if ((!window.weibull && fields[3] != "Gamma") || !shape || !(*shape >= 0.006 && *shape < 1e6)) {
+        return BadLine(name, number, "Gamma or Weibull with a shape of at least 0.006", line);
       }
       window.shape = *shape;
     }

@@ -71,7 +71,7 @@ TEST(ClientWindows, ReadsWhatServeGenWrites) {
 
 TEST(ClientWindows, NamesTheHostileLine) {
   for (const char* line : {"1,2", "x,1,1,,0,0", "0,-1,1,,0,0", "0,nan,1,,0,0", "0,inf,1,,0,0", "0,1,1,Pareto,1,1", "0,1,1,Gamma,0,1",
-                           "0,1,1,Weibull,x,1", "nan,1,1,,0,0"}) {
+                           "0,1,1,Weibull,x,1", "0,1,1,Weibull,0.005,1", "nan,1,1,,0,0"}) {
     const auto windows = ParseClientWindows(line, "c.csv");
     ASSERT_FALSE(windows.ok()) << line;
     EXPECT_NE(windows.error().message.find("c.csv, line 1"), std::string::npos);
@@ -112,6 +112,15 @@ TEST(ClientTrace, KeepsSharesOrderAndRate) {
   EXPECT_NEAR(counts[0], 300 * 30, 700);   // client 0 is the busiest
   EXPECT_NEAR(counts[1], 300 * 10, 300);
   EXPECT_LT(last, 300 * kNsPerSecond);
+}
+
+TEST(ClientTrace, TheBurstiestClientsEnd) {
+  // The least shape that is allowed: nearly all intervals are 0, a few are very long.
+  for (const bool weibull : {false, true}) {
+    const std::vector<ClientWindow> bursty{{.start_s = 0, .rate = 5, .weibull = weibull, .shape = 0.006}};
+    const auto trace = DrawClientTrace({bursty}, {.limits = {.duration_s = 10, .requests = 1000}, .seed = 2});
+    if (trace.ok()) EXPECT_LE(trace->arrivals.size(), 1000u);
+  }
 }
 
 TEST(ClientTrace, SaysWhenNobodyIsThere) {
