@@ -7,6 +7,7 @@ import json
 import pathlib
 import re
 import socket
+import ssl
 import subprocess
 import tempfile
 import threading
@@ -166,7 +167,8 @@ class AgainstTheDemo(Folder):
 class OneAnswer:
     """A server that answers every request with the same bytes, and closes; keeps what it was sent."""
 
-    def __init__(self, answer):
+    def __init__(self, answer, tls=None):
+        self.tls = tls
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
         self.requests = []
@@ -182,6 +184,12 @@ class OneAnswer:
             threading.Thread(target=self.handle, args=(client,), daemon=True).start()
 
     def handle(self, client):
+        try:
+            self.exchange(self.tls.wrap_socket(client, server_side=True) if self.tls else client)
+        except OSError:
+            client.close()   # the other side went away
+
+    def exchange(self, client):
         data = b""
         while b"\r\n\r\n" not in data:
             data += client.recv(65536)
@@ -207,7 +215,7 @@ CHUNK = b'{"choices":[{"delta":{"content":"x"},"finish_reason":null}]}'
 class Dripping(OneAnswer):
     """Sends a chunked stream of three events, 0.1 s apart."""
 
-    def handle(self, client):
+    def exchange(self, client):
         client.recv(65536)
         client.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
         for event in (CHUNK, CHUNK, CHUNK, b"[DONE]"):
@@ -216,6 +224,29 @@ class Dripping(OneAnswer):
             client.sendall(b"%x\r\n%s\r\n" % (len(event), event))
         client.sendall(b"0\r\n\r\n")
         client.close()
+
+
+class OverTls(Folder):
+    def test_the_certificate_is_checked(self):
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", self.path / "key.pem", "-out",
+                        self.path / "cert.pem", "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"],
+                       check=True, capture_output=True)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.path / "cert.pem", self.path / "key.pem")
+        server = OneAnswer(stream(CHUNK, b"[DONE]"), context)
+        tasks = self.path / "tasks"
+        tasks.mkdir()
+        (tasks / "base.jsonl").write_text('{"prompt": "q", "answer": "x"}\n')
+        flags = ("--url", server.url.replace("http://127.0.0.1", "https://localhost"), "--model", "m", "--tasks", tasks,
+                 "--num-requests", 3, "--concurrency", 1)
+        code, out, err = bench(*flags, "--insecure")
+        self.assertEqual(code, 0, (out, err))
+        self.assertEqual(len(server.requests), 3)
+        code, out, err = bench(*flags)
+        self.assertEqual(code, 2, (out, err))
+        self.assertIn("certificate verify failed", out)
+        self.assertEqual(len(server.requests), 3)   # nothing was said to a stranger
+        server.socket.close()
 
 
 class AgainstServersThatMisbehave(Folder):
