@@ -1,7 +1,8 @@
-// The program: `loramux serve | generate | inspect`.
+// The program: `loramux serve | generate | inspect | bench`.
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
 
+#include "tools/bench/command.h"
 #include "tools/generate.h"
 #include "tools/inspect.h"
 #include "tools/serve.h"
@@ -15,6 +16,7 @@ int main(int argc, char** argv) {
              "  loramux generate demo/model --adapter-dir demo/adapters --lora reverse -p hello\n"
              "  loramux inspect demo/model\n"
              "  loramux inspect demo/adapters/reverse --base demo/model\n"
+             "  loramux bench --tasks demo/eval --concurrency 16\n"
              "Each command explains itself: loramux COMMAND --help");
   int status = 0;
 
@@ -32,6 +34,11 @@ int main(int argc, char** argv) {
   CLI::App* inspect_command = app.add_subcommand("inspect", "What is in a model or adapter directory");
   loramux::AddInspectFlags(*inspect_command, inspect);
   inspect_command->callback([&] { status = loramux::RunInspect(inspect); });
+
+  loramux::BenchFlags bench;
+  CLI::App* bench_command = app.add_subcommand("bench", "Send load to any OpenAI-compatible server and measure its answers");
+  loramux::AddBenchFlags(*bench_command, bench);
+  bench_command->callback([&] { status = loramux::RunBench(bench); });
 
   CLI11_PARSE(app, argc, argv);
   return status;

@@ -6,19 +6,22 @@
 
 namespace loramux {
 
-// Draws on a terminal only, at most once per percent; elsewhere it prints nothing. Not thread-safe.
+// Draws on a terminal only, at most once per percent or new note; elsewhere it prints nothing. Not thread-safe.
 class ProgressBar {
  public:
   // Amounts are shown divided by `scale`, with `unit`.
   ProgressBar(std::string title, std::string unit, std::int64_t scale);
   void Update(std::int64_t done, std::int64_t total);
+  // Text after the numbers, from the next Update on.
+  void Note(std::string note);
   // Clears the line.
   void Finish();
 
  private:
-  std::string title_, unit_;
+  std::string title_, unit_, note_;
   std::int64_t scale_;
-  std::int64_t last_percent_ = -1;
+  std::int64_t last_percent_ = -1;   // as drawn; -1: draw in any case
+  bool drawn_ = false;
   bool terminal_;
 };
 

@@ -1,0 +1,54 @@
+// The flags of `loramux bench`, as given.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "base/result.h"
+
+namespace loramux {
+
+struct BenchFlags {
+  // The server.
+  std::string url = "http://127.0.0.1:8000", model, endpoint = "chat", api_key, api_key_file;
+  std::vector<std::string> headers;
+  double timeout_s = 300;
+  bool insecure = false, no_stream = false;
+  // The load.
+  double rate = 0, time_scale = 1, length_scale = 1, trace_start_s = 0, duration_s = 0;
+  std::string trace;
+  int concurrency = 0;
+  std::int64_t num_requests = 0;
+  std::uint64_t seed = 1;
+  // The adapters.
+  std::vector<std::string> adapters;
+  bool adapters_from_server = false, warmup = false;
+  std::string adapter_distribution = "uniform";
+  double zipf_s = 1, base_share = -1;
+  // The questions.
+  std::string input_tokens = "128", output_tokens = "64", tasks;
+  std::int64_t max_input_tokens = 0, max_output_tokens = 0, prefix_tokens = 0, answer_tokens = 200;
+  int turns = 1;
+  double think_s = 0, temperature = 0;
+  bool stop_at_eos = false;
+  // The result.
+  double slo_ttft_ms = 0, slo_tpot_ms = 0;
+  std::string json, html, from;
+  std::vector<std::string> compare;
+  bool json_requests = false, no_progress = false;
+
+  bool open_loop() const { return rate > 0 || !trace.empty(); }
+};
+
+void AddBenchFlags(CLI::App& command, BenchFlags& flags);
+
+// Errors of flags that do not go together, and the defaults that depend on others.
+Status CompleteFlags(BenchFlags& flags);
+
+// "open loop, 8 /s at random" and the like.
+std::string DescribeLoad(const BenchFlags& flags);
+
+}  // namespace loramux

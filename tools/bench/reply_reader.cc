@@ -1,0 +1,101 @@
+#include "tools/bench/reply_reader.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace loramux {
+namespace {
+
+constexpr std::size_t kMaxErrorBody = 64 * 1024;
+constexpr std::size_t kMaxAnswerBody = std::size_t{64} << 20;
+
+std::string Quoted(std::string_view text) { return fmt::format("'{}{}'", text.substr(0, 120), text.size() > 120 ? "..." : ""); }
+
+}  // namespace
+
+void ReplyReader::OnBody(std::string_view bytes, TimeNs now) {
+  if (record_.http_status == 200 && stream_) {
+    const bool fits = events_.Feed(bytes, [&](std::string_view data) { OnEvent(data, now); });
+    if (!fits) Fail(Failure::kMalformed, "an event of more than 16 MiB");
+    return;
+  }
+  const std::size_t limit = record_.http_status == 200 ? kMaxAnswerBody : kMaxErrorBody;
+  body_.append(bytes.substr(0, limit - std::min(limit, body_.size())));
+}
+
+void ReplyReader::OnEvent(std::string_view data, TimeNs now) {
+  if (data == "[DONE]") {
+    done_ = true;
+    return;
+  }
+  const ApiPiece piece = ParsePiece(data, endpoint_, /*stream=*/true);
+  OnPiece(piece, data);
+  // The first token is the first that can be read. Some answers have no text at all: then it is the end that was told.
+  if (!piece.text.empty() || (!piece.finish_reason.empty() && pieces_ == 0)) OnText(piece.text, now);
+}
+
+void ReplyReader::OnPiece(const ApiPiece& piece, std::string_view json) {
+  if (piece.malformed) return Fail(Failure::kMalformed, "expected a chunk with choices, found " + Quoted(json));
+  if (piece.error) return Fail(Failure::kStreamError, *piece.error);
+  if (piece.usage) usage_ = piece.usage;
+  if (!piece.finish_reason.empty()) record_.finish_reason = piece.finish_reason;
+}
+
+void ReplyReader::OnText(const std::string& text, TimeNs now) {
+  if (record_.first_token < 0) {
+    record_.first_token = now;
+  } else {
+    record_.gaps_ms.push_back(static_cast<float>(static_cast<double>(now - record_.last_token) / 1e6));
+  }
+  record_.last_token = now;
+  ++pieces_;
+  ++live_tokens_;
+  text_ += text;
+}
+
+void ReplyReader::Fail(Failure failure, std::string detail) {
+  if (record_.failure != Failure::kNone) return;   // the first is the cause
+  record_.failure = failure;
+  record_.detail = std::move(detail);
+}
+
+void ReplyReader::JudgeEnd(const ExchangeEnd& end) {
+  using Kind = ExchangeEnd::Kind;
+  if (end.kind == Kind::kConnect) return Fail(Failure::kConnect, end.detail);
+  if (end.kind == Kind::kTimeout) return Fail(Failure::kTimeout, end.detail);
+  if (end.kind == Kind::kGarbled) return Fail(Failure::kMalformed, end.detail);
+  if (end.kind == Kind::kCancelled) return Fail(Failure::kCancelled, end.detail);
+  if (record_.http_status != 200 && record_.http_status != 0) return Fail(Failure::kHttpStatus, ErrorText(body_));
+  if (end.kind == Kind::kBroken) return Fail(Failure::kCutOff, end.detail);
+  if (stream_ && !done_ && record_.failure == Failure::kNone) {
+    Fail(Failure::kCutOff, fmt::format("the stream ended without [DONE] after {} pieces of text", pieces_));
+  }
+}
+
+void ReplyReader::CountTokens() {
+  record_.has_usage = usage_.has_value();
+  record_.output_tokens = pieces_;
+  if (!usage_) return;
+  record_.input_tokens = usage_->input_tokens;
+  record_.output_tokens = usage_->output_tokens;
+  record_.cached_tokens = usage_->cached_tokens;
+}
+
+void ReplyReader::Finish(const ExchangeEnd& end, TimeNs now, const std::optional<std::string>& expected) {
+  record_.end = now;
+  JudgeEnd(end);
+  if (!stream_ && record_.ok()) {
+    const ApiPiece piece = ParsePiece(body_, endpoint_, /*stream=*/false);
+    OnPiece(piece, body_);
+    text_ = piece.text;
+  }
+  CountTokens();
+  if (!expected) return;
+  record_.checked = record_.ok();
+  if (text_ != *expected) {
+    Fail(Failure::kWrongAnswer, fmt::format("expected {}, found {}", Quoted(*expected), Quoted(text_)));
+  }
+}
+
+}  // namespace loramux

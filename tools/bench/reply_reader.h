@@ -1,0 +1,77 @@
+// Turns the bytes of one answer, as they arrive, into the times, counts and failure of its record.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "tools/bench/openai_wire.h"
+#include "tools/bench/record.h"
+#include "tools/bench/sse_parser.h"
+
+namespace loramux {
+
+// Takes an HTTP response as it arrives.
+class BodySink {
+ public:
+  virtual ~BodySink() = default;
+  virtual void OnStatus(int status) = 0;
+  virtual void OnBody(std::string_view bytes, TimeNs now) = 0;
+};
+
+// How an HTTP exchange ended.
+struct ExchangeEnd {
+  enum class Kind { kComplete, kConnect, kTimeout, kBroken, kGarbled, kCancelled };   // kGarbled: not HTTP
+  Kind kind = Kind::kComplete;
+  std::string detail;
+};
+
+// Keeps the body as it is, up to a bound.
+class BodyCollector final : public BodySink {
+ public:
+  static constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
+  void OnStatus(int status) override { status_ = status; }
+  void OnBody(std::string_view bytes, TimeNs) override { body_.append(bytes.substr(0, kMaxBytes - body_.size())); }
+  int status() const { return status_; }
+  const std::string& body() const { return body_; }
+
+ private:
+  int status_ = 0;
+  std::string body_;
+};
+
+// Reads the answer to one ApiRequest. `now` is after the start of the run. Not thread-safe.
+class ReplyReader final : public BodySink {
+ public:
+  // Writes into `record`, and counts each piece of text in `live_tokens`; both outlive the reader.
+  ReplyReader(ApiEndpoint endpoint, bool stream, RequestRecord& record, std::int64_t& live_tokens)
+      : endpoint_(endpoint), stream_(stream), record_(record), live_tokens_(live_tokens) {}
+  void OnStatus(int status) override { record_.http_status = status; }
+  void OnBody(std::string_view bytes, TimeNs now) override;
+  // Decides the failure, if any. With `expected`, the text must be exactly that. REQUIRES: called once, last.
+  void Finish(const ExchangeEnd& end, TimeNs now, const std::optional<std::string>& expected);
+  // The whole answer so far.
+  const std::string& text() const { return text_; }
+
+ private:
+  void OnEvent(std::string_view data, TimeNs now);
+  void OnPiece(const ApiPiece& piece, std::string_view json);
+  void OnText(const std::string& text, TimeNs now);
+  void Fail(Failure failure, std::string detail);
+  void JudgeEnd(const ExchangeEnd& end);
+  void CountTokens();
+
+  ApiEndpoint endpoint_;
+  bool stream_;
+  RequestRecord& record_;
+  std::int64_t& live_tokens_;
+  SseParser events_;
+  std::string body_, text_;   // body_: of an answer that is not a stream
+  std::int64_t pieces_ = 0;
+  std::optional<ApiUsage> usage_;
+  bool done_ = false;
+};
+
+}  // namespace loramux
