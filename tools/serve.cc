@@ -1,10 +1,11 @@
 #include "tools/serve.h"
 
-#include <atomic>
+#include <algorithm>
+#include <condition_variable>
 #include <csignal>
 #include <cstdlib>
-#include <future>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <pthread.h>
 
@@ -16,6 +17,7 @@
 #include "server/server.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
+#include "tools/protection_flags.h"
 
 namespace loramux {
 namespace {
@@ -36,47 +38,75 @@ class EngineService final : public GenerationService {
   Engine* engine_;
 };
 
-// SIGINT and SIGTERM are blocked in every thread (so this comes before any other thread is made) and waited for on one
-// of their own: before the server is ready they end the process, the first afterwards begins the shutdown, and a second
-// one ends the process without waiting for it.
-class StopSignals {
+// SIGINT, SIGTERM and SIGHUP are blocked in every thread (so this comes before any other thread is made) and waited for on
+// one of their own. The first two end the process before the server is ready; the first one afterwards begins the
+// shutdown, and a second one ends the process without waiting for it.
+class Signals {
  public:
-  StopSignals() {
+  Signals() {
     std::signal(SIGPIPE, SIG_IGN);   // a client that went away is an error code, not a death
     sigset_t set;
     sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
     pthread_sigmask(SIG_BLOCK, &set, nullptr);
     std::thread([state = state_, set] {
-      for (bool first = true;; first = false) {
+      while (true) {
         int signal = 0;
         sigwait(&set, &signal);
-        if (!first || !state->ready.load()) std::_Exit(128 + signal);
-        state->stop.set_value(signal);
+        state->Take(signal);
       }
     }).detach();
   }
   // From now on a signal asks for a shutdown instead of ending the process.
-  void MarkReady() { state_->ready.store(true); }
-  // Blocks until the first signal after MarkReady. REQUIRES: called once.
-  int Wait() { return state_->stop.get_future().get(); }
+  void MarkReady() {
+    const std::lock_guard lock(state_->mutex);
+    state_->ready = true;
+  }
+  // Blocks until the next signal after MarkReady: SIGHUP, or the one that asks for the shutdown.
+  int Wait() {
+    std::unique_lock lock(state_->mutex);
+    state_->came.wait(lock, [this] { return state_->reload || state_->stop != 0; });
+    if (state_->stop != 0) return state_->stop;
+    state_->reload = false;
+    return SIGHUP;
+  }
 
  private:
   struct State {
-    std::atomic<bool> ready{false};
-    std::promise<int> stop;
+    void Take(int signal) {
+      const std::lock_guard lock(mutex);
+      if (signal != SIGHUP && (!ready || stop != 0)) std::_Exit(128 + signal);
+      if (signal == SIGHUP) {
+        reload = true;
+      } else {
+        stop = signal;
+      }
+      came.notify_all();
+    }
+    std::mutex mutex;
+    std::condition_variable came;
+    bool ready = false, reload = false;
+    int stop = 0;
   };
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
+void LogDrained(const DrainReport& report) {
+  for (const std::string& request : report.dropped) spdlog::warn("dropped at shutdown: {}", request);
+  spdlog::info("{} requests were running; {} ended in time, {} were dropped", report.in_flight,
+               report.in_flight - std::min(report.in_flight, static_cast<std::int64_t>(report.dropped.size())),
+               report.dropped.size());
+}
+
 void LogReady(const ServeFlags& flags, const Server& server, std::size_t adapters) {
-  spdlog::info("ready: http://{}:{} serves {} and {} adapters", flags.http.host, server.port(), flags.runtime.model_dir,
+  spdlog::info("ready: {}://{}:{} serves {} and {} adapters", flags.protection.tls.enabled() ? "https" : "http",
+               flags.http.host, server.port(), flags.runtime.model_dir,
                adapters);
 }
 
 Status Serve(const ServeFlags& flags) {
-  StopSignals signals;
+  Signals signals;
+  RaiseOpenFileLimit(flags.http.max_connections);
   ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime, StartRuntime(flags.runtime));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(flags.runtime.model_dir));
   ASSIGN_OR_RETURN(const std::optional<ChatTemplate> chat_template, ChatTemplate::Load(flags.runtime.model_dir));
@@ -85,8 +115,10 @@ Status Serve(const ServeFlags& flags) {
   EngineService service(&runtime->engine());
   ServerOptions options;
   options.http = flags.http;
+  options.protection = flags.protection;
   ASSIGN_OR_RETURN(const std::int64_t body_bytes, ParseBytes(flags.max_body_size, "--max-body-size"));
   options.http.max_body_bytes = static_cast<std::size_t>(body_bytes);
+  options.http.max_held_body_bytes = std::max(options.http.max_held_body_bytes, options.http.max_body_bytes * 4);
   options.http.drain_timeout = std::chrono::milliseconds(static_cast<std::int64_t>(flags.drain_timeout_seconds * 1000));
   options.model_path = flags.runtime.model_dir;
   options.max_model_len = runtime->max_model_len();
@@ -104,10 +136,11 @@ Status Serve(const ServeFlags& flags) {
   }
   signals.MarkReady();
   LogReady(flags, **server, runtime->registry().List().size());
-  const int signal = signals.Wait();
+  int signal = signals.Wait();
+  for (; signal == SIGHUP; signal = signals.Wait()) (*server)->Reload();
   spdlog::info("{}: no new requests; waiting up to {} s for the running ones", signal == SIGINT ? "SIGINT" : "SIGTERM",
                flags.drain_timeout_seconds);
-  (*server)->Shutdown();
+  LogDrained((*server)->Shutdown());
   runtime->Stop();
   const EngineStats stats = runtime->engine().Stats();
   spdlog::info("served {} requests, {} tokens in {} steps; {} preemptions, {} adapter loads, {} evictions", stats.finished,
@@ -132,6 +165,7 @@ void AddServeFlags(CLI::App& command, ServeFlags& flags) {
       ->capture_default_str()->check(CLI::Range(1, 1 << 20));
   command.add_option("--drain-timeout", flags.drain_timeout_seconds, "Seconds for running requests at SIGTERM")
       ->group(http)->capture_default_str()->check(CLI::Range(0.0, 86400.0));
+  AddProtectionFlags(command, flags.http, flags.protection);
   command.add_option("--seed", flags.seed, "Of requests that bring no seed (0: from the clock)");
 }
 

@@ -6,8 +6,8 @@ set -euo pipefail
 
 readonly build_packages=(
   g++ make cmake ninja-build ccache pkg-config ca-certificates
-  nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libhwy-dev libxxhash-dev libre2-dev python3)
-readonly test_packages=(libgtest-dev libgmock-dev libbenchmark-dev libssl-dev clang-14 libclang-rt-14-dev lld)
+  nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libhwy-dev libxxhash-dev libre2-dev libssl-dev python3)
+readonly test_packages=(libgtest-dev libgmock-dev libbenchmark-dev clang-14 libclang-rt-14-dev lld)
 # Boost 1.81 or later, by the names that releases give it; the first that exists is taken.
 readonly boost_packages=(libboost1.81-dev libboost1.83-dev libboost1.88-dev libboost-dev)
 # The oldest Rust that the pinned crates build with (src/text/bindings/Cargo.toml, rust-version).

@@ -12,6 +12,8 @@
 #include "adapter/registry.h"
 #include "base/clock.h"
 #include "base/prng.h"
+#include "server/access.h"
+#include "server/admission.h"
 #include "server/choice_stream.h"
 #include "server/generation_inbox.h"
 #include "server/generation_service.h"
@@ -44,6 +46,8 @@ struct ServingContext {
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat_template = nullptr;   // null: chat requests are refused
   SeedSource* seeds = nullptr;
+  Admission* admission = nullptr;                // null: everything is let in
+  const ApiKey* caller = nullptr;                // of this request; null: no API keys are configured
 };
 
 // The seed of the i-th choice of a prompt: the request's own for the first, unrelated streams for the others.
@@ -62,6 +66,8 @@ class CompletionJob {
   ~CompletionJob();
 
   bool stream() const { return request_.stream; }
+  const std::string& id() const { return head_.id; }
+  const std::string& model() const { return request_.model; }
 
   // Submits every choice; events go to `inbox`. On error nothing stays submitted. REQUIRES: not called before.
   Status Submit(std::shared_ptr<GenerationInbox> inbox);
@@ -86,6 +92,7 @@ class CompletionJob {
     RequestId id;
     bool submitted = false;
     bool role_sent = false;
+    bool started = false;            // it has its first token
   };
 
   CompletionJob(const ServingContext& context, OpenAiRequest request);
@@ -103,6 +110,7 @@ class CompletionJob {
   ResponseHead head_;
   std::uint64_t seed_ = 0;
   std::shared_ptr<const AdapterVersion> adapter_;   // null: the base model
+  AdmissionTicket ticket_;
   std::vector<Choice> choices_;                     // prompt by prompt, n each
   std::unique_ptr<EventWriter> writer_;             // if streaming
 };
