@@ -118,6 +118,8 @@ Status Serve(const ServeFlags& flags) {
   options.protection = flags.protection;
   ASSIGN_OR_RETURN(const std::int64_t body_bytes, ParseBytes(flags.max_body_size, "--max-body-size"));
   options.http.max_body_bytes = static_cast<std::size_t>(body_bytes);
+  ASSIGN_OR_RETURN(const std::int64_t unread_bytes, ParseBytes(flags.max_unread_output, "--max-unread-output"));
+  options.max_buffered_bytes = static_cast<std::size_t>(unread_bytes);
   options.http.max_held_body_bytes = std::max(options.http.max_held_body_bytes, options.http.max_body_bytes * 4);
   options.http.drain_timeout = std::chrono::milliseconds(static_cast<std::int64_t>(flags.drain_timeout_seconds * 1000));
   options.model_path = flags.runtime.model_dir;
@@ -161,6 +163,8 @@ void AddServeFlags(CLI::App& command, ServeFlags& flags) {
   command.add_option("--http-threads", flags.http.threads, "Threads for connections")->group(http)
       ->capture_default_str()->check(CLI::Range(1, 256));
   command.add_option("--max-body-size", flags.max_body_size, "Largest request body")->group(http)->capture_default_str();
+  command.add_option("--max-unread-output", flags.max_unread_output, "Tokens that wait for a slow client; beyond, it is cut off")
+      ->group(http)->capture_default_str();
   command.add_option("--max-connections", flags.http.max_connections, "Further ones get 503")->group(http)
       ->capture_default_str()->check(CLI::Range(1, 1 << 20));
   command.add_option("--drain-timeout", flags.drain_timeout_seconds, "Seconds for running requests at SIGTERM")

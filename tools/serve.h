@@ -15,6 +15,7 @@ struct ServeFlags {
   HttpServerOptions http;
   ProtectionOptions protection;
   std::string max_body_size = "16MiB";
+  std::string max_unread_output = "1MiB";
   double drain_timeout_seconds = 30;
   std::uint64_t seed = 0;   // of requests that bring none; 0: from the clock
 };

@@ -18,6 +18,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/strand.hpp>
 
+#include "base/log.h"
 #include "base/prng.h"
 #include "server/http_connection.h"
 #include "server/openai_service.h"
@@ -43,7 +44,7 @@ class Grammar {
     std::string bytes;
     const std::uint64_t requests = 1 + prng_.NextBelow(3);
     for (std::uint64_t i = 0; i < requests; ++i) bytes += Request();
-    if (Chance(2)) Damage(bytes);
+    if (Chance(4)) Damage(bytes);
     return bytes;
   }
   std::uint64_t Below(std::uint64_t bound) { return prng_.NextBelow(bound); }
@@ -53,43 +54,48 @@ class Grammar {
   using Choices = std::vector<std::string_view>;
   std::string_view Pick(const Choices& choices) { return choices[prng_.NextBelow(choices.size())]; }
 
+  // One of `good`, now and then one of `bad`: a request has many parts, and should often be wrong in one only.
+  std::string_view Mostly(const Choices& good, const Choices& bad) { return Chance(25) ? Pick(bad) : Pick(good); }
+
   std::string Request() {
-    std::string text(Pick({"POST", "POST", "POST", "GET", "HEAD", "OPTIONS", "DELETE", "PRI", "", "G\0T", "post"}));
-    text += Pick({" ", " ", " ", "  ", "\t", ""});
+    std::string text(Mostly({"POST", "POST", "POST", "POST", "GET", "HEAD"}, {"OPTIONS", "DELETE", "PRI", "", "G\0T", "post"}));
+    text += Mostly({" "}, {"  ", "\t", ""});
     text += Target();
-    text += Pick({" HTTP/1.1\r\n", " HTTP/1.1\r\n", " HTTP/1.1\r\n", " HTTP/1.0\r\n", " HTTP/2.0\r\n", " HTTP/1.1\n", "\r\n",
-                  " HTTP/1.1\r\n\r\n"});
+    text += Mostly({" HTTP/1.1\r\n", " HTTP/1.1\r\n", " HTTP/1.0\r\n"},
+                   {" HTTP/2.0\r\n", " HTTP/1.1\n", "\r\n", " HTTP/1.1\r\n\r\n"});
     const std::string body = Body();
     text += Fields(body);
     return text;
   }
   std::string Target() {
-    std::string text(Pick({"/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/sql", "/v1/models/", "/health",
-                           "/ping", "/version", "*", "/", "//", "http://x/health", "/%", "/%zz%00", "/v1/models/%2e%2e%2f"}));
+    std::string text(Mostly({"/v1/chat/completions", "/v1/completions", "/v1/chat/completions", "/v1/completions", "/v1/models",
+                             "/v1/models/sql", "/health", "/ping", "/version"},
+                            {"*", "/", "//", "http://x/health", "/%", "/%zz%00", "/v1/models/%2e%2e%2f", "/v1/models/"}));
     if (Chance(8)) text += "?" + Noise(20);
-    if (Chance(30)) text += std::string(prng_.NextBelow(20'000), 'a');
+    if (Chance(60)) text += std::string(prng_.NextBelow(20'000), 'a');
     return text;
   }
   std::string Fields(const std::string& body) {
     std::string text;
     const std::uint64_t count = Chance(20) ? prng_.NextBelow(200) : prng_.NextBelow(5);
     for (std::uint64_t i = 0; i < count; ++i) text += Field();
-    switch (prng_.NextBelow(8)) {
+    switch (prng_.NextBelow(20)) {
       case 0: return text + "\r\n" + body;
-      case 1: return text + "Transfer-Encoding: chunked\r\n\r\n" + Chunked(body);
+      case 1: case 4: case 5: case 6: return text + "Transfer-Encoding: chunked\r\n\r\n" + Chunked(body);
       case 2: return text + "Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n" + Chunked(body);
       case 3: return text + "Content-Length: " + Length(body.size()) + "\r\n\r\n" + body;
       default: return text + "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
     }
   }
   std::string Field() {
-    std::string text(Pick({"Host: x", "Connection: close", "Connection: keep-alive", "Connection: upgrade", "Upgrade: h2c",
-                           "Expect: 100-continue", "Expect: 200-ok", "Authorization: Bearer x", "Authorization:", "X: y",
-                           "Transfer-Encoding: gzip, chunked", "Content-Length: 0", "Content-Type: application/json", ": x",
-                           " folded", "X\0Y: z", "Trailer: X", "TE: trailers", "Accept-Encoding: gzip", "Cookie: a=b"}));
-    if (Chance(10)) text += Noise(30);
-    if (Chance(40)) text += std::string(prng_.NextBelow(40'000), 'b');
-    return text + std::string(Pick({"\r\n", "\r\n", "\r\n", "\r\n", "\n", "\r", "\r\n\r\n"}));
+    std::string text(Mostly({"Host: x", "Connection: close", "Connection: keep-alive", "Connection: upgrade", "Upgrade: h2c",
+                             "Expect: 100-continue", "Authorization: Bearer x", "Authorization:", "X: y", "Trailer: X",
+                             "Content-Type: application/json", "TE: trailers", "Accept-Encoding: gzip", "Cookie: a=b"},
+                            {"Transfer-Encoding: gzip, chunked", "Content-Length: 0", ": x", " folded", "X\0Y: z",
+                             "Expect: 200-ok"}));
+    if (Chance(50)) text += Noise(30);
+    if (Chance(80)) text += std::string(prng_.NextBelow(40'000), 'b');
+    return text + std::string(Mostly({"\r\n"}, {"\n", "\r", "\r\n\r\n"}));
   }
   std::string Length(std::size_t size) {
     switch (prng_.NextBelow(6)) {
@@ -107,29 +113,29 @@ class Grammar {
       const std::size_t n = std::min<std::size_t>(body.size() - at, 1 + prng_.NextBelow(40));
       char size[32];
       std::snprintf(size, sizeof size, Chance(20) ? "%zX;ext=%zu" : "%zx", n, n);
-      text += std::string(size) + (Chance(30) ? "\n" : "\r\n") + body.substr(at, n) + (Chance(30) ? "" : "\r\n");
+      text += std::string(size) + (Chance(200) ? "\n" : "\r\n") + body.substr(at, n) + (Chance(200) ? "" : "\r\n");
       at += n;
     }
-    return text + std::string(Pick({"0\r\n\r\n", "0\r\n\r\n", "0\r\nX: trailer\r\n\r\n", "0\r\n", "-1\r\n\r\n", "ffffffffffffffff\r\n"}));
+    return text + std::string(Mostly({"0\r\n\r\n", "0\r\nX: trailer\r\n\r\n"}, {"0\r\n", "-1\r\n\r\n", "ffffffffffffffff\r\n"}));
   }
   std::string Body() {
     if (Chance(12)) return Noise(200);
     if (Chance(40)) return std::string(prng_.NextBelow(5000), Chance(2) ? '[' : '{');
     std::string text = "{";
-    const std::uint64_t count = prng_.NextBelow(8);
-    text += std::string("\"model\":") + std::string(Pick({"\"sql\"", "\"base\"", "\"nobody\"", "1", "null", "\"\""}));
-    text += std::string(",\"stream\":") + std::string(Pick({"true", "false", "\"yes\""}));
+    const std::uint64_t count = Chance(2) ? 0 : prng_.NextBelow(4);
+    text += "\"model\":" + std::string(Mostly({"\"sql\"", "\"base\""}, {"\"nobody\"", "1", "null", "\"\""}));
+    text += ",\"stream\":" + std::string(Mostly({"true", "false"}, {"\"yes\""}));
     text += Chance(2) ? ",\"messages\":" + Messages() : ",\"prompt\":" + Prompt();
     for (std::uint64_t i = 0; i < count; ++i) text += "," + Member();
     return text + "}";
   }
   std::string Messages() {
-    return std::string(Pick({R"([{"role":"user","content":"hi"}])", R"([{"role":"user","content":[{"type":"text","text":"hi"}]}])",
-                             R"([{"role":"bad","content":""}])", "[]", "{}", R"([{"role":1}])", R"([{"role":"user"}])",
+    return std::string(Mostly({R"([{"role":"user","content":"hi"}])", R"([{"role":"user","content":[{"type":"text","text":"hi"}]}])"},
+                            {R"([{"role":"bad","content":""}])", "[]", "{}", R"([{"role":1}])", R"([{"role":"user"}])",
                              R"([{"role":"user","content":"\ud800"}])"}));
   }
   std::string Prompt() {
-    return std::string(Pick({R"("p")", R"(["a","b"])", "[1,2,3]", "[[1],[2]]", "[-1]", "[1e300]", "[]", "\"\"", "[299]", "[[]]"}));
+    return std::string(Mostly({R"("p")", R"(["a","b"])", "[1,2,3]", "[[1],[2]]"}, {"[-1]", "[1e300]", "[]", "\"\"", "[299]", "[[]]"}));
   }
   std::string Member() {
     std::string name(Pick({"n", "max_tokens", "temperature", "top_p", "top_k", "stop", "logprobs", "top_logprobs", "logit_bias",
@@ -259,7 +265,9 @@ class Harness {
     context_.restart();
     context_.poll();
     char piece[8192];
-    for (ssize_t n = 0; client >= 0 && (n = recv(client, piece, sizeof piece, 0)) > 0;) answer.append(piece, static_cast<std::size_t>(n));
+    for (ssize_t n = 0; client >= 0 && (n = recv(client, piece, sizeof piece, 0)) > 0;) {
+      answer.append(piece, static_cast<std::size_t>(n));
+    }
   }
 
   ServingFixture fixture_;
