@@ -51,7 +51,7 @@ class Server:
         deadline = time.monotonic() + 120
         self.port = None
         while self.port is None:
-            match = re.search(r"ready: http://[\d.]+:(\d+)", self.text())
+            match = re.search(r"ready: https?://[\d.]+:(\d+)", self.text())
             if match:
                 self.port = int(match.group(1))
             elif self.process.poll() is not None or time.monotonic() > deadline:

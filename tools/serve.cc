@@ -1,10 +1,11 @@
 #include "tools/serve.h"
 
-#include <atomic>
+#include <algorithm>
+#include <condition_variable>
 #include <csignal>
 #include <cstdlib>
-#include <future>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <pthread.h>
 
@@ -17,6 +18,7 @@
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 #include "tools/config_file.h"
+#include "tools/protection_flags.h"
 #include "tools/service_notify.h"
 
 namespace loramux {
@@ -38,47 +40,75 @@ class EngineService final : public GenerationService {
   Engine* engine_;
 };
 
-// SIGINT and SIGTERM are blocked in every thread (so this comes before any other thread is made) and waited for on one
-// of their own: before the server is ready they end the process, the first afterwards begins the shutdown, and a second
-// one ends the process without waiting for it.
-class StopSignals {
+// SIGINT, SIGTERM and SIGHUP are blocked in every thread (so this comes before any other thread is made) and waited for on
+// one of their own. The first two end the process before the server is ready; the first one afterwards begins the
+// shutdown, and a second one ends the process without waiting for it.
+class Signals {
  public:
-  StopSignals() {
+  Signals() {
     std::signal(SIGPIPE, SIG_IGN);   // a client that went away is an error code, not a death
     sigset_t set;
     sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
     pthread_sigmask(SIG_BLOCK, &set, nullptr);
     std::thread([state = state_, set] {
-      for (bool first = true;; first = false) {
+      while (true) {
         int signal = 0;
         sigwait(&set, &signal);
-        if (!first || !state->ready.load()) std::_Exit(128 + signal);
-        state->stop.set_value(signal);
+        state->Take(signal);
       }
     }).detach();
   }
   // From now on a signal asks for a shutdown instead of ending the process.
-  void MarkReady() { state_->ready.store(true); }
-  // Blocks until the first signal after MarkReady. REQUIRES: called once.
-  int Wait() { return state_->stop.get_future().get(); }
+  void MarkReady() {
+    const std::lock_guard lock(state_->mutex);
+    state_->ready = true;
+  }
+  // Blocks until the next signal after MarkReady: SIGHUP, or the one that asks for the shutdown.
+  int Wait() {
+    std::unique_lock lock(state_->mutex);
+    state_->came.wait(lock, [this] { return state_->reload || state_->stop != 0; });
+    if (state_->stop != 0) return state_->stop;
+    state_->reload = false;
+    return SIGHUP;
+  }
 
  private:
   struct State {
-    std::atomic<bool> ready{false};
-    std::promise<int> stop;
+    void Take(int signal) {
+      const std::lock_guard lock(mutex);
+      if (signal != SIGHUP && (!ready || stop != 0)) std::_Exit(128 + signal);
+      if (signal == SIGHUP) {
+        reload = true;
+      } else {
+        stop = signal;
+      }
+      came.notify_all();
+    }
+    std::mutex mutex;
+    std::condition_variable came;
+    bool ready = false, reload = false;
+    int stop = 0;
   };
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
+void LogDrained(const DrainReport& report) {
+  for (const std::string& request : report.dropped) spdlog::warn("dropped at shutdown: {}", request);
+  spdlog::info("{} requests were running; {} ended in time, {} were dropped", report.in_flight,
+               report.in_flight - std::min(report.in_flight, static_cast<std::int64_t>(report.dropped.size())),
+               report.dropped.size());
+}
+
 void LogReady(const ServeFlags& flags, const Server& server, std::size_t adapters) {
-  spdlog::info("ready: http://{}:{} serves {} and {} adapters", flags.http.host, server.port(), flags.runtime.model_dir,
+  spdlog::info("ready: {}://{}:{} serves {} and {} adapters", flags.protection.tls.enabled() ? "https" : "http",
+               flags.http.host, server.port(), flags.runtime.model_dir,
                adapters);
 }
 
 Status Serve(const ServeFlags& flags) {
-  StopSignals signals;
+  Signals signals;
+  RaiseOpenFileLimit(flags.http.max_connections);
   ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime, StartRuntime(flags.runtime));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(flags.runtime.model_dir));
   ASSIGN_OR_RETURN(const std::optional<ChatTemplate> chat_template, ChatTemplate::Load(flags.runtime.model_dir));
@@ -88,8 +118,12 @@ Status Serve(const ServeFlags& flags) {
   ServerOptions options;
   options.http = flags.http;
   options.metrics = flags.metrics;
+  options.protection = flags.protection;
   ASSIGN_OR_RETURN(const std::int64_t body_bytes, ParseBytes(flags.max_body_size, "--max-body-size"));
   options.http.max_body_bytes = static_cast<std::size_t>(body_bytes);
+  ASSIGN_OR_RETURN(const std::int64_t unread_bytes, ParseBytes(flags.max_unread_output, "--max-unread-output"));
+  options.max_buffered_bytes = static_cast<std::size_t>(unread_bytes);
+  options.http.max_held_body_bytes = std::max(options.http.max_held_body_bytes, options.http.max_body_bytes * 4);
   options.http.drain_timeout = std::chrono::milliseconds(static_cast<std::int64_t>(flags.drain_timeout_seconds * 1000));
   options.sse_keepalive = std::chrono::milliseconds(static_cast<std::int64_t>(flags.sse_keepalive_seconds * 1000));
   options.fairness_header = !flags.ignore_fairness_header;
@@ -113,11 +147,12 @@ Status Serve(const ServeFlags& flags) {
   signals.MarkReady();
   LogReady(flags, **server, runtime->registry().List().size());
   NotifyReady((*server)->port());
-  const int signal = signals.Wait();
+  int signal = signals.Wait();
+  for (; signal == SIGHUP; signal = signals.Wait()) (*server)->Reload();
   spdlog::info("{}: no new requests; waiting up to {} s for the running ones", signal == SIGINT ? "SIGINT" : "SIGTERM",
                flags.drain_timeout_seconds);
   NotifyStopping(flags.drain_timeout_seconds);
-  (*server)->Shutdown();
+  LogDrained((*server)->Shutdown());
   runtime->Stop();
   const EngineStats stats = runtime->engine().Stats();
   spdlog::info("served {} requests, {} tokens in {} steps; {} preemptions, {} adapter loads, {} evictions", stats.finished,
@@ -139,6 +174,8 @@ void AddServeFlags(CLI::App& command, ServeFlags& flags) {
   command.add_option("--http-threads", flags.http.threads, "Threads for connections")->group(http)
       ->capture_default_str()->check(CLI::Range(1, 256));
   command.add_option("--max-body-size", flags.max_body_size, "Largest request body")->group(http)->capture_default_str();
+  command.add_option("--max-unread-output", flags.max_unread_output, "Tokens that wait for a slow client; beyond, it is cut off")
+      ->group(http)->capture_default_str();
   command.add_option("--max-connections", flags.http.max_connections, "Further ones get 503")->group(http)
       ->capture_default_str()->check(CLI::Range(1, 1 << 20));
   command.add_option("--drain-timeout", flags.drain_timeout_seconds, "Seconds for running requests at SIGTERM")
@@ -164,6 +201,7 @@ void AddServeFlags(CLI::App& command, ServeFlags& flags) {
       ->group(fairness)->capture_default_str()->check(CLI::Range(0.0, 86400.0));
   command.add_flag("--ignore-fairness-header", flags.ignore_fairness_header,
                    "The adapter is the tenant, whatever x-gateway-inference-fairness-id says")->group(fairness);
+  AddProtectionFlags(command, flags.http, flags.protection);
   command.add_option("--seed", flags.seed, "Of requests that bring no seed (0: from the clock)");
 }
 

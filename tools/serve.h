@@ -6,6 +6,7 @@
 
 #include "server/http_options.h"
 #include "server/metrics.h"
+#include "server/server.h"
 #include "tools/runtime_flags.h"
 
 namespace loramux {
@@ -14,7 +15,9 @@ struct ServeFlags {
   RuntimeFlags runtime;
   HttpServerOptions http;
   MetricsOptions metrics;
+  ProtectionOptions protection;
   std::string max_body_size = "16MiB";
+  std::string max_unread_output = "1MiB";
   double drain_timeout_seconds = 30;
   double sse_keepalive_seconds = 0;
   bool ignore_fairness_header = false;

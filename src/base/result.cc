@@ -10,6 +10,7 @@ const char* ErrorCodeName(ErrorCode code) {
     case ErrorCode::kResourceExhausted: return "resource_exhausted";
     case ErrorCode::kIoError: return "io_error";
     case ErrorCode::kUnavailable: return "unavailable";
+    case ErrorCode::kRateLimited: return "rate_limited";
     case ErrorCode::kInternal: return "internal";
   }
   return "unknown";

@@ -2,6 +2,7 @@
 // false say that), and our own bugs are CHECKs (check.h).
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -17,7 +18,8 @@ enum class ErrorCode {
   kUnsupported,       // well-formed, but something that loramux refuses by name
   kResourceExhausted, // it can never fit: larger than the configured memory or limit
   kIoError,           // the operating system said no
-  kUnavailable,       // shutting down, queue full: may go through later
+  kUnavailable,       // shutting down: may go through later
+  kRateLimited,       // more than a quota or a queue takes now: goes through later
   kInternal,          // a fault on our side that is not worth ending the process for
 };
 
@@ -30,6 +32,7 @@ struct [[nodiscard]] Error {
   ErrorCode code = ErrorCode::kInternal;
   std::string message;
   std::string param;
+  std::int32_t retry_after_seconds = 0;   // when trying again may help; 0: not known
 };
 
 // Either a T or an Error. Thread-compatible, like T.

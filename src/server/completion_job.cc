@@ -22,6 +22,19 @@ Result<OpenAiRequest> Parse(const ServingContext& context, Endpoint endpoint, st
   return endpoint == Endpoint::kChat ? ParseChatRequest(body, limits) : ParseCompletionRequest(body, limits);
 }
 
+// The base model has one account, whichever of its names a request uses.
+Result<AdmissionTicket> Admit(const ServingContext& context, const OpenAiRequest& request, const AdapterVersion* adapter) {
+  if (context.admission == nullptr) return AdmissionTicket();
+  AdmissionRequest wanted;
+  wanted.adapter = adapter == nullptr ? context.registry->base_names().front() : adapter->name;
+  wanted.sequences = request.n * std::max<std::int64_t>(1, static_cast<std::int64_t>(request.prompts.size()));
+  if (context.caller != nullptr) {
+    wanted.key = context.caller->name;
+    wanted.key_limits = context.caller->limits;
+  }
+  return context.admission->Admit(wanted, context.clock->Now());
+}
+
 }  // namespace
 
 std::uint64_t ChoiceSeed(std::uint64_t seed, std::int32_t choice) {
@@ -44,9 +57,12 @@ Result<CompletionJob> CompletionJob::Prepare(const ServingContext& context, Endp
                            std::string(kFairnessHeader));
   }
   ASSIGN_OR_RETURN(OpenAiRequest request, Parse(context, endpoint, body));
+  if (context.caller != nullptr && !context.caller->Allows(request.model)) return UnknownModel(request.model);
   auto adapter = context.registry->Resolve(request.model);
   if (!adapter.ok()) return UnknownModel(request.model);
+  ASSIGN_OR_RETURN(AdmissionTicket ticket, Admit(context, request, adapter->get()));
   CompletionJob job(context, std::move(request));
+  job.ticket_ = std::move(ticket);
   job.adapter_ = std::move(adapter).value();
   job.tenant_ = tenant;
   RETURN_IF_ERROR(job.BuildPrompts(context));
@@ -89,7 +105,7 @@ Status CompletionJob::AddChoices(const ServingContext& context, std::vector<Toke
   for (std::int32_t i = 0; i < request_.n; ++i) {
     ChoiceStream stream(*context.tokenizer, request_, static_cast<std::int32_t>(choices_.size()));
     if (request_.echo) stream.Prepend(echo);
-    choices_.push_back({std::move(stream), MakeRequest(context, tokens, i), {}, false, false});
+    choices_.push_back({std::move(stream), MakeRequest(context, tokens, i), {}});
   }
   return Ok{};
 }
@@ -136,8 +152,14 @@ Status CompletionJob::Submit(std::shared_ptr<GenerationInbox> inbox) {
 }
 
 Status CompletionJob::Apply(const std::vector<TokenEvent>& events) {
+  std::int64_t started = 0, tokens = 0;
   for (const TokenEvent& event : events) {
     Choice& choice = choices_[event.choice];
+    if (event.token) ++tokens;
+    if (event.token && !std::exchange(choice.started, true)) {
+      ++started;
+      tokens += event.prompt_tokens;
+    }
     const bool was_finished = choice.stream.finished();
     choice.metrics.Take(event);
     const Status applied = choice.stream.Apply(event);
@@ -146,6 +168,7 @@ Status CompletionJob::Apply(const std::vector<TokenEvent>& events) {
     RETURN_IF_ERROR(applied);
     if (!was_finished && choice.stream.finished() && !choice.stream.engine_done()) generation_->Cancel(choice.id);
   }
+  ticket_.Progress(started, tokens);
   return Ok{};
 }
 

@@ -12,7 +12,9 @@
 #include "adapter/registry.h"
 #include "base/clock.h"
 #include "base/prng.h"
+#include "server/access.h"
 #include "server/access_line.h"
+#include "server/admission.h"
 #include "server/choice_stream.h"
 #include "server/generation_inbox.h"
 #include "server/generation_service.h"
@@ -51,6 +53,8 @@ struct ServingContext {
   const ChatTemplate* chat_template = nullptr;   // null: chat requests are refused
   SeedSource* seeds = nullptr;
   ServerMetrics* metrics = nullptr;              // null: nothing is counted
+  Admission* admission = nullptr;                // null: everything is let in
+  const ApiKey* caller = nullptr;                // of this request; null: no API keys are configured
 };
 
 // The seed of the i-th choice of a prompt: the request's own for the first, unrelated streams for the others.
@@ -70,6 +74,8 @@ class CompletionJob {
   ~CompletionJob();
 
   bool stream() const { return request_.stream; }
+  const std::string& id() const { return head_.id; }
+  const std::string& model() const { return request_.model; }
 
   // From now on every choice is counted there; its HTTP request was received at `received`.
   // REQUIRES: comes before Submit.
@@ -100,6 +106,7 @@ class CompletionJob {
     RequestId id;
     bool submitted = false;
     bool role_sent = false;
+    bool started = false;            // it has its first token
     SequenceMetrics metrics = {};
   };
 
@@ -119,6 +126,7 @@ class CompletionJob {
   std::uint64_t seed_ = 0;
   std::string tenant_;
   std::shared_ptr<const AdapterVersion> adapter_;   // null: the base model
+  AdmissionTicket ticket_;
   std::vector<Choice> choices_;                     // prompt by prompt, n each
   std::unique_ptr<EventWriter> writer_;             // if streaming
 };

@@ -6,11 +6,9 @@
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/asio/write.hpp>
 #include <boost/beast/core/buffers_to_string.hpp>
 #include <boost/beast/http/chunk_encode.hpp>
 #include <boost/beast/http/empty_body.hpp>
-#include <boost/beast/http/read.hpp>
 #include <boost/beast/http/write.hpp>
 #include <fmt/format.h>
 
@@ -26,13 +24,16 @@ namespace beast = boost::beast;
 namespace http = boost::beast::http;
 using boost::system::error_code;
 
-constexpr std::size_t kReadBytes = 16 * 1024;
+constexpr std::size_t kWatchBytes = 512;                 // a client that waits for its answer sends nothing
 constexpr std::size_t kMaxPipelinedBytes = 64 * 1024;    // read ahead while a handler works
+constexpr std::size_t kLingerBytes = 16 * 1024;
 constexpr std::size_t kMaxTargetInLog = 200;
+constexpr std::string_view kShuttingDown = "The server is shutting down; try again elsewhere or later.";
 constexpr std::size_t kMaxLingerBytes = std::size_t{64} << 20;
 
-HttpRequest TakeRequest(HttpConnection::RequestParser& parser) {
-  auto& message = parser.get();
+// All but the body.
+HttpRequest TakeHead(const HttpConnection::RequestParser& parser) {
+  const auto& message = parser.get();
   HttpRequest request;
   request.method = std::string(message.method_string());
   request.target = std::string(message.target());
@@ -41,7 +42,6 @@ HttpRequest TakeRequest(HttpConnection::RequestParser& parser) {
   request.path = PercentDecode(target.substr(0, question));
   if (question != std::string_view::npos) request.query = target.substr(question + 1);
   for (const auto& field : message) request.headers.emplace_back(field.name_string(), field.value());
-  request.body = std::move(message.body());
   return request;
 }
 
@@ -65,22 +65,27 @@ std::string ToString(const HttpReply& reply, unsigned version, bool keep_alive, 
 
 }  // namespace
 
-HttpConnection::HttpConnection(asio::ip::tcp::socket socket, const HttpServerOptions& options, const RouteTable& routes,
-                               const Clock& clock)
-    : socket_(std::move(socket)),
-      options_(options),
-      routes_(routes),
-      clock_(clock),
-      deadline_(socket_.get_executor()),
-      watch_stopped_(socket_.get_executor(), asio::steady_timer::time_point::max()) {
+HttpConnection::HttpConnection(std::unique_ptr<HttpStream> stream, const HttpShared& shared)
+    : stream_(std::move(stream)),
+      options_(shared.options),
+      routes_(shared.routes),
+      clock_(shared.clock),
+      activity_(shared.activity),
+      body_lease_(shared.activity),
+      deadline_(stream_->socket().get_executor()),
+      watch_stopped_(stream_->socket().get_executor(), asio::steady_timer::time_point::max()) {
   error_code ignored;
-  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
+  stream_->socket().set_option(asio::ip::tcp::no_delay(true), ignored);
 }
 
 // ---- The connection's life ----
 
 asio::awaitable<void> HttpConnection::Run() {
-  bool more = true;
+  ArmDeadline(options_.header_timeout);
+  const error_code error = co_await stream_->Open();
+  DisarmDeadline();
+  if (error) spdlog::debug("TLS handshake failed: {}", error.message());
+  bool more = !error;
   while (more) more = co_await ServeOne();
   co_await Close();
 }
@@ -102,12 +107,16 @@ void HttpConnection::ContinueTrace(const RequestParser& parser) {
              });
 }
 
-asio::awaitable<void> HttpConnection::RunRefused() {
+asio::awaitable<void> HttpConnection::RunRefused(std::string why) {
   BeginTrace();
   keep_alive_ = false;
-  HttpReply reply = ErrorReply(503, fmt::format("Too many connections: this server takes {}.",
-                                                options_.max_connections));
-  co_await SendReply(std::move(reply), false);
+  ArmDeadline(options_.linger_timeout);
+  const error_code error = co_await stream_->Open();
+  DisarmDeadline();
+  if (!error) {
+    HttpReply reply = ErrorReply(503, why);
+    co_await SendReply(std::move(reply), false);
+  }
   co_await Close();
 }
 
@@ -118,71 +127,95 @@ asio::awaitable<bool> HttpConnection::ServeOne() {
   BeginTrace();
   bytes_sent_ = 0;
   origin_.clear();
-  RequestParser parser;
-  parser.header_limit(static_cast<std::uint32_t>(options_.max_header_bytes));
-  parser.body_limit(options_.max_body_bytes);
-  const bool read = co_await ReadRequest(parser);
+  HttpRequest request;
+  const HttpRoute* route = nullptr;
+  std::optional<HttpReply> refusal;
+  const bool read = co_await ReadRequest(request, route, refusal);
   if (!read) co_return false;
-  http_version_ = parser.get().version() == 10 ? 10 : 11;
-  keep_alive_ = parser.get().keep_alive() && !draining_;
-  HttpRequest request = TakeRequest(parser);
-  std::vector<std::string> allowed;
-  const HttpHandler* handler = routes_.Find(request, allowed);
+  if (buffer_.size() == 0) buffer_.shrink_to_fit();
   HttpExchange exchange(*this, std::move(request));
-  if (handler != nullptr) {
-    co_await RunHandler(*handler, exchange);
-  } else {
-    HttpReply reply = NoRouteReply(exchange.request(), std::move(allowed));
-    co_await exchange.Send(std::move(reply));
-  }
+  co_await Answer(exchange, route, std::move(refusal));
   co_await StopWatching();
+  body_lease_.Release();
   if (!exchange.complete()) MarkGone();   // half a response cannot be mended
   Log(exchange, start);
   co_return keep_alive_ && !gone_;
 }
 
-asio::awaitable<bool> HttpConnection::WaitForFirstByte() {
-  if (draining_) linger_ = true;
-  if (draining_ || gone_) co_return false;
-  if (buffer_.size() > 0) co_return true;
-  idle_ = true;
-  ArmDeadline(options_.idle_timeout);
-  error_code error;
-  const std::size_t n = co_await socket_.async_read_some(buffer_.prepare(kReadBytes),
-                                                         asio::redirect_error(asio::use_awaitable, error));
-  DisarmDeadline();
-  idle_ = false;
-  buffer_.commit(n);
-  co_return !error;
+// The parser lives only here: what it holds of the header need not stay while the handler works.
+asio::awaitable<bool> HttpConnection::ReadRequest(HttpRequest& request, const HttpRoute*& route,
+                                                  std::optional<HttpReply>& refusal) {
+  RequestParser parser;
+  parser.header_limit(static_cast<std::uint32_t>(options_.max_header_bytes));
+  parser.body_limit(options_.max_body_bytes);
+  const bool header = co_await ReadHeader(parser);
+  if (!header) co_return false;
+  ContinueTrace(parser);
+  origin_ = std::string(parser.get()[http::field::origin]);
+  request = TakeHead(parser);
+  refusal = Screen(request, route);
+  keep_alive_ = parser.keep_alive() && (!refusal || parser.is_done());
+  if (refusal) co_return true;   // its body is not read
+  const bool body = co_await ReadBody(parser);
+  request.body = std::move(parser.get().body());
+  co_return body;
+}
+
+asio::awaitable<void> HttpConnection::Answer(HttpExchange& exchange, const HttpRoute* route,
+                                             std::optional<HttpReply> refusal) {
+  const InFlight in_flight(activity_, !refusal);
+  const auto forget = [this](HttpExchange*) {
+    exchange_ = nullptr;
+    on_cut_off_ = nullptr;
+  };
+  exchange_ = &exchange;
+  const std::unique_ptr<HttpExchange, decltype(forget)> answering(&exchange, forget);
+  if (refusal) {
+    co_await exchange.Send(std::move(*refusal));
+  } else if (in_flight.begun() || route->access == RouteAccess::kOpen) {
+    co_await RunHandler(route->handler, exchange);
+  } else {
+    HttpReply reply = ErrorReply(503, kShuttingDown);
+    co_await exchange.Send(std::move(reply));
+  }
 }
 
 asio::awaitable<void> HttpConnection::Close() {
+  closing_ = true;
+  ArmDeadline(options_.linger_timeout);
   error_code error;
   if (!gone_ && linger_) {
     // Closing with unread input would reset the connection, and the client might never see the response.
-    socket_.shutdown(asio::ip::tcp::socket::shutdown_send, error);
-    ArmDeadline(options_.linger_timeout);
+    co_await stream_->EndWriting();
     buffer_.clear();
-    for (std::size_t total = 0; !error && total < kMaxLingerBytes;) {
-      total += co_await socket_.async_read_some(buffer_.prepare(kReadBytes),
-                                                asio::redirect_error(asio::use_awaitable, error));
+    for (std::size_t total = 0; !error && !deadline_passed_ && total < kMaxLingerBytes;) {
+      total += co_await stream_->socket().async_read_some(buffer_.prepare(kLingerBytes),
+                                                          asio::redirect_error(asio::use_awaitable, error));
     }
-    DisarmDeadline();
   }
-  socket_.close(error);
+  DisarmDeadline();
+  stream_->socket().close(error);
 }
 
-void HttpConnection::Drain() {
-  draining_ = true;
+void HttpConnection::CutOff() {
+  if (exchange_ == nullptr) return;
+  activity_.AddDropped(exchange_->description());
+  if (const auto notify = std::exchange(on_cut_off_, nullptr)) return notify();
+  Abort();
+}
+
+void HttpConnection::CloseIfIdle() {
+  if (exchange_ != nullptr || closing_) return;
+  closing_ = true;
   error_code ignored;
-  if (idle_) socket_.cancel(ignored);
+  stream_->socket().cancel(ignored);
 }
 
 void HttpConnection::Abort() {
   MarkGone();
   error_code ignored;
-  socket_.shutdown(asio::ip::tcp::socket::shutdown_both, ignored);
-  socket_.cancel(ignored);
+  stream_->socket().shutdown(asio::ip::tcp::socket::shutdown_both, ignored);
+  stream_->socket().cancel(ignored);
 }
 
 void HttpConnection::MarkGone() {
@@ -190,78 +223,18 @@ void HttpConnection::MarkGone() {
   if (const auto notify = std::exchange(on_gone_, nullptr)) notify();
 }
 
-// ---- Reading ----
-
-asio::awaitable<bool> HttpConnection::ReadRequest(RequestParser& parser) {
-  const bool header = co_await ReadHeader(parser);
-  if (!header) co_return false;
-  ContinueTrace(parser);
-  http_version_ = parser.get().version() == 10 ? 10 : 11;
-  origin_ = std::string(parser.get()[http::field::origin]);
-  const bool wanted = co_await ContinueExpected(parser);
-  if (!wanted) co_return false;
-  ArmDeadline(options_.body_timeout);
-  error_code error;
-  co_await http::async_read(socket_, buffer_, parser, asio::redirect_error(asio::use_awaitable, error));
-  DisarmDeadline();
-  if (!error) co_return true;
-  co_return co_await FailRead(error, false);
-}
-
-asio::awaitable<bool> HttpConnection::ReadHeader(RequestParser& parser) {
-  ArmDeadline(options_.header_timeout);
-  error_code error;
-  co_await http::async_read_header(socket_, buffer_, parser, asio::redirect_error(asio::use_awaitable, error));
-  DisarmDeadline();
-  if (!error) co_return true;
-  co_return co_await FailRead(error, true);
-}
-
-// Expect: 100-continue. A request that no route wants is answered before its body is sent.
-asio::awaitable<bool> HttpConnection::ContinueExpected(RequestParser& parser) {
-  const auto& message = parser.get();
-  if (http_version_ < 11 || parser.is_done() || !beast::iequals(message[http::field::expect], "100-continue")) {
-    co_return true;
-  }
-  HttpRequest request = TakeRequest(parser);
-  std::vector<std::string> allowed;
-  if (routes_.Find(request, allowed) == nullptr) {
-    keep_alive_ = false;
-    HttpReply reply = NoRouteReply(request, std::move(allowed));
-    co_await SendReply(std::move(reply), false);
-    co_return false;
-  }
-  co_return co_await WriteAll("HTTP/1.1 100 Continue\r\n\r\n");
-}
-
-// Always false. Says what was wrong, unless nobody is there to hear it.
-asio::awaitable<bool> HttpConnection::FailRead(error_code error, bool in_header) {
-  keep_alive_ = false;
-  int status = 0;
-  std::string message;
-  if (deadline_passed_) {
-    status = 408;
-    const auto timeout = in_header ? options_.header_timeout : options_.body_timeout;
-    message = fmt::format("The request's {} did not arrive in time: expected it within {} ms.",
-                          in_header ? "header" : "body", timeout.count());
-  } else if (error == http::error::header_limit || error == http::error::buffer_overflow) {
-    status = 431;
-    message = fmt::format("The request's header is too large: expected at most {} bytes.", options_.max_header_bytes);
-  } else if (error == http::error::body_limit) {
-    status = 413;
-    message = fmt::format("The request's body is too large: expected at most {} bytes.", options_.max_body_bytes);
-  } else if (error.category() == make_error_code(http::error::bad_method).category() &&
-             error != http::error::end_of_stream) {
-    status = 400;
-    message = fmt::format("Malformed HTTP request ({}).", error.message());
-  }
-  spdlog::debug("request not read: {}", status == 0 ? error.message() : message);
-  if (status == 0) co_return false;
-  co_await SendReply(ErrorReply(status, message), false);
-  co_return false;
-}
-
 // ---- Handling ----
+
+// Refuses what its header already shows to be unwanted, so that its body need not be received.
+std::optional<HttpReply> HttpConnection::Screen(HttpRequest& request, const HttpRoute*& route) const {
+  std::vector<std::string> allowed;
+  route = routes_.Find(request, allowed);
+  if (route == nullptr) return NoRouteReply(request, std::move(allowed));
+  request.draining = activity_.draining();
+  if (route->access == RouteAccess::kOpen) return std::nullopt;
+  if (request.draining) return ErrorReply(503, kShuttingDown);
+  return routes_.gate() ? routes_.gate()(request) : std::nullopt;
+}
 
 HttpReply HttpConnection::NoRouteReply(const HttpRequest& request, std::vector<std::string> allowed) const {
   if (allowed.empty() && !(request.method == "OPTIONS" && request.path == "*")) {
@@ -309,8 +282,7 @@ asio::awaitable<bool> HttpConnection::WriteAll(std::string_view data) {
     if (gone_) co_return false;
     ArmDeadline(options_.write_timeout);
     error_code error;
-    const std::size_t n = co_await socket_.async_write_some(asio::buffer(data.data(), data.size()),
-                                                            asio::redirect_error(asio::use_awaitable, error));
+    const std::size_t n = co_await stream_->Write(asio::buffer(data.data(), data.size()), error);
     DisarmDeadline();
     bytes_sent_ += n;
     data.remove_prefix(n);
@@ -323,7 +295,7 @@ asio::awaitable<bool> HttpConnection::WriteAll(std::string_view data) {
 }
 
 asio::awaitable<bool> HttpConnection::SendReply(HttpReply reply, bool head_only) {
-  if (draining_) keep_alive_ = false;
+  if (activity_.draining()) keep_alive_ = false;
   linger_ = !keep_alive_;
   for (auto& header : trace_.Headers()) reply.headers.push_back(std::move(header));
   if (options_.hooks.responded) options_.hooks.responded(reply.status);
@@ -334,7 +306,7 @@ asio::awaitable<bool> HttpConnection::SendReply(HttpReply reply, bool head_only)
 
 asio::awaitable<bool> HttpConnection::StartStream(std::string content_type) {
   // HTTP/1.0 clients do not know chunks: for them the end of the connection is the end.
-  if (draining_ || http_version_ == 10) keep_alive_ = false;
+  if (activity_.draining() || http_version_ == 10) keep_alive_ = false;
   http::response<http::empty_body> response(http::status::ok, http_version_);
   response.set(http::field::server, "loramux");
   response.set(http::field::content_type, content_type);
@@ -386,12 +358,12 @@ void HttpConnection::ContinueWatching() {
   };
   const auto slot = stop_watch_.slot();
   if (buffer_.size() < kMaxPipelinedBytes) {
-    socket_.async_read_some(buffer_.prepare(kReadBytes), asio::bind_cancellation_slot(slot, arrived));
+    stream_->StartRead(buffer_.prepare(kWatchBytes), slot, arrived);
   } else {
-    socket_.async_wait(asio::ip::tcp::socket::wait_error,
-                       asio::bind_cancellation_slot(slot, [arrived](error_code error) {
-                         arrived(error ? error : make_error_code(asio::error::connection_reset), 0);
-                       }));
+    stream_->socket().async_wait(asio::ip::tcp::socket::wait_error,
+                                 asio::bind_cancellation_slot(slot, [arrived](error_code error) {
+                                   arrived(error ? error : make_error_code(asio::error::connection_reset), 0);
+                                 }));
   }
 }
 
@@ -414,7 +386,7 @@ void HttpConnection::ArmDeadline(std::chrono::milliseconds timeout) {
     if (error || number != self->deadline_number_) return;
     self->deadline_passed_ = true;
     error_code ignored;
-    self->socket_.cancel(ignored);
+    self->stream_->socket().cancel(ignored);
   });
 }
 

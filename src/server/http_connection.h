@@ -8,42 +8,52 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/cancellation_signal.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 
 #include "base/clock.h"
+#include "server/http_activity.h"
 #include "server/http_exchange.h"
 #include "server/http_options.h"
+#include "server/http_stream.h"
 
 namespace loramux {
 
-// Everything runs on the strand that the socket was made with; requests are served one after the other, in order
-// (pipelined ones wait in the buffer).
+// What all connections of a server have in common. All of it outlives them.
+struct HttpShared {
+  const HttpServerOptions& options;
+  const RouteTable& routes;
+  const Clock& clock;
+  HttpActivity& activity;
+};
+
+// Everything runs on the strand that the stream's socket was made with; requests are served one after the other, in
+// order (pipelined ones wait in the buffer). How much memory a connection may hold is bounded: see docs/operations.md.
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
   using RequestParser = boost::beast::http::request_parser<boost::beast::http::string_body>;
 
-  // Options, routes and clock must outlive it.
-  HttpConnection(boost::asio::ip::tcp::socket socket, const HttpServerOptions& options, const RouteTable& routes,
-                 const Clock& clock);
+  HttpConnection(std::unique_ptr<HttpStream> stream, const HttpShared& shared);
 
   // Serves until the connection ends. The caller keeps the connection alive. May throw what libraries throw.
   boost::asio::awaitable<void> Run();
-  // Tells the client that there are too many connections, and closes.
-  boost::asio::awaitable<void> RunRefused();
+  // Tells the client why it is not served (503), and closes.
+  boost::asio::awaitable<void> RunRefused(std::string why);
 
-  boost::asio::any_io_executor executor() { return socket_.get_executor(); }
+  boost::asio::any_io_executor executor() { return stream_->socket().get_executor(); }
 
   // The rest on the strand only.
-  // No further request: closes at once if none is being served.
-  void Drain();
-  // Closes now; a running handler is told.
+  // Shutdown's three steps. The running handler is to end, and is reported as dropped; ...
+  void CutOff();
+  // ... the connection closes unless a request is being answered; ...
+  void CloseIfIdle();
+  // ... and closes now, whatever happens.
   void Abort();
   bool gone() const { return gone_; }
   const RequestTrace& trace() const { return trace_; }   // of the request being served
@@ -54,21 +64,34 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   boost::asio::awaitable<bool> WriteStream(std::string_view data);
   boost::asio::awaitable<bool> EndStream();
   void WatchForDisconnect(std::function<void()> gone);
+  void OnCutOff(std::function<void()> cut_off) { on_cut_off_ = std::move(cut_off); }
+  void BodyIsGone() { body_lease_.Release(); }
 
  private:
-  boost::asio::awaitable<bool> ServeOne();
+  // Reading (http_connection_read.cc). Where these return false, the connection is over, and a reply was sent where that
+  // makes sense.
   boost::asio::awaitable<bool> WaitForFirstByte();
   void BeginTrace();
   void ContinueTrace(const RequestParser& parser);
-  // True if the request was read; otherwise an error reply was sent where that makes sense.
-  boost::asio::awaitable<bool> ReadRequest(RequestParser& parser);
   boost::asio::awaitable<bool> ReadHeader(RequestParser& parser);
-  boost::asio::awaitable<bool> ContinueExpected(RequestParser& parser);
+  boost::asio::awaitable<bool> ReadBody(RequestParser& parser);
+  boost::asio::awaitable<bool> ParseMore(RequestParser& parser, boost::system::error_code& error);
   boost::asio::awaitable<bool> FailRead(boost::system::error_code error, bool in_header);
+  boost::asio::awaitable<bool> FailRead(int status, std::string message);
+  std::chrono::milliseconds BodyTimeLeft(TimeNs start, std::size_t received) const;
+  std::optional<HttpReply> HeaderTooLarge(const RequestParser& parser) const;
+
+  // Handling.
+  boost::asio::awaitable<bool> ServeOne();
+  boost::asio::awaitable<bool> ReadRequest(HttpRequest& request, const HttpRoute*& route, std::optional<HttpReply>& refusal);
+  boost::asio::awaitable<void> Answer(HttpExchange& exchange, const HttpRoute* route, std::optional<HttpReply> refusal);
   boost::asio::awaitable<void> RunHandler(const HttpHandler& handler, HttpExchange& exchange);
+  std::optional<HttpReply> Screen(HttpRequest& request, const HttpRoute*& route) const;
   HttpReply NoRouteReply(const HttpRequest& request, std::vector<std::string> allowed) const;
-  boost::asio::awaitable<bool> WriteAll(std::string_view data);
   boost::asio::awaitable<void> Close();
+  void Log(const HttpExchange& exchange, TimeNs start) const;
+
+  boost::asio::awaitable<bool> WriteAll(std::string_view data);
 
   void ContinueWatching();
   boost::asio::awaitable<void> StopWatching();
@@ -76,13 +99,14 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   void ArmDeadline(std::chrono::milliseconds timeout);
   void DisarmDeadline();
-  void Log(const HttpExchange& exchange, TimeNs start) const;
 
-  boost::asio::ip::tcp::socket socket_;
+  const std::unique_ptr<HttpStream> stream_;
   const HttpServerOptions& options_;
   const RouteTable& routes_;
   const Clock& clock_;
+  HttpActivity& activity_;
   boost::beast::flat_buffer buffer_;
+  BodyLease body_lease_;
 
   boost::asio::steady_timer deadline_;
   std::uint64_t deadline_number_ = 0;    // an expired handler of an older deadline does nothing
@@ -91,16 +115,17 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   RequestTrace trace_;                   // of the request being served
   unsigned http_version_ = 11;
   bool keep_alive_ = true;
-  bool draining_ = false;
-  bool idle_ = false;                    // waiting for a request's first byte
   bool gone_ = false;                    // the client is, or we gave up on it
   bool linger_ = false;                  // a last response is on its way
+  bool closing_ = false;                 // no further request
+  HttpExchange* exchange_ = nullptr;     // being answered
   std::uint64_t bytes_sent_ = 0;
   std::string origin_;                   // the request's Origin header
 
   bool watching_ = false;
   bool watch_read_pending_ = false;
   std::function<void()> on_gone_;
+  std::function<void()> on_cut_off_;
   boost::asio::cancellation_signal stop_watch_;
   boost::asio::steady_timer watch_stopped_;
 };

@@ -8,6 +8,8 @@
 namespace loramux {
 namespace {
 
+constexpr std::size_t kMaxPathInDescription = 200;
+
 int HexDigit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
@@ -59,7 +61,14 @@ HttpReply ErrorReply(int status, std::string_view message, std::string_view para
   return reply;
 }
 
-HttpReply ErrorReply(const Error& error) { return ErrorReply(HttpStatus(error), error.message, error.param); }
+HttpReply ErrorReply(const Error& error) {
+  HttpReply reply = ErrorReply(HttpStatus(error), error.message, error.param);
+  if (error.retry_after_seconds > 0) {
+    reply.headers.clear();
+    reply.headers.emplace_back("Retry-After", std::to_string(error.retry_after_seconds));
+  }
+  return reply;
+}
 
 HttpExchange::HttpExchange(HttpConnection& connection, HttpRequest request)
     : connection_(connection), request_(std::move(request)) {}
@@ -92,11 +101,22 @@ void HttpExchange::OnDisconnect(std::function<void()> gone) { connection_.WatchF
 
 bool HttpExchange::disconnected() const { return connection_.gone(); }
 
+void HttpExchange::OnCutOff(std::function<void()> cut_off) { connection_.OnCutOff(std::move(cut_off)); }
+
+std::string HttpExchange::description() const {
+  return description_.empty() ? request_.method + " " + request_.path.substr(0, kMaxPathInDescription) : description_;
+}
+
+void HttpExchange::ReleaseBody() {
+  request_.body = std::string();
+  connection_.BodyIsGone();
+}
+
 void HttpExchange::Abort() { connection_.Abort(); }
 
-void RouteTable::Add(std::string method, std::string path, HttpHandler handler) {
-  for (const Route& route : routes_) CHECK(route.method != method || route.path != path);
-  routes_.push_back({std::move(method), std::move(path), std::move(handler)});
+void RouteTable::Add(std::string method, std::string path, HttpHandler handler, RouteAccess access) {
+  for (const HttpRoute& route : routes_) CHECK(route.method != method || route.path != path);
+  routes_.push_back({std::move(method), std::move(path), std::move(handler), access});
 }
 
 namespace {
@@ -109,19 +129,20 @@ boost::asio::awaitable<void> SendSimple(HttpExchange& exchange,
 
 }  // namespace
 
-void RouteTable::AddSimple(std::string method, std::string path, std::function<HttpReply(const HttpRequest&)> handler) {
+void RouteTable::AddSimple(std::string method, std::string path, std::function<HttpReply(const HttpRequest&)> handler,
+                           RouteAccess access) {
   Add(std::move(method), std::move(path),
-      [handler = std::move(handler)](HttpExchange& exchange) { return SendSimple(exchange, handler); });
+      [handler = std::move(handler)](HttpExchange& exchange) { return SendSimple(exchange, handler); }, access);
 }
 
-const HttpHandler* RouteTable::Find(HttpRequest& request, std::vector<std::string>& allowed) const {
+const HttpRoute* RouteTable::Find(HttpRequest& request, std::vector<std::string>& allowed) const {
   const std::string& wanted = request.method == "HEAD" ? "GET" : request.method;
-  for (const Route& route : routes_) {
+  for (const HttpRoute& route : routes_) {
     std::string tail;
     if (!Matches(route.path, request.path, tail)) continue;
     if (route.method == wanted) {
       request.tail = std::move(tail);
-      return &route.handler;
+      return &route;
     }
     allowed.push_back(route.method);
     if (route.method == "GET") allowed.emplace_back("HEAD");

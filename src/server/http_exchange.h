@@ -2,6 +2,8 @@
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,6 +17,8 @@
 
 namespace loramux {
 
+struct ApiKey;
+
 struct HttpRequest {
   std::string method;                // "GET"
   std::string target;                // as sent
@@ -23,6 +27,8 @@ struct HttpRequest {
   std::string tail;                  // what the route's '*' stands for
   std::vector<std::pair<std::string, std::string>> headers;
   std::string body;
+  bool draining = false;                  // the server is shutting down (only open routes see that)
+  std::shared_ptr<const ApiKey> caller;   // null: no API keys are configured, or the route is open
 
   // The first header of that name, whatever its case; empty if there is none.
   std::string_view Header(std::string_view name) const;
@@ -63,6 +69,14 @@ class HttpExchange {
   // closes it or it fails. Null: nobody is called any more.
   void OnDisconnect(std::function<void()> gone);
   bool disconnected() const;
+  // At the end of a shutdown's patience `cut_off` is called (once, on the strand): the handler should tell its client and
+  // end within moments. Without it the connection is closed.
+  void OnCutOff(std::function<void()> cut_off);
+  // What a report of dropped requests calls this one: "cmpl-... of sql"; method and path if nothing was set.
+  void Describe(std::string description) { description_ = std::move(description); }
+  std::string description() const;
+  // The handler has read the body and needs it no more: frees it.
+  void ReleaseBody();
   // Gives up: the connection is closed without a proper end.
   void Abort();
 
@@ -80,6 +94,7 @@ class HttpExchange {
   HttpConnection& connection_;
   HttpRequest request_;
   CompletionSummary completion_;
+  std::string description_;
   int status_ = 0;          // 0: nothing sent
   bool complete_ = false;   // the reply or the stream was sent to its end
 };
@@ -87,25 +102,42 @@ class HttpExchange {
 // Must not outlive the exchange.
 using HttpHandler = std::function<boost::asio::awaitable<void>(HttpExchange&)>;
 
+// Who may use a route.
+enum class RouteAccess {
+  kGated,   // whom the gate lets through, while the server is not shutting down
+  kOpen,    // everybody, always (or the handler looks for itself): probes, metrics, routes with a key of their own
+};
+
+struct HttpRoute {
+  std::string method;
+  std::string path;
+  HttpHandler handler;
+  RouteAccess access = RouteAccess::kGated;
+};
+
+// Looks at a request's header before its body is received: sets `caller`, or answers with a refusal. Thread-safe.
+using HttpGate = std::function<std::optional<HttpReply>(HttpRequest&)>;
+
 // Which handler serves what. Filled before the server starts, read-only afterwards.
 class RouteTable {
  public:
+  // Without one, nobody is refused.
+  void SetGate(HttpGate gate) { gate_ = std::move(gate); }
+  const HttpGate& gate() const { return gate_; }
+
   // `path` is exact ("/health"), or ends in "/*", which matches any non-empty rest, slashes included.
   // HEAD goes to GET's handler. REQUIRES: the pair is new.
-  void Add(std::string method, std::string path, HttpHandler handler);
+  void Add(std::string method, std::string path, HttpHandler handler, RouteAccess access = RouteAccess::kGated);
   // For what is known at once.
-  void AddSimple(std::string method, std::string path, std::function<HttpReply(const HttpRequest&)> handler);
+  void AddSimple(std::string method, std::string path, std::function<HttpReply(const HttpRequest&)> handler,
+                 RouteAccess access = RouteAccess::kGated);
 
-  // The handler, setting request.tail; null if there is none, with the methods that the path has (none: unknown path).
-  const HttpHandler* Find(HttpRequest& request, std::vector<std::string>& allowed) const;
+  // The route, setting request.tail; null if there is none, with the methods that the path has (none: unknown path).
+  const HttpRoute* Find(HttpRequest& request, std::vector<std::string>& allowed) const;
 
  private:
-  struct Route {
-    std::string method;
-    std::string path;
-    HttpHandler handler;
-  };
-  std::vector<Route> routes_;
+  std::vector<HttpRoute> routes_;
+  HttpGate gate_;
 };
 
 // "%2F" -> "/"; malformed escapes stay as they are.

@@ -1,6 +1,7 @@
 #include "server/http_server.h"
 
 #include <condition_variable>
+#include <map>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -19,6 +20,7 @@
 
 #include "base/log.h"
 #include "server/http_connection.h"
+#include "server/http_stream.h"
 
 namespace loramux {
 namespace {
@@ -33,10 +35,11 @@ constexpr auto kAcceptPause = std::chrono::milliseconds(50);   // after a failur
 }  // namespace
 
 struct HttpServer::Impl {
-  Impl(HttpServerOptions server_options, const RouteTable& route_table, const Clock& server_clock)
+  Impl(HttpServerOptions server_options, const RouteTable& routes, const Clock& clock, const TlsContext* tls_context)
       : options(std::move(server_options)),
-        routes(route_table),
-        clock(server_clock),
+        activity(options.max_held_body_bytes),
+        shared{options, routes, clock, activity},
+        tls(tls_context),
         context(options.threads),
         work(context.get_executor()),
         acceptor(asio::make_strand(context)) {}
@@ -46,15 +49,19 @@ struct HttpServer::Impl {
   asio::awaitable<void> Accept();
   bool Admit(tcp::socket socket);
   void Serve(tcp::socket socket);
-  void Remove(const std::shared_ptr<HttpConnection>& connection, bool refused, std::exception_ptr failure);
+  std::unique_ptr<HttpStream> MakeStream(tcp::socket socket) const;
+  std::string WhyRefused(const std::string& address) const;
+  void Remove(const std::shared_ptr<HttpConnection>& connection, const std::string& counted_address,
+              std::exception_ptr failure);
   void RunThread();
   void OnEach(void (HttpConnection::*action)());
   void StopAccepting();
   bool WaitUntilEmpty(std::chrono::milliseconds timeout);
 
   const HttpServerOptions options;
-  const RouteTable& routes;
-  const Clock& clock;
+  HttpActivity activity;
+  const HttpShared shared;
+  const TlsContext* const tls;
   asio::io_context context;
   asio::executor_work_guard<asio::io_context::executor_type> work;
   tcp::acceptor acceptor;
@@ -64,6 +71,7 @@ struct HttpServer::Impl {
   std::mutex mutex;
   std::condition_variable emptied;
   std::set<std::shared_ptr<HttpConnection>> connections;   // all of them, refused ones too
+  std::map<std::string, int> per_address;                  // of those that are served
   int refused = 0;
   bool stopping = false;
 };
@@ -118,22 +126,45 @@ bool HttpServer::Impl::Admit(tcp::socket socket) {
   }
 }
 
+std::unique_ptr<HttpStream> HttpServer::Impl::MakeStream(tcp::socket socket) const {
+  return tls == nullptr ? MakePlainStream(std::move(socket)) : MakeTlsStream(std::move(socket), tls->Current());
+}
+
+// Empty: it is served. REQUIRES: the mutex.
+std::string HttpServer::Impl::WhyRefused(const std::string& address) const {
+  const int served = static_cast<int>(connections.size()) - refused;
+  if (served >= options.max_connections) {
+    return "Too many connections: this server takes " + std::to_string(options.max_connections) + ".";
+  }
+  const auto found = per_address.find(address);
+  if (options.max_connections_per_address > 0 && found != per_address.end() &&
+      found->second >= options.max_connections_per_address) {
+    return "Too many connections of " + address + ": this server takes " +
+           std::to_string(options.max_connections_per_address) + " of an address.";
+  }
+  return {};
+}
+
 void HttpServer::Impl::Serve(tcp::socket socket) {
-  const auto connection = std::make_shared<HttpConnection>(std::move(socket), options, routes, clock);
-  bool refuse = false;
+  error_code ignored;
+  std::string address = socket.remote_endpoint(ignored).address().to_string();
+  const auto connection = std::make_shared<HttpConnection>(MakeStream(std::move(socket)), shared);
+  std::string refusal;
   {
     const std::lock_guard lock(mutex);
     if (stopping) return;
-    refuse = static_cast<int>(connections.size()) - refused >= options.max_connections;
-    if (refuse && refused >= kMaxRefusedConnections) return;
-    refused += refuse ? 1 : 0;
+    refusal = WhyRefused(address);
+    if (!refusal.empty() && refused >= kMaxRefusedConnections) return;
+    if (!refusal.empty()) address.clear();
+    (refusal.empty() ? per_address[address] : refused) += 1;
     connections.insert(connection);
   }
-  asio::co_spawn(connection->executor(), refuse ? connection->RunRefused() : connection->Run(),
-                 [this, connection, refuse](std::exception_ptr failure) { Remove(connection, refuse, failure); });
+  asio::co_spawn(connection->executor(), refusal.empty() ? connection->Run() : connection->RunRefused(std::move(refusal)),
+                 [this, connection, address](std::exception_ptr failure) { Remove(connection, address, failure); });
 }
 
-void HttpServer::Impl::Remove(const std::shared_ptr<HttpConnection>& connection, bool was_refused,
+// An empty address: it was refused.
+void HttpServer::Impl::Remove(const std::shared_ptr<HttpConnection>& connection, const std::string& counted_address,
                               std::exception_ptr failure) {
   try {
     if (failure) std::rethrow_exception(failure);
@@ -142,7 +173,11 @@ void HttpServer::Impl::Remove(const std::shared_ptr<HttpConnection>& connection,
     connection->Abort();
   }
   const std::lock_guard lock(mutex);
-  refused -= was_refused ? 1 : 0;
+  if (counted_address.empty()) {
+    --refused;
+  } else if (--per_address[counted_address] == 0) {
+    per_address.erase(counted_address);
+  }
   connections.erase(connection);
   if (connections.empty()) emptied.notify_all();
 }
@@ -181,8 +216,8 @@ bool HttpServer::Impl::WaitUntilEmpty(std::chrono::milliseconds timeout) {
   return emptied.wait_for(lock, timeout, [this] { return connections.empty(); });
 }
 
-HttpServer::HttpServer(HttpServerOptions options, const RouteTable& routes, const Clock& clock)
-    : impl_(std::make_unique<Impl>(std::move(options), routes, clock)) {}
+HttpServer::HttpServer(HttpServerOptions options, const RouteTable& routes, const Clock& clock, const TlsContext* tls)
+    : impl_(std::make_unique<Impl>(std::move(options), routes, clock, tls)) {}
 
 HttpServer::~HttpServer() { Shutdown(); }
 
@@ -203,11 +238,18 @@ int HttpServer::connections() const {
   return static_cast<int>(impl_->connections.size());
 }
 
-void HttpServer::Shutdown() {
-  if (impl_->threads.empty()) return;
+bool HttpServer::draining() const { return impl_->activity.draining(); }
+
+DrainReport HttpServer::Shutdown() {
+  if (impl_->threads.empty()) return impl_->activity.Report();
   impl_->StopAccepting();
-  impl_->OnEach(&HttpConnection::Drain);
-  if (!impl_->WaitUntilEmpty(impl_->options.drain_timeout)) {
+  impl_->activity.StartDraining();
+  if (!impl_->activity.WaitUntilIdle(impl_->options.drain_timeout)) {
+    impl_->OnEach(&HttpConnection::CutOff);
+    impl_->activity.WaitUntilIdle(impl_->options.cut_off_timeout);
+  }
+  impl_->OnEach(&HttpConnection::CloseIfIdle);
+  if (!impl_->WaitUntilEmpty(impl_->activity.WaitUntilIdle({}) ? impl_->options.linger_timeout * 2 : std::chrono::milliseconds(0))) {
     impl_->OnEach(&HttpConnection::Abort);
     while (!impl_->WaitUntilEmpty(std::chrono::seconds(5))) {
       spdlog::warn("still waiting for {} connections to end", connections());
@@ -216,6 +258,7 @@ void HttpServer::Shutdown() {
   impl_->work.reset();
   for (std::thread& thread : impl_->threads) thread.join();
   impl_->threads.clear();
+  return impl_->activity.Report();
 }
 
 }  // namespace loramux

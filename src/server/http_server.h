@@ -6,17 +6,19 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "server/http_activity.h"
 #include "server/http_options.h"
 
 namespace loramux {
 
 class RouteTable;
+class TlsContext;
 
 // Start, port and Shutdown are for one owning thread; handlers run on the server's own threads.
 class HttpServer {
  public:
-  // `routes` and `clock` must outlive the server.
-  HttpServer(HttpServerOptions options, const RouteTable& routes, const Clock& clock);
+  // `routes`, `clock` and `tls` (null: plain HTTP) must outlive the server.
+  HttpServer(HttpServerOptions options, const RouteTable& routes, const Clock& clock, const TlsContext* tls = nullptr);
   // Shuts down.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
@@ -29,9 +31,12 @@ class HttpServer {
   std::uint16_t port() const;
   int connections() const;
 
-  // Stops accepting, lets running requests end until the drain timeout, cuts off the rest, joins the threads.
-  // Does nothing the second time.
-  void Shutdown();
+  // A shutdown has begun. Thread-safe.
+  bool draining() const;
+
+  // Stops accepting, answers new requests of open connections with 503, lets running ones end until the drain timeout,
+  // cuts off the rest, joins the threads. Says how it went; the second time it does nothing and says the same.
+  DrainReport Shutdown();
 
  private:
   struct Impl;

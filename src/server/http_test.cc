@@ -308,8 +308,107 @@ TEST_F(HttpTest, ShutdownCutsOffWhatDoesNotEnd) {
   HttpClient client(server_->port(), 4096);
   client.Send(HttpClient::Format("GET", "/flood"));
   client.ReadSome();
-  server_->Shutdown();
+  const DrainReport report = server_->Shutdown();
   EXPECT_TRUE(flood_ended_);
+  EXPECT_EQ(report.in_flight, 1);
+  EXPECT_THAT(report.dropped, testing::ElementsAre("GET /flood"));
+}
+
+TEST_F(HttpTest, FieldsAndTargetsAreBounded) {
+  options_.max_header_fields = 5;
+  options_.max_target_bytes = 100;
+  Start();
+  std::string fields;
+  for (int i = 0; i < 5; ++i) fields += "X-" + std::to_string(i) + ": y\r\n";
+  const ClientResponse many = Connect().Do("GET", "/fixed", "", fields);
+  EXPECT_EQ(many.status, 431);
+  EXPECT_THAT(many.json()["error"]["message"].get<std::string>(), HasSubstr("expected at most 5, found 6"));
+  const ClientResponse target = Connect().Do("GET", "/fixed?" + std::string(200, 'x'));
+  EXPECT_EQ(target.status, 414);
+  EXPECT_THAT(target.json()["error"]["message"].get<std::string>(), HasSubstr("expected at most 100 bytes, found 207"));
+  EXPECT_TRUE(StillServes());
+}
+
+TEST_F(HttpTest, AnEndlessChunkExtensionIsCutOff) {
+  Start();
+  HttpClient client = Connect();
+  client.Send("POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1;" + std::string(100'000, 'x'));
+  EXPECT_EQ(client.Read().status, 400);
+}
+
+TEST_F(HttpTest, ADrippingBodyEarnsNoTime) {
+  options_.body_timeout = 200ms;
+  options_.min_body_bytes_per_second = 1'000'000;
+  Start();
+  HttpClient client = Connect();
+  client.Send("POST /echo HTTP/1.1\r\nContent-Length: 100000\r\n\r\n");
+  for (int i = 0; i < 30 && client.Send("x"); ++i) std::this_thread::sleep_for(10ms);
+  EXPECT_EQ(client.Read().status, 408);
+}
+
+TEST_F(HttpTest, BodiesOfAllConnectionsTogetherAreBounded) {
+  options_.max_body_bytes = 200'000;
+  options_.max_held_body_bytes = 300'000;
+  Start();
+  HttpClient first = Connect(), second = Connect();
+  const std::string head = "POST /echo HTTP/1.1\r\nContent-Length: 190000\r\n\r\n";
+  first.Send(head + std::string(180'000, 'x'));
+  std::this_thread::sleep_for(100ms);
+  second.Send(head + std::string(180'000, 'x'));
+  EXPECT_EQ(second.Read().status, 503);
+  first.Send(std::string(10'000, 'x'));
+  EXPECT_EQ(first.Read().body.size(), 190'000u);
+  EXPECT_EQ(Connect().Do("POST", "/echo", std::string(190'000, 'x')).status, 200);   // all was given back
+}
+
+TEST_F(HttpTest, TheGateIsAskedBeforeTheBody) {
+  routes_.AddSimple("GET", "/open", [](const HttpRequest&) { return HttpReply{}; }, RouteAccess::kOpen);
+  routes_.SetGate([](HttpRequest& request) -> std::optional<HttpReply> {
+    if (request.Header("x-pass") == "yes") return std::nullopt;
+    return ErrorReply(401, "no pass");
+  });
+  Start();
+  HttpClient client = Connect();
+  EXPECT_EQ(client.Do("GET", "/open").status, 200);
+  EXPECT_EQ(client.Do("GET", "/fixed").status, 401);
+  EXPECT_EQ(client.Do("GET", "/fixed", "", "X-Pass: yes\r\n").status, 200);   // the connection stays good
+  client.Send("POST /echo HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n");
+  const ClientResponse refused = client.Read();
+  EXPECT_EQ(refused.status, 401);
+  EXPECT_FALSE(refused.keep_alive);
+}
+
+TEST_F(HttpTest, ConnectionsOfAnAddressAreBounded) {
+  options_.max_connections_per_address = 1;
+  Start();
+  HttpClient first = Connect();
+  EXPECT_EQ(first.Do("GET", "/fixed").status, 200);
+  const ClientResponse second = Connect().Do("GET", "/fixed");
+  EXPECT_EQ(second.status, 503);
+  EXPECT_THAT(second.json()["error"]["message"].get<std::string>(), HasSubstr("of 127.0.0.1"));
+}
+
+TEST_F(HttpTest, RequestsDuringTheDrainAreToldSo) {
+  routes_.AddSimple("GET", "/probe", [](const HttpRequest& request) { return HttpReply{request.draining ? 503 : 200, "", "", {}}; },
+                    RouteAccess::kOpen);
+  Start();
+  HttpClient kept = Connect(), probe = Connect(), busy = Connect();
+  EXPECT_EQ(kept.Do("GET", "/fixed").status, 200);
+  EXPECT_EQ(probe.Do("GET", "/probe").status, 200);
+  busy.Send(HttpClient::Format("GET", "/slow"));
+  std::this_thread::sleep_for(50ms);
+  std::thread stopper([this] { server_->Shutdown(); });
+  while (!server_->draining()) std::this_thread::sleep_for(1ms);
+  const ClientResponse late = kept.Do("GET", "/fixed");
+  EXPECT_EQ(late.status, 503);
+  EXPECT_FALSE(late.keep_alive);
+  EXPECT_EQ(probe.Do("GET", "/probe").status, 503);
+  EXPECT_EQ(busy.Read().body, "\"slow\"");
+  busy.Close();
+  stopper.join();
+  const DrainReport report = server_->Shutdown();   // says the same again
+  EXPECT_EQ(report.in_flight, 1);
+  EXPECT_TRUE(report.dropped.empty());
 }
 
 TEST_F(HttpTest, StartErrorsSayWhy) {

@@ -17,8 +17,9 @@ std::string Shorten(std::string_view text, std::size_t max_bytes) {
   return std::string(text.substr(0, end)) + "...";
 }
 
-Error Malformed(std::string detail) {
-  return InvalidArgument("The request body is not valid JSON: expected one JSON object, found " + std::move(detail));
+Error Malformed(const JsonLimits& limits, std::string detail) {
+  return InvalidArgument(std::string(limits.subject) + " is not valid JSON: expected one JSON object, found " +
+                         std::move(detail));
 }
 
 // Builds the document from parser events without looking keys up, so that hostile objects cost no quadratic time.
@@ -46,8 +47,8 @@ class DocumentBuilder {
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& exception) {
     std::string_view what = exception.what();
     if (const auto end = what.find("] "); end != std::string_view::npos) what.remove_prefix(end + 2);
-    return Stop(Malformed("an error at byte " + std::to_string(position) + " (" + Shorten(what, kMaxDetailBytes) +
-                          ")"));
+    const std::string detail = limits_.quote ? " (" + Shorten(what, kMaxDetailBytes) + ")" : "";
+    return Stop(Malformed(limits_, "an error at byte " + std::to_string(position) + detail));
   }
 
   std::optional<Error>& error() { return error_; }
@@ -67,7 +68,7 @@ class DocumentBuilder {
   // Puts the value where the document stands now; null after an error.
   Json* Place(Json value) {
     if (++values_ > limits_.max_values) {
-      Stop(InvalidArgument("The request body is too complex: expected at most " + std::to_string(limits_.max_values) +
+      Stop(InvalidArgument(std::string(limits_.subject) + " is too complex: expected at most " + std::to_string(limits_.max_values) +
                            " JSON values, found more"));
       return nullptr;
     }
@@ -88,7 +89,7 @@ class DocumentBuilder {
 
   bool Open(Json container) {
     if (open_.size() >= static_cast<std::size_t>(limits_.max_depth)) {
-      return Stop(InvalidArgument("The request body is nested too deeply: expected at most " +
+      return Stop(InvalidArgument(std::string(limits_.subject) + " is nested too deeply: expected at most " +
                                   std::to_string(limits_.max_depth) + " levels, found more"));
     }
     Json* placed = Place(std::move(container));
@@ -129,9 +130,9 @@ Result<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
   try {
     if (Json::sax_parse(text.begin(), text.end(), &builder)) return builder.TakeRoot();
   } catch (const std::exception& exception) {
-    return Malformed(Shorten(exception.what(), kMaxDetailBytes));
+    return Malformed(limits, limits.quote ? Shorten(exception.what(), kMaxDetailBytes) : "something else");
   }
-  return builder.error() ? std::move(*builder.error()) : Malformed("something else");
+  return builder.error() ? std::move(*builder.error()) : Malformed(limits, "something else");
 }
 
 Result<Json> ParseRequestBody(std::string_view body) {

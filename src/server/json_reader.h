@@ -19,7 +19,9 @@ using Json = nlohmann::ordered_json;
 
 struct JsonLimits {
   int max_depth = 64;                       // arrays and objects within each other
-  std::size_t max_values = std::size_t{1} << 22;
+  std::size_t max_values = std::size_t{1} << 20;
+  std::string_view subject = "The request body";   // what errors call the document
+  bool quote = true;                        // errors may show pieces of it (not where it holds secrets)
 };
 
 // Parses one document. Refused: malformed JSON, invalid UTF-8, numbers beyond double, duplicate keys, more nesting or

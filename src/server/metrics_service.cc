@@ -33,7 +33,7 @@ MetricsService::MetricsService(const ServerMetrics& metrics, SnapshotSource snap
 MetricsService::~MetricsService() { thread_.join(); }
 
 void MetricsService::AddRoutes(RouteTable& routes) {
-  routes.Add("GET", "/metrics", [this](HttpExchange& exchange) { return Scrape(exchange); });
+  routes.Add("GET", "/metrics", [this](HttpExchange& exchange) { return Scrape(exchange); }, RouteAccess::kOpen);
 }
 
 std::string MetricsService::Page() const {

@@ -1,5 +1,6 @@
 #include "server/model_listing.h"
 
+#include "server/access.h"
 #include "server/json_reader.h"
 
 namespace loramux {
@@ -41,16 +42,24 @@ Json AdapterCard(const AdapterRegistry& registry, const AdapterVersion& version,
                    bases.empty() ? Json() : Json(bases.front()), listing.max_model_len);
 }
 
+bool Visible(std::string_view name, const ApiKey* caller) { return caller == nullptr || caller->Allows(name); }
+
 }  // namespace
 
-std::string ModelListBody(const AdapterRegistry& registry, const ModelListing& listing) {
+std::string ModelListBody(const AdapterRegistry& registry, const ModelListing& listing, const ApiKey* caller) {
   Json data = Json::array();
-  for (const std::string& name : registry.base_names()) data.push_back(BaseCard(name, listing));
-  for (const auto& version : registry.List()) data.push_back(AdapterCard(registry, *version, listing));
+  for (const std::string& name : registry.base_names()) {
+    if (Visible(name, caller)) data.push_back(BaseCard(name, listing));
+  }
+  for (const auto& version : registry.List()) {
+    if (Visible(version->name, caller)) data.push_back(AdapterCard(registry, *version, listing));
+  }
   return DumpJson({{"object", "list"}, {"data", std::move(data)}});
 }
 
-Result<std::string> ModelBody(const AdapterRegistry& registry, const ModelListing& listing, std::string_view id) {
+Result<std::string> ModelBody(const AdapterRegistry& registry, const ModelListing& listing, std::string_view id,
+                              const ApiKey* caller) {
+  if (!Visible(id, caller)) return UnknownModel(id);
   const auto version = registry.Resolve(id);
   if (!version.ok()) return UnknownModel(id);
   return DumpJson(*version == nullptr ? BaseCard(std::string(id), listing) : AdapterCard(registry, **version, listing));

@@ -10,16 +10,19 @@
 
 namespace loramux {
 
+struct ApiKey;
+
 struct ModelListing {
   std::string base_root;           // the base model's path, as the operator gave it
   std::int64_t base_created = 0;   // Unix seconds
   std::int64_t max_model_len = 0;
 };
 
-// Both return the JSON body. Thread-safe.
-std::string ModelListBody(const AdapterRegistry& registry, const ModelListing& listing);
+// Both return the JSON body. Thread-safe. With a `caller`, models that its API key may not use do not exist.
+std::string ModelListBody(const AdapterRegistry& registry, const ModelListing& listing, const ApiKey* caller = nullptr);
 // kNotFound for an unknown name.
-Result<std::string> ModelBody(const AdapterRegistry& registry, const ModelListing& listing, std::string_view id);
+Result<std::string> ModelBody(const AdapterRegistry& registry, const ModelListing& listing, std::string_view id,
+                              const ApiKey* caller = nullptr);
 
 // "The model `x` does not exist.", for the field "model".
 Error UnknownModel(std::string_view name);

@@ -16,6 +16,7 @@ constexpr std::size_t kMaxStops = 16;
 constexpr std::size_t kMaxStopBytes = 4096;
 constexpr std::size_t kMaxStopTokenIds = 1024;
 constexpr std::int64_t kMaxLogprobs = 20;
+constexpr std::size_t kMaxLogitBias = 1024;
 
 // Fields that change what comes out, or what it costs, in ways that are not served.
 constexpr std::string_view kRefused[] = {
@@ -87,6 +88,10 @@ std::optional<TokenId> ParseTokenKey(std::string_view key, std::int64_t vocab_si
 void ReadLogitBias(FieldReader& fields, std::int64_t vocab_size, OpenAiRequest& request) {
   const Json* map = fields.Object("logit_bias");
   if (map == nullptr) return;
+  if (map->size() > kMaxLogitBias) {
+    const Json found = map->size();
+    return fields.Expect("logit_bias", "at most " + std::to_string(kMaxLogitBias) + " entries", &found);
+  }
   FieldReader entries(*map, "logit_bias.");
   for (const auto& [key, value] : map->items()) {
     const auto id = ParseTokenKey(key, vocab_size);

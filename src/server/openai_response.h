@@ -77,8 +77,10 @@ class EventWriter {
 std::string ErrorEvent(const Error& error);
 inline constexpr std::string_view kDoneEvent = "data: [DONE]\n\n";
 
-// The HTTP status of an error: 400, 404, 500 or 503.
+// The HTTP status of an error: 400, 404, 429, 500 or 503.
 int HttpStatus(const Error& error);
+// "BadRequestError" and the like.
+const char* ErrorType(int status);
 // {"error":{"message","type","param","code"}}; the type follows from the status.
 std::string ErrorBody(int status, std::string_view message, std::string_view param);
 

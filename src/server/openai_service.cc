@@ -63,6 +63,7 @@ class HandlerScope {
   ~HandlerScope() {
     inbox_->Close();
     exchange_.OnDisconnect(nullptr);
+    exchange_.OnCutOff(nullptr);
   }
   HandlerScope(const HandlerScope&) = delete;
   HandlerScope& operator=(const HandlerScope&) = delete;
@@ -100,6 +101,20 @@ class Responder {
     co_return false;
   }
 
+  // Ends the response with an error: of its own status, or an event if it has begun.
+  asio::awaitable<void> Fail(const Error& error) {
+    LogWith(spdlog::level::warn, fmt::format("generation failed ({}): {}", ErrorCodeName(error.code), error.message),
+            {{"request_id", exchange_.trace().request_id}});
+    job_.Cancel();
+    if (!started_) {
+      co_await exchange_.Send(ErrorReply(error));
+      co_return;
+    }
+    const std::string text = ErrorEvent(error) + std::string(kDoneEvent);
+    co_await exchange_.Write(text);
+    co_await exchange_.EndStream();
+  }
+
  private:
   asio::awaitable<bool> AdvanceStream() {
     const bool started = co_await Start();
@@ -115,19 +130,6 @@ class Responder {
   asio::awaitable<bool> Start() {
     if (std::exchange(started_, true)) co_return true;
     co_return co_await exchange_.StartStream("text/event-stream; charset=utf-8");
-  }
-
-  asio::awaitable<void> Fail(const Error& error) {
-    LogWith(spdlog::level::warn, fmt::format("generation failed ({}): {}", ErrorCodeName(error.code), error.message),
-            {{"request_id", exchange_.trace().request_id}});
-    job_.Cancel();
-    if (!started_) {
-      co_await exchange_.Send(ErrorReply(error));
-      co_return;
-    }
-    const std::string text = ErrorEvent(error) + std::string(kDoneEvent);
-    co_await exchange_.Write(text);
-    co_await exchange_.EndStream();
   }
 
   HttpExchange& exchange_;
@@ -157,33 +159,41 @@ void OpenAiService::AddRoutes(RouteTable& routes) {
   routes.Add("POST", "/v1/completions",
              [this](HttpExchange& exchange) { return Complete(exchange, Endpoint::kCompletion); });
   routes.AddSimple("GET", "/v1/models",
-                   [this](const HttpRequest&) { return JsonReply(ModelListBody(*context_.registry, listing_)); });
+                   [this](const HttpRequest& request) {
+                     return JsonReply(ModelListBody(*context_.registry, listing_, request.caller.get()));
+                   });
   routes.AddSimple("GET", "/v1/models/*", [this](const HttpRequest& request) { return Model(request); });
-  routes.AddSimple("GET", "/health", [this](const HttpRequest&) { return Health(); });
+  routes.AddSimple("GET", "/health", [this](const HttpRequest& request) { return Health(request); },
+                   RouteAccess::kOpen);
   for (const char* method : {"GET", "POST"}) {   // SageMaker's probe
-    routes.AddSimple(method, "/ping", [](const HttpRequest&) { return HttpReply(); });
+    routes.AddSimple(method, "/ping", [](const HttpRequest&) { return HttpReply(); }, RouteAccess::kOpen);
   }
   routes.AddSimple("GET", "/version",
-                   [](const HttpRequest&) { return JsonReply("{\"version\":\"" LORAMUX_VERSION "\"}"); });
+                   [](const HttpRequest&) { return JsonReply("{\"version\":\"" LORAMUX_VERSION "\"}"); },
+                   RouteAccess::kOpen);
   AddTextRoutes(routes, context_, listing_.max_model_len, tokenizers_);
 }
 
-HttpReply OpenAiService::Health() const {
+HttpReply OpenAiService::Health(const HttpRequest& request) const {
+  if (request.draining) return ErrorReply(503, "The server is shutting down.");
   const GenerationLoad load = context_.generation->Load();
   return JsonReply(fmt::format("{{\"status\":\"ok\",\"running\":{},\"waiting\":{}}}", load.running, load.waiting));
 }
 
 HttpReply OpenAiService::Model(const HttpRequest& request) const {
-  auto body = ModelBody(*context_.registry, listing_, request.tail);
+  auto body = ModelBody(*context_.registry, listing_, request.tail, request.caller.get());
   return body.ok() ? JsonReply(std::move(*body)) : ErrorReply(body.error());
 }
 
 asio::awaitable<void> OpenAiService::Complete(HttpExchange& exchange, Endpoint endpoint) {
   const TimeNs received = context_.clock->Now();
-  std::optional<Result<CompletionJob>> job;
   const HttpRequest& request = exchange.request();
+  ServingContext context = context_;
+  context.caller = request.caller.get();
   const std::string_view tenant = options_.fairness_header ? request.Header(kFairnessHeader) : std::string_view();
-  co_await RunOn(tokenizers_, [&] { job.emplace(CompletionJob::Prepare(context_, endpoint, request.body, tenant)); });
+  std::optional<Result<CompletionJob>> job;
+  co_await RunOn(tokenizers_, [&] { job.emplace(CompletionJob::Prepare(context, endpoint, request.body, tenant)); });
+  exchange.ReleaseBody();
   if (!job->ok()) {
     co_await exchange.Send(ErrorReply(job->error()));
     co_return;
@@ -208,6 +218,12 @@ asio::awaitable<void> OpenAiService::Run(HttpExchange& exchange, CompletionJob j
     job.Cancel();
     sleeper->Wake();
   });
+  bool cut_off = false;
+  exchange.Describe(job.id() + " of " + job.model());
+  exchange.OnCutOff([&cut_off, sleeper = sleeper.get()] {
+    cut_off = true;
+    sleeper->Wake();
+  });
   const Status submitted = exchange.disconnected() ? Status(Ok{}) : job.Submit(inbox);
   if (!submitted.ok()) {
     co_await exchange.Send(ErrorReply(submitted.error()));
@@ -217,7 +233,10 @@ asio::awaitable<void> OpenAiService::Run(HttpExchange& exchange, CompletionJob j
   bool more = true;
   while (more && !exchange.disconnected()) {
     const std::vector<TokenEvent> events = inbox->Take();
-    if (events.empty()) {
+    if (cut_off) {
+      co_await responder.Fail(Unavailable("The server is shutting down; the answer is cut off here."));
+      more = false;
+    } else if (events.empty()) {
       const bool quiet = co_await sleeper->Sleep(options_.sse_keepalive);
       if (quiet) more = co_await responder.KeepAlive();
     } else {

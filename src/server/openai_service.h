@@ -16,7 +16,7 @@ namespace loramux {
 
 struct OpenAiServiceOptions {
   int tokenizer_threads = 1;                                   // that parse, render and tokenize
-  std::size_t max_buffered_bytes = std::size_t{8} << 20;       // of tokens that a slow client has not taken, a request
+  std::size_t max_buffered_bytes = std::size_t{1} << 20;       // of tokens that a slow client has not taken, a request
   // A stream that has nothing to say for so long carries a comment line, for proxies that cut idle ones off. 0: never.
   std::chrono::milliseconds sse_keepalive{0};
   bool fairness_header = true;                                 // kFairnessHeader names the tenant
@@ -34,7 +34,7 @@ class OpenAiService {
  private:
   boost::asio::awaitable<void> Complete(HttpExchange& exchange, Endpoint endpoint);
   boost::asio::awaitable<void> Run(HttpExchange& exchange, CompletionJob job);
-  HttpReply Health() const;
+  HttpReply Health(const HttpRequest& request) const;
   HttpReply Model(const HttpRequest& request) const;
 
   const ServingContext context_;

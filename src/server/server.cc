@@ -1,23 +1,73 @@
 #include "server/server.h"
 
+#include "base/log.h"
+#include "server/access.h"
 #include "server/http_exchange.h"
 #include "server/http_server.h"
 #include "server/metrics_service.h"
 #include "server/openai_service.h"
 
 namespace loramux {
+namespace {
+
+// The guards that the options ask for; null: not asked for.
+struct Guards {
+  std::unique_ptr<AccessControl> access;
+  std::unique_ptr<TlsContext> tls;
+  QuotaTable quotas;
+};
+
+Result<QuotaTable> LoadQuotas(const ProtectionOptions& options) {
+  if (options.limits_file.empty()) return QuotaTable(options.adapter_limits);
+  return QuotaTable::Load(options.limits_file, options.adapter_limits);
+}
+
+Result<Guards> LoadGuards(const ProtectionOptions& options) {
+  Guards guards;
+  if (!options.api_key_file.empty()) {
+    ASSIGN_OR_RETURN(guards.access, AccessControl::Load(options.api_key_file));
+  }
+  if (options.tls.enabled()) {
+    ASSIGN_OR_RETURN(guards.tls, TlsContext::Load(options.tls));
+  }
+  ASSIGN_OR_RETURN(guards.quotas, LoadQuotas(options));
+  return guards;
+}
+
+HttpReply Unauthorized(bool key_given) {
+  HttpReply reply = ErrorReply(401, key_given ? "Incorrect API key provided." :
+                                                "No API key provided: expected a header \"Authorization: Bearer KEY\".");
+  reply.headers.emplace_back("WWW-Authenticate", "Bearer realm=\"loramux\"");
+  return reply;
+}
+
+std::optional<HttpReply> CheckKey(const AccessControl& access, HttpRequest& request) {
+  const std::string_view authorization = request.Header("authorization");
+  request.caller = access.Authenticate(authorization);
+  if (request.caller != nullptr) return std::nullopt;
+  return Unauthorized(!authorization.empty());
+}
+
+}  // namespace
 
 struct Server::Impl {
-  Impl(const ServerOptions& options, const ServerParts& parts)
-      : seeds(options.seed),
+  Impl(const ServerOptions& options, const ServerParts& parts, Guards loaded)
+      : protection(options.protection),
+        guards(std::move(loaded)),
+        admission(protection.admission, guards.quotas),
+        seeds(options.seed),
         metrics(options.metrics, parts.registry->base_names().front(), options.max_model_len),
         metrics_service(metrics, parts.engine_snapshot, *parts.registry, *parts.clock),
-        service({parts.clock, parts.generation, parts.registry, parts.tokenizer, parts.chat_template, &seeds, &metrics},
+        service({.clock = parts.clock, .generation = parts.generation, .registry = parts.registry,
+                 .tokenizer = parts.tokenizer, .chat_template = parts.chat_template, .seeds = &seeds,
+                 .metrics = &metrics, .admission = &admission},
                 {options.model_path, parts.clock->UnixSeconds(), options.max_model_len},
                 {options.tokenizer_threads, options.max_buffered_bytes, options.sse_keepalive, options.fairness_header}),
-        http(WithHooks(options.http), routes, *parts.clock) {
+        http(WithHooks(options.http), routes, *parts.clock, guards.tls.get()) {
     service.AddRoutes(routes);
     metrics_service.AddRoutes(routes);
+    if (guards.access == nullptr) return;
+    routes.SetGate([access = guards.access.get()](HttpRequest& request) { return CheckKey(*access, request); });
   }
 
   HttpServerOptions WithHooks(HttpServerOptions http_options) {
@@ -26,6 +76,15 @@ struct Server::Impl {
     return http_options;
   }
 
+  Status ReloadQuotas() {
+    ASSIGN_OR_RETURN(QuotaTable quotas, LoadQuotas(protection));
+    admission.SetQuotas(std::move(quotas));
+    return Ok{};
+  }
+
+  const ProtectionOptions protection;
+  Guards guards;
+  Admission admission;
   SeedSource seeds;
   ServerMetrics metrics;
   MetricsService metrics_service;
@@ -37,7 +96,8 @@ struct Server::Impl {
 Result<std::unique_ptr<Server>> Server::Start(ServerOptions options, ServerParts parts) {
   CHECK(parts.clock != nullptr && parts.generation != nullptr);
   CHECK(parts.registry != nullptr && parts.tokenizer != nullptr);
-  auto impl = std::make_unique<Impl>(options, parts);
+  ASSIGN_OR_RETURN(Guards guards, LoadGuards(options.protection));
+  auto impl = std::make_unique<Impl>(options, parts, std::move(guards));
   RETURN_IF_ERROR(impl->http.Start());
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }
@@ -47,6 +107,16 @@ Server::~Server() { Shutdown(); }
 
 std::uint16_t Server::port() const { return impl_->http.port(); }
 int Server::connections() const { return impl_->http.connections(); }
-void Server::Shutdown() { impl_->http.Shutdown(); }
+DrainReport Server::Shutdown() { return impl_->http.Shutdown(); }
+
+void Server::Reload() {
+  const auto report = [](const char* what, const Status& status) {
+    if (status.ok()) return spdlog::info("{} read again", what);
+    spdlog::error("{} not read again, the old ones stay in use: {}", what, status.error().message);
+  };
+  if (impl_->guards.access != nullptr) report("API keys", impl_->guards.access->Reload());
+  if (impl_->guards.tls != nullptr) report("TLS certificate and key", impl_->guards.tls->Reload());
+  if (!impl_->protection.limits_file.empty()) report("limits", impl_->ReloadQuotas());
+}
 
 }  // namespace loramux

@@ -9,19 +9,32 @@
 #include "adapter/registry.h"
 #include "base/clock.h"
 #include "base/result.h"
+#include "server/admission.h"
 #include "server/generation_service.h"
+#include "server/http_activity.h"
 #include "server/http_options.h"
 #include "server/metrics.h"
+#include "server/tls_context.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace loramux {
 
+// Who may do how much.
+struct ProtectionOptions {
+  std::string api_key_file;       // empty: everybody may use everything
+  std::string limits_file;        // of adapters; empty: adapter_limits for all
+  QuotaLimits adapter_limits;
+  AdmissionOptions admission;
+  TlsFiles tls;                   // none: plain HTTP
+};
+
 struct ServerOptions {
   HttpServerOptions http;
   MetricsOptions metrics;
+  ProtectionOptions protection;
   int tokenizer_threads = 1;
-  std::size_t max_buffered_bytes = std::size_t{8} << 20;   // of tokens that a slow client has not taken, a request
+  std::size_t max_buffered_bytes = std::size_t{1} << 20;   // of tokens that a slow client has not taken, a request
   std::chrono::milliseconds sse_keepalive{0};              // a comment line in streams that are silent so long; 0: never
   std::string model_path;                                  // as the operator gave it, for /v1/models
   std::int64_t max_model_len = 0;                          // for /v1/models
@@ -41,7 +54,8 @@ struct ServerParts {
 
 class Server {
  public:
-  // Listens and serves on its own threads. Errors: a host or port that cannot be listened on.
+  // Listens and serves on its own threads. Errors: a host or port that cannot be listened on, files of keys, limits or
+  // certificates that cannot be used.
   static Result<std::unique_ptr<Server>> Start(ServerOptions options, ServerParts parts);
   // Shuts down.
   ~Server();
@@ -51,9 +65,12 @@ class Server {
   std::uint16_t port() const;
   // Open client connections.
   int connections() const;
-  // Stops accepting, waits for running requests up to the drain timeout, cancels the rest; blocks until done. The
-  // engine must go on stepping meanwhile. No engine callback touches the server afterwards.
-  void Shutdown();
+  // Reads the files of keys, limits and certificates again. One that is wrong changes nothing; the log says why.
+  void Reload();
+
+  // Stops accepting, waits for running requests up to the drain timeout, cancels the rest and says which; blocks until
+  // done. The engine must go on stepping meanwhile. No engine callback touches the server afterwards.
+  DrainReport Shutdown();
 
  private:
   struct Impl;

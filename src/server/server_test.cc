@@ -270,6 +270,7 @@ TEST_F(ServerTest, ALeavingClientWithPipelinedRequestsCancels) {
 
 TEST_F(ServerTest, SlowReadersGetEverythingInLargerPieces) {
   const int count = 20000;
+  options_.max_buffered_bytes = std::size_t{8} << 20;   // all of them at once
   Start([](const GenerationRequest&) {
     Script script = Say("0123456789");
     script.repeat = true;
@@ -390,10 +391,45 @@ TEST_F(ServerTest, ShutdownCancelsWhatDoesNotEnd) {
   stream.Send(HttpClient::Format("POST", "/v1/completions", Completion(R"(,"stream":true,"max_tokens":100000)")));
   whole.Send(HttpClient::Format("POST", "/v1/completions", Completion(R"(,"max_tokens":100000)")));
   service_.WaitUntilRunning(2);
-  server_->Shutdown();
+  const DrainReport report = server_->Shutdown();
+  EXPECT_EQ(report.in_flight, 2);
+  EXPECT_THAT(report.dropped, ElementsAre(testing::EndsWith(" of base"), testing::EndsWith(" of base")));
   EXPECT_TRUE(service_.WaitUntilIdleAfter(2));
   EXPECT_EQ(service_.cancelled(), 2);
-  EXPECT_FALSE(stream.Read().complete);
+  const ClientResponse told = stream.Read();   // the client learns why
+  EXPECT_TRUE(told.complete);
+  const auto events = told.events();
+  ASSERT_GE(events.size(), 2u);
+  EXPECT_THAT(events[events.size() - 2], HasSubstr("shutting down"));
+  EXPECT_EQ(events.back(), "[DONE]");
+  EXPECT_EQ(whole.Read().status, 503);
+}
+
+TEST_F(ServerTest, QuotasHoldUntilTheAnswerEnds) {
+  options_.protection.adapter_limits.concurrency = 1;
+  service_.set_step_time(2ms);
+  Start([](const GenerationRequest&) {
+    Script script = Say("on ");
+    script.repeat = true;
+    return script;
+  });
+  HttpClient busy = Connect();
+  busy.Send(HttpClient::Format("POST", "/v1/completions", Completion(R"(,"stream":true,"max_tokens":100000)")));
+  busy.ReadUntil("data: ");
+  HttpClient other = Connect();
+  const ClientResponse refused = other.Do("POST", "/v1/completions", Completion(R"(,"max_tokens":2)"));
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_EQ(refused.Header("Retry-After"), "1");
+  EXPECT_EQ(refused.json()["error"]["type"], "RateLimitError");
+  EXPECT_EQ(other.Do("POST", "/v1/chat/completions", Chat(R"(,"max_tokens":2)")).status, 200);   // another adapter
+  busy.Reset();
+  EXPECT_TRUE(service_.WaitUntilIdleAfter(2));
+  int status = 0;
+  for (int i = 0; i < 500 && status != 200; ++i) {   // the place is given back once the connection has noticed
+    status = other.Do("POST", "/v1/completions", Completion(R"(,"max_tokens":2)")).status;
+    std::this_thread::sleep_for(2ms);
+  }
+  EXPECT_EQ(status, 200);
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ namespace asio = boost::asio;
 
 // Adapters share the base model's tokenizer: the name only has to be one that is served.
 Status CheckModel(const ServingContext& context, const std::string& model) {
+  if (!model.empty() && context.caller != nullptr && !context.caller->Allows(model)) return UnknownModel(model);
   if (model.empty() || context.registry->Resolve(model).ok()) return Ok{};
   return UnknownModel(model);
 }
@@ -33,11 +34,13 @@ std::vector<std::string> TokenStrings(const Tokenizer& tokenizer, const std::vec
   return strings;
 }
 
-using Answer = std::function<Result<std::string>(std::string_view body)>;
+using Answer = std::function<Result<std::string>(const ServingContext& context, std::string_view body)>;
 
-asio::awaitable<void> AnswerOn(asio::thread_pool& workers, const Answer& answer, HttpExchange& exchange) {
+asio::awaitable<void> AnswerOn(asio::thread_pool& workers, ServingContext context, const Answer& answer,
+                               HttpExchange& exchange) {
+  context.caller = exchange.request().caller.get();
   std::optional<Result<std::string>> body;
-  co_await RunOn(workers, [&] { body.emplace(answer(exchange.request().body)); });
+  co_await RunOn(workers, [&] { body.emplace(answer(context, exchange.request().body)); });
   HttpReply reply;
   if (body->ok()) {
     reply.body = std::move(**body);
@@ -71,12 +74,14 @@ Result<std::string> Detokenize(const ServingContext& context, std::string_view b
 void AddTextRoutes(RouteTable& routes, const ServingContext& context, std::int64_t max_model_len,
                    asio::thread_pool& workers) {
   const auto add = [&](const char* path, Answer answer) {
-    routes.Add("POST", path, [&workers, answer = std::move(answer)](HttpExchange& exchange) {
-      return AnswerOn(workers, answer, exchange);
+    routes.Add("POST", path, [&workers, context, answer = std::move(answer)](HttpExchange& exchange) {
+      return AnswerOn(workers, context, answer, exchange);
     });
   };
-  add("/tokenize", [context, max_model_len](std::string_view body) { return Tokenize(context, max_model_len, body); });
-  add("/detokenize", [context](std::string_view body) { return Detokenize(context, body); });
+  add("/tokenize", [max_model_len](const ServingContext& caller, std::string_view body) {
+    return Tokenize(caller, max_model_len, body);
+  });
+  add("/detokenize", Detokenize);
 }
 
 }  // namespace loramux

@@ -1,0 +1,478 @@
+#!/usr/bin/env python3
+"""What clients may not do to the server: keys, quotas, TLS, slow and malformed requests, shutdown. Standard library only.
+
+Usage: limits_test.py PATH_OF_LORAMUX
+"""
+import hashlib
+import http.client
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import tempfile
+import time
+import unittest
+
+import serving
+from serving import DEMO, Server
+
+CHAT = "/v1/chat/completions"
+
+
+def chat_body(model="demo", prompt="hello", **more):
+    return {"model": model, "messages": [{"role": "user", "content": prompt}], "temperature": 0, "max_tokens": 20, **more}
+
+
+def long_body(model="demo"):
+    """Runs until it is cancelled, or for about 900 tokens."""
+    return chat_body(model, "abcdef", max_tokens=900, ignore_eos=True, stream=True)
+
+
+def raw(port, data, timeout=60):
+    """All that the server sends in answer to these bytes, until it closes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=timeout) as client:
+        client.sendall(data)
+        return read_to_end(client)
+
+
+def read_to_end(client):
+    text = b""
+    while True:
+        try:
+            more = client.recv(65536)
+        except ConnectionError:
+            return text
+        if not more:
+            return text
+        text += more
+
+
+def post(body, path=CHAT, headers=""):
+    data = json.dumps(body).encode()
+    return (f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n{headers}\r\n").encode() + data
+
+
+def open_stream(server, body):
+    """A connection whose answer has begun."""
+    client = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+    client.sendall(post(body))
+    text = client.recv(65536)
+    assert b" 200 " in text, text
+    return client
+
+
+def request(server, method, path, body=None, key=None, connection=None):
+    """(status, headers, parsed body)"""
+    mine = connection or http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    mine.request(method, path, json.dumps(body) if body is not None else None, headers)
+    response = mine.getresponse()
+    payload = response.read()
+    if connection is None:
+        mine.close()
+    return response.status, response.headers, json.loads(payload) if payload else None
+
+
+def wait_for(condition, what, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds} s: {what}")
+        time.sleep(0.02)
+
+
+def reload(server):
+    """SIGHUP, and wait until it was carried out."""
+    count = server.text().count("read again")
+    server.process.send_signal(signal.SIGHUP)
+    wait_for(lambda: server.text().count("read again") > count, "files read again")
+
+
+class ApiKeys(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.file = pathlib.Path(self.folder.name) / "keys.json"
+        self.addCleanup(self.folder.cleanup)
+
+    def write(self, *keys):
+        self.file.write_text(json.dumps({"keys": list(keys)}), encoding="utf-8")
+
+    def test_keys_their_models_and_sighup(self):
+        reader = "sk-reader-0123456789"
+        everything = "sk-everything-0123456789"
+        self.write({"name": "reader", "key": reader, "models": ["reverse", "up*"]},
+                   {"name": "all", "key_sha256": hashlib.sha256(everything.encode()).hexdigest(), "models": ["*"]})
+        server = Server("--api-key-file", str(self.file))
+        self.addCleanup(server.process.kill)
+        for key in (None, "sk-wrong-0123456789", reader[:-1], reader + "x"):
+            status, headers, answer = request(server, "POST", CHAT, chat_body("reverse"), key)
+            self.assertEqual(status, 401)
+            self.assertEqual(headers["WWW-Authenticate"], 'Bearer realm="loramux"')
+            self.assertEqual(answer["error"]["type"], "AuthenticationError")
+            self.assertEqual(answer["error"]["code"], 401)
+            self.assertEqual(request(server, "GET", "/v1/models", key=key)[0], 401)
+        for path in ("/health", "/ping", "/version"):
+            self.assertEqual(request(server, "GET", path)[0], 200, path)
+        status, _, answer = request(server, "POST", CHAT, chat_body("reverse", "abc"), reader)
+        self.assertEqual((status, answer["choices"][0]["finish_reason"]), (200, "stop"))
+        # A model that the key may not use looks like one that there is not.
+        hidden = request(server, "POST", CHAT, chat_body("rot13"), reader)
+        unknown = request(server, "POST", CHAT, chat_body("nobody"), reader)
+        self.assertEqual((hidden[0], unknown[0]), (404, 404))
+        self.assertEqual(hidden[2]["error"]["message"].replace("rot13", "nobody"), unknown[2]["error"]["message"])
+        self.assertEqual(request(server, "GET", "/v1/models/demo", key=reader)[0], 404)
+        listed = {card["id"] for card in request(server, "GET", "/v1/models", key=reader)[2]["data"]}
+        self.assertTrue(listed and all(name == "reverse" or name.startswith("up") for name in listed), listed)
+        every = {card["id"] for card in request(server, "GET", "/v1/models", key=everything)[2]["data"]}
+        self.assertEqual(len(every), 13)
+
+        self.write({"name": "all", "key": everything, "models": ["*"]})
+        self.assertEqual(request(server, "GET", "/v1/models", key=reader)[0], 200)   # not before the signal
+        reload(server)
+        self.assertEqual(request(server, "GET", "/v1/models", key=reader)[0], 401)
+        self.assertEqual(request(server, "GET", "/v1/models", key=everything)[0], 200)
+        self.file.write_text('{"keys": [{"name": "broken", "key": "sk-secret-0123456789"}]}', encoding="utf-8")
+        reload(server)
+        self.assertIn("API keys not read again, the old ones stay in use", server.text())
+        self.assertIn("keys[0].models", server.text())
+        self.assertEqual(request(server, "GET", "/v1/models", key=everything)[0], 200)
+        self.assertNotIn("sk-", server.stop())   # no key is ever logged
+
+    def test_a_body_without_a_key_is_not_read(self):
+        self.write({"name": "a", "key": "sk-0123456789abcdef", "models": ["*"]})
+        server = Server("--api-key-file", str(self.file))
+        answer = raw(server.port, b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000\r\n\r\n")
+        self.assertIn(b"HTTP/1.1 401", answer)
+        server.stop()
+
+    def test_a_bad_file_is_refused_at_the_start(self):
+        self.file.write_text("{", encoding="utf-8")
+        with self.assertRaisesRegex(RuntimeError, "API keys in .*keys.json"):
+            Server("--api-key-file", str(self.file))
+
+
+class Quotas(unittest.TestCase):
+    def test_rate_concurrency_and_queue_give_429_with_retry_after(self):
+        with tempfile.TemporaryDirectory() as folder:
+            limits = pathlib.Path(folder) / "limits.json"
+            limits.write_text(json.dumps({"adapters": {
+                "reverse": {"requests_per_second": 0.01, "burst": 2}, "upper*": {"concurrency": 1}}}), encoding="utf-8")
+            server = Server("--limits-file", str(limits), "--max-queued-requests", "40")
+            for _ in range(2):
+                self.assertEqual(request(server, "POST", CHAT, chat_body("reverse"))[0], 200)
+            status, headers, answer = request(server, "POST", CHAT, chat_body("reverse"))
+            self.assertEqual(status, 429)
+            self.assertTrue(80 <= int(headers["Retry-After"]) <= 100, headers["Retry-After"])
+            self.assertEqual(answer["error"]["type"], "RateLimitError")
+            self.assertEqual(answer["error"]["code"], 429)
+            self.assertIn("reverse", answer["error"]["message"])
+            self.assertEqual(request(server, "POST", CHAT, chat_body("demo"))[0], 200)   # others are not held up
+
+            busy = open_stream(server, long_body("upper"))
+            status, headers, answer = request(server, "POST", CHAT, chat_body("upper"))
+            self.assertEqual((status, headers["Retry-After"]), (429, "1"))
+            status, _, answer = request(server, "POST", CHAT, chat_body("upper", n=2))
+            self.assertEqual((status, answer["error"]["param"]), (400, "n"))             # would never come in
+            busy.close()
+            wait_for(lambda: request(server, "POST", CHAT, chat_body("upper"))[0] == 200, "a free place")
+
+            body = {"model": "demo", "prompt": ["abc"] * 41, "max_tokens": 1}
+            self.assertEqual(request(server, "POST", "/v1/completions", body)[0], 400)   # more than the queue holds
+            limits.write_text(json.dumps({"adapters": {"reverse": {"requests_per_second": 0}}}), encoding="utf-8")
+            reload(server)
+            self.assertEqual(request(server, "POST", CHAT, chat_body("reverse"))[0], 200)
+            server.stop()
+
+
+class Tls(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.certificates = [cls.make(f"{i}") for i in range(2)]
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    @classmethod
+    def make(cls, name):
+        cert, key = (str(pathlib.Path(cls.folder.name) / f"{name}.{kind}") for kind in ("crt", "key"))
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days",
+                        "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
+                        "-keyout", key, "-out", cert], check=True, capture_output=True)
+        return cert, key
+
+    def connect(self, server, cert, **more):
+        context = ssl.create_default_context(cafile=cert)
+        context.set_alpn_protocols(["h2", "http/1.1"])
+        for name, value in more.items():
+            setattr(context, name, value)
+        plain = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+        return context.wrap_socket(plain, server_hostname="localhost")
+
+    def test_tls(self):
+        (cert, key), (other_cert, other_key) = self.certificates
+        used = [str(pathlib.Path(self.folder.name) / name) for name in ("used.crt", "used.key")]
+        for source, target in zip((cert, key), used):
+            pathlib.Path(target).write_bytes(pathlib.Path(source).read_bytes())
+        server = Server("--tls-cert", used[0], "--tls-key", used[1], "--header-timeout", "1")
+        self.addCleanup(server.process.kill)
+        with self.connect(server, cert) as client:
+            self.assertEqual(client.version(), "TLSv1.3")
+            self.assertEqual(client.selected_alpn_protocol(), "http/1.1")
+            client.sendall(post(chat_body("demo", "abc")))
+            answer = client.recv(65536)
+            self.assertIn(b'"abc"', answer)
+            client.sendall(post(chat_body("demo", "abc", stream=True), headers="Connection: close\r\n"))
+            answer = read_to_end(client)
+            self.assertIn(b"data: [DONE]", answer)
+        with self.connect(server, cert, maximum_version=ssl.TLSVersion.TLSv1_2) as client:
+            self.assertEqual(client.version(), "TLSv1.2")
+            self.assertRegex(client.cipher()[0], "ECDHE.*(GCM|CHACHA20)")
+        with self.assertRaises((ssl.SSLError, ConnectionError)):
+            self.connect(server, cert, minimum_version=ssl.TLSVersion.TLSv1, maximum_version=ssl.TLSVersion.TLSv1_1)
+        # A large body, over many records.
+        with self.connect(server, cert) as client:
+            client.sendall(post(chat_body("demo", "x" * 500_000)))
+            self.assertIn(b"HTTP/1.1 400", client.recv(65536))
+        # Someone who speaks no TLS, and someone who says nothing at all.
+        self.assertNotIn(b"HTTP/1.1 200", raw(server.port, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"))
+        self.assertEqual(raw(server.port, b""), b"")
+        # A client that leaves in mid-stream frees its place.
+        client = self.connect(server, cert)
+        client.sendall(post(long_body()))
+        client.recv(1000)
+        client.close()
+        with self.connect(server, cert) as probe:
+            def idle():
+                probe.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+                return b'"running":0,"waiting":0' in probe.recv(65536)
+            wait_for(idle, "the abandoned request's end")
+        # New files are taken at SIGHUP, by new connections; wrong ones are not.
+        for source, target in zip((other_cert, other_key), used):
+            pathlib.Path(target).write_bytes(pathlib.Path(source).read_bytes())
+        reload(server)
+        with self.connect(server, other_cert) as client:
+            self.assertEqual(client.version(), "TLSv1.3")
+        with self.assertRaises(ssl.SSLError):
+            self.connect(server, cert)
+        pathlib.Path(used[1]).write_bytes(pathlib.Path(key).read_bytes())
+        reload(server)
+        self.assertIn("certificate and key not read again", server.text())
+        with self.connect(server, other_cert) as client:
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            self.assertIn(b" 200 ", client.recv(1000))
+        server.stop()
+
+    def test_wrong_files_are_refused_at_the_start(self):
+        (cert, key), (_, other_key) = self.certificates
+        locked = str(pathlib.Path(self.folder.name) / "locked.key")
+        subprocess.run(["openssl", "pkey", "-in", key, "-aes128", "-passout", "pass:secret", "-out", locked], check=True,
+                       capture_output=True)
+        for flags, expected in [(("--tls-cert", cert), "expected both"),
+                                (("--tls-cert", cert, "--tls-key", other_key), "1.key"),
+                                (("--tls-cert", key, "--tls-key", key), "certificate"),
+                                (("--tls-cert", cert, "--tls-key", locked), "passphrase"),
+                                (("--tls-cert", "/nowhere.crt", "--tls-key", key), "/nowhere.crt")]:
+            with self.assertRaisesRegex(RuntimeError, expected):
+                Server(*flags)
+
+
+class SlowClients(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--header-timeout", "1", "--body-timeout", "1", "--min-body-rate", "100000", "--idle-timeout", "2",
+                            "--write-timeout", "1")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.stop()
+
+    def drip(self, head, piece):
+        """Sends a piece every 50 ms until the server has had enough; its answer."""
+        with socket.create_connection(("127.0.0.1", self.server.port), timeout=60) as client:
+            client.sendall(head)
+            client.settimeout(0.05)
+            for _ in range(600):
+                try:
+                    client.sendall(piece)
+                    answer = client.recv(65536)
+                    return answer
+                except TimeoutError:
+                    continue
+                except ConnectionError:
+                    return b"closed"
+        raise AssertionError("the server waited for 30 s")
+
+    def test_slowloris_header(self):
+        self.assertIn(b"HTTP/1.1 408", self.drip(b"GET /health HTTP/1.1\r\nHost: x\r\n", b"X-A: b\r\n"))
+
+    def test_slowloris_body(self):
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
+        self.assertIn(b"HTTP/1.1 408", self.drip(head, b"{"))
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        self.assertIn(b"HTTP/1.1 408", self.drip(head, b"1\r\n{\r\n"))
+
+    def test_endless_chunk_extension(self):
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1;"
+        answer = raw(self.server.port, head + b"x" * 200_000)
+        self.assertIn(b"HTTP/1.1 4", answer)
+
+    def test_idle_connections_are_closed(self):
+        self.assertEqual(raw(self.server.port, b""), b"")
+
+    def test_a_reader_that_stops_is_cut_off(self):
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            client.connect(("127.0.0.1", self.server.port))
+            body = chat_body("demo", "abcdef", max_tokens=900, ignore_eos=True, stream=True, n=64, logprobs=True,
+                             top_logprobs=20)
+            client.sendall(post(body))
+            wait_for(lambda: request(self.server, "GET", "/health")[2]["running"] > 0, "a running request")
+            self.server.wait_idle(seconds=120)
+        self.assertEqual(request(self.server, "GET", "/health")[0], 200)
+
+
+class Limits(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--max-header-fields", "50", "--max-target-bytes", "1000", "--max-header-bytes", "16384",
+                            "--max-body-size", "2MiB", "--max-connections-per-address", "300")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.stop()
+
+    def error(self, body, status, param, path=CHAT):
+        code, _, answer = request(self.server, "POST", path, body)
+        self.assertEqual(code, status, answer)
+        self.assertTrue((answer["error"]["param"] or "").startswith(param), answer)
+        self.assertRegex(answer["error"]["message"], "expected|does not exist|maximum context length")
+        self.assertLess(len(answer["error"]["message"]), 1000)
+        return answer["error"]["message"]
+
+    def test_every_field_is_bounded(self):
+        huge = 10**400
+        for field, value in [
+                ("n", 129), ("n", huge), ("n", -1), ("n", 1.5), ("max_tokens", 0), ("max_tokens", huge), ("min_tokens", 2**40),
+                ("top_logprobs", 21), ("temperature", 1e308), ("temperature", -1), ("top_p", 2), ("top_k", 2**40),
+                ("repetition_penalty", 0), ("presence_penalty", 3), ("seed", 2**64), ("stop", ["x"] * 17), ("stop", "x" * 5000),
+                ("stop", [""]), ("stop_token_ids", [1] * 2000), ("stop_token_ids", [-1]), ("stop_token_ids", [10**9]),
+                ("logit_bias", {"999999999": 1}), ("logit_bias", {"1": 1e9}),
+                ("logit_bias", {str(i): 1 for i in range(2000)})]:
+            body = json.dumps(chat_body(logprobs=True, **{field: value} if field != "max_tokens" else {}))
+            if field == "max_tokens":
+                body = json.dumps({**chat_body(logprobs=True), "max_tokens": value})
+            status, payload = self.server.request("POST", CHAT, body.encode())
+            answer = json.loads(payload)
+            self.assertEqual(status, 400, (field, answer))
+            if value != huge:   # a number beyond double is refused by the JSON reader, with its place
+                self.assertIn(field.split(".")[0], answer["error"]["param"] or "", answer)
+            self.assertIn("expected", answer["error"]["message"])
+        self.error({"model": "demo", "prompt": ["x"] * 1000, "n": 2}, 400, "", "/v1/completions")
+        self.error({"model": "demo", "prompt": "x", "logprobs": 100}, 400, "logprobs", "/v1/completions")
+        self.error({"model": "demo", "prompt": [1] * 5000}, 400, "", "/v1/completions")
+        self.error({"model": "demo", "prompt": "x " * 100_000}, 400, "", "/v1/completions")
+        self.error(chat_body(prompt="x " * 100_000), 400, "")
+        self.error(chat_body("x" * 100_000), 404, "model")
+
+    def test_deep_and_wide_json(self):
+        for body in (b"[" * 1_000_000, b'{"a":' * 200_000, b'{"model":"demo","messages":' + b"[" * 100 + b"]" * 100 + b"}",
+                     b'{"a":1e999}', b"-", b'"' + b"x" * 1_000_000, b"{" + b'"a":1,' * 100_000 + b'"a":1}',
+                     b'{"prompt":[' + b"[],"  * 600_000 + b"[]]}", b'{"model":"demo","prompt":"\\ud800"}', b"\0" * 100_000):
+            status, payload = self.server.request("POST", "/v1/completions", body)
+            self.assertEqual(status, 400, body[:30])
+            self.assertLess(len(payload), 1000)
+        status, payload = self.server.request("POST", "/v1/completions", b'{"a":"' + b"x" * (2 << 20) + b'"}')
+        self.assertEqual(status, 413)
+        self.assertIn(b"at most 2097152 bytes", payload)
+
+    def test_header_floods(self):
+        many = "".join(f"X-{i}: y\r\n" for i in range(51))
+        answer = raw(self.server.port, f"GET /health HTTP/1.1\r\nHost: x\r\n{many}\r\n".encode())
+        self.assertIn(b"HTTP/1.1 431", answer)
+        self.assertIn(b"expected at most 50, found 52", answer)
+        answer = raw(self.server.port, b"GET /" + b"x" * 2000 + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+        self.assertIn(b"HTTP/1.1 414", answer)
+        self.assertIn(b"expected at most 1000 bytes, found 2001", answer)
+        answer = raw(self.server.port, b"GET /health HTTP/1.1\r\nX: " + b"y" * 20_000 + b"\r\n\r\n")
+        self.assertIn(b"HTTP/1.1 431", answer)
+        self.assertIn(b"at most 16384 bytes", answer)
+
+    def test_pipelining(self):
+        one = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+        last = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        answer = raw(self.server.port, one * 500 + post(chat_body("demo", "abc")) + last)
+        self.assertEqual(answer.count(b"HTTP/1.1 200"), 502)
+        self.assertIn(b'"abc"', answer)
+        # A flood of requests behind one that works is held to a bound, and answered all the same.
+        answer = raw(self.server.port, post(chat_body("demo", "abc")) + one * 5000 + last)
+        self.assertEqual(answer.count(b"HTTP/1.1 200"), 5002)
+
+    def test_connections_per_address(self):
+        clients = [socket.create_connection(("127.0.0.1", self.server.port), timeout=60) for _ in range(302)]
+        answers = [read_to_end(client) for client in clients[-2:]]
+        for client in clients:
+            client.close()
+        self.assertTrue(all(b"HTTP/1.1 503" in answer and b"of an address" in answer for answer in answers), answers)
+        wait_for(lambda: self.server_answers(), "room for a connection")
+
+    def server_answers(self):
+        try:
+            return request(self.server, "GET", "/health")[0] == 200
+        except (http.client.HTTPException, ConnectionError):
+            return False
+
+
+class Shutdown(unittest.TestCase):
+    def test_sigterm_says_what_it_dropped(self):
+        server = Server("--drain-timeout", "1", "--threads", "1")
+        streams = [open_stream(server, long_body(model)) for model in ("reverse", "demo", "demo", "reverse")]
+        whole = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+        whole.sendall(post({**long_body("upper"), "stream": False}))
+        kept = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        probe = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        for connection in (kept, probe):
+            self.assertEqual(request(server, "GET", "/health", connection=connection)[0], 200)
+        server.wait_until_busy(5)
+        server.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: "no new requests" in server.text(), "the signal's effect")
+        time.sleep(0.2)
+        status, headers, answer = request(server, "POST", CHAT, chat_body(), connection=kept)
+        self.assertEqual((status, headers["Connection"]), (503, "close"))
+        self.assertIn("shutting down", answer["error"]["message"])
+        self.assertEqual(request(server, "GET", "/health", connection=probe)[0], 503)
+        with self.assertRaises(OSError):
+            socket.create_connection(("127.0.0.1", server.port), timeout=5).close()
+        for client in streams:
+            answer = read_to_end(client)
+            self.assertIn(b'data: {"error":', answer)
+            self.assertIn(b"shutting down", answer)
+            self.assertTrue(answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"), answer[-200:])
+        answer = read_to_end(whole)
+        self.assertIn(b"HTTP/1.1 503", answer)
+        self.assertEqual(server.process.wait(timeout=60), 0)
+        text = server.text()
+        self.assertRegex(text, r"5 requests were running; 0 ended in time, 5 were dropped")
+        dropped = re.findall(r"dropped at shutdown: (chatcmpl-\w+) of (\w+)", text)
+        self.assertEqual(sorted(model for _, model in dropped), ["demo", "demo", "reverse", "reverse", "upper"])
+        self.assertEqual(len({request_id for request_id, _ in dropped}), 5)
+
+    def test_what_ends_in_time_is_not_dropped(self):
+        server = Server("--drain-timeout", "120")
+        streams = [open_stream(server, long_body(model)) for model in ("reverse", "demo")]
+        server.process.send_signal(signal.SIGTERM)
+        for client in streams:
+            answer = read_to_end(client)
+            self.assertIn(b'"finish_reason":"length"', answer)
+            self.assertNotIn(b'"error"', answer)
+        self.assertEqual(server.process.wait(timeout=60), 0)
+        self.assertIn("2 requests were running; 2 ended in time, 0 were dropped", server.text())
+
+
+if __name__ == "__main__":
+    serving.run_tests()
