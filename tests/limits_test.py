@@ -27,9 +27,9 @@ def chat_body(model="demo", prompt="hello", **more):
     return {"model": model, "messages": [{"role": "user", "content": prompt}], "temperature": 0, "max_tokens": 20, **more}
 
 
-def long_body(model="demo"):
+def long_body(model="demo", **more):
     """Runs until it is cancelled, or for about 900 tokens."""
-    return chat_body(model, "abcdef", max_tokens=900, ignore_eos=True, stream=True)
+    return chat_body(model, "abcdef", max_tokens=900, ignore_eos=True, stream=True, **more)
 
 
 def raw(port, data, timeout=60):
@@ -431,14 +431,14 @@ class Limits(unittest.TestCase):
 class Shutdown(unittest.TestCase):
     def test_sigterm_says_what_it_dropped(self):
         server = Server("--drain-timeout", "1", "--threads", "1")
-        streams = [open_stream(server, long_body(model)) for model in ("reverse", "demo", "demo", "reverse")]
+        streams = [open_stream(server, long_body(model, n=50)) for model in ("reverse", "demo", "demo", "reverse")]
         whole = socket.create_connection(("127.0.0.1", server.port), timeout=60)
-        whole.sendall(post({**long_body("upper"), "stream": False}))
+        whole.sendall(post({**long_body("upper", n=50), "stream": False}))
         kept = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
         probe = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
         for connection in (kept, probe):
             self.assertEqual(request(server, "GET", "/health", connection=connection)[0], 200)
-        server.wait_until_busy(5)
+        server.wait_until_busy(250)
         server.process.send_signal(signal.SIGTERM)
         wait_for(lambda: "no new requests" in server.text(), "the signal's effect")
         time.sleep(0.2)

@@ -351,6 +351,7 @@ void HttpConnection::ContinueWatching() {
   const auto arrived = [self = shared_from_this()](error_code error, std::size_t n) {
     self->watch_read_pending_ = false;
     self->buffer_.commit(n);
+    self->input_ended_ = error && error != asio::error::operation_aborted;
     self->watch_stopped_.cancel();
     if (!self->watching_) return;
     if (error) return self->MarkGone();

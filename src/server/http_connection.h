@@ -124,6 +124,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   bool watching_ = false;
   bool watch_read_pending_ = false;
+  bool input_ended_ = false;             // the watch has seen the end, which a later read need not see again
   std::function<void()> on_gone_;
   std::function<void()> on_cut_off_;
   boost::asio::cancellation_signal stop_watch_;

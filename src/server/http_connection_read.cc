@@ -25,6 +25,7 @@ constexpr std::size_t kReadBytes = 16 * 1024;
 asio::awaitable<bool> HttpConnection::WaitForFirstByte() {
   if (closing_ || gone_) co_return false;
   if (buffer_.size() > 0) co_return true;
+  if (input_ended_) co_return false;
   buffer_.shrink_to_fit();
   ArmDeadline(options_.idle_timeout);
   error_code error;
@@ -46,8 +47,12 @@ asio::awaitable<bool> HttpConnection::ParseMore(RequestParser& parser, error_cod
       co_return false;
     }
   }
-  const std::size_t n = co_await stream_->Read(buffer_.prepare(kReadBytes), error);
-  buffer_.commit(n);
+  if (input_ended_) {
+    error = asio::error::eof;
+  } else {
+    const std::size_t n = co_await stream_->Read(buffer_.prepare(kReadBytes), error);
+    buffer_.commit(n);
+  }
   if (error == asio::error::eof && parser.got_some()) error = http::error::partial_message;
   co_return !error;
 }
