@@ -33,7 +33,7 @@ const StepPlan& Scheduler::Plan(TimeNs now) {
   MarkAdaptersOfOlderWaiters();
   PlanDecodes(now);
   PlanPrefills();
-  PlanAdmissions(now);
+  if (PlanLockedLoads(now)) PlanAdmissions(now);
   SortChunksByAdapter();
   return plan_;
 }
@@ -44,10 +44,10 @@ void Scheduler::ResetScratch() {
   scratch_.free_host = residency_->host() == nullptr ? 0 : residency_->host()->free_pages();
   scratch_.budget = options_.max_batch_tokens;
   scratch_.loads_in_flight = residency_->loads_in_flight();
-  scratch_.pins.resize(adapters.size());
+  scratch_.slot_pins.resize(adapters.size());
   scratch_.distinct_adapters = 0;
   for (std::size_t i = 0; i < adapters.size(); ++i) {
-    scratch_.pins[i] = adapters[i].pins;
+    scratch_.slot_pins[i] = adapters[i].pins;
     scratch_.distinct_adapters += adapters[i].pins > 0;
   }
   scratch_.flags.assign(adapters.size(), 0);
@@ -86,6 +86,16 @@ void Scheduler::PlanPrefills() {
   }
 }
 
+// False: one of them waits for room, so nobody may join and take it.
+bool Scheduler::PlanLockedLoads(TimeNs now) {
+  if (planned_preemptions_ > 0) return true;   // nobody joins anyway
+  for (const AdapterGeneration generation : residency_->Locked()) {
+    if (residency_->Get(generation).device != TierState::kAbsent) continue;
+    if (TryLoad(generation, now) == Admission::kBlocked) return false;
+  }
+  return true;
+}
+
 void Scheduler::PlanAdmissions(TimeNs now) {
   if (planned_preemptions_ > 0) return;   // memory is short: nobody joins in the same step
   std::int64_t running = static_cast<std::int64_t>(running_.size());
@@ -109,18 +119,18 @@ Scheduler::Admission Scheduler::TryAdmit(Request* request, bool has_seat, TimeNs
     if (state == TierState::kAbsent || (Flags(request->adapter) & kEvicted) != 0) return TryLoad(request->adapter, now);
   }
   if (!has_seat) return Admission::kPassedOver;
-  if (uses_adapter && options_.max_distinct_adapters > 0 && scratch_.pins[request->adapter.value - 1] == 0 &&
+  if (uses_adapter && options_.max_distinct_adapters > 0 && Pins(request->adapter) == 0 &&
       scratch_.distinct_adapters >= options_.max_distinct_adapters) {
     return Admission::kBlocked;   // nobody behind may take the next place in the batch from it
   }
   // All pages of what is known, and of the token that follows, at once: a request that began its prefill can end it.
   const std::int64_t pages = MissingPages(*request, static_cast<std::int64_t>(request->tokens.size()) + 1);
-  if (uses_adapter) ++scratch_.pins[request->adapter.value - 1];   // not a victim of its own admission
+  if (uses_adapter) ++Pins(request->adapter);   // not a victim of its own admission
   if (!MakeRoom(pages + GrowthReserve(), now)) {
-    if (uses_adapter) --scratch_.pins[request->adapter.value - 1];
+    if (uses_adapter) --Pins(request->adapter);
     return Admission::kBlocked;
   }
-  if (uses_adapter && scratch_.pins[request->adapter.value - 1] == 1) ++scratch_.distinct_adapters;
+  if (uses_adapter && Pins(request->adapter) == 1) ++scratch_.distinct_adapters;
   scratch_.free_device -= pages;
   AddChunk(request, std::min({request->uncomputed(), options_.prefill_chunk, scratch_.budget}), true);
   plan_.chunks.back().new_pages = static_cast<std::int32_t>(pages);
@@ -196,7 +206,7 @@ void Scheduler::PlanPreemption(Request* request) {
   plan_.preemptions.push_back(request);
   scratch_.free_device += static_cast<std::int64_t>(request->pages.size());
   if (request->adapter != kBaseModel) {
-    if (--scratch_.pins[request->adapter.value - 1] == 0) --scratch_.distinct_adapters;
+    if (--Pins(request->adapter) == 0) --scratch_.distinct_adapters;
     scratch_.candidates_ready = false;   // its adapter may be idle now
   }
 }
@@ -213,12 +223,15 @@ bool Scheduler::MakeRoom(std::int64_t pages, TimeNs now) {
   return true;
 }
 
+bool Scheduler::Evictable(AdapterGeneration generation) const {
+  const AdapterResidency& adapter = residency_->Get(generation);
+  return !adapter.locked && scratch_.slot_pins[adapter.slot] == 0 && (scratch_.flags[adapter.slot] & kEvicted) == 0;
+}
+
 std::int64_t Scheduler::EvictablePages(bool even_wanted) const {
   std::int64_t pages = 0;
   for (const AdapterGeneration generation : residency_->DeviceResidents()) {
-    const std::uint8_t flags = Flags(generation);
-    if (scratch_.pins[generation.value - 1] > 0 || (flags & kEvicted) != 0) continue;
-    if (!even_wanted && (flags & kWanted) != 0) continue;
+    if (!Evictable(generation) || (!even_wanted && (Flags(generation) & kWanted) != 0)) continue;
     pages += residency_->Get(generation).version->layout.pages;
   }
   return pages;
@@ -232,7 +245,7 @@ bool Scheduler::EvictOneAdapter(TimeNs now, bool even_wanted) {
   if (!scratch_.candidates_ready) {
     heap.clear();
     for (const AdapterGeneration generation : residency_->DeviceResidents()) {
-      if (scratch_.pins[generation.value - 1] > 0 || (Flags(generation) & kEvicted) != 0) continue;
+      if (!Evictable(generation)) continue;
       const AdapterResidency& adapter = residency_->Get(generation);
       const EvictionCandidate candidate{generation, adapter.version->layout.pages, adapter.last_use, adapter.uses,
                                         adapter.host == TierState::kResident};
@@ -246,7 +259,7 @@ bool Scheduler::EvictOneAdapter(TimeNs now, bool even_wanted) {
     std::pop_heap(heap.begin(), heap.end(), worse);
     heap.pop_back();
     // Wanted or pinned since the heap was made: it comes back with the next heap.
-    if (scratch_.pins[victim.value - 1] > 0 || (!even_wanted && (Flags(victim) & kWanted) != 0)) {
+    if (Pins(victim) > 0 || (!even_wanted && (Flags(victim) & kWanted) != 0)) {
       continue;
     }
     Flags(victim) |= kEvicted;
@@ -391,7 +404,7 @@ void Scheduler::CheckIntegrity() const {
       CHECK_EQ(request->pages[i].index, request->page_table[i]);
     }
     kv_pages += static_cast<std::int64_t>(request->pages.size());
-    if (request->adapter != kBaseModel) ++pins[request->adapter.value - 1];
+    if (request->adapter != kBaseModel) ++pins[residency_->SlotOf(request->adapter)];
   }
   for (const Request* request : waiting()) {
     CHECK(request->state == RequestState::kWaiting);

@@ -8,6 +8,7 @@
 //  2. Waiting requests in order of arrival, within `lookahead`. One whose adapter is being loaded is passed over, so
 //     that a step never waits for a load; one that memory does not have room for ends the scan, so that nobody behind
 //     it takes what it waits for. Idle adapters that requests ahead in the queue want are evicted last.
+// Adapters that the operator locked to the device are loaded before anybody is admitted, and never evicted.
 // The oldest request is never preempted for a younger one, so it always ends, and so does everyone.
 //
 // Not thread-safe. Does not own pools, residency or policy. Reads no clock.
@@ -68,8 +69,8 @@ class Scheduler {
     std::int64_t budget = 0;              // tokens left in this step
     std::int64_t loads_in_flight = 0;
     std::int64_t distinct_adapters = 0;   // among running requests
-    std::vector<std::int32_t> pins;       // by generation - 1
-    std::vector<std::uint8_t> flags;      // by generation - 1: kEvicted | kWanted | kHostEvicted | kLoadPlanned
+    std::vector<std::int32_t> slot_pins;  // by residency slot
+    std::vector<std::uint8_t> flags;      // by residency slot: kEvicted | kWanted | kHostEvicted | kLoadPlanned
     bool candidates_ready = false;
     struct Candidate { double score; AdapterGeneration adapter; };
     std::vector<Candidate> candidates;    // a heap, lowest score on top
@@ -79,6 +80,7 @@ class Scheduler {
   void MarkAdaptersOfOlderWaiters();
   void PlanDecodes(TimeNs now);
   void PlanPrefills();
+  bool PlanLockedLoads(TimeNs now);
   void PlanAdmissions(TimeNs now);
   bool FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now);
   void PlanPreemption(Request* request);
@@ -93,8 +95,10 @@ class Scheduler {
   void AddChunk(Request* request, std::int64_t tokens, bool admits);
   void SortChunksByAdapter();
   std::int64_t MissingPages(const Request& request, std::int64_t positions) const;
-  std::uint8_t& Flags(AdapterGeneration generation) { return scratch_.flags[generation.value - 1]; }
-  std::uint8_t Flags(AdapterGeneration generation) const { return scratch_.flags[generation.value - 1]; }
+  std::uint8_t& Flags(AdapterGeneration generation) { return scratch_.flags[residency_->SlotOf(generation)]; }
+  std::uint8_t Flags(AdapterGeneration generation) const { return scratch_.flags[residency_->SlotOf(generation)]; }
+  std::int32_t& Pins(AdapterGeneration generation) { return scratch_.slot_pins[residency_->SlotOf(generation)]; }
+  bool Evictable(AdapterGeneration generation) const;
 
   void ReleaseMemory(Request* request, TimeNs now);
   void Preempt(Request* request, TimeNs now);
