@@ -34,11 +34,11 @@ def questions(per_task):
 class Server:
     """`loramux serve` on the demo, on a free port, until `stop`."""
 
-    def __init__(self, *flags):
+    def __init__(self, *flags, adapter_dir=DEMO / "adapters"):
         self.log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             [LORAMUX, "serve", str(DEMO / "model"), "--served-model-name", "demo", "--adapter-dir",
-             str(DEMO / "adapters"), "--port", "0", *flags], stderr=self.log)
+             str(adapter_dir), "--port", "0", *flags], stderr=self.log)
         deadline = time.monotonic() + 120
         self.port = None
         while self.port is None:

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "server/http_options.h"
+#include "tools/adapter_flags.h"
 #include "tools/runtime_flags.h"
 
 namespace loramux {
@@ -12,6 +13,7 @@ namespace loramux {
 struct ServeFlags {
   RuntimeFlags runtime;
   HttpServerOptions http;
+  AdapterFlags adapters;
   std::string max_body_size = "16MiB";
   double drain_timeout_seconds = 30;
   std::uint64_t seed = 0;   // of requests that bring none; 0: from the clock

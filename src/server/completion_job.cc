@@ -40,7 +40,11 @@ CompletionJob::~CompletionJob() { Cancel(); }
 Result<CompletionJob> CompletionJob::Prepare(const ServingContext& context, Endpoint endpoint, std::string_view body) {
   ASSIGN_OR_RETURN(OpenAiRequest request, Parse(context, endpoint, body));
   auto adapter = context.registry->Resolve(request.model);
-  if (!adapter.ok()) return UnknownModel(request.model);
+  if (!adapter.ok() && context.finder == nullptr) return UnknownModel(request.model);
+  if (!adapter.ok()) {
+    adapter = context.finder->Find(request.model);
+    if (!adapter.ok()) return std::move(adapter).error();
+  }
   CompletionJob job(context, std::move(request));
   job.adapter_ = std::move(adapter).value();
   RETURN_IF_ERROR(job.BuildPrompts(context));

@@ -12,6 +12,7 @@
 #include "adapter/registry.h"
 #include "base/clock.h"
 #include "base/prng.h"
+#include "server/adapter_finder.h"
 #include "server/choice_stream.h"
 #include "server/generation_inbox.h"
 #include "server/generation_service.h"
@@ -44,6 +45,7 @@ struct ServingContext {
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat_template = nullptr;   // null: chat requests are refused
   SeedSource* seeds = nullptr;
+  AdapterFinder* finder = nullptr;               // null: only registered adapters are served; it may block
 };
 
 // The seed of the i-th choice of a prompt: the request's own for the first, unrelated streams for the others.

@@ -7,6 +7,7 @@
 
 #include "adapter/registry.h"
 #include "base/result.h"
+#include "server/adapter_finder.h"
 
 namespace loramux {
 
@@ -16,10 +17,11 @@ struct ModelListing {
   std::int64_t max_model_len = 0;
 };
 
-// Both return the JSON body. Thread-safe.
-std::string ModelListBody(const AdapterRegistry& registry, const ModelListing& listing);
+// Both return the JSON body. Thread-safe. `finder` (null: none) adds what would be found by its name; it may block.
+std::string ModelListBody(const AdapterRegistry& registry, const ModelListing& listing, AdapterFinder* finder = nullptr);
 // kNotFound for an unknown name.
-Result<std::string> ModelBody(const AdapterRegistry& registry, const ModelListing& listing, std::string_view id);
+Result<std::string> ModelBody(const AdapterRegistry& registry, const ModelListing& listing, std::string_view id,
+                              AdapterFinder* finder = nullptr);
 
 // "The model `x` does not exist.", for the field "model".
 Error UnknownModel(std::string_view name);

@@ -3,7 +3,6 @@
 #include <functional>
 #include <utility>
 
-#include <boost/asio/co_spawn.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -11,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "server/run_on.h"
 
 namespace loramux {
 namespace {
@@ -45,13 +45,6 @@ std::function<void()> Waker(const asio::any_io_executor& executor, const std::sh
       if (const auto alive = weak.lock()) alive->Wake();
     });
   };
-}
-
-// Runs `function` on the pool while the calling coroutine sleeps, and resumes it where it was.
-template <typename Function>
-asio::awaitable<void> RunOn(asio::thread_pool& pool, Function function) {
-  co_await asio::co_spawn(
-      pool, [&function]() -> asio::awaitable<void> { function(); co_return; }, asio::use_awaitable);
 }
 
 // When a handler ends, however it ends: nobody calls into its frame any more.
@@ -134,21 +127,28 @@ HttpReply JsonReply(std::string body) {
 }  // namespace
 
 OpenAiService::OpenAiService(ServingContext context, ModelListing listing, OpenAiServiceOptions options)
-    : context_(context),
+    : context_([&context] {
+        ServingContext without = context;
+        without.finder = nullptr;
+        return without;
+      }()),
+      finder_(context.finder),
       listing_(std::move(listing)),
       options_(options),
       tokenizers_(static_cast<std::size_t>(std::max(1, options.tokenizer_threads))) {}
 
-OpenAiService::~OpenAiService() { tokenizers_.join(); }
+OpenAiService::~OpenAiService() {
+  tokenizers_.join();
+  finders_.join();
+}
 
 void OpenAiService::AddRoutes(RouteTable& routes) {
   routes.Add("POST", "/v1/chat/completions",
              [this](HttpExchange& exchange) { return Complete(exchange, Endpoint::kChat); });
   routes.Add("POST", "/v1/completions",
              [this](HttpExchange& exchange) { return Complete(exchange, Endpoint::kCompletion); });
-  routes.AddSimple("GET", "/v1/models",
-                   [this](const HttpRequest&) { return JsonReply(ModelListBody(*context_.registry, listing_)); });
-  routes.AddSimple("GET", "/v1/models/*", [this](const HttpRequest& request) { return Model(request); });
+  routes.Add("GET", "/v1/models", [this](HttpExchange& exchange) { return Models(exchange); });
+  routes.Add("GET", "/v1/models/*", [this](HttpExchange& exchange) { return Model(exchange); });
   routes.AddSimple("GET", "/health", [this](const HttpRequest&) { return Health(); });
   for (const char* method : {"GET", "POST"}) {   // SageMaker's probe
     routes.AddSimple(method, "/ping", [](const HttpRequest&) { return HttpReply(); });
@@ -162,15 +162,31 @@ HttpReply OpenAiService::Health() const {
   return JsonReply(fmt::format("{{\"status\":\"ok\",\"running\":{},\"waiting\":{}}}", load.running, load.waiting));
 }
 
-HttpReply OpenAiService::Model(const HttpRequest& request) const {
-  auto body = ModelBody(*context_.registry, listing_, request.tail);
-  return body.ok() ? JsonReply(std::move(*body)) : ErrorReply(body.error());
+asio::awaitable<void> OpenAiService::Models(HttpExchange& exchange) {
+  HttpReply reply;
+  co_await RunOn(finders_, [&] { reply = JsonReply(ModelListBody(*context_.registry, listing_, finder_)); });
+  co_await exchange.Send(std::move(reply));
+}
+
+asio::awaitable<void> OpenAiService::Model(HttpExchange& exchange) {
+  HttpReply reply;
+  co_await RunOn(finders_, [&] {
+    auto body = ModelBody(*context_.registry, listing_, exchange.request().tail, finder_);
+    reply = body.ok() ? JsonReply(std::move(*body)) : ErrorReply(body.error());
+  });
+  co_await exchange.Send(std::move(reply));
 }
 
 asio::awaitable<void> OpenAiService::Complete(HttpExchange& exchange, Endpoint endpoint) {
   std::optional<Result<CompletionJob>> job;
   co_await RunOn(tokenizers_,
                  [&] { job.emplace(CompletionJob::Prepare(context_, endpoint, exchange.request().body)); });
+  if (!job->ok() && finder_ != nullptr && job->error().code == ErrorCode::kNotFound && job->error().param == "model") {
+    // Looking for it on the disk may take a while: not on a tokenizer's thread.
+    ServingContext finding = context_;
+    finding.finder = finder_;
+    co_await RunOn(finders_, [&] { job.emplace(CompletionJob::Prepare(finding, endpoint, exchange.request().body)); });
+  }
   if (!job->ok()) {
     co_await exchange.Send(ErrorReply(job->error()));
     co_return;

@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "adapter/registry.h"
 #include "base/clock.h"
 #include "base/result.h"
+#include "server/adapter_admin.h"
 #include "server/generation_service.h"
 #include "server/http_options.h"
 #include "text/chat_template.h"
@@ -22,6 +24,7 @@ struct ServerOptions {
   std::string model_path;                                  // as the operator gave it, for /v1/models
   std::int64_t max_model_len = 0;                          // for /v1/models
   std::uint64_t seed = 0;                                  // of ids and of requests that bring no seed
+  std::optional<std::string> adapter_admin_key;            // set: adapters can be changed over HTTP; empty: by anybody
 };
 
 // What the server serves from. It owns none of it; all of it must outlive the server.
@@ -31,6 +34,7 @@ struct ServerParts {
   const AdapterRegistry* registry = nullptr;
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat_template = nullptr;             // null: the model has none
+  AdapterAdmin* adapters = nullptr;                        // null: adapters are what the registry holds
 };
 
 class Server {
