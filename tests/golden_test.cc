@@ -36,8 +36,8 @@ class ResidentAdapter {
       const LinearShape shape = TargetShape(config, module.target);
       Rows& rows = rows_[index];
       for (std::int64_t j = 0; j < module.rank; ++j) {
-        rows.a.push_back(Copy(*module.a, j * shape.in, 1, shape.in));
-        rows.b.push_back(Copy(*module.b, j, module.rank, shape.out));
+        rows.a.push_back(Copy(file, *module.a, j * shape.in, 1, shape.in));
+        rows.b.push_back(Copy(file, *module.b, j, module.rank, shape.out));
       }
       view_.modules[index] = {module.rank, module.scale, module.a->dtype, rows.a.data(), rows.b.data()};
     }
@@ -51,11 +51,14 @@ class ResidentAdapter {
   };
 
   // Copies the elements first, first + step, ... to an aligned row.
-  const std::byte* Copy(const StoredTensor& tensor, std::int64_t first, std::int64_t step, std::int64_t count) {
+  const std::byte* Copy(const AdapterFile& file, const TensorEntry& tensor, std::int64_t first, std::int64_t step,
+                        std::int64_t count) {
+    std::vector<std::byte> data;
+    CHECK(file.tensors->Read(tensor, data).ok());
     const auto size = static_cast<std::int64_t>(DTypeSize(tensor.dtype));
     AlignedBuffer<std::byte>& row = memory_.emplace_back(count * size);
     for (std::int64_t i = 0; i < count; ++i) {
-      std::memcpy(&row[i * size], tensor.data.data() + (first + i * step) * size, static_cast<std::size_t>(size));
+      std::memcpy(&row[i * size], data.data() + (first + i * step) * size, static_cast<std::size_t>(size));
     }
     return row.data();
   }

@@ -34,9 +34,9 @@ def questions(per_task):
 class Server:
     """`loramux serve` on the demo, on a free port, until `stop`."""
 
-    def __init__(self, *flags):
+    def __init__(self, *flags, adapter_dir=DEMO / "adapters"):
         self.start([LORAMUX, "serve", str(DEMO / "model"), "--served-model-name", "demo", "--adapter-dir",
-                    str(DEMO / "adapters"), "--port", "0", *flags])
+                    str(adapter_dir), "--port", "0", *flags])
 
     @classmethod
     def run(cls, command, **more):

@@ -67,8 +67,14 @@ struct StoredTotals {
   std::int64_t bytes = 0;
 
   void Add(const StoredTensor& tensor) {
-    elements[DTypeName(tensor.dtype)] += tensor.ElementCount();
-    bytes += static_cast<std::int64_t>(tensor.data.size());
+    Add(tensor.dtype, tensor.ElementCount(), static_cast<std::int64_t>(tensor.data.size()));
+  }
+  void Add(const TensorEntry& tensor) {
+    Add(tensor.dtype, tensor.ElementCount(), static_cast<std::int64_t>(tensor.bytes));
+  }
+  void Add(DType dtype, std::int64_t count, std::int64_t size) {
+    elements[DTypeName(dtype)] += count;
+    bytes += size;
   }
   void AddTo(Report& report) const {
     std::int64_t parameters = 0;

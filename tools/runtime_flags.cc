@@ -121,7 +121,8 @@ void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {
   const std::string adapters = "Adapters", memory = "Memory", batching = "Batching", machine = "Machine";
   command.add_option("--lora-modules", flags.lora_modules, "Adapters to serve: name=path ... (or JSON {\"name\",\"path\"})")
       ->group(adapters);
-  command.add_option("--adapter-dir", flags.adapter_dir, "Serve every PEFT adapter in DIR/*/ under its folder's name")
+  command.add_option("--adapter-dir", flags.adapter_dir,
+                     "Serve every PEFT adapter in DIR/*/ under its folder's name (serve: found while running)")
       ->group(adapters);
   command.add_option("--max-lora-rank", flags.max_lora_rank, "Refuse adapters of a higher rank")->group(adapters)
       ->capture_default_str();

@@ -109,7 +109,9 @@ void LogReady(const ServeFlags& flags, const Server& server, std::size_t adapter
 Status Serve(const ServeFlags& flags) {
   Signals signals;
   RaiseOpenFileLimit(flags.http.max_connections);
-  ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime, StartRuntime(flags.runtime));
+  ASSIGN_OR_RETURN(const std::optional<std::string> admin_key, AdminKey(flags.adapters, flags.runtime, flags.http.host));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime, StartRuntime(EagerAdapters(flags.runtime, flags.adapters)));
+  ASSIGN_OR_RETURN(const std::unique_ptr<AdapterAdmin> adapters, OpenAdapterAdmin(flags.adapters, flags.runtime, *runtime));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(flags.runtime.model_dir));
   ASSIGN_OR_RETURN(const std::optional<ChatTemplate> chat_template, ChatTemplate::Load(flags.runtime.model_dir));
   if (!chat_template) spdlog::warn("the model has no chat template: /v1/chat/completions will refuse requests");
@@ -133,19 +135,22 @@ Status Serve(const ServeFlags& flags) {
   options.seed = flags.seed != 0 ? flags.seed
                                  : SplitMix64(static_cast<std::uint64_t>(clock.Now()) ^
                                               SplitMix64(static_cast<std::uint64_t>(clock.UnixSeconds())));
+  options.adapter_admin_key = admin_key;
   runtime->Start();
+  adapters->Restore();
   auto server = Server::Start(options, {.clock = &runtime->clock(), .generation = &service,
                                         .registry = &runtime->registry(), .tokenizer = &tokenizer,
                                         .chat_template = chat_template ? &*chat_template : nullptr,
                                         .engine_snapshot = [&engine = runtime->engine()](auto patience) {
                                           return engine.Snapshot(patience);
-                                        }});
+                                        },
+                                        .adapters = adapters.get()});
   if (!server.ok()) {
     runtime->Stop();
     return server.error();
   }
   signals.MarkReady();
-  LogReady(flags, **server, runtime->registry().List().size());
+  LogReady(flags, **server, runtime->registry().List().size() + adapters->Offered().size());
   NotifyReady((*server)->port());
   int signal = signals.Wait();
   for (; signal == SIGHUP; signal = signals.Wait()) (*server)->Reload();
@@ -166,6 +171,7 @@ Status Serve(const ServeFlags& flags) {
 void AddServeFlags(CLI::App& command, ServeFlags& flags) {
   AddConfigFlag(command);
   AddRuntimeFlags(command, flags.runtime);
+  AddAdapterFlags(command, flags.adapters);
   const std::string http = "HTTP";
   command.add_option("--host", flags.http.host, "Address to listen on (the default is reachable from this machine only)")
       ->group(http)->capture_default_str();

@@ -7,6 +7,7 @@
 #include "server/http_options.h"
 #include "server/metrics.h"
 #include "server/server.h"
+#include "tools/adapter_flags.h"
 #include "tools/runtime_flags.h"
 
 namespace loramux {
@@ -14,6 +15,7 @@ namespace loramux {
 struct ServeFlags {
   RuntimeFlags runtime;
   HttpServerOptions http;
+  AdapterFlags adapters;
   MetricsOptions metrics;
   ProtectionOptions protection;
   std::string max_body_size = "16MiB";

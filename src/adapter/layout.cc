@@ -36,17 +36,17 @@ class RowPlacer {
 
 // Copies `count` elements that lie `stride` elements apart in the source to a contiguous row of type `dtype`. False if
 // one of them is not finite in that type.
-bool CopyRow(const StoredTensor& tensor, std::int64_t first, std::int64_t stride, std::int64_t count, DType dtype,
+bool CopyRow(DType source_dtype, const std::byte* source, std::int64_t first, std::int64_t stride, std::int64_t count, DType dtype,
              std::byte* target) {
   bool finite = true;
   for (std::int64_t i = 0; i < count; ++i) {
-    StoreFromF32(dtype, target, i, LoadAsF32(tensor.dtype, tensor.data.data(), first + i * stride));
+    StoreFromF32(dtype, target, i, LoadAsF32(source_dtype, source, first + i * stride));
     finite &= std::isfinite(LoadAsF32(dtype, target, i));
   }
   return finite;
 }
 
-Error NotFinite(const AdapterFile& file, const StoredTensor& tensor, DType dtype) {
+Error NotFinite(const AdapterFile& file, const TensorEntry& tensor, DType dtype) {
   return InvalidArgument(file.directory.string() + ": tensor " + tensor.name + " holds a value that is not finite as " +
                          DTypeName(dtype) + "; the adapter is damaged or was trained into overflow");
 }
@@ -90,7 +90,7 @@ DType ChooseAdapterDType(const AdapterFile& file, DType base_dtype) {
   std::size_t widest = 0;
   DType dtype = base_dtype;
   for (const LoraModule& module : file.modules) {
-    for (const StoredTensor* tensor : {module.a, module.b}) {
+    for (const TensorEntry* tensor : {module.a, module.b}) {
       if (DTypeSize(tensor->dtype) > widest) {
         widest = DTypeSize(tensor->dtype);
         dtype = tensor->dtype;
@@ -104,24 +104,25 @@ Status PackAdapter(const AdapterFile& file, const AdapterLayout& layout, const s
                    std::size_t page_bytes) {
   CHECK_EQ(file.modules.size(), layout.modules.size());
   CHECK_EQ(static_cast<std::int64_t>(pages.size()), layout.pages);
-  for (std::size_t m = 0; m < layout.modules.size(); ++m) {
+  const auto pack = [&](std::size_t m, const TensorEntry& tensor, std::span<const std::byte> data) -> Status {
     const ModulePlace& place = layout.modules[m];
-    const StoredTensor& a = *file.modules[m].a;
-    const StoredTensor& b = *file.modules[m].b;
+    const bool is_a = &tensor == file.modules[m].a;
+    const std::int64_t count = is_a ? place.in : place.out;
     for (std::int32_t j = 0; j < place.rank; ++j) {
-      const RowPlace a_row = place.a_rows[static_cast<std::size_t>(j)];
-      const RowPlace b_row = place.b_rows[static_cast<std::size_t>(j)];
-      CHECK_LE(a_row.offset + static_cast<std::size_t>(place.in) * DTypeSize(layout.dtype), page_bytes);
-      CHECK_LE(b_row.offset + static_cast<std::size_t>(place.out) * DTypeSize(layout.dtype), page_bytes);
-      if (!CopyRow(a, j * place.in, 1, place.in, layout.dtype, pages[a_row.page] + a_row.offset)) {
-        return NotFinite(file, a, layout.dtype);
-      }
-      if (!CopyRow(b, j, place.rank, place.out, layout.dtype, pages[b_row.page] + b_row.offset)) {
-        return NotFinite(file, b, layout.dtype);
+      const RowPlace row = (is_a ? place.a_rows : place.b_rows)[static_cast<std::size_t>(j)];
+      CHECK_LE(row.offset + static_cast<std::size_t>(count) * DTypeSize(layout.dtype), page_bytes);
+      if (!CopyRow(tensor.dtype, data.data(), is_a ? j * place.in : j, is_a ? 1 : place.rank, count, layout.dtype,
+                   pages[row.page] + row.offset)) {
+        return NotFinite(file, tensor, layout.dtype);
       }
     }
-  }
-  return Ok{};
+    return Ok{};
+  };
+  ASSIGN_OR_RETURN(const std::string digest, ScanAdapterTensors(file, pack));
+  if (digest == file.digest) return Ok{};
+  return InvalidArgument(file.directory.string() + ": its weights were changed in place since the adapter was loaded (digest " +
+                         digest + ", expected " + file.digest + "); load it again to serve the new ones, and replace " +
+                         "adapter files by renaming");
 }
 
 }  // namespace loramux

@@ -60,8 +60,9 @@ std::vector<ModuleShape> ModuleShapes(const AdapterFile& file);
 DType ChooseAdapterDType(const AdapterFile& file, DType base_dtype);
 
 // Writes the adapter's rows into its pages: converts each element to layout.dtype (round to nearest even) and
-// transposes B. `pages[i]` is the first byte of the i-th page. Reads the mapped file; may block on the disk.
-// Error: a value is not finite once converted, naming the tensor.
+// transposes B. `pages[i]` is the first byte of the i-th page. Reads the file; may block on the disk. Errors: a value is
+// not finite once converted, naming the tensor; what was read has not the digest that the adapter was opened with (its
+// file was changed in place). After an error the pages' content is undefined.
 Status PackAdapter(const AdapterFile& file, const AdapterLayout& layout, const std::vector<std::byte*>& pages,
                    std::size_t page_bytes);
 

@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 
 #include "base/prng.h"
@@ -89,20 +91,37 @@ struct OneModule {
   static constexpr std::int64_t kIn = 20, kOut = 12;
   static constexpr std::int32_t kRank = 3;
   std::vector<float> a = std::vector<float>(kRank * kIn), b = std::vector<float>(kOut * kRank);
-  StoredTensor a_tensor, b_tensor;
+  TensorEntry a_tensor, b_tensor;
   AdapterFile file;
+  std::filesystem::path path = std::filesystem::path(testing::TempDir()) / "loramux_one_module.safetensors";
 
   OneModule() {
     Prng prng(3);
     for (float& x : a) x = static_cast<float>(prng.NextDouble() - 0.5);
     for (float& x : b) x = static_cast<float>(prng.NextDouble() - 0.5);
-    a_tensor = {"a", DType::kF32, {kRank, kIn}, std::as_bytes(std::span(a))};
-    b_tensor = {"b", DType::kF32, {kOut, kRank}, std::as_bytes(std::span(b))};
+    a_tensor = {"a", DType::kF32, {kRank, kIn}, 0, sizeof(float) * a.size()};
+    b_tensor = {"b", DType::kF32, {kOut, kRank}, sizeof(float) * a.size(), sizeof(float) * b.size()};
     file.modules.push_back({0, LoraTarget::kQ, kRank, 2.0f, &a_tensor, &b_tensor});
     file.max_rank = kRank;
   }
 
-  Result<std::vector<std::vector<std::byte>>> Pack(const AdapterLayout& layout, std::size_t page_bytes) const {
+  // Writes a and b as they are now to a file and opens it.
+  void Save() {
+    const std::string header = R"({"a":{"dtype":"F32","shape":[3,20],"data_offsets":[0,240]},"b":{"dtype":"F32",)"
+                               R"("shape":[12,3],"data_offsets":[240,384]}})";
+    const std::uint64_t length = header.size();
+    std::ofstream out(path, std::ios::binary);
+    out.write(reinterpret_cast<const char*>(&length), sizeof(length)).write(header.data(), static_cast<std::streamsize>(length));
+    out.write(reinterpret_cast<const char*>(a.data()), 240).write(reinterpret_cast<const char*>(b.data()), 144);
+    out.close();
+    file.tensors = std::make_unique<TensorReader>(std::move(TensorReader::Open(path)).value());
+    a_tensor.offset = file.tensors->tensors()[0].offset;
+    b_tensor.offset = file.tensors->tensors()[1].offset;
+    file.digest = *ScanAdapterTensors(file, {});
+  }
+
+  Result<std::vector<std::vector<std::byte>>> Pack(const AdapterLayout& layout, std::size_t page_bytes, bool save = true) {
+    if (save) Save();
     std::vector<std::vector<std::byte>> pages(static_cast<std::size_t>(layout.pages), std::vector<std::byte>(page_bytes));
     std::vector<std::byte*> pointers;
     for (auto& page : pages) pointers.push_back(page.data());
@@ -112,7 +131,7 @@ struct OneModule {
 };
 
 TEST(PackAdapter, TransposesBAndKeepsF32Exactly) {
-  const OneModule module;
+  OneModule module;
   const auto layout = LayoutAdapter(ModuleShapes(module.file), DType::kF32, 256);
   ASSERT_TRUE(layout.ok());
   EXPECT_GT(layout->pages, 1);
@@ -167,6 +186,33 @@ TEST(PackAdapter, ValuesThatOverflowTheTypeAreRefusedByName) {
   module.b[5] = std::numeric_limits<float>::quiet_NaN();
   const auto f32 = LayoutAdapter(ModuleShapes(module.file), DType::kF32, 1024);
   EXPECT_FALSE(module.Pack(*f32, 1024).ok());
+}
+
+TEST(PackAdapter, AFileThatIsChangedInPlaceIsAnErrorAndNoSignal) {
+  OneModule module;
+  const auto layout = LayoutAdapter(ModuleShapes(module.file), DType::kF32, 1024);
+  ASSERT_TRUE(module.Pack(*layout, 1024).ok());
+  std::fstream(module.path, std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(static_cast<std::streamoff>(module.b_tensor.offset) + 5).put('\x11');
+  const auto changed = module.Pack(*layout, 1024, /*save=*/false);
+  ASSERT_FALSE(changed.ok());
+  EXPECT_NE(changed.error().message.find("changed in place"), std::string::npos) << changed.error().message;
+  std::filesystem::resize_file(module.path, module.b_tensor.offset + 10);
+  const auto truncated = module.Pack(*layout, 1024, /*save=*/false);
+  ASSERT_FALSE(truncated.ok());
+  EXPECT_NE(truncated.error().message.find("became shorter"), std::string::npos) << truncated.error().message;
+}
+
+TEST(PackAdapter, AFileThatIsReplacedByRenamingIsReadAsItWas) {
+  OneModule module;
+  const auto layout = LayoutAdapter(ModuleShapes(module.file), DType::kF32, 1024);
+  const auto before = module.Pack(*layout, 1024);
+  ASSERT_TRUE(before.ok());
+  std::ofstream(module.path.string() + ".new") << "something else";
+  std::filesystem::rename(module.path.string() + ".new", module.path);
+  const auto after = module.Pack(*layout, 1024, /*save=*/false);
+  ASSERT_TRUE(after.ok()) << after.error().message;
+  EXPECT_EQ(*before, *after);
 }
 
 TEST(ChooseAdapterDType, NeverWiderThanTheBase) {

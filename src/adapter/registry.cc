@@ -1,13 +1,16 @@
 #include "adapter/registry.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "base/check.h"
 
 namespace loramux {
 namespace {
 
 constexpr std::size_t kMaxNameBytes = 256;
 
-Status CheckName(const std::string& name) {
+Status CheckNameText(const std::string& name) {
   if (name.empty()) return InvalidArgument("adapter name: expected at least one character, found none", "lora_name");
   if (name.size() > kMaxNameBytes) {
     return InvalidArgument("adapter name: expected at most " + std::to_string(kMaxNameBytes) + " bytes, found " +
@@ -23,18 +26,39 @@ Status CheckName(const std::string& name) {
 
 }  // namespace
 
+using VersionPtr = std::shared_ptr<const AdapterVersion>;
+
 AdapterRegistry::AdapterRegistry(ModelConfig model, std::vector<std::string> base_names, Options options)
     : model_(std::move(model)), base_names_(std::move(base_names)), options_(std::move(options)) {}
 
-Result<std::shared_ptr<const AdapterVersion>> AdapterRegistry::Register(const std::string& name,
-                                                                        const std::filesystem::path& path,
-                                                                        std::int64_t now_unix_seconds) {
-  RETURN_IF_ERROR(CheckFree(name));   // before the work; Commit checks again
+Result<VersionPtr> AdapterRegistry::Register(const std::string& name, const std::filesystem::path& path,
+                                             std::int64_t now_unix_seconds) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (by_name_.contains(name)) return NameTaken(name);   // before the work; Publish checks again
+  }
+  ASSIGN_OR_RETURN(VersionPtr version, Prepare(name, path, now_unix_seconds));
+  auto published = Publish(version, /*replace=*/false);
+  if (!published.ok()) Discard(*version);   // another thread was faster
+  return published;
+}
+
+Result<VersionPtr> AdapterRegistry::Prepare(const std::string& name, const std::filesystem::path& path,
+                                            std::int64_t now_unix_seconds, const OpenedFileCheck& opened) {
+  RETURN_IF_ERROR(CheckName(name));
+  ASSIGN_OR_RETURN(std::shared_ptr<AdapterVersion> version, Open(name, path, opened));
+  version->created_unix_seconds = now_unix_seconds;
+  const std::lock_guard lock(mutex_);
+  Enter(version);
+  return VersionPtr(std::move(version));
+}
+
+Result<std::shared_ptr<AdapterVersion>> AdapterRegistry::Open(const std::string& name, const std::filesystem::path& path,
+                                                              const OpenedFileCheck& opened) const {
   auto version = std::make_shared<AdapterVersion>();
   version->name = name;
   version->path = path;
-  version->created_unix_seconds = now_unix_seconds;
-  ASSIGN_OR_RETURN(version->file, OpenAdapter(path, model_));
+  ASSIGN_OR_RETURN(version->file, OpenAdapter(path, model_, opened));
   if (version->file.max_rank > options_.max_rank) {
     return InvalidArgument("adapter '" + name + "' (" + path.string() + ") has rank " +
                            std::to_string(version->file.max_rank) + ", more than --max-lora-rank " +
@@ -48,55 +72,140 @@ Result<std::shared_ptr<const AdapterVersion>> AdapterRegistry::Register(const st
                  "lora_path"};
   }
   version->layout = std::move(layout).value();
-  return Commit(std::move(version));
+  return version;
 }
 
-Result<std::shared_ptr<const AdapterVersion>> AdapterRegistry::Commit(std::shared_ptr<AdapterVersion> version) {
+Result<VersionPtr> AdapterRegistry::Publish(VersionPtr version, bool replace) {
+  CHECK(version->generation != kBaseModel);
+  VersionPtr old;   // let go of after the lock
+  {
+    const std::lock_guard lock(mutex_);
+    CHECK(!entries_.at(version->generation).retired);
+    const auto found = by_name_.find(version->name);
+    if (found == by_name_.end()) {
+      by_name_.emplace(version->name, version);
+      return version;
+    }
+    if (!replace) return NameTaken(version->name);
+    old = std::exchange(found->second, version);
+    Retire(old->generation);
+  }
+  if (options_.on_retire) options_.on_retire();
+  return version;
+}
+
+Result<VersionPtr> AdapterRegistry::Commit(std::shared_ptr<AdapterVersion> version, bool replace) {
   RETURN_IF_ERROR(CheckName(version->name));
-  RETURN_IF_ERROR(CheckFree(version->name));
+  {
+    const std::lock_guard lock(mutex_);
+    if (!replace && by_name_.contains(version->name)) return NameTaken(version->name);
+    Enter(version);
+  }
+  auto published = Publish(version, replace);
+  if (!published.ok()) Discard(*version);   // another thread was faster
+  return published;
+}
+
+Result<VersionPtr> AdapterRegistry::Remove(std::string_view name) {
+  VersionPtr old;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = by_name_.find(name);
+    if (found == by_name_.end()) {
+      return NotFound("The lora adapter '" + std::string(name) + "' cannot be found.", "lora_name");
+    }
+    old = std::move(found->second);
+    by_name_.erase(found);
+    Retire(old->generation);
+  }
+  if (options_.on_retire) options_.on_retire();
+  return old;
+}
+
+void AdapterRegistry::Discard(const AdapterVersion& version) {
+  {
+    const std::lock_guard lock(mutex_);
+    Retire(version.generation);
+  }
+  if (options_.on_retire) options_.on_retire();
+}
+
+void AdapterRegistry::Enter(const std::shared_ptr<AdapterVersion>& version) {
+  CHECK_LT(last_generation_, UINT32_MAX);
+  version->generation = AdapterGeneration{++last_generation_};
+  entries_.emplace(version->generation, Entry{version, false});
+}
+
+void AdapterRegistry::Retire(AdapterGeneration generation) {
+  entries_.at(generation).retired = true;
+  retired_.push_back(generation);
+  retired_and_held_.push_back(generation);
+  if (retired_and_held_.size() >= forget_at_) ForgetUnheld();
+}
+
+// Looks at all when there are twice as many as were left the last time: constant time a retirement, amortised.
+void AdapterRegistry::ForgetUnheld() {
+  std::erase_if(retired_and_held_, [this](AdapterGeneration generation) {
+    const auto entry = entries_.find(generation);
+    if (!entry->second.version.expired()) return false;
+    entries_.erase(entry);
+    return true;
+  });
+  forget_at_ = std::max<std::size_t>(16, 2 * retired_and_held_.size());
+}
+
+void AdapterRegistry::TakeRetired(std::vector<AdapterGeneration>& retired) {
   const std::lock_guard lock(mutex_);
-  if (by_name_.contains(version->name)) return NameTaken(version->name);   // another thread was faster
-  version->generation = AdapterGeneration{static_cast<std::uint32_t>(by_generation_.size() + 1)};
-  by_generation_.push_back(version);
-  by_name_.emplace(version->name, version);
-  return std::shared_ptr<const AdapterVersion>(std::move(version));
+  retired.insert(retired.end(), retired_.begin(), retired_.end());
+  retired_.clear();
+}
+
+bool AdapterRegistry::IsRetired(AdapterGeneration generation) const {
+  const std::lock_guard lock(mutex_);
+  const auto entry = entries_.find(generation);
+  return entry == entries_.end() || entry->second.retired;
 }
 
 Error AdapterRegistry::NameTaken(const std::string& name) {
   return InvalidArgument("The lora adapter '" + name + "' has already been loaded.", "lora_name");
 }
 
-Status AdapterRegistry::CheckFree(const std::string& name) const {
-  if (std::find(base_names_.begin(), base_names_.end(), name) != base_names_.end()) {
-    return InvalidArgument("adapter name '" + name + "' is the base model's name", "lora_name");
-  }
-  const std::lock_guard lock(mutex_);
-  if (by_name_.contains(name)) return NameTaken(name);
+bool AdapterRegistry::IsBaseName(std::string_view name) const {
+  return std::find(base_names_.begin(), base_names_.end(), name) != base_names_.end();
+}
+
+Status AdapterRegistry::CheckName(const std::string& name) const {
+  RETURN_IF_ERROR(CheckNameText(name));
+  if (IsBaseName(name)) return InvalidArgument("adapter name '" + name + "' is the base model's name", "lora_name");
   return Ok{};
 }
 
-Result<std::shared_ptr<const AdapterVersion>> AdapterRegistry::Resolve(std::string_view name) const {
-  if (std::find(base_names_.begin(), base_names_.end(), name) != base_names_.end()) {
-    return std::shared_ptr<const AdapterVersion>();
-  }
+Result<VersionPtr> AdapterRegistry::Resolve(std::string_view name) const {
+  if (IsBaseName(name)) return VersionPtr();
   const std::lock_guard lock(mutex_);
   const auto found = by_name_.find(name);
   if (found == by_name_.end()) return NotFound("The model `" + std::string(name) + "` does not exist.", "model");
   return found->second;
 }
 
-std::shared_ptr<const AdapterVersion> AdapterRegistry::Find(AdapterGeneration generation) const {
+VersionPtr AdapterRegistry::Find(AdapterGeneration generation) const {
   const std::lock_guard lock(mutex_);
-  if (generation == kBaseModel || generation.value > by_generation_.size()) return nullptr;
-  return by_generation_[generation.value - 1];
+  const auto entry = entries_.find(generation);
+  return entry == entries_.end() ? nullptr : entry->second.version.lock();
 }
 
-std::vector<std::shared_ptr<const AdapterVersion>> AdapterRegistry::List() const {
+std::vector<VersionPtr> AdapterRegistry::List() const {
   const std::lock_guard lock(mutex_);
-  std::vector<std::shared_ptr<const AdapterVersion>> all;
+  std::vector<VersionPtr> all;
   all.reserve(by_name_.size());
   for (const auto& [name, version] : by_name_) all.push_back(version);
   return all;
+}
+
+std::size_t AdapterRegistry::held_generations() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<std::size_t>(
+      std::count_if(entries_.begin(), entries_.end(), [](const auto& entry) { return !entry.second.version.expired(); }));
 }
 
 }  // namespace loramux

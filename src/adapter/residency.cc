@@ -7,6 +7,8 @@
 namespace loramux {
 namespace {
 
+constexpr std::uint32_t kNoSlot = UINT32_MAX;
+
 std::vector<std::byte*> PagePointers(const PagePool& pool, const std::vector<PageHandle>& pages) {
   std::vector<std::byte*> pointers;
   pointers.reserve(pages.size());
@@ -28,17 +30,78 @@ ResidencyManager::ResidencyManager(PagePool* device, PagePool* host, AdapterTran
 }
 
 void ResidencyManager::Add(std::shared_ptr<const AdapterVersion> version) {
-  const std::size_t index = version->generation.value - 1;
-  if (index >= adapters_.size()) adapters_.resize(index + 1);
-  if (adapters_[index].version == nullptr) adapters_[index].version = std::move(version);
+  const std::size_t generation = version->generation.value;
+  if (Knows(version->generation)) return;
+  if (generation >= slot_of_.size()) slot_of_.resize(generation + 1, kNoSlot);
+  if (free_slots_.empty()) {
+    free_slots_.push_back(static_cast<std::uint32_t>(adapters_.size()));
+    adapters_.emplace_back();
+  }
+  const std::uint32_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  slot_of_[generation] = slot;
+  adapters_[slot].version = std::move(version);
+  adapters_[slot].slot = slot;
+  ++totals_.known;
+}
+
+bool ResidencyManager::Knows(AdapterGeneration generation) const {
+  return generation.value < slot_of_.size() && slot_of_[generation.value] != kNoSlot;
 }
 
 const AdapterResidency& ResidencyManager::Get(AdapterGeneration generation) const {
-  CHECK(generation != kBaseModel);
-  CHECK_LE(generation.value, adapters_.size());
-  const AdapterResidency& adapter = adapters_[generation.value - 1];
-  CHECK(adapter.version != nullptr);
-  return adapter;
+  CHECK(Knows(generation));
+  return adapters_[slot_of_[generation.value]];
+}
+
+void ResidencyManager::Acquire(AdapterGeneration generation) { ++At(generation).references; }
+
+void ResidencyManager::Release(AdapterGeneration generation) {
+  AdapterResidency& adapter = At(generation);
+  CHECK_GT(adapter.references, 0);
+  --adapter.references;
+  DropIfUnused(adapter);
+}
+
+void ResidencyManager::Retire(AdapterGeneration generation) {
+  if (!Knows(generation)) return;
+  Unlock(generation);
+  AdapterResidency& adapter = At(generation);
+  adapter.retired = true;
+  DropIfUnused(adapter);
+}
+
+void ResidencyManager::Lock(AdapterGeneration generation) {
+  AdapterResidency& adapter = At(generation);
+  if (adapter.locked) return;
+  adapter.locked = true;
+  locked_.push_back(generation);
+}
+
+void ResidencyManager::Unlock(AdapterGeneration generation) {
+  AdapterResidency& adapter = At(generation);
+  if (!adapter.locked) return;
+  adapter.locked = false;
+  Erase(locked_, generation);
+}
+
+void ResidencyManager::DropIfUnused(AdapterResidency& adapter) {
+  if (!Unwanted(adapter) || adapter.device == TierState::kLoading) return;
+  CHECK_EQ(adapter.pins, 0);
+  const AdapterGeneration generation = adapter.version->generation;
+  if (adapter.device == TierState::kResident) {
+    Erase(device_residents_, generation);
+    DropDevicePages(adapter);
+  }
+  if (adapter.host == TierState::kResident) {
+    Erase(host_residents_, generation);
+    DropHostPages(adapter);
+  }
+  free_slots_.push_back(adapter.slot);
+  slot_of_[generation.value] = kNoSlot;
+  adapter = AdapterResidency{};
+  --totals_.known;
+  ++totals_.dropped;
 }
 
 AdapterResidency& ResidencyManager::At(AdapterGeneration generation) {
@@ -92,10 +155,16 @@ bool ResidencyManager::Poll(TimeNs now, std::vector<LoadFailure>& failures) {
     } else if (adapter.host == TierState::kLoading) {
       adapter.host = TierState::kResident;
       host_residents_.push_back(adapter.version->generation);
-      SubmitTransfer(adapter, TransferKind::kHostToDevice);
+      if (Unwanted(adapter)) {
+        DropDevicePages(adapter);   // its name went while it was on its way, and nobody waits for it
+        --loads_in_flight_;
+      } else {
+        SubmitTransfer(adapter, TransferKind::kHostToDevice);
+      }
     } else {
       FinishLoad(adapter, now);
     }
+    DropIfUnused(adapter);
   }
   return changed;
 }
@@ -170,14 +239,24 @@ AdapterStats ResidencyManager::Stats() const {
   stats.device_resident = static_cast<std::int64_t>(device_residents_.size());
   stats.host_resident = static_cast<std::int64_t>(host_residents_.size());
   stats.loading = loads_in_flight_;
+  stats.locked = static_cast<std::int64_t>(locked_.size());
   return stats;
 }
 
 void ResidencyManager::CheckIntegrity() const {
   std::int64_t device_pages = 0, host_pages = 0, loading = 0;
-  std::size_t device_residents = 0, host_residents = 0;
+  std::size_t device_residents = 0, host_residents = 0, known = 0, locked = 0;
   for (const AdapterResidency& adapter : adapters_) {
-    if (adapter.version == nullptr) continue;
+    if (adapter.version == nullptr) {
+      CHECK(adapter.device_pages.empty() && adapter.host_pages.empty());
+      CHECK_EQ(adapter.references + adapter.pins, 0);
+      continue;
+    }
+    CHECK(&Get(adapter.version->generation) == &adapter);
+    CHECK(!Unwanted(adapter) || adapter.device == TierState::kLoading);
+    CHECK_LE(adapter.pins, adapter.references);
+    ++known;
+    locked += adapter.locked;
     const std::size_t pages = static_cast<std::size_t>(adapter.version->layout.pages);
     CHECK_EQ(adapter.device_pages.size(), adapter.device == TierState::kAbsent ? 0 : pages);
     CHECK_EQ(adapter.host_pages.size(), adapter.host == TierState::kAbsent ? 0 : pages);
@@ -194,6 +273,8 @@ void ResidencyManager::CheckIntegrity() const {
   CHECK_EQ(device_pages, device_->Stats().used(PageCategory::kAdapter));
   if (host_ != nullptr) CHECK_EQ(host_pages, host_->Stats().used(PageCategory::kAdapter));
   CHECK_EQ(loading, loads_in_flight_);
+  CHECK_EQ(known + free_slots_.size(), adapters_.size());
+  CHECK_EQ(locked, locked_.size());
   CHECK_EQ(device_residents, device_residents_.size());
   CHECK_EQ(host_residents, host_residents_.size());
 }

@@ -4,7 +4,8 @@
 // accounts. A load is a chain of transfers: disk -> host -> device, or disk -> device where the host tier has no room.
 //
 // Invariants (CheckIntegrity): an adapter holds exactly layout.pages pages in a tier while it is loading to it or
-// resident in it, and none otherwise; only a device-resident adapter is pinned; a pinned one is never evicted.
+// resident in it, and none otherwise; only a device-resident adapter is pinned; a pinned one is never evicted, nor is one
+// that the operator locked; a retired adapter that no request refers to is unknown again, with its pages free.
 #pragma once
 
 #include <array>
@@ -39,6 +40,8 @@ struct AdapterStats {
   std::int64_t device_evictions = 0, host_evictions = 0;
   TimeNs load_time_total = 0;   // from the decision to device-resident, over device_loads
   std::array<std::int64_t, kLoadTimeBounds.size() + 1> load_times = {};   // how many took how long
+  std::int64_t known = 0;       // adapters in All(), wherever they are
+  std::int64_t locked = 0, dropped = 0;
 };
 
 // What the policies may know of one adapter.
@@ -46,7 +49,11 @@ struct AdapterResidency {
   std::shared_ptr<const AdapterVersion> version;
   TierState device = TierState::kAbsent;
   TierState host = TierState::kAbsent;
+  std::uint32_t slot = 0;             // its place in All(): given to others after it is dropped
+  std::int32_t references = 0;        // requests in the engine that use it, waiting or running
   std::int32_t pins = 0;              // running requests that use it
+  bool locked = false;                // by the operator ("pinned"): to be on the device, never evicted
+  bool retired = false;               // its name is gone: dropped when the last request that refers to it has ended
   TimeNs last_use = 0;                // when a request last began or ended to use it
   std::int64_t uses = 0;              // requests that began to use it
   std::vector<PageHandle> device_pages, host_pages;
@@ -62,11 +69,26 @@ class ResidencyManager {
 
   // Makes the adapter known. Idempotent.
   void Add(std::shared_ptr<const AdapterVersion> version);
+  // A request that uses it comes in or ends. A retired adapter is dropped with its last request: both tiers are freed.
+  // REQUIRES: known; Release: Acquire was called, and the request is not running.
+  void Acquire(AdapterGeneration generation);
+  void Release(AdapterGeneration generation);
+  // The adapter's name is gone: it is unlocked, and dropped at once or after its last request, or after the load that is
+  // under way. Unknown ones are ignored.
+  void Retire(AdapterGeneration generation);
+  // The operator wants it on the device for good (the scheduler plans the load), or no longer. Idempotent. REQUIRES: known.
+  void Lock(AdapterGeneration generation);
+  void Unlock(AdapterGeneration generation);
 
   // REQUIRES: known, not kBaseModel.
   const AdapterResidency& Get(AdapterGeneration generation) const;
-  // All known adapters, in order of generation (index = generation - 1; entries may lack a version).
+  bool Knows(AdapterGeneration generation) const;
+  // Index of a known adapter in All(). Slots are used again, so this stays as small as there are adapters at one time.
+  std::size_t SlotOf(AdapterGeneration generation) const { return Get(generation).slot; }
+  // All known adapters by slot; entries without a version are free slots.
   const std::deque<AdapterResidency>& All() const { return adapters_; }
+  // In the order in which they were locked.
+  std::span<const AdapterGeneration> Locked() const { return locked_; }
   // Generations that are resident on the device, in no particular but deterministic order.
   std::span<const AdapterGeneration> DeviceResidents() const { return device_residents_; }
   std::span<const AdapterGeneration> HostResidents() const { return host_residents_; }
@@ -100,6 +122,10 @@ class ResidencyManager {
  private:
   AdapterResidency& At(AdapterGeneration generation);
   void SubmitTransfer(AdapterResidency& adapter, TransferKind kind);
+  void DropIfUnused(AdapterResidency& adapter);
+  bool Unwanted(const AdapterResidency& adapter) const {
+    return adapter.retired && adapter.references == 0 && !adapter.locked;
+  }
   void FinishLoad(AdapterResidency& adapter, TimeNs now);
   void FailLoad(AdapterResidency& adapter);
   void DropDevicePages(AdapterResidency& adapter);
@@ -109,7 +135,9 @@ class ResidencyManager {
   PagePool* host_;
   AdapterTransfer* transfer_;
   std::deque<AdapterResidency> adapters_;   // a deque: executors hold pointers to entries while new ones are added
-  std::vector<AdapterGeneration> device_residents_, host_residents_;
+  std::vector<std::uint32_t> slot_of_;      // by generation; kNoSlot: unknown. Four bytes for each generation ever.
+  std::vector<std::uint32_t> free_slots_;
+  std::vector<AdapterGeneration> device_residents_, host_residents_, locked_;
   std::int64_t loads_in_flight_ = 0;
   std::uint64_t next_load_sequence_ = 0;
   AdapterStats totals_;

@@ -63,7 +63,7 @@ struct CpuExecutor::State {
   LoraViewBuilder view_builder;
   std::function<void()> on_completion;
 
-  std::vector<std::unique_ptr<LoraViewBuilder::Built>> views;   // by generation - 1
+  std::vector<std::unique_ptr<LoraViewBuilder::Built>> views;   // by residency slot
   std::vector<SequenceChunk> sequences;
   std::vector<SamplerScratch> scratch;                          // one a thread
 
@@ -85,7 +85,7 @@ struct CpuExecutor::State {
   }
 
   const LoraView* ViewOf(const AdapterResidency& adapter) {
-    const std::size_t index = adapter.version->generation.value - 1;
+    const std::size_t index = adapter.slot;   // used again by others, whose load_sequence differs
     if (index >= views.size()) views.resize(index + 1);
     if (views[index] == nullptr) views[index] = std::make_unique<LoraViewBuilder::Built>();
     if (views[index]->load_sequence != adapter.load_sequence) view_builder.Build(adapter, *views[index]);

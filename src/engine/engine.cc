@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <mutex>
 #include <unordered_map>
 
@@ -14,6 +15,7 @@ namespace {
 struct Sequence : Request {
   SamplingParams sampling;
   std::int32_t min_tokens = 0;
+  std::shared_ptr<const AdapterVersion> version;   // until the residency manager holds it; null: base model
   std::vector<TokenId> stop_ids;         // end it; not delivered. Banned until min_tokens are out.
   GenerationCallback on_event;
 };
@@ -28,8 +30,16 @@ struct News {
   Error error;
 };
 
+struct PinRequest {
+  std::shared_ptr<const AdapterVersion> version;
+  bool pinned = false;
+  std::function<void(Status)> done;
+};
+
 struct Inbox {
   std::mutex mutex;
+  std::vector<PinRequest> pins;
+  std::map<AdapterGeneration, std::int64_t> locked_pages;   // of pinned adapters; changed by the engine thread
   std::vector<std::unique_ptr<Sequence>> submitted;
   std::vector<RequestId> cancelled;
   bool cancel_all = false;
@@ -49,6 +59,8 @@ struct Engine::Impl {
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences;   // looked up by id, never iterated for decisions
   std::vector<std::unique_ptr<Sequence>> arriving;                      // swapped with inbox.submitted
   std::vector<RequestId> cancelling, cancelled_now;
+  std::vector<PinRequest> pinning, loading_pins;                        // to decide; decided, until the adapter is there
+  std::vector<AdapterGeneration> retired;
   bool cancel_all = false;
 
   bool step_in_flight = false;
@@ -78,25 +90,43 @@ struct Engine::Impl {
     {
       const std::lock_guard lock(inbox.mutex);
       arriving.swap(inbox.submitted);
+      pinning.swap(inbox.pins);
       cancelling.insert(cancelling.end(), inbox.cancelled.begin(), inbox.cancelled.end());
       inbox.cancelled.clear();
       cancel_all |= inbox.cancel_all;
     }
-    const bool any = !arriving.empty();
+    const bool any = !arriving.empty() || !pinning.empty();
     for (auto& sequence : arriving) {
       sequence->arrival = now;
-      if (sequence->adapter != kBaseModel) residency.Add(parts.registry->Find(sequence->adapter));
+      if (sequence->adapter != kBaseModel) AcquireAdapter(std::move(sequence->version));
       scheduler.Add(sequence.get());
       sequences.emplace(sequence->id, std::move(sequence));
     }
     arriving.clear();
+    for (PinRequest& pin : pinning) ApplyPin(std::move(pin));
+    pinning.clear();
     return any;
+  }
+
+  // Names that are gone: their generations are dropped now, or with their last request.
+  bool CollectRetired() {
+    retired.clear();
+    parts.registry->TakeRetired(retired);
+    for (const AdapterGeneration generation : retired) {
+      Unlock(generation);
+      residency.Retire(generation);
+    }
+    return !retired.empty();
   }
 
   bool CollectTransfers(TimeNs now) {
     load_failures.clear();
     const bool changed = residency.Poll(now, load_failures);
-    for (const auto& failure : load_failures) FailWaiting(failure, now);
+    for (const auto& failure : load_failures) {
+      EndPin(failure.generation, failure.error);
+      FailWaiting(failure, now);
+    }
+    if (changed) EndPinsThatAreLoaded();
     return changed;
   }
 
@@ -178,8 +208,112 @@ struct Engine::Impl {
     item.has_token = true;
   }
 
+  // The generation may have been retired between the request's resolution and now: it is served all the same.
+  void AcquireAdapter(std::shared_ptr<const AdapterVersion> version) {
+    const AdapterGeneration generation = version->generation;
+    residency.Add(std::move(version));
+    residency.Acquire(generation);
+    if (parts.registry->IsRetired(generation)) residency.Retire(generation);
+  }
+
+  // ---- Pinned adapters ----
+
+  void ApplyPin(PinRequest pin) {
+    const AdapterGeneration generation = pin.version->generation;
+    if (!pin.pinned) {
+      Unlock(generation);
+      EndPin(generation, InvalidArgument("the adapter was unpinned while it was loaded", "pinned"));
+      return pin.done(Ok{});
+    }
+    const Status locked = TryLock(*pin.version);
+    if (!locked.ok()) return pin.done(locked);
+    residency.Add(pin.version);
+    residency.Lock(generation);
+    loading_pins.push_back(std::move(pin));
+    EndPinsThatAreLoaded();
+  }
+
+  // Under the inbox's lock, so that no request that was promised the memory slips in between.
+  Status TryLock(const AdapterVersion& version) {
+    if (parts.registry->IsRetired(version.generation)) return Unavailable("the adapter was unloaded while it was pinned");
+    const std::lock_guard lock(inbox.mutex);
+    if (inbox.locked_pages.contains(version.generation)) return Ok{};
+    const std::int64_t capacity = parts.device->capacity_pages();
+    const std::int64_t locked = LockedPages() + version.layout.pages;
+    const std::int64_t one_sequence = PagesOf(options.max_model_len);
+    const std::int64_t reserve = std::min(one_sequence, capacity / 2);
+    if (locked + reserve > capacity) {
+      return ResourceExhausted("adapter '" + version.name + "' takes " + std::to_string(version.layout.pages) + " pages; with " +
+                               std::to_string(locked - version.layout.pages) + " pages pinned already, " +
+                               std::to_string(reserve) + " of the device's " + std::to_string(capacity) +
+                               " pages would not stay free for requests. Unload a pinned adapter, or raise --device-memory.",
+                               "pinned");
+    }
+    std::int64_t needed = 0;
+    for (const auto& [id, sequence] : sequences) needed = std::max(needed, PagesNeeded(*sequence, version.generation));
+    for (const auto& sequence : inbox.submitted) needed = std::max(needed, PagesNeeded(*sequence, version.generation));
+    if (locked + needed > capacity) {
+      return Unavailable("adapter '" + version.name + "' cannot be pinned now: a request that is being served may need the " +
+                         "memory; try again when it has ended", "pinned");
+    }
+    inbox.locked_pages.emplace(version.generation, version.layout.pages);
+    return Ok{};
+  }
+
+  // What a request may need beside locked adapters, if `locked_too` is one.
+  std::int64_t PagesNeeded(const Sequence& sequence, AdapterGeneration locked_too) const {
+    if (sequence.state == RequestState::kFinished) return 0;
+    const std::int64_t own = PagesOf(sequence.max_total_tokens);
+    if (sequence.adapter == kBaseModel || sequence.adapter == locked_too ||
+        inbox.locked_pages.contains(sequence.adapter)) {
+      return own;
+    }
+    const auto version = sequence.version != nullptr ? sequence.version : residency.Get(sequence.adapter).version;
+    return own + version->layout.pages;
+  }
+  std::int64_t PagesOf(std::int64_t tokens) const {
+    return (tokens + options.scheduler.page_tokens - 1) / options.scheduler.page_tokens;
+  }
+  // REQUIRES: inbox.mutex.
+  std::int64_t LockedPages() const {
+    std::int64_t pages = 0;
+    for (const auto& [generation, locked] : inbox.locked_pages) pages += locked;
+    return pages;
+  }
+
+  void Unlock(AdapterGeneration generation) {
+    {
+      const std::lock_guard lock(inbox.mutex);
+      inbox.locked_pages.erase(generation);
+    }
+    if (residency.Knows(generation)) residency.Unlock(generation);
+    EndPin(generation, Unavailable("the adapter was unloaded while it was pinned"));
+  }
+
+  void EndPin(AdapterGeneration generation, Status status) {
+    for (std::size_t i = 0; i < loading_pins.size();) {
+      if (loading_pins[i].version->generation != generation) {
+        ++i;
+        continue;
+      }
+      PinRequest pin = std::move(loading_pins[i]);
+      loading_pins.erase(loading_pins.begin() + static_cast<std::ptrdiff_t>(i));
+      if (!status.ok()) Unlock(generation);
+      pin.done(status);
+    }
+  }
+
+  void EndPinsThatAreLoaded() {
+    for (std::size_t i = loading_pins.size(); i-- > 0;) {
+      const AdapterGeneration generation = loading_pins[i].version->generation;
+      if (residency.Get(generation).device == TierState::kResident) EndPin(generation, Ok{});
+      i = std::min(i, loading_pins.size());
+    }
+  }
+
   News& Finish(Sequence& sequence, FinishReason reason, TimeNs now) {
     scheduler.Remove(&sequence, now);
+    if (sequence.adapter != kBaseModel) residency.Release(sequence.adapter);
     ++totals.finished;
     News& item = AddNews(sequence);
     item.finish = reason;
@@ -257,9 +391,10 @@ struct Engine::Impl {
     snapshots.Deliver(MakeSnapshot(now, totals, options.scheduler.page_tokens, residency, scheduler));
   }
 
+  // REQUIRES: inbox.mutex.
   std::int64_t PagesBesideAdapter(AdapterGeneration adapter) const {
-    const std::int64_t pages = parts.device->capacity_pages();
-    if (adapter == kBaseModel) return pages;
+    const std::int64_t pages = parts.device->capacity_pages() - LockedPages();
+    if (adapter == kBaseModel || inbox.locked_pages.contains(adapter)) return pages;
     const auto version = parts.registry->Find(adapter);
     return version == nullptr ? 0 : pages - version->layout.pages;
   }
@@ -274,6 +409,7 @@ bool Engine::Step() {
   Impl& e = *impl_;
   const TimeNs now = e.parts.clock->Now();
   bool progress = e.DrainInbox(now);
+  progress |= e.CollectRetired();
   progress |= e.CollectTransfers(now);
   if (!e.CollectStep(now)) {
     e.Publish(now);   // load failures do not wait for the step
@@ -290,8 +426,8 @@ bool Engine::Step() {
 
 bool Engine::Idle() const {
   const std::lock_guard lock(impl_->inbox.mutex);
-  return impl_->inbox.submitted.empty() && impl_->sequences.empty() && !impl_->step_in_flight &&
-         impl_->residency.loads_in_flight() == 0;
+  return impl_->inbox.submitted.empty() && impl_->inbox.pins.empty() && impl_->loading_pins.empty() &&
+         impl_->sequences.empty() && !impl_->step_in_flight && impl_->residency.loads_in_flight() == 0;
 }
 
 void Engine::Cancel(RequestId id) {
@@ -299,6 +435,18 @@ void Engine::Cancel(RequestId id) {
     const std::lock_guard lock(impl_->inbox.mutex);
     impl_->inbox.cancelled.push_back(id);
   }
+  impl_->parts.wakeup->Signal();
+}
+
+void Engine::SetPinned(std::shared_ptr<const AdapterVersion> version, bool pinned, std::function<void(Status)> done) {
+  CHECK(version != nullptr);
+  bool accepting = false;
+  {
+    const std::lock_guard lock(impl_->inbox.mutex);
+    accepting = impl_->inbox.accepting;
+    if (accepting) impl_->inbox.pins.push_back({std::move(version), pinned, std::move(done)});
+  }
+  if (!accepting) return done(Unavailable("the server is shutting down"));
   impl_->parts.wakeup->Signal();
 }
 
@@ -326,6 +474,7 @@ std::shared_ptr<const EngineSnapshot> Engine::Snapshot(std::chrono::milliseconds
 }
 
 std::int64_t Engine::MaxSequenceTokens(AdapterGeneration adapter) const {
+  const std::lock_guard lock(impl_->inbox.mutex);
   const std::int64_t fitting = impl_->PagesBesideAdapter(adapter) * impl_->options.scheduler.page_tokens;
   return std::min(impl_->options.max_model_len, std::max<std::int64_t>(0, fitting));
 }
@@ -371,6 +520,7 @@ Result<RequestId> Engine::Submit(GenerationRequest input) {
   Sequence& request = *sequence;
   request.adapter = input.adapter;
   request.tenant_name = input.tenant.empty() && version != nullptr ? version->name : std::move(input.tenant);
+  sequence->version = version;
   request.prompt_tokens = static_cast<std::int32_t>(prompt);
   request.max_total_tokens = static_cast<std::int32_t>(input.max_tokens < 0 ? limit : prompt + input.max_tokens);
   request.tokens = std::move(input.prompt);
@@ -390,6 +540,9 @@ Result<RequestId> Engine::Submit(GenerationRequest input) {
   {
     const std::lock_guard lock(e.inbox.mutex);
     if (!e.inbox.accepting) return Unavailable("the server is shutting down");
+    if (e.PagesOf(request.max_total_tokens) > e.PagesBesideAdapter(request.adapter)) {
+      return Unavailable("an adapter was pinned to the memory that the request needs; ask again");
+    }
     id = RequestId{e.inbox.next_id++};
     request.id = id;
     e.inbox.submitted.push_back(std::move(sequence));
@@ -403,6 +556,14 @@ void Engine::CheckIntegrity() const {
   if (impl_->parts.host != nullptr) impl_->parts.host->CheckIntegrity();
   impl_->residency.CheckIntegrity();
   impl_->scheduler.CheckIntegrity();
+  std::int64_t references = 0, held = 0;
+  for (const auto& [id, sequence] : impl_->sequences) {
+    references += sequence->adapter != kBaseModel && sequence->state != RequestState::kFinished;
+  }
+  for (const AdapterResidency& adapter : impl_->residency.All()) held += adapter.references;
+  CHECK_EQ(references, held);
+  const std::lock_guard lock(impl_->inbox.mutex);
+  CHECK_EQ(impl_->inbox.locked_pages.size(), impl_->residency.Locked().size());
 }
 
 }  // namespace loramux

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -38,8 +39,8 @@ struct EngineParts {
   Wakeup* wakeup = nullptr;                  // signalled when there is something to do
 };
 
-// Thread safety: Submit, Cancel, StopAccepting, CancelAll, Stats, Snapshot and MaxSequenceTokens from any thread; Step,
-// Idle and CheckIntegrity from one thread, the engine's.
+// Thread safety: Submit, Cancel, SetPinned, StopAccepting, CancelAll, Stats, Snapshot and MaxSequenceTokens from any
+// thread; Step, Idle and CheckIntegrity from one thread, the engine's.
 class Engine {
  public:
   Engine(EngineOptions options, EngineParts parts);
@@ -54,6 +55,12 @@ class Engine {
 
   // Ends a request at the next step: its pages are freed and its callback gets kCancelled. Unknown ids are ignored.
   void Cancel(RequestId id);
+
+  // Keeps an adapter on the device from now on ("pinned"), or no longer. `done` is called once, on the engine thread (or
+  // at once, if shutting down): when the adapter is there, or when it may be evicted again. Errors: it would leave too
+  // little device memory for requests (kResourceExhausted), requests that are in need the memory (kUnavailable: try
+  // again), its load failed, its generation was retired meanwhile. A retired generation is no longer pinned.
+  void SetPinned(std::shared_ptr<const AdapterVersion> version, bool pinned, std::function<void(Status)> done);
 
   // One iteration: drain inbox, collect completions, plan, submit, publish. False if nothing was done: nothing can be
   // until the wakeup is signalled.

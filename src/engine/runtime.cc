@@ -11,17 +11,19 @@ namespace {
 // An adapter that was saved beside another output matrix than the model's was trained on another base: it would answer,
 // but wrongly.
 Status CheckBaseCopy(const Model& model, const AdapterFile& file) {
-  const StoredTensor* copy = file.lm_head_base_copy;
+  const TensorEntry* copy = file.lm_head_base_copy;
   if (copy == nullptr) return Ok{};
   const PackedMatrix& lm_head = model.weights().lm_head;
   std::vector<float> row(static_cast<std::size_t>(lm_head.k()));
+  std::vector<std::byte> stored(static_cast<std::size_t>(lm_head.k()) * DTypeSize(copy->dtype));
   for (std::int64_t i = 0; i < lm_head.n(); ++i) {
     lm_head.UnpackRow(i, row.data());
+    RETURN_IF_ERROR(file.tensors->Read(*copy, static_cast<std::uint64_t>(i) * stored.size(), stored));
     for (std::int64_t j = 0; j < lm_head.k(); ++j) {
       // A copy in a narrower type than the base is the rounded base.
       std::byte rounded[sizeof(float)];
       StoreFromF32(copy->dtype, rounded, 0, row[static_cast<std::size_t>(j)]);
-      if (LoadAsF32(copy->dtype, rounded, 0) == LoadAsF32(copy->dtype, copy->data.data(), i * lm_head.k() + j)) continue;
+      if (LoadAsF32(copy->dtype, rounded, 0) == LoadAsF32(copy->dtype, stored.data(), j)) continue;
       return InvalidArgument(file.directory.string() + ": tensor " + copy->name + " differs from the base model's " +
                              "output matrix at [" + std::to_string(i) + ", " + std::to_string(j) +
                              "]: the adapter belongs to another base model", "lora_path");
@@ -58,7 +60,8 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
                                .forced_dtype = options.lora_dtype, .max_rank = options.max_lora_rank,
                                .check = [model = r.model_.get()](const AdapterFile& file) {
                                  return CheckBaseCopy(*model, file);
-                               }});
+                               },
+                               .on_retire = [wakeup = &r.wakeup_] { wakeup->Signal(); }});
   r.max_model_len_ = options.max_model_len > 0 ? std::min(options.max_model_len, config.max_position) : config.max_position;
 
   const auto wake = [wakeup = &r.wakeup_] { wakeup->Signal(); };

@@ -5,11 +5,11 @@
 namespace loramux {
 namespace {
 
-// Requests in the queue by generation - 1.
-std::vector<std::int64_t> CountWaiting(const Scheduler& scheduler, std::size_t adapters) {
-  std::vector<std::int64_t> waiting(adapters, 0);
+// Requests in the queue by residency slot.
+std::vector<std::int64_t> CountWaiting(const Scheduler& scheduler, const ResidencyManager& residency) {
+  std::vector<std::int64_t> waiting(residency.All().size(), 0);
   for (const Request* request : scheduler.waiting()) {
-    if (request->adapter != kBaseModel) ++waiting[request->adapter.value - 1];
+    if (request->adapter != kBaseModel) ++waiting[residency.SlotOf(request->adapter)];
   }
   return waiting;
 }
@@ -23,12 +23,12 @@ std::shared_ptr<const EngineSnapshot> MakeSnapshot(TimeNs now, const EngineStats
   snapshot->stats = stats;
   snapshot->page_tokens = page_tokens;
   const auto& known = residency.All();
-  const std::vector<std::int64_t> waiting = CountWaiting(scheduler, known.size());
+  const std::vector<std::int64_t> waiting = CountWaiting(scheduler, residency);
   snapshot->adapters.reserve(known.size());
   for (std::size_t i = 0; i < known.size(); ++i) {
     const AdapterResidency& adapter = known[i];
     if (adapter.version == nullptr) continue;
-    const bool pinned = adapter.pins > 0;
+    const bool pinned = adapter.locked;
     snapshot->adapters.push_back({adapter.version, adapter.device, adapter.host, pinned, adapter.pins, waiting[i],
                                   adapter.last_use});
   }

@@ -29,7 +29,7 @@ struct EngineStats {
 struct AdapterSnapshot {
   std::shared_ptr<const AdapterVersion> version;
   TierState device = TierState::kAbsent, host = TierState::kAbsent;
-  bool pinned = false;                  // to the device: it cannot be evicted
+  bool pinned = false;                  // by an operator, to the device
   std::int64_t running = 0;             // requests in the batch
   std::int64_t waiting = 0;             // requests in the queue
   TimeNs last_use = 0;

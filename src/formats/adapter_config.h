@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -14,6 +16,7 @@
 #include "base/result.h"
 #include "formats/model_config.h"
 #include "formats/safetensors.h"
+#include "formats/tensor_reader.h"
 
 namespace loramux {
 
@@ -80,16 +83,17 @@ struct LoraModule {
   LoraTarget target = LoraTarget::kQ;
   std::int32_t rank = 0;
   float scale = 0;
-  const StoredTensor* a = nullptr;   // owned by AdapterFile
-  const StoredTensor* b = nullptr;
+  const TensorEntry* a = nullptr;    // owned by AdapterFile
+  const TensorEntry* b = nullptr;
 };
 
-// A parsed and validated adapter, still on disk (mapped). Immutable; thread-safe to read.
+// A parsed and validated adapter whose weights are still on disk. Immutable; thread-safe to read. Holds the tensor file
+// open, so replacing it by renaming changes nothing here; rewriting it in place is detected (ScanAdapterTensors).
 struct AdapterFile {
   AdapterConfig config;
   std::filesystem::path directory;
   // Owned on the heap so that the pointers in `modules` survive a move of AdapterFile.
-  std::unique_ptr<TensorFile> tensors;
+  std::unique_ptr<TensorReader> tensors;
   std::vector<LoraModule> modules;   // sorted by (layer, target); lm_head last; never empty
   std::int32_t max_rank = 0;
   // 128-bit XXH3 of ranks, scales and weights as 32 hexadecimal digits: names the content in every cache key. The same
@@ -97,8 +101,17 @@ struct AdapterFile {
   std::string digest;
   // PEFT saves a copy of the base model's output matrix beside an lm_head adapter (`lm_head.base_layer.weight`). It
   // is not part of the adapter: the runtime, which has the base's weights, compares it. Null if there is none.
-  const StoredTensor* lm_head_base_copy = nullptr;
+  const TensorEntry* lm_head_base_copy = nullptr;
 };
+
+// Reads all weights of an adapter, tensor by tensor (a module's A, then its B), while computing the digest of what was
+// read. `visit` gets each; its error ends the scan. Returns the digest. Errors: kIoError, or visit's.
+using AdapterTensorVisitor =
+    std::function<Status(std::size_t module, const TensorEntry& tensor, std::span<const std::byte> data)>;
+Result<std::string> ScanAdapterTensors(const AdapterFile& file, const AdapterTensorVisitor& visit);
+
+// Looks at a file that was just opened, before anything is read from it: `real_path` is where it really lies.
+using OpenedFileCheck = std::function<Status(const std::filesystem::path& real_path)>;
 
 // Opens DIR, parses both files, matches every tensor against the base model and cross-checks it with the
 // configuration. Refuses, naming the tensor: one that matches nothing, lora_A without lora_B, a module named twice, a
@@ -108,8 +121,10 @@ struct AdapterFile {
 // Tolerates a `.default` part, a `base_layer.` part and a `language_model.` prefix; patterns see the module's name as
 // in the file, without `base_model.model.`. Reads safetensors only.
 // Errors: kNotFound if DIR does not exist, else kInvalidArgument, kUnsupported or kIoError.
-// Safe to call from any thread; may block on the disk (it reads every byte once, for the digest).
-Result<AdapterFile> OpenAdapter(const std::filesystem::path& directory, const ModelConfig& model);
+// Safe to call from any thread; may block on the disk (it reads every byte once, for the digest). `check`, if given, is
+// called for both files; its error is returned and nothing is read.
+Result<AdapterFile> OpenAdapter(const std::filesystem::path& directory, const ModelConfig& model,
+                                const OpenedFileCheck& check = {});
 
 // The same without a base model: shapes and layers are only checked against one another's ranks. For looking at an
 // adapter (`loramux inspect`); what this accepts may still fit no model.

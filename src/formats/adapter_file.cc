@@ -36,8 +36,8 @@ struct PairKey {
 struct Pair {
   std::string module;         // as in the file, for the patterns
   std::string plain_module;
-  const StoredTensor* a = nullptr;
-  const StoredTensor* b = nullptr;
+  const TensorEntry* a = nullptr;
+  const TensorEntry* b = nullptr;
 };
 using Pairs = std::map<PairKey, Pair>;
 
@@ -62,30 +62,49 @@ Status CheckDirectory(const std::filesystem::path& directory) {
   return Ok{};
 }
 
-Result<AdapterConfig> ReadConfig(const std::filesystem::path& directory) {
+Result<RegularFile> OpenChecked(const std::filesystem::path& path, const OpenedFileCheck& check) {
+  ASSIGN_OR_RETURN(RegularFile file, RegularFile::Open(path));
+  if (check) {
+    ASSIGN_OR_RETURN(const std::filesystem::path real, file.RealPath());
+    RETURN_IF_ERROR(check(real));
+  }
+  return file;
+}
+
+Result<std::string> ReadChecked(const std::filesystem::path& path, const OpenedFileCheck& check) {
+  ASSIGN_OR_RETURN(const RegularFile file, OpenChecked(path, check));
+  return ReadText(file, kMaxJsonFileBytes, path);
+}
+
+Result<TensorReader> OpenReader(const std::filesystem::path& path, const OpenedFileCheck& check) {
+  ASSIGN_OR_RETURN(RegularFile file, OpenChecked(path, check));
+  return TensorReader::Open(std::move(file), path);
+}
+
+Result<AdapterConfig> ReadConfig(const std::filesystem::path& directory, const OpenedFileCheck& check) {
   const std::filesystem::path path = directory / kConfigFile;
-  auto text = ReadTextFile(path, kMaxJsonFileBytes);
+  auto text = ReadChecked(path, check);
   if (!text.ok()) return AsContentError(std::move(text).error());
   return ParseAdapterConfig(*text, path.string());
 }
 
-Result<TensorFile> OpenTensors(const std::filesystem::path& directory) {
+Result<TensorReader> OpenTensors(const std::filesystem::path& directory, const OpenedFileCheck& check) {
   const std::filesystem::path path = directory / kTensorFile;
   if (!Exists(path) && Exists(directory / kPickleFile)) {
     return Unsupported(directory.string() + ": found " + kPickleFile + " but no " + kTensorFile +
                        ": loramux reads safetensors only, because unpickling runs code; save the adapter with "
                        "safe_serialization=True");
   }
-  auto tensors = TensorFile::Open(path);
+  auto tensors = OpenReader(path, check);
   if (!tensors.ok()) return AsContentError(std::move(tensors).error());
   return tensors;
 }
 
-Error TensorError(const std::string& label, const StoredTensor& tensor, const std::string& what) {
+Error TensorError(const std::string& label, const TensorEntry& tensor, const std::string& what) {
   return InvalidArgument(label + ": tensor " + Quote(tensor.name) + ": " + what);
 }
 
-Status CheckTensor(const StoredTensor& tensor, const std::string& label) {
+Status CheckTensor(const TensorEntry& tensor, const std::string& label) {
   if (!IsWeightDType(tensor.dtype)) {
     return Unsupported(label + ": tensor " + Quote(tensor.name) + ": expected dtype F32, BF16 or F16, found " +
                        DTypeName(tensor.dtype));
@@ -96,7 +115,7 @@ Status CheckTensor(const StoredTensor& tensor, const std::string& label) {
   return Ok{};
 }
 
-Status CheckBaseCopy(const StoredTensor& tensor, const ModelConfig* model, const std::string& label) {
+Status CheckBaseCopy(const TensorEntry& tensor, const ModelConfig* model, const std::string& label) {
   if (model == nullptr) return Ok{};
   const std::array<std::int64_t, 2> expected = {model->vocab_size, model->hidden_size};
   if (std::equal(tensor.shape.begin(), tensor.shape.end(), expected.begin(), expected.end())) return Ok{};
@@ -108,13 +127,13 @@ Status CheckBaseCopy(const StoredTensor& tensor, const ModelConfig* model, const
 Result<Pairs> CollectPairs(const ModelConfig* model, const std::string& label, AdapterFile& file) {
   const std::int64_t num_layers = model == nullptr ? kMaxLayersWithoutBase : model->num_layers;
   Pairs pairs;
-  for (const StoredTensor& tensor : file.tensors->tensors()) {
+  for (const TensorEntry& tensor : file.tensors->tensors()) {
     ASSIGN_OR_RETURN(AdapterTensorName name, ParseAdapterTensorName(tensor.name, num_layers, label));
     RETURN_IF_ERROR(CheckTensor(tensor, label));
     const bool is_copy = name.part == AdapterTensorName::Part::kBaseCopy;
     if (is_copy) RETURN_IF_ERROR(CheckBaseCopy(tensor, model, label));
     Pair& pair = pairs[{name.target == LoraTarget::kLmHead, name.layer, name.target}];
-    const StoredTensor*& slot =
+    const TensorEntry*& slot =
         is_copy ? file.lm_head_base_copy : name.part == AdapterTensorName::Part::kLoraA ? pair.a : pair.b;
     if (slot != nullptr || (!pair.module.empty() && pair.module != name.module)) {
       return TensorError(label, tensor, "its module is in the file twice" +
@@ -208,33 +227,29 @@ class Digester {
   XXH3_state_t* state_;
 };
 
-std::string DigestOf(const std::vector<LoraModule>& modules) {
-  Digester digest;
-  digest.Add(modules.size());
-  for (const LoraModule& module : modules) {
-    std::uint32_t scale_bits = 0;
-    std::memcpy(&scale_bits, &module.scale, sizeof(scale_bits));
-    digest.Add(static_cast<std::uint64_t>(module.layer));
-    digest.Add(static_cast<std::uint64_t>(module.target));
-    digest.Add(static_cast<std::uint64_t>(module.rank));
-    digest.Add(scale_bits);
-    for (const StoredTensor* tensor : {module.a, module.b}) {
-      digest.Add(static_cast<std::uint64_t>(tensor->dtype));
-      for (const std::int64_t extent : tensor->shape) digest.Add(static_cast<std::uint64_t>(extent));
-      digest.Add(tensor->data);
-    }
-  }
-  return digest.Hex();
+void AddModule(const LoraModule& module, Digester& digest) {
+  std::uint32_t scale_bits = 0;
+  std::memcpy(&scale_bits, &module.scale, sizeof(scale_bits));
+  digest.Add(static_cast<std::uint64_t>(module.layer));
+  digest.Add(static_cast<std::uint64_t>(module.target));
+  digest.Add(static_cast<std::uint64_t>(module.rank));
+  digest.Add(scale_bits);
+}
+
+void AddTensor(const TensorEntry& tensor, std::span<const std::byte> data, Digester& digest) {
+  digest.Add(static_cast<std::uint64_t>(tensor.dtype));
+  for (const std::int64_t extent : tensor.shape) digest.Add(static_cast<std::uint64_t>(extent));
+  digest.Add(data);
 }
 
 // `model` may be null: then nothing is checked against it.
-Result<AdapterFile> Open(const std::filesystem::path& directory, const ModelConfig* model) {
+Result<AdapterFile> Open(const std::filesystem::path& directory, const ModelConfig* model, const OpenedFileCheck& check) {
   RETURN_IF_ERROR(CheckDirectory(directory));
   AdapterFile file;
   file.directory = directory;
-  ASSIGN_OR_RETURN(file.config, ReadConfig(directory));
-  ASSIGN_OR_RETURN(TensorFile tensors, OpenTensors(directory));
-  file.tensors = std::make_unique<TensorFile>(std::move(tensors));
+  ASSIGN_OR_RETURN(file.config, ReadConfig(directory, check));
+  ASSIGN_OR_RETURN(TensorReader tensors, OpenTensors(directory, check));
+  file.tensors = std::make_unique<TensorReader>(std::move(tensors));
   const std::string label = (directory / kTensorFile).string();
   ASSIGN_OR_RETURN(const Pairs pairs, CollectPairs(model, label, file));
   if (pairs.empty()) return InvalidArgument(label + ": expected lora_A and lora_B tensors, found none");
@@ -243,7 +258,7 @@ Result<AdapterFile> Open(const std::filesystem::path& directory, const ModelConf
     file.max_rank = std::max(file.max_rank, module.rank);
     file.modules.push_back(module);
   }
-  file.digest = DigestOf(file.modules);
+  ASSIGN_OR_RETURN(file.digest, ScanAdapterTensors(file, {}));
   return file;
 }
 
@@ -269,10 +284,28 @@ LinearShape TargetShape(const ModelConfig& model, LoraTarget target) {
   CHECK(false);
 }
 
-Result<AdapterFile> OpenAdapter(const std::filesystem::path& directory, const ModelConfig& model) {
-  return Open(directory, &model);
+Result<std::string> ScanAdapterTensors(const AdapterFile& file, const AdapterTensorVisitor& visit) {
+  Digester digest;
+  std::vector<std::byte> buffer;
+  digest.Add(file.modules.size());
+  for (std::size_t m = 0; m < file.modules.size(); ++m) {
+    AddModule(file.modules[m], digest);
+    for (const TensorEntry* tensor : {file.modules[m].a, file.modules[m].b}) {
+      RETURN_IF_ERROR(file.tensors->Read(*tensor, buffer));
+      AddTensor(*tensor, buffer, digest);
+      if (visit) RETURN_IF_ERROR(visit(m, *tensor, buffer));
+    }
+  }
+  return digest.Hex();
 }
 
-Result<AdapterFile> OpenAdapterWithoutBase(const std::filesystem::path& directory) { return Open(directory, nullptr); }
+Result<AdapterFile> OpenAdapter(const std::filesystem::path& directory, const ModelConfig& model,
+                                const OpenedFileCheck& check) {
+  return Open(directory, &model, check);
+}
+
+Result<AdapterFile> OpenAdapterWithoutBase(const std::filesystem::path& directory) {
+  return Open(directory, nullptr, {});
+}
 
 }  // namespace loramux

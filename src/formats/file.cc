@@ -57,8 +57,36 @@ RegularFile::~RegularFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
+Status RegularFile::ReadAt(std::uint64_t offset, std::span<std::byte> out, const std::filesystem::path& path) const {
+  std::size_t filled = 0;
+  while (filled < out.size()) {
+    const ssize_t count = ::pread(descriptor_, out.data() + filled, out.size() - filled,
+                                  static_cast<off_t>(offset + filled));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return SystemError(path, "cannot read", errno);
+    if (count == 0) {
+      return IoError(path.string() + ": the file became shorter after it was opened: expected " +
+                     WithSeparators(out.size()) + " bytes at " + WithSeparators(offset) + ", found " +
+                     WithSeparators(filled) + "; replace adapter files by renaming, and load the adapter again");
+    }
+    filled += static_cast<std::size_t>(count);
+  }
+  return Ok{};
+}
+
+Result<std::filesystem::path> RegularFile::RealPath() const {
+  std::error_code error;
+  auto path = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(descriptor_), error);
+  if (error) return IoError("cannot tell where an open file lies (/proc/self/fd): " + error.message());
+  return path;
+}
+
 Result<std::string> ReadTextFile(const std::filesystem::path& path, std::size_t max_bytes) {
   ASSIGN_OR_RETURN(const RegularFile file, RegularFile::Open(path));
+  return ReadText(file, max_bytes, path);
+}
+
+Result<std::string> ReadText(const RegularFile& file, std::size_t max_bytes, const std::filesystem::path& path) {
   if (file.size() > max_bytes) {
     return InvalidArgument(path.string() + ": expected at most " + WithSeparators(max_bytes) + " bytes, found " +
                            WithSeparators(file.size()));

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 
 #include "base/result.h"
@@ -21,12 +23,20 @@ class RegularFile {
   int descriptor() const { return descriptor_; }
   // As of Open.
   std::size_t size() const { return size_; }
+  // Fills `out` from byte `offset` on. Error: the operating system's, or the file has become shorter (it never raises
+  // a signal, unlike a mapping). Thread-safe. `path` names the file in errors.
+  Status ReadAt(std::uint64_t offset, std::span<std::byte> out, const std::filesystem::path& path) const;
+  // Where the open file really lies, symbolic links resolved, whatever happened to its path since.
+  Result<std::filesystem::path> RealPath() const;
 
  private:
   RegularFile(int descriptor, std::size_t size) : descriptor_(descriptor), size_(size) {}
   int descriptor_ = -1;
   std::size_t size_ = 0;
 };
+
+// The whole content of an open file.
+Result<std::string> ReadText(const RegularFile& file, std::size_t max_bytes, const std::filesystem::path& path);
 
 // The whole content of a regular file of at most `max_bytes` (error kInvalidArgument if it is larger).
 Result<std::string> ReadTextFile(const std::filesystem::path& path, std::size_t max_bytes);

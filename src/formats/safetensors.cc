@@ -32,21 +32,10 @@ struct Sections {
 
 // Splits a file into header and data.
 Result<Sections> SplitFile(std::span<const std::byte> bytes, const std::string& label) {
-  if (bytes.size() < kLengthBytes) {
-    return InvalidArgument(label + ": expected a safetensors file, which begins with an 8-byte header length; found " +
-                           std::to_string(bytes.size()) + " bytes");
-  }
+  if (bytes.size() < kLengthBytes) return CheckSafetensorsHeaderLength(0, bytes.size(), label).error();
   std::uint64_t header_bytes = 0;
   std::memcpy(&header_bytes, bytes.data(), kLengthBytes);
-  if (header_bytes > kMaxSafetensorsHeaderBytes) {
-    return InvalidArgument(label + ": the header length says " + WithSeparators(header_bytes) +
-                           " bytes, more than the " + WithSeparators(kMaxSafetensorsHeaderBytes) +
-                           " that the format allows: this is no safetensors file");
-  }
-  if (header_bytes > bytes.size() - kLengthBytes) {
-    return InvalidArgument(label + ": the header length says " + WithSeparators(header_bytes) + " bytes but only " +
-                           WithSeparators(bytes.size() - kLengthBytes) + " follow: the file is truncated");
-  }
+  RETURN_IF_ERROR(CheckSafetensorsHeaderLength(header_bytes, bytes.size(), label));
   const auto rest = bytes.subspan(kLengthBytes);
   return Sections{{reinterpret_cast<const char*>(rest.data()), static_cast<std::size_t>(header_bytes)},
                   rest.subspan(static_cast<std::size_t>(header_bytes))};
@@ -178,6 +167,31 @@ Result<WeightMap> ReadIndex(const std::filesystem::path& path) {
 
 }  // namespace
 
+Status CheckSafetensorsHeaderLength(std::uint64_t header_bytes, std::uint64_t file_bytes, const std::string& label) {
+  if (file_bytes < kLengthBytes) {
+    return InvalidArgument(label + ": expected a safetensors file, which begins with an 8-byte header length; found " +
+                           std::to_string(file_bytes) + " bytes");
+  }
+  if (header_bytes > kMaxSafetensorsHeaderBytes) {
+    return InvalidArgument(label + ": the header length says " + WithSeparators(header_bytes) +
+                           " bytes, more than the " + WithSeparators(kMaxSafetensorsHeaderBytes) +
+                           " that the format allows: this is no safetensors file");
+  }
+  if (header_bytes > file_bytes - kLengthBytes) {
+    return InvalidArgument(label + ": the header length says " + WithSeparators(header_bytes) + " bytes but only " +
+                           WithSeparators(file_bytes - kLengthBytes) + " follow: the file is truncated");
+  }
+  return Ok{};
+}
+
+Result<std::vector<HeaderEntry>> ParseSafetensorsEntries(std::string_view json, std::uint64_t data_bytes,
+                                                         const std::string& label) {
+  ASSIGN_OR_RETURN(std::vector<HeaderEntry> entries, ParseSafetensorsHeader(json, label));
+  for (const HeaderEntry& entry : entries) RETURN_IF_ERROR(CheckEntry(entry, label));
+  RETURN_IF_ERROR(CheckTiling(entries, data_bytes, label));
+  return entries;
+}
+
 std::int64_t StoredTensor::ElementCount() const {
   return static_cast<std::int64_t>(data.size() / DTypeSize(dtype));
 }
@@ -190,9 +204,8 @@ std::string ShapeToString(std::span<const std::int64_t> shape) {
 
 Result<std::vector<StoredTensor>> TensorFile::Parse(std::span<const std::byte> bytes, const std::string& label) {
   ASSIGN_OR_RETURN(const Sections sections, SplitFile(bytes, label));
-  ASSIGN_OR_RETURN(std::vector<HeaderEntry> entries, ParseSafetensorsHeader(sections.header, label));
-  for (const HeaderEntry& entry : entries) RETURN_IF_ERROR(CheckEntry(entry, label));
-  RETURN_IF_ERROR(CheckTiling(entries, sections.data.size(), label));
+  ASSIGN_OR_RETURN(std::vector<HeaderEntry> entries,
+                   ParseSafetensorsEntries(sections.header, sections.data.size(), label));
   std::vector<StoredTensor> tensors;
   tensors.reserve(entries.size());
   for (HeaderEntry& entry : entries) {

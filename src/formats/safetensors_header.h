@@ -25,4 +25,11 @@ struct HeaderEntry {
 // checked against one another and the file by TensorFile::Parse. `label` names the source in errors.
 Result<std::vector<HeaderEntry>> ParseSafetensorsHeader(std::string_view json, const std::string& label);
 
+// The 8-byte header length of a file of `file_bytes` bytes. Error: more than the format allows, or than the file has.
+Status CheckSafetensorsHeaderLength(std::uint64_t header_bytes, std::uint64_t file_bytes, const std::string& label);
+
+// ParseSafetensorsHeader, and each entry checked against its shape, the others and `data_bytes` of data.
+Result<std::vector<HeaderEntry>> ParseSafetensorsEntries(std::string_view json, std::uint64_t data_bytes,
+                                                         const std::string& label);
+
 }  // namespace loramux

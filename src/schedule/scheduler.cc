@@ -54,6 +54,7 @@ void Scheduler::MakePlan(TimeNs now, bool may_pause) {
   PlanReclaim();
   PlanSeats(may_pause);
   PlanDecodes(now);
+  PlanLockedLoads(now);
   PlanPrompts(now);
   PlanIdleSeats(now);
   SortChunksByAdapter();
@@ -65,10 +66,10 @@ void Scheduler::ResetScratch() {
   scratch_.free_host = residency_->host() == nullptr ? 0 : residency_->host()->free_pages();
   scratch_.budget = options_.max_batch_tokens;
   scratch_.loads_in_flight = residency_->loads_in_flight();
-  scratch_.pins.resize(adapters.size());
+  scratch_.slot_pins.resize(adapters.size());
   scratch_.distinct_adapters = 0;
   for (std::size_t i = 0; i < adapters.size(); ++i) {
-    scratch_.pins[i] = adapters[i].pins;
+    scratch_.slot_pins[i] = adapters[i].pins;
     scratch_.distinct_adapters += adapters[i].pins > 0;
   }
   scratch_.flags.assign(adapters.size(), 0);
@@ -128,7 +129,7 @@ std::int64_t Scheduler::PagesToStart(const Request& request) const {
 
 // EvictablePages counts them, but no room is made for a request by the eviction of its own adapter.
 std::int64_t Scheduler::PagesOfIdleAdapter(const Request& request) const {
-  if (request.adapter == kBaseModel || scratch_.pins[request.adapter.value - 1] > 0) return 0;
+  if (request.adapter == kBaseModel || !Evictable(request.adapter)) return 0;
   const AdapterResidency& adapter = residency_->Get(request.adapter);
   return adapter.device == TierState::kResident ? adapter.version->layout.pages : 0;
 }
@@ -142,7 +143,7 @@ std::int64_t Scheduler::DecodePages() const {
 
 bool Scheduler::ExceedsDistinctAdapters(const Request& request) const {
   return request.adapter != kBaseModel && options_.max_distinct_adapters > 0 &&
-         scratch_.pins[request.adapter.value - 1] == 0 && scratch_.distinct_adapters >= options_.max_distinct_adapters;
+         scratch_.slot_pins[residency_->SlotOf(request.adapter)] == 0 && scratch_.distinct_adapters >= options_.max_distinct_adapters;
 }
 
 // Where the next in the order of service does not fit, lower ranks make room for it: all that it needs, or nothing.
@@ -242,6 +243,17 @@ void Scheduler::PlanDecodes(TimeNs now) {
   }
 }
 
+// If one of them waits for room, nobody may join and take it.
+void Scheduler::PlanLockedLoads(TimeNs now) {
+  if (scratch_.memory_short) return;   // nobody joins anyway
+  for (const AdapterGeneration generation : residency_->Locked()) {
+    if (residency_->Get(generation).device != TierState::kAbsent) continue;
+    if (TryLoad(generation, now) != Admission::kBlocked) continue;
+    scratch_.memory_short = true;
+    return;
+  }
+}
+
 // The next piece of each running prompt (or of a preempted sequence that is computed again), whose pages were allocated
 // when the request was admitted, and the first of those who wait: in order of their tenants' counters.
 void Scheduler::PlanPrompts(TimeNs now) {
@@ -277,12 +289,12 @@ Scheduler::Admission Scheduler::TryAdmit(Request* request, TimeNs now) {
   if (scratch_.free_seats == 0 || scratch_.budget == 0) return Admission::kPassedOver;
   if (ExceedsDistinctAdapters(*request)) return Admission::kBlocked;   // nobody behind may take the next place from it
   const std::int64_t pages = PagesToStart(*request);
-  if (uses_adapter) ++scratch_.pins[request->adapter.value - 1];   // not a victim of its own admission
+  if (uses_adapter) ++Pins(request->adapter);   // not a victim of its own admission
   if (!MakeRoom(pages + GrowthReserve(), now)) {
-    if (uses_adapter) --scratch_.pins[request->adapter.value - 1];
+    if (uses_adapter) --Pins(request->adapter);
     return Admission::kBlocked;
   }
-  if (uses_adapter && scratch_.pins[request->adapter.value - 1] == 1) ++scratch_.distinct_adapters;
+  if (uses_adapter && Pins(request->adapter) == 1) ++scratch_.distinct_adapters;
   scratch_.free_device -= pages;
   --scratch_.free_seats;
   AddChunk(request, std::min({request->uncomputed(), options_.prefill_chunk, scratch_.budget}), true);
@@ -365,7 +377,7 @@ void Scheduler::PlanPreemption() {
   plan_.preemptions.push_back(request);
   scratch_.free_device += static_cast<std::int64_t>(request->pages.size());
   if (request->adapter != kBaseModel) {
-    if (--scratch_.pins[request->adapter.value - 1] == 0) --scratch_.distinct_adapters;
+    if (--Pins(request->adapter) == 0) --scratch_.distinct_adapters;
     scratch_.candidates_ready = false;   // its adapter may be idle now
   }
 }
@@ -382,12 +394,15 @@ bool Scheduler::MakeRoom(std::int64_t pages, TimeNs now) {
   return true;
 }
 
+bool Scheduler::Evictable(AdapterGeneration generation) const {
+  const AdapterResidency& adapter = residency_->Get(generation);
+  return !adapter.locked && scratch_.slot_pins[adapter.slot] == 0 && (scratch_.flags[adapter.slot] & kEvicted) == 0;
+}
+
 std::int64_t Scheduler::EvictablePages(bool even_wanted) const {
   std::int64_t pages = 0;
   for (const AdapterGeneration generation : residency_->DeviceResidents()) {
-    const std::uint8_t flags = Flags(generation);
-    if (scratch_.pins[generation.value - 1] > 0 || (flags & kEvicted) != 0) continue;
-    if (!even_wanted && (flags & kWanted) != 0) continue;
+    if (!Evictable(generation) || (!even_wanted && (Flags(generation) & kWanted) != 0)) continue;
     pages += residency_->Get(generation).version->layout.pages;
   }
   return pages;
@@ -401,7 +416,7 @@ bool Scheduler::EvictOneAdapter(TimeNs now, bool even_wanted) {
   if (!scratch_.candidates_ready) {
     heap.clear();
     for (const AdapterGeneration generation : residency_->DeviceResidents()) {
-      if (scratch_.pins[generation.value - 1] > 0 || (Flags(generation) & kEvicted) != 0) continue;
+      if (!Evictable(generation)) continue;
       const AdapterResidency& adapter = residency_->Get(generation);
       const EvictionCandidate candidate{generation, adapter.version->layout.pages, adapter.last_use, adapter.uses,
                                         adapter.host == TierState::kResident};
@@ -415,7 +430,7 @@ bool Scheduler::EvictOneAdapter(TimeNs now, bool even_wanted) {
     std::pop_heap(heap.begin(), heap.end(), worse);
     heap.pop_back();
     // Wanted or pinned since the heap was made: it comes back with the next heap.
-    if (scratch_.pins[victim.value - 1] > 0 || (!even_wanted && (Flags(victim) & kWanted) != 0)) {
+    if (Pins(victim) > 0 || (!even_wanted && (Flags(victim) & kWanted) != 0)) {
       continue;
     }
     Flags(victim) |= kEvicted;
@@ -572,7 +587,7 @@ void Scheduler::CheckIntegrity() const {
       CHECK_EQ(request->pages[i].index, request->page_table[i]);
     }
     kv_pages += static_cast<std::int64_t>(request->pages.size());
-    if (request->adapter != kBaseModel) ++pins[request->adapter.value - 1];
+    if (request->adapter != kBaseModel) ++pins[residency_->SlotOf(request->adapter)];
   }
   for (const Request* request : waiting()) {
     CHECK(request->state == RequestState::kWaiting);

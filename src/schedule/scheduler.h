@@ -15,6 +15,7 @@
 // only after everyone of lower rank than that request was preempted. If memory blocks the next in the order of service,
 // running requests of lower rank are preempted for it too, as long as no more than `discard_share` of all computed
 // tokens is thrown away by that.
+// Adapters that the operator locked to the device are loaded before anybody joins, and never evicted.
 // The first in rank is never preempted, within a tenant nobody is for a younger one, and between two changes of rank
 // lies a quantum of new tokens: so everyone ends.
 //
@@ -82,7 +83,7 @@ class Scheduler {
     std::int64_t loads_in_flight = 0;
     std::int64_t distinct_adapters = 0;   // among running requests
     std::int64_t free_seats = 0;          // in this step's batch
-    bool memory_short = false;            // running requests lost pages to each other: nobody joins
+    bool memory_short = false;            // what is free is needed by those who run, or a locked adapter: nobody joins
     struct Runner {
       Request* request;
       std::int64_t level;                 // of its tenant, in quanta of service
@@ -93,8 +94,8 @@ class Scheduler {
     std::vector<std::size_t> pausable;    // indices of runners: a heap, who pauses first on top
     std::vector<Runner> prefills;
     const Request* first_waiter = nullptr;   // the highest rank among those within lookahead
-    std::vector<std::int32_t> pins;       // by generation - 1
-    std::vector<std::uint8_t> flags;      // by generation - 1: kEvicted | kWanted | kHostEvicted | kLoadPlanned
+    std::vector<std::int32_t> slot_pins;  // by residency slot
+    std::vector<std::uint8_t> flags;      // by residency slot: kEvicted | kWanted | kHostEvicted | kLoadPlanned
     bool candidates_ready = false;
     struct Candidate { double score; AdapterGeneration adapter; };
     std::vector<Candidate> candidates;    // a heap, lowest score on top
@@ -109,6 +110,7 @@ class Scheduler {
   void PlanIdleSeats(TimeNs now);
   bool PauseWorst(double service);
   void PlanDecodes(TimeNs now);
+  void PlanLockedLoads(TimeNs now);
   void PlanPrompts(TimeNs now);
   bool FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now);
   void PlanPreemption();
@@ -131,8 +133,10 @@ class Scheduler {
   std::int64_t Level(const Request& request) const;
   bool RanksAhead(const Request& a, const Request& b) const;
   std::int64_t Seats() const { return std::min(options_.max_running, options_.max_batch_tokens); }
-  std::uint8_t& Flags(AdapterGeneration generation) { return scratch_.flags[generation.value - 1]; }
-  std::uint8_t Flags(AdapterGeneration generation) const { return scratch_.flags[generation.value - 1]; }
+  std::uint8_t& Flags(AdapterGeneration generation) { return scratch_.flags[residency_->SlotOf(generation)]; }
+  std::uint8_t Flags(AdapterGeneration generation) const { return scratch_.flags[residency_->SlotOf(generation)]; }
+  std::int32_t& Pins(AdapterGeneration generation) { return scratch_.slot_pins[residency_->SlotOf(generation)]; }
+  bool Evictable(AdapterGeneration generation) const;
 
   void ReleaseMemory(Request* request, TimeNs now);
   void Preempt(Request* request, TimeNs now);

@@ -59,7 +59,11 @@ Result<CompletionJob> CompletionJob::Prepare(const ServingContext& context, Endp
   ASSIGN_OR_RETURN(OpenAiRequest request, Parse(context, endpoint, body));
   if (context.caller != nullptr && !context.caller->Allows(request.model)) return UnknownModel(request.model);
   auto adapter = context.registry->Resolve(request.model);
-  if (!adapter.ok()) return UnknownModel(request.model);
+  if (!adapter.ok() && context.finder == nullptr) return UnknownModel(request.model);
+  if (!adapter.ok()) {
+    adapter = context.finder->Find(request.model);
+    if (!adapter.ok()) return std::move(adapter).error();
+  }
   ASSIGN_OR_RETURN(AdmissionTicket ticket, Admit(context, request, adapter->get()));
   CompletionJob job(context, std::move(request));
   job.ticket_ = std::move(ticket);

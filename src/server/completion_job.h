@@ -14,6 +14,7 @@
 #include "base/prng.h"
 #include "server/access.h"
 #include "server/access_line.h"
+#include "server/adapter_finder.h"
 #include "server/admission.h"
 #include "server/choice_stream.h"
 #include "server/generation_inbox.h"
@@ -54,6 +55,7 @@ struct ServingContext {
   SeedSource* seeds = nullptr;
   ServerMetrics* metrics = nullptr;              // null: nothing is counted
   Admission* admission = nullptr;                // null: everything is let in
+  AdapterFinder* finder = nullptr;               // null: only registered adapters are served; it may block
   const ApiKey* caller = nullptr;                // of this request; null: no API keys are configured
 };
 

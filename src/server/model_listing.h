@@ -7,6 +7,7 @@
 
 #include "adapter/registry.h"
 #include "base/result.h"
+#include "server/adapter_finder.h"
 
 namespace loramux {
 
@@ -18,11 +19,13 @@ struct ModelListing {
   std::int64_t max_model_len = 0;
 };
 
-// Both return the JSON body. Thread-safe. With a `caller`, models that its API key may not use do not exist.
-std::string ModelListBody(const AdapterRegistry& registry, const ModelListing& listing, const ApiKey* caller = nullptr);
+// Both return the JSON body. Thread-safe. `finder` (null: none) adds what would be found by its name; it may block. With
+// a `caller`, models that its API key may not use do not exist.
+std::string ModelListBody(const AdapterRegistry& registry, const ModelListing& listing, AdapterFinder* finder = nullptr,
+                          const ApiKey* caller = nullptr);
 // kNotFound for an unknown name.
 Result<std::string> ModelBody(const AdapterRegistry& registry, const ModelListing& listing, std::string_view id,
-                              const ApiKey* caller = nullptr);
+                              AdapterFinder* finder = nullptr, const ApiKey* caller = nullptr);
 
 // "The model `x` does not exist.", for the field "model".
 Error UnknownModel(std::string_view name);

@@ -146,23 +146,28 @@ HttpReply JsonReply(std::string body) {
 }  // namespace
 
 OpenAiService::OpenAiService(ServingContext context, ModelListing listing, OpenAiServiceOptions options)
-    : context_(context),
+    : context_([&context] {
+        ServingContext without = context;
+        without.finder = nullptr;
+        return without;
+      }()),
+      finder_(context.finder),
       listing_(std::move(listing)),
       options_(options),
       tokenizers_(static_cast<std::size_t>(std::max(1, options.tokenizer_threads))) {}
 
-OpenAiService::~OpenAiService() { tokenizers_.join(); }
+OpenAiService::~OpenAiService() {
+  tokenizers_.join();
+  finders_.join();
+}
 
 void OpenAiService::AddRoutes(RouteTable& routes) {
   routes.Add("POST", "/v1/chat/completions",
              [this](HttpExchange& exchange) { return Complete(exchange, Endpoint::kChat); });
   routes.Add("POST", "/v1/completions",
              [this](HttpExchange& exchange) { return Complete(exchange, Endpoint::kCompletion); });
-  routes.AddSimple("GET", "/v1/models",
-                   [this](const HttpRequest& request) {
-                     return JsonReply(ModelListBody(*context_.registry, listing_, request.caller.get()));
-                   });
-  routes.AddSimple("GET", "/v1/models/*", [this](const HttpRequest& request) { return Model(request); });
+  routes.Add("GET", "/v1/models", [this](HttpExchange& exchange) { return Models(exchange); });
+  routes.Add("GET", "/v1/models/*", [this](HttpExchange& exchange) { return Model(exchange); });
   routes.AddSimple("GET", "/health", [this](const HttpRequest& request) { return Health(request); },
                    RouteAccess::kOpen);
   for (const char* method : {"GET", "POST"}) {   // SageMaker's probe
@@ -180,9 +185,22 @@ HttpReply OpenAiService::Health(const HttpRequest& request) const {
   return JsonReply(fmt::format("{{\"status\":\"ok\",\"running\":{},\"waiting\":{}}}", load.running, load.waiting));
 }
 
-HttpReply OpenAiService::Model(const HttpRequest& request) const {
-  auto body = ModelBody(*context_.registry, listing_, request.tail, request.caller.get());
-  return body.ok() ? JsonReply(std::move(*body)) : ErrorReply(body.error());
+asio::awaitable<void> OpenAiService::Models(HttpExchange& exchange) {
+  HttpReply reply;
+  co_await RunOn(finders_, [&] { 
+    reply = JsonReply(ModelListBody(*context_.registry, listing_, finder_, exchange.request().caller.get()));
+  });
+  co_await exchange.Send(std::move(reply));
+}
+
+asio::awaitable<void> OpenAiService::Model(HttpExchange& exchange) {
+  HttpReply reply;
+  co_await RunOn(finders_, [&] {
+    auto body = ModelBody(*context_.registry, listing_, exchange.request().tail, finder_,
+                          exchange.request().caller.get());
+    reply = body.ok() ? JsonReply(std::move(*body)) : ErrorReply(body.error());
+  });
+  co_await exchange.Send(std::move(reply));
 }
 
 asio::awaitable<void> OpenAiService::Complete(HttpExchange& exchange, Endpoint endpoint) {
@@ -193,6 +211,11 @@ asio::awaitable<void> OpenAiService::Complete(HttpExchange& exchange, Endpoint e
   const std::string_view tenant = options_.fairness_header ? request.Header(kFairnessHeader) : std::string_view();
   std::optional<Result<CompletionJob>> job;
   co_await RunOn(tokenizers_, [&] { job.emplace(CompletionJob::Prepare(context, endpoint, request.body, tenant)); });
+  if (!job->ok() && finder_ != nullptr && job->error().code == ErrorCode::kNotFound && job->error().param == "model") {
+    // Looking for it on the disk may take a while: not on a tokenizer's thread.
+    context.finder = finder_;
+    co_await RunOn(finders_, [&] { job.emplace(CompletionJob::Prepare(context, endpoint, request.body, tenant)); });
+  }
   exchange.ReleaseBody();
   if (!job->ok()) {
     co_await exchange.Send(ErrorReply(job->error()));

@@ -35,12 +35,15 @@ class OpenAiService {
   boost::asio::awaitable<void> Complete(HttpExchange& exchange, Endpoint endpoint);
   boost::asio::awaitable<void> Run(HttpExchange& exchange, CompletionJob job);
   HttpReply Health(const HttpRequest& request) const;
-  HttpReply Model(const HttpRequest& request) const;
+  boost::asio::awaitable<void> Models(HttpExchange& exchange);
+  boost::asio::awaitable<void> Model(HttpExchange& exchange);
 
-  const ServingContext context_;
+  const ServingContext context_;        // without the finder, which may block
+  AdapterFinder* finder_;
   const ModelListing listing_;
   const OpenAiServiceOptions options_;
   boost::asio::thread_pool tokenizers_;
+  boost::asio::thread_pool finders_{2};   // that look for adapters on the disk
 };
 
 }  // namespace loramux

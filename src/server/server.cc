@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "server/access.h"
+#include "server/adapter_service.h"
 #include "server/http_exchange.h"
 #include "server/http_server.h"
 #include "server/metrics_service.h"
@@ -60,12 +61,16 @@ struct Server::Impl {
         metrics_service(metrics, parts.engine_snapshot, *parts.registry, *parts.clock),
         service({.clock = parts.clock, .generation = parts.generation, .registry = parts.registry,
                  .tokenizer = parts.tokenizer, .chat_template = parts.chat_template, .seeds = &seeds,
-                 .metrics = &metrics, .admission = &admission},
+                 .metrics = &metrics, .admission = &admission, .finder = parts.adapters},
                 {options.model_path, parts.clock->UnixSeconds(), options.max_model_len},
                 {options.tokenizer_threads, options.max_buffered_bytes, options.sse_keepalive, options.fairness_header}),
         http(WithHooks(options.http), routes, *parts.clock, guards.tls.get()) {
     service.AddRoutes(routes);
     metrics_service.AddRoutes(routes);
+    if (options.adapter_admin_key) {
+      adapters.emplace(parts.adapters, AdapterServiceOptions{.admin_key = *options.adapter_admin_key});
+      adapters->AddRoutes(routes);
+    }
     if (guards.access == nullptr) return;
     routes.SetGate([access = guards.access.get()](HttpRequest& request) { return CheckKey(*access, request); });
   }
@@ -90,12 +95,14 @@ struct Server::Impl {
   MetricsService metrics_service;
   RouteTable routes;
   OpenAiService service;
+  std::optional<AdapterService> adapters;
   HttpServer http;   // last: its threads end before what they use
 };
 
 Result<std::unique_ptr<Server>> Server::Start(ServerOptions options, ServerParts parts) {
   CHECK(parts.clock != nullptr && parts.generation != nullptr);
   CHECK(parts.registry != nullptr && parts.tokenizer != nullptr);
+  CHECK(!options.adapter_admin_key || parts.adapters != nullptr);
   ASSIGN_OR_RETURN(Guards guards, LoadGuards(options.protection));
   auto impl = std::make_unique<Impl>(options, parts, std::move(guards));
   RETURN_IF_ERROR(impl->http.Start());

@@ -4,11 +4,13 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "adapter/registry.h"
 #include "base/clock.h"
 #include "base/result.h"
+#include "server/adapter_admin.h"
 #include "server/admission.h"
 #include "server/generation_service.h"
 #include "server/http_activity.h"
@@ -40,6 +42,7 @@ struct ServerOptions {
   std::int64_t max_model_len = 0;                          // for /v1/models
   bool fairness_header = true;                             // x-gateway-inference-fairness-id names the tenant
   std::uint64_t seed = 0;                                  // of ids and of requests that bring no seed
+  std::optional<std::string> adapter_admin_key;            // set: adapters can be changed over HTTP; empty: by anybody
 };
 
 // What the server serves from. It owns none of it; all of it must outlive the server.
@@ -50,6 +53,7 @@ struct ServerParts {
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat_template = nullptr;             // null: the model has none
   SnapshotSource engine_snapshot;                          // of the engine behind `generation`, for /metrics
+  AdapterAdmin* adapters = nullptr;                        // null: adapters are what the registry holds
 };
 
 class Server {

@@ -1,0 +1,396 @@
+// Adapters that come, change and go under a running engine: on a virtual clock, against a trivial model of which
+// generation each request must run with. ModeledExecutor's tokens depend on the generation, so a request that got
+// another adapter's weights, even for one token, gives another answer.
+#include <map>
+#include <set>
+
+#include "adapter/transfer.h"
+#include "base/prng.h"
+#include "engine/engine.h"
+#include "engine/modeled_executor.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::int64_t kVocab = 1000;
+
+struct Outcome {
+  std::vector<TokenId> tokens;
+  FinishReason finish = FinishReason::kNone;
+  std::string error;
+};
+
+struct World {
+  VirtualClock clock;
+  std::unique_ptr<PagePool> device = std::move(PagePool::Create("device", 40 * 64, 64)).value();
+  std::unique_ptr<PagePool> host = std::move(PagePool::Create("host", 20 * 64, 64)).value();
+  ModeledTransfer transfer{&clock, {.latency_ns = 3 * kNsPerMs}, {.latency_ns = kNsPerMs}};
+  ModeledExecutor executor{&clock, {}, kVocab};
+  AdapterRegistry registry{ModelConfig{}, {"base"}, {}};
+  std::unique_ptr<EvictionPolicy> policy = std::move(MakeEvictionPolicy("lru")).value();
+  Wakeup wakeup;
+  std::unique_ptr<Engine> engine;
+  std::map<RequestId, Outcome> outcomes;
+
+  explicit World(SchedulerOptions scheduler = {}) {
+    scheduler.page_tokens = 4;
+    EngineOptions options{.scheduler = scheduler, .max_model_len = 60, .eos_token_ids = {0}, .vocab_size = kVocab};
+    engine = std::make_unique<Engine>(options, EngineParts{&clock, &executor, &transfer, device.get(), host.get(),
+                                                           &registry, policy.get(), &wakeup});
+  }
+
+  static std::shared_ptr<AdapterVersion> Make(const std::string& name, std::int64_t pages) {
+    auto version = std::make_shared<AdapterVersion>();
+    version->name = name;
+    version->layout.pages = pages;
+    version->layout.max_rank = 8;
+    return version;
+  }
+  AdapterGeneration Load(const std::string& name, std::int64_t pages) { return (*registry.Commit(Make(name, pages)))->generation; }
+  AdapterGeneration Replace(const std::string& name, std::int64_t pages) {
+    auto version = Make(name, pages);
+    return (*registry.Commit(version, /*replace=*/true))->generation;
+  }
+
+  Result<RequestId> Submit(std::vector<TokenId> prompt, AdapterGeneration adapter, std::int32_t max_tokens) {
+    GenerationRequest request;
+    request.prompt = std::move(prompt);
+    request.adapter = adapter;
+    request.max_tokens = max_tokens;
+    request.on_event = [this](const GenerationEvent& event) {
+      Outcome& outcome = outcomes[event.id];
+      EXPECT_EQ(outcome.finish, FinishReason::kNone) << "an event after the last";
+      if (event.token != nullptr) outcome.tokens.push_back(event.token->id);
+      outcome.finish = event.finish;
+      if (event.error != nullptr) outcome.error = event.error->message;
+    };
+    return engine->Submit(std::move(request));
+  }
+
+  // Steps until nothing moves, then moves the clock to the next event. False when all is quiet for good.
+  bool Advance() {
+    while (engine->Step()) {}
+    TimeNs next = executor.ends_at();
+    if (transfer.next_end() >= 0 && (next < 0 || transfer.next_end() < next)) next = transfer.next_end();
+    if (next < 0) return false;
+    clock.AdvanceTo(std::max(next, clock.Now()));
+    return true;
+  }
+  void Drain() {
+    while (Advance()) {}
+    EXPECT_TRUE(engine->Idle());
+    engine->CheckIntegrity();
+  }
+  void ExpectNothingKept() {
+    EXPECT_EQ(device->Stats().used(PageCategory::kAdapter), 0);
+    EXPECT_EQ(host->Stats().used(PageCategory::kAdapter), 0);
+    EXPECT_EQ(device->Stats().used(PageCategory::kKv), 0);
+    EXPECT_EQ(registry.held_generations(), 0u);
+  }
+};
+
+std::vector<TokenId> Expected(AdapterGeneration adapter, const std::vector<TokenId>& prompt, std::int32_t max_tokens) {
+  std::vector<TokenId> generated;
+  while (static_cast<std::int32_t>(generated.size()) < max_tokens) {
+    const TokenId next = ModeledExecutor::NextToken(adapter, prompt, generated, kVocab);
+    if (next == 0) break;
+    generated.push_back(next);
+  }
+  return generated;
+}
+
+TEST(Peers, Point1_AnotherTenantsAdapterNeverAnswersAfterAHotLoad) {
+  World w;
+  const std::vector<TokenId> prompt = {7, 8, 9};
+  AdapterGeneration mine = w.Load("mine", 6);
+  std::map<RequestId, AdapterGeneration> asked;
+  for (int round = 0; round < 50; ++round) {
+    asked.emplace(*w.Submit(prompt, mine, 20), mine);
+    for (int i = 0; i < 3; ++i) w.Advance();           // it decodes
+    const std::string other = "other-" + std::to_string(round);
+    const AdapterGeneration theirs = w.Load(other, 6);   // wants the memory and the slot
+    asked.emplace(*w.Submit(prompt, theirs, 20), theirs);
+    w.Advance();
+    mine = w.Replace("mine", 6);
+    asked.emplace(*w.Submit(prompt, mine, 20), mine);
+    ASSERT_TRUE(w.registry.Remove(other).ok());
+    if (round % 7 == 0) w.Drain();
+  }
+  w.Drain();
+  for (const auto& [id, adapter] : asked) EXPECT_EQ(w.outcomes[id].tokens, Expected(adapter, prompt, 20)) << id;
+  EXPECT_TRUE(w.registry.Remove("mine").ok());
+  w.Drain();
+  w.ExpectNothingKept();
+}
+
+TEST(Peers, Point2_AReloadUnderTheSameNameIsANewGeneration) {
+  World w;
+  const AdapterGeneration before = w.Load("x", 3);
+  const auto held = *w.registry.Resolve("x");
+  const AdapterGeneration after = w.Replace("x", 3);
+  EXPECT_NE(before, after);
+  EXPECT_EQ((*w.registry.Resolve("x"))->generation, after);
+  // Whoever resolved the name before is served by what it resolved, even if it comes to the engine after the reload.
+  const auto late = w.Submit({1, 2}, held->generation, 8);
+  ASSERT_TRUE(late.ok());
+  const auto fresh = w.Submit({1, 2}, after, 8);
+  w.Drain();
+  EXPECT_EQ(w.outcomes[*late].tokens, Expected(before, {1, 2}, 8));
+  EXPECT_EQ(w.outcomes[*fresh].tokens, Expected(after, {1, 2}, 8));
+}
+
+// Unloading in each state that an adapter can be in: absent, on its way (with and without somebody who waits), decoding,
+// twice, after a reload.
+TEST(Peers, Point7_UnloadNeverLeaksOrDeadlocks) {
+  for (int steps = 0; steps < 12; ++steps) {
+    for (const bool cancel : {false, true}) {
+      SCOPED_TRACE(testing::Message() << steps << " steps, " << (cancel ? "cancelled" : "served"));
+      World w;
+      const AdapterGeneration x = w.Load("x", 5);
+      const auto running = w.Submit({1, 2, 3}, x, 10);
+      for (int i = 0; i < steps; ++i) w.Advance();
+      const auto queued = w.Submit({4}, x, 10);
+      ASSERT_TRUE(w.registry.Remove("x").ok());
+      EXPECT_EQ(w.registry.Remove("x").error().code, ErrorCode::kNotFound);
+      const AdapterGeneration again = w.Load("x", 4);
+      const auto fresh = w.Submit({4}, again, 10);
+      if (cancel) {
+        w.engine->Cancel(*running);
+        w.engine->Cancel(*queued);
+      }
+      w.Drain();
+      if (!cancel) {
+        EXPECT_EQ(w.outcomes[*running].tokens, Expected(x, {1, 2, 3}, 10));
+        EXPECT_EQ(w.outcomes[*queued].tokens, Expected(x, {4}, 10));
+      }
+      EXPECT_EQ(w.outcomes[*fresh].tokens, Expected(again, {4}, 10));
+      EXPECT_EQ(w.registry.held_generations(), 1u);
+      EXPECT_EQ(w.device->Stats().used(PageCategory::kAdapter), 4);
+      ASSERT_TRUE(w.registry.Remove("x").ok());
+      w.Drain();
+      w.ExpectNothingKept();
+    }
+  }
+}
+
+TEST(AdapterLifecycle, MemoryIsBoundedOverManyReloads) {
+  World w;
+  w.Load("x", 3);
+  for (int i = 0; i < 50'000; ++i) {
+    const AdapterGeneration x = w.Replace("x", 1 + i % 5);
+    if (i % 100 == 0) {
+      ASSERT_TRUE(w.Submit({1}, x, 2).ok());
+    }
+    if (i % 10 == 0) w.Advance();
+    if (i % 1000 == 0) w.Drain();
+  }
+  w.Drain();
+  EXPECT_EQ(w.registry.held_generations(), 1u);
+  EXPECT_LE(w.engine->Stats().adapters.known, 1);
+  ASSERT_TRUE(w.registry.Remove("x").ok());
+  w.Drain();
+  w.ExpectNothingKept();
+}
+
+// ---- Pins ----
+
+struct Pinned {
+  bool done = false;
+  Status status = Ok{};
+};
+
+std::shared_ptr<Pinned> Pin(World& w, const std::string& name, bool pinned = true) {
+  auto result = std::make_shared<Pinned>();
+  w.engine->SetPinned(*w.registry.Resolve(name), pinned, [result](Status status) {
+    EXPECT_FALSE(result->done);
+    *result = {true, std::move(status)};
+  });
+  return result;
+}
+
+TEST(AdapterLifecycle, APinnedAdapterIsLoadedAtOnceAndStays) {
+  World w;
+  w.Load("pinned", 8);
+  const auto pin = Pin(w, "pinned");
+  w.Drain();
+  ASSERT_TRUE(pin->done && pin->status.ok());
+  for (int i = 0; i < 10; ++i) {   // together much more than the device
+    const AdapterGeneration other = w.Load("other-" + std::to_string(i), 9);
+    ASSERT_TRUE(w.Submit({1, 2, 3}, other, 20).ok());
+  }
+  w.Drain();
+  EXPECT_GT(w.engine->Stats().adapters.device_evictions, 3);
+  const std::int64_t loads = w.engine->Stats().adapters.device_loads;
+  ASSERT_TRUE(w.Submit({5}, (*w.registry.Resolve("pinned"))->generation, 3).ok());
+  w.Drain();
+  EXPECT_EQ(w.engine->Stats().adapters.device_loads, loads);   // it was there
+  const auto unpin = Pin(w, "pinned", false);
+  w.Drain();
+  EXPECT_TRUE(unpin->done && unpin->status.ok());
+  EXPECT_EQ(w.engine->Stats().adapters.locked, 0);
+}
+
+TEST(AdapterLifecycle, APinThatCannotFitIsRefused) {
+  World w;
+  w.Load("large", 30);   // of 40 pages, 15 stay for the longest request
+  const auto pin = Pin(w, "large");
+  w.Drain();
+  ASSERT_TRUE(pin->done);
+  ASSERT_FALSE(pin->status.ok());
+  EXPECT_EQ(pin->status.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_NE(pin->status.error().message.find("30 pages"), std::string::npos) << pin->status.error().message;
+  EXPECT_EQ(w.device->Stats().used(PageCategory::kAdapter), 0);
+}
+
+TEST(AdapterLifecycle, APinWaitsForRunningRequestsAndNeverBreaksAPromise) {
+  World w;
+  w.Load("pinned", 20);
+  const AdapterGeneration big = w.Load("big", 12);
+  const auto promised = w.Submit(std::vector<TokenId>(20, 3), big, 36);   // 14 + 12 pages
+  w.Advance();
+  const auto refused = Pin(w, "pinned");
+  w.Advance();
+  ASSERT_TRUE(refused->done);
+  EXPECT_EQ(refused->status.error().code, ErrorCode::kUnavailable);
+  w.Drain();
+  EXPECT_EQ(w.outcomes[*promised].tokens, Expected(big, std::vector<TokenId>(20, 3), 36));
+  const auto pin = Pin(w, "pinned");
+  w.Drain();
+  EXPECT_TRUE(pin->done && pin->status.ok());
+  EXPECT_EQ(w.engine->MaxSequenceTokens(big), (40 - 20 - 12) * 4);
+  EXPECT_FALSE(w.Submit(std::vector<TokenId>(20, 3), big, 36).ok());
+}
+
+TEST(AdapterLifecycle, AFailedLoadEndsThePinWithItsError) {
+  World w;
+  w.Load("x", 4);
+  w.transfer.set_fault([](const TransferJob&) { return std::optional<Error>(IoError("injected")); });
+  const auto pin = Pin(w, "x");
+  w.Drain();
+  ASSERT_TRUE(pin->done);
+  EXPECT_EQ(pin->status.error().message, "injected");
+  EXPECT_EQ(w.engine->Stats().adapters.locked, 0);
+  EXPECT_EQ(w.device->Stats().used(PageCategory::kAdapter), 0);
+}
+
+// ---- Everything at random ----
+
+struct Asked {
+  std::vector<TokenId> prompt;
+  AdapterGeneration adapter;
+  std::int32_t max_tokens;
+};
+
+struct FuzzTotals {
+  std::int64_t reloads = 0, unloads = 0, served_after_retirement = 0, failures = 0, dropped = 0, pins = 0, refused_pins = 0;
+};
+
+void FuzzOnce(std::uint64_t seed, FuzzTotals& totals) {
+  Prng prng(seed);
+  SchedulerOptions scheduler;
+  scheduler.max_running = 1 + static_cast<std::int64_t>(prng.NextBelow(12));
+  scheduler.max_batch_tokens = 8 + static_cast<std::int64_t>(prng.NextBelow(40));
+  scheduler.lookahead = 1 + static_cast<std::int64_t>(prng.NextBelow(20));
+  World w(scheduler);
+  const bool faults = prng.NextBelow(3) == 0;
+  Prng fault_prng(seed + 1);
+  if (faults) {
+    w.transfer.set_fault([&](const TransferJob&) {
+      return fault_prng.NextBelow(5) == 0 ? std::optional<Error>(IoError("injected")) : std::nullopt;
+    });
+  }
+  std::map<std::string, AdapterGeneration> named;   // the model
+  std::map<RequestId, Asked> asked;
+  std::set<RequestId> cancelled;
+  std::vector<std::shared_ptr<Pinned>> pins;
+  const auto pages = [&] { return 1 + static_cast<std::int64_t>(prng.NextBelow(12)); };
+  for (int step = 0; step < 150; ++step) {
+    const std::string name(1, static_cast<char>('a' + prng.NextBelow(6)));
+    switch (prng.NextBelow(9)) {
+      case 0:
+        if (!named.contains(name)) named[name] = w.Load(name, pages());
+        break;
+      case 1:
+        if (named.contains(name)) ++totals.reloads;
+        named[name] = w.Replace(name, pages());
+        break;
+      case 2:
+        EXPECT_EQ(w.registry.Remove(name).ok(), named.contains(name));
+        totals.unloads += static_cast<std::int64_t>(named.erase(name));
+        break;
+      case 3:
+        if (named.contains(name)) pins.push_back(Pin(w, name, prng.NextBelow(3) > 0));
+        break;
+      case 4:
+        if (!asked.empty()) {
+          auto victim = asked.begin();
+          std::advance(victim, static_cast<std::ptrdiff_t>(prng.NextBelow(asked.size())));
+          cancelled.insert(victim->first);
+          w.engine->Cancel(victim->first);
+        }
+        break;
+      default: {
+        Asked ask;
+        ask.prompt.resize(1 + prng.NextBelow(20));
+        for (TokenId& id : ask.prompt) id = static_cast<TokenId>(prng.NextBelow(kVocab));
+        ask.max_tokens = 1 + static_cast<std::int32_t>(prng.NextBelow(20));
+        const bool base = prng.NextBelow(5) == 0;
+        const auto version = w.registry.Resolve(base ? "base" : name);
+        ASSERT_EQ(version.ok(), base || named.contains(name));
+        if (!version.ok()) break;
+        ask.adapter = *version == nullptr ? kBaseModel : (*version)->generation;
+        ASSERT_TRUE(*version == nullptr || ask.adapter == named.at(name));
+        if (*version != nullptr && prng.NextBelow(8) == 0) {   // the name goes between resolution and submission
+          ASSERT_TRUE(w.registry.Remove(name).ok());
+          named.erase(name);
+          while (w.engine->Step()) {}
+        }
+        const auto id = w.Submit(ask.prompt, ask.adapter, ask.max_tokens);
+        if (id.ok()) asked.emplace(*id, std::move(ask));   // a pin may have taken the room
+      }
+    }
+    for (std::uint64_t n = prng.NextBelow(4); n > 0; --n) w.Advance();
+    if (step % 10 == 0) w.engine->CheckIntegrity();
+  }
+  w.Drain();
+  for (const auto& [id, ask] : asked) {
+    const Outcome& outcome = w.outcomes[id];
+    if (outcome.finish == FinishReason::kCancelled) {
+      EXPECT_TRUE(cancelled.contains(id));
+    } else if (outcome.finish == FinishReason::kError) {
+      EXPECT_TRUE(faults);
+      ++totals.failures;
+    } else {
+      ASSERT_EQ(outcome.tokens, Expected(ask.adapter, ask.prompt, ask.max_tokens)) << "request " << id;
+      totals.served_after_retirement += w.registry.IsRetired(ask.adapter);
+    }
+  }
+  for (const auto& pin : pins) {
+    EXPECT_TRUE(pin->done);
+    ++(pin->status.ok() ? totals.pins : totals.refused_pins);
+  }
+  EXPECT_EQ(w.registry.held_generations(), named.size());
+  for (const auto& [name, generation] : named) EXPECT_TRUE(w.registry.Remove(name).ok());
+  w.Drain();
+  w.ExpectNothingKept();
+  EXPECT_EQ(w.engine->Stats().adapters.known, 0);
+  totals.dropped += w.engine->Stats().adapters.dropped;
+}
+
+TEST(AdapterLifecycle, FuzzEveryRequestRunsWithTheGenerationItResolved) {
+  FuzzTotals totals;
+  for (std::uint64_t seed = 1; seed <= 400 && !testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    FuzzOnce(seed, totals);
+  }
+  EXPECT_GT(totals.reloads, 1000);
+  EXPECT_GT(totals.unloads, 1000);
+  EXPECT_GT(totals.served_after_retirement, 1000);
+  EXPECT_GT(totals.failures, 100);
+  EXPECT_GT(totals.dropped, 1000);
+  EXPECT_GT(totals.pins, 500);
+  EXPECT_GT(totals.refused_pins, 50);
+}
+
+}  // namespace
+}  // namespace loramux

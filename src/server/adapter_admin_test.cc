@@ -1,0 +1,282 @@
+// Adapters at run time on a golden model (tests/golden), without sockets: load, reload, unload, discovery, restart, and
+// what must not change when something fails.
+#include "server/adapter_admin.h"
+
+#include <atomic>
+#include <fstream>
+#include <thread>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/runtime.h"
+#include "server/adapter_request.h"
+#include "server/bearer_key.h"
+#include "server/model_listing.h"
+
+namespace loramux {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+const fs::path kCase = fs::path(LORAMUX_SOURCE_DIR) / "tests/golden/models/tied_embed_only";
+
+// A disk that is full when told so.
+class FullDisk final : public FileSystem {
+ public:
+  bool full = false;
+  Status CreateDirectories(const fs::path& path) override { return os_.CreateDirectories(path); }
+  Result<std::unique_ptr<WritableFile>> Create(const fs::path& path) override { return Wrap(os_.Create(path)); }
+  Result<std::unique_ptr<WritableFile>> OpenForAppend(const fs::path& path) override { return Wrap(os_.OpenForAppend(path)); }
+  Result<std::string> Read(const fs::path& path) override { return os_.Read(path); }
+  Status Rename(const fs::path& from, const fs::path& to) override { return os_.Rename(from, to); }
+  Status SyncDirectory(const fs::path& path) override { return os_.SyncDirectory(path); }
+  Result<std::unique_ptr<FileLock>> Lock(const fs::path& path) override { return os_.Lock(path); }
+
+ private:
+  struct File final : WritableFile {
+    File(FullDisk* disk, std::unique_ptr<WritableFile> inner) : disk_(disk), inner_(std::move(inner)) {}
+    Result<std::size_t> Append(std::string_view data) override {
+      if (disk_->full) return IoError("adapters.journal: cannot write: No space left on device");
+      return inner_->Append(data);
+    }
+    Status Sync() override { return inner_->Sync(); }
+    Status Truncate(std::uint64_t size) override { return inner_->Truncate(size); }
+    FullDisk* disk_;
+    std::unique_ptr<WritableFile> inner_;
+  };
+  Result<std::unique_ptr<WritableFile>> Wrap(Result<std::unique_ptr<WritableFile>> file) {
+    if (!file.ok()) return file;
+    return std::unique_ptr<WritableFile>(std::make_unique<File>(this, std::move(*file)));
+  }
+  FileSystem& os_ = OsFileSystem();
+};
+
+class AdapterAdminTest : public testing::Test {
+ protected:
+  AdapterAdminTest() {
+    std::string pattern = (fs::temp_directory_path() / "loramux_admin_XXXXXX").string();
+    top_ = fs::canonical(::mkdtemp(pattern.data()));
+    fs::create_directories(top_ / "dir");
+    fs::create_directories(top_ / "outside");
+    Copy("lm_head", "dir/first");
+    Copy("lm_head", "a");
+    Copy("lm_head_peft_auto", "b");
+    Restart();
+  }
+  ~AdapterAdminTest() override {
+    admin_.reset();
+    runtime_.reset();
+    fs::remove_all(top_);
+  }
+
+  fs::path Copy(const std::string& golden, const std::string& to) {
+    fs::copy(kCase / "adapters" / golden, top_ / to, fs::copy_options::recursive);
+    return top_ / to;
+  }
+  // As after a kill: nothing is told, everything is new.
+  void Restart() {
+    admin_.reset();
+    runtime_.reset();
+    RuntimeOptions options;
+    options.device_memory = 4 << 20;
+    options.host_memory = 1 << 20;
+    options.threads = 1;
+    options.base_names = {"base"};
+    runtime_ = std::move(Runtime::Load(kCase / "model", options, {})).value();
+    runtime_->Start();
+    AdapterAdminParts parts;
+    parts.clock = &runtime_->clock();
+    parts.registry = &runtime_->registry();
+    parts.roots = *AllowedRoots::Create({top_});
+    parts.directory = std::move(AdapterDirectory::Open(top_ / "dir", &runtime_->clock())).value();
+    parts.journal = std::move(AdapterJournal::Open(&disk_, top_ / "state")).value();
+    parts.set_pinned = [this](auto version, bool pinned, auto done) {
+      runtime_->engine().SetPinned(std::move(version), pinned, std::move(done));
+    };
+    admin_ = std::make_unique<AdapterAdmin>(std::move(parts));
+    admin_->Restore();
+  }
+  Result<AdapterAdmin::LoadOutcome> Load(const std::string& name, const fs::path& path, bool replace = false, bool pinned = false) {
+    return admin_->Load({name, path.string(), replace, pinned});
+  }
+  std::string DigestOf(const std::string& name) {
+    const auto version = runtime_->registry().Resolve(name);
+    return version.ok() ? (*version)->file.digest : "";
+  }
+
+  fs::path top_;
+  FullDisk disk_;
+  std::unique_ptr<Runtime> runtime_;
+  std::unique_ptr<AdapterAdmin> admin_;
+};
+
+using Outcome = AdapterAdmin::LoadOutcome;
+
+TEST_F(AdapterAdminTest, LoadReloadUnload) {
+  EXPECT_EQ(*Load("x", top_ / "a"), Outcome::kLoaded);
+  const std::string first = DigestOf("x");
+  EXPECT_EQ(Load("x", top_ / "b").error().param, "lora_name");   // taken
+  EXPECT_EQ(*Load("x", top_ / "a", true), Outcome::kUnchanged);
+  EXPECT_EQ(*Load("x", top_ / "b", true), Outcome::kReloaded);
+  EXPECT_NE(DigestOf("x"), first);
+  EXPECT_TRUE(admin_->Unload("x").ok());
+  EXPECT_EQ(admin_->Unload("x").error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(Load("y", top_ / "nowhere").error().code, ErrorCode::kNotFound);
+  for (const char* name : {"", "a,b", "base"}) EXPECT_FALSE(Load(name, top_ / "a").ok()) << name;
+}
+
+TEST_F(AdapterAdminTest, Point5And6_ABadAdapterIsRefusedByNameAndHarmsNothing) {
+  ASSERT_TRUE(Load("x", top_ / "a").ok());
+  const std::string before = DigestOf("x");
+  const fs::path bad = Copy("lm_head", "bad");
+  fs::resize_file(bad / "adapter_model.safetensors", 100);
+  EXPECT_THAT(Load("x", bad, true).error().message, HasSubstr("adapter_model.safetensors"));
+  std::ofstream(bad / "adapter_config.json") << "{";
+  EXPECT_THAT(Load("z", bad).error().message, HasSubstr("adapter_config.json"));
+  EXPECT_EQ(DigestOf("x"), before);
+  EXPECT_FALSE(runtime_->registry().Resolve("z").ok());
+}
+
+TEST_F(AdapterAdminTest, Point10_WhatWasAcknowledgedIsThereAfterARestart) {
+  ASSERT_TRUE(Load("x", top_ / "a").ok());
+  ASSERT_TRUE(Load("x", top_ / "b", true).ok());
+  ASSERT_TRUE(Load("pinned", top_ / "a", false, true).ok());
+  ASSERT_TRUE(Load("gone", top_ / "a").ok());
+  ASSERT_TRUE(admin_->Unload("gone").ok());
+  ASSERT_TRUE(admin_->Find("first").ok());
+  ASSERT_TRUE(admin_->Unload("first").ok());   // the directory offers it still
+  const std::string digest = DigestOf("x");
+  Restart();
+  EXPECT_EQ(DigestOf("x"), digest);
+  EXPECT_EQ(admin_->Loaded().size(), 2u);
+  EXPECT_FALSE(admin_->Find("first").ok());
+  EXPECT_TRUE(admin_->Offered().empty());
+  ASSERT_TRUE(Load("first", top_ / "dir/first").ok());
+  Restart();
+  EXPECT_TRUE(admin_->Find("first").ok());
+}
+
+TEST_F(AdapterAdminTest, Point10_AnAdapterThatChangedWhileTheServerWasDownIsNotServed) {
+  ASSERT_TRUE(Load("x", top_ / "a").ok());
+  ASSERT_TRUE(Load("y", top_ / "b").ok());
+  fs::remove_all(top_ / "a");
+  fs::copy(top_ / "b", top_ / "a");
+  Restart();
+  EXPECT_EQ(admin_->Failed().size(), 1u);
+  EXPECT_THAT(admin_->Find("x").error().message, HasSubstr("has changed since it was loaded"));
+  EXPECT_TRUE(admin_->Find("y").ok());
+  EXPECT_EQ(*Load("x", top_ / "a"), Outcome::kLoaded);   // the operator says that it is meant
+  EXPECT_TRUE(admin_->Find("x").ok());
+  Restart();
+  EXPECT_TRUE(admin_->Failed().empty());
+}
+
+TEST_F(AdapterAdminTest, AFullDiskFailsTheOperationAndChangesNothing) {
+  ASSERT_TRUE(Load("x", top_ / "a").ok());
+  const std::string before = DigestOf("x");
+  disk_.full = true;
+  EXPECT_EQ(Load("x", top_ / "b", true).error().code, ErrorCode::kIoError);
+  EXPECT_EQ(Load("y", top_ / "b", false, true).error().code, ErrorCode::kIoError);
+  EXPECT_THAT(admin_->Unload("x").error().message, HasSubstr("adapters.journal"));
+  EXPECT_EQ(DigestOf("x"), before);
+  EXPECT_EQ(admin_->Loaded().size(), 1u);
+  disk_.full = false;
+  EXPECT_TRUE(Load("y", top_ / "b", false, true).ok());
+  Restart();
+  EXPECT_EQ(DigestOf("x"), before);
+  EXPECT_EQ(admin_->Loaded().size(), 2u);
+}
+
+TEST_F(AdapterAdminTest, Point11_NothingOutsideTheRootsIsRead) {
+  const fs::path other = fs::path(testing::TempDir()) / ("loramux_elsewhere_" + std::to_string(::getpid()));
+  fs::copy(kCase / "adapters/lm_head", other, fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+  EXPECT_THAT(Load("x", other).error().message, HasSubstr("--allowed-adapter-root"));
+  EXPECT_FALSE(Load("x", top_ / "a/../.." / other.filename()).ok());
+  fs::create_directory_symlink(other, top_ / "link");
+  EXPECT_FALSE(Load("x", top_ / "link").ok());
+  fs::create_directory_symlink(other, top_ / "dir/link");
+  EXPECT_FALSE(admin_->Find("link").ok());
+  for (const char* name : {"..", ".", "../a", "a/../../a", "/etc", ".hidden"}) {
+    EXPECT_EQ(admin_->Find(name).error().message, UnknownModel(name).message);
+  }
+  // The directory is allowed, a file in it is a link to elsewhere.
+  fs::remove(top_ / "a/adapter_config.json");
+  fs::create_symlink(other / "adapter_config.json", top_ / "a/adapter_config.json");
+  EXPECT_THAT(Load("x", top_ / "a").error().message, HasSubstr("is a link to a place"));
+  fs::remove_all(other);
+}
+
+TEST_F(AdapterAdminTest, AdaptersInTheDirectoryAreFoundWhileRunning) {
+  EXPECT_EQ(admin_->Offered().size(), 1u);
+  EXPECT_FALSE(admin_->Find("later").ok());
+  Copy("lm_head_peft_auto", "dir/second");
+  std::atomic<int> found = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) threads.emplace_back([&] { found += admin_->Find("second").ok(); });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(found, 8);
+  EXPECT_EQ((*runtime_->registry().Resolve("second"))->generation.value, 1u);   // opened once
+  const ModelListing listing{"/models/base", 1, 100};
+  EXPECT_THAT(ModelListBody(runtime_->registry(), listing, admin_.get()), HasSubstr("\"id\":\"first\""));
+  EXPECT_TRUE(ModelBody(runtime_->registry(), listing, "first", admin_.get()).ok());
+  // Its files change: the name goes on as it was until it is reloaded.
+  const std::string before = DigestOf("second");
+  fs::remove_all(top_ / "dir/second");
+  Copy("lm_head", "dir/second");
+  EXPECT_EQ((*admin_->Find("second"))->file.digest, before);
+  EXPECT_EQ(*Load("second", top_ / "dir/second", true), Outcome::kReloaded);
+  EXPECT_NE(DigestOf("second"), before);
+}
+
+TEST_F(AdapterAdminTest, OperationsOnOneNameComeOneAfterTheOther) {
+  std::vector<std::thread> threads;
+  std::atomic<int> loaded = 0, unloaded = 0;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 25; ++i) {
+        loaded += Load("x", top_ / ((i + t) % 2 == 0 ? "a" : "b")).ok();
+        unloaded += admin_->Unload("x").ok();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(loaded, unloaded);
+  EXPECT_TRUE(admin_->Loaded().empty());
+  runtime_->Stop();
+  runtime_->engine().CheckIntegrity();
+  EXPECT_EQ(runtime_->registry().held_generations(), 0u);
+}
+
+TEST(AdapterRequest, FieldsAndErrors) {
+  const auto request = ParseLoadRequest(R"({"lora_name":"x","lora_path":"/p","load_inplace":true,"pinned":true,"other":1})");
+  ASSERT_TRUE(request.ok());
+  EXPECT_TRUE(request->name == "x" && request->path == "/p" && request->replace && request->pinned);
+  EXPECT_THAT(AdapterErrorBody(ParseLoadRequest(R"({"lora_name":"x"})").error()), HasSubstr("InvalidUserInput"));
+  EXPECT_THAT(AdapterErrorBody(ParseUnloadRequest("{}").error()), HasSubstr("InvalidUserInput"));
+  for (const char* bad : {"", "[]", "{", R"({"lora_name":1,"lora_path":"/p"})", R"({"lora_name":"x","lora_path":"/p","pinned":"yes"})"}) {
+    EXPECT_FALSE(ParseLoadRequest(bad).ok()) << bad;
+  }
+}
+
+TEST(BearerKey, ReadsAndCompares) {
+  EXPECT_EQ(BearerToken("Bearer abc"), "abc");
+  EXPECT_EQ(BearerToken("bearer  abc "), "abc");
+  for (const char* none : {"", "abc", "Basic abc", "Bearer", "Bearer "}) EXPECT_EQ(BearerToken(none), "") << none;
+  EXPECT_TRUE(SameKey("0123456789abcdef", "0123456789abcdef"));
+  for (const char* other : {"", "0123456789abcdee", "1123456789abcdef", "0123456789abcdef0"}) {
+    EXPECT_FALSE(SameKey("0123456789abcdef", other)) << other;
+  }
+  const fs::path path = fs::path(testing::TempDir()) / "loramux_bearer_key";
+  std::ofstream(path) << "  0123456789abcdef\n";
+  EXPECT_EQ(*ReadKeyFile(path, "--admin-key-file"), "0123456789abcdef");
+  for (const char* bad : {"", "short", "0123456789 abcdef", "0123456789\nabcdef"}) {
+    std::ofstream(path) << bad;
+    EXPECT_THAT(ReadKeyFile(path, "--admin-key-file").error().message, HasSubstr("--admin-key-file")) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace loramux

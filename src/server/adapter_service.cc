@@ -1,0 +1,111 @@
+#include "server/adapter_service.h"
+
+#include <utility>
+
+#include "base/log.h"
+#include "server/adapter_request.h"
+#include "server/bearer_key.h"
+#include "server/openai_response.h"
+#include "server/run_on.h"
+
+namespace loramux {
+namespace {
+
+namespace asio = boost::asio;
+
+HttpReply Unauthorised() {
+  HttpReply reply = ErrorReply(401, "This needs the admin key: send it as `Authorization: Bearer KEY`.");
+  reply.headers.emplace_back("WWW-Authenticate", "Bearer");
+  return reply;
+}
+
+// Counts an operation from its arrival to its reply.
+class Ticket {
+ public:
+  Ticket(std::atomic<int>& in, int limit) : in_(in), ok_(in.fetch_add(1) < limit) {}
+  ~Ticket() { in_.fetch_sub(1); }
+  Ticket(const Ticket&) = delete;
+  Ticket& operator=(const Ticket&) = delete;
+  bool ok() const { return ok_; }
+
+ private:
+  std::atomic<int>& in_;
+  const bool ok_;
+};
+
+const char* OutcomeText(AdapterAdmin::LoadOutcome outcome) {
+  return outcome == AdapterAdmin::LoadOutcome::kUnchanged ? "is loaded already with the same content; nothing was reloaded."
+                                                          : "added successfully.";
+}
+
+}  // namespace
+
+AdapterService::AdapterService(AdapterAdmin* admin, AdapterServiceOptions options)
+    : admin_(admin), options_(std::move(options)), workers_(static_cast<std::size_t>(options_.threads)) {}
+
+AdapterService::~AdapterService() { workers_.join(); }
+
+void AdapterService::AddRoutes(RouteTable& routes) {
+  const auto add = [&](const char* path, Operation operation, Dialect dialect) {
+    routes.Add("POST", path, [this, operation, dialect](HttpExchange& exchange) { return Run(exchange, operation, dialect); },
+               RouteAccess::kOpen);   // it has a key of its own
+  };
+  add("/v1/load_lora_adapter", &AdapterService::Load, Dialect::kVllm);
+  add("/v1/unload_lora_adapter", &AdapterService::Unload, Dialect::kVllm);
+  add("/load_lora_adapter", &AdapterService::Load, Dialect::kSglang);
+  add("/unload_lora_adapter", &AdapterService::Unload, Dialect::kSglang);
+}
+
+bool AdapterService::Authorised(const HttpRequest& request) const {
+  return options_.admin_key.empty() || SameKey(BearerToken(request.Header("Authorization")), options_.admin_key);
+}
+
+asio::awaitable<void> AdapterService::Run(HttpExchange& exchange, Operation operation, Dialect dialect) {
+  HttpReply reply;
+  const Ticket ticket(in_, options_.max_waiting);
+  if (!Authorised(exchange.request())) {
+    spdlog::warn("{}: refused, wrong or no admin key", exchange.request().path);
+    reply = Unauthorised();
+  } else if (!ticket.ok()) {
+    reply = ErrorReply(Unavailable("too many adapter operations at one time"));
+  } else {
+    co_await RunOn(workers_, [&] { reply = (this->*operation)(exchange.request(), dialect); });
+  }
+  co_await exchange.Send(std::move(reply));
+}
+
+HttpReply AdapterService::Load(const HttpRequest& request, Dialect dialect) {
+  const auto parsed = ParseLoadRequest(request.body);
+  if (!parsed.ok()) return Reply(parsed.error(), {}, dialect);
+  const auto outcome = admin_->Load(*parsed);
+  if (!outcome.ok()) return Reply(outcome.error(), {}, dialect);
+  return Reply(Ok{}, "Success: LoRA adapter '" + parsed->name + "' " + OutcomeText(*outcome), dialect);
+}
+
+HttpReply AdapterService::Unload(const HttpRequest& request, Dialect dialect) {
+  const auto name = ParseUnloadRequest(request.body);
+  if (!name.ok()) return Reply(name.error(), {}, dialect);
+  const Status status = admin_->Unload(*name);
+  return Reply(status, "Success: LoRA adapter '" + *name + "' removed successfully.", dialect);
+}
+
+HttpReply AdapterService::Reply(const Status& status, std::string text, Dialect dialect) const {
+  HttpReply reply;
+  if (!status.ok()) {
+    spdlog::warn("adapter operation refused ({}): {}", ErrorCodeName(status.error().code), status.error().message);
+    reply.status = HttpStatus(status.error());
+    if (reply.status == 503) reply.headers.emplace_back("Retry-After", "1");
+  }
+  if (dialect == Dialect::kSglang) {
+    if (reply.status == 404) reply.status = 400;   // SGLang knows one status for all failures
+    reply.body = SglangBody(status.ok() ? nullptr : &status.error(), admin_->Loaded());
+  } else if (status.ok()) {
+    reply.content_type = "text/plain; charset=utf-8";
+    reply.body = std::move(text);
+  } else {
+    reply.body = AdapterErrorBody(status.error());
+  }
+  return reply;
+}
+
+}  // namespace loramux

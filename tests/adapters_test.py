@@ -1,0 +1,356 @@
+#!/usr/bin/env python3
+"""Adapters at run time on the running program: load, reload, unload, first use, restart. Standard library only.
+
+Usage: adapters_test.py PATH_OF_LORAMUX
+"""
+import concurrent.futures
+import http.client
+import json
+import pathlib
+import random
+import shutil
+import tempfile
+import threading
+import time
+import unittest
+
+from serving import DEMO, Server, questions, run_tests
+
+KEY = "an-admin-key-of-the-tests"
+PROMPTS = [prompt for model, prompt, _ in questions(8) if model == "reverse"]
+
+
+class AdminServer(Server):
+    """With runtime loading on. `top` is a folder for state and copies of adapters."""
+
+    def __init__(self, top, *flags, **more):
+        self.top = pathlib.Path(top)
+        (self.top / "key").write_text(KEY + "\n")
+        super().__init__("--enable-runtime-lora", "--admin-key-file", str(self.top / "key"), "--allowed-adapter-root",
+                         str(DEMO / "adapters"), "--allowed-adapter-root", str(self.top), *flags, **more)
+
+    def post(self, path, body, key=KEY):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        connection.request("POST", path, json.dumps(body).encode(), headers)
+        response = connection.getresponse()
+        payload = response.read().decode()
+        connection.close()
+        return response.status, payload
+
+    def load(self, name, path, **more):
+        return self.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(path), **more})
+
+    def unload(self, name):
+        return self.post("/v1/unload_lora_adapter", {"lora_name": name})
+
+    def answer(self, model, prompt, **more):
+        status, body = self.chat(model, prompt, **more)
+        assert status == 200, (model, body)
+        return body["choices"][0]["message"]["content"]
+
+    def cards(self):
+        return {card["id"]: card for card in self.json("GET", "/v1/models")[1]["data"]}
+
+
+class WithFolder(unittest.TestCase):
+    def setUp(self):
+        self.top = pathlib.Path(tempfile.mkdtemp(prefix="loramux-adapters-test-")).resolve()
+        self.addCleanup(shutil.rmtree, self.top)
+
+    def copy(self, adapter, to):
+        shutil.copytree(DEMO / "adapters" / adapter, self.top / to)
+        return self.top / to
+
+
+class Routes(WithFolder):
+    def test_off_unless_turned_on(self):
+        server = Server()
+        for path in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/load_lora_adapter"):
+            self.assertEqual(server.request("POST", path, {"lora_name": "x", "lora_path": "/"})[0], 404)
+        server.stop()
+
+    def test_a_key_is_demanded_at_the_start(self):
+        for flags, message in [
+                ([], "--admin-key-file"), (["--insecure-no-admin-key", "--host", "0.0.0.0"], "others can reach"),
+                (["--admin-key-file", "/nowhere"], "/nowhere"), (["--admin-key-file", "/dev/null"], "/dev/null")]:
+            with self.assertRaises(RuntimeError) as caught:
+                Server("--enable-runtime-lora", *flags)
+            self.assertIn(message, str(caught.exception))
+        Server("--enable-runtime-lora", "--insecure-no-admin-key").stop()
+
+    def test_vllm_and_sglang_shapes(self):
+        server = AdminServer(self.top)
+        reverse, rot13 = DEMO / "adapters/reverse", DEMO / "adapters/rot13"
+        self.assertEqual(server.load("x", reverse), (200, "Success: LoRA adapter 'x' added successfully."))
+        self.assertEqual(server.answer("x", "abcd"), server.answer("reverse", "abcd"))
+        card = server.cards()["x"]
+        self.assertEqual((card["root"], card["parent"]), (str(reverse), "demo"))
+        status, body = server.load("x", rot13)
+        self.assertEqual((status, json.loads(body)["error"]["type"]), (400, "InvalidUserInput"))
+        self.assertIn("has already been loaded", body)
+        self.assertEqual(server.load("x", rot13, load_inplace=True)[0], 200)
+        self.assertEqual(server.answer("x", "abcd"), server.answer("rot13", "abcd"))
+        self.assertIn("same content", server.load("x", rot13, load_inplace=True)[1])
+        for body in ({"lora_name": "x"}, {"lora_path": str(reverse)}, {}):
+            status, text = server.post("/v1/load_lora_adapter", body)
+            self.assertEqual((status, json.loads(text)["error"]["type"]), (400, "InvalidUserInput"))
+        self.assertEqual(server.load("y", self.top / "nowhere")[0], 404)
+        self.assertEqual(server.unload("x"), (200, "Success: LoRA adapter 'x' removed successfully."))
+        self.assertEqual(server.unload("x")[0], 404)
+        self.assertEqual(server.chat("x", "abcd")[0], 404)
+        self.assertEqual(server.post("/v1/unload_lora_adapter", {})[0], 400)
+
+        status, body = server.post("/load_lora_adapter", {"lora_name": "s", "lora_path": str(reverse), "pinned": True})
+        self.assertEqual(status, 200, body)
+        self.assertEqual(json.loads(body)["success"], True)
+        self.assertEqual(json.loads(body)["loaded_adapters"]["s"], str(reverse))
+        status, body = server.post("/load_lora_adapter", {"lora_name": "s", "lora_path": str(reverse)})
+        self.assertEqual((status, json.loads(body)["success"]), (400, False))
+        status, body = server.post("/unload_lora_adapter", {"lora_name": "s"})
+        self.assertEqual(status, 200, body)
+        self.assertNotIn("s", json.loads(body)["loaded_adapters"])
+        for key in (None, "", "wrong", KEY + "x", KEY[:-1]):
+            for path in ("/v1/load_lora_adapter", "/unload_lora_adapter"):
+                self.assertEqual(server.post(path, {"lora_name": "k", "lora_path": str(reverse)}, key=key)[0], 401)
+        self.assertNotIn("k", server.cards())
+        for body in (b"", b"{", b"[]", b"[" * 100_000, b'{"lora_name":1}', b"\xff"):
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
+            connection.request("POST", "/v1/load_lora_adapter", body, {"Authorization": f"Bearer {KEY}"})
+            self.assertEqual(connection.getresponse().status, 400, body[:20])
+            connection.close()
+        server.stop()
+
+    def test_point11_no_path_leaves_the_roots(self):
+        outside = pathlib.Path(tempfile.mkdtemp(prefix="loramux-outside-"))
+        self.addCleanup(shutil.rmtree, outside)
+        shutil.copytree(DEMO / "adapters/reverse", outside / "reverse")
+        (self.top / "link").symlink_to(outside / "reverse")
+        self.copy("reverse", "inside")
+        (self.top / "inside/adapter_model.safetensors").unlink()
+        (self.top / "inside/adapter_model.safetensors").symlink_to(outside / "reverse/adapter_model.safetensors")
+        server = AdminServer(self.top)
+        for path in (outside / "reverse", self.top / "link", self.top / "inside", "/", "/etc", "..", ".", "/proc/self/root",
+                     f"{self.top}/../{outside.name}/reverse", "/etc/passwd\0/x", "a" * 5000):
+            status, body = server.load("evil", path)
+            self.assertEqual(status, 400, (path, body))
+        for name in ("../../etc", "..", ".", "reverse/../rot13", "/etc/passwd", "a\0b", "reverse/", "x" * 5000):
+            self.assertIn(server.chat(name, "abc")[0], (400, 404), name)
+        self.assertNotIn("evil", server.cards())
+        server.stop()
+
+
+class Reloads(WithFolder):
+    def test_a_reload_under_decode_changes_no_running_answer(self):
+        server = AdminServer(self.top, "--threads", "1", "--max-num-batched-tokens", "8", "--max-num-seqs", "64")
+        expected = {name: [server.answer(name, prompt) for prompt in PROMPTS] for name in ("reverse", "rot13")}
+        self.assertNotEqual(expected["reverse"], expected["rot13"])
+        server.load("x", DEMO / "adapters/reverse")
+        with concurrent.futures.ThreadPoolExecutor(64) as pool:
+            before = [pool.submit(server.answer, "x", prompt) for prompt in PROMPTS * 4]
+            server.wait_until_busy(len(before) // 2)
+            self.assertEqual(server.load("x", DEMO / "adapters/rot13", load_inplace=True)[0], 200)
+            after = [pool.submit(server.answer, "x", prompt) for prompt in PROMPTS]
+            texts = [future.result() for future in before]
+            self.assertEqual([future.result() for future in after], expected["rot13"])
+        # Those that were in when the reload was acknowledged answer as `reverse`, whole; a few may have come after it.
+        both = [(text, expected["reverse"][i % len(PROMPTS)], expected["rot13"][i % len(PROMPTS)]) for i, text in enumerate(texts)]
+        self.assertTrue(all(text in (old, new) for text, old, new in both), both)
+        self.assertGreaterEqual(sum(text == old for text, old, _ in both), len(before) // 2)
+        self.assertEqual(server.unload("x")[0], 200)
+        server.stop()
+
+    def test_hundreds_of_reloads_under_load(self):
+        server = AdminServer(self.top, "--device-memory", "3MiB", "--host-memory", "2MiB", "--state-dir", str(self.top / "state"))
+        names = ("reverse", "rot13")
+        expected = {name: {prompt: server.answer(name, prompt) for prompt in PROMPTS} for name in names}
+        server.load("x", DEMO / "adapters/reverse")
+        stop, asked, wrong = threading.Event(), [0], []
+
+        def ask(seed):
+            chosen = random.Random(seed)
+            while not stop.is_set():
+                prompt = chosen.choice(PROMPTS)
+                name = chosen.choice(("x", "reverse", "rot13"))
+                right = {expected[n][prompt] for n in (names if name == "x" else (name,))}
+                text = server.answer(name, prompt)
+                asked[0] += 1
+                if text not in right:
+                    wrong.append((name, prompt, text))
+
+        with concurrent.futures.ThreadPoolExecutor(6) as pool:
+            workers = [pool.submit(ask, seed) for seed in range(6)]
+            try:
+                for i in range(200):
+                    name = names[(i + 1) % 2]
+                    status, body = server.load("x", DEMO / "adapters" / name, load_inplace=True)
+                    self.assertEqual(status, 200, body)
+                    if i % 5 == 0:   # after the acknowledgement, only the new one answers
+                        self.assertEqual(server.answer("x", PROMPTS[i % len(PROMPTS)]), expected[name][PROMPTS[i % len(PROMPTS)]])
+                    if i % 20 == 7:
+                        self.assertEqual(server.load("other", DEMO / "adapters/upper")[0], 200)
+                        self.assertEqual(server.unload("other")[0], 200)
+            finally:
+                stop.set()
+            for worker in workers:
+                worker.result()
+        self.assertEqual(wrong, [])
+        self.assertGreater(asked[0], 20)
+        server.stop()
+
+
+class FirstUse(WithFolder):
+    def test_adapters_are_found_while_running_and_broken_ones_harm_nobody(self):
+        (self.top / "dir").mkdir()
+        self.copy("reverse", "dir/reverse")
+        server = AdminServer(self.top, adapter_dir=self.top / "dir")
+        self.assertEqual(set(server.cards()), {"demo", "reverse"})
+        reversed_prompt = server.answer("reverse", PROMPTS[0])
+        self.assertEqual(server.chat("rot13", "abc")[0], 404)
+        self.copy("rot13", "dir/rot13.part").rename(self.top / "dir/rot13")
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            deadline = time.monotonic() + 60
+            while server.chat("rot13", "abc")[0] == 404 and time.monotonic() < deadline:   # "no" is remembered for two seconds
+                time.sleep(0.2)
+            self.assertEqual({text for text in pool.map(lambda _: server.answer("rot13", "abc"), range(16))}, {"nop"})
+        while "rot13" not in server.cards() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        self.assertEqual(server.cards()["rot13"]["root"], str(self.top / "dir/rot13"))
+        broken = self.copy("sort", "dir/broken")
+        with open(broken / "adapter_model.safetensors", "r+b") as file:
+            file.truncate(1000)
+        status, body = server.chat("broken", "abc")
+        self.assertEqual(status, 400)
+        self.assertIn("adapter_model.safetensors", body["error"]["message"])
+        self.assertEqual(server.answer("reverse", PROMPTS[0]), reversed_prompt)
+        # Unloaded: it stays away until it is loaded, although the directory still has it.
+        self.assertEqual(server.unload("rot13")[0], 200)
+        self.assertEqual(server.chat("rot13", "abc")[0], 404)
+        self.assertNotIn("rot13", server.cards())
+        self.assertEqual(server.load("rot13", self.top / "dir/rot13")[0], 200)
+        self.assertEqual(server.answer("rot13", "abc"), "nop")
+        server.stop()
+
+    def test_files_that_are_truncated_or_rewritten_under_the_server_never_end_it(self):
+        (self.top / "dir").mkdir()
+        names = [path.name for path in sorted((DEMO / "adapters").iterdir())]
+        for name in names:
+            self.copy(name, f"dir/{name}")
+        # Neither tier holds them all: each round loads from the disk.
+        server = AdminServer(self.top, "--device-memory", "3MiB", "--host-memory", "0", adapter_dir=self.top / "dir")
+        asked = questions(1)
+        expected = {(model, prompt): server.answer(model, prompt) for model, prompt, _ in asked}
+        truncated = self.top / "dir/reverse/adapter_model.safetensors"
+        rewritten = self.top / "dir/rot13/adapter_model.safetensors"
+        replaced = self.top / "dir/sort/adapter_model.safetensors"
+        with open(truncated, "r+b") as file:
+            file.truncate(4096)
+        data = bytearray(rewritten.read_bytes())
+        data[-5000:] = bytes(5000)
+        with open(rewritten, "r+b") as file:
+            file.write(data)
+        (self.top / "new").write_bytes(b"something else")
+        (self.top / "new").rename(replaced)   # the old file stays readable for the server
+        failed = {"reverse": 0, "rot13": 0}
+        for _ in range(3):
+            for model, prompt, _ in asked:
+                status, body = server.chat(model, prompt)
+                if status == 200:
+                    self.assertEqual(body["choices"][0]["message"]["content"], expected[model, prompt], model)
+                else:
+                    self.assertIn(model, failed, body)
+                    failed[model] += 1
+                    self.assertRegex(body["error"]["message"], "changed in place|became shorter")
+        self.assertTrue(all(count > 0 for count in failed.values()), failed)
+        self.assertEqual(server.load("rot13", self.copy("rot13", "good"), load_inplace=True)[0], 200)
+        self.assertEqual(server.answer("rot13", "abc"), "nop")
+        server.stop()
+
+
+class Restarts(WithFolder):
+    FLAGS = ("--device-memory", "16MiB", "--threads", "1", "--log-level", "warn")
+
+    def start(self):
+        (self.top / "empty").mkdir(exist_ok=True)
+        # "ready" is logged at info.
+        return AdminServer(self.top, *self.FLAGS[:-2], "--state-dir", str(self.top / "state"), adapter_dir=self.top / "empty")
+
+    def test_point10_what_was_acknowledged_survives_kill_9(self):
+        chosen = random.Random(10)
+        adapters = sorted(path for path in (DEMO / "adapters").iterdir())
+        known = {}   # name -> path that was acknowledged
+        for kill in range(20):
+            server = self.start()
+            roots = {name: card["root"] for name, card in server.cards().items() if name != "demo"}
+            for name, choices in known.items():
+                self.assertIn(roots.get(name), choices, f"after kill {kill}: {name}")
+            self.assertLessEqual(set(roots), set(known))
+            known = {name: {path} for name, path in roots.items()}
+            if kill % 5 == 0 and roots:
+                name = sorted(roots)[0]
+                self.assertEqual(server.answer(name, "abc"), self.expected(server, roots[name]))
+            killer = threading.Timer(chosen.uniform(0.02, 0.6), server.process.kill)
+            killer.start()
+            while True:
+                name = f"n{chosen.randrange(6)}"
+                path = str(chosen.choice(adapters))
+                load = chosen.random() < 0.7
+                try:
+                    status, body = server.load(name, path, load_inplace=True) if load else server.unload(name)
+                except (OSError, http.client.HTTPException):
+                    # It may have come to the disk before the end, or not.
+                    known.setdefault(name, {None}).add(path if load else None)
+                    break
+                self.assertIn(status, (200, 404), body)
+                if status == 200:
+                    known[name] = {path if load else None}
+            killer.join()
+            server.process.wait()
+            server.log.close()
+
+    def expected(self, server, root):
+        self.assertIn(server.load("reference", root)[0], (200,))
+        text = server.answer("reference", "abc")
+        self.assertEqual(server.unload("reference")[0], 200)
+        return text
+
+    def test_a_damaged_journal_is_refused_and_a_torn_record_is_dropped(self):
+        server = self.start()
+        server.load("a", DEMO / "adapters/reverse")
+        server.load("b", DEMO / "adapters/rot13")
+        server.process.kill()
+        server.process.wait()
+        journal = self.top / "state/adapters.journal"
+        whole = journal.read_bytes()
+        journal.write_bytes(whole[:-3])
+        server = self.start()
+        self.assertEqual(set(server.cards()), {"demo", "a"})
+        self.assertIn("half-written", server.text())
+        with self.assertRaisesRegex(RuntimeError, "is a server running on this directory already"):
+            self.start()
+        server.stop()
+        journal.write_bytes(whole[:60] + bytes([whole[60] ^ 1]) + whole[61:])
+        with self.assertRaisesRegex(RuntimeError, "damaged at byte 16"):
+            self.start()
+
+    def test_an_adapter_whose_files_are_gone_is_said_and_does_not_stop_the_server(self):
+        path = self.copy("reverse", "mine")
+        server = self.start()
+        self.assertEqual(server.load("mine", path)[0], 200)
+        self.assertEqual(server.load("other", DEMO / "adapters/rot13")[0], 200)
+        server.stop()
+        shutil.rmtree(path)
+        server = self.start()
+        self.assertRegex(server.text(), "adapter 'mine' could not be restored")
+        self.assertEqual(set(server.cards()), {"demo", "other"})
+        status, body = server.chat("mine", "abc")
+        self.assertEqual(status, 404)
+        self.assertIn("could not be restored", body["error"]["message"])
+        self.assertEqual(server.unload("mine")[0], 200)
+        server.stop()
+        self.assertNotIn("could not be restored", (server := self.start()).text())
+        server.stop()
+
+
+if __name__ == "__main__":
+    run_tests()

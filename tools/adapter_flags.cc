@@ -1,0 +1,90 @@
+#include "tools/adapter_flags.h"
+
+#include <algorithm>
+#include <sys/resource.h>
+
+#include "base/log.h"
+#include "server/bearer_key.h"
+
+namespace loramux {
+namespace {
+
+bool IsLoopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host == "[::1]" || host.rfind("127.", 0) == 0;
+}
+
+// Each adapter keeps its weight file open (formats/tensor_reader.h).
+void RaiseOpenFileLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) spdlog::warn("cannot raise the limit of open files");
+}
+
+}  // namespace
+
+void AddAdapterFlags(CLI::App& command, AdapterFlags& flags) {
+  const std::string group = "Adapters at run time";
+  command.add_flag("--enable-runtime-lora", flags.enable_runtime_lora,
+                   "Serve /v1/load_lora_adapter and /v1/unload_lora_adapter (and SGLang's forms of them)")->group(group);
+  command.add_option("--allowed-adapter-root", flags.allowed_roots,
+                     "Adapters may be loaded from DIR and below (repeatable; --adapter-dir counts as one)")->group(group);
+  command.add_option("--admin-key-file", flags.admin_key_file, "File with the key that those routes ask for")->group(group);
+  command.add_flag("--insecure-no-admin-key", flags.insecure_no_admin_key,
+                   "Those routes ask for no key (only with --host on this machine)")->group(group);
+  command.add_option("--state-dir", flags.state_dir, "Directory that keeps what was loaded at run time over restarts")
+      ->group(group);
+  command.add_flag("--adapter-dir-eager", flags.adapter_dir_eager,
+                   "Check every adapter of --adapter-dir at the start, and refuse to start if one is broken")->group(group);
+}
+
+RuntimeFlags EagerAdapters(const RuntimeFlags& runtime, const AdapterFlags& flags) {
+  RuntimeFlags eager = runtime;
+  if (!flags.adapter_dir_eager) eager.adapter_dir.clear();
+  return eager;
+}
+
+Result<std::optional<std::string>> AdminKey(const AdapterFlags& flags, const RuntimeFlags& runtime, const std::string& host) {
+  if (!flags.enable_runtime_lora) return std::optional<std::string>();
+  if (flags.allowed_roots.empty() && runtime.adapter_dir.empty()) {
+    return InvalidArgument("--enable-runtime-lora: nothing can be loaded without --allowed-adapter-root DIR (or "
+                           "--adapter-dir)", "--allowed-adapter-root");
+  }
+  if (!flags.admin_key_file.empty()) {
+    ASSIGN_OR_RETURN(std::string key, ReadKeyFile(flags.admin_key_file, "--admin-key-file"));
+    return std::optional(std::move(key));
+  }
+  if (!flags.insecure_no_admin_key) {
+    return InvalidArgument("--enable-runtime-lora: give --admin-key-file FILE, or --insecure-no-admin-key on a machine of "
+                           "your own", "--admin-key-file");
+  }
+  if (!IsLoopback(host)) {
+    return InvalidArgument("--insecure-no-admin-key: refused with --host " + host + ", which others can reach; give "
+                           "--admin-key-file FILE", "--insecure-no-admin-key");
+  }
+  return std::optional(std::string());
+}
+
+Result<std::unique_ptr<AdapterAdmin>> OpenAdapterAdmin(const AdapterFlags& flags, const RuntimeFlags& runtime_flags,
+                                                       Runtime& runtime) {
+  RaiseOpenFileLimit();
+  AdapterAdminParts parts;
+  parts.clock = &runtime.clock();
+  parts.registry = &runtime.registry();
+  std::vector<std::filesystem::path> roots(flags.allowed_roots.begin(), flags.allowed_roots.end());
+  if (!runtime_flags.adapter_dir.empty()) {
+    ASSIGN_OR_RETURN(parts.directory, AdapterDirectory::Open(runtime_flags.adapter_dir, &runtime.clock()));
+    roots.emplace_back(runtime_flags.adapter_dir);
+  }
+  ASSIGN_OR_RETURN(parts.roots, AllowedRoots::Create(roots));
+  if (!flags.state_dir.empty()) {
+    ASSIGN_OR_RETURN(parts.journal, AdapterJournal::Open(&OsFileSystem(), flags.state_dir));
+  }
+  parts.set_pinned = [engine = &runtime.engine()](std::shared_ptr<const AdapterVersion> version, bool pinned,
+                                                  std::function<void(Status)> done) {
+    engine->SetPinned(std::move(version), pinned, std::move(done));
+  };
+  return std::make_unique<AdapterAdmin>(std::move(parts));
+}
+
+}  // namespace loramux
