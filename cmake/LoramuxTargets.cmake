@@ -84,6 +84,11 @@ function(loramux_test name)
   target_compile_definitions(${name} PRIVATE LORAMUX_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  loramux_sanitizer_environment(${name})
+endfunction()
+
+# What a test's process needs to know of the sanitizer that it was built with.
+function(loramux_sanitizer_environment name)
   if(LORAMUX_SANITIZE STREQUAL "thread")
     set_tests_properties(${name} PROPERTIES ENVIRONMENT
       "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=${CMAKE_SOURCE_DIR}/tests/tsan_suppressions.txt")

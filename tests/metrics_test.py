@@ -58,7 +58,7 @@ def call(server, method, path, body=None, headers=None):
 class Metrics(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server("--device-memory", "64MiB", "--host-memory", "32MiB", "--log-format", "json", "--log-level",
+        cls.server = Server("--adapter-dir-eager", "--device-memory", "64MiB", "--host-memory", "32MiB", "--log-format", "json", "--log-level",
                             "debug", "--metrics-top-adapters", "5")
 
     @classmethod

@@ -1,9 +1,7 @@
 #include "tools/adapter_flags.h"
 
 #include <algorithm>
-#include <sys/resource.h>
 
-#include "base/log.h"
 #include "server/bearer_key.h"
 
 namespace loramux {
@@ -11,14 +9,6 @@ namespace {
 
 bool IsLoopback(const std::string& host) {
   return host == "localhost" || host == "::1" || host == "[::1]" || host.rfind("127.", 0) == 0;
-}
-
-// Each adapter keeps its weight file open (formats/tensor_reader.h).
-void RaiseOpenFileLimit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
-  limit.rlim_cur = limit.rlim_max;
-  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) spdlog::warn("cannot raise the limit of open files");
 }
 
 }  // namespace
@@ -67,7 +57,6 @@ Result<std::optional<std::string>> AdminKey(const AdapterFlags& flags, const Run
 
 Result<std::unique_ptr<AdapterAdmin>> OpenAdapterAdmin(const AdapterFlags& flags, const RuntimeFlags& runtime_flags,
                                                        Runtime& runtime) {
-  RaiseOpenFileLimit();
   AdapterAdminParts parts;
   parts.clock = &runtime.clock();
   parts.registry = &runtime.registry();

@@ -163,6 +163,7 @@ Status Serve(const ServeFlags& flags) {
   spdlog::info("served {} requests, {} tokens in {} steps; {} preemptions, {} adapter loads, {} evictions", stats.finished,
                stats.tokens_generated, stats.steps, stats.preemptions, stats.adapters.device_loads,
                stats.adapters.device_evictions);
+  spdlog::info("memory agrees with its accounts; KV pages in use: {}", stats.device.used(PageCategory::kKv));
   return Ok{};
 }
 

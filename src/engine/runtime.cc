@@ -88,7 +88,9 @@ void Runtime::Start() {
 }
 
 void Runtime::Stop() {
-  if (loop_ != nullptr) loop_->Stop();
+  if (loop_ == nullptr) return;
+  loop_->Stop();
+  engine_->CheckIntegrity();   // nothing is in flight any more: pages, pins and queues must agree
 }
 
 Runtime::~Runtime() {

@@ -44,6 +44,7 @@ struct World {
     request.tokens.assign(static_cast<std::size_t>(prompt), 1);
     request.prompt_tokens = static_cast<std::int32_t>(prompt);
     request.max_total_tokens = request.prompt_tokens + output;
+    if (request.adapter != kBaseModel) residency.Acquire(request.adapter);
     scheduler.Add(&request);
     return &request;
   }
@@ -59,6 +60,7 @@ struct World {
       chunk.request->tokens.push_back(2);
       if (static_cast<std::int32_t>(chunk.request->tokens.size()) == chunk.request->max_total_tokens) {
         scheduler.Remove(chunk.request, clock.Now());
+        if (chunk.request->adapter != kBaseModel) residency.Release(chunk.request->adapter);
       }
     }
     scheduler.CheckIntegrity();

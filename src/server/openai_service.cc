@@ -176,7 +176,9 @@ void OpenAiService::AddRoutes(RouteTable& routes) {
   routes.AddSimple("GET", "/version",
                    [](const HttpRequest&) { return JsonReply("{\"version\":\"" LORAMUX_VERSION "\"}"); },
                    RouteAccess::kOpen);
-  AddTextRoutes(routes, context_, listing_.max_model_len, tokenizers_);
+  ServingContext text_context = context_;
+  text_context.finder = finder_;
+  AddTextRoutes(routes, text_context, listing_.max_model_len, tokenizers_);
 }
 
 HttpReply OpenAiService::Health(const HttpRequest& request) const {

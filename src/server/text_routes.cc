@@ -1,5 +1,6 @@
 #include "server/text_routes.h"
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -15,10 +16,16 @@ namespace {
 
 namespace asio = boost::asio;
 
+bool IsOffered(const ServingContext& context, const std::string& model) {
+  if (context.finder == nullptr) return false;
+  const std::vector<OfferedAdapter> offered = context.finder->Offered();
+  return std::any_of(offered.begin(), offered.end(), [&](const OfferedAdapter& adapter) { return adapter.name == model; });
+}
+
 // Adapters share the base model's tokenizer: the name only has to be one that is served.
 Status CheckModel(const ServingContext& context, const std::string& model) {
   if (!model.empty() && context.caller != nullptr && !context.caller->Allows(model)) return UnknownModel(model);
-  if (model.empty() || context.registry->Resolve(model).ok()) return Ok{};
+  if (model.empty() || context.registry->Resolve(model).ok() || IsOffered(context, model)) return Ok{};
   return UnknownModel(model);
 }
 
