@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "schedule/merge_runs.h"
 
 namespace loramux {
 namespace {
@@ -29,8 +30,11 @@ Scheduler::Scheduler(SchedulerOptions options, PagePool* device, ResidencyManage
     : options_(options), device_(device), residency_(residency), policy_(policy), tenants_(WithBurst(options)) {
   CHECK_GT(options_.page_tokens, 0);
   CHECK_GT(options_.max_batch_tokens, 0);
-  running_.reserve(static_cast<std::size_t>(2 * Seats()));   // more may run than compute in a step
-  scratch_.runners.reserve(static_cast<std::size_t>(2 * Seats()));
+  const auto most = static_cast<std::size_t>(2 * Seats());   // more may run than compute in a step
+  running_.reserve(most);
+  by_rank_.reserve(most);
+  scratch_.runners.reserve(most);
+  scratch_.merge_buffer.reserve(most);
   discardable_ = options_.discard_share > 0 ? static_cast<double>(options_.max_batch_tokens) : 0;
 }
 
@@ -56,59 +60,54 @@ void Scheduler::MakePlan(TimeNs now, bool may_pause) {
   PlanDecodes(now);
   PlanPrompts(now);
   PlanIdleSeats(now);
-  SortChunksByAdapter();
+  SortByAdapter(plan_.chunks, chunk_buffer_);
 }
 
 void Scheduler::ResetScratch() {
-  const auto& adapters = residency_->All();
+  const std::size_t adapters = residency_->All().size();
   scratch_.free_device = device_->free_pages();
   scratch_.free_host = residency_->host() == nullptr ? 0 : residency_->host()->free_pages();
   scratch_.budget = options_.max_batch_tokens;
   scratch_.loads_in_flight = residency_->loads_in_flight();
-  scratch_.pins.resize(adapters.size());
-  scratch_.distinct_adapters = 0;
-  for (std::size_t i = 0; i < adapters.size(); ++i) {
-    scratch_.pins[i] = adapters[i].pins;
-    scratch_.distinct_adapters += adapters[i].pins > 0;
-  }
-  scratch_.flags.assign(adapters.size(), 0);
+  scratch_.pins.assign(pins_.begin(), pins_.end());
+  scratch_.pins.resize(adapters, 0);
+  scratch_.distinct_adapters = std::count_if(pins_.begin(), pins_.end(), [](std::int32_t pins) { return pins > 0; });
+  scratch_.flags.assign(adapters, 0);
   scratch_.candidates_ready = false;
   scratch_.memory_short = false;
 }
 
 // A counter in whole quanta: a rank does not change with every token.
-std::int64_t Scheduler::Level(const Request& request) const {
-  return static_cast<std::int64_t>(tenants_.Service(request) / static_cast<double>(options_.max_batch_tokens));
+Scheduler::Rank Scheduler::RankOf(const Request& request) const {
+  return {static_cast<std::int64_t>(tenants_.Service(request) / static_cast<double>(options_.max_batch_tokens)), request.id};
 }
 
-bool Scheduler::RanksAhead(const Request& a, const Request& b) const {
-  const std::int64_t level_a = Level(a), level_b = Level(b);
-  return level_a != level_b ? level_a < level_b : OlderThan(&a, &b);
-}
-
+// Few ranks change from step to step, so the order of the last one is almost right.
 void Scheduler::RankRunning() {
   auto& runners = scratch_.runners;
   runners.clear();
-  bool one_level = true;
-  for (Request* request : running_) {
-    runners.push_back({request, Level(*request), tenants_.Service(*request), false});
-    one_level &= runners.back().level == runners.front().level;
+  scratch_.decode_pages = 0;
+  for (Request* request : by_rank_) {
+    const std::int64_t next_pages = MissingPages(*request, request->computed + 1);
+    runners.push_back({request, RankOf(*request), tenants_.Service(*request), static_cast<std::int32_t>(request->uncomputed()),
+                       static_cast<std::int32_t>(next_pages), false});
+    scratch_.decode_pages += next_pages;
   }
-  if (one_level) return;   // running_ is in order of arrival
-  std::sort(runners.begin(), runners.end(), [](const Scratch::Runner& a, const Scratch::Runner& b) {
-    return a.level != b.level ? a.level < b.level : OlderThan(a.request, b.request);
-  });
+  MergeRuns(runners, scratch_.merge_buffer,
+            [](const Scratch::Runner& a, const Scratch::Runner& b) { return a.rank < b.rank; });
+  for (std::size_t i = 0; i < runners.size(); ++i) by_rank_[i] = runners[i].request;
 }
 
 // A waiting request that ranks ahead of a running one was passed over while its adapter was loading, or was preempted.
 // Lower ranks must not take that adapter's pages from it, or it would wait for ever.
 void Scheduler::MarkAdaptersOfWaitersAhead() {
-  scratch_.first_waiter = nullptr;
+  scratch_.first_waiter = Rank{};
   if (running_.empty()) return;
-  const Request& last = *scratch_.runners.back().request;
+  const Rank last = scratch_.runners.back().rank;
   for (const Turn& turn : order_.turns) {
-    if (scratch_.first_waiter == nullptr || RanksAhead(*turn.request, *scratch_.first_waiter)) scratch_.first_waiter = turn.request;
-    if (turn.request->adapter != kBaseModel && RanksAhead(*turn.request, last)) Flags(turn.request->adapter) |= kWanted;
+    const Rank rank = RankOf(*turn.request);
+    scratch_.first_waiter = std::min(scratch_.first_waiter, rank);
+    if (turn.request->adapter != kBaseModel && rank < last) Flags(turn.request->adapter) |= kWanted;
   }
 }
 
@@ -133,13 +132,6 @@ std::int64_t Scheduler::PagesOfIdleAdapter(const Request& request) const {
   return adapter.device == TierState::kResident ? adapter.version->layout.pages : 0;
 }
 
-// Pages that the running requests need in this step.
-std::int64_t Scheduler::DecodePages() const {
-  std::int64_t pages = 0;
-  for (const Scratch::Runner& runner : scratch_.runners) pages += MissingPages(*runner.request, runner.request->computed + 1);
-  return pages;
-}
-
 bool Scheduler::ExceedsDistinctAdapters(const Request& request) const {
   return request.adapter != kBaseModel && options_.max_distinct_adapters > 0 &&
          scratch_.pins[request.adapter.value - 1] == 0 && scratch_.distinct_adapters >= options_.max_distinct_adapters;
@@ -153,10 +145,10 @@ void Scheduler::PlanReclaim() {
   if (next == order_.turns.end()) return;
   std::int64_t missing = PagesToStart(*next->request) + GrowthReserve() - scratch_.free_device;
   if (missing + static_cast<std::int64_t>(running_.size()) <= 0) return;
-  missing += DecodePages() + PagesOfIdleAdapter(*next->request) - EvictablePages(/*even_wanted=*/false);
-  const std::int64_t level = Level(*next->request);
+  missing += scratch_.decode_pages + PagesOfIdleAdapter(*next->request) - EvictablePages(/*even_wanted=*/false);
+  const std::int64_t level = RankOf(*next->request).level;
   std::int64_t victims = 0;
-  for (auto it = scratch_.runners.rbegin(); missing > 0 && it != scratch_.runners.rend() && it->level > level; ++it) {
+  for (auto it = scratch_.runners.rbegin(); missing > 0 && it != scratch_.runners.rend() && it->rank.level > level; ++it) {
     missing -= static_cast<std::int64_t>(it->request->pages.size());
     ++victims;
   }
@@ -173,12 +165,13 @@ void Scheduler::PlanSeats(bool for_waiters) {
   auto& runners = scratch_.runners;
   scratch_.free_seats = Seats() - static_cast<std::int64_t>(runners.size());
   scratch_.pausable.clear();
+  scratch_.lower_levels = runners.size();
   while (scratch_.free_seats < 0) CHECK(PauseWorst(-std::numeric_limits<double>::infinity()));
   const bool enough = static_cast<std::int64_t>(order_.turns.size()) <= scratch_.free_seats;
   if (!for_waiters || enough || tenants_.active_tenants() <= 1) return;
   std::int64_t seats = scratch_.free_seats;
   std::int64_t more = Seats() + Seats() / 8 + 4 - static_cast<std::int64_t>(runners.size());   // who pauses keeps memory
-  std::int64_t pages = scratch_.free_device - GrowthReserve() - DecodePages();
+  std::int64_t pages = scratch_.free_device - GrowthReserve() - scratch_.decode_pages;
   for (const Turn& turn : order_.turns) {
     if (IsLoading(*turn.request)) continue;
     if (ExceedsDistinctAdapters(*turn.request)) return;
@@ -195,50 +188,58 @@ void Scheduler::PlanSeats(bool for_waiters) {
 
 // Pauses the youngest running request of the tenant that got the most service, if that is more than `service`.
 bool Scheduler::PauseWorst(double service) {
-  auto& runners = scratch_.runners;
   auto& heap = scratch_.pausable;
-  const auto before = [&runners](std::size_t a, std::size_t b) {
-    return runners[a].service != runners[b].service ? runners[a].service < runners[b].service
-                                                    : OlderThan(runners[a].request, runners[b].request);
+  const auto before = [](const Scratch::Pausable& a, const Scratch::Pausable& b) {
+    return a.service != b.service ? a.service < b.service : a.id < b.id;
   };
   if (heap.empty()) {
-    for (std::size_t i = 0; i < runners.size(); ++i) {
-      if (!runners[i].paused) heap.push_back(i);
-    }
+    NextPausable();
     std::make_heap(heap.begin(), heap.end(), before);
   }
-  if (heap.empty() || !(runners[heap.front()].service > service)) return false;
-  runners[heap.front()].paused = true;
+  if (heap.empty() || !(heap.front().service > service)) return false;
+  scratch_.runners[heap.front().runner].paused = true;
   std::pop_heap(heap.begin(), heap.end(), before);
   heap.pop_back();
   ++scratch_.free_seats;
   return true;
 }
 
+// Of the runners, those of the highest level that is left: all others got less service.
+void Scheduler::NextPausable() {
+  const auto& runners = scratch_.runners;
+  std::size_t& at = scratch_.lower_levels;
+  if (at == 0) return;
+  const std::int64_t level = runners[at - 1].rank.level;
+  for (; at > 0 && runners[at - 1].rank.level == level; --at) {
+    scratch_.pausable.push_back({runners[at - 1].service, runners[at - 1].rank.id, at - 1});
+  }
+}
+
 // Seats that nobody took go back to those who paused for them.
 void Scheduler::PlanIdleSeats(TimeNs now) {
   if (scratch_.memory_short) return;
   for (Scratch::Runner& runner : scratch_.runners) {
-    if (!runner.paused || scratch_.free_seats == 0 || scratch_.budget == 0) continue;
-    const std::int64_t tokens = std::min({runner.request->uncomputed(), options_.prefill_chunk, scratch_.budget});
+    if (scratch_.free_seats == 0 || scratch_.budget == 0) return;
+    if (!runner.paused) continue;
+    const std::int64_t tokens = ChunkTokens(runner.uncomputed);
     const std::int64_t pages = MissingPages(*runner.request, runner.request->computed + tokens);
     if (!MakeRoom(pages, now)) continue;
     scratch_.free_device -= pages;
     --scratch_.free_seats;
     runner.paused = false;
-    AddChunk(runner.request, tokens, false);
+    AddChunk(runner.request, tokens, pages, false);
   }
 }
 
 // One token for each request whose prompt is done, highest rank first. A request may be preempted before its turn.
 void Scheduler::PlanDecodes(TimeNs now) {
   const auto& runners = scratch_.runners;
-  for (std::size_t i = 0; i < runners.size(); ++i) {
-    Request* request = runners[i].request;
-    if (runners[i].paused || request->uncomputed() != 1 || scratch_.budget == 0) continue;
-    if (!FreePagesFor(i, MissingPages(*request, request->computed + 1), now)) continue;
+  for (std::size_t i = 0; i < runners.size() && scratch_.budget > 0; ++i) {
+    const Scratch::Runner runner = runners[i];
+    if (runner.paused || runner.uncomputed != 1) continue;
+    if (runner.next_pages > 0 && !FreePagesFor(i, runner.next_pages, now)) continue;
     if (i >= runners.size()) break;   // it had to preempt itself
-    AddChunk(request, 1, false);
+    AddChunk(runner.request, 1, runner.next_pages, false);
   }
 }
 
@@ -248,10 +249,10 @@ void Scheduler::PlanPrompts(TimeNs now) {
   auto& prefills = scratch_.prefills;
   prefills.clear();
   for (const Scratch::Runner& runner : scratch_.runners) {
-    if (!runner.paused && runner.request->uncomputed() > 1) prefills.push_back(runner);
+    if (!runner.paused && runner.uncomputed > 1) prefills.push_back(runner);
   }
   std::sort(prefills.begin(), prefills.end(), [](const Scratch::Runner& a, const Scratch::Runner& b) {
-    return a.service != b.service ? a.service < b.service : OlderThan(a.request, b.request);
+    return a.service != b.service ? a.service < b.service : a.rank.id < b.rank.id;
   });
   auto turn = order_.turns.begin();
   const auto end = scratch_.memory_short ? turn : order_.turns.end();
@@ -260,7 +261,8 @@ void Scheduler::PlanPrompts(TimeNs now) {
   for (const Scratch::Runner& prefill : prefills) {
     while (open && turn != end && turn->service < prefill.service) admit_next();
     if (scratch_.budget == 0) continue;
-    AddChunk(prefill.request, std::min({prefill.request->uncomputed(), options_.prefill_chunk, scratch_.budget}), false);
+    const std::int64_t tokens = ChunkTokens(prefill.uncomputed);
+    AddChunk(prefill.request, tokens, MissingPages(*prefill.request, prefill.request->computed + tokens), false);
   }
   while (open && turn != end) admit_next();
 }
@@ -285,8 +287,7 @@ Scheduler::Admission Scheduler::TryAdmit(Request* request, TimeNs now) {
   if (uses_adapter && scratch_.pins[request->adapter.value - 1] == 1) ++scratch_.distinct_adapters;
   scratch_.free_device -= pages;
   --scratch_.free_seats;
-  AddChunk(request, std::min({request->uncomputed(), options_.prefill_chunk, scratch_.budget}), true);
-  plan_.chunks.back().new_pages = static_cast<std::int32_t>(pages);
+  AddChunk(request, ChunkTokens(request->uncomputed()), pages, true);
   return Admission::kAdmitted;
 }
 
@@ -341,8 +342,7 @@ bool Scheduler::FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now) 
   while (scratch_.free_device < pages) {
     if (EvictOneAdapter(now, /*even_wanted=*/false)) continue;
     const std::size_t last = runners.size() - 1;
-    const bool waiter_ahead = scratch_.first_waiter != nullptr && RanksAhead(*scratch_.first_waiter, *runners[last].request);
-    if (last > index && waiter_ahead) {
+    if (last > index && scratch_.first_waiter < runners[last].rank) {
       scratch_.memory_short = true;
       PlanPreemption();
       continue;
@@ -361,6 +361,7 @@ bool Scheduler::FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now) 
 // Of the lowest in rank.
 void Scheduler::PlanPreemption() {
   Request* request = scratch_.runners.back().request;
+  scratch_.decode_pages -= scratch_.runners.back().next_pages;
   scratch_.runners.pop_back();
   plan_.preemptions.push_back(request);
   scratch_.free_device += static_cast<std::int64_t>(request->pages.size());
@@ -426,33 +427,27 @@ bool Scheduler::EvictOneAdapter(TimeNs now, bool even_wanted) {
   return false;
 }
 
+// No division where nothing is missing, as for most tokens.
 std::int64_t Scheduler::MissingPages(const Request& request, std::int64_t positions) const {
-  const std::int64_t needed = (positions + options_.page_tokens - 1) / options_.page_tokens;
-  return std::max<std::int64_t>(0, needed - static_cast<std::int64_t>(request.pages.size()));
+  const std::int64_t missing = positions - static_cast<std::int64_t>(request.pages.size()) * options_.page_tokens;
+  return missing <= 0 ? 0 : (missing + options_.page_tokens - 1) / options_.page_tokens;
 }
 
-void Scheduler::AddChunk(Request* request, std::int64_t tokens, bool admits) {
+std::int64_t Scheduler::ChunkTokens(std::int64_t uncomputed) const {
+  return std::min({uncomputed, options_.prefill_chunk, scratch_.budget});
+}
+
+void Scheduler::AddChunk(Request* request, std::int64_t tokens, std::int64_t new_pages, bool admits) {
   PlannedChunk chunk;
   chunk.request = request;
   chunk.num_tokens = static_cast<std::int32_t>(tokens);
-  chunk.new_pages = static_cast<std::int32_t>(MissingPages(*request, request->computed + tokens));
+  chunk.new_pages = static_cast<std::int32_t>(new_pages);
   chunk.admits = admits;
   chunk.samples = tokens == request->uncomputed();
   plan_.chunks.push_back(chunk);
   plan_.num_tokens += tokens;
   if (tokens > 1 || !chunk.samples) plan_.prefill_tokens += tokens;
   scratch_.budget -= tokens;
-}
-
-// Requests of one adapter become one segment of the batched LoRA product; the base model's come first.
-void Scheduler::SortChunksByAdapter() {
-  sort_buffer_.clear();
-  for (std::size_t i = 0; i < plan_.chunks.size(); ++i) {
-    const std::uint64_t key = static_cast<std::uint64_t>(plan_.chunks[i].request->adapter.value) << 32 | i;
-    sort_buffer_.emplace_back(key, plan_.chunks[i]);
-  }
-  std::sort(sort_buffer_.begin(), sort_buffer_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (std::size_t i = 0; i < sort_buffer_.size(); ++i) plan_.chunks[i] = sort_buffer_[i].second;
 }
 
 // ---------------------------------------------------------------- Commit
@@ -470,7 +465,7 @@ void Scheduler::Commit(TimeNs now) {
       tenants_.Admit(request, now);
       request->state = RequestState::kRunning;
       if (request->first_scheduled < 0) request->first_scheduled = now;
-      if (request->adapter != kBaseModel) residency_->Pin(request->adapter, now);
+      if (request->adapter != kBaseModel) Pin(request->adapter, now);
     }
     if (chunk.new_pages == 0) continue;
     const std::size_t old_size = request->pages.size();
@@ -515,7 +510,15 @@ void Scheduler::ReleaseMemory(Request* request, TimeNs now) {
   request->pages.clear();
   request->page_table.clear();
   request->computed = 0;
-  if (request->adapter != kBaseModel) residency_->Unpin(request->adapter, now);
+  if (request->adapter == kBaseModel) return;
+  residency_->Unpin(request->adapter, now);
+  --pins_[request->adapter.value - 1];
+}
+
+void Scheduler::Pin(AdapterGeneration generation, TimeNs now) {
+  residency_->Pin(generation, now);
+  if (pins_.size() < generation.value) pins_.resize(generation.value, 0);
+  ++pins_[generation.value - 1];
 }
 
 void Scheduler::Preempt(Request* request, TimeNs now) {
@@ -537,12 +540,14 @@ void Scheduler::Preempt(Request* request, TimeNs now) {
 
 void Scheduler::InsertRunning(Request* request) {
   running_.insert(std::lower_bound(running_.begin(), running_.end(), request, OlderThan), request);
+  by_rank_.push_back(request);
 }
 
 void Scheduler::EraseRunning(Request* request) {
   const auto found = std::lower_bound(running_.begin(), running_.end(), request, OlderThan);
   CHECK(found != running_.end() && *found == request);
   running_.erase(found);
+  by_rank_.erase(std::find(by_rank_.begin(), by_rank_.end(), request));
 }
 
 void Scheduler::EraseWaiting(Request* request) {
@@ -562,6 +567,7 @@ void Scheduler::CheckIntegrity() const {
   CHECK(std::is_sorted(running_.begin(), running_.end(), OlderThan));
   CHECK(std::is_sorted(waiting().begin(), waiting().end(), OlderThan));
   std::int64_t kv_pages = 0;
+  CHECK(std::is_permutation(running_.begin(), running_.end(), by_rank_.begin(), by_rank_.end()));
   std::vector<std::int32_t> pins(residency_->All().size(), 0);
   for (const Request* request : running_) {
     CHECK(request->state == RequestState::kRunning);
@@ -580,7 +586,11 @@ void Scheduler::CheckIntegrity() const {
     CHECK_EQ(request->computed, 0);
   }
   CHECK_EQ(kv_pages, device_->Stats().used(PageCategory::kKv));
-  for (std::size_t i = 0; i < pins.size(); ++i) CHECK_EQ(pins[i], residency_->All()[i].pins);
+  CHECK_LE(pins_.size(), pins.size());
+  for (std::size_t i = 0; i < pins.size(); ++i) {
+    CHECK_EQ(pins[i], residency_->All()[i].pins);
+    CHECK_EQ(pins[i], i < pins_.size() ? pins_[i] : 0);
+  }
 }
 
 }  // namespace loramux

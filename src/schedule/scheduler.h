@@ -22,7 +22,9 @@
 #pragma once
 
 #include <algorithm>
+#include <compare>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -75,6 +77,12 @@ class Scheduler {
   void CheckIntegrity() const;
 
  private:
+  // Who keeps memory longest comes first.
+  struct Rank {
+    std::int64_t level = std::numeric_limits<std::int64_t>::max();   // of the tenant, in quanta of service
+    RequestId id{std::numeric_limits<std::uint64_t>::max()};
+    auto operator<=>(const Rank&) const = default;
+  };
   // The capacities that planning plays with; Commit never sees it.
   struct Scratch {
     std::int64_t free_device = 0, free_host = 0;
@@ -85,14 +93,24 @@ class Scheduler {
     bool memory_short = false;            // running requests lost pages to each other: nobody joins
     struct Runner {
       Request* request;
-      std::int64_t level;                 // of its tenant, in quanta of service
+      Rank rank;
       double service;                     // of its tenant
+      std::int32_t uncomputed;            // tokens
+      std::int32_t next_pages;            // that one more token needs
       bool paused;
     };
     std::vector<Runner> runners;          // the running requests but the preempted, highest rank first
-    std::vector<std::size_t> pausable;    // indices of runners: a heap, who pauses first on top
+    std::vector<Runner> merge_buffer;
+    std::int64_t decode_pages = 0;        // next_pages of all runners
+    struct Pausable {
+      double service;
+      RequestId id;
+      std::size_t runner;                 // index
+    };
+    std::vector<Pausable> pausable;       // a heap, who pauses first on top: of one level
+    std::size_t lower_levels = 0;         // this many runners are of lower levels than those
     std::vector<Runner> prefills;
-    const Request* first_waiter = nullptr;   // the highest rank among those within lookahead
+    Rank first_waiter;                    // the highest rank among those within lookahead
     std::vector<std::int32_t> pins;       // by generation - 1
     std::vector<std::uint8_t> flags;      // by generation - 1: kEvicted | kWanted | kHostEvicted | kLoadPlanned
     bool candidates_ready = false;
@@ -108,6 +126,7 @@ class Scheduler {
   void PlanSeats(bool for_waiters);
   void PlanIdleSeats(TimeNs now);
   bool PauseWorst(double service);
+  void NextPausable();
   void PlanDecodes(TimeNs now);
   void PlanPrompts(TimeNs now);
   bool FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now);
@@ -120,20 +139,19 @@ class Scheduler {
   Admission TryAdmit(Request* request, TimeNs now);
   Admission TryLoad(AdapterGeneration generation, TimeNs now);
   bool PlanHostRoom(const AdapterResidency& adapter);
-  void AddChunk(Request* request, std::int64_t tokens, bool admits);
-  void SortChunksByAdapter();
+  void AddChunk(Request* request, std::int64_t tokens, std::int64_t new_pages, bool admits);
   std::int64_t MissingPages(const Request& request, std::int64_t positions) const;
+  std::int64_t ChunkTokens(std::int64_t uncomputed) const;
   std::int64_t PagesToStart(const Request& request) const;
-  std::int64_t DecodePages() const;
   std::int64_t PagesOfIdleAdapter(const Request& request) const;
   bool IsLoading(const Request& request) const;
   bool ExceedsDistinctAdapters(const Request& request) const;
-  std::int64_t Level(const Request& request) const;
-  bool RanksAhead(const Request& a, const Request& b) const;
+  Rank RankOf(const Request& request) const;
   std::int64_t Seats() const { return std::min(options_.max_running, options_.max_batch_tokens); }
   std::uint8_t& Flags(AdapterGeneration generation) { return scratch_.flags[generation.value - 1]; }
   std::uint8_t Flags(AdapterGeneration generation) const { return scratch_.flags[generation.value - 1]; }
 
+  void Pin(AdapterGeneration generation, TimeNs now);
   void ReleaseMemory(Request* request, TimeNs now);
   void Preempt(Request* request, TimeNs now);
   void InsertRunning(Request* request);
@@ -145,6 +163,8 @@ class Scheduler {
   ResidencyManager* residency_;
   const EvictionPolicy* policy_;
   std::vector<Request*> running_;        // ascending id
+  std::vector<Request*> by_rank_;        // the same, nearly in order of rank: as the last plan saw it, newcomers at the end
+  std::vector<std::int32_t> pins_;       // by generation - 1: running requests that use the adapter
   std::vector<Request*> waiting_;        // ascending id, from waiting_head_ on
   std::size_t waiting_head_ = 0;
   TenantCounters tenants_;
@@ -153,7 +173,7 @@ class Scheduler {
   double discardable_ = 0;               // computed tokens that may be thrown away to let others in
   StepPlan plan_;
   Scratch scratch_;
-  std::vector<std::pair<std::uint64_t, PlannedChunk>> sort_buffer_;
+  std::vector<PlannedChunk> chunk_buffer_;
 };
 
 }  // namespace loramux
