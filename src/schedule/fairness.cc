@@ -197,13 +197,15 @@ double TenantCounters::LeastActive() const {
 
 namespace {
 
-bool After(const ServiceOrder::Node& a, const ServiceOrder::Node& b) {
-  return a.service != b.service ? a.service > b.service : a.request->id > b.request->id;
-}
+struct After {
+  bool operator()(const ServiceOrder::Node& a, const ServiceOrder::Node& b) const {
+    return a.service != b.service ? a.service > b.service : a.id > b.id;
+  }
+};
 
-void PushNode(ServiceOrder& order, ServiceOrder::Node node) {
-  order.nodes.push_back(node);
-  std::push_heap(order.nodes.begin(), order.nodes.end(), After);
+void PushNode(ServiceOrder& order, double service, Request* request, std::ptrdiff_t heap_index) {
+  order.nodes.emplace_back(service, request->id, request, heap_index);
+  std::push_heap(order.nodes.begin(), order.nodes.end(), After());
 }
 
 }  // namespace
@@ -221,11 +223,11 @@ void TenantCounters::Order(TimeNs now, std::size_t limit, ServiceOrder& order) c
   const auto& tenants = waiting_.entries();
   const auto push_tenant = [&](std::size_t index) {
     if (index >= tenants.size()) return;
-    PushNode(order, {tenants[index].service, tenants_[tenants[index].tenant].first, static_cast<std::ptrdiff_t>(index)});
+    PushNode(order, tenants[index].service, tenants_[tenants[index].tenant].first, static_cast<std::ptrdiff_t>(index));
   };
   push_tenant(0);
   while (order.turns.size() < limit && !order.nodes.empty()) {
-    std::pop_heap(order.nodes.begin(), order.nodes.end(), After);
+    std::pop_heap(order.nodes.begin(), order.nodes.end(), After());
     const ServiceOrder::Node node = order.nodes.back();
     order.nodes.pop_back();
     if (node.request != overdue) order.turns.push_back({node.request, node.service});
@@ -239,7 +241,7 @@ void TenantCounters::Order(TimeNs now, std::size_t limit, ServiceOrder& order) c
       const auto tokens = static_cast<std::int64_t>(node.request->tokens.size());
       service += Cost(*node.request, std::min(node.request->charged, tokens), tokens);
     }
-    PushNode(order, {service, node.request->next_waiting, -1});
+    PushNode(order, service, node.request->next_waiting, -1);
   }
 }
 
@@ -251,13 +253,14 @@ TenantId TenantCounters::Intern(const std::string& name) {
   if (free_.empty()) {
     free_.push_back(static_cast<TenantId>(tenants_.size()));
     tenants_.emplace_back();
+    names_.emplace_back();
   }
   const TenantId id = free_.back();
   free_.pop_back();
   found->second = id;
   Tenant& tenant = tenants_[id];
   tenant = Tenant{};
-  tenant.name = name;
+  names_[id] = name;
   tenant.known = true;
   const auto weight = weights_.find(name);
   if (weight != weights_.end()) tenant.weight = weight->second;
@@ -292,7 +295,7 @@ void TenantCounters::ForgetTheLevel() {
 
 void TenantCounters::Forget(TenantId id) {
   if (tenants_[id].list != List::kNone) Detach(id);
-  by_name_.erase(tenants_[id].name);
+  by_name_.erase(names_[id]);
   tenants_[id] = Tenant{};
   free_.push_back(id);
 }
@@ -323,7 +326,7 @@ void TenantCounters::CheckIntegrity() const {
   std::size_t active = 0, waiting = 0, idle = 0, known = 0;
   for (TenantId id = 0; id < tenants_.size(); ++id) {
     const Tenant& tenant = tenants_[id];
-    std::int64_t queued = 0;
+    std::int32_t queued = 0;
     for (const Request* request = tenant.first; request != nullptr; request = request->next_waiting) {
       ++queued;
       CHECK_EQ(request->tenant, id);
@@ -341,7 +344,7 @@ void TenantCounters::CheckIntegrity() const {
     waiting += tenant.waiting > 0;
     idle += tenant.list == List::kIdle;
     known += tenant.known;
-    if (tenant.known) CHECK_EQ(by_name_.at(tenant.name), id);
+    if (tenant.known) CHECK_EQ(by_name_.at(names_[id]), id);
   }
   CHECK_EQ(active, active_);
   CHECK_EQ(waiting, turns_.size);

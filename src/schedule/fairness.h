@@ -53,6 +53,7 @@ struct Turn {
 struct ServiceOrder {
   struct Node {
     double service;
+    RequestId id;
     Request* request;
     std::ptrdiff_t heap_index;   // in the heap of waiting tenants; -1: a later request of one that was seen
   };
@@ -119,17 +120,17 @@ class TenantCounters {
   static constexpr TenantId kNobody = std::numeric_limits<TenantId>::max();
   enum class List : std::uint8_t { kNone, kTurns, kIdle };
   // A tenant with requests that wait is in `turns_`, one without requests in `idle_`.
-  struct Tenant {
-    std::string name;
-    bool known = false;
-    double weight = 1;
+  // A cache line: planning reads the tenant of each running request.
+  struct alignas(64) Tenant {
     double service = 0;
+    double weight = 1;
     Request* first = nullptr;       // waiting, ascending id
     Request* last = nullptr;
-    std::int64_t waiting = 0, running = 0;
+    std::int32_t waiting = 0, running = 0;
     TimeNs since = 0;               // when it began to wait for its turn
-    List list = List::kNone;
     TenantId next = kNobody, previous = kNobody;
+    List list = List::kNone;
+    bool known = false;
   };
   struct Chain {
     TenantId first = kNobody, last = kNobody;
@@ -151,6 +152,7 @@ class TenantCounters {
   std::unordered_map<std::string, double> weights_;
   std::unordered_map<std::string, TenantId> by_name_;   // looked up, never iterated
   std::vector<Tenant> tenants_;
+  std::vector<std::string> names_;                      // of tenants_
   std::vector<TenantId> free_;
   ServiceHeap waiting_, running_;
   Chain turns_;                     // tenants that wait, who waits longest for a turn first

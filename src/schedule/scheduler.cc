@@ -88,10 +88,13 @@ void Scheduler::RankRunning() {
   runners.clear();
   scratch_.decode_pages = 0;
   for (Request* request : by_rank_) {
-    const std::int64_t next_pages = MissingPages(*request, request->computed + 1);
-    runners.push_back({request, RankOf(*request), tenants_.Service(*request), static_cast<std::int32_t>(request->uncomputed()),
-                       static_cast<std::int32_t>(next_pages), false});
-    scratch_.decode_pages += next_pages;
+    Scratch::Runner& runner = runners.emplace_back();   // filled in place: a copy would wait for the stores
+    runner.request = request;
+    runner.rank = RankOf(*request);
+    runner.service = tenants_.Service(*request);
+    runner.uncomputed = static_cast<std::int32_t>(request->uncomputed());
+    runner.next_pages = static_cast<std::int32_t>(MissingPages(*request, request->computed + 1));
+    scratch_.decode_pages += runner.next_pages;
   }
   MergeRuns(runners, scratch_.merge_buffer,
             [](const Scratch::Runner& a, const Scratch::Runner& b) { return a.rank < b.rank; });
@@ -211,7 +214,7 @@ void Scheduler::NextPausable() {
   if (at == 0) return;
   const std::int64_t level = runners[at - 1].rank.level;
   for (; at > 0 && runners[at - 1].rank.level == level; --at) {
-    scratch_.pausable.push_back({runners[at - 1].service, runners[at - 1].rank.id, at - 1});
+    scratch_.pausable.emplace_back(runners[at - 1].service, runners[at - 1].rank.id, at - 1);
   }
 }
 
@@ -235,10 +238,10 @@ void Scheduler::PlanIdleSeats(TimeNs now) {
 void Scheduler::PlanDecodes(TimeNs now) {
   const auto& runners = scratch_.runners;
   for (std::size_t i = 0; i < runners.size() && scratch_.budget > 0; ++i) {
-    const Scratch::Runner runner = runners[i];
+    const Scratch::Runner& runner = runners[i];
     if (runner.paused || runner.uncomputed != 1) continue;
     if (runner.next_pages > 0 && !FreePagesFor(i, runner.next_pages, now)) continue;
-    if (i >= runners.size()) break;   // it had to preempt itself
+    if (i >= runners.size()) return;   // it had to preempt itself
     AddChunk(runner.request, 1, runner.next_pages, false);
   }
 }
@@ -438,13 +441,12 @@ std::int64_t Scheduler::ChunkTokens(std::int64_t uncomputed) const {
 }
 
 void Scheduler::AddChunk(Request* request, std::int64_t tokens, std::int64_t new_pages, bool admits) {
-  PlannedChunk chunk;
+  PlannedChunk& chunk = plan_.chunks.emplace_back();
   chunk.request = request;
   chunk.num_tokens = static_cast<std::int32_t>(tokens);
   chunk.new_pages = static_cast<std::int32_t>(new_pages);
   chunk.admits = admits;
   chunk.samples = tokens == request->uncomputed();
-  plan_.chunks.push_back(chunk);
   plan_.num_tokens += tokens;
   if (tokens > 1 || !chunk.samples) plan_.prefill_tokens += tokens;
   scratch_.budget -= tokens;

@@ -92,12 +92,12 @@ class Scheduler {
     std::int64_t free_seats = 0;          // in this step's batch
     bool memory_short = false;            // running requests lost pages to each other: nobody joins
     struct Runner {
-      Request* request;
+      Request* request = nullptr;
       Rank rank;
-      double service;                     // of its tenant
-      std::int32_t uncomputed;            // tokens
-      std::int32_t next_pages;            // that one more token needs
-      bool paused;
+      double service = 0;                 // of its tenant
+      std::int32_t uncomputed = 0;        // tokens
+      std::int32_t next_pages = 0;        // that one more token needs
+      bool paused = false;
     };
     std::vector<Runner> runners;          // the running requests but the preempted, highest rank first
     std::vector<Runner> merge_buffer;
