@@ -195,25 +195,10 @@ double TenantCounters::LeastActive() const {
 
 // ---------------------------------------------------------------- Order of service
 
-namespace {
-
-struct After {
-  bool operator()(const ServiceOrder::Node& a, const ServiceOrder::Node& b) const {
-    return a.service != b.service ? a.service > b.service : a.id > b.id;
-  }
-};
-
-void PushNode(ServiceOrder& order, double service, Request* request, std::ptrdiff_t heap_index) {
-  order.nodes.emplace_back(service, request->id, request, heap_index);
-  std::push_heap(order.nodes.begin(), order.nodes.end(), After());
-}
-
-}  // namespace
-
 // The least of a heap is found without changing it: a node's children in the heap of tenants are seen after it.
 void TenantCounters::Order(TimeNs now, std::size_t limit, ServiceOrder& order) const {
   order.turns.clear();
-  order.nodes.clear();
+  order.nodes.Clear();
   if (waiting_.empty() || limit == 0) return;
   const Request* overdue = nullptr;
   if (waiting_.entries().size() > 1 && now - tenants_[turns_.first].since > options_.max_wait) {
@@ -221,28 +206,34 @@ void TenantCounters::Order(TimeNs now, std::size_t limit, ServiceOrder& order) c
     order.turns.push_back({tenants_[turns_.first].first, -std::numeric_limits<double>::infinity()});
   }
   const auto& tenants = waiting_.entries();
+  bool first_left = false;   // nodes' first was taken and is to be replaced
+  const auto push = [&order, &first_left](double service, Request* request, std::ptrdiff_t heap_index) {
+    const ServiceOrder::Node node{service, request->id, request, heap_index};
+    first_left ? order.nodes.ReplaceFirst(node) : order.nodes.Push(node);
+    first_left = false;
+  };
   const auto push_tenant = [&](std::size_t index) {
-    if (index >= tenants.size()) return;
-    PushNode(order, tenants[index].service, tenants_[tenants[index].tenant].first, static_cast<std::ptrdiff_t>(index));
+    if (index < tenants.size()) push(tenants[index].service, tenants_[tenants[index].tenant].first, static_cast<std::ptrdiff_t>(index));
   };
   push_tenant(0);
   while (order.turns.size() < limit && !order.nodes.empty()) {
-    std::pop_heap(order.nodes.begin(), order.nodes.end(), After());
-    const ServiceOrder::Node node = order.nodes.back();
-    order.nodes.pop_back();
+    const ServiceOrder::Node node = order.nodes.first();
+    first_left = true;
     if (node.request != overdue) order.turns.push_back({node.request, node.service});
     if (node.heap_index >= 0) {
       push_tenant(2 * static_cast<std::size_t>(node.heap_index) + 1);
       push_tenant(2 * static_cast<std::size_t>(node.heap_index) + 2);
     }
-    if (node.request->next_waiting == nullptr) continue;
-    double service = node.service;
-    if (options_.policy != FairnessPolicy::kNone) {
-      const auto tokens = static_cast<std::int64_t>(node.request->tokens.size());
-      service += Cost(*node.request, std::min(node.request->charged, tokens), tokens);
-    }
-    PushNode(order, service, node.request->next_waiting, -1);
+    if (node.request->next_waiting != nullptr) push(ServiceAfter(node), node.request->next_waiting, -1);
+    if (first_left) order.nodes.PopFirst();
   }
+}
+
+// Of the tenant, when the node's request will be served.
+double TenantCounters::ServiceAfter(const ServiceOrder::Node& node) const {
+  if (options_.policy == FairnessPolicy::kNone) return node.service;
+  const auto tokens = static_cast<std::int64_t>(node.request->tokens.size());
+  return node.service + Cost(*node.request, std::min(node.request->charged, tokens), tokens);
 }
 
 // ---------------------------------------------------------------- Tenants come and go

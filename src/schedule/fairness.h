@@ -21,6 +21,7 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "schedule/heap.h"
 #include "schedule/request.h"
 
 namespace loramux {
@@ -52,13 +53,16 @@ struct Turn {
 // The next turns. Keeps its memory between uses.
 struct ServiceOrder {
   struct Node {
-    double service;
+    double service = 0;
     RequestId id;
-    Request* request;
-    std::ptrdiff_t heap_index;   // in the heap of waiting tenants; -1: a later request of one that was seen
+    Request* request = nullptr;
+    std::ptrdiff_t heap_index = -1;   // in the heap of waiting tenants; -1: a later request of one that was seen
+  };
+  struct Before {
+    bool operator()(const Node& a, const Node& b) const { return (a.service < b.service) | ((a.service == b.service) & (a.id < b.id)); }
   };
   std::vector<Turn> turns;
-  std::vector<Node> nodes;       // a heap, next on top
+  Heap<Node, Before> nodes;
 };
 
 // A binary heap of tenants, least service on top, in which any tenant can be found.
@@ -146,6 +150,7 @@ class TenantCounters {
   void Forget(TenantId id);
   void Append(Chain& chain, List list, TenantId id);
   void Detach(TenantId id);
+  double ServiceAfter(const ServiceOrder::Node& node) const;
   double Cost(const Request& request, std::int64_t from, std::int64_t to) const;
 
   const FairnessOptions options_;

@@ -167,7 +167,7 @@ void Scheduler::PlanReclaim() {
 void Scheduler::PlanSeats(bool for_waiters) {
   auto& runners = scratch_.runners;
   scratch_.free_seats = Seats() - static_cast<std::int64_t>(runners.size());
-  scratch_.pausable.clear();
+  scratch_.pausable.Clear();
   scratch_.lower_levels = runners.size();
   while (scratch_.free_seats < 0) CHECK(PauseWorst(-std::numeric_limits<double>::infinity()));
   const bool enough = static_cast<std::int64_t>(order_.turns.size()) <= scratch_.free_seats;
@@ -192,17 +192,10 @@ void Scheduler::PlanSeats(bool for_waiters) {
 // Pauses the youngest running request of the tenant that got the most service, if that is more than `service`.
 bool Scheduler::PauseWorst(double service) {
   auto& heap = scratch_.pausable;
-  const auto before = [](const Scratch::Pausable& a, const Scratch::Pausable& b) {
-    return a.service != b.service ? a.service < b.service : a.id < b.id;
-  };
-  if (heap.empty()) {
-    NextPausable();
-    std::make_heap(heap.begin(), heap.end(), before);
-  }
-  if (heap.empty() || !(heap.front().service > service)) return false;
-  scratch_.runners[heap.front().runner].paused = true;
-  std::pop_heap(heap.begin(), heap.end(), before);
-  heap.pop_back();
+  if (heap.empty()) NextPausable();
+  if (heap.empty() || !(heap.first().service > service)) return false;
+  scratch_.runners[heap.first().runner].paused = true;
+  heap.PopFirst();
   ++scratch_.free_seats;
   return true;
 }
@@ -214,8 +207,9 @@ void Scheduler::NextPausable() {
   if (at == 0) return;
   const std::int64_t level = runners[at - 1].rank.level;
   for (; at > 0 && runners[at - 1].rank.level == level; --at) {
-    scratch_.pausable.emplace_back(runners[at - 1].service, runners[at - 1].rank.id, at - 1);
+    scratch_.pausable.Append({runners[at - 1].service, runners[at - 1].rank.id, at - 1});
   }
+  scratch_.pausable.MakeHeap();
 }
 
 // Seats that nobody took go back to those who paused for them.

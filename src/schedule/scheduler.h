@@ -33,6 +33,7 @@
 #include "cache/eviction_policy.h"
 #include "memory/page_pool.h"
 #include "schedule/fairness.h"
+#include "schedule/heap.h"
 #include "schedule/plan.h"
 #include "schedule/request.h"
 
@@ -103,11 +104,16 @@ class Scheduler {
     std::vector<Runner> merge_buffer;
     std::int64_t decode_pages = 0;        // next_pages of all runners
     struct Pausable {
-      double service;
+      double service = 0;
       RequestId id;
-      std::size_t runner;                 // index
+      std::size_t runner = 0;             // index
     };
-    std::vector<Pausable> pausable;       // a heap, who pauses first on top: of one level
+    struct PausesBefore {
+      bool operator()(const Pausable& a, const Pausable& b) const {
+        return (a.service > b.service) | ((a.service == b.service) & (a.id > b.id));
+      }
+    };
+    Heap<Pausable, PausesBefore> pausable;   // of one level
     std::size_t lower_levels = 0;         // this many runners are of lower levels than those
     std::vector<Runner> prefills;
     Rank first_waiter;                    // the highest rank among those within lookahead
