@@ -17,7 +17,8 @@ class Heap {
   const T& first() const { return values_.front(); }
   void Clear() { values_.clear(); }
   // Appends without regard to the order; MakeHeap must follow.
-  void Append(const T& value) { values_.push_back(value); }
+  template <typename... Fields>
+  void Append(Fields... fields) { values_.emplace_back(fields...); }
   void MakeHeap() {
     for (std::size_t at = values_.size() / 2; at-- > 0;) Down(at, T(values_[at]));
   }

@@ -78,8 +78,8 @@ void Scheduler::ResetScratch() {
 }
 
 // A counter in whole quanta: a rank does not change with every token.
-Scheduler::Rank Scheduler::RankOf(const Request& request) const {
-  return {static_cast<std::int64_t>(tenants_.Service(request) / static_cast<double>(options_.max_batch_tokens)), request.id};
+Scheduler::Rank Scheduler::RankOf(RequestId id, double service) const {
+  return {static_cast<std::int64_t>(service / static_cast<double>(options_.max_batch_tokens)), id};
 }
 
 // Few ranks change from step to step, so the order of the last one is almost right.
@@ -90,8 +90,8 @@ void Scheduler::RankRunning() {
   for (Request* request : by_rank_) {
     Scratch::Runner& runner = runners.emplace_back();   // filled in place: a copy would wait for the stores
     runner.request = request;
-    runner.rank = RankOf(*request);
     runner.service = tenants_.Service(*request);
+    runner.rank = RankOf(request->id, runner.service);
     runner.uncomputed = static_cast<std::int32_t>(request->uncomputed());
     runner.next_pages = static_cast<std::int32_t>(MissingPages(*request, request->computed + 1));
     scratch_.decode_pages += runner.next_pages;
@@ -108,7 +108,7 @@ void Scheduler::MarkAdaptersOfWaitersAhead() {
   if (running_.empty()) return;
   const Rank last = scratch_.runners.back().rank;
   for (const Turn& turn : order_.turns) {
-    const Rank rank = RankOf(*turn.request);
+    const Rank rank = RankOf(turn.request->id, tenants_.Service(*turn.request));
     scratch_.first_waiter = std::min(scratch_.first_waiter, rank);
     if (turn.request->adapter != kBaseModel && rank < last) Flags(turn.request->adapter) |= kWanted;
   }
@@ -149,7 +149,7 @@ void Scheduler::PlanReclaim() {
   std::int64_t missing = PagesToStart(*next->request) + GrowthReserve() - scratch_.free_device;
   if (missing + static_cast<std::int64_t>(running_.size()) <= 0) return;
   missing += scratch_.decode_pages + PagesOfIdleAdapter(*next->request) - EvictablePages(/*even_wanted=*/false);
-  const std::int64_t level = RankOf(*next->request).level;
+  const std::int64_t level = RankOf(next->request->id, tenants_.Service(*next->request)).level;
   std::int64_t victims = 0;
   for (auto it = scratch_.runners.rbegin(); missing > 0 && it != scratch_.runners.rend() && it->rank.level > level; ++it) {
     missing -= static_cast<std::int64_t>(it->request->pages.size());
@@ -207,7 +207,7 @@ void Scheduler::NextPausable() {
   if (at == 0) return;
   const std::int64_t level = runners[at - 1].rank.level;
   for (; at > 0 && runners[at - 1].rank.level == level; --at) {
-    scratch_.pausable.Append({runners[at - 1].service, runners[at - 1].rank.id, at - 1});
+    scratch_.pausable.Append(runners[at - 1].service, runners[at - 1].rank.id, at - 1);
   }
   scratch_.pausable.MakeHeap();
 }

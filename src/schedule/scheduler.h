@@ -152,7 +152,7 @@ class Scheduler {
   std::int64_t PagesOfIdleAdapter(const Request& request) const;
   bool IsLoading(const Request& request) const;
   bool ExceedsDistinctAdapters(const Request& request) const;
-  Rank RankOf(const Request& request) const;
+  Rank RankOf(RequestId id, double service) const;
   std::int64_t Seats() const { return std::min(options_.max_running, options_.max_batch_tokens); }
   std::uint8_t& Flags(AdapterGeneration generation) { return scratch_.flags[generation.value - 1]; }
   std::uint8_t Flags(AdapterGeneration generation) const { return scratch_.flags[generation.value - 1]; }
