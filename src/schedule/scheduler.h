@@ -61,7 +61,7 @@ class Scheduler {
   // REQUIRES: no step that reads its pages is in flight.
   void Remove(Request* request, TimeNs now);
 
-  // Plans the next step; changes nothing but the plan, which is valid until the next call.
+  // Plans the next step; changes nothing but the plan, which is valid until the next call. Allocates nothing in the steady state.
   const StepPlan& Plan(TimeNs now);
   // Carries out the plan that was made last, in the same state of the world.
   void Commit(TimeNs now);
@@ -84,6 +84,12 @@ class Scheduler {
     RequestId id{std::numeric_limits<std::uint64_t>::max()};
     auto operator<=>(const Rank&) const = default;
   };
+  // Of an adapter, in the plan that is being made.
+  static constexpr std::uint8_t kEvicted = 1;       // off the device in this plan
+  static constexpr std::uint8_t kWanted = 2;        // a request ahead in the queue needs it
+  static constexpr std::uint8_t kHostEvicted = 4;   // off the host tier in this plan
+  static constexpr std::uint8_t kLoadPlanned = 8;   // its load begins with this plan
+
   // The capacities that planning plays with; Commit never sees it.
   struct Scratch {
     std::int64_t free_device = 0, free_host = 0;
@@ -124,39 +130,49 @@ class Scheduler {
     std::vector<Candidate> candidates;    // a heap, lowest score on top
   };
 
+  // scheduler_plan.cc
+  void MakePlan(TimeNs now, bool may_pause);
   void ResetScratch();
   void RankRunning();
+  Rank RankOf(RequestId id, double service) const;
   void MarkAdaptersOfWaitersAhead();
-  void PlanReclaim();
-  void MakePlan(TimeNs now, bool may_pause);
   void PlanSeats(bool for_waiters);
-  void PlanIdleSeats(TimeNs now);
   bool PauseWorst(double service);
   void NextPausable();
+  void PlanIdleSeats(TimeNs now);
   void PlanDecodes(TimeNs now);
   void PlanPrompts(TimeNs now);
-  bool FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now);
-  void PlanPreemption();
-  bool EvictOneAdapter(TimeNs now, bool even_wanted);
-  bool MakeRoom(std::int64_t pages, TimeNs now);
-  std::int64_t GrowthReserve() const;
-  std::int64_t EvictablePages(bool even_wanted) const;
   enum class Admission { kAdmitted, kPassedOver, kBlocked };
   Admission TryAdmit(Request* request, TimeNs now);
-  Admission TryLoad(AdapterGeneration generation, TimeNs now);
-  bool PlanHostRoom(const AdapterResidency& adapter);
-  void AddChunk(Request* request, std::int64_t tokens, std::int64_t new_pages, bool admits);
-  std::int64_t MissingPages(const Request& request, std::int64_t positions) const;
-  std::int64_t ChunkTokens(std::int64_t uncomputed) const;
-  std::int64_t PagesToStart(const Request& request) const;
-  std::int64_t PagesOfIdleAdapter(const Request& request) const;
   bool IsLoading(const Request& request) const;
   bool ExceedsDistinctAdapters(const Request& request) const;
-  Rank RankOf(RequestId id, double service) const;
+  void AddChunk(Request* request, std::int64_t tokens, std::int64_t new_pages, bool admits);
+  std::int64_t ChunkTokens(std::int64_t uncomputed) const {
+    return std::min({uncomputed, options_.prefill_chunk, scratch_.budget});
+  }
   std::int64_t Seats() const { return std::min(options_.max_running, options_.max_batch_tokens); }
+
+  // scheduler_memory.cc
+  void PlanReclaim();
+  bool FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now);
+  void PlanPreemption();
+  bool MakeRoom(std::int64_t pages, TimeNs now);
+  bool EvictOneAdapter(TimeNs now, bool even_wanted);
+  Admission TryLoad(AdapterGeneration generation, TimeNs now);
+  bool PlanHostRoom(const AdapterResidency& adapter);
+  std::int64_t PagesToStart(const Request& request) const;
+  std::int64_t PagesOfIdleAdapter(const Request& request) const;
+  std::int64_t GrowthReserve() const;
+  std::int64_t EvictablePages(bool even_wanted) const;
+  // No division where nothing is missing, as for most tokens.
+  std::int64_t MissingPages(const Request& request, std::int64_t positions) const {
+    const std::int64_t missing = positions - static_cast<std::int64_t>(request.pages.size()) * options_.page_tokens;
+    return missing <= 0 ? 0 : (missing + options_.page_tokens - 1) / options_.page_tokens;
+  }
   std::uint8_t& Flags(AdapterGeneration generation) { return scratch_.flags[generation.value - 1]; }
   std::uint8_t Flags(AdapterGeneration generation) const { return scratch_.flags[generation.value - 1]; }
 
+  // scheduler.cc
   void Pin(AdapterGeneration generation, TimeNs now);
   void ReleaseMemory(Request* request, TimeNs now);
   void Preempt(Request* request, TimeNs now);
