@@ -1,6 +1,8 @@
 // What planning a step costs: 256 running and 1,000 queued requests over 200 adapters, in the steady state (every
 // running request decodes, finished ones are replaced): with one tenant, with a tenant each adapter, and with 1,000
 // tenants. Counts heap allocations inside Plan and Commit too, and times what fairness adds after a step (Advance).
+// Then, without a target: where memory is short, so that adapters come and go and requests are preempted (a load
+// allocates its transfer), and where the step left nothing of the scheduler in the caches of the core.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -8,6 +10,7 @@
 #include <cstdlib>
 #include <deque>
 #include <new>
+#include <vector>
 
 #include "base/prng.h"
 #include "schedule/scheduler.h"
@@ -31,9 +34,17 @@ namespace {
 constexpr int kAdapters = 200, kRunning = 256, kQueued = 1000, kSteps = 20000, kWarmUp = 2000;
 constexpr std::int64_t kPageBytes = 64;
 
+struct Case {
+  const char* name;
+  int tenants = 0;                       // 0: a tenant each adapter
+  std::int64_t device_pages = 40000;     // ample
+  bool cold_caches = false;
+};
+
 struct World {
+  const Case options;
   VirtualClock clock;
-  std::unique_ptr<PagePool> device = std::move(PagePool::Create("device", 40000 * kPageBytes, kPageBytes)).value();
+  std::unique_ptr<PagePool> device = std::move(PagePool::Create("device", options.device_pages * kPageBytes, kPageBytes)).value();
   ModeledTransfer transfer{&clock, {.latency_ns = 1000}, {.latency_ns = 1000}};
   ResidencyManager residency{device.get(), nullptr, &transfer};
   std::unique_ptr<EvictionPolicy> policy = std::move(MakeEvictionPolicy("lru")).value();
@@ -41,16 +52,16 @@ struct World {
                       &residency, policy.get()};
   std::deque<Request> requests;
   Prng prng{1};
-  const int tenants;   // 0: a tenant each adapter
 
-  explicit World(int number_of_tenants) : tenants(number_of_tenants) {}
+  explicit World(const Case& c) : options(c) {}
 
   void AddRequest() {
     Request& request = requests.emplace_back();
     request.id = RequestId{requests.size()};
     request.adapter = AdapterGeneration{static_cast<std::uint32_t>(prng.NextBelow(kAdapters + 1))};
     request.arrival = clock.Now();
-    request.tenant_name = std::to_string(tenants == 0 ? request.adapter.value : prng.NextBelow(static_cast<std::uint64_t>(tenants)));
+    const auto tenants = static_cast<std::uint64_t>(options.tenants);
+    request.tenant_name = std::to_string(tenants == 0 ? request.adapter.value : prng.NextBelow(tenants));
     request.prompt_tokens = 100 + static_cast<std::int32_t>(prng.NextBelow(400));
     request.max_total_tokens = request.prompt_tokens + 100 + static_cast<std::int32_t>(prng.NextBelow(400));
     request.tokens.reserve(static_cast<std::size_t>(request.max_total_tokens));
@@ -61,8 +72,14 @@ struct World {
   }
 };
 
-void Run(const char* name, int tenants) {
-  World w(tenants);
+// More than the caches of a core hold.
+void EvictCaches() {
+  static std::vector<char> bytes(std::size_t{8} << 20);
+  for (std::size_t i = 0; i < bytes.size(); i += 64) ++bytes[i];
+}
+
+void Run(const Case& c) {
+  World w(c);
   for (std::uint32_t g = 1; g <= kAdapters; ++g) {
     auto version = std::make_shared<AdapterVersion>();
     version->generation = AdapterGeneration{g};
@@ -78,6 +95,7 @@ void Run(const char* name, int tenants) {
     w.clock.Advance(20 * kNsPerMs);
     w.residency.Poll(w.clock.Now(), failures);
     const bool measured = step >= kWarmUp;
+    if (c.cold_caches) EvictCaches();
     allocations = 0;
     counting = measured;
     const auto begin = std::chrono::steady_clock::now();
@@ -110,19 +128,25 @@ void Run(const char* name, int tenants) {
   std::sort(advancing.begin(), advancing.end());
   const auto at = [&](double q) { return microseconds[static_cast<std::size_t>(q * static_cast<double>(microseconds.size() - 1))]; };
   std::printf("planning a step at %zu running, %zu queued, %d adapters, %s, %zu steps:\n", w.scheduler.running().size(),
-              w.scheduler.waiting().size(), kAdapters, name, microseconds.size());
+              w.scheduler.waiting().size(), kAdapters, c.name, microseconds.size());
   std::printf("  p50 %.1f us (target 20), p90 %.1f us, p99 %.1f us (target 50), max %.1f us\n", at(0.5), at(0.9), at(0.99),
               microseconds.back());
   std::printf("  after the step (Advance of all requests): p50 %.1f us\n", advancing[advancing.size() / 2]);
   std::printf("  heap allocations in Plan and Commit: %ld in %zu steps\n", counted, microseconds.size());
+  const AdapterStats adapters = w.residency.Stats();
+  std::printf("  preemptions %ld, adapter loads %ld, evictions %ld\n", static_cast<long>(w.scheduler.preemptions()),
+              static_cast<long>(adapters.device_loads), static_cast<long>(adapters.device_evictions));
 }
 
 }  // namespace
 }  // namespace loramux
 
 int main() {
-  loramux::Run("1 tenant", 1);
-  loramux::Run("a tenant each adapter", 0);
-  loramux::Run("1000 tenants", 1000);
+  loramux::Run({.name = "1 tenant", .tenants = 1});
+  loramux::Run({.name = "a tenant each adapter"});
+  loramux::Run({.name = "1000 tenants", .tenants = 1000});
+  loramux::Run({.name = "a tenant each adapter, memory short", .device_pages = 16000});
+  loramux::Run({.name = "1000 tenants, memory short", .tenants = 1000, .device_pages = 16000});
+  loramux::Run({.name = "a tenant each adapter, cold caches", .cold_caches = true});
   return 0;
 }

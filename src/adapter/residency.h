@@ -83,8 +83,8 @@ class ResidencyManager {
   // REQUIRES: known, not kBaseModel.
   const AdapterResidency& Get(AdapterGeneration generation) const;
   bool Knows(AdapterGeneration generation) const;
-  // Index of a known adapter in All(). Slots are used again, so this stays as small as there are adapters at one time.
-  std::size_t SlotOf(AdapterGeneration generation) const { return Get(generation).slot; }
+  // Index in All(). REQUIRES: known. Slots are used again, so this stays as small as there are adapters at one time.
+  std::size_t SlotOf(AdapterGeneration generation) const { return slot_of_[generation.value]; }
   // All known adapters by slot; entries without a version are free slots.
   const std::deque<AdapterResidency>& All() const { return adapters_; }
   // In the order in which they were locked.

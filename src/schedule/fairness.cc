@@ -195,23 +195,10 @@ double TenantCounters::LeastActive() const {
 
 // ---------------------------------------------------------------- Order of service
 
-namespace {
-
-bool After(const ServiceOrder::Node& a, const ServiceOrder::Node& b) {
-  return a.service != b.service ? a.service > b.service : a.request->id > b.request->id;
-}
-
-void PushNode(ServiceOrder& order, ServiceOrder::Node node) {
-  order.nodes.push_back(node);
-  std::push_heap(order.nodes.begin(), order.nodes.end(), After);
-}
-
-}  // namespace
-
 // The least of a heap is found without changing it: a node's children in the heap of tenants are seen after it.
 void TenantCounters::Order(TimeNs now, std::size_t limit, ServiceOrder& order) const {
   order.turns.clear();
-  order.nodes.clear();
+  order.nodes.Clear();
   if (waiting_.empty() || limit == 0) return;
   const Request* overdue = nullptr;
   if (waiting_.entries().size() > 1 && now - tenants_[turns_.first].since > options_.max_wait) {
@@ -219,28 +206,34 @@ void TenantCounters::Order(TimeNs now, std::size_t limit, ServiceOrder& order) c
     order.turns.push_back({tenants_[turns_.first].first, -std::numeric_limits<double>::infinity()});
   }
   const auto& tenants = waiting_.entries();
+  bool first_left = false;   // nodes' first was taken and is to be replaced
+  const auto push = [&order, &first_left](double service, Request* request, std::ptrdiff_t heap_index) {
+    const ServiceOrder::Node node{service, request->id, request, heap_index};
+    first_left ? order.nodes.ReplaceFirst(node) : order.nodes.Push(node);
+    first_left = false;
+  };
   const auto push_tenant = [&](std::size_t index) {
-    if (index >= tenants.size()) return;
-    PushNode(order, {tenants[index].service, tenants_[tenants[index].tenant].first, static_cast<std::ptrdiff_t>(index)});
+    if (index < tenants.size()) push(tenants[index].service, tenants_[tenants[index].tenant].first, static_cast<std::ptrdiff_t>(index));
   };
   push_tenant(0);
   while (order.turns.size() < limit && !order.nodes.empty()) {
-    std::pop_heap(order.nodes.begin(), order.nodes.end(), After);
-    const ServiceOrder::Node node = order.nodes.back();
-    order.nodes.pop_back();
+    const ServiceOrder::Node node = order.nodes.first();
+    first_left = true;
     if (node.request != overdue) order.turns.push_back({node.request, node.service});
     if (node.heap_index >= 0) {
       push_tenant(2 * static_cast<std::size_t>(node.heap_index) + 1);
       push_tenant(2 * static_cast<std::size_t>(node.heap_index) + 2);
     }
-    if (node.request->next_waiting == nullptr) continue;
-    double service = node.service;
-    if (options_.policy != FairnessPolicy::kNone) {
-      const auto tokens = static_cast<std::int64_t>(node.request->tokens.size());
-      service += Cost(*node.request, std::min(node.request->charged, tokens), tokens);
-    }
-    PushNode(order, {service, node.request->next_waiting, -1});
+    if (node.request->next_waiting != nullptr) push(ServiceAfter(node), node.request->next_waiting, -1);
+    if (first_left) order.nodes.PopFirst();
   }
+}
+
+// Of the tenant, when the node's request will be served.
+double TenantCounters::ServiceAfter(const ServiceOrder::Node& node) const {
+  if (options_.policy == FairnessPolicy::kNone) return node.service;
+  const auto tokens = static_cast<std::int64_t>(node.request->tokens.size());
+  return node.service + Cost(*node.request, std::min(node.request->charged, tokens), tokens);
 }
 
 // ---------------------------------------------------------------- Tenants come and go
@@ -251,13 +244,14 @@ TenantId TenantCounters::Intern(const std::string& name) {
   if (free_.empty()) {
     free_.push_back(static_cast<TenantId>(tenants_.size()));
     tenants_.emplace_back();
+    names_.emplace_back();
   }
   const TenantId id = free_.back();
   free_.pop_back();
   found->second = id;
   Tenant& tenant = tenants_[id];
   tenant = Tenant{};
-  tenant.name = name;
+  names_[id] = name;
   tenant.known = true;
   const auto weight = weights_.find(name);
   if (weight != weights_.end()) tenant.weight = weight->second;
@@ -292,7 +286,7 @@ void TenantCounters::ForgetTheLevel() {
 
 void TenantCounters::Forget(TenantId id) {
   if (tenants_[id].list != List::kNone) Detach(id);
-  by_name_.erase(tenants_[id].name);
+  by_name_.erase(names_[id]);
   tenants_[id] = Tenant{};
   free_.push_back(id);
 }
@@ -323,7 +317,7 @@ void TenantCounters::CheckIntegrity() const {
   std::size_t active = 0, waiting = 0, idle = 0, known = 0;
   for (TenantId id = 0; id < tenants_.size(); ++id) {
     const Tenant& tenant = tenants_[id];
-    std::int64_t queued = 0;
+    std::int32_t queued = 0;
     for (const Request* request = tenant.first; request != nullptr; request = request->next_waiting) {
       ++queued;
       CHECK_EQ(request->tenant, id);
@@ -341,7 +335,7 @@ void TenantCounters::CheckIntegrity() const {
     waiting += tenant.waiting > 0;
     idle += tenant.list == List::kIdle;
     known += tenant.known;
-    if (tenant.known) CHECK_EQ(by_name_.at(tenant.name), id);
+    if (tenant.known) CHECK_EQ(by_name_.at(names_[id]), id);
   }
   CHECK_EQ(active, active_);
   CHECK_EQ(waiting, turns_.size);

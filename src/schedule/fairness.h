@@ -21,6 +21,7 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "schedule/heap.h"
 #include "schedule/request.h"
 
 namespace loramux {
@@ -52,12 +53,16 @@ struct Turn {
 // The next turns. Keeps its memory between uses.
 struct ServiceOrder {
   struct Node {
-    double service;
-    Request* request;
-    std::ptrdiff_t heap_index;   // in the heap of waiting tenants; -1: a later request of one that was seen
+    double service = 0;
+    RequestId id;
+    Request* request = nullptr;
+    std::ptrdiff_t heap_index = -1;   // in the heap of waiting tenants; -1: a later request of one that was seen
+  };
+  struct Before {
+    bool operator()(const Node& a, const Node& b) const { return (a.service < b.service) | ((a.service == b.service) & (a.id < b.id)); }
   };
   std::vector<Turn> turns;
-  std::vector<Node> nodes;       // a heap, next on top
+  Heap<Node, Before> nodes;
 };
 
 // A binary heap of tenants, least service on top, in which any tenant can be found.
@@ -119,17 +124,17 @@ class TenantCounters {
   static constexpr TenantId kNobody = std::numeric_limits<TenantId>::max();
   enum class List : std::uint8_t { kNone, kTurns, kIdle };
   // A tenant with requests that wait is in `turns_`, one without requests in `idle_`.
-  struct Tenant {
-    std::string name;
-    bool known = false;
-    double weight = 1;
+  // A cache line: planning reads the tenant of each running request.
+  struct alignas(64) Tenant {
     double service = 0;
+    double weight = 1;
     Request* first = nullptr;       // waiting, ascending id
     Request* last = nullptr;
-    std::int64_t waiting = 0, running = 0;
+    std::int32_t waiting = 0, running = 0;
     TimeNs since = 0;               // when it began to wait for its turn
-    List list = List::kNone;
     TenantId next = kNobody, previous = kNobody;
+    List list = List::kNone;
+    bool known = false;
   };
   struct Chain {
     TenantId first = kNobody, last = kNobody;
@@ -145,12 +150,14 @@ class TenantCounters {
   void Forget(TenantId id);
   void Append(Chain& chain, List list, TenantId id);
   void Detach(TenantId id);
+  double ServiceAfter(const ServiceOrder::Node& node) const;
   double Cost(const Request& request, std::int64_t from, std::int64_t to) const;
 
   const FairnessOptions options_;
   std::unordered_map<std::string, double> weights_;
   std::unordered_map<std::string, TenantId> by_name_;   // looked up, never iterated
   std::vector<Tenant> tenants_;
+  std::vector<std::string> names_;                      // of tenants_
   std::vector<TenantId> free_;
   ServiceHeap waiting_, running_;
   Chain turns_;                     // tenants that wait, who waits longest for a turn first

@@ -45,4 +45,8 @@ struct StepPlan {
   bool ChangesNothing() const { return preemptions.empty() && chunks.empty() && loads.empty() && device_evictions.empty(); }
 };
 
+// Requests of one adapter become one segment of the batched LoRA product; the base model's come first, and the order
+// within an adapter stays. The buffer's contents do not matter; it is kept so that nothing is allocated.
+void SortByAdapter(std::vector<PlannedChunk>& chunks, std::vector<PlannedChunk>& buffer);
+
 }  // namespace loramux

@@ -18,27 +18,26 @@ using TenantId = std::uint32_t;
 enum class RequestState : std::uint8_t { kWaiting, kRunning, kFinished };
 
 // Owned by the engine; the scheduler holds pointers from Add to Remove. Token `t` is at position `t`.
-struct Request {
+// Planning reads each running request in every step: what it needs of one is the first cache line.
+struct alignas(64) Request {
   RequestId id;
   AdapterGeneration adapter = kBaseModel;
+  TenantId tenant = 0;                     // kept by TenantCounters
+  std::int64_t computed = 0;               // positions whose keys and values are in `pages`
   std::vector<TokenId> tokens;             // prompt, then what was generated; reserved to max_total_tokens
+  std::vector<PageHandle> pages;           // of the device pool; cover at least `computed` positions
+
+  Request* next_waiting = nullptr;         // of the tenant, ascending id; kept by TenantCounters
+  Request* previous_waiting = nullptr;
+  std::int64_t charged = 0;                // positions that the tenant's counter was charged for; kept by TenantCounters
   std::int32_t prompt_tokens = 0;
   std::int32_t max_total_tokens = 0;       // prompt and output together
+  RequestState state = RequestState::kWaiting;
+  std::int32_t preemptions = 0;
   TimeNs arrival = 0;
   TimeNs first_scheduled = -1;             // -1: not yet
-
-  RequestState state = RequestState::kWaiting;
-  std::int64_t computed = 0;               // positions whose keys and values are in `pages`
-  std::vector<PageHandle> pages;           // of the device pool; cover at least `computed` positions
-  std::vector<std::uint32_t> page_table;   // the same pages' indices, for the kernels
-  std::int32_t preemptions = 0;
-
+  std::vector<std::uint32_t> page_table;   // the pages' indices, for the kernels
   std::string tenant_name;                 // who pays for it (fairness.h)
-  // Kept by TenantCounters:
-  TenantId tenant = 0;
-  std::int64_t charged = 0;                // positions that the tenant's counter was charged for
-  Request* next_waiting = nullptr;         // of the tenant, ascending id
-  Request* previous_waiting = nullptr;
 
   std::int64_t uncomputed() const { return static_cast<std::int64_t>(tokens.size()) - computed; }
   std::span<const TokenId> prompt() const { return {tokens.data(), static_cast<std::size_t>(prompt_tokens)}; }

@@ -1,17 +1,12 @@
+// The queues, and what is done with a plan. The plan itself: scheduler_plan.cc and scheduler_memory.cc.
 #include "schedule/scheduler.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "base/check.h"
 
 namespace loramux {
 namespace {
-
-constexpr std::uint8_t kEvicted = 1;       // off the device in this plan
-constexpr std::uint8_t kWanted = 2;        // a request ahead in the queue needs it
-constexpr std::uint8_t kHostEvicted = 4;   // off the host tier in this plan
-constexpr std::uint8_t kLoadPlanned = 8;   // its load begins with this plan
 
 // Two steps' worth: a few requests that come together need not wait for one another's share.
 FairnessOptions WithBurst(const SchedulerOptions& options) {
@@ -29,448 +24,13 @@ Scheduler::Scheduler(SchedulerOptions options, PagePool* device, ResidencyManage
     : options_(options), device_(device), residency_(residency), policy_(policy), tenants_(WithBurst(options)) {
   CHECK_GT(options_.page_tokens, 0);
   CHECK_GT(options_.max_batch_tokens, 0);
-  running_.reserve(static_cast<std::size_t>(2 * Seats()));   // more may run than compute in a step
-  scratch_.runners.reserve(static_cast<std::size_t>(2 * Seats()));
+  const auto most = static_cast<std::size_t>(2 * Seats());   // more may run than compute in a step
+  running_.reserve(most);
+  by_rank_.reserve(most);
+  scratch_.runners.reserve(most);
+  scratch_.merge_buffer.reserve(most);
   discardable_ = options_.discard_share > 0 ? static_cast<double>(options_.max_batch_tokens) : 0;
 }
-
-// ---------------------------------------------------------------- Planning
-
-const StepPlan& Scheduler::Plan(TimeNs now) {
-  MakePlan(now, /*may_pause=*/true);
-  const auto paused = [](const Scratch::Runner& runner) { return runner.paused; };
-  const auto& runners = scratch_.runners;
-  // Nobody may pause for a request that then could not begin.
-  if (plan_.chunks.empty() && std::any_of(runners.begin(), runners.end(), paused)) MakePlan(now, /*may_pause=*/false);
-  return plan_;
-}
-
-void Scheduler::MakePlan(TimeNs now, bool may_pause) {
-  plan_.Clear();
-  ResetScratch();
-  tenants_.Order(now, static_cast<std::size_t>(options_.lookahead), order_);
-  RankRunning();
-  MarkAdaptersOfWaitersAhead();
-  PlanReclaim();
-  PlanSeats(may_pause);
-  PlanDecodes(now);
-  PlanLockedLoads(now);
-  PlanPrompts(now);
-  PlanIdleSeats(now);
-  SortChunksByAdapter();
-}
-
-void Scheduler::ResetScratch() {
-  const auto& adapters = residency_->All();
-  scratch_.free_device = device_->free_pages();
-  scratch_.free_host = residency_->host() == nullptr ? 0 : residency_->host()->free_pages();
-  scratch_.budget = options_.max_batch_tokens;
-  scratch_.loads_in_flight = residency_->loads_in_flight();
-  scratch_.slot_pins.resize(adapters.size());
-  scratch_.distinct_adapters = 0;
-  for (std::size_t i = 0; i < adapters.size(); ++i) {
-    scratch_.slot_pins[i] = adapters[i].pins;
-    scratch_.distinct_adapters += adapters[i].pins > 0;
-  }
-  scratch_.flags.assign(adapters.size(), 0);
-  scratch_.candidates_ready = false;
-  scratch_.memory_short = false;
-}
-
-// A counter in whole quanta: a rank does not change with every token.
-std::int64_t Scheduler::Level(const Request& request) const {
-  return static_cast<std::int64_t>(tenants_.Service(request) / static_cast<double>(options_.max_batch_tokens));
-}
-
-bool Scheduler::RanksAhead(const Request& a, const Request& b) const {
-  const std::int64_t level_a = Level(a), level_b = Level(b);
-  return level_a != level_b ? level_a < level_b : OlderThan(&a, &b);
-}
-
-void Scheduler::RankRunning() {
-  auto& runners = scratch_.runners;
-  runners.clear();
-  bool one_level = true;
-  for (Request* request : running_) {
-    runners.push_back({request, Level(*request), tenants_.Service(*request), false});
-    one_level &= runners.back().level == runners.front().level;
-  }
-  if (one_level) return;   // running_ is in order of arrival
-  std::sort(runners.begin(), runners.end(), [](const Scratch::Runner& a, const Scratch::Runner& b) {
-    return a.level != b.level ? a.level < b.level : OlderThan(a.request, b.request);
-  });
-}
-
-// A waiting request that ranks ahead of a running one was passed over while its adapter was loading, or was preempted.
-// Lower ranks must not take that adapter's pages from it, or it would wait for ever.
-void Scheduler::MarkAdaptersOfWaitersAhead() {
-  scratch_.first_waiter = nullptr;
-  if (running_.empty()) return;
-  const Request& last = *scratch_.runners.back().request;
-  for (const Turn& turn : order_.turns) {
-    if (scratch_.first_waiter == nullptr || RanksAhead(*turn.request, *scratch_.first_waiter)) scratch_.first_waiter = turn.request;
-    if (turn.request->adapter != kBaseModel && RanksAhead(*turn.request, last)) Flags(turn.request->adapter) |= kWanted;
-  }
-}
-
-bool Scheduler::IsLoading(const Request& request) const {
-  return request.adapter != kBaseModel && residency_->Get(request.adapter).device == TierState::kLoading;
-}
-
-// Of its adapter, if that must be loaded first; else all pages of what is known, and of the token that follows, at once:
-// a request that began its prefill can end it.
-std::int64_t Scheduler::PagesToStart(const Request& request) const {
-  if (request.adapter != kBaseModel) {
-    const AdapterResidency& adapter = residency_->Get(request.adapter);
-    if (adapter.device == TierState::kAbsent) return adapter.version->layout.pages;
-  }
-  return MissingPages(request, static_cast<std::int64_t>(request.tokens.size()) + 1);
-}
-
-// EvictablePages counts them, but no room is made for a request by the eviction of its own adapter.
-std::int64_t Scheduler::PagesOfIdleAdapter(const Request& request) const {
-  if (request.adapter == kBaseModel || !Evictable(request.adapter)) return 0;
-  const AdapterResidency& adapter = residency_->Get(request.adapter);
-  return adapter.device == TierState::kResident ? adapter.version->layout.pages : 0;
-}
-
-// Pages that the running requests need in this step.
-std::int64_t Scheduler::DecodePages() const {
-  std::int64_t pages = 0;
-  for (const Scratch::Runner& runner : scratch_.runners) pages += MissingPages(*runner.request, runner.request->computed + 1);
-  return pages;
-}
-
-bool Scheduler::ExceedsDistinctAdapters(const Request& request) const {
-  return request.adapter != kBaseModel && options_.max_distinct_adapters > 0 &&
-         scratch_.slot_pins[residency_->SlotOf(request.adapter)] == 0 && scratch_.distinct_adapters >= options_.max_distinct_adapters;
-}
-
-// Where the next in the order of service does not fit, lower ranks make room for it: all that it needs, or nothing.
-void Scheduler::PlanReclaim() {
-  if (discardable_ <= 0) return;
-  const auto next = std::find_if(order_.turns.begin(), order_.turns.end(),
-                                 [this](const Turn& turn) { return !IsLoading(*turn.request); });
-  if (next == order_.turns.end()) return;
-  std::int64_t missing = PagesToStart(*next->request) + GrowthReserve() - scratch_.free_device;
-  if (missing + static_cast<std::int64_t>(running_.size()) <= 0) return;
-  missing += DecodePages() + PagesOfIdleAdapter(*next->request) - EvictablePages(/*even_wanted=*/false);
-  const std::int64_t level = Level(*next->request);
-  std::int64_t victims = 0;
-  for (auto it = scratch_.runners.rbegin(); missing > 0 && it != scratch_.runners.rend() && it->level > level; ++it) {
-    missing -= static_cast<std::int64_t>(it->request->pages.size());
-    ++victims;
-  }
-  if (missing > 0) return;
-  for (; victims > 0; --victims) {
-    plan_.discarded_tokens += scratch_.runners.back().request->computed;
-    PlanPreemption();
-  }
-}
-
-// Who computes in this step: as many as there are seats. The tenants that got the most service pause, if others need
-// their seats that got less; of one tenant the youngest.
-void Scheduler::PlanSeats(bool for_waiters) {
-  auto& runners = scratch_.runners;
-  scratch_.free_seats = Seats() - static_cast<std::int64_t>(runners.size());
-  scratch_.pausable.clear();
-  while (scratch_.free_seats < 0) CHECK(PauseWorst(-std::numeric_limits<double>::infinity()));
-  const bool enough = static_cast<std::int64_t>(order_.turns.size()) <= scratch_.free_seats;
-  if (!for_waiters || enough || tenants_.active_tenants() <= 1) return;
-  std::int64_t seats = scratch_.free_seats;
-  std::int64_t more = Seats() + Seats() / 8 + 4 - static_cast<std::int64_t>(runners.size());   // who pauses keeps memory
-  std::int64_t pages = scratch_.free_device - GrowthReserve() - DecodePages();
-  for (const Turn& turn : order_.turns) {
-    if (IsLoading(*turn.request)) continue;
-    if (ExceedsDistinctAdapters(*turn.request)) return;
-    pages -= PagesToStart(*turn.request) + PagesOfIdleAdapter(*turn.request);
-    if (pages < 0 && pages + EvictablePages(/*even_wanted=*/false) < 0) return;
-    if (--more < 0) return;
-    if (seats > 0) {
-      --seats;
-      continue;
-    }
-    if (!PauseWorst(turn.service)) return;
-  }
-}
-
-// Pauses the youngest running request of the tenant that got the most service, if that is more than `service`.
-bool Scheduler::PauseWorst(double service) {
-  auto& runners = scratch_.runners;
-  auto& heap = scratch_.pausable;
-  const auto before = [&runners](std::size_t a, std::size_t b) {
-    return runners[a].service != runners[b].service ? runners[a].service < runners[b].service
-                                                    : OlderThan(runners[a].request, runners[b].request);
-  };
-  if (heap.empty()) {
-    for (std::size_t i = 0; i < runners.size(); ++i) {
-      if (!runners[i].paused) heap.push_back(i);
-    }
-    std::make_heap(heap.begin(), heap.end(), before);
-  }
-  if (heap.empty() || !(runners[heap.front()].service > service)) return false;
-  runners[heap.front()].paused = true;
-  std::pop_heap(heap.begin(), heap.end(), before);
-  heap.pop_back();
-  ++scratch_.free_seats;
-  return true;
-}
-
-// Seats that nobody took go back to those who paused for them.
-void Scheduler::PlanIdleSeats(TimeNs now) {
-  if (scratch_.memory_short) return;
-  for (Scratch::Runner& runner : scratch_.runners) {
-    if (!runner.paused || scratch_.free_seats == 0 || scratch_.budget == 0) continue;
-    const std::int64_t tokens = std::min({runner.request->uncomputed(), options_.prefill_chunk, scratch_.budget});
-    const std::int64_t pages = MissingPages(*runner.request, runner.request->computed + tokens);
-    if (!MakeRoom(pages, now)) continue;
-    scratch_.free_device -= pages;
-    --scratch_.free_seats;
-    runner.paused = false;
-    AddChunk(runner.request, tokens, false);
-  }
-}
-
-// One token for each request whose prompt is done, highest rank first. A request may be preempted before its turn.
-void Scheduler::PlanDecodes(TimeNs now) {
-  const auto& runners = scratch_.runners;
-  for (std::size_t i = 0; i < runners.size(); ++i) {
-    Request* request = runners[i].request;
-    if (runners[i].paused || request->uncomputed() != 1 || scratch_.budget == 0) continue;
-    if (!FreePagesFor(i, MissingPages(*request, request->computed + 1), now)) continue;
-    if (i >= runners.size()) break;   // it had to preempt itself
-    AddChunk(request, 1, false);
-  }
-}
-
-// If one of them waits for room, nobody may join and take it.
-void Scheduler::PlanLockedLoads(TimeNs now) {
-  if (scratch_.memory_short) return;   // nobody joins anyway
-  for (const AdapterGeneration generation : residency_->Locked()) {
-    if (residency_->Get(generation).device != TierState::kAbsent) continue;
-    if (TryLoad(generation, now) != Admission::kBlocked) continue;
-    scratch_.memory_short = true;
-    return;
-  }
-}
-
-// The next piece of each running prompt (or of a preempted sequence that is computed again), whose pages were allocated
-// when the request was admitted, and the first of those who wait: in order of their tenants' counters.
-void Scheduler::PlanPrompts(TimeNs now) {
-  auto& prefills = scratch_.prefills;
-  prefills.clear();
-  for (const Scratch::Runner& runner : scratch_.runners) {
-    if (!runner.paused && runner.request->uncomputed() > 1) prefills.push_back(runner);
-  }
-  std::sort(prefills.begin(), prefills.end(), [](const Scratch::Runner& a, const Scratch::Runner& b) {
-    return a.service != b.service ? a.service < b.service : OlderThan(a.request, b.request);
-  });
-  auto turn = order_.turns.begin();
-  const auto end = scratch_.memory_short ? turn : order_.turns.end();
-  bool open = true;
-  const auto admit_next = [&] { open = TryAdmit((turn++)->request, now) != Admission::kBlocked; };
-  for (const Scratch::Runner& prefill : prefills) {
-    while (open && turn != end && turn->service < prefill.service) admit_next();
-    if (scratch_.budget == 0) continue;
-    AddChunk(prefill.request, std::min({prefill.request->uncomputed(), options_.prefill_chunk, scratch_.budget}), false);
-  }
-  while (open && turn != end) admit_next();
-}
-
-// Without a seat in this step, only the load of its adapter begins.
-Scheduler::Admission Scheduler::TryAdmit(Request* request, TimeNs now) {
-  const bool uses_adapter = request->adapter != kBaseModel;
-  if (uses_adapter) {
-    Flags(request->adapter) |= kWanted;
-    const TierState state = residency_->Get(request->adapter).device;
-    if (state == TierState::kLoading || (Flags(request->adapter) & kLoadPlanned) != 0) return Admission::kPassedOver;
-    if (state == TierState::kAbsent || (Flags(request->adapter) & kEvicted) != 0) return TryLoad(request->adapter, now);
-  }
-  if (scratch_.free_seats == 0 || scratch_.budget == 0) return Admission::kPassedOver;
-  if (ExceedsDistinctAdapters(*request)) return Admission::kBlocked;   // nobody behind may take the next place from it
-  const std::int64_t pages = PagesToStart(*request);
-  if (uses_adapter) ++Pins(request->adapter);   // not a victim of its own admission
-  if (!MakeRoom(pages + GrowthReserve(), now)) {
-    if (uses_adapter) --Pins(request->adapter);
-    return Admission::kBlocked;
-  }
-  if (uses_adapter && Pins(request->adapter) == 1) ++scratch_.distinct_adapters;
-  scratch_.free_device -= pages;
-  --scratch_.free_seats;
-  AddChunk(request, std::min({request->uncomputed(), options_.prefill_chunk, scratch_.budget}), true);
-  plan_.chunks.back().new_pages = static_cast<std::int32_t>(pages);
-  return Admission::kAdmitted;
-}
-
-Scheduler::Admission Scheduler::TryLoad(AdapterGeneration generation, TimeNs now) {
-  if ((Flags(generation) & kEvicted) != 0) return Admission::kBlocked;   // this very plan needs its pages
-  if (scratch_.loads_in_flight >= options_.max_loads_in_flight) return Admission::kPassedOver;
-  const AdapterResidency& adapter = residency_->Get(generation);
-  if (!MakeRoom(adapter.version->layout.pages + GrowthReserve(), now)) return Admission::kBlocked;
-  scratch_.free_device -= adapter.version->layout.pages;
-  ++scratch_.loads_in_flight;
-  Flags(generation) |= kLoadPlanned;
-  plan_.loads.push_back({generation, PlanHostRoom(adapter)});
-  return Admission::kPassedOver;
-}
-
-// True if the load can go through the host tier, after the least recently used copies there give way.
-bool Scheduler::PlanHostRoom(const AdapterResidency& adapter) {
-  const bool kept = (Flags(adapter.version->generation) & kHostEvicted) == 0;   // by an earlier load of this plan
-  if (adapter.host == TierState::kResident && kept) return true;
-  if (residency_->host() == nullptr || adapter.version->layout.pages > residency_->host()->capacity_pages()) return false;
-  const std::size_t first_victim = plan_.host_evictions.size();
-  while (scratch_.free_host < adapter.version->layout.pages) {
-    const AdapterResidency* victim = nullptr;
-    for (const AdapterGeneration generation : residency_->HostResidents()) {
-      const AdapterResidency& candidate = residency_->Get(generation);
-      const bool moving = candidate.device == TierState::kLoading || (Flags(generation) & (kLoadPlanned | kHostEvicted)) != 0;
-      if (moving) continue;
-      if (victim == nullptr || candidate.last_use < victim->last_use) victim = &candidate;
-    }
-    if (victim == nullptr) {   // everything left is on its way to the device: go past the host tier
-      for (std::size_t i = first_victim; i < plan_.host_evictions.size(); ++i) {
-        const AdapterGeneration kept = plan_.host_evictions[i];
-        Flags(kept) &= static_cast<std::uint8_t>(~kHostEvicted);
-        scratch_.free_host -= residency_->Get(kept).version->layout.pages;
-      }
-      plan_.host_evictions.resize(first_victim);
-      return false;
-    }
-    Flags(victim->version->generation) |= kHostEvicted;
-    plan_.host_evictions.push_back(victim->version->generation);
-    scratch_.free_host += victim->version->layout.pages;
-  }
-  scratch_.free_host -= adapter.version->layout.pages;
-  return true;
-}
-
-// Finds `pages` free pages for runners[index]: evicts idle adapters, preempts lower ranks, at last itself. An adapter that
-// a waiting request of higher rank wants goes only after those that rank behind that request.
-// False: not now (loads in flight hold what is missing), or it was preempted itself.
-bool Scheduler::FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now) {
-  const auto& runners = scratch_.runners;
-  while (scratch_.free_device < pages) {
-    if (EvictOneAdapter(now, /*even_wanted=*/false)) continue;
-    const std::size_t last = runners.size() - 1;
-    const bool waiter_ahead = scratch_.first_waiter != nullptr && RanksAhead(*scratch_.first_waiter, *runners[last].request);
-    if (last > index && waiter_ahead) {
-      scratch_.memory_short = true;
-      PlanPreemption();
-      continue;
-    }
-    scratch_.candidates_ready = false;   // wanted adapters were dropped from the heap
-    if (EvictOneAdapter(now, /*even_wanted=*/true)) continue;
-    if (last == 0) return false;   // alone: what is missing is held by loads in flight
-    scratch_.memory_short = true;
-    PlanPreemption();
-    if (last == index) return true;   // the caller sees that it is among the preempted
-  }
-  scratch_.free_device -= pages;
-  return true;
-}
-
-// Of the lowest in rank.
-void Scheduler::PlanPreemption() {
-  Request* request = scratch_.runners.back().request;
-  scratch_.runners.pop_back();
-  plan_.preemptions.push_back(request);
-  scratch_.free_device += static_cast<std::int64_t>(request->pages.size());
-  if (request->adapter != kBaseModel) {
-    if (--Pins(request->adapter) == 0) --scratch_.distinct_adapters;
-    scratch_.candidates_ready = false;   // its adapter may be idle now
-  }
-}
-
-// Pages that newcomers and loads leave free: one for each running request, so that the next decode step need not preempt
-// right away. With nobody running it is 0, so what fits alone still fits.
-std::int64_t Scheduler::GrowthReserve() const { return static_cast<std::int64_t>(running_.size()); }
-
-// Evicts idle adapters until `pages` are free; all or nothing.
-bool Scheduler::MakeRoom(std::int64_t pages, TimeNs now) {
-  if (scratch_.free_device >= pages) return true;
-  if (scratch_.free_device + EvictablePages(/*even_wanted=*/false) < pages) return false;
-  while (scratch_.free_device < pages) CHECK(EvictOneAdapter(now, /*even_wanted=*/false));
-  return true;
-}
-
-bool Scheduler::Evictable(AdapterGeneration generation) const {
-  const AdapterResidency& adapter = residency_->Get(generation);
-  return !adapter.locked && scratch_.slot_pins[adapter.slot] == 0 && (scratch_.flags[adapter.slot] & kEvicted) == 0;
-}
-
-std::int64_t Scheduler::EvictablePages(bool even_wanted) const {
-  std::int64_t pages = 0;
-  for (const AdapterGeneration generation : residency_->DeviceResidents()) {
-    if (!Evictable(generation) || (!even_wanted && (Flags(generation) & kWanted) != 0)) continue;
-    pages += residency_->Get(generation).version->layout.pages;
-  }
-  return pages;
-}
-
-bool Scheduler::EvictOneAdapter(TimeNs now, bool even_wanted) {
-  const auto worse = [](const Scratch::Candidate& a, const Scratch::Candidate& b) {
-    return a.score != b.score ? a.score > b.score : a.adapter > b.adapter;
-  };
-  auto& heap = scratch_.candidates;
-  if (!scratch_.candidates_ready) {
-    heap.clear();
-    for (const AdapterGeneration generation : residency_->DeviceResidents()) {
-      if (!Evictable(generation)) continue;
-      const AdapterResidency& adapter = residency_->Get(generation);
-      const EvictionCandidate candidate{generation, adapter.version->layout.pages, adapter.last_use, adapter.uses,
-                                        adapter.host == TierState::kResident};
-      heap.push_back({policy_->Score(candidate, now), generation});
-    }
-    std::make_heap(heap.begin(), heap.end(), worse);
-    scratch_.candidates_ready = true;
-  }
-  while (!heap.empty()) {
-    const AdapterGeneration victim = heap.front().adapter;
-    std::pop_heap(heap.begin(), heap.end(), worse);
-    heap.pop_back();
-    // Wanted or pinned since the heap was made: it comes back with the next heap.
-    if (Pins(victim) > 0 || (!even_wanted && (Flags(victim) & kWanted) != 0)) {
-      continue;
-    }
-    Flags(victim) |= kEvicted;
-    plan_.device_evictions.push_back(victim);
-    scratch_.free_device += residency_->Get(victim).version->layout.pages;
-    return true;
-  }
-  return false;
-}
-
-std::int64_t Scheduler::MissingPages(const Request& request, std::int64_t positions) const {
-  const std::int64_t needed = (positions + options_.page_tokens - 1) / options_.page_tokens;
-  return std::max<std::int64_t>(0, needed - static_cast<std::int64_t>(request.pages.size()));
-}
-
-void Scheduler::AddChunk(Request* request, std::int64_t tokens, bool admits) {
-  PlannedChunk chunk;
-  chunk.request = request;
-  chunk.num_tokens = static_cast<std::int32_t>(tokens);
-  chunk.new_pages = static_cast<std::int32_t>(MissingPages(*request, request->computed + tokens));
-  chunk.admits = admits;
-  chunk.samples = tokens == request->uncomputed();
-  plan_.chunks.push_back(chunk);
-  plan_.num_tokens += tokens;
-  if (tokens > 1 || !chunk.samples) plan_.prefill_tokens += tokens;
-  scratch_.budget -= tokens;
-}
-
-// Requests of one adapter become one segment of the batched LoRA product; the base model's come first.
-void Scheduler::SortChunksByAdapter() {
-  sort_buffer_.clear();
-  for (std::size_t i = 0; i < plan_.chunks.size(); ++i) {
-    const std::uint64_t key = static_cast<std::uint64_t>(plan_.chunks[i].request->adapter.value) << 32 | i;
-    sort_buffer_.emplace_back(key, plan_.chunks[i]);
-  }
-  std::sort(sort_buffer_.begin(), sort_buffer_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (std::size_t i = 0; i < sort_buffer_.size(); ++i) plan_.chunks[i] = sort_buffer_[i].second;
-}
-
-// ---------------------------------------------------------------- Commit
 
 void Scheduler::Commit(TimeNs now) {
   discardable_ -= static_cast<double>(plan_.discarded_tokens);
@@ -485,7 +45,7 @@ void Scheduler::Commit(TimeNs now) {
       tenants_.Admit(request, now);
       request->state = RequestState::kRunning;
       if (request->first_scheduled < 0) request->first_scheduled = now;
-      if (request->adapter != kBaseModel) residency_->Pin(request->adapter, now);
+      if (request->adapter != kBaseModel) Pin(request->adapter, now);
     }
     if (chunk.new_pages == 0) continue;
     const std::size_t old_size = request->pages.size();
@@ -530,7 +90,16 @@ void Scheduler::ReleaseMemory(Request* request, TimeNs now) {
   request->pages.clear();
   request->page_table.clear();
   request->computed = 0;
-  if (request->adapter != kBaseModel) residency_->Unpin(request->adapter, now);
+  if (request->adapter == kBaseModel) return;
+  residency_->Unpin(request->adapter, now);
+  --pins_[residency_->SlotOf(request->adapter)];
+}
+
+void Scheduler::Pin(AdapterGeneration generation, TimeNs now) {
+  residency_->Pin(generation, now);
+  const std::size_t slot = residency_->SlotOf(generation);
+  if (pins_.size() <= slot) pins_.resize(slot + 1, 0);
+  ++pins_[slot];
 }
 
 void Scheduler::Preempt(Request* request, TimeNs now) {
@@ -552,12 +121,14 @@ void Scheduler::Preempt(Request* request, TimeNs now) {
 
 void Scheduler::InsertRunning(Request* request) {
   running_.insert(std::lower_bound(running_.begin(), running_.end(), request, OlderThan), request);
+  by_rank_.push_back(request);
 }
 
 void Scheduler::EraseRunning(Request* request) {
   const auto found = std::lower_bound(running_.begin(), running_.end(), request, OlderThan);
   CHECK(found != running_.end() && *found == request);
   running_.erase(found);
+  by_rank_.erase(std::find(by_rank_.begin(), by_rank_.end(), request));
 }
 
 void Scheduler::EraseWaiting(Request* request) {
@@ -577,6 +148,7 @@ void Scheduler::CheckIntegrity() const {
   CHECK(std::is_sorted(running_.begin(), running_.end(), OlderThan));
   CHECK(std::is_sorted(waiting().begin(), waiting().end(), OlderThan));
   std::int64_t kv_pages = 0;
+  CHECK(std::is_permutation(running_.begin(), running_.end(), by_rank_.begin(), by_rank_.end()));
   std::vector<std::int32_t> pins(residency_->All().size(), 0);
   for (const Request* request : running_) {
     CHECK(request->state == RequestState::kRunning);
@@ -595,7 +167,11 @@ void Scheduler::CheckIntegrity() const {
     CHECK_EQ(request->computed, 0);
   }
   CHECK_EQ(kv_pages, device_->Stats().used(PageCategory::kKv));
-  for (std::size_t i = 0; i < pins.size(); ++i) CHECK_EQ(pins[i], residency_->All()[i].pins);
+  CHECK_LE(pins_.size(), pins.size());
+  for (std::size_t i = 0; i < pins.size(); ++i) {
+    CHECK_EQ(pins[i], residency_->All()[i].pins);
+    CHECK_EQ(pins[i], i < pins_.size() ? pins_[i] : 0);
+  }
 }
 
 }  // namespace loramux

@@ -23,7 +23,9 @@
 #pragma once
 
 #include <algorithm>
+#include <compare>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -32,6 +34,7 @@
 #include "cache/eviction_policy.h"
 #include "memory/page_pool.h"
 #include "schedule/fairness.h"
+#include "schedule/heap.h"
 #include "schedule/plan.h"
 #include "schedule/request.h"
 
@@ -59,7 +62,7 @@ class Scheduler {
   // REQUIRES: no step that reads its pages is in flight.
   void Remove(Request* request, TimeNs now);
 
-  // Plans the next step; changes nothing but the plan, which is valid until the next call.
+  // Plans the next step; changes nothing but the plan, which is valid until the next call. Allocates nothing in the steady state.
   const StepPlan& Plan(TimeNs now);
   // Carries out the plan that was made last, in the same state of the world.
   void Commit(TimeNs now);
@@ -76,6 +79,18 @@ class Scheduler {
   void CheckIntegrity() const;
 
  private:
+  // Who keeps memory longest comes first.
+  struct Rank {
+    std::int64_t level = std::numeric_limits<std::int64_t>::max();   // of the tenant, in quanta of service
+    RequestId id{std::numeric_limits<std::uint64_t>::max()};
+    auto operator<=>(const Rank&) const = default;
+  };
+  // Of an adapter, in the plan that is being made.
+  static constexpr std::uint8_t kEvicted = 1;       // off the device in this plan
+  static constexpr std::uint8_t kWanted = 2;        // a request ahead in the queue needs it
+  static constexpr std::uint8_t kHostEvicted = 4;   // off the host tier in this plan
+  static constexpr std::uint8_t kLoadPlanned = 8;   // its load begins with this plan
+
   // The capacities that planning plays with; Commit never sees it.
   struct Scratch {
     std::int64_t free_device = 0, free_host = 0;
@@ -85,15 +100,30 @@ class Scheduler {
     std::int64_t free_seats = 0;          // in this step's batch
     bool memory_short = false;            // what is free is needed by those who run, or a locked adapter: nobody joins
     struct Runner {
-      Request* request;
-      std::int64_t level;                 // of its tenant, in quanta of service
-      double service;                     // of its tenant
-      bool paused;
+      Request* request = nullptr;
+      Rank rank;
+      double service = 0;                 // of its tenant
+      std::int32_t uncomputed = 0;        // tokens
+      std::int32_t next_pages = 0;        // that one more token needs
+      bool paused = false;
     };
     std::vector<Runner> runners;          // the running requests but the preempted, highest rank first
-    std::vector<std::size_t> pausable;    // indices of runners: a heap, who pauses first on top
+    std::vector<Runner> merge_buffer;
+    std::int64_t decode_pages = 0;        // next_pages of all runners
+    struct Pausable {
+      double service = 0;
+      RequestId id;
+      std::size_t runner = 0;             // index
+    };
+    struct PausesBefore {
+      bool operator()(const Pausable& a, const Pausable& b) const {
+        return (a.service > b.service) | ((a.service == b.service) & (a.id > b.id));
+      }
+    };
+    Heap<Pausable, PausesBefore> pausable;   // of one level
+    std::size_t lower_levels = 0;         // this many runners are of lower levels than those
     std::vector<Runner> prefills;
-    const Request* first_waiter = nullptr;   // the highest rank among those within lookahead
+    Rank first_waiter;                    // the highest rank among those within lookahead
     std::vector<std::int32_t> slot_pins;  // by residency slot
     std::vector<std::uint8_t> flags;      // by residency slot: kEvicted | kWanted | kHostEvicted | kLoadPlanned
     bool candidates_ready = false;
@@ -101,43 +131,53 @@ class Scheduler {
     std::vector<Candidate> candidates;    // a heap, lowest score on top
   };
 
+  // scheduler_plan.cc
+  void MakePlan(TimeNs now, bool may_pause);
   void ResetScratch();
   void RankRunning();
+  Rank RankOf(RequestId id, double service) const;
   void MarkAdaptersOfWaitersAhead();
-  void PlanReclaim();
-  void MakePlan(TimeNs now, bool may_pause);
   void PlanSeats(bool for_waiters);
-  void PlanIdleSeats(TimeNs now);
   bool PauseWorst(double service);
+  void NextPausable();
+  void PlanIdleSeats(TimeNs now);
   void PlanDecodes(TimeNs now);
-  void PlanLockedLoads(TimeNs now);
   void PlanPrompts(TimeNs now);
-  bool FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now);
-  void PlanPreemption();
-  bool EvictOneAdapter(TimeNs now, bool even_wanted);
-  bool MakeRoom(std::int64_t pages, TimeNs now);
-  std::int64_t GrowthReserve() const;
-  std::int64_t EvictablePages(bool even_wanted) const;
   enum class Admission { kAdmitted, kPassedOver, kBlocked };
   Admission TryAdmit(Request* request, TimeNs now);
-  Admission TryLoad(AdapterGeneration generation, TimeNs now);
-  bool PlanHostRoom(const AdapterResidency& adapter);
-  void AddChunk(Request* request, std::int64_t tokens, bool admits);
-  void SortChunksByAdapter();
-  std::int64_t MissingPages(const Request& request, std::int64_t positions) const;
-  std::int64_t PagesToStart(const Request& request) const;
-  std::int64_t DecodePages() const;
-  std::int64_t PagesOfIdleAdapter(const Request& request) const;
   bool IsLoading(const Request& request) const;
   bool ExceedsDistinctAdapters(const Request& request) const;
-  std::int64_t Level(const Request& request) const;
-  bool RanksAhead(const Request& a, const Request& b) const;
+  void AddChunk(Request* request, std::int64_t tokens, std::int64_t new_pages, bool admits);
+  std::int64_t ChunkTokens(std::int64_t uncomputed) const {
+    return std::min({uncomputed, options_.prefill_chunk, scratch_.budget});
+  }
   std::int64_t Seats() const { return std::min(options_.max_running, options_.max_batch_tokens); }
+
+  // scheduler_memory.cc
+  void PlanReclaim();
+  bool FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now);
+  void PlanPreemption();
+  bool MakeRoom(std::int64_t pages, TimeNs now);
+  bool EvictOneAdapter(TimeNs now, bool even_wanted);
+  void PlanLockedLoads(TimeNs now);
+  Admission TryLoad(AdapterGeneration generation, TimeNs now);
+  bool PlanHostRoom(const AdapterResidency& adapter);
+  std::int64_t PagesToStart(const Request& request) const;
+  std::int64_t PagesOfIdleAdapter(const Request& request) const;
+  std::int64_t GrowthReserve() const;
+  std::int64_t EvictablePages(bool even_wanted) const;
+  // No division where nothing is missing, as for most tokens.
+  std::int64_t MissingPages(const Request& request, std::int64_t positions) const {
+    const std::int64_t missing = positions - static_cast<std::int64_t>(request.pages.size()) * options_.page_tokens;
+    return missing <= 0 ? 0 : (missing + options_.page_tokens - 1) / options_.page_tokens;
+  }
+  bool Evictable(AdapterGeneration generation) const;
   std::uint8_t& Flags(AdapterGeneration generation) { return scratch_.flags[residency_->SlotOf(generation)]; }
   std::uint8_t Flags(AdapterGeneration generation) const { return scratch_.flags[residency_->SlotOf(generation)]; }
   std::int32_t& Pins(AdapterGeneration generation) { return scratch_.slot_pins[residency_->SlotOf(generation)]; }
-  bool Evictable(AdapterGeneration generation) const;
 
+  // scheduler.cc
+  void Pin(AdapterGeneration generation, TimeNs now);
   void ReleaseMemory(Request* request, TimeNs now);
   void Preempt(Request* request, TimeNs now);
   void InsertRunning(Request* request);
@@ -149,6 +189,8 @@ class Scheduler {
   ResidencyManager* residency_;
   const EvictionPolicy* policy_;
   std::vector<Request*> running_;        // ascending id
+  std::vector<Request*> by_rank_;        // the same, nearly in order of rank: as the last plan saw it, newcomers at the end
+  std::vector<std::int32_t> pins_;       // by residency slot: running requests that use the adapter
   std::vector<Request*> waiting_;        // ascending id, from waiting_head_ on
   std::size_t waiting_head_ = 0;
   TenantCounters tenants_;
@@ -157,7 +199,7 @@ class Scheduler {
   double discardable_ = 0;               // computed tokens that may be thrown away to let others in
   StepPlan plan_;
   Scratch scratch_;
-  std::vector<std::pair<std::uint64_t, PlannedChunk>> sort_buffer_;
+  std::vector<PlannedChunk> chunk_buffer_;
 };
 
 }  // namespace loramux

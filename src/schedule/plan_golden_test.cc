@@ -1,0 +1,205 @@
+// Random loads against the scheduler: what holds for every plan, and that the plans are exactly those of the past.
+#include <algorithm>
+#include <deque>
+#include <set>
+
+#include "base/prng.h"
+#include "schedule/scheduler.h"
+
+namespace loramux {
+namespace {
+
+// All plans of all loads below in one number. Making the plan faster must not change it; change it with the policy only.
+constexpr std::uint64_t kGolden = 11188224855243818218u;
+
+struct Scale {
+  int adapters, requests, arrivals;          // arrivals: at most that many in a step
+  std::int64_t max_running, max_batch_tokens, prompt, output;
+  std::int64_t device_pages, host_pages;
+  std::uint64_t tenants;                     // 0: a tenant each adapter
+};
+
+// A random choice of everything that has a say in the plan: tight and ample memory, few and many tenants.
+Scale RandomScale(Prng& prng, bool large) {
+  const auto below = [&prng](std::uint64_t bound) { return static_cast<std::int64_t>(prng.NextBelow(bound)); };
+  if (large) {
+    return {.adapters = 60, .requests = 900, .arrivals = 200, .max_running = 64 + below(128), .max_batch_tokens = 128 + below(200),
+            .prompt = 120, .output = 60, .device_pages = 900 + below(4000), .host_pages = 100 + below(300),
+            .tenants = prng.NextBelow(3) * 150};
+  }
+  return {.adapters = 12, .requests = 80, .arrivals = 8, .max_running = 1 + below(16), .max_batch_tokens = 8 + below(40),
+          .prompt = 40, .output = 24, .device_pages = 24 + below(40), .host_pages = 4 + below(30), .tenants = prng.NextBelow(5)};
+}
+
+SchedulerOptions RandomOptions(Prng& prng, const Scale& scale) {
+  SchedulerOptions options;
+  options.page_tokens = 4;
+  options.max_running = scale.max_running;
+  options.max_batch_tokens = scale.max_batch_tokens;
+  options.prefill_chunk = 1 + static_cast<std::int64_t>(prng.NextBelow(30));
+  options.lookahead = 1 + static_cast<std::int64_t>(prng.NextBelow(static_cast<std::uint64_t>(scale.adapters) * 2));
+  options.max_distinct_adapters = prng.NextBelow(2) == 0 ? 0 : 1 + static_cast<std::int64_t>(prng.NextBelow(6));
+  options.fairness.policy = prng.NextBelow(5) == 0 ? FairnessPolicy::kNone : FairnessPolicy::kVtc;
+  options.fairness.weights = {{"1", 4}, {"2", 0.5}};
+  options.fairness.max_wait = static_cast<TimeNs>(prng.NextBelow(3)) * 100 * kNsPerMs;
+  options.discard_share = prng.NextBelow(3) == 0 ? 0 : 0.25;
+  return options;
+}
+
+std::uint64_t Mix(std::uint64_t digest, std::uint64_t value) { return SplitMix64(digest ^ value); }
+
+std::uint64_t Digest(const StepPlan& plan) {
+  std::uint64_t digest = 0;
+  for (const Request* request : plan.preemptions) digest = Mix(digest, request->id.value);
+  digest = Mix(digest, static_cast<std::uint64_t>(plan.discarded_tokens));
+  for (const AdapterGeneration generation : plan.device_evictions) digest = Mix(digest, generation.value);
+  digest = Mix(digest, 1);
+  for (const AdapterGeneration generation : plan.host_evictions) digest = Mix(digest, generation.value);
+  for (const PlannedChunk& chunk : plan.chunks) {
+    digest = Mix(digest, chunk.request->id.value);
+    digest = Mix(digest, static_cast<std::uint64_t>(chunk.num_tokens) << 32 | static_cast<std::uint64_t>(chunk.new_pages));
+    digest = Mix(digest, static_cast<std::uint64_t>(chunk.admits) << 1 | static_cast<std::uint64_t>(chunk.samples));
+  }
+  for (const PlannedLoad& load : plan.loads) digest = Mix(digest, load.adapter.value << 1 | static_cast<std::uint32_t>(load.via_host));
+  return Mix(digest, static_cast<std::uint64_t>(plan.num_tokens) << 32 | static_cast<std::uint64_t>(plan.prefill_tokens));
+}
+
+struct Load {
+  Prng prng;
+  Scale scale;
+  SchedulerOptions options;
+  VirtualClock clock;
+  std::unique_ptr<PagePool> device, host;
+  ModeledTransfer transfer{&clock, {.latency_ns = 3 * kNsPerMs}, {.latency_ns = kNsPerMs}};
+  std::unique_ptr<ResidencyManager> residency;
+  std::unique_ptr<EvictionPolicy> policy;
+  std::unique_ptr<Scheduler> scheduler;
+  std::deque<Request> requests;
+  std::vector<Request*> alive;
+  std::uint64_t digest = 0;
+  std::int64_t preemptions = 0, discarded = 0, evictions = 0, steps = 0, paused = 0;
+
+  Load(std::uint64_t seed, bool large) : prng(seed), scale(RandomScale(prng, large)), options(RandomOptions(prng, scale)) {
+    device = std::move(PagePool::Create("device", scale.device_pages * 64, 64)).value();
+    if (prng.NextBelow(4) != 0) host = std::move(PagePool::Create("host", scale.host_pages * 64, 64)).value();
+    residency = std::make_unique<ResidencyManager>(device.get(), host.get(), &transfer);
+    policy = std::move(MakeEvictionPolicy(prng.NextBelow(2) == 0 ? "lru" : "gdsf")).value();
+    scheduler = std::make_unique<Scheduler>(options, device.get(), residency.get(), policy.get());
+    if (prng.NextBelow(2) == 0) {
+      transfer.set_fault([broken = Prng(seed + 1)](const TransferJob&) mutable {
+        return broken.NextBelow(4) == 0 ? std::optional<Error>(IoError("injected")) : std::nullopt;
+      });
+    }
+    for (std::uint32_t generation = 1; generation <= static_cast<std::uint32_t>(scale.adapters); ++generation) {
+      auto version = std::make_shared<AdapterVersion>();
+      version->generation = AdapterGeneration{generation};
+      version->layout.pages = 1 + static_cast<std::int64_t>(prng.NextBelow(8));
+      residency->Add(std::move(version));
+    }
+  }
+
+  // The longest sequence and the largest adapter fit the smallest device together: 16 + 8 pages.
+  void AddRequest() {
+    Request& request = requests.emplace_back();
+    request.id = RequestId{requests.size()};
+    request.arrival = clock.Now();
+    request.adapter = AdapterGeneration{static_cast<std::uint32_t>(prng.NextBelow(static_cast<std::uint64_t>(scale.adapters) + 1))};
+    request.tenant_name = std::to_string(scale.tenants == 0 ? request.adapter.value : prng.NextBelow(scale.tenants));
+    request.tokens.assign(1 + prng.NextBelow(static_cast<std::uint64_t>(scale.prompt)), 1);
+    request.prompt_tokens = static_cast<std::int32_t>(request.tokens.size());
+    const auto output = 1 + static_cast<std::int32_t>(prng.NextBelow(static_cast<std::uint64_t>(scale.output)));
+    request.max_total_tokens = request.prompt_tokens + output;
+    if (request.adapter != kBaseModel) residency->Acquire(request.adapter);
+    scheduler->Add(&request);
+    alive.push_back(&request);
+  }
+  void End(Request* request) {
+    std::erase(alive, request);
+    scheduler->Remove(request, clock.Now());
+    if (request->adapter != kBaseModel) residency->Release(request->adapter);
+  }
+
+  void CheckPlan(const StepPlan& plan) {
+    std::set<const Request*> seen;
+    std::int64_t tokens = 0;
+    for (const PlannedChunk& chunk : plan.chunks) {
+      EXPECT_TRUE(seen.insert(chunk.request).second) << "two chunks of one request";
+      EXPECT_EQ(chunk.admits, chunk.request->state == RequestState::kWaiting);
+      EXPECT_GT(chunk.num_tokens, 0);
+      EXPECT_LE(chunk.num_tokens, std::min(options.prefill_chunk, chunk.request->uncomputed()));
+      EXPECT_EQ(chunk.samples, chunk.num_tokens == chunk.request->uncomputed());
+      const auto pages = static_cast<std::int64_t>(chunk.request->pages.size()) + chunk.new_pages;
+      EXPECT_GE(pages * options.page_tokens, chunk.request->computed + chunk.num_tokens);
+      tokens += chunk.num_tokens;
+    }
+    EXPECT_EQ(tokens, plan.num_tokens);
+    EXPECT_LE(tokens, options.max_batch_tokens);
+    EXPECT_LE(static_cast<std::int64_t>(plan.chunks.size()), options.max_running);
+    for (const Request* request : plan.preemptions) EXPECT_TRUE(seen.insert(request).second) << "preempted and computed";
+    EXPECT_TRUE(std::is_sorted(plan.chunks.begin(), plan.chunks.end(), [](const PlannedChunk& a, const PlannedChunk& b) {
+      return a.request->adapter < b.request->adapter;
+    }));
+  }
+
+  void Step() {
+    std::vector<ResidencyManager::LoadFailure> failures;
+    residency->Poll(clock.Now(), failures);
+    const std::uint64_t once = Digest(scheduler->Plan(clock.Now()));
+    const StepPlan& plan = scheduler->Plan(clock.Now());
+    ASSERT_EQ(once, Digest(plan)) << "planning changed something";
+    CheckPlan(plan);
+    digest = Mix(digest, once);
+    const auto before = static_cast<std::int64_t>(scheduler->running().size());
+    scheduler->Commit(clock.Now());
+    preemptions += static_cast<std::int64_t>(plan.preemptions.size());
+    discarded += plan.discarded_tokens;
+    evictions += static_cast<std::int64_t>(plan.device_evictions.size());
+    paused += before > static_cast<std::int64_t>(plan.chunks.size() + plan.preemptions.size());
+    for (const PlannedChunk& chunk : plan.chunks) {
+      scheduler->Advance(chunk.request, chunk.num_tokens);
+      if (!chunk.samples) continue;
+      chunk.request->tokens.push_back(2);
+      if (static_cast<std::int32_t>(chunk.request->tokens.size()) == chunk.request->max_total_tokens) End(chunk.request);
+    }
+    if (!alive.empty() && prng.NextBelow(12) == 0) End(alive[prng.NextBelow(alive.size())]);   // a client went away
+    if (++steps % 8 != 0) return;
+    scheduler->CheckIntegrity();
+    residency->CheckIntegrity();
+    device->CheckIntegrity();
+  }
+
+  void Run() {
+    for (int to_add = scale.requests; (to_add > 0 || !alive.empty()) && !testing::Test::HasFailure();) {
+      const int burst = std::min(to_add, static_cast<int>(prng.NextBelow(static_cast<std::uint64_t>(scale.arrivals))));
+      for (int i = 0; i < burst; ++i) AddRequest();
+      to_add -= burst;
+      Step();
+      clock.Advance(kNsPerMs);
+      ASSERT_LT(steps, 100000) << "no end in sight";
+    }
+  }
+};
+
+TEST(Plan, IsExactlyWhatItWas) {
+  std::uint64_t digest = 0;
+  std::int64_t preemptions = 0, discarded = 0, evictions = 0, paused = 0;
+  for (std::uint64_t seed = 1; seed <= 320 && !HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Load load(seed, /*large=*/seed > 300);
+    load.Run();
+    digest = Mix(digest, load.digest);
+    preemptions += load.preemptions;
+    discarded += load.discarded;
+    evictions += load.evictions;
+    paused += load.paused;
+  }
+  EXPECT_EQ(digest, kGolden);
+  // The test is worth something only if the hard paths were taken.
+  EXPECT_GT(preemptions, 1000);
+  EXPECT_GT(discarded, 10000);
+  EXPECT_GT(evictions, 1000);
+  EXPECT_GT(paused, 1000);
+}
+
+}  // namespace
+}  // namespace loramux

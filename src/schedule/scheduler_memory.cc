@@ -1,0 +1,202 @@
+// The plan's memory: what a step needs, whose pages it takes, and which adapters are loaded.
+#include <algorithm>
+
+#include "base/check.h"
+#include "schedule/scheduler.h"
+
+namespace loramux {
+
+// Where the next in the order of service does not fit, lower ranks make room for it: all that it needs, or nothing.
+void Scheduler::PlanReclaim() {
+  if (discardable_ <= 0) return;
+  const auto next = std::find_if(order_.turns.begin(), order_.turns.end(),
+                                 [this](const Turn& turn) { return !IsLoading(*turn.request); });
+  if (next == order_.turns.end()) return;
+  std::int64_t missing = PagesToStart(*next->request) + GrowthReserve() - scratch_.free_device;
+  if (missing + static_cast<std::int64_t>(running_.size()) <= 0) return;
+  missing += scratch_.decode_pages + PagesOfIdleAdapter(*next->request) - EvictablePages(/*even_wanted=*/false);
+  const std::int64_t level = RankOf(next->request->id, tenants_.Service(*next->request)).level;
+  std::int64_t victims = 0;
+  for (auto it = scratch_.runners.rbegin(); missing > 0 && it != scratch_.runners.rend() && it->rank.level > level; ++it) {
+    missing -= static_cast<std::int64_t>(it->request->pages.size());
+    ++victims;
+  }
+  if (missing > 0) return;
+  for (; victims > 0; --victims) {
+    plan_.discarded_tokens += scratch_.runners.back().request->computed;
+    PlanPreemption();
+  }
+}
+
+// Of its adapter, if that must be loaded first; else all pages of what is known, and of the token that follows, at once:
+// a request that began its prefill can end it.
+std::int64_t Scheduler::PagesToStart(const Request& request) const {
+  if (request.adapter != kBaseModel) {
+    const AdapterResidency& adapter = residency_->Get(request.adapter);
+    if (adapter.device == TierState::kAbsent) return adapter.version->layout.pages;
+  }
+  return MissingPages(request, static_cast<std::int64_t>(request.tokens.size()) + 1);
+}
+
+// EvictablePages counts them, but no room is made for a request by the eviction of its own adapter.
+std::int64_t Scheduler::PagesOfIdleAdapter(const Request& request) const {
+  if (request.adapter == kBaseModel || !Evictable(request.adapter)) return 0;
+  const AdapterResidency& adapter = residency_->Get(request.adapter);
+  return adapter.device == TierState::kResident ? adapter.version->layout.pages : 0;
+}
+
+// ---------------------------------------------------------------- Room
+
+// Finds `pages` free pages for runners[index]: evicts idle adapters, preempts lower ranks, at last itself. An adapter that
+// a waiting request of higher rank wants goes only after those that rank behind that request.
+// False: not now (loads in flight hold what is missing), or it was preempted itself.
+bool Scheduler::FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now) {
+  const auto& runners = scratch_.runners;
+  while (scratch_.free_device < pages) {
+    if (EvictOneAdapter(now, /*even_wanted=*/false)) continue;
+    const std::size_t last = runners.size() - 1;
+    if (last > index && scratch_.first_waiter < runners[last].rank) {
+      scratch_.memory_short = true;
+      PlanPreemption();
+      continue;
+    }
+    scratch_.candidates_ready = false;   // wanted adapters were dropped from the heap
+    if (EvictOneAdapter(now, /*even_wanted=*/true)) continue;
+    if (last == 0) return false;   // alone: what is missing is held by loads in flight
+    scratch_.memory_short = true;
+    PlanPreemption();
+    if (last == index) return true;   // the caller sees that it is among the preempted
+  }
+  scratch_.free_device -= pages;
+  return true;
+}
+
+// Of the lowest in rank.
+void Scheduler::PlanPreemption() {
+  Request* request = scratch_.runners.back().request;
+  scratch_.decode_pages -= scratch_.runners.back().next_pages;
+  scratch_.runners.pop_back();
+  plan_.preemptions.push_back(request);
+  scratch_.free_device += static_cast<std::int64_t>(request->pages.size());
+  if (request->adapter != kBaseModel) {
+    if (--Pins(request->adapter) == 0) --scratch_.distinct_adapters;
+    scratch_.candidates_ready = false;   // its adapter may be idle now
+  }
+}
+
+// Pages that newcomers and loads leave free: one for each running request, so that the next decode step need not preempt
+// right away. With nobody running it is 0, so what fits alone still fits.
+std::int64_t Scheduler::GrowthReserve() const { return static_cast<std::int64_t>(running_.size()); }
+
+// Evicts idle adapters until `pages` are free; all or nothing.
+bool Scheduler::MakeRoom(std::int64_t pages, TimeNs now) {
+  if (scratch_.free_device >= pages) return true;
+  if (scratch_.free_device + EvictablePages(/*even_wanted=*/false) < pages) return false;
+  while (scratch_.free_device < pages) CHECK(EvictOneAdapter(now, /*even_wanted=*/false));
+  return true;
+}
+
+bool Scheduler::Evictable(AdapterGeneration generation) const {
+  const AdapterResidency& adapter = residency_->Get(generation);
+  return !adapter.locked && scratch_.slot_pins[adapter.slot] == 0 && (scratch_.flags[adapter.slot] & kEvicted) == 0;
+}
+
+std::int64_t Scheduler::EvictablePages(bool even_wanted) const {
+  std::int64_t pages = 0;
+  for (const AdapterGeneration generation : residency_->DeviceResidents()) {
+    if (!Evictable(generation) || (!even_wanted && (Flags(generation) & kWanted) != 0)) continue;
+    pages += residency_->Get(generation).version->layout.pages;
+  }
+  return pages;
+}
+
+bool Scheduler::EvictOneAdapter(TimeNs now, bool even_wanted) {
+  const auto worse = [](const Scratch::Candidate& a, const Scratch::Candidate& b) {
+    return a.score != b.score ? a.score > b.score : a.adapter > b.adapter;
+  };
+  auto& heap = scratch_.candidates;
+  if (!scratch_.candidates_ready) {
+    heap.clear();
+    for (const AdapterGeneration generation : residency_->DeviceResidents()) {
+      if (!Evictable(generation)) continue;
+      const AdapterResidency& adapter = residency_->Get(generation);
+      const EvictionCandidate candidate{generation, adapter.version->layout.pages, adapter.last_use, adapter.uses,
+                                        adapter.host == TierState::kResident};
+      heap.push_back({policy_->Score(candidate, now), generation});
+    }
+    std::make_heap(heap.begin(), heap.end(), worse);
+    scratch_.candidates_ready = true;
+  }
+  while (!heap.empty()) {
+    const AdapterGeneration victim = heap.front().adapter;
+    std::pop_heap(heap.begin(), heap.end(), worse);
+    heap.pop_back();
+    // Wanted or pinned since the heap was made: it comes back with the next heap.
+    if (Pins(victim) > 0 || (!even_wanted && (Flags(victim) & kWanted) != 0)) {
+      continue;
+    }
+    Flags(victim) |= kEvicted;
+    plan_.device_evictions.push_back(victim);
+    scratch_.free_device += residency_->Get(victim).version->layout.pages;
+    return true;
+  }
+  return false;
+}
+
+// ---------------------------------------------------------------- Loads
+
+// If one of them waits for room, nobody may join and take it.
+void Scheduler::PlanLockedLoads(TimeNs now) {
+  if (scratch_.memory_short) return;   // nobody joins anyway
+  for (const AdapterGeneration generation : residency_->Locked()) {
+    if (residency_->Get(generation).device != TierState::kAbsent) continue;
+    if (TryLoad(generation, now) != Admission::kBlocked) continue;
+    scratch_.memory_short = true;
+    return;
+  }
+}
+
+Scheduler::Admission Scheduler::TryLoad(AdapterGeneration generation, TimeNs now) {
+  if ((Flags(generation) & kEvicted) != 0) return Admission::kBlocked;   // this very plan needs its pages
+  if (scratch_.loads_in_flight >= options_.max_loads_in_flight) return Admission::kPassedOver;
+  const AdapterResidency& adapter = residency_->Get(generation);
+  if (!MakeRoom(adapter.version->layout.pages + GrowthReserve(), now)) return Admission::kBlocked;
+  scratch_.free_device -= adapter.version->layout.pages;
+  ++scratch_.loads_in_flight;
+  Flags(generation) |= kLoadPlanned;
+  plan_.loads.push_back({generation, PlanHostRoom(adapter)});
+  return Admission::kPassedOver;
+}
+
+// True if the load can go through the host tier, after the least recently used copies there give way.
+bool Scheduler::PlanHostRoom(const AdapterResidency& adapter) {
+  const bool kept = (Flags(adapter.version->generation) & kHostEvicted) == 0;   // by an earlier load of this plan
+  if (adapter.host == TierState::kResident && kept) return true;
+  if (residency_->host() == nullptr || adapter.version->layout.pages > residency_->host()->capacity_pages()) return false;
+  const std::size_t first_victim = plan_.host_evictions.size();
+  while (scratch_.free_host < adapter.version->layout.pages) {
+    const AdapterResidency* victim = nullptr;
+    for (const AdapterGeneration generation : residency_->HostResidents()) {
+      const AdapterResidency& candidate = residency_->Get(generation);
+      const bool moving = candidate.device == TierState::kLoading || (Flags(generation) & (kLoadPlanned | kHostEvicted)) != 0;
+      if (moving) continue;
+      if (victim == nullptr || candidate.last_use < victim->last_use) victim = &candidate;
+    }
+    if (victim == nullptr) {   // everything left is on its way to the device: go past the host tier
+      for (std::size_t i = first_victim; i < plan_.host_evictions.size(); ++i) {
+        const AdapterGeneration kept = plan_.host_evictions[i];
+        Flags(kept) &= static_cast<std::uint8_t>(~kHostEvicted);
+        scratch_.free_host -= residency_->Get(kept).version->layout.pages;
+      }
+      plan_.host_evictions.resize(first_victim);
+      return false;
+    }
+    Flags(victim->version->generation) |= kHostEvicted;
+    plan_.host_evictions.push_back(victim->version->generation);
+    scratch_.free_host += victim->version->layout.pages;
+  }
+  scratch_.free_host -= adapter.version->layout.pages;
+  return true;
+}
+
+}  // namespace loramux

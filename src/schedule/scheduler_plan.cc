@@ -1,0 +1,237 @@
+// The plan of a step: who computes, in which order, and who begins.
+#include <algorithm>
+#include <limits>
+
+#include "base/check.h"
+#include "schedule/merge_runs.h"
+#include "schedule/scheduler.h"
+
+namespace loramux {
+
+const StepPlan& Scheduler::Plan(TimeNs now) {
+  MakePlan(now, /*may_pause=*/true);
+  const auto paused = [](const Scratch::Runner& runner) { return runner.paused; };
+  const auto& runners = scratch_.runners;
+  // Nobody may pause for a request that then could not begin.
+  if (plan_.chunks.empty() && std::any_of(runners.begin(), runners.end(), paused)) MakePlan(now, /*may_pause=*/false);
+  return plan_;
+}
+
+void Scheduler::MakePlan(TimeNs now, bool may_pause) {
+  plan_.Clear();
+  ResetScratch();
+  tenants_.Order(now, static_cast<std::size_t>(options_.lookahead), order_);
+  RankRunning();
+  MarkAdaptersOfWaitersAhead();
+  PlanReclaim();
+  PlanSeats(may_pause);
+  PlanDecodes(now);
+  PlanLockedLoads(now);
+  PlanPrompts(now);
+  PlanIdleSeats(now);
+  SortByAdapter(plan_.chunks, chunk_buffer_);
+}
+
+void Scheduler::ResetScratch() {
+  const std::size_t adapters = residency_->All().size();
+  scratch_.free_device = device_->free_pages();
+  scratch_.free_host = residency_->host() == nullptr ? 0 : residency_->host()->free_pages();
+  scratch_.budget = options_.max_batch_tokens;
+  scratch_.loads_in_flight = residency_->loads_in_flight();
+  scratch_.slot_pins.assign(pins_.begin(), pins_.end());
+  scratch_.slot_pins.resize(adapters, 0);
+  scratch_.distinct_adapters = std::count_if(pins_.begin(), pins_.end(), [](std::int32_t pins) { return pins > 0; });
+  scratch_.flags.assign(adapters, 0);
+  scratch_.candidates_ready = false;
+  scratch_.memory_short = false;
+}
+
+// A counter in whole quanta: a rank does not change with every token.
+Scheduler::Rank Scheduler::RankOf(RequestId id, double service) const {
+  return {static_cast<std::int64_t>(service / static_cast<double>(options_.max_batch_tokens)), id};
+}
+
+// Few ranks change from step to step, so the order of the last one is almost right.
+void Scheduler::RankRunning() {
+  auto& runners = scratch_.runners;
+  runners.clear();
+  scratch_.decode_pages = 0;
+  for (Request* request : by_rank_) {
+    Scratch::Runner& runner = runners.emplace_back();   // filled in place: a copy would wait for the stores
+    runner.request = request;
+    runner.service = tenants_.Service(*request);
+    runner.rank = RankOf(request->id, runner.service);
+    runner.uncomputed = static_cast<std::int32_t>(request->uncomputed());
+    runner.next_pages = static_cast<std::int32_t>(MissingPages(*request, request->computed + 1));
+    scratch_.decode_pages += runner.next_pages;
+  }
+  MergeRuns(runners, scratch_.merge_buffer,
+            [](const Scratch::Runner& a, const Scratch::Runner& b) { return a.rank < b.rank; });
+  for (std::size_t i = 0; i < runners.size(); ++i) by_rank_[i] = runners[i].request;
+}
+
+// A waiting request that ranks ahead of a running one was passed over while its adapter was loading, or was preempted.
+// Lower ranks must not take that adapter's pages from it, or it would wait for ever.
+void Scheduler::MarkAdaptersOfWaitersAhead() {
+  scratch_.first_waiter = Rank{};
+  if (running_.empty()) return;
+  const Rank last = scratch_.runners.back().rank;
+  for (const Turn& turn : order_.turns) {
+    const Rank rank = RankOf(turn.request->id, tenants_.Service(*turn.request));
+    scratch_.first_waiter = std::min(scratch_.first_waiter, rank);
+    if (turn.request->adapter != kBaseModel && rank < last) Flags(turn.request->adapter) |= kWanted;
+  }
+}
+
+// ---------------------------------------------------------------- Seats
+
+// Who computes in this step: as many as there are seats. The tenants that got the most service pause, if others need
+// their seats that got less; of one tenant the youngest.
+void Scheduler::PlanSeats(bool for_waiters) {
+  auto& runners = scratch_.runners;
+  scratch_.free_seats = Seats() - static_cast<std::int64_t>(runners.size());
+  scratch_.pausable.Clear();
+  scratch_.lower_levels = runners.size();
+  while (scratch_.free_seats < 0) CHECK(PauseWorst(-std::numeric_limits<double>::infinity()));
+  const bool enough = static_cast<std::int64_t>(order_.turns.size()) <= scratch_.free_seats;
+  if (!for_waiters || enough || tenants_.active_tenants() <= 1) return;
+  std::int64_t seats = scratch_.free_seats;
+  std::int64_t more = Seats() + Seats() / 8 + 4 - static_cast<std::int64_t>(runners.size());   // who pauses keeps memory
+  std::int64_t pages = scratch_.free_device - GrowthReserve() - scratch_.decode_pages;
+  for (const Turn& turn : order_.turns) {
+    if (IsLoading(*turn.request)) continue;
+    if (ExceedsDistinctAdapters(*turn.request)) return;
+    pages -= PagesToStart(*turn.request) + PagesOfIdleAdapter(*turn.request);
+    if (pages < 0 && pages + EvictablePages(/*even_wanted=*/false) < 0) return;
+    if (--more < 0) return;
+    if (seats > 0) {
+      --seats;
+      continue;
+    }
+    if (!PauseWorst(turn.service)) return;
+  }
+}
+
+// Pauses the youngest running request of the tenant that got the most service, if that is more than `service`.
+bool Scheduler::PauseWorst(double service) {
+  auto& heap = scratch_.pausable;
+  if (heap.empty()) NextPausable();
+  if (heap.empty() || !(heap.first().service > service)) return false;
+  scratch_.runners[heap.first().runner].paused = true;
+  heap.PopFirst();
+  ++scratch_.free_seats;
+  return true;
+}
+
+// Of the runners, those of the highest level that is left: all others got less service.
+void Scheduler::NextPausable() {
+  const auto& runners = scratch_.runners;
+  std::size_t& at = scratch_.lower_levels;
+  if (at == 0) return;
+  const std::int64_t level = runners[at - 1].rank.level;
+  for (; at > 0 && runners[at - 1].rank.level == level; --at) {
+    scratch_.pausable.Append(runners[at - 1].service, runners[at - 1].rank.id, at - 1);
+  }
+  scratch_.pausable.MakeHeap();
+}
+
+// Seats that nobody took go back to those who paused for them.
+void Scheduler::PlanIdleSeats(TimeNs now) {
+  if (scratch_.memory_short) return;
+  for (Scratch::Runner& runner : scratch_.runners) {
+    if (scratch_.free_seats == 0 || scratch_.budget == 0) return;
+    if (!runner.paused) continue;
+    const std::int64_t tokens = ChunkTokens(runner.uncomputed);
+    const std::int64_t pages = MissingPages(*runner.request, runner.request->computed + tokens);
+    if (!MakeRoom(pages, now)) continue;
+    scratch_.free_device -= pages;
+    --scratch_.free_seats;
+    runner.paused = false;
+    AddChunk(runner.request, tokens, pages, false);
+  }
+}
+
+// ---------------------------------------------------------------- Chunks
+
+// One token for each request whose prompt is done, highest rank first. A request may be preempted before its turn.
+void Scheduler::PlanDecodes(TimeNs now) {
+  const auto& runners = scratch_.runners;
+  for (std::size_t i = 0; i < runners.size() && scratch_.budget > 0; ++i) {
+    const Scratch::Runner& runner = runners[i];
+    if (runner.paused || runner.uncomputed != 1) continue;
+    if (runner.next_pages > 0 && !FreePagesFor(i, runner.next_pages, now)) continue;
+    if (i >= runners.size()) return;   // it had to preempt itself
+    AddChunk(runner.request, 1, runner.next_pages, false);
+  }
+}
+
+// The next piece of each running prompt (or of a preempted sequence that is computed again), whose pages were allocated
+// when the request was admitted, and the first of those who wait: in order of their tenants' counters.
+void Scheduler::PlanPrompts(TimeNs now) {
+  auto& prefills = scratch_.prefills;
+  prefills.clear();
+  for (const Scratch::Runner& runner : scratch_.runners) {
+    if (!runner.paused && runner.uncomputed > 1) prefills.push_back(runner);
+  }
+  std::sort(prefills.begin(), prefills.end(), [](const Scratch::Runner& a, const Scratch::Runner& b) {
+    return a.service != b.service ? a.service < b.service : a.rank.id < b.rank.id;
+  });
+  auto turn = order_.turns.begin();
+  const auto end = scratch_.memory_short ? turn : order_.turns.end();
+  bool open = true;
+  const auto admit_next = [&] { open = TryAdmit((turn++)->request, now) != Admission::kBlocked; };
+  for (const Scratch::Runner& prefill : prefills) {
+    while (open && turn != end && turn->service < prefill.service) admit_next();
+    if (scratch_.budget == 0) continue;
+    const std::int64_t tokens = ChunkTokens(prefill.uncomputed);
+    AddChunk(prefill.request, tokens, MissingPages(*prefill.request, prefill.request->computed + tokens), false);
+  }
+  while (open && turn != end) admit_next();
+}
+
+// Without a seat in this step, only the load of its adapter begins.
+Scheduler::Admission Scheduler::TryAdmit(Request* request, TimeNs now) {
+  const bool uses_adapter = request->adapter != kBaseModel;
+  if (uses_adapter) {
+    Flags(request->adapter) |= kWanted;
+    const TierState state = residency_->Get(request->adapter).device;
+    if (state == TierState::kLoading || (Flags(request->adapter) & kLoadPlanned) != 0) return Admission::kPassedOver;
+    if (state == TierState::kAbsent || (Flags(request->adapter) & kEvicted) != 0) return TryLoad(request->adapter, now);
+  }
+  if (scratch_.free_seats == 0 || scratch_.budget == 0) return Admission::kPassedOver;
+  if (ExceedsDistinctAdapters(*request)) return Admission::kBlocked;   // nobody behind may take the next place from it
+  const std::int64_t pages = PagesToStart(*request);
+  if (uses_adapter) ++Pins(request->adapter);   // not a victim of its own admission
+  if (!MakeRoom(pages + GrowthReserve(), now)) {
+    if (uses_adapter) --Pins(request->adapter);
+    return Admission::kBlocked;
+  }
+  if (uses_adapter && Pins(request->adapter) == 1) ++scratch_.distinct_adapters;
+  scratch_.free_device -= pages;
+  --scratch_.free_seats;
+  AddChunk(request, ChunkTokens(request->uncomputed()), pages, true);
+  return Admission::kAdmitted;
+}
+
+bool Scheduler::IsLoading(const Request& request) const {
+  return request.adapter != kBaseModel && residency_->Get(request.adapter).device == TierState::kLoading;
+}
+
+bool Scheduler::ExceedsDistinctAdapters(const Request& request) const {
+  return request.adapter != kBaseModel && options_.max_distinct_adapters > 0 &&
+         scratch_.slot_pins[residency_->SlotOf(request.adapter)] == 0 && scratch_.distinct_adapters >= options_.max_distinct_adapters;
+}
+
+void Scheduler::AddChunk(Request* request, std::int64_t tokens, std::int64_t new_pages, bool admits) {
+  PlannedChunk& chunk = plan_.chunks.emplace_back();
+  chunk.request = request;
+  chunk.num_tokens = static_cast<std::int32_t>(tokens);
+  chunk.new_pages = static_cast<std::int32_t>(new_pages);
+  chunk.admits = admits;
+  chunk.samples = tokens == request->uncomputed();
+  plan_.num_tokens += tokens;
+  if (tokens > 1 || !chunk.samples) plan_.prefill_tokens += tokens;
+  scratch_.budget -= tokens;
+}
+
+}  // namespace loramux
