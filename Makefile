@@ -1,5 +1,10 @@
 # Two commands for people: `make demo` and `make test`. Everything else is CMake (CMakePresets.json).
 
+# The objects of one build directory serve the others too.
+export CCACHE_BASEDIR := $(CURDIR)
+export CCACHE_NOHASHDIR := 1
+export CCACHE_SLOPPINESS := pch_defines,time_macros
+
 .PHONY: help demo test build deb setup setup-test bench clean
 
 help:

@@ -58,6 +58,19 @@ TEST(AdapterLayout, WastesAtMostFivePercent) {
   }
 }
 
+// What an adapter of rank 8 takes does not depend on there being others of rank 128.
+TEST(Peers, Point4_RanksAreStoredTrueAndNeverPadded) {
+  const ModelConfig llama3_8b = Shape(4096, 32, 32, 8, 14336, 128256);
+  const auto page_bytes = static_cast<std::size_t>(ChoosePageGeometry(llama3_8b, DType::kBF16).page_bytes);
+  const auto pages = [&](std::int32_t rank) {
+    return LayoutAdapter(AllLayers(llama3_8b, rank, {LoraTarget::kQ, LoraTarget::kV}), DType::kBF16, page_bytes).value().pages;
+  };
+  const double largest = static_cast<double>(pages(128));
+  for (const std::int32_t rank : {8, 16, 32, 64}) {
+    EXPECT_NEAR(static_cast<double>(pages(rank)) / largest, rank / 128.0, 0.06 * rank / 128.0) << "rank " << rank;
+  }
+}
+
 TEST(AdapterLayout, RowsNeverStraddleOrOverlap) {
   const ModelConfig model = Shape(72, 3, 4, 2, 100, 131);   // odd extents
   const std::size_t page_bytes = 1024;
