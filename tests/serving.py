@@ -61,7 +61,7 @@ class Server:
 
     def text(self):
         # Not seek and read: the server writes at the same file offset.
-        return os.pread(self.log.fileno(), 1 << 24, 0).decode(errors="replace")
+        return os.pread(self.log.fileno(), os.fstat(self.log.fileno()).st_size, 0).decode(errors="replace")
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)

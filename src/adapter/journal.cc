@@ -130,7 +130,8 @@ Result<std::unique_ptr<AdapterJournal>> AdapterJournal::Open(FileSystem* files, 
     return journal;
   }
   RETURN_IF_ERROR(j.Replay(*content));
-  j.size_after_rewrite_ = j.size_;
+  ASSIGN_OR_RETURN(const std::string rewritten, j.RewrittenContent());
+  j.size_after_rewrite_ = rewritten.size();   // not size_: then every restart would allow it to grow further
   ASSIGN_OR_RETURN(j.file_, files->OpenForAppend(j.Path()));
   if (j.dropped_bytes_ > 0) {
     RETURN_IF_ERROR(j.file_->Truncate(j.size_));
@@ -244,7 +245,8 @@ Status AdapterJournal::RewriteIfGrown() {
   return Ok{};
 }
 
-Status AdapterJournal::Rewrite() {
+// What it holds now, in one record each.
+Result<std::string> AdapterJournal::RewrittenContent() const {
   std::string content = FileHeader();
   for (const auto& [name, adapter] : adapters_) {
     ASSIGN_OR_RETURN(const std::string payload, LoadPayload(adapter));
@@ -254,6 +256,11 @@ Status AdapterJournal::Rewrite() {
     ASSIGN_OR_RETURN(const std::string payload, UnloadPayload(name, true));
     content += Record(payload, content.size());
   }
+  return content;
+}
+
+Status AdapterJournal::Rewrite() {
+  ASSIGN_OR_RETURN(const std::string content, RewrittenContent());
   const std::filesystem::path temporary = directory_ / "adapters.journal.new";
   ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files_->Create(temporary));
   RETURN_IF_ERROR(AppendAll(*file, content));

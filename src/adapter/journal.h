@@ -61,6 +61,7 @@ class AdapterJournal {
   Error Damaged(std::uint64_t offset, const std::string& what) const;
   // REQUIRE mutex_:
   Status AppendRecord(const std::string& payload);
+  Result<std::string> RewrittenContent() const;
   Status Rewrite();
   Status RewriteIfGrown();
 
