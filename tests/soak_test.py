@@ -126,6 +126,7 @@ class Soak(unittest.TestCase):
 
     def kill_and_restart(self):
         with self.damaging:
+            self.check_alive()
             with self.gate:
                 self.up.clear()
                 self.restarts += 1
@@ -137,6 +138,10 @@ class Soak(unittest.TestCase):
             self.start()
             self.check_registry()
         self.up.set()
+
+    def check_alive(self):
+        if self.server.process.poll() is not None:
+            self.fail_later(f"the server ended by itself with {self.server.process.returncode}: {self.server.text()[-3000:]}")
 
     def check_registry(self):
         """What was acknowledged is there; an operation that was cut off took place or did not."""
@@ -161,7 +166,7 @@ class Soak(unittest.TestCase):
             connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
             response = connection.getresponse()
             if more.get("stream"):
-                response.read(random.randrange(1, 400))   # and is gone
+                response.read(random.randrange(1, 400) if response.status == 200 else None)   # and is gone
                 return response.status, None
             return response.status, json.loads(response.read())
         finally:
@@ -201,8 +206,11 @@ class Soak(unittest.TestCase):
             mark, restarts = truth.mark() if truth else 0, self.restarts
             try:
                 if chance.random() < 0.15:
-                    self.ask(model, prompt, stream=True, max_tokens=200, ignore_eos=True)
-                    self.count["vanished"] += 1
+                    status, _ = self.ask(model, prompt, stream=True, max_tokens=200, ignore_eos=True)
+                    missing = status == 404 and truth and None in truth.since(mark)
+                    if status != 200 and not missing and model != "fragile":
+                        self.fail_later(f"{model}: a stream began with status {status}")
+                    self.count["vanished"] += status == 200
                     continue
                 status, answer = self.ask(model, prompt)
             except (OSError, http.client.HTTPException, ValueError) as error:
@@ -323,7 +331,11 @@ class Soak(unittest.TestCase):
         self.assertFalse(any(thread.is_alive() for thread in self.threads), "a request or an operation hangs")
         print(f"soak: {dict(self.count)}, {self.restarts} kills, resident memory {settled / 2**20:.1f} MiB x {grown:.3f}",
               file=sys.stderr)
+        self.check_alive()
         self.server.wait_idle()
+        for prompt in self.prompts:      # the weights are whole again, and so are the answers
+            status, answer = self.ask("fragile", prompt)
+            self.judge("upper", prompt, ["upper"], status, answer)
         log = self.server.stop()         # checks pages, residency and schedule, and exits with 0
         self.assertEqual(self.failures[:5], [], f"{len(self.failures)} failures")
         self.assertRegex("\n".join(log.splitlines()[-5:]), r"KV pages in use: 0\b")

@@ -9,7 +9,7 @@
 namespace loramux {
 namespace {
 
-constexpr int kOtherOpenFiles = 64;   // besides connections; adapters' files are closed once they are mapped
+constexpr int kOtherOpenFiles = 64;   // besides connections; each registered adapter keeps one more
 
 void AddKeyFlags(CLI::App& command, ProtectionOptions& protection) {
   const std::string group = "Access (docs/operations.md; files are read again at SIGHUP)";

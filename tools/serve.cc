@@ -110,6 +110,10 @@ Status Serve(const ServeFlags& flags) {
   Signals signals;
   RaiseOpenFileLimit(flags.http.max_connections);
   ASSIGN_OR_RETURN(const std::optional<std::string> admin_key, AdminKey(flags.adapters, flags.runtime, flags.http.host));
+  if (admin_key && admin_key->empty() && !flags.protection.api_key_file.empty()) {
+    return InvalidArgument("--insecure-no-admin-key: refused with --api-key-file, whose clients may not change adapters; "
+                           "give --admin-key-file FILE", "--insecure-no-admin-key");
+  }
   ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime, StartRuntime(EagerAdapters(flags.runtime, flags.adapters)));
   ASSIGN_OR_RETURN(const std::unique_ptr<AdapterAdmin> adapters, OpenAdapterAdmin(flags.adapters, flags.runtime, *runtime));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(flags.runtime.model_dir));

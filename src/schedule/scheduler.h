@@ -98,7 +98,8 @@ class Scheduler {
     std::int64_t loads_in_flight = 0;
     std::int64_t distinct_adapters = 0;   // among running requests
     std::int64_t free_seats = 0;          // in this step's batch
-    bool memory_short = false;            // what is free is needed by those who run, or a locked adapter: nobody joins
+    bool memory_short = false;            // running requests lost pages to each other: nobody joins
+    bool locked_waits = false;            // a locked adapter waits for room: nobody joins, but those who run go on
     struct Runner {
       Request* request = nullptr;
       Rank rank;

@@ -151,7 +151,7 @@ void Scheduler::PlanLockedLoads(TimeNs now) {
   for (const AdapterGeneration generation : residency_->Locked()) {
     if (residency_->Get(generation).device != TierState::kAbsent) continue;
     if (TryLoad(generation, now) != Admission::kBlocked) continue;
-    scratch_.memory_short = true;
+    scratch_.locked_waits = true;
     return;
   }
 }

@@ -44,6 +44,7 @@ void Scheduler::ResetScratch() {
   scratch_.flags.assign(adapters, 0);
   scratch_.candidates_ready = false;
   scratch_.memory_short = false;
+  scratch_.locked_waits = false;
 }
 
 // A counter in whole quanta: a rank does not change with every token.
@@ -177,7 +178,7 @@ void Scheduler::PlanPrompts(TimeNs now) {
     return a.service != b.service ? a.service < b.service : a.rank.id < b.rank.id;
   });
   auto turn = order_.turns.begin();
-  const auto end = scratch_.memory_short ? turn : order_.turns.end();
+  const auto end = scratch_.memory_short || scratch_.locked_waits ? turn : order_.turns.end();
   bool open = true;
   const auto admit_next = [&] { open = TryAdmit((turn++)->request, now) != Admission::kBlocked; };
   for (const Scratch::Runner& prefill : prefills) {

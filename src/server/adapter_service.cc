@@ -62,14 +62,18 @@ bool AdapterService::Authorised(const HttpRequest& request) const {
 
 asio::awaitable<void> AdapterService::Run(HttpExchange& exchange, Operation operation, Dialect dialect) {
   HttpReply reply;
-  const Ticket ticket(in_, options_.max_waiting);
   if (!Authorised(exchange.request())) {
     spdlog::warn("{}: refused, wrong or no admin key", exchange.request().path);
     reply = Unauthorised();
-  } else if (!ticket.ok()) {
-    reply = ErrorReply(Unavailable("too many adapter operations at one time"));
+  } else if (exchange.request().draining) {
+    reply = ErrorReply(Unavailable("The server is shutting down; adapters do not change any more."));
   } else {
-    co_await RunOn(workers_, [&] { reply = (this->*operation)(exchange.request(), dialect); });
+    const Ticket ticket(in_, options_.max_waiting);
+    if (ticket.ok()) {
+      co_await RunOn(workers_, [&] { reply = (this->*operation)(exchange.request(), dialect); });
+    } else {
+      reply = ErrorReply(Unavailable("too many adapter operations at one time"));
+    }
   }
   co_await exchange.Send(std::move(reply));
 }

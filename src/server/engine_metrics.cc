@@ -91,12 +91,13 @@ class Page {
   std::vector<MetricFamily> families_;
 };
 
-// Of the pages that are not held by adapters in use: when it is 1, nothing is left to evict.
+// Of the pages that are not held by adapters in use or pinned: when it is 1, nothing is left to evict.
 double KvUsage(const EngineSnapshot& snapshot) {
   const PoolStats& pool = snapshot.stats.device;
   std::int64_t in_use = 0;
   for (const AdapterSnapshot& adapter : snapshot.adapters) {
-    if (adapter.running > 0) in_use += adapter.version->layout.pages;
+    const bool pinned = adapter.pinned && adapter.device != TierState::kAbsent;
+    if (adapter.running > 0 || pinned) in_use += adapter.version->layout.pages;
   }
   const std::int64_t room = pool.capacity_pages - in_use;
   return room <= 0 ? 1.0 : std::min(1.0, static_cast<double>(pool.used(PageCategory::kKv)) / static_cast<double>(room));

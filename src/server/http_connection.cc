@@ -27,6 +27,7 @@ using boost::system::error_code;
 constexpr std::size_t kWatchBytes = 512;                 // a client that waits for its answer sends nothing
 constexpr std::size_t kMaxPipelinedBytes = 64 * 1024;    // read ahead while a handler works
 constexpr std::size_t kLingerBytes = 16 * 1024;
+constexpr std::size_t kMaxOpenBodyBytes = 64 * 1024;
 constexpr std::size_t kMaxTargetInLog = 200;
 constexpr std::string_view kShuttingDown = "The server is shutting down; try again elsewhere or later.";
 constexpr std::size_t kMaxLingerBytes = std::size_t{64} << 20;
@@ -156,7 +157,9 @@ asio::awaitable<bool> HttpConnection::ReadRequest(HttpRequest& request, const Ht
   refusal = Screen(request, route);
   keep_alive_ = parser.keep_alive() && (!refusal || parser.is_done());
   if (refusal) co_return true;   // its body is not read
-  const bool body = co_await ReadBody(parser);
+  // Who has not shown a key may not make the server hold much.
+  const std::size_t limit = route->access == RouteAccess::kOpen ? kMaxOpenBodyBytes : options_.max_body_bytes;
+  const bool body = co_await ReadBody(parser, limit);
   request.body = std::move(parser.get().body());
   co_return body;
 }

@@ -74,7 +74,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void BeginTrace();
   void ContinueTrace(const RequestParser& parser);
   boost::asio::awaitable<bool> ReadHeader(RequestParser& parser);
-  boost::asio::awaitable<bool> ReadBody(RequestParser& parser);
+  boost::asio::awaitable<bool> ReadBody(RequestParser& parser, std::size_t limit);
   boost::asio::awaitable<bool> ParseMore(RequestParser& parser, boost::system::error_code& error);
   boost::asio::awaitable<bool> FailRead(boost::system::error_code error, bool in_header);
   boost::asio::awaitable<bool> FailRead(int status, std::string message);

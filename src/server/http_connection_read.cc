@@ -20,6 +20,10 @@ using boost::system::error_code;
 constexpr std::size_t kFirstReadBytes = 1024;   // all that an idle connection holds
 constexpr std::size_t kReadBytes = 16 * 1024;
 
+std::string BodyTooLarge(std::size_t limit) {
+  return fmt::format("The request's body is too large: expected at most {} bytes.", limit);
+}
+
 }  // namespace
 
 asio::awaitable<bool> HttpConnection::WaitForFirstByte() {
@@ -96,8 +100,10 @@ std::chrono::milliseconds HttpConnection::BodyTimeLeft(TimeNs start, std::size_t
   return std::max(std::chrono::milliseconds(0), options_.body_timeout + earned - elapsed);
 }
 
-asio::awaitable<bool> HttpConnection::ReadBody(RequestParser& parser) {
+asio::awaitable<bool> HttpConnection::ReadBody(RequestParser& parser, std::size_t limit) {
   if (parser.is_done()) co_return true;
+  const auto announced = parser.content_length();
+  if (announced && *announced > limit) co_return co_await FailRead(413, BodyTooLarge(limit));
   if (http_version_ == 11 && beast::iequals(parser.get()[http::field::expect], "100-continue")) {
     const bool told = co_await WriteAll("HTTP/1.1 100 Continue\r\n\r\n");
     if (!told) co_return false;
@@ -108,6 +114,7 @@ asio::awaitable<bool> HttpConnection::ReadBody(RequestParser& parser) {
   bool more = true;
   while (more && !parser.is_done()) {
     const std::size_t held = parser.get().body().size();
+    if (held > limit) co_return co_await FailRead(413, BodyTooLarge(limit));
     if (!body_lease_.Grow(held)) co_return co_await FailRead(503, "The server is receiving too much at once; try again.");
     const auto left = BodyTimeLeft(start, held);
     ArmDeadline(left);
@@ -134,7 +141,7 @@ asio::awaitable<bool> HttpConnection::FailRead(error_code error, bool in_header)
     message = fmt::format("The request's header is too large: expected at most {} bytes.", options_.max_header_bytes);
   } else if (error == http::error::body_limit) {
     status = 413;
-    message = fmt::format("The request's body is too large: expected at most {} bytes.", options_.max_body_bytes);
+    message = BodyTooLarge(options_.max_body_bytes);
   } else if (error.category() == make_error_code(http::error::bad_method).category()) {
     status = 400;
     message = fmt::format("Malformed HTTP request ({}).", error.message());

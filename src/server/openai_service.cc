@@ -159,6 +159,7 @@ OpenAiService::OpenAiService(ServingContext context, ModelListing listing, OpenA
 OpenAiService::~OpenAiService() {
   tokenizers_.join();
   finders_.join();
+  listers_.join();
 }
 
 void OpenAiService::AddRoutes(RouteTable& routes) {
@@ -189,7 +190,7 @@ HttpReply OpenAiService::Health(const HttpRequest& request) const {
 
 asio::awaitable<void> OpenAiService::Models(HttpExchange& exchange) {
   HttpReply reply;
-  co_await RunOn(finders_, [&] { 
+  co_await RunOn(listers_, [&] {
     reply = JsonReply(ModelListBody(*context_.registry, listing_, finder_, exchange.request().caller.get()));
   });
   co_await exchange.Send(std::move(reply));
@@ -197,7 +198,7 @@ asio::awaitable<void> OpenAiService::Models(HttpExchange& exchange) {
 
 asio::awaitable<void> OpenAiService::Model(HttpExchange& exchange) {
   HttpReply reply;
-  co_await RunOn(finders_, [&] {
+  co_await RunOn(listers_, [&] {
     auto body = ModelBody(*context_.registry, listing_, exchange.request().tail, finder_,
                           exchange.request().caller.get());
     reply = body.ok() ? JsonReply(std::move(*body)) : ErrorReply(body.error());

@@ -43,7 +43,8 @@ class OpenAiService {
   const ModelListing listing_;
   const OpenAiServiceOptions options_;
   boost::asio::thread_pool tokenizers_;
-  boost::asio::thread_pool finders_{2};   // that look for adapters on the disk
+  boost::asio::thread_pool finders_{4};   // that open adapters on the disk
+  boost::asio::thread_pool listers_{1};   // that list them: probes do not wait for who opens one
 };
 
 }  // namespace loramux

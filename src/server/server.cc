@@ -1,6 +1,7 @@
 #include "server/server.h"
 
 #include "base/log.h"
+#include "base/prng.h"
 #include "server/access.h"
 #include "server/adapter_service.h"
 #include "server/http_exchange.h"
@@ -57,6 +58,7 @@ struct Server::Impl {
         guards(std::move(loaded)),
         admission(protection.admission, guards.quotas),
         seeds(options.seed),
+        trace_ids(SplitMix64(options.seed ^ 0x7472616365ull)),
         metrics(options.metrics, parts.registry->base_names().front(), options.max_model_len),
         metrics_service(metrics, parts.engine_snapshot, *parts.registry, *parts.clock),
         service({.clock = parts.clock, .generation = parts.generation, .registry = parts.registry,
@@ -76,7 +78,7 @@ struct Server::Impl {
   }
 
   HttpServerOptions WithHooks(HttpServerOptions http_options) {
-    http_options.hooks.random_bits = [this] { return seeds.Next(); };
+    http_options.hooks.random_bits = [this] { return trace_ids.Next(); };
     http_options.hooks.responded = [this](int status) { metrics.CountResponse(status); };
     return http_options;
   }
@@ -91,6 +93,7 @@ struct Server::Impl {
   Guards guards;
   Admission admission;
   SeedSource seeds;
+  SeedSource trace_ids;   // of their own: probes must not change what requests without a seed sample
   ServerMetrics metrics;
   MetricsService metrics_service;
   RouteTable routes;
