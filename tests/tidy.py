@@ -89,6 +89,21 @@ def check_listed(path):
     yield f"{path.relative_to(ROOT)}: no CMakeLists.txt lists it, so nothing builds it"
 
 
+def check_unique_types(paths):
+    """Two types of one name in one namespace are one type to the linker: its functions serve both, and one is broken."""
+    places = {}
+    for path in paths:
+        if path.suffix != ".h":
+            continue
+        text = path.read_text()
+        namespace = re.search(r"^namespace ([\w:]+) \{", text, re.MULTILINE)
+        for match in re.finditer(r"^(?:struct|class|enum class) (\w+)(?: final)?(?: :| \{)", text, re.MULTILINE):
+            places.setdefault((namespace and namespace.group(1), match.group(1)), []).append(path)
+    for (namespace, name), where in places.items():
+        if len(where) > 1:
+            yield f"{namespace}::{name}: defined in {' and '.join(str(path.relative_to(ROOT)) for path in where)}"
+
+
 def check_tests_run():
     helper = (ROOT / "cmake/LoramuxTargets.cmake").read_text()
     if "add_test(NAME ${name}" not in helper:
@@ -109,6 +124,7 @@ def main():
         findings += check_bans(path, text)
         findings += check_includes(path, text, cache)
         findings += check_listed(path)
+    findings += check_unique_types(list(cpp_files()))
     findings += check_tests_run()
     for finding in findings:
         print(finding)

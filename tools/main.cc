@@ -35,10 +35,10 @@ int main(int argc, char** argv) {
   loramux::AddInspectFlags(*inspect_command, inspect);
   inspect_command->callback([&] { status = loramux::RunInspect(inspect); });
 
-  loramux::BenchFlags bench;
+  loramux::load::BenchFlags bench;
   CLI::App* bench_command = app.add_subcommand("bench", "Send load to any OpenAI-compatible server and measure its answers");
-  loramux::AddBenchFlags(*bench_command, bench);
-  bench_command->callback([&] { status = loramux::RunBench(bench); });
+  loramux::load::AddBenchFlags(*bench_command, bench);
+  bench_command->callback([&] { status = loramux::load::RunBench(bench); });
 
   CLI11_PARSE(app, argc, argv);
   return status;

@@ -16,7 +16,7 @@
 #include <boost/beast/ssl/ssl_stream.hpp>
 #include <fmt/format.h>
 
-namespace loramux {
+namespace loramux::load {
 
 namespace asio = boost::asio;
 namespace beast = boost::beast;
@@ -195,4 +195,4 @@ void ApiClient::CancelAll() {
   for (ServerConnection* connection : busy_) connection->Close();
 }
 
-}  // namespace loramux
+}  // namespace loramux::load

@@ -19,7 +19,7 @@
 #include "tools/bench/reply_reader.h"
 #include "tools/bench/url.h"
 
-namespace loramux {
+namespace loramux::load {
 
 struct ApiClientOptions {
   Url url;
@@ -67,4 +67,4 @@ class ApiClient {
   bool cancelled_ = false;
 };
 
-}  // namespace loramux
+}  // namespace loramux::load

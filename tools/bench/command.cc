@@ -16,7 +16,7 @@
 #include "tools/bench/text_file.h"
 #include "tools/progress_bar.h"
 
-namespace loramux {
+namespace loramux::load {
 namespace {
 
 // An open loop needs a connection for each request in flight.
@@ -202,4 +202,4 @@ int RunBench(BenchFlags flags) {
   return Judge(*report);
 }
 
-}  // namespace loramux
+}  // namespace loramux::load

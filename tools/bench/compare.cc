@@ -12,7 +12,7 @@
 #include "tools/bench/number_format.h"
 #include "tools/bench/plot.h"
 
-namespace loramux {
+namespace loramux::load {
 namespace {
 
 constexpr double kNoise = 0.02;
@@ -171,4 +171,4 @@ std::string HtmlComparison(const NamedReport& a, const NamedReport& b) {
   return HtmlPage("loramux bench: comparison", body);
 }
 
-}  // namespace loramux
+}  // namespace loramux::load

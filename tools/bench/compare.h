@@ -6,7 +6,7 @@
 
 #include "tools/bench/report.h"
 
-namespace loramux {
+namespace loramux::load {
 
 enum class Verdict { kSame, kBetter, kWorse };
 
@@ -34,4 +34,4 @@ struct NamedReport {
 std::string ConsoleComparison(const NamedReport& a, const NamedReport& b);
 std::string HtmlComparison(const NamedReport& a, const NamedReport& b);
 
-}  // namespace loramux
+}  // namespace loramux::load

@@ -7,7 +7,7 @@
 
 #include "tools/bench/number_format.h"
 
-namespace loramux {
+namespace loramux::load {
 namespace {
 
 using namespace std::string_literals;
@@ -124,4 +124,4 @@ std::string ConsoleSummary(const ReportJson& report, std::size_t adapters) {
   return Head(report) + LatencyTable(ChildAt(report, "summary")) + AdapterTable(report, adapters) + Examples(report);
 }
 
-}  // namespace loramux
+}  // namespace loramux::load

@@ -5,7 +5,7 @@
 
 #include "tools/bench/report.h"
 
-namespace loramux {
+namespace loramux::load {
 
 // Of a document of BuildReport; ends with a line break. At most `adapters` adapters are listed, the busiest first.
 std::string ConsoleSummary(const ReportJson& report, std::size_t adapters = 20);
@@ -15,4 +15,4 @@ std::string FixedWidth(const std::string& text, std::size_t width);
 // The same without the padding.
 std::string OneLine(const std::string& text, std::size_t width);
 
-}  // namespace loramux
+}  // namespace loramux::load

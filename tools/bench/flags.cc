@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-namespace loramux {
+namespace loramux::load {
 namespace {
 
 constexpr double kMax = 1e9;
@@ -153,4 +153,4 @@ std::string DescribeLoad(const BenchFlags& flags) {
   return fmt::format("closed loop, {} at once", flags.concurrency);
 }
 
-}  // namespace loramux
+}  // namespace loramux::load

@@ -9,7 +9,7 @@
 
 #include "base/result.h"
 
-namespace loramux {
+namespace loramux::load {
 
 struct BenchFlags {
   // The server.
@@ -51,4 +51,4 @@ Status CompleteFlags(BenchFlags& flags);
 // "open loop, 8 /s at random" and the like.
 std::string DescribeLoad(const BenchFlags& flags);
 
-}  // namespace loramux
+}  // namespace loramux::load

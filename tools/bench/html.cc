@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-namespace loramux {
+namespace loramux::load {
 namespace {
 
 constexpr std::string_view kStyle = R"(
@@ -106,4 +106,4 @@ std::string HtmlTile(std::string_view label, std::string_view value, std::string
                      EscapeHtml(value), EscapeHtml(note));
 }
 
-}  // namespace loramux
+}  // namespace loramux::load

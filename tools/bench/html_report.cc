@@ -10,7 +10,7 @@
 #include "tools/bench/number_format.h"
 #include "tools/bench/plot.h"
 
-namespace loramux {
+namespace loramux::load {
 namespace {
 
 constexpr std::size_t kMaxAdapters = 200;
@@ -203,4 +203,4 @@ std::string HtmlReport(const ReportJson& report) {
   return HtmlPage("loramux bench: " + StringAt(ChildAt(report, "configuration"), "model"), body);
 }
 
-}  // namespace loramux
+}  // namespace loramux::load

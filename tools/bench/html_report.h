@@ -5,7 +5,7 @@
 
 #include "tools/bench/report.h"
 
-namespace loramux {
+namespace loramux::load {
 
 // Of a document of BuildReport. Its strings are not trusted.
 std::string HtmlReport(const ReportJson& report);
@@ -13,4 +13,4 @@ std::string HtmlReport(const ReportJson& report);
 // The line under a report's title: against what, how, when.
 std::string DescribeRun(const ReportJson& report);
 
-}  // namespace loramux
+}  // namespace loramux::load

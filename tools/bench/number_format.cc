@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-namespace loramux {
+namespace loramux::load {
 
 std::string FormatNumber(double value) {
   const double size = std::abs(value);
@@ -32,4 +32,4 @@ std::string FormatShare(double share) {
   return percent == std::round(percent) ? fmt::format("{:.0f} %", percent) : fmt::format("{:.1f} %", percent);
 }
 
-}  // namespace loramux
+}  // namespace loramux::load

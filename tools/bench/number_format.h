@@ -3,7 +3,7 @@
 
 #include <string>
 
-namespace loramux {
+namespace loramux::load {
 
 // About three significant digits, with commas in thousands: 0.123, 4.57, 45.7, 1,234.
 std::string FormatNumber(double value);
@@ -12,4 +12,4 @@ std::string FormatMs(double milliseconds);
 // 0.5 -> "50 %".
 std::string FormatShare(double share);
 
-}  // namespace loramux
+}  // namespace loramux::load

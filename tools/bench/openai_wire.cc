@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace loramux {
+namespace loramux::load {
 namespace {
 
 using Json = nlohmann::json;
@@ -108,4 +108,4 @@ ModelNames ParseModels(std::string_view text) {
   return names;
 }
 
-}  // namespace loramux
+}  // namespace loramux::load

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace loramux {
+namespace loramux::load {
 
 enum class ApiEndpoint { kChat, kCompletions };
 
@@ -50,4 +50,4 @@ struct ModelNames {
 };
 ModelNames ParseModels(std::string_view json);
 
-}  // namespace loramux
+}  // namespace loramux::load

@@ -7,7 +7,7 @@
 
 #include "tools/bench/text_file.h"
 
-namespace loramux {
+namespace loramux::load {
 namespace {
 
 Result<std::pair<std::string, std::string>> ParseHeader(const std::string& text) {
@@ -107,4 +107,4 @@ ReportJson ConfigurationJson(const BenchFlags& flags, const WorkloadOptions& wor
   return json;
 }
 
-}  // namespace loramux
+}  // namespace loramux::load

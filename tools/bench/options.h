@@ -9,7 +9,7 @@
 #include "tools/bench/trace.h"
 #include "tools/bench/workload.h"
 
-namespace loramux {
+namespace loramux::load {
 
 Result<ApiClientOptions> MakeClientOptions(const BenchFlags& flags);
 RunOptions MakeRunOptions(const BenchFlags& flags);
@@ -21,4 +21,4 @@ Result<Trace> MakeTrace(const BenchFlags& flags);
 // What a report says of how it was made. No key or header is in it.
 ReportJson ConfigurationJson(const BenchFlags& flags, const WorkloadOptions& workload);
 
-}  // namespace loramux
+}  // namespace loramux::load

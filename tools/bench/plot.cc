@@ -8,7 +8,7 @@
 #include "tools/bench/html.h"
 #include "tools/bench/number_format.h"
 
-namespace loramux {
+namespace loramux::load {
 namespace {
 
 constexpr double kWidth = 420, kHeight = 246, kLeft = 50, kRight = 408, kTop = 24, kBottom = 200;
@@ -184,4 +184,4 @@ std::string RenderPlot(const Plot& plot) {
                      PointerData(plot, *axes), EscapeHtml(plot.title), Legend(plot), kWidth, kHeight, EscapeHtml(plot.title), svg);
 }
 
-}  // namespace loramux
+}  // namespace loramux::load

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace loramux {
+namespace loramux::load {
 
 // Points ascend by x; a y that is not a number is a gap in the line.
 struct PlotSeries {
@@ -36,4 +36,4 @@ std::string RenderPlot(const Plot& plot);
 std::vector<double> Ticks(double low, double high, int count);
 std::vector<double> LogTicks(double low, double high);
 
-}  // namespace loramux
+}  // namespace loramux::load

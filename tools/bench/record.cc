@@ -1,6 +1,6 @@
 #include "tools/bench/record.h"
 
-namespace loramux {
+namespace loramux::load {
 
 const char* FailureName(Failure failure) {
   switch (failure) {
@@ -22,4 +22,4 @@ std::string RequestRecord::failure_kind() const {
   return FailureName(failure);
 }
 
-}  // namespace loramux
+}  // namespace loramux::load

@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 
-namespace loramux {
+namespace loramux::load {
 
 enum class Failure {
   kNone,
@@ -62,4 +62,4 @@ struct RunResult {
   bool interrupted = false;
 };
 
-}  // namespace loramux
+}  // namespace loramux::load

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-namespace loramux {
+namespace loramux::load {
 namespace {
 
 constexpr std::size_t kMaxErrorBody = 64 * 1024;
@@ -98,4 +98,4 @@ void ReplyReader::Finish(const ExchangeEnd& end, TimeNs now, const std::optional
   }
 }
 
-}  // namespace loramux
+}  // namespace loramux::load

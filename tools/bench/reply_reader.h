@@ -11,7 +11,7 @@
 #include "tools/bench/record.h"
 #include "tools/bench/sse_parser.h"
 
-namespace loramux {
+namespace loramux::load {
 
 // Takes an HTTP response as it arrives.
 class BodySink {
@@ -74,4 +74,4 @@ class ReplyReader final : public BodySink {
   bool done_ = false;
 };
 
-}  // namespace loramux
+}  // namespace loramux::load

@@ -7,7 +7,7 @@
 #include "tools/bench/openai_wire.h"
 #include "tools/bench/sse_parser.h"
 
-namespace loramux {
+namespace loramux::load {
 namespace {
 
 using Kind = ExchangeEnd::Kind;
@@ -167,4 +167,4 @@ TEST(OpenAiWire, TellsBasesFromAdapters) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::load

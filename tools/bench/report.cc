@@ -10,7 +10,7 @@
 #include "tools/bench/text_file.h"
 #include "tools/bench/time_series.h"
 
-namespace loramux {
+namespace loramux::load {
 namespace {
 
 constexpr int kCurveSteps = 200;
@@ -249,4 +249,4 @@ const ReportJson& ChildAt(const ReportJson& json, const char* key) {
   return json.is_object() && it != json.end() && it->is_structured() ? *it : kNone;
 }
 
-}  // namespace loramux
+}  // namespace loramux::load

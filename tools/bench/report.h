@@ -10,7 +10,7 @@
 #include "base/result.h"
 #include "tools/bench/record.h"
 
-namespace loramux {
+namespace loramux::load {
 
 using ReportJson = nlohmann::ordered_json;
 
@@ -47,4 +47,4 @@ bool TrueAt(const ReportJson& json, const char* key);
 // The array or object at a key; an empty array where there is none.
 const ReportJson& ChildAt(const ReportJson& json, const char* key);
 
-}  // namespace loramux
+}  // namespace loramux::load

@@ -15,7 +15,7 @@
 #include "tools/bench/text_file.h"
 #include "tools/bench/time_series.h"
 
-namespace loramux {
+namespace loramux::load {
 namespace {
 
 constexpr const char* kHostile = "<script>alert('x')</script>\"&\x01";
@@ -210,4 +210,4 @@ TEST(Plot, TicksAreRound) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::load

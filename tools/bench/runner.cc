@@ -11,7 +11,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <fmt/format.h>
 
-namespace loramux {
+namespace loramux::load {
 
 namespace asio = boost::asio;
 
@@ -192,4 +192,4 @@ RunResult BenchRunner::Run(const Workload& workload, const Trace* trace, const s
   return std::move(result_);
 }
 
-}  // namespace loramux
+}  // namespace loramux::load

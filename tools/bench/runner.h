@@ -17,7 +17,7 @@
 #include "tools/bench/trace.h"
 #include "tools/bench/workload.h"
 
-namespace loramux {
+namespace loramux::load {
 
 struct RunOptions {
   ApiEndpoint endpoint = ApiEndpoint::kChat;
@@ -76,4 +76,4 @@ class BenchRunner {
   bool stopping_ = false;    // nothing more is sent
 };
 
-}  // namespace loramux
+}  // namespace loramux::load

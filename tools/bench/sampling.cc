@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-namespace loramux {
+namespace loramux::load {
 namespace {
 
 constexpr std::int64_t kMaxLength = 10'000'000;
@@ -98,4 +98,4 @@ std::int64_t LengthDistribution::Draw(Prng& prng) const {
   return std::clamp<std::int64_t>(std::llround(DrawExponential(prng, static_cast<double>(low_))), 1, kMaxLength);
 }
 
-}  // namespace loramux
+}  // namespace loramux::load

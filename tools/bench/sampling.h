@@ -9,7 +9,7 @@
 #include "base/prng.h"
 #include "base/result.h"
 
-namespace loramux {
+namespace loramux::load {
 
 // REQUIRES for all: mean, shape > 0. The mean of each draw is `mean`; `shape` decides how bursty it is (1: exponential).
 double DrawExponential(Prng& prng, double mean);
@@ -40,4 +40,4 @@ class LengthDistribution {
   std::int64_t low_ = 1, high_ = 1;   // fixed and exponential use low_
 };
 
-}  // namespace loramux
+}  // namespace loramux::load

@@ -1,6 +1,6 @@
 #include "tools/bench/sse_parser.h"
 
-namespace loramux {
+namespace loramux::load {
 
 bool SseParser::Feed(std::string_view bytes, const std::function<void(std::string_view data)>& on_event) {
   while (!bytes.empty()) {
@@ -35,4 +35,4 @@ void SseParser::EndLine(const std::function<void(std::string_view)>& on_event) {
   line_.clear();
 }
 
-}  // namespace loramux
+}  // namespace loramux::load

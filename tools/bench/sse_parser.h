@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace loramux {
+namespace loramux::load {
 
 // Lines end with LF, CRLF or CR; several data lines of one event are joined by LF; other fields and comments are ignored
 // (WHATWG HTML, section 9.2). Not thread-safe.
@@ -26,4 +26,4 @@ class SseParser {
   bool has_data_ = false, after_cr_ = false;
 };
 
-}  // namespace loramux
+}  // namespace loramux::load

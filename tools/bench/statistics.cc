@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-namespace loramux {
+namespace loramux::load {
 
 double Quantile(const std::vector<double>& sorted, double q) {
   if (sorted.empty()) return 0;
@@ -31,4 +31,4 @@ std::vector<double> QuantileCurve(std::vector<double> values, int steps) {
   return curve;
 }
 
-}  // namespace loramux
+}  // namespace loramux::load

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace loramux {
+namespace loramux::load {
 
 struct Summary {
   std::int64_t count = 0;
@@ -20,4 +20,4 @@ Summary Summarise(std::vector<double> values);
 // The quantiles 0, 1/steps, ..., 1: what a plot of the cumulative distribution needs. Empty for no values.
 std::vector<double> QuantileCurve(std::vector<double> values, int steps);
 
-}  // namespace loramux
+}  // namespace loramux::load

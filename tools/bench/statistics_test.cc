@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace loramux {
+namespace loramux::load {
 namespace {
 
 TEST(Quantile, InterpolatesBetweenClosestRanks) {
@@ -36,4 +36,4 @@ TEST(QuantileCurve, HasBothEnds) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::load

@@ -9,7 +9,7 @@
 
 #include "tools/bench/text_file.h"
 
-namespace loramux {
+namespace loramux::load {
 namespace {
 
 Result<Task> LoadTask(const std::filesystem::path& path) {
@@ -52,4 +52,4 @@ Result<std::vector<Task>> LoadTasks(const std::string& folder) {
   return tasks;
 }
 
-}  // namespace loramux
+}  // namespace loramux::load

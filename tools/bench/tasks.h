@@ -6,7 +6,7 @@
 
 #include "base/result.h"
 
-namespace loramux {
+namespace loramux::load {
 
 struct Question {
   std::string prompt, answer;
@@ -20,4 +20,4 @@ struct Task {
 // Every *.jsonl of a folder, ascending by name; lines {"prompt": ..., "answer": ...}. Errors name file and line.
 Result<std::vector<Task>> LoadTasks(const std::string& folder);
 
-}  // namespace loramux
+}  // namespace loramux::load

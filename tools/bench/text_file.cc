@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-namespace loramux {
+namespace loramux::load {
 
 Result<std::string> ReadTextFile(const std::string& path) {
   constexpr std::streamoff kMaxBytes = std::streamoff{1} << 30;
@@ -28,4 +28,4 @@ Status WriteTextFile(const std::string& path, std::string_view text) {
   return Ok{};
 }
 
-}  // namespace loramux
+}  // namespace loramux::load

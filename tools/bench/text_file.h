@@ -6,10 +6,10 @@
 
 #include "base/result.h"
 
-namespace loramux {
+namespace loramux::load {
 
 // Errors name the path; files over 1 GiB are refused.
 Result<std::string> ReadTextFile(const std::string& path);
 Status WriteTextFile(const std::string& path, std::string_view text);
 
-}  // namespace loramux
+}  // namespace loramux::load

@@ -5,7 +5,7 @@
 
 #include "tools/bench/statistics.h"
 
-namespace loramux {
+namespace loramux::load {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -85,4 +85,4 @@ Json TimeSeriesJson(const std::vector<RequestRecord>& records, double seconds) {
   return {{"bin_s", bin_s}, {"bins", std::move(list)}};
 }
 
-}  // namespace loramux
+}  // namespace loramux::load

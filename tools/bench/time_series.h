@@ -7,7 +7,7 @@
 
 #include "tools/bench/record.h"
 
-namespace loramux {
+namespace loramux::load {
 
 // A round length (1, 2 or 5 times a power of ten, from 0.01) that cuts `seconds` into at most 60 bins.
 double BinSeconds(double seconds);
@@ -16,4 +16,4 @@ double BinSeconds(double seconds);
 // t_s is a bin's beginning; in_flight its time average; TTFT is of the requests sent in it, null if there are none.
 nlohmann::ordered_json TimeSeriesJson(const std::vector<RequestRecord>& records, double seconds);
 
-}  // namespace loramux
+}  // namespace loramux::load

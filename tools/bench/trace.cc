@@ -14,7 +14,7 @@
 #include "tools/bench/sampling.h"
 #include "tools/bench/text_file.h"
 
-namespace loramux {
+namespace loramux::load {
 namespace {
 
 constexpr std::size_t kMaxArrivals = 20'000'000;
@@ -296,4 +296,4 @@ void ScaleTrace(Trace& trace, double time_scale, double length_scale, const Trac
   }
 }
 
-}  // namespace loramux
+}  // namespace loramux::load

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 
-namespace loramux {
+namespace loramux::load {
 
 struct Arrival {
   TimeNs at = 0;                      // after the start of the run
@@ -68,4 +68,4 @@ Result<Trace> LoadTrace(const std::string& path, const ClientTraceOptions& optio
 // Multiplies times (0.1: ten times as fast) and token counts, then cuts at the limits.
 void ScaleTrace(Trace& trace, double time_scale, double length_scale, const TraceLimits& limits);
 
-}  // namespace loramux
+}  // namespace loramux::load

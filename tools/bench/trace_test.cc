@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace loramux {
+namespace loramux::load {
 namespace {
 
 constexpr const char* kAzure =
@@ -142,4 +142,4 @@ TEST(ScaleTrace, StretchesThenCuts) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::load

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-namespace loramux {
+namespace loramux::load {
 namespace {
 
 bool IsPort(std::string_view text) {
@@ -50,4 +50,4 @@ Result<Url> ParseUrl(std::string_view text) {
   return url;
 }
 
-}  // namespace loramux
+}  // namespace loramux::load

@@ -6,7 +6,7 @@
 
 #include "base/result.h"
 
-namespace loramux {
+namespace loramux::load {
 
 struct Url {
   bool tls = false;
@@ -20,4 +20,4 @@ struct Url {
 // http://HOST[:PORT][/PREFIX] or https://...; a trailing /v1 is dropped, as OpenAI clients write it.
 Result<Url> ParseUrl(std::string_view text);
 
-}  // namespace loramux
+}  // namespace loramux::load

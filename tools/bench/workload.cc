@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-namespace loramux {
+namespace loramux::load {
 namespace {
 
 constexpr auto kWords = std::to_array<std::string_view>({
@@ -132,4 +132,4 @@ Session Workload::MakeSession(std::int64_t index, const Arrival* arrival) const 
   return session;
 }
 
-}  // namespace loramux
+}  // namespace loramux::load

@@ -13,7 +13,7 @@
 #include "tools/bench/tasks.h"
 #include "tools/bench/trace.h"
 
-namespace loramux {
+namespace loramux::load {
 
 // One table from name to choice of adapter; an unknown name lists the valid ones.
 enum class AdapterChoice { kUniform, kZipf, kDistinct, kTrace };
@@ -90,4 +90,4 @@ class Workload {
 // `count` common English words, drawn by `prng`.
 std::string RandomWords(std::int64_t count, Prng& prng);
 
-}  // namespace loramux
+}  // namespace loramux::load

@@ -7,7 +7,7 @@
 
 #include "tools/bench/url.h"
 
-namespace loramux {
+namespace loramux::load {
 namespace {
 
 WorkloadOptions Three() {
@@ -150,4 +150,4 @@ TEST(ParseUrl, ReadsWhatOpenAiClientsTake) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::load
