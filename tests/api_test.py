@@ -128,7 +128,7 @@ class Api(unittest.TestCase):
         parts = [part for part in answer.decode().split("\n\n") if part]
         comments = [part for part in parts if part.startswith(":")]
         self.assertEqual((status, quick), (200, 404))
-        self.assertEqual(parts[:len(comments)], [": keep-alive"] * len(comments))   # 45 steps without a token
+        self.assertEqual(parts[0], ": keep-alive")   # 45 steps without a token
         self.assertGreater(len(comments), 0)
         self.assertTrue(all(part.startswith("data: ") for part in parts[len(comments):]
                             if not part.startswith(":")))
