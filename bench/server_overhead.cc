@@ -20,26 +20,15 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "bench/shapes.h"
 #include "engine/runtime.h"
+#include "server/engine_service.h"
 #include "server/server.h"
 
 namespace loramux {
 namespace {
 
 constexpr int kVocab = 32000;
-
-ModelConfig Shape160M() {
-  ModelConfig config;
-  config.hidden_size = 768;
-  config.num_layers = 12;
-  config.num_heads = config.num_kv_heads = 12;
-  config.head_dim = 64;
-  config.intermediate_size = 2048;
-  config.vocab_size = kVocab;
-  config.max_position = 2048;
-  config.sliding_window.assign(12, 0);
-  return config;
-}
 
 // A byte-level tokenizer with a word for every id.
 std::string TokenizerJson() {
@@ -53,18 +42,6 @@ std::string TokenizerJson() {
          R"("model":{"type":"BPE","dropout":null,"unk_token":null,"continuing_subword_prefix":null,)"
          R"("end_of_word_suffix":null,"fuse_unk":false,"byte_fallback":false,"vocab":{)" + vocab + R"(},"merges":[]}})";
 }
-
-class EngineService final : public GenerationService {
- public:
-  explicit EngineService(Engine* engine) : engine_(engine) {}
-  Result<RequestId> Submit(GenerationRequest request) override { return engine_->Submit(std::move(request)); }
-  void Cancel(RequestId id) override { engine_->Cancel(id); }
-  std::int64_t MaxSequenceTokens(AdapterGeneration adapter) const override { return engine_->MaxSequenceTokens(adapter); }
-  GenerationLoad Load() const override { return {engine_->Stats().running, engine_->Stats().waiting}; }
-
- private:
-  Engine* engine_;
-};
 
 struct Flags {
   int streams = 16, threads = 2, repetitions = 5;

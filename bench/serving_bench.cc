@@ -13,23 +13,11 @@
 
 #include "bench/machine_limits.h"
 #include "bench/random_adapter.h"
+#include "bench/shapes.h"
 #include "engine/runtime.h"
 
 namespace loramux {
 namespace {
-
-ModelConfig Shape160M() {
-  ModelConfig config;
-  config.hidden_size = 768;
-  config.num_layers = 12;
-  config.num_heads = config.num_kv_heads = 12;
-  config.head_dim = 64;
-  config.intermediate_size = 2048;
-  config.vocab_size = 32000;
-  config.max_position = 2048;
-  config.sliding_window.assign(12, 0);
-  return config;
-}
 
 ModelConfig ShapeTinyLlama() {
   ModelConfig config;

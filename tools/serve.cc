@@ -14,6 +14,7 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/prng.h"
+#include "server/engine_service.h"
 #include "server/server.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -23,22 +24,6 @@
 
 namespace loramux {
 namespace {
-
-// The engine, as the server sees it.
-class EngineService final : public GenerationService {
- public:
-  explicit EngineService(Engine* engine) : engine_(engine) {}
-  Result<RequestId> Submit(GenerationRequest request) override { return engine_->Submit(std::move(request)); }
-  void Cancel(RequestId id) override { engine_->Cancel(id); }
-  std::int64_t MaxSequenceTokens(AdapterGeneration adapter) const override { return engine_->MaxSequenceTokens(adapter); }
-  GenerationLoad Load() const override {
-    const EngineStats stats = engine_->Stats();
-    return {.running = stats.running, .waiting = stats.waiting};
-  }
-
- private:
-  Engine* engine_;
-};
 
 // SIGINT, SIGTERM and SIGHUP are blocked in every thread (so this comes before any other thread is made) and waited for on
 // one of their own. The first two end the process before the server is ready; the first one afterwards begins the
