@@ -20,10 +20,10 @@ void Bench(std::uint32_t adapters) {
     version->layout.pages = 8;
     version->layout.max_rank = 16;
     AdapterSnapshot& adapter = snapshot->adapters.emplace_back();
-    adapter.version = std::move(registry.Commit(std::move(version))).value();
+    adapter.version = VersionSummary(*registry.Commit(std::move(version)).value());
     adapter.device = i % 2 == 0 ? TierState::kResident : TierState::kAbsent;
     adapter.waiting = i % 5;
-    SequenceMetrics(&metrics, adapter.version->name, 0).End(FinishReason::kStop);
+    SequenceMetrics(&metrics, adapter.version.name, 0).End(FinishReason::kStop);
   }
   const MetricsService service(metrics, [&](auto) { return snapshot; }, registry, clock);
   std::vector<double> ms;

@@ -114,10 +114,11 @@ class Routes(WithFolder):
             for path in ("/v1/load_lora_adapter", "/unload_lora_adapter"):
                 self.assertEqual(server.post(path, {"lora_name": "k", "lora_path": str(reverse)}, key=key)[0], 401)
         self.assertNotIn("k", server.cards())
-        for body in (b"", b"{", b"[]", b"[" * 100_000, b'{"lora_name":1}', b"\xff"):
+        for body, expected in ((b"", 400), (b"{", 400), (b"[]", 400), (b"[" * 60_000, 400), (b'{"lora_name":1}', 400),
+                               (b"\xff", 400), (b"[" * 100_000, 413)):
             connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
             connection.request("POST", "/v1/load_lora_adapter", body, {"Authorization": f"Bearer {KEY}"})
-            self.assertEqual(connection.getresponse().status, 400, body[:20])
+            self.assertEqual(connection.getresponse().status, expected, body[:20])
             connection.close()
         server.stop()
 

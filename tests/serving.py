@@ -1,4 +1,5 @@
 """What the end-to-end tests share: the demo's questions and `loramux serve` as a process. Standard library only."""
+import atexit
 import http.client
 import json
 import os
@@ -48,6 +49,7 @@ class Server:
     def start(self, command, **more):
         self.log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(command, stderr=self.log, **more)
+        atexit.register(self.process.kill)   # a failed test stops nothing, and ctest waits for whoever holds its pipe
         deadline = time.monotonic() + 120
         self.port = None
         while self.port is None:

@@ -248,7 +248,7 @@ TEST(Engine, SnapshotOnRequest) {
   ASSERT_NE(first, nullptr);
   EXPECT_EQ(first->page_tokens, kPageTokens);
   ASSERT_EQ(first->adapters.size(), 1u);   // the only one that was asked for
-  EXPECT_EQ(first->adapters[0].version->name, "adapter-1");
+  EXPECT_EQ(first->adapters[0].version.name, "adapter-1");
   EXPECT_EQ(first->adapters[0].device, TierState::kLoading);
   EXPECT_EQ(first->adapters[0].waiting, 1);
   EXPECT_EQ(ask(), first);

@@ -29,7 +29,7 @@ std::shared_ptr<const EngineSnapshot> MakeSnapshot(TimeNs now, const EngineStats
     const AdapterResidency& adapter = known[i];
     if (adapter.version == nullptr) continue;
     const bool pinned = adapter.locked;
-    snapshot->adapters.push_back({adapter.version, adapter.device, adapter.host, pinned, adapter.pins, waiting[i],
+    snapshot->adapters.push_back({VersionSummary(*adapter.version), adapter.device, adapter.host, pinned, adapter.pins, waiting[i],
                                   adapter.last_use});
   }
   return snapshot;

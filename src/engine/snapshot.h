@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "adapter/registry.h"
@@ -25,9 +26,21 @@ struct EngineStats {
   AdapterStats adapters;
 };
 
+// What a snapshot says of an adapter's version: a copy, so that the last snapshot keeps no unloaded adapter's file open.
+struct VersionSummary {
+  VersionSummary() = default;
+  explicit VersionSummary(const AdapterVersion& version)
+      : generation(version.generation), name(version.name), pages(version.layout.pages), max_rank(version.layout.max_rank) {}
+
+  AdapterGeneration generation;
+  std::string name;
+  std::int64_t pages = 0;
+  std::int32_t max_rank = 0;
+};
+
 // One adapter that a request has asked for.
 struct AdapterSnapshot {
-  std::shared_ptr<const AdapterVersion> version;
+  VersionSummary version;
   TierState device = TierState::kAbsent, host = TierState::kAbsent;
   bool pinned = false;                  // by an operator, to the device
   std::int64_t running = 0;             // requests in the batch
@@ -40,7 +53,7 @@ struct EngineSnapshot {
   TimeNs made_at = 0;
   EngineStats stats;
   std::int64_t page_tokens = 0;
-  std::vector<AdapterSnapshot> adapters;   // in order of generation
+  std::vector<AdapterSnapshot> adapters;   // by residency slot
 };
 
 std::shared_ptr<const EngineSnapshot> MakeSnapshot(TimeNs now, const EngineStats& stats, std::int64_t page_tokens,

@@ -9,6 +9,7 @@
 #include <openssl/sha.h>
 
 #include "formats/file.h"
+#include "server/bearer_key.h"
 
 namespace loramux {
 namespace {
@@ -165,16 +166,8 @@ std::shared_ptr<const ApiKeyTable> AccessControl::Current() const {
 std::size_t AccessControl::size() const { return Current()->size(); }
 
 std::shared_ptr<const ApiKey> AccessControl::Authenticate(std::string_view authorization) const {
-  constexpr std::string_view kScheme = "bearer ";
-  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
-  const std::string_view scheme = authorization.substr(0, kScheme.size());
-  if (!std::equal(scheme.begin(), scheme.end(), kScheme.begin(), kScheme.end(),
-                  [&](char a, char b) { return lower(a) == b; })) {
-    return nullptr;
-  }
-  std::string_view key = authorization.substr(kScheme.size());
-  while (key.starts_with(' ')) key.remove_prefix(1);
-  return key.size() > kMaxKeyBytes ? nullptr : Current()->Find(key);
+  const std::string_view key = BearerToken(authorization);
+  return key.empty() || key.size() > kMaxKeyBytes ? nullptr : Current()->Find(key);
 }
 
 }  // namespace loramux

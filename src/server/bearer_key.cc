@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <openssl/crypto.h>
+
 #include "formats/file.h"
 
 namespace loramux {
@@ -45,11 +47,7 @@ std::string_view BearerToken(std::string_view authorization) {
 }
 
 bool SameKey(std::string_view a, std::string_view b) {
-  volatile unsigned char difference = a.size() == b.size() ? 0 : 1;
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    difference = static_cast<unsigned char>(difference | (a[i] ^ b[i]));
-  }
-  return difference == 0;
+  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
 }  // namespace loramux

@@ -22,7 +22,7 @@ constexpr const char* kLevelNames[] = {"gpu", "cpu", "disk"};
 
 // One adapter version, from the engine's and the registry's knowledge.
 struct Adapter {
-  const AdapterVersion* version = nullptr;
+  VersionSummary version;
   Level level = kDisk;
   bool pinned = false;
   std::int64_t running = 0, waiting = 0;
@@ -40,13 +40,13 @@ std::vector<Adapter> Merge(const EngineMetricsInput& input) {
   for (const auto& version : input.registered) unseen.insert(version->generation);
   std::vector<Adapter> adapters;
   for (const AdapterSnapshot& known : input.snapshot->adapters) {
-    const bool registered = unseen.erase(known.version->generation) != 0;
+    const bool registered = unseen.erase(known.version.generation) != 0;
     const Level level = LevelOf(known);
     if (!registered && level == kDisk && known.waiting == 0) continue;
-    adapters.push_back({known.version.get(), level, known.pinned, known.running, known.waiting, known.last_use});
+    adapters.push_back({known.version, level, known.pinned, known.running, known.waiting, known.last_use});
   }
   for (const auto& version : input.registered) {
-    if (unseen.contains(version->generation)) adapters.push_back({version.get(), kDisk, false, 0, 0, 0});
+    if (unseen.contains(version->generation)) adapters.push_back({VersionSummary(*version), kDisk, false, 0, 0, 0});
   }
   return adapters;
 }
@@ -54,7 +54,7 @@ std::vector<Adapter> Merge(const EngineMetricsInput& input) {
 // Running ones first, then those that are waited for, the longest in use, the oldest.
 void SortByBusiness(std::vector<Adapter>& adapters) {
   const auto key = [](const Adapter& a) {
-    return std::make_tuple(-(a.running + a.waiting), static_cast<int>(a.level), -a.last_use, a.version->generation.value);
+    return std::make_tuple(-(a.running + a.waiting), static_cast<int>(a.level), -a.last_use, a.version.generation.value);
   };
   std::sort(adapters.begin(), adapters.end(), [&](const Adapter& a, const Adapter& b) { return key(a) < key(b); });
 }
@@ -97,7 +97,7 @@ double KvUsage(const EngineSnapshot& snapshot) {
   std::int64_t in_use = 0;
   for (const AdapterSnapshot& adapter : snapshot.adapters) {
     const bool pinned = adapter.pinned && adapter.device != TierState::kAbsent;
-    if (adapter.running > 0 || pinned) in_use += adapter.version->layout.pages;
+    if (adapter.running > 0 || pinned) in_use += adapter.version.pages;
   }
   const std::int64_t room = pool.capacity_pages - in_use;
   return room <= 0 ? 1.0 : std::min(1.0, static_cast<double>(pool.used(PageCategory::kKv)) / static_cast<double>(room));
@@ -141,7 +141,7 @@ void AddMemory(Page& page, const EngineSnapshot& snapshot) {
 std::int64_t MaxLora(const std::vector<Adapter>& adapters, const PoolStats& pool) {
   std::int64_t pages = 0, residents = 0;
   for (const Adapter& adapter : adapters) {
-    pages += adapter.version->layout.pages;
+    pages += adapter.version.pages;
     residents += adapter.level == kGpu;
   }
   return pages == 0 ? residents : residents + pool.free_pages * static_cast<std::int64_t>(adapters.size()) / pages;
@@ -157,10 +157,10 @@ std::string Join(const std::set<std::string>& names) {
 void AddLoraInfo(Page& page, const EngineMetricsInput& input, const std::vector<Adapter>& adapters) {
   std::set<std::string> ready, awaited;
   for (const Adapter& adapter : adapters) {
-    if (adapter.level == kGpu) ready.insert(adapter.version->name);
+    if (adapter.level == kGpu) ready.insert(adapter.version.name);
   }
   for (const Adapter& adapter : adapters) {
-    if (adapter.waiting > 0 && !ready.contains(adapter.version->name)) awaited.insert(adapter.version->name);
+    if (adapter.waiting > 0 && !ready.contains(adapter.version.name)) awaited.insert(adapter.version.name);
   }
   MetricFamily& family = page.Add(MetricType::Gauge, "vllm:lora_requests_info",
                                   "Adapters that are ready on the device and those that requests wait for; Unix time.");
@@ -175,8 +175,8 @@ void AddLoaded(Page& page, const std::vector<Adapter>& by_business, std::size_t 
   for (std::size_t i = 0; i < by_business.size(); ++i) {
     const Adapter& adapter = by_business[i];
     const bool named = i < top;
-    ++counts[{named ? adapter.version->name : kOtherAdapters, adapter.level, adapter.pinned,
-              named ? std::to_string(adapter.version->layout.max_rank) : ""}];
+    ++counts[{named ? adapter.version.name : kOtherAdapters, adapter.level, adapter.pinned,
+              named ? std::to_string(adapter.version.max_rank) : ""}];
   }
   MetricFamily& family = page.Add(MetricType::Gauge, "vllm:lora_adapter_loaded",
                                   "Versions of an adapter by the tier nearest to the kernels that holds them.");
@@ -192,7 +192,7 @@ void AddRequestsByAdapter(Page& page, const std::vector<Adapter>& by_business, s
   for (std::size_t i = 0; i < by_business.size(); ++i) {
     const Adapter& adapter = by_business[i];
     if (adapter.running + adapter.waiting == 0) break;   // they are sorted
-    const std::string name = i < top ? adapter.version->name : kOtherAdapters;
+    const std::string name = i < top ? adapter.version.name : kOtherAdapters;
     running[name] += adapter.running;
     waiting[name] += adapter.waiting;
   }

@@ -43,7 +43,7 @@ struct WorldView {
   AdapterSnapshot& Add(const std::shared_ptr<const AdapterVersion>& version, Place place) {
     registered.push_back(version);
     AdapterSnapshot& adapter = snapshot.adapters.emplace_back();
-    adapter.version = version;
+    adapter.version = VersionSummary(*version);
     if (place == Place::kHost) adapter.host = TierState::kResident;
     if (place != Place::kDevice) return adapter;
     adapter.device = TierState::kResident;
