@@ -109,7 +109,7 @@ void Run(const Case& c) {
     }
     finished.clear();
     const auto advance_begin = std::chrono::steady_clock::now();
-    for (const PlannedChunk& chunk : plan.chunks) w.scheduler.Advance(chunk.request, chunk.num_tokens);
+    for (const PlannedChunk& chunk : plan.chunks) w.scheduler.Advance(chunk.request, chunk.num_tokens, w.clock.Now());
     const auto advance_end = std::chrono::steady_clock::now();
     if (measured) advancing.push_back(std::chrono::duration<double, std::micro>(advance_end - advance_begin).count());
     for (const PlannedChunk& chunk : plan.chunks) {

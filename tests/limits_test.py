@@ -457,7 +457,9 @@ class Shutdown(unittest.TestCase):
         self.assertIn(b"HTTP/1.1 503", answer)
         self.assertEqual(server.process.wait(timeout=60), 0)
         text = server.text()
-        self.assertRegex(text, r"5 requests were running; 0 ended in time, 5 were dropped")
+        # The last look at /health may have ended only then, on a busy machine.
+        self.assertRegex(text, r"5 requests were running; 0 ended in time, 5 were dropped|"
+                               r"6 requests were running; 1 ended in time, 5 were dropped")
         dropped = re.findall(r"dropped at shutdown: (chatcmpl-\w+) of (\w+)", text)
         self.assertEqual(sorted(model for _, model in dropped), ["demo", "demo", "reverse", "reverse", "upper"])
         self.assertEqual(len({request_id for request_id, _ in dropped}), 5)

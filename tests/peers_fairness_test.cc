@@ -80,7 +80,8 @@ struct Engines {
                                         .prefill_chunk = kMaxBatchTokens, .fairness = {.policy = fairness}},
                           .max_model_len = 512, .eos_token_ids = {}, .vocab_size = config.vocab_size};
     engine = std::make_unique<Engine>(options, EngineParts{&clock, executor.get(), &transfer, device.get(), host.get(),
-                                                           registry.get(), eviction.get(), &wakeup});
+                                                           registry.get(), eviction.get(),
+                                                           /*tree=*/nullptr, &wakeup});
   }
 };
 

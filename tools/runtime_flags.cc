@@ -97,6 +97,7 @@ Result<RuntimeOptions> MakeOptions(const RuntimeFlags& flags) {
   options.max_lora_rank = flags.max_lora_rank;
   options.max_model_len = flags.max_model_len;
   options.eviction = flags.eviction;
+  options.prefix_cache = flags.prefix_cache;
   options.threads = flags.threads;
   options.scheduler.max_running = flags.max_num_seqs;
   options.scheduler.max_batch_tokens = flags.max_num_batched_tokens;
@@ -144,8 +145,11 @@ void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {
       ->group(memory)->capture_default_str();
   command.add_option("--kv-cache-dtype", flags.kv_dtype, "Keys and values: auto (the weights' type), f32, bf16, f16")
       ->group(memory)->capture_default_str();
-  command.add_option("--eviction", flags.eviction, "Which idle adapter gives way: lru, gdsf")->group(memory)
+  command.add_option("--eviction", flags.eviction, "What gives way, idle adapters and cached prefixes alike: lru, gdsf")->group(memory)
       ->capture_default_str();
+  command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", flags.prefix_cache,
+                   "Use keys and values of earlier requests with the same adapter content and first tokens (default: on)")
+      ->group(memory);
   command.add_option("--max-model-len", flags.max_model_len, "Positions of a sequence (0: the model's own limit)")
       ->group(batching)->capture_default_str();
   command.add_option("--max-num-seqs", flags.max_num_seqs, "Requests in a batch")->group(batching)

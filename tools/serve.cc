@@ -152,7 +152,8 @@ Status Serve(const ServeFlags& flags) {
   spdlog::info("served {} requests, {} tokens in {} steps; {} preemptions, {} adapter loads, {} evictions", stats.finished,
                stats.tokens_generated, stats.steps, stats.preemptions, stats.adapters.device_loads,
                stats.adapters.device_evictions);
-  spdlog::info("memory agrees with its accounts; KV pages in use: {}", stats.device.used(PageCategory::kKv));
+  spdlog::info("memory agrees with its accounts; KV pages in use: {}, cached: {}",
+               stats.device.used(PageCategory::kKv) - stats.history_pages, stats.history_pages);
   return Ok{};
 }
 

@@ -88,6 +88,7 @@ void ResidencyManager::Unlock(AdapterGeneration generation) {
 void ResidencyManager::DropIfUnused(AdapterResidency& adapter) {
   if (!Unwanted(adapter) || adapter.device == TierState::kLoading) return;
   CHECK_EQ(adapter.pins, 0);
+  if (on_drop_) on_drop_(adapter);
   const AdapterGeneration generation = adapter.version->generation;
   if (adapter.device == TierState::kResident) {
     Erase(device_residents_, generation);

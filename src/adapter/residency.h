@@ -11,6 +11,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -80,6 +81,9 @@ class ResidencyManager {
   void Lock(AdapterGeneration generation);
   void Unlock(AdapterGeneration generation);
 
+  // Called when an adapter is about to be dropped, with its memory as it is. May be empty.
+  void set_on_drop(std::function<void(const AdapterResidency&)> on_drop) { on_drop_ = std::move(on_drop); }
+
   // REQUIRES: known, not kBaseModel.
   const AdapterResidency& Get(AdapterGeneration generation) const;
   bool Knows(AdapterGeneration generation) const;
@@ -138,6 +142,7 @@ class ResidencyManager {
   std::vector<std::uint32_t> slot_of_;      // by generation; kNoSlot: unknown. Four bytes for each generation ever.
   std::vector<std::uint32_t> free_slots_;
   std::vector<AdapterGeneration> device_residents_, host_residents_, locked_;
+  std::function<void(const AdapterResidency&)> on_drop_;
   std::int64_t loads_in_flight_ = 0;
   std::uint64_t next_load_sequence_ = 0;
   AdapterStats totals_;

@@ -11,15 +11,15 @@ TEST(EvictionPolicy, UnknownNameListsTheValidOnes) {
 
 TEST(EvictionPolicy, LruGoesByLastUseAlone) {
   const auto lru = std::move(MakeEvictionPolicy("lru")).value();
-  const EvictionCandidate old{.adapter = {1}, .pages = 1, .last_use = 10, .uses = 100};
-  const EvictionCandidate recent{.adapter = {2}, .pages = 50, .last_use = 20, .uses = 1};
+  const EvictionCandidate old{.pages = 1, .last_use = 10, .uses = 100};
+  const EvictionCandidate recent{.pages = 50, .last_use = 20, .uses = 1};
   EXPECT_LT(lru->Score(old, 30), lru->Score(recent, 30));
 }
 
 TEST(EvictionPolicy, GdsfKeepsFrequentSmallAndRecentOnes) {
   const auto gdsf = std::move(MakeEvictionPolicy("gdsf")).value();
   const TimeNs now = kNsPerSecond;
-  const EvictionCandidate base{.adapter = {1}, .pages = 10, .last_use = now / 2, .uses = 5, .in_host_tier = true};
+  const EvictionCandidate base{.pages = 10, .last_use = now / 2, .uses = 5, .reload = ReloadFrom::kHost};
   EvictionCandidate other = base;
   other.uses = 50;
   EXPECT_LT(gdsf->Score(base, now), gdsf->Score(other, now));
@@ -30,8 +30,11 @@ TEST(EvictionPolicy, GdsfKeepsFrequentSmallAndRecentOnes) {
   other.last_use = now - 1;
   EXPECT_LT(gdsf->Score(base, now), gdsf->Score(other, now));
   other = base;
-  other.in_host_tier = false;
+  other.reload = ReloadFrom::kDisk;
   EXPECT_LT(gdsf->Score(base, now), gdsf->Score(other, now));
+  EvictionCandidate computed = other;
+  computed.reload = ReloadFrom::kComputation;
+  EXPECT_LT(gdsf->Score(other, now), gdsf->Score(computed, now));
 }
 
 }  // namespace

@@ -1,103 +1,23 @@
 // Adapters that come, change and go under a running engine: on a virtual clock, against a trivial model of which
 // generation each request must run with. ModeledExecutor's tokens depend on the generation, so a request that got
 // another adapter's weights, even for one token, gives another answer.
-#include <map>
 #include <set>
 
-#include "adapter/transfer.h"
-#include "base/prng.h"
-#include "engine/engine.h"
-#include "engine/modeled_executor.h"
+#include "engine/engine_world_for_test.h"
 
 namespace loramux {
 namespace {
 
-constexpr std::int64_t kVocab = 1000;
-
-struct Outcome {
-  std::vector<TokenId> tokens;
-  FinishReason finish = FinishReason::kNone;
-  std::string error;
-};
-
-struct World {
-  VirtualClock clock;
-  std::unique_ptr<PagePool> device = std::move(PagePool::Create("device", 40 * 64, 64)).value();
-  std::unique_ptr<PagePool> host = std::move(PagePool::Create("host", 20 * 64, 64)).value();
-  ModeledTransfer transfer{&clock, {.latency_ns = 3 * kNsPerMs}, {.latency_ns = kNsPerMs}};
-  ModeledExecutor executor{&clock, {}, kVocab};
-  AdapterRegistry registry{ModelConfig{}, {"base"}, {}};
-  std::unique_ptr<EvictionPolicy> policy = std::move(MakeEvictionPolicy("lru")).value();
-  Wakeup wakeup;
-  std::unique_ptr<Engine> engine;
-  std::map<RequestId, Outcome> outcomes;
-
-  explicit World(SchedulerOptions scheduler = {}) {
-    scheduler.page_tokens = 4;
-    EngineOptions options{.scheduler = scheduler, .max_model_len = 60, .eos_token_ids = {0}, .vocab_size = kVocab};
-    engine = std::make_unique<Engine>(options, EngineParts{&clock, &executor, &transfer, device.get(), host.get(),
-                                                           &registry, policy.get(), &wakeup});
-  }
-
-  static std::shared_ptr<AdapterVersion> Make(const std::string& name, std::int64_t pages) {
-    auto version = std::make_shared<AdapterVersion>();
-    version->name = name;
-    version->layout.pages = pages;
-    version->layout.max_rank = 8;
-    return version;
-  }
-  AdapterGeneration Load(const std::string& name, std::int64_t pages) { return (*registry.Commit(Make(name, pages)))->generation; }
-  AdapterGeneration Replace(const std::string& name, std::int64_t pages) {
-    auto version = Make(name, pages);
-    return (*registry.Commit(version, /*replace=*/true))->generation;
-  }
-
-  Result<RequestId> Submit(std::vector<TokenId> prompt, AdapterGeneration adapter, std::int32_t max_tokens) {
-    GenerationRequest request;
-    request.prompt = std::move(prompt);
-    request.adapter = adapter;
-    request.max_tokens = max_tokens;
-    request.on_event = [this](const GenerationEvent& event) {
-      Outcome& outcome = outcomes[event.id];
-      EXPECT_EQ(outcome.finish, FinishReason::kNone) << "an event after the last";
-      if (event.token != nullptr) outcome.tokens.push_back(event.token->id);
-      outcome.finish = event.finish;
-      if (event.error != nullptr) outcome.error = event.error->message;
-    };
-    return engine->Submit(std::move(request));
-  }
-
-  // Steps until nothing moves, then moves the clock to the next event. False when all is quiet for good.
-  bool Advance() {
-    while (engine->Step()) {}
-    TimeNs next = executor.ends_at();
-    if (transfer.next_end() >= 0 && (next < 0 || transfer.next_end() < next)) next = transfer.next_end();
-    if (next < 0) return false;
-    clock.AdvanceTo(std::max(next, clock.Now()));
-    return true;
-  }
-  void Drain() {
-    while (Advance()) {}
-    EXPECT_TRUE(engine->Idle());
-    engine->CheckIntegrity();
-  }
+struct World : EngineWorld {
+  explicit World(SchedulerOptions scheduler = {}) : EngineWorld({.scheduler = scheduler, .max_model_len = 60}) {}
+  // Of adapters and of what depends on them; the base model's history may stay.
   void ExpectNothingKept() {
     EXPECT_EQ(device->Stats().used(PageCategory::kAdapter), 0);
     EXPECT_EQ(host->Stats().used(PageCategory::kAdapter), 0);
-    EXPECT_EQ(device->Stats().used(PageCategory::kKv), 0);
+    EXPECT_EQ(device->Stats().used(PageCategory::kKv), tree->pages(tree->Hold("")));
     EXPECT_EQ(registry.held_generations(), 0u);
   }
 };
-
-std::vector<TokenId> Expected(AdapterGeneration adapter, const std::vector<TokenId>& prompt, std::int32_t max_tokens) {
-  std::vector<TokenId> generated;
-  while (static_cast<std::int32_t>(generated.size()) < max_tokens) {
-    const TokenId next = ModeledExecutor::NextToken(adapter, prompt, generated, kVocab);
-    if (next == 0) break;
-    generated.push_back(next);
-  }
-  return generated;
-}
 
 TEST(Peers, Point1_AnotherTenantsAdapterNeverAnswersAfterAHotLoad) {
   World w;
@@ -117,7 +37,7 @@ TEST(Peers, Point1_AnotherTenantsAdapterNeverAnswersAfterAHotLoad) {
     if (round % 7 == 0) w.Drain();
   }
   w.Drain();
-  for (const auto& [id, adapter] : asked) EXPECT_EQ(w.outcomes[id].tokens, Expected(adapter, prompt, 20)) << id;
+  for (const auto& [id, adapter] : asked) EXPECT_EQ(w.outcomes[id].tokens, ExpectedTokens(adapter, prompt, 20)) << id;
   EXPECT_TRUE(w.registry.Remove("mine").ok());
   w.Drain();
   w.ExpectNothingKept();
@@ -135,8 +55,8 @@ TEST(Peers, Point2_AReloadUnderTheSameNameIsANewGeneration) {
   ASSERT_TRUE(late.ok());
   const auto fresh = w.Submit({1, 2}, after, 8);
   w.Drain();
-  EXPECT_EQ(w.outcomes[*late].tokens, Expected(before, {1, 2}, 8));
-  EXPECT_EQ(w.outcomes[*fresh].tokens, Expected(after, {1, 2}, 8));
+  EXPECT_EQ(w.outcomes[*late].tokens, ExpectedTokens(before, {1, 2}, 8));
+  EXPECT_EQ(w.outcomes[*fresh].tokens, ExpectedTokens(after, {1, 2}, 8));
 }
 
 // Unloading in each state that an adapter can be in: absent, on its way (with and without somebody who waits), decoding,
@@ -160,10 +80,10 @@ TEST(Peers, Point7_UnloadNeverLeaksOrDeadlocks) {
       }
       w.Drain();
       if (!cancel) {
-        EXPECT_EQ(w.outcomes[*running].tokens, Expected(x, {1, 2, 3}, 10));
-        EXPECT_EQ(w.outcomes[*queued].tokens, Expected(x, {4}, 10));
+        EXPECT_EQ(w.outcomes[*running].tokens, ExpectedTokens(x, {1, 2, 3}, 10));
+        EXPECT_EQ(w.outcomes[*queued].tokens, ExpectedTokens(x, {4}, 10));
       }
-      EXPECT_EQ(w.outcomes[*fresh].tokens, Expected(again, {4}, 10));
+      EXPECT_EQ(w.outcomes[*fresh].tokens, ExpectedTokens(again, {4}, 10));
       EXPECT_EQ(w.registry.held_generations(), 1u);
       EXPECT_EQ(w.device->Stats().used(PageCategory::kAdapter), 4);
       ASSERT_TRUE(w.registry.Remove("x").ok());
@@ -253,7 +173,7 @@ TEST(AdapterLifecycle, APinWaitsForRunningRequestsAndNeverBreaksAPromise) {
   ASSERT_TRUE(refused->done);
   EXPECT_EQ(refused->status.error().code, ErrorCode::kUnavailable);
   w.Drain();
-  EXPECT_EQ(w.outcomes[*promised].tokens, Expected(big, std::vector<TokenId>(20, 3), 36));
+  EXPECT_EQ(w.outcomes[*promised].tokens, ExpectedTokens(big, std::vector<TokenId>(20, 3), 36));
   const auto pin = Pin(w, "pinned");
   w.Drain();
   EXPECT_TRUE(pin->done && pin->status.ok());
@@ -332,7 +252,7 @@ void FuzzOnce(std::uint64_t seed, FuzzTotals& totals) {
       default: {
         Asked ask;
         ask.prompt.resize(1 + prng.NextBelow(20));
-        for (TokenId& id : ask.prompt) id = static_cast<TokenId>(prng.NextBelow(kVocab));
+        for (TokenId& id : ask.prompt) id = static_cast<TokenId>(prng.NextBelow(kTestVocab));
         ask.max_tokens = 1 + static_cast<std::int32_t>(prng.NextBelow(20));
         const bool base = prng.NextBelow(5) == 0;
         const auto version = w.registry.Resolve(base ? "base" : name);
@@ -354,14 +274,14 @@ void FuzzOnce(std::uint64_t seed, FuzzTotals& totals) {
   }
   w.Drain();
   for (const auto& [id, ask] : asked) {
-    const Outcome& outcome = w.outcomes[id];
+    const World::Outcome& outcome = w.outcomes[id];
     if (outcome.finish == FinishReason::kCancelled) {
       EXPECT_TRUE(cancelled.contains(id));
     } else if (outcome.finish == FinishReason::kError) {
       EXPECT_TRUE(faults);
       ++totals.failures;
     } else {
-      ASSERT_EQ(outcome.tokens, Expected(ask.adapter, ask.prompt, ask.max_tokens)) << "request " << id;
+      ASSERT_EQ(outcome.tokens, ExpectedTokens(ask.adapter, ask.prompt, ask.max_tokens)) << "request " << id;
       totals.served_after_retirement += w.registry.IsRetired(ask.adapter);
     }
   }

@@ -77,7 +77,7 @@ struct Engine::Impl {
 
   Impl(EngineOptions o, EngineParts p)
       : options(std::move(o)), parts(p), residency(p.device, p.host, p.transfer),
-        scheduler(options.scheduler, p.device, &residency, p.eviction) {
+        scheduler(options.scheduler, p.device, &residency, p.eviction, p.tree) {
     CHECK_GT(options.max_model_len, 0);
     CHECK_GT(options.vocab_size, 0);
     stats.device = parts.device->Stats();
@@ -137,7 +137,7 @@ struct Engine::Impl {
     step_in_flight = false;
     std::size_t sampled = 0;
     for (const PlannedChunk& chunk : in_flight) {
-      scheduler.Advance(chunk.request, chunk.num_tokens);
+      scheduler.Advance(chunk.request, chunk.num_tokens, now);
       if (chunk.samples) TakeToken(SequenceOf(chunk.request), std::move(result.tokens[sampled++]), now);
     }
     CHECK_EQ(sampled, result.tokens.size());
@@ -168,6 +168,7 @@ struct Engine::Impl {
     const bool changes = !plan.ChangesNothing();
     scheduler.Commit(now);
     if (!plan.chunks.empty()) SubmitBatch(plan);
+    scheduler.Prepare(now);
     UpdateStats(plan);
     return changes;
   }
@@ -367,6 +368,7 @@ struct Engine::Impl {
     event.first_scheduled = sequence.first_scheduled;
     event.now = now;
     event.prompt_tokens = sequence.prompt_tokens;
+    event.cached_prompt_tokens = std::max(0, sequence.cached_tokens);
     event.generated_tokens = static_cast<std::int32_t>(sequence.generated().size());
     if (sequence.on_event) sequence.on_event(event);
     if (item.finish != FinishReason::kNone) sequences.erase(sequence.id);
@@ -378,6 +380,9 @@ struct Engine::Impl {
     totals.preemptions = scheduler.preemptions();
     totals.running = static_cast<std::int64_t>(scheduler.running().size());
     totals.waiting = static_cast<std::int64_t>(scheduler.waiting().size());
+    totals.prefix = scheduler.prefix_stats();
+    totals.history_pages = scheduler.history_pages();
+    totals.history_evictions += static_cast<std::int64_t>(plan.kv_evictions.size());
     totals.device = parts.device->Stats();
     if (parts.host != nullptr) totals.host = parts.host->Stats();
     totals.adapters = residency.Stats();

@@ -36,6 +36,7 @@ struct EngineParts {
   PagePool* host = nullptr;                  // null: no host tier
   AdapterRegistry* registry = nullptr;
   const EvictionPolicy* eviction = nullptr;
+  DependencyTree* tree = nullptr;            // null: no prefix is used again
   Wakeup* wakeup = nullptr;                  // signalled when there is something to do
 };
 

@@ -1,100 +1,21 @@
-// The engine on a virtual clock, with a modelled executor and modelled transfers: random loads against what must hold
-// whatever the order of events. The real executor is tested in tests/.
-#include "engine/engine.h"
-
-#include <map>
-
-#include "adapter/transfer.h"
-#include "base/prng.h"
-#include "engine/modeled_executor.h"
+// The engine on a virtual clock: random loads against what must hold whatever the order of events. The real executor is
+// tested in tests/.
+#include "engine/engine_world_for_test.h"
 
 namespace loramux {
 namespace {
 
-constexpr std::int64_t kVocab = 1000;
-constexpr std::int64_t kPageTokens = 4;
-
-struct Outcome {
-  std::vector<TokenId> tokens;
-  FinishReason finish = FinishReason::kNone;
-  std::string error;
-  int ends = 0;
-};
-
-struct World {
-  VirtualClock clock;
-  std::unique_ptr<PagePool> device, host;
-  ModeledTransfer transfer{&clock, {.latency_ns = 3 * kNsPerMs}, {.latency_ns = kNsPerMs}};
-  ModeledExecutor executor{&clock, {}, kVocab};
-  AdapterRegistry registry{ModelConfig{}, {"base"}, {}};
-  std::unique_ptr<EvictionPolicy> policy = std::move(MakeEvictionPolicy("lru")).value();
-  Wakeup wakeup;
-  std::unique_ptr<Engine> engine;
-  std::map<RequestId, Outcome> outcomes;
-
+struct World : EngineWorld {
   World(std::int64_t device_pages, std::int64_t host_pages, SchedulerOptions scheduler,
-        const std::vector<std::int64_t>& adapter_pages) {
-    device = std::move(PagePool::Create("device", device_pages * 64, 64)).value();
-    host = std::move(PagePool::Create("host", host_pages * 64, 64)).value();
-    for (std::size_t i = 0; i < adapter_pages.size(); ++i) {
-      auto version = std::make_shared<AdapterVersion>();
-      version->name = "adapter-" + std::to_string(i);
-      version->layout.pages = adapter_pages[i];
-      version->layout.max_rank = 8;
-      EXPECT_TRUE(registry.Commit(std::move(version)).ok());
-    }
-    scheduler.page_tokens = kPageTokens;
-    EngineOptions options{.scheduler = scheduler, .max_model_len = 200, .eos_token_ids = {0}, .vocab_size = kVocab};
-    engine = std::make_unique<Engine>(options, EngineParts{&clock, &executor, &transfer, device.get(), host.get(),
-                                                           &registry, policy.get(), &wakeup});
+        const std::vector<std::int64_t>& adapter_pages, bool prefix_cache = true, const std::string& eviction = "lru")
+      : EngineWorld({.device_pages = device_pages, .host_pages = host_pages, .scheduler = scheduler,
+                     .prefix_cache = prefix_cache, .eviction = eviction}) {
+    for (std::size_t i = 0; i < adapter_pages.size(); ++i) Load("adapter-" + std::to_string(i), adapter_pages[i]);
   }
-
-  Result<RequestId> Submit(std::vector<TokenId> prompt, std::uint32_t adapter, std::int32_t max_tokens,
-                           std::string tenant = {}) {
-    GenerationRequest request;
-    request.tenant = std::move(tenant);
-    request.prompt = std::move(prompt);
-    request.adapter = AdapterGeneration{adapter};
-    request.max_tokens = max_tokens;
-    request.on_event = [this](const GenerationEvent& event) {
-      Outcome& outcome = outcomes[event.id];
-      EXPECT_EQ(outcome.ends, 0) << "an event after the last";
-      if (event.token != nullptr) outcome.tokens.push_back(event.token->id);
-      if (event.finish == FinishReason::kNone) return;
-      ++outcome.ends;
-      outcome.finish = event.finish;
-      if (event.error != nullptr) outcome.error = event.error->message;
-    };
-    return engine->Submit(std::move(request));
-  }
-
-  // Runs the engine until nothing moves, then the clock to the next event. False when all is quiet for good.
-  bool Advance() {
-    while (engine->Step()) {}
-    TimeNs next = executor.ends_at();
-    if (transfer.next_end() >= 0 && (next < 0 || transfer.next_end() < next)) next = transfer.next_end();
-    if (next < 0) return false;
-    clock.AdvanceTo(std::max(next, clock.Now()));
-    return true;
-  }
-  void Drain() {
-    while (Advance()) {}
-    EXPECT_TRUE(engine->Idle());
-    engine->CheckIntegrity();
-    EXPECT_EQ(device->Stats().used(PageCategory::kKv), 0);
+  Result<RequestId> Submit(std::vector<TokenId> prompt, std::uint32_t adapter, std::int32_t max_tokens, std::string tenant = {}) {
+    return EngineWorld::Submit(std::move(prompt), AdapterGeneration{adapter}, max_tokens, std::move(tenant));
   }
 };
-
-// What a request must get, whatever shared its batches: the chain of NextToken up to eos or max_tokens.
-std::vector<TokenId> Expected(std::uint32_t adapter, const std::vector<TokenId>& prompt, std::int32_t max_tokens) {
-  std::vector<TokenId> generated;
-  while (static_cast<std::int32_t>(generated.size()) < max_tokens) {
-    const TokenId next = ModeledExecutor::NextToken(AdapterGeneration{adapter}, prompt, generated, kVocab);
-    if (next == 0) break;
-    generated.push_back(next);
-  }
-  return generated;
-}
 
 struct Asked {
   std::vector<TokenId> prompt;
@@ -120,7 +41,7 @@ std::uint64_t FuzzOnce(std::uint64_t seed, EngineStats* stats, std::int64_t* can
   scheduler.discard_share = prng.NextBelow(3) == 0 ? 0 : 0.25;
   const std::uint64_t named_tenants = prng.NextBelow(5);   // 0: a tenant each adapter
   World w(24 + static_cast<std::int64_t>(prng.NextBelow(20)), 4 + static_cast<std::int64_t>(prng.NextBelow(30)),
-          scheduler, adapter_pages);
+          scheduler, adapter_pages, /*prefix_cache=*/prng.NextBelow(4) != 0, prng.NextBelow(3) == 0 ? "gdsf" : "lru");
   const bool faults = prng.NextBelow(2) == 0;
   Prng fault_prng(seed + 1);
   if (faults) {
@@ -134,7 +55,8 @@ std::uint64_t FuzzOnce(std::uint64_t seed, EngineStats* stats, std::int64_t* can
     for (std::uint64_t burst = prng.NextBelow(6); burst > 0 && to_submit > 0; --burst, --to_submit) {
       Asked ask;
       ask.prompt.resize(1 + prng.NextBelow(40));
-      for (TokenId& id : ask.prompt) id = static_cast<TokenId>(prng.NextBelow(kVocab));
+      const std::uint64_t kinds = prng.NextBelow(2) == 0 ? 3 : kTestVocab;   // many begin alike
+      for (TokenId& id : ask.prompt) id = static_cast<TokenId>(prng.NextBelow(5) == 0 ? prng.NextBelow(kinds) : 7);
       ask.adapter = static_cast<std::uint32_t>(prng.NextBelow(13));
       ask.max_tokens = 1 + static_cast<std::int32_t>(prng.NextBelow(24));
       const std::string tenant = named_tenants == 0 ? "" : std::to_string(prng.NextBelow(named_tenants));
@@ -153,9 +75,9 @@ std::uint64_t FuzzOnce(std::uint64_t seed, EngineStats* stats, std::int64_t* can
   w.Drain();
   std::uint64_t digest = 0;
   for (const auto& [id, ask] : asked) {
-    const Outcome& outcome = w.outcomes[id];
+    const World::Outcome& outcome = w.outcomes[id];
     EXPECT_EQ(outcome.ends, 1);
-    const std::vector<TokenId> expected = Expected(ask.adapter, ask.prompt, ask.max_tokens);
+    const std::vector<TokenId> expected = ExpectedTokens(AdapterGeneration{ask.adapter}, ask.prompt, ask.max_tokens);
     if (outcome.finish == FinishReason::kCancelled) {
       EXPECT_TRUE(ask.cancelled);
       ++*cancelled;
@@ -173,7 +95,7 @@ std::uint64_t FuzzOnce(std::uint64_t seed, EngineStats* stats, std::int64_t* can
 }
 
 TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
-  std::int64_t preemptions = 0, evictions = 0, failures = 0, cancelled = 0;
+  std::int64_t preemptions = 0, evictions = 0, failures = 0, cancelled = 0, found = 0, history_evictions = 0;
   for (std::uint64_t seed = 1; seed <= 300 && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     EngineStats stats;
@@ -181,6 +103,8 @@ TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
     preemptions += stats.preemptions;
     evictions += stats.adapters.device_evictions;
     failures += stats.adapters.load_failures;
+    found += stats.prefix.found_tokens;
+    history_evictions += stats.history_evictions;
     if (seed <= 20) {
       EngineStats again;
       ASSERT_EQ(digest, FuzzOnce(seed, &again, &cancelled)) << "not deterministic";
@@ -191,12 +115,82 @@ TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
   EXPECT_GT(evictions, 1000);
   EXPECT_GT(failures, 100);
   EXPECT_GT(cancelled, 100);
+  EXPECT_GT(found, 1000);
+  EXPECT_GT(history_evictions, 5000);
+}
+
+TEST(Engine, ASecondRequestComputesOnlyWhatIsNew) {
+  World w(64, 8, {}, {2, 2});
+  const std::vector<TokenId> prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};   // two full pages and a half
+  const auto ask = [&](std::uint32_t adapter, const std::vector<TokenId>& tokens) {
+    const RequestId id = *w.Submit(tokens, adapter, 3);
+    w.Drain();
+    EXPECT_EQ(w.outcomes[id].tokens, ExpectedTokens(AdapterGeneration{adapter}, tokens, 3));
+    return w.outcomes[id].cached_tokens;
+  };
+  EXPECT_EQ(ask(1, prompt), 0);
+  const std::int64_t prefilled = w.engine->Stats().tokens_prefilled;
+  EXPECT_EQ(ask(1, prompt), 8);
+  EXPECT_EQ(w.engine->Stats().tokens_prefilled, prefilled + 2);
+  EXPECT_EQ(ask(2, prompt), 0);   // other weights, other keys and values
+  EXPECT_EQ(ask(0, prompt), 0);
+  EXPECT_EQ(ask(1, {1, 2, 3, 4, 5, 6, 7, 8}), 4);   // the last token is computed in any case
+  std::vector<TokenId> next_turn = prompt;          // the answer is part of the next turn's prompt
+  for (const TokenId token : ExpectedTokens(AdapterGeneration{1}, prompt, 3)) next_turn.push_back(token);
+  next_turn.push_back(500);
+  EXPECT_EQ(ask(1, next_turn), 12);
+  const EngineStats stats = w.engine->Stats();
+  EXPECT_EQ(stats.prefix.found_tokens, 8 + 4 + 12);
+  EXPECT_EQ(stats.prefix.looked_up_tokens, 10 * 4 + 8 + 14);
+}
+
+// Two names of one content share what is cached; the content's history goes with the last of them.
+TEST(Engine, NamesOfOneContentShareTheirHistory) {
+  World w(64, 8, {}, {});
+  const AdapterGeneration first = w.Load("first", 3, "same weights"), second = w.Load("second", 3, "same weights");
+  const std::vector<TokenId> prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  const auto cached = [&](AdapterGeneration adapter) {
+    const RequestId id = *w.EngineWorld::Submit(prompt, adapter, 2);
+    w.Drain();
+    return w.outcomes[id].cached_tokens;
+  };
+  EXPECT_EQ(cached(first), 0);
+  EXPECT_EQ(cached(second), 8);
+  ASSERT_TRUE(w.registry.Remove("first").ok());
+  w.Drain();
+  EXPECT_GT(w.engine->Stats().history_pages, 0);
+  EXPECT_EQ(cached(second), 8);
+  const AdapterGeneration changed = w.Replace("second", 3, "other weights");
+  w.Drain();
+  EXPECT_EQ(w.engine->Stats().history_pages, 0);
+  EXPECT_EQ(cached(changed), 0);
+  w.Load("first", 3, "same weights");   // comes back, and nothing of the old history with it
+  EXPECT_EQ(cached(AdapterGeneration{4}), 0);
+}
+
+// History fills the memory; an adapter that is needed takes it, least recently used first, and no adapter goes before the
+// history that depends on it.
+TEST(Engine, AnAdapterGoesOnlyAfterItsHistory) {
+  World w(14, 8, {}, {4, 4, 4});
+  const auto ask = [&](std::uint32_t adapter) {
+    ASSERT_TRUE(w.Submit({1, 2, 3, 4, 5, 6, 7, 8, 9}, adapter, 2).ok());
+    w.Drain();   // checks that all history can be used
+  };
+  ask(1);
+  ask(2);
+  const EngineStats before = w.engine->Stats();
+  EXPECT_EQ(before.history_pages, 4);
+  ask(3);
+  const EngineStats after = w.engine->Stats();
+  EXPECT_EQ(after.history_evictions, 2);            // those of adapter 1
+  EXPECT_EQ(after.adapters.device_evictions, 1);
+  EXPECT_EQ(after.history_pages, 4);
 }
 
 TEST(Engine, RefusesWhatCanNeverRun) {
   World w(8, 8, {}, {5});
   EXPECT_EQ(w.Submit({}, 0, 4).error().param, "prompt");
-  EXPECT_EQ(w.Submit({1, 2, static_cast<TokenId>(kVocab)}, 0, 4).error().param, "prompt");
+  EXPECT_EQ(w.Submit({1, 2, static_cast<TokenId>(kTestVocab)}, 0, 4).error().param, "prompt");
   EXPECT_EQ(w.Submit({-1}, 0, 4).error().param, "prompt");
   EXPECT_EQ(w.Submit({1}, 0, 0).error().param, "max_tokens");
   EXPECT_EQ(w.Submit({1}, 7, 4).error().code, ErrorCode::kNotFound);
@@ -224,8 +218,8 @@ TEST(Engine, AStopTokenEndsTheRequestAndIsNotDelivered) {
   GenerationRequest request;
   request.prompt = {5};
   request.max_tokens = 30;
-  request.stop_token_ids = {static_cast<TokenId>(ModeledExecutor::NextToken(kBaseModel, request.prompt, {}, kVocab))};
-  Outcome outcome;
+  request.stop_token_ids = {static_cast<TokenId>(ModeledExecutor::NextToken(kBaseModel, request.prompt, {}, kTestVocab))};
+  World::Outcome outcome;
   request.on_event = [&](const GenerationEvent& event) {
     outcome.finish = event.finish;
     EXPECT_EQ(event.stop_token, request.stop_token_ids[0]);
@@ -246,7 +240,7 @@ TEST(Engine, SnapshotOnRequest) {
   world.engine->Step();
   const auto first = ask();
   ASSERT_NE(first, nullptr);
-  EXPECT_EQ(first->page_tokens, kPageTokens);
+  EXPECT_EQ(first->page_tokens, kTestPageTokens);
   ASSERT_EQ(first->adapters.size(), 1u);   // the only one that was asked for
   EXPECT_EQ(first->adapters[0].version.name, "adapter-1");
   EXPECT_EQ(first->adapters[0].device, TierState::kLoading);

@@ -54,6 +54,9 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
     ASSIGN_OR_RETURN(r.host_, PagePool::Create("host", options.host_memory, r.geometry_.page_bytes));
   }
   ASSIGN_OR_RETURN(r.eviction_, MakeEvictionPolicy(options.eviction));
+  if (options.prefix_cache && config.rope.scaling != RopeConfig::Scaling::kDynamic) {
+    r.tree_ = std::make_unique<DependencyTree>(r.geometry_.kv.page_tokens, r.device_.get());
+  }
   r.registry_ = std::make_unique<AdapterRegistry>(
       config, options.base_names,
       AdapterRegistry::Options{.page_bytes = static_cast<std::size_t>(r.geometry_.page_bytes), .base_dtype = base_dtype,
@@ -78,7 +81,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
   r.engine_ = std::make_unique<Engine>(
       std::move(engine), EngineParts{.clock = &r.clock_, .executor = r.executor_.get(), .transfer = r.transfer_.get(),
                                      .device = r.device_.get(), .host = r.host_.get(), .registry = r.registry_.get(),
-                                     .eviction = r.eviction_.get(), .wakeup = &r.wakeup_});
+                                     .eviction = r.eviction_.get(), .tree = r.tree_.get(), .wakeup = &r.wakeup_});
   return runtime;
 }
 

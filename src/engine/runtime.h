@@ -29,6 +29,7 @@ struct RuntimeOptions {
   std::int64_t max_lora_rank = 4096;
   std::int64_t max_model_len = 0;                       // 0: the model's own
   std::string eviction = "lru";
+  bool prefix_cache = true;                             // never with dynamic rope scaling: keys depend on the whole length
   SchedulerOptions scheduler;                           // page_tokens is filled in
   int threads = 0;                                      // 0: one per processor
   Backend backend = Backend::kCpu;
@@ -71,6 +72,7 @@ class Runtime {
   std::unique_ptr<PagePool> device_, host_;
   std::unique_ptr<AdapterRegistry> registry_;
   std::unique_ptr<EvictionPolicy> eviction_;
+  std::unique_ptr<DependencyTree> tree_;
   std::unique_ptr<AdapterTransfer> transfer_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Engine> engine_;

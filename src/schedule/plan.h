@@ -18,17 +18,25 @@ struct PlannedChunk {
   bool samples = false;            // its last known token is computed: a new token follows
 };
 
+// A waiting request that joins: it begins behind what the dependency tree has of its tokens.
+struct PlannedAdmission {
+  Request* request = nullptr;
+  NodeId tail;                     // without a tree: no node
+};
+
 struct PlannedLoad {
   AdapterGeneration adapter;
   bool via_host = false;
 };
 
-// Carried out in this order: preemptions, evictions, page allocations, loads.
+// Carried out in this order: preemptions, evictions (keys and values before adapters), admissions, page allocations, loads.
 struct StepPlan {
   std::vector<Request*> preemptions;
   std::int64_t discarded_tokens = 0;           // computed by those of them that gave way to a waiting request
+  std::vector<NodeId> kv_evictions;            // leaves first
   std::vector<AdapterGeneration> device_evictions;
   std::vector<AdapterGeneration> host_evictions;
+  std::vector<PlannedAdmission> admissions;
   std::vector<PlannedChunk> chunks;            // requests of one adapter adjacent, base model first
   std::vector<PlannedLoad> loads;
   std::int64_t num_tokens = 0;                 // of all chunks
@@ -36,13 +44,17 @@ struct StepPlan {
 
   void Clear() {
     preemptions.clear();
+    kv_evictions.clear();
     device_evictions.clear();
     host_evictions.clear();
+    admissions.clear();
     chunks.clear();
     loads.clear();
     num_tokens = prefill_tokens = discarded_tokens = 0;
   }
-  bool ChangesNothing() const { return preemptions.empty() && chunks.empty() && loads.empty() && device_evictions.empty(); }
+  bool ChangesNothing() const {
+    return preemptions.empty() && chunks.empty() && loads.empty() && device_evictions.empty() && kv_evictions.empty();
+  }
 };
 
 // Requests of one adapter become one segment of the batched LoRA product; the base model's come first, and the order

@@ -10,7 +10,7 @@ namespace loramux {
 namespace {
 
 // All plans of all loads below in one number. Making the plan faster must not change it; change it with the policy only.
-constexpr std::uint64_t kGolden = 11188224855243818218u;
+constexpr std::uint64_t kGolden = 12109006396241414531u, kGoldenWithTree = 3318636974592242317u;
 
 struct Scale {
   int adapters, requests, arrivals;          // arrivals: at most that many in a step
@@ -52,6 +52,7 @@ std::uint64_t Digest(const StepPlan& plan) {
   std::uint64_t digest = 0;
   for (const Request* request : plan.preemptions) digest = Mix(digest, request->id.value);
   digest = Mix(digest, static_cast<std::uint64_t>(plan.discarded_tokens));
+  for (const NodeId node : plan.kv_evictions) digest = Mix(digest, node.index);
   for (const AdapterGeneration generation : plan.device_evictions) digest = Mix(digest, generation.value);
   digest = Mix(digest, 1);
   for (const AdapterGeneration generation : plan.host_evictions) digest = Mix(digest, generation.value);
@@ -73,18 +74,20 @@ struct Load {
   ModeledTransfer transfer{&clock, {.latency_ns = 3 * kNsPerMs}, {.latency_ns = kNsPerMs}};
   std::unique_ptr<ResidencyManager> residency;
   std::unique_ptr<EvictionPolicy> policy;
+  std::unique_ptr<DependencyTree> tree;
   std::unique_ptr<Scheduler> scheduler;
   std::deque<Request> requests;
   std::vector<Request*> alive;
   std::uint64_t digest = 0;
-  std::int64_t preemptions = 0, discarded = 0, evictions = 0, steps = 0, paused = 0;
+  std::int64_t preemptions = 0, discarded = 0, evictions = 0, history_evictions = 0, steps = 0, paused = 0;
 
-  Load(std::uint64_t seed, bool large) : prng(seed), scale(RandomScale(prng, large)), options(RandomOptions(prng, scale)) {
+  Load(std::uint64_t seed, bool large, bool with_tree) : prng(seed), scale(RandomScale(prng, large)), options(RandomOptions(prng, scale)) {
     device = std::move(PagePool::Create("device", scale.device_pages * 64, 64)).value();
     if (prng.NextBelow(4) != 0) host = std::move(PagePool::Create("host", scale.host_pages * 64, 64)).value();
     residency = std::make_unique<ResidencyManager>(device.get(), host.get(), &transfer);
     policy = std::move(MakeEvictionPolicy(prng.NextBelow(2) == 0 ? "lru" : "gdsf")).value();
-    scheduler = std::make_unique<Scheduler>(options, device.get(), residency.get(), policy.get());
+    if (with_tree) tree = std::make_unique<DependencyTree>(options.page_tokens, device.get());
+    scheduler = std::make_unique<Scheduler>(options, device.get(), residency.get(), policy.get(), tree.get());
     if (prng.NextBelow(2) == 0) {
       transfer.set_fault([broken = Prng(seed + 1)](const TransferJob&) mutable {
         return broken.NextBelow(4) == 0 ? std::optional<Error>(IoError("injected")) : std::nullopt;
@@ -106,6 +109,9 @@ struct Load {
     request.adapter = AdapterGeneration{static_cast<std::uint32_t>(prng.NextBelow(static_cast<std::uint64_t>(scale.adapters) + 1))};
     request.tenant_name = std::to_string(scale.tenants == 0 ? request.adapter.value : prng.NextBelow(scale.tenants));
     request.tokens.assign(1 + prng.NextBelow(static_cast<std::uint64_t>(scale.prompt)), 1);
+    if (tree != nullptr) {   // prompts that begin alike and part somewhere
+      for (TokenId& token : request.tokens) token = static_cast<TokenId>(prng.NextBelow(16) == 0);
+    }
     request.prompt_tokens = static_cast<std::int32_t>(request.tokens.size());
     const auto output = 1 + static_cast<std::int32_t>(prng.NextBelow(static_cast<std::uint64_t>(scale.output)));
     request.max_total_tokens = request.prompt_tokens + output;
@@ -126,10 +132,15 @@ struct Load {
       EXPECT_TRUE(seen.insert(chunk.request).second) << "two chunks of one request";
       EXPECT_EQ(chunk.admits, chunk.request->state == RequestState::kWaiting);
       EXPECT_GT(chunk.num_tokens, 0);
-      EXPECT_LE(chunk.num_tokens, std::min(options.prefill_chunk, chunk.request->uncomputed()));
-      EXPECT_EQ(chunk.samples, chunk.num_tokens == chunk.request->uncomputed());
-      const auto pages = static_cast<std::int64_t>(chunk.request->pages.size()) + chunk.new_pages;
-      EXPECT_GE(pages * options.page_tokens, chunk.request->computed + chunk.num_tokens);
+      const auto admission = std::find_if(plan.admissions.begin(), plan.admissions.end(),
+                                          [&](const PlannedAdmission& a) { return a.request == chunk.request; });
+      EXPECT_EQ(admission != plan.admissions.end(), chunk.admits);
+      const std::int64_t cached = chunk.admits && tree != nullptr ? tree->Depth(admission->tail) : 0;   // pages
+      const std::int64_t uncomputed = chunk.request->uncomputed() - cached * options.page_tokens;
+      EXPECT_LE(chunk.num_tokens, std::min(options.prefill_chunk, uncomputed));
+      EXPECT_EQ(chunk.samples, chunk.num_tokens == uncomputed);
+      const auto pages = static_cast<std::int64_t>(chunk.request->pages.size()) + cached + chunk.new_pages;
+      EXPECT_GE(pages * options.page_tokens, chunk.request->computed + cached * options.page_tokens + chunk.num_tokens);
       tokens += chunk.num_tokens;
     }
     EXPECT_EQ(tokens, plan.num_tokens);
@@ -154,14 +165,16 @@ struct Load {
     preemptions += static_cast<std::int64_t>(plan.preemptions.size());
     discarded += plan.discarded_tokens;
     evictions += static_cast<std::int64_t>(plan.device_evictions.size());
+    history_evictions += static_cast<std::int64_t>(plan.kv_evictions.size());
     paused += before > static_cast<std::int64_t>(plan.chunks.size() + plan.preemptions.size());
     for (const PlannedChunk& chunk : plan.chunks) {
-      scheduler->Advance(chunk.request, chunk.num_tokens);
+      scheduler->Advance(chunk.request, chunk.num_tokens, clock.Now());
       if (!chunk.samples) continue;
       chunk.request->tokens.push_back(2);
       if (static_cast<std::int32_t>(chunk.request->tokens.size()) == chunk.request->max_total_tokens) End(chunk.request);
     }
     if (!alive.empty() && prng.NextBelow(12) == 0) End(alive[prng.NextBelow(alive.size())]);   // a client went away
+    if (tree != nullptr && prng.NextBelow(2) == 0) scheduler->Prepare(clock.Now());
     if (++steps % 8 != 0) return;
     scheduler->CheckIntegrity();
     residency->CheckIntegrity();
@@ -180,26 +193,36 @@ struct Load {
   }
 };
 
-TEST(Plan, IsExactlyWhatItWas) {
+class Plan : public testing::TestWithParam<bool> {};
+
+TEST_P(Plan, IsExactlyWhatItWas) {
+  const bool with_tree = GetParam();
   std::uint64_t digest = 0;
-  std::int64_t preemptions = 0, discarded = 0, evictions = 0, paused = 0;
+  std::int64_t preemptions = 0, discarded = 0, evictions = 0, paused = 0, found = 0, history_evictions = 0;
   for (std::uint64_t seed = 1; seed <= 320 && !HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    Load load(seed, /*large=*/seed > 300);
+    Load load(seed, /*large=*/seed > 300, with_tree);
     load.Run();
     digest = Mix(digest, load.digest);
     preemptions += load.preemptions;
     discarded += load.discarded;
     evictions += load.evictions;
     paused += load.paused;
+    found += load.scheduler->prefix_stats().found_tokens;
+    history_evictions += load.history_evictions;
   }
-  EXPECT_EQ(digest, kGolden);
+  EXPECT_EQ(digest, with_tree ? kGoldenWithTree : kGolden);
   // The test is worth something only if the hard paths were taken.
   EXPECT_GT(preemptions, 1000);
   EXPECT_GT(discarded, 10000);
   EXPECT_GT(evictions, 1000);
   EXPECT_GT(paused, 1000);
+  if (!with_tree) return;
+  EXPECT_GT(found, 10000);
+  EXPECT_GT(history_evictions, 10000);
 }
+
+INSTANTIATE_TEST_SUITE_P(Tree, Plan, testing::Bool());
 
 }  // namespace
 }  // namespace loramux

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/ids.h"
+#include "cache/dependency_tree.h"
 #include "memory/page_pool.h"
 
 namespace loramux {
@@ -25,7 +26,8 @@ struct alignas(64) Request {
   TenantId tenant = 0;                     // kept by TenantCounters
   std::int64_t computed = 0;               // positions whose keys and values are in `pages`
   std::vector<TokenId> tokens;             // prompt, then what was generated; reserved to max_total_tokens
-  std::vector<PageHandle> pages;           // of the device pool; cover at least `computed` positions
+  std::vector<PageHandle> pages;           // of the device pool; cover at least `computed` positions. The first
+                                           // `tree_pages` are the dependency tree's, the others are its own.
 
   Request* next_waiting = nullptr;         // of the tenant, ascending id; kept by TenantCounters
   Request* previous_waiting = nullptr;
@@ -38,6 +40,13 @@ struct alignas(64) Request {
   TimeNs first_scheduled = -1;             // -1: not yet
   std::vector<std::uint32_t> page_table;   // the pages' indices, for the kernels
   std::string tenant_name;                 // who pays for it (fairness.h)
+
+  // In the dependency tree, if there is one; kept by the scheduler. While it runs, the path to `tail` is locked for it;
+  // while it waits, `tail` is where it would begin (and may be gone).
+  BranchId branch;
+  NodeId tail;
+  std::int32_t tree_pages = 0;
+  std::int32_t cached_tokens = -1;         // of the prompt, found when it was first admitted; -1: not yet
 
   std::int64_t uncomputed() const { return static_cast<std::int64_t>(tokens.size()) - computed; }
   std::span<const TokenId> prompt() const { return {tokens.data(), static_cast<std::size_t>(prompt_tokens)}; }

@@ -20,8 +20,9 @@ bool OlderThan(const Request* a, const Request* b) { return a->id < b->id; }
 }  // namespace
 
 Scheduler::Scheduler(SchedulerOptions options, PagePool* device, ResidencyManager* residency,
-                     const EvictionPolicy* policy)
-    : options_(options), device_(device), residency_(residency), policy_(policy), tenants_(WithBurst(options)) {
+                     const EvictionPolicy* policy, DependencyTree* tree)
+    : options_(options), device_(device), residency_(residency), policy_(policy), tree_(tree), kv_plan_(tree, policy),
+      tenants_(WithBurst(options)) {
   CHECK_GT(options_.page_tokens, 0);
   CHECK_GT(options_.max_batch_tokens, 0);
   const auto most = static_cast<std::size_t>(2 * Seats());   // more may run than compute in a step
@@ -30,23 +31,34 @@ Scheduler::Scheduler(SchedulerOptions options, PagePool* device, ResidencyManage
   scratch_.runners.reserve(most);
   scratch_.merge_buffer.reserve(most);
   discardable_ = options_.discard_share > 0 ? static_cast<double>(options_.max_batch_tokens) : 0;
+  if (tree_ == nullptr) return;
+  CHECK_EQ(tree_->page_tokens(), options_.page_tokens);
+  base_branch_ = tree_->Hold("");
+  residency_->set_on_drop([this](const AdapterResidency& adapter) { ForgetBranch(adapter); });
+}
+
+Scheduler::~Scheduler() {
+  if (tree_ != nullptr) residency_->set_on_drop(nullptr);
 }
 
 void Scheduler::Commit(TimeNs now) {
   discardable_ -= static_cast<double>(plan_.discarded_tokens);
   for (Request* request : plan_.preemptions) Preempt(request, now);
+  for (const NodeId node : plan_.kv_evictions) tree_->Evict(node);
   for (const AdapterGeneration generation : plan_.device_evictions) residency_->EvictFromDevice(generation);
   for (const AdapterGeneration generation : plan_.host_evictions) residency_->EvictFromHost(generation);
+  for (const PlannedAdmission& admission : plan_.admissions) {
+    Request* request = admission.request;
+    EraseWaiting(request);
+    InsertRunning(request);
+    tenants_.Admit(request, now);
+    request->state = RequestState::kRunning;
+    if (request->first_scheduled < 0) request->first_scheduled = now;
+    if (request->adapter != kBaseModel) Pin(request->adapter, now);
+    if (tree_ != nullptr) BeginFrom(request, admission.tail, now);
+  }
   for (const PlannedChunk& chunk : plan_.chunks) {
     Request* request = chunk.request;
-    if (chunk.admits) {
-      EraseWaiting(request);
-      InsertRunning(request);
-      tenants_.Admit(request, now);
-      request->state = RequestState::kRunning;
-      if (request->first_scheduled < 0) request->first_scheduled = now;
-      if (request->adapter != kBaseModel) Pin(request->adapter, now);
-    }
     if (chunk.new_pages == 0) continue;
     const std::size_t old_size = request->pages.size();
     request->pages.resize(old_size + static_cast<std::size_t>(chunk.new_pages));
@@ -57,10 +69,11 @@ void Scheduler::Commit(TimeNs now) {
   for (const PlannedLoad& load : plan_.loads) residency_->BeginLoad(load.adapter, load.via_host, now);
 }
 
-void Scheduler::Advance(Request* request, std::int64_t num_tokens) {
+void Scheduler::Advance(Request* request, std::int64_t num_tokens, TimeNs now) {
   request->computed += num_tokens;
   CHECK_LE(request->computed, static_cast<std::int64_t>(request->tokens.size()));
   tenants_.Charge(request);
+  if (tree_ != nullptr) InsertFilledPages(request, now);
   const auto most = static_cast<double>(8 * options_.max_batch_tokens);
   discardable_ = std::min(most, discardable_ + options_.discard_share * static_cast<double>(num_tokens));
 }
@@ -70,6 +83,11 @@ void Scheduler::Add(Request* request) {
   CHECK(running_.empty() || OlderThan(running_.back(), request));
   request->state = RequestState::kWaiting;
   waiting_.push_back(request);
+  if (tree_ != nullptr) {
+    KnowBranch(request);
+    request->tail = FindTail(*request);
+    tree_->Want(request->tail);
+  }
   tenants_.Add(request, request->arrival);
 }
 
@@ -81,12 +99,80 @@ void Scheduler::Remove(Request* request, TimeNs now) {
   } else {
     CHECK(request->state == RequestState::kWaiting);
     EraseWaiting(request);
+    if (tree_ != nullptr) tree_->Unwant(request->tail);
   }
   request->state = RequestState::kFinished;
 }
 
+// ---------------------------------------------------------------- The dependency tree
+
+// One without a digest (the simulator's) is like no other.
+void Scheduler::KnowBranch(Request* request) {
+  request->branch = base_branch_;
+  if (request->adapter == kBaseModel) return;
+  const std::size_t slot = residency_->SlotOf(request->adapter);
+  if (branch_of_slot_.size() <= slot) branch_of_slot_.resize(slot + 1);
+  if (!branch_of_slot_[slot].has_value()) {
+    const std::string& digest = residency_->Get(request->adapter).version->file.digest;
+    branch_of_slot_[slot] = tree_->Hold(digest.empty() ? "generation " + std::to_string(request->adapter.value) : digest);
+  }
+  request->branch = *branch_of_slot_[slot];
+}
+
+// The adapter is dropped: nothing refers to it any more. Without another one of the same content on the device, nobody
+// could use its history.
+void Scheduler::ForgetBranch(const AdapterResidency& adapter) {
+  if (!HasBranch(adapter.slot)) return;
+  const BranchId branch = *branch_of_slot_[adapter.slot];
+  branch_of_slot_[adapter.slot].reset();
+  const auto& residents = residency_->DeviceResidents();
+  const bool usable = std::any_of(residents.begin(), residents.end(), [&](AdapterGeneration generation) {
+    const std::size_t slot = residency_->SlotOf(generation);
+    return slot != adapter.slot && HasBranch(slot) && *branch_of_slot_[slot] == branch;
+  });
+  if (!usable) tree_->Clear(branch);
+  tree_->Release(branch);
+}
+
+void Scheduler::BeginFrom(Request* request, NodeId tail, TimeNs now) {
+  tree_->Unwant(request->tail);
+  tree_->Lock(tail, now);
+  request->tail = tail;
+  const std::int64_t depth = tree_->Depth(tail);
+  request->tree_pages = static_cast<std::int32_t>(depth);
+  request->pages.resize(static_cast<std::size_t>(depth));
+  tree_->CopyPath(tail, request->pages);
+  request->page_table.clear();
+  for (const PageHandle page : request->pages) request->page_table.push_back(page.index);
+  request->computed = depth * options_.page_tokens;
+  request->charged = std::max(request->charged, request->computed);   // what costs nothing is not charged
+  if (request->cached_tokens >= 0) return;
+  request->cached_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(request->computed, request->prompt_tokens));
+  prefix_stats_.looked_up_tokens += request->prompt_tokens;
+  prefix_stats_.found_tokens += request->cached_tokens;
+}
+
+// No step is in flight, so a page whose content the tree has already can be given back at once.
+void Scheduler::InsertFilledPages(Request* request, TimeNs now) {
+  const auto size = static_cast<std::size_t>(options_.page_tokens);
+  for (; (request->tree_pages + 1) * options_.page_tokens <= request->computed; ++request->tree_pages) {
+    const auto at = static_cast<std::size_t>(request->tree_pages);
+    const std::span<const TokenId> tokens = std::span<const TokenId>(request->tokens).subspan(at * size, size);
+    const auto inserted = tree_->Insert(request->tail, tokens, request->pages[at], now);
+    request->tail = inserted.node;
+    if (!inserted.existed) continue;
+    device_->Free(PageCategory::kKv, std::span(&request->pages[at], 1));
+    request->pages[at] = tree_->Page(inserted.node);
+    request->page_table[at] = request->pages[at].index;
+  }
+}
+
+// ---------------------------------------------------------------- Queues
+
 void Scheduler::ReleaseMemory(Request* request, TimeNs now) {
-  device_->Free(PageCategory::kKv, request->pages);
+  device_->Free(PageCategory::kKv, std::span(request->pages).subspan(static_cast<std::size_t>(request->tree_pages)));
+  if (tree_ != nullptr) tree_->Unlock(request->tail, now);
+  request->tree_pages = 0;
   request->pages.clear();
   request->page_table.clear();
   request->computed = 0;
@@ -106,6 +192,7 @@ void Scheduler::Preempt(Request* request, TimeNs now) {
   EraseRunning(request);
   ReleaseMemory(request, now);
   request->state = RequestState::kWaiting;
+  if (tree_ != nullptr) tree_->Want(request->tail);
   tenants_.Return(request, now);
   ++request->preemptions;
   ++preemptions_;
@@ -158,7 +245,8 @@ void Scheduler::CheckIntegrity() const {
       CHECK(device_->IsCurrent(request->pages[i]));
       CHECK_EQ(request->pages[i].index, request->page_table[i]);
     }
-    kv_pages += static_cast<std::int64_t>(request->pages.size());
+    kv_pages += static_cast<std::int64_t>(request->pages.size()) - request->tree_pages;
+    if (tree_ != nullptr) CHECK_EQ(tree_->Depth(request->tail), request->tree_pages);
     if (request->adapter != kBaseModel) ++pins[residency_->SlotOf(request->adapter)];
   }
   for (const Request* request : waiting()) {
@@ -166,11 +254,27 @@ void Scheduler::CheckIntegrity() const {
     CHECK(request->pages.empty());
     CHECK_EQ(request->computed, 0);
   }
-  CHECK_EQ(kv_pages, device_->Stats().used(PageCategory::kKv));
+  if (tree_ != nullptr) CheckTree();
+  CHECK_EQ(kv_pages + (tree_ == nullptr ? 0 : tree_->pages()), device_->Stats().used(PageCategory::kKv));
   CHECK_LE(pins_.size(), pins.size());
   for (std::size_t i = 0; i < pins.size(); ++i) {
     CHECK_EQ(pins[i], residency_->All()[i].pins);
     CHECK_EQ(pins[i], i < pins_.size() ? pins_[i] : 0);
+  }
+}
+
+// Whatever is cached can be used: an adapter of its content is on the device.
+void Scheduler::CheckTree() const {
+  tree_->CheckIntegrity();
+  std::vector<bool> usable;
+  for (const AdapterResidency& adapter : residency_->All()) {
+    if (adapter.version == nullptr || !HasBranch(adapter.slot)) continue;
+    const std::uint32_t branch = branch_of_slot_[adapter.slot]->value;
+    if (usable.size() <= branch) usable.resize(branch + 1, false);
+    usable[branch] = usable[branch] || adapter.device == TierState::kResident || tree_->pages(BranchId{branch}) == 0;
+  }
+  for (const AdapterResidency& adapter : residency_->All()) {
+    if (adapter.version != nullptr && HasBranch(adapter.slot)) CHECK(usable[branch_of_slot_[adapter.slot]->value]);
   }
 }
 

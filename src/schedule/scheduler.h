@@ -9,7 +9,10 @@
 //     for a load; one that memory does not have room for ends the scan, so that nobody behind it takes what it waits
 //     for. Idle adapters that requests ahead in the queue want are evicted last. A waiting request may take the seat of
 //     a tenant that got more service than its own.
-// Where a page is missing, idle adapters are evicted (EvictionPolicy); if that is not enough, the lowest in rank of the
+// Prompts begin behind what the dependency tree has of them, if there is a tree: pages that other requests of the same
+// adapter content have computed. Each page that a request fills becomes the tree's; what nobody uses stays as history.
+// Where a page is missing, history and idle adapters are evicted (EvictionPolicy), an adapter only after the history
+// that depends on it, so that all history on the device can be used; if that is not enough, the lowest in rank of the
 // running requests are preempted: their pages are freed, and they are computed again later. Rank: the tenant's counter
 // in units of a step's tokens, then order of arrival. An adapter that a waiting request of higher rank wants is evicted
 // only after everyone of lower rank than that request was preempted. If memory blocks the next in the order of service,
@@ -26,12 +29,15 @@
 #include <compare>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "adapter/residency.h"
 #include "base/clock.h"
+#include "cache/dependency_tree.h"
 #include "cache/eviction_policy.h"
+#include "cache/kv_eviction_plan.h"
 #include "memory/page_pool.h"
 #include "schedule/fairness.h"
 #include "schedule/heap.h"
@@ -52,9 +58,20 @@ struct SchedulerOptions {
   double discard_share = 0.25;           // of the computed tokens may be thrown away to let others in
 };
 
+// Of prompts, when they were first admitted.
+struct PrefixStats {
+  std::int64_t looked_up_tokens = 0, found_tokens = 0;
+};
+
 class Scheduler {
  public:
-  Scheduler(SchedulerOptions options, PagePool* device, ResidencyManager* residency, const EvictionPolicy* policy);
+  // A null tree: no request gets what another one has computed, and nothing stays behind. REQUIRES: the tree's pages are
+  // of `device` and hold options.page_tokens.
+  Scheduler(SchedulerOptions options, PagePool* device, ResidencyManager* residency, const EvictionPolicy* policy,
+            DependencyTree* tree = nullptr);
+  ~Scheduler();   // the tree keeps what it holds
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
 
   // A new request joins the waiting ones; `arrival` is set. REQUIRES: ids ascend; the request alone fits the device memory.
   void Add(Request* request);
@@ -67,18 +84,25 @@ class Scheduler {
   // Carries out the plan that was made last, in the same state of the world.
   void Commit(TimeNs now);
   // After the step: the chunk's tokens are computed.
-  void Advance(Request* request, std::int64_t num_tokens);
+  void Advance(Request* request, std::int64_t num_tokens, TimeNs now);
+
+  // Beside the computation: makes the next plan cheaper. Changes no plan.
+  void Prepare(TimeNs now) { kv_plan_.Refresh(now); }
 
   // In order of arrival.
   std::span<Request* const> running() const { return running_; }
   std::span<Request* const> waiting() const { return {waiting_.data() + waiting_head_, waiting_.size() - waiting_head_}; }
   std::int64_t preemptions() const { return preemptions_; }
   const TenantCounters& tenants() const { return tenants_; }
+  const PrefixStats& prefix_stats() const { return prefix_stats_; }
+  // Pages of keys and values that no running request uses.
+  std::int64_t history_pages() const { return tree_ == nullptr ? 0 : tree_->idle_pages(); }
 
   // Aborts if queues, pages and pins disagree.
   void CheckIntegrity() const;
 
  private:
+  void CheckTree() const;
   // Who keeps memory longest comes first.
   struct Rank {
     std::int64_t level = std::numeric_limits<std::int64_t>::max();   // of the tenant, in quanta of service
@@ -130,11 +154,12 @@ class Scheduler {
     bool candidates_ready = false;
     struct Candidate { double score; AdapterGeneration adapter; };
     std::vector<Candidate> candidates;    // a heap, lowest score on top
+    std::vector<std::int32_t> residents;  // by branch: adapters on the device with that content, as long as the heap is ready
   };
 
   // scheduler_plan.cc
   void MakePlan(TimeNs now, bool may_pause);
-  void ResetScratch();
+  void ResetScratch(TimeNs now);
   void RankRunning();
   Rank RankOf(RequestId id, double service) const;
   void MarkAdaptersOfWaitersAhead();
@@ -148,18 +173,31 @@ class Scheduler {
   Admission TryAdmit(Request* request, TimeNs now);
   bool IsLoading(const Request& request) const;
   bool ExceedsDistinctAdapters(const Request& request) const;
-  void AddChunk(Request* request, std::int64_t tokens, std::int64_t new_pages, bool admits);
+  void AddChunk(Request* request, std::int64_t tokens, std::int64_t new_pages);
+  void AddAdmission(Request* request, NodeId tail, std::int64_t new_pages);
+  NodeId FindTail(const Request& request) const;
+  NodeId PlannedTail(const Request& request) const {   // of what this plan does not evict
+    return tree_ == nullptr ? NodeId{} : kv_plan_.Kept(FindTail(request));
+  }
+  std::int64_t Depth(NodeId tail) const { return tree_ == nullptr ? 0 : tree_->Depth(tail); }
   std::int64_t ChunkTokens(std::int64_t uncomputed) const {
     return std::min({uncomputed, options_.prefill_chunk, scratch_.budget});
   }
   std::int64_t Seats() const { return std::min(options_.max_running, options_.max_batch_tokens); }
 
   // scheduler_memory.cc
-  void PlanReclaim();
+  void PlanReclaim(TimeNs now);
   bool FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now);
-  void PlanPreemption();
+  void PlanPreemption(TimeNs now);
   bool MakeRoom(std::int64_t pages, TimeNs now);
-  bool EvictOneAdapter(TimeNs now, bool even_wanted);
+  bool EvictOne(TimeNs now, bool even_wanted);
+  void RankIdleAdapters(TimeNs now);
+  void PushCandidate(AdapterGeneration generation, TimeNs now);
+  bool FindIdleAdapter(bool even_wanted);
+  void EvictAdapter();
+  void EvictHistory(const KvEvictionPlan::Victim& victim, TimeNs now);
+  bool CarriesHistory(AdapterGeneration generation) const;
+  std::int64_t PagesFreedBy(const Request& request) const;
   void PlanLockedLoads(TimeNs now);
   Admission TryLoad(AdapterGeneration generation, TimeNs now);
   bool PlanHostRoom(const AdapterResidency& adapter);
@@ -179,6 +217,11 @@ class Scheduler {
 
   // scheduler.cc
   void Pin(AdapterGeneration generation, TimeNs now);
+  void BeginFrom(Request* request, NodeId tail, TimeNs now);
+  void InsertFilledPages(Request* request, TimeNs now);
+  void KnowBranch(Request* request);
+  void ForgetBranch(const AdapterResidency& adapter);
+  bool HasBranch(std::size_t slot) const { return slot < branch_of_slot_.size() && branch_of_slot_[slot].has_value(); }
   void ReleaseMemory(Request* request, TimeNs now);
   void Preempt(Request* request, TimeNs now);
   void InsertRunning(Request* request);
@@ -189,6 +232,11 @@ class Scheduler {
   PagePool* device_;
   ResidencyManager* residency_;
   const EvictionPolicy* policy_;
+  DependencyTree* tree_;
+  KvEvictionPlan kv_plan_;
+  BranchId base_branch_;
+  std::vector<std::optional<BranchId>> branch_of_slot_;   // by residency slot, since a request used the adapter
+  PrefixStats prefix_stats_;
   std::vector<Request*> running_;        // ascending id
   std::vector<Request*> by_rank_;        // the same, nearly in order of rank: as the last plan saw it, newcomers at the end
   std::vector<std::int32_t> pins_;       // by residency slot: running requests that use the adapter

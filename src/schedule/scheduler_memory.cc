@@ -7,25 +7,32 @@
 namespace loramux {
 
 // Where the next in the order of service does not fit, lower ranks make room for it: all that it needs, or nothing.
-void Scheduler::PlanReclaim() {
+void Scheduler::PlanReclaim(TimeNs now) {
   if (discardable_ <= 0) return;
   const auto next = std::find_if(order_.turns.begin(), order_.turns.end(),
                                  [this](const Turn& turn) { return !IsLoading(*turn.request); });
   if (next == order_.turns.end()) return;
   std::int64_t missing = PagesToStart(*next->request) + GrowthReserve() - scratch_.free_device;
+  if (tree_ != nullptr) missing -= kv_plan_.LockedDepth(PlannedTail(*next->request));   // in use by others: neither free nor evictable
   if (missing + static_cast<std::int64_t>(running_.size()) <= 0) return;
   missing += scratch_.decode_pages + PagesOfIdleAdapter(*next->request) - EvictablePages(/*even_wanted=*/false);
   const std::int64_t level = RankOf(next->request->id, tenants_.Service(*next->request)).level;
   std::int64_t victims = 0;
   for (auto it = scratch_.runners.rbegin(); missing > 0 && it != scratch_.runners.rend() && it->rank.level > level; ++it) {
-    missing -= static_cast<std::int64_t>(it->request->pages.size());
+    missing -= PagesFreedBy(*it->request);
     ++victims;
   }
   if (missing > 0) return;
   for (; victims > 0; --victims) {
     plan_.discarded_tokens += scratch_.runners.back().request->computed;
-    PlanPreemption();
+    PlanPreemption(now);
   }
+}
+
+// By its preemption. What others share with it is not counted, though they may be preempted too.
+std::int64_t Scheduler::PagesFreedBy(const Request& request) const {
+  const std::int64_t own = static_cast<std::int64_t>(request.pages.size()) - request.tree_pages;
+  return tree_ == nullptr ? own : own + kv_plan_.PagesWithOneLock(request.tail);
 }
 
 // Of its adapter, if that must be loaded first; else all pages of what is known, and of the token that follows, at once:
@@ -53,18 +60,18 @@ std::int64_t Scheduler::PagesOfIdleAdapter(const Request& request) const {
 bool Scheduler::FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now) {
   const auto& runners = scratch_.runners;
   while (scratch_.free_device < pages) {
-    if (EvictOneAdapter(now, /*even_wanted=*/false)) continue;
+    if (EvictOne(now, /*even_wanted=*/false)) continue;
     const std::size_t last = runners.size() - 1;
     if (last > index && scratch_.first_waiter < runners[last].rank) {
       scratch_.memory_short = true;
-      PlanPreemption();
+      PlanPreemption(now);
       continue;
     }
     scratch_.candidates_ready = false;   // wanted adapters were dropped from the heap
-    if (EvictOneAdapter(now, /*even_wanted=*/true)) continue;
+    if (EvictOne(now, /*even_wanted=*/true)) continue;
     if (last == 0) return false;   // alone: what is missing is held by loads in flight
     scratch_.memory_short = true;
-    PlanPreemption();
+    PlanPreemption(now);
     if (last == index) return true;   // the caller sees that it is among the preempted
   }
   scratch_.free_device -= pages;
@@ -72,12 +79,13 @@ bool Scheduler::FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now) 
 }
 
 // Of the lowest in rank.
-void Scheduler::PlanPreemption() {
+void Scheduler::PlanPreemption(TimeNs now) {
   Request* request = scratch_.runners.back().request;
   scratch_.decode_pages -= scratch_.runners.back().next_pages;
   scratch_.runners.pop_back();
   plan_.preemptions.push_back(request);
-  scratch_.free_device += static_cast<std::int64_t>(request->pages.size());
+  scratch_.free_device += static_cast<std::int64_t>(request->pages.size()) - request->tree_pages;
+  if (tree_ != nullptr) kv_plan_.Unlock(request->tail, now);
   if (request->adapter != kBaseModel) {
     if (--Pins(request->adapter) == 0) --scratch_.distinct_adapters;
     scratch_.candidates_ready = false;   // its adapter may be idle now
@@ -88,11 +96,11 @@ void Scheduler::PlanPreemption() {
 // right away. With nobody running it is 0, so what fits alone still fits.
 std::int64_t Scheduler::GrowthReserve() const { return static_cast<std::int64_t>(running_.size()); }
 
-// Evicts idle adapters until `pages` are free; all or nothing.
+// Evicts history and idle adapters until `pages` are free; all or nothing.
 bool Scheduler::MakeRoom(std::int64_t pages, TimeNs now) {
   if (scratch_.free_device >= pages) return true;
   if (scratch_.free_device + EvictablePages(/*even_wanted=*/false) < pages) return false;
-  while (scratch_.free_device < pages) CHECK(EvictOneAdapter(now, /*even_wanted=*/false));
+  while (scratch_.free_device < pages) CHECK(EvictOne(now, /*even_wanted=*/false));
   return true;
 }
 
@@ -102,7 +110,7 @@ bool Scheduler::Evictable(AdapterGeneration generation) const {
 }
 
 std::int64_t Scheduler::EvictablePages(bool even_wanted) const {
-  std::int64_t pages = 0;
+  std::int64_t pages = kv_plan_.evictable();
   for (const AdapterGeneration generation : residency_->DeviceResidents()) {
     if (!Evictable(generation) || (!even_wanted && (Flags(generation) & kWanted) != 0)) continue;
     pages += residency_->Get(generation).version->layout.pages;
@@ -110,37 +118,96 @@ std::int64_t Scheduler::EvictablePages(bool even_wanted) const {
   return pages;
 }
 
-bool Scheduler::EvictOneAdapter(TimeNs now, bool even_wanted) {
-  const auto worse = [](const Scratch::Candidate& a, const Scratch::Candidate& b) {
-    return a.score != b.score ? a.score > b.score : a.adapter > b.adapter;
-  };
-  auto& heap = scratch_.candidates;
-  if (!scratch_.candidates_ready) {
-    heap.clear();
-    for (const AdapterGeneration generation : residency_->DeviceResidents()) {
-      if (!Evictable(generation)) continue;
-      const AdapterResidency& adapter = residency_->Get(generation);
-      const EvictionCandidate candidate{generation, adapter.version->layout.pages, adapter.last_use, adapter.uses,
-                                        adapter.host == TierState::kResident};
-      heap.push_back({policy_->Score(candidate, now), generation});
-    }
-    std::make_heap(heap.begin(), heap.end(), worse);
-    scratch_.candidates_ready = true;
+// History or an adapter, whichever the policy values less.
+bool Scheduler::EvictOne(TimeNs now, bool even_wanted) {
+  if (!scratch_.candidates_ready) RankIdleAdapters(now);
+  const std::optional<KvEvictionPlan::Victim> history = kv_plan_.Next(now);
+  const bool adapter = FindIdleAdapter(even_wanted);
+  if (!adapter && !history.has_value()) return false;
+  // History that waiting requests would use goes after adapters that none of those ahead wants.
+  if (adapter && (!history.has_value() || history->wanted || scratch_.candidates.front().score < history->score)) {
+    EvictAdapter();
+  } else {
+    EvictHistory(*history, now);
   }
+  return true;
+}
+
+namespace {
+
+constexpr auto kWorse = [](const auto& a, const auto& b) { return a.score != b.score ? a.score > b.score : a.adapter > b.adapter; };
+
+}  // namespace
+
+void Scheduler::RankIdleAdapters(TimeNs now) {
+  scratch_.candidates.clear();
+  scratch_.residents.clear();
+  for (const AdapterGeneration generation : residency_->DeviceResidents()) {
+    const std::size_t slot = residency_->SlotOf(generation);
+    if (!HasBranch(slot) || (Flags(generation) & kEvicted) != 0) continue;
+    const std::uint32_t branch = branch_of_slot_[slot]->value;
+    if (scratch_.residents.size() <= branch) scratch_.residents.resize(branch + 1, 0);
+    ++scratch_.residents[branch];
+  }
+  for (const AdapterGeneration generation : residency_->DeviceResidents()) {
+    if (Evictable(generation) && !CarriesHistory(generation)) PushCandidate(generation, now);
+  }
+  scratch_.candidates_ready = true;
+}
+
+void Scheduler::PushCandidate(AdapterGeneration generation, TimeNs now) {
+  const AdapterResidency& adapter = residency_->Get(generation);
+  const EvictionCandidate candidate{adapter.version->layout.pages, adapter.last_use, static_cast<double>(adapter.uses),
+                                    adapter.host == TierState::kResident ? ReloadFrom::kHost : ReloadFrom::kDisk};
+  scratch_.candidates.push_back({policy_->Score(candidate, now), generation});
+  std::push_heap(scratch_.candidates.begin(), scratch_.candidates.end(), kWorse);
+}
+
+// Without it, history on the device could not be used.
+bool Scheduler::CarriesHistory(AdapterGeneration generation) const {
+  const std::size_t slot = residency_->SlotOf(generation);
+  if (!HasBranch(slot)) return false;
+  const BranchId branch = *branch_of_slot_[slot];
+  return kv_plan_.pages(branch) > 0 && scratch_.residents[branch.value] <= 1;
+}
+
+// Brings one that may go to the top of the heap. Those that are wanted or pinned since the heap was made come back with
+// the next heap.
+bool Scheduler::FindIdleAdapter(bool even_wanted) {
+  auto& heap = scratch_.candidates;
   while (!heap.empty()) {
-    const AdapterGeneration victim = heap.front().adapter;
-    std::pop_heap(heap.begin(), heap.end(), worse);
+    const AdapterGeneration first = heap.front().adapter;
+    const bool wanted = (Flags(first) & kWanted) != 0 && !even_wanted;
+    if (Pins(first) == 0 && !wanted && (Flags(first) & kEvicted) == 0 && !CarriesHistory(first)) return true;
+    std::pop_heap(heap.begin(), heap.end(), kWorse);
     heap.pop_back();
-    // Wanted or pinned since the heap was made: it comes back with the next heap.
-    if (Pins(victim) > 0 || (!even_wanted && (Flags(victim) & kWanted) != 0)) {
-      continue;
-    }
-    Flags(victim) |= kEvicted;
-    plan_.device_evictions.push_back(victim);
-    scratch_.free_device += residency_->Get(victim).version->layout.pages;
-    return true;
   }
   return false;
+}
+
+void Scheduler::EvictAdapter() {
+  auto& heap = scratch_.candidates;
+  const AdapterGeneration victim = heap.front().adapter;
+  std::pop_heap(heap.begin(), heap.end(), kWorse);
+  heap.pop_back();
+  Flags(victim) |= kEvicted;
+  plan_.device_evictions.push_back(victim);
+  scratch_.free_device += residency_->Get(victim).version->layout.pages;
+  const std::size_t slot = residency_->SlotOf(victim);
+  if (HasBranch(slot)) --scratch_.residents[branch_of_slot_[slot]->value];
+}
+
+// With the last of its history, an idle adapter may go too.
+void Scheduler::EvictHistory(const KvEvictionPlan::Victim& victim, TimeNs now) {
+  const BranchId branch = tree_->View(victim.node).branch;
+  kv_plan_.Evict(victim, now);
+  plan_.kv_evictions.push_back(victim.node);
+  ++scratch_.free_device;
+  if (branch == base_branch_ || kv_plan_.pages(branch) > 0) return;
+  for (const AdapterGeneration generation : residency_->DeviceResidents()) {
+    const std::size_t slot = residency_->SlotOf(generation);
+    if (HasBranch(slot) && *branch_of_slot_[slot] == branch && Evictable(generation)) PushCandidate(generation, now);
+  }
 }
 
 // ---------------------------------------------------------------- Loads

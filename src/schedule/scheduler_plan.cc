@@ -19,11 +19,11 @@ const StepPlan& Scheduler::Plan(TimeNs now) {
 
 void Scheduler::MakePlan(TimeNs now, bool may_pause) {
   plan_.Clear();
-  ResetScratch();
+  ResetScratch(now);
   tenants_.Order(now, static_cast<std::size_t>(options_.lookahead), order_);
   RankRunning();
   MarkAdaptersOfWaitersAhead();
-  PlanReclaim();
+  PlanReclaim(now);
   PlanSeats(may_pause);
   PlanDecodes(now);
   PlanLockedLoads(now);
@@ -32,7 +32,7 @@ void Scheduler::MakePlan(TimeNs now, bool may_pause) {
   SortByAdapter(plan_.chunks, chunk_buffer_);
 }
 
-void Scheduler::ResetScratch() {
+void Scheduler::ResetScratch(TimeNs now) {
   const std::size_t adapters = residency_->All().size();
   scratch_.free_device = device_->free_pages();
   scratch_.free_host = residency_->host() == nullptr ? 0 : residency_->host()->free_pages();
@@ -43,6 +43,7 @@ void Scheduler::ResetScratch() {
   scratch_.distinct_adapters = std::count_if(pins_.begin(), pins_.end(), [](std::int32_t pins) { return pins > 0; });
   scratch_.flags.assign(adapters, 0);
   scratch_.candidates_ready = false;
+  kv_plan_.Reset(now);
   scratch_.memory_short = false;
   scratch_.locked_waits = false;
 }
@@ -148,7 +149,7 @@ void Scheduler::PlanIdleSeats(TimeNs now) {
     scratch_.free_device -= pages;
     --scratch_.free_seats;
     runner.paused = false;
-    AddChunk(runner.request, tokens, pages, false);
+    AddChunk(runner.request, tokens, pages);
   }
 }
 
@@ -162,7 +163,7 @@ void Scheduler::PlanDecodes(TimeNs now) {
     if (runner.paused || runner.uncomputed != 1) continue;
     if (runner.next_pages > 0 && !FreePagesFor(i, runner.next_pages, now)) continue;
     if (i >= runners.size()) return;   // it had to preempt itself
-    AddChunk(runner.request, 1, runner.next_pages, false);
+    AddChunk(runner.request, 1, runner.next_pages);
   }
 }
 
@@ -185,7 +186,7 @@ void Scheduler::PlanPrompts(TimeNs now) {
     while (open && turn != end && turn->service < prefill.service) admit_next();
     if (scratch_.budget == 0) continue;
     const std::int64_t tokens = ChunkTokens(prefill.uncomputed);
-    AddChunk(prefill.request, tokens, MissingPages(*prefill.request, prefill.request->computed + tokens), false);
+    AddChunk(prefill.request, tokens, MissingPages(*prefill.request, prefill.request->computed + tokens));
   }
   while (open && turn != end) admit_next();
 }
@@ -201,17 +202,29 @@ Scheduler::Admission Scheduler::TryAdmit(Request* request, TimeNs now) {
   }
   if (scratch_.free_seats == 0 || scratch_.budget == 0) return Admission::kPassedOver;
   if (ExceedsDistinctAdapters(*request)) return Admission::kBlocked;   // nobody behind may take the next place from it
-  const std::int64_t pages = PagesToStart(*request);
+  const NodeId tail = PlannedTail(*request);
+  const std::int64_t pages = PagesToStart(*request) - Depth(tail);
   if (uses_adapter) ++Pins(request->adapter);   // not a victim of its own admission
+  if (tree_ != nullptr) kv_plan_.Lock(tail);
   if (!MakeRoom(pages + GrowthReserve(), now)) {
     if (uses_adapter) --Pins(request->adapter);
+    if (tree_ != nullptr) kv_plan_.Unlock(tail, now);
     return Admission::kBlocked;
   }
   if (uses_adapter && Pins(request->adapter) == 1) ++scratch_.distinct_adapters;
   scratch_.free_device -= pages;
   --scratch_.free_seats;
-  AddChunk(request, ChunkTokens(request->uncomputed()), pages, true);
+  AddAdmission(request, tail, pages);
   return Admission::kAdmitted;
+}
+
+// The deepest node that the tree has for its tokens. The last token is computed in any case: its logits are wanted. What
+// was found when it came is usually still there, and rarely is there more by now.
+NodeId Scheduler::FindTail(const Request& request) const {
+  if (tree_ == nullptr) return {};
+  const std::int64_t most = (static_cast<std::int64_t>(request.tokens.size()) - 1) / options_.page_tokens;
+  const NodeId from = tree_->Exists(request.tail) ? request.tail : tree_->Top(request.branch);
+  return tree_->Match(from, request.tokens, most);
 }
 
 bool Scheduler::IsLoading(const Request& request) const {
@@ -223,12 +236,20 @@ bool Scheduler::ExceedsDistinctAdapters(const Request& request) const {
          scratch_.slot_pins[residency_->SlotOf(request.adapter)] == 0 && scratch_.distinct_adapters >= options_.max_distinct_adapters;
 }
 
-void Scheduler::AddChunk(Request* request, std::int64_t tokens, std::int64_t new_pages, bool admits) {
+void Scheduler::AddAdmission(Request* request, NodeId tail, std::int64_t new_pages) {
+  plan_.admissions.push_back({request, tail});
+  const std::int64_t uncomputed = request->uncomputed() - Depth(tail) * options_.page_tokens;
+  const std::int64_t tokens = ChunkTokens(uncomputed);
+  AddChunk(request, tokens, new_pages);
+  plan_.chunks.back().admits = true;
+  plan_.chunks.back().samples = tokens == uncomputed;
+}
+
+void Scheduler::AddChunk(Request* request, std::int64_t tokens, std::int64_t new_pages) {
   PlannedChunk& chunk = plan_.chunks.emplace_back();
   chunk.request = request;
   chunk.num_tokens = static_cast<std::int32_t>(tokens);
   chunk.new_pages = static_cast<std::int32_t>(new_pages);
-  chunk.admits = admits;
   chunk.samples = tokens == request->uncomputed();
   plan_.num_tokens += tokens;
   if (tokens > 1 || !chunk.samples) plan_.prefill_tokens += tokens;

@@ -55,7 +55,7 @@ struct World {
     const StepPlan plan = scheduler.Plan(clock.Now());
     scheduler.Commit(clock.Now());
     for (const PlannedChunk& chunk : plan.chunks) {
-      scheduler.Advance(chunk.request, chunk.num_tokens);
+      scheduler.Advance(chunk.request, chunk.num_tokens, clock.Now());
       if (!chunk.samples) continue;
       chunk.request->tokens.push_back(2);
       if (static_cast<std::int32_t>(chunk.request->tokens.size()) == chunk.request->max_total_tokens) {

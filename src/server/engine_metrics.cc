@@ -91,7 +91,7 @@ class Page {
   std::vector<MetricFamily> families_;
 };
 
-// Of the pages that are not held by adapters in use or pinned: when it is 1, nothing is left to evict.
+// Running requests' pages, of those that are not held by adapters in use or pinned: when it is 1, nothing is left to evict.
 double KvUsage(const EngineSnapshot& snapshot) {
   const PoolStats& pool = snapshot.stats.device;
   std::int64_t in_use = 0;
@@ -100,7 +100,8 @@ double KvUsage(const EngineSnapshot& snapshot) {
     if (adapter.running > 0 || pinned) in_use += adapter.version.pages;
   }
   const std::int64_t room = pool.capacity_pages - in_use;
-  return room <= 0 ? 1.0 : std::min(1.0, static_cast<double>(pool.used(PageCategory::kKv)) / static_cast<double>(room));
+  const std::int64_t kv = pool.used(PageCategory::kKv) - snapshot.stats.history_pages;
+  return room <= 0 ? 1.0 : std::min(1.0, static_cast<double>(kv) / static_cast<double>(room));
 }
 
 void AddRequests(Page& page, const EngineSnapshot& snapshot) {
@@ -112,13 +113,16 @@ void AddRequests(Page& page, const EngineSnapshot& snapshot) {
   page.Own(MetricType::Counter, "engine_steps_total", "Batches computed.", stats.steps);
   page.Own(MetricType::Counter, "engine_prefill_tokens_total", "Tokens computed in prefill, again after preemptions too.",
            stats.tokens_prefilled);
+  page.Own(MetricType::Counter, "history_evicted_pages_total", "Pages of cached keys and values that gave way.",
+           stats.history_evictions);
 }
 
-void AddPool(MetricFamily& family, const char* tier, const PoolStats& pool) {
+void AddPool(MetricFamily& family, const char* tier, const PoolStats& pool, std::int64_t history_pages) {
   const auto value = [&](const char* use, std::int64_t pages) {
     Page::AddValue(family, {{"tier", tier}, {"use", use}}, static_cast<double>(pages * pool.page_bytes));
   };
-  value("kv", pool.used(PageCategory::kKv));
+  value("kv", pool.used(PageCategory::kKv) - history_pages);
+  value("history", history_pages);
   value("adapters", pool.used(PageCategory::kAdapter));
   value("free", pool.free_pages);
 }
@@ -133,18 +137,19 @@ void AddMemory(Page& page, const EngineSnapshot& snapshot) {
   Page::AddValue(page.Add(MetricType::Gauge, "vllm:cache_config_info", "Positions of a page, and pages of the device."),
                  std::move(labels), 1);
   MetricFamily& pools = page.Add(MetricType::Gauge, "loramux:pool_bytes", "Memory of the page pools, by use.");
-  AddPool(pools, "gpu", snapshot.stats.device);
-  if (snapshot.stats.host.capacity_pages > 0) AddPool(pools, "cpu", snapshot.stats.host);
+  AddPool(pools, "gpu", snapshot.stats.device, snapshot.stats.history_pages);
+  if (snapshot.stats.host.capacity_pages > 0) AddPool(pools, "cpu", snapshot.stats.host, 0);
 }
 
-// Residents, and how many more of the usual size the free pages would take.
-std::int64_t MaxLora(const std::vector<Adapter>& adapters, const PoolStats& pool) {
+// Residents, and how many more of the usual size the free pages and those of history would take.
+std::int64_t MaxLora(const std::vector<Adapter>& adapters, const EngineStats& stats) {
   std::int64_t pages = 0, residents = 0;
   for (const Adapter& adapter : adapters) {
     pages += adapter.version.pages;
     residents += adapter.level == kGpu;
   }
-  return pages == 0 ? residents : residents + pool.free_pages * static_cast<std::int64_t>(adapters.size()) / pages;
+  const std::int64_t room = stats.device.free_pages + stats.history_pages;
+  return pages == 0 ? residents : residents + room * static_cast<std::int64_t>(adapters.size()) / pages;
 }
 
 std::string Join(const std::set<std::string>& names) {
@@ -164,7 +169,7 @@ void AddLoraInfo(Page& page, const EngineMetricsInput& input, const std::vector<
   }
   MetricFamily& family = page.Add(MetricType::Gauge, "vllm:lora_requests_info",
                                   "Adapters that are ready on the device and those that requests wait for; Unix time.");
-  Page::AddValue(family, {{"max_lora", std::to_string(MaxLora(adapters, input.snapshot->stats.device))},
+  Page::AddValue(family, {{"max_lora", std::to_string(MaxLora(adapters, input.snapshot->stats))},
                           {"running_lora_adapters", Join(ready)},
                           {"waiting_lora_adapters", Join(awaited)}},
                  static_cast<double>(input.unix_seconds));

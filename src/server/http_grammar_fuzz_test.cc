@@ -297,7 +297,9 @@ TEST(HttpGrammarFuzz, NoInputEndsTheProcessOrHangs) {
     const std::int64_t took_ms = (clock.Now() - begun) / kNsPerMs;
     if (took_ms > 1000) std::printf("input %lld took %lld ms\n", static_cast<long long>(i), static_cast<long long>(took_ms));
     slowest_ms = std::max(slowest_ms, took_ms);
-    if (!answer.empty()) EXPECT_TRUE(answer.starts_with("HTTP/1.")) << answer.substr(0, 100);
+    if (!answer.empty()) {
+      EXPECT_TRUE(answer.starts_with("HTTP/1.")) << answer.substr(0, 100);
+    }
     ++statuses[answer.empty() ? "none" : answer.substr(9, 3)];
     if (i % 10'000 == 9'999) std::printf("%lld inputs\n", static_cast<long long>(i + 1));
   }

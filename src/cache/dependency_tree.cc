@@ -1,0 +1,375 @@
+#include "cache/dependency_tree.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include <xxhash.h>
+
+#include "base/check.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::size_t kMostNewIdleLeaves = std::size_t{1} << 16;   // if nobody takes them
+
+}  // namespace
+
+DependencyTree::DependencyTree(std::int64_t page_tokens, PagePool* device, TimeNs frequency_half_life)
+    : page_tokens_(page_tokens), device_(device), forget_per_ns_(1.0 / static_cast<double>(frequency_half_life)) {
+  CHECK_GT(page_tokens, 0);
+  CHECK_GT(frequency_half_life, 0);
+  buckets_.assign(1024, kNone);
+}
+
+const DependencyTree::Node& DependencyTree::At(NodeId node) const {
+  CHECK(Exists(node));
+  return nodes_[node.index];
+}
+
+DependencyTree::Node& DependencyTree::At(NodeId node) {
+  CHECK(Exists(node));
+  return nodes_[node.index];
+}
+
+std::span<const TokenId> DependencyTree::TokensOf(std::uint32_t index) const {
+  const auto size = static_cast<std::size_t>(page_tokens_);
+  return std::span(tokens_).subspan(index * size, size);
+}
+
+// ---------------------------------------------------------------- Branches
+
+BranchId DependencyTree::Hold(std::string_view content_digest) {
+  std::string key(content_digest);
+  const auto found = branch_by_key_.find(key);
+  if (found != branch_by_key_.end()) {
+    ++branches_[found->second].holds;
+    return BranchId{found->second};
+  }
+  if (free_branches_.empty()) {
+    free_branches_.push_back(static_cast<std::uint32_t>(branches_.size()));
+    branches_.emplace_back();
+  }
+  const std::uint32_t id = free_branches_.back();
+  free_branches_.pop_back();
+  const std::uint32_t top = NewNode();
+  nodes_[top].branch = id;
+  nodes_[top].hash = XXH3_64bits(key.data(), key.size());
+  branches_[id] = {key, top, 0, 1};
+  branch_by_key_.emplace(std::move(key), id);
+  return BranchId{id};
+}
+
+void DependencyTree::Release(BranchId branch) {
+  Branch& entry = branches_[branch.value];
+  CHECK_GT(entry.holds, 0);
+  if (--entry.holds > 0) return;
+  Clear(branch);
+  FreeNode(entry.top);
+  branch_by_key_.erase(entry.key);
+  entry = {};
+  free_branches_.push_back(branch.value);
+}
+
+// From the leaves up.
+void DependencyTree::Clear(BranchId branch) {
+  const std::uint32_t top = branches_[branch.value].top;
+  for (std::uint32_t at = top; branches_[branch.value].pages > 0;) {
+    if (nodes_[at].first_child != kNone) {
+      at = nodes_[at].first_child;
+      continue;
+    }
+    const std::uint32_t parent = nodes_[at].parent;
+    Evict(IdOf(at));
+    at = parent;
+  }
+}
+
+NodeId DependencyTree::Top(BranchId branch) const {
+  CHECK_GT(branches_[branch.value].holds, 0);
+  return IdOf(branches_[branch.value].top);
+}
+
+// ---------------------------------------------------------------- Matching
+
+std::uint64_t DependencyTree::HashOf(std::uint64_t parent_hash, const TokenId* tokens) const {
+  return XXH3_64bits_withSeed(tokens, static_cast<std::size_t>(page_tokens_) * sizeof(TokenId), parent_hash);
+}
+
+// Equal tokens below the same parent: exact, whatever the hashes are.
+std::uint32_t DependencyTree::Find(std::uint32_t parent, std::uint64_t hash, const TokenId* tokens) const {
+  const auto size = static_cast<std::size_t>(page_tokens_);
+  for (std::uint32_t at = buckets_[hash & (buckets_.size() - 1)]; at != kNone; at = nodes_[at].next_in_bucket) {
+    const Node& node = nodes_[at];
+    if (node.hash == hash && node.parent == parent &&
+        std::memcmp(tokens_.data() + at * size, tokens, size * sizeof(TokenId)) == 0) {
+      return at;
+    }
+  }
+  return kNone;
+}
+
+// The hashes do not depend on what is found: a few pages ahead are computed and their buckets fetched together.
+NodeId DependencyTree::Match(NodeId from, std::span<const TokenId> tokens, std::int64_t max_pages) const {
+  constexpr std::int64_t kAhead = 16;
+  const std::int64_t pages = std::min(max_pages, static_cast<std::int64_t>(tokens.size()) / page_tokens_);
+  const std::uint64_t mask = buckets_.size() - 1;
+  std::array<std::uint64_t, kAhead> hashes;
+  std::uint32_t at = from.index;
+  std::uint64_t hash = At(from).hash;
+  for (std::int64_t page = At(from).depth; page < pages;) {
+    const std::int64_t block = std::min(kAhead, pages - page);
+    for (std::int64_t i = 0; i < block; ++i) {
+      hash = HashOf(hash, tokens.data() + (page + i) * page_tokens_);
+      hashes[static_cast<std::size_t>(i)] = hash;
+      __builtin_prefetch(&buckets_[hash & mask]);
+    }
+    for (std::int64_t i = 0; i < block; ++i) {
+      const std::uint32_t first = buckets_[hashes[static_cast<std::size_t>(i)] & mask];
+      if (first == kNone) break;
+      __builtin_prefetch(&nodes_[first]);
+      __builtin_prefetch(tokens_.data() + first * static_cast<std::size_t>(page_tokens_));
+    }
+    for (std::int64_t i = 0; i < block; ++i, ++page) {
+      const std::uint32_t child = Find(at, hashes[static_cast<std::size_t>(i)], tokens.data() + page * page_tokens_);
+      if (child == kNone) return IdOf(at);
+      at = child;
+    }
+  }
+  return IdOf(at);
+}
+
+DependencyTree::NodeView DependencyTree::View(NodeId id) const {
+  const Node& node = At(id);
+  return {node.last_use, static_cast<double>(node.frequency), node.depth, node.locks,
+          node.wants,    node.children,                       BranchId{node.branch}};
+}
+
+void DependencyTree::CopyPath(NodeId node, std::span<PageHandle> out) const {
+  CHECK_EQ(static_cast<std::int64_t>(out.size()), Depth(node));
+  std::uint32_t at = node.index;
+  for (std::size_t i = out.size(); i-- > 0; at = nodes_[at].parent) out[i] = nodes_[at].page;
+}
+
+// ---------------------------------------------------------------- Use
+
+void DependencyTree::Visit(Node& node, TimeNs now) {
+  const auto idle = static_cast<double>(std::max<TimeNs>(0, now - node.last_use));
+  node.frequency = node.frequency * std::exp2(static_cast<float>(-idle * forget_per_ns_)) + 1.0f;
+  node.last_use = now;
+}
+
+void DependencyTree::UpdateIdleLeaf(std::uint32_t index) {
+  Node& node = nodes_[index];
+  const bool is = node.depth > 0 && node.locks == 0 && node.children == 0 && (node.generation & 1u) != 0;
+  if (is == (node.leaf_position != kNone)) return;
+  if (is) {
+    node.leaf_position = static_cast<std::uint32_t>(idle_leaves_.size());
+    idle_leaves_.push_back(index);
+    if (new_idle_leaves_.size() < kMostNewIdleLeaves) new_idle_leaves_.push_back(IdOf(index));
+    return;
+  }
+  const std::uint32_t last = idle_leaves_.back();
+  idle_leaves_[node.leaf_position] = last;
+  nodes_[last].leaf_position = node.leaf_position;
+  idle_leaves_.pop_back();
+  node.leaf_position = kNone;
+}
+
+void DependencyTree::TakeNewIdleLeaves(std::vector<NodeId>& out) {
+  out.insert(out.end(), new_idle_leaves_.begin(), new_idle_leaves_.end());
+  new_idle_leaves_.clear();
+}
+
+void DependencyTree::Lock(NodeId tail, TimeNs now) {
+  CHECK(Exists(tail));
+  for (std::uint32_t at = tail.index; nodes_[at].depth > 0; at = nodes_[at].parent) {
+    Node& node = nodes_[at];
+    if (node.locks++ == 0) --idle_pages_;
+    Visit(node, now);
+  }
+  UpdateIdleLeaf(tail.index);
+}
+
+void DependencyTree::Unlock(NodeId tail, TimeNs now) {
+  CHECK(Exists(tail));
+  for (std::uint32_t at = tail.index; nodes_[at].depth > 0; at = nodes_[at].parent) {
+    Node& node = nodes_[at];
+    CHECK_GT(node.locks, 0);
+    if (--node.locks == 0) ++idle_pages_;
+    // Used all the while, not visited again: what is forgotten of the frequency is counted from here.
+    const auto idle = static_cast<double>(std::max<TimeNs>(0, now - node.last_use));
+    node.frequency *= std::exp2(static_cast<float>(-idle * forget_per_ns_));
+    node.last_use = now;
+  }
+  UpdateIdleLeaf(tail.index);
+}
+
+void DependencyTree::Want(NodeId tail) { ++At(tail).wants; }
+
+void DependencyTree::Unwant(NodeId tail) {
+  if (!Exists(tail)) return;
+  CHECK_GT(nodes_[tail.index].wants, 0);
+  --nodes_[tail.index].wants;
+}
+
+DependencyTree::Inserted DependencyTree::Insert(NodeId parent, std::span<const TokenId> tokens, PageHandle page, TimeNs now) {
+  CHECK_EQ(static_cast<std::int64_t>(tokens.size()), page_tokens_);
+  CHECK(At(parent).depth == 0 || At(parent).locks > 0);
+  const std::uint64_t hash = HashOf(nodes_[parent.index].hash, tokens.data());
+  const std::uint32_t found = Find(parent.index, hash, tokens.data());
+  if (found != kNone) {
+    Node& node = nodes_[found];
+    if (node.locks++ == 0) --idle_pages_;
+    Visit(node, now);
+    UpdateIdleLeaf(found);
+    return {IdOf(found), true};
+  }
+  CHECK(device_->IsCurrent(page));
+  const std::uint32_t index = NewNode();
+  Node& node = nodes_[index];
+  node.hash = hash;
+  node.branch = nodes_[parent.index].branch;
+  node.depth = nodes_[parent.index].depth + 1;
+  node.page = page;
+  node.locks = 1;
+  node.last_use = now;
+  node.frequency = 1.0f;
+  std::copy(tokens.begin(), tokens.end(), tokens_.begin() + static_cast<std::ptrdiff_t>(index) * page_tokens_);
+  Link(index, parent.index);
+  ++pages_;
+  ++branches_[node.branch].pages;
+  return {IdOf(index), false};
+}
+
+void DependencyTree::Evict(NodeId id) {
+  const Node& node = At(id);
+  CHECK_GT(node.depth, 0);
+  CHECK_EQ(node.locks, 0);
+  CHECK_EQ(node.children, 0);
+  device_->Free(PageCategory::kKv, std::span(&node.page, 1));
+  --pages_;
+  --idle_pages_;
+  --branches_[node.branch].pages;
+  Unlink(id.index);
+  FreeNode(id.index);
+}
+
+// ---------------------------------------------------------------- Nodes
+
+std::uint32_t DependencyTree::NewNode() {
+  if (free_nodes_.empty()) {
+    free_nodes_.push_back(static_cast<std::uint32_t>(nodes_.size()));
+    nodes_.emplace_back();
+    tokens_.resize(tokens_.size() + static_cast<std::size_t>(page_tokens_));
+    if (nodes_.size() > buckets_.size()) GrowTable();
+  }
+  const std::uint32_t index = free_nodes_.back();
+  free_nodes_.pop_back();
+  const std::uint32_t generation = nodes_[index].generation + 1;
+  nodes_[index] = Node{};
+  nodes_[index].generation = generation;
+  return index;
+}
+
+void DependencyTree::FreeNode(std::uint32_t index) {
+  CHECK_EQ(nodes_[index].generation & 1u, 1u);
+  ++nodes_[index].generation;
+  UpdateIdleLeaf(index);
+  free_nodes_.push_back(index);
+}
+
+void DependencyTree::Link(std::uint32_t index, std::uint32_t parent) {
+  Node& node = nodes_[index];
+  node.parent = parent;
+  node.next_sibling = nodes_[parent].first_child;
+  if (node.next_sibling != kNone) nodes_[node.next_sibling].previous_sibling = index;
+  nodes_[parent].first_child = index;
+  ++nodes_[parent].children;
+  UpdateIdleLeaf(parent);
+  std::uint32_t& bucket = buckets_[node.hash & (buckets_.size() - 1)];
+  node.next_in_bucket = bucket;
+  bucket = index;
+}
+
+void DependencyTree::Unlink(std::uint32_t index) {
+  Node& node = nodes_[index];
+  if (node.next_sibling != kNone) nodes_[node.next_sibling].previous_sibling = node.previous_sibling;
+  (node.previous_sibling != kNone ? nodes_[node.previous_sibling].next_sibling : nodes_[node.parent].first_child) = node.next_sibling;
+  --nodes_[node.parent].children;
+  UpdateIdleLeaf(node.parent);
+  std::uint32_t* at = &buckets_[node.hash & (buckets_.size() - 1)];
+  while (*at != index) at = &nodes_[*at].next_in_bucket;
+  *at = node.next_in_bucket;
+}
+
+void DependencyTree::GrowTable() {
+  buckets_.assign(std::bit_ceil(nodes_.size() * 2), kNone);
+  for (std::uint32_t index = 0; index < nodes_.size(); ++index) {
+    Node& node = nodes_[index];
+    if ((node.generation & 1u) == 0 || node.depth == 0) continue;
+    std::uint32_t& bucket = buckets_[node.hash & (buckets_.size() - 1)];
+    node.next_in_bucket = bucket;
+    bucket = index;
+  }
+}
+
+// ---------------------------------------------------------------- Integrity
+
+void DependencyTree::CheckIntegrity() const {
+  std::int64_t pages = 0, idle = 0, alive = 0;
+  std::size_t idle_leaves = 0;
+  std::vector<std::int64_t> branch_pages(branches_.size(), 0);
+  std::vector<std::int32_t> children(nodes_.size(), 0), child_locks(nodes_.size(), 0);
+  std::vector<bool> page_seen(static_cast<std::size_t>(device_->capacity_pages()), false);
+  for (std::uint32_t index = 0; index < nodes_.size(); ++index) {
+    const Node& node = nodes_[index];
+    if ((node.generation & 1u) == 0) {
+      CHECK_EQ(node.leaf_position, kNone);
+      continue;
+    }
+    ++alive;
+    CHECK_GT(branches_[node.branch].holds, 0);
+    if (node.depth == 0) {
+      CHECK_EQ(branches_[node.branch].top, index);
+      continue;
+    }
+    const Node& parent = nodes_[node.parent];
+    CHECK_EQ(parent.generation & 1u, 1u);
+    CHECK_EQ(parent.depth + 1, node.depth);
+    CHECK_EQ(parent.branch, node.branch);
+    ++children[node.parent];
+    child_locks[node.parent] += node.locks;
+    CHECK(device_->IsCurrent(node.page));
+    CHECK(!page_seen[node.page.index]);
+    page_seen[node.page.index] = true;
+    CHECK_EQ(HashOf(parent.hash, TokensOf(index).data()), node.hash);
+    CHECK_EQ(Find(node.parent, node.hash, TokensOf(index).data()), index);
+    ++pages;
+    ++branch_pages[node.branch];
+    CHECK_GE(node.locks, 0);
+    CHECK_GE(node.wants, 0);
+    idle += node.locks == 0;
+    const bool idle_leaf = node.locks == 0 && node.children == 0;
+    CHECK_EQ(idle_leaf, node.leaf_position != kNone);
+    if (idle_leaf) {
+      CHECK_EQ(idle_leaves_[node.leaf_position], index);
+      ++idle_leaves;
+    }
+  }
+  for (std::uint32_t index = 0; index < nodes_.size(); ++index) {
+    const Node& node = nodes_[index];
+    if ((node.generation & 1u) == 0) continue;
+    CHECK_EQ(children[index], node.children);
+    if (node.depth > 0) CHECK_GE(node.locks, child_locks[index]);   // a path ends at one node
+  }
+  for (std::size_t i = 0; i < branches_.size(); ++i) CHECK_EQ(branch_pages[i], branches_[i].pages);
+  CHECK_EQ(pages, pages_);
+  CHECK_EQ(idle, idle_pages_);
+  CHECK_EQ(idle_leaves, idle_leaves_.size());
+  CHECK_EQ(static_cast<std::size_t>(alive) + free_nodes_.size(), nodes_.size());
+}
+
+}  // namespace loramux

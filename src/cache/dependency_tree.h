@@ -1,0 +1,178 @@
+// The dependency tree of FastLibra (section 4): which keys and values are cached for which adapter and which tokens.
+//
+// The root is virtual. Below it stand the branches: one for each content of an adapter (the base model has one too), keyed
+// by a digest, never by a name, so a reload under the same name finds nothing of the old weights. Below a branch, a trie
+// whose nodes are single full pages of `page_tokens` positions: the path from the branch spells a sequence of tokens.
+// One node a page, not an edge of many pages: nodes never split, so handles stay valid, and what is evicted is what is
+// needed, a page. Children are found through one hash table over all prefixes, so a match costs one look-up a page.
+//
+// The tree owns its pages. A running request locks the path that it uses; it inserts each page that it has filled, and
+// goes on with the tree's page where another request filled the same one first. What nobody locks is history: it stays
+// until its memory is needed, leaves first, so that whatever is cached can be reached.
+//
+// Not thread-safe. Reads no clock; no result depends on hashes or addresses.
+// Invariants (CheckIntegrity): a node's page is current, and no other node's; a parent has at least the locks of each
+// child; idle pages and idle leaves are what a walk over all nodes counts; every node is found under its prefix.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <ostream>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "memory/page_pool.h"
+
+namespace loramux {
+
+using BranchId = StrongId<struct BranchIdTag, std::uint32_t>;
+
+// Names one node for as long as it exists; a handle of a node that is gone is detected.
+struct NodeId {
+  std::uint32_t index = std::numeric_limits<std::uint32_t>::max();
+  std::uint32_t generation = 0;
+  friend bool operator==(NodeId, NodeId) = default;
+};
+
+class DependencyTree {
+ public:
+  // What the policies may know of a node. Frequency: visits, of which half are forgotten in each half-life.
+  struct NodeView {
+    TimeNs last_use = 0;
+    double frequency = 0;
+    std::int64_t depth = 0;      // pages from the branch, this one included
+    std::int32_t locks = 0;      // running requests whose path leads through it
+    std::int32_t wants = 0;      // waiting requests whose match ends at it
+    std::int32_t children = 0;
+    BranchId branch;
+  };
+
+  // Does not own the pool. REQUIRES: page_tokens > 0.
+  DependencyTree(std::int64_t page_tokens, PagePool* device, TimeNs frequency_half_life = 60 * kNsPerSecond);
+  // Destruction leaves the pages allocated: they go with their pool.
+  DependencyTree(const DependencyTree&) = delete;
+  DependencyTree& operator=(const DependencyTree&) = delete;
+
+  // ---- Branches ----
+
+  // The branch of this content, made if need be. Each call holds it; Release lets go, and with the last hold the branch
+  // is gone, with all its pages. REQUIRES (last Release): nothing in it is locked.
+  BranchId Hold(std::string_view content_digest);
+  void Release(BranchId branch);
+  // Frees everything in it. REQUIRES: nothing in it is locked.
+  void Clear(BranchId branch);
+  NodeId Top(BranchId branch) const;   // where its matches begin: a node without a page
+  std::int64_t pages(BranchId branch) const { return branches_[branch.value].pages; }
+
+  // ---- Matching ----
+
+  // The deepest cached node on the path of `tokens` (from the branch on), of at most `max_pages` pages; begins at `from`,
+  // which is on that path. Changes nothing. About 40 ns a page. REQUIRES: `from` exists.
+  NodeId Match(NodeId from, std::span<const TokenId> tokens, std::int64_t max_pages) const;
+  bool Exists(NodeId node) const {
+    return node.index < nodes_.size() && nodes_[node.index].generation == node.generation && (node.generation & 1u) != 0;
+  }
+  std::int64_t Depth(NodeId node) const { return At(node).depth; }
+  NodeId Parent(NodeId node) const { return IdOf(At(node).parent); }   // REQUIRES: depth > 0
+  PageHandle Page(NodeId node) const { return At(node).page; }         // REQUIRES: depth > 0
+  NodeView View(NodeId node) const;
+  // The pages from the branch down to the node. REQUIRES: out.size() == Depth(node).
+  void CopyPath(NodeId node, std::span<PageHandle> out) const;
+
+  // ---- Use ----
+
+  // A running request visits, and from now on holds, everything on the path to `tail`. Takes time with the depth.
+  void Lock(NodeId tail, TimeNs now);
+  void Unlock(NodeId tail, TimeNs now);
+  // A waiting request would begin at `tail`: evicted after others. Nodes may go all the same; Unwant ignores those.
+  void Want(NodeId tail);
+  void Unwant(NodeId tail);
+
+  struct Inserted {
+    NodeId node;
+    bool existed = false;   // `page` stays the caller's: the tree has a page with the same content
+  };
+  // The holder of `parent` has filled a page with these tokens' keys and values. The node is locked for it once; where it
+  // is new, the tree owns `page` from now on. REQUIRES: `parent` is locked or a branch; tokens.size() == page_tokens.
+  Inserted Insert(NodeId parent, std::span<const TokenId> tokens, PageHandle page, TimeNs now);
+
+  // Frees a page. REQUIRES: nobody locks the node, and it has no children.
+  void Evict(NodeId node);
+
+  // ---- For policies ----
+
+  // Nodes that may be evicted now: nobody locks them, they have no children. In no particular but deterministic order.
+  std::span<const std::uint32_t> IdleLeaves() const { return idle_leaves_; }
+  // Appends those that became one since the last call (and may be none any more).
+  void TakeNewIdleLeaves(std::vector<NodeId>& out);
+  NodeId IdOf(std::uint32_t index) const { return {index, nodes_[index].generation}; }
+  std::int64_t pages() const { return pages_; }             // of all branches
+  std::int64_t idle_pages() const { return idle_pages_; }   // that nobody locks: history
+  std::size_t node_slots() const { return nodes_.size(); }  // indices of nodes are below
+  std::int64_t page_tokens() const { return page_tokens_; }
+
+  // Aborts if an invariant does not hold. Takes time with the size of the tree.
+  void CheckIntegrity() const;
+
+ private:
+  static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
+
+  struct Node {
+    std::uint64_t hash = 0;              // of the whole prefix and the branch
+    std::uint32_t parent = kNone;
+    std::uint32_t next_in_bucket = kNone;
+    std::uint32_t generation = 0;        // odd while it exists
+    std::uint32_t branch = kNone;
+    std::int32_t depth = 0;
+    std::int32_t locks = 0;
+    std::int32_t children = 0;
+    float frequency = 0;
+    TimeNs last_use = 0;
+    PageHandle page;
+    std::uint32_t first_child = kNone, next_sibling = kNone, previous_sibling = kNone;
+    std::uint32_t leaf_position = kNone; // in idle_leaves_
+    std::int32_t wants = 0;
+  };
+  struct Branch {
+    std::string key;
+    std::uint32_t top = kNone;           // node
+    std::int64_t pages = 0;
+    std::int64_t holds = 0;              // 0: a free slot
+  };
+
+  const Node& At(NodeId node) const;
+  Node& At(NodeId node);
+  std::span<const TokenId> TokensOf(std::uint32_t index) const;
+  std::uint64_t HashOf(std::uint64_t parent_hash, const TokenId* tokens) const;
+  std::uint32_t Find(std::uint32_t parent, std::uint64_t hash, const TokenId* tokens) const;
+  std::uint32_t NewNode();
+  void FreeNode(std::uint32_t index);
+  void Link(std::uint32_t index, std::uint32_t parent);
+  void Unlink(std::uint32_t index);
+  void GrowTable();
+  void Visit(Node& node, TimeNs now);
+  void UpdateIdleLeaf(std::uint32_t index);
+
+  const std::int64_t page_tokens_;
+  PagePool* device_;
+  const double forget_per_ns_;           // -log2 of what is left of a frequency after a nanosecond
+  std::vector<Node> nodes_;
+  std::vector<TokenId> tokens_;          // page_tokens a node
+  std::vector<std::uint32_t> free_nodes_;
+  std::vector<std::uint32_t> buckets_;   // first node; a power of two
+  std::vector<std::uint32_t> idle_leaves_;
+  std::vector<NodeId> new_idle_leaves_;
+  std::vector<Branch> branches_;
+  std::vector<std::uint32_t> free_branches_;
+  std::unordered_map<std::string, std::uint32_t> branch_by_key_;   // looked up, never iterated
+  std::int64_t pages_ = 0, idle_pages_ = 0;
+};
+
+inline std::ostream& operator<<(std::ostream& out, NodeId node) { return out << node.index << '.' << node.generation; }
+
+}  // namespace loramux

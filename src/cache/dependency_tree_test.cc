@@ -1,0 +1,325 @@
+#include "cache/dependency_tree.h"
+
+#include <map>
+#include <memory>
+#include <set>
+
+#include "base/prng.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::int64_t kPageTokens = 4;
+
+struct World {
+  std::unique_ptr<PagePool> pool;
+  std::unique_ptr<DependencyTree> tree;
+
+  explicit World(std::int64_t pages = 64, TimeNs half_life = kNsPerSecond)
+      : pool(std::move(PagePool::Create("device", pages * 64, 64)).value()),
+        tree(std::make_unique<DependencyTree>(kPageTokens, pool.get(), half_life)) {}
+
+  PageHandle NewPage() {
+    PageHandle page;
+    CHECK(pool->Allocate(PageCategory::kKv, std::span(&page, 1)));
+    return page;
+  }
+  // As a request does that computes `tokens` from nothing and ends: the path stays as history. Returns its tail.
+  NodeId Remember(BranchId branch, const std::vector<TokenId>& tokens, TimeNs now) {
+    NodeId tail = tree->Match(tree->Top(branch), tokens, 1000);
+    tree->Lock(tail, now);
+    for (std::int64_t at = tree->Depth(tail); (at + 1) * kPageTokens <= static_cast<std::int64_t>(tokens.size()); ++at) {
+      const auto page_of = std::span(tokens).subspan(static_cast<std::size_t>(at * kPageTokens), kPageTokens);
+      tail = tree->Insert(tail, page_of, NewPage(), now).node;
+    }
+    tree->Unlock(tail, now);
+    return tail;
+  }
+  std::int64_t Matched(BranchId branch, const std::vector<TokenId>& tokens) {
+    return tree->Depth(tree->Match(tree->Top(branch), tokens, 1000));
+  }
+};
+
+std::vector<TokenId> Tokens(int count, TokenId first = 0) {
+  std::vector<TokenId> tokens(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = first + static_cast<TokenId>(i);
+  return tokens;
+}
+
+TEST(DependencyTree, FindsTheLongestPrefixOfFullPages) {
+  World w;
+  const BranchId base = w.tree->Hold("");
+  w.Remember(base, Tokens(10), 0);   // two full pages
+  EXPECT_EQ(w.tree->pages(), 2);
+  EXPECT_EQ(w.Matched(base, Tokens(10)), 2);
+  EXPECT_EQ(w.Matched(base, Tokens(8)), 2);
+  EXPECT_EQ(w.Matched(base, Tokens(7)), 1);
+  EXPECT_EQ(w.Matched(base, Tokens(10, 1)), 0);
+  auto other = Tokens(10);
+  other[5] = 99;
+  EXPECT_EQ(w.Matched(base, other), 1);
+  const NodeId first = w.tree->Match(w.tree->Top(base), Tokens(10), /*max_pages=*/1);
+  EXPECT_EQ(w.tree->Depth(first), 1);
+  EXPECT_EQ(w.tree->Depth(w.tree->Match(first, Tokens(10), 1000)), 2);   // goes on where an earlier match ended
+  w.tree->Release(base);
+  EXPECT_EQ(w.pool->free_pages(), 64);
+}
+
+// Equal tokens mean other keys and values under another adapter's weights; equal weights under two names are the same.
+TEST(DependencyTree, Point2_BranchesAreKeyedByContentNeverByName) {
+  World w;
+  const BranchId first = w.tree->Hold("digest of the first weights"), second = w.tree->Hold("digest of the second");
+  w.Remember(first, Tokens(8), 0);
+  EXPECT_EQ(w.Matched(second, Tokens(8)), 0);
+  const BranchId copy = w.tree->Hold("digest of the first weights");
+  EXPECT_EQ(copy, first);
+  EXPECT_EQ(w.Matched(copy, Tokens(8)), 2);
+  w.tree->Release(first);
+  EXPECT_EQ(w.Matched(copy, Tokens(8)), 2);   // the other name still holds it
+  w.tree->Release(copy);
+  EXPECT_EQ(w.tree->pages(), 0);
+  const BranchId again = w.tree->Hold("digest of the first weights");
+  EXPECT_EQ(w.Matched(again, Tokens(8)), 0);
+  w.tree->Release(again);
+  w.tree->Release(second);
+}
+
+TEST(DependencyTree, WhatIsLockedStaysAndOnlyLeavesGo) {
+  World w;
+  const BranchId base = w.tree->Hold("");
+  const NodeId tail = w.Remember(base, Tokens(12), 0);
+  ASSERT_EQ(w.tree->IdleLeaves().size(), 1u);
+  EXPECT_EQ(w.tree->IdOf(w.tree->IdleLeaves()[0]), tail);
+  const NodeId middle = w.tree->Parent(tail);
+  w.tree->Lock(middle, 1);
+  EXPECT_EQ(w.tree->idle_pages(), 1);
+  w.tree->Evict(tail);
+  EXPECT_FALSE(w.tree->Exists(tail));
+  EXPECT_TRUE(w.tree->IdleLeaves().empty());
+  EXPECT_DEATH(w.tree->Evict(middle), "");
+  w.tree->Unlock(middle, 2);
+  EXPECT_DEATH(w.tree->Evict(w.tree->Parent(middle)), "");
+  w.tree->Evict(middle);
+  EXPECT_EQ(w.Matched(base, Tokens(12)), 1);
+  w.tree->CheckIntegrity();
+  w.tree->Release(base);
+}
+
+TEST(DependencyTree, ThePageThatCameFirstIsTheOneThatStays) {
+  World w;
+  const BranchId base = w.tree->Hold("");
+  const NodeId top = w.tree->Top(base);
+  const PageHandle page = w.NewPage(), twin = w.NewPage();
+  const auto first = w.tree->Insert(top, Tokens(4), page, 0);
+  const auto second = w.tree->Insert(top, Tokens(4), twin, 0);
+  EXPECT_FALSE(first.existed);
+  EXPECT_TRUE(second.existed);
+  EXPECT_EQ(first.node, second.node);
+  EXPECT_EQ(w.tree->Page(second.node), page);
+  EXPECT_EQ(w.tree->View(first.node).locks, 2);
+  w.pool->Free(PageCategory::kKv, std::span(&twin, 1));
+  w.tree->Unlock(first.node, 1);
+  EXPECT_EQ(w.tree->idle_pages(), 0);
+  w.tree->Unlock(first.node, 1);
+  EXPECT_EQ(w.tree->idle_pages(), 1);
+  w.tree->Release(base);
+}
+
+TEST(DependencyTree, FrequencyHalvesInAHalfLife) {
+  World w(64, /*half_life=*/1000);
+  const BranchId base = w.tree->Hold("");
+  const NodeId tail = w.Remember(base, Tokens(4), 0);
+  EXPECT_DOUBLE_EQ(w.tree->View(tail).frequency, 1.0);
+  w.tree->Lock(tail, 1000);
+  EXPECT_NEAR(w.tree->View(tail).frequency, 1.5, 1e-6);
+  w.tree->Unlock(tail, 3000);   // in use for two half-lives: counted as time, not as visits
+  EXPECT_NEAR(w.tree->View(tail).frequency, 0.375, 1e-6);
+  EXPECT_EQ(w.tree->View(tail).last_use, 3000);
+  w.tree->Release(base);
+}
+
+TEST(DependencyTree, AWantedNodeMayGoAllTheSame) {
+  World w;
+  const BranchId base = w.tree->Hold("");
+  const NodeId tail = w.Remember(base, Tokens(4), 0);
+  w.tree->Want(tail);
+  EXPECT_EQ(w.tree->View(tail).wants, 1);
+  w.tree->Evict(tail);
+  const NodeId other = w.Remember(base, Tokens(4, 50), 0);   // takes the slot of the one that went
+  EXPECT_EQ(other.index, tail.index);
+  w.tree->Unwant(tail);
+  EXPECT_EQ(w.tree->View(other).wants, 0);
+  w.tree->Release(base);
+}
+
+// ---------------------------------------------------------------- Against a trivial model
+
+using Path = std::vector<TokenId>;
+
+// Everything that is cached is a set of prefixes with their pages and locks.
+struct Model {
+  struct Entry {
+    PageHandle page;
+    int locks = 0;
+  };
+  std::map<std::string, std::map<Path, Entry>> branches;
+
+  static Path Prefix(const Path& path, std::size_t pages) {
+    return {path.begin(), path.begin() + static_cast<std::ptrdiff_t>(pages * kPageTokens)};
+  }
+  std::size_t Match(const std::string& branch, const Path& path) {
+    std::size_t pages = 0;
+    while ((pages + 1) * kPageTokens <= path.size() && branches[branch].contains(Prefix(path, pages + 1))) ++pages;
+    return pages;
+  }
+  void Lock(const std::string& branch, const Path& path, std::size_t pages, int by) {
+    for (std::size_t i = 1; i <= pages; ++i) branches[branch].at(Prefix(path, i)).locks += by;
+  }
+};
+
+struct Runner {
+  std::string key;
+  BranchId branch;
+  Path path;
+  NodeId tail;
+  std::size_t pages = 0;
+};
+
+struct Fuzz {
+  Prng prng;
+  World w;
+  Model model;
+  std::vector<Runner> runners;
+  std::map<std::string, BranchId> held;
+
+  explicit Fuzz(std::uint64_t seed) : prng(seed), w(40 + static_cast<std::int64_t>(prng.NextBelow(100))) {}
+
+  std::size_t Below(std::size_t bound) { return static_cast<std::size_t>(prng.NextBelow(bound)); }
+
+  void Begin() {
+    Runner runner;
+    runner.key = std::to_string(Below(4));
+    if (!held.contains(runner.key)) held[runner.key] = w.tree->Hold(runner.key);
+    runner.branch = w.tree->Hold(runner.key);
+    ASSERT_EQ(runner.branch, held[runner.key]);
+    runner.path.resize(Below(40));
+    for (TokenId& token : runner.path) token = static_cast<TokenId>(Below(8) == 0);   // few different ones: much is shared
+    runner.pages = model.Match(runner.key, runner.path);
+    runner.tail = w.tree->Match(w.tree->Top(runner.branch), runner.path, 1000);
+    ASSERT_EQ(static_cast<std::size_t>(w.tree->Depth(runner.tail)), runner.pages);
+    std::vector<PageHandle> pages(runner.pages);
+    w.tree->CopyPath(runner.tail, pages);
+    for (std::size_t i = 0; i < pages.size(); ++i) {
+      ASSERT_EQ(pages[i], model.branches[runner.key].at(Model::Prefix(runner.path, i + 1)).page);
+    }
+    w.tree->Lock(runner.tail, 0);
+    model.Lock(runner.key, runner.path, runner.pages, 1);
+    runners.push_back(std::move(runner));
+  }
+
+  void Extend(Runner& runner) {
+    if ((runner.pages + 1) * kPageTokens > runner.path.size() || w.pool->free_pages() == 0) return;
+    const PageHandle page = w.NewPage();
+    const auto tokens = std::span(runner.path).subspan(runner.pages * kPageTokens, kPageTokens);
+    const auto inserted = w.tree->Insert(runner.tail, tokens, page, 0);
+    auto& entries = model.branches[runner.key];
+    const Path prefix = Model::Prefix(runner.path, runner.pages + 1);
+    ASSERT_EQ(inserted.existed, entries.contains(prefix));
+    if (inserted.existed) w.pool->Free(PageCategory::kKv, std::span(&page, 1));
+    else entries[prefix].page = page;
+    ASSERT_EQ(w.tree->Page(inserted.node), entries[prefix].page);
+    ++entries[prefix].locks;
+    runner.tail = inserted.node;
+    ++runner.pages;
+  }
+
+  void End(std::size_t at) {
+    Runner& runner = runners[at];
+    w.tree->Unlock(runner.tail, 0);
+    model.Lock(runner.key, runner.path, runner.pages, -1);
+    w.tree->Release(runner.branch);
+    runners.erase(runners.begin() + static_cast<std::ptrdiff_t>(at));
+  }
+
+  void Evict() {
+    const auto leaves = w.tree->IdleLeaves();
+    if (leaves.empty()) return;
+    const NodeId victim = w.tree->IdOf(leaves[Below(leaves.size())]);
+    const PageHandle page = w.tree->Page(victim);
+    for (auto& [key, entries] : model.branches) {
+      for (auto it = entries.begin(); it != entries.end(); ++it) {
+        if (it->second.page != page) continue;
+        ASSERT_EQ(it->second.locks, 0);
+        const auto next = std::next(it);   // a child would follow right behind its parent
+        ASSERT_FALSE(next != entries.end() && next->first.size() > it->first.size() &&
+                     std::equal(it->first.begin(), it->first.end(), next->first.begin()));
+        entries.erase(it);
+        w.tree->Evict(victim);
+        return;
+      }
+    }
+    FAIL() << "the model does not know the victim";
+  }
+
+  void Forget() {
+    if (held.empty()) return;
+    const auto it = std::next(held.begin(), static_cast<std::ptrdiff_t>(Below(held.size())));
+    const std::string key = it->first;
+    w.tree->Release(it->second);
+    held.erase(it);
+    for (const Runner& runner : runners) {
+      if (runner.key == key) return;
+    }
+    model.branches.erase(key);
+  }
+
+  void Check() {
+    w.tree->CheckIntegrity();
+    w.pool->CheckIntegrity();
+    std::int64_t pages = 0, idle = 0;
+    for (const auto& [key, entries] : model.branches) {
+      for (const auto& [path, entry] : entries) {
+        ++pages;
+        idle += entry.locks == 0;
+      }
+    }
+    ASSERT_EQ(w.tree->pages(), pages);
+    ASSERT_EQ(w.tree->idle_pages(), idle);
+    ASSERT_EQ(w.pool->Stats().used(PageCategory::kKv), pages);
+  }
+
+  void Run(int operations) {
+    for (int i = 0; i < operations && !testing::Test::HasFatalFailure(); ++i) {
+      const std::size_t what = Below(20);
+      if (what < 4 && runners.size() < 12) Begin();
+      else if (what < 13 && !runners.empty()) Extend(runners[Below(runners.size())]);
+      else if (what < 15 && !runners.empty()) EndOne();
+      else if (what < 19) Evict();
+      else if (Below(8) == 0) Forget();
+      if (i % 16 == 0) Check();
+    }
+    while (!runners.empty()) EndOne();
+    while (!held.empty() && !testing::Test::HasFatalFailure()) Forget();
+    ASSERT_EQ(w.pool->free_pages(), w.pool->capacity_pages());
+  }
+  // A branch that nobody holds any more is gone with its last request.
+  void EndOne() {
+    const std::size_t at = Below(runners.size());
+    const std::string key = runners[at].key;
+    End(at);
+    for (const Runner& runner : runners) {
+      if (runner.key == key) return;
+    }
+    if (!held.contains(key)) model.branches.erase(key);
+  }
+};
+
+TEST(DependencyTree, AgreesWithATrivialModelUnderRandomUse) {
+  for (std::uint64_t seed = 1; seed <= 60 && !HasFatalFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Fuzz(seed).Run(1500);
+  }
+}
+
+}  // namespace
+}  // namespace loramux

@@ -1,0 +1,181 @@
+#include "cache/kv_eviction_plan.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::size_t kQueued = 1024;   // lowest scores that are kept in order
+constexpr std::size_t kFew = 256;
+constexpr TimeNs kScoresLast = 100 * kNsPerMs;   // FastLibra's monitor interval
+
+bool GoesLater(const KvEvictionPlan::Victim& a, const KvEvictionPlan::Victim& b) { return b.Before(a); }
+
+}  // namespace
+
+void KvEvictionPlan::Reset(TimeNs now) {
+  if (tree_ == nullptr) return;
+  ++plan_;
+  if (marks_.size() < tree_->node_slots()) marks_.resize(tree_->node_slots());
+  new_leaves_.clear();
+  tree_->TakeNewIdleLeaves(new_leaves_);
+  const auto exists = [this](NodeId node) { return tree_->Exists(node); };
+  const bool carried_out = !evicted_.empty() && std::none_of(evicted_.begin(), evicted_.end(), exists);
+  if (scored_in_plan_ && !carried_out) Score(now);   // what that plan used and evicted is missing
+  scored_in_plan_ = false;
+  const auto stale = [this](const Victim& victim) {
+    return !tree_->Exists(victim.node) || tree_->View(victim.node).last_use != victim.last_use;
+  };
+  while (!queue_.empty() && stale(queue_.back())) queue_.pop_back();
+  for (const NodeId leaf : new_leaves_) {
+    if (tree_->Exists(leaf) && IsIdleLeaf(leaf)) SortIn(leaf, now);
+  }
+  left_ = queue_.size();
+  evicted_.clear();
+  offered_.clear();
+  evictable_ = tree_->idle_pages();
+}
+
+void KvEvictionPlan::SortIn(NodeId leaf, TimeNs now) {
+  const Victim victim = Scored(leaf, now);
+  if (truncated_ && (queue_.empty() || queue_.front().Before(victim))) return;   // not among the lowest
+  queue_.insert(std::lower_bound(queue_.begin(), queue_.end(), victim, GoesLater), victim);
+}
+
+KvEvictionPlan::Mark KvEvictionPlan::Peek(std::uint32_t index) const {
+  return index < marks_.size() && marks_[index].plan == plan_ ? marks_[index] : Mark{};
+}
+
+KvEvictionPlan::Mark& KvEvictionPlan::At(std::uint32_t index) {
+  Mark& mark = marks_[index];
+  if (mark.plan != plan_) mark = {.plan = plan_};
+  return mark;
+}
+
+std::int64_t KvEvictionPlan::pages(BranchId branch) const {
+  const bool marked = branch.value < branch_marks_.size() && branch_marks_[branch.value].plan == plan_;
+  return tree_->pages(branch) - (marked ? branch_marks_[branch.value].gone : 0);
+}
+
+// ---------------------------------------------------------------- Paths
+
+void KvEvictionPlan::Lock(NodeId tail) {
+  for (NodeId at = tail; tree_->Depth(at) > 0; at = tree_->Parent(at)) {
+    if (Locks(at) == 0) --evictable_;
+    ++At(at.index).locks;
+  }
+}
+
+void KvEvictionPlan::Unlock(NodeId tail, TimeNs now) {
+  for (NodeId at = tail; tree_->Depth(at) > 0; at = tree_->Parent(at)) {
+    --At(at.index).locks;
+    if (Locks(at) == 0) ++evictable_;
+  }
+  if (tree_->Depth(tail) > 0 && IsIdleLeaf(tail)) Offer(tail, now);
+}
+
+NodeId KvEvictionPlan::Kept(NodeId tail) const {
+  while (Peek(tail.index).evicted) tail = tree_->Parent(tail);
+  return tail;
+}
+
+// A parent has at least its children's locks, so the first one with more ends the walk.
+std::int64_t KvEvictionPlan::PagesWithOneLock(NodeId tail) const {
+  std::int64_t pages = 0;
+  for (NodeId at = tail; tree_->Depth(at) > 0 && Locks(at) == 1; at = tree_->Parent(at)) ++pages;
+  return pages;
+}
+
+std::int64_t KvEvictionPlan::LockedDepth(NodeId tail) const {
+  NodeId at = tail;
+  while (tree_->Depth(at) > 0 && Locks(at) == 0) at = tree_->Parent(at);
+  return tree_->Depth(at);
+}
+
+// ---------------------------------------------------------------- Victims
+
+bool KvEvictionPlan::IsIdleLeaf(NodeId node) const {
+  const DependencyTree::NodeView view = tree_->View(node);
+  const Mark mark = Peek(node.index);
+  return view.depth > 0 && view.locks + mark.locks == 0 && view.children == mark.children_gone && !mark.evicted;
+}
+
+KvEvictionPlan::Victim KvEvictionPlan::Scored(NodeId node, TimeNs now) const {
+  const DependencyTree::NodeView view = tree_->View(node);
+  const EvictionCandidate candidate{1, view.last_use, view.frequency, ReloadFrom::kComputation};
+  return {policy_->Score(candidate, now), node, view.last_use, view.wants > 0};
+}
+
+void KvEvictionPlan::Offer(NodeId node, TimeNs now) {
+  offered_.push_back(Scored(node, now));
+  std::push_heap(offered_.begin(), offered_.end(), LaterFirst());
+}
+
+// Still a leaf that nobody uses, and scored as what it is now. One that is wanted meanwhile is offered again as such.
+bool KvEvictionPlan::Stands(const Victim& victim, TimeNs now) {
+  if (!tree_->Exists(victim.node) || !IsIdleLeaf(victim.node)) return false;
+  const DependencyTree::NodeView view = tree_->View(victim.node);
+  if (view.last_use != victim.last_use) return false;
+  if (victim.wanted || view.wants == 0) return true;
+  Offer(victim.node, now);
+  return false;
+}
+
+void KvEvictionPlan::Score(TimeNs now) {
+  queue_.clear();
+  for (const std::uint32_t index : tree_->IdleLeaves()) {
+    const NodeId node = tree_->IdOf(index);
+    if (IsIdleLeaf(node)) queue_.push_back(Scored(node, now));
+  }
+  truncated_ = queue_.size() > kQueued;
+  if (truncated_) {
+    const auto end = queue_.begin() + kQueued;
+    std::nth_element(queue_.begin(), end, queue_.end(), [](const Victim& a, const Victim& b) { return a.Before(b); });
+    queue_.erase(end, queue_.end());
+  }
+  std::sort(queue_.begin(), queue_.end(), GoesLater);
+  left_ = queue_.size();
+  scored_at_ = now;
+}
+
+std::optional<KvEvictionPlan::Victim> KvEvictionPlan::Next(TimeNs now) {
+  if (evictable_ == 0) return std::nullopt;
+  for (bool scored = false;; scored = true) {
+    while (left_ > 0 && !Stands(queue_[left_ - 1], now)) --left_;
+    while (!offered_.empty() && (!tree_->Exists(offered_.front().node) || !IsIdleLeaf(offered_.front().node))) {
+      std::pop_heap(offered_.begin(), offered_.end(), LaterFirst());
+      offered_.pop_back();
+    }
+    if (left_ > 0 && (offered_.empty() || queue_[left_ - 1].Before(offered_.front()))) return queue_[left_ - 1];
+    // What is offered may not be the lowest of all once the queue is used up.
+    if (left_ > 0 || !truncated_ || scored) break;
+    Score(now);
+    scored_in_plan_ = true;
+  }
+  CHECK(!offered_.empty());   // an idle page has an idle leaf below it
+  return offered_.front();
+}
+
+void KvEvictionPlan::Evict(const Victim& victim, TimeNs now) {
+  CHECK(IsIdleLeaf(victim.node));
+  At(victim.node.index).evicted = true;
+  evicted_.push_back(victim.node);
+  --evictable_;
+  const std::uint32_t branch = tree_->View(victim.node).branch.value;
+  if (branch >= branch_marks_.size()) branch_marks_.resize(branch + 1);
+  if (branch_marks_[branch].plan != plan_) branch_marks_[branch] = {.plan = plan_};
+  ++branch_marks_[branch].gone;
+  const NodeId parent = tree_->Parent(victim.node);
+  ++At(parent.index).children_gone;
+  if (IsIdleLeaf(parent)) Offer(parent, now);
+}
+
+void KvEvictionPlan::Refresh(TimeNs now) {
+  if (tree_ == nullptr) return;
+  Reset(now);
+  if ((truncated_ && queue_.size() < kFew) || (!queue_.empty() && now - scored_at_ >= kScoresLast)) Score(now);
+}
+
+}  // namespace loramux

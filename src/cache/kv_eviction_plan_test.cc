@@ -1,0 +1,157 @@
+#include "cache/kv_eviction_plan.h"
+
+#include <map>
+#include <memory>
+#include <set>
+
+#include "base/prng.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::int64_t kPageTokens = 4;
+
+struct World {
+  std::unique_ptr<PagePool> pool = std::move(PagePool::Create("device", 2048 * 64, 64)).value();
+  DependencyTree tree{kPageTokens, pool.get()};
+  std::unique_ptr<EvictionPolicy> policy = std::move(MakeEvictionPolicy("lru")).value();
+  KvEvictionPlan plan{&tree, policy.get()};
+  BranchId base = tree.Hold("");
+
+  // A request comes, computes, and goes: its pages are history. Returns its tail.
+  NodeId Remember(const std::vector<TokenId>& tokens, TimeNs now, BranchId branch) {
+    NodeId tail = tree.Match(tree.Top(branch), tokens, 1000);
+    tree.Lock(tail, now);
+    for (auto at = static_cast<std::size_t>(tree.Depth(tail)); (at + 1) * kPageTokens <= tokens.size(); ++at) {
+      PageHandle page;
+      CHECK(pool->Allocate(PageCategory::kKv, std::span(&page, 1)));
+      tail = tree.Insert(tail, std::span(tokens).subspan(at * kPageTokens, kPageTokens), page, now).node;
+    }
+    tree.Unlock(tail, now);
+    return tail;
+  }
+  NodeId Remember(const std::vector<TokenId>& tokens, TimeNs now) { return Remember(tokens, now, base); }
+
+  NodeId EvictNext(TimeNs now) {
+    const auto victim = plan.Next(now);
+    CHECK(victim.has_value());
+    plan.Evict(*victim, now);
+    return victim->node;
+  }
+};
+
+std::vector<TokenId> Tokens(std::size_t count, TokenId first) { return std::vector<TokenId>(count, first); }
+
+TEST(KvEvictionPlan, TheOldestLeafGoesFirstThenItsParent) {
+  World w;
+  const NodeId old = w.Remember(Tokens(8, 1), 10), recent = w.Remember(Tokens(4, 2), 20);
+  w.plan.Reset(30);
+  EXPECT_EQ(w.plan.evictable(), 3);
+  EXPECT_EQ(w.EvictNext(30), old);
+  EXPECT_EQ(w.EvictNext(30), w.tree.Parent(old));
+  EXPECT_EQ(w.plan.pages(w.base), 1);
+  EXPECT_EQ(w.EvictNext(30), recent);
+  EXPECT_FALSE(w.plan.Next(30).has_value());
+  EXPECT_EQ(w.tree.pages(), 3);   // a plan changes nothing
+  w.plan.Reset(30);
+  EXPECT_EQ(w.EvictNext(30), old);   // and is forgotten
+}
+
+TEST(KvEvictionPlan, WhatThePlanBeginsToUseStays) {
+  World w;
+  const NodeId old = w.Remember(Tokens(8, 1), 10), recent = w.Remember(Tokens(8, 2), 20);
+  w.plan.Reset(30);
+  w.plan.Lock(old);
+  EXPECT_EQ(w.plan.evictable(), 2);
+  EXPECT_EQ(w.EvictNext(30), recent);
+  w.plan.Unlock(old, 30);   // could not be admitted after all
+  EXPECT_EQ(w.plan.evictable(), 3);
+  EXPECT_EQ(w.EvictNext(30), old);
+}
+
+TEST(KvEvictionPlan, APreemptedRequestsPagesBecomeEvictable) {
+  World w;
+  const NodeId tail = w.Remember(Tokens(12, 1), 10);
+  const NodeId shared = w.tree.Parent(w.tree.Parent(tail));
+  w.tree.Lock(tail, 20);
+  w.tree.Lock(shared, 20);
+  w.plan.Reset(30);
+  EXPECT_EQ(w.plan.evictable(), 0);
+  EXPECT_EQ(w.plan.PagesWithOneLock(tail), 2);
+  EXPECT_EQ(w.plan.LockedDepth(tail), 3);
+  w.plan.Unlock(tail, 20);
+  EXPECT_EQ(w.plan.evictable(), 2);
+  EXPECT_EQ(w.plan.LockedDepth(tail), 1);
+  EXPECT_EQ(w.EvictNext(20), tail);
+  EXPECT_EQ(w.plan.Kept(tail), w.tree.Parent(tail));
+}
+
+TEST(KvEvictionPlan, WhatWaitingRequestsWantGoesLast) {
+  World w;
+  const NodeId wanted = w.Remember(Tokens(4, 1), 10);
+  const NodeId other = w.Remember(Tokens(4, 2), 20);
+  w.tree.Want(wanted);
+  w.plan.Reset(30);
+  EXPECT_EQ(w.EvictNext(30), other);
+  const auto last = w.plan.Next(30);
+  ASSERT_TRUE(last.has_value());
+  EXPECT_TRUE(last->wanted);
+  EXPECT_EQ(last->node, wanted);
+}
+
+// Wanted since the scores were made: found out when its turn comes.
+TEST(KvEvictionPlan, AWishThatCameAfterTheScoresCounts) {
+  World w;
+  std::vector<NodeId> tails;
+  for (TokenId i = 0; i < 600; ++i) tails.push_back(w.Remember(Tokens(4, i), i));
+  w.plan.Refresh(1000);
+  w.tree.Want(tails[0]);
+  w.plan.Reset(1000);
+  EXPECT_EQ(w.EvictNext(1000), tails[1]);
+}
+
+// Against a walk over all leaves: whatever was scored before, used since, or evicted by a plan that was never carried out.
+TEST(KvEvictionPlan, AgreesWithAWalkOverAllLeaves) {
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    World w;
+    Prng prng(seed);
+    const auto below = [&prng](std::uint64_t bound) { return static_cast<TokenId>(prng.NextBelow(bound)); };
+    TimeNs now = 0;
+    for (int round = 0; round < 40; ++round) {
+      for (TokenId i = below(60); i > 0; --i) {
+        auto tokens = Tokens(static_cast<std::size_t>(below(40)), below(3));
+        for (TokenId& token : tokens) token = below(12) == 0 ? below(100) : token;
+        if (w.pool->free_pages() > 12) w.Remember(tokens, now += below(5));
+      }
+      if (below(2) == 0) w.plan.Refresh(now);
+      const std::int64_t count = std::min<std::int64_t>(w.tree.idle_pages(), below(40));
+      for (const bool carried_out : {false, true}) {
+        w.plan.Reset(now);
+        std::vector<NodeId> victims;
+        std::set<std::uint32_t> gone;
+        std::map<std::uint32_t, std::int32_t> children_gone;
+        for (std::int64_t i = 0; i < count; ++i) {
+          TimeNs oldest = now + 1;
+          for (std::uint32_t index = 0; index < w.tree.node_slots(); ++index) {   // leaves, if the plan is carried out
+            const NodeId node = w.tree.IdOf(index);
+            if (!w.tree.Exists(node) || w.tree.Depth(node) == 0 || gone.contains(index)) continue;
+            const auto found = children_gone.find(index);
+            const std::int32_t children = w.tree.View(node).children - (found == children_gone.end() ? 0 : found->second);
+            if (children == 0) oldest = std::min(oldest, w.tree.View(node).last_use);
+          }
+          victims.push_back(w.EvictNext(now));
+          ASSERT_EQ(w.tree.View(victims.back()).last_use, oldest);
+          ASSERT_TRUE(gone.insert(victims.back().index).second);
+          ++children_gone[w.tree.Parent(victims.back()).index];
+        }
+        if (!carried_out || below(3) == 0) continue;
+        for (const NodeId victim : victims) w.tree.Evict(victim);
+        w.tree.CheckIntegrity();
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace loramux
