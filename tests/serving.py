@@ -65,7 +65,9 @@ class Server:
             if match:
                 self.port = int(match.group(1))
             elif self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the server did not start ({self.process.poll()}):\n{self.text()}")
+                text = self.text()
+                self.log.close()
+                raise RuntimeError(f"the server did not start ({self.process.poll()}):\n{text}")
             else:
                 time.sleep(0.05)
 

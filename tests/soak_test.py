@@ -16,7 +16,6 @@ import pathlib
 import random
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -157,6 +156,8 @@ class Soak(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self.disk = SmallDisk(self.folder / "state")
         self.addCleanup(self.disk.close)
+        self.server = None
+        self.addCleanup(self.kill)       # a failed test's server would keep the disk busy
         self.tasks = sorted(path.name for path in (DEMO / "adapters").iterdir())
         # Copies, so that the disk errs below them and nowhere else. `fragile` gets damaged.
         self.weights = self.folder / "adapters"
@@ -194,27 +195,30 @@ class Soak(unittest.TestCase):
                 "--insecure-no-admin-key", "--allowed-adapter-root", str(self.weights / "loaded"), "--state-dir",
                 str(self.disk.folder)]
 
-    def kill_and_restart(self, chance):
-        """Whatever is wrong with the disks then lasts until the server is up again, or is over before it starts."""
+    def kill(self):
+        if self.server is not None:
+            self.server.process.kill()   # SIGKILL; nothing if it has ended
+            self.server.process.wait()
+
+    def kill_and_restart(self, kind, chance):
+        """`kind`: what is wrong with the disks then (None: nothing), and also when it starts, or only until then."""
         with self.damaging, contextlib.ExitStack() as trouble:
             self.check_alive()
-            kind = chance.choice([None, self.full_disk, self.disk_errors, self.disk_errors_at_the_start])
             if kind is not None:
                 trouble.enter_context(kind(chance))
                 time.sleep(chance.uniform(0, 0.3))
             with self.gate:
                 self.up.clear()
                 self.restarts += 1
-            self.server.process.send_signal(signal.SIGKILL)
-            self.server.process.wait()
+            self.kill()
             self.server.log.close()
             with self.gate:              # none may reach the next process unseen
                 self.gate.wait_for(lambda: self.operating == 0)
-            if kind is self.disk_errors_at_the_start or (kind is not None and chance.random() < 0.5):
-                self.start_in_trouble(trouble)
-            else:
+            if kind is None or (kind != self.disk_errors_at_the_start and chance.random() < 0.5):
                 trouble.close()
                 self.start()
+            else:
+                self.start_in_trouble(trouble)
             trouble.close()
             self.check_registry()
         self.up.set()
@@ -519,9 +523,13 @@ class Soak(unittest.TestCase):
     def kill_for(self, seconds):
         chance = random.Random(self.seed + 300)
         end = time.monotonic() + seconds
-        while (time.monotonic() < end or self.restarts < 3) and not self.failures:
-            time.sleep(chance.uniform(0.5, 3.0))
-            self.kill_and_restart(chance)
+        kinds = [None, self.full_disk, self.disk_errors, self.disk_errors_at_the_start, self.disk_errors_at_the_start]
+        chance.shuffle(kinds)
+        for kind in itertools.cycle(kinds):
+            if self.failures or (time.monotonic() > end and self.restarts >= len(kinds)):
+                return
+            time.sleep(chance.uniform(0.5, 2.0))
+            self.kill_and_restart(kind, chance)
 
     def watch_memory_for(self, seconds):
         """Resident bytes of a process that is not killed: each second after a minute, or a third of the time, to settle."""
@@ -571,7 +579,7 @@ class Soak(unittest.TestCase):
         self.server.stop()
         self.assertEqual(self.failures[:5], [], f"{len(self.failures)} failures")
         for kind in ("answers", "not loaded", "vanished", "operations", "pinned", "unpinned", "weights damaged", "disk filled",
-                     "weights not read", "operations refused by disk errors", "found after a restart"):
+                     "weights not read", "operations refused by disk errors", "found after a restart", "started in trouble"):
             self.assertGreater(self.count[kind], 0, kind)
         for folder, kinds in [(self.weights, ["open", "read", "short_read"]),
                               (self.disk.folder, ["write", "short_write", "sync"])]:
