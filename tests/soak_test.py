@@ -579,13 +579,15 @@ class Soak(unittest.TestCase):
         self.server.stop()
         self.assertEqual(self.failures[:5], [], f"{len(self.failures)} failures")
         for kind in ("answers", "not loaded", "vanished", "operations", "pinned", "unpinned", "weights damaged", "disk filled",
-                     "weights not read", "operations refused by disk errors", "found after a restart", "started in trouble"):
+                     "operations refused by disk errors", "found after a restart"):
             self.assertGreater(self.count[kind], 0, kind)
+        self.assertGreater(self.count["started in trouble"] + self.count["refused to start in trouble"], 0)
         for folder, kinds in [(self.weights, ["open", "read", "short_read"]),
                               (self.disk.folder, ["write", "short_write", "sync"])]:
             for kind in kinds:
                 self.assertGreater(self.faults.injected(folder)[kind], 0, f"{kind} below {folder}")
-        if not sanitized():              # their allocators keep what was freed
+        if not sanitized():              # their allocators keep what was freed, and they are slow
+            self.assertGreater(self.count["weights not read"], 0)
             self.assertLess(resident[-1] / resident[0], GROWTH_ALLOWED)
 
     def report(self, resident):
@@ -593,7 +595,8 @@ class Soak(unittest.TestCase):
         for name, folder in [("journal", self.disk.folder), ("weights", self.weights)]:
             print(f"soak: faults below the {name}: {dict(sorted(self.faults.injected(folder).items()))}", file=sys.stderr)
         print(f"soak: resident memory {resident[0] / 2**20:.1f} MiB, {len(resident) - 1} s later x "
-              f"{resident[-1] / resident[0]:.3f}, at most x {max(resident) / resident[0]:.3f}", file=sys.stderr)
+              f"{resident[-1] / resident[0]:.3f}, at most x {max(resident) / resident[0]:.3f}; on the way: "
+              f"{' '.join(f'{r / 2**20:.1f}' for r in resident[::max(1, len(resident) // 10)])}", file=sys.stderr)
 
 
 def take_option(name):
