@@ -141,6 +141,7 @@ void BenchShape(const char* name, const ModelConfig& config, const Flags& flags)
   options.threads = flags.threads;
   options.device_memory = std::int64_t{3} << 30;
   options.host_memory = 0;
+  options.prefix_cache = false;   // every prompt is computed
   options.scheduler.prefill_chunk = 512;
   options.base_names = {"base"};
   auto runtime = std::move(Runtime::Create(

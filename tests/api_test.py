@@ -221,5 +221,30 @@ class Api(unittest.TestCase):
                 self.assertIn("OPTIONS", answer_headers["allow"])
 
 
+class PrefixCache(unittest.TestCase):
+    def cached(self, server, model, prompt):
+        status, answer = server.json("POST", "/v1/completions", {"model": model, "prompt": prompt, "max_tokens": 2, "temperature": 0})
+        self.assertEqual(status, 200, answer)
+        return answer["usage"]["prompt_tokens_details"]["cached_tokens"], answer["choices"][0]["text"]
+
+    def test_what_an_adapter_has_seen_is_not_computed_again(self):
+        prompt = [7] * 40
+        server = Server()
+        self.addCleanup(server.process.kill)
+        first = self.cached(server, "reverse", prompt)
+        self.assertEqual(first[0], 0)
+        self.assertEqual(self.cached(server, "reverse", prompt), (32, first[1]))       # two full pages of 16
+        self.assertEqual(self.cached(server, "reverse", prompt + [8])[0], 32)
+        self.assertEqual(self.cached(server, "reverse", [8] + prompt)[0], 0)
+        self.assertEqual(self.cached(server, "rot13", prompt)[0], 0)                   # other weights
+        self.assertEqual(self.cached(server, "demo", prompt)[0], 0)
+        server.stop()
+        off = Server("--no-enable-prefix-caching")
+        self.addCleanup(off.process.kill)
+        self.assertEqual(self.cached(off, "reverse", prompt), first)
+        self.assertEqual(self.cached(off, "reverse", prompt), first)
+        off.stop()
+
+
 if __name__ == "__main__":
     serving.run_tests()
