@@ -129,6 +129,7 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::RunErased(std::int64_t tasks, Trampoline trampoline, const void* fn) {
   if (tasks <= 0) return;
+  ++loops_;
   if (tasks == 1 || size_ == 1) {
     for (std::int64_t task = 0; task < tasks; ++task) trampoline(fn, task, 0);
     return;

@@ -19,6 +19,8 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int size() const { return size_; }
+  // Loops run so far; for tests of what a batch does not pay for.
+  std::int64_t loops() const { return loops_; }
 
   // Calls fn(task, thread) for each task in [0, tasks), thread in [0, size()); returns when all have ended.
   // Tasks are handed out dynamically in ascending order. fn must not throw. A single task runs inline.
@@ -35,6 +37,7 @@ class ThreadPool {
   struct State;
   std::unique_ptr<State> state_;
   int size_;
+  std::int64_t loops_ = 0;
 };
 
 }  // namespace loramux

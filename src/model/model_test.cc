@@ -245,6 +245,26 @@ TEST_P(ModelTest, AdaptersMayBeMixedAndNeedNotBeAdjacent) {
   EXPECT_NE(by, bx);
 }
 
+// peers.md, 12: LoRA that is on and unused costs nothing. What it costs in time: bench/serving_bench, "loaded and idle".
+TEST_P(ModelTest, Point12_ABatchWithoutAdaptersDoesNoLoraWork) {
+  if (GetParam() == Backend::kReference) GTEST_SKIP() << "the oracle runs few parallel loops";
+  Prng prng(9);
+  const Tokens tokens = {1, 2, 3, 4, 5};
+  const auto loops_of = [&](const LoraView* adapter) {
+    const std::int64_t before = threads_.loops();
+    Forward({Chunk(tokens, 0, 1, adapter)});
+    return threads_.loops() - before;
+  };
+  const std::int64_t never_used = loops_of(nullptr);
+  const LoraView nothing = EmptyView(config_);
+  const Pair pair(4, TargetShape(config_, LoraTarget::kQ), 2, prng);
+  LoraView one = EmptyView(config_);
+  one.modules[LoraView::Index(1, LoraTarget::kQ, 2)] = pair.weights();
+  EXPECT_EQ(loops_of(&one), never_used + 2);      // of one module: shrink and expand
+  EXPECT_EQ(loops_of(&nothing), never_used);      // an adapter that has nothing for these layers
+  EXPECT_EQ(loops_of(nullptr), never_used);
+}
+
 TEST_P(ModelTest, SteadyStateDoesNotAllocate) {
   if (GetParam() == Backend::kReference) GTEST_SKIP() << "the oracle may allocate";
   Prng prng(8);
