@@ -12,6 +12,7 @@ import asyncio
 import json
 import pathlib
 import random
+import resource
 import sys
 import time
 
@@ -84,11 +85,13 @@ def main():
     parser.add_argument("--flood-tokens", type=int, default=100)
     options = parser.parse_args()
     serving.LORAMUX = options.loramux
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)   # the flood's connections
     print("| policy | requests of B | baseline P50 | P99 | flood P50 | P99 | P99 rises |\n|---|---|---|---|---|---|---|")
     for policy in ("none", "vtc"):
         results = []
         for factor, tokens in ((1, 8), (20, options.flood_tokens)):
-            server = serving.Server("--fairness", policy, "--max-num-seqs", options.max_num_seqs, "--log-level", "info")
+            server = serving.Server("--fairness", policy, "--max-num-seqs", options.max_num_seqs, "--log-level", "info",
+                                    "--max-connections", "32768", "--max-queued-requests", "0")
             try:
                 times, sent = asyncio.run(scenario(server.port, options.rate * factor, tokens, options.rate, options.seconds))
             finally:
