@@ -155,9 +155,17 @@ void DependencyTree::CopyPath(NodeId node, std::span<PageHandle> out) const {
 
 // ---------------------------------------------------------------- Use
 
+// The last answer is kept: the nodes of a path were mostly used at the same times.
+float DependencyTree::LeftAfter(TimeNs idle) {
+  if (idle != left_after_) {
+    left_after_ = idle;
+    left_ = std::exp2(static_cast<float>(-static_cast<double>(std::max<TimeNs>(0, idle)) * forget_per_ns_));
+  }
+  return left_;
+}
+
 void DependencyTree::Visit(Node& node, TimeNs now) {
-  const auto idle = static_cast<double>(std::max<TimeNs>(0, now - node.last_use));
-  node.frequency = node.frequency * std::exp2(static_cast<float>(-idle * forget_per_ns_)) + 1.0f;
+  node.frequency = node.frequency * LeftAfter(now - node.last_use) + 1.0f;
   node.last_use = now;
 }
 
@@ -200,8 +208,7 @@ void DependencyTree::Unlock(NodeId tail, TimeNs now) {
     CHECK_GT(node.locks, 0);
     if (--node.locks == 0) ++idle_pages_;
     // Used all the while, not visited again: what is forgotten of the frequency is counted from here.
-    const auto idle = static_cast<double>(std::max<TimeNs>(0, now - node.last_use));
-    node.frequency *= std::exp2(static_cast<float>(-idle * forget_per_ns_));
+    node.frequency *= LeftAfter(now - node.last_use);
     node.last_use = now;
   }
   UpdateIdleLeaf(tail.index);
@@ -268,6 +275,10 @@ std::uint32_t DependencyTree::NewNode() {
   }
   const std::uint32_t index = free_nodes_.back();
   free_nodes_.pop_back();
+  if (!free_nodes_.empty()) {   // a prompt's pages come one after another
+    __builtin_prefetch(&nodes_[free_nodes_.back()], 1);
+    __builtin_prefetch(tokens_.data() + free_nodes_.back() * static_cast<std::size_t>(page_tokens_), 1);
+  }
   const std::uint32_t generation = nodes_[index].generation + 1;
   nodes_[index] = Node{};
   nodes_[index].generation = generation;

@@ -155,6 +155,7 @@ class DependencyTree {
   void Link(std::uint32_t index, std::uint32_t parent);
   void Unlink(std::uint32_t index);
   void GrowTable();
+  float LeftAfter(TimeNs idle);          // of a frequency
   void Visit(Node& node, TimeNs now);
   void UpdateIdleLeaf(std::uint32_t index);
 
@@ -171,6 +172,8 @@ class DependencyTree {
   std::vector<std::uint32_t> free_branches_;
   std::unordered_map<std::string, std::uint32_t> branch_by_key_;   // looked up, never iterated
   std::int64_t pages_ = 0, idle_pages_ = 0;
+  TimeNs left_after_ = 0;                // what LeftAfter was asked last,
+  float left_ = 1;                       // and its answer
 };
 
 inline std::ostream& operator<<(std::ostream& out, NodeId node) { return out << node.index << '.' << node.generation; }
