@@ -81,7 +81,7 @@ struct Engines {
                           .max_model_len = 512, .eos_token_ids = {}, .vocab_size = config.vocab_size};
     engine = std::make_unique<Engine>(options, EngineParts{&clock, executor.get(), &transfer, device.get(), host.get(),
                                                            registry.get(), eviction.get(),
-                                                           /*tree=*/nullptr, &wakeup});
+                                                           /*tree=*/nullptr, /*kv_transfer=*/nullptr, &wakeup});
   }
 };
 

@@ -32,6 +32,14 @@ def questions(per_task):
     return [question for group in zip(*tasks) for question in group]
 
 
+def with_preloaded(program, library):
+    """The environment in which `program` finds the functions of `library` before the system's; before these, those of the
+    sanitizer that it was built with, which insist on being the first."""
+    linked = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
+    runtimes = re.findall(r"=> (\S*/lib[at]san\.so\S*)", linked)
+    return {**os.environ, "LD_PRELOAD": ":".join([*runtimes, str(library)])}
+
+
 class Server:
     """`loramux serve` on the demo, on a free port, until `stop`."""
 
@@ -57,7 +65,9 @@ class Server:
             if match:
                 self.port = int(match.group(1))
             elif self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the server did not start:\n{self.text()}")
+                text = self.text()
+                self.log.close()
+                raise RuntimeError(f"the server did not start ({self.process.poll()}):\n{text}")
             else:
                 time.sleep(0.05)
 

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""A soak of the real server: adapters are loaded, reloaded and unloaded under load, clients vanish in mid-stream, weight
-files are damaged, the disk of the journal fills up, and the process is killed and started again. Every answer must be the
-one that the adapter gave alone; what was acknowledged must survive; memory must not grow. Standard library only.
+"""A soak of the real server: adapters are loaded, reloaded, pinned and unloaded under load, clients vanish in mid-stream,
+weight files are damaged, the disk of the journal fills up, the disks of journal and weights err (disk_faults.c), and the
+process is killed and started again. Every answer must be the one that the adapter gave alone; what was acknowledged must
+survive; what fails must say why, and only while there is a reason; memory must not grow. Standard library only.
 
-Usage: soak_test.py PATH_OF_LORAMUX [--seconds N] [unittest arguments]     (600 for the long form)
+Usage: soak_test.py PATH_OF_LORAMUX --disk-faults LIBRARY [--seconds N] [unittest arguments]   (600 for the long form)
 """
 import collections
+import contextlib
 import http.client
 import itertools
 import json
@@ -14,7 +16,6 @@ import pathlib
 import random
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -26,14 +27,27 @@ import unittest
 import serving
 from serving import DEMO, Server, questions
 
-SECONDS = 25
-NAMES = ["blue", "green", "red"]         # that operators load, reload and unload
+SECONDS = 25.0
+DISK_FAULTS = None                       # path of the library
+NAMES = ["blue", "green", "red"]         # that operators load, reload, pin and unload
 CLIENTS = 8
+PROMPTS = 6
 GROWTH_ALLOWED = 1.10                    # of resident memory, from the mark to the end
+EIO, ENOSPC = "Input/output error", "No space left on device"
+# What pins may do to others, and requests to pins: there is no room beside them.
+NO_ROOM = ["device memory holds at most", "was pinned to the memory"]
+NOT_PINNED = ["pages would not stay free for requests", "cannot be pinned now"]
+
+# What a name stands for: a task, and whether it is kept on the device. None: it is not loaded.
+Loaded = collections.namedtuple("Loaded", "task pinned")
+
+
+def sanitized():
+    return "asan" in serving.LORAMUX or "tsan" in serving.LORAMUX
 
 
 class Truth:
-    """What one name may stand for now: a set of tasks (None: not loaded), two of them while an operation is under way."""
+    """What one name may stand for now: a set of states, two of them while an operation is under way."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -66,17 +80,16 @@ class SmallDisk:
                               capture_output=True, text=True)
         self.mounted = done.returncode == 0
         if not self.mounted:
-            print(f"soak: the disk is not filled, mounting one is not allowed: {done.stderr.strip()}", file=sys.stderr)
+            print(f"soak: the full disk is feigned, mounting one is not allowed: {done.stderr.strip()}", file=sys.stderr)
 
     def fill(self):
-        if self.mounted:
-            with open(self.folder / "ballast", "wb", buffering=0) as ballast:
-                for size in (1 << 16, 1):   # to the last byte
-                    try:
-                        while ballast.write(b"x" * size) == size:
-                            pass
-                    except OSError:
+        with open(self.folder / "ballast", "wb", buffering=0) as ballast:
+            for size in (1 << 16, 1):   # to the last byte
+                try:
+                    while ballast.write(b"x" * size) == size:
                         pass
+                except OSError:
+                    pass
 
     def relieve(self):
         (self.folder / "ballast").unlink(missing_ok=True)
@@ -86,27 +99,85 @@ class SmallDisk:
             subprocess.run(["umount", str(self.folder)], check=True)
 
 
+class DiskFaults:
+    """The rules of disk_faults.c, and what came of them."""
+
+    def __init__(self, folder):
+        self.control, self.log = folder / "faults", folder / "faults.log"
+        self.log.touch()
+
+    def environment(self):
+        return {**serving.with_preloaded(serving.LORAMUX, DISK_FAULTS), "LORAMUX_DISK_FAULTS": str(self.control),
+                "LORAMUX_DISK_FAULTS_LOG": str(self.log)}
+
+    def begin(self, rules):
+        """`rules`: (kind, probability, folder)."""
+        new = self.control.with_suffix(".new")
+        new.write_text("".join(f"{kind} {probability:.4f} {folder}\n" for kind, probability, folder in rules))
+        new.rename(self.control)
+
+    def end(self):
+        self.control.unlink(missing_ok=True)
+
+    def injected(self, folder):
+        """How many of each kind hit a file below `folder`."""
+        with open(self.log) as lines:
+            return collections.Counter(kind for kind, path in (line.split(" ", 1) for line in lines)
+                                       if path.startswith(str(folder)))
+
+
+class Troubles:
+    """When what was wrong with the disks."""
+    # A request may join a load that has failed already, and whose end nobody has seen yet.
+    def __init__(self):
+        self.grace = 3.0 if sanitized() else 0.5
+        self.lock = threading.Lock()
+        self.windows = []                # [kinds, begin, end or None]
+
+    @contextlib.contextmanager
+    def of(self, *kinds):
+        with self.lock:
+            window = [kinds, time.monotonic(), None]
+            self.windows.append(window)
+        try:
+            yield
+        finally:
+            with self.lock:
+                window[2] = time.monotonic()
+
+    def since(self, begin):
+        with self.lock:
+            return {kind for kinds, _, end in self.windows if end is None or end > begin - self.grace for kind in kinds}
+
+
 class Soak(unittest.TestCase):
     def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="loramux-soak-"))
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="loramux-soak-")).resolve()
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self.disk = SmallDisk(self.folder / "state")
         self.addCleanup(self.disk.close)
+        self.server = None
+        self.addCleanup(self.kill)       # a failed test's server would keep the disk busy
         self.tasks = sorted(path.name for path in (DEMO / "adapters").iterdir())
-        # Weights that get damaged, in a folder of their own.
-        self.fragile = self.folder / "adapters" / "fragile"
+        # Copies, so that the disk errs below them and nowhere else. `fragile` gets damaged.
+        self.weights = self.folder / "adapters"
+        for copy in ("fixed", "loaded"):
+            shutil.copytree(DEMO / "adapters", self.weights / copy)
+        self.fragile = self.weights / "fragile"
         shutil.copytree(DEMO / "adapters" / "upper", self.fragile)
         with socket.socket() as probe:   # the same port after each restart
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.seed = random.SystemRandom().randrange(1 << 32)
         print(f"soak: {SECONDS} s, seed {self.seed}", file=sys.stderr)
+        self.faults = DiskFaults(self.folder)
+        self.troubles = Troubles()
         self.truth = {name: Truth() for name in NAMES}
         self.restarts = 0
         self.up = threading.Event()      # clients wait while the server is down
         self.gate = threading.Condition()
         self.operating = 0               # operations under way, guarded by the gate
-        self.damaging = threading.Lock() # while the disk or the weights are not as they should be
+        self.damaging = threading.Lock() # while the disks or the weights are not as they should be
         self.stop = threading.Event()
         self.count = collections.Counter()
         self.failures = []
@@ -115,43 +186,93 @@ class Soak(unittest.TestCase):
     # ---- The server ----
 
     def start(self):
-        self.server = Server.run(self.command())
+        self.server = Server.run(self.command(), env=self.faults.environment())
 
     def command(self):
         return [serving.LORAMUX, "serve", str(DEMO / "model"), "--served-model-name", "demo", "--port", str(self.port),
-                "--lora-modules", *(f"{task}={DEMO / 'adapters' / task}" for task in self.tasks),
+                "--lora-modules", *(f"{task}={self.weights / 'fixed' / task}" for task in self.tasks),
                 f"fragile={self.fragile}", "--device-memory", "4MiB", "--host-memory", "2MiB", "--enable-runtime-lora",
-                "--insecure-no-admin-key", "--allowed-adapter-root", str(DEMO / "adapters"), "--state-dir",
+                "--insecure-no-admin-key", "--allowed-adapter-root", str(self.weights / "loaded"), "--state-dir",
                 str(self.disk.folder)]
 
-    def kill_and_restart(self):
-        with self.damaging:
+    def kill(self):
+        if self.server is not None:
+            self.server.process.kill()   # SIGKILL; nothing if it has ended
+            self.server.process.wait()
+
+    def kill_and_restart(self, kind, chance):
+        """`kind`: what is wrong with the disks then (None: nothing), and also when it starts, or only until then."""
+        with self.damaging, contextlib.ExitStack() as trouble:
             self.check_alive()
+            if kind is not None:
+                trouble.enter_context(kind(chance))
+                time.sleep(chance.uniform(0, 0.3))
             with self.gate:
                 self.up.clear()
                 self.restarts += 1
-            self.server.process.send_signal(signal.SIGKILL)
-            self.server.process.wait()
+            self.kill()
             self.server.log.close()
             with self.gate:              # none may reach the next process unseen
                 self.gate.wait_for(lambda: self.operating == 0)
-            self.start()
+            if kind is None or (kind != self.disk_errors_at_the_start and chance.random() < 0.5):
+                trouble.close()
+                self.start()
+            else:
+                self.start_in_trouble(trouble)
+            trouble.close()
             self.check_registry()
         self.up.set()
+
+    def start_in_trouble(self, trouble):
+        """It starts, or says why not."""
+        try:
+            self.start()
+            self.count["started in trouble"] += 1
+        except RuntimeError as error:
+            if EIO not in str(error) or "did not start (1)" not in str(error):
+                self.fail_later(f"in trouble, without saying why: {error}")
+            self.count["refused to start in trouble"] += 1
+            trouble.close()
+            self.start()
 
     def check_alive(self):
         if self.server.process.poll() is not None:
             self.fail_later(f"the server ended by itself with {self.server.process.returncode}: {self.server.text()[-3000:]}")
 
     def check_registry(self):
-        """What was acknowledged is there; an operation that was cut off took place or did not."""
-        roots = {card["id"]: card["root"] for card in self.server.json("GET", "/v1/models")[1]["data"]}
+        """What was acknowledged is there, pinned or not; an operation that was cut off took place or did not."""
         for name, truth in self.truth.items():
-            found = pathlib.Path(roots[name]).name if name in roots else None
+            found = self.state_of(name, truth.now())
             if found not in truth.now():
                 self.fail_later(f"after restart {self.restarts}: '{name}' is {found}, acknowledged was "
                                 f"{sorted(map(str, truth.now()))}")
             truth.change([found])
+            self.count["found after a restart"] += found is not None
+            self.count["found pinned after a restart"] += found is not None and found.pinned
+
+    def state_of(self, name, expected):
+        """What the server says of it. What could not be read at the start is tried again when it is asked for; metrics
+        may be a moment old."""
+        deadline = time.monotonic() + 20
+        while True:
+            roots = {card["id"]: card["root"] for card in self.server.json("GET", "/v1/models")[1]["data"]}
+            found = Loaded(pathlib.Path(roots[name]).name, self.is_pinned(name)) if name in roots else None
+            if found in expected or time.monotonic() > deadline:
+                return found
+            status, answer = self.ask(name, self.prompts[0])
+            self.count["asked for again after a restart"] += status == 503
+            if status not in (200, 404) and not (status == 503 and EIO in json.dumps(answer)):
+                self.fail_later(f"'{name}' after a restart: {status} {answer}")
+            time.sleep(0.2)
+
+    def is_pinned(self, name):
+        page = self.server.request("GET", "/metrics")[1].decode()
+        series = re.findall(r"^vllm:lora_adapter_loaded\{([^}]*)\} (\S+)$", page, re.MULTILINE)
+        mine = [labels for labels, value in series if f'adapter_name="{name}"' in labels and float(value) > 0]
+        pinned = [labels for labels in mine if 'pinned="true"' in labels]
+        if any('level="gpu"' not in labels for labels in pinned):
+            self.fail_later(f"pinned, and not on the device: {pinned}")
+        return bool(pinned)
 
     def fail_later(self, message):
         self.failures.append(message)
@@ -165,65 +286,79 @@ class Soak(unittest.TestCase):
                     "max_tokens": 60, **more}
             connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
             response = connection.getresponse()
-            if more.get("stream"):
-                response.read(random.randrange(1, 400) if response.status == 200 else None)   # and is gone
+            if more.get("stream") and response.status == 200:
+                response.read(random.randrange(1, 400))   # and is gone
                 return response.status, None
             return response.status, json.loads(response.read())
         finally:
             connection.close()
 
     def make_oracle(self):
-        """Every adapter's answer to every prompt, alone."""
-        self.prompts = [prompt for _, prompt, _ in questions(1)][:6]
-        self.oracle = {}
-        for task, prompt in itertools.product(self.tasks, self.prompts):
-            status, answer = self.ask(task, prompt)
-            self.assertEqual(status, 200, answer)
-            self.oracle[task, prompt] = answer["choices"][0]["message"]["content"]
-        different = len({tuple(self.oracle[task, p] for p in self.prompts) for task in self.tasks})
-        self.assertEqual(different, len(self.tasks), "adapters must be told apart by their answers")
-
-    def judge(self, model, prompt, allowed, status, answer):
-        if status == 200:
-            text = answer["choices"][0]["message"]["content"]
-            if not any(task is not None and self.oracle[task, prompt] == text for task in allowed):
-                self.fail_later(f"{model}: '{prompt}' -> '{text}', which is none of {sorted(map(str, allowed))}")
-            self.count["answers"] += 1
-        elif status == 404 and None in allowed:
-            self.count["not loaded"] += 1
-        elif model == "fragile" and status in (400, 500, 503):
-            self.count["damaged weights refused"] += 1
-        else:
-            self.fail_later(f"{model}: status {status}, {answer}; allowed {sorted(map(str, allowed))}")
+        """Every adapter's answer, alone, to prompts of which each one tells every adapter from every other."""
+        self.prompts, self.oracle = [], {}
+        for prompt in (prompt for _, prompt, _ in questions(2)):
+            answers = {}
+            for model in [*self.tasks, "demo"]:
+                status, answer = self.ask(model, prompt)
+                self.assertEqual(status, 200, answer)
+                answers[model] = answer["choices"][0]["message"]["content"]
+            if len(set(answers.values())) == len(answers):
+                self.prompts.append(prompt)
+                self.oracle |= {(model, prompt): text for model, text in answers.items()}
+            if len(self.prompts) == PROMPTS:
+                return
+        self.fail("not enough of the prompts tell the adapters apart")
 
     def client(self, seed):
         chance = random.Random(seed)
         while not self.stop.is_set():
             self.up.wait()
-            model = chance.choice(self.tasks + NAMES * 4 + ["fragile"] * 2)
+            model = chance.choice(self.tasks + NAMES * 4 + ["fragile"] * 2 + ["demo"])
             prompt = chance.choice(self.prompts)
-            truth = self.truth.get(model)
-            mark, restarts = truth.mark() if truth else 0, self.restarts
+            stream = chance.random() < 0.15
+            more = {"stream": True, "max_tokens": 200, "ignore_eos": True} if stream else {}
+            begin, marks, restarts = time.monotonic(), {name: self.truth[name].mark() for name in NAMES}, self.restarts
             try:
-                if chance.random() < 0.15:
-                    status, _ = self.ask(model, prompt, stream=True, max_tokens=200, ignore_eos=True)
-                    missing = status == 404 and truth and None in truth.since(mark)
-                    if status != 200 and not missing and model != "fragile":
-                        self.fail_later(f"{model}: a stream began with status {status}")
-                    self.count["vanished"] += status == 200
-                    continue
-                status, answer = self.ask(model, prompt)
+                status, answer = self.ask(model, prompt, **more)
             except (OSError, http.client.HTTPException, ValueError) as error:
                 if restarts == self.restarts:
                     self.fail_later(f"{model}: {error!r} without a restart")
                 self.count["cut off by a kill"] += 1
                 time.sleep(0.02)
                 continue
-            fixed = "upper" if model == "fragile" else model
-            self.judge(model, prompt, truth.since(mark) if truth else [fixed], status, answer)
+            since = {name: self.truth[name].since(mark) for name, mark in marks.items()}
+            if status == 200 and stream:
+                self.count["vanished"] += 1
+            elif status == 200:
+                self.judge_answer(model, prompt, since, answer)
+            else:
+                self.judge_refusal(model, since, begin, status, json.dumps(answer))
+
+    def judge_answer(self, model, prompt, since, answer):
+        text = answer["choices"][0]["message"]["content"]
+        allowed = since[model] if model in since else [Loaded("upper" if model == "fragile" else model, False)]
+        if not any(state is not None and self.oracle[state.task, prompt] == text for state in allowed):
+            self.fail_later(f"{model}: '{prompt}' -> '{text}', which is none of {sorted(map(str, allowed))}")
+        self.count["answers"] += 1
+
+    def judge_refusal(self, model, since, begin, status, text):
+        troubles = self.troubles.since(begin)
+        pins = any(state is not None and state.pinned for states in since.values() for state in states)
+        if status == 404 and None in since.get(model, []):
+            self.count["not loaded"] += 1
+        elif status == 500 and EIO in text and "weights" in troubles and model != "demo":
+            self.count["weights not read"] += 1
+        elif status in (400, 500) and model == "fragile" and "fragile" in troubles:
+            self.count["damaged weights refused"] += 1
+        elif status in (400, 503) and pins and any(reason in text for reason in NO_ROOM):
+            self.count["no room beside pins"] += 1
+        else:
+            self.fail_later(f"{model}: status {status}, {text}; {sorted(troubles)}, {since.get(model)}")
+
+    # ---- Those who operate it ----
 
     def operate(self, name, seed):
-        """Loads, reloads and unloads one name."""
+        """Loads, reloads, pins and unloads one name."""
         chance = random.Random(seed)
         while not self.stop.is_set():
             time.sleep(chance.uniform(0, 0.15))
@@ -240,12 +375,12 @@ class Soak(unittest.TestCase):
                     self.gate.notify_all()
 
     def operate_once(self, name, chance):
-        truth, restarts = self.truth[name], self.restarts
+        truth, begin, restarts = self.truth[name], time.monotonic(), self.restarts
         (current,) = truth.now()
-        wanted = chance.choice([task for task in self.tasks if task != current] + ([None] * 4 if current else []))
+        wanted = self.choose(current, chance)
         truth.change([current, wanted])
         try:
-            status, reply = self.change(name, current, wanted)
+            status, reply = self.change(name, current, wanted, chance.choice(["", "/v1"]))
         except (OSError, http.client.HTTPException) as error:
             if restarts == self.restarts:
                 self.fail_later(f"operation on {name}: {error!r} without a restart")
@@ -253,42 +388,119 @@ class Soak(unittest.TestCase):
         if status == 200:
             truth.change([wanted])
             self.count["operations"] += 1
-        elif status in (500, 503, 507) and self.disk.mounted:
-            truth.change([current])      # the journal could not be written: nothing has changed
-            self.count["operations refused"] += 1
+            self.count["pinned"] += wanted is not None and wanted.pinned
+            self.count["unpinned"] += current is not None and current.pinned and not (wanted is not None and wanted.pinned)
         else:
-            self.fail_later(f"{name}: {current} -> {wanted}: {status} {reply}")
+            truth.change([current])
+            self.judge_operation(f"{name}: {current} -> {wanted}", wanted, begin, status, reply)
 
-    def change(self, name, current, wanted):
+    def choose(self, current, chance):
+        if current is not None and chance.random() < 0.25:
+            return None
+        if current is not None and chance.random() < 0.25:
+            return Loaded(current.task, not current.pinned)   # the same weights
+        return Loaded(chance.choice([task for task in self.tasks if current is None or task != current.task]),
+                      chance.random() < 0.3)
+
+    def judge_operation(self, what, wanted, begin, status, reply):
+        """One that was refused: nothing has changed, and there was a reason."""
+        troubles = self.troubles.since(begin)
+        if status == 500 and ENOSPC in reply and "full" in troubles:
+            self.count["operations refused by the full disk"] += 1
+        elif status == 500 and EIO in reply and ("weights" in troubles or "journal" in troubles):
+            self.count["operations refused by disk errors"] += 1
+        elif status in (400, 503) and wanted is not None and wanted.pinned and any(reason in reply for reason in NOT_PINNED):
+            self.count["pins refused"] += 1
+        else:
+            self.fail_later(f"{what}: {status} {reply}; {sorted(troubles)}")
+
+    def change(self, name, current, wanted, prefix):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
         try:
-            path, body = "/v1/unload_lora_adapter", {"lora_name": name}
+            path, body = f"{prefix}/unload_lora_adapter", {"lora_name": name}
             if wanted is not None:
-                path = "/v1/load_lora_adapter"
-                body |= {"lora_path": str(DEMO / "adapters" / wanted), "load_inplace": current is not None}
+                path = f"{prefix}/load_lora_adapter"
+                body |= {"lora_path": str(self.weights / "loaded" / wanted.task), "load_inplace": current is not None,
+                         "pinned": wanted.pinned}
             connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
             response = connection.getresponse()
             return response.status, response.read().decode()
         finally:
             connection.close()
 
+    # ---- What goes wrong ----
+
     def damage(self, seed):
-        """Fills the disk for a while; truncates weights under the server, and mends them."""
+        """One thing after another, each for a while."""
         chance = random.Random(seed)
+        while True:
+            kinds = [self.full_disk, self.disk_errors, self.weight_errors, self.short_transfers, self.damaged_weights]
+            for kind in chance.sample(kinds, len(kinds)):
+                if self.stop.wait(chance.uniform(0.2, 1.0)):
+                    return
+                with self.damaging, kind(chance):
+                    self.stop.wait(chance.uniform(0.1, 0.5))
+
+    @contextlib.contextmanager
+    def full_disk(self, chance):
+        self.count["disk filled"] += 1
+        with self.troubles.of("full"):
+            if self.disk.mounted:
+                self.disk.fill()
+            else:
+                self.faults.begin([("full", 1, self.disk.folder)])
+            try:
+                yield
+            finally:
+                self.disk.relieve()
+                self.faults.end()
+
+    @contextlib.contextmanager
+    def rules(self, chance, kinds, **folders):
+        """Some of `kinds`, at least one, fail more or less often below each of the folders, which are known as troubles."""
+        rules = [(kind, chance.uniform(0.1, 1), folder) for folder in folders.values()
+                 for kind in chance.sample(kinds, chance.randint(1, len(kinds)))]
+        with self.troubles.of(*folders):
+            self.faults.begin(rules)
+            try:
+                yield
+            finally:
+                self.faults.end()
+
+    def disk_errors(self, chance):
+        self.count["disk errors of the journal"] += 1
+        return self.rules(chance, ["open", "write", "short_write", "sync"], journal=self.disk.folder)
+
+    def weight_errors(self, chance):
+        self.count["disk errors of the weights"] += 1
+        return self.rules(chance, ["open", "read", "short_read"], weights=self.weights)
+
+    def disk_errors_at_the_start(self, chance):
+        """For adapters that were loaded, not for those of the flags, without which it does not start."""
+        self.count["disk errors at the start"] += 1
+        folders = {"weights": self.weights / "loaded"}
+        if chance.random() < 0.3:
+            folders["journal"] = self.disk.folder
+        return self.rules(chance, ["open", "read", "short_read"], **folders)
+
+    def short_transfers(self, chance):
+        """They are no errors, and nothing may come of them."""
+        self.count["short transfers"] += 1
+        return self.rules(chance, ["short_read", "short_write"], no_trouble=self.folder)
+
+    @contextlib.contextmanager
+    def damaged_weights(self, chance):
+        self.count["weights damaged"] += 1
         weights = self.fragile / "adapter_model.safetensors"
         whole = weights.read_bytes()
-        while not self.stop.wait(chance.uniform(0.3, 1.5)):
-            with self.damaging:
-                if chance.random() < 0.5:
-                    self.disk.fill()
-                    self.stop.wait(chance.uniform(0.1, 0.5))
-                    self.disk.relieve()
-                    self.count["disk filled"] += 1
-                else:
-                    os.truncate(weights, chance.randrange(len(whole)))
-                    self.stop.wait(chance.uniform(0.1, 0.5))
-                    weights.write_bytes(whole)
-                    self.count["weights damaged"] += 1
+        with self.troubles.of("fragile"):
+            os.truncate(weights, chance.randrange(len(whole)))
+            try:
+                yield
+            finally:
+                weights.write_bytes(whole)
+
+    # ---- The soak ----
 
     def resident_bytes(self):
         status = pathlib.Path(f"/proc/{self.server.process.pid}/status").read_text()
@@ -308,47 +520,97 @@ class Soak(unittest.TestCase):
         except Exception as error:   # a defect of this test must not pass as silence
             self.fail_later(f"{job.__name__}: {error!r}")
 
-    def test_soak(self):
-        self.start()
-        self.up.set()
-        self.make_oracle()
+    def kill_for(self, seconds):
         chance = random.Random(self.seed + 300)
-        begin = time.monotonic()
-        self.run_threads()
-        while time.monotonic() - begin < SECONDS * 0.4 and not self.failures:
-            time.sleep(chance.uniform(0.5, 3.0))
-            self.kill_and_restart()
-        # The last process is not killed: its memory is watched. A minute, or a third of what is left, to settle.
-        left = begin + SECONDS - time.monotonic()
-        time.sleep(max(0.0, min(60.0, left / 3)))
-        settled = self.resident_bytes()
-        while time.monotonic() - begin < SECONDS and not self.failures:
-            time.sleep(0.2)
-        grown = self.resident_bytes() / settled
+        end = time.monotonic() + seconds
+        kinds = [None, self.full_disk, self.disk_errors, self.disk_errors_at_the_start, self.disk_errors_at_the_start]
+        chance.shuffle(kinds)
+        for kind in itertools.cycle(kinds):
+            if self.failures or (time.monotonic() > end and self.restarts >= len(kinds)):
+                return
+            time.sleep(chance.uniform(0.5, 2.0))
+            self.kill_and_restart(kind, chance)
+
+    def watch_memory_for(self, seconds):
+        """Resident bytes of a process that is not killed: each second after a minute, or a third of the time, to settle."""
+        end = time.monotonic() + seconds
+        time.sleep(min(60.0, seconds / 3))
+        resident = [self.resident_bytes()]
+        while time.monotonic() < end and not self.failures:
+            time.sleep(1)
+            resident.append(self.resident_bytes())
+        return resident
+
+    def join_threads(self):
         self.stop.set()
         for thread in self.threads:
             thread.join(timeout=300)
         self.assertFalse(any(thread.is_alive() for thread in self.threads), "a request or an operation hangs")
-        print(f"soak: {dict(self.count)}, {self.restarts} kills, resident memory {settled / 2**20:.1f} MiB x {grown:.3f}",
-              file=sys.stderr)
-        self.check_alive()
+
+    def check_calm(self):
+        """Nothing is wrong any more: every name answers as it should, and is where it should be."""
+        time.sleep(self.troubles.grace)
         self.server.wait_idle()
-        for prompt in self.prompts:      # the weights are whole again, and so are the answers
-            status, answer = self.ask("fragile", prompt)
-            self.judge("upper", prompt, ["upper"], status, answer)
-        log = self.server.stop()         # checks pages, residency and schedule, and exits with 0
+        self.check_registry()
+        marks = {name: truth.now() for name, truth in self.truth.items()}
+        for model, prompt in itertools.product([*NAMES, "fragile", *self.tasks], self.prompts):
+            status, answer = self.ask(model, prompt)
+            if status == 200:
+                self.judge_answer(model, prompt, marks, answer)
+            else:
+                self.judge_refusal(model, marks, time.monotonic(), status, json.dumps(answer))
+
+    def test_soak(self):
+        self.start()
+        self.up.set()
+        self.make_oracle()
+        self.run_threads()
+        self.kill_for(SECONDS * 0.4)
+        resident = self.watch_memory_for(SECONDS * 0.6)
+        self.join_threads()
+        self.check_alive()
+        self.report(resident)
         self.assertEqual(self.failures[:5], [], f"{len(self.failures)} failures")
+        self.check_calm()
+        log = self.server.stop()         # checks pages, residency and schedule, and exits with 0
         self.assertRegex("\n".join(log.splitlines()[-5:]), r"KV pages in use: 0\b")
-        self.assertGreater(self.restarts, 2)
-        for kind in ("answers", "not loaded", "vanished", "operations", "weights damaged"):
+        self.start()
+        self.check_registry()
+        self.server.stop()
+        self.assertEqual(self.failures[:5], [], f"{len(self.failures)} failures")
+        for kind in ("answers", "not loaded", "vanished", "operations", "pinned", "unpinned", "weights damaged", "disk filled",
+                     "operations refused by disk errors", "found after a restart"):
             self.assertGreater(self.count[kind], 0, kind)
-        if "asan" not in serving.LORAMUX and "tsan" not in serving.LORAMUX:   # their allocators keep what was freed
-            self.assertLess(grown, GROWTH_ALLOWED)
+        self.assertGreater(self.count["started in trouble"] + self.count["refused to start in trouble"], 0)
+        for folder, kinds in [(self.weights, ["open", "read", "short_read"]),
+                              (self.disk.folder, ["write", "short_write", "sync"])]:
+            for kind in kinds:
+                self.assertGreater(self.faults.injected(folder)[kind], 0, f"{kind} below {folder}")
+        if not sanitized():              # their allocators keep what was freed, and they are slow
+            self.assertGreater(self.count["weights not read"], 0)
+            self.assertLess(resident[-1] / resident[0], GROWTH_ALLOWED)
+
+    def report(self, resident):
+        print(f"soak: {dict(sorted(self.count.items()))}, {self.restarts} kills", file=sys.stderr)
+        for name, folder in [("journal", self.disk.folder), ("weights", self.weights)]:
+            print(f"soak: faults below the {name}: {dict(sorted(self.faults.injected(folder).items()))}", file=sys.stderr)
+        print(f"soak: resident memory {resident[0] / 2**20:.1f} MiB, {len(resident) - 1} s later x "
+              f"{resident[-1] / resident[0]:.3f}, at most x {max(resident) / resident[0]:.3f}; on the way: "
+              f"{' '.join(f'{r / 2**20:.1f}' for r in resident[::max(1, len(resident) // 10)])}", file=sys.stderr)
+
+
+def take_option(name):
+    if name not in sys.argv:
+        return None
+    at = sys.argv.index(name)
+    value = sys.argv[at + 1]
+    del sys.argv[at:at + 2]
+    return value
 
 
 if __name__ == "__main__":
-    if "--seconds" in sys.argv:
-        at = sys.argv.index("--seconds")
-        SECONDS = float(sys.argv[at + 1])
-        del sys.argv[at:at + 2]
+    DISK_FAULTS = take_option("--disk-faults")
+    SECONDS = float(take_option("--seconds") or SECONDS)
+    if DISK_FAULTS is None:
+        sys.exit(__doc__)
     serving.run_tests()

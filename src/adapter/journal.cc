@@ -227,14 +227,16 @@ Status AdapterJournal::AppendRecord(const std::string& payload) {
   if (rewrite_first_) RETURN_IF_ERROR(Rewrite());
   const std::string record = Record(payload, size_);
   Status status = AppendAll(*file_, record);
-  if (status.ok()) status = file_->Sync();
+  const bool appended = status.ok();
+  if (appended) status = file_->Sync();
   if (status.ok()) {
     size_ += record.size();
     return Ok{};
   }
   // Take back what may be there. Where even that fails, what is on the disk is unknown: the next operation rewrites it.
+  // So it does after a failed sync: the system may take for written what is not, and its next sync would say nothing.
   const bool taken_back = file_->Truncate(size_).ok() && file_->Sync().ok();
-  rewrite_first_ = !taken_back;
+  rewrite_first_ = appended || !taken_back;
   return status;
 }
 

@@ -64,7 +64,8 @@ Operation RandomOperation(Prng& prng) {
   return operation;
 }
 
-// Fails chosen operations: the n-th only, or that and all after it. Writes that fail leave a part behind.
+// Fails chosen operations: the n-th only, or that and all after it. Writes that fail leave a part behind. A sync that fails
+// says so once: the system takes for written what is not, so the file is not what it seems from then on.
 class FaultyFiles final : public FileSystem {
  public:
   void FailAt(std::int64_t n, bool for_good) {
@@ -74,25 +75,37 @@ class FaultyFiles final : public FileSystem {
   void Heal() { left_ = INT64_MAX; }
   bool failed() const { return failed_; }
   void ForgetFailure() { failed_ = false; }
+  bool MayHaveLost(const fs::path& path) const {
+    const auto found = lost_.find(path);
+    return found != lost_.end() && *found->second;
+  }
 
   Status CreateDirectories(const fs::path& path) override { return Try([&] { return os_.CreateDirectories(path); }); }
-  Status Rename(const fs::path& from, const fs::path& to) override { return Try([&] { return os_.Rename(from, to); }); }
+  Status Rename(const fs::path& from, const fs::path& to) override {
+    return Try([&] {
+      lost_[to] = lost_[from];
+      return os_.Rename(from, to);
+    });
+  }
   Status SyncDirectory(const fs::path&) override { return Try([] { return Status(Ok{}); }); }
   Result<std::string> Read(const fs::path& path) override { return os_.Read(path); }
   Result<std::unique_ptr<FileLock>> Lock(const fs::path& path) override { return os_.Lock(path); }
   Result<std::unique_ptr<WritableFile>> Create(const fs::path& path) override {
     if (Fails()) return Fault();
-    return Wrap(os_.Create(path));
+    lost_[path] = std::make_shared<bool>(false);
+    return Wrap(os_.Create(path), lost_[path]);
   }
   Result<std::unique_ptr<WritableFile>> OpenForAppend(const fs::path& path) override {
     if (Fails()) return Fault();
-    return Wrap(os_.OpenForAppend(path));
+    lost_[path] = std::make_shared<bool>(false);
+    return Wrap(os_.OpenForAppend(path), lost_[path]);
   }
 
  private:
   class File final : public WritableFile {
    public:
-    File(FaultyFiles* owner, std::unique_ptr<WritableFile> file) : owner_(owner), file_(std::move(file)) {}
+    File(FaultyFiles* owner, std::unique_ptr<WritableFile> file, std::shared_ptr<bool> lost)
+        : owner_(owner), file_(std::move(file)), lost_(std::move(lost)) {}
     Result<std::size_t> Append(std::string_view data) override {
       const bool fails = owner_->Fails();
       // Short, always; and of a failing write a part is there all the same.
@@ -100,12 +113,17 @@ class FaultyFiles final : public FileSystem {
       if (fails) return Fault();
       return written;
     }
-    Status Sync() override { return owner_->Try([] { return Status(Ok{}); }); }   // the tests kill no kernel
+    Status Sync() override {
+      const Status status = owner_->Try([] { return Status(Ok{}); });   // the tests kill no kernel
+      *lost_ |= !status.ok();
+      return status;
+    }
     Status Truncate(std::uint64_t size) override { return owner_->Try([&] { return file_->Truncate(size); }); }
 
    private:
     FaultyFiles* owner_;
     std::unique_ptr<WritableFile> file_;
+    std::shared_ptr<bool> lost_;
   };
 
   static Error Fault() { return IoError("adapters.journal: cannot write: No space left on device (injected)"); }
@@ -120,12 +138,13 @@ class FaultyFiles final : public FileSystem {
     if (Fails()) return Fault();
     return function();
   }
-  Result<std::unique_ptr<WritableFile>> Wrap(Result<std::unique_ptr<WritableFile>> file) {
+  Result<std::unique_ptr<WritableFile>> Wrap(Result<std::unique_ptr<WritableFile>> file, std::shared_ptr<bool> lost) {
     if (!file.ok()) return file;
-    return std::unique_ptr<WritableFile>(std::make_unique<File>(this, std::move(*file)));
+    return std::unique_ptr<WritableFile>(std::make_unique<File>(this, std::move(*file), std::move(lost)));
   }
 
   FileSystem& os_ = OsFileSystem();
+  std::map<fs::path, std::shared_ptr<bool>> lost_;   // by the name that the file has now
   std::int64_t left_ = INT64_MAX;
   bool for_good_ = false, failed_ = false;
 };
@@ -288,7 +307,10 @@ TEST(Journal, EveryDiskOperationMayFail) {
         if (status.ok()) {
           const State before = expected;
           operation.Apply(expected);
-          if (before != expected) maybe = expected;   // what changes nothing touches no disk
+          if (before != expected) {   // what changes nothing touches no disk
+            maybe = expected;
+            ASSERT_FALSE(files.MayHaveLost(folder.file())) << "acknowledged in a file of which a sync has failed";
+          }
         } else {
           EXPECT_EQ(status.error().code, ErrorCode::kIoError);
           EXPECT_NE(status.error().message.find("adapters.journal"), std::string::npos);

@@ -12,7 +12,7 @@
 namespace loramux {
 
 Status RunTransfer(const TransferJob& job) {
-  if (job.kind == TransferKind::kHostToDevice) {
+  if (job.kind == TransferKind::kHostToDevice || job.kind == TransferKind::kDeviceToHost) {
     CHECK_EQ(job.source.size(), job.destination.size());
     for (std::size_t i = 0; i < job.source.size(); ++i) {
       std::memcpy(job.destination[i], job.source[i], job.page_bytes);
@@ -93,13 +93,14 @@ std::optional<TransferCompletion> ThreadedTransfer::Poll() {
 void InlineTransfer::Submit(TransferJob job) { done_.push_back(Complete(job)); }
 
 void ModeledTransfer::Submit(TransferJob job) {
-  const bool from_host = job.kind == TransferKind::kHostToDevice;
+  const bool from_host = job.kind == TransferKind::kHostToDevice || job.kind == TransferKind::kDeviceToHost;
   const Link& link = from_host ? host_ : disk_;
   TimeNs& free_at = from_host ? host_free_at_ : disk_free_at_;
   const double bytes = static_cast<double>(job.destination.size() * job.page_bytes);
   free_at = std::max(free_at, clock_->Now()) +
             static_cast<TimeNs>(bytes / link.bytes_per_second * static_cast<double>(kNsPerSecond));
-  moving_.push_back({free_at + link.latency_ns, {job.id, fault_ ? fault_(job) : std::nullopt}});
+  TransferCompletion completion{job.id, fault_ ? fault_(job) : std::nullopt};
+  moving_.push_back({free_at + link.latency_ns, std::move(completion), std::move(job)});
 }
 
 std::optional<TransferCompletion> ModeledTransfer::Poll() {
@@ -107,6 +108,7 @@ std::optional<TransferCompletion> ModeledTransfer::Poll() {
                                          [](const Moving& a, const Moving& b) { return a.end < b.end; });
   if (earliest == moving_.end() || earliest->end > clock_->Now()) return std::nullopt;
   TransferCompletion completion = std::move(earliest->completion);
+  if (earliest->job.adapter == nullptr && !completion.error.has_value()) CHECK(RunTransfer(earliest->job).ok());
   moving_.erase(earliest);
   return completion;
 }

@@ -1,4 +1,4 @@
-// Moves adapters between the tiers, off the engine thread.
+// Moves adapters, and pages of keys and values, between the tiers, off the engine thread.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@
 
 namespace loramux {
 
-enum class TransferKind { kDiskToHost, kHostToDevice, kDiskToDevice };
+enum class TransferKind { kDiskToHost, kHostToDevice, kDiskToDevice, kDeviceToHost };
 
-// One move of one adapter's pages. The pages belong to the transfer until its completion was polled.
+// One move of one adapter's pages, or (without an adapter) of keys and values between host and device. The pages belong to the transfer until its completion was polled.
 struct TransferJob {
   std::uint64_t id = 0;
   TransferKind kind = TransferKind::kDiskToHost;
   std::shared_ptr<const AdapterVersion> adapter;
-  std::vector<std::byte*> source;        // kHostToDevice: host pages
+  std::vector<std::byte*> source;        // host or device pages; none for what comes from disk
   std::vector<std::byte*> destination;   // host or device pages
   std::size_t page_bytes = 0;
 };
@@ -67,7 +67,7 @@ class InlineTransfer final : public AdapterTransfer {
   std::vector<TransferCompletion> done_;
 };
 
-// Moves nothing, takes time: one link a kind with a fixed latency and bandwidth, shared in order of submission. For the
+// Moves no adapters (keys and values it does, for the tests that look at them), takes time: one link a kind with a fixed latency and bandwidth, shared in order of submission. For the
 // simulator, and for tests of what happens while loads are in flight (and when they fail).
 class ModeledTransfer final : public AdapterTransfer {
  public:
@@ -87,6 +87,7 @@ class ModeledTransfer final : public AdapterTransfer {
   struct Moving {
     TimeNs end = 0;
     TransferCompletion completion;
+    TransferJob job;
   };
   const Clock* clock_;
   const Link disk_, host_;

@@ -17,8 +17,8 @@ constexpr std::size_t kMostNewIdleLeaves = std::size_t{1} << 16;   // if nobody 
 
 }  // namespace
 
-DependencyTree::DependencyTree(std::int64_t page_tokens, PagePool* device, TimeNs frequency_half_life)
-    : page_tokens_(page_tokens), device_(device), forget_per_ns_(1.0 / static_cast<double>(frequency_half_life)) {
+DependencyTree::DependencyTree(std::int64_t page_tokens, PagePool* device, PagePool* host, TimeNs frequency_half_life)
+    : page_tokens_(page_tokens), device_(device), host_(host), forget_per_ns_(1.0 / static_cast<double>(frequency_half_life)) {
   CHECK_GT(page_tokens, 0);
   CHECK_GT(frequency_half_life, 0);
   slots_.assign(1024, Slot{});
@@ -57,7 +57,7 @@ BranchId DependencyTree::Hold(std::string_view content_digest) {
   const std::uint32_t top = NewNode();
   nodes_[top].branch = id;
   nodes_[top].hash = XXH3_64bits(key.data(), key.size());
-  branches_[id] = {key, top, 0, 1};
+  branches_[id] = {.key = key, .top = top, .holds = 1};
   branch_by_key_.emplace(std::move(key), id);
   return BranchId{id};
 }
@@ -73,18 +73,9 @@ void DependencyTree::Release(BranchId branch) {
   free_branches_.push_back(branch.value);
 }
 
-// From the leaves up.
 void DependencyTree::Clear(BranchId branch) {
-  const std::uint32_t top = branches_[branch.value].top;
-  for (std::uint32_t at = top; branches_[branch.value].pages > 0;) {
-    if (nodes_[at].first_child != kNone) {
-      at = nodes_[at].first_child;
-      continue;
-    }
-    const std::uint32_t parent = nodes_[at].parent;
-    Evict(IdOf(at));
-    at = parent;
-  }
+  RemoveBelow(branches_[branch.value].top);
+  CHECK_EQ(branches_[branch.value].pages, 0);
 }
 
 NodeId DependencyTree::Top(BranchId branch) const {
@@ -144,7 +135,7 @@ NodeId DependencyTree::Match(NodeId from, std::span<const TokenId> tokens, std::
 DependencyTree::NodeView DependencyTree::View(NodeId id) const {
   const Node& node = At(id);
   return {node.last_use, static_cast<double>(node.frequency), node.depth, node.locks,
-          node.wants,    node.children,                       BranchId{node.branch}};
+          node.wants,    node.device_children,                BranchId{node.branch}};
 }
 
 void DependencyTree::CopyPath(NodeId node, std::span<PageHandle> out) const {
@@ -171,7 +162,8 @@ void DependencyTree::Visit(Node& node, TimeNs now) {
 
 void DependencyTree::UpdateIdleLeaf(std::uint32_t index) {
   Node& node = nodes_[index];
-  const bool is = node.depth > 0 && node.locks == 0 && node.children == 0 && (node.generation & 1u) != 0;
+  const bool is = node.depth > 0 && node.page.generation != 0 && node.locks == 0 && node.device_children == 0 &&
+                  (node.generation & 1u) != 0;
   if (is == (node.leaf_position != kNone)) return;
   if (is) {
     node.leaf_position = static_cast<std::uint32_t>(idle_leaves_.size());
@@ -191,23 +183,38 @@ void DependencyTree::TakeNewIdleLeaves(std::vector<NodeId>& out) {
   new_idle_leaves_.clear();
 }
 
+void DependencyTree::LockPath(std::uint32_t tail) {
+  for (std::uint32_t at = tail; nodes_[at].depth > 0; at = nodes_[at].parent) {
+    if (nodes_[at].locks++ == 0 && nodes_[at].page.generation != 0) --idle_pages_;
+  }
+  UpdateIdleLeaf(tail);
+}
+
+void DependencyTree::UnlockPath(std::uint32_t tail) {
+  for (std::uint32_t at = tail; nodes_[at].depth > 0; at = nodes_[at].parent) {
+    CHECK_GT(nodes_[at].locks, 0);
+    if (--nodes_[at].locks == 0 && nodes_[at].page.generation != 0) ++idle_pages_;
+  }
+  UpdateIdleLeaf(tail);
+}
+
 void DependencyTree::Lock(NodeId tail, TimeNs now) {
-  CHECK(Exists(tail));
+  CHECK(OnDevice(tail));
   for (std::uint32_t at = tail.index; nodes_[at].depth > 0; at = nodes_[at].parent) {
     Node& node = nodes_[at];
-    if (node.locks++ == 0) --idle_pages_;
+    if (node.locks++ == 0) --idle_pages_;   // the whole path is on the device
     Visit(node, now);
   }
   UpdateIdleLeaf(tail.index);
 }
 
+// Used all the while, not visited again: what is forgotten of the frequency is counted from here.
 void DependencyTree::Unlock(NodeId tail, TimeNs now) {
   CHECK(Exists(tail));
   for (std::uint32_t at = tail.index; nodes_[at].depth > 0; at = nodes_[at].parent) {
     Node& node = nodes_[at];
     CHECK_GT(node.locks, 0);
-    if (--node.locks == 0) ++idle_pages_;
-    // Used all the while, not visited again: what is forgotten of the frequency is counted from here.
+    if (--node.locks == 0 && node.page.generation != 0) ++idle_pages_;
     node.frequency *= LeftAfter(now - node.last_use);
     node.last_use = now;
   }
@@ -228,40 +235,232 @@ DependencyTree::Inserted DependencyTree::Insert(NodeId parent, std::span<const T
   const std::uint64_t hash = HashOf(nodes_[parent.index].hash, tokens.data());
   const std::uint32_t found = Find(parent.index, hash, tokens.data());
   if (found != kNone) {
+    if (nodes_[found].move == Move::kFetch) return {IdOf(found), Inserted::kNotNow};
+    const bool existed = OnDevice(nodes_[found]);
+    if (!existed) {   // computed again; the copy in the host tier stays
+      ArriveOnDevice(found, page);
+      OfferToDrop(found);
+    }
     Node& node = nodes_[found];
     if (node.locks++ == 0) --idle_pages_;
     Visit(node, now);
     UpdateIdleLeaf(found);
-    return {IdOf(found), true};
+    return {IdOf(found), existed ? Inserted::kExisted : Inserted::kTaken};
   }
-  CHECK(device_->IsCurrent(page));
   const std::uint32_t index = NewNode();
   Node& node = nodes_[index];
   node.hash = hash;
   node.branch = nodes_[parent.index].branch;
   node.depth = nodes_[parent.index].depth + 1;
-  node.page = page;
-  node.locks = 1;
   node.last_use = now;
   node.frequency = 1.0f;
   std::copy(tokens.begin(), tokens.end(), tokens_.begin() + static_cast<std::ptrdiff_t>(index) * page_tokens_);
   Link(index, parent.index);
-  ++pages_;
-  ++branches_[node.branch].pages;
-  return {IdOf(index), false};
+  node.locks = 1;
+  ArriveOnDevice(index, page);
+  return {IdOf(index), Inserted::kTaken};
 }
 
 void DependencyTree::Evict(NodeId id) {
   const Node& node = At(id);
   CHECK_GT(node.depth, 0);
   CHECK_EQ(node.locks, 0);
-  CHECK_EQ(node.children, 0);
-  device_->Free(PageCategory::kKv, std::span(&node.page, 1));
+  CHECK_EQ(node.device_children, 0);
+  CHECK(OnDevice(node));
+  if (HasHostCopy(node)) {
+    device_->Free(PageCategory::kKv, std::span(&node.page, 1));
+    LeaveDevice(id.index);
+    OfferToDrop(id.index);
+    return;
+  }
+  RemoveBelow(id.index);
+  Remove(id.index);
+}
+
+// ---------------------------------------------------------------- Tiers
+
+void DependencyTree::ArriveOnDevice(std::uint32_t index, PageHandle page) {
+  Node& node = nodes_[index];
+  CHECK(device_->IsCurrent(page));
+  node.page = page;
+  ++pages_;
+  ++branches_[node.branch].pages;
+  if (node.locks == 0) ++idle_pages_;
+  ++nodes_[node.parent].device_children;
+  UpdateIdleLeaf(node.parent);
+  UpdateIdleLeaf(index);
+}
+
+// The page is freed, or somebody else's.
+void DependencyTree::LeaveDevice(std::uint32_t index) {
+  Node& node = nodes_[index];
+  node.page = {};
   --pages_;
-  --idle_pages_;
   --branches_[node.branch].pages;
-  Unlink(id.index);
-  FreeNode(id.index);
+  if (node.locks == 0) --idle_pages_;
+  --nodes_[node.parent].device_children;
+  UpdateIdleLeaf(node.parent);
+  UpdateIdleLeaf(index);
+}
+
+void DependencyTree::FreeHostPage(Node& node) {
+  host_->Free(PageCategory::kKv, std::span(&node.host_page, 1));
+  node.host_page = {};
+  --host_pages_;
+}
+
+// A leaf goes, from both tiers. What is being moved is left to whoever moves it.
+void DependencyTree::Remove(std::uint32_t index) {
+  Node& node = nodes_[index];
+  CHECK_EQ(node.first_child, kNone);
+  const bool moving = node.move != Move::kNone;
+  if (node.page.generation != 0) {
+    if (!moving) device_->Free(PageCategory::kKv, std::span(&node.page, 1));
+    LeaveDevice(index);
+  }
+  if (moving) {
+    SetMove(node, Move::kNone);
+    --host_pages_;
+    ++orphans_;
+  } else if (node.host_page.generation != 0) {
+    FreeHostPage(node);
+  }
+  Unlink(index);
+  FreeNode(index);
+}
+
+void DependencyTree::RemoveBelow(std::uint32_t top) {
+  for (std::uint32_t at = top; nodes_[top].first_child != kNone;) {
+    if (nodes_[at].first_child != kNone) {
+      at = nodes_[at].first_child;
+      continue;
+    }
+    const std::uint32_t parent = nodes_[at].parent;
+    Remove(at);
+    at = parent;
+  }
+}
+
+void DependencyTree::SetMove(Node& node, Move move) {
+  const int change = (move != Move::kNone) - (node.move != Move::kNone);
+  node.move = move;
+  moving_ += change;
+  branches_[node.branch].moving += change;
+}
+
+std::optional<DependencyTree::MovingPages> DependencyTree::BeginBackUp(NodeId id) {
+  Node& node = At(id);
+  CHECK(OnDevice(node) && node.host_page.generation == 0 && node.move == Move::kNone);
+  PageHandle page;
+  if (!host_->Allocate(PageCategory::kKv, std::span(&page, 1))) return std::nullopt;
+  node.host_page = page;
+  ++host_pages_;
+  SetMove(node, Move::kBackUp);
+  LockPath(id.index);
+  return MovingPages{id, node.page, page};
+}
+
+void DependencyTree::BeginFetch(NodeId tail, std::vector<MovingPages>& pages) {
+  const std::size_t first = pages.size();
+  for (std::uint32_t at = tail.index; !OnDevice(nodes_[at]); at = nodes_[at].parent) {
+    CHECK(nodes_[at].move == Move::kNone);
+    pages.push_back({IdOf(at), {}, nodes_[at].host_page});
+  }
+  CHECK_GT(pages.size(), first);
+  std::reverse(pages.begin() + static_cast<std::ptrdiff_t>(first), pages.end());
+  for (MovingPages& page : std::span(pages).subspan(first)) {
+    CHECK(device_->Allocate(PageCategory::kKv, std::span(&page.device, 1)));
+    SetMove(nodes_[page.node.index], Move::kFetch);
+    ArriveOnDevice(page.node.index, page.device);
+  }
+  LockPath(tail.index);
+}
+
+// False if the node is gone.
+bool DependencyTree::EndMove(const MovingPages& pages) {
+  if (Exists(pages.node)) {
+    SetMove(nodes_[pages.node.index], Move::kNone);
+    return true;
+  }
+  device_->Free(PageCategory::kKv, std::span(&pages.device, 1));
+  host_->Free(PageCategory::kKv, std::span(&pages.host, 1));
+  --orphans_;
+  return false;
+}
+
+void DependencyTree::EndBackUp(const MovingPages& pages, bool failed) {
+  if (!EndMove(pages)) return;
+  UnlockPath(pages.node.index);
+  if (failed) {
+    FreeHostPage(nodes_[pages.node.index]);
+  } else {
+    OfferToDrop(pages.node.index);
+  }
+}
+
+// A branch goes as a whole: all of its nodes exist, or none.
+void DependencyTree::EndFetch(std::span<const MovingPages> pages, bool failed) {
+  if (Exists(pages.back().node)) UnlockPath(pages.back().node.index);
+  for (std::size_t i = pages.size(); i-- > 0;) {
+    if (!EndMove(pages[i])) continue;
+    if (failed) {
+      device_->Free(PageCategory::kKv, std::span(&pages[i].device, 1));
+      LeaveDevice(pages[i].node.index);
+    }
+    OfferToDrop(pages[i].node.index);
+  }
+}
+
+// ---------------------------------------------------------------- The host tier's order
+
+void DependencyTree::OfferToDrop(std::uint32_t index) {
+  PushDroppable(index);
+  if (droppable_.size() <= 1024 + 4 * static_cast<std::size_t>(host_pages_)) return;
+  droppable_.clear();   // most are not true any more
+  for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
+    if ((nodes_[i].generation & 1u) != 0 && nodes_[i].host_page.generation != 0) PushDroppable(i);
+  }
+}
+
+void DependencyTree::PushDroppable(std::uint32_t index) {
+  droppable_.push_back({nodes_[index].last_use, IdOf(index)});
+  std::push_heap(droppable_.begin(), droppable_.end());
+}
+
+// Brings one that may be dropped to the top: a copy of what is on the device, or a leaf of the host part.
+bool DependencyTree::NextToDrop() {
+  while (!droppable_.empty()) {
+    const Droppable first = droppable_.front();
+    const bool exists = Exists(first.node);
+    const Node& node = nodes_[first.node.index];
+    const bool droppable = exists && node.host_page.generation != 0 && node.move == Move::kNone &&
+                           (OnDevice(node) || node.first_child == kNone);
+    if (droppable && node.last_use == first.last_use) return true;
+    std::pop_heap(droppable_.begin(), droppable_.end());
+    droppable_.pop_back();
+    if (droppable) PushDroppable(first.node.index);   // used since
+  }
+  return false;
+}
+
+TimeNs DependencyTree::OldestHostUse() {
+  return NextToDrop() ? droppable_.front().last_use : std::numeric_limits<TimeNs>::max();
+}
+
+void DependencyTree::DropHostPages(std::int64_t count) {
+  for (; count > 0; --count) {
+    CHECK(NextToDrop());
+    const std::uint32_t index = droppable_.front().node.index;
+    std::pop_heap(droppable_.begin(), droppable_.end());
+    droppable_.pop_back();
+    if (OnDevice(nodes_[index])) {
+      FreeHostPage(nodes_[index]);
+      continue;
+    }
+    const std::uint32_t parent = nodes_[index].parent;
+    Remove(index);
+    if (nodes_[parent].host_page.generation != 0) OfferToDrop(parent);
+  }
 }
 
 // ---------------------------------------------------------------- Nodes
@@ -298,8 +497,6 @@ void DependencyTree::Link(std::uint32_t index, std::uint32_t parent) {
   node.next_sibling = nodes_[parent].first_child;
   if (node.next_sibling != kNone) nodes_[node.next_sibling].previous_sibling = index;
   nodes_[parent].first_child = index;
-  ++nodes_[parent].children;
-  UpdateIdleLeaf(parent);
   PutInTable(static_cast<std::uint32_t>(node.hash), index);
 }
 
@@ -307,8 +504,6 @@ void DependencyTree::Unlink(std::uint32_t index) {
   Node& node = nodes_[index];
   if (node.next_sibling != kNone) nodes_[node.next_sibling].previous_sibling = node.previous_sibling;
   (node.previous_sibling != kNone ? nodes_[node.previous_sibling].next_sibling : nodes_[node.parent].first_child) = node.next_sibling;
-  --nodes_[node.parent].children;
-  UpdateIdleLeaf(node.parent);
   TakeFromTable(static_cast<std::uint32_t>(node.hash), index);
 }
 
@@ -343,11 +538,12 @@ void DependencyTree::GrowTable() {
 // ---------------------------------------------------------------- Integrity
 
 void DependencyTree::CheckIntegrity() const {
-  std::int64_t pages = 0, idle = 0, alive = 0;
-  std::size_t idle_leaves = 0, in_table = 0;
-  std::vector<std::int64_t> branch_pages(branches_.size(), 0);
-  std::vector<std::int32_t> children(nodes_.size(), 0), child_locks(nodes_.size(), 0);
+  std::int64_t pages = 0, idle = 0, alive = 0, host_pages = 0, moving = 0;
+  std::size_t idle_leaves = 0, in_table = 0, tops = 0;
+  std::vector<std::int64_t> branch_pages(branches_.size(), 0), branch_moving(branches_.size(), 0);
+  std::vector<std::int32_t> device_children(nodes_.size(), 0), child_locks(nodes_.size(), 0);
   std::vector<bool> page_seen(static_cast<std::size_t>(device_->capacity_pages()), false);
+  std::vector<bool> host_seen(static_cast<std::size_t>(host_ == nullptr ? 0 : host_->capacity_pages()), false);
   for (std::uint32_t index = 0; index < nodes_.size(); ++index) {
     const Node& node = nodes_[index];
     if ((node.generation & 1u) == 0) {
@@ -358,25 +554,30 @@ void DependencyTree::CheckIntegrity() const {
     CHECK_GT(branches_[node.branch].holds, 0);
     if (node.depth == 0) {
       CHECK_EQ(branches_[node.branch].top, index);
+      ++tops;
       continue;
     }
-    const Node& parent = nodes_[node.parent];
-    CHECK_EQ(parent.generation & 1u, 1u);
-    CHECK_EQ(parent.depth + 1, node.depth);
-    CHECK_EQ(parent.branch, node.branch);
-    ++children[node.parent];
+    CheckNode(index);
+    const bool has_page = node.page.generation != 0, has_host_page = node.host_page.generation != 0;
+    if (has_page) {
+      CHECK(device_->IsCurrent(node.page));
+      CHECK(!page_seen[node.page.index]);
+      page_seen[node.page.index] = true;
+      ++device_children[node.parent];
+    }
+    if (has_host_page) {
+      CHECK(host_->IsCurrent(node.host_page));
+      CHECK(!host_seen[node.host_page.index]);
+      host_seen[node.host_page.index] = true;
+    }
     child_locks[node.parent] += node.locks;
-    CHECK(device_->IsCurrent(node.page));
-    CHECK(!page_seen[node.page.index]);
-    page_seen[node.page.index] = true;
-    CHECK_EQ(HashOf(parent.hash, TokensOf(index).data()), node.hash);
-    CHECK_EQ(Find(node.parent, node.hash, TokensOf(index).data()), index);
-    ++pages;
-    ++branch_pages[node.branch];
-    CHECK_GE(node.locks, 0);
-    CHECK_GE(node.wants, 0);
-    idle += node.locks == 0;
-    const bool idle_leaf = node.locks == 0 && node.children == 0;
+    pages += has_page;
+    branch_pages[node.branch] += has_page;
+    host_pages += has_host_page;
+    moving += node.move != Move::kNone;
+    branch_moving[node.branch] += node.move != Move::kNone;
+    idle += has_page && node.locks == 0;
+    const bool idle_leaf = has_page && node.locks == 0 && node.device_children == 0;
     CHECK_EQ(idle_leaf, node.leaf_position != kNone);
     if (idle_leaf) {
       CHECK_EQ(idle_leaves_[node.leaf_position], index);
@@ -386,16 +587,42 @@ void DependencyTree::CheckIntegrity() const {
   for (std::uint32_t index = 0; index < nodes_.size(); ++index) {
     const Node& node = nodes_[index];
     if ((node.generation & 1u) == 0) continue;
-    CHECK_EQ(children[index], node.children);
+    CHECK_EQ(device_children[index], node.device_children);
     if (node.depth > 0) CHECK_GE(node.locks, child_locks[index]);   // a path ends at one node
   }
-  for (std::size_t i = 0; i < branches_.size(); ++i) CHECK_EQ(branch_pages[i], branches_[i].pages);
+  for (std::size_t i = 0; i < branches_.size(); ++i) {
+    CHECK_EQ(branch_pages[i], branches_[i].pages);
+    CHECK_EQ(branch_moving[i], branches_[i].moving);
+  }
   CHECK_EQ(pages, pages_);
   CHECK_EQ(idle, idle_pages_);
+  CHECK_EQ(host_pages, host_pages_);
+  CHECK_EQ(moving, moving_);
   CHECK_EQ(idle_leaves, idle_leaves_.size());
   for (const Slot& slot : slots_) in_table += slot.node != kNone;
-  CHECK_EQ(in_table, static_cast<std::size_t>(pages));
+  CHECK_EQ(in_table + tops, static_cast<std::size_t>(alive));
   CHECK_EQ(static_cast<std::size_t>(alive) + free_nodes_.size(), nodes_.size());
+}
+
+// By itself and with its parent.
+void DependencyTree::CheckNode(std::uint32_t index) const {
+  const Node& node = nodes_[index];
+  const Node& parent = nodes_[node.parent];
+  CHECK_EQ(parent.generation & 1u, 1u);
+  CHECK_EQ(parent.depth + 1, node.depth);
+  CHECK_EQ(parent.branch, node.branch);
+  CHECK_EQ(HashOf(parent.hash, TokensOf(index).data()), node.hash);
+  CHECK_EQ(Find(node.parent, node.hash, TokensOf(index).data()), index);
+  CHECK_GE(node.locks, 0);
+  CHECK_GE(node.wants, 0);
+  CHECK(node.page.generation != 0 || node.host_page.generation != 0);
+  if (node.page.generation != 0) CHECK(parent.depth == 0 || parent.page.generation != 0);
+  if (OnDevice(node)) CHECK(OnDevice(parent));
+  if (node.page.generation == 0) CHECK_EQ(node.locks, 0);
+  if (node.move != Move::kNone) {
+    CHECK(node.page.generation != 0 && node.host_page.generation != 0);
+    CHECK_GT(node.locks, 0);
+  }
 }
 
 }  // namespace loramux

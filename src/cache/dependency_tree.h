@@ -6,17 +6,23 @@
 // One node a page, not an edge of many pages: nodes never split, so handles stay valid, and what is evicted is what is
 // needed, a page. Children are found through one hash table over all prefixes, so a match costs one look-up a page.
 //
+// Two tiers: the nodes on the device are the upper part of each branch; below, nodes may be in the host tier alone. A node
+// on the device may have a copy in the host tier: when it is evicted it stays there, otherwise it is gone, with all that
+// depends on it. Only leaves of the device part are evicted, only roots of the host part are fetched (FastLibra 4.2).
+//
 // The tree owns its pages. A running request locks the path that it uses; it inserts each page that it has filled, and
 // goes on with the tree's page where another request filled the same one first. What nobody locks is history: it stays
 // until its memory is needed, leaves first, so that whatever is cached can be reached.
 //
 // Not thread-safe. Reads no clock; no result depends on hashes or addresses.
-// Invariants (CheckIntegrity): a node's page is current, and no other node's; a parent has at least the locks of each
-// child; idle pages and idle leaves are what a walk over all nodes counts; every node is found under its prefix.
+// Invariants (CheckIntegrity): a node is in a tier; one on the device has its parent on the device; pages are current,
+// and no other node's; a parent has at least the locks of its children; what is locked is on the device, or on its way;
+// idle pages and idle leaves are what a walk over all nodes counts; every node is found under its prefix.
 #pragma once
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <ostream>
 #include <span>
 #include <string>
@@ -48,12 +54,13 @@ class DependencyTree {
     std::int64_t depth = 0;      // pages from the branch, this one included
     std::int32_t locks = 0;      // running requests whose path leads through it
     std::int32_t wants = 0;      // waiting requests whose match ends at it
-    std::int32_t children = 0;
+    std::int32_t device_children = 0;
     BranchId branch;
   };
 
-  // Does not own the pool. REQUIRES: page_tokens > 0.
-  DependencyTree(std::int64_t page_tokens, PagePool* device, TimeNs frequency_half_life = 60 * kNsPerSecond);
+  // Does not own the pools; host may be null (no host tier). REQUIRES: page_tokens > 0.
+  DependencyTree(std::int64_t page_tokens, PagePool* device, PagePool* host = nullptr,
+                 TimeNs frequency_half_life = 60 * kNsPerSecond);
   // Destruction leaves the pages allocated: they go with their pool.
   DependencyTree(const DependencyTree&) = delete;
   DependencyTree& operator=(const DependencyTree&) = delete;
@@ -61,13 +68,14 @@ class DependencyTree {
   // ---- Branches ----
 
   // The branch of this content, made if need be. Each call holds it; Release lets go, and with the last hold the branch
-  // is gone, with all its pages. REQUIRES (last Release): nothing in it is locked.
+  // is gone, with all its pages. REQUIRES (last Release): no request uses it.
   BranchId Hold(std::string_view content_digest);
   void Release(BranchId branch);
-  // Frees everything in it. REQUIRES: nothing in it is locked.
+  // Frees everything in it, but pages that are being moved: whoever moves them frees both. REQUIRES: no request uses it.
   void Clear(BranchId branch);
   NodeId Top(BranchId branch) const;   // where its matches begin: a node without a page
-  std::int64_t pages(BranchId branch) const { return branches_[branch.value].pages; }
+  std::int64_t pages(BranchId branch) const { return branches_[branch.value].pages; }   // on the device
+  bool HasMoves(BranchId branch) const { return branches_[branch.value].moving > 0; }
 
   // ---- Matching ----
 
@@ -79,9 +87,15 @@ class DependencyTree {
   }
   std::int64_t Depth(NodeId node) const { return At(node).depth; }
   NodeId Parent(NodeId node) const { return IdOf(At(node).parent); }   // REQUIRES: depth > 0
-  PageHandle Page(NodeId node) const { return At(node).page; }         // REQUIRES: depth > 0
+  PageHandle Page(NodeId node) const { return At(node).page; }         // REQUIRES: on the device
+  // Its keys and values can be read on the device. (A branch's top always is.)
+  bool OnDevice(NodeId node) const { return OnDevice(At(node)); }
+  // It exists and has a page there, maybe one that is still to be filled.
+  bool HasDevicePage(NodeId node) const { return Exists(node) && nodes_[node.index].page.generation != 0; }
+  bool InHostTier(NodeId node) const { return HasHostCopy(At(node)); }
+  bool Moving(NodeId node) const { return At(node).move != Move::kNone; }
   NodeView View(NodeId node) const;
-  // The pages from the branch down to the node. REQUIRES: out.size() == Depth(node).
+  // The device pages from the branch down to the node. REQUIRES: out.size() == Depth(node), on the device.
   void CopyPath(NodeId node, std::span<PageHandle> out) const;
 
   // ---- Use ----
@@ -95,14 +109,42 @@ class DependencyTree {
 
   struct Inserted {
     NodeId node;
-    bool existed = false;   // `page` stays the caller's: the tree has a page with the same content
+    enum Outcome {
+      kTaken,     // the tree owns `page`
+      kExisted,   // `page` stays the caller's: the tree has a page with the same content
+      kNotNow,    // the tree's page with the same content is on its way to the device: no change, try again later
+    } outcome = kTaken;
   };
-  // The holder of `parent` has filled a page with these tokens' keys and values. The node is locked for it once; where it
-  // is new, the tree owns `page` from now on. REQUIRES: `parent` is locked or a branch; tokens.size() == page_tokens.
+  // The holder of `parent` has filled a page with these tokens' keys and values. The node is locked for it once.
+  // REQUIRES: `parent` is locked or a branch; tokens.size() == page_tokens.
   Inserted Insert(NodeId parent, std::span<const TokenId> tokens, PageHandle page, TimeNs now);
 
-  // Frees a page. REQUIRES: nobody locks the node, and it has no children.
+  // Frees a device page. Without a copy in the host tier the node is gone, and everything below it.
+  // REQUIRES: nobody locks the node, and it has no children on the device.
   void Evict(NodeId node);
+
+  // ---- Between the tiers (KvTiers) ----
+
+  struct MovingPages {
+    NodeId node;
+    PageHandle device, host;
+  };
+  // Takes a host page for a copy of the node, whose path is held until EndBackUp. Nothing if no host page is free.
+  // REQUIRES: on the device, not in the host tier, not moving.
+  std::optional<MovingPages> BeginBackUp(NodeId node);
+  // Takes device pages for what the path to `tail` has in the host tier alone; they count as on the device from now on,
+  // but OnDevice is false until EndFetch; the path is held until then. Appends from the top down.
+  // REQUIRES: `tail` is not on the device, nothing on its path is moving, enough device pages are free.
+  void BeginFetch(NodeId tail, std::vector<MovingPages>& pages);
+  // Both pages hold the same bytes now, or (failed) the copy is given up. Of nodes that are gone meanwhile both are freed.
+  void EndBackUp(const MovingPages& pages, bool failed);
+  void EndFetch(std::span<const MovingPages> pages, bool failed);   // what one BeginFetch appended
+
+  // Frees host pages, least recently used first. REQUIRES: at most droppable_host_pages().
+  void DropHostPages(std::int64_t count);
+  std::int64_t droppable_host_pages() const { return host_pages_ - moving_; }
+  // Of the first in that order; now or later: nothing can be dropped.
+  TimeNs OldestHostUse();
 
   // ---- For policies ----
 
@@ -111,7 +153,10 @@ class DependencyTree {
   // Appends those that became one since the last call (and may be none any more).
   void TakeNewIdleLeaves(std::vector<NodeId>& out);
   NodeId IdOf(std::uint32_t index) const { return {index, nodes_[index].generation}; }
-  std::int64_t pages() const { return pages_; }             // of all branches
+  std::int64_t pages() const { return pages_; }             // of all branches, on the device
+  std::int64_t host_pages() const { return host_pages_; }
+  // Being moved for nodes that are gone: of each tier.
+  std::int64_t orphans() const { return orphans_; }
   std::int64_t idle_pages() const { return idle_pages_; }   // that nobody locks: history
   std::size_t node_slots() const { return nodes_.size(); }  // indices of nodes are below
   std::int64_t page_tokens() const { return page_tokens_; }
@@ -122,6 +167,8 @@ class DependencyTree {
  private:
   static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
 
+  enum class Move : std::uint8_t { kNone, kBackUp, kFetch };
+
   struct Node {
     std::uint64_t hash = 0;              // of the whole prefix and the branch
     std::uint32_t parent = kNone;
@@ -129,10 +176,11 @@ class DependencyTree {
     std::uint32_t branch = kNone;
     std::int32_t depth = 0;
     std::int32_t locks = 0;
-    std::int32_t children = 0;
+    std::int32_t device_children = 0;
     float frequency = 0;
     TimeNs last_use = 0;
-    PageHandle page;
+    PageHandle page, host_page;          // generation 0: none
+    Move move = Move::kNone;
     std::uint32_t first_child = kNone, next_sibling = kNone, previous_sibling = kNone;
     std::uint32_t leaf_position = kNone; // in idle_leaves_
     std::int32_t wants = 0;
@@ -140,7 +188,8 @@ class DependencyTree {
   struct Branch {
     std::string key;
     std::uint32_t top = kNone;           // node
-    std::int64_t pages = 0;
+    std::int64_t pages = 0;              // on the device
+    std::int64_t moving = 0;
     std::int64_t holds = 0;              // 0: a free slot
   };
 
@@ -167,9 +216,25 @@ class DependencyTree {
   float LeftAfter(TimeNs idle);          // of a frequency
   void Visit(Node& node, TimeNs now);
   void UpdateIdleLeaf(std::uint32_t index);
+  void CheckNode(std::uint32_t index) const;
+  static bool OnDevice(const Node& node) { return node.depth == 0 || (node.page.generation != 0 && node.move != Move::kFetch); }
+  static bool HasHostCopy(const Node& node) { return node.host_page.generation != 0 && node.move != Move::kBackUp; }
+  void ArriveOnDevice(std::uint32_t index, PageHandle page);
+  void LeaveDevice(std::uint32_t index);
+  void FreeHostPage(Node& node);
+  void Remove(std::uint32_t index);
+  void RemoveBelow(std::uint32_t top);
+  void LockPath(std::uint32_t tail);
+  void UnlockPath(std::uint32_t tail);
+  void SetMove(Node& node, Move move);
+  bool EndMove(const MovingPages& pages);
+  void OfferToDrop(std::uint32_t index);
+  void PushDroppable(std::uint32_t index);
+  bool NextToDrop();
 
   const std::int64_t page_tokens_;
   PagePool* device_;
+  PagePool* host_;
   const double forget_per_ns_;           // -log2 of what is left of a frequency after a nanosecond
   std::vector<Node> nodes_;
   std::vector<TokenId> tokens_;          // page_tokens a node
@@ -180,7 +245,15 @@ class DependencyTree {
   std::vector<Branch> branches_;
   std::vector<std::uint32_t> free_branches_;
   std::unordered_map<std::string, std::uint32_t> branch_by_key_;   // looked up, never iterated
-  std::int64_t pages_ = 0, idle_pages_ = 0;
+  std::int64_t pages_ = 0, idle_pages_ = 0, host_pages_ = 0, moving_ = 0, orphans_ = 0;
+  struct Droppable {
+    TimeNs last_use = 0;
+    NodeId node;
+    bool operator<(const Droppable& other) const {   // for a heap with the oldest on top
+      return last_use != other.last_use ? last_use > other.last_use : node.index > other.node.index;
+    }
+  };
+  std::vector<Droppable> droppable_;     // a heap; entries that are not true any more are skipped
   TimeNs left_after_ = 0;                // what LeftAfter was asked last,
   float left_ = 1;                       // and its answer
 };

@@ -17,7 +17,7 @@ struct World {
 
   explicit World(std::int64_t pages = 64, TimeNs half_life = kNsPerSecond)
       : pool(std::move(PagePool::Create("device", pages * 64, 64)).value()),
-        tree(std::make_unique<DependencyTree>(kPageTokens, pool.get(), half_life)) {}
+        tree(std::make_unique<DependencyTree>(kPageTokens, pool.get(), nullptr, half_life)) {}
 
   PageHandle NewPage() {
     PageHandle page;
@@ -112,8 +112,8 @@ TEST(DependencyTree, ThePageThatCameFirstIsTheOneThatStays) {
   const PageHandle page = w.NewPage(), twin = w.NewPage();
   const auto first = w.tree->Insert(top, Tokens(4), page, 0);
   const auto second = w.tree->Insert(top, Tokens(4), twin, 0);
-  EXPECT_FALSE(first.existed);
-  EXPECT_TRUE(second.existed);
+  EXPECT_EQ(first.outcome, DependencyTree::Inserted::kTaken);
+  EXPECT_EQ(second.outcome, DependencyTree::Inserted::kExisted);
   EXPECT_EQ(first.node, second.node);
   EXPECT_EQ(w.tree->Page(second.node), page);
   EXPECT_EQ(w.tree->View(first.node).locks, 2);
@@ -224,8 +224,9 @@ struct Fuzz {
     const auto inserted = w.tree->Insert(runner.tail, tokens, page, 0);
     auto& entries = model.branches[runner.key];
     const Path prefix = Model::Prefix(runner.path, runner.pages + 1);
-    ASSERT_EQ(inserted.existed, entries.contains(prefix));
-    if (inserted.existed) w.pool->Free(PageCategory::kKv, std::span(&page, 1));
+    const bool existed = inserted.outcome == DependencyTree::Inserted::kExisted;
+    ASSERT_EQ(existed, entries.contains(prefix));
+    if (existed) w.pool->Free(PageCategory::kKv, std::span(&page, 1));
     else entries[prefix].page = page;
     ASSERT_EQ(w.tree->Page(inserted.node), entries[prefix].page);
     ++entries[prefix].locks;

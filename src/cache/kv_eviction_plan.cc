@@ -22,16 +22,16 @@ void KvEvictionPlan::Reset(TimeNs now) {
   if (marks_.size() < tree_->node_slots()) marks_.resize(tree_->node_slots());
   new_leaves_.clear();
   tree_->TakeNewIdleLeaves(new_leaves_);
-  const auto exists = [this](NodeId node) { return tree_->Exists(node); };
-  const bool carried_out = !evicted_.empty() && std::none_of(evicted_.begin(), evicted_.end(), exists);
+  const auto stays = [this](NodeId node) { return tree_->HasDevicePage(node); };
+  const bool carried_out = !evicted_.empty() && std::none_of(evicted_.begin(), evicted_.end(), stays);
   if (scored_in_plan_ && !carried_out) Score(now);   // what that plan used and evicted is missing
   scored_in_plan_ = false;
   const auto stale = [this](const Victim& victim) {
-    return !tree_->Exists(victim.node) || tree_->View(victim.node).last_use != victim.last_use;
+    return !tree_->HasDevicePage(victim.node) || tree_->View(victim.node).last_use != victim.last_use;
   };
   while (!queue_.empty() && stale(queue_.back())) queue_.pop_back();
   for (const NodeId leaf : new_leaves_) {
-    if (!tree_->Exists(leaf) || !IsIdleLeaf(leaf)) continue;
+    if (!IsIdleLeaf(leaf)) continue;
     SortIn(leaf, now);
     if (walking_) Keep(Scored(leaf, now));
   }
@@ -97,17 +97,22 @@ std::int64_t KvEvictionPlan::LockedDepth(NodeId tail) const {
   return tree_->Depth(at);
 }
 
+void KvEvictionPlan::Fetch(NodeId tail) {
+  for (; !tree_->OnDevice(tail); tail = tree_->Parent(tail)) At(tail.index).fetched = true;
+}
+
 // ---------------------------------------------------------------- Victims
 
 bool KvEvictionPlan::IsIdleLeaf(NodeId node) const {
+  if (!tree_->HasDevicePage(node)) return false;
   const DependencyTree::NodeView view = tree_->View(node);
   const Mark mark = Peek(node.index);
-  return view.depth > 0 && view.locks + mark.locks == 0 && view.children == mark.children_gone && !mark.evicted;
+  return view.depth > 0 && view.locks + mark.locks == 0 && view.device_children == mark.children_gone && !mark.evicted;
 }
 
 KvEvictionPlan::Victim KvEvictionPlan::Scored(NodeId node, TimeNs now) const {
   const DependencyTree::NodeView view = tree_->View(node);
-  const EvictionCandidate candidate{1, view.last_use, view.frequency, ReloadFrom::kComputation};
+  const EvictionCandidate candidate{1, view.last_use, view.frequency, tree_->InHostTier(node) ? ReloadFrom::kHost : ReloadFrom::kComputation};
   return {policy_->Score(candidate, now), node, view.last_use, view.wants > 0};
 }
 
@@ -118,7 +123,7 @@ void KvEvictionPlan::Offer(NodeId node, TimeNs now) {
 
 // Still a leaf that nobody uses, and scored as what it is now. One that is wanted meanwhile is offered again as such.
 bool KvEvictionPlan::Stands(const Victim& victim, TimeNs now) {
-  if (!tree_->Exists(victim.node) || !IsIdleLeaf(victim.node)) return false;
+  if (!IsIdleLeaf(victim.node)) return false;
   const DependencyTree::NodeView view = tree_->View(victim.node);
   if (view.last_use != victim.last_use) return false;
   if (victim.wanted || view.wants == 0) return true;
@@ -179,7 +184,7 @@ std::optional<KvEvictionPlan::Victim> KvEvictionPlan::Next(TimeNs now) {
   if (evictable_ == 0) return std::nullopt;
   for (bool scored = false;; scored = true) {
     while (left_ > 0 && !Stands(queue_[left_ - 1], now)) --left_;
-    while (!offered_.empty() && (!tree_->Exists(offered_.front().node) || !IsIdleLeaf(offered_.front().node))) {
+    while (!offered_.empty() && !IsIdleLeaf(offered_.front().node)) {
       std::pop_heap(offered_.begin(), offered_.end(), LaterFirst());
       offered_.pop_back();
     }

@@ -56,6 +56,15 @@ class KvEvictionPlan {
   // It goes. REQUIRES: Next returned it, and nothing was locked since.
   void Evict(const Victim& victim, TimeNs now);
 
+  // Appends the leaves that go first, at most `count`, as far as they are scored. Some may not be leaves any more.
+  void AppendNext(std::size_t count, std::vector<NodeId>& out) const {
+    for (std::size_t i = queue_.size(); i-- > 0 && count > 0; --count) out.push_back(queue_[i].node);
+  }
+
+  // In this plan the path to `tail` is fetched from the host tier; IsFetched: by an earlier part of this plan.
+  void Fetch(NodeId tail);
+  bool IsFetched(NodeId node) const { return Peek(node.index).fetched; }
+
   // Scores again if few scored leaves are left, or their scores are old; goes on with that if it takes several calls. To be
   // called beside the computation, so that planning need not.
   void Refresh(TimeNs now);
@@ -65,7 +74,7 @@ class KvEvictionPlan {
   struct Mark {
     std::uint64_t plan = 0;
     std::int32_t locks = 0, children_gone = 0;   // to add, to take away
-    bool evicted = false;
+    bool evicted = false, fetched = false;
   };
   struct BranchMark {
     std::uint64_t plan = 0;

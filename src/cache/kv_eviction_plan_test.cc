@@ -137,7 +137,7 @@ TEST(KvEvictionPlan, AgreesWithAWalkOverAllLeaves) {
             const NodeId node = w.tree.IdOf(index);
             if (!w.tree.Exists(node) || w.tree.Depth(node) == 0 || gone.contains(index)) continue;
             const auto found = children_gone.find(index);
-            const std::int32_t children = w.tree.View(node).children - (found == children_gone.end() ? 0 : found->second);
+            const std::int32_t children = w.tree.View(node).device_children - (found == children_gone.end() ? 0 : found->second);
             if (children == 0) oldest = std::min(oldest, w.tree.View(node).last_use);
           }
           victims.push_back(w.EvictNext(now));

@@ -53,6 +53,7 @@ struct Engine::Impl {
   const EngineOptions options;
   const EngineParts parts;
   ResidencyManager residency;
+  std::optional<KvTiers> tiers;
   Scheduler scheduler;
 
   Inbox inbox;
@@ -77,11 +78,16 @@ struct Engine::Impl {
 
   Impl(EngineOptions o, EngineParts p)
       : options(std::move(o)), parts(p), residency(p.device, p.host, p.transfer),
-        scheduler(options.scheduler, p.device, &residency, p.eviction, p.tree) {
+        tiers(MakeTiers(p)), scheduler(options.scheduler, p.device, &residency, p.eviction, p.tree, tiers ? &*tiers : nullptr) {
     CHECK_GT(options.max_model_len, 0);
     CHECK_GT(options.vocab_size, 0);
     stats.device = parts.device->Stats();
     if (parts.host != nullptr) stats.host = parts.host->Stats();
+  }
+
+  static std::optional<KvTiers> MakeTiers(const EngineParts& p) {
+    if (p.tree == nullptr || p.host == nullptr || p.kv_transfer == nullptr) return std::nullopt;
+    return KvTiers(p.tree, p.device, p.host, p.kv_transfer);
   }
 
   // ---- The phases of a step, in order ----
@@ -121,7 +127,8 @@ struct Engine::Impl {
 
   bool CollectTransfers(TimeNs now) {
     load_failures.clear();
-    const bool changed = residency.Poll(now, load_failures);
+    bool changed = tiers && tiers->Poll(now);
+    changed |= residency.Poll(now, load_failures);
     for (const auto& failure : load_failures) {
       EndPin(failure.generation, failure.error);
       FailWaiting(failure, now);
@@ -381,6 +388,7 @@ struct Engine::Impl {
     totals.running = static_cast<std::int64_t>(scheduler.running().size());
     totals.waiting = static_cast<std::int64_t>(scheduler.waiting().size());
     totals.prefix = scheduler.prefix_stats();
+    if (tiers) totals.kv_tiers = tiers->stats();
     totals.history_pages = scheduler.history_pages();
     totals.history_evictions += static_cast<std::int64_t>(plan.kv_evictions.size());
     totals.device = parts.device->Stats();
@@ -432,7 +440,8 @@ bool Engine::Step() {
 bool Engine::Idle() const {
   const std::lock_guard lock(impl_->inbox.mutex);
   return impl_->inbox.submitted.empty() && impl_->inbox.pins.empty() && impl_->loading_pins.empty() &&
-         impl_->sequences.empty() && !impl_->step_in_flight && impl_->residency.loads_in_flight() == 0;
+         impl_->sequences.empty() && !impl_->step_in_flight && impl_->residency.loads_in_flight() == 0 &&
+         (!impl_->tiers || impl_->tiers->idle());
 }
 
 void Engine::Cancel(RequestId id) {

@@ -37,6 +37,7 @@ struct EngineParts {
   AdapterRegistry* registry = nullptr;
   const EvictionPolicy* eviction = nullptr;
   DependencyTree* tree = nullptr;            // null: no prefix is used again
+  AdapterTransfer* kv_transfer = nullptr;    // for keys and values; null: they never go to the host tier
   Wakeup* wakeup = nullptr;                  // signalled when there is something to do
 };
 

@@ -45,9 +45,11 @@ std::uint64_t FuzzOnce(std::uint64_t seed, EngineStats* stats, std::int64_t* can
   const bool faults = prng.NextBelow(2) == 0;
   Prng fault_prng(seed + 1);
   if (faults) {
-    w.transfer.set_fault([&](const TransferJob&) {
+    const auto sometimes = [&](const TransferJob&) {
       return fault_prng.NextBelow(4) == 0 ? std::optional<Error>(IoError("injected")) : std::nullopt;
-    });
+    };
+    w.transfer.set_fault(sometimes);
+    w.kv_transfer.set_fault(sometimes);
   }
   std::map<RequestId, Asked> asked;
   int to_submit = 80;
@@ -71,6 +73,7 @@ std::uint64_t FuzzOnce(std::uint64_t seed, EngineStats* stats, std::int64_t* can
       w.engine->Cancel(victim->first);
     }
     if (!w.Advance() && to_submit == 0) break;
+    if (prng.NextBelow(16) == 0) w.engine->CheckIntegrity();
   }
   w.Drain();
   std::uint64_t digest = 0;
@@ -96,6 +99,7 @@ std::uint64_t FuzzOnce(std::uint64_t seed, EngineStats* stats, std::int64_t* can
 
 TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
   std::int64_t preemptions = 0, evictions = 0, failures = 0, cancelled = 0, found = 0, history_evictions = 0;
+  KvTierStats tiers;
   for (std::uint64_t seed = 1; seed <= 300 && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     EngineStats stats;
@@ -105,6 +109,9 @@ TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
     failures += stats.adapters.load_failures;
     found += stats.prefix.found_tokens;
     history_evictions += stats.history_evictions;
+    tiers.pages_backed_up += stats.kv_tiers.pages_backed_up;
+    tiers.pages_fetched += stats.kv_tiers.pages_fetched;
+    tiers.failed_jobs += stats.kv_tiers.failed_jobs;
     if (seed <= 20) {
       EngineStats again;
       ASSERT_EQ(digest, FuzzOnce(seed, &again, &cancelled)) << "not deterministic";
@@ -117,6 +124,9 @@ TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
   EXPECT_GT(cancelled, 100);
   EXPECT_GT(found, 1000);
   EXPECT_GT(history_evictions, 5000);
+  EXPECT_GT(tiers.pages_backed_up, 5000);
+  EXPECT_GT(tiers.pages_fetched, 500);
+  EXPECT_GT(tiers.failed_jobs, 100);
 }
 
 TEST(Engine, ASecondRequestComputesOnlyWhatIsNew) {
@@ -185,6 +195,73 @@ TEST(Engine, AnAdapterGoesOnlyAfterItsHistory) {
   EXPECT_EQ(after.history_evictions, 2);            // those of adapter 1
   EXPECT_EQ(after.adapters.device_evictions, 1);
   EXPECT_EQ(after.history_pages, 4);
+}
+
+// What gave way comes back from the host tier instead of being computed again, while others run; KvCheckingExecutor looks
+// at each page that is read.
+TEST(Engine, HistoryComesBackFromTheHostTier) {
+  World w(24, 64, {}, {});
+  const auto prompt_of = [](TokenId first) { return std::vector<TokenId>(33, first); };   // 8 full pages
+  const auto ask = [&](TokenId first) {
+    const RequestId id = *w.Submit(prompt_of(first), 0, 2);
+    w.Drain();
+    EXPECT_EQ(w.outcomes[id].tokens, ExpectedTokens(kBaseModel, prompt_of(first), 2));
+    return w.outcomes[id].cached_tokens;
+  };
+  for (TokenId first = 1; first <= 6; ++first) EXPECT_EQ(ask(first), 0);   // 48 pages of history in 24
+  const EngineStats before = w.engine->Stats();
+  EXPECT_GT(before.history_evictions, 20);
+  const std::int64_t computed = before.tokens_prefilled;
+  EXPECT_EQ(ask(1), 32);
+  EXPECT_EQ(ask(2), 32);
+  const EngineStats after = w.engine->Stats();
+  EXPECT_EQ(after.kv_tiers.pages_fetched, 16);
+  EXPECT_EQ(after.kv_tiers.fetches, 2);
+  EXPECT_LE(after.tokens_prefilled, computed + 2);
+}
+
+// A copy that fails costs the request nothing but the computation that the history would have saved.
+TEST(Engine, AFetchThatFailsIsComputedAgain) {
+  World w(24, 64, {}, {});
+  const auto ask = [&](TokenId first) {
+    const RequestId id = *w.Submit(std::vector<TokenId>(33, first), 0, 2);
+    w.Drain();
+    EXPECT_EQ(w.outcomes[id].finish, FinishReason::kLength);
+    EXPECT_EQ(w.outcomes[id].tokens, ExpectedTokens(kBaseModel, std::vector<TokenId>(33, first), 2));
+    return w.outcomes[id].cached_tokens;
+  };
+  for (TokenId first = 1; first <= 6; ++first) ask(first);
+  w.kv_transfer.set_fault([](const TransferJob& job) {
+    return job.kind == TransferKind::kHostToDevice ? std::optional<Error>(IoError("injected")) : std::nullopt;
+  });
+  EXPECT_EQ(ask(1), 0);
+  w.kv_transfer.set_fault({});
+  EXPECT_EQ(ask(2), 32);
+  EXPECT_EQ(w.engine->Stats().kv_tiers.failed_jobs, 1);
+}
+
+// The adapter goes while its history is on its way: both pages of each move are freed when it ends.
+TEST(Engine, AnUnloadDuringAFetchLeaksNothing) {
+  World w(24, 64, {}, {});
+  const AdapterGeneration adapter = w.Load("x", 2, "weights");
+  const auto submit = [&](AdapterGeneration who, TokenId first) { return *w.EngineWorld::Submit(std::vector<TokenId>(33, first), who, 2); };
+  submit(adapter, 1);
+  w.Drain();
+  for (TokenId first = 2; first <= 6; ++first) {
+    submit(kBaseModel, first);
+    w.Drain();
+  }
+  w.kv_transfer.set_fault({});
+  const RequestId id = submit(adapter, 1);
+  while (w.engine->Stats().adapters.device_loads < 2) w.Advance();   // it had to go as well
+  while (w.kv_transfer.next_end() < 0) ASSERT_TRUE(w.Advance());
+  w.engine->Cancel(id);
+  ASSERT_TRUE(w.registry.Remove("x").ok());
+  while (w.engine->Step()) {}
+  w.Drain();
+  EXPECT_EQ(w.device->Stats().used(PageCategory::kAdapter), 0);
+  EXPECT_EQ(w.tree->orphans(), 0);
+  w.engine->CheckIntegrity();
 }
 
 TEST(Engine, RefusesWhatCanNeverRun) {

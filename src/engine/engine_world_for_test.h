@@ -77,6 +77,7 @@ struct EngineWorld {
   VirtualClock clock;
   std::unique_ptr<PagePool> device, host;
   ModeledTransfer transfer{&clock, {.latency_ns = 3 * kNsPerMs}, {.latency_ns = kNsPerMs}};
+  ModeledTransfer kv_transfer{&clock, {}, {.latency_ns = 2 * kNsPerMs}};
   ModeledExecutor modeled{&clock, {}, kTestVocab};
   std::unique_ptr<KvCheckingExecutor> executor;
   AdapterRegistry registry{ModelConfig{}, {"base"}, {}};
@@ -90,7 +91,7 @@ struct EngineWorld {
     std::int64_t device_pages = 40, host_pages = 20;
     SchedulerOptions scheduler = {};
     std::int64_t max_model_len = 200;
-    bool prefix_cache = true;
+    bool prefix_cache = true, kv_host_tier = true;
     std::string eviction = "lru";
   };
   explicit EngineWorld(Options options) {
@@ -98,7 +99,7 @@ struct EngineWorld {
     host = std::move(PagePool::Create("host", options.host_pages * 64, 64)).value();
     executor = std::make_unique<KvCheckingExecutor>(&modeled, device.get());
     policy = std::move(MakeEvictionPolicy(options.eviction)).value();
-    if (options.prefix_cache) tree = std::make_unique<DependencyTree>(kTestPageTokens, device.get());
+    if (options.prefix_cache) tree = std::make_unique<DependencyTree>(kTestPageTokens, device.get(), host.get());
     options.scheduler.page_tokens = kTestPageTokens;
     EngineOptions engine_options{.scheduler = options.scheduler, .max_model_len = options.max_model_len,
                                  .eos_token_ids = {0}, .vocab_size = kTestVocab};
@@ -106,6 +107,7 @@ struct EngineWorld {
                                                                   .transfer = &transfer, .device = device.get(),
                                                                   .host = host.get(), .registry = &registry,
                                                                   .eviction = policy.get(), .tree = tree.get(),
+                                                                  .kv_transfer = options.kv_host_tier ? &kv_transfer : nullptr,
                                                                   .wakeup = &wakeup});
   }
 
@@ -148,7 +150,9 @@ struct EngineWorld {
   bool Advance() {
     while (engine->Step()) {}
     TimeNs next = modeled.ends_at();
-    if (transfer.next_end() >= 0 && (next < 0 || transfer.next_end() < next)) next = transfer.next_end();
+    for (const TimeNs end : {transfer.next_end(), kv_transfer.next_end()}) {
+      if (end >= 0 && (next < 0 || end < next)) next = end;
+    }
     if (next < 0) return false;
     clock.AdvanceTo(std::max(next, clock.Now()));
     return true;

@@ -55,7 +55,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
   }
   ASSIGN_OR_RETURN(r.eviction_, MakeEvictionPolicy(options.eviction));
   if (options.prefix_cache && config.rope.scaling != RopeConfig::Scaling::kDynamic) {
-    r.tree_ = std::make_unique<DependencyTree>(r.geometry_.kv.page_tokens, r.device_.get());
+    r.tree_ = std::make_unique<DependencyTree>(r.geometry_.kv.page_tokens, r.device_.get(), r.host_.get());
   }
   r.registry_ = std::make_unique<AdapterRegistry>(
       config, options.base_names,
@@ -69,6 +69,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
 
   const auto wake = [wakeup = &r.wakeup_] { wakeup->Signal(); };
   r.transfer_ = std::make_unique<ThreadedTransfer>(wake);
+  if (r.tree_ != nullptr && r.host_ != nullptr) r.kv_transfer_ = std::make_unique<ThreadedTransfer>(wake);
   const std::int64_t pool_tokens = r.device_->capacity_pages() * r.geometry_.kv.page_tokens;
   CpuExecutorOptions executor{.threads = options.threads, .backend = options.backend,
                               .lora_variant = options.lora_variant,
@@ -81,7 +82,8 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
   r.engine_ = std::make_unique<Engine>(
       std::move(engine), EngineParts{.clock = &r.clock_, .executor = r.executor_.get(), .transfer = r.transfer_.get(),
                                      .device = r.device_.get(), .host = r.host_.get(), .registry = r.registry_.get(),
-                                     .eviction = r.eviction_.get(), .tree = r.tree_.get(), .wakeup = &r.wakeup_});
+                                     .eviction = r.eviction_.get(), .tree = r.tree_.get(),
+                                     .kv_transfer = r.kv_transfer_.get(), .wakeup = &r.wakeup_});
   return runtime;
 }
 
@@ -101,6 +103,7 @@ Runtime::~Runtime() {
   // Their threads read what the engine and the pools own: they end first.
   executor_.reset();
   transfer_.reset();
+  kv_transfer_.reset();
   engine_.reset();
 }
 

@@ -73,7 +73,7 @@ class Runtime {
   std::unique_ptr<AdapterRegistry> registry_;
   std::unique_ptr<EvictionPolicy> eviction_;
   std::unique_ptr<DependencyTree> tree_;
-  std::unique_ptr<AdapterTransfer> transfer_;
+  std::unique_ptr<AdapterTransfer> transfer_, kv_transfer_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<EngineLoop> loop_;

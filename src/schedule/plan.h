@@ -24,12 +24,18 @@ struct PlannedAdmission {
   NodeId tail;                     // without a tree: no node
 };
 
+// Keys and values that a waiting request would begin with come back from the host tier.
+struct PlannedFetch {
+  Request* request = nullptr;
+  NodeId tail;
+};
+
 struct PlannedLoad {
   AdapterGeneration adapter;
   bool via_host = false;
 };
 
-// Carried out in this order: preemptions, evictions (keys and values before adapters), admissions, page allocations, loads.
+// Carried out in this order: preemptions, evictions (keys and values before adapters), admissions, page allocations, fetches, loads.
 struct StepPlan {
   std::vector<Request*> preemptions;
   std::int64_t discarded_tokens = 0;           // computed by those of them that gave way to a waiting request
@@ -38,6 +44,7 @@ struct StepPlan {
   std::vector<AdapterGeneration> host_evictions;
   std::vector<PlannedAdmission> admissions;
   std::vector<PlannedChunk> chunks;            // requests of one adapter adjacent, base model first
+  std::vector<PlannedFetch> fetches;
   std::vector<PlannedLoad> loads;
   std::int64_t num_tokens = 0;                 // of all chunks
   std::int64_t prefill_tokens = 0;             // of those, in chunks of more than one token or without a sample
@@ -49,11 +56,13 @@ struct StepPlan {
     host_evictions.clear();
     admissions.clear();
     chunks.clear();
+    fetches.clear();
     loads.clear();
     num_tokens = prefill_tokens = discarded_tokens = 0;
   }
   bool ChangesNothing() const {
-    return preemptions.empty() && chunks.empty() && loads.empty() && device_evictions.empty() && kv_evictions.empty();
+    return preemptions.empty() && chunks.empty() && loads.empty() && device_evictions.empty() && kv_evictions.empty() &&
+           fetches.empty();
   }
 };
 

@@ -20,8 +20,8 @@ bool OlderThan(const Request* a, const Request* b) { return a->id < b->id; }
 }  // namespace
 
 Scheduler::Scheduler(SchedulerOptions options, PagePool* device, ResidencyManager* residency,
-                     const EvictionPolicy* policy, DependencyTree* tree)
-    : options_(options), device_(device), residency_(residency), policy_(policy), tree_(tree), kv_plan_(tree, policy),
+                     const EvictionPolicy* policy, DependencyTree* tree, KvTiers* tiers)
+    : options_(options), device_(device), residency_(residency), policy_(policy), tree_(tree), tiers_(tiers), kv_plan_(tree, policy),
       tenants_(WithBurst(options)) {
   CHECK_GT(options_.page_tokens, 0);
   CHECK_GT(options_.max_batch_tokens, 0);
@@ -66,7 +66,29 @@ void Scheduler::Commit(TimeNs now) {
     CHECK(device_->Allocate(PageCategory::kKv, added));
     for (const PageHandle page : added) request->page_table.push_back(page.index);
   }
+  for (const PlannedFetch& fetch : plan_.fetches) {
+    fetch.request->fetched = true;
+    tiers_->Fetch(fetch.tail, now);
+  }
+  StartLoads(now);
+}
+
+// Keys and values in the host tier give way to the adapters that come there.
+void Scheduler::StartLoads(TimeNs now) {
+  std::int64_t host_pages = 0;
+  for (const PlannedLoad& load : plan_.loads) {
+    const AdapterResidency& adapter = residency_->Get(load.adapter);
+    if (load.via_host && adapter.host != TierState::kResident) host_pages += adapter.version->layout.pages;
+  }
+  if (host_pages > 0 && tiers_ != nullptr) {
+    tree_->DropHostPages(std::max<std::int64_t>(0, host_pages - residency_->host()->free_pages()));
+  }
   for (const PlannedLoad& load : plan_.loads) residency_->BeginLoad(load.adapter, load.via_host, now);
+}
+
+void Scheduler::Prepare(TimeNs now) {
+  kv_plan_.Refresh(now);
+  if (tiers_ != nullptr) tiers_->BackUp(kv_plan_);
 }
 
 void Scheduler::Advance(Request* request, std::int64_t num_tokens, TimeNs now) {
@@ -137,6 +159,7 @@ void Scheduler::ForgetBranch(const AdapterResidency& adapter) {
 void Scheduler::BeginFrom(Request* request, NodeId tail, TimeNs now) {
   tree_->Unwant(request->tail);
   tree_->Lock(tail, now);
+  request->fetched = false;
   request->tail = tail;
   const std::int64_t depth = tree_->Depth(tail);
   request->tree_pages = static_cast<std::int32_t>(depth);
@@ -159,8 +182,9 @@ void Scheduler::InsertFilledPages(Request* request, TimeNs now) {
     const auto at = static_cast<std::size_t>(request->tree_pages);
     const std::span<const TokenId> tokens = std::span<const TokenId>(request->tokens).subspan(at * size, size);
     const auto inserted = tree_->Insert(request->tail, tokens, request->pages[at], now);
+    if (inserted.outcome == DependencyTree::Inserted::kNotNow) return;
     request->tail = inserted.node;
-    if (!inserted.existed) continue;
+    if (inserted.outcome == DependencyTree::Inserted::kTaken) continue;
     device_->Free(PageCategory::kKv, std::span(&request->pages[at], 1));
     request->pages[at] = tree_->Page(inserted.node);
     request->page_table[at] = request->pages[at].index;
@@ -255,7 +279,11 @@ void Scheduler::CheckIntegrity() const {
     CHECK_EQ(request->computed, 0);
   }
   if (tree_ != nullptr) CheckTree();
-  CHECK_EQ(kv_pages + (tree_ == nullptr ? 0 : tree_->pages()), device_->Stats().used(PageCategory::kKv));
+  if (tree_ != nullptr) kv_pages += tree_->pages() + tree_->orphans();
+  CHECK_EQ(kv_pages, device_->Stats().used(PageCategory::kKv));
+  if (tiers_ != nullptr) {
+    CHECK_EQ(tree_->host_pages() + tree_->orphans(), residency_->host()->Stats().used(PageCategory::kKv));
+  }
   CHECK_LE(pins_.size(), pins.size());
   for (std::size_t i = 0; i < pins.size(); ++i) {
     CHECK_EQ(pins[i], residency_->All()[i].pins);

@@ -38,6 +38,7 @@
 #include "cache/dependency_tree.h"
 #include "cache/eviction_policy.h"
 #include "cache/kv_eviction_plan.h"
+#include "cache/kv_tiers.h"
 #include "memory/page_pool.h"
 #include "schedule/fairness.h"
 #include "schedule/heap.h"
@@ -68,7 +69,7 @@ class Scheduler {
   // A null tree: no request gets what another one has computed, and nothing stays behind. REQUIRES: the tree's pages are
   // of `device` and hold options.page_tokens.
   Scheduler(SchedulerOptions options, PagePool* device, ResidencyManager* residency, const EvictionPolicy* policy,
-            DependencyTree* tree = nullptr);
+            DependencyTree* tree = nullptr, KvTiers* tiers = nullptr);   // null tiers: no keys and values in the host tier
   ~Scheduler();   // the tree keeps what it holds
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
@@ -87,7 +88,7 @@ class Scheduler {
   void Advance(Request* request, std::int64_t num_tokens, TimeNs now);
 
   // Beside the computation: makes the next plan cheaper. Changes no plan.
-  void Prepare(TimeNs now) { kv_plan_.Refresh(now); }
+  void Prepare(TimeNs now);
 
   // In order of arrival.
   std::span<Request* const> running() const { return running_; }
@@ -119,7 +120,8 @@ class Scheduler {
   struct Scratch {
     std::int64_t free_device = 0, free_host = 0;
     std::int64_t budget = 0;              // tokens left in this step
-    std::int64_t loads_in_flight = 0;
+    std::int64_t droppable_host = 0;      // pages of keys and values in the host tier that may go
+    std::int64_t loads_in_flight = 0, fetches_in_flight = 0;
     std::int64_t distinct_adapters = 0;   // among running requests
     std::int64_t free_seats = 0;          // in this step's batch
     bool memory_short = false;            // running requests lost pages to each other: nobody joins
@@ -171,13 +173,15 @@ class Scheduler {
   void PlanPrompts(TimeNs now);
   enum class Admission { kAdmitted, kPassedOver, kBlocked };
   Admission TryAdmit(Request* request, TimeNs now);
+  Admission TryFetch(Request* request, TimeNs now);
   bool IsLoading(const Request& request) const;
   bool ExceedsDistinctAdapters(const Request& request) const;
   void AddChunk(Request* request, std::int64_t tokens, std::int64_t new_pages);
   void AddAdmission(Request* request, NodeId tail, std::int64_t new_pages);
   NodeId FindTail(const Request& request) const;
+  NodeId DeviceTail(NodeId tail) const;
   NodeId PlannedTail(const Request& request) const {   // of what this plan does not evict
-    return tree_ == nullptr ? NodeId{} : kv_plan_.Kept(FindTail(request));
+    return tree_ == nullptr ? NodeId{} : kv_plan_.Kept(DeviceTail(FindTail(request)));
   }
   std::int64_t Depth(NodeId tail) const { return tree_ == nullptr ? 0 : tree_->Depth(tail); }
   std::int64_t ChunkTokens(std::int64_t uncomputed) const {
@@ -216,6 +220,7 @@ class Scheduler {
   std::int32_t& Pins(AdapterGeneration generation) { return scratch_.slot_pins[residency_->SlotOf(generation)]; }
 
   // scheduler.cc
+  void StartLoads(TimeNs now);
   void Pin(AdapterGeneration generation, TimeNs now);
   void BeginFrom(Request* request, NodeId tail, TimeNs now);
   void InsertFilledPages(Request* request, TimeNs now);
@@ -233,6 +238,7 @@ class Scheduler {
   ResidencyManager* residency_;
   const EvictionPolicy* policy_;
   DependencyTree* tree_;
+  KvTiers* tiers_;
   KvEvictionPlan kv_plan_;
   BranchId base_branch_;
   std::vector<std::optional<BranchId>> branch_of_slot_;   // by residency slot, since a request used the adapter

@@ -106,6 +106,7 @@ bool Scheduler::MakeRoom(std::int64_t pages, TimeNs now) {
 
 bool Scheduler::Evictable(AdapterGeneration generation) const {
   const AdapterResidency& adapter = residency_->Get(generation);
+  if (HasBranch(adapter.slot) && tree_->HasMoves(*branch_of_slot_[adapter.slot])) return false;   // its history cannot go now
   return !adapter.locked && scratch_.slot_pins[adapter.slot] == 0 && (scratch_.flags[adapter.slot] & kEvicted) == 0;
 }
 
@@ -241,6 +242,7 @@ bool Scheduler::PlanHostRoom(const AdapterResidency& adapter) {
   if (adapter.host == TierState::kResident && kept) return true;
   if (residency_->host() == nullptr || adapter.version->layout.pages > residency_->host()->capacity_pages()) return false;
   const std::size_t first_victim = plan_.host_evictions.size();
+  std::int64_t dropped = 0;   // pages of keys and values
   while (scratch_.free_host < adapter.version->layout.pages) {
     const AdapterResidency* victim = nullptr;
     for (const AdapterGeneration generation : residency_->HostResidents()) {
@@ -249,6 +251,13 @@ bool Scheduler::PlanHostRoom(const AdapterResidency& adapter) {
       if (moving) continue;
       if (victim == nullptr || candidate.last_use < victim->last_use) victim = &candidate;
     }
+    const bool older = victim == nullptr || (tiers_ != nullptr && tree_->OldestHostUse() < victim->last_use);
+    if (scratch_.droppable_host > 0 && older) {
+      --scratch_.droppable_host;
+      ++scratch_.free_host;
+      ++dropped;
+      continue;
+    }
     if (victim == nullptr) {   // everything left is on its way to the device: go past the host tier
       for (std::size_t i = first_victim; i < plan_.host_evictions.size(); ++i) {
         const AdapterGeneration kept = plan_.host_evictions[i];
@@ -256,6 +265,8 @@ bool Scheduler::PlanHostRoom(const AdapterResidency& adapter) {
         scratch_.free_host -= residency_->Get(kept).version->layout.pages;
       }
       plan_.host_evictions.resize(first_victim);
+      scratch_.free_host -= dropped;
+      scratch_.droppable_host += dropped;
       return false;
     }
     Flags(victim->version->generation) |= kHostEvicted;

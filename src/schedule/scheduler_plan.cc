@@ -38,6 +38,8 @@ void Scheduler::ResetScratch(TimeNs now) {
   scratch_.free_host = residency_->host() == nullptr ? 0 : residency_->host()->free_pages();
   scratch_.budget = options_.max_batch_tokens;
   scratch_.loads_in_flight = residency_->loads_in_flight();
+  scratch_.fetches_in_flight = tiers_ == nullptr ? 0 : tiers_->fetches_in_flight();
+  scratch_.droppable_host = tiers_ == nullptr ? 0 : tree_->droppable_host_pages();
   scratch_.slot_pins.assign(pins_.begin(), pins_.end());
   scratch_.slot_pins.resize(adapters, 0);
   scratch_.distinct_adapters = std::count_if(pins_.begin(), pins_.end(), [](std::int32_t pins) { return pins > 0; });
@@ -200,6 +202,7 @@ Scheduler::Admission Scheduler::TryAdmit(Request* request, TimeNs now) {
     if (state == TierState::kLoading || (Flags(request->adapter) & kLoadPlanned) != 0) return Admission::kPassedOver;
     if (state == TierState::kAbsent || (Flags(request->adapter) & kEvicted) != 0) return TryLoad(request->adapter, now);
   }
+  if (tiers_ != nullptr && TryFetch(request, now) == Admission::kPassedOver) return Admission::kPassedOver;
   if (scratch_.free_seats == 0 || scratch_.budget == 0) return Admission::kPassedOver;
   if (ExceedsDistinctAdapters(*request)) return Admission::kBlocked;   // nobody behind may take the next place from it
   const NodeId tail = PlannedTail(*request);
@@ -218,7 +221,38 @@ Scheduler::Admission Scheduler::TryAdmit(Request* request, TimeNs now) {
   return Admission::kAdmitted;
 }
 
-// The deepest node that the tree has for its tokens. The last token is computed in any case: its logits are wanted. What
+// It waits while what it would begin with is on its way from the host tier, and goes ahead with what the device has where
+// there is nothing to fetch, or no room for it.
+Scheduler::Admission Scheduler::TryFetch(Request* request, TimeNs now) {
+  const NodeId tail = FindTail(*request);
+  std::int64_t pages = 0;
+  for (NodeId at = tail; !tree_->OnDevice(at); at = tree_->Parent(at)) {
+    if (tree_->Moving(at) || kv_plan_.IsFetched(at)) return Admission::kPassedOver;
+    ++pages;
+  }
+  if (pages == 0 || request->fetched || scratch_.fetches_in_flight >= KvTiers::kMaxFetches) return Admission::kAdmitted;
+  const NodeId device_tail = DeviceTail(tail);
+  const bool given_up = scratch_.droppable_host < pages || kv_plan_.Kept(device_tail) != device_tail;   // by this plan
+  if (given_up) return Admission::kAdmitted;
+  kv_plan_.Lock(device_tail);
+  if (!MakeRoom(pages + GrowthReserve(), now)) {
+    kv_plan_.Unlock(device_tail, now);
+    return Admission::kAdmitted;
+  }
+  kv_plan_.Fetch(tail);
+  plan_.fetches.push_back({request, tail});
+  ++scratch_.fetches_in_flight;
+  scratch_.free_device -= pages;
+  scratch_.droppable_host -= pages;
+  return Admission::kPassedOver;
+}
+
+NodeId Scheduler::DeviceTail(NodeId tail) const {
+  while (!tree_->OnDevice(tail)) tail = tree_->Parent(tail);
+  return tail;
+}
+
+// The deepest node that the tree has for its tokens, in either tier. The last token is computed in any case: its logits are wanted. What
 // was found when it came is usually still there, and rarely is there more by now.
 NodeId Scheduler::FindTail(const Request& request) const {
   if (tree_ == nullptr) return {};

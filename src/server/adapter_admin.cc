@@ -21,6 +21,12 @@ std::set<std::string, std::less<>> NamesOf(const AdapterRegistry& registry) {
   return names;
 }
 
+// True where the same files may do another time; a digest that differs or a file that is gone is for the operator to settle.
+bool MayPass(const Error& error) {
+  return error.code == ErrorCode::kIoError || error.code == ErrorCode::kUnavailable ||
+         error.code == ErrorCode::kResourceExhausted;
+}
+
 VersionPtr Current(const AdapterRegistry& registry, const std::string& name) {
   auto version = registry.Resolve(name);
   return version.ok() ? *version : nullptr;
@@ -162,11 +168,14 @@ Result<VersionPtr> AdapterAdmin::Find(std::string_view name_view) {
   if (known.ok()) return known;
   const std::string name(name_view);
   if (auto refusal = RememberedRefusal(name)) return *std::move(refusal);
-  if (parts_.directory == nullptr || !AdapterDirectory::IsPlainName(name)) return UnknownModel(name);
+  const bool in_directory = parts_.directory != nullptr && AdapterDirectory::IsPlainName(name);
+  if (!in_directory && !HasFailed(name)) return UnknownModel(name);
   const NameGuard guard(*this, name);
   known = parts_.registry->Resolve(name);   // somebody else may have found it meanwhile
   if (known.ok()) return known;
   if (auto refusal = RememberedRefusal(name)) return *std::move(refusal);
+  if (HasFailed(name)) return RestoreAgain(name);
+  if (!in_directory) return UnknownModel(name);
   auto found = Discover(name);
   if (!found.ok()) RememberRefusal(name, found.error());
   return found;
@@ -192,7 +201,11 @@ Result<VersionPtr> AdapterAdmin::Discover(const std::string& name) {
 
 std::optional<Error> AdapterAdmin::RememberedRefusal(const std::string& name) {
   const std::lock_guard lock(mutex_);
-  if (const auto failed = failed_.find(name); failed != failed_.end()) return NotFound(failed->second, "model");
+  if (const auto failed = failed_.find(name); failed != failed_.end()) {
+    const auto& [adapter, error, tried_at] = failed->second;
+    if (MayPass(error) && parts_.clock->Now() >= tried_at + kRefusalLifetime) return std::nullopt;
+    return error;
+  }
   const auto refusal = refusals_.find(name);
   if (refusal == refusals_.end()) return std::nullopt;
   if (parts_.clock->Now() < refusal->second.until) return refusal->second.error;
@@ -236,11 +249,11 @@ void AdapterAdmin::Restore() {
     const Status status = RestoreOne(adapter);
     restored += status.ok();
     if (status.ok()) continue;
-    spdlog::error("adapter '{}' could not be restored: {}. Its name is not served until it is loaded again", name,
-                  status.error().message);
+    spdlog::error("adapter '{}' could not be restored: {}. {}", name, status.error().message,
+                  MayPass(status.error()) ? "It is tried again when it is asked for"
+                                          : "Its name is not served until it is loaded again");
     static_cast<void>(parts_.registry->Remove(name));   // flags may have loaded something else under it
-    const std::lock_guard lock(mutex_);
-    failed_[name] = "The adapter `" + name + "` could not be restored after a restart: " + status.error().message;
+    RememberFailure(adapter, status.error());
   }
   if (restored > 0) spdlog::info("{} adapters restored from --state-dir", restored);
 }
@@ -265,6 +278,41 @@ Status AdapterAdmin::RestoreOne(const JournaledAdapter& adapter) {
   return Ok{};
 }
 
+// REQUIRES: the name's guard, HasFailed(name).
+Result<VersionPtr> AdapterAdmin::RestoreAgain(const std::string& name) {
+  JournaledAdapter adapter;
+  {
+    const std::lock_guard lock(mutex_);
+    adapter = failed_.at(name).adapter;
+  }
+  const Status status = RestoreOne(adapter);
+  if (!status.ok()) {
+    spdlog::error("adapter '{}' could not be restored: {}", name, status.error().message);
+    RememberFailure(adapter, status.error());
+    const std::lock_guard lock(mutex_);
+    return failed_.at(name).error;
+  }
+  spdlog::info("adapter '{}' restored at last: {}", name, adapter.path);
+  const std::lock_guard lock(mutex_);
+  failed_.erase(name);
+  return parts_.registry->Resolve(name);
+}
+
+// What users get to see: a name that is served no more is not found, one that the machine's state keeps away is an error.
+void AdapterAdmin::RememberFailure(const JournaledAdapter& adapter, const Error& error) {
+  const ErrorCode code = MayPass(error) ? ErrorCode::kUnavailable : ErrorCode::kNotFound;
+  const std::lock_guard lock(mutex_);
+  failed_[adapter.name] = {
+      adapter,
+      Error{code, "The adapter `" + adapter.name + "` could not be restored after a restart: " + error.message, "model"},
+      parts_.clock->Now()};
+}
+
+bool AdapterAdmin::HasFailed(const std::string& name) const {
+  const std::lock_guard lock(mutex_);
+  return failed_.contains(name);
+}
+
 std::map<std::string, std::string> AdapterAdmin::Loaded() const {
   std::map<std::string, std::string> loaded;
   for (const auto& version : parts_.registry->List()) loaded.emplace(version->name, version->path.string());
@@ -273,7 +321,9 @@ std::map<std::string, std::string> AdapterAdmin::Loaded() const {
 
 std::map<std::string, std::string> AdapterAdmin::Failed() const {
   const std::lock_guard lock(mutex_);
-  return {failed_.begin(), failed_.end()};
+  std::map<std::string, std::string> failed;
+  for (const auto& [name, failure] : failed_) failed.emplace(name, failure.error.message);
+  return failed;
 }
 
 }  // namespace loramux

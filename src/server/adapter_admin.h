@@ -45,8 +45,9 @@ class AdapterAdmin final : public AdapterFinder {
   // Names that the registry holds now come from flags.
   explicit AdapterAdmin(AdapterAdminParts parts);
 
-  // Loads what the journal holds, and takes away the names that it hides. An adapter that is gone or has changed is
-  // logged as an error, listed in Failed, and stays in the journal; its name answers with the reason.
+  // Loads what the journal holds, and takes away the names that it hides. An adapter that is gone, has changed or cannot
+  // be read is logged as an error, listed in Failed, and stays in the journal; its name answers with the reason. Where the
+  // reason may pass (the disk, memory), Find tries again, at most every two seconds.
   void Restore();
 
   struct LoadRequest {
@@ -74,6 +75,11 @@ class AdapterAdmin final : public AdapterFinder {
     Error error;
     TimeNs until = 0;
   };
+  struct Failure {
+    JournaledAdapter adapter;
+    Error error;
+    TimeNs tried_at = 0;
+  };
 
   Result<std::shared_ptr<const AdapterVersion>> Open(const std::string& name, const std::string& path);
   Status Pin(std::shared_ptr<const AdapterVersion> version, bool pinned);
@@ -81,6 +87,9 @@ class AdapterAdmin final : public AdapterFinder {
   Status PinAndJournal(const std::shared_ptr<const AdapterVersion>& version, bool pinned);
   Result<LoadOutcome> ChangePin(const std::shared_ptr<const AdapterVersion>& version, bool pinned);
   Status RestoreOne(const JournaledAdapter& adapter);
+  Result<std::shared_ptr<const AdapterVersion>> RestoreAgain(const std::string& name);
+  void RememberFailure(const JournaledAdapter& adapter, const Error& error);
+  bool HasFailed(const std::string& name) const;
   Result<std::shared_ptr<const AdapterVersion>> Discover(const std::string& name);
   std::optional<Error> RememberedRefusal(const std::string& name);
   void RememberRefusal(const std::string& name, const Error& error);
@@ -94,7 +103,7 @@ class AdapterAdmin final : public AdapterFinder {
   std::condition_variable name_free_;
   std::set<std::string, std::less<>> busy_;
   std::set<std::string, std::less<>> pinned_, hidden_;
-  std::map<std::string, std::string, std::less<>> failed_;
+  std::map<std::string, Failure, std::less<>> failed_;
   std::map<std::string, Refusal, std::less<>> refusals_;
 };
 

@@ -174,6 +174,30 @@ TEST_F(AdapterAdminTest, Point10_AnAdapterThatChangedWhileTheServerWasDownIsNotS
   EXPECT_TRUE(admin_->Failed().empty());
 }
 
+// A soak with disk errors found that one bad read at the start kept an adapter away until somebody loaded it again.
+TEST_F(AdapterAdminTest, Point10_AnAdapterThatCouldNotBeReadAtTheStartComesBackWhenTheDiskDoes) {
+  ASSERT_TRUE(Load("x", top_ / "a", false, true).ok());
+  const std::string digest = DigestOf("x");
+  const fs::path weights = top_ / "a/adapter_model.safetensors", whole = top_ / "whole";
+  fs::rename(weights, whole);
+  fs::create_symlink(weights, weights);   // opening it fails, and not because nothing is there
+  Restart();
+  EXPECT_EQ(admin_->Failed().size(), 1u);
+  const auto refused = admin_->Find("x");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable);
+  EXPECT_THAT(refused.error().message, HasSubstr("cannot open: Too many levels of symbolic links"));
+  fs::rename(whole, weights);
+  EXPECT_FALSE(admin_->Find("x").ok());   // the disk is not asked at each request
+  std::this_thread::sleep_for(std::chrono::milliseconds(2100));
+  const auto found = admin_->Find("x");
+  ASSERT_TRUE(found.ok()) << found.error().message;
+  EXPECT_EQ((*found)->file.digest, digest);
+  EXPECT_TRUE(admin_->Failed().empty());
+  EXPECT_EQ(*Load("x", top_ / "a", true, true), Outcome::kUnchanged);
+  EXPECT_EQ(runtime_->engine().Stats().adapters.locked, 1);   // pinned, as it was
+}
+
 TEST_F(AdapterAdminTest, AFullDiskFailsTheOperationAndChangesNothing) {
   ASSERT_TRUE(Load("x", top_ / "a").ok());
   const std::string before = DigestOf("x");

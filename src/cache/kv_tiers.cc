@@ -1,0 +1,99 @@
+#include "cache/kv_tiers.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace loramux {
+namespace {
+
+// FastLibra's lower threshold: above 70 % the device counts as filling up.
+constexpr double kFreeEnough = 0.3;
+// Leaves that are looked at: what is evicted next must be copied already, what goes much later may still be used.
+constexpr std::size_t kLeavesAhead = 128;
+
+}  // namespace
+
+void KvTiers::Submit(Job job) {
+  TransferJob transfer;
+  transfer.id = job.id = next_id_++;
+  transfer.kind = job.fetch ? TransferKind::kHostToDevice : TransferKind::kDeviceToHost;
+  transfer.page_bytes = static_cast<std::size_t>(device_->page_bytes());
+  for (const DependencyTree::MovingPages& pages : job.pages) {
+    std::byte* const device = device_->Data(pages.device);
+    std::byte* const host = host_->Data(pages.host);
+    transfer.source.push_back(job.fetch ? host : device);
+    transfer.destination.push_back(job.fetch ? device : host);
+  }
+  jobs_.push_back(std::move(job));
+  transfer_->Submit(std::move(transfer));
+}
+
+void KvTiers::Fetch(NodeId tail, TimeNs now) {
+  Job job{.fetch = true, .begun = now};
+  tree_->BeginFetch(tail, job.pages);
+  ++fetches_in_flight_;
+  Submit(std::move(job));
+}
+
+// For a page that was last used then. What is older gives way.
+bool KvTiers::MakeHostRoom(TimeNs last_use) {
+  if (host_->free_pages() > 0) return true;
+  if (tree_->OldestHostUse() >= last_use) return false;
+  tree_->DropHostPages(1);
+  return true;
+}
+
+void KvTiers::BackUp(const KvEvictionPlan& plan) {
+  const auto free = static_cast<double>(device_->free_pages()), capacity = static_cast<double>(device_->capacity_pages());
+  if (backing_up_ || free > kFreeEnough * capacity) return;
+  soon_.clear();
+  plan.AppendNext(kLeavesAhead, soon_);
+  Job job;
+  for (const NodeId leaf : soon_) {
+    // With its parents, which are leaves when it is gone. Chosen first: a move holds the whole path.
+    chain_.clear();
+    for (NodeId at = leaf; tree_->Exists(at) && tree_->Depth(at) > 0; at = tree_->Parent(at)) {
+      const bool idle = tree_->View(at).locks == 0 && tree_->OnDevice(at);
+      if (!idle || job.pages.size() + chain_.size() == kMaxBackUpPages) break;
+      if (!tree_->InHostTier(at)) chain_.push_back(at);
+    }
+    for (const NodeId node : chain_) {
+      if (!MakeHostRoom(tree_->View(node).last_use)) break;
+      const auto pages = tree_->BeginBackUp(node);
+      CHECK(pages.has_value());
+      job.pages.push_back(*pages);
+    }
+    if (job.pages.size() == kMaxBackUpPages) break;
+  }
+  if (job.pages.empty()) return;
+  backing_up_ = true;
+  Submit(std::move(job));
+}
+
+bool KvTiers::Poll(TimeNs now) {
+  bool any = false;
+  while (const std::optional<TransferCompletion> done = transfer_->Poll()) {
+    const auto job = std::find_if(jobs_.begin(), jobs_.end(), [&](const Job& j) { return j.id == done->id; });
+    CHECK(job != jobs_.end());
+    const bool failed = done->error.has_value();
+    const auto pages = static_cast<std::int64_t>(job->pages.size());
+    stats_.failed_jobs += failed;
+    if (job->fetch) {
+      tree_->EndFetch(job->pages, failed);
+      --fetches_in_flight_;
+      ++stats_.fetches;
+      stats_.fetch_time_total += now - job->begun;
+      if (!failed) stats_.pages_fetched += pages;
+    } else {
+      for (const DependencyTree::MovingPages& page : job->pages) tree_->EndBackUp(page, failed);
+      backing_up_ = false;
+      if (!failed) stats_.pages_backed_up += pages;
+    }
+    jobs_.erase(job);
+    any = true;
+  }
+  return any;
+}
+
+}  // namespace loramux
