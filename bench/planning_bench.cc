@@ -39,6 +39,7 @@ struct Case {
   int tenants = 0;                       // 0: a tenant each adapter
   std::int64_t device_pages = 40000;     // ample
   bool cold_caches = false;
+  bool tree = false;                     // requests of an adapter begin alike, and all memory fills with history
 };
 
 struct World {
@@ -48,8 +49,9 @@ struct World {
   ModeledTransfer transfer{&clock, {.latency_ns = 1000}, {.latency_ns = 1000}};
   ResidencyManager residency{device.get(), nullptr, &transfer};
   std::unique_ptr<EvictionPolicy> policy = std::move(MakeEvictionPolicy("lru")).value();
+  std::unique_ptr<DependencyTree> tree = options.tree ? std::make_unique<DependencyTree>(16, device.get()) : nullptr;
   Scheduler scheduler{{.max_running = kRunning, .max_batch_tokens = 512, .prefill_chunk = 256}, device.get(),
-                      &residency, policy.get()};
+                      &residency, policy.get(), tree.get()};
   std::deque<Request> requests;
   Prng prng{1};
 
@@ -66,6 +68,9 @@ struct World {
     request.max_total_tokens = request.prompt_tokens + 100 + static_cast<std::int32_t>(prng.NextBelow(400));
     request.tokens.reserve(static_cast<std::size_t>(request.max_total_tokens));
     request.tokens.assign(static_cast<std::size_t>(request.prompt_tokens), 1);
+    if (options.tree) {
+      for (std::size_t i = 64; i < request.tokens.size(); ++i) request.tokens[i] = static_cast<TokenId>(prng.NextBelow(32000));
+    }
     request.pages.reserve(80);
     request.page_table.reserve(80);
     scheduler.Add(&request);
@@ -87,7 +92,7 @@ void Run(const Case& c) {
     w.residency.Add(std::move(version));
   }
   for (int i = 0; i < kRunning + kQueued; ++i) w.AddRequest();
-  std::vector<double> microseconds, advancing;
+  std::vector<double> microseconds, advancing, preparing;
   std::vector<ResidencyManager::LoadFailure> failures;
   std::vector<Request*> finished;
   long counted = 0;
@@ -119,6 +124,10 @@ void Run(const Case& c) {
         finished.push_back(chunk.request);
       }
     }
+    const auto prepare_begin = std::chrono::steady_clock::now();
+    w.scheduler.Prepare(w.clock.Now());
+    const auto prepare_end = std::chrono::steady_clock::now();
+    if (measured) preparing.push_back(std::chrono::duration<double, std::micro>(prepare_end - prepare_begin).count());
     for (Request* request : finished) {
       w.scheduler.Remove(request, w.clock.Now());
       w.AddRequest();
@@ -126,12 +135,19 @@ void Run(const Case& c) {
   }
   std::sort(microseconds.begin(), microseconds.end());
   std::sort(advancing.begin(), advancing.end());
+  std::sort(preparing.begin(), preparing.end());
   const auto at = [&](double q) { return microseconds[static_cast<std::size_t>(q * static_cast<double>(microseconds.size() - 1))]; };
   std::printf("planning a step at %zu running, %zu queued, %d adapters, %s, %zu steps:\n", w.scheduler.running().size(),
               w.scheduler.waiting().size(), kAdapters, c.name, microseconds.size());
   std::printf("  p50 %.1f us (target 20), p90 %.1f us, p99 %.1f us (target 50), max %.1f us\n", at(0.5), at(0.9), at(0.99),
               microseconds.back());
   std::printf("  after the step (Advance of all requests): p50 %.1f us\n", advancing[advancing.size() / 2]);
+  if (w.tree != nullptr) {
+    std::printf("  beside the computation (Prepare): p50 %.1f us, p99 %.1f us\n", preparing[preparing.size() / 2],
+                preparing[preparing.size() * 99 / 100]);
+    std::printf("  history %ld pages, found %ld of %ld prompt tokens\n", static_cast<long>(w.tree->idle_pages()),
+                static_cast<long>(w.scheduler.prefix_stats().found_tokens), static_cast<long>(w.scheduler.prefix_stats().looked_up_tokens));
+  }
   std::printf("  heap allocations in Plan and Commit: %ld in %zu steps\n", counted, microseconds.size());
   const AdapterStats adapters = w.residency.Stats();
   std::printf("  preemptions %ld, adapter loads %ld, evictions %ld\n", static_cast<long>(w.scheduler.preemptions()),
@@ -147,6 +163,7 @@ int main() {
   loramux::Run({.name = "1000 tenants", .tenants = 1000});
   loramux::Run({.name = "a tenant each adapter, memory short", .device_pages = 16000});
   loramux::Run({.name = "1000 tenants, memory short", .tenants = 1000, .device_pages = 16000});
+  loramux::Run({.name = "a tenant each adapter, dependency tree", .tree = true});
   loramux::Run({.name = "a tenant each adapter, cold caches", .cold_caches = true});
   return 0;
 }

@@ -13,6 +13,7 @@ RuntimeOptions Roomy() {
   RuntimeOptions options;
   options.device_memory = std::int64_t{256} << 20;
   options.host_memory = std::int64_t{64} << 20;
+  options.prefix_cache = false;   // what is computed from nothing is the truth
   return options;
 }
 
@@ -116,6 +117,46 @@ TEST_F(DemoLoad, ASeedGivesTheSameTokensInEveryCompany) {
   for (std::size_t i = 0; i < questions.size(); ++i) {
     ASSERT_EQ(alone[i].tokens.size(), 24u);
     ASSERT_EQ(together[i].tokens, alone[i].tokens) << questions[i].adapter << ": " << questions[i].prompt;
+  }
+}
+
+// Sessions of several turns, each turn's prompt the whole session so far: what comes from the cache, from either tier and
+// in so little memory that most of it is in the host tier by the next turn, gives the tokens that are computed from nothing.
+TEST_F(DemoLoad, TurnsOfASessionGiveTheSameTokensFromTheCache) {
+  constexpr std::size_t kTurns = 4;
+  const std::vector<Question> questions = Questions(16 / kSlowdown);
+  World roomy(Roomy());
+  for (const bool tight : {true, false}) {
+    RuntimeOptions options = tight ? Tight(roomy) : Roomy();
+    options.prefix_cache = true;
+    if (tight) options.device_memory += 1000 * roomy.runtime().geometry().page_bytes / 4;   // a sixth of it all
+    if (tight) options.host_memory += 4000 * roomy.runtime().geometry().page_bytes / 4;
+    World cached(options);
+    std::vector<std::vector<TokenId>> sessions(questions.size()), next = sessions;
+    for (std::size_t turn = 0; turn < kTurns; ++turn) {
+      const auto whole_session = [&](std::size_t i, GenerationRequest& request) {
+        request.prompt.insert(request.prompt.begin(), sessions[i].begin(), sessions[i].end());
+        next[i] = request.prompt;
+        request.ignore_eos = true;
+        request.max_tokens = 10;
+      };
+      const std::vector<Answer> expected = roomy.Ask(questions, /*one_by_one=*/false, whole_session);
+      const std::vector<Answer> answers = cached.Ask(questions, /*one_by_one=*/false, whole_session);
+      for (std::size_t i = 0; i < questions.size(); ++i) {
+        ASSERT_EQ(answers[i].tokens, expected[i].tokens) << questions[i].adapter << ", session " << i << ", turn " << turn;
+        sessions[i] = next[i];
+        sessions[i].insert(sessions[i].end(), answers[i].tokens.begin(), answers[i].tokens.end());
+      }
+    }
+    const EngineStats stats = cached.runtime().engine().Stats();
+    const auto share = static_cast<double>(stats.prefix.found_tokens) / static_cast<double>(stats.prefix.looked_up_tokens);
+    std::printf("%s: %.0f %% of the prompts' tokens from the cache; %lld pages evicted, %lld copied to the host tier, %lld back\n",
+                tight ? "tight" : "roomy", 100 * share, static_cast<long long>(stats.history_evictions),
+                static_cast<long long>(stats.kv_tiers.pages_backed_up), static_cast<long long>(stats.kv_tiers.pages_fetched));
+    EXPECT_GT(share, tight ? 0.1 : 0.5);
+    EXPECT_GT(stats.history_evictions, tight ? 100 : -1);
+    EXPECT_GT(stats.kv_tiers.pages_fetched, tight ? 100 : -1);
+    ExpectEmptyAndExact(cached.runtime());
   }
 }
 

@@ -15,7 +15,8 @@ namespace loramux {
 
 enum class TransferKind { kDiskToHost, kHostToDevice, kDiskToDevice, kDeviceToHost };
 
-// One move of one adapter's pages, or (without an adapter) of keys and values between host and device. The pages belong to the transfer until its completion was polled.
+// One move of one adapter's pages, or (without an adapter) of keys and values between host and device. The pages belong
+// to the transfer until its completion was polled.
 struct TransferJob {
   std::uint64_t id = 0;
   TransferKind kind = TransferKind::kDiskToHost;
@@ -67,8 +68,9 @@ class InlineTransfer final : public AdapterTransfer {
   std::vector<TransferCompletion> done_;
 };
 
-// Moves no adapters (keys and values it does, for the tests that look at them), takes time: one link a kind with a fixed latency and bandwidth, shared in order of submission. For the
-// simulator, and for tests of what happens while loads are in flight (and when they fail).
+// Moves no adapters (keys and values it does, for the tests that look at them), takes time: one link a kind with a fixed
+// latency and bandwidth, shared in order of submission. For the simulator, and for tests of what happens while loads are
+// in flight (and when they fail).
 class ModeledTransfer final : public AdapterTransfer {
  public:
   struct Link {

@@ -75,6 +75,7 @@ class DependencyTree {
   void Clear(BranchId branch);
   NodeId Top(BranchId branch) const;   // where its matches begin: a node without a page
   std::int64_t pages(BranchId branch) const { return branches_[branch.value].pages; }   // on the device
+  bool IsShared(BranchId branch) const { return branches_[branch.value].holds > 1; }   // several hold it
   bool HasMoves(BranchId branch) const { return branches_[branch.value].moving > 0; }
 
   // ---- Matching ----

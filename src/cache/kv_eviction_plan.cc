@@ -112,7 +112,8 @@ bool KvEvictionPlan::IsIdleLeaf(NodeId node) const {
 
 KvEvictionPlan::Victim KvEvictionPlan::Scored(NodeId node, TimeNs now) const {
   const DependencyTree::NodeView view = tree_->View(node);
-  const EvictionCandidate candidate{1, view.last_use, view.frequency, tree_->InHostTier(node) ? ReloadFrom::kHost : ReloadFrom::kComputation};
+  const ReloadFrom reload = tree_->InHostTier(node) ? ReloadFrom::kHost : ReloadFrom::kComputation;
+  const EvictionCandidate candidate{1, view.last_use, view.frequency, reload};
   return {policy_->Score(candidate, now), node, view.last_use, view.wants > 0};
 }
 

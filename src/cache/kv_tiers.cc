@@ -44,6 +44,11 @@ bool KvTiers::MakeHostRoom(TimeNs last_use) {
   return true;
 }
 
+// A small part of the device: what is being copied cannot be evicted.
+std::size_t KvTiers::MaxBackUpPages() const {
+  return static_cast<std::size_t>(std::clamp<std::int64_t>(device_->capacity_pages() / 32, 1, kMaxBackUpPages));
+}
+
 void KvTiers::BackUp(const KvEvictionPlan& plan) {
   const auto free = static_cast<double>(device_->free_pages()), capacity = static_cast<double>(device_->capacity_pages());
   if (backing_up_ || free > kFreeEnough * capacity) return;
@@ -55,7 +60,7 @@ void KvTiers::BackUp(const KvEvictionPlan& plan) {
     chain_.clear();
     for (NodeId at = leaf; tree_->Exists(at) && tree_->Depth(at) > 0; at = tree_->Parent(at)) {
       const bool idle = tree_->View(at).locks == 0 && tree_->OnDevice(at);
-      if (!idle || job.pages.size() + chain_.size() == kMaxBackUpPages) break;
+      if (!idle || job.pages.size() + chain_.size() == MaxBackUpPages()) break;
       if (!tree_->InHostTier(at)) chain_.push_back(at);
     }
     for (const NodeId node : chain_) {
@@ -64,7 +69,7 @@ void KvTiers::BackUp(const KvEvictionPlan& plan) {
       CHECK(pages.has_value());
       job.pages.push_back(*pages);
     }
-    if (job.pages.size() == kMaxBackUpPages) break;
+    if (job.pages.size() == MaxBackUpPages()) break;
   }
   if (job.pages.empty()) return;
   backing_up_ = true;

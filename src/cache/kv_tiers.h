@@ -26,7 +26,7 @@ struct KvTierStats {
 class KvTiers {
  public:
   static constexpr std::int64_t kMaxFetches = 4;          // jobs at a time
-  static constexpr std::size_t kMaxBackUpPages = 64;      // in one job, of which there is one at a time
+  static constexpr std::int64_t kMaxBackUpPages = 64;     // in one job, of which there is one at a time
 
   // Owns none of it. The transfer is for keys and values alone: its completions are polled here.
   KvTiers(DependencyTree* tree, PagePool* device, PagePool* host, AdapterTransfer* transfer)
@@ -52,6 +52,7 @@ class KvTiers {
   };
   void Submit(Job job);
   bool MakeHostRoom(TimeNs last_use);
+  std::size_t MaxBackUpPages() const;
 
   DependencyTree* tree_;
   PagePool* device_;

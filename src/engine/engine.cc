@@ -175,8 +175,8 @@ struct Engine::Impl {
     const bool changes = !plan.ChangesNothing();
     scheduler.Commit(now);
     if (!plan.chunks.empty()) SubmitBatch(plan);
-    scheduler.Prepare(now);
     UpdateStats(plan);
+    scheduler.Prepare(now);
     return changes;
   }
 
@@ -390,7 +390,7 @@ struct Engine::Impl {
     totals.prefix = scheduler.prefix_stats();
     if (tiers) totals.kv_tiers = tiers->stats();
     totals.history_pages = scheduler.history_pages();
-    totals.history_evictions += static_cast<std::int64_t>(plan.kv_evictions.size());
+    totals.history_evictions = scheduler.history_evictions();
     totals.device = parts.device->Stats();
     if (parts.host != nullptr) totals.host = parts.host->Stats();
     totals.adapters = residency.Stats();

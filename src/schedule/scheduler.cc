@@ -44,7 +44,7 @@ Scheduler::~Scheduler() {
 void Scheduler::Commit(TimeNs now) {
   discardable_ -= static_cast<double>(plan_.discarded_tokens);
   for (Request* request : plan_.preemptions) Preempt(request, now);
-  for (const NodeId node : plan_.kv_evictions) tree_->Evict(node);
+  CommitHistoryEvictions();
   for (const AdapterGeneration generation : plan_.device_evictions) residency_->EvictFromDevice(generation);
   for (const AdapterGeneration generation : plan_.host_evictions) residency_->EvictFromHost(generation);
   for (const PlannedAdmission& admission : plan_.admissions) {
@@ -86,8 +86,14 @@ void Scheduler::StartLoads(TimeNs now) {
   for (const PlannedLoad& load : plan_.loads) residency_->BeginLoad(load.adapter, load.via_host, now);
 }
 
+void Scheduler::CommitHistoryEvictions() {
+  for (const NodeId node : plan_.kv_evictions) tree_->Evict(node);
+  history_evictions_ += static_cast<std::int64_t>(plan_.kv_evictions.size());
+}
+
 void Scheduler::Prepare(TimeNs now) {
   kv_plan_.Refresh(now);
+  if (tree_ != nullptr) KeepReserve(now);
   if (tiers_ != nullptr) tiers_->BackUp(kv_plan_);
 }
 

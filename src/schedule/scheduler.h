@@ -87,7 +87,8 @@ class Scheduler {
   // After the step: the chunk's tokens are computed.
   void Advance(Request* request, std::int64_t num_tokens, TimeNs now);
 
-  // Beside the computation: makes the next plan cheaper. Changes no plan.
+  // Beside the computation, so that the next plan is cheaper: scores history, keeps a few pages free, copies history to
+  // the host tier. The last plan is not valid any more.
   void Prepare(TimeNs now);
 
   // In order of arrival.
@@ -96,6 +97,7 @@ class Scheduler {
   std::int64_t preemptions() const { return preemptions_; }
   const TenantCounters& tenants() const { return tenants_; }
   const PrefixStats& prefix_stats() const { return prefix_stats_; }
+  std::int64_t history_evictions() const { return history_evictions_; }   // pages
   // Pages of keys and values that no running request uses.
   std::int64_t history_pages() const { return tree_ == nullptr ? 0 : tree_->idle_pages(); }
 
@@ -156,7 +158,7 @@ class Scheduler {
     bool candidates_ready = false;
     struct Candidate { double score; AdapterGeneration adapter; };
     std::vector<Candidate> candidates;    // a heap, lowest score on top
-    std::vector<std::int32_t> residents;  // by branch: adapters on the device with that content, as long as the heap is ready
+    std::vector<std::int32_t> residents;  // by shared branch: adapters on the device with that content, while the heap is ready
   };
 
   // scheduler_plan.cc
@@ -200,6 +202,7 @@ class Scheduler {
   bool FindIdleAdapter(bool even_wanted);
   void EvictAdapter();
   void EvictHistory(const KvEvictionPlan::Victim& victim, TimeNs now);
+  void KeepReserve(TimeNs now);
   bool CarriesHistory(AdapterGeneration generation) const;
   std::int64_t PagesFreedBy(const Request& request) const;
   void PlanLockedLoads(TimeNs now);
@@ -221,6 +224,7 @@ class Scheduler {
 
   // scheduler.cc
   void StartLoads(TimeNs now);
+  void CommitHistoryEvictions();
   void Pin(AdapterGeneration generation, TimeNs now);
   void BeginFrom(Request* request, NodeId tail, TimeNs now);
   void InsertFilledPages(Request* request, TimeNs now);
@@ -243,6 +247,7 @@ class Scheduler {
   BranchId base_branch_;
   std::vector<std::optional<BranchId>> branch_of_slot_;   // by residency slot, since a request used the adapter
   PrefixStats prefix_stats_;
+  std::int64_t history_evictions_ = 0;
   std::vector<Request*> running_;        // ascending id
   std::vector<Request*> by_rank_;        // the same, nearly in order of rank: as the last plan saw it, newcomers at the end
   std::vector<std::int32_t> pins_;       // by residency slot: running requests that use the adapter

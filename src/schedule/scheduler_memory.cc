@@ -145,13 +145,13 @@ void Scheduler::RankIdleAdapters(TimeNs now) {
   scratch_.residents.clear();
   for (const AdapterGeneration generation : residency_->DeviceResidents()) {
     const std::size_t slot = residency_->SlotOf(generation);
-    if (!HasBranch(slot) || (Flags(generation) & kEvicted) != 0) continue;
+    if (!HasBranch(slot) || !tree_->IsShared(*branch_of_slot_[slot]) || (Flags(generation) & kEvicted) != 0) continue;
     const std::uint32_t branch = branch_of_slot_[slot]->value;
     if (scratch_.residents.size() <= branch) scratch_.residents.resize(branch + 1, 0);
     ++scratch_.residents[branch];
   }
   for (const AdapterGeneration generation : residency_->DeviceResidents()) {
-    if (Evictable(generation) && !CarriesHistory(generation)) PushCandidate(generation, now);
+    if (!CarriesHistory(generation) && Evictable(generation)) PushCandidate(generation, now);
   }
   scratch_.candidates_ready = true;
 }
@@ -169,7 +169,7 @@ bool Scheduler::CarriesHistory(AdapterGeneration generation) const {
   const std::size_t slot = residency_->SlotOf(generation);
   if (!HasBranch(slot)) return false;
   const BranchId branch = *branch_of_slot_[slot];
-  return kv_plan_.pages(branch) > 0 && scratch_.residents[branch.value] <= 1;
+  return kv_plan_.pages(branch) > 0 && !(tree_->IsShared(branch) && scratch_.residents[branch.value] > 1);
 }
 
 // Brings one that may go to the top of the heap. Those that are wanted or pinned since the heap was made come back with
@@ -195,7 +195,7 @@ void Scheduler::EvictAdapter() {
   plan_.device_evictions.push_back(victim);
   scratch_.free_device += residency_->Get(victim).version->layout.pages;
   const std::size_t slot = residency_->SlotOf(victim);
-  if (HasBranch(slot)) --scratch_.residents[branch_of_slot_[slot]->value];
+  if (HasBranch(slot) && tree_->IsShared(*branch_of_slot_[slot])) --scratch_.residents[branch_of_slot_[slot]->value];
 }
 
 // With the last of its history, an idle adapter may go too.
@@ -209,6 +209,24 @@ void Scheduler::EvictHistory(const KvEvictionPlan::Victim& victim, TimeNs now) {
     const std::size_t slot = residency_->SlotOf(generation);
     if (HasBranch(slot) && *branch_of_slot_[slot] == branch && Evictable(generation)) PushCandidate(generation, now);
   }
+}
+
+// Evicts history that goes next anyway, so that a plan finds the pages for newcomers, and those that they leave free, at
+// hand. Where an adapter would go first, nothing: that is for a plan to weigh.
+void Scheduler::KeepReserve(TimeNs now) {
+  constexpr std::int64_t kNewcomers = 64;   // pages
+  const std::int64_t reserve = std::min(GrowthReserve() + kNewcomers, device_->capacity_pages() / 32);
+  if (device_->free_pages() >= reserve) return;
+  plan_.Clear();
+  ResetScratch(now);
+  RankIdleAdapters(now);
+  while (scratch_.free_device < reserve) {
+    const std::optional<KvEvictionPlan::Victim> history = kv_plan_.Next(now);
+    if (!history.has_value() || history->wanted) break;
+    if (FindIdleAdapter(/*even_wanted=*/false) && scratch_.candidates.front().score < history->score) break;
+    EvictHistory(*history, now);
+  }
+  CommitHistoryEvictions();
 }
 
 // ---------------------------------------------------------------- Loads

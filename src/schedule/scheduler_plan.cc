@@ -102,11 +102,13 @@ void Scheduler::PlanSeats(bool for_waiters) {
   std::int64_t seats = scratch_.free_seats;
   std::int64_t more = Seats() + Seats() / 8 + 4 - static_cast<std::int64_t>(runners.size());   // who pauses keeps memory
   std::int64_t pages = scratch_.free_device - GrowthReserve() - scratch_.decode_pages;
+  std::optional<std::int64_t> evictable;   // nothing here changes it
   for (const Turn& turn : order_.turns) {
     if (IsLoading(*turn.request)) continue;
     if (ExceedsDistinctAdapters(*turn.request)) return;
     pages -= PagesToStart(*turn.request) + PagesOfIdleAdapter(*turn.request);
-    if (pages < 0 && pages + EvictablePages(/*even_wanted=*/false) < 0) return;
+    if (pages < 0 && !evictable.has_value()) evictable = EvictablePages(/*even_wanted=*/false);
+    if (pages < 0 && pages + *evictable < 0) return;
     if (--more < 0) return;
     if (seats > 0) {
       --seats;

@@ -113,8 +113,13 @@ void AddRequests(Page& page, const EngineSnapshot& snapshot) {
   page.Own(MetricType::Counter, "engine_steps_total", "Batches computed.", stats.steps);
   page.Own(MetricType::Counter, "engine_prefill_tokens_total", "Tokens computed in prefill, again after preemptions too.",
            stats.tokens_prefilled);
-  page.Own(MetricType::Counter, "history_evicted_pages_total", "Pages of cached keys and values that gave way.",
+  page.Own(MetricType::Counter, "history_evicted_pages_total", "Pages of cached keys and values that left the device.",
            stats.history_evictions);
+  page.Own(MetricType::Counter, "history_copied_pages_total", "Of those, and of others that may follow, copied to the host tier.",
+           stats.kv_tiers.pages_backed_up);
+  page.Own(MetricType::Counter, "history_fetched_pages_total", "Pages that came back from the host tier.",
+           stats.kv_tiers.pages_fetched);
+  page.Own(MetricType::Counter, "history_failed_moves_total", "Copies between the tiers that failed.", stats.kv_tiers.failed_jobs);
 }
 
 void AddPool(MetricFamily& family, const char* tier, const PoolStats& pool, std::int64_t history_pages) {
@@ -138,7 +143,7 @@ void AddMemory(Page& page, const EngineSnapshot& snapshot) {
                  std::move(labels), 1);
   MetricFamily& pools = page.Add(MetricType::Gauge, "loramux:pool_bytes", "Memory of the page pools, by use.");
   AddPool(pools, "gpu", snapshot.stats.device, snapshot.stats.history_pages);
-  if (snapshot.stats.host.capacity_pages > 0) AddPool(pools, "cpu", snapshot.stats.host, 0);
+  if (snapshot.stats.host.capacity_pages > 0) AddPool(pools, "cpu", snapshot.stats.host, snapshot.stats.host.used(PageCategory::kKv));
 }
 
 // Residents, and how many more of the usual size the free pages and those of history would take.
