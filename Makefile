@@ -39,7 +39,7 @@ test: setup-test
 	tests/run.sh
 
 bench: build
-	build/release/bench/planning_bench && build/release/bench/kernels_bench && build/release/bench/serving_bench
+	build/release/bench/planning_bench && build/release/bench/cache_bench && build/release/bench/kernels_bench && build/release/bench/serving_bench
 
 clean:
 	rm -rf build

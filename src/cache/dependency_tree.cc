@@ -21,7 +21,7 @@ DependencyTree::DependencyTree(std::int64_t page_tokens, PagePool* device, PageP
     : page_tokens_(page_tokens), device_(device), host_(host), forget_per_ns_(1.0 / static_cast<double>(frequency_half_life)) {
   CHECK_GT(page_tokens, 0);
   CHECK_GT(frequency_half_life, 0);
-  buckets_.assign(1024, kNone);
+  slots_.assign(1024, Slot{});
 }
 
 const DependencyTree::Node& DependencyTree::At(NodeId node) const {
@@ -92,21 +92,21 @@ std::uint64_t DependencyTree::HashOf(std::uint64_t parent_hash, const TokenId* t
 // Equal tokens below the same parent: exact, whatever the hashes are.
 std::uint32_t DependencyTree::Find(std::uint32_t parent, std::uint64_t hash, const TokenId* tokens) const {
   const auto size = static_cast<std::size_t>(page_tokens_);
-  for (std::uint32_t at = buckets_[hash & (buckets_.size() - 1)]; at != kNone; at = nodes_[at].next_in_bucket) {
-    const Node& node = nodes_[at];
+  for (std::size_t at = SlotOf(hash); slots_[at].node != kNone; at = NextSlot(at)) {
+    if (slots_[at].tag != static_cast<std::uint32_t>(hash)) continue;
+    const Node& node = nodes_[slots_[at].node];
     if (node.hash == hash && node.parent == parent &&
-        std::memcmp(tokens_.data() + at * size, tokens, size * sizeof(TokenId)) == 0) {
-      return at;
+        std::memcmp(tokens_.data() + slots_[at].node * size, tokens, size * sizeof(TokenId)) == 0) {
+      return slots_[at].node;
     }
   }
   return kNone;
 }
 
-// The hashes do not depend on what is found: a few pages ahead are computed and their buckets fetched together.
+// The hashes do not depend on what is found: a few pages ahead are computed and their slots fetched together.
 NodeId DependencyTree::Match(NodeId from, std::span<const TokenId> tokens, std::int64_t max_pages) const {
   constexpr std::int64_t kAhead = 16;
   const std::int64_t pages = std::min(max_pages, static_cast<std::int64_t>(tokens.size()) / page_tokens_);
-  const std::uint64_t mask = buckets_.size() - 1;
   std::array<std::uint64_t, kAhead> hashes;
   std::uint32_t at = from.index;
   std::uint64_t hash = At(from).hash;
@@ -115,10 +115,10 @@ NodeId DependencyTree::Match(NodeId from, std::span<const TokenId> tokens, std::
     for (std::int64_t i = 0; i < block; ++i) {
       hash = HashOf(hash, tokens.data() + (page + i) * page_tokens_);
       hashes[static_cast<std::size_t>(i)] = hash;
-      __builtin_prefetch(&buckets_[hash & mask]);
+      __builtin_prefetch(&slots_[SlotOf(hash)]);
     }
     for (std::int64_t i = 0; i < block; ++i) {
-      const std::uint32_t first = buckets_[hashes[static_cast<std::size_t>(i)] & mask];
+      const std::uint32_t first = slots_[SlotOf(hashes[static_cast<std::size_t>(i)])].node;
       if (first == kNone) break;
       __builtin_prefetch(&nodes_[first]);
       __builtin_prefetch(tokens_.data() + first * static_cast<std::size_t>(page_tokens_));
@@ -146,9 +146,17 @@ void DependencyTree::CopyPath(NodeId node, std::span<PageHandle> out) const {
 
 // ---------------------------------------------------------------- Use
 
+// The last answer is kept: the nodes of a path were mostly used at the same times.
+float DependencyTree::LeftAfter(TimeNs idle) {
+  if (idle != left_after_) {
+    left_after_ = idle;
+    left_ = std::exp2(static_cast<float>(-static_cast<double>(std::max<TimeNs>(0, idle)) * forget_per_ns_));
+  }
+  return left_;
+}
+
 void DependencyTree::Visit(Node& node, TimeNs now) {
-  const auto idle = static_cast<double>(std::max<TimeNs>(0, now - node.last_use));
-  node.frequency = node.frequency * std::exp2(static_cast<float>(-idle * forget_per_ns_)) + 1.0f;
+  node.frequency = node.frequency * LeftAfter(now - node.last_use) + 1.0f;
   node.last_use = now;
 }
 
@@ -192,8 +200,12 @@ void DependencyTree::UnlockPath(std::uint32_t tail) {
 
 void DependencyTree::Lock(NodeId tail, TimeNs now) {
   CHECK(OnDevice(tail));
-  LockPath(tail.index);
-  for (std::uint32_t at = tail.index; nodes_[at].depth > 0; at = nodes_[at].parent) Visit(nodes_[at], now);
+  for (std::uint32_t at = tail.index; nodes_[at].depth > 0; at = nodes_[at].parent) {
+    Node& node = nodes_[at];
+    if (node.locks++ == 0) --idle_pages_;   // the whole path is on the device
+    Visit(node, now);
+  }
+  UpdateIdleLeaf(tail.index);
 }
 
 // Used all the while, not visited again: what is forgotten of the frequency is counted from here.
@@ -201,11 +213,12 @@ void DependencyTree::Unlock(NodeId tail, TimeNs now) {
   CHECK(Exists(tail));
   for (std::uint32_t at = tail.index; nodes_[at].depth > 0; at = nodes_[at].parent) {
     Node& node = nodes_[at];
-    const auto idle = static_cast<double>(std::max<TimeNs>(0, now - node.last_use));
-    node.frequency *= std::exp2(static_cast<float>(-idle * forget_per_ns_));
+    CHECK_GT(node.locks, 0);
+    if (--node.locks == 0 && node.page.generation != 0) ++idle_pages_;
+    node.frequency *= LeftAfter(now - node.last_use);
     node.last_use = now;
   }
-  UnlockPath(tail.index);
+  UpdateIdleLeaf(tail.index);
 }
 
 void DependencyTree::Want(NodeId tail) { ++At(tail).wants; }
@@ -457,10 +470,14 @@ std::uint32_t DependencyTree::NewNode() {
     free_nodes_.push_back(static_cast<std::uint32_t>(nodes_.size()));
     nodes_.emplace_back();
     tokens_.resize(tokens_.size() + static_cast<std::size_t>(page_tokens_));
-    if (nodes_.size() > buckets_.size()) GrowTable();
+    if (nodes_.size() * 2 > slots_.size()) GrowTable();
   }
   const std::uint32_t index = free_nodes_.back();
   free_nodes_.pop_back();
+  if (!free_nodes_.empty()) {   // a prompt's pages come one after another
+    __builtin_prefetch(&nodes_[free_nodes_.back()], 1);
+    __builtin_prefetch(tokens_.data() + free_nodes_.back() * static_cast<std::size_t>(page_tokens_), 1);
+  }
   const std::uint32_t generation = nodes_[index].generation + 1;
   nodes_[index] = Node{};
   nodes_[index].generation = generation;
@@ -480,28 +497,41 @@ void DependencyTree::Link(std::uint32_t index, std::uint32_t parent) {
   node.next_sibling = nodes_[parent].first_child;
   if (node.next_sibling != kNone) nodes_[node.next_sibling].previous_sibling = index;
   nodes_[parent].first_child = index;
-  std::uint32_t& bucket = buckets_[node.hash & (buckets_.size() - 1)];
-  node.next_in_bucket = bucket;
-  bucket = index;
+  PutInTable(static_cast<std::uint32_t>(node.hash), index);
 }
 
 void DependencyTree::Unlink(std::uint32_t index) {
   Node& node = nodes_[index];
   if (node.next_sibling != kNone) nodes_[node.next_sibling].previous_sibling = node.previous_sibling;
   (node.previous_sibling != kNone ? nodes_[node.previous_sibling].next_sibling : nodes_[node.parent].first_child) = node.next_sibling;
-  std::uint32_t* at = &buckets_[node.hash & (buckets_.size() - 1)];
-  while (*at != index) at = &nodes_[*at].next_in_bucket;
-  *at = node.next_in_bucket;
+  TakeFromTable(static_cast<std::uint32_t>(node.hash), index);
+}
+
+void DependencyTree::PutInTable(std::uint32_t tag, std::uint32_t index) {
+  std::size_t at = SlotOf(tag);
+  while (slots_[at].node != kNone) at = NextSlot(at);
+  slots_[at] = {tag, index};
+}
+
+// What follows and could stand in the hole moves into it, so that a search may end at the first empty slot.
+void DependencyTree::TakeFromTable(std::uint32_t tag, std::uint32_t index) {
+  std::size_t hole = SlotOf(tag);
+  while (slots_[hole].node != index) hole = NextSlot(hole);
+  const std::size_t mask = slots_.size() - 1;
+  for (std::size_t at = NextSlot(hole); slots_[at].node != kNone; at = NextSlot(at)) {
+    const std::size_t from_home = (at - SlotOf(slots_[at].tag)) & mask, from_hole = (at - hole) & mask;
+    if (from_home < from_hole) continue;
+    slots_[hole] = slots_[at];
+    hole = at;
+  }
+  slots_[hole] = Slot{};
 }
 
 void DependencyTree::GrowTable() {
-  buckets_.assign(std::bit_ceil(nodes_.size() * 2), kNone);
-  for (std::uint32_t index = 0; index < nodes_.size(); ++index) {
-    Node& node = nodes_[index];
-    if ((node.generation & 1u) == 0 || node.depth == 0) continue;
-    std::uint32_t& bucket = buckets_[node.hash & (buckets_.size() - 1)];
-    node.next_in_bucket = bucket;
-    bucket = index;
+  std::vector<Slot> old(std::bit_ceil(nodes_.size() * 2 + 1));
+  old.swap(slots_);
+  for (const Slot& slot : old) {
+    if (slot.node != kNone) PutInTable(slot.tag, slot.node);
   }
 }
 
@@ -509,7 +539,7 @@ void DependencyTree::GrowTable() {
 
 void DependencyTree::CheckIntegrity() const {
   std::int64_t pages = 0, idle = 0, alive = 0, host_pages = 0, moving = 0;
-  std::size_t idle_leaves = 0;
+  std::size_t idle_leaves = 0, in_table = 0, tops = 0;
   std::vector<std::int64_t> branch_pages(branches_.size(), 0), branch_moving(branches_.size(), 0);
   std::vector<std::int32_t> device_children(nodes_.size(), 0), child_locks(nodes_.size(), 0);
   std::vector<bool> page_seen(static_cast<std::size_t>(device_->capacity_pages()), false);
@@ -524,6 +554,7 @@ void DependencyTree::CheckIntegrity() const {
     CHECK_GT(branches_[node.branch].holds, 0);
     if (node.depth == 0) {
       CHECK_EQ(branches_[node.branch].top, index);
+      ++tops;
       continue;
     }
     CheckNode(index);
@@ -568,6 +599,8 @@ void DependencyTree::CheckIntegrity() const {
   CHECK_EQ(host_pages, host_pages_);
   CHECK_EQ(moving, moving_);
   CHECK_EQ(idle_leaves, idle_leaves_.size());
+  for (const Slot& slot : slots_) in_table += slot.node != kNone;
+  CHECK_EQ(in_table + tops, static_cast<std::size_t>(alive));
   CHECK_EQ(static_cast<std::size_t>(alive) + free_nodes_.size(), nodes_.size());
 }
 

@@ -173,7 +173,6 @@ class DependencyTree {
   struct Node {
     std::uint64_t hash = 0;              // of the whole prefix and the branch
     std::uint32_t parent = kNone;
-    std::uint32_t next_in_bucket = kNone;
     std::uint32_t generation = 0;        // odd while it exists
     std::uint32_t branch = kNone;
     std::int32_t depth = 0;
@@ -195,6 +194,12 @@ class DependencyTree {
     std::int64_t holds = 0;              // 0: a free slot
   };
 
+  // Of the table over all prefixes (linear probing). The tag spares most looks at a node that is another.
+  struct Slot {
+    std::uint32_t tag = 0;               // the lower half of the node's hash
+    std::uint32_t node = kNone;
+  };
+
   const Node& At(NodeId node) const;
   Node& At(NodeId node);
   std::span<const TokenId> TokensOf(std::uint32_t index) const;
@@ -204,7 +209,12 @@ class DependencyTree {
   void FreeNode(std::uint32_t index);
   void Link(std::uint32_t index, std::uint32_t parent);
   void Unlink(std::uint32_t index);
+  void PutInTable(std::uint32_t tag, std::uint32_t index);
+  void TakeFromTable(std::uint32_t tag, std::uint32_t index);
   void GrowTable();
+  std::size_t SlotOf(std::uint64_t hash_or_tag) const { return static_cast<std::uint32_t>(hash_or_tag) & (slots_.size() - 1); }
+  std::size_t NextSlot(std::size_t slot) const { return (slot + 1) & (slots_.size() - 1); }
+  float LeftAfter(TimeNs idle);          // of a frequency
   void Visit(Node& node, TimeNs now);
   void UpdateIdleLeaf(std::uint32_t index);
   void CheckNode(std::uint32_t index) const;
@@ -230,7 +240,7 @@ class DependencyTree {
   std::vector<Node> nodes_;
   std::vector<TokenId> tokens_;          // page_tokens a node
   std::vector<std::uint32_t> free_nodes_;
-  std::vector<std::uint32_t> buckets_;   // first node; a power of two
+  std::vector<Slot> slots_;              // a power of two, at most half of them taken
   std::vector<std::uint32_t> idle_leaves_;
   std::vector<NodeId> new_idle_leaves_;
   std::vector<Branch> branches_;
@@ -245,6 +255,8 @@ class DependencyTree {
     }
   };
   std::vector<Droppable> droppable_;     // a heap; entries that are not true any more are skipped
+  TimeNs left_after_ = 0;                // what LeftAfter was asked last,
+  float left_ = 1;                       // and its answer
 };
 
 inline std::ostream& operator<<(std::ostream& out, NodeId node) { return out << node.index << '.' << node.generation; }

@@ -2,9 +2,9 @@
 // evicts, locks and unlocks, and the order in which idle leaves go (EvictionPolicy; those that waiting requests want last,
 // as Chameleon 4.2 does). Schedule commits it with DependencyTree::Evict, victim by victim.
 //
-// Scores are kept in a queue of the lowest ones, made by a walk over all idle leaves once in a while (Refresh) and not in
-// each plan. Leaves that appear are sorted in; an entry whose node was used since is passed over. Not thread-safe; reads
-// no clock.
+// Scores are kept in a queue of the lowest ones, made by a walk over all idle leaves once in a while (Refresh, a bounded
+// part at a time) and not in each plan. Leaves that appear are sorted in; an entry whose node was used since is passed
+// over. Not thread-safe; reads no clock.
 #pragma once
 
 #include <cstdint>
@@ -65,8 +65,8 @@ class KvEvictionPlan {
   void Fetch(NodeId tail);
   bool IsFetched(NodeId node) const { return Peek(node.index).fetched; }
 
-  // Scores again if few scored leaves are left, or their scores are old: to be called beside the computation, so that
-  // planning need not.
+  // Scores again if few scored leaves are left, or their scores are old; goes on with that if it takes several calls. To be
+  // called beside the computation, so that planning need not.
   void Refresh(TimeNs now);
 
  private:
@@ -92,6 +92,11 @@ class KvEvictionPlan {
   void Offer(NodeId node, TimeNs now);
   bool Stands(const Victim& victim, TimeNs now);
   void Score(TimeNs now);
+  void BeginWalk(TimeNs now);
+  void Walk(std::size_t leaves, TimeNs now);
+  void EndWalk();
+  void Keep(const Victim& victim);
+  void KeepLowest();
   void SortIn(NodeId leaf, TimeNs now);
 
   DependencyTree* tree_;   // only the list of its new leaves is taken
@@ -103,6 +108,10 @@ class KvEvictionPlan {
   std::vector<NodeId> evicted_;          // in this plan
   std::vector<Victim> queue_;            // of the lowest scores, the next one last
   bool truncated_ = false;               // there are leaves with higher scores that are not in it
+  std::vector<Victim> walk_;             // the next queue_: what the walk under way has found
+  std::optional<Victim> walk_bound_;     // what goes later is not in it
+  std::size_t walk_left_ = 0;            // of the tree's idle leaves, the first ones: still to be scored
+  bool walking_ = false;
   std::vector<NodeId> new_leaves_;
   std::size_t left_ = 0;                 // of queue_, in this plan
   TimeNs scored_at_ = 0;

@@ -153,5 +153,57 @@ TEST(KvEvictionPlan, AgreesWithAWalkOverAllLeaves) {
   }
 }
 
+// More leaves than one Refresh scores, while leaves come, are used again and go: the walk leaves none out. Times of use are
+// at random, so that what was used long ago stands anywhere among the leaves.
+TEST(KvEvictionPlan, AWalkInPartsAgreesWithAWalkOverAllLeaves) {
+  constexpr std::int64_t kLeaves = 30'000;
+  const auto pool = std::move(PagePool::Create("device", kLeaves * 64, 64)).value();
+  DependencyTree tree(1, pool.get());
+  const auto policy = std::move(MakeEvictionPolicy("lru")).value();
+  KvEvictionPlan plan(&tree, policy.get());
+  const NodeId top = tree.Top(tree.Hold(""));
+  Prng prng(1);
+  TimeNs now = 0;
+  TokenId next = 0;
+  std::set<std::pair<TimeNs, std::uint32_t>> by_use;
+  std::vector<NodeId> leaves;
+  const auto add = [&] {
+    PageHandle page;
+    CHECK(pool->Allocate(PageCategory::kKv, std::span(&page, 1)));
+    const auto time = static_cast<TimeNs>(prng.NextBelow(1'000'000'000));
+    leaves.push_back(tree.Insert(top, std::span(&++next, 1), page, time).node);
+    tree.Unlock(leaves.back(), time);
+    by_use.emplace(time, leaves.back().index);
+  };
+  const auto use = [&](NodeId leaf) {
+    if (!tree.Exists(leaf)) return;
+    by_use.erase({tree.View(leaf).last_use, leaf.index});
+    const auto time = static_cast<TimeNs>(prng.NextBelow(1'000'000'000));
+    tree.Lock(leaf, time);
+    tree.Unlock(leaf, time);
+    by_use.emplace(time, leaf.index);
+  };
+  while (pool->free_pages() > 0) add();
+  plan.Refresh(now);
+  for (int round = 0; round < 300; ++round) {
+    now += 20 * kNsPerMs;
+    for (std::uint64_t i = prng.NextBelow(200); i > 0; --i) use(leaves[prng.NextBelow(leaves.size())]);
+    plan.Refresh(now);
+    plan.Reset(now);
+    std::vector<NodeId> victims;
+    for (std::uint64_t i = prng.NextBelow(60); i > 0; --i) {
+      const auto victim = plan.Next(now);
+      ASSERT_TRUE(victim.has_value());
+      ASSERT_EQ(victim->last_use, by_use.begin()->first) << "round " << round;
+      plan.Evict(*victim, now);
+      by_use.erase(by_use.begin());
+      victims.push_back(victim->node);
+    }
+    for (const NodeId victim : victims) tree.Evict(victim);
+    while (pool->free_pages() > 20) add();
+  }
+  tree.CheckIntegrity();
+}
+
 }  // namespace
 }  // namespace loramux

@@ -1,0 +1,358 @@
+// What the dependency tree costs at 2,000 adapters and 100,000 nodes, in the steady state of a full device: each prompt of
+// 4,096 tokens is matched, the history that has to give way is chosen and evicted, the pages that are new are inserted.
+// Times the match and the update (Match, Lock, Insert, Unlock), and what a decision to evict costs (Refresh with all scores
+// made anew, Reset, Next and Evict of a plan) where the idle leaves are few and where every node is one. Then ten million
+// operations without growth: heap allocations and resident memory. Requests that the system interrupted for other work are
+// left out, and counted.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <new>
+#include <sys/resource.h>
+#include <unistd.h>
+#include <vector>
+
+#include "base/check.h"
+#include "base/prng.h"
+#include "cache/dependency_tree.h"
+#include "cache/kv_eviction_plan.h"
+
+namespace {
+std::atomic<bool> counting{false};
+std::atomic<long> allocations{0};
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  if (counting.load(std::memory_order_relaxed)) allocations.fetch_add(1, std::memory_order_relaxed);
+  if (void* memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace loramux {
+namespace {
+
+constexpr std::int64_t kPageTokens = 16, kPromptTokens = 4096, kPromptPages = kPromptTokens / kPageTokens;
+constexpr std::int64_t kNodes = 100'000;
+constexpr std::uint64_t kBranches = 2000, kPrompts = 128;
+constexpr std::int64_t kOperations = 10'000'000;
+constexpr TimeNs kStep = 100 * kNsPerMs;   // so that each Refresh makes all scores anew
+constexpr std::uint64_t kVocabulary = 32'000;
+
+using Clock = std::chrono::steady_clock;
+
+double Microseconds(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double, std::micro>(end - begin).count();
+}
+
+double Quantile(const std::vector<double>& values, double q) {
+  return values[static_cast<std::size_t>(q * static_cast<double>(values.size() - 1))];
+}
+
+void Print(const char* what, std::vector<double>& us, const char* target) {
+  if (us.empty()) {
+    std::printf("  %-38s every request was interrupted\n", what);
+    return;
+  }
+  std::sort(us.begin(), us.end());
+  std::printf("  %-38s p50 %7.2f us  p99 %7.2f us  max %7.1f us%s%s\n", what, Quantile(us, 0.5), Quantile(us, 0.99),
+              us.back(), *target != '\0' ? "  target " : "", target);
+}
+
+// How often the system has given this thread's core to others: what was timed meanwhile is not our time.
+long Preemptions() {
+  rusage usage;
+  CHECK_EQ(getrusage(RUSAGE_THREAD, &usage), 0);
+  return usage.ru_nivcsw;
+}
+
+// More than the caches of a core hold.
+void EvictCaches() {
+  static std::vector<char> bytes(std::size_t{8} << 20);
+  for (std::size_t i = 0; i < bytes.size(); i += 64) ++bytes[i];
+}
+
+struct World {
+  std::unique_ptr<PagePool> device = std::move(PagePool::Create("device", kNodes * 64, 64)).value();
+  DependencyTree tree{kPageTokens, device.get()};
+  std::unique_ptr<EvictionPolicy> policy;
+  KvEvictionPlan plan;
+  Prng prng{1};
+  TimeNs now = 0;
+  std::int64_t operations = 0;
+  std::vector<BranchId> branches;
+  std::vector<PageHandle> pages;     // of the request at hand
+  std::vector<NodeId> victims;
+  std::vector<double> refreshing, deciding, choosing, matching_and_updating;   // samples, us
+  std::int64_t requests = 0, preempted = 0;                                    // of which there are no samples
+
+  explicit World(const std::string& policy_name)
+      : policy(std::move(MakeEvictionPolicy(policy_name)).value()), plan(&tree, policy.get()) {
+    for (std::uint64_t i = 0; i < kBranches; ++i) branches.push_back(tree.Hold("adapter " + std::to_string(i)));
+    victims.reserve(kPromptPages);
+  }
+  ~World() { tree.CheckIntegrity(); }
+
+  BranchId AnyBranch() { return branches[prng.NextBelow(kBranches)]; }
+  void FillWithAnything(std::span<TokenId> tokens) {
+    for (TokenId& token : tokens) token = static_cast<TokenId>(prng.NextBelow(kVocabulary));
+  }
+
+  // A plan that evicts so many pages, and its commitment.
+  void Evict(std::int64_t count) {
+    victims.clear();
+    const auto begin = Clock::now();
+    plan.Refresh(now);
+    const auto refreshed = Clock::now();
+    plan.Reset(now);
+    auto last = Clock::now();
+    operations += 2;
+    if (count == 0) return;
+    deciding.push_back(Microseconds(begin, last));
+    refreshing.push_back(Microseconds(begin, refreshed));
+    for (std::int64_t i = 0; i < count; ++i) {
+      const auto victim = plan.Next(now);
+      plan.Evict(*victim, now);
+      const auto end = Clock::now();
+      choosing.push_back(Microseconds(last, end));
+      last = end;
+      victims.push_back(victim->node);
+    }
+    deciding.back() += choosing[choosing.size() - static_cast<std::size_t>(count)];
+    for (const NodeId victim : victims) tree.Evict(victim);
+    operations += 2 * count;
+  }
+
+  // Its history becomes the youngest.
+  void Touch(NodeId tail) {
+    tree.Lock(tail, now);
+    tree.Unlock(tail, now);
+    operations += 2;
+  }
+
+  // A request with this prompt comes and goes, and is timed. Returns how many pages were found.
+  std::int64_t Serve(BranchId branch, std::span<const TokenId> tokens) {
+    const std::array<std::size_t, 4> sizes = {refreshing.size(), deciding.size(), choosing.size(), matching_and_updating.size()};
+    const long preemptions = Preemptions();
+    const std::int64_t found = ServeTimed(branch, tokens);
+    ++requests;
+    if (Preemptions() == preemptions) return found;
+    ++preempted;
+    refreshing.resize(sizes[0]);
+    deciding.resize(sizes[1]);
+    choosing.resize(sizes[2]);
+    matching_and_updating.resize(sizes[3]);
+    return found;
+  }
+
+  std::int64_t ServeTimed(BranchId branch, std::span<const TokenId> tokens) {
+    const auto total = static_cast<std::int64_t>(tokens.size()) / kPageTokens;
+    auto begin = Clock::now();
+    NodeId tail = tree.Match(tree.Top(branch), tokens, total);
+    const std::int64_t found = tree.Depth(tail);
+    tree.Lock(tail, now);
+    double us = Microseconds(begin, Clock::now());
+    Evict(std::max<std::int64_t>(0, total - found - device->free_pages()));
+    pages.resize(static_cast<std::size_t>(total - found));
+    CHECK(device->Allocate(PageCategory::kKv, pages));
+    begin = Clock::now();
+    for (std::int64_t at = found; at < total; ++at) {
+      const auto of_page = tokens.subspan(static_cast<std::size_t>(at * kPageTokens), kPageTokens);
+      tail = tree.Insert(tail, of_page, pages[static_cast<std::size_t>(at - found)], now).node;
+    }
+    tree.Unlock(tail, now);
+    us += Microseconds(begin, Clock::now());
+    matching_and_updating.push_back(us);
+    operations += 3 + total - found;
+    return found;
+  }
+
+  // Room for the samples of so many requests, and none yet.
+  void Forget(std::size_t coming) {
+    for (auto* samples : {&refreshing, &deciding, &matching_and_updating}) samples->reserve(coming);
+    choosing.reserve(coming * kPromptPages);
+    requests = preempted = 0;
+    for (auto* samples : {&refreshing, &deciding, &choosing, &matching_and_updating}) samples->clear();
+  }
+};
+
+void PrintPreempted(const World& w) {
+  if (w.preempted == 0) return;
+  std::printf("    without %ld of %ld requests, during which other work had the core\n", static_cast<long>(w.preempted),
+              static_cast<long>(w.requests));
+}
+
+// ---------------------------------------------------------------- Match and update
+
+// Prompts that are asked again and again, among others that nobody asks twice.
+struct Prompts {
+  World& w;
+  std::vector<std::vector<TokenId>> tokens;
+  std::vector<BranchId> branch;
+  std::vector<NodeId> tail;
+  std::vector<TokenId> fresh = std::vector<TokenId>(kPromptTokens);
+  std::size_t next = 0;
+
+  // Page by page in turns, as requests of one batch do: the nodes of a path are not neighbours in memory.
+  explicit Prompts(World& world) : w(world) {
+    for (std::uint64_t i = 0; i < kPrompts; ++i) {
+      w.FillWithAnything(tokens.emplace_back(kPromptTokens));
+      branch.push_back(w.AnyBranch());
+      tail.push_back(w.tree.Top(branch.back()));
+    }
+    for (std::int64_t at = 0; at < kPromptPages; ++at) {
+      for (std::size_t i = 0; i < tokens.size(); ++i) {
+        PageHandle page;
+        CHECK(w.device->Allocate(PageCategory::kKv, std::span(&page, 1)));
+        const auto of_page = std::span(tokens[i]).subspan(static_cast<std::size_t>(at * kPageTokens), kPageTokens);
+        tail[i] = w.tree.Insert(tail[i], of_page, page, 0).node;
+      }
+    }
+    for (const NodeId node : tail) w.tree.Unlock(node, 0);
+    while (w.tree.pages() < kNodes) {   // short histories in all branches
+      const auto pages = std::min<std::int64_t>(kNodes - w.tree.pages(), 1 + static_cast<std::int64_t>(w.prng.NextBelow(33)));
+      const auto prompt = std::span(fresh).first(static_cast<std::size_t>(pages * kPageTokens));
+      w.FillWithAnything(prompt);
+      w.Serve(w.AnyBranch(), prompt);
+      w.plan.Reset(w.now);
+    }
+    w.now += kStep;
+    for (const NodeId node : tail) w.Touch(node);
+  }
+
+  // The next prompt in turn, of which `found` pages are in the tree and the rest is new; 0: of any adapter. REQUIRES: a
+  // policy that keeps what was used recently.
+  void Serve(std::int64_t found) {
+    w.now += kStep;
+    next = (next + 1) % kPrompts;
+    w.Touch(tail[(next + kPrompts / 2) % kPrompts]);   // not the one at hand, whose nodes are to be as cold as others
+    std::copy_n(tokens[next].begin(), found * kPageTokens, fresh.begin());
+    w.FillWithAnything(std::span(fresh).subspan(static_cast<std::size_t>(found * kPageTokens)));
+    CHECK_EQ(w.Serve(found == 0 ? w.AnyBranch() : branch[next], fresh), found);
+  }
+};
+
+void BenchMatchAndUpdate() {
+  World w("lru");
+  Prompts prompts(w);
+  std::printf("match and update of a prompt of %ld tokens; %zu adapters, %ld nodes, pages of %ld tokens:\n",
+              static_cast<long>(kPromptTokens), w.branches.size(), static_cast<long>(w.tree.pages()),
+              static_cast<long>(kPageTokens));
+  for (const bool cold : {false, true}) {
+    const int samples = cold ? 1000 : 4000, warm_up = samples / 4;
+    for (const auto& [found, name] : {std::pair{kPromptPages, "all found"}, {kPromptPages / 2, "half found"}, {0L, "nothing found"}}) {
+      w.Forget(static_cast<std::size_t>(samples));
+      for (int i = 0; i < samples; ++i) {
+        if (i == warm_up) w.Forget(0);
+        if (cold) EvictCaches();
+        prompts.Serve(found);
+      }
+      Print((std::string(name) + (cold ? ", cold caches" : "")).c_str(), w.matching_and_updating, cold ? "" : "50 us");
+      PrintPreempted(w);
+    }
+  }
+}
+
+// ---------------------------------------------------------------- The decision to evict
+
+void PrintDecisions(World& w, const char* shape) {
+  std::printf("a decision to evict, %s, %ld nodes, %zu idle leaves, %s:\n", std::string(w.policy->name()).c_str(),
+              static_cast<long>(w.tree.pages()), w.tree.IdleLeaves().size(), shape);
+  Print("all of it, one page", w.deciding, "500 us");
+  Print("Refresh, at most 8192 scores anew", w.refreshing, "");
+  Print("Next and Evict, each page of a plan", w.choosing, "");
+  PrintPreempted(w);
+}
+
+// Histories of hundreds of pages: few of them are leaves.
+void BenchDecisionsOnPaths(const std::string& policy) {
+  World w(policy);
+  Prompts prompts(w);
+  w.Forget(500);
+  for (int i = 0; i < 500; ++i) {
+    w.now += kStep;
+    w.FillWithAnything(prompts.fresh);
+    w.Serve(w.AnyBranch(), prompts.fresh);
+  }
+  PrintDecisions(w, "long histories");
+}
+
+// Histories of a page: each is a leaf, the worst for a walk over all of them.
+void BenchDecisionsOnLeaves(const std::string& policy) {
+  World w(policy);
+  std::vector<TokenId> tokens(kPageTokens);
+  const auto serve = [&] {
+    w.FillWithAnything(tokens);
+    w.Serve(w.AnyBranch(), tokens);
+  };
+  while (w.device->free_pages() > 0) {
+    ++w.now;
+    serve();
+    w.plan.Reset(w.now);
+  }
+  w.Forget(3000);
+  for (int i = 0; i < 3000; ++i) {
+    w.now += kStep;
+    serve();
+  }
+  PrintDecisions(w, "each a history of its own");
+  // More pages than scores are kept: within the plan, all leaves are scored again.
+  std::vector<double> longest;
+  tokens.resize(2000 * kPageTokens);
+  for (int i = 0; i < 30; ++i) {
+    w.now += kStep;
+    w.Forget(1);
+    w.FillWithAnything(tokens);
+    w.Serve(w.AnyBranch(), tokens);
+    if (!w.choosing.empty()) longest.push_back(*std::max_element(w.choosing.begin(), w.choosing.end()));
+  }
+  Print("the longest of a plan of 2000 pages", longest, "");
+}
+
+// ---------------------------------------------------------------- Growth
+
+std::int64_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  std::int64_t size = 0, resident = 0;
+  statm >> size >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+void BenchGrowth() {
+  World w("lru");
+  Prompts prompts(w);
+  const auto run = [&](std::int64_t operations) {
+    for (const std::int64_t end = w.operations + operations; w.operations < end;) {
+      w.Forget(1);
+      prompts.Serve(static_cast<std::int64_t>(w.prng.NextBelow(3)) * kPromptPages / 2);
+    }
+  };
+  run(kOperations / 10);   // warm-up
+  const std::int64_t resident = ResidentBytes(), begin = w.operations;
+  allocations = 0;
+  counting = true;
+  run(kOperations);
+  counting = false;
+  std::printf("growth over %ld operations, all cases mixed:\n", static_cast<long>(w.operations - begin));
+  std::printf("  heap allocations %ld (target 0), resident memory %+ld KB of %ld\n", allocations.load(),
+              static_cast<long>(ResidentBytes() - resident) / 1024, static_cast<long>(resident) / 1024);
+}
+
+}  // namespace
+}  // namespace loramux
+
+int main() {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  loramux::BenchMatchAndUpdate();
+  for (const std::string& policy : loramux::EvictionPolicyNames()) {
+    loramux::BenchDecisionsOnPaths(policy);
+    loramux::BenchDecisionsOnLeaves(policy);
+  }
+  loramux::BenchGrowth();
+  return 0;
+}
