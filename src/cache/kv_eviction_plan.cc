@@ -104,8 +104,12 @@ bool KvEvictionPlan::IsIdleLeaf(NodeId node) const {
 
 KvEvictionPlan::Victim KvEvictionPlan::Scored(NodeId node, TimeNs now) const {
   const DependencyTree::NodeView view = tree_->View(node);
-  const EvictionCandidate candidate{1, view.last_use, view.frequency, ReloadFrom::kComputation};
-  return {policy_->Score(candidate, now), node, view.last_use, view.wants > 0};
+  const EvictionCandidate candidate{.pages = 1, .last_use = view.last_use, .uses = view.frequency,
+                                    .reload = ReloadFrom::kComputation, .kind = CandidateKind::kKeysAndValues,
+                                    .frequency = view.frequency, .frequency_at = view.last_use};
+  EvictionContext context = context_;
+  context.now = now;
+  return {policy_->Score(candidate, context), node, view.last_use, view.wants > 0};
 }
 
 void KvEvictionPlan::Offer(NodeId node, TimeNs now) {
@@ -125,9 +129,12 @@ bool KvEvictionPlan::Stands(const Victim& victim, TimeNs now) {
 
 void KvEvictionPlan::Score(TimeNs now) {
   queue_.clear();
+  oldest_use_.reset();
   for (const std::uint32_t index : tree_->IdleLeaves()) {
     const NodeId node = tree_->IdOf(index);
-    if (IsIdleLeaf(node)) queue_.push_back(Scored(node, now));
+    if (!IsIdleLeaf(node)) continue;
+    queue_.push_back(Scored(node, now));
+    oldest_use_ = std::min(oldest_use_.value_or(now), queue_.back().last_use);
   }
   truncated_ = queue_.size() > kQueued;
   if (truncated_) {

@@ -22,7 +22,7 @@ bool OlderThan(const Request* a, const Request* b) { return a->id < b->id; }
 Scheduler::Scheduler(SchedulerOptions options, PagePool* device, ResidencyManager* residency,
                      const EvictionPolicy* policy, DependencyTree* tree)
     : options_(options), device_(device), residency_(residency), policy_(policy), tree_(tree), kv_plan_(tree, policy),
-      tenants_(WithBurst(options)) {
+      adapter_pages_(AdapterSharePages(options.adapter_share, device->capacity_pages())), tenants_(WithBurst(options)) {
   CHECK_GT(options_.page_tokens, 0);
   CHECK_GT(options_.max_batch_tokens, 0);
   const auto most = static_cast<std::size_t>(2 * Seats());   // more may run than compute in a step
@@ -67,6 +67,7 @@ void Scheduler::Commit(TimeNs now) {
     for (const PageHandle page : added) request->page_table.push_back(page.index);
   }
   for (const PlannedLoad& load : plan_.loads) residency_->BeginLoad(load.adapter, load.via_host, now);
+  RecordUse(now);
 }
 
 void Scheduler::Advance(Request* request, std::int64_t num_tokens, TimeNs now) {
@@ -130,7 +131,7 @@ void Scheduler::ForgetBranch(const AdapterResidency& adapter) {
     const std::size_t slot = residency_->SlotOf(generation);
     return slot != adapter.slot && HasBranch(slot) && *branch_of_slot_[slot] == branch;
   });
-  if (!usable) tree_->Clear(branch);
+  if (!usable && options_.maintain_dependency) tree_->Clear(branch);
   tree_->Release(branch);
 }
 
@@ -266,6 +267,7 @@ void Scheduler::CheckIntegrity() const {
 // Whatever is cached can be used: an adapter of its content is on the device.
 void Scheduler::CheckTree() const {
   tree_->CheckIntegrity();
+  if (!options_.maintain_dependency) return;
   std::vector<bool> usable;
   for (const AdapterResidency& adapter : residency_->All()) {
     if (adapter.version == nullptr || !HasBranch(adapter.slot)) continue;

@@ -115,6 +115,8 @@ void AddRequests(Page& page, const EngineSnapshot& snapshot) {
            stats.tokens_prefilled);
   page.Own(MetricType::Counter, "history_evicted_pages_total", "Pages of cached keys and values that gave way.",
            stats.history_evictions);
+  page.Own(MetricType::Gauge, "history_invalid_pages", "Pages of cached keys and values whose adapter is not on the device.",
+           stats.invalid_history_pages);
 }
 
 void AddPool(MetricFamily& family, const char* tier, const PoolStats& pool, std::int64_t history_pages) {
