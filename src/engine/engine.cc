@@ -245,11 +245,12 @@ struct Engine::Impl {
     const std::int64_t one_sequence = PagesOf(options.max_model_len);
     const std::int64_t reserve = share > 0 ? 0 : std::min(one_sequence, capacity / 2);
     if (locked + reserve > capacity) {
+      const std::string room = share > 0 ? "it does not fit the " + std::to_string(share) + " pages that this cache has for adapters"
+                                         : std::to_string(reserve) + " of the device's " + std::to_string(capacity) +
+                                               " pages would not stay free for requests";
       return ResourceExhausted("adapter '" + version.name + "' takes " + std::to_string(version.layout.pages) + " pages; with " +
-                               std::to_string(locked - version.layout.pages) + " pages pinned already, " +
-                               std::to_string(reserve) + " of the device's " + std::to_string(capacity) +
-                               " pages would not stay free for requests. Unload a pinned adapter, or raise --device-memory.",
-                               "pinned");
+                               std::to_string(locked - version.layout.pages) + " pages pinned already, " + room +
+                               ". Unload a pinned adapter, or raise --device-memory.", "pinned");
     }
     std::int64_t needed = 0;
     for (const auto& [id, sequence] : sequences) needed = std::max(needed, PagesNeeded(*sequence, version.generation));

@@ -18,6 +18,9 @@
 // only after everyone of lower rank than that request was preempted. If memory blocks the next in the order of service,
 // running requests of lower rank are preempted for it too, as long as no more than `discard_share` of all computed
 // tokens is thrown away by that.
+// Regimes of the cache (cache/cache_regime.h) change that in three ways: adapters may have a share of the pages, and then
+// each side evicts its own alone; adapters that no request wants may leave at once; and adapters may go before the history
+// that depends on them, which then cannot be used until they are back.
 // Adapters that the operator locked to the device are loaded before anybody joins, and never evicted.
 // The first in rank is never preempted, within a tenant nobody is for a younger one, and between two changes of rank
 // lies a quantum of new tokens: so everyone ends.
