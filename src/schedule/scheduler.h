@@ -124,6 +124,9 @@ class Scheduler {
   // maintained. Takes time with the adapters on the device.
   std::int64_t CountInvalidHistory();
 
+  // What the policies were told last of all candidates.
+  const EvictionContext& eviction_context() const { return context_; }
+
   // Aborts if queues, pages and pins disagree.
   void CheckIntegrity() const;
 

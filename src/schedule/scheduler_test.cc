@@ -1,5 +1,6 @@
 #include "schedule/scheduler.h"
 
+#include <cmath>
 #include <deque>
 
 namespace loramux {
@@ -76,6 +77,43 @@ struct World {
     }
   }
 };
+
+// What the policies know of all candidates together, by hand: made at most every 100 ms, and beside the computation only.
+TEST(Scheduler, TheContextOfThePolicies) {
+  World w(64);
+  w.AddAdapter(1, 2);
+  w.AddAdapter(2, 5);
+  w.AddAdapter(3, 9);   // known, and never used
+  const TimeNs begin = w.clock.Now();
+  for (const std::uint32_t adapter : {1u, 1u, 2u, 0u}) w.Add(3, adapter);
+  double requests = 0, batches = 0;
+  while (!(w.scheduler.running().empty() && w.scheduler.waiting().empty())) {
+    const StepPlan plan = w.Step();
+    requests += static_cast<double>(plan.chunks.size());
+    batches += !plan.chunks.empty();
+  }
+  EXPECT_EQ(w.scheduler.eviction_context().total_visits, 0);   // no plan makes it
+  w.clock.AdvanceTo(begin + kNsPerSecond);
+  w.scheduler.Prepare(w.clock.Now());
+  const EvictionContext context = w.scheduler.eviction_context();
+  const double left = std::exp2(-1.0 / 60);                    // of a visit, after a second
+  EXPECT_NEAR(context.total_visits, 4 * left, 1e-4);
+  EXPECT_NEAR(context.max_frequency, 2 * left, 1e-4);
+  EXPECT_EQ(context.resident_adapters, 2);
+  EXPECT_EQ(context.max_pages, 5);
+  EXPECT_EQ(context.oldest_use, std::min(w.residency.Get(AdapterGeneration{1}).last_use, w.residency.Get(AdapterGeneration{2}).last_use));
+  // Half of the requests use adapter 1, a quarter adapter 2.
+  EXPECT_NEAR(context.low_lora, 2 - std::pow(0.5, requests / batches) - std::pow(0.75, requests / batches), 1e-4);
+  EXPECT_GT(context.low_lora, 0.75);
+  w.Add(3, 1);
+  w.Step();
+  w.clock.AdvanceTo(begin + kNsPerSecond + 99 * kNsPerMs);
+  w.scheduler.Prepare(w.clock.Now());
+  EXPECT_EQ(w.scheduler.eviction_context().made_at, begin + kNsPerSecond);
+  w.clock.AdvanceTo(begin + kNsPerSecond + 100 * kNsPerMs);
+  w.scheduler.Prepare(w.clock.Now());
+  EXPECT_NEAR(w.scheduler.eviction_context().total_visits, 4 * left + 1, 1e-2);
+}
 
 TEST(Scheduler, PrefillIsChunkedAndDecodesGoFirst) {
   World w(64, {.max_batch_tokens = 8, .prefill_chunk = 6});
