@@ -250,6 +250,25 @@ TEST(Engine, HistoryWithoutItsAdapterIsInvalidUntilItIsBack) {
   EXPECT_EQ(w.engine->Stats().invalid_history_pages, 0);
 }
 
+// The content's history outlives the one name of it that goes, though the other is not on the device at the time.
+TEST(Engine, HistoryStaysForTheOtherNameOfItsContent) {
+  World w(40, 20, {}, {}, /*prefix_cache=*/true, "vllm");
+  const AdapterGeneration first = w.Load("first", 6, "same weights"), second = w.Load("second", 6, "same weights");
+  const AdapterGeneration other = w.Load("other", 6);
+  const auto cached = [&](AdapterGeneration adapter) {
+    const RequestId id = *w.EngineWorld::Submit({1, 2, 3, 4, 5, 6, 7, 8, 9}, adapter, 2);
+    w.Drain();
+    return w.outcomes[id].cached_tokens;
+  };
+  EXPECT_EQ(cached(second), 0);
+  EXPECT_EQ(cached(first), 8);   // and takes the place of the second
+  EXPECT_EQ(cached(other), 0);   // of the first
+  ASSERT_TRUE(w.registry.Remove("first").ok());
+  w.Drain();
+  EXPECT_EQ(w.engine->Stats().invalid_history_pages, 2);
+  EXPECT_EQ(cached(second), 8);
+}
+
 // Where adapters have a share, neither side takes from the other.
 TEST(Engine, AFixedShareIsFixed) {
   World w(40, 60, {}, {6, 6, 9}, /*prefix_cache=*/true, "vllm");
