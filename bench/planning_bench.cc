@@ -2,7 +2,8 @@
 // running request decodes, finished ones are replaced): with one tenant, with a tenant each adapter, and with 1,000
 // tenants. Counts heap allocations inside Plan and Commit too, and times what fairness adds after a step (Advance).
 // Then, without a target: where memory is short, so that adapters come and go and requests are preempted (a load
-// allocates its transfer), and where the step left nothing of the scheduler in the caches of the core.
+// allocates its transfer), with every regime of the cache there, and where the step left nothing of the scheduler in the
+// caches of the core. What runs beside the computation (Prepare) is timed for itself.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -10,6 +11,7 @@
 #include <cstdlib>
 #include <deque>
 #include <new>
+#include <string>
 #include <vector>
 
 #include "base/prng.h"
@@ -39,7 +41,7 @@ struct Case {
   int tenants = 0;                       // 0: a tenant each adapter
   std::int64_t device_pages = 40000;     // ample
   bool cold_caches = false;
-  bool tree = false;                     // requests of an adapter begin alike, and all memory fills with history
+  const char* cache = nullptr;           // a regime, with the dependency tree that it has; null: LRU without a tree
 };
 
 struct World {
@@ -48,14 +50,20 @@ struct World {
   std::unique_ptr<PagePool> device = std::move(PagePool::Create("device", options.device_pages * kPageBytes, kPageBytes)).value();
   ModeledTransfer transfer{&clock, {.latency_ns = 1000}, {.latency_ns = 1000}};
   ResidencyManager residency{device.get(), nullptr, &transfer};
-  std::unique_ptr<EvictionPolicy> policy = std::move(MakeEvictionPolicy("lru")).value();
-  std::unique_ptr<DependencyTree> tree = options.tree ? std::make_unique<DependencyTree>(16, device.get()) : nullptr;
-  Scheduler scheduler{{.max_running = kRunning, .max_batch_tokens = 512, .prefill_chunk = 256}, device.get(),
-                      &residency, policy.get(), tree.get()};
+  std::unique_ptr<EvictionPolicy> policy;
+  std::unique_ptr<DependencyTree> tree;
+  std::unique_ptr<Scheduler> scheduler;
   std::deque<Request> requests;
   Prng prng{1};
 
-  explicit World(const Case& c) : options(c) {}
+  explicit World(const Case& c) : options(c) {
+    const CacheRegime regime = *FindCacheRegime(c.cache == nullptr ? "lru" : c.cache);
+    policy = std::move(MakeEvictionPolicy(regime.policy)).value();
+    SchedulerOptions scheduling{.max_running = kRunning, .max_batch_tokens = 512, .prefill_chunk = 256};
+    ApplyRegime(regime, scheduling);
+    if (c.cache != nullptr && regime.keep_history) tree = std::make_unique<DependencyTree>(scheduling.page_tokens, device.get());
+    scheduler = std::make_unique<Scheduler>(scheduling, device.get(), &residency, policy.get(), tree.get());
+  }
 
   void AddRequest() {
     Request& request = requests.emplace_back();
@@ -68,12 +76,11 @@ struct World {
     request.max_total_tokens = request.prompt_tokens + 100 + static_cast<std::int32_t>(prng.NextBelow(400));
     request.tokens.reserve(static_cast<std::size_t>(request.max_total_tokens));
     request.tokens.assign(static_cast<std::size_t>(request.prompt_tokens), 1);
-    if (options.tree) {
-      for (std::size_t i = 64; i < request.tokens.size(); ++i) request.tokens[i] = static_cast<TokenId>(prng.NextBelow(32000));
-    }
+    if (tree != nullptr) request.tokens[0] = static_cast<TokenId>(requests.size());   // nobody begins as another did
     request.pages.reserve(80);
     request.page_table.reserve(80);
-    scheduler.Add(&request);
+    if (request.adapter != kBaseModel) residency.Acquire(request.adapter);
+    scheduler->Add(&request);
   }
 };
 
@@ -104,8 +111,8 @@ void Run(const Case& c) {
     allocations = 0;
     counting = measured;
     const auto begin = std::chrono::steady_clock::now();
-    const StepPlan& plan = w.scheduler.Plan(w.clock.Now());
-    w.scheduler.Commit(w.clock.Now());
+    const StepPlan& plan = w.scheduler->Plan(w.clock.Now());
+    w.scheduler->Commit(w.clock.Now());
     const auto end = std::chrono::steady_clock::now();
     counting = false;
     if (measured) {
@@ -114,7 +121,7 @@ void Run(const Case& c) {
     }
     finished.clear();
     const auto advance_begin = std::chrono::steady_clock::now();
-    for (const PlannedChunk& chunk : plan.chunks) w.scheduler.Advance(chunk.request, chunk.num_tokens, w.clock.Now());
+    for (const PlannedChunk& chunk : plan.chunks) w.scheduler->Advance(chunk.request, chunk.num_tokens, w.clock.Now());
     const auto advance_end = std::chrono::steady_clock::now();
     if (measured) advancing.push_back(std::chrono::duration<double, std::micro>(advance_end - advance_begin).count());
     for (const PlannedChunk& chunk : plan.chunks) {
@@ -125,11 +132,12 @@ void Run(const Case& c) {
       }
     }
     const auto prepare_begin = std::chrono::steady_clock::now();
-    w.scheduler.Prepare(w.clock.Now());
+    w.scheduler->Prepare(w.clock.Now());
     const auto prepare_end = std::chrono::steady_clock::now();
     if (measured) preparing.push_back(std::chrono::duration<double, std::micro>(prepare_end - prepare_begin).count());
     for (Request* request : finished) {
-      w.scheduler.Remove(request, w.clock.Now());
+      w.scheduler->Remove(request, w.clock.Now());
+      if (request->adapter != kBaseModel) w.residency.Release(request->adapter);
       w.AddRequest();
     }
   }
@@ -137,8 +145,8 @@ void Run(const Case& c) {
   std::sort(advancing.begin(), advancing.end());
   std::sort(preparing.begin(), preparing.end());
   const auto at = [&](double q) { return microseconds[static_cast<std::size_t>(q * static_cast<double>(microseconds.size() - 1))]; };
-  std::printf("planning a step at %zu running, %zu queued, %d adapters, %s, %zu steps:\n", w.scheduler.running().size(),
-              w.scheduler.waiting().size(), kAdapters, c.name, microseconds.size());
+  std::printf("planning a step at %zu running, %zu queued, %d adapters, %s, %zu steps:\n", w.scheduler->running().size(),
+              w.scheduler->waiting().size(), kAdapters, c.name, microseconds.size());
   std::printf("  p50 %.1f us (target 20), p90 %.1f us, p99 %.1f us (target 50), max %.1f us\n", at(0.5), at(0.9), at(0.99),
               microseconds.back());
   std::printf("  after the step (Advance of all requests): p50 %.1f us\n", advancing[advancing.size() / 2]);
@@ -146,11 +154,12 @@ void Run(const Case& c) {
     std::printf("  beside the computation (Prepare): p50 %.1f us, p99 %.1f us\n", preparing[preparing.size() / 2],
                 preparing[preparing.size() * 99 / 100]);
     std::printf("  history %ld pages, found %ld of %ld prompt tokens\n", static_cast<long>(w.tree->idle_pages()),
-                static_cast<long>(w.scheduler.prefix_stats().found_tokens), static_cast<long>(w.scheduler.prefix_stats().looked_up_tokens));
+                static_cast<long>(w.scheduler->prefix_stats().found_tokens),
+                static_cast<long>(w.scheduler->prefix_stats().looked_up_tokens));
   }
   std::printf("  heap allocations in Plan and Commit: %ld in %zu steps\n", counted, microseconds.size());
   const AdapterStats adapters = w.residency.Stats();
-  std::printf("  preemptions %ld, adapter loads %ld, evictions %ld\n", static_cast<long>(w.scheduler.preemptions()),
+  std::printf("  preemptions %ld, adapter loads %ld, evictions %ld\n", static_cast<long>(w.scheduler->preemptions()),
               static_cast<long>(adapters.device_loads), static_cast<long>(adapters.device_evictions));
 }
 
@@ -163,7 +172,11 @@ int main() {
   loramux::Run({.name = "1000 tenants", .tenants = 1000});
   loramux::Run({.name = "a tenant each adapter, memory short", .device_pages = 16000});
   loramux::Run({.name = "1000 tenants, memory short", .tenants = 1000, .device_pages = 16000});
-  loramux::Run({.name = "a tenant each adapter, dependency tree", .tree = true});
+  loramux::Run({.name = "a tenant each adapter, ample memory full of history", .cache = "lru"});
   loramux::Run({.name = "a tenant each adapter, cold caches", .cold_caches = true});
+  for (const loramux::CacheRegime& regime : loramux::CacheRegimes()) {
+    const std::string name = "a tenant each adapter, memory short, --cache " + std::string(regime.name);
+    loramux::Run({.name = name.c_str(), .device_pages = 16000, .cache = regime.name.data()});
+  }
   return 0;
 }

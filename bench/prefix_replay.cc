@@ -1,6 +1,7 @@
 #include "bench/prefix_replay.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <set>
 #include <tuple>
@@ -40,6 +41,20 @@ Result<RecordedPrompts> PromptsOf(const load::Trace& trace, std::int64_t pages_p
   return recorded;
 }
 
+// What policies are told of all candidates (Scheduler::RefreshContext), where there are no adapters but only prompts.
+class PromptContext {
+ public:
+  EvictionContext At(TimeNs now, const KvEvictionPlan& plan) {
+    visits_ = visits_ * std::exp2(-static_cast<double>(now - at_) / static_cast<double>(kFrequencyHalfLife)) + 1;
+    at_ = now;
+    return {.now = now, .total_visits = visits_, .oldest_use = plan.oldest_use().value_or(now), .made_at = now};
+  }
+
+ private:
+  double visits_ = 0;   // decaying, as of at_
+  TimeNs at_ = 0;
+};
+
 // A page of the tree holds a single token here: the id of what the page would hold.
 Result<ReplayResult> Replay(const RecordedPrompts& recorded, const std::string& policy_name, std::int64_t capacity_pages,
                             const std::function<void()>& progress) {
@@ -50,9 +65,11 @@ Result<ReplayResult> Replay(const RecordedPrompts& recorded, const std::string& 
   KvEvictionPlan plan(&tree, policy.get());
   const BranchId base = tree.Hold("");
   ReplayResult result;
+  PromptContext context;
   std::vector<NodeId> victims;
   std::vector<PageHandle> pages;
   for (const RecordedPrompt& prompt : recorded.prompts) {
+    plan.set_context(context.At(prompt.at, plan));
     plan.Refresh(prompt.at);
     plan.Reset(prompt.at);
     const auto total = static_cast<std::int64_t>(prompt.pages.size());

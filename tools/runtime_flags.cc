@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "cache/cache_regime.h"
 #include "tools/progress_bar.h"
 
 namespace loramux {
@@ -96,7 +97,7 @@ Result<RuntimeOptions> MakeOptions(const RuntimeFlags& flags) {
   options.page_tokens = pages;
   options.max_lora_rank = flags.max_lora_rank;
   options.max_model_len = flags.max_model_len;
-  options.eviction = flags.eviction;
+  options.cache = flags.cache;
   options.prefix_cache = flags.prefix_cache;
   options.threads = flags.threads;
   options.scheduler.max_running = flags.max_num_seqs;
@@ -145,7 +146,9 @@ void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {
       ->group(memory)->capture_default_str();
   command.add_option("--kv-cache-dtype", flags.kv_dtype, "Keys and values: auto (the weights' type), f32, bf16, f16")
       ->group(memory)->capture_default_str();
-  command.add_option("--eviction", flags.eviction, "What gives way, idle adapters and cached prefixes alike: lru, gdsf")->group(memory)
+  std::string regimes;
+  for (const CacheRegime& regime : CacheRegimes()) regimes += (regimes.empty() ? "" : ", ") + std::string(regime.name);
+  command.add_option("--cache,--eviction", flags.cache, "What is kept, and what gives way: " + regimes)->group(memory)
       ->capture_default_str();
   command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", flags.prefix_cache,
                    "Use keys and values of earlier requests with the same adapter content and first tokens (default: on)")

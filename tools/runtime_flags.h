@@ -22,7 +22,7 @@ struct RuntimeFlags {
   std::string host_memory = "auto";
   std::string kv_dtype = "auto", lora_dtype = "auto";
   bool prefix_cache = true;
-  std::string eviction = "lru", lora_variant = "mbgmv";
+  std::string cache = "lru", lora_variant = "mbgmv";
   std::string fairness = "vtc";               // of serve
   std::vector<std::string> tenant_weights;    // name=weight
   double fairness_max_wait_seconds = 30;

@@ -2,20 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 namespace loramux {
-namespace {
 
-class Lru final : public EvictionPolicy {
- public:
-  double Score(const EvictionCandidate& candidate, TimeNs) const override {
-    return static_cast<double>(candidate.last_use);
-  }
-  std::string_view name() const override { return "lru"; }
-};
-
-// Of a page, in reads from disk (with conversion and packing). A copy from the host tier takes about a tenth; the prefill
-// of a page's 16 tokens, at 2 multiply-adds a weight and token, many times as long.
+// A copy from the host tier takes about a tenth of a read from disk; the prefill of a page's 16 tokens, at 2 multiply-adds a
+// weight and token, many times as long.
 double PageCost(ReloadFrom reload) {
   switch (reload) {
     case ReloadFrom::kHost: return 0.1;
@@ -25,25 +17,133 @@ double PageCost(ReloadFrom reload) {
   return 1.0;
 }
 
+namespace {
+
+constexpr double kFixedCost = 8.0;   // pages' worth of latency that every reload has, whatever its size
+
+double Pages(const EvictionCandidate& candidate) {
+  return static_cast<double>(std::max<std::int64_t>(1, candidate.pages));
+}
+
+double Seconds(TimeNs duration) { return static_cast<double>(std::max<TimeNs>(0, duration)) / kNsPerSecond; }
+
+double HalfLives(TimeNs duration) {
+  return static_cast<double>(std::max<TimeNs>(0, duration)) / static_cast<double>(kFrequencyHalfLife);
+}
+
+// Visits that are not forgotten at `time`.
+double FrequencyAt(const EvictionCandidate& candidate, TimeNs time) {
+  return candidate.frequency * std::exp2(-HalfLives(time - candidate.frequency_at));
+}
+
+class Lru final : public EvictionPolicy {
+ public:
+  double Score(const EvictionCandidate& candidate, const EvictionContext&) const override {
+    return static_cast<double>(candidate.last_use);
+  }
+  std::string_view name() const override { return "lru"; }
+};
+
 class Gdsf final : public EvictionPolicy {
  public:
-  double Score(const EvictionCandidate& candidate, TimeNs now) const override {
-    constexpr double kFixedCost = 8.0;   // pages' worth of latency that every reload has, whatever its size
-    const double pages = static_cast<double>(std::max<std::int64_t>(1, candidate.pages));
-    const double idle_ms = static_cast<double>(std::max<TimeNs>(0, now - candidate.last_use)) / kNsPerMs + 1.0;
+  double Score(const EvictionCandidate& candidate, const EvictionContext& context) const override {
+    const double pages = Pages(candidate);
+    const double idle_ms = static_cast<double>(std::max<TimeNs>(0, context.now - candidate.last_use)) / kNsPerMs + 1.0;
     return (candidate.uses + 1) * (kFixedCost + pages * PageCost(candidate.reload)) / (pages * idle_ms);
   }
   std::string_view name() const override { return "gdsf"; }
 };
 
-struct Entry {
-  std::string_view name;
-  std::unique_ptr<EvictionPolicy> (*make)();
+// Chameleon 4.2: Score = F x Frequency + R x Recency + S x Size; larger adapters are kept because they are dearer to load.
+// The document does not say how the three become comparable; as in its weighted request size (4.3.1) each is divided by
+// its maximum, here among the adapters on the device. Recency: 0 for what was used longest ago, 1 for what is used now.
+// It scores adapters alone and keeps no history; a page of keys and values is a candidate of one page here, by the same
+// formula, and mostly goes first for its size. Adapters of queued requests go after all others (above 1, the most that
+// the sum can be).
+class WeightedSum final : public EvictionPolicy {
+ public:
+  WeightedSum(std::string_view name, double frequency, double recency, double size)
+      : name_(name), frequency_(frequency), recency_(recency), size_(size) {}
+  double Score(const EvictionCandidate& candidate, const EvictionContext& context) const override {
+    const auto share = [](double part, double whole) { return whole > 0 ? std::clamp(part / whole, 0.0, 1.0) : 0.0; };
+    const double frequency = share(FrequencyAt(candidate, context.made_at), context.max_frequency);
+    const double recency = share(Seconds(candidate.last_use - context.oldest_use), Seconds(context.now - context.oldest_use));
+    const double size = share(Pages(candidate), static_cast<double>(context.max_pages));
+    return frequency_ * frequency + recency_ * recency + size_ * size + (candidate.queued ? 1.0 : 0.0);
+  }
+  std::string_view name() const override { return name_; }
+
+ private:
+  const std::string_view name_;
+  const double frequency_, recency_, size_;
 };
 
-constexpr std::array<Entry, 2> kPolicies = {{
-    {"lru", [] { return std::unique_ptr<EvictionPolicy>(std::make_unique<Lru>()); }},
-    {"gdsf", [] { return std::unique_ptr<EvictionPolicy>(std::make_unique<Gdsf>()); }},
+// FastLibra's equation 4: more than 1 as long as fewer adapters are on the device than batches are expected to need.
+double LoraReward(const EvictionContext& context) {
+  return std::max(1.0, context.low_lora / static_cast<double>(std::max<std::int64_t>(1, context.resident_adapters)));
+}
+
+// FastLibra 5.2, literally: Eval = LoRA_Eval x cost x prob x (1 - sigmoid(t)).
+// cost: "can be computed using the PCIe bandwidth and size": the size in pages, whatever tier it would really come from. So
+//   keys and values that must be computed again are thought as cheap as a copy, and of two candidates with the same visits
+//   the larger one stays, though it takes more memory for it.
+// prob: its share of all recent visits.
+// t: the document gives no unit; in seconds, 1 - sigmoid(t) halves about every 0.7 s and is exactly 0 in 64-bit floats
+//   after 37 s: all that is older is worth the same, and goes in an order that means nothing (keys and values first).
+// LoRA_Eval: multiplying everything by the same number would not change the order; so, as its name says, it is for adapters.
+class FastLibra final : public EvictionPolicy {
+ public:
+  FastLibra(std::string_view name, bool lora_reward) : name_(name), lora_reward_(lora_reward) {}
+  double Score(const EvictionCandidate& candidate, const EvictionContext& context) const override {
+    const double frequency = FrequencyAt(candidate, context.made_at);
+    const double prob = context.total_visits > 0 ? std::min(1.0, frequency / context.total_visits) : 1.0;
+    const double sigmoid = 1.0 / (1.0 + std::exp(-Seconds(context.now - candidate.last_use)));
+    const bool rewarded = lora_reward_ && candidate.kind == CandidateKind::kAdapter;
+    return (rewarded ? LoraReward(context) : 1.0) * Pages(candidate) * prob * (1.0 - sigmoid);
+  }
+  std::string_view name() const override { return name_; }
+
+ private:
+  const std::string_view name_;
+  const bool lora_reward_;
+};
+
+// The effort that a page saves by staying, in a unit of time: visits per time x effort to get it back / pages.
+// Where FastLibra's model fails: the effort is that of the tier it would come from, with the latency of a load, and prefill
+// for what must be computed; it is divided by the pages that it takes; and age counts by half-lives of the visits alone,
+// as a logarithm, so that after hours too the more recent of two is worth more.
+// Adapters: FastLibra's reward while there are too few, and, as in Chameleon, after all others those of queued requests.
+class Loramux final : public EvictionPolicy {
+ public:
+  double Score(const EvictionCandidate& candidate, const EvictionContext& context) const override {
+    // One that was loaded and never used yet: as if used once, when it came.
+    const bool unused = candidate.frequency <= 0;
+    const double visits = (unused ? 0.0 : std::log2(candidate.frequency)) -
+                          HalfLives(context.now - (unused ? candidate.last_use : candidate.frequency_at));
+    const double page_cost = PageCost(candidate.reload);
+    if (candidate.kind == CandidateKind::kKeysAndValues) return visits + std::log2(page_cost);
+    constexpr double kQueued = 1e6;   // half-lives: 700 days of them
+    const double pages = Pages(candidate);
+    return visits + std::log2(page_cost * (kFixedCost + pages) / pages * LoraReward(context)) + (candidate.queued ? kQueued : 0.0);
+  }
+  std::string_view name() const override { return "loramux"; }
+};
+
+using Made = std::unique_ptr<EvictionPolicy>;
+
+struct Entry {
+  std::string_view name;
+  Made (*make)();
+};
+
+constexpr std::array<Entry, 7> kPolicies = {{
+    {"lru", [] { return Made(std::make_unique<Lru>()); }},
+    {"gdsf", [] { return Made(std::make_unique<Gdsf>()); }},
+    {"fairshare", [] { return Made(std::make_unique<WeightedSum>("fairshare", 1.0 / 3, 1.0 / 3, 1.0 / 3)); }},
+    {"chameleon", [] { return Made(std::make_unique<WeightedSum>("chameleon", 0.45, 0.10, 0.45)); }},
+    {"fastlibra", [] { return Made(std::make_unique<FastLibra>("fastlibra", /*lora_reward=*/true)); }},
+    {"fastlibra-wol", [] { return Made(std::make_unique<FastLibra>("fastlibra-wol", /*lora_reward=*/false)); }},
+    {"loramux", [] { return Made(std::make_unique<Loramux>()); }},
 }};
 
 }  // namespace
@@ -60,8 +160,7 @@ Result<std::unique_ptr<EvictionPolicy>> MakeEvictionPolicy(std::string_view name
   }
   std::string valid;
   for (const Entry& entry : kPolicies) valid += (valid.empty() ? "" : ", ") + std::string(entry.name);
-  return InvalidArgument("eviction policy: expected one of " + valid + ", found '" + std::string(name) + "'",
-                         "--eviction");
+  return InvalidArgument("eviction policy: expected one of " + valid + ", found '" + std::string(name) + "'", "--cache");
 }
 
 }  // namespace loramux

@@ -113,8 +113,12 @@ bool KvEvictionPlan::IsIdleLeaf(NodeId node) const {
 KvEvictionPlan::Victim KvEvictionPlan::Scored(NodeId node, TimeNs now) const {
   const DependencyTree::NodeView view = tree_->View(node);
   const ReloadFrom reload = tree_->InHostTier(node) ? ReloadFrom::kHost : ReloadFrom::kComputation;
-  const EvictionCandidate candidate{1, view.last_use, view.frequency, reload};
-  return {policy_->Score(candidate, now), node, view.last_use, view.wants > 0};
+  const EvictionCandidate candidate{.pages = 1, .last_use = view.last_use, .uses = view.frequency,
+                                    .reload = reload, .kind = CandidateKind::kKeysAndValues,
+                                    .frequency = view.frequency, .frequency_at = view.last_use};
+  EvictionContext context = context_;
+  context.now = now;
+  return {policy_->Score(candidate, context), node, view.last_use, view.wants > 0};
 }
 
 void KvEvictionPlan::Offer(NodeId node, TimeNs now) {
@@ -142,6 +146,7 @@ void KvEvictionPlan::BeginWalk(TimeNs now) {
   walk_.clear();
   walk_.reserve(2 * kQueued);
   walk_bound_.reset();
+  walk_oldest_use_.reset();
   walk_left_ = tree_->IdleLeaves().size();
   walking_ = true;
   scored_at_ = now;
@@ -159,6 +164,7 @@ void KvEvictionPlan::Walk(std::size_t leaves, TimeNs now) {
 }
 
 void KvEvictionPlan::Keep(const Victim& victim) {
+  walk_oldest_use_ = std::min(walk_oldest_use_.value_or(victim.last_use), victim.last_use);
   if (walk_bound_ && !victim.Before(*walk_bound_)) return;
   walk_.push_back(victim);
   if (walk_.size() == 2 * kQueued) KeepLowest();
@@ -175,6 +181,7 @@ void KvEvictionPlan::KeepLowest() {
 void KvEvictionPlan::EndWalk() {
   KeepLowest();
   truncated_ = walk_bound_.has_value();
+  oldest_use_ = walk_oldest_use_;
   queue_.swap(walk_);
   std::sort(queue_.begin(), queue_.end(), GoesLater);
   left_ = queue_.size();

@@ -22,6 +22,11 @@ class KvEvictionPlan {
   // Does not own. A null tree has nothing to evict.
   KvEvictionPlan(DependencyTree* tree, const EvictionPolicy* policy) : tree_(tree), policy_(policy) {}
 
+  // What scores depend on from now on; made at `context.made_at`, and `context.now` does not count.
+  void set_context(const EvictionContext& context) { context_ = context; }
+  // When the page that nobody uses for longest was used last, as far as the last walk over them knows.
+  std::optional<TimeNs> oldest_use() const { return oldest_use_; }
+
   // A new plan: nothing is planned. The tree may have changed.
   void Reset(TimeNs now);
 
@@ -101,6 +106,8 @@ class KvEvictionPlan {
 
   DependencyTree* tree_;   // only the list of its new leaves is taken
   const EvictionPolicy* policy_;
+  EvictionContext context_;
+  std::optional<TimeNs> oldest_use_, walk_oldest_use_;
   std::uint64_t plan_ = 1;
   std::int64_t evictable_ = 0;
   std::vector<Mark> marks_;              // by node index

@@ -99,6 +99,50 @@ TEST(KvEvictionPlan, WhatWaitingRequestsWantGoesLast) {
   EXPECT_EQ(last->node, wanted);
 }
 
+// LRU that remembers what it was told.
+class Listener final : public EvictionPolicy {
+ public:
+  double Score(const EvictionCandidate& candidate, const EvictionContext& context) const override {
+    told.push_back({candidate, context});
+    return static_cast<double>(candidate.last_use);
+  }
+  std::string_view name() const override { return "listener"; }
+
+  struct Told {
+    EvictionCandidate candidate;
+    EvictionContext context;
+  };
+  mutable std::vector<Told> told;
+};
+
+TEST(KvEvictionPlan, PoliciesAreToldWhatAPageIs) {
+  World w;
+  const Listener listener;
+  KvEvictionPlan plan(&w.tree, &listener);
+  EXPECT_FALSE(plan.oldest_use().has_value());
+  w.Remember(Tokens(4, 1), 10);
+  w.Remember(Tokens(4, 1), 20);
+  w.Remember(Tokens(4, 2), 15);
+  plan.set_context({.now = 1, .total_visits = 7, .low_lora = 3, .made_at = 2});
+  plan.Reset(30);
+  ASSERT_GE(listener.told.size(), 2u);
+  for (const auto& [candidate, context] : listener.told) {
+    EXPECT_EQ(candidate.kind, CandidateKind::kKeysAndValues);
+    EXPECT_EQ(candidate.pages, 1);
+    EXPECT_EQ(candidate.reload, ReloadFrom::kComputation);
+    EXPECT_FALSE(candidate.queued);
+    EXPECT_EQ(candidate.frequency_at, candidate.last_use);
+    EXPECT_NEAR(candidate.frequency, candidate.last_use == 20 ? 2 : 1, 1e-6);   // visits
+    EXPECT_EQ(candidate.frequency, candidate.uses);
+    EXPECT_EQ(context.now, 30);
+    EXPECT_EQ(context.made_at, 2);
+    EXPECT_EQ(context.total_visits, 7);
+    EXPECT_EQ(context.low_lora, 3);
+  }
+  plan.Refresh(kNsPerSecond);   // walks over all of them
+  EXPECT_EQ(plan.oldest_use(), 15);
+}
+
 // Wanted since the scores were made: found out when its turn comes.
 TEST(KvEvictionPlan, AWishThatCameAfterTheScoresCounts) {
   World w;

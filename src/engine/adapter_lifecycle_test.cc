@@ -9,12 +9,14 @@ namespace loramux {
 namespace {
 
 struct World : EngineWorld {
-  explicit World(SchedulerOptions scheduler = {}) : EngineWorld({.scheduler = scheduler, .max_model_len = 60}) {}
+  explicit World(SchedulerOptions scheduler = {}, std::string_view cache = "lru")
+      : EngineWorld({.scheduler = scheduler, .max_model_len = 60, .cache = std::string(cache)}) {}
   // Of adapters and of what depends on them; the base model's history may stay.
   void ExpectNothingKept() {
     EXPECT_EQ(device->Stats().used(PageCategory::kAdapter), 0);
     EXPECT_EQ(host->Stats().used(PageCategory::kAdapter), 0);
-    EXPECT_EQ(device->Stats().used(PageCategory::kKv), tree->pages(tree->Hold("")));
+    EXPECT_EQ(device->Stats().used(PageCategory::kKv), tree == nullptr ? 0 : tree->pages(tree->Hold("")));
+    EXPECT_EQ(engine->Stats().invalid_history_pages, 0);
     EXPECT_EQ(registry.held_generations(), 0u);
   }
 };
@@ -162,6 +164,29 @@ TEST(AdapterLifecycle, APinThatCannotFitIsRefused) {
   EXPECT_EQ(w.device->Stats().used(PageCategory::kAdapter), 0);
 }
 
+// Where adapters have a share of the device: of 40 pages, 8.
+TEST(AdapterLifecycle, PinsTakeFromTheShareOfAdapters) {
+  World w({}, "vllm");
+  w.Load("pinned", 5);
+  w.Load("second", 4);
+  const AdapterGeneration small = w.Load("small", 3), large = w.Load("large", 4);
+  const auto pin = Pin(w, "pinned");
+  w.Drain();
+  ASSERT_TRUE(pin->done && pin->status.ok());
+  const auto second = Pin(w, "second");
+  w.Drain();
+  ASSERT_TRUE(second->done);
+  ASSERT_FALSE(second->status.ok());
+  EXPECT_NE(second->status.error().message.find("8 pages that this cache has for adapters"), std::string::npos)
+      << second->status.error().message;
+  EXPECT_EQ(w.engine->MaxSequenceTokens(small), 60);
+  EXPECT_EQ(w.engine->MaxSequenceTokens(kBaseModel), 60);
+  EXPECT_EQ(w.engine->MaxSequenceTokens(large), 0);   // it would not fit beside the pinned one
+  ASSERT_TRUE(w.Submit({1, 2, 3}, small, 20).ok());
+  w.Drain();
+  EXPECT_EQ(w.engine->Stats().adapters.device_evictions, 0);
+}
+
 TEST(AdapterLifecycle, APinWaitsForRunningRequestsAndNeverBreaksAPromise) {
   World w;
   w.Load("pinned", 20);
@@ -211,7 +236,7 @@ void FuzzOnce(std::uint64_t seed, FuzzTotals& totals) {
   scheduler.max_running = 1 + static_cast<std::int64_t>(prng.NextBelow(12));
   scheduler.max_batch_tokens = 8 + static_cast<std::int64_t>(prng.NextBelow(40));
   scheduler.lookahead = 1 + static_cast<std::int64_t>(prng.NextBelow(20));
-  World w(scheduler);
+  World w(scheduler, CacheRegimes()[static_cast<std::size_t>(prng.NextBelow(CacheRegimes().size()))].name);
   const bool faults = prng.NextBelow(3) == 0;
   Prng fault_prng(seed + 1);
   if (faults) {
@@ -224,15 +249,17 @@ void FuzzOnce(std::uint64_t seed, FuzzTotals& totals) {
   std::set<RequestId> cancelled;
   std::vector<std::shared_ptr<Pinned>> pins;
   const auto pages = [&] { return 1 + static_cast<std::int64_t>(prng.NextBelow(12)); };
+  // Now and then the weights of another name.
+  const auto digest = [&] { return prng.NextBelow(2) == 0 ? "" : "content " + std::to_string(prng.NextBelow(4)); };
   for (int step = 0; step < 150; ++step) {
     const std::string name(1, static_cast<char>('a' + prng.NextBelow(6)));
     switch (prng.NextBelow(9)) {
       case 0:
-        if (!named.contains(name)) named[name] = w.Load(name, pages());
+        if (!named.contains(name)) named[name] = w.Load(name, pages(), digest());
         break;
       case 1:
         if (named.contains(name)) ++totals.reloads;
-        named[name] = w.Replace(name, pages());
+        named[name] = w.Replace(name, pages(), digest());
         break;
       case 2:
         EXPECT_EQ(w.registry.Remove(name).ok(), named.contains(name));

@@ -246,16 +246,18 @@ struct Engine::Impl {
     if (parts.registry->IsRetired(version.generation)) return Unavailable("the adapter was unloaded while it was pinned");
     const std::lock_guard lock(inbox.mutex);
     if (inbox.locked_pages.contains(version.generation)) return Ok{};
-    const std::int64_t capacity = parts.device->capacity_pages();
+    const std::int64_t share = AdapterShare();
+    const std::int64_t capacity = share > 0 ? share : parts.device->capacity_pages();
     const std::int64_t locked = LockedPages() + version.layout.pages;
     const std::int64_t one_sequence = PagesOf(options.max_model_len);
-    const std::int64_t reserve = std::min(one_sequence, capacity / 2);
+    const std::int64_t reserve = share > 0 ? 0 : std::min(one_sequence, capacity / 2);
     if (locked + reserve > capacity) {
+      const std::string room = share > 0 ? "it does not fit the " + std::to_string(share) + " pages that this cache has for adapters"
+                                         : std::to_string(reserve) + " of the device's " + std::to_string(capacity) +
+                                               " pages would not stay free for requests";
       return ResourceExhausted("adapter '" + version.name + "' takes " + std::to_string(version.layout.pages) + " pages; with " +
-                               std::to_string(locked - version.layout.pages) + " pages pinned already, " +
-                               std::to_string(reserve) + " of the device's " + std::to_string(capacity) +
-                               " pages would not stay free for requests. Unload a pinned adapter, or raise --device-memory.",
-                               "pinned");
+                               std::to_string(locked - version.layout.pages) + " pages pinned already, " + room +
+                               ". Unload a pinned adapter, or raise --device-memory.", "pinned");
     }
     std::int64_t needed = 0;
     for (const auto& [id, sequence] : sequences) needed = std::max(needed, PagesNeeded(*sequence, version.generation));
@@ -271,7 +273,7 @@ struct Engine::Impl {
   // What a request may need beside locked adapters, if `locked_too` is one.
   std::int64_t PagesNeeded(const Sequence& sequence, AdapterGeneration locked_too) const {
     if (sequence.state == RequestState::kFinished) return 0;
-    const std::int64_t own = PagesOf(sequence.max_total_tokens);
+    const std::int64_t own = AdapterShare() > 0 ? 0 : PagesOf(sequence.max_total_tokens);
     if (sequence.adapter == kBaseModel || sequence.adapter == locked_too ||
         inbox.locked_pages.contains(sequence.adapter)) {
       return own;
@@ -281,6 +283,10 @@ struct Engine::Impl {
   }
   std::int64_t PagesOf(std::int64_t tokens) const {
     return (tokens + options.scheduler.page_tokens - 1) / options.scheduler.page_tokens;
+  }
+  // Device pages that adapters have to themselves; 0: they share the pool with keys and values.
+  std::int64_t AdapterShare() const {
+    return AdapterSharePages(options.scheduler.adapter_share, parts.device->capacity_pages());
   }
   // REQUIRES: inbox.mutex.
   std::int64_t LockedPages() const {
@@ -391,6 +397,7 @@ struct Engine::Impl {
     if (tiers) totals.kv_tiers = tiers->stats();
     totals.history_pages = scheduler.history_pages();
     totals.history_evictions = scheduler.history_evictions();
+    totals.invalid_history_pages = scheduler.CountInvalidHistory();
     totals.device = parts.device->Stats();
     if (parts.host != nullptr) totals.host = parts.host->Stats();
     totals.adapters = residency.Stats();
@@ -406,10 +413,13 @@ struct Engine::Impl {
 
   // REQUIRES: inbox.mutex.
   std::int64_t PagesBesideAdapter(AdapterGeneration adapter) const {
-    const std::int64_t pages = parts.device->capacity_pages() - LockedPages();
+    const std::int64_t share = AdapterShare(), locked = LockedPages();
+    const std::int64_t pages = parts.device->capacity_pages() - (share > 0 ? share : locked);
     if (adapter == kBaseModel || inbox.locked_pages.contains(adapter)) return pages;
     const auto version = parts.registry->Find(adapter);
-    return version == nullptr ? 0 : pages - version->layout.pages;
+    if (version == nullptr) return 0;
+    if (share == 0) return pages - version->layout.pages;
+    return version->layout.pages + locked <= share ? pages : 0;
   }
 };
 

@@ -7,9 +7,9 @@ namespace {
 
 struct World : EngineWorld {
   World(std::int64_t device_pages, std::int64_t host_pages, SchedulerOptions scheduler,
-        const std::vector<std::int64_t>& adapter_pages, bool prefix_cache = true, const std::string& eviction = "lru")
+        const std::vector<std::int64_t>& adapter_pages, bool prefix_cache = true, const std::string& cache = "lru")
       : EngineWorld({.device_pages = device_pages, .host_pages = host_pages, .scheduler = scheduler,
-                     .prefix_cache = prefix_cache, .eviction = eviction}) {
+                     .prefix_cache = prefix_cache, .cache = cache}) {
     for (std::size_t i = 0; i < adapter_pages.size(); ++i) Load("adapter-" + std::to_string(i), adapter_pages[i]);
   }
   Result<RequestId> Submit(std::vector<TokenId> prompt, std::uint32_t adapter, std::int32_t max_tokens, std::string tenant = {}) {
@@ -24,8 +24,32 @@ struct Asked {
   bool cancelled = false;
 };
 
-// Random requests, adapters larger than memory, cancellations and broken disks. Returns a digest of all that happened.
-std::uint64_t FuzzOnce(std::uint64_t seed, EngineStats* stats, std::int64_t* cancelled) {
+struct Fuzzed {
+  std::uint64_t digest = 0;         // of all that happened
+  CacheRegime regime;
+  EngineStats stats;
+  std::int64_t cancelled = 0;
+  std::int64_t invalid_pages = 0;   // the most at one time
+};
+
+// What the regime promises, whatever happens.
+void CheckRegime(const CacheRegime& regime, World& w, Fuzzed& fuzzed) {
+  w.engine->CheckIntegrity();
+  const EngineStats stats = w.engine->Stats();
+  const std::int64_t capacity = w.device->capacity_pages();
+  if (regime.adapter_share > 0) {
+    EXPECT_LE(w.device->Stats().used(PageCategory::kAdapter), capacity / 5);
+    EXPECT_LE(w.device->Stats().used(PageCategory::kKv), capacity - capacity / 5);
+  }
+  if (!regime.keep_history) EXPECT_EQ(stats.history_pages, 0);
+  if (regime.maintain_dependency) EXPECT_EQ(stats.invalid_history_pages, 0);
+  EXPECT_LE(stats.invalid_history_pages, stats.device.used(PageCategory::kKv));
+  fuzzed.invalid_pages = std::max(fuzzed.invalid_pages, stats.invalid_history_pages);
+}
+
+// Random requests, adapters larger than memory, cancellations and broken disks.
+Fuzzed FuzzOnce(std::uint64_t seed) {
+  Fuzzed fuzzed;
   Prng prng(seed);
   std::vector<std::int64_t> adapter_pages;
   for (int i = 0; i < 12; ++i) adapter_pages.push_back(1 + static_cast<std::int64_t>(prng.NextBelow(8)));
@@ -40,8 +64,11 @@ std::uint64_t FuzzOnce(std::uint64_t seed, EngineStats* stats, std::int64_t* can
   scheduler.fairness.max_wait = static_cast<TimeNs>(prng.NextBelow(3)) * 200 * kNsPerMs;
   scheduler.discard_share = prng.NextBelow(3) == 0 ? 0 : 0.25;
   const std::uint64_t named_tenants = prng.NextBelow(5);   // 0: a tenant each adapter
+  const std::span<const CacheRegime> regimes = CacheRegimes();
+  fuzzed.regime = regimes[static_cast<std::size_t>(prng.NextBelow(regimes.size()))];
   World w(24 + static_cast<std::int64_t>(prng.NextBelow(20)), 4 + static_cast<std::int64_t>(prng.NextBelow(30)),
-          scheduler, adapter_pages, /*prefix_cache=*/prng.NextBelow(4) != 0, prng.NextBelow(3) == 0 ? "gdsf" : "lru");
+          scheduler, adapter_pages, /*prefix_cache=*/prng.NextBelow(4) != 0, std::string(fuzzed.regime.name));
+  const std::int64_t share = AdapterSharePages(fuzzed.regime.adapter_share, w.device->capacity_pages());
   const bool faults = prng.NextBelow(2) == 0;
   Prng fault_prng(seed + 1);
   if (faults) {
@@ -63,7 +90,8 @@ std::uint64_t FuzzOnce(std::uint64_t seed, EngineStats* stats, std::int64_t* can
       ask.max_tokens = 1 + static_cast<std::int32_t>(prng.NextBelow(24));
       const std::string tenant = named_tenants == 0 ? "" : std::to_string(prng.NextBelow(named_tenants));
       const auto id = w.Submit(ask.prompt, ask.adapter, ask.max_tokens, tenant);
-      EXPECT_TRUE(id.ok()) << (id.ok() ? "" : id.error().message);
+      const bool fits = share == 0 || ask.adapter == 0 || adapter_pages[ask.adapter - 1] <= share;
+      EXPECT_EQ(id.ok(), fits) << (id.ok() ? "" : id.error().message);
       if (id.ok()) asked.emplace(*id, std::move(ask));
     }
     if (!asked.empty() && prng.NextBelow(10) == 0) {
@@ -74,8 +102,11 @@ std::uint64_t FuzzOnce(std::uint64_t seed, EngineStats* stats, std::int64_t* can
     }
     if (!w.Advance() && to_submit == 0) break;
     if (prng.NextBelow(16) == 0) w.engine->CheckIntegrity();
+    if (prng.NextBelow(8) == 0) CheckRegime(fuzzed.regime, w, fuzzed);
   }
   w.Drain();
+  CheckRegime(fuzzed.regime, w, fuzzed);
+  if (!fuzzed.regime.keep_idle_adapters) EXPECT_EQ(w.engine->Stats().adapters.device_resident, 0);
   std::uint64_t digest = 0;
   for (const auto& [id, ask] : asked) {
     const World::Outcome& outcome = w.outcomes[id];
@@ -83,7 +114,7 @@ std::uint64_t FuzzOnce(std::uint64_t seed, EngineStats* stats, std::int64_t* can
     const std::vector<TokenId> expected = ExpectedTokens(AdapterGeneration{ask.adapter}, ask.prompt, ask.max_tokens);
     if (outcome.finish == FinishReason::kCancelled) {
       EXPECT_TRUE(ask.cancelled);
-      ++*cancelled;
+      ++fuzzed.cancelled;
     } else if (outcome.finish == FinishReason::kError) {
       EXPECT_TRUE(faults);
       EXPECT_EQ(outcome.error, "injected");
@@ -93,17 +124,23 @@ std::uint64_t FuzzOnce(std::uint64_t seed, EngineStats* stats, std::int64_t* can
     }
     digest = SplitMix64(digest ^ id.value ^ static_cast<std::uint64_t>(outcome.finish) << 40 ^ outcome.tokens.size() << 20);
   }
-  *stats = w.engine->Stats();
-  return SplitMix64(digest ^ static_cast<std::uint64_t>(w.clock.Now()));
+  fuzzed.stats = w.engine->Stats();
+  fuzzed.digest = SplitMix64(digest ^ static_cast<std::uint64_t>(w.clock.Now()));
+  return fuzzed;
 }
 
 TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
   std::int64_t preemptions = 0, evictions = 0, failures = 0, cancelled = 0, found = 0, history_evictions = 0;
   KvTierStats tiers;
-  for (std::uint64_t seed = 1; seed <= 300 && !testing::Test::HasFailure(); ++seed) {
+  std::map<std::string_view, std::int64_t> runs, invalid, evicted;   // by regime
+  for (std::uint64_t seed = 1; seed <= 400 && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    EngineStats stats;
-    const std::uint64_t digest = FuzzOnce(seed, &stats, &cancelled);
+    const Fuzzed fuzzed = FuzzOnce(seed);
+    const EngineStats& stats = fuzzed.stats;
+    ++runs[fuzzed.regime.name];
+    invalid[fuzzed.regime.name] += fuzzed.invalid_pages;
+    evicted[fuzzed.regime.name] += stats.adapters.device_evictions;
+    cancelled += fuzzed.cancelled;
     preemptions += stats.preemptions;
     evictions += stats.adapters.device_evictions;
     failures += stats.adapters.load_failures;
@@ -112,10 +149,7 @@ TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
     tiers.pages_backed_up += stats.kv_tiers.pages_backed_up;
     tiers.pages_fetched += stats.kv_tiers.pages_fetched;
     tiers.failed_jobs += stats.kv_tiers.failed_jobs;
-    if (seed <= 20) {
-      EngineStats again;
-      ASSERT_EQ(digest, FuzzOnce(seed, &again, &cancelled)) << "not deterministic";
-    }
+    if (seed <= 20) ASSERT_EQ(fuzzed.digest, FuzzOnce(seed).digest) << "not deterministic";
   }
   // The test is worth something only if the hard paths were taken.
   EXPECT_GT(preemptions, 100);
@@ -127,6 +161,11 @@ TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
   EXPECT_GT(tiers.pages_backed_up, 5000);
   EXPECT_GT(tiers.pages_fetched, 200);
   EXPECT_GT(tiers.failed_jobs, 100);
+  for (const CacheRegime& regime : CacheRegimes()) {
+    EXPECT_GT(runs[regime.name], 15) << regime.name;
+    EXPECT_GT(evicted[regime.name], 100) << regime.name;
+    EXPECT_EQ(invalid[regime.name] > 0, !regime.maintain_dependency) << regime.name;
+  }
 }
 
 TEST(Engine, ASecondRequestComputesOnlyWhatIsNew) {
@@ -262,6 +301,94 @@ TEST(Engine, AnUnloadDuringAFetchLeaksNothing) {
   EXPECT_EQ(w.device->Stats().used(PageCategory::kAdapter), 0);
   EXPECT_EQ(w.tree->orphans(), 0);
   w.engine->CheckIntegrity();
+}
+
+// Without dependency between them, an adapter goes and its history stays: useless for now, and of use again when the
+// adapter is back.
+TEST(Engine, HistoryWithoutItsAdapterIsInvalidUntilItIsBack) {
+  World w(40, 12, {}, {6, 6}, /*prefix_cache=*/true, "vllm");   // adapters have 8 pages: one at a time
+  const auto ask = [&](std::uint32_t adapter) {
+    const RequestId id = *w.Submit({1, 2, 3, 4, 5, 6, 7, 8, 9}, adapter, 2);
+    w.Drain();
+    return w.outcomes[id].cached_tokens;
+  };
+  EXPECT_EQ(ask(1), 0);
+  EXPECT_EQ(w.engine->Stats().invalid_history_pages, 0);
+  EXPECT_EQ(ask(2), 0);
+  EXPECT_EQ(w.engine->Stats().adapters.device_evictions, 1);
+  EXPECT_EQ(w.engine->Stats().history_pages, 4);
+  EXPECT_EQ(w.engine->Stats().invalid_history_pages, 2);   // those of adapter 1
+  EXPECT_EQ(ask(1), 8);
+  EXPECT_EQ(w.engine->Stats().history_pages, 4);
+  EXPECT_EQ(w.engine->Stats().invalid_history_pages, 2);   // now those of adapter 2
+  ASSERT_TRUE(w.registry.Remove("adapter-1").ok());        // which nobody can bring back any more
+  w.Drain();
+  EXPECT_EQ(w.engine->Stats().history_pages, 2);
+  EXPECT_EQ(w.engine->Stats().invalid_history_pages, 0);
+}
+
+// The content's history outlives the one name of it that goes, though the other is not on the device at the time.
+TEST(Engine, HistoryStaysForTheOtherNameOfItsContent) {
+  World w(40, 20, {}, {}, /*prefix_cache=*/true, "vllm");
+  const AdapterGeneration first = w.Load("first", 6, "same weights"), second = w.Load("second", 6, "same weights");
+  const AdapterGeneration other = w.Load("other", 6);
+  const auto cached = [&](AdapterGeneration adapter) {
+    const RequestId id = *w.EngineWorld::Submit({1, 2, 3, 4, 5, 6, 7, 8, 9}, adapter, 2);
+    w.Drain();
+    return w.outcomes[id].cached_tokens;
+  };
+  EXPECT_EQ(cached(second), 0);
+  EXPECT_EQ(cached(first), 8);   // and takes the place of the second
+  EXPECT_EQ(cached(other), 0);   // of the first
+  ASSERT_TRUE(w.registry.Remove("first").ok());
+  w.Drain();
+  EXPECT_EQ(w.engine->Stats().invalid_history_pages, 2);
+  EXPECT_EQ(cached(second), 8);
+}
+
+// Where adapters have a share, neither side takes from the other.
+TEST(Engine, AFixedShareIsFixed) {
+  World w(40, 60, {}, {6, 6, 9}, /*prefix_cache=*/true, "vllm");
+  EXPECT_EQ(w.Submit({1}, 3, 4).error().code, ErrorCode::kResourceExhausted);   // 9 pages of 8
+  EXPECT_EQ(w.engine->MaxSequenceTokens(AdapterGeneration{1}), 32 * kTestPageTokens);
+  EXPECT_EQ(w.engine->MaxSequenceTokens(kBaseModel), 32 * kTestPageTokens);
+  for (TokenId i = 1; i <= 12; ++i) {   // 3 pages each
+    ASSERT_TRUE(w.Submit(std::vector<TokenId>(12, i), 1, 2).ok());
+    w.Drain();
+  }
+  const EngineStats full = w.engine->Stats();
+  EXPECT_GE(full.history_pages, 30);       // all of their side, and nothing of the adapters'
+  EXPECT_LE(full.history_pages, 32);
+  EXPECT_GT(full.history_evictions, 0);
+  EXPECT_EQ(full.adapters.device_evictions, 0);
+  ASSERT_TRUE(w.Submit({1, 2}, 2, 2).ok());
+  w.Drain();
+  EXPECT_EQ(w.engine->Stats().adapters.device_evictions, 1);   // one adapter for another
+  EXPECT_EQ(w.engine->Stats().adapters.device_resident, 1);
+  EXPECT_GE(w.engine->Stats().history_pages, 30);
+}
+
+// S-LoRA: the adapter leaves with its last request, and nothing of the prompt stays.
+TEST(Engine, SLoraKeepsNothingThatIsIdle) {
+  World w(64, 12, {}, {4, 4}, /*prefix_cache=*/true, "s-lora");
+  const auto ask = [&](std::int32_t max_tokens) { return *w.Submit({1, 2, 3, 4, 5, 6, 7, 8, 9}, 1, max_tokens); };
+  const RequestId first = ask(40);
+  ask(2);
+  std::int64_t steps = 0;
+  for (; w.Advance(); ++steps) {
+    const EngineStats stats = w.engine->Stats();
+    if (stats.running > 0) EXPECT_EQ(stats.adapters.device_resident, 1);
+  }
+  EXPECT_GT(steps, 30);
+  EXPECT_EQ(w.outcomes[first].ends, 1);
+  w.Drain();
+  EXPECT_EQ(w.engine->Stats().adapters.device_resident, 0);
+  EXPECT_EQ(w.engine->Stats().adapters.host_resident, 1);
+  EXPECT_EQ(w.device->free_pages(), 64);
+  EXPECT_EQ(w.outcomes[ask(2)].cached_tokens, 0);
+  w.Drain();
+  EXPECT_EQ(w.engine->Stats().prefix.found_tokens, 0);
+  EXPECT_EQ(w.engine->Stats().adapters.device_loads, 2);
 }
 
 TEST(Engine, RefusesWhatCanNeverRun) {

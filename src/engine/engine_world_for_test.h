@@ -92,14 +92,16 @@ struct EngineWorld {
     SchedulerOptions scheduler = {};
     std::int64_t max_model_len = 200;
     bool prefix_cache = true, kv_host_tier = true;
-    std::string eviction = "lru";
+    std::string cache = "lru";
   };
   explicit EngineWorld(Options options) {
     device = std::move(PagePool::Create("device", options.device_pages * 64, 64)).value();
     host = std::move(PagePool::Create("host", options.host_pages * 64, 64)).value();
     executor = std::make_unique<KvCheckingExecutor>(&modeled, device.get());
-    policy = std::move(MakeEvictionPolicy(options.eviction)).value();
-    if (options.prefix_cache) tree = std::make_unique<DependencyTree>(kTestPageTokens, device.get(), host.get());
+    const CacheRegime regime = *FindCacheRegime(options.cache);
+    policy = std::move(MakeEvictionPolicy(regime.policy)).value();
+    ApplyRegime(regime, options.scheduler);
+    if (options.prefix_cache && regime.keep_history) tree = std::make_unique<DependencyTree>(kTestPageTokens, device.get(), host.get());
     options.scheduler.page_tokens = kTestPageTokens;
     EngineOptions engine_options{.scheduler = options.scheduler, .max_model_len = options.max_model_len,
                                  .eos_token_ids = {0}, .vocab_size = kTestVocab};

@@ -48,13 +48,15 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
   const DType base_dtype = r.model_->weights().lm_head.dtype();
   r.geometry_ = ChoosePageGeometry(config, options.kv_dtype.value_or(base_dtype), options.page_tokens);
   options.scheduler.page_tokens = r.geometry_.kv.page_tokens;
+  ASSIGN_OR_RETURN(const CacheRegime regime, FindCacheRegime(options.cache));
+  ApplyRegime(regime, options.scheduler);
 
   ASSIGN_OR_RETURN(r.device_, PagePool::Create("device", options.device_memory, r.geometry_.page_bytes));
   if (options.host_memory > 0) {
     ASSIGN_OR_RETURN(r.host_, PagePool::Create("host", options.host_memory, r.geometry_.page_bytes));
   }
-  ASSIGN_OR_RETURN(r.eviction_, MakeEvictionPolicy(options.eviction));
-  if (options.prefix_cache && config.rope.scaling != RopeConfig::Scaling::kDynamic) {
+  ASSIGN_OR_RETURN(r.eviction_, MakeEvictionPolicy(regime.policy));
+  if (options.prefix_cache && regime.keep_history && config.rope.scaling != RopeConfig::Scaling::kDynamic) {
     r.tree_ = std::make_unique<DependencyTree>(r.geometry_.kv.page_tokens, r.device_.get(), r.host_.get());
   }
   r.registry_ = std::make_unique<AdapterRegistry>(

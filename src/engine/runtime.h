@@ -28,9 +28,10 @@ struct RuntimeOptions {
   std::optional<DType> lora_dtype;                      // nullopt: ChooseAdapterDType decides
   std::int64_t max_lora_rank = 4096;
   std::int64_t max_model_len = 0;                       // 0: the model's own
-  std::string eviction = "lru";
-  bool prefix_cache = true;                             // never with dynamic rope scaling: keys depend on the whole length
-  SchedulerOptions scheduler;                           // page_tokens is filled in
+  std::string cache = "lru";                            // a regime's name (cache/cache_regime.h)
+  bool prefix_cache = true;                             // if the regime has one; never with dynamic rope scaling: keys depend on
+                                                        // the whole length
+  SchedulerOptions scheduler;                           // page_tokens and the regime's options are filled in
   int threads = 0;                                      // 0: one per processor
   Backend backend = Backend::kCpu;
   LoraVariant lora_variant = LoraVariant::kMbgmv;

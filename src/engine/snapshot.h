@@ -25,6 +25,7 @@ struct EngineStats {
   PrefixStats prefix;
   KvTierStats kv_tiers;
   std::int64_t history_pages = 0;      // of keys and values on the device that no running request uses
+  std::int64_t invalid_history_pages = 0;   // of those, whose adapter is not on the device: only in some regimes
   std::int64_t history_evictions = 0;  // pages
   PoolStats device, host;
   AdapterStats adapters;

@@ -81,11 +81,15 @@ struct Load {
   std::uint64_t digest = 0;
   std::int64_t preemptions = 0, discarded = 0, evictions = 0, steps = 0, paused = 0;
 
-  Load(std::uint64_t seed, bool large, bool with_tree) : prng(seed), scale(RandomScale(prng, large)), options(RandomOptions(prng, scale)) {
+  // Of a regime, or (null) LRU or GDSF.
+  Load(std::uint64_t seed, bool large, bool with_tree, const CacheRegime* regime = nullptr)
+      : prng(seed), scale(RandomScale(prng, large)), options(RandomOptions(prng, scale)) {
     device = std::move(PagePool::Create("device", scale.device_pages * 64, 64)).value();
     if (prng.NextBelow(4) != 0) host = std::move(PagePool::Create("host", scale.host_pages * 64, 64)).value();
     residency = std::make_unique<ResidencyManager>(device.get(), host.get(), &transfer);
-    policy = std::move(MakeEvictionPolicy(prng.NextBelow(2) == 0 ? "lru" : "gdsf")).value();
+    const std::string_view baseline = prng.NextBelow(2) == 0 ? "lru" : "gdsf";
+    policy = std::move(MakeEvictionPolicy(regime == nullptr ? baseline : regime->policy)).value();
+    if (regime != nullptr) ApplyRegime(*regime, options);
     if (with_tree) tree = std::make_unique<DependencyTree>(options.page_tokens, device.get());
     scheduler = std::make_unique<Scheduler>(options, device.get(), residency.get(), policy.get(), tree.get());
     if (prng.NextBelow(2) == 0) {
@@ -97,6 +101,9 @@ struct Load {
       auto version = std::make_shared<AdapterVersion>();
       version->generation = AdapterGeneration{generation};
       version->layout.pages = 1 + static_cast<std::int64_t>(prng.NextBelow(8));
+      if (const std::int64_t share = AdapterSharePages(options.adapter_share, scale.device_pages); share > 0) {
+        version->layout.pages = std::min(version->layout.pages, share);   // the engine refuses others
+      }
       residency->Add(std::move(version));
     }
   }
@@ -222,6 +229,33 @@ TEST_P(Plan, IsExactlyWhatItWas) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tree, Plan, testing::Bool());
+
+class PlanOfRegime : public testing::TestWithParam<CacheRegime> {};
+
+// What CheckPlan and CheckIntegrity ask of every plan and state, and that everybody ends.
+TEST_P(PlanOfRegime, EveryRequestEnds) {
+  const CacheRegime regime = GetParam();
+  std::int64_t preemptions = 0, evictions = 0, found = 0;
+  for (std::uint64_t seed = 1; seed <= 62 && !HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Load load(seed, /*large=*/seed > 60, regime.keep_history, &regime);
+    load.Run();
+    preemptions += load.preemptions;
+    evictions += load.evictions;
+    found += load.scheduler->prefix_stats().found_tokens;
+    ASSERT_TRUE(load.scheduler->running().empty() && load.scheduler->waiting().empty());
+  }
+  EXPECT_GT(preemptions, 20);
+  EXPECT_GT(evictions, 200);
+  EXPECT_EQ(found > 1000, regime.keep_history);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PlanOfRegime, testing::ValuesIn(CacheRegimes().begin(), CacheRegimes().end()),
+                         [](const auto& info) {
+                           std::string name(info.param.name);
+                           std::erase(name, '-');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace loramux

@@ -22,7 +22,7 @@ bool OlderThan(const Request* a, const Request* b) { return a->id < b->id; }
 Scheduler::Scheduler(SchedulerOptions options, PagePool* device, ResidencyManager* residency,
                      const EvictionPolicy* policy, DependencyTree* tree, KvTiers* tiers)
     : options_(options), device_(device), residency_(residency), policy_(policy), tree_(tree), tiers_(tiers), kv_plan_(tree, policy),
-      tenants_(WithBurst(options)) {
+      adapter_pages_(AdapterSharePages(options.adapter_share, device->capacity_pages())), tenants_(WithBurst(options)) {
   CHECK_GT(options_.page_tokens, 0);
   CHECK_GT(options_.max_batch_tokens, 0);
   const auto most = static_cast<std::size_t>(2 * Seats());   // more may run than compute in a step
@@ -84,17 +84,12 @@ void Scheduler::StartLoads(TimeNs now) {
     tree_->DropHostPages(std::max<std::int64_t>(0, host_pages - residency_->host()->free_pages()));
   }
   for (const PlannedLoad& load : plan_.loads) residency_->BeginLoad(load.adapter, load.via_host, now);
+  RecordUse(now);
 }
 
 void Scheduler::CommitHistoryEvictions() {
   for (const NodeId node : plan_.kv_evictions) tree_->Evict(node);
   history_evictions_ += static_cast<std::int64_t>(plan_.kv_evictions.size());
-}
-
-void Scheduler::Prepare(TimeNs now) {
-  kv_plan_.Refresh(now);
-  if (tree_ != nullptr) KeepReserve(now);
-  if (tiers_ != nullptr) tiers_->BackUp(kv_plan_);
 }
 
 void Scheduler::Advance(Request* request, std::int64_t num_tokens, TimeNs now) {
@@ -158,7 +153,7 @@ void Scheduler::ForgetBranch(const AdapterResidency& adapter) {
     const std::size_t slot = residency_->SlotOf(generation);
     return slot != adapter.slot && HasBranch(slot) && *branch_of_slot_[slot] == branch;
   });
-  if (!usable) tree_->Clear(branch);
+  if (!usable && options_.maintain_dependency) tree_->Clear(branch);
   tree_->Release(branch);
 }
 
@@ -300,6 +295,7 @@ void Scheduler::CheckIntegrity() const {
 // Whatever is cached can be used: an adapter of its content is on the device.
 void Scheduler::CheckTree() const {
   tree_->CheckIntegrity();
+  if (!options_.maintain_dependency) return;
   std::vector<bool> usable;
   for (const AdapterResidency& adapter : residency_->All()) {
     if (adapter.version == nullptr || !HasBranch(adapter.slot)) continue;

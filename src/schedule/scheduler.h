@@ -18,6 +18,9 @@
 // only after everyone of lower rank than that request was preempted. If memory blocks the next in the order of service,
 // running requests of lower rank are preempted for it too, as long as no more than `discard_share` of all computed
 // tokens is thrown away by that.
+// Regimes of the cache (cache/cache_regime.h) change that in three ways: adapters may have a share of the pages, and then
+// each side evicts its own alone; adapters that no request wants may leave at once; and adapters may go before the history
+// that depends on them, which then cannot be used until they are back.
 // Adapters that the operator locked to the device are loaded before anybody joins, and never evicted.
 // The first in rank is never preempted, within a tenant nobody is for a younger one, and between two changes of rank
 // lies a quantum of new tokens: so everyone ends.
@@ -35,10 +38,12 @@
 
 #include "adapter/residency.h"
 #include "base/clock.h"
+#include "cache/cache_regime.h"
 #include "cache/dependency_tree.h"
 #include "cache/eviction_policy.h"
 #include "cache/kv_eviction_plan.h"
 #include "cache/kv_tiers.h"
+#include "cache/usage_monitor.h"
 #include "memory/page_pool.h"
 #include "schedule/fairness.h"
 #include "schedule/heap.h"
@@ -57,7 +62,24 @@ struct SchedulerOptions {
   std::int64_t max_loads_in_flight = 4;
   FairnessOptions fairness;
   double discard_share = 0.25;           // of the computed tokens may be thrown away to let others in
+  // Of the regime (cache/cache_regime.h):
+  double adapter_share = 0;              // of the device's pages are for adapters, the rest for keys and values; 0: one pool
+  bool keep_idle_adapters = true;        // false: one that no request wants is evicted at once
+  bool maintain_dependency = true;       // false: an adapter may be evicted before the history that needs it
 };
+
+// Pages for adapters alone of a device with so many; 0 where there is one pool for all.
+inline std::int64_t AdapterSharePages(double adapter_share, std::int64_t capacity_pages) {
+  if (adapter_share <= 0) return 0;
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(adapter_share * static_cast<double>(capacity_pages)));
+}
+
+// Fills in what the regime says. Its policy and its history are the caller's to make: EvictionPolicy and DependencyTree.
+inline void ApplyRegime(const CacheRegime& regime, SchedulerOptions& options) {
+  options.adapter_share = regime.adapter_share;
+  options.keep_idle_adapters = regime.keep_idle_adapters;
+  options.maintain_dependency = regime.maintain_dependency;
+}
 
 // Of prompts, when they were first admitted.
 struct PrefixStats {
@@ -88,7 +110,7 @@ class Scheduler {
   void Advance(Request* request, std::int64_t num_tokens, TimeNs now);
 
   // Beside the computation, so that the next plan is cheaper: scores history, keeps a few pages free, copies history to
-  // the host tier. The last plan is not valid any more.
+  // the host tier; at most every 100 ms, what the policies know of all candidates. The last plan is not valid any more.
   void Prepare(TimeNs now);
 
   // In order of arrival.
@@ -100,6 +122,13 @@ class Scheduler {
   std::int64_t history_evictions() const { return history_evictions_; }   // pages
   // Pages of keys and values that no running request uses.
   std::int64_t history_pages() const { return tree_ == nullptr ? 0 : tree_->idle_pages(); }
+
+  // Of those, the pages that no request could use now because their adapter is not on the device: none where dependency is
+  // maintained. Takes time with the adapters on the device.
+  std::int64_t CountInvalidHistory();
+
+  // What the policies were told last of all candidates.
+  const EvictionContext& eviction_context() const { return context_; }
 
   // Aborts if queues, pages and pins disagree.
   void CheckIntegrity() const;
@@ -121,6 +150,7 @@ class Scheduler {
   // The capacities that planning plays with; Commit never sees it.
   struct Scratch {
     std::int64_t free_device = 0, free_host = 0;
+    std::int64_t free_adapters = 0;       // where adapters have a share of the device; free_device is the rest then
     std::int64_t budget = 0;              // tokens left in this step
     std::int64_t droppable_host = 0;      // pages of keys and values in the host tier that may go
     std::int64_t loads_in_flight = 0, fetches_in_flight = 0;
@@ -177,6 +207,9 @@ class Scheduler {
   Admission TryAdmit(Request* request, TimeNs now);
   Admission TryFetch(Request* request, TimeNs now);
   bool IsLoading(const Request& request) const;
+  bool MustLoad(const Request& request) const {   // its adapter, and nobody began to
+    return request.adapter != kBaseModel && residency_->Get(request.adapter).device == TierState::kAbsent;
+  }
   bool ExceedsDistinctAdapters(const Request& request) const;
   void AddChunk(Request* request, std::int64_t tokens, std::int64_t new_pages);
   void AddAdmission(Request* request, NodeId tail, std::int64_t new_pages);
@@ -195,8 +228,8 @@ class Scheduler {
   void PlanReclaim(TimeNs now);
   bool FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now);
   void PlanPreemption(TimeNs now);
-  bool MakeRoom(std::int64_t pages, TimeNs now);
-  bool EvictOne(TimeNs now, bool even_wanted);
+  bool MakeRoom(PageCategory use, std::int64_t pages, TimeNs now);
+  bool EvictOne(PageCategory use, TimeNs now, bool even_wanted);
   void RankIdleAdapters(TimeNs now);
   void PushCandidate(AdapterGeneration generation, TimeNs now);
   bool FindIdleAdapter(bool even_wanted);
@@ -211,7 +244,12 @@ class Scheduler {
   std::int64_t PagesToStart(const Request& request) const;
   std::int64_t PagesOfIdleAdapter(const Request& request) const;
   std::int64_t GrowthReserve() const;
-  std::int64_t EvictablePages(bool even_wanted) const;
+  std::int64_t EvictablePages(PageCategory use, bool even_wanted) const;
+  bool Partitioned() const { return adapter_pages_ > 0; }
+  // Pages that are left for this use.
+  std::int64_t& Free(PageCategory use) {
+    return Partitioned() && use == PageCategory::kAdapter ? scratch_.free_adapters : scratch_.free_device;
+  }
   // No division where nothing is missing, as for most tokens.
   std::int64_t MissingPages(const Request& request, std::int64_t positions) const {
     const std::int64_t missing = positions - static_cast<std::int64_t>(request.pages.size()) * options_.page_tokens;
@@ -221,6 +259,11 @@ class Scheduler {
   std::uint8_t& Flags(AdapterGeneration generation) { return scratch_.flags[residency_->SlotOf(generation)]; }
   std::uint8_t Flags(AdapterGeneration generation) const { return scratch_.flags[residency_->SlotOf(generation)]; }
   std::int32_t& Pins(AdapterGeneration generation) { return scratch_.slot_pins[residency_->SlotOf(generation)]; }
+
+  // scheduler_usage.cc
+  void RecordUse(TimeNs now);
+  void RefreshContext(TimeNs now);
+  void PlanIdleEvictions();
 
   // scheduler.cc
   void StartLoads(TimeNs now);
@@ -244,6 +287,10 @@ class Scheduler {
   DependencyTree* tree_;
   KvTiers* tiers_;
   KvEvictionPlan kv_plan_;
+  const std::int64_t adapter_pages_;     // of the device, for adapters alone; 0: one pool
+  UsageMonitor usage_;
+  EvictionContext context_;
+  std::vector<bool> branch_counted_;     // of CountInvalidHistory
   BranchId base_branch_;
   std::vector<std::optional<BranchId>> branch_of_slot_;   // by residency slot, since a request used the adapter
   PrefixStats prefix_stats_;

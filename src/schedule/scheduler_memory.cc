@@ -11,11 +11,11 @@ void Scheduler::PlanReclaim(TimeNs now) {
   if (discardable_ <= 0) return;
   const auto next = std::find_if(order_.turns.begin(), order_.turns.end(),
                                  [this](const Turn& turn) { return !IsLoading(*turn.request); });
-  if (next == order_.turns.end()) return;
+  if (next == order_.turns.end() || (Partitioned() && MustLoad(*next->request))) return;   // keys and values are no room for it
   std::int64_t missing = PagesToStart(*next->request) + GrowthReserve() - scratch_.free_device;
   if (tree_ != nullptr) missing -= kv_plan_.LockedDepth(PlannedTail(*next->request));   // in use by others: neither free nor evictable
   if (missing + static_cast<std::int64_t>(running_.size()) <= 0) return;
-  missing += scratch_.decode_pages + PagesOfIdleAdapter(*next->request) - EvictablePages(/*even_wanted=*/false);
+  missing += scratch_.decode_pages + PagesOfIdleAdapter(*next->request) - EvictablePages(PageCategory::kKv, /*even_wanted=*/false);
   const std::int64_t level = RankOf(next->request->id, tenants_.Service(*next->request)).level;
   std::int64_t victims = 0;
   for (auto it = scratch_.runners.rbegin(); missing > 0 && it != scratch_.runners.rend() && it->rank.level > level; ++it) {
@@ -38,16 +38,13 @@ std::int64_t Scheduler::PagesFreedBy(const Request& request) const {
 // Of its adapter, if that must be loaded first; else all pages of what is known, and of the token that follows, at once:
 // a request that began its prefill can end it.
 std::int64_t Scheduler::PagesToStart(const Request& request) const {
-  if (request.adapter != kBaseModel) {
-    const AdapterResidency& adapter = residency_->Get(request.adapter);
-    if (adapter.device == TierState::kAbsent) return adapter.version->layout.pages;
-  }
+  if (MustLoad(request)) return residency_->Get(request.adapter).version->layout.pages;
   return MissingPages(request, static_cast<std::int64_t>(request.tokens.size()) + 1);
 }
 
 // EvictablePages counts them, but no room is made for a request by the eviction of its own adapter.
 std::int64_t Scheduler::PagesOfIdleAdapter(const Request& request) const {
-  if (request.adapter == kBaseModel || !Evictable(request.adapter)) return 0;
+  if (request.adapter == kBaseModel || Partitioned() || !Evictable(request.adapter)) return 0;
   const AdapterResidency& adapter = residency_->Get(request.adapter);
   return adapter.device == TierState::kResident ? adapter.version->layout.pages : 0;
 }
@@ -60,7 +57,7 @@ std::int64_t Scheduler::PagesOfIdleAdapter(const Request& request) const {
 bool Scheduler::FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now) {
   const auto& runners = scratch_.runners;
   while (scratch_.free_device < pages) {
-    if (EvictOne(now, /*even_wanted=*/false)) continue;
+    if (EvictOne(PageCategory::kKv, now, /*even_wanted=*/false)) continue;
     const std::size_t last = runners.size() - 1;
     if (last > index && scratch_.first_waiter < runners[last].rank) {
       scratch_.memory_short = true;
@@ -68,7 +65,7 @@ bool Scheduler::FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now) 
       continue;
     }
     scratch_.candidates_ready = false;   // wanted adapters were dropped from the heap
-    if (EvictOne(now, /*even_wanted=*/true)) continue;
+    if (EvictOne(PageCategory::kKv, now, /*even_wanted=*/true)) continue;
     if (last == 0) return false;   // alone: what is missing is held by loads in flight
     scratch_.memory_short = true;
     PlanPreemption(now);
@@ -96,11 +93,12 @@ void Scheduler::PlanPreemption(TimeNs now) {
 // right away. With nobody running it is 0, so what fits alone still fits.
 std::int64_t Scheduler::GrowthReserve() const { return static_cast<std::int64_t>(running_.size()); }
 
-// Evicts history and idle adapters until `pages` are free; all or nothing.
-bool Scheduler::MakeRoom(std::int64_t pages, TimeNs now) {
-  if (scratch_.free_device >= pages) return true;
-  if (scratch_.free_device + EvictablePages(/*even_wanted=*/false) < pages) return false;
-  while (scratch_.free_device < pages) CHECK(EvictOne(now, /*even_wanted=*/false));
+// Evicts history and idle adapters until `pages` are free for this use; all or nothing.
+bool Scheduler::MakeRoom(PageCategory use, std::int64_t pages, TimeNs now) {
+  const std::int64_t& free = Free(use);
+  if (free >= pages) return true;
+  if (free + EvictablePages(use, /*even_wanted=*/false) < pages) return false;
+  while (free < pages) CHECK(EvictOne(use, now, /*even_wanted=*/false));
   return true;
 }
 
@@ -110,8 +108,9 @@ bool Scheduler::Evictable(AdapterGeneration generation) const {
   return !adapter.locked && scratch_.slot_pins[adapter.slot] == 0 && (scratch_.flags[adapter.slot] & kEvicted) == 0;
 }
 
-std::int64_t Scheduler::EvictablePages(bool even_wanted) const {
-  std::int64_t pages = kv_plan_.evictable();
+std::int64_t Scheduler::EvictablePages(PageCategory use, bool even_wanted) const {
+  if (Partitioned() && use == PageCategory::kKv) return kv_plan_.evictable();
+  std::int64_t pages = Partitioned() ? 0 : kv_plan_.evictable();
   for (const AdapterGeneration generation : residency_->DeviceResidents()) {
     if (!Evictable(generation) || (!even_wanted && (Flags(generation) & kWanted) != 0)) continue;
     pages += residency_->Get(generation).version->layout.pages;
@@ -119,11 +118,13 @@ std::int64_t Scheduler::EvictablePages(bool even_wanted) const {
   return pages;
 }
 
-// History or an adapter, whichever the policy values less.
-bool Scheduler::EvictOne(TimeNs now, bool even_wanted) {
-  if (!scratch_.candidates_ready) RankIdleAdapters(now);
-  const std::optional<KvEvictionPlan::Victim> history = kv_plan_.Next(now);
-  const bool adapter = FindIdleAdapter(even_wanted);
+// History or an adapter, whichever the policy values less; where each has a part of the memory, what uses that.
+bool Scheduler::EvictOne(PageCategory use, TimeNs now, bool even_wanted) {
+  const bool any = !Partitioned();
+  std::optional<KvEvictionPlan::Victim> history;
+  if (any || use == PageCategory::kKv) history = kv_plan_.Next(now);
+  if ((any || use == PageCategory::kAdapter) && !scratch_.candidates_ready) RankIdleAdapters(now);
+  const bool adapter = (any || use == PageCategory::kAdapter) && FindIdleAdapter(even_wanted);
   if (!adapter && !history.has_value()) return false;
   // History that waiting requests would use goes after adapters that none of those ahead wants.
   if (adapter && (!history.has_value() || history->wanted || scratch_.candidates.front().score < history->score)) {
@@ -158,16 +159,21 @@ void Scheduler::RankIdleAdapters(TimeNs now) {
 
 void Scheduler::PushCandidate(AdapterGeneration generation, TimeNs now) {
   const AdapterResidency& adapter = residency_->Get(generation);
-  const EvictionCandidate candidate{adapter.version->layout.pages, adapter.last_use, static_cast<double>(adapter.uses),
-                                    adapter.host == TierState::kResident ? ReloadFrom::kHost : ReloadFrom::kDisk};
-  scratch_.candidates.push_back({policy_->Score(candidate, now), generation});
+  const UsageMonitor::Visits visits = usage_.Of(adapter.slot, generation);
+  const EvictionCandidate candidate{.pages = adapter.version->layout.pages, .last_use = adapter.last_use,
+                                    .uses = static_cast<double>(adapter.uses),
+                                    .reload = adapter.host == TierState::kResident ? ReloadFrom::kHost : ReloadFrom::kDisk,
+                                    .frequency = visits.frequency, .frequency_at = visits.at,
+                                    .queued = adapter.references > adapter.pins};
+  context_.now = now;
+  scratch_.candidates.push_back({policy_->Score(candidate, context_), generation});
   std::push_heap(scratch_.candidates.begin(), scratch_.candidates.end(), kWorse);
 }
 
 // Without it, history on the device could not be used.
 bool Scheduler::CarriesHistory(AdapterGeneration generation) const {
   const std::size_t slot = residency_->SlotOf(generation);
-  if (!HasBranch(slot)) return false;
+  if (!HasBranch(slot) || !options_.maintain_dependency) return false;
   const BranchId branch = *branch_of_slot_[slot];
   return kv_plan_.pages(branch) > 0 && !(tree_->IsShared(branch) && scratch_.residents[branch.value] > 1);
 }
@@ -193,7 +199,7 @@ void Scheduler::EvictAdapter() {
   heap.pop_back();
   Flags(victim) |= kEvicted;
   plan_.device_evictions.push_back(victim);
-  scratch_.free_device += residency_->Get(victim).version->layout.pages;
+  Free(PageCategory::kAdapter) += residency_->Get(victim).version->layout.pages;
   const std::size_t slot = residency_->SlotOf(victim);
   if (HasBranch(slot) && tree_->IsShared(*branch_of_slot_[slot])) --scratch_.residents[branch_of_slot_[slot]->value];
 }
@@ -204,7 +210,7 @@ void Scheduler::EvictHistory(const KvEvictionPlan::Victim& victim, TimeNs now) {
   kv_plan_.Evict(victim, now);
   plan_.kv_evictions.push_back(victim.node);
   ++scratch_.free_device;
-  if (branch == base_branch_ || kv_plan_.pages(branch) > 0) return;
+  if (branch == base_branch_ || kv_plan_.pages(branch) > 0 || !options_.maintain_dependency) return;
   for (const AdapterGeneration generation : residency_->DeviceResidents()) {
     const std::size_t slot = residency_->SlotOf(generation);
     if (HasBranch(slot) && *branch_of_slot_[slot] == branch && Evictable(generation)) PushCandidate(generation, now);
@@ -216,14 +222,15 @@ void Scheduler::EvictHistory(const KvEvictionPlan::Victim& victim, TimeNs now) {
 void Scheduler::KeepReserve(TimeNs now) {
   constexpr std::int64_t kNewcomers = 64;   // pages
   const std::int64_t reserve = std::min(GrowthReserve() + kNewcomers, device_->capacity_pages() / 32);
-  if (device_->free_pages() >= reserve) return;
+  if (!Partitioned() && device_->free_pages() >= reserve) return;
   plan_.Clear();
   ResetScratch(now);
   RankIdleAdapters(now);
   while (scratch_.free_device < reserve) {
     const std::optional<KvEvictionPlan::Victim> history = kv_plan_.Next(now);
     if (!history.has_value() || history->wanted) break;
-    if (FindIdleAdapter(/*even_wanted=*/false) && scratch_.candidates.front().score < history->score) break;
+    const bool adapter = !Partitioned() && FindIdleAdapter(/*even_wanted=*/false);
+    if (adapter && scratch_.candidates.front().score < history->score) break;
     EvictHistory(*history, now);
   }
   CommitHistoryEvictions();
@@ -246,8 +253,9 @@ Scheduler::Admission Scheduler::TryLoad(AdapterGeneration generation, TimeNs now
   if ((Flags(generation) & kEvicted) != 0) return Admission::kBlocked;   // this very plan needs its pages
   if (scratch_.loads_in_flight >= options_.max_loads_in_flight) return Admission::kPassedOver;
   const AdapterResidency& adapter = residency_->Get(generation);
-  if (!MakeRoom(adapter.version->layout.pages + GrowthReserve(), now)) return Admission::kBlocked;
-  scratch_.free_device -= adapter.version->layout.pages;
+  const std::int64_t reserve = Partitioned() ? 0 : GrowthReserve();
+  if (!MakeRoom(PageCategory::kAdapter, adapter.version->layout.pages + reserve, now)) return Admission::kBlocked;
+  Free(PageCategory::kAdapter) -= adapter.version->layout.pages;
   ++scratch_.loads_in_flight;
   Flags(generation) |= kLoadPlanned;
   plan_.loads.push_back({generation, PlanHostRoom(adapter)});

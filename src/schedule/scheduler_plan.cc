@@ -23,6 +23,7 @@ void Scheduler::MakePlan(TimeNs now, bool may_pause) {
   tenants_.Order(now, static_cast<std::size_t>(options_.lookahead), order_);
   RankRunning();
   MarkAdaptersOfWaitersAhead();
+  if (!options_.keep_idle_adapters) PlanIdleEvictions();
   PlanReclaim(now);
   PlanSeats(may_pause);
   PlanDecodes(now);
@@ -35,6 +36,11 @@ void Scheduler::MakePlan(TimeNs now, bool may_pause) {
 void Scheduler::ResetScratch(TimeNs now) {
   const std::size_t adapters = residency_->All().size();
   scratch_.free_device = device_->free_pages();
+  if (Partitioned()) {
+    const PoolStats pool = device_->Stats();
+    scratch_.free_adapters = adapter_pages_ - pool.used(PageCategory::kAdapter);
+    scratch_.free_device = pool.capacity_pages - adapter_pages_ - pool.used(PageCategory::kKv);
+  }
   scratch_.free_host = residency_->host() == nullptr ? 0 : residency_->host()->free_pages();
   scratch_.budget = options_.max_batch_tokens;
   scratch_.loads_in_flight = residency_->loads_in_flight();
@@ -104,10 +110,10 @@ void Scheduler::PlanSeats(bool for_waiters) {
   std::int64_t pages = scratch_.free_device - GrowthReserve() - scratch_.decode_pages;
   std::optional<std::int64_t> evictable;   // nothing here changes it
   for (const Turn& turn : order_.turns) {
-    if (IsLoading(*turn.request)) continue;
+    if (IsLoading(*turn.request) || (Partitioned() && MustLoad(*turn.request))) continue;
     if (ExceedsDistinctAdapters(*turn.request)) return;
     pages -= PagesToStart(*turn.request) + PagesOfIdleAdapter(*turn.request);
-    if (pages < 0 && !evictable.has_value()) evictable = EvictablePages(/*even_wanted=*/false);
+    if (pages < 0 && !evictable.has_value()) evictable = EvictablePages(PageCategory::kKv, /*even_wanted=*/false);
     if (pages < 0 && pages + *evictable < 0) return;
     if (--more < 0) return;
     if (seats > 0) {
@@ -149,7 +155,7 @@ void Scheduler::PlanIdleSeats(TimeNs now) {
     if (!runner.paused) continue;
     const std::int64_t tokens = ChunkTokens(runner.uncomputed);
     const std::int64_t pages = MissingPages(*runner.request, runner.request->computed + tokens);
-    if (!MakeRoom(pages, now)) continue;
+    if (!MakeRoom(PageCategory::kKv, pages, now)) continue;
     scratch_.free_device -= pages;
     --scratch_.free_seats;
     runner.paused = false;
@@ -211,7 +217,7 @@ Scheduler::Admission Scheduler::TryAdmit(Request* request, TimeNs now) {
   const std::int64_t pages = PagesToStart(*request) - Depth(tail);
   if (uses_adapter) ++Pins(request->adapter);   // not a victim of its own admission
   if (tree_ != nullptr) kv_plan_.Lock(tail);
-  if (!MakeRoom(pages + GrowthReserve(), now)) {
+  if (!MakeRoom(PageCategory::kKv, pages + GrowthReserve(), now)) {
     if (uses_adapter) --Pins(request->adapter);
     if (tree_ != nullptr) kv_plan_.Unlock(tail, now);
     return Admission::kBlocked;
@@ -237,7 +243,7 @@ Scheduler::Admission Scheduler::TryFetch(Request* request, TimeNs now) {
   const bool given_up = scratch_.droppable_host < pages || kv_plan_.Kept(device_tail) != device_tail;   // by this plan
   if (given_up) return Admission::kAdmitted;
   kv_plan_.Lock(device_tail);
-  if (!MakeRoom(pages + GrowthReserve(), now)) {
+  if (!MakeRoom(PageCategory::kKv, pages + GrowthReserve(), now)) {
     kv_plan_.Unlock(device_tail, now);
     return Admission::kAdmitted;
   }

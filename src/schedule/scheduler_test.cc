@@ -1,5 +1,6 @@
 #include "schedule/scheduler.h"
 
+#include <cmath>
 #include <deque>
 
 namespace loramux {
@@ -76,6 +77,138 @@ struct World {
     }
   }
 };
+
+// Where adapters have a share of the pages (here 8 of 40), the keys and values of others are no room for one that must be
+// loaded, so nobody is preempted for it.
+TEST(Scheduler, NobodyIsPreemptedForAnAdapterThatHasAShareOfItsOwn) {
+  World w(40, {.max_batch_tokens = 16, .adapter_share = 0.2, .maintain_dependency = false});
+  w.AddAdapter(1, 6);
+  w.AddAdapter(2, 6);
+  for (int i = 0; i < 3; ++i) w.Add(32, 1, 8, "flood");   // 30 of the 32 pages at last
+  while (w.requests[2].generated().empty()) w.Step();
+  Request* quiet = w.Add(4, 2, 2, "quiet");
+  w.RunToEnd();
+  EXPECT_EQ(w.scheduler.preemptions(), 0);
+  EXPECT_EQ(quiet->state, RequestState::kFinished);
+  EXPECT_EQ(w.residency.Stats().device_evictions, 1);   // adapter 1, when it was idle
+}
+
+// There a request that lacks room for its keys and values needs no more of it for its own idle adapter.
+TEST(Scheduler, AnIdleAdapterWithAShareIsNotCountedAgainstItsRequest) {
+  World w(40, {.max_batch_tokens = 16, .adapter_share = 0.2, .maintain_dependency = false});
+  w.AddAdapter(1, 8);
+  w.Add(2, 1, 1, "quiet");
+  w.RunToEnd();
+  for (int i = 0; i < 3; ++i) w.AddFor("flood", 32, 8);
+  while (w.requests[3].generated().empty()) w.Step();
+  Request* quiet = w.Add(20, 1, 2, "quiet");   // 6 pages
+  while (quiet->state == RequestState::kWaiting) w.Step();
+  EXPECT_EQ(w.scheduler.preemptions(), 1);
+  EXPECT_EQ(w.requests[1].state, RequestState::kRunning);
+  w.RunToEnd();
+}
+
+// LRU that remembers what it was told.
+class Listener final : public EvictionPolicy {
+ public:
+  double Score(const EvictionCandidate& candidate, const EvictionContext& context) const override {
+    told.push_back(candidate);
+    now = context.now;
+    return static_cast<double>(candidate.last_use);
+  }
+  std::string_view name() const override { return "listener"; }
+  mutable std::vector<EvictionCandidate> told;
+  mutable TimeNs now = 0;
+};
+
+TEST(Scheduler, PoliciesAreToldWhatAnAdapterIs) {
+  World w(16);
+  const Listener listener;
+  Scheduler scheduler({.page_tokens = 4}, w.device.get(), &w.residency, &listener);
+  w.AddAdapter(1, 4);
+  w.AddAdapter(2, 6);
+  w.AddAdapter(3, 12);
+  Request requests[3];
+  const auto run = [&](Request& request, std::uint32_t adapter) {
+    request = {};
+    request.id = RequestId{w.next_id++};
+    request.adapter = AdapterGeneration{adapter};
+    request.tokens = {1, 2};
+    request.prompt_tokens = 2;
+    request.max_total_tokens = 3;
+    w.residency.Acquire(request.adapter);
+    scheduler.Add(&request);
+    std::vector<ResidencyManager::LoadFailure> failures;
+    for (int i = 0; i < 40 && request.state != RequestState::kRunning; ++i) {
+      w.clock.Advance(500);
+      w.residency.Poll(w.clock.Now(), failures);
+      scheduler.Plan(w.clock.Now());
+      scheduler.Commit(w.clock.Now());
+    }
+    ASSERT_EQ(request.state, RequestState::kRunning);
+    scheduler.Remove(&request, w.clock.Now());
+    w.residency.Release(request.adapter);
+  };
+  run(requests[0], 1);
+  run(requests[0], 1);
+  run(requests[0], 2);
+  EXPECT_TRUE(listener.told.empty());   // there was room
+  const TimeNs last_use = w.residency.Get(AdapterGeneration{2}).last_use;
+  w.residency.Acquire(AdapterGeneration{1});   // a request for it came
+  run(requests[1], 3);                         // and this one has no room
+  ASSERT_GE(listener.told.size(), 2u);
+  for (const EvictionCandidate& candidate : listener.told) {
+    const bool first = candidate.pages == 4;
+    EXPECT_EQ(candidate.kind, CandidateKind::kAdapter);
+    EXPECT_EQ(candidate.pages, first ? 4 : 6);
+    EXPECT_EQ(candidate.uses, first ? 2 : 1);
+    EXPECT_NEAR(candidate.frequency, first ? 2 : 1, 1e-6);
+    EXPECT_LE(candidate.frequency_at, candidate.last_use);
+    EXPECT_GT(candidate.frequency_at, 0);
+    EXPECT_EQ(candidate.queued, first);
+    EXPECT_EQ(candidate.reload, ReloadFrom::kHost);
+    if (!first) EXPECT_EQ(candidate.last_use, last_use);
+  }
+  EXPECT_GT(listener.now, last_use);
+  w.residency.Release(AdapterGeneration{1});
+}
+
+// What the policies know of all candidates together, by hand: made at most every 100 ms, and beside the computation only.
+TEST(Scheduler, TheContextOfThePolicies) {
+  World w(64);
+  w.AddAdapter(1, 2);
+  w.AddAdapter(2, 5);
+  w.AddAdapter(3, 9);   // known, and never used
+  const TimeNs begin = w.clock.Now();
+  for (const std::uint32_t adapter : {1u, 1u, 2u, 0u}) w.Add(3, adapter);
+  double requests = 0, batches = 0;
+  while (!(w.scheduler.running().empty() && w.scheduler.waiting().empty())) {
+    const StepPlan plan = w.Step();
+    requests += static_cast<double>(plan.chunks.size());
+    batches += !plan.chunks.empty();
+  }
+  EXPECT_EQ(w.scheduler.eviction_context().total_visits, 0);   // no plan makes it
+  w.clock.AdvanceTo(begin + kNsPerSecond);
+  w.scheduler.Prepare(w.clock.Now());
+  const EvictionContext context = w.scheduler.eviction_context();
+  const double left = std::exp2(-1.0 / 60);                    // of a visit, after a second
+  EXPECT_NEAR(context.total_visits, 4 * left, 1e-4);
+  EXPECT_NEAR(context.max_frequency, 2 * left, 1e-4);
+  EXPECT_EQ(context.resident_adapters, 2);
+  EXPECT_EQ(context.max_pages, 5);
+  EXPECT_EQ(context.oldest_use, std::min(w.residency.Get(AdapterGeneration{1}).last_use, w.residency.Get(AdapterGeneration{2}).last_use));
+  // Half of the requests use adapter 1, a quarter adapter 2.
+  EXPECT_NEAR(context.low_lora, 2 - std::pow(0.5, requests / batches) - std::pow(0.75, requests / batches), 1e-4);
+  EXPECT_GT(context.low_lora, 0.75);
+  w.Add(3, 1);
+  w.Step();
+  w.clock.AdvanceTo(begin + kNsPerSecond + 99 * kNsPerMs);
+  w.scheduler.Prepare(w.clock.Now());
+  EXPECT_EQ(w.scheduler.eviction_context().made_at, begin + kNsPerSecond);
+  w.clock.AdvanceTo(begin + kNsPerSecond + 100 * kNsPerMs);
+  w.scheduler.Prepare(w.clock.Now());
+  EXPECT_NEAR(w.scheduler.eviction_context().total_visits, 4 * left + 1, 1e-2);
+}
 
 TEST(Scheduler, PrefillIsChunkedAndDecodesGoFirst) {
   World w(64, {.max_batch_tokens = 8, .prefill_chunk = 6});

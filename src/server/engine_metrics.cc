@@ -120,6 +120,8 @@ void AddRequests(Page& page, const EngineSnapshot& snapshot) {
   page.Own(MetricType::Counter, "history_fetched_pages_total", "Pages that came back from the host tier.",
            stats.kv_tiers.pages_fetched);
   page.Own(MetricType::Counter, "history_failed_moves_total", "Copies between the tiers that failed.", stats.kv_tiers.failed_jobs);
+  page.Own(MetricType::Gauge, "history_invalid_pages", "Pages of cached keys and values whose adapter is not on the device.",
+           stats.invalid_history_pages);
 }
 
 void AddPool(MetricFamily& family, const char* tier, const PoolStats& pool, std::int64_t history_pages) {

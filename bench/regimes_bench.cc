@@ -1,0 +1,214 @@
+// A trace replayed under every regime of the cache, on a virtual clock: the real scheduler, tree, residency and engine, with
+// a modelled executor and modelled links. Answers what the regimes keep and what that is worth; says nothing of kernels.
+//
+// The trace is Mooncake's (a JSON object a line: timestamp in ms, hash_ids of 512-token blocks, a prefix chain). A block is
+// one token here and a page holds one. A conversation belongs to an adapter, drawn by a Zipf law from its first own block, so
+// all its turns have the same. Every request generates one block. Time: 5 ms a step and 10 ms a block of prefill; a page of
+// 64 MiB takes 6.4 ms from the host tier and 64 ms from disk.
+//
+//   regimes_bench TRACE [--adapters 200] [--pages 1000,2000,4000] [--host-pages 300] [--requests 12031] [--zipf 1.0]
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "adapter/transfer.h"
+#include "base/prng.h"
+#include "engine/engine.h"
+#include "engine/modeled_executor.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::int64_t kPageBytes = 64;   // of a stand-in for 64 MiB: links are as much slower
+constexpr std::int64_t kVocab = 1 << 20;
+
+struct TraceRequest {
+  TimeNs arrival = 0;
+  std::vector<TokenId> blocks;
+  std::size_t adapter = 0;   // index
+};
+
+struct Flags {
+  std::string trace;
+  std::size_t adapters = 200, requests = 1 << 30;
+  std::vector<std::int64_t> pages = {1000, 2000, 4000};
+  std::int64_t host_pages = 300;
+  double zipf = 1.0;
+};
+
+// Cumulative probabilities of Zipf's law.
+std::vector<double> ZipfLaw(std::size_t count, double exponent) {
+  std::vector<double> cumulative;
+  double sum = 0;
+  for (std::size_t i = 1; i <= count; ++i) cumulative.push_back(sum += std::pow(static_cast<double>(i), -exponent));
+  for (double& value : cumulative) value /= sum;
+  return cumulative;
+}
+
+std::vector<TraceRequest> ReadTrace(const Flags& flags) {
+  const std::vector<double> law = ZipfLaw(flags.adapters, flags.zipf);
+  std::vector<TraceRequest> requests;
+  std::ifstream file(flags.trace);
+  for (std::string line; requests.size() < flags.requests && std::getline(file, line);) {
+    const auto json = nlohmann::json::parse(line);
+    TraceRequest request;
+    request.arrival = json.at("timestamp").get<std::int64_t>() * kNsPerMs;
+    request.blocks = json.at("hash_ids").get<std::vector<TokenId>>();
+    if (request.blocks.empty()) continue;
+    const TokenId own = request.blocks[std::min<std::size_t>(1, request.blocks.size() - 1)];   // the first is the system prompt
+    const double draw = static_cast<double>(SplitMix64(static_cast<std::uint64_t>(own)) >> 11) * 0x1p-53;
+    const auto found = std::lower_bound(law.begin(), law.end(), draw);
+    request.adapter = std::min(static_cast<std::size_t>(found - law.begin()), law.size() - 1);
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+// The hit rate of a cache that forgets nothing and is filled at once. The last block is computed in any case.
+double InfiniteCache(const std::vector<TraceRequest>& trace) {
+  std::set<std::pair<std::size_t, TokenId>> seen;   // a block's id stands for all before it too
+  std::size_t found = 0, blocks = 0;
+  for (const TraceRequest& request : trace) {
+    blocks += request.blocks.size();
+    for (std::size_t i = 0; i + 1 < request.blocks.size() && seen.contains({request.adapter, request.blocks[i]}); ++i) ++found;
+    for (const TokenId block : request.blocks) seen.emplace(request.adapter, block);
+  }
+  return static_cast<double>(found) / static_cast<double>(std::max<std::size_t>(1, blocks));
+}
+
+struct Outcome {
+  double hit_rate = 0, invalid_share = 0, mean_ttft_ms = 0, p99_ttft_ms = 0, mean_load_ms = 0;
+  std::int64_t adapter_loads = 0, disk_loads = 0, preemptions = 0, history_evictions = 0, refused = 0;
+};
+
+class Replay {
+ public:
+  Replay(const Flags& flags, const CacheRegime& regime, std::int64_t pages)
+      : device_(std::move(PagePool::Create("device", pages * kPageBytes, kPageBytes)).value()),
+        host_(std::move(PagePool::Create("host", flags.host_pages * kPageBytes, kPageBytes)).value()),
+        policy_(std::move(MakeEvictionPolicy(regime.policy)).value()) {
+    SchedulerOptions scheduler{.page_tokens = 1, .max_running = 64, .max_batch_tokens = 16, .prefill_chunk = 16};
+    ApplyRegime(regime, scheduler);
+    if (regime.keep_history) tree_ = std::make_unique<DependencyTree>(1, device_.get());
+    engine_ = std::make_unique<Engine>(
+        EngineOptions{.scheduler = scheduler, .max_model_len = 512, .eos_token_ids = {}, .vocab_size = kVocab},
+        EngineParts{.clock = &clock_, .executor = &executor_, .transfer = &transfer_, .device = device_.get(), .host = host_.get(),
+                    .registry = &registry_, .eviction = policy_.get(), .tree = tree_.get(), .wakeup = &wakeup_});
+    constexpr std::int64_t kSizes[] = {1, 1, 2, 3, 5};   // ranks 8 to 64 on all linear layers of an 8B model
+    for (std::size_t i = 0; i < flags.adapters; ++i) {
+      auto version = std::make_shared<AdapterVersion>();
+      version->name = "adapter-" + std::to_string(i);
+      version->layout.pages = kSizes[i % std::size(kSizes)];
+      version->layout.max_rank = 16;
+      generations_.push_back(registry_.Commit(std::move(version)).value()->generation);
+    }
+  }
+
+  Outcome Run(const std::vector<TraceRequest>& trace) {
+    Outcome outcome;
+    std::size_t next = 0;
+    double invalid = 0, history = 0;
+    while (true) {
+      while (next < trace.size() && trace[next].arrival <= clock_.Now()) outcome.refused += !Submit(trace[next++]);
+      while (engine_->Step()) {}
+      const EngineStats stats = engine_->Stats();
+      invalid += static_cast<double>(stats.invalid_history_pages);
+      history += static_cast<double>(stats.history_pages);
+      TimeNs at = next < trace.size() ? trace[next].arrival : -1;
+      for (const TimeNs event : {executor_.ends_at(), transfer_.next_end()}) {
+        if (event >= 0 && (at < 0 || event < at)) at = event;
+      }
+      if (at < 0) break;
+      clock_.AdvanceTo(std::max(at, clock_.Now()));
+    }
+    CHECK(engine_->Idle());
+    engine_->CheckIntegrity();
+    const EngineStats stats = engine_->Stats();
+    outcome.hit_rate = static_cast<double>(stats.prefix.found_tokens) / static_cast<double>(std::max<std::int64_t>(1, looked_up_));
+    outcome.invalid_share = history > 0 ? invalid / history : 0;
+    outcome.adapter_loads = stats.adapters.device_loads;
+    outcome.disk_loads = stats.adapters.disk_loads;
+    outcome.preemptions = stats.preemptions;
+    outcome.history_evictions = stats.history_evictions;
+    const auto loads = static_cast<double>(std::max<std::int64_t>(1, stats.adapters.device_loads));
+    outcome.mean_load_ms = static_cast<double>(stats.adapters.load_time_total) / loads / kNsPerMs;
+    std::sort(ttfts_.begin(), ttfts_.end());
+    if (ttfts_.empty()) return outcome;
+    for (const double ttft : ttfts_) outcome.mean_ttft_ms += ttft / static_cast<double>(ttfts_.size());
+    outcome.p99_ttft_ms = ttfts_[ttfts_.size() * 99 / 100];
+    return outcome;
+  }
+
+ private:
+  bool Submit(const TraceRequest& asked) {
+    GenerationRequest request;
+    request.prompt = asked.blocks;
+    request.adapter = generations_[asked.adapter];
+    request.max_tokens = 1;
+    request.on_event = [this](const GenerationEvent& event) {
+      if (event.finish == FinishReason::kNone) return;
+      CHECK(event.finish != FinishReason::kError);
+      ttfts_.push_back(static_cast<double>(event.now - event.arrival) / kNsPerMs);
+    };
+    if (!engine_->Submit(std::move(request)).ok()) return false;
+    looked_up_ += static_cast<std::int64_t>(asked.blocks.size());
+    return true;
+  }
+
+  VirtualClock clock_;
+  std::unique_ptr<PagePool> device_, host_;
+  std::unique_ptr<EvictionPolicy> policy_;
+  std::unique_ptr<DependencyTree> tree_;
+  ModeledTransfer transfer_{&clock_, {.latency_ns = 5 * kNsPerMs, .bytes_per_second = 1000},
+                            {.latency_ns = kNsPerMs / 10, .bytes_per_second = 10000}};
+  ModeledExecutor executor_{&clock_, {.base_ns = 5 * kNsPerMs, .per_token_ns = 10 * kNsPerMs, .per_rank_ns = 0}, kVocab};
+  AdapterRegistry registry_{ModelConfig{}, {"base"}, {}};
+  Wakeup wakeup_;
+  std::unique_ptr<Engine> engine_;
+  std::vector<AdapterGeneration> generations_;
+  std::vector<double> ttfts_;   // ms
+  std::int64_t looked_up_ = 0;  // blocks of all prompts
+};
+
+void Run(const Flags& flags) {
+  const std::vector<TraceRequest> trace = ReadTrace(flags);
+  std::printf("%zu requests, %zu adapters (Zipf %.2f), host tier of %ld pages; a cache without end would hit %.2f %%\n\n",
+              trace.size(), flags.adapters, flags.zipf, static_cast<long>(flags.host_pages), 100 * InfiniteCache(trace));
+  std::printf("| pages | regime | hit rate | TTFT mean ms | p99 ms | adapter loads | from disk | mean load ms | invalid | "
+              "preempted | refused |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
+  for (const std::int64_t pages : flags.pages) {
+    for (const CacheRegime& regime : CacheRegimes()) {
+      const Outcome o = Replay(flags, regime, pages).Run(trace);
+      std::printf("| %ld | `%s` | %.2f %% | %.0f | %.0f | %ld | %ld | %.0f | %.1f %% | %ld | %ld |\n", static_cast<long>(pages),
+                  std::string(regime.name).c_str(), 100 * o.hit_rate, o.mean_ttft_ms, o.p99_ttft_ms,
+                  static_cast<long>(o.adapter_loads), static_cast<long>(o.disk_loads), o.mean_load_ms, 100 * o.invalid_share,
+                  static_cast<long>(o.preemptions), static_cast<long>(o.refused));
+      std::fflush(stdout);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace loramux
+
+int main(int argc, char** argv) {
+  loramux::Flags flags;
+  CLI::App app("Replays a trace under every regime of the cache, on a virtual clock.");
+  app.add_option("trace", flags.trace, "A JSON object a line, as Mooncake's traces")->required()->check(CLI::ExistingFile);
+  app.add_option("--adapters", flags.adapters)->capture_default_str();
+  app.add_option("--pages", flags.pages, "Of the device: one table each")->delimiter(',')->capture_default_str();
+  app.add_option("--host-pages", flags.host_pages)->capture_default_str();
+  app.add_option("--requests", flags.requests, "At most so many of the trace");
+  app.add_option("--zipf", flags.zipf, "Exponent of the adapters' popularity")->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  loramux::Run(flags);
+  return 0;
+}

@@ -1,0 +1,42 @@
+#include "cache/cache_regime.h"
+
+#include <array>
+#include <string>
+
+namespace loramux {
+namespace {
+
+constexpr std::array<CacheRegime, 11> kRegimes = {{
+    {.name = "lru", .policy = "lru"},
+    {.name = "gdsf", .policy = "gdsf"},
+    {.name = "fairshare", .policy = "fairshare"},
+    {.name = "chameleon", .policy = "chameleon"},
+    {.name = "fastlibra", .policy = "fastlibra"},
+    // FastLibra 6.6: without the dependency of keys and values on their adapter.
+    {.name = "fastlibra-wom", .policy = "fastlibra", .maintain_dependency = false},
+    // 6.7: LRU instead of the cost model. As movement is by demand here, this is the same as "lru".
+    {.name = "fastlibra-wos", .policy = "lru"},
+    // 6.8: without the reward for enough adapters.
+    {.name = "fastlibra-wol", .policy = "fastlibra-wol"},
+    // FastLibra 6.1 and Chameleon on S-LoRA: one pool; nothing stays once idle; adapters of queued requests are fetched
+    // ahead. The policy is for adapters of queued requests, where memory is short.
+    {.name = "s-lora", .policy = "lru", .keep_history = false, .keep_idle_adapters = false},
+    // FastLibra 2.2 and 6.1 on vLLM: a fixed share of 0.2 for adapters, prefix cache, LRU on each side.
+    {.name = "vllm", .policy = "lru", .adapter_share = 0.2, .maintain_dependency = false},
+    {.name = "loramux", .policy = "loramux"},
+}};
+
+}  // namespace
+
+std::span<const CacheRegime> CacheRegimes() { return kRegimes; }
+
+Result<CacheRegime> FindCacheRegime(std::string_view name) {
+  std::string valid;
+  for (const CacheRegime& regime : kRegimes) {
+    if (regime.name == name) return regime;
+    valid += (valid.empty() ? "" : ", ") + std::string(regime.name);
+  }
+  return InvalidArgument("cache: expected one of " + valid + ", found '" + std::string(name) + "'", "--cache");
+}
+
+}  // namespace loramux

@@ -1,0 +1,53 @@
+#include "cache/usage_monitor.h"
+
+#include "cache/eviction_policy.h"
+
+namespace loramux {
+namespace {
+
+TEST(UsageMonitor, HalfOfTheVisitsAreForgottenInAHalfLife) {
+  UsageMonitor monitor;
+  const AdapterGeneration adapter{7};
+  monitor.Visit(2, adapter, 0);
+  monitor.Visit(2, adapter, 0);
+  monitor.Visit(2, adapter, kFrequencyHalfLife);
+  EXPECT_DOUBLE_EQ(monitor.Of(2, adapter).frequency, 2.0);
+  EXPECT_EQ(monitor.Of(2, adapter).at, kFrequencyHalfLife);
+  EXPECT_DOUBLE_EQ(UsageMonitor::Decayed(monitor.Of(2, adapter), 3 * kFrequencyHalfLife), 0.5);
+  monitor.VisitBase(kFrequencyHalfLife);
+  EXPECT_DOUBLE_EQ(monitor.TotalVisits(kFrequencyHalfLife), 3.0);
+}
+
+TEST(UsageMonitor, ASlotThatIsUsedAgainBeginsAtNothing) {
+  UsageMonitor monitor;
+  monitor.Visit(0, AdapterGeneration{1}, 10);
+  EXPECT_EQ(monitor.Of(0, AdapterGeneration{2}).frequency, 0);
+  EXPECT_EQ(monitor.Of(5, AdapterGeneration{1}).frequency, 0);
+  monitor.Visit(0, AdapterGeneration{2}, 20);
+  EXPECT_DOUBLE_EQ(monitor.Of(0, AdapterGeneration{2}).frequency, 1.0);
+  EXPECT_EQ(monitor.Of(0, AdapterGeneration{1}).frequency, 0);
+}
+
+TEST(UsageMonitor, TheBatchSizeIsThatOfTheLastFiveSeconds) {
+  UsageMonitor monitor;
+  EXPECT_EQ(monitor.RecentBatchSize(0), 0);
+  monitor.SawBatch(4, 0);
+  monitor.SawBatch(8, kNsPerSecond);
+  EXPECT_DOUBLE_EQ(monitor.RecentBatchSize(kNsPerSecond), 6.0);
+  EXPECT_DOUBLE_EQ(monitor.RecentBatchSize(5 * kNsPerSecond), 8.0);    // the first is 5 s ago
+  EXPECT_EQ(monitor.RecentBatchSize(6 * kNsPerSecond), 0);
+  monitor.SawBatch(3, 100 * kNsPerSecond);                             // the same bucket as the first
+  EXPECT_DOUBLE_EQ(monitor.RecentBatchSize(100 * kNsPerSecond), 3.0);
+}
+
+// FastLibra's equation 3 by hand: 1 - (1 - prob)^BS.
+TEST(UsageMonitor, ProbabilityInBatch) {
+  EXPECT_DOUBLE_EQ(ProbabilityInBatch(0.5, 2), 0.75);
+  EXPECT_DOUBLE_EQ(ProbabilityInBatch(0.25, 1), 0.25);
+  EXPECT_EQ(ProbabilityInBatch(0.5, 0), 0);
+  EXPECT_EQ(ProbabilityInBatch(0, 8), 0);
+  EXPECT_EQ(ProbabilityInBatch(1, 8), 1);
+}
+
+}  // namespace
+}  // namespace loramux

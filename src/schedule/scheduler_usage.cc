@@ -1,0 +1,79 @@
+// What the scheduler learns of the use of adapters, and what the cache's regime makes of idle ones.
+#include <algorithm>
+
+#include "base/check.h"
+#include "schedule/scheduler.h"
+
+namespace loramux {
+
+namespace {
+
+constexpr TimeNs kContextLasts = 100 * kNsPerMs;   // FastLibra's monitor interval
+
+}  // namespace
+
+// Of the plan that has been carried out.
+void Scheduler::RecordUse(TimeNs now) {
+  for (const PlannedAdmission& admission : plan_.admissions) {
+    const AdapterGeneration adapter = admission.request->adapter;
+    if (adapter == kBaseModel) {
+      usage_.VisitBase(now);
+    } else {
+      usage_.Visit(residency_->SlotOf(adapter), adapter, now);
+    }
+  }
+  if (!plan_.chunks.empty()) usage_.SawBatch(static_cast<std::int64_t>(plan_.chunks.size()), now);
+}
+
+void Scheduler::Prepare(TimeNs now) {
+  if (now - context_.made_at >= kContextLasts) RefreshContext(now);
+  kv_plan_.Refresh(now);
+  if (tree_ != nullptr) KeepReserve(now);
+  if (tiers_ != nullptr) tiers_->BackUp(kv_plan_);
+}
+
+// Takes about 0.1 us an adapter that is known.
+void Scheduler::RefreshContext(TimeNs now) {
+  context_ = {.now = now, .total_visits = usage_.TotalVisits(now), .oldest_use = std::min(now, kv_plan_.oldest_use().value_or(now)),
+              .made_at = now};
+  const double batch_size = usage_.RecentBatchSize(now);
+  for (const AdapterResidency& adapter : residency_->All()) {
+    if (adapter.version == nullptr) continue;
+    const double frequency = UsageMonitor::Decayed(usage_.Of(adapter.slot, adapter.version->generation), now);
+    if (context_.total_visits > 0) context_.low_lora += ProbabilityInBatch(frequency / context_.total_visits, batch_size);
+    if (adapter.device != TierState::kResident) continue;
+    ++context_.resident_adapters;
+    context_.max_frequency = std::max(context_.max_frequency, frequency);
+    context_.max_pages = std::max(context_.max_pages, adapter.version->layout.pages);
+    context_.oldest_use = std::min(context_.oldest_use, adapter.last_use);
+  }
+  kv_plan_.set_context(context_);
+}
+
+// Those that no request wants, neither running nor waiting.
+void Scheduler::PlanIdleEvictions() {
+  for (const AdapterGeneration generation : residency_->DeviceResidents()) {
+    const AdapterResidency& adapter = residency_->Get(generation);
+    if (adapter.references > 0 || !Evictable(generation) || CarriesHistory(generation)) continue;
+    Flags(generation) |= kEvicted;
+    plan_.device_evictions.push_back(generation);
+    Free(PageCategory::kAdapter) += adapter.version->layout.pages;
+  }
+}
+
+std::int64_t Scheduler::CountInvalidHistory() {
+  if (tree_ == nullptr || options_.maintain_dependency) return 0;
+  std::int64_t valid = tree_->pages(base_branch_);
+  branch_counted_.clear();
+  for (const AdapterGeneration generation : residency_->DeviceResidents()) {
+    const std::size_t slot = residency_->SlotOf(generation);
+    if (!HasBranch(slot)) continue;
+    const std::uint32_t branch = branch_of_slot_[slot]->value;
+    if (branch_counted_.size() <= branch) branch_counted_.resize(branch + 1, false);
+    if (!branch_counted_[branch]) valid += tree_->pages(BranchId{branch});
+    branch_counted_[branch] = true;
+  }
+  return tree_->pages() - valid;
+}
+
+}  // namespace loramux
