@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "base/prng.h"
+#include "cache/cache_regime.h"
 #include "tests/demo_world.h"
 
 namespace loramux::demo {
@@ -120,32 +121,44 @@ TEST_F(DemoLoad, ASeedGivesTheSameTokensInEveryCompany) {
   }
 }
 
-// Sessions of several turns, each turn's prompt the whole session so far: what comes from the cache, from either tier and
-// in so little memory that most of it is in the host tier by the next turn, gives the tokens that are computed from nothing.
+// Asks sessions of several turns, each turn's prompt the whole session so far (with the answers of `truth`): by turns.
+std::vector<std::vector<Answer>> AskSessions(World& world, const std::vector<Question>& questions, std::size_t turns,
+                                             const std::vector<std::vector<Answer>>* truth = nullptr) {
+  std::vector<std::vector<TokenId>> sessions(questions.size()), next = sessions;
+  std::vector<std::vector<Answer>> answers;
+  for (std::size_t turn = 0; turn < turns; ++turn) {
+    answers.push_back(world.Ask(questions, /*one_by_one=*/false, [&](std::size_t i, GenerationRequest& request) {
+      request.prompt.insert(request.prompt.begin(), sessions[i].begin(), sessions[i].end());
+      next[i] = request.prompt;
+      request.ignore_eos = true;
+      request.max_tokens = 10;
+    }));
+    for (std::size_t i = 0; i < questions.size(); ++i) {
+      sessions[i] = next[i];
+      const std::vector<TokenId>& said = (truth == nullptr ? answers : *truth)[turn][i].tokens;
+      sessions[i].insert(sessions[i].end(), said.begin(), said.end());
+    }
+  }
+  return answers;
+}
+
+// What comes from the cache, from either tier and in so little memory that most of it is in the host tier by the next
+// turn, gives the tokens that are computed from nothing.
 TEST_F(DemoLoad, TurnsOfASessionGiveTheSameTokensFromTheCache) {
   constexpr std::size_t kTurns = 4;
   const std::vector<Question> questions = Questions(16 / kSlowdown);
   World roomy(Roomy());
+  const auto expected = AskSessions(roomy, questions, kTurns);
   for (const bool tight : {true, false}) {
     RuntimeOptions options = tight ? Tight(roomy) : Roomy();
     options.prefix_cache = true;
     if (tight) options.device_memory += 1000 * roomy.runtime().geometry().page_bytes / 4;   // a sixth of it all
     if (tight) options.host_memory += 4000 * roomy.runtime().geometry().page_bytes / 4;
     World cached(options);
-    std::vector<std::vector<TokenId>> sessions(questions.size()), next = sessions;
+    const auto answers = AskSessions(cached, questions, kTurns, &expected);
     for (std::size_t turn = 0; turn < kTurns; ++turn) {
-      const auto whole_session = [&](std::size_t i, GenerationRequest& request) {
-        request.prompt.insert(request.prompt.begin(), sessions[i].begin(), sessions[i].end());
-        next[i] = request.prompt;
-        request.ignore_eos = true;
-        request.max_tokens = 10;
-      };
-      const std::vector<Answer> expected = roomy.Ask(questions, /*one_by_one=*/false, whole_session);
-      const std::vector<Answer> answers = cached.Ask(questions, /*one_by_one=*/false, whole_session);
       for (std::size_t i = 0; i < questions.size(); ++i) {
-        ASSERT_EQ(answers[i].tokens, expected[i].tokens) << questions[i].adapter << ", session " << i << ", turn " << turn;
-        sessions[i] = next[i];
-        sessions[i].insert(sessions[i].end(), answers[i].tokens.begin(), answers[i].tokens.end());
+        ASSERT_EQ(answers[turn][i].tokens, expected[turn][i].tokens) << questions[i].adapter << ", session " << i << ", turn " << turn;
       }
     }
     const EngineStats stats = cached.runtime().engine().Stats();
@@ -158,6 +171,70 @@ TEST_F(DemoLoad, TurnsOfASessionGiveTheSameTokensFromTheCache) {
     EXPECT_GT(stats.kv_tiers.pages_fetched, tight ? 100 : -1);
     ExpectEmptyAndExact(cached.runtime());
   }
+}
+
+// Every eighth job fails, at once.
+class FailingTransfer final : public AdapterTransfer {
+ public:
+  FailingTransfer(std::unique_ptr<AdapterTransfer> real, std::uint64_t seed) : real_(std::move(real)), prng_(seed) {}
+  void Submit(TransferJob job) override {
+    if (prng_.NextBelow(8) == 0) return failed_.push_back({job.id, IoError("injected")});
+    real_->Submit(std::move(job));
+  }
+  std::optional<TransferCompletion> Poll() override {
+    if (failed_.empty()) return real_->Poll();
+    TransferCompletion completion = std::move(failed_.back());
+    failed_.pop_back();
+    return completion;
+  }
+
+ private:
+  std::unique_ptr<AdapterTransfer> real_;
+  Prng prng_;
+  std::vector<TransferCompletion> failed_;
+};
+
+// Every regime of the cache, in little memory, with transfers that fail: an answer is the right one, or the error of the
+// load that failed.
+TEST_F(DemoLoad, EveryRegimeAnswersRightThroughFailingTransfers) {
+  constexpr std::size_t kTurns = 3;
+  const std::vector<Question> questions = Questions(4 / kSlowdown);
+  World roomy(Roomy());
+  const auto expected = AskSessions(roomy, questions, kTurns);
+  std::int64_t failed_requests = 0, failed_moves = 0, found = 0;
+  for (const CacheRegime& regime : CacheRegimes()) {
+    SCOPED_TRACE(regime.name);
+    RuntimeOptions options = Tight(roomy);
+    options.cache = std::string(regime.name);
+    const std::int64_t page_bytes = roomy.runtime().geometry().page_bytes / 4;
+    options.device_memory = 5 * options.device_memory;   // so that each adapter fits a fifth of it
+    options.host_memory += 800 * page_bytes;
+    options.wrap_transfer = [&, seed = std::uint64_t{1}](std::unique_ptr<AdapterTransfer> real) mutable {
+      return std::make_unique<FailingTransfer>(std::move(real), seed++);
+    };
+    World world(options);
+    const auto answers = AskSessions(world, questions, kTurns, &expected);
+    for (std::size_t turn = 0; turn < kTurns; ++turn) {
+      for (std::size_t i = 0; i < questions.size(); ++i) {
+        const Answer& answer = answers[turn][i];
+        failed_requests += !answer.error.empty();
+        if (!answer.error.empty()) {
+          ASSERT_EQ(answer.error, "injected");
+        } else {
+          ASSERT_EQ(answer.tokens, expected[turn][i].tokens) << questions[i].adapter << ", session " << i << ", turn " << turn;
+        }
+      }
+    }
+    const EngineStats stats = world.runtime().engine().Stats();
+    failed_moves += stats.kv_tiers.failed_jobs;
+    found += stats.prefix.found_tokens;
+    ExpectEmptyAndExact(world.runtime());
+  }
+  std::printf("%lld requests failed with their adapter's load, %lld copies failed, %lld tokens from the cache\n",
+              static_cast<long long>(failed_requests), static_cast<long long>(failed_moves), static_cast<long long>(found));
+  EXPECT_GT(failed_requests, 0);
+  EXPECT_GT(failed_moves, 0);
+  EXPECT_GT(found, 0);
 }
 
 // Clients that vanish at random moments: everyone else's answer is untouched, and their pages come back.

@@ -70,8 +70,13 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
   r.max_model_len_ = options.max_model_len > 0 ? std::min(options.max_model_len, config.max_position) : config.max_position;
 
   const auto wake = [wakeup = &r.wakeup_] { wakeup->Signal(); };
-  r.transfer_ = std::make_unique<ThreadedTransfer>(wake);
-  if (r.tree_ != nullptr && r.host_ != nullptr) r.kv_transfer_ = std::make_unique<ThreadedTransfer>(wake);
+  const auto new_transfer = [&]() -> std::unique_ptr<AdapterTransfer> {
+    auto transfer = std::make_unique<ThreadedTransfer>(wake);
+    if (!options.wrap_transfer) return transfer;
+    return options.wrap_transfer(std::move(transfer));
+  };
+  r.transfer_ = new_transfer();
+  if (r.tree_ != nullptr && r.host_ != nullptr) r.kv_transfer_ = new_transfer();
   const std::int64_t pool_tokens = r.device_->capacity_pages() * r.geometry_.kv.page_tokens;
   CpuExecutorOptions executor{.threads = options.threads, .backend = options.backend,
                               .lora_variant = options.lora_variant,

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -36,6 +37,8 @@ struct RuntimeOptions {
   Backend backend = Backend::kCpu;
   LoraVariant lora_variant = LoraVariant::kMbgmv;
   std::vector<std::string> base_names;                  // what the base model answers to
+  // Around each of the transfers (adapters, keys and values); empty: as they are. For faults behind the real interfaces.
+  std::function<std::unique_ptr<AdapterTransfer>(std::unique_ptr<AdapterTransfer>)> wrap_transfer;
 };
 
 // Not movable: the parts point to each other. Thread-safe as its parts are.
