@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include <xxhash.h>
 
@@ -17,8 +18,10 @@ constexpr std::size_t kMostNewIdleLeaves = std::size_t{1} << 16;   // if nobody 
 
 }  // namespace
 
-DependencyTree::DependencyTree(std::int64_t page_tokens, PagePool* device, PagePool* host, TimeNs frequency_half_life)
-    : page_tokens_(page_tokens), device_(device), host_(host), forget_per_ns_(1.0 / static_cast<double>(frequency_half_life)) {
+DependencyTree::DependencyTree(std::int64_t page_tokens, PagePool* device, PagePool* host, TimeNs frequency_half_life,
+                               std::uint64_t hash_seed)
+    : page_tokens_(page_tokens), device_(device), host_(host), hash_seed_(hash_seed),
+      forget_per_ns_(1.0 / static_cast<double>(frequency_half_life)) {
   CHECK_GT(page_tokens, 0);
   CHECK_GT(frequency_half_life, 0);
   slots_.assign(1024, Slot{});
@@ -56,7 +59,7 @@ BranchId DependencyTree::Hold(std::string_view content_digest) {
   free_branches_.pop_back();
   const std::uint32_t top = NewNode();
   nodes_[top].branch = id;
-  nodes_[top].hash = XXH3_64bits(key.data(), key.size());
+  nodes_[top].hash = XXH3_64bits_withSeed(key.data(), key.size(), hash_seed_);
   branches_[id] = {.key = key, .top = top, .holds = 1};
   branch_by_key_.emplace(std::move(key), id);
   return BranchId{id};
@@ -168,7 +171,11 @@ void DependencyTree::UpdateIdleLeaf(std::uint32_t index) {
   if (is) {
     node.leaf_position = static_cast<std::uint32_t>(idle_leaves_.size());
     idle_leaves_.push_back(index);
-    if (new_idle_leaves_.size() < kMostNewIdleLeaves) new_idle_leaves_.push_back(IdOf(index));
+    if (new_idle_leaves_.size() < kMostNewIdleLeaves) {
+      new_idle_leaves_.push_back(IdOf(index));
+    } else {
+      new_idle_leaves_complete_ = false;
+    }
     return;
   }
   const std::uint32_t last = idle_leaves_.back();
@@ -178,9 +185,10 @@ void DependencyTree::UpdateIdleLeaf(std::uint32_t index) {
   node.leaf_position = kNone;
 }
 
-void DependencyTree::TakeNewIdleLeaves(std::vector<NodeId>& out) {
+bool DependencyTree::TakeNewIdleLeaves(std::vector<NodeId>& out) {
   out.insert(out.end(), new_idle_leaves_.begin(), new_idle_leaves_.end());
   new_idle_leaves_.clear();
+  return std::exchange(new_idle_leaves_complete_, true);
 }
 
 void DependencyTree::LockPath(std::uint32_t tail) {
@@ -423,7 +431,7 @@ void DependencyTree::OfferToDrop(std::uint32_t index) {
 }
 
 void DependencyTree::PushDroppable(std::uint32_t index) {
-  droppable_.push_back({nodes_[index].last_use, IdOf(index)});
+  droppable_.push_back({nodes_[index].last_use, nodes_[index].depth, IdOf(index)});
   std::push_heap(droppable_.begin(), droppable_.end());
 }
 

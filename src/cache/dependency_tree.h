@@ -58,9 +58,11 @@ class DependencyTree {
     BranchId branch;
   };
 
-  // Does not own the pools; host may be null (no host tier). REQUIRES: page_tokens > 0.
+  // Does not own the pools; host may be null (no host tier). Prompts are strangers': `hash_seed` is a secret of the
+  // process, so that nobody can make up prefixes that collide in the table. No result depends on it.
+  // REQUIRES: page_tokens > 0.
   DependencyTree(std::int64_t page_tokens, PagePool* device, PagePool* host = nullptr,
-                 TimeNs frequency_half_life = 60 * kNsPerSecond);
+                 TimeNs frequency_half_life = 60 * kNsPerSecond, std::uint64_t hash_seed = 0);
   // Destruction leaves the pages allocated: they go with their pool.
   DependencyTree(const DependencyTree&) = delete;
   DependencyTree& operator=(const DependencyTree&) = delete;
@@ -151,8 +153,8 @@ class DependencyTree {
 
   // Nodes that may be evicted now: nobody locks them, they have no children. In no particular but deterministic order.
   std::span<const std::uint32_t> IdleLeaves() const { return idle_leaves_; }
-  // Appends those that became one since the last call (and may be none any more).
-  void TakeNewIdleLeaves(std::vector<NodeId>& out);
+  // Appends those that became one since the last call (and may be none any more). False if there were too many to list.
+  bool TakeNewIdleLeaves(std::vector<NodeId>& out);
   NodeId IdOf(std::uint32_t index) const { return {index, nodes_[index].generation}; }
   std::int64_t pages() const { return pages_; }             // of all branches, on the device
   std::int64_t host_pages() const { return host_pages_; }
@@ -236,6 +238,7 @@ class DependencyTree {
   const std::int64_t page_tokens_;
   PagePool* device_;
   PagePool* host_;
+  const std::uint64_t hash_seed_;
   const double forget_per_ns_;           // -log2 of what is left of a frequency after a nanosecond
   std::vector<Node> nodes_;
   std::vector<TokenId> tokens_;          // page_tokens a node
@@ -243,15 +246,20 @@ class DependencyTree {
   std::vector<Slot> slots_;              // a power of two, at most half of them taken
   std::vector<std::uint32_t> idle_leaves_;
   std::vector<NodeId> new_idle_leaves_;
+  bool new_idle_leaves_complete_ = true;
   std::vector<Branch> branches_;
   std::vector<std::uint32_t> free_branches_;
   std::unordered_map<std::string, std::uint32_t> branch_by_key_;   // looked up, never iterated
   std::int64_t pages_ = 0, idle_pages_ = 0, host_pages_ = 0, moving_ = 0, orphans_ = 0;
   struct Droppable {
     TimeNs last_use = 0;
+    std::int32_t depth = 0;
     NodeId node;
-    bool operator<(const Droppable& other) const {   // for a heap with the oldest on top
-      return last_use != other.last_use ? last_use > other.last_use : node.index > other.node.index;
+    // For a heap with the oldest on top. A path is used at one time: its end goes first, for without its beginning the
+    // rest could not stay.
+    bool operator<(const Droppable& other) const {
+      if (last_use != other.last_use) return last_use > other.last_use;
+      return depth != other.depth ? depth < other.depth : node.index > other.node.index;
     }
   };
   std::vector<Droppable> droppable_;     // a heap; entries that are not true any more are skipped

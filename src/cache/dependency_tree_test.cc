@@ -152,6 +152,23 @@ TEST(DependencyTree, AWantedNodeMayGoAllTheSame) {
   w.tree->Release(base);
 }
 
+// A path is used at one time. If its beginning went first, the rest would be of no use.
+TEST(DependencyTree, TheEndOfASessionLeavesTheHostTierFirst) {
+  World w;
+  const auto host = std::move(PagePool::Create("host", 64 * 64, 64)).value();
+  w.tree = std::make_unique<DependencyTree>(kPageTokens, w.pool.get(), host.get());
+  std::vector<NodeId> path = {w.Remember(w.tree->Hold(""), Tokens(80), 5)};
+  for (; w.tree->Depth(path.back()) > 1;) path.push_back(w.tree->Parent(path.back()));   // from the end
+  for (const NodeId node : path) w.tree->EndBackUp(*w.tree->BeginBackUp(node), /*failed=*/false);
+  for (std::size_t i = 0; i < 10; ++i) w.tree->Evict(path[i]);   // the second half is in the host tier alone
+  EXPECT_EQ(w.tree->host_pages(), 20);
+  w.tree->DropHostPages(1);
+  for (std::size_t i = 10; i < 20; ++i) w.tree->Evict(path[i]);
+  EXPECT_EQ(w.tree->host_pages(), 19);
+  EXPECT_EQ(w.tree->pages(), 0);
+  w.tree->CheckIntegrity();
+}
+
 // ---------------------------------------------------------------- Against a trivial model
 
 using Path = std::vector<TokenId>;

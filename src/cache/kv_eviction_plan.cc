@@ -21,7 +21,7 @@ void KvEvictionPlan::Reset(TimeNs now) {
   ++plan_;
   if (marks_.size() < tree_->node_slots()) marks_.resize(tree_->node_slots());
   new_leaves_.clear();
-  tree_->TakeNewIdleLeaves(new_leaves_);
+  const bool complete = tree_->TakeNewIdleLeaves(new_leaves_);
   const auto stays = [this](NodeId node) { return tree_->HasDevicePage(node); };
   const bool carried_out = !evicted_.empty() && std::none_of(evicted_.begin(), evicted_.end(), stays);
   if (scored_in_plan_ && !carried_out) Score(now);   // what that plan used and evicted is missing
@@ -35,6 +35,7 @@ void KvEvictionPlan::Reset(TimeNs now) {
     SortIn(leaf, now);
     if (walking_) Keep(Scored(leaf, now));
   }
+  if (!complete) truncated_ = true;   // some leaves are in no list: they are found by the next walk
   left_ = queue_.size();
   evicted_.clear();
   offered_.clear();
@@ -198,7 +199,7 @@ std::optional<KvEvictionPlan::Victim> KvEvictionPlan::Next(TimeNs now) {
     }
     if (left_ > 0 && (offered_.empty() || queue_[left_ - 1].Before(offered_.front()))) return queue_[left_ - 1];
     // What is offered may not be the lowest of all once the queue is used up.
-    if (left_ > 0 || !truncated_ || scored) break;
+    if (left_ > 0 || scored || (!truncated_ && !offered_.empty())) break;
     Score(now);
     scored_in_plan_ = true;
   }

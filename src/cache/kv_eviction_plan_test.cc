@@ -154,6 +154,34 @@ TEST(KvEvictionPlan, AWishThatCameAfterTheScoresCounts) {
   EXPECT_EQ(w.EvictNext(1000), tails[1]);
 }
 
+// So many leaves appear at once that the tree stops listing them: those that are left are found all the same.
+TEST(KvEvictionPlan, LeavesThatWereNotListedAreFound) {
+  constexpr std::int64_t kLong = 70000;   // pages of one session
+  const auto pool = std::move(PagePool::Create("device", (kLong + 1) * 64, 64)).value();
+  DependencyTree tree(kPageTokens, pool.get());
+  const auto policy = std::move(MakeEvictionPolicy("lru")).value();
+  KvEvictionPlan plan(&tree, policy.get());
+  const BranchId base = tree.Hold(""), adapter = tree.Hold("weights");
+  const auto append = [&](NodeId parent) {
+    PageHandle page;
+    CHECK(pool->Allocate(PageCategory::kKv, std::span(&page, 1)));
+    return tree.Insert(parent, Tokens(kPageTokens, 1), page, 1).node;
+  };
+  NodeId tail = tree.Top(adapter);
+  for (std::int64_t i = 0; i < kLong; ++i) tail = append(tail);
+  tree.Unlock(tail, 2);
+  const NodeId running = append(tree.Top(base));
+  plan.Refresh(10);
+  tree.Clear(adapter);        // unloaded
+  tree.Unlock(running, 11);   // and in the same step a request ends
+  plan.Refresh(12);
+  plan.Reset(13);
+  EXPECT_EQ(plan.evictable(), 1);
+  const auto victim = plan.Next(13);
+  ASSERT_TRUE(victim.has_value());
+  EXPECT_EQ(victim->node, running);
+}
+
 // Against a walk over all leaves: whatever was scored before, used since, or evicted by a plan that was never carried out.
 TEST(KvEvictionPlan, AgreesWithAWalkOverAllLeaves) {
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {

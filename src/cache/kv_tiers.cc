@@ -56,16 +56,17 @@ void KvTiers::BackUp(const KvEvictionPlan& plan) {
   plan.AppendNext(kLeavesAhead, soon_);
   Job job;
   for (const NodeId leaf : soon_) {
-    // With its parents, which are leaves when it is gone. Chosen first: a move holds the whole path.
+    // With its parents, which are leaves when it is gone, and these first: a copy is of no use without its parents'.
+    // Chosen before any begins: a move holds the whole path.
     chain_.clear();
     for (NodeId at = leaf; tree_->Exists(at) && tree_->Depth(at) > 0; at = tree_->Parent(at)) {
       const bool idle = tree_->View(at).locks == 0 && tree_->OnDevice(at);
-      if (!idle || job.pages.size() + chain_.size() == MaxBackUpPages()) break;
-      if (!tree_->InHostTier(at)) chain_.push_back(at);
+      if (!idle || tree_->InHostTier(at)) break;
+      chain_.push_back(at);
     }
-    for (const NodeId node : chain_) {
-      if (!MakeHostRoom(tree_->View(node).last_use)) break;
-      const auto pages = tree_->BeginBackUp(node);
+    for (; !chain_.empty() && job.pages.size() < MaxBackUpPages(); chain_.pop_back()) {
+      if (!MakeHostRoom(tree_->View(chain_.back()).last_use)) break;
+      const auto pages = tree_->BeginBackUp(chain_.back());
       CHECK(pages.has_value());
       job.pages.push_back(*pages);
     }

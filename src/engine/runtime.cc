@@ -2,11 +2,20 @@
 
 #include <algorithm>
 
+#include <sys/random.h>
+
 #include "tensor/half_float.h"
 
 namespace loramux {
 
 namespace {
+
+// A secret of this process; no result depends on it.
+std::uint64_t RandomSeed() {
+  std::uint64_t seed = 0;
+  CHECK_EQ(getrandom(&seed, sizeof(seed), 0), static_cast<ssize_t>(sizeof(seed)));
+  return seed;
+}
 
 // An adapter that was saved beside another output matrix than the model's was trained on another base: it would answer,
 // but wrongly.
@@ -57,7 +66,8 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
   }
   ASSIGN_OR_RETURN(r.eviction_, MakeEvictionPolicy(regime.policy));
   if (options.prefix_cache && regime.keep_history && config.rope.scaling != RopeConfig::Scaling::kDynamic) {
-    r.tree_ = std::make_unique<DependencyTree>(r.geometry_.kv.page_tokens, r.device_.get(), r.host_.get());
+    r.tree_ = std::make_unique<DependencyTree>(r.geometry_.kv.page_tokens, r.device_.get(), r.host_.get(),
+                                               kFrequencyHalfLife, RandomSeed());
   }
   r.registry_ = std::make_unique<AdapterRegistry>(
       config, options.base_names,

@@ -45,6 +45,7 @@ struct alignas(64) Request {
   // while it waits, `tail` is where it would begin (and may be gone).
   BranchId branch;
   NodeId tail;
+  NodeId found;                            // the deepest node that was found for its tokens; may be gone
   bool fetched = false;                    // from the host tier, since it waits: it does so once, then takes what is there
   std::int32_t tree_pages = 0;
   std::int32_t cached_tokens = -1;         // of the prompt, found when it was first admitted; -1: not yet

@@ -207,15 +207,16 @@ class Scheduler {
   Admission TryAdmit(Request* request, TimeNs now);
   Admission TryFetch(Request* request, TimeNs now);
   bool IsLoading(const Request& request) const;
+  bool IsFetching(const Request& request) const;
   bool MustLoad(const Request& request) const {   // its adapter, and nobody began to
     return request.adapter != kBaseModel && residency_->Get(request.adapter).device == TierState::kAbsent;
   }
   bool ExceedsDistinctAdapters(const Request& request) const;
   void AddChunk(Request* request, std::int64_t tokens, std::int64_t new_pages);
   void AddAdmission(Request* request, NodeId tail, std::int64_t new_pages);
-  NodeId FindTail(const Request& request) const;
+  NodeId FindTail(Request& request) const;
   NodeId DeviceTail(NodeId tail) const;
-  NodeId PlannedTail(const Request& request) const {   // of what this plan does not evict
+  NodeId PlannedTail(Request& request) const {   // of what this plan does not evict
     return tree_ == nullptr ? NodeId{} : kv_plan_.Kept(DeviceTail(FindTail(request)));
   }
   std::int64_t Depth(NodeId tail) const { return tree_ == nullptr ? 0 : tree_->Depth(tail); }

@@ -10,7 +10,7 @@ namespace loramux {
 void Scheduler::PlanReclaim(TimeNs now) {
   if (discardable_ <= 0) return;
   const auto next = std::find_if(order_.turns.begin(), order_.turns.end(),
-                                 [this](const Turn& turn) { return !IsLoading(*turn.request); });
+                                 [this](const Turn& turn) { return !IsLoading(*turn.request) && !IsFetching(*turn.request); });
   if (next == order_.turns.end() || (Partitioned() && MustLoad(*next->request))) return;   // keys and values are no room for it
   std::int64_t missing = PagesToStart(*next->request) + GrowthReserve() - scratch_.free_device;
   if (tree_ != nullptr) missing -= kv_plan_.LockedDepth(PlannedTail(*next->request));   // in use by others: neither free nor evictable

@@ -110,7 +110,7 @@ void Scheduler::PlanSeats(bool for_waiters) {
   std::int64_t pages = scratch_.free_device - GrowthReserve() - scratch_.decode_pages;
   std::optional<std::int64_t> evictable;   // nothing here changes it
   for (const Turn& turn : order_.turns) {
-    if (IsLoading(*turn.request) || (Partitioned() && MustLoad(*turn.request))) continue;
+    if (IsLoading(*turn.request) || IsFetching(*turn.request) || (Partitioned() && MustLoad(*turn.request))) continue;
     if (ExceedsDistinctAdapters(*turn.request)) return;
     pages -= PagesToStart(*turn.request) + PagesOfIdleAdapter(*turn.request);
     if (pages < 0 && !evictable.has_value()) evictable = EvictablePages(PageCategory::kKv, /*even_wanted=*/false);
@@ -210,8 +210,8 @@ Scheduler::Admission Scheduler::TryAdmit(Request* request, TimeNs now) {
     if (state == TierState::kLoading || (Flags(request->adapter) & kLoadPlanned) != 0) return Admission::kPassedOver;
     if (state == TierState::kAbsent || (Flags(request->adapter) & kEvicted) != 0) return TryLoad(request->adapter, now);
   }
-  if (tiers_ != nullptr && TryFetch(request, now) == Admission::kPassedOver) return Admission::kPassedOver;
   if (scratch_.free_seats == 0 || scratch_.budget == 0) return Admission::kPassedOver;
+  if (tiers_ != nullptr && TryFetch(request, now) == Admission::kPassedOver) return Admission::kPassedOver;
   if (ExceedsDistinctAdapters(*request)) return Admission::kBlocked;   // nobody behind may take the next place from it
   const NodeId tail = PlannedTail(*request);
   const std::int64_t pages = PagesToStart(*request) - Depth(tail);
@@ -232,6 +232,7 @@ Scheduler::Admission Scheduler::TryAdmit(Request* request, TimeNs now) {
 // It waits while what it would begin with is on its way from the host tier, and goes ahead with what the device has where
 // there is nothing to fetch, or no room for it.
 Scheduler::Admission Scheduler::TryFetch(Request* request, TimeNs now) {
+  if (tree_->host_pages() == 0) return Admission::kAdmitted;
   const NodeId tail = FindTail(*request);
   std::int64_t pages = 0;
   for (NodeId at = tail; !tree_->OnDevice(at); at = tree_->Parent(at)) {
@@ -260,13 +261,25 @@ NodeId Scheduler::DeviceTail(NodeId tail) const {
   return tail;
 }
 
-// The deepest node that the tree has for its tokens, in either tier. The last token is computed in any case: its logits are wanted. What
-// was found when it came is usually still there, and rarely is there more by now.
-NodeId Scheduler::FindTail(const Request& request) const {
+// The deepest node that the tree has for its tokens, in either tier. The last token is computed in any case: its logits are
+// wanted. What was found before is usually still there, so only what came since is looked for.
+NodeId Scheduler::FindTail(Request& request) const {
   if (tree_ == nullptr) return {};
   const std::int64_t most = (static_cast<std::int64_t>(request.tokens.size()) - 1) / options_.page_tokens;
-  const NodeId from = tree_->Exists(request.tail) ? request.tail : tree_->Top(request.branch);
-  return tree_->Match(from, request.tokens, most);
+  NodeId from = tree_->Top(request.branch);
+  if (tree_->Exists(request.found)) from = request.found;
+  else if (tree_->Exists(request.tail)) from = request.tail;
+  return request.found = tree_->Match(from, request.tokens, most);
+}
+
+// What it would begin with is on its way from the host tier.
+bool Scheduler::IsFetching(const Request& request) const {
+  if (tiers_ == nullptr || !tree_->Exists(request.found)) return false;
+  NodeId at = request.found;
+  for (; !tree_->OnDevice(at); at = tree_->Parent(at)) {
+    if (tree_->Moving(at)) return true;
+  }
+  return false;
 }
 
 bool Scheduler::IsLoading(const Request& request) const {
