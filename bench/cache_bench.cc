@@ -6,33 +6,19 @@
 // left out, and counted.
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <new>
 #include <sys/resource.h>
 #include <unistd.h>
 #include <vector>
 
 #include "base/check.h"
 #include "base/prng.h"
+#include "bench/count_allocations.h"
 #include "cache/dependency_tree.h"
 #include "cache/kv_eviction_plan.h"
-
-namespace {
-std::atomic<bool> counting{false};
-std::atomic<long> allocations{0};
-}  // namespace
-
-void* operator new(std::size_t bytes) {
-  if (counting.load(std::memory_order_relaxed)) allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* memory = std::malloc(bytes)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace loramux {
 namespace {
@@ -335,9 +321,9 @@ void BenchGrowth() {
   run(kOperations / 10);   // warm-up
   const std::int64_t resident = ResidentBytes(), begin = w.operations;
   allocations = 0;
-  counting = true;
+  counting_allocations = true;
   run(kOperations);
-  counting = false;
+  counting_allocations = false;
   std::printf("growth over %ld operations, all cases mixed:\n", static_cast<long>(w.operations - begin));
   std::printf("  heap allocations %ld (target 0), resident memory %+ld KB of %ld\n", allocations.load(),
               static_cast<long>(ResidentBytes() - resident) / 1024, static_cast<long>(resident) / 1024);

@@ -5,30 +5,16 @@
 // allocates its transfer), with every regime of the cache there, and where the step left nothing of the scheduler in the
 // caches of the core. What runs beside the computation (Prepare) is timed for itself.
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
-#include <new>
 #include <string>
 #include <vector>
 
 #include "base/prng.h"
+#include "bench/count_allocations.h"
 #include "schedule/scheduler.h"
-
-namespace {
-std::atomic<bool> counting{false};
-std::atomic<long> allocations{0};
-}  // namespace
-
-void* operator new(std::size_t bytes) {
-  if (counting.load(std::memory_order_relaxed)) allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* memory = std::malloc(bytes)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace loramux {
 namespace {
@@ -109,12 +95,12 @@ void Run(const Case& c) {
     const bool measured = step >= kWarmUp;
     if (c.cold_caches) EvictCaches();
     allocations = 0;
-    counting = measured;
+    counting_allocations = measured;
     const auto begin = std::chrono::steady_clock::now();
     const StepPlan& plan = w.scheduler->Plan(w.clock.Now());
     w.scheduler->Commit(w.clock.Now());
     const auto end = std::chrono::steady_clock::now();
-    counting = false;
+    counting_allocations = false;
     if (measured) {
       microseconds.push_back(std::chrono::duration<double, std::micro>(end - begin).count());
       counted += allocations;
