@@ -169,6 +169,30 @@ TEST(DependencyTree, TheEndOfASessionLeavesTheHostTierFirst) {
   w.tree->CheckIntegrity();
 }
 
+// A request computes what is on its way from the host tier for another: its page stays its own until the other has come.
+TEST(DependencyTree, WhatIsBeingFetchedIsNotInsertedTwice) {
+  World w;
+  const auto host = std::move(PagePool::Create("host", 64 * 64, 64)).value();
+  w.tree = std::make_unique<DependencyTree>(kPageTokens, w.pool.get(), host.get());
+  const BranchId base = w.tree->Hold("");
+  const NodeId tail = w.Remember(base, Tokens(4), 0);
+  w.tree->EndBackUp(*w.tree->BeginBackUp(tail), /*failed=*/false);
+  w.tree->Evict(tail);
+  EXPECT_FALSE(w.tree->OnDevice(tail));
+  std::vector<DependencyTree::MovingPages> moving;
+  w.tree->BeginFetch(tail, moving);
+  const PageHandle own = w.NewPage();
+  EXPECT_EQ(w.tree->Insert(w.tree->Top(base), Tokens(4), own, 1).outcome, DependencyTree::Inserted::kNotNow);
+  w.tree->CheckIntegrity();
+  w.tree->EndFetch(moving, /*failed=*/false);
+  const auto inserted = w.tree->Insert(w.tree->Top(base), Tokens(4), own, 2);
+  EXPECT_EQ(inserted.outcome, DependencyTree::Inserted::kExisted);
+  EXPECT_EQ(inserted.node, tail);
+  w.pool->Free(PageCategory::kKv, std::span(&own, 1));
+  w.tree->Unlock(tail, 3);
+  w.tree->CheckIntegrity();
+}
+
 // ---------------------------------------------------------------- Against a trivial model
 
 using Path = std::vector<TokenId>;
