@@ -80,7 +80,7 @@ class Page {
     Model(type, name, std::move(help), static_cast<double>(value));
   }
   // One of ours.
-  void Own(MetricType type, const std::string& name, std::string help, std::int64_t value) {
+  void Own(MetricType type, const std::string& name, std::string help, auto value) {
     AddValue(Add(type, "loramux:" + name, std::move(help)), {}, static_cast<double>(value));
   }
   const LabelList& model_labels() const { return model_labels_; }
@@ -119,6 +119,9 @@ void AddRequests(Page& page, const EngineSnapshot& snapshot) {
            stats.kv_tiers.pages_backed_up);
   page.Own(MetricType::Counter, "history_fetched_pages_total", "Pages that came back from the host tier.",
            stats.kv_tiers.pages_fetched);
+  page.Own(MetricType::Counter, "history_fetches_total", "Times that a request waited for them.", stats.kv_tiers.fetches);
+  page.Own(MetricType::Counter, "history_fetch_seconds_total", "How long, from the decision to the last page.",
+           static_cast<double>(stats.kv_tiers.fetch_time_total) / kNsPerSecond);
   page.Own(MetricType::Counter, "history_failed_moves_total", "Copies between the tiers that failed.", stats.kv_tiers.failed_jobs);
   page.Own(MetricType::Gauge, "history_invalid_pages", "Pages of cached keys and values whose adapter is not on the device.",
            stats.invalid_history_pages);
