@@ -135,6 +135,35 @@ NodeId DependencyTree::Match(NodeId from, std::span<const TokenId> tokens, std::
   return IdOf(at);
 }
 
+std::uint32_t DependencyTree::GroupKey(std::uint32_t parent, const TokenId* tokens) const {
+  const auto size = static_cast<std::size_t>(least_in_page()) * sizeof(TokenId);
+  return static_cast<std::uint32_t>(XXH3_64bits_withSeed(tokens, size, nodes_[parent].hash));
+}
+
+// A group may hold strangers whose key is the same: parent and tokens are compared.
+void DependencyTree::LookInPage(std::uint32_t index, std::uint32_t parent, std::span<const TokenId> next, InPage& best) const {
+  const Node& node = nodes_[index];
+  if (node.parent != parent || !OnDevice(node)) return;
+  const std::span<const TokenId> page = TokensOf(index).first(next.size());
+  const auto alike = static_cast<std::int64_t>(std::mismatch(page.begin(), page.end(), next.begin()).first - page.begin());
+  if (alike >= least_in_page() && alike > best.tokens) best = {IdOf(index), alike};
+}
+
+DependencyTree::InPage DependencyTree::MatchInPage(NodeId parent, std::span<const TokenId> next) const {
+  const std::uint32_t first_child = At(parent).first_child;
+  next = next.first(std::min(next.size(), static_cast<std::size_t>(page_tokens_ - 1)));
+  const auto most = static_cast<std::int64_t>(next.size());
+  InPage best;
+  if (most < least_in_page() || first_child == kNone) return best;
+  LookInPage(first_child, parent.index, next, best);
+  if (nodes_[first_child].next_sibling == kNone) return best;
+  std::uint32_t at = groups_.First(GroupKey(parent.index, next.data()));
+  for (int i = 0; i < kMostLookedAt && at != NodeGroups::kNone && best.tokens < most; ++i, at = groups_.Next(at)) {
+    LookInPage(at, parent.index, next, best);
+  }
+  return best;
+}
+
 DependencyTree::NodeView DependencyTree::View(NodeId id) const {
   const Node& node = At(id);
   return {node.last_use, static_cast<double>(node.frequency), node.depth, node.locks,
@@ -217,16 +246,23 @@ void DependencyTree::Lock(NodeId tail, TimeNs now) {
 }
 
 // Used all the while, not visited again: what is forgotten of the frequency is counted from here.
+void DependencyTree::LetGo(Node& node, TimeNs now) {
+  CHECK_GT(node.locks, 0);
+  if (--node.locks == 0 && node.page.generation != 0) ++idle_pages_;
+  node.frequency *= LeftAfter(now - node.last_use);
+  node.last_use = now;
+}
+
 void DependencyTree::Unlock(NodeId tail, TimeNs now) {
   CHECK(Exists(tail));
-  for (std::uint32_t at = tail.index; nodes_[at].depth > 0; at = nodes_[at].parent) {
-    Node& node = nodes_[at];
-    CHECK_GT(node.locks, 0);
-    if (--node.locks == 0 && node.page.generation != 0) ++idle_pages_;
-    node.frequency *= LeftAfter(now - node.last_use);
-    node.last_use = now;
-  }
+  for (std::uint32_t at = tail.index; nodes_[at].depth > 0; at = nodes_[at].parent) LetGo(nodes_[at], now);
   UpdateIdleLeaf(tail.index);
+}
+
+void DependencyTree::UnlockLast(NodeId id, TimeNs now) {
+  CHECK_GT(At(id).depth, 0);
+  LetGo(At(id), now);
+  UpdateIdleLeaf(id.index);
 }
 
 void DependencyTree::Want(NodeId tail) { ++At(tail).wants; }
@@ -499,12 +535,19 @@ void DependencyTree::FreeNode(std::uint32_t index) {
   free_nodes_.push_back(index);
 }
 
+// The first child stays the first: it alone is found without its group.
 void DependencyTree::Link(std::uint32_t index, std::uint32_t parent) {
   Node& node = nodes_[index];
   node.parent = parent;
-  node.next_sibling = nodes_[parent].first_child;
-  if (node.next_sibling != kNone) nodes_[node.next_sibling].previous_sibling = index;
-  nodes_[parent].first_child = index;
+  if (const std::uint32_t first = nodes_[parent].first_child; first == kNone) {
+    nodes_[parent].first_child = index;
+  } else {
+    node.previous_sibling = first;
+    node.next_sibling = std::exchange(nodes_[first].next_sibling, index);
+    if (node.next_sibling != kNone) nodes_[node.next_sibling].previous_sibling = index;
+    node.grouped = true;
+    groups_.Add(index, GroupKey(parent, TokensOf(index).data()));
+  }
   PutInTable(static_cast<std::uint32_t>(node.hash), index);
 }
 
@@ -512,6 +555,7 @@ void DependencyTree::Unlink(std::uint32_t index) {
   Node& node = nodes_[index];
   if (node.next_sibling != kNone) nodes_[node.next_sibling].previous_sibling = node.previous_sibling;
   (node.previous_sibling != kNone ? nodes_[node.previous_sibling].next_sibling : nodes_[node.parent].first_child) = node.next_sibling;
+  if (node.grouped) groups_.Remove(index);
   TakeFromTable(static_cast<std::uint32_t>(node.hash), index);
 }
 
@@ -548,6 +592,7 @@ void DependencyTree::GrowTable() {
 void DependencyTree::CheckIntegrity() const {
   std::int64_t pages = 0, idle = 0, alive = 0, host_pages = 0, moving = 0;
   std::size_t idle_leaves = 0, in_table = 0, tops = 0;
+  std::int64_t grouped = 0;
   std::vector<std::int64_t> branch_pages(branches_.size(), 0), branch_moving(branches_.size(), 0);
   std::vector<std::int32_t> device_children(nodes_.size(), 0), child_locks(nodes_.size(), 0);
   std::vector<bool> page_seen(static_cast<std::size_t>(device_->capacity_pages()), false);
@@ -566,6 +611,7 @@ void DependencyTree::CheckIntegrity() const {
       continue;
     }
     CheckNode(index);
+    grouped += node.grouped;
     const bool has_page = node.page.generation != 0, has_host_page = node.host_page.generation != 0;
     if (has_page) {
       CHECK(device_->IsCurrent(node.page));
@@ -606,6 +652,8 @@ void DependencyTree::CheckIntegrity() const {
   CHECK_EQ(idle, idle_pages_);
   CHECK_EQ(host_pages, host_pages_);
   CHECK_EQ(moving, moving_);
+  CHECK_EQ(grouped, groups_.size());
+  groups_.CheckIntegrity();
   CHECK_EQ(idle_leaves, idle_leaves_.size());
   for (const Slot& slot : slots_) in_table += slot.node != kNone;
   CHECK_EQ(in_table + tops, static_cast<std::size_t>(alive));
@@ -621,6 +669,9 @@ void DependencyTree::CheckNode(std::uint32_t index) const {
   CHECK_EQ(parent.branch, node.branch);
   CHECK_EQ(HashOf(parent.hash, TokensOf(index).data()), node.hash);
   CHECK_EQ(Find(node.parent, node.hash, TokensOf(index).data()), index);
+  CHECK_EQ(node.previous_sibling == kNone, parent.first_child == index);
+  CHECK(node.grouped || parent.first_child == index);
+  if (node.grouped) CHECK_EQ(groups_.KeyOf(index), GroupKey(node.parent, TokensOf(index).data()));
   CHECK_GE(node.locks, 0);
   CHECK_GE(node.wants, 0);
   CHECK(node.page.generation != 0 || node.host_page.generation != 0);

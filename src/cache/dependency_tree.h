@@ -5,6 +5,9 @@
 // whose nodes are single full pages of `page_tokens` positions: the path from the branch spells a sequence of tokens.
 // One node a page, not an edge of many pages: nodes never split, so handles stay valid, and what is evicted is what is
 // needed, a page. Children are found through one hash table over all prefixes, so a match costs one look-up a page.
+// Where a prompt parts from what is cached within a page, a child that begins as the prompt goes on has the first of its
+// keys and values: MatchInPage. For that the children of a node are in groups that begin alike (node_groups.h), all but the
+// first child of each node: most nodes have no other, and cost nothing then.
 //
 // Two tiers: the nodes on the device are the upper part of each branch; below, nodes may be in the host tier alone. A node
 // on the device may have a copy in the host tier: when it is evicted it stays there, otherwise it is gone, with all that
@@ -17,7 +20,8 @@
 // Not thread-safe. Reads no clock; no result depends on hashes or addresses.
 // Invariants (CheckIntegrity): a node is in a tier; one on the device has its parent on the device; pages are current,
 // and no other node's; a parent has at least the locks of its children; what is locked is on the device, or on its way;
-// idle pages and idle leaves are what a walk over all nodes counts; every node is found under its prefix.
+// idle pages and idle leaves are what a walk over all nodes counts; every node is found under its prefix, and is its
+// parent's first child or in a group.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +36,7 @@
 
 #include "base/clock.h"
 #include "base/ids.h"
+#include "cache/node_groups.h"
 #include "memory/page_pool.h"
 
 namespace loramux {
@@ -85,6 +90,20 @@ class DependencyTree {
   // The deepest cached node on the path of `tokens` (from the branch on), of at most `max_pages` pages; begins at `from`,
   // which is on that path. Changes nothing. About 40 ns a page. REQUIRES: `from` exists.
   NodeId Match(NodeId from, std::span<const TokenId> tokens, std::int64_t max_pages) const;
+
+  struct InPage {
+    NodeId node;
+    std::int64_t tokens = 0;   // 0: none
+  };
+  // Of the children of `parent` on the device, the one whose page begins with the most of `next` (the tokens behind
+  // parent's), and with how many: at least least_in_page(), less than a page. Where very many begin alike, the best of the
+  // youngest kMostLookedAt and of the first child. Changes nothing; below 1 us, a few where all that is looked at is cold.
+  InPage MatchInPage(NodeId parent, std::span<const TokenId> next) const;
+  // A quarter of a page. Fewer are not worth it: the copy of a page would still be cheaper than their prefill, but almost
+  // all prompts have their first token or two in common, so a group could not be told from all children.
+  std::int64_t least_in_page() const { return (page_tokens_ + 3) / 4; }
+  static constexpr int kMostLookedAt = 16;
+
   bool Exists(NodeId node) const {
     return node.index < nodes_.size() && nodes_[node.index].generation == node.generation && (node.generation & 1u) != 0;
   }
@@ -106,6 +125,8 @@ class DependencyTree {
   // A running request visits, and from now on holds, everything on the path to `tail`. Takes time with the depth.
   void Lock(NodeId tail, TimeNs now);
   void Unlock(NodeId tail, TimeNs now);
+  // Of the path to `node`, the holder goes on holding the one to its parent. REQUIRES: depth > 0.
+  void UnlockLast(NodeId node, TimeNs now);
   // A waiting request would begin at `tail`: evicted after others. Nodes may go all the same; Unwant ignores those.
   void Want(NodeId tail);
   void Unwant(NodeId tail);
@@ -184,6 +205,7 @@ class DependencyTree {
     TimeNs last_use = 0;
     PageHandle page, host_page;          // generation 0: none
     Move move = Move::kNone;
+    bool grouped = false;                // in groups_
     std::uint32_t first_child = kNone, next_sibling = kNone, previous_sibling = kNone;
     std::uint32_t leaf_position = kNone; // in idle_leaves_
     std::int32_t wants = 0;
@@ -209,6 +231,8 @@ class DependencyTree {
   std::uint32_t Find(std::uint32_t parent, std::uint64_t hash, const TokenId* tokens) const;
   std::uint32_t NewNode();
   void FreeNode(std::uint32_t index);
+  std::uint32_t GroupKey(std::uint32_t parent, const TokenId* tokens) const;
+  void LookInPage(std::uint32_t index, std::uint32_t parent, std::span<const TokenId> next, InPage& best) const;
   void Link(std::uint32_t index, std::uint32_t parent);
   void Unlink(std::uint32_t index);
   void PutInTable(std::uint32_t tag, std::uint32_t index);
@@ -218,6 +242,7 @@ class DependencyTree {
   std::size_t NextSlot(std::size_t slot) const { return (slot + 1) & (slots_.size() - 1); }
   float LeftAfter(TimeNs idle);          // of a frequency
   void Visit(Node& node, TimeNs now);
+  void LetGo(Node& node, TimeNs now);
   void UpdateIdleLeaf(std::uint32_t index);
   void CheckNode(std::uint32_t index) const;
   static bool OnDevice(const Node& node) { return node.depth == 0 || (node.page.generation != 0 && node.move != Move::kFetch); }
@@ -244,6 +269,7 @@ class DependencyTree {
   std::vector<TokenId> tokens_;          // page_tokens a node
   std::vector<std::uint32_t> free_nodes_;
   std::vector<Slot> slots_;              // a power of two, at most half of them taken
+  NodeGroups groups_;                    // by parent and first least_in_page() tokens: all children but the first
   std::vector<std::uint32_t> idle_leaves_;
   std::vector<NodeId> new_idle_leaves_;
   bool new_idle_leaves_complete_ = true;

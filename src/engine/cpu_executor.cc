@@ -1,6 +1,8 @@
 #include "engine/cpu_executor.h"
 
+#include <algorithm>
 #include <condition_variable>
+#include <cstring>
 #include <mutex>
 #include <sched.h>
 #include <thread>
@@ -92,7 +94,20 @@ struct CpuExecutor::State {
     return &views[index]->view;
   }
 
+  // In pieces, so that a single page of megabytes is copied by all threads too.
+  void CopyPages(std::span<const PageCopy> copies) {
+    constexpr std::size_t kPiece = std::size_t{128} << 10;
+    const std::size_t bytes = layout.PageBytes(), pieces = (bytes + kPiece - 1) / kPiece;
+    pool.Run(static_cast<std::int64_t>(copies.size() * pieces), [&](std::int64_t task, int) {
+      const PageCopy& copy = copies[static_cast<std::size_t>(task) / pieces];
+      const std::size_t begin = static_cast<std::size_t>(task) % pieces * kPiece;
+      std::memcpy(arena.base + copy.destination * arena.page_stride + begin, arena.base + copy.source * arena.page_stride + begin,
+                  std::min(kPiece, bytes - begin));
+    });
+  }
+
   void Execute(const ExecutorBatch& work_batch) {
+    if (!work_batch.copies.empty()) CopyPages(work_batch.copies);
     sequences.clear();
     for (const ExecutorChunk& chunk : work_batch.chunks) {
       SequenceChunk sequence;

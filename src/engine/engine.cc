@@ -346,6 +346,13 @@ struct Engine::Impl {
   void SubmitBatch(const StepPlan& plan) {
     in_flight.assign(plan.chunks.begin(), plan.chunks.end());
     batch.chunks.clear();
+    batch.copies.clear();
+    for (const PlannedAdmission& admission : plan.admissions) {
+      if (admission.in_page.tokens == 0) continue;
+      const Request& request = *admission.request;   // its own pages begin behind the tree's
+      const std::uint32_t destination = request.page_table[static_cast<std::size_t>(request.tree_pages)];
+      batch.copies.push_back({parts.tree->Page(admission.in_page.node).index, destination});
+    }
     for (const PlannedChunk& planned : plan.chunks) {
       const Sequence& request = SequenceOf(planned.request);
       ExecutorChunk chunk;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "adapter/transfer.h"
@@ -26,14 +27,28 @@ class KvCheckingExecutor final : public Executor {
   KvCheckingExecutor(ModeledExecutor* executor, PagePool* device) : executor_(executor), device_(device) {}
 
   void Submit(const ExecutorBatch& batch) override {
+    for (const PageCopy& copy : batch.copies) Copy(copy);
     for (const ExecutorChunk& chunk : batch.chunks) CheckAndWrite(chunk);
     executor_->Submit(batch);
   }
-  bool Poll(ExecutorResult& result) override { return executor_->Poll(result); }
+  // A real executor may have copied a page at any time up to now: it must be what it was.
+  bool Poll(ExecutorResult& result) override {
+    if (!executor_->Poll(result)) return false;
+    for (const auto& [page, bytes] : sources_) EXPECT_EQ(std::memcmp(PageAt(page), bytes.data(), bytes.size()), 0);
+    sources_.clear();
+    return true;
+  }
   // Positions that were found computed by somebody else.
   std::int64_t checked() const { return checked_; }
 
  private:
+  std::byte* PageAt(std::uint32_t page) const { return device_->base() + page * device_->page_bytes(); }
+  void Copy(const PageCopy& copy) {
+    const auto bytes = static_cast<std::size_t>(device_->page_bytes());
+    ASSERT_NE(copy.source, copy.destination);
+    std::memcpy(PageAt(copy.destination), PageAt(copy.source), bytes);
+    sources_.emplace_back(copy.source, std::vector<std::byte>(PageAt(copy.source), PageAt(copy.source) + bytes));
+  }
   static std::uint64_t Content(const ExecutorChunk& chunk) {
     if (chunk.adapter == nullptr) return 0;
     const AdapterVersion& version = *chunk.adapter->version;
@@ -63,6 +78,7 @@ class KvCheckingExecutor final : public Executor {
   ModeledExecutor* executor_;
   PagePool* device_;
   std::int64_t checked_ = 0;
+  std::vector<std::pair<std::uint32_t, std::vector<std::byte>>> sources_;   // pages copied by the step in flight, and what they held
 };
 
 struct EngineWorld {

@@ -26,7 +26,14 @@ struct ExecutorChunk {
   std::int64_t prompt_tokens = 0;           // of the sequence (dynamic rope scaling depends on it)
 };
 
+// A whole page of the device pool, by index. The source is full and stays as it is until the batch's result was polled; the
+// destination is one chunk's own. Positions behind those that the chunk takes over are overwritten before they are read.
+struct PageCopy {
+  std::uint32_t source = 0, destination = 0;
+};
+
 struct ExecutorBatch {
+  std::vector<PageCopy> copies;             // before anything is computed; no destination twice, or as a source
   std::vector<ExecutorChunk> chunks;        // chunks of one adapter adjacent, base model first
 };
 

@@ -18,10 +18,13 @@ struct PlannedChunk {
   bool samples = false;            // its last known token is computed: a new token follows
 };
 
-// A waiting request that joins: it begins behind what the dependency tree has of its tokens.
+// A waiting request that joins: it begins behind what the dependency tree has of its tokens. Those are full pages up to
+// `tail`; the first `in_page.tokens` positions of the next page are copied, with the whole page, from `in_page.node`, a child
+// of `tail`, into the first of the request's own pages before the step computes.
 struct PlannedAdmission {
   Request* request = nullptr;
   NodeId tail;                     // without a tree: no node
+  DependencyTree::InPage in_page;
 };
 
 // Keys and values that a waiting request would begin with come back from the host tier.

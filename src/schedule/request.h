@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -45,6 +46,7 @@ struct alignas(64) Request {
   // while it waits, `tail` is where it would begin (and may be gone).
   BranchId branch;
   NodeId tail;
+  std::optional<NodeId> copied_from;       // from admission until its first step has ended: a child of `tail` that is locked too
   NodeId found;                            // the deepest node that was found for its tokens; may be gone
   bool fetched = false;                    // from the host tier, since it waits: it does so once, then takes what is there
   std::int32_t tree_pages = 0;

@@ -55,7 +55,7 @@ void Scheduler::Commit(TimeNs now) {
     request->state = RequestState::kRunning;
     if (request->first_scheduled < 0) request->first_scheduled = now;
     if (request->adapter != kBaseModel) Pin(request->adapter, now);
-    if (tree_ != nullptr) BeginFrom(request, admission.tail, now);
+    if (tree_ != nullptr) BeginFrom(admission, now);
   }
   for (const PlannedChunk& chunk : plan_.chunks) {
     Request* request = chunk.request;
@@ -93,6 +93,7 @@ void Scheduler::CommitHistoryEvictions() {
 }
 
 void Scheduler::Advance(Request* request, std::int64_t num_tokens, TimeNs now) {
+  EndCopy(request, now);
   request->computed += num_tokens;
   CHECK_LE(request->computed, static_cast<std::int64_t>(request->tokens.size()));
   tenants_.Charge(request);
@@ -157,9 +158,14 @@ void Scheduler::ForgetBranch(const AdapterResidency& adapter) {
   tree_->Release(branch);
 }
 
-void Scheduler::BeginFrom(Request* request, NodeId tail, TimeNs now) {
+void Scheduler::BeginFrom(const PlannedAdmission& admission, TimeNs now) {
+  Request* request = admission.request;
+  const NodeId tail = admission.tail;
+  const bool copies = admission.in_page.tokens > 0;
   tree_->Unwant(request->tail);
-  tree_->Lock(tail, now);
+  tree_->Lock(copies ? admission.in_page.node : tail, now);
+  if (copies) request->copied_from = admission.in_page.node;
+  prefix_stats_.copied_pages += copies;
   request->fetched = false;
   request->tail = tail;
   const std::int64_t depth = tree_->Depth(tail);
@@ -168,12 +174,19 @@ void Scheduler::BeginFrom(Request* request, NodeId tail, TimeNs now) {
   tree_->CopyPath(tail, request->pages);
   request->page_table.clear();
   for (const PageHandle page : request->pages) request->page_table.push_back(page.index);
-  request->computed = depth * options_.page_tokens;
+  request->computed = depth * options_.page_tokens + admission.in_page.tokens;
   request->charged = std::max(request->charged, request->computed);   // what costs nothing is not charged
   if (request->cached_tokens >= 0) return;
   request->cached_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(request->computed, request->prompt_tokens));
   prefix_stats_.looked_up_tokens += request->prompt_tokens;
   prefix_stats_.found_tokens += request->cached_tokens;
+}
+
+// The page has been copied, or will not be: no step that would do it is in flight.
+void Scheduler::EndCopy(Request* request, TimeNs now) {
+  if (!request->copied_from.has_value()) return;
+  tree_->UnlockLast(*request->copied_from, now);
+  request->copied_from.reset();
 }
 
 // No step is in flight, so a page whose content the tree has already can be given back at once.
@@ -195,6 +208,7 @@ void Scheduler::InsertFilledPages(Request* request, TimeNs now) {
 // ---------------------------------------------------------------- Queues
 
 void Scheduler::ReleaseMemory(Request* request, TimeNs now) {
+  EndCopy(request, now);
   device_->Free(PageCategory::kKv, std::span(request->pages).subspan(static_cast<std::size_t>(request->tree_pages)));
   if (tree_ != nullptr) tree_->Unlock(request->tail, now);
   request->tree_pages = 0;
@@ -272,11 +286,12 @@ void Scheduler::CheckIntegrity() const {
     }
     kv_pages += static_cast<std::int64_t>(request->pages.size()) - request->tree_pages;
     if (tree_ != nullptr) CHECK_EQ(tree_->Depth(request->tail), request->tree_pages);
+    if (request->copied_from.has_value()) CHECK(tree_->Parent(*request->copied_from) == request->tail);
     if (request->adapter != kBaseModel) ++pins[residency_->SlotOf(request->adapter)];
   }
   for (const Request* request : waiting()) {
     CHECK(request->state == RequestState::kWaiting);
-    CHECK(request->pages.empty());
+    CHECK(request->pages.empty() && !request->copied_from.has_value());
     CHECK_EQ(request->computed, 0);
   }
   if (tree_ != nullptr) CheckTree();

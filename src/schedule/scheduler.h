@@ -10,7 +10,8 @@
 //     for. Idle adapters that requests ahead in the queue want are evicted last. A waiting request may take the seat of
 //     a tenant that got more service than its own.
 // Prompts begin behind what the dependency tree has of them, if there is a tree: pages that other requests of the same
-// adapter content have computed. Each page that a request fills becomes the tree's; what nobody uses stays as history.
+// adapter content have computed, and of the page after those the first tokens, if a page that begins with at least a quarter
+// of it is on the device: that one is copied. Each page that a request fills becomes the tree's; what nobody uses stays as history.
 // Where a page is missing, history and idle adapters are evicted (EvictionPolicy), an adapter only after the history
 // that depends on it, so that all history on the device can be used; if that is not enough, the lowest in rank of the
 // running requests are preempted: their pages are freed, and they are computed again later. Rank: the tenant's counter
@@ -84,6 +85,7 @@ inline void ApplyRegime(const CacheRegime& regime, SchedulerOptions& options) {
 // Of prompts, when they were first admitted.
 struct PrefixStats {
   std::int64_t looked_up_tokens = 0, found_tokens = 0;
+  std::int64_t copied_pages = 0;   // for the first tokens in them, by all admissions
 };
 
 class Scheduler {
@@ -106,7 +108,7 @@ class Scheduler {
   const StepPlan& Plan(TimeNs now);
   // Carries out the plan that was made last, in the same state of the world.
   void Commit(TimeNs now);
-  // After the step: the chunk's tokens are computed.
+  // After the step: the chunk's tokens are computed. Until then a page that was to be copied for it stays.
   void Advance(Request* request, std::int64_t num_tokens, TimeNs now);
 
   // Beside the computation, so that the next plan is cheaper: scores history, keeps a few pages free, copies history to
@@ -213,7 +215,9 @@ class Scheduler {
   }
   bool ExceedsDistinctAdapters(const Request& request) const;
   void AddChunk(Request* request, std::int64_t tokens, std::int64_t new_pages);
-  void AddAdmission(Request* request, NodeId tail, std::int64_t new_pages);
+  void AddAdmission(const PlannedAdmission& admission, std::int64_t new_pages);
+  bool TakePages(PlannedAdmission& admission, std::int64_t pages, TimeNs now);
+  DependencyTree::InPage FindInPage(const Request& request, NodeId tail) const;
   NodeId FindTail(Request& request) const;
   NodeId DeviceTail(NodeId tail) const;
   NodeId PlannedTail(Request& request) const {   // of what this plan does not evict
@@ -270,7 +274,8 @@ class Scheduler {
   void StartLoads(TimeNs now);
   void CommitHistoryEvictions();
   void Pin(AdapterGeneration generation, TimeNs now);
-  void BeginFrom(Request* request, NodeId tail, TimeNs now);
+  void BeginFrom(const PlannedAdmission& admission, TimeNs now);
+  void EndCopy(Request* request, TimeNs now);
   void InsertFilledPages(Request* request, TimeNs now);
   void KnowBranch(Request* request);
   void ForgetBranch(const AdapterResidency& adapter);

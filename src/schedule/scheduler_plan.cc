@@ -213,20 +213,50 @@ Scheduler::Admission Scheduler::TryAdmit(Request* request, TimeNs now) {
   if (scratch_.free_seats == 0 || scratch_.budget == 0) return Admission::kPassedOver;
   if (tiers_ != nullptr && TryFetch(request, now) == Admission::kPassedOver) return Admission::kPassedOver;
   if (ExceedsDistinctAdapters(*request)) return Admission::kBlocked;   // nobody behind may take the next place from it
-  const NodeId tail = PlannedTail(*request);
-  const std::int64_t pages = PagesToStart(*request) - Depth(tail);
+  PlannedAdmission admission{request, PlannedTail(*request), {}};
+  const std::int64_t pages = PagesToStart(*request) - Depth(admission.tail);
   if (uses_adapter) ++Pins(request->adapter);   // not a victim of its own admission
-  if (tree_ != nullptr) kv_plan_.Lock(tail);
-  if (!MakeRoom(PageCategory::kKv, pages + GrowthReserve(), now)) {
+  if (!TakePages(admission, pages, now)) {
     if (uses_adapter) --Pins(request->adapter);
-    if (tree_ != nullptr) kv_plan_.Unlock(tail, now);
     return Admission::kBlocked;
   }
   if (uses_adapter && Pins(request->adapter) == 1) ++scratch_.distinct_adapters;
-  scratch_.free_device -= pages;
   --scratch_.free_seats;
-  AddAdmission(request, tail, pages);
+  AddAdmission(admission, pages);
   return Admission::kAdmitted;
+}
+
+// Locks what it begins with and takes `pages` more. The page to copy from is kept until it is copied, but not at the price
+// of the admission: where it is in the way, it goes.
+bool Scheduler::TakePages(PlannedAdmission& admission, std::int64_t pages, TimeNs now) {
+  const std::int64_t wanted = pages + GrowthReserve();
+  if (tree_ != nullptr) {
+    admission.in_page = FindInPage(*admission.request, admission.tail);
+    if (admission.in_page.tokens > 0) {
+      kv_plan_.Lock(admission.in_page.node);
+      if (MakeRoom(PageCategory::kKv, wanted, now)) {
+        scratch_.free_device -= pages;
+        return true;
+      }
+      kv_plan_.Unlock(admission.in_page.node, now);
+      admission.in_page = {};
+    }
+    kv_plan_.Lock(admission.tail);
+  }
+  if (!MakeRoom(PageCategory::kKv, wanted, now)) {
+    if (tree_ != nullptr) kv_plan_.Unlock(admission.tail, now);
+    return false;
+  }
+  scratch_.free_device -= pages;
+  return true;
+}
+
+// What this plan evicts is not copied. The last token is computed in any case, as in FindTail.
+DependencyTree::InPage Scheduler::FindInPage(const Request& request, NodeId tail) const {
+  const auto begin = static_cast<std::size_t>(Depth(tail) * options_.page_tokens);
+  const std::span<const TokenId> next(request.tokens.begin() + static_cast<std::ptrdiff_t>(begin), request.tokens.end() - 1);
+  const DependencyTree::InPage found = tree_->MatchInPage(tail, next);
+  return found.tokens > 0 && kv_plan_.Kept(found.node) == found.node ? found : DependencyTree::InPage{};
 }
 
 // It waits while what it would begin with is on its way from the host tier, and goes ahead with what the device has where
@@ -291,9 +321,11 @@ bool Scheduler::ExceedsDistinctAdapters(const Request& request) const {
          scratch_.slot_pins[residency_->SlotOf(request.adapter)] == 0 && scratch_.distinct_adapters >= options_.max_distinct_adapters;
 }
 
-void Scheduler::AddAdmission(Request* request, NodeId tail, std::int64_t new_pages) {
-  plan_.admissions.push_back({request, tail});
-  const std::int64_t uncomputed = request->uncomputed() - Depth(tail) * options_.page_tokens;
+void Scheduler::AddAdmission(const PlannedAdmission& admission, std::int64_t new_pages) {
+  Request* request = admission.request;
+  plan_.admissions.push_back(admission);
+  const std::int64_t uncomputed =
+      request->uncomputed() - Depth(admission.tail) * options_.page_tokens - admission.in_page.tokens;
   const std::int64_t tokens = ChunkTokens(uncomputed);
   AddChunk(request, tokens, new_pages);
   plan_.chunks.back().admits = true;
