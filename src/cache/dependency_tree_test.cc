@@ -15,9 +15,9 @@ struct World {
   std::unique_ptr<PagePool> pool;
   std::unique_ptr<DependencyTree> tree;
 
-  explicit World(std::int64_t pages = 64, TimeNs half_life = kNsPerSecond)
+  explicit World(std::int64_t pages = 64, TimeNs half_life = kNsPerSecond, std::int64_t page_tokens = kPageTokens)
       : pool(std::move(PagePool::Create("device", pages * 64, 64)).value()),
-        tree(std::make_unique<DependencyTree>(kPageTokens, pool.get(), nullptr, half_life)) {}
+        tree(std::make_unique<DependencyTree>(page_tokens, pool.get(), nullptr, half_life)) {}
 
   PageHandle NewPage() {
     PageHandle page;
@@ -28,8 +28,9 @@ struct World {
   NodeId Remember(BranchId branch, const std::vector<TokenId>& tokens, TimeNs now) {
     NodeId tail = tree->Match(tree->Top(branch), tokens, 1000);
     tree->Lock(tail, now);
-    for (std::int64_t at = tree->Depth(tail); (at + 1) * kPageTokens <= static_cast<std::int64_t>(tokens.size()); ++at) {
-      const auto page_of = std::span(tokens).subspan(static_cast<std::size_t>(at * kPageTokens), kPageTokens);
+    const std::int64_t size = tree->page_tokens();
+    for (std::int64_t at = tree->Depth(tail); (at + 1) * size <= static_cast<std::int64_t>(tokens.size()); ++at) {
+      const auto page_of = std::span(tokens).subspan(static_cast<std::size_t>(at * size), static_cast<std::size_t>(size));
       tail = tree->Insert(tail, page_of, NewPage(), now).node;
     }
     tree->Unlock(tail, now);
@@ -152,6 +153,116 @@ TEST(DependencyTree, AWantedNodeMayGoAllTheSame) {
   w.tree->Release(base);
 }
 
+// ---------------------------------------------------------------- Within a page
+
+// Of `tokens` from 0 on, the first `alike`, then others.
+std::vector<TokenId> PartingAt(int alike, int count, TokenId others = 1000) {
+  std::vector<TokenId> tokens = Tokens(count);
+  for (int i = alike; i < count; ++i) tokens[static_cast<std::size_t>(i)] = others + i;
+  return tokens;
+}
+
+TEST(DependencyTree, FindsThePageThatBeginsAsThePromptGoesOn) {
+  World w(64, kNsPerSecond, /*page_tokens=*/16);
+  const BranchId base = w.tree->Hold("");
+  const NodeId top = w.tree->Top(base);
+  EXPECT_EQ(w.tree->MatchInPage(top, Tokens(16)).tokens, 0);
+  const NodeId whole = w.Remember(base, Tokens(32), 0), first = w.tree->Parent(whole);
+  const auto alike = [&](NodeId parent, const std::vector<TokenId>& next) { return w.tree->MatchInPage(parent, next).tokens; };
+  EXPECT_EQ(alike(top, PartingAt(9, 16)), 9);
+  EXPECT_EQ(alike(top, PartingAt(4, 16)), 4);
+  EXPECT_EQ(alike(top, PartingAt(3, 16)), 0);   // less than a quarter
+  EXPECT_EQ(alike(top, Tokens(7)), 7);          // there is no more of the prompt
+  EXPECT_EQ(alike(top, Tokens(3)), 0);
+  EXPECT_EQ(alike(top, {}), 0);
+  EXPECT_EQ(alike(top, Tokens(40)), 15);        // the whole page is Match's
+  EXPECT_EQ(alike(whole, Tokens(16)), 0);
+  EXPECT_EQ(alike(first, Tokens(12, 16)), 12);
+  EXPECT_EQ(w.tree->MatchInPage(first, Tokens(12, 16)).node, whole);
+  const NodeId nine = w.Remember(base, PartingAt(9, 16), 0), five = w.Remember(base, PartingAt(5, 16, 2000), 0);
+  EXPECT_EQ(w.tree->MatchInPage(top, PartingAt(12, 16, 3000)).node, first);
+  EXPECT_EQ(w.tree->MatchInPage(top, PartingAt(9, 12)).node, nine);
+  EXPECT_EQ(alike(top, PartingAt(9, 12)), 12);
+  EXPECT_EQ(w.tree->MatchInPage(top, PartingAt(5, 9, 2000)).node, five);
+  w.tree->Evict(five);
+  EXPECT_EQ(alike(top, PartingAt(5, 9, 2000)), 5);
+  w.tree->Evict(whole);
+  w.tree->Evict(first);   // now there is none without a group
+  EXPECT_EQ(w.tree->MatchInPage(top, Tokens(14)).node, nine);
+  w.tree->CheckIntegrity();
+  const BranchId other = w.tree->Hold("other weights");
+  EXPECT_EQ(alike(w.tree->Top(other), Tokens(14)), 0);
+  w.tree->Release(other);
+  w.tree->Release(base);
+}
+
+// Among thousands of children those that begin otherwise are not looked at, and of those that begin alike the youngest few.
+TEST(DependencyTree, LooksAtFewOfThousandsOfChildren) {
+  World w(5000, kNsPerSecond, /*page_tokens=*/16);
+  const BranchId base = w.tree->Hold("");
+  const NodeId top = w.tree->Top(base);
+  for (TokenId i = 0; i < 2000; ++i) w.Remember(base, Tokens(16, 100 * i), 0);
+  for (const TokenId i : {0, 1, 777, 1999}) {
+    const auto found = w.tree->MatchInPage(top, Tokens(11, 100 * i));
+    EXPECT_EQ(found.tokens, 11) << i;
+    EXPECT_EQ(found.node, w.tree->Match(top, Tokens(16, 100 * i), 1)) << i;
+  }
+  std::vector<NodeId> alike;   // 6 tokens in common, then each its own
+  for (TokenId i = 0; i < 2000; ++i) {
+    auto tokens = Tokens(16, 1'000'000);
+    for (std::size_t at = 6; at < 16; ++at) tokens[at] = 7 * i;
+    alike.push_back(w.Remember(base, tokens, 0));
+  }
+  const auto found_for = [&](TokenId i) {
+    auto tokens = Tokens(15, 1'000'000);
+    for (std::size_t at = 6; at < 15; ++at) tokens[at] = 7 * i;
+    return w.tree->MatchInPage(top, tokens);
+  };
+  EXPECT_EQ(found_for(1999).tokens, 15);
+  EXPECT_EQ(found_for(2000 - DependencyTree::kMostLookedAt).tokens, 15);
+  EXPECT_EQ(found_for(2000 - DependencyTree::kMostLookedAt - 1).tokens, 6);
+  EXPECT_EQ(found_for(5).node, alike.back());   // of equal worth, the youngest
+  w.tree->CheckIntegrity();
+  w.tree->Release(base);
+}
+
+// Only what can be read on the device now is of use.
+TEST(DependencyTree, APageThatIsNotOnTheDeviceIsNotCopied) {
+  World w;
+  const auto host = std::move(PagePool::Create("host", 64 * 64, 64)).value();
+  w.tree = std::make_unique<DependencyTree>(kPageTokens, w.pool.get(), host.get());
+  const BranchId base = w.tree->Hold("");
+  const NodeId top = w.tree->Top(base), tail = w.Remember(base, Tokens(4), 0);
+  const auto backed_up = *w.tree->BeginBackUp(tail);
+  EXPECT_EQ(w.tree->MatchInPage(top, Tokens(3)).tokens, 3);   // being copied away, and still there
+  w.tree->EndBackUp(backed_up, /*failed=*/false);
+  w.tree->Evict(tail);
+  EXPECT_EQ(w.tree->MatchInPage(top, Tokens(3)).tokens, 0);
+  std::vector<DependencyTree::MovingPages> moving;
+  w.tree->BeginFetch(tail, moving);
+  EXPECT_EQ(w.tree->MatchInPage(top, Tokens(3)).tokens, 0);
+  w.tree->EndFetch(moving, /*failed=*/false);
+  EXPECT_EQ(w.tree->MatchInPage(top, Tokens(3)).node, tail);
+  w.tree->CheckIntegrity();
+}
+
+TEST(DependencyTree, TheLastPageOfAPathIsLetGoAlone) {
+  World w;
+  const BranchId base = w.tree->Hold("");
+  const NodeId tail = w.Remember(base, Tokens(12), 0);
+  w.tree->Lock(tail, 1);
+  w.tree->UnlockLast(tail, 2);
+  w.tree->CheckIntegrity();
+  EXPECT_EQ(w.tree->idle_pages(), 1);
+  w.tree->Evict(tail);
+  EXPECT_DEATH(w.tree->UnlockLast(w.tree->Top(base), 2), "");
+  const NodeId middle = w.tree->Match(w.tree->Top(base), Tokens(12), 1000);
+  EXPECT_EQ(w.tree->View(middle).locks, 1);
+  w.tree->Unlock(middle, 3);
+  EXPECT_EQ(w.tree->idle_pages(), 2);
+  w.tree->Release(base);
+}
+
 // A path is used at one time. If its beginning went first, the rest would be of no use.
 TEST(DependencyTree, TheEndOfASessionLeavesTheHostTierFirst) {
   World w;
@@ -213,6 +324,19 @@ struct Model {
     while ((pages + 1) * kPageTokens <= path.size() && branches[branch].contains(Prefix(path, pages + 1))) ++pages;
     return pages;
   }
+  // The most tokens behind `pages` pages that a page there begins with, as far as the path goes; less than a page.
+  std::size_t InPage(const std::string& branch, const Path& path, std::size_t pages) {
+    const Path parent = Prefix(path, pages);
+    const std::size_t end = std::min(path.size(), parent.size() + kPageTokens - 1);
+    std::size_t best = 0;
+    for (const auto& [entry, what] : branches[branch]) {
+      if (entry.size() != parent.size() + kPageTokens || !std::equal(parent.begin(), parent.end(), entry.begin())) continue;
+      std::size_t alike = parent.size();
+      while (alike < end && entry[alike] == path[alike]) ++alike;
+      best = std::max(best, alike - parent.size());
+    }
+    return best;
+  }
   void Lock(const std::string& branch, const Path& path, std::size_t pages, int by) {
     for (std::size_t i = 1; i <= pages; ++i) branches[branch].at(Prefix(path, i)).locks += by;
   }
@@ -232,6 +356,7 @@ struct Fuzz {
   Model model;
   std::vector<Runner> runners;
   std::map<std::string, BranchId> held;
+  int found_in_page = 0;
 
   explicit Fuzz(std::uint64_t seed) : prng(seed), w(40 + static_cast<std::int64_t>(prng.NextBelow(100))) {}
 
@@ -253,9 +378,27 @@ struct Fuzz {
     for (std::size_t i = 0; i < pages.size(); ++i) {
       ASSERT_EQ(pages[i], model.branches[runner.key].at(Model::Prefix(runner.path, i + 1)).page);
     }
+    CheckInPage(runner);
     w.tree->Lock(runner.tail, 0);
     model.Lock(runner.key, runner.path, runner.pages, 1);
     runners.push_back(std::move(runner));
+  }
+
+  // Exactly, for no page has more than 16 children here.
+  void CheckInPage(const Runner& runner) {
+    const auto next = std::span(runner.path).subspan(runner.pages * kPageTokens);
+    const auto found = w.tree->MatchInPage(runner.tail, next);
+    ASSERT_EQ(static_cast<std::size_t>(found.tokens), model.InPage(runner.key, runner.path, runner.pages));
+    if (found.tokens == 0) return;
+    ++found_in_page;
+    ASSERT_EQ(w.tree->Parent(found.node), runner.tail);
+    Path page(runner.path.begin(), runner.path.begin() + static_cast<std::ptrdiff_t>(runner.pages * kPageTokens));
+    page.insert(page.end(), next.begin(), next.begin() + found.tokens);
+    const auto& entries = model.branches[runner.key];
+    ASSERT_TRUE(std::any_of(entries.begin(), entries.end(), [&](const auto& entry) {
+      return entry.first.size() == (runner.pages + 1) * kPageTokens && entry.second.page == w.tree->Page(found.node) &&
+             std::equal(page.begin(), page.end(), entry.first.begin());
+    }));
   }
 
   void Extend(Runner& runner) {
@@ -357,10 +500,14 @@ struct Fuzz {
 };
 
 TEST(DependencyTree, AgreesWithATrivialModelUnderRandomUse) {
+  int found_in_page = 0;
   for (std::uint64_t seed = 1; seed <= 60 && !HasFatalFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    Fuzz(seed).Run(1500);
+    Fuzz fuzz(seed);
+    fuzz.Run(1500);
+    found_in_page += fuzz.found_in_page;
   }
+  EXPECT_GT(found_in_page, 3000);
 }
 
 }  // namespace

@@ -130,7 +130,7 @@ Fuzzed FuzzOnce(std::uint64_t seed) {
 }
 
 TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
-  std::int64_t preemptions = 0, evictions = 0, failures = 0, cancelled = 0, found = 0, history_evictions = 0;
+  std::int64_t preemptions = 0, evictions = 0, failures = 0, cancelled = 0, found = 0, history_evictions = 0, copied_pages = 0;
   KvTierStats tiers;
   std::map<std::string_view, std::int64_t> runs, invalid, evicted;   // by regime
   for (std::uint64_t seed = 1; seed <= 400 && !testing::Test::HasFailure(); ++seed) {
@@ -145,6 +145,7 @@ TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
     evictions += stats.adapters.device_evictions;
     failures += stats.adapters.load_failures;
     found += stats.prefix.found_tokens;
+    copied_pages += stats.prefix.copied_pages;
     history_evictions += stats.history_evictions;
     tiers.pages_backed_up += stats.kv_tiers.pages_backed_up;
     tiers.pages_fetched += stats.kv_tiers.pages_fetched;
@@ -157,6 +158,7 @@ TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
   EXPECT_GT(failures, 100);
   EXPECT_GT(cancelled, 100);
   EXPECT_GT(found, 1000);
+  EXPECT_GT(copied_pages, 1000);
   EXPECT_GT(history_evictions, 5000);
   EXPECT_GT(tiers.pages_backed_up, 5000);
   EXPECT_GT(tiers.pages_fetched, 200);
@@ -179,18 +181,57 @@ TEST(Engine, ASecondRequestComputesOnlyWhatIsNew) {
   };
   EXPECT_EQ(ask(1, prompt), 0);
   const std::int64_t prefilled = w.engine->Stats().tokens_prefilled;
-  EXPECT_EQ(ask(1, prompt), 8);
-  EXPECT_EQ(w.engine->Stats().tokens_prefilled, prefilled + 2);
+  EXPECT_EQ(ask(1, prompt), 9);   // the third page was filled by the answer, and begins as the prompt ends
+  EXPECT_EQ(w.engine->Stats().tokens_prefilled, prefilled + 1);
   EXPECT_EQ(ask(2, prompt), 0);   // other weights, other keys and values
   EXPECT_EQ(ask(0, prompt), 0);
-  EXPECT_EQ(ask(1, {1, 2, 3, 4, 5, 6, 7, 8}), 4);   // the last token is computed in any case
+  EXPECT_EQ(ask(1, {1, 2, 3, 4, 5, 6, 7, 8}), 7);   // the last token is computed in any case
   std::vector<TokenId> next_turn = prompt;          // the answer is part of the next turn's prompt
   for (const TokenId token : ExpectedTokens(AdapterGeneration{1}, prompt, 3)) next_turn.push_back(token);
   next_turn.push_back(500);
   EXPECT_EQ(ask(1, next_turn), 12);
   const EngineStats stats = w.engine->Stats();
-  EXPECT_EQ(stats.prefix.found_tokens, 8 + 4 + 12);
+  EXPECT_EQ(stats.prefix.found_tokens, 9 + 7 + 12);
+  EXPECT_EQ(stats.prefix.copied_pages, 2);
   EXPECT_EQ(stats.prefix.looked_up_tokens, 10 * 4 + 8 + 14);
+}
+
+// Where a prompt parts from history within a page, what they have in common of it is not computed again: wherever that
+// page is, also in the first one, and whoever computed it. KvCheckingExecutor looks at each position that is read.
+TEST(Engine, APromptBeginsWithinAPage) {
+  World w(64, 8, {}, {2, 2});
+  const auto ask = [&](std::uint32_t adapter, const std::vector<TokenId>& tokens) {
+    const RequestId id = *w.Submit(tokens, adapter, 3);
+    w.Drain();
+    EXPECT_EQ(w.outcomes[id].tokens, ExpectedTokens(AdapterGeneration{adapter}, tokens, 3));
+    return w.outcomes[id].cached_tokens;
+  };
+  EXPECT_EQ(ask(1, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}), 0);
+  EXPECT_EQ(ask(1, {1, 2, 3, 99, 5, 6, 7, 8}), 3);               // in the first page
+  EXPECT_EQ(ask(1, {1, 2, 3, 4, 5, 6, 98, 8, 97}), 6);
+  EXPECT_EQ(ask(1, {1, 2, 3, 4, 5, 6, 98, 96, 95}), 7);          // of two pages that begin alike, the better one
+  EXPECT_EQ(ask(1, {1, 2}), 1);                                  // shorter than a page; the last token is computed
+  EXPECT_EQ(ask(1, {1}), 0);
+  EXPECT_EQ(ask(1, {2, 2, 3, 4, 5}), 0);
+  EXPECT_EQ(ask(2, {1, 2, 3, 99, 5, 6, 7, 8}), 0);               // another adapter's pages are not the same
+  EXPECT_EQ(w.engine->Stats().prefix.copied_pages, 4);
+  EXPECT_GT(w.executor->checked(), 3 + 6 + 7 + 1);
+}
+
+// The page that is copied may be one that is needed itself: then it goes, and the prompt is computed.
+TEST(Engine, NobodyWaitsForThePageThatHeWouldCopy) {
+  World w(8, 1, {}, {});
+  const auto ask = [&](const std::vector<TokenId>& tokens) {
+    const RequestId id = *w.Submit(tokens, 0, 1);
+    w.Drain();
+    EXPECT_EQ(w.outcomes[id].tokens.size(), 1u);
+    return w.outcomes[id].cached_tokens;
+  };
+  std::vector<TokenId> prompt(31, 5);   // with what follows, all eight pages
+  EXPECT_EQ(ask(prompt), 0);
+  prompt[2] = 6;
+  EXPECT_EQ(ask(prompt), 0);            // two would be found, in a page that is in the way
+  EXPECT_EQ(w.engine->Stats().prefix.copied_pages, 0);
 }
 
 // Two names of one content share what is cached; the content's history goes with the last of them.

@@ -1,7 +1,10 @@
 // The runtime on a golden model (tests/golden): what it accepts, and what it refuses.
 #include "engine/runtime.h"
 
+#include <bit>
 #include <fstream>
+#include <future>
+#include <set>
 
 #include "base/prng.h"
 
@@ -74,6 +77,81 @@ TEST(Runtime, NamesAndLimitsOfAdapters) {
   EXPECT_EQ(registry.Resolve("nobody").error().code, ErrorCode::kNotFound);
   EXPECT_EQ(*registry.Resolve("base"), nullptr);
 }
+
+// ---------------------------------------------------------------- Pages that are copied
+
+const fs::path kModels = fs::path(LORAMUX_SOURCE_DIR) / "tests/golden/models";
+
+// A golden model that is asked one prompt after the other; its first adapter, if it has any, or the base model answers.
+struct Asked {
+  std::unique_ptr<Runtime> runtime;
+  AdapterGeneration adapter = kBaseModel;
+
+  Asked(const std::string& model, std::int64_t page_tokens, bool prefix_cache) {
+    RuntimeOptions options = Small();
+    options.device_memory = 32 << 20;
+    options.page_tokens = page_tokens;
+    options.prefix_cache = prefix_cache;
+    runtime = std::move(Runtime::Load(kModels / model / "model", options, {})).value();
+    runtime->Start();
+    if (!fs::exists(kModels / model / "adapters")) return;
+    const std::set<fs::path> adapters(fs::directory_iterator(kModels / model / "adapters"), fs::directory_iterator{});
+    const auto version = runtime->registry().Register("first", *adapters.begin(), 0);
+    EXPECT_TRUE(version.ok()) << version.error().message;
+    adapter = (*version)->generation;
+  }
+  // The most likely tokens at each of four steps, bit by bit.
+  std::vector<std::uint32_t> Ask(const std::vector<TokenId>& prompt) {
+    GenerationRequest request{.prompt = prompt, .adapter = adapter, .max_tokens = 4};
+    request.ignore_eos = true;
+    request.sampling.temperature = 0;
+    request.sampling.top_logprobs = 20;
+    std::vector<std::uint32_t> bits;
+    std::promise<void> ended;
+    request.on_event = [&](const GenerationEvent& event) {
+      for (std::size_t i = 0; event.token != nullptr && i < event.token->top_logprobs.size(); ++i) {
+        bits.push_back(static_cast<std::uint32_t>(event.token->top_logprobs[i].id));
+        bits.push_back(std::bit_cast<std::uint32_t>(event.token->top_logprobs[i].logprob));
+      }
+      if (event.finish != FinishReason::kNone) ended.set_value();
+    };
+    EXPECT_TRUE(runtime->engine().Submit(std::move(request)).ok());
+    ended.get_future().wait();
+    EXPECT_EQ(bits.size(), 4u * 20 * 2);
+    return bits;
+  }
+};
+
+class CopiedPages : public testing::TestWithParam<std::string> {};
+
+// A prompt is asked again and again, each time with another end from another position on. What it begins with, full pages
+// and the first positions of one that is copied, gives the very bits that are computed from nothing.
+TEST_P(CopiedPages, GiveTheBitsThatAreComputedFromNothing) {
+  for (const std::int64_t page_tokens : {4, 16, 64}) {
+    SCOPED_TRACE("pages of " + std::to_string(page_tokens));
+    Asked cached(GetParam(), page_tokens, true), computed(GetParam(), page_tokens, false);
+    const auto vocabulary = static_cast<std::uint64_t>(cached.runtime->model().config().vocab_size);
+    Prng prng(static_cast<std::uint64_t>(page_tokens));
+    std::vector<TokenId> prompt(90);
+    const auto draw_from = [&](std::size_t position) {
+      for (std::size_t i = position; i < prompt.size(); ++i) prompt[i] = static_cast<TokenId>(prng.NextBelow(vocabulary));
+    };
+    draw_from(0);
+    for (std::size_t parts = 87; parts > 0; parts -= 3) {
+      ASSERT_EQ(cached.Ask(prompt), computed.Ask(prompt)) << "the next one parts at " << parts;
+      draw_from(parts);
+    }
+    cached.runtime->Stop();
+    computed.runtime->Stop();
+    const PrefixStats stats = cached.runtime->engine().Stats().prefix;
+    EXPECT_GT(stats.copied_pages, 8);
+    EXPECT_GT(stats.found_tokens, stats.looked_up_tokens / 4);
+    EXPECT_EQ(computed.runtime->engine().Stats().prefix.copied_pages, 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, CopiedPages, testing::Values("llama3", "llama_bf16", "llama_f16", "qwen2_window", "mistral"),
+                         [](const auto& info) { return info.param; });
 
 TEST(Runtime, MemoryThatHoldsNoPageIsRefused) {
   RuntimeOptions options = Small();

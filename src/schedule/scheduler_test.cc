@@ -108,6 +108,110 @@ TEST(Scheduler, AnIdleAdapterWithAShareIsNotCountedAgainstItsRequest) {
   w.RunToEnd();
 }
 
+// ---------------------------------------------------------------- Pages that are copied
+
+// With a tree; prompts are given token by token.
+struct TreeWorld : World {
+  DependencyTree tree;
+  Scheduler with_tree;
+
+  explicit TreeWorld(std::int64_t device_pages)
+      : World(device_pages), tree(4, device.get()),
+        with_tree({.page_tokens = 4}, device.get(), &residency, policy.get(), &tree) {}
+
+  Request* Ask(std::vector<TokenId> prompt, std::int32_t output = 4) {
+    Request& request = requests.emplace_back();
+    request.id = RequestId{next_id++};
+    request.tokens = std::move(prompt);
+    request.prompt_tokens = static_cast<std::int32_t>(request.tokens.size());
+    request.max_total_tokens = request.prompt_tokens + output;
+    with_tree.Add(&request);
+    return &request;
+  }
+  // The engine submits what this plans.
+  StepPlan Begin() {
+    const StepPlan plan = with_tree.Plan(clock.Now());
+    with_tree.Commit(clock.Now());
+    Check();
+    return plan;
+  }
+  void End(const StepPlan& plan) {
+    clock.Advance(500);
+    for (const PlannedChunk& chunk : plan.chunks) {
+      with_tree.Advance(chunk.request, chunk.num_tokens, clock.Now());
+      if (!chunk.samples) continue;
+      chunk.request->tokens.push_back(2);
+      const bool full = static_cast<std::int32_t>(chunk.request->tokens.size()) == chunk.request->max_total_tokens;
+      if (full) with_tree.Remove(chunk.request, clock.Now());
+    }
+    Check();
+  }
+  void Serve(std::vector<TokenId> prompt) {
+    const Request* request = Ask(std::move(prompt), 1);
+    while (request->state != RequestState::kFinished) End(Begin());
+  }
+  void Check() {
+    with_tree.CheckIntegrity();
+    device->CheckIntegrity();
+  }
+};
+
+TEST(Scheduler, APromptBeginsWithinAPageOfAnother) {
+  TreeWorld w(16);
+  w.Serve({1, 2, 3, 4, 5, 6, 7, 8});
+  Request* request = w.Ask({1, 2, 3, 4, 5, 6, 9, 9, 9});
+  const StepPlan plan = w.Begin();
+  ASSERT_EQ(plan.admissions.size(), 1u);
+  EXPECT_EQ(plan.admissions[0].in_page.tokens, 2);
+  EXPECT_EQ(w.tree.Parent(plan.admissions[0].in_page.node), plan.admissions[0].tail);
+  EXPECT_EQ(plan.chunks[0].num_tokens, 3);
+  EXPECT_TRUE(plan.chunks[0].samples);
+  EXPECT_EQ(request->computed, 6);
+  EXPECT_EQ(request->tree_pages, 1);
+  EXPECT_EQ(request->cached_tokens, 6);
+  EXPECT_NE(request->page_table[1], w.tree.Page(plan.admissions[0].in_page.node).index);
+  w.End(plan);
+  EXPECT_EQ(request->tree_pages, 2);   // the page that was begun with a copy is full, and the tree's
+  w.with_tree.Remove(request, w.clock.Now());
+  EXPECT_EQ(w.with_tree.prefix_stats().copied_pages, 1);
+  EXPECT_EQ(w.tree.idle_pages(), 3);
+  w.Check();
+}
+
+// The copy is made while the step computes: until the step has ended, nothing beside it and no other end may free the page.
+TEST(Scheduler, ThePageThatIsCopiedStaysUntilTheStepHasEnded) {
+  TreeWorld w(8 * 32);   // a reserve of 8 pages
+  w.Serve({1, 2, 3, 4});
+  for (TokenId i = 0; w.device->free_pages() > 1; ++i) w.Serve({100 + i, 2, 3, 4});
+  Request* request = w.Ask({1, 2, 9});   // what it copies was used least recently of all
+  const StepPlan plan = w.Begin();
+  ASSERT_EQ(plan.admissions[0].in_page.tokens, 2);
+  const NodeId source = plan.admissions[0].in_page.node;
+  EXPECT_EQ(w.tree.View(source).locks, 1);
+  for (int i = 0; i < 4; ++i) w.with_tree.Prepare(w.clock.Now());
+  EXPECT_GE(w.device->free_pages(), 8);   // others went
+  ASSERT_TRUE(w.tree.OnDevice(source));
+  w.Check();
+  w.End(plan);
+  EXPECT_FALSE(request->copied_from.has_value());
+  EXPECT_EQ(w.tree.View(source).locks, 0);
+}
+
+// A request that ends before its step does, as where the step is given up: the page is let go once.
+TEST(Scheduler, AnEndBeforeTheStepLetsGoOfThePage) {
+  TreeWorld w(16);
+  w.Serve({1, 2, 3, 4, 5, 6, 7, 8});
+  for (const std::vector<TokenId>& prompt : {std::vector<TokenId>{1, 2, 9}, {1, 2, 3, 4, 5, 9, 9, 9, 9}}) {
+    Request* request = w.Ask(prompt);
+    const StepPlan plan = w.Begin();
+    ASSERT_GT(plan.admissions[0].in_page.tokens, 0);
+    EXPECT_LT(w.tree.idle_pages(), 2);
+    w.with_tree.Remove(request, w.clock.Now());
+    w.Check();
+    EXPECT_EQ(w.tree.idle_pages(), 2);
+  }
+}
+
 // LRU that remembers what it was told.
 class Listener final : public EvictionPolicy {
  public:
