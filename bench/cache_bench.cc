@@ -1,6 +1,7 @@
 // What the dependency tree costs at 2,000 adapters and 100,000 nodes, in the steady state of a full device: each prompt of
 // 4,096 tokens is matched, the history that has to give way is chosen and evicted, the pages that are new are inserted.
-// Times the match and the update (Match, Lock, Insert, Unlock), and what a decision to evict costs (Refresh with all scores
+// Times the match and the update (Match, MatchInPage, Lock, Insert, Unlock), MatchInPage where a node has all of them as its
+// children, and what a decision to evict costs (Refresh with all scores
 // made anew, Reset, Next and Evict of a plan) where the idle leaves are few and where every node is one. Then ten million
 // operations without growth: heap allocations and resident memory. Requests that the system interrupted for other work are
 // left out, and counted.
@@ -75,6 +76,7 @@ struct World {
   std::vector<PageHandle> pages;     // of the request at hand
   std::vector<NodeId> victims;
   std::vector<double> refreshing, deciding, choosing, matching_and_updating;   // samples, us
+  std::int64_t in_page = 0;
   std::int64_t requests = 0, preempted = 0;                                    // of which there are no samples
 
   explicit World(const std::string& policy_name)
@@ -141,6 +143,7 @@ struct World {
     auto begin = Clock::now();
     NodeId tail = tree.Match(tree.Top(branch), tokens, total);
     const std::int64_t found = tree.Depth(tail);
+    in_page += tree.MatchInPage(tail, tokens.subspan(static_cast<std::size_t>(found * kPageTokens))).tokens > 0;
     tree.Lock(tail, now);
     double us = Microseconds(begin, Clock::now());
     Evict(std::max<std::int64_t>(0, total - found - device->free_pages()));
@@ -244,6 +247,36 @@ void BenchMatchAndUpdate() {
   }
 }
 
+// One branch, in which all first pages begin alike, or each otherwise: one node with 100,000 children.
+void BenchMatchInPage() {
+  std::printf("MatchInPage at a node with %ld children:\n", static_cast<long>(kNodes));
+  for (const bool alike : {false, true}) {
+    World w("lru");
+    std::vector<std::vector<TokenId>> pages;
+    for (std::int64_t i = 0; i < kNodes; ++i) {
+      auto& page = pages.emplace_back(kPageTokens);
+      w.FillWithAnything(page);
+      if (alike) std::fill_n(page.begin(), kPageTokens / 4, 1);
+      w.Serve(w.branches[0], page);
+    }
+    for (const bool cold : {false, true}) {
+      std::vector<double> us;
+      for (int i = 0; i < 4000; ++i) {
+        auto page = pages[w.prng.NextBelow(pages.size())];
+        page[kPageTokens / 2] = -1;
+        if (cold) EvictCaches();
+        const long preemptions = Preemptions();
+        const auto begin = Clock::now();
+        const DependencyTree::InPage found = w.tree.MatchInPage(w.tree.Top(w.branches[0]), page);
+        const double taken = Microseconds(begin, Clock::now());
+        CHECK_GE(found.tokens, kPageTokens / 4);
+        if (Preemptions() == preemptions) us.push_back(taken);
+      }
+      Print((std::string(alike ? "all alike" : "none alike") + (cold ? ", cold caches" : "")).c_str(), us, "");
+    }
+  }
+}
+
 // ---------------------------------------------------------------- The decision to evict
 
 void PrintDecisions(World& w, const char* shape) {
@@ -335,6 +368,7 @@ void BenchGrowth() {
 int main() {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   loramux::BenchMatchAndUpdate();
+  loramux::BenchMatchInPage();
   for (const std::string& policy : loramux::EvictionPolicyNames()) {
     loramux::BenchDecisionsOnPaths(policy);
     loramux::BenchDecisionsOnLeaves(policy);

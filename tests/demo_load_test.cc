@@ -163,8 +163,10 @@ TEST_F(DemoLoad, TurnsOfASessionGiveTheSameTokensFromTheCache) {
     }
     const EngineStats stats = cached.runtime().engine().Stats();
     const auto share = static_cast<double>(stats.prefix.found_tokens) / static_cast<double>(stats.prefix.looked_up_tokens);
-    std::printf("%s: %.0f %% of the prompts' tokens from the cache; %lld pages evicted, %lld copied to the host tier, %lld back\n",
-                tight ? "tight" : "roomy", 100 * share, static_cast<long long>(stats.history_evictions),
+    std::printf("%s: %.0f %% of the prompts' tokens from the cache, %lld times within a page; %lld pages evicted, %lld copied to the "
+                "host tier, %lld back\n",
+                tight ? "tight" : "roomy", 100 * share, static_cast<long long>(stats.prefix.copied_pages),
+                static_cast<long long>(stats.history_evictions),
                 static_cast<long long>(stats.kv_tiers.pages_backed_up), static_cast<long long>(stats.kv_tiers.pages_fetched));
     EXPECT_GT(share, tight || kSlowdown > 1 ? 0.1 : 0.5);
     EXPECT_GT(stats.history_evictions, tight && kSlowdown == 1 ? 100 : -1);
