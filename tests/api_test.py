@@ -116,7 +116,8 @@ class Api(unittest.TestCase):
         counts = [usage["completion_tokens"] for usage in each]
         self.assertEqual(counts, sorted(counts))
         self.assertEqual(each[-1], last[-1])
-        self.assertEqual(each[-1]["prompt_tokens_details"], {"cached_tokens": 0})
+        self.assertEqual(set(each[-1]["prompt_tokens_details"]), {"cached_tokens"})
+        self.assertIn(each[-1]["prompt_tokens_details"]["cached_tokens"], range(each[-1]["prompt_tokens"]))   # it was asked before
         self.assertEqual(each[-1]["total_tokens"], each[-1]["prompt_tokens"] + each[-1]["completion_tokens"])
 
     def test_a_silent_stream_is_kept_alive(self):
@@ -235,6 +236,7 @@ class PrefixCache(unittest.TestCase):
         self.assertEqual(first[0], 0)
         self.assertEqual(self.cached(server, "reverse", prompt), (32, first[1]))       # two full pages of 16
         self.assertEqual(self.cached(server, "reverse", prompt + [8])[0], 32)
+        self.assertEqual(self.cached(server, "reverse", [7] * 10 + [8] * 10)[0], 10)   # of a page: it is copied
         self.assertEqual(self.cached(server, "reverse", [8] + prompt)[0], 0)
         self.assertEqual(self.cached(server, "rot13", prompt)[0], 0)                   # other weights
         self.assertEqual(self.cached(server, "demo", prompt)[0], 0)
