@@ -201,7 +201,8 @@ bool Wanted(const Flags& flags, const CacheRegime& regime) {
   return flags.regimes.empty() || std::find(flags.regimes.begin(), flags.regimes.end(), regime.name) != flags.regimes.end();
 }
 
-void RunRow(const Flags& flags, const CacheRegime& regime, std::int64_t pages, std::uint64_t mapping, const std::vector<TraceRequest>& trace) {
+void RunRow(const Flags& flags, const CacheRegime& regime, std::int64_t pages, std::uint64_t mapping,
+            const std::vector<TraceRequest>& trace) {
   const Outcome o = Replay(flags, regime, pages).Run(trace);
   std::printf("| %ld | %lu | `%s` | %s | %.2f %% | %.0f | %.0f | %ld | %ld | %.0f | %.1f %% | %ld | %ld/%ld | %ld/%ld | %ld | %ld |\n",
               static_cast<long>(pages), static_cast<unsigned long>(mapping), std::string(regime.name).c_str(),
@@ -226,7 +227,9 @@ void Run(const Flags& flags) {
       for (const CacheRegime& regime : CacheRegimes()) {
         if (!Wanted(flags, regime)) continue;
         for (const bool swaps : {false, true}) {
-          if (flags.swapping == "regime" ? swaps != regime.proactive_swapping : flags.swapping != "both" && swaps != (flags.swapping == "on")) continue;
+          const bool as_in_table = flags.swapping == "regime";
+          if (as_in_table && swaps != regime.proactive_swapping) continue;
+          if (!as_in_table && flags.swapping != "both" && swaps != (flags.swapping == "on")) continue;
           CacheRegime variant = regime;
           variant.proactive_swapping = swaps;
           RunRow(flags, variant, pages, mapping, trace);

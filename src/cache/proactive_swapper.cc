@@ -34,6 +34,7 @@ ProactiveSwapper::Memory ProactiveSwapper::Observe(std::int64_t used, std::int64
   const bool above = PagesAbove(used, capacity) > 0, below = PagesBelow(used, capacity) > 0;
   if (now - observed_at_ >= kInterval) {
     observed_at_ = now;
+    observed_used_ = used;
     memory_ = above ? Memory::kBusy : below ? Memory::kIdle : Memory::kBalanced;
   } else if ((memory_ == Memory::kBusy && !above) || (memory_ == Memory::kIdle && !below)) {
     memory_ = Memory::kBalanced;
@@ -79,7 +80,8 @@ void ProactiveSwapper::Offer(const Candidate& candidate) {
 }
 
 void ProactiveSwapper::KeepBest() {
-  std::nth_element(best_.begin(), best_.begin() + kKept, best_.end(), [](const Candidate& a, const Candidate& b) { return WorthLess(b, a); });
+  const auto better = [](const Candidate& a, const Candidate& b) { return WorthLess(b, a); };
+  std::nth_element(best_.begin(), best_.begin() + kKept, best_.end(), better);
   best_.resize(kKept);
 }
 

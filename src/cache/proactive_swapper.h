@@ -39,6 +39,10 @@ class ProactiveSwapper {
   // empty a quarter of a cache that is in use, and begin to fill it again right behind.
   Memory Observe(std::int64_t used, std::int64_t capacity, TimeNs now);
   TimeNs observed_at() const { return observed_at_; }
+  // It is not balanced now, and not as it was observed last.
+  bool MayMove(std::int64_t used, std::int64_t capacity) const {
+    return used != observed_used_ && (PagesAbove(used, capacity) > 0 || PagesBelow(used, capacity) > 0);
+  }
   // To be freed; what may come.
   std::int64_t PagesAbove(std::int64_t used, std::int64_t capacity) const;
   std::int64_t PagesBelow(std::int64_t used, std::int64_t capacity) const;
@@ -98,6 +102,7 @@ class ProactiveSwapper {
   const SwapThresholds thresholds_;
   Memory memory_ = Memory::kBalanced;
   TimeNs observed_at_ = -kInterval;
+  std::int64_t observed_used_ = -1;
   std::vector<bool> usable_;
   std::size_t walk_left_ = 0;        // of the tree's host roots, the first ones: still to be scored
   bool walking_ = false;

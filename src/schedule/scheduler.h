@@ -319,7 +319,6 @@ class Scheduler {
   ProactiveSwapper swapper_;
   SwapStats swap_stats_;
   bool somebody_waits_for_room_ = false; // as the last plan saw it: nothing comes that nobody asked for
-  bool swaps_ = false;                   // moved something upon the last observation
   TimeNs swapped_in_at_ = -ProactiveSwapper::kInterval;   // the observation upon which it was last tried
   std::vector<bool> usable_branches_;    // of SwapIn
   EvictionContext context_;

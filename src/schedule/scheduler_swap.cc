@@ -14,15 +14,17 @@ constexpr std::int64_t kMostOut = 64;   // decisions in one call
 
 bool Scheduler::Swap(TimeNs now, bool ending) {
   switch (swapper_.Observe(UsedPages(), device_->capacity_pages(), now)) {
-    case ProactiveSwapper::Memory::kBalanced: swaps_ = false; return false;
-    case ProactiveSwapper::Memory::kBusy: return swaps_ = SwapOut(now);
+    case ProactiveSwapper::Memory::kBalanced: return false;
+    case ProactiveSwapper::Memory::kBusy: return SwapOut(now);
     case ProactiveSwapper::Memory::kIdle: return SwapIn(now, ending);
   }
   return false;
 }
 
+// Where nothing could move the last time, and nothing happened since, nobody need wake for it.
 std::optional<TimeNs> Scheduler::NextSwap() const {
-  return swaps_ ? std::optional(swapper_.observed_at() + ProactiveSwapper::kInterval) : std::nullopt;
+  if (!options_.proactive_swapping || Partitioned() || !swapper_.MayMove(UsedPages(), device_->capacity_pages())) return std::nullopt;
+  return swapper_.observed_at() + ProactiveSwapper::kInterval;
 }
 
 // ---------------------------------------------------------------- Out
@@ -65,7 +67,6 @@ bool Scheduler::SwapOutOne(TimeNs now) {
 // Into free memory alone, and not while a request waits for room; once an interval. True if it goes on in the next call.
 bool Scheduler::SwapIn(TimeNs now, bool ending) {
   if (!swapper_.walking() && swapped_in_at_ == swapper_.observed_at()) return false;
-  swaps_ = false;
   if (somebody_waits_for_room_ || ending) return false;
   if (!swapper_.walking()) {
     swapped_in_at_ = swapper_.observed_at();
@@ -80,7 +81,6 @@ bool Scheduler::SwapIn(TimeNs now, bool ending) {
   if (!moves.tails.empty()) tiers_->FetchAhead(moves.tails, now);
   swap_stats_.history_in += moves.kv_pages;
   swap_stats_.adapters_in += moves.pages - moves.kv_pages;
-  swaps_ = !moves.empty();
   return false;
 }
 
