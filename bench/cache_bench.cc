@@ -345,8 +345,9 @@ void BenchSwapIn(const std::string& policy_name) {
     if (Preemptions() == before) choices.push_back(Microseconds(begin, Clock::now()));
   }
   CHECK_EQ(moved, 100 * 64);
-  std::printf("a decision to swap in, %s, %zu roots of the host part in %zu branches, %zu calls:\n", policy_name.c_str(),
-              tree.HostRoots().size(), branches.size(), (static_cast<std::size_t>(kNodes) + ProactiveSwapper::kWalked - 1) / ProactiveSwapper::kWalked);
+  const auto roots = tree.HostRoots().size();
+  std::printf("a decision to swap in, %s, %zu roots of the host part in %zu branches, %zu calls:\n", policy_name.c_str(), roots,
+              branches.size(), (roots + ProactiveSwapper::kWalked - 1) / ProactiveSwapper::kWalked);
   Print("Walk, at most 8192 roots, each call", calls, "500 us");
   Print("Choose, 64 pages", choices, "500 us");
   if (Preemptions() != preemptions) std::printf("    without calls during which other work had the core\n");

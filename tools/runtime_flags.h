@@ -9,7 +9,6 @@
 #include <CLI/CLI.hpp>
 
 #include "base/result.h"
-#include "cache/cache_regime.h"
 #include "engine/runtime.h"
 
 namespace loramux {
@@ -23,7 +22,7 @@ struct RuntimeFlags {
   std::string host_memory = "auto";
   std::string kv_dtype = "auto", lora_dtype = "auto";
   bool prefix_cache = true;
-  std::string cache{DefaultCacheRegime()}, lora_variant = "mbgmv";
+  std::string cache = "lru", lora_variant = "mbgmv";
   std::string fairness = "vtc";               // of serve
   std::vector<std::string> tenant_weights;    // name=weight
   double fairness_max_wait_seconds = 30;

@@ -7,8 +7,6 @@ namespace loramux {
 namespace {
 
 constexpr std::array<CacheRegime, 11> kRegimes = {{
-    // The default: in no measurement of docs/caching.md more than 3 % behind the best of the others.
-    {.name = "loramux", .policy = "loramux"},
     {.name = "lru", .policy = "lru"},
     {.name = "gdsf", .policy = "gdsf"},
     {.name = "fairshare", .policy = "fairshare"},
@@ -25,6 +23,7 @@ constexpr std::array<CacheRegime, 11> kRegimes = {{
     {.name = "s-lora", .policy = "lru", .keep_history = false, .keep_idle_adapters = false},
     // FastLibra 2.2 and 6.1 on vLLM: a fixed share of 0.2 for adapters, prefix cache, LRU on each side.
     {.name = "vllm", .policy = "lru", .adapter_share = 0.2, .maintain_dependency = false},
+    {.name = "loramux", .policy = "loramux"},
 }};
 
 }  // namespace

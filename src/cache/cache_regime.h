@@ -22,7 +22,6 @@ struct CacheRegime {
 
 // All of them, the default first.
 std::span<const CacheRegime> CacheRegimes();
-inline std::string_view DefaultCacheRegime() { return CacheRegimes().front().name; }
 // Error: an unknown name; the message lists the valid ones.
 Result<CacheRegime> FindCacheRegime(std::string_view name);
 

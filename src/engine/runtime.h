@@ -13,7 +13,6 @@
 #include "adapter/registry.h"
 #include "base/clock.h"
 #include "base/result.h"
-#include "cache/cache_regime.h"
 #include "engine/cpu_executor.h"
 #include "engine/engine.h"
 #include "engine/engine_loop.h"
@@ -30,7 +29,7 @@ struct RuntimeOptions {
   std::optional<DType> lora_dtype;                      // nullopt: ChooseAdapterDType decides
   std::int64_t max_lora_rank = 4096;
   std::int64_t max_model_len = 0;                       // 0: the model's own
-  std::string cache{DefaultCacheRegime()};              // a regime's name (cache/cache_regime.h)
+  std::string cache = "lru";                            // a regime's name (cache/cache_regime.h)
   bool prefix_cache = true;                             // if the regime has one; never with dynamic rope scaling: keys depend on
                                                         // the whole length
   SchedulerOptions scheduler;                           // page_tokens and the regime's options are filled in
