@@ -1,8 +1,9 @@
 // What the dependency tree costs at 2,000 adapters and 100,000 nodes, in the steady state of a full device: each prompt of
 // 4,096 tokens is matched, the history that has to give way is chosen and evicted, the pages that are new are inserted.
 // Times the match and the update (Match, MatchInPage, Lock, Insert, Unlock), MatchInPage where a node has all of them as its
-// children, and what a decision to evict costs (Refresh with all scores
-// made anew, Reset, Next and Evict of a plan) where the idle leaves are few and where every node is one. Then ten million
+// children, and what a decision to evict costs (Refresh with all scores made anew, Reset, Next and Evict of a plan) where the
+// idle leaves are few and where every node is one, and to swap in (ProactiveSwapper) where every node is a root of the host
+// part, worst for a walk over those. Then ten million
 // operations without growth: heap allocations and resident memory. Requests that the system interrupted for other work are
 // left out, and counted.
 #include <algorithm>
@@ -20,6 +21,7 @@
 #include "bench/count_allocations.h"
 #include "cache/dependency_tree.h"
 #include "cache/kv_eviction_plan.h"
+#include "cache/proactive_swapper.h"
 
 namespace loramux {
 namespace {
@@ -333,6 +335,57 @@ void BenchDecisionsOnLeaves(const std::string& policy) {
   Print("the longest of a plan of 2000 pages", longest, "");
 }
 
+// ---------------------------------------------------------------- The decision to swap in
+
+// Each call stands between two steps; a decision takes several.
+void BenchSwapIn(const std::string& policy_name) {
+  const auto device = std::move(PagePool::Create("device", 4096 * 64, 64)).value();
+  const auto host = std::move(PagePool::Create("host", kNodes * 64, 64)).value();
+  DependencyTree tree(1, device.get(), host.get());
+  const auto policy = std::move(MakeEvictionPolicy(policy_name)).value();
+  KvEvictionPlan plan(&tree, policy.get());
+  ProactiveSwapper swapper(&tree);
+  std::vector<BranchId> branches;
+  for (std::uint64_t i = 0; i < kBranches; ++i) branches.push_back(tree.Hold("adapter " + std::to_string(i)));
+  Prng prng(1);
+  for (std::int64_t i = 0; i < kNodes; ++i) {
+    PageHandle page;
+    CHECK(device->Allocate(PageCategory::kKv, std::span(&page, 1)));
+    const auto token = static_cast<TokenId>(i);
+    const NodeId node = tree.Insert(tree.Top(branches[prng.NextBelow(kBranches)]), std::span(&token, 1), page, i).node;
+    tree.Unlock(node, i);
+    tree.EndBackUp(*tree.BeginBackUp(node), /*failed=*/false);
+    tree.Evict(node);
+  }
+  CHECK_EQ(tree.HostRoots().size(), static_cast<std::size_t>(kNodes));
+  const std::vector<bool> usable(tree.branch_slots(), true);
+  std::vector<double> calls, choices;
+  TimeNs now = kNodes;
+  std::int64_t moved = 0;
+  const long preemptions = Preemptions();
+  for (int i = 0; i < 100; ++i) {
+    now += kStep;
+    swapper.BeginWalk(usable);
+    for (bool done = false; !done;) {
+      const long before = Preemptions();
+      const auto begin = Clock::now();
+      done = swapper.Walk(plan, now);
+      if (Preemptions() == before) calls.push_back(Microseconds(begin, Clock::now()));
+    }
+    const long before = Preemptions();
+    const auto begin = Clock::now();
+    moved += swapper.Choose({.pages = 64, .most = 64, .kv_pages = 64}, usable, plan, now).kv_pages;
+    if (Preemptions() == before) choices.push_back(Microseconds(begin, Clock::now()));
+  }
+  CHECK_EQ(moved, 100 * 64);
+  const auto roots = tree.HostRoots().size();
+  std::printf("a decision to swap in, %s, %zu roots of the host part in %zu branches, %zu calls:\n", policy_name.c_str(), roots,
+              branches.size(), (roots + ProactiveSwapper::kWalked - 1) / ProactiveSwapper::kWalked);
+  Print("Walk, at most 8192 roots, each call", calls, "500 us");
+  Print("Choose, 64 pages", choices, "500 us");
+  if (Preemptions() != preemptions) std::printf("    without calls during which other work had the core\n");
+}
+
 // ---------------------------------------------------------------- Growth
 
 std::int64_t ResidentBytes() {
@@ -373,6 +426,7 @@ int main() {
     loramux::BenchDecisionsOnPaths(policy);
     loramux::BenchDecisionsOnLeaves(policy);
   }
+  for (const std::string& policy : loramux::EvictionPolicyNames()) loramux::BenchSwapIn(policy);
   loramux::BenchGrowth();
   return 0;
 }

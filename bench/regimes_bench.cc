@@ -6,7 +6,12 @@
 // all its turns have the same. Every request generates one block. Time: 5 ms a step and 10 ms a block of prefill; a page of
 // 64 MiB takes 6.4 ms from the host tier and 64 ms from disk.
 //
+// With --kv-host-tier keys and values have the host tier too. --swapping both runs each regime with and without the proactive
+// swapper, whatever its row in the table says. --mappings N repeats all of it with other adapters for the conversations: a row
+// each; where memory is so short that requests are preempted, single runs vary.
+//
 //   regimes_bench TRACE [--adapters 200] [--pages 1000,2000,4000] [--host-pages 300] [--requests 12031] [--zipf 1.0]
+//                       [--kv-host-tier] [--swapping regime|on|off|both] [--regimes lru,loramux] [--mappings 1] [--speed 1.0]
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -42,6 +47,11 @@ struct Flags {
   std::vector<std::int64_t> pages = {1000, 2000, 4000};
   std::int64_t host_pages = 300;
   double zipf = 1.0;
+  bool kv_host_tier = false;
+  std::string swapping = "regime";
+  std::vector<std::string> regimes;   // empty: all
+  std::uint64_t mappings = 1;
+  double speed = 1.0;                 // of the arrivals
 };
 
 // Cumulative probabilities of Zipf's law.
@@ -53,18 +63,18 @@ std::vector<double> ZipfLaw(std::size_t count, double exponent) {
   return cumulative;
 }
 
-std::vector<TraceRequest> ReadTrace(const Flags& flags) {
+std::vector<TraceRequest> ReadTrace(const Flags& flags, std::uint64_t mapping) {
   const std::vector<double> law = ZipfLaw(flags.adapters, flags.zipf);
   std::vector<TraceRequest> requests;
   std::ifstream file(flags.trace);
   for (std::string line; requests.size() < flags.requests && std::getline(file, line);) {
     const auto json = nlohmann::json::parse(line);
     TraceRequest request;
-    request.arrival = json.at("timestamp").get<std::int64_t>() * kNsPerMs;
+    request.arrival = static_cast<TimeNs>(json.at("timestamp").get<double>() / flags.speed * kNsPerMs);
     request.blocks = json.at("hash_ids").get<std::vector<TokenId>>();
     if (request.blocks.empty()) continue;
     const TokenId own = request.blocks[std::min<std::size_t>(1, request.blocks.size() - 1)];   // the first is the system prompt
-    const double draw = static_cast<double>(SplitMix64(static_cast<std::uint64_t>(own)) >> 11) * 0x1p-53;
+    const double draw = static_cast<double>(SplitMix64(static_cast<std::uint64_t>(own) + (mapping << 32)) >> 11) * 0x1p-53;
     const auto found = std::lower_bound(law.begin(), law.end(), draw);
     request.adapter = std::min(static_cast<std::size_t>(found - law.begin()), law.size() - 1);
     requests.push_back(std::move(request));
@@ -87,6 +97,8 @@ double InfiniteCache(const std::vector<TraceRequest>& trace) {
 struct Outcome {
   double hit_rate = 0, invalid_share = 0, mean_ttft_ms = 0, p99_ttft_ms = 0, mean_load_ms = 0;
   std::int64_t adapter_loads = 0, disk_loads = 0, preemptions = 0, history_evictions = 0, refused = 0;
+  std::int64_t fetched = 0;   // pages that requests waited for
+  SwapStats swaps;
 };
 
 class Replay {
@@ -97,11 +109,13 @@ class Replay {
         policy_(std::move(MakeEvictionPolicy(regime.policy)).value()) {
     SchedulerOptions scheduler{.page_tokens = 1, .max_running = 64, .max_batch_tokens = 16, .prefill_chunk = 16};
     ApplyRegime(regime, scheduler);
-    if (regime.keep_history) tree_ = std::make_unique<DependencyTree>(1, device_.get());
+    PagePool* const kv_host = flags.kv_host_tier ? host_.get() : nullptr;
+    if (regime.keep_history) tree_ = std::make_unique<DependencyTree>(1, device_.get(), kv_host);
     engine_ = std::make_unique<Engine>(
         EngineOptions{.scheduler = scheduler, .max_model_len = 512, .eos_token_ids = {}, .vocab_size = kVocab},
         EngineParts{.clock = &clock_, .executor = &executor_, .transfer = &transfer_, .device = device_.get(), .host = host_.get(),
-                    .registry = &registry_, .eviction = policy_.get(), .tree = tree_.get(), .wakeup = &wakeup_});
+                    .registry = &registry_, .eviction = policy_.get(), .tree = tree_.get(),
+                    .kv_transfer = flags.kv_host_tier ? &kv_transfer_ : nullptr, .wakeup = &wakeup_});
     constexpr std::int64_t kSizes[] = {1, 1, 2, 3, 5};   // ranks 8 to 64 on all linear layers of an 8B model
     for (std::size_t i = 0; i < flags.adapters; ++i) {
       auto version = std::make_shared<AdapterVersion>();
@@ -123,7 +137,9 @@ class Replay {
       invalid += static_cast<double>(stats.invalid_history_pages);
       history += static_cast<double>(stats.history_pages);
       TimeNs at = next < trace.size() ? trace[next].arrival : -1;
-      for (const TimeNs event : {executor_.ends_at(), transfer_.next_end()}) {
+      const auto swap = engine_->TimeToNextSwap();
+      const TimeNs swap_at = swap.has_value() && next < trace.size() ? clock_.Now() + swap->count() : -1;
+      for (const TimeNs event : {executor_.ends_at(), transfer_.next_end(), kv_transfer_.next_end(), swap_at}) {
         if (event >= 0 && (at < 0 || event < at)) at = event;
       }
       if (at < 0) break;
@@ -138,6 +154,8 @@ class Replay {
     outcome.disk_loads = stats.adapters.disk_loads;
     outcome.preemptions = stats.preemptions;
     outcome.history_evictions = stats.history_evictions;
+    outcome.fetched = stats.kv_tiers.pages_fetched;
+    outcome.swaps = stats.swaps;
     const auto loads = static_cast<double>(std::max<std::int64_t>(1, stats.adapters.device_loads));
     outcome.mean_load_ms = static_cast<double>(stats.adapters.load_time_total) / loads / kNsPerMs;
     std::sort(ttfts_.begin(), ttfts_.end());
@@ -169,6 +187,7 @@ class Replay {
   std::unique_ptr<DependencyTree> tree_;
   ModeledTransfer transfer_{&clock_, {.latency_ns = 5 * kNsPerMs, .bytes_per_second = 1000},
                             {.latency_ns = kNsPerMs / 10, .bytes_per_second = 10000}};
+  ModeledTransfer kv_transfer_{&clock_, {}, {.latency_ns = kNsPerMs / 10, .bytes_per_second = 10000}};
   ModeledExecutor executor_{&clock_, {.base_ns = 5 * kNsPerMs, .per_token_ns = 10 * kNsPerMs, .per_rank_ns = 0}, kVocab};
   AdapterRegistry registry_{ModelConfig{}, {"base"}, {}};
   Wakeup wakeup_;
@@ -178,20 +197,44 @@ class Replay {
   std::int64_t looked_up_ = 0;  // blocks of all prompts
 };
 
+bool Wanted(const Flags& flags, const CacheRegime& regime) {
+  return flags.regimes.empty() || std::find(flags.regimes.begin(), flags.regimes.end(), regime.name) != flags.regimes.end();
+}
+
+void RunRow(const Flags& flags, const CacheRegime& regime, std::int64_t pages, std::uint64_t mapping,
+            const std::vector<TraceRequest>& trace) {
+  const Outcome o = Replay(flags, regime, pages).Run(trace);
+  std::printf("| %ld | %lu | `%s` | %s | %.2f %% | %.0f | %.0f | %ld | %ld | %.0f | %.1f %% | %ld | %ld/%ld | %ld/%ld | %ld | %ld |\n",
+              static_cast<long>(pages), static_cast<unsigned long>(mapping), std::string(regime.name).c_str(),
+              regime.proactive_swapping ? "yes" : "no", 100 * o.hit_rate, o.mean_ttft_ms, o.p99_ttft_ms,
+              static_cast<long>(o.adapter_loads), static_cast<long>(o.disk_loads), o.mean_load_ms, 100 * o.invalid_share,
+              static_cast<long>(o.fetched), static_cast<long>(o.swaps.history_out), static_cast<long>(o.swaps.history_in),
+              static_cast<long>(o.swaps.adapters_out), static_cast<long>(o.swaps.adapters_in), static_cast<long>(o.preemptions),
+              static_cast<long>(o.refused));
+  std::fflush(stdout);
+}
+
 void Run(const Flags& flags) {
-  const std::vector<TraceRequest> trace = ReadTrace(flags);
-  std::printf("%zu requests, %zu adapters (Zipf %.2f), host tier of %ld pages; a cache without end would hit %.2f %%\n\n",
-              trace.size(), flags.adapters, flags.zipf, static_cast<long>(flags.host_pages), 100 * InfiniteCache(trace));
-  std::printf("| pages | regime | hit rate | TTFT mean ms | p99 ms | adapter loads | from disk | mean load ms | invalid | "
-              "preempted | refused |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
-  for (const std::int64_t pages : flags.pages) {
-    for (const CacheRegime& regime : CacheRegimes()) {
-      const Outcome o = Replay(flags, regime, pages).Run(trace);
-      std::printf("| %ld | `%s` | %.2f %% | %.0f | %.0f | %ld | %ld | %.0f | %.1f %% | %ld | %ld |\n", static_cast<long>(pages),
-                  std::string(regime.name).c_str(), 100 * o.hit_rate, o.mean_ttft_ms, o.p99_ttft_ms,
-                  static_cast<long>(o.adapter_loads), static_cast<long>(o.disk_loads), o.mean_load_ms, 100 * o.invalid_share,
-                  static_cast<long>(o.preemptions), static_cast<long>(o.refused));
-      std::fflush(stdout);
+  for (std::uint64_t mapping = 0; mapping < flags.mappings; ++mapping) {
+    const std::vector<TraceRequest> trace = ReadTrace(flags, mapping);
+    std::printf("%s%zu requests, %zu adapters (Zipf %.2f), host tier of %ld pages %s; a cache without end would hit %.2f %%\n\n",
+                mapping > 0 ? "\n" : "", trace.size(), flags.adapters, flags.zipf, static_cast<long>(flags.host_pages),
+                flags.kv_host_tier ? "for adapters, keys and values" : "for adapters", 100 * InfiniteCache(trace));
+    std::printf("| pages | mapping | regime | swaps ahead | hit rate | TTFT mean ms | p99 ms | adapter loads | from disk | mean load ms | "
+                "invalid | fetched | history out/in | adapters out/in | preempted | refused |\n"
+                "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+    for (const std::int64_t pages : flags.pages) {
+      for (const CacheRegime& regime : CacheRegimes()) {
+        if (!Wanted(flags, regime)) continue;
+        for (const bool swaps : {false, true}) {
+          const bool as_in_table = flags.swapping == "regime";
+          if (as_in_table && swaps != regime.proactive_swapping) continue;
+          if (!as_in_table && flags.swapping != "both" && swaps != (flags.swapping == "on")) continue;
+          CacheRegime variant = regime;
+          variant.proactive_swapping = swaps;
+          RunRow(flags, variant, pages, mapping, trace);
+        }
+      }
     }
   }
 }
@@ -208,6 +251,12 @@ int main(int argc, char** argv) {
   app.add_option("--host-pages", flags.host_pages)->capture_default_str();
   app.add_option("--requests", flags.requests, "At most so many of the trace");
   app.add_option("--zipf", flags.zipf, "Exponent of the adapters' popularity")->capture_default_str();
+  app.add_flag("--kv-host-tier", flags.kv_host_tier, "Keys and values go to the host tier too");
+  app.add_option("--swapping", flags.swapping, "Proactively: as the regime says, or not")
+      ->check(CLI::IsMember({"regime", "on", "off", "both"}))->capture_default_str();
+  app.add_option("--regimes", flags.regimes, "Not all of them")->delimiter(',');
+  app.add_option("--mappings", flags.mappings, "Of conversations to adapters")->capture_default_str();
+  app.add_option("--speed", flags.speed, "Of the arrivals")->check(CLI::PositiveNumber)->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   loramux::Run(flags);
   return 0;

@@ -109,7 +109,7 @@ AdapterResidency& ResidencyManager::At(AdapterGeneration generation) {
   return const_cast<AdapterResidency&>(Get(generation));
 }
 
-void ResidencyManager::BeginLoad(AdapterGeneration generation, bool via_host, TimeNs now) {
+void ResidencyManager::BeginLoad(AdapterGeneration generation, bool via_host, TimeNs now, bool ahead) {
   AdapterResidency& adapter = At(generation);
   CHECK(adapter.device == TierState::kAbsent);
   const std::size_t pages = static_cast<std::size_t>(adapter.version->layout.pages);
@@ -118,6 +118,7 @@ void ResidencyManager::BeginLoad(AdapterGeneration generation, bool via_host, Ti
   adapter.device = TierState::kLoading;
   adapter.load_started = now;
   adapter.via_host = via_host;
+  adapter.ahead = ahead;
   ++loads_in_flight_;
   if (adapter.host == TierState::kResident) {
     SubmitTransfer(adapter, TransferKind::kHostToDevice);
@@ -173,7 +174,7 @@ bool ResidencyManager::Poll(TimeNs now, std::vector<LoadFailure>& failures) {
 void ResidencyManager::FinishLoad(AdapterResidency& adapter, TimeNs now) {
   adapter.device = TierState::kResident;
   adapter.load_sequence = ++next_load_sequence_;
-  adapter.last_use = now;   // it was loaded for somebody: it may not be the next victim
+  if (!adapter.ahead || adapter.references > 0) adapter.last_use = now;   // it was loaded for somebody: it may not be the next victim
   device_residents_.push_back(adapter.version->generation);
   --loads_in_flight_;
   ++totals_.device_loads;

@@ -61,6 +61,7 @@ struct AdapterResidency {
   std::uint64_t load_sequence = 0;    // changes with each load to the device
   TimeNs load_started = 0;
   bool via_host = false;
+  bool ahead = false;                 // the load is for nobody in particular: it is no use
 };
 
 class ResidencyManager {
@@ -101,8 +102,8 @@ class ResidencyManager {
   PagePool* host() const { return host_; }
 
   // Starts a load to the device. REQUIRES: device state kAbsent and enough free pages in the device pool; if via_host
-  // and the adapter is not host-resident, enough free pages in the host pool too.
-  void BeginLoad(AdapterGeneration generation, bool via_host, TimeNs now);
+  // and the adapter is not host-resident, enough free pages in the host pool too. `ahead`: for nobody in particular.
+  void BeginLoad(AdapterGeneration generation, bool via_host, TimeNs now, bool ahead = false);
   // Takes a device-resident, unpinned adapter off the device. It may stay in the host tier.
   void EvictFromDevice(AdapterGeneration generation);
   // Takes a host-resident adapter that is not being copied to the device off the host tier.

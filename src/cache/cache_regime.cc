@@ -11,13 +11,13 @@ constexpr std::array<CacheRegime, 11> kRegimes = {{
     {.name = "gdsf", .policy = "gdsf"},
     {.name = "fairshare", .policy = "fairshare"},
     {.name = "chameleon", .policy = "chameleon"},
-    {.name = "fastlibra", .policy = "fastlibra"},
+    {.name = "fastlibra", .policy = "fastlibra", .proactive_swapping = true},
     // FastLibra 6.6: without the dependency of keys and values on their adapter.
-    {.name = "fastlibra-wom", .policy = "fastlibra", .maintain_dependency = false},
-    // 6.7: LRU instead of the cost model. As movement is by demand here, this is the same as "lru".
-    {.name = "fastlibra-wos", .policy = "lru"},
+    {.name = "fastlibra-wom", .policy = "fastlibra", .maintain_dependency = false, .proactive_swapping = true},
+    // 6.7: LRU instead of the cost model.
+    {.name = "fastlibra-wos", .policy = "lru", .proactive_swapping = true},
     // 6.8: without the reward for enough adapters.
-    {.name = "fastlibra-wol", .policy = "fastlibra-wol"},
+    {.name = "fastlibra-wol", .policy = "fastlibra-wol", .proactive_swapping = true},
     // FastLibra 6.1 and Chameleon on S-LoRA: one pool; nothing stays once idle; adapters of queued requests are fetched
     // ahead. The policy is for adapters of queued requests, where memory is short.
     {.name = "s-lora", .policy = "lru", .keep_history = false, .keep_idle_adapters = false},

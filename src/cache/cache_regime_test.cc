@@ -38,6 +38,7 @@ TEST(CacheRegime, TheBaselinesAreWhatTheirDocumentsSay) {
   EXPECT_EQ(wom.policy, "fastlibra");
   EXPECT_FALSE(wom.maintain_dependency);
   EXPECT_EQ(FindCacheRegime("fastlibra-wos")->policy, "lru");
+  for (const CacheRegime& regime : CacheRegimes()) EXPECT_EQ(regime.proactive_swapping, regime.name.starts_with("fastlibra"));
 }
 
 TEST(CacheRegime, UnknownNameListsTheValidOnes) {

@@ -214,6 +214,29 @@ void DependencyTree::UpdateIdleLeaf(std::uint32_t index) {
   node.leaf_position = kNone;
 }
 
+void DependencyTree::UpdateHostRoot(std::uint32_t index) {
+  Node& node = nodes_[index];
+  const bool is = IsHostRoot(node);
+  if (is == (node.root_position != kNone)) return;
+  if (is) {
+    node.root_position = static_cast<std::uint32_t>(host_roots_.size());
+    host_roots_.push_back(index);
+    return;
+  }
+  const std::uint32_t last = host_roots_.back();
+  host_roots_[node.root_position] = last;
+  nodes_[last].root_position = node.root_position;
+  host_roots_.pop_back();
+  node.root_position = kNone;
+}
+
+// The node came to the device or left it. Takes time with its children, of which most nodes have one.
+void DependencyTree::UpdateHostRootsBelow(std::uint32_t index) {
+  UpdateHostRoot(index);
+  if (host_pages_ == 0) return;
+  for (std::uint32_t at = nodes_[index].first_child; at != kNone; at = nodes_[at].next_sibling) UpdateHostRoot(at);
+}
+
 bool DependencyTree::TakeNewIdleLeaves(std::vector<NodeId>& out) {
   out.insert(out.end(), new_idle_leaves_.begin(), new_idle_leaves_.end());
   new_idle_leaves_.clear();
@@ -333,6 +356,7 @@ void DependencyTree::ArriveOnDevice(std::uint32_t index, PageHandle page) {
   ++nodes_[node.parent].device_children;
   UpdateIdleLeaf(node.parent);
   UpdateIdleLeaf(index);
+  UpdateHostRootsBelow(index);
 }
 
 // The page is freed, or somebody else's.
@@ -345,6 +369,7 @@ void DependencyTree::LeaveDevice(std::uint32_t index) {
   --nodes_[node.parent].device_children;
   UpdateIdleLeaf(node.parent);
   UpdateIdleLeaf(index);
+  UpdateHostRootsBelow(index);
 }
 
 void DependencyTree::FreeHostPage(Node& node) {
@@ -423,7 +448,9 @@ void DependencyTree::BeginFetch(NodeId tail, std::vector<MovingPages>& pages) {
 // False if the node is gone.
 bool DependencyTree::EndMove(const MovingPages& pages) {
   if (Exists(pages.node)) {
+    const bool fetched = nodes_[pages.node.index].move == Move::kFetch;
     SetMove(nodes_[pages.node.index], Move::kNone);
+    if (fetched) UpdateHostRootsBelow(pages.node.index);
     return true;
   }
   device_->Free(PageCategory::kKv, std::span(&pages.device, 1));
@@ -532,6 +559,7 @@ void DependencyTree::FreeNode(std::uint32_t index) {
   CHECK_EQ(nodes_[index].generation & 1u, 1u);
   ++nodes_[index].generation;
   UpdateIdleLeaf(index);
+  UpdateHostRoot(index);
   free_nodes_.push_back(index);
 }
 
@@ -591,7 +619,7 @@ void DependencyTree::GrowTable() {
 
 void DependencyTree::CheckIntegrity() const {
   std::int64_t pages = 0, idle = 0, alive = 0, host_pages = 0, moving = 0;
-  std::size_t idle_leaves = 0, in_table = 0, tops = 0;
+  std::size_t idle_leaves = 0, host_roots = 0, in_table = 0, tops = 0;
   std::int64_t grouped = 0;
   std::vector<std::int64_t> branch_pages(branches_.size(), 0), branch_moving(branches_.size(), 0);
   std::vector<std::int32_t> device_children(nodes_.size(), 0), child_locks(nodes_.size(), 0);
@@ -600,7 +628,7 @@ void DependencyTree::CheckIntegrity() const {
   for (std::uint32_t index = 0; index < nodes_.size(); ++index) {
     const Node& node = nodes_[index];
     if ((node.generation & 1u) == 0) {
-      CHECK_EQ(node.leaf_position, kNone);
+      CHECK(node.leaf_position == kNone && node.root_position == kNone);
       continue;
     }
     ++alive;
@@ -631,6 +659,9 @@ void DependencyTree::CheckIntegrity() const {
     moving += node.move != Move::kNone;
     branch_moving[node.branch] += node.move != Move::kNone;
     idle += has_page && node.locks == 0;
+    CHECK_EQ(IsHostRoot(node), node.root_position != kNone);
+    if (IsHostRoot(node)) CHECK_EQ(host_roots_[node.root_position], index);
+    host_roots += IsHostRoot(node);
     const bool idle_leaf = has_page && node.locks == 0 && node.device_children == 0;
     CHECK_EQ(idle_leaf, node.leaf_position != kNone);
     if (idle_leaf) {
@@ -655,6 +686,7 @@ void DependencyTree::CheckIntegrity() const {
   CHECK_EQ(grouped, groups_.size());
   groups_.CheckIntegrity();
   CHECK_EQ(idle_leaves, idle_leaves_.size());
+  CHECK_EQ(host_roots, host_roots_.size());
   for (const Slot& slot : slots_) in_table += slot.node != kNone;
   CHECK_EQ(in_table + tops, static_cast<std::size_t>(alive));
   CHECK_EQ(static_cast<std::size_t>(alive) + free_nodes_.size(), nodes_.size());

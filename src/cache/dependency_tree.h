@@ -20,8 +20,8 @@
 // Not thread-safe. Reads no clock; no result depends on hashes or addresses.
 // Invariants (CheckIntegrity): a node is in a tier; one on the device has its parent on the device; pages are current,
 // and no other node's; a parent has at least the locks of its children; what is locked is on the device, or on its way;
-// idle pages and idle leaves are what a walk over all nodes counts; every node is found under its prefix, and is its
-// parent's first child or in a group.
+// idle pages, idle leaves and host roots are what a walk over all nodes counts; every node is found under its prefix, and is
+// its parent's first child or in a group.
 #pragma once
 
 #include <cstdint>
@@ -176,12 +176,19 @@ class DependencyTree {
   std::span<const std::uint32_t> IdleLeaves() const { return idle_leaves_; }
   // Appends those that became one since the last call (and may be none any more). False if there were too many to list.
   bool TakeNewIdleLeaves(std::vector<NodeId>& out);
+  // Where the host part of each path begins: nodes in the host tier alone, below one that is on the device (or a branch).
+  // What may be fetched next (FastLibra 4.2), if its adapter is there. In no particular but deterministic order.
+  std::span<const std::uint32_t> HostRoots() const { return host_roots_; }
+  // A node without a generation: no more. In no particular but deterministic order.
+  NodeId FirstChild(NodeId node) const { return IdOrNone(At(node).first_child); }
+  NodeId NextSibling(NodeId node) const { return IdOrNone(At(node).next_sibling); }
   NodeId IdOf(std::uint32_t index) const { return {index, nodes_[index].generation}; }
   std::int64_t pages() const { return pages_; }             // of all branches, on the device
   std::int64_t host_pages() const { return host_pages_; }
   // Being moved for nodes that are gone: of each tier.
   std::int64_t orphans() const { return orphans_; }
   std::int64_t idle_pages() const { return idle_pages_; }   // that nobody locks: history
+  std::size_t branch_slots() const { return branches_.size(); }   // ids of branches are below
   std::size_t node_slots() const { return nodes_.size(); }  // indices of nodes are below
   std::int64_t page_tokens() const { return page_tokens_; }
 
@@ -202,6 +209,7 @@ class DependencyTree {
     std::int32_t locks = 0;
     std::int32_t device_children = 0;
     float frequency = 0;
+    std::uint32_t root_position = kNone; // in host_roots_
     TimeNs last_use = 0;
     PageHandle page, host_page;          // generation 0: none
     Move move = Move::kNone;
@@ -244,7 +252,14 @@ class DependencyTree {
   void Visit(Node& node, TimeNs now);
   void LetGo(Node& node, TimeNs now);
   void UpdateIdleLeaf(std::uint32_t index);
+  void UpdateHostRoot(std::uint32_t index);
+  void UpdateHostRootsBelow(std::uint32_t index);
+  NodeId IdOrNone(std::uint32_t index) const { return index == kNone ? NodeId{} : IdOf(index); }
   void CheckNode(std::uint32_t index) const;
+  bool IsHostRoot(const Node& node) const {
+    return (node.generation & 1u) != 0 && node.depth > 0 && node.host_page.generation != 0 && node.page.generation == 0 &&
+           OnDevice(nodes_[node.parent]);
+  }
   static bool OnDevice(const Node& node) { return node.depth == 0 || (node.page.generation != 0 && node.move != Move::kFetch); }
   static bool HasHostCopy(const Node& node) { return node.host_page.generation != 0 && node.move != Move::kBackUp; }
   void ArriveOnDevice(std::uint32_t index, PageHandle page);
@@ -271,6 +286,7 @@ class DependencyTree {
   std::vector<Slot> slots_;              // a power of two, at most half of them taken
   NodeGroups groups_;                    // by parent and first least_in_page() tokens: all children but the first
   std::vector<std::uint32_t> idle_leaves_;
+  std::vector<std::uint32_t> host_roots_;
   std::vector<NodeId> new_idle_leaves_;
   bool new_idle_leaves_complete_ = true;
   std::vector<Branch> branches_;

@@ -24,7 +24,7 @@ void KvEvictionPlan::Reset(TimeNs now) {
   const bool complete = tree_->TakeNewIdleLeaves(new_leaves_);
   const auto stays = [this](NodeId node) { return tree_->HasDevicePage(node); };
   const bool carried_out = !evicted_.empty() && std::none_of(evicted_.begin(), evicted_.end(), stays);
-  if (scored_in_plan_ && !carried_out) Score(now);   // what that plan used and evicted is missing
+  if (scored_in_plan_ && !carried_out) ScoreAll(now);   // what that plan used and evicted is missing
   scored_in_plan_ = false;
   const auto stale = [this](const Victim& victim) {
     return !tree_->HasDevicePage(victim.node) || tree_->View(victim.node).last_use != victim.last_use;
@@ -137,7 +137,7 @@ bool KvEvictionPlan::Stands(const Victim& victim, TimeNs now) {
   return false;
 }
 
-void KvEvictionPlan::Score(TimeNs now) {
+void KvEvictionPlan::ScoreAll(TimeNs now) {
   BeginWalk(now);
   Walk(walk_left_, now);
   EndWalk();
@@ -200,7 +200,7 @@ std::optional<KvEvictionPlan::Victim> KvEvictionPlan::Next(TimeNs now) {
     if (left_ > 0 && (offered_.empty() || queue_[left_ - 1].Before(offered_.front()))) return queue_[left_ - 1];
     // What is offered may not be the lowest of all once the queue is used up.
     if (left_ > 0 || scored || (!truncated_ && !offered_.empty())) break;
-    Score(now);
+    ScoreAll(now);
     scored_in_plan_ = true;
   }
   CHECK(!offered_.empty());   // an idle page has an idle leaf below it

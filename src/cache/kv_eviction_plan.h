@@ -66,6 +66,9 @@ class KvEvictionPlan {
     for (std::size_t i = queue_.size(); i-- > 0 && count > 0; --count) out.push_back(queue_[i].node);
   }
 
+  // What the policy gives a node, in whatever tier it is.
+  double Score(NodeId node, TimeNs now) const { return Scored(node, now).score; }
+
   // In this plan the path to `tail` is fetched from the host tier; IsFetched: by an earlier part of this plan.
   void Fetch(NodeId tail);
   bool IsFetched(NodeId node) const { return Peek(node.index).fetched; }
@@ -96,7 +99,7 @@ class KvEvictionPlan {
   Victim Scored(NodeId node, TimeNs now) const;
   void Offer(NodeId node, TimeNs now);
   bool Stands(const Victim& victim, TimeNs now);
-  void Score(TimeNs now);
+  void ScoreAll(TimeNs now);
   void BeginWalk(TimeNs now);
   void Walk(std::size_t leaves, TimeNs now);
   void EndWalk();

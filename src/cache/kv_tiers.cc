@@ -32,7 +32,20 @@ void KvTiers::Submit(Job job) {
 void KvTiers::Fetch(NodeId tail, TimeNs now) {
   Job job{.fetch = true, .begun = now};
   tree_->BeginFetch(tail, job.pages);
+  job.ends.push_back(job.pages.size());
   ++fetches_in_flight_;
+  Submit(std::move(job));
+}
+
+void KvTiers::FetchAhead(std::span<const NodeId> tails, TimeNs now) {
+  CHECK(!fetching_ahead_);
+  if (tails.empty()) return;
+  Job job{.fetch = true, .ahead = true, .begun = now};
+  for (const NodeId tail : tails) {
+    tree_->BeginFetch(tail, job.pages);
+    job.ends.push_back(job.pages.size());
+  }
+  fetching_ahead_ = true;
   Submit(std::move(job));
 }
 
@@ -44,14 +57,14 @@ bool KvTiers::MakeHostRoom(TimeNs last_use) {
   return true;
 }
 
-// A small part of the device: what is being copied cannot be evicted.
-std::size_t KvTiers::MaxBackUpPages() const {
-  return static_cast<std::size_t>(std::clamp<std::int64_t>(device_->capacity_pages() / 32, 1, kMaxBackUpPages));
+std::int64_t KvTiers::MaxPagesOfJob() const {
+  return std::clamp<std::int64_t>(device_->capacity_pages() / 32, 1, kMaxPagesOfJob);
 }
 
 void KvTiers::BackUp(const KvEvictionPlan& plan) {
   const auto free = static_cast<double>(device_->free_pages()), capacity = static_cast<double>(device_->capacity_pages());
   if (backing_up_ || free > kFreeEnough * capacity) return;
+  const auto most = static_cast<std::size_t>(MaxPagesOfJob());
   soon_.clear();
   plan.AppendNext(kLeavesAhead, soon_);
   Job job;
@@ -64,17 +77,35 @@ void KvTiers::BackUp(const KvEvictionPlan& plan) {
       if (!idle || tree_->InHostTier(at)) break;
       chain_.push_back(at);
     }
-    for (; !chain_.empty() && job.pages.size() < MaxBackUpPages(); chain_.pop_back()) {
+    for (; !chain_.empty() && job.pages.size() < most; chain_.pop_back()) {
       if (!MakeHostRoom(tree_->View(chain_.back()).last_use)) break;
       const auto pages = tree_->BeginBackUp(chain_.back());
       CHECK(pages.has_value());
       job.pages.push_back(*pages);
     }
-    if (job.pages.size() == MaxBackUpPages()) break;
+    if (job.pages.size() == most) break;
   }
   if (job.pages.empty()) return;
   backing_up_ = true;
   Submit(std::move(job));
+}
+
+void KvTiers::EndFetches(const Job& job, bool failed, TimeNs now) {
+  std::size_t begin = 0;
+  for (const std::size_t end : job.ends) {
+    tree_->EndFetch(std::span(job.pages).subspan(begin, end - begin), failed);
+    begin = end;
+  }
+  const auto pages = failed ? 0 : static_cast<std::int64_t>(job.pages.size());
+  if (job.ahead) {
+    fetching_ahead_ = false;
+    stats_.pages_fetched_ahead += pages;
+    return;
+  }
+  --fetches_in_flight_;
+  ++stats_.fetches;
+  stats_.fetch_time_total += now - job.begun;
+  stats_.pages_fetched += pages;
 }
 
 bool KvTiers::Poll(TimeNs now) {
@@ -83,18 +114,13 @@ bool KvTiers::Poll(TimeNs now) {
     const auto job = std::find_if(jobs_.begin(), jobs_.end(), [&](const Job& j) { return j.id == done->id; });
     CHECK(job != jobs_.end());
     const bool failed = done->error.has_value();
-    const auto pages = static_cast<std::int64_t>(job->pages.size());
     stats_.failed_jobs += failed;
     if (job->fetch) {
-      tree_->EndFetch(job->pages, failed);
-      --fetches_in_flight_;
-      ++stats_.fetches;
-      stats_.fetch_time_total += now - job->begun;
-      if (!failed) stats_.pages_fetched += pages;
+      EndFetches(*job, failed, now);
     } else {
       for (const DependencyTree::MovingPages& page : job->pages) tree_->EndBackUp(page, failed);
       backing_up_ = false;
-      if (!failed) stats_.pages_backed_up += pages;
+      if (!failed) stats_.pages_backed_up += static_cast<std::int64_t>(job->pages.size());
     }
     jobs_.erase(job);
     any = true;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "adapter/transfer.h"
@@ -21,12 +22,13 @@ struct KvTierStats {
   std::int64_t pages_backed_up = 0, pages_fetched = 0, failed_jobs = 0;
   std::int64_t fetches = 0;
   TimeNs fetch_time_total = 0;   // from the decision to the last page's arrival
+  std::int64_t pages_fetched_ahead = 0;   // for nobody in particular, in none of `fetches`
 };
 
 class KvTiers {
  public:
   static constexpr std::int64_t kMaxFetches = 4;          // jobs at a time
-  static constexpr std::int64_t kMaxBackUpPages = 64;     // in one job, of which there is one at a time
+  static constexpr std::int64_t kMaxPagesOfJob = 64;      // backed up, or fetched ahead; of either there is one job at a time
 
   // Owns none of it. The transfer is for keys and values alone: its completions are polled here.
   KvTiers(DependencyTree* tree, PagePool* device, PagePool* host, AdapterTransfer* transfer)
@@ -34,12 +36,19 @@ class KvTiers {
 
   // Begins to bring the path to `tail` to the device. REQUIRES: DependencyTree::BeginFetch's.
   void Fetch(NodeId tail, TimeNs now);
+  // The same for several paths that have no node of the host part in common, in one job that no request waits for.
+  // REQUIRES: !fetching_ahead().
+  void FetchAhead(std::span<const NodeId> tails, TimeNs now);
   // When the device is filling up: copies idle pages that go next to the host tier, which gives up older ones for them.
   void BackUp(const KvEvictionPlan& plan);
   // Collects finished jobs. True if any was.
   bool Poll(TimeNs now);
 
-  std::int64_t fetches_in_flight() const { return fetches_in_flight_; }
+  std::int64_t fetches_in_flight() const { return fetches_in_flight_; }   // that requests wait for
+  bool fetching_ahead() const { return fetching_ahead_; }
+  bool backing_up() const { return backing_up_; }
+  // In one job that no request waits for. A small part of the device: what is being copied cannot be evicted.
+  std::int64_t MaxPagesOfJob() const;
   bool idle() const { return jobs_.empty(); }
   const KvTierStats& stats() const { return stats_; }
 
@@ -47,12 +56,14 @@ class KvTiers {
   struct Job {
     std::uint64_t id = 0;
     bool fetch = false;
+    bool ahead = false;
     TimeNs begun = 0;
+    std::vector<std::size_t> ends;       // of a fetch: behind each path's pages
     std::vector<DependencyTree::MovingPages> pages;
   };
   void Submit(Job job);
+  void EndFetches(const Job& job, bool failed, TimeNs now);
   bool MakeHostRoom(TimeNs last_use);
-  std::size_t MaxBackUpPages() const;
 
   DependencyTree* tree_;
   PagePool* device_;
@@ -61,7 +72,7 @@ class KvTiers {
   std::vector<Job> jobs_;                // in flight
   std::vector<NodeId> chain_, soon_;
   std::int64_t fetches_in_flight_ = 0;
-  bool backing_up_ = false;
+  bool backing_up_ = false, fetching_ahead_ = false;
   std::uint64_t next_id_ = 0;
   KvTierStats stats_;
 };

@@ -228,6 +228,7 @@ struct Asked {
 
 struct FuzzTotals {
   std::int64_t reloads = 0, unloads = 0, served_after_retirement = 0, failures = 0, dropped = 0, pins = 0, refused_pins = 0;
+  std::int64_t history_swapped_in = 0, adapters_swapped_in = 0;   // before anybody asked
 };
 
 void FuzzOnce(std::uint64_t seed, FuzzTotals& totals) {
@@ -240,9 +241,11 @@ void FuzzOnce(std::uint64_t seed, FuzzTotals& totals) {
   const bool faults = prng.NextBelow(3) == 0;
   Prng fault_prng(seed + 1);
   if (faults) {
-    w.transfer.set_fault([&](const TransferJob&) {
+    const auto sometimes = [&](const TransferJob&) {
       return fault_prng.NextBelow(5) == 0 ? std::optional<Error>(IoError("injected")) : std::nullopt;
-    });
+    };
+    w.transfer.set_fault(sometimes);
+    w.kv_transfer.set_fault(sometimes);
   }
   std::map<std::string, AdapterGeneration> named;   // the model
   std::map<RequestId, Asked> asked;
@@ -297,6 +300,7 @@ void FuzzOnce(std::uint64_t seed, FuzzTotals& totals) {
       }
     }
     for (std::uint64_t n = prng.NextBelow(4); n > 0; --n) w.Advance();
+    if (prng.NextBelow(8) == 0) w.clock.AdvanceTo(w.clock.Now() + 100 * kNsPerMs);
     if (step % 10 == 0) w.engine->CheckIntegrity();
   }
   w.Drain();
@@ -321,6 +325,8 @@ void FuzzOnce(std::uint64_t seed, FuzzTotals& totals) {
   w.Drain();
   w.ExpectNothingKept();
   EXPECT_EQ(w.engine->Stats().adapters.known, 0);
+  totals.history_swapped_in += w.engine->Stats().swaps.history_in;
+  totals.adapters_swapped_in += w.engine->Stats().swaps.adapters_in;
   totals.dropped += w.engine->Stats().adapters.dropped;
 }
 
@@ -337,6 +343,8 @@ TEST(AdapterLifecycle, FuzzEveryRequestRunsWithTheGenerationItResolved) {
   EXPECT_GT(totals.dropped, 1000);
   EXPECT_GT(totals.pins, 500);
   EXPECT_GT(totals.refused_pins, 50);
+  EXPECT_GT(totals.history_swapped_in, 30);
+  EXPECT_GT(totals.adapters_swapped_in, 100);
 }
 
 }  // namespace

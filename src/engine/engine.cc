@@ -62,7 +62,7 @@ struct Engine::Impl {
   std::vector<RequestId> cancelling, cancelled_now;
   std::vector<PinRequest> pinning, loading_pins;                        // to decide; decided, until the adapter is there
   std::vector<AdapterGeneration> retired;
-  bool cancel_all = false;
+  bool cancel_all = false, accepting = true;                            // as of the last step
 
   bool step_in_flight = false;
   std::vector<PlannedChunk> in_flight;
@@ -100,6 +100,7 @@ struct Engine::Impl {
       cancelling.insert(cancelling.end(), inbox.cancelled.begin(), inbox.cancelled.end());
       inbox.cancelled.clear();
       cancel_all |= inbox.cancel_all;
+      accepting = inbox.accepting;
     }
     const bool any = !arriving.empty() || !pinning.empty();
     for (auto& sequence : arriving) {
@@ -176,8 +177,7 @@ struct Engine::Impl {
     scheduler.Commit(now);
     if (!plan.chunks.empty()) SubmitBatch(plan);
     UpdateStats(plan);
-    scheduler.Prepare(now);
-    return changes;
+    return scheduler.Prepare(now, /*ending=*/!accepting) || changes;
   }
 
   // Callbacks run while the executor computes.
@@ -402,6 +402,7 @@ struct Engine::Impl {
     totals.waiting = static_cast<std::int64_t>(scheduler.waiting().size());
     totals.prefix = scheduler.prefix_stats();
     if (tiers) totals.kv_tiers = tiers->stats();
+    totals.swaps = scheduler.swap_stats();
     totals.history_pages = scheduler.history_pages();
     totals.history_evictions = scheduler.history_evictions();
     totals.invalid_history_pages = scheduler.CountInvalidHistory();
@@ -452,6 +453,12 @@ bool Engine::Step() {
   e.Publish(now);
   e.DeliverSnapshot(now);
   return progress;
+}
+
+std::optional<std::chrono::nanoseconds> Engine::TimeToNextSwap() const {
+  const std::optional<TimeNs> at = impl_->scheduler.NextSwap();
+  if (!at.has_value() || impl_->step_in_flight) return std::nullopt;   // the end of the step is a signal
+  return std::chrono::nanoseconds(std::max<TimeNs>(0, *at - impl_->parts.clock->Now()));
 }
 
 bool Engine::Idle() const {

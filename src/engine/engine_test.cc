@@ -133,6 +133,7 @@ TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
   std::int64_t preemptions = 0, evictions = 0, failures = 0, cancelled = 0, found = 0, history_evictions = 0, copied_pages = 0;
   KvTierStats tiers;
   std::map<std::string_view, std::int64_t> runs, invalid, evicted;   // by regime
+  std::map<bool, SwapStats> swaps;                                    // by whether the regime swaps proactively
   for (std::uint64_t seed = 1; seed <= 400 && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const Fuzzed fuzzed = FuzzOnce(seed);
@@ -140,6 +141,11 @@ TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
     ++runs[fuzzed.regime.name];
     invalid[fuzzed.regime.name] += fuzzed.invalid_pages;
     evicted[fuzzed.regime.name] += stats.adapters.device_evictions;
+    SwapStats& swapped = swaps[fuzzed.regime.proactive_swapping];
+    swapped.history_out += stats.swaps.history_out;
+    swapped.history_in += stats.swaps.history_in;
+    swapped.adapters_out += stats.swaps.adapters_out;
+    swapped.adapters_in += stats.swaps.adapters_in;
     cancelled += fuzzed.cancelled;
     preemptions += stats.preemptions;
     evictions += stats.adapters.device_evictions;
@@ -163,6 +169,10 @@ TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
   EXPECT_GT(tiers.pages_backed_up, 5000);
   EXPECT_GT(tiers.pages_fetched, 200);
   EXPECT_GT(tiers.failed_jobs, 100);
+  EXPECT_GT(swaps[true].history_out, 500);
+  EXPECT_GT(swaps[true].adapters_out, 50);
+  EXPECT_GT(swaps[true].adapters_in, 50);
+  EXPECT_EQ(swaps[false].history_out + swaps[false].history_in + swaps[false].adapters_out + swaps[false].adapters_in, 0);
   for (const CacheRegime& regime : CacheRegimes()) {
     EXPECT_GT(runs[regime.name], 15) << regime.name;
     EXPECT_GT(evicted[regime.name], 100) << regime.name;
@@ -318,6 +328,109 @@ TEST(Engine, AFetchThatFailsIsComputedAgain) {
   w.kv_transfer.set_fault({});
   EXPECT_EQ(ask(2), 32);
   EXPECT_EQ(w.engine->Stats().kv_tiers.failed_jobs, 1);
+}
+
+// ---------------------------------------------------------------- Proactive swapping
+
+// Of a device of 80 pages, 76 are the upper threshold and 56 the lower one.
+struct SwappingWorld : World {
+  AdapterGeneration large, small;
+  explicit SwappingWorld(const std::string& cache = "fastlibra-wos") : World(80, 400, {}, {}, /*prefix_cache=*/true, cache) {
+    large = Load("large", 32);
+    small = Load("small", 2);
+  }
+  std::int32_t Ask(AdapterGeneration who, TokenId first) {   // 8 full pages
+    const std::vector<TokenId> prompt(31, first);
+    const RequestId id = *EngineWorld::Submit(prompt, who, 2);
+    Drain();
+    EXPECT_EQ(outcomes[id].tokens, ExpectedTokens(who, prompt, 2));
+    return outcomes[id].cached_tokens;
+  }
+  void Wait(TimeNs time = 100 * kNsPerMs) {
+    Drain();
+    for (const TimeNs end = clock.Now() + time; clock.Now() < end; Drain()) {
+      const auto swap = engine->TimeToNextSwap();
+      clock.AdvanceTo(swap.has_value() ? clock.Now() + std::max<TimeNs>(1, swap->count()) : end);
+    }
+  }
+  std::int64_t Used() const { return device->capacity_pages() - device->free_pages(); }
+  // What was asked first is in the host tier alone; then the large adapter leaves for good, and with it 16 pages.
+  void MakeRoom() {
+    Ask(small, 1);
+    for (TokenId first = 2; first <= 18; ++first) Ask(kBaseModel, first);
+    Ask(large, 19);
+    Wait();
+    EXPECT_EQ(residency_pages(), 32);
+    CHECK(registry.Remove("large").ok());
+  }
+  std::int64_t residency_pages() const { return device->Stats().used(PageCategory::kAdapter); }
+};
+
+TEST(Engine, AboveTheUpperThresholdTheOldestGoesBeforeAnybodyNeedsItsPlace) {
+  for (const char* cache : {"lru", "fastlibra", "fastlibra-wom", "fastlibra-wos", "fastlibra-wol"}) {
+    SCOPED_TRACE(cache);
+    SwappingWorld w(cache);
+    for (TokenId first = 1; first <= 18; ++first) w.Ask(kBaseModel, first);
+    w.Wait();
+    const bool swaps = std::string(cache) != "lru";
+    EXPECT_EQ(w.Used() <= 76, swaps);
+    const EngineStats stats = w.engine->Stats();
+    EXPECT_EQ(stats.swaps.history_out > 0, swaps);
+    EXPECT_GE(w.Used(), 76);   // and no more than that
+    w.Wait(kNsPerSecond);
+    EXPECT_EQ(w.engine->Stats().swaps.history_out, stats.swaps.history_out);
+    EXPECT_EQ(w.engine->Stats().swaps.history_in, 0);
+  }
+}
+
+// Its adapter first, then what depends on it; until 70 % are in use again.
+TEST(Engine, BelowTheLowerThresholdTheMostValuableComesBeforeAnybodyAsks) {
+  SwappingWorld w;
+  w.MakeRoom();
+  EXPECT_EQ(w.residency_pages(), 32);   // the small one is not there
+  w.Wait(5 * kNsPerSecond);
+  EXPECT_EQ(w.residency_pages(), 2);
+  EXPECT_EQ(w.Used(), 56);
+  const EngineStats before = w.engine->Stats();
+  EXPECT_EQ(before.swaps.adapters_in, 2);
+  EXPECT_GT(before.swaps.history_in, 4);
+  EXPECT_EQ(before.kv_tiers.pages_fetched_ahead, before.swaps.history_in);
+  EXPECT_EQ(before.kv_tiers.fetches, 0);
+  EXPECT_EQ(w.Ask(kBaseModel, 18), 28);   // the last one asked before the large adapter came
+  EXPECT_EQ(w.engine->Stats().kv_tiers.fetches, 0);
+  EXPECT_FALSE(w.engine->TimeToNextSwap().has_value());   // nothing to do: nobody wakes for it
+}
+
+TEST(Engine, SwapsThatFailHarmNobody) {
+  SwappingWorld w;
+  w.MakeRoom();
+  const auto fault = [](const TransferJob& job) {
+    return job.kind == TransferKind::kHostToDevice ? std::optional<Error>(IoError("injected")) : std::nullopt;
+  };
+  w.kv_transfer.set_fault(fault);
+  w.transfer.set_fault(fault);
+  w.Wait(kNsPerSecond);
+  const EngineStats failed = w.engine->Stats();
+  EXPECT_GT(failed.kv_tiers.failed_jobs, 0);    // tried again
+  EXPECT_LE(failed.kv_tiers.failed_jobs, 12);   // at ticks, and no more often
+  EXPECT_EQ(failed.kv_tiers.pages_fetched_ahead, 0);
+  w.kv_transfer.set_fault({});
+  w.transfer.set_fault({});
+  w.Ask(kBaseModel, 18);   // something happens
+  w.Wait();                // a tick
+  w.Wait(5 * kNsPerSecond);
+  EXPECT_EQ(w.Used(), 56);
+  w.Ask(w.small, 1);
+}
+
+// Who stops takes no more in.
+TEST(Engine, NothingComesOnceTheServerEnds) {
+  SwappingWorld w;
+  w.MakeRoom();
+  w.engine->StopAccepting();
+  w.Wait(kNsPerSecond);
+  EXPECT_EQ(w.engine->Stats().swaps.history_in + w.engine->Stats().swaps.adapters_in, 0);
+  EXPECT_FALSE(w.engine->TimeToNextSwap().has_value());
 }
 
 // The adapter goes while its history is on its way: both pages of each move are freed when it ends.

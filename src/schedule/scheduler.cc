@@ -22,7 +22,7 @@ bool OlderThan(const Request* a, const Request* b) { return a->id < b->id; }
 Scheduler::Scheduler(SchedulerOptions options, PagePool* device, ResidencyManager* residency,
                      const EvictionPolicy* policy, DependencyTree* tree, KvTiers* tiers)
     : options_(options), device_(device), residency_(residency), policy_(policy), tree_(tree), tiers_(tiers), kv_plan_(tree, policy),
-      adapter_pages_(AdapterSharePages(options.adapter_share, device->capacity_pages())), tenants_(WithBurst(options)) {
+      adapter_pages_(AdapterSharePages(options.adapter_share, device->capacity_pages())), swapper_(tree), tenants_(WithBurst(options)) {
   CHECK_GT(options_.page_tokens, 0);
   CHECK_GT(options_.max_batch_tokens, 0);
   const auto most = static_cast<std::size_t>(2 * Seats());   // more may run than compute in a step

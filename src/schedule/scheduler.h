@@ -44,6 +44,7 @@
 #include "cache/eviction_policy.h"
 #include "cache/kv_eviction_plan.h"
 #include "cache/kv_tiers.h"
+#include "cache/proactive_swapper.h"
 #include "cache/usage_monitor.h"
 #include "memory/page_pool.h"
 #include "schedule/fairness.h"
@@ -67,6 +68,7 @@ struct SchedulerOptions {
   double adapter_share = 0;              // of the device's pages are for adapters, the rest for keys and values; 0: one pool
   bool keep_idle_adapters = true;        // false: one that no request wants is evicted at once
   bool maintain_dependency = true;       // false: an adapter may be evicted before the history that needs it
+  bool proactive_swapping = false;       // not only on demand (cache/proactive_swapper.h); where there is one pool
 };
 
 // Pages for adapters alone of a device with so many; 0 where there is one pool for all.
@@ -80,12 +82,19 @@ inline void ApplyRegime(const CacheRegime& regime, SchedulerOptions& options) {
   options.adapter_share = regime.adapter_share;
   options.keep_idle_adapters = regime.keep_idle_adapters;
   options.maintain_dependency = regime.maintain_dependency;
+  options.proactive_swapping = regime.proactive_swapping;
 }
 
 // Of prompts, when they were first admitted.
 struct PrefixStats {
   std::int64_t looked_up_tokens = 0, found_tokens = 0;
   std::int64_t copied_pages = 0;   // for the first tokens in them, by all admissions
+};
+
+// Pages that moved before anybody asked for it.
+struct SwapStats {
+  std::int64_t history_out = 0, adapters_out = 0;   // left the device
+  std::int64_t history_in = 0, adapters_in = 0;     // began to come from the host tier
 };
 
 class Scheduler {
@@ -112,8 +121,12 @@ class Scheduler {
   void Advance(Request* request, std::int64_t num_tokens, TimeNs now);
 
   // Beside the computation, so that the next plan is cheaper: scores history, keeps a few pages free, copies history to
-  // the host tier; at most every 100 ms, what the policies know of all candidates. The last plan is not valid any more.
-  void Prepare(TimeNs now);
+  // the host tier; at most every 100 ms, what the policies know of all candidates, and what is swapped before anybody asks
+  // (with proactive_swapping; nothing comes once `ending`). True if there is more to do at once.
+  // The last plan is not valid any more.
+  bool Prepare(TimeNs now, bool ending = false);
+  // When Prepare should be called though nothing happens until then; none: never.
+  std::optional<TimeNs> NextSwap() const;
 
   // In order of arrival.
   std::span<Request* const> running() const { return running_; }
@@ -122,6 +135,7 @@ class Scheduler {
   const TenantCounters& tenants() const { return tenants_; }
   const PrefixStats& prefix_stats() const { return prefix_stats_; }
   std::int64_t history_evictions() const { return history_evictions_; }   // pages
+  const SwapStats& swap_stats() const { return swap_stats_; }
   // Pages of keys and values that no running request uses.
   std::int64_t history_pages() const { return tree_ == nullptr ? 0 : tree_->idle_pages(); }
 
@@ -159,6 +173,7 @@ class Scheduler {
     std::int64_t distinct_adapters = 0;   // among running requests
     std::int64_t free_seats = 0;          // in this step's batch
     bool memory_short = false;            // running requests lost pages to each other: nobody joins
+    bool blocked = false;                 // the next in the order of service found no room
     bool locked_waits = false;            // a locked adapter waits for room: nobody joins, but those who run go on
     struct Runner {
       Request* request = nullptr;
@@ -237,6 +252,7 @@ class Scheduler {
   bool EvictOne(PageCategory use, TimeNs now, bool even_wanted);
   void RankIdleAdapters(TimeNs now);
   void PushCandidate(AdapterGeneration generation, TimeNs now);
+  double ScoreOf(const AdapterResidency& adapter, TimeNs now);
   bool FindIdleAdapter(bool even_wanted);
   void EvictAdapter();
   void EvictHistory(const KvEvictionPlan::Victim& victim, TimeNs now);
@@ -270,6 +286,16 @@ class Scheduler {
   void RefreshContext(TimeNs now);
   void PlanIdleEvictions();
 
+  // scheduler_swap.cc
+  bool Swap(TimeNs now, bool ending);
+  bool SwapOut(TimeNs now);
+  bool SwapOutOne(TimeNs now);
+  bool SwapIn(TimeNs now, bool ending);
+  void OfferAdapters(TimeNs now);
+  ProactiveSwapper::Room RoomToSwapIn() const;
+  void MarkUsableBranches();
+  std::int64_t UsedPages() const { return device_->capacity_pages() - device_->free_pages(); }
+
   // scheduler.cc
   void StartLoads(TimeNs now);
   void CommitHistoryEvictions();
@@ -295,6 +321,11 @@ class Scheduler {
   KvEvictionPlan kv_plan_;
   const std::int64_t adapter_pages_;     // of the device, for adapters alone; 0: one pool
   UsageMonitor usage_;
+  ProactiveSwapper swapper_;
+  SwapStats swap_stats_;
+  bool somebody_waits_for_room_ = false; // as the last plan saw it: nothing comes that nobody asked for
+  TimeNs swapped_in_at_ = -ProactiveSwapper::kInterval;   // the observation upon which it was last tried
+  std::vector<bool> usable_branches_;    // of SwapIn
   EvictionContext context_;
   std::vector<bool> branch_counted_;     // of CountInvalidHistory
   BranchId base_branch_;

@@ -158,16 +158,19 @@ void Scheduler::RankIdleAdapters(TimeNs now) {
 }
 
 void Scheduler::PushCandidate(AdapterGeneration generation, TimeNs now) {
-  const AdapterResidency& adapter = residency_->Get(generation);
-  const UsageMonitor::Visits visits = usage_.Of(adapter.slot, generation);
+  scratch_.candidates.push_back({ScoreOf(residency_->Get(generation), now), generation});
+  std::push_heap(scratch_.candidates.begin(), scratch_.candidates.end(), kWorse);
+}
+
+double Scheduler::ScoreOf(const AdapterResidency& adapter, TimeNs now) {
+  const UsageMonitor::Visits visits = usage_.Of(adapter.slot, adapter.version->generation);
   const EvictionCandidate candidate{.pages = adapter.version->layout.pages, .last_use = adapter.last_use,
                                     .uses = static_cast<double>(adapter.uses),
                                     .reload = adapter.host == TierState::kResident ? ReloadFrom::kHost : ReloadFrom::kDisk,
                                     .frequency = visits.frequency, .frequency_at = visits.at,
                                     .queued = adapter.references > adapter.pins};
   context_.now = now;
-  scratch_.candidates.push_back({policy_->Score(candidate, context_), generation});
-  std::push_heap(scratch_.candidates.begin(), scratch_.candidates.end(), kWorse);
+  return policy_->Score(candidate, context_);
 }
 
 // Without it, history on the device could not be used.

@@ -30,6 +30,7 @@ void Scheduler::MakePlan(TimeNs now, bool may_pause) {
   PlanLockedLoads(now);
   PlanPrompts(now);
   PlanIdleSeats(now);
+  somebody_waits_for_room_ = scratch_.memory_short || scratch_.locked_waits || scratch_.blocked;
   SortByAdapter(plan_.chunks, chunk_buffer_);
 }
 
@@ -52,7 +53,7 @@ void Scheduler::ResetScratch(TimeNs now) {
   scratch_.flags.assign(adapters, 0);
   scratch_.candidates_ready = false;
   kv_plan_.Reset(now);
-  scratch_.memory_short = false;
+  scratch_.memory_short = scratch_.blocked = false;
   scratch_.locked_waits = false;
 }
 
@@ -199,6 +200,7 @@ void Scheduler::PlanPrompts(TimeNs now) {
     AddChunk(prefill.request, tokens, MissingPages(*prefill.request, prefill.request->computed + tokens));
   }
   while (open && turn != end) admit_next();
+  scratch_.blocked = !open;
 }
 
 // Without a seat in this step, only the load of its adapter begins.

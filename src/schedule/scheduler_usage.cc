@@ -25,11 +25,12 @@ void Scheduler::RecordUse(TimeNs now) {
   if (!plan_.chunks.empty()) usage_.SawBatch(static_cast<std::int64_t>(plan_.chunks.size()), now);
 }
 
-void Scheduler::Prepare(TimeNs now) {
+bool Scheduler::Prepare(TimeNs now, bool ending) {
   if (now - context_.made_at >= kContextLasts) RefreshContext(now);
   kv_plan_.Refresh(now);
   if (tree_ != nullptr) KeepReserve(now);
   if (tiers_ != nullptr) tiers_->BackUp(kv_plan_);
+  return options_.proactive_swapping && !Partitioned() && Swap(now, ending);
 }
 
 // Takes about 0.1 us an adapter that is known.

@@ -123,6 +123,15 @@ void AddRequests(Page& page, const EngineSnapshot& snapshot) {
   page.Own(MetricType::Counter, "history_fetch_seconds_total", "How long, from the decision to the last page.",
            static_cast<double>(stats.kv_tiers.fetch_time_total) / kNsPerSecond);
   page.Own(MetricType::Counter, "history_failed_moves_total", "Copies between the tiers that failed.", stats.kv_tiers.failed_jobs);
+  MetricFamily& swapped = page.Add(MetricType::Counter, "loramux:swapped_ahead_bytes_total",
+                                   "Moved between device and host tier before anybody asked.");
+  const auto add_swapped = [&](const char* direction, const char* use, std::int64_t pages) {
+    Page::AddValue(swapped, {{"direction", direction}, {"use", use}}, static_cast<double>(pages * stats.device.page_bytes));
+  };
+  add_swapped("out", "history", stats.swaps.history_out);
+  add_swapped("out", "adapters", stats.swaps.adapters_out);
+  add_swapped("in", "history", stats.swaps.history_in);
+  add_swapped("in", "adapters", stats.swaps.adapters_in);
   page.Own(MetricType::Gauge, "history_invalid_pages", "Pages of cached keys and values whose adapter is not on the device.",
            stats.invalid_history_pages);
 }

@@ -1,0 +1,148 @@
+#include "cache/proactive_swapper.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+
+namespace loramux {
+namespace {
+
+// Children of a node that are looked at when it comes: a system prompt may have thousands.
+constexpr int kChildren = 32;
+
+std::int64_t Share(double share, std::int64_t capacity) { return std::llround(share * static_cast<double>(capacity)); }
+
+}  // namespace
+
+ProactiveSwapper::ProactiveSwapper(const DependencyTree* tree, SwapThresholds thresholds) : tree_(tree), thresholds_(thresholds) {
+  CHECK(0 <= thresholds.lower && thresholds.lower <= thresholds.upper && thresholds.upper <= 1);
+  best_.reserve(2 * kKept);
+}
+
+std::int64_t ProactiveSwapper::PagesAbove(std::int64_t used, std::int64_t capacity) const {
+  return std::max<std::int64_t>(0, used - UpperPages(capacity));
+}
+
+std::int64_t ProactiveSwapper::PagesBelow(std::int64_t used, std::int64_t capacity) const {
+  return std::max<std::int64_t>(0, Share(thresholds_.lower, capacity) - used);
+}
+
+std::int64_t ProactiveSwapper::UpperPages(std::int64_t capacity) const { return Share(thresholds_.upper, capacity); }
+
+ProactiveSwapper::Memory ProactiveSwapper::Observe(std::int64_t used, std::int64_t capacity, TimeNs now) {
+  const bool above = PagesAbove(used, capacity) > 0, below = PagesBelow(used, capacity) > 0;
+  if (now - observed_at_ >= kInterval) {
+    observed_at_ = now;
+    observed_used_ = used;
+    memory_ = above ? Memory::kBusy : below ? Memory::kIdle : Memory::kBalanced;
+  } else if ((memory_ == Memory::kBusy && !above) || (memory_ == Memory::kIdle && !below)) {
+    memory_ = Memory::kBalanced;
+  }
+  return memory_;
+}
+
+// ---------------------------------------------------------------- What comes
+
+// Of equal ones, adapters come before keys and values: as they go after them (EvictionPolicy).
+bool ProactiveSwapper::WorthLess(const Candidate& a, const Candidate& b) {
+  if (a.score != b.score) return a.score < b.score;
+  if ((a.adapter == kBaseModel) != (b.adapter == kBaseModel)) return a.adapter == kBaseModel;
+  return a.adapter != b.adapter ? a.adapter > b.adapter : a.node.index > b.node.index;
+}
+
+void ProactiveSwapper::BeginWalk(const std::vector<bool>& usable) {
+  usable_ = usable;
+  best_.clear();
+  walk_left_ = tree_ == nullptr ? 0 : tree_->HostRoots().size();
+  walking_ = true;
+}
+
+// From the last one to the first: the place of one that goes is taken by the last one, which is scored already. Those that
+// appear meanwhile are found by the next walk.
+bool ProactiveSwapper::Walk(const KvEvictionPlan& scores, TimeNs now) {
+  CHECK(walking_);
+  if (tree_ != nullptr) {
+    const std::span<const std::uint32_t> roots = tree_->HostRoots();
+    walk_left_ = std::min(walk_left_, roots.size());
+    for (std::size_t left = kWalked; left > 0 && walk_left_ > 0; --left) {
+      const NodeId node = tree_->IdOf(roots[--walk_left_]);
+      if (IsUsable(tree_->View(node).branch)) Offer({.score = scores.Score(node, now), .node = node});
+    }
+  }
+  walking_ = walk_left_ > 0;
+  return !walking_;
+}
+
+void ProactiveSwapper::Offer(const Candidate& candidate) {
+  best_.push_back(candidate);
+  if (best_.size() == 2 * kKept) KeepBest();
+}
+
+void ProactiveSwapper::KeepBest() {
+  const auto better = [](const Candidate& a, const Candidate& b) { return WorthLess(b, a); };
+  std::nth_element(best_.begin(), best_.begin() + kKept, best_.end(), better);
+  best_.resize(kKept);
+}
+
+// It may have come, or gone, since it became a candidate.
+bool ProactiveSwapper::MayCome(NodeId node) const {
+  if (!tree_->Exists(node) || tree_->HasDevicePage(node) || tree_->Moving(node) || !tree_->InHostTier(node)) return false;
+  return IsUsable(tree_->View(node).branch);
+}
+
+const ProactiveSwapper::Moves& ProactiveSwapper::Choose(Room room, const std::vector<bool>& usable, const KvEvictionPlan& scores,
+                                                       TimeNs now) {
+  usable_ = usable;
+  moves_.tails.clear();
+  moves_.adapters.clear();
+  moves_.kv_pages = moves_.pages = 0;
+  heap_.clear();
+  for (const Candidate& candidate : best_) heap_.push_back({candidate});
+  best_.clear();
+  std::make_heap(heap_.begin(), heap_.end());
+  while (!heap_.empty() && moves_.pages < room.pages) {
+    std::pop_heap(heap_.begin(), heap_.end());
+    const Entry entry = heap_.back();
+    heap_.pop_back();
+    const Candidate& candidate = entry.candidate;
+    if (moves_.pages + candidate.pages > room.most) continue;
+    if (candidate.adapter != kBaseModel) {
+      if (static_cast<std::int64_t>(moves_.adapters.size()) >= room.adapters) continue;
+      moves_.adapters.push_back(candidate.adapter);
+    } else {
+      if (moves_.kv_pages >= room.kv_pages || !TakePage(entry, scores, now)) continue;
+      ++moves_.kv_pages;
+    }
+    moves_.pages += candidate.pages;
+  }
+  return moves_;
+}
+
+// A path goes on with the best of its children; what else hangs below it comes another time.
+bool ProactiveSwapper::TakePage(const Entry& entry, const KvEvictionPlan& scores, TimeNs now) {
+  const NodeId node = entry.candidate.node;
+  if (!MayCome(node)) return false;
+  std::size_t tail = entry.tail;
+  if (tail == kNoTail) {
+    if (!tree_->OnDevice(tree_->Parent(node))) return false;
+    tail = moves_.tails.size();
+    moves_.tails.push_back(node);
+  } else {
+    if (moves_.tails[tail] != tree_->Parent(node)) return false;   // a sibling was better
+    moves_.tails[tail] = node;
+  }
+  PushChildren(node, tail, scores, now);
+  return true;
+}
+
+void ProactiveSwapper::PushChildren(NodeId node, std::size_t tail, const KvEvictionPlan& scores, TimeNs now) {
+  NodeId child = tree_->FirstChild(node);
+  for (int i = 0; i < kChildren && child.generation != 0; ++i, child = tree_->NextSibling(child)) {
+    if (!MayCome(child)) continue;
+    heap_.push_back({{.score = scores.Score(child, now), .node = child}, tail});
+    std::push_heap(heap_.begin(), heap_.end());
+  }
+}
+
+}  // namespace loramux

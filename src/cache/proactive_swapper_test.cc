@@ -1,0 +1,298 @@
+#include "cache/proactive_swapper.h"
+
+#include <algorithm>
+#include <memory>
+#include <set>
+
+#include "base/prng.h"
+#include "cache/kv_tiers.h"
+
+namespace loramux {
+namespace {
+
+using Memory = ProactiveSwapper::Memory;
+constexpr TimeNs kTick = ProactiveSwapper::kInterval;
+
+// Pages of a token, so that a path is spelled by its tokens; "lru", so that a score is the time of the last use.
+struct World {
+  std::unique_ptr<PagePool> device, host;
+  std::unique_ptr<DependencyTree> tree;
+  std::unique_ptr<EvictionPolicy> policy = std::move(MakeEvictionPolicy("lru")).value();
+  std::unique_ptr<KvEvictionPlan> plan;
+  std::unique_ptr<ProactiveSwapper> swapper;
+  BranchId base, other;
+  std::vector<bool> usable = {true, true};
+
+  explicit World(std::int64_t pages = 256)
+      : device(std::move(PagePool::Create("device", pages * 64, 64)).value()),
+        host(std::move(PagePool::Create("host", pages * 64, 64)).value()),
+        tree(std::make_unique<DependencyTree>(1, device.get(), host.get())),
+        plan(std::make_unique<KvEvictionPlan>(tree.get(), policy.get())), swapper(std::make_unique<ProactiveSwapper>(tree.get())),
+        base(tree->Hold("")), other(tree->Hold("another")) {}
+
+  // A session with these tokens was served, and ended at that time.
+  NodeId Remember(BranchId branch, const std::vector<TokenId>& tokens, TimeNs at) {
+    NodeId tail = tree->Match(tree->Top(branch), tokens, 1000);
+    while (!tree->OnDevice(tail)) tail = tree->Parent(tail);
+    tree->Lock(tail, at);
+    for (auto depth = static_cast<std::size_t>(tree->Depth(tail)); depth < tokens.size(); ++depth) {
+      PageHandle page;
+      CHECK(device->Allocate(PageCategory::kKv, std::span(&page, 1)));
+      tail = tree->Insert(tail, std::span(tokens).subspan(depth, 1), page, at).node;
+    }
+    tree->Unlock(tail, at);
+    return tail;
+  }
+  // To the host tier, from this node to the end of its path.
+  void SwapOut(NodeId tail, std::int64_t pages) {
+    std::vector<NodeId> path;
+    for (NodeId at = tail; pages > 0; --pages, at = tree->Parent(at)) path.push_back(at);
+    for (const NodeId node : path) {
+      if (!tree->InHostTier(node)) tree->EndBackUp(*tree->BeginBackUp(node), /*failed=*/false);
+    }
+    for (const NodeId node : path) tree->Evict(node);
+  }
+  const ProactiveSwapper::Moves& Choose(ProactiveSwapper::Room room, const std::vector<ProactiveSwapper::Candidate>& adapters = {}) {
+    swapper->BeginWalk(usable);
+    while (!swapper->Walk(*plan, 1000)) {}
+    for (const auto& adapter : adapters) swapper->Offer(adapter);
+    return swapper->Choose(room, usable, *plan, 1000);
+  }
+};
+
+TEST(ProactiveSwapper, BetweenTheThresholdsNothingMoves) {
+  ProactiveSwapper swapper(nullptr);
+  TimeNs now = 0;
+  const auto observe = [&](std::int64_t used) { return swapper.Observe(used, 1000, now += kTick); };
+  EXPECT_EQ(observe(951), Memory::kBusy);
+  EXPECT_EQ(observe(950), Memory::kBalanced);
+  EXPECT_EQ(observe(700), Memory::kBalanced);
+  EXPECT_EQ(observe(699), Memory::kIdle);
+  EXPECT_EQ(swapper.PagesAbove(960, 1000), 10);
+  EXPECT_EQ(swapper.PagesAbove(940, 1000), 0);
+  EXPECT_EQ(swapper.PagesBelow(690, 1000), 10);
+  EXPECT_EQ(swapper.PagesBelow(710, 1000), 0);
+}
+
+// What is found out between two ticks ends a movement, and begins none.
+TEST(ProactiveSwapper, ItBeginsAtATickAndEndsAtOnce) {
+  ProactiveSwapper swapper(nullptr);
+  EXPECT_EQ(swapper.Observe(800, 1000, 0), Memory::kBalanced);
+  EXPECT_EQ(swapper.Observe(999, 1000, kTick - 1), Memory::kBalanced);
+  EXPECT_EQ(swapper.Observe(999, 1000, kTick), Memory::kBusy);
+  EXPECT_EQ(swapper.Observe(960, 1000, kTick + 1), Memory::kBusy);
+  EXPECT_EQ(swapper.Observe(950, 1000, kTick + 2), Memory::kBalanced);
+  EXPECT_EQ(swapper.Observe(100, 1000, kTick + 3), Memory::kBalanced);
+  EXPECT_EQ(swapper.Observe(100, 1000, 2 * kTick), Memory::kIdle);
+  EXPECT_EQ(swapper.Observe(999, 1000, 2 * kTick + 1), Memory::kBalanced);
+  EXPECT_EQ(swapper.Observe(999, 1000, 3 * kTick), Memory::kBusy);
+}
+
+// Whatever is moved out stays out, and whatever is moved in stays in, as long as nobody else changes anything.
+TEST(ProactiveSwapper, NoPingPong) {
+  for (const std::int64_t capacity : {10, 24, 100, 1000, 4096}) {
+    for (std::int64_t begin = 0; begin <= capacity; ++begin) {
+      ProactiveSwapper swapper(nullptr);
+      std::int64_t used = begin;
+      std::set<Memory> seen;
+      for (int tick = 0; tick < 50; ++tick) {
+        seen.insert(swapper.Observe(used, capacity, tick * kTick));
+        used -= swapper.PagesAbove(used, capacity);
+        used += swapper.PagesBelow(used, capacity);
+      }
+      ASSERT_FALSE(seen.contains(Memory::kBusy) && seen.contains(Memory::kIdle)) << begin << " of " << capacity;
+      ASSERT_EQ(swapper.Observe(used, capacity, 50 * kTick), Memory::kBalanced);
+    }
+  }
+}
+
+TEST(ProactiveSwapper, TheMostValuableComeFirst) {
+  World w;
+  const NodeId old = w.Remember(w.base, {1, 2}, 10), young = w.Remember(w.base, {3, 4}, 30), middle = w.Remember(w.base, {5}, 20);
+  for (const NodeId tail : {old, young}) w.SwapOut(tail, 2);
+  w.SwapOut(middle, 1);
+  EXPECT_EQ(w.tree->HostRoots().size(), 3u);
+  const auto& moves = w.Choose({.pages = 3, .most = 100, .kv_pages = 100});
+  ASSERT_EQ(moves.tails.size(), 2u);
+  EXPECT_EQ(moves.tails[0], young);    // both of its pages: they are worth the same
+  EXPECT_EQ(moves.tails[1], middle);
+  EXPECT_EQ(moves.kv_pages, 3);
+}
+
+// FastLibra 4.2: from the roots of the host part down, and only where the adapter is.
+TEST(ProactiveSwapper, NothingComesBeforeWhatItDependsOn) {
+  World w;
+  const NodeId deep = w.Remember(w.base, {1, 2, 3, 4}, 10), stranger = w.Remember(w.other, {1, 2}, 90);
+  w.SwapOut(deep, 3);
+  w.SwapOut(stranger, 2);
+  w.usable = {true, false};
+  const auto& moves = w.Choose({.pages = 2, .most = 100, .kv_pages = 100});
+  ASSERT_EQ(moves.tails.size(), 1u);
+  EXPECT_EQ(w.tree->Depth(moves.tails[0]), 3);
+  EXPECT_EQ(w.tree->Parent(deep), moves.tails[0]);
+  w.usable = {false};
+  EXPECT_TRUE(w.Choose({.pages = 2, .most = 100, .kv_pages = 100}).empty());
+}
+
+// Two paths of one job may not have a node in common: the better child goes on, the other comes with a later job.
+TEST(ProactiveSwapper, OfTwoChildrenTheBetterOneComes) {
+  World w;
+  const NodeId first = w.Remember(w.base, {1, 2, 3}, 10), second = w.Remember(w.base, {1, 2, 4}, 20);
+  w.SwapOut(first, 1);
+  w.SwapOut(second, 3);
+  const auto moves = w.Choose({.pages = 10, .most = 100, .kv_pages = 100});
+  ASSERT_EQ(moves.tails.size(), 1u);
+  EXPECT_EQ(moves.tails[0], second);
+  std::vector<DependencyTree::MovingPages> pages;
+  w.tree->BeginFetch(second, pages);
+  EXPECT_TRUE(w.Choose({.pages = 10, .most = 100, .kv_pages = 100}).empty());   // its parent is on its way
+  w.tree->EndFetch(pages, /*failed=*/false);
+  EXPECT_EQ(w.Choose({.pages = 10, .most = 100, .kv_pages = 100}).tails, std::vector<NodeId>{first});
+}
+
+TEST(ProactiveSwapper, RoomIsKept) {
+  World w;
+  for (TokenId i = 0; i < 20; ++i) w.SwapOut(w.Remember(w.base, {i, 100}, i), 2);
+  const std::vector<ProactiveSwapper::Candidate> adapters = {{.score = 50, .adapter = AdapterGeneration{1}, .pages = 4},
+                                                             {.score = 40, .adapter = AdapterGeneration{2}, .pages = 30},
+                                                             {.score = 30, .adapter = AdapterGeneration{3}, .pages = 2}};
+  auto moves = w.Choose({.pages = 20, .most = 25, .kv_pages = 8, .adapters = 2}, adapters);
+  EXPECT_EQ(moves.adapters, (std::vector{AdapterGeneration{1}, AdapterGeneration{3}}));   // the second is too large
+  EXPECT_EQ(moves.kv_pages, 8);
+  EXPECT_EQ(moves.pages, 14);
+  moves = w.Choose({.pages = 3, .most = 25, .kv_pages = 8, .adapters = 2}, adapters);
+  EXPECT_EQ(moves.adapters, std::vector{AdapterGeneration{1}});   // the last may go beyond what is wanted
+  EXPECT_EQ(moves.pages, 4);
+  EXPECT_TRUE(w.Choose({.pages = 20, .most = 0, .kv_pages = 8, .adapters = 2}, adapters).empty());
+  EXPECT_TRUE(w.Choose({.pages = 20, .most = 20, .kv_pages = 0, .adapters = 0}, adapters).empty());
+}
+
+// More roots than one call looks at: nothing is taken before all were seen.
+TEST(ProactiveSwapper, AWalkIsBoundedAndSeesAll) {
+  constexpr TokenId kRoots = 20'000;
+  World w(kRoots + 10);
+  for (TokenId i = 0; i < kRoots; ++i) w.SwapOut(w.Remember(w.base, {i}, i == 7 ? kRoots : i), 1);
+  w.swapper->BeginWalk(w.usable);
+  int calls = 1;
+  for (; !w.swapper->Walk(*w.plan, 0); ++calls) {}
+  EXPECT_EQ(calls, 3);
+  const auto& moves = w.swapper->Choose({.pages = 2, .most = 100, .kv_pages = 100}, w.usable, *w.plan, 0);
+  ASSERT_EQ(moves.tails.size(), 2u);
+  EXPECT_EQ(w.tree->View(moves.tails[0]).last_use, kRoots);
+  EXPECT_EQ(w.tree->View(moves.tails[1]).last_use, kRoots - 1);
+}
+
+// ---------------------------------------------------------------- Random use
+
+// Sessions come and go, pages give way, copies are made and fail, both ways of movement at random and always according to the
+// rules, against what a walk over all nodes says.
+struct Fuzz {
+  Prng prng;
+  World w;
+  std::vector<DependencyTree::MovingPages> copying;
+  struct Fetching {
+    std::vector<DependencyTree::MovingPages> pages;
+    std::vector<std::size_t> ends;
+  };
+  std::vector<Fetching> fetching;
+  std::vector<NodeId> running;
+  std::int64_t moved_in = 0, roots_seen = 0;
+  TimeNs now = 0;
+
+  explicit Fuzz(std::uint64_t seed) : prng(seed), w(40 + static_cast<std::int64_t>(prng.NextBelow(40))) {}
+
+  bool OneIn(std::uint64_t n) { return prng.NextBelow(n) == 0; }
+
+  void Begin() {
+    std::vector<TokenId> tokens(1 + prng.NextBelow(8));
+    for (TokenId& token : tokens) token = static_cast<TokenId>(OneIn(4));
+    const BranchId branch = OneIn(2) ? w.base : w.other;
+    NodeId tail = w.tree->Match(w.tree->Top(branch), tokens, 1000);
+    while (!w.tree->OnDevice(tail)) tail = w.tree->Parent(tail);
+    w.tree->Lock(tail, now);
+    for (auto depth = static_cast<std::size_t>(w.tree->Depth(tail)); depth < tokens.size() && w.device->free_pages() > 0; ++depth) {
+      PageHandle page;
+      CHECK(w.device->Allocate(PageCategory::kKv, std::span(&page, 1)));
+      const auto inserted = w.tree->Insert(tail, std::span(tokens).subspan(depth, 1), page, now);
+      if (inserted.outcome != DependencyTree::Inserted::kTaken) w.device->Free(PageCategory::kKv, std::span(&page, 1));
+      if (inserted.outcome == DependencyTree::Inserted::kNotNow) break;
+      tail = inserted.node;
+    }
+    running.push_back(tail);
+  }
+  void End() {
+    const std::size_t at = prng.NextBelow(running.size());
+    w.tree->Unlock(running[at], now);
+    running.erase(running.begin() + static_cast<std::ptrdiff_t>(at));
+  }
+  void EvictOrCopy() {
+    const auto leaves = w.tree->IdleLeaves();
+    if (leaves.empty()) return;
+    const NodeId leaf = w.tree->IdOf(leaves[prng.NextBelow(leaves.size())]);
+    if (!w.tree->InHostTier(leaf) && !OneIn(4)) {
+      if (const auto pages = w.tree->BeginBackUp(leaf)) copying.push_back(*pages);
+    } else {
+      w.tree->Evict(leaf);
+    }
+  }
+  void EndMoves() {
+    while (!copying.empty() && !OneIn(3)) {
+      w.tree->EndBackUp(copying.back(), /*failed=*/OneIn(5));
+      copying.pop_back();
+    }
+    if (fetching.empty()) return;
+    const bool failed = OneIn(4);
+    std::size_t begin = 0;
+    for (const std::size_t end : fetching.back().ends) {
+      w.tree->EndFetch(std::span(fetching.back().pages).subspan(begin, end - begin), failed);
+      begin = end;
+    }
+    fetching.pop_back();
+  }
+  void SwapIn() {
+    w.usable = {true, OneIn(2)};
+    roots_seen += static_cast<std::int64_t>(w.tree->HostRoots().size());
+    const std::int64_t room = std::min<std::int64_t>(w.device->free_pages(), 1 + static_cast<std::int64_t>(prng.NextBelow(12)));
+    const auto& moves = w.Choose({.pages = room, .most = room, .kv_pages = 8, .adapters = 0});
+    ASSERT_LE(moves.pages, std::min<std::int64_t>(room, 8));
+    Fetching job;
+    for (const NodeId tail : moves.tails) {
+      ASSERT_TRUE(w.usable[w.tree->View(tail).branch.value]);
+      w.tree->BeginFetch(tail, job.pages);   // aborts if a path begins below what is not there
+      job.ends.push_back(job.pages.size());
+    }
+    ASSERT_EQ(static_cast<std::int64_t>(job.pages.size()), moves.kv_pages);
+    moved_in += moves.kv_pages;
+    if (!job.pages.empty()) fetching.push_back(std::move(job));
+  }
+  void Run() {
+    for (int i = 0; i < 3000 && !testing::Test::HasFatalFailure(); ++i) {
+      ++now;
+      const std::uint64_t what = prng.NextBelow(20);
+      if (what < 4 && running.size() < 6) Begin();
+      else if (what < 8 && !running.empty()) End();
+      else if (what < 14) EvictOrCopy();
+      else if (what < 16) EndMoves();
+      else if (what < 19) SwapIn();
+      else if (w.tree->droppable_host_pages() > 0 && OneIn(2)) w.tree->DropHostPages(1);
+      else if (OneIn(20) && running.empty()) w.tree->Clear(w.other);
+      if (i % 8 == 0) w.tree->CheckIntegrity();   // host roots too
+    }
+  }
+};
+
+TEST(ProactiveSwapper, RandomUseKeepsTheTreeInOrder) {
+  std::int64_t moved = 0, roots = 0;
+  for (std::uint64_t seed = 1; seed <= 40 && !HasFatalFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Fuzz fuzz(seed);
+    fuzz.Run();
+    moved += fuzz.moved_in;
+    roots += fuzz.roots_seen;
+  }
+  EXPECT_GT(moved, 1000);
+  EXPECT_GT(roots, 1000);
+}
+
+}  // namespace
+}  // namespace loramux
