@@ -7,6 +7,7 @@
 // 64 MiB takes 6.4 ms from the host tier and 64 ms from disk.
 //
 //   regimes_bench TRACE [--adapters 200] [--pages 1000,2000,4000] [--host-pages 300] [--requests 12031] [--zipf 1.0]
+//   [--regimes lru,loramux] [--kv-host-tier] [--no-fetch-ahead]
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -42,6 +43,8 @@ struct Flags {
   std::vector<std::int64_t> pages = {1000, 2000, 4000};
   std::int64_t host_pages = 300;
   double zipf = 1.0;
+  std::vector<std::string> regimes;   // none: all
+  bool kv_host_tier = false, fetch_ahead = true;
 };
 
 // Cumulative probabilities of Zipf's law.
@@ -86,6 +89,8 @@ double InfiniteCache(const std::vector<TraceRequest>& trace) {
 
 struct Outcome {
   double hit_rate = 0, invalid_share = 0, mean_ttft_ms = 0, p99_ttft_ms = 0, mean_load_ms = 0;
+  std::int64_t fetches = 0, fetches_ahead = 0, pages_fetched = 0;
+  double mean_fetch_ms = 0;
   std::int64_t adapter_loads = 0, disk_loads = 0, preemptions = 0, history_evictions = 0, refused = 0;
 };
 
@@ -97,11 +102,14 @@ class Replay {
         policy_(std::move(MakeEvictionPolicy(regime.policy)).value()) {
     SchedulerOptions scheduler{.page_tokens = 1, .max_running = 64, .max_batch_tokens = 16, .prefill_chunk = 16};
     ApplyRegime(regime, scheduler);
-    if (regime.keep_history) tree_ = std::make_unique<DependencyTree>(1, device_.get());
+    scheduler.fetch_ahead = flags.fetch_ahead;
+    const bool tier = flags.kv_host_tier;
+    if (regime.keep_history) tree_ = std::make_unique<DependencyTree>(1, device_.get(), tier ? host_.get() : nullptr);
     engine_ = std::make_unique<Engine>(
         EngineOptions{.scheduler = scheduler, .max_model_len = 512, .eos_token_ids = {}, .vocab_size = kVocab},
         EngineParts{.clock = &clock_, .executor = &executor_, .transfer = &transfer_, .device = device_.get(), .host = host_.get(),
-                    .registry = &registry_, .eviction = policy_.get(), .tree = tree_.get(), .wakeup = &wakeup_});
+                    .registry = &registry_, .eviction = policy_.get(), .tree = tree_.get(),
+                    .kv_transfer = tier ? &kv_transfer_ : nullptr, .wakeup = &wakeup_});
     constexpr std::int64_t kSizes[] = {1, 1, 2, 3, 5};   // ranks 8 to 64 on all linear layers of an 8B model
     for (std::size_t i = 0; i < flags.adapters; ++i) {
       auto version = std::make_shared<AdapterVersion>();
@@ -123,7 +131,7 @@ class Replay {
       invalid += static_cast<double>(stats.invalid_history_pages);
       history += static_cast<double>(stats.history_pages);
       TimeNs at = next < trace.size() ? trace[next].arrival : -1;
-      for (const TimeNs event : {executor_.ends_at(), transfer_.next_end()}) {
+      for (const TimeNs event : {executor_.ends_at(), transfer_.next_end(), kv_transfer_.next_end()}) {
         if (event >= 0 && (at < 0 || event < at)) at = event;
       }
       if (at < 0) break;
@@ -140,6 +148,11 @@ class Replay {
     outcome.history_evictions = stats.history_evictions;
     const auto loads = static_cast<double>(std::max<std::int64_t>(1, stats.adapters.device_loads));
     outcome.mean_load_ms = static_cast<double>(stats.adapters.load_time_total) / loads / kNsPerMs;
+    outcome.fetches = stats.kv_tiers.fetches;
+    outcome.fetches_ahead = stats.kv_tiers.fetches_ahead;
+    outcome.pages_fetched = stats.kv_tiers.pages_fetched;
+    const auto fetches = static_cast<double>(std::max<std::int64_t>(1, outcome.fetches));
+    outcome.mean_fetch_ms = static_cast<double>(stats.kv_tiers.fetch_time_total) / fetches / kNsPerMs;
     std::sort(ttfts_.begin(), ttfts_.end());
     if (ttfts_.empty()) return outcome;
     for (const double ttft : ttfts_) outcome.mean_ttft_ms += ttft / static_cast<double>(ttfts_.size());
@@ -169,6 +182,7 @@ class Replay {
   std::unique_ptr<DependencyTree> tree_;
   ModeledTransfer transfer_{&clock_, {.latency_ns = 5 * kNsPerMs, .bytes_per_second = 1000},
                             {.latency_ns = kNsPerMs / 10, .bytes_per_second = 10000}};
+  ModeledTransfer kv_transfer_{&clock_, {}, {.latency_ns = kNsPerMs / 10, .bytes_per_second = 10000}};   // as with adapters
   ModeledExecutor executor_{&clock_, {.base_ns = 5 * kNsPerMs, .per_token_ns = 10 * kNsPerMs, .per_rank_ns = 0}, kVocab};
   AdapterRegistry registry_{ModelConfig{}, {"base"}, {}};
   Wakeup wakeup_;
@@ -183,14 +197,17 @@ void Run(const Flags& flags) {
   std::printf("%zu requests, %zu adapters (Zipf %.2f), host tier of %ld pages; a cache without end would hit %.2f %%\n\n",
               trace.size(), flags.adapters, flags.zipf, static_cast<long>(flags.host_pages), 100 * InfiniteCache(trace));
   std::printf("| pages | regime | hit rate | TTFT mean ms | p99 ms | adapter loads | from disk | mean load ms | invalid | "
-              "preempted | refused |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
+              "preempted | refused | pages fetched | waited for | mean ms | ahead |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
   for (const std::int64_t pages : flags.pages) {
     for (const CacheRegime& regime : CacheRegimes()) {
+      if (!flags.regimes.empty() && std::ranges::find(flags.regimes, regime.name) == flags.regimes.end()) continue;
       const Outcome o = Replay(flags, regime, pages).Run(trace);
-      std::printf("| %ld | `%s` | %.2f %% | %.0f | %.0f | %ld | %ld | %.0f | %.1f %% | %ld | %ld |\n", static_cast<long>(pages),
+      std::printf("| %ld | `%s` | %.2f %% | %.0f | %.0f | %ld | %ld | %.0f | %.1f %% | %ld | %ld | %ld | %ld | %.0f | %ld |\n",
+                  static_cast<long>(pages),
                   std::string(regime.name).c_str(), 100 * o.hit_rate, o.mean_ttft_ms, o.p99_ttft_ms,
                   static_cast<long>(o.adapter_loads), static_cast<long>(o.disk_loads), o.mean_load_ms, 100 * o.invalid_share,
-                  static_cast<long>(o.preemptions), static_cast<long>(o.refused));
+                  static_cast<long>(o.preemptions), static_cast<long>(o.refused), static_cast<long>(o.pages_fetched),
+                  static_cast<long>(o.fetches), o.mean_fetch_ms, static_cast<long>(o.fetches_ahead));
       std::fflush(stdout);
     }
   }
@@ -208,6 +225,9 @@ int main(int argc, char** argv) {
   app.add_option("--host-pages", flags.host_pages)->capture_default_str();
   app.add_option("--requests", flags.requests, "At most so many of the trace");
   app.add_option("--zipf", flags.zipf, "Exponent of the adapters' popularity")->capture_default_str();
+  app.add_option("--regimes", flags.regimes, "Of these alone")->delimiter(',');
+  app.add_flag("--kv-host-tier", flags.kv_host_tier, "Keys and values go to the host tier too");
+  app.add_flag("--fetch-ahead,!--no-fetch-ahead", flags.fetch_ahead, "Their way back begins without a seat (default: yes)");
   CLI11_PARSE(app, argc, argv);
   loramux::Run(flags);
   return 0;

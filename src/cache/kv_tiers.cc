@@ -29,8 +29,8 @@ void KvTiers::Submit(Job job) {
   transfer_->Submit(std::move(transfer));
 }
 
-void KvTiers::Fetch(NodeId tail, TimeNs now) {
-  Job job{.fetch = true, .begun = now};
+void KvTiers::Fetch(NodeId tail, TimeNs now, bool ahead) {
+  Job job{.fetch = true, .ahead = ahead, .begun = now};
   tree_->BeginFetch(tail, job.pages);
   ++fetches_in_flight_;
   Submit(std::move(job));
@@ -88,8 +88,8 @@ bool KvTiers::Poll(TimeNs now) {
     if (job->fetch) {
       tree_->EndFetch(job->pages, failed);
       --fetches_in_flight_;
-      ++stats_.fetches;
-      stats_.fetch_time_total += now - job->begun;
+      ++(job->ahead ? stats_.fetches_ahead : stats_.fetches);
+      if (!job->ahead) stats_.fetch_time_total += now - job->begun;
       if (!failed) stats_.pages_fetched += pages;
     } else {
       for (const DependencyTree::MovingPages& page : job->pages) tree_->EndBackUp(page, failed);

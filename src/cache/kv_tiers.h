@@ -19,21 +19,23 @@ namespace loramux {
 
 struct KvTierStats {
   std::int64_t pages_backed_up = 0, pages_fetched = 0, failed_jobs = 0;
-  std::int64_t fetches = 0;
-  TimeNs fetch_time_total = 0;   // from the decision to the last page's arrival
+  std::int64_t fetches = 0;         // that a request with a seat waited for
+  std::int64_t fetches_ahead = 0;   // for requests without one
+  TimeNs fetch_time_total = 0;      // from the decision to the last page's arrival, over `fetches`
 };
 
 class KvTiers {
  public:
   static constexpr std::int64_t kMaxFetches = 4;          // jobs at a time
+  static constexpr std::int64_t kMaxFetchesAhead = 2;     // of those; the others are left to requests that have a seat
   static constexpr std::int64_t kMaxBackUpPages = 64;     // in one job, of which there is one at a time
 
   // Owns none of it. The transfer is for keys and values alone: its completions are polled here.
   KvTiers(DependencyTree* tree, PagePool* device, PagePool* host, AdapterTransfer* transfer)
       : tree_(tree), device_(device), host_(host), transfer_(transfer) {}
 
-  // Begins to bring the path to `tail` to the device. REQUIRES: DependencyTree::BeginFetch's.
-  void Fetch(NodeId tail, TimeNs now);
+  // Begins to bring the path to `tail` to the device; `ahead`: nobody waits for that yet. REQUIRES: DependencyTree::BeginFetch's.
+  void Fetch(NodeId tail, TimeNs now, bool ahead = false);
   // When the device is filling up: copies idle pages that go next to the host tier, which gives up older ones for them.
   void BackUp(const KvEvictionPlan& plan);
   // Collects finished jobs. True if any was.
@@ -46,7 +48,7 @@ class KvTiers {
  private:
   struct Job {
     std::uint64_t id = 0;
-    bool fetch = false;
+    bool fetch = false, ahead = false;
     TimeNs begun = 0;
     std::vector<DependencyTree::MovingPages> pages;
   };

@@ -67,8 +67,12 @@ void Scheduler::Commit(TimeNs now) {
     for (const PageHandle page : added) request->page_table.push_back(page.index);
   }
   for (const PlannedFetch& fetch : plan_.fetches) {
-    fetch.request->fetched = true;
-    tiers_->Fetch(fetch.tail, now);
+    Request& request = *fetch.request;
+    (fetch.ahead ? request.fetched_ahead : request.fetched) = true;
+    tree_->Unwant(request.tail);   // the end of what it gets is what it wants: evicted last
+    request.tail = fetch.tail;
+    tree_->Want(request.tail);
+    tiers_->Fetch(fetch.tail, now, fetch.ahead);
   }
   StartLoads(now);
 }
@@ -160,7 +164,7 @@ void Scheduler::ForgetBranch(const AdapterResidency& adapter) {
 void Scheduler::BeginFrom(Request* request, NodeId tail, TimeNs now) {
   tree_->Unwant(request->tail);
   tree_->Lock(tail, now);
-  request->fetched = false;
+  request->fetched = request->fetched_ahead = false;
   request->tail = tail;
   const std::int64_t depth = tree_->Depth(tail);
   request->tree_pages = static_cast<std::int32_t>(depth);

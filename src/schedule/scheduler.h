@@ -9,6 +9,8 @@
 //     for a load; one that memory does not have room for ends the scan, so that nobody behind it takes what it waits
 //     for. Idle adapters that requests ahead in the queue want are evicted last. A waiting request may take the seat of
 //     a tenant that got more service than its own.
+//  3. History in the host tier, for waiting requests that got no seat: it is fetched ahead, once a request, into pages that
+//     are free or that nobody within `lookahead` wants, as far as the requests ahead of it leave room. Nobody waits for that.
 // Prompts begin behind what the dependency tree has of them, if there is a tree: pages that other requests of the same
 // adapter content have computed. Each page that a request fills becomes the tree's; what nobody uses stays as history.
 // Where a page is missing, history and idle adapters are evicted (EvictionPolicy), an adapter only after the history
@@ -61,6 +63,7 @@ struct SchedulerOptions {
   std::int64_t lookahead = 64;           // waiting requests looked at in a step
   std::int64_t max_loads_in_flight = 4;
   FairnessOptions fairness;
+  bool fetch_ahead = true;               // history in the host tier, for waiting requests without a seat
   double discard_share = 0.25;           // of the computed tokens may be thrown away to let others in
   // Of the regime (cache/cache_regime.h):
   double adapter_share = 0;              // of the device's pages are for adapters, the rest for keys and values; 0: one pool
@@ -158,6 +161,7 @@ class Scheduler {
     std::int64_t free_seats = 0;          // in this step's batch
     bool memory_short = false;            // running requests lost pages to each other: nobody joins
     bool locked_waits = false;            // a locked adapter waits for room: nobody joins, but those who run go on
+    const Request* blocked = nullptr;     // ended the scan of those who wait: nobody behind it gets anything
     struct Runner {
       Request* request = nullptr;
       Rank rank;
@@ -206,6 +210,7 @@ class Scheduler {
   enum class Admission { kAdmitted, kPassedOver, kBlocked };
   Admission TryAdmit(Request* request, TimeNs now);
   Admission TryFetch(Request* request, TimeNs now);
+  void AddFetch(Request* request, NodeId tail, std::int64_t pages, bool ahead);
   bool IsLoading(const Request& request) const;
   bool IsFetching(const Request& request) const;
   bool MustLoad(const Request& request) const {   // its adapter, and nobody began to
@@ -224,6 +229,12 @@ class Scheduler {
     return std::min({uncomputed, options_.prefill_chunk, scratch_.budget});
   }
   std::int64_t Seats() const { return std::min(options_.max_running, options_.max_batch_tokens); }
+
+  // scheduler_ahead.cc
+  void PlanFetchesAhead(TimeNs now);
+  bool CouldFetchAhead(const Request& request) const;
+  bool TryFetchAhead(Request* request, TimeNs now);
+  std::int64_t MakeRoomAhead(std::int64_t pages, TimeNs now);
 
   // scheduler_memory.cc
   void PlanReclaim(TimeNs now);

@@ -30,6 +30,7 @@ void Scheduler::MakePlan(TimeNs now, bool may_pause) {
   PlanLockedLoads(now);
   PlanPrompts(now);
   PlanIdleSeats(now);
+  PlanFetchesAhead(now);
   SortByAdapter(plan_.chunks, chunk_buffer_);
 }
 
@@ -54,6 +55,7 @@ void Scheduler::ResetScratch(TimeNs now) {
   kv_plan_.Reset(now);
   scratch_.memory_short = false;
   scratch_.locked_waits = false;
+  scratch_.blocked = nullptr;
 }
 
 // A counter in whole quanta: a rank does not change with every token.
@@ -191,7 +193,11 @@ void Scheduler::PlanPrompts(TimeNs now) {
   auto turn = order_.turns.begin();
   const auto end = scratch_.memory_short || scratch_.locked_waits ? turn : order_.turns.end();
   bool open = true;
-  const auto admit_next = [&] { open = TryAdmit((turn++)->request, now) != Admission::kBlocked; };
+  const auto admit_next = [&] {
+    Request* request = (turn++)->request;
+    open = TryAdmit(request, now) != Admission::kBlocked;
+    if (!open) scratch_.blocked = request;
+  };
   for (const Scratch::Runner& prefill : prefills) {
     while (open && turn != end && turn->service < prefill.service) admit_next();
     if (scratch_.budget == 0) continue;
@@ -248,12 +254,16 @@ Scheduler::Admission Scheduler::TryFetch(Request* request, TimeNs now) {
     kv_plan_.Unlock(device_tail, now);
     return Admission::kAdmitted;
   }
+  AddFetch(request, tail, pages, /*ahead=*/false);
+  return Admission::kPassedOver;
+}
+
+void Scheduler::AddFetch(Request* request, NodeId tail, std::int64_t pages, bool ahead) {
   kv_plan_.Fetch(tail);
-  plan_.fetches.push_back({request, tail});
+  plan_.fetches.push_back({request, tail, ahead});
   ++scratch_.fetches_in_flight;
   scratch_.free_device -= pages;
   scratch_.droppable_host -= pages;
-  return Admission::kPassedOver;
 }
 
 NodeId Scheduler::DeviceTail(NodeId tail) const {

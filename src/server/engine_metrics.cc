@@ -122,6 +122,8 @@ void AddRequests(Page& page, const EngineSnapshot& snapshot) {
   page.Own(MetricType::Counter, "history_fetches_total", "Times that a request waited for them.", stats.kv_tiers.fetches);
   page.Own(MetricType::Counter, "history_fetch_seconds_total", "How long, from the decision to the last page.",
            static_cast<double>(stats.kv_tiers.fetch_time_total) / kNsPerSecond);
+  page.Own(MetricType::Counter, "history_fetches_ahead_total", "Times that they came before the request had a seat.",
+           stats.kv_tiers.fetches_ahead);
   page.Own(MetricType::Counter, "history_failed_moves_total", "Copies between the tiers that failed.", stats.kv_tiers.failed_jobs);
   page.Own(MetricType::Gauge, "history_invalid_pages", "Pages of cached keys and values whose adapter is not on the device.",
            stats.invalid_history_pages);
