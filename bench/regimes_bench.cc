@@ -7,7 +7,7 @@
 // 64 MiB takes 6.4 ms from the host tier and 64 ms from disk.
 //
 //   regimes_bench TRACE [--adapters 200] [--pages 1000,2000,4000] [--host-pages 300] [--requests 12031] [--zipf 1.0]
-//   [--regimes lru,loramux] [--kv-host-tier] [--no-fetch-ahead]
+//   [--regimes lru,loramux] [--kv-host-tier] [--no-fetch-ahead] [--adapter-prefetch histogram] [--periodic 50 --period 60 --jitter 0.1]
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -35,6 +35,7 @@ struct TraceRequest {
   TimeNs arrival = 0;
   std::vector<TokenId> blocks;
   std::size_t adapter = 0;   // index
+  bool periodic = false;
 };
 
 struct Flags {
@@ -45,6 +46,9 @@ struct Flags {
   double zipf = 1.0;
   std::vector<std::string> regimes;   // none: all
   bool kv_host_tier = false, fetch_ahead = true;
+  std::string adapter_prefetch = "none";
+  std::size_t periodic = 0;           // adapters that are asked for by the clock, besides
+  double period_s = 60, jitter = 0.1;
 };
 
 // Cumulative probabilities of Zipf's law.
@@ -75,6 +79,23 @@ std::vector<TraceRequest> ReadTrace(const Flags& flags) {
   return requests;
 }
 
+// Besides the trace: adapters that are asked for at regular times, give or take, each with a short prompt of its own.
+void AddPeriodic(const Flags& flags, std::vector<TraceRequest>& trace) {
+  const TimeNs end = trace.empty() ? 0 : trace.back().arrival;
+  Prng prng(1);
+  const auto uniform = [&prng] { return static_cast<double>(prng.NextBelow(1 << 20)) * 0x1p-20; };
+  for (std::size_t i = 0; i < flags.periodic; ++i) {
+    const double period = flags.period_s * (0.5 + uniform());
+    const auto next = [&](double at) { return at + period * (1 + flags.jitter * (2 * uniform() - 1)); };
+    for (double at = period * uniform(); at * kNsPerSecond < static_cast<double>(end); at = next(at)) {
+      const TokenId own = static_cast<TokenId>(kVocab - 1 - static_cast<std::int64_t>(i));
+      trace.push_back({.arrival = static_cast<TimeNs>(at * kNsPerSecond), .blocks = {own, static_cast<TokenId>(prng.NextBelow(kVocab))},
+                       .adapter = flags.adapters + i, .periodic = true});
+    }
+  }
+  std::ranges::stable_sort(trace, {}, &TraceRequest::arrival);
+}
+
 // The hit rate of a cache that forgets nothing and is filled at once. The last block is computed in any case.
 double InfiniteCache(const std::vector<TraceRequest>& trace) {
   std::set<std::pair<std::size_t, TokenId>> seen;   // a block's id stands for all before it too
@@ -90,7 +111,8 @@ double InfiniteCache(const std::vector<TraceRequest>& trace) {
 struct Outcome {
   double hit_rate = 0, invalid_share = 0, mean_ttft_ms = 0, p99_ttft_ms = 0, mean_load_ms = 0;
   std::int64_t fetches = 0, fetches_ahead = 0, pages_fetched = 0;
-  double mean_fetch_ms = 0;
+  double mean_fetch_ms = 0, periodic_mean_ms = 0, periodic_p99_ms = 0;
+  AdapterPrefetchStats prefetches;
   std::int64_t adapter_loads = 0, disk_loads = 0, preemptions = 0, history_evictions = 0, refused = 0;
 };
 
@@ -103,6 +125,7 @@ class Replay {
     SchedulerOptions scheduler{.page_tokens = 1, .max_running = 64, .max_batch_tokens = 16, .prefill_chunk = 16};
     ApplyRegime(regime, scheduler);
     scheduler.fetch_ahead = flags.fetch_ahead;
+    scheduler.adapter_prefetch = FindAdapterPrefetch(flags.adapter_prefetch).value();
     const bool tier = flags.kv_host_tier;
     if (regime.keep_history) tree_ = std::make_unique<DependencyTree>(1, device_.get(), tier ? host_.get() : nullptr);
     engine_ = std::make_unique<Engine>(
@@ -111,7 +134,7 @@ class Replay {
                     .registry = &registry_, .eviction = policy_.get(), .tree = tree_.get(),
                     .kv_transfer = tier ? &kv_transfer_ : nullptr, .wakeup = &wakeup_});
     constexpr std::int64_t kSizes[] = {1, 1, 2, 3, 5};   // ranks 8 to 64 on all linear layers of an 8B model
-    for (std::size_t i = 0; i < flags.adapters; ++i) {
+    for (std::size_t i = 0; i < flags.adapters + flags.periodic; ++i) {
       auto version = std::make_shared<AdapterVersion>();
       version->name = "adapter-" + std::to_string(i);
       version->layout.pages = kSizes[i % std::size(kSizes)];
@@ -135,6 +158,7 @@ class Replay {
         if (event >= 0 && (at < 0 || event < at)) at = event;
       }
       if (at < 0) break;
+      if (const auto wait = engine_->TimeToNextPrefetch(); wait.has_value()) at = std::min(at, clock_.Now() + wait->count());
       clock_.AdvanceTo(std::max(at, clock_.Now()));
     }
     CHECK(engine_->Idle());
@@ -153,23 +177,29 @@ class Replay {
     outcome.pages_fetched = stats.kv_tiers.pages_fetched;
     const auto fetches = static_cast<double>(std::max<std::int64_t>(1, outcome.fetches));
     outcome.mean_fetch_ms = static_cast<double>(stats.kv_tiers.fetch_time_total) / fetches / kNsPerMs;
-    std::sort(ttfts_.begin(), ttfts_.end());
-    if (ttfts_.empty()) return outcome;
-    for (const double ttft : ttfts_) outcome.mean_ttft_ms += ttft / static_cast<double>(ttfts_.size());
-    outcome.p99_ttft_ms = ttfts_[ttfts_.size() * 99 / 100];
+    outcome.prefetches = stats.prefetches;
+    MeanAndP99(ttfts_, outcome.mean_ttft_ms, outcome.p99_ttft_ms);
+    MeanAndP99(periodic_ttfts_, outcome.periodic_mean_ms, outcome.periodic_p99_ms);
     return outcome;
   }
 
  private:
+  static void MeanAndP99(std::vector<double>& values, double& mean, double& p99) {
+    if (values.empty()) return;
+    std::sort(values.begin(), values.end());
+    for (const double value : values) mean += value / static_cast<double>(values.size());
+    p99 = values[values.size() * 99 / 100];
+  }
+
   bool Submit(const TraceRequest& asked) {
     GenerationRequest request;
     request.prompt = asked.blocks;
     request.adapter = generations_[asked.adapter];
     request.max_tokens = 1;
-    request.on_event = [this](const GenerationEvent& event) {
+    request.on_event = [this, &ttfts = asked.periodic ? periodic_ttfts_ : ttfts_](const GenerationEvent& event) {
       if (event.finish == FinishReason::kNone) return;
       CHECK(event.finish != FinishReason::kError);
-      ttfts_.push_back(static_cast<double>(event.now - event.arrival) / kNsPerMs);
+      ttfts.push_back(static_cast<double>(event.now - event.arrival) / kNsPerMs);
     };
     if (!engine_->Submit(std::move(request)).ok()) return false;
     looked_up_ += static_cast<std::int64_t>(asked.blocks.size());
@@ -188,26 +218,36 @@ class Replay {
   Wakeup wakeup_;
   std::unique_ptr<Engine> engine_;
   std::vector<AdapterGeneration> generations_;
-  std::vector<double> ttfts_;   // ms
+  std::vector<double> ttfts_, periodic_ttfts_;   // ms
   std::int64_t looked_up_ = 0;  // blocks of all prompts
 };
 
+void Print(std::int64_t pages, const CacheRegime& regime, const Outcome& o) {
+  std::printf("| %ld | `%s` | %.2f %% | %.0f | %.0f | %ld | %ld | %.0f | %.1f %% | %ld | %ld |", static_cast<long>(pages),
+              std::string(regime.name).c_str(), 100 * o.hit_rate, o.mean_ttft_ms, o.p99_ttft_ms,
+              static_cast<long>(o.adapter_loads), static_cast<long>(o.disk_loads), o.mean_load_ms, 100 * o.invalid_share,
+              static_cast<long>(o.preemptions), static_cast<long>(o.refused));
+  std::printf(" %ld | %ld | %.0f | %ld | %ld | %ld | %ld | %.1f | %.0f |\n", static_cast<long>(o.pages_fetched),
+              static_cast<long>(o.fetches), o.mean_fetch_ms, static_cast<long>(o.fetches_ahead),
+              static_cast<long>(o.prefetches.loads), static_cast<long>(o.prefetches.used), static_cast<long>(o.prefetches.wasted),
+              o.periodic_mean_ms, o.periodic_p99_ms);
+}
+
 void Run(const Flags& flags) {
-  const std::vector<TraceRequest> trace = ReadTrace(flags);
+  std::vector<TraceRequest> trace = ReadTrace(flags);
+  AddPeriodic(flags, trace);
   std::printf("%zu requests, %zu adapters (Zipf %.2f), host tier of %ld pages; a cache without end would hit %.2f %%\n\n",
               trace.size(), flags.adapters, flags.zipf, static_cast<long>(flags.host_pages), 100 * InfiniteCache(trace));
   std::printf("| pages | regime | hit rate | TTFT mean ms | p99 ms | adapter loads | from disk | mean load ms | invalid | "
-              "preempted | refused | pages fetched | waited for | mean ms | ahead |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+              "preempted | refused | pages fetched | waited for | mean ms | ahead | "
+              "prefetched | used | wasted | periodic TTFT mean ms | p99 ms |\n");
+  for (int column = 0; column < 20; ++column) std::printf("|---");
+  std::printf("|\n");
   for (const std::int64_t pages : flags.pages) {
     for (const CacheRegime& regime : CacheRegimes()) {
       if (!flags.regimes.empty() && std::ranges::find(flags.regimes, regime.name) == flags.regimes.end()) continue;
       const Outcome o = Replay(flags, regime, pages).Run(trace);
-      std::printf("| %ld | `%s` | %.2f %% | %.0f | %.0f | %ld | %ld | %.0f | %.1f %% | %ld | %ld | %ld | %ld | %.0f | %ld |\n",
-                  static_cast<long>(pages),
-                  std::string(regime.name).c_str(), 100 * o.hit_rate, o.mean_ttft_ms, o.p99_ttft_ms,
-                  static_cast<long>(o.adapter_loads), static_cast<long>(o.disk_loads), o.mean_load_ms, 100 * o.invalid_share,
-                  static_cast<long>(o.preemptions), static_cast<long>(o.refused), static_cast<long>(o.pages_fetched),
-                  static_cast<long>(o.fetches), o.mean_fetch_ms, static_cast<long>(o.fetches_ahead));
+      Print(pages, regime, o);
       std::fflush(stdout);
     }
   }
@@ -228,6 +268,10 @@ int main(int argc, char** argv) {
   app.add_option("--regimes", flags.regimes, "Of these alone")->delimiter(',');
   app.add_flag("--kv-host-tier", flags.kv_host_tier, "Keys and values go to the host tier too");
   app.add_flag("--fetch-ahead,!--no-fetch-ahead", flags.fetch_ahead, "Their way back begins without a seat (default: yes)");
+  app.add_option("--adapter-prefetch", flags.adapter_prefetch)->check(CLI::IsMember({"none", "histogram"}));
+  app.add_option("--periodic", flags.periodic, "So many adapters more, each asked for every so often");
+  app.add_option("--period", flags.period_s, "Seconds, from half to one and a half of it")->capture_default_str();
+  app.add_option("--jitter", flags.jitter, "Of the period, each way")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   loramux::Run(flags);
   return 0;

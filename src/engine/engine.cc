@@ -401,6 +401,7 @@ struct Engine::Impl {
     totals.device = parts.device->Stats();
     if (parts.host != nullptr) totals.host = parts.host->Stats();
     totals.adapters = residency.Stats();
+    totals.prefetches = scheduler.prefetch_stats();
     const std::lock_guard lock(stats_mutex);
     stats = totals;
   }
@@ -445,6 +446,12 @@ bool Engine::Step() {
   e.Publish(now);
   e.DeliverSnapshot(now);
   return progress;
+}
+
+std::optional<std::chrono::nanoseconds> Engine::TimeToNextPrefetch() const {
+  const std::optional<TimeNs> at = impl_->scheduler.NextPrefetch();
+  if (!at.has_value() || impl_->step_in_flight) return std::nullopt;   // the end of the step is a signal
+  return std::chrono::nanoseconds(std::max<TimeNs>(0, *at - impl_->parts.clock->Now()));
 }
 
 bool Engine::Idle() const {

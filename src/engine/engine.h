@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "adapter/registry.h"
@@ -42,7 +43,7 @@ struct EngineParts {
 };
 
 // Thread safety: Submit, Cancel, SetPinned, StopAccepting, CancelAll, Stats, Snapshot and MaxSequenceTokens from any
-// thread; Step, Idle and CheckIntegrity from one thread, the engine's.
+// thread; Step, TimeToNextPrefetch, Idle and CheckIntegrity from one thread, the engine's.
 class Engine {
  public:
   Engine(EngineOptions options, EngineParts parts);
@@ -67,6 +68,8 @@ class Engine {
   // One iteration: drain inbox, collect completions, plan, submit, publish. False if nothing was done: nothing can be
   // until the wakeup is signalled.
   bool Step();
+  // How long to wait for the wakeup before the next Step, which may load an adapter that is expected; none: as long as it takes.
+  std::optional<std::chrono::nanoseconds> TimeToNextPrefetch() const;
   // No request anywhere and no transfer in flight.
   bool Idle() const;
 

@@ -11,7 +11,8 @@ void EngineLoop::Run() {
   while (true) {
     while (engine_->Step()) {}
     if (stopping_.load(std::memory_order_acquire) && engine_->Idle()) return;
-    wakeup_->Wait();
+    const auto next_prefetch = engine_->TimeToNextPrefetch();
+    next_prefetch.has_value() ? wakeup_->WaitFor(*next_prefetch) : wakeup_->Wait();
   }
 }
 

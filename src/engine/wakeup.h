@@ -1,6 +1,7 @@
 // A flag that one thread waits for and any thread sets.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 
@@ -20,6 +21,12 @@ class Wakeup {
   void Wait() {
     std::unique_lock lock(mutex_);
     condition_.wait(lock, [this] { return signalled_; });
+    signalled_ = false;
+  }
+  // The same, but no longer than that.
+  void WaitFor(std::chrono::nanoseconds longest) {
+    std::unique_lock lock(mutex_);
+    condition_.wait_for(lock, longest, [this] { return signalled_; });
     signalled_ = false;
   }
 

@@ -44,9 +44,7 @@ Scheduler::~Scheduler() {
 void Scheduler::Commit(TimeNs now) {
   discardable_ -= static_cast<double>(plan_.discarded_tokens);
   for (Request* request : plan_.preemptions) Preempt(request, now);
-  CommitHistoryEvictions();
-  for (const AdapterGeneration generation : plan_.device_evictions) residency_->EvictFromDevice(generation);
-  for (const AdapterGeneration generation : plan_.host_evictions) residency_->EvictFromHost(generation);
+  CommitEvictions();
   for (const PlannedAdmission& admission : plan_.admissions) {
     Request* request = admission.request;
     EraseWaiting(request);
@@ -96,6 +94,15 @@ void Scheduler::CommitHistoryEvictions() {
   history_evictions_ += static_cast<std::int64_t>(plan_.kv_evictions.size());
 }
 
+void Scheduler::CommitEvictions() {
+  CommitHistoryEvictions();
+  for (const AdapterGeneration generation : plan_.device_evictions) {
+    residency_->EvictFromDevice(generation);
+    prefetch_stats_.wasted += EndPrefetch(generation);
+  }
+  for (const AdapterGeneration generation : plan_.host_evictions) residency_->EvictFromHost(generation);
+}
+
 void Scheduler::Advance(Request* request, std::int64_t num_tokens, TimeNs now) {
   request->computed += num_tokens;
   CHECK_LE(request->computed, static_cast<std::int64_t>(request->tokens.size()));
@@ -116,6 +123,7 @@ void Scheduler::Add(Request* request) {
     tree_->Want(request->tail);
   }
   tenants_.Add(request, request->arrival);
+  EndIdle(*request);
 }
 
 void Scheduler::Remove(Request* request, TimeNs now) {
@@ -129,6 +137,7 @@ void Scheduler::Remove(Request* request, TimeNs now) {
     if (tree_ != nullptr) tree_->Unwant(request->tail);
   }
   request->state = RequestState::kFinished;
+  BeginIdle(*request, now);
 }
 
 // ---------------------------------------------------------------- The dependency tree

@@ -40,6 +40,7 @@
 
 #include "adapter/residency.h"
 #include "base/clock.h"
+#include "cache/adapter_arrival_histogram.h"
 #include "cache/cache_regime.h"
 #include "cache/dependency_tree.h"
 #include "cache/eviction_policy.h"
@@ -64,6 +65,7 @@ struct SchedulerOptions {
   std::int64_t max_loads_in_flight = 4;
   FairnessOptions fairness;
   bool fetch_ahead = true;               // history in the host tier, for waiting requests without a seat
+  AdapterPrefetch adapter_prefetch = AdapterPrefetch::kNone;   // of adapters that no request wants yet
   double discard_share = 0.25;           // of the computed tokens may be thrown away to let others in
   // Of the regime (cache/cache_regime.h):
   double adapter_share = 0;              // of the device's pages are for adapters, the rest for keys and values; 0: one pool
@@ -89,6 +91,13 @@ struct PrefixStats {
   std::int64_t looked_up_tokens = 0, found_tokens = 0;
 };
 
+// Adapters that were loaded though no request wanted them yet. One that was neither used nor wasted is still on the device.
+struct AdapterPrefetchStats {
+  std::int64_t loads = 0;
+  std::int64_t used = 0;     // a request came for it
+  std::int64_t wasted = 0;   // it was gone before one came
+};
+
 class Scheduler {
  public:
   // A null tree: no request gets what another one has computed, and nothing stays behind. REQUIRES: the tree's pages are
@@ -99,7 +108,8 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // A new request joins the waiting ones; `arrival` is set. REQUIRES: ids ascend; the request alone fits the device memory.
+  // A new request joins the waiting ones; `arrival` is set. REQUIRES: its reference to its adapter (ResidencyManager::Acquire)
+  // is held from before Add until after Remove; ids ascend; the request alone fits the device memory.
   void Add(Request* request);
   // Ends a request in any state: its pages and its adapter's pin are released.
   // REQUIRES: no step that reads its pages is in flight.
@@ -116,6 +126,9 @@ class Scheduler {
   // the host tier; at most every 100 ms, what the policies know of all candidates. The last plan is not valid any more.
   void Prepare(TimeNs now);
 
+  // When Prepare should be called though nothing happens until then, to load an adapter that is expected; none: never.
+  std::optional<TimeNs> NextPrefetch() const;
+
   // In order of arrival.
   std::span<Request* const> running() const { return running_; }
   std::span<Request* const> waiting() const { return {waiting_.data() + waiting_head_, waiting_.size() - waiting_head_}; }
@@ -123,6 +136,7 @@ class Scheduler {
   const TenantCounters& tenants() const { return tenants_; }
   const PrefixStats& prefix_stats() const { return prefix_stats_; }
   std::int64_t history_evictions() const { return history_evictions_; }   // pages
+  const AdapterPrefetchStats& prefetch_stats() const { return prefetch_stats_; }
   // Pages of keys and values that no running request uses.
   std::int64_t history_pages() const { return tree_ == nullptr ? 0 : tree_->idle_pages(); }
 
@@ -235,6 +249,13 @@ class Scheduler {
   bool CouldFetchAhead(const Request& request) const;
   bool TryFetchAhead(Request* request, TimeNs now);
   std::int64_t MakeRoomAhead(std::int64_t pages, TimeNs now);
+  bool IsExpected(const AdapterResidency& adapter, TimeNs now) const;
+  void EndIdle(const Request& request);
+  void BeginIdle(const Request& request, TimeNs now);
+  void LoadExpected(TimeNs now);
+  std::optional<AdapterGeneration> NextExpected(TimeNs now);
+  bool PlanExpectedLoad(const AdapterResidency& adapter, TimeNs now);
+  bool EndPrefetch(AdapterGeneration generation);
 
   // scheduler_memory.cc
   void PlanReclaim(TimeNs now);
@@ -256,6 +277,7 @@ class Scheduler {
   std::int64_t PagesToStart(const Request& request) const;
   std::int64_t PagesOfIdleAdapter(const Request& request) const;
   std::int64_t GrowthReserve() const;
+  std::int64_t NewcomersReserve() const;
   std::int64_t EvictablePages(PageCategory use, bool even_wanted) const;
   bool Partitioned() const { return adapter_pages_ > 0; }
   // Pages that are left for this use.
@@ -275,11 +297,12 @@ class Scheduler {
   // scheduler_usage.cc
   void RecordUse(TimeNs now);
   void RefreshContext(TimeNs now);
-  void PlanIdleEvictions();
+  void PlanIdleEvictions(TimeNs now);
 
   // scheduler.cc
   void StartLoads(TimeNs now);
   void CommitHistoryEvictions();
+  void CommitEvictions();
   void Pin(AdapterGeneration generation, TimeNs now);
   void BeginFrom(Request* request, NodeId tail, TimeNs now);
   void InsertFilledPages(Request* request, TimeNs now);
@@ -301,6 +324,11 @@ class Scheduler {
   KvEvictionPlan kv_plan_;
   const std::int64_t adapter_pages_;     // of the device, for adapters alone; 0: one pool
   UsageMonitor usage_;
+  AdapterArrivalHistogram arrivals_;     // used where adapters are prefetched
+  std::vector<AdapterGeneration> prefetched_;   // by residency slot: not used since; kBaseModel: none
+  AdapterPrefetchStats prefetch_stats_;
+  TimeNs prefetch_lead_ = 0;             // before an adapter is expected its load begins: what a load takes
+  TimeNs prefetch_not_before_ = 0;       // there was no room
   EvictionContext context_;
   std::vector<bool> branch_counted_;     // of CountInvalidHistory
   BranchId base_branch_;

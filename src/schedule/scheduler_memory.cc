@@ -164,7 +164,7 @@ void Scheduler::PushCandidate(AdapterGeneration generation, TimeNs now) {
                                     .uses = static_cast<double>(adapter.uses),
                                     .reload = adapter.host == TierState::kResident ? ReloadFrom::kHost : ReloadFrom::kDisk,
                                     .frequency = visits.frequency, .frequency_at = visits.at,
-                                    .queued = adapter.references > adapter.pins};
+                                    .queued = adapter.references > adapter.pins || IsExpected(adapter, now)};
   context_.now = now;
   scratch_.candidates.push_back({policy_->Score(candidate, context_), generation});
   std::push_heap(scratch_.candidates.begin(), scratch_.candidates.end(), kWorse);
@@ -217,11 +217,16 @@ void Scheduler::EvictHistory(const KvEvictionPlan::Victim& victim, TimeNs now) {
   }
 }
 
+// Pages that are kept free beside the computation, for newcomers and what those leave free.
+std::int64_t Scheduler::NewcomersReserve() const {
+  constexpr std::int64_t kNewcomers = 64;   // pages
+  return std::min(GrowthReserve() + kNewcomers, device_->capacity_pages() / 32);
+}
+
 // Evicts history that goes next anyway, so that a plan finds the pages for newcomers, and those that they leave free, at
 // hand. Where an adapter would go first, nothing: that is for a plan to weigh.
 void Scheduler::KeepReserve(TimeNs now) {
-  constexpr std::int64_t kNewcomers = 64;   // pages
-  const std::int64_t reserve = std::min(GrowthReserve() + kNewcomers, device_->capacity_pages() / 32);
+  const std::int64_t reserve = NewcomersReserve();
   if (!Partitioned() && device_->free_pages() >= reserve) return;
   plan_.Clear();
   ResetScratch(now);

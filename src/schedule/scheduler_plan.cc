@@ -23,7 +23,7 @@ void Scheduler::MakePlan(TimeNs now, bool may_pause) {
   tenants_.Order(now, static_cast<std::size_t>(options_.lookahead), order_);
   RankRunning();
   MarkAdaptersOfWaitersAhead();
-  if (!options_.keep_idle_adapters) PlanIdleEvictions();
+  if (!options_.keep_idle_adapters) PlanIdleEvictions(now);
   PlanReclaim(now);
   PlanSeats(may_pause);
   PlanDecodes(now);

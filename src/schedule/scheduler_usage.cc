@@ -28,6 +28,7 @@ void Scheduler::RecordUse(TimeNs now) {
 void Scheduler::Prepare(TimeNs now) {
   if (now - context_.made_at >= kContextLasts) RefreshContext(now);
   kv_plan_.Refresh(now);
+  if (options_.adapter_prefetch != AdapterPrefetch::kNone) LoadExpected(now);
   if (tree_ != nullptr) KeepReserve(now);
   if (tiers_ != nullptr) tiers_->BackUp(kv_plan_);
 }
@@ -50,11 +51,11 @@ void Scheduler::RefreshContext(TimeNs now) {
   kv_plan_.set_context(context_);
 }
 
-// Those that no request wants, neither running nor waiting.
-void Scheduler::PlanIdleEvictions() {
+// Those that no request wants, neither running nor waiting, nor is expected to.
+void Scheduler::PlanIdleEvictions(TimeNs now) {
   for (const AdapterGeneration generation : residency_->DeviceResidents()) {
     const AdapterResidency& adapter = residency_->Get(generation);
-    if (adapter.references > 0 || !Evictable(generation) || CarriesHistory(generation)) continue;
+    if (adapter.references > 0 || IsExpected(adapter, now) || !Evictable(generation) || CarriesHistory(generation)) continue;
     Flags(generation) |= kEvicted;
     plan_.device_evictions.push_back(generation);
     Free(PageCategory::kAdapter) += adapter.version->layout.pages;

@@ -257,6 +257,12 @@ void AddTransfers(Page& page, const AdapterStats& stats) {
   Page::AddValue(family, {{"tier", "cpu"}}, static_cast<double>(stats.host_evictions));
 }
 
+void AddPrefetches(Page& page, const AdapterPrefetchStats& stats) {
+  page.Own(MetricType::Counter, "adapter_prefetches_total", "Loads of adapters that no request wanted yet.", stats.loads);
+  page.Own(MetricType::Counter, "adapter_prefetches_used_total", "Of those, adapters that a request came for.", stats.used);
+  page.Own(MetricType::Counter, "adapter_prefetches_wasted_total", "Of those, adapters that were gone before one came.", stats.wasted);
+}
+
 }  // namespace
 
 std::vector<MetricFamily> EngineMetrics(const EngineMetricsInput& input) {
@@ -271,6 +277,7 @@ std::vector<MetricFamily> EngineMetrics(const EngineMetricsInput& input) {
   AddRequestsByAdapter(page, adapters, input.top_adapters);
   AddLoadTimes(page, input.snapshot->stats.adapters);
   AddTransfers(page, input.snapshot->stats.adapters);
+  AddPrefetches(page, input.snapshot->stats.prefetches);
   return page.Take();
 }
 
