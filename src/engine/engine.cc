@@ -402,6 +402,7 @@ struct Engine::Impl {
     if (parts.host != nullptr) totals.host = parts.host->Stats();
     totals.adapters = residency.Stats();
     totals.prefetches = scheduler.prefetch_stats();
+    totals.reload_costs = scheduler.reload_costs();
     const std::lock_guard lock(stats_mutex);
     stats = totals;
   }

@@ -30,6 +30,7 @@ struct EngineStats {
   PoolStats device, host;
   AdapterStats adapters;
   AdapterPrefetchStats prefetches;
+  ReloadCostEstimator reload_costs;
 };
 
 // What a snapshot says of an adapter's version: a copy, so that the last snapshot keeps no unloaded adapter's file open.

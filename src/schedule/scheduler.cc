@@ -31,6 +31,9 @@ Scheduler::Scheduler(SchedulerOptions options, PagePool* device, ResidencyManage
   scratch_.runners.reserve(most);
   scratch_.merge_buffer.reserve(most);
   discardable_ = options_.discard_share > 0 ? static_cast<double>(options_.max_batch_tokens) : 0;
+  residency_->set_on_load([this](const AdapterResidency& adapter, TimeNs took) {
+    reload_costs_.SawLoad(adapter.from_disk ? ReloadFrom::kDisk : ReloadFrom::kHost, adapter.version->layout.pages, took);
+  });
   if (tree_ == nullptr) return;
   CHECK_EQ(tree_->page_tokens(), options_.page_tokens);
   base_branch_ = tree_->Hold("");
@@ -38,6 +41,7 @@ Scheduler::Scheduler(SchedulerOptions options, PagePool* device, ResidencyManage
 }
 
 Scheduler::~Scheduler() {
+  residency_->set_on_load(nullptr);
   if (tree_ != nullptr) residency_->set_on_drop(nullptr);
 }
 
@@ -104,6 +108,7 @@ void Scheduler::CommitEvictions() {
 }
 
 void Scheduler::Advance(Request* request, std::int64_t num_tokens, TimeNs now) {
+  MeasureStep(now);
   request->computed += num_tokens;
   CHECK_LE(request->computed, static_cast<std::int64_t>(request->tokens.size()));
   tenants_.Charge(request);

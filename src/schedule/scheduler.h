@@ -136,6 +136,8 @@ class Scheduler {
   const TenantCounters& tenants() const { return tenants_; }
   const PrefixStats& prefix_stats() const { return prefix_stats_; }
   std::int64_t history_evictions() const { return history_evictions_; }   // pages
+  // What reloads and prefills took, as the policies are told it.
+  const ReloadCostEstimator& reload_costs() const { return reload_costs_; }
   const AdapterPrefetchStats& prefetch_stats() const { return prefetch_stats_; }
   // Pages of keys and values that no running request uses.
   std::int64_t history_pages() const { return tree_ == nullptr ? 0 : tree_->idle_pages(); }
@@ -296,6 +298,7 @@ class Scheduler {
 
   // scheduler_usage.cc
   void RecordUse(TimeNs now);
+  void MeasureStep(TimeNs now);
   void RefreshContext(TimeNs now);
   void PlanIdleEvictions(TimeNs now);
 
@@ -329,6 +332,11 @@ class Scheduler {
   AdapterPrefetchStats prefetch_stats_;
   TimeNs prefetch_lead_ = 0;             // before an adapter is expected its load begins: what a load takes
   TimeNs prefetch_not_before_ = 0;       // there was no room
+  ReloadCostEstimator reload_costs_;
+  struct StepUnderWay {
+    TimeNs began = -1;                   // -1: none, or it is measured already
+    std::int64_t tokens = 0, prefill_tokens = 0;
+  } step_;
   EvictionContext context_;
   std::vector<bool> branch_counted_;     // of CountInvalidHistory
   BranchId base_branch_;

@@ -292,6 +292,38 @@ TEST(Scheduler, APrefetchTakesNothingThatIsInUse) {
   w.RunToEnd();
 }
 
+// Policies are told what loads and prefills take: here 2 ms a page of 4 tokens, and loads by the links' latencies alone.
+TEST(Scheduler, ReloadCostsAreMeasured) {
+  World w(64, {.max_batch_tokens = 32});
+  w.AddAdapter(1, 4);
+  std::vector<ResidencyManager::LoadFailure> failures;
+  for (int i = 0; i < 40; ++i) {
+    Request* request = w.Add(32, i % 2 == 0 ? 1 : 0, 1);
+    while (request->state != RequestState::kFinished) {
+      w.residency.Poll(w.clock.Now(), failures);
+      const StepPlan plan = w.scheduler.Plan(w.clock.Now());
+      w.scheduler.Commit(w.clock.Now());
+      w.clock.AdvanceTo(plan.chunks.empty() ? w.transfer.next_end() : w.clock.Now() + plan.num_tokens * kNsPerMs / 2);
+      for (const PlannedChunk& chunk : plan.chunks) {
+        w.scheduler.Advance(chunk.request, chunk.num_tokens, w.clock.Now());
+        w.scheduler.Remove(chunk.request, w.clock.Now());
+        if (chunk.request->adapter != kBaseModel) w.residency.Release(chunk.request->adapter);
+      }
+    }
+    if (i % 2 == 0) w.residency.EvictFromDevice(AdapterGeneration{1});
+  }
+  const ReloadCostEstimator& measured = w.scheduler.reload_costs();
+  EXPECT_EQ(measured.Of(ReloadFrom::kComputation).samples, 40);
+  EXPECT_NEAR(measured.Of(ReloadFrom::kComputation).page_ns, 2e6, 1);
+  EXPECT_EQ(measured.Of(ReloadFrom::kDisk).samples, 1);
+  EXPECT_EQ(measured.Of(ReloadFrom::kHost).samples, 19);
+  const ReloadCostEstimator::Time host = measured.Of(ReloadFrom::kHost);
+  EXPECT_NEAR(host.latency_ns + 4 * host.page_ns, 125.6, 1);   // 100 ns of latency, 256 bytes at 10 GB/s
+  w.clock.Advance(kNsPerSecond);
+  w.scheduler.Prepare(w.clock.Now());
+  EXPECT_GT(w.scheduler.eviction_context().costs.computed_page, 1000);
+}
+
 TEST(Scheduler, PrefillIsChunkedAndDecodesGoFirst) {
   World w(64, {.max_batch_tokens = 8, .prefill_chunk = 6});
   Request* first = w.Add(3);

@@ -22,7 +22,18 @@ void Scheduler::RecordUse(TimeNs now) {
       usage_.Visit(residency_->SlotOf(adapter), adapter, now);
     }
   }
-  if (!plan_.chunks.empty()) usage_.SawBatch(static_cast<std::int64_t>(plan_.chunks.size()), now);
+  if (plan_.chunks.empty()) return;
+  usage_.SawBatch(static_cast<std::int64_t>(plan_.chunks.size()), now);
+  step_ = {.began = now, .tokens = plan_.num_tokens, .prefill_tokens = plan_.prefill_tokens};
+}
+
+// Steps of prefill for the most part, and of a page at least, tell what the prefill of a page takes.
+void Scheduler::MeasureStep(TimeNs now) {
+  if (step_.began < 0) return;
+  const TimeNs took = now - step_.began;
+  step_.began = -1;
+  if (step_.prefill_tokens < options_.page_tokens || 5 * step_.prefill_tokens < 4 * step_.tokens) return;
+  reload_costs_.SawPrefill(static_cast<double>(step_.tokens) / static_cast<double>(options_.page_tokens), took);
 }
 
 void Scheduler::Prepare(TimeNs now) {
@@ -36,7 +47,7 @@ void Scheduler::Prepare(TimeNs now) {
 // Takes about 0.1 us an adapter that is known.
 void Scheduler::RefreshContext(TimeNs now) {
   context_ = {.now = now, .total_visits = usage_.TotalVisits(now), .oldest_use = std::min(now, kv_plan_.oldest_use().value_or(now)),
-              .made_at = now};
+              .made_at = now, .costs = reload_costs_.Costs()};
   const double batch_size = usage_.RecentBatchSize(now);
   for (const AdapterResidency& adapter : residency_->All()) {
     if (adapter.version == nullptr) continue;

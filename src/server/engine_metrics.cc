@@ -263,6 +263,14 @@ void AddPrefetches(Page& page, const AdapterPrefetchStats& stats) {
   page.Own(MetricType::Counter, "adapter_prefetches_wasted_total", "Of those, adapters that were gone before one came.", stats.wasted);
 }
 
+void AddReloadCosts(Page& page, const ReloadCostEstimator& costs) {
+  MetricFamily& family = page.Add(MetricType::Gauge, "loramux:reload_page_seconds", "To get a page back, as measured lately.");
+  for (const auto& [from, name] : {std::pair{ReloadFrom::kHost, "host"}, std::pair{ReloadFrom::kDisk, "disk"},
+                                   std::pair{ReloadFrom::kComputation, "computation"}}) {
+    Page::AddValue(family, {{"from", name}}, costs.Of(from).page_ns / kNsPerSecond);
+  }
+}
+
 }  // namespace
 
 std::vector<MetricFamily> EngineMetrics(const EngineMetricsInput& input) {
@@ -278,6 +286,7 @@ std::vector<MetricFamily> EngineMetrics(const EngineMetricsInput& input) {
   AddLoadTimes(page, input.snapshot->stats.adapters);
   AddTransfers(page, input.snapshot->stats.adapters);
   AddPrefetches(page, input.snapshot->stats.prefetches);
+  AddReloadCosts(page, input.snapshot->stats.reload_costs);
   return page.Take();
 }
 
