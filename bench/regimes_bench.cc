@@ -12,6 +12,7 @@
 //
 //   regimes_bench TRACE [--adapters 200] [--pages 1000,2000,4000] [--host-pages 300] [--requests 12031] [--zipf 1.0]
 //                       [--kv-host-tier] [--swapping regime|on|off|both] [--regimes lru,loramux] [--mappings 1] [--speed 1.0]
+//                       [--no-fetch-ahead] [--adapter-prefetch histogram] [--periodic 50 --period 60 --jitter 0.1]
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -39,6 +40,7 @@ struct TraceRequest {
   TimeNs arrival = 0;
   std::vector<TokenId> blocks;
   std::size_t adapter = 0;   // index
+  bool periodic = false;
 };
 
 struct Flags {
@@ -47,11 +49,14 @@ struct Flags {
   std::vector<std::int64_t> pages = {1000, 2000, 4000};
   std::int64_t host_pages = 300;
   double zipf = 1.0;
-  bool kv_host_tier = false;
+  bool kv_host_tier = false, fetch_ahead = true;
   std::string swapping = "regime";
   std::vector<std::string> regimes;   // empty: all
   std::uint64_t mappings = 1;
   double speed = 1.0;                 // of the arrivals
+  std::string adapter_prefetch = "none";
+  std::size_t periodic = 0;           // adapters that are asked for by the clock, besides
+  double period_s = 60, jitter = 0.1;
 };
 
 // Cumulative probabilities of Zipf's law.
@@ -82,6 +87,23 @@ std::vector<TraceRequest> ReadTrace(const Flags& flags, std::uint64_t mapping) {
   return requests;
 }
 
+// Besides the trace: adapters that are asked for at regular times, give or take, each with a short prompt of its own.
+void AddPeriodic(const Flags& flags, std::vector<TraceRequest>& trace) {
+  const TimeNs end = trace.empty() ? 0 : trace.back().arrival;
+  Prng prng(1);
+  const auto uniform = [&prng] { return static_cast<double>(prng.NextBelow(1 << 20)) * 0x1p-20; };
+  for (std::size_t i = 0; i < flags.periodic; ++i) {
+    const double period = flags.period_s * (0.5 + uniform());
+    const auto next = [&](double at) { return at + period * (1 + flags.jitter * (2 * uniform() - 1)); };
+    for (double at = period * uniform(); at * kNsPerSecond < static_cast<double>(end); at = next(at)) {
+      const TokenId own = static_cast<TokenId>(kVocab - 1 - static_cast<std::int64_t>(i));
+      trace.push_back({.arrival = static_cast<TimeNs>(at * kNsPerSecond), .blocks = {own, static_cast<TokenId>(prng.NextBelow(kVocab))},
+                       .adapter = flags.adapters + i, .periodic = true});
+    }
+  }
+  std::ranges::stable_sort(trace, {}, &TraceRequest::arrival);
+}
+
 // The hit rate of a cache that forgets nothing and is filled at once. The last block is computed in any case.
 double InfiniteCache(const std::vector<TraceRequest>& trace) {
   std::set<std::pair<std::size_t, TokenId>> seen;   // a block's id stands for all before it too
@@ -96,8 +118,10 @@ double InfiniteCache(const std::vector<TraceRequest>& trace) {
 
 struct Outcome {
   double hit_rate = 0, invalid_share = 0, mean_ttft_ms = 0, p99_ttft_ms = 0, mean_load_ms = 0;
+  std::int64_t fetches = 0, fetches_ahead = 0, pages_fetched = 0;
+  double mean_fetch_ms = 0, periodic_mean_ms = 0, periodic_p99_ms = 0;
+  AdapterPrefetchStats prefetches;
   std::int64_t adapter_loads = 0, disk_loads = 0, preemptions = 0, history_evictions = 0, refused = 0;
-  std::int64_t fetched = 0;   // pages that requests waited for
   SwapStats swaps;
 };
 
@@ -109,6 +133,8 @@ class Replay {
         policy_(std::move(MakeEvictionPolicy(regime.policy)).value()) {
     SchedulerOptions scheduler{.page_tokens = 1, .max_running = 64, .max_batch_tokens = 16, .prefill_chunk = 16};
     ApplyRegime(regime, scheduler);
+    scheduler.fetch_ahead = flags.fetch_ahead;
+    scheduler.adapter_prefetch = FindAdapterPrefetch(flags.adapter_prefetch).value();
     PagePool* const kv_host = flags.kv_host_tier ? host_.get() : nullptr;
     if (regime.keep_history) tree_ = std::make_unique<DependencyTree>(1, device_.get(), kv_host);
     engine_ = std::make_unique<Engine>(
@@ -117,7 +143,7 @@ class Replay {
                     .registry = &registry_, .eviction = policy_.get(), .tree = tree_.get(),
                     .kv_transfer = flags.kv_host_tier ? &kv_transfer_ : nullptr, .wakeup = &wakeup_});
     constexpr std::int64_t kSizes[] = {1, 1, 2, 3, 5};   // ranks 8 to 64 on all linear layers of an 8B model
-    for (std::size_t i = 0; i < flags.adapters; ++i) {
+    for (std::size_t i = 0; i < flags.adapters + flags.periodic; ++i) {
       auto version = std::make_shared<AdapterVersion>();
       version->name = "adapter-" + std::to_string(i);
       version->layout.pages = kSizes[i % std::size(kSizes)];
@@ -137,9 +163,9 @@ class Replay {
       invalid += static_cast<double>(stats.invalid_history_pages);
       history += static_cast<double>(stats.history_pages);
       TimeNs at = next < trace.size() ? trace[next].arrival : -1;
-      const auto swap = engine_->TimeToNextSwap();
-      const TimeNs swap_at = swap.has_value() && next < trace.size() ? clock_.Now() + swap->count() : -1;
-      for (const TimeNs event : {executor_.ends_at(), transfer_.next_end(), kv_transfer_.next_end(), swap_at}) {
+      const auto move = engine_->TimeToNextMove();
+      const TimeNs move_at = move.has_value() && next < trace.size() ? clock_.Now() + move->count() : -1;
+      for (const TimeNs event : {executor_.ends_at(), transfer_.next_end(), kv_transfer_.next_end(), move_at}) {
         if (event >= 0 && (at < 0 || event < at)) at = event;
       }
       if (at < 0) break;
@@ -154,27 +180,37 @@ class Replay {
     outcome.disk_loads = stats.adapters.disk_loads;
     outcome.preemptions = stats.preemptions;
     outcome.history_evictions = stats.history_evictions;
-    outcome.fetched = stats.kv_tiers.pages_fetched;
     outcome.swaps = stats.swaps;
     const auto loads = static_cast<double>(std::max<std::int64_t>(1, stats.adapters.device_loads));
     outcome.mean_load_ms = static_cast<double>(stats.adapters.load_time_total) / loads / kNsPerMs;
-    std::sort(ttfts_.begin(), ttfts_.end());
-    if (ttfts_.empty()) return outcome;
-    for (const double ttft : ttfts_) outcome.mean_ttft_ms += ttft / static_cast<double>(ttfts_.size());
-    outcome.p99_ttft_ms = ttfts_[ttfts_.size() * 99 / 100];
+    outcome.fetches = stats.kv_tiers.fetches;
+    outcome.fetches_ahead = stats.kv_tiers.fetches_ahead;
+    outcome.pages_fetched = stats.kv_tiers.pages_fetched;
+    const auto fetches = static_cast<double>(std::max<std::int64_t>(1, outcome.fetches));
+    outcome.mean_fetch_ms = static_cast<double>(stats.kv_tiers.fetch_time_total) / fetches / kNsPerMs;
+    outcome.prefetches = stats.prefetches;
+    MeanAndP99(ttfts_, outcome.mean_ttft_ms, outcome.p99_ttft_ms);
+    MeanAndP99(periodic_ttfts_, outcome.periodic_mean_ms, outcome.periodic_p99_ms);
     return outcome;
   }
 
  private:
+  static void MeanAndP99(std::vector<double>& values, double& mean, double& p99) {
+    if (values.empty()) return;
+    std::sort(values.begin(), values.end());
+    for (const double value : values) mean += value / static_cast<double>(values.size());
+    p99 = values[values.size() * 99 / 100];
+  }
+
   bool Submit(const TraceRequest& asked) {
     GenerationRequest request;
     request.prompt = asked.blocks;
     request.adapter = generations_[asked.adapter];
     request.max_tokens = 1;
-    request.on_event = [this](const GenerationEvent& event) {
+    request.on_event = [this, &ttfts = asked.periodic ? periodic_ttfts_ : ttfts_](const GenerationEvent& event) {
       if (event.finish == FinishReason::kNone) return;
       CHECK(event.finish != FinishReason::kError);
-      ttfts_.push_back(static_cast<double>(event.now - event.arrival) / kNsPerMs);
+      ttfts.push_back(static_cast<double>(event.now - event.arrival) / kNsPerMs);
     };
     if (!engine_->Submit(std::move(request)).ok()) return false;
     looked_up_ += static_cast<std::int64_t>(asked.blocks.size());
@@ -193,36 +229,46 @@ class Replay {
   Wakeup wakeup_;
   std::unique_ptr<Engine> engine_;
   std::vector<AdapterGeneration> generations_;
-  std::vector<double> ttfts_;   // ms
+  std::vector<double> ttfts_, periodic_ttfts_;   // ms
   std::int64_t looked_up_ = 0;  // blocks of all prompts
 };
 
 bool Wanted(const Flags& flags, const CacheRegime& regime) {
-  return flags.regimes.empty() || std::find(flags.regimes.begin(), flags.regimes.end(), regime.name) != flags.regimes.end();
+  return flags.regimes.empty() || std::ranges::find(flags.regimes, regime.name) != flags.regimes.end();
 }
+
+constexpr const char* kColumns[] = {"pages", "mapping", "regime", "swaps ahead", "hit rate", "TTFT mean ms", "p99 ms", "adapter loads",
+                                    "from disk", "mean load ms", "invalid", "preempted", "refused", "pages fetched", "waited for",
+                                    "mean ms", "fetched ahead", "history out/in", "adapters out/in", "prefetched", "used", "wasted",
+                                    "periodic TTFT mean ms", "p99 ms"};
 
 void RunRow(const Flags& flags, const CacheRegime& regime, std::int64_t pages, std::uint64_t mapping,
             const std::vector<TraceRequest>& trace) {
   const Outcome o = Replay(flags, regime, pages).Run(trace);
-  std::printf("| %ld | %lu | `%s` | %s | %.2f %% | %.0f | %.0f | %ld | %ld | %.0f | %.1f %% | %ld | %ld/%ld | %ld/%ld | %ld | %ld |\n",
-              static_cast<long>(pages), static_cast<unsigned long>(mapping), std::string(regime.name).c_str(),
-              regime.proactive_swapping ? "yes" : "no", 100 * o.hit_rate, o.mean_ttft_ms, o.p99_ttft_ms,
-              static_cast<long>(o.adapter_loads), static_cast<long>(o.disk_loads), o.mean_load_ms, 100 * o.invalid_share,
-              static_cast<long>(o.fetched), static_cast<long>(o.swaps.history_out), static_cast<long>(o.swaps.history_in),
-              static_cast<long>(o.swaps.adapters_out), static_cast<long>(o.swaps.adapters_in), static_cast<long>(o.preemptions),
-              static_cast<long>(o.refused));
+  const auto whole = [](std::int64_t value) { std::printf(" %ld |", static_cast<long>(value)); };
+  std::printf("| %ld | %lu | `%s` | %s | %.2f %% | %.0f | %.0f |", static_cast<long>(pages), static_cast<unsigned long>(mapping),
+              std::string(regime.name).c_str(), regime.proactive_swapping ? "yes" : "no", 100 * o.hit_rate, o.mean_ttft_ms, o.p99_ttft_ms);
+  for (const std::int64_t value : {o.adapter_loads, o.disk_loads}) whole(value);
+  std::printf(" %.0f | %.1f %% |", o.mean_load_ms, 100 * o.invalid_share);
+  for (const std::int64_t value : {o.preemptions, o.refused, o.pages_fetched, o.fetches}) whole(value);
+  std::printf(" %.0f | %ld | %ld/%ld | %ld/%ld |", o.mean_fetch_ms, static_cast<long>(o.fetches_ahead), static_cast<long>(o.swaps.history_out),
+              static_cast<long>(o.swaps.history_in), static_cast<long>(o.swaps.adapters_out), static_cast<long>(o.swaps.adapters_in));
+  for (const std::int64_t value : {o.prefetches.loads, o.prefetches.used, o.prefetches.wasted}) whole(value);
+  std::printf(" %.1f | %.0f |\n", o.periodic_mean_ms, o.periodic_p99_ms);
   std::fflush(stdout);
 }
 
 void Run(const Flags& flags) {
   for (std::uint64_t mapping = 0; mapping < flags.mappings; ++mapping) {
-    const std::vector<TraceRequest> trace = ReadTrace(flags, mapping);
+    std::vector<TraceRequest> trace = ReadTrace(flags, mapping);
+    AddPeriodic(flags, trace);
     std::printf("%s%zu requests, %zu adapters (Zipf %.2f), host tier of %ld pages %s; a cache without end would hit %.2f %%\n\n",
                 mapping > 0 ? "\n" : "", trace.size(), flags.adapters, flags.zipf, static_cast<long>(flags.host_pages),
                 flags.kv_host_tier ? "for adapters, keys and values" : "for adapters", 100 * InfiniteCache(trace));
-    std::printf("| pages | mapping | regime | swaps ahead | hit rate | TTFT mean ms | p99 ms | adapter loads | from disk | mean load ms | "
-                "invalid | fetched | history out/in | adapters out/in | preempted | refused |\n"
-                "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+    for (const char* column : kColumns) std::printf("| %s ", column);
+    std::printf("|\n");
+    for (std::size_t i = 0; i < std::size(kColumns); ++i) std::printf("|---");
+    std::printf("|\n");
     for (const std::int64_t pages : flags.pages) {
       for (const CacheRegime& regime : CacheRegimes()) {
         if (!Wanted(flags, regime)) continue;
@@ -257,6 +303,11 @@ int main(int argc, char** argv) {
   app.add_option("--regimes", flags.regimes, "Not all of them")->delimiter(',');
   app.add_option("--mappings", flags.mappings, "Of conversations to adapters")->capture_default_str();
   app.add_option("--speed", flags.speed, "Of the arrivals")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_flag("--fetch-ahead,!--no-fetch-ahead", flags.fetch_ahead, "History comes back without a seat (default: yes)");
+  app.add_option("--adapter-prefetch", flags.adapter_prefetch)->check(CLI::IsMember({"none", "histogram"}));
+  app.add_option("--periodic", flags.periodic, "So many adapters more, each asked for every so often");
+  app.add_option("--period", flags.period_s, "Seconds, from half to one and a half of it")->capture_default_str();
+  app.add_option("--jitter", flags.jitter, "Of the period, each way")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   loramux::Run(flags);
   return 0;

@@ -208,7 +208,7 @@ class CommandLine(unittest.TestCase):
     def test_bad_flags_and_files_are_named(self):
         model = str(DEMO / "model")
         for arguments, words in [
-                (["--device-memory", "lots"], "--device-memory"), (["--cache", "magic"], "lru, gdsf"), (["--eviction", "magic"], "s-lora, vllm"),
+                (["--device-memory", "lots"], "--device-memory"), (["--cache", "magic"], "lru, gdsf"), (["--adapter-prefetch", "magic"], "none, histogram"), (["--eviction", "magic"], "s-lora, vllm"),
                 (["--lora-modules", "x"], "name=path"), (["--lora-modules", "x=/nowhere"], "/nowhere"),
                 (["--adapter-dir", "/nowhere"], "/nowhere"), (["--page-tokens", "7"], "--page-tokens"),
                 (["--host", "300.1.1.1"], "300.1.1.1"), (["--device-memory", "1"], "device memory")]:

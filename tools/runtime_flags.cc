@@ -98,6 +98,7 @@ Result<RuntimeOptions> MakeOptions(const RuntimeFlags& flags) {
   options.max_lora_rank = flags.max_lora_rank;
   options.max_model_len = flags.max_model_len;
   options.cache = flags.cache;
+  options.adapter_prefetch = flags.adapter_prefetch;
   options.prefix_cache = flags.prefix_cache;
   options.threads = flags.threads;
   options.scheduler.max_running = flags.max_num_seqs;
@@ -150,6 +151,9 @@ void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {
   for (const CacheRegime& regime : CacheRegimes()) regimes += (regimes.empty() ? "" : ", ") + std::string(regime.name);
   command.add_option("--cache,--eviction", flags.cache, "What is kept, and what gives way: " + regimes)->group(memory)
       ->capture_default_str();
+  command.add_option("--adapter-prefetch", flags.adapter_prefetch,
+                     "Load adapters before they are asked for: none, or those whose histogram of idle times says so (histogram)")
+      ->group(memory)->capture_default_str();
   command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", flags.prefix_cache,
                    "Use keys and values of earlier requests with the same adapter content and first tokens (default: on)")
       ->group(memory);

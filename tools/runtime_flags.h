@@ -22,6 +22,7 @@ struct RuntimeFlags {
   std::string host_memory = "auto";
   std::string kv_dtype = "auto", lora_dtype = "auto";
   bool prefix_cache = true;
+  std::string adapter_prefetch = "none";
   std::string cache = "lru", lora_variant = "mbgmv";
   std::string fairness = "vtc";               // of serve
   std::vector<std::string> tenant_weights;    // name=weight

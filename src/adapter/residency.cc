@@ -119,6 +119,7 @@ void ResidencyManager::BeginLoad(AdapterGeneration generation, bool via_host, Ti
   adapter.load_started = now;
   adapter.via_host = via_host;
   adapter.ahead = ahead;
+  adapter.from_disk = adapter.host != TierState::kResident;
   ++loads_in_flight_;
   if (adapter.host == TierState::kResident) {
     SubmitTransfer(adapter, TransferKind::kHostToDevice);
@@ -180,6 +181,8 @@ void ResidencyManager::FinishLoad(AdapterResidency& adapter, TimeNs now) {
   ++totals_.device_loads;
   const TimeNs took = now - adapter.load_started;
   totals_.load_time_total += took;
+  if (on_load_) on_load_(adapter, now - std::max(adapter.load_started, last_load_end_));
+  last_load_end_ = now;
   const auto bucket = std::lower_bound(kLoadTimeBounds.begin(), kLoadTimeBounds.end(), took);
   ++totals_.load_times[static_cast<std::size_t>(bucket - kLoadTimeBounds.begin())];
 }

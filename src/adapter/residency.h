@@ -62,6 +62,7 @@ struct AdapterResidency {
   TimeNs load_started = 0;
   bool via_host = false;
   bool ahead = false;                 // the load is for nobody in particular: it is no use
+  bool from_disk = false;             // its last load
 };
 
 class ResidencyManager {
@@ -84,6 +85,10 @@ class ResidencyManager {
 
   // Called when an adapter is about to be dropped, with its memory as it is. May be empty.
   void set_on_drop(std::function<void(const AdapterResidency&)> on_drop) { on_drop_ = std::move(on_drop); }
+
+  // Called when a load has ended well, with the time since it began, or since the load before it ended: how long it alone
+  // took. May be empty.
+  void set_on_load(std::function<void(const AdapterResidency&, TimeNs took)> on_load) { on_load_ = std::move(on_load); }
 
   // REQUIRES: known, not kBaseModel.
   const AdapterResidency& Get(AdapterGeneration generation) const;
@@ -144,6 +149,8 @@ class ResidencyManager {
   std::vector<std::uint32_t> free_slots_;
   std::vector<AdapterGeneration> device_residents_, host_residents_, locked_;
   std::function<void(const AdapterResidency&)> on_drop_;
+  std::function<void(const AdapterResidency&, TimeNs)> on_load_;
+  TimeNs last_load_end_ = 0;
   std::int64_t loads_in_flight_ = 0;
   std::uint64_t next_load_sequence_ = 0;
   AdapterStats totals_;

@@ -6,20 +6,7 @@
 
 namespace loramux {
 
-// A copy from the host tier takes about a tenth of a read from disk; the prefill of a page's 16 tokens, at 2 multiply-adds a
-// weight and token, many times as long.
-double PageCost(ReloadFrom reload) {
-  switch (reload) {
-    case ReloadFrom::kHost: return 0.1;
-    case ReloadFrom::kDisk: return 1.0;
-    case ReloadFrom::kComputation: return 10.0;
-  }
-  return 1.0;
-}
-
 namespace {
-
-constexpr double kFixedCost = 8.0;   // pages' worth of latency that every reload has, whatever its size
 
 double Pages(const EvictionCandidate& candidate) {
   return static_cast<double>(std::max<std::int64_t>(1, candidate.pages));
@@ -49,7 +36,7 @@ class Gdsf final : public EvictionPolicy {
   double Score(const EvictionCandidate& candidate, const EvictionContext& context) const override {
     const double pages = Pages(candidate);
     const double idle_ms = static_cast<double>(std::max<TimeNs>(0, context.now - candidate.last_use)) / kNsPerMs + 1.0;
-    return (candidate.uses + 1) * (kFixedCost + pages * PageCost(candidate.reload)) / (pages * idle_ms);
+    return (candidate.uses + 1) * (context.costs.disk.latency + pages * context.costs.Page(candidate.reload)) / (pages * idle_ms);
   }
   std::string_view name() const override { return "gdsf"; }
 };
@@ -120,11 +107,12 @@ class Loramux final : public EvictionPolicy {
     const bool unused = candidate.frequency <= 0;
     const double visits = (unused ? 0.0 : std::log2(candidate.frequency)) -
                           HalfLives(context.now - (unused ? candidate.last_use : candidate.frequency_at));
-    const double page_cost = PageCost(candidate.reload);
+    const double page_cost = context.costs.Page(candidate.reload);
     if (candidate.kind == CandidateKind::kKeysAndValues) return visits + std::log2(page_cost);
     constexpr double kQueued = 1e6;   // half-lives: 700 days of them
     const double pages = Pages(candidate);
-    return visits + std::log2(page_cost * (kFixedCost + pages) / pages * LoraReward(context)) + (candidate.queued ? kQueued : 0.0);
+    const double effort = context.costs.Latency(candidate.reload) + page_cost * pages;
+    return visits + std::log2(effort / pages * LoraReward(context)) + (candidate.queued ? kQueued : 0.0);
   }
   std::string_view name() const override { return "loramux"; }
 };

@@ -12,15 +12,9 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "cache/reload_costs.h"
 
 namespace loramux {
-
-// How it would come back.
-enum class ReloadFrom : std::uint8_t {
-  kHost,        // a copy
-  kDisk,        // read, converted and packed
-  kComputation  // keys and values: the tokens' prefill again
-};
 
 enum class CandidateKind : std::uint8_t { kAdapter, kKeysAndValues };
 
@@ -49,10 +43,8 @@ struct EvictionContext {
   std::int64_t resident_adapters = 0;  // FastLibra's Now_lora
   double low_lora = 0;                 // FastLibra's Low_lora (its equation 3): adapters that batches are expected to need
   TimeNs made_at = 0;
+  ReloadCosts costs;                   // as measured
 };
-
-// The effort of getting a page back, in reads of a page from disk (with conversion and packing).
-double PageCost(ReloadFrom reload);
 
 class EvictionPolicy {
  public:

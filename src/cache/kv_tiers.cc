@@ -29,8 +29,8 @@ void KvTiers::Submit(Job job) {
   transfer_->Submit(std::move(transfer));
 }
 
-void KvTiers::Fetch(NodeId tail, TimeNs now) {
-  Job job{.fetch = true, .begun = now};
+void KvTiers::Fetch(NodeId tail, TimeNs now, bool ahead) {
+  Job job{.fetch = true, .ahead = ahead, .begun = now};
   tree_->BeginFetch(tail, job.pages);
   job.ends.push_back(job.pages.size());
   ++fetches_in_flight_;
@@ -40,7 +40,7 @@ void KvTiers::Fetch(NodeId tail, TimeNs now) {
 void KvTiers::FetchAhead(std::span<const NodeId> tails, TimeNs now) {
   CHECK(!fetching_ahead_);
   if (tails.empty()) return;
-  Job job{.fetch = true, .ahead = true, .begun = now};
+  Job job{.fetch = true, .for_nobody = true, .begun = now};
   for (const NodeId tail : tails) {
     tree_->BeginFetch(tail, job.pages);
     job.ends.push_back(job.pages.size());
@@ -97,14 +97,14 @@ void KvTiers::EndFetches(const Job& job, bool failed, TimeNs now) {
     begin = end;
   }
   const auto pages = failed ? 0 : static_cast<std::int64_t>(job.pages.size());
-  if (job.ahead) {
+  if (job.for_nobody) {
     fetching_ahead_ = false;
     stats_.pages_fetched_ahead += pages;
     return;
   }
   --fetches_in_flight_;
-  ++stats_.fetches;
-  stats_.fetch_time_total += now - job.begun;
+  ++(job.ahead ? stats_.fetches_ahead : stats_.fetches);
+  if (!job.ahead) stats_.fetch_time_total += now - job.begun;
   stats_.pages_fetched += pages;
 }
 

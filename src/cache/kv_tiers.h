@@ -20,22 +20,24 @@ namespace loramux {
 
 struct KvTierStats {
   std::int64_t pages_backed_up = 0, pages_fetched = 0, failed_jobs = 0;
-  std::int64_t fetches = 0;
-  TimeNs fetch_time_total = 0;   // from the decision to the last page's arrival
-  std::int64_t pages_fetched_ahead = 0;   // for nobody in particular, in none of `fetches`
+  std::int64_t fetches = 0;         // that a request with a seat waited for
+  std::int64_t fetches_ahead = 0;   // for requests without one
+  TimeNs fetch_time_total = 0;      // from the decision to the last page's arrival, over `fetches`
+  std::int64_t pages_fetched_ahead = 0;   // for nobody in particular, in none of the above
 };
 
 class KvTiers {
  public:
   static constexpr std::int64_t kMaxFetches = 4;          // jobs at a time
-  static constexpr std::int64_t kMaxPagesOfJob = 64;      // backed up, or fetched ahead; of either there is one job at a time
+  static constexpr std::int64_t kMaxFetchesAhead = 2;     // of those; the others are left to requests that have a seat
+  static constexpr std::int64_t kMaxPagesOfJob = 64;      // backed up, or fetched for nobody; of either there is one job at a time
 
   // Owns none of it. The transfer is for keys and values alone: its completions are polled here.
   KvTiers(DependencyTree* tree, PagePool* device, PagePool* host, AdapterTransfer* transfer)
       : tree_(tree), device_(device), host_(host), transfer_(transfer) {}
 
-  // Begins to bring the path to `tail` to the device. REQUIRES: DependencyTree::BeginFetch's.
-  void Fetch(NodeId tail, TimeNs now);
+  // Begins to bring the path to `tail` to the device; `ahead`: the request has no seat yet. REQUIRES: DependencyTree::BeginFetch's.
+  void Fetch(NodeId tail, TimeNs now, bool ahead = false);
   // The same for several paths that have no node of the host part in common, in one job that no request waits for.
   // REQUIRES: !fetching_ahead().
   void FetchAhead(std::span<const NodeId> tails, TimeNs now);
@@ -56,7 +58,8 @@ class KvTiers {
   struct Job {
     std::uint64_t id = 0;
     bool fetch = false;
-    bool ahead = false;
+    bool ahead = false;                  // for a request that has no seat
+    bool for_nobody = false;
     TimeNs begun = 0;
     std::vector<std::size_t> ends;       // of a fetch: behind each path's pages
     std::vector<DependencyTree::MovingPages> pages;

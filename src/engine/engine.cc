@@ -409,6 +409,8 @@ struct Engine::Impl {
     totals.device = parts.device->Stats();
     if (parts.host != nullptr) totals.host = parts.host->Stats();
     totals.adapters = residency.Stats();
+    totals.prefetches = scheduler.prefetch_stats();
+    totals.reload_costs = scheduler.reload_costs();
     const std::lock_guard lock(stats_mutex);
     stats = totals;
   }
@@ -455,8 +457,8 @@ bool Engine::Step() {
   return progress;
 }
 
-std::optional<std::chrono::nanoseconds> Engine::TimeToNextSwap() const {
-  const std::optional<TimeNs> at = impl_->scheduler.NextSwap();
+std::optional<std::chrono::nanoseconds> Engine::TimeToNextMove() const {
+  const std::optional<TimeNs> at = impl_->scheduler.NextMove();
   if (!at.has_value() || impl_->step_in_flight) return std::nullopt;   // the end of the step is a signal
   return std::chrono::nanoseconds(std::max<TimeNs>(0, *at - impl_->parts.clock->Now()));
 }

@@ -43,7 +43,7 @@ struct EngineParts {
 };
 
 // Thread safety: Submit, Cancel, SetPinned, StopAccepting, CancelAll, Stats, Snapshot and MaxSequenceTokens from any
-// thread; Step, TimeToNextSwap, Idle and CheckIntegrity from one thread, the engine's.
+// thread; Step, TimeToNextMove, Idle and CheckIntegrity from one thread, the engine's.
 class Engine {
  public:
   Engine(EngineOptions options, EngineParts parts);
@@ -68,8 +68,9 @@ class Engine {
   // One iteration: drain inbox, collect completions, plan, submit, publish. False if nothing was done: nothing can be
   // until the wakeup is signalled.
   bool Step();
-  // How long to wait for the wakeup before the next Step, which moves something between the tiers; none: as long as it takes.
-  std::optional<std::chrono::nanoseconds> TimeToNextSwap() const;
+  // How long to wait for the wakeup before the next Step, which may move something between the tiers that nobody asked for;
+  // none: as long as it takes.
+  std::optional<std::chrono::nanoseconds> TimeToNextMove() const;
   // No request anywhere and no transfer in flight.
   bool Idle() const;
 

@@ -11,8 +11,8 @@ void EngineLoop::Run() {
   while (true) {
     while (engine_->Step()) {}
     if (stopping_.load(std::memory_order_acquire) && engine_->Idle()) return;
-    const auto next_swap = engine_->TimeToNextSwap();
-    next_swap.has_value() ? wakeup_->WaitFor(*next_swap) : wakeup_->Wait();
+    const auto next_move = engine_->TimeToNextMove();
+    next_move.has_value() ? wakeup_->WaitFor(*next_move) : wakeup_->Wait();
   }
 }
 

@@ -155,6 +155,7 @@ TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
     history_evictions += stats.history_evictions;
     tiers.pages_backed_up += stats.kv_tiers.pages_backed_up;
     tiers.pages_fetched += stats.kv_tiers.pages_fetched;
+    tiers.fetches_ahead += stats.kv_tiers.fetches_ahead;
     tiers.failed_jobs += stats.kv_tiers.failed_jobs;
     if (seed <= 20) ASSERT_EQ(fuzzed.digest, FuzzOnce(seed).digest) << "not deterministic";
   }
@@ -168,6 +169,7 @@ TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
   EXPECT_GT(history_evictions, 5000);
   EXPECT_GT(tiers.pages_backed_up, 5000);
   EXPECT_GT(tiers.pages_fetched, 200);
+  EXPECT_GT(tiers.fetches_ahead, 10);
   EXPECT_GT(tiers.failed_jobs, 100);
   EXPECT_GT(swaps[true].history_out, 500);
   EXPECT_GT(swaps[true].adapters_out, 50);
@@ -310,6 +312,70 @@ TEST(Engine, HistoryComesBackFromTheHostTier) {
   EXPECT_LE(after.tokens_prefilled, computed + 2 + 16);
 }
 
+// A request without a seat gets its history while another one runs, and begins the moment that one has ended.
+TEST(Engine, HistoryIsFetchedAheadForThoseWithoutASeat) {
+  const auto time_of_second = [](bool ahead, EngineStats* stats) {
+    World w(24, 64, {.max_running = 1, .fetch_ahead = ahead}, {});
+    for (TokenId first = 1; first <= 6; ++first) {   // 48 pages of history in 24
+      EXPECT_TRUE(w.Submit(std::vector<TokenId>(33, first), 0, 2).ok());
+      w.Drain();
+    }
+    const RequestId running = *w.Submit({9, 9, 9}, 0, 12);
+    while (w.outcomes[running].tokens.empty()) EXPECT_TRUE(w.Advance());
+    const RequestId waiting = *w.Submit(std::vector<TokenId>(33, 1), 0, 2);
+    while (w.outcomes[running].ends == 0) EXPECT_TRUE(w.Advance());
+    EXPECT_EQ(w.outcomes[waiting].tokens.size(), 0u);
+    const TimeNs end_of_first = w.clock.Now();
+    w.Drain();
+    EXPECT_GE(w.outcomes[waiting].cached_tokens, 24);
+    EXPECT_EQ(w.outcomes[waiting].tokens, ExpectedTokens(kBaseModel, std::vector<TokenId>(33, 1), 2));
+    *stats = w.engine->Stats();
+    return w.clock.Now() - end_of_first;
+  };
+  EngineStats with, without;
+  const TimeNs ahead = time_of_second(true, &with);
+  EXPECT_GE(time_of_second(false, &without) - ahead, 2 * kNsPerMs);   // a copy's time
+  EXPECT_EQ(with.kv_tiers.fetches_ahead, 1);
+  EXPECT_EQ(with.kv_tiers.fetches, 0);
+  EXPECT_EQ(with.kv_tiers.pages_fetched, without.kv_tiers.pages_fetched);
+  EXPECT_EQ(without.kv_tiers.fetches_ahead, 0);
+  EXPECT_EQ(without.kv_tiers.fetches, 1);
+}
+
+// With a device that does not hold the history of all who wait, nobody loses what he would have got, and next to nothing
+// is copied in vain.
+TEST(Engine, FetchingAheadTakesNothingFromThoseAhead) {
+  const auto cached_tokens = [](bool ahead, KvTierStats* stats) {
+    World w(24, 128, {.max_running = 1, .fetch_ahead = ahead}, {});
+    for (TokenId first = 1; first <= 6; ++first) {
+      EXPECT_TRUE(w.Submit(std::vector<TokenId>(33, first), 0, 2).ok());
+      w.Drain();
+    }
+    const RequestId running = *w.Submit({9, 9, 9}, 0, 20);
+    while (w.outcomes[running].tokens.empty()) EXPECT_TRUE(w.Advance());
+    std::vector<RequestId> waiting;
+    for (TokenId first = 1; first <= 5; ++first) waiting.push_back(*w.Submit(std::vector<TokenId>(33, first), 0, 2));
+    while (w.outcomes[running].ends == 0) EXPECT_TRUE(w.Advance());
+    stats[0] = w.engine->Stats().kv_tiers;
+    w.Drain();
+    stats[1] = w.engine->Stats().kv_tiers;
+    std::vector<std::int32_t> cached;
+    for (const RequestId id : waiting) cached.push_back(w.outcomes[id].cached_tokens);
+    return cached;
+  };
+  KvTierStats with[2], without[2];
+  const std::vector<std::int32_t> best = cached_tokens(false, without), ahead = cached_tokens(true, with);
+  std::int64_t used = 0;
+  for (std::size_t i = 0; i < best.size(); ++i) {
+    EXPECT_GE(ahead[i], best[i]) << i;
+    used += ahead[i] / kTestPageTokens;
+  }
+  EXPECT_GE(ahead[0], 24);
+  EXPECT_GE(with[0].fetches_ahead, 1);
+  EXPECT_LE(with[0].fetches_ahead, 2);   // while the first one runs there are pages for two at most
+  EXPECT_LE(with[1].pages_fetched, used + 6);   // the running one took 6 pages
+}
+
 // A copy that fails costs the request nothing but the computation that the history would have saved.
 TEST(Engine, AFetchThatFailsIsComputedAgain) {
   World w(24, 64, {}, {});
@@ -349,7 +415,7 @@ struct SwappingWorld : World {
   void Wait(TimeNs time = 100 * kNsPerMs) {
     Drain();
     for (const TimeNs end = clock.Now() + time; clock.Now() < end; Drain()) {
-      const auto swap = engine->TimeToNextSwap();
+      const auto swap = engine->TimeToNextMove();
       clock.AdvanceTo(swap.has_value() ? clock.Now() + std::max<TimeNs>(1, swap->count()) : end);
     }
   }
@@ -396,9 +462,9 @@ TEST(Engine, BelowTheLowerThresholdTheMostValuableComesBeforeAnybodyAsks) {
   EXPECT_GT(before.swaps.history_in, 4);
   EXPECT_EQ(before.kv_tiers.pages_fetched_ahead, before.swaps.history_in);
   EXPECT_EQ(before.kv_tiers.fetches, 0);
-  EXPECT_EQ(w.Ask(kBaseModel, 18), 28);   // the last one asked before the large adapter came
+  EXPECT_EQ(w.Ask(kBaseModel, 18), 30);   // 28 in full pages, 2 in a page that is copied
   EXPECT_EQ(w.engine->Stats().kv_tiers.fetches, 0);
-  EXPECT_FALSE(w.engine->TimeToNextSwap().has_value());   // nothing to do: nobody wakes for it
+  EXPECT_FALSE(w.engine->TimeToNextMove().has_value());   // nothing to do: nobody wakes for it
 }
 
 TEST(Engine, SwapsThatFailHarmNobody) {
@@ -430,7 +496,7 @@ TEST(Engine, NothingComesOnceTheServerEnds) {
   w.engine->StopAccepting();
   w.Wait(kNsPerSecond);
   EXPECT_EQ(w.engine->Stats().swaps.history_in + w.engine->Stats().swaps.adapters_in, 0);
-  EXPECT_FALSE(w.engine->TimeToNextSwap().has_value());
+  EXPECT_FALSE(w.engine->TimeToNextMove().has_value());
 }
 
 // The adapter goes while its history is on its way: both pages of each move are freed when it ends.

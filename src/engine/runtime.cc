@@ -59,6 +59,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
   options.scheduler.page_tokens = r.geometry_.kv.page_tokens;
   ASSIGN_OR_RETURN(const CacheRegime regime, FindCacheRegime(options.cache));
   ApplyRegime(regime, options.scheduler);
+  ASSIGN_OR_RETURN(options.scheduler.adapter_prefetch, FindAdapterPrefetch(options.adapter_prefetch));
 
   ASSIGN_OR_RETURN(r.device_, PagePool::Create("device", options.device_memory, r.geometry_.page_bytes));
   if (options.host_memory > 0) {

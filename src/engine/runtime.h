@@ -30,6 +30,7 @@ struct RuntimeOptions {
   std::int64_t max_lora_rank = 4096;
   std::int64_t max_model_len = 0;                       // 0: the model's own
   std::string cache = "lru";                            // a regime's name (cache/cache_regime.h)
+  std::string adapter_prefetch = "none";                // or "histogram" (cache/adapter_arrival_histogram.h)
   bool prefix_cache = true;                             // if the regime has one; never with dynamic rope scaling: keys depend on
                                                         // the whole length
   SchedulerOptions scheduler;                           // page_tokens and the regime's options are filled in

@@ -30,6 +30,8 @@ struct EngineStats {
   std::int64_t history_evictions = 0;  // pages
   PoolStats device, host;
   AdapterStats adapters;
+  AdapterPrefetchStats prefetches;
+  ReloadCostEstimator reload_costs;
 };
 
 // What a snapshot says of an adapter's version: a copy, so that the last snapshot keeps no unloaded adapter's file open.

@@ -31,6 +31,7 @@ struct PlannedAdmission {
 struct PlannedFetch {
   Request* request = nullptr;
   NodeId tail;
+  bool ahead = false;              // it has no seat yet
 };
 
 struct PlannedLoad {

@@ -49,6 +49,7 @@ struct alignas(64) Request {
   std::optional<NodeId> copied_from;       // from admission until its first step has ended: a child of `tail` that is locked too
   NodeId found;                            // the deepest node that was found for its tokens; may be gone
   bool fetched = false;                    // from the host tier, since it waits: it does so once, then takes what is there
+  bool fetched_ahead = false;              // the same, before it had a seat
   std::int32_t tree_pages = 0;
   std::int32_t cached_tokens = -1;         // of the prompt, found when it was first admitted; -1: not yet
 

@@ -31,6 +31,9 @@ Scheduler::Scheduler(SchedulerOptions options, PagePool* device, ResidencyManage
   scratch_.runners.reserve(most);
   scratch_.merge_buffer.reserve(most);
   discardable_ = options_.discard_share > 0 ? static_cast<double>(options_.max_batch_tokens) : 0;
+  residency_->set_on_load([this](const AdapterResidency& adapter, TimeNs took) {
+    reload_costs_.SawLoad(adapter.from_disk ? ReloadFrom::kDisk : ReloadFrom::kHost, adapter.version->layout.pages, took);
+  });
   if (tree_ == nullptr) return;
   CHECK_EQ(tree_->page_tokens(), options_.page_tokens);
   base_branch_ = tree_->Hold("");
@@ -38,15 +41,14 @@ Scheduler::Scheduler(SchedulerOptions options, PagePool* device, ResidencyManage
 }
 
 Scheduler::~Scheduler() {
+  residency_->set_on_load(nullptr);
   if (tree_ != nullptr) residency_->set_on_drop(nullptr);
 }
 
 void Scheduler::Commit(TimeNs now) {
   discardable_ -= static_cast<double>(plan_.discarded_tokens);
   for (Request* request : plan_.preemptions) Preempt(request, now);
-  CommitHistoryEvictions();
-  for (const AdapterGeneration generation : plan_.device_evictions) residency_->EvictFromDevice(generation);
-  for (const AdapterGeneration generation : plan_.host_evictions) residency_->EvictFromHost(generation);
+  CommitEvictions();
   for (const PlannedAdmission& admission : plan_.admissions) {
     Request* request = admission.request;
     EraseWaiting(request);
@@ -67,8 +69,12 @@ void Scheduler::Commit(TimeNs now) {
     for (const PageHandle page : added) request->page_table.push_back(page.index);
   }
   for (const PlannedFetch& fetch : plan_.fetches) {
-    fetch.request->fetched = true;
-    tiers_->Fetch(fetch.tail, now);
+    Request& request = *fetch.request;
+    (fetch.ahead ? request.fetched_ahead : request.fetched) = true;
+    tree_->Unwant(request.tail);   // the end of what it gets is what it wants: evicted last
+    request.tail = fetch.tail;
+    tree_->Want(request.tail);
+    tiers_->Fetch(fetch.tail, now, fetch.ahead);
   }
   StartLoads(now);
 }
@@ -92,8 +98,18 @@ void Scheduler::CommitHistoryEvictions() {
   history_evictions_ += static_cast<std::int64_t>(plan_.kv_evictions.size());
 }
 
+void Scheduler::CommitEvictions() {
+  CommitHistoryEvictions();
+  for (const AdapterGeneration generation : plan_.device_evictions) {
+    residency_->EvictFromDevice(generation);
+    prefetch_stats_.wasted += EndPrefetch(generation);
+  }
+  for (const AdapterGeneration generation : plan_.host_evictions) residency_->EvictFromHost(generation);
+}
+
 void Scheduler::Advance(Request* request, std::int64_t num_tokens, TimeNs now) {
   EndCopy(request, now);
+  MeasureStep(now);
   request->computed += num_tokens;
   CHECK_LE(request->computed, static_cast<std::int64_t>(request->tokens.size()));
   tenants_.Charge(request);
@@ -113,6 +129,7 @@ void Scheduler::Add(Request* request) {
     tree_->Want(request->tail);
   }
   tenants_.Add(request, request->arrival);
+  EndIdle(*request);
 }
 
 void Scheduler::Remove(Request* request, TimeNs now) {
@@ -126,6 +143,7 @@ void Scheduler::Remove(Request* request, TimeNs now) {
     if (tree_ != nullptr) tree_->Unwant(request->tail);
   }
   request->state = RequestState::kFinished;
+  BeginIdle(*request, now);
 }
 
 // ---------------------------------------------------------------- The dependency tree
@@ -166,7 +184,7 @@ void Scheduler::BeginFrom(const PlannedAdmission& admission, TimeNs now) {
   tree_->Lock(copies ? admission.in_page.node : tail, now);
   if (copies) request->copied_from = admission.in_page.node;
   prefix_stats_.copied_pages += copies;
-  request->fetched = false;
+  request->fetched = request->fetched_ahead = false;
   request->tail = tail;
   const std::int64_t depth = tree_->Depth(tail);
   request->tree_pages = static_cast<std::int32_t>(depth);

@@ -9,6 +9,8 @@
 //     for a load; one that memory does not have room for ends the scan, so that nobody behind it takes what it waits
 //     for. Idle adapters that requests ahead in the queue want are evicted last. A waiting request may take the seat of
 //     a tenant that got more service than its own.
+//  3. History in the host tier, for waiting requests that got no seat: it is fetched ahead, once a request, into pages that
+//     are free or that nobody within `lookahead` wants, as far as the requests ahead of it leave room. Nobody waits for that.
 // Prompts begin behind what the dependency tree has of them, if there is a tree: pages that other requests of the same
 // adapter content have computed, and of the page after those the first tokens, if a page that begins with at least a quarter
 // of it is on the device: that one is copied. Each page that a request fills becomes the tree's; what nobody uses stays as history.
@@ -39,6 +41,7 @@
 
 #include "adapter/residency.h"
 #include "base/clock.h"
+#include "cache/adapter_arrival_histogram.h"
 #include "cache/cache_regime.h"
 #include "cache/dependency_tree.h"
 #include "cache/eviction_policy.h"
@@ -63,6 +66,8 @@ struct SchedulerOptions {
   std::int64_t lookahead = 64;           // waiting requests looked at in a step
   std::int64_t max_loads_in_flight = 4;
   FairnessOptions fairness;
+  bool fetch_ahead = true;               // history in the host tier, for waiting requests without a seat
+  AdapterPrefetch adapter_prefetch = AdapterPrefetch::kNone;   // of adapters that no request wants yet
   double discard_share = 0.25;           // of the computed tokens may be thrown away to let others in
   // Of the regime (cache/cache_regime.h):
   double adapter_share = 0;              // of the device's pages are for adapters, the rest for keys and values; 0: one pool
@@ -97,6 +102,13 @@ struct SwapStats {
   std::int64_t history_in = 0, adapters_in = 0;     // began to come from the host tier
 };
 
+// Adapters that were loaded though no request wanted them yet. One that was neither used nor wasted is still on the device.
+struct AdapterPrefetchStats {
+  std::int64_t loads = 0;
+  std::int64_t used = 0;     // a request came for it
+  std::int64_t wasted = 0;   // it was gone before one came
+};
+
 class Scheduler {
  public:
   // A null tree: no request gets what another one has computed, and nothing stays behind. REQUIRES: the tree's pages are
@@ -107,7 +119,8 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // A new request joins the waiting ones; `arrival` is set. REQUIRES: ids ascend; the request alone fits the device memory.
+  // A new request joins the waiting ones; `arrival` is set. REQUIRES: its reference to its adapter (ResidencyManager::Acquire)
+  // is held from before Add until after Remove; ids ascend; the request alone fits the device memory.
   void Add(Request* request);
   // Ends a request in any state: its pages and its adapter's pin are released.
   // REQUIRES: no step that reads its pages is in flight.
@@ -125,8 +138,10 @@ class Scheduler {
   // (with proactive_swapping; nothing comes once `ending`). True if there is more to do at once.
   // The last plan is not valid any more.
   bool Prepare(TimeNs now, bool ending = false);
-  // When Prepare should be called though nothing happens until then; none: never.
+  // When Prepare should be called though nothing happens until then: to swap, or to load an adapter that is expected; none: never.
+  std::optional<TimeNs> NextMove() const;
   std::optional<TimeNs> NextSwap() const;
+  std::optional<TimeNs> NextPrefetch() const;
 
   // In order of arrival.
   std::span<Request* const> running() const { return running_; }
@@ -136,6 +151,9 @@ class Scheduler {
   const PrefixStats& prefix_stats() const { return prefix_stats_; }
   std::int64_t history_evictions() const { return history_evictions_; }   // pages
   const SwapStats& swap_stats() const { return swap_stats_; }
+  // What reloads and prefills took, as the policies are told it.
+  const ReloadCostEstimator& reload_costs() const { return reload_costs_; }
+  const AdapterPrefetchStats& prefetch_stats() const { return prefetch_stats_; }
   // Pages of keys and values that no running request uses.
   std::int64_t history_pages() const { return tree_ == nullptr ? 0 : tree_->idle_pages(); }
 
@@ -173,8 +191,8 @@ class Scheduler {
     std::int64_t distinct_adapters = 0;   // among running requests
     std::int64_t free_seats = 0;          // in this step's batch
     bool memory_short = false;            // running requests lost pages to each other: nobody joins
-    bool blocked = false;                 // the next in the order of service found no room
     bool locked_waits = false;            // a locked adapter waits for room: nobody joins, but those who run go on
+    const Request* blocked = nullptr;     // ended the scan of those who wait: nobody behind it gets anything
     struct Runner {
       Request* request = nullptr;
       Rank rank;
@@ -223,6 +241,7 @@ class Scheduler {
   enum class Admission { kAdmitted, kPassedOver, kBlocked };
   Admission TryAdmit(Request* request, TimeNs now);
   Admission TryFetch(Request* request, TimeNs now);
+  void AddFetch(Request* request, NodeId tail, std::int64_t pages, bool ahead);
   bool IsLoading(const Request& request) const;
   bool IsFetching(const Request& request) const;
   bool MustLoad(const Request& request) const {   // its adapter, and nobody began to
@@ -243,6 +262,19 @@ class Scheduler {
     return std::min({uncomputed, options_.prefill_chunk, scratch_.budget});
   }
   std::int64_t Seats() const { return std::min(options_.max_running, options_.max_batch_tokens); }
+
+  // scheduler_ahead.cc
+  void PlanFetchesAhead(TimeNs now);
+  bool CouldFetchAhead(const Request& request) const;
+  bool TryFetchAhead(Request* request, TimeNs now);
+  std::int64_t MakeRoomAhead(std::int64_t pages, TimeNs now);
+  bool IsExpected(const AdapterResidency& adapter, TimeNs now) const;
+  void EndIdle(const Request& request);
+  void BeginIdle(const Request& request, TimeNs now);
+  void LoadExpected(TimeNs now);
+  std::optional<AdapterGeneration> NextExpected(TimeNs now);
+  bool PlanExpectedLoad(const AdapterResidency& adapter, TimeNs now);
+  bool EndPrefetch(AdapterGeneration generation);
 
   // scheduler_memory.cc
   void PlanReclaim(TimeNs now);
@@ -265,6 +297,7 @@ class Scheduler {
   std::int64_t PagesToStart(const Request& request) const;
   std::int64_t PagesOfIdleAdapter(const Request& request) const;
   std::int64_t GrowthReserve() const;
+  std::int64_t NewcomersReserve() const;
   std::int64_t EvictablePages(PageCategory use, bool even_wanted) const;
   bool Partitioned() const { return adapter_pages_ > 0; }
   // Pages that are left for this use.
@@ -283,8 +316,9 @@ class Scheduler {
 
   // scheduler_usage.cc
   void RecordUse(TimeNs now);
+  void MeasureStep(TimeNs now);
   void RefreshContext(TimeNs now);
-  void PlanIdleEvictions();
+  void PlanIdleEvictions(TimeNs now);
 
   // scheduler_swap.cc
   bool Swap(TimeNs now, bool ending);
@@ -299,6 +333,7 @@ class Scheduler {
   // scheduler.cc
   void StartLoads(TimeNs now);
   void CommitHistoryEvictions();
+  void CommitEvictions();
   void Pin(AdapterGeneration generation, TimeNs now);
   void BeginFrom(const PlannedAdmission& admission, TimeNs now);
   void EndCopy(Request* request, TimeNs now);
@@ -326,6 +361,16 @@ class Scheduler {
   bool somebody_waits_for_room_ = false; // as the last plan saw it: nothing comes that nobody asked for
   TimeNs swapped_in_at_ = -ProactiveSwapper::kInterval;   // the observation upon which it was last tried
   std::vector<bool> usable_branches_;    // of SwapIn
+  AdapterArrivalHistogram arrivals_;     // used where adapters are prefetched
+  std::vector<AdapterGeneration> prefetched_;   // by residency slot: not used since; kBaseModel: none
+  AdapterPrefetchStats prefetch_stats_;
+  TimeNs prefetch_lead_ = 0;             // before an adapter is expected its load begins: what a load takes
+  TimeNs prefetch_not_before_ = 0;       // there was no room
+  ReloadCostEstimator reload_costs_;
+  struct StepUnderWay {
+    TimeNs began = -1;                   // -1: none, or it is measured already
+    std::int64_t tokens = 0, prefill_tokens = 0;
+  } step_;
   EvictionContext context_;
   std::vector<bool> branch_counted_;     // of CountInvalidHistory
   BranchId base_branch_;

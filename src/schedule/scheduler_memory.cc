@@ -168,7 +168,7 @@ double Scheduler::ScoreOf(const AdapterResidency& adapter, TimeNs now) {
                                     .uses = static_cast<double>(adapter.uses),
                                     .reload = adapter.host == TierState::kResident ? ReloadFrom::kHost : ReloadFrom::kDisk,
                                     .frequency = visits.frequency, .frequency_at = visits.at,
-                                    .queued = adapter.references > adapter.pins};
+                                    .queued = adapter.references > adapter.pins || IsExpected(adapter, now)};
   context_.now = now;
   return policy_->Score(candidate, context_);
 }
@@ -220,11 +220,16 @@ void Scheduler::EvictHistory(const KvEvictionPlan::Victim& victim, TimeNs now) {
   }
 }
 
+// Pages that are kept free beside the computation, for newcomers and what those leave free.
+std::int64_t Scheduler::NewcomersReserve() const {
+  constexpr std::int64_t kNewcomers = 64;   // pages
+  return std::min(GrowthReserve() + kNewcomers, device_->capacity_pages() / 32);
+}
+
 // Evicts history that goes next anyway, so that a plan finds the pages for newcomers, and those that they leave free, at
 // hand. Where an adapter would go first, nothing: that is for a plan to weigh.
 void Scheduler::KeepReserve(TimeNs now) {
-  constexpr std::int64_t kNewcomers = 64;   // pages
-  const std::int64_t reserve = std::min(GrowthReserve() + kNewcomers, device_->capacity_pages() / 32);
+  const std::int64_t reserve = NewcomersReserve();
   if (!Partitioned() && device_->free_pages() >= reserve) return;
   plan_.Clear();
   ResetScratch(now);

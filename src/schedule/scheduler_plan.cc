@@ -23,14 +23,15 @@ void Scheduler::MakePlan(TimeNs now, bool may_pause) {
   tenants_.Order(now, static_cast<std::size_t>(options_.lookahead), order_);
   RankRunning();
   MarkAdaptersOfWaitersAhead();
-  if (!options_.keep_idle_adapters) PlanIdleEvictions();
+  if (!options_.keep_idle_adapters) PlanIdleEvictions(now);
   PlanReclaim(now);
   PlanSeats(may_pause);
   PlanDecodes(now);
   PlanLockedLoads(now);
   PlanPrompts(now);
   PlanIdleSeats(now);
-  somebody_waits_for_room_ = scratch_.memory_short || scratch_.locked_waits || scratch_.blocked;
+  PlanFetchesAhead(now);
+  somebody_waits_for_room_ = scratch_.memory_short || scratch_.locked_waits || scratch_.blocked != nullptr;
   SortByAdapter(plan_.chunks, chunk_buffer_);
 }
 
@@ -53,8 +54,9 @@ void Scheduler::ResetScratch(TimeNs now) {
   scratch_.flags.assign(adapters, 0);
   scratch_.candidates_ready = false;
   kv_plan_.Reset(now);
-  scratch_.memory_short = scratch_.blocked = false;
+  scratch_.memory_short = false;
   scratch_.locked_waits = false;
+  scratch_.blocked = nullptr;
 }
 
 // A counter in whole quanta: a rank does not change with every token.
@@ -192,7 +194,11 @@ void Scheduler::PlanPrompts(TimeNs now) {
   auto turn = order_.turns.begin();
   const auto end = scratch_.memory_short || scratch_.locked_waits ? turn : order_.turns.end();
   bool open = true;
-  const auto admit_next = [&] { open = TryAdmit((turn++)->request, now) != Admission::kBlocked; };
+  const auto admit_next = [&] {
+    Request* request = (turn++)->request;
+    open = TryAdmit(request, now) != Admission::kBlocked;
+    if (!open) scratch_.blocked = request;
+  };
   for (const Scratch::Runner& prefill : prefills) {
     while (open && turn != end && turn->service < prefill.service) admit_next();
     if (scratch_.budget == 0) continue;
@@ -200,7 +206,6 @@ void Scheduler::PlanPrompts(TimeNs now) {
     AddChunk(prefill.request, tokens, MissingPages(*prefill.request, prefill.request->computed + tokens));
   }
   while (open && turn != end) admit_next();
-  scratch_.blocked = !open;
 }
 
 // Without a seat in this step, only the load of its adapter begins.
@@ -280,12 +285,16 @@ Scheduler::Admission Scheduler::TryFetch(Request* request, TimeNs now) {
     kv_plan_.Unlock(device_tail, now);
     return Admission::kAdmitted;
   }
+  AddFetch(request, tail, pages, /*ahead=*/false);
+  return Admission::kPassedOver;
+}
+
+void Scheduler::AddFetch(Request* request, NodeId tail, std::int64_t pages, bool ahead) {
   kv_plan_.Fetch(tail);
-  plan_.fetches.push_back({request, tail});
+  plan_.fetches.push_back({request, tail, ahead});
   ++scratch_.fetches_in_flight;
   scratch_.free_device -= pages;
   scratch_.droppable_host -= pages;
-  return Admission::kPassedOver;
 }
 
 NodeId Scheduler::DeviceTail(NodeId tail) const {

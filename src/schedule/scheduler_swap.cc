@@ -39,11 +39,10 @@ bool Scheduler::SwapOut(TimeNs now) {
   RankIdleAdapters(now);
   const std::int64_t enough = scratch_.free_device + swapper_.PagesAbove(UsedPages(), device_->capacity_pages());
   for (std::int64_t i = 0; i < kMostOut && scratch_.free_device < enough && SwapOutOne(now); ++i) {}
-  CommitHistoryEvictions();
+  CommitEvictions();
   swap_stats_.history_out += static_cast<std::int64_t>(plan_.kv_evictions.size());
   for (const AdapterGeneration generation : plan_.device_evictions) {
     swap_stats_.adapters_out += residency_->Get(generation).version->layout.pages;
-    residency_->EvictFromDevice(generation);
   }
   return !plan_.kv_evictions.empty() || !plan_.device_evictions.empty();
 }

@@ -314,6 +314,120 @@ TEST(Scheduler, TheContextOfThePolicies) {
   EXPECT_NEAR(w.scheduler.eviction_context().total_visits, 4 * left + 1, 1e-2);
 }
 
+// An adapter that is asked for every 10 s, on a device that holds it or another one that comes between.
+struct PeriodicWorld : World {
+  explicit PeriodicWorld(AdapterPrefetch prefetch, bool keep_idle = true)
+      : World(11, {.adapter_prefetch = prefetch, .keep_idle_adapters = keep_idle}) {
+    AddAdapter(1, 4);
+    AddAdapter(2, 6);
+  }
+  // As an engine without work: it wakes when the scheduler asks for it.
+  void SleepUntil(TimeNs time) {
+    std::vector<ResidencyManager::LoadFailure> failures;
+    while (true) {
+      residency.Poll(clock.Now(), failures);
+      scheduler.Plan(clock.Now());
+      scheduler.Commit(clock.Now());
+      scheduler.Prepare(clock.Now());
+      scheduler.CheckIntegrity();
+      TimeNs next = time;
+      for (const TimeNs at : {transfer.next_end(), scheduler.NextPrefetch().value_or(-1)}) {
+        if (at >= 0) next = std::min(next, at);
+      }
+      if (clock.Now() >= time) return;
+      ASSERT_TRUE(next > clock.Now() || transfer.next_end() >= 0) << "it would not sleep";
+      clock.AdvanceTo(std::max(next, clock.Now() + 1));
+    }
+  }
+  // The one that comes between at 3 s. How often the periodic one was there when it was asked for.
+  int Run(int periods) {
+    int there = 0;
+    const TimeNs begin = clock.Now();
+    for (int i = 0; i < periods; ++i) {
+      SleepUntil(begin + i * 10 * kNsPerSecond);
+      there += residency.Get(AdapterGeneration{1}).device == TierState::kResident;
+      Add(2, 1);
+      RunToEnd();
+      SleepUntil(begin + (i * 10 + 3) * kNsPerSecond);
+      Add(2, 2);
+      RunToEnd();
+    }
+    return there;
+  }
+};
+
+TEST(Scheduler, AnAdapterThatIsExpectedIsThereBeforeItsRequest) {
+  PeriodicWorld with(AdapterPrefetch::kHistogram), without(AdapterPrefetch::kNone);
+  EXPECT_EQ(without.Run(30), 0);
+  EXPECT_EQ(without.scheduler.prefetch_stats().loads, 0);
+  EXPECT_FALSE(without.scheduler.NextPrefetch().has_value());
+  EXPECT_GE(with.Run(30), 30 - static_cast<int>(AdapterArrivalHistogram::kFewestSamples) - 1);
+  const AdapterPrefetchStats stats = with.scheduler.prefetch_stats();
+  EXPECT_GE(stats.used, 30 - 9);
+  EXPECT_EQ(stats.wasted, 0);
+}
+
+// Where idle adapters leave at once, one that is expected stays until its window has passed.
+TEST(Scheduler, AnExpectedAdapterStaysWhereIdleOnesLeave) {
+  PeriodicWorld w(AdapterPrefetch::kHistogram, /*keep_idle=*/false);
+  EXPECT_GE(w.Run(30), 20);
+  const TimeNs now = w.clock.Now();
+  w.SleepUntil(now + 6900 * kNsPerMs);   // it is expected again, and never comes
+  EXPECT_EQ(w.residency.Get(AdapterGeneration{1}).device, TierState::kResident);
+  w.SleepUntil(now + 60 * kNsPerSecond);
+  EXPECT_EQ(w.residency.Get(AdapterGeneration{1}).device, TierState::kAbsent);
+  EXPECT_GE(w.scheduler.prefetch_stats().wasted, 1);
+  EXPECT_LE(w.scheduler.prefetch_stats().wasted, 2);   // the one between is expected too
+  EXPECT_FALSE(w.scheduler.NextPrefetch().has_value());
+}
+
+// Nothing is taken from whom a request waits for: here the pages that a running one will need.
+TEST(Scheduler, APrefetchTakesNothingThatIsInUse) {
+  PeriodicWorld w(AdapterPrefetch::kHistogram);
+  w.Run(12);
+  const std::int64_t loads = w.scheduler.prefetch_stats().loads;
+  EXPECT_GT(loads, 0);
+  Request* running = w.Add(2, 2, 12);   // with 6 + 4 pages there is no room for it
+  while (running->generated().empty()) w.Step();
+  w.SleepUntil(w.clock.Now() + 30 * kNsPerSecond);
+  EXPECT_EQ(w.residency.Get(AdapterGeneration{1}).device, TierState::kAbsent);
+  EXPECT_EQ(w.scheduler.prefetch_stats().loads, loads);
+  EXPECT_EQ(running->preemptions, 0);
+  w.RunToEnd();
+}
+
+// Policies are told what loads and prefills take: here 2 ms a page of 4 tokens, and loads by the links' latencies alone.
+TEST(Scheduler, ReloadCostsAreMeasured) {
+  World w(64, {.max_batch_tokens = 32});
+  w.AddAdapter(1, 4);
+  std::vector<ResidencyManager::LoadFailure> failures;
+  for (int i = 0; i < 40; ++i) {
+    Request* request = w.Add(32, i % 2 == 0 ? 1 : 0, 1);
+    while (request->state != RequestState::kFinished) {
+      w.residency.Poll(w.clock.Now(), failures);
+      const StepPlan plan = w.scheduler.Plan(w.clock.Now());
+      w.scheduler.Commit(w.clock.Now());
+      w.clock.AdvanceTo(plan.chunks.empty() ? w.transfer.next_end() : w.clock.Now() + plan.num_tokens * kNsPerMs / 2);
+      for (const PlannedChunk& chunk : plan.chunks) {
+        w.scheduler.Advance(chunk.request, chunk.num_tokens, w.clock.Now());
+        w.scheduler.Remove(chunk.request, w.clock.Now());
+        if (chunk.request->adapter != kBaseModel) w.residency.Release(chunk.request->adapter);
+      }
+    }
+    if (i % 2 == 0) w.residency.EvictFromDevice(AdapterGeneration{1});
+  }
+  const ReloadCostEstimator& measured = w.scheduler.reload_costs();
+  EXPECT_EQ(measured.Of(ReloadFrom::kComputation).samples, 40);
+  EXPECT_NEAR(measured.Of(ReloadFrom::kComputation).page_ns, 2e6, 1);
+  EXPECT_EQ(measured.Of(ReloadFrom::kDisk).samples, 1);
+  EXPECT_EQ(measured.Of(ReloadFrom::kHost).samples, 19);
+  const ReloadCostEstimator::Time host = measured.Of(ReloadFrom::kHost);
+  EXPECT_NEAR(host.latency_ns + 4 * host.page_ns, 125.6, 1);   // 100 ns of latency, 256 bytes at 10 GB/s
+  w.clock.Advance(kNsPerSecond);
+  w.scheduler.Prepare(w.clock.Now());
+  EXPECT_GT(w.scheduler.eviction_context().costs.computed_page, 1000);
+}
+
 TEST(Scheduler, PrefillIsChunkedAndDecodesGoFirst) {
   World w(64, {.max_batch_tokens = 8, .prefill_chunk = 6});
   Request* first = w.Add(3);

@@ -22,21 +22,39 @@ void Scheduler::RecordUse(TimeNs now) {
       usage_.Visit(residency_->SlotOf(adapter), adapter, now);
     }
   }
-  if (!plan_.chunks.empty()) usage_.SawBatch(static_cast<std::int64_t>(plan_.chunks.size()), now);
+  if (plan_.chunks.empty()) return;
+  usage_.SawBatch(static_cast<std::int64_t>(plan_.chunks.size()), now);
+  step_ = {.began = now, .tokens = plan_.num_tokens, .prefill_tokens = plan_.prefill_tokens};
+}
+
+// Steps of prefill for the most part, and of a page at least, tell what the prefill of a page takes.
+void Scheduler::MeasureStep(TimeNs now) {
+  if (step_.began < 0) return;
+  const TimeNs took = now - step_.began;
+  step_.began = -1;
+  if (step_.prefill_tokens < options_.page_tokens || 5 * step_.prefill_tokens < 4 * step_.tokens) return;
+  reload_costs_.SawPrefill(static_cast<double>(step_.tokens) / static_cast<double>(options_.page_tokens), took);
 }
 
 bool Scheduler::Prepare(TimeNs now, bool ending) {
   if (now - context_.made_at >= kContextLasts) RefreshContext(now);
   kv_plan_.Refresh(now);
+  if (options_.adapter_prefetch != AdapterPrefetch::kNone) LoadExpected(now);
   if (tree_ != nullptr) KeepReserve(now);
   if (tiers_ != nullptr) tiers_->BackUp(kv_plan_);
   return options_.proactive_swapping && !Partitioned() && Swap(now, ending);
 }
 
+std::optional<TimeNs> Scheduler::NextMove() const {
+  const std::optional<TimeNs> swap = NextSwap(), prefetch = NextPrefetch();
+  if (!swap.has_value() || !prefetch.has_value()) return swap.has_value() ? swap : prefetch;
+  return std::min(*swap, *prefetch);
+}
+
 // Takes about 0.1 us an adapter that is known.
 void Scheduler::RefreshContext(TimeNs now) {
   context_ = {.now = now, .total_visits = usage_.TotalVisits(now), .oldest_use = std::min(now, kv_plan_.oldest_use().value_or(now)),
-              .made_at = now};
+              .made_at = now, .costs = reload_costs_.Costs()};
   const double batch_size = usage_.RecentBatchSize(now);
   for (const AdapterResidency& adapter : residency_->All()) {
     if (adapter.version == nullptr) continue;
@@ -51,11 +69,11 @@ void Scheduler::RefreshContext(TimeNs now) {
   kv_plan_.set_context(context_);
 }
 
-// Those that no request wants, neither running nor waiting.
-void Scheduler::PlanIdleEvictions() {
+// Those that no request wants, neither running nor waiting, nor is expected to.
+void Scheduler::PlanIdleEvictions(TimeNs now) {
   for (const AdapterGeneration generation : residency_->DeviceResidents()) {
     const AdapterResidency& adapter = residency_->Get(generation);
-    if (adapter.references > 0 || !Evictable(generation) || CarriesHistory(generation)) continue;
+    if (adapter.references > 0 || IsExpected(adapter, now) || !Evictable(generation) || CarriesHistory(generation)) continue;
     Flags(generation) |= kEvicted;
     plan_.device_evictions.push_back(generation);
     Free(PageCategory::kAdapter) += adapter.version->layout.pages;

@@ -122,6 +122,8 @@ void AddRequests(Page& page, const EngineSnapshot& snapshot) {
   page.Own(MetricType::Counter, "history_fetches_total", "Times that a request waited for them.", stats.kv_tiers.fetches);
   page.Own(MetricType::Counter, "history_fetch_seconds_total", "How long, from the decision to the last page.",
            static_cast<double>(stats.kv_tiers.fetch_time_total) / kNsPerSecond);
+  page.Own(MetricType::Counter, "history_fetches_ahead_total", "Times that they came before the request had a seat.",
+           stats.kv_tiers.fetches_ahead);
   page.Own(MetricType::Counter, "history_failed_moves_total", "Copies between the tiers that failed.", stats.kv_tiers.failed_jobs);
   MetricFamily& swapped = page.Add(MetricType::Counter, "loramux:swapped_ahead_bytes_total",
                                    "Moved between device and host tier before anybody asked.");
@@ -264,6 +266,20 @@ void AddTransfers(Page& page, const AdapterStats& stats) {
   Page::AddValue(family, {{"tier", "cpu"}}, static_cast<double>(stats.host_evictions));
 }
 
+void AddPrefetches(Page& page, const AdapterPrefetchStats& stats) {
+  page.Own(MetricType::Counter, "adapter_prefetches_total", "Loads of adapters that no request wanted yet.", stats.loads);
+  page.Own(MetricType::Counter, "adapter_prefetches_used_total", "Of those, adapters that a request came for.", stats.used);
+  page.Own(MetricType::Counter, "adapter_prefetches_wasted_total", "Of those, adapters that were gone before one came.", stats.wasted);
+}
+
+void AddReloadCosts(Page& page, const ReloadCostEstimator& costs) {
+  MetricFamily& family = page.Add(MetricType::Gauge, "loramux:reload_page_seconds", "To get a page back, as measured lately.");
+  for (const auto& [from, name] : {std::pair{ReloadFrom::kHost, "host"}, std::pair{ReloadFrom::kDisk, "disk"},
+                                   std::pair{ReloadFrom::kComputation, "computation"}}) {
+    Page::AddValue(family, {{"from", name}}, costs.Of(from).page_ns / kNsPerSecond);
+  }
+}
+
 }  // namespace
 
 std::vector<MetricFamily> EngineMetrics(const EngineMetricsInput& input) {
@@ -278,6 +294,8 @@ std::vector<MetricFamily> EngineMetrics(const EngineMetricsInput& input) {
   AddRequestsByAdapter(page, adapters, input.top_adapters);
   AddLoadTimes(page, input.snapshot->stats.adapters);
   AddTransfers(page, input.snapshot->stats.adapters);
+  AddPrefetches(page, input.snapshot->stats.prefetches);
+  AddReloadCosts(page, input.snapshot->stats.reload_costs);
   return page.Take();
 }
 

@@ -1,0 +1,118 @@
+#include "cache/adapter_arrival_histogram.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace loramux {
+namespace {
+
+constexpr std::size_t kBins = AdapterArrivalHistogram::kBins;
+constexpr std::uint16_t kMostSamples = 256;
+constexpr std::uint32_t kHeadPercent = 5, kTailPercent = 99, kMarginPercent = 10;
+
+// Bin i holds idle times from edge i up to edge i + 1.
+const std::array<TimeNs, kBins + 1>& Edges() {
+  static const auto edges = [] {
+    std::array<TimeNs, kBins + 1> made{};
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      made[i] = static_cast<TimeNs>(static_cast<double>(AdapterArrivalHistogram::kShortest) * std::exp2(static_cast<double>(i) / 4));
+    }
+    return made;
+  }();
+  return edges;
+}
+
+// The bin that the sample of this rank (from 1) is in; kBins: none of them.
+std::size_t BinOf(const std::array<std::uint16_t, kBins>& counts, std::uint32_t rank) {
+  std::uint32_t sum = 0;
+  for (std::size_t i = 0; i < kBins; ++i) {
+    if ((sum += counts[i]) >= rank) return i;
+  }
+  return kBins;
+}
+
+std::uint32_t Rank(std::uint32_t samples, std::uint32_t percent) { return (samples * percent + 99) / 100; }
+
+}  // namespace
+
+Result<AdapterPrefetch> FindAdapterPrefetch(std::string_view name) {
+  if (name == "none") return AdapterPrefetch::kNone;
+  if (name == "histogram") return AdapterPrefetch::kHistogram;
+  return InvalidArgument("adapter prefetch: expected one of none, histogram, found '" + std::string(name) + "'", "--adapter-prefetch");
+}
+
+// What is known of another adapter that had this slot is of no use.
+AdapterArrivalHistogram::Entry& AdapterArrivalHistogram::At(std::size_t slot, AdapterGeneration adapter) {
+  if (entries_.size() <= slot) entries_.resize(slot + 1);
+  Entry& entry = entries_[slot];
+  if (entry.adapter == adapter) return entry;
+  Settle(slot);
+  entry = {};
+  entry.adapter = adapter;
+  return entry;
+}
+
+void AdapterArrivalHistogram::EndIdle(std::size_t slot, AdapterGeneration adapter, TimeNs now) {
+  Entry& entry = At(slot, adapter);
+  Settle(slot);
+  if (entry.idle_since >= 0) Count(entry, now - entry.idle_since);
+  entry.idle_since = -1;
+}
+
+void AdapterArrivalHistogram::Count(Entry& entry, TimeNs idle) {
+  if (idle < kShortest) return;
+  const auto above = std::upper_bound(Edges().begin(), Edges().end(), idle);
+  if (above == Edges().end()) {
+    ++entry.longer;
+  } else {
+    ++entry.counts[static_cast<std::size_t>(above - Edges().begin()) - 1];
+  }
+  if (++entry.samples < kMostSamples) return;
+  entry.samples = entry.longer /= 2;
+  for (std::uint16_t& count : entry.counts) entry.samples += count /= 2;
+}
+
+void AdapterArrivalHistogram::BeginIdle(std::size_t slot, AdapterGeneration adapter, TimeNs now) {
+  Entry& entry = At(slot, adapter);
+  Settle(slot);
+  entry.idle_since = now;
+  const std::optional<Window> window = Percentiles(entry);
+  entry.window = {0, -1};
+  if (!window.has_value()) return;
+  entry.window = {now + window->from, now + window->until};
+  entry.expected = true;
+  expected_.emplace(entry.window.from, slot);
+}
+
+std::optional<AdapterArrivalHistogram::Window> AdapterArrivalHistogram::Percentiles(const Entry& entry) {
+  if (entry.samples < kFewestSamples) return std::nullopt;
+  const std::size_t head = BinOf(entry.counts, Rank(entry.samples, kHeadPercent));
+  const std::size_t tail = BinOf(entry.counts, Rank(entry.samples, kTailPercent));
+  if (tail == kBins) return std::nullopt;
+  const TimeNs from = Edges()[head], until = Edges()[tail + 1];
+  if (until > kWidest * from) return std::nullopt;
+  return Window{from - from * kMarginPercent / 100, until + until * kMarginPercent / 100};
+}
+
+std::optional<AdapterArrivalHistogram::Window> AdapterArrivalHistogram::IdleTimes(std::size_t slot, AdapterGeneration adapter) const {
+  if (slot >= entries_.size() || entries_[slot].adapter != adapter) return std::nullopt;
+  return Percentiles(entries_[slot]);
+}
+
+std::optional<AdapterArrivalHistogram::Expected> AdapterArrivalHistogram::Next(TimeNs now) {
+  while (!expected_.empty()) {
+    const std::size_t slot = expected_.begin()->second;
+    const Entry& entry = entries_[slot];
+    if (entry.window.until >= now) return Expected{entry.adapter, slot, entry.window};
+    Settle(slot);
+  }
+  return std::nullopt;
+}
+
+void AdapterArrivalHistogram::Settle(std::size_t slot) {
+  if (slot >= entries_.size() || !entries_[slot].expected) return;
+  entries_[slot].expected = false;
+  expected_.erase({entries_[slot].window.from, slot});
+}
+
+}  // namespace loramux
