@@ -14,27 +14,84 @@ constexpr std::size_t kLeavesAhead = 128;
 
 }  // namespace
 
-void KvTiers::Submit(Job job) {
-  TransferJob transfer;
-  transfer.id = job.id = next_id_++;
-  transfer.kind = job.fetch ? TransferKind::kHostToDevice : TransferKind::kDeviceToHost;
-  transfer.page_bytes = static_cast<std::size_t>(device_->page_bytes());
-  for (const DependencyTree::MovingPages& pages : job.pages) {
-    std::byte* const device = device_->Data(pages.device);
-    std::byte* const host = host_->Data(pages.host);
-    transfer.source.push_back(job.fetch ? host : device);
-    transfer.destination.push_back(job.fetch ? device : host);
+void KvTiers::Submit(TransferKind kind, std::uint64_t id, const std::vector<DependencyTree::MovingPages>& pages,
+                     std::shared_ptr<LayerProgress> progress) {
+  TransferJob job;
+  job.id = id;
+  job.kind = kind;
+  job.page_bytes = static_cast<std::size_t>(device_->page_bytes());
+  job.progress = std::move(progress);
+  job.layer_bytes = slices_.layer_bytes;
+  const bool fetch = kind == TransferKind::kHostToDevice;
+  for (const DependencyTree::MovingPages& page : pages) {
+    std::byte* const device = device_->Data(page.device);
+    std::byte* const host = host_->Data(page.host);
+    job.source.push_back(fetch ? host : device);
+    job.destination.push_back(fetch ? device : host);
   }
-  jobs_.push_back(std::move(job));
-  transfer_->Submit(std::move(transfer));
+  transfer_->Submit(std::move(job));
 }
 
-void KvTiers::Fetch(NodeId tail, TimeNs now) {
-  Job job{.fetch = true, .begun = now};
-  tree_->BeginFetch(tail, job.pages);
-  ++fetches_in_flight_;
-  Submit(std::move(job));
+// ---------------------------------------------------------------- To the device
+
+void KvTiers::Fetch(NodeId tail, RequestId requester, TimeNs now) {
+  Fetching fetch{.id = next_id_++, .requester = requester, .progress = std::make_shared<LayerProgress>(slices_.layers), .begun = now};
+  tree_->BeginFetch(tail, fetch.pages);
+  Submit(TransferKind::kHostToDevice, fetch.id, fetch.pages, fetch.progress);
+  fetches_.push_back(std::move(fetch));
 }
+
+void KvTiers::Cancel(RequestId requester) {
+  for (Fetching& fetch : fetches_) {
+    if (fetch.requester == requester && fetch.users == 0) fetch.progress->Cancel();
+  }
+}
+
+bool KvTiers::IsRequester(RequestId id) const {
+  return std::any_of(fetches_.begin(), fetches_.end(), [id](const Fetching& fetch) { return fetch.requester == id; });
+}
+
+// A fetch brings all of one path that is not on the device, so the topmost such node says which.
+KvTiers::Fetching* KvTiers::FetchOf(NodeId node) {
+  if (fetches_.empty() || tree_->OnDevice(node)) return nullptr;
+  while (!tree_->OnDevice(tree_->Parent(node))) node = tree_->Parent(node);
+  const auto found = std::find_if(fetches_.begin(), fetches_.end(),
+                                  [node](const Fetching& fetch) { return fetch.pages.front().node == node; });
+  return found == fetches_.end() ? nullptr : &*found;
+}
+
+bool KvTiers::AnyInUse() const {
+  return std::any_of(fetches_.begin(), fetches_.end(), [](const Fetching& fetch) { return fetch.users > 0 && !fetch.failed; });
+}
+
+bool KvTiers::AnyFailed() const {
+  return std::any_of(fetches_.begin(), fetches_.end(), [](const Fetching& fetch) { return fetch.failed; });
+}
+
+void KvTiers::EndFailedFetches() {
+  for (const Fetching& fetch : fetches_) {
+    if (!fetch.failed) continue;
+    CHECK_EQ(fetch.users, 0);
+    tree_->EndFetch(fetch.pages, /*failed=*/true);
+  }
+  std::erase_if(fetches_, [](const Fetching& fetch) { return fetch.failed; });
+}
+
+void KvTiers::EndFetch(Fetching& fetch, const TransferCompletion& completion, TimeNs now) {
+  fetch.failed = completion.cancelled || completion.error.has_value();
+  stats_.failed_jobs += completion.error.has_value();
+  stats_.cancelled_fetches += completion.cancelled;
+  if (!completion.cancelled) {
+    ++stats_.fetches;
+    stats_.fetch_time_total += now - fetch.begun;
+  }
+  if (fetch.failed && fetch.users > 0) return;   // EndFailedFetches
+  if (!fetch.failed) stats_.pages_fetched += static_cast<std::int64_t>(fetch.pages.size());
+  tree_->EndFetch(fetch.pages, fetch.failed);
+  fetches_.erase(fetches_.begin() + (&fetch - fetches_.data()));
+}
+
+// ---------------------------------------------------------------- To the host tier
 
 // For a page that was last used then. What is older gives way.
 bool KvTiers::MakeHostRoom(TimeNs last_use) {
@@ -51,10 +108,9 @@ std::size_t KvTiers::MaxBackUpPages() const {
 
 void KvTiers::BackUp(const KvEvictionPlan& plan) {
   const auto free = static_cast<double>(device_->free_pages()), capacity = static_cast<double>(device_->capacity_pages());
-  if (backing_up_ || free > kFreeEnough * capacity) return;
+  if (!backing_up_.empty() || free > kFreeEnough * capacity) return;
   soon_.clear();
   plan.AppendNext(kLeavesAhead, soon_);
-  Job job;
   for (const NodeId leaf : soon_) {
     // With its parents, which are leaves when it is gone, and these first: a copy is of no use without its parents'.
     // Chosen before any begins: a move holds the whole path.
@@ -64,40 +120,37 @@ void KvTiers::BackUp(const KvEvictionPlan& plan) {
       if (!idle || tree_->InHostTier(at)) break;
       chain_.push_back(at);
     }
-    for (; !chain_.empty() && job.pages.size() < MaxBackUpPages(); chain_.pop_back()) {
+    for (; !chain_.empty() && backing_up_.size() < MaxBackUpPages(); chain_.pop_back()) {
       if (!MakeHostRoom(tree_->View(chain_.back()).last_use)) break;
       const auto pages = tree_->BeginBackUp(chain_.back());
       CHECK(pages.has_value());
-      job.pages.push_back(*pages);
+      backing_up_.push_back(*pages);
     }
-    if (job.pages.size() == MaxBackUpPages()) break;
+    if (backing_up_.size() == MaxBackUpPages()) break;
   }
-  if (job.pages.empty()) return;
-  backing_up_ = true;
-  Submit(std::move(job));
+  if (backing_up_.empty()) return;
+  back_up_id_ = next_id_++;
+  Submit(TransferKind::kDeviceToHost, back_up_id_, backing_up_, nullptr);
+}
+
+void KvTiers::EndBackUp(bool failed) {
+  for (const DependencyTree::MovingPages& page : backing_up_) tree_->EndBackUp(page, failed);
+  stats_.failed_jobs += failed;
+  if (!failed) stats_.pages_backed_up += static_cast<std::int64_t>(backing_up_.size());
+  backing_up_.clear();
 }
 
 bool KvTiers::Poll(TimeNs now) {
   bool any = false;
   while (const std::optional<TransferCompletion> done = transfer_->Poll()) {
-    const auto job = std::find_if(jobs_.begin(), jobs_.end(), [&](const Job& j) { return j.id == done->id; });
-    CHECK(job != jobs_.end());
-    const bool failed = done->error.has_value();
-    const auto pages = static_cast<std::int64_t>(job->pages.size());
-    stats_.failed_jobs += failed;
-    if (job->fetch) {
-      tree_->EndFetch(job->pages, failed);
-      --fetches_in_flight_;
-      ++stats_.fetches;
-      stats_.fetch_time_total += now - job->begun;
-      if (!failed) stats_.pages_fetched += pages;
-    } else {
-      for (const DependencyTree::MovingPages& page : job->pages) tree_->EndBackUp(page, failed);
-      backing_up_ = false;
-      if (!failed) stats_.pages_backed_up += pages;
-    }
-    jobs_.erase(job);
     any = true;
+    if (!backing_up_.empty() && done->id == back_up_id_) {
+      EndBackUp(done->error.has_value());
+      continue;
+    }
+    const auto fetch = std::find_if(fetches_.begin(), fetches_.end(), [&](const Fetching& f) { return f.id == done->id; });
+    CHECK(fetch != fetches_.end());
+    EndFetch(*fetch, *done, now);
   }
   return any;
 }

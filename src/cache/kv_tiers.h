@@ -1,16 +1,21 @@
 // Moves keys and values between device and host tier, off the engine thread. Nothing ever waits for a swap-out: full pages
 // never change, so what is likely to be evicted soon is copied to the host tier beforehand, and its eviction is then only
 // a matter of freeing the device page. What a waiting request needs back is fetched, all of its path in one job, while
-// others run (FastLibra 4.3, asynchronous swapping).
+// others run (FastLibra 4.3, asynchronous swapping). A fetch moves layer by layer over all its pages, so that a request may
+// begin with the first layers while later ones arrive. A fetch that fails then keeps its pages until EndFailedFetches: the
+// step in flight may still read them.
 //
 // Engine thread only. Reads no clock.
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <vector>
 
 #include "adapter/transfer.h"
 #include "base/clock.h"
+#include "base/ids.h"
 #include "cache/dependency_tree.h"
 #include "cache/kv_eviction_plan.h"
 #include "memory/page_pool.h"
@@ -21,6 +26,13 @@ struct KvTierStats {
   std::int64_t pages_backed_up = 0, pages_fetched = 0, failed_jobs = 0;
   std::int64_t fetches = 0;
   TimeNs fetch_time_total = 0;   // from the decision to the last page's arrival
+  std::int64_t cancelled_fetches = 0;
+};
+
+// How a page of keys and values is divided into layers (tensor/kv_layout.h).
+struct KvSlices {
+  std::int32_t layers = 1;
+  std::size_t layer_bytes = 0;   // 0: pages move whole
 };
 
 class KvTiers {
@@ -29,28 +41,51 @@ class KvTiers {
   static constexpr std::int64_t kMaxBackUpPages = 64;     // in one job, of which there is one at a time
 
   // Owns none of it. The transfer is for keys and values alone: its completions are polled here.
-  KvTiers(DependencyTree* tree, PagePool* device, PagePool* host, AdapterTransfer* transfer)
-      : tree_(tree), device_(device), host_(host), transfer_(transfer) {}
+  KvTiers(DependencyTree* tree, PagePool* device, PagePool* host, AdapterTransfer* transfer, KvSlices slices = {})
+      : tree_(tree), device_(device), host_(host), transfer_(transfer), slices_(slices) {}
+
+  // A fetch in flight, or a failed one whose pages running requests hold.
+  struct Fetching {
+    std::uint64_t id = 0;
+    RequestId requester;
+    std::vector<DependencyTree::MovingPages> pages;   // of one path, from the top down
+    std::shared_ptr<LayerProgress> progress;
+    TimeNs begun = 0;
+    std::int32_t users = 0;   // running requests that began before its end
+    bool usable = false;      // as the plan that is being made decided
+    bool failed = false;
+  };
 
   // Begins to bring the path to `tail` to the device. REQUIRES: DependencyTree::BeginFetch's.
-  void Fetch(NodeId tail, TimeNs now);
+  void Fetch(NodeId tail, RequestId requester, TimeNs now);
+  // Its requester is gone, and nobody else would use it: ends soon.
+  void Cancel(RequestId requester);
   // When the device is filling up: copies idle pages that go next to the host tier, which gives up older ones for them.
   void BackUp(const KvEvictionPlan& plan);
   // Collects finished jobs. True if any was.
   bool Poll(TimeNs now);
 
-  std::int64_t fetches_in_flight() const { return fetches_in_flight_; }
-  bool idle() const { return jobs_.empty(); }
+  std::int64_t fetches_in_flight() const { return static_cast<std::int64_t>(fetches_.size()); }
+  bool IsRequester(RequestId id) const;
+  // For the plan to look at, and to mark as usable.
+  std::span<Fetching> fetches() { return fetches_; }
+  // The fetch that brings the node, until the next call that changes anything; null if there is none.
+  Fetching* FetchOf(NodeId node);
+  // A running request uses what arrives, up to `tail`, or does so no longer because the fetch has failed. REQUIRES: FetchOf.
+  void Use(NodeId tail) { ++FetchOf(tail)->users; }
+  void StopUse(NodeId tail) { --FetchOf(tail)->users; }
+  // Some running request uses a fetch whose end is not known yet.
+  bool AnyInUse() const;
+  bool AnyFailed() const;   // whose pages running requests hold
+  void EndFailedFetches();
+  bool idle() const { return fetches_.empty() && backing_up_.empty(); }
   const KvTierStats& stats() const { return stats_; }
 
  private:
-  struct Job {
-    std::uint64_t id = 0;
-    bool fetch = false;
-    TimeNs begun = 0;
-    std::vector<DependencyTree::MovingPages> pages;
-  };
-  void Submit(Job job);
+  void Submit(TransferKind kind, std::uint64_t id, const std::vector<DependencyTree::MovingPages>& pages,
+              std::shared_ptr<LayerProgress> progress);
+  void EndBackUp(bool failed);
+  void EndFetch(Fetching& fetch, const TransferCompletion& completion, TimeNs now);
   bool MakeHostRoom(TimeNs last_use);
   std::size_t MaxBackUpPages() const;
 
@@ -58,10 +93,11 @@ class KvTiers {
   PagePool* device_;
   PagePool* host_;
   AdapterTransfer* transfer_;
-  std::vector<Job> jobs_;                // in flight
+  const KvSlices slices_;
+  std::vector<Fetching> fetches_;        // in the order in which they began
+  std::vector<DependencyTree::MovingPages> backing_up_;   // in one job; none: nothing is being copied
+  std::uint64_t back_up_id_ = 0;
   std::vector<NodeId> chain_, soon_;
-  std::int64_t fetches_in_flight_ = 0;
-  bool backing_up_ = false;
   std::uint64_t next_id_ = 0;
   KvTierStats stats_;
 };

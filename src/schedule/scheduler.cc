@@ -54,7 +54,13 @@ void Scheduler::Commit(TimeNs now) {
     tenants_.Admit(request, now);
     request->state = RequestState::kRunning;
     if (request->first_scheduled < 0) request->first_scheduled = now;
+    bool early = request->adapter != kBaseModel && residency_->Get(request->adapter).arriving();
     if (request->adapter != kBaseModel) Pin(request->adapter, now);
+    if (tiers_ != nullptr && !tree_->OnDevice(admission.tail)) {
+      tiers_->Use(admission.tail);
+      early = true;
+    }
+    early_admissions_ += early;
     if (tree_ != nullptr) BeginFrom(request, admission.tail, now);
   }
   for (const PlannedChunk& chunk : plan_.chunks) {
@@ -68,7 +74,7 @@ void Scheduler::Commit(TimeNs now) {
   }
   for (const PlannedFetch& fetch : plan_.fetches) {
     fetch.request->fetched = true;
-    tiers_->Fetch(fetch.tail, now);
+    tiers_->Fetch(fetch.tail, fetch.request->id, now);
   }
   StartLoads(now);
 }
@@ -117,14 +123,44 @@ void Scheduler::Add(Request* request) {
 void Scheduler::Remove(Request* request, TimeNs now) {
   tenants_.Remove(request);
   if (request->state == RequestState::kRunning) {
+    if (BeganOnFailedFetch(*request)) tiers_->StopUse(request->tail);
     EraseRunning(request);
     ReleaseMemory(request, now);
   } else {
     CHECK(request->state == RequestState::kWaiting);
     EraseWaiting(request);
     if (tree_ != nullptr) tree_->Unwant(request->tail);
+    if (tiers_ != nullptr) CancelFetchFor(*request);
   }
   request->state = RequestState::kFinished;
+}
+
+// Of a request that is gone. Others with its adapter may wait for the same history.
+void Scheduler::CancelFetchFor(const Request& request) {
+  if (!tiers_->IsRequester(request.id)) return;
+  const auto queue = waiting();
+  const bool shared = std::any_of(queue.begin(), queue.end(), [&](const Request* other) { return other->branch == request.branch; });
+  if (!shared) tiers_->Cancel(request.id);
+}
+
+bool Scheduler::BeganOnFailedFetch(const Request& request) const {
+  if (tiers_ == nullptr || tree_->OnDevice(request.tail)) return false;
+  const KvTiers::Fetching* fetch = tiers_->FetchOf(request.tail);
+  CHECK(fetch != nullptr);
+  return fetch->failed;
+}
+
+// As if it had not been admitted: what it seemed to find is not there, and it does not fetch a second time.
+void Scheduler::BeginAgain(Request* request, TimeNs now) {
+  if (request->preemptions == 0) {
+    prefix_stats_.looked_up_tokens -= request->prompt_tokens;
+    prefix_stats_.found_tokens -= request->cached_tokens;
+    request->cached_tokens = -1;
+    request->charged = 0;
+  }
+  tiers_->StopUse(request->tail);
+  Preempt(request, now);
+  request->fetched = true;
 }
 
 // ---------------------------------------------------------------- The dependency tree
