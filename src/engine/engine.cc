@@ -82,7 +82,8 @@ struct Engine::Impl {
 
   Impl(EngineOptions o, EngineParts p)
       : options(std::move(o)), parts(p), residency(p.device, p.host, p.transfer),
-        tiers(MakeTiers(p, options.kv_slices)), scheduler(options.scheduler, p.device, &residency, p.eviction, p.tree, tiers ? &*tiers : nullptr) {
+        tiers(MakeTiers(p, options.kv_slices)),
+        scheduler(options.scheduler, p.device, &residency, p.eviction, p.tree, tiers ? &*tiers : nullptr) {
     CHECK_GT(options.max_model_len, 0);
     CHECK_GT(options.vocab_size, 0);
     stats.device = parts.device->Stats();

@@ -28,7 +28,8 @@ inline constexpr std::size_t kTestLayerBytes = kTestPageTokens * sizeof(std::uin
 // failed, and what is computed with a failed arrival is garbage.
 class KvCheckingExecutor final : public Executor {
  public:
-  KvCheckingExecutor(ModeledExecutor* executor, PagePool* device) : executor_(executor), device_(device) {}
+  KvCheckingExecutor(const Clock* clock, ModeledExecutor* executor, PagePool* device)
+      : clock_(clock), executor_(executor), device_(device) {}
 
   void Submit(const ExecutorBatch& batch) override {
     batch_ = &batch;
@@ -44,8 +45,12 @@ class KvCheckingExecutor final : public Executor {
       ReadLayers(i);
       all_ended &= next_layer_[i] == kTestLayers || Failed(batch_->chunks[i]);
     }
-    computed_ = computed_ || executor_->Poll(result);
+    if (!computed_ && executor_->Poll(result)) {
+      computed_ = true;
+      computed_at_ = clock_->Now();
+    }
     if (!computed_ || !all_ended) return false;
+    result.waited = clock_->Now() - computed_at_;
     for (std::size_t i = 0; i < batch_->chunks.size(); ++i) {
       if (Failed(batch_->chunks[i])) WriteGarbage(batch_->chunks[i]);
     }
@@ -114,9 +119,11 @@ class KvCheckingExecutor final : public Executor {
     }
   }
 
+  const Clock* clock_;
   ModeledExecutor* executor_;
   PagePool* device_;
   const ExecutorBatch* batch_ = nullptr;
+  TimeNs computed_at_ = 0;
   bool computed_ = false;
   std::vector<std::int32_t> next_layer_;   // by chunk: to be read next
   std::int64_t checked_ = 0, layers_read_early_ = 0, discarded_ = 0;
@@ -133,8 +140,7 @@ struct EngineWorld {
 
   VirtualClock clock;
   std::unique_ptr<PagePool> device, host;
-  ModeledTransfer transfer{&clock, {.latency_ns = 3 * kNsPerMs}, {.latency_ns = kNsPerMs}};
-  ModeledTransfer kv_transfer{&clock, {}, {.latency_ns = 2 * kNsPerMs}};
+  ModeledTransfer transfer, kv_transfer;
   ModeledExecutor modeled{&clock, {}, kTestVocab};
   std::unique_ptr<KvCheckingExecutor> executor;
   AdapterRegistry registry{ModelConfig{}, {"base"}, {}};
@@ -150,11 +156,14 @@ struct EngineWorld {
     std::int64_t max_model_len = 200;
     bool prefix_cache = true, kv_host_tier = true;
     std::string cache = "lru";
+    double host_bytes_per_second = 10e9;   // of each link between host and device; what is slow arrives layer by layer
   };
-  explicit EngineWorld(Options options) {
+  explicit EngineWorld(Options options)
+      : transfer(&clock, {.latency_ns = 3 * kNsPerMs}, {kNsPerMs, options.host_bytes_per_second}),
+        kv_transfer(&clock, {}, {2 * kNsPerMs, options.host_bytes_per_second}) {
     device = std::move(PagePool::Create("device", options.device_pages * 64, 64)).value();
     host = std::move(PagePool::Create("host", options.host_pages * 64, 64)).value();
-    executor = std::make_unique<KvCheckingExecutor>(&modeled, device.get());
+    executor = std::make_unique<KvCheckingExecutor>(&clock, &modeled, device.get());
     const CacheRegime regime = *FindCacheRegime(options.cache);
     policy = std::move(MakeEvictionPolicy(regime.policy)).value();
     ApplyRegime(regime, options.scheduler);

@@ -7,9 +7,9 @@
 //  2. Prompts, up to the step's token budget, in order of their tenants' counters: running requests in prefill, and
 //     waiting requests within `lookahead`. One whose adapter is being loaded is passed over, so that a step never waits
 //     for a load, unless so many of its layers are there that the step is not expected to wait for the others (arrival.h;
-//     the same holds for keys and values from the host tier); one that memory does not have room for ends the scan, so that nobody behind it takes what it waits
-//     for. Idle adapters that requests ahead in the queue want are evicted last. A waiting request may take the seat of
-//     a tenant that got more service than its own.
+//     the same holds for keys and values from the host tier); one that memory does not have room for ends the scan, so that
+//     nobody behind it takes what it waits for. Idle adapters that requests ahead in the queue want are evicted last. A
+//     waiting request may take the seat of a tenant that got more service than its own.
 // Prompts begin behind what the dependency tree has of them, if there is a tree: pages that other requests of the same
 // adapter content have computed. Each page that a request fills becomes the tree's; what nobody uses stays as history.
 // Where a page is missing, history and idle adapters are evicted (EvictionPolicy), an adapter only after the history
