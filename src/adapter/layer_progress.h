@@ -33,9 +33,13 @@ class LayerProgress {
     for (std::int32_t state = state_.load(std::memory_order_acquire);; state = state_.load(std::memory_order_acquire)) {
       if (state == kFailed) return false;
       if (state > last) return true;
+      awaited_.store(last, std::memory_order_relaxed);
       state_.wait(state, std::memory_order_acquire);
     }
   }
+
+  // The last layer that somebody found missing; -1: none. Who waits for a layer has done with those before.
+  std::int32_t awaited() const { return awaited_.load(std::memory_order_relaxed); }
 
   // By the transfer: the first `arrived` layers are there. REQUIRES: never less than before, and not after Fail.
   void Publish(std::int32_t arrived) {
@@ -56,6 +60,7 @@ class LayerProgress {
   static constexpr std::int32_t kFailed = -1;
   const std::int32_t layers_;
   std::atomic<std::int32_t> state_{0};   // layers that have arrived
+  mutable std::atomic<std::int32_t> awaited_{-1};
   std::atomic<bool> cancelled_{false};
 };
 

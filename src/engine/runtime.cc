@@ -81,7 +81,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
 
   const auto wake = [wakeup = &r.wakeup_] { wakeup->Signal(); };
   const auto new_transfer = [&]() -> std::unique_ptr<AdapterTransfer> {
-    auto transfer = std::make_unique<ThreadedTransfer>(wake);
+    auto transfer = std::make_unique<ThreadedTransfer>(wake, options.transfer);
     if (!options.wrap_transfer) return transfer;
     return options.wrap_transfer(std::move(transfer));
   };
