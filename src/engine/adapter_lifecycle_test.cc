@@ -228,7 +228,8 @@ struct Asked {
 };
 
 struct FuzzTotals {
-  std::int64_t reloads = 0, unloads = 0, early = 0, cancelled_loads = 0, served_after_retirement = 0, failures = 0, dropped = 0, pins = 0, refused_pins = 0;
+  std::int64_t reloads = 0, unloads = 0, served_after_retirement = 0, failures = 0, dropped = 0, pins = 0, refused_pins = 0;
+  std::int64_t early = 0, cancelled_loads = 0;
 };
 
 void FuzzOnce(std::uint64_t seed, FuzzTotals& totals) {

@@ -123,6 +123,10 @@ void AddRequests(Page& page, const EngineSnapshot& snapshot) {
   page.Own(MetricType::Counter, "history_fetch_seconds_total", "How long, from the decision to the last page.",
            static_cast<double>(stats.kv_tiers.fetch_time_total) / kNsPerSecond);
   page.Own(MetricType::Counter, "history_failed_moves_total", "Copies between the tiers that failed.", stats.kv_tiers.failed_jobs);
+  page.Own(MetricType::Counter, "early_admissions_total", "Requests that began while layers of their adapter or history were arriving.",
+           stats.early_admissions);
+  page.Own(MetricType::Counter, "step_wait_seconds_total", "How long steps waited for such layers.",
+           static_cast<double>(stats.step_wait_total) / kNsPerSecond);
   page.Own(MetricType::Gauge, "history_invalid_pages", "Pages of cached keys and values whose adapter is not on the device.",
            stats.invalid_history_pages);
 }
