@@ -32,9 +32,10 @@ class WholeTransfer final : public AdapterTransfer {
 };
 
 struct Flags {
-  int threads = 2, repetitions = 5;
+  int threads = 2, repetitions = 3;
   std::int32_t rank = 128;
-  std::int64_t prompt = 64, history = 1536;
+  std::int64_t prompt = 64, history = 384;
+  std::vector<double> links = {0.1, 0.3, 1, 0};   // GB/s; 0: unbounded
 };
 
 std::vector<TokenId> Prompt(std::int64_t tokens, std::int64_t seed) {
@@ -103,7 +104,7 @@ class World {
     for (int i = 0; i < flags_.repetitions; ++i) {
       std::vector<TokenId> session = Prompt(flags_.history, ++seed_);
       FirstToken(session, kBaseModel);
-      for (int other = 0; other < 3; ++other) FirstToken(Prompt(flags_.history, ++seed_), kBaseModel);
+      for (std::int64_t other = 0; other < others_; ++other) FirstToken(Prompt(flags_.history, ++seed_), kBaseModel);
       const std::vector<TokenId> turn = Prompt(flags_.prompt, ++seed_);
       session.insert(session.end(), turn.begin(), turn.end());
       sum += FirstToken(std::move(session), kBaseModel);
@@ -120,16 +121,18 @@ class World {
 
  private:
   // One adapter and one and a half histories.
-  std::int64_t Memory(const ModelConfig& config, const std::filesystem::path& directory) const {
+  std::int64_t Memory(const ModelConfig& config, const std::filesystem::path& directory) {
     const std::int64_t adapter = static_cast<std::int64_t>(std::filesystem::file_size(directory / "0/adapter_model.safetensors"));
     const std::int64_t token = config.num_layers * 2 * config.KvDim() * 2;
-    return adapter + std::max(adapter / 2, token * (flags_.history * 3 / 2 + flags_.prompt));
+    const std::int64_t memory = adapter + std::max(adapter / 2, token * (flags_.history * 3 / 2 + flags_.prompt));
+    others_ = memory / (token * flags_.history) + 1;
+    return memory;
   }
 
   const Flags flags_;
   std::unique_ptr<Runtime> runtime_;
   std::shared_ptr<const AdapterVersion> adapters_[2];
-  std::int64_t seed_ = 0;
+  std::int64_t seed_ = 0, others_ = 0;   // histories that fill the device
 };
 
 void Row(const char* what, double bytes_per_second, double whole, double layers, const EngineStats& stats) {
@@ -137,6 +140,7 @@ void Row(const char* what, double bytes_per_second, double whole, double layers,
   if (bytes_per_second > 0) std::snprintf(link, sizeof(link), "%.2f GB/s", bytes_per_second / 1e9);
   std::printf("  %-10s %-12s %9.1f %9.1f %8.2f   %lld began early; steps waited %.1f ms in all\n", what, link, whole * 1e3, layers * 1e3,
               whole / layers, static_cast<long long>(stats.early_admissions), static_cast<double>(stats.step_wait_total) / kNsPerMs);
+  std::fflush(stdout);
 }
 
 void Bench(const Flags& flags, const std::filesystem::path& directory) {
@@ -147,7 +151,8 @@ void Bench(const Flags& flags, const std::filesystem::path& directory) {
                               LoraTarget::kDown}, static_cast<std::uint64_t>(i)).ok());
   }
   bool header = false;
-  for (const double link : {0.1e9, 0.3e9, 1e9, 0.0}) {
+  for (const double gigabytes_per_second : flags.links) {
+    const double link = gigabytes_per_second * 1e9;
     World whole(flags, directory, link, /*layers=*/false), layers(flags, directory, link, /*layers=*/true);
     if (!header) {
       std::printf("160M shape, %d threads, prompts of %lld tokens; an adapter of rank %d takes %.0f MB, a history of %lld tokens %.0f MB\n",
@@ -157,7 +162,8 @@ void Bench(const Flags& flags, const std::filesystem::path& directory) {
       header = true;
     }
     const double adapter_whole = whole.AdapterFirstToken();
-    Row("adapter", link, adapter_whole, layers.AdapterFirstToken(), layers.Stats());
+    const double adapter_layers = layers.AdapterFirstToken();
+    Row("adapter", link, adapter_whole, adapter_layers, layers.Stats());
     const double history_whole = whole.HistoryFirstToken();
     const EngineStats before = layers.Stats();
     const double history_layers = layers.HistoryFirstToken();
@@ -176,6 +182,7 @@ int Run(int argc, char** argv) {
   app.add_option("--rank", flags.rank);
   app.add_option("--prompt", flags.prompt);
   app.add_option("--history", flags.history);
+  app.add_option("--links", flags.links, "GB/s each; 0: as fast as memory is")->delimiter(',');
   CLI11_PARSE(app, argc, argv);
   const std::filesystem::path directory =
       std::filesystem::temp_directory_path() / ("loramux-arrival-" + std::to_string(getpid()));
