@@ -46,6 +46,23 @@ bool CopyRow(DType source_dtype, const std::byte* source, std::int64_t first, st
   return finite;
 }
 
+// Rows lie in the order of modules, so the pages of the first layers come first.
+std::vector<std::int32_t> LayerPages(const AdapterLayout& layout) {
+  std::vector<std::int32_t> pages;
+  std::int32_t needed = 0;
+  for (const ModulePlace& module : layout.modules) {
+    for (const auto* rows : {&module.a_rows, &module.b_rows}) {
+      for (const RowPlace& row : *rows) needed = std::max(needed, static_cast<std::int32_t>(row.page) + 1);
+    }
+    if (module.target == LoraTarget::kLmHead && !pages.empty()) continue;   // used after the last layer
+    const auto layer = static_cast<std::size_t>(module.layer);
+    if (pages.size() <= layer) pages.resize(layer + 1, pages.empty() ? 0 : pages.back());
+    pages[layer] = needed;
+  }
+  if (!pages.empty()) pages.back() = needed;
+  return pages;
+}
+
 Error NotFinite(const AdapterFile& file, const TensorEntry& tensor, DType dtype) {
   return InvalidArgument(file.directory.string() + ": tensor " + tensor.name + " holds a value that is not finite as " +
                          DTypeName(dtype) + "; the adapter is damaged or was trained into overflow");
@@ -74,6 +91,7 @@ Result<AdapterLayout> LayoutAdapter(const std::vector<ModuleShape>& modules, DTy
     layout.modules.push_back(std::move(place));
   }
   layout.pages = placer.pages();
+  layout.layer_pages = LayerPages(layout);
   return layout;
 }
 
@@ -101,10 +119,11 @@ DType ChooseAdapterDType(const AdapterFile& file, DType base_dtype) {
 }
 
 Status PackAdapter(const AdapterFile& file, const AdapterLayout& layout, const std::vector<std::byte*>& pages,
-                   std::size_t page_bytes) {
+                   std::size_t page_bytes, const std::function<bool()>& cancelled) {
   CHECK_EQ(file.modules.size(), layout.modules.size());
   CHECK_EQ(static_cast<std::int64_t>(pages.size()), layout.pages);
   const auto pack = [&](std::size_t m, const TensorEntry& tensor, std::span<const std::byte> data) -> Status {
+    if (cancelled && cancelled()) return Unavailable("the load was cancelled");
     const ModulePlace& place = layout.modules[m];
     const bool is_a = &tensor == file.modules[m].a;
     const std::int64_t count = is_a ? place.in : place.out;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "base/result.h"
@@ -35,6 +36,8 @@ struct AdapterLayout {
   DType dtype = DType::kBF16;             // of the rows in memory
   std::vector<ModulePlace> modules;       // sorted by (layer, target)
   std::int64_t pages = 0;                 // pages that the adapter takes
+  // Of these, the first so many hold all rows of layers 0 to i; behind its last layer (and for lm_head): all pages.
+  std::vector<std::int32_t> layer_pages;
   std::int64_t payload_bytes = 0;         // bytes of its elements
   std::int32_t max_rank = 0;
 };
@@ -62,8 +65,9 @@ DType ChooseAdapterDType(const AdapterFile& file, DType base_dtype);
 // Writes the adapter's rows into its pages: converts each element to layout.dtype (round to nearest even) and
 // transposes B. `pages[i]` is the first byte of the i-th page. Reads the file; may block on the disk. Errors: a value is
 // not finite once converted, naming the tensor; what was read has not the digest that the adapter was opened with (its
-// file was changed in place). After an error the pages' content is undefined.
+// file was changed in place). After an error the pages' content is undefined. `cancelled` is asked between tensors:
+// true ends it, with an error (kUnavailable).
 Status PackAdapter(const AdapterFile& file, const AdapterLayout& layout, const std::vector<std::byte*>& pages,
-                   std::size_t page_bytes);
+                   std::size_t page_bytes, const std::function<bool()>& cancelled = {});
 
 }  // namespace loramux

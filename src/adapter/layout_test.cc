@@ -228,6 +228,19 @@ TEST(PackAdapter, AFileThatIsReplacedByRenamingIsReadAsItWas) {
   EXPECT_EQ(*before, *after);
 }
 
+TEST(PackAdapter, IsCancelledBetweenTensors) {
+  OneModule module;
+  const auto layout = LayoutAdapter(ModuleShapes(module.file), DType::kF32, 1024);
+  ASSERT_TRUE(layout.ok());
+  module.Save();
+  std::vector<std::byte> page(1024);
+  int asked = 0;
+  const Status packed = PackAdapter(module.file, *layout, {page.data()}, 1024, [&] { return ++asked == 2; });
+  ASSERT_FALSE(packed.ok());
+  EXPECT_EQ(packed.error().message, "the load was cancelled");
+  EXPECT_EQ(asked, 2);   // of A and of B
+}
+
 TEST(ChooseAdapterDType, NeverWiderThanTheBase) {
   OneModule module;
   EXPECT_EQ(ChooseAdapterDType(module.file, DType::kBF16), DType::kBF16);

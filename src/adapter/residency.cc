@@ -86,7 +86,8 @@ void ResidencyManager::Unlock(AdapterGeneration generation) {
 }
 
 void ResidencyManager::DropIfUnused(AdapterResidency& adapter) {
-  if (!Unwanted(adapter) || adapter.device == TierState::kLoading) return;
+  if (!Unwanted(adapter)) return;
+  if (adapter.device == TierState::kLoading) return CancelLoad(adapter);
   CHECK_EQ(adapter.pins, 0);
   if (on_drop_) on_drop_(adapter);
   const AdapterGeneration generation = adapter.version->generation;
@@ -117,24 +118,25 @@ void ResidencyManager::BeginLoad(AdapterGeneration generation, bool via_host, Ti
   CHECK(device_->Allocate(PageCategory::kAdapter, adapter.device_pages));
   adapter.device = TierState::kLoading;
   adapter.load_started = now;
+  adapter.load_sequence = ++next_load_sequence_;
   adapter.via_host = via_host;
   adapter.ahead = ahead;
   adapter.from_disk = adapter.host != TierState::kResident;
   ++loads_in_flight_;
   if (adapter.host == TierState::kResident) {
-    SubmitTransfer(adapter, TransferKind::kHostToDevice);
+    SubmitTransfer(adapter, TransferKind::kHostToDevice, now);
   } else if (via_host) {
     adapter.host_pages.resize(pages);
     CHECK(host_->Allocate(PageCategory::kAdapter, adapter.host_pages));
     adapter.host = TierState::kLoading;
-    SubmitTransfer(adapter, TransferKind::kDiskToHost);
+    SubmitTransfer(adapter, TransferKind::kDiskToHost, now);
   } else {
-    SubmitTransfer(adapter, TransferKind::kDiskToDevice);
+    SubmitTransfer(adapter, TransferKind::kDiskToDevice, now);
   }
 }
 
 // The transfer's id is the adapter's generation: an adapter has at most one transfer in flight.
-void ResidencyManager::SubmitTransfer(AdapterResidency& adapter, TransferKind kind) {
+void ResidencyManager::SubmitTransfer(AdapterResidency& adapter, TransferKind kind, TimeNs now) {
   TransferJob job;
   job.id = adapter.version->generation.value;
   job.kind = kind;
@@ -144,7 +146,25 @@ void ResidencyManager::SubmitTransfer(AdapterResidency& adapter, TransferKind ki
   job.destination = kind == TransferKind::kDiskToHost ? PagePointers(*host_, adapter.host_pages)
                                                       : PagePointers(*device_, adapter.device_pages);
   if (kind != TransferKind::kHostToDevice) ++totals_.disk_loads;
+  adapter.to_device = kind == TransferKind::kHostToDevice;
+  adapter.transfer_started = now;
+  job.progress = adapter.progress =
+      std::make_shared<LayerProgress>(static_cast<std::int32_t>(adapter.version->layout.layer_pages.size()));
+  if (adapter.to_device) arriving_.push_back(adapter.version->generation);
   transfer_->Submit(std::move(job));
+}
+
+void ResidencyManager::EndTransfer(AdapterResidency& adapter) {
+  if (adapter.to_device) Erase(arriving_, adapter.version->generation);
+  adapter.to_device = false;
+  adapter.progress = nullptr;
+}
+
+// Its pages stay the transfer's until its completion is polled. Whoever wants the adapter meanwhile loads it again then.
+// Only the load of an adapter whose name is gone is cancelled: where clients give up before a slow load's end and come again,
+// it must not begin anew for each of them.
+void ResidencyManager::CancelLoad(AdapterResidency& adapter) {
+  if (adapter.progress != nullptr) adapter.progress->Cancel();
 }
 
 bool ResidencyManager::Poll(TimeNs now, std::vector<LoadFailure>& failures) {
@@ -152,17 +172,25 @@ bool ResidencyManager::Poll(TimeNs now, std::vector<LoadFailure>& failures) {
   while (auto completion = transfer_->Poll()) {
     changed = true;
     AdapterResidency& adapter = At(AdapterGeneration{static_cast<std::uint32_t>(completion->id)});
-    if (completion->error) {
-      FailLoad(adapter);
+    EndTransfer(adapter);
+    if (completion->cancelled) {
+      CHECK_EQ(adapter.pins, 0);
+      GiveUpLoad(adapter);
+      ++totals_.cancelled_loads;
+    } else if (completion->error) {
+      adapter.failed = adapter.pins > 0;
+      if (adapter.failed) failed_.push_back(adapter.version->generation);
+      else GiveUpLoad(adapter);
+      ++totals_.load_failures;
       failures.push_back({adapter.version->generation, std::move(*completion->error)});
     } else if (adapter.host == TierState::kLoading) {
       adapter.host = TierState::kResident;
       host_residents_.push_back(adapter.version->generation);
-      if (Unwanted(adapter)) {
-        DropDevicePages(adapter);   // its name went while it was on its way, and nobody waits for it
-        --loads_in_flight_;
+      if (Unwanted(adapter)) {   // its name went while it was on its way, and nobody waits for it
+        GiveUpLoad(adapter);
+        ++totals_.cancelled_loads;
       } else {
-        SubmitTransfer(adapter, TransferKind::kHostToDevice);
+        SubmitTransfer(adapter, TransferKind::kHostToDevice, now);
       }
     } else {
       FinishLoad(adapter, now);
@@ -174,7 +202,6 @@ bool ResidencyManager::Poll(TimeNs now, std::vector<LoadFailure>& failures) {
 
 void ResidencyManager::FinishLoad(AdapterResidency& adapter, TimeNs now) {
   adapter.device = TierState::kResident;
-  adapter.load_sequence = ++next_load_sequence_;
   if (!adapter.ahead || adapter.references > 0) adapter.last_use = now;   // it was loaded for somebody: it may not be the next victim
   device_residents_.push_back(adapter.version->generation);
   --loads_in_flight_;
@@ -187,11 +214,21 @@ void ResidencyManager::FinishLoad(AdapterResidency& adapter, TimeNs now) {
   ++totals_.load_times[static_cast<std::size_t>(bucket - kLoadTimeBounds.begin())];
 }
 
-void ResidencyManager::FailLoad(AdapterResidency& adapter) {
+void ResidencyManager::GiveUpLoad(AdapterResidency& adapter) {
   DropDevicePages(adapter);
   if (adapter.host == TierState::kLoading) DropHostPages(adapter);
   --loads_in_flight_;
-  ++totals_.load_failures;
+}
+
+void ResidencyManager::EndFailedLoads() {
+  for (const AdapterGeneration generation : failed_) {
+    AdapterResidency& adapter = At(generation);
+    CHECK_EQ(adapter.pins, 0);
+    adapter.failed = false;
+    GiveUpLoad(adapter);
+    DropIfUnused(adapter);
+  }
+  failed_.clear();
 }
 
 void ResidencyManager::DropDevicePages(AdapterResidency& adapter) {
@@ -226,7 +263,7 @@ void ResidencyManager::EvictFromHost(AdapterGeneration generation) {
 
 void ResidencyManager::Pin(AdapterGeneration generation, TimeNs now) {
   AdapterResidency& adapter = At(generation);
-  CHECK(adapter.device == TierState::kResident);
+  CHECK(adapter.device == TierState::kResident || adapter.arriving());
   ++adapter.pins;
   ++adapter.uses;
   adapter.last_use = now;
@@ -250,7 +287,7 @@ AdapterStats ResidencyManager::Stats() const {
 
 void ResidencyManager::CheckIntegrity() const {
   std::int64_t device_pages = 0, host_pages = 0, loading = 0;
-  std::size_t device_residents = 0, host_residents = 0, known = 0, locked = 0;
+  std::size_t device_residents = 0, host_residents = 0, known = 0, locked = 0, arriving = 0;
   for (const AdapterResidency& adapter : adapters_) {
     if (adapter.version == nullptr) {
       CHECK(adapter.device_pages.empty() && adapter.host_pages.empty());
@@ -267,7 +304,10 @@ void ResidencyManager::CheckIntegrity() const {
     CHECK_EQ(adapter.host_pages.size(), adapter.host == TierState::kAbsent ? 0 : pages);
     for (const PageHandle page : adapter.device_pages) CHECK(device_->IsCurrent(page));
     for (const PageHandle page : adapter.host_pages) CHECK(host_->IsCurrent(page));
-    if (adapter.pins > 0) CHECK(adapter.device == TierState::kResident);
+    if (adapter.pins > 0) CHECK(adapter.device == TierState::kResident || adapter.arriving() || adapter.failed);
+    CHECK(!adapter.failed || adapter.device == TierState::kLoading);
+    CHECK_EQ(adapter.progress != nullptr, adapter.device == TierState::kLoading && !adapter.failed);
+    arriving += adapter.arriving();
     if (adapter.host == TierState::kLoading) CHECK(adapter.device == TierState::kLoading);
     device_pages += static_cast<std::int64_t>(adapter.device_pages.size());
     host_pages += static_cast<std::int64_t>(adapter.host_pages.size());
@@ -280,6 +320,7 @@ void ResidencyManager::CheckIntegrity() const {
   CHECK_EQ(loading, loads_in_flight_);
   CHECK_EQ(known + free_slots_.size(), adapters_.size());
   CHECK_EQ(locked, locked_.size());
+  CHECK_EQ(arriving, arriving_.size());
   CHECK_EQ(device_residents, device_residents_.size());
   CHECK_EQ(host_residents, host_residents_.size());
 }

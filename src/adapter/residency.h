@@ -4,8 +4,9 @@
 // accounts. A load is a chain of transfers: disk -> host -> device, or disk -> device where the host tier has no room.
 //
 // Invariants (CheckIntegrity): an adapter holds exactly layout.pages pages in a tier while it is loading to it or
-// resident in it, and none otherwise; only a device-resident adapter is pinned; a pinned one is never evicted, nor is one
-// that the operator locked; a retired adapter that no request refers to is unknown again, with its pages free.
+// resident in it, and none otherwise; only a device-resident adapter is pinned, or one that is arriving there; a pinned one
+// is never evicted, nor is one that the operator locked; a retired adapter that no request refers to is unknown again,
+// with its pages free. Nobody is told of the end of a failed load before its pins are gone: a step may still read its pages.
 #pragma once
 
 #include <array>
@@ -39,6 +40,7 @@ struct AdapterStats {
   std::int64_t device_resident = 0, host_resident = 0, loading = 0;
   std::int64_t device_loads = 0, disk_loads = 0, load_failures = 0;
   std::int64_t device_evictions = 0, host_evictions = 0;
+  std::int64_t cancelled_loads = 0;   // nobody wanted them any more
   TimeNs load_time_total = 0;   // from the decision to device-resident, over device_loads
   std::array<std::int64_t, kLoadTimeBounds.size() + 1> load_times = {};   // how many took how long
   std::int64_t known = 0;       // adapters in All(), wherever they are
@@ -63,6 +65,14 @@ struct AdapterResidency {
   bool via_host = false;
   bool ahead = false;                 // the load is for nobody in particular: it is no use
   bool from_disk = false;             // its last load
+  // Of the transfer in flight, and since when: null where there is none.
+  std::shared_ptr<LayerProgress> progress;
+  TimeNs transfer_started = 0;
+  bool to_device = false;             // it copies from the host tier, layer by layer: the adapter is arriving
+  bool failed = false;                // while pins hold its pages
+
+  // Its first layers may be there already. It may be pinned, and what is computed with it may be used once it is resident.
+  bool arriving() const { return device == TierState::kLoading && to_device; }
 };
 
 class ResidencyManager {
@@ -103,6 +113,8 @@ class ResidencyManager {
   std::span<const AdapterGeneration> DeviceResidents() const { return device_residents_; }
   std::span<const AdapterGeneration> HostResidents() const { return host_residents_; }
   std::int64_t loads_in_flight() const { return loads_in_flight_; }
+  // Generations that are arriving on the device from the host tier, in the order in which their transfers began.
+  std::span<const AdapterGeneration> Arriving() const { return arriving_; }
   PagePool* device() const { return device_; }
   PagePool* host() const { return host_; }
 
@@ -114,7 +126,7 @@ class ResidencyManager {
   // Takes a host-resident adapter that is not being copied to the device off the host tier.
   void EvictFromHost(AdapterGeneration generation);
 
-  // A running request begins or ends to use it. REQUIRES: device-resident.
+  // A running request begins or ends to use it. REQUIRES (Pin): device-resident or arriving.
   void Pin(AdapterGeneration generation, TimeNs now);
   void Unpin(AdapterGeneration generation, TimeNs now);
 
@@ -122,22 +134,26 @@ class ResidencyManager {
     AdapterGeneration generation;
     Error error;
   };
-  // Collects finished transfers and goes on with their chains. Returns true if anything changed; failed loads (their
-  // pages are free again, the state is kAbsent) are appended to `failures`.
+  // Collects finished transfers and goes on with their chains. Returns true if anything changed; failed loads are appended
+  // to `failures`. Their pages are free again and the state is kAbsent, unless the adapter is pinned: then that waits for
+  // EndFailedLoads, which the caller calls after the step in flight, when it has unpinned them.
   bool Poll(TimeNs now, std::vector<LoadFailure>& failures);
+  void EndFailedLoads();
 
   AdapterStats Stats() const;
   void CheckIntegrity() const;
 
  private:
   AdapterResidency& At(AdapterGeneration generation);
-  void SubmitTransfer(AdapterResidency& adapter, TransferKind kind);
+  void SubmitTransfer(AdapterResidency& adapter, TransferKind kind, TimeNs now);
+  void EndTransfer(AdapterResidency& adapter);
+  void CancelLoad(AdapterResidency& adapter);
   void DropIfUnused(AdapterResidency& adapter);
   bool Unwanted(const AdapterResidency& adapter) const {
     return adapter.retired && adapter.references == 0 && !adapter.locked;
   }
   void FinishLoad(AdapterResidency& adapter, TimeNs now);
-  void FailLoad(AdapterResidency& adapter);
+  void GiveUpLoad(AdapterResidency& adapter);
   void DropDevicePages(AdapterResidency& adapter);
   void DropHostPages(AdapterResidency& adapter);
 
@@ -147,7 +163,8 @@ class ResidencyManager {
   std::deque<AdapterResidency> adapters_;   // a deque: executors hold pointers to entries while new ones are added
   std::vector<std::uint32_t> slot_of_;      // by generation; kNoSlot: unknown. Four bytes for each generation ever.
   std::vector<std::uint32_t> free_slots_;
-  std::vector<AdapterGeneration> device_residents_, host_residents_, locked_;
+  std::vector<AdapterGeneration> device_residents_, host_residents_, locked_, arriving_;
+  std::vector<AdapterGeneration> failed_;   // pinned
   std::function<void(const AdapterResidency&)> on_drop_;
   std::function<void(const AdapterResidency&, TimeNs)> on_load_;
   TimeNs last_load_end_ = 0;

@@ -81,6 +81,117 @@ TEST(Residency, AFailedLoadGivesEverythingBackAndCanBeTriedAgain) {
   EXPECT_EQ(w.residency.Get(AdapterGeneration{3}).device, TierState::kResident);
 }
 
+std::shared_ptr<AdapterVersion> MakeLayered(std::uint32_t generation) {
+  auto version = std::const_pointer_cast<AdapterVersion>(MakeVersion(generation, 4));
+  version->layout.layer_pages = {1, 2, 3, 4};
+  return version;
+}
+
+// A slow link from the host tier: 4 ms an adapter of four layers.
+struct SlowWorld : World {
+  ModeledTransfer slow{&clock, {.latency_ns = 0}, {.latency_ns = 0, .bytes_per_second = 4 * 64 / 4e-3}};
+  ResidencyManager arriving{device.get(), host.get(), &slow};
+  AdapterGeneration g{7};
+
+  // Until `layers` of it have arrived.
+  void Begin(std::int32_t layers) {
+    arriving.Add(MakeLayered(g.value));
+    arriving.Acquire(g);
+    arriving.BeginLoad(g, true, clock.Now());
+    while (!arriving.Get(g).arriving()) Next();
+    while (arriving.Get(g).progress->arrived() < layers) {
+      clock.Advance(kNsPerMs);
+      arriving.Poll(clock.Now(), failures);
+    }
+    arriving.CheckIntegrity();
+  }
+  void Next() {
+    clock.AdvanceTo(std::max(clock.Now(), slow.next_end()));
+    arriving.Poll(clock.Now(), failures);
+    arriving.CheckIntegrity();
+  }
+  void Settle() {
+    while (slow.next_end() >= 0) Next();
+  }
+};
+
+TEST(Residency, AnArrivingAdapterCanBePinned) {
+  SlowWorld w;
+  w.Begin(2);
+  EXPECT_EQ(w.arriving.Arriving().size(), 1u);
+  w.arriving.Pin(w.g, w.clock.Now());
+  w.arriving.CheckIntegrity();
+  const std::uint64_t sequence = w.arriving.Get(w.g).load_sequence;
+  w.Settle();
+  EXPECT_EQ(w.arriving.Get(w.g).device, TierState::kResident);
+  EXPECT_EQ(w.arriving.Get(w.g).load_sequence, sequence);   // views of it stay valid
+  EXPECT_TRUE(w.arriving.Arriving().empty());
+  w.arriving.Unpin(w.g, w.clock.Now());
+  w.arriving.Release(w.g);
+  w.arriving.CheckIntegrity();
+}
+
+// A step may be reading the pages: they stay until its pins are gone.
+TEST(Residency, AFailedLoadKeepsItsPagesWhilePinned) {
+  for (const std::int32_t layers : {0, 1, 2, 3}) {
+    SlowWorld w;
+    w.slow.set_fault([](const TransferJob& job) {
+      return job.kind == TransferKind::kHostToDevice ? std::optional<Error>(IoError("injected")) : std::nullopt;
+    });
+    w.Begin(layers);
+    w.arriving.Pin(w.g, w.clock.Now());
+    w.Settle();
+    ASSERT_EQ(w.failures.size(), 1u);
+    EXPECT_TRUE(w.arriving.Get(w.g).failed);
+    EXPECT_EQ(w.device->free_pages(), 6);
+    w.arriving.Unpin(w.g, w.clock.Now());
+    w.arriving.EndFailedLoads();
+    w.arriving.CheckIntegrity();
+    EXPECT_EQ(w.arriving.Get(w.g).device, TierState::kAbsent);
+    EXPECT_EQ(w.arriving.loads_in_flight(), 0);
+    EXPECT_EQ(w.device->free_pages(), 10);
+    w.slow.set_fault(nullptr);
+    w.arriving.BeginLoad(w.g, true, w.clock.Now());
+    w.Settle();
+    EXPECT_EQ(w.arriving.Get(w.g).device, TierState::kResident);
+  }
+}
+
+TEST(Residency, ALoadThatNobodyWantsAnyMoreIsCancelled) {
+  SlowWorld w;
+  w.Begin(1);
+  w.arriving.Retire(w.g);
+  w.arriving.Release(w.g);
+  EXPECT_EQ(w.device->free_pages(), 6);   // the transfer's, until it says that it has ended
+  w.arriving.Poll(w.clock.Now(), w.failures);
+  EXPECT_FALSE(w.arriving.Knows(w.g));
+  EXPECT_EQ(w.arriving.Stats().cancelled_loads, 1);
+  EXPECT_EQ(w.arriving.Stats().load_failures, 0);
+  EXPECT_TRUE(w.failures.empty());
+  w.arriving.CheckIntegrity();
+  EXPECT_EQ(w.device->free_pages(), 10);
+  EXPECT_EQ(w.host->free_pages(), 6);
+}
+
+// A request resolved the name before it went: it gets its adapter all the same, by another load.
+TEST(Residency, ACancelledLoadThatIsWantedAgainBeginsAnew) {
+  SlowWorld w;
+  w.Begin(1);
+  w.arriving.Retire(w.g);
+  w.arriving.Release(w.g);
+  w.arriving.Add(MakeLayered(w.g.value));
+  w.arriving.Acquire(w.g);
+  w.arriving.Poll(w.clock.Now(), w.failures);
+  EXPECT_EQ(w.arriving.Get(w.g).device, TierState::kAbsent);
+  EXPECT_EQ(w.arriving.Get(w.g).host, TierState::kResident);
+  w.arriving.BeginLoad(w.g, true, w.clock.Now());
+  w.Settle();
+  EXPECT_EQ(w.arriving.Get(w.g).device, TierState::kResident);
+  w.arriving.Release(w.g);
+  EXPECT_FALSE(w.arriving.Knows(w.g));
+  w.arriving.CheckIntegrity();
+}
+
 TEST(ResidencyDeathTest, APinnedAdapterIsNeverEvicted) {
   World w;
   w.residency.BeginLoad(AdapterGeneration{1}, true, 0);

@@ -1,6 +1,7 @@
 #include "adapter/transfer.h"
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -11,27 +12,70 @@
 
 namespace loramux {
 
-Status RunTransfer(const TransferJob& job) {
-  if (job.kind == TransferKind::kHostToDevice || job.kind == TransferKind::kDeviceToHost) {
-    CHECK_EQ(job.source.size(), job.destination.size());
-    for (std::size_t i = 0; i < job.source.size(); ++i) {
-      std::memcpy(job.destination[i], job.source[i], job.page_bytes);
-    }
-    return Ok{};
-  }
-  return PackAdapter(job.adapter->file, job.adapter->layout, job.destination, job.page_bytes);
-}
-
 namespace {
 
-TransferCompletion Complete(const TransferJob& job) {
-  TransferCompletion completion{job.id, std::nullopt};
-  const Status status = RunTransfer(job);
-  if (!status.ok()) completion.error = status.error();
+bool FromDisk(const TransferJob& job) { return job.kind == TransferKind::kDiskToHost || job.kind == TransferKind::kDiskToDevice; }
+
+bool IsCancelled(const TransferJob& job) { return job.progress != nullptr && job.progress->cancelled(); }
+
+// Pages of an adapter that its first `layers` layers need.
+std::size_t AdapterPages(const TransferJob& job, std::int32_t layers) {
+  const std::vector<std::int32_t>& of_layer = job.adapter->layout.layer_pages;
+  if (layers == 0) return 0;
+  return layers < LayersOf(job) ? static_cast<std::size_t>(of_layer[static_cast<std::size_t>(layers - 1)]) : job.source.size();
+}
+
+// Makes a cancelled job's or a failed one's waiters go on.
+TransferCompletion End(const TransferJob& job, TransferCompletion completion) {
+  const bool good = !completion.cancelled && !completion.error.has_value();
+  if (job.progress == nullptr) return completion;
+  if (!good) job.progress->Fail();
+  else if (FromDisk(job)) job.progress->Publish(job.progress->layers());
   return completion;
 }
 
+TransferCompletion PackFromDisk(const TransferJob& job) {
+  const Status packed = PackAdapter(job.adapter->file, job.adapter->layout, job.destination, job.page_bytes,
+                                    [&job] { return IsCancelled(job); });
+  if (packed.ok()) return {job.id, std::nullopt};
+  if (IsCancelled(job)) return {job.id, std::nullopt, /*cancelled=*/true};
+  return {job.id, packed.error()};
+}
+
 }  // namespace
+
+std::int32_t LayersOf(const TransferJob& job) {
+  const bool layered = job.adapter != nullptr ? !job.adapter->layout.layer_pages.empty() : job.layer_bytes > 0;
+  return layered && job.progress != nullptr && !FromDisk(job) ? job.progress->layers() : 1;
+}
+
+std::size_t CopyLayer(const TransferJob& job, std::int32_t layer) {
+  CHECK_EQ(job.source.size(), job.destination.size());
+  const std::int32_t layers = LayersOf(job);
+  std::size_t first = 0, end = job.source.size(), offset = 0, bytes = job.page_bytes;
+  if (job.adapter != nullptr) {
+    first = AdapterPages(job, layer);
+    end = AdapterPages(job, layer + 1);
+  } else if (layers > 1) {
+    offset = static_cast<std::size_t>(layer) * job.layer_bytes;
+    bytes = layer + 1 < layers ? job.layer_bytes : job.page_bytes - offset;
+  }
+  for (std::size_t i = first; i < end; ++i) std::memcpy(job.destination[i] + offset, job.source[i] + offset, bytes);
+  return (end - first) * bytes;
+}
+
+TransferCompletion RunTransfer(const TransferJob& job, const std::function<void(std::size_t)>& after_layer) {
+  if (FromDisk(job)) return End(job, IsCancelled(job) ? TransferCompletion{job.id, std::nullopt, true} : PackFromDisk(job));
+  const std::int32_t layers = LayersOf(job);
+  for (std::int32_t layer = 0; layer < layers; ++layer) {
+    if (IsCancelled(job)) return End(job, {job.id, std::nullopt, /*cancelled=*/true});
+    const std::size_t bytes = CopyLayer(job, layer);
+    // Told before it is published: a slow link's time is part of the transfer.
+    if (after_layer) after_layer(bytes);
+    if (job.progress != nullptr) job.progress->Publish(layers == 1 ? job.progress->layers() : layer + 1);
+  }
+  return End(job, {job.id, std::nullopt});
+}
 
 struct ThreadedTransfer::State {
   std::mutex mutex;
@@ -40,6 +84,9 @@ struct ThreadedTransfer::State {
   std::deque<TransferCompletion> done;
   bool stopping = false;
   std::function<void()> on_completion;
+  ThreadedTransferOptions options;
+  std::shared_ptr<LayerProgress> at_hand;   // of the job that runs
+  OsClock clock;
   std::thread worker;
 
   void Run() {
@@ -49,19 +96,40 @@ struct ThreadedTransfer::State {
       if (stopping) return;
       const TransferJob job = std::move(jobs.front());
       jobs.pop_front();
+      at_hand = job.progress;
       lock.unlock();
-      TransferCompletion completion = Complete(job);
+      TransferCompletion completion = Move(job);
       lock.lock();
+      at_hand = nullptr;
       done.push_back(std::move(completion));
       lock.unlock();
       on_completion();
       lock.lock();
     }
   }
+
+  // The engine is woken with the layer that follows the lead's publication at the latest.
+  TransferCompletion Move(const TransferJob& job) {
+    TimeNs due = clock.Now();
+    bool told = job.progress == nullptr;
+    const auto tell = [&] {
+      if (told || job.progress->arrived() < job.progress->lead()) return;
+      told = true;
+      on_completion();
+    };
+    return RunTransfer(job, [&](std::size_t bytes) {
+      tell();
+      if (options.bytes_per_second <= 0) return;
+      due += static_cast<TimeNs>(static_cast<double>(bytes) / options.bytes_per_second * static_cast<double>(kNsPerSecond));
+      std::this_thread::sleep_for(std::chrono::nanoseconds(std::max<TimeNs>(0, due - clock.Now())));
+    });
+  }
 };
 
-ThreadedTransfer::ThreadedTransfer(std::function<void()> on_completion) : state_(std::make_unique<State>()) {
+ThreadedTransfer::ThreadedTransfer(std::function<void()> on_completion, ThreadedTransferOptions options)
+    : state_(std::make_unique<State>()) {
   state_->on_completion = std::move(on_completion);
+  state_->options = options;
   state_->worker = std::thread([state = state_.get()] { state->Run(); });
 }
 
@@ -69,6 +137,10 @@ ThreadedTransfer::~ThreadedTransfer() {
   {
     const std::lock_guard lock(state_->mutex);
     state_->stopping = true;
+    if (state_->at_hand != nullptr) state_->at_hand->Cancel();
+    for (const TransferJob& job : state_->jobs) {
+      if (job.progress != nullptr) job.progress->Fail();
+    }
   }
   state_->work.notify_all();
   state_->worker.join();
@@ -90,25 +162,45 @@ std::optional<TransferCompletion> ThreadedTransfer::Poll() {
   return completion;
 }
 
-void InlineTransfer::Submit(TransferJob job) { done_.push_back(Complete(job)); }
+void InlineTransfer::Submit(TransferJob job) { done_.push_back(RunTransfer(job)); }
 
 void ModeledTransfer::Submit(TransferJob job) {
-  const bool from_host = job.kind == TransferKind::kHostToDevice || job.kind == TransferKind::kDeviceToHost;
-  const Link& link = from_host ? host_ : disk_;
-  TimeNs& free_at = from_host ? host_free_at_ : disk_free_at_;
+  const Link& link = FromDisk(job) ? disk_ : host_;
+  TimeNs& free_at = FromDisk(job) ? disk_free_at_ : host_free_at_;
   const double bytes = static_cast<double>(job.destination.size() * job.page_bytes);
-  free_at = std::max(free_at, clock_->Now()) +
-            static_cast<TimeNs>(bytes / link.bytes_per_second * static_cast<double>(kNsPerSecond));
+  const TimeNs begin = std::max(free_at, clock_->Now());
+  free_at = begin + static_cast<TimeNs>(bytes / link.bytes_per_second * static_cast<double>(kNsPerSecond));
   TransferCompletion completion{job.id, fault_ ? fault_(job) : std::nullopt};
-  moving_.push_back({free_at + link.latency_ns, std::move(completion), std::move(job)});
+  moving_.push_back({begin + link.latency_ns, free_at + link.latency_ns, std::move(completion), std::move(job)});
+}
+
+TimeNs ModeledTransfer::Moving::ArrivalOf(std::int32_t layers) const {
+  return begin + (end - begin) * layers / LayersOf(job);
+}
+
+// All but the last one, which comes with the completion.
+void ModeledTransfer::PublishLayers(Moving& moving) const {
+  const std::int32_t layers = LayersOf(moving.job);
+  if (layers == 1) return;
+  std::int32_t next = moving.job.progress->arrived();
+  for (; next + 1 < layers && moving.ArrivalOf(next + 1) <= clock_->Now(); ++next) {
+    if (moving.job.adapter == nullptr) CopyLayer(moving.job, next);
+  }
+  moving.job.progress->Publish(next);
 }
 
 std::optional<TransferCompletion> ModeledTransfer::Poll() {
+  for (Moving& moving : moving_) PublishLayers(moving);
+  const auto end_of = [](const Moving& moving) { return moving.cancelled() ? 0 : moving.end; };
   const auto earliest = std::min_element(moving_.begin(), moving_.end(),
-                                         [](const Moving& a, const Moving& b) { return a.end < b.end; });
-  if (earliest == moving_.end() || earliest->end > clock_->Now()) return std::nullopt;
+                                         [&](const Moving& a, const Moving& b) { return end_of(a) < end_of(b); });
+  if (earliest == moving_.end() || end_of(*earliest) > clock_->Now()) return std::nullopt;
   TransferCompletion completion = std::move(earliest->completion);
-  if (earliest->job.adapter == nullptr && !completion.error.has_value()) CHECK(RunTransfer(earliest->job).ok());
+  if (earliest->cancelled()) completion = {earliest->job.id, std::nullopt, /*cancelled=*/true};
+  const bool good = !completion.cancelled && !completion.error.has_value();
+  if (good && earliest->job.adapter == nullptr) completion = RunTransfer(earliest->job);
+  if (good && earliest->job.progress != nullptr) earliest->job.progress->Publish(earliest->job.progress->layers());
+  if (!good) End(earliest->job, completion);
   moving_.erase(earliest);
   return completion;
 }
@@ -116,7 +208,11 @@ std::optional<TransferCompletion> ModeledTransfer::Poll() {
 TimeNs ModeledTransfer::next_end() const {
   TimeNs next = -1;
   for (const Moving& transfer : moving_) {
-    if (next < 0 || transfer.end < next) next = transfer.end;
+    TimeNs event = transfer.cancelled() ? std::min(transfer.end, clock_->Now()) : transfer.end;
+    if (LayersOf(transfer.job) > 1 && transfer.job.progress->arrived() < transfer.job.progress->lead()) {
+      event = std::min(event, transfer.ArrivalOf(transfer.job.progress->lead()));
+    }
+    if (next < 0 || event < next) next = event;
   }
   return next;
 }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "adapter/layer_progress.h"
 #include "adapter/registry.h"
 #include "base/clock.h"
 #include "base/result.h"
@@ -17,6 +18,10 @@ enum class TransferKind { kDiskToHost, kHostToDevice, kDiskToDevice, kDeviceToHo
 
 // One move of one adapter's pages, or (without an adapter) of keys and values between host and device. The pages belong
 // to the transfer until its completion was polled.
+//
+// A job from the host to the device with a `progress` of several layers moves layer by layer and publishes each. What
+// comes from the disk never does: only at its end is it known to be what the adapter's digest says, so nobody may use it
+// before. It is published as a whole, and its `progress` serves cancellation alone.
 struct TransferJob {
   std::uint64_t id = 0;
   TransferKind kind = TransferKind::kDiskToHost;
@@ -24,11 +29,16 @@ struct TransferJob {
   std::vector<std::byte*> source;        // host or device pages; none for what comes from disk
   std::vector<std::byte*> destination;   // host or device pages
   std::size_t page_bytes = 0;
+  std::shared_ptr<LayerProgress> progress;   // null: nobody looks before the end, nobody cancels
+  // Of keys and values: bytes of a layer in each page, layer after layer from its beginning; what is behind the last one
+  // goes with it. 0: pages move whole. (An adapter's layers: AdapterLayout::layer_pages.)
+  std::size_t layer_bytes = 0;
 };
 
 struct TransferCompletion {
   std::uint64_t id = 0;
   std::optional<Error> error;
+  bool cancelled = false;   // as LayerProgress::Cancel asked: no error, but the destination's content is undefined
 };
 
 // A seam: real threads here, a model of a host link in the simulator, faults in tests.
@@ -41,14 +51,25 @@ class AdapterTransfer {
   virtual std::optional<TransferCompletion> Poll() = 0;
 };
 
-// Runs the job on the calling thread: what ThreadedTransfer's worker does with each.
-Status RunTransfer(const TransferJob& job);
+// In so many parts it moves: the layers of its progress, or one.
+std::int32_t LayersOf(const TransferJob& job);
+// Copies what layer `layer` < LayersOf(job) adds to those before. Returns the bytes. REQUIRES: not from the disk.
+std::size_t CopyLayer(const TransferJob& job, std::int32_t layer);
 
-// One worker thread; jobs run in order of submission. `on_completion` is called on the worker after each.
+// Runs the job on the calling thread, layer by layer; `after_layer`, if given, is called after each with the bytes that it
+// took. What ThreadedTransfer's worker does with each.
+TransferCompletion RunTransfer(const TransferJob& job, const std::function<void(std::size_t)>& after_layer = {});
+
+struct ThreadedTransferOptions {
+  double bytes_per_second = 0;   // not faster than that, for measurements of slower links; 0: as fast as memory is
+};
+
+// One worker thread; jobs run in order of submission. `on_completion` is called on the worker after each job, and when one
+// has its lead (LayerProgress::lead): the engine has something to do then.
 class ThreadedTransfer final : public AdapterTransfer {
  public:
-  explicit ThreadedTransfer(std::function<void()> on_completion);
-  // Finishes the job at hand and drops the rest.
+  explicit ThreadedTransfer(std::function<void()> on_completion, ThreadedTransferOptions options = {});
+  // Cancels the job at hand and drops the rest.
   ~ThreadedTransfer() override;
   void Submit(TransferJob job) override;
   std::optional<TransferCompletion> Poll() override;
@@ -70,7 +91,8 @@ class InlineTransfer final : public AdapterTransfer {
 
 // Moves no adapters (keys and values it does, for the tests that look at them), takes time: one link a kind with a fixed
 // latency and bandwidth, shared in order of submission. For the simulator, and for tests of what happens while loads are
-// in flight (and when they fail).
+// in flight (and when they fail). Layers arrive evenly over a job's time on the link, and are published by Poll, so that
+// what the engine sees is a function of the clock.
 class ModeledTransfer final : public AdapterTransfer {
  public:
   struct Link {
@@ -80,17 +102,20 @@ class ModeledTransfer final : public AdapterTransfer {
   ModeledTransfer(const Clock* clock, Link disk, Link host) : clock_(clock), disk_(disk), host_(host) {}
   void Submit(TransferJob job) override;
   std::optional<TransferCompletion> Poll() override;
-  // When the next transfer ends; -1 if none is under way.
+  // When the next transfer ends, or has its lead; -1 if none is under way.
   TimeNs next_end() const;
   // Every job for which this returns an error fails with it, at its end.
   void set_fault(std::function<std::optional<Error>(const TransferJob&)> fault) { fault_ = std::move(fault); }
 
  private:
   struct Moving {
-    TimeNs end = 0;
+    TimeNs begin = 0, end = 0;   // of the data's arrival
     TransferCompletion completion;
     TransferJob job;
+    TimeNs ArrivalOf(std::int32_t layers) const;   // of the first so many
+    bool cancelled() const { return job.progress != nullptr && job.progress->cancelled(); }
   };
+  void PublishLayers(Moving& moving) const;
   const Clock* clock_;
   const Link disk_, host_;
   TimeNs disk_free_at_ = 0, host_free_at_ = 0;

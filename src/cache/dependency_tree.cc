@@ -259,7 +259,7 @@ void DependencyTree::UnlockPath(std::uint32_t tail) {
 }
 
 void DependencyTree::Lock(NodeId tail, TimeNs now) {
-  CHECK(OnDevice(tail));
+  CHECK(Depth(tail) == 0 || HasDevicePage(tail));
   for (std::uint32_t at = tail.index; nodes_[at].depth > 0; at = nodes_[at].parent) {
     Node& node = nodes_[at];
     if (node.locks++ == 0) --idle_pages_;   // the whole path is on the device

@@ -117,12 +117,13 @@ class DependencyTree {
   bool InHostTier(NodeId node) const { return HasHostCopy(At(node)); }
   bool Moving(NodeId node) const { return At(node).move != Move::kNone; }
   NodeView View(NodeId node) const;
-  // The device pages from the branch down to the node. REQUIRES: out.size() == Depth(node), on the device.
+  // The device pages from the branch down to the node. REQUIRES: out.size() == Depth(node), on the device or on its way.
   void CopyPath(NodeId node, std::span<PageHandle> out) const;
 
   // ---- Use ----
 
   // A running request visits, and from now on holds, everything on the path to `tail`. Takes time with the depth.
+  // REQUIRES (Lock): the path is on the device, or on its way there.
   void Lock(NodeId tail, TimeNs now);
   void Unlock(NodeId tail, TimeNs now);
   // Of the path to `node`, the holder goes on holding the one to its parent. REQUIRES: depth > 0.

@@ -14,40 +14,108 @@ constexpr std::size_t kLeavesAhead = 128;
 
 }  // namespace
 
-void KvTiers::Submit(Job job) {
-  TransferJob transfer;
-  transfer.id = job.id = next_id_++;
-  transfer.kind = job.fetch ? TransferKind::kHostToDevice : TransferKind::kDeviceToHost;
-  transfer.page_bytes = static_cast<std::size_t>(device_->page_bytes());
-  for (const DependencyTree::MovingPages& pages : job.pages) {
-    std::byte* const device = device_->Data(pages.device);
-    std::byte* const host = host_->Data(pages.host);
-    transfer.source.push_back(job.fetch ? host : device);
-    transfer.destination.push_back(job.fetch ? device : host);
+void KvTiers::Submit(TransferKind kind, std::uint64_t id, const std::vector<DependencyTree::MovingPages>& pages,
+                     std::shared_ptr<LayerProgress> progress) {
+  TransferJob job;
+  job.id = id;
+  job.kind = kind;
+  job.page_bytes = static_cast<std::size_t>(device_->page_bytes());
+  job.progress = std::move(progress);
+  job.layer_bytes = slices_.layer_bytes;
+  const bool fetch = kind == TransferKind::kHostToDevice;
+  for (const DependencyTree::MovingPages& page : pages) {
+    std::byte* const device = device_->Data(page.device);
+    std::byte* const host = host_->Data(page.host);
+    job.source.push_back(fetch ? host : device);
+    job.destination.push_back(fetch ? device : host);
   }
-  jobs_.push_back(std::move(job));
-  transfer_->Submit(std::move(transfer));
+  transfer_->Submit(std::move(job));
 }
 
-void KvTiers::Fetch(NodeId tail, TimeNs now, bool ahead) {
-  Job job{.fetch = true, .ahead = ahead, .begun = now};
-  tree_->BeginFetch(tail, job.pages);
-  job.ends.push_back(job.pages.size());
-  ++fetches_in_flight_;
-  Submit(std::move(job));
+// ---------------------------------------------------------------- To the device
+
+void KvTiers::Fetch(NodeId tail, RequestId requester, TimeNs now, bool ahead) {
+  Fetching fetch{.id = next_id_++, .requester = requester, .ahead = ahead,
+                 .progress = std::make_shared<LayerProgress>(slices_.layers), .begun = now};
+  tree_->BeginFetch(tail, fetch.pages);
+  Submit(TransferKind::kHostToDevice, fetch.id, fetch.pages, fetch.progress);
+  fetches_.push_back(std::move(fetch));
 }
 
-void KvTiers::FetchAhead(std::span<const NodeId> tails, TimeNs now) {
-  CHECK(!fetching_ahead_);
+void KvTiers::FetchAhead(std::span<const NodeId> tails) {
+  CHECK(!fetching_ahead());
   if (tails.empty()) return;
-  Job job{.fetch = true, .for_nobody = true, .begun = now};
   for (const NodeId tail : tails) {
-    tree_->BeginFetch(tail, job.pages);
-    job.ends.push_back(job.pages.size());
+    tree_->BeginFetch(tail, ahead_pages_);
+    ahead_ends_.push_back(ahead_pages_.size());
   }
-  fetching_ahead_ = true;
-  Submit(std::move(job));
+  ahead_id_ = next_id_++;
+  Submit(TransferKind::kHostToDevice, ahead_id_, ahead_pages_, std::make_shared<LayerProgress>(slices_.layers));
 }
+
+void KvTiers::Cancel(RequestId requester) {
+  for (Fetching& fetch : fetches_) {
+    if (fetch.requester == requester && fetch.users == 0) fetch.progress->Cancel();
+  }
+}
+
+bool KvTiers::IsRequester(RequestId id) const {
+  return std::any_of(fetches_.begin(), fetches_.end(), [id](const Fetching& fetch) { return fetch.requester == id; });
+}
+
+// A fetch brings all of one path that is not on the device, so the topmost such node says which.
+KvTiers::Fetching* KvTiers::FetchOf(NodeId node) {
+  if (fetches_.empty() || tree_->OnDevice(node)) return nullptr;
+  while (!tree_->OnDevice(tree_->Parent(node))) node = tree_->Parent(node);
+  const auto found = std::find_if(fetches_.begin(), fetches_.end(),
+                                  [node](const Fetching& fetch) { return fetch.pages.front().node == node; });
+  return found == fetches_.end() ? nullptr : &*found;
+}
+
+bool KvTiers::AnyInUse() const {
+  return std::any_of(fetches_.begin(), fetches_.end(), [](const Fetching& fetch) { return fetch.users > 0 && !fetch.failed; });
+}
+
+bool KvTiers::AnyFailed() const {
+  return std::any_of(fetches_.begin(), fetches_.end(), [](const Fetching& fetch) { return fetch.failed; });
+}
+
+void KvTiers::EndFailedFetches() {
+  for (const Fetching& fetch : fetches_) {
+    if (!fetch.failed) continue;
+    CHECK_EQ(fetch.users, 0);
+    tree_->EndFetch(fetch.pages, /*failed=*/true);
+  }
+  std::erase_if(fetches_, [](const Fetching& fetch) { return fetch.failed; });
+}
+
+void KvTiers::EndFetch(Fetching& fetch, const TransferCompletion& completion, TimeNs now) {
+  fetch.failed = completion.cancelled || completion.error.has_value();
+  stats_.failed_jobs += completion.error.has_value();
+  stats_.cancelled_fetches += completion.cancelled;
+  if (!completion.cancelled) {
+    ++(fetch.ahead ? stats_.fetches_ahead : stats_.fetches);
+    if (!fetch.ahead) stats_.fetch_time_total += now - fetch.begun;
+  }
+  if (fetch.failed && fetch.users > 0) return;   // EndFailedFetches
+  if (!fetch.failed) stats_.pages_fetched += static_cast<std::int64_t>(fetch.pages.size());
+  tree_->EndFetch(fetch.pages, fetch.failed);
+  fetches_.erase(fetches_.begin() + (&fetch - fetches_.data()));
+}
+
+void KvTiers::EndFetchAhead(bool failed) {
+  std::size_t begin = 0;
+  for (const std::size_t end : ahead_ends_) {
+    tree_->EndFetch(std::span(ahead_pages_).subspan(begin, end - begin), failed);
+    begin = end;
+  }
+  stats_.failed_jobs += failed;
+  if (!failed) stats_.pages_fetched_ahead += static_cast<std::int64_t>(ahead_pages_.size());
+  ahead_pages_.clear();
+  ahead_ends_.clear();
+}
+
+// ---------------------------------------------------------------- To the host tier
 
 // For a page that was last used then. What is older gives way.
 bool KvTiers::MakeHostRoom(TimeNs last_use) {
@@ -63,11 +131,10 @@ std::int64_t KvTiers::MaxPagesOfJob() const {
 
 void KvTiers::BackUp(const KvEvictionPlan& plan) {
   const auto free = static_cast<double>(device_->free_pages()), capacity = static_cast<double>(device_->capacity_pages());
-  if (backing_up_ || free > kFreeEnough * capacity) return;
+  if (!backing_up_.empty() || free > kFreeEnough * capacity) return;
   const auto most = static_cast<std::size_t>(MaxPagesOfJob());
   soon_.clear();
   plan.AppendNext(kLeavesAhead, soon_);
-  Job job;
   for (const NodeId leaf : soon_) {
     // With its parents, which are leaves when it is gone, and these first: a copy is of no use without its parents'.
     // Chosen before any begins: a move holds the whole path.
@@ -77,53 +144,41 @@ void KvTiers::BackUp(const KvEvictionPlan& plan) {
       if (!idle || tree_->InHostTier(at)) break;
       chain_.push_back(at);
     }
-    for (; !chain_.empty() && job.pages.size() < most; chain_.pop_back()) {
+    for (; !chain_.empty() && backing_up_.size() < most; chain_.pop_back()) {
       if (!MakeHostRoom(tree_->View(chain_.back()).last_use)) break;
       const auto pages = tree_->BeginBackUp(chain_.back());
       CHECK(pages.has_value());
-      job.pages.push_back(*pages);
+      backing_up_.push_back(*pages);
     }
-    if (job.pages.size() == most) break;
+    if (backing_up_.size() == most) break;
   }
-  if (job.pages.empty()) return;
-  backing_up_ = true;
-  Submit(std::move(job));
+  if (backing_up_.empty()) return;
+  back_up_id_ = next_id_++;
+  Submit(TransferKind::kDeviceToHost, back_up_id_, backing_up_, nullptr);
 }
 
-void KvTiers::EndFetches(const Job& job, bool failed, TimeNs now) {
-  std::size_t begin = 0;
-  for (const std::size_t end : job.ends) {
-    tree_->EndFetch(std::span(job.pages).subspan(begin, end - begin), failed);
-    begin = end;
-  }
-  const auto pages = failed ? 0 : static_cast<std::int64_t>(job.pages.size());
-  if (job.for_nobody) {
-    fetching_ahead_ = false;
-    stats_.pages_fetched_ahead += pages;
-    return;
-  }
-  --fetches_in_flight_;
-  ++(job.ahead ? stats_.fetches_ahead : stats_.fetches);
-  if (!job.ahead) stats_.fetch_time_total += now - job.begun;
-  stats_.pages_fetched += pages;
+void KvTiers::EndBackUp(bool failed) {
+  for (const DependencyTree::MovingPages& page : backing_up_) tree_->EndBackUp(page, failed);
+  stats_.failed_jobs += failed;
+  if (!failed) stats_.pages_backed_up += static_cast<std::int64_t>(backing_up_.size());
+  backing_up_.clear();
 }
 
 bool KvTiers::Poll(TimeNs now) {
   bool any = false;
   while (const std::optional<TransferCompletion> done = transfer_->Poll()) {
-    const auto job = std::find_if(jobs_.begin(), jobs_.end(), [&](const Job& j) { return j.id == done->id; });
-    CHECK(job != jobs_.end());
-    const bool failed = done->error.has_value();
-    stats_.failed_jobs += failed;
-    if (job->fetch) {
-      EndFetches(*job, failed, now);
-    } else {
-      for (const DependencyTree::MovingPages& page : job->pages) tree_->EndBackUp(page, failed);
-      backing_up_ = false;
-      if (!failed) stats_.pages_backed_up += static_cast<std::int64_t>(job->pages.size());
-    }
-    jobs_.erase(job);
     any = true;
+    if (!backing_up_.empty() && done->id == back_up_id_) {
+      EndBackUp(done->error.has_value());
+      continue;
+    }
+    if (fetching_ahead() && done->id == ahead_id_) {
+      EndFetchAhead(done->error.has_value());
+      continue;
+    }
+    const auto fetch = std::find_if(fetches_.begin(), fetches_.end(), [&](const Fetching& f) { return f.id == done->id; });
+    CHECK(fetch != fetches_.end());
+    EndFetch(*fetch, *done, now);
   }
   return any;
 }

@@ -9,8 +9,9 @@ namespace loramux {
 namespace {
 
 struct World : EngineWorld {
-  explicit World(SchedulerOptions scheduler = {}, std::string_view cache = "lru")
-      : EngineWorld({.scheduler = scheduler, .max_model_len = 60, .cache = std::string(cache)}) {}
+  explicit World(SchedulerOptions scheduler = {}, std::string_view cache = "lru", double host_bytes_per_second = 10e9)
+      : EngineWorld({.scheduler = scheduler, .max_model_len = 60, .cache = std::string(cache),
+                     .host_bytes_per_second = host_bytes_per_second}) {}
   // Of adapters and of what depends on them; the base model's history may stay.
   void ExpectNothingKept() {
     EXPECT_EQ(device->Stats().used(PageCategory::kAdapter), 0);
@@ -229,6 +230,7 @@ struct Asked {
 struct FuzzTotals {
   std::int64_t reloads = 0, unloads = 0, served_after_retirement = 0, failures = 0, dropped = 0, pins = 0, refused_pins = 0;
   std::int64_t history_swapped_in = 0, adapters_swapped_in = 0;   // before anybody asked
+  std::int64_t early = 0, cancelled_loads = 0;
 };
 
 void FuzzOnce(std::uint64_t seed, FuzzTotals& totals) {
@@ -237,7 +239,8 @@ void FuzzOnce(std::uint64_t seed, FuzzTotals& totals) {
   scheduler.max_running = 1 + static_cast<std::int64_t>(prng.NextBelow(12));
   scheduler.max_batch_tokens = 8 + static_cast<std::int64_t>(prng.NextBelow(40));
   scheduler.lookahead = 1 + static_cast<std::int64_t>(prng.NextBelow(20));
-  World w(scheduler, CacheRegimes()[static_cast<std::size_t>(prng.NextBelow(CacheRegimes().size()))].name);
+  const auto regime = static_cast<std::size_t>(prng.NextBelow(CacheRegimes().size()));
+  World w(scheduler, CacheRegimes()[regime].name, seed % 2 == 0 ? 10e9 : 64 / 1e-3);   // a page a millisecond: layer by layer
   const bool faults = prng.NextBelow(3) == 0;
   Prng fault_prng(seed + 1);
   if (faults) {
@@ -328,6 +331,8 @@ void FuzzOnce(std::uint64_t seed, FuzzTotals& totals) {
   totals.history_swapped_in += w.engine->Stats().swaps.history_in;
   totals.adapters_swapped_in += w.engine->Stats().swaps.adapters_in;
   totals.dropped += w.engine->Stats().adapters.dropped;
+  totals.early += w.engine->Stats().early_admissions;
+  totals.cancelled_loads += w.engine->Stats().adapters.cancelled_loads;
 }
 
 TEST(AdapterLifecycle, FuzzEveryRequestRunsWithTheGenerationItResolved) {
@@ -345,6 +350,8 @@ TEST(AdapterLifecycle, FuzzEveryRequestRunsWithTheGenerationItResolved) {
   EXPECT_GT(totals.refused_pins, 50);
   EXPECT_GT(totals.history_swapped_in, 30);
   EXPECT_GT(totals.adapters_swapped_in, 100);
+  EXPECT_GT(totals.early, 200);
+  EXPECT_GT(totals.cancelled_loads, 20);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "base/clock.h"
 
 namespace loramux {
 namespace {
@@ -68,6 +69,9 @@ struct CpuExecutor::State {
   std::vector<std::unique_ptr<LoraViewBuilder::Built>> views;   // by residency slot
   std::vector<SequenceChunk> sequences;
   std::vector<SamplerScratch> scratch;                          // one a thread
+  std::vector<const LayerProgress*> arrivals;                   // that the batch in flight depends on
+  const std::function<void(std::int64_t)> wait_for_layer = [this](std::int64_t layer) { WaitForLayer(layer); };
+  OsClock clock;
 
   std::mutex mutex;
   std::condition_variable work;
@@ -109,7 +113,11 @@ struct CpuExecutor::State {
   void Execute(const ExecutorBatch& work_batch) {
     if (!work_batch.copies.empty()) CopyPages(work_batch.copies);
     sequences.clear();
+    arrivals.clear();
+    result.waited = 0;
     for (const ExecutorChunk& chunk : work_batch.chunks) {
+      DependOn(chunk.adapter_arrival);
+      DependOn(chunk.kv_arrival);
       SequenceChunk sequence;
       sequence.tokens = chunk.tokens;
       sequence.position = chunk.position;
@@ -120,9 +128,28 @@ struct CpuExecutor::State {
       sequences.push_back(sequence);
     }
     const std::span<const float> logits =
-        model->Forward(context, sequences, layout, arena, {.lora_variant = options.lora_variant});
+        model->Forward(context, sequences, layout, arena,
+                       {.lora_variant = options.lora_variant, .before_layer = arrivals.empty() ? nullptr : &wait_for_layer});
     SampleAll(work_batch, logits);
   }
+
+  void DependOn(const LayerProgress* arrival) {
+    if (arrival != nullptr && std::find(arrivals.begin(), arrivals.end(), arrival) == arrivals.end()) arrivals.push_back(arrival);
+  }
+
+  // If it will never be there, the step goes on with whatever the pages hold: rows do not depend on one another, and the
+  // engine throws away those of the requests concerned.
+  void WaitForLayer(std::int64_t layer) {
+    const auto is_there = [layer](const LayerProgress* arrival) {
+      return arrival->failed() || arrival->arrived() > std::min<std::int64_t>(layer, arrival->layers() - 1);
+    };
+    if (std::all_of(arrivals.begin(), arrivals.end(), is_there)) return;
+    const TimeNs begin = clock.Now();
+    for (const LayerProgress* arrival : arrivals) arrival->Wait(layer);
+    result.waited += clock.Now() - begin;
+  }
+
+  static bool HasFailed(const LayerProgress* arrival) { return arrival != nullptr && arrival->failed(); }
 
   void SampleAll(const ExecutorBatch& work_batch, std::span<const float> logits) {
     sampled_chunks.clear();
@@ -135,6 +162,10 @@ struct CpuExecutor::State {
     pool.Run(static_cast<std::int64_t>(sampled_chunks.size()), [&](std::int64_t task, int worker) {
       const std::size_t i = static_cast<std::size_t>(task);
       const ExecutorChunk& chunk = *sampled_chunks[i];
+      if (HasFailed(chunk.adapter_arrival) || HasFailed(chunk.kv_arrival)) {   // its logits may not be numbers
+        result.tokens[i] = SampledToken{};
+        return;
+      }
       result.tokens[i] = Sample(logits.subspan(i * vocab, vocab), *chunk.sampling, chunk.context,
                                 scratch[static_cast<std::size_t>(worker)]);
     });
@@ -187,6 +218,7 @@ bool CpuExecutor::Poll(ExecutorResult& result) {
   const std::lock_guard lock(state_->mutex);
   if (state_->batch == nullptr || !state_->done) return false;
   std::swap(result.tokens, state_->result.tokens);
+  result.waited = state_->result.waited;
   state_->batch = nullptr;
   return true;
 }

@@ -65,12 +65,16 @@ struct Engine::Impl {
   bool cancel_all = false, accepting = true;                            // as of the last step
 
   bool step_in_flight = false;
+  bool step_computed = false;             // in flight, but maybe what it used has not all arrived
+  TimeNs step_began = 0, step_ended = 0;
+  std::vector<std::shared_ptr<const LayerProgress>> arrivals;   // that the batch looks at
   std::vector<PlannedChunk> in_flight;
   ExecutorBatch batch;
   ExecutorResult result;
   std::vector<News> news;
   std::size_t news_count = 0;             // entries of `news` in use; the rest keep their memory
   std::vector<ResidencyManager::LoadFailure> load_failures;
+  std::vector<ResidencyManager::LoadFailure> failed_arrivals;   // of adapters that the step in flight uses
 
   mutable std::mutex stats_mutex;
   EngineStats stats;
@@ -78,16 +82,17 @@ struct Engine::Impl {
 
   Impl(EngineOptions o, EngineParts p)
       : options(std::move(o)), parts(p), residency(p.device, p.host, p.transfer),
-        tiers(MakeTiers(p)), scheduler(options.scheduler, p.device, &residency, p.eviction, p.tree, tiers ? &*tiers : nullptr) {
+        tiers(MakeTiers(p, options.kv_slices)),
+        scheduler(options.scheduler, p.device, &residency, p.eviction, p.tree, tiers ? &*tiers : nullptr) {
     CHECK_GT(options.max_model_len, 0);
     CHECK_GT(options.vocab_size, 0);
     stats.device = parts.device->Stats();
     if (parts.host != nullptr) stats.host = parts.host->Stats();
   }
 
-  static std::optional<KvTiers> MakeTiers(const EngineParts& p) {
+  static std::optional<KvTiers> MakeTiers(const EngineParts& p, KvSlices slices) {
     if (p.tree == nullptr || p.host == nullptr || p.kv_transfer == nullptr) return std::nullopt;
-    return KvTiers(p.tree, p.device, p.host, p.kv_transfer);
+    return KvTiers(p.tree, p.device, p.host, p.kv_transfer, slices);
   }
 
   // ---- The phases of a step, in order ----
@@ -132,6 +137,7 @@ struct Engine::Impl {
     changed |= residency.Poll(now, load_failures);
     for (const auto& failure : load_failures) {
       EndPin(failure.generation, failure.error);
+      if (residency.Get(failure.generation).failed) failed_arrivals.push_back(failure);
       FailWaiting(failure, now);
     }
     if (changed) EndPinsThatAreLoaded();
@@ -141,14 +147,26 @@ struct Engine::Impl {
   // True if no step is in flight (any more): the next one can be planned.
   bool CollectStep(TimeNs now) {
     if (!step_in_flight) return true;
-    if (!parts.executor->Poll(result)) return false;
+    if (!step_computed && !parts.executor->Poll(result)) return false;
+    if (!step_computed) {
+      step_computed = true;
+      step_ended = now;
+    }
+    if (UsesWhatIsArriving()) return false;   // nothing that was computed may be used before it is known to be right
     step_in_flight = false;
+    scheduler.StepTook(step_ended - step_began - result.waited);
+    totals.step_wait_total += result.waited + (now - step_ended);
+    const bool any_failed = !failed_arrivals.empty() || (tiers && tiers->AnyFailed());
     std::size_t sampled = 0;
     for (const PlannedChunk& chunk : in_flight) {
+      SampledToken* token = chunk.samples ? &result.tokens[sampled++] : nullptr;
+      if (any_failed && Discard(*chunk.request, now)) continue;
       scheduler.Advance(chunk.request, chunk.num_tokens, now);
-      if (chunk.samples) TakeToken(SequenceOf(chunk.request), std::move(result.tokens[sampled++]), now);
+      if (token != nullptr) TakeToken(SequenceOf(chunk.request), std::move(*token), now);
     }
     CHECK_EQ(sampled, result.tokens.size());
+    arrivals.clear();
+    if (any_failed) EndFailures();
     return true;
   }
 
@@ -175,7 +193,7 @@ struct Engine::Impl {
     const StepPlan& plan = scheduler.Plan(now);
     const bool changes = !plan.ChangesNothing();
     scheduler.Commit(now);
-    if (!plan.chunks.empty()) SubmitBatch(plan);
+    if (!plan.chunks.empty()) SubmitBatch(plan, now);
     UpdateStats(plan);
     return scheduler.Prepare(now, /*ending=*/!accepting) || changes;
   }
@@ -184,6 +202,50 @@ struct Engine::Impl {
   void Publish(TimeNs now) {
     for (std::size_t i = 0; i < news_count; ++i) Tell(news[i], now);
     news_count = 0;
+  }
+
+  // ---- What arrives while a step uses it ----
+
+  // A request is admitted with it only for the step that is submitted next, and that step is not collected before all of it
+  // has arrived or failed. So it is only ever a request's first chunk since its admission that is thrown away.
+  bool UsesWhatIsArriving() const {
+    const auto arriving = residency.Arriving();
+    const auto used = [this](AdapterGeneration generation) { return residency.Get(generation).pins > 0; };
+    return std::any_of(arriving.begin(), arriving.end(), used) || (tiers && tiers->AnyInUse());
+  }
+
+  // True if the request's adapter or history has failed to arrive: its part of the step is worth nothing. Without the
+  // adapter it ends; history is computed.
+  bool Discard(Request& request, TimeNs now) {
+    const auto failure = std::find_if(failed_arrivals.begin(), failed_arrivals.end(),
+                                      [&](const auto& failed) { return failed.generation == request.adapter; });
+    if (failure != failed_arrivals.end()) {
+      Finish(SequenceOf(&request), FinishReason::kError, now).error = failure->error;
+      return true;
+    }
+    if (!scheduler.BeganOnFailedFetch(request)) return false;
+    scheduler.BeginAgain(&request, now);
+    return true;
+  }
+
+  // Nobody uses them any more.
+  void EndFailures() {
+    failed_arrivals.clear();
+    residency.EndFailedLoads();
+    if (tiers) tiers->EndFailedFetches();
+  }
+
+  const LayerProgress* Watch(const std::shared_ptr<LayerProgress>& progress) {
+    arrivals.push_back(progress);
+    return progress.get();
+  }
+
+  void DescribeArrivals(const Request& request, ExecutorChunk& chunk) {
+    if (chunk.adapter != nullptr && chunk.adapter->arriving()) chunk.adapter_arrival = Watch(chunk.adapter->progress);
+    if (!tiers || parts.tree->OnDevice(request.tail)) return;
+    const KvTiers::Fetching* fetch = tiers->FetchOf(request.tail);
+    CHECK(fetch != nullptr);
+    chunk.kv_arrival = Watch(fetch->progress);
   }
 
   // ---- Details ----
@@ -343,7 +405,7 @@ struct Engine::Impl {
     for (Request* request : concerned) Finish(SequenceOf(request), FinishReason::kError, now).error = failure.error;
   }
 
-  void SubmitBatch(const StepPlan& plan) {
+  void SubmitBatch(const StepPlan& plan, TimeNs now) {
     in_flight.assign(plan.chunks.begin(), plan.chunks.end());
     batch.chunks.clear();
     batch.copies.clear();
@@ -370,10 +432,13 @@ struct Engine::Impl {
         chunk.context.banned = request.stop_ids;
       }
       chunk.prompt_tokens = request.prompt_tokens;
+      if (planned.admits) DescribeArrivals(request, chunk);
       batch.chunks.push_back(chunk);
     }
     parts.executor->Submit(batch);
     step_in_flight = true;
+    step_computed = false;
+    step_began = now;
   }
 
   void Tell(News& item, TimeNs now) {
@@ -403,6 +468,7 @@ struct Engine::Impl {
     totals.prefix = scheduler.prefix_stats();
     if (tiers) totals.kv_tiers = tiers->stats();
     totals.swaps = scheduler.swap_stats();
+    totals.early_admissions = scheduler.early_admissions();
     totals.history_pages = scheduler.history_pages();
     totals.history_evictions = scheduler.history_evictions();
     totals.invalid_history_pages = scheduler.CountInvalidHistory();

@@ -26,6 +26,7 @@ struct EngineOptions {
   std::int64_t max_model_len = 0;            // positions that a sequence may have; > 0
   std::vector<TokenId> eos_token_ids;
   std::int64_t vocab_size = 0;
+  KvSlices kv_slices;                        // of a page; by default history is fetched as a whole
 };
 
 // What the engine is made of. It owns none of it.

@@ -7,9 +7,10 @@ namespace {
 
 struct World : EngineWorld {
   World(std::int64_t device_pages, std::int64_t host_pages, SchedulerOptions scheduler,
-        const std::vector<std::int64_t>& adapter_pages, bool prefix_cache = true, const std::string& cache = "lru")
+        const std::vector<std::int64_t>& adapter_pages, bool prefix_cache = true, const std::string& cache = "lru",
+        double host_bytes_per_second = 10e9)
       : EngineWorld({.device_pages = device_pages, .host_pages = host_pages, .scheduler = scheduler,
-                     .prefix_cache = prefix_cache, .cache = cache}) {
+                     .prefix_cache = prefix_cache, .cache = cache, .host_bytes_per_second = host_bytes_per_second}) {
     for (std::size_t i = 0; i < adapter_pages.size(); ++i) Load("adapter-" + std::to_string(i), adapter_pages[i]);
   }
   Result<RequestId> Submit(std::vector<TokenId> prompt, std::uint32_t adapter, std::int32_t max_tokens, std::string tenant = {}) {
@@ -29,6 +30,7 @@ struct Fuzzed {
   CacheRegime regime;
   EngineStats stats;
   std::int64_t cancelled = 0;
+  std::int64_t discarded = 0;       // chunks whose adapter or history failed to arrive
   std::int64_t invalid_pages = 0;   // the most at one time
 };
 
@@ -45,6 +47,12 @@ void CheckRegime(const CacheRegime& regime, World& w, Fuzzed& fuzzed) {
   if (regime.maintain_dependency) EXPECT_EQ(stats.invalid_history_pages, 0);
   EXPECT_LE(stats.invalid_history_pages, stats.device.used(PageCategory::kKv));
   fuzzed.invalid_pages = std::max(fuzzed.invalid_pages, stats.invalid_history_pages);
+}
+
+// Links so slow that a page takes up to 4 ms, and a step begins while layers arrive; some as fast as memory.
+double HostLink(std::uint64_t seed) {
+  const double kPageTimes[] = {0.2e-3, 1e-3, 4e-3};
+  return seed % 4 == 0 ? 10e9 : 64 / kPageTimes[seed % 4 - 1];
 }
 
 // Random requests, adapters larger than memory, cancellations and broken disks.
@@ -67,7 +75,8 @@ Fuzzed FuzzOnce(std::uint64_t seed) {
   const std::span<const CacheRegime> regimes = CacheRegimes();
   fuzzed.regime = regimes[static_cast<std::size_t>(prng.NextBelow(regimes.size()))];
   World w(24 + static_cast<std::int64_t>(prng.NextBelow(20)), 4 + static_cast<std::int64_t>(prng.NextBelow(30)),
-          scheduler, adapter_pages, /*prefix_cache=*/prng.NextBelow(4) != 0, std::string(fuzzed.regime.name));
+          scheduler, adapter_pages, /*prefix_cache=*/prng.NextBelow(4) != 0, std::string(fuzzed.regime.name),
+          HostLink(seed));
   const std::int64_t share = AdapterSharePages(fuzzed.regime.adapter_share, w.device->capacity_pages());
   const bool faults = prng.NextBelow(2) == 0;
   Prng fault_prng(seed + 1);
@@ -125,12 +134,14 @@ Fuzzed FuzzOnce(std::uint64_t seed) {
     digest = SplitMix64(digest ^ id.value ^ static_cast<std::uint64_t>(outcome.finish) << 40 ^ outcome.tokens.size() << 20);
   }
   fuzzed.stats = w.engine->Stats();
+  fuzzed.discarded = w.executor->discarded();
   fuzzed.digest = SplitMix64(digest ^ static_cast<std::uint64_t>(w.clock.Now()));
   return fuzzed;
 }
 
 TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
   std::int64_t preemptions = 0, evictions = 0, failures = 0, cancelled = 0, found = 0, history_evictions = 0, copied_pages = 0;
+  std::int64_t early = 0, discarded = 0;
   KvTierStats tiers;
   std::map<std::string_view, std::int64_t> runs, invalid, evicted;   // by regime
   std::map<bool, SwapStats> swaps;                                    // by whether the regime swaps proactively
@@ -152,6 +163,8 @@ TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
     failures += stats.adapters.load_failures;
     found += stats.prefix.found_tokens;
     copied_pages += stats.prefix.copied_pages;
+    early += stats.early_admissions;
+    discarded += fuzzed.discarded;
     history_evictions += stats.history_evictions;
     tiers.pages_backed_up += stats.kv_tiers.pages_backed_up;
     tiers.pages_fetched += stats.kv_tiers.pages_fetched;
@@ -175,6 +188,8 @@ TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
   EXPECT_GT(swaps[true].adapters_out, 50);
   EXPECT_GT(swaps[true].adapters_in, 50);
   EXPECT_EQ(swaps[false].history_out + swaps[false].history_in + swaps[false].adapters_out + swaps[false].adapters_in, 0);
+  EXPECT_GT(early, 500);
+  EXPECT_GT(discarded, 25);
   for (const CacheRegime& regime : CacheRegimes()) {
     EXPECT_GT(runs[regime.name], 15) << regime.name;
     EXPECT_GT(evicted[regime.name], 100) << regime.name;

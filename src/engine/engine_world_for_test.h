@@ -1,7 +1,8 @@
 // An engine on a virtual clock, with a modelled executor and modelled transfers: what the engine's own tests share.
-// Pages hold 4 positions in 64 bytes.
+// Pages hold 4 positions in 64 bytes: 4 layers, each with 4 bytes a position.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -19,27 +20,53 @@ namespace loramux {
 
 inline constexpr std::int64_t kTestVocab = 1000;
 inline constexpr std::int64_t kTestPageTokens = 4;
+inline constexpr std::int32_t kTestLayers = 4;
+inline constexpr std::size_t kTestLayerBytes = kTestPageTokens * sizeof(std::uint32_t);   // of a page
 
-// Before it lets a batch through: each chunk's page table must lead to what was computed for exactly its tokens under its
-// adapter's content. "Keys and values" are a hash of all tokens so far, written where a real executor would write them.
+// Each chunk's page table must lead to what was computed for exactly its tokens under its adapter's content, in each layer
+// when that is read: at once, or where it is still arriving when it has arrived. "Keys and values" are a hash of all tokens so
+// far, written where a real executor would write them. Like that one it takes its time until every layer has arrived or
+// failed, and what is computed with a failed arrival is garbage.
 class KvCheckingExecutor final : public Executor {
  public:
-  KvCheckingExecutor(ModeledExecutor* executor, PagePool* device) : executor_(executor), device_(device) {}
+  KvCheckingExecutor(const Clock* clock, ModeledExecutor* executor, PagePool* device)
+      : clock_(clock), executor_(executor), device_(device) {}
 
   void Submit(const ExecutorBatch& batch) override {
+    batch_ = &batch;
+    computed_ = false;
+    next_layer_.assign(batch.chunks.size(), 0);
     for (const PageCopy& copy : batch.copies) Copy(copy);
-    for (const ExecutorChunk& chunk : batch.chunks) CheckAndWrite(chunk);
+    for (std::size_t i = 0; i < batch.chunks.size(); ++i) ReadLayers(i);
     executor_->Submit(batch);
   }
   // A real executor may have copied a page at any time up to now: it must be what it was.
   bool Poll(ExecutorResult& result) override {
-    if (!executor_->Poll(result)) return false;
+    if (batch_ == nullptr) return false;
+    bool all_ended = true;
+    for (std::size_t i = 0; i < batch_->chunks.size(); ++i) {
+      ReadLayers(i);
+      all_ended &= next_layer_[i] == kTestLayers || Failed(batch_->chunks[i]);
+    }
+    if (!computed_ && executor_->Poll(result)) {
+      computed_ = true;
+      computed_at_ = clock_->Now();
+    }
+    if (!computed_ || !all_ended) return false;
+    result.waited = clock_->Now() - computed_at_;
+    for (std::size_t i = 0; i < batch_->chunks.size(); ++i) {
+      if (Failed(batch_->chunks[i])) WriteGarbage(batch_->chunks[i]);
+    }
     for (const auto& [page, bytes] : sources_) EXPECT_EQ(std::memcmp(PageAt(page), bytes.data(), bytes.size()), 0);
     sources_.clear();
+    batch_ = nullptr;
     return true;
   }
   // Positions that were found computed by somebody else.
   std::int64_t checked() const { return checked_; }
+  // Layers that were read before the last one of the same chunk had arrived.
+  std::int64_t layers_read_early() const { return layers_read_early_; }
+  std::int64_t discarded() const { return discarded_; }   // chunks with a failed arrival
 
  private:
   std::byte* PageAt(std::uint32_t page) const { return device_->base() + page * device_->page_bytes(); }
@@ -54,30 +81,64 @@ class KvCheckingExecutor final : public Executor {
     const AdapterVersion& version = *chunk.adapter->version;
     return version.file.digest.empty() ? version.generation.value : std::hash<std::string>()(version.file.digest);
   }
-  std::byte* At(const ExecutorChunk& chunk, std::int64_t position) const {
-    return device_->base() + chunk.pages[position / kTestPageTokens] * device_->page_bytes() +
-           position % kTestPageTokens * static_cast<std::int64_t>(sizeof(std::uint64_t));
+  static bool Failed(const ExecutorChunk& chunk) {
+    const auto failed = [](const LayerProgress* arrival) { return arrival != nullptr && arrival->failed(); };
+    return failed(chunk.adapter_arrival) || failed(chunk.kv_arrival);
   }
-  void CheckAndWrite(const ExecutorChunk& chunk) {
+  // So many layers of what the chunk reads are there.
+  static std::int32_t Layers(const ExecutorChunk& chunk) {
+    std::int32_t layers = kTestLayers;
+    for (const LayerProgress* arrival : {chunk.adapter_arrival, chunk.kv_arrival}) {
+      if (arrival != nullptr && arrival->arrived() < arrival->layers()) layers = std::min(layers, arrival->arrived());
+    }
+    return layers;
+  }
+  std::byte* At(const ExecutorChunk& chunk, std::int64_t position, std::int32_t layer) const {
+    return device_->base() + chunk.pages[position / kTestPageTokens] * device_->page_bytes() +
+           layer * static_cast<std::int64_t>(kTestLayerBytes) +
+           position % kTestPageTokens * static_cast<std::int64_t>(sizeof(std::uint32_t));
+  }
+  void ReadLayers(std::size_t i) {
+    const ExecutorChunk& chunk = batch_->chunks[i];
+    if (Failed(chunk)) return;
+    const std::int32_t end = Layers(chunk);
+    for (std::int32_t& layer = next_layer_[i]; layer < end; ++layer) {
+      CheckAndWrite(chunk, layer);
+      layers_read_early_ += end < kTestLayers;
+    }
+  }
+  void CheckAndWrite(const ExecutorChunk& chunk, std::int32_t layer) {
     const auto prompt = chunk.context.prompt, generated = chunk.context.generated;
     std::uint64_t hash = SplitMix64(Content(chunk));
     for (std::int64_t p = 0; p < chunk.position + static_cast<std::int64_t>(chunk.tokens.size()); ++p) {
       const auto at = static_cast<std::size_t>(p);
       hash = SplitMix64(hash ^ static_cast<std::uint64_t>(at < prompt.size() ? prompt[at] : generated[at - prompt.size()]));
+      const auto expected = static_cast<std::uint32_t>(SplitMix64(hash + static_cast<std::uint64_t>(layer)));
       if (p >= chunk.position) {
-        std::memcpy(At(chunk, p), &hash, sizeof(hash));
+        std::memcpy(At(chunk, p, layer), &expected, sizeof(expected));
         continue;
       }
-      std::uint64_t found = 0;
-      std::memcpy(&found, At(chunk, p), sizeof(found));
-      ASSERT_EQ(found, hash) << "request " << chunk.id << " reads other keys and values at position " << p;
-      ++checked_;
+      std::uint32_t found = 0;
+      std::memcpy(&found, At(chunk, p, layer), sizeof(found));
+      ASSERT_EQ(found, expected) << "request " << chunk.id << " reads other keys and values at position " << p << ", layer " << layer;
+      checked_ += layer == 0;
+    }
+  }
+  void WriteGarbage(const ExecutorChunk& chunk) {
+    ++discarded_;
+    for (std::int64_t p = chunk.position; p < chunk.position + static_cast<std::int64_t>(chunk.tokens.size()); ++p) {
+      for (std::int32_t layer = 0; layer < kTestLayers; ++layer) std::memset(At(chunk, p, layer), 0xee, sizeof(std::uint32_t));
     }
   }
 
+  const Clock* clock_;
   ModeledExecutor* executor_;
   PagePool* device_;
-  std::int64_t checked_ = 0;
+  const ExecutorBatch* batch_ = nullptr;
+  TimeNs computed_at_ = 0;
+  bool computed_ = false;
+  std::vector<std::int32_t> next_layer_;   // by chunk: to be read next
+  std::int64_t checked_ = 0, layers_read_early_ = 0, discarded_ = 0;
   std::vector<std::pair<std::uint32_t, std::vector<std::byte>>> sources_;   // pages copied by the step in flight, and what they held
 };
 
@@ -92,8 +153,7 @@ struct EngineWorld {
 
   VirtualClock clock;
   std::unique_ptr<PagePool> device, host;
-  ModeledTransfer transfer{&clock, {.latency_ns = 3 * kNsPerMs}, {.latency_ns = kNsPerMs}};
-  ModeledTransfer kv_transfer{&clock, {}, {.latency_ns = 2 * kNsPerMs}};
+  ModeledTransfer transfer, kv_transfer;
   ModeledExecutor modeled{&clock, {}, kTestVocab};
   std::unique_ptr<KvCheckingExecutor> executor;
   AdapterRegistry registry{ModelConfig{}, {"base"}, {}};
@@ -109,18 +169,22 @@ struct EngineWorld {
     std::int64_t max_model_len = 200;
     bool prefix_cache = true, kv_host_tier = true;
     std::string cache = "lru";
+    double host_bytes_per_second = 10e9;   // of each link between host and device; what is slow arrives layer by layer
   };
-  explicit EngineWorld(Options options) {
+  explicit EngineWorld(Options options)
+      : transfer(&clock, {.latency_ns = 3 * kNsPerMs}, {kNsPerMs, options.host_bytes_per_second}),
+        kv_transfer(&clock, {}, {2 * kNsPerMs, options.host_bytes_per_second}) {
     device = std::move(PagePool::Create("device", options.device_pages * 64, 64)).value();
     host = std::move(PagePool::Create("host", options.host_pages * 64, 64)).value();
-    executor = std::make_unique<KvCheckingExecutor>(&modeled, device.get());
+    executor = std::make_unique<KvCheckingExecutor>(&clock, &modeled, device.get());
     const CacheRegime regime = *FindCacheRegime(options.cache);
     policy = std::move(MakeEvictionPolicy(regime.policy)).value();
     ApplyRegime(regime, options.scheduler);
     if (options.prefix_cache && regime.keep_history) tree = std::make_unique<DependencyTree>(kTestPageTokens, device.get(), host.get());
     options.scheduler.page_tokens = kTestPageTokens;
     EngineOptions engine_options{.scheduler = options.scheduler, .max_model_len = options.max_model_len,
-                                 .eos_token_ids = {0}, .vocab_size = kTestVocab};
+                                 .eos_token_ids = {0}, .vocab_size = kTestVocab,
+                                 .kv_slices = {.layers = kTestLayers, .layer_bytes = kTestLayerBytes}};
     engine = std::make_unique<Engine>(engine_options, EngineParts{.clock = &clock, .executor = executor.get(),
                                                                   .transfer = &transfer, .device = device.get(),
                                                                   .host = host.get(), .registry = &registry,
@@ -133,6 +197,9 @@ struct EngineWorld {
     auto version = std::make_shared<AdapterVersion>();
     version->name = name;
     version->layout.pages = pages;
+    for (std::int32_t layer = 1; layer <= kTestLayers; ++layer) {
+      version->layout.layer_pages.push_back(static_cast<std::int32_t>((pages * layer + kTestLayers - 1) / kTestLayers));
+    }
     version->layout.max_rank = 8;
     version->file.digest = digest;
     return version;

@@ -18,7 +18,11 @@ struct ExecutorChunk {
   std::span<const TokenId> tokens;          // to compute, at positions [position, position + size)
   std::int64_t position = 0;
   const std::uint32_t* pages = nullptr;     // page table of the device pool
-  const AdapterResidency* adapter = nullptr;   // device-resident; null: the base model
+  const AdapterResidency* adapter = nullptr;   // device-resident or arriving; null: the base model
+  // Where layers of the adapter, or of the keys and values before `position`, are still arriving: each may be read only when
+  // it is there. If one fails, the chunk's keys, values and token are garbage that the engine throws away.
+  const LayerProgress* adapter_arrival = nullptr;
+  const LayerProgress* kv_arrival = nullptr;
   bool sample = false;                      // choose the token that follows the last one
   // Of the whole sequence, if `sample`:
   const SamplingParams* sampling = nullptr;
@@ -39,6 +43,7 @@ struct ExecutorBatch {
 
 struct ExecutorResult {
   std::vector<SampledToken> tokens;         // of the chunks with `sample`, in order
+  TimeNs waited = 0;                        // for layers that had not arrived
 };
 
 // Called by the engine thread. At most one batch in flight.

@@ -32,6 +32,7 @@ void ModeledExecutor::Submit(const ExecutorBatch& batch) {
 bool ModeledExecutor::Poll(ExecutorResult& result) {
   if (batch_ == nullptr || clock_->Now() < ends_at_) return false;
   result.tokens.clear();
+  result.waited = 0;
   for (const ExecutorChunk& chunk : batch_->chunks) {
     if (!chunk.sample) continue;
     SampledToken token;

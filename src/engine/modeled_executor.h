@@ -1,4 +1,5 @@
-// An executor without a model: a step takes a modelled time, and tokens are a hash of the sequence. For the planning
+// An executor without a model, which waits for no layer either (the engine collects a step only when what it used has
+// arrived): a step takes a modelled time, and tokens are a hash of the sequence. For the planning
 // benchmark, the scheduler's fuzz test and the simulator.
 #pragma once
 

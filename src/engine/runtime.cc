@@ -82,7 +82,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
 
   const auto wake = [wakeup = &r.wakeup_] { wakeup->Signal(); };
   const auto new_transfer = [&]() -> std::unique_ptr<AdapterTransfer> {
-    auto transfer = std::make_unique<ThreadedTransfer>(wake);
+    auto transfer = std::make_unique<ThreadedTransfer>(wake, options.transfer);
     if (!options.wrap_transfer) return transfer;
     return options.wrap_transfer(std::move(transfer));
   };
@@ -96,7 +96,9 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
                               .max_positions = std::min(r.max_model_len_, pool_tokens)};
   r.executor_ = std::make_unique<CpuExecutor>(executor, r.model_.get(), r.geometry_.kv, r.device_.get(), wake);
   EngineOptions engine{.scheduler = options.scheduler, .max_model_len = r.max_model_len_,
-                       .eos_token_ids = config.eos_token_ids, .vocab_size = config.vocab_size};
+                       .eos_token_ids = config.eos_token_ids, .vocab_size = config.vocab_size,
+                       .kv_slices = {.layers = static_cast<std::int32_t>(config.num_layers),
+                                     .layer_bytes = r.geometry_.kv.KeyOffset(1, 0)}};
   r.engine_ = std::make_unique<Engine>(
       std::move(engine), EngineParts{.clock = &r.clock_, .executor = r.executor_.get(), .transfer = r.transfer_.get(),
                                      .device = r.device_.get(), .host = r.host_.get(), .registry = r.registry_.get(),

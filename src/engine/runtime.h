@@ -37,6 +37,7 @@ struct RuntimeOptions {
   int threads = 0;                                      // 0: one per processor
   Backend backend = Backend::kCpu;
   LoraVariant lora_variant = LoraVariant::kMbgmv;
+  ThreadedTransferOptions transfer;                     // of adapters, and of keys and values: a link each
   std::vector<std::string> base_names;                  // what the base model answers to
   // Around each of the transfers (adapters, keys and values); empty: as they are. For faults behind the real interfaces.
   std::function<std::unique_ptr<AdapterTransfer>(std::unique_ptr<AdapterTransfer>)> wrap_transfer;

@@ -25,6 +25,8 @@ struct EngineStats {
   PrefixStats prefix;
   KvTierStats kv_tiers;
   SwapStats swaps;
+  std::int64_t early_admissions = 0;   // of requests that began while layers of their adapter or history were arriving
+  TimeNs step_wait_total = 0;          // that steps waited for such layers
   std::int64_t history_pages = 0;      // of keys and values on the device that no running request uses
   std::int64_t invalid_history_pages = 0;   // of those, whose adapter is not on the device: only in some regimes
   std::int64_t history_evictions = 0;  // pages

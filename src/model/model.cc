@@ -114,7 +114,7 @@ class Model::Pass {
         chunks_(chunks),
         layout_(layout),
         arena_(arena),
-        lora_variant_(options.lora_variant) {}
+        options_(options) {}
 
   std::span<const float> Run() {
     DescribeBatch();
@@ -122,6 +122,7 @@ class Model::Pass {
     PrepareRope();
     Embed();
     for (std::int64_t layer = 0; layer < config_.num_layers; ++layer) {
+      if (options_.before_layer != nullptr) (*options_.before_layer)(layer);
       Attention(layer, weights_.layers[static_cast<std::size_t>(layer)]);
       Mlp(layer, weights_.layers[static_cast<std::size_t>(layer)]);
     }
@@ -299,7 +300,7 @@ class Model::Pass {
       workspace += segments.back().end * max_rank;
     }
     if (count == 0) return;
-    LoraMatMul(context_, lora_variant_, std::span(projections, count), x.data, x.stride,
+    LoraMatMul(context_, options_.lora_variant, std::span(projections, count), x.data, x.stride,
                TargetShape(config_, outputs.begin()->target).in, EnsureFloats(w_.lora, workspace));
   }
 
@@ -331,7 +332,7 @@ class Model::Pass {
   std::span<const SequenceChunk> chunks_;
   const KvLayout& layout_;
   const PageArena& arena_;
-  LoraVariant lora_variant_;
+  const ForwardOptions& options_;
   Rows hidden_, normed_, qkv_, attended_, gate_up_, activated_, last_hidden_;
 };
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -39,6 +40,9 @@ bool UsesRopeLength(const ModelConfig& config, std::int64_t prompt_length);
 
 struct ForwardOptions {
   LoraVariant lora_variant = LoraVariant::kMbgmv;
+  // Called on the calling thread before anything of a layer's adapters and cached keys and values is read; those of lm_head
+  // count as the last layer's. May block. Null: everything is there.
+  const std::function<void(std::int64_t layer)>* before_layer = nullptr;
 };
 
 // Runs forward passes. Owns the packed weights and a workspace that grows to the largest batch seen; no allocation

@@ -1,9 +1,11 @@
 #include "model/model.h"
 
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <new>
 
 #include <gtest/gtest.h>
@@ -246,6 +248,71 @@ TEST_P(ModelTest, AdaptersMayBeMixedAndNeedNotBeAdjacent) {
 }
 
 // peers.md, 12: LoRA that is on and unused costs nothing. What it costs in time: bench/serving_bench, "loaded and idle".
+// Adapter and cached keys and values of a layer come when its gate is called, and are not numbers before: whatever was read
+// too early would be in the logits.
+TEST_P(ModelTest, NothingOfALayerIsReadBeforeItsGate) {
+  Prng prng(11);
+  const auto pair = [&](LoraTarget target) { return Pair(4, TargetShape(config_, target), 2.0f, prng); };
+  std::vector<Pair> pairs;   // q, down of both layers; lm_head comes with the last layer
+  for (std::int64_t layer = 0; layer < 2; ++layer) {
+    pairs.push_back(pair(LoraTarget::kQ));
+    pairs.push_back(pair(LoraTarget::kDown));
+  }
+  pairs.push_back(pair(LoraTarget::kLmHead));
+  LoraView view = EmptyView(config_);
+  for (std::int64_t layer = 0; layer < 2; ++layer) {
+    const auto at = static_cast<std::size_t>(layer) * 2;
+    view.modules[LoraView::Index(layer, LoraTarget::kQ, 2)] = pairs[at].weights();
+    view.modules[LoraView::Index(layer, LoraTarget::kDown, 2)] = pairs[at + 1].weights();
+  }
+  view.modules[LoraView::Index(0, LoraTarget::kLmHead, 2)] = pairs[4].weights();
+  const Tokens prefix = {1, 2, 3, 4, 5, 6, 7, 8}, rest = {9, 10, 11};
+  const Tokens other = {12, 13};
+  Forward({Chunk(prefix, 0, 0, &view)});
+  const std::vector<std::byte> cached(arena_.data(), arena_.data() + 2 * layout_.PageBytes());   // the two pages of `prefix`
+  const auto ask = [&](const std::function<void(std::int64_t)>* gate) {
+    const std::vector<SequenceChunk> chunks = {Chunk(other, 0, 2, nullptr, 10), Chunk(rest, 8, 3, &view)};
+    const auto logits = model_.Forward({GetParam(), &threads_}, chunks, layout_, {arena_.data(), layout_.PageBytes()},
+                                       {.before_layer = gate});
+    return Floats(logits.begin(), logits.end());
+  };
+  const Floats expected = ask(nullptr);
+
+  std::vector<std::array<Floats, 2>> arriving;   // the view points into `pairs`, which is empty until its layer's gate
+  for (const Pair& p : pairs) {
+    arriving.push_back({Floats(p.a.data(), p.a.data() + p.a.capacity()), Floats(p.b.data(), p.b.data() + p.b.capacity())});
+  }
+  const auto clear = [&] {
+    std::memset(arena_.data(), 0xff, 2 * layout_.PageBytes());
+    for (Pair& p : pairs) {
+      std::fill_n(p.a.data(), p.a.capacity(), NAN);
+      std::fill_n(p.b.data(), p.b.capacity(), NAN);
+    }
+  };
+  std::vector<std::int64_t> gates;
+  const std::function<void(std::int64_t)> gate = [&](std::int64_t layer) {
+    gates.push_back(layer);
+    for (std::size_t page = 0; page < 2; ++page) {
+      const std::size_t offset = page * layout_.PageBytes() + layout_.KeyOffset(layer, 0);
+      std::memcpy(arena_.data() + offset, cached.data() + offset, layout_.KeyOffset(1, 0));
+    }
+    for (std::size_t i = static_cast<std::size_t>(layer) * 2; i < (layer == 0 ? 2 : pairs.size()); ++i) {
+      std::copy(arriving[i][0].begin(), arriving[i][0].end(), pairs[i].a.data());
+      std::copy(arriving[i][1].begin(), arriving[i][1].end(), pairs[i].b.data());
+    }
+  };
+  clear();
+  EXPECT_EQ(ask(&gate), expected);
+  EXPECT_EQ(gates, (std::vector<std::int64_t>{0, 1}));
+
+  // What never comes spoils only the rows that wait for it.
+  clear();
+  const std::function<void(std::int64_t)> nothing = [](std::int64_t) {};
+  const Floats spoilt = ask(&nothing);
+  EXPECT_EQ(Rows(spoilt, 0, 2), Rows(expected, 0, 2));
+  EXPECT_TRUE(std::isnan(spoilt.back()));
+}
+
 TEST_P(ModelTest, Point12_ABatchWithoutAdaptersDoesNoLoraWork) {
   if (GetParam() == Backend::kReference) GTEST_SKIP() << "the oracle runs few parallel loops";
   Prng prng(9);

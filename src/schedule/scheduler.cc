@@ -56,7 +56,13 @@ void Scheduler::Commit(TimeNs now) {
     tenants_.Admit(request, now);
     request->state = RequestState::kRunning;
     if (request->first_scheduled < 0) request->first_scheduled = now;
+    bool early = request->adapter != kBaseModel && residency_->Get(request->adapter).arriving();
     if (request->adapter != kBaseModel) Pin(request->adapter, now);
+    if (tiers_ != nullptr && !tree_->OnDevice(admission.tail)) {
+      tiers_->Use(admission.tail);
+      early = true;
+    }
+    early_admissions_ += early;
     if (tree_ != nullptr) BeginFrom(admission, now);
   }
   for (const PlannedChunk& chunk : plan_.chunks) {
@@ -74,7 +80,7 @@ void Scheduler::Commit(TimeNs now) {
     tree_->Unwant(request.tail);   // the end of what it gets is what it wants: evicted last
     request.tail = fetch.tail;
     tree_->Want(request.tail);
-    tiers_->Fetch(fetch.tail, now, fetch.ahead);
+    tiers_->Fetch(fetch.tail, request.id, now, fetch.ahead);
   }
   StartLoads(now);
 }
@@ -135,15 +141,45 @@ void Scheduler::Add(Request* request) {
 void Scheduler::Remove(Request* request, TimeNs now) {
   tenants_.Remove(request);
   if (request->state == RequestState::kRunning) {
+    if (BeganOnFailedFetch(*request)) tiers_->StopUse(request->tail);
     EraseRunning(request);
     ReleaseMemory(request, now);
   } else {
     CHECK(request->state == RequestState::kWaiting);
     EraseWaiting(request);
     if (tree_ != nullptr) tree_->Unwant(request->tail);
+    if (tiers_ != nullptr) CancelFetchFor(*request);
   }
   request->state = RequestState::kFinished;
   BeginIdle(*request, now);
+}
+
+// Of a request that is gone. Others with its adapter may wait for the same history.
+void Scheduler::CancelFetchFor(const Request& request) {
+  if (!tiers_->IsRequester(request.id)) return;
+  const auto queue = waiting();
+  const bool shared = std::any_of(queue.begin(), queue.end(), [&](const Request* other) { return other->branch == request.branch; });
+  if (!shared) tiers_->Cancel(request.id);
+}
+
+bool Scheduler::BeganOnFailedFetch(const Request& request) const {
+  if (tiers_ == nullptr || tree_->OnDevice(request.tail)) return false;
+  const KvTiers::Fetching* fetch = tiers_->FetchOf(request.tail);
+  CHECK(fetch != nullptr);
+  return fetch->failed;
+}
+
+// As if it had not been admitted: what it seemed to find is not there, and it does not fetch a second time.
+void Scheduler::BeginAgain(Request* request, TimeNs now) {
+  if (request->preemptions == 0) {
+    prefix_stats_.looked_up_tokens -= request->prompt_tokens;
+    prefix_stats_.found_tokens -= request->cached_tokens;
+    request->cached_tokens = -1;
+    request->charged = 0;
+  }
+  tiers_->StopUse(request->tail);
+  Preempt(request, now);
+  request->fetched = true;
 }
 
 // ---------------------------------------------------------------- The dependency tree

@@ -6,9 +6,10 @@
 //     that got the most service pause: they keep their memory and lose nothing.
 //  2. Prompts, up to the step's token budget, in order of their tenants' counters: running requests in prefill, and
 //     waiting requests within `lookahead`. One whose adapter is being loaded is passed over, so that a step never waits
-//     for a load; one that memory does not have room for ends the scan, so that nobody behind it takes what it waits
-//     for. Idle adapters that requests ahead in the queue want are evicted last. A waiting request may take the seat of
-//     a tenant that got more service than its own.
+//     for a load, unless so many of its layers are there that the step is not expected to wait for the others (arrival.h;
+//     the same holds for keys and values from the host tier); one that memory does not have room for ends the scan, so that
+//     nobody behind it takes what it waits for. Idle adapters that requests ahead in the queue want are evicted last. A
+//     waiting request may take the seat of a tenant that got more service than its own.
 //  3. History in the host tier, for waiting requests that got no seat: it is fetched ahead, once a request, into pages that
 //     are free or that nobody within `lookahead` wants, as far as the requests ahead of it leave room. Nobody waits for that.
 // Prompts begin behind what the dependency tree has of them, if there is a tree: pages that other requests of the same
@@ -50,6 +51,7 @@
 #include "cache/proactive_swapper.h"
 #include "cache/usage_monitor.h"
 #include "memory/page_pool.h"
+#include "schedule/arrival.h"
 #include "schedule/fairness.h"
 #include "schedule/heap.h"
 #include "schedule/plan.h"
@@ -130,8 +132,17 @@ class Scheduler {
   const StepPlan& Plan(TimeNs now);
   // Carries out the plan that was made last, in the same state of the world.
   void Commit(TimeNs now);
-  // After the step: the chunk's tokens are computed. Until then a page that was to be copied for it stays.
+  // After the step: the chunk's tokens are computed. Until then a page that was to be copied for it stays. REQUIRES: what it
+  // began with has arrived: the adapter is resident, the path to the request's tail on the device.
   void Advance(Request* request, std::int64_t num_tokens, TimeNs now);
+
+  // After a step whose results are worth nothing because the fetch of what the request began with has failed: it is
+  // preempted, and begins again with what the device has. REQUIRES: it was admitted with that step.
+  void BeginAgain(Request* request, TimeNs now);
+  // The request runs with keys and values whose fetch has failed.
+  bool BeganOnFailedFetch(const Request& request) const;
+  // A step took so long to compute, without what it waited for layers to arrive.
+  void StepTook(TimeNs duration) { step_floor_.Add(duration); }
 
   // Beside the computation, so that the next plan is cheaper: scores history, keeps a few pages free, copies history to
   // the host tier; at most every 100 ms, what the policies know of all candidates, and what is swapped before anybody asks
@@ -147,6 +158,7 @@ class Scheduler {
   std::span<Request* const> running() const { return running_; }
   std::span<Request* const> waiting() const { return {waiting_.data() + waiting_head_, waiting_.size() - waiting_head_}; }
   std::int64_t preemptions() const { return preemptions_; }
+  std::int64_t early_admissions() const { return early_admissions_; }   // with layers that were still arriving
   const TenantCounters& tenants() const { return tenants_; }
   const PrefixStats& prefix_stats() const { return prefix_stats_; }
   std::int64_t history_evictions() const { return history_evictions_; }   // pages
@@ -180,6 +192,7 @@ class Scheduler {
   static constexpr std::uint8_t kWanted = 2;        // a request ahead in the queue needs it
   static constexpr std::uint8_t kHostEvicted = 4;   // off the host tier in this plan
   static constexpr std::uint8_t kLoadPlanned = 8;   // its load begins with this plan
+  static constexpr std::uint8_t kUsable = 16;       // it is arriving, and a request may begin with its first layers
 
   // The capacities that planning plays with; Commit never sees it.
   struct Scratch {
@@ -191,6 +204,7 @@ class Scheduler {
     std::int64_t distinct_adapters = 0;   // among running requests
     std::int64_t free_seats = 0;          // in this step's batch
     bool memory_short = false;            // running requests lost pages to each other: nobody joins
+    bool usable_fetches = false;          // there are some
     bool locked_waits = false;            // a locked adapter waits for room: nobody joins, but those who run go on
     const Request* blocked = nullptr;     // ended the scan of those who wait: nobody behind it gets anything
     struct Runner {
@@ -229,6 +243,7 @@ class Scheduler {
   // scheduler_plan.cc
   void MakePlan(TimeNs now, bool may_pause);
   void ResetScratch(TimeNs now);
+  void LookAtArrivals(TimeNs now);
   void RankRunning();
   Rank RankOf(RequestId id, double service) const;
   void MarkAdaptersOfWaitersAhead();
@@ -242,8 +257,14 @@ class Scheduler {
   Admission TryAdmit(Request* request, TimeNs now);
   Admission TryFetch(Request* request, TimeNs now);
   void AddFetch(Request* request, NodeId tail, std::int64_t pages, bool ahead);
-  bool IsLoading(const Request& request) const;
+  bool IsLoading(const Request& request) const;    // and not usable yet
   bool IsFetching(const Request& request) const;
+  bool IsUsable(NodeId node) const {   // on the device, or arriving in time
+    if (tree_->OnDevice(node)) return true;
+    if (!scratch_.usable_fetches || !tree_->Moving(node)) return false;
+    const KvTiers::Fetching* fetch = tiers_->FetchOf(node);
+    return fetch != nullptr && fetch->usable;
+  }
   bool MustLoad(const Request& request) const {   // its adapter, and nobody began to
     return request.adapter != kBaseModel && residency_->Get(request.adapter).device == TierState::kAbsent;
   }
@@ -337,6 +358,7 @@ class Scheduler {
   void Pin(AdapterGeneration generation, TimeNs now);
   void BeginFrom(const PlannedAdmission& admission, TimeNs now);
   void EndCopy(Request* request, TimeNs now);
+  void CancelFetchFor(const Request& request);
   void InsertFilledPages(Request* request, TimeNs now);
   void KnowBranch(Request* request);
   void ForgetBranch(const AdapterResidency& adapter);
@@ -384,7 +406,8 @@ class Scheduler {
   std::size_t waiting_head_ = 0;
   TenantCounters tenants_;
   ServiceOrder order_;                   // of the waiting requests, for the plan
-  std::int64_t preemptions_ = 0;
+  std::int64_t preemptions_ = 0, early_admissions_ = 0;
+  StepFloor step_floor_;
   double discardable_ = 0;               // computed tokens that may be thrown away to let others in
   StepPlan plan_;
   Scratch scratch_;

@@ -21,6 +21,7 @@ void Scheduler::MakePlan(TimeNs now, bool may_pause) {
   plan_.Clear();
   ResetScratch(now);
   tenants_.Order(now, static_cast<std::size_t>(options_.lookahead), order_);
+  LookAtArrivals(now);
   RankRunning();
   MarkAdaptersOfWaitersAhead();
   if (!options_.keep_idle_adapters) PlanIdleEvictions(now);
@@ -57,6 +58,22 @@ void Scheduler::ResetScratch(TimeNs now) {
   scratch_.memory_short = false;
   scratch_.locked_waits = false;
   scratch_.blocked = nullptr;
+}
+
+// Once a plan, which then goes by that: layers arrive while it is made. `arriving` is few.
+void Scheduler::LookAtArrivals(TimeNs now) {
+  scratch_.usable_fetches = false;
+  const bool alone = running_.empty() && order_.turns.size() <= 1;
+  for (const AdapterGeneration generation : residency_->Arriving()) {
+    const AdapterResidency& adapter = residency_->Get(generation);
+    const TimeNs elapsed = now - adapter.transfer_started;
+    if (LeadSuffices(*adapter.progress, elapsed, step_floor_.value(), alone)) Flags(generation) |= kUsable;
+  }
+  if (tiers_ == nullptr) return;
+  for (KvTiers::Fetching& fetch : tiers_->fetches()) {
+    fetch.usable = !fetch.failed && LeadSuffices(*fetch.progress, now - fetch.begun, step_floor_.value(), alone);
+    scratch_.usable_fetches |= fetch.usable;
+  }
 }
 
 // A counter in whole quanta: a rank does not change with every token.
@@ -214,7 +231,7 @@ Scheduler::Admission Scheduler::TryAdmit(Request* request, TimeNs now) {
   if (uses_adapter) {
     Flags(request->adapter) |= kWanted;
     const TierState state = residency_->Get(request->adapter).device;
-    if (state == TierState::kLoading || (Flags(request->adapter) & kLoadPlanned) != 0) return Admission::kPassedOver;
+    if (IsLoading(*request) || (Flags(request->adapter) & kLoadPlanned) != 0) return Admission::kPassedOver;
     if (state == TierState::kAbsent || (Flags(request->adapter) & kEvicted) != 0) return TryLoad(request->adapter, now);
   }
   if (scratch_.free_seats == 0 || scratch_.budget == 0) return Admission::kPassedOver;
@@ -273,9 +290,13 @@ Scheduler::Admission Scheduler::TryFetch(Request* request, TimeNs now) {
   const NodeId tail = FindTail(*request);
   std::int64_t pages = 0;
   for (NodeId at = tail; !tree_->OnDevice(at); at = tree_->Parent(at)) {
+    if (tree_->Moving(at) && pages == 0 && IsUsable(at)) return Admission::kAdmitted;
     if (tree_->Moving(at) || kv_plan_.IsFetched(at)) return Admission::kPassedOver;
     ++pages;
   }
+  // History comes to the device only where its adapter is: that may still fail.
+  const bool arriving = request->adapter != kBaseModel && residency_->Get(request->adapter).device != TierState::kResident;
+  if (arriving && pages > 0) return Admission::kPassedOver;
   if (pages == 0 || request->fetched || scratch_.fetches_in_flight >= KvTiers::kMaxFetches) return Admission::kAdmitted;
   const NodeId device_tail = DeviceTail(tail);
   const bool given_up = scratch_.droppable_host < pages || kv_plan_.Kept(device_tail) != device_tail;   // by this plan
@@ -298,7 +319,7 @@ void Scheduler::AddFetch(Request* request, NodeId tail, std::int64_t pages, bool
 }
 
 NodeId Scheduler::DeviceTail(NodeId tail) const {
-  while (!tree_->OnDevice(tail)) tail = tree_->Parent(tail);
+  while (!IsUsable(tail)) tail = tree_->Parent(tail);
   return tail;
 }
 
@@ -318,13 +339,14 @@ bool Scheduler::IsFetching(const Request& request) const {
   if (tiers_ == nullptr || !tree_->Exists(request.found)) return false;
   NodeId at = request.found;
   for (; !tree_->OnDevice(at); at = tree_->Parent(at)) {
-    if (tree_->Moving(at)) return true;
+    if (tree_->Moving(at)) return at != request.found || !IsUsable(at);
   }
   return false;
 }
 
 bool Scheduler::IsLoading(const Request& request) const {
-  return request.adapter != kBaseModel && residency_->Get(request.adapter).device == TierState::kLoading;
+  return request.adapter != kBaseModel && residency_->Get(request.adapter).device == TierState::kLoading &&
+         (Flags(request.adapter) & kUsable) == 0;
 }
 
 bool Scheduler::ExceedsDistinctAdapters(const Request& request) const {

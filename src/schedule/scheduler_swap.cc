@@ -77,7 +77,7 @@ bool Scheduler::SwapIn(TimeNs now, bool ending) {
   MarkUsableBranches();   // steps may have run since the walk began
   const ProactiveSwapper::Moves& moves = swapper_.Choose(RoomToSwapIn(), usable_branches_, kv_plan_, now);
   for (const AdapterGeneration generation : moves.adapters) residency_->BeginLoad(generation, /*via_host=*/true, now, /*ahead=*/true);
-  if (!moves.tails.empty()) tiers_->FetchAhead(moves.tails, now);
+  if (!moves.tails.empty()) tiers_->FetchAhead(moves.tails);
   swap_stats_.history_in += moves.kv_pages;
   swap_stats_.adapters_in += moves.pages - moves.kv_pages;
   return false;

@@ -134,6 +134,10 @@ void AddRequests(Page& page, const EngineSnapshot& snapshot) {
   add_swapped("out", "adapters", stats.swaps.adapters_out);
   add_swapped("in", "history", stats.swaps.history_in);
   add_swapped("in", "adapters", stats.swaps.adapters_in);
+  page.Own(MetricType::Counter, "early_admissions_total", "Requests that began while layers of their adapter or history were arriving.",
+           stats.early_admissions);
+  page.Own(MetricType::Counter, "step_wait_seconds_total", "How long steps waited for such layers.",
+           static_cast<double>(stats.step_wait_total) / kNsPerSecond);
   page.Own(MetricType::Gauge, "history_invalid_pages", "Pages of cached keys and values whose adapter is not on the device.",
            stats.invalid_history_pages);
 }

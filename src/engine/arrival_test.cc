@@ -1,0 +1,421 @@
+// Requests that begin while layers of their adapter or of their history are still arriving: on a virtual clock, and on a
+// real model with a link that the test opens layer by layer.
+#include <filesystem>
+#include <functional>
+#include <thread>
+
+#include "engine/engine_world_for_test.h"
+#include "engine/runtime.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::int64_t kAdapterPages = 8;
+
+// An adapter takes 20 ms from the host to the device, 5 ms a layer; so does a path of 8 pages. A step takes 5 ms and more.
+struct World : EngineWorld {
+  explicit World(std::int64_t device_pages = 60)
+      : EngineWorld({.device_pages = device_pages, .host_pages = 64, .host_bytes_per_second = kAdapterPages * 64 / 20e-3}) {}
+
+  void StepUntil(const std::function<bool()>& condition) {
+    for (int i = 0; i < 10000 && !condition(); ++i) {
+      while (engine->Step()) {}
+      if (!condition()) ASSERT_TRUE(Advance());
+    }
+  }
+  void FailHostToDevice(ModeledTransfer& link, bool fail = true) {
+    if (!fail) return link.set_fault(nullptr);
+    link.set_fault([](const TransferJob& job) {
+      return job.kind == TransferKind::kHostToDevice ? std::optional<Error>(IoError("injected")) : std::nullopt;
+    });
+  }
+};
+
+const std::vector<TokenId> kPrompt(9, 5);
+
+TEST(Arrival, ARequestBeginsWithTheFirstLayersOfItsAdapter) {
+  World w;
+  const AdapterGeneration adapter = w.Load("x", kAdapterPages);
+  const RequestId id = *w.Submit(kPrompt, adapter, 4);
+  w.StepUntil([&] { return w.engine->Stats().early_admissions > 0; });
+  EXPECT_EQ(w.engine->Stats().adapters.device_loads, 0);
+  EXPECT_EQ(w.engine->Stats().running, 1);
+  w.Drain();
+  EXPECT_EQ(w.outcomes[id].tokens, ExpectedTokens(adapter, kPrompt, 4));
+  EXPECT_GT(w.executor->layers_read_early(), 0);
+  EXPECT_GT(w.engine->Stats().step_wait_total, 0);   // alone it may: its step is shorter than the link's 15 ms
+  EXPECT_LE(w.engine->Stats().step_wait_total, 15 * kNsPerMs);
+  EXPECT_EQ(w.executor->discarded(), 0);
+}
+
+// With others in the batch, a step begins with it only when the rest is expected in time: and then it is.
+TEST(Arrival, TheStepsOfOthersDoNotWait) {
+  World w(600);
+  std::vector<RequestId> others;   // whose step takes 7 ms
+  for (TokenId first = 1; first <= 40; ++first) others.push_back(*w.Submit({first, 2, 3}, kBaseModel, 40));
+  for (int i = 0; i < 5; ++i) w.Advance();
+  const AdapterGeneration adapter = w.Load("x", kAdapterPages);
+  const RequestId id = *w.Submit(kPrompt, adapter, 4);
+  w.Drain();
+  EXPECT_EQ(w.engine->Stats().early_admissions, 1);
+  EXPECT_EQ(w.engine->Stats().step_wait_total, 0);
+  EXPECT_EQ(w.outcomes[id].tokens, ExpectedTokens(adapter, kPrompt, 4));
+  for (TokenId first = 1; first <= 40; ++first) {
+    EXPECT_EQ(w.outcomes[others[static_cast<std::size_t>(first - 1)]].tokens, ExpectedTokens(kBaseModel, {first, 2, 3}, 40));
+  }
+}
+
+// The load fails when the step that uses its first layers has begun.
+TEST(Arrival, AFaultFailsOnlyTheRequestsOfItsAdapter) {
+  World w;
+  w.FailHostToDevice(w.transfer);
+  const AdapterGeneration adapter = w.Load("x", kAdapterPages);
+  const RequestId broken = *w.Submit(kPrompt, adapter, 4);
+  w.StepUntil([&] { return w.engine->Stats().early_admissions > 0; });
+  const RequestId waiting = *w.Submit(kPrompt, adapter, 4), other = *w.Submit(kPrompt, kBaseModel, 4);
+  w.Drain();
+  EXPECT_EQ(w.executor->discarded(), 1);
+  for (const RequestId id : {broken, waiting}) {
+    EXPECT_EQ(w.outcomes[id].error, "injected");
+    EXPECT_TRUE(w.outcomes[id].tokens.empty());
+    EXPECT_EQ(w.outcomes[id].ends, 1);
+  }
+  EXPECT_EQ(w.outcomes[other].tokens, ExpectedTokens(kBaseModel, kPrompt, 4));
+  EXPECT_EQ(w.device->Stats().used(PageCategory::kAdapter), 0);
+  EXPECT_EQ(w.engine->Stats().adapters.load_failures, 1);
+  w.FailHostToDevice(w.transfer, false);
+  const RequestId again = *w.Submit(kPrompt, adapter, 4);
+  w.Drain();
+  EXPECT_EQ(w.outcomes[again].tokens, ExpectedTokens(adapter, kPrompt, 4));
+  EXPECT_EQ(w.outcomes[again].cached_tokens, 0);   // nothing of the garbage was kept
+}
+
+// A client that goes, and an adapter whose name goes, while the step is in flight.
+TEST(Arrival, WhoLeavesInTheMiddleLeavesNothing) {
+  for (const bool fail : {false, true}) {
+    World w;
+    w.FailHostToDevice(w.transfer, fail);
+    const AdapterGeneration adapter = w.Load("x", kAdapterPages);
+    const RequestId id = *w.Submit(kPrompt, adapter, 4);
+    w.StepUntil([&] { return w.engine->Stats().early_admissions > 0; });
+    w.engine->Cancel(id);
+    ASSERT_TRUE(w.registry.Remove("x").ok());
+    w.Drain();
+    EXPECT_EQ(w.outcomes[id].ends, 1);
+    EXPECT_EQ(w.engine->Stats().adapters.known, 0);
+    EXPECT_EQ(w.device->free_pages(), w.device->capacity_pages());
+    EXPECT_EQ(w.host->free_pages(), w.host->capacity_pages());
+  }
+}
+
+// ---------------------------------------------------------------- History
+
+// Six prompts of 8 full pages each in 24 pages: the first ones are in the host tier.
+struct HistoryWorld : World {
+  HistoryWorld() : World(24) {
+    for (TokenId first = 1; first <= 6; ++first) Ask(first);
+    EXPECT_GT(engine->Stats().kv_tiers.pages_backed_up, 0);
+    found = engine->Stats().prefix.found_tokens;
+  }
+  static std::vector<TokenId> PromptOf(TokenId first) { return std::vector<TokenId>(33, first); }
+  std::int32_t Ask(TokenId first) {
+    const RequestId id = *Submit(PromptOf(first), kBaseModel, 2);
+    Drain();
+    EXPECT_EQ(outcomes[id].tokens, ExpectedTokens(kBaseModel, PromptOf(first), 2));
+    return outcomes[id].cached_tokens;
+  }
+  std::int64_t Found() const { return engine->Stats().prefix.found_tokens - found; }
+  std::int64_t found = 0;
+};
+
+TEST(Arrival, ARequestBeginsWithTheFirstLayersOfItsHistory) {
+  HistoryWorld w;
+  const RequestId id = *w.Submit(w.PromptOf(1), kBaseModel, 2);
+  w.StepUntil([&] { return w.engine->Stats().early_admissions > 0; });
+  EXPECT_EQ(w.engine->Stats().kv_tiers.fetches, 0);   // it has not ended
+  w.Drain();
+  EXPECT_EQ(w.outcomes[id].tokens, ExpectedTokens(kBaseModel, w.PromptOf(1), 2));
+  EXPECT_GE(w.outcomes[id].cached_tokens, 24);
+  EXPECT_EQ(w.Found(), w.outcomes[id].cached_tokens);
+  EXPECT_GT(w.executor->layers_read_early(), 0);
+  EXPECT_EQ(w.executor->discarded(), 0);
+}
+
+TEST(Arrival, HistoryThatFailsToArriveIsComputed) {
+  HistoryWorld w;
+  w.FailHostToDevice(w.kv_transfer);
+  const std::int64_t computed = w.engine->Stats().tokens_prefilled;
+  const RequestId id = *w.Submit(w.PromptOf(1), kBaseModel, 2);
+  w.StepUntil([&] { return w.engine->Stats().early_admissions > 0; });
+  w.Drain();
+  EXPECT_EQ(w.executor->discarded(), 1);
+  EXPECT_EQ(w.engine->Stats().preemptions, 1);
+  EXPECT_EQ(w.engine->Stats().kv_tiers.failed_jobs, 1);
+  EXPECT_EQ(w.outcomes[id].tokens, ExpectedTokens(kBaseModel, w.PromptOf(1), 2));
+  EXPECT_EQ(w.outcomes[id].cached_tokens, 0);   // and it says so
+  EXPECT_EQ(w.Found(), 0);
+  EXPECT_GE(w.engine->Stats().tokens_prefilled - computed, 33);
+  w.FailHostToDevice(w.kv_transfer, false);
+  EXPECT_EQ(w.Ask(1), 32);   // what it computed the second time is right: KvCheckingExecutor looks
+}
+
+TEST(Arrival, AFetchForNobodyIsCancelled) {
+  for (const bool another_waits : {false, true}) {
+    HistoryWorld w;
+    const RequestId id = *w.Submit(w.PromptOf(1), kBaseModel, 2);
+    while (w.engine->Step()) {}
+    const auto other = another_waits ? std::optional(*w.Submit(w.PromptOf(1), kBaseModel, 2)) : std::nullopt;
+    while (w.engine->Step()) {}
+    const std::int64_t free = w.device->free_pages();
+    w.engine->Cancel(id);
+    while (w.engine->Step()) {}
+    EXPECT_EQ(w.engine->Stats().kv_tiers.cancelled_fetches, another_waits ? 0 : 1);
+    if (!another_waits) EXPECT_GT(w.device->free_pages(), free);   // at once, not after 20 ms
+    w.Drain();
+    EXPECT_EQ(w.engine->Stats().kv_tiers.fetches, another_waits ? 1 : 0);
+    EXPECT_EQ(w.engine->Stats().kv_tiers.failed_jobs, 0);
+    if (other) EXPECT_GE(w.outcomes[*other].cached_tokens, 24);
+    EXPECT_GE(w.Ask(1), 24);   // the copy in the host tier is still there
+  }
+}
+
+// ---------------------------------------------------------------- A real model
+
+const std::filesystem::path kDemo = std::filesystem::path(LORAMUX_SOURCE_DIR) / "demo";
+
+// Holds what goes from the host to the device until the test lets it pass, layer by layer; everything else moves at once.
+// For the thread that steps the engine, which is the test's.
+class GatedTransfer final : public AdapterTransfer {
+ public:
+  void Submit(TransferJob job) override {
+    if (job.kind == TransferKind::kHostToDevice) held_.push_back(std::move(job));
+    else done_.push_back(RunTransfer(job));
+  }
+  std::optional<TransferCompletion> Poll() override {
+    if (done_.empty()) return std::nullopt;
+    TransferCompletion completion = std::move(done_.front());
+    done_.erase(done_.begin());
+    return completion;
+  }
+
+  bool holding() const { return !held_.empty(); }
+  const LayerProgress& progress() const { return *held_.front().progress; }
+  void PassLayer() {
+    const TransferJob& job = held_.front();
+    const std::int32_t layer = job.progress->arrived();
+    CopyLayer(job, layer);
+    job.progress->Publish(layer + 1);
+  }
+  void Complete() {
+    done_.push_back({held_.front().id, std::nullopt});
+    held_.erase(held_.begin());
+  }
+  void Fail() {
+    held_.front().progress->Fail();
+    done_.push_back({held_.front().id, IoError("injected")});
+    held_.erase(held_.begin());
+  }
+  void PassAll() {
+    for (; holding(); Complete()) {
+      while (!progress().ended()) PassLayer();
+    }
+  }
+
+ private:
+  std::vector<TransferJob> held_;
+  std::vector<TransferCompletion> done_;
+};
+
+// The demo model of six layers; the test steps its engine.
+struct RealWorld {
+  struct Answer {
+    std::vector<TokenId> tokens;
+    std::vector<float> logprobs;
+    std::string error;
+    bool ended = false;
+    std::int32_t cached_tokens = 0;
+    bool operator==(const Answer& other) const { return tokens == other.tokens && logprobs == other.logprobs; }
+  };
+
+  GatedTransfer* adapters = nullptr;   // of the runtime
+  GatedTransfer* kv = nullptr;
+  std::unique_ptr<Runtime> runtime;
+  AdapterGeneration adapter = kBaseModel;
+
+  explicit RealWorld(std::int64_t device_memory = std::int64_t{64} << 20) {
+    RuntimeOptions options;
+    options.device_memory = device_memory;
+    options.host_memory = std::int64_t{64} << 20;
+    options.page_tokens = 4;
+    options.threads = 2;
+    options.base_names = {"base"};
+    options.wrap_transfer = [this](std::unique_ptr<AdapterTransfer>) {
+      auto gated = std::make_unique<GatedTransfer>();
+      (adapters == nullptr ? adapters : kv) = gated.get();
+      return gated;
+    };
+    auto loaded = Runtime::Load(kDemo / "model", options, {});
+    EXPECT_TRUE(loaded.ok()) << (loaded.ok() ? "" : loaded.error().message);
+    runtime = std::move(loaded).value();
+    const auto version = runtime->registry().Register("rot13", kDemo / "adapters/rot13", 0);
+    EXPECT_TRUE(version.ok());
+    adapter = (*version)->generation;
+  }
+
+  static std::vector<TokenId> Prompt(TokenId first, int length = 33) {
+    std::vector<TokenId> prompt;
+    for (int i = 0; i < length; ++i) prompt.push_back((first * 17 + i * 29) % 200 + 3);
+    return prompt;
+  }
+  void Submit(std::vector<TokenId> prompt, AdapterGeneration who, Answer& answer) {
+    GenerationRequest request;
+    request.prompt = std::move(prompt);
+    request.adapter = who;
+    request.max_tokens = 6;
+    request.ignore_eos = true;
+    request.sampling.temperature = 0;
+    request.sampling.top_logprobs = 3;
+    request.on_event = [&answer](const GenerationEvent& event) {
+      if (event.token != nullptr) {
+        answer.tokens.push_back(event.token->id);
+        for (const TokenLogprob& top : event.token->top_logprobs) answer.logprobs.push_back(top.logprob);
+      }
+      answer.ended = event.finish != FinishReason::kNone;
+      answer.cached_tokens = event.cached_prompt_tokens;
+      if (event.error != nullptr) answer.error = event.error->message;
+    };
+    ASSERT_TRUE(runtime->engine().Submit(std::move(request)).ok());
+  }
+  void StepUntil(const std::function<bool()>& condition) {
+    while (!condition()) {
+      if (!runtime->engine().Step()) std::this_thread::yield();
+    }
+  }
+  // With nothing held back.
+  Answer Ask(std::vector<TokenId> prompt, AdapterGeneration who) {
+    Answer answer;
+    Submit(std::move(prompt), who, answer);
+    StepUntil([&] {
+      adapters->PassAll();
+      kv->PassAll();
+      return answer.ended;
+    });
+    EXPECT_EQ(answer.error, "");
+    return answer;
+  }
+  // Lets the layers pass one by one, each only when the executor waits for it: it has computed those before. Stops with
+  // `pass` layers there.
+  void PassInLockstep(GatedTransfer& gate, std::int32_t pass) {
+    const LayerProgress& progress = gate.progress();
+    ASSERT_EQ(progress.layers(), 6);
+    for (std::int32_t layer = 0; layer < progress.lead(); ++layer) gate.PassLayer();
+    StepUntil([&] { return runtime->engine().Stats().early_admissions > 0; });
+    for (std::int32_t layer = progress.lead(); layer < pass; ++layer) {
+      StepUntil([&] { return progress.awaited() == layer; });
+      gate.PassLayer();
+    }
+  }
+  void ExpectExact() {
+    StepUntil([&] {
+      adapters->PassAll();
+      kv->PassAll();
+      return runtime->engine().Idle();
+    });
+    while (runtime->engine().Step()) {}
+    runtime->engine().CheckIntegrity();
+  }
+};
+
+TEST(ArrivalOnARealModel, PrefillComputesTheFirstLayersBeforeTheLastOnesArrive) {
+  RealWorld truth;
+  const RealWorld::Answer expected = truth.Ask(RealWorld::Prompt(1), truth.adapter);
+  EXPECT_EQ(truth.runtime->engine().Stats().early_admissions, 0);
+
+  RealWorld w;
+  RealWorld::Answer answer;
+  w.Submit(RealWorld::Prompt(1), w.adapter, answer);
+  w.StepUntil([&] { return w.adapters->holding(); });
+  w.PassInLockstep(*w.adapters, 6);
+  EXPECT_TRUE(answer.tokens.empty());
+  for (int i = 0; i < 100; ++i) w.runtime->engine().Step();   // all layers are there, but the transfer has not ended
+  EXPECT_TRUE(answer.tokens.empty());
+  w.adapters->Complete();
+  w.StepUntil([&] { return answer.ended; });
+  EXPECT_EQ(answer, expected);   // to the last bit
+  EXPECT_GT(w.runtime->engine().Stats().step_wait_total, 0);
+  w.ExpectExact();
+}
+
+TEST(ArrivalOnARealModel, AFaultAfterAnyLayerFailsOnlyTheRequestsOfItsAdapter) {
+  RealWorld w;
+  const RealWorld::Answer base = w.Ask(RealWorld::Prompt(2), kBaseModel);
+  const RealWorld::Answer expected = RealWorld().Ask(RealWorld::Prompt(1), w.adapter);
+  for (std::int32_t layers = 2; layers <= 6; ++layers) {
+    RealWorld broken;
+    RealWorld::Answer answer, other;
+    broken.Submit(RealWorld::Prompt(1), broken.adapter, answer);
+    broken.StepUntil([&] { return broken.adapters->holding(); });
+    broken.PassInLockstep(*broken.adapters, layers);
+    broken.Submit(RealWorld::Prompt(2), kBaseModel, other);
+    broken.adapters->Fail();
+    broken.StepUntil([&] { return answer.ended && other.ended; });
+    EXPECT_EQ(answer.error, "injected");
+    EXPECT_TRUE(answer.tokens.empty());
+    EXPECT_EQ(other, base);
+    broken.ExpectExact();
+    const EngineStats stats = broken.runtime->engine().Stats();
+    EXPECT_EQ(stats.device.used(PageCategory::kAdapter), 0);
+    EXPECT_EQ(stats.device.used(PageCategory::kKv), stats.history_pages);
+    EXPECT_EQ(broken.Ask(RealWorld::Prompt(1), broken.adapter), expected);   // tried again; nothing of the garbage was kept
+  }
+}
+
+// History that was evicted to the host tier comes back layer by layer, or fails after some of them.
+TEST(ArrivalOnARealModel, HistoryArrivesLayerByLayerOrIsComputed) {
+  const std::int64_t page = RealWorld().runtime->geometry().page_bytes;
+  for (std::int32_t layers = 2; layers <= 7; ++layers) {   // 7: it does not fail
+    SCOPED_TRACE(layers);
+    RealWorld w(24 * page);
+    const RealWorld::Answer expected = w.Ask(RealWorld::Prompt(1), kBaseModel);
+    for (TokenId first = 2; first <= 6; ++first) w.Ask(RealWorld::Prompt(first), kBaseModel);
+    w.ExpectExact();
+    ASSERT_EQ(w.runtime->engine().Stats().early_admissions, 0);
+    RealWorld::Answer answer;
+    w.Submit(RealWorld::Prompt(1), kBaseModel, answer);
+    w.StepUntil([&] { return w.kv->holding(); });
+    w.PassInLockstep(*w.kv, std::min(layers, 6));
+    layers == 7 ? w.kv->Complete() : w.kv->Fail();
+    w.StepUntil([&] {
+      w.kv->PassAll();   // of later fetches
+      return answer.ended;
+    });
+    EXPECT_EQ(answer.error, "");
+    EXPECT_EQ(answer, expected);
+    EXPECT_EQ(answer.cached_tokens > 0, layers == 7);
+    w.ExpectExact();
+    EXPECT_EQ(w.Ask(RealWorld::Prompt(1), kBaseModel), expected);
+  }
+}
+
+// The engine ends while a step waits for layers on a slow link: nothing hangs.
+TEST(ArrivalOnARealModel, StoppingInTheMiddleEnds) {
+  RuntimeOptions options;
+  options.device_memory = options.host_memory = std::int64_t{64} << 20;
+  options.threads = 1;
+  options.base_names = {"base"};
+  options.transfer.bytes_per_second = 1e6;
+  auto runtime = std::move(Runtime::Load(kDemo / "model", options, {})).value();
+  const auto version = runtime->registry().Register("rot13", kDemo / "adapters/rot13", 0);
+  ASSERT_TRUE(version.ok());
+  GenerationRequest request;
+  request.prompt = RealWorld::Prompt(1);
+  request.adapter = (*version)->generation;
+  request.max_tokens = 4;
+  ASSERT_TRUE(runtime->engine().Submit(std::move(request)).ok());
+  runtime->Start();
+  while (runtime->engine().Stats().early_admissions == 0) std::this_thread::yield();
+  runtime.reset();   // checks the integrity
+}
+
+}  // namespace
+}  // namespace loramux
