@@ -42,7 +42,7 @@ struct Flags {
   std::vector<std::string> scenarios = ScenarioNames(), regimes = AllRegimes();
   bool scenarios_given = false;
   std::vector<int> memory = {25, 50, 75};
-  double seconds = 7, load = 0.5, rate = 0, zipf = 0.8, host = 1;
+  double seconds = 7, load = 0.6, rate = 0, zipf = 0.8, host = 1;
   std::size_t adapters = 96;
   int repetitions = 2, threads = 0;
   std::uint64_t seed = 1;
@@ -123,18 +123,17 @@ Result<Prepared> Prepare(const Flags& flags, const ScenarioText& text, const Sce
   double capacity = 0;
   if (flags.rate == 0) {
     WorkloadOptions trial = options;
-    trial.rate = 50;
-    trial.seconds = 4;
+    trial.rate = 100;
+    trial.seconds = 3;
     trial.seed = flags.seed + 1000;
     ASSIGN_OR_RETURN(const std::vector<Session> sessions, text.MakeSessions(scenario, trial));
-    ASSIGN_OR_RETURN(const Reference measured, RunReference(house, sessions, [] {}));
-    capacity = measured.capacity;
+    ASSIGN_OR_RETURN(capacity, MeasureCapacity(house, sessions));
     options.rate = flags.load * capacity;
   }
   ASSIGN_OR_RETURN(const std::vector<Session> sessions, text.MakeSessions(scenario, options));
   if (sessions.empty()) return InvalidArgument("--seconds: too short for a single request");
   Prepared prepared;
-  ASSIGN_OR_RETURN(prepared.reference, RunReference(house, sessions, [] {}));
+  ASSIGN_OR_RETURN(prepared.reference, RunReference(house, sessions));
   const Reference& reference = prepared.reference;
   std::set<std::size_t> asked;
   for (const PlannedRequest& request : reference.requests) asked.insert(request.adapter);
@@ -206,6 +205,10 @@ Result<ScenarioReport> Run(const Flags& flags, ScenarioReport report) {
     progress.Begin(name + ": what the answers are");
     ASSIGN_OR_RETURN(Prepared prepared, Prepare(flags, text, house, name));
     report.scenarios.push_back(prepared.summary);
+    progress.Finish();
+    fmt::print("{}: {} requests, {:.1f} a second once warm; working set {:.1f} MB; {:.0f} s so far\n", name, prepared.summary.requests,
+               prepared.summary.rate, static_cast<double>(prepared.summary.working_set_bytes) / 1e6, progress.Elapsed());
+    std::fflush(stdout);
     scenarios.push_back(std::move(prepared));
   }
   RunCells(flags, house, scenarios, progress, report);

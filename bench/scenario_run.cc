@@ -15,6 +15,8 @@ constexpr std::size_t kSessionsAtOnce = 16;   // of the reference
 constexpr std::int64_t kAmple = std::int64_t{1} << 30;
 constexpr auto kSamplePeriod = std::chrono::milliseconds(50);
 
+double Seconds(TimeNs time) { return static_cast<double>(time) / kNsPerSecond; }
+
 struct World {
   std::unique_ptr<Runtime> runtime;
   std::vector<AdapterGeneration> adapters;
@@ -71,16 +73,20 @@ class Mailbox {
 // All sessions, sixteen at a time, each turn after the one before. Answers by session and turn.
 class ClosedLoop {
  public:
-  ClosedLoop(World& world, const std::vector<Session>& sessions, std::function<void()> progress)
-      : world_(world), sessions_(sessions), progress_(std::move(progress)), states_(sessions.size()) {}
+  ClosedLoop(World& world, const std::vector<Session>& sessions) : world_(world), sessions_(sessions), states_(sessions.size()) {}
 
   Status Run() {
-    std::size_t begun = 0, ended = 0;
+    std::size_t begun = 0, ended = 0, answered = 0;
+    const TimeNs begin = world_.runtime->clock().Now();
     while (begun < std::min(kSessionsAtOnce, sessions_.size())) RETURN_IF_ERROR(Ask(begun++));
     while (ended < sessions_.size()) {
       const std::size_t i = mailbox_.Take();
       if (!states_[i].error.empty()) return Internal(states_[i].error);
-      progress_();
+      ++answered;
+      // Once the last session has begun, fewer and fewer run at once: what the machine can do shows before.
+      if (begun < sessions_.size() || rate_ == 0) {
+        rate_ = static_cast<double>(answered) / std::max(1e-9, Seconds(world_.runtime->clock().Now() - begin));
+      }
       if (++states_[i].turn < sessions_[i].turns.size()) {
         RETURN_IF_ERROR(Ask(i));
       } else {
@@ -90,6 +96,9 @@ class ClosedLoop {
     }
     return Ok{};
   }
+
+  // Answered a second, while there were sixteen sessions at once.
+  double rate() const { return rate_; }
 
   // In order of due.
   std::vector<PlannedRequest> TakeRequests() {
@@ -130,8 +139,8 @@ class ClosedLoop {
 
   World& world_;
   const std::vector<Session>& sessions_;
-  std::function<void()> progress_;
   std::vector<State> states_;
+  double rate_ = 0;
   Mailbox mailbox_;
 };
 
@@ -147,7 +156,20 @@ bool SameAnswers(const std::vector<PlannedRequest>& a, const std::vector<Planned
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) { return x.answer == y.answer; });
 }
 
-double Seconds(TimeNs time) { return static_cast<double>(time) / kNsPerSecond; }
+struct ClosedRun {
+  std::vector<PlannedRequest> requests;
+  EngineStats stats;                  // at the end, nothing running
+  double requests_per_second = 0;
+};
+
+Result<ClosedRun> RunClosed(const ScenarioHouse& house, const std::vector<Session>& sessions, bool cache) {
+  ASSIGN_OR_RETURN(World world, MakeWorld(house, Ample(cache)));
+  ClosedLoop loop(world, sessions);
+  const Status done = loop.Run();
+  world.runtime->Stop();   // before the loop goes, whose requests may still run after an error
+  RETURN_IF_ERROR(done);
+  return ClosedRun{.requests = loop.TakeRequests(), .stats = world.Stats(), .requests_per_second = loop.rate()};
+}
 
 // The requests of a cell as they were answered.
 struct Answered {
@@ -307,35 +329,22 @@ CellResult OpenLoop::Result() {
 
 }  // namespace
 
-Result<Reference> RunReference(const ScenarioHouse& house, const std::vector<Session>& sessions,
-                               const std::function<void()>& progress) {
-  Reference reference;
-  {
-    ASSIGN_OR_RETURN(World world, MakeWorld(house, Ample(/*cache=*/false)));
-    ClosedLoop loop(world, sessions, progress);
-    const Status done = loop.Run();
-    world.runtime->Stop();   // before the loop goes, whose requests may still run after an error
-    RETURN_IF_ERROR(done);
-    reference.requests = loop.TakeRequests();
-  }
-  ASSIGN_OR_RETURN(World world, MakeWorld(house, Ample(/*cache=*/true)));
-  ClosedLoop loop(world, sessions, progress);
-  const TimeNs begin = world.runtime->clock().Now();
-  const Status done = loop.Run();
-  const TimeNs took = world.runtime->clock().Now() - begin;
-  world.runtime->Stop();
-  RETURN_IF_ERROR(done);
-  if (!SameAnswers(reference.requests, loop.TakeRequests())) return Internal("with ample memory, the cache changes an answer");
-  const EngineStats stats = world.Stats();
+Result<double> MeasureCapacity(const ScenarioHouse& house, const std::vector<Session>& sessions) {
+  ASSIGN_OR_RETURN(const ClosedRun run, RunClosed(house, sessions, /*cache=*/true));
+  return run.requests_per_second;
+}
+
+Result<Reference> RunReference(const ScenarioHouse& house, const std::vector<Session>& sessions) {
+  ASSIGN_OR_RETURN(ClosedRun plain, RunClosed(house, sessions, /*cache=*/false));
+  ASSIGN_OR_RETURN(const ClosedRun cached, RunClosed(house, sessions, /*cache=*/true));
+  if (!SameAnswers(plain.requests, cached.requests)) return Internal("with ample memory, the cache changes an answer");
+  const EngineStats& stats = cached.stats;
   if (stats.history_evictions > 0) return ResourceExhausted("the working set is larger than 1 GiB: ask for less");
   const std::int64_t page = stats.device.page_bytes;
-  reference.adapter_bytes = stats.device.used(PageCategory::kAdapter) * page;
-  reference.working_set_bytes = (stats.device.capacity_pages - stats.device.free_pages) * page;
-  for (const auto& version : world.runtime->registry().List()) {
-    reference.largest_adapter_bytes = std::max(reference.largest_adapter_bytes, version->layout.pages * page);
-  }
-  reference.capacity = static_cast<double>(reference.requests.size()) / std::max(1e-9, Seconds(took));
-  return reference;
+  return Reference{.requests = std::move(plain.requests),
+                   .working_set_bytes = (stats.device.capacity_pages - stats.device.free_pages) * page,
+                   .adapter_bytes = stats.device.used(PageCategory::kAdapter) * page,
+                   .capacity = cached.requests_per_second};
 }
 
 Result<CellResult> RunCell(const ScenarioHouse& house, const std::vector<PlannedRequest>& requests, const CellOptions& options) {

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -35,14 +34,15 @@ struct Reference {
   std::vector<PlannedRequest> requests;   // ascending by due
   std::int64_t working_set_bytes = 0;     // all adapters that were asked and all different pages of keys and values
   std::int64_t adapter_bytes = 0;         // of those, the adapters'
-  std::int64_t largest_adapter_bytes = 0;
-  double capacity = 0;                    // requests a second of 16 sessions at once, everything cached
+  double capacity = 0;                    // as MeasureCapacity's
 };
+
+// Requests a second that this machine answers with ample memory, 16 sessions at once.
+Result<double> MeasureCapacity(const ScenarioHouse& house, const std::vector<Session>& sessions);
 
 // Every session once with ample memory, without and with cache; the answers of both must agree. Errors: they do not, or what
 // Runtime::Load and the registry refuse.
-Result<Reference> RunReference(const ScenarioHouse& house, const std::vector<Session>& sessions,
-                               const std::function<void()>& progress);
+Result<Reference> RunReference(const ScenarioHouse& house, const std::vector<Session>& sessions);
 
 // Bytes of the device's pages at one time, by use.
 struct MemorySample {

@@ -30,7 +30,7 @@ const auto& Traits(Scenario scenario) {
   return *std::find_if(std::begin(kScenarios), std::end(kScenarios), [&](const auto& s) { return s.scenario == scenario; });
 }
 
-constexpr std::size_t kLongestToolAnswer = 120;    // bytes of a recorded one; the rest is left out
+constexpr std::size_t kLongestToolAnswer = 48;    // bytes of a recorded one; the rest is left out
 constexpr std::size_t kShifts = 4;                 // times that the popular adapters change in a run of kTranslate
 constexpr std::size_t kSessionTurns = 4;           // of agents: dialogs of a scene follow each other until there are so many
 
@@ -100,7 +100,7 @@ Status ScenarioText::LoadDialogs(const std::filesystem::path& path) {
         }
         exchanges.push_back(std::move(exchange));
       }
-      for (Exchange& exchange : exchanges) exchange.answer_tokens = std::clamp(exchange.answer_tokens, 8, 48);
+      for (Exchange& exchange : exchanges) exchange.answer_tokens = std::clamp(exchange.answer_tokens, 8, 32);
       Scene& scene = scenes[dialog.at("scenario")];
       scene.name = dialog.at("scenario");
       if (!exchanges.empty()) scene.dialogs.push_back(std::move(exchanges));
@@ -129,18 +129,18 @@ ScenarioText::Script ScenarioText::Write(Scenario scenario, std::size_t adapter,
   Script script;
   switch (scenario) {
     case Scenario::kChat:
-      script.system = Words(of_adapter, 20);
+      script.system = Words(of_adapter, 16);
       for (std::size_t turns = between(3, 8); script.exchanges.size() < turns;) {
-        script.exchanges.push_back({Words(prng.Next(), between(6, 20)), "", static_cast<std::int32_t>(between(16, 48))});
+        script.exchanges.push_back({Words(prng.Next(), between(5, 14)), "", static_cast<std::int32_t>(between(12, 32))});
       }
       break;
     case Scenario::kTranslate:
       script.system = Words(of_adapter, 6);
-      script.exchanges.push_back({Words(prng.Next(), between(4, 12)), "", static_cast<std::int32_t>(between(16, 32))});
+      script.exchanges.push_back({Words(prng.Next(), between(4, 10)), "", static_cast<std::int32_t>(between(12, 24))});
       break;
     case Scenario::kAgent: {
       const Scene& scene = scenes_[adapter % scenes_.size()];
-      script.system = scene.name + ". " + Words(of_adapter, 24);
+      script.system = scene.name + ". " + Words(of_adapter, 12);
       while (script.exchanges.size() < kSessionTurns) {
         const auto& dialog = scene.dialogs[prng.NextBelow(scene.dialogs.size())];
         script.exchanges.insert(script.exchanges.end(), dialog.begin(), dialog.end());
