@@ -3,8 +3,10 @@
 //
 //   cache_scenarios --output docs/results
 //
-// About 25 minutes on two cores. Exit status: 0; 2 if an answer was wrong or missing; 1 if something could not run.
+// About 25 minutes on two cores. Exit status: 0; 2 if an answer was wrong or missing; 1 if something could not run, or if a
+// signal ended it after the cell at hand.
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <set>
@@ -48,6 +50,17 @@ struct Flags {
   std::uint64_t seed = 1;
   double WarmUp() const { return seconds / 4; }
 };
+
+// Set by the first SIGINT or SIGTERM: the cell at hand ends, and nothing is left behind. The second one kills.
+volatile std::sig_atomic_t interrupted = 0;
+
+void EndAfterThisCell() {
+  struct sigaction action = {};
+  action.sa_handler = [](int) { interrupted = 1; };
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
 
 // Copies of adapters, gone with this.
 class TemporaryFolder {
@@ -159,8 +172,8 @@ void RunOnce(const Flags& flags, const ScenarioHouse& house, const Prepared& pre
 }
 
 // Repetition by repetition, so that a machine that changes its mind does so to all cells.
-void RunCells(const Flags& flags, const ScenarioHouse& house, const std::vector<Prepared>& scenarios, Progress& progress,
-              ScenarioReport& report) {
+Status RunCells(const Flags& flags, const ScenarioHouse& house, const std::vector<Prepared>& scenarios, Progress& progress,
+                ScenarioReport& report) {
   for (const Prepared& prepared : scenarios) {
     for (const int percent : flags.memory) {
       for (const std::string& regime : flags.regimes) {
@@ -176,9 +189,11 @@ void RunCells(const Flags& flags, const ScenarioHouse& house, const std::vector<
         progress.Begin(fmt::format("{} with {} %: {}", at.scenario, at.memory_percent, at.regime));
         RunOnce(flags, house, prepared, at);
         progress.CellDone();
+        if (interrupted) return Unavailable("interrupted: nothing was written");
       }
     }
   }
+  return Ok{};
 }
 
 // Those that can run: without the dialogs there are no agents, which is an error only if they were asked for.
@@ -203,6 +218,7 @@ Result<ScenarioReport> Run(const Flags& flags, ScenarioReport report) {
   std::vector<Prepared> scenarios;
   for (const std::string& name : names) {
     progress.Begin(name + ": what the answers are");
+    if (interrupted) return Unavailable("interrupted: nothing was written");
     ASSIGN_OR_RETURN(Prepared prepared, Prepare(flags, text, house, name));
     report.scenarios.push_back(prepared.summary);
     progress.Finish();
@@ -211,8 +227,9 @@ Result<ScenarioReport> Run(const Flags& flags, ScenarioReport report) {
     std::fflush(stdout);
     scenarios.push_back(std::move(prepared));
   }
-  RunCells(flags, house, scenarios, progress, report);
+  const Status done = RunCells(flags, house, scenarios, progress, report);
   progress.Finish();
+  RETURN_IF_ERROR(done);
   report.run_seconds = progress.Elapsed();
   return report;
 }
@@ -231,6 +248,7 @@ ScenarioReport Describe(const Flags& flags, int argc, char** argv) {
 }
 
 int Main(const Flags& flags, int argc, char** argv) {
+  EndAfterThisCell();
   const Result<ScenarioReport> report = Run(flags, Describe(flags, argc, argv));
   const Status written = report.ok() ? WriteReport(*report, flags.output) : Status(report.error());
   if (!written.ok()) {

@@ -1,7 +1,7 @@
 #include "bench/scenario_run.h"
 
 #include <algorithm>
-#include <atomic>
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -210,6 +210,21 @@ class MemorySampler {
   std::jthread thread_;
 };
 
+// Of the samples from `begin` (seconds) on; all 0 without any.
+MemorySample MeanMemory(const std::vector<MemorySample>& samples, double begin) {
+  MemorySample sum;
+  std::int64_t count = 0;
+  constexpr std::array kUses = {&MemorySample::running_kv, &MemorySample::history, &MemorySample::invalid_history, &MemorySample::adapters,
+                                &MemorySample::free};
+  for (const MemorySample& sample : samples) {
+    if (sample.seconds < begin) continue;
+    ++count;
+    for (const auto use : kUses) sum.*use += sample.*use;
+  }
+  for (const auto use : kUses) sum.*use /= std::max<std::int64_t>(1, count);
+  return sum;
+}
+
 // Sends every request when it is due, whatever became of those before.
 class OpenLoop {
  public:
@@ -305,6 +320,8 @@ void OpenLoop::CountMoves(CellResult& result) const {
   result.adapters_disk_to_host = a.disk_to_host_bytes - b.disk_to_host_bytes;
   result.adapters_disk_to_device = a.disk_to_device_bytes - b.disk_to_device_bytes;
   result.adapters_host_to_device = a.host_to_device_bytes - b.host_to_device_bytes;
+  const std::int64_t loads = a.device_loads - b.device_loads;
+  result.adapter_load_ms = Seconds(a.load_time_total - b.load_time_total) * 1e3 / static_cast<double>(std::max<std::int64_t>(1, loads));
   result.kv_host_to_device = fetched_pages * page;
   result.kv_device_to_host = (after.kv_tiers.pages_backed_up - before_.kv_tiers.pages_backed_up) * page;
   result.preemptions = after.preemptions - before_.preemptions;
@@ -315,13 +332,9 @@ CellResult OpenLoop::Result() {
   CountAnswers(result);
   CountMoves(result);
   const double warm = first_measured_ < requests_.size() ? Seconds(requests_[first_measured_].due) : 0;
-  std::int64_t invalid = 0, history = 0;
-  for (const MemorySample& sample : memory_) {
-    if (sample.seconds < warm) continue;
-    invalid += sample.invalid_history;
-    history += sample.history;
-  }
-  result.invalid_history = history > 0 ? static_cast<double>(invalid) / static_cast<double>(history) : 0;
+  result.mean_memory = MeanMemory(memory_, warm);
+  const auto history = static_cast<double>(result.mean_memory.history);
+  result.invalid_history = history > 0 ? static_cast<double>(result.mean_memory.invalid_history) / history : 0;
   result.worst_lag_ms = Seconds(worst_lag_) * 1e3;
   result.memory = std::move(memory_);
   return result;

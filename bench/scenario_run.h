@@ -62,8 +62,10 @@ struct CellResult {
   double hit_device = 0, hit_host = 0;           // shares of the prompts' tokens
   double adapter_hit_device = 0, adapter_hit_host = 0;   // shares of the requests, as they came in
   std::int64_t adapters_disk_to_host = 0, adapters_disk_to_device = 0, adapters_host_to_device = 0;   // bytes
+  double adapter_load_ms = 0;                    // from the decision to its readiness, mean
   std::int64_t kv_device_to_host = 0, kv_host_to_device = 0;                                          // bytes
   double invalid_history = 0;                    // share of the history on the device, mean over time
+  MemorySample mean_memory;                      // after the warm-up, until the last answer
   std::int64_t preemptions = 0;
   std::int64_t wrong_answers = 0, failed = 0;    // of all requests, those of the warm-up too
   double drain_seconds = 0;                      // from the last arrival to the last answer

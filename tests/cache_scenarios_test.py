@@ -26,8 +26,8 @@ class CacheScenarios(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         cls.path = pathlib.Path(cls.folder.name)
-        cls.result = run(cls.path, "--scenarios", "chat,translate", "--memory", "60", "--regimes", ",".join(REGIMES),
-                         "--adapters", "33", "--rate", "40", "--seconds", "2", "--repetitions", "1")
+        cls.result = run(cls.path, "--scenarios", "chat,translate", "--memory", "70", "--regimes", ",".join(REGIMES),
+                         "--adapters", "33", "--rate", "70", "--seconds", "2", "--repetitions", "1")
         cls.json = json.loads((cls.path / "cache_scenarios.json").read_text()) if cls.result.returncode == 0 else None
 
     @classmethod
@@ -49,6 +49,8 @@ class CacheScenarios(unittest.TestCase):
                 self.assertGreater(figures["ttft_mean_ms"], 0)
                 self.assertGreaterEqual(figures["ttft_p99_ms"], figures["ttft_p50_ms"])
                 self.assertGreater(figures["tpot_mean_ms"], 0)
+                self.assertGreater(figures["device_adapter_bytes"] + figures["device_free_bytes"], 0)
+                self.assertLessEqual(figures["device_invalid_history_bytes"], figures["device_history_bytes"])
 
     def test_regimes_differ_as_they_must(self):
         for scenario in ("chat", "translate"):
