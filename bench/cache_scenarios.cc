@@ -100,6 +100,12 @@ class Progress {
     bar_.Update(done_, cells_);
   }
   void CellDone() { ++done_; }
+  // A line that stays, for logs.
+  void Say(const std::string& what) {
+    bar_.Finish();
+    fmt::print("{}; {} of {} cells, {:.0f} s so far\n", what, done_, cells_, Elapsed());
+    std::fflush(stdout);
+  }
   void Finish() { bar_.Finish(); }
   double Elapsed() const { return static_cast<double>(clock_.Now() - begin_) / kNsPerSecond; }
 
@@ -191,6 +197,7 @@ Status RunCells(const Flags& flags, const ScenarioHouse& house, const std::vecto
         progress.CellDone();
         if (interrupted) return Unavailable("interrupted: nothing was written");
       }
+      progress.Say(fmt::format("repetition {}: {}", repetition + 1, prepared.summary.name));
     }
   }
   return Ok{};
@@ -221,10 +228,8 @@ Result<ScenarioReport> Run(const Flags& flags, ScenarioReport report) {
     if (interrupted) return Unavailable("interrupted: nothing was written");
     ASSIGN_OR_RETURN(Prepared prepared, Prepare(flags, text, house, name));
     report.scenarios.push_back(prepared.summary);
-    progress.Finish();
-    fmt::print("{}: {} requests, {:.1f} a second once warm; working set {:.1f} MB; {:.0f} s so far\n", name, prepared.summary.requests,
-               prepared.summary.rate, static_cast<double>(prepared.summary.working_set_bytes) / 1e6, progress.Elapsed());
-    std::fflush(stdout);
+    progress.Say(fmt::format("{}: {} requests, {:.1f} a second once warm; working set {:.1f} MB", name, prepared.summary.requests,
+                             prepared.summary.rate, static_cast<double>(prepared.summary.working_set_bytes) / 1e6));
     scenarios.push_back(std::move(prepared));
   }
   const Status done = RunCells(flags, house, scenarios, progress, report);
