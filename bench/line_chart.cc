@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "bench/svg_page.h"
 #include "tools/bench/html.h"
 #include "tools/bench/number_format.h"
 #include "tools/bench/plot.h"
@@ -16,10 +17,8 @@ namespace loramux {
 namespace {
 
 constexpr double kWidth = 860, kHeight = 490, kLeft = 64, kRight = 640, kTop = 92, kBottom = 430;
-// Okabe and Ito's colours that differ for the colour-blind too; lines that coincide differ by their dashes.
-constexpr std::array<const char*, 8> kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
-                                                 "#56b4e9", "#e69f00", "#7f3fbf", "#8a6d3b"};
-constexpr std::array<const char*, 8> kDashes = {"", "9 4", "", "3 3", "12 3 3 3", "6 3", "", "2 4"};
+// Lines that coincide differ by their dashes.
+constexpr std::array<const char*, kChartColours.size()> kDashes = {"", "9 4", "", "3 3", "12 3 3 3", "6 3", "", "2 4"};
 
 struct Axes {
   double x0 = std::numeric_limits<double>::infinity(), x1 = -x0, y1 = 0;
@@ -66,9 +65,9 @@ std::string Grid(const Chart& chart, const Axes& axes) {
 
 // The n-th of its kind.
 std::string Style(bool reference, std::size_t n) {
-  CHECK_LT(n, kColours.size());
+  CHECK_LT(n, kChartColours.size());
   const char* const dashes = reference ? (n == 0 ? "" : "2 3") : kDashes[n];
-  return fmt::format("stroke=\"{}\" stroke-width=\"{}\"{}", reference ? "#8b93a1" : kColours[n], reference ? 1.6 : 2.2,
+  return fmt::format("stroke=\"{}\" stroke-width=\"{}\"{}", reference ? "#8b93a1" : kChartColours[n], reference ? 1.6 : 2.2,
                      *dashes == '\0' ? "" : fmt::format(" stroke-dasharray=\"{}\"", dashes));
 }
 
@@ -76,13 +75,7 @@ std::string Style(bool reference, std::size_t n) {
 
 std::string RenderSvg(const Chart& chart) {
   const Axes axes = FitAxes(chart);
-  std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">\n"
-      "<style>text{{font:13px system-ui,sans-serif;fill:#5b6577}}.title{{font-size:16px;font-weight:600;fill:#1b2230}}"
-      ".grid{{stroke:#e3e7ed}}.page{{fill:#fff}}polyline,.key{{fill:none;stroke-linejoin:round}}</style>\n"
-      "<rect class=\"page\" width=\"100%\" height=\"100%\"/>\n"
-      "<text class=\"title\" x=\"24\" y=\"26\">{}</text><text x=\"24\" y=\"46\">{}</text>\n",
-      kWidth, kHeight, load::EscapeHtml(chart.title), load::EscapeHtml(chart.title), load::EscapeHtml(chart.subtitle));
+  std::string svg = BeginSvgPage(kWidth, kHeight, chart.title, chart.subtitle);
   svg += Grid(chart, axes);
   std::size_t references = 0, others = 0;
   double key_y = kTop + 8;

@@ -1,0 +1,301 @@
+// The cache's regimes on the real engine with the demo model: three kinds of load, the device a part of what they would fill.
+// Writes a page with tables and plots, and compares every answer with that of ample memory.
+//
+//   cache_scenarios --output docs/results
+//
+// About 25 minutes on two cores. Exit status: 0; 2 if an answer was wrong or missing; 1 if something could not run, or if a
+// signal ended it after the cell at hand.
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <set>
+#include <thread>
+
+#include <CLI/CLI.hpp>
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "bench/adapter_copies.h"
+#include "bench/scenario_report.h"
+#include "bench/scenario_run.h"
+#include "bench/scenario_workload.h"
+#include "cache/cache_regime.h"
+#include "tools/progress_bar.h"
+
+namespace loramux {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The regime `vllm` gives adapters a fifth of the device, here of a quarter of the working set: the demo's largest adapter would
+// not fit, and its requests be refused.
+constexpr std::uintmax_t kLargestAdapter = 1'000'000;
+
+std::vector<std::string> AllRegimes() {
+  std::vector<std::string> names;
+  for (const CacheRegime& regime : CacheRegimes()) names.emplace_back(regime.name);
+  return names;
+}
+
+struct Flags {
+  std::string demo = "demo", dialogs = "../shared/data/dialogs/taskmaster4_data_00.json", output;
+  std::vector<std::string> scenarios = ScenarioNames(), regimes = AllRegimes();
+  bool scenarios_given = false;
+  std::vector<int> memory = {25, 50, 75};
+  double seconds = 7, load = 0.6, rate = 0, zipf = 0.8, host = 1;
+  std::size_t adapters = 96;
+  int repetitions = 2, threads = 0;
+  std::uint64_t seed = 1;
+  double WarmUp() const { return seconds / 4; }
+};
+
+// Set by the first SIGINT or SIGTERM: the cell at hand ends, and nothing is left behind. The second one kills.
+volatile std::sig_atomic_t interrupted = 0;
+
+void EndAfterThisCell() {
+  struct sigaction action = {};
+  action.sa_handler = [](int) { interrupted = 1; };
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+// Copies of adapters, gone with this.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() : path_(fs::temp_directory_path() / fmt::format("loramux-scenarios-{}", getpid())) { fs::create_directories(path_); }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+std::string Machine() {
+  std::string model = "unknown processor", line;
+  for (std::ifstream file("/proc/cpuinfo"); std::getline(file, line);) {
+    if (!line.starts_with("model name")) continue;
+    model = line.substr(line.find(':') + 2);
+    break;
+  }
+  const double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)) / (1 << 30);
+  return fmt::format("{}, {} processors, {:.0f} GiB", model, std::thread::hardware_concurrency(), memory);
+}
+
+// A note with the time that is left, by what has been done.
+class Progress {
+ public:
+  explicit Progress(std::int64_t cells) : cells_(cells) {}
+  void Begin(const std::string& what) {
+    const double elapsed = Elapsed();
+    const double left = done_ > 0 ? elapsed / static_cast<double>(done_) * static_cast<double>(cells_ - done_) : 0;
+    bar_.Note(done_ > 0 ? fmt::format("{}, {:.0f} min left", what, left / 60 + 0.5) : what);
+    bar_.Update(done_, cells_);
+  }
+  void CellDone() { ++done_; }
+  // A line that stays, for logs.
+  void Say(const std::string& what) {
+    bar_.Finish();
+    fmt::print("{}; {} of {} cells, {:.0f} s so far\n", what, done_, cells_, Elapsed());
+    std::fflush(stdout);
+  }
+  void Finish() { bar_.Finish(); }
+  double Elapsed() const { return static_cast<double>(clock_.Now() - begin_) / kNsPerSecond; }
+
+ private:
+  OsClock clock_;
+  TimeNs begin_ = clock_.Now();
+  std::int64_t cells_, done_ = 0;
+  ProgressBar bar_{"scenarios", "cells", 1};
+};
+
+struct Prepared {
+  ScenarioSummary summary;
+  Reference reference;
+};
+
+double MeanTokens(const std::vector<PlannedRequest>& requests, std::vector<TokenId> PlannedRequest::*tokens) {
+  double sum = 0;
+  for (const PlannedRequest& request : requests) sum += static_cast<double>((request.*tokens).size());
+  return sum / static_cast<double>(std::max<std::size_t>(1, requests.size()));
+}
+
+// Requests a second after the warm-up: the sessions' first turns alone are fewer.
+double MeasuredRate(const std::vector<PlannedRequest>& requests, const Flags& flags) {
+  const auto warm = std::count_if(requests.begin(), requests.end(), [&](const PlannedRequest& request) {
+    return request.due >= static_cast<TimeNs>(flags.WarmUp() * kNsPerSecond);
+  });
+  return static_cast<double>(warm) / (flags.seconds - flags.WarmUp());
+}
+
+// The load of a scenario: as fast as asked, or a part of what the machine is measured to do.
+Result<Prepared> Prepare(const Flags& flags, const ScenarioText& text, const ScenarioHouse& house, const std::string& name) {
+  ASSIGN_OR_RETURN(const Scenario scenario, FindScenario(name));
+  WorkloadOptions options{.adapters = flags.adapters, .zipf = flags.zipf, .rate = flags.rate, .seconds = flags.seconds, .seed = flags.seed};
+  double capacity = 0;
+  if (flags.rate == 0) {
+    WorkloadOptions trial = options;
+    trial.rate = 100;
+    trial.seconds = 3;
+    trial.seed = flags.seed + 1000;
+    ASSIGN_OR_RETURN(const std::vector<Session> sessions, text.MakeSessions(scenario, trial));
+    ASSIGN_OR_RETURN(capacity, MeasureCapacity(house, sessions));
+    options.rate = flags.load * capacity;
+  }
+  ASSIGN_OR_RETURN(const std::vector<Session> sessions, text.MakeSessions(scenario, options));
+  if (sessions.empty()) return InvalidArgument("--seconds: too short for a single request");
+  Prepared prepared;
+  ASSIGN_OR_RETURN(prepared.reference, RunReference(house, sessions));
+  const Reference& reference = prepared.reference;
+  std::set<std::size_t> asked;
+  for (const PlannedRequest& request : reference.requests) asked.insert(request.adapter);
+  prepared.summary = {.name = name, .sessions = sessions.size(), .requests = reference.requests.size(), .adapters_asked = asked.size(),
+                      .rate = MeasuredRate(reference.requests, flags), .capacity = flags.rate == 0 ? capacity : reference.capacity,
+                      .prompt_tokens = MeanTokens(reference.requests, &PlannedRequest::prompt),
+                      .answer_tokens = MeanTokens(reference.requests, &PlannedRequest::answer),
+                      .working_set_bytes = reference.working_set_bytes, .adapter_bytes = reference.adapter_bytes};
+  return prepared;
+}
+
+void RunOnce(const Flags& flags, const ScenarioHouse& house, const Prepared& prepared, ScenarioCell& cell) {
+  const auto working_set = static_cast<double>(prepared.reference.working_set_bytes);
+  const CellOptions options{.regime = cell.regime, .device_bytes = static_cast<std::int64_t>(working_set * cell.memory_percent / 100),
+                            .host_bytes = static_cast<std::int64_t>(working_set * flags.host), .seconds = flags.seconds,
+                            .warm_up_seconds = flags.WarmUp()};
+  Result<CellResult> result = RunCell(house, prepared.reference.requests, options);
+  if (result.ok()) {
+    cell.runs.push_back(std::move(*result));
+  } else {
+    cell.error = result.error().message;
+  }
+}
+
+// Repetition by repetition, so that a machine that changes its mind does so to all cells.
+Status RunCells(const Flags& flags, const ScenarioHouse& house, const std::vector<Prepared>& scenarios, Progress& progress,
+                ScenarioReport& report) {
+  for (const Prepared& prepared : scenarios) {
+    for (const int percent : flags.memory) {
+      for (const std::string& regime : flags.regimes) {
+        report.cells.push_back({.scenario = prepared.summary.name, .regime = regime, .memory_percent = percent});
+      }
+    }
+  }
+  for (int repetition = 0; repetition < flags.repetitions; ++repetition) {
+    std::size_t cell = 0;
+    for (const Prepared& prepared : scenarios) {
+      for (std::size_t i = 0; i < flags.memory.size() * flags.regimes.size(); ++i, ++cell) {
+        ScenarioCell& at = report.cells[cell];
+        progress.Begin(fmt::format("{} with {} %: {}", at.scenario, at.memory_percent, at.regime));
+        RunOnce(flags, house, prepared, at);
+        progress.CellDone();
+        if (interrupted) return Unavailable("interrupted: nothing was written");
+      }
+      progress.Say(fmt::format("repetition {}: {}", repetition + 1, prepared.summary.name));
+    }
+  }
+  return Ok{};
+}
+
+// Those that can run: without the dialogs there are no agents, which is an error only if they were asked for.
+Result<std::vector<std::string>> Scenarios(const Flags& flags, const ScenarioText& text) {
+  std::vector<std::string> names = flags.scenarios;
+  const auto agent = std::find(names.begin(), names.end(), ScenarioName(Scenario::kAgent));
+  if (text.has_dialogs() || agent == names.end()) return names;
+  if (flags.scenarios_given) return NotFound(flags.dialogs + " is not there: --dialogs names Taskmaster-4's file");
+  fmt::print(stderr, "cache_scenarios: no {}: the scenario 'agent' is left out\n", flags.dialogs);
+  names.erase(agent);
+  return names;
+}
+
+Result<ScenarioReport> Run(const Flags& flags, ScenarioReport report) {
+  const TemporaryFolder folder;
+  ScenarioHouse house{.model = fs::path(flags.demo) / "model", .adapters = {}, .threads = flags.threads};
+  ASSIGN_OR_RETURN(house.adapters, CopyAdapters(fs::path(flags.demo) / "adapters", folder.path(), flags.adapters, kLargestAdapter));
+  const bool dialogs = fs::exists(flags.dialogs);
+  ASSIGN_OR_RETURN(const ScenarioText text, ScenarioText::Load(flags.demo, dialogs ? flags.dialogs : ""));
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, Scenarios(flags, text));
+  Progress progress(static_cast<std::int64_t>(names.size() * flags.memory.size() * flags.regimes.size()) * flags.repetitions);
+  std::vector<Prepared> scenarios;
+  for (const std::string& name : names) {
+    progress.Begin(name + ": what the answers are");
+    if (interrupted) return Unavailable("interrupted: nothing was written");
+    ASSIGN_OR_RETURN(Prepared prepared, Prepare(flags, text, house, name));
+    report.scenarios.push_back(prepared.summary);
+    progress.Say(fmt::format("{}: {} requests, {:.1f} a second once warm; working set {:.1f} MB", name, prepared.summary.requests,
+                             prepared.summary.rate, static_cast<double>(prepared.summary.working_set_bytes) / 1e6));
+    scenarios.push_back(std::move(prepared));
+  }
+  const Status done = RunCells(flags, house, scenarios, progress, report);
+  progress.Finish();
+  RETURN_IF_ERROR(done);
+  report.run_seconds = progress.Elapsed();
+  return report;
+}
+
+ScenarioReport Describe(const Flags& flags, int argc, char** argv) {
+  ScenarioReport report{.machine = Machine(), .adapters = flags.adapters, .zipf = flags.zipf, .load = flags.load,
+                        .seconds = flags.seconds, .warm_up_seconds = flags.WarmUp(), .host_share = flags.host,
+                        .repetitions = flags.repetitions, .threads = flags.threads,
+                        .memory_percent = flags.memory, .regimes = flags.regimes};
+  for (int i = 0; i < argc; ++i) report.command += (i == 0 ? "" : " ") + std::string(argv[i]);
+  report.date = fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(static_cast<std::time_t>(OsClock().UnixSeconds())));
+  std::error_code error;
+  const auto weights = fs::file_size(fs::path(flags.demo) / "model" / "model.safetensors", error);
+  if (!error) report.weight_bytes = static_cast<std::int64_t>(weights);
+  return report;
+}
+
+int Main(const Flags& flags, int argc, char** argv) {
+  EndAfterThisCell();
+  const Result<ScenarioReport> report = Run(flags, Describe(flags, argc, argv));
+  const Status written = report.ok() ? WriteReport(*report, flags.output) : Status(report.error());
+  if (!written.ok()) {
+    fmt::print(stderr, "cache_scenarios: {}\n", written.error().message);
+    return 1;
+  }
+  const std::size_t runs = report->cells.size() * static_cast<std::size_t>(flags.repetitions);
+  fmt::print("{} runs in {:.1f} minutes, {} answers wrong or missing: {}\n", runs, report->run_seconds / 60,
+             report->WrongAnswers(), (fs::path(flags.output) / "cache_scenarios.md").string());
+  for (const ScenarioCell& cell : report->cells) {
+    if (!cell.error.empty()) fmt::print(stderr, "{} with {} %, {}: {}\n", cell.scenario, cell.memory_percent, cell.regime, cell.error);
+  }
+  if (!report->AllRan()) return 1;
+  return report->WrongAnswers() == 0 ? 0 : 2;
+}
+
+}  // namespace
+}  // namespace loramux
+
+int main(int argc, char** argv) {
+  loramux::Flags flags;
+  CLI::App app("The cache's regimes under three kinds of load, on the real engine with the demo model.");
+  app.add_option("--output", flags.output, "Folder for cache_scenarios.md, .json and .svg")->required();
+  app.add_option("--demo", flags.demo, "Folder with model/, adapters/ and eval/")->check(CLI::ExistingDirectory)->capture_default_str();
+  app.add_option("--dialogs", flags.dialogs, "Taskmaster-4's file, for the scenario 'agent'")->capture_default_str();
+  CLI::Option* scenarios = app.add_option("--scenarios", flags.scenarios)->delimiter(',')->capture_default_str()
+      ->check(CLI::IsMember(loramux::ScenarioNames()));
+  app.add_option("--regimes", flags.regimes)->delimiter(',')->check(CLI::IsMember(loramux::AllRegimes()))->capture_default_str();
+  app.add_option("--memory", flags.memory, "Of the device, in % of the working set")->delimiter(',')->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--host", flags.host, "Of the host tier, as a part of the working set")->check(CLI::Range(0.0, 100.0))
+      ->capture_default_str();
+  app.add_option("--adapters", flags.adapters)->check(CLI::Range(1, 1000))->capture_default_str();
+  app.add_option("--zipf", flags.zipf, "Exponent of their popularity")->check(CLI::Range(0.0, 10.0))->capture_default_str();
+  app.add_option("--load", flags.load, "Of what the machine does with ample memory")->check(CLI::Range(0.01, 10.0))->capture_default_str();
+  app.add_option("--rate", flags.rate, "Requests a second, instead of --load")->check(CLI::Range(0.0, 1e6));
+  app.add_option("--seconds", flags.seconds, "Of arrivals in a run, of which the first quarter warms up")->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
+  app.add_option("--repetitions", flags.repetitions)->check(CLI::Range(1, 100))->capture_default_str();
+  app.add_option("--threads", flags.threads, "Of the executor; 0: one a processor")->check(CLI::Range(0, 1024))->capture_default_str();
+  app.add_option("--seed", flags.seed)->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  flags.scenarios_given = scenarios->count() > 0;
+  return loramux::Main(flags, argc, argv);
+}

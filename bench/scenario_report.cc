@@ -1,0 +1,278 @@
+#include "bench/scenario_report.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "bench/dot_chart.h"
+#include "bench/stacked_areas.h"
+#include "tools/bench/number_format.h"
+#include "tools/bench/text_file.h"
+
+namespace loramux {
+namespace {
+
+using load::FormatNumber;
+
+constexpr double kMB = 1e6;
+
+// Everything that is told of a run but its memory over time. `key` is the JSON's.
+struct Figure {
+  const char* key;
+  double (*value)(const CellResult&);
+};
+
+constexpr Figure kFigures[] = {
+    {"requests", [](const CellResult& r) { return static_cast<double>(r.requests); }},
+    {"ttft_mean_ms", [](const CellResult& r) { return r.ttft_ms.mean; }},
+    {"ttft_p50_ms", [](const CellResult& r) { return r.ttft_ms.p50; }},
+    {"ttft_p99_ms", [](const CellResult& r) { return r.ttft_ms.p99; }},
+    {"tpot_mean_ms", [](const CellResult& r) { return r.tpot_ms.mean; }},
+    {"tpot_p99_ms", [](const CellResult& r) { return r.tpot_ms.p99; }},
+    {"prefix_hit_device", [](const CellResult& r) { return r.hit_device; }},
+    {"prefix_hit_host", [](const CellResult& r) { return r.hit_host; }},
+    {"adapter_hit_device", [](const CellResult& r) { return r.adapter_hit_device; }},
+    {"adapter_hit_host", [](const CellResult& r) { return r.adapter_hit_host; }},
+    {"adapters_disk_to_host_bytes", [](const CellResult& r) { return static_cast<double>(r.adapters_disk_to_host); }},
+    {"adapters_disk_to_device_bytes", [](const CellResult& r) { return static_cast<double>(r.adapters_disk_to_device); }},
+    {"adapters_host_to_device_bytes", [](const CellResult& r) { return static_cast<double>(r.adapters_host_to_device); }},
+    {"adapter_load_ms", [](const CellResult& r) { return r.adapter_load_ms; }},
+    {"kv_device_to_host_bytes", [](const CellResult& r) { return static_cast<double>(r.kv_device_to_host); }},
+    {"kv_host_to_device_bytes", [](const CellResult& r) { return static_cast<double>(r.kv_host_to_device); }},
+    {"invalid_history", [](const CellResult& r) { return r.invalid_history; }},
+    {"device_running_kv_bytes", [](const CellResult& r) { return static_cast<double>(r.mean_memory.running_kv); }},
+    {"device_history_bytes", [](const CellResult& r) { return static_cast<double>(r.mean_memory.history); }},
+    {"device_invalid_history_bytes", [](const CellResult& r) { return static_cast<double>(r.mean_memory.invalid_history); }},
+    {"device_adapter_bytes", [](const CellResult& r) { return static_cast<double>(r.mean_memory.adapters); }},
+    {"device_free_bytes", [](const CellResult& r) { return static_cast<double>(r.mean_memory.free); }},
+    {"preemptions", [](const CellResult& r) { return static_cast<double>(r.preemptions); }},
+    {"wrong_answers", [](const CellResult& r) { return static_cast<double>(r.wrong_answers); }},
+    {"failed", [](const CellResult& r) { return static_cast<double>(r.failed); }},
+    {"drain_seconds", [](const CellResult& r) { return r.drain_seconds; }},
+    {"worst_lag_ms", [](const CellResult& r) { return r.worst_lag_ms; }},
+};
+
+// Of the repetitions.
+struct Spread {
+  double mean = 0, low = 0, high = 0;
+};
+
+Spread Of(const ScenarioCell& cell, const std::string& key) {
+  const auto figure = std::find_if(std::begin(kFigures), std::end(kFigures), [&](const Figure& f) { return key == f.key; });
+  CHECK(figure != std::end(kFigures));
+  Spread spread;
+  for (const CellResult& run : cell.runs) {
+    const double value = figure->value(run);
+    spread.low = &run == &cell.runs.front() ? value : std::min(spread.low, value);
+    spread.high = &run == &cell.runs.front() ? value : std::max(spread.high, value);
+    spread.mean += value / static_cast<double>(cell.runs.size());
+  }
+  return spread;
+}
+
+double Mean(const ScenarioCell& cell, const std::string& key) { return Of(cell, key).mean; }
+
+std::string FileName(const std::string& scenario, const char* what) {
+  return fmt::format("cache_scenarios_{}_{}.svg", scenario, what);
+}
+
+// ---- The page ----
+
+std::string Ttft(const ScenarioCell& cell) {
+  const Spread spread = Of(cell, "ttft_mean_ms");
+  if (cell.runs.size() < 2) return FormatNumber(spread.mean);
+  return fmt::format("{} ({} to {})", FormatNumber(spread.mean), FormatNumber(spread.low), FormatNumber(spread.high));
+}
+
+std::string TableRow(const ScenarioCell& cell) {
+  if (!cell.error.empty()) return fmt::format("| `{}` | could not run: {} |\n", cell.regime, cell.error);
+  const auto number = [&](const char* key) { return FormatNumber(Mean(cell, key)); };
+  const auto percent = [&](const char* key) { return fmt::format("{:.1f}", 100 * Mean(cell, key)); };
+  const auto mb = [&](const char* key) { return FormatNumber(Mean(cell, key) / kMB); };
+  double wrong = 0;
+  for (const CellResult& run : cell.runs) wrong += static_cast<double>(run.wrong_answers + run.failed);
+  return fmt::format("| `{}` | {} | {} | {} | {} | {} | {} + {} | {} + {} | {} | {} | {} | {} | {} | {} | {:g} | {:g} |\n", cell.regime,
+                     Ttft(cell), number("ttft_p50_ms"), number("ttft_p99_ms"), number("tpot_mean_ms"), number("tpot_p99_ms"),
+                     percent("prefix_hit_device"), percent("prefix_hit_host"), percent("adapter_hit_device"), percent("adapter_hit_host"),
+                     mb("adapters_disk_to_host_bytes"), mb("adapters_disk_to_device_bytes"), mb("adapters_host_to_device_bytes"),
+                     mb("kv_device_to_host_bytes"), mb("kv_host_to_device_bytes"), percent("invalid_history"), Mean(cell, "preemptions"),
+                     wrong);
+}
+
+constexpr const char* kTableHead =
+    "| regime | TTFT ms | p50 | p99 | TPOT ms | p99 | tokens found, % | adapters there, % | adapters MB disk→host | disk→device | "
+    "host→device | KV MB device→host | host→device | invalid history % | preempted | wrong |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n";
+
+std::string ScenarioSection(const ScenarioReport& report, const ScenarioSummary& s) {
+  std::string page = fmt::format(
+      "\n## {}\n{} requests in {} sessions of {} adapters, {:.1f} a second once warm ({:.0f} % of the {:.0f} a second that 16 "
+      "sessions at once get with ample memory); prompts of {:.0f} tokens, answers of {:.0f}, on average. Working set: {:.1f} MB, of "
+      "which adapters {:.1f} MB.\n\n"
+      "![TTFT by regime and size of the device]({})\n\n![Memory by use over time]({})\n",
+      s.name, s.requests, s.sessions, s.adapters_asked, s.rate, 100 * s.rate / s.capacity, s.capacity, s.prompt_tokens, s.answer_tokens,
+      static_cast<double>(s.working_set_bytes) / kMB, static_cast<double>(s.adapter_bytes) / kMB, FileName(s.name, "ttft"),
+      FileName(s.name, "memory"));
+  for (const int percent : report.memory_percent) {
+    page += fmt::format("\n### {}: device of {} % of the working set, {:.1f} MB\n{}", s.name, percent,
+                        static_cast<double>(s.working_set_bytes) * percent / 100 / kMB, kTableHead);
+    for (const std::string& regime : report.regimes) page += TableRow(report.Cell(s.name, percent, regime));
+  }
+  return page;
+}
+
+constexpr const char* kHowToRead = R"(
+The real engine with the demo model, in three scenarios after FastLibra (section 6.2), under every regime of the cache
+([caching.md](../caching.md)). Made by the command above, tables and plots and all; do not edit.
+
+- **chat**: conversations of 3 to 8 turns, each turn sending all that was said; an adapter's users share a system prompt.
+  **translate**: single short requests; which adapters are popular changes four times in a run. **agent**: dialogs of
+  Taskmaster-4 (Google, CC-BY-4.0) with what their tools answered, one scene an adapter.
+- Arrivals are open loop: sessions begin at random (Poisson), turns follow after a time to think, whatever became of the one
+  before. They are the same in every cell of a scenario. A run begins with an empty cache; its first part warms up and is
+  not counted.
+- The adapters are copies of the demo's (but its largest) that differ in a bit or two, so each has a branch of its own in the
+  tree.
+- **TTFT** from when a request is due; mean of the runs, with the least and the largest of them if there are several. **Tokens
+  found**: of all prompts' tokens, on the device + fetched from the host tier. **Adapters there**: requests whose adapter was on the
+  device + in the host tier when they came in. **Invalid history**: of the keys and values that no request uses, those whose adapter is
+  not on the device. **Wrong**: answers that are not, token by token, those of ample memory without any cache.
+- The "device" of a machine without a GPU is RAM, and so is the file system's cache that adapters are read from: moving bytes is
+  cheap here beside computing them again (`adapter_load_ms` in the JSON: the mean time to load an adapter, waiting included). A
+  GPU's proportions are others.
+- The JSON has every run of every cell, with more figures: memory by use on average, how late requests were sent, and others.
+)";
+
+std::string Markdown(const ScenarioReport& report) {
+  std::string page = fmt::format("# The cache under three kinds of load\n\n```\n{}\n```\n{}- {}; {}. {} run{} of {:g} s a cell, the "
+                                 "first {:g} s to warm up; {} adapters (Zipf {:g}); host tier of {:g} of the working set; {:.0f} minutes "
+                                 "in all.\n",
+                                 report.command, kHowToRead, report.machine, report.date, report.repetitions,
+                                 report.repetitions == 1 ? "" : "s", report.seconds, report.warm_up_seconds, report.adapters, report.zipf,
+                                 report.host_share, report.run_seconds / 60);
+  page += fmt::format("- {} of all answers were wrong or missing.\n", report.WrongAnswers());
+  for (const ScenarioSummary& scenario : report.scenarios) page += ScenarioSection(report, scenario);
+  return page;
+}
+
+// ---- The JSON ----
+
+nlohmann::ordered_json CellJson(const ScenarioCell& cell) {
+  nlohmann::ordered_json json{{"scenario", cell.scenario}, {"memory_percent", cell.memory_percent}, {"regime", cell.regime}};
+  if (!cell.error.empty()) json["error"] = cell.error;
+  json["runs"] = nlohmann::ordered_json::array();
+  for (const CellResult& run : cell.runs) {
+    nlohmann::ordered_json figures;
+    for (const Figure& figure : kFigures) figures[figure.key] = figure.value(run);
+    json["runs"].push_back(std::move(figures));
+  }
+  return json;
+}
+
+std::string Json(const ScenarioReport& report) {
+  nlohmann::ordered_json json{{"schema", "loramux-cache-scenarios/1"}, {"command", report.command}, {"machine", report.machine},
+                              {"date", report.date}, {"adapters", report.adapters}, {"zipf", report.zipf}, {"load", report.load},
+                              {"seconds", report.seconds}, {"warm_up_seconds", report.warm_up_seconds},
+                              {"repetitions", report.repetitions}, {"threads", report.threads}, {"host_share", report.host_share},
+                              {"weight_bytes", report.weight_bytes}, {"run_seconds", report.run_seconds}};
+  for (const ScenarioSummary& s : report.scenarios) {
+    json["scenarios"].push_back({{"name", s.name}, {"sessions", s.sessions}, {"requests", s.requests}, {"adapters_asked", s.adapters_asked},
+                                 {"rate", s.rate}, {"capacity", s.capacity}, {"prompt_tokens", s.prompt_tokens},
+                                 {"answer_tokens", s.answer_tokens}, {"working_set_bytes", s.working_set_bytes},
+                                 {"adapter_bytes", s.adapter_bytes}});
+  }
+  for (const ScenarioCell& cell : report.cells) json["cells"].push_back(CellJson(cell));
+  return json.dump(1) + "\n";
+}
+
+// ---- The plots ----
+
+std::string TtftPlot(const ScenarioReport& report, const ScenarioSummary& scenario) {
+  DotChart chart{.title = fmt::format("Time to first token by regime of the cache: {}", scenario.name),
+                 .subtitle = fmt::format("demo model, {} adapters, {:.0f} requests a second; device in % of the working set of {:.0f} MB",
+                                         scenario.adapters_asked, scenario.rate, static_cast<double>(scenario.working_set_bytes) / kMB),
+                 .x_label = "mean TTFT, ms; lines: least and largest run"};
+  for (const int percent : report.memory_percent) chart.series.push_back(fmt::format("{} %", percent));
+  bool any = false;
+  for (const std::string& regime : report.regimes) {
+    DotChart::Row row{.name = regime};
+    for (const int percent : report.memory_percent) {
+      const ScenarioCell& cell = report.Cell(scenario.name, percent, regime);
+      const Spread ttft = Of(cell, "ttft_mean_ms");
+      any |= !cell.runs.empty();
+      row.dots.push_back({.value = ttft.mean, .low = ttft.low, .high = ttft.high, .present = !cell.runs.empty()});
+    }
+    chart.rows.push_back(std::move(row));
+  }
+  return any ? RenderSvg(chart) : std::string();
+}
+
+StackedAreas::Panel MemoryPanel(const ScenarioCell& cell) {
+  StackedAreas::Panel panel{.name = cell.regime, .x = {}, .layers = std::vector<std::vector<double>>(5)};
+  for (const MemorySample& sample : cell.runs.front().memory) {
+    panel.x.push_back(sample.seconds);
+    const std::int64_t layers[] = {sample.running_kv, sample.history - sample.invalid_history, sample.invalid_history, sample.adapters,
+                                   sample.free};
+    for (std::size_t i = 0; i < panel.layers.size(); ++i) panel.layers[i].push_back(static_cast<double>(layers[i]) / kMB);
+  }
+  return panel;
+}
+
+// Of up to four regimes, ours and the documents' where they have run, in the middle of the sizes.
+std::string MemoryPlot(const ScenarioReport& report, const ScenarioSummary& scenario) {
+  std::vector<std::string> names;
+  for (const char* regime : {"loramux", "fastlibra", "vllm", "s-lora"}) {
+    if (std::find(report.regimes.begin(), report.regimes.end(), regime) != report.regimes.end()) names.push_back(regime);
+  }
+  for (const std::string& regime : report.regimes) {
+    if (names.size() < 4 && std::find(names.begin(), names.end(), regime) == names.end()) names.push_back(regime);
+  }
+  const int percent = report.memory_percent[report.memory_percent.size() / 2];
+  StackedAreas chart{.title = fmt::format("Device memory by use over time: {}", scenario.name),
+                     .subtitle = fmt::format("device of {} % of the working set; first run; the model's weights ({:.1f} MB) lie beside it",
+                                             percent, static_cast<double>(report.weight_bytes) / kMB),
+                     .x_label = "seconds", .y_label = "MB",
+                     .layers = {"running requests' KV", "history", "invalid history", "adapters", "free"}, .blank = 4};
+  for (const std::string& regime : names) {
+    const ScenarioCell& cell = report.Cell(scenario.name, percent, regime);
+    if (!cell.runs.empty()) chart.panels.push_back(MemoryPanel(cell));
+  }
+  return chart.panels.empty() ? std::string() : RenderSvg(chart);
+}
+
+}  // namespace
+
+const ScenarioCell& ScenarioReport::Cell(const std::string& scenario, int percent, const std::string& regime) const {
+  const auto found = std::find_if(cells.begin(), cells.end(), [&](const ScenarioCell& cell) {
+    return cell.scenario == scenario && cell.memory_percent == percent && cell.regime == regime;
+  });
+  CHECK(found != cells.end());
+  return *found;
+}
+
+std::int64_t ScenarioReport::WrongAnswers() const {
+  std::int64_t wrong = 0;
+  for (const ScenarioCell& cell : cells) {
+    for (const CellResult& run : cell.runs) wrong += run.wrong_answers + run.failed;
+  }
+  return wrong;
+}
+
+bool ScenarioReport::AllRan() const {
+  return std::all_of(cells.begin(), cells.end(), [](const ScenarioCell& cell) { return cell.error.empty(); });
+}
+
+Status WriteReport(const ScenarioReport& report, const std::filesystem::path& folder) {
+  std::filesystem::create_directories(folder);
+  RETURN_IF_ERROR(load::WriteTextFile((folder / "cache_scenarios.md").string(), Markdown(report)));
+  RETURN_IF_ERROR(load::WriteTextFile((folder / "cache_scenarios.json").string(), Json(report)));
+  for (const ScenarioSummary& scenario : report.scenarios) {
+    RETURN_IF_ERROR(load::WriteTextFile((folder / FileName(scenario.name, "ttft")).string(), TtftPlot(report, scenario)));
+    RETURN_IF_ERROR(load::WriteTextFile((folder / FileName(scenario.name, "memory")).string(), MemoryPlot(report, scenario)));
+  }
+  return Ok{};
+}
+
+}  // namespace loramux

@@ -1,0 +1,51 @@
+// The result page of the cache's scenarios: a table for each scenario and size of the device, plots, and everything as JSON.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "bench/scenario_run.h"
+
+namespace loramux {
+
+struct ScenarioCell {
+  std::string scenario, regime;
+  int memory_percent = 0;            // the device, of the working set
+  std::vector<CellResult> runs;      // repetitions
+  std::string error;                 // not empty: it could not run
+};
+
+struct ScenarioSummary {
+  std::string name;
+  std::size_t sessions = 0, requests = 0, adapters_asked = 0;
+  double rate = 0;                   // requests a second, after the warm-up
+  double capacity = 0;               // of the closed loop with ample memory
+  double prompt_tokens = 0, answer_tokens = 0;   // mean
+  std::int64_t working_set_bytes = 0, adapter_bytes = 0;
+};
+
+struct ScenarioReport {
+  std::string command, machine, date;
+  std::size_t adapters = 0;
+  double zipf = 0, load = 0, seconds = 0, warm_up_seconds = 0, host_share = 0;
+  int repetitions = 0, threads = 0;
+  std::int64_t weight_bytes = 0;     // of the base model, beside the pool
+  double run_seconds = 0;            // of everything
+  std::vector<int> memory_percent;
+  std::vector<std::string> regimes;
+  std::vector<ScenarioSummary> scenarios;
+  std::vector<ScenarioCell> cells;
+
+  const ScenarioCell& Cell(const std::string& scenario, int memory_percent, const std::string& regime) const;
+  // Answers that were not the expected ones or none at all, of all cells.
+  std::int64_t WrongAnswers() const;
+  bool AllRan() const;
+};
+
+// Writes FOLDER/cache_scenarios.md, .json and, for each scenario, cache_scenarios_NAME_ttft.svg and _memory.svg.
+Status WriteReport(const ScenarioReport& report, const std::filesystem::path& folder);
+
+}  // namespace loramux

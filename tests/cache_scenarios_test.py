@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""The benchmark behind docs/results/cache_scenarios.md, in small: its page, its figures and its plots.
+
+Usage: cache_scenarios_test.py CACHE_SCENARIOS
+"""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PROGRAM = None
+REGIMES = ["lru", "vllm", "s-lora"]
+
+
+def run(folder, *arguments):
+    return subprocess.run([PROGRAM, "--demo", str(ROOT / "demo"), "--output", str(folder), *arguments],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=600)
+
+
+class CacheScenarios(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.path = pathlib.Path(cls.folder.name)
+        cls.result = run(cls.path, "--scenarios", "chat,translate", "--memory", "70", "--regimes", ",".join(REGIMES),
+                         "--adapters", "33", "--rate", "70", "--seconds", "2", "--repetitions", "1")
+        cls.json = json.loads((cls.path / "cache_scenarios.json").read_text()) if cls.result.returncode == 0 else None
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def cell(self, scenario, regime):
+        return next(c for c in self.json["cells"] if (c["scenario"], c["regime"]) == (scenario, regime))["runs"][0]
+
+    def setUp(self):
+        self.assertEqual(self.result.returncode, 0, self.result.stderr)
+
+    def test_every_answer_is_right_and_timed(self):
+        self.assertEqual(len(self.json["cells"]), 2 * len(REGIMES))
+        for cell in self.json["cells"]:
+            for figures in cell["runs"]:
+                self.assertEqual(figures["wrong_answers"] + figures["failed"], 0, cell)
+                self.assertGreater(figures["requests"], 10)
+                self.assertGreater(figures["ttft_mean_ms"], 0)
+                self.assertGreaterEqual(figures["ttft_p99_ms"], figures["ttft_p50_ms"])
+                self.assertGreater(figures["tpot_mean_ms"], 0)
+                self.assertGreater(figures["device_adapter_bytes"] + figures["device_free_bytes"], 0)
+                self.assertLessEqual(figures["device_invalid_history_bytes"], figures["device_history_bytes"])
+
+    def test_regimes_differ_as_they_must(self):
+        for scenario in ("chat", "translate"):
+            self.assertGreater(self.cell(scenario, "lru")["prefix_hit_device"], 0.05)
+            self.assertEqual(self.cell(scenario, "lru")["invalid_history"], 0)   # it keeps the dependency
+            self.assertEqual(self.cell(scenario, "s-lora")["prefix_hit_device"], 0)   # it keeps no history
+            self.assertEqual(self.cell(scenario, "s-lora")["kv_device_to_host_bytes"], 0)
+            self.assertGreater(self.cell(scenario, "s-lora")["adapters_host_to_device_bytes"], 0)
+        self.assertGreater(self.cell("translate", "vllm")["invalid_history"], 0)
+        self.assertGreater(self.cell("chat", "lru")["adapters_disk_to_host_bytes"], 0)
+
+    def test_the_page_has_a_row_for_every_cell_and_its_plots_are_there(self):
+        page = (self.path / "cache_scenarios.md").read_text()
+        for regime in REGIMES:
+            self.assertEqual(page.count(f"\n| `{regime}` |"), 2)
+        self.assertIn("0 of all answers were wrong or missing", page)
+        for scenario in ("chat", "translate"):
+            for plot in ("ttft", "memory"):
+                name = f"cache_scenarios_{scenario}_{plot}.svg"
+                self.assertIn(f"({name})", page)
+                svg = xml.etree.ElementTree.parse(self.path / name).getroot()
+                shapes = "circle" if plot == "ttft" else "polygon"
+                self.assertGreaterEqual(len(list(svg.iter("{http://www.w3.org/2000/svg}" + shapes))), len(REGIMES))
+
+    def test_what_cannot_run_is_said(self):
+        with tempfile.TemporaryDirectory() as folder:
+            none = run(folder, "--scenarios", "agent", "--dialogs", "no/such/file")
+            self.assertEqual(none.returncode, 1)
+            self.assertIn("no/such/file", none.stderr)
+            tiny = run(folder, "--scenarios", "translate", "--memory", "1", "--regimes", "lru", "--adapters", "11", "--rate", "20",
+                       "--seconds", "1", "--repetitions", "1")
+            self.assertEqual(tiny.returncode, 1)
+            self.assertIn("--device-memory", tiny.stderr)
+            self.assertIn("could not run", (pathlib.Path(folder) / "cache_scenarios.md").read_text())
+
+
+if __name__ == "__main__":
+    PROGRAM = sys.argv.pop(1)
+    unittest.main()
