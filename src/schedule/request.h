@@ -29,14 +29,15 @@ struct alignas(64) Request {
   std::vector<PageHandle> pages;           // of the device pool; cover at least `computed` positions. The first
                                            // `tree_pages` are the dependency tree's, the others are its own.
 
-  Request* next_waiting = nullptr;         // of the tenant, ascending id; kept by TenantCounters
-  Request* previous_waiting = nullptr;
+  std::int32_t lane = 0;                   // of the waiting queue, and
+  TimeNs due = 0;                          // its place there: set by the order of the queue when it begins to wait (queue_order.h)
   std::int64_t charged = 0;                // positions that the tenant's counter was charged for; kept by TenantCounters
   std::int32_t prompt_tokens = 0;
   std::int32_t max_total_tokens = 0;       // prompt and output together
   RequestState state = RequestState::kWaiting;
   std::int32_t preemptions = 0;
   TimeNs arrival = 0;
+  std::int32_t priority = 0;               // the client's; lower is sooner
   TimeNs first_scheduled = -1;             // -1: not yet
   std::vector<std::uint32_t> page_table;   // the pages' indices, for the kernels
   std::string tenant_name;                 // who pays for it (fairness.h)

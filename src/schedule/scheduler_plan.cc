@@ -20,7 +20,7 @@ const StepPlan& Scheduler::Plan(TimeNs now) {
 void Scheduler::MakePlan(TimeNs now, bool may_pause) {
   plan_.Clear();
   ResetScratch(now);
-  tenants_.Order(now, static_cast<std::size_t>(options_.lookahead), order_);
+  tenants_.Order(now, /*lane=*/0, static_cast<std::size_t>(options_.lookahead), order_);
   RankRunning();
   MarkAdaptersOfWaitersAhead();
   if (!options_.keep_idle_adapters) PlanIdleEvictions();
