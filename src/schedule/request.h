@@ -37,7 +37,12 @@ struct alignas(64) Request {
   RequestState state = RequestState::kWaiting;
   std::int32_t preemptions = 0;
   TimeNs arrival = 0;
-  std::int32_t priority = 0;               // the client's; lower is sooner
+  std::int32_t priority = 0;               // the client's: -10 (soonest) to 10
+  TimeNs deadline = 0;                     // by when the client wants it to begin; 0: no wish
+  std::int32_t length_hint = 0;            // what somebody outside the engine knows of its output; 0: nothing
+  std::int32_t predicted_output = 0;       // tokens, guessed when it came in
+  std::int32_t adapter_tokens = 0;         // its adapter's memory in tokens of keys and values
+  RequestId overtook;                      // the older one that memory had no room for when this one was let past; 0: none
   TimeNs first_scheduled = -1;             // -1: not yet
   std::vector<std::uint32_t> page_table;   // the pages' indices, for the kernels
   std::string tenant_name;                 // who pays for it (fairness.h)

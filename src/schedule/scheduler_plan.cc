@@ -20,10 +20,11 @@ const StepPlan& Scheduler::Plan(TimeNs now) {
 void Scheduler::MakePlan(TimeNs now, bool may_pause) {
   plan_.Clear();
   ResetScratch(now);
-  tenants_.Order(now, /*lane=*/0, static_cast<std::size_t>(options_.lookahead), order_);
+  OrderWaiting(now);
   RankRunning();
   MarkAdaptersOfWaitersAhead();
   if (!options_.keep_idle_adapters) PlanIdleEvictions();
+  PlanSquashes(now);
   PlanReclaim(now);
   PlanSeats(may_pause);
   PlanDecodes(now);
@@ -52,6 +53,7 @@ void Scheduler::ResetScratch(TimeNs now) {
   scratch_.flags.assign(adapters, 0);
   scratch_.candidates_ready = false;
   kv_plan_.Reset(now);
+  scratch_.lane_use = lane_use_;
   scratch_.memory_short = false;
   scratch_.locked_waits = false;
 }
@@ -189,9 +191,13 @@ void Scheduler::PlanPrompts(TimeNs now) {
     return a.service != b.service ? a.service < b.service : a.rank.id < b.rank.id;
   });
   auto turn = order_.turns.begin();
-  const auto end = scratch_.memory_short || scratch_.locked_waits ? turn : order_.turns.end();
-  bool open = true;
-  const auto admit_next = [&] { open = TryAdmit((turn++)->request, now) != Admission::kBlocked; };
+  bool open = !scratch_.memory_short && !scratch_.locked_waits;
+  if (open && overdue_ != nullptr) open = TryAdmit(overdue_, now) != Admission::kBlocked;
+  const auto end = queue_->has_quotas() ? turn : order_.turns.end();
+  const auto admit_next = [&] {
+    Request* const request = (turn++)->request;
+    if (request != overdue_) open = TryAdmit(request, now) != Admission::kBlocked;
+  };
   for (const Scratch::Runner& prefill : prefills) {
     while (open && turn != end && turn->service < prefill.service) admit_next();
     if (scratch_.budget == 0) continue;
@@ -199,6 +205,7 @@ void Scheduler::PlanPrompts(TimeNs now) {
     AddChunk(prefill.request, tokens, MissingPages(*prefill.request, prefill.request->computed + tokens));
   }
   while (open && turn != end) admit_next();
+  if (open && queue_->has_quotas()) PlanLanes(now);
 }
 
 // Without a seat in this step, only the load of its adapter begins.

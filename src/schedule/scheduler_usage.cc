@@ -26,6 +26,7 @@ void Scheduler::RecordUse(TimeNs now) {
 }
 
 void Scheduler::Prepare(TimeNs now) {
+  RefitLanes(now);
   if (now - context_.made_at >= kContextLasts) RefreshContext(now);
   kv_plan_.Refresh(now);
   if (tree_ != nullptr) KeepReserve(now);

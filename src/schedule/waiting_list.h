@@ -15,13 +15,12 @@ namespace loramux {
 
 // Who comes first among the waiting requests of one list: the least. Must not change while the request waits.
 struct Urgency {
-  std::int32_t priority = 0;   // the client's; lower is sooner
-  TimeNs due = 0;              // what the order of the queue makes of the request (queue_order.h)
+  TimeNs due = 0;   // what the order of the queue makes of the request (queue_order.h)
   RequestId id;
   auto operator<=>(const Urgency&) const = default;
 };
 
-inline Urgency UrgencyOf(const Request& request) { return {request.priority, request.due, request.id}; }
+inline Urgency UrgencyOf(const Request& request) { return {request.due, request.id}; }
 
 class WaitingList {
  public:
