@@ -3,8 +3,9 @@
 // Each tenant has a counter of the service that it got: tokens computed for it, an output token weighing more than one
 // of the prompt, divided by the tenant's weight. Who has got the least is served next; within a tenant, who is due first
 // (Urgency; without another order, first come first served). Requests may wait in several lanes, which have nothing in
-// common but the counters: who is next is asked of each lane. A tenant that begins to wait is lifted to the least counter among those that wait (or else run), less a small
-// `burst`: idle time earns no more credit than that. What is computed a second time, after a preemption, is not charged again.
+// common but the counters: who is next is asked of each lane. A tenant that begins to wait is lifted to the least counter
+// among those that wait (or else run), less a small `burst`: idle time earns no more credit than that. What is computed a
+// second time, after a preemption, is not charged again.
 //
 // Bounded memory: a tenant without requests is forgotten as soon as its counter is no higher than that of any tenant with
 // requests (nothing is lost by that: it would be lifted), all are when nobody has requests, and at most

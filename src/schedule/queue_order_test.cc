@@ -236,7 +236,8 @@ void RunRandomLoad(const std::string& name, std::uint64_t seed) {
   Prng prng(seed);
   const bool tenants = prng.NextBelow(2) == 0;
   World w(name, 40 + static_cast<std::int64_t>(prng.NextBelow(60)),
-          {.max_running = 1 + static_cast<std::int64_t>(prng.NextBelow(12)), .max_batch_tokens = 8 + static_cast<std::int64_t>(prng.NextBelow(40)),
+          {.max_running = 1 + static_cast<std::int64_t>(prng.NextBelow(12)),
+           .max_batch_tokens = 8 + static_cast<std::int64_t>(prng.NextBelow(40)),
            .max_distinct_adapters = static_cast<std::int64_t>(prng.NextBelow(4)), .age_bound = 30 * 1000},
           {.form = static_cast<RequestSizeForm>(prng.NextBelow(3)), .refresh = 100 * 1000});
   for (std::uint32_t adapter = 1; adapter <= 6; ++adapter) w.AddAdapter(adapter, 1 + static_cast<std::int64_t>(prng.NextBelow(12)));
@@ -244,7 +245,8 @@ void RunRandomLoad(const std::string& name, std::uint64_t seed) {
     for (std::uint64_t more = prng.NextBelow(3); more > 0; --more) {
       const bool large = prng.NextBelow(4) == 0;
       w.Add({.prompt = 1 + static_cast<std::int64_t>(prng.NextBelow(large ? 60 : 12)),
-             .output = 1 + static_cast<std::int32_t>(prng.NextBelow(large ? 30 : 6)), .guess = 1 + static_cast<std::int32_t>(prng.NextBelow(30)),
+             .output = 1 + static_cast<std::int32_t>(prng.NextBelow(large ? 30 : 6)),
+             .guess = 1 + static_cast<std::int32_t>(prng.NextBelow(30)),
              .adapter = static_cast<std::uint32_t>(prng.NextBelow(7)), .priority = static_cast<std::int32_t>(prng.NextBelow(24)) - 12,
              .deadline = prng.NextBelow(3) == 0 ? w.clock.Now() + static_cast<TimeNs>(prng.NextBelow(100000)) : 0,
              .tenant = tenants ? std::string(1, static_cast<char>('a' + prng.NextBelow(3))) : "all"});

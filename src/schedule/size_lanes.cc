@@ -153,7 +153,8 @@ void SizeLanes::SawArrival(const RequestExtent& extent, TimeNs now) {
 }
 
 void SizeLanes::SawEnd(const RequestExtent& extent, TimeNs duration) {
-  const double seconds = static_cast<double>(duration) / kNsPerSecond / static_cast<double>(std::max<std::int64_t>(1, extent.output_tokens));
+  const auto outputs = static_cast<double>(std::max<std::int64_t>(1, extent.output_tokens));
+  const double seconds = static_cast<double>(duration) / kNsPerSecond / outputs;
   seconds_per_output_ += 0.02 * (seconds - seconds_per_output_);
 }
 
