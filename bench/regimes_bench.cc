@@ -251,7 +251,8 @@ void RunRow(const Flags& flags, const CacheRegime& regime, std::int64_t pages, s
   for (const std::int64_t value : {o.adapter_loads, o.disk_loads}) whole(value);
   std::printf(" %.0f | %.1f %% |", o.mean_load_ms, 100 * o.invalid_share);
   for (const std::int64_t value : {o.preemptions, o.refused, o.pages_fetched, o.fetches}) whole(value);
-  std::printf(" %.0f | %ld | %ld/%ld | %ld/%ld |", o.mean_fetch_ms, static_cast<long>(o.fetches_ahead), static_cast<long>(o.swaps.history_out),
+  std::printf(" %.0f | %ld | %ld/%ld | %ld/%ld |", o.mean_fetch_ms, static_cast<long>(o.fetches_ahead),
+              static_cast<long>(o.swaps.history_out),
               static_cast<long>(o.swaps.history_in), static_cast<long>(o.swaps.adapters_out), static_cast<long>(o.swaps.adapters_in));
   for (const std::int64_t value : {o.prefetches.loads, o.prefetches.used, o.prefetches.wasted}) whole(value);
   std::printf(" %.1f | %.0f |\n", o.periodic_mean_ms, o.periodic_p99_ms);

@@ -388,7 +388,7 @@ struct Engine::Impl {
   }
 
   News& Finish(Sequence& sequence, FinishReason reason, TimeNs now) {
-    scheduler.Remove(&sequence, now);
+    scheduler.Remove(&sequence, now, reason == FinishReason::kStop || reason == FinishReason::kLength);
     if (sequence.adapter != kBaseModel) residency.Release(sequence.adapter);
     ++totals.finished;
     News& item = AddNews(sequence);

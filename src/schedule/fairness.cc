@@ -90,7 +90,9 @@ void ServiceHeap::CheckIntegrity() const {
 
 // ---------------------------------------------------------------- Requests come and go
 
-TenantCounters::TenantCounters(FairnessOptions options) : options_(std::move(options)) {
+TenantCounters::TenantCounters(FairnessOptions options, std::int32_t lanes)
+    : options_(std::move(options)), lanes_(static_cast<std::size_t>(lanes)) {
+  CHECK_GT(lanes, 0);
   for (const auto& [name, weight] : options_.weights) {
     CHECK(weight > 0);
     weights_[name] = weight;
@@ -99,71 +101,70 @@ TenantCounters::TenantCounters(FairnessOptions options) : options_(std::move(opt
 
 void TenantCounters::Add(Request* request, TimeNs now) {
   request->tenant = Intern(options_.policy == FairnessPolicy::kNone ? std::string() : request->tenant_name);
-  Tenant& tenant = tenants_[request->tenant];
-  if (tenant.list == List::kIdle) Detach(request->tenant);
+  const Tenant& tenant = tenants_[request->tenant];
+  if (idle_.Contains(request->tenant)) idle_.Remove(request->tenant);
   if (tenant.waiting + tenant.running == 0) ++active_;
-  if (tenant.waiting == 0) BeginToWait(request->tenant, now);
-  ++tenant.waiting;
-  request->previous_waiting = tenant.last;
-  request->next_waiting = nullptr;
-  (tenant.last == nullptr ? tenant.first : tenant.last->next_waiting) = request;
-  tenant.last = request;
+  BeginToWait(request, now);
 }
 
 void TenantCounters::Admit(Request* request, TimeNs now) {
   const TenantId id = request->tenant;
-  Tenant& tenant = tenants_[id];
-  Unlink(request);
-  if (tenant.running++ == 0) running_.Push(id, tenant.service);
-  if (tenant.waiting == 0) return;
-  Detach(id);                    // it had its turn, and waits for the next
-  tenant.since = now;
-  Append(turns_, List::kTurns, id);
+  TakeOut(*request);
+  --tenants_[id].waiting;
+  if (tenants_[id].running++ == 0) running_.Push(id, tenants_[id].service);
+  Lane& lane = LaneOf(*request);
+  if (lane.queues[id].list.empty()) return;
+  lane.turns.Remove(id);         // it had its turn, and waits for the next
+  lane.queues[id].since = now;
+  lane.turns.Append(id);
 }
 
 void TenantCounters::Return(Request* request, TimeNs now) {
-  const TenantId id = request->tenant;
-  Tenant& tenant = tenants_[id];
-  if (--tenant.running == 0) running_.Remove(id);
-  if (tenant.waiting++ == 0) BeginToWait(id, now);
-  // Older than everyone who never ran, but maybe not than others that were preempted before.
-  Request* behind = tenant.first;
-  Request* ahead = nullptr;
-  for (; behind != nullptr && behind->id < request->id; behind = behind->next_waiting) ahead = behind;
-  request->previous_waiting = ahead;
-  request->next_waiting = behind;
-  (ahead == nullptr ? tenant.first : ahead->next_waiting) = request;
-  (behind == nullptr ? tenant.last : behind->previous_waiting) = request;
+  if (--tenants_[request->tenant].running == 0) running_.Remove(request->tenant);
+  BeginToWait(request, now);
 }
 
 void TenantCounters::Remove(Request* request) {
   const TenantId id = request->tenant;
-  Tenant& tenant = tenants_[id];
   if (request->state == RequestState::kWaiting) {
-    Unlink(request);
-  } else if (--tenant.running == 0) {
+    TakeOut(*request);
+    --tenants_[id].waiting;
+  } else if (--tenants_[id].running == 0) {
     running_.Remove(id);
   }
   LeaveIfIdle(id);
 }
 
-void TenantCounters::BeginToWait(TenantId id, TimeNs now) {
+void TenantCounters::BeginToWait(Request* request, TimeNs now) {
+  const TenantId id = request->tenant;
   Tenant& tenant = tenants_[id];
-  if (options_.policy != FairnessPolicy::kNone) tenant.service = std::max(tenant.service, Floor() - options_.burst);
-  running_.Raise(id, tenant.service);
-  waiting_.Push(id, tenant.service);
-  tenant.since = now;
-  Append(turns_, List::kTurns, id);
+  if (tenant.waiting++ == 0) {
+    if (options_.policy != FairnessPolicy::kNone) tenant.service = std::max(tenant.service, Floor() - options_.burst);
+    running_.Raise(id, tenant.service);
+  }
+  Lane& lane = LaneOf(*request);
+  if (lane.queues.size() <= id) lane.queues.resize(id + std::size_t{1});
+  if (lane.queues[id].list.empty()) lane.queues[id].since = now;
+  PutIn(*request);
 }
 
-void TenantCounters::Unlink(Request* request) {
-  Tenant& tenant = tenants_[request->tenant];
-  (request->previous_waiting == nullptr ? tenant.first : request->previous_waiting->next_waiting) = request->next_waiting;
-  (request->next_waiting == nullptr ? tenant.last : request->next_waiting->previous_waiting) = request->previous_waiting;
-  request->next_waiting = request->previous_waiting = nullptr;
-  if (--tenant.waiting > 0) return;
-  waiting_.Remove(request->tenant);
-  Detach(request->tenant);
+void TenantCounters::TakeOut(Request& request) {
+  Lane& lane = LaneOf(request);
+  lane.queues[request.tenant].list.Erase(&request);
+  if (!lane.queues[request.tenant].list.empty()) return;
+  lane.waiting.Remove(request.tenant);
+  lane.turns.Remove(request.tenant);
+}
+
+void TenantCounters::PutIn(Request& request) {
+  Lane& lane = LaneOf(request);
+  if (lane.queues.size() <= request.tenant) lane.queues.resize(request.tenant + std::size_t{1});
+  WaitingList& list = lane.queues[request.tenant].list;
+  if (list.empty()) {
+    lane.waiting.Push(request.tenant, tenants_[request.tenant].service);
+    lane.turns.Append(request.tenant);
+  }
+  list.Insert(&request);
 }
 
 double TenantCounters::Cost(const Request& request, std::int64_t from, std::int64_t to) const {
@@ -179,41 +180,51 @@ void TenantCounters::Charge(Request* request) {
   tenant.service += Cost(*request, request->charged, request->computed);
   request->charged = request->computed;
   running_.Raise(request->tenant, tenant.service);
-  waiting_.Raise(request->tenant, tenant.service);
+  for (Lane& lane : lanes_) lane.waiting.Raise(request->tenant, tenant.service);
+}
+
+double TenantCounters::LeastWaiting() const {
+  double least = std::numeric_limits<double>::infinity();
+  for (const Lane& lane : lanes_) {
+    if (!lane.waiting.empty()) least = std::min(least, lane.waiting.least());
+  }
+  return least;
 }
 
 double TenantCounters::Floor() const {
-  if (!waiting_.empty()) return waiting_.least();
+  const double waiting = LeastWaiting();
+  if (waiting < std::numeric_limits<double>::infinity()) return waiting;
   return running_.empty() ? 0 : running_.least();
 }
 
 // Never falls while anybody is active, so no floor will ever be lower.
 double TenantCounters::LeastActive() const {
-  constexpr double kNone = std::numeric_limits<double>::infinity();
-  return std::min(waiting_.empty() ? kNone : waiting_.least(), running_.empty() ? kNone : running_.least());
+  return std::min(LeastWaiting(), running_.empty() ? std::numeric_limits<double>::infinity() : running_.least());
 }
 
 // ---------------------------------------------------------------- Order of service
 
 // The least of a heap is found without changing it: a node's children in the heap of tenants are seen after it.
-void TenantCounters::Order(TimeNs now, std::size_t limit, ServiceOrder& order) const {
+void TenantCounters::Order(TimeNs now, std::int32_t lane_index, std::size_t limit, ServiceOrder& order) const {
+  const Lane& lane = lanes_[static_cast<std::size_t>(lane_index)];
   order.turns.clear();
   order.nodes.Clear();
-  if (waiting_.empty() || limit == 0) return;
+  if (lane.waiting.empty() || limit == 0) return;
+  const auto& tenants = lane.waiting.entries();
   const Request* overdue = nullptr;
-  if (waiting_.entries().size() > 1 && now - tenants_[turns_.first].since > options_.max_wait) {
-    overdue = tenants_[turns_.first].first;
-    order.turns.push_back({tenants_[turns_.first].first, -std::numeric_limits<double>::infinity()});
+  if (tenants.size() > 1 && now - lane.queues[lane.turns.first()].since > options_.max_wait) {
+    overdue = lane.queues[lane.turns.first()].list[0];
+    order.turns.push_back({lane.queues[lane.turns.first()].list[0], -std::numeric_limits<double>::infinity()});
   }
-  const auto& tenants = waiting_.entries();
   bool first_left = false;   // nodes' first was taken and is to be replaced
-  const auto push = [&order, &first_left](double service, Request* request, std::ptrdiff_t heap_index) {
-    const ServiceOrder::Node node{service, request->id, request, heap_index};
+  const auto push = [&](double service, TenantId tenant, std::uint32_t nth, std::ptrdiff_t heap_index) {
+    Request* const request = lane.queues[tenant].list[nth];
+    const ServiceOrder::Node node{service, UrgencyOf(*request), request, nth, heap_index};
     first_left ? order.nodes.ReplaceFirst(node) : order.nodes.Push(node);
     first_left = false;
   };
   const auto push_tenant = [&](std::size_t index) {
-    if (index < tenants.size()) push(tenants[index].service, tenants_[tenants[index].tenant].first, static_cast<std::ptrdiff_t>(index));
+    if (index < tenants.size()) push(tenants[index].service, tenants[index].tenant, 0, static_cast<std::ptrdiff_t>(index));
   };
   push_tenant(0);
   while (order.turns.size() < limit && !order.nodes.empty()) {
@@ -224,7 +235,8 @@ void TenantCounters::Order(TimeNs now, std::size_t limit, ServiceOrder& order) c
       push_tenant(2 * static_cast<std::size_t>(node.heap_index) + 1);
       push_tenant(2 * static_cast<std::size_t>(node.heap_index) + 2);
     }
-    if (node.request->next_waiting != nullptr) push(ServiceAfter(node), node.request->next_waiting, -1);
+    const TenantId tenant = node.request->tenant;
+    if (node.nth + std::size_t{1} < lane.queues[tenant].list.size()) push(ServiceAfter(node), tenant, node.nth + 1, -1);
     if (first_left) order.nodes.PopFirst();
   }
 }
@@ -239,7 +251,7 @@ double TenantCounters::ServiceAfter(const ServiceOrder::Node& node) const {
 // ---------------------------------------------------------------- Tenants come and go
 
 TenantId TenantCounters::Intern(const std::string& name) {
-  const auto [found, added] = by_name_.try_emplace(name, kNobody);
+  const auto [found, added] = by_name_.try_emplace(name, IndexChain::kNone);
   if (!added) return found->second;
   if (free_.empty()) {
     free_.push_back(static_cast<TenantId>(tenants_.size()));
@@ -259,93 +271,83 @@ TenantId TenantCounters::Intern(const std::string& name) {
 }
 
 void TenantCounters::LeaveIfIdle(TenantId id) {
-  Tenant& tenant = tenants_[id];
+  const Tenant& tenant = tenants_[id];
   if (tenant.waiting + tenant.running > 0) return;
   --active_;
   if (active_ == 0) {   // nobody to be fair to
-    while (idle_.first != kNobody) Forget(idle_.first);
+    while (!idle_.empty()) Forget(idle_.first());
     Forget(id);
     return;
   }
-  Append(idle_, List::kIdle, id);
+  idle_.Append(id);
   ForgetTheLevel();
 }
 
 // A few at a time, oldest first: each call adds one, so that all are seen again and again.
 void TenantCounters::ForgetTheLevel() {
-  for (int looks = 0; looks < 4 && idle_.first != kNobody; ++looks) {
-    const TenantId id = idle_.first;
-    if (tenants_[id].service <= LeastActive() - options_.burst || idle_.size > options_.max_idle_tenants) {
+  for (int looks = 0; looks < 4 && !idle_.empty(); ++looks) {
+    const TenantId id = idle_.first();
+    if (tenants_[id].service <= LeastActive() - options_.burst || idle_.size() > options_.max_idle_tenants) {
       Forget(id);
     } else {
-      Detach(id);
-      Append(idle_, List::kIdle, id);
+      idle_.Remove(id);
+      idle_.Append(id);
     }
   }
 }
 
 void TenantCounters::Forget(TenantId id) {
-  if (tenants_[id].list != List::kNone) Detach(id);
+  if (idle_.Contains(id)) idle_.Remove(id);
   by_name_.erase(names_[id]);
   tenants_[id] = Tenant{};
   free_.push_back(id);
 }
 
-void TenantCounters::Append(Chain& chain, List list, TenantId id) {
-  Tenant& tenant = tenants_[id];
-  tenant.list = list;
-  tenant.previous = chain.last;
-  tenant.next = kNobody;
-  (chain.last == kNobody ? chain.first : tenants_[chain.last].next) = id;
-  chain.last = id;
-  ++chain.size;
-}
-
-void TenantCounters::Detach(TenantId id) {
-  Tenant& tenant = tenants_[id];
-  Chain& chain = tenant.list == List::kTurns ? turns_ : idle_;
-  (tenant.previous == kNobody ? chain.first : tenants_[tenant.previous].next) = tenant.next;
-  (tenant.next == kNobody ? chain.last : tenants_[tenant.next].previous) = tenant.previous;
-  tenant.next = tenant.previous = kNobody;
-  tenant.list = List::kNone;
-  --chain.size;
-}
-
 void TenantCounters::CheckIntegrity() const {
-  waiting_.CheckIntegrity();
   running_.CheckIntegrity();
-  std::size_t active = 0, waiting = 0, idle = 0, known = 0;
+  std::size_t active = 0, idle = 0, known = 0;
+  std::vector<std::int32_t> waiting(tenants_.size(), 0);
+  for (std::size_t index = 0; index < lanes_.size(); ++index) {
+    const Lane& lane = lanes_[index];
+    lane.waiting.CheckIntegrity();
+    std::size_t waiting_tenants = 0;
+    for (TenantId id = 0; id < lane.queues.size(); ++id) {
+      const WaitingList& list = lane.queues[id].list;
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        CHECK_EQ(list[i]->tenant, id);
+        CHECK_EQ(list[i]->lane, static_cast<std::int32_t>(index));
+        CHECK(list[i]->state == RequestState::kWaiting);
+        if (i > 0) CHECK(UrgencyOf(*list[i - 1]) < UrgencyOf(*list[i]));
+      }
+      waiting[id] += static_cast<std::int32_t>(list.size());
+      waiting_tenants += !list.empty();
+      CHECK_EQ(lane.waiting.Contains(id), !list.empty());
+      CHECK_EQ(lane.turns.Contains(id), !list.empty());
+    }
+    CHECK_EQ(waiting_tenants, lane.turns.size());
+    CHECK_EQ(waiting_tenants, lane.waiting.entries().size());
+  }
   for (TenantId id = 0; id < tenants_.size(); ++id) {
     const Tenant& tenant = tenants_[id];
-    std::int32_t queued = 0;
-    for (const Request* request = tenant.first; request != nullptr; request = request->next_waiting) {
-      ++queued;
-      CHECK_EQ(request->tenant, id);
-      CHECK(request->state == RequestState::kWaiting);
-      CHECK((request->next_waiting == nullptr ? tenant.last : request->next_waiting->previous_waiting) == request);
-      if (request->next_waiting != nullptr) CHECK(request->id < request->next_waiting->id);
-    }
-    CHECK_EQ(queued, tenant.waiting);
-    CHECK_EQ(waiting_.Contains(id), tenant.waiting > 0);
+    CHECK_EQ(waiting[id], tenant.waiting);
     CHECK_EQ(running_.Contains(id), tenant.running > 0);
-    CHECK((tenant.list == List::kTurns) == (tenant.waiting > 0));
-    CHECK((tenant.list == List::kIdle) == (tenant.known && tenant.waiting + tenant.running == 0));
+    CHECK_EQ(idle_.Contains(id), tenant.known && tenant.waiting + tenant.running == 0);
     CHECK(tenant.known || tenant.waiting + tenant.running == 0);
     active += tenant.waiting + tenant.running > 0;
-    waiting += tenant.waiting > 0;
-    idle += tenant.list == List::kIdle;
+    idle += idle_.Contains(id);
     known += tenant.known;
     if (tenant.known) CHECK_EQ(by_name_.at(names_[id]), id);
   }
   CHECK_EQ(active, active_);
-  CHECK_EQ(waiting, turns_.size);
-  CHECK_EQ(idle, idle_.size);
+  CHECK_EQ(idle, idle_.size());
   CHECK_EQ(known, known_tenants());
   CHECK_EQ(known, by_name_.size());
   CHECK_LE(idle, options_.max_idle_tenants);
-  for (const ServiceHeap* heap : {&waiting_, &running_}) {
-    for (const ServiceHeap::Entry& entry : heap->entries()) CHECK(entry.service == tenants_[entry.tenant].service);
-  }
+  const auto check_services = [this](const ServiceHeap& heap) {
+    for (const ServiceHeap::Entry& entry : heap.entries()) CHECK(entry.service == tenants_[entry.tenant].service);
+  };
+  check_services(running_);
+  for (const Lane& lane : lanes_) check_services(lane.waiting);
 }
 
 }  // namespace loramux

@@ -1,9 +1,11 @@
 // Fairness among tenants: virtual token counters (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024).
 //
 // Each tenant has a counter of the service that it got: tokens computed for it, an output token weighing more than one
-// of the prompt, divided by the tenant's weight. Who has got the least is served next; within a tenant, first come first
-// served. A tenant that begins to wait is lifted to the least counter among those that wait (or else run), less a small
-// `burst`: idle time earns no more credit than that. What is computed a second time, after a preemption, is not charged again.
+// of the prompt, divided by the tenant's weight. Who has got the least is served next; within a tenant, who is due first
+// (Urgency; without another order, first come first served). Requests may wait in several lanes, which have nothing in
+// common but the counters: who is next is asked of each lane. A tenant that begins to wait is lifted to the least counter
+// among those that wait (or else run), less a small `burst`: idle time earns no more credit than that. What is computed a
+// second time, after a preemption, is not charged again.
 //
 // Bounded memory: a tenant without requests is forgotten as soon as its counter is no higher than that of any tenant with
 // requests (nothing is lost by that: it would be lifted), all are when nobody has requests, and at most
@@ -14,6 +16,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -22,7 +25,9 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "schedule/heap.h"
+#include "schedule/index_chain.h"
 #include "schedule/request.h"
+#include "schedule/waiting_list.h"
 
 namespace loramux {
 
@@ -54,12 +59,15 @@ struct Turn {
 struct ServiceOrder {
   struct Node {
     double service = 0;
-    RequestId id;
+    Urgency urgency;
     Request* request = nullptr;
+    std::uint32_t nth = 0;            // of the tenant's list
     std::ptrdiff_t heap_index = -1;   // in the heap of waiting tenants; -1: a later request of one that was seen
   };
   struct Before {
-    bool operator()(const Node& a, const Node& b) const { return (a.service < b.service) | ((a.service == b.service) & (a.id < b.id)); }
+    bool operator()(const Node& a, const Node& b) const {
+      return (a.service < b.service) | ((a.service == b.service) & (a.urgency < b.urgency));
+    }
   };
   std::vector<Turn> turns;
   Heap<Node, Before> nodes;
@@ -94,9 +102,10 @@ class ServiceHeap {
 
 class TenantCounters {
  public:
-  explicit TenantCounters(FairnessOptions options);
+  // REQUIRES: lanes > 0.
+  explicit TenantCounters(FairnessOptions options, std::int32_t lanes = 1);
 
-  // A new request begins to wait: Request::tenant is set from Request::tenant_name. REQUIRES: ids ascend.
+  // A new request begins to wait, in Request::lane: Request::tenant is set from Request::tenant_name.
   void Add(Request* request, TimeNs now);
   // A waiting request begins to run.
   void Admit(Request* request, TimeNs now);
@@ -104,14 +113,24 @@ class TenantCounters {
   void Return(Request* request, TimeNs now);
   // Ends a waiting or running request (Request::state says which).
   void Remove(Request* request);
+  // Waiting requests get other lanes or are due at other times. `place` sets both in each of them.
+  template <typename Place>
+  void Replace(std::span<Request* const> waiting, Place place) {
+    for (Request* request : waiting) TakeOut(*request);
+    for (Request* request : waiting) {
+      place(*request);
+      PutIn(*request);
+    }
+  }
   // Charges what was computed of the request and was never charged before.
   void Charge(Request* request);
 
-  // The first `limit` waiting requests in the order of service. Changes nothing but `order`.
-  void Order(TimeNs now, std::size_t limit, ServiceOrder& order) const;
+  // The first `limit` requests that wait in the lane, in the order of service. Changes nothing but `order`.
+  void Order(TimeNs now, std::int32_t lane, std::size_t limit, ServiceOrder& order) const;
   double Service(const Request& request) const { return tenants_[request.tenant].service; }
   // Where a tenant that begins to wait is lifted to.
   double Floor() const;
+  bool AnyWaits(std::int32_t lane) const { return !lanes_[static_cast<std::size_t>(lane)].waiting.empty(); }
 
   std::size_t known_tenants() const { return tenants_.size() - free_.size(); }
   // Tenants with requests.
@@ -121,35 +140,34 @@ class TenantCounters {
   void CheckIntegrity() const;
 
  private:
-  static constexpr TenantId kNobody = std::numeric_limits<TenantId>::max();
-  enum class List : std::uint8_t { kNone, kTurns, kIdle };
-  // A tenant with requests that wait is in `turns_`, one without requests in `idle_`.
   // A cache line: planning reads the tenant of each running request.
   struct alignas(64) Tenant {
     double service = 0;
     double weight = 1;
-    Request* first = nullptr;       // waiting, ascending id
-    Request* last = nullptr;
-    std::int32_t waiting = 0, running = 0;
-    TimeNs since = 0;               // when it began to wait for its turn
-    TenantId next = kNobody, previous = kNobody;
-    List list = List::kNone;
+    std::int32_t waiting = 0, running = 0;   // in all lanes
     bool known = false;
   };
-  struct Chain {
-    TenantId first = kNobody, last = kNobody;
-    std::size_t size = 0;
+  // Of one tenant in one lane.
+  struct Queue {
+    WaitingList list;
+    TimeNs since = 0;                 // when the tenant began to wait for its turn here
+  };
+  struct Lane {
+    ServiceHeap waiting;              // tenants
+    IndexChain turns;                 // the same, who waits longest for a turn first
+    std::vector<Queue> queues;        // by tenant
   };
 
+  Lane& LaneOf(const Request& request) { return lanes_[static_cast<std::size_t>(request.lane)]; }
   TenantId Intern(const std::string& name);
-  void BeginToWait(TenantId id, TimeNs now);
-  void Unlink(Request* request);
+  void BeginToWait(Request* request, TimeNs now);
+  void TakeOut(Request& request);
+  void PutIn(Request& request);
   void LeaveIfIdle(TenantId id);
+  double LeastWaiting() const;
   double LeastActive() const;
   void ForgetTheLevel();
   void Forget(TenantId id);
-  void Append(Chain& chain, List list, TenantId id);
-  void Detach(TenantId id);
   double ServiceAfter(const ServiceOrder::Node& node) const;
   double Cost(const Request& request, std::int64_t from, std::int64_t to) const;
 
@@ -159,9 +177,9 @@ class TenantCounters {
   std::vector<Tenant> tenants_;
   std::vector<std::string> names_;                      // of tenants_
   std::vector<TenantId> free_;
-  ServiceHeap waiting_, running_;
-  Chain turns_;                     // tenants that wait, who waits longest for a turn first
-  Chain idle_;                      // tenants without requests whose counters are still above the floor
+  std::vector<Lane> lanes_;
+  ServiceHeap running_;
+  IndexChain idle_;                 // tenants without requests whose counters are still above the floor
   std::size_t active_ = 0;
 };
 

@@ -51,8 +51,8 @@ struct World {
     Compute(request, request->prompt_tokens + outputs);
     Remove(request);
   }
-  const std::vector<Turn>& Order(std::size_t limit = 1000) {
-    tenants.Order(now, limit, order);
+  const std::vector<Turn>& Order(std::size_t limit = 1000, std::int32_t lane = 0) {
+    tenants.Order(now, lane, limit, order);
     tenants.CheckIntegrity();
     return order.turns;
   }

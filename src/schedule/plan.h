@@ -25,6 +25,7 @@ struct PlannedAdmission {
   Request* request = nullptr;
   NodeId tail;                     // without a tree: no node
   DependencyTree::InPage in_page;
+  RequestId overtakes;             // an older one that memory has no room for; 0: none
 };
 
 // Keys and values that a waiting request would begin with come back from the host tier.

@@ -30,14 +30,20 @@ struct alignas(64) Request {
   std::vector<PageHandle> pages;           // of the device pool; cover at least `computed` positions. The first
                                            // `tree_pages` are the dependency tree's, the others are its own.
 
-  Request* next_waiting = nullptr;         // of the tenant, ascending id; kept by TenantCounters
-  Request* previous_waiting = nullptr;
+  std::int32_t lane = 0;                   // of the waiting queue, and
+  TimeNs due = 0;                          // its place there: set by the order of the queue when it begins to wait (queue_order.h)
   std::int64_t charged = 0;                // positions that the tenant's counter was charged for; kept by TenantCounters
   std::int32_t prompt_tokens = 0;
   std::int32_t max_total_tokens = 0;       // prompt and output together
   RequestState state = RequestState::kWaiting;
   std::int32_t preemptions = 0;
   TimeNs arrival = 0;
+  std::int32_t priority = 0;               // the client's: -10 (soonest) to 10
+  TimeNs deadline = 0;                     // by when the client wants it to begin; 0: no wish
+  std::int32_t length_hint = 0;            // what somebody outside the engine knows of its output; 0: nothing
+  std::int32_t predicted_output = 0;       // tokens, guessed when it came in
+  std::int32_t adapter_tokens = 0;         // its adapter's memory in tokens of keys and values
+  RequestId overtook;                      // the older one that memory had no room for when this one was let past; 0: none
   TimeNs first_scheduled = -1;             // -1: not yet
   std::vector<std::uint32_t> page_table;   // the pages' indices, for the kernels
   std::string tenant_name;                 // who pays for it (fairness.h)

@@ -20,9 +20,12 @@ bool OlderThan(const Request* a, const Request* b) { return a->id < b->id; }
 }  // namespace
 
 Scheduler::Scheduler(SchedulerOptions options, PagePool* device, ResidencyManager* residency,
-                     const EvictionPolicy* policy, DependencyTree* tree, KvTiers* tiers)
+                     const EvictionPolicy* policy, DependencyTree* tree, KvTiers* tiers, QueueOrder* queue,
+                     LengthPredictor* predictor)
     : options_(options), device_(device), residency_(residency), policy_(policy), tree_(tree), tiers_(tiers), kv_plan_(tree, policy),
-      adapter_pages_(AdapterSharePages(options.adapter_share, device->capacity_pages())), swapper_(tree), tenants_(WithBurst(options)) {
+      adapter_pages_(AdapterSharePages(options.adapter_share, device->capacity_pages())), swapper_(tree),
+      tenants_(WithBurst(options), kMaxLanes), own_queue_(queue == nullptr ? *MakeQueueOrder({}) : nullptr),
+      queue_(queue == nullptr ? own_queue_.get() : queue), predictor_(predictor) {
   CHECK_GT(options_.page_tokens, 0);
   CHECK_GT(options_.max_batch_tokens, 0);
   const auto most = static_cast<std::size_t>(2 * Seats());   // more may run than compute in a step
@@ -52,6 +55,7 @@ void Scheduler::Commit(TimeNs now) {
   for (const PlannedAdmission& admission : plan_.admissions) {
     Request* request = admission.request;
     EraseWaiting(request);
+    request->overtook = admission.overtakes;
     InsertRunning(request);
     tenants_.Admit(request, now);
     request->state = RequestState::kRunning;
@@ -134,11 +138,13 @@ void Scheduler::Add(Request* request) {
     request->tail = FindTail(*request);
     tree_->Want(request->tail);
   }
+  EnterQueue(request);
   tenants_.Add(request, request->arrival);
   EndIdle(*request);
 }
 
-void Scheduler::Remove(Request* request, TimeNs now) {
+void Scheduler::Remove(Request* request, TimeNs now, bool by_itself) {
+  if (by_itself && !request->generated().empty()) ObserveEnd(*request, now);
   tenants_.Remove(request);
   if (request->state == RequestState::kRunning) {
     if (BeganOnFailedFetch(*request)) tiers_->StopUse(request->tail);
@@ -282,6 +288,7 @@ void Scheduler::Pin(AdapterGeneration generation, TimeNs now) {
 }
 
 void Scheduler::Preempt(Request* request, TimeNs now) {
+  squashes_ += request->overtook != RequestId{};
   EraseRunning(request);
   ReleaseMemory(request, now);
   request->state = RequestState::kWaiting;
@@ -302,6 +309,8 @@ void Scheduler::Preempt(Request* request, TimeNs now) {
 void Scheduler::InsertRunning(Request* request) {
   running_.insert(std::lower_bound(running_.begin(), running_.end(), request, OlderThan), request);
   by_rank_.push_back(request);
+  lane_use_[static_cast<std::size_t>(request->lane)] += static_cast<double>(ExtentOf(*request).total());
+  overtakers_ += request->overtook != RequestId{};
 }
 
 void Scheduler::EraseRunning(Request* request) {
@@ -309,6 +318,9 @@ void Scheduler::EraseRunning(Request* request) {
   CHECK(found != running_.end() && *found == request);
   running_.erase(found);
   by_rank_.erase(std::find(by_rank_.begin(), by_rank_.end(), request));
+  lane_use_[static_cast<std::size_t>(request->lane)] -= static_cast<double>(ExtentOf(*request).total());
+  overtakers_ -= request->overtook != RequestId{};
+  request->overtook = {};
 }
 
 void Scheduler::EraseWaiting(Request* request) {
@@ -343,6 +355,7 @@ void Scheduler::CheckIntegrity() const {
     if (request->copied_from.has_value()) CHECK(tree_->Parent(*request->copied_from) == request->tail);
     if (request->adapter != kBaseModel) ++pins[residency_->SlotOf(request->adapter)];
   }
+  CheckLanes();
   for (const Request* request : waiting()) {
     CHECK(request->state == RequestState::kWaiting);
     CHECK(request->pages.empty() && !request->copied_from.has_value());
@@ -359,6 +372,18 @@ void Scheduler::CheckIntegrity() const {
     CHECK_EQ(pins[i], residency_->All()[i].pins);
     CHECK_EQ(pins[i], i < pins_.size() ? pins_[i] : 0);
   }
+}
+
+// Quotas count what runs, and nothing else.
+void Scheduler::CheckLanes() const {
+  std::array<double, kMaxLanes> use = {};
+  std::int64_t overtakers = 0;
+  for (const Request* request : running_) {
+    use[static_cast<std::size_t>(request->lane)] += static_cast<double>(ExtentOf(*request).total());
+    overtakers += request->overtook != RequestId{};
+  }
+  for (std::size_t lane = 0; lane < use.size(); ++lane) CHECK(use[lane] == lane_use_[lane]);   // whole numbers
+  CHECK_EQ(overtakers, overtakers_);
 }
 
 // Whatever is cached can be used: an adapter of its content is on the device.

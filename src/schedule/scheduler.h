@@ -33,9 +33,11 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -54,7 +56,9 @@
 #include "schedule/arrival.h"
 #include "schedule/fairness.h"
 #include "schedule/heap.h"
+#include "schedule/length_predictor.h"
 #include "schedule/plan.h"
+#include "schedule/queue_order.h"
 #include "schedule/request.h"
 
 namespace loramux {
@@ -70,6 +74,7 @@ struct SchedulerOptions {
   FairnessOptions fairness;
   bool fetch_ahead = true;               // history in the host tier, for waiting requests without a seat
   AdapterPrefetch adapter_prefetch = AdapterPrefetch::kNone;   // of adapters that no request wants yet
+  TimeNs age_bound = 30 * kNsPerSecond;  // QueueOrderOptions::age_bound
   double discard_share = 0.25;           // of the computed tokens may be thrown away to let others in
   // Of the regime (cache/cache_regime.h):
   double adapter_share = 0;              // of the device's pages are for adapters, the rest for keys and values; 0: one pool
@@ -116,7 +121,9 @@ class Scheduler {
   // A null tree: no request gets what another one has computed, and nothing stays behind. REQUIRES: the tree's pages are
   // of `device` and hold options.page_tokens.
   Scheduler(SchedulerOptions options, PagePool* device, ResidencyManager* residency, const EvictionPolicy* policy,
-            DependencyTree* tree = nullptr, KvTiers* tiers = nullptr);   // null tiers: no keys and values in the host tier
+            DependencyTree* tree = nullptr, KvTiers* tiers = nullptr,   // null tiers: no keys and values in the host tier
+            QueueOrder* queue = nullptr,                // null: first come, first served
+            LengthPredictor* predictor = nullptr);      // null: no predictions (orders that need them see 0)
   ~Scheduler();   // the tree keeps what it holds
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
@@ -124,9 +131,9 @@ class Scheduler {
   // A new request joins the waiting ones; `arrival` is set. REQUIRES: its reference to its adapter (ResidencyManager::Acquire)
   // is held from before Add until after Remove; ids ascend; the request alone fits the device memory.
   void Add(Request* request);
-  // Ends a request in any state: its pages and its adapter's pin are released.
+  // Ends a request in any state: its pages and its adapter's pin are released. `by_itself`: it generated all that it would.
   // REQUIRES: no step that reads its pages is in flight.
-  void Remove(Request* request, TimeNs now);
+  void Remove(Request* request, TimeNs now, bool by_itself = true);
 
   // Plans the next step; changes nothing but the plan, which is valid until the next call. Allocates nothing in the steady state.
   const StepPlan& Plan(TimeNs now);
@@ -157,7 +164,9 @@ class Scheduler {
   // In order of arrival.
   std::span<Request* const> running() const { return running_; }
   std::span<Request* const> waiting() const { return {waiting_.data() + waiting_head_, waiting_.size() - waiting_head_}; }
-  std::int64_t preemptions() const { return preemptions_; }
+  std::int64_t preemptions() const { return preemptions_; }   // squashed ones are among them
+  std::int64_t squashes() const { return squashes_; }         // of requests that had overtaken another one
+  const QueueOrder& queue() const { return *queue_; }
   std::int64_t early_admissions() const { return early_admissions_; }   // with layers that were still arriving
   const TenantCounters& tenants() const { return tenants_; }
   const PrefixStats& prefix_stats() const { return prefix_stats_; }
@@ -181,6 +190,7 @@ class Scheduler {
 
  private:
   void CheckTree() const;
+  void CheckLanes() const;
   // Who keeps memory longest comes first.
   struct Rank {
     std::int64_t level = std::numeric_limits<std::int64_t>::max();   // of the tenant, in quanta of service
@@ -231,6 +241,10 @@ class Scheduler {
     Heap<Pausable, PausesBefore> pausable;   // of one level
     std::size_t lower_levels = 0;         // this many runners are of lower levels than those
     std::vector<Runner> prefills;
+    std::array<double, kMaxLanes> lane_use = {};   // tokens of running requests, and of those that this plan lets in
+    struct End { double steps = 0; std::int64_t pages = 0; };
+    std::vector<End> ends;                // of running requests
+    double steps_until_room = 0;          // for the one that memory has no room for
     Rank first_waiter;                    // the highest rank among those within lookahead
     std::vector<std::int32_t> slot_pins;  // by residency slot
     std::vector<std::uint8_t> flags;      // by residency slot: kEvicted | kWanted | kHostEvicted | kLoadPlanned
@@ -284,6 +298,20 @@ class Scheduler {
   }
   std::int64_t Seats() const { return std::min(options_.max_running, options_.max_batch_tokens); }
 
+  // scheduler_order.cc
+  void OrderWaiting(TimeNs now);
+  void PutResidentsFirst(std::size_t limit);
+  Request* Overdue(TimeNs now) const;
+  void EnterQueue(Request* request);
+  LengthQuery QueryOf(const Request& request) const;
+  void ObserveEnd(const Request& request, TimeNs now);
+  void RefitLanes(TimeNs now);
+  void PlanLanes(TimeNs now);
+  std::size_t PutBatch(std::size_t lane, std::size_t first, double& tokens, TimeNs now);
+  double StepsOf(const Request& request) const;
+  void CountStepsUntilRoom(const Request& request);
+  bool MayOvertake(const Request& request) const;
+  void PlanSquashes(TimeNs now);
   // scheduler_ahead.cc
   void PlanFetchesAhead(TimeNs now);
   bool CouldFetchAhead(const Request& request) const;
@@ -300,7 +328,8 @@ class Scheduler {
   // scheduler_memory.cc
   void PlanReclaim(TimeNs now);
   bool FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now);
-  void PlanPreemption(TimeNs now);
+  void PlanPreemption(TimeNs now) { PlanPreemptionOf(scratch_.runners.size() - 1, now); }   // of the lowest in rank
+  void PlanPreemptionOf(std::size_t runner, TimeNs now);
   bool MakeRoom(PageCategory use, std::int64_t pages, TimeNs now);
   bool EvictOne(PageCategory use, TimeNs now, bool even_wanted);
   void RankIdleAdapters(TimeNs now);
@@ -405,7 +434,16 @@ class Scheduler {
   std::vector<Request*> waiting_;        // ascending id, from waiting_head_ on
   std::size_t waiting_head_ = 0;
   TenantCounters tenants_;
-  ServiceOrder order_;                   // of the waiting requests, for the plan
+  std::unique_ptr<QueueOrder> own_queue_;   // where none was given
+  QueueOrder* queue_;
+  LengthPredictor* predictor_;
+  ServiceOrder order_, lane_order_;      // of the waiting requests, for the plan: of all lanes one after the other
+  std::vector<Turn> later_turns_, last_turns_;
+  std::vector<std::size_t> lane_begins_; // in order_.turns, and its end
+  Request* overdue_ = nullptr;           // waits for longer than the age bound; null: nobody
+  std::array<double, kMaxLanes> lane_use_ = {};   // tokens in use by the lane's running requests
+  std::int64_t overtakers_ = 0;          // running requests that overtook another one
+  std::int64_t squashes_ = 0;
   std::int64_t preemptions_ = 0, early_admissions_ = 0;
   StepFloor step_floor_;
   double discardable_ = 0;               // computed tokens that may be thrown away to let others in

@@ -18,13 +18,11 @@ void Scheduler::PlanFetchesAhead(TimeNs now) {
     if (turn.request->adapter != kBaseModel) Flags(turn.request->adapter) |= kWanted;
   }
   std::int64_t left = scratch_.free_device + EvictablePages(PageCategory::kKv, /*even_wanted=*/false) - GrowthReserve();
-  auto admitted = plan_.admissions.begin();   // in the order of turns, too
   for (const Turn& turn : turns) {
     Request* request = turn.request;
-    if (admitted != plan_.admissions.end() && admitted->request == request) {
-      ++admitted;   // its pages are taken already
-      continue;
-    }
+    const bool admitted = std::any_of(plan_.admissions.begin(), plan_.admissions.end(),
+                                      [request](const PlannedAdmission& admission) { return admission.request == request; });
+    if (admitted) continue;   // its pages are taken already
     const bool blocked = request == scratch_.blocked;
     left -= MissingPages(*request, static_cast<std::int64_t>(request->tokens.size()) + 1);
     if (left < 0 && !blocked) return;

@@ -75,11 +75,11 @@ bool Scheduler::FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now) 
   return true;
 }
 
-// Of the lowest in rank.
-void Scheduler::PlanPreemption(TimeNs now) {
-  Request* request = scratch_.runners.back().request;
-  scratch_.decode_pages -= scratch_.runners.back().next_pages;
-  scratch_.runners.pop_back();
+void Scheduler::PlanPreemptionOf(std::size_t runner, TimeNs now) {
+  Request* request = scratch_.runners[runner].request;
+  scratch_.decode_pages -= scratch_.runners[runner].next_pages;
+  scratch_.runners.erase(scratch_.runners.begin() + static_cast<std::ptrdiff_t>(runner));
+  scratch_.lane_use[static_cast<std::size_t>(request->lane)] -= static_cast<double>(ExtentOf(*request).total());
   plan_.preemptions.push_back(request);
   scratch_.free_device += static_cast<std::int64_t>(request->pages.size()) - request->tree_pages;
   if (tree_ != nullptr) kv_plan_.Unlock(request->tail, now);

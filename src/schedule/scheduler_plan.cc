@@ -20,11 +20,12 @@ const StepPlan& Scheduler::Plan(TimeNs now) {
 void Scheduler::MakePlan(TimeNs now, bool may_pause) {
   plan_.Clear();
   ResetScratch(now);
-  tenants_.Order(now, static_cast<std::size_t>(options_.lookahead), order_);
+  OrderWaiting(now);
   LookAtArrivals(now);
   RankRunning();
   MarkAdaptersOfWaitersAhead();
   if (!options_.keep_idle_adapters) PlanIdleEvictions(now);
+  PlanSquashes(now);
   PlanReclaim(now);
   PlanSeats(may_pause);
   PlanDecodes(now);
@@ -55,6 +56,7 @@ void Scheduler::ResetScratch(TimeNs now) {
   scratch_.flags.assign(adapters, 0);
   scratch_.candidates_ready = false;
   kv_plan_.Reset(now);
+  scratch_.lane_use = lane_use_;
   scratch_.memory_short = false;
   scratch_.locked_waits = false;
   scratch_.blocked = nullptr;
@@ -209,12 +211,16 @@ void Scheduler::PlanPrompts(TimeNs now) {
     return a.service != b.service ? a.service < b.service : a.rank.id < b.rank.id;
   });
   auto turn = order_.turns.begin();
-  const auto end = scratch_.memory_short || scratch_.locked_waits ? turn : order_.turns.end();
-  bool open = true;
-  const auto admit_next = [&] {
-    Request* request = (turn++)->request;
+  bool open = !scratch_.memory_short && !scratch_.locked_waits;
+  const auto admit = [&](Request* request) {
     open = TryAdmit(request, now) != Admission::kBlocked;
     if (!open) scratch_.blocked = request;
+  };
+  if (open && overdue_ != nullptr) admit(overdue_);
+  const auto end = queue_->has_quotas() ? turn : order_.turns.end();
+  const auto admit_next = [&] {
+    Request* const request = (turn++)->request;
+    if (request != overdue_) admit(request);
   };
   for (const Scratch::Runner& prefill : prefills) {
     while (open && turn != end && turn->service < prefill.service) admit_next();
@@ -223,6 +229,7 @@ void Scheduler::PlanPrompts(TimeNs now) {
     AddChunk(prefill.request, tokens, MissingPages(*prefill.request, prefill.request->computed + tokens));
   }
   while (open && turn != end) admit_next();
+  if (open && queue_->has_quotas()) PlanLanes(now);
 }
 
 // Without a seat in this step, only the load of its adapter begins.

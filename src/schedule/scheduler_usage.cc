@@ -37,6 +37,7 @@ void Scheduler::MeasureStep(TimeNs now) {
 }
 
 bool Scheduler::Prepare(TimeNs now, bool ending) {
+  RefitLanes(now);
   if (now - context_.made_at >= kContextLasts) RefreshContext(now);
   kv_plan_.Refresh(now);
   if (options_.adapter_prefetch != AdapterPrefetch::kNone) LoadExpected(now);

@@ -1,0 +1,47 @@
+// A doubly linked list of small numbers: each is in it at most once, and leaves it in constant time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+namespace loramux {
+
+class IndexChain {
+ public:
+  static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
+
+  bool empty() const { return first_ == kNone; }
+  std::uint32_t first() const { return first_; }
+  std::size_t size() const { return size_; }
+  bool Contains(std::uint32_t index) const { return index < links_.size() && links_[index].in; }
+
+  // REQUIRES: not in the list.
+  void Append(std::uint32_t index) {
+    if (links_.size() <= index) links_.resize(index + std::size_t{1});
+    links_[index] = {.next = kNone, .previous = last_, .in = true};
+    (last_ == kNone ? first_ : links_[last_].next) = index;
+    last_ = index;
+    ++size_;
+  }
+  // REQUIRES: in the list.
+  void Remove(std::uint32_t index) {
+    const Link link = links_[index];
+    (link.previous == kNone ? first_ : links_[link.previous].next) = link.next;
+    (link.next == kNone ? last_ : links_[link.next].previous) = link.previous;
+    links_[index] = {};
+    --size_;
+  }
+
+ private:
+  struct Link {
+    std::uint32_t next = kNone, previous = kNone;
+    bool in = false;
+  };
+  std::vector<Link> links_;   // by index
+  std::uint32_t first_ = kNone, last_ = kNone;
+  std::size_t size_ = 0;
+};
+
+}  // namespace loramux

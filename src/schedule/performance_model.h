@@ -1,0 +1,56 @@
+// How long a step takes on a device, and how long a transfer: linear in what they do. CaraServe (section 5) models prefill
+// and decode as linear in the batch size and, for adapters, in (batch size x largest rank) for the padded kernel, `bgmv`,
+// or in the sum of ranks for the one at true ranks, `mbgmv`. Here both phases may share a step, so one sum has them all.
+//
+// Fitted by `loramux profile`, or written down for a known device (simulate/). Read by the scheduler, the simulator and
+// the router.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/clock.h"
+
+namespace loramux {
+
+// What a step computes, as far as its time depends on it.
+struct StepLoad {
+  std::int64_t prefill_tokens = 0;       // tokens of chunks of more than one token
+  std::int64_t decode_sequences = 0;     // chunks of one token
+  std::int64_t prefill_attention = 0;    // sum over prefill tokens of the positions that each attends to
+  std::int64_t decode_context = 0;       // sum over decoding sequences of the positions that each attends to
+  std::int64_t adapter_tokens = 0;       // tokens, of either kind, that are computed with an adapter
+  std::int64_t rank_sum = 0;             // of distinct adapters in the batch
+  std::int64_t max_rank = 0;             // of the batch
+  std::int64_t distinct_adapters = 0;
+};
+
+enum class LoraCostShape : std::uint8_t { kBgmv, kMbgmv };
+
+struct PerformanceModel {
+  std::string device;                    // in words
+  // Seconds.
+  double step = 0;                       // of any step: launch, and reading the weights
+  double per_prefill_token = 0;
+  double per_decode_sequence = 0;
+  double per_prefill_attention = 0;
+  double per_decode_context = 0;
+  double per_adapter = 0;                // each distinct one
+  double per_adapter_token_rank = 0;     // mbgmv: tokens x mean rank, arithmetic
+  double per_rank = 0;                   // mbgmv: of the sum of ranks, reading the adapters
+  double per_padded_rank = 0;            // bgmv: batch tokens x largest rank
+  LoraCostShape shape = LoraCostShape::kMbgmv;
+  // Weights are read once a step whatever it computes, so a small step takes as long as a larger one: the time is the
+  // larger of `floor` and the sum. 0: no floor.
+  double floor = 0;
+
+  struct Link {
+    double latency = 0;                  // seconds
+    double bytes_per_second = 0;
+  };
+  Link disk, host_to_device, device_to_host;
+
+  double SecondsOf(const StepLoad& load) const;
+};
+
+}  // namespace loramux

@@ -1,0 +1,72 @@
+// The order in which waiting requests are let in: one interface, a table of names, no scheduler of its own. Fairness among
+// tenants lies above it: within each lane, the tenant that got the least service is next (fairness.h), and of a tenant,
+// the request that is due first.
+//
+// All orders: priorities and deadlines shift when a request is due, and nobody is due later than `age_bound` after
+// arrival: so a request is overtaken only by those that come within that time after it. Who has waited for longer than
+// `age_bound` goes before everybody else (of his tenant, where there are several).
+//
+// Not thread-safe. Reads no clock.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "schedule/request.h"
+#include "schedule/size_lanes.h"
+
+namespace loramux {
+
+struct QueueOrderOptions {
+  std::string name = "fifo";
+  TimeNs age_bound = 30 * kNsPerSecond;
+  SizeLanesOptions lanes;              // of "mlq" and "mlq-static"
+  double total_tokens = 0;             // that the device holds; for quotas
+};
+
+class QueueOrder {
+ public:
+  virtual ~QueueOrder() = default;
+  virtual std::string_view name() const = 0;
+
+  // How long after its arrival the request is due, before priority and deadline. At least 0.
+  virtual TimeNs Delay(const Request&) const { return 0; }
+  // Lanes are numbered from 0, smallest requests first.
+  virtual std::int32_t lanes() const { return 1; }
+  virtual std::int32_t LaneOf(const Request&) const { return 0; }
+  // Tokens that requests of the lane may have in use (input, predicted output, adapter). REQUIRES: has_quotas().
+  virtual bool has_quotas() const { return false; }
+  virtual double Quota(std::int32_t) const { return 0; }
+  // Those whose adapter is on the device before those whose adapter is being loaded, and these before the rest.
+  virtual bool residents_first() const { return false; }
+
+  // A request comes in; it has ended, `duration` after it was let in.
+  virtual void SawArrival(const Request&, TimeNs) {}
+  virtual void SawEnd(const Request&, TimeNs) {}
+  // True if lanes have changed, so that all requests are to be placed anew. Beside the computation.
+  virtual bool Refit(TimeNs) { return false; }
+};
+
+// "fifo":       first come, first served.
+// "sjf":        shortest predicted output first; as uServe's, with aging: the longest is due `age_bound` after it came, the
+//               others sooner in proportion.
+// "residency":  vLLM-LoRA's: adapter on the device, then loading, then cold; first come, first served within each.
+// "mlq":        Chameleon's lanes of like size with quotas (size_lanes.h).
+// "mlq-static": four lanes of equal ranges and quotas (Chameleon 5.4.5).
+std::vector<std::string> QueueOrderNames();
+// Error: an unknown name; the message lists the valid ones.
+Result<std::unique_ptr<QueueOrder>> MakeQueueOrder(const QueueOrderOptions& options);
+
+// Sets lane and due.
+void PlaceInQueue(const QueueOrder& order, TimeNs age_bound, Request& request);
+
+inline RequestExtent ExtentOf(const Request& request) {
+  return {.input_tokens = request.prompt_tokens, .output_tokens = request.predicted_output, .adapter_tokens = request.adapter_tokens};
+}
+
+}  // namespace loramux

@@ -1,0 +1,272 @@
+#include "schedule/queue_order.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include "base/prng.h"
+#include "schedule/scheduler.h"
+
+namespace loramux {
+namespace {
+
+// Says what the workload says.
+class Hints final : public LengthPredictor {
+ public:
+  std::string_view name() const override { return "hints"; }
+  std::int32_t Predict(const LengthQuery& query) override { return std::clamp(query.hint, 1, query.max_output_tokens); }
+  void Observe(const LengthQuery& query, std::int32_t output_tokens) override { observed.emplace_back(query.hint, output_tokens); }
+  std::vector<std::pair<std::int32_t, std::int32_t>> observed;
+};
+
+// Pages hold 4 tokens. One tenant, unless a request names one.
+struct World {
+  VirtualClock clock;
+  std::unique_ptr<PagePool> device, host;
+  ModeledTransfer transfer{&clock, {.latency_ns = 1000}, {.latency_ns = 2000}};
+  ResidencyManager residency;
+  std::unique_ptr<EvictionPolicy> policy = std::move(MakeEvictionPolicy("lru")).value();
+  Hints hints;
+  std::unique_ptr<QueueOrder> order;
+  Scheduler scheduler;
+  std::deque<Request> requests;
+  std::vector<Request*> begun;   // in the order in which they were let in first
+
+  World(const std::string& name, std::int64_t device_pages, SchedulerOptions options = {}, SizeLanesOptions lanes = {},
+        double quota_tokens = 0)
+      : device(std::move(PagePool::Create("device", device_pages * 64, 64)).value()),
+        host(std::move(PagePool::Create("host", 256 * 64, 64)).value()), residency(device.get(), host.get(), &transfer),
+        order(std::move(MakeQueueOrder({.name = name, .age_bound = options.age_bound, .lanes = lanes,
+                                        .total_tokens = quota_tokens > 0 ? quota_tokens : static_cast<double>(device_pages * 4)})).value()),
+        scheduler(WithPageTokens(options), device.get(), &residency, policy.get(), nullptr, nullptr, order.get(), &hints) {}
+
+  static SchedulerOptions WithPageTokens(SchedulerOptions options) {
+    options.page_tokens = 4;
+    return options;
+  }
+  void AddAdapter(std::uint32_t generation, std::int64_t pages) {
+    auto version = std::make_shared<AdapterVersion>();
+    version->generation = AdapterGeneration{generation};
+    version->layout.pages = pages;
+    residency.Add(std::move(version));
+  }
+  struct Ask {
+    std::int64_t prompt = 4;
+    std::int32_t output = 4;
+    std::int32_t guess = 0;       // of the output; 0: right
+    std::uint32_t adapter = 0;
+    std::int32_t priority = 0;
+    TimeNs deadline = 0;
+    std::string tenant = "all";
+  };
+  Request* Add(const Ask& ask) {
+    Request& request = requests.emplace_back();
+    request.arrival = clock.Now();
+    request.id = RequestId{requests.size()};
+    request.adapter = AdapterGeneration{ask.adapter};
+    request.tokens.assign(static_cast<std::size_t>(ask.prompt), 1);
+    request.prompt_tokens = static_cast<std::int32_t>(ask.prompt);
+    request.max_total_tokens = request.prompt_tokens + ask.output;
+    request.length_hint = ask.guess > 0 ? ask.guess : ask.output;
+    request.priority = ask.priority;
+    request.deadline = ask.deadline;
+    request.tenant_name = ask.tenant;
+    if (request.adapter != kBaseModel) residency.Acquire(request.adapter);
+    scheduler.Add(&request);
+    return &request;
+  }
+  StepPlan Step() {
+    std::vector<ResidencyManager::LoadFailure> failures;
+    residency.Poll(clock.Now(), failures);
+    const StepPlan plan = scheduler.Plan(clock.Now());
+    for (const PlannedAdmission& admission : plan.admissions) {
+      if (admission.request->first_scheduled < 0) begun.push_back(admission.request);
+    }
+    scheduler.Commit(clock.Now());
+    for (const PlannedChunk& chunk : plan.chunks) {
+      scheduler.Advance(chunk.request, chunk.num_tokens, clock.Now());
+      if (!chunk.samples) continue;
+      chunk.request->tokens.push_back(2);
+      if (static_cast<std::int32_t>(chunk.request->tokens.size()) < chunk.request->max_total_tokens) continue;
+      scheduler.Remove(chunk.request, clock.Now());
+      if (chunk.request->adapter != kBaseModel) residency.Release(chunk.request->adapter);
+    }
+    scheduler.Prepare(clock.Now());
+    scheduler.CheckIntegrity();
+    residency.CheckIntegrity();
+    device->CheckIntegrity();
+    clock.Advance(1000);
+    return plan;
+  }
+  void RunToEnd(int max_steps = 20000) {
+    while (!(scheduler.running().empty() && scheduler.waiting().empty())) {
+      ASSERT_GT(max_steps--, 0) << "no end in sight";
+      Step();
+    }
+  }
+  std::vector<std::uint64_t> Begun() const {
+    std::vector<std::uint64_t> ids;
+    for (const Request* request : begun) ids.push_back(request->id.value);
+    return ids;
+  }
+};
+
+using Ids = std::vector<std::uint64_t>;
+
+TEST(QueueOrder, UnknownNamesListTheKnownOnes) {
+  const auto made = MakeQueueOrder({.name = "lifo"});
+  ASSERT_FALSE(made.ok());
+  EXPECT_NE(made.error().message.find("fifo, sjf, residency, mlq, mlq-static"), std::string::npos) << made.error().message;
+}
+
+TEST(QueueOrder, ShortestPredictionFirst) {
+  World w("sjf", 100, {.max_running = 1});
+  for (const std::int32_t output : {20, 10, 30, 5}) w.Add({.output = output});
+  w.RunToEnd();
+  EXPECT_EQ(w.Begun(), (Ids{4, 2, 1, 3}));
+  EXPECT_EQ(w.hints.observed.size(), 4u);
+  EXPECT_EQ(w.hints.observed[0], (std::pair<std::int32_t, std::int32_t>(5, 5)));
+}
+
+// Short ones that came much later do not overtake the long one any more.
+TEST(QueueOrder, AgeBoundsHowManyShortOnesGoFirst) {
+  World w("sjf", 100, {.max_running = 1, .age_bound = 20 * 1000});
+  w.Add({.output = 5});
+  Request* longest = w.Add({.output = 50});
+  for (int i = 0; i < 200; ++i) {
+    if (i % 6 == 0) w.Add({.output = 5});
+    w.Step();
+  }
+  ASSERT_GE(longest->first_scheduled, 0) << "starved";
+  EXPECT_GT(longest->first_scheduled, 10 * 1000);   // some went first
+  EXPECT_LT(longest->first_scheduled, 20 * 1000 + 8 * 1000);
+}
+
+TEST(QueueOrder, PrioritiesAndDeadlinesComeEarlier) {
+  for (const std::string name : {"fifo", "mlq"}) {
+    SCOPED_TRACE(name);
+    World w(name, 100, {.max_running = 1, .age_bound = kNsPerSecond});
+    w.Add({});
+    w.Add({.priority = 5});
+    w.Add({});
+    w.Add({.priority = -3});
+    w.Add({.deadline = kNsPerSecond / 2});
+    w.RunToEnd();
+    EXPECT_EQ(w.Begun(), (Ids{5, 4, 1, 3, 2}));
+  }
+}
+
+// However low its priority, only those that come soon enough go before it.
+TEST(QueueOrder, ALowPriorityIsNotForEver) {
+  World w("fifo", 100, {.max_running = 1, .age_bound = 50 * 1000});
+  w.Add({});
+  Request* last = w.Add({.priority = 10});
+  for (int i = 0; i < 400; ++i) {
+    if (i % 4 == 0) w.Add({.output = 4, .priority = -10});
+    w.Step();
+  }
+  ASSERT_GE(last->first_scheduled, 0) << "starved";
+  EXPECT_LT(last->first_scheduled, 60 * 1000);
+}
+
+// One seat: whose adapter is there goes first, though it came last.
+TEST(QueueOrder, ResidentsFirst) {
+  World w("residency", 100, {.max_running = 1});
+  for (std::uint32_t adapter = 1; adapter <= 3; ++adapter) w.AddAdapter(adapter, 4);
+  w.Add({.adapter = 3});
+  w.RunToEnd();
+  w.Add({.adapter = 1});
+  w.Add({.adapter = 2});
+  w.Add({.adapter = 3});
+  w.Add({});
+  w.RunToEnd();
+  ASSERT_EQ(w.begun.size(), 5u);
+  EXPECT_EQ(w.Begun()[1], 4u);
+}
+
+// Small requests do not wait behind large ones: each lane has its quota.
+TEST(QueueOrder, LanesKeepAWayOpenForSmallRequests) {
+  std::map<std::string, TimeNs> waited;
+  for (const std::string name : {"fifo", "mlq", "mlq-static"}) {
+    World w(name, 200, {.max_running = 64, .max_batch_tokens = 64});
+    for (int i = 0; i < 100; ++i) {   // what the lanes are fitted to
+      w.Add({.prompt = i % 2 == 0 ? 4 : 40, .output = i % 2 == 0 ? 4 : 100});
+      w.RunToEnd();
+    }
+    ASSERT_EQ(w.order->lanes(), name == "fifo" ? 1 : name == "mlq" ? 2 : 4) << name;
+    for (int i = 0; i < 40; ++i) w.Add({.prompt = 40, .output = 100});
+    w.Step();
+    Request* small = w.Add({});
+    w.RunToEnd();
+    waited[name] = small->first_scheduled - small->arrival;
+  }
+  EXPECT_LE(waited["mlq"], 10 * 1000);
+  EXPECT_LE(waited["mlq-static"], 10 * 1000);
+  EXPECT_GT(waited["fifo"], 100 * 1000);
+}
+
+// Memory has no room for the adapter of the first: a short one goes past it, a long one does not. When the guess about the
+// short one was wrong, it gives the memory back and is computed again later; it had generated nothing that is contradicted.
+TEST(QueueOrder, BypassAndSquash) {
+  World w("mlq", 24, {.max_running = 8, .max_batch_tokens = 64, .discard_share = 0}, {}, /*quota_tokens=*/1000);
+  w.AddAdapter(1, 4);
+  w.AddAdapter(2, 15);
+  Request* holder = w.Add({.prompt = 20, .output = 30, .adapter = 1});   // 4 pages and 13 at last
+  for (int i = 0; i < 8; ++i) w.Step();
+  ASSERT_EQ(holder->state, RequestState::kRunning);
+  Request* large = w.Add({.prompt = 8, .output = 4, .adapter = 2});      // 15 pages for its adapter: no room
+  Request* longer = w.Add({.prompt = 4, .output = 60, .adapter = 1});
+  Request* shorter = w.Add({.prompt = 4, .output = 40, .guess = 3, .adapter = 1});
+  for (int i = 0; i < 4; ++i) w.Step();
+  EXPECT_EQ(large->state, RequestState::kWaiting);
+  EXPECT_EQ(longer->state, RequestState::kWaiting);
+  ASSERT_EQ(shorter->state, RequestState::kRunning);
+  EXPECT_EQ(shorter->overtook, large->id);
+  w.RunToEnd();
+  EXPECT_GE(w.scheduler.squashes(), 1);
+  EXPECT_GE(shorter->preemptions, 1);
+}
+
+// Wrong guesses, adapters, priorities, deadlines, little memory: everybody ends, whatever the order; who has waited longest
+// is not passed by once the age bound is over; quotas count exactly what runs (CheckIntegrity, after each step).
+void RunRandomLoad(const std::string& name, std::uint64_t seed) {
+  SCOPED_TRACE(name + ", seed " + std::to_string(seed));
+  Prng prng(seed);
+  const bool tenants = prng.NextBelow(2) == 0;
+  World w(name, 40 + static_cast<std::int64_t>(prng.NextBelow(60)),
+          {.max_running = 1 + static_cast<std::int64_t>(prng.NextBelow(12)),
+           .max_batch_tokens = 8 + static_cast<std::int64_t>(prng.NextBelow(40)),
+           .max_distinct_adapters = static_cast<std::int64_t>(prng.NextBelow(4)), .age_bound = 30 * 1000},
+          {.form = static_cast<RequestSizeForm>(prng.NextBelow(3)), .refresh = 100 * 1000});
+  for (std::uint32_t adapter = 1; adapter <= 6; ++adapter) w.AddAdapter(adapter, 1 + static_cast<std::int64_t>(prng.NextBelow(12)));
+  for (int i = 0; i < 250; ++i) {
+    for (std::uint64_t more = prng.NextBelow(3); more > 0; --more) {
+      const bool large = prng.NextBelow(4) == 0;
+      w.Add({.prompt = 1 + static_cast<std::int64_t>(prng.NextBelow(large ? 60 : 12)),
+             .output = 1 + static_cast<std::int32_t>(prng.NextBelow(large ? 30 : 6)),
+             .guess = 1 + static_cast<std::int32_t>(prng.NextBelow(30)),
+             .adapter = static_cast<std::uint32_t>(prng.NextBelow(7)), .priority = static_cast<std::int32_t>(prng.NextBelow(24)) - 12,
+             .deadline = prng.NextBelow(3) == 0 ? w.clock.Now() + static_cast<TimeNs>(prng.NextBelow(100000)) : 0,
+             .tenant = tenants ? std::string(1, static_cast<char>('a' + prng.NextBelow(3))) : "all"});
+    }
+    Request* const oldest = w.scheduler.waiting().empty() ? nullptr : w.scheduler.waiting().front();
+    const bool overdue = oldest != nullptr && w.clock.Now() - oldest->arrival > 30 * 1000 && !tenants;
+    const StepPlan plan = w.Step();
+    if (!overdue || plan.admissions.empty() || oldest->state != RequestState::kWaiting) continue;
+    const AdapterGeneration adapter = oldest->adapter;   // others may pass while it is being loaded, and never else
+    ASSERT_TRUE(adapter != kBaseModel && w.residency.Get(adapter).device != TierState::kAbsent);
+  }
+  w.RunToEnd();
+  EXPECT_EQ(w.device->Stats().used(PageCategory::kKv), 0);
+}
+
+TEST(QueueOrder, RandomLoadsEnd) {
+  for (const std::string& name : QueueOrderNames()) {
+    for (std::uint64_t seed = 1; seed <= 60 && !testing::Test::HasFatalFailure(); ++seed) RunRandomLoad(name, seed);
+  }
+}
+
+}  // namespace
+}  // namespace loramux

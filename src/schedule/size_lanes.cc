@@ -1,0 +1,218 @@
+#include "schedule/size_lanes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/check.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::int64_t kFirstFit = 100;   // arrivals
+// Of the sum of squares of all sizes: a lane that takes away less than this mixes no fewer sizes than it costs.
+constexpr double kWorthALane = 0.1;
+
+// Sums of squared distances to the mean of any interval, in constant time.
+class IntervalCosts {
+ public:
+  explicit IntervalCosts(std::span<const double> sorted) : sums_(sorted.size() + 1), squares_(sorted.size() + 1) {
+    for (std::size_t i = 0; i < sorted.size(); ++i) {
+      sums_[i + 1] = sums_[i] + sorted[i];
+      squares_[i + 1] = squares_[i] + sorted[i] * sorted[i];
+    }
+  }
+  double Mean(std::size_t begin, std::size_t end) const {
+    return (sums_[end] - sums_[begin]) / static_cast<double>(end - begin);
+  }
+  double Cost(std::size_t begin, std::size_t end) const {
+    const double sum = sums_[end] - sums_[begin];
+    return std::max(0.0, squares_[end] - squares_[begin] - sum * sum / static_cast<double>(end - begin));
+  }
+
+ private:
+  std::vector<double> sums_, squares_;
+};
+
+// One more group than `previous` has. The best beginning of the last group never goes back as the end goes on, so the
+// ends in the middle are solved first and bound the others.
+class NextRow {
+ public:
+  NextRow(const IntervalCosts& costs, const std::vector<double>& previous) : costs_(costs), previous_(previous) {
+    row_.assign(previous.size(), std::numeric_limits<double>::infinity());
+    begins_.assign(previous.size(), 0);
+    Solve(1, previous.size() - 1, 0, previous.size() - 1);
+  }
+  std::vector<double> row_;             // by end: the least cost of values [0, end)
+  std::vector<std::size_t> begins_;     // by end: where the last group begins
+
+ private:
+  void Solve(std::size_t first_end, std::size_t last_end, std::size_t least, std::size_t most) {
+    if (first_end > last_end) return;
+    const std::size_t end = first_end + (last_end - first_end) / 2;
+    for (std::size_t begin = least; begin < end && begin <= most; ++begin) {
+      const double cost = previous_[begin] + costs_.Cost(begin, end);
+      if (cost < row_[end]) {
+        row_[end] = cost;
+        begins_[end] = begin;
+      }
+    }
+    if (end > first_end) Solve(first_end, end - 1, least, begins_[end]);
+    Solve(end + 1, last_end, begins_[end], most);
+  }
+  const IntervalCosts& costs_;
+  const std::vector<double>& previous_;
+};
+
+}  // namespace
+
+Clusters ClusterSorted(std::span<const double> sorted, std::int32_t count) {
+  CHECK(!sorted.empty() && count > 0);
+  const std::size_t n = sorted.size();
+  count = std::min(count, static_cast<std::int32_t>(n));
+  const IntervalCosts costs(sorted);
+  std::vector<double> row(n + 1, 0);
+  for (std::size_t end = 1; end <= n; ++end) row[end] = costs.Cost(0, end);
+  std::vector<std::vector<std::size_t>> begins;
+  for (std::int32_t k = 1; k < count; ++k) {
+    NextRow next(costs, row);
+    row = std::move(next.row_);
+    begins.push_back(std::move(next.begins_));
+  }
+  Clusters clusters;
+  clusters.sum_of_squares = row[n];
+  std::vector<std::size_t> cuts;
+  std::size_t end = n;
+  for (auto level = begins.rbegin(); level != begins.rend() && end > 0; ++level) cuts.push_back(end = (*level)[end]);
+  cuts.push_back(0);
+  std::sort(cuts.begin(), cuts.end());
+  for (const std::size_t cut : cuts) {   // equal values are of one group
+    if (clusters.begins.empty() || (cut < n && sorted[cut] > sorted[clusters.begins.back()])) clusters.begins.push_back(cut);
+  }
+  for (std::size_t i = 0; i < clusters.begins.size(); ++i) {
+    clusters.means.push_back(costs.Mean(clusters.begins[i], i + 1 < clusters.begins.size() ? clusters.begins[i + 1] : n));
+  }
+  return clusters;
+}
+
+std::vector<double> LaneQuotas(std::span<const LaneLoad> loads, double total_tokens, double slo_seconds) {
+  std::vector<double> quotas;
+  double sum = 0;
+  for (const LaneLoad& load : loads) {
+    const double minimum = load.largest_tokens * load.seconds * (1.0 / slo_seconds + load.arrivals_per_second);
+    sum += quotas.emplace_back(std::max(1.0, minimum));
+  }
+  for (double& quota : quotas) quota *= total_tokens / sum;
+  return quotas;
+}
+
+SizeLanes::SizeLanes(SizeLanesOptions options, double total_tokens) : options_(options), total_tokens_(total_tokens) {
+  recent_.reserve(kRecent);
+  quotas_.reserve(kMaxLanes);
+  cut_offs_.reserve(kMaxLanes);
+  quotas_.push_back(total_tokens);
+}
+
+double SizeLanes::SizeOf(const RequestExtent& extent) const {
+  const auto share = [](std::int64_t part, std::int64_t whole) {
+    return whole <= 0 ? 0.0 : std::min(1.0, static_cast<double>(part) / static_cast<double>(whole));
+  };
+  const double input = share(extent.input_tokens, largest_.input_tokens);
+  const double output = share(extent.output_tokens, largest_.output_tokens);
+  // The document has no requests without an adapter. Here they count as if with the smallest, or all would be of size 0.
+  const std::int64_t adapter_tokens = std::max(extent.adapter_tokens, smallest_adapter_);
+  const double adapter = largest_.adapter_tokens == 0 ? 1.0 : share(adapter_tokens, largest_.adapter_tokens);
+  const double lengths = options_.input_weight * input + options_.output_weight * output;
+  switch (options_.form) {
+    case RequestSizeForm::kProduct: return lengths * adapter;
+    case RequestSizeForm::kSum: return (lengths + adapter) / 2;
+    case RequestSizeForm::kOutputOnly: return output;
+  }
+  return 0;
+}
+
+std::int32_t SizeLanes::LaneOf(const RequestExtent& extent) const {
+  const double size = SizeOf(extent);
+  return static_cast<std::int32_t>(std::upper_bound(cut_offs_.begin(), cut_offs_.end(), size) - cut_offs_.begin());
+}
+
+void SizeLanes::SawArrival(const RequestExtent& extent, TimeNs now) {
+  if (arrivals_++ == 0) first_arrival_ = fitted_at_ = now;
+  largest_.input_tokens = std::max(largest_.input_tokens, extent.input_tokens);
+  largest_.output_tokens = std::max(largest_.output_tokens, extent.output_tokens);
+  largest_.adapter_tokens = std::max(largest_.adapter_tokens, extent.adapter_tokens);
+  if (extent.adapter_tokens > 0 && (smallest_adapter_ == 0 || extent.adapter_tokens < smallest_adapter_)) {
+    smallest_adapter_ = extent.adapter_tokens;
+  }
+  if (recent_.size() < kRecent) {
+    recent_.push_back({extent, now});
+  } else {
+    recent_[next_] = {extent, now};
+  }
+  next_ = (next_ + 1) % kRecent;
+}
+
+void SizeLanes::SawEnd(const RequestExtent& extent, TimeNs duration) {
+  const auto outputs = static_cast<double>(std::max<std::int64_t>(1, extent.output_tokens));
+  const double seconds = static_cast<double>(duration) / kNsPerSecond / outputs;
+  seconds_per_output_ += 0.02 * (seconds - seconds_per_output_);
+}
+
+bool SizeLanes::Refit(TimeNs now) {
+  const bool enough = arrivals_ >= kFirstFit && arrivals_ >= 2 * fitted_arrivals_ && now - first_arrival_ < options_.refresh;
+  const bool due = arrivals_ >= kFirstFit && now - fitted_at_ >= options_.refresh && arrivals_ > fitted_arrivals_;
+  if (!enough && !due) return false;
+  fitted_arrivals_ = arrivals_;
+  fitted_at_ = now;
+  std::vector<double> sizes;
+  sizes.reserve(recent_.size());
+  for (const Arrival& arrival : recent_) sizes.push_back(SizeOf(arrival.extent));
+  FitCutOffs(std::move(sizes));
+  FitQuotas(now);
+  return true;
+}
+
+void SizeLanes::FitCutOffs(std::vector<double> sizes) {
+  std::sort(sizes.begin(), sizes.end());
+  cut_offs_.clear();
+  if (options_.fixed) {
+    for (std::int32_t i = 1; i < kMaxLanes; ++i) {
+      cut_offs_.push_back(sizes.front() + (sizes.back() - sizes.front()) * i / kMaxLanes);
+    }
+    return;
+  }
+  Clusters best = ClusterSorted(sizes, 1);
+  const double spread = best.sum_of_squares;
+  for (std::int32_t count = 2; count <= kMaxLanes; ++count) {
+    Clusters clusters = ClusterSorted(sizes, count);
+    const double gain = best.sum_of_squares - clusters.sum_of_squares;
+    if (options_.count_rule == LaneCountRule::kWorthIt && gain < kWorthALane * spread) break;
+    if (gain > 0) best = std::move(clusters);
+  }
+  for (std::size_t i = 1; i < best.means.size(); ++i) cut_offs_.push_back((best.means[i - 1] + best.means[i]) / 2);
+}
+
+void SizeLanes::FitQuotas(TimeNs now) {
+  std::vector<LaneLoad> loads(cut_offs_.size() + 1);
+  if (options_.fixed) {
+    quotas_.assign(loads.size(), total_tokens_ / static_cast<double>(loads.size()));
+    return;
+  }
+  TimeNs oldest = now;
+  std::vector<double> outputs(loads.size(), 0), counts(loads.size(), 0);
+  for (const Arrival& arrival : recent_) {
+    const auto lane = static_cast<std::size_t>(LaneOf(arrival.extent));
+    loads[lane].largest_tokens = std::max(loads[lane].largest_tokens, static_cast<double>(arrival.extent.total()));
+    outputs[lane] += static_cast<double>(arrival.extent.output_tokens);
+    ++counts[lane];
+    oldest = std::min(oldest, arrival.at);
+  }
+  const double seconds = std::max(1.0, static_cast<double>(now - oldest) / kNsPerSecond);
+  for (std::size_t lane = 0; lane < loads.size(); ++lane) {
+    loads[lane].arrivals_per_second = counts[lane] / seconds;
+    loads[lane].seconds = counts[lane] > 0 ? outputs[lane] / counts[lane] * seconds_per_output_ : 0;
+  }
+  quotas_ = LaneQuotas(loads, total_tokens_, static_cast<double>(options_.slo) / kNsPerSecond);
+}
+
+}  // namespace loramux
