@@ -38,8 +38,10 @@ test('chat answers with each adapter, whole and streamed', async () => {
       usage = chunk.usage;
     }
     assert.equal(text, answer);
-    const pages = Math.floor((usage.prompt_tokens - 1) / 16);   // the second time, full pages of the prompt are known
-    assert.equal(usage.prompt_tokens_details.cached_tokens, pages * 16);
+    // The second time, full pages of the prompt are known, and where its answer filled the page after those, the rest but one.
+    const cached = usage.prompt_tokens_details.cached_tokens;
+    const pages = Math.floor((usage.prompt_tokens - 1) / 16);
+    assert.ok(cached >= pages * 16 && cached < usage.prompt_tokens, `${cached} of ${usage.prompt_tokens}`);
     assert.deepEqual({ ...usage, prompt_tokens_details: whole.usage.prompt_tokens_details }, whole.usage);
   }
 });

@@ -312,12 +312,13 @@ class Soak(unittest.TestCase):
     def client(self, seed):
         chance = random.Random(seed)
         while not self.stop.is_set():
+            restarts = self.restarts     # before the wait: who is let through just before a kill saw none of it
             self.up.wait()
             model = chance.choice(self.tasks + NAMES * 4 + ["fragile"] * 2 + ["demo"])
             prompt = chance.choice(self.prompts)
             stream = chance.random() < 0.15
             more = {"stream": True, "max_tokens": 200, "ignore_eos": True} if stream else {}
-            begin, marks, restarts = time.monotonic(), {name: self.truth[name].mark() for name in NAMES}, self.restarts
+            begin, marks = time.monotonic(), {name: self.truth[name].mark() for name in NAMES}
             try:
                 status, answer = self.ask(model, prompt, **more)
             except (OSError, http.client.HTTPException, ValueError) as error:
@@ -367,15 +368,16 @@ class Soak(unittest.TestCase):
                 if not self.up.is_set():
                     continue
                 self.operating += 1
+                restarts = self.restarts
             try:
-                self.operate_once(name, chance)
+                self.operate_once(name, chance, restarts)
             finally:
                 with self.gate:
                     self.operating -= 1
                     self.gate.notify_all()
 
-    def operate_once(self, name, chance):
-        truth, begin, restarts = self.truth[name], time.monotonic(), self.restarts
+    def operate_once(self, name, chance, restarts):
+        truth, begin = self.truth[name], time.monotonic()
         (current,) = truth.now()
         wanted = self.choose(current, chance)
         truth.change([current, wanted])
