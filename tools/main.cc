@@ -43,7 +43,7 @@ int main(int argc, char** argv) {
   bench_command->callback([&] { status = loramux::load::RunBench(bench); });
 
   loramux::SimulateFlags simulate;
-  CLI::App* simulate_command = app.add_subcommand("simulate", "What a server would do with a load: its scheduler and caches on a virtual clock");
+  CLI::App* simulate_command = app.add_subcommand("simulate", "What a server would do with a load, on a virtual clock");
   loramux::AddSimulateFlags(*simulate_command, simulate);
   simulate_command->callback([&] { status = loramux::RunSimulate(simulate); });
 

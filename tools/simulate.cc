@@ -64,7 +64,8 @@ void AddWorkloadFlags(CLI::App& command, SimulateFlags& flags) {
   command.add_option("--clients-hour", load.clients_hour, "Where in the recording to begin")->group(group)->check(CLI::Range(0.0, 1e5));
   command.add_option("--requests", load.requests, "How many (default: as many as the trace has, or 2,000)")->group(group);
   command.add_option("--rate", load.rate, "Requests a second; recorded times are stretched to it")->group(group)->capture_default_str();
-  command.add_option("--input-mean", load.input_mean, "Tokens of a prompt, without a trace (log-normal)")->group(group)->capture_default_str();
+  command.add_option("--input-mean", load.input_mean, "Tokens of a prompt, without a trace (log-normal)")->group(group)
+      ->capture_default_str();
   command.add_option("--output-mean", load.output_mean, "Tokens of an answer, without a trace")->group(group)->capture_default_str();
   command.add_option("--input-cv", load.input_cv, "Standard deviation over mean; 0: all alike")->group(group)->capture_default_str();
   command.add_option("--output-cv", load.output_cv, "The same of answers")->group(group)->capture_default_str();

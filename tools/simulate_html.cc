@@ -44,12 +44,12 @@ std::string LatencyTable(const SimulationReport& report) {
   std::vector<std::vector<std::string>> rows;
   for (const PresetRun& run : report.runs) {
     const SimulationSummary& s = run.summary;
-    rows.push_back({NameOf(run), FormatMs(s.ttft.mean), FormatMs(s.ttft.p50), FormatMs(s.ttft.p90), FormatMs(s.ttft.p99), FormatMs(s.tpot.mean),
-                    FormatMs(s.between_tokens.p99), FormatMs(s.end_to_end.mean), FormatMs(s.end_to_end.p99), FormatMs(s.queue.mean),
+    rows.push_back({NameOf(run), FormatMs(s.ttft.mean), FormatMs(s.ttft.p50), FormatMs(s.ttft.p90), FormatMs(s.ttft.p99),
+                    FormatMs(s.tpot.mean), FormatMs(s.between_tokens.p99), FormatMs(s.end_to_end.mean), FormatMs(s.end_to_end.p99), FormatMs(s.queue.mean),
                     FormatShare(s.within_slo)});
   }
-  return "<h2>Latency</h2>" + Table({"preset", "TTFT mean", "P50", "P90", "P99", "TPOT mean", "between tokens P99", "end to end mean", "P99",
-                                     "queue mean", "TTFT within objective"}, rows);
+  return "<h2>Latency</h2>" + Table({"preset", "TTFT mean", "P50", "P90", "P99", "TPOT mean", "between tokens P99", "end to end mean",
+                                     "P99", "queue mean", "TTFT within objective"}, rows);
 }
 
 std::string LoadTable(const SimulationReport& report) {
@@ -62,9 +62,9 @@ std::string LoadTable(const SimulationReport& report) {
                     FormatShare(s.link_busy_share), FormatNumber(static_cast<double>(s.preemptions)),
                     FormatNumber(static_cast<double>(s.squashes)), FormatNumber(static_cast<double>(s.refused))});
   }
-  return "<h2>Throughput and cache</h2>" + Table({"preset", "goodput /s", "tokens /s", "device busy", "adapter hits", "adapter loads", "mean load",
-                                                  "prefix hits", "GB to device", "GB from disk", "link busy", "preempted", "squashed",
-                                                  "refused"}, rows);
+  return "<h2>Throughput and cache</h2>" +
+         Table({"preset", "goodput /s", "tokens /s", "device busy", "adapter hits", "adapter loads", "mean load", "prefix hits",
+                "GB to device", "GB from disk", "link busy", "preempted", "squashed", "refused"}, rows);
 }
 
 std::string SizeTable(const SimulationReport& report) {
@@ -80,7 +80,8 @@ std::string SizeTable(const SimulationReport& report) {
     rows.push_back(std::move(row));
   }
   return "<h2>By size of the request (thirds)</h2>" +
-         Table({"preset", "small: TTFT P50", "P99", "waits, of its time", "medium: P50", "P99", "waits", "large: P50", "P99", "waits"}, rows);
+         Table({"preset", "small: TTFT P50", "P99", "waits, of its time", "medium: P50", "P99", "waits", "large: P50", "P99", "waits"},
+               rows);
 }
 
 std::string WhatTable(const SimulationReport& report) {
@@ -169,7 +170,7 @@ std::string SustainedPlot(const SimulationReport& report) {
   }
   // Beyond a few times the objective a line only says that it was missed.
   const double top = 3 * report.slo_ms;
-  Plot plot{.title = "TTFT P99 by load", .x_label = "requests a second", .y_label = "ms (the objective is at a third of the height)", .y_max = top};
+  Plot plot{.title = "TTFT P99 by load", .x_label = "requests a second", .y_label = "ms; the objective is at a third", .y_max = top};
   return "<h2>Load sustained within the objective</h2><div class=\"plots\">" +
          Lines(report, plot, [&](const PresetRun& run) {
            std::vector<std::pair<double, double>> points;
@@ -202,7 +203,8 @@ std::string Tiles(const SimulationReport& report) {
   });
   if (best != report.runs.end()) {
     html += load::HtmlTile("best TTFT P99", FormatMs(best->summary.ttft.p99), NameOf(*best));
-    html += load::HtmlTile("offered load", FormatNumber(best->summary.offered_per_second) + " /s", FormatNumber(best->summary.seconds) + " s");
+    html += load::HtmlTile("offered load", FormatNumber(best->summary.offered_per_second) + " /s",
+                           "over " + FormatNumber(best->summary.seconds) + " s");
   }
   html += load::HtmlTile("objective, TTFT", FormatMs(report.slo_ms),
                          report.low_load_ms > 0 ? "5 x a request at low load, " + FormatMs(report.low_load_ms) : "as given");

@@ -97,7 +97,8 @@ Json SamplesJson(const SimulationResult& result) {
 Json SustainedJson(const SustainedLoad& load) {
   Json probes = Json::array();
   for (const LoadProbe& probe : load.probes) {
-    probes.push_back({{"rate", probe.rate}, {"p50_ttft_ms", probe.p50_ttft_ms}, {"p99_ttft_ms", probe.p99_ttft_ms}, {"within", probe.within}});
+    probes.push_back({{"rate", probe.rate}, {"p50_ttft_ms", probe.p50_ttft_ms}, {"p99_ttft_ms", probe.p99_ttft_ms},
+                      {"within", probe.within}});
   }
   return {{"requests_per_s", load.rate}, {"probes", probes}};
 }

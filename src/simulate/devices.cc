@@ -126,8 +126,8 @@ Result<SimulatedDevice> DescribeDevice(const DeviceShape& device, const ModelSha
   const double left = static_cast<double>(gpus) * device.memory_bytes * memory_share - static_cast<double>(model.WeightBytes());
   result.device_pages = left > 0 ? result.PagesOf(left) : 0;
   if (result.device_pages < 1) {
-    return ResourceExhausted(std::string(model.name) + " has " + std::to_string(model.WeightBytes() / 1000000000) + " GB of weights: they do not fit " +
-                             result.name + " (raise --gpus or --memory-share)", "--gpus");
+    return ResourceExhausted(std::string(model.name) + " has " + std::to_string(model.WeightBytes() / 1'000'000'000) +
+                             " GB of weights: they do not fit " + result.name + " (raise --gpus or --memory-share)", "--gpus");
   }
   return result;
 }

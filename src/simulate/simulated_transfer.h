@@ -31,7 +31,8 @@ class SimulatedLink {
 
 // The links of a server: adapters, keys and values share them.
 struct SimulatedLinks {
-  explicit SimulatedLinks(const PerformanceModel& model) : disk(model.disk), to_device(model.host_to_device), to_host(model.device_to_host) {}
+  explicit SimulatedLinks(const PerformanceModel& model)
+      : disk(model.disk), to_device(model.host_to_device), to_host(model.device_to_host) {}
   SimulatedLink disk, to_device, to_host;
 };
 

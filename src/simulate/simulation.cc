@@ -168,9 +168,9 @@ class World {
     sampling_ = false;
     const EngineStats stats = engine_->Stats();
     const std::int64_t kv = stats.device.used(PageCategory::kKv);
-    result_.samples.push_back({.at = clock_.Now(), .running = stats.running, .waiting = stats.waiting, .free_pages = stats.device.free_pages,
-                               .running_kv_pages = kv - stats.history_pages, .history_pages = stats.history_pages,
-                               .adapter_pages = stats.device.used(PageCategory::kAdapter)});
+    result_.samples.push_back({.at = clock_.Now(), .running = stats.running, .waiting = stats.waiting,
+                               .free_pages = stats.device.free_pages, .running_kv_pages = kv - stats.history_pages,
+                               .history_pages = stats.history_pages, .adapter_pages = stats.device.used(PageCategory::kAdapter)});
     invalid_pages_ += static_cast<double>(stats.invalid_history_pages);
     all_history_pages_ += static_cast<double>(stats.history_pages);
   }

@@ -113,7 +113,8 @@ std::vector<SizeClassSummary> SummariseBySize(const SimulationResult& result) {
     for (std::size_t i = begin; i < end; ++i) {
       const RequestRecord& record = *sorted[i];
       ttft.push_back(Ms(record.Ttft()));
-      classes[nth].queue_share += Share(Ms(record.first_scheduled - record.arrival), Ms(record.EndToEnd())) / static_cast<double>(end - begin);
+      const double waited = Share(Ms(record.first_scheduled - record.arrival), Ms(record.EndToEnd()));
+      classes[nth].queue_share += waited / static_cast<double>(end - begin);
     }
     classes[nth].ttft = SummariseLatencies(std::move(ttft));
   }

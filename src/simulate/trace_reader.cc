@@ -63,7 +63,8 @@ Result<std::vector<TraceRequest>> ReadAzure(const std::filesystem::path& path, s
     const std::vector<std::string> fields = Split(line);
     double seconds = 0;
     std::int64_t input = 0, output = 0;
-    const bool good = fields.size() == 3 && ParseTime(fields[0], seconds) && ParseNumber(fields[1], input) && ParseNumber(fields[2], output);
+    const bool good = fields.size() == 3 && ParseTime(fields[0], seconds) && ParseNumber(fields[1], input) &&
+                      ParseNumber(fields[2], output);
     if (!good || !IsLength(input) || !IsLength(output)) return BadLine(path, number, "time, input tokens, output tokens", line);
     if (requests.empty()) first = seconds;
     requests.push_back({.arrival = static_cast<TimeNs>((seconds - first) * static_cast<double>(kNsPerSecond)),

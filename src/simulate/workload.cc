@@ -179,7 +179,9 @@ Status CheckOptions(const WorkloadOptions& options) {
   if (options.requests < 0 || options.requests > kMaxRequests) return refuse("requests: expected 0 to 100,000,000", "--requests");
   const bool recorded = !options.clients.empty() || (!options.trace.empty() && !options.poisson);
   if (!(options.rate >= 0) || !std::isfinite(options.rate)) return refuse("rate: expected a number of at least 0", "--rate");
-  if (options.rate <= 0 && !recorded) return refuse("rate: expected requests per second; only recorded arrivals have a rate of their own", "--rate");
+  if (options.rate <= 0 && !recorded) {
+    return refuse("rate: expected requests per second; only recorded arrivals have a rate of their own", "--rate");
+  }
   if (!options.poisson && !recorded) return refuse("arrivals: 'trace' needs --trace", "--arrivals");
   if (options.adapters < 0 || options.adapters > 1'000'000) return refuse("adapters: expected 0 to 1,000,000", "--adapters");
   if (options.ranks.empty()) return refuse("ranks: expected at least one", "--ranks");

@@ -8,9 +8,11 @@ namespace {
 
 constexpr std::string_view kStyle = R"(
 :root{color-scheme:light dark;--bg:#f6f7f9;--card:#fff;--ink:#1b2230;--soft:#5b6577;--line:#dfe3ea;--grid:#e9ecf1;
---s1:#2563eb;--s2:#d9580d;--s3:#0b8a5f;--s4:#9333ea;--s5:#0891b2;--s6:#b8860b;--s7:#db2777;--s8:#6b7280;--good:#0b7a4b;--bad:#c02626;--bar:#cfdcf8;--bar2:#f6d5bf}
+--s1:#2563eb;--s2:#d9580d;--s3:#0b8a5f;--s4:#9333ea;
+--s5:#0891b2;--s6:#b8860b;--s7:#db2777;--s8:#6b7280;--good:#0b7a4b;--bad:#c02626;--bar:#cfdcf8;--bar2:#f6d5bf}
 @media (prefers-color-scheme:dark){:root{--bg:#11151c;--card:#1a202b;--ink:#e6eaf1;--soft:#98a3b6;--line:#2d3646;--grid:#262e3c;
---s1:#6ea3ff;--s2:#ff9a52;--s3:#3fcf9a;--s4:#c792ff;--s5:#4dd0e6;--s6:#e5b94a;--s7:#ff7ab8;--s8:#a3abb8;--good:#46d39a;--bad:#ff7b7b;--bar:#2b4378;--bar2:#6a4020}}
+--s1:#6ea3ff;--s2:#ff9a52;--s3:#3fcf9a;--s4:#c792ff;
+--s5:#4dd0e6;--s6:#e5b94a;--s7:#ff7ab8;--s8:#a3abb8;--good:#46d39a;--bad:#ff7b7b;--bar:#2b4378;--bar2:#6a4020}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--bg);color:var(--ink);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
 main{max-width:1280px;margin:0 auto;padding:28px 24px 48px}
