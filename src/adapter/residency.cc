@@ -54,7 +54,16 @@ const AdapterResidency& ResidencyManager::Get(AdapterGeneration generation) cons
   return adapters_[slot_of_[generation.value]];
 }
 
-void ResidencyManager::Acquire(AdapterGeneration generation) { ++At(generation).references; }
+void ResidencyManager::Acquire(AdapterGeneration generation) {
+  AdapterResidency& adapter = At(generation);
+  ++adapter.references;
+  ++totals_.asked;
+  if (adapter.device == TierState::kResident) {
+    ++totals_.asked_on_device;
+  } else {
+    totals_.asked_in_host += adapter.host == TierState::kResident;
+  }
+}
 
 void ResidencyManager::Release(AdapterGeneration generation) {
   AdapterResidency& adapter = At(generation);
@@ -155,6 +164,7 @@ bool ResidencyManager::Poll(TimeNs now, std::vector<LoadFailure>& failures) {
       failures.push_back({adapter.version->generation, std::move(*completion->error)});
     } else if (adapter.host == TierState::kLoading) {
       adapter.host = TierState::kResident;
+      totals_.disk_to_host_bytes += Bytes(adapter);
       host_residents_.push_back(adapter.version->generation);
       if (Unwanted(adapter)) {
         DropDevicePages(adapter);   // its name went while it was on its way, and nobody waits for it
@@ -172,6 +182,7 @@ bool ResidencyManager::Poll(TimeNs now, std::vector<LoadFailure>& failures) {
 
 void ResidencyManager::FinishLoad(AdapterResidency& adapter, TimeNs now) {
   adapter.device = TierState::kResident;
+  (adapter.host == TierState::kResident ? totals_.host_to_device_bytes : totals_.disk_to_device_bytes) += Bytes(adapter);
   adapter.load_sequence = ++next_load_sequence_;
   adapter.last_use = now;   // it was loaded for somebody: it may not be the next victim
   device_residents_.push_back(adapter.version->generation);

@@ -38,6 +38,8 @@ inline constexpr std::array<TimeNs, 16> kLoadTimeBounds = {
 struct AdapterStats {
   std::int64_t device_resident = 0, host_resident = 0, loading = 0;
   std::int64_t device_loads = 0, disk_loads = 0, load_failures = 0;
+  std::int64_t disk_to_host_bytes = 0, disk_to_device_bytes = 0, host_to_device_bytes = 0;   // of whole pages that arrived
+  std::int64_t asked = 0, asked_on_device = 0, asked_in_host = 0;   // requests that came in: where their adapter was then
   std::int64_t device_evictions = 0, host_evictions = 0;
   TimeNs load_time_total = 0;   // from the decision to device-resident, over device_loads
   std::array<std::int64_t, kLoadTimeBounds.size() + 1> load_times = {};   // how many took how long
@@ -130,6 +132,7 @@ class ResidencyManager {
   bool Unwanted(const AdapterResidency& adapter) const {
     return adapter.retired && adapter.references == 0 && !adapter.locked;
   }
+  std::int64_t Bytes(const AdapterResidency& adapter) const { return adapter.version->layout.pages * device_->page_bytes(); }
   void FinishLoad(AdapterResidency& adapter, TimeNs now);
   void FailLoad(AdapterResidency& adapter);
   void DropDevicePages(AdapterResidency& adapter);

@@ -49,6 +49,9 @@ TEST(Residency, LoadsThroughTheHostTierAndComesBackFromIt) {
   w.residency.BeginLoad(g, true, w.clock.Now());
   w.Settle();
   EXPECT_EQ(w.residency.Stats().disk_loads, 1);   // from the host tier this time
+  EXPECT_EQ(w.residency.Stats().disk_to_host_bytes, 3 * 64);
+  EXPECT_EQ(w.residency.Stats().host_to_device_bytes, 2 * 3 * 64);
+  EXPECT_EQ(w.residency.Stats().disk_to_device_bytes, 0);
   EXPECT_NE(w.residency.Get(g).load_sequence, first);
 }
 
@@ -59,6 +62,28 @@ TEST(Residency, LoadsPastTheHostTier) {
   EXPECT_EQ(w.residency.Get(AdapterGeneration{2}).device, TierState::kResident);
   EXPECT_EQ(w.residency.Get(AdapterGeneration{2}).host, TierState::kAbsent);
   EXPECT_EQ(w.host->free_pages(), 6);
+  EXPECT_EQ(w.residency.Stats().disk_to_device_bytes, 3 * 64);
+  EXPECT_EQ(w.residency.Stats().disk_to_host_bytes + w.residency.Stats().host_to_device_bytes, 0);
+}
+
+TEST(Residency, CountsWhereARequestFindsItsAdapter) {
+  World w;
+  const AdapterGeneration g{1};
+  const auto ask = [&] {
+    w.residency.Acquire(g);
+    w.residency.Release(g);
+  };
+  ask();
+  w.residency.BeginLoad(g, true, w.clock.Now());
+  ask();   // on its way counts as absent: the request waits
+  w.Settle();
+  ask();
+  ask();
+  w.residency.EvictFromDevice(g);
+  ask();
+  EXPECT_EQ(w.residency.Stats().asked, 5);
+  EXPECT_EQ(w.residency.Stats().asked_on_device, 2);
+  EXPECT_EQ(w.residency.Stats().asked_in_host, 1);
 }
 
 TEST(Residency, AFailedLoadGivesEverythingBackAndCanBeTriedAgain) {

@@ -127,6 +127,21 @@ void AddRequests(Page& page, const EngineSnapshot& snapshot) {
            stats.invalid_history_pages);
 }
 
+// What has moved between the tiers since the start. Copies that failed do not count.
+void AddMovedBytes(Page& page, const EngineStats& stats) {
+  MetricFamily& family = page.Add(MetricType::Counter, "loramux:moved_bytes_total", "Copied between the tiers.");
+  const auto add = [&](const char* what, const char* from, const char* to, std::int64_t bytes) {
+    Page::AddValue(family, {{"what", what}, {"from", from}, {"to", to}}, static_cast<double>(bytes));
+  };
+  const AdapterStats& adapters = stats.adapters;
+  const std::int64_t page_bytes = stats.device.page_bytes;
+  add("adapters", "disk", "cpu", adapters.disk_to_host_bytes);
+  add("adapters", "disk", "gpu", adapters.disk_to_device_bytes);
+  add("adapters", "cpu", "gpu", adapters.host_to_device_bytes);
+  add("history", "gpu", "cpu", stats.kv_tiers.pages_backed_up * page_bytes);
+  add("history", "cpu", "gpu", stats.kv_tiers.pages_fetched * page_bytes);
+}
+
 void AddPool(MetricFamily& family, const char* tier, const PoolStats& pool, std::int64_t history_pages) {
   const auto value = [&](const char* use, std::int64_t pages) {
     Page::AddValue(family, {{"tier", tier}, {"use", use}}, static_cast<double>(pages * pool.page_bytes));
@@ -149,6 +164,7 @@ void AddMemory(Page& page, const EngineSnapshot& snapshot) {
   MetricFamily& pools = page.Add(MetricType::Gauge, "loramux:pool_bytes", "Memory of the page pools, by use.");
   AddPool(pools, "gpu", snapshot.stats.device, snapshot.stats.history_pages);
   if (snapshot.stats.host.capacity_pages > 0) AddPool(pools, "cpu", snapshot.stats.host, snapshot.stats.host.used(PageCategory::kKv));
+  AddMovedBytes(page, snapshot.stats);
 }
 
 // Residents, and how many more of the usual size the free pages and those of history would take.
