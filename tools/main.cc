@@ -1,4 +1,6 @@
 // The program: `loramux serve | generate | inspect | bench | simulate`.
+#include <string>
+
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
 
@@ -45,6 +47,7 @@ int main(int argc, char** argv) {
   loramux::SimulateFlags simulate;
   CLI::App* simulate_command = app.add_subcommand("simulate", "What a server would do with a load, on a virtual clock");
   loramux::AddSimulateFlags(*simulate_command, simulate);
+  for (int i = 0; i < argc; ++i) simulate.command_line += (i == 0 ? "" : " ") + std::string(argv[i]);
   simulate_command->callback([&] { status = loramux::RunSimulate(simulate); });
 
   CLI11_PARSE(app, argc, argv);

@@ -144,7 +144,7 @@ Result<SimulationReport> MakeReport(SimulateFlags flags) {
   ASSIGN_OR_RETURN(flags.workload.popularity, ParsePopularity(flags.popularity));
   ASSIGN_OR_RETURN(flags.workload.rank_popularity, ParsePopularity(flags.rank_popularity));
   ASSIGN_OR_RETURN(const Workload workload, MakeWorkload(flags.workload));
-  SimulationReport report{.device = options.device.name, .workload = workload.what, .page_bytes = options.device.page_bytes,
+  SimulationReport report{.device = options.device.name, .workload = workload.what, .command = flags.command_line, .page_bytes = options.device.page_bytes,
                           .device_pages = options.device.device_pages};
   options.slo = static_cast<TimeNs>(flags.slo_seconds * static_cast<double>(kNsPerSecond));
   if (options.slo <= 0) {

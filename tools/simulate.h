@@ -27,6 +27,7 @@ struct SimulateFlags {
   std::int64_t check_every = 0;
   std::string json, html;                // files to write
   bool list = false;
+  std::string command_line;              // for the report
 };
 
 void AddSimulateFlags(CLI::App& command, SimulateFlags& flags);

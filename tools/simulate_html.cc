@@ -45,8 +45,8 @@ std::string LatencyTable(const SimulationReport& report) {
   for (const PresetRun& run : report.runs) {
     const SimulationSummary& s = run.summary;
     rows.push_back({NameOf(run), FormatMs(s.ttft.mean), FormatMs(s.ttft.p50), FormatMs(s.ttft.p90), FormatMs(s.ttft.p99),
-                    FormatMs(s.tpot.mean), FormatMs(s.between_tokens.p99), FormatMs(s.end_to_end.mean), FormatMs(s.end_to_end.p99), FormatMs(s.queue.mean),
-                    FormatShare(s.within_slo)});
+                    FormatMs(s.tpot.mean), FormatMs(s.between_tokens.p99), FormatMs(s.end_to_end.mean), FormatMs(s.end_to_end.p99),
+                    FormatMs(s.queue.mean), FormatShare(s.within_slo)});
   }
   return "<h2>Latency</h2>" + Table({"preset", "TTFT mean", "P50", "P90", "P99", "TPOT mean", "between tokens P99", "end to end mean",
                                      "P99", "queue mean", "TTFT within objective"}, rows);

@@ -68,12 +68,10 @@ std::vector<double> TtftsOf(const SimulationResult& result) {
 SimulationSummary Summarise(const SimulationResult& result, TimeNs slo) {
   SimulationSummary summary;
   TimeNs first = result.end, last = 0;
-  double with_adapter = 0;
   for (const RequestRecord& record : result.requests) {
     if (record.arrival < 0) continue;   // a turn that never was asked
     first = std::min(first, record.arrival);
     last = std::max(last, record.arrival);
-    with_adapter += record.adapter >= 0 && !record.refused;
   }
   const TimeNs span = result.end - first;
   summary.seconds = Seconds(span);
@@ -84,7 +82,7 @@ SimulationSummary Summarise(const SimulationResult& result, TimeNs slo) {
                             .p90 = gaps.Quantile(0.9) / kNsPerMs, .p99 = gaps.Quantile(0.99) / kNsPerMs};
   const EngineStats& stats = result.stats;
   summary.adapter_loads = stats.adapters.device_loads;
-  summary.adapter_hit_share = with_adapter > 0 ? std::max(0.0, 1 - static_cast<double>(summary.adapter_loads) / with_adapter) : 0;
+  summary.adapter_hit_share = Share(static_cast<double>(stats.adapters.asked_on_device), static_cast<double>(stats.adapters.asked));
   summary.prefix_hit_share = Share(static_cast<double>(stats.prefix.found_tokens), static_cast<double>(stats.prefix.looked_up_tokens));
   summary.mean_load_ms = Share(Ms(stats.adapters.load_time_total), static_cast<double>(summary.adapter_loads));
   summary.preemptions = stats.preemptions;

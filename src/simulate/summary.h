@@ -24,7 +24,7 @@ struct SimulationSummary {
   double seconds = 0;                             // from the first arrival to the last token
   double requests_per_second = 0, output_tokens_per_second = 0, offered_per_second = 0;
   double goodput = 0, within_slo = 0;             // requests whose TTFT is within the SLO: per second, and their share
-  double adapter_hit_share = 0;                   // of the requests with an adapter; the others each began a load
+  double adapter_hit_share = 0;                   // of the requests with an adapter: it was on the device when they came
   double prefix_hit_share = 0;                    // of the prompts' tokens
   double mean_load_ms = 0;                        // of an adapter, from the decision
   std::int64_t adapter_loads = 0, preemptions = 0, squashes = 0, history_evictions = 0;
