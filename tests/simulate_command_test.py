@@ -76,6 +76,14 @@ class Simulate(unittest.TestCase):
         self.assertEqual(simulate(*self.load[:-1], "4", "--json", str(self.path / "c")).returncode, 0)
         self.assertNotEqual(drop("a"), drop("c"))
 
+    def test_a_model_and_adapters_of_ones_own(self):
+        demo = pathlib.Path(__file__).resolve().parent.parent / "demo"
+        done = simulate("--model", str(demo / "model"), "--adapter-dir", str(demo / "adapters"), "--rate", "50", "--requests", "60",
+                        "--lora-targets", "q,v", "--host-link", "2.5", "--preset", "loramux")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        adapters = len(list((demo / "adapters").glob("*/adapter_config.json")))
+        self.assertIn(f"{adapters} adapters", done.stdout)
+
     def test_presets_are_explained(self):
         done = simulate("--list-presets")
         self.assertEqual(done.returncode, 0)
@@ -88,6 +96,7 @@ class Simulate(unittest.TestCase):
                                  (["--rate", "1", "--model", "gpt"], "llama-70b"),
                                  (["--rate", "1", "--device", "a10", "--model", "llama-70b"], "--gpus"),
                                  (["--rate", "1", "--schedule", "lifo"], "mlq-static"),
+                                 (["--rate", "1", "--adapter-dir", str(self.path)], "adapter_config.json"),
                                  (["--requests", "10"], "requests per second"),
                                  (["--rate", "1", "--trace", "/no/such"], "/no/such")):
             done = simulate(*arguments)

@@ -1,11 +1,14 @@
 #include "tools/simulate.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include "formats/file.h"
 #include "tools/simulate_report.h"
 
 namespace loramux {
@@ -24,10 +27,13 @@ void AddDeviceFlags(CLI::App& command, SimulateFlags& flags) {
   const std::string group = "Device";
   const auto name = [](const auto& shape) { return shape.name; };
   command.add_option("--device", flags.device, "One of " + Names(DeviceShapes(), name))->group(group)->capture_default_str();
-  command.add_option("--model", flags.model, "One of " + Names(ModelShapes(), name))->group(group)->capture_default_str();
+  command.add_option("--model", flags.model, "A directory with a model's config.json, or one of " + Names(ModelShapes(), name))
+      ->group(group)->capture_default_str();
   command.add_option("--gpus", flags.gpus, "Of them, as one by tensor parallelism")->group(group)->capture_default_str();
   command.add_option("--memory-share", flags.memory_share, "Of the device's memory that may be used")->group(group)
       ->check(CLI::Range(0.01, 1.0))->capture_default_str();
+  command.add_option("--host-link", flags.host_link_gb, "GB a second from the host's memory to the device, as measured; 0: four fifths of "
+                     "the published rate")->group(group)->check(CLI::Range(0.0, 1e5));
   command.add_option("--host-memory", flags.host_memory_gb, "GB of the host tier; 0: none")->group(group)->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   command.add_flag("--adapters-on-disk", flags.adapters_on_disk, "At the start; otherwise they lie in the host's memory")->group(group);
@@ -84,7 +90,11 @@ void AddAdapterFlags(CLI::App& command, SimulateFlags& flags) {
   const std::string group = "Adapters";
   WorkloadOptions& load = flags.workload;
   command.add_option("--adapters", load.adapters, "How many; 0: the base model alone")->group(group)->capture_default_str();
-  command.add_option("--ranks", load.ranks, "Their ranks, in turn, separated by commas (on q, k, v and o)")->group(group)->delimiter(',')
+  command.add_option("--ranks", load.ranks, "Their ranks, in turn, separated by commas")->group(group)->delimiter(',')
+      ->capture_default_str();
+  command.add_option("--adapter-dir", flags.adapter_dir, "Take number and ranks of the adapters in this directory instead")->group(group)
+      ->check(CLI::ExistingDirectory);
+  command.add_option("--lora-targets", flags.lora_targets, "Layers that they change, separated by commas")->group(group)->delimiter(',')
       ->capture_default_str();
   command.add_option("--popularity", flags.popularity, "uniform, power-law, distinct (in turn) or gaussian")->group(group)
       ->capture_default_str();
@@ -114,11 +124,46 @@ Result<std::vector<Preset>> PresetsOf(const SimulateFlags& flags) {
   return presets;
 }
 
+// The name of a built-in shape, or a directory.
+Result<ModelShape> ModelOf(const std::string& name) {
+  if (!std::filesystem::is_directory(name)) return FindModel(name);
+  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(name));
+  return ShapeOf(config, name);
+}
+
+// Of the adapters in a directory, by name. Errors name the file.
+Result<std::vector<std::int64_t>> RanksIn(const std::string& directory) {
+  constexpr std::size_t kMaxConfigBytes = 1 << 20;
+  std::vector<std::filesystem::path> files;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    const std::filesystem::path file = entry.path() / "adapter_config.json";
+    if (std::filesystem::exists(file)) files.push_back(file);
+  }
+  if (error) return IoError(directory + ": " + error.message(), "--adapter-dir");
+  std::sort(files.begin(), files.end());
+  std::vector<std::int64_t> ranks;
+  for (const std::filesystem::path& file : files) {
+    ASSIGN_OR_RETURN(const std::string text, ReadTextFile(file, kMaxConfigBytes));
+    ASSIGN_OR_RETURN(const AdapterConfig config, ParseAdapterConfig(text, file.string()));
+    ranks.push_back(config.r);
+  }
+  if (ranks.empty()) return InvalidArgument(directory + ": no adapter_config.json in its folders", "--adapter-dir");
+  return ranks;
+}
+
+// A measured profile would take the place of `options.device.model` here.
 Result<SimulationOptions> OptionsOf(const SimulateFlags& flags) {
   ASSIGN_OR_RETURN(const DeviceShape device, FindDevice(flags.device));
-  ASSIGN_OR_RETURN(const ModelShape model, FindModel(flags.model));
+  ASSIGN_OR_RETURN(const ModelShape model, ModelOf(flags.model));
+  ASSIGN_OR_RETURN(const std::vector<LoraTarget> targets, ParseLoraTargets(flags.lora_targets));
   SimulationOptions options;
-  ASSIGN_OR_RETURN(options.device, DescribeDevice(device, model, flags.gpus, flags.memory_share));
+  ASSIGN_OR_RETURN(options.device, DescribeDevice(device, model, flags.gpus, flags.memory_share, targets));
+  if (flags.host_link_gb > 0) {
+    for (auto* link : {&options.device.model.host_to_device, &options.device.model.device_to_host}) {
+      link->bytes_per_second = flags.host_link_gb * 1e9;
+    }
+  }
   options.max_running = flags.max_num_seqs;
   options.max_batch_tokens = flags.max_num_batched_tokens;
   options.adapter_share = flags.adapter_share;
@@ -143,9 +188,13 @@ Result<SimulationReport> MakeReport(SimulateFlags flags) {
   flags.workload.poisson = flags.arrivals == "poisson";
   ASSIGN_OR_RETURN(flags.workload.popularity, ParsePopularity(flags.popularity));
   ASSIGN_OR_RETURN(flags.workload.rank_popularity, ParsePopularity(flags.rank_popularity));
+  if (!flags.adapter_dir.empty()) {
+    ASSIGN_OR_RETURN(flags.workload.ranks, RanksIn(flags.adapter_dir));
+    flags.workload.adapters = static_cast<std::int64_t>(flags.workload.ranks.size());
+  }
   ASSIGN_OR_RETURN(const Workload workload, MakeWorkload(flags.workload));
-  SimulationReport report{.device = options.device.name, .workload = workload.what, .command = flags.command_line, .page_bytes = options.device.page_bytes,
-                          .device_pages = options.device.device_pages};
+  SimulationReport report{.device = options.device.name, .workload = workload.what, .command = flags.command_line,
+                          .page_bytes = options.device.page_bytes, .device_pages = options.device.device_pages};
   options.slo = static_cast<TimeNs>(flags.slo_seconds * static_cast<double>(kNsPerSecond));
   if (options.slo <= 0) {
     ASSIGN_OR_RETURN(const TimeNs low_load, LowLoadTime(options, flags.workload));

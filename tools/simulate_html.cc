@@ -158,6 +158,18 @@ std::string LatencyPlots(const SimulationReport& report) {
     for (const WorldSample& sample : run.result.samples) points.emplace_back(Seconds(sample.at), static_cast<double>(sample.waiting));
     return points;
   });
+  html += Lines(report, {.title = "Running requests", .x_label = "s", .y_label = "requests"}, [](const PresetRun& run) {
+    std::vector<std::pair<double, double>> points;
+    for (const WorldSample& sample : run.result.samples) points.emplace_back(Seconds(sample.at), static_cast<double>(sample.running));
+    return points;
+  });
+  html += Lines(report, plot("End to end", "ms"), [](const PresetRun& run) {
+    std::vector<double> values;
+    for (const RequestRecord& record : run.result.requests) {
+      if (!record.refused) values.push_back(Seconds(record.EndToEnd()) * 1e3);
+    }
+    return Cumulative(values);
+  });
   return html + "</div>\n";
 }
 

@@ -81,7 +81,8 @@ TEST(OraclePredictor, Extremes) {
 }
 
 TEST(PerformanceModel, WeightsAreReadOnceHoweverLittleIsComputed) {
-  const PerformanceModel model{.step = 1, .per_prefill_token = 0.1, .per_decode_sequence = 0.1, .per_decode_context = 0.01, .dense_floor = 5};
+  const PerformanceModel model{.step = 1, .per_prefill_token = 0.1, .per_decode_sequence = 0.1, .per_decode_context = 0.01,
+                               .dense_floor = 5};
   EXPECT_DOUBLE_EQ(model.SecondsOf({.decode_sequences = 1}), 6);
   EXPECT_DOUBLE_EQ(model.SecondsOf({.decode_sequences = 10, .decode_context = 100}), 7);   // their history is read besides
   EXPECT_DOUBLE_EQ(model.SecondsOf({.prefill_tokens = 100, .decode_sequences = 10}), 12);

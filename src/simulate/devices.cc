@@ -65,11 +65,10 @@ Result<Shape> FindByName(std::span<const Shape> shapes, std::string_view name, c
 }
 
 // Every rate of a single device; `n` of them have n times as much, and two all-reduces a layer on top.
-PerformanceModel ModelOf(const DeviceShape& device, const ModelShape& model, double n) {
+PerformanceModel ModelOf(const DeviceShape& device, const ModelShape& model, double rank_bytes, double n) {
   const double bandwidth = n * device.memory_bandwidth * kBandwidthShare, flops = n * device.flops;
   const double token_flops = 2.0 * static_cast<double>(model.MatmulParameters());
   const double layers = static_cast<double>(model.layers), hidden = static_cast<double>(model.hidden);
-  const double rank_bytes = static_cast<double>(model.AdapterBytesPerRank());
   // Ring all-reduce: 2 (n - 1) / n of the activations pass each link, twice a layer, in 16 bits.
   const double reduced_bytes = 2 * layers * 2 * (n - 1) / n * hidden * 2;
   const double reduce_token = n > 1 ? reduced_bytes / (device.peer_link * kPeerLinkShare) : 0;
@@ -78,8 +77,8 @@ PerformanceModel ModelOf(const DeviceShape& device, const ModelShape& model, dou
   result.dense_floor = static_cast<double>(2 * model.MatmulParameters()) / bandwidth;
   result.per_prefill_token = token_flops / (flops * kFlopsShare) + reduce_token;
   result.per_decode_sequence = result.per_prefill_token;
-  // Scores and weighted sums: two products of `hidden` a layer and pair.
-  result.per_prefill_attention = 4 * layers * hidden / (flops * kAttentionFlopsShare);
+  // Scores and weighted sums: two products as wide as the queries, a layer and pair.
+  result.per_prefill_attention = 4 * layers * static_cast<double>(model.QueryWidth()) / (flops * kAttentionFlopsShare);
   result.per_decode_context = static_cast<double>(model.KvBytesPerToken()) / bandwidth;
   // An adapter has rank_bytes / 2 elements a rank, and each takes a multiplication and an addition a token.
   result.per_adapter_token_rank = rank_bytes / (flops * kLoraFlopsShare);
@@ -93,15 +92,45 @@ PerformanceModel ModelOf(const DeviceShape& device, const ModelShape& model, dou
 }  // namespace
 
 std::int64_t ModelShape::MatmulParameters() const {
-  const std::int64_t attention = hidden * (2 * hidden + 2 * KvWidth()), feed_forward = 3 * hidden * intermediate;
+  const std::int64_t attention = hidden * (2 * QueryWidth() + 2 * KvWidth()), feed_forward = 3 * hidden * intermediate;
   return layers * (attention + feed_forward) + hidden * vocab;
 }
 
-std::int64_t ModelShape::Parameters() const { return MatmulParameters() + hidden * vocab; }
+std::int64_t ModelShape::Parameters() const { return MatmulParameters() + (tied ? 0 : hidden * vocab); }
 
-std::int64_t ModelShape::AdapterBytesPerRank() const {
-  const std::int64_t q_and_o = 2 * (hidden + hidden), k_and_v = 2 * (hidden + KvWidth());
-  return 2 * layers * (q_and_o + k_and_v);
+std::int64_t ModelShape::AdapterBytesPerRank(std::span<const LoraTarget> targets) const {
+  std::int64_t elements = 0;
+  for (const LoraTarget target : targets) {
+    switch (target) {
+      case LoraTarget::kQ:
+      case LoraTarget::kO: elements += layers * (hidden + QueryWidth()); break;
+      case LoraTarget::kK:
+      case LoraTarget::kV: elements += layers * (hidden + KvWidth()); break;
+      case LoraTarget::kGate:
+      case LoraTarget::kUp:
+      case LoraTarget::kDown: elements += layers * (hidden + intermediate); break;
+      case LoraTarget::kLmHead: elements += hidden + vocab; break;
+    }
+  }
+  return 2 * elements;
+}
+
+ModelShape ShapeOf(const ModelConfig& config, std::string_view name) {
+  return {.name = name, .layers = config.num_layers, .hidden = config.hidden_size,
+          .heads = config.num_heads, .kv_heads = config.num_kv_heads, .intermediate = config.intermediate_size, .vocab = config.vocab_size, .head_dim = config.head_dim,
+          .tied = config.tie_word_embeddings};
+}
+
+Result<std::vector<LoraTarget>> ParseLoraTargets(const std::vector<std::string>& names) {
+  std::vector<LoraTarget> targets;
+  for (const std::string& name : names) {
+    for (int i = 0; i < kNumLoraTargets; ++i) {
+      const auto target = static_cast<LoraTarget>(i);
+      if (name == LoraTargetName(target) || name + "_proj" == LoraTargetName(target)) targets.push_back(target);
+    }
+  }
+  if (targets.size() == names.size() && !targets.empty()) return targets;
+  return InvalidArgument("targets of the adapters: expected some of q, k, v, o, gate, up, down, lm_head", "--lora-targets");
 }
 
 std::span<const DeviceShape> DeviceShapes() { return kDevices; }
@@ -114,15 +143,16 @@ Result<ModelShape> FindModel(std::string_view name) {
   return FindByName(ModelShapes(), name, "model", "--model");
 }
 
-Result<SimulatedDevice> DescribeDevice(const DeviceShape& device, const ModelShape& model, std::int64_t gpus, double memory_share) {
+Result<SimulatedDevice> DescribeDevice(const DeviceShape& device, const ModelShape& model, std::int64_t gpus, double memory_share,
+                                       std::span<const LoraTarget> targets) {
   if (gpus < 1 || gpus > 64) return InvalidArgument("tensor parallelism: expected 1 to 64, found " + std::to_string(gpus), "--gpus");
   SimulatedDevice result;
   const std::string count = gpus == 1 ? "" : std::to_string(gpus) + " x ";
   result.name = count + std::string(device.what) + ", " + std::string(model.name);
-  result.model = ModelOf(device, model, static_cast<double>(gpus));
+  result.adapter_bytes_per_rank = model.AdapterBytesPerRank(targets);
+  result.model = ModelOf(device, model, static_cast<double>(result.adapter_bytes_per_rank), static_cast<double>(gpus));
   result.model.device = result.name;
   result.page_bytes = result.page_tokens * model.KvBytesPerToken();
-  result.adapter_bytes_per_rank = model.AdapterBytesPerRank();
   const double left = static_cast<double>(gpus) * device.memory_bytes * memory_share - static_cast<double>(model.WeightBytes());
   result.device_pages = left > 0 ? result.PagesOf(left) : 0;
   if (result.device_pages < 1) {

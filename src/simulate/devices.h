@@ -2,30 +2,43 @@
 // the sizes of pages and adapters, the memory that is left for them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
+#include "formats/adapter_config.h"
+#include "formats/model_config.h"
 #include "schedule/performance_model.h"
 
 namespace loramux {
+
+inline constexpr std::array kAttentionTargets = {LoraTarget::kQ, LoraTarget::kK, LoraTarget::kV, LoraTarget::kO};
 
 // A decoder-only transformer with 16-bit weights, keys and values.
 struct ModelShape {
   std::string_view name;
   std::int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, intermediate = 0, vocab = 0;
+  std::int64_t head_dim = 0;                   // 0: hidden / heads
+  bool tied = false;                           // the embeddings are the output matrix
 
-  std::int64_t HeadDim() const { return hidden / heads; }
+  std::int64_t HeadDim() const { return head_dim > 0 ? head_dim : hidden / heads; }
+  std::int64_t QueryWidth() const { return heads * HeadDim(); }
   std::int64_t KvWidth() const { return kv_heads * HeadDim(); }
   std::int64_t Parameters() const;             // embeddings and output matrix included
   std::int64_t MatmulParameters() const;       // without the embeddings: what a token is multiplied with
   std::int64_t WeightBytes() const { return 2 * Parameters(); }
   std::int64_t KvBytesPerToken() const { return 2 * 2 * layers * KvWidth(); }
-  // Of an adapter of rank 1 on q, k, v and o: both matrices, 16 bits. (Rank 32: 64 MiB for Llama-7B.)
-  std::int64_t AdapterBytesPerRank() const;
+  // Of an adapter of rank 1 on these layers: both matrices, 16 bits. (Rank 32 on q, k, v, o: 64 MiB for Llama-7B.)
+  std::int64_t AdapterBytesPerRank(std::span<const LoraTarget> targets = kAttentionTargets) const;
 };
+// `name` must outlive it.
+ModelShape ShapeOf(const ModelConfig& config, std::string_view name);
+// "q", ..., "down", "lm_head", or as in PEFT's files, "q_proj". Error: another name, or none at all.
+Result<std::vector<LoraTarget>> ParseLoraTargets(const std::vector<std::string>& names);
 
 // One accelerator. Rates are published peaks, per second.
 struct DeviceShape {
@@ -57,6 +70,6 @@ struct SimulatedDevice {
 // `gpus` of the device as one, by tensor parallelism. `memory_share` of its memory may be used. Errors: gpus out of 1..64,
 // or the weights leave no memory.
 Result<SimulatedDevice> DescribeDevice(const DeviceShape& device, const ModelShape& model, std::int64_t gpus = 1,
-                                       double memory_share = 0.9);
+                                       double memory_share = 0.9, std::span<const LoraTarget> targets = kAttentionTargets);
 
 }  // namespace loramux

@@ -45,6 +45,20 @@ TEST(Devices, AdaptersAreAsLargeAsChameleonSays) {
   EXPECT_NEAR(32.0 * static_cast<double>(FindModel("llama-70b").value().AdapterBytesPerRank()), 256e6, 10e6);
 }
 
+TEST(Devices, TargetsAndShapesOfFiles) {
+  const ModelShape llama = FindModel("llama-7b").value();
+  const auto targets = ParseLoraTargets({"q", "v_proj", "down"}).value();
+  EXPECT_EQ(llama.AdapterBytesPerRank(targets), 2 * 32 * (2 * 8192 + 4096 + 11008));
+  EXPECT_FALSE(ParseLoraTargets({"q", "router"}).ok());
+  EXPECT_FALSE(ParseLoraTargets({}).ok());
+  const ModelConfig config{.hidden_size = 1024, .num_layers = 2, .num_heads = 16, .num_kv_heads = 8, .head_dim = 128,
+                           .intermediate_size = 3072, .vocab_size = 1000, .tie_word_embeddings = true};
+  const ModelShape shape = ShapeOf(config, "mine");
+  EXPECT_EQ(shape.QueryWidth(), 2048);
+  EXPECT_EQ(shape.KvBytesPerToken(), 2 * 2 * 2 * 1024);
+  EXPECT_EQ(shape.Parameters(), 2 * (1024 * (2 * 2048 + 2 * 1024) + 3 * 1024 * 3072) + 1000 * 1024);
+}
+
 SimulatedDevice Describe(const char* device, const char* model, std::int64_t gpus = 1) {
   return DescribeDevice(FindDevice(device).value(), FindModel(model).value(), gpus).value();
 }

@@ -173,7 +173,8 @@ TEST(Workload, PromptsDifferUnlessBlocksAreShared) {
 // ---- Files
 
 TEST(Trace, Azure) {
-  const TempFile file("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 23:59:59.5000000,374,44\r\n2023-11-17 00:00:01.2500000,0,109\r\n");
+  const TempFile file("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 23:59:59.5000000,374,44\r\n"
+                               "2023-11-17 00:00:01.2500000,0,109\r\n");
   const auto trace = ReadTrace(file.path()).value();
   ASSERT_EQ(trace.size(), 2u);
   EXPECT_EQ(trace[0].arrival, 0);
@@ -213,7 +214,8 @@ TEST(Trace, BadFilesAreErrorsThatNameTheLine) {
     ASSERT_FALSE(trace.ok()) << line;
     EXPECT_NE(trace.error().message.find(":3:"), std::string::npos) << trace.error().message;
   }
-  for (const char* line : {"{", "[]", "{\"timestamp\": 1}", "{\"timestamp\":1,\"input_length\":600,\"output_length\":1,\"hash_ids\":[0]}"}) {
+  for (const char* line : {"{", "[]", "{\"timestamp\": 1}",
+                           "{\"timestamp\":1,\"input_length\":600,\"output_length\":1,\"hash_ids\":[0]}"}) {
     const TempFile file("m.jsonl", std::string(line) + "\n");
     EXPECT_FALSE(ReadTrace(file.path()).ok()) << line;
   }
