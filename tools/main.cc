@@ -1,4 +1,6 @@
-// The program: `loramux serve | generate | inspect | bench`.
+// The program: `loramux serve | generate | inspect | bench | simulate`.
+#include <string>
+
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
 
@@ -6,6 +8,7 @@
 #include "tools/generate.h"
 #include "tools/inspect.h"
 #include "tools/serve.h"
+#include "tools/simulate.h"
 
 int main(int argc, char** argv) {
   CLI::App app{"loramux: one base model, thousands of LoRA adapters, one server"};
@@ -17,6 +20,7 @@ int main(int argc, char** argv) {
              "  loramux inspect demo/model\n"
              "  loramux inspect demo/adapters/reverse --base demo/model\n"
              "  loramux bench --tasks demo/eval --concurrency 16\n"
+             "  loramux simulate --rate 6 --preset loramux,chameleon,s-lora\n"
              "Each command explains itself: loramux COMMAND --help");
   int status = 0;
 
@@ -39,6 +43,12 @@ int main(int argc, char** argv) {
   CLI::App* bench_command = app.add_subcommand("bench", "Send load to any OpenAI-compatible server and measure its answers");
   loramux::load::AddBenchFlags(*bench_command, bench);
   bench_command->callback([&] { status = loramux::load::RunBench(bench); });
+
+  loramux::SimulateFlags simulate;
+  CLI::App* simulate_command = app.add_subcommand("simulate", "What a server would do with a load, on a virtual clock");
+  loramux::AddSimulateFlags(*simulate_command, simulate);
+  for (int i = 0; i < argc; ++i) simulate.command_line += (i == 0 ? "" : " ") + std::string(argv[i]);
+  simulate_command->callback([&] { status = loramux::RunSimulate(simulate); });
 
   CLI11_PARSE(app, argc, argv);
   return status;

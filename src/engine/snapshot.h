@@ -22,6 +22,7 @@ namespace loramux {
 struct EngineStats {
   std::int64_t running = 0, waiting = 0;
   std::int64_t steps = 0, tokens_generated = 0, tokens_prefilled = 0, preemptions = 0, finished = 0;
+  std::int64_t squashes = 0;           // of those preemptions, of requests that had overtaken another one
   PrefixStats prefix;
   KvTierStats kv_tiers;
   SwapStats swaps;

@@ -14,9 +14,12 @@ double PerformanceModel::SecondsOf(const StepLoad& load) const {
       seconds += per_padded_rank * count(load.adapter_tokens) * count(load.max_rank);
     } else {
       const double mean_rank = count(load.rank_sum) / count(load.distinct_adapters);
-      seconds += per_rank * count(load.rank_sum) + per_adapter_token_rank * count(load.adapter_tokens) * mean_rank;
+      const double token_ranks = load.token_ranks > 0 ? count(load.token_ranks) : count(load.adapter_tokens) * mean_rank;
+      seconds += per_rank * count(load.rank_sum) + per_adapter_token_rank * token_ranks;
     }
   }
+  const double dense = per_prefill_token * count(load.prefill_tokens) + per_decode_sequence * count(load.decode_sequences);
+  seconds += std::max(0.0, dense_floor - dense);
   return std::max(floor, seconds);
 }
 

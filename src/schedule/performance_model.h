@@ -23,6 +23,8 @@ struct StepLoad {
   std::int64_t rank_sum = 0;             // of distinct adapters in the batch
   std::int64_t max_rank = 0;             // of the batch
   std::int64_t distinct_adapters = 0;
+  std::int64_t token_ranks = 0;          // sum over adapter_tokens of the adapter's rank; 0: not known, taken as
+                                         // adapter_tokens x the mean rank of the adapters
 };
 
 enum class LoraCostShape : std::uint8_t { kBgmv, kMbgmv };
@@ -36,13 +38,16 @@ struct PerformanceModel {
   double per_prefill_attention = 0;
   double per_decode_context = 0;
   double per_adapter = 0;                // each distinct one
-  double per_adapter_token_rank = 0;     // mbgmv: tokens x mean rank, arithmetic
+  double per_adapter_token_rank = 0;     // mbgmv: sum over tokens of the rank, arithmetic
   double per_rank = 0;                   // mbgmv: of the sum of ranks, reading the adapters
   double per_padded_rank = 0;            // bgmv: batch tokens x largest rank
   LoraCostShape shape = LoraCostShape::kMbgmv;
   // Weights are read once a step whatever it computes, so a small step takes as long as a larger one: the time is the
   // larger of `floor` and the sum. 0: no floor.
   double floor = 0;
+  // The same, of the products with the base weights alone (per_prefill_token and per_decode_sequence): attention and
+  // adapters read memory of their own, so their time comes on top. 0: no such floor.
+  double dense_floor = 0;
 
   struct Link {
     double latency = 0;                  // seconds

@@ -68,6 +68,8 @@ struct SchedulerOptions {
   std::int64_t max_running = 256;        // requests in a batch
   std::int64_t max_batch_tokens = 512;   // tokens computed in a step
   std::int64_t prefill_chunk = 512;      // of one request in one step
+  std::int64_t whole_prompt_tokens = 0;  // > 0: prompts are never split, and a step computes several only while they have no
+                                         // more tokens than this together. max_batch_tokens and prefill_chunk must hold any
   std::int64_t max_distinct_adapters = 0;  // in a batch (--max-loras); 0: no bound but memory
   std::int64_t lookahead = 64;           // waiting requests looked at in a step
   std::int64_t max_loads_in_flight = 4;
@@ -283,6 +285,10 @@ class Scheduler {
     return request.adapter != kBaseModel && residency_->Get(request.adapter).device == TierState::kAbsent;
   }
   bool ExceedsDistinctAdapters(const Request& request) const;
+  bool BreaksWholePrompts(std::int64_t prompt) const {
+    const std::int64_t limit = options_.whole_prompt_tokens;
+    return limit > 0 && plan_.prefill_tokens > 0 && plan_.prefill_tokens + prompt > limit;
+  }
   void AddChunk(Request* request, std::int64_t tokens, std::int64_t new_pages);
   void AddAdmission(const PlannedAdmission& admission, std::int64_t new_pages);
   bool TakePages(PlannedAdmission& admission, std::int64_t pages, TimeNs now);

@@ -245,6 +245,7 @@ Scheduler::Admission Scheduler::TryAdmit(Request* request, TimeNs now) {
   if (tiers_ != nullptr && TryFetch(request, now) == Admission::kPassedOver) return Admission::kPassedOver;
   if (ExceedsDistinctAdapters(*request)) return Admission::kBlocked;   // nobody behind may take the next place from it
   PlannedAdmission admission{request, PlannedTail(*request), {}};
+  if (BreaksWholePrompts(request->uncomputed() - Depth(admission.tail) * options_.page_tokens)) return Admission::kBlocked;
   const std::int64_t pages = PagesToStart(*request) - Depth(admission.tail);
   if (uses_adapter) ++Pins(request->adapter);   // not a victim of its own admission
   if (!TakePages(admission, pages, now)) {

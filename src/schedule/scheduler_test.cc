@@ -443,6 +443,23 @@ TEST(Scheduler, PrefillIsChunkedAndDecodesGoFirst) {
   EXPECT_EQ(first->state, RequestState::kFinished);   // it decoded beside
 }
 
+TEST(Scheduler, WholePromptsAreNeverSplit) {
+  World w(200, {.max_batch_tokens = 100 + 256, .prefill_chunk = 100, .whole_prompt_tokens = 32});
+  w.Add(20);
+  w.Add(10);
+  w.Add(100);   // longer than several prompts may have together: alone
+  w.Add(8);
+  const auto tokens = [](const StepPlan& plan) {
+    std::vector<std::int32_t> sizes;
+    for (const PlannedChunk& chunk : plan.chunks) sizes.push_back(chunk.num_tokens);
+    return sizes;
+  };
+  EXPECT_EQ(tokens(w.Step()), (std::vector<std::int32_t>{20, 10}));
+  EXPECT_EQ(tokens(w.Step()), (std::vector<std::int32_t>{1, 1, 100}));
+  EXPECT_EQ(tokens(w.Step()), (std::vector<std::int32_t>{1, 1, 1, 8}));
+  w.RunToEnd();
+}
+
 TEST(Scheduler, ChunksOfOneAdapterAreAdjacentBaseFirst) {
   World w(64);
   for (std::uint32_t g = 1; g <= 3; ++g) w.AddAdapter(g, 1);

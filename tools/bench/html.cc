@@ -8,9 +8,11 @@ namespace {
 
 constexpr std::string_view kStyle = R"(
 :root{color-scheme:light dark;--bg:#f6f7f9;--card:#fff;--ink:#1b2230;--soft:#5b6577;--line:#dfe3ea;--grid:#e9ecf1;
---s1:#2563eb;--s2:#d9580d;--s3:#0b8a5f;--s4:#9333ea;--good:#0b7a4b;--bad:#c02626;--bar:#cfdcf8;--bar2:#f6d5bf}
+--s1:#2563eb;--s2:#d9580d;--s3:#0b8a5f;--s4:#9333ea;
+--s5:#0891b2;--s6:#b8860b;--s7:#db2777;--s8:#6b7280;--good:#0b7a4b;--bad:#c02626;--bar:#cfdcf8;--bar2:#f6d5bf}
 @media (prefers-color-scheme:dark){:root{--bg:#11151c;--card:#1a202b;--ink:#e6eaf1;--soft:#98a3b6;--line:#2d3646;--grid:#262e3c;
---s1:#6ea3ff;--s2:#ff9a52;--s3:#3fcf9a;--s4:#c792ff;--good:#46d39a;--bad:#ff7b7b;--bar:#2b4378;--bar2:#6a4020}}
+--s1:#6ea3ff;--s2:#ff9a52;--s3:#3fcf9a;--s4:#c792ff;
+--s5:#4dd0e6;--s6:#e5b94a;--s7:#ff7ab8;--s8:#a3abb8;--good:#46d39a;--bad:#ff7b7b;--bar:#2b4378;--bar2:#6a4020}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--bg);color:var(--ink);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
 main{max-width:1280px;margin:0 auto;padding:28px 24px 48px}
@@ -31,8 +33,11 @@ svg{display:block;width:100%;height:auto;overflow:visible}svg text{fill:var(--so
 .grid{stroke:var(--grid)}.axis{stroke:var(--line)}.slo{stroke:var(--bad);stroke-dasharray:5 4}
 .line{fill:none;stroke-width:2;stroke-linejoin:round}.area{opacity:.14;stroke:none}.dot{opacity:.28}
 .c1{color:var(--s1)}.c2{color:var(--s2)}.c3{color:var(--s3)}.c4{color:var(--s4)}
+.c5{color:var(--s5)}.c6{color:var(--s6)}.c7{color:var(--s7)}.c8{color:var(--s8)}
 svg .c1{stroke:var(--s1)}svg .c2{stroke:var(--s2)}svg .c3{stroke:var(--s3)}svg .c4{stroke:var(--s4)}
+svg .c5{stroke:var(--s5)}svg .c6{stroke:var(--s6)}svg .c7{stroke:var(--s7)}svg .c8{stroke:var(--s8)}
 svg .f1{fill:var(--s1)}svg .f2{fill:var(--s2)}svg .f3{fill:var(--s3)}svg .f4{fill:var(--s4)}
+svg .f5{fill:var(--s5)}svg .f6{fill:var(--s6)}svg .f7{fill:var(--s7)}svg .f8{fill:var(--s8)}
 .hair{stroke:var(--soft);stroke-dasharray:2 3;visibility:hidden}
 .tip{position:absolute;pointer-events:none;visibility:hidden;background:var(--ink);color:var(--bg);border-radius:5px;padding:4px 8px;
 font-size:12px;white-space:pre;z-index:1;font-variant-numeric:tabular-nums}

@@ -14,7 +14,7 @@ namespace loramux::load {
 struct PlotSeries {
   std::string name;
   std::vector<std::pair<double, double>> points;
-  int colour = 1;      // 1 to 4
+  int colour = 1;      // 1 to 8
   bool area = false;   // filled down to the axis
 };
 

@@ -1,0 +1,92 @@
+#include "schedule/presets.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "schedule/oracle_predictor.h"
+#include "schedule/performance_model.h"
+
+namespace loramux {
+namespace {
+
+TEST(Presets, NameThingsThatExist) {
+  std::set<std::string_view> names;
+  for (const Preset& preset : Presets()) {
+    EXPECT_TRUE(names.insert(preset.name).second) << preset.name;
+    EXPECT_TRUE(FindCacheRegime(preset.cache).ok()) << preset.name;
+    const std::vector<std::string> orders = QueueOrderNames();
+    EXPECT_NE(std::find(orders.begin(), orders.end(), preset.queue), orders.end()) << preset.name;
+    EXPECT_EQ(FindPreset(preset.name).value().name, preset.name);
+  }
+  const auto unknown = FindPreset("orca");
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_NE(unknown.error().message.find("chameleon-nocache"), std::string::npos);
+}
+
+TEST(Presets, FillInOptions) {
+  SchedulerOptions scheduler;
+  QueueOrderOptions queue;
+  ApplyPreset(FindPreset("chameleon").value(), 10'000, scheduler, queue);
+  EXPECT_EQ(queue.name, "mlq");
+  EXPECT_EQ(scheduler.fairness.policy, FairnessPolicy::kNone);
+  EXPECT_TRUE(scheduler.keep_idle_adapters);
+  EXPECT_GT(scheduler.whole_prompt_tokens, 0);
+  EXPECT_GE(scheduler.prefill_chunk, 10'000);
+  EXPECT_GE(scheduler.max_batch_tokens, 10'000 + scheduler.max_running);   // any prompt fits beside all that decode
+  scheduler = {};
+  ApplyPreset(FindPreset("s-lora").value(), 10'000, scheduler, queue);
+  EXPECT_FALSE(scheduler.keep_idle_adapters);
+  EXPECT_EQ(queue.name, "fifo");
+  scheduler = {};
+  ApplyPreset(FindPreset("vllm-lora-batch32").value(), 10'000, scheduler, queue);
+  EXPECT_EQ(scheduler.max_distinct_adapters, 32);
+  EXPECT_GT(scheduler.adapter_share, 0);
+  EXPECT_EQ(scheduler.whole_prompt_tokens, 0);
+  EXPECT_EQ(scheduler.max_batch_tokens, SchedulerOptions{}.max_batch_tokens);
+}
+
+TEST(OraclePredictor, IsRightAsOftenAsItIsToldTo) {
+  OraclePredictor predictor(0.8, 3);
+  int right = 0, same_bucket = 0;
+  std::array<int, OraclePredictor::kBuckets> buckets = {};
+  constexpr int kQueries = 20000;
+  for (int i = 0; i < kQueries; ++i) {
+    const LengthQuery query{.prompt_tokens = i, .max_output_tokens = 200, .hint = 200};
+    const std::int32_t guess = predictor.Predict(query);
+    EXPECT_EQ(guess, predictor.Predict(query));
+    right += guess == 200;
+    same_bucket += OraclePredictor::BucketOf(guess) == OraclePredictor::BucketOf(200);
+    ++buckets[static_cast<std::size_t>(OraclePredictor::BucketOf(guess))];
+  }
+  EXPECT_NEAR(right / double{kQueries}, 0.8, 0.01);
+  EXPECT_EQ(right, same_bucket);   // a wrong guess is of another bucket
+  for (std::size_t i = 0; i < buckets.size(); ++i) {
+    const double wanted = static_cast<std::int32_t>(i) == OraclePredictor::BucketOf(200) ? 0.8 : 0.2 / 6;
+    EXPECT_NEAR(buckets[i] / double{kQueries}, wanted, 0.01) << i;
+  }
+}
+
+TEST(OraclePredictor, Extremes) {
+  const LengthQuery query{.prompt_tokens = 5, .max_output_tokens = 77, .hint = 33};
+  EXPECT_EQ(OraclePredictor(1, 1).Predict(query), 33);
+  EXPECT_NE(OraclePredictor(0, 1).Predict(query), 33);
+  EXPECT_EQ(OraclePredictor(1, 1).Predict({.max_output_tokens = 77}), 77);   // nobody told it
+  EXPECT_EQ(OraclePredictor::BucketOf(1), 0);
+  EXPECT_EQ(OraclePredictor::BucketOf(32), 0);
+  EXPECT_EQ(OraclePredictor::BucketOf(33), 1);
+  EXPECT_EQ(OraclePredictor::BucketOf(5000), OraclePredictor::kBuckets - 1);
+}
+
+TEST(PerformanceModel, WeightsAreReadOnceHoweverLittleIsComputed) {
+  const PerformanceModel model{.step = 1, .per_prefill_token = 0.1, .per_decode_sequence = 0.1, .per_decode_context = 0.01,
+                               .dense_floor = 5};
+  EXPECT_DOUBLE_EQ(model.SecondsOf({.decode_sequences = 1}), 6);
+  EXPECT_DOUBLE_EQ(model.SecondsOf({.decode_sequences = 10, .decode_context = 100}), 7);   // their history is read besides
+  EXPECT_DOUBLE_EQ(model.SecondsOf({.prefill_tokens = 100, .decode_sequences = 10}), 12);
+}
+
+}  // namespace
+}  // namespace loramux

@@ -1,0 +1,165 @@
+#include "simulate/devices.h"
+
+#include <array>
+#include <cmath>
+
+namespace loramux {
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+
+// Shares of the published peaks that serving software reaches. One set for all devices and models; none is fitted to a
+// document's results.
+constexpr double kBandwidthShare = 0.8;      // a copy kernel reaches 80 to 90 % of the memory's peak
+constexpr double kFlopsShare = 0.55;         // dense products of a prompt; cuBLAS reaches 60 to 70 % on large ones
+constexpr double kAttentionFlopsShare = 0.3; // FlashAttention-2 on an A100, with short sequences
+constexpr double kLoraFlopsShare = 0.1;      // products as thin as a rank: bound by gathering and by their launches
+constexpr double kHostLinkShare = 0.8;       // pinned copies over PCIe 4.0 x16 reach 25 of 31.5 GB/s
+constexpr double kPeerLinkShare = 0.7;       // all-reduce
+constexpr double kStepSeconds = 1.5e-3;      // planning, launches, sampling: beside the products
+constexpr double kTransferSeconds = 100e-6;  // to begin a copy of many pieces
+constexpr double kAllReduceSeconds = 10e-6;  // its latency; two a layer
+constexpr double kDiskBandwidth = 3e9;       // bytes per second: an NVMe drive on PCIe 4.0 x4, read through a file system
+constexpr double kDiskSeconds = 1e-3;
+
+// NVIDIA's data sheets: memory, its bandwidth, dense fp16 tensor FLOPs (half of the figure "with sparsity"); PCIe 4.0 x16 is
+// 31.5 GB/s in one direction, 5.0 63.0. Peer links are per direction: half of the data sheet's NVLink figure.
+constexpr std::array kDevices = std::to_array<DeviceShape>({
+    // nvidia.com A40 data sheet: 48 GB, 696 GB/s, 149.7 TFLOPS, PCIe 4.0, NVLink 112.5 GB/s.
+    {"a40", "A40 48 GB", 48 * kGiB, 696e9, 149.7e12, 31.5e9, 56.25e9},
+    // nvidia.com A10 data sheet: 24 GB, 600 GB/s, 125 TFLOPS, PCIe 4.0; no NVLink: peers by PCIe.
+    {"a10", "A10 24 GB", 24 * kGiB, 600e9, 125e12, 31.5e9, 31.5e9},
+    // nvidia.com A100 data sheet: 40 GB 1,555 GB/s; 80 GB SXM 2,039 GB/s; 312 TFLOPS; NVLink 600 GB/s. The smaller ones are
+    // an 80 GB card of which less is used, as in Chameleon 5.5.
+    {"a100-24", "A100, 24 GB of it", 24 * kGiB, 2039e9, 312e12, 31.5e9, 300e9},
+    {"a100-40", "A100 40 GB", 40 * kGiB, 1555e9, 312e12, 31.5e9, 300e9},
+    {"a100-48", "A100, 48 GB of it", 48 * kGiB, 2039e9, 312e12, 31.5e9, 300e9},
+    {"a100-80", "A100 80 GB", 80 * kGiB, 2039e9, 312e12, 31.5e9, 300e9},
+    // nvidia.com H100 SXM data sheet: 80 GB, 3.35 TB/s, 989.4 TFLOPS dense, PCIe 5.0, NVLink 900 GB/s.
+    {"h100", "H100 80 GB", 80 * kGiB, 3350e9, 989.4e12, 63e9, 450e9},
+    // nvidia.com H200 SXM data sheet: 141 GB (GB of 10^9), 4.8 TB/s; the rest as H100.
+    {"h200", "H200 141 GB", 141e9, 4800e9, 989.4e12, 63e9, 450e9},
+    // FastLibra, table 1: 64 GB, 256 TFLOPS fp16, PCIe 4.0 x16. Its memory's bandwidth is not given: 1.6 TB/s is our
+    // assumption (HBM2E); peers by PCIe.
+    {"npu-64", "FastLibra's NPU, 64 GB", 64 * kGiB, 1600e9, 256e12, 31.5e9, 31.5e9},
+});
+
+// From the models' published config.json.
+constexpr std::array kModels = std::to_array<ModelShape>({
+    {"llama-7b", 32, 4096, 32, 32, 11008, 32000},
+    {"llama-13b", 40, 5120, 40, 40, 13824, 32000},
+    {"llama-30b", 60, 6656, 52, 52, 17920, 32000},
+    {"llama-34b", 48, 8192, 64, 8, 22016, 32000},      // CodeLlama-34B: the only Llama of that size
+    {"llama-70b", 80, 8192, 64, 8, 28672, 32000},
+    {"llama-3-8b", 32, 4096, 32, 8, 14336, 128256},
+});
+
+template <typename Shape>
+Result<Shape> FindByName(std::span<const Shape> shapes, std::string_view name, const std::string& what, const std::string& flag) {
+  std::string valid;
+  for (const Shape& shape : shapes) {
+    if (shape.name == name) return shape;
+    valid += (valid.empty() ? "" : ", ") + std::string(shape.name);
+  }
+  return InvalidArgument(what + ": expected one of " + valid + ", found '" + std::string(name) + "'", flag);
+}
+
+// Every rate of a single device; `n` of them have n times as much, and two all-reduces a layer on top.
+PerformanceModel ModelOf(const DeviceShape& device, const ModelShape& model, double rank_bytes, double n) {
+  const double bandwidth = n * device.memory_bandwidth * kBandwidthShare, flops = n * device.flops;
+  const double token_flops = 2.0 * static_cast<double>(model.MatmulParameters());
+  const double layers = static_cast<double>(model.layers), hidden = static_cast<double>(model.hidden);
+  // Ring all-reduce: 2 (n - 1) / n of the activations pass each link, twice a layer, in 16 bits.
+  const double reduced_bytes = 2 * layers * 2 * (n - 1) / n * hidden * 2;
+  const double reduce_token = n > 1 ? reduced_bytes / (device.peer_link * kPeerLinkShare) : 0;
+  PerformanceModel result;
+  result.step = kStepSeconds + (n > 1 ? 2 * layers * kAllReduceSeconds : 0);
+  result.dense_floor = static_cast<double>(2 * model.MatmulParameters()) / bandwidth;
+  result.per_prefill_token = token_flops / (flops * kFlopsShare) + reduce_token;
+  result.per_decode_sequence = result.per_prefill_token;
+  // Scores and weighted sums: two products as wide as the queries, a layer and pair.
+  result.per_prefill_attention = 4 * layers * static_cast<double>(model.QueryWidth()) / (flops * kAttentionFlopsShare);
+  result.per_decode_context = static_cast<double>(model.KvBytesPerToken()) / bandwidth;
+  // An adapter has rank_bytes / 2 elements a rank, and each takes a multiplication and an addition a token.
+  result.per_adapter_token_rank = rank_bytes / (flops * kLoraFlopsShare);
+  result.per_rank = rank_bytes / bandwidth;
+  result.per_padded_rank = result.per_adapter_token_rank;
+  result.disk = {kDiskSeconds, kDiskBandwidth};
+  result.host_to_device = result.device_to_host = {kTransferSeconds, n * device.host_link * kHostLinkShare};
+  return result;
+}
+
+}  // namespace
+
+std::int64_t ModelShape::MatmulParameters() const {
+  const std::int64_t attention = hidden * (2 * QueryWidth() + 2 * KvWidth()), feed_forward = 3 * hidden * intermediate;
+  return layers * (attention + feed_forward) + hidden * vocab;
+}
+
+std::int64_t ModelShape::Parameters() const { return MatmulParameters() + (tied ? 0 : hidden * vocab); }
+
+std::int64_t ModelShape::AdapterBytesPerRank(std::span<const LoraTarget> targets) const {
+  std::int64_t elements = 0;
+  for (const LoraTarget target : targets) {
+    switch (target) {
+      case LoraTarget::kQ:
+      case LoraTarget::kO: elements += layers * (hidden + QueryWidth()); break;
+      case LoraTarget::kK:
+      case LoraTarget::kV: elements += layers * (hidden + KvWidth()); break;
+      case LoraTarget::kGate:
+      case LoraTarget::kUp:
+      case LoraTarget::kDown: elements += layers * (hidden + intermediate); break;
+      case LoraTarget::kLmHead: elements += hidden + vocab; break;
+    }
+  }
+  return 2 * elements;
+}
+
+ModelShape ShapeOf(const ModelConfig& config, std::string_view name) {
+  return {.name = name, .layers = config.num_layers, .hidden = config.hidden_size,
+          .heads = config.num_heads, .kv_heads = config.num_kv_heads, .intermediate = config.intermediate_size, .vocab = config.vocab_size, .head_dim = config.head_dim,
+          .tied = config.tie_word_embeddings};
+}
+
+Result<std::vector<LoraTarget>> ParseLoraTargets(const std::vector<std::string>& names) {
+  std::vector<LoraTarget> targets;
+  for (const std::string& name : names) {
+    for (int i = 0; i < kNumLoraTargets; ++i) {
+      const auto target = static_cast<LoraTarget>(i);
+      if (name == LoraTargetName(target) || name + "_proj" == LoraTargetName(target)) targets.push_back(target);
+    }
+  }
+  if (targets.size() == names.size() && !targets.empty()) return targets;
+  return InvalidArgument("targets of the adapters: expected some of q, k, v, o, gate, up, down, lm_head", "--lora-targets");
+}
+
+std::span<const DeviceShape> DeviceShapes() { return kDevices; }
+std::span<const ModelShape> ModelShapes() { return kModels; }
+
+Result<DeviceShape> FindDevice(std::string_view name) {
+  return FindByName(DeviceShapes(), name, "device", "--device");
+}
+Result<ModelShape> FindModel(std::string_view name) {
+  return FindByName(ModelShapes(), name, "model", "--model");
+}
+
+Result<SimulatedDevice> DescribeDevice(const DeviceShape& device, const ModelShape& model, std::int64_t gpus, double memory_share,
+                                       std::span<const LoraTarget> targets) {
+  if (gpus < 1 || gpus > 64) return InvalidArgument("tensor parallelism: expected 1 to 64, found " + std::to_string(gpus), "--gpus");
+  SimulatedDevice result;
+  const std::string count = gpus == 1 ? "" : std::to_string(gpus) + " x ";
+  result.name = count + std::string(device.what) + ", " + std::string(model.name);
+  result.adapter_bytes_per_rank = model.AdapterBytesPerRank(targets);
+  result.model = ModelOf(device, model, static_cast<double>(result.adapter_bytes_per_rank), static_cast<double>(gpus));
+  result.model.device = result.name;
+  result.page_bytes = result.page_tokens * model.KvBytesPerToken();
+  const double left = static_cast<double>(gpus) * device.memory_bytes * memory_share - static_cast<double>(model.WeightBytes());
+  result.device_pages = left > 0 ? result.PagesOf(left) : 0;
+  if (result.device_pages < 1) {
+    return ResourceExhausted(std::string(model.name) + " has " + std::to_string(model.WeightBytes() / 1'000'000'000) +
+                             " GB of weights: they do not fit " + result.name + " (raise --gpus or --memory-share)", "--gpus");
+  }
+  return result;
+}
+
+}  // namespace loramux

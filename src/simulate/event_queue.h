@@ -1,0 +1,46 @@
+// What is going to happen on the virtual clock, in a total order: time, then kind, then the order in which it was put in.
+#pragma once
+
+#include <cstdint>
+#include <queue>
+#include <tuple>
+#include <vector>
+
+#include "base/check.h"
+#include "base/clock.h"
+
+namespace loramux {
+
+// At the same time, in this order: what is done is seen before what comes.
+enum class EventKind : std::uint8_t { kTransferEnds, kStepEnds, kArrival, kSample };
+
+struct Event {
+  TimeNs at = 0;
+  EventKind kind = EventKind::kArrival;
+  std::uint64_t sequence = 0;
+  std::int64_t subject = 0;            // of an arrival: the request
+};
+
+class EventQueue {
+ public:
+  void Push(TimeNs at, EventKind kind, std::int64_t subject = 0) { events_.push({at, kind, next_sequence_++, subject}); }
+  bool empty() const { return events_.empty(); }
+  const Event& first() const { return events_.top(); }
+  Event Pop() {
+    CHECK(!events_.empty());
+    const Event event = events_.top();
+    events_.pop();
+    return event;
+  }
+
+ private:
+  struct Later {
+    bool operator()(const Event& a, const Event& b) const {
+      return std::tie(a.at, a.kind, a.sequence) > std::tie(b.at, b.kind, b.sequence);
+    }
+  };
+  std::priority_queue<Event, std::vector<Event>, Later> events_;
+  std::uint64_t next_sequence_ = 0;
+};
+
+}  // namespace loramux

@@ -1,0 +1,204 @@
+// The parts of the simulated world, each alone.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <map>
+
+#include "simulate/devices.h"
+#include "simulate/event_queue.h"
+#include "simulate/simulated_executor.h"
+#include "simulate/simulated_transfer.h"
+#include "simulate/slo_search.h"
+
+namespace loramux {
+namespace {
+
+TEST(EventQueue, TimeThenKindThenSequence) {
+  EventQueue queue;
+  queue.Push(20, EventKind::kTransferEnds, 1);
+  queue.Push(10, EventKind::kArrival, 2);
+  queue.Push(10, EventKind::kArrival, 3);
+  queue.Push(10, EventKind::kStepEnds, 4);
+  queue.Push(10, EventKind::kSample, 5);
+  queue.Push(10, EventKind::kTransferEnds, 6);
+  std::vector<std::int64_t> order;
+  while (!queue.empty()) order.push_back(queue.Pop().subject);
+  EXPECT_EQ(order, (std::vector<std::int64_t>{6, 4, 2, 3, 5, 1}));
+}
+
+// ---- Devices, against published figures
+
+TEST(Devices, ShapesGiveThePublishedSizes) {
+  EXPECT_NEAR(static_cast<double>(FindModel("llama-7b").value().Parameters()), 6.74e9, 0.01e9);
+  EXPECT_NEAR(static_cast<double>(FindModel("llama-13b").value().Parameters()), 13.02e9, 0.02e9);
+  EXPECT_NEAR(static_cast<double>(FindModel("llama-30b").value().Parameters()), 32.5e9, 0.1e9);
+  EXPECT_NEAR(static_cast<double>(FindModel("llama-34b").value().Parameters()), 33.7e9, 0.1e9);
+  EXPECT_NEAR(static_cast<double>(FindModel("llama-70b").value().Parameters()), 68.98e9, 0.1e9);
+  EXPECT_NEAR(static_cast<double>(FindModel("llama-3-8b").value().Parameters()), 8.03e9, 0.01e9);
+  EXPECT_EQ(FindModel("llama-7b").value().KvBytesPerToken(), 512 * 1024);
+  EXPECT_EQ(FindModel("llama-3-8b").value().KvBytesPerToken(), 128 * 1024);
+}
+
+// paper_targets.md: a rank-32 adapter is 64 MB for Llama-7B, 256 MB for Llama-70B.
+TEST(Devices, AdaptersAreAsLargeAsChameleonSays) {
+  EXPECT_EQ(32 * FindModel("llama-7b").value().AdapterBytesPerRank(), 64 << 20);
+  EXPECT_NEAR(32.0 * static_cast<double>(FindModel("llama-70b").value().AdapterBytesPerRank()), 256e6, 10e6);
+}
+
+TEST(Devices, TargetsAndShapesOfFiles) {
+  const ModelShape llama = FindModel("llama-7b").value();
+  const auto targets = ParseLoraTargets({"q", "v_proj", "down"}).value();
+  EXPECT_EQ(llama.AdapterBytesPerRank(targets), 2 * 32 * (2 * 8192 + 4096 + 11008));
+  EXPECT_FALSE(ParseLoraTargets({"q", "router"}).ok());
+  EXPECT_FALSE(ParseLoraTargets({}).ok());
+  const ModelConfig config{.hidden_size = 1024, .num_layers = 2, .num_heads = 16, .num_kv_heads = 8, .head_dim = 128,
+                           .intermediate_size = 3072, .vocab_size = 1000, .tie_word_embeddings = true};
+  const ModelShape shape = ShapeOf(config, "mine");
+  EXPECT_EQ(shape.QueryWidth(), 2048);
+  EXPECT_EQ(shape.KvBytesPerToken(), 2 * 2 * 2 * 1024);
+  EXPECT_EQ(shape.Parameters(), 2 * (1024 * (2 * 2048 + 2 * 1024) + 3 * 1024 * 3072) + 1000 * 1024);
+}
+
+SimulatedDevice Describe(const char* device, const char* model, std::int64_t gpus = 1) {
+  return DescribeDevice(FindDevice(device).value(), FindModel(model).value(), gpus).value();
+}
+
+TEST(Devices, DecodeIsBoundByBandwidthAndPrefillByArithmetic) {
+  const SimulatedDevice a40 = Describe("a40", "llama-7b");
+  // 13.2 GB of weights at 80 % of 696 GB/s.
+  EXPECT_NEAR(a40.model.SecondsOf({.decode_sequences = 1, .decode_context = 1}), 0.0237 + 0.0015, 0.001);
+  // 1,000 tokens x 13.2 GFLOP at 55 % of 149.7 TFLOPS: the weights' reading is hidden behind it.
+  EXPECT_NEAR(a40.model.SecondsOf({.prefill_tokens = 1000, .prefill_attention = 500'500}), 0.160 + 0.006 + 0.0015, 0.003);
+  // 20,000 tokens of context are 10.5 GB, read on top of the weights.
+  EXPECT_NEAR(a40.model.SecondsOf({.decode_sequences = 20, .decode_context = 20'000}), 0.0237 + 0.0188 + 0.0015, 0.001);
+  EXPECT_LT(Describe("h100", "llama-7b").model.SecondsOf({.decode_sequences = 1}), a40.model.SecondsOf({.decode_sequences = 1}) / 3);
+}
+
+TEST(Devices, MemoryAndTensorParallelism) {
+  const SimulatedDevice one = Describe("a100-80", "llama-7b"), two = Describe("a100-80", "llama-7b", 2);
+  EXPECT_NEAR(static_cast<double>(one.device_pages * one.page_bytes), 0.9 * 80 * 1024 * 1024 * 1024 - 13.5e9, 0.1e9);
+  EXPECT_GT(two.device_pages, 2 * one.device_pages);
+  EXPECT_NEAR(two.model.host_to_device.bytes_per_second / one.model.host_to_device.bytes_per_second, 2, 1e-9);
+  const StepLoad prefill{.prefill_tokens = 4000}, decode{.decode_sequences = 1};
+  EXPECT_GT(two.model.SecondsOf(prefill), one.model.SecondsOf(prefill) / 2);   // the all-reduces
+  EXPECT_LT(two.model.SecondsOf(prefill), one.model.SecondsOf(prefill));
+  EXPECT_LT(two.model.SecondsOf(decode), one.model.SecondsOf(decode));
+  const auto refused = DescribeDevice(FindDevice("a10").value(), FindModel("llama-70b").value());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().message.find("--gpus"), std::string::npos);
+  EXPECT_FALSE(DescribeDevice(FindDevice("a10").value(), FindModel("llama-7b").value(), 0).ok());
+  EXPECT_NE(FindDevice("a41").error().message.find("a100-80"), std::string::npos);
+}
+
+TEST(Devices, AdapterPagesRoundUp) {
+  const SimulatedDevice a40 = Describe("a40", "llama-7b");   // pages of 8 MiB, 2 MiB a rank
+  EXPECT_EQ(a40.page_bytes, 8 << 20);
+  EXPECT_EQ(a40.AdapterPages(8), 2);
+  EXPECT_EQ(a40.AdapterPages(9), 3);
+  EXPECT_EQ(a40.AdapterPages(128), 32);
+}
+
+// ---- Links
+
+TransferJob Job(std::uint64_t id, TransferKind kind, std::size_t pages, std::shared_ptr<AdapterVersion> adapter = nullptr) {
+  return {.id = id, .kind = kind, .adapter = std::move(adapter), .destination = std::vector<std::byte*>(pages), .page_bytes = 1000};
+}
+
+TEST(SimulatedTransfer, KvAndAdaptersQueueOnOneLink) {
+  VirtualClock clock;
+  EventQueue events;
+  PerformanceModel model;
+  model.host_to_device = model.device_to_host = {.latency = 1e-6, .bytes_per_second = 1e9};   // a page a microsecond
+  model.disk = {.latency = 0, .bytes_per_second = 1e8};
+  SimulatedLinks links(model);
+  SimulatedTransfer adapters(&clock, &events, &links, false), kv(&clock, &events, &links, false);
+  auto version = std::make_shared<AdapterVersion>();
+  version->generation = AdapterGeneration{1};
+  version->layout.payload_bytes = 3500;   // of four pages
+  adapters.Submit(Job(1, TransferKind::kHostToDevice, 4, version));
+  kv.Submit(Job(2, TransferKind::kHostToDevice, 2));
+  kv.Submit(Job(3, TransferKind::kDeviceToHost, 2));   // the other direction is free
+  std::map<TimeNs, std::uint64_t> ends;
+  while (!events.empty()) {
+    clock.AdvanceTo(events.Pop().at);
+    for (SimulatedTransfer* transfer : {&adapters, &kv}) {
+      if (const auto done = transfer->Poll()) ends[clock.Now()] = done->id;
+    }
+  }
+  EXPECT_EQ(ends, (std::map<TimeNs, std::uint64_t>{{3000, 3}, {4500, 1}, {6500, 2}}));
+  EXPECT_EQ(links.to_device.bytes(), 5500);
+  EXPECT_EQ(links.to_device.busy(), 5500);
+}
+
+TEST(SimulatedTransfer, OnlyTheFirstMoveFromHostMemoryIsFree) {
+  VirtualClock clock;
+  EventQueue events;
+  PerformanceModel model;
+  model.disk = {.latency = 0, .bytes_per_second = 1e9};
+  model.host_to_device = {.latency = 0, .bytes_per_second = 1e9};
+  SimulatedLinks links(model);
+  SimulatedTransfer transfer(&clock, &events, &links, /*in_host_memory=*/true);
+  auto version = std::make_shared<AdapterVersion>();
+  version->generation = AdapterGeneration{1};
+  version->layout.payload_bytes = 1000;
+  transfer.Submit(Job(1, TransferKind::kDiskToHost, 1, version));
+  EXPECT_EQ(events.Pop().at, 0);
+  EXPECT_EQ(transfer.Poll()->id, 1u);
+  transfer.Submit(Job(2, TransferKind::kDiskToHost, 1, version));
+  EXPECT_EQ(events.Pop().at, 1000);
+  EXPECT_FALSE(transfer.Poll().has_value());
+}
+
+// ---- The executor
+
+TEST(SimulatedExecutor, CountsTheLoadOfABatch) {
+  auto low = std::make_shared<AdapterVersion>(), high = std::make_shared<AdapterVersion>();
+  low->layout.max_rank = 8;
+  high->layout.max_rank = 64;
+  AdapterResidency a, b;
+  a.version = low;
+  b.version = high;
+  const std::array<TokenId, 10> tokens = {};
+  ExecutorBatch batch;
+  const auto add = [&](std::size_t count, std::int64_t position, const AdapterResidency* adapter) {
+    ExecutorChunk chunk;
+    chunk.tokens = std::span(tokens).first(count);
+    chunk.position = position;
+    chunk.adapter = adapter;
+    batch.chunks.push_back(chunk);
+  };
+  add(1, 99, nullptr);
+  add(10, 20, &a);
+  add(1, 49, &a);
+  add(1, 9, &b);
+  const StepLoad load = LoadOf(batch);
+  EXPECT_EQ(load.prefill_tokens, 10);
+  EXPECT_EQ(load.prefill_attention, 21 + 22 + 23 + 24 + 25 + 26 + 27 + 28 + 29 + 30);
+  EXPECT_EQ(load.decode_sequences, 3);
+  EXPECT_EQ(load.decode_context, 100 + 50 + 10);
+  EXPECT_EQ(load.adapter_tokens, 12);
+  EXPECT_EQ(load.token_ranks, 11 * 8 + 64);
+  EXPECT_EQ(load.rank_sum, 72);
+  EXPECT_EQ(load.max_rank, 64);
+  EXPECT_EQ(load.distinct_adapters, 2);
+}
+
+// ---- Search
+
+TEST(SloSearch, FindsTheLoadThatIsSustained) {
+  SimulationOptions options{.device = Describe("a40", "llama-7b"), .preset = FindPreset("fifo").value()};
+  WorkloadOptions load{.requests = 300, .rate = 1, .input_mean = 256, .output_mean = 32, .adapters = 10, .ranks = {8}};
+  const TimeNs low_load = LowLoadTime(options, load).value();
+  // 31 decodes of 25 ms and a prompt of 43: about 0.8 s.
+  EXPECT_NEAR(static_cast<double>(low_load) / kNsPerSecond, 0.82, 0.12);
+  const SustainedLoad found = FindSustainedLoad(options, load, low_load).value();
+  EXPECT_GT(found.rate, 2);
+  for (const LoadProbe& probe : found.probes) EXPECT_EQ(probe.within, probe.rate <= found.rate) << probe.rate;
+  const auto next = std::find_if(found.probes.begin(), found.probes.end(), [&](const LoadProbe& p) { return p.rate > found.rate; });
+  ASSERT_NE(next, found.probes.end());
+  EXPECT_LE(next->rate, found.rate * 1.021);
+  EXPECT_EQ(FindSustainedLoad(options, load, kNsPerUs).value().rate, 0);
+}
+
+}  // namespace
+}  // namespace loramux

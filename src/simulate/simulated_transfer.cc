@@ -1,0 +1,56 @@
+#include "simulate/simulated_transfer.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace loramux {
+namespace {
+
+// An adapter does not fill its last page.
+double BytesOf(const TransferJob& job) {
+  const double pages = static_cast<double>(job.destination.size() * job.page_bytes);
+  if (job.adapter == nullptr) return pages;
+  return std::min(pages, static_cast<double>(job.adapter->layout.payload_bytes));
+}
+
+TimeNs FromSeconds(double seconds) { return static_cast<TimeNs>(std::ceil(seconds * static_cast<double>(kNsPerSecond))); }
+
+}  // namespace
+
+TimeNs SimulatedLink::Occupy(double bytes, TimeNs now) {
+  const TimeNs takes = FromSeconds(bytes / link_.bytes_per_second);
+  free_at_ = std::max(free_at_, now) + takes;
+  busy_ += takes;
+  bytes_ += bytes;
+  return free_at_ + FromSeconds(link_.latency);
+}
+
+TimeNs SimulatedTransfer::FromDisk(const TransferJob& job, double bytes, TimeNs now) {
+  const bool first = seen_.insert(job.adapter->generation.value).second;
+  return in_host_memory_ && first ? now : links_->disk.Occupy(bytes, now);
+}
+
+void SimulatedTransfer::Submit(TransferJob job) {
+  const TimeNs now = clock_->Now();
+  const double bytes = BytesOf(job);
+  TimeNs end = now;
+  switch (job.kind) {
+    case TransferKind::kDiskToHost: end = FromDisk(job, bytes, now); break;
+    case TransferKind::kHostToDevice: end = links_->to_device.Occupy(bytes, now); break;
+    case TransferKind::kDeviceToHost: end = links_->to_host.Occupy(bytes, now); break;
+    // Piece by piece through a small buffer: the slower link decides.
+    case TransferKind::kDiskToDevice: end = std::max(FromDisk(job, bytes, now), links_->to_device.Occupy(bytes, now)); break;
+  }
+  const auto after = std::upper_bound(moving_.begin(), moving_.end(), end, [](TimeNs at, const Moving& m) { return at < m.end; });
+  moving_.insert(after, {end, job.id});
+  events_->Push(end, EventKind::kTransferEnds);
+}
+
+std::optional<TransferCompletion> SimulatedTransfer::Poll() {
+  if (moving_.empty() || moving_.front().end > clock_->Now()) return std::nullopt;
+  const TransferCompletion done{moving_.front().id, std::nullopt};
+  moving_.pop_front();
+  return done;
+}
+
+}  // namespace loramux

@@ -1,0 +1,64 @@
+// Links of finite bandwidth that all transfers share. Nothing is copied.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <unordered_set>
+
+#include "adapter/transfer.h"
+#include "base/clock.h"
+#include "schedule/performance_model.h"
+#include "simulate/event_queue.h"
+
+namespace loramux {
+
+// One link in one direction: jobs in order of submission, each with all of its bandwidth (as a copy engine does it). How long
+// a job takes therefore depends on all that was submitted before it, whoever did.
+class SimulatedLink {
+ public:
+  explicit SimulatedLink(PerformanceModel::Link link) : link_(link) {}
+  // When a job of so many bytes that is submitted at `now` ends.
+  TimeNs Occupy(double bytes, TimeNs now);
+  double bytes() const { return bytes_; }
+  TimeNs busy() const { return busy_; }
+
+ private:
+  PerformanceModel::Link link_;
+  TimeNs free_at_ = 0, busy_ = 0;
+  double bytes_ = 0;
+};
+
+// The links of a server: adapters, keys and values share them.
+struct SimulatedLinks {
+  explicit SimulatedLinks(const PerformanceModel& model)
+      : disk(model.disk), to_device(model.host_to_device), to_host(model.device_to_host) {}
+  SimulatedLink disk, to_device, to_host;
+};
+
+// One user of the links: the residency manager has one, the tiers of keys and values another, as each polls its own.
+class SimulatedTransfer final : public AdapterTransfer {
+ public:
+  // Owns none of it. `in_host_memory`: each adapter lies in the host's memory at first, so that its first move from "disk"
+  // takes no time of the disk.
+  SimulatedTransfer(const Clock* clock, EventQueue* events, SimulatedLinks* links, bool in_host_memory)
+      : clock_(clock), events_(events), links_(links), in_host_memory_(in_host_memory) {}
+  void Submit(TransferJob job) override;
+  std::optional<TransferCompletion> Poll() override;
+
+ private:
+  struct Moving {
+    TimeNs end = 0;
+    std::uint64_t id = 0;
+  };
+  TimeNs FromDisk(const TransferJob& job, double bytes, TimeNs now);
+
+  const Clock* clock_;
+  EventQueue* events_;
+  SimulatedLinks* links_;
+  const bool in_host_memory_;
+  std::unordered_set<std::uint32_t> seen_;   // generations that have moved; never iterated
+  std::deque<Moving> moving_;                // ascending by end, then by submission
+};
+
+}  // namespace loramux

@@ -1,0 +1,226 @@
+#include "simulate/simulation.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "base/prng.h"
+#include "engine/engine.h"
+#include "schedule/oracle_predictor.h"
+#include "simulate/event_queue.h"
+#include "simulate/simulated_executor.h"
+#include "simulate/simulated_transfer.h"
+
+namespace loramux {
+namespace {
+
+class World {
+ public:
+  World(const SimulationOptions& options, const Workload& workload)
+      : options_(options), workload_(workload), links_(options.device.model),
+        adapter_transfer_(&clock_, &events_, &links_, options.adapters_in_host_memory),
+        kv_transfer_(&clock_, &events_, &links_, false), executor_(&clock_, &events_, options.device.model),
+        predictor_(options.predictor_accuracy, options.seed) {}
+
+  // Once, before Run.
+  Status Build() {
+    ASSIGN_OR_RETURN(const CacheRegime regime, FindCacheRegime(options_.preset.cache));
+    const std::int64_t page_bytes = options_.device.page_bytes, max_model_len = std::max<std::int64_t>(2, workload_.MaxSequenceTokens());
+    // Reserved addresses: no byte of them is ever touched.
+    ASSIGN_OR_RETURN(device_, PagePool::Create("device", options_.device.device_pages * page_bytes, page_bytes));
+    if (options_.host_bytes > 0) {
+      ASSIGN_OR_RETURN(host_, PagePool::Create("host", static_cast<std::int64_t>(options_.host_bytes), page_bytes));
+    }
+    ASSIGN_OR_RETURN(policy_, MakeEvictionPolicy(regime.policy));
+    SchedulerOptions scheduler{.page_tokens = options_.device.page_tokens, .max_running = options_.max_running,
+                               .max_batch_tokens = options_.max_batch_tokens, .prefill_chunk = options_.max_batch_tokens,
+                               .age_bound = options_.age_bound};
+    QueueOrderOptions order{.total_tokens = static_cast<double>(options_.device.device_pages * options_.device.page_tokens)};
+    ApplyPreset(options_.preset, max_model_len, scheduler, order);
+    if (options_.adapter_share > 0) scheduler.adapter_share = options_.adapter_share;
+    order.lanes.slo = options_.slo;
+    ASSIGN_OR_RETURN(queue_, MakeQueueOrder(order));
+    if (regime.keep_history && options_.preset.keep_history) {
+      tree_ = std::make_unique<DependencyTree>(scheduler.page_tokens, device_.get(), host_.get(), kFrequencyHalfLife, options_.seed);
+    }
+    engine_ = std::make_unique<Engine>(
+        EngineOptions{.scheduler = scheduler, .max_model_len = max_model_len, .eos_token_ids = {}, .vocab_size = SimulatedExecutor::kVocab},
+        EngineParts{.clock = &clock_, .executor = &executor_, .transfer = &adapter_transfer_, .device = device_.get(), .host = host_.get(),
+                    .registry = &registry_, .eviction = policy_.get(), .tree = tree_.get(),
+                    .kv_transfer = tree_ == nullptr ? nullptr : &kv_transfer_, .queue = queue_.get(), .predictor = &predictor_,
+                    .wakeup = &wakeup_});
+    return RegisterAdapters();
+  }
+
+  SimulationResult Run() {
+    result_.requests.resize(workload_.requests.size());
+    for (std::size_t i = 0; i < workload_.requests.size(); ++i) {
+      if (!workload_.requests[i].follows) PushFirstTurn(i);
+    }
+    ScheduleSamples();
+    for (std::int64_t rounds = 1; !events_.empty(); ++rounds) {
+      clock_.AdvanceTo(std::max(events_.first().at, clock_.Now()));
+      while (!events_.empty() && events_.first().at <= clock_.Now()) Handle(events_.Pop());
+      while (engine_->Step()) {}
+      if (sampling_) TakeSample();
+      if (options_.check_every > 0 && rounds % options_.check_every == 0) engine_->CheckIntegrity();
+    }
+    CHECK(engine_->Idle());   // otherwise something waits for what never comes
+    engine_->CheckIntegrity();
+    return Finish();
+  }
+
+ private:
+  Status RegisterAdapters() {
+    for (std::size_t i = 0; i < workload_.adapter_ranks.size(); ++i) {
+      auto version = std::make_shared<AdapterVersion>();
+      version->name = "adapter-" + std::to_string(i);
+      version->file.digest = version->name;   // the content of each is its own
+      version->layout.max_rank = static_cast<std::int32_t>(workload_.adapter_ranks[i]);
+      version->layout.pages = options_.device.AdapterPages(workload_.adapter_ranks[i]);
+      version->layout.payload_bytes = workload_.adapter_ranks[i] * options_.device.adapter_bytes_per_rank;
+      ASSIGN_OR_RETURN(const auto published, registry_.Commit(std::move(version)));
+      generations_.push_back(published->generation);
+    }
+    return Ok{};
+  }
+
+  // Only the next first turn is in the queue, so that it stays small.
+  void PushFirstTurn(std::size_t request) {
+    if (first_turns_.empty()) events_.Push(workload_.requests[request].arrival, EventKind::kArrival, static_cast<std::int64_t>(request));
+    first_turns_.push_back(request);
+  }
+
+  void ScheduleSamples() {
+    if (options_.samples <= 0 || first_turns_.empty()) return;
+    const TimeNs last = workload_.requests[first_turns_.back()].arrival;
+    sample_gap_ = std::max<TimeNs>(kNsPerMs, last / options_.samples);
+    events_.Push(0, EventKind::kSample);
+  }
+
+  void Handle(const Event& event) {
+    switch (event.kind) {
+      case EventKind::kTransferEnds:
+      case EventKind::kStepEnds: return;   // the engine polls
+      case EventKind::kArrival: return Arrive(static_cast<std::size_t>(event.subject));
+      case EventKind::kSample:
+        sampling_ = true;
+        // While something else is to happen: the last sample is not what keeps the world alive.
+        if (!events_.empty()) events_.Push(clock_.Now() + sample_gap_, EventKind::kSample);
+    }
+  }
+
+  void Arrive(std::size_t index) {
+    const WorkloadRequest& asked = workload_.requests[index];
+    if (!asked.follows && ++next_first_ < first_turns_.size()) {
+      const std::size_t next = first_turns_[next_first_];
+      events_.Push(workload_.requests[next].arrival, EventKind::kArrival, static_cast<std::int64_t>(next));
+    }
+    RequestRecord& record = result_.requests[index];
+    GenerationRequest request;
+    if (asked.follows) request.prompt = std::move(histories_.extract(index).mapped());
+    else request.prompt.reserve(static_cast<std::size_t>(asked.input_tokens));
+    workload_.AppendPrompt(index, request.prompt);
+    record.arrival = clock_.Now();
+    record.adapter = asked.adapter;
+    record.prompt_tokens = static_cast<std::int32_t>(request.prompt.size());
+    if (asked.next >= 0) histories_[static_cast<std::size_t>(asked.next)] = request.prompt;
+    if (asked.adapter >= 0) request.adapter = generations_[static_cast<std::size_t>(asked.adapter)];
+    request.max_tokens = asked.output_tokens;
+    request.ignore_eos = true;
+    request.length_hint = asked.output_tokens;
+    request.sampling.seed = SplitMix64(options_.seed ^ index);
+    request.on_event = [this, index](const GenerationEvent& event) { Hear(index, event); };
+    if (engine_->Submit(std::move(request)).ok()) return;
+    record.refused = true;
+    DropSession(index);
+  }
+
+  // The turns behind a refused one are never asked.
+  void DropSession(std::size_t index) {
+    for (std::int32_t next = workload_.requests[index].next; next >= 0; next = workload_.requests[static_cast<std::size_t>(next)].next) {
+      histories_.erase(static_cast<std::size_t>(next));
+      result_.requests[static_cast<std::size_t>(next)].refused = true;
+    }
+  }
+
+  void Hear(std::size_t index, const GenerationEvent& event) {
+    RequestRecord& record = result_.requests[index];
+    const std::int32_t next = workload_.requests[index].next;
+    if (event.token != nullptr) {
+      if (record.first_token < 0) {
+        record.first_token = event.now;
+        record.first_scheduled = event.first_scheduled;
+        record.cached_tokens = event.cached_prompt_tokens;
+      } else {
+        result_.between_tokens.Add(event.now - record.last_token);
+      }
+      record.last_token = event.now;
+      ++record.output_tokens;
+      if (next >= 0) histories_.at(static_cast<std::size_t>(next)).push_back(event.token->id);
+    }
+    if (event.finish == FinishReason::kNone) return;
+    CHECK(event.finish == FinishReason::kLength);
+    CHECK_EQ(record.output_tokens, workload_.requests[index].output_tokens);
+    if (next >= 0) events_.Push(event.now + workload_.requests[static_cast<std::size_t>(next)].arrival, EventKind::kArrival, next);
+  }
+
+  void TakeSample() {
+    sampling_ = false;
+    const EngineStats stats = engine_->Stats();
+    const std::int64_t kv = stats.device.used(PageCategory::kKv);
+    result_.samples.push_back({.at = clock_.Now(), .running = stats.running, .waiting = stats.waiting,
+                               .free_pages = stats.device.free_pages, .running_kv_pages = kv - stats.history_pages,
+                               .history_pages = stats.history_pages, .adapter_pages = stats.device.used(PageCategory::kAdapter)});
+    invalid_pages_ += static_cast<double>(stats.invalid_history_pages);
+    all_history_pages_ += static_cast<double>(stats.history_pages);
+  }
+
+  SimulationResult Finish() {
+    for (const RequestRecord& record : result_.requests) {
+      CHECK(record.refused || record.last_token >= 0);   // every request ends
+      result_.end = std::max(result_.end, record.last_token);
+    }
+    result_.stats = engine_->Stats();
+    result_.busy = executor_.busy();
+    result_.bytes_to_device = links_.to_device.bytes();
+    result_.bytes_to_host = links_.to_host.bytes();
+    result_.bytes_from_disk = links_.disk.bytes();
+    result_.host_link_busy = links_.to_device.busy();
+    result_.invalid_history_share = all_history_pages_ > 0 ? invalid_pages_ / all_history_pages_ : 0;
+    return std::move(result_);
+  }
+
+  const SimulationOptions& options_;
+  const Workload& workload_;
+  VirtualClock clock_;
+  EventQueue events_;
+  SimulatedLinks links_;
+  SimulatedTransfer adapter_transfer_, kv_transfer_;
+  SimulatedExecutor executor_;
+  OraclePredictor predictor_;
+  AdapterRegistry registry_{ModelConfig{}, {"base"}, {}};
+  Wakeup wakeup_;
+  std::unique_ptr<PagePool> device_, host_;
+  std::unique_ptr<EvictionPolicy> policy_;
+  std::unique_ptr<QueueOrder> queue_;
+  std::unique_ptr<DependencyTree> tree_;
+  std::unique_ptr<Engine> engine_;
+  std::vector<AdapterGeneration> generations_;
+  std::vector<std::size_t> first_turns_;
+  std::size_t next_first_ = 0;
+  std::unordered_map<std::size_t, std::vector<TokenId>> histories_;   // by the turn whose prompt begins with it; never iterated
+  TimeNs sample_gap_ = 0;
+  bool sampling_ = false;
+  double invalid_pages_ = 0, all_history_pages_ = 0;
+  SimulationResult result_;
+};
+
+}  // namespace
+
+Result<SimulationResult> Simulate(const SimulationOptions& options, const Workload& workload) {
+  World world(options, workload);
+  RETURN_IF_ERROR(world.Build());
+  return world.Run();
+}
+
+}  // namespace loramux

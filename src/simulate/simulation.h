@@ -1,0 +1,67 @@
+// A server on a virtual clock: the very Engine, Scheduler, DependencyTree, PagePool, ResidencyManager and KvTiers of `serve`.
+// Only the executor and the transfers are models. Deterministic: the same options and workload give the same result.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "engine/snapshot.h"
+#include "schedule/presets.h"
+#include "simulate/devices.h"
+#include "simulate/histogram.h"
+#include "simulate/workload.h"
+
+namespace loramux {
+
+struct SimulationOptions {
+  SimulatedDevice device;
+  Preset preset;
+  std::int64_t max_running = 256, max_batch_tokens = 512;   // --max-num-seqs, --max-num-batched-tokens (with chunked prefill)
+  double adapter_share = 0;              // of the device's memory, in place of the regime's share; 0: the regime's
+  double host_bytes = 256e9;             // of the host tier; 0: none
+  bool adapters_in_host_memory = true;   // at the start; false: on disk alone
+  double predictor_accuracy = 0.8;       // of OraclePredictor (Chameleon's reaches about 80 %)
+  TimeNs age_bound = 30 * kNsPerSecond;
+  TimeNs slo = 5 * kNsPerSecond;         // SizeLanesOptions::slo
+  std::uint64_t seed = 1;                // of the predictor and the tree
+  std::int64_t check_every = 0;          // steps after which the integrity of everything is checked; 0: at the end alone
+  std::int64_t samples = 200;            // of memory and queue, over the workload's arrivals
+};
+
+// Of one request. Times in ns on the virtual clock; -1: not yet.
+struct RequestRecord {
+  TimeNs arrival = -1, first_scheduled = -1, first_token = -1, last_token = -1;
+  std::int32_t adapter = -1, prompt_tokens = 0, output_tokens = 0, cached_tokens = 0;
+  bool refused = false;                  // larger than the memory or the model's length: never in the queue
+
+  TimeNs Ttft() const { return first_token - arrival; }
+  TimeNs EndToEnd() const { return last_token - arrival; }
+};
+
+// What the memory and the queue hold at one time.
+struct WorldSample {
+  TimeNs at = 0;
+  std::int64_t running = 0, waiting = 0;
+  std::int64_t free_pages = 0, running_kv_pages = 0, history_pages = 0, adapter_pages = 0;   // of the device
+};
+
+struct SimulationResult {
+  std::vector<RequestRecord> requests;   // as in the workload
+  std::vector<WorldSample> samples;
+  EngineStats stats;                     // at the end
+  DurationHistogram between_tokens;      // of all requests
+  TimeNs end = 0;                        // of the last request
+  TimeNs busy = 0;                       // of the executor
+  double bytes_to_device = 0, bytes_to_host = 0, bytes_from_disk = 0;
+  TimeNs host_link_busy = 0;             // towards the device
+  double invalid_history_share = 0;      // of the history on the device, mean over the samples (FastLibra 6.6)
+};
+
+// Runs the workload to its end. Errors: an unknown cache or order; no memory for a page.
+Result<SimulationResult> Simulate(const SimulationOptions& options, const Workload& workload);
+
+}  // namespace loramux

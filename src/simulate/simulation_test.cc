@@ -1,0 +1,229 @@
+#include "simulate/simulation.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/prng.h"
+#include "simulate/summary.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::int64_t kMiB = 1 << 20;
+
+// Round figures: a step 1 ms, a prompt's token 0.1 ms, a decoding sequence 1 ms; a page of 1 MiB takes 1.048576 ms and 1 ms
+// of latency from the host tier.
+SimulatedDevice RoundDevice(std::int64_t pages = 1000) {
+  SimulatedDevice device{.name = "round", .page_tokens = 16, .page_bytes = kMiB, .device_pages = pages, .adapter_bytes_per_rank = kMiB / 8};
+  device.model.step = 1e-3;
+  device.model.per_prefill_token = 1e-4;
+  device.model.per_decode_sequence = 1e-3;
+  device.model.disk = {.latency = 5e-3, .bytes_per_second = 1e8};
+  device.model.host_to_device = device.model.device_to_host = {.latency = 1e-3, .bytes_per_second = 1e9};
+  return device;
+}
+
+SimulationOptions OptionsFor(std::string_view preset, SimulatedDevice device = RoundDevice()) {
+  return {.device = std::move(device), .preset = FindPreset(preset).value(), .host_bytes = 512.0 * kMiB, .check_every = 20};
+}
+
+Workload TwoRequests(std::int32_t first_adapter, std::int32_t second_adapter, TimeNs second_arrival) {
+  Workload workload;
+  workload.requests = {{.arrival = 0, .adapter = first_adapter, .input_tokens = 100, .output_tokens = 3},
+                       {.arrival = second_arrival, .adapter = second_adapter, .input_tokens = 50, .output_tokens = 2}};
+  workload.adapter_ranks = {8, 16};
+  return workload;
+}
+
+TEST(Simulation, OneRequestTakesWhatTheModelSays) {
+  Workload workload = TwoRequests(-1, -1, 0);
+  workload.requests.resize(1);
+  const SimulationResult result = Simulate(OptionsFor("fifo"), workload).value();
+  const RequestRecord& record = result.requests[0];
+  EXPECT_EQ(record.first_token, 11 * kNsPerMs);          // 1 + 100 x 0.1
+  EXPECT_EQ(record.last_token, 15 * kNsPerMs);           // two steps of 1 + 1
+  EXPECT_EQ(result.busy, 15 * kNsPerMs);
+  EXPECT_EQ(record.output_tokens, 3);
+}
+
+TEST(Simulation, AStepIsNotInterrupted) {
+  const SimulationResult result = Simulate(OptionsFor("fifo"), TwoRequests(-1, -1, 4 * kNsPerMs)).value();
+  // The second one waits for the first step, then shares one with the first one's decode: 1 + 50 x 0.1 + 1.
+  EXPECT_EQ(result.requests[1].first_scheduled, 11 * kNsPerMs);
+  EXPECT_EQ(result.requests[1].first_token, 18 * kNsPerMs);
+  EXPECT_EQ(result.requests[1].Ttft(), 14 * kNsPerMs);
+}
+
+TEST(Simulation, AdaptersShareTheHostLink) {
+  const SimulationResult result = Simulate(OptionsFor("fifo"), TwoRequests(0, 1, 0)).value();
+  // One page, then two, one after the other on the link; the second request joins when the first one's step has ended.
+  const TimeNs first_there = 1'048'576 + kNsPerMs, second_there = 3 * 1'048'576 + kNsPerMs;
+  EXPECT_EQ(result.requests[0].first_token, first_there + 11 * kNsPerMs);
+  EXPECT_GT(result.requests[0].first_token, second_there);
+  EXPECT_EQ(result.requests[1].first_token, result.requests[0].first_token + 7 * kNsPerMs);
+  EXPECT_EQ(result.bytes_to_device, 3.0 * kMiB);
+  EXPECT_EQ(result.bytes_from_disk, 0);
+  EXPECT_EQ(result.stats.adapters.device_loads, 2);
+}
+
+TEST(Simulation, AdaptersMayLieOnDiskAtFirst) {
+  SimulationOptions options = OptionsFor("fifo");
+  options.adapters_in_host_memory = false;
+  Workload workload = TwoRequests(0, -1, 0);
+  workload.requests.resize(1);
+  const SimulationResult result = Simulate(options, workload).value();
+  const TimeNs disk = 10'485'760 + 5 * kNsPerMs, host = 1'048'576 + kNsPerMs;
+  EXPECT_EQ(result.requests[0].first_token, disk + host + 11 * kNsPerMs);
+  EXPECT_EQ(result.bytes_from_disk, 1.0 * kMiB);
+}
+
+TEST(Simulation, RanksCostTime) {
+  SimulationOptions options = OptionsFor("fifo");
+  options.device.model.per_rank = 1e-4;
+  options.device.model.per_adapter_token_rank = 1e-6;
+  options.device.model.host_to_device = {.latency = 0, .bytes_per_second = 1e18};
+  Workload workload = TwoRequests(1, -1, 0);
+  workload.requests.resize(1);
+  const SimulationResult result = Simulate(options, workload).value();
+  // 1 + 10 as without, 16 x 0.1 for reading, 100 tokens x rank 16 x 0.001; up to the link's nanosecond and rounding.
+  EXPECT_NEAR(static_cast<double>(result.requests[0].first_token), (11 + 1.6 + 1.6) * kNsPerMs, 5);
+}
+
+WorkloadOptions SmallLoad(std::uint64_t seed) {
+  return {.requests = 400, .rate = 60, .input_mean = 120, .output_mean = 20, .max_input = 600, .max_output = 100, .adapters = 12,
+          .ranks = {8, 16, 64}, .turns = 3, .think_seconds = 0.5, .seed = seed};
+}
+
+TEST(Simulation, ATurnBeginsBehindWhatItsSessionHas) {
+  Workload workload;
+  workload.requests = {{.adapter = -1, .input_tokens = 64, .output_tokens = 32, .next = 1},
+                       {.arrival = 50 * kNsPerMs, .adapter = -1, .input_tokens = 16, .output_tokens = 4, .follows = true}};
+  const SimulationResult result = Simulate(OptionsFor("fifo"), workload).value();
+  const RequestRecord &first = result.requests[0], &second = result.requests[1];
+  EXPECT_EQ(second.arrival, first.last_token + 50 * kNsPerMs);
+  EXPECT_EQ(second.prompt_tokens, 64 + 32 + 16);
+  EXPECT_EQ(second.cached_tokens, 80);   // the answer's last token was never computed: its page is not full
+}
+
+TEST(Simulation, TheSameSeedGivesTheSameResult) {
+  const Workload workload = MakeWorkload(SmallLoad(7)).value();
+  const SimulationOptions options = OptionsFor("loramux", RoundDevice(120));
+  const SimulationResult a = Simulate(options, workload).value(), b = Simulate(options, workload).value();
+  ASSERT_EQ(a.requests.size(), b.requests.size());
+  for (std::size_t i = 0; i < a.requests.size(); ++i) {
+    EXPECT_EQ(a.requests[i].first_token, b.requests[i].first_token);
+    EXPECT_EQ(a.requests[i].last_token, b.requests[i].last_token);
+    EXPECT_EQ(a.requests[i].cached_tokens, b.requests[i].cached_tokens);
+  }
+  EXPECT_EQ(a.stats.steps, b.stats.steps);
+  EXPECT_EQ(a.bytes_to_device, b.bytes_to_device);
+  const SimulationResult other = Simulate(options, MakeWorkload(SmallLoad(8)).value()).value();
+  EXPECT_NE(a.end, other.end);
+}
+
+// Under memory pressure: preemptions, evictions, loads, history in both tiers.
+class EveryPreset : public testing::TestWithParam<std::string_view> {};
+
+TEST_P(EveryPreset, EndsEveryRequestAndLosesNothing) {
+  for (const std::uint64_t seed : {1, 2, 3}) {
+    SimulationOptions options = OptionsFor(GetParam(), RoundDevice(160));
+    options.host_bytes = 100.0 * kMiB;
+    options.age_bound = 2 * kNsPerSecond;
+    const Workload workload = MakeWorkload(SmallLoad(seed)).value();
+    const SimulationResult result = Simulate(options, workload).value();   // checks itself every 20 events
+    std::int64_t generated = 0, prompts = 0;
+    for (std::size_t i = 0; i < result.requests.size(); ++i) {
+      const RequestRecord& record = result.requests[i];
+      ASSERT_FALSE(record.refused);
+      EXPECT_EQ(record.output_tokens, workload.requests[i].output_tokens);
+      EXPECT_LE(record.arrival, record.first_scheduled);
+      EXPECT_LT(record.first_scheduled, record.first_token);
+      EXPECT_LE(record.first_token, record.last_token);
+      generated += record.output_tokens;
+      prompts += record.prompt_tokens;
+    }
+    EXPECT_EQ(result.stats.tokens_generated, generated);
+    EXPECT_EQ(result.stats.finished, static_cast<std::int64_t>(result.requests.size()));
+    // A last token that a prompt's chunk has to itself counts as decoded.
+    EXPECT_GE(result.stats.tokens_prefilled + result.stats.prefix.found_tokens + result.stats.finished, prompts);
+    // What is left on the device is history and idle adapters.
+    EXPECT_EQ(result.stats.device.free_pages + result.stats.history_pages + result.stats.device.used(PageCategory::kAdapter),
+              result.stats.device.capacity_pages);
+    EXPECT_EQ(result.between_tokens.count(), generated - static_cast<std::int64_t>(result.requests.size()));
+  }
+}
+
+std::vector<std::string_view> PresetNames() {
+  std::vector<std::string_view> names;
+  for (const Preset& preset : Presets()) names.push_back(preset.name);
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Presets, EveryPreset, testing::ValuesIn(PresetNames()), [](const auto& info) {
+  std::string name(info.param);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+TEST(Simulation, ALongerHostLinkMakesLoadsSlower) {
+  const Workload workload = MakeWorkload(SmallLoad(5)).value();
+  SimulationOptions options = OptionsFor("s-lora", RoundDevice(160));
+  const SimulationSummary fast = Summarise(Simulate(options, workload).value(), kNsPerSecond);
+  options.device.model.host_to_device.bytes_per_second /= 20;
+  const SimulationSummary slow = Summarise(Simulate(options, workload).value(), kNsPerSecond);
+  EXPECT_GT(slow.mean_load_ms, 5 * fast.mean_load_ms);
+  EXPECT_GT(slow.ttft.mean, fast.ttft.mean);
+}
+
+TEST(Simulation, WhatNeverFitsIsRefused) {
+  Workload workload = TwoRequests(-1, -1, 0);
+  workload.requests[0].input_tokens = 1000;
+  workload.requests[0].next = 1;
+  workload.requests[1].follows = true;
+  const SimulationResult result = Simulate(OptionsFor("fifo", RoundDevice(20)), workload).value();
+  EXPECT_TRUE(result.requests[0].refused);
+  EXPECT_TRUE(result.requests[1].refused);   // nobody could ask it
+  EXPECT_EQ(Summarise(result, kNsPerSecond).refused, 2);
+}
+
+TEST(Simulation, UnknownNamesAreErrors) {
+  SimulationOptions options = OptionsFor("fifo");
+  options.preset.queue = "lifo";
+  const auto result = Simulate(options, TwoRequests(-1, -1, 0));
+  ASSERT_FALSE(result.ok());
+  EXPECT_NE(result.error().message.find("lifo"), std::string::npos);
+}
+
+// ---- Summaries
+
+TEST(Summary, Quantiles) {
+  const LatencySummary s = SummariseLatencies({4, 1, 3, 2, 5});
+  EXPECT_EQ(s.count, 5);
+  EXPECT_EQ(s.mean, 3);
+  EXPECT_EQ(s.p50, 3);
+  EXPECT_NEAR(s.p90, 4.6, 1e-12);
+  EXPECT_EQ(s.max, 5);
+  EXPECT_EQ(SummariseLatencies({}).p99, 0);
+}
+
+TEST(Summary, HistogramIsWithinOnePercent) {
+  DurationHistogram histogram;
+  std::vector<double> exact;
+  Prng prng(3);
+  for (int i = 0; i < 20000; ++i) {
+    const auto value = static_cast<TimeNs>(std::exp(3 + 15 * prng.NextDouble()));
+    histogram.Add(value);
+    exact.push_back(static_cast<double>(value));
+  }
+  std::sort(exact.begin(), exact.end());
+  for (const double q : {0.01, 0.5, 0.9, 0.99, 1.0}) {
+    const double wanted = exact[static_cast<std::size_t>(q * (exact.size() - 1))];
+    EXPECT_NEAR(histogram.Quantile(q) / wanted, 1, 0.01) << q;
+  }
+  EXPECT_EQ(DurationHistogram().Quantile(0.5), 0);
+}
+
+}  // namespace
+}  // namespace loramux

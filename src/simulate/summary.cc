@@ -1,0 +1,122 @@
+#include "simulate/summary.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace loramux {
+namespace {
+
+double Ms(TimeNs time) { return static_cast<double>(time) / static_cast<double>(kNsPerMs); }
+double Seconds(TimeNs time) { return static_cast<double>(time) / static_cast<double>(kNsPerSecond); }
+double Share(double part, double whole) { return whole > 0 ? part / whole : 0; }
+
+double QuantileOf(const std::vector<double>& sorted, double q) {
+  const double at = q * static_cast<double>(sorted.size() - 1);
+  const auto low = static_cast<std::size_t>(at);
+  const std::size_t high = std::min(low + 1, sorted.size() - 1);
+  return sorted[low] + (sorted[high] - sorted[low]) * (at - static_cast<double>(low));
+}
+
+void SummariseRequests(const SimulationResult& result, TimeNs slo, SimulationSummary& summary) {
+  std::vector<double> tpot, end_to_end, queue;
+  double output_tokens = 0, good = 0;
+  for (const RequestRecord& record : result.requests) {
+    if (record.refused) {
+      ++summary.refused;
+      continue;
+    }
+    ++summary.finished;
+    output_tokens += record.output_tokens;
+    good += record.Ttft() <= slo;
+    queue.push_back(Ms(record.first_scheduled - record.arrival));
+    end_to_end.push_back(Ms(record.EndToEnd()));
+    if (record.output_tokens > 1) tpot.push_back(Ms(record.last_token - record.first_token) / (record.output_tokens - 1));
+  }
+  summary.ttft = SummariseLatencies(TtftsOf(result));
+  summary.tpot = SummariseLatencies(std::move(tpot));
+  summary.end_to_end = SummariseLatencies(std::move(end_to_end));
+  summary.queue = SummariseLatencies(std::move(queue));
+  summary.requests_per_second = Share(static_cast<double>(summary.finished), summary.seconds);
+  summary.output_tokens_per_second = Share(output_tokens, summary.seconds);
+  summary.goodput = Share(good, summary.seconds);
+  summary.within_slo = Share(good, static_cast<double>(result.requests.size()));
+}
+
+}  // namespace
+
+LatencySummary SummariseLatencies(std::vector<double> ms) {
+  LatencySummary summary{.count = static_cast<std::int64_t>(ms.size())};
+  if (ms.empty()) return summary;
+  std::sort(ms.begin(), ms.end());
+  for (const double value : ms) summary.mean += value;
+  summary.mean /= static_cast<double>(ms.size());
+  summary.p50 = QuantileOf(ms, 0.5);
+  summary.p90 = QuantileOf(ms, 0.9);
+  summary.p99 = QuantileOf(ms, 0.99);
+  summary.max = ms.back();
+  return summary;
+}
+
+std::vector<double> TtftsOf(const SimulationResult& result) {
+  std::vector<double> ttfts;
+  for (const RequestRecord& record : result.requests) {
+    if (!record.refused) ttfts.push_back(Ms(record.Ttft()));
+  }
+  return ttfts;
+}
+
+SimulationSummary Summarise(const SimulationResult& result, TimeNs slo) {
+  SimulationSummary summary;
+  TimeNs first = result.end, last = 0;
+  for (const RequestRecord& record : result.requests) {
+    if (record.arrival < 0) continue;   // a turn that never was asked
+    first = std::min(first, record.arrival);
+    last = std::max(last, record.arrival);
+  }
+  const TimeNs span = result.end - first;
+  summary.seconds = Seconds(span);
+  summary.offered_per_second = Share(static_cast<double>(result.requests.size()), Seconds(last - first));
+  SummariseRequests(result, slo, summary);
+  const DurationHistogram& gaps = result.between_tokens;
+  summary.between_tokens = {.count = gaps.count(), .mean = gaps.mean() / kNsPerMs, .p50 = gaps.Quantile(0.5) / kNsPerMs,
+                            .p90 = gaps.Quantile(0.9) / kNsPerMs, .p99 = gaps.Quantile(0.99) / kNsPerMs};
+  const EngineStats& stats = result.stats;
+  summary.adapter_loads = stats.adapters.device_loads;
+  summary.adapter_hit_share = Share(static_cast<double>(stats.adapters.asked_on_device), static_cast<double>(stats.adapters.asked));
+  summary.prefix_hit_share = Share(static_cast<double>(stats.prefix.found_tokens), static_cast<double>(stats.prefix.looked_up_tokens));
+  summary.mean_load_ms = Share(Ms(stats.adapters.load_time_total), static_cast<double>(summary.adapter_loads));
+  summary.preemptions = stats.preemptions;
+  summary.squashes = stats.squashes;
+  summary.history_evictions = stats.history_evictions;
+  summary.gigabytes_to_device = result.bytes_to_device / 1e9;
+  summary.gigabytes_to_host = result.bytes_to_host / 1e9;
+  summary.gigabytes_from_disk = result.bytes_from_disk / 1e9;
+  summary.busy_share = Share(static_cast<double>(result.busy), static_cast<double>(span));
+  summary.link_busy_share = Share(static_cast<double>(result.host_link_busy), static_cast<double>(span));
+  summary.invalid_history_share = result.invalid_history_share;
+  return summary;
+}
+
+std::vector<SizeClassSummary> SummariseBySize(const SimulationResult& result) {
+  std::vector<const RequestRecord*> sorted;
+  for (const RequestRecord& record : result.requests) {
+    if (!record.refused) sorted.push_back(&record);
+  }
+  const auto size = [](const RequestRecord& record) { return record.prompt_tokens + 2 * record.output_tokens; };
+  std::stable_sort(sorted.begin(), sorted.end(), [&](const RequestRecord* a, const RequestRecord* b) { return size(*a) < size(*b); });
+  std::vector<SizeClassSummary> classes(3);
+  for (std::size_t nth = 0; nth < classes.size(); ++nth) {
+    const std::size_t begin = sorted.size() * nth / classes.size(), end = sorted.size() * (nth + 1) / classes.size();
+    std::vector<double> ttft;
+    for (std::size_t i = begin; i < end; ++i) {
+      const RequestRecord& record = *sorted[i];
+      ttft.push_back(Ms(record.Ttft()));
+      const double waited = Share(Ms(record.first_scheduled - record.arrival), Ms(record.EndToEnd()));
+      classes[nth].queue_share += waited / static_cast<double>(end - begin);
+    }
+    classes[nth].ttft = SummariseLatencies(std::move(ttft));
+  }
+  return classes;
+}
+
+}  // namespace loramux

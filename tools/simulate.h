@@ -1,0 +1,40 @@
+// `loramux simulate`: what a server would do with a load, without one: the same scheduler and caches on a virtual clock.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "simulate/simulation.h"
+#include "simulate/workload.h"
+
+namespace loramux {
+
+struct SimulateFlags {
+  std::string device = "a40", model = "llama-7b";
+  std::string adapter_dir;               // ranks of its adapters, in place of --adapters and --ranks
+  std::vector<std::string> lora_targets = {"q", "k", "v", "o"};
+  double host_link_gb = 0;               // per second; 0: the device's
+  std::int64_t gpus = 1;
+  double memory_share = 0.9, host_memory_gb = 256;
+  bool adapters_on_disk = false;
+  std::vector<std::string> presets = {"loramux", "s-lora"};
+  std::string cache, schedule;           // in place of every preset's own; empty: not
+  std::int64_t max_num_seqs = 256, max_num_batched_tokens = 512;
+  double predictor_accuracy = 0.8, age_bound_seconds = 30, adapter_share = 0;
+  WorkloadOptions workload;
+  std::string arrivals = "poisson", popularity = "power-law", rank_popularity = "uniform";
+  double slo_seconds = 0;                // of TTFT; 0: five times the mean time of a request at low load
+  bool find_load = false;
+  std::int64_t check_every = 0;
+  std::string json, html;                // files to write
+  bool list = false;
+  std::string command_line;              // for the report
+};
+
+void AddSimulateFlags(CLI::App& command, SimulateFlags& flags);
+// Prints a table to stdout. Returns the process's exit status.
+int RunSimulate(SimulateFlags flags);
+
+}  // namespace loramux

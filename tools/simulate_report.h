@@ -1,0 +1,35 @@
+// What `loramux simulate` found, for people and programs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "simulate/simulation.h"
+#include "simulate/slo_search.h"
+#include "simulate/summary.h"
+
+namespace loramux {
+
+struct PresetRun {
+  Preset preset;
+  SimulationResult result;
+  SimulationSummary summary;
+  SustainedLoad sustained;               // without probes: not asked for
+};
+
+struct SimulationReport {
+  std::string device, workload;          // in words
+  std::string command;                   // that made it
+  std::int64_t page_bytes = 0, device_pages = 0;
+  double slo_ms = 0, low_load_ms = 0;    // low_load_ms 0: the objective was given
+  std::vector<PresetRun> runs;
+};
+
+// Aligned columns, a preset a line.
+std::string ReportAsTable(const SimulationReport& report);
+// One JSON object, indented.
+std::string ReportAsJson(const SimulationReport& report);
+// A page of its own, with plots.
+std::string ReportAsHtml(const SimulationReport& report);
+
+}  // namespace loramux
