@@ -3,10 +3,11 @@
 // or in the sum of ranks for the one at true ranks, `mbgmv`. Here both phases may share a step, so one sum has them all.
 //
 // Fitted by `loramux profile`, or written down for a known device (simulate/). Read by the scheduler, the simulator and
-// the router.
+// the router. docs/profile.md says what each term stands for.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "base/clock.h"
@@ -23,6 +24,9 @@ struct StepLoad {
   std::int64_t rank_sum = 0;             // of distinct adapters in the batch
   std::int64_t max_rank = 0;             // of the batch
   std::int64_t distinct_adapters = 0;
+  std::int64_t token_ranks = 0;          // sum over adapter_tokens of the adapter's rank; 0: not known, taken as
+                                         // adapter_tokens x the mean rank of the adapters
+  std::int64_t prefill_sequences = 0;    // chunks of more than one token
 };
 
 enum class LoraCostShape : std::uint8_t { kBgmv, kMbgmv };
@@ -32,13 +36,16 @@ struct PerformanceModel {
   // Seconds.
   double step = 0;                       // of any step: launch, and reading the weights
   double per_prefill_token = 0;
+  double per_prefill_sequence = 0;       // each chunk: its own products with few rows, and its logits
   double per_decode_sequence = 0;
   double per_prefill_attention = 0;
   double per_decode_context = 0;
   double per_adapter = 0;                // each distinct one
-  double per_adapter_token_rank = 0;     // mbgmv: tokens x mean rank, arithmetic
+  double per_adapter_token = 0;          // each token with an adapter, whatever its rank
+  double per_adapter_token_rank = 0;     // mbgmv: tokens x rank, arithmetic
   double per_rank = 0;                   // mbgmv: of the sum of ranks, reading the adapters
   double per_padded_rank = 0;            // bgmv: batch tokens x largest rank
+  double per_padded_adapter = 0;         // bgmv: distinct adapters x largest rank
   LoraCostShape shape = LoraCostShape::kMbgmv;
   // Weights are read once a step whatever it computes, so a small step takes as long as a larger one: the time is the
   // larger of `floor` and the sum. 0: no floor.
@@ -52,5 +59,17 @@ struct PerformanceModel {
 
   double SecondsOf(const StepLoad& load) const;
 };
+
+// One summand of PerformanceModel::SecondsOf: a coefficient times what it counts.
+struct PerformanceTerm {
+  const char* name;                            // of the coefficient, as in profile files
+  double PerformanceModel::*coefficient;
+  double (*count)(const StepLoad& load);
+};
+// The summands of a model of this shape. The coefficients of the other shape's are not looked at.
+std::span<const PerformanceTerm> PerformanceTerms(LoraCostShape shape);
+
+// "bgmv", "mbgmv".
+const char* LoraCostShapeName(LoraCostShape shape);
 
 }  // namespace loramux

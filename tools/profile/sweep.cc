@@ -1,0 +1,112 @@
+#include "tools/profile/sweep.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "base/clock.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::array<LoraVariant, 2> kVariants = {LoraVariant::kMbgmv, LoraVariant::kBgmv};
+constexpr std::size_t kBlock = 32;
+
+// A visit takes at least three runs and 40 ms; of steps so long that a disturbance hardly shows, one run is enough.
+constexpr int kLeastRuns = 3, kMostRuns = 25;
+constexpr double kLeastSeconds = 0.04, kLongSeconds = 0.25;
+
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+bool UsesAdapters(const StepPoint& point) { return point.sequences.back().adapter >= 0; }   // they are sorted
+
+class Sweeper {
+ public:
+  Sweeper(StepBench& bench, const SweepOptions& options, Prng& prng, const std::function<void(double, double)>& progress)
+      : bench_(bench), options_(options), prng_(prng), progress_(progress),
+        points_(DrawPoints(bench.space(), options.points, prng)), times_(points_.size()) {}
+
+  SweepResult Run() {
+    std::vector<std::size_t> order(points_.size());
+    std::iota(order.begin(), order.end(), 0);
+    for (int round = 0; round < options_.rounds && !Over(); ++round) {
+      for (std::size_t begin = 0; begin < order.size() && !Over(); begin += kBlock) {
+        const std::size_t end = std::min(begin + kBlock, order.size());
+        for (std::size_t variant = 0; variant < kVariants.size(); ++variant) {
+          bench_.UseVariant(kVariants[variant]);
+          Shuffle(order, begin, end);
+          for (std::size_t i = begin; i < end; ++i) Visit(order[i], variant, round);
+        }
+      }
+      Shuffle(order, 0, order.size());
+    }
+    return Collect();
+  }
+
+ private:
+  double Passed() const { return static_cast<double>(clock_.Now() - begin_) / static_cast<double>(kNsPerSecond); }
+  bool Over() const { return measured_points_ >= options_.least_points && Passed() >= options_.seconds; }
+
+  void Shuffle(std::vector<std::size_t>& order, std::size_t begin, std::size_t end) {
+    for (std::size_t i = end; i > begin + 1; --i) std::swap(order[i - 1], order[begin + prng_.NextBelow(i - begin)]);
+  }
+
+  // Without adapters the variants are the same program: each round measures one of them for both.
+  void Visit(std::size_t index, std::size_t variant, int round) {
+    if (variant == 1) ++visits_;
+    if (!UsesAdapters(points_[index]) && variant != static_cast<std::size_t>(round % 2)) return;
+    if (round == 0 && (variant == 1 || !UsesAdapters(points_[index]))) ++measured_points_;
+    const StepPoint& point = points_[index];
+    double total = bench_.Run(point);   // warm up: weights of its adapters, its pages, the workspace
+    std::vector<double>& times = times_[index][variant];
+    total = 0;
+    for (int run = 0; run < kMostRuns && !(total > kLongSeconds || (run >= kLeastRuns && total > kLeastSeconds)); ++run) {
+      times.push_back(bench_.Run(point));
+      total += times.back();
+      ++runs_;
+    }
+    const double all = static_cast<double>(options_.rounds) * static_cast<double>(points_.size());
+    const double expected = visits_ == 0 ? options_.seconds : Passed() * all / static_cast<double>(visits_);
+    progress_(Passed(), std::max(Passed(), measured_points_ < options_.least_points ? expected : std::min(expected, options_.seconds)));
+  }
+
+  SweepResult Collect() {
+    SweepResult result;
+    result.runs = runs_;
+    for (std::size_t i = 0; i < points_.size(); ++i) {
+      if (!UsesAdapters(points_[i])) times_[i][0].insert(times_[i][0].end(), times_[i][1].begin(), times_[i][1].end());
+      const bool held_out = prng_.NextDouble() < options_.held_out_share;
+      const std::vector<double>& other = UsesAdapters(points_[i]) ? times_[i][1] : times_[i][0];
+      if (times_[i][0].empty() || other.empty()) continue;
+      const StepLoad load = bench_.Load(points_[i]);
+      result.points.push_back(points_[i]);
+      result.mbgmv.push_back({load, Median(times_[i][0]), held_out});
+      result.bgmv.push_back({load, Median(other), held_out});
+    }
+    return result;
+  }
+
+  StepBench& bench_;
+  const SweepOptions& options_;
+  Prng& prng_;
+  const std::function<void(double, double)>& progress_;
+  const std::vector<StepPoint> points_;
+  std::vector<std::array<std::vector<double>, kVariants.size()>> times_;   // by point and variant
+  OsClock clock_;
+  const TimeNs begin_ = clock_.Now();
+  int measured_points_ = 0;
+  std::int64_t visits_ = 0, runs_ = 0;
+};
+
+}  // namespace
+
+SweepResult Sweep(StepBench& bench, const SweepOptions& options, Prng& prng,
+                  const std::function<void(double passed, double expected)>& progress) {
+  return Sweeper(bench, options, prng, progress).Run();
+}
+
+}  // namespace loramux
