@@ -7,30 +7,35 @@ namespace loramux {
 namespace {
 
 template <std::int64_t StepLoad::*kField>
-double Count(const StepLoad& load) {
+double Count(const PerformanceModel&, const StepLoad& load) {
   return static_cast<double>(load.*kField);
 }
 
-double One(const StepLoad&) { return 1; }
+double One(const PerformanceModel&, const StepLoad&) { return 1; }
 
-double TokenRanks(const StepLoad& load) {
+double TokenTiles(const PerformanceModel& model, const StepLoad& load) {
+  if (model.token_tile <= 0) return 0;
+  return static_cast<double>((load.prefill_tokens + load.decode_sequences + model.token_tile - 1) / model.token_tile);
+}
+
+double TokenRanks(const PerformanceModel&, const StepLoad& load) {
   if (load.token_ranks > 0 || load.distinct_adapters == 0) return static_cast<double>(load.token_ranks);
   return static_cast<double>(load.adapter_tokens) * static_cast<double>(load.rank_sum) /
          static_cast<double>(load.distinct_adapters);
 }
 
-double PaddedTokens(const StepLoad& load) {
+double PaddedTokens(const PerformanceModel&, const StepLoad& load) {
   return static_cast<double>(load.adapter_tokens) * static_cast<double>(load.max_rank);
 }
 
-double PaddedAdapters(const StepLoad& load) {
+double PaddedAdapters(const PerformanceModel&, const StepLoad& load) {
   return static_cast<double>(load.distinct_adapters) * static_cast<double>(load.max_rank);
 }
 
 using Model = PerformanceModel;
 
 // What the two shapes share, between what only one has: either shape is one span.
-constexpr std::array<PerformanceTerm, 12> kTerms = {{
+constexpr std::array<PerformanceTerm, 13> kTerms = {{
     {"per_padded_rank", &Model::per_padded_rank, PaddedTokens},
     {"per_padded_adapter", &Model::per_padded_adapter, PaddedAdapters},
     {"step", &Model::step, One},
@@ -39,6 +44,7 @@ constexpr std::array<PerformanceTerm, 12> kTerms = {{
     {"per_decode_sequence", &Model::per_decode_sequence, Count<&StepLoad::decode_sequences>},
     {"per_prefill_attention", &Model::per_prefill_attention, Count<&StepLoad::prefill_attention>},
     {"per_decode_context", &Model::per_decode_context, Count<&StepLoad::decode_context>},
+    {"per_token_tile", &Model::per_token_tile, TokenTiles},
     {"per_adapter", &Model::per_adapter, Count<&StepLoad::distinct_adapters>},
     {"per_adapter_token", &Model::per_adapter_token, Count<&StepLoad::adapter_tokens>},
     {"per_adapter_token_rank", &Model::per_adapter_token_rank, TokenRanks},
@@ -57,7 +63,10 @@ const char* LoraCostShapeName(LoraCostShape shape) { return shape == LoraCostSha
 
 double PerformanceModel::SecondsOf(const StepLoad& load) const {
   double seconds = 0;
-  for (const PerformanceTerm& term : PerformanceTerms(shape)) seconds += this->*term.coefficient * term.count(load);
+  for (const PerformanceTerm& term : PerformanceTerms(shape)) seconds += this->*term.coefficient * term.count(*this, load);
+  const double dense = per_prefill_token * static_cast<double>(load.prefill_tokens) +
+                       per_decode_sequence * static_cast<double>(load.decode_sequences);
+  seconds += std::max(0.0, dense_floor - dense);
   return std::max(floor, seconds);
 }
 

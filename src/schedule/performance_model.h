@@ -40,6 +40,10 @@ struct PerformanceModel {
   double per_decode_sequence = 0;
   double per_prefill_attention = 0;
   double per_decode_context = 0;
+  // The kernels compute so many tokens at a time, and a part of them takes about as long as all: the tokens of a step,
+  // rounded up to whole tiles. 0: no such steps.
+  std::int64_t token_tile = 0;
+  double per_token_tile = 0;
   double per_adapter = 0;                // each distinct one
   double per_adapter_token = 0;          // each token with an adapter, whatever its rank
   double per_adapter_token_rank = 0;     // mbgmv: tokens x rank, arithmetic
@@ -50,6 +54,11 @@ struct PerformanceModel {
   // Weights are read once a step whatever it computes, so a small step takes as long as a larger one: the time is the
   // larger of `floor` and the sum. 0: no floor.
   double floor = 0;
+  // The same, of the products with the base weights alone (per_prefill_token and per_decode_sequence): attention and
+  // adapters read memory of their own, so their time comes on top. 0: no such floor.
+  double dense_floor = 0;
+  // Between the end of a step and the start of the next, on the engine's thread: collecting, planning. Not in SecondsOf.
+  double between_steps = 0;
 
   struct Link {
     double latency = 0;                  // seconds
@@ -64,7 +73,7 @@ struct PerformanceModel {
 struct PerformanceTerm {
   const char* name;                            // of the coefficient, as in profile files
   double PerformanceModel::*coefficient;
-  double (*count)(const StepLoad& load);
+  double (*count)(const PerformanceModel& model, const StepLoad& load);
 };
 // The summands of a model of this shape. The coefficients of the other shape's are not looked at.
 std::span<const PerformanceTerm> PerformanceTerms(LoraCostShape shape);

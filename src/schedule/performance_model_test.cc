@@ -29,6 +29,8 @@ PerformanceModel EveryTerm(LoraCostShape shape) {
   model.per_decode_sequence = 5;
   model.per_prefill_attention = 7;
   model.per_decode_context = 11;
+  model.token_tile = 12;
+  model.per_token_tile = 37;
   model.per_adapter = 13;
   model.per_adapter_token = 17;
   model.per_adapter_token_rank = 19;
@@ -38,7 +40,7 @@ PerformanceModel EveryTerm(LoraCostShape shape) {
   return model;
 }
 
-constexpr double kShared = 1 + 2 * 100 + 3 * 2 + 5 * 5 + 7 * 3000 + 11 * 700 + 13 * 4 + 17 * 40;
+constexpr double kShared = 1 + 2 * 100 + 3 * 2 + 5 * 5 + 7 * 3000 + 11 * 700 + 37 * 9 + 13 * 4 + 17 * 40;
 
 TEST(PerformanceModelTest, EachShapePaysForItsOwnTerms) {
   EXPECT_EQ(EveryTerm(LoraCostShape::kMbgmv).SecondsOf(MixedLoad()), kShared + 19 * 900 + 23 * 80);
@@ -60,6 +62,19 @@ TEST(PerformanceModelTest, NoLessThanTheFloor) {
   EXPECT_EQ(model.SecondsOf(load), 3);
   load.decode_sequences = 4;
   EXPECT_EQ(model.SecondsOf(load), 4);
+}
+
+TEST(PerformanceModelTest, TheFloorOfTheWeightsLeavesAttentionOnTop) {
+  PerformanceModel model;
+  model.per_decode_sequence = 1;
+  model.per_decode_context = 0.5;
+  model.dense_floor = 3;
+  StepLoad load;
+  load.decode_sequences = 2;
+  load.decode_context = 4;
+  EXPECT_EQ(model.SecondsOf(load), 3 + 2);
+  load.decode_sequences = 4;
+  EXPECT_EQ(model.SecondsOf(load), 4 + 2);
 }
 
 }  // namespace

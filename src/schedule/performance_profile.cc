@@ -113,11 +113,13 @@ Status ReadModel(StrictFields& fields, LoraCostShape shape, FittedModel& fitted)
       RETURN_IF_ERROR(seconds.Number(term.name, 0, kMaxSeconds, fitted.model.*term.coefficient));
       sum += fitted.model.*term.coefficient;
     }
+    RETURN_IF_ERROR(seconds.Number("dense_floor", 0, kMaxSeconds, fitted.model.dense_floor));
     return seconds.Number("floor", 0, kMaxSeconds, fitted.model.floor);
   }));
-  if (sum + fitted.model.floor <= 0) {
+  if (sum + fitted.model.floor + fitted.model.dense_floor <= 0) {
     return InvalidArgument(std::string(LoraCostShapeName(shape)) + ".seconds: a step would take no time");
   }
+  RETURN_IF_ERROR(fields.Int("token_tile", 0, 65536, fitted.model.token_tile));
   RETURN_IF_ERROR(ReadQuality(fields, "fitted", fitted.fitted));
   RETURN_IF_ERROR(ReadQuality(fields, "held_out", fitted.held_out));
   RETURN_IF_ERROR(ReadQuality(fields, "held_out_prefill", fitted.held_out_prefill));
@@ -175,12 +177,15 @@ Status ReadProfile(StrictFields& fields, PerformanceProfile& profile) {
     RETURN_IF_ERROR(inner.Int("sequences", 1, kMaxCount, profile.max_running));
     return inner.Int("positions", 1, kMaxCount, profile.max_positions);
   }));
+  RETURN_IF_ERROR(fields.Number("repeat_error", 0, 1e300, profile.repeat_error));
   RETURN_IF_ERROR(fields.Object("mbgmv", [&](StrictFields& inner) {
     return ReadModel(inner, LoraCostShape::kMbgmv, profile.mbgmv);
   }));
   RETURN_IF_ERROR(fields.Object("bgmv", [&](StrictFields& inner) {
     return ReadModel(inner, LoraCostShape::kBgmv, profile.bgmv);
   }));
+  RETURN_IF_ERROR(fields.Number("between_steps_seconds", 0, kMaxSeconds, profile.between_steps));
+  profile.mbgmv.model.between_steps = profile.bgmv.model.between_steps = profile.between_steps;
   return fields.Object("links", [&](StrictFields& inner) { return ReadLinks(inner, profile); });
 }
 
@@ -194,8 +199,10 @@ ordered_json ModelJson(const FittedModel& fitted) {
   for (const PerformanceTerm& term : PerformanceTerms(fitted.model.shape)) {
     seconds[term.name] = fitted.model.*term.coefficient;
   }
+  seconds["dense_floor"] = fitted.model.dense_floor;
   seconds["floor"] = fitted.model.floor;
   return {{"seconds", std::move(seconds)},
+          {"token_tile", fitted.model.token_tile},
           {"fitted", QualityJson(fitted.fitted)},
           {"held_out", QualityJson(fitted.held_out)},
           {"held_out_prefill", QualityJson(fitted.held_out_prefill)},
@@ -258,8 +265,10 @@ std::string PerformanceProfileAsJson(const PerformanceProfile& profile) {
       {"adapters", {{"ranks", profile.ranks}, {"targets", profile.lora_targets}}},
       {"largest_step", {{"batch_tokens", profile.max_batch_tokens}, {"sequences", profile.max_running},
                         {"positions", profile.max_positions}}},
+      {"repeat_error", profile.repeat_error},
       {"mbgmv", ModelJson(profile.mbgmv)},
       {"bgmv", ModelJson(profile.bgmv)},
+      {"between_steps_seconds", profile.between_steps},
       {"links", {{"disk", LinkJson(model.disk, profile.disk)},
                  {"host_to_device", LinkJson(model.host_to_device, profile.host_to_device)},
                  {"device_to_host", LinkJson(model.device_to_host, profile.device_to_host)}}}};

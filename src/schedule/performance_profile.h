@@ -27,7 +27,7 @@ struct FittedModel {
   FitQuality fitted;                        // on the points that it was fitted to
   FitQuality held_out;                      // on points that it has not seen, and by their kind:
   FitQuality held_out_prefill, held_out_decode, held_out_mixed;
-  FitQuality caraserve_decode;              // the two-parameter form, on decode steps where each request has its own adapter
+  FitQuality caraserve_decode;              // batch size and ranks alone, on decode steps where each request has its own adapter
 };
 
 struct PerformanceProfile {
@@ -47,10 +47,14 @@ struct PerformanceProfile {
   } base;
   std::vector<std::int64_t> ranks;          // of the adapters, ascending
   std::string lora_targets;                 // what they change: "q_proj,k_proj,..."
+  // How far apart repetitions of a step were: mean relative distance from their median. No model can be better.
+  double repeat_error = 0;
   // The largest steps that were measured; beyond them the models extrapolate.
   std::int64_t max_batch_tokens = 0, max_running = 0, max_positions = 0;
 
   FittedModel mbgmv, bgmv;                  // their links are equal
+  // between_steps of both models: from the end of a step to the next, median; 0 if it was not measured.
+  double between_steps = 0;
   FitQuality disk, host_to_device, device_to_host;   // of the links' lines, on the points that they were fitted to
 
   const PerformanceModel& ModelOf(LoraCostShape shape) const {

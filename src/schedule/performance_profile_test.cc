@@ -30,6 +30,8 @@ PerformanceProfile SomeProfile() {
     fitted->model.shape = fitted == &profile.bgmv ? LoraCostShape::kBgmv : LoraCostShape::kMbgmv;
     fitted->model.device = profile.device;
     for (const PerformanceTerm& term : PerformanceTerms(fitted->model.shape)) fitted->model.*term.coefficient = next *= 1.7;
+    fitted->model.token_tile = fitted == &profile.bgmv ? 12 : 64;
+    fitted->model.dense_floor = next *= 1.7;
     fitted->model.floor = next *= 1.7;
     fitted->model.disk = {0.001, 1.5e9};
     fitted->model.host_to_device = {0.002, 2.5e9};
@@ -40,6 +42,8 @@ PerformanceProfile SomeProfile() {
       *quality = {.points = ++points, .r2 = 1 - next, .mean_error = next *= 1.7, .p90_error = next *= 1.7};
     }
   }
+  profile.between_steps = 3e-5;
+  profile.repeat_error = 0.0123;
   profile.disk = {.points = 31, .r2 = -4.5, .mean_error = 0.31, .p90_error = 0.32};
   profile.host_to_device = {.points = 41, .r2 = 0.41, .mean_error = 0.42, .p90_error = 0.43};
   profile.device_to_host = {.points = 51, .r2 = 0.51, .mean_error = 0.52, .p90_error = 0.53};
@@ -71,6 +75,7 @@ TEST(PerformanceProfileTest, ReadsWhatItWrote) {
     EXPECT_EQ(read->ModelOf(shape).shape, shape);
     EXPECT_EQ(read->ModelOf(shape).SecondsOf(load), SomeProfile().ModelOf(shape).SecondsOf(load));
     EXPECT_EQ(read->ModelOf(shape).device, SomeProfile().device);
+    EXPECT_EQ(read->ModelOf(shape).between_steps, 3e-5);
     EXPECT_EQ(read->ModelOf(shape).disk.latency, 0.001);
     EXPECT_EQ(read->ModelOf(shape).host_to_device.bytes_per_second, 2.5e9);
     EXPECT_EQ(read->ModelOf(shape).device_to_host.bytes_per_second, 3.5e9);
@@ -120,7 +125,7 @@ TEST(PerformanceProfileTest, ValuesAreInRange) {
   const std::vector<std::pair<const char*, json>> bad = {
       {"/threads", 0}, {"/threads", 2.5}, {"/unix_seconds", -1}, {"/model/hidden_size", 1LL << 40},
       {"/model/name", std::string(2000, 'x')}, {"/mbgmv/seconds/step", -1e-9}, {"/mbgmv/seconds/per_rank", 1e300},
-      {"/bgmv/seconds/floor", -1}, {"/mbgmv/held_out/r2", 1.01}, {"/mbgmv/held_out/points", -1},
+      {"/bgmv/seconds/floor", -1}, {"/mbgmv/token_tile", -1}, {"/mbgmv/held_out/r2", 1.01}, {"/mbgmv/held_out/points", -1},
       {"/mbgmv/held_out/mean_error", -0.1}, {"/links/disk/bytes_per_second", 0}, {"/links/disk/latency_seconds", -1},
       {"/adapters/ranks", json::array({8, 4})}, {"/adapters/ranks", json::array({0})},
       {"/adapters/ranks", std::vector<int>(70000, 8)}, {"/largest_step/positions", 0}};

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "formats/random_adapter.h"
 #include "schedule/performance_profile.h"
+#include "tools/profile/engine_bench.h"
 #include "tools/profile/link_bench.h"
 #include "tools/profile/model_digest.h"
 #include "tools/profile/step_bench.h"
@@ -60,6 +61,7 @@ class OutputFile {
     return output;
   }
   OutputFile(OutputFile&&) = default;
+  OutputFile& operator=(OutputFile&&) = default;
   ~OutputFile() {
     std::error_code ignored;
     if (file_ != nullptr) fs::remove(temporary_, ignored);
@@ -235,10 +237,11 @@ void PrintModel(const FittedModel& fitted) {
   PrintQuality("  of them prefill", fitted.held_out_prefill);
   PrintQuality("  of them decode", fitted.held_out_decode);
   PrintQuality("  of them both", fitted.held_out_mixed);
-  PrintQuality("CaraServe's two parameters, decode, held out", fitted.caraserve_decode);
+  PrintQuality("batch size and ranks alone, decode", fitted.caraserve_decode);
   for (const PerformanceTerm& term : PerformanceTerms(fitted.model.shape)) {
     fmt::print("  {:<44} {:>14.4g} us\n", term.name, fitted.model.*term.coefficient * 1e6);
   }
+  fmt::print("  {:<44} {:>14} tokens\n", "token_tile", fitted.model.token_tile);
 }
 
 void PrintLink(const char* what, const PerformanceModel::Link& link, const FitQuality& quality) {
@@ -249,9 +252,10 @@ void PrintLink(const char* what, const PerformanceModel::Link& link, const FitQu
 void PrintReport(const PerformanceProfile& profile, const std::string& output) {
   fmt::print("{}: model {} on {}; {} adapters on {}\n", output, profile.base.name, profile.device, profile.ranks.size(),
              profile.lora_targets.empty() ? "nothing" : profile.lora_targets);
+  fmt::print("the same step measured again differs by {:.1f} % on average: no model can be better\n", profile.repeat_error * 100);
   PrintModel(profile.mbgmv);
   PrintModel(profile.bgmv);
-  fmt::print("\nlinks\n");
+  fmt::print("\nbetween two steps of the engine {:.1f} us (median)\n\nlinks\n", profile.between_steps * 1e6);
   const PerformanceModel& model = profile.mbgmv.model;
   PrintLink("disk to host", model.disk, profile.disk);
   PrintLink("host to device", model.host_to_device, profile.host_to_device);
@@ -272,32 +276,57 @@ SweepResult RunSweep(const ProfileFlags& flags, StepBench& bench, Prng& prng) {
   return result;
 }
 
+// Every measured step: for plots, and for looking into what the model misses.
+std::string MeasurementsAsCsv(const SweepResult& sweep, const PerformanceProfile& profile) {
+  std::string csv = "shape,held_out,prefill_tokens,prefill_sequences,decode_sequences,prefill_attention,decode_context,"
+                    "adapter_tokens,distinct_adapters,rank_sum,max_rank,token_ranks,seconds,predicted_seconds\n";
+  for (const LoraCostShape shape : {LoraCostShape::kMbgmv, LoraCostShape::kBgmv}) {
+    for (const StepMeasurement& point : shape == LoraCostShape::kBgmv ? sweep.bgmv : sweep.mbgmv) {
+      const StepLoad& load = point.load;
+      csv += fmt::format("{},{:d},{},{},{},{},{},{},{},{},{},{},{:.9f},{:.9f}\n", LoraCostShapeName(shape), point.held_out,
+                         load.prefill_tokens, load.prefill_sequences, load.decode_sequences, load.prefill_attention,
+                         load.decode_context, load.adapter_tokens, load.distinct_adapters, load.rank_sum, load.max_rank,
+                         load.token_ranks, point.seconds, profile.ModelOf(shape).SecondsOf(load));
+    }
+  }
+  return csv;
+}
+
 Status Profile(const ProfileFlags& flags) {
   RETURN_IF_ERROR(InitLogging(flags.runtime.log_level, flags.runtime.log_format));
   ASSIGN_OR_RETURN(const RuntimeOptions runtime, RuntimeOptionsOf(flags.runtime));
   ASSIGN_OR_RETURN(OutputFile output, OutputFile::Create(flags.output));
+  std::optional<OutputFile> measurements;
+  if (!flags.measurements.empty()) {
+    ASSIGN_OR_RETURN(measurements, OutputFile::Create(flags.measurements));
+  }
   ASSIGN_OR_RETURN(const ScratchFolder scratch, ScratchFolder::Create(flags.scratch));
   std::string digest = "random";
   if (!flags.random_weights) {
     ASSIGN_OR_RETURN(digest, ModelDigest(flags.runtime.model_dir));
   }
-  ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, LoadModel(flags));
+  ASSIGN_OR_RETURN(std::unique_ptr<Model> model, LoadModel(flags));
   ASSIGN_OR_RETURN(const auto adapters, MakeAdapters(flags, model->config(), scratch.path()));
   const StepBench::Options options{.device_memory = runtime.device_memory, .page_tokens = runtime.page_tokens,
                                    .kv_dtype = runtime.kv_dtype, .lora_dtype = runtime.lora_dtype,
                                    .max_batch_tokens = runtime.scheduler.max_batch_tokens,
                                    .max_running = runtime.scheduler.max_running, .max_positions = runtime.max_model_len,
                                    .threads = runtime.threads};
-  ASSIGN_OR_RETURN(const std::unique_ptr<StepBench> bench, StepBench::Create(model.get(), options, adapters));
+  ASSIGN_OR_RETURN(std::unique_ptr<StepBench> bench, StepBench::Create(model.get(), options, adapters));
   PerformanceProfile profile;
   DescribeModel(flags, *model, *bench, digest, profile);
   Prng prng(flags.seed);
   const SweepResult sweep = RunSweep(flags, *bench, prng);
+  profile.repeat_error = sweep.repeat_error;
   profile.mbgmv = FitVariant(sweep, LoraCostShape::kMbgmv);
   profile.bgmv = FitVariant(sweep, LoraCostShape::kBgmv);
   ASSIGN_OR_RETURN(const LinkMeasurementsOfAll links,
                    MeasureLinks(bench->Adapters(), bench->geometry().page_bytes, flags.quick ? 3 : 12, prng));
   FitLinks(links, profile);
+  bench.reset();   // its memory is the runtime's now
+  ASSIGN_OR_RETURN(profile.between_steps, SecondsBetweenSteps(std::move(model), runtime));
+  profile.mbgmv.model.between_steps = profile.bgmv.model.between_steps = profile.between_steps;
+  if (measurements) RETURN_IF_ERROR(measurements->Commit(MeasurementsAsCsv(sweep, profile)));
   RETURN_IF_ERROR(output.Commit(PerformanceProfileAsJson(profile)));
   PrintReport(profile, flags.output);
   return Ok{};
@@ -310,6 +339,8 @@ void AddProfileFlags(CLI::App& command, ProfileFlags& flags) {
   flags.runtime.log_level = "warn";
   const std::string measuring = "Measuring";
   command.add_option("-o,--output", flags.output, "Profile file to write (JSON)")->required();
+  command.add_option("--measurements", flags.measurements, "Also write every measured step to this file (CSV)")
+      ->group(measuring);
   command.add_option("--ranks", flags.ranks, "Random adapters of these ranks, e.g. 8,16,32,64 (default if none are given)")
       ->delimiter(',')->check(CLI::Range(1, 4096))->group(measuring);
   command.add_option("--random-adapters", flags.random_adapters, "How many random adapters")->group(measuring)

@@ -12,7 +12,7 @@ namespace loramux {
 
 struct ProfileFlags {
   RuntimeFlags runtime;                            // what the server would be started with
-  std::string output;
+  std::string output, measurements;
   std::vector<std::int64_t> ranks;                 // of random adapters; empty: 8, 16, 32, 64 if no adapters are given
   std::int64_t random_adapters = 32;
   std::vector<std::string> lora_targets = {"q_proj", "k_proj", "v_proj", "o_proj"};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include <Eigen/Dense>
 
@@ -68,6 +69,37 @@ std::vector<double> FitRelative(std::vector<std::vector<double>> rows, std::span
   return NonNegativeLeastSquares(rows, std::vector<double>(rows.size(), 1.0));
 }
 
+// Rows or columns of the tiles that matrix kernels of CPUs and GPUs use. 0 is first: where no tile is better, there is none.
+constexpr std::int64_t kTokenTiles[] = {0, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128};
+
+PerformanceModel FitWithTile(std::span<const StepMeasurement> points, LoraCostShape shape, std::int64_t tile) {
+  PerformanceModel model;
+  model.shape = shape;
+  model.token_tile = tile;
+  const auto terms = PerformanceTerms(shape);
+  std::vector<std::vector<double>> rows;
+  std::vector<double> seconds;
+  for (const StepMeasurement& point : points) {
+    if (point.held_out) continue;
+    std::vector<double>& row = rows.emplace_back();
+    for (const PerformanceTerm& term : terms) row.push_back(term.count(model, point.load));
+    seconds.push_back(point.seconds);
+  }
+  const std::vector<double> coefficients = FitRelative(std::move(rows), seconds);
+  for (std::size_t i = 0; i < terms.size(); ++i) model.*terms[i].coefficient = coefficients[i];
+  return model;
+}
+
+// Of the relative errors on the points that are not held out.
+double RelativeSquares(const PerformanceModel& model, std::span<const StepMeasurement> points) {
+  double squares = 0;
+  for (const StepMeasurement& point : points) {
+    const double error = model.SecondsOf(point.load) / point.seconds - 1;
+    if (!point.held_out) squares += error * error;
+  }
+  return squares;
+}
+
 double CaraServeWork(const StepLoad& load, LoraCostShape shape) {
   return static_cast<double>(shape == LoraCostShape::kBgmv ? load.decode_sequences * load.max_rank : load.token_ranks);
 }
@@ -90,20 +122,16 @@ std::vector<double> NonNegativeLeastSquares(std::span<const std::vector<double>>
 }
 
 PerformanceModel FitSteps(std::span<const StepMeasurement> points, LoraCostShape shape) {
-  const auto terms = PerformanceTerms(shape);
-  std::vector<std::vector<double>> rows;
-  std::vector<double> seconds;
-  for (const StepMeasurement& point : points) {
-    if (point.held_out) continue;
-    std::vector<double>& row = rows.emplace_back();
-    for (const PerformanceTerm& term : terms) row.push_back(term.count(point.load));
-    seconds.push_back(point.seconds);
+  PerformanceModel best;
+  double best_squares = std::numeric_limits<double>::infinity();
+  for (const std::int64_t tile : kTokenTiles) {
+    const PerformanceModel model = FitWithTile(points, shape, tile);
+    const double squares = RelativeSquares(model, points);
+    if (squares >= best_squares) continue;
+    best = model;
+    best_squares = squares;
   }
-  const std::vector<double> coefficients = FitRelative(std::move(rows), seconds);
-  PerformanceModel model;
-  model.shape = shape;
-  for (std::size_t i = 0; i < terms.size(); ++i) model.*terms[i].coefficient = coefficients[i];
-  return model;
+  return best;
 }
 
 FitQuality QualityOf(std::span<const double> predicted, std::span<const double> measured) {
@@ -143,19 +171,20 @@ FitQuality CaraServeForm(std::span<const StepMeasurement> decode_points, LoraCos
   std::vector<std::vector<double>> rows;
   std::vector<double> seconds;
   for (const StepMeasurement& point : decode_points) {
-    if (point.held_out) continue;
-    rows.push_back({1, CaraServeWork(point.load, shape)});
+    rows.push_back({1, static_cast<double>(point.load.decode_sequences), CaraServeWork(point.load, shape)});
     seconds.push_back(point.seconds);
   }
-  if (rows.empty()) return {};
-  const std::vector<double> line = NonNegativeLeastSquares(rows, seconds);
-  std::vector<double> predicted, measured;
-  for (const StepMeasurement& point : decode_points) {
-    if (!point.held_out) continue;
-    predicted.push_back(line[0] + line[1] * CaraServeWork(point.load, shape));
-    measured.push_back(point.seconds);
+  if (rows.size() < 2) return {};
+  std::vector<double> predicted;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    auto others = rows;
+    auto other_seconds = seconds;
+    others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
+    other_seconds.erase(other_seconds.begin() + static_cast<std::ptrdiff_t>(i));
+    const std::vector<double> fit = NonNegativeLeastSquares(others, other_seconds);
+    predicted.push_back(fit[0] + fit[1] * rows[i][1] + fit[2] * rows[i][2]);
   }
-  return QualityOf(predicted, measured);
+  return QualityOf(predicted, seconds);
 }
 
 }  // namespace loramux

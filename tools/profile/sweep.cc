@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <numeric>
 
 #include "base/clock.h"
@@ -13,7 +14,7 @@ constexpr std::array<LoraVariant, 2> kVariants = {LoraVariant::kMbgmv, LoraVaria
 constexpr std::size_t kBlock = 32;
 
 // A visit takes at least three runs and 40 ms; of steps so long that a disturbance hardly shows, one run is enough.
-constexpr int kLeastRuns = 3, kMostRuns = 25;
+constexpr int kLeastRuns = 3, kMostRuns = 200;
 constexpr double kLeastSeconds = 0.04, kLongSeconds = 0.25;
 
 double Median(std::vector<double> values) {
@@ -24,11 +25,14 @@ double Median(std::vector<double> values) {
 
 bool UsesAdapters(const StepPoint& point) { return point.sequences.back().adapter >= 0; }   // they are sorted
 
+// Without adapters the variants are the same program, and share what was measured.
+std::size_t SlotOf(const StepPoint& point, std::size_t variant) { return UsesAdapters(point) ? variant : 0; }
+
 class Sweeper {
  public:
   Sweeper(StepBench& bench, const SweepOptions& options, Prng& prng, const std::function<void(double, double)>& progress)
       : bench_(bench), options_(options), prng_(prng), progress_(progress),
-        points_(DrawPoints(bench.space(), options.points, prng)), times_(points_.size()) {}
+        points_(DrawPoints(bench.space(), options.points, prng)), measured_(points_.size()) {}
 
   SweepResult Run() {
     std::vector<std::size_t> order(points_.size());
@@ -55,47 +59,70 @@ class Sweeper {
     for (std::size_t i = end; i > begin + 1; --i) std::swap(order[i - 1], order[begin + prng_.NextBelow(i - begin)]);
   }
 
-  // Without adapters the variants are the same program: each round measures one of them for both.
+  // Points without adapters are measured with one of the variants in each round.
   void Visit(std::size_t index, std::size_t variant, int round) {
     if (variant == 1) ++visits_;
     if (!UsesAdapters(points_[index]) && variant != static_cast<std::size_t>(round % 2)) return;
     if (round == 0 && (variant == 1 || !UsesAdapters(points_[index]))) ++measured_points_;
     const StepPoint& point = points_[index];
-    double total = bench_.Run(point);   // warm up: weights of its adapters, its pages, the workspace
-    std::vector<double>& times = times_[index][variant];
-    total = 0;
+    bench_.Run(point);   // warm up: weights of its adapters, its pages, the workspace
+    std::vector<double> times;
+    double total = 0;
     for (int run = 0; run < kMostRuns && !(total > kLongSeconds || (run >= kLeastRuns && total > kLeastSeconds)); ++run) {
       times.push_back(bench_.Run(point));
       total += times.back();
       ++runs_;
     }
+    Measured& measured = measured_[index][SlotOf(points_[index], variant)];
+    measured.seconds.insert(measured.seconds.end(), times.begin(), times.end());
+    measured.visits.push_back(Median(std::move(times)));
     const double all = static_cast<double>(options_.rounds) * static_cast<double>(points_.size());
     const double expected = visits_ == 0 ? options_.seconds : Passed() * all / static_cast<double>(visits_);
     progress_(Passed(), std::max(Passed(), measured_points_ < options_.least_points ? expected : std::min(expected, options_.seconds)));
   }
 
+  // See SweepResult.
+  double RepeatError() const {
+    double sum = 0;
+    std::int64_t count = 0;
+    for (const auto& of_variants : measured_) {
+      for (const Measured& measured : of_variants) {
+        if (measured.visits.size() < 2) continue;
+        const double middle = Median(measured.seconds);
+        for (const double visit : measured.visits) sum += std::abs(visit - middle) / middle;
+        count += static_cast<std::int64_t>(measured.visits.size());
+      }
+    }
+    return count == 0 ? 0 : sum / static_cast<double>(count);
+  }
+
   SweepResult Collect() {
     SweepResult result;
     result.runs = runs_;
+    result.repeat_error = RepeatError();
     for (std::size_t i = 0; i < points_.size(); ++i) {
-      if (!UsesAdapters(points_[i])) times_[i][0].insert(times_[i][0].end(), times_[i][1].begin(), times_[i][1].end());
       const bool held_out = prng_.NextDouble() < options_.held_out_share;
-      const std::vector<double>& other = UsesAdapters(points_[i]) ? times_[i][1] : times_[i][0];
-      if (times_[i][0].empty() || other.empty()) continue;
+      const Measured& mbgmv = measured_[i][SlotOf(points_[i], 0)];
+      const Measured& bgmv = measured_[i][SlotOf(points_[i], 1)];
+      if (mbgmv.seconds.empty() || bgmv.seconds.empty()) continue;
       const StepLoad load = bench_.Load(points_[i]);
       result.points.push_back(points_[i]);
-      result.mbgmv.push_back({load, Median(times_[i][0]), held_out});
-      result.bgmv.push_back({load, Median(other), held_out});
+      result.mbgmv.push_back({load, Median(mbgmv.seconds), held_out});
+      result.bgmv.push_back({load, Median(bgmv.seconds), held_out});
     }
     return result;
   }
 
+  struct Measured {
+    std::vector<double> seconds;   // of all runs
+    std::vector<double> visits;    // the median of each visit
+  };
   StepBench& bench_;
   const SweepOptions& options_;
   Prng& prng_;
   const std::function<void(double, double)>& progress_;
   const std::vector<StepPoint> points_;
-  std::vector<std::array<std::vector<double>, kVariants.size()>> times_;   // by point and variant
+  std::vector<std::array<Measured, kVariants.size()>> measured_;   // by point and slot
   OsClock clock_;
   const TimeNs begin_ = clock_.Now();
   int measured_points_ = 0;

@@ -24,6 +24,9 @@ struct SweepResult {
   std::vector<StepPoint> points;
   std::vector<StepMeasurement> mbgmv, bgmv;
   std::int64_t runs = 0;           // steps that were timed
+  // How far apart visits of the same point are: mean relative distance of a visit's median from the point's. No model can
+  // be better. 0 if no point was visited twice.
+  double repeat_error = 0;
 };
 
 // Each visit runs the point once to warm up, then several times; what counts is the median over all visits. The visits
