@@ -47,7 +47,7 @@ struct PerformanceProfile {
   } base;
   std::vector<std::int64_t> ranks;          // of the adapters, ascending
   std::string lora_targets;                 // what they change: "q_proj,k_proj,..."
-  // How far apart repetitions of a step were: mean relative distance from their median. No model can be better.
+  // How far apart repetitions of a step were, mean relative distance from their median: how quiet the machine was.
   double repeat_error = 0;
   // The largest steps that were measured; beyond them the models extrapolate.
   std::int64_t max_batch_tokens = 0, max_running = 0, max_positions = 0;

@@ -252,7 +252,7 @@ void PrintLink(const char* what, const PerformanceModel::Link& link, const FitQu
 void PrintReport(const PerformanceProfile& profile, const std::string& output) {
   fmt::print("{}: model {} on {}; {} adapters on {}\n", output, profile.base.name, profile.device, profile.ranks.size(),
              profile.lora_targets.empty() ? "nothing" : profile.lora_targets);
-  fmt::print("the same step measured again differs by {:.1f} % on average: no model can be better\n", profile.repeat_error * 100);
+  fmt::print("visits of the same step are {:.1f} % off their median on average (a quiet machine: 1 to 2 %)\n", profile.repeat_error * 100);
   PrintModel(profile.mbgmv);
   PrintModel(profile.bgmv);
   fmt::print("\nbetween two steps of the engine {:.1f} us (median)\n\nlinks\n", profile.between_steps * 1e6);
