@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "bench/machine_limits.h"
-#include "bench/random_adapter.h"
+#include "formats/random_adapter.h"
 #include "bench/shapes.h"
 #include "engine/runtime.h"
 

@@ -1,4 +1,4 @@
-// The program: `loramux serve | generate | inspect | bench | simulate`.
+// The program: `loramux serve | generate | inspect | profile | bench | simulate`.
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -7,6 +7,7 @@
 #include "tools/bench/command.h"
 #include "tools/generate.h"
 #include "tools/inspect.h"
+#include "tools/profile/command.h"
 #include "tools/serve.h"
 #include "tools/simulate.h"
 
@@ -19,6 +20,7 @@ int main(int argc, char** argv) {
              "  loramux generate demo/model --adapter-dir demo/adapters --lora reverse -p hello\n"
              "  loramux inspect demo/model\n"
              "  loramux inspect demo/adapters/reverse --base demo/model\n"
+             "  loramux profile demo/model --quick --output profile.json\n"
              "  loramux bench --tasks demo/eval --concurrency 16\n"
              "  loramux simulate --rate 6 --preset loramux,chameleon,s-lora\n"
              "Each command explains itself: loramux COMMAND --help");
@@ -38,6 +40,12 @@ int main(int argc, char** argv) {
   CLI::App* inspect_command = app.add_subcommand("inspect", "What is in a model or adapter directory");
   loramux::AddInspectFlags(*inspect_command, inspect);
   inspect_command->callback([&] { status = loramux::RunInspect(inspect); });
+
+  loramux::ProfileFlags profile;
+  CLI::App* profile_command =
+      app.add_subcommand("profile", "Measure how long steps and transfers take on this machine, and fit models to it");
+  loramux::AddProfileFlags(*profile_command, profile);
+  profile_command->callback([&] { status = loramux::RunProfile(profile); });
 
   loramux::load::BenchFlags bench;
   CLI::App* bench_command = app.add_subcommand("bench", "Send load to any OpenAI-compatible server and measure its answers");

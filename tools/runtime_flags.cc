@@ -75,7 +75,9 @@ Result<NamedPath> ParseLoraModule(const std::string& text) {
   return NamedPath{text.substr(0, equals), text.substr(equals + 1)};
 }
 
-Result<RuntimeOptions> MakeOptions(const RuntimeFlags& flags) {
+}  // namespace
+
+Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   RuntimeOptions options;
   ASSIGN_OR_RETURN(options.device_memory, Memory(flags.device_memory, "--device-memory", AutoDeviceMemory()));
   ASSIGN_OR_RETURN(options.host_memory, Memory(flags.host_memory, "--host-memory", AutoDeviceMemory()));
@@ -115,8 +117,6 @@ Result<RuntimeOptions> MakeOptions(const RuntimeFlags& flags) {
   }
   return options;
 }
-
-}  // namespace
 
 void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {
   command.add_option("model", flags.model_dir, "Hugging Face model directory (config.json, *.safetensors, tokenizer.json)")
@@ -199,7 +199,7 @@ Result<std::vector<NamedPath>> AdaptersOf(const RuntimeFlags& flags) {
 
 Result<std::unique_ptr<Runtime>> StartRuntime(const RuntimeFlags& flags) {
   RETURN_IF_ERROR(InitLogging(flags.log_level, flags.log_format));
-  ASSIGN_OR_RETURN(RuntimeOptions options, MakeOptions(flags));
+  ASSIGN_OR_RETURN(RuntimeOptions options, RuntimeOptionsOf(flags));
   ASSIGN_OR_RETURN(const std::vector<NamedPath> adapters, AdaptersOf(flags));
   ProgressBar weights("loading weights", "MiB", 1 << 20);
   ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime,

@@ -1,4 +1,4 @@
-// The flags that `serve` and `generate` share, and the start of a runtime from them.
+// The flags that `serve`, `generate` and `profile` share, and the start of a runtime from them.
 #pragma once
 
 #include <memory>
@@ -36,6 +36,9 @@ struct RuntimeFlags {
 
 // Adds the flags to a subcommand.
 void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags);
+
+// The options that the flags stand for. Errors name the flag.
+Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags);
 
 struct NamedPath {
   std::string name, path;

@@ -95,6 +95,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
                               .max_running = options.scheduler.max_running,
                               .max_positions = std::min(r.max_model_len_, pool_tokens)};
   r.executor_ = std::make_unique<CpuExecutor>(executor, r.model_.get(), r.geometry_.kv, r.device_.get(), wake);
+  if (options.wrap_executor) r.executor_ = options.wrap_executor(std::move(r.executor_));
   EngineOptions engine{.scheduler = options.scheduler, .max_model_len = r.max_model_len_,
                        .eos_token_ids = config.eos_token_ids, .vocab_size = config.vocab_size,
                        .kv_slices = {.layers = static_cast<std::int32_t>(config.num_layers),

@@ -41,6 +41,8 @@ struct RuntimeOptions {
   std::vector<std::string> base_names;                  // what the base model answers to
   // Around each of the transfers (adapters, keys and values); empty: as they are. For faults behind the real interfaces.
   std::function<std::unique_ptr<AdapterTransfer>(std::unique_ptr<AdapterTransfer>)> wrap_transfer;
+  // Around the executor; empty: as it is. For watching the steps of the real engine.
+  std::function<std::unique_ptr<Executor>(std::unique_ptr<Executor>)> wrap_executor;
 };
 
 // Not movable: the parts point to each other. Thread-safe as its parts are.

@@ -1,5 +1,5 @@
-// Reading configuration from untrusted JSON: bounded nesting, typed fields, errors that name the field. Internal to
-// formats (the only headers that show the JSON library are not included by public ones).
+// Reading configuration from untrusted JSON: bounded nesting, typed fields, errors that name the field. For
+// sources that read files; no public header includes this one, since it shows the JSON library.
 #pragma once
 
 #include <cstdint>

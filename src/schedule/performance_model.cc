@@ -1,24 +1,71 @@
 #include "schedule/performance_model.h"
 
 #include <algorithm>
+#include <array>
 
 namespace loramux {
+namespace {
+
+template <std::int64_t StepLoad::*kField>
+double Count(const PerformanceModel&, const StepLoad& load) {
+  return static_cast<double>(load.*kField);
+}
+
+double One(const PerformanceModel&, const StepLoad&) { return 1; }
+
+double TokenTiles(const PerformanceModel& model, const StepLoad& load) {
+  if (model.token_tile <= 0) return 0;
+  return static_cast<double>((load.prefill_tokens + load.decode_sequences + model.token_tile - 1) / model.token_tile);
+}
+
+double TokenRanks(const PerformanceModel&, const StepLoad& load) {
+  if (load.token_ranks > 0 || load.distinct_adapters == 0) return static_cast<double>(load.token_ranks);
+  return static_cast<double>(load.adapter_tokens) * static_cast<double>(load.rank_sum) /
+         static_cast<double>(load.distinct_adapters);
+}
+
+double PaddedTokens(const PerformanceModel&, const StepLoad& load) {
+  return static_cast<double>(load.adapter_tokens) * static_cast<double>(load.max_rank);
+}
+
+double PaddedAdapters(const PerformanceModel&, const StepLoad& load) {
+  return static_cast<double>(load.distinct_adapters) * static_cast<double>(load.max_rank);
+}
+
+using Model = PerformanceModel;
+
+// What the two shapes share, between what only one has: either shape is one span.
+constexpr std::array<PerformanceTerm, 13> kTerms = {{
+    {"per_padded_rank", &Model::per_padded_rank, PaddedTokens},
+    {"per_padded_adapter", &Model::per_padded_adapter, PaddedAdapters},
+    {"step", &Model::step, One},
+    {"per_prefill_token", &Model::per_prefill_token, Count<&StepLoad::prefill_tokens>},
+    {"per_prefill_sequence", &Model::per_prefill_sequence, Count<&StepLoad::prefill_sequences>},
+    {"per_decode_sequence", &Model::per_decode_sequence, Count<&StepLoad::decode_sequences>},
+    {"per_prefill_attention", &Model::per_prefill_attention, Count<&StepLoad::prefill_attention>},
+    {"per_decode_context", &Model::per_decode_context, Count<&StepLoad::decode_context>},
+    {"per_token_tile", &Model::per_token_tile, TokenTiles},
+    {"per_adapter", &Model::per_adapter, Count<&StepLoad::distinct_adapters>},
+    {"per_adapter_token", &Model::per_adapter_token, Count<&StepLoad::adapter_tokens>},
+    {"per_adapter_token_rank", &Model::per_adapter_token_rank, TokenRanks},
+    {"per_rank", &Model::per_rank, Count<&StepLoad::rank_sum>},
+}};
+constexpr std::size_t kOwnTerms = 2;   // of each shape
+
+}  // namespace
+
+std::span<const PerformanceTerm> PerformanceTerms(LoraCostShape shape) {
+  const std::span<const PerformanceTerm> all(kTerms);
+  return shape == LoraCostShape::kBgmv ? all.first(all.size() - kOwnTerms) : all.subspan(kOwnTerms);
+}
+
+const char* LoraCostShapeName(LoraCostShape shape) { return shape == LoraCostShape::kBgmv ? "bgmv" : "mbgmv"; }
 
 double PerformanceModel::SecondsOf(const StepLoad& load) const {
-  const auto count = [](std::int64_t value) { return static_cast<double>(value); };
-  double seconds = step + per_prefill_token * count(load.prefill_tokens) + per_decode_sequence * count(load.decode_sequences) +
-                   per_prefill_attention * count(load.prefill_attention) + per_decode_context * count(load.decode_context);
-  if (load.distinct_adapters > 0) {
-    seconds += per_adapter * count(load.distinct_adapters);
-    if (shape == LoraCostShape::kBgmv) {
-      seconds += per_padded_rank * count(load.adapter_tokens) * count(load.max_rank);
-    } else {
-      const double mean_rank = count(load.rank_sum) / count(load.distinct_adapters);
-      const double token_ranks = load.token_ranks > 0 ? count(load.token_ranks) : count(load.adapter_tokens) * mean_rank;
-      seconds += per_rank * count(load.rank_sum) + per_adapter_token_rank * token_ranks;
-    }
-  }
-  const double dense = per_prefill_token * count(load.prefill_tokens) + per_decode_sequence * count(load.decode_sequences);
+  double seconds = 0;
+  for (const PerformanceTerm& term : PerformanceTerms(shape)) seconds += this->*term.coefficient * term.count(*this, load);
+  const double dense = per_prefill_token * static_cast<double>(load.prefill_tokens) +
+                       per_decode_sequence * static_cast<double>(load.decode_sequences);
   seconds += std::max(0.0, dense_floor - dense);
   return std::max(floor, seconds);
 }

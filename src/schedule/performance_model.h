@@ -3,10 +3,11 @@
 // or in the sum of ranks for the one at true ranks, `mbgmv`. Here both phases may share a step, so one sum has them all.
 //
 // Fitted by `loramux profile`, or written down for a known device (simulate/). Read by the scheduler, the simulator and
-// the router.
+// the router. docs/profile.md says what each term stands for.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "base/clock.h"
@@ -25,6 +26,7 @@ struct StepLoad {
   std::int64_t distinct_adapters = 0;
   std::int64_t token_ranks = 0;          // sum over adapter_tokens of the adapter's rank; 0: not known, taken as
                                          // adapter_tokens x the mean rank of the adapters
+  std::int64_t prefill_sequences = 0;    // chunks of more than one token
 };
 
 enum class LoraCostShape : std::uint8_t { kBgmv, kMbgmv };
@@ -34,13 +36,20 @@ struct PerformanceModel {
   // Seconds.
   double step = 0;                       // of any step: launch, and reading the weights
   double per_prefill_token = 0;
+  double per_prefill_sequence = 0;       // each chunk: its own products with few rows, and its logits
   double per_decode_sequence = 0;
   double per_prefill_attention = 0;
   double per_decode_context = 0;
+  // The kernels compute so many tokens at a time, and a part of them takes about as long as all: the tokens of a step,
+  // rounded up to whole tiles. 0: no such steps.
+  std::int64_t token_tile = 0;
+  double per_token_tile = 0;
   double per_adapter = 0;                // each distinct one
-  double per_adapter_token_rank = 0;     // mbgmv: sum over tokens of the rank, arithmetic
+  double per_adapter_token = 0;          // each token with an adapter, whatever its rank
+  double per_adapter_token_rank = 0;     // mbgmv: tokens x rank, arithmetic
   double per_rank = 0;                   // mbgmv: of the sum of ranks, reading the adapters
   double per_padded_rank = 0;            // bgmv: batch tokens x largest rank
+  double per_padded_adapter = 0;         // bgmv: distinct adapters x largest rank
   LoraCostShape shape = LoraCostShape::kMbgmv;
   // Weights are read once a step whatever it computes, so a small step takes as long as a larger one: the time is the
   // larger of `floor` and the sum. 0: no floor.
@@ -48,6 +57,8 @@ struct PerformanceModel {
   // The same, of the products with the base weights alone (per_prefill_token and per_decode_sequence): attention and
   // adapters read memory of their own, so their time comes on top. 0: no such floor.
   double dense_floor = 0;
+  // Between the end of a step and the start of the next, on the engine's thread: collecting, planning. Not in SecondsOf.
+  double between_steps = 0;
 
   struct Link {
     double latency = 0;                  // seconds
@@ -57,5 +68,17 @@ struct PerformanceModel {
 
   double SecondsOf(const StepLoad& load) const;
 };
+
+// One summand of PerformanceModel::SecondsOf: a coefficient times what it counts.
+struct PerformanceTerm {
+  const char* name;                            // of the coefficient, as in profile files
+  double PerformanceModel::*coefficient;
+  double (*count)(const PerformanceModel& model, const StepLoad& load);
+};
+// The summands of a model of this shape. The coefficients of the other shape's are not looked at.
+std::span<const PerformanceTerm> PerformanceTerms(LoraCostShape shape);
+
+// "bgmv", "mbgmv".
+const char* LoraCostShapeName(LoraCostShape shape);
 
 }  // namespace loramux

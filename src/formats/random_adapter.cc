@@ -1,4 +1,4 @@
-#include "bench/random_adapter.h"
+#include "formats/random_adapter.h"
 
 #include <bit>
 #include <fstream>

@@ -1,4 +1,4 @@
-// Writes PEFT adapters with random weights, for benchmarks.
+// Writes PEFT adapters with random weights: for benchmarks, and for `loramux profile`.
 #pragma once
 
 #include <filesystem>

@@ -1,0 +1,51 @@
+#include "engine/step_load.h"
+
+#include <memory>
+
+#include <gtest/gtest.h>
+
+namespace loramux {
+namespace {
+
+AdapterResidency AdapterOfRank(std::int32_t rank) {
+  auto version = std::make_shared<AdapterVersion>();
+  version->layout.max_rank = rank;
+  AdapterResidency adapter;
+  adapter.version = version;
+  return adapter;
+}
+
+TEST(StepLoadTest, CountsBothPhasesAndEachAdapterOnce) {
+  const AdapterResidency small = AdapterOfRank(8), large = AdapterOfRank(64);
+  const std::vector<TokenId> tokens(100, 1);
+  const auto chunk = [&](std::size_t count, std::int64_t position, const AdapterResidency* adapter) {
+    ExecutorChunk result;
+    result.tokens = std::span(tokens).first(count);
+    result.position = position;
+    result.adapter = adapter;
+    return result;
+  };
+  ExecutorBatch batch;
+  batch.chunks = {chunk(1, 9, nullptr), chunk(3, 10, nullptr), chunk(1, 99, &small), chunk(4, 0, &small), chunk(1, 0, &large)};
+  const StepLoad load = LoadOf(batch);
+  EXPECT_EQ(load.prefill_tokens, 7);
+  EXPECT_EQ(load.prefill_sequences, 2);
+  EXPECT_EQ(load.decode_sequences, 3);
+  EXPECT_EQ(load.prefill_attention, (11 + 12 + 13) + (1 + 2 + 3 + 4));
+  EXPECT_EQ(load.decode_context, 10 + 100 + 1);
+  EXPECT_EQ(load.adapter_tokens, 6);
+  EXPECT_EQ(load.distinct_adapters, 2);
+  EXPECT_EQ(load.rank_sum, 72);
+  EXPECT_EQ(load.max_rank, 64);
+  EXPECT_EQ(load.token_ranks, 5 * 8 + 64);
+}
+
+TEST(StepLoadTest, NothingFromAnEmptyBatch) {
+  PerformanceModel model;
+  model.step = 0.5;
+  model.per_adapter_token_rank = 7;
+  EXPECT_EQ(model.SecondsOf(LoadOf({})), 0.5);
+}
+
+}  // namespace
+}  // namespace loramux

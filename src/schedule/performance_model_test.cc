@@ -1,0 +1,81 @@
+#include "schedule/performance_model.h"
+
+#include <gtest/gtest.h>
+
+namespace loramux {
+namespace {
+
+StepLoad MixedLoad() {
+  StepLoad load;
+  load.prefill_tokens = 100;
+  load.prefill_sequences = 2;
+  load.decode_sequences = 5;
+  load.prefill_attention = 3000;
+  load.decode_context = 700;
+  load.adapter_tokens = 40;
+  load.distinct_adapters = 4;
+  load.rank_sum = 80;
+  load.max_rank = 64;
+  load.token_ranks = 900;
+  return load;
+}
+
+PerformanceModel EveryTerm(LoraCostShape shape) {
+  PerformanceModel model;
+  model.shape = shape;
+  model.step = 1;
+  model.per_prefill_token = 2;
+  model.per_prefill_sequence = 3;
+  model.per_decode_sequence = 5;
+  model.per_prefill_attention = 7;
+  model.per_decode_context = 11;
+  model.token_tile = 12;
+  model.per_token_tile = 37;
+  model.per_adapter = 13;
+  model.per_adapter_token = 17;
+  model.per_adapter_token_rank = 19;
+  model.per_rank = 23;
+  model.per_padded_rank = 29;
+  model.per_padded_adapter = 31;
+  return model;
+}
+
+constexpr double kShared = 1 + 2 * 100 + 3 * 2 + 5 * 5 + 7 * 3000 + 11 * 700 + 37 * 9 + 13 * 4 + 17 * 40;
+
+TEST(PerformanceModelTest, EachShapePaysForItsOwnTerms) {
+  EXPECT_EQ(EveryTerm(LoraCostShape::kMbgmv).SecondsOf(MixedLoad()), kShared + 19 * 900 + 23 * 80);
+  EXPECT_EQ(EveryTerm(LoraCostShape::kBgmv).SecondsOf(MixedLoad()), kShared + 29 * 40 * 64 + 31 * 4 * 64);
+}
+
+TEST(PerformanceModelTest, UnknownTokenRanksAreTakenAsTheMeanRanks) {
+  StepLoad load = MixedLoad();
+  load.token_ranks = 0;
+  EXPECT_EQ(EveryTerm(LoraCostShape::kMbgmv).SecondsOf(load), kShared + 19 * (40 * 80 / 4) + 23 * 80);
+}
+
+TEST(PerformanceModelTest, NoLessThanTheFloor) {
+  PerformanceModel model;
+  model.per_decode_sequence = 1;
+  model.floor = 3;
+  StepLoad load;
+  load.decode_sequences = 2;
+  EXPECT_EQ(model.SecondsOf(load), 3);
+  load.decode_sequences = 4;
+  EXPECT_EQ(model.SecondsOf(load), 4);
+}
+
+TEST(PerformanceModelTest, TheFloorOfTheWeightsLeavesAttentionOnTop) {
+  PerformanceModel model;
+  model.per_decode_sequence = 1;
+  model.per_decode_context = 0.5;
+  model.dense_floor = 3;
+  StepLoad load;
+  load.decode_sequences = 2;
+  load.decode_context = 4;
+  EXPECT_EQ(model.SecondsOf(load), 3 + 2);
+  load.decode_sequences = 4;
+  EXPECT_EQ(model.SecondsOf(load), 4 + 2);
+}
+
+}  // namespace
+}  // namespace loramux

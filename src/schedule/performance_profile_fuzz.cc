@@ -1,0 +1,26 @@
+// Fuzzes ParsePerformanceProfile, and what a model answers afterwards.
+#include <cmath>
+#include <string_view>
+
+#include "base/check.h"
+#include "schedule/performance_profile.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace loramux;
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const auto profile = ParsePerformanceProfile(text, "FILE");
+  if (!profile.ok()) {
+    CHECK_LT(profile.error().message.size(), 8192u);
+    return 0;
+  }
+  const StepLoad load{.prefill_tokens = 500, .decode_sequences = 100, .prefill_attention = 100'000, .decode_context = 50'000,
+                      .adapter_tokens = 300, .rank_sum = 900, .max_rank = 64, .distinct_adapters = 20, .token_ranks = 9'000,
+                      .prefill_sequences = 4};
+  for (const LoraCostShape shape : {LoraCostShape::kBgmv, LoraCostShape::kMbgmv}) {
+    const double seconds = profile->ModelOf(shape).SecondsOf(load);
+    CHECK(std::isfinite(seconds) && seconds >= 0);
+  }
+  // What was read can be written and read again.
+  CHECK(ParsePerformanceProfile(PerformanceProfileAsJson(*profile), "FILE").ok());
+  return 0;
+}

@@ -1,0 +1,188 @@
+#include "schedule/performance_profile.h"
+
+#include <cmath>
+#include <limits>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace loramux {
+namespace {
+
+using nlohmann::json;
+
+// Another value in every field, so that a mix-up shows.
+PerformanceProfile SomeProfile() {
+  PerformanceProfile profile;
+  profile.device = "two cores of \xc3\xa9tain, 2 threads";
+  profile.threads = 2;
+  profile.unix_seconds = 1'790'000'000;
+  profile.base = {.name = "demo", .digest = "0123abcd", .hidden_size = 192, .num_layers = 6, .num_heads = 5, .num_kv_heads = 4,
+                  .head_dim = 32, .intermediate_size = 512, .vocab_size = 264, .dtype = "BF16", .kv_dtype = "F32",
+                  .page_tokens = 16};
+  profile.ranks = {8, 8, 64};
+  profile.lora_targets = "q_proj,v_proj";
+  profile.max_batch_tokens = 513;
+  profile.max_running = 65;
+  profile.max_positions = 1023;
+  double next = 1e-9;
+  for (FittedModel* fitted : {&profile.mbgmv, &profile.bgmv}) {
+    fitted->model.shape = fitted == &profile.bgmv ? LoraCostShape::kBgmv : LoraCostShape::kMbgmv;
+    fitted->model.device = profile.device;
+    for (const PerformanceTerm& term : PerformanceTerms(fitted->model.shape)) fitted->model.*term.coefficient = next *= 1.7;
+    fitted->model.token_tile = fitted == &profile.bgmv ? 12 : 64;
+    fitted->model.dense_floor = next *= 1.7;
+    fitted->model.floor = next *= 1.7;
+    fitted->model.disk = {0.001, 1.5e9};
+    fitted->model.host_to_device = {0.002, 2.5e9};
+    fitted->model.device_to_host = {0, 3.5e9};
+    std::int64_t points = 10;
+    for (FitQuality* quality : {&fitted->fitted, &fitted->held_out, &fitted->held_out_prefill, &fitted->held_out_decode,
+                                &fitted->held_out_mixed, &fitted->caraserve_decode}) {
+      *quality = {.points = ++points, .r2 = 1 - next, .mean_error = next *= 1.7, .p90_error = next *= 1.7};
+    }
+  }
+  profile.between_steps = 3e-5;
+  profile.repeat_error = 0.0123;
+  profile.disk = {.points = 31, .r2 = -4.5, .mean_error = 0.31, .p90_error = 0.32};
+  profile.host_to_device = {.points = 41, .r2 = 0.41, .mean_error = 0.42, .p90_error = 0.43};
+  profile.device_to_host = {.points = 51, .r2 = 0.51, .mean_error = 0.52, .p90_error = 0.53};
+  return profile;
+}
+
+std::string ErrorOf(const json& changed) {
+  const auto result = ParsePerformanceProfile(changed.dump(), "FILE");
+  return result.ok() ? "" : result.error().message;
+}
+
+// Each scalar or list of the file, by its path.
+std::vector<json::json_pointer> Leaves(const json& object) {
+  std::vector<json::json_pointer> leaves;
+  const json flat = object.flatten();
+  for (const auto& [path, value] : flat.items()) leaves.emplace_back(path);
+  return leaves;
+}
+
+TEST(PerformanceProfileTest, ReadsWhatItWrote) {
+  const std::string text = PerformanceProfileAsJson(SomeProfile());
+  const auto read = ParsePerformanceProfile(text, "FILE");
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(PerformanceProfileAsJson(*read), text);   // every field that the text has
+  StepLoad load{.prefill_tokens = 100, .decode_sequences = 5, .prefill_attention = 3000, .decode_context = 700,
+                .adapter_tokens = 40, .rank_sum = 80, .max_rank = 64, .distinct_adapters = 4, .token_ranks = 900,
+                .prefill_sequences = 3};
+  for (const LoraCostShape shape : {LoraCostShape::kBgmv, LoraCostShape::kMbgmv}) {
+    EXPECT_EQ(read->ModelOf(shape).shape, shape);
+    EXPECT_EQ(read->ModelOf(shape).SecondsOf(load), SomeProfile().ModelOf(shape).SecondsOf(load));
+    EXPECT_EQ(read->ModelOf(shape).device, SomeProfile().device);
+    EXPECT_EQ(read->ModelOf(shape).between_steps, 3e-5);
+    EXPECT_EQ(read->ModelOf(shape).disk.latency, 0.001);
+    EXPECT_EQ(read->ModelOf(shape).host_to_device.bytes_per_second, 2.5e9);
+    EXPECT_EQ(read->ModelOf(shape).device_to_host.bytes_per_second, 3.5e9);
+  }
+  EXPECT_EQ(read->ranks, SomeProfile().ranks);
+  EXPECT_EQ(read->base.kv_dtype, "F32");
+  EXPECT_EQ(read->mbgmv.caraserve_decode.points, 16);
+}
+
+TEST(PerformanceProfileTest, EveryFieldMustBeThereAndOfItsType) {
+  const json good = json::parse(PerformanceProfileAsJson(SomeProfile()));
+  ASSERT_EQ(ErrorOf(good), "");
+  const auto leaves = Leaves(good);
+  ASSERT_GT(leaves.size(), 100u);
+  for (const json::json_pointer& path : leaves) {
+    if (path.parent_pointer() == json::json_pointer("/adapters/ranks")) continue;   // a list may be shorter
+    SCOPED_TRACE(path.to_string());
+    json changed = good;
+    changed.at(path.parent_pointer()).erase(path.back());
+    EXPECT_NE(ErrorOf(changed).find(path.back()), std::string::npos) << ErrorOf(changed);
+    for (const json& wrong : {json(nullptr), json(true), json::array({1}), json::object({{"a", 1}})}) {
+      changed = good;
+      changed[path] = wrong;
+      EXPECT_NE(ErrorOf(changed).find(path.back()), std::string::npos) << wrong << ": " << ErrorOf(changed);
+    }
+    changed = good;
+    changed[path] = good.at(path).is_string() ? json(7) : json("7");
+    EXPECT_NE(ErrorOf(changed), "");
+  }
+}
+
+TEST(PerformanceProfileTest, NoOtherFields) {
+  const json good = json::parse(PerformanceProfileAsJson(SomeProfile()));
+  for (const char* path : {"", "/model", "/adapters", "/largest_step", "/mbgmv", "/mbgmv/seconds", "/bgmv/held_out", "/links",
+                           "/links/disk", "/links/disk/fitted"}) {
+    json changed = good;
+    changed[json::json_pointer(path)]["surprise"] = 1;
+    EXPECT_NE(ErrorOf(changed).find("surprise: no such field"), std::string::npos) << path << ": " << ErrorOf(changed);
+  }
+  json swapped = good;   // coefficients of the other shape
+  std::swap(swapped["mbgmv"]["seconds"], swapped["bgmv"]["seconds"]);
+  EXPECT_NE(ErrorOf(swapped), "");
+}
+
+TEST(PerformanceProfileTest, ValuesAreInRange) {
+  const json good = json::parse(PerformanceProfileAsJson(SomeProfile()));
+  const std::vector<std::pair<const char*, json>> bad = {
+      {"/threads", 0}, {"/threads", 2.5}, {"/unix_seconds", -1}, {"/model/hidden_size", 1LL << 40},
+      {"/model/name", std::string(2000, 'x')}, {"/mbgmv/seconds/step", -1e-9}, {"/mbgmv/seconds/per_rank", 1e300},
+      {"/bgmv/seconds/floor", -1}, {"/mbgmv/token_tile", -1}, {"/mbgmv/held_out/r2", 1.01}, {"/mbgmv/held_out/points", -1},
+      {"/mbgmv/held_out/mean_error", -0.1}, {"/links/disk/bytes_per_second", 0}, {"/links/disk/latency_seconds", -1},
+      {"/adapters/ranks", json::array({8, 4})}, {"/adapters/ranks", json::array({0})},
+      {"/adapters/ranks", std::vector<int>(70000, 8)}, {"/largest_step/positions", 0}};
+  for (const auto& [path, value] : bad) {
+    json changed = good;
+    changed[json::json_pointer(path)] = value;
+    const std::string error = ErrorOf(changed);
+    EXPECT_NE(error, "") << path;
+    EXPECT_LT(error.size(), 2000u) << path;
+  }
+  json timeless = good;
+  for (auto& [key, value] : timeless["bgmv"]["seconds"].items()) value = 0;
+  EXPECT_NE(ErrorOf(timeless).find("bgmv.seconds"), std::string::npos);
+}
+
+TEST(PerformanceProfileTest, HostileTexts) {
+  const std::string good = PerformanceProfileAsJson(SomeProfile());
+  for (const std::string& text : {std::string(), std::string("null"), std::string("[]"), std::string(100000, '['), good + "x",
+                                  good.substr(0, good.size() / 2), std::string("\xff\xfe{}"), std::string("{}"),
+                                  std::string(R"({"format": "loramux-performance-profile"})"),
+                                  std::string(R"({"format": 1, "version": 1})")}) {
+    const auto result = ParsePerformanceProfile(text, "FILE");
+    ASSERT_FALSE(result.ok()) << text.substr(0, 100);
+    EXPECT_EQ(result.error().message.rfind("FILE", 0), 0u) << result.error().message;
+  }
+  // Every prefix, and every byte changed: no crash, and an error or a sound profile.
+  for (std::size_t i = 0; i < good.size(); i += 7) {
+    EXPECT_FALSE(ParsePerformanceProfile(good.substr(0, i), "FILE").ok());
+    std::string changed = good;
+    changed[i] = static_cast<char>(changed[i] ^ 5);
+    const auto result = ParsePerformanceProfile(changed, "FILE");
+    if (result.ok()) {
+      EXPECT_GT(result->mbgmv.model.disk.bytes_per_second, 0);
+    }
+  }
+  // Overflowing numbers are not infinite seconds.
+  json huge = json::parse(good);
+  std::string text = huge.dump();
+  const std::string step = "\"step\":";
+  const std::size_t at = text.find(step) + step.size();
+  text.replace(at, text.find(',', at) - at, "1e999");
+  EXPECT_FALSE(ParsePerformanceProfile(text, "FILE").ok());
+}
+
+TEST(PerformanceProfileTest, AnotherVersionSaysWhatToDo) {
+  json changed = json::parse(PerformanceProfileAsJson(SomeProfile()));
+  changed["version"] = 2;
+  EXPECT_NE(ErrorOf(changed).find("loramux profile"), std::string::npos);
+}
+
+TEST(PerformanceProfileTest, FilesThatAreNone) {
+  const auto missing = LoadPerformanceProfile("/no/such/file.json");
+  ASSERT_FALSE(missing.ok());
+  EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);
+  EXPECT_FALSE(LoadPerformanceProfile("/dev/zero").ok());
+  EXPECT_FALSE(LoadPerformanceProfile("/tmp").ok());
+}
+
+}  // namespace
+}  // namespace loramux

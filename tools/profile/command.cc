@@ -1,0 +1,372 @@
+#include "tools/profile/command.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include <fmt/core.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/file_system.h"
+#include "base/log.h"
+#include "formats/random_adapter.h"
+#include "schedule/performance_profile.h"
+#include "tools/profile/engine_bench.h"
+#include "tools/profile/link_bench.h"
+#include "tools/profile/model_digest.h"
+#include "tools/profile/step_bench.h"
+#include "tools/profile/sweep.h"
+#include "tools/progress_bar.h"
+
+namespace loramux {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A folder of our own that goes with us.
+class ScratchFolder {
+ public:
+  static Result<ScratchFolder> Create(const std::string& parent) {
+    std::error_code error;
+    const fs::path base = parent.empty() ? fs::temp_directory_path(error) : fs::path(parent);
+    std::string name = (base / "loramux-profile-XXXXXX").string();
+    if (error || mkdtemp(name.data()) == nullptr) return IoError("--scratch: cannot make a folder in " + base.string(), "--scratch");
+    ScratchFolder folder;
+    folder.path_ = name;
+    return folder;
+  }
+  ScratchFolder(ScratchFolder&& other) noexcept : path_(std::exchange(other.path_, {})) {}
+  ScratchFolder& operator=(ScratchFolder&& other) = delete;
+  ~ScratchFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) fs::remove_all(path_, ignored);
+  }
+  const fs::path& path() const { return path_; }
+
+ private:
+  ScratchFolder() = default;
+  fs::path path_;
+};
+
+// The output appears whole or not at all; that it can be written is known before anything is measured.
+class OutputFile {
+ public:
+  static Result<OutputFile> Create(const std::string& path) {
+    OutputFile output(path);
+    ASSIGN_OR_RETURN(output.file_, OsFileSystem().Create(output.temporary_));
+    return output;
+  }
+  OutputFile(OutputFile&&) = default;
+  OutputFile& operator=(OutputFile&&) = default;
+  ~OutputFile() {
+    std::error_code ignored;
+    if (file_ != nullptr) fs::remove(temporary_, ignored);
+  }
+  Status Commit(std::string_view text) {
+    while (!text.empty()) {
+      ASSIGN_OR_RETURN(const std::size_t written, file_->Append(text));
+      text.remove_prefix(written);
+    }
+    RETURN_IF_ERROR(file_->Sync());
+    RETURN_IF_ERROR(OsFileSystem().Rename(temporary_, path_));
+    file_.reset();
+    return Ok{};
+  }
+
+ private:
+  explicit OutputFile(const std::string& path) : path_(path), temporary_(path + ".tmp") {}
+  fs::path path_, temporary_;
+  std::unique_ptr<WritableFile> file_;
+};
+
+Result<std::vector<LoraTarget>> TargetsOf(const std::vector<std::string>& names) {
+  std::vector<LoraTarget> targets;
+  for (const std::string& name : names) {
+    bool found = false;
+    for (int i = 0; i <= static_cast<int>(LoraTarget::kLmHead); ++i) {
+      const auto target = static_cast<LoraTarget>(i);
+      if (name != LoraTargetName(target)) continue;
+      targets.push_back(target);
+      found = true;
+    }
+    if (!found || name == LoraTargetName(LoraTarget::kLmHead)) {
+      return InvalidArgument("--lora-targets: expected linear layers such as q_proj or down_proj, found '" + name + "'",
+                             "--lora-targets");
+    }
+  }
+  return targets;
+}
+
+Result<std::unique_ptr<Model>> LoadModel(const ProfileFlags& flags) {
+  if (flags.random_weights) {
+    ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(flags.runtime.model_dir));
+    const DType dtype = config.dtype == "float32" ? DType::kF32 : config.dtype == "float16" ? DType::kF16 : DType::kBF16;
+    ModelWeights weights = RandomModelWeights(config, dtype, flags.seed);
+    return std::make_unique<Model>(std::move(config), std::move(weights));
+  }
+  ProgressBar bar("loading weights", "MiB", 1 << 20);
+  auto model = Model::Load(flags.runtime.model_dir, [&](std::int64_t done, std::int64_t total) { bar.Update(done, total); });
+  bar.Finish();
+  return model;
+}
+
+// The directories of the adapters to measure with: the given ones, and random ones of --ranks in turn.
+Result<std::vector<std::string>> MakeAdapters(const ProfileFlags& flags, const ModelConfig& config, const fs::path& scratch) {
+  ASSIGN_OR_RETURN(const std::vector<NamedPath> given, AdaptersOf(flags.runtime));
+  std::vector<std::string> directories;
+  for (const NamedPath& adapter : given) directories.push_back(adapter.path);
+  std::vector<std::int64_t> ranks = flags.ranks;
+  if (ranks.empty() && given.empty()) ranks = {8, 16, 32, 64};
+  if (ranks.empty()) return directories;
+  ASSIGN_OR_RETURN(const std::vector<LoraTarget> targets, TargetsOf(flags.lora_targets));
+  ProgressBar bar("writing random adapters", "", 1);
+  for (std::int64_t i = 0; i < flags.random_adapters; ++i) {
+    const std::int64_t rank = ranks[static_cast<std::size_t>(i) % ranks.size()];
+    const fs::path directory = scratch / std::to_string(i);
+    RETURN_IF_ERROR(WriteRandomAdapter(directory, config, static_cast<std::int32_t>(rank), targets,
+                                       flags.seed + static_cast<std::uint64_t>(i)));
+    directories.push_back(directory.string());
+    bar.Update(i + 1, flags.random_adapters);
+  }
+  bar.Finish();
+  return directories;
+}
+
+std::string ProcessorName() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("model name", 0) != 0) continue;
+    const std::size_t colon = line.find(": ");
+    if (colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "a CPU";
+}
+
+void DescribeModel(const ProfileFlags& flags, const Model& model, const StepBench& bench, const std::string& digest,
+                   PerformanceProfile& profile) {
+  const ModelConfig& config = model.config();
+  const fs::path path = fs::path(flags.runtime.model_dir).lexically_normal();
+  const KvLayout& kv = bench.geometry().kv;
+  profile.base = {.name = (path.has_filename() ? path : path.parent_path()).filename().string(), .digest = digest,
+                  .hidden_size = config.hidden_size, .num_layers = config.num_layers, .num_heads = config.num_heads,
+                  .num_kv_heads = config.num_kv_heads, .head_dim = config.head_dim,
+                  .intermediate_size = config.intermediate_size, .vocab_size = config.vocab_size,
+                  .dtype = DTypeName(model.weights().lm_head.dtype()), .kv_dtype = DTypeName(kv.dtype),
+                  .page_tokens = kv.page_tokens};
+  std::set<LoraTarget> targets;
+  for (const auto& adapter : bench.Adapters()) {
+    for (const ModulePlace& module : adapter->layout.modules) targets.insert(module.target);
+  }
+  for (const LoraTarget target : targets) {
+    profile.lora_targets += (profile.lora_targets.empty() ? "" : ",") + std::string(LoraTargetName(target));
+  }
+  profile.ranks = bench.space().ranks;
+  profile.max_batch_tokens = bench.space().max_batch_tokens;
+  profile.max_running = bench.space().max_running;
+  profile.max_positions = bench.space().max_positions;
+  profile.threads = bench.threads();
+  profile.device = fmt::format("{}, {} threads", ProcessorName(), profile.threads);
+  profile.unix_seconds = OsClock().UnixSeconds();
+}
+
+// Quality over the points that `wanted` chooses.
+template <typename Wanted>
+FitQuality QualityWhere(const PerformanceModel& model, const std::vector<StepMeasurement>& points, Wanted wanted) {
+  std::vector<double> predicted, measured;
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    if (!wanted(i)) continue;
+    predicted.push_back(model.SecondsOf(points[i].load));
+    measured.push_back(points[i].seconds);
+  }
+  return QualityOf(predicted, measured);
+}
+
+FittedModel FitVariant(const SweepResult& sweep, LoraCostShape shape) {
+  const std::vector<StepMeasurement>& points = shape == LoraCostShape::kBgmv ? sweep.bgmv : sweep.mbgmv;
+  FittedModel fitted;
+  fitted.model = FitSteps(points, shape);
+  const auto held_out = [&](auto wanted) {
+    return QualityWhere(fitted.model, points, [&](std::size_t i) { return points[i].held_out && wanted(points[i].load); });
+  };
+  fitted.fitted = QualityWhere(fitted.model, points, [&](std::size_t i) { return !points[i].held_out; });
+  fitted.held_out = held_out([](const StepLoad&) { return true; });
+  fitted.held_out_prefill = held_out([](const StepLoad& load) { return load.decode_sequences == 0; });
+  fitted.held_out_decode = held_out([](const StepLoad& load) { return load.prefill_tokens == 0; });
+  fitted.held_out_mixed = held_out([](const StepLoad& load) { return load.prefill_tokens > 0 && load.decode_sequences > 0; });
+  std::vector<StepMeasurement> own_adapters;
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    if (sweep.points[i].kind == PointKind::kOwnAdapters) own_adapters.push_back(points[i]);
+  }
+  fitted.caraserve_decode = CaraServeForm(own_adapters, shape);
+  return fitted;
+}
+
+FitQuality FitOneLink(const LinkMeasurements& measured, PerformanceModel::Link& link) {
+  if (measured.bytes.empty()) return {};
+  link = FitLink(measured.bytes, measured.seconds);
+  std::vector<double> predicted;
+  for (const double bytes : measured.bytes) predicted.push_back(link.latency + bytes / link.bytes_per_second);
+  return QualityOf(predicted, measured.seconds);
+}
+
+void FitLinks(const LinkMeasurementsOfAll& measured, PerformanceProfile& profile) {
+  PerformanceModel& model = profile.mbgmv.model;
+  profile.host_to_device = FitOneLink(measured.host_to_device, model.host_to_device);
+  profile.device_to_host = FitOneLink(measured.device_to_host, model.device_to_host);
+  profile.disk = FitOneLink(measured.disk, model.disk);
+  PerformanceModel& other = profile.bgmv.model;
+  other.disk = model.disk;
+  other.host_to_device = model.host_to_device;
+  other.device_to_host = model.device_to_host;
+}
+
+void PrintQuality(const char* what, const FitQuality& quality) {
+  fmt::print("  {:<44} {:>6} {:>8.4f} {:>8.1f} % {:>8.1f} %\n", what, quality.points, quality.r2, quality.mean_error * 100,
+             quality.p90_error * 100);
+}
+
+void PrintModel(const FittedModel& fitted) {
+  fmt::print("\n{}\n  {:<44} {:>6} {:>8} {:>10} {:>10}\n", LoraCostShapeName(fitted.model.shape), "", "points", "R2",
+             "mean error", "P90 error");
+  PrintQuality("steps it was fitted to", fitted.fitted);
+  PrintQuality("steps held out", fitted.held_out);
+  PrintQuality("  of them prefill", fitted.held_out_prefill);
+  PrintQuality("  of them decode", fitted.held_out_decode);
+  PrintQuality("  of them both", fitted.held_out_mixed);
+  PrintQuality("batch size and ranks alone, decode", fitted.caraserve_decode);
+  for (const PerformanceTerm& term : PerformanceTerms(fitted.model.shape)) {
+    fmt::print("  {:<44} {:>14.4g} us\n", term.name, fitted.model.*term.coefficient * 1e6);
+  }
+  fmt::print("  {:<44} {:>14} tokens\n", "token_tile", fitted.model.token_tile);
+}
+
+void PrintLink(const char* what, const PerformanceModel::Link& link, const FitQuality& quality) {
+  fmt::print("  {:<16} {:>10.1f} us + bytes at {:>7.2f} GB/s   {:>4} sizes, R2 {:.4f}, mean error {:.1f} %\n", what,
+             link.latency * 1e6, link.bytes_per_second / 1e9, quality.points, quality.r2, quality.mean_error * 100);
+}
+
+void PrintReport(const PerformanceProfile& profile, const std::string& output) {
+  fmt::print("{}: model {} on {}; {} adapters on {}\n", output, profile.base.name, profile.device, profile.ranks.size(),
+             profile.lora_targets.empty() ? "nothing" : profile.lora_targets);
+  fmt::print("visits of the same step are {:.1f} % off their median on average (a quiet machine: 1 to 2 %)\n", profile.repeat_error * 100);
+  PrintModel(profile.mbgmv);
+  PrintModel(profile.bgmv);
+  fmt::print("\nbetween two steps of the engine {:.1f} us (median)\n\nlinks\n", profile.between_steps * 1e6);
+  const PerformanceModel& model = profile.mbgmv.model;
+  PrintLink("disk to host", model.disk, profile.disk);
+  PrintLink("host to device", model.host_to_device, profile.host_to_device);
+  PrintLink("device to host", model.device_to_host, profile.device_to_host);
+}
+
+SweepResult RunSweep(const ProfileFlags& flags, StepBench& bench, Prng& prng) {
+  SweepOptions options;
+  options.points = flags.points > 0 ? flags.points : flags.quick ? 160 : 400;
+  options.least_points = std::min(options.points, 64);
+  options.seconds = flags.seconds > 0 ? flags.seconds : flags.quick ? 45 : 240;
+  ProgressBar bar("measuring steps", "s", 1);
+  SweepResult result = Sweep(bench, options, prng, [&](double passed, double expected) {
+    bar.Note(fmt::format("about {:.0f} s left", std::ceil(expected - passed)));
+    bar.Update(static_cast<std::int64_t>(passed), static_cast<std::int64_t>(std::ceil(expected)));
+  });
+  bar.Finish();
+  return result;
+}
+
+// Every measured step: for plots, and for looking into what the model misses.
+std::string MeasurementsAsCsv(const SweepResult& sweep, const PerformanceProfile& profile) {
+  std::string csv = "shape,held_out,prefill_tokens,prefill_sequences,decode_sequences,prefill_attention,decode_context,"
+                    "adapter_tokens,distinct_adapters,rank_sum,max_rank,token_ranks,seconds,predicted_seconds\n";
+  for (const LoraCostShape shape : {LoraCostShape::kMbgmv, LoraCostShape::kBgmv}) {
+    for (const StepMeasurement& point : shape == LoraCostShape::kBgmv ? sweep.bgmv : sweep.mbgmv) {
+      const StepLoad& load = point.load;
+      csv += fmt::format("{},{:d},{},{},{},{},{},{},{},{},{},{},{:.9f},{:.9f}\n", LoraCostShapeName(shape), point.held_out,
+                         load.prefill_tokens, load.prefill_sequences, load.decode_sequences, load.prefill_attention,
+                         load.decode_context, load.adapter_tokens, load.distinct_adapters, load.rank_sum, load.max_rank,
+                         load.token_ranks, point.seconds, profile.ModelOf(shape).SecondsOf(load));
+    }
+  }
+  return csv;
+}
+
+Status Profile(const ProfileFlags& flags) {
+  RETURN_IF_ERROR(InitLogging(flags.runtime.log_level, flags.runtime.log_format));
+  ASSIGN_OR_RETURN(const RuntimeOptions runtime, RuntimeOptionsOf(flags.runtime));
+  ASSIGN_OR_RETURN(OutputFile output, OutputFile::Create(flags.output));
+  std::optional<OutputFile> measurements;
+  if (!flags.measurements.empty()) {
+    ASSIGN_OR_RETURN(measurements, OutputFile::Create(flags.measurements));
+  }
+  ASSIGN_OR_RETURN(const ScratchFolder scratch, ScratchFolder::Create(flags.scratch));
+  std::string digest = "random";
+  if (!flags.random_weights) {
+    ASSIGN_OR_RETURN(digest, ModelDigest(flags.runtime.model_dir));
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<Model> model, LoadModel(flags));
+  ASSIGN_OR_RETURN(const auto adapters, MakeAdapters(flags, model->config(), scratch.path()));
+  const StepBench::Options options{.device_memory = runtime.device_memory, .page_tokens = runtime.page_tokens,
+                                   .kv_dtype = runtime.kv_dtype, .lora_dtype = runtime.lora_dtype,
+                                   .max_batch_tokens = runtime.scheduler.max_batch_tokens,
+                                   .max_running = runtime.scheduler.max_running, .max_positions = runtime.max_model_len,
+                                   .threads = runtime.threads};
+  ASSIGN_OR_RETURN(std::unique_ptr<StepBench> bench, StepBench::Create(model.get(), options, adapters));
+  PerformanceProfile profile;
+  DescribeModel(flags, *model, *bench, digest, profile);
+  Prng prng(flags.seed);
+  const SweepResult sweep = RunSweep(flags, *bench, prng);
+  profile.repeat_error = sweep.repeat_error;
+  profile.mbgmv = FitVariant(sweep, LoraCostShape::kMbgmv);
+  profile.bgmv = FitVariant(sweep, LoraCostShape::kBgmv);
+  ASSIGN_OR_RETURN(const LinkMeasurementsOfAll links,
+                   MeasureLinks(bench->Adapters(), bench->geometry().page_bytes, flags.quick ? 3 : 12, prng));
+  FitLinks(links, profile);
+  bench.reset();   // its memory is the runtime's now
+  ASSIGN_OR_RETURN(profile.between_steps, SecondsBetweenSteps(std::move(model), runtime));
+  profile.mbgmv.model.between_steps = profile.bgmv.model.between_steps = profile.between_steps;
+  if (measurements) RETURN_IF_ERROR(measurements->Commit(MeasurementsAsCsv(sweep, profile)));
+  RETURN_IF_ERROR(output.Commit(PerformanceProfileAsJson(profile)));
+  PrintReport(profile, flags.output);
+  return Ok{};
+}
+
+}  // namespace
+
+void AddProfileFlags(CLI::App& command, ProfileFlags& flags) {
+  AddRuntimeFlags(command, flags.runtime);
+  flags.runtime.log_level = "warn";
+  const std::string measuring = "Measuring";
+  command.add_option("-o,--output", flags.output, "Profile file to write (JSON)")->required();
+  command.add_option("--measurements", flags.measurements, "Also write every measured step to this file (CSV)")
+      ->group(measuring);
+  command.add_option("--ranks", flags.ranks, "Random adapters of these ranks, e.g. 8,16,32,64 (default if none are given)")
+      ->delimiter(',')->check(CLI::Range(1, 4096))->group(measuring);
+  command.add_option("--random-adapters", flags.random_adapters, "How many random adapters")->group(measuring)
+      ->capture_default_str()->check(CLI::Range(1, 4096));
+  command.add_option("--lora-targets", flags.lora_targets, "Layers that random adapters change")->delimiter(',')
+      ->group(measuring)->capture_default_str();
+  command.add_option("--scratch", flags.scratch,
+                     "Folder for random adapters; the disk link is measured there (default: the system's temporary folder)")
+      ->group(measuring);
+  command.add_flag("--random-weights", flags.random_weights, "The model directory has only config.json: random weights")
+      ->group(measuring);
+  command.add_flag("--quick", flags.quick, "About a minute on a small model, fewer points")->group(measuring);
+  command.add_option("--points", flags.points, "Different steps to measure (default: 400, quick: 160)")->group(measuring)
+      ->check(CLI::Range(16, 100000));
+  command.add_option("--seconds", flags.seconds,
+                     "Stop measuring steps after so long, but not before 64 points (default: 240, quick: 45)")
+      ->group(measuring)->check(CLI::PositiveNumber);
+  command.add_option("--seed", flags.seed, "Of the choice of points and of what is held out")->group(measuring)
+      ->capture_default_str();
+}
+
+int RunProfile(const ProfileFlags& flags) {
+  const Status status = Profile(flags);
+  if (status.ok()) return 0;
+  fmt::print(stderr, "loramux profile: {}\n", status.error().message);
+  return 1;
+}
+
+}  // namespace loramux

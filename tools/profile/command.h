@@ -1,0 +1,31 @@
+// `loramux profile`: how long steps and transfers take on this machine, as a model that the scheduler and the simulator
+// read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tools/runtime_flags.h"
+
+namespace loramux {
+
+struct ProfileFlags {
+  RuntimeFlags runtime;                            // what the server would be started with
+  std::string output, measurements;
+  std::vector<std::int64_t> ranks;                 // of random adapters; empty: 8, 16, 32, 64 if no adapters are given
+  std::int64_t random_adapters = 32;
+  std::vector<std::string> lora_targets = {"q_proj", "k_proj", "v_proj", "o_proj"};
+  std::string scratch;                             // where random adapters are written; empty: the system's place
+  bool random_weights = false;                     // of the model: its directory needs config.json only
+  bool quick = false;
+  int points = 0;                                  // 0: 400, or 160 if quick
+  double seconds = 0;                              // 0: 240, or 45 if quick
+  std::uint64_t seed = 1;
+};
+
+void AddProfileFlags(CLI::App& command, ProfileFlags& flags);
+// Writes the profile, and a report to stdout. Returns the process's exit status.
+int RunProfile(const ProfileFlags& flags);
+
+}  // namespace loramux

@@ -1,0 +1,190 @@
+#include "tools/profile/fit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <Eigen/Dense>
+
+#include "base/check.h"
+
+namespace loramux {
+namespace {
+
+// The unconstrained solution over the columns in `passive`; zero elsewhere. Rank-revealing, so that columns that depend on
+// each other do no harm.
+Eigen::VectorXd SolvePassive(const Eigen::MatrixXd& a, const Eigen::VectorXd& b, const std::vector<Eigen::Index>& passive) {
+  Eigen::VectorXd solution = Eigen::VectorXd::Zero(a.cols());
+  if (passive.empty()) return solution;
+  const Eigen::MatrixXd columns = a(Eigen::all, passive);
+  const Eigen::VectorXd values = columns.completeOrthogonalDecomposition().solve(b);
+  solution(passive) = values;
+  return solution;
+}
+
+// Steps from x towards `wanted` until the first passive coefficient reaches zero; those at zero leave the passive set.
+void StepToBoundary(const Eigen::VectorXd& wanted, std::vector<Eigen::Index>& passive, Eigen::VectorXd& x) {
+  double alpha = 1;
+  for (const Eigen::Index j : passive) {
+    if (wanted(j) <= 0) alpha = std::min(alpha, x(j) / (x(j) - wanted(j)));
+  }
+  x += alpha * (wanted - x);
+  std::erase_if(passive, [&](Eigen::Index j) {
+    if (x(j) > 1e-12) return false;
+    x(j) = 0;
+    return true;
+  });
+}
+
+Eigen::VectorXd LawsonHanson(const Eigen::MatrixXd& a, const Eigen::VectorXd& b) {
+  Eigen::VectorXd x = Eigen::VectorXd::Zero(a.cols());
+  std::vector<Eigen::Index> passive;
+  const double tolerance = 1e-10 * (a.transpose() * b).cwiseAbs().maxCoeff();
+  // Each round lowers the residual, so no set comes twice; the bound is for rounding errors.
+  for (Eigen::Index round = 0; round < 30 * a.cols(); ++round) {
+    const Eigen::VectorXd gradient = a.transpose() * (b - a * x);
+    Eigen::Index best = -1;
+    for (Eigen::Index j = 0; j < a.cols(); ++j) {
+      if (std::find(passive.begin(), passive.end(), j) != passive.end() || gradient(j) <= tolerance) continue;
+      if (best < 0 || gradient(j) > gradient(best)) best = j;
+    }
+    if (best < 0) return x;
+    passive.push_back(best);
+    Eigen::VectorXd wanted = SolvePassive(a, b, passive);
+    if (wanted(best) <= 0) return x;   // nothing but rounding is left to gain
+    while (!passive.empty() && wanted(passive).minCoeff() <= 0) {
+      StepToBoundary(wanted, passive, x);
+      wanted = SolvePassive(a, b, passive);
+    }
+    x = wanted;
+  }
+  return x;
+}
+
+// Relative errors: every row divided by what was measured, so that each target is 1.
+std::vector<double> FitRelative(std::vector<std::vector<double>> rows, std::span<const double> seconds) {
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    for (double& value : rows[i]) value /= seconds[i];
+  }
+  return NonNegativeLeastSquares(rows, std::vector<double>(rows.size(), 1.0));
+}
+
+// Rows or columns of the tiles that matrix kernels of CPUs and GPUs use. 0 is first: where no tile is better, there is none.
+constexpr std::int64_t kTokenTiles[] = {0, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128};
+
+PerformanceModel FitWithTile(std::span<const StepMeasurement> points, LoraCostShape shape, std::int64_t tile) {
+  PerformanceModel model;
+  model.shape = shape;
+  model.token_tile = tile;
+  const auto terms = PerformanceTerms(shape);
+  std::vector<std::vector<double>> rows;
+  std::vector<double> seconds;
+  for (const StepMeasurement& point : points) {
+    if (point.held_out) continue;
+    std::vector<double>& row = rows.emplace_back();
+    for (const PerformanceTerm& term : terms) row.push_back(term.count(model, point.load));
+    seconds.push_back(point.seconds);
+  }
+  const std::vector<double> coefficients = FitRelative(std::move(rows), seconds);
+  for (std::size_t i = 0; i < terms.size(); ++i) model.*terms[i].coefficient = coefficients[i];
+  return model;
+}
+
+// Of the relative errors on the points that are not held out.
+double RelativeSquares(const PerformanceModel& model, std::span<const StepMeasurement> points) {
+  double squares = 0;
+  for (const StepMeasurement& point : points) {
+    const double error = model.SecondsOf(point.load) / point.seconds - 1;
+    if (!point.held_out) squares += error * error;
+  }
+  return squares;
+}
+
+double CaraServeWork(const StepLoad& load, LoraCostShape shape) {
+  return static_cast<double>(shape == LoraCostShape::kBgmv ? load.decode_sequences * load.max_rank : load.token_ranks);
+}
+
+}  // namespace
+
+std::vector<double> NonNegativeLeastSquares(std::span<const std::vector<double>> rows, std::span<const double> targets) {
+  CHECK(!rows.empty());
+  CHECK_EQ(rows.size(), targets.size());
+  Eigen::MatrixXd a(static_cast<Eigen::Index>(rows.size()), static_cast<Eigen::Index>(rows[0].size()));
+  for (Eigen::Index i = 0; i < a.rows(); ++i) {
+    for (Eigen::Index j = 0; j < a.cols(); ++j) a(i, j) = rows[static_cast<std::size_t>(i)][static_cast<std::size_t>(j)];
+  }
+  // Columns of length 1: coefficients differ by many orders of magnitude.
+  Eigen::VectorXd scale = a.colwise().norm();
+  for (double& value : scale) value = value > 0 ? value : 1;
+  const Eigen::Map<const Eigen::VectorXd> b(targets.data(), static_cast<Eigen::Index>(targets.size()));
+  const Eigen::VectorXd x = LawsonHanson(a * scale.cwiseInverse().asDiagonal(), b).cwiseQuotient(scale);
+  return {x.begin(), x.end()};
+}
+
+PerformanceModel FitSteps(std::span<const StepMeasurement> points, LoraCostShape shape) {
+  PerformanceModel best;
+  double best_squares = std::numeric_limits<double>::infinity();
+  for (const std::int64_t tile : kTokenTiles) {
+    const PerformanceModel model = FitWithTile(points, shape, tile);
+    const double squares = RelativeSquares(model, points);
+    if (squares >= best_squares) continue;
+    best = model;
+    best_squares = squares;
+  }
+  return best;
+}
+
+FitQuality QualityOf(std::span<const double> predicted, std::span<const double> measured) {
+  CHECK_EQ(predicted.size(), measured.size());
+  FitQuality quality;
+  quality.points = static_cast<std::int64_t>(measured.size());
+  if (measured.empty()) return quality;
+  const auto count = static_cast<double>(measured.size());
+  double mean = 0;
+  for (const double value : measured) mean += value / count;
+  double residual = 0, total = 0;
+  std::vector<double> errors;
+  for (std::size_t i = 0; i < measured.size(); ++i) {
+    residual += (predicted[i] - measured[i]) * (predicted[i] - measured[i]);
+    total += (measured[i] - mean) * (measured[i] - mean);
+    errors.push_back(std::abs(predicted[i] - measured[i]) / measured[i]);
+    quality.mean_error += errors.back() / count;
+  }
+  quality.r2 = total > 0 ? 1 - residual / total : 0;
+  std::sort(errors.begin(), errors.end());
+  quality.p90_error = errors[static_cast<std::size_t>(std::ceil(0.9 * count)) - 1];   // nearest rank
+  return quality;
+}
+
+PerformanceModel::Link FitLink(std::span<const double> bytes, std::span<const double> seconds) {
+  std::vector<std::vector<double>> rows;
+  for (const double size : bytes) rows.push_back({1, size});
+  const std::vector<double> line = FitRelative(std::move(rows), seconds);
+  if (line[1] > 0) return {line[0], 1 / line[1]};
+  double all_bytes = 0, all_seconds = 0;   // time does not grow: one rate is what can be said
+  for (const double size : bytes) all_bytes += size;
+  for (const double time : seconds) all_seconds += time;
+  return {0, all_bytes / all_seconds};
+}
+
+FitQuality CaraServeForm(std::span<const StepMeasurement> decode_points, LoraCostShape shape) {
+  std::vector<std::vector<double>> rows;
+  std::vector<double> seconds;
+  for (const StepMeasurement& point : decode_points) {
+    rows.push_back({1, static_cast<double>(point.load.decode_sequences), CaraServeWork(point.load, shape)});
+    seconds.push_back(point.seconds);
+  }
+  if (rows.size() < 2) return {};
+  std::vector<double> predicted;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    auto others = rows;
+    auto other_seconds = seconds;
+    others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
+    other_seconds.erase(other_seconds.begin() + static_cast<std::ptrdiff_t>(i));
+    const std::vector<double> fit = NonNegativeLeastSquares(others, other_seconds);
+    predicted.push_back(fit[0] + fit[1] * rows[i][1] + fit[2] * rows[i][2]);
+  }
+  return QualityOf(predicted, seconds);
+}
+
+}  // namespace loramux

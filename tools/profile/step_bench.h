@@ -1,0 +1,77 @@
+// Steps of our own making on the real executor, timed from Submit to the moment when Poll gives the result, as the engine
+// waits for it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "adapter/residency.h"
+#include "base/clock.h"
+#include "base/result.h"
+#include "engine/cpu_executor.h"
+#include "engine/wakeup.h"
+#include "memory/page_geometry.h"
+#include "memory/page_pool.h"
+#include "model/model.h"
+#include "schedule/performance_model.h"
+#include "tools/profile/points.h"
+
+namespace loramux {
+
+class StepBench {
+ public:
+  struct Options {
+    std::int64_t device_memory = std::int64_t{1} << 30;   // bytes: adapters first, the rest for keys and values
+    std::int64_t page_tokens = 0;                         // 0: ChoosePageGeometry decides
+    std::optional<DType> kv_dtype, lora_dtype;
+    std::int64_t max_batch_tokens = 512, max_running = 256, max_positions = 0;   // 0: the model's
+    int threads = 0;
+  };
+
+  // `adapters` are directories, all of which go to the device. Does not own the model. Errors: those of registering an
+  // adapter; the adapters and the longest sequence do not fit into the device memory.
+  static Result<std::unique_ptr<StepBench>> Create(Model* model, const Options& options,
+                                                   const std::vector<std::string>& adapters);
+
+  const PointSpace& space() const { return space_; }
+  const PageGeometry& geometry() const { return geometry_; }
+  // By rank, as PointSpace::ranks.
+  std::vector<std::shared_ptr<const AdapterVersion>> Adapters() const;
+  int threads() const { return threads_; }
+
+  // Makes the executor anew. REQUIRES: called before the first Run.
+  void UseVariant(LoraVariant variant);
+  StepLoad Load(const StepPoint& point);
+  // Runs the step once; seconds. REQUIRES: drawn from space().
+  double Run(const StepPoint& point);
+
+ private:
+  StepBench() = default;
+  Status LoadAdapters(const std::vector<std::string>& directories);
+  Status FillPages();
+  void MakeBatch(const StepPoint& point);
+
+  OsClock clock_;
+  Wakeup wakeup_;
+  Model* model_ = nullptr;
+  Options options_;
+  PageGeometry geometry_;
+  PointSpace space_;
+  int threads_ = 0;
+  std::unique_ptr<PagePool> device_;
+  std::unique_ptr<AdapterRegistry> registry_;
+  InlineTransfer transfer_;
+  std::unique_ptr<ResidencyManager> residency_;
+  std::vector<const AdapterResidency*> adapters_;   // by rank
+  std::vector<std::uint32_t> kv_pages_;
+  std::vector<TokenId> tokens_;                     // random, as many as a step may compute
+  SamplingParams greedy_;
+  std::unique_ptr<CpuExecutor> executor_;
+  ExecutorBatch batch_;
+  ExecutorResult result_;
+};
+
+}  // namespace loramux
