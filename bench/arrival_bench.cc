@@ -10,9 +10,9 @@
 #include <CLI/CLI.hpp>
 #include <unistd.h>
 
-#include "bench/random_adapter.h"
 #include "bench/shapes.h"
 #include "engine/runtime.h"
+#include "formats/random_adapter.h"
 
 namespace loramux {
 namespace {

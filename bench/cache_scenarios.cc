@@ -138,10 +138,10 @@ double MeasuredRate(const std::vector<PlannedRequest>& requests, const Flags& fl
 // The load of a scenario: as fast as asked, or a part of what the machine is measured to do.
 Result<Prepared> Prepare(const Flags& flags, const ScenarioText& text, const ScenarioHouse& house, const std::string& name) {
   ASSIGN_OR_RETURN(const Scenario scenario, FindScenario(name));
-  WorkloadOptions options{.adapters = flags.adapters, .zipf = flags.zipf, .rate = flags.rate, .seconds = flags.seconds, .seed = flags.seed};
+  ScenarioOptions options{.adapters = flags.adapters, .zipf = flags.zipf, .rate = flags.rate, .seconds = flags.seconds, .seed = flags.seed};
   double capacity = 0;
   if (flags.rate == 0) {
-    WorkloadOptions trial = options;
+    ScenarioOptions trial = options;
     trial.rate = 100;
     trial.seconds = 3;
     trial.seed = flags.seed + 1000;

@@ -176,7 +176,7 @@ Result<Session> ScenarioText::MakeSession(const Script& script, std::int64_t max
   return session;
 }
 
-Result<std::vector<Session>> ScenarioText::MakeSessions(Scenario scenario, const WorkloadOptions& options) const {
+Result<std::vector<Session>> ScenarioText::MakeSessions(Scenario scenario, const ScenarioOptions& options) const {
   const auto& traits = Traits(scenario);
   const load::ZipfPicker popularity(options.adapters, options.zipf);
   Prng prng(options.seed);

@@ -39,7 +39,7 @@ struct Session {
   std::vector<SessionTurn> turns;     // ascending times
 };
 
-struct WorkloadOptions {
+struct ScenarioOptions {
   std::size_t adapters = 96;
   double zipf = 0.8;                  // exponent of the adapters' popularity
   double rate = 40;                   // requests a second
@@ -56,7 +56,7 @@ class ScenarioText {
 
   bool has_dialogs() const { return !scenes_.empty(); }
   // REQUIRES: has_dialogs() for agents.
-  Result<std::vector<Session>> MakeSessions(Scenario scenario, const WorkloadOptions& options) const;
+  Result<std::vector<Session>> MakeSessions(Scenario scenario, const ScenarioOptions& options) const;
 
  private:
   struct Exchange {

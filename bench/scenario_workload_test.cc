@@ -22,7 +22,7 @@ ScenarioText Load(bool dialogs) {
   return std::move(*text);
 }
 
-void ExpectSound(const std::vector<Session>& sessions, const WorkloadOptions& options) {
+void ExpectSound(const std::vector<Session>& sessions, const ScenarioOptions& options) {
   ASSERT_FALSE(sessions.empty());
   for (const Session& session : sessions) {
     EXPECT_LT(session.adapter, options.adapters);
@@ -49,7 +49,7 @@ std::size_t Requests(const std::vector<Session>& sessions) {
 
 TEST(ScenarioWorkload, ChatSharesASystemPromptAndIsTheSameForASeed) {
   const ScenarioText text = Load(false);
-  const WorkloadOptions options{.adapters = 5, .rate = 40, .seconds = 10};
+  const ScenarioOptions options{.adapters = 5, .rate = 40, .seconds = 10};
   const auto sessions = text.MakeSessions(Scenario::kChat, options).value();
   ExpectSound(sessions, options);
   EXPECT_NEAR(static_cast<double>(Requests(sessions)), 400, 120);
@@ -84,7 +84,7 @@ TEST(ScenarioWorkload, LaterTurnsBeginWhereTheAnswerEnds) {
 }
 
 TEST(ScenarioWorkload, TranslationsShiftFromAdaptersToOthers) {
-  const WorkloadOptions options{.adapters = 40, .zipf = 1.5, .rate = 100, .seconds = 20};
+  const ScenarioOptions options{.adapters = 40, .zipf = 1.5, .rate = 100, .seconds = 20};
   const auto sessions = Load(false).MakeSessions(Scenario::kTranslate, options).value();
   ExpectSound(sessions, options);
   std::map<std::size_t, std::map<std::size_t, int>> asked;   // by quarter and adapter
@@ -101,7 +101,7 @@ TEST(ScenarioWorkload, TranslationsShiftFromAdaptersToOthers) {
 
 TEST(ScenarioWorkload, AgentsTalkAboutTheirScene) {
   if (!std::filesystem::exists(kDialogs)) GTEST_SKIP() << "no " << kDialogs;
-  const WorkloadOptions options{.adapters = 8, .rate = 40, .seconds = 10};
+  const ScenarioOptions options{.adapters = 8, .rate = 40, .seconds = 10};
   const auto sessions = Load(true).MakeSessions(Scenario::kAgent, options).value();
   ExpectSound(sessions, options);
   EXPECT_GT(Requests(sessions), sessions.size() * 3 / 2);
