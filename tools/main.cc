@@ -22,7 +22,7 @@ int main(int argc, char** argv) {
              "  loramux inspect demo/adapters/reverse --base demo/model\n"
              "  loramux profile demo/model --quick --output profile.json\n"
              "  loramux bench --tasks demo/eval --concurrency 16\n"
-             "  loramux simulate --rate 6 --preset loramux,chameleon,s-lora\n"
+             "  loramux simulate --rate 3 --preset loramux,chameleon,s-lora\n"
              "Each command explains itself: loramux COMMAND --help");
   int status = 0;
 

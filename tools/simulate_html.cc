@@ -26,17 +26,16 @@ constexpr int kCurvePoints = 200;
 double Seconds(TimeNs time) { return static_cast<double>(time) / static_cast<double>(kNsPerSecond); }
 std::string NameOf(const PresetRun& run) { return std::string(run.preset.name); }
 
-std::string Cell(const std::string& text) { return "<td>" + EscapeHtml(text) + "</td>"; }
-
-std::string Table(const std::vector<std::string>& heads, const std::vector<std::vector<std::string>>& rows) {
-  std::string html = "<div class=\"card\"><table><tr>";
-  for (const std::string& head : heads) html += "<th>" + EscapeHtml(head) + "</th>";
-  html += "</tr>";
-  for (const auto& row : rows) {
-    html += "<tr>";
-    for (const std::string& cell : row) html += Cell(cell);
-    html += "</tr>";
-  }
+// Cells are numbers, but the first of each line; or all of them words.
+std::string Table(const std::vector<std::string>& heads, const std::vector<std::vector<std::string>>& rows, bool words = false) {
+  const std::string attribute = words ? " class=\"text\"" : "";
+  const auto row_of = [&](const char* tag, const std::vector<std::string>& cells) {
+    std::string html = "<tr>";
+    for (const std::string& cell : cells) html += fmt::format("<{0}{1}>{2}</{0}>", tag, attribute, EscapeHtml(cell));
+    return html + "</tr>";
+  };
+  std::string html = "<div class=\"card\"><table>" + row_of("th", heads);
+  for (const auto& row : rows) html += row_of("td", row);
   return html + "</table></div>\n";
 }
 
@@ -90,7 +89,7 @@ std::string WhatTable(const SimulationReport& report) {
     rows.push_back({NameOf(run), std::string(run.preset.what), std::string(run.preset.cache), std::string(run.preset.queue),
                     run.preset.chunked_prefill ? "in chunks" : "whole"});
   }
-  return "<h2>Presets</h2>" + Table({"preset", "what it is", "cache", "queue", "prompts"}, rows);
+  return "<h2>Presets</h2>" + Table({"preset", "what it is", "cache", "queue", "prompts"}, rows, /*words=*/true);
 }
 
 // One line a preset.

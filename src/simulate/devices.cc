@@ -116,9 +116,9 @@ std::int64_t ModelShape::AdapterBytesPerRank(std::span<const LoraTarget> targets
 }
 
 ModelShape ShapeOf(const ModelConfig& config, std::string_view name) {
-  return {.name = name, .layers = config.num_layers, .hidden = config.hidden_size,
-          .heads = config.num_heads, .kv_heads = config.num_kv_heads, .intermediate = config.intermediate_size,
-          .vocab = config.vocab_size, .head_dim = config.head_dim, .tied = config.tie_word_embeddings};
+  return {.name = name, .layers = config.num_layers, .hidden = config.hidden_size, .heads = config.num_heads,
+          .kv_heads = config.num_kv_heads, .intermediate = config.intermediate_size, .vocab = config.vocab_size,
+          .head_dim = config.head_dim, .tied = config.tie_word_embeddings};
 }
 
 Result<std::vector<LoraTarget>> ParseLoraTargets(const std::vector<std::string>& names) {
