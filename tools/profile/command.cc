@@ -285,8 +285,8 @@ std::string MeasurementsAsCsv(const SweepResult& sweep, const PerformanceProfile
       const StepLoad& load = point.load;
       csv += fmt::format("{},{:d},{},{},{},{},{},{},{},{},{},{},{},{:.9f},{:.9f}\n", LoraCostShapeName(shape), point.held_out,
                          load.prefill_tokens, load.prefill_sequences, load.decode_sequences, load.prefill_attention,
-                         load.prefill_context, load.decode_context, load.adapter_tokens, load.distinct_adapters, load.rank_sum, load.max_rank,
-                         load.token_ranks, point.seconds, profile.ModelOf(shape).SecondsOf(load));
+                         load.prefill_context, load.decode_context, load.adapter_tokens, load.distinct_adapters, load.rank_sum,
+                         load.max_rank, load.token_ranks, point.seconds, profile.ModelOf(shape).SecondsOf(load));
     }
   }
   return csv;
