@@ -15,6 +15,7 @@ StepLoad LoadOf(const ExecutorBatch& batch) {
     } else {
       load.prefill_tokens += tokens;
       load.prefill_attention += tokens * chunk.position + tokens * (tokens + 1) / 2;
+      load.prefill_context += chunk.position + tokens;
       ++load.prefill_sequences;
     }
     if (chunk.adapter != nullptr) {

@@ -30,6 +30,7 @@ TEST(StepLoadTest, CountsBothPhasesAndEachAdapterOnce) {
   const StepLoad load = LoadOf(batch);
   EXPECT_EQ(load.prefill_tokens, 7);
   EXPECT_EQ(load.prefill_sequences, 2);
+  EXPECT_EQ(load.prefill_context, 13 + 4);
   EXPECT_EQ(load.decode_sequences, 3);
   EXPECT_EQ(load.prefill_attention, (11 + 12 + 13) + (1 + 2 + 3 + 4));
   EXPECT_EQ(load.decode_context, 10 + 100 + 1);

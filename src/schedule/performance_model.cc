@@ -35,7 +35,7 @@ double PaddedAdapters(const PerformanceModel&, const StepLoad& load) {
 using Model = PerformanceModel;
 
 // What the two shapes share, between what only one has: either shape is one span.
-constexpr std::array<PerformanceTerm, 13> kTerms = {{
+constexpr std::array<PerformanceTerm, 14> kTerms = {{
     {"per_padded_rank", &Model::per_padded_rank, PaddedTokens},
     {"per_padded_adapter", &Model::per_padded_adapter, PaddedAdapters},
     {"step", &Model::step, One},
@@ -43,6 +43,7 @@ constexpr std::array<PerformanceTerm, 13> kTerms = {{
     {"per_prefill_sequence", &Model::per_prefill_sequence, Count<&StepLoad::prefill_sequences>},
     {"per_decode_sequence", &Model::per_decode_sequence, Count<&StepLoad::decode_sequences>},
     {"per_prefill_attention", &Model::per_prefill_attention, Count<&StepLoad::prefill_attention>},
+    {"per_prefill_context", &Model::per_prefill_context, Count<&StepLoad::prefill_context>},
     {"per_decode_context", &Model::per_decode_context, Count<&StepLoad::decode_context>},
     {"per_token_tile", &Model::per_token_tile, TokenTiles},
     {"per_adapter", &Model::per_adapter, Count<&StepLoad::distinct_adapters>},

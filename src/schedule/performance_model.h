@@ -27,6 +27,7 @@ struct StepLoad {
   std::int64_t token_ranks = 0;          // sum over adapter_tokens of the adapter's rank; 0: not known, taken as
                                          // adapter_tokens x the mean rank of the adapters
   std::int64_t prefill_sequences = 0;    // chunks of more than one token
+  std::int64_t prefill_context = 0;      // sum over them of the positions up to their last: keys and values to read
 };
 
 enum class LoraCostShape : std::uint8_t { kBgmv, kMbgmv };
@@ -39,6 +40,7 @@ struct PerformanceModel {
   double per_prefill_sequence = 0;       // each chunk: its own products with few rows, and its logits
   double per_decode_sequence = 0;
   double per_prefill_attention = 0;
+  double per_prefill_context = 0;
   double per_decode_context = 0;
   // The kernels compute so many tokens at a time, and a part of them takes about as long as all: the tokens of a step,
   // rounded up to whole tiles. 0: no such steps.

@@ -17,6 +17,7 @@ StepLoad MixedLoad() {
   load.rank_sum = 80;
   load.max_rank = 64;
   load.token_ranks = 900;
+  load.prefill_context = 60;
   return load;
 }
 
@@ -29,6 +30,7 @@ PerformanceModel EveryTerm(LoraCostShape shape) {
   model.per_decode_sequence = 5;
   model.per_prefill_attention = 7;
   model.per_decode_context = 11;
+  model.per_prefill_context = 41;
   model.token_tile = 12;
   model.per_token_tile = 37;
   model.per_adapter = 13;
@@ -40,7 +42,7 @@ PerformanceModel EveryTerm(LoraCostShape shape) {
   return model;
 }
 
-constexpr double kShared = 1 + 2 * 100 + 3 * 2 + 5 * 5 + 7 * 3000 + 11 * 700 + 37 * 9 + 13 * 4 + 17 * 40;
+constexpr double kShared = 1 + 2 * 100 + 3 * 2 + 5 * 5 + 7 * 3000 + 11 * 700 + 41 * 60 + 37 * 9 + 13 * 4 + 17 * 40;
 
 TEST(PerformanceModelTest, EachShapePaysForItsOwnTerms) {
   EXPECT_EQ(EveryTerm(LoraCostShape::kMbgmv).SecondsOf(MixedLoad()), kShared + 19 * 900 + 23 * 80);

@@ -278,15 +278,15 @@ SweepResult RunSweep(const ProfileFlags& flags, StepBench& bench, Prng& prng) {
 
 // Every measured step: for plots, and for looking into what the model misses.
 std::string MeasurementsAsCsv(const SweepResult& sweep, const PerformanceProfile& profile) {
-  std::string csv = "shape,held_out,prefill_tokens,prefill_sequences,decode_sequences,prefill_attention,decode_context,"
+  std::string csv = "shape,held_out,prefill_tokens,prefill_sequences,decode_sequences,prefill_attention,prefill_context,decode_context,"
                     "adapter_tokens,distinct_adapters,rank_sum,max_rank,token_ranks,seconds,predicted_seconds\n";
   for (const LoraCostShape shape : {LoraCostShape::kMbgmv, LoraCostShape::kBgmv}) {
     for (const StepMeasurement& point : shape == LoraCostShape::kBgmv ? sweep.bgmv : sweep.mbgmv) {
       const StepLoad& load = point.load;
-      csv += fmt::format("{},{:d},{},{},{},{},{},{},{},{},{},{},{:.9f},{:.9f}\n", LoraCostShapeName(shape), point.held_out,
+      csv += fmt::format("{},{:d},{},{},{},{},{},{},{},{},{},{},{},{:.9f},{:.9f}\n", LoraCostShapeName(shape), point.held_out,
                          load.prefill_tokens, load.prefill_sequences, load.decode_sequences, load.prefill_attention,
-                         load.decode_context, load.adapter_tokens, load.distinct_adapters, load.rank_sum, load.max_rank,
-                         load.token_ranks, point.seconds, profile.ModelOf(shape).SecondsOf(load));
+                         load.prefill_context, load.decode_context, load.adapter_tokens, load.distinct_adapters, load.rank_sum,
+                         load.max_rank, load.token_ranks, point.seconds, profile.ModelOf(shape).SecondsOf(load));
     }
   }
   return csv;

@@ -20,6 +20,7 @@ PerformanceModel KnownDevice(LoraCostShape shape) {
   model.per_decode_sequence = 9e-4;
   model.per_prefill_attention = 2e-6;
   model.per_decode_context = 3e-6;
+  model.per_prefill_context = 2e-6;
   model.token_tile = 12;
   model.per_token_tile = 4e-3;
   model.per_adapter = 2e-4;
@@ -38,6 +39,7 @@ StepLoad RandomLoad(Prng& prng) {
     load.prefill_tokens = 2 + below(500);
     load.prefill_sequences = 1 + below(8);
     load.prefill_attention = load.prefill_tokens * (1 + below(1000));
+    load.prefill_context = load.prefill_tokens + load.prefill_sequences * below(1500);
   }
   if (load.prefill_tokens == 0 || below(2) == 0) {
     load.decode_sequences = 1 + below(128);

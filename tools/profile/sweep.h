@@ -31,9 +31,9 @@ struct SweepResult {
 
 // Each visit runs the point once to warm up, then several times, and gives their median. Of a point's visits the fastest
 // counts: what else the machine does can only slow a visit down, and lasts longer than one. The visits come in random
-// order, in blocks that alternate between the variants, so that a slow minute does not fall on one kind of step. In what is left
-// of the time, points whose two fastest visits are more than 3 % apart are visited again. `progress` gets the seconds that have
-// passed and those expected in all.
+// order, in blocks that alternate between the variants, so that a slow minute does not fall on one kind of step. In what
+// is left of the time, points whose two fastest visits are more than 3 % apart are visited again. `progress` gets the
+// seconds that have passed and those expected in all.
 SweepResult Sweep(StepBench& bench, const SweepOptions& options, Prng& prng,
                   const std::function<void(double passed, double expected)>& progress);
 
