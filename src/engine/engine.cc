@@ -78,7 +78,8 @@ struct Engine::Impl {
 
   Impl(EngineOptions o, EngineParts p)
       : options(std::move(o)), parts(p), residency(p.device, p.host, p.transfer),
-        tiers(MakeTiers(p)), scheduler(options.scheduler, p.device, &residency, p.eviction, p.tree, tiers ? &*tiers : nullptr) {
+        tiers(MakeTiers(p)), scheduler(options.scheduler, p.device, &residency, p.eviction, p.tree, tiers ? &*tiers : nullptr,
+                                      p.queue, p.predictor) {
     CHECK_GT(options.max_model_len, 0);
     CHECK_GT(options.vocab_size, 0);
     stats.device = parts.device->Stats();
@@ -326,7 +327,7 @@ struct Engine::Impl {
   }
 
   News& Finish(Sequence& sequence, FinishReason reason, TimeNs now) {
-    scheduler.Remove(&sequence, now);
+    scheduler.Remove(&sequence, now, reason == FinishReason::kStop || reason == FinishReason::kLength);
     if (sequence.adapter != kBaseModel) residency.Release(sequence.adapter);
     ++totals.finished;
     News& item = AddNews(sequence);
@@ -391,6 +392,8 @@ struct Engine::Impl {
     totals.steps += !plan.chunks.empty();
     totals.tokens_prefilled += plan.prefill_tokens;
     totals.preemptions = scheduler.preemptions();
+    totals.squashes = scheduler.squashes();
+    totals.predictions = scheduler.prediction_stats();
     totals.running = static_cast<std::int64_t>(scheduler.running().size());
     totals.waiting = static_cast<std::int64_t>(scheduler.waiting().size());
     totals.prefix = scheduler.prefix_stats();
@@ -546,6 +549,9 @@ Result<RequestId> Engine::Submit(GenerationRequest input) {
   request.tenant_name = input.tenant.empty() && version != nullptr ? version->name : std::move(input.tenant);
   sequence->version = version;
   request.prompt_tokens = static_cast<std::int32_t>(prompt);
+  request.priority = input.priority;
+  request.deadline = input.deadline;
+  request.length_hint = input.length_hint;
   request.max_total_tokens = static_cast<std::int32_t>(input.max_tokens < 0 ? limit : prompt + input.max_tokens);
   request.tokens = std::move(input.prompt);
   request.tokens.reserve(static_cast<std::size_t>(request.max_total_tokens));

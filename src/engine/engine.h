@@ -38,6 +38,8 @@ struct EngineParts {
   const EvictionPolicy* eviction = nullptr;
   DependencyTree* tree = nullptr;            // null: no prefix is used again
   AdapterTransfer* kv_transfer = nullptr;    // for keys and values; null: they never go to the host tier
+  QueueOrder* queue = nullptr;               // null: first come, first served
+  LengthPredictor* predictor = nullptr;      // null: no predictions
   Wakeup* wakeup = nullptr;                  // signalled when there is something to do
 };
 

@@ -48,6 +48,9 @@ struct GenerationRequest {
   std::int32_t max_tokens = -1;          // -1: as many as fit the model's length and the memory
   std::int32_t min_tokens = 0;           // eos and stop ids cannot be chosen before
   bool ignore_eos = false;
+  std::int32_t priority = 0;             // -10 (soonest) to 10; others are cut off (queue_order.h)
+  TimeNs deadline = 0;                   // by when the client wants it to begin, on the engine's clock; 0: no wish
+  std::int32_t length_hint = 0;          // what somebody outside the engine knows of its output, for the predictor; 0: nothing
   std::vector<TokenId> stop_token_ids;
   GenerationCallback on_event;
 };

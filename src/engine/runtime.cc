@@ -69,6 +69,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
     r.tree_ = std::make_unique<DependencyTree>(r.geometry_.kv.page_tokens, r.device_.get(), r.host_.get(),
                                                kFrequencyHalfLife, RandomSeed());
   }
+  RETURN_IF_ERROR(r.MakeQueue(options));
   r.registry_ = std::make_unique<AdapterRegistry>(
       config, options.base_names,
       AdapterRegistry::Options{.page_bytes = static_cast<std::size_t>(r.geometry_.page_bytes), .base_dtype = base_dtype,
@@ -100,8 +101,22 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
       std::move(engine), EngineParts{.clock = &r.clock_, .executor = r.executor_.get(), .transfer = r.transfer_.get(),
                                      .device = r.device_.get(), .host = r.host_.get(), .registry = r.registry_.get(),
                                      .eviction = r.eviction_.get(), .tree = r.tree_.get(),
-                                     .kv_transfer = r.kv_transfer_.get(), .wakeup = &r.wakeup_});
+                                     .kv_transfer = r.kv_transfer_.get(), .queue = r.queue_.get(),
+                                     .predictor = r.history_.get(), .wakeup = &r.wakeup_});
   return runtime;
+}
+
+Status Runtime::MakeQueue(const RuntimeOptions& options) {
+  QueueOrderOptions queue = options.queue;
+  queue.age_bound = options.scheduler.age_bound;
+  queue.total_tokens = static_cast<double>(device_->capacity_pages() * geometry_.kv.page_tokens);
+  ASSIGN_OR_RETURN(queue_, MakeQueueOrder(queue));
+  if (options.length_predictor == "history") {
+    history_ = std::make_unique<HistoryPredictor>();
+  } else if (options.length_predictor != "none") {
+    return InvalidArgument("--length-predictor: expected history or none, found '" + options.length_predictor + "'", "--length-predictor");
+  }
+  return Ok{};
 }
 
 void Runtime::Start() {

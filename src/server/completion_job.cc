@@ -42,7 +42,7 @@ std::uint64_t ChoiceSeed(std::uint64_t seed, std::int32_t choice) {
 }
 
 CompletionJob::CompletionJob(const ServingContext& context, OpenAiRequest request)
-    : generation_(context.generation), request_(std::move(request)) {
+    : generation_(context.generation), request_(std::move(request)), received_(context.clock->Now()) {
   head_ = {request_.endpoint, MakeId(request_.endpoint, *context.seeds), context.clock->UnixSeconds(), request_.model};
   seed_ = request_.seed ? *request_.seed : context.seeds->Next();
   if (request_.stream) writer_ = std::make_unique<EventWriter>(head_, request_.include_usage);
@@ -124,6 +124,8 @@ GenerationRequest CompletionJob::MakeRequest(const ServingContext& context, cons
   request.sampling.seed = ChoiceSeed(seed_, choice);
   request.min_tokens = request_.min_tokens;
   request.ignore_eos = request_.ignore_eos;
+  request.priority = request_.priority;
+  if (request_.deadline_ms > 0) request.deadline = received_ + request_.deadline_ms * kNsPerMs;
   request.stop_token_ids = request_.stop_token_ids;
   if (request_.max_tokens) {
     request.max_tokens = *request_.max_tokens;

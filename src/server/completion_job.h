@@ -124,6 +124,7 @@ class CompletionJob {
 
   GenerationService* generation_;
   OpenAiRequest request_;
+  TimeNs received_ = 0;
   ResponseHead head_;
   std::uint64_t seed_ = 0;
   std::string tenant_;
