@@ -148,6 +148,20 @@ class Orders(unittest.TestCase):
             self.assertEqual(server.chat("count", "banana")[0], 200)
             self.assertIn("output_lengths: ignored, output lengths are learned anew: the checksum does not match", server.stop())
 
+    def test_shortest_first_by_the_proxy_from_the_start(self):
+        server = Server("--schedule", "sjf", "--length-predictor", "proxy", "--length-proxy", str(DEMO / "length_proxy"), *ONE_AT_A_TIME)
+        try:
+            self.shortest_first(server, {name: [q for q in questions(1) if q[0] == name] for name in ("count", "acronym")})
+            asked = questions(8)
+            with concurrent.futures.ThreadPoolExecutor(8) as pool:
+                list(pool.map(lambda question: server.chat(*question[:2]), asked))
+            prompts = [[ord(letter) for letter in "abc"], "abc"]   # token ids are decoded for the proxy
+            self.assertEqual(server.json("POST", "/v1/completions", {"model": "demo", "prompt": prompts[:1], "max_tokens": 2})[0], 200)
+            time.sleep(0.2)
+            self.assertGreater(metric(server, "loramux:length_predictions_total", outcome="right"), 0.85 * len(asked))
+        finally:
+            server.stop()
+
     def shortest_first(self, server, asked):
         blocked = Blocked(server, "demo")
         for name in ("count", "count", "acronym", "count", "acronym"):
@@ -160,7 +174,10 @@ class Orders(unittest.TestCase):
                 (["--age-bound", "0"], "--age-bound"),
                 (["--request-size", "big"], "--request-size: expected product, sum or output, found 'big'"),
                 (["--lane-count", "5"], "--lane-count: expected worth-it or least-squares, found '5'"),
-                (["--length-predictor", "crystal"], "--length-predictor: expected history or none, found 'crystal'")]:
+                (["--length-predictor", "crystal"], "--length-predictor: expected history, proxy or none, found 'crystal'"),
+                (["--length-predictor", "proxy"], "--length-proxy: expected a directory with --length-predictor proxy"),
+                (["--length-proxy", str(DEMO / "length_proxy")], "--length-proxy: expected a directory with --length-predictor proxy"),
+                (["--length-predictor", "proxy", "--length-proxy", str(DEMO / "model")], "model_type")]:
             run = subprocess.run([serving.LORAMUX, "serve", str(DEMO / "model"), "--port", "0", *flags], timeout=60,
                                  stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True)
             self.assertNotEqual(run.returncode, 0)

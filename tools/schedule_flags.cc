@@ -40,8 +40,11 @@ void AddScheduleFlags(CLI::App& command, ScheduleFlags& flags) {
   command.add_option("--lane-count", flags.lane_count, "Lanes of mlq: as many as are worth-it, or least-squares (nearly always 4)")
       ->group(group)->capture_default_str();
   command.add_option("--length-predictor", flags.length_predictor,
-                     "Who guesses output lengths: history (of the adapter; kept in --state-dir), none")
+                     "Who guesses output lengths: history (of the adapter; kept in --state-dir), proxy (reads the prompt), none")
       ->group(group)->capture_default_str();
+  command.add_option("--length-proxy", flags.length_proxy,
+                     "Directory of the proxy: a Hugging Face BertForSequenceClassification over ranges of output tokens")
+      ->group(group);
 }
 
 Status ApplyScheduleFlags(const ScheduleFlags& flags, RuntimeOptions& options) {
@@ -50,6 +53,9 @@ Status ApplyScheduleFlags(const ScheduleFlags& flags, RuntimeOptions& options) {
   ASSIGN_OR_RETURN(options.queue.lanes.form, SizeForm(flags.request_size));
   ASSIGN_OR_RETURN(options.queue.lanes.count_rule, CountRule(flags.lane_count));
   options.length_predictor = flags.length_predictor;
+  if ((flags.length_predictor == "proxy") == flags.length_proxy.empty()) {
+    return InvalidArgument("--length-proxy: expected a directory with --length-predictor proxy, and with no other", "--length-proxy");
+  }
   return Ok{};
 }
 

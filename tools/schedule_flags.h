@@ -14,7 +14,7 @@ struct ScheduleFlags {
   std::string schedule = "fifo";              // QueueOrderNames
   double age_bound_seconds = 30;
   std::string request_size = "product", lane_count = "worth-it";   // of mlq
-  std::string length_predictor = "history";
+  std::string length_predictor = "history", length_proxy;
 };
 
 void AddScheduleFlags(CLI::App& command, ScheduleFlags& flags);

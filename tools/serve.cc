@@ -17,6 +17,7 @@
 #include "base/prng.h"
 #include "engine/history_keeper.h"
 #include "server/engine_service.h"
+#include "server/length_guesser.h"
 #include "server/server.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -99,6 +100,13 @@ std::unique_ptr<HistoryKeeper> KeepHistory(const AdapterFlags& flags, Runtime& r
   return std::make_unique<HistoryKeeper>(&OsFileSystem(), std::filesystem::path(flags.state_dir) / "output_lengths", runtime.history());
 }
 
+Result<std::optional<LengthGuesser>> LoadLengthProxy(const ScheduleFlags& flags) {
+  if (flags.length_proxy.empty()) return std::optional<LengthGuesser>();
+  auto guesser = LengthGuesser::Load(flags.length_proxy);
+  if (!guesser.ok()) return Error{guesser.error().code, "--length-proxy: " + guesser.error().message, "--length-proxy"};
+  return std::optional<LengthGuesser>(std::move(guesser).value());
+}
+
 Status Serve(const ServeFlags& flags) {
   Signals signals;
   RaiseOpenFileLimit(flags.http.max_connections);
@@ -109,7 +117,8 @@ Status Serve(const ServeFlags& flags) {
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime, StartRuntime(EagerAdapters(flags.runtime, flags.adapters)));
   ASSIGN_OR_RETURN(const std::unique_ptr<AdapterAdmin> adapters, OpenAdapterAdmin(flags.adapters, flags.runtime, *runtime));
-  const std::unique_ptr<HistoryKeeper> lengths = KeepHistory(flags.adapters, *runtime);
+  const std::unique_ptr<HistoryKeeper> history = KeepHistory(flags.adapters, *runtime);
+  ASSIGN_OR_RETURN(const std::optional<LengthGuesser> lengths, LoadLengthProxy(flags.runtime.schedule));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(flags.runtime.model_dir));
   ASSIGN_OR_RETURN(const std::optional<ChatTemplate> chat_template, ChatTemplate::Load(flags.runtime.model_dir));
   if (!chat_template) spdlog::warn("the model has no chat template: /v1/chat/completions will refuse requests");
@@ -139,6 +148,7 @@ Status Serve(const ServeFlags& flags) {
   auto server = Server::Start(options, {.clock = &runtime->clock(), .generation = &service,
                                         .registry = &runtime->registry(), .tokenizer = &tokenizer,
                                         .chat_template = chat_template ? &*chat_template : nullptr,
+                                        .lengths = lengths ? &*lengths : nullptr,
                                         .engine_snapshot = [&engine = runtime->engine()](auto patience) {
                                           return engine.Snapshot(patience);
                                         },

@@ -97,12 +97,14 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
   r.executor_ = std::make_unique<CpuExecutor>(executor, r.model_.get(), r.geometry_.kv, r.device_.get(), wake);
   EngineOptions engine{.scheduler = options.scheduler, .max_model_len = r.max_model_len_,
                        .eos_token_ids = config.eos_token_ids, .vocab_size = config.vocab_size};
+  LengthPredictor* predictor = r.history_.get();
+  if (r.hints_ != nullptr) predictor = r.hints_.get();
   r.engine_ = std::make_unique<Engine>(
       std::move(engine), EngineParts{.clock = &r.clock_, .executor = r.executor_.get(), .transfer = r.transfer_.get(),
                                      .device = r.device_.get(), .host = r.host_.get(), .registry = r.registry_.get(),
                                      .eviction = r.eviction_.get(), .tree = r.tree_.get(),
                                      .kv_transfer = r.kv_transfer_.get(), .queue = r.queue_.get(),
-                                     .predictor = r.history_.get(), .wakeup = &r.wakeup_});
+                                     .predictor = predictor, .wakeup = &r.wakeup_});
   return runtime;
 }
 
@@ -111,11 +113,13 @@ Status Runtime::MakeQueue(const RuntimeOptions& options) {
   queue.age_bound = options.scheduler.age_bound;
   queue.total_tokens = static_cast<double>(device_->capacity_pages() * geometry_.kv.page_tokens);
   ASSIGN_OR_RETURN(queue_, MakeQueueOrder(queue));
-  if (options.length_predictor == "history") {
-    history_ = std::make_unique<HistoryPredictor>();
-  } else if (options.length_predictor != "none") {
-    return InvalidArgument("--length-predictor: expected history or none, found '" + options.length_predictor + "'", "--length-predictor");
+  const std::string& name = options.length_predictor;
+  if (name == "none") return Ok{};
+  if (name != "history" && name != "proxy") {
+    return InvalidArgument("--length-predictor: expected history, proxy or none, found '" + name + "'", "--length-predictor");
   }
+  history_ = std::make_unique<HistoryPredictor>();
+  if (name == "proxy") hints_ = std::make_unique<HintPredictor>(history_.get());
   return Ok{};
 }
 

@@ -18,6 +18,7 @@
 #include "engine/engine_loop.h"
 #include "memory/page_geometry.h"
 #include "model/model.h"
+#include "schedule/hint_predictor.h"
 #include "schedule/history_predictor.h"
 #include "schedule/queue_order.h"
 
@@ -36,7 +37,7 @@ struct RuntimeOptions {
                                                         // the whole length
   SchedulerOptions scheduler;                           // page_tokens and the regime's options are filled in
   QueueOrderOptions queue;                              // who is let in first; its age bound is the scheduler's, its tokens the device's
-  std::string length_predictor = "history";             // "history", "none"
+  std::string length_predictor = "history";             // "history", "proxy" (hints of requests, else history), "none"
   int threads = 0;                                      // 0: one per processor
   Backend backend = Backend::kCpu;
   LoraVariant lora_variant = LoraVariant::kMbgmv;
@@ -86,6 +87,7 @@ class Runtime {
   std::unique_ptr<DependencyTree> tree_;
   std::unique_ptr<QueueOrder> queue_;
   std::unique_ptr<HistoryPredictor> history_;
+  std::unique_ptr<HintPredictor> hints_;
   std::unique_ptr<AdapterTransfer> transfer_, kv_transfer_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Engine> engine_;

@@ -11,6 +11,9 @@
 namespace loramux {
 namespace {
 
+// Of a request with many prompts only so many are read by the length proxy: its time is other clients' time.
+constexpr std::int32_t kGuessedPrompts = 16;
+
 std::string MakeId(Endpoint endpoint, SeedSource& seeds) {
   const std::uint64_t high = seeds.Next();
   return fmt::format("{}-{:016x}{:016x}", endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl", high, seeds.Next());
@@ -88,28 +91,36 @@ Status CompletionJob::AddChatPrompt(const ServingContext& context) {
                    RenderChatPrompt(context.chat_template, request_.chat, context.clock->UnixSeconds()));
   request_.chat.template_context.clear();
   ASSIGN_OR_RETURN(std::vector<TokenId> tokens, context.tokenizer->Encode(text, request_.add_special_tokens));
-  return AddChoices(context, std::move(tokens), {});
+  return AddChoices(context, std::move(tokens), {}, text);
 }
 
 Status CompletionJob::AddPrompt(const ServingContext& context, const Prompt& prompt) {
   if (const auto* text = std::get_if<std::string>(&prompt)) {
     ASSIGN_OR_RETURN(std::vector<TokenId> tokens, context.tokenizer->Encode(*text, request_.add_special_tokens));
-    return AddChoices(context, std::move(tokens), request_.echo ? *text : std::string());
+    return AddChoices(context, std::move(tokens), request_.echo ? *text : std::string(), *text);
   }
   const auto& tokens = std::get<std::vector<TokenId>>(prompt);
-  std::string echo;
+  std::string echo, text;
   if (request_.echo) {
     ASSIGN_OR_RETURN(echo, context.tokenizer->Decode(tokens, request_.skip_special_tokens));
   }
-  return AddChoices(context, tokens, echo);
+  if (context.lengths != nullptr) {
+    ASSIGN_OR_RETURN(text, context.tokenizer->Decode(tokens, /*skip_special_tokens=*/false));
+  }
+  return AddChoices(context, tokens, echo, text);
 }
 
-Status CompletionJob::AddChoices(const ServingContext& context, std::vector<TokenId> tokens, const std::string& echo) {
+Status CompletionJob::AddChoices(const ServingContext& context, std::vector<TokenId> tokens, const std::string& echo,
+                                 std::string_view text) {
   if (tokens.empty()) return InvalidArgument("The prompt: expected at least one token, found none");
+  const std::string_view adapter = adapter_ == nullptr ? std::string_view() : std::string_view(adapter_->name);
+  const bool guesses = context.lengths != nullptr && choices_.size() < static_cast<std::size_t>(kGuessedPrompts * request_.n);
+  const std::int32_t guess = guesses ? context.lengths->Guess(adapter, text) : 0;
   for (std::int32_t i = 0; i < request_.n; ++i) {
     ChoiceStream stream(*context.tokenizer, request_, static_cast<std::int32_t>(choices_.size()));
     if (request_.echo) stream.Prepend(echo);
     choices_.push_back({std::move(stream), MakeRequest(context, tokens, i), {}});
+    choices_.back().request.length_hint = guess;
   }
   return Ok{};
 }
