@@ -93,6 +93,7 @@ struct EngineWorld {
     std::int64_t max_model_len = 200;
     bool prefix_cache = true, kv_host_tier = true;
     std::string cache = "lru";
+    LengthPredictor* predictor = nullptr;
   };
   explicit EngineWorld(Options options) {
     device = std::move(PagePool::Create("device", options.device_pages * 64, 64)).value();
@@ -110,7 +111,7 @@ struct EngineWorld {
                                                                   .host = host.get(), .registry = &registry,
                                                                   .eviction = policy.get(), .tree = tree.get(),
                                                                   .kv_transfer = options.kv_host_tier ? &kv_transfer : nullptr,
-                                                                  .wakeup = &wakeup});
+                                                                  .predictor = options.predictor, .wakeup = &wakeup});
   }
 
   static std::shared_ptr<AdapterVersion> Make(const std::string& name, std::int64_t pages, const std::string& digest = "") {
