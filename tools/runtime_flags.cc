@@ -108,6 +108,7 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   options.scheduler.prefill_chunk = flags.prefill_chunk;
   options.scheduler.max_distinct_adapters = flags.max_loras;
   ASSIGN_OR_RETURN(options.scheduler.fairness, FairnessFlags(flags));
+  RETURN_IF_ERROR(ApplyScheduleFlags(flags.schedule, options));
   options.base_names = flags.served_model_names;
   if (options.base_names.empty()) {
     // The directory's own name, and the path as it was written: readiness probes use either.

@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "engine/runtime.h"
+#include "tools/schedule_flags.h"
 
 namespace loramux {
 
@@ -24,6 +25,7 @@ struct RuntimeFlags {
   bool prefix_cache = true;
   std::string adapter_prefetch = "none";
   std::string cache = "lru", lora_variant = "mbgmv";
+  ScheduleFlags schedule;                     // of serve
   std::string fairness = "vtc";               // of serve
   std::vector<std::string> tenant_weights;    // name=weight
   double fairness_max_wait_seconds = 30;

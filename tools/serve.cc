@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -14,7 +15,9 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/prng.h"
+#include "engine/history_keeper.h"
 #include "server/engine_service.h"
+#include "server/length_guesser.h"
 #include "server/server.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -91,6 +94,19 @@ void LogReady(const ServeFlags& flags, const Server& server, std::size_t adapter
                adapters);
 }
 
+// What is learned of output lengths outlives the server where its state does. The adapter journal holds the directory's lock.
+std::unique_ptr<HistoryKeeper> KeepHistory(const AdapterFlags& flags, Runtime& runtime) {
+  if (flags.state_dir.empty() || runtime.history() == nullptr) return nullptr;
+  return std::make_unique<HistoryKeeper>(&OsFileSystem(), std::filesystem::path(flags.state_dir) / "output_lengths", runtime.history());
+}
+
+Result<std::optional<LengthGuesser>> LoadLengthProxy(const ScheduleFlags& flags) {
+  if (flags.length_proxy.empty()) return std::optional<LengthGuesser>();
+  auto guesser = LengthGuesser::Load(flags.length_proxy);
+  if (!guesser.ok()) return Error{guesser.error().code, "--length-proxy: " + guesser.error().message, "--length-proxy"};
+  return std::optional<LengthGuesser>(std::move(guesser).value());
+}
+
 Status Serve(const ServeFlags& flags) {
   Signals signals;
   RaiseOpenFileLimit(flags.http.max_connections);
@@ -101,6 +117,8 @@ Status Serve(const ServeFlags& flags) {
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime, StartRuntime(EagerAdapters(flags.runtime, flags.adapters)));
   ASSIGN_OR_RETURN(const std::unique_ptr<AdapterAdmin> adapters, OpenAdapterAdmin(flags.adapters, flags.runtime, *runtime));
+  const std::unique_ptr<HistoryKeeper> history = KeepHistory(flags.adapters, *runtime);
+  ASSIGN_OR_RETURN(const std::optional<LengthGuesser> lengths, LoadLengthProxy(flags.runtime.schedule));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(flags.runtime.model_dir));
   ASSIGN_OR_RETURN(const std::optional<ChatTemplate> chat_template, ChatTemplate::Load(flags.runtime.model_dir));
   if (!chat_template) spdlog::warn("the model has no chat template: /v1/chat/completions will refuse requests");
@@ -130,6 +148,7 @@ Status Serve(const ServeFlags& flags) {
   auto server = Server::Start(options, {.clock = &runtime->clock(), .generation = &service,
                                         .registry = &runtime->registry(), .tokenizer = &tokenizer,
                                         .chat_template = chat_template ? &*chat_template : nullptr,
+                                        .lengths = lengths ? &*lengths : nullptr,
                                         .engine_snapshot = [&engine = runtime->engine()](auto patience) {
                                           return engine.Snapshot(patience);
                                         },
@@ -186,6 +205,7 @@ void AddServeFlags(CLI::App& command, ServeFlags& flags) {
   command.add_option("--sse-keepalive", flags.sse_keepalive_seconds,
                      "Seconds without news after which a stream carries a comment line, for proxies; 0: never")
       ->group(http)->capture_default_str()->check(CLI::Range(0.0, 3600.0));
+  AddScheduleFlags(command, flags.runtime.schedule);
   const std::string fairness = "Fairness";
   command.add_option("--fairness", flags.runtime.fairness,
                      "Who is served next: vtc (the tenant that got the least), none (first come, first served)")

@@ -125,6 +125,19 @@ class Os final : public FileSystem {
 
 }  // namespace
 
+Status ReplaceFile(FileSystem& files, const fs::path& path, std::string_view content) {
+  fs::path temporary = path;
+  temporary += ".new";
+  ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, files.Create(temporary));
+  while (!content.empty()) {
+    ASSIGN_OR_RETURN(const std::size_t written, file->Append(content));
+    content.remove_prefix(written);
+  }
+  RETURN_IF_ERROR(file->Sync());
+  RETURN_IF_ERROR(files.Rename(temporary, path));
+  return files.SyncDirectory(path.has_parent_path() ? path.parent_path() : ".");
+}
+
 FileSystem& OsFileSystem() {
   static Os os;
   return os;

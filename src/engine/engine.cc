@@ -464,6 +464,7 @@ struct Engine::Impl {
     totals.tokens_prefilled += plan.prefill_tokens;
     totals.preemptions = scheduler.preemptions();
     totals.squashes = scheduler.squashes();
+    totals.predictions = scheduler.prediction_stats();
     totals.running = static_cast<std::int64_t>(scheduler.running().size());
     totals.waiting = static_cast<std::int64_t>(scheduler.waiting().size());
     totals.prefix = scheduler.prefix_stats();

@@ -670,6 +670,48 @@ TEST(Engine, AStopTokenEndsTheRequestAndIsNotDelivered) {
 }
 
 // A snapshot is made when somebody asks, by the engine's own step, and is not made again for a while.
+// Says 3, and writes down what it is told.
+class RecordingPredictor final : public LengthPredictor {
+ public:
+  std::string_view name() const override { return "recording"; }
+  std::int32_t Predict(const LengthQuery& query) override {
+    hints.push_back(query.hint);
+    return 3;
+  }
+  void Observe(const LengthQuery& query, std::int32_t output_tokens) override {
+    observed.emplace_back(std::string(query.adapter_digest), query.prompt_tokens, query.max_output_tokens, output_tokens);
+  }
+  std::vector<std::int32_t> hints;
+  std::vector<std::tuple<std::string, std::int32_t, std::int32_t, std::int32_t>> observed;
+};
+
+TEST(Engine, ThePredictorLearnsFromRequestsThatEndByThemselves) {
+  RecordingPredictor predictor;
+  EngineWorld w({.predictor = &predictor});
+  const AdapterGeneration adapter = w.Load("x", 2, "digest of x");
+  const std::vector<TokenId> prompt = {5, 6, 7};
+  const auto expected = ExpectedTokens(adapter, prompt, 12);
+  ASSERT_TRUE(w.Submit(prompt, adapter, 12).ok());
+  const RequestId cancelled = *w.Submit({8, 9}, adapter, 50);
+  while (w.outcomes[cancelled].tokens.empty()) w.Advance();
+  w.engine->Cancel(cancelled);
+  w.Drain();
+  GenerationRequest hinted;
+  hinted.prompt = {4};
+  hinted.max_tokens = 1;
+  hinted.length_hint = 77;
+  ASSERT_TRUE(w.engine->Submit(std::move(hinted)).ok());
+  w.Drain();
+  using Seen = std::tuple<std::string, std::int32_t, std::int32_t, std::int32_t>;
+  const std::vector<Seen> observed = {{"digest of x", 3, 12, static_cast<std::int32_t>(expected.size())}, {"", 1, 1, 1}};
+  EXPECT_EQ(predictor.observed, observed);
+  EXPECT_EQ(predictor.hints, (std::vector<std::int32_t>{0, 0, 77}));
+  const PredictionStats stats = w.engine->Stats().predictions;
+  EXPECT_EQ(stats.right + stats.low + stats.high, 2);
+  EXPECT_EQ(stats.high, 1);   // 3 instead of 1
+  EXPECT_EQ(stats.error_tokens, 2 + std::abs(static_cast<std::int64_t>(expected.size()) - 3));
+}
+
 TEST(Engine, SnapshotOnRequest) {
   World world(64, 64, {}, {4, 2, 3});
   const auto ask = [&] { return world.engine->Snapshot(std::chrono::milliseconds(0)); };

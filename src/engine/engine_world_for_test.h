@@ -170,6 +170,7 @@ struct EngineWorld {
     bool prefix_cache = true, kv_host_tier = true;
     std::string cache = "lru";
     double host_bytes_per_second = 10e9;   // of each link between host and device; what is slow arrives layer by layer
+    LengthPredictor* predictor = nullptr;
   };
   explicit EngineWorld(Options options)
       : transfer(&clock, {.latency_ns = 3 * kNsPerMs}, {kNsPerMs, options.host_bytes_per_second}),
@@ -190,7 +191,7 @@ struct EngineWorld {
                                                                   .host = host.get(), .registry = &registry,
                                                                   .eviction = policy.get(), .tree = tree.get(),
                                                                   .kv_transfer = options.kv_host_tier ? &kv_transfer : nullptr,
-                                                                  .wakeup = &wakeup});
+                                                                  .predictor = options.predictor, .wakeup = &wakeup});
   }
 
   static std::shared_ptr<AdapterVersion> Make(const std::string& name, std::int64_t pages, const std::string& digest = "") {

@@ -70,6 +70,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
     r.tree_ = std::make_unique<DependencyTree>(r.geometry_.kv.page_tokens, r.device_.get(), r.host_.get(),
                                                kFrequencyHalfLife, RandomSeed());
   }
+  RETURN_IF_ERROR(r.MakeQueue(options));
   r.registry_ = std::make_unique<AdapterRegistry>(
       config, options.base_names,
       AdapterRegistry::Options{.page_bytes = static_cast<std::size_t>(r.geometry_.page_bytes), .base_dtype = base_dtype,
@@ -100,12 +101,30 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
                        .eos_token_ids = config.eos_token_ids, .vocab_size = config.vocab_size,
                        .kv_slices = {.layers = static_cast<std::int32_t>(config.num_layers),
                                      .layer_bytes = r.geometry_.kv.KeyOffset(1, 0)}};
+  LengthPredictor* predictor = r.history_.get();
+  if (r.hints_ != nullptr) predictor = r.hints_.get();
   r.engine_ = std::make_unique<Engine>(
       std::move(engine), EngineParts{.clock = &r.clock_, .executor = r.executor_.get(), .transfer = r.transfer_.get(),
                                      .device = r.device_.get(), .host = r.host_.get(), .registry = r.registry_.get(),
                                      .eviction = r.eviction_.get(), .tree = r.tree_.get(),
-                                     .kv_transfer = r.kv_transfer_.get(), .wakeup = &r.wakeup_});
+                                     .kv_transfer = r.kv_transfer_.get(), .queue = r.queue_.get(),
+                                     .predictor = predictor, .wakeup = &r.wakeup_});
   return runtime;
+}
+
+Status Runtime::MakeQueue(const RuntimeOptions& options) {
+  QueueOrderOptions queue = options.queue;
+  queue.age_bound = options.scheduler.age_bound;
+  queue.total_tokens = static_cast<double>(device_->capacity_pages() * geometry_.kv.page_tokens);
+  ASSIGN_OR_RETURN(queue_, MakeQueueOrder(queue));
+  const std::string& name = options.length_predictor;
+  if (name == "none") return Ok{};
+  if (name != "history" && name != "proxy") {
+    return InvalidArgument("--length-predictor: expected history, proxy or none, found '" + name + "'", "--length-predictor");
+  }
+  history_ = std::make_unique<HistoryPredictor>();
+  if (name == "proxy") hints_ = std::make_unique<HintPredictor>(history_.get());
+  return Ok{};
 }
 
 void Runtime::Start() {

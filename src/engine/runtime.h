@@ -18,6 +18,9 @@
 #include "engine/engine_loop.h"
 #include "memory/page_geometry.h"
 #include "model/model.h"
+#include "schedule/hint_predictor.h"
+#include "schedule/history_predictor.h"
+#include "schedule/queue_order.h"
 
 namespace loramux {
 
@@ -34,6 +37,8 @@ struct RuntimeOptions {
   bool prefix_cache = true;                             // if the regime has one; never with dynamic rope scaling: keys depend on
                                                         // the whole length
   SchedulerOptions scheduler;                           // page_tokens and the regime's options are filled in
+  QueueOrderOptions queue;                              // who is let in first; its age bound is the scheduler's, its tokens the device's
+  std::string length_predictor = "history";             // "history", "proxy" (hints of requests, else history), "none"
   int threads = 0;                                      // 0: one per processor
   Backend backend = Backend::kCpu;
   LoraVariant lora_variant = LoraVariant::kMbgmv;
@@ -68,9 +73,12 @@ class Runtime {
   const Clock& clock() const { return clock_; }
   const PageGeometry& geometry() const { return geometry_; }
   std::int64_t max_model_len() const { return max_model_len_; }
+  // What has been learned of output lengths; null: nothing is. Thread-safe.
+  HistoryPredictor* history() { return history_.get(); }
 
  private:
   Runtime() = default;
+  Status MakeQueue(const RuntimeOptions& options);
 
   OsClock clock_;
   Wakeup wakeup_;
@@ -81,6 +89,9 @@ class Runtime {
   std::unique_ptr<AdapterRegistry> registry_;
   std::unique_ptr<EvictionPolicy> eviction_;
   std::unique_ptr<DependencyTree> tree_;
+  std::unique_ptr<QueueOrder> queue_;
+  std::unique_ptr<HistoryPredictor> history_;
+  std::unique_ptr<HintPredictor> hints_;
   std::unique_ptr<AdapterTransfer> transfer_, kv_transfer_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Engine> engine_;

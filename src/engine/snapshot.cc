@@ -22,6 +22,8 @@ std::shared_ptr<const EngineSnapshot> MakeSnapshot(TimeNs now, const EngineStats
   snapshot->made_at = now;
   snapshot->stats = stats;
   snapshot->page_tokens = page_tokens;
+  snapshot->lane_waiting.assign(static_cast<std::size_t>(scheduler.queue().lanes()), 0);
+  for (const Request* request : scheduler.waiting()) ++snapshot->lane_waiting[static_cast<std::size_t>(request->lane)];
   const auto& known = residency.All();
   const std::vector<std::int64_t> waiting = CountWaiting(scheduler, residency);
   snapshot->adapters.reserve(known.size());

@@ -23,6 +23,7 @@ struct EngineStats {
   std::int64_t running = 0, waiting = 0;
   std::int64_t steps = 0, tokens_generated = 0, tokens_prefilled = 0, preemptions = 0, finished = 0;
   std::int64_t squashes = 0;           // of those preemptions, of requests that had overtaken another one
+  PredictionStats predictions;
   PrefixStats prefix;
   KvTierStats kv_tiers;
   SwapStats swaps;
@@ -65,6 +66,7 @@ struct EngineSnapshot {
   EngineStats stats;
   std::int64_t page_tokens = 0;
   std::vector<AdapterSnapshot> adapters;   // by residency slot
+  std::vector<std::int64_t> lane_waiting;  // requests in the queue, by its lanes
 };
 
 std::shared_ptr<const EngineSnapshot> MakeSnapshot(TimeNs now, const EngineStats& stats, std::int64_t page_tokens,

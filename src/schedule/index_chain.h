@@ -14,6 +14,8 @@ class IndexChain {
 
   bool empty() const { return first_ == kNone; }
   std::uint32_t first() const { return first_; }
+  // The one after it; kNone at the end. REQUIRES: in the list.
+  std::uint32_t next(std::uint32_t index) const { return links_[index].next; }
   std::size_t size() const { return size_; }
   bool Contains(std::uint32_t index) const { return index < links_.size() && links_[index].in; }
 

@@ -17,6 +17,12 @@ struct LengthQuery {
   std::int32_t hint = 0;                 // what somebody outside the engine guessed (the proxy model, a workload that knows); 0: nobody
 };
 
+// Of requests that ended by themselves.
+struct PredictionStats {
+  std::int64_t right = 0, low = 0, high = 0;   // within a quarter of the true length; below; above
+  std::int64_t error_tokens = 0;               // differences in all
+};
+
 // Called by the engine thread: quick, never waits. Deterministic.
 class LengthPredictor {
  public:

@@ -170,6 +170,7 @@ class Scheduler {
   std::int64_t squashes() const { return squashes_; }         // of requests that had overtaken another one
   const QueueOrder& queue() const { return *queue_; }
   std::int64_t early_admissions() const { return early_admissions_; }   // with layers that were still arriving
+  const PredictionStats& prediction_stats() const { return prediction_stats_; }
   const TenantCounters& tenants() const { return tenants_; }
   const PrefixStats& prefix_stats() const { return prefix_stats_; }
   std::int64_t history_evictions() const { return history_evictions_; }   // pages
@@ -311,6 +312,7 @@ class Scheduler {
   void EnterQueue(Request* request);
   LengthQuery QueryOf(const Request& request) const;
   void ObserveEnd(const Request& request, TimeNs now);
+  void CountPrediction(const Request& request, std::int32_t output_tokens);
   void RefitLanes(TimeNs now);
   void PlanLanes(TimeNs now);
   std::size_t PutBatch(std::size_t lane, std::size_t first, double& tokens, TimeNs now);
@@ -443,6 +445,7 @@ class Scheduler {
   std::unique_ptr<QueueOrder> own_queue_;   // where none was given
   QueueOrder* queue_;
   LengthPredictor* predictor_;
+  PredictionStats prediction_stats_;
   ServiceOrder order_, lane_order_;      // of the waiting requests, for the plan: of all lanes one after the other
   std::vector<Turn> later_turns_, last_turns_;
   std::vector<std::size_t> lane_begins_; // in order_.turns, and its end

@@ -1,5 +1,6 @@
 // Who is let in, and in which order: turns, lanes with quotas, bypasses. (What each needs: scheduler_plan.cc.)
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
 
 #include "base/check.h"
@@ -84,7 +85,17 @@ LengthQuery Scheduler::QueryOf(const Request& request) const {
 
 void Scheduler::ObserveEnd(const Request& request, TimeNs now) {
   if (request.first_scheduled >= 0) queue_->SawEnd(request, now - request.first_scheduled);
-  if (predictor_ != nullptr) predictor_->Observe(QueryOf(request), static_cast<std::int32_t>(request.generated().size()));
+  if (predictor_ == nullptr) return;
+  const auto output_tokens = static_cast<std::int32_t>(request.generated().size());
+  CountPrediction(request, output_tokens);
+  predictor_->Observe(QueryOf(request), output_tokens);
+}
+
+void Scheduler::CountPrediction(const Request& request, std::int32_t output_tokens) {
+  const std::int32_t error = request.predicted_output - output_tokens;
+  prediction_stats_.error_tokens += std::abs(error);
+  const bool right = 4 * static_cast<std::int64_t>(std::abs(error)) <= output_tokens;
+  ++(right ? prediction_stats_.right : error < 0 ? prediction_stats_.low : prediction_stats_.high);
 }
 
 void Scheduler::RefitLanes(TimeNs now) {

@@ -11,6 +11,9 @@
 namespace loramux {
 namespace {
 
+// Of a request with many prompts only so many are read by the length proxy: its time is other clients' time.
+constexpr std::int32_t kGuessedPrompts = 16;
+
 std::string MakeId(Endpoint endpoint, SeedSource& seeds) {
   const std::uint64_t high = seeds.Next();
   return fmt::format("{}-{:016x}{:016x}", endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl", high, seeds.Next());
@@ -42,7 +45,7 @@ std::uint64_t ChoiceSeed(std::uint64_t seed, std::int32_t choice) {
 }
 
 CompletionJob::CompletionJob(const ServingContext& context, OpenAiRequest request)
-    : generation_(context.generation), request_(std::move(request)) {
+    : generation_(context.generation), request_(std::move(request)), received_(context.clock->Now()) {
   head_ = {request_.endpoint, MakeId(request_.endpoint, *context.seeds), context.clock->UnixSeconds(), request_.model};
   seed_ = request_.seed ? *request_.seed : context.seeds->Next();
   if (request_.stream) writer_ = std::make_unique<EventWriter>(head_, request_.include_usage);
@@ -88,28 +91,36 @@ Status CompletionJob::AddChatPrompt(const ServingContext& context) {
                    RenderChatPrompt(context.chat_template, request_.chat, context.clock->UnixSeconds()));
   request_.chat.template_context.clear();
   ASSIGN_OR_RETURN(std::vector<TokenId> tokens, context.tokenizer->Encode(text, request_.add_special_tokens));
-  return AddChoices(context, std::move(tokens), {});
+  return AddChoices(context, std::move(tokens), {}, text);
 }
 
 Status CompletionJob::AddPrompt(const ServingContext& context, const Prompt& prompt) {
   if (const auto* text = std::get_if<std::string>(&prompt)) {
     ASSIGN_OR_RETURN(std::vector<TokenId> tokens, context.tokenizer->Encode(*text, request_.add_special_tokens));
-    return AddChoices(context, std::move(tokens), request_.echo ? *text : std::string());
+    return AddChoices(context, std::move(tokens), request_.echo ? *text : std::string(), *text);
   }
   const auto& tokens = std::get<std::vector<TokenId>>(prompt);
-  std::string echo;
+  std::string echo, text;
   if (request_.echo) {
     ASSIGN_OR_RETURN(echo, context.tokenizer->Decode(tokens, request_.skip_special_tokens));
   }
-  return AddChoices(context, tokens, echo);
+  if (context.lengths != nullptr) {
+    ASSIGN_OR_RETURN(text, context.tokenizer->Decode(tokens, /*skip_special_tokens=*/false));
+  }
+  return AddChoices(context, tokens, echo, text);
 }
 
-Status CompletionJob::AddChoices(const ServingContext& context, std::vector<TokenId> tokens, const std::string& echo) {
+Status CompletionJob::AddChoices(const ServingContext& context, std::vector<TokenId> tokens, const std::string& echo,
+                                 std::string_view text) {
   if (tokens.empty()) return InvalidArgument("The prompt: expected at least one token, found none");
+  const std::string_view adapter = adapter_ == nullptr ? std::string_view() : std::string_view(adapter_->name);
+  const bool guesses = context.lengths != nullptr && choices_.size() < static_cast<std::size_t>(kGuessedPrompts * request_.n);
+  const std::int32_t guess = guesses ? context.lengths->Guess(adapter, text) : 0;
   for (std::int32_t i = 0; i < request_.n; ++i) {
     ChoiceStream stream(*context.tokenizer, request_, static_cast<std::int32_t>(choices_.size()));
     if (request_.echo) stream.Prepend(echo);
     choices_.push_back({std::move(stream), MakeRequest(context, tokens, i), {}});
+    choices_.back().request.length_hint = guess;
   }
   return Ok{};
 }
@@ -124,6 +135,8 @@ GenerationRequest CompletionJob::MakeRequest(const ServingContext& context, cons
   request.sampling.seed = ChoiceSeed(seed_, choice);
   request.min_tokens = request_.min_tokens;
   request.ignore_eos = request_.ignore_eos;
+  request.priority = request_.priority;
+  if (request_.deadline_ms > 0) request.deadline = received_ + request_.deadline_ms * kNsPerMs;
   request.stop_token_ids = request_.stop_token_ids;
   if (request_.max_tokens) {
     request.max_tokens = *request_.max_tokens;

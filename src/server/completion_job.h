@@ -19,6 +19,7 @@
 #include "server/choice_stream.h"
 #include "server/generation_inbox.h"
 #include "server/generation_service.h"
+#include "server/length_guesser.h"
 #include "server/metrics.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
@@ -57,6 +58,7 @@ struct ServingContext {
   Admission* admission = nullptr;                // null: everything is let in
   AdapterFinder* finder = nullptr;               // null: only registered adapters are served; it may block
   const ApiKey* caller = nullptr;                // of this request; null: no API keys are configured
+  const LengthGuesser* lengths = nullptr;        // null: nobody guesses from the text how long an answer gets
 };
 
 // The seed of the i-th choice of a prompt: the request's own for the first, unrelated streams for the others.
@@ -116,7 +118,8 @@ class CompletionJob {
   Status BuildPrompts(const ServingContext& context);
   Status AddChatPrompt(const ServingContext& context);
   Status AddPrompt(const ServingContext& context, const Prompt& prompt);
-  Status AddChoices(const ServingContext& context, std::vector<TokenId> tokens, const std::string& echo);
+  // `text`: of the prompt, for who guesses the answer's length.
+  Status AddChoices(const ServingContext& context, std::vector<TokenId> tokens, const std::string& echo, std::string_view text);
   GenerationRequest MakeRequest(const ServingContext& context, const std::vector<TokenId>& tokens,
                                 std::int32_t choice) const;
   void AppendEvents(Choice& choice, std::string& events);
@@ -124,6 +127,7 @@ class CompletionJob {
 
   GenerationService* generation_;
   OpenAiRequest request_;
+  TimeNs received_ = 0;
   ResponseHead head_;
   std::uint64_t seed_ = 0;
   std::string tenant_;

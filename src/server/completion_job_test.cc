@@ -100,6 +100,21 @@ TEST_F(CompletionJobTest, CompletionPromptsGetSpecialTokensUnlessIds) {
   EXPECT_THAT(service_.requests[1].prompt, ElementsAre('A', 'B'));
 }
 
+TEST_F(CompletionJobTest, UrgencyGoesToTheEngine) {
+  const TimeNs before = fixture_.clock.Now();
+  const auto job = Submitted(Endpoint::kCompletion, R"({"model":"base","prompt":["a","b"],"priority":-3,"deadline_ms":250})");
+  ASSERT_EQ(service_.requests.size(), 2u);
+  for (const GenerationRequest& request : service_.requests) {
+    EXPECT_EQ(request.priority, -3);
+    EXPECT_GE(request.deadline, before + 250 * kNsPerMs);
+    EXPECT_LE(request.deadline, fixture_.clock.Now() + 250 * kNsPerMs);
+    EXPECT_EQ(request.length_hint, 0);
+  }
+  const auto calm = Submitted(Endpoint::kChat, R"({"model":"sql","messages":[{"role":"user","content":"hi"}]})");
+  EXPECT_EQ(service_.requests[2].priority, 0);
+  EXPECT_EQ(service_.requests[2].deadline, 0);
+}
+
 TEST_F(CompletionJobTest, TheDefaultLengthGivesWay) {
   service_.max_tokens = 10;
   const auto job = Submitted(Endpoint::kCompletion, R"({"model":"base","prompt":"123456"})");

@@ -154,7 +154,24 @@ void AddMovedBytes(Page& page, const EngineStats& stats) {
   add("adapters", "disk", "gpu", adapters.disk_to_device_bytes);
   add("adapters", "cpu", "gpu", adapters.host_to_device_bytes);
   add("history", "gpu", "cpu", stats.kv_tiers.pages_backed_up * page_bytes);
-  add("history", "cpu", "gpu", stats.kv_tiers.pages_fetched * page_bytes);
+  add("history", "cpu", "gpu", (stats.kv_tiers.pages_fetched + stats.kv_tiers.pages_fetched_ahead) * page_bytes);
+}
+
+void AddQueue(Page& page, const EngineSnapshot& snapshot) {
+  const PredictionStats& predictions = snapshot.stats.predictions;
+  page.Own(MetricType::Counter, "squashed_requests_total", "Sequences that had overtaken another one and gave way to it again.",
+           snapshot.stats.squashes);
+  MetricFamily& lanes = page.Add(MetricType::Gauge, "loramux:queue_lane_waiting", "Sequences in the queue, by lane, smallest first.");
+  for (std::size_t lane = 0; lane < snapshot.lane_waiting.size(); ++lane) {
+    Page::AddValue(lanes, {{"lane", std::to_string(lane)}}, static_cast<double>(snapshot.lane_waiting[lane]));
+  }
+  MetricFamily& outcomes = page.Add(MetricType::Counter, "loramux:length_predictions_total",
+                                    "Sequences by how their predicted output length was: right (within a quarter), low or high.");
+  Page::AddValue(outcomes, {{"outcome", "right"}}, static_cast<double>(predictions.right));
+  Page::AddValue(outcomes, {{"outcome", "low"}}, static_cast<double>(predictions.low));
+  Page::AddValue(outcomes, {{"outcome", "high"}}, static_cast<double>(predictions.high));
+  page.Own(MetricType::Counter, "length_prediction_error_tokens_total", "Tokens between predicted and true output lengths, in all.",
+           predictions.error_tokens);
 }
 
 void AddPool(MetricFamily& family, const char* tier, const PoolStats& pool, std::int64_t history_pages) {
@@ -307,6 +324,7 @@ std::vector<MetricFamily> EngineMetrics(const EngineMetricsInput& input) {
   std::vector<Adapter> adapters = Merge(input);
   SortByBusiness(adapters);
   AddRequests(page, *input.snapshot);
+  AddQueue(page, *input.snapshot);
   AddMemory(page, *input.snapshot);
   AddLoraInfo(page, input, adapters);
   AddLoaded(page, adapters, input.top_adapters);

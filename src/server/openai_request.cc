@@ -62,6 +62,11 @@ void ReadLengths(FieldReader& fields, OpenAiRequest& request) {
   fields.Boolean("ignore_eos", request.ignore_eos);
 }
 
+void ReadUrgency(FieldReader& fields, OpenAiRequest& request) {
+  ReadInt32(fields, "priority", -kMaxPriority, kMaxPriority, request.priority);
+  ReadInt32(fields, "deadline_ms", 1, kMaxDeadlineMs, request.deadline_ms);
+}
+
 void ReadSampling(FieldReader& fields, OpenAiRequest& request) {
   SamplingParams& sampling = request.sampling;
   fields.Number("temperature", 0, 100, false, sampling.temperature);
@@ -175,6 +180,7 @@ void ReadCommon(FieldReader& fields, const RequestLimits& limits, OpenAiRequest&
   ReadModel(fields, request);
   for (const std::string_view name : kRefused) RefuseField(fields, name);
   ReadLengths(fields, request);
+  ReadUrgency(fields, request);
   ReadSampling(fields, request);
   ReadLogitBias(fields, limits.vocab_size, request);
   ReadOutputOptions(fields, limits.vocab_size, request);

@@ -21,6 +21,8 @@ enum class Endpoint { kChat, kCompletion };
 
 inline constexpr std::int64_t kMaxChoicesPerPrompt = 128;      // `n`
 inline constexpr std::int64_t kMaxChoicesPerRequest = 1024;    // prompts * n
+inline constexpr std::int32_t kMaxPriority = 10;               // `priority` is from -10 to 10
+inline constexpr std::int32_t kMaxDeadlineMs = 86'400'000;     // `deadline_ms`: a day
 inline constexpr std::int32_t kDefaultCompletionTokens = 16;   // OpenAI's, for /v1/completions
 
 struct RequestLimits {
@@ -38,6 +40,8 @@ struct OpenAiRequest {
   bool ignore_eos = false;
   SamplingParams sampling;               // its seed is not set here
   std::optional<std::uint64_t> seed;
+  std::int32_t priority = 0;             // vLLM's: lower is sooner
+  std::int32_t deadline_ms = 0;          // from arrival, by which the client wants the first token; 0: no wish
 
   std::vector<std::string> stop;
   std::vector<TokenId> stop_token_ids;

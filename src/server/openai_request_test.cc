@@ -37,6 +37,8 @@ TEST(OpenAiRequest, Defaults) {
   EXPECT_EQ(chat.n, 1);
   EXPECT_FALSE(chat.max_tokens);
   EXPECT_FALSE(chat.seed);
+  EXPECT_EQ(chat.priority, 0);
+  EXPECT_EQ(chat.deadline_ms, 0);
   EXPECT_FALSE(chat.stream);
   EXPECT_FALSE(chat.add_special_tokens);
   EXPECT_TRUE(chat.chat.add_generation_prompt);
@@ -54,6 +56,7 @@ TEST(OpenAiRequest, ReadsEveryField) {
       R"("max_tokens":7,"temperature":0.5,"top_p":0.9,"top_k":40,"min_p":0.1,"n":3,"stream":true,
          "stream_options":{"include_usage":true,"continuous_usage_stats":true},"stop":["a","b"],"stop_token_ids":[3,4],
          "ignore_eos":true,"min_tokens":2,"seed":-1,"logprobs":5,"logit_bias":{"7":-100,"8":1.5},"presence_penalty":1,
+         "priority":-10,"deadline_ms":250,
          "frequency_penalty":-2,"repetition_penalty":1.5,"skip_special_tokens":false,"add_special_tokens":false,
          "include_stop_str_in_output":true,"best_of":3,"suffix":null,"user":"x","unknown":{"a":[1]},"echo":false)"));
   EXPECT_EQ(request.max_tokens, 7);
@@ -67,6 +70,8 @@ TEST(OpenAiRequest, ReadsEveryField) {
   EXPECT_THAT(request.stop_token_ids, ElementsAre(3, 4));
   EXPECT_TRUE(request.ignore_eos);
   EXPECT_EQ(request.min_tokens, 2);
+  EXPECT_EQ(request.priority, -10);
+  EXPECT_EQ(request.deadline_ms, 250);
   EXPECT_EQ(request.seed, UINT64_MAX);
   EXPECT_EQ(request.sampling.top_logprobs, 5);
   EXPECT_THAT(request.sampling.logit_bias, ElementsAre(std::pair(7, -100.f), std::pair(8, 1.5f)));
@@ -166,6 +171,13 @@ TEST(OpenAiRequest, ErrorsNameTheField) {
       {R"("min_tokens":-1)", "min_tokens", "found -1"},
       {R"("min_tokens":9,"max_tokens":8)", "min_tokens", "at most max_tokens (8), found 9"},
       {R"("ignore_eos":1)", "ignore_eos", "true or false, found 1"},
+      {R"("priority":11)", "priority", "from -10 to 10, found 11"},
+      {R"("priority":-11)", "priority", "found -11"},
+      {R"("priority":"high")", "priority", "found \"high\""},
+      {R"("priority":0.5)", "priority", "found 0.5"},
+      {R"("deadline_ms":0)", "deadline_ms", "from 1 to 86400000, found 0"},
+      {R"("deadline_ms":86400001)", "deadline_ms", "found 86400001"},
+      {R"("deadline_ms":-5)", "deadline_ms", "found -5"},
       {R"("seed":"x")", "seed", "found \"x\""},
       {R"("seed":1.5)", "seed", "found 1.5"},
       {R"("presence_penalty":2.1)", "presence_penalty", "found 2.1"},

@@ -63,7 +63,8 @@ struct Server::Impl {
         metrics_service(metrics, parts.engine_snapshot, *parts.registry, *parts.clock),
         service({.clock = parts.clock, .generation = parts.generation, .registry = parts.registry,
                  .tokenizer = parts.tokenizer, .chat_template = parts.chat_template, .seeds = &seeds,
-                 .metrics = &metrics, .admission = &admission, .finder = parts.adapters},
+                 .metrics = &metrics, .admission = &admission, .finder = parts.adapters,
+                 .lengths = parts.lengths},
                 {options.model_path, parts.clock->UnixSeconds(), options.max_model_len},
                 {options.tokenizer_threads, options.max_buffered_bytes, options.sse_keepalive, options.fairness_header}),
         http(WithHooks(options.http), routes, *parts.clock, guards.tls.get()) {

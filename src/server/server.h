@@ -15,6 +15,7 @@
 #include "server/generation_service.h"
 #include "server/http_activity.h"
 #include "server/http_options.h"
+#include "server/length_guesser.h"
 #include "server/metrics.h"
 #include "server/tls_context.h"
 #include "text/chat_template.h"
@@ -52,6 +53,7 @@ struct ServerParts {
   const AdapterRegistry* registry = nullptr;
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat_template = nullptr;             // null: the model has none
+  const LengthGuesser* lengths = nullptr;                  // null: nobody guesses answers' lengths from the text
   SnapshotSource engine_snapshot;                          // of the engine behind `generation`, for /metrics
   AdapterAdmin* adapters = nullptr;                        // null: adapters are what the registry holds
 };

@@ -151,40 +151,6 @@ TEST(SimulatedTransfer, OnlyTheFirstMoveFromHostMemoryIsFree) {
 
 // ---- The executor
 
-TEST(SimulatedExecutor, CountsTheLoadOfABatch) {
-  auto low = std::make_shared<AdapterVersion>(), high = std::make_shared<AdapterVersion>();
-  low->layout.max_rank = 8;
-  high->layout.max_rank = 64;
-  AdapterResidency a, b;
-  a.version = low;
-  b.version = high;
-  const std::array<TokenId, 10> tokens = {};
-  ExecutorBatch batch;
-  const auto add = [&](std::size_t count, std::int64_t position, const AdapterResidency* adapter) {
-    ExecutorChunk chunk;
-    chunk.tokens = std::span(tokens).first(count);
-    chunk.position = position;
-    chunk.adapter = adapter;
-    batch.chunks.push_back(chunk);
-  };
-  add(1, 99, nullptr);
-  add(10, 20, &a);
-  add(1, 49, &a);
-  add(1, 9, &b);
-  const StepLoad load = LoadOf(batch);
-  EXPECT_EQ(load.prefill_tokens, 10);
-  EXPECT_EQ(load.prefill_attention, 21 + 22 + 23 + 24 + 25 + 26 + 27 + 28 + 29 + 30);
-  EXPECT_EQ(load.decode_sequences, 3);
-  EXPECT_EQ(load.decode_context, 100 + 50 + 10);
-  EXPECT_EQ(load.adapter_tokens, 12);
-  EXPECT_EQ(load.token_ranks, 11 * 8 + 64);
-  EXPECT_EQ(load.rank_sum, 72);
-  EXPECT_EQ(load.max_rank, 64);
-  EXPECT_EQ(load.distinct_adapters, 2);
-}
-
-// ---- Search
-
 TEST(SloSearch, FindsTheLoadThatIsSustained) {
   SimulationOptions options{.device = Describe("a40", "llama-7b"), .preset = FindPreset("fifo").value()};
   WorkloadOptions load{.requests = 300, .rate = 1, .input_mean = 256, .output_mean = 32, .adapters = 10, .ranks = {8}};

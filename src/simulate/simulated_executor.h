@@ -12,9 +12,6 @@
 
 namespace loramux {
 
-// What a batch computes, as the performance model sees it. REQUIRES: chunks of one adapter are adjacent.
-StepLoad LoadOf(const ExecutorBatch& batch);
-
 class SimulatedExecutor final : public Executor {
  public:
   static constexpr std::int64_t kVocab = std::int64_t{1} << 30;

@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""Who is served first: every order of the queue, priorities, deadlines, predicted lengths. Usage: orders_test.py PATH_OF_LORAMUX"""
+import concurrent.futures
+import json
+import pathlib
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+import serving
+from serving import DEMO, Server, questions
+
+ORDERS = ["fifo", "sjf", "residency", "mlq", "mlq-static"]
+ONE_AT_A_TIME = ["--max-num-seqs", "1", "--fairness", "none"]
+BLOCKERS = 4   # one after the other
+
+
+def metric(server, name, **labels):
+    """The sum of a metric's series that have these labels; None if there are none."""
+    values = []
+    for line in server.request("GET", "/metrics")[1].decode().splitlines():
+        series, _, value = line.rpartition(" ")
+        if series.split("{")[0] == name and all(f'{key}="{wanted}"' in series for key, wanted in labels.items()):
+            values.append(float(value))
+    return sum(values) if values else None
+
+
+class Blocked:
+    """The server's only seat is taken while requests are added; then `order` says in which order they were answered."""
+
+    def __init__(self, server, blocker):
+        self.server, self.done, self.lock = server, [], threading.Lock()
+        self.pool = concurrent.futures.ThreadPoolExecutor(32)
+        self.futures = [self.pool.submit(server.chat, blocker, "x", max_tokens=800, ignore_eos=True, n=BLOCKERS, priority=-10)]
+        self.waiting = BLOCKERS
+        server.wait_until_busy(self.waiting)
+
+    def add(self, name, model, prompt, wait=True, **more):
+        def ask():
+            # Long enough that nobody's answer arrives before one that was given earlier.
+            status, body = self.server.chat(model, prompt, ignore_eos=True, **more)
+            with self.lock:
+                self.done.append(name)
+            return status, body
+        self.futures.append(self.pool.submit(ask))
+        self.waiting += 1
+        if wait:
+            self.server.wait_until_busy(self.waiting)   # so that they arrive in this order
+
+    def order(self):
+        seen = list(self.done)
+        assert not seen, f"{seen} went past the request that holds the seat"
+        for future in self.futures:
+            status, body = future.result()
+            assert status == 200, body
+        self.pool.shutdown()
+        return self.done
+
+
+class Orders(unittest.TestCase):
+    def test_every_order_answers_right(self):
+        """Greedy answers under load, with priorities, deadlines and little memory: the same as one at a time."""
+        asked = questions(4)
+        expected = None
+        for order in ORDERS:
+            server = Server("--schedule", order, "--max-num-seqs", "8", "--device-memory", "6MiB")
+            try:
+                def ask(i):
+                    model, prompt, _ = asked[i]
+                    more = {"priority": i % 21 - 10} if i % 3 else {"deadline_ms": 1 + 100 * i}
+                    status, body = server.chat(model, prompt, **more)
+                    self.assertEqual(status, 200, body)
+                    return body["choices"][0]["message"]["content"]
+                if expected is None:
+                    expected = [ask(i) for i in range(len(asked))]
+                    right = sum(said == answer for said, (_, _, answer) in zip(expected, asked))
+                    self.assertGreater(right, 0.9 * len(asked))
+                with concurrent.futures.ThreadPoolExecutor(24) as pool:
+                    said = list(pool.map(ask, 3 * list(range(len(asked)))))   # lanes are made after 100 requests
+                self.assertEqual(said, 3 * expected, order)
+                server.wait_idle()
+                time.sleep(0.2)   # a snapshot is at most 100 ms old
+                for lane in ("0", "3") if order == "mlq-static" else ("0",):
+                    self.assertIsNotNone(metric(server, "loramux:queue_lane_waiting", lane=lane), order)
+                self.assertEqual(metric(server, "loramux:queue_lane_waiting"), 0)
+                self.assertIsNotNone(metric(server, "loramux:squashed_requests_total"))
+            finally:
+                server.stop()   # pages, pins and queues are compared once more
+
+    def test_priorities_and_deadlines(self):
+        for order in ("fifo", "sjf", "residency", "mlq-static"):
+            server = Server("--schedule", order, *ONE_AT_A_TIME)
+            try:
+                server.chat("reverse", "stream")   # its adapter is there
+                blocked = Blocked(server, "reverse")
+                for priority in (7, 0, -3, 3, -9):
+                    blocked.add(priority, "reverse", "stream", priority=priority)
+                self.assertEqual(blocked.order(), [-9, -3, 0, 3, 7], order)
+                blocked = Blocked(server, "reverse")
+                blocked.add("no wish", "reverse", "stream")
+                blocked.add("a day", "reverse", "stream", deadline_ms=86_400_000)
+                blocked.add("at once", "reverse", "stream", deadline_ms=1)
+                self.assertEqual(blocked.order(), ["at once", "no wish", "a day"], order)
+            finally:
+                server.stop()
+
+    def test_the_age_bound_holds(self):
+        """Who has waited for longer goes first, whatever the priorities."""
+        server = Server(*ONE_AT_A_TIME, "--age-bound", "0.1")
+        try:
+            blocked = Blocked(server, "demo")
+            blocked.add("old", "demo", "x", priority=10)
+            time.sleep(0.25)   # some of those that block may have ended
+            blocked.add("new", "demo", "x", wait=False, priority=-10)
+            self.assertEqual(blocked.order(), ["old", "new"])
+        finally:
+            server.stop()
+
+    def test_shortest_first_from_history_which_outlives_the_server(self):
+        """`count` answers with some 20 tokens, `acronym` with 3."""
+        asked = {name: [q for q in questions(20) if q[0] == name] for name in ("count", "acronym")}
+        with tempfile.TemporaryDirectory() as state:
+            flags = ["--schedule", "sjf", "--state-dir", state, *ONE_AT_A_TIME]
+            server = Server(*flags)
+            try:
+                for name in asked:
+                    for model, prompt, _ in asked[name]:
+                        self.assertEqual(server.chat(model, prompt)[0], 200)
+                self.shortest_first(server, asked)
+                time.sleep(0.2)
+                outcomes = {outcome: metric(server, "loramux:length_predictions_total", outcome=outcome)
+                            for outcome in ("right", "low", "high")}
+                self.assertEqual(sum(outcomes.values()), 2 * 20 + BLOCKERS + 5)
+                self.assertGreater(outcomes["right"], 10)
+                self.assertGreater(metric(server, "loramux:length_prediction_error_tokens_total"), 0)
+            finally:
+                server.stop()
+            server = Server(*flags)
+            try:
+                self.shortest_first(server, asked)
+            finally:
+                self.assertIn("output lengths of 3 adapters are known from before", server.stop())
+            kept = pathlib.Path(state) / "output_lengths"
+            kept.write_bytes(kept.read_bytes()[:-1] + b"?")
+            server = Server(*flags)
+            self.assertEqual(server.chat("count", "banana")[0], 200)
+            self.assertIn("output_lengths: ignored, output lengths are learned anew: the checksum does not match", server.stop())
+
+    def test_shortest_first_by_the_proxy_from_the_start(self):
+        server = Server("--schedule", "sjf", "--length-predictor", "proxy", "--length-proxy", str(DEMO / "length_proxy"), *ONE_AT_A_TIME)
+        try:
+            self.shortest_first(server, {name: [q for q in questions(1) if q[0] == name] for name in ("count", "acronym")})
+            asked = questions(8)
+            with concurrent.futures.ThreadPoolExecutor(8) as pool:
+                list(pool.map(lambda question: server.chat(*question[:2]), asked))
+            prompts = [[ord(letter) for letter in "abc"], "abc"]   # token ids are decoded for the proxy
+            self.assertEqual(server.json("POST", "/v1/completions", {"model": "demo", "prompt": prompts[:1], "max_tokens": 2})[0], 200)
+            time.sleep(0.2)
+            self.assertGreater(metric(server, "loramux:length_predictions_total", outcome="right"), 0.85 * len(asked))
+        finally:
+            server.stop()
+
+    def shortest_first(self, server, asked):
+        blocked = Blocked(server, "demo")
+        for name in ("count", "count", "acronym", "count", "acronym"):
+            blocked.add(name, *asked[name][0][:2])
+        self.assertEqual(blocked.order(), ["acronym", "acronym", "count", "count", "count"])
+
+    def test_flags_are_checked(self):
+        for flags, expected in [
+                (["--schedule", "lifo"], "expected one of fifo, sjf, residency, mlq, mlq-static, found 'lifo'"),
+                (["--age-bound", "0"], "--age-bound"),
+                (["--request-size", "big"], "--request-size: expected product, sum or output, found 'big'"),
+                (["--lane-count", "5"], "--lane-count: expected worth-it or least-squares, found '5'"),
+                (["--length-predictor", "crystal"], "--length-predictor: expected history, proxy or none, found 'crystal'"),
+                (["--length-predictor", "proxy"], "--length-proxy: expected a directory with --length-predictor proxy"),
+                (["--length-proxy", str(DEMO / "length_proxy")], "--length-proxy: expected a directory with --length-predictor proxy"),
+                (["--length-predictor", "proxy", "--length-proxy", str(DEMO / "model")], "model_type")]:
+            run = subprocess.run([serving.LORAMUX, "serve", str(DEMO / "model"), "--port", "0", *flags], timeout=60,
+                                 stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True)
+            self.assertNotEqual(run.returncode, 0)
+            self.assertIn(expected, run.stdout)
+
+    def test_flags_in_a_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "serve.toml"
+            file.write_text(f'model = {json.dumps(str(DEMO / "model"))}\nport = 0\nserved-model-name = "demo"\nschedule = "mlq-static"\n'
+                            'age-bound = 5\nrequest-size = "sum"\nlane-count = "least-squares"\nlength-predictor = "none"\n')
+            server = Server.run([serving.LORAMUX, "serve", "--config", str(file)])
+            try:
+                self.assertEqual(server.chat("demo", "hello")[1]["choices"][0]["message"]["content"], "hello")
+                time.sleep(0.2)
+                self.assertEqual(metric(server, "loramux:length_predictions_total"), 0)
+            finally:
+                server.stop()
+
+
+if __name__ == "__main__":
+    serving.run_tests()
