@@ -79,9 +79,9 @@ struct Engines {
     EngineOptions options{.scheduler = {.page_tokens = 16, .max_running = kSeats, .max_batch_tokens = kMaxBatchTokens,
                                         .prefill_chunk = kMaxBatchTokens, .fairness = {.policy = fairness}},
                           .max_model_len = 512, .eos_token_ids = {}, .vocab_size = config.vocab_size};
-    engine = std::make_unique<Engine>(options, EngineParts{&clock, executor.get(), &transfer, device.get(), host.get(),
-                                                           registry.get(), eviction.get(),
-                                                           /*tree=*/nullptr, /*kv_transfer=*/nullptr, &wakeup});
+    engine = std::make_unique<Engine>(options, EngineParts{.clock = &clock, .executor = executor.get(), .transfer = &transfer,
+                                                           .device = device.get(), .host = host.get(), .registry = registry.get(),
+                                                           .eviction = eviction.get(), .wakeup = &wakeup});
   }
 };
 

@@ -12,7 +12,7 @@
 namespace loramux {
 
 // At the same time, in this order: what is done is seen before what comes.
-enum class EventKind : std::uint8_t { kTransferEnds, kStepEnds, kArrival, kSample };
+enum class EventKind : std::uint8_t { kTransferEnds, kStepEnds, kMove, kArrival, kSample };
 
 struct Event {
   TimeNs at = 0;
@@ -25,6 +25,7 @@ class EventQueue {
  public:
   void Push(TimeNs at, EventKind kind, std::int64_t subject = 0) { events_.push({at, kind, next_sequence_++, subject}); }
   bool empty() const { return events_.empty(); }
+  std::size_t size() const { return events_.size(); }
   const Event& first() const { return events_.top(); }
   Event Pop() {
     CHECK(!events_.empty());

@@ -61,6 +61,7 @@ class World {
       clock_.AdvanceTo(std::max(events_.first().at, clock_.Now()));
       while (!events_.empty() && events_.first().at <= clock_.Now()) Handle(events_.Pop());
       while (engine_->Step()) {}
+      ScheduleMove();
       if (sampling_) TakeSample();
       if (options_.check_every > 0 && rounds % options_.check_every == 0) engine_->CheckIntegrity();
     }
@@ -95,6 +96,7 @@ class World {
     const TimeNs last = workload_.requests[first_turns_.back()].arrival;
     sample_gap_ = std::max<TimeNs>(kNsPerMs, last / options_.samples);
     events_.Push(0, EventKind::kSample);
+    sample_pending_ = true;
   }
 
   void Handle(const Event& event) {
@@ -104,9 +106,26 @@ class World {
       case EventKind::kArrival: return Arrive(static_cast<std::size_t>(event.subject));
       case EventKind::kSample:
         sampling_ = true;
-        // While something else is to happen: the last sample is not what keeps the world alive.
-        if (!events_.empty()) events_.Push(clock_.Now() + sample_gap_, EventKind::kSample);
+        sample_pending_ = false;
+        sample_pending_ = AnythingToCome();
+        if (sample_pending_) events_.Push(clock_.Now() + sample_gap_, EventKind::kSample);
+        return;
+      case EventKind::kMove: move_pending_ = false;
     }
+  }
+
+  // Neither a sample nor a look at the tiers is what keeps the world alive.
+  bool AnythingToCome() const {
+    return events_.size() > static_cast<std::size_t>(sample_pending_) + static_cast<std::size_t>(move_pending_);
+  }
+
+  // What moves between the tiers before anybody asks (swaps, adapters that are expected) needs a step though nothing happens.
+  void ScheduleMove() {
+    if (move_pending_ || !AnythingToCome()) return;
+    const auto wait = engine_->TimeToNextMove();
+    if (!wait.has_value()) return;
+    move_pending_ = true;
+    events_.Push(clock_.Now() + std::max<TimeNs>(1, wait->count()), EventKind::kMove);
   }
 
   void Arrive(std::size_t index) {
@@ -211,6 +230,7 @@ class World {
   std::unordered_map<std::size_t, std::vector<TokenId>> histories_;   // by the turn whose prompt begins with it; never iterated
   TimeNs sample_gap_ = 0;
   bool sampling_ = false;
+  bool sample_pending_ = false, move_pending_ = false;   // in `events_`
   double invalid_pages_ = 0, all_history_pages_ = 0;
   SimulationResult result_;
 };
