@@ -212,6 +212,7 @@ bool ResidencyManager::Poll(TimeNs now, std::vector<LoadFailure>& failures) {
 
 void ResidencyManager::FinishLoad(AdapterResidency& adapter, TimeNs now) {
   adapter.device = TierState::kResident;
+  adapter.resident_since = now;
   (adapter.host == TierState::kResident ? totals_.host_to_device_bytes : totals_.disk_to_device_bytes) += Bytes(adapter);
   if (!adapter.ahead || adapter.references > 0) adapter.last_use = now;   // it was loaded for somebody: it may not be the next victim
   device_residents_.push_back(adapter.version->generation);

@@ -64,6 +64,7 @@ struct AdapterResidency {
   std::vector<PageHandle> device_pages, host_pages;
   std::uint64_t load_sequence = 0;    // changes with each load to the device
   TimeNs load_started = 0;
+  TimeNs resident_since = 0;          // on the device, the last time that it came there
   bool via_host = false;
   bool ahead = false;                 // the load is for nobody in particular: it is no use
   bool from_disk = false;             // its last load

@@ -468,6 +468,7 @@ struct Engine::Impl {
     totals.running = static_cast<std::int64_t>(scheduler.running().size());
     totals.waiting = static_cast<std::int64_t>(scheduler.waiting().size());
     totals.prefix = scheduler.prefix_stats();
+    totals.adapter_wait_total = scheduler.adapter_wait_total();
     if (tiers) totals.kv_tiers = tiers->stats();
     totals.swaps = scheduler.swap_stats();
     totals.early_admissions = scheduler.early_admissions();

@@ -25,6 +25,7 @@ struct EngineStats {
   std::int64_t squashes = 0;           // of those preemptions, of requests that had overtaken another one
   PredictionStats predictions;
   PrefixStats prefix;
+  TimeNs adapter_wait_total = 0;       // Scheduler::adapter_wait_total
   KvTierStats kv_tiers;
   SwapStats swaps;
   std::int64_t early_admissions = 0;   // of requests that began while layers of their adapter or history were arriving

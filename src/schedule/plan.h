@@ -33,6 +33,7 @@ struct PlannedFetch {
   Request* request = nullptr;
   NodeId tail;
   bool ahead = false;              // it has no seat yet
+  std::int64_t pages = 0;
 };
 
 struct PlannedLoad {

@@ -57,6 +57,7 @@ struct alignas(64) Request {
   bool fetched = false;                    // from the host tier, since it waits: it does so once, then takes what is there
   bool fetched_ahead = false;              // the same, before it had a seat
   std::int32_t tree_pages = 0;
+  std::int32_t fetched_tokens = 0;         // that it had fetched from the host tier while it waited
   std::int32_t cached_tokens = -1;         // of the prompt, found when it was first admitted; -1: not yet
 
   std::int64_t uncomputed() const { return static_cast<std::int64_t>(tokens.size()) - computed; }

@@ -17,6 +17,11 @@ FairnessOptions WithBurst(const SchedulerOptions& options) {
 
 bool OlderThan(const Request* a, const Request* b) { return a->id < b->id; }
 
+TimeNs WaitForAdapter(const Request& request, const AdapterResidency& adapter, TimeNs now) {
+  const TimeNs there = adapter.device == TierState::kResident ? adapter.resident_since : now;
+  return std::max<TimeNs>(0, there - request.arrival);
+}
+
 }  // namespace
 
 Scheduler::Scheduler(SchedulerOptions options, PagePool* device, ResidencyManager* residency,
@@ -59,7 +64,10 @@ void Scheduler::Commit(TimeNs now) {
     InsertRunning(request);
     tenants_.Admit(request, now);
     request->state = RequestState::kRunning;
-    if (request->first_scheduled < 0) request->first_scheduled = now;
+    if (request->first_scheduled < 0) {
+      request->first_scheduled = now;
+      if (request->adapter != kBaseModel) adapter_wait_total_ += WaitForAdapter(*request, residency_->Get(request->adapter), now);
+    }
     bool early = request->adapter != kBaseModel && residency_->Get(request->adapter).arriving();
     if (request->adapter != kBaseModel) Pin(request->adapter, now);
     if (tiers_ != nullptr && !tree_->OnDevice(admission.tail)) {
@@ -81,6 +89,7 @@ void Scheduler::Commit(TimeNs now) {
   for (const PlannedFetch& fetch : plan_.fetches) {
     Request& request = *fetch.request;
     (fetch.ahead ? request.fetched_ahead : request.fetched) = true;
+    request.fetched_tokens += static_cast<std::int32_t>(fetch.pages * options_.page_tokens);
     tree_->Unwant(request.tail);   // the end of what it gets is what it wants: evicted last
     request.tail = fetch.tail;
     tree_->Want(request.tail);
@@ -178,9 +187,9 @@ bool Scheduler::BeganOnFailedFetch(const Request& request) const {
 // As if it had not been admitted: what it seemed to find is not there, and it does not fetch a second time.
 void Scheduler::BeginAgain(Request* request, TimeNs now) {
   if (request->preemptions == 0) {
-    prefix_stats_.looked_up_tokens -= request->prompt_tokens;
-    prefix_stats_.found_tokens -= request->cached_tokens;
+    CountPrefix(*request, -1);
     request->cached_tokens = -1;
+    request->fetched_tokens = 0;
     request->charged = 0;
   }
   tiers_->StopUse(request->tail);
@@ -238,8 +247,14 @@ void Scheduler::BeginFrom(const PlannedAdmission& admission, TimeNs now) {
   request->charged = std::max(request->charged, request->computed);   // what costs nothing is not charged
   if (request->cached_tokens >= 0) return;
   request->cached_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(request->computed, request->prompt_tokens));
-  prefix_stats_.looked_up_tokens += request->prompt_tokens;
-  prefix_stats_.found_tokens += request->cached_tokens;
+  CountPrefix(*request, 1);
+}
+
+// What a request found when it was first admitted; taken back (-1) if that admission came to nothing.
+void Scheduler::CountPrefix(const Request& request, std::int64_t sign) {
+  prefix_stats_.looked_up_tokens += sign * request.prompt_tokens;
+  prefix_stats_.found_tokens += sign * request.cached_tokens;
+  prefix_stats_.from_host_tokens += sign * std::min(request.fetched_tokens, request.cached_tokens);
 }
 
 // The page has been copied, or will not be: no step that would do it is in flight.

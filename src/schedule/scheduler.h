@@ -102,6 +102,7 @@ inline void ApplyRegime(const CacheRegime& regime, SchedulerOptions& options) {
 // Of prompts, when they were first admitted.
 struct PrefixStats {
   std::int64_t looked_up_tokens = 0, found_tokens = 0;
+  std::int64_t from_host_tokens = 0;   // of those found: that had to be fetched from the host tier first
   std::int64_t copied_pages = 0;   // for the first tokens in them, by all admissions
 };
 
@@ -169,6 +170,8 @@ class Scheduler {
   std::int64_t preemptions() const { return preemptions_; }   // squashed ones are among them
   std::int64_t squashes() const { return squashes_; }         // of requests that had overtaken another one
   const QueueOrder& queue() const { return *queue_; }
+  // How long requests were in before their adapter was on the device. One that would have waited anyway counts too.
+  TimeNs adapter_wait_total() const { return adapter_wait_total_; }
   std::int64_t early_admissions() const { return early_admissions_; }   // with layers that were still arriving
   const PredictionStats& prediction_stats() const { return prediction_stats_; }
   const TenantCounters& tenants() const { return tenants_; }
@@ -395,6 +398,7 @@ class Scheduler {
   void Pin(AdapterGeneration generation, TimeNs now);
   void BeginFrom(const PlannedAdmission& admission, TimeNs now);
   void EndCopy(Request* request, TimeNs now);
+  void CountPrefix(const Request& request, std::int64_t sign);
   void CancelFetchFor(const Request& request);
   void InsertFilledPages(Request* request, TimeNs now);
   void KnowBranch(Request* request);
@@ -454,6 +458,7 @@ class Scheduler {
   std::int64_t overtakers_ = 0;          // running requests that overtook another one
   std::int64_t squashes_ = 0;
   std::int64_t preemptions_ = 0, early_admissions_ = 0;
+  TimeNs adapter_wait_total_ = 0;
   StepFloor step_floor_;
   double discardable_ = 0;               // computed tokens that may be thrown away to let others in
   StepPlan plan_;

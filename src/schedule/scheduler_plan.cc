@@ -320,7 +320,7 @@ Scheduler::Admission Scheduler::TryFetch(Request* request, TimeNs now) {
 
 void Scheduler::AddFetch(Request* request, NodeId tail, std::int64_t pages, bool ahead) {
   kv_plan_.Fetch(tail);
-  plan_.fetches.push_back({request, tail, ahead});
+  plan_.fetches.push_back({request, tail, ahead, pages});
   ++scratch_.fetches_in_flight;
   scratch_.free_device -= pages;
   scratch_.droppable_host -= pages;

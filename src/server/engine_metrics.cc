@@ -157,6 +157,25 @@ void AddMovedBytes(Page& page, const EngineStats& stats) {
   add("history", "cpu", "gpu", (stats.kv_tiers.pages_fetched + stats.kv_tiers.pages_fetched_ahead) * page_bytes);
 }
 
+// Where requests found what they need.
+void AddHits(Page& page, const EngineStats& stats) {
+  const AdapterStats& adapters = stats.adapters;
+  MetricFamily& lookups = page.Add(MetricType::Counter, "loramux:adapter_lookups_total",
+                                   "Sequences by where their adapter was when they came in.");
+  Page::AddValue(lookups, {{"found", "gpu"}}, static_cast<double>(adapters.asked_on_device));
+  Page::AddValue(lookups, {{"found", "cpu"}}, static_cast<double>(adapters.asked_in_host));
+  const std::int64_t on_disk = adapters.asked - adapters.asked_on_device - adapters.asked_in_host;
+  Page::AddValue(lookups, {{"found", "disk"}}, static_cast<double>(on_disk));
+  page.Own(MetricType::Counter, "adapter_wait_seconds_total", "From a sequence's arrival until its adapter was on the device.",
+           static_cast<double>(stats.adapter_wait_total) / kNsPerSecond);
+  const PrefixStats& prefix = stats.prefix;
+  MetricFamily& tokens = page.Add(MetricType::Counter, "loramux:prompt_tokens_total",
+                                  "Tokens of prompts by where their keys and values were.");
+  Page::AddValue(tokens, {{"found", "gpu"}}, static_cast<double>(prefix.found_tokens - prefix.from_host_tokens));
+  Page::AddValue(tokens, {{"found", "cpu"}}, static_cast<double>(prefix.from_host_tokens));
+  Page::AddValue(tokens, {{"found", "nowhere"}}, static_cast<double>(prefix.looked_up_tokens - prefix.found_tokens));
+}
+
 void AddQueue(Page& page, const EngineSnapshot& snapshot) {
   const PredictionStats& predictions = snapshot.stats.predictions;
   page.Own(MetricType::Counter, "squashed_requests_total", "Sequences that had overtaken another one and gave way to it again.",
@@ -197,6 +216,7 @@ void AddMemory(Page& page, const EngineSnapshot& snapshot) {
   AddPool(pools, "gpu", snapshot.stats.device, snapshot.stats.history_pages);
   if (snapshot.stats.host.capacity_pages > 0) AddPool(pools, "cpu", snapshot.stats.host, snapshot.stats.host.used(PageCategory::kKv));
   AddMovedBytes(page, snapshot.stats);
+  AddHits(page, snapshot.stats);
 }
 
 // Residents, and how many more of the usual size the free pages and those of history would take.
