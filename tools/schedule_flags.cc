@@ -32,7 +32,8 @@ void AddScheduleFlags(CLI::App& command, ScheduleFlags& flags) {
   const std::string group = "Order of service";
   command.add_option("--schedule", flags.schedule, "Who is let in first, of a tenant: " + Listed(QueueOrderNames()))
       ->group(group)->capture_default_str();
-  command.add_option("--age-bound", flags.age_bound_seconds, "Seconds after which whoever waits goes before everybody, in any order")
+  command.add_option("--age-bound", flags.age_bound_seconds,
+                     "Seconds after which whoever waits goes before everybody (of his tenant), in any order")
       ->group(group)->capture_default_str()->check(CLI::Range(0.1, 86400.0));
   command.add_option("--request-size", flags.request_size,
                      "What makes a request large, for mlq: product or sum of input, predicted output and adapter; output alone")

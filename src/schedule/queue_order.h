@@ -2,9 +2,10 @@
 // tenants lies above it: within each lane, the tenant that got the least service is next (fairness.h), and of a tenant,
 // the request that is due first.
 //
-// All orders: priorities and deadlines shift when a request is due, and nobody is due later than `age_bound` after
-// arrival: so a request is overtaken only by those that come within that time after it. Who has waited for longer than
-// `age_bound` goes before everybody else (of his tenant, where there are several).
+// All orders: priorities and deadlines shift when a request is due, by at most `age_bound` either way: so a request is
+// overtaken, within its tenant and lane, only by those that come within two of those after it (one, where nobody has a
+// priority or a deadline). With one tenant, who has waited for longer than `age_bound` goes before everybody else; with
+// several, each tenant gets its turn after FairnessOptions::max_wait.
 //
 // Not thread-safe. Reads no clock.
 #pragma once

@@ -186,6 +186,23 @@ TEST(QueueOrder, ResidentsFirst) {
   EXPECT_EQ(w.Begun()[1], 4u);
 }
 
+// A stream of requests for an adapter that is there, of another tenant, does not keep a cold one waiting for ever.
+TEST(QueueOrder, ResidentsStarveNobody) {
+  World w("residency", 400, {.max_running = 4, .lookahead = 16, .fairness = {.max_wait = 50 * 1000}, .age_bound = 50 * 1000});
+  w.AddAdapter(1, 4);
+  w.AddAdapter(2, 4);
+  w.Add({.adapter = 1, .tenant = "hot"});
+  w.RunToEnd();
+  for (int i = 0; i < 100; ++i) w.Add({.adapter = 1, .tenant = "hot"});
+  Request* cold = w.Add({.adapter = 2, .tenant = "cold"});
+  for (int i = 0; i < 300 && cold->first_scheduled < 0; ++i) {
+    w.Step();
+    while (w.scheduler.waiting().size() < 101) w.Add({.adapter = 1, .tenant = "hot"});
+  }
+  ASSERT_GE(cold->first_scheduled, 0) << "starved";
+  EXPECT_LT(cold->first_scheduled - cold->arrival, 80 * 1000);
+}
+
 // Small requests do not wait behind large ones: each lane has its quota.
 TEST(QueueOrder, LanesKeepAWayOpenForSmallRequests) {
   std::map<std::string, TimeNs> waited;

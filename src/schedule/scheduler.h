@@ -310,7 +310,7 @@ class Scheduler {
 
   // scheduler_order.cc
   void OrderWaiting(TimeNs now);
-  void PutResidentsFirst(std::size_t limit);
+  void PutResidentsFirst(std::size_t limit, TimeNs now);
   Request* Overdue(TimeNs now) const;
   void EnterQueue(Request* request);
   LengthQuery QueryOf(const Request& request) const;

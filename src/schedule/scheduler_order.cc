@@ -27,7 +27,7 @@ void Scheduler::OrderWaiting(TimeNs now) {
     // Residents may stand anywhere; farther than this nobody looks for them.
     const std::size_t window = queue_->residents_first() ? 4 * lookahead : lookahead;
     tenants_.Order(now, 0, window, order_);
-    if (queue_->residents_first()) PutResidentsFirst(lookahead);
+    if (queue_->residents_first()) PutResidentsFirst(lookahead, now);
   } else {
     order_.turns.clear();
     for (std::int32_t lane = 0; lane < lanes; ++lane) {
@@ -40,13 +40,16 @@ void Scheduler::OrderWaiting(TimeNs now) {
   overdue_ = Overdue(now);
 }
 
-// Stable: first come, first served within each of the three.
-void Scheduler::PutResidentsFirst(std::size_t limit) {
+// Stable: first come, first served within each of the three. Who has waited too long, or is of a tenant that did, keeps its
+// place among the first: else the residents of others could keep it waiting for ever.
+void Scheduler::PutResidentsFirst(std::size_t limit, TimeNs now) {
   auto& turns = order_.turns;
   for (std::vector<Turn>* part : {&later_turns_, &last_turns_}) part->clear();
   std::size_t kept = 0;
   for (const Turn& turn : turns) {
-    if (IsLoading(*turn.request)) later_turns_.push_back(turn);
+    const bool overdue = turn.service == -std::numeric_limits<double>::infinity() || now - turn.request->arrival > options_.age_bound;
+    if (overdue) turns[kept++] = turn;
+    else if (IsLoading(*turn.request)) later_turns_.push_back(turn);
     else if (MustLoad(*turn.request)) last_turns_.push_back(turn);
     else turns[kept++] = turn;
   }
