@@ -1,6 +1,7 @@
 #include "cache/proactive_swapper.h"
 
 #include <algorithm>
+#include <tuple>
 #include <cmath>
 
 #include "base/check.h"
@@ -85,6 +86,14 @@ void ProactiveSwapper::KeepBest() {
   best_.resize(kKept);
 }
 
+// Between two calls of a walk a root that goes gives its place to the last one, which then is seen twice.
+void ProactiveSwapper::ForgetTwins() {
+  const auto key = [](const Candidate& c) { return std::tuple(c.adapter, c.node.index, c.node.generation); };
+  std::sort(best_.begin(), best_.end(), [&](const Candidate& a, const Candidate& b) { return key(a) < key(b); });
+  const auto twin = [&](const Candidate& a, const Candidate& b) { return key(a) == key(b); };
+  best_.erase(std::unique(best_.begin(), best_.end(), twin), best_.end());
+}
+
 // It may have come, or gone, since it became a candidate.
 bool ProactiveSwapper::MayCome(NodeId node) const {
   if (!tree_->Exists(node) || tree_->HasDevicePage(node) || tree_->Moving(node) || !tree_->InHostTier(node)) return false;
@@ -98,6 +107,7 @@ const ProactiveSwapper::Moves& ProactiveSwapper::Choose(Room room, const std::ve
   moves_.adapters.clear();
   moves_.kv_pages = moves_.pages = 0;
   heap_.clear();
+  ForgetTwins();
   for (const Candidate& candidate : best_) heap_.push_back({candidate});
   best_.clear();
   std::make_heap(heap_.begin(), heap_.end());

@@ -93,6 +93,7 @@ class ProactiveSwapper {
   };
   static bool WorthLess(const Candidate& a, const Candidate& b);
   void KeepBest();
+  void ForgetTwins();
   bool IsUsable(BranchId branch) const { return branch.value < usable_.size() && usable_[branch.value]; }
   bool MayCome(NodeId node) const;
   bool TakePage(const Entry& entry, const KvEvictionPlan& scores, TimeNs now);

@@ -137,7 +137,8 @@ struct Engine::Impl {
     changed |= residency.Poll(now, load_failures);
     for (const auto& failure : load_failures) {
       EndPin(failure.generation, failure.error);
-      if (residency.Get(failure.generation).failed) failed_arrivals.push_back(failure);
+      // One that was unloaded meanwhile, and that nobody refers to, is not known any more.
+      if (residency.Knows(failure.generation) && residency.Get(failure.generation).failed) failed_arrivals.push_back(failure);
       FailWaiting(failure, now);
     }
     if (changed) EndPinsThatAreLoaded();

@@ -113,12 +113,17 @@ class TenantCounters {
   void Return(Request* request, TimeNs now);
   // Ends a waiting or running request (Request::state says which).
   void Remove(Request* request);
-  // Waiting requests get other lanes or are due at other times. `place` sets both in each of them.
+  // Waiting requests get other lanes or are due at other times. `place` sets both in each of them. REQUIRES: all that wait,
+  // in the order of arrival.
   template <typename Place>
   void Replace(std::span<Request* const> waiting, Place place) {
     for (Request* request : waiting) TakeOut(*request);
     for (Request* request : waiting) {
       place(*request);
+      Lane& lane = LaneOf(*request);
+      if (lane.queues.size() <= request->tenant) lane.queues.resize(request->tenant + std::size_t{1});
+      Queue& queue = lane.queues[request->tenant];
+      if (queue.list.empty()) queue.since = request->arrival;   // `waiting` is in the order of arrival
       PutIn(*request);
     }
   }

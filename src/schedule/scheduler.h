@@ -319,6 +319,7 @@ class Scheduler {
   void RefitLanes(TimeNs now);
   void PlanLanes(TimeNs now);
   std::size_t PutBatch(std::size_t lane, std::size_t first, double& tokens, TimeNs now);
+  bool HasQuota(const Request& request) const;
   double StepsOf(const Request& request) const;
   void CountStepsUntilRoom(const Request& request);
   bool MayOvertake(const Request& request) const;
@@ -338,6 +339,7 @@ class Scheduler {
 
   // scheduler_memory.cc
   void PlanReclaim(TimeNs now);
+  Request* NextToServe() const;
   bool FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now);
   void PlanPreemption(TimeNs now) { PlanPreemptionOf(scratch_.runners.size() - 1, now); }   // of the lowest in rank
   void PlanPreemptionOf(std::size_t runner, TimeNs now);

@@ -9,14 +9,13 @@ namespace loramux {
 // Where the next in the order of service does not fit, lower ranks make room for it: all that it needs, or nothing.
 void Scheduler::PlanReclaim(TimeNs now) {
   if (discardable_ <= 0) return;
-  const auto next = std::find_if(order_.turns.begin(), order_.turns.end(),
-                                 [this](const Turn& turn) { return !IsLoading(*turn.request) && !IsFetching(*turn.request); });
-  if (next == order_.turns.end() || (Partitioned() && MustLoad(*next->request))) return;   // keys and values are no room for it
-  std::int64_t missing = PagesToStart(*next->request) + GrowthReserve() - scratch_.free_device;
-  if (tree_ != nullptr) missing -= kv_plan_.LockedDepth(PlannedTail(*next->request));   // in use by others: neither free nor evictable
+  Request* const next = NextToServe();
+  if (next == nullptr || (Partitioned() && MustLoad(*next))) return;   // keys and values are no room for it
+  std::int64_t missing = PagesToStart(*next) + GrowthReserve() - scratch_.free_device;
+  if (tree_ != nullptr) missing -= kv_plan_.LockedDepth(PlannedTail(*next));   // in use by others: neither free nor evictable
   if (missing + static_cast<std::int64_t>(running_.size()) <= 0) return;
-  missing += scratch_.decode_pages + PagesOfIdleAdapter(*next->request) - EvictablePages(PageCategory::kKv, /*even_wanted=*/false);
-  const std::int64_t level = RankOf(next->request->id, tenants_.Service(*next->request)).level;
+  missing += scratch_.decode_pages + PagesOfIdleAdapter(*next) - EvictablePages(PageCategory::kKv, /*even_wanted=*/false);
+  const std::int64_t level = RankOf(next->id, tenants_.Service(*next)).level;
   std::int64_t victims = 0;
   for (auto it = scratch_.runners.rbegin(); missing > 0 && it != scratch_.runners.rend() && it->rank.level > level; ++it) {
     missing -= PagesFreedBy(*it->request);
@@ -27,6 +26,16 @@ void Scheduler::PlanReclaim(TimeNs now) {
     plan_.discarded_tokens += scratch_.runners.back().request->computed;
     PlanPreemption(now);
   }
+}
+
+// The first in the order of service that could begin if there were room.
+Request* Scheduler::NextToServe() const {
+  const auto could = [this](const Request& request) { return !IsLoading(request) && !IsFetching(request); };
+  if (overdue_ != nullptr && could(*overdue_)) return overdue_;
+  for (const Turn& turn : order_.turns) {
+    if (could(*turn.request) && HasQuota(*turn.request)) return turn.request;
+  }
+  return nullptr;
 }
 
 // By its preemption. What others share with it is not counted, though they may be preempted too.

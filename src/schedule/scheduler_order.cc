@@ -59,9 +59,20 @@ void Scheduler::PutResidentsFirst(std::size_t limit, TimeNs now) {
 }
 
 // Who waits for longer than the age bound goes before everybody. Where there are several tenants, each has its own turn
-// after FairnessOptions::max_wait, so that nobody's old requests stand in the way of the others.
+// after FairnessOptions::max_wait, so that nobody's old requests stand in the way of the others: that turn is the first of
+// its lane, and goes before the other lanes too, which else might take what it waits for for ever.
 Request* Scheduler::Overdue(TimeNs now) const {
-  if (waiting().empty() || tenants_.active_tenants() > 1) return nullptr;
+  if (waiting().empty()) return nullptr;
+  if (tenants_.active_tenants() > 1) {
+    Request* first = nullptr;
+    for (std::size_t lane = 0; queue_->has_quotas() && lane + 1 < lane_begins_.size(); ++lane) {
+      if (lane_begins_[lane] == lane_begins_[lane + 1]) continue;
+      const Turn& turn = order_.turns[lane_begins_[lane]];
+      const bool overdue = turn.service == -std::numeric_limits<double>::infinity();
+      if (overdue && (first == nullptr || turn.request->id < first->id)) first = turn.request;
+    }
+    return first;
+  }
   Request* const oldest = waiting().front();
   return now - oldest->arrival > options_.age_bound ? oldest : nullptr;
 }
@@ -154,6 +165,12 @@ std::size_t Scheduler::PutBatch(std::size_t lane, std::size_t first, double& tok
 
 // ---------------------------------------------------------------- Bypass and squash (Chameleon 4.3.3)
 
+// In its lane, beside those that run.
+bool Scheduler::HasQuota(const Request& request) const {
+  const double use = scratch_.lane_use[static_cast<std::size_t>(request.lane)];
+  return !queue_->has_quotas() || use <= 0 || static_cast<double>(ExtentOf(request).total()) <= queue_->Quota(request.lane) - use;
+}
+
 // How many steps a request takes, if its prediction is right.
 double Scheduler::StepsOf(const Request& request) const {
   const std::int64_t outputs = std::max<std::int64_t>(1, request.predicted_output - static_cast<std::int64_t>(request.generated().size()));
@@ -191,8 +208,10 @@ void Scheduler::PlanSquashes(TimeNs now) {
     const RequestId overtaken = first.request->overtook;
     const auto found = std::lower_bound(waiting().begin(), waiting().end(), overtaken,
                                         [](const Request* request, RequestId id) { return request->id < id; });
-    if (found == waiting().end() || (*found)->id != overtaken || IsLoading(**found)) continue;
-    std::int64_t missing = PagesToStart(**found) + GrowthReserve() - scratch_.free_device - EvictablePages(PageCategory::kKv, false);
+    if (found == waiting().end() || (*found)->id != overtaken || IsLoading(**found) || IsFetching(**found)) continue;
+    if (Partitioned() && MustLoad(**found)) continue;   // keys and values are no room for it
+    const std::int64_t room = scratch_.free_device + EvictablePages(PageCategory::kKv, false) - PagesOfIdleAdapter(**found);
+    std::int64_t missing = PagesToStart(**found) + GrowthReserve() - room;
     if (missing <= 0) continue;   // it begins without that
     for (const Scratch::Runner& runner : runners) {
       if (runner.request->overtook == overtaken) missing -= PagesFreedBy(*runner.request);

@@ -62,12 +62,14 @@ void Scheduler::ResetScratch(TimeNs now) {
   scratch_.blocked = nullptr;
 }
 
-// Once a plan, which then goes by that: layers arrive while it is made. `arriving` is few.
+// Once a plan, which then goes by that: layers arrive while it is made. `arriving` is few. Where another adapter has the same
+// content, its history depends on that one until this one is there: nobody begins with it before.
 void Scheduler::LookAtArrivals(TimeNs now) {
   scratch_.usable_fetches = false;
   const bool alone = running_.empty() && order_.turns.size() <= 1;
   for (const AdapterGeneration generation : residency_->Arriving()) {
     const AdapterResidency& adapter = residency_->Get(generation);
+    if (HasBranch(adapter.slot) && tree_->IsShared(*branch_of_slot_[adapter.slot])) continue;
     const TimeNs elapsed = now - adapter.transfer_started;
     if (LeadSuffices(*adapter.progress, elapsed, step_floor_.value(), alone)) Flags(generation) |= kUsable;
   }
@@ -216,7 +218,12 @@ void Scheduler::PlanPrompts(TimeNs now) {
     open = TryAdmit(request, now) != Admission::kBlocked;
     if (!open) scratch_.blocked = request;
   };
-  if (open && overdue_ != nullptr) admit(overdue_);
+  if (open && overdue_ != nullptr) {
+    const std::size_t admissions = plan_.admissions.size();
+    admit(overdue_);
+    const auto tokens = static_cast<double>(ExtentOf(*overdue_).total());
+    if (plan_.admissions.size() > admissions) scratch_.lane_use[static_cast<std::size_t>(overdue_->lane)] += tokens;
+  }
   const auto end = queue_->has_quotas() ? turn : order_.turns.end();
   const auto admit_next = [&] {
     Request* const request = (turn++)->request;
