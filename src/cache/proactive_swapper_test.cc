@@ -182,6 +182,23 @@ TEST(ProactiveSwapper, AWalkIsBoundedAndSeesAll) {
   EXPECT_EQ(w.tree->View(moves.tails[1]).last_use, kRoots - 1);
 }
 
+// Between two calls of a walk a root comes to the device; the last one, which was seen, takes its place, and is seen again.
+TEST(ProactiveSwapper, ARootThatIsSeenTwiceComesOnce) {
+  constexpr TokenId kRoots = 20'000;
+  World w(kRoots + 10);
+  for (TokenId i = 0; i < kRoots; ++i) w.SwapOut(w.Remember(w.base, {i}, i), 1);
+  const NodeId last = w.tree->IdOf(w.tree->HostRoots().back());
+  w.swapper->BeginWalk(w.usable);
+  ASSERT_FALSE(w.swapper->Walk(*w.plan, 0));
+  w.Remember(w.base, {3}, kRoots);   // computed again
+  ASSERT_EQ(w.tree->IdOf(w.tree->HostRoots()[3]), last);
+  while (!w.swapper->Walk(*w.plan, 0)) {}
+  const auto& moves = w.swapper->Choose({.pages = 2, .most = 100, .kv_pages = 100}, w.usable, *w.plan, 0);
+  ASSERT_EQ(moves.tails.size(), 2u);
+  EXPECT_EQ(moves.tails[0], last);
+  EXPECT_NE(moves.tails[1], last);
+}
+
 // ---------------------------------------------------------------- Random use
 
 // Sessions come and go, pages give way, copies are made and fail, both ways of movement at random and always according to the

@@ -65,6 +65,27 @@ TEST(Arrival, TheStepsOfOthersDoNotWait) {
   }
 }
 
+// Two names of one content share their history: it goes with the one that is on the device, while the other one is arriving.
+TEST(Arrival, HistoryOfTheSameContentIsNotUsedBeforeTheAdapterIsThere) {
+  for (int moment = 0; moment < 12; ++moment) {
+    SCOPED_TRACE(moment);
+    World w;
+    const AdapterGeneration first = w.Load("first", kAdapterPages, "same"), second = w.Load("second", kAdapterPages, "same");
+    const RequestId before = *w.Submit(kPrompt, first, 4);
+    w.Drain();
+    EXPECT_GT(w.engine->Stats().history_pages, 0);
+    const RequestId after = *w.Submit(kPrompt, second, 4);
+    for (int i = 0; i < moment; ++i) {
+      while (w.engine->Step()) {}
+      w.clock.Advance(3 * kNsPerMs);
+    }
+    ASSERT_TRUE(w.registry.Remove("first").ok());
+    w.Drain();
+    EXPECT_EQ(w.outcomes[before].ends + w.outcomes[after].ends, 2);
+    EXPECT_EQ(w.outcomes[after].tokens, ExpectedTokens(second, kPrompt, 4));
+  }
+}
+
 // The load fails when the step that uses its first layers has begun.
 TEST(Arrival, AFaultFailsOnlyTheRequestsOfItsAdapter) {
   World w;
