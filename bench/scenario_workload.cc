@@ -68,14 +68,16 @@ Result<ScenarioText> ScenarioText::Load(const std::filesystem::path& demo, const
 // The words of all held-out questions.
 Status ScenarioText::LoadWords(const std::filesystem::path& folder) {
   std::set<std::string> words;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    ASSIGN_OR_RETURN(const std::string file, load::ReadTextFile(entry.path().string()));
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    ASSIGN_OR_RETURN(const std::string file, load::ReadTextFile(entry->path().string()));
     std::istringstream lines(file);
     for (std::string line; std::getline(lines, line);) {
       std::istringstream prompt(nlohmann::json::parse(line).at("prompt").get<std::string>());
       for (std::string word; prompt >> word;) words.insert(word);
     }
   }
+  if (error) return IoError(folder.string() + ": " + error.message());
   words_.assign(words.begin(), words.end());
   if (words_.empty()) return NotFound("no questions in " + folder.string());
   return Ok{};

@@ -5,6 +5,7 @@ Usage: simulate_command_test.py PATH_OF_LORAMUX
 """
 import html.parser
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -12,10 +13,12 @@ import tempfile
 import unittest
 
 LORAMUX = ""
+DEMO = pathlib.Path(__file__).resolve().parent.parent / "demo"
 
 
 def simulate(*arguments):
-    return subprocess.run([LORAMUX, "simulate", *arguments], capture_output=True, text=True, timeout=300)
+    return subprocess.run([LORAMUX, "simulate", *arguments], capture_output=True, text=True, errors="replace",
+                          timeout=300)
 
 
 def write_trace(path):
@@ -77,12 +80,58 @@ class Simulate(unittest.TestCase):
         self.assertNotEqual(drop("a"), drop("c"))
 
     def test_a_model_and_adapters_of_ones_own(self):
-        demo = pathlib.Path(__file__).resolve().parent.parent / "demo"
-        done = simulate("--model", str(demo / "model"), "--adapter-dir", str(demo / "adapters"), "--rate", "50", "--requests", "60",
+        done = simulate("--model", str(DEMO / "model"), "--adapter-dir", str(DEMO / "adapters"), "--rate", "50", "--requests", "60",
                         "--lora-targets", "q,v", "--host-link", "2.5", "--preset", "loramux")
         self.assertEqual(done.returncode, 0, done.stderr)
-        adapters = len(list((demo / "adapters").glob("*/adapter_config.json")))
+        adapters = len(list((DEMO / "adapters").glob("*/adapter_config.json")))
         self.assertIn(f"{adapters} adapters", done.stdout)
+
+    def profile_of(self, factor, **model):
+        """A profile of the demo model's shape: a step takes `factor` x 10 ms, links move 1 GB/s."""
+        demo = {"name": "demo", "digest": "random", "hidden_size": 192, "num_layers": 6, "num_heads": 6, "num_kv_heads": 2, "head_dim": 32,
+                "intermediate_size": 512, "vocab_size": 264, "dtype": "BF16", "kv_dtype": "BF16", "page_tokens": 16} | model
+        quality = {"points": 10, "r2": 0.9, "mean_error": 0.1, "p90_error": 0.2}
+        terms = ["per_prefill_token", "per_prefill_sequence", "per_decode_sequence", "per_prefill_attention", "per_prefill_context",
+                 "per_decode_context", "per_token_tile", "per_adapter", "per_adapter_token", "dense_floor", "floor"]
+        def fitted(*own):
+            return {"seconds": dict.fromkeys([*terms, *own], 0) | {"step": 0.009 * factor}, "token_tile": 0} | dict.fromkeys(
+                ["fitted", "held_out", "held_out_prefill", "held_out_decode", "held_out_mixed", "caraserve_decode"], quality)
+        link = {"latency_seconds": 0, "bytes_per_second": 1e9, "fitted": quality}
+        path = self.path / f"profile-{factor}.json"
+        path.write_text(json.dumps({
+            "format": "loramux-performance-profile", "version": 1, "device": "a test's", "threads": 2, "unix_seconds": 1,
+            "model": demo, "adapters": {"ranks": [8], "targets": "q_proj"},
+            "largest_step": {"batch_tokens": 512, "sequences": 64, "positions": 1024}, "repeat_error": 0,
+            "mbgmv": fitted("per_adapter_token_rank", "per_rank"), "bgmv": fitted("per_padded_rank", "per_padded_adapter"),
+            "between_steps_seconds": 0.001 * factor,
+            "links": {"disk": link, "host_to_device": link, "device_to_host": link}}))
+        return str(path)
+
+    def test_a_measured_profile_sets_the_times(self):
+        for factor in (1, 3):
+            done = simulate("--model", str(DEMO / "model"), "--profile", self.profile_of(factor), "--rate", "0.5", "--requests", "40",
+                            "--input-mean", "50", "--output-mean", "8", "--adapters", "2", "--ranks", "8", "--preset", "loramux",
+                            "--json", str(self.path / "a.json"))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("a test's", done.stdout)
+            report = json.loads((self.path / "a.json").read_text())
+            self.assertAlmostEqual(report["presets"][0]["tpot_ms"]["p50"], 10 * factor, delta=0.01)
+
+    def test_a_profile_of_another_model_is_refused(self):
+        other = self.profile_of(1, hidden_size=64)
+        self.assertIn("another shape", simulate("--rate", "1", "--model", str(DEMO / "model"), "--profile", other).stderr)
+        self.assertIn("one device", simulate("--rate", "1", "--model", str(DEMO / "model"), "--profile", self.profile_of(2), "--gpus",
+                                             "2").stderr)
+        (self.path / "profile.json").write_text("{}")
+        self.assertIn("profile.json", simulate("--rate", "1", "--model", str(DEMO / "model"), "--profile",
+                                               str(self.path / "profile.json")).stderr)
+
+    def test_arguments_may_be_any_bytes(self):
+        trace = os.fsencode(self.path) + b"/tr\xe4ce.csv"
+        (self.path / "trace.csv").rename(os.fsdecode(trace))
+        done = simulate("--trace", trace, "--rate", "4", "--adapters", "2", "--json", str(self.path / "a.json"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("tr\ufffdce", json.loads((self.path / "a.json").read_text())["command"])
 
     def test_presets_are_explained(self):
         done = simulate("--list-presets")
@@ -98,6 +147,9 @@ class Simulate(unittest.TestCase):
                                  (["--rate", "1", "--schedule", "lifo"], "mlq-static"),
                                  (["--rate", "1", "--adapter-dir", str(self.path)], "adapter_config.json"),
                                  (["--requests", "10"], "requests per second"),
+                                 (["--rate", "1", "--input-cv", "nan"], "--input-cv"),
+                                 (["--rate", "1", "--think-seconds", "inf"], "--think-seconds"),
+                                 (["--rate", "1", "--model", "x" * 5000], "llama-70b"),
                                  (["--rate", "1", "--trace", "/no/such"], "/no/such")):
             done = simulate(*arguments)
             self.assertNotEqual(done.returncode, 0, arguments)

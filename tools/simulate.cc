@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include "formats/file.h"
+#include "formats/message.h"
+#include "schedule/performance_profile.h"
 #include "tools/simulate_report.h"
 
 namespace loramux {
@@ -29,11 +31,13 @@ void AddDeviceFlags(CLI::App& command, SimulateFlags& flags) {
   command.add_option("--device", flags.device, "One of " + Names(DeviceShapes(), name))->group(group)->capture_default_str();
   command.add_option("--model", flags.model, "A directory with a model's config.json, or one of " + Names(ModelShapes(), name))
       ->group(group)->capture_default_str();
+  command.add_option("--profile", flags.profile, "File of `loramux profile`: steps and transfers take what was measured, in place of "
+                     "--device's rates; memory stays --device's")->group(group)->check(CLI::ExistingFile);
   command.add_option("--gpus", flags.gpus, "Of them, as one by tensor parallelism")->group(group)->capture_default_str();
   command.add_option("--memory-share", flags.memory_share, "Of the device's memory that may be used")->group(group)
       ->check(CLI::Range(0.01, 1.0))->capture_default_str();
   command.add_option("--host-link", flags.host_link_gb, "GB a second from the host's memory to the device, as measured; 0: four fifths of "
-                     "the published rate")->group(group)->check(CLI::Range(0.0, 1e5));
+                     "the published rate, or --profile's")->group(group)->check(CLI::Range(0.0, 1e5));
   command.add_option("--host-memory", flags.host_memory_gb, "GB of the host tier; 0: none")->group(group)->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   command.add_flag("--adapters-on-disk", flags.adapters_on_disk, "At the start; otherwise they lie in the host's memory")->group(group);
@@ -126,7 +130,8 @@ Result<std::vector<Preset>> PresetsOf(const SimulateFlags& flags) {
 
 // The name of a built-in shape, or a directory.
 Result<ModelShape> ModelOf(const std::string& name) {
-  if (!std::filesystem::is_directory(name)) return FindModel(name);
+  std::error_code error;   // a name that is no path
+  if (!std::filesystem::is_directory(name, error)) return FindModel(name);
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(name));
   return ShapeOf(config, name);
 }
@@ -136,9 +141,10 @@ Result<std::vector<std::int64_t>> RanksIn(const std::string& directory) {
   constexpr std::size_t kMaxConfigBytes = 1 << 20;
   std::vector<std::filesystem::path> files;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
-    const std::filesystem::path file = entry.path() / "adapter_config.json";
-    if (std::filesystem::exists(file)) files.push_back(file);
+  for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
+    const std::filesystem::path file = entry->path() / "adapter_config.json";
+    std::error_code ignored;   // what cannot be looked at is no adapter of ours
+    if (std::filesystem::exists(file, ignored)) files.push_back(file);
   }
   if (error) return IoError(directory + ": " + error.message(), "--adapter-dir");
   std::sort(files.begin(), files.end());
@@ -152,13 +158,31 @@ Result<std::vector<std::int64_t>> RanksIn(const std::string& directory) {
   return ranks;
 }
 
-// A measured profile would take the place of `options.device.model` here.
+// The times of a measured profile in place of the device's; memory stays the device's. Errors: the file's, or another model's.
+Status TakeProfile(const SimulateFlags& flags, const ModelShape& model, SimulatedDevice& device) {
+  ASSIGN_OR_RETURN(const PerformanceProfile profile, LoadPerformanceProfile(flags.profile));
+  const PerformanceProfile::BaseModel& base = profile.base;
+  const bool same = base.hidden_size == model.hidden && base.num_layers == model.layers && base.num_heads == model.heads &&
+                    base.num_kv_heads == model.kv_heads && base.head_dim == model.HeadDim() &&
+                    base.intermediate_size == model.intermediate && base.vocab_size == model.vocab;
+  if (!same) {
+    return InvalidArgument(flags.profile + ": measured with " + Quote(base.name) + ", a model of another shape than --model " +
+                           Quote(flags.model), "--profile");
+  }
+  if (flags.gpus != 1) return InvalidArgument("--gpus: expected 1 with --profile: it was measured on one device", "--gpus");
+  device.model = profile.ModelOf(LoraCostShape::kMbgmv);
+  device.model.step += device.model.between_steps;   // the next step starts so much later
+  device.name = fmt::format("{} (measured: {}), memory of {}", Printable(base.name), Printable(profile.device), device.name);
+  return Ok{};
+}
+
 Result<SimulationOptions> OptionsOf(const SimulateFlags& flags) {
   ASSIGN_OR_RETURN(const DeviceShape device, FindDevice(flags.device));
   ASSIGN_OR_RETURN(const ModelShape model, ModelOf(flags.model));
   ASSIGN_OR_RETURN(const std::vector<LoraTarget> targets, ParseLoraTargets(flags.lora_targets));
   SimulationOptions options;
   ASSIGN_OR_RETURN(options.device, DescribeDevice(device, model, flags.gpus, flags.memory_share, targets));
+  if (!flags.profile.empty()) RETURN_IF_ERROR(TakeProfile(flags, model, options.device));
   if (flags.host_link_gb > 0) {
     for (auto* link : {&options.device.model.host_to_device, &options.device.model.device_to_host}) {
       link->bytes_per_second = flags.host_link_gb * 1e9;

@@ -15,7 +15,8 @@ struct SimulateFlags {
   std::string device = "a40", model = "llama-7b";
   std::string adapter_dir;               // ranks of its adapters, in place of --adapters and --ranks
   std::vector<std::string> lora_targets = {"q", "k", "v", "o"};
-  double host_link_gb = 0;               // per second; 0: the device's
+  std::string profile;                   // a file of `loramux profile`: its times in place of the device's; empty: not
+  double host_link_gb = 0;               // per second; 0: the device's, or the profile's
   std::int64_t gpus = 1;
   double memory_share = 0.9, host_memory_gb = 256;
   bool adapters_on_disk = false;

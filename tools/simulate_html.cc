@@ -176,8 +176,9 @@ std::string SustainedPlot(const SimulationReport& report) {
   if (report.runs.empty() || report.runs.front().sustained.probes.empty()) return {};
   std::vector<std::vector<std::string>> rows;
   for (const PresetRun& run : report.runs) {
-    const double first = report.runs.front().sustained.rate, rate = run.sustained.rate;
-    rows.push_back({NameOf(run), FormatNumber(rate) + " /s", first > 0 ? fmt::format("{:.2f}x", rate / first) : "-"});
+    const SustainedLoad &first = report.runs.front().sustained, &own = run.sustained;
+    const bool comparable = first.rate > 0 && !first.at_least && !own.at_least;
+    rows.push_back({NameOf(run), ShowSustained(own) + " /s", comparable ? fmt::format("{:.2f}x", own.rate / first.rate) : "-"});
   }
   // Beyond a few times the objective a line only says that it was missed.
   const double top = 3 * report.slo_ms;

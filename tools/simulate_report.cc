@@ -100,10 +100,12 @@ Json SustainedJson(const SustainedLoad& load) {
     probes.push_back({{"rate", probe.rate}, {"p50_ttft_ms", probe.p50_ttft_ms}, {"p99_ttft_ms", probe.p99_ttft_ms},
                       {"within", probe.within}});
   }
-  return {{"requests_per_s", load.rate}, {"probes", probes}};
+  return {{"requests_per_s", load.rate}, {"at_least", load.at_least}, {"probes", probes}};
 }
 
 }  // namespace
+
+std::string ShowSustained(const SustainedLoad& load) { return (load.at_least ? ">= " : "") + FormatNumber(load.rate); }
 
 std::string ReportAsTable(const SimulationReport& report) {
   std::string text = fmt::format("{}\n{}\nobjective: TTFT within {}{}\n\n", report.device, report.workload, FormatMs(report.slo_ms),
@@ -126,7 +128,7 @@ std::string ReportAsTable(const SimulationReport& report) {
       column("preempted", [](const PresetRun& run) { return FormatNumber(static_cast<double>(run.summary.preemptions)); }),
       column("refused", [](const PresetRun& run) { return FormatNumber(static_cast<double>(run.summary.refused)); })};
   if (Searched(report)) {
-    columns.push_back(column("sustained/s", [](const PresetRun& run) { return FormatNumber(run.sustained.rate); }));
+    columns.push_back(column("sustained/s", [](const PresetRun& run) { return ShowSustained(run.sustained); }));
   }
   return text + Align(columns, report.runs.size());
 }
@@ -145,7 +147,7 @@ std::string ReportAsJson(const SimulationReport& report) {
     entry["over_time"] = SamplesJson(run.result);
     json["presets"].push_back(std::move(entry));
   }
-  return json.dump(1) + "\n";
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";   // arguments and names of files are any bytes
 }
 
 }  // namespace loramux

@@ -25,6 +25,8 @@ struct SimulationReport {
   std::vector<PresetRun> runs;
 };
 
+// "12.5", or ">= 12.5" where the search found no end.
+std::string ShowSustained(const SustainedLoad& load);
 // Aligned columns, a preset a line.
 std::string ReportAsTable(const SimulationReport& report);
 // One JSON object, indented.

@@ -39,8 +39,8 @@ Status ParseExtents(const JsonFields& fields, LengthProxyConfig& config) {
   ASSIGN_OR_RETURN(config.max_position, fields.RequiredInt("max_position_embeddings", 3, kMaxExtent));
   ASSIGN_OR_RETURN(config.type_vocab_size, fields.RequiredInt("type_vocab_size", 1, kMaxExtent));
   ASSIGN_OR_RETURN(const auto eps, fields.Number("layer_norm_eps"));
-  if (eps && (*eps <= 0 || *eps > 1)) return fields.Bad("layer_norm_eps", "a number above 0 and at most 1");
-  config.layer_norm_eps = static_cast<float>(eps.value_or(1e-12));
+  config.layer_norm_eps = static_cast<float>(eps.value_or(1e-12));   // a tiny one is 0 then
+  if (eps && (*eps > 1 || !(config.layer_norm_eps > 0))) return fields.Bad("layer_norm_eps", "a number above 0 and at most 1");
   return Ok{};
 }
 
@@ -65,7 +65,7 @@ Status ParseBuckets(const JsonFields& fields, LengthProxyConfig& config) {
     const auto found = labels->find(std::to_string(i));
     if (found == labels->end()) return fields.Bad("id2label", "the keys \"0\" to \"" + std::to_string(labels->size() - 1) + "\"");
     const auto bucket = found->is_string() ? ParseBucket(found->get<std::string>()) : std::nullopt;
-    const bool follows = bucket && (i == 0 || bucket->low == config.buckets.back().high + 1);
+    const bool follows = bucket && (i == 0 || bucket->low == std::int64_t{config.buckets.back().high} + 1);
     const bool open = bucket && bucket->high == 0;
     if (!follows || (open && i + 1 < labels->size())) {
       return InvalidArgument(fields.label() + "id2label." + std::to_string(i) +

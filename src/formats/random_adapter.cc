@@ -40,7 +40,9 @@ std::vector<Tensor> Tensors(const ModelConfig& model, std::int32_t rank, const s
 
 Status WriteRandomAdapter(const std::filesystem::path& directory, const ModelConfig& model, std::int32_t rank,
                           const std::vector<LoraTarget>& targets, std::uint64_t seed) {
-  std::filesystem::create_directories(directory);
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) return IoError("cannot make " + directory.string() + ": " + error.message());
   std::string modules;
   for (const LoraTarget target : targets) modules += (modules.empty() ? "\"" : ",\"") + std::string(LoraTargetName(target)) + "\"";
   std::ofstream config(directory / "adapter_config.json");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <unordered_set>
 
@@ -45,6 +46,10 @@ struct LengthProxy::Loader {
 
   // Several layers of the same input beside each other, in float32.
   Result<Linear> Linears(const std::vector<std::string>& names, std::int64_t out, std::int64_t in) {
+    for (const std::string& name : names) {   // before memory is taken for what config.json asks for
+      RETURN_IF_ERROR(Require(name + ".weight", {out, in}));
+      RETURN_IF_ERROR(Require(name + ".bias", {out}));
+    }
     Linear linear{PackedMatrix(out * static_cast<std::int64_t>(names.size()), in, DType::kF32), {}};
     std::int64_t row = 0;
     for (const std::string& name : names) {
@@ -177,7 +182,9 @@ std::int32_t LengthProxy::GuessOf(std::span<const float> logits) const {
     weights += weight;
     logs += weight * 0.5 * std::log(static_cast<double>(bucket.low) * (bucket.high > 0 ? bucket.high : 2.0 * bucket.low));
   }
-  return std::max(1, static_cast<std::int32_t>(std::lround(std::exp(logs / weights))));
+  const double length = std::round(std::exp(logs / weights));
+  if (std::isnan(length)) return 0;
+  return static_cast<std::int32_t>(std::clamp(length, 1.0, static_cast<double>(std::numeric_limits<std::int32_t>::max())));
 }
 
 }  // namespace loramux

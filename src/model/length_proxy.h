@@ -26,8 +26,8 @@ class LengthProxy {
   // Of each class; as transformers computes them, without dropout, token types all 0. More than max_position ids are cut: what
   // stays is the beginning and the last id. REQUIRES: ids in [0, vocab_size), at least one.
   std::vector<float> Logits(std::span<const TokenId> ids, Backend backend = Backend::kCpu) const;
-  // In tokens, at least 1: the geometric mean of the classes' middles (an open class reaches to twice its beginning), each as
-  // probable as the model says.
+  // In tokens, at least 1 (0: the logits are no numbers): the geometric mean of the classes' middles (an open class reaches to
+  // twice its beginning), each as probable as the model says.
   std::int32_t Guess(std::span<const TokenId> ids) const { return GuessOf(Logits(ids)); }
   std::int32_t GuessOf(std::span<const float> logits) const;
 

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
@@ -63,6 +64,12 @@ TEST(LengthProxy, GuessesTheMiddleOfWhatIsProbable) {
   EXPECT_EQ(proxy->GuessOf(std::vector<float>{0, 90, 90, 0, 0}), 10);   // between 6 and 17.3, geometrically
 }
 
+TEST(LengthProxy, GuessesAreNumbersOfTokens) {
+  const auto proxy = LengthProxy::Load(DirectoryOf("random"));
+  ASSERT_TRUE(proxy.ok());
+  EXPECT_EQ(proxy->GuessOf(std::vector<float>(5, std::nanf(""))), 0);
+}
+
 // ---------------------------------------------------------------- Malformed directories
 
 class Scratch {
@@ -106,6 +113,8 @@ TEST(LengthProxy, ErrorsNameTheField) {
       {"num_hidden_layers", "3", "num_hidden_layers"},
       {"max_position_embeddings", -1, "max_position_embeddings"},
       {"layer_norm_eps", -1e-6, "layer_norm_eps"},
+      {"layer_norm_eps", 1e-60, "layer_norm_eps"},
+      {"layer_norm_eps", 1e300, "layer_norm_eps"},
       {"id2label", json::array(), "id2label"},
       {"id2label", {{"0", "LABEL_0"}}, "id2label.0: expected a range of output tokens"},
       {"id2label", {{"0", "1-3"}, {"2", "4-"}}, "the keys \"0\" to \"1\""},
@@ -114,7 +123,9 @@ TEST(LengthProxy, ErrorsNameTheField) {
       {"id2label", {{"0", "3-1"}}, "id2label.0"},
       {"id2label", {{"0", "0-3"}}, "id2label.0"},
       {"id2label", {{"0", "1-99999999999"}}, "id2label.0"},
+      {"id2label", {{"0", "1-2147483647"}, {"1", "2147483647-"}}, "id2label.1"},
       {"id2label", {{"0", 7}}, "found 7"},
+      {"intermediate_size", 1 << 20, "intermediate.dense.weight' has shape [50, 36], but config.json asks for [1048576, 36]"},
       {"num_hidden_layers", 2, "'bert.encoder.layer.2."},
       {"num_hidden_layers", 4, "tensor 'bert.encoder.layer.3.attention.self.query.weight' of shape [36, 36] is missing"},
       {"vocab_size", 60, "has shape [61, 36], but config.json asks for [60, 36]"},
@@ -123,6 +134,15 @@ TEST(LengthProxy, ErrorsNameTheField) {
   for (const auto& [key, value, expected] : cases) {
     EXPECT_NE(refused(key, value).find(expected), std::string::npos) << key << ": " << refused(key, value);
   }
+}
+
+TEST(LengthProxy, TheLargestBucketsGuessFits) {
+  const Scratch scratch;
+  const json buckets = {{"0", "1-1"}, {"1", "2-2"}, {"2", "3-3"}, {"3", "4-2147483646"}, {"4", "2147483647-"}};
+  ASSERT_EQ(scratch.Refused([&](json& config) { config["id2label"] = buckets; }), "");
+  const auto proxy = LengthProxy::Load(scratch.path());
+  ASSERT_TRUE(proxy.ok());
+  EXPECT_EQ(proxy->GuessOf(std::vector<float>{0, 0, 0, 0, 500}), std::numeric_limits<std::int32_t>::max());
 }
 
 TEST(LengthProxy, ErrorsNameTheFile) {

@@ -2,8 +2,8 @@
 // and decode as linear in the batch size and, for adapters, in (batch size x largest rank) for the padded kernel, `bgmv`,
 // or in the sum of ranks for the one at true ranks, `mbgmv`. Here both phases may share a step, so one sum has them all.
 //
-// Fitted by `loramux profile`, or written down for a known device (simulate/). Read by the scheduler, the simulator and
-// the router. docs/profile.md says what each term stands for.
+// Fitted by `loramux profile`, or written down for a known device (simulate/). Read by the simulator.
+// docs/profile.md says what each term stands for.
 #pragma once
 
 #include <cstdint>

@@ -21,7 +21,6 @@ constexpr std::size_t kMaxFileBytes = std::size_t{1} << 20;
 constexpr std::size_t kMaxText = 1024, kMaxRanks = 65536;
 constexpr std::int64_t kMaxCount = std::int64_t{1} << 40;
 constexpr double kMaxSeconds = 1e6;          // a step or a latency: eleven days
-constexpr double kMaxBytesPerSecond = 1e18;
 
 // Reads the fields of one object; Done() refuses what was never asked for.
 class StrictFields {
@@ -131,7 +130,7 @@ Status ReadModel(StrictFields& fields, LoraCostShape shape, FittedModel& fitted)
 Status ReadLink(StrictFields& fields, const char* key, PerformanceModel::Link& link, FitQuality& quality) {
   return fields.Object(key, [&](StrictFields& inner) -> Status {
     RETURN_IF_ERROR(inner.Number("latency_seconds", 0, kMaxSeconds, link.latency));
-    RETURN_IF_ERROR(inner.Number("bytes_per_second", 1, kMaxBytesPerSecond, link.bytes_per_second));
+    RETURN_IF_ERROR(inner.Number("bytes_per_second", kMinBytesPerSecond, kMaxBytesPerSecond, link.bytes_per_second));
     return ReadQuality(inner, "fitted", quality);
   });
 }

@@ -13,6 +13,9 @@
 
 namespace loramux {
 
+// Of a link in a file.
+inline constexpr double kMinBytesPerSecond = 1, kMaxBytesPerSecond = 1e18;
+
 // Predictions against measurements.
 struct FitQuality {
   std::int64_t points = 0;

@@ -45,7 +45,7 @@ std::uint64_t ChoiceSeed(std::uint64_t seed, std::int32_t choice) {
 }
 
 CompletionJob::CompletionJob(const ServingContext& context, OpenAiRequest request)
-    : generation_(context.generation), request_(std::move(request)), received_(context.clock->Now()) {
+    : generation_(context.generation), request_(std::move(request)), received_(context.received.value_or(context.clock->Now())) {
   head_ = {request_.endpoint, MakeId(request_.endpoint, *context.seeds), context.clock->UnixSeconds(), request_.model};
   seed_ = request_.seed ? *request_.seed : context.seeds->Next();
   if (request_.stream) writer_ = std::make_unique<EventWriter>(head_, request_.include_usage);
@@ -91,31 +91,42 @@ Status CompletionJob::AddChatPrompt(const ServingContext& context) {
                    RenderChatPrompt(context.chat_template, request_.chat, context.clock->UnixSeconds()));
   request_.chat.template_context.clear();
   ASSIGN_OR_RETURN(std::vector<TokenId> tokens, context.tokenizer->Encode(text, request_.add_special_tokens));
-  return AddChoices(context, std::move(tokens), {}, text);
+  return AddChoices(context, std::move(tokens), {}, Guess(context, text));
 }
 
 Status CompletionJob::AddPrompt(const ServingContext& context, const Prompt& prompt) {
   if (const auto* text = std::get_if<std::string>(&prompt)) {
     ASSIGN_OR_RETURN(std::vector<TokenId> tokens, context.tokenizer->Encode(*text, request_.add_special_tokens));
-    return AddChoices(context, std::move(tokens), request_.echo ? *text : std::string(), *text);
+    return AddChoices(context, std::move(tokens), request_.echo ? *text : std::string(), Guess(context, *text));
   }
   const auto& tokens = std::get<std::vector<TokenId>>(prompt);
-  std::string echo, text;
+  std::string echo;
   if (request_.echo) {
     ASSIGN_OR_RETURN(echo, context.tokenizer->Decode(tokens, request_.skip_special_tokens));
   }
-  if (context.lengths != nullptr) {
-    ASSIGN_OR_RETURN(text, context.tokenizer->Decode(tokens, /*skip_special_tokens=*/false));
-  }
-  return AddChoices(context, tokens, echo, text);
+  return AddChoices(context, tokens, echo, GuessOfTokens(context, tokens));
+}
+
+bool CompletionJob::WantsGuess(const ServingContext& context) const {
+  return context.lengths != nullptr && choices_.size() < static_cast<std::size_t>(kGuessedPrompts * request_.n);
+}
+
+std::int32_t CompletionJob::Guess(const ServingContext& context, std::string_view text) const {
+  if (!WantsGuess(context)) return 0;
+  return context.lengths->Guess(adapter_ == nullptr ? std::string_view() : std::string_view(adapter_->name), text);
+}
+
+// A guess is no condition of the answer: ids that have no text (the model may have more than the tokenizer) have none.
+std::int32_t CompletionJob::GuessOfTokens(const ServingContext& context, std::span<const TokenId> tokens) const {
+  if (!WantsGuess(context)) return 0;
+  const auto read = tokens.first(std::min(tokens.size(), context.lengths->MaxPromptBytes()));
+  const auto text = context.tokenizer->Decode(read, /*skip_special_tokens=*/false);
+  return text.ok() ? Guess(context, *text) : 0;
 }
 
 Status CompletionJob::AddChoices(const ServingContext& context, std::vector<TokenId> tokens, const std::string& echo,
-                                 std::string_view text) {
+                                 std::int32_t guess) {
   if (tokens.empty()) return InvalidArgument("The prompt: expected at least one token, found none");
-  const std::string_view adapter = adapter_ == nullptr ? std::string_view() : std::string_view(adapter_->name);
-  const bool guesses = context.lengths != nullptr && choices_.size() < static_cast<std::size_t>(kGuessedPrompts * request_.n);
-  const std::int32_t guess = guesses ? context.lengths->Guess(adapter, text) : 0;
   for (std::int32_t i = 0; i < request_.n; ++i) {
     ChoiceStream stream(*context.tokenizer, request_, static_cast<std::int32_t>(choices_.size()));
     if (request_.echo) stream.Prepend(echo);

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -59,6 +61,7 @@ struct ServingContext {
   AdapterFinder* finder = nullptr;               // null: only registered adapters are served; it may block
   const ApiKey* caller = nullptr;                // of this request; null: no API keys are configured
   const LengthGuesser* lengths = nullptr;        // null: nobody guesses from the text how long an answer gets
+  std::optional<TimeNs> received = {};           // when this HTTP request was; a deadline counts from it. Absent: at Prepare
 };
 
 // The seed of the i-th choice of a prompt: the request's own for the first, unrelated streams for the others.
@@ -118,8 +121,11 @@ class CompletionJob {
   Status BuildPrompts(const ServingContext& context);
   Status AddChatPrompt(const ServingContext& context);
   Status AddPrompt(const ServingContext& context, const Prompt& prompt);
-  // `text`: of the prompt, for who guesses the answer's length.
-  Status AddChoices(const ServingContext& context, std::vector<TokenId> tokens, const std::string& echo, std::string_view text);
+  // How long the next prompt's answer gets; 0: it is not wanted, or cannot be told.
+  bool WantsGuess(const ServingContext& context) const;
+  std::int32_t Guess(const ServingContext& context, std::string_view text) const;
+  std::int32_t GuessOfTokens(const ServingContext& context, std::span<const TokenId> tokens) const;
+  Status AddChoices(const ServingContext& context, std::vector<TokenId> tokens, const std::string& echo, std::int32_t guess);
   GenerationRequest MakeRequest(const ServingContext& context, const std::vector<TokenId>& tokens,
                                 std::int32_t choice) const;
   void AppendEvents(Choice& choice, std::string& events);

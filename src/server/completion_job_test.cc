@@ -6,6 +6,7 @@
 
 #include "server/chat_prompt.h"
 #include "server/json_reader.h"
+#include "server/length_guesser.h"
 #include "server/server_fixture.h"
 
 namespace loramux {
@@ -113,6 +114,40 @@ TEST_F(CompletionJobTest, UrgencyGoesToTheEngine) {
   const auto calm = Submitted(Endpoint::kChat, R"({"model":"sql","messages":[{"role":"user","content":"hi"}]})");
   EXPECT_EQ(service_.requests[2].priority, 0);
   EXPECT_EQ(service_.requests[2].deadline, 0);
+}
+
+TEST_F(CompletionJobTest, DeadlinesCountFromTheRequestsArrival) {
+  ServingContext context = fixture_.Context(service_);
+  context.received = 5 * kNsPerMs;
+  auto job = CompletionJob::Prepare(context, Endpoint::kCompletion, R"({"model":"base","prompt":"a","deadline_ms":250})");
+  ASSERT_TRUE(job.ok() && job->Submit(inbox_).ok());
+  EXPECT_EQ(service_.requests[0].deadline, 255 * kNsPerMs);
+}
+
+// The model has 300 tokens, its tokenizer 258: an id without a text is as good a prompt with the length proxy as without.
+TEST_F(CompletionJobTest, TokenIdsNeedNoTextToBeGuessed) {
+  const auto guesser = LengthGuesser::Load(std::string(LORAMUX_SOURCE_DIR) + "/demo/length_proxy");
+  ASSERT_TRUE(guesser.ok()) << guesser.error().message;
+  ServingContext context = fixture_.Context(service_);
+  context.lengths = &*guesser;
+  const auto submit = [&](const std::string& prompt) {
+    auto job = CompletionJob::Prepare(context, Endpoint::kCompletion, R"({"model":"sql","prompt":)" + prompt + "}");
+    ASSERT_TRUE(job.ok()) << job.error().message;
+    ASSERT_TRUE(job->Submit(inbox_).ok());
+  };
+  submit("[65,299]");
+  EXPECT_EQ(service_.requests[0].length_hint, 0);
+  submit("[65,66]");
+  submit("\"AB\"");
+  EXPECT_GT(service_.requests[1].length_hint, 0);
+  EXPECT_EQ(service_.requests[1].length_hint, service_.requests[2].length_hint);
+  // What the proxy cannot read makes no difference.
+  std::string ids = "[65";
+  for (std::size_t i = 1; i < guesser->MaxPromptBytes(); ++i) ids += ",65";
+  submit(ids + "]");
+  submit(ids + ",299]");
+  EXPECT_GT(service_.requests[3].length_hint, 0);
+  EXPECT_EQ(service_.requests[4].length_hint, service_.requests[3].length_hint);
 }
 
 TEST_F(CompletionJobTest, TheDefaultLengthGivesWay) {

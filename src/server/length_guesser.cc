@@ -29,10 +29,14 @@ Result<LengthGuesser> LengthGuesser::Load(const std::filesystem::path& directory
   return LengthGuesser(std::move(proxy), std::move(tokenizer));
 }
 
+std::size_t LengthGuesser::MaxPromptBytes() const {
+  return kBytesPerPosition * static_cast<std::size_t>(proxy_.config().max_position);
+}
+
 std::int32_t LengthGuesser::Guess(std::string_view adapter, std::string_view prompt) const {
   std::string text(adapter);
   text += '\n';
-  text += Beginning(prompt, kBytesPerPosition * static_cast<std::size_t>(proxy_.config().max_position));
+  text += Beginning(prompt, MaxPromptBytes());
   const auto ids = tokenizer_.Encode(text, /*add_special_tokens=*/true);
   return ids.ok() && !ids->empty() ? proxy_.Guess(*ids) : 0;
 }

@@ -21,6 +21,8 @@ class LengthGuesser {
   // In tokens, at least 1; 0: it cannot tell (text that is not UTF-8). `adapter`: its name, empty for the base model. Of a long
   // prompt only the beginning is read, as much as the proxy has positions.
   std::int32_t Guess(std::string_view adapter, std::string_view prompt) const;
+  // So much of a prompt's beginning is read at most; a prefix of so many tokens of the base model has it.
+  std::size_t MaxPromptBytes() const;
 
  private:
   LengthGuesser(LengthProxy proxy, Tokenizer tokenizer) : proxy_(std::move(proxy)), tokenizer_(std::move(tokenizer)) {}

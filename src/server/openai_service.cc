@@ -211,6 +211,7 @@ asio::awaitable<void> OpenAiService::Complete(HttpExchange& exchange, Endpoint e
   const HttpRequest& request = exchange.request();
   ServingContext context = context_;
   context.caller = request.caller.get();
+  context.received = received;
   const std::string_view tenant = options_.fairness_header ? request.Header(kFairnessHeader) : std::string_view();
   std::optional<Result<CompletionJob>> job;
   co_await RunOn(tokenizers_, [&] { job.emplace(CompletionJob::Prepare(context, endpoint, request.body, tenant)); });

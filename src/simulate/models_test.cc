@@ -163,7 +163,24 @@ TEST(SloSearch, FindsTheLoadThatIsSustained) {
   const auto next = std::find_if(found.probes.begin(), found.probes.end(), [&](const LoadProbe& p) { return p.rate > found.rate; });
   ASSERT_NE(next, found.probes.end());
   EXPECT_LE(next->rate, found.rate * 1.021);
+  EXPECT_FALSE(found.at_least);
   EXPECT_EQ(FindSustainedLoad(options, load, kNsPerUs).value().rate, 0);
+}
+
+TEST(SloSearch, SaysWhenNoLoadWasTooHigh) {
+  const SimulationOptions options{.device = Describe("a40", "llama-7b"), .preset = FindPreset("fifo").value()};
+  const WorkloadOptions load{.requests = 10, .rate = 1000, .input_mean = 20, .output_mean = 4, .adapters = 2, .ranks = {8}};
+  const SustainedLoad found = FindSustainedLoad(options, load, 3600 * kNsPerSecond).value();
+  EXPECT_TRUE(found.at_least);
+  EXPECT_GT(found.rate, kMaxRate / 2);
+}
+
+TEST(SloSearch, AnObjectiveNeedsARequestThatFits) {
+  SimulationOptions options{.device = Describe("a40", "llama-7b"), .preset = FindPreset("fifo").value()};
+  options.device.device_pages = 10;   // of 16 tokens
+  const auto low_load = LowLoadTime(options, {.requests = 20, .rate = 1, .input_mean = 1000, .input_cv = 0, .adapters = 0});
+  ASSERT_FALSE(low_load.ok());
+  EXPECT_EQ(low_load.error().param, "--slo");
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace loramux {
 namespace {
 
-constexpr double kPrecision = 1.02, kLowest = 1.0 / 1024, kHighest = 1 << 20;
+constexpr double kPrecision = 1.02, kLowest = 1.0 / 1024, kHighest = kMaxRate;
 constexpr double kLowLoadRate = 0.05;
 constexpr std::int64_t kLowLoadRequests = 200;
 
@@ -35,7 +35,12 @@ Result<TimeNs> LowLoadTime(const SimulationOptions& options, const WorkloadOptio
   asked.requests = workload.requests > 0 ? std::min(workload.requests, kLowLoadRequests) : kLowLoadRequests;
   ASSIGN_OR_RETURN(const Workload made, MakeWorkload(asked));
   ASSIGN_OR_RETURN(const SimulationResult result, Simulate(quiet, made));
-  return static_cast<TimeNs>(Summarise(result, 0).end_to_end.mean * kNsPerMs);
+  const SimulationSummary summary = Summarise(result, 0);
+  if (summary.finished == 0) {
+    return ResourceExhausted("the objective is five times a request's time at low load, but even then all are refused: none fits the "
+                             "device's memory (another --device, --gpus, --memory-share, shorter requests; or give --slo)", "--slo");
+  }
+  return static_cast<TimeNs>(summary.end_to_end.mean * kNsPerMs);
 }
 
 Result<SustainedLoad> FindSustainedLoad(const SimulationOptions& options, WorkloadOptions workload, TimeNs slo) {
@@ -43,7 +48,7 @@ Result<SustainedLoad> FindSustainedLoad(const SimulationOptions& options, Worklo
   bare.samples = 0;
   SustainedLoad found;
   double low = 0, high = 0;              // within; not
-  double rate = workload.rate > 0 ? workload.rate : 1;
+  double rate = workload.rate > 0 ? std::clamp(workload.rate, kLowest, kHighest) : 1;
   while (rate >= kLowest && rate <= kHighest && (low == 0 || high == 0 || high / low > kPrecision)) {
     ASSIGN_OR_RETURN(const LoadProbe probe, ProbeLoad(bare, workload, rate, slo));
     found.probes.push_back(probe);
@@ -53,6 +58,7 @@ Result<SustainedLoad> FindSustainedLoad(const SimulationOptions& options, Worklo
     else rate = (low + high) / 2;
   }
   found.rate = low;
+  found.at_least = high == 0;
   std::sort(found.probes.begin(), found.probes.end(), [](const LoadProbe& a, const LoadProbe& b) { return a.rate < b.rate; });
   return found;
 }

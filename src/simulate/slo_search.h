@@ -16,11 +16,13 @@ struct LoadProbe {
 
 struct SustainedLoad {
   double rate = 0;                       // the highest that was within; 0: none
+  bool at_least = false;                 // no rate was too high: the search ended at the highest that it asks for
   std::vector<LoadProbe> probes;         // ascending by rate
 };
 
 // The mean end-to-end time of requests that hardly ever meet: 200 of the workload's, on first come, first served with LRU,
-// at a twentieth of a request a second. Chameleon's objective is five times that.
+// at a twentieth of a request a second. Chameleon's objective is five times that. Error: all
+// are refused.
 Result<TimeNs> LowLoadTime(const SimulationOptions& options, const WorkloadOptions& workload);
 
 // The highest rate at which P99 TTFT is within `slo`, to 2 %: from workload.rate (or 1) up or down by factors of two, then by

@@ -6,20 +6,26 @@
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <limits>
 #include <numeric>
+#include <optional>
 
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "formats/json_fields.h"
+#include "formats/message.h"
 #include "simulate/distributions.h"
 
 namespace loramux {
 namespace {
 
 constexpr std::int32_t kMaxTokens = 1 << 24;   // of one request; more is no length
+constexpr double kMaxSeconds = 4e9;            // since 1970, or since the recording's begin; differences fit TimeNs
+constexpr double kMaxClientRate = 1e6;         // per second
 
 Error BadLine(const std::filesystem::path& path, std::size_t line, const std::string& expected, const std::string& found) {
-  return InvalidArgument(path.string() + ":" + std::to_string(line) + ": expected " + expected + ", found '" + found + "'", "--trace");
+  return InvalidArgument(path.string() + ":" + std::to_string(line) + ": expected " + expected + ", found " + Quote(found), "--trace");
 }
 
 std::vector<std::string> Split(const std::string& line) {
@@ -40,13 +46,14 @@ bool ParseNumber(const std::string& text, Number& value) {
 
 // Seconds since 1970, of "2023-11-16 18:15:46.6805900" or of a plain number.
 bool ParseTime(const std::string& text, double& seconds) {
-  if (ParseNumber(text, seconds)) return std::isfinite(seconds);
+  if (ParseNumber(text, seconds)) return std::abs(seconds) <= kMaxSeconds;
   int year = 0, hour = 0, minute = 0, length = 0;
   unsigned month = 0, day = 0;
   if (std::sscanf(text.c_str(), "%d-%u-%u %d:%d:%n", &year, &month, &day, &hour, &minute, &length) != 5 || length == 0) return false;
   double rest = 0;
   const std::chrono::year_month_day date{std::chrono::year(year), std::chrono::month(month), std::chrono::day(day)};
-  if (!date.ok() || !ParseNumber(text.substr(static_cast<std::size_t>(length)), rest)) return false;
+  const bool good = date.ok() && year >= 1900 && year <= 2090 && hour >= 0 && hour < 24 && minute >= 0 && minute < 60;
+  if (!good || !ParseNumber(text.substr(static_cast<std::size_t>(length)), rest) || !(rest >= 0 && rest < 61)) return false;
   const auto days = std::chrono::sys_days(date).time_since_epoch().count();
   seconds = static_cast<double>(days) * 86400 + hour * 3600 + minute * 60 + rest;
   return true;
@@ -74,6 +81,24 @@ Result<std::vector<TraceRequest>> ReadAzure(const std::filesystem::path& path, s
   return requests;
 }
 
+// Nothing: a value of another type, or out of its range. Throws where a field is missing.
+std::optional<TraceRequest> MooncakeRequest(const nlohmann::json& json) {
+  const auto input = IntegerIn(json.at("input_length"), 0, kMaxTokens), output = IntegerIn(json.at("output_length"), 0, kMaxTokens);
+  const auto ms = FiniteNumber(json.at("timestamp"));
+  const nlohmann::json& ids = json.at("hash_ids");
+  const bool good = input && output && ms && *ms >= 0 && *ms <= kMaxSeconds * 1e3 && ids.is_array() &&
+                    static_cast<std::int64_t>(ids.size()) == (*input + kTraceBlockTokens - 1) / kTraceBlockTokens;
+  if (!good) return std::nullopt;
+  TraceRequest request{.arrival = static_cast<TimeNs>(*ms) * kNsPerMs, .input_tokens = std::max(1, static_cast<std::int32_t>(*input)),
+                       .output_tokens = std::max(1, static_cast<std::int32_t>(*output))};
+  for (const nlohmann::json& id : ids) {
+    const auto block = IntegerIn(id, 0, std::numeric_limits<std::int32_t>::max());
+    if (!block) return std::nullopt;
+    request.blocks.push_back(static_cast<std::int32_t>(*block));
+  }
+  return request;
+}
+
 Result<std::vector<TraceRequest>> ReadMooncake(const std::filesystem::path& path, std::ifstream& file) {
   std::vector<TraceRequest> requests;
   std::string line;
@@ -81,15 +106,9 @@ Result<std::vector<TraceRequest>> ReadMooncake(const std::filesystem::path& path
     if (line.empty()) continue;
     try {
       const auto json = nlohmann::json::parse(line);
-      const auto input = json.at("input_length").get<std::int64_t>(), output = json.at("output_length").get<std::int64_t>();
-      TraceRequest request{.arrival = json.at("timestamp").get<std::int64_t>() * kNsPerMs,
-                           .blocks = json.at("hash_ids").get<std::vector<std::int32_t>>()};
-      const auto blocks = static_cast<std::int64_t>(request.blocks.size());
-      const bool fits = IsLength(input) && IsLength(output) && blocks == (input + kTraceBlockTokens - 1) / kTraceBlockTokens;
-      if (!fits || request.arrival < 0) return BadLine(path, number, "lengths, and a hash id for each 512 tokens of input", line);
-      request.input_tokens = std::max(1, static_cast<std::int32_t>(input));
-      request.output_tokens = std::max(1, static_cast<std::int32_t>(output));
-      requests.push_back(std::move(request));
+      auto request = MooncakeRequest(json);
+      if (!request) return BadLine(path, number, "a time, lengths, and a hash id for each 512 tokens of input", line);
+      requests.push_back(std::move(*request));
     } catch (const nlohmann::json::exception&) {
       return BadLine(path, number, "an object with timestamp, input_length, output_length and hash_ids", line);
     }
@@ -107,15 +126,17 @@ double HourlyRate(const std::vector<std::vector<ClientWindow>>& clients, std::si
   return requests / (static_cast<double>(end - first) * kClientWindowSeconds);
 }
 
-void DrawWindow(const ClientWindow& window, std::int32_t client, double start_seconds, double stretch, Prng& prng,
+// At most `count`.
+void DrawWindow(const ClientWindow& window, std::int32_t client, double start_seconds, double stretch, std::size_t count, Prng& prng,
                 std::vector<ClientArrival>& arrivals) {
   if (window.gaps == ClientWindow::Gaps::kNone) return;
   const bool gamma = window.gaps == ClientWindow::Gaps::kGamma;
   const double begin = window.start_seconds - start_seconds;
-  for (double at = begin;;) {
+  double at = begin;
+  for (std::size_t i = 0; i < count; ++i) {
     const double gap = gamma ? DrawGamma(prng, window.shape, window.scale) : DrawWeibull(prng, window.shape, window.scale);
     at += gap * stretch;
-    if (at >= begin + kClientWindowSeconds) return;
+    if (!(at < begin + kClientWindowSeconds)) return;
     arrivals.push_back({static_cast<TimeNs>(at * static_cast<double>(kNsPerSecond)), client});
   }
 }
@@ -130,7 +151,9 @@ Result<std::vector<ClientWindow>> ReadClient(const std::filesystem::path& path) 
     double cv = 0;
     const bool numbers = fields.size() == 6 && ParseNumber(fields[0], window.start_seconds) && ParseNumber(fields[1], window.rate) &&
                          ParseNumber(fields[2], cv) && ParseNumber(fields[4], window.shape) && ParseNumber(fields[5], window.scale);
-    const bool known = numbers && (fields[3].empty() || fields[3] == "Gamma" || fields[3] == "Weibull");
+    const bool sane = numbers && std::abs(window.start_seconds) <= kMaxSeconds && std::abs(window.rate) <= kMaxClientRate &&
+                      std::isfinite(cv) && std::isfinite(window.shape) && std::isfinite(window.scale);
+    const bool known = sane && (fields[3].empty() || fields[3] == "Gamma" || fields[3] == "Weibull");
     if (!known) return BadLine(path, number, "start, rate, cv, Gamma or Weibull or nothing, shape, scale", line);
     const bool active = !fields[3].empty() && window.rate > 0 && window.shape > 0 && window.scale > 0;
     if (active) window.gaps = fields[3] == "Gamma" ? ClientWindow::Gaps::kGamma : ClientWindow::Gaps::kWeibull;
@@ -181,6 +204,7 @@ Result<std::vector<std::vector<ClientWindow>>> ReadClients(const std::filesystem
 std::vector<ClientArrival> DrawClientArrivals(const std::vector<std::vector<ClientWindow>>& clients, double start_seconds, double rate,
                                               std::size_t count, Prng& prng) {
   const std::size_t windows = clients.front().size();
+  if (start_seconds >= clients.front().back().start_seconds + kClientWindowSeconds) return {};
   std::size_t window = 0;
   while (window + 1 < windows && clients.front()[window + 1].start_seconds <= start_seconds) ++window;
   const double start = clients.front()[window].start_seconds, recorded = HourlyRate(clients, window);
@@ -189,7 +213,7 @@ std::vector<ClientArrival> DrawClientArrivals(const std::vector<std::vector<Clie
   for (; window < windows && arrivals.size() < count; ++window) {
     const auto begin = static_cast<std::ptrdiff_t>(arrivals.size());
     for (std::size_t client = 0; client < clients.size(); ++client) {
-      DrawWindow(clients[client][window], static_cast<std::int32_t>(client), start, stretch, prng, arrivals);
+      DrawWindow(clients[client][window], static_cast<std::int32_t>(client), start, stretch, count, prng, arrivals);
     }
     std::stable_sort(arrivals.begin() + begin, arrivals.end(), [](const ClientArrival& a, const ClientArrival& b) { return a.at < b.at; });
   }

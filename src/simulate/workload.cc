@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 
+#include <fmt/format.h>
+
 #include "base/prng.h"
 #include "simulate/distributions.h"
 #include "simulate/simulated_executor.h"
@@ -13,6 +15,7 @@ namespace loramux {
 namespace {
 
 constexpr std::int64_t kDefaultRequests = 2000, kMaxRequests = 100'000'000;
+constexpr double kLastArrival = 4e18;          // ns, 127 years: what happens after it still fits TimeNs
 // Sequences are told apart by where the numbers of their tokens begin.
 constexpr std::uint64_t kBlockSeed = 0x426c6f636b, kPromptSeed = 0x50726f6d7074;
 
@@ -63,13 +66,14 @@ class AdapterChoice {
   std::vector<WeightedChoice> within_, ranks_;   // by group; one
 };
 
-// Makes one workload. Independent generators for what is independent: another rate changes no length and no adapter.
+// Makes one workload. Independent generators for what is independent: another rate changes no length and, but with recorded
+// clients, no adapter.
 class Maker {
  public:
   Maker(const WorkloadOptions& options, std::vector<TraceRequest> trace, std::vector<std::vector<ClientWindow>> clients)
       : options_(options), trace_(std::move(trace)), clients_(std::move(clients)), choice_(options) {}
 
-  Workload Make() {
+  Result<Workload> Make() {
     auto count = static_cast<std::size_t>(options_.requests);
     if (count == 0) count = trace_.empty() ? kDefaultRequests : trace_.size();
     workload_.requests.reserve(count);
@@ -78,7 +82,12 @@ class Maker {
       arrivals_ = DrawClientArrivals(clients_, start, options_.rate, count, times_);
       count = std::min(count, arrivals_.size());
     }
+    if (count == 0) {
+      return InvalidArgument(fmt::format("{}: no request in the recording from hour {} on", options_.clients, options_.clients_hour),
+                             "--clients-hour");
+    }
     for (std::size_t nth = 0; workload_.requests.size() < count; ++nth) AddSession(nth, count);
+    if (late_) return InvalidArgument("rate: the last request would come after a century; raise --rate or lower --requests", "--rate");
     for (std::int64_t i = 0; i < options_.adapters; ++i) {
       workload_.adapter_ranks.push_back(options_.ranks[static_cast<std::size_t>(i) % options_.ranks.size()]);
     }
@@ -108,13 +117,18 @@ class Maker {
     if (!arrivals_.empty()) return arrivals_[std::min(nth, arrivals_.size() - 1)].at;
     if (options_.poisson) {
       now_ += DrawExponential(times_, options_.turns / options_.rate) * static_cast<double>(kNsPerSecond);
-      return static_cast<TimeNs>(now_);
+      return ArrivalAt(now_);
     }
     // Recorded times, over again where they are not enough.
     const double period = static_cast<double>(trace_.back().arrival) * (1 + 1.0 / static_cast<double>(trace_.size()));
     const double recorded = static_cast<double>(trace_[nth % trace_.size()].arrival) + period * static_cast<double>(nth / trace_.size());
     const double own_rate = static_cast<double>(trace_.size()) / std::max(1.0, period) * static_cast<double>(kNsPerSecond);
-    return static_cast<TimeNs>(options_.rate > 0 ? recorded * own_rate * options_.turns / options_.rate : recorded);
+    return ArrivalAt(options_.rate > 0 ? recorded * own_rate * options_.turns / options_.rate : recorded);
+  }
+
+  TimeNs ArrivalAt(double ns) {
+    if (!(ns <= kLastArrival)) late_ = true;
+    return static_cast<TimeNs>(late_ ? kLastArrival : ns);
   }
 
   TimeNs ThinkTime() { return static_cast<TimeNs>(DrawExponential(turns_, options_.think_seconds) * static_cast<double>(kNsPerSecond)); }
@@ -171,14 +185,43 @@ class Maker {
       turns_{SplitMix64(options_.seed + 4)};
   std::vector<ClientArrival> arrivals_;
   double now_ = 0;                       // ns
+  bool late_ = false;                    // an arrival was beyond kLastArrival
   Workload workload_;
 };
+
+// A flag's number and its range; the comparison refuses what is no number.
+struct NumberCheck {
+  const char* flag;
+  double value, low, high;
+};
+
+Status CheckNumbers(const WorkloadOptions& o) {
+  // A Gaussian much wider than the adapters would be drawn for ever: what falls beside them is drawn again.
+  const bool gaussian = o.popularity == Popularity::kGaussian;
+  const double widest = gaussian ? 100.0 * static_cast<double>(std::max<std::int64_t>(1, o.adapters)) : 1e9;
+  const std::array checks = {
+      NumberCheck{"--input-mean", o.input_mean, 1e-3, 1e9},    NumberCheck{"--output-mean", o.output_mean, 1e-3, 1e9},
+      NumberCheck{"--input-scale", o.input_scale, 1e-9, 1e9},  NumberCheck{"--output-scale", o.output_scale, 1e-9, 1e9},
+      NumberCheck{"--input-cv", o.input_cv, 0, 100},           NumberCheck{"--output-cv", o.output_cv, 0, 100},
+      NumberCheck{"--deviation", o.deviation, 1e-9, widest},   NumberCheck{"--exponent", o.exponent, 0, 10},
+      NumberCheck{"--base-share", o.base_share, 0, 1},         NumberCheck{"--turns", o.turns, 1, 1000},
+      NumberCheck{"--think-seconds", o.think_seconds, 0, 86400},
+      NumberCheck{"--clients-hour", o.clients_hour, 0, 1e5}};
+  for (const NumberCheck& check : checks) {
+    if (check.value >= check.low && check.value <= check.high) continue;
+    return InvalidArgument(fmt::format("{}: expected {} to {}, found {}", check.flag, check.low, check.high, check.value),
+                           check.flag);
+  }
+  return Ok{};
+}
 
 Status CheckOptions(const WorkloadOptions& options) {
   const auto refuse = [](const std::string& what, const char* flag) { return InvalidArgument(what, flag); };
   if (options.requests < 0 || options.requests > kMaxRequests) return refuse("requests: expected 0 to 100,000,000", "--requests");
   const bool recorded = !options.clients.empty() || (!options.trace.empty() && !options.poisson);
-  if (!(options.rate >= 0) || !std::isfinite(options.rate)) return refuse("rate: expected a number of at least 0", "--rate");
+  if (options.rate != 0 && !(options.rate >= kMinRate && options.rate <= kMaxRate)) {
+    return refuse("rate: expected 0.000001 to 1,000,000 requests per second", "--rate");
+  }
   if (options.rate <= 0 && !recorded) {
     return refuse("rate: expected requests per second; only recorded arrivals have a rate of their own", "--rate");
   }
@@ -191,12 +234,7 @@ Status CheckOptions(const WorkloadOptions& options) {
   if (options.rank_popularity != Popularity::kUniform && options.rank_popularity != Popularity::kPowerLaw) {
     return refuse("popularity of ranks: expected uniform or power-law", "--rank-popularity");
   }
-  const std::array positive = {options.input_mean, options.output_mean, options.input_scale, options.output_scale, options.deviation};
-  for (const double value : positive) {
-    if (!(value > 0) || !std::isfinite(value)) return refuse("lengths, scales and deviation: expected numbers above 0", "--input-mean");
-  }
-  if (!(options.turns >= 1 && options.turns <= 1000)) return refuse("turns: expected 1 to 1000", "--turns");
-  if (!(options.think_seconds >= 0)) return refuse("think time: expected at least 0", "--think-seconds");
+  RETURN_IF_ERROR(CheckNumbers(options));
   if (options.max_input < 1 || options.max_output < 1) return refuse("longest lengths: expected at least 1", "--max-input");
   return Ok{};
 }

@@ -42,6 +42,8 @@ enum class Popularity : std::uint8_t {
 };
 Result<Popularity> ParsePopularity(const std::string& name);
 
+inline constexpr double kMinRate = 1e-6, kMaxRate = 1e6;   // requests per second
+
 struct WorkloadOptions {
   std::string trace;                     // ReadTrace's; empty: lengths from the distributions below
   std::string clients;                   // directory of ReadClients: arrivals are theirs, and a client stands for an adapter
@@ -63,7 +65,7 @@ struct WorkloadOptions {
   std::uint64_t seed = 1;
 };
 
-// Errors: an option out of range, files that cannot be read.
+// Errors: an option out of range, files that cannot be read, no request in the recording from clients_hour on.
 Result<Workload> MakeWorkload(const WorkloadOptions& options);
 
 }  // namespace loramux

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
 
 #include "simulate/distributions.h"
@@ -208,17 +209,27 @@ TEST(Trace, Mooncake) {
 }
 
 TEST(Trace, BadFilesAreErrorsThatNameTheLine) {
-  for (const char* line : {"2023-11-16 18:15:46.6,374", "yesterday,1,2", "2023-13-16 18:15:46.6,1,2", "1,-5,2", "1,2,x"}) {
+  for (const char* line : {"2023-11-16 18:15:46.6,374", "yesterday,1,2", "2023-13-16 18:15:46.6,1,2", "1,-5,2", "1,2,x",
+                           "1e300,1,2", "inf,1,2", "2023-11-16 99999999:15:46.6,1,2", "2023-11-16 18:15:1e18,1,2"}) {
     const TempFile file("a.csv", std::string("header\n1,1,1\n") + line + "\n");
     const auto trace = ReadTrace(file.path());
     ASSERT_FALSE(trace.ok()) << line;
     EXPECT_NE(trace.error().message.find(":3:"), std::string::npos) << trace.error().message;
   }
   for (const char* line : {"{", "[]", "{\"timestamp\": 1}",
-                           "{\"timestamp\":1,\"input_length\":600,\"output_length\":1,\"hash_ids\":[0]}"}) {
+                           "{\"timestamp\":1,\"input_length\":600,\"output_length\":1,\"hash_ids\":[0]}",
+                           "{\"timestamp\":1e300,\"input_length\":6,\"output_length\":1,\"hash_ids\":[0]}",
+                           "{\"timestamp\":9223372036854775807,\"input_length\":6,\"output_length\":1,\"hash_ids\":[0]}",
+                           "{\"timestamp\":1,\"input_length\":1e300,\"output_length\":1,\"hash_ids\":[0]}",
+                           "{\"timestamp\":1,\"input_length\":6,\"output_length\":1,\"hash_ids\":[1e300]}",
+                           "{\"timestamp\":1,\"input_length\":6,\"output_length\":1,\"hash_ids\":[-1]}"}) {
     const TempFile file("m.jsonl", std::string(line) + "\n");
     EXPECT_FALSE(ReadTrace(file.path()).ok()) << line;
   }
+  const auto hostile = ReadTrace(TempFile("a.csv", "h\n\x1b[2J" + std::string(10000, 'x') + "\n").path());
+  ASSERT_FALSE(hostile.ok());
+  EXPECT_NE(hostile.error().message.find("\\x1b"), std::string::npos);
+  EXPECT_LT(hostile.error().message.size(), 1000u);
   EXPECT_FALSE(ReadTrace("/no/such/file.csv").ok());
   EXPECT_FALSE(ReadTrace(TempFile("a.csv", "header\n").path()).ok());
 }
@@ -245,6 +256,29 @@ TEST(Clients, ArriveAtTheirRates) {
   EXPECT_NEAR(5000 / Seconds(slower.back().at), 3, 0.25);
 }
 
+TEST(Clients, NumbersMustBeSane) {
+  for (const char* line : {"0,inf,1,Gamma,1,1", "nan,1,1,Gamma,1,1", "0,1,1,Gamma,inf,1", "0,1,nan,Gamma,1,1", "1e300,1,1,Gamma,1,1"}) {
+    const TempFile file("chunk-0-trace.csv", std::string(line) + "\n");
+    EXPECT_FALSE(ReadClients(file.directory()).ok()) << line;
+  }
+}
+
+TEST(Clients, GapsOfNothingEnd) {
+  const TempFile file("chunk-0-trace.csv", "0,1,1,Gamma,1,1e-300\n600,1,1,Gamma,1,1e-300\n");
+  Prng prng(5);
+  EXPECT_EQ(DrawClientArrivals(ReadClients(file.directory()).value(), 0, 0, 1000, prng).size(), 1000u);
+}
+
+TEST(Clients, AnEmptyRecordingIsAnError) {
+  const TempFile file("chunk-0-trace.csv", "0,8,1,Gamma,1,0.125\n600,0,0,,0,0\n");
+  for (const double hour : {0.2, 1.0}) {   // nobody comes; after its end
+    const auto workload = MakeWorkload({.clients = file.directory(), .clients_hour = hour, .rate = 1});
+    ASSERT_FALSE(workload.ok()) << hour;
+    EXPECT_EQ(workload.error().param, "--clients-hour");
+  }
+  EXPECT_TRUE(MakeWorkload({.clients = file.directory(), .requests = 10, .rate = 1}).ok());
+}
+
 TEST(Workload, BadOptionsAreErrors) {
   const auto refused = [](WorkloadOptions options, const std::string& flag) {
     const auto result = MakeWorkload(options);
@@ -259,6 +293,18 @@ TEST(Workload, BadOptionsAreErrors) {
   refused({.rate = 1, .ranks = {0}}, "--ranks");
   refused({.rate = 1, .rank_popularity = Popularity::kGaussian}, "--rank-popularity");
   refused({.rate = 1, .turns = 0.5}, "--turns");
+  const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
+  refused({.rate = nan}, "--rate");
+  refused({.rate = 1e-7}, "--rate");
+  refused({.rate = 1e7}, "--rate");
+  refused({.requests = 10'000, .rate = 1e-6}, "--rate");   // centuries
+  refused({.rate = 1, .input_mean = infinity}, "--input-mean");
+  refused({.rate = 1, .output_mean = 0}, "--output-mean");
+  refused({.rate = 1, .input_cv = nan}, "--input-cv");
+  refused({.rate = 1, .output_cv = -1}, "--output-cv");
+  refused({.rate = 1, .input_scale = nan}, "--input-scale");
+  refused({.rate = 1, .adapters = 2, .popularity = Popularity::kGaussian, .deviation = 1e6}, "--deviation");
+  refused({.rate = 1, .turns = 2, .think_seconds = infinity}, "--think-seconds");
   EXPECT_FALSE(ParsePopularity("zipf").ok());
 }
 

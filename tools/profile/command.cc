@@ -327,7 +327,11 @@ Status Profile(const ProfileFlags& flags) {
   ASSIGN_OR_RETURN(profile.between_steps, SecondsBetweenSteps(std::move(model), runtime));
   profile.mbgmv.model.between_steps = profile.bgmv.model.between_steps = profile.between_steps;
   if (measurements) RETURN_IF_ERROR(measurements->Commit(MeasurementsAsCsv(sweep, profile)));
-  RETURN_IF_ERROR(output.Commit(PerformanceProfileAsJson(profile)));
+  const std::string text = PerformanceProfileAsJson(profile);
+  if (const auto read = ParsePerformanceProfile(text, flags.output); !read.ok()) {
+    return Internal("what was measured is no profile, nothing is written: " + read.error().message);
+  }
+  RETURN_IF_ERROR(output.Commit(text));
   PrintReport(profile, flags.output);
   return Ok{};
 }

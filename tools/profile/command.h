@@ -1,5 +1,4 @@
-// `loramux profile`: how long steps and transfers take on this machine, as a model that the scheduler and the simulator
-// read.
+// `loramux profile`: how long steps and transfers take on this machine, as a model that `loramux simulate --profile` reads.
 #pragma once
 
 #include <cstdint>

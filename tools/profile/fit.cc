@@ -160,11 +160,12 @@ PerformanceModel::Link FitLink(std::span<const double> bytes, std::span<const do
   std::vector<std::vector<double>> rows;
   for (const double size : bytes) rows.push_back({1, size});
   const std::vector<double> line = FitRelative(std::move(rows), seconds);
-  if (line[1] > 0) return {line[0], 1 / line[1]};
+  const auto rate = [](double value) { return std::clamp(value, kMinBytesPerSecond, kMaxBytesPerSecond); };
+  if (line[1] > 0) return {line[0], rate(1 / line[1])};
   double all_bytes = 0, all_seconds = 0;   // time does not grow: one rate is what can be said
   for (const double size : bytes) all_bytes += size;
   for (const double time : seconds) all_seconds += time;
-  return {0, all_bytes / all_seconds};
+  return {0, rate(all_bytes / all_seconds)};
 }
 
 FitQuality CaraServeForm(std::span<const StepMeasurement> decode_points, LoraCostShape shape) {

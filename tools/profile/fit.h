@@ -29,8 +29,8 @@ PerformanceModel FitSteps(std::span<const StepMeasurement> points, LoraCostShape
 // Of some predictions against what was measured: R2 of the seconds, and relative errors. REQUIRES: equal sizes.
 FitQuality QualityOf(std::span<const double> predicted, std::span<const double> measured);
 
-// A line through (bytes, seconds), by relative errors. Where
-// time does not grow with bytes, the mean rate. REQUIRES: not empty, all positive.
+// A line through (bytes, seconds), by relative errors. Where time does not grow with bytes, the mean rate. A rate is one
+// that a profile may hold. REQUIRES: not empty, all positive.
 PerformanceModel::Link FitLink(std::span<const double> bytes, std::span<const double> seconds);
 
 // CaraServe's own variables on decode steps: seconds = a + b x batch size + c x work, where work is batch size x largest

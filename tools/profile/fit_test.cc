@@ -187,6 +187,11 @@ TEST(LinkTest, TimesThatDoNotGrowStillGiveABandwidth) {
   EXPECT_TRUE(std::isfinite(link.bytes_per_second));
 }
 
+TEST(LinkTest, RatesAreThoseThatAProfileMayHold) {
+  EXPECT_EQ(FitLink(std::vector<double>{1, 2}, std::vector<double>{1e30, 1e30}).bytes_per_second, kMinBytesPerSecond);
+  EXPECT_EQ(FitLink(std::vector<double>{1e30, 2e30}, std::vector<double>{1, 2}).bytes_per_second, kMaxBytesPerSecond);
+}
+
 TEST(CaraServeFormTest, FindsTheLineOfEachShape) {
   Prng prng(6);
   for (const LoraCostShape shape : {LoraCostShape::kBgmv, LoraCostShape::kMbgmv}) {

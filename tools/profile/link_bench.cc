@@ -50,9 +50,10 @@ class TransferTimer {
 // All pages of one tier, handed out round and round.
 class PageRing {
  public:
-  static Result<PageRing> Create(const char* name, std::int64_t page_bytes) {
+  // At least `least` pages.
+  static Result<PageRing> Create(const char* name, std::int64_t page_bytes, std::int64_t least) {
     PageRing ring;
-    ASSIGN_OR_RETURN(ring.pool_, PagePool::Create(name, std::max(kArenaBytes, page_bytes), page_bytes));
+    ASSIGN_OR_RETURN(ring.pool_, PagePool::Create(name, std::max(kArenaBytes, least * page_bytes), page_bytes));
     std::vector<PageHandle> handles(static_cast<std::size_t>(ring.pool_->capacity_pages()));
     CHECK(ring.pool_->Allocate(PageCategory::kAdapter, handles));
     for (const PageHandle handle : handles) {
@@ -112,7 +113,7 @@ class LinkBench {
   Status Read(const std::vector<std::shared_ptr<const AdapterVersion>>& adapters, LinkMeasurements& measured) {
     for (const auto& adapter : adapters) {
       const std::int64_t pages = adapter->layout.pages;
-      if (pages > host_.size()) continue;
+      CHECK(pages <= host_.size());
       RETURN_IF_ERROR(Repeat(measured, static_cast<double>(pages * page_bytes_),
                              seconds_ / static_cast<double>(adapters.size()), [&] {
         DropFromPageCache(adapter->path);
@@ -150,8 +151,10 @@ class LinkBench {
 
 Result<LinkMeasurementsOfAll> MeasureLinks(const std::vector<std::shared_ptr<const AdapterVersion>>& adapters,
                                            std::int64_t page_bytes, double seconds, Prng& prng) {
-  ASSIGN_OR_RETURN(PageRing device, PageRing::Create("device", page_bytes));
-  ASSIGN_OR_RETURN(PageRing host, PageRing::Create("host", page_bytes));
+  std::int64_t largest = 1;   // adapter, in pages
+  for (const auto& adapter : adapters) largest = std::max(largest, adapter->layout.pages);
+  ASSIGN_OR_RETURN(PageRing device, PageRing::Create("device", page_bytes, 1));
+  ASSIGN_OR_RETURN(PageRing host, PageRing::Create("host", page_bytes, largest));
   LinkBench bench(std::move(device), std::move(host), page_bytes, seconds / 3, prng);
   LinkMeasurementsOfAll measured;
   RETURN_IF_ERROR(bench.Move(TransferKind::kHostToDevice, measured.host_to_device));
