@@ -18,7 +18,7 @@ class Heap {
   void Clear() { values_.clear(); }
   // Appends without regard to the order; MakeHeap must follow.
   template <typename... Fields>
-  void Append(Fields... fields) { values_.emplace_back(fields...); }
+  void Append(Fields... fields) { values_.push_back(T{fields...}); }   // (emplace_back would need what clang 14 lacks)
   void MakeHeap() {
     for (std::size_t at = values_.size() / 2; at-- > 0;) Down(at, T(values_[at]));
   }
