@@ -124,7 +124,7 @@ std::string ScenarioSection(const ScenarioReport& report, const ScenarioSummary&
 }
 
 constexpr const char* kHowToRead = R"(
-The real engine with the demo model, in three scenarios after FastLibra (section 6.2), under every regime of the cache
+The real engine with the demo model, in three scenarios after FastLibra (section 6.2), under regimes of the cache
 ([caching.md](../caching.md)). Made by the command above, tables and plots and all; do not edit.
 
 - **chat**: conversations of 3 to 8 turns, each turn sending all that was said; an adapter's users share a system prompt.
