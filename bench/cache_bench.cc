@@ -27,6 +27,7 @@ namespace loramux {
 namespace {
 
 constexpr std::int64_t kPageTokens = 16, kPromptTokens = 4096, kPromptPages = kPromptTokens / kPageTokens;
+constexpr std::int64_t kChunkPages = 16;   // of prefill, in a step
 constexpr std::int64_t kNodes = 100'000;
 constexpr std::uint64_t kBranches = 2000, kPrompts = 128;
 constexpr std::int64_t kOperations = 10'000'000;
@@ -153,6 +154,11 @@ struct World {
     CHECK(device->Allocate(PageCategory::kKv, pages));
     begin = Clock::now();
     for (std::int64_t at = found; at < total; ++at) {
+      if ((at - found) % kChunkPages == 0) {
+        const std::int64_t chunk = std::min(kChunkPages, total - at);
+        const auto first = static_cast<std::size_t>(at * kPageTokens);
+        tree.PrefetchInsert(tail, tokens.subspan(first, static_cast<std::size_t>(chunk * kPageTokens)));
+      }
       const auto of_page = tokens.subspan(static_cast<std::size_t>(at * kPageTokens), kPageTokens);
       tail = tree.Insert(tail, of_page, pages[static_cast<std::size_t>(at - found)], now).node;
     }
@@ -348,13 +354,16 @@ void BenchSwapIn(const std::string& policy_name) {
   std::vector<BranchId> branches;
   for (std::uint64_t i = 0; i < kBranches; ++i) branches.push_back(tree.Hold("adapter " + std::to_string(i)));
   Prng prng(1);
+  std::vector<DependencyTree::MovingPages> copying;
   for (std::int64_t i = 0; i < kNodes; ++i) {
     PageHandle page;
     CHECK(device->Allocate(PageCategory::kKv, std::span(&page, 1)));
     const auto token = static_cast<TokenId>(i);
     const NodeId node = tree.Insert(tree.Top(branches[prng.NextBelow(kBranches)]), std::span(&token, 1), page, i).node;
     tree.Unlock(node, i);
-    tree.EndBackUp(*tree.BeginBackUp(node), /*failed=*/false);
+    copying.clear();
+    tree.BeginBackUp(std::span(&node, 1), copying);
+    tree.EndBackUp(copying, /*failed=*/false);
     tree.Evict(node);
   }
   CHECK_EQ(tree.HostRoots().size(), static_cast<std::size_t>(kNodes));

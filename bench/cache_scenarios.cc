@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "bench/adapter_copies.h"
+#include "bench/machine_text.h"
 #include "bench/scenario_report.h"
 #include "bench/scenario_run.h"
 #include "bench/scenario_workload.h"
@@ -32,6 +33,7 @@ namespace fs = std::filesystem;
 // The regime `vllm` gives adapters a fifth of the device, here of a quarter of the working set: the demo's largest adapter would
 // not fit, and its requests be refused.
 constexpr std::uintmax_t kLargestAdapter = 1'000'000;
+constexpr std::string_view kOurs = "loramux";
 
 std::vector<std::string> AllRegimes() {
   std::vector<std::string> names;
@@ -46,7 +48,7 @@ struct Flags {
   std::vector<int> memory = {25, 50, 75};
   double seconds = 7, load = 0.6, rate = 0, zipf = 0.8, host = 1;
   std::size_t adapters = 96;
-  int repetitions = 2, threads = 0;
+  int repetitions = 2, pairs = 0, threads = 0;
   std::uint64_t seed = 1;
   double WarmUp() const { return seconds / 4; }
 };
@@ -77,17 +79,6 @@ class TemporaryFolder {
  private:
   fs::path path_;
 };
-
-std::string Machine() {
-  std::string model = "unknown processor", line;
-  for (std::ifstream file("/proc/cpuinfo"); std::getline(file, line);) {
-    if (!line.starts_with("model name")) continue;
-    model = line.substr(line.find(':') + 2);
-    break;
-  }
-  const double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)) / (1 << 30);
-  return fmt::format("{}, {} processors, {:.0f} GiB", model, std::thread::hardware_concurrency(), memory);
-}
 
 // A note with the time that is left, by what has been done.
 class Progress {
@@ -164,12 +155,17 @@ Result<Prepared> Prepare(const Flags& flags, const ScenarioText& text, const Sce
   return prepared;
 }
 
-void RunOnce(const Flags& flags, const ScenarioHouse& house, const Prepared& prepared, ScenarioCell& cell) {
+Result<CellResult> RunRegime(const Flags& flags, const ScenarioHouse& house, const Prepared& prepared, const std::string& regime,
+                             int memory_percent) {
   const auto working_set = static_cast<double>(prepared.reference.working_set_bytes);
-  const CellOptions options{.regime = cell.regime, .device_bytes = static_cast<std::int64_t>(working_set * cell.memory_percent / 100),
+  const CellOptions options{.regime = regime, .device_bytes = static_cast<std::int64_t>(working_set * memory_percent / 100),
                             .host_bytes = static_cast<std::int64_t>(working_set * flags.host), .seconds = flags.seconds,
                             .warm_up_seconds = flags.WarmUp()};
-  Result<CellResult> result = RunCell(house, prepared.reference.requests, options);
+  return RunCell(house, prepared.reference.requests, options);
+}
+
+void RunOnce(const Flags& flags, const ScenarioHouse& house, const Prepared& prepared, ScenarioCell& cell) {
+  Result<CellResult> result = RunRegime(flags, house, prepared, cell.regime, cell.memory_percent);
   if (result.ok()) {
     cell.runs.push_back(std::move(*result));
   } else {
@@ -203,6 +199,41 @@ Status RunCells(const Flags& flags, const ScenarioHouse& house, const std::vecto
   return Ok{};
 }
 
+// Which of the others a duel is with is known from the cells. Pair by pair through all duels, for the same reason as above.
+Status RunDuels(const Flags& flags, const ScenarioHouse& house, const std::vector<Prepared>& scenarios, Progress& progress,
+                ScenarioReport& report) {
+  for (const Prepared& prepared : scenarios) {
+    for (const int percent : flags.memory) {
+      const ScenarioCell* other = report.BestOther(prepared.summary.name, percent);
+      const auto fails = [&](const ScenarioCell& cell) {
+        const bool ours = cell.scenario == prepared.summary.name && cell.memory_percent == percent && cell.regime == report.ours;
+        return ours && !cell.error.empty();
+      };
+      const bool ours_fails = std::any_of(report.cells.begin(), report.cells.end(), fails);
+      if (flags.pairs == 0 || other == nullptr || ours_fails) continue;
+      report.duels.push_back({.scenario = prepared.summary.name, .other = other->regime, .memory_percent = percent});
+    }
+  }
+  for (int pair = 0; pair < flags.pairs; ++pair) {
+    for (ScenarioDuel& duel : report.duels) {
+      const auto prepared =
+          std::find_if(scenarios.begin(), scenarios.end(), [&](const Prepared& p) { return p.summary.name == duel.scenario; });
+      for (const bool first : {true, false}) {
+        const bool ours = first == (pair % 2 == 0);
+        const std::string& regime = ours ? report.ours : duel.other;
+        progress.Begin(fmt::format("{} with {} %, pair {}: {}", duel.scenario, duel.memory_percent, pair + 1, regime));
+        ASSIGN_OR_RETURN(CellResult run, RunRegime(flags, house, *prepared, regime, duel.memory_percent));
+        if (run.requests == 0 || run.tpot_ms.count == 0) return InvalidArgument("--seconds: too short to compare a single request");
+        (ours ? duel.ours : duel.others).push_back(std::move(run));
+        progress.CellDone();
+        if (interrupted) return Unavailable("interrupted: nothing was written");
+      }
+    }
+    if (!report.duels.empty()) progress.Say(fmt::format("pair {}", pair + 1));
+  }
+  return Ok{};
+}
+
 // Those that can run: without the dialogs there are no agents, which is an error only if they were asked for.
 Result<std::vector<std::string>> Scenarios(const Flags& flags, const ScenarioText& text) {
   std::vector<std::string> names = flags.scenarios;
@@ -221,7 +252,8 @@ Result<ScenarioReport> Run(const Flags& flags, ScenarioReport report) {
   const bool dialogs = fs::exists(flags.dialogs);
   ASSIGN_OR_RETURN(const ScenarioText text, ScenarioText::Load(flags.demo, dialogs ? flags.dialogs : ""));
   ASSIGN_OR_RETURN(const std::vector<std::string> names, Scenarios(flags, text));
-  Progress progress(static_cast<std::int64_t>(names.size() * flags.memory.size() * flags.regimes.size()) * flags.repetitions);
+  const auto repetitions = static_cast<std::size_t>(flags.repetitions), pairs = static_cast<std::size_t>(flags.pairs);
+  Progress progress(static_cast<std::int64_t>(names.size() * flags.memory.size() * (flags.regimes.size() * repetitions + 2 * pairs)));
   std::vector<Prepared> scenarios;
   for (const std::string& name : names) {
     progress.Begin(name + ": what the answers are");
@@ -232,7 +264,8 @@ Result<ScenarioReport> Run(const Flags& flags, ScenarioReport report) {
                              prepared.summary.rate, static_cast<double>(prepared.summary.working_set_bytes) / 1e6));
     scenarios.push_back(std::move(prepared));
   }
-  const Status done = RunCells(flags, house, scenarios, progress, report);
+  Status done = RunCells(flags, house, scenarios, progress, report);
+  if (done.ok()) done = RunDuels(flags, house, scenarios, progress, report);
   progress.Finish();
   RETURN_IF_ERROR(done);
   report.run_seconds = progress.Elapsed();
@@ -243,7 +276,7 @@ ScenarioReport Describe(const Flags& flags, int argc, char** argv) {
   ScenarioReport report{.machine = Machine(), .adapters = flags.adapters, .zipf = flags.zipf, .load = flags.load,
                         .seconds = flags.seconds, .warm_up_seconds = flags.WarmUp(), .host_share = flags.host,
                         .repetitions = flags.repetitions, .threads = flags.threads,
-                        .memory_percent = flags.memory, .regimes = flags.regimes};
+                        .memory_percent = flags.memory, .regimes = flags.regimes, .ours = std::string(kOurs)};
   for (int i = 0; i < argc; ++i) report.command += (i == 0 ? "" : " ") + std::string(argv[i]);
   report.date = fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(static_cast<std::time_t>(OsClock().UnixSeconds())));
   std::error_code error;
@@ -260,7 +293,9 @@ int Main(const Flags& flags, int argc, char** argv) {
     fmt::print(stderr, "cache_scenarios: {}\n", written.error().message);
     return 1;
   }
-  const std::size_t runs = report->cells.size() * static_cast<std::size_t>(flags.repetitions);
+  std::size_t runs = 0;
+  for (const ScenarioCell& cell : report->cells) runs += cell.runs.size();
+  for (const ScenarioDuel& duel : report->duels) runs += duel.ours.size() + duel.others.size();
   fmt::print("{} runs in {:.1f} minutes, {} answers wrong or missing: {}\n", runs, report->run_seconds / 60,
              report->WrongAnswers(), (fs::path(flags.output) / "cache_scenarios.md").string());
   for (const ScenarioCell& cell : report->cells) {
@@ -293,6 +328,8 @@ int main(int argc, char** argv) {
   app.add_option("--seconds", flags.seconds, "Of arrivals in a run, of which the first quarter warms up")->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
   app.add_option("--repetitions", flags.repetitions)->check(CLI::Range(1, 100))->capture_default_str();
+  app.add_option("--pairs", flags.pairs, "Then loramux beside the best other of each scenario and size, in so many pairs of runs")
+      ->check(CLI::Range(0, 1000))->capture_default_str();
   app.add_option("--threads", flags.threads, "Of the executor; 0: one a processor")->check(CLI::Range(0, 1024))->capture_default_str();
   app.add_option("--seed", flags.seed)->capture_default_str();
   CLI11_PARSE(app, argc, argv);

@@ -15,7 +15,7 @@
 namespace loramux {
 namespace {
 
-constexpr double kWidth = 860, kLeft = 150, kRight = 820, kTop = 100, kRowHeight = 34;
+constexpr double kWidth = 860, kLeft = 190, kRight = 820, kTop = 100, kRowHeight = 34;
 
 struct Axis {
   double low = 0, high = 1;

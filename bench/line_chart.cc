@@ -16,7 +16,7 @@
 namespace loramux {
 namespace {
 
-constexpr double kWidth = 860, kHeight = 490, kLeft = 64, kRight = 640, kTop = 92, kBottom = 430;
+constexpr double kWidth = 860, kHeight = 490, kLeft = 64, kRight = 600, kTop = 92, kBottom = 430;
 // Lines that coincide differ by their dashes.
 constexpr std::array<const char*, kChartColours.size()> kDashes = {"", "9 4", "", "3 3", "12 3 3 3", "6 3", "", "2 4"};
 

@@ -1,4 +1,5 @@
-// What planning a step costs: 256 running and 1,000 queued requests over 200 adapters, in the steady state (every
+// What planning a step costs: 256 running and 1,000 queued requests over 200 adapters (and `mlq` with the tree of keys and values
+// in full memory: 10,000 queued over 2,000), in the steady state (every
 // running request decodes, finished ones are replaced): with one tenant, with a tenant each adapter, and with 1,000
 // tenants. Counts heap allocations inside Plan and Commit too, and times what fairness adds after a step (Advance).
 // Then, without a target: where memory is short, so that adapters come and go and requests are preempted (a load
@@ -6,6 +7,7 @@
 // caches of the core. What runs beside the computation (Prepare) is timed for itself.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -14,12 +16,13 @@
 
 #include "base/prng.h"
 #include "bench/count_allocations.h"
+#include "schedule/history_predictor.h"
 #include "schedule/scheduler.h"
 
 namespace loramux {
 namespace {
 
-constexpr int kAdapters = 200, kRunning = 256, kQueued = 1000, kSteps = 20000, kWarmUp = 2000;
+constexpr int kRunning = 256, kSteps = 20000, kWarmUp = 2000;
 constexpr std::int64_t kPageBytes = 64;
 
 struct Case {
@@ -28,6 +31,9 @@ struct Case {
   std::int64_t device_pages = 40000;     // ample
   bool cold_caches = false;
   const char* cache = nullptr;           // a regime, with the dependency tree that it has; null: LRU without a tree
+  int adapters = 200, queued = 1000;
+  bool popular = false;                  // adapters by Zipf's law; false: all alike
+  const char* order = "fifo";            // lanes are fitted every ten seconds, not every five minutes
 };
 
 struct World {
@@ -38,6 +44,8 @@ struct World {
   ResidencyManager residency{device.get(), nullptr, &transfer};
   std::unique_ptr<EvictionPolicy> policy;
   std::unique_ptr<DependencyTree> tree;
+  std::unique_ptr<QueueOrder> order;
+  HistoryPredictor predictor;
   std::unique_ptr<Scheduler> scheduler;
   std::deque<Request> requests;
   Prng prng{1};
@@ -48,13 +56,23 @@ struct World {
     SchedulerOptions scheduling{.max_running = kRunning, .max_batch_tokens = 512, .prefill_chunk = 256};
     ApplyRegime(regime, scheduling);
     if (c.cache != nullptr && regime.keep_history) tree = std::make_unique<DependencyTree>(scheduling.page_tokens, device.get());
-    scheduler = std::make_unique<Scheduler>(scheduling, device.get(), &residency, policy.get(), tree.get());
+    order = std::move(MakeQueueOrder({.name = c.order, .lanes = {.refresh = 10 * kNsPerSecond},
+                                      .total_tokens = static_cast<double>(c.device_pages * scheduling.page_tokens)})).value();
+    scheduler = std::make_unique<Scheduler>(scheduling, device.get(), &residency, policy.get(), tree.get(), nullptr, order.get(),
+                                            &predictor);
+  }
+
+  // 0: the base model.
+  std::uint32_t DrawAdapter() {
+    const auto most = static_cast<double>(options.adapters + 1);
+    if (options.popular) return static_cast<std::uint32_t>(std::pow(most, prng.NextDouble())) - 1;
+    return static_cast<std::uint32_t>(prng.NextBelow(static_cast<std::uint64_t>(options.adapters) + 1));
   }
 
   void AddRequest() {
     Request& request = requests.emplace_back();
     request.id = RequestId{requests.size()};
-    request.adapter = AdapterGeneration{static_cast<std::uint32_t>(prng.NextBelow(kAdapters + 1))};
+    request.adapter = AdapterGeneration{DrawAdapter()};
     request.arrival = clock.Now();
     const auto tenants = static_cast<std::uint64_t>(options.tenants);
     request.tenant_name = std::to_string(tenants == 0 ? request.adapter.value : prng.NextBelow(tenants));
@@ -78,13 +96,13 @@ void EvictCaches() {
 
 void Run(const Case& c) {
   World w(c);
-  for (std::uint32_t g = 1; g <= kAdapters; ++g) {
+  for (std::uint32_t g = 1; g <= static_cast<std::uint32_t>(c.adapters); ++g) {
     auto version = std::make_shared<AdapterVersion>();
     version->generation = AdapterGeneration{g};
     version->layout.pages = 20 + static_cast<std::int64_t>(g % 60);
     w.residency.Add(std::move(version));
   }
-  for (int i = 0; i < kRunning + kQueued; ++i) w.AddRequest();
+  for (int i = 0; i < kRunning + c.queued; ++i) w.AddRequest();
   std::vector<double> microseconds, advancing, preparing;
   std::vector<ResidencyManager::LoadFailure> failures;
   std::vector<Request*> finished;
@@ -132,13 +150,13 @@ void Run(const Case& c) {
   std::sort(preparing.begin(), preparing.end());
   const auto at = [&](double q) { return microseconds[static_cast<std::size_t>(q * static_cast<double>(microseconds.size() - 1))]; };
   std::printf("planning a step at %zu running, %zu queued, %d adapters, %s, %zu steps:\n", w.scheduler->running().size(),
-              w.scheduler->waiting().size(), kAdapters, c.name, microseconds.size());
+              w.scheduler->waiting().size(), c.adapters, c.name, microseconds.size());
   std::printf("  p50 %.1f us (target 20), p90 %.1f us, p99 %.1f us (target 50), max %.1f us\n", at(0.5), at(0.9), at(0.99),
               microseconds.back());
   std::printf("  after the step (Advance of all requests): p50 %.1f us\n", advancing[advancing.size() / 2]);
   if (w.tree != nullptr) {
-    std::printf("  beside the computation (Prepare): p50 %.1f us, p99 %.1f us\n", preparing[preparing.size() / 2],
-                preparing[preparing.size() * 99 / 100]);
+    std::printf("  beside the computation (Prepare): p50 %.1f us, p99 %.1f us, max %.1f us\n", preparing[preparing.size() / 2],
+                preparing[preparing.size() * 99 / 100], preparing.back());
     std::printf("  history %ld pages, found %ld of %ld prompt tokens\n", static_cast<long>(w.tree->idle_pages()),
                 static_cast<long>(w.scheduler->prefix_stats().found_tokens),
                 static_cast<long>(w.scheduler->prefix_stats().looked_up_tokens));
@@ -150,19 +168,33 @@ void Run(const Case& c) {
 }
 
 }  // namespace
+
+void RunFifo() {
+  Run({.name = "1 tenant", .tenants = 1});
+  Run({.name = "a tenant each adapter"});
+  Run({.name = "1000 tenants", .tenants = 1000});
+  Run({.name = "a tenant each adapter, memory short", .device_pages = 16000});
+  Run({.name = "1000 tenants, memory short", .tenants = 1000, .device_pages = 16000});
+  Run({.name = "a tenant each adapter, ample memory full of history", .cache = "lru"});
+  Run({.name = "a tenant each adapter, cold caches", .cold_caches = true});
+  for (const CacheRegime& regime : CacheRegimes()) {
+    const std::string name = "a tenant each adapter, memory short, --cache " + std::string(regime.name);
+    Run({.name = name.c_str(), .device_pages = 16000, .cache = regime.name.data()});
+  }
+}
+
 }  // namespace loramux
 
-int main() {
-  loramux::Run({.name = "1 tenant", .tenants = 1});
-  loramux::Run({.name = "a tenant each adapter"});
-  loramux::Run({.name = "1000 tenants", .tenants = 1000});
-  loramux::Run({.name = "a tenant each adapter, memory short", .device_pages = 16000});
-  loramux::Run({.name = "1000 tenants, memory short", .tenants = 1000, .device_pages = 16000});
-  loramux::Run({.name = "a tenant each adapter, ample memory full of history", .cache = "lru"});
-  loramux::Run({.name = "a tenant each adapter, cold caches", .cold_caches = true});
-  for (const loramux::CacheRegime& regime : loramux::CacheRegimes()) {
-    const std::string name = "a tenant each adapter, memory short, --cache " + std::string(regime.name);
-    loramux::Run({.name = name.c_str(), .device_pages = 16000, .cache = regime.name.data()});
+int main(int argc, char** argv) {
+  const bool only_last = argc > 1 && std::string(argv[1]) == "--mlq";   // the last ones alone
+  if (!only_last) loramux::RunFifo();
+  for (const int queued : {1000, 10000}) {
+    loramux::Run({.name = "a tenant each adapter, memory full, --cache loramux --schedule mlq", .cache = "loramux",
+                  .adapters = 2000, .queued = queued, .popular = true, .order = "mlq"});
+    loramux::Run({.name = "1 tenant, memory full, --cache loramux --schedule objective", .tenants = 1, .cache = "loramux",
+                  .adapters = 2000, .queued = queued, .popular = true, .order = "objective"});
+    loramux::Run({.name = "1 tenant, memory full, --cache loramux --schedule mlq", .tenants = 1, .cache = "loramux",
+                  .adapters = 2000, .queued = queued, .popular = true, .order = "mlq"});
   }
   return 0;
 }

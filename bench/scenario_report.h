@@ -18,6 +18,13 @@ struct ScenarioCell {
   std::string error;                 // not empty: it could not run
 };
 
+// Ours beside the best of the others of one scenario and size, in pairs of runs one right after the other.
+struct ScenarioDuel {
+  std::string scenario, other;
+  int memory_percent = 0;
+  std::vector<CellResult> ours, others;   // pair by pair
+};
+
 struct ScenarioSummary {
   std::string name;
   std::size_t sessions = 0, requests = 0, adapters_asked = 0;
@@ -38,9 +45,13 @@ struct ScenarioReport {
   std::vector<std::string> regimes;
   std::vector<ScenarioSummary> scenarios;
   std::vector<ScenarioCell> cells;
+  std::string ours;                  // the regime that duels are about
+  std::vector<ScenarioDuel> duels;
 
   const ScenarioCell& Cell(const std::string& scenario, int memory_percent, const std::string& regime) const;
-  // Answers that were not the expected ones or none at all, of all cells.
+  // The other regime with the least mean time to the first token; nullptr: none has run.
+  const ScenarioCell* BestOther(const std::string& scenario, int memory_percent) const;
+  // Answers that were not the expected ones or none at all, of all cells and duels.
   std::int64_t WrongAnswers() const;
   bool AllRan() const;
 };

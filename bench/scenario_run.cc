@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -298,6 +299,9 @@ void OpenLoop::CountAnswers(CellResult& result) const {
     const auto more = static_cast<double>(a.answer.size()) - 1;
     if (more > 0) tpot.push_back(Seconds(a.end - a.first) * 1e3 / more);
   }
+  double logs = 0;
+  for (const double ms : ttft) logs += std::log(ms);
+  result.ttft_geometric_ms = ttft.empty() ? 0 : std::exp(logs / static_cast<double>(ttft.size()));
   result.ttft_ms = load::Summarise(std::move(ttft));
   result.tpot_ms = load::Summarise(std::move(tpot));
   if (!requests_.empty()) result.drain_seconds = Seconds(last_end - start_ - requests_.back().due);

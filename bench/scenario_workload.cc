@@ -73,7 +73,11 @@ Status ScenarioText::LoadWords(const std::filesystem::path& folder) {
     ASSIGN_OR_RETURN(const std::string file, load::ReadTextFile(entry->path().string()));
     std::istringstream lines(file);
     for (std::string line; std::getline(lines, line);) {
-      std::istringstream prompt(nlohmann::json::parse(line).at("prompt").get<std::string>());
+      const auto question = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+      if (!question.is_object() || !question.contains("prompt") || !question["prompt"].is_string()) {
+        return InvalidArgument(entry->path().string() + ": expected an object with the string prompt in each line");
+      }
+      std::istringstream prompt(question["prompt"].get<std::string>());
       for (std::string word; prompt >> word;) words.insert(word);
     }
   }

@@ -1,6 +1,7 @@
 #include "bench/scenario_workload.h"
 
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <set>
 
@@ -45,6 +46,20 @@ std::size_t Requests(const std::vector<Session>& sessions) {
   std::size_t requests = 0;
   for (const Session& session : sessions) requests += session.turns.size();
   return requests;
+}
+
+TEST(ScenarioWorkload, QuestionsThatAreNoneAreAnError) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "scenario_questions";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder / "eval");
+  std::filesystem::create_directory_symlink(kDemo / "model", folder / "model");
+  for (const char* line : {"{\"prompt\": ", "[]", "{\"answer\": \"a\"}", "{\"prompt\": 3}", "null"}) {
+    std::ofstream(folder / "eval" / "task.jsonl") << "{\"prompt\": \"a word\"}\n" << line << "\n";
+    const auto text = ScenarioText::Load(folder, "");
+    ASSERT_FALSE(text.ok()) << line;
+    EXPECT_NE(text.error().message.find("task.jsonl"), std::string::npos) << text.error().message;
+  }
+  std::filesystem::remove_all(folder);
 }
 
 TEST(ScenarioWorkload, ChatSharesASystemPromptAndIsTheSameForASeed) {

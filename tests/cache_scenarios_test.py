@@ -27,7 +27,7 @@ class CacheScenarios(unittest.TestCase):
         cls.folder = tempfile.TemporaryDirectory()
         cls.path = pathlib.Path(cls.folder.name)
         cls.result = run(cls.path, "--scenarios", "chat,translate", "--memory", "70", "--regimes", ",".join(REGIMES),
-                         "--adapters", "33", "--rate", "70", "--seconds", "2", "--repetitions", "1")
+                         "--adapters", "33", "--rate", "70", "--seconds", "2", "--repetitions", "1", "--pairs", "1")
         cls.json = json.loads((cls.path / "cache_scenarios.json").read_text()) if cls.result.returncode == 0 else None
 
     @classmethod
@@ -74,6 +74,17 @@ class CacheScenarios(unittest.TestCase):
                 svg = xml.etree.ElementTree.parse(self.path / name).getroot()
                 shapes = "circle" if plot == "ttft" else "polygon"
                 self.assertGreaterEqual(len(list(svg.iter("{http://www.w3.org/2000/svg}" + shapes))), len(REGIMES))
+
+    def test_ours_runs_beside_the_best_other(self):
+        page = (self.path / "cache_scenarios.md").read_text()
+        self.assertEqual([d["scenario"] for d in self.json["duels"]], ["chat", "translate"])
+        for duel in self.json["duels"]:
+            means = {regime: self.cell(duel["scenario"], regime)["ttft_mean_ms"] for regime in REGIMES}
+            self.assertEqual(duel["other"], min(means, key=means.get))
+            ours, other = (duel[key][0]["ttft_geometric_mean_ms"] for key in ("our_runs", "other_runs"))
+            row = next(line for line in page.splitlines() if line.startswith(f"| {duel['scenario']} | 70 % |"))
+            self.assertIn(f"`{duel['other']}` | {ours / other:.3f} (", row)
+            self.assertLessEqual(ours, duel["our_runs"][0]["ttft_mean_ms"])
 
     def test_what_cannot_run_is_said(self):
         with tempfile.TemporaryDirectory() as folder:

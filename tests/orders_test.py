@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Who is served first: every order of the queue, priorities, deadlines, predicted lengths. Usage: orders_test.py PATH_OF_LORAMUX"""
+"""Who is served first: every order of the queue, every preset, priorities, deadlines, predicted lengths. Usage: orders_test.py PATH_OF_LORAMUX"""
 import concurrent.futures
 import json
 import pathlib
+import re
 import subprocess
 import tempfile
 import threading
@@ -12,7 +13,7 @@ import unittest
 import serving
 from serving import DEMO, Server, questions
 
-ORDERS = ["fifo", "sjf", "residency", "mlq", "mlq-static"]
+ORDERS = ["fifo", "sjf", "residency", "objective", "mlq", "mlq-static"]
 ONE_AT_A_TIME = ["--max-num-seqs", "1", "--fairness", "none"]
 BLOCKERS = 4   # one after the other
 
@@ -86,8 +87,49 @@ class Orders(unittest.TestCase):
                     self.assertIsNotNone(metric(server, "loramux:queue_lane_waiting", lane=lane), order)
                 self.assertEqual(metric(server, "loramux:queue_lane_waiting"), 0)
                 self.assertIsNotNone(metric(server, "loramux:squashed_requests_total"))
+                given_up = metric(server, "loramux:given_up_requests_total")   # with "objective": as the machine is fast
+                self.assertGreaterEqual(given_up, 0) if order == "objective" else self.assertEqual(given_up, 0, order)
             finally:
                 server.stop()   # pages, pins and queues are compared once more
+
+    def test_every_preset_answers_right(self):
+        """Under load, in little memory, with prompts in chunks and whole; the server says what the preset made of it."""
+        refused = subprocess.run([serving.LORAMUX, "serve", str(DEMO / "model"), "--preset", "slora"], timeout=60, text=True,
+                                 stderr=subprocess.STDOUT, stdout=subprocess.PIPE)
+        self.assertNotEqual(refused.returncode, 0)
+        presets = re.search(r"preset: expected one of (.*), found 'slora'", refused.stdout).group(1).split(", ")
+        self.assertEqual(presets[:3], ["loramux", "loramux-mlq", "s-lora"])
+        for preset in ("caraserve", "cached"):   # the engine has no prefill on the CPU
+            presets.remove(preset)
+            refused = subprocess.run([serving.LORAMUX, "serve", str(DEMO / "model"), "--preset", preset], timeout=60, text=True,
+                                     stderr=subprocess.STDOUT, stdout=subprocess.PIPE)
+            self.assertNotEqual(refused.returncode, 0)
+            self.assertIn("simulated only", refused.stdout)
+        asked = questions(2)
+        ways = {}
+        for preset in presets:
+            memory = "16MiB" if preset.startswith("vllm") else "6MiB"   # a fifth of it must hold the largest adapter
+            server = Server("--preset", preset, "--max-num-seqs", "8", "--device-memory", memory, "--max-model-len", "256")
+            try:
+                with concurrent.futures.ThreadPoolExecutor(12) as pool:
+                    said = list(pool.map(lambda question: server.chat(*question[:2]), asked))
+                self.assertEqual({status for status, _ in said}, {200}, preset)
+                right = sum(body["choices"][0]["message"]["content"] == answer for (_, body), (_, _, answer) in zip(said, asked))
+                self.assertGreater(right, 0.9 * len(asked), preset)
+            finally:
+                ways[preset] = re.search(r"served by: (.*)", server.stop()).group(1)
+        self.assertEqual(ways["loramux"], "--cache loramux, --schedule objective, --fairness vtc, prompts in chunks")
+        self.assertEqual(ways["chameleon"], "--cache chameleon, --schedule mlq, --fairness none, prompts whole")
+        self.assertEqual(ways["vllm-lora-batch32"], "--cache vllm, --schedule residency, --fairness none, prompts in chunks")
+
+    def test_flags_win_over_the_preset(self):
+        for flags, expected in [
+                ([], "--cache loramux, --schedule fifo, --fairness vtc, prompts in chunks"),
+                (["--preset", "s-lora", "--cache", "gdsf", "--schedule", "sjf", "--fairness", "vtc", "--prefill-chunk", "64"],
+                 "--cache gdsf, --schedule sjf, --fairness vtc, prompts in chunks")]:
+            server = Server(*flags)
+            self.assertEqual(server.chat("demo", "hello")[1]["choices"][0]["message"]["content"], "hello")
+            self.assertEqual(re.search(r"served by: (.*)", server.stop()).group(1), expected)
 
     def test_priorities_and_deadlines(self):
         for order in ("fifo", "sjf", "residency", "mlq-static"):
@@ -170,8 +212,9 @@ class Orders(unittest.TestCase):
 
     def test_flags_are_checked(self):
         for flags, expected in [
-                (["--schedule", "lifo"], "expected one of fifo, sjf, residency, mlq, mlq-static, found 'lifo'"),
+                (["--schedule", "lifo"], "expected one of fifo, sjf, residency, objective, mlq, mlq-static, found 'lifo'"),
                 (["--age-bound", "0"], "--age-bound"),
+                (["--ttft-objective", "0"], "--ttft-objective"),
                 (["--request-size", "big"], "--request-size: expected product, sum or output, found 'big'"),
                 (["--lane-count", "5"], "--lane-count: expected worth-it or least-squares, found '5'"),
                 (["--length-predictor", "crystal"], "--length-predictor: expected history, proxy or none, found 'crystal'"),
@@ -186,7 +229,7 @@ class Orders(unittest.TestCase):
     def test_flags_in_a_file(self):
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder) / "serve.toml"
-            file.write_text(f'model = {json.dumps(str(DEMO / "model"))}\nport = 0\nserved-model-name = "demo"\nschedule = "mlq-static"\n'
+            file.write_text(f'model = {json.dumps(str(DEMO / "model"))}\nport = 0\nserved-model-name = "demo"\npreset = "chameleon"\nschedule = "mlq-static"\n'
                             'age-bound = 5\nrequest-size = "sum"\nlane-count = "least-squares"\nlength-predictor = "none"\n')
             server = Server.run([serving.LORAMUX, "serve", "--config", str(file)])
             try:
@@ -194,7 +237,7 @@ class Orders(unittest.TestCase):
                 time.sleep(0.2)
                 self.assertEqual(metric(server, "loramux:length_predictions_total"), 0)
             finally:
-                server.stop()
+                self.assertIn("served by: --cache chameleon, --schedule mlq-static, --fairness none, prompts whole", server.stop())
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import unittest
 import serving
 from serving import DEMO
 
-SMALL = ["--quick", "--points", "40", "--seconds", "1", "--threads", "2", "--device-memory", "96MiB",
+SMALL = ["--quick", "--points", "40", "--seconds", "1", "--engine-seconds", "1", "--threads", "2", "--device-memory", "96MiB",
          "--max-num-batched-tokens", "64", "--max-num-seqs", "12", "--max-model-len", "256"]
 
 
@@ -32,7 +32,7 @@ class Profile(unittest.TestCase):
     def check_file(self, path, ranks, targets):
         text = path.read_text()
         data = json.loads(text)
-        self.assertEqual((data["format"], data["version"]), ("loramux-performance-profile", 1))
+        self.assertEqual((data["format"], data["version"]), ("loramux-performance-profile", 2))
         self.assertEqual(data["adapters"], {"ranks": ranks, "targets": targets})
         self.assertEqual(data["model"]["hidden_size"], 192)
         self.assertEqual(data["model"]["page_tokens"], 16)
@@ -44,6 +44,16 @@ class Profile(unittest.TestCase):
             self.assertGreater(sum(seconds.values()), 0)
             self.assertGreater(data[shape]["held_out"]["points"], 0)
             self.assertEqual(data[shape]["held_out"]["points"] + data[shape]["fitted"]["points"], 40)
+        engine = data["mbgmv"]["engine"]
+        self.assertGreater(engine["held_out"]["points"], 0)
+        self.assertEqual(engine["held_out"]["points"], engine["held_out_linear"]["points"])
+        self.assertTrue(engine["decode_factors"])
+        for table in ("decode_factors", "prefill_factors", "mixed_factors"):
+            tokens = [at[0] for at in engine[table]]
+            self.assertEqual(tokens, sorted(set(tokens)))
+            self.assertTrue(all(factor > 0 for _, factor in engine[table]), engine)
+        self.assertEqual(data["bgmv"]["engine"]["decode_factors"], [])   # the engine ran with the other one
+        self.assertGreater(data["requests_per_second"], 0)
         self.assertGreater(data["between_steps_seconds"], 0)
         self.assertLess(data["between_steps_seconds"], 1)
         for link in data["links"].values():
@@ -61,6 +71,7 @@ class Profile(unittest.TestCase):
         data = self.check_file(output, ranks, "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj")
         self.assertRegex(data["model"]["digest"], "^[0-9a-f]{32}$")
         self.assertIn("steps held out", run.stdout)
+        self.assertIn("the engine's steps, with factors", run.stdout)
         with open(table) as file:
             rows = list(csv.DictReader(file))
         self.assertEqual(len(rows), 80)   # 40 points, both shapes

@@ -1,10 +1,11 @@
-// The program: `loramux serve | generate | inspect | profile | bench | simulate`.
+// The program: `loramux serve | generate | inspect | profile | bench | simulate | experiment`.
 #include <string>
 
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
 
 #include "tools/bench/command.h"
+#include "tools/experiment/command.h"
 #include "tools/generate.h"
 #include "tools/inspect.h"
 #include "tools/profile/command.h"
@@ -23,6 +24,7 @@ int main(int argc, char** argv) {
              "  loramux profile demo/model --quick --output profile.json\n"
              "  loramux bench --tasks demo/eval --concurrency 16\n"
              "  loramux simulate --rate 3 --preset loramux,chameleon,s-lora\n"
+             "  loramux experiment ch-11 --quick --output /tmp/results\n"
              "Each command explains itself: loramux COMMAND --help");
   int status = 0;
 
@@ -57,6 +59,12 @@ int main(int argc, char** argv) {
   loramux::AddSimulateFlags(*simulate_command, simulate);
   for (int i = 0; i < argc; ++i) simulate.command_line += (i == 0 ? "" : " ") + std::string(argv[i]);
   simulate_command->callback([&] { status = loramux::RunSimulate(simulate); });
+
+  loramux::ExperimentFlags experiment;
+  CLI::App* experiment_command =
+      app.add_subcommand("experiment", "What the source documents report, beside what this project's simulator finds");
+  loramux::AddExperimentFlags(*experiment_command, experiment);
+  experiment_command->callback([&] { status = loramux::RunExperiment(experiment); });
 
   CLI11_PARSE(app, argc, argv);
   return status;

@@ -9,6 +9,10 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "cache/cache_regime.h"
+#include "formats/message.h"
+#include "schedule/performance_profile.h"
+#include "schedule/presets.h"
+#include "schedule/service_times.h"
 #include "tools/progress_bar.h"
 
 namespace loramux {
@@ -41,9 +45,11 @@ Result<LoraVariant> VariantFlag(const std::string& text) {
   return InvalidArgument("--lora-variant: expected mbgmv or bgmv, found '" + text + "'", "--lora-variant");
 }
 
-Result<FairnessOptions> FairnessFlags(const RuntimeFlags& flags) {
-  FairnessOptions options;
-  ASSIGN_OR_RETURN(options.policy, ParseFairnessPolicy(flags.fairness));
+// `options` with what the flags say.
+Result<FairnessOptions> FairnessFlags(const RuntimeFlags& flags, FairnessOptions options) {
+  if (!flags.fairness.empty()) {
+    ASSIGN_OR_RETURN(options.policy, ParseFairnessPolicy(flags.fairness));
+  }
   for (const std::string& text : flags.tenant_weights) {
     ASSIGN_OR_RETURN(auto weight, ParseTenantWeight(text));
     options.weights.push_back(std::move(weight));
@@ -75,20 +81,60 @@ Result<NamedPath> ParseLoraModule(const std::string& text) {
   return NamedPath{text.substr(0, equals), text.substr(equals + 1)};
 }
 
+// All that it says of a server, before any flag.
+Status UsePreset(const std::string& name, RuntimeOptions& options) {
+  ASSIGN_OR_RETURN(const Preset preset, FindPreset(name));
+  if (preset.cpu_assist || preset.all_on_device) {
+    return InvalidArgument("preset " + name + " is there to be simulated only: expected one that `loramux simulate --list-presets` does "
+                           "not mark so", "--preset");
+  }
+  options.cache = preset.cache;
+  options.prefix_cache = preset.keep_history;
+  options.whole_prompts = !preset.chunked_prefill;
+  ApplyPresetOrder(preset, options.scheduler, options.queue);
+  return Ok{};
+}
+
+// Plans go by what was measured. Errors: the file's; it is of a model of another shape. Where the server differs in what a profile is
+// only a little off for, a warning.
+Status UseProfile(const RuntimeFlags& flags, RuntimeOptions& options) {
+  ASSIGN_OR_RETURN(const PerformanceProfile profile, LoadPerformanceProfile(flags.profile));
+  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(flags.model_dir));
+  const PerformanceProfile::BaseModel wanted = {.name = flags.model_dir, .hidden_size = config.hidden_size, .num_layers = config.num_layers,
+                                                .num_heads = config.num_heads, .num_kv_heads = config.num_kv_heads,
+                                                .head_dim = config.head_dim, .intermediate_size = config.intermediate_size,
+                                                .vocab_size = config.vocab_size};
+  RETURN_IF_ERROR(CheckSameShape(profile.base, wanted, "--profile: " + flags.profile));
+  const int threads = options.threads > 0 ? options.threads : AvailableProcessors();
+  if (profile.threads != threads) {
+    spdlog::warn("--profile: measured with {} threads, this server has {}: its seconds are of another server", profile.threads, threads);
+  }
+  const LoraCostShape shape = options.lora_variant == LoraVariant::kBgmv ? LoraCostShape::kBgmv : LoraCostShape::kMbgmv;
+  const FittedModel& other = shape == LoraCostShape::kBgmv ? profile.mbgmv : profile.bgmv;
+  if (&profile.EngineModel() == &other.model && other.engine.points > 0) {
+    spdlog::warn("--profile: its engine ran with the other --lora-variant: what this one takes is known less well");
+  }
+  PlanByModel(std::make_shared<const PerformanceModel>(profile.ModelOf(shape)), options.scheduler, options.queue);
+  spdlog::info("plans go by {}: measured on {}; a sequence alone decodes in {:.3f} ms", flags.profile, Printable(profile.device),
+               ShortestStepSeconds(*options.scheduler.costs) * 1e3);
+  return Ok{};
+}
+
 }  // namespace
 
 Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   RuntimeOptions options;
+  if (!flags.preset.empty()) RETURN_IF_ERROR(UsePreset(flags.preset, options));
   ASSIGN_OR_RETURN(options.device_memory, Memory(flags.device_memory, "--device-memory", AutoDeviceMemory()));
   ASSIGN_OR_RETURN(options.host_memory, Memory(flags.host_memory, "--host-memory", AutoDeviceMemory()));
   ASSIGN_OR_RETURN(options.kv_dtype, DTypeFlag(flags.kv_dtype, "--kv-cache-dtype"));
   ASSIGN_OR_RETURN(options.lora_dtype, DTypeFlag(flags.lora_dtype, "--lora-dtype"));
   ASSIGN_OR_RETURN(options.lora_variant, VariantFlag(flags.lora_variant));
   RETURN_IF_ERROR(CheckRange(flags.max_num_seqs, 1, 65536, "--max-num-seqs"));
-  RETURN_IF_ERROR(CheckRange(flags.max_num_batched_tokens, 1, 1 << 20, "--max-num-batched-tokens"));
-  RETURN_IF_ERROR(CheckRange(flags.prefill_chunk, 1, 1 << 20, "--prefill-chunk"));
+  RETURN_IF_ERROR(CheckRange(flags.max_num_batched_tokens.value_or(512), 1, 1 << 20, "--max-num-batched-tokens"));
+  RETURN_IF_ERROR(CheckRange(flags.prefill_chunk.value_or(256), 1, 1 << 20, "--prefill-chunk"));
   RETURN_IF_ERROR(CheckRange(flags.max_lora_rank, 1, 4096, "--max-lora-rank"));
-  RETURN_IF_ERROR(CheckRange(flags.max_loras, 0, 1 << 20, "--max-loras"));
+  RETURN_IF_ERROR(CheckRange(flags.max_loras.value_or(0), 0, 1 << 20, "--max-loras"));
   RETURN_IF_ERROR(CheckRange(flags.max_model_len, 0, 1 << 24, "--max-model-len"));
   RETURN_IF_ERROR(CheckRange(flags.threads, 0, 1024, "--threads"));
   const std::int64_t pages = flags.page_tokens;
@@ -99,16 +145,18 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   options.page_tokens = pages;
   options.max_lora_rank = flags.max_lora_rank;
   options.max_model_len = flags.max_model_len;
-  options.cache = flags.cache;
+  if (!flags.cache.empty()) options.cache = flags.cache;
   options.adapter_prefetch = flags.adapter_prefetch;
-  options.prefix_cache = flags.prefix_cache;
+  options.prefix_cache = flags.prefix_cache.value_or(options.prefix_cache);
   options.threads = flags.threads;
   options.scheduler.max_running = flags.max_num_seqs;
-  options.scheduler.max_batch_tokens = flags.max_num_batched_tokens;
-  options.scheduler.prefill_chunk = flags.prefill_chunk;
-  options.scheduler.max_distinct_adapters = flags.max_loras;
-  ASSIGN_OR_RETURN(options.scheduler.fairness, FairnessFlags(flags));
+  options.scheduler.max_batch_tokens = flags.max_num_batched_tokens.value_or(512);
+  options.scheduler.prefill_chunk = flags.prefill_chunk.value_or(256);
+  if (flags.max_num_batched_tokens || flags.prefill_chunk) options.whole_prompts = options.scheduler.separate_phases = false;
+  options.scheduler.max_distinct_adapters = flags.max_loras.value_or(options.scheduler.max_distinct_adapters);
+  ASSIGN_OR_RETURN(options.scheduler.fairness, FairnessFlags(flags, options.scheduler.fairness));
   RETURN_IF_ERROR(ApplyScheduleFlags(flags.schedule, options));
+  if (!flags.profile.empty()) RETURN_IF_ERROR(UseProfile(flags, options));
   options.base_names = flags.served_model_names;
   if (options.base_names.empty()) {
     // The directory's own name, and the path as it was written: readiness probes use either.
@@ -131,7 +179,7 @@ void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {
   command.add_option("--max-lora-rank", flags.max_lora_rank, "Refuse adapters of a higher rank")->group(adapters)
       ->capture_default_str();
   command.add_option("--max-loras", flags.max_loras, "At most so many different adapters in one batch (0: bytes decide)")
-      ->group(adapters)->capture_default_str();
+      ->group(adapters)->default_str("the preset's, or 0");
   command.add_option("--max-cpu-loras", flags.max_cpu_loras,
                      "Accepted for compatibility: --host-memory bounds the host tier in bytes")->group(adapters);
   command.add_option("--lora-dtype", flags.lora_dtype, "Adapters in memory: auto, f32, bf16, f16")->group(adapters)
@@ -151,21 +199,23 @@ void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {
   std::string regimes;
   for (const CacheRegime& regime : CacheRegimes()) regimes += (regimes.empty() ? "" : ", ") + std::string(regime.name);
   command.add_option("--cache,--eviction", flags.cache, "What is kept, and what gives way: " + regimes)->group(memory)
-      ->capture_default_str();
+      ->default_str("the preset's, or loramux");
   command.add_option("--adapter-prefetch", flags.adapter_prefetch,
                      "Load adapters before they are asked for: none, or those whose histogram of idle times says so (histogram)")
       ->group(memory)->capture_default_str();
-  command.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", flags.prefix_cache,
-                   "Use keys and values of earlier requests with the same adapter content and first tokens (default: on)")
+  // A function: an optional would be false where neither is given.
+  const auto set_prefix_cache = [&flags](std::int64_t on) { flags.prefix_cache = on > 0; };
+  command.add_flag_function("--enable-prefix-caching,!--no-enable-prefix-caching", set_prefix_cache,
+                   "Use keys and values of earlier requests with the same adapter content and first tokens (default: the preset's, or on)")
       ->group(memory);
   command.add_option("--max-model-len", flags.max_model_len, "Positions of a sequence (0: the model's own limit)")
       ->group(batching)->capture_default_str();
   command.add_option("--max-num-seqs", flags.max_num_seqs, "Requests in a batch")->group(batching)
       ->capture_default_str();
   command.add_option("--max-num-batched-tokens", flags.max_num_batched_tokens, "Tokens computed in one step")
-      ->group(batching)->capture_default_str();
+      ->group(batching)->default_str("512, or as many as a preset's whole prompts take");
   command.add_option("--prefill-chunk", flags.prefill_chunk, "Prompt tokens of one request in one step")
-      ->group(batching)->capture_default_str();
+      ->group(batching)->default_str("256, or whole prompts with a preset that has them");
   command.add_option("--served-model-name", flags.served_model_names, "Names of the base model (default: its folder's)");
   command.add_option("--threads", flags.threads, "Kernel threads (0: one per processor)")->group(machine)
       ->capture_default_str();
@@ -198,10 +248,13 @@ Result<std::vector<NamedPath>> AdaptersOf(const RuntimeFlags& flags) {
   return adapters;
 }
 
-Result<std::unique_ptr<Runtime>> StartRuntime(const RuntimeFlags& flags) {
+Result<std::unique_ptr<Runtime>> StartRuntime(const RuntimeFlags& flags, FlightRecorder* recorder) {
   RETURN_IF_ERROR(InitLogging(flags.log_level, flags.log_format));
   ASSIGN_OR_RETURN(RuntimeOptions options, RuntimeOptionsOf(flags));
+  options.recorder = recorder;
   ASSIGN_OR_RETURN(const std::vector<NamedPath> adapters, AdaptersOf(flags));
+  spdlog::info("served by: --cache {}, --schedule {}, --fairness {}, prompts {}", options.cache, options.queue.name,
+               options.scheduler.fairness.policy == FairnessPolicy::kVtc ? "vtc" : "none", options.whole_prompts ? "whole" : "in chunks");
   ProgressBar weights("loading weights", "MiB", 1 << 20);
   ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime,
                    Runtime::Load(flags.model_dir, std::move(options),

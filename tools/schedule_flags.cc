@@ -31,13 +31,16 @@ Result<LaneCountRule> CountRule(const std::string& text) {
 void AddScheduleFlags(CLI::App& command, ScheduleFlags& flags) {
   const std::string group = "Order of service";
   command.add_option("--schedule", flags.schedule, "Who is let in first, of a tenant: " + Listed(QueueOrderNames()))
-      ->group(group)->capture_default_str();
+      ->group(group)->default_str("the preset's, or fifo");
   command.add_option("--age-bound", flags.age_bound_seconds,
                      "Seconds after which whoever waits goes before everybody (of his tenant), in any order")
       ->group(group)->capture_default_str()->check(CLI::Range(0.1, 86400.0));
+  command.add_option("--ttft-objective", flags.ttft_objective_seconds,
+                     "Seconds from arrival to the first token that are wanted; --schedule objective keeps as few as possible beyond it")
+      ->group(group)->capture_default_str()->check(CLI::Range(0.001, 86400.0));
   command.add_option("--request-size", flags.request_size,
                      "What makes a request large, for mlq: product or sum of input, predicted output and adapter; output alone")
-      ->group(group)->capture_default_str();
+      ->group(group)->default_str("the preset's, or product");
   command.add_option("--lane-count", flags.lane_count, "Lanes of mlq: as many as are worth-it, or least-squares (nearly always 4)")
       ->group(group)->capture_default_str();
   command.add_option("--length-predictor", flags.length_predictor,
@@ -49,9 +52,12 @@ void AddScheduleFlags(CLI::App& command, ScheduleFlags& flags) {
 }
 
 Status ApplyScheduleFlags(const ScheduleFlags& flags, RuntimeOptions& options) {
-  options.queue.name = flags.schedule;
+  if (!flags.schedule.empty()) options.queue.name = flags.schedule;
   options.scheduler.age_bound = static_cast<TimeNs>(flags.age_bound_seconds * static_cast<double>(kNsPerSecond));
-  ASSIGN_OR_RETURN(options.queue.lanes.form, SizeForm(flags.request_size));
+  options.queue.objective = static_cast<TimeNs>(flags.ttft_objective_seconds * static_cast<double>(kNsPerSecond));
+  if (!flags.request_size.empty()) {
+    ASSIGN_OR_RETURN(options.queue.lanes.form, SizeForm(flags.request_size));
+  }
   ASSIGN_OR_RETURN(options.queue.lanes.count_rule, CountRule(flags.lane_count));
   options.length_predictor = flags.length_predictor;
   if ((flags.length_predictor == "proxy") == flags.length_proxy.empty()) {

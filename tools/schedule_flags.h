@@ -11,14 +11,16 @@
 namespace loramux {
 
 struct ScheduleFlags {
-  std::string schedule = "fifo";              // QueueOrderNames
+  std::string schedule;                       // QueueOrderNames; empty: the preset's, or fifo
   double age_bound_seconds = 30;
-  std::string request_size = "product", lane_count = "worth-it";   // of mlq
+  double ttft_objective_seconds = 5;          // of the order "objective"
+  std::string request_size;                   // of mlq; empty: the preset's, or product
+  std::string lane_count = "worth-it";
   std::string length_predictor = "history", length_proxy;
 };
 
 void AddScheduleFlags(CLI::App& command, ScheduleFlags& flags);
-// Errors name the flag and what it takes.
+// What the flags say; what they leave open stays. Errors name the flag and what it takes.
 Status ApplyScheduleFlags(const ScheduleFlags& flags, RuntimeOptions& options);
 
 }  // namespace loramux

@@ -15,7 +15,9 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/prng.h"
+#include "engine/flight_recorder.h"
 #include "engine/history_keeper.h"
+#include "schedule/presets.h"
 #include "server/engine_service.h"
 #include "server/length_guesser.h"
 #include "server/server.h"
@@ -107,6 +109,16 @@ Result<std::optional<LengthGuesser>> LoadLengthProxy(const ScheduleFlags& flags)
   return std::optional<LengthGuesser>(std::move(guesser).value());
 }
 
+// Null: not asked for.
+Result<std::unique_ptr<FlightRecorder>> StartRecorder(const ServeFlags& flags) {
+  if (flags.record.empty()) return std::unique_ptr<FlightRecorder>();
+  FlightRecorderOptions options{.program = LORAMUX_VERSION};
+  ASSIGN_OR_RETURN(options.max_file_bytes, ParseBytes(flags.record_limit, "--record-limit"));
+  auto recorder = FlightRecorder::Create(&OsFileSystem(), flags.record, options);
+  if (!recorder.ok()) return Error{recorder.error().code, "--record: " + recorder.error().message, "--record"};
+  return recorder;
+}
+
 Status Serve(const ServeFlags& flags) {
   Signals signals;
   RaiseOpenFileLimit(flags.http.max_connections);
@@ -115,7 +127,8 @@ Status Serve(const ServeFlags& flags) {
     return InvalidArgument("--insecure-no-admin-key: refused with --api-key-file, whose clients may not change adapters; "
                            "give --admin-key-file FILE", "--insecure-no-admin-key");
   }
-  ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime, StartRuntime(EagerAdapters(flags.runtime, flags.adapters)));
+  ASSIGN_OR_RETURN(const std::unique_ptr<FlightRecorder> recorder, StartRecorder(flags));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime, StartRuntime(EagerAdapters(flags.runtime, flags.adapters), recorder.get()));
   ASSIGN_OR_RETURN(const std::unique_ptr<AdapterAdmin> adapters, OpenAdapterAdmin(flags.adapters, flags.runtime, *runtime));
   const std::unique_ptr<HistoryKeeper> history = KeepHistory(flags.adapters, *runtime);
   ASSIGN_OR_RETURN(const std::optional<LengthGuesser> lengths, LoadLengthProxy(flags.runtime.schedule));
@@ -167,6 +180,10 @@ Status Serve(const ServeFlags& flags) {
   NotifyStopping(flags.drain_timeout_seconds);
   LogDrained((*server)->Shutdown());
   runtime->Stop();
+  if (recorder != nullptr) {
+    recorder->Close();
+    spdlog::info("recorded {} steps in {}: {}", recorder->steps(), FormatBytes(recorder->bytes()), flags.record);
+  }
   const EngineStats stats = runtime->engine().Stats();
   spdlog::info("served {} requests, {} tokens in {} steps; {} preemptions, {} adapter loads, {} evictions", stats.finished,
                stats.tokens_generated, stats.steps, stats.preemptions, stats.adapters.device_loads,
@@ -205,11 +222,19 @@ void AddServeFlags(CLI::App& command, ServeFlags& flags) {
   command.add_option("--sse-keepalive", flags.sse_keepalive_seconds,
                      "Seconds without news after which a stream carries a comment line, for proxies; 0: never")
       ->group(http)->capture_default_str()->check(CLI::Range(0.0, 3600.0));
+  std::string presets;
+  for (const Preset& preset : Presets()) presets += (presets.empty() ? "" : ", ") + std::string(preset.name);
+  command.add_option("--preset", flags.runtime.preset,
+                     "A whole way to serve: cache, order, fairness, prompts in chunks or whole; other flags win over it. One of " +
+                         presets + " (explained by loramux simulate --list-presets)");
   AddScheduleFlags(command, flags.runtime.schedule);
+  command.add_option("--profile", flags.runtime.profile,
+                     "File of `loramux profile`, of a model of this shape: bypasses, quotas of lanes and reloads are planned by what was "
+                     "measured (default: by what is learned while serving)")->group("Order of service");
   const std::string fairness = "Fairness";
   command.add_option("--fairness", flags.runtime.fairness,
                      "Who is served next: vtc (the tenant that got the least), none (first come, first served)")
-      ->group(fairness)->capture_default_str();
+      ->group(fairness)->default_str("the preset's, or vtc");
   command.add_option("--tenant-weight", flags.runtime.tenant_weights,
                      "NAME=WEIGHT: a tenant's share relative to the others' (default 1); may be given more than once")
       ->group(fairness);
@@ -219,6 +244,12 @@ void AddServeFlags(CLI::App& command, ServeFlags& flags) {
   command.add_flag("--ignore-fairness-header", flags.ignore_fairness_header,
                    "The adapter is the tenant, whatever x-gateway-inference-fairness-id says")->group(fairness);
   AddProtectionFlags(command, flags.http, flags.protection);
+  const std::string recording = "Recording";
+  command.add_option("--record", flags.record,
+                     "Write what the engine is told, and a digest of what it plans, to FILE, for loramux simulate --replay; no text of "
+                     "requests or answers is in it")->group(recording);
+  command.add_option("--record-limit", flags.record_limit, "Largest size of it; then the recording ends")->group(recording)
+      ->capture_default_str();
   command.add_option("--seed", flags.seed, "Of requests that bring no seed (0: from the clock)");
 }
 

@@ -11,6 +11,7 @@
 #include "formats/file.h"
 #include "formats/message.h"
 #include "schedule/performance_profile.h"
+#include "tools/simulate_replay.h"
 #include "tools/simulate_report.h"
 
 namespace loramux {
@@ -158,21 +159,17 @@ Result<std::vector<std::int64_t>> RanksIn(const std::string& directory) {
   return ranks;
 }
 
-// The times of a measured profile in place of the device's; memory stays the device's. Errors: the file's, or another model's.
-Status TakeProfile(const SimulateFlags& flags, const ModelShape& model, SimulatedDevice& device) {
+// Steps, transfers and plans by a measured profile; memory stays the device's. Errors: the file's, or another model's.
+Status TakeProfile(const SimulateFlags& flags, const ModelShape& model, SimulationOptions& options) {
   ASSIGN_OR_RETURN(const PerformanceProfile profile, LoadPerformanceProfile(flags.profile));
-  const PerformanceProfile::BaseModel& base = profile.base;
-  const bool same = base.hidden_size == model.hidden && base.num_layers == model.layers && base.num_heads == model.heads &&
-                    base.num_kv_heads == model.kv_heads && base.head_dim == model.HeadDim() &&
-                    base.intermediate_size == model.intermediate && base.vocab_size == model.vocab;
-  if (!same) {
-    return InvalidArgument(flags.profile + ": measured with " + Quote(base.name) + ", a model of another shape than --model " +
-                           Quote(flags.model), "--profile");
-  }
+  const PerformanceProfile::BaseModel wanted = {.name = flags.model, .hidden_size = model.hidden, .num_layers = model.layers,
+                                                .num_heads = model.heads, .num_kv_heads = model.kv_heads, .head_dim = model.HeadDim(),
+                                                .intermediate_size = model.intermediate, .vocab_size = model.vocab};
+  RETURN_IF_ERROR(CheckSameShape(profile.base, wanted, flags.profile));
   if (flags.gpus != 1) return InvalidArgument("--gpus: expected 1 with --profile: it was measured on one device", "--gpus");
-  device.model = profile.ModelOf(LoraCostShape::kMbgmv);
-  device.model.step += device.model.between_steps;   // the next step starts so much later
-  device.name = fmt::format("{} (measured: {}), memory of {}", Printable(base.name), Printable(profile.device), device.name);
+  UseProfile(profile, options);
+  options.device.name = fmt::format("{} (measured: {}), memory of {}", Printable(profile.base.name), Printable(profile.device),
+                                    options.device.name);
   return Ok{};
 }
 
@@ -182,11 +179,12 @@ Result<SimulationOptions> OptionsOf(const SimulateFlags& flags) {
   ASSIGN_OR_RETURN(const std::vector<LoraTarget> targets, ParseLoraTargets(flags.lora_targets));
   SimulationOptions options;
   ASSIGN_OR_RETURN(options.device, DescribeDevice(device, model, flags.gpus, flags.memory_share, targets));
-  if (!flags.profile.empty()) RETURN_IF_ERROR(TakeProfile(flags, model, options.device));
+  if (!flags.profile.empty()) RETURN_IF_ERROR(TakeProfile(flags, model, options));
   if (flags.host_link_gb > 0) {
     for (auto* link : {&options.device.model.host_to_device, &options.device.model.device_to_host}) {
       link->bytes_per_second = flags.host_link_gb * 1e9;
     }
+    if (options.costs != nullptr) options.costs = std::make_shared<const PerformanceModel>(options.device.model);   // plans know it too
   }
   options.max_running = flags.max_num_seqs;
   options.max_batch_tokens = flags.max_num_batched_tokens;
@@ -223,7 +221,7 @@ Result<SimulationReport> MakeReport(SimulateFlags flags) {
   if (options.slo <= 0) {
     ASSIGN_OR_RETURN(const TimeNs low_load, LowLoadTime(options, flags.workload));
     report.low_load_ms = static_cast<double>(low_load) / kNsPerMs;
-    options.slo = static_cast<TimeNs>(kSloFactor * static_cast<double>(low_load));
+    options.slo = std::max<TimeNs>(1, static_cast<TimeNs>(kSloFactor * static_cast<double>(low_load)));
   }
   report.slo_ms = static_cast<double>(options.slo) / kNsPerMs;
   for (const Preset& preset : presets) {
@@ -242,6 +240,12 @@ Result<SimulationReport> MakeReport(SimulateFlags flags) {
   return report;
 }
 
+Status Report(const SimulateFlags& flags) {
+  ASSIGN_OR_RETURN(const SimulationReport report, MakeReport(flags));
+  fmt::print("{}", ReportAsTable(report));
+  return WriteReport(flags, report);
+}
+
 Status WriteFile(const std::string& path, const std::string& text, const char* flag) {
   if (path.empty()) return Ok{};
   std::ofstream file(path, std::ios::binary);
@@ -251,14 +255,12 @@ Status WriteFile(const std::string& path, const std::string& text, const char* f
   return Ok{};
 }
 
-Status Report(const SimulateFlags& flags) {
-  ASSIGN_OR_RETURN(const SimulationReport report, MakeReport(flags));
-  fmt::print("{}", ReportAsTable(report));
+}  // namespace
+
+Status WriteReport(const SimulateFlags& flags, const SimulationReport& report) {
   RETURN_IF_ERROR(WriteFile(flags.json, ReportAsJson(report), "--json"));
   return WriteFile(flags.html, flags.html.empty() ? "" : ReportAsHtml(report), "--html");
 }
-
-}  // namespace
 
 void AddSimulateFlags(CLI::App& command, SimulateFlags& flags) {
   AddWorkloadFlags(command, flags);
@@ -272,6 +274,13 @@ void AddSimulateFlags(CLI::App& command, SimulateFlags& flags) {
       ->group(group);
   command.add_option("--json", flags.json, "File for all figures, and what the memory held over time")->group(group);
   command.add_option("--html", flags.html, "File for a report with plots, of one piece")->group(group);
+  const std::string replay = "Replay";
+  command.add_option("--replay", flags.replay,
+                     "A file of loramux serve --record: an engine made alike, on a virtual clock, is told what the recorded one was "
+                     "told, and every plan is compared; load, device and presets are the recording's. Status 1: one differs")
+      ->group(replay)->check(CLI::ExistingFile);
+  command.add_flag("--replay-truncated", flags.replay_truncated, "Also a recording without an end, of a server that was killed")
+      ->group(replay);
   command.add_option("--check-every", flags.check_every, "Events after which all accounts are compared; for tests")->group(group);
 }
 
@@ -280,8 +289,9 @@ int RunSimulate(SimulateFlags flags) {
     for (const Preset& preset : Presets()) fmt::print("{:<22} {}\n", preset.name, preset.what);
     return 0;
   }
-  const Status status = Report(flags);
-  if (status.ok()) return 0;
+  bool equal = true;
+  const Status status = flags.replay.empty() ? Report(flags) : ReportReplay(flags, equal);
+  if (status.ok()) return equal ? 0 : 1;
   fmt::print(stderr, "error: {}\n", status.error().message);
   return 1;
 }

@@ -31,8 +31,14 @@ struct SimulateFlags {
   std::int64_t check_every = 0;
   std::string json, html;                // files to write
   bool list = false;
+  std::string replay;                    // a recording of `loramux serve`, in place of everything else; empty: not
+  bool replay_truncated = false;
   std::string command_line;              // for the report
 };
+
+struct SimulationReport;
+// Writes the files that the flags ask for. Errors name the flag.
+Status WriteReport(const SimulateFlags& flags, const SimulationReport& report);
 
 void AddSimulateFlags(CLI::App& command, SimulateFlags& flags);
 // Prints a table to stdout. Returns the process's exit status.

@@ -115,7 +115,7 @@ std::vector<std::pair<double, double>> Cumulative(const std::vector<double>& val
 std::vector<double> TpotsOf(const SimulationResult& result) {
   std::vector<double> values;
   for (const RequestRecord& record : result.requests) {
-    if (record.refused || record.output_tokens < 2) continue;
+    if (!record.Ended() || record.output_tokens < 2) continue;
     values.push_back(Seconds(record.last_token - record.first_token) * 1e3 / (record.output_tokens - 1));
   }
   return values;
@@ -128,7 +128,7 @@ std::vector<std::pair<double, double>> TtftOverTime(const SimulationResult& resu
   for (const RequestRecord& record : result.requests) last = std::max(last, record.arrival);
   std::vector<std::vector<double>> parts(kParts);
   for (const RequestRecord& record : result.requests) {
-    if (record.refused) continue;
+    if (!record.Ended()) continue;
     const auto part = static_cast<std::size_t>(static_cast<double>(record.arrival) / static_cast<double>(last) * (kParts - 1));
     parts[part].push_back(Seconds(record.Ttft()) * 1e3);
   }
@@ -165,7 +165,7 @@ std::string LatencyPlots(const SimulationReport& report) {
   html += Lines(report, plot("End to end", "ms"), [](const PresetRun& run) {
     std::vector<double> values;
     for (const RequestRecord& record : run.result.requests) {
-      if (!record.refused) values.push_back(Seconds(record.EndToEnd()) * 1e3);
+      if (record.Ended()) values.push_back(Seconds(record.EndToEnd()) * 1e3);
     }
     return Cumulative(values);
   });

@@ -22,6 +22,9 @@ class LayerProgress {
   std::int32_t lead() const { return (layers_ + 3) / 4; }
   // The first so many are there; 0 after a failure.
   std::int32_t arrived() const { return std::max(0, state_.load(std::memory_order_acquire)); }
+  // The engine thread's: what is planned goes by what was there at one moment of the step, whatever arrives meanwhile.
+  void Look() { seen_ = arrived(); }
+  std::int32_t seen() const { return seen_; }   // as of the last Look
   bool failed() const { return state_.load(std::memory_order_acquire) == kFailed; }
   // Nothing more will come.
   bool ended() const { return failed() || arrived() == layers_; }
@@ -62,6 +65,7 @@ class LayerProgress {
   std::atomic<std::int32_t> state_{0};   // layers that have arrived
   mutable std::atomic<std::int32_t> awaited_{-1};
   std::atomic<bool> cancelled_{false};
+  std::int32_t seen_ = 0;
 };
 
 }  // namespace loramux

@@ -7,7 +7,7 @@
 namespace loramux {
 namespace {
 
-constexpr std::uint32_t kNoSlot = UINT32_MAX;
+constexpr std::uint32_t kNoSlot = UINT32_MAX, kNotIdle = UINT32_MAX;
 
 std::vector<std::byte*> PagePointers(const PagePool& pool, const std::vector<PageHandle>& pages) {
   std::vector<std::byte*> pointers;
@@ -40,6 +40,7 @@ void ResidencyManager::Add(std::shared_ptr<const AdapterVersion> version) {
   const std::uint32_t slot = free_slots_.back();
   free_slots_.pop_back();
   slot_of_[generation] = slot;
+  adapters_[slot].pages = version->layout.pages;
   adapters_[slot].version = std::move(version);
   adapters_[slot].slot = slot;
   ++totals_.known;
@@ -85,6 +86,7 @@ void ResidencyManager::Lock(AdapterGeneration generation) {
   if (adapter.locked) return;
   adapter.locked = true;
   locked_.push_back(generation);
+  UpdateIdle(adapter);
 }
 
 void ResidencyManager::Unlock(AdapterGeneration generation) {
@@ -92,6 +94,7 @@ void ResidencyManager::Unlock(AdapterGeneration generation) {
   if (!adapter.locked) return;
   adapter.locked = false;
   Erase(locked_, generation);
+  UpdateIdle(adapter);
 }
 
 void ResidencyManager::DropIfUnused(AdapterResidency& adapter) {
@@ -207,6 +210,7 @@ bool ResidencyManager::Poll(TimeNs now, std::vector<LoadFailure>& failures) {
     }
     DropIfUnused(adapter);
   }
+  for (const AdapterGeneration generation : arriving_) At(generation).progress->Look();
   return changed;
 }
 
@@ -216,6 +220,7 @@ void ResidencyManager::FinishLoad(AdapterResidency& adapter, TimeNs now) {
   (adapter.host == TierState::kResident ? totals_.host_to_device_bytes : totals_.disk_to_device_bytes) += Bytes(adapter);
   if (!adapter.ahead || adapter.references > 0) adapter.last_use = now;   // it was loaded for somebody: it may not be the next victim
   device_residents_.push_back(adapter.version->generation);
+  UpdateIdle(adapter);
   --loads_in_flight_;
   ++totals_.device_loads;
   const TimeNs took = now - adapter.load_started;
@@ -247,6 +252,22 @@ void ResidencyManager::DropDevicePages(AdapterResidency& adapter) {
   device_->Free(PageCategory::kAdapter, adapter.device_pages);
   adapter.device_pages.clear();
   adapter.device = TierState::kAbsent;
+  UpdateIdle(adapter);
+}
+
+void ResidencyManager::UpdateIdle(AdapterResidency& adapter) {
+  const bool idle = adapter.device == TierState::kResident && adapter.pins == 0 && !adapter.locked;
+  if (idle == (adapter.idle_position != kNotIdle)) return;
+  idle_pages_ += idle ? adapter.pages : -adapter.pages;
+  if (idle) {
+    adapter.idle_position = static_cast<std::uint32_t>(idle_.size());
+    idle_.push_back(adapter.version->generation);
+    return;
+  }
+  idle_[adapter.idle_position] = idle_.back();   // which takes its place
+  At(idle_.back()).idle_position = adapter.idle_position;
+  idle_.pop_back();
+  adapter.idle_position = kNotIdle;
 }
 
 void ResidencyManager::DropHostPages(AdapterResidency& adapter) {
@@ -279,6 +300,7 @@ void ResidencyManager::Pin(AdapterGeneration generation, TimeNs now) {
   ++adapter.pins;
   ++adapter.uses;
   adapter.last_use = now;
+  UpdateIdle(adapter);
 }
 
 void ResidencyManager::Unpin(AdapterGeneration generation, TimeNs now) {
@@ -286,6 +308,7 @@ void ResidencyManager::Unpin(AdapterGeneration generation, TimeNs now) {
   CHECK_GT(adapter.pins, 0);
   --adapter.pins;
   adapter.last_use = now;
+  UpdateIdle(adapter);
 }
 
 AdapterStats ResidencyManager::Stats() const {
@@ -299,7 +322,8 @@ AdapterStats ResidencyManager::Stats() const {
 
 void ResidencyManager::CheckIntegrity() const {
   std::int64_t device_pages = 0, host_pages = 0, loading = 0;
-  std::size_t device_residents = 0, host_residents = 0, known = 0, locked = 0, arriving = 0;
+  std::size_t device_residents = 0, host_residents = 0, known = 0, locked = 0, arriving = 0, idle = 0;
+  std::int64_t idle_pages = 0;
   for (const AdapterResidency& adapter : adapters_) {
     if (adapter.version == nullptr) {
       CHECK(adapter.device_pages.empty() && adapter.host_pages.empty());
@@ -320,6 +344,11 @@ void ResidencyManager::CheckIntegrity() const {
     CHECK(!adapter.failed || adapter.device == TierState::kLoading);
     CHECK_EQ(adapter.progress != nullptr, adapter.device == TierState::kLoading && !adapter.failed);
     arriving += adapter.arriving();
+    CHECK_EQ(adapter.pages, adapter.version->layout.pages);
+    const bool is_idle = adapter.device == TierState::kResident && adapter.pins == 0 && !adapter.locked;
+    if (is_idle) CHECK(idle_.at(adapter.idle_position) == adapter.version->generation);
+    idle += is_idle;
+    idle_pages += is_idle ? adapter.pages : 0;
     if (adapter.host == TierState::kLoading) CHECK(adapter.device == TierState::kLoading);
     device_pages += static_cast<std::int64_t>(adapter.device_pages.size());
     host_pages += static_cast<std::int64_t>(adapter.host_pages.size());
@@ -335,6 +364,8 @@ void ResidencyManager::CheckIntegrity() const {
   CHECK_EQ(arriving, arriving_.size());
   CHECK_EQ(device_residents, device_residents_.size());
   CHECK_EQ(host_residents, host_residents_.size());
+  CHECK_EQ(idle, idle_.size());
+  CHECK_EQ(idle_pages, idle_pages_);
 }
 
 }  // namespace loramux

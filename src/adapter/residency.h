@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -49,8 +50,8 @@ struct AdapterStats {
   std::int64_t locked = 0, dropped = 0;
 };
 
-// What the policies may know of one adapter.
-struct AdapterResidency {
+// What the policies may know of one adapter. Planning weighs every idle one: what it reads of it is the first cache line.
+struct alignas(64) AdapterResidency {
   std::shared_ptr<const AdapterVersion> version;
   TierState device = TierState::kAbsent;
   TierState host = TierState::kAbsent;
@@ -61,6 +62,8 @@ struct AdapterResidency {
   bool retired = false;               // its name is gone: dropped when the last request that refers to it has ended
   TimeNs last_use = 0;                // when a request last began or ended to use it
   std::int64_t uses = 0;              // requests that began to use it
+  std::int64_t pages = 0;             // version->layout.pages
+  std::uint32_t idle_position = std::numeric_limits<std::uint32_t>::max();   // in IdleAdapters(); the largest number: not there
   std::vector<PageHandle> device_pages, host_pages;
   std::uint64_t load_sequence = 0;    // changes with each load to the device
   TimeNs load_started = 0;
@@ -74,6 +77,7 @@ struct AdapterResidency {
   bool to_device = false;             // it copies from the host tier, layer by layer: the adapter is arriving
   bool failed = false;                // while pins hold its pages
 
+  bool idle() const { return idle_position != std::numeric_limits<std::uint32_t>::max(); }
   // Its first layers may be there already. It may be pinned, and what is computed with it may be used once it is resident.
   bool arriving() const { return device == TierState::kLoading && to_device; }
 };
@@ -115,6 +119,9 @@ class ResidencyManager {
   // Generations that are resident on the device, in no particular but deterministic order.
   std::span<const AdapterGeneration> DeviceResidents() const { return device_residents_; }
   std::span<const AdapterGeneration> HostResidents() const { return host_residents_; }
+  // Of the residents on the device those that are neither pinned nor locked, and their pages; likewise ordered.
+  std::span<const AdapterGeneration> IdleAdapters() const { return idle_; }
+  std::int64_t idle_pages() const { return idle_pages_; }
   std::int64_t loads_in_flight() const { return loads_in_flight_; }
   // Generations that are arriving on the device from the host tier, in the order in which their transfers began.
   std::span<const AdapterGeneration> Arriving() const { return arriving_; }
@@ -137,9 +144,9 @@ class ResidencyManager {
     AdapterGeneration generation;
     Error error;
   };
-  // Collects finished transfers and goes on with their chains. Returns true if anything changed; failed loads are appended
-  // to `failures`. Their pages are free again and the state is kAbsent, unless the adapter is pinned: then that waits for
-  // EndFailedLoads, which the caller calls after the step in flight, when it has unpinned them.
+  // Collects finished transfers, goes on with their chains, looks at the progress of those that arrive. True if anything
+  // changed; failed loads are appended to `failures`: their pages are free and the state is kAbsent, unless the adapter is
+  // pinned; then that waits for EndFailedLoads, which the caller calls after the step in flight, when it has unpinned them.
   bool Poll(TimeNs now, std::vector<LoadFailure>& failures);
   void EndFailedLoads();
 
@@ -159,6 +166,7 @@ class ResidencyManager {
   void FinishLoad(AdapterResidency& adapter, TimeNs now);
   void GiveUpLoad(AdapterResidency& adapter);
   void DropDevicePages(AdapterResidency& adapter);
+  void UpdateIdle(AdapterResidency& adapter);
   void DropHostPages(AdapterResidency& adapter);
 
   PagePool* device_;
@@ -167,7 +175,8 @@ class ResidencyManager {
   std::deque<AdapterResidency> adapters_;   // a deque: executors hold pointers to entries while new ones are added
   std::vector<std::uint32_t> slot_of_;      // by generation; kNoSlot: unknown. Four bytes for each generation ever.
   std::vector<std::uint32_t> free_slots_;
-  std::vector<AdapterGeneration> device_residents_, host_residents_, locked_, arriving_;
+  std::vector<AdapterGeneration> device_residents_, host_residents_, locked_, arriving_, idle_;
+  std::int64_t idle_pages_ = 0;
   std::vector<AdapterGeneration> failed_;   // pinned
   std::function<void(const AdapterResidency&)> on_drop_;
   std::function<void(const AdapterResidency&, TimeNs)> on_load_;

@@ -6,6 +6,7 @@
 #include <span>
 #include <string_view>
 
+#include "base/clock.h"
 #include "base/result.h"
 
 namespace loramux {
@@ -17,6 +18,7 @@ struct CacheRegime {
   bool keep_history = true;         // keys and values of requests that have ended; false: no request finds what another computed
   bool keep_idle_adapters = true;   // false: an adapter that no request wants, waiting or running, leaves the device at once
   bool maintain_dependency = true;  // false: an adapter may go while its history stays, which cannot be used until it is back
+  TimeNs host_bonus = 0;            // in a large host tier each doubling of visits counts like a use so much later; 0: least recently used
   bool proactive_swapping = false;  // FastLibra's timer (cache/proactive_swapper.h); false: all movement is by demand
 };
 

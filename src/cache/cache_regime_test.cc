@@ -21,7 +21,7 @@ TEST(CacheRegime, EachHasAPolicyAndANameOfItsOwn) {
     ASSERT_TRUE(FindCacheRegime(regime.name).ok());
     EXPECT_EQ(FindCacheRegime(regime.name)->policy, regime.policy);
   }
-  EXPECT_EQ(CacheRegimes().front().name, "lru");
+  EXPECT_EQ(CacheRegimes().front().name, "loramux");
   for (const std::string& policy : EvictionPolicyNames()) EXPECT_TRUE(names.contains(policy)) << policy << " cannot be chosen";
 }
 
@@ -45,8 +45,8 @@ TEST(CacheRegime, UnknownNameListsTheValidOnes) {
   const auto regime = FindCacheRegime("magic");
   ASSERT_FALSE(regime.ok());
   EXPECT_EQ(regime.error().message,
-            "cache: expected one of lru, gdsf, fairshare, chameleon, fastlibra, fastlibra-wom, fastlibra-wos, fastlibra-wol, "
-            "s-lora, vllm, loramux, found 'magic'");
+            "cache: expected one of loramux, lru, gdsf, fairshare, chameleon, fastlibra, fastlibra-wom, fastlibra-wos, fastlibra-wol, "
+            "s-lora, vllm, found 'magic'");
   EXPECT_EQ(regime.error().param, "--cache");
 }
 

@@ -27,16 +27,6 @@ DependencyTree::DependencyTree(std::int64_t page_tokens, PagePool* device, PageP
   slots_.assign(1024, Slot{});
 }
 
-const DependencyTree::Node& DependencyTree::At(NodeId node) const {
-  CHECK(Exists(node));
-  return nodes_[node.index];
-}
-
-DependencyTree::Node& DependencyTree::At(NodeId node) {
-  CHECK(Exists(node));
-  return nodes_[node.index];
-}
-
 std::span<const TokenId> DependencyTree::TokensOf(std::uint32_t index) const {
   const auto size = static_cast<std::size_t>(page_tokens_);
   return std::span(tokens_).subspan(index * size, size);
@@ -60,7 +50,7 @@ BranchId DependencyTree::Hold(std::string_view content_digest) {
   const std::uint32_t top = NewNode();
   nodes_[top].branch = id;
   nodes_[top].hash = XXH3_64bits_withSeed(key.data(), key.size(), hash_seed_);
-  branches_[id] = {.key = key, .top = top, .holds = 1};
+  branches_[id] = {.holds = 1, .top = top, .key = key};
   branch_by_key_.emplace(std::move(key), id);
   return BranchId{id};
 }
@@ -164,12 +154,6 @@ DependencyTree::InPage DependencyTree::MatchInPage(NodeId parent, std::span<cons
   return best;
 }
 
-DependencyTree::NodeView DependencyTree::View(NodeId id) const {
-  const Node& node = At(id);
-  return {node.last_use, static_cast<double>(node.frequency), node.depth, node.locks,
-          node.wants,    node.device_children,                BranchId{node.branch}};
-}
-
 void DependencyTree::CopyPath(NodeId node, std::span<PageHandle> out) const {
   CHECK_EQ(static_cast<std::int64_t>(out.size()), Depth(node));
   std::uint32_t at = node.index;
@@ -190,6 +174,7 @@ float DependencyTree::LeftAfter(TimeNs idle) {
 void DependencyTree::Visit(Node& node, TimeNs now) {
   node.frequency = node.frequency * LeftAfter(now - node.last_use) + 1.0f;
   node.last_use = now;
+  RaiseHostWorth(node);
 }
 
 void DependencyTree::UpdateIdleLeaf(std::uint32_t index) {
@@ -272,8 +257,10 @@ void DependencyTree::Lock(NodeId tail, TimeNs now) {
 void DependencyTree::LetGo(Node& node, TimeNs now) {
   CHECK_GT(node.locks, 0);
   if (--node.locks == 0 && node.page.generation != 0) ++idle_pages_;
-  node.frequency *= LeftAfter(now - node.last_use);
+  const TimeNs used = now - node.last_use;
   node.last_use = now;
+  RaiseHostWorth(node);   // by its visits as of the last one: to be held for long is no loss
+  node.frequency *= LeftAfter(used);
 }
 
 void DependencyTree::Unlock(NodeId tail, TimeNs now) {
@@ -294,6 +281,14 @@ void DependencyTree::Unwant(NodeId tail) {
   if (!Exists(tail)) return;
   CHECK_GT(nodes_[tail.index].wants, 0);
   --nodes_[tail.index].wants;
+}
+
+void DependencyTree::PrefetchInsert(NodeId parent, std::span<const TokenId> tokens) const {
+  std::uint64_t hash = At(parent).hash;
+  for (const TokenId* page = tokens.data(); tokens.data() + tokens.size() - page >= page_tokens_; page += page_tokens_) {
+    hash = HashOf(hash, page);
+    __builtin_prefetch(&slots_[SlotOf(hash)], 1);
+  }
 }
 
 DependencyTree::Inserted DependencyTree::Insert(NodeId parent, std::span<const TokenId> tokens, PageHandle page, TimeNs now) {
@@ -321,6 +316,7 @@ DependencyTree::Inserted DependencyTree::Insert(NodeId parent, std::span<const T
   node.depth = nodes_[parent.index].depth + 1;
   node.last_use = now;
   node.frequency = 1.0f;
+  RaiseHostWorth(node);
   std::copy(tokens.begin(), tokens.end(), tokens_.begin() + static_cast<std::ptrdiff_t>(index) * page_tokens_);
   Link(index, parent.index);
   node.locks = 1;
@@ -413,20 +409,31 @@ void DependencyTree::RemoveBelow(std::uint32_t top) {
 void DependencyTree::SetMove(Node& node, Move move) {
   const int change = (move != Move::kNone) - (node.move != Move::kNone);
   node.move = move;
+  if (change == 0) return;
   moving_ += change;
-  branches_[node.branch].moving += change;
+  Branch& branch = branches_[node.branch];
+  branch.moving += change;
+  if (change > 0 && branch.moving == 1) {
+    branch.moving_position = static_cast<std::uint32_t>(moving_branches_.size());
+    moving_branches_.push_back(node.branch);
+  } else if (branch.moving == 0) {
+    branches_[moving_branches_.back()].moving_position = branch.moving_position;
+    moving_branches_[branch.moving_position] = moving_branches_.back();
+    moving_branches_.pop_back();
+  }
 }
 
-std::optional<DependencyTree::MovingPages> DependencyTree::BeginBackUp(NodeId id) {
-  Node& node = At(id);
-  CHECK(OnDevice(node) && node.host_page.generation == 0 && node.move == Move::kNone);
-  PageHandle page;
-  if (!host_->Allocate(PageCategory::kKv, std::span(&page, 1))) return std::nullopt;
-  node.host_page = page;
-  ++host_pages_;
-  SetMove(node, Move::kBackUp);
-  LockPath(id.index);
-  return MovingPages{id, node.page, page};
+void DependencyTree::BeginBackUp(std::span<const NodeId> nodes, std::vector<MovingPages>& pages) {
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    Node& node = At(nodes[i]);
+    CHECK(OnDevice(node) && node.host_page.generation == 0 && node.move == Move::kNone);
+    if (i > 0) CHECK_EQ(node.parent, nodes[i - 1].index);
+    CHECK(host_->Allocate(PageCategory::kKv, std::span(&node.host_page, 1)));
+    ++host_pages_;
+    SetMove(node, Move::kBackUp);
+    pages.push_back({nodes[i], node.page, node.host_page});
+  }
+  LockPath(nodes.back().index);
 }
 
 void DependencyTree::BeginFetch(NodeId tail, std::vector<MovingPages>& pages) {
@@ -459,17 +466,19 @@ bool DependencyTree::EndMove(const MovingPages& pages) {
   return false;
 }
 
-void DependencyTree::EndBackUp(const MovingPages& pages, bool failed) {
-  if (!EndMove(pages)) return;
-  UnlockPath(pages.node.index);
-  if (failed) {
-    FreeHostPage(nodes_[pages.node.index]);
-  } else {
-    OfferToDrop(pages.node.index);
+// A branch goes as a whole: all of its nodes exist, or none.
+void DependencyTree::EndBackUp(std::span<const MovingPages> pages, bool failed) {
+  if (Exists(pages.back().node)) UnlockPath(pages.back().node.index);
+  for (const MovingPages& page : pages) {
+    if (!EndMove(page)) continue;
+    if (failed) {
+      FreeHostPage(nodes_[page.node.index]);
+    } else {
+      OfferToDrop(page.node.index);
+    }
   }
 }
 
-// A branch goes as a whole: all of its nodes exist, or none.
 void DependencyTree::EndFetch(std::span<const MovingPages> pages, bool failed) {
   if (Exists(pages.back().node)) UnlockPath(pages.back().node.index);
   for (std::size_t i = pages.size(); i-- > 0;) {
@@ -494,7 +503,7 @@ void DependencyTree::OfferToDrop(std::uint32_t index) {
 }
 
 void DependencyTree::PushDroppable(std::uint32_t index) {
-  droppable_.push_back({nodes_[index].last_use, nodes_[index].depth, IdOf(index)});
+  droppable_.push_back({nodes_[index].host_worth, nodes_[index].depth, IdOf(index)});
   std::push_heap(droppable_.begin(), droppable_.end());
 }
 
@@ -506,7 +515,7 @@ bool DependencyTree::NextToDrop() {
     const Node& node = nodes_[first.node.index];
     const bool droppable = exists && node.host_page.generation != 0 && node.move == Move::kNone &&
                            (OnDevice(node) || node.first_child == kNone);
-    if (droppable && node.last_use == first.last_use) return true;
+    if (droppable && node.host_worth == first.worth) return true;
     std::pop_heap(droppable_.begin(), droppable_.end());
     droppable_.pop_back();
     if (droppable) PushDroppable(first.node.index);   // used since
@@ -514,8 +523,19 @@ bool DependencyTree::NextToDrop() {
   return false;
 }
 
-TimeNs DependencyTree::OldestHostUse() {
-  return NextToDrop() ? droppable_.front().last_use : std::numeric_limits<TimeNs>::max();
+TimeNs DependencyTree::LeastHostWorth() {
+  return NextToDrop() ? droppable_.front().worth : std::numeric_limits<TimeNs>::max();
+}
+
+TimeNs DependencyTree::HostWorth(TimeNs last_use, double frequency) const {
+  constexpr double kFewestVisits = 1.0 / 64;   // what hardly anything is left of
+  if (host_bonus_ == 0) return last_use;
+  return last_use + static_cast<TimeNs>(static_cast<double>(host_bonus_) * std::log2(std::max(kFewestVisits, frequency)));
+}
+
+void DependencyTree::set_host_bonus(TimeNs per_doubling) {
+  CHECK_EQ(host_pages_, 0);   // the heap has none of another order
+  host_bonus_ = per_doubling;
 }
 
 void DependencyTree::DropHostPages(std::int64_t count) {
@@ -545,9 +565,12 @@ std::uint32_t DependencyTree::NewNode() {
   }
   const std::uint32_t index = free_nodes_.back();
   free_nodes_.pop_back();
-  if (!free_nodes_.empty()) {   // a prompt's pages come one after another
-    __builtin_prefetch(&nodes_[free_nodes_.back()], 1);
-    __builtin_prefetch(tokens_.data() + free_nodes_.back() * static_cast<std::size_t>(page_tokens_), 1);
+  constexpr std::size_t kAhead = 4;   // a prompt's pages come one after another
+  if (free_nodes_.size() >= kAhead) {
+    const std::uint32_t later = free_nodes_[free_nodes_.size() - kAhead];
+    __builtin_prefetch(&nodes_[later], 1);
+    __builtin_prefetch(&nodes_[later].host_page, 1);
+    __builtin_prefetch(tokens_.data() + later * static_cast<std::size_t>(page_tokens_), 1);
   }
   const std::uint32_t generation = nodes_[index].generation + 1;
   nodes_[index] = Node{};
@@ -619,7 +642,7 @@ void DependencyTree::GrowTable() {
 
 void DependencyTree::CheckIntegrity() const {
   std::int64_t pages = 0, idle = 0, alive = 0, host_pages = 0, moving = 0;
-  std::size_t idle_leaves = 0, host_roots = 0, in_table = 0, tops = 0;
+  std::size_t idle_leaves = 0, host_roots = 0, in_table = 0, tops = 0, branches_with_moves = 0;
   std::int64_t grouped = 0;
   std::vector<std::int64_t> branch_pages(branches_.size(), 0), branch_moving(branches_.size(), 0);
   std::vector<std::int32_t> device_children(nodes_.size(), 0), child_locks(nodes_.size(), 0);
@@ -678,7 +701,10 @@ void DependencyTree::CheckIntegrity() const {
   for (std::size_t i = 0; i < branches_.size(); ++i) {
     CHECK_EQ(branch_pages[i], branches_[i].pages);
     CHECK_EQ(branch_moving[i], branches_[i].moving);
+    branches_with_moves += branch_moving[i] > 0;
+    if (branch_moving[i] > 0) CHECK_EQ(moving_branches_.at(branches_[i].moving_position), i);
   }
+  CHECK_EQ(branches_with_moves, moving_branches_.size());
   CHECK_EQ(pages, pages_);
   CHECK_EQ(idle, idle_pages_);
   CHECK_EQ(host_pages, host_pages_);

@@ -24,6 +24,7 @@
 // its parent's first child or in a group.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -34,6 +35,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/ids.h"
 #include "cache/node_groups.h"
@@ -84,6 +86,8 @@ class DependencyTree {
   std::int64_t pages(BranchId branch) const { return branches_[branch.value].pages; }   // on the device
   bool IsShared(BranchId branch) const { return branches_[branch.value].holds > 1; }   // several hold it
   bool HasMoves(BranchId branch) const { return branches_[branch.value].moving > 0; }
+  // Those that have, in no particular but deterministic order: few, as there are few moves at a time.
+  std::span<const std::uint32_t> BranchesWithMoves() const { return moving_branches_; }
 
   // ---- Matching ----
 
@@ -116,7 +120,11 @@ class DependencyTree {
   bool HasDevicePage(NodeId node) const { return Exists(node) && nodes_[node.index].page.generation != 0; }
   bool InHostTier(NodeId node) const { return HasHostCopy(At(node)); }
   bool Moving(NodeId node) const { return At(node).move != Move::kNone; }
-  NodeView View(NodeId node) const;
+  NodeView View(NodeId id) const {
+    const Node& node = At(id);
+    return {node.last_use, static_cast<double>(node.frequency), node.depth, node.locks,
+            node.wants,    node.device_children,                BranchId{node.branch}};
+  }
   // The device pages from the branch down to the node. REQUIRES: out.size() == Depth(node), on the device or on its way.
   void CopyPath(NodeId node, std::span<PageHandle> out) const;
 
@@ -144,6 +152,10 @@ class DependencyTree {
   // REQUIRES: `parent` is locked or a branch; tokens.size() == page_tokens.
   Inserted Insert(NodeId parent, std::span<const TokenId> tokens, PageHandle page, TimeNs now);
 
+  // Several pages in a row are about to be inserted below `parent`: brings to the core's caches what that looks at, at a
+  // tenth of what each would wait for it. Changes nothing.
+  void PrefetchInsert(NodeId parent, std::span<const TokenId> tokens) const;
+
   // Frees a device page. Without a copy in the host tier the node is gone, and everything below it.
   // REQUIRES: nobody locks the node, and it has no children on the device.
   void Evict(NodeId node);
@@ -154,22 +166,30 @@ class DependencyTree {
     NodeId node;
     PageHandle device, host;
   };
-  // Takes a host page for a copy of the node, whose path is held until EndBackUp. Nothing if no host page is free.
-  // REQUIRES: on the device, not in the host tier, not moving.
-  std::optional<MovingPages> BeginBackUp(NodeId node);
+  // Takes a host page for a copy of each of these nodes, of which each is the parent of the next; appends. The path to the
+  // last is held until EndBackUp: once for all of them, as that takes time with its depth.
+  // REQUIRES: not empty; all on the device, not in the host tier, not moving; so many host pages are free.
+  void BeginBackUp(std::span<const NodeId> nodes, std::vector<MovingPages>& pages);
   // Takes device pages for what the path to `tail` has in the host tier alone; they count as on the device from now on,
   // but OnDevice is false until EndFetch; the path is held until then. Appends from the top down.
   // REQUIRES: `tail` is not on the device, nothing on its path is moving, enough device pages are free.
   void BeginFetch(NodeId tail, std::vector<MovingPages>& pages);
   // Both pages hold the same bytes now, or (failed) the copy is given up. Of nodes that are gone meanwhile both are freed.
-  void EndBackUp(const MovingPages& pages, bool failed);
-  void EndFetch(std::span<const MovingPages> pages, bool failed);   // what one BeginFetch appended
+  // Of what one BeginBackUp (BeginFetch) appended.
+  void EndBackUp(std::span<const MovingPages> pages, bool failed);
+  void EndFetch(std::span<const MovingPages> pages, bool failed);
 
-  // Frees host pages, least recently used first. REQUIRES: at most droppable_host_pages().
+  // What stays in the host tier when that is full: what was used last; with a bonus, each doubling of the visits (as of the
+  // last one) counts like a use so much later. Not of time, so that a heap can keep the order. Adapters there are weighed by
+  // the same (Scheduler::PlanHostRoom).
+  TimeNs HostWorth(TimeNs last_use, double frequency) const;
+  TimeNs HostWorth(NodeId node) const { return At(node).host_worth; }   // never falls; a parent's is at least its children's
+  void set_host_bonus(TimeNs per_doubling);   // REQUIRES: nothing is in the host tier yet
+  // Frees host pages, those worth least first. REQUIRES: at most droppable_host_pages().
   void DropHostPages(std::int64_t count);
   std::int64_t droppable_host_pages() const { return host_pages_ - moving_; }
-  // Of the first in that order; now or later: nothing can be dropped.
-  TimeNs OldestHostUse();
+  // Of the first in that order; the largest number: nothing can be dropped.
+  TimeNs LeastHostWorth();
 
   // ---- For policies ----
 
@@ -201,7 +221,8 @@ class DependencyTree {
 
   enum class Move : std::uint8_t { kNone, kBackUp, kFetch };
 
-  struct Node {
+  // Two cache lines: what matches, uses and evictions need of each node of a path is the first.
+  struct alignas(64) Node {
     std::uint64_t hash = 0;              // of the whole prefix and the branch
     std::uint32_t parent = kNone;
     std::uint32_t generation = 0;        // odd while it exists
@@ -209,22 +230,24 @@ class DependencyTree {
     std::int32_t depth = 0;
     std::int32_t locks = 0;
     std::int32_t device_children = 0;
+    std::int32_t wants = 0;
     float frequency = 0;
-    std::uint32_t root_position = kNone; // in host_roots_
     TimeNs last_use = 0;
+    TimeNs host_worth = std::numeric_limits<TimeNs>::min();
     PageHandle page, host_page;          // generation 0: none
     Move move = Move::kNone;
     bool grouped = false;                // in groups_
     std::uint32_t first_child = kNone, next_sibling = kNone, previous_sibling = kNone;
     std::uint32_t leaf_position = kNone; // in idle_leaves_
-    std::int32_t wants = 0;
+    std::uint32_t root_position = kNone; // in host_roots_
   };
-  struct Branch {
-    std::string key;
-    std::uint32_t top = kNone;           // node
+  struct alignas(64) Branch {
     std::int64_t pages = 0;              // on the device
     std::int64_t moving = 0;
     std::int64_t holds = 0;              // 0: a free slot
+    std::uint32_t top = kNone;           // node
+    std::uint32_t moving_position = 0;   // in moving_branches_, if any are
+    std::string key;
   };
 
   // Of the table over all prefixes (linear probing). The tag spares most looks at a node that is another.
@@ -233,8 +256,14 @@ class DependencyTree {
     std::uint32_t node = kNone;
   };
 
-  const Node& At(NodeId node) const;
-  Node& At(NodeId node);
+  const Node& At(NodeId node) const {
+    CHECK(Exists(node));
+    return nodes_[node.index];
+  }
+  Node& At(NodeId node) {
+    CHECK(Exists(node));
+    return nodes_[node.index];
+  }
   std::span<const TokenId> TokensOf(std::uint32_t index) const;
   std::uint64_t HashOf(std::uint64_t parent_hash, const TokenId* tokens) const;
   std::uint32_t Find(std::uint32_t parent, std::uint64_t hash, const TokenId* tokens) const;
@@ -272,6 +301,9 @@ class DependencyTree {
   void UnlockPath(std::uint32_t tail);
   void SetMove(Node& node, Move move);
   bool EndMove(const MovingPages& pages);
+  void RaiseHostWorth(Node& node) {
+    node.host_worth = std::max(node.host_worth, HostWorth(node.last_use, static_cast<double>(node.frequency)));
+  }
   void OfferToDrop(std::uint32_t index);
   void PushDroppable(std::uint32_t index);
   bool NextToDrop();
@@ -291,21 +323,22 @@ class DependencyTree {
   std::vector<NodeId> new_idle_leaves_;
   bool new_idle_leaves_complete_ = true;
   std::vector<Branch> branches_;
-  std::vector<std::uint32_t> free_branches_;
+  std::vector<std::uint32_t> free_branches_, moving_branches_;
   std::unordered_map<std::string, std::uint32_t> branch_by_key_;   // looked up, never iterated
   std::int64_t pages_ = 0, idle_pages_ = 0, host_pages_ = 0, moving_ = 0, orphans_ = 0;
   struct Droppable {
-    TimeNs last_use = 0;
+    TimeNs worth = 0;
     std::int32_t depth = 0;
     NodeId node;
-    // For a heap with the oldest on top. A path is used at one time: its end goes first, for without its beginning the
-    // rest could not stay.
+    // For a heap with the least on top. A path is used at one time, and its beginning as often as its end: that goes first,
+    // for without its beginning the rest could not stay.
     bool operator<(const Droppable& other) const {
-      if (last_use != other.last_use) return last_use > other.last_use;
+      if (worth != other.worth) return worth > other.worth;
       return depth != other.depth ? depth < other.depth : node.index > other.node.index;
     }
   };
   std::vector<Droppable> droppable_;     // a heap; entries that are not true any more are skipped
+  TimeNs host_bonus_ = 0;
   TimeNs left_after_ = 0;                // what LeftAfter was asked last,
   float left_ = 1;                       // and its answer
 };

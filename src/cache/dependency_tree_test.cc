@@ -36,6 +36,11 @@ struct World {
     tree->Unlock(tail, now);
     return tail;
   }
+  void CopyToHost(NodeId node) {
+    std::vector<DependencyTree::MovingPages> copying;
+    tree->BeginBackUp(std::span(&node, 1), copying);
+    tree->EndBackUp(copying, /*failed=*/false);
+  }
   std::int64_t Matched(BranchId branch, const std::vector<TokenId>& tokens) {
     return tree->Depth(tree->Match(tree->Top(branch), tokens, 1000));
   }
@@ -233,7 +238,8 @@ TEST(DependencyTree, APageThatIsNotOnTheDeviceIsNotCopied) {
   w.tree = std::make_unique<DependencyTree>(kPageTokens, w.pool.get(), host.get());
   const BranchId base = w.tree->Hold("");
   const NodeId top = w.tree->Top(base), tail = w.Remember(base, Tokens(4), 0);
-  const auto backed_up = *w.tree->BeginBackUp(tail);
+  std::vector<DependencyTree::MovingPages> backed_up;
+  w.tree->BeginBackUp(std::span(&tail, 1), backed_up);
   EXPECT_EQ(w.tree->MatchInPage(top, Tokens(3)).tokens, 3);   // being copied away, and still there
   w.tree->EndBackUp(backed_up, /*failed=*/false);
   w.tree->Evict(tail);
@@ -270,13 +276,56 @@ TEST(DependencyTree, TheEndOfASessionLeavesTheHostTierFirst) {
   w.tree = std::make_unique<DependencyTree>(kPageTokens, w.pool.get(), host.get());
   std::vector<NodeId> path = {w.Remember(w.tree->Hold(""), Tokens(80), 5)};
   for (; w.tree->Depth(path.back()) > 1;) path.push_back(w.tree->Parent(path.back()));   // from the end
-  for (const NodeId node : path) w.tree->EndBackUp(*w.tree->BeginBackUp(node), /*failed=*/false);
+  for (const NodeId node : path) w.CopyToHost(node);
   for (std::size_t i = 0; i < 10; ++i) w.tree->Evict(path[i]);   // the second half is in the host tier alone
   EXPECT_EQ(w.tree->host_pages(), 20);
   w.tree->DropHostPages(1);
   for (std::size_t i = 10; i < 20; ++i) w.tree->Evict(path[i]);
   EXPECT_EQ(w.tree->host_pages(), 19);
   EXPECT_EQ(w.tree->pages(), 0);
+  w.tree->CheckIntegrity();
+}
+
+// The older path was used four times, the younger once, a minute later: by recency alone the older one goes.
+TEST(DependencyTree, ABonusKeepsWhatIsUsedOftenInTheHostTier) {
+  for (const TimeNs bonus : {TimeNs{0}, 60 * kNsPerSecond}) {
+    World w;
+    const auto host = std::move(PagePool::Create("host", 64 * 64, 64)).value();
+    w.tree = std::make_unique<DependencyTree>(kPageTokens, w.pool.get(), host.get());
+    w.tree->set_host_bonus(bonus);
+    const BranchId base = w.tree->Hold("");
+    const NodeId often = w.Remember(base, Tokens(4, 0), 0), once = w.Remember(base, Tokens(4, 100), 60 * kNsPerSecond);
+    for (int i = 0; i < 3; ++i) {
+      w.tree->Lock(often, 0);
+      w.tree->Unlock(often, 0);
+    }
+    for (const NodeId node : {often, once}) {
+      w.CopyToHost(node);
+      w.tree->Evict(node);
+    }
+    EXPECT_EQ(w.tree->LeastHostWorth(), bonus == 0 ? 0 : w.tree->HostWorth(once));
+    w.tree->DropHostPages(1);
+    EXPECT_EQ(w.tree->Exists(often), bonus > 0);
+    EXPECT_EQ(w.tree->Exists(once), bonus == 0);
+    EXPECT_DEATH(w.tree->set_host_bonus(1), "");   // the order of what is there would be another
+    w.tree->CheckIntegrity();
+  }
+}
+
+// Who is held for long is not worth less for it, nor than what was inserted below meanwhile.
+TEST(DependencyTree, WorthInTheHostTierNeverFallsAndNoChildHasMore) {
+  World w(64, kNsPerSecond);
+  const auto host = std::move(PagePool::Create("host", 64 * 64, 64)).value();
+  w.tree = std::make_unique<DependencyTree>(kPageTokens, w.pool.get(), host.get(), kNsPerSecond);
+  w.tree->set_host_bonus(3 * kNsPerSecond);
+  const NodeId parent = w.Remember(w.tree->Hold(""), Tokens(4), 0);
+  w.tree->Lock(parent, kNsPerSecond);
+  const TimeNs visited = w.tree->HostWorth(parent);
+  const NodeId child = w.tree->Insert(parent, Tokens(4, 100), w.NewPage(), 20 * kNsPerSecond).node;
+  w.tree->Unlock(child, 60 * kNsPerSecond);
+  EXPECT_EQ(w.tree->HostWorth(child), 60 * kNsPerSecond);
+  EXPECT_GT(w.tree->HostWorth(parent), visited);
+  EXPECT_GE(w.tree->HostWorth(parent), w.tree->HostWorth(child));
   w.tree->CheckIntegrity();
 }
 
@@ -287,7 +336,7 @@ TEST(DependencyTree, WhatIsBeingFetchedIsNotInsertedTwice) {
   w.tree = std::make_unique<DependencyTree>(kPageTokens, w.pool.get(), host.get());
   const BranchId base = w.tree->Hold("");
   const NodeId tail = w.Remember(base, Tokens(4), 0);
-  w.tree->EndBackUp(*w.tree->BeginBackUp(tail), /*failed=*/false);
+  w.CopyToHost(tail);
   w.tree->Evict(tail);
   EXPECT_FALSE(w.tree->OnDevice(tail));
   std::vector<DependencyTree::MovingPages> moving;

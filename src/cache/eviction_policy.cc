@@ -73,10 +73,12 @@ double LoraReward(const EvictionContext& context) {
 // FastLibra 5.2, literally: Eval = LoRA_Eval x cost x prob x (1 - sigmoid(t)).
 // cost: "can be computed using the PCIe bandwidth and size": the size in pages, whatever tier it would really come from. So
 //   keys and values that must be computed again are thought as cheap as a copy, and of two candidates with the same visits
-//   the larger one stays, though it takes more memory for it.
+//   the larger one stays, though it takes more memory for it. Its nodes are what a query computed (4.2), ours are pages: so
+//   a page counts as the run of pages that it belongs to. (By itself it would always go before its adapter, and to maintain
+//   that order would change nothing.)
 // prob: its share of all recent visits.
-// t: the document gives no unit; in seconds, 1 - sigmoid(t) halves about every 0.7 s and is exactly 0 in 64-bit floats
-//   after 37 s: all that is older is worth the same, and goes in an order that means nothing (keys and values first).
+// t: the document gives no unit; in seconds, 1 - sigmoid(t) = 1 / (1 + e^t) is divided by e each second. So what was used
+//   seconds ago outweighs any size and any frequency: the order is nearly that of last uses. 0 after 12 minutes.
 // LoRA_Eval: multiplying everything by the same number would not change the order; so, as its name says, it is for adapters.
 class FastLibra final : public EvictionPolicy {
  public:
@@ -84,37 +86,50 @@ class FastLibra final : public EvictionPolicy {
   double Score(const EvictionCandidate& candidate, const EvictionContext& context) const override {
     const double frequency = FrequencyAt(candidate, context.made_at);
     const double prob = context.total_visits > 0 ? std::min(1.0, frequency / context.total_visits) : 1.0;
-    const double sigmoid = 1.0 / (1.0 + std::exp(-Seconds(context.now - candidate.last_use)));
+    const double decay = 1.0 / (1.0 + std::exp(Seconds(context.now - candidate.last_use)));
     const bool rewarded = lora_reward_ && candidate.kind == CandidateKind::kAdapter;
-    return (rewarded ? LoraReward(context) : 1.0) * Pages(candidate) * prob * (1.0 - sigmoid);
+    return (rewarded ? LoraReward(context) : 1.0) * Pages(candidate) * prob * decay;
   }
   std::string_view name() const override { return name_; }
+  bool weighs_whole_queries() const override { return true; }
 
  private:
   const std::string_view name_;
   const bool lora_reward_;
 };
 
-// The effort that a page saves by staying, in a unit of time: visits per time x effort to get it back / pages.
-// Where FastLibra's model fails: the effort is that of the tier it would come from, with the latency of a load, and prefill
-// for what must be computed; it is divided by the pages that it takes; and age counts by half-lives of the visits alone,
-// as a logarithm, so that after hours too the more recent of two is worth more.
+// The delay that a page saves by staying, in a unit of time: visits per time x effort to get it back x requests that the effort
+// delays / pages. Where FastLibra's model fails:
+// - the effort is that of the tier it would come from, with the latency of a load, and prefill for what must be computed, and it
+//   is divided by the pages that it takes;
+// - a load delays who waits for it; a prefill takes the device from everybody who is there. So where requests queue for the
+//   device, what must be computed again counts that many times as much;
+// - the rate of visits is estimated as their number over the time in which they are remembered and that since the last one,
+//   which never saturates: after hours too the more recent of two is worth more. What has been visited once will hardly be
+//   again in some loads, and what many times in others: a prior is between (both from Mooncake's traces, docs/caching.md).
 // Adapters: FastLibra's reward while there are too few, and, as in Chameleon, after all others those of queued requests.
 class Loramux final : public EvictionPolicy {
  public:
   double Score(const EvictionCandidate& candidate, const EvictionContext& context) const override {
     // One that was loaded and never used yet: as if used once, when it came.
     const bool unused = candidate.frequency <= 0;
-    const double visits = (unused ? 0.0 : std::log2(candidate.frequency)) -
-                          HalfLives(context.now - (unused ? candidate.last_use : candidate.frequency_at));
+    const TimeNs last_visit = unused ? candidate.last_use : candidate.frequency_at;
+    const double rate = (kPriorVisits + (unused ? 1.0 : candidate.frequency)) / (kRemembered + Seconds(context.now - last_visit));
     const double page_cost = context.costs.Page(candidate.reload);
-    if (candidate.kind == CandidateKind::kKeysAndValues) return visits + std::log2(page_cost);
-    constexpr double kQueued = 1e6;   // half-lives: 700 days of them
+    if (candidate.kind == CandidateKind::kKeysAndValues) {
+      const double delayed = candidate.reload == ReloadFrom::kComputation ? std::max(1.0, context.requests) : 1.0;
+      return rate * page_cost * delayed;
+    }
+    constexpr double kQueued = 1e30;   // above what the rest can be; a factor, so that they keep their order
     const double pages = Pages(candidate);
     const double effort = context.costs.Latency(candidate.reload) + page_cost * pages;
-    return visits + std::log2(effort / pages * LoraReward(context)) + (candidate.queued ? kQueued : 0.0);
+    return rate * effort / pages * LoraReward(context) * (candidate.queued ? kQueued : 1.0);
   }
   std::string_view name() const override { return "loramux"; }
+
+ private:
+  static constexpr double kPriorVisits = 0.3;
+  static constexpr double kRemembered = static_cast<double>(kFrequencyHalfLife) / kNsPerSecond / 2;   // seconds
 };
 
 using Made = std::unique_ptr<EvictionPolicy>;

@@ -43,6 +43,7 @@ struct EvictionContext {
   std::int64_t resident_adapters = 0;  // FastLibra's Now_lora
   double low_lora = 0;                 // FastLibra's Low_lora (its equation 3): adapters that batches are expected to need
   TimeNs made_at = 0;
+  double requests = 0;                 // running and waiting
   ReloadCosts costs;                   // as measured
 };
 
@@ -52,6 +53,8 @@ class EvictionPolicy {
   // The candidate with the lowest score goes first; of equal ones keys and values before adapters.
   virtual double Score(const EvictionCandidate& candidate, const EvictionContext& context) const = 0;
   virtual std::string_view name() const = 0;
+  // Keys and values are as large to it as what one query computed, not as the page that would go.
+  virtual bool weighs_whole_queries() const { return false; }
 };
 
 // "lru": least recently used first (vLLM-LoRA), adapters and keys and values alike.
@@ -60,7 +63,7 @@ class EvictionPolicy {
 // "fairshare": Chameleon's frequency, recency and size in equal parts (Chameleon 5.3.3).
 // "chameleon": 0.45 frequency + 0.10 recency + 0.45 size (Chameleon 4.2).
 // "fastlibra": the cost model of FastLibra 5.2. "fastlibra-wol": without its reward for enough adapters (6.8).
-// "loramux": ours. Effort saved per page kept: rate of visits x effort of getting it back / pages.
+// "loramux": ours. Delay saved per page kept: rate of visits x effort of getting it back x requests that wait for it / pages.
 // Error: an unknown name; the message lists the valid ones.
 Result<std::unique_ptr<EvictionPolicy>> MakeEvictionPolicy(std::string_view name);
 std::vector<std::string> EvictionPolicyNames();

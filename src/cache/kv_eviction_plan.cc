@@ -111,10 +111,29 @@ bool KvEvictionPlan::IsIdleLeaf(NodeId node) const {
   return view.depth > 0 && view.locks + mark.locks == 0 && view.device_children == mark.children_gone && !mark.evicted;
 }
 
+// About what one query computed: pages upwards, or where the node is not on the device downwards, that were visited about as
+// often. A further visit makes a difference of a quarter for two minutes.
+std::int64_t KvEvictionPlan::PagesOfQuery(NodeId node, const DependencyTree::NodeView& view) const {
+  constexpr std::int64_t kMost = 64;
+  constexpr double kLike = 1.25;
+  std::int64_t pages = 1;
+  if (tree_->HasDevicePage(node)) {
+    for (NodeId at = tree_->Parent(node); pages < kMost && tree_->Depth(at) > 0; at = tree_->Parent(at), ++pages) {
+      if (tree_->View(at).frequency > kLike * view.frequency) break;
+    }
+  } else {
+    for (NodeId at = tree_->FirstChild(node); pages < kMost && at.generation != 0; at = tree_->FirstChild(at), ++pages) {
+      if (kLike * tree_->View(at).frequency < view.frequency) break;
+    }
+  }
+  return pages;
+}
+
 KvEvictionPlan::Victim KvEvictionPlan::Scored(NodeId node, TimeNs now) const {
   const DependencyTree::NodeView view = tree_->View(node);
   const ReloadFrom reload = tree_->InHostTier(node) ? ReloadFrom::kHost : ReloadFrom::kComputation;
-  const EvictionCandidate candidate{.pages = 1, .last_use = view.last_use, .uses = view.frequency,
+  const std::int64_t pages = policy_->weighs_whole_queries() ? PagesOfQuery(node, view) : 1;
+  const EvictionCandidate candidate{.pages = pages, .last_use = view.last_use, .uses = view.frequency,
                                     .reload = reload, .kind = CandidateKind::kKeysAndValues,
                                     .frequency = view.frequency, .frequency_at = view.last_use};
   EvictionContext context = context_;

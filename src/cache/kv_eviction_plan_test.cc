@@ -57,6 +57,22 @@ TEST(KvEvictionPlan, TheOldestLeafGoesFirstThenItsParent) {
   EXPECT_EQ(w.EvictNext(30), old);   // and is forgotten
 }
 
+// FastLibra's nodes are what a query computed: a page is worth as much as all of them, and what another query added is not.
+TEST(KvEvictionPlan, APageCountsAsItsQueryWhereThePolicyWeighsThose) {
+  World w;
+  const std::unique_ptr<EvictionPolicy> libra = std::move(MakeEvictionPolicy("fastlibra")).value();
+  KvEvictionPlan plan(&w.tree, libra.get());
+  const NodeId one = w.Remember(Tokens(4, 1), 10), five = w.Remember(Tokens(20, 2), 10);
+  plan.Reset(10);
+  EXPECT_DOUBLE_EQ(plan.Score(five, 10), 5 * plan.Score(one, 10));
+  std::vector<TokenId> longer = Tokens(20, 2);
+  longer.resize(32, 3);
+  const NodeId eight = w.Remember(longer, 10);
+  plan.Reset(10);
+  EXPECT_DOUBLE_EQ(plan.Score(eight, 10), 3 * plan.Score(one, 10));   // visited once; the first five pages twice
+  EXPECT_DOUBLE_EQ(plan.Score(five, 10), 5 * plan.Score(one, 10));
+}
+
 TEST(KvEvictionPlan, WhatThePlanBeginsToUseStays) {
   World w;
   const NodeId old = w.Remember(Tokens(8, 1), 10), recent = w.Remember(Tokens(8, 2), 20);

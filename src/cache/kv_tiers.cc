@@ -117,10 +117,10 @@ void KvTiers::EndFetchAhead(bool failed) {
 
 // ---------------------------------------------------------------- To the host tier
 
-// For a page that was last used then. What is older gives way.
-bool KvTiers::MakeHostRoom(TimeNs last_use) {
-  if (host_->free_pages() > 0) return true;
-  if (tree_->OldestHostUse() >= last_use) return false;
+// One more, so that there are so many: for a page of this worth (HostWorth). What is worth less gives way.
+bool KvTiers::MakeHostRoom(std::int64_t pages, TimeNs worth) {
+  if (host_->free_pages() >= pages) return true;
+  if (tree_->LeastHostWorth() >= worth) return false;
   tree_->DropHostPages(1);
   return true;
 }
@@ -136,20 +136,7 @@ void KvTiers::BackUp(const KvEvictionPlan& plan) {
   soon_.clear();
   plan.AppendNext(kLeavesAhead, soon_);
   for (const NodeId leaf : soon_) {
-    // With its parents, which are leaves when it is gone, and these first: a copy is of no use without its parents'.
-    // Chosen before any begins: a move holds the whole path.
-    chain_.clear();
-    for (NodeId at = leaf; tree_->Exists(at) && tree_->Depth(at) > 0; at = tree_->Parent(at)) {
-      const bool idle = tree_->View(at).locks == 0 && tree_->OnDevice(at);
-      if (!idle || tree_->InHostTier(at)) break;
-      chain_.push_back(at);
-    }
-    for (; !chain_.empty() && backing_up_.size() < most; chain_.pop_back()) {
-      if (!MakeHostRoom(tree_->View(chain_.back()).last_use)) break;
-      const auto pages = tree_->BeginBackUp(chain_.back());
-      CHECK(pages.has_value());
-      backing_up_.push_back(*pages);
-    }
+    BackUpPath(leaf, most - backing_up_.size());
     if (backing_up_.size() == most) break;
   }
   if (backing_up_.empty()) return;
@@ -157,8 +144,33 @@ void KvTiers::BackUp(const KvEvictionPlan& plan) {
   Submit(TransferKind::kDeviceToHost, back_up_id_, backing_up_, nullptr);
 }
 
+// A leaf with its parents, which are leaves when it is gone, and these first: a copy is of no use without its parents'.
+// Chosen before any begins: a move holds the whole path.
+void KvTiers::BackUpPath(NodeId leaf, std::size_t most) {
+  chain_.clear();
+  for (NodeId at = leaf; tree_->Exists(at) && tree_->Depth(at) > 0; at = tree_->Parent(at)) {
+    const bool idle = tree_->View(at).locks == 0 && tree_->OnDevice(at);
+    if (!idle || tree_->InHostTier(at)) break;
+    chain_.push_back(at);
+  }
+  std::reverse(chain_.begin(), chain_.end());
+  std::size_t count = 0;
+  while (count < std::min(most, chain_.size()) &&
+         MakeHostRoom(static_cast<std::int64_t>(count) + 1, tree_->HostWorth(chain_[count]))) {
+    ++count;
+  }
+  if (count == 0) return;
+  tree_->BeginBackUp(std::span(chain_).first(count), backing_up_);
+  backing_up_ends_.push_back(backing_up_.size());
+}
+
 void KvTiers::EndBackUp(bool failed) {
-  for (const DependencyTree::MovingPages& page : backing_up_) tree_->EndBackUp(page, failed);
+  std::size_t begin = 0;
+  for (const std::size_t end : backing_up_ends_) {
+    tree_->EndBackUp(std::span(backing_up_).subspan(begin, end - begin), failed);
+    begin = end;
+  }
+  backing_up_ends_.clear();
   stats_.failed_jobs += failed;
   if (!failed) stats_.pages_backed_up += static_cast<std::int64_t>(backing_up_.size());
   backing_up_.clear();
@@ -180,6 +192,7 @@ bool KvTiers::Poll(TimeNs now) {
     CHECK(fetch != fetches_.end());
     EndFetch(*fetch, *done, now);
   }
+  for (const Fetching& fetch : fetches_) fetch.progress->Look();
   return any;
 }
 

@@ -69,7 +69,7 @@ class KvTiers {
   void Cancel(RequestId requester);
   // When the device is filling up: copies idle pages that go next to the host tier, which gives up older ones for them.
   void BackUp(const KvEvictionPlan& plan);
-  // Collects finished jobs. True if any was.
+  // Collects finished jobs, and looks at the progress of the others. True if any was finished.
   bool Poll(TimeNs now);
 
   std::int64_t fetches_in_flight() const { return static_cast<std::int64_t>(fetches_.size()); }   // that requests wait for
@@ -98,7 +98,8 @@ class KvTiers {
   void EndBackUp(bool failed);
   void EndFetch(Fetching& fetch, const TransferCompletion& completion, TimeNs now);
   void EndFetchAhead(bool failed);
-  bool MakeHostRoom(TimeNs last_use);
+  bool MakeHostRoom(std::int64_t pages, TimeNs worth);
+  void BackUpPath(NodeId leaf, std::size_t most);
 
   DependencyTree* tree_;
   PagePool* device_;
@@ -107,6 +108,7 @@ class KvTiers {
   const KvSlices slices_;
   std::vector<Fetching> fetches_;        // in the order in which they began
   std::vector<DependencyTree::MovingPages> backing_up_;   // in one job; none: nothing is being copied
+  std::vector<std::size_t> backing_up_ends_;              // in those, behind each path's
   std::vector<DependencyTree::MovingPages> ahead_pages_;  // fetched for nobody, in one job; none: nothing is
   std::vector<std::size_t> ahead_ends_;                   // in those, behind each path's
   std::uint64_t back_up_id_ = 0, ahead_id_ = 0;

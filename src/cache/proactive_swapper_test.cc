@@ -48,7 +48,10 @@ struct World {
     std::vector<NodeId> path;
     for (NodeId at = tail; pages > 0; --pages, at = tree->Parent(at)) path.push_back(at);
     for (const NodeId node : path) {
-      if (!tree->InHostTier(node)) tree->EndBackUp(*tree->BeginBackUp(node), /*failed=*/false);
+      if (tree->InHostTier(node)) continue;
+      std::vector<DependencyTree::MovingPages> copying;
+      tree->BeginBackUp(std::span(&node, 1), copying);
+      tree->EndBackUp(copying, /*failed=*/false);
     }
     for (const NodeId node : path) tree->Evict(node);
   }
@@ -247,14 +250,14 @@ struct Fuzz {
     if (leaves.empty()) return;
     const NodeId leaf = w.tree->IdOf(leaves[prng.NextBelow(leaves.size())]);
     if (!w.tree->InHostTier(leaf) && !OneIn(4)) {
-      if (const auto pages = w.tree->BeginBackUp(leaf)) copying.push_back(*pages);
+      if (w.host->free_pages() > 0) w.tree->BeginBackUp(std::span(&leaf, 1), copying);
     } else {
       w.tree->Evict(leaf);
     }
   }
   void EndMoves() {
     while (!copying.empty() && !OneIn(3)) {
-      w.tree->EndBackUp(copying.back(), /*failed=*/OneIn(5));
+      w.tree->EndBackUp(std::span(copying).last(1), /*failed=*/OneIn(5));
       copying.pop_back();
     }
     if (fetching.empty()) return;

@@ -77,6 +77,10 @@ void ReloadCostEstimator::SawPrefill(double pages, TimeNs took) {
   line.y += (ns - line.y) / static_cast<double>(std::min(line.samples, kRemembered));
 }
 
+void ReloadCostEstimator::Expect(ReloadFrom from, const Time& time) {
+  if (time.page_ns > 0 && time.latency_ns >= 0) expected_[static_cast<std::size_t>(from)] = time;
+}
+
 ReloadCostEstimator::Time ReloadCostEstimator::Of(ReloadFrom from) const {
   if (from == ReloadFrom::kComputation) return {.page_ns = prefill_.y, .latency_ns = 0, .samples = prefill_.samples};
   return loads_[from == ReloadFrom::kDisk ? 1 : 0].Fit();
@@ -86,8 +90,9 @@ ReloadCosts ReloadCostEstimator::Costs() const {
   ReloadCosts costs;
   double unit_ns = 0;
   for (const ReloadFrom from : {ReloadFrom::kDisk, ReloadFrom::kHost, ReloadFrom::kComputation}) {
-    const Time time = Of(from);
-    if (time.samples < kFewestSamples) continue;
+    Time time = Of(from);
+    if (time.samples < kFewestSamples) time = expected_[static_cast<std::size_t>(from)];
+    if (!(time.page_ns > 0)) continue;
     if (unit_ns == 0) unit_ns = time.page_ns / costs.Page(from);
     const double page = time.page_ns / unit_ns, latency = time.latency_ns / unit_ns;
     if (from == ReloadFrom::kDisk) costs.disk = {.page = page, .latency = latency};

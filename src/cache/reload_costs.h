@@ -49,9 +49,12 @@ class ReloadCostEstimator {
   // The prefill of so many pages' tokens (a part of a page counts as such) in a step that did little else.
   void SawPrefill(double pages, TimeNs took);
 
-  Time Of(ReloadFrom from) const;
-  // Of what has enough samples as measured, of the rest the constants. The unit is the first of these that was measured, at
-  // its constant: a page from disk, from the host tier, computed.
+  // Counts until enough samples are there. `time.samples` is not looked at; what takes no time is not taken.
+  void Expect(ReloadFrom from, const Time& time);
+
+  Time Of(ReloadFrom from) const;   // as measured
+  // Of what has enough samples as measured, of the rest what is expected, or else the constants. The unit is the first of these
+  // that is not a constant, at its constant: a page from disk, from the host tier, computed.
   ReloadCosts Costs() const;
 
  private:
@@ -64,6 +67,7 @@ class ReloadCostEstimator {
   };
   std::array<Line, 2> loads_;   // from the host tier, from disk
   Line prefill_;
+  std::array<Time, 3> expected_;   // by ReloadFrom; no page_ns: nothing is expected
 };
 
 }  // namespace loramux

@@ -32,6 +32,22 @@ TEST(ReloadCosts, BeginAsTheConstants) {
   EXPECT_EQ(few.Costs().Page(kHost), start.Page(kHost));
 }
 
+// What a profile says counts until there are samples enough, and not beyond.
+TEST(ReloadCosts, ExpectationsGiveWayToWhatIsSeen) {
+  ReloadCostEstimator costs;
+  costs.Expect(kDisk, {.page_ns = 4e6, .latency_ns = 8e6});
+  costs.Expect(kHost, {.page_ns = 1e6});
+  costs.Expect(kComputation, {});   // takes no time: it is not known
+  EXPECT_EQ(costs.Of(kDisk).samples, 0);
+  EXPECT_DOUBLE_EQ(costs.Costs().Page(kDisk), 1);
+  EXPECT_DOUBLE_EQ(costs.Costs().Latency(kDisk), 2);
+  EXPECT_DOUBLE_EQ(costs.Costs().Page(kHost), 0.25);
+  EXPECT_EQ(costs.Costs().Page(kComputation), ReloadCosts().Page(kComputation));
+  Load(costs, kHost, 0, 8e6, 300);
+  EXPECT_NEAR(costs.Costs().Page(kHost), 2, 0.2);
+  EXPECT_DOUBLE_EQ(costs.Costs().Page(kDisk), 1);
+}
+
 TEST(ReloadCosts, FollowALinksLatencyAndBandwidth) {
   ReloadCostEstimator costs;
   Load(costs, kDisk, 6e6, 2e6, 300);

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "schedule/service_times.h"
 
 namespace loramux {
 namespace {
@@ -52,6 +53,8 @@ struct Inbox {
 struct Engine::Impl {
   const EngineOptions options;
   const EngineParts parts;
+  EngineObserver nobody;
+  EngineObserver& observer;
   ResidencyManager residency;
   std::optional<KvTiers> tiers;
   Scheduler scheduler;
@@ -81,13 +84,15 @@ struct Engine::Impl {
   mutable SnapshotExchange snapshots;
 
   Impl(EngineOptions o, EngineParts p)
-      : options(std::move(o)), parts(p), residency(p.device, p.host, p.transfer),
+      : options(std::move(o)), parts(p), observer(p.observer == nullptr ? nobody : *p.observer), residency(p.device, p.host, p.transfer),
         tiers(MakeTiers(p, options.kv_slices)),
         scheduler(options.scheduler, p.device, &residency, p.eviction, p.tree, tiers ? &*tiers : nullptr, p.queue, p.predictor) {
     CHECK_GT(options.max_model_len, 0);
     CHECK_GT(options.vocab_size, 0);
     stats.device = parts.device->Stats();
     if (parts.host != nullptr) stats.host = parts.host->Stats();
+    const PerformanceModel* const costs = scheduler.options().costs.get();
+    stats.profile_step_seconds = totals.profile_step_seconds = costs == nullptr ? 0 : ShortestStepSeconds(*costs);
   }
 
   static std::optional<KvTiers> MakeTiers(const EngineParts& p, KvSlices slices) {
@@ -102,14 +107,18 @@ struct Engine::Impl {
       const std::lock_guard lock(inbox.mutex);
       arriving.swap(inbox.submitted);
       pinning.swap(inbox.pins);
+      for (const RequestId id : inbox.cancelled) observer.CancelAsked(id);
       cancelling.insert(cancelling.end(), inbox.cancelled.begin(), inbox.cancelled.end());
       inbox.cancelled.clear();
       cancel_all |= inbox.cancel_all;
       accepting = inbox.accepting;
     }
+    if (cancel_all) observer.CancelAllAsked();
+    if (!accepting) observer.Ending();
     const bool any = !arriving.empty() || !pinning.empty();
     for (auto& sequence : arriving) {
       sequence->arrival = now;
+      observer.Arrived(*sequence, sequence->version.get());
       if (sequence->adapter != kBaseModel) AcquireAdapter(std::move(sequence->version));
       scheduler.Add(sequence.get());
       sequences.emplace(sequence->id, std::move(sequence));
@@ -125,6 +134,7 @@ struct Engine::Impl {
     retired.clear();
     parts.registry->TakeRetired(retired);
     for (const AdapterGeneration generation : retired) {
+      observer.Retired(generation);
       Unlock(generation);
       residency.Retire(generation);
     }
@@ -135,6 +145,7 @@ struct Engine::Impl {
     load_failures.clear();
     bool changed = tiers && tiers->Poll(now);
     changed |= residency.Poll(now, load_failures);
+    if (parts.observer != nullptr) TellOfArrivals();
     for (const auto& failure : load_failures) {
       EndPin(failure.generation, failure.error);
       // One that was unloaded meanwhile, and that nobody refers to, is not known any more.
@@ -150,10 +161,12 @@ struct Engine::Impl {
     if (!step_in_flight) return true;
     if (!step_computed && !parts.executor->Poll(result)) return false;
     if (!step_computed) {
+      observer.Computed(result.waited);
       step_computed = true;
       step_ended = now;
     }
     if (UsesWhatIsArriving()) return false;   // nothing that was computed may be used before it is known to be right
+    observer.Collected();
     step_in_flight = false;
     scheduler.StepTook(step_ended - step_began - result.waited);
     totals.step_wait_total += result.waited + (now - step_ended);
@@ -192,6 +205,7 @@ struct Engine::Impl {
 
   bool PlanAndSubmit(TimeNs now) {
     const StepPlan& plan = scheduler.Plan(now);
+    observer.Planned({plan, scheduler, residency, *parts.device, parts.host, now});
     const bool changes = !plan.ChangesNothing();
     scheduler.Commit(now);
     if (!plan.chunks.empty()) SubmitBatch(plan, now);
@@ -213,6 +227,14 @@ struct Engine::Impl {
     const auto arriving = residency.Arriving();
     const auto used = [this](AdapterGeneration generation) { return residency.Get(generation).pins > 0; };
     return std::any_of(arriving.begin(), arriving.end(), used) || (tiers && tiers->AnyInUse());
+  }
+
+  void TellOfArrivals() {
+    for (const AdapterGeneration generation : residency.Arriving()) {
+      observer.SawLayers(false, generation.value, residency.Get(generation).progress->seen());
+    }
+    if (!tiers) return;
+    for (const KvTiers::Fetching& fetch : tiers->fetches()) observer.SawLayers(true, fetch.id, fetch.progress->seen());
   }
 
   // True if the request's adapter or history has failed to arrive: its part of the step is worth nothing. Without the
@@ -265,8 +287,10 @@ struct Engine::Impl {
   }
 
   void TakeToken(Sequence& sequence, SampledToken token, TimeNs now) {
-    const auto& stops = sequence.stop_ids;
-    if (std::find(stops.begin(), stops.end(), token.id) != stops.end()) {
+    const auto& stop_ids = sequence.stop_ids;
+    const bool stops = std::find(stop_ids.begin(), stop_ids.end(), token.id) != stop_ids.end();
+    observer.Sampled(sequence.id, token.id, stops);
+    if (stops) {
       const TokenId id = token.id;
       Finish(sequence, FinishReason::kStop, now).stop_token = id;
       return;
@@ -292,12 +316,14 @@ struct Engine::Impl {
   void ApplyPin(PinRequest pin) {
     const AdapterGeneration generation = pin.version->generation;
     if (!pin.pinned) {
+      observer.Pinned(*pin.version, false);
       Unlock(generation);
       EndPin(generation, InvalidArgument("the adapter was unpinned while it was loaded", "pinned"));
       return pin.done(Ok{});
     }
     const Status locked = TryLock(*pin.version);
     if (!locked.ok()) return pin.done(locked);
+    observer.Pinned(*pin.version, true);
     residency.Add(pin.version);
     residency.Lock(generation);
     loading_pins.push_back(std::move(pin));
@@ -392,6 +418,7 @@ struct Engine::Impl {
     scheduler.Remove(&sequence, now, reason == FinishReason::kStop || reason == FinishReason::kLength);
     if (sequence.adapter != kBaseModel) residency.Release(sequence.adapter);
     ++totals.finished;
+    observer.Ended(sequence.id);
     News& item = AddNews(sequence);
     item.finish = reason;
     return item;
@@ -465,6 +492,7 @@ struct Engine::Impl {
     totals.tokens_prefilled += plan.prefill_tokens;
     totals.preemptions = scheduler.preemptions();
     totals.squashes = scheduler.squashes();
+    totals.given_up = scheduler.given_up();
     totals.predictions = scheduler.prediction_stats();
     totals.running = static_cast<std::int64_t>(scheduler.running().size());
     totals.waiting = static_cast<std::int64_t>(scheduler.waiting().size());
@@ -473,6 +501,7 @@ struct Engine::Impl {
     if (tiers) totals.kv_tiers = tiers->stats();
     totals.swaps = scheduler.swap_stats();
     totals.early_admissions = scheduler.early_admissions();
+    totals.cold_starts = scheduler.cold_starts();
     totals.history_pages = scheduler.history_pages();
     totals.history_evictions = scheduler.history_evictions();
     totals.invalid_history_pages = scheduler.CountInvalidHistory();
@@ -509,8 +538,15 @@ Engine::Engine(EngineOptions options, EngineParts parts)
 Engine::~Engine() = default;
 
 bool Engine::Step() {
+  const TimeNs now = impl_->parts.clock->Now();
+  impl_->observer.StepBegan(now);
+  const bool progress = StepAt(now);
+  impl_->observer.StepEnded();
+  return progress;
+}
+
+bool Engine::StepAt(TimeNs now) {
   Impl& e = *impl_;
-  const TimeNs now = e.parts.clock->Now();
   bool progress = e.DrainInbox(now);
   progress |= e.CollectRetired();
   progress |= e.CollectTransfers(now);

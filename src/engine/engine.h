@@ -12,6 +12,7 @@
 #include "adapter/residency.h"
 #include "base/clock.h"
 #include "cache/eviction_policy.h"
+#include "engine/engine_observer.h"
 #include "engine/executor.h"
 #include "engine/generation.h"
 #include "engine/snapshot.h"
@@ -43,6 +44,7 @@ struct EngineParts {
   QueueOrder* queue = nullptr;               // null: first come, first served
   LengthPredictor* predictor = nullptr;      // null: no predictions
   Wakeup* wakeup = nullptr;                  // signalled when there is something to do
+  EngineObserver* observer = nullptr;        // null: nobody watches
 };
 
 // Thread safety: Submit, Cancel, SetPinned, StopAccepting, CancelAll, Stats, Snapshot and MaxSequenceTokens from any
@@ -95,6 +97,7 @@ class Engine {
 
  private:
   struct Impl;
+  bool StepAt(TimeNs now);
   std::unique_ptr<Impl> impl_;
 };
 

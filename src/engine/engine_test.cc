@@ -74,7 +74,7 @@ Fuzzed FuzzOnce(std::uint64_t seed) {
   const std::uint64_t named_tenants = prng.NextBelow(5);   // 0: a tenant each adapter
   const std::span<const CacheRegime> regimes = CacheRegimes();
   fuzzed.regime = regimes[static_cast<std::size_t>(prng.NextBelow(regimes.size()))];
-  World w(24 + static_cast<std::int64_t>(prng.NextBelow(20)), 4 + static_cast<std::int64_t>(prng.NextBelow(30)),
+  World w(24 + static_cast<std::int64_t>(prng.NextBelow(20)), 4 + static_cast<std::int64_t>(prng.NextBelow(50)),
           scheduler, adapter_pages, /*prefix_cache=*/prng.NextBelow(4) != 0, std::string(fuzzed.regime.name),
           HostLink(seed));
   const std::int64_t share = AdapterSharePages(fuzzed.regime.adapter_share, w.device->capacity_pages());

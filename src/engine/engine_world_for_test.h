@@ -171,6 +171,7 @@ struct EngineWorld {
     std::string cache = "lru";
     double host_bytes_per_second = 10e9;   // of each link between host and device; what is slow arrives layer by layer
     LengthPredictor* predictor = nullptr;
+    EngineObserver* observer = nullptr;
   };
   explicit EngineWorld(Options options)
       : transfer(&clock, {.latency_ns = 3 * kNsPerMs}, {kNsPerMs, options.host_bytes_per_second}),
@@ -191,7 +192,8 @@ struct EngineWorld {
                                                                   .host = host.get(), .registry = &registry,
                                                                   .eviction = policy.get(), .tree = tree.get(),
                                                                   .kv_transfer = options.kv_host_tier ? &kv_transfer : nullptr,
-                                                                  .predictor = options.predictor, .wakeup = &wakeup});
+                                                                  .predictor = options.predictor, .wakeup = &wakeup,
+                                                                  .observer = options.observer});
   }
 
   static std::shared_ptr<AdapterVersion> Make(const std::string& name, std::int64_t pages, const std::string& digest = "") {

@@ -4,6 +4,7 @@
 
 #include <sys/random.h>
 
+#include "schedule/presets.h"
 #include "tensor/half_float.h"
 
 namespace loramux {
@@ -82,14 +83,16 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
   r.max_model_len_ = options.max_model_len > 0 ? std::min(options.max_model_len, config.max_position) : config.max_position;
 
   const auto wake = [wakeup = &r.wakeup_] { wakeup->Signal(); };
-  const auto new_transfer = [&]() -> std::unique_ptr<AdapterTransfer> {
-    auto transfer = std::make_unique<ThreadedTransfer>(wake, options.transfer);
-    if (!options.wrap_transfer) return transfer;
-    return options.wrap_transfer(std::move(transfer));
+  const auto new_transfer = [&](bool kv) {
+    std::unique_ptr<AdapterTransfer> transfer = std::make_unique<ThreadedTransfer>(wake, options.transfer);
+    if (options.wrap_transfer) transfer = options.wrap_transfer(std::move(transfer));
+    return options.recorder == nullptr ? std::move(transfer) : options.recorder->Watch(std::move(transfer), kv);
   };
-  r.transfer_ = new_transfer();
-  if (r.tree_ != nullptr && r.host_ != nullptr) r.kv_transfer_ = new_transfer();
+  r.transfer_ = new_transfer(/*kv=*/false);
+  if (r.tree_ != nullptr && r.host_ != nullptr) r.kv_transfer_ = new_transfer(/*kv=*/true);
   const std::int64_t pool_tokens = r.device_->capacity_pages() * r.geometry_.kv.page_tokens;
+  // Longer ones than the pool holds are refused; activations for them need no room.
+  if (options.whole_prompts) ComputePromptsWhole(std::min(r.max_model_len_, pool_tokens), options.scheduler);
   CpuExecutorOptions executor{.threads = options.threads, .backend = options.backend,
                               .lora_variant = options.lora_variant,
                               .max_batch_tokens = options.scheduler.max_batch_tokens,
@@ -108,15 +111,33 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
                                      .device = r.device_.get(), .host = r.host_.get(), .registry = r.registry_.get(),
                                      .eviction = r.eviction_.get(), .tree = r.tree_.get(),
                                      .kv_transfer = r.kv_transfer_.get(), .queue = r.queue_.get(),
-                                     .predictor = predictor, .wakeup = &r.wakeup_});
+                                     .predictor = predictor, .wakeup = &r.wakeup_, .observer = options.recorder});
+  if (options.recorder != nullptr) {
+    r.recorder_ = options.recorder;
+    r.setup_ = r.DescribeSetup(options);
+  }
   return runtime;
 }
 
-Status Runtime::MakeQueue(const RuntimeOptions& options) {
+RecordedSetup Runtime::DescribeSetup(const RuntimeOptions& options) const {
+  return {.model = options.base_names.empty() ? std::string() : options.base_names.front(),
+          .started_unix_seconds = clock_.UnixSeconds(), .scheduler = options.scheduler, .queue = QueueOptions(options),
+          .cache = options.cache, .length_predictor = options.length_predictor, .max_model_len = max_model_len_,
+          .kv_slices = {.layers = static_cast<std::int32_t>(model_->config().num_layers), .layer_bytes = geometry_.kv.KeyOffset(1, 0)},
+          .page_bytes = geometry_.page_bytes, .device_pages = device_->capacity_pages(),
+          .host_pages = host_ == nullptr ? 0 : host_->capacity_pages(), .tree = tree_ != nullptr, .kv_transfer = kv_transfer_ != nullptr};
+}
+
+QueueOrderOptions Runtime::QueueOptions(const RuntimeOptions& options) const {
   QueueOrderOptions queue = options.queue;
   queue.age_bound = options.scheduler.age_bound;
+  queue.lanes.costs = options.scheduler.costs;
   queue.total_tokens = static_cast<double>(device_->capacity_pages() * geometry_.kv.page_tokens);
-  ASSIGN_OR_RETURN(queue_, MakeQueueOrder(queue));
+  return queue;
+}
+
+Status Runtime::MakeQueue(const RuntimeOptions& options) {
+  ASSIGN_OR_RETURN(queue_, MakeQueueOrder(QueueOptions(options)));
   const std::string& name = options.length_predictor;
   if (name == "none") return Ok{};
   if (name != "history" && name != "proxy") {
@@ -129,6 +150,10 @@ Status Runtime::MakeQueue(const RuntimeOptions& options) {
 
 void Runtime::Start() {
   CHECK(loop_ == nullptr);
+  if (recorder_ != nullptr) {
+    if (history_ != nullptr) setup_.history = history_->Serialise();
+    recorder_->Begin(setup_);
+  }
   loop_ = std::make_unique<EngineLoop>(engine_.get(), &wakeup_);
 }
 

@@ -16,6 +16,7 @@
 #include "engine/cpu_executor.h"
 #include "engine/engine.h"
 #include "engine/engine_loop.h"
+#include "engine/flight_recorder.h"
 #include "memory/page_geometry.h"
 #include "model/model.h"
 #include "schedule/hint_predictor.h"
@@ -32,12 +33,13 @@ struct RuntimeOptions {
   std::optional<DType> lora_dtype;                      // nullopt: ChooseAdapterDType decides
   std::int64_t max_lora_rank = 4096;
   std::int64_t max_model_len = 0;                       // 0: the model's own
-  std::string cache = "lru";                            // a regime's name (cache/cache_regime.h)
+  std::string cache = "loramux";                            // a regime's name (cache/cache_regime.h)
   std::string adapter_prefetch = "none";                // or "histogram" (cache/adapter_arrival_histogram.h)
   bool prefix_cache = true;                             // if the regime has one; never with dynamic rope scaling: keys depend on
                                                         // the whole length
+  bool whole_prompts = false;                           // computed in one step, however long (ComputePromptsWhole)
   SchedulerOptions scheduler;                           // page_tokens and the regime's options are filled in
-  QueueOrderOptions queue;                              // who is let in first; its age bound is the scheduler's, its tokens the device's
+  QueueOrderOptions queue;                              // who is let in first; age bound and costs are the scheduler's, tokens the device's
   std::string length_predictor = "history";             // "history", "proxy" (hints of requests, else history), "none"
   int threads = 0;                                      // 0: one per processor
   Backend backend = Backend::kCpu;
@@ -48,6 +50,7 @@ struct RuntimeOptions {
   std::function<std::unique_ptr<AdapterTransfer>(std::unique_ptr<AdapterTransfer>)> wrap_transfer;
   // Around the executor; empty: as it is. For watching the steps of the real engine.
   std::function<std::unique_ptr<Executor>(std::unique_ptr<Executor>)> wrap_executor;
+  FlightRecorder* recorder = nullptr;                   // of all steps from Start on; outlives the runtime. Null: none
 };
 
 // Not movable: the parts point to each other. Thread-safe as its parts are.
@@ -79,6 +82,8 @@ class Runtime {
  private:
   Runtime() = default;
   Status MakeQueue(const RuntimeOptions& options);
+  QueueOrderOptions QueueOptions(const RuntimeOptions& options) const;
+  RecordedSetup DescribeSetup(const RuntimeOptions& options) const;
 
   OsClock clock_;
   Wakeup wakeup_;
@@ -96,6 +101,8 @@ class Runtime {
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<EngineLoop> loop_;
+  FlightRecorder* recorder_ = nullptr;
+  RecordedSetup setup_;                  // of a recording
 };
 
 }  // namespace loramux

@@ -23,12 +23,15 @@ struct EngineStats {
   std::int64_t running = 0, waiting = 0;
   std::int64_t steps = 0, tokens_generated = 0, tokens_prefilled = 0, preemptions = 0, finished = 0;
   std::int64_t squashes = 0;           // of those preemptions, of requests that had overtaken another one
+  std::int64_t given_up = 0;           // requests that others' objectives went before
   PredictionStats predictions;
+  double profile_step_seconds = 0;     // by the profile that plans go by: ShortestStepSeconds; 0: there is none
   PrefixStats prefix;
   TimeNs adapter_wait_total = 0;       // Scheduler::adapter_wait_total
   KvTierStats kv_tiers;
   SwapStats swaps;
   std::int64_t early_admissions = 0;   // of requests that began while layers of their adapter or history were arriving
+  std::int64_t cold_starts = 0;        // Scheduler::cold_starts
   TimeNs step_wait_total = 0;          // that steps waited for such layers
   std::int64_t history_pages = 0;      // of keys and values on the device that no running request uses
   std::int64_t invalid_history_pages = 0;   // of those, whose adapter is not on the device: only in some regimes

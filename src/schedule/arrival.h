@@ -26,9 +26,9 @@ class StepFloor {
 
 // `elapsed` since the transfer was begun: the time that it waited for its turn makes the estimate cautious. A quarter of the
 // layers (LayerProgress::lead) must be there in any case: the estimate needs some, and a transfer that does not move would
-// hold a step. Reads the progress once.
+// hold a step. Goes by what the engine saw of the progress in this step (LayerProgress::Look).
 inline bool LeadSuffices(const LayerProgress& progress, TimeNs elapsed, TimeNs step_floor, bool alone) {
-  const std::int64_t arrived = progress.arrived(), left = progress.layers() - arrived;
+  const std::int64_t arrived = progress.seen(), left = progress.layers() - arrived;
   if (arrived < progress.lead() || progress.cancelled()) return false;
   return alone || elapsed * left <= step_floor * arrived;
 }

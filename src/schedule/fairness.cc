@@ -49,6 +49,11 @@ void ServiceHeap::Remove(TenantId tenant) {
   Down(static_cast<std::size_t>(position_[moved.tenant]));
 }
 
+void ServiceHeap::Clear() {
+  for (const Entry& entry : entries_) position_[entry.tenant] = -1;
+  entries_.clear();
+}
+
 void ServiceHeap::Raise(TenantId tenant, double service) {
   if (!Contains(tenant)) return;
   const auto at = static_cast<std::size_t>(position_[tenant]);
@@ -156,6 +161,16 @@ void TenantCounters::TakeOut(Request& request) {
   lane.turns.Remove(request.tenant);
 }
 
+void TenantCounters::TakeOutAll() {
+  for (Lane& lane : lanes_) {
+    for (const ServiceHeap::Entry& entry : lane.waiting.entries()) {
+      lane.queues[entry.tenant].list.Clear();
+      lane.turns.Remove(entry.tenant);
+    }
+    lane.waiting.Clear();
+  }
+}
+
 void TenantCounters::PutIn(Request& request) {
   Lane& lane = LaneOf(request);
   if (lane.queues.size() <= request.tenant) lane.queues.resize(request.tenant + std::size_t{1});
@@ -164,7 +179,7 @@ void TenantCounters::PutIn(Request& request) {
     lane.waiting.Push(request.tenant, tenants_[request.tenant].service);
     lane.turns.Append(request.tenant);
   }
-  list.Insert(&request);
+  list.Insert({UrgencyOf(request), &request, CostOfWaiting(request)});
 }
 
 double TenantCounters::Cost(const Request& request, std::int64_t from, std::int64_t to) const {
@@ -204,48 +219,63 @@ double TenantCounters::LeastActive() const {
 
 // ---------------------------------------------------------------- Order of service
 
-// The least of a heap is found without changing it: a node's children in the heap of tenants are seen after it.
-void TenantCounters::Order(TimeNs now, std::int32_t lane_index, std::size_t limit, ServiceOrder& order) const {
+void TenantCounters::AppendOrder(TimeNs now, std::int32_t lane_index, std::size_t limit, ServiceOrder& order) const {
   const Lane& lane = lanes_[static_cast<std::size_t>(lane_index)];
-  order.turns.clear();
-  order.nodes.Clear();
   if (lane.waiting.empty() || limit == 0) return;
   const auto& tenants = lane.waiting.entries();
-  const Request* overdue = nullptr;
-  if (tenants.size() > 1 && now - lane.queues[lane.turns.first()].since > options_.max_wait) {
-    overdue = lane.queues[lane.turns.first()].list[0];
-    order.turns.push_back({lane.queues[lane.turns.first()].list[0], -std::numeric_limits<double>::infinity()});
+  if (tenants.size() > 1) return AppendMerged(now, lane, order.turns.size() + limit, order);
+  double service = tenants[0].service;
+  const std::span<const WaitingList::Entry> entries = lane.queues[tenants[0].tenant].list.entries();
+  for (const WaitingList::Entry& entry : entries.first(std::min(limit, entries.size()))) {
+    __builtin_prefetch(entry.request);   // whoever asks for the order looks at it next
+    order.turns.push_back({entry.request, service});
+    service += entry.cost;
   }
+}
+
+// Of several tenants, up to `end` turns. The least of a heap is found without changing it: a node's children in the heap of
+// tenants are seen after it.
+void TenantCounters::AppendMerged(TimeNs now, const Lane& lane, std::size_t end, ServiceOrder& order) const {
+  const auto& tenants = lane.waiting.entries();
+  const Request* overdue = nullptr;
+  if (const Queue& longest = lane.queues[lane.turns.first()]; now - longest.since > options_.max_wait) {
+    overdue = longest.list[0];
+    order.turns.push_back({longest.list[0], -std::numeric_limits<double>::infinity()});
+  }
+  order.nodes.Clear();
   bool first_left = false;   // nodes' first was taken and is to be replaced
-  const auto push = [&](double service, TenantId tenant, std::uint32_t nth, std::ptrdiff_t heap_index) {
-    Request* const request = lane.queues[tenant].list[nth];
-    const ServiceOrder::Node node{service, UrgencyOf(*request), request, nth, heap_index};
+  const auto push = [&](double service, const WaitingList::Entry& entry) {
+    __builtin_prefetch(entry.request);
+    const ServiceOrder::Node node{service, &entry};
     first_left ? order.nodes.ReplaceFirst(node) : order.nodes.Push(node);
     first_left = false;
   };
   const auto push_tenant = [&](std::size_t index) {
-    if (index < tenants.size()) push(tenants[index].service, tenants[index].tenant, 0, static_cast<std::ptrdiff_t>(index));
+    if (index < tenants.size()) push(tenants[index].service, lane.queues[tenants[index].tenant].list.entries().front());
   };
   push_tenant(0);
-  while (order.turns.size() < limit && !order.nodes.empty()) {
+  while (order.turns.size() < end && !order.nodes.empty()) {
     const ServiceOrder::Node node = order.nodes.first();
     first_left = true;
-    if (node.request != overdue) order.turns.push_back({node.request, node.service});
-    if (node.heap_index >= 0) {
-      push_tenant(2 * static_cast<std::size_t>(node.heap_index) + 1);
-      push_tenant(2 * static_cast<std::size_t>(node.heap_index) + 2);
+    Request* const request = node.entry->request;
+    if (request != overdue) order.turns.push_back({request, node.service});
+    const std::span<const WaitingList::Entry> entries = lane.queues[request->tenant].list.entries();
+    if (node.entry == entries.data()) {   // the tenant's first: its children in the heap follow
+      const std::size_t index = lane.waiting.PositionOf(request->tenant);
+      push_tenant(2 * index + 1);
+      push_tenant(2 * index + 2);
     }
-    const TenantId tenant = node.request->tenant;
-    if (node.nth + std::size_t{1} < lane.queues[tenant].list.size()) push(ServiceAfter(node), tenant, node.nth + 1, -1);
+    const WaitingList::Entry* const next = node.entry + 1;
+    if (next != entries.data() + entries.size()) push(node.service + node.entry->cost, *next);
     if (first_left) order.nodes.PopFirst();
   }
 }
 
-// Of the tenant, when the node's request will be served.
-double TenantCounters::ServiceAfter(const ServiceOrder::Node& node) const {
-  if (options_.policy == FairnessPolicy::kNone) return node.service;
-  const auto tokens = static_cast<std::int64_t>(node.request->tokens.size());
-  return node.service + Cost(*node.request, std::min(node.request->charged, tokens), tokens);
+// Does not change while it waits.
+double TenantCounters::CostOfWaiting(const Request& request) const {
+  if (options_.policy == FairnessPolicy::kNone) return 0;
+  const auto tokens = static_cast<std::int64_t>(request.tokens.size());
+  return Cost(request, std::min(request.charged, tokens), tokens);
 }
 
 // ---------------------------------------------------------------- Tenants come and go
@@ -317,6 +347,7 @@ void TenantCounters::CheckIntegrity() const {
         CHECK_EQ(list[i]->tenant, id);
         CHECK_EQ(list[i]->lane, static_cast<std::int32_t>(index));
         CHECK(list[i]->state == RequestState::kWaiting);
+        CHECK(list.entries()[i].cost == CostOfWaiting(*list[i]));
         if (i > 0) CHECK(UrgencyOf(*list[i - 1]) < UrgencyOf(*list[i]));
       }
       waiting[id] += static_cast<std::int32_t>(list.size());

@@ -59,14 +59,11 @@ struct Turn {
 struct ServiceOrder {
   struct Node {
     double service = 0;
-    Urgency urgency;
-    Request* request = nullptr;
-    std::uint32_t nth = 0;            // of the tenant's list
-    std::ptrdiff_t heap_index = -1;   // in the heap of waiting tenants; -1: a later request of one that was seen
+    const WaitingList::Entry* entry = nullptr;   // of the tenant's list
   };
   struct Before {
     bool operator()(const Node& a, const Node& b) const {
-      return (a.service < b.service) | ((a.service == b.service) & (a.urgency < b.urgency));
+      return a.service < b.service || (a.service == b.service && a.entry->urgency < b.entry->urgency);
     }
   };
   std::vector<Turn> turns;
@@ -85,10 +82,13 @@ class ServiceHeap {
   void Push(TenantId tenant, double service);
   // REQUIRES: in the heap.
   void Remove(TenantId tenant);
+  void Clear();
   // The tenant's service is higher now. Does nothing if it is not in the heap.
   void Raise(TenantId tenant, double service);
   const std::vector<Entry>& entries() const { return entries_; }
   bool empty() const { return entries_.empty(); }
+  // In entries(). REQUIRES: in the heap.
+  std::size_t PositionOf(TenantId tenant) const { return static_cast<std::size_t>(position_[tenant]); }
   double least() const { return entries_.front().service; }
   void CheckIntegrity() const;
 
@@ -117,7 +117,7 @@ class TenantCounters {
   // in the order of arrival.
   template <typename Place>
   void Replace(std::span<Request* const> waiting, Place place) {
-    for (Request* request : waiting) TakeOut(*request);
+    TakeOutAll();
     for (Request* request : waiting) {
       place(*request);
       Lane& lane = LaneOf(*request);
@@ -127,11 +127,24 @@ class TenantCounters {
       PutIn(*request);
     }
   }
+  // The same of one waiting request, which stays in its lane.
+  template <typename Place>
+  void PlaceAnew(Request* request, Place place) {
+    WaitingList& list = LaneOf(*request).queues[request->tenant].list;
+    list.Erase(request);
+    place(*request);
+    list.Insert({UrgencyOf(*request), request, CostOfWaiting(*request)});
+  }
   // Charges what was computed of the request and was never charged before.
   void Charge(Request* request);
 
-  // The first `limit` requests that wait in the lane, in the order of service. Changes nothing but `order`.
-  void Order(TimeNs now, std::int32_t lane, std::size_t limit, ServiceOrder& order) const;
+  // The first `limit` requests that wait in the lane, in the order of service. Changes nothing but `order`; Append: after
+  // the turns that it has.
+  void Order(TimeNs now, std::int32_t lane, std::size_t limit, ServiceOrder& order) const {
+    order.turns.clear();
+    AppendOrder(now, lane, limit, order);
+  }
+  void AppendOrder(TimeNs now, std::int32_t lane, std::size_t limit, ServiceOrder& order) const;
   double Service(const Request& request) const { return tenants_[request.tenant].service; }
   // Where a tenant that begins to wait is lifted to.
   double Floor() const;
@@ -167,13 +180,15 @@ class TenantCounters {
   TenantId Intern(const std::string& name);
   void BeginToWait(Request* request, TimeNs now);
   void TakeOut(Request& request);
+  void TakeOutAll();
   void PutIn(Request& request);
   void LeaveIfIdle(TenantId id);
   double LeastWaiting() const;
   double LeastActive() const;
   void ForgetTheLevel();
   void Forget(TenantId id);
-  double ServiceAfter(const ServiceOrder::Node& node) const;
+  void AppendMerged(TimeNs now, const Lane& lane, std::size_t end, ServiceOrder& order) const;
+  double CostOfWaiting(const Request& request) const;
   double Cost(const Request& request, std::int64_t from, std::int64_t to) const;
 
   const FairnessOptions options_;

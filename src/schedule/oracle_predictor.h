@@ -9,7 +9,8 @@
 
 namespace loramux {
 
-// Right guesses are the hint (LengthQuery::hint) itself. Wrong ones are the middle of another bucket, each as likely.
+// Right guesses are the hint (LengthQuery::hint) itself. Wrong ones are the middle of another bucket, each as likely, of those
+// that the workload's answers fall into: a classifier that was trained on it knows no others.
 // Stateless: a guess depends on the seed and the query alone, so it is the same under every order of the queue.
 class OraclePredictor final : public LengthPredictor {
  public:
@@ -18,8 +19,8 @@ class OraclePredictor final : public LengthPredictor {
   static constexpr std::int32_t kBuckets = static_cast<std::int32_t>(kBucketEnds.size()) + 1;
   static std::int32_t BucketOf(std::int32_t tokens);
 
-  // REQUIRES: 0 <= accuracy <= 1.
-  OraclePredictor(double accuracy, std::uint64_t seed);
+  // `longest` answer of the workload, in tokens; 0: not known, all buckets. REQUIRES: 0 <= accuracy <= 1.
+  OraclePredictor(double accuracy, std::uint64_t seed, std::int32_t longest = 0);
   std::string_view name() const override { return "oracle"; }
   // Without a hint: max_output_tokens. A wrong guess may exceed max_output_tokens: where that is what ends a simulated
   // request, it must not tell the order of the queue the truth.
@@ -29,6 +30,7 @@ class OraclePredictor final : public LengthPredictor {
  private:
   const double accuracy_;
   const std::uint64_t seed_;
+  const std::int32_t longest_;
 };
 
 }  // namespace loramux

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 namespace loramux {
 namespace {
@@ -53,6 +54,16 @@ constexpr std::array<PerformanceTerm, 14> kTerms = {{
 }};
 constexpr std::size_t kOwnTerms = 2;   // of each shape
 
+double FactorAt(std::span<const StepFactor> factors, double tokens) {
+  if (factors.empty()) return 1;
+  const auto after = std::upper_bound(factors.begin(), factors.end(), tokens, [](double at, const StepFactor& f) { return at < f.tokens; });
+  if (after == factors.begin()) return factors.front().factor;
+  const StepFactor& before = *std::prev(after);
+  if (after == factors.end()) return before.factor;
+  const double share = std::log(tokens / before.tokens) / std::log(after->tokens / before.tokens);
+  return before.factor + share * (after->factor - before.factor);
+}
+
 }  // namespace
 
 std::span<const PerformanceTerm> PerformanceTerms(LoraCostShape shape) {
@@ -62,7 +73,19 @@ std::span<const PerformanceTerm> PerformanceTerms(LoraCostShape shape) {
 
 const char* LoraCostShapeName(LoraCostShape shape) { return shape == LoraCostShape::kBgmv ? "bgmv" : "mbgmv"; }
 
+FactorTable FactorTableOf(const StepLoad& load) {
+  if (load.prefill_tokens == 0) return &PerformanceModel::decode_factors;
+  return load.decode_sequences == 0 ? &PerformanceModel::prefill_factors : &PerformanceModel::mixed_factors;
+}
+
 double PerformanceModel::SecondsOf(const StepLoad& load) const {
+  const std::vector<StepFactor>& own = this->*FactorTableOf(load);
+  const bool borrows = own.empty() && load.prefill_tokens > 0;   // no step with both was seen
+  const double factor = FactorAt(borrows ? prefill_factors : own, static_cast<double>(load.prefill_tokens + load.decode_sequences));
+  return factor * LinearSecondsOf(load) + (load.after_prefill && load.prefill_tokens == 0 ? after_prefill : 0);
+}
+
+double PerformanceModel::LinearSecondsOf(const StepLoad& load) const {
   double seconds = 0;
   for (const PerformanceTerm& term : PerformanceTerms(shape)) seconds += this->*term.coefficient * term.count(*this, load);
   const double dense = per_prefill_token * static_cast<double>(load.prefill_tokens) +

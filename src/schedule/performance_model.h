@@ -2,13 +2,15 @@
 // and decode as linear in the batch size and, for adapters, in (batch size x largest rank) for the padded kernel, `bgmv`,
 // or in the sum of ranks for the one at true ranks, `mbgmv`. Here both phases may share a step, so one sum has them all.
 //
-// Fitted by `loramux profile`, or written down for a known device (simulate/). Read by the simulator.
+// Fitted by `loramux profile`, or written down for a known device (simulate/). Read by the simulator and the scheduler
+// (service_times.h).
 // docs/profile.md says what each term stands for.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 
@@ -28,6 +30,12 @@ struct StepLoad {
                                          // adapter_tokens x the mean rank of the adapters
   std::int64_t prefill_sequences = 0;    // chunks of more than one token
   std::int64_t prefill_context = 0;      // sum over them of the positions up to their last: keys and values to read
+  bool after_prefill = false;            // the step before had prefill tokens: what decoding reads is no longer near
+};
+
+// Measured seconds over those of the linear terms, for steps of about so many tokens.
+struct StepFactor {
+  double tokens = 0, factor = 1;
 };
 
 enum class LoraCostShape : std::uint8_t { kBgmv, kMbgmv };
@@ -59,8 +67,16 @@ struct PerformanceModel {
   // The same, of the products with the base weights alone (per_prefill_token and per_decode_sequence): attention and
   // adapters read memory of their own, so their time comes on top. 0: no such floor.
   double dense_floor = 0;
+  // What the linear terms miss, as a table: SecondsOf is the sum times the factor, interpolated in the logarithm of the step's
+  // tokens and constant beyond the ends. For steps without prefill tokens, for those with nothing else, and for those with both.
+  // Ascending by tokens, which are positive, as the factors; empty: the linear terms alone, for steps with both prefill_factors.
+  std::vector<StepFactor> decode_factors, prefill_factors, mixed_factors;
+  // Seconds on top of a step without prefill tokens that comes after one with: its weights and adapters have left the caches.
+  double after_prefill = 0;
   // Between the end of a step and the start of the next, on the engine's thread: collecting, planning. Not in SecondsOf.
   double between_steps = 0;
+  // From the moment when a request is sent to the moment when an engine that sleeps sees it. Not in SecondsOf.
+  double submit_latency = 0;
 
   struct Link {
     double latency = 0;                  // seconds
@@ -69,6 +85,8 @@ struct PerformanceModel {
   Link disk, host_to_device, device_to_host;
 
   double SecondsOf(const StepLoad& load) const;
+  // The same without the factors and after_prefill: CaraServe's shape.
+  double LinearSecondsOf(const StepLoad& load) const;
 };
 
 // One summand of PerformanceModel::SecondsOf: a coefficient times what it counts.
@@ -79,6 +97,12 @@ struct PerformanceTerm {
 };
 // The summands of a model of this shape. The coefficients of the other shape's are not looked at.
 std::span<const PerformanceTerm> PerformanceTerms(LoraCostShape shape);
+
+using FactorTable = std::vector<StepFactor> PerformanceModel::*;
+inline constexpr FactorTable kFactorTables[] = {&PerformanceModel::decode_factors, &PerformanceModel::prefill_factors,
+                                                &PerformanceModel::mixed_factors};
+// The one that a step of this load is of.
+FactorTable FactorTableOf(const StepLoad& load);
 
 // "bgmv", "mbgmv".
 const char* LoraCostShapeName(LoraCostShape shape);

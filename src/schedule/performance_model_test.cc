@@ -79,5 +79,43 @@ TEST(PerformanceModelTest, TheFloorOfTheWeightsLeavesAttentionOnTop) {
   EXPECT_EQ(model.SecondsOf(load), 4 + 2);
 }
 
+TEST(PerformanceModelTest, FactorsAreInterpolatedInTheLogarithmOfTheTokens) {
+  PerformanceModel model;
+  model.step = 2;
+  model.decode_factors = {{2, 1}, {8, 3}};
+  model.prefill_factors = {{100, 5}};
+  StepLoad load;
+  const auto seconds = [&](std::int64_t sequences) {
+    load.decode_sequences = sequences;
+    return model.SecondsOf(load);
+  };
+  EXPECT_DOUBLE_EQ(seconds(1), 2);
+  EXPECT_DOUBLE_EQ(seconds(2), 2);
+  EXPECT_DOUBLE_EQ(seconds(4), 4);   // half way from 2 to 8
+  EXPECT_DOUBLE_EQ(seconds(8), 6);
+  EXPECT_DOUBLE_EQ(seconds(999), 6);
+  EXPECT_DOUBLE_EQ(model.LinearSecondsOf(load), 2);
+  load.prefill_tokens = 10;
+  EXPECT_DOUBLE_EQ(seconds(0), 10);
+  EXPECT_DOUBLE_EQ(seconds(4), 10);   // no step with both was seen: that of prefill
+  model.mixed_factors = {{20, 7}};
+  EXPECT_DOUBLE_EQ(seconds(4), 14);
+  EXPECT_DOUBLE_EQ(seconds(0), 10);
+}
+
+TEST(PerformanceModelTest, DecodingAfterAPromptTakesLonger) {
+  PerformanceModel model;
+  model.step = 2;
+  model.after_prefill = 0.5;
+  StepLoad load;
+  load.decode_sequences = 3;
+  EXPECT_DOUBLE_EQ(model.SecondsOf(load), 2);
+  load.after_prefill = true;
+  EXPECT_DOUBLE_EQ(model.SecondsOf(load), 2.5);
+  EXPECT_DOUBLE_EQ(model.LinearSecondsOf(load), 2);
+  load.prefill_tokens = 16;
+  EXPECT_DOUBLE_EQ(model.SecondsOf(load), 2);
+}
+
 }  // namespace
 }  // namespace loramux

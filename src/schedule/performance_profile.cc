@@ -9,6 +9,7 @@
 #include "formats/file.h"
 #include "formats/json_fields.h"
 #include "formats/message.h"
+#include "schedule/factors_json.h"
 
 namespace loramux {
 namespace {
@@ -25,7 +26,9 @@ constexpr double kMaxSeconds = 1e6;          // a step or a latency: eleven days
 // Reads the fields of one object; Done() refuses what was never asked for.
 class StrictFields {
  public:
-  StrictFields(const json& object, const std::string& label) : object_(object), fields_(object, label) {}
+  StrictFields(const json& object, const std::string& label, std::int64_t version)
+      : object_(object), fields_(object, label), version_(version) {}
+  std::int64_t version() const { return version_; }   // of the file
 
   Status Int(const char* key, std::int64_t low, std::int64_t high, std::int64_t& out) {
     seen_.insert(key);
@@ -60,7 +63,7 @@ class StrictFields {
     const json* value = fields_.Find(key);
     if (value == nullptr) return fields_.Missing(key, "an object");
     if (!value->is_object()) return fields_.Bad(key, "an object");
-    StrictFields inner(*value, fields_.label() + key + ".");
+    StrictFields inner(*value, fields_.label() + key + ".", version_);
     RETURN_IF_ERROR(read(inner));
     return inner.Done();
   }
@@ -77,11 +80,18 @@ class StrictFields {
     }
     return Ok{};
   }
+  // A table [[tokens, factor], ...], ascending by tokens.
+  Status Factors(const char* key, std::vector<StepFactor>& out) {
+    seen_.insert(key);
+    const json* value = fields_.Find(key);
+    if (value == nullptr) return fields_.Missing(key, "a list of pairs of tokens and a factor");
+    ASSIGN_OR_RETURN(out, FactorsFromJson(*value, fields_.label() + key));
+    return Ok{};
+  }
   Status Done() const {
     for (const auto& [key, value] : object_.items()) {
       if (!seen_.contains(key)) {
-        return InvalidArgument(fields_.label() + Printable(key) + ": no such field in version " +
-                               std::to_string(PerformanceProfile::kVersion));
+        return InvalidArgument(fields_.label() + Printable(key) + ": no such field in version " + std::to_string(version_));
       }
     }
     return Ok{};
@@ -90,6 +100,7 @@ class StrictFields {
  private:
   const json& object_;
   JsonFields fields_;
+  const std::int64_t version_;
   std::set<std::string, std::less<>> seen_;
 };
 
@@ -124,7 +135,16 @@ Status ReadModel(StrictFields& fields, LoraCostShape shape, FittedModel& fitted)
   RETURN_IF_ERROR(ReadQuality(fields, "held_out_prefill", fitted.held_out_prefill));
   RETURN_IF_ERROR(ReadQuality(fields, "held_out_decode", fitted.held_out_decode));
   RETURN_IF_ERROR(ReadQuality(fields, "held_out_mixed", fitted.held_out_mixed));
-  return ReadQuality(fields, "caraserve_decode", fitted.caraserve_decode);
+  RETURN_IF_ERROR(ReadQuality(fields, "caraserve_decode", fitted.caraserve_decode));
+  if (fields.version() == 1) return Ok{};
+  return fields.Object("engine", [&](StrictFields& inner) -> Status {
+    RETURN_IF_ERROR(inner.Factors("decode_factors", fitted.model.decode_factors));
+    RETURN_IF_ERROR(inner.Factors("prefill_factors", fitted.model.prefill_factors));
+    RETURN_IF_ERROR(inner.Factors("mixed_factors", fitted.model.mixed_factors));
+    RETURN_IF_ERROR(inner.Number("after_prefill_seconds", 0, kMaxSeconds, fitted.model.after_prefill));
+    RETURN_IF_ERROR(ReadQuality(inner, "held_out", fitted.engine));
+    return ReadQuality(inner, "held_out_linear", fitted.engine_linear);
+  });
 }
 
 Status ReadLink(StrictFields& fields, const char* key, PerformanceModel::Link& link, FitQuality& quality) {
@@ -184,7 +204,14 @@ Status ReadProfile(StrictFields& fields, PerformanceProfile& profile) {
     return ReadModel(inner, LoraCostShape::kBgmv, profile.bgmv);
   }));
   RETURN_IF_ERROR(fields.Number("between_steps_seconds", 0, kMaxSeconds, profile.between_steps));
-  profile.mbgmv.model.between_steps = profile.bgmv.model.between_steps = profile.between_steps;
+  if (fields.version() > 1) {
+    RETURN_IF_ERROR(fields.Number("submit_latency_seconds", 0, kMaxSeconds, profile.submit_latency));
+    RETURN_IF_ERROR(fields.Number("requests_per_second", 0, 1e12, profile.requests_per_second));
+  }
+  for (PerformanceModel* model : {&profile.mbgmv.model, &profile.bgmv.model}) {
+    model->between_steps = profile.between_steps;
+    model->submit_latency = profile.submit_latency;
+  }
   return fields.Object("links", [&](StrictFields& inner) { return ReadLinks(inner, profile); });
 }
 
@@ -207,7 +234,13 @@ ordered_json ModelJson(const FittedModel& fitted) {
           {"held_out_prefill", QualityJson(fitted.held_out_prefill)},
           {"held_out_decode", QualityJson(fitted.held_out_decode)},
           {"held_out_mixed", QualityJson(fitted.held_out_mixed)},
-          {"caraserve_decode", QualityJson(fitted.caraserve_decode)}};
+          {"caraserve_decode", QualityJson(fitted.caraserve_decode)},
+          {"engine", {{"decode_factors", FactorsAsJson<ordered_json>(fitted.model.decode_factors)},
+                      {"prefill_factors", FactorsAsJson<ordered_json>(fitted.model.prefill_factors)},
+                      {"mixed_factors", FactorsAsJson<ordered_json>(fitted.model.mixed_factors)},
+                      {"after_prefill_seconds", fitted.model.after_prefill},
+                      {"held_out", QualityJson(fitted.engine)},
+                      {"held_out_linear", QualityJson(fitted.engine_linear)}}}};
 }
 
 ordered_json LinkJson(const PerformanceModel::Link& link, const FitQuality& quality) {
@@ -232,15 +265,15 @@ Result<PerformanceProfile> ParsePerformanceProfile(std::string_view text, const 
   ASSIGN_OR_RETURN(const auto format, head.String("format"));
   if (format != kFormat) return head.Bad("format", Quote(kFormat));
   ASSIGN_OR_RETURN(const std::int64_t version, head.RequiredInt("version", 1, kMaxCount));
-  if (version != PerformanceProfile::kVersion) {
-    return Unsupported(label + ": version " + std::to_string(version) + " of the format, this program reads version " +
+  if (version > PerformanceProfile::kVersion) {
+    return Unsupported(label + ": version " + std::to_string(version) + " of the format, this program reads up to version " +
                        std::to_string(PerformanceProfile::kVersion) + ": measure again with loramux profile");
   }
   json rest = object;
   rest.erase("format");
   rest.erase("version");
   PerformanceProfile profile;
-  StrictFields fields(rest, label + ": ");
+  StrictFields fields(rest, label + ": ", version);
   RETURN_IF_ERROR(ReadProfile(fields, profile));
   RETURN_IF_ERROR(fields.Done());
   profile.mbgmv.model.device = profile.bgmv.model.device = profile.device;
@@ -250,6 +283,21 @@ Result<PerformanceProfile> ParsePerformanceProfile(std::string_view text, const 
 Result<PerformanceProfile> LoadPerformanceProfile(const std::filesystem::path& file) {
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(file, kMaxFileBytes));
   return ParsePerformanceProfile(text, file.string());
+}
+
+Status CheckSameShape(const PerformanceProfile::BaseModel& measured, const PerformanceProfile::BaseModel& wanted,
+                      const std::string& label) {
+  using Base = PerformanceProfile::BaseModel;
+  constexpr std::pair<const char*, std::int64_t Base::*> kFields[] = {
+      {"hidden_size", &Base::hidden_size}, {"num_layers", &Base::num_layers}, {"num_heads", &Base::num_heads},
+      {"num_kv_heads", &Base::num_kv_heads}, {"head_dim", &Base::head_dim}, {"intermediate_size", &Base::intermediate_size},
+      {"vocab_size", &Base::vocab_size}};
+  for (const auto& [name, field] : kFields) {
+    if (measured.*field == wanted.*field) continue;
+    return InvalidArgument(label + ": measured with " + Quote(measured.name) + ", a model of another shape than " + Quote(wanted.name) +
+                           ": " + name + " " + std::to_string(measured.*field) + ", not " + std::to_string(wanted.*field), "--profile");
+  }
+  return Ok{};
 }
 
 std::string PerformanceProfileAsJson(const PerformanceProfile& profile) {
@@ -268,6 +316,8 @@ std::string PerformanceProfileAsJson(const PerformanceProfile& profile) {
       {"mbgmv", ModelJson(profile.mbgmv)},
       {"bgmv", ModelJson(profile.bgmv)},
       {"between_steps_seconds", profile.between_steps},
+      {"submit_latency_seconds", profile.submit_latency},
+      {"requests_per_second", profile.requests_per_second},
       {"links", {{"disk", LinkJson(model.disk, profile.disk)},
                  {"host_to_device", LinkJson(model.host_to_device, profile.host_to_device)},
                  {"device_to_host", LinkJson(model.device_to_host, profile.device_to_host)}}}};

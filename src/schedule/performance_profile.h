@@ -13,6 +13,9 @@
 
 namespace loramux {
 
+// Of a table of factors in a file.
+inline constexpr std::size_t kMaxFactors = 256;
+inline constexpr double kMinFactor = 0.01, kMaxFactor = 100, kMaxFactorTokens = 1e9;
 // Of a link in a file.
 inline constexpr double kMinBytesPerSecond = 1, kMaxBytesPerSecond = 1e18;
 
@@ -31,10 +34,13 @@ struct FittedModel {
   FitQuality held_out;                      // on points that it has not seen, and by their kind:
   FitQuality held_out_prefill, held_out_decode, held_out_mixed;
   FitQuality caraserve_decode;              // batch size and ranks alone, on decode steps where each request has its own adapter
+  // Of steps of the running engine that the factors have not seen: with them, and by the linear terms alone. No points: the engine
+  // did not run with this shape, or the file is of version 1; then there are no factors.
+  FitQuality engine, engine_linear;
 };
 
 struct PerformanceProfile {
-  static constexpr std::int64_t kVersion = 1;
+  static constexpr std::int64_t kVersion = 2;   // 1, which is read too, had no factors
 
   // What it was measured on.
   std::string device;                       // in words; also in every model
@@ -56,12 +62,18 @@ struct PerformanceProfile {
   std::int64_t max_batch_tokens = 0, max_running = 0, max_positions = 0;
 
   FittedModel mbgmv, bgmv;                  // their links are equal
-  // between_steps of both models: from the end of a step to the next, median; 0 if it was not measured.
-  double between_steps = 0;
+  // between_steps and submit_latency of both models; 0 if they were not measured.
+  double between_steps = 0, submit_latency = 0;
+  // What the engine sustained while its steps were measured; 0 if they were not.
+  double requests_per_second = 0;
   FitQuality disk, host_to_device, device_to_host;   // of the links' lines, on the points that they were fitted to
 
   const PerformanceModel& ModelOf(LoraCostShape shape) const {
     return shape == LoraCostShape::kBgmv ? bgmv.model : mbgmv.model;
+  }
+  // Of the shape that the engine was measured with; mbgmv where it was not.
+  const PerformanceModel& EngineModel() const {
+    return bgmv.engine.points > 0 && mbgmv.engine.points == 0 ? bgmv.model : mbgmv.model;
   }
 };
 
@@ -69,6 +81,10 @@ struct PerformanceProfile {
 // bandwidths positive, each model takes some time), and no other field. Errors name the field; `label` the source.
 Result<PerformanceProfile> ParsePerformanceProfile(std::string_view json, const std::string& label);
 Result<PerformanceProfile> LoadPerformanceProfile(const std::filesystem::path& file);
+
+// What decides how long a step takes: not the name, nor what the weights say. Error, of code kInvalidArgument: they differ; it names
+// the first field that does. `label`: of the profile, in the message.
+Status CheckSameShape(const PerformanceProfile::BaseModel& measured, const PerformanceProfile::BaseModel& wanted, const std::string& label);
 
 // As Parse reads it. Bytes that are not UTF-8 are replaced.
 std::string PerformanceProfileAsJson(const PerformanceProfile& profile);

@@ -33,16 +33,24 @@ PerformanceProfile SomeProfile() {
     fitted->model.token_tile = fitted == &profile.bgmv ? 12 : 64;
     fitted->model.dense_floor = next *= 1.7;
     fitted->model.floor = next *= 1.7;
+    fitted->model.decode_factors = {{1, 1.25}, {4.5, 0.75 + next}};
+    fitted->model.prefill_factors = {{32.25, 1 + next}};
+    fitted->model.mixed_factors = {{2, 1 + next}, {3, 1.5}, {4, 0.5}};
+    fitted->model.after_prefill = next *= 1.7;
+    fitted->model.between_steps = 3e-5;
+    fitted->model.submit_latency = 5e-5;
     fitted->model.disk = {0.001, 1.5e9};
     fitted->model.host_to_device = {0.002, 2.5e9};
     fitted->model.device_to_host = {0, 3.5e9};
     std::int64_t points = 10;
     for (FitQuality* quality : {&fitted->fitted, &fitted->held_out, &fitted->held_out_prefill, &fitted->held_out_decode,
-                                &fitted->held_out_mixed, &fitted->caraserve_decode}) {
+                                &fitted->held_out_mixed, &fitted->caraserve_decode, &fitted->engine, &fitted->engine_linear}) {
       *quality = {.points = ++points, .r2 = 1 - next, .mean_error = next *= 1.7, .p90_error = next *= 1.7};
     }
   }
   profile.between_steps = 3e-5;
+  profile.submit_latency = 5e-5;
+  profile.requests_per_second = 116.5;
   profile.repeat_error = 0.0123;
   profile.disk = {.points = 31, .r2 = -4.5, .mean_error = 0.31, .p90_error = 0.32};
   profile.host_to_device = {.points = 41, .r2 = 0.41, .mean_error = 0.42, .p90_error = 0.43};
@@ -76,6 +84,10 @@ TEST(PerformanceProfileTest, ReadsWhatItWrote) {
     EXPECT_EQ(read->ModelOf(shape).SecondsOf(load), SomeProfile().ModelOf(shape).SecondsOf(load));
     EXPECT_EQ(read->ModelOf(shape).device, SomeProfile().device);
     EXPECT_EQ(read->ModelOf(shape).between_steps, 3e-5);
+    EXPECT_EQ(read->ModelOf(shape).submit_latency, 5e-5);
+    for (const StepLoad& other : {StepLoad{.decode_sequences = 3, .after_prefill = true}, StepLoad{.prefill_tokens = 40}}) {
+      EXPECT_EQ(read->ModelOf(shape).SecondsOf(other), SomeProfile().ModelOf(shape).SecondsOf(other));
+    }
     EXPECT_EQ(read->ModelOf(shape).disk.latency, 0.001);
     EXPECT_EQ(read->ModelOf(shape).host_to_device.bytes_per_second, 2.5e9);
     EXPECT_EQ(read->ModelOf(shape).device_to_host.bytes_per_second, 3.5e9);
@@ -92,6 +104,7 @@ TEST(PerformanceProfileTest, EveryFieldMustBeThereAndOfItsType) {
   ASSERT_GT(leaves.size(), 100u);
   for (const json::json_pointer& path : leaves) {
     if (path.parent_pointer() == json::json_pointer("/adapters/ranks")) continue;   // a list may be shorter
+    if (path.to_string().find("_factors/") != std::string::npos) continue;          // HostileFactors
     SCOPED_TRACE(path.to_string());
     json changed = good;
     changed.at(path.parent_pointer()).erase(path.back());
@@ -172,8 +185,82 @@ TEST(PerformanceProfileTest, HostileTexts) {
 
 TEST(PerformanceProfileTest, AnotherVersionSaysWhatToDo) {
   json changed = json::parse(PerformanceProfileAsJson(SomeProfile()));
-  changed["version"] = 2;
+  changed["version"] = 3;
   EXPECT_NE(ErrorOf(changed).find("loramux profile"), std::string::npos);
+}
+
+json FirstVersion() {
+  json first = json::parse(PerformanceProfileAsJson(SomeProfile()));
+  first["version"] = 1;
+  for (const char* shape : {"mbgmv", "bgmv"}) first[shape].erase("engine");
+  first.erase("submit_latency_seconds");
+  first.erase("requests_per_second");
+  return first;
+}
+
+TEST(PerformanceProfileTest, TheFirstVersionIsLinear) {
+  const auto read = ParsePerformanceProfile(FirstVersion().dump(), "FILE");
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  const StepLoad load{.prefill_tokens = 50, .decode_sequences = 5, .prefill_attention = 3000, .decode_context = 700};
+  for (const LoraCostShape shape : {LoraCostShape::kBgmv, LoraCostShape::kMbgmv}) {
+    EXPECT_EQ(read->ModelOf(shape).SecondsOf(load), SomeProfile().ModelOf(shape).LinearSecondsOf(load));
+    EXPECT_EQ(read->ModelOf(shape).between_steps, 3e-5);
+    EXPECT_EQ(read->ModelOf(shape).submit_latency, 0);
+  }
+  // Written again it is of this version; and the first has nothing of it.
+  EXPECT_TRUE(ParsePerformanceProfile(PerformanceProfileAsJson(*read), "FILE").ok());
+  json mixed = FirstVersion();
+  mixed["requests_per_second"] = 1;
+  EXPECT_NE(ErrorOf(mixed).find("requests_per_second: no such field in version 1"), std::string::npos) << ErrorOf(mixed);
+}
+
+TEST(PerformanceProfileTest, HostileFactors) {
+  const json good = json::parse(PerformanceProfileAsJson(SomeProfile()));
+  json many = json::array(), longest = json::array();
+  for (int i = 1; i <= 100000; ++i) {
+    many.push_back(json::array({i, 1}));
+    if (i <= static_cast<int>(kMaxFactors)) longest.push_back(json::array({i, 1}));
+  }
+  for (const char* table : {"/mbgmv/engine/decode_factors", "/bgmv/engine/prefill_factors", "/mbgmv/engine/mixed_factors"}) {
+    const json::json_pointer path(table);
+    for (const json& wrong : {many, json(nullptr), json(3), json("[]"), json::object({{"1", 1}}), json::array({1, 2}),
+                              json::array({json::array({1})}), json::array({json::array({1, 1, 1})}), json::array({json::array({0, 1})}),
+                              json::array({json::array({-1, 1})}), json::array({json::array({1e10, 1})}),
+                              json::array({json::array({1, 0})}), json::array({json::array({1, -1})}), json::array({json::array({1, 101})}),
+                              json::array({json::array({1, "1"})}),
+                              json::array({json::array({nullptr, 1})}), json::array({json::array({1, 1}), json::array({1, 2})}),
+                              json::array({json::array({2, 1}), json::array({1, 2})})}) {
+      json changed = good;
+      changed[path] = wrong;
+      const std::string error = ErrorOf(changed);
+      EXPECT_NE(error.find(path.back()), std::string::npos) << wrong.dump().substr(0, 80) << ": " << error;
+      EXPECT_LT(error.size(), 2000u);
+    }
+    for (const json& right : {json::array(), longest}) {
+      json changed = good;
+      changed[path] = right;
+      EXPECT_EQ(ErrorOf(changed), "");
+    }
+  }
+  // JSON has no NaN; what overflows is none either.
+  std::string text = good.dump();
+  const std::size_t at = text.find("1.25", text.find("decode_factors"));
+  for (const char* number : {"NaN", "1e999", "-1e999"}) {
+    std::string changed = text;
+    EXPECT_FALSE(ParsePerformanceProfile(changed.replace(at, 4, number), "FILE").ok()) << number;
+  }
+}
+
+TEST(PerformanceProfileTest, OtherShapesAreTold) {
+  PerformanceProfile::BaseModel measured = SomeProfile().base, other = measured;
+  other.name = "other";
+  other.digest = "fedc";   // other weights of the same shape take as long
+  EXPECT_TRUE(CheckSameShape(measured, other, "FILE").ok());
+  other.intermediate_size = 1024;
+  const Status status = CheckSameShape(measured, other, "FILE");
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.error().message.find("another shape"), std::string::npos);
+  EXPECT_NE(status.error().message.find("intermediate_size 512, not 1024"), std::string::npos) << status.error().message;
 }
 
 TEST(PerformanceProfileTest, FilesThatAreNone) {

@@ -16,6 +16,7 @@ struct PlannedChunk {
   std::int32_t new_pages = 0;      // to allocate before the step
   bool admits = false;             // the request joins the running ones with this step
   bool samples = false;            // its last known token is computed: a new token follows
+  std::uint32_t sort_key = 0;      // of SortByAdapter alone, which looks at the request once
 };
 
 // A waiting request that joins: it begins behind what the dependency tree has of its tokens. Those are full pages up to
@@ -52,6 +53,7 @@ struct StepPlan {
   std::vector<PlannedChunk> chunks;            // requests of one adapter adjacent, base model first
   std::vector<PlannedFetch> fetches;
   std::vector<PlannedLoad> loads;
+  std::vector<AdapterGeneration> stalls;       // nothing is computed until these are on the device (ColdStart::kStall)
   std::int64_t num_tokens = 0;                 // of all chunks
   std::int64_t prefill_tokens = 0;             // of those, in chunks of more than one token or without a sample
 
@@ -64,6 +66,7 @@ struct StepPlan {
     chunks.clear();
     fetches.clear();
     loads.clear();
+    stalls.clear();
     num_tokens = prefill_tokens = discarded_tokens = 0;
   }
   bool ChangesNothing() const {

@@ -10,16 +10,38 @@ namespace {
 // Without chunked prefill: several prompts in a step while they have no more tokens than this together.
 constexpr std::int64_t kWholePromptTokens = 4096;
 
+// S-LoRA lets requests in after every tenth step of decodes (max_wait_tokens of its RouterManager), with all loads that they need;
+// Chameleon's scheduler "on every decode iteration" (4.1).
+constexpr std::int64_t kSLoraDecodeTurns = 10;
+
 constexpr Preset SLora(std::string_view name, std::string_view what, std::string_view cache, std::string_view queue,
                        RequestSizeForm form = RequestSizeForm::kProduct) {
-  return {.name = name, .what = what, .cache = cache, .queue = queue, .keep_history = false, .chunked_prefill = false, .size_form = form};
+  return {.name = name, .what = what, .cache = cache, .queue = queue, .keep_history = false, .chunked_prefill = false,
+          .separate_phases = true, .decode_turns = queue.starts_with("mlq") ? 1 : kSLoraDecodeTurns, .max_loads_in_flight = 256,
+          .cold_start = ColdStart::kHold, .size_form = form};
+}
+
+// Whoever joins waits for his adapter, and the whole step with him (AdapterPool.ensure_loaded); loads are not counted.
+constexpr Preset VllmLora(std::string_view name, std::string_view what, std::string_view queue, std::int64_t prefetch_lookahead = 0,
+                          std::int64_t max_distinct_adapters = 0) {
+  return {.name = name, .what = what, .cache = "vllm", .queue = queue, .max_loads_in_flight = 256,
+          .max_distinct_adapters = max_distinct_adapters, .cold_start = ColdStart::kStall, .prefetch_lookahead = prefetch_lookahead,
+          .skip_beyond_distinct = true};
+}
+
+constexpr Preset CaraServe(std::string_view name, std::string_view what, ColdStart cold_start) {
+  const bool cached = cold_start == ColdStart::kPassOver;
+  return {.name = name, .what = what, .cache = cached ? "lru" : "s-lora", .keep_history = false, .chunked_prefill = false,
+          .max_loads_in_flight = 256, .cold_start = cold_start, .all_on_device = cached,
+          .cpu_assist = cold_start == ColdStart::kBeginAtOnce};
 }
 
 constexpr std::array kPresets = std::to_array<Preset>({
-    {.name = "loramux", .what = "ours: one pool, cost per page, lanes of like size, fair among tenants", .cache = "loramux", .queue = "mlq",
-     .fair = true},
-    {.name = "loramux-fifo", .what = "ours, first come, first served", .cache = "loramux", .fair = true},
-    // Chameleon is built on S-LoRA: prompts whole, no history of keys and values.
+    {.name = "loramux", .what = "ours: one pool, delay saved per page; as few as possible beyond the objective of TTFT", .cache = "loramux",
+     .queue = "objective", .fair = true},
+    {.name = "loramux-mlq", .what = "ours with Chameleon's lanes", .cache = "loramux", .queue = "mlq", .fair = true},
+    // Chameleon is built on S-LoRA: prompts whole and in steps of their own, no history of keys and values, and "before it sends
+    // the batch to the GPU, the scheduler also loads any missing adapters required by the requests in the batch" (section 2).
     SLora("s-lora", "S-LoRA: first come, first served; an adapter leaves with its last request", "s-lora", "fifo"),
     SLora("s-lora-sjf", "S-LoRA with uServe's shortest job first", "s-lora", "sjf"),
     SLora("chameleon", "Chameleon: cache of adapters, lanes with quotas", "chameleon", "mlq"),
@@ -36,18 +58,20 @@ constexpr std::array kPresets = std::to_array<Preset>({
     {.name = "fastlibra-wom", .what = "FastLibra without dependency maintenance", .cache = "fastlibra-wom"},
     {.name = "fastlibra-wos", .what = "FastLibra with LRU in place of its cost model", .cache = "fastlibra-wos"},
     {.name = "fastlibra-wol", .what = "FastLibra without the reward for enough adapters", .cache = "fastlibra-wol"},
-    {.name = "vllm-lora-fifo", .what = "vLLM-LoRA, strategy 1: first come, first served, loads on demand", .cache = "vllm",
-     .max_loads_in_flight = 1},
-    {.name = "vllm-lora-residency", .what = "vLLM-LoRA, strategy 2: device-resident adapters first", .cache = "vllm", .queue = "residency",
-     .max_loads_in_flight = 1},
-    {.name = "vllm-lora-prefetch", .what = "vLLM-LoRA, strategy 3: and loads for those behind", .cache = "vllm", .queue = "residency",
-     .max_loads_in_flight = 10},
-    {.name = "vllm-lora-batch32", .what = "vLLM-LoRA, strategy 4: and at most 32 adapters a batch", .cache = "vllm", .queue = "residency",
-     .max_loads_in_flight = 10, .max_distinct_adapters = 32},
+    VllmLora("vllm-lora-fifo", "vLLM-LoRA, strategy 1: first come, first served; steps wait for loads", "fifo"),
+    VllmLora("vllm-lora-residency", "vLLM-LoRA, strategy 2: device-resident adapters first", "residency"),
+    VllmLora("vllm-lora-prefetch", "vLLM-LoRA, strategy 3: and loads for the next 10 beside a step", "residency", 10),
+    VllmLora("vllm-lora-batch32", "vLLM-LoRA, strategy 4: and at most 32 adapters a batch", "residency", 10, 32),
+    // CaraServe's baselines: an adapter leaves with its last request, so that a cold start is what it measures.
+    CaraServe("ondmd", "CaraServe's ONDMD: each step waits for the adapters of those who join", ColdStart::kStall),
+    CaraServe("caraserve", "CaraServe: who joins before his adapter is there computes with it on the CPU (simulated only)",
+              ColdStart::kBeginAtOnce),
+    CaraServe("cached", "CaraServe's CACHED: every adapter on the device from the start (simulated only)", ColdStart::kPassOver),
     // One order each, all else alike.
     {.name = "fifo", .what = "LRU; first come, first served", .cache = "lru"},
     {.name = "sjf", .what = "LRU; shortest predicted output first, with aging", .cache = "lru", .queue = "sjf"},
     {.name = "residency", .what = "LRU; device-resident adapters first", .cache = "lru", .queue = "residency"},
+    {.name = "objective", .what = "LRU; as few as possible beyond the objective of TTFT", .cache = "lru", .queue = "objective"},
     {.name = "mlq", .what = "LRU; lanes with quotas", .cache = "lru", .queue = "mlq"},
     {.name = "mlq-static", .what = "LRU; four lanes of equal ranges", .cache = "lru", .queue = "mlq-static"},
 });
@@ -65,19 +89,30 @@ Result<Preset> FindPreset(std::string_view name) {
   return InvalidArgument("preset: expected one of " + valid + ", found '" + std::string(name) + "'", "--preset");
 }
 
+void ComputePromptsWhole(std::int64_t max_model_len, SchedulerOptions& scheduler, std::int64_t together) {
+  scheduler.whole_prompt_tokens = together > 0 ? together : kWholePromptTokens;
+  scheduler.prefill_chunk = max_model_len;
+  scheduler.max_batch_tokens = std::max(max_model_len, scheduler.whole_prompt_tokens) + scheduler.max_running;
+}
+
 void ApplyPreset(const Preset& preset, std::int64_t max_model_len, SchedulerOptions& scheduler, QueueOrderOptions& queue) {
   ApplyRegime(FindCacheRegime(preset.cache).value(), scheduler);
+  ApplyPresetOrder(preset, scheduler, queue);
+  if (!preset.chunked_prefill) ComputePromptsWhole(max_model_len, scheduler, preset.whole_prompt_tokens);
+  queue.age_bound = scheduler.age_bound;
+}
+
+void ApplyPresetOrder(const Preset& preset, SchedulerOptions& scheduler, QueueOrderOptions& queue) {
   scheduler.lookahead = preset.lookahead;
   scheduler.max_loads_in_flight = preset.max_loads_in_flight;
   scheduler.max_distinct_adapters = preset.max_distinct_adapters;
+  scheduler.separate_phases = preset.separate_phases;
+  scheduler.decode_turns = preset.decode_turns;
+  scheduler.cold_start = preset.cold_start;
+  scheduler.prefetch_lookahead = preset.prefetch_lookahead;
+  scheduler.skip_beyond_distinct = preset.skip_beyond_distinct;
   scheduler.fairness.policy = preset.fair ? FairnessPolicy::kVtc : FairnessPolicy::kNone;
-  if (!preset.chunked_prefill) {
-    scheduler.whole_prompt_tokens = kWholePromptTokens;
-    scheduler.prefill_chunk = max_model_len;
-    scheduler.max_batch_tokens = std::max(max_model_len, kWholePromptTokens) + scheduler.max_running;
-  }
   queue.name = preset.queue;
-  queue.age_bound = scheduler.age_bound;
   queue.lanes.form = preset.size_form;
 }
 

@@ -34,17 +34,30 @@ TEST(Presets, FillInOptions) {
   EXPECT_EQ(scheduler.fairness.policy, FairnessPolicy::kNone);
   EXPECT_TRUE(scheduler.keep_idle_adapters);
   EXPECT_GT(scheduler.whole_prompt_tokens, 0);
+  EXPECT_TRUE(scheduler.separate_phases);
+  EXPECT_EQ(scheduler.cold_start, ColdStart::kHold);
   EXPECT_GE(scheduler.prefill_chunk, 10'000);
   EXPECT_GE(scheduler.max_batch_tokens, 10'000 + scheduler.max_running);   // any prompt fits beside all that decode
   scheduler = {};
   ApplyPreset(FindPreset("s-lora").value(), 10'000, scheduler, queue);
   EXPECT_FALSE(scheduler.keep_idle_adapters);
   EXPECT_EQ(queue.name, "fifo");
+  EXPECT_EQ(scheduler.decode_turns, 10);
+  scheduler = {};
+  ApplyPreset(FindPreset("chameleon").value(), 10'000, scheduler, queue);
+  EXPECT_EQ(scheduler.decode_turns, 1);   // its own scheduler lets requests in after every step
+  Preset together = FindPreset("s-lora").value();
+  together.whole_prompt_tokens = 9000;
+  ApplyPreset(together, 5000, scheduler, queue);
+  EXPECT_EQ(scheduler.whole_prompt_tokens, 9000);
+  EXPECT_EQ(scheduler.max_batch_tokens, 9000 + scheduler.max_running);
   scheduler = {};
   ApplyPreset(FindPreset("vllm-lora-batch32").value(), 10'000, scheduler, queue);
   EXPECT_EQ(scheduler.max_distinct_adapters, 32);
   EXPECT_GT(scheduler.adapter_share, 0);
   EXPECT_EQ(scheduler.whole_prompt_tokens, 0);
+  EXPECT_FALSE(scheduler.separate_phases);
+  EXPECT_EQ(scheduler.cold_start, ColdStart::kStall);
   EXPECT_EQ(scheduler.max_batch_tokens, SchedulerOptions{}.max_batch_tokens);
 }
 
@@ -67,6 +80,19 @@ TEST(OraclePredictor, IsRightAsOftenAsItIsToldTo) {
     const double wanted = static_cast<std::int32_t>(i) == OraclePredictor::BucketOf(200) ? 0.8 : 0.2 / 6;
     EXPECT_NEAR(buckets[i] / double{kQueries}, wanted, 0.01) << i;
   }
+}
+
+TEST(OraclePredictor, GuessesNothingThatTheWorkloadNeverHas) {
+  OraclePredictor predictor(0, 3, 150);
+  int longer = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const std::int32_t guess = predictor.Predict({.prompt_tokens = i, .max_output_tokens = 40, .hint = 40});
+    EXPECT_LE(guess, 150);
+    EXPECT_NE(OraclePredictor::BucketOf(guess), OraclePredictor::BucketOf(40));
+    longer += guess > 128;
+  }
+  EXPECT_GT(longer, 400);   // the bucket of the longest is one of three wrong ones
+  EXPECT_NE(OraclePredictor(0, 3, 20).Predict({.hint = 10}), 10);   // all answers of one bucket: still wrong
 }
 
 TEST(OraclePredictor, Extremes) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "schedule/objective_order.h"
+
 namespace loramux {
 namespace {
 
@@ -64,10 +66,13 @@ Made MakeSizeClasses(std::string_view name, const QueueOrderOptions& options, bo
   return std::make_unique<SizeClasses>(name, lanes, options.total_tokens);
 }
 
-constexpr std::array<Entry, 5> kOrders = {{
+constexpr std::array<Entry, 6> kOrders = {{
     {"fifo", [](const QueueOrderOptions&) { return Made(std::make_unique<Fifo>()); }},
     {"sjf", [](const QueueOrderOptions& options) { return Made(std::make_unique<ShortestFirst>(options.age_bound)); }},
     {"residency", [](const QueueOrderOptions&) { return Made(std::make_unique<ResidentsFirst>()); }},
+    {"objective", [](const QueueOrderOptions& options) {
+       return Made(std::make_unique<ObjectiveOrder>(options.objective, options.age_bound));
+     }},
     {"mlq", [](const QueueOrderOptions& options) { return MakeSizeClasses("mlq", options, false); }},
     {"mlq-static", [](const QueueOrderOptions& options) { return MakeSizeClasses("mlq-static", options, true); }},
 }};
@@ -91,8 +96,9 @@ Result<std::unique_ptr<QueueOrder>> MakeQueueOrder(const QueueOrderOptions& opti
 
 void PlaceInQueue(const QueueOrder& order, TimeNs age_bound, Request& request) {
   TimeNs delay = order.Delay(request) + std::clamp(request.priority, -kPriorities, kPriorities) * (age_bound / kPriorities);
-  // Who has no wish may be thought to want to begin within the age bound.
-  if (request.deadline > 0) delay = std::min(delay, request.deadline - request.arrival - age_bound);
+  // Who has no wish may be thought to want to begin within the age bound, or the objective. Who is given up has missed his.
+  const TimeNs wish = order.objective() > 0 ? order.objective() : age_bound;
+  if (request.deadline > 0 && !request.late) delay = std::min(delay, request.deadline - request.arrival - wish);
   request.lane = order.LaneOf(request);
   request.due = request.arrival + std::clamp(delay, -age_bound, age_bound);
 }

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,7 @@ struct QueueOrderOptions {
   std::string name = "fifo";
   TimeNs age_bound = 30 * kNsPerSecond;
   SizeLanesOptions lanes;              // of "mlq" and "mlq-static"
+  TimeNs objective = 5 * kNsPerSecond;   // of "objective": from arrival to the first token
   double total_tokens = 0;             // that the device holds; for quotas
 };
 
@@ -37,6 +39,8 @@ class QueueOrder {
 
   // How long after its arrival the request is due, before priority and deadline. At least 0.
   virtual TimeNs Delay(const Request&) const { return 0; }
+  // From arrival to the first token, if that is what it orders by: then who has no deadline is thought to want that. 0: it is not.
+  virtual TimeNs objective() const { return 0; }
   // Lanes are numbered from 0, smallest requests first.
   virtual std::int32_t lanes() const { return 1; }
   virtual std::int32_t LaneOf(const Request&) const { return 0; }
@@ -49,14 +53,24 @@ class QueueOrder {
   // A request comes in; it has ended, `duration` after it was let in.
   virtual void SawArrival(const Request&, TimeNs) {}
   virtual void SawEnd(const Request&, TimeNs) {}
+  // A request that was placed begins to wait, with so many tokens to compute before its first one; it waits no more: it was let
+  // in, or has left. The order may keep the pointer from the one to the other.
+  virtual void BeginsToWait(Request*, std::int64_t, TimeNs) {}
+  virtual void EndsWait(Request*, bool, TimeNs) {}
+  // Waiting requests whose delay has changed, each once: they are to be placed anew. Beside the computation.
+  virtual std::span<Request* const> GiveUp(TimeNs) { return {}; }
   // True if lanes have changed, so that all requests are to be placed anew. Beside the computation.
   virtual bool Refit(TimeNs) { return false; }
+
+  // Aborts if what it knows of waiting requests is not so.
+  virtual void CheckIntegrity() const {}
 };
 
 // "fifo":       first come, first served.
 // "sjf":        shortest predicted output first; as uServe's, with aging: the longest is due `age_bound` after it came, the
 //               others sooner in proportion.
 // "residency":  vLLM-LoRA's: adapter on the device, then loading, then cold; first come, first served within each.
+// "objective":  as few as possible beyond QueueOrderOptions::objective (objective_order.h).
 // "mlq":        Chameleon's lanes of like size with quotas (size_lanes.h).
 // "mlq-static": four lanes of equal ranges and quotas (Chameleon 5.4.5).
 std::vector<std::string> QueueOrderNames();

@@ -38,7 +38,7 @@ struct World {
         double quota_tokens = 0)
       : device(std::move(PagePool::Create("device", device_pages * 64, 64)).value()),
         host(std::move(PagePool::Create("host", 256 * 64, 64)).value()), residency(device.get(), host.get(), &transfer),
-        order(std::move(MakeQueueOrder({.name = name, .age_bound = options.age_bound, .lanes = lanes,
+        order(std::move(MakeQueueOrder({.name = name, .age_bound = options.age_bound, .lanes = lanes, .objective = options.age_bound / 4,
                                         .total_tokens = quota_tokens > 0 ? quota_tokens : static_cast<double>(device_pages * 4)})).value()),
         scheduler(WithPageTokens(options), device.get(), &residency, policy.get(), nullptr, nullptr, order.get(), &hints) {}
 
@@ -118,7 +118,7 @@ using Ids = std::vector<std::uint64_t>;
 TEST(QueueOrder, UnknownNamesListTheKnownOnes) {
   const auto made = MakeQueueOrder({.name = "lifo"});
   ASSERT_FALSE(made.ok());
-  EXPECT_NE(made.error().message.find("fifo, sjf, residency, mlq, mlq-static"), std::string::npos) << made.error().message;
+  EXPECT_NE(made.error().message.find("fifo, sjf, residency, objective, mlq, mlq-static"), std::string::npos) << made.error().message;
 }
 
 TEST(QueueOrder, ShortestPredictionFirst) {
@@ -171,6 +171,17 @@ TEST(QueueOrder, ALowPriorityIsNotForEver) {
   EXPECT_LT(last->first_scheduled, 60 * 1000);
 }
 
+// A step with room for several lets in all that have waited too long before anybody else, not one of them.
+TEST(QueueOrder, AllThatWaitedTooLongGoFirst) {
+  World w("fifo", 100, {.max_running = 2, .age_bound = 20 * 1000});
+  for (int i = 0; i < 2; ++i) w.Add({.output = 30});   // all seats, for 30 steps
+  w.Step();
+  Request* const low[] = {w.Add({.priority = 10}), w.Add({.priority = 10})};
+  for (int i = 0; i < 10; ++i) w.Add({.priority = -10});
+  for (int i = 0; i < 30; ++i) w.Step();
+  EXPECT_EQ(w.Begun(), (Ids{1, 2, low[0]->id.value, low[1]->id.value}));
+}
+
 // One seat: whose adapter is there goes first, though it came last.
 TEST(QueueOrder, ResidentsFirst) {
   World w("residency", 100, {.max_running = 1});
@@ -201,6 +212,31 @@ TEST(QueueOrder, ResidentsStarveNobody) {
   }
   ASSERT_GE(cold->first_scheduled, 0) << "starved";
   EXPECT_LT(cold->first_scheduled - cold->arrival, 80 * 1000);
+}
+
+// A large prompt before many small ones: either it is late, or many of those are. It is served at the end, as nobody is left.
+TEST(QueueOrder, AsFewAsPossibleMissTheObjective) {
+  std::map<std::string, int> late;
+  for (const std::string name : {"fifo", "objective"}) {
+    World w(name, 400, {.max_running = 1, .max_batch_tokens = 8, .age_bound = 400 * 1000});   // objective: 100 steps
+    const World::Ask small{.prompt = 8, .output = 1};   // a step each
+    for (int i = 0; i < 150; ++i) {
+      while (w.scheduler.waiting().size() < 3) w.Add(small);
+      w.Step();
+    }
+    w.RunToEnd();
+    const std::size_t before = w.requests.size();
+    Request* const large = w.Add({.prompt = 400, .output = 1});
+    for (int i = 0; i < 90; ++i) w.Add(small);
+    w.scheduler.Prepare(w.clock.Now());
+    w.RunToEnd();
+    for (std::size_t i = before; i < w.requests.size(); ++i) {
+      late[name] += w.requests[i].first_scheduled - w.requests[i].arrival + 1000 > 100 * 1000;
+    }
+    EXPECT_EQ(w.begun.back() == large, name == "objective");
+  }
+  EXPECT_GT(late["fifo"], 30);
+  EXPECT_LE(late["objective"], 1);
 }
 
 // Small requests do not wait behind large ones: each lane has its quota.
@@ -242,8 +278,33 @@ TEST(QueueOrder, BypassAndSquash) {
   ASSERT_EQ(shorter->state, RequestState::kRunning);
   EXPECT_EQ(shorter->overtook, large->id);
   w.RunToEnd();
-  EXPECT_GE(w.scheduler.squashes(), 1);
-  EXPECT_GE(shorter->preemptions, 1);
+  EXPECT_EQ(w.scheduler.squashes(), 1);   // once, and never again past anybody
+  EXPECT_TRUE(shorter->squashed);
+}
+
+// The same, by a profile: a long prompt that takes as long as many steps does not go past, where steps alone would let it.
+TEST(QueueOrder, BypassBySeconds) {
+  PerformanceModel model;
+  model.step = 1e-3;
+  model.per_prefill_token = 5e-3;   // a prompt of four: 20 steps' time
+  for (const bool by_profile : {false, true}) {
+    SCOPED_TRACE(by_profile);
+    SchedulerOptions options{.max_running = 8, .max_batch_tokens = 64, .discard_share = 0};
+    if (by_profile) options.costs = std::make_shared<const PerformanceModel>(model);
+    World w("mlq", 24, options, {}, /*quota_tokens=*/1000);
+    w.AddAdapter(1, 4);
+    w.AddAdapter(2, 15);
+    w.Add({.prompt = 20, .output = 30, .adapter = 1});
+    for (int i = 0; i < 8; ++i) w.Step();
+    Request* large = w.Add({.prompt = 8, .output = 4, .adapter = 2});
+    Request* tiny = w.Add({.prompt = 1, .output = 3, .adapter = 1});
+    Request* prompt = w.Add({.prompt = 4, .output = 10, .adapter = 1});   // 11 steps, or 31 steps' time, of the 23 that are left
+    w.Step();
+    EXPECT_EQ(large->state, RequestState::kWaiting);
+    EXPECT_EQ(tiny->state, RequestState::kRunning);
+    EXPECT_EQ(prompt->state, by_profile ? RequestState::kWaiting : RequestState::kRunning);
+    w.RunToEnd();
+  }
 }
 
 // Wrong guesses, adapters, priorities, deadlines, little memory: everybody ends, whatever the order; who has waited longest
@@ -252,11 +313,13 @@ void RunRandomLoad(const std::string& name, std::uint64_t seed) {
   SCOPED_TRACE(name + ", seed " + std::to_string(seed));
   Prng prng(seed);
   const bool tenants = prng.NextBelow(2) == 0;
+  std::shared_ptr<const PerformanceModel> costs;
+  if (seed % 3 == 0) costs = std::make_shared<const PerformanceModel>(PerformanceModel{.step = 1e-6, .per_prefill_token = 1e-7});
   World w(name, 40 + static_cast<std::int64_t>(prng.NextBelow(60)),
           {.max_running = 1 + static_cast<std::int64_t>(prng.NextBelow(12)),
            .max_batch_tokens = 8 + static_cast<std::int64_t>(prng.NextBelow(40)),
-           .max_distinct_adapters = static_cast<std::int64_t>(prng.NextBelow(4)), .age_bound = 30 * 1000},
-          {.form = static_cast<RequestSizeForm>(prng.NextBelow(3)), .refresh = 100 * 1000});
+           .max_distinct_adapters = static_cast<std::int64_t>(prng.NextBelow(4)), .age_bound = 30 * 1000, .costs = costs},
+          {.form = static_cast<RequestSizeForm>(prng.NextBelow(3)), .refresh = 100 * 1000, .costs = costs});
   for (std::uint32_t adapter = 1; adapter <= 6; ++adapter) w.AddAdapter(adapter, 1 + static_cast<std::int64_t>(prng.NextBelow(12)));
   for (int i = 0; i < 250; ++i) {
     for (std::uint64_t more = prng.NextBelow(3); more > 0; --more) {

@@ -20,7 +20,8 @@ using TenantId = std::uint32_t;
 enum class RequestState : std::uint8_t { kWaiting, kRunning, kFinished };
 
 // Owned by the engine; the scheduler holds pointers from Add to Remove. Token `t` is at position `t`.
-// Planning reads each running request in every step: what it needs of one is the first cache line.
+// Planning reads each running request in every step: what it needs of one is the first cache line. Of those that wait
+// within lookahead it reads the second one too.
 struct alignas(64) Request {
   RequestId id;
   AdapterGeneration adapter = kBaseModel;
@@ -34,6 +35,8 @@ struct alignas(64) Request {
   TimeNs due = 0;                          // its place there: set by the order of the queue when it begins to wait (queue_order.h)
   std::int64_t charged = 0;                // positions that the tenant's counter was charged for; kept by TenantCounters
   std::int32_t prompt_tokens = 0;
+  std::int32_t predicted_output = 0;       // tokens, guessed when it came in
+  std::int32_t adapter_tokens = 0;         // its adapter's memory in tokens of keys and values
   std::int32_t max_total_tokens = 0;       // prompt and output together
   RequestState state = RequestState::kWaiting;
   std::int32_t preemptions = 0;
@@ -41,8 +44,9 @@ struct alignas(64) Request {
   std::int32_t priority = 0;               // the client's: -10 (soonest) to 10
   TimeNs deadline = 0;                     // by when the client wants it to begin; 0: no wish
   std::int32_t length_hint = 0;            // what somebody outside the engine knows of its output; 0: nothing
-  std::int32_t predicted_output = 0;       // tokens, guessed when it came in
-  std::int32_t adapter_tokens = 0;         // its adapter's memory in tokens of keys and values
+  bool late = false;                       // given up by the order of the queue: its objective would cost others theirs
+  std::int32_t work_tokens = -1;           // to compute before its first token, while it waits for that in an ObjectiveOrder; else -1
+  bool squashed = false;                   // it gave way to one that it had overtaken: it does not overtake again
   RequestId overtook;                      // the older one that memory had no room for when this one was let past; 0: none
   TimeNs first_scheduled = -1;             // -1: not yet
   std::vector<std::uint32_t> page_table;   // the pages' indices, for the kernels

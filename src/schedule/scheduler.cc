@@ -2,8 +2,10 @@
 #include "schedule/scheduler.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
+#include "schedule/service_times.h"
 
 namespace loramux {
 namespace {
@@ -15,6 +17,12 @@ FairnessOptions WithBurst(const SchedulerOptions& options) {
   return fairness;
 }
 
+// Where each side evicts its own alone, no adapter can wait until its history is gone.
+SchedulerOptions Consistent(SchedulerOptions options) {
+  options.maintain_dependency = options.maintain_dependency && options.adapter_share <= 0;
+  return options;
+}
+
 bool OlderThan(const Request* a, const Request* b) { return a->id < b->id; }
 
 TimeNs WaitForAdapter(const Request& request, const AdapterResidency& adapter, TimeNs now) {
@@ -22,14 +30,23 @@ TimeNs WaitForAdapter(const Request& request, const AdapterResidency& adapter, T
   return std::max<TimeNs>(0, there - request.arrival);
 }
 
+// A host tier no larger than the device holds what has just left it, and recency says best what of that comes back; what has
+// been there for long is told apart by visits. So the bonus grows with the part of the host tier that is beyond the device's size.
+TimeNs HostBonus(TimeNs full, std::int64_t device_pages, const PagePool* host) {
+  if (host == nullptr || host->capacity_pages() <= device_pages) return 0;
+  return static_cast<TimeNs>(static_cast<double>(full) *
+                             (1 - static_cast<double>(device_pages) / static_cast<double>(host->capacity_pages())));
+}
+
 }  // namespace
 
 Scheduler::Scheduler(SchedulerOptions options, PagePool* device, ResidencyManager* residency,
                      const EvictionPolicy* policy, DependencyTree* tree, KvTiers* tiers, QueueOrder* queue,
                      LengthPredictor* predictor)
-    : options_(options), device_(device), residency_(residency), policy_(policy), tree_(tree), tiers_(tiers), kv_plan_(tree, policy),
-      adapter_pages_(AdapterSharePages(options.adapter_share, device->capacity_pages())), swapper_(tree),
-      tenants_(WithBurst(options), kMaxLanes), own_queue_(queue == nullptr ? *MakeQueueOrder({}) : nullptr),
+    : options_(Consistent(std::move(options))), device_(device), residency_(residency), policy_(policy), tree_(tree), tiers_(tiers),
+      kv_plan_(tree, policy),
+      adapter_pages_(AdapterSharePages(options_.adapter_share, device->capacity_pages())), swapper_(tree),
+      tenants_(WithBurst(options_), kMaxLanes), own_queue_(queue == nullptr ? *MakeQueueOrder({}) : nullptr),
       queue_(queue == nullptr ? own_queue_.get() : queue), predictor_(predictor) {
   CHECK_GT(options_.page_tokens, 0);
   CHECK_GT(options_.max_batch_tokens, 0);
@@ -42,8 +59,14 @@ Scheduler::Scheduler(SchedulerOptions options, PagePool* device, ResidencyManage
   residency_->set_on_load([this](const AdapterResidency& adapter, TimeNs took) {
     reload_costs_.SawLoad(adapter.from_disk ? ReloadFrom::kDisk : ReloadFrom::kHost, adapter.version->layout.pages, took);
   });
+  if (options_.costs != nullptr) {
+    ExpectReloads(*options_.costs, device_->page_bytes(), options_.page_tokens, reload_costs_);
+    constexpr double kLongest = 60;   // seconds; a profile may say anything
+    step_floor_.Add(static_cast<TimeNs>(std::min(kLongest, ShortestStepSeconds(*options_.costs)) * kNsPerSecond));
+  }
   if (tree_ == nullptr) return;
   CHECK_EQ(tree_->page_tokens(), options_.page_tokens);
+  tree_->set_host_bonus(HostBonus(options_.host_bonus, device_->capacity_pages(), residency_->host()));
   base_branch_ = tree_->Hold("");
   residency_->set_on_drop([this](const AdapterResidency& adapter) { ForgetBranch(adapter); });
 }
@@ -60,10 +83,12 @@ void Scheduler::Commit(TimeNs now) {
   for (const PlannedAdmission& admission : plan_.admissions) {
     Request* request = admission.request;
     EraseWaiting(request);
+    queue_->EndsWait(request, /*let_in=*/true, now);
     request->overtook = admission.overtakes;
     InsertRunning(request);
     tenants_.Admit(request, now);
     request->state = RequestState::kRunning;
+    if (std::exchange(request->late, false)) PlaceInQueue(*queue_, options_.age_bound, *request);   // if it has to wait again: as others
     if (request->first_scheduled < 0) {
       request->first_scheduled = now;
       if (request->adapter != kBaseModel) adapter_wait_total_ += WaitForAdapter(*request, residency_->Get(request->adapter), now);
@@ -96,6 +121,10 @@ void Scheduler::Commit(TimeNs now) {
     tiers_->Fetch(fetch.tail, request.id, now, fetch.ahead);
   }
   StartLoads(now);
+  NotePhase();
+  cold_starts_ += static_cast<std::int64_t>(plan_.stalls.size());
+  if (!Stalled()) stalls_.assign(plan_.stalls.begin(), plan_.stalls.end());
+  stalled_since_step_ = plan_.chunks.empty() && (stalled_since_step_ || !stalls_.empty());
 }
 
 // Keys and values in the host tier give way to the adapters that come there.
@@ -162,6 +191,7 @@ void Scheduler::Remove(Request* request, TimeNs now, bool by_itself) {
   } else {
     CHECK(request->state == RequestState::kWaiting);
     EraseWaiting(request);
+    queue_->EndsWait(request, /*let_in=*/false, now);
     if (tree_ != nullptr) tree_->Unwant(request->tail);
     if (tiers_ != nullptr) CancelFetchFor(*request);
   }
@@ -207,7 +237,10 @@ void Scheduler::KnowBranch(Request* request) {
   if (branch_of_slot_.size() <= slot) branch_of_slot_.resize(slot + 1);
   if (!branch_of_slot_[slot].has_value()) {
     const std::string& digest = residency_->Get(request->adapter).version->file.digest;
-    branch_of_slot_[slot] = tree_->Hold(digest.empty() ? "generation " + std::to_string(request->adapter.value) : digest);
+    const BranchId branch = tree_->Hold(digest.empty() ? "generation " + std::to_string(request->adapter.value) : digest);
+    branch_of_slot_[slot] = branch;
+    if (slots_of_branch_.size() <= branch.value) slots_of_branch_.resize(branch.value + std::size_t{1});
+    slots_of_branch_[branch.value].push_back(static_cast<std::uint32_t>(slot));
   }
   request->branch = *branch_of_slot_[slot];
 }
@@ -218,11 +251,10 @@ void Scheduler::ForgetBranch(const AdapterResidency& adapter) {
   if (!HasBranch(adapter.slot)) return;
   const BranchId branch = *branch_of_slot_[adapter.slot];
   branch_of_slot_[adapter.slot].reset();
-  const auto& residents = residency_->DeviceResidents();
-  const bool usable = std::any_of(residents.begin(), residents.end(), [&](AdapterGeneration generation) {
-    const std::size_t slot = residency_->SlotOf(generation);
-    return slot != adapter.slot && HasBranch(slot) && *branch_of_slot_[slot] == branch;
-  });
+  std::vector<std::uint32_t>& slots = slots_of_branch_[branch.value];
+  slots.erase(std::find(slots.begin(), slots.end(), adapter.slot));
+  const bool usable = std::any_of(slots.begin(), slots.end(),
+                                  [&](std::uint32_t slot) { return residency_->All()[slot].device == TierState::kResident; });
   if (!usable && options_.maintain_dependency) tree_->Clear(branch);
   tree_->Release(branch);
 }
@@ -267,6 +299,10 @@ void Scheduler::EndCopy(Request* request, TimeNs now) {
 // No step is in flight, so a page whose content the tree has already can be given back at once.
 void Scheduler::InsertFilledPages(Request* request, TimeNs now) {
   const auto size = static_cast<std::size_t>(options_.page_tokens);
+  const auto done = static_cast<std::size_t>(request->tree_pages) * size, computed = static_cast<std::size_t>(request->computed);
+  if (computed >= done + 2 * size) {
+    tree_->PrefetchInsert(request->tail, std::span<const TokenId>(request->tokens).subspan(done, computed - done));
+  }
   for (; (request->tree_pages + 1) * options_.page_tokens <= request->computed; ++request->tree_pages) {
     const auto at = static_cast<std::size_t>(request->tree_pages);
     const std::span<const TokenId> tokens = std::span<const TokenId>(request->tokens).subspan(at * size, size);
@@ -292,18 +328,19 @@ void Scheduler::ReleaseMemory(Request* request, TimeNs now) {
   request->computed = 0;
   if (request->adapter == kBaseModel) return;
   residency_->Unpin(request->adapter, now);
-  --pins_[residency_->SlotOf(request->adapter)];
+  if (--pins_[residency_->SlotOf(request->adapter)] == 0) --pinned_adapters_;
 }
 
 void Scheduler::Pin(AdapterGeneration generation, TimeNs now) {
   residency_->Pin(generation, now);
   const std::size_t slot = residency_->SlotOf(generation);
   if (pins_.size() <= slot) pins_.resize(slot + 1, 0);
-  ++pins_[slot];
+  if (pins_[slot]++ == 0) ++pinned_adapters_;
 }
 
 void Scheduler::Preempt(Request* request, TimeNs now) {
   squashes_ += request->overtook != RequestId{};
+  request->squashed |= request->overtook != RequestId{};
   EraseRunning(request);
   ReleaseMemory(request, now);
   request->state = RequestState::kWaiting;
@@ -352,6 +389,7 @@ void Scheduler::EraseWaiting(Request* request) {
 
 void Scheduler::CheckIntegrity() const {
   tenants_.CheckIntegrity();
+  queue_->CheckIntegrity();
   CHECK(std::is_sorted(running_.begin(), running_.end(), OlderThan));
   CHECK(std::is_sorted(waiting().begin(), waiting().end(), OlderThan));
   std::int64_t kv_pages = 0;
@@ -387,6 +425,7 @@ void Scheduler::CheckIntegrity() const {
     CHECK_EQ(pins[i], residency_->All()[i].pins);
     CHECK_EQ(pins[i], i < pins_.size() ? pins_[i] : 0);
   }
+  CHECK_EQ(pinned_adapters_, std::count_if(pins_.begin(), pins_.end(), [](std::int32_t pins) { return pins > 0; }));
 }
 
 // Quotas count what runs, and nothing else.

@@ -57,11 +57,22 @@
 #include "schedule/fairness.h"
 #include "schedule/heap.h"
 #include "schedule/length_predictor.h"
+#include "schedule/performance_model.h"
 #include "schedule/plan.h"
 #include "schedule/queue_order.h"
 #include "schedule/request.h"
 
 namespace loramux {
+
+// What becomes of a step when the adapter of a request that could join is not on the device.
+enum class ColdStart : std::uint8_t {
+  kPassOver,      // others go on; it joins when the adapter is there, or arrives in time
+  kHold,          // the step waits for the adapters of those whom it lets in, and then lets in whoever came meanwhile; those of who
+                  // could not begin anyway are loaded beside steps: S-LoRA's loop
+  kStall,         // the step waits, and nothing is loaded beside it but what `prefetch_lookahead` says: vLLM-LoRA's ensure_loaded,
+                  // CaraServe's ONDMD
+  kBeginAtOnce,   // it joins while the adapter is still on its way; the executor makes do (CaraServe's prefill on the CPU)
+};
 
 struct SchedulerOptions {
   std::int64_t page_tokens = 16;         // positions that a page holds
@@ -70,9 +81,17 @@ struct SchedulerOptions {
   std::int64_t prefill_chunk = 512;      // of one request in one step
   std::int64_t whole_prompt_tokens = 0;  // > 0: prompts are never split, and a step computes several only while they have no
                                          // more tokens than this together. max_batch_tokens and prefill_chunk must hold any
+  bool separate_phases = false;          // a step computes prompts or decodes, in turn where there are both (S-LoRA's loop).
+                                         // REQUIRES: whole_prompt_tokens > 0
+  std::int64_t decode_turns = 1;         // separate_phases: steps that decode after one of prompts, before the next may be
+                                         // (S-LoRA's max_wait_tokens). More than kPrefetchTurns: loads for those who wait begin
+                                         // beside two of these alone, as there
   std::int64_t max_distinct_adapters = 0;  // in a batch (--max-loras); 0: no bound but memory
   std::int64_t lookahead = 64;           // waiting requests looked at in a step
   std::int64_t max_loads_in_flight = 4;
+  ColdStart cold_start = ColdStart::kPassOver;
+  std::int64_t prefetch_lookahead = 0;   // kStall: oldest waiting requests without a seat whose adapters are loaded beside a step
+  bool skip_beyond_distinct = false;     // one that would be an adapter too many lets others by (vLLM-LoRA); false: nobody passes it
   FairnessOptions fairness;
   bool fetch_ahead = true;               // history in the host tier, for waiting requests without a seat
   AdapterPrefetch adapter_prefetch = AdapterPrefetch::kNone;   // of adapters that no request wants yet
@@ -81,8 +100,11 @@ struct SchedulerOptions {
   // Of the regime (cache/cache_regime.h):
   double adapter_share = 0;              // of the device's pages are for adapters, the rest for keys and values; 0: one pool
   bool keep_idle_adapters = true;        // false: one that no request wants is evicted at once
-  bool maintain_dependency = true;       // false: an adapter may be evicted before the history that needs it
+  bool maintain_dependency = true;       // false: an adapter may be evicted before the history that needs it; so it is
+                                         // where adapters have a share, as each side evicts its own alone
+  TimeNs host_bonus = 0;                 // DependencyTree::set_host_bonus, of a host tier much larger than the device
   bool proactive_swapping = false;       // not only on demand (cache/proactive_swapper.h); where there is one pool
+  std::shared_ptr<const PerformanceModel> costs;   // for what is predicted (service_times.h); null: steps count alike
 };
 
 // Pages for adapters alone of a device with so many; 0 where there is one pool for all.
@@ -96,6 +118,7 @@ inline void ApplyRegime(const CacheRegime& regime, SchedulerOptions& options) {
   options.adapter_share = regime.adapter_share;
   options.keep_idle_adapters = regime.keep_idle_adapters;
   options.maintain_dependency = regime.maintain_dependency;
+  options.host_bonus = regime.host_bonus;
   options.proactive_swapping = regime.proactive_swapping;
 }
 
@@ -118,6 +141,9 @@ struct AdapterPrefetchStats {
   std::int64_t used = 0;     // a request came for it
   std::int64_t wasted = 0;   // it was gone before one came
 };
+
+// S-LoRA prefetches in the middle of its decode turns, and again so many before their end.
+inline constexpr std::int64_t kPrefetchTurns = 3;
 
 class Scheduler {
  public:
@@ -169,10 +195,14 @@ class Scheduler {
   std::span<Request* const> waiting() const { return {waiting_.data() + waiting_head_, waiting_.size() - waiting_head_}; }
   std::int64_t preemptions() const { return preemptions_; }   // squashed ones are among them
   std::int64_t squashes() const { return squashes_; }         // of requests that had overtaken another one
+  std::int64_t given_up() const { return given_up_; }         // requests that others' objectives went before (ObjectiveOrder)
   const QueueOrder& queue() const { return *queue_; }
+  const SchedulerOptions& options() const { return options_; }
+  const DependencyTree* tree() const { return tree_; }   // null: none
   // How long requests were in before their adapter was on the device. One that would have waited anyway counts too.
   TimeNs adapter_wait_total() const { return adapter_wait_total_; }
   std::int64_t early_admissions() const { return early_admissions_; }   // with layers that were still arriving
+  std::int64_t cold_starts() const { return cold_starts_; }   // loads that steps waited for: only with ColdStart::kStall
   const PredictionStats& prediction_stats() const { return prediction_stats_; }
   const TenantCounters& tenants() const { return tenants_; }
   const PrefixStats& prefix_stats() const { return prefix_stats_; }
@@ -222,6 +252,8 @@ class Scheduler {
     bool memory_short = false;            // running requests lost pages to each other: nobody joins
     bool usable_fetches = false;          // there are some
     bool locked_waits = false;            // a locked adapter waits for room: nobody joins, but those who run go on
+    bool loads_pause = false;             // between S-LoRA's prefetches: no load begins beside decodes
+    bool awaits_load = false;             // with ColdStart::kHold: who would begin now but for its adapter
     const Request* blocked = nullptr;     // ended the scan of those who wait: nobody behind it gets anything
     struct Runner {
       Request* request = nullptr;
@@ -248,16 +280,28 @@ class Scheduler {
     std::size_t lower_levels = 0;         // this many runners are of lower levels than those
     std::vector<Runner> prefills;
     std::array<double, kMaxLanes> lane_use = {};   // tokens of running requests, and of those that this plan lets in
-    struct End { double steps = 0; std::int64_t pages = 0; };
-    std::vector<End> ends;                // of running requests
-    double steps_until_room = 0;          // for the one that memory has no room for
+    struct End {
+      double time = 0;
+      const Request* request = nullptr;
+    };
+    struct EndsBefore {
+      bool operator()(const End& a, const End& b) const { return a.time < b.time; }
+    };
+    Heap<End, EndsBefore> ends;           // of running requests
+    double decode_seconds = 0;            // a step of all runners that only decode, by the costs
+    double time_until_room = 0;           // for the one that memory has no room for; as RunTimeOf
     Rank first_waiter;                    // the highest rank among those within lookahead
+    Rank first_overdue;                   // among those beyond the age bound whose adapter is on the device
     std::vector<std::int32_t> slot_pins;  // by residency slot
     std::vector<std::uint8_t> flags;      // by residency slot: kEvicted | kWanted | kHostEvicted | kLoadPlanned
     bool candidates_ready = false;
     struct Candidate { double score; AdapterGeneration adapter; };
     std::vector<Candidate> candidates;    // a heap, lowest score on top
-    std::vector<std::int32_t> residents;  // by shared branch: adapters on the device with that content, while the heap is ready
+    struct Residents { std::uint64_t plan = 0; std::int32_t count = 0; };
+    std::vector<Residents> residents;     // by shared branch: adapters on the device with that content, if of this plan
+    std::uint64_t plan = 0;               // its number
+    std::int64_t evictable_adapters = 0;  // pages of those on the device that may go now: all of them, and those that
+    std::int64_t unwanted_adapters = 0;   // no request ahead wants
   };
 
   // scheduler_plan.cc
@@ -274,6 +318,13 @@ class Scheduler {
   void PlanDecodes(TimeNs now);
   void PlanPrompts(TimeNs now);
   enum class Admission { kAdmitted, kPassedOver, kBlocked };
+  // scheduler_cold.cc
+  bool Stalled() const;
+  Admission BeyondDistinct(const Request& request) const;
+  Admission PlanStall(Request* request, TimeNs now);
+  void PlanPrefetches(TimeNs now);
+  void LoadBeforeStep();
+
   Admission TryAdmit(Request* request, TimeNs now);
   Admission TryFetch(Request* request, TimeNs now);
   void AddFetch(Request* request, NodeId tail, std::int64_t pages, bool ahead);
@@ -308,10 +359,24 @@ class Scheduler {
   }
   std::int64_t Seats() const { return std::min(options_.max_running, options_.max_batch_tokens); }
 
+  // scheduler_phases.cc
+  void AwaitLoad() {   // somebody begins with the next step who does not have its adapter yet
+    const bool could_begin = scratch_.free_seats > 0 && scratch_.budget > 0 && scratch_.blocked == nullptr;
+    scratch_.awaits_load |= could_begin && options_.cold_start == ColdStart::kHold;
+  }
+  bool LoadsHoldStep() const;
+  void GiveTurnToDecodes();
+  void SeparatePhases();
+  void HoldForLoads();
+  void NotePhase();
   // scheduler_order.cc
   void OrderWaiting(TimeNs now);
   void PutResidentsFirst(std::size_t limit, TimeNs now);
-  Request* Overdue(TimeNs now) const;
+  void FindOverdue(TimeNs now);
+  Request* OverdueTurn() const;
+  bool IsOverdue(const Request& request) const {
+    return std::binary_search(overdue_.begin(), overdue_.end(), &request, [](const Request* a, const Request* b) { return a->id < b->id; });
+  }
   void EnterQueue(Request* request);
   LengthQuery QueryOf(const Request& request) const;
   void ObserveEnd(const Request& request, TimeNs now);
@@ -320,8 +385,9 @@ class Scheduler {
   void PlanLanes(TimeNs now);
   std::size_t PutBatch(std::size_t lane, std::size_t first, double& tokens, TimeNs now);
   bool HasQuota(const Request& request) const;
-  double StepsOf(const Request& request) const;
-  void CountStepsUntilRoom(const Request& request);
+  double RunTimeOf(const Request& request) const;
+  double DecodeSeconds() const;
+  void EstimateTimeUntilRoom(const Request& request);
   bool MayOvertake(const Request& request) const;
   void PlanSquashes(TimeNs now);
   // scheduler_ahead.cc
@@ -352,10 +418,11 @@ class Scheduler {
   void EvictAdapter();
   void EvictHistory(const KvEvictionPlan::Victim& victim, TimeNs now);
   void KeepReserve(TimeNs now);
-  bool CarriesHistory(AdapterGeneration generation) const;
+  bool CarriesHistory(AdapterGeneration generation);
   std::int64_t PagesFreedBy(const Request& request) const;
   void PlanLockedLoads(TimeNs now);
   Admission TryLoad(AdapterGeneration generation, TimeNs now);
+  TimeNs HostWorthOf(const AdapterResidency& adapter) const;
   bool PlanHostRoom(const AdapterResidency& adapter);
   std::int64_t PagesToStart(const Request& request) const;
   std::int64_t PagesOfIdleAdapter(const Request& request) const;
@@ -373,9 +440,18 @@ class Scheduler {
     return missing <= 0 ? 0 : (missing + options_.page_tokens - 1) / options_.page_tokens;
   }
   bool Evictable(AdapterGeneration generation) const;
+  std::int64_t EvictablePagesOf(AdapterGeneration generation) const;
+  void CountEvictable(AdapterGeneration generation, std::int64_t sign);
+  // The accounts follow each adapter: to walk over all of them for a sum would be most of a plan.
+  void WantInPlan(AdapterGeneration generation);
+  void EvictInPlan(AdapterGeneration generation);
+  void PinInPlan(AdapterGeneration generation);
+  void UnpinInPlan(AdapterGeneration generation);
+  std::int32_t& ResidentsOf(BranchId branch);
+  // kWanted and kEvicted are set by WantInPlan and EvictInPlan alone.
   std::uint8_t& Flags(AdapterGeneration generation) { return scratch_.flags[residency_->SlotOf(generation)]; }
   std::uint8_t Flags(AdapterGeneration generation) const { return scratch_.flags[residency_->SlotOf(generation)]; }
-  std::int32_t& Pins(AdapterGeneration generation) { return scratch_.slot_pins[residency_->SlotOf(generation)]; }
+  std::int32_t Pins(AdapterGeneration generation) const { return scratch_.slot_pins[residency_->SlotOf(generation)]; }
 
   // scheduler_usage.cc
   void RecordUse(TimeNs now);
@@ -440,11 +516,13 @@ class Scheduler {
   std::vector<bool> branch_counted_;     // of CountInvalidHistory
   BranchId base_branch_;
   std::vector<std::optional<BranchId>> branch_of_slot_;   // by residency slot, since a request used the adapter
+  std::vector<std::vector<std::uint32_t>> slots_of_branch_;   // the other way round
   PrefixStats prefix_stats_;
   std::int64_t history_evictions_ = 0;
   std::vector<Request*> running_;        // ascending id
   std::vector<Request*> by_rank_;        // the same, nearly in order of rank: as the last plan saw it, newcomers at the end
   std::vector<std::int32_t> pins_;       // by residency slot: running requests that use the adapter
+  std::int64_t pinned_adapters_ = 0;     // slots of which any do
   std::vector<Request*> waiting_;        // ascending id, from waiting_head_ on
   std::size_t waiting_head_ = 0;
   TenantCounters tenants_;
@@ -452,17 +530,22 @@ class Scheduler {
   QueueOrder* queue_;
   LengthPredictor* predictor_;
   PredictionStats prediction_stats_;
-  ServiceOrder order_, lane_order_;      // of the waiting requests, for the plan: of all lanes one after the other
+  ServiceOrder order_;                   // of the waiting requests, for the plan: of all lanes one after the other
   std::vector<Turn> later_turns_, last_turns_;
   std::vector<std::size_t> lane_begins_; // in order_.turns, and its end
-  Request* overdue_ = nullptr;           // waits for longer than the age bound; null: nobody
+  std::vector<Request*> overdue_;        // wait for longer than the age bound, the oldest first: before everybody else
   std::array<double, kMaxLanes> lane_use_ = {};   // tokens in use by the lane's running requests
   std::int64_t overtakers_ = 0;          // running requests that overtook another one
-  std::int64_t squashes_ = 0;
-  std::int64_t preemptions_ = 0, early_admissions_ = 0;
+  std::int64_t squashes_ = 0, given_up_ = 0;
+  std::int64_t preemptions_ = 0, early_admissions_ = 0, cold_starts_ = 0;
+  std::vector<AdapterGeneration> stalls_;   // that steps wait for, as long as they are loading
+  bool stalled_since_step_ = false;         // steps have waited, and none has computed since
   TimeNs adapter_wait_total_ = 0;
   StepFloor step_floor_;
   double discardable_ = 0;               // computed tokens that may be thrown away to let others in
+  // scheduler_phases.cc: steps that those who decode are owed; the next step is held.
+  std::int64_t decodes_due_ = 0;
+  bool held_for_loads_ = false;
   StepPlan plan_;
   Scratch scratch_;
   std::vector<PlannedChunk> chunk_buffer_;

@@ -15,7 +15,7 @@ void Scheduler::PlanFetchesAhead(TimeNs now) {
   const auto candidate = [this](const Turn& turn) { return CouldFetchAhead(*turn.request); };
   if (scratch_.fetches_in_flight >= KvTiers::kMaxFetchesAhead || std::none_of(turns.begin(), turns.end(), candidate)) return;
   for (const Turn& turn : turns) {
-    if (turn.request->adapter != kBaseModel) Flags(turn.request->adapter) |= kWanted;
+    if (turn.request->adapter != kBaseModel) WantInPlan(turn.request->adapter);
   }
   std::int64_t left = scratch_.free_device + EvictablePages(PageCategory::kKv, /*even_wanted=*/false) - GrowthReserve();
   for (const Turn& turn : turns) {
@@ -154,7 +154,7 @@ std::optional<AdapterGeneration> Scheduler::NextExpected(TimeNs now) {
 // never those of what a waiting request wants.
 bool Scheduler::PlanExpectedLoad(const AdapterResidency& adapter, TimeNs now) {
   for (const Request* request : waiting()) {
-    if (request->adapter != kBaseModel) Flags(request->adapter) |= kWanted;
+    if (request->adapter != kBaseModel) WantInPlan(request->adapter);
   }
   const UsageMonitor::Visits visits = usage_.Of(adapter.slot, adapter.version->generation);
   context_.now = now;

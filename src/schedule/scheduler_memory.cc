@@ -31,7 +31,9 @@ void Scheduler::PlanReclaim(TimeNs now) {
 // The first in the order of service that could begin if there were room.
 Request* Scheduler::NextToServe() const {
   const auto could = [this](const Request& request) { return !IsLoading(request) && !IsFetching(request); };
-  if (overdue_ != nullptr && could(*overdue_)) return overdue_;
+  for (Request* const overdue : overdue_) {
+    if (could(*overdue)) return overdue;
+  }
   for (const Turn& turn : order_.turns) {
     if (could(*turn.request) && HasQuota(*turn.request)) return turn.request;
   }
@@ -61,7 +63,8 @@ std::int64_t Scheduler::PagesOfIdleAdapter(const Request& request) const {
 // ---------------------------------------------------------------- Room
 
 // Finds `pages` free pages for runners[index]: evicts idle adapters, preempts lower ranks, at last itself. An adapter that
-// a waiting request of higher rank wants goes only after those that rank behind that request.
+// a waiting request of higher rank wants goes only after those that rank behind that request; if that one has waited beyond the
+// age bound, this one among them: while the adapter came back, others would be let in, and take its pages again.
 // False: not now (loads in flight hold what is missing), or it was preempted itself.
 bool Scheduler::FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now) {
   const auto& runners = scratch_.runners;
@@ -72,6 +75,11 @@ bool Scheduler::FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now) 
       scratch_.memory_short = true;
       PlanPreemption(now);
       continue;
+    }
+    if (scratch_.first_overdue < runners[last].rank) {   // `last` is this one
+      scratch_.memory_short = true;
+      PlanPreemption(now);
+      return true;   // the caller sees that it is among the preempted
     }
     scratch_.candidates_ready = false;   // wanted adapters were dropped from the heap
     if (EvictOne(PageCategory::kKv, now, /*even_wanted=*/true)) continue;
@@ -93,7 +101,8 @@ void Scheduler::PlanPreemptionOf(std::size_t runner, TimeNs now) {
   scratch_.free_device += static_cast<std::int64_t>(request->pages.size()) - request->tree_pages;
   if (tree_ != nullptr) kv_plan_.Unlock(request->tail, now);
   if (request->adapter != kBaseModel) {
-    if (--Pins(request->adapter) == 0) --scratch_.distinct_adapters;
+    UnpinInPlan(request->adapter);
+    if (Pins(request->adapter) == 0) --scratch_.distinct_adapters;
     scratch_.candidates_ready = false;   // its adapter may be idle now
   }
 }
@@ -119,12 +128,43 @@ bool Scheduler::Evictable(AdapterGeneration generation) const {
 
 std::int64_t Scheduler::EvictablePages(PageCategory use, bool even_wanted) const {
   if (Partitioned() && use == PageCategory::kKv) return kv_plan_.evictable();
-  std::int64_t pages = Partitioned() ? 0 : kv_plan_.evictable();
-  for (const AdapterGeneration generation : residency_->DeviceResidents()) {
-    if (!Evictable(generation) || (!even_wanted && (Flags(generation) & kWanted) != 0)) continue;
-    pages += residency_->Get(generation).version->layout.pages;
-  }
-  return pages;
+  const std::int64_t history = Partitioned() ? 0 : kv_plan_.evictable();
+  return history + (even_wanted ? scratch_.evictable_adapters : scratch_.unwanted_adapters);
+}
+
+std::int64_t Scheduler::EvictablePagesOf(AdapterGeneration generation) const {
+  const AdapterResidency& adapter = residency_->Get(generation);
+  return adapter.device == TierState::kResident && Evictable(generation) ? adapter.pages : 0;
+}
+
+void Scheduler::CountEvictable(AdapterGeneration generation, std::int64_t sign) {
+  const std::int64_t pages = sign * EvictablePagesOf(generation);
+  scratch_.evictable_adapters += pages;
+  if ((Flags(generation) & kWanted) == 0) scratch_.unwanted_adapters += pages;
+}
+
+void Scheduler::WantInPlan(AdapterGeneration generation) {
+  std::uint8_t& flags = Flags(generation);
+  if ((flags & kWanted) != 0) return;
+  scratch_.unwanted_adapters -= EvictablePagesOf(generation);
+  flags |= kWanted;
+}
+
+void Scheduler::EvictInPlan(AdapterGeneration generation) {
+  CountEvictable(generation, -1);
+  const std::size_t slot = residency_->SlotOf(generation);
+  if (HasBranch(slot) && tree_->IsShared(*branch_of_slot_[slot])) --ResidentsOf(*branch_of_slot_[slot]);
+  scratch_.flags[slot] |= kEvicted;
+}
+
+void Scheduler::PinInPlan(AdapterGeneration generation) {
+  CountEvictable(generation, -1);
+  ++scratch_.slot_pins[residency_->SlotOf(generation)];
+}
+
+void Scheduler::UnpinInPlan(AdapterGeneration generation) {
+  --scratch_.slot_pins[residency_->SlotOf(generation)];
+  CountEvictable(generation, 1);
 }
 
 // History or an adapter, whichever the policy values less; where each has a part of the memory, what uses that.
@@ -151,18 +191,18 @@ constexpr auto kWorse = [](const auto& a, const auto& b) { return a.score != b.s
 }  // namespace
 
 void Scheduler::RankIdleAdapters(TimeNs now) {
-  scratch_.candidates.clear();
-  scratch_.residents.clear();
-  for (const AdapterGeneration generation : residency_->DeviceResidents()) {
-    const std::size_t slot = residency_->SlotOf(generation);
-    if (!HasBranch(slot) || !tree_->IsShared(*branch_of_slot_[slot]) || (Flags(generation) & kEvicted) != 0) continue;
-    const std::uint32_t branch = branch_of_slot_[slot]->value;
-    if (scratch_.residents.size() <= branch) scratch_.residents.resize(branch + 1, 0);
-    ++scratch_.residents[branch];
+  auto& heap = scratch_.candidates;
+  heap.clear();
+  const auto append = [&](AdapterGeneration generation) {
+    if (CarriesHistory(generation) || !Evictable(generation)) return;
+    heap.push_back({ScoreOf(residency_->Get(generation), now), generation});
+  };
+  for (const AdapterGeneration generation : residency_->IdleAdapters()) append(generation);
+  for (const Request* preempted : plan_.preemptions) {
+    if (preempted->adapter == kBaseModel || residency_->Get(preempted->adapter).device != TierState::kResident) continue;
+    append(preempted->adapter);   // pinned still; some twice, which is as good as once
   }
-  for (const AdapterGeneration generation : residency_->DeviceResidents()) {
-    if (!CarriesHistory(generation) && Evictable(generation)) PushCandidate(generation, now);
-  }
+  std::make_heap(heap.begin(), heap.end(), kWorse);
   scratch_.candidates_ready = true;
 }
 
@@ -173,7 +213,7 @@ void Scheduler::PushCandidate(AdapterGeneration generation, TimeNs now) {
 
 double Scheduler::ScoreOf(const AdapterResidency& adapter, TimeNs now) {
   const UsageMonitor::Visits visits = usage_.Of(adapter.slot, adapter.version->generation);
-  const EvictionCandidate candidate{.pages = adapter.version->layout.pages, .last_use = adapter.last_use,
+  const EvictionCandidate candidate{.pages = adapter.pages, .last_use = adapter.last_use,
                                     .uses = static_cast<double>(adapter.uses),
                                     .reload = adapter.host == TierState::kResident ? ReloadFrom::kHost : ReloadFrom::kDisk,
                                     .frequency = visits.frequency, .frequency_at = visits.at,
@@ -183,11 +223,24 @@ double Scheduler::ScoreOf(const AdapterResidency& adapter, TimeNs now) {
 }
 
 // Without it, history on the device could not be used.
-bool Scheduler::CarriesHistory(AdapterGeneration generation) const {
+bool Scheduler::CarriesHistory(AdapterGeneration generation) {
   const std::size_t slot = residency_->SlotOf(generation);
   if (!HasBranch(slot) || !options_.maintain_dependency) return false;
   const BranchId branch = *branch_of_slot_[slot];
-  return kv_plan_.pages(branch) > 0 && !(tree_->IsShared(branch) && scratch_.residents[branch.value] > 1);
+  return kv_plan_.pages(branch) > 0 && !(tree_->IsShared(branch) && ResidentsOf(branch) > 1);
+}
+
+// Adapters of this content that are on the device and that this plan keeps there.
+std::int32_t& Scheduler::ResidentsOf(BranchId branch) {
+  if (scratch_.residents.size() <= branch.value) scratch_.residents.resize(branch.value + std::size_t{1});
+  Scratch::Residents& residents = scratch_.residents[branch.value];
+  if (residents.plan == scratch_.plan) return residents.count;
+  residents = {scratch_.plan, 0};
+  for (const std::uint32_t slot : slots_of_branch_[branch.value]) {
+    const bool stays = residency_->All()[slot].device == TierState::kResident && (scratch_.flags[slot] & kEvicted) == 0;
+    residents.count += static_cast<std::int32_t>(stays);
+  }
+  return residents.count;
 }
 
 // Brings one that may go to the top of the heap. Those that are wanted or pinned since the heap was made come back with
@@ -209,11 +262,9 @@ void Scheduler::EvictAdapter() {
   const AdapterGeneration victim = heap.front().adapter;
   std::pop_heap(heap.begin(), heap.end(), kWorse);
   heap.pop_back();
-  Flags(victim) |= kEvicted;
+  EvictInPlan(victim);
   plan_.device_evictions.push_back(victim);
-  Free(PageCategory::kAdapter) += residency_->Get(victim).version->layout.pages;
-  const std::size_t slot = residency_->SlotOf(victim);
-  if (HasBranch(slot) && tree_->IsShared(*branch_of_slot_[slot])) --scratch_.residents[branch_of_slot_[slot]->value];
+  Free(PageCategory::kAdapter) += residency_->Get(victim).pages;
 }
 
 // With the last of its history, an idle adapter may go too.
@@ -223,9 +274,10 @@ void Scheduler::EvictHistory(const KvEvictionPlan::Victim& victim, TimeNs now) {
   plan_.kv_evictions.push_back(victim.node);
   ++scratch_.free_device;
   if (branch == base_branch_ || kv_plan_.pages(branch) > 0 || !options_.maintain_dependency) return;
-  for (const AdapterGeneration generation : residency_->DeviceResidents()) {
-    const std::size_t slot = residency_->SlotOf(generation);
-    if (HasBranch(slot) && *branch_of_slot_[slot] == branch && Evictable(generation)) PushCandidate(generation, now);
+  for (const std::uint32_t slot : slots_of_branch_[branch.value]) {
+    const AdapterResidency& adapter = residency_->All()[slot];
+    if (adapter.device != TierState::kResident || !Evictable(adapter.version->generation)) continue;
+    PushCandidate(adapter.version->generation, now);
   }
 }
 
@@ -279,7 +331,14 @@ Scheduler::Admission Scheduler::TryLoad(AdapterGeneration generation, TimeNs now
   return Admission::kPassedOver;
 }
 
-// True if the load can go through the host tier, after the least recently used copies there give way.
+// As the tree weighs keys and values there.
+TimeNs Scheduler::HostWorthOf(const AdapterResidency& adapter) const {
+  if (tree_ == nullptr) return adapter.last_use;
+  return tree_->HostWorth(adapter.last_use, usage_.Of(adapter.slot, adapter.version->generation).frequency);
+}
+
+// True if the load can go through the host tier, after the copies there that are worth least give way. Those of adapters that
+// requests wait for stay: they will be loaded themselves.
 bool Scheduler::PlanHostRoom(const AdapterResidency& adapter) {
   const bool kept = (Flags(adapter.version->generation) & kHostEvicted) == 0;   // by an earlier load of this plan
   if (adapter.host == TierState::kResident && kept) return true;
@@ -288,20 +347,25 @@ bool Scheduler::PlanHostRoom(const AdapterResidency& adapter) {
   std::int64_t dropped = 0;   // pages of keys and values
   while (scratch_.free_host < adapter.version->layout.pages) {
     const AdapterResidency* victim = nullptr;
+    TimeNs worth = 0;
     for (const AdapterGeneration generation : residency_->HostResidents()) {
       const AdapterResidency& candidate = residency_->Get(generation);
       const bool moving = candidate.device == TierState::kLoading || (Flags(generation) & (kLoadPlanned | kHostEvicted)) != 0;
       if (moving) continue;
-      if (victim == nullptr || candidate.last_use < victim->last_use) victim = &candidate;
+      if (candidate.device == TierState::kAbsent && candidate.references > candidate.pins) continue;
+      const TimeNs candidate_worth = HostWorthOf(candidate);
+      if (victim != nullptr && candidate_worth >= worth) continue;
+      victim = &candidate;
+      worth = candidate_worth;
     }
-    const bool older = victim == nullptr || (tiers_ != nullptr && tree_->OldestHostUse() < victim->last_use);
-    if (scratch_.droppable_host > 0 && older) {
+    const bool history = victim == nullptr || (tiers_ != nullptr && tree_->LeastHostWorth() < worth);
+    if (scratch_.droppable_host > 0 && history) {
       --scratch_.droppable_host;
       ++scratch_.free_host;
       ++dropped;
       continue;
     }
-    if (victim == nullptr) {   // everything left is on its way to the device: go past the host tier
+    if (victim == nullptr) {   // everything left is on its way to the device, or will be: go past the host tier
       for (std::size_t i = first_victim; i < plan_.host_evictions.size(); ++i) {
         const AdapterGeneration kept = plan_.host_evictions[i];
         Flags(kept) &= static_cast<std::uint8_t>(~kHostEvicted);

@@ -5,14 +5,22 @@
 
 #include "base/check.h"
 #include "schedule/scheduler.h"
+#include "schedule/service_times.h"
 
 namespace loramux {
 namespace {
 
 // Requests behind one that memory has no room for that are looked at.
 constexpr int kBypassTries = 16;
+// Of the turns, as far ahead a request is fetched that a batch looks at: about what a miss of the second-level cache takes.
+constexpr std::size_t kAhead = 6;
 // Where a lane's batch ended, if not at a request.
 constexpr std::size_t kEmptied = std::numeric_limits<std::size_t>::max(), kBlocked = kEmptied - 1;
+
+void PrefetchExtent(const Request& request) {
+  __builtin_prefetch(&request);
+  __builtin_prefetch(&request.predicted_output);
+}
 
 }  // namespace
 
@@ -32,12 +40,11 @@ void Scheduler::OrderWaiting(TimeNs now) {
     order_.turns.clear();
     for (std::int32_t lane = 0; lane < lanes; ++lane) {
       lane_begins_.push_back(order_.turns.size());
-      tenants_.Order(now, lane, lookahead, lane_order_);
-      order_.turns.insert(order_.turns.end(), lane_order_.turns.begin(), lane_order_.turns.end());
+      tenants_.AppendOrder(now, lane, lookahead, order_);
     }
   }
   lane_begins_.push_back(order_.turns.size());
-  overdue_ = Overdue(now);
+  FindOverdue(now);
 }
 
 // Stable: first come, first served within each of the three. Who has waited too long, or is of a tenant that did, keeps its
@@ -58,23 +65,31 @@ void Scheduler::PutResidentsFirst(std::size_t limit, TimeNs now) {
   if (turns.size() > limit) turns.resize(limit);
 }
 
-// Who waits for longer than the age bound goes before everybody. Where there are several tenants, each has its own turn
-// after FairnessOptions::max_wait, so that nobody's old requests stand in the way of the others: that turn is the first of
-// its lane, and goes before the other lanes too, which else might take what it waits for for ever.
-Request* Scheduler::Overdue(TimeNs now) const {
-  if (waiting().empty()) return nullptr;
+// Who waits for longer than the age bound goes before everybody: all of them, or a step that has room for many would let in
+// one of these, and others who came much later. Where there are several tenants, each has its own turn after
+// FairnessOptions::max_wait, so that nobody's old requests stand in the way of the others.
+void Scheduler::FindOverdue(TimeNs now) {
+  overdue_.clear();
   if (tenants_.active_tenants() > 1) {
-    Request* first = nullptr;
-    for (std::size_t lane = 0; queue_->has_quotas() && lane + 1 < lane_begins_.size(); ++lane) {
-      if (lane_begins_[lane] == lane_begins_[lane + 1]) continue;
-      const Turn& turn = order_.turns[lane_begins_[lane]];
-      const bool overdue = turn.service == -std::numeric_limits<double>::infinity();
-      if (overdue && (first == nullptr || turn.request->id < first->id)) first = turn.request;
-    }
-    return first;
+    if (Request* const turn = OverdueTurn()) overdue_.push_back(turn);
+    return;
   }
-  Request* const oldest = waiting().front();
-  return now - oldest->arrival > options_.age_bound ? oldest : nullptr;
+  for (Request* const request : waiting()) {   // the oldest first
+    if (now - request->arrival <= options_.age_bound || overdue_.size() == static_cast<std::size_t>(options_.lookahead)) return;
+    overdue_.push_back(request);
+  }
+}
+
+// It is the first of its lane, and goes before the other lanes too, which else might take what it waits for for ever.
+Request* Scheduler::OverdueTurn() const {
+  Request* first = nullptr;
+  for (std::size_t lane = 0; queue_->has_quotas() && lane + 1 < lane_begins_.size(); ++lane) {
+    if (lane_begins_[lane] == lane_begins_[lane + 1]) continue;
+    const Turn& turn = order_.turns[lane_begins_[lane]];
+    const bool overdue = turn.service == -std::numeric_limits<double>::infinity();
+    if (overdue && (first == nullptr || turn.request->id < first->id)) first = turn.request;
+  }
+  return first;
 }
 
 // ---------------------------------------------------------------- Lanes
@@ -86,6 +101,8 @@ void Scheduler::EnterQueue(Request* request) {
   if (predictor_ != nullptr) request->predicted_output = predictor_->Predict(QueryOf(*request));
   queue_->SawArrival(*request, request->arrival);
   PlaceInQueue(*queue_, options_.age_bound, *request);
+  const std::int64_t cached = Depth(request->tail) * options_.page_tokens;
+  queue_->BeginsToWait(request, request->prompt_tokens - cached, request->arrival);
 }
 
 LengthQuery Scheduler::QueryOf(const Request& request) const {
@@ -113,6 +130,10 @@ void Scheduler::CountPrediction(const Request& request, std::int32_t output_toke
 }
 
 void Scheduler::RefitLanes(TimeNs now) {
+  for (Request* const request : queue_->GiveUp(now)) {
+    ++given_up_;
+    tenants_.PlaceAnew(request, [this](Request& late) { PlaceInQueue(*queue_, options_.age_bound, late); });
+  }
   if (!queue_->Refit(now)) return;
   tenants_.Replace(waiting(), [this](Request& request) { PlaceInQueue(*queue_, options_.age_bound, request); });
   lane_use_.fill(0);
@@ -145,7 +166,8 @@ std::size_t Scheduler::PutBatch(std::size_t lane, std::size_t first, double& tok
   int tries = kBypassTries;
   for (std::size_t at = first; at < lane_begins_[lane + 1]; ++at) {
     Request* const request = order_.turns[at].request;
-    if (request == overdue_) continue;   // it had its turn
+    if (at + kAhead < order_.turns.size()) PrefetchExtent(*order_.turns[at + kAhead].request);
+    if (IsOverdue(*request)) continue;   // it had its turn
     const auto needed = static_cast<double>(ExtentOf(*request).total());
     if (needed > tokens && scratch_.lane_use[lane] > 0) return blocked == nullptr ? at : kBlocked;
     if (blocked != nullptr && (--tries < 0 || !MayOvertake(*request))) continue;
@@ -153,7 +175,7 @@ std::size_t Scheduler::PutBatch(std::size_t lane, std::size_t first, double& tok
     if (outcome == Admission::kBlocked && blocked == nullptr) {
       blocked = request;
       if (scratch_.blocked == nullptr) scratch_.blocked = request;
-      CountStepsUntilRoom(*request);
+      EstimateTimeUntilRoom(*request);
     }
     if (outcome != Admission::kAdmitted) continue;
     tokens -= needed;
@@ -171,31 +193,56 @@ bool Scheduler::HasQuota(const Request& request) const {
   return !queue_->has_quotas() || use <= 0 || static_cast<double>(ExtentOf(request).total()) <= queue_->Quota(request.lane) - use;
 }
 
-// How many steps a request takes, if its prediction is right.
-double Scheduler::StepsOf(const Request& request) const {
-  const std::int64_t outputs = std::max<std::int64_t>(1, request.predicted_output - static_cast<std::int64_t>(request.generated().size()));
-  return static_cast<double>(outputs) + static_cast<double>(request.uncomputed()) / static_cast<double>(options_.max_batch_tokens);
+// How long a request runs, if its prediction is right: seconds by the costs, or else steps.
+double Scheduler::RunTimeOf(const Request& request) const {
+  const auto outputs = static_cast<double>(
+      std::max<std::int64_t>(1, request.predicted_output - static_cast<std::int64_t>(request.generated().size())));
+  if (options_.costs == nullptr) {
+    return outputs + static_cast<double>(request.uncomputed()) / static_cast<double>(options_.max_batch_tokens);
+  }
+  const std::int64_t prompt = request.uncomputed() > 1 ? request.uncomputed() : 0;   // one token is an output's
+  return PrefillSeconds(*options_.costs, prompt, request.computed) + outputs * scratch_.decode_seconds;
+}
+
+// Of all runners, as if none had a prompt to compute.
+double Scheduler::DecodeSeconds() const {
+  StepLoad load;
+  for (const Scratch::Runner& runner : scratch_.runners) {
+    const Request& request = *runner.request;
+    ++load.decode_sequences;
+    load.decode_context += request.computed + 1;
+    if (request.adapter == kBaseModel) continue;
+    const std::int64_t rank = residency_->Get(request.adapter).version->layout.max_rank;
+    ++load.adapter_tokens;
+    load.token_ranks += rank;
+    load.max_rank = std::max(load.max_rank, rank);
+  }
+  load.distinct_adapters = std::min(scratch_.distinct_adapters, load.adapter_tokens);
+  if (load.adapter_tokens > 0) load.rank_sum = load.token_ranks * load.distinct_adapters / load.adapter_tokens;
+  return options_.costs->SecondsOf(load);
 }
 
 // Until running requests have ended that hold what this one needs, whoever ends first giving first.
-void Scheduler::CountStepsUntilRoom(const Request& request) {
+void Scheduler::EstimateTimeUntilRoom(const Request& request) {
   auto& ends = scratch_.ends;
-  ends.clear();
-  for (const Scratch::Runner& runner : scratch_.runners) ends.push_back({StepsOf(*runner.request), PagesFreedBy(*runner.request)});
-  std::sort(ends.begin(), ends.end(), [](const Scratch::End& a, const Scratch::End& b) { return a.steps < b.steps; });
+  ends.Clear();
+  if (options_.costs != nullptr) scratch_.decode_seconds = DecodeSeconds();
+  for (const Scratch::Runner& runner : scratch_.runners) ends.Append(RunTimeOf(*runner.request), runner.request);
+  ends.MakeHeap();   // few are needed, and to count the pages of one takes a walk along its path
   std::int64_t missing = PagesToStart(request) + GrowthReserve() - scratch_.free_device;
-  scratch_.steps_until_room = std::numeric_limits<double>::infinity();
-  for (const Scratch::End& end : ends) {
-    missing -= end.pages;
+  scratch_.time_until_room = std::numeric_limits<double>::infinity();
+  for (; !ends.empty(); ends.PopFirst()) {
+    missing -= PagesFreedBy(*ends.first().request);
     if (missing > 0) continue;
-    scratch_.steps_until_room = end.steps;
+    scratch_.time_until_room = ends.first().time;
     return;
   }
 }
 
-// Only if it will probably have ended before the older one could begin.
+// Only if it will probably have ended before the older one could begin. Once: a squash does not always make way (idle adapters
+// may be wanted by then), and two requests could take turns going past the same one and being squashed for it, for ever.
 bool Scheduler::MayOvertake(const Request& request) const {
-  return !MustLoad(request) && StepsOf(request) < scratch_.steps_until_room;
+  return !request.squashed && !MustLoad(request) && RunTimeOf(request) < scratch_.time_until_room;
 }
 
 // Predictions may have been wrong: who was overtaken gets the memory as soon as it would be enough together with that of

@@ -9,16 +9,23 @@
 namespace loramux {
 
 const StepPlan& Scheduler::Plan(TimeNs now) {
+  if (Stalled()) {
+    plan_.Clear();
+    return plan_;
+  }
   MakePlan(now, /*may_pause=*/true);
   const auto paused = [](const Scratch::Runner& runner) { return runner.paused; };
   const auto& runners = scratch_.runners;
   // Nobody may pause for a request that then could not begin.
-  if (plan_.chunks.empty() && std::any_of(runners.begin(), runners.end(), paused)) MakePlan(now, /*may_pause=*/false);
+  const bool idle = plan_.chunks.empty() && plan_.stalls.empty();
+  if (idle && std::any_of(runners.begin(), runners.end(), paused)) MakePlan(now, /*may_pause=*/false);
+  if (options_.cold_start != ColdStart::kPassOver) LoadBeforeStep();
   return plan_;
 }
 
 void Scheduler::MakePlan(TimeNs now, bool may_pause) {
   plan_.Clear();
+  if (LoadsHoldStep()) return;
   ResetScratch(now);
   OrderWaiting(now);
   LookAtArrivals(now);
@@ -29,10 +36,14 @@ void Scheduler::MakePlan(TimeNs now, bool may_pause) {
   PlanReclaim(now);
   PlanSeats(may_pause);
   PlanDecodes(now);
+  GiveTurnToDecodes();
   PlanLockedLoads(now);
   PlanPrompts(now);
   PlanIdleSeats(now);
   PlanFetchesAhead(now);
+  SeparatePhases();
+  HoldForLoads();
+  if (options_.prefetch_lookahead > 0) PlanPrefetches(now);
   somebody_waits_for_room_ = scratch_.memory_short || scratch_.locked_waits || scratch_.blocked != nullptr;
   SortByAdapter(plan_.chunks, chunk_buffer_);
 }
@@ -52,17 +63,31 @@ void Scheduler::ResetScratch(TimeNs now) {
   scratch_.droppable_host = tiers_ == nullptr ? 0 : tree_->droppable_host_pages();
   scratch_.slot_pins.assign(pins_.begin(), pins_.end());
   scratch_.slot_pins.resize(adapters, 0);
-  scratch_.distinct_adapters = std::count_if(pins_.begin(), pins_.end(), [](std::int32_t pins) { return pins > 0; });
+  scratch_.distinct_adapters = pinned_adapters_;
   scratch_.flags.assign(adapters, 0);
+  ++scratch_.plan;
+  scratch_.evictable_adapters = residency_->idle_pages();
+  if (tree_ != nullptr) {
+    for (const std::uint32_t branch : tree_->BranchesWithMoves()) {
+      if (branch >= slots_of_branch_.size()) continue;   // the base model's
+      for (const std::uint32_t slot : slots_of_branch_[branch]) {
+        const AdapterResidency& adapter = residency_->All()[slot];
+        if (adapter.idle()) scratch_.evictable_adapters -= adapter.pages;
+      }
+    }
+  }
+  scratch_.unwanted_adapters = scratch_.evictable_adapters;
   scratch_.candidates_ready = false;
   kv_plan_.Reset(now);
   scratch_.lane_use = lane_use_;
   scratch_.memory_short = false;
   scratch_.locked_waits = false;
+  scratch_.loads_pause = false;
+  scratch_.awaits_load = false;
   scratch_.blocked = nullptr;
 }
 
-// Once a plan, which then goes by that: layers arrive while it is made. `arriving` is few. Where another adapter has the same
+// Once a plan, which then goes by that. `arriving` is few. Where another adapter has the same
 // content, its history depends on that one until this one is there: nobody begins with it before.
 void Scheduler::LookAtArrivals(TimeNs now) {
   scratch_.usable_fetches = false;
@@ -71,7 +96,8 @@ void Scheduler::LookAtArrivals(TimeNs now) {
     const AdapterResidency& adapter = residency_->Get(generation);
     if (HasBranch(adapter.slot) && tree_->IsShared(*branch_of_slot_[adapter.slot])) continue;
     const TimeNs elapsed = now - adapter.transfer_started;
-    if (LeadSuffices(*adapter.progress, elapsed, step_floor_.value(), alone)) Flags(generation) |= kUsable;
+    const bool at_once = options_.cold_start == ColdStart::kBeginAtOnce;
+    if (at_once || LeadSuffices(*adapter.progress, elapsed, step_floor_.value(), alone)) Flags(generation) |= kUsable;
   }
   if (tiers_ == nullptr) return;
   for (KvTiers::Fetching& fetch : tiers_->fetches()) {
@@ -107,13 +133,19 @@ void Scheduler::RankRunning() {
 // A waiting request that ranks ahead of a running one was passed over while its adapter was loading, or was preempted.
 // Lower ranks must not take that adapter's pages from it, or it would wait for ever.
 void Scheduler::MarkAdaptersOfWaitersAhead() {
-  scratch_.first_waiter = Rank{};
+  scratch_.first_waiter = scratch_.first_overdue = Rank{};
   if (running_.empty()) return;
   const Rank last = scratch_.runners.back().rank;
-  for (const Turn& turn : order_.turns) {
-    const Rank rank = RankOf(turn.request->id, tenants_.Service(*turn.request));
+  const auto mark = [&](const Request& waiter) {
+    const Rank rank = RankOf(waiter.id, tenants_.Service(waiter));
     scratch_.first_waiter = std::min(scratch_.first_waiter, rank);
-    if (turn.request->adapter != kBaseModel && rank < last) Flags(turn.request->adapter) |= kWanted;
+    if (waiter.adapter != kBaseModel && rank < last) WantInPlan(waiter.adapter);
+  };
+  for (const Turn& turn : order_.turns) mark(*turn.request);
+  for (const Request* overdue : overdue_) {
+    mark(*overdue);   // maybe behind all that are looked at
+    if (overdue->adapter == kBaseModel || residency_->Get(overdue->adapter).device != TierState::kResident) continue;
+    scratch_.first_overdue = std::min(scratch_.first_overdue, RankOf(overdue->id, tenants_.Service(*overdue)));
   }
 }
 
@@ -218,16 +250,17 @@ void Scheduler::PlanPrompts(TimeNs now) {
     open = TryAdmit(request, now) != Admission::kBlocked;
     if (!open) scratch_.blocked = request;
   };
-  if (open && overdue_ != nullptr) {
+  for (Request* const overdue : overdue_) {
+    if (!open) break;
     const std::size_t admissions = plan_.admissions.size();
-    admit(overdue_);
-    const auto tokens = static_cast<double>(ExtentOf(*overdue_).total());
-    if (plan_.admissions.size() > admissions) scratch_.lane_use[static_cast<std::size_t>(overdue_->lane)] += tokens;
+    admit(overdue);
+    const auto tokens = static_cast<double>(ExtentOf(*overdue).total());
+    if (plan_.admissions.size() > admissions) scratch_.lane_use[static_cast<std::size_t>(overdue->lane)] += tokens;
   }
   const auto end = queue_->has_quotas() ? turn : order_.turns.end();
   const auto admit_next = [&] {
     Request* const request = (turn++)->request;
-    if (request != overdue_) admit(request);
+    if (!IsOverdue(*request)) admit(request);
   };
   for (const Scratch::Runner& prefill : prefills) {
     while (open && turn != end && turn->service < prefill.service) admit_next();
@@ -243,20 +276,25 @@ void Scheduler::PlanPrompts(TimeNs now) {
 Scheduler::Admission Scheduler::TryAdmit(Request* request, TimeNs now) {
   const bool uses_adapter = request->adapter != kBaseModel;
   if (uses_adapter) {
-    Flags(request->adapter) |= kWanted;
+    WantInPlan(request->adapter);
     const TierState state = residency_->Get(request->adapter).device;
-    if (IsLoading(*request) || (Flags(request->adapter) & kLoadPlanned) != 0) return Admission::kPassedOver;
-    if (state == TierState::kAbsent || (Flags(request->adapter) & kEvicted) != 0) return TryLoad(request->adapter, now);
+    const bool loading = IsLoading(*request) || (Flags(request->adapter) & kLoadPlanned) != 0;
+    const bool absent = state == TierState::kAbsent || (Flags(request->adapter) & kEvicted) != 0;
+    if ((loading || absent) && options_.cold_start == ColdStart::kStall) return PlanStall(request, now);
+    if (absent && scratch_.loads_pause) return Admission::kPassedOver;
+    const Admission outcome = absent && !loading ? TryLoad(request->adapter, now) : Admission::kPassedOver;
+    if (loading || (Flags(request->adapter) & kLoadPlanned) != 0) AwaitLoad();
+    if (loading || absent) return outcome;
   }
   if (scratch_.free_seats == 0 || scratch_.budget == 0) return Admission::kPassedOver;
   if (tiers_ != nullptr && TryFetch(request, now) == Admission::kPassedOver) return Admission::kPassedOver;
-  if (ExceedsDistinctAdapters(*request)) return Admission::kBlocked;   // nobody behind may take the next place from it
+  if (ExceedsDistinctAdapters(*request)) return BeyondDistinct(*request);
   PlannedAdmission admission{request, PlannedTail(*request), {}};
   if (BreaksWholePrompts(request->uncomputed() - Depth(admission.tail) * options_.page_tokens)) return Admission::kBlocked;
   const std::int64_t pages = PagesToStart(*request) - Depth(admission.tail);
-  if (uses_adapter) ++Pins(request->adapter);   // not a victim of its own admission
+  if (uses_adapter) PinInPlan(request->adapter);   // not a victim of its own admission
   if (!TakePages(admission, pages, now)) {
-    if (uses_adapter) --Pins(request->adapter);
+    if (uses_adapter) UnpinInPlan(request->adapter);
     return Admission::kBlocked;
   }
   if (uses_adapter && Pins(request->adapter) == 1) ++scratch_.distinct_adapters;

@@ -34,7 +34,7 @@ bool Scheduler::SwapOut(TimeNs now) {
   ResetScratch(now);
   for (const AdapterGeneration generation : residency_->DeviceResidents()) {
     const AdapterResidency& adapter = residency_->Get(generation);
-    if (adapter.references > adapter.pins) Flags(generation) |= kWanted;
+    if (adapter.references > adapter.pins) WantInPlan(generation);
   }
   RankIdleAdapters(now);
   const std::int64_t enough = scratch_.free_device + swapper_.PagesAbove(UsedPages(), device_->capacity_pages());

@@ -55,7 +55,7 @@ std::optional<TimeNs> Scheduler::NextMove() const {
 // Takes about 0.1 us an adapter that is known.
 void Scheduler::RefreshContext(TimeNs now) {
   context_ = {.now = now, .total_visits = usage_.TotalVisits(now), .oldest_use = std::min(now, kv_plan_.oldest_use().value_or(now)),
-              .made_at = now, .costs = reload_costs_.Costs()};
+              .made_at = now, .requests = static_cast<double>(running_.size() + waiting().size()), .costs = reload_costs_.Costs()};
   const double batch_size = usage_.RecentBatchSize(now);
   for (const AdapterResidency& adapter : residency_->All()) {
     if (adapter.version == nullptr) continue;
@@ -75,7 +75,7 @@ void Scheduler::PlanIdleEvictions(TimeNs now) {
   for (const AdapterGeneration generation : residency_->DeviceResidents()) {
     const AdapterResidency& adapter = residency_->Get(generation);
     if (adapter.references > 0 || IsExpected(adapter, now) || !Evictable(generation) || CarriesHistory(generation)) continue;
-    Flags(generation) |= kEvicted;
+    EvictInPlan(generation);
     plan_.device_evictions.push_back(generation);
     Free(PageCategory::kAdapter) += adapter.version->layout.pages;
   }

@@ -1,10 +1,13 @@
 #include "schedule/size_lanes.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "base/check.h"
+#include "schedule/service_times.h"
 
 namespace loramux {
 namespace {
@@ -16,22 +19,21 @@ constexpr double kWorthALane = 0.1;
 // Sums of squared distances to the mean of any interval, in constant time.
 class IntervalCosts {
  public:
-  explicit IntervalCosts(std::span<const double> sorted) : sums_(sorted.size() + 1), squares_(sorted.size() + 1) {
-    for (std::size_t i = 0; i < sorted.size(); ++i) {
-      sums_[i + 1] = sums_[i] + sorted[i];
-      squares_[i + 1] = squares_[i] + sorted[i] * sorted[i];
+  explicit IntervalCosts(std::span<const SizeBin> bins) : counts_(bins.size() + 1), sums_(bins.size() + 1), squares_(bins.size() + 1) {
+    for (std::size_t i = 0; i < bins.size(); ++i) {
+      counts_[i + 1] = counts_[i] + bins[i].count;
+      sums_[i + 1] = sums_[i] + bins[i].sum;
+      squares_[i + 1] = squares_[i] + bins[i].squares;
     }
   }
-  double Mean(std::size_t begin, std::size_t end) const {
-    return (sums_[end] - sums_[begin]) / static_cast<double>(end - begin);
-  }
+  double Mean(std::size_t begin, std::size_t end) const { return (sums_[end] - sums_[begin]) / (counts_[end] - counts_[begin]); }
   double Cost(std::size_t begin, std::size_t end) const {
     const double sum = sums_[end] - sums_[begin];
-    return std::max(0.0, squares_[end] - squares_[begin] - sum * sum / static_cast<double>(end - begin));
+    return std::max(0.0, squares_[end] - squares_[begin] - sum * sum / (counts_[end] - counts_[begin]));
   }
 
  private:
-  std::vector<double> sums_, squares_;
+  std::vector<double> counts_, sums_, squares_;
 };
 
 // One more group than `previous` has. The best beginning of the last group never goes back as the end goes on, so the
@@ -64,34 +66,51 @@ class NextRow {
   const std::vector<double>& previous_;
 };
 
-}  // namespace
-
-Clusters ClusterSorted(std::span<const double> sorted, std::int32_t count) {
-  CHECK(!sorted.empty() && count > 0);
-  const std::size_t n = sorted.size();
-  count = std::min(count, static_cast<std::int32_t>(n));
-  const IntervalCosts costs(sorted);
-  std::vector<double> row(n + 1, 0);
-  for (std::size_t end = 1; end <= n; ++end) row[end] = costs.Cost(0, end);
-  std::vector<std::vector<std::size_t>> begins;
-  for (std::int32_t k = 1; k < count; ++k) {
-    NextRow next(costs, row);
-    row = std::move(next.row_);
-    begins.push_back(std::move(next.begins_));
-  }
-  Clusters clusters;
-  clusters.sum_of_squares = row[n];
-  std::vector<std::size_t> cuts;
+// Where the groups begin that the rows of 2, 3, ... groups end with.
+Clusters Traced(const IntervalCosts& costs, std::span<const std::vector<std::size_t>> begins, std::size_t n, double sum_of_squares) {
+  Clusters clusters{.sum_of_squares = sum_of_squares};
   std::size_t end = n;
-  for (auto level = begins.rbegin(); level != begins.rend() && end > 0; ++level) cuts.push_back(end = (*level)[end]);
-  cuts.push_back(0);
-  std::sort(cuts.begin(), cuts.end());
-  for (const std::size_t cut : cuts) {   // equal values are of one group
-    if (clusters.begins.empty() || (cut < n && sorted[cut] > sorted[clusters.begins.back()])) clusters.begins.push_back(cut);
-  }
+  for (auto level = begins.rbegin(); level != begins.rend() && end > 0; ++level) clusters.begins.push_back(end = (*level)[end]);
+  clusters.begins.push_back(0);
+  std::sort(clusters.begins.begin(), clusters.begins.end());
+  clusters.begins.erase(std::unique(clusters.begins.begin(), clusters.begins.end()), clusters.begins.end());
   for (std::size_t i = 0; i < clusters.begins.size(); ++i) {
     clusters.means.push_back(costs.Mean(clusters.begins[i], i + 1 < clusters.begins.size() ? clusters.begins[i + 1] : n));
   }
+  return clusters;
+}
+
+}  // namespace
+
+std::vector<Clusters> ClusterBins(std::span<const SizeBin> bins, std::int32_t most) {
+  CHECK(!bins.empty() && most > 0);
+  const std::size_t n = bins.size();
+  const IntervalCosts costs(bins);
+  std::vector<double> row(n + 1, 0);
+  for (std::size_t end = 1; end <= n; ++end) row[end] = costs.Cost(0, end);
+  std::vector<std::vector<std::size_t>> begins;
+  std::vector<Clusters> clusters = {Traced(costs, begins, n, row[n])};
+  for (std::int32_t count = 2; count <= std::min(most, static_cast<std::int32_t>(n)); ++count) {
+    NextRow next(costs, row);
+    row = std::move(next.row_);
+    begins.push_back(std::move(next.begins_));
+    clusters.push_back(Traced(costs, begins, n, row[n]));
+  }
+  return clusters;
+}
+
+Clusters ClusterSorted(std::span<const double> sorted, std::int32_t count) {
+  std::vector<SizeBin> bins;
+  std::vector<std::size_t> first;   // of each bin, in `sorted`
+  for (std::size_t i = 0; i < sorted.size(); ++i) {
+    if (i == 0 || sorted[i] > sorted[i - 1]) {   // equal values are of one group
+      bins.emplace_back();
+      first.push_back(i);
+    }
+    bins.back().Add(sorted[i]);
+  }
+  Clusters clusters = ClusterBins(bins, count).back();
+  for (std::size_t& begin : clusters.begins) begin = first[begin];
   return clusters;
 }
 
@@ -108,9 +127,15 @@ std::vector<double> LaneQuotas(std::span<const LaneLoad> loads, double total_tok
 
 SizeLanes::SizeLanes(SizeLanesOptions options, double total_tokens) : options_(options), total_tokens_(total_tokens) {
   recent_.reserve(kRecent);
+  sizes_.reserve(kRecent);
   quotas_.reserve(kMaxLanes);
   cut_offs_.reserve(kMaxLanes);
   quotas_.push_back(total_tokens);
+  if (options_.costs != nullptr) seconds_per_output_ = ShortestStepSeconds(*options_.costs);
+}
+
+double SizeLanes::PrefillOf(const RequestExtent& extent) const {
+  return options_.costs == nullptr ? 0 : PrefillSeconds(*options_.costs, extent.input_tokens, 0);
 }
 
 double SizeLanes::SizeOf(const RequestExtent& extent) const {
@@ -132,7 +157,10 @@ double SizeLanes::SizeOf(const RequestExtent& extent) const {
 }
 
 std::int32_t SizeLanes::LaneOf(const RequestExtent& extent) const {
-  const double size = SizeOf(extent);
+  return LaneOfSize(SizeOf(extent));
+}
+
+std::int32_t SizeLanes::LaneOfSize(double size) const {
   return static_cast<std::int32_t>(std::upper_bound(cut_offs_.begin(), cut_offs_.end(), size) - cut_offs_.begin());
 }
 
@@ -154,7 +182,10 @@ void SizeLanes::SawArrival(const RequestExtent& extent, TimeNs now) {
 
 void SizeLanes::SawEnd(const RequestExtent& extent, TimeNs duration) {
   const auto outputs = static_cast<double>(std::max<std::int64_t>(1, extent.output_tokens));
-  const double seconds = static_cast<double>(duration) / kNsPerSecond / outputs;
+  double seconds = static_cast<double>(duration) / kNsPerSecond / outputs;
+  if (options_.costs != nullptr) {   // no less than alone: of the prompt less may have been computed than it has tokens
+    seconds = std::max(ShortestStepSeconds(*options_.costs), seconds - PrefillOf(extent) / outputs);
+  }
   seconds_per_output_ += 0.02 * (seconds - seconds_per_output_);
 }
 
@@ -164,32 +195,38 @@ bool SizeLanes::Refit(TimeNs now) {
   if (!enough && !due) return false;
   fitted_arrivals_ = arrivals_;
   fitted_at_ = now;
-  std::vector<double> sizes;
-  sizes.reserve(recent_.size());
-  for (const Arrival& arrival : recent_) sizes.push_back(SizeOf(arrival.extent));
-  FitCutOffs(std::move(sizes));
+  sizes_.clear();
+  for (const Arrival& arrival : recent_) sizes_.push_back(SizeOf(arrival.extent));
+  FitCutOffs();
   FitQuotas(now);
   return true;
 }
 
-void SizeLanes::FitCutOffs(std::vector<double> sizes) {
-  std::sort(sizes.begin(), sizes.end());
+// Of what has come lately, in bins of equal width: all that fits cost is bounded by their number. That moves a cut-off by at most
+// such a width.
+void SizeLanes::FitCutOffs() {
+  const auto [least, largest] = std::minmax_element(sizes_.begin(), sizes_.end());
+  const double width = (*largest - *least) / static_cast<double>(kBins);
   cut_offs_.clear();
   if (options_.fixed) {
-    for (std::int32_t i = 1; i < kMaxLanes; ++i) {
-      cut_offs_.push_back(sizes.front() + (sizes.back() - sizes.front()) * i / kMaxLanes);
-    }
+    for (std::int32_t i = 1; i < kMaxLanes; ++i) cut_offs_.push_back(*least + (*largest - *least) * i / kMaxLanes);
     return;
   }
-  Clusters best = ClusterSorted(sizes, 1);
-  const double spread = best.sum_of_squares;
-  for (std::int32_t count = 2; count <= kMaxLanes; ++count) {
-    Clusters clusters = ClusterSorted(sizes, count);
-    const double gain = best.sum_of_squares - clusters.sum_of_squares;
-    if (options_.count_rule == LaneCountRule::kWorthIt && gain < kWorthALane * spread) break;
-    if (gain > 0) best = std::move(clusters);
+  std::array<SizeBin, kBins> all;
+  for (const double size : sizes_) {
+    const double bin = width > 0 ? (size - *least) / width : 0;
+    all[std::min(kBins - 1, static_cast<std::size_t>(bin))].Add(size);
   }
-  for (std::size_t i = 1; i < best.means.size(); ++i) cut_offs_.push_back((best.means[i - 1] + best.means[i]) / 2);
+  std::vector<SizeBin> bins;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(bins), [](const SizeBin& bin) { return bin.count > 0; });
+  const std::vector<Clusters> clusters = ClusterBins(bins, kMaxLanes);
+  const Clusters* best = &clusters[0];
+  for (std::size_t i = 1; i < clusters.size(); ++i) {
+    const double gain = best->sum_of_squares - clusters[i].sum_of_squares;
+    if (options_.count_rule == LaneCountRule::kWorthIt && gain < kWorthALane * clusters[0].sum_of_squares) break;
+    if (gain > 0) best = &clusters[i];
+  }
+  for (std::size_t i = 1; i < best->means.size(); ++i) cut_offs_.push_back((best->means[i - 1] + best->means[i]) / 2);
 }
 
 void SizeLanes::FitQuotas(TimeNs now) {
@@ -199,18 +236,20 @@ void SizeLanes::FitQuotas(TimeNs now) {
     return;
   }
   TimeNs oldest = now;
-  std::vector<double> outputs(loads.size(), 0), counts(loads.size(), 0);
-  for (const Arrival& arrival : recent_) {
-    const auto lane = static_cast<std::size_t>(LaneOf(arrival.extent));
+  std::vector<double> outputs(loads.size(), 0), prefills(loads.size(), 0), counts(loads.size(), 0);
+  for (std::size_t i = 0; i < recent_.size(); ++i) {
+    const Arrival& arrival = recent_[i];
+    const auto lane = static_cast<std::size_t>(LaneOfSize(sizes_[i]));
     loads[lane].largest_tokens = std::max(loads[lane].largest_tokens, static_cast<double>(arrival.extent.total()));
     outputs[lane] += static_cast<double>(arrival.extent.output_tokens);
+    prefills[lane] += PrefillOf(arrival.extent);
     ++counts[lane];
     oldest = std::min(oldest, arrival.at);
   }
   const double seconds = std::max(1.0, static_cast<double>(now - oldest) / kNsPerSecond);
   for (std::size_t lane = 0; lane < loads.size(); ++lane) {
     loads[lane].arrivals_per_second = counts[lane] / seconds;
-    loads[lane].seconds = counts[lane] > 0 ? outputs[lane] / counts[lane] * seconds_per_output_ : 0;
+    loads[lane].seconds = counts[lane] > 0 ? prefills[lane] / counts[lane] + outputs[lane] / counts[lane] * seconds_per_output_ : 0;
   }
   quotas_ = LaneQuotas(loads, total_tokens_, static_cast<double>(options_.slo) / kNsPerSecond);
 }

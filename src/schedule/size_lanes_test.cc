@@ -1,5 +1,6 @@
 #include "schedule/size_lanes.h"
 
+#include <algorithm>
 #include <cmath>
 #include <gtest/gtest.h>
 
@@ -108,6 +109,38 @@ TEST(SizeLanes, CutOffsLieInTheMiddle) {
   EXPECT_LT(lanes.Quota(0), lanes.Quota(1));
 }
 
+// Of the requests as they are parted by lanes.
+double SumOfSquaresByLane(const SizeLanes& lanes, std::span<const RequestExtent> extents) {
+  std::vector<std::vector<double>> sizes(static_cast<std::size_t>(lanes.lanes()));
+  for (const RequestExtent& extent : extents) sizes[static_cast<std::size_t>(lanes.LaneOf(extent))].push_back(lanes.SizeOf(extent));
+  double sum = 0;
+  for (const std::vector<double>& lane : sizes) sum += lane.empty() ? 0 : SumOfSquares(lane);
+  return sum;
+}
+
+// The bins that the fit works on cost next to nothing, with sizes of any spread.
+TEST(SizeLanes, LanesAreAsGoodAsTheBestClusters) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE(seed);
+    Prng prng(seed);
+    SizeLanes lanes({.count_rule = LaneCountRule::kLeastSquares}, 10000);
+    std::vector<RequestExtent> extents;
+    for (int i = 0; i < 2000; ++i) {
+      const double tail = std::pow(prng.NextDouble(), static_cast<double>(seed % 5));   // from even to a few large ones among many small
+      extents.push_back({.input_tokens = 1 + static_cast<std::int64_t>(prng.NextBelow(2000)),
+                         .output_tokens = 1 + static_cast<std::int64_t>(1000 * tail),
+                         .adapter_tokens = 16 + 16 * static_cast<std::int64_t>(prng.NextBelow(8))});
+      lanes.SawArrival(extents.back(), i);
+    }
+    ASSERT_TRUE(lanes.Refit(1));
+    std::vector<double> sizes;
+    for (const RequestExtent& extent : extents) sizes.push_back(lanes.SizeOf(extent));
+    std::sort(sizes.begin(), sizes.end());
+    ASSERT_EQ(lanes.lanes(), kMaxLanes);
+    EXPECT_LE(SumOfSquaresByLane(lanes, extents), 1.01 * ClusterSorted(sizes, kMaxLanes).sum_of_squares);
+  }
+}
+
 TEST(SizeLanes, RefitsWhenArrivalsDoubledAndThenAfterTheInterval) {
   SizeLanes lanes({}, 10000);
   int fits = 0;
@@ -119,6 +152,32 @@ TEST(SizeLanes, RefitsWhenArrivalsDoubledAndThenAfterTheInterval) {
   EXPECT_FALSE(lanes.Refit(299 * kNsPerSecond));
   EXPECT_TRUE(lanes.Refit(301 * kNsPerSecond));
   EXPECT_FALSE(lanes.Refit(700 * kNsPerSecond));   // nothing new
+}
+
+// Two lanes: short prompts with long answers, and long prompts with short ones. What the first tokens take is known by a profile.
+TEST(SizeLanes, QuotasCountThePrefillThatAProfileKnows) {
+  PerformanceModel model;
+  model.step = 0.01;
+  model.per_prefill_token = 0.001;
+  double share[2];
+  for (const bool by_profile : {false, true}) {
+    SizeLanesOptions options{.form = RequestSizeForm::kOutputOnly};
+    if (by_profile) options.costs = std::make_shared<const PerformanceModel>(model);
+    SizeLanes lanes(options, 10000);
+    for (int i = 0; i < 200; ++i) {
+      const bool prompt = i % 2 == 0;
+      Arrive(lanes, prompt ? 4000 : 10, prompt ? 10 : 100, 0, i * kNsPerSecond / 10);
+      if (!prompt) lanes.SawEnd({.input_tokens = 10, .output_tokens = 100}, kNsPerSecond);
+    }
+    ASSERT_TRUE(lanes.Refit(20 * kNsPerSecond));
+    ASSERT_EQ(lanes.lanes(), 2);
+    EXPECT_NEAR(lanes.Quota(0) + lanes.Quota(1), 10000, 1e-6);
+    share[by_profile] = lanes.Quota(0) / 10000;   // of the long prompts: few outputs
+  }
+  // Largest sizes 4010 and 110 tokens, as many of each. D in proportion to the outputs, 10 to 100; or 4.01 s + 10 and 0.02 s + 100
+  // times what an output takes beside the prefill, 0.01 s.
+  EXPECT_NEAR(share[0], 4010.0 * 10 / (4010 * 10 + 110 * 100), 1e-3);
+  EXPECT_NEAR(share[1], 4010 * 4.11 / (4010 * 4.11 + 110 * 1.02), 2e-3);
 }
 
 }  // namespace

@@ -180,6 +180,10 @@ void AddQueue(Page& page, const EngineSnapshot& snapshot) {
   const PredictionStats& predictions = snapshot.stats.predictions;
   page.Own(MetricType::Counter, "squashed_requests_total", "Sequences that had overtaken another one and gave way to it again.",
            snapshot.stats.squashes);
+  page.Own(MetricType::Counter, "given_up_requests_total", "Sequences that could not be on time, or would have cost others theirs.",
+           snapshot.stats.given_up);
+  page.Own(MetricType::Gauge, "profile_step_seconds", "A step in which one sequence decodes, by the profile that plans go by; 0: none.",
+           snapshot.stats.profile_step_seconds);
   MetricFamily& lanes = page.Add(MetricType::Gauge, "loramux:queue_lane_waiting", "Sequences in the queue, by lane, smallest first.");
   for (std::size_t lane = 0; lane < snapshot.lane_waiting.size(); ++lane) {
     Page::AddValue(lanes, {{"lane", std::to_string(lane)}}, static_cast<double>(snapshot.lane_waiting[lane]));

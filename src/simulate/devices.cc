@@ -22,6 +22,11 @@ constexpr double kAllReduceSeconds = 10e-6;  // its latency; two a layer
 constexpr double kDiskBandwidth = 3e9;       // bytes per second: an NVMe drive on PCIe 4.0 x4, read through a file system
 constexpr double kDiskSeconds = 1e-3;
 
+// The host's processor: 16 cores of AMD EPYC 7R32 (beside the A10 of AWS g5.8xlarge) at 2.8 GHz with 32 32-bit operations a
+// cycle (AVX2, two FMAs), of which a product as thin as a rank reaches half.
+constexpr double kCpuFlops = 16 * 2.8e9 * 32 * 0.5;
+constexpr double kCpuSignalSeconds = 20e-6;  // through shared memory, there and back, a layer
+
 // NVIDIA's data sheets: memory, its bandwidth, dense fp16 tensor FLOPs (half of the figure "with sparsity"); PCIe 4.0 x16 is
 // 31.5 GB/s in one direction, 5.0 63.0. Peer links are per direction: half of the data sheet's NVLink figure.
 constexpr std::array kDevices = std::to_array<DeviceShape>({
@@ -84,9 +89,24 @@ PerformanceModel ModelOf(const DeviceShape& device, const ModelShape& model, dou
   result.per_adapter_token_rank = rank_bytes / (flops * kLoraFlopsShare);
   result.per_rank = rank_bytes / bandwidth;
   result.per_padded_rank = result.per_adapter_token_rank;
+  result.per_padded_adapter = result.per_rank;   // padded matrices are read as wide as the widest
   result.disk = {kDiskSeconds, kDiskBandwidth};
   result.host_to_device = result.device_to_host = {kTransferSeconds, n * device.host_link * kHostLinkShare};
   return result;
+}
+
+// A layer's input goes to the host once, the results of each target come back, 16 bits each.
+CpuAssist AssistOf(const DeviceShape& device, const ModelShape& model, double rank_bytes, std::span<const LoraTarget> targets) {
+  std::int64_t values = 0;
+  for (const LoraTarget target : targets) {
+    if (target == LoraTarget::kLmHead) continue;
+    const bool kv = target == LoraTarget::kK || target == LoraTarget::kV;
+    const bool wide = target == LoraTarget::kGate || target == LoraTarget::kUp;
+    values += model.hidden + (kv ? model.KvWidth() : wide ? model.intermediate : model.hidden);
+  }
+  const double bytes = 2.0 * static_cast<double>(model.layers * values);
+  return {.per_step = static_cast<double>(model.layers) * kCpuSignalSeconds,
+          .per_token = bytes / (device.host_link * kHostLinkShare), .per_token_rank = rank_bytes / kCpuFlops};
 }
 
 }  // namespace
@@ -152,6 +172,7 @@ Result<SimulatedDevice> DescribeDevice(const DeviceShape& device, const ModelSha
   result.adapter_bytes_per_rank = model.AdapterBytesPerRank(targets);
   result.model = ModelOf(device, model, static_cast<double>(result.adapter_bytes_per_rank), static_cast<double>(gpus));
   result.model.device = result.name;
+  result.cpu_assist = AssistOf(device, model, static_cast<double>(result.adapter_bytes_per_rank), targets);
   result.page_bytes = result.page_tokens * model.KvBytesPerToken();
   const double left = static_cast<double>(gpus) * device.memory_bytes * memory_share - static_cast<double>(model.WeightBytes());
   result.device_pages = left > 0 ? result.PagesOf(left) : 0;

@@ -55,6 +55,14 @@ std::span<const ModelShape> ModelShapes();
 Result<DeviceShape> FindDevice(std::string_view name);
 Result<ModelShape> FindModel(std::string_view name);
 
+// An adapter's part of a step on the host's processor, while the adapter is on its way to the device (CaraServe 4). Seconds.
+// The device's own products go on meanwhile, which is not subtracted.
+struct CpuAssist {
+  double per_step = 0;                         // to signal and to wait, layer by layer
+  double per_token = 0;                        // activations to the host and results back
+  double per_token_rank = 0;                   // arithmetic
+};
+
 // What a simulation runs on.
 struct SimulatedDevice {
   std::string name;                            // in words
@@ -62,6 +70,7 @@ struct SimulatedDevice {
   std::int64_t page_tokens = 16, page_bytes = 0;
   std::int64_t device_pages = 0;               // for keys, values and adapters
   std::int64_t adapter_bytes_per_rank = 0;
+  CpuAssist cpu_assist;                        // for presets that use it
 
   std::int64_t AdapterPages(std::int64_t rank) const { return (rank * adapter_bytes_per_rank + page_bytes - 1) / page_bytes; }
   std::int64_t PagesOf(double bytes) const { return static_cast<std::int64_t>(bytes / static_cast<double>(page_bytes)); }

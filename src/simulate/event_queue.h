@@ -12,13 +12,13 @@
 namespace loramux {
 
 // At the same time, in this order: what is done is seen before what comes.
-enum class EventKind : std::uint8_t { kTransferEnds, kStepEnds, kMove, kArrival, kSample };
+enum class EventKind : std::uint8_t { kTransferEnds, kStepEnds, kMove, kArrival, kCancel, kSample };
 
 struct Event {
   TimeNs at = 0;
   EventKind kind = EventKind::kArrival;
   std::uint64_t sequence = 0;
-  std::int64_t subject = 0;            // of an arrival: the request
+  std::int64_t subject = 0;            // of an arrival or a cancellation: the request
 };
 
 class EventQueue {

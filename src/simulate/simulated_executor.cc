@@ -1,5 +1,6 @@
 #include "simulate/simulated_executor.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/check.h"
@@ -12,10 +13,31 @@ TokenId SimulatedExecutor::TokenAt(std::uint64_t seed, std::size_t n) {
   return static_cast<TokenId>(SplitMix64(seed + n) & static_cast<std::uint64_t>(kVocab - 1));
 }
 
+double SimulatedExecutor::SecondsOf(const ExecutorBatch& batch) {
+  StepLoad load = LoadOf(batch);
+  load.after_prefill = after_prefill_;
+  after_prefill_ = load.prefill_tokens > 0;
+  const double on_device = model_.SecondsOf(load);
+  TimeNs there = 0;
+  double tokens = 0, token_ranks = 0;
+  for (const ExecutorChunk& chunk : batch.chunks) {
+    if (chunk.adapter == nullptr || !chunk.adapter->arriving()) continue;
+    there = std::max(there, adapters_->EndOf(chunk.adapter->version->generation));
+    tokens += static_cast<double>(chunk.tokens.size());
+    token_ranks += static_cast<double>(chunk.tokens.size()) * chunk.adapter->version->layout.max_rank;
+  }
+  const double wait = static_cast<double>(std::max<TimeNs>(0, there - clock_->Now())) / static_cast<double>(kNsPerSecond);
+  if (wait == 0) return on_device;
+  if (!assist_.has_value()) return wait + on_device;
+  // Layer by layer at the speed of the assisted step until the adapters are there; what is left then, at the device's.
+  const double assisted = on_device + assist_->per_step + assist_->per_token * tokens + assist_->per_token_rank * token_ranks;
+  return assisted <= wait ? assisted : wait + (1 - wait / assisted) * on_device;
+}
+
 void SimulatedExecutor::Submit(const ExecutorBatch& batch) {
   CHECK(batch_ == nullptr);
   batch_ = &batch;
-  const auto duration = static_cast<TimeNs>(std::ceil(model_.SecondsOf(LoadOf(batch)) * static_cast<double>(kNsPerSecond)));
+  const auto duration = static_cast<TimeNs>(std::ceil((SecondsOf(batch) + model_.between_steps) * static_cast<double>(kNsPerSecond)));
   busy_ += duration;
   ends_at_ = clock_->Now() + duration;
   events_->Push(ends_at_, EventKind::kStepEnds);

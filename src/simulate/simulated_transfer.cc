@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/check.h"
+
 namespace loramux {
 namespace {
 
@@ -41,9 +43,23 @@ void SimulatedTransfer::Submit(TransferJob job) {
     // Piece by piece through a small buffer: the slower link decides.
     case TransferKind::kDiskToDevice: end = std::max(FromDisk(job, bytes, now), links_->to_device.Occupy(bytes, now)); break;
   }
+  const bool to_device = job.kind == TransferKind::kHostToDevice || job.kind == TransferKind::kDiskToDevice;
+  if (to_device && job.adapter != nullptr) last_loads_[job.adapter->generation.value] = {now, end};
   const auto after = std::upper_bound(moving_.begin(), moving_.end(), end, [](TimeNs at, const Moving& m) { return at < m.end; });
   moving_.insert(after, {end, job.id});
   events_->Push(end, EventKind::kTransferEnds);
+}
+
+TimeNs SimulatedTransfer::LoadedBetween(std::uint32_t generation, TimeNs from, TimeNs to) const {
+  const auto found = last_loads_.find(generation);
+  if (found == last_loads_.end()) return 0;
+  return std::max<TimeNs>(0, std::min(found->second.end, to) - std::max(found->second.begin, from));
+}
+
+TimeNs SimulatedTransfer::EndOf(AdapterGeneration generation) const {
+  const auto found = std::find_if(moving_.begin(), moving_.end(), [&](const Moving& m) { return m.id == generation.value; });
+  CHECK(found != moving_.end());
+  return found->end;
 }
 
 std::optional<TransferCompletion> SimulatedTransfer::Poll() {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "adapter/transfer.h"
@@ -45,8 +46,17 @@ class SimulatedTransfer final : public AdapterTransfer {
       : clock_(clock), events_(events), links_(links), in_host_memory_(in_host_memory) {}
   void Submit(TransferJob job) override;
   std::optional<TransferCompletion> Poll() override;
+  // When the transfer of this adapter under way ends. REQUIRES: there is one.
+  TimeNs EndOf(AdapterGeneration generation) const;
+
+  // How long the adapter's last load to the device took between `from` and `to`: what a request that came at `from` and began
+  // at `to` waited for it.
+  TimeNs LoadedBetween(std::uint32_t generation, TimeNs from, TimeNs to) const;
 
  private:
+  struct Span {
+    TimeNs begin = 0, end = 0;
+  };
   struct Moving {
     TimeNs end = 0;
     std::uint64_t id = 0;
@@ -58,6 +68,7 @@ class SimulatedTransfer final : public AdapterTransfer {
   SimulatedLinks* links_;
   const bool in_host_memory_;
   std::unordered_set<std::uint32_t> seen_;   // generations that have moved; never iterated
+  std::unordered_map<std::uint32_t, Span> last_loads_;   // to the device, by generation; never iterated
   std::deque<Moving> moving_;                // ascending by end, then by submission
 };
 

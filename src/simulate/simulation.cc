@@ -6,6 +6,7 @@
 #include "base/prng.h"
 #include "engine/engine.h"
 #include "schedule/oracle_predictor.h"
+#include "schedule/service_times.h"
 #include "simulate/event_queue.h"
 #include "simulate/simulated_executor.h"
 #include "simulate/simulated_transfer.h"
@@ -13,13 +14,20 @@
 namespace loramux {
 namespace {
 
+std::int32_t LongestOutput(const Workload& workload) {
+  std::int32_t longest = 0;
+  for (const WorkloadRequest& request : workload.requests) longest = std::max(longest, request.output_tokens);
+  return longest;
+}
+
 class World {
  public:
   World(const SimulationOptions& options, const Workload& workload)
       : options_(options), workload_(workload), links_(options.device.model),
         adapter_transfer_(&clock_, &events_, &links_, options.adapters_in_host_memory),
-        kv_transfer_(&clock_, &events_, &links_, false), executor_(&clock_, &events_, options.device.model),
-        predictor_(options.predictor_accuracy, options.seed) {}
+        kv_transfer_(&clock_, &events_, &links_, false),
+        executor_(&clock_, &events_, options.device.model, &adapter_transfer_, AssistOf(options)),
+        predictor_(options.predictor_accuracy, options.seed, LongestOutput(workload)) {}
 
   // Once, before Run.
   Status Build() {
@@ -33,11 +41,13 @@ class World {
     ASSIGN_OR_RETURN(policy_, MakeEvictionPolicy(regime.policy));
     SchedulerOptions scheduler{.page_tokens = options_.device.page_tokens, .max_running = options_.max_running,
                                .max_batch_tokens = options_.max_batch_tokens, .prefill_chunk = options_.max_batch_tokens,
-                               .age_bound = options_.age_bound};
+                               .adapter_prefetch = options_.adapter_prefetch, .age_bound = options_.age_bound};
+    scheduler.fairness.max_wait = options_.fairness_max_wait;
     QueueOrderOptions order{.total_tokens = static_cast<double>(options_.device.device_pages * options_.device.page_tokens)};
     ApplyPreset(options_.preset, max_model_len, scheduler, order);
     if (options_.adapter_share > 0) scheduler.adapter_share = options_.adapter_share;
-    order.lanes.slo = options_.slo;
+    order.lanes.slo = order.objective = options_.slo;
+    PlanByModel(options_.costs, scheduler, order);
     ASSIGN_OR_RETURN(queue_, MakeQueueOrder(order));
     if (regime.keep_history && options_.preset.keep_history) {
       tree_ = std::make_unique<DependencyTree>(scheduler.page_tokens, device_.get(), host_.get(), kFrequencyHalfLife, options_.seed);
@@ -47,12 +57,13 @@ class World {
         EngineParts{.clock = &clock_, .executor = &executor_, .transfer = &adapter_transfer_, .device = device_.get(), .host = host_.get(),
                     .registry = &registry_, .eviction = policy_.get(), .tree = tree_.get(),
                     .kv_transfer = tree_ == nullptr ? nullptr : &kv_transfer_, .queue = queue_.get(), .predictor = &predictor_,
-                    .wakeup = &wakeup_});
+                    .wakeup = &wakeup_, .observer = options_.observer});
     return RegisterAdapters();
   }
 
   SimulationResult Run() {
     result_.requests.resize(workload_.requests.size());
+    if (options_.preset.all_on_device) PinAll();
     for (std::size_t i = 0; i < workload_.requests.size(); ++i) {
       if (!workload_.requests[i].follows) PushFirstTurn(i);
     }
@@ -71,13 +82,32 @@ class World {
   }
 
  private:
+  static std::optional<CpuAssist> AssistOf(const SimulationOptions& options) {
+    return options.preset.cpu_assist ? std::optional(options.device.cpu_assist) : std::nullopt;
+  }
+
+  // Before the first arrival, which is put off until all are there. Those that memory has no room for come on demand.
+  void PinAll() {
+    for (const AdapterGeneration generation : generations_) {
+      engine_->SetPinned(registry_.Find(generation), true, [](const Status&) {});
+    }
+    while (engine_->Step()) {}
+    while (!events_.empty()) {
+      clock_.AdvanceTo(std::max(events_.first().at, clock_.Now()));
+      events_.Pop();
+      while (engine_->Step()) {}
+    }
+    begin_ = clock_.Now();
+  }
+
   Status RegisterAdapters() {
     for (std::size_t i = 0; i < workload_.adapter_ranks.size(); ++i) {
       auto version = std::make_shared<AdapterVersion>();
       version->name = "adapter-" + std::to_string(i);
       version->file.digest = version->name;   // the content of each is its own
       version->layout.max_rank = static_cast<std::int32_t>(workload_.adapter_ranks[i]);
-      version->layout.pages = options_.device.AdapterPages(workload_.adapter_ranks[i]);
+      version->layout.pages = workload_.adapter_pages.empty() ? options_.device.AdapterPages(workload_.adapter_ranks[i])
+                                                              : workload_.adapter_pages.at(i);
       version->layout.payload_bytes = workload_.adapter_ranks[i] * options_.device.adapter_bytes_per_rank;
       ASSIGN_OR_RETURN(const auto published, registry_.Commit(std::move(version)));
       generations_.push_back(published->generation);
@@ -87,7 +117,8 @@ class World {
 
   // Only the next first turn is in the queue, so that it stays small.
   void PushFirstTurn(std::size_t request) {
-    if (first_turns_.empty()) events_.Push(workload_.requests[request].arrival, EventKind::kArrival, static_cast<std::int64_t>(request));
+    const TimeNs at = SeenAt(begin_ + workload_.requests[request].arrival);
+    if (first_turns_.empty()) events_.Push(at, EventKind::kArrival, static_cast<std::int64_t>(request));
     first_turns_.push_back(request);
   }
 
@@ -95,7 +126,7 @@ class World {
     if (options_.samples <= 0 || first_turns_.empty()) return;
     const TimeNs last = workload_.requests[first_turns_.back()].arrival;
     sample_gap_ = std::max<TimeNs>(kNsPerMs, last / options_.samples);
-    events_.Push(0, EventKind::kSample);
+    events_.Push(begin_, EventKind::kSample);
     sample_pending_ = true;
   }
 
@@ -110,7 +141,8 @@ class World {
         sample_pending_ = AnythingToCome();
         if (sample_pending_) events_.Push(clock_.Now() + sample_gap_, EventKind::kSample);
         return;
-      case EventKind::kMove: move_pending_ = false;
+      case EventKind::kMove: move_pending_ = false; return;
+      case EventKind::kCancel: engine_->Cancel(cancellable_.at(static_cast<std::size_t>(event.subject)));
     }
   }
 
@@ -132,14 +164,14 @@ class World {
     const WorkloadRequest& asked = workload_.requests[index];
     if (!asked.follows && ++next_first_ < first_turns_.size()) {
       const std::size_t next = first_turns_[next_first_];
-      events_.Push(workload_.requests[next].arrival, EventKind::kArrival, static_cast<std::int64_t>(next));
+      events_.Push(SeenAt(begin_ + workload_.requests[next].arrival), EventKind::kArrival, static_cast<std::int64_t>(next));
     }
     RequestRecord& record = result_.requests[index];
     GenerationRequest request;
     if (asked.follows) request.prompt = std::move(histories_.extract(index).mapped());
     else request.prompt.reserve(static_cast<std::size_t>(asked.input_tokens));
     workload_.AppendPrompt(index, request.prompt);
-    record.arrival = clock_.Now();
+    record.arrival = clock_.Now() - submit_latency_;
     record.adapter = asked.adapter;
     record.prompt_tokens = static_cast<std::int32_t>(request.prompt.size());
     if (asked.next >= 0) histories_[static_cast<std::size_t>(asked.next)] = request.prompt;
@@ -148,13 +180,22 @@ class World {
     request.ignore_eos = true;
     request.length_hint = asked.output_tokens;
     request.sampling.seed = SplitMix64(options_.seed ^ index);
+    if (asked.tenant >= 0) request.tenant = "tenant-" + std::to_string(asked.tenant);
+    request.priority = asked.priority;
+    if (asked.deadline > 0) request.deadline = record.arrival + asked.deadline;
     request.on_event = [this, index](const GenerationEvent& event) { Hear(index, event); };
-    if (engine_->Submit(std::move(request)).ok()) return;
-    record.refused = true;
-    DropSession(index);
+    const Result<RequestId> id = engine_->Submit(std::move(request));
+    if (!id.ok()) {
+      record.refused = true;
+      result_.refusals.emplace_back(index, id.error().message);
+      return DropSession(index);
+    }
+    if (asked.cancel_after <= 0) return;
+    cancellable_[index] = *id;
+    events_.Push(record.arrival + asked.cancel_after, EventKind::kCancel, static_cast<std::int64_t>(index));
   }
 
-  // The turns behind a refused one are never asked.
+  // The turns behind one that was refused or cancelled are never asked.
   void DropSession(std::size_t index) {
     for (std::int32_t next = workload_.requests[index].next; next >= 0; next = workload_.requests[static_cast<std::size_t>(next)].next) {
       histories_.erase(static_cast<std::size_t>(next));
@@ -170,6 +211,10 @@ class World {
         record.first_token = event.now;
         record.first_scheduled = event.first_scheduled;
         record.cached_tokens = event.cached_prompt_tokens;
+        if (record.adapter >= 0) {
+          const AdapterGeneration generation = generations_[static_cast<std::size_t>(record.adapter)];
+          record.adapter_load = adapter_transfer_.LoadedBetween(generation.value, record.arrival, record.first_scheduled);
+        }
       } else {
         result_.between_tokens.Add(event.now - record.last_token);
       }
@@ -178,9 +223,13 @@ class World {
       if (next >= 0) histories_.at(static_cast<std::size_t>(next)).push_back(event.token->id);
     }
     if (event.finish == FinishReason::kNone) return;
+    if (event.finish == FinishReason::kCancelled) {
+      record.cancelled = true;
+      return DropSession(index);
+    }
     CHECK(event.finish == FinishReason::kLength);
     CHECK_EQ(record.output_tokens, workload_.requests[index].output_tokens);
-    if (next >= 0) events_.Push(event.now + workload_.requests[static_cast<std::size_t>(next)].arrival, EventKind::kArrival, next);
+    if (next >= 0) events_.Push(SeenAt(event.now + workload_.requests[static_cast<std::size_t>(next)].arrival), EventKind::kArrival, next);
   }
 
   void TakeSample() {
@@ -196,7 +245,7 @@ class World {
 
   SimulationResult Finish() {
     for (const RequestRecord& record : result_.requests) {
-      CHECK(record.refused || record.last_token >= 0);   // every request ends
+      CHECK(record.refused || record.cancelled || record.last_token >= 0);   // every request ends
       result_.end = std::max(result_.end, record.last_token);
     }
     result_.stats = engine_->Stats();
@@ -209,8 +258,12 @@ class World {
     return std::move(result_);
   }
 
+  // By an engine that sleeps; one that computes looks between steps anyway.
+  TimeNs SeenAt(TimeNs sent) const { return sent + submit_latency_; }
+
   const SimulationOptions& options_;
   const Workload& workload_;
+  const TimeNs submit_latency_ = static_cast<TimeNs>(options_.device.model.submit_latency * kNsPerSecond);
   VirtualClock clock_;
   EventQueue events_;
   SimulatedLinks links_;
@@ -228,7 +281,8 @@ class World {
   std::vector<std::size_t> first_turns_;
   std::size_t next_first_ = 0;
   std::unordered_map<std::size_t, std::vector<TokenId>> histories_;   // by the turn whose prompt begins with it; never iterated
-  TimeNs sample_gap_ = 0;
+  std::unordered_map<std::size_t, RequestId> cancellable_;            // by request, where its client goes away; never iterated
+  TimeNs sample_gap_ = 0, begin_ = 0;    // begin_: of the workload
   bool sampling_ = false;
   bool sample_pending_ = false, move_pending_ = false;   // in `events_`
   double invalid_pages_ = 0, all_history_pages_ = 0;
@@ -236,6 +290,11 @@ class World {
 };
 
 }  // namespace
+
+void UseProfile(const PerformanceProfile& profile, SimulationOptions& options) {
+  options.device.model = profile.EngineModel();
+  options.costs = std::make_shared<const PerformanceModel>(profile.EngineModel());
+}
 
 Result<SimulationResult> Simulate(const SimulationOptions& options, const Workload& workload) {
   World world(options, workload);

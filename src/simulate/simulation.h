@@ -3,13 +3,17 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "engine/engine_observer.h"
 #include "engine/snapshot.h"
+#include "schedule/performance_profile.h"
 #include "schedule/presets.h"
 #include "simulate/devices.h"
 #include "simulate/histogram.h"
@@ -26,18 +30,28 @@ struct SimulationOptions {
   bool adapters_in_host_memory = true;   // at the start; false: on disk alone
   double predictor_accuracy = 0.8;       // of OraclePredictor (Chameleon's reaches about 80 %)
   TimeNs age_bound = 30 * kNsPerSecond;
+  TimeNs fairness_max_wait = 30 * kNsPerSecond;   // FairnessOptions::max_wait
+  AdapterPrefetch adapter_prefetch = AdapterPrefetch::kNone;   // SchedulerOptions::adapter_prefetch
   TimeNs slo = 5 * kNsPerSecond;         // SizeLanesOptions::slo
   std::uint64_t seed = 1;                // of the predictor and the tree
   std::int64_t check_every = 0;          // steps after which the integrity of everything is checked; 0: at the end alone
   std::int64_t samples = 200;            // of memory and queue, over the workload's arrivals
+  EngineObserver* observer = nullptr;      // of every plan; not owned
+  std::shared_ptr<const PerformanceModel> costs;   // what plans go by (schedule/service_times.h); null: what is learned on the way
 };
+
+// Steps and transfers take what was measured, and plans go by it, as those of `serve --profile`; memory stays as it is.
+void UseProfile(const PerformanceProfile& profile, SimulationOptions& options);
 
 // Of one request. Times in ns on the virtual clock; -1: not yet.
 struct RequestRecord {
   TimeNs arrival = -1, first_scheduled = -1, first_token = -1, last_token = -1;
   std::int32_t adapter = -1, prompt_tokens = 0, output_tokens = 0, cached_tokens = 0;
+  TimeNs adapter_load = 0;               // of the time before first_scheduled: its adapter was on its way to the device
   bool refused = false;                  // larger than the memory or the model's length: never in the queue
+  bool cancelled = false;                // by its client, before its end
 
+  bool Ended() const { return !refused && !cancelled; }   // with all that it asked for
   TimeNs Ttft() const { return first_token - arrival; }
   TimeNs EndToEnd() const { return last_token - arrival; }
 };
@@ -51,6 +65,7 @@ struct WorldSample {
 
 struct SimulationResult {
   std::vector<RequestRecord> requests;   // as in the workload
+  std::vector<std::pair<std::size_t, std::string>> refusals;   // which request was refused, and what it was told
   std::vector<WorldSample> samples;
   EngineStats stats;                     // at the end
   DurationHistogram between_tokens;      // of all requests

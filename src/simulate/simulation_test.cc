@@ -48,6 +48,25 @@ TEST(Simulation, OneRequestTakesWhatTheModelSays) {
   EXPECT_EQ(record.output_tokens, 3);
 }
 
+// The first of the two decode steps comes after the prompt.
+TEST(Simulation, DecodingAfterAPromptTakesLonger) {
+  Workload workload = TwoRequests(-1, -1, 0);
+  workload.requests.resize(1);
+  SimulationOptions options = OptionsFor("fifo");
+  options.device.model.after_prefill = 3e-3;
+  const SimulationResult result = Simulate(options, workload).value();
+  EXPECT_EQ(result.requests[0].first_token, 11 * kNsPerMs);
+  EXPECT_EQ(result.requests[0].last_token, 18 * kNsPerMs);
+}
+
+TEST(Simulation, AdaptersTakeThePagesThatAreSaid) {
+  Workload workload = TwoRequests(0, 1, 0);
+  workload.adapter_pages = {4, 5};
+  EXPECT_EQ(Simulate(OptionsFor("fifo"), workload).value().stats.device.used(PageCategory::kAdapter), 9);
+  workload.adapter_pages.clear();   // from their ranks
+  EXPECT_EQ(Simulate(OptionsFor("fifo"), workload).value().stats.device.used(PageCategory::kAdapter), 3);
+}
+
 TEST(Simulation, AStepIsNotInterrupted) {
   const SimulationResult result = Simulate(OptionsFor("fifo"), TwoRequests(-1, -1, 4 * kNsPerMs)).value();
   // The second one waits for the first step, then shares one with the first one's decode: 1 + 50 x 0.1 + 1.
@@ -79,6 +98,56 @@ TEST(Simulation, AdaptersMayLieOnDiskAtFirst) {
   EXPECT_EQ(result.bytes_from_disk, 1.0 * kMiB);
 }
 
+TEST(Simulation, PromptsAndDecodesTakeTurnsWherePhasesAreSeparate) {
+  SimulationOptions options = OptionsFor("fifo");
+  options.preset.chunked_prefill = false;
+  options.preset.separate_phases = true;
+  const SimulationResult result = Simulate(options, TwoRequests(-1, -1, 4 * kNsPerMs)).value();
+  // The first prompt until 11; its decode until 13, though the second one waits; the second prompt, 1 + 5, while the first one
+  // waits; then both decode, 1 + 2.
+  EXPECT_EQ(result.requests[1].first_token, 19 * kNsPerMs);
+  EXPECT_EQ(result.requests[0].last_token, 22 * kNsPerMs);
+  EXPECT_EQ(result.requests[1].last_token, 22 * kNsPerMs);
+}
+
+TEST(Simulation, AfterPromptsThereAreAsManyStepsOfDecodesAsAreOwed) {
+  SimulationOptions options = OptionsFor("fifo");
+  options.preset.chunked_prefill = false;
+  options.preset.separate_phases = true;
+  options.preset.decode_turns = 4;
+  Workload workload = TwoRequests(-1, -1, 4 * kNsPerMs);
+  workload.requests[0].output_tokens = 12;
+  // The first prompt until 11, four decodes until 19, the second prompt, 1 + 5.
+  EXPECT_EQ(Simulate(options, workload).value().requests[1].first_token, 25 * kNsPerMs);
+  // With an adapter that comes after S-LoRA's prefetches, nothing is loaded beside the last decode.
+  workload = TwoRequests(-1, 1, 16 * kNsPerMs);
+  workload.requests[0].output_tokens = 12;
+  options.preset.cold_start = ColdStart::kHold;
+  const TimeNs load = 2 * 1'048'576 + kNsPerMs;
+  EXPECT_EQ(Simulate(options, workload).value().requests[1].first_token, 25 * kNsPerMs + load);
+  // Before them, it is, and is there in time.
+  workload.requests[1].arrival = 12 * kNsPerMs;
+  EXPECT_EQ(Simulate(options, workload).value().requests[1].first_token, 25 * kNsPerMs);
+}
+
+TEST(Simulation, AStepWaitsForTheAdaptersOfThoseWhomItLetsIn) {
+  SimulationOptions options = OptionsFor("fifo");
+  const Workload workload = TwoRequests(-1, 1, 4 * kNsPerMs);
+  const TimeNs load = 2 * 1'048'576 + kNsPerMs;
+  const SimulationResult beside = Simulate(options, workload).value();
+  // The first one decodes until 13 and 15 while the load goes on; the second one is computed from 15 on.
+  EXPECT_EQ(beside.requests[0].last_token, 15 * kNsPerMs);
+  EXPECT_EQ(beside.requests[1].first_token, 21 * kNsPerMs);
+  EXPECT_EQ(beside.requests[1].adapter_load, load);
+  options.preset.cold_start = ColdStart::kHold;
+  const SimulationResult blocking = Simulate(options, workload).value();
+  // From 11 on nothing is computed until the load has ended; then both, 1 + 1 + 5, and both decode, 1 + 2.
+  EXPECT_EQ(blocking.requests[1].first_token, 11 * kNsPerMs + load + 7 * kNsPerMs);
+  EXPECT_EQ(blocking.requests[0].last_token, 11 * kNsPerMs + load + 10 * kNsPerMs);
+  EXPECT_EQ(blocking.requests[0].adapter_load, 0);
+  EXPECT_EQ(blocking.requests[1].adapter_load, load);
+}
+
 TEST(Simulation, RanksCostTime) {
   SimulationOptions options = OptionsFor("fifo");
   options.device.model.per_rank = 1e-4;
@@ -89,6 +158,61 @@ TEST(Simulation, RanksCostTime) {
   const SimulationResult result = Simulate(options, workload).value();
   // 1 + 10 as without, 16 x 0.1 for reading, 100 tokens x rank 16 x 0.001; up to the link's nanosecond and rounding.
   EXPECT_NEAR(static_cast<double>(result.requests[0].first_token), (11 + 1.6 + 1.6) * kNsPerMs, 5);
+}
+
+// The second one's adapter takes 2.048576 ms. Its step: 1 + 50 x 0.1 + 1 for the first one's decode.
+constexpr double kLoadMs = 2.048576, kStepMs = 7;
+
+TEST(Simulation, AStepWaitsForTheAdaptersOfThoseWhoJoin) {
+  SimulationOptions pass_over = OptionsFor("ondmd");
+  pass_over.preset.cold_start = ColdStart::kPassOver;
+  const SimulationResult passes = Simulate(pass_over, TwoRequests(-1, 0, 4 * kNsPerMs)).value();
+  EXPECT_EQ(passes.requests[0].last_token, 15 * kNsPerMs);   // nobody waits for another one's adapter
+  EXPECT_EQ(passes.stats.cold_starts, 0);
+  const SimulationResult waits = Simulate(OptionsFor("ondmd"), TwoRequests(-1, 0, 4 * kNsPerMs)).value();
+  EXPECT_NEAR(static_cast<double>(waits.requests[1].first_token), (11 + kLoadMs + kStepMs) * kNsPerMs, 5);
+  EXPECT_NEAR(static_cast<double>(waits.requests[0].last_token), (11 + kLoadMs + kStepMs + 3) * kNsPerMs, 5);
+  EXPECT_EQ(waits.stats.cold_starts, 1);
+}
+
+TEST(Simulation, TheCpuComputesWithAnAdapterUntilItIsThere) {
+  SimulationOptions options = OptionsFor("caraserve");
+  options.device.cpu_assist = {.per_step = 1e-3, .per_token = 2e-5, .per_token_rank = 5e-6};   // 1 + 50 x 0.02 + 50 x 8 x 0.005
+  const SimulationResult result = Simulate(options, TwoRequests(-1, 0, 4 * kNsPerMs)).value();
+  const double took = kLoadMs + (1 - kLoadMs / (kStepMs + 4)) * kStepMs;
+  EXPECT_NEAR(static_cast<double>(result.requests[1].first_token), (11 + took) * kNsPerMs, 5);
+  EXPECT_EQ(result.stats.early_admissions, 1);
+  EXPECT_EQ(result.stats.cold_starts, 0);
+}
+
+TEST(Simulation, AdaptersMayBeOnTheDeviceFromTheStart) {
+  const SimulationResult result = Simulate(OptionsFor("cached"), TwoRequests(0, 1, 0)).value();
+  EXPECT_EQ(result.requests[0].Ttft(), 16 * kNsPerMs);       // 1 + 150 x 0.1, together
+  EXPECT_EQ(result.requests[1].Ttft(), 16 * kNsPerMs);
+  EXPECT_EQ(result.stats.adapters.asked_on_device, 2);
+}
+
+TEST(Simulation, WhoWaitsForASeatGetsHisAdapterMeanwhile) {
+  SimulationOptions options = OptionsFor("vllm-lora-residency");
+  options.max_running = 1;
+  EXPECT_EQ(Simulate(options, TwoRequests(-1, 0, 4 * kNsPerMs)).value().stats.cold_starts, 1);
+  options = OptionsFor("vllm-lora-prefetch");
+  options.max_running = 1;
+  const SimulationResult result = Simulate(options, TwoRequests(-1, 0, 4 * kNsPerMs)).value();
+  EXPECT_EQ(result.stats.cold_starts, 0);
+  EXPECT_EQ(result.requests[1].first_token, (15 + 6) * kNsPerMs);   // right behind the first one
+}
+
+// 40 adapters are wanted at once: those beyond the 32nd let others by, and have their turn.
+TEST(Simulation, SomeAdaptersMakeABatchWithoutStoppingTheOthers) {
+  Workload workload;
+  for (std::int32_t i = 0; i < 80; ++i) workload.requests.push_back({.adapter = i / 2 % 40, .input_tokens = 10, .output_tokens = 3});
+  workload.adapter_ranks.assign(40, 8);
+  const SimulationResult result = Simulate(OptionsFor("vllm-lora-batch32"), workload).value();
+  std::int64_t first = 0;
+  for (const RequestRecord& record : result.requests) first += record.first_token == result.requests[0].first_token;
+  EXPECT_GE(first, 50);                                       // 512 tokens a step: 51 prompts of 10
+  for (const RequestRecord& record : result.requests) EXPECT_EQ(record.output_tokens, 3);
 }
 
 WorkloadOptions SmallLoad(std::uint64_t seed) {
@@ -175,6 +299,40 @@ TEST(Simulation, ALongerHostLinkMakesLoadsSlower) {
   const SimulationSummary slow = Summarise(Simulate(options, workload).value(), kNsPerSecond);
   EXPECT_GT(slow.mean_load_ms, 5 * fast.mean_load_ms);
   EXPECT_GT(slow.ttft.mean, fast.ttft.mean);
+}
+
+// An adapter could never leave where its history had to go first and each side evicts its own alone.
+TEST(Simulation, AdaptersWithAShareLeaveBeforeTheirHistory) {
+  for (const std::string_view preset : {"loramux", "fastlibra", "mlq"}) {
+    SimulationOptions options = OptionsFor(preset, RoundDevice(160));
+    options.adapter_share = 0.1;   // of 44 pages
+    const SimulationResult result = Simulate(options, MakeWorkload(SmallLoad(6)).value()).value();
+    EXPECT_GT(result.stats.adapters.device_evictions, 0);
+    EXPECT_GT(result.stats.prefix.found_tokens, 0);
+  }
+}
+
+TEST(Simulation, AClientMayGoAway) {
+  Workload workload = TwoRequests(-1, -1, 0);
+  workload.requests[0].cancel_after = 12 * kNsPerMs;   // two tokens are out of three
+  workload.requests[1].cancel_after = kNsPerSecond;    // long after its end
+  const SimulationResult result = Simulate(OptionsFor("fifo"), workload).value();
+  EXPECT_TRUE(result.requests[0].cancelled);
+  EXPECT_LT(result.requests[0].output_tokens, 3);
+  EXPECT_TRUE(result.requests[1].Ended());
+  EXPECT_EQ(result.requests[1].output_tokens, 2);
+  const SimulationSummary summary = Summarise(result, kNsPerSecond);
+  EXPECT_EQ(summary.finished, 1);
+  EXPECT_EQ(summary.refused, 0);
+}
+
+TEST(Simulation, ARefusalSaysWhy) {
+  Workload workload = TwoRequests(-1, -1, 0);
+  workload.requests[0].input_tokens = 1000;
+  const SimulationResult result = Simulate(OptionsFor("fifo", RoundDevice(20)), workload).value();
+  ASSERT_EQ(result.refusals.size(), 1u);
+  EXPECT_EQ(result.refusals[0].first, 0u);
+  EXPECT_NE(result.refusals[0].second.find("at most 320 tokens"), std::string::npos) << result.refusals[0].second;
 }
 
 TEST(Simulation, WhatNeverFitsIsRefused) {

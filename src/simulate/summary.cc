@@ -25,6 +25,7 @@ void SummariseRequests(const SimulationResult& result, TimeNs slo, SimulationSum
       ++summary.refused;
       continue;
     }
+    if (record.cancelled) continue;
     ++summary.finished;
     output_tokens += record.output_tokens;
     good += record.Ttft() <= slo;
@@ -60,7 +61,7 @@ LatencySummary SummariseLatencies(std::vector<double> ms) {
 std::vector<double> TtftsOf(const SimulationResult& result) {
   std::vector<double> ttfts;
   for (const RequestRecord& record : result.requests) {
-    if (!record.refused) ttfts.push_back(Ms(record.Ttft()));
+    if (record.Ended()) ttfts.push_back(Ms(record.Ttft()));
   }
   return ttfts;
 }
@@ -100,7 +101,7 @@ SimulationSummary Summarise(const SimulationResult& result, TimeNs slo) {
 std::vector<SizeClassSummary> SummariseBySize(const SimulationResult& result) {
   std::vector<const RequestRecord*> sorted;
   for (const RequestRecord& record : result.requests) {
-    if (!record.refused) sorted.push_back(&record);
+    if (record.Ended()) sorted.push_back(&record);
   }
   const auto size = [](const RequestRecord& record) { return record.prompt_tokens + 2 * record.output_tokens; };
   std::stable_sort(sorted.begin(), sorted.end(), [&](const RequestRecord* a, const RequestRecord* b) { return size(*a) < size(*b); });

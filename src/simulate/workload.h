@@ -20,6 +20,10 @@ struct WorkloadRequest {
   std::int32_t next = -1;                // the turn that follows; -1: the session ends
   bool follows = false;                  // it is such a turn
   std::uint32_t first_block = 0, num_blocks = 0;   // of Workload::blocks; none: its prompt is like no other's
+  std::int32_t tenant = -1;              // who pays for it; -1: its adapter
+  std::int32_t priority = 0;             // GenerationRequest::priority
+  TimeNs deadline = 0;                   // after its arrival; 0: no wish
+  TimeNs cancel_after = 0;               // its arrival the client goes away, and asks no later turn; 0: it stays
 };
 
 struct Workload {
@@ -27,6 +31,7 @@ struct Workload {
   std::vector<WorkloadRequest> requests; // those that do not follow another one ascend by arrival
   std::vector<std::int32_t> blocks;      // what prompts hold, 512 tokens each (TraceRequest::blocks)
   std::vector<std::int64_t> adapter_ranks;   // by adapter
+  std::vector<std::int64_t> adapter_pages;   // of the device, by adapter, where they are known; empty: as the device computes them
 
   // Prompt and output together, of the longest: of a session, with all turns.
   std::int64_t MaxSequenceTokens() const;

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <set>
+#include <functional>
+#include <optional>
 
 #include <fmt/core.h>
 #include <fmt/format.h>
@@ -15,11 +15,8 @@
 #include "base/log.h"
 #include "formats/random_adapter.h"
 #include "schedule/performance_profile.h"
-#include "tools/profile/engine_bench.h"
-#include "tools/profile/link_bench.h"
+#include "tools/profile/measure.h"
 #include "tools/profile/model_digest.h"
-#include "tools/profile/step_bench.h"
-#include "tools/profile/sweep.h"
 #include "tools/progress_bar.h"
 
 namespace loramux {
@@ -136,97 +133,16 @@ Result<std::vector<std::string>> MakeAdapters(const ProfileFlags& flags, const M
   return directories;
 }
 
-std::string ProcessorName() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind("model name", 0) != 0) continue;
-    const std::size_t colon = line.find(": ");
-    if (colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return "a CPU";
-}
-
-void DescribeModel(const ProfileFlags& flags, const Model& model, const StepBench& bench, const std::string& digest,
-                   PerformanceProfile& profile) {
-  const ModelConfig& config = model.config();
-  const fs::path path = fs::path(flags.runtime.model_dir).lexically_normal();
-  const KvLayout& kv = bench.geometry().kv;
-  profile.base = {.name = (path.has_filename() ? path : path.parent_path()).filename().string(), .digest = digest,
-                  .hidden_size = config.hidden_size, .num_layers = config.num_layers, .num_heads = config.num_heads,
-                  .num_kv_heads = config.num_kv_heads, .head_dim = config.head_dim,
-                  .intermediate_size = config.intermediate_size, .vocab_size = config.vocab_size,
-                  .dtype = DTypeName(model.weights().lm_head.dtype()), .kv_dtype = DTypeName(kv.dtype),
-                  .page_tokens = kv.page_tokens};
-  std::set<LoraTarget> targets;
-  for (const auto& adapter : bench.Adapters()) {
-    for (const ModulePlace& module : adapter->layout.modules) targets.insert(module.target);
-  }
-  for (const LoraTarget target : targets) {
-    profile.lora_targets += (profile.lora_targets.empty() ? "" : ",") + std::string(LoraTargetName(target));
-  }
-  profile.ranks = bench.space().ranks;
-  profile.max_batch_tokens = bench.space().max_batch_tokens;
-  profile.max_running = bench.space().max_running;
-  profile.max_positions = bench.space().max_positions;
-  profile.threads = bench.threads();
-  profile.device = fmt::format("{}, {} threads", ProcessorName(), profile.threads);
-  profile.unix_seconds = OsClock().UnixSeconds();
-}
-
-// Quality over the points that `wanted` chooses.
-template <typename Wanted>
-FitQuality QualityWhere(const PerformanceModel& model, const std::vector<StepMeasurement>& points, Wanted wanted) {
-  std::vector<double> predicted, measured;
-  for (std::size_t i = 0; i < points.size(); ++i) {
-    if (!wanted(i)) continue;
-    predicted.push_back(model.SecondsOf(points[i].load));
-    measured.push_back(points[i].seconds);
-  }
-  return QualityOf(predicted, measured);
-}
-
-FittedModel FitVariant(const SweepResult& sweep, LoraCostShape shape) {
-  const std::vector<StepMeasurement>& points = shape == LoraCostShape::kBgmv ? sweep.bgmv : sweep.mbgmv;
-  FittedModel fitted;
-  fitted.model = FitSteps(points, shape);
-  const auto held_out = [&](auto wanted) {
-    return QualityWhere(fitted.model, points, [&](std::size_t i) { return points[i].held_out && wanted(points[i].load); });
-  };
-  fitted.fitted = QualityWhere(fitted.model, points, [&](std::size_t i) { return !points[i].held_out; });
-  fitted.held_out = held_out([](const StepLoad&) { return true; });
-  fitted.held_out_prefill = held_out([](const StepLoad& load) { return load.decode_sequences == 0; });
-  fitted.held_out_decode = held_out([](const StepLoad& load) { return load.prefill_tokens == 0; });
-  fitted.held_out_mixed = held_out([](const StepLoad& load) { return load.prefill_tokens > 0 && load.decode_sequences > 0; });
-  std::vector<StepMeasurement> own_adapters;
-  for (std::size_t i = 0; i < points.size(); ++i) {
-    if (sweep.points[i].kind == PointKind::kOwnAdapters) own_adapters.push_back(points[i]);
-  }
-  fitted.caraserve_decode = CaraServeForm(own_adapters, shape);
-  return fitted;
-}
-
-FitQuality FitOneLink(const LinkMeasurements& measured, PerformanceModel::Link& link) {
-  if (measured.bytes.empty()) return {};
-  link = FitLink(measured.bytes, measured.seconds);
-  std::vector<double> predicted;
-  for (const double bytes : measured.bytes) predicted.push_back(link.latency + bytes / link.bytes_per_second);
-  return QualityOf(predicted, measured.seconds);
-}
-
-void FitLinks(const LinkMeasurementsOfAll& measured, PerformanceProfile& profile) {
-  PerformanceModel& model = profile.mbgmv.model;
-  profile.host_to_device = FitOneLink(measured.host_to_device, model.host_to_device);
-  profile.device_to_host = FitOneLink(measured.device_to_host, model.device_to_host);
-  profile.disk = FitOneLink(measured.disk, model.disk);
-  PerformanceModel& other = profile.bgmv.model;
-  other.disk = model.disk;
-  other.host_to_device = model.host_to_device;
-  other.device_to_host = model.device_to_host;
-}
-
 void PrintQuality(const char* what, const FitQuality& quality) {
   fmt::print("  {:<44} {:>6} {:>8.4f} {:>8.1f} % {:>8.1f} %\n", what, quality.points, quality.r2, quality.mean_error * 100,
              quality.p90_error * 100);
+}
+
+void PrintFactors(const char* what, const std::vector<StepFactor>& factors) {
+  if (factors.empty()) return;
+  fmt::print("  {}:", what);
+  for (const StepFactor& at : factors) fmt::print(" {:.4g}: {:.3f}", at.tokens, at.factor);
+  fmt::print("\n");
 }
 
 void PrintModel(const FittedModel& fitted) {
@@ -238,10 +154,18 @@ void PrintModel(const FittedModel& fitted) {
   PrintQuality("  of them decode", fitted.held_out_decode);
   PrintQuality("  of them both", fitted.held_out_mixed);
   PrintQuality("batch size and ranks alone, decode", fitted.caraserve_decode);
+  if (fitted.engine.points > 0) {
+    PrintQuality("the engine's steps, linear terms alone", fitted.engine_linear);
+    PrintQuality("the engine's steps, with factors", fitted.engine);
+  }
   for (const PerformanceTerm& term : PerformanceTerms(fitted.model.shape)) {
     fmt::print("  {:<44} {:>14.4g} us\n", term.name, fitted.model.*term.coefficient * 1e6);
   }
   fmt::print("  {:<44} {:>14} tokens\n", "token_tile", fitted.model.token_tile);
+  if (fitted.engine.points > 0) fmt::print("  {:<44} {:>14.4g} us\n", "after_prefill", fitted.model.after_prefill * 1e6);
+  PrintFactors("factors of decode steps (tokens: factor)", fitted.model.decode_factors);
+  PrintFactors("factors of prefill", fitted.model.prefill_factors);
+  PrintFactors("factors of steps with both", fitted.model.mixed_factors);
 }
 
 void PrintLink(const char* what, const PerformanceModel::Link& link, const FitQuality& quality) {
@@ -255,25 +179,54 @@ void PrintReport(const PerformanceProfile& profile, const std::string& output) {
   fmt::print("visits of the same step are {:.1f} % off their median on average (a quiet machine: 1 to 2 %)\n", profile.repeat_error * 100);
   PrintModel(profile.mbgmv);
   PrintModel(profile.bgmv);
-  fmt::print("\nbetween two steps of the engine {:.1f} us (median)\n\nlinks\n", profile.between_steps * 1e6);
+  fmt::print("\nbetween two steps of the engine {:.1f} us; one that sleeps sees a request after {:.1f} us", profile.between_steps * 1e6,
+             profile.submit_latency * 1e6);
+  if (profile.requests_per_second > 0) fmt::print("; it sustained {:.3g} requests a second", profile.requests_per_second);
+  fmt::print("\n\nlinks\n");
   const PerformanceModel& model = profile.mbgmv.model;
   PrintLink("disk to host", model.disk, profile.disk);
   PrintLink("host to device", model.host_to_device, profile.host_to_device);
   PrintLink("device to host", model.device_to_host, profile.device_to_host);
 }
 
-SweepResult RunSweep(const ProfileFlags& flags, StepBench& bench, Prng& prng) {
-  SweepOptions options;
-  options.points = flags.points > 0 ? flags.points : flags.quick ? 160 : 400;
-  options.least_points = std::min(options.points, 64);
-  options.seconds = flags.seconds > 0 ? flags.seconds : flags.quick ? 45 : 240;
-  ProgressBar bar("measuring steps", "s", 1);
-  SweepResult result = Sweep(bench, options, prng, [&](double passed, double expected) {
-    bar.Note(fmt::format("about {:.0f} s left", std::ceil(expected - passed)));
-    bar.Update(static_cast<std::int64_t>(passed), static_cast<std::int64_t>(std::ceil(expected)));
-  });
-  bar.Finish();
-  return result;
+// A bar for each of the things that are done one after the other.
+class Progress {
+ public:
+  void operator()(const std::string& what, double passed, double expected) {
+    if (what != what_) Finish();
+    if (!bar_) bar_.emplace(what, "s", 1);
+    what_ = what;
+    bar_->Note(fmt::format("about {:.0f} s left", std::ceil(expected - passed)));
+    bar_->Update(static_cast<std::int64_t>(passed), static_cast<std::int64_t>(std::ceil(expected)));
+  }
+  void Finish() {
+    if (bar_) bar_->Finish();
+    bar_.reset();
+  }
+
+ private:
+  std::string what_;
+  std::optional<ProgressBar> bar_;
+};
+
+MeasureOptions MeasureOptionsOf(const ProfileFlags& flags, const RuntimeOptions& runtime) {
+  const fs::path path = fs::path(flags.runtime.model_dir).lexically_normal();
+  MeasureOptions options{.model_name = (path.has_filename() ? path : path.parent_path()).filename().string(), .digest = "random"};
+  options.load_model = [&flags] { return LoadModel(flags); };
+  options.steps = {.device_memory = runtime.device_memory, .page_tokens = runtime.page_tokens, .kv_dtype = runtime.kv_dtype,
+                   .lora_dtype = runtime.lora_dtype, .max_batch_tokens = runtime.scheduler.max_batch_tokens,
+                   .max_running = runtime.scheduler.max_running, .max_positions = runtime.max_model_len, .threads = runtime.threads};
+  options.engine = runtime;
+  options.sweep.points = flags.points > 0 ? flags.points : flags.quick ? 160 : 400;
+  options.sweep.least_points = std::min(options.sweep.points, 64);
+  options.sweep.seconds = flags.seconds > 0 ? flags.seconds : flags.quick ? 45 : 240;
+  options.link_seconds = flags.quick ? 3 : 12;
+  options.engine_seconds = flags.engine_seconds >= 0 ? flags.engine_seconds : flags.quick ? 10 : 30;
+  options.input_mean = flags.input_mean;
+  options.output_mean = flags.output_mean;
+  options.rates = flags.rates;
+  options.seed = flags.seed;
+  return options;
 }
 
 // Every measured step: for plots, and for looking into what the model misses.
@@ -301,31 +254,18 @@ Status Profile(const ProfileFlags& flags) {
     ASSIGN_OR_RETURN(measurements, OutputFile::Create(flags.measurements));
   }
   ASSIGN_OR_RETURN(const ScratchFolder scratch, ScratchFolder::Create(flags.scratch));
-  std::string digest = "random";
+  MeasureOptions options = MeasureOptionsOf(flags, runtime);
   if (!flags.random_weights) {
-    ASSIGN_OR_RETURN(digest, ModelDigest(flags.runtime.model_dir));
+    ASSIGN_OR_RETURN(options.digest, ModelDigest(flags.runtime.model_dir));
   }
-  ASSIGN_OR_RETURN(std::unique_ptr<Model> model, LoadModel(flags));
-  ASSIGN_OR_RETURN(const auto adapters, MakeAdapters(flags, model->config(), scratch.path()));
-  const StepBench::Options options{.device_memory = runtime.device_memory, .page_tokens = runtime.page_tokens,
-                                   .kv_dtype = runtime.kv_dtype, .lora_dtype = runtime.lora_dtype,
-                                   .max_batch_tokens = runtime.scheduler.max_batch_tokens,
-                                   .max_running = runtime.scheduler.max_running, .max_positions = runtime.max_model_len,
-                                   .threads = runtime.threads};
-  ASSIGN_OR_RETURN(std::unique_ptr<StepBench> bench, StepBench::Create(model.get(), options, adapters));
-  PerformanceProfile profile;
-  DescribeModel(flags, *model, *bench, digest, profile);
-  Prng prng(flags.seed);
-  const SweepResult sweep = RunSweep(flags, *bench, prng);
-  profile.repeat_error = sweep.repeat_error;
-  profile.mbgmv = FitVariant(sweep, LoraCostShape::kMbgmv);
-  profile.bgmv = FitVariant(sweep, LoraCostShape::kBgmv);
-  ASSIGN_OR_RETURN(const LinkMeasurementsOfAll links,
-                   MeasureLinks(bench->Adapters(), bench->geometry().page_bytes, flags.quick ? 3 : 12, prng));
-  FitLinks(links, profile);
-  bench.reset();   // its memory is the runtime's now
-  ASSIGN_OR_RETURN(profile.between_steps, SecondsBetweenSteps(std::move(model), runtime));
-  profile.mbgmv.model.between_steps = profile.bgmv.model.between_steps = profile.between_steps;
+  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(flags.runtime.model_dir));
+  ASSIGN_OR_RETURN(options.adapters, MakeAdapters(flags, config, scratch.path()));
+  Progress progress;
+  options.progress = std::ref(progress);
+  const Result<MeasuredProfile> measured = MeasureProfile(options);
+  progress.Finish();
+  if (!measured.ok()) return measured.error();
+  const auto& [profile, sweep] = *measured;
   if (measurements) RETURN_IF_ERROR(measurements->Commit(MeasurementsAsCsv(sweep, profile)));
   const std::string text = PerformanceProfileAsJson(profile);
   if (const auto read = ParsePerformanceProfile(text, flags.output); !read.ok()) {
@@ -356,12 +296,21 @@ void AddProfileFlags(CLI::App& command, ProfileFlags& flags) {
       ->group(measuring);
   command.add_flag("--random-weights", flags.random_weights, "The model directory has only config.json: random weights")
       ->group(measuring);
-  command.add_flag("--quick", flags.quick, "About a minute on a small model, fewer points")->group(measuring);
+  command.add_flag("--quick", flags.quick, "About a minute on a small model, fewer points (otherwise about five)")->group(measuring);
   command.add_option("--points", flags.points, "Different steps to measure (default: 400, quick: 160)")->group(measuring)
       ->check(CLI::Range(16, 100000));
   command.add_option("--seconds", flags.seconds,
                      "Stop measuring steps after so long, but not before 64 points (default: 240, quick: 45)")
       ->group(measuring)->check(CLI::PositiveNumber);
+  command.add_option("--engine-seconds", flags.engine_seconds,
+                     "Run the whole engine for about so long under several loads, for what the linear terms miss; 0: not at all "
+                     "(default: 30, quick: 10)")->group(measuring)->check(CLI::Range(0.0, 3600.0));
+  command.add_option("--rates", flags.rates, "Requests a second to run it with (default: 20 to 80 % of what it sustains)")->delimiter(',')
+      ->group(measuring)->check(CLI::Range(0.001, 1e6));
+  command.add_option("--input-mean", flags.input_mean, "Tokens of their prompts; fewer where the engine is slow")->group(measuring)
+      ->capture_default_str()->check(CLI::Range(2.0, 1e6));
+  command.add_option("--output-mean", flags.output_mean, "Tokens of their answers")->group(measuring)->capture_default_str()
+      ->check(CLI::Range(2.0, 1e6));
   command.add_option("--seed", flags.seed, "Of the choice of points and of what is held out")->group(measuring)
       ->capture_default_str();
 }

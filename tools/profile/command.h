@@ -1,4 +1,5 @@
-// `loramux profile`: how long steps and transfers take on this machine, as a model that `loramux simulate --profile` reads.
+// `loramux profile`: how long steps and transfers take on this machine, as a model that `loramux simulate --profile` and
+// `serve --profile` read.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,9 @@ struct ProfileFlags {
   bool quick = false;
   int points = 0;                                  // 0: 400, or 160 if quick
   double seconds = 0;                              // 0: 240, or 45 if quick
+  double engine_seconds = -1;                      // of running the engine; -1: 30, or 10 if quick
+  std::vector<double> rates;                       // requests a second; empty: by what it sustains
+  double input_mean = 96, output_mean = 32;        // tokens of those
   std::uint64_t seed = 1;
 };
 

@@ -100,6 +100,79 @@ double RelativeSquares(const PerformanceModel& model, std::span<const StepMeasur
   return squares;
 }
 
+double TokensOf(const StepLoad& load) { return static_cast<double>(load.prefill_tokens + load.decode_sequences); }
+
+// Measured over the linear terms' seconds, together; steps that took half as long again as is usual among them do not count.
+double RobustRatio(std::span<const StepMeasurement* const> points, const PerformanceModel& model) {
+  constexpr double kDisturbed = 1.5;
+  std::vector<double> ratios;
+  for (const StepMeasurement* point : points) ratios.push_back(point->seconds / model.LinearSecondsOf(point->load));
+  std::vector<double> sorted = ratios;
+  std::nth_element(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2), sorted.end());
+  const double usual = sorted[sorted.size() / 2];
+  double measured = 0, predicted = 0;
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    if (ratios[i] > kDisturbed * usual) continue;
+    measured += points[i]->seconds;
+    predicted += points[i]->seconds / ratios[i];
+  }
+  return measured / predicted;
+}
+
+// A place of the table ends where it has its points and the next step has more tokens by a quarter than its first.
+std::vector<StepFactor> FactorsOf(std::span<const StepMeasurement> points, std::size_t least, const PerformanceModel& model,
+                                  FactorTable table) {
+  std::vector<const StepMeasurement*> chosen;
+  for (const StepMeasurement& point : points) {
+    const bool cold = point.load.after_prefill && point.load.prefill_tokens == 0;
+    if (!point.held_out && FactorTableOf(point.load) == table && !cold) chosen.push_back(&point);
+  }
+  std::stable_sort(chosen.begin(), chosen.end(), [](const auto* a, const auto* b) { return TokensOf(a->load) < TokensOf(b->load); });
+  std::vector<StepFactor> factors;
+  for (std::size_t begin = 0, end = 0; begin < chosen.size(); begin = end) {
+    double log_tokens = 0;
+    for (; end < chosen.size(); ++end) {
+      const double tokens = TokensOf(chosen[end]->load);
+      const bool closed = tokens > TokensOf(chosen[begin]->load) * 1.25 && tokens > TokensOf(chosen[end - (end > begin)]->load);
+      if (closed && end - begin >= least && chosen.size() - end >= least) break;
+      log_tokens += std::log(tokens);
+    }
+    factors.push_back({std::exp(log_tokens / static_cast<double>(end - begin)),
+                       RobustRatio(std::span(chosen).subspan(begin, end - begin), model)});
+  }
+  return factors;
+}
+
+// The mean of what decode steps after a prefill take on top, without the disturbed ones; 0 if they are too few.
+double AfterPrefill(std::span<const StepMeasurement> points, std::size_t least, const PerformanceModel& model) {
+  std::vector<double> excess;
+  for (const StepMeasurement& point : points) {
+    if (point.held_out || point.load.prefill_tokens > 0 || !point.load.after_prefill) continue;
+    excess.push_back(point.seconds - model.SecondsOf(point.load));
+  }
+  if (excess.size() < std::max<std::size_t>(1, least)) return 0;
+  std::sort(excess.begin(), excess.end());
+  excess.resize(excess.size() - excess.size() / 20);
+  double sum = 0;
+  for (const double seconds : excess) sum += seconds;
+  return std::max(0.0, sum / static_cast<double>(excess.size()));
+}
+
+// So that all steps together take what they took, the disturbed ones too.
+void ScaleToTotal(std::span<const StepMeasurement> points, PerformanceModel& model) {
+  double measured = 0, predicted = 0;
+  for (const StepMeasurement& point : points) {
+    if (point.held_out) continue;
+    measured += point.seconds;
+    predicted += model.SecondsOf(point.load);
+  }
+  if (predicted <= 0) return;
+  model.after_prefill *= measured / predicted;
+  for (const FactorTable table : kFactorTables) {
+    for (StepFactor& at : model.*table) at.factor *= measured / predicted;
+  }
+}
+
 double CaraServeWork(const StepLoad& load, LoraCostShape shape) {
   return static_cast<double>(shape == LoraCostShape::kBgmv ? load.decode_sequences * load.max_rank : load.token_ranks);
 }
@@ -132,6 +205,13 @@ PerformanceModel FitSteps(std::span<const StepMeasurement> points, LoraCostShape
     best_squares = squares;
   }
   return best;
+}
+
+void FitFactors(std::span<const StepMeasurement> points, std::size_t least, PerformanceModel& model) {
+  model.after_prefill = 0;
+  for (const FactorTable table : kFactorTables) model.*table = FactorsOf(points, least, model, table);
+  model.after_prefill = AfterPrefill(points, least, model);
+  ScaleToTotal(points, model);
 }
 
 FitQuality QualityOf(std::span<const double> predicted, std::span<const double> measured) {

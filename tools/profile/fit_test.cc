@@ -127,6 +127,47 @@ TEST_P(FitOfEachShape, TermsThatNeverVaryDoNoHarm) {
   EXPECT_EQ(fitted.per_adapter, 0);
 }
 
+// A device that the linear terms miss: decode steps of few tokens slower, prefill faster, and caches that prefill empties.
+TEST_P(FitOfEachShape, FactorsTakeUpWhatTheLinearTermsMiss) {
+  PerformanceModel device = KnownDevice(GetParam());
+  device.decode_factors = {{1, 1.5}, {16, 1.2}, {64, 1}};
+  device.prefill_factors = {{2, 0.8}};
+  device.mixed_factors = {{2, 0.9}, {100, 1.3}};
+  std::vector<StepMeasurement> points = Measure(device, 4000, 0.02, 7);
+  Prng prng(8);
+  for (StepMeasurement& point : points) {
+    point.load.after_prefill = prng.NextBelow(8) == 0;
+    if (point.load.after_prefill && point.load.prefill_tokens == 0) point.seconds += 0.02;
+    if (point.held_out) point.seconds *= 100;   // must not be seen
+  }
+  PerformanceModel model = KnownDevice(GetParam());
+  FitFactors(points, 20, model);
+  EXPECT_NEAR(model.after_prefill, 0.02, 0.004);
+  for (const StepMeasurement& point : points) {
+    const double measured = point.held_out ? point.seconds / 100 : point.seconds;
+    EXPECT_NEAR(model.SecondsOf(point.load) / measured, 1, 0.1);
+  }
+  for (const FactorTable table : kFactorTables) {
+    const std::vector<StepFactor>& factors = model.*table;
+    for (std::size_t i = 1; i < factors.size(); ++i) EXPECT_LT(factors[i - 1].tokens, factors[i].tokens);
+    EXPECT_FALSE(factors.empty());
+  }
+  EXPECT_GT(model.decode_factors.size(), 8U);
+}
+
+TEST(FactorsTest, FewPointsShareAPlace) {
+  PerformanceModel model;
+  model.step = 1;
+  std::vector<StepMeasurement> points;
+  for (int i = 0; i < 9; ++i) points.push_back({.load = {.decode_sequences = 1 << i}, .seconds = 2});
+  FitFactors(points, 20, model);
+  ASSERT_EQ(model.decode_factors.size(), 1U);
+  EXPECT_DOUBLE_EQ(model.decode_factors[0].factor, 2);
+  EXPECT_NEAR(model.decode_factors[0].tokens, 16, 1e-9);
+  EXPECT_TRUE(model.prefill_factors.empty());
+  EXPECT_EQ(model.after_prefill, 0);
+}
+
 TEST(NonNegativeLeastSquaresTest, NeverNegativeAndNoNeighbourIsBetter) {
   // Where the unconstrained solution is negative, the constrained one is not that solution cut off: no feasible
   // direction may improve it (Karush, Kuhn and Tucker).

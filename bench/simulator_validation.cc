@@ -1,0 +1,334 @@
+// The simulator against the real engine: the demo model on the CPU, several presets under several loads. First what `loramux profile`
+// does gives a profile. Just before and after each run, its factors are fitted by the same function to steps of such an engine with
+// other requests; then the run's requests are simulated.
+//
+//   simulator_validation --output docs/results
+//
+// About seven and a half minutes, on a machine that does nothing else; in parts with --runs. Exit status: 0; 2 if a figure is
+// outside its bounds; 1 if something could not run.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+
+#include <CLI/CLI.hpp>
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "base/prng.h"
+#include "bench/machine_text.h"
+#include "bench/validation_report.h"
+#include "bench/validation_run.h"
+#include "formats/random_adapter.h"
+#include "tools/bench/text_file.h"
+#include "tools/profile/engine_fit.h"
+#include "tools/progress_bar.h"
+
+namespace loramux {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::array<std::int32_t, 4> kRanks = {8, 16, 32, 64};
+constexpr std::int64_t kBenchMemory = std::int64_t{256} << 20;   // of the steps that are measured one by one
+constexpr double kMaxDrift = 0.03;
+
+struct Flags {
+  std::string demo = "demo", output, runs, steps, profile;
+  std::vector<std::string> presets = {"loramux", "chameleon", "fifo"};
+  std::vector<int> loads = {20, 40, 60, 75};   // percent
+  double seconds = 4, calibration_seconds = 3, saturation = 0, profile_seconds = 40;
+  int repetitions = 5, threads = 1;
+  std::size_t adapters = 32;
+  double device_mb = 16, host_mb = 64, input = 96, output_tokens = 32;
+  std::uint64_t seed = 1;
+};
+
+// Random adapters, gone with this.
+class AdapterFolder {
+ public:
+  AdapterFolder() : path_(fs::temp_directory_path() / fmt::format("loramux-validation-{}", getpid())) {}
+  ~AdapterFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  AdapterFolder(const AdapterFolder&) = delete;
+  AdapterFolder& operator=(const AdapterFolder&) = delete;
+
+  Status Fill(const ModelConfig& config, std::size_t count, ValidationHouse& house) const {
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::int32_t rank = kRanks[i % kRanks.size()];
+      house.adapters.push_back((path_ / std::to_string(i)).string());
+      house.ranks.push_back(rank);
+      RETURN_IF_ERROR(WriteRandomAdapter(house.adapters.back(), config, rank,
+                                         {LoraTarget::kQ, LoraTarget::kK, LoraTarget::kV, LoraTarget::kO}, i + 1));
+    }
+    return Ok{};
+  }
+
+ private:
+  fs::path path_;
+};
+
+EngineLoad LoadOf(const Flags& flags, const ModelConfig& config, double rate) {
+  return {.rate = rate, .seconds = flags.seconds, .adapters = flags.adapters, .input_mean = flags.input, .output_mean = flags.output_tokens,
+          .vocab = config.vocab_size, .seed = flags.seed};
+}
+
+double Share(std::int64_t part, std::int64_t of) { return of > 0 ? static_cast<double>(part) / static_cast<double>(of) : 0; }
+
+// What the model says of the steps, over what they took.
+double StepTimeRatio(const EngineRun& run, const PerformanceModel& model) {
+  double predicted = 0, measured = 0;
+  for (const ObservedStep& step : run.steps) {
+    predicted += model.SecondsOf(step.load);
+    measured += static_cast<double>(step.seconds_ns) / kNsPerSecond;
+  }
+  return measured > 0 ? predicted / measured : 0;
+}
+
+// As a file of `loramux profile` would give it to `loramux simulate`.
+Result<PerformanceProfile> ThroughFile(const PerformanceProfile& profile) {
+  return ParsePerformanceProfile(PerformanceProfileAsJson(profile), "the profile that was measured");
+}
+
+// The linear terms alone.
+PerformanceProfile WithoutFactors(PerformanceProfile profile) {
+  PerformanceModel& model = profile.mbgmv.model;
+  for (const FactorTable table : kFactorTables) (model.*table).clear();
+  model.after_prefill = 0;
+  return profile;
+}
+
+Status Append(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::app);
+  file << text;
+  file.close();
+  if (!file) return IoError(path + ": cannot be written");
+  return Ok{};
+}
+
+class Validation {
+ public:
+  Validation(const Flags& flags, ModelConfig config) : flags_(flags), config_(std::move(config)) {}
+
+  Status Prepare(const AdapterFolder& folder) {
+    house_ = {.model = fs::path(flags_.demo) / "model", .adapters = {}, .ranks = {},
+              .device_bytes = static_cast<std::int64_t>(flags_.device_mb * 1e6),
+              .host_bytes = static_cast<std::int64_t>(flags_.host_mb * 1e6), .threads = flags_.threads, .costs = {}};
+    RETURN_IF_ERROR(folder.Fill(config_, flags_.adapters, house_));
+    RETURN_IF_ERROR(TakeProfile());
+    saturation_ = flags_.saturation > 0 ? flags_.saturation : profile_.requests_per_second;
+    if (flags_.saturation == 0 && fs::exists(flags_.runs)) {
+      ASSIGN_OR_RETURN(const std::vector<ValidationRun> before, ReadRuns(flags_.runs));
+      if (!before.empty()) saturation_ = before.front().saturation;
+    }
+    if (saturation_ <= 0) return InvalidArgument("the profile does not say what its engine sustains: --saturation does", "--saturation");
+    house_.costs = std::make_shared<const PerformanceModel>(profile_.EngineModel());
+    return Ok{};
+  }
+
+  // A machine that was disturbed is asked again: of three runs at most, the one with the least drift.
+  Result<ValidationRun> RunQuietly(const Preset& preset, int load_percent, int repetition) {
+    std::optional<ValidationRun> best;
+    for (int attempt = 0; attempt < 3 && (!best || std::abs(best->drift) > kMaxDrift); ++attempt) {
+      ASSIGN_OR_RETURN(ValidationRun run, RunOnce(preset, load_percent, repetition));
+      if (!best || std::abs(run.drift) < std::abs(best->drift)) best = std::move(run);
+    }
+    return *best;
+  }
+
+ private:
+  Result<ValidationRun> RunOnce(const Preset& preset, int load_percent, int repetition) {
+    const double rate = saturation_ * load_percent / 100;
+    EngineLoad load = LoadOf(flags_, config_, rate);
+    load.seed += static_cast<std::uint64_t>(repetition);   // other requests each time: one that is on the brink must not decide all
+    const std::vector<EngineRequest> requests = DrawRequests(load);
+    std::vector<EngineRun> around(2);   // what the factors are fitted to
+    ASSIGN_OR_RETURN(around[0], RunOthers(preset, rate));
+    ASSIGN_OR_RETURN(const RealRun real, RunReal(house_, preset, requests));
+    ASSIGN_OR_RETURN(around[1], RunOthers(preset, rate));
+    PerformanceProfile fitted = profile_;
+    FitEngine(around, LoraCostShape::kMbgmv, fitted);
+    ASSIGN_OR_RETURN(fitted, ThroughFile(fitted));
+    const PerformanceModel& model = fitted.mbgmv.model;
+    ASSIGN_OR_RETURN(const SimulatedRun simulated, RunSimulated(house_, preset, requests, real, fitted));
+    ASSIGN_OR_RETURN(const SimulatedRun linear, RunSimulated(house_, preset, requests, real, WithoutFactors(fitted)));
+    ASSIGN_OR_RETURN(const SimulatedRun once, RunSimulated(house_, preset, requests, real, profile_));
+    const auto warm_up = static_cast<TimeNs>(flags_.seconds / 4 * kNsPerSecond);
+    TimeNs busy = 0;
+    for (const ObservedStep& step : real.run.steps) busy += step.seconds_ns;
+    if (!flags_.steps.empty()) {
+      const std::string name = fmt::format("{}.{}.{}.{}", flags_.steps, preset.name, load_percent, repetition);
+      RETURN_IF_ERROR(load::WriteTextFile(name + ".steps.csv", StepsAsCsv(real.run, model)));
+      RETURN_IF_ERROR(load::WriteTextFile(name + ".requests.csv", RequestsAsCsv(requests, real.run, simulated)));
+    }
+    return ValidationRun{.preset = std::string(preset.name), .load_percent = load_percent, .rate = rate, .saturation = saturation_,
+                         .requests = static_cast<std::int64_t>(requests.size()), .real = FiguresOf(real.run.requests, warm_up),
+                         .simulated = FiguresOf(simulated.requests, warm_up), .linear = FiguresOf(linear.requests, warm_up),
+                         .once = FiguresOf(once.requests, warm_up),
+                         .fitted_steps = static_cast<std::int64_t>(around[0].steps.size() + around[1].steps.size()),
+                         .fit_error = fitted.mbgmv.engine.mean_error, .linear_fit_error = fitted.mbgmv.engine_linear.mean_error,
+                         .drift = StepTimeRatio(around[0], model) / StepTimeRatio(around[1], model) - 1,
+                         .step_time_ratio = StepTimeRatio(real.run, model),
+                         .once_step_time_ratio = StepTimeRatio(real.run, profile_.mbgmv.model),
+                         .between_steps_us = model.between_steps * 1e6,
+                         .submit_latency_us = model.submit_latency * 1e6,
+                         .busy = Share(busy, real.run.end),
+                         .adapter_hits = Share(real.stats.adapters.asked_on_device, real.stats.adapters.asked),
+                         .simulated_adapter_hits = Share(simulated.stats.adapters.asked_on_device, simulated.stats.adapters.asked)};
+  }
+
+  // Other requests at the same rate: beside what a step computes, its time depends a little on how often the engine sleeps. The
+  // engine is the same one for all repetitions: its tiers are full, as the measured one's are before long.
+  Result<EngineRun> RunOthers(const Preset& preset, double rate) {
+    std::unique_ptr<EngineSession>& session = sessions_[preset.name];
+    if (session == nullptr) {
+      ASSIGN_OR_RETURN(session, StartEngine(house_, preset));
+    }
+    EngineLoad load = LoadOf(flags_, config_, rate);
+    load.seconds = flags_.calibration_seconds / 2;
+    load.seed = SplitMix64(flags_.seed + ++others_);   // never the same prompts: the engine would remember them
+    return session->Run(DrawRequests(load));
+  }
+
+  // What `loramux profile --quick` measures on such a server, or the file of an earlier call.
+  Status TakeProfile() {
+    if (!flags_.profile.empty() && fs::exists(flags_.profile)) {
+      ASSIGN_OR_RETURN(profile_, LoadPerformanceProfile(flags_.profile));
+      return Ok{};
+    }
+    ASSIGN_OR_RETURN(const Preset preset, FindPreset("loramux"));
+    MeasureOptions options{.model_name = "demo", .digest = "demo"};
+    options.load_model = [this] { return Model::Load(house_.model, {}); };
+    options.adapters = house_.adapters;
+    options.engine = OptionsOf(house_, preset);
+    options.steps = {.device_memory = kBenchMemory, .max_batch_tokens = options.engine.scheduler.max_batch_tokens,
+                     .max_running = house_.max_running, .max_positions = house_.max_model_len, .threads = house_.threads};
+    options.sweep = {.points = 160, .least_points = 64, .seconds = flags_.profile_seconds};
+    options.link_seconds = 3;
+    options.engine_seconds = flags_.profile_seconds / 4;
+    options.input_mean = flags_.input;
+    options.output_mean = flags_.output_tokens;
+    options.seed = flags_.seed;
+    ASSIGN_OR_RETURN(const MeasuredProfile measured, MeasureProfile(options));
+    ASSIGN_OR_RETURN(profile_, ThroughFile(measured.profile));
+    if (flags_.profile.empty()) return Ok{};
+    return load::WriteTextFile(flags_.profile, PerformanceProfileAsJson(profile_));
+  }
+
+  const Flags& flags_;
+  const ModelConfig config_;
+  ValidationHouse house_;
+  PerformanceProfile profile_;          // measured once, before all runs
+  std::map<std::string_view, std::unique_ptr<EngineSession>> sessions_;   // by preset
+  double saturation_ = 0;
+  std::uint64_t others_ = 0;            // runs of RunOthers
+};
+
+// Calls that add to a file of runs go on behind those in it.
+Result<int> FirstRepetition(const Flags& flags) {
+  if (flags.runs.empty() || !fs::exists(flags.runs)) return 0;
+  ASSIGN_OR_RETURN(const std::vector<ValidationRun> before, ReadRuns(flags.runs));
+  return static_cast<int>(std::count_if(before.begin(), before.end(), [&](const ValidationRun& run) {
+    return run.preset == flags.presets.front() && run.load_percent == flags.loads.front();
+  }));
+}
+
+// Repetition by repetition, so that a machine that changes its mind does so to all cells.
+Result<std::vector<ValidationRun>> RunAll(const Flags& flags, const ModelConfig& config) {
+  const AdapterFolder folder;
+  Validation validation(flags, config);
+  RETURN_IF_ERROR(validation.Prepare(folder));
+  std::vector<ValidationRun> runs;
+  ProgressBar bar("validation", "runs", 1);
+  const auto total = static_cast<std::int64_t>(flags.loads.size() * flags.presets.size()) * flags.repetitions;
+  ASSIGN_OR_RETURN(const int begin, FirstRepetition(flags));
+  for (int repetition = begin; repetition < begin + flags.repetitions; ++repetition) {
+    for (const int load : flags.loads) {
+      for (const std::string& name : flags.presets) {
+        ASSIGN_OR_RETURN(const Preset preset, FindPreset(name));
+        ASSIGN_OR_RETURN(const ValidationRun run, validation.RunQuietly(preset, load, repetition));
+        if (!flags.runs.empty()) RETURN_IF_ERROR(Append(flags.runs, RunAsJsonLine(run)));
+        runs.push_back(run);
+        bar.Update(static_cast<std::int64_t>(runs.size()), total);
+      }
+    }
+  }
+  bar.Finish();
+  return runs;
+}
+
+std::string SettingOf(const Flags& flags, double saturation) {
+  return fmt::format("Poisson arrivals for {:g} s, the first quarter warms up; {:.1f} requests a second are 100 %. Prompts of {:g} and "
+                     "answers of {:g} tokens on average (log-normal, coefficient of variation 0.6), random tokens. {} random adapters of "
+                     "ranks 8 to 64 on q, k, v, o, popularity by Zipf's law with exponent 0.8. {:g} MB of device memory, {:g} MB of host "
+                     "tier. {} thread(s) of the executor, so that engine and sender have a processor of their own. Fitted to {:g} s around "
+                     "each run.",
+                     flags.seconds, saturation, flags.input, flags.output_tokens, flags.adapters, flags.device_mb, flags.host_mb,
+                     flags.threads, flags.calibration_seconds);
+}
+
+Result<ValidationReport> Run(const Flags& flags, std::string command) {
+  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(fs::path(flags.demo) / "model"));
+  ValidationReport report{.command = std::move(command), .machine = Machine(), .date = {}, .setting = {}, .runs = {}};
+  report.date = fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(static_cast<std::time_t>(OsClock().UnixSeconds())));
+  if (flags.repetitions > 0) {
+    ASSIGN_OR_RETURN(report.runs, RunAll(flags, config));
+  }
+  if (!flags.runs.empty()) {
+    ASSIGN_OR_RETURN(report.runs, ReadRuns(flags.runs));   // those of other calls, too
+  }
+  if (report.runs.empty()) return InvalidArgument("no runs: --repetitions 0 needs --runs of calls before", "--runs");
+  report.setting = SettingOf(flags, report.runs.front().saturation);
+  RETURN_IF_ERROR(WriteReport(report, flags.output));
+  return report;
+}
+
+}  // namespace
+}  // namespace loramux
+
+int main(int argc, char** argv) {
+  loramux::Flags flags;
+  CLI::App app("The simulator against the real engine, on the demo model.");
+  app.add_option("--output", flags.output, "Folder for simulator_validation.md, .json and .svg")->required();
+  app.add_option("--demo", flags.demo, "Folder with model/")->check(CLI::ExistingDirectory)->capture_default_str();
+  app.add_option("--presets", flags.presets)->delimiter(',')->capture_default_str();
+  app.add_option("--loads", flags.loads, "In % of what the machine does")->delimiter(',')->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  app.add_option("--saturation", flags.saturation, "Requests a second that are 100 % (default: as --runs has it, or measured)")
+      ->check(CLI::Range(0.0, 1e6));
+  app.add_option("--seconds", flags.seconds, "Of arrivals in a run")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
+  app.add_option("--calibration-seconds", flags.calibration_seconds, "Of the runs that the model is fitted to, half before and half after")
+      ->check(CLI::Range(0.1, 3600.0))->capture_default_str();
+  app.add_option("--repetitions", flags.repetitions, "0: write the report of --runs again")->check(CLI::Range(0, 100))
+      ->capture_default_str();
+  app.add_option("--runs", flags.runs, "File to which runs are added, a line each; the report has all that are in it");
+  app.add_option("--profile", flags.profile, "File for the profile that is measured first; if it is there, it is taken instead");
+  app.add_option("--profile-seconds", flags.profile_seconds, "Of the steps that it is measured by")->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
+  app.add_option("--adapters", flags.adapters)->check(CLI::Range(1, 1000))->capture_default_str();
+  app.add_option("--device-mb", flags.device_mb)->check(CLI::Range(1.0, 1e5))->capture_default_str();
+  app.add_option("--host-mb", flags.host_mb)->check(CLI::Range(1.0, 1e5))->capture_default_str();
+  app.add_option("--input-mean", flags.input, "Tokens of a prompt")->check(CLI::Range(2.0, 512.0))->capture_default_str();
+  app.add_option("--output-mean", flags.output_tokens, "Tokens of an answer")->check(CLI::Range(2.0, 192.0))->capture_default_str();
+  app.add_option("--threads", flags.threads, "Of the executor")->check(CLI::Range(1, 1024))->capture_default_str();
+  app.add_option("--steps", flags.steps, "Begin of the names of files for every run's steps and requests (CSV)");
+  app.add_option("--seed", flags.seed)->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  std::string command = "simulator_validation";
+  for (int i = 1; i < argc; ++i) command += " " + std::string(argv[i]);   // as it was asked, for the report
+  const auto report = loramux::Run(flags, std::move(command));
+  if (!report.ok()) {
+    fmt::print(stderr, "simulator_validation: {}\n", report.error().message);
+    return 1;
+  }
+  const std::int64_t outside = loramux::OutsideBounds(*report);
+  fmt::print("{} runs, {} figures outside their bounds: {}/simulator_validation.md\n", report->runs.size(), outside, flags.output);
+  return outside == 0 ? 0 : 2;
+}

@@ -1,0 +1,119 @@
+#include <fstream>
+
+#include <gtest/gtest.h>
+
+#include "bench/validation_report.h"
+#include "bench/validation_run.h"
+#include "tools/bench/text_file.h"
+
+namespace loramux {
+namespace {
+
+TEST(ValidationWorkloadTest, ArrivalsAndLengthsAsAsked) {
+  const EngineLoad load{.rate = 500, .seconds = 8, .adapters = 4, .input_mean = 60, .output_mean = 20, .max_input = 200,
+                            .max_output = 64, .vocab = 50};
+  const std::vector<EngineRequest> requests = DrawRequests(load);
+  ASSERT_NEAR(static_cast<double>(requests.size()), 4000, 300);   // Poisson: 63 is a standard deviation
+  double input = 0, output = 0;
+  TimeNs before = 0;
+  std::vector<int> asked(4, 0);
+  for (const EngineRequest& request : requests) {
+    EXPECT_LE(before, request.due);
+    EXPECT_LT(request.due, 8 * kNsPerSecond);
+    before = request.due;
+    EXPECT_GE(request.prompt.size(), 2U);
+    EXPECT_LE(request.prompt.size(), 200U);
+    EXPECT_GE(request.output_tokens, 2);
+    EXPECT_LE(request.output_tokens, 64);
+    for (const TokenId token : request.prompt) EXPECT_LT(token, 50);
+    input += static_cast<double>(request.prompt.size()) / static_cast<double>(requests.size());
+    output += static_cast<double>(request.output_tokens) / static_cast<double>(requests.size());
+    ++asked.at(request.adapter);
+  }
+  EXPECT_NEAR(input, 60, 4);
+  EXPECT_NEAR(output, 20, 2);
+  for (std::size_t i = 1; i < asked.size(); ++i) EXPECT_LT(asked[i], asked[i - 1]);
+}
+
+TEST(ValidationWorkloadTest, OneSeedOneWorkload) {
+  const EngineLoad load{.rate = 50, .seconds = 1};
+  EngineLoad other = load;
+  other.seed = 2;
+  const auto a = DrawRequests(load), b = DrawRequests(load), c = DrawRequests(other);
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].due, b[i].due);
+    EXPECT_EQ(a[i].prompt, b[i].prompt);
+  }
+  EXPECT_NE(a.front().prompt, c.front().prompt);
+}
+
+TEST(ValidationWorkloadTest, TheSimulatorIsAskedTheSameAtTheTimesOfSending) {
+  const std::vector<EngineRequest> requests = DrawRequests({.rate = 20, .seconds = 1, .adapters = 2});
+  std::vector<TimeNs> sent;
+  for (const EngineRequest& request : requests) sent.push_back(request.due + 7);
+  const Workload workload = AsWorkload(requests, sent, {8, 16});
+  ASSERT_EQ(workload.requests.size(), requests.size());
+  EXPECT_EQ(workload.adapter_ranks, (std::vector<std::int64_t>{8, 16}));
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_EQ(workload.requests[i].arrival, requests[i].due + 7);
+    EXPECT_EQ(workload.requests[i].adapter, static_cast<std::int32_t>(requests[i].adapter));
+    EXPECT_EQ(workload.requests[i].input_tokens, static_cast<std::int32_t>(requests[i].prompt.size()));
+    EXPECT_EQ(workload.requests[i].output_tokens, requests[i].output_tokens);
+  }
+}
+
+TEST(ValidationReportTest, FiguresOfWhatWasSentAfterTheWarmUp) {
+  const std::vector<ServedRequest> requests = {
+      {.sent = 0, .first_token = 90 * kNsPerMs, .last_token = 900 * kNsPerMs, .tokens = 2},   // warms up
+      {.sent = kNsPerMs, .first_token = 3 * kNsPerMs, .last_token = 9 * kNsPerMs, .tokens = 4},
+      {.sent = 2 * kNsPerMs, .first_token = 6 * kNsPerMs, .last_token = 16 * kNsPerMs, .tokens = 6},
+      {.sent = 3 * kNsPerMs, .first_token = 9 * kNsPerMs, .last_token = 9 * kNsPerMs, .tokens = 1}};
+  const LatencyFigures figures = FiguresOf(requests, kNsPerMs);
+  EXPECT_DOUBLE_EQ(figures.tpot_ms, 2);
+  EXPECT_DOUBLE_EQ(figures.ttft_p50_ms, 4);
+  EXPECT_DOUBLE_EQ(figures.ttft_p90_ms, 5.6);
+}
+
+ValidationRun SomeRun(const std::string& preset, double tpot_ratio, double p90_ratio) {
+  ValidationRun run{.preset = preset, .load_percent = 40, .rate = 10, .saturation = 25, .requests = 30,
+                    .real = {.tpot_ms = 2, .ttft_p50_ms = 3, .ttft_p90_ms = 4}, .fitted_steps = 77, .fit_error = 0.01, .busy = 0.5};
+  run.simulated = {.tpot_ms = 2 * tpot_ratio, .ttft_p50_ms = 3, .ttft_p90_ms = 4 * p90_ratio};
+  run.linear = run.once = run.simulated;
+  return run;
+}
+
+TEST(ValidationReportTest, RunsSurviveTheirFile) {
+  const std::string file = testing::TempDir() + "/validation_runs.jsonl";
+  ASSERT_TRUE(load::WriteTextFile(file, RunAsJsonLine(SomeRun("fifo", 1.01, 1.2)) + RunAsJsonLine(SomeRun("loramux", 1, 1))).ok());
+  const auto runs = ReadRuns(file);
+  ASSERT_TRUE(runs.ok()) << runs.error().message;
+  ASSERT_EQ(runs->size(), 2U);
+  EXPECT_EQ(RunAsJsonLine(runs->front()), RunAsJsonLine(SomeRun("fifo", 1.01, 1.2)));
+  EXPECT_EQ(runs->back().preset, "loramux");
+  EXPECT_EQ(runs->back().fitted_steps, 77);
+  ASSERT_TRUE(load::WriteTextFile(file, RunAsJsonLine(SomeRun("fifo", 1, 1)) + "{\"preset\": 3}\n").ok());
+  const auto broken = ReadRuns(file);
+  ASSERT_FALSE(broken.ok());
+  EXPECT_NE(broken.error().message.find("line 2"), std::string::npos) << broken.error().message;
+}
+
+// Medians count: one repetition that was disturbed does not.
+TEST(ValidationReportTest, CountsFiguresOutsideTheirBounds) {
+  ValidationReport report{.command = "c", .machine = "m", .date = "d", .setting = "s", .runs = {}};
+  report.runs = {SomeRun("fifo", 1.02, 1.09), SomeRun("fifo", 0.98, 0.95), SomeRun("fifo", 1.3, 1.5)};
+  EXPECT_EQ(OutsideBounds(report), 0);
+  report.runs.push_back(SomeRun("loramux", 0.96, 1.09));   // TPOT
+  report.runs.push_back(SomeRun("s-lora", 1.031, 0.89));   // both
+  EXPECT_EQ(OutsideBounds(report), 3);
+  const std::string folder = testing::TempDir() + "/validation_report";
+  ASSERT_TRUE(WriteReport(report, folder).ok());
+  const auto text = load::ReadTextFile(folder + "/simulator_validation.md");
+  ASSERT_TRUE(text.ok());
+  EXPECT_NE(text->find("6 of 9 figures are within"), std::string::npos) << *text;
+  EXPECT_NE(text->find("**-4.0**"), std::string::npos) << *text;
+  EXPECT_NE(text->find("-2.0 to +30.0"), std::string::npos) << *text;
+}
+
+}  // namespace
+}  // namespace loramux

@@ -1,0 +1,262 @@
+#include "bench/validation_report.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "bench/line_chart.h"
+#include "tools/bench/statistics.h"
+#include "tools/bench/text_file.h"
+
+namespace loramux {
+namespace {
+
+struct Figure {
+  const char* name;
+  const char* key;
+  double LatencyFigures::*value;
+  double bound;
+};
+constexpr std::array kFigures = {Figure{"TPOT", "tpot_ms", &LatencyFigures::tpot_ms, kTpotBound},
+                                 Figure{"TTFT P50", "ttft_p50_ms", &LatencyFigures::ttft_p50_ms, kTtftBound},
+                                 Figure{"TTFT P90", "ttft_p90_ms", &LatencyFigures::ttft_p90_ms, kTtftBound}};
+
+// Everything else of a run, by its name in JSON.
+struct Number {
+  const char* key;
+  double ValidationRun::*value;
+};
+constexpr std::array kNumbers = {Number{"rate", &ValidationRun::rate}, Number{"saturation", &ValidationRun::saturation},
+                                 Number{"fit_error", &ValidationRun::fit_error},
+                                 Number{"linear_fit_error", &ValidationRun::linear_fit_error},
+                                 Number{"drift", &ValidationRun::drift}, Number{"step_time_ratio", &ValidationRun::step_time_ratio},
+                                 Number{"once_step_time_ratio", &ValidationRun::once_step_time_ratio},
+                                 Number{"between_steps_us", &ValidationRun::between_steps_us},
+                                 Number{"submit_latency_us", &ValidationRun::submit_latency_us}, Number{"busy", &ValidationRun::busy},
+                                 Number{"adapter_hits", &ValidationRun::adapter_hits},
+                                 Number{"simulated_adapter_hits", &ValidationRun::simulated_adapter_hits}};
+using Side = LatencyFigures ValidationRun::*;
+constexpr std::array<std::pair<const char*, Side>, 4> kSides = {
+    {{"real", &ValidationRun::real}, {"simulated", &ValidationRun::simulated}, {"linear", &ValidationRun::linear},
+     {"once", &ValidationRun::once}}};
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return load::Quantile(values, 0.5);
+}
+
+// The repetitions of one preset under one load.
+struct Cell {
+  std::string preset;
+  int load_percent = 0;
+  std::vector<const ValidationRun*> runs;
+
+  double Of(Side side, const Figure& figure) const {
+    std::vector<double> values;
+    for (const ValidationRun* run : runs) values.push_back(run->*side.*figure.value);
+    return Median(std::move(values));
+  }
+  double Of(double ValidationRun::*number) const {
+    std::vector<double> values;
+    for (const ValidationRun* run : runs) values.push_back(run->*number);
+    return Median(std::move(values));
+  }
+  // Of the medians.
+  double Difference(Side side, const Figure& figure) const { return Of(side, figure) / Of(&ValidationRun::real, figure) - 1; }
+  // Least and largest of a repetition against its own real run.
+  std::pair<double, double> Range(const Figure& figure) const {
+    std::pair<double, double> range{1e9, -1e9};
+    for (const ValidationRun* run : runs) {
+      const double difference = run->simulated.*figure.value / (run->real.*figure.value) - 1;
+      range = {std::min(range.first, difference), std::max(range.second, difference)};
+    }
+    return range;
+  }
+  bool Within(const Figure& figure) const { return std::abs(Difference(&ValidationRun::simulated, figure)) <= figure.bound; }
+};
+
+// By load, then as the presets first come.
+std::vector<Cell> CellsOf(const std::vector<ValidationRun>& runs) {
+  std::vector<Cell> cells;
+  for (const ValidationRun& run : runs) {
+    const auto found = std::find_if(cells.begin(), cells.end(), [&](const Cell& cell) {
+      return cell.preset == run.preset && cell.load_percent == run.load_percent;
+    });
+    if (found != cells.end()) {
+      found->runs.push_back(&run);
+    } else {
+      cells.push_back({.preset = run.preset, .load_percent = run.load_percent, .runs = {&run}});
+    }
+  }
+  std::stable_sort(cells.begin(), cells.end(), [](const Cell& a, const Cell& b) { return a.load_percent < b.load_percent; });
+  return cells;
+}
+
+std::string Percent(double share) { return fmt::format("{:+.1f}", 100 * share + 0.0); }
+
+std::string MainTable(const std::vector<Cell>& cells) {
+  std::string text = "| load | preset |";
+  for (const Figure& figure : kFigures) text += fmt::format(" {} real | simulated | difference % | repetitions % |", figure.name);
+  text += "\n|---|---|" + std::string("---|---|---|---|---|---|---|---|---|---|---|---|\n");
+  for (const Cell& cell : cells) {
+    text += fmt::format("| {} % | `{}` |", cell.load_percent, cell.preset);
+    for (const Figure& figure : kFigures) {
+      const auto [low, high] = cell.Range(figure);
+      const std::string difference = Percent(cell.Difference(&ValidationRun::simulated, figure));
+      text += fmt::format(" {:.3f} | {:.3f} | {} | {} to {} |", cell.Of(&ValidationRun::real, figure),
+                          cell.Of(&ValidationRun::simulated, figure), cell.Within(figure) ? difference : "**" + difference + "**",
+                          Percent(low), Percent(high));
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+std::string ModelTable(const std::vector<Cell>& cells) {
+  std::string text = "| load | preset | requests a second | executor busy | adapter hits real | simulated | steps fitted "
+                     "| mean error of a step % | linear terms alone % | drift % | all steps: model / measured % | TPOT, linear % "
+                     "| TTFT P50, linear % | TTFT P90, linear % | all steps, measured once: model / measured % | TPOT, once % "
+                     "| TTFT P50, once % | TTFT P90, once % |\n"
+                     "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n";
+  for (const Cell& cell : cells) {
+    text += fmt::format("| {} % | `{}` | {:.1f} | {:.0f} % | {:.0f} % | {:.0f} % | {} | {:.1f} | {:.1f} | {} | {} |", cell.load_percent,
+                        cell.preset, cell.Of(&ValidationRun::rate), 100 * cell.Of(&ValidationRun::busy),
+                        100 * cell.Of(&ValidationRun::adapter_hits), 100 * cell.Of(&ValidationRun::simulated_adapter_hits),
+                        cell.runs.front()->fitted_steps, 100 * cell.Of(&ValidationRun::fit_error),
+                        100 * cell.Of(&ValidationRun::linear_fit_error), Percent(cell.Of(&ValidationRun::drift)),
+                        Percent(cell.Of(&ValidationRun::step_time_ratio) - 1));
+    for (const Figure& figure : kFigures) text += fmt::format(" {} |", Percent(cell.Difference(&ValidationRun::linear, figure)));
+    text += fmt::format(" {} |", Percent(cell.Of(&ValidationRun::once_step_time_ratio) - 1));
+    for (const Figure& figure : kFigures) text += fmt::format(" {} |", Percent(cell.Difference(&ValidationRun::once, figure)));
+    text += "\n";
+  }
+  return text;
+}
+
+std::string AsMarkdown(const ValidationReport& report, const std::vector<Cell>& cells) {
+  std::size_t least = cells.front().runs.size(), most = least;
+  for (const Cell& cell : cells) {
+    least = std::min(least, cell.runs.size());
+    most = std::max(most, cell.runs.size());
+  }
+  const auto figures = static_cast<std::int64_t>(cells.size() * kFigures.size());
+  std::string text = "# The simulator against the real engine\n";
+  text += fmt::format("Written by `bench/simulator_validation`; what it does and what it means: [docs/simulator.md](../simulator.md), "
+                      "\"Validation\".\n\n{}, {}.\n\n```\n{}\n```\n{}\n\n", report.machine, report.date, report.command, report.setting);
+  text += fmt::format("Milliseconds, medians of {} repetitions; \"repetitions\": each against its own real run. TPOT is the mean over "
+                      "requests, TTFT from the moment of sending. Bounds: TPOT within {:.0f} %, TTFT within {:.0f} %; **bold**: outside. "
+                      "{} of {} figures are within.\n\n",
+                      least == most ? std::to_string(least) : fmt::format("{} to {}", least, most), 100 * kTpotBound, 100 * kTtftBound,
+                      figures - OutsideBounds(report), figures);
+  text += MainTable(cells) + "\n![TTFT P90 by load, real and simulated](simulator_validation.svg)\n\n";
+  text += "## What went in\nThe profile is what `loramux profile` makes: linear terms from steps that are measured one by one, factors "
+          "from steps of the running engine. Just before and after each real run the factors are fitted again, by the same function, "
+          "to steps of an engine with the same preset and other requests at the same rate, as `loramux profile --rates` does. "
+          "\"Linear\": without factors. \"Once\": by the profile that was measured before all runs, under loads of its own choice. "
+          "\"Drift\": how much slower steps were after the real run than before; a repetition in which it is more than 3 % is made "
+          "again, at most twice, and the one with the least drift is kept.\n\n" + ModelTable(cells);
+  return text;
+}
+
+nlohmann::ordered_json AsJson(const ValidationRun& run) {
+  nlohmann::ordered_json json{{"preset", run.preset}, {"load_percent", run.load_percent}, {"requests", run.requests},
+                              {"fitted_steps", run.fitted_steps}};
+  for (const Number& number : kNumbers) json[number.key] = run.*number.value;
+  for (const auto& [name, side] : kSides) {
+    for (const Figure& figure : kFigures) json[name][figure.key] = run.*side.*figure.value;
+  }
+  return json;
+}
+
+std::string AsJson(const ValidationReport& report, const std::vector<Cell>& cells) {
+  nlohmann::ordered_json json{{"command", report.command}, {"machine", report.machine}, {"date", report.date},
+                              {"setting", report.setting}, {"outside_bounds", OutsideBounds(report)}};
+  for (const Cell& cell : cells) {
+    nlohmann::ordered_json row{{"preset", cell.preset}, {"load_percent", cell.load_percent}};
+    for (const Figure& figure : kFigures) {
+      row[figure.key] = {{"real", cell.Of(&ValidationRun::real, figure)}, {"simulated", cell.Of(&ValidationRun::simulated, figure)},
+                         {"difference", cell.Difference(&ValidationRun::simulated, figure)},
+                         {"difference_linear", cell.Difference(&ValidationRun::linear, figure)}, {"within", cell.Within(figure)}};
+    }
+    json["cells"].push_back(std::move(row));
+  }
+  for (const ValidationRun& run : report.runs) json["runs"].push_back(AsJson(run));
+  return json.dump(1) + "\n";
+}
+
+std::string AsSvg(const std::vector<Cell>& cells) {
+  Chart chart{.title = "TTFT P90: the real engine and the simulator", .subtitle = "demo model on the CPU, medians of the repetitions",
+              .x_label = "load, % of saturation", .y_label = "ms", .lines = {}};
+  for (const auto& [name, side] : {kSides[0], kSides[1]}) {
+    for (const Cell& cell : cells) {
+      const std::string line = cell.preset + ", " + name;
+      auto found = std::find_if(chart.lines.begin(), chart.lines.end(), [&](const ChartLine& at) { return at.name == line; });
+      if (found == chart.lines.end()) found = chart.lines.insert(chart.lines.end(), ChartLine{.name = line, .points = {}});
+      found->points.emplace_back(cell.load_percent, cell.Of(side, kFigures[2]));
+    }
+  }
+  return RenderSvg(chart);
+}
+
+}  // namespace
+
+LatencyFigures FiguresOf(const std::vector<ServedRequest>& requests, TimeNs warm_up) {
+  std::vector<double> ttft, tpot;
+  for (const ServedRequest& request : requests) {
+    if (request.sent < warm_up) continue;
+    ttft.push_back(static_cast<double>(request.first_token - request.sent) / kNsPerMs);
+    if (request.tokens < 2) continue;
+    tpot.push_back(static_cast<double>(request.last_token - request.first_token) / kNsPerMs / (request.tokens - 1));
+  }
+  const load::Summary first = load::Summarise(std::move(ttft));
+  return {.tpot_ms = load::Summarise(std::move(tpot)).mean, .ttft_p50_ms = first.p50, .ttft_p90_ms = first.p90};
+}
+
+std::string RunAsJsonLine(const ValidationRun& run) { return AsJson(run).dump() + "\n"; }
+
+Result<std::vector<ValidationRun>> ReadRuns(const std::filesystem::path& file) {
+  ASSIGN_OR_RETURN(const std::string text, load::ReadTextFile(file.string()));
+  std::vector<ValidationRun> runs;
+  for (std::size_t begin = 0, line = 1; begin < text.size(); ++line) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    try {
+      const auto json = nlohmann::json::parse(text.substr(begin, end - begin));
+      ValidationRun& run = runs.emplace_back();
+      run.preset = json.at("preset").get<std::string>();
+      run.load_percent = json.at("load_percent").get<int>();
+      run.requests = json.at("requests").get<std::int64_t>();
+      run.fitted_steps = json.at("fitted_steps").get<std::int64_t>();
+      for (const Number& number : kNumbers) run.*number.value = json.at(number.key).get<double>();
+      for (const auto& [name, side] : kSides) {
+        for (const Figure& figure : kFigures) run.*side.*figure.value = json.at(name).at(figure.key).get<double>();
+      }
+    } catch (const nlohmann::json::exception& error) {
+      return InvalidArgument(fmt::format("{}: line {}: {}", file.string(), line, error.what()));
+    }
+    begin = end + 1;
+  }
+  return runs;
+}
+
+std::int64_t OutsideBounds(const ValidationReport& report) {
+  std::int64_t outside = 0;
+  for (const Cell& cell : CellsOf(report.runs)) {
+    for (const Figure& figure : kFigures) outside += !cell.Within(figure);
+  }
+  return outside;
+}
+
+Status WriteReport(const ValidationReport& report, const std::filesystem::path& folder) {
+  const std::vector<Cell> cells = CellsOf(report.runs);
+  CHECK(!cells.empty());
+  std::error_code ignored;   // writing says what is wrong
+  std::filesystem::create_directories(folder, ignored);
+  RETURN_IF_ERROR(load::WriteTextFile((folder / "simulator_validation.md").string(), AsMarkdown(report, cells)));
+  RETURN_IF_ERROR(load::WriteTextFile((folder / "simulator_validation.json").string(), AsJson(report, cells)));
+  return load::WriteTextFile((folder / "simulator_validation.svg").string(), AsSvg(cells));
+}
+
+}  // namespace loramux

@@ -1,0 +1,68 @@
+// One workload on the real engine and on the simulated one, set up alike.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "engine/snapshot.h"
+#include "memory/page_geometry.h"
+#include "schedule/performance_profile.h"
+#include "schedule/presets.h"
+#include "simulate/workload.h"
+#include "tools/profile/engine_session.h"
+#include "tools/profile/measure.h"
+
+namespace loramux {
+
+// What all runs have in common.
+struct ValidationHouse {
+  std::filesystem::path model;
+  std::vector<std::string> adapters;          // directories
+  std::vector<std::int64_t> ranks;            // of them; all change the same layers
+  std::int64_t device_bytes = 0, host_bytes = 0;
+  std::int64_t max_running = 64, max_model_len = 1024;
+  TimeNs slo = 5 * kNsPerSecond;              // SizeLanesOptions::slo
+  int threads = 1;                            // of the executor
+  std::shared_ptr<const PerformanceModel> costs;   // what real and simulated plans go by; null: what they learn
+};
+
+// A server of the house, as `loramux serve --preset NAME` is set up.
+RuntimeOptions OptionsOf(const ValidationHouse& house, const Preset& preset);
+Result<std::unique_ptr<EngineSession>> StartEngine(const ValidationHouse& house, const Preset& preset);
+
+struct RealRun {
+  EngineRun run;
+  EngineStats stats;
+  // As the simulator needs them: of an adapter, and of the pool.
+  PageGeometry geometry;
+  std::int64_t device_pages = 0, bytes_per_rank = 0;
+  std::vector<std::int64_t> adapter_pages;
+};
+
+// On an engine of its own. Errors: EngineSession's; adapters whose bytes are not in proportion to their ranks.
+Result<RealRun> RunReal(const ValidationHouse& house, const Preset& preset, const std::vector<EngineRequest>& requests);
+
+struct SimulatedRun {
+  std::vector<ServedRequest> requests;
+  EngineStats stats;
+};
+
+// The same requests, sent at the very times of `real`, on the same memory.
+Result<SimulatedRun> RunSimulated(const ValidationHouse& house, const Preset& preset, const std::vector<EngineRequest>& requests,
+                                  const RealRun& real, const PerformanceProfile& profile);
+
+// The requests for the simulator. `sent` are the times at which the real engine was given them.
+// REQUIRES: as many as requests, ascending.
+Workload AsWorkload(const std::vector<EngineRequest>& requests, const std::vector<TimeNs>& sent,
+                    const std::vector<std::int64_t>& adapter_ranks);
+
+// The steps as CSV, with what the model says of each.
+std::string StepsAsCsv(const EngineRun& run, const PerformanceModel& model);
+// The requests as CSV, really served and simulated; ns since the start.
+std::string RequestsAsCsv(const std::vector<EngineRequest>& requests, const EngineRun& real, const SimulatedRun& simulated);
+
+}  // namespace loramux

@@ -1,0 +1,124 @@
+#include "schedule/objective_order.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/check.h"
+
+namespace loramux {
+namespace {
+
+// A rate is measured over some steps at least, however short the objective.
+constexpr TimeNs kShortestMemory = 2 * kNsPerSecond;
+constexpr TimeNs kTrusted = kNsPerSecond / 2;
+// Of the objective, kept for what is not in the sum: the step under way, and the one that ends with the first token.
+constexpr double kMargin = 0.05;
+constexpr double kFewestDone = 4;        // one that was let in while all others waited for their adapters is no rate
+
+double Seconds(TimeNs duration) { return static_cast<double>(duration) / kNsPerSecond; }
+
+}  // namespace
+
+DrainRate::DrainRate(TimeNs memory, TimeNs trusted) : memory_(Seconds(memory)), trusted_(Seconds(trusted)) { CHECK_GT(memory, 0); }
+
+void DrainRate::Pass(TimeNs now, bool somebody_waits) {
+  const double elapsed = Seconds(now - seen_);
+  if (elapsed <= 0) return;
+  seen_ = now;
+  const double kept = std::exp(-elapsed / memory_);   // what was seen is forgotten, waited for or not
+  work_ *= kept;
+  done_ *= kept;
+  seconds_ = seconds_ * kept + (somebody_waits ? elapsed : 0);
+}
+
+std::optional<double> DrainRate::PerSecond() const {
+  if (seconds_ < trusted_ || done_ < kFewestDone || work_ <= 0) return std::nullopt;
+  return work_ / seconds_;
+}
+
+ObjectiveOrder::ObjectiveOrder(TimeNs objective, TimeNs age_bound)
+    : objective_(objective), age_bound_(age_bound), drain_(std::max(kShortestMemory, objective), std::min(kTrusted, objective)) {
+  CHECK_GT(objective, 0);
+  CHECK_GT(age_bound, 0);
+}
+
+void ObjectiveOrder::BeginsToWait(Request* request, std::int64_t work, TimeNs now) {
+  Pass(now);
+  request->work_tokens = static_cast<std::int32_t>(work);
+  const TimeNs latest = request->deadline > 0 ? request->deadline : request->arrival + objective_;
+  on_time_.Insert({UrgencyOf(*request), request, static_cast<double>(work), latest});
+}
+
+// One that was let in before, and waits again since it was preempted, is not counted a second time.
+void ObjectiveOrder::EndsWait(Request* request, bool let_in, TimeNs now) {
+  if (request->work_tokens < 0) return;
+  Pass(now);
+  if (let_in && now > request->arrival) drain_.Done(request->work_tokens);
+  request->work_tokens = -1;
+  if (request->late) {
+    CHECK_GT(late_, 0U);
+    --late_;
+    return;
+  }
+  on_time_.Erase(request);
+}
+
+std::span<Request* const> ObjectiveOrder::GiveUp(TimeNs now) {
+  Pass(now);
+  given_up_.clear();
+  const std::optional<double> rate = drain_.PerSecond();
+  if (!rate.has_value()) return given_up_;
+  const TimeNs begun = now + static_cast<TimeNs>(kMargin * static_cast<double>(objective_));
+  const std::span<Member> members = on_time_.entries();
+  const auto smaller = [&](std::size_t a, std::size_t b) { return std::pair(members[a].work, a) < std::pair(members[b].work, b); };
+  double work = 0;
+  largest_.clear();   // made when somebody has to be given up, which is rare
+  for (std::size_t at = 0; at < members.size(); ++at) {
+    Member& member = members[at];
+    const double fits = *rate * Seconds(member.latest - begun);
+    if (member.work > fits) {   // not even alone
+      GiveUpOne(member);
+      continue;
+    }
+    work += member.work;
+    if (!largest_.empty()) {
+      largest_.push_back(at);
+      std::push_heap(largest_.begin(), largest_.end(), smaller);
+    }
+    if (work > fits && largest_.empty()) {
+      for (std::size_t i = 0; i <= at; ++i) {
+        if (members[i].request != nullptr) largest_.push_back(i);
+      }
+      std::make_heap(largest_.begin(), largest_.end(), smaller);
+    }
+    for (; work > fits; largest_.pop_back()) {
+      std::pop_heap(largest_.begin(), largest_.end(), smaller);
+      work -= members[largest_.back()].work;
+      GiveUpOne(members[largest_.back()]);   // of equal ones the youngest
+    }
+  }
+  if (!given_up_.empty()) on_time_.EraseIf([](const Member& member) { return member.request == nullptr; });
+  return given_up_;
+}
+
+// It leaves the list with the others that are given up.
+void ObjectiveOrder::GiveUpOne(Member& member) {
+  member.request->late = true;
+  given_up_.push_back(member.request);
+  ++late_;
+  member.request = nullptr;
+}
+
+void ObjectiveOrder::CheckIntegrity() const {
+  const std::span<const Member> members = on_time_.entries();
+  for (std::size_t at = 0; at < members.size(); ++at) {
+    const Member& member = members[at];
+    CHECK(member.request->state == RequestState::kWaiting && !member.request->late);
+    CHECK(member.urgency == UrgencyOf(*member.request));
+    CHECK_EQ(static_cast<double>(member.request->work_tokens), member.work);
+    if (at > 0) CHECK(members[at - 1].urgency < member.urgency);
+  }
+}
+
+}  // namespace loramux

@@ -1,0 +1,273 @@
+#include "schedule/objective_order.h"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <set>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/prng.h"
+
+namespace loramux {
+namespace {
+
+constexpr TimeNs kObjective = 20 * kNsPerSecond, kMargin = kObjective / 20, kAgeBound = 100 * kNsPerSecond;
+constexpr std::int64_t kRate = 1000;   // tokens per second that it is taught
+
+// An order with the requests that wait in it.
+struct Queue {
+  ObjectiveOrder order{kObjective, kAgeBound};
+  std::deque<Request> requests;
+  std::set<const Request*> waiting;
+  TimeNs now = 0;
+
+  Request* Add(std::int64_t work, TimeNs deadline = 0, std::int32_t priority = 0) {
+    Request& request = requests.emplace_back();
+    request.id = RequestId{requests.size()};
+    request.arrival = now;
+    request.deadline = deadline;
+    request.priority = priority;
+    PlaceInQueue(order, kAgeBound, request);
+    order.BeginsToWait(&request, work, now);
+    waiting.insert(&request);
+    return &request;
+  }
+  void End(Request* request, bool let_in = true) {
+    order.EndsWait(request, let_in, now);
+    waiting.erase(request);
+  }
+  // One request after the other, each as large as what is done in a tenth of a second.
+  void TeachRate(int rounds = 100) {
+    for (int i = 0; i < rounds; ++i) {
+      Request* const request = Add(kRate / 10);
+      now += kNsPerSecond / 10;
+      End(request);
+    }
+  }
+  std::set<const Request*> GiveUp() {
+    const auto given_up = order.GiveUp(now);
+    order.CheckIntegrity();
+    EXPECT_EQ(order.on_time() + order.late(), waiting.size());   // nobody is lost
+    for (const Request* request : given_up) {
+      EXPECT_TRUE(request->late);
+      EXPECT_TRUE(waiting.contains(request));
+    }
+    return {given_up.begin(), given_up.end()};
+  }
+};
+
+// Moore's example has six jobs; the third and the fifth by their due times are late in the best schedule.
+TEST(ObjectiveOrder, MooreAndHodgson) {
+  Queue queue;
+  queue.TeachRate();
+  const auto job = [&](std::int64_t seconds, std::int64_t due) {
+    return queue.Add(kRate * seconds, queue.now + kMargin + due * kNsPerSecond + kNsPerMs);
+  };
+  Request* const j1 = job(10, 15);
+  Request* const j2 = job(3, 6);
+  Request* const j3 = job(4, 9);
+  Request* const j4 = job(8, 23);
+  Request* const j5 = job(10, 20);
+  Request* const j6 = job(6, 30);
+  EXPECT_EQ(queue.GiveUp(), (std::set<const Request*>{j1, j5}));
+  for (const Request* request : {j2, j3, j4, j6}) EXPECT_FALSE(request->late);
+  EXPECT_TRUE(queue.GiveUp().empty());   // the others can all be on time
+}
+
+// Of all sets that could be on time, none is larger.
+TEST(ObjectiveOrder, NobodyGivesUpFewer) {
+  Prng prng(7);
+  for (int round = 0; round < 200; ++round) {
+    Queue queue;
+    queue.TeachRate();
+    struct Job { std::int64_t work; TimeNs due; };
+    std::vector<Job> jobs;
+    for (std::uint64_t n = 1 + prng.NextBelow(9); n > 0; --n) {
+      jobs.push_back({1 + static_cast<std::int64_t>(prng.NextBelow(6000)), static_cast<TimeNs>(prng.NextBelow(19) * kNsPerSecond)});
+      queue.Add(jobs.back().work, queue.now + kMargin + jobs.back().due);
+    }
+    const std::size_t given_up = queue.GiveUp().size();
+    std::sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) { return a.due < b.due; });
+    std::size_t most = 0;
+    for (std::uint32_t chosen = 0; chosen < 1U << jobs.size(); ++chosen) {
+      double work = 0;
+      std::size_t number = 0;
+      bool fits = true;
+      for (std::size_t i = 0; i < jobs.size(); ++i) {
+        if ((chosen >> i & 1) == 0) continue;
+        work += static_cast<double>(jobs[i].work);
+        ++number;
+        fits = fits && work <= kRate * static_cast<double>(jobs[i].due) / kNsPerSecond * (1 + 1e-9);
+      }
+      if (fits) most = std::max(most, number);
+    }
+    EXPECT_EQ(given_up, jobs.size() - most) << round;
+  }
+}
+
+// With one objective for all the due times are those of first come, first served.
+TEST(ObjectiveOrder, TheLargestIsGivenUpAndOfEqualOnesTheYoungest) {
+  Queue queue;
+  queue.TeachRate();
+  Request* const small = queue.Add(4 * kRate);
+  Request* const large = queue.Add(9 * kRate);
+  queue.Add(4 * kRate);
+  EXPECT_TRUE(queue.GiveUp().empty());   // 17 of 19 s
+  queue.Add(4 * kRate);
+  EXPECT_EQ(queue.GiveUp(), std::set<const Request*>{large});
+  queue.Add(4 * kRate);
+  EXPECT_TRUE(queue.GiveUp().empty());
+  const Request* const youngest = queue.Add(4 * kRate);
+  EXPECT_EQ(queue.GiveUp(), std::set<const Request*>{youngest});
+  EXPECT_FALSE(small->late);
+  // It waits behind those that come within the age bound after it.
+  PlaceInQueue(queue.order, kAgeBound, *large);
+  EXPECT_EQ(large->due, large->arrival + kAgeBound);
+}
+
+TEST(ObjectiveOrder, WithoutAMeasuredRateNobodyIsGivenUp) {
+  Queue queue;
+  for (int i = 0; i < 100; ++i) queue.Add(1000 * kRate);
+  queue.now += 90 * kNsPerSecond;   // nothing was done, so nothing is known
+  EXPECT_TRUE(queue.GiveUp().empty());
+  Queue idle;                       // what nobody waits for is no measure
+  for (int i = 0; i < 100; ++i) {
+    idle.End(idle.Add(1));
+    idle.now += kNsPerSecond;
+  }
+  idle.Add(1000 * kRate);
+  EXPECT_TRUE(idle.GiveUp().empty());
+}
+
+// A quiet hour, in which all were let in as they came, says nothing about how fast a queue gets shorter.
+TEST(ObjectiveOrder, WhatWasLetInWithoutWaitingIsNoRate) {
+  Queue queue;
+  for (int i = 0; i < 7200; ++i) {
+    queue.End(queue.Add(kRate));
+    queue.now += kNsPerSecond / 2;
+  }
+  queue.TeachRate(10);   // a second of a queue
+  for (int i = 0; i < 30; ++i) queue.Add(kRate - 1);   // a little less, for rounding
+  EXPECT_EQ(queue.GiveUp().size(), 11U);    // 19 s of 30
+}
+
+// A quiet time is forgotten as fast as a busy one.
+TEST(ObjectiveOrder, TheRateIsThatOfLate) {
+  Queue queue;
+  for (int i = 0; i < 1000; ++i) {   // ten times as fast, with hardly any waiting
+    Request* const request = queue.Add(kRate);
+    queue.now += kNsPerSecond / 10;
+    queue.End(request);
+  }
+  queue.now += 10 * kObjective;
+  queue.TeachRate(100);
+  for (int i = 0; i < 30; ++i) queue.Add(kRate - 1);   // a little less, for rounding
+  EXPECT_EQ(queue.GiveUp().size(), 11U);
+}
+
+// All others wait for their adapters, which will be there in a moment.
+TEST(ObjectiveOrder, OneThatWasLetInIsNoRate) {
+  Queue queue;
+  Request* const first = queue.Add(10);
+  for (int i = 0; i < 20; ++i) queue.Add(kRate / 2);
+  queue.now += kNsPerMs;
+  queue.End(first);
+  queue.now += 2 * kNsPerSecond;
+  EXPECT_TRUE(queue.GiveUp().empty());
+}
+
+// 20,000 at once, as a flood on an unlimited queue: this test would take minutes if each looked at all others.
+TEST(ObjectiveOrder, AFloodIsGivenUpAtOnce) {
+  Queue queue;
+  queue.TeachRate();
+  for (int i = 0; i < 20000; ++i) queue.Add(kRate - i % 100);
+  EXPECT_GT(queue.GiveUp().size(), 19900U);
+  EXPECT_EQ(queue.order.on_time(), 20000 - queue.order.late());
+}
+
+TEST(ObjectiveOrder, WhoseTimeIsOverIsGivenUpAlone) {
+  Queue queue;
+  queue.TeachRate();
+  Request* const missed = queue.Add(1, queue.now + kNsPerSecond / 2);   // within the margin
+  Request* const impossible = queue.Add(3 * kRate, queue.now + kMargin + 2 * kNsPerSecond);
+  Request* const possible = queue.Add(10 * kRate);
+  EXPECT_EQ(queue.GiveUp(), (std::set<const Request*>{missed, impossible}));
+  EXPECT_FALSE(possible->late);
+  // A deadline that is missed is no wish any more; a priority still is.
+  PlaceInQueue(queue.order, kAgeBound, *missed);
+  EXPECT_EQ(missed->due, missed->arrival + kAgeBound);
+  missed->priority = -5;
+  PlaceInQueue(queue.order, kAgeBound, *missed);
+  EXPECT_EQ(missed->due, missed->arrival + kAgeBound / 2);
+}
+
+// Who has no deadline is thought to want its first token within the objective.
+TEST(ObjectiveOrder, DeadlinesStandBesideTheObjective) {
+  Queue queue;
+  Request* const plain = queue.Add(1);
+  Request* const soon = queue.Add(1, queue.now + kObjective / 2);
+  Request* const patient = queue.Add(1, queue.now + 2 * kObjective);
+  EXPECT_EQ(plain->due, queue.now);
+  EXPECT_EQ(soon->due, queue.now - kObjective / 2);
+  EXPECT_EQ(patient->due, queue.now);   // a late deadline is no wish to wait
+  const Request* const urgent = queue.Add(1, 0, -10);
+  EXPECT_EQ(urgent->due, queue.now - kAgeBound);
+  queue.order.CheckIntegrity();
+}
+
+// Who was let in and is preempted waits again, unknown to the order.
+TEST(ObjectiveOrder, APreemptedRequestIsNotCountedTwice) {
+  Queue queue;
+  queue.TeachRate();
+  Request* const request = queue.Add(kRate);
+  queue.End(request);
+  EXPECT_EQ(request->work_tokens, -1);
+  queue.End(request);
+  queue.End(request, /*let_in=*/false);
+  EXPECT_EQ(queue.order.on_time() + queue.order.late(), 0U);
+}
+
+// Random arrivals, ends and cancellations, in twos: the same happens to both, and nobody is lost.
+TEST(ObjectiveOrder, IsDeterministicAndLosesNobody) {
+  std::size_t given_up = 0;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    Prng prng(seed);
+    std::array<Queue, 2> twins;
+    for (int step = 0; step < 400; ++step) {
+      const auto passed = static_cast<TimeNs>(prng.NextBelow(static_cast<std::uint64_t>(kNsPerSecond)));
+      const auto work = 1 + static_cast<std::int64_t>(prng.NextBelow(3 * kRate));
+      const bool wish = prng.NextBelow(4) == 0;
+      const auto deadline = static_cast<TimeNs>(prng.NextBelow(40 * static_cast<std::uint64_t>(kNsPerSecond)));
+      const auto priority = static_cast<std::int32_t>(prng.NextBelow(8) == 0 ? prng.NextBelow(21) : 10) - 10;
+      const std::uint64_t ends = prng.NextBelow(3), which = prng.NextBelow(1000);
+      std::array<std::vector<std::uint64_t>, 2> late;
+      for (std::size_t twin = 0; twin < 2; ++twin) {
+        Queue& queue = twins[twin];
+        queue.now += passed;
+        queue.Add(work, wish ? queue.now + deadline : 0, priority);
+        for (std::uint64_t i = 0; i < ends && !queue.waiting.empty(); ++i) {
+          Request* first = nullptr;
+          for (Request& request : queue.requests) {
+            if (!queue.waiting.contains(&request)) continue;
+            const bool before = first == nullptr || UrgencyOf(request) < UrgencyOf(*first);
+            if (before || request.id.value % 1000 == which) first = &request;
+          }
+          queue.End(first, /*let_in=*/which > 50);
+        }
+        for (const Request* request : queue.GiveUp()) late[twin].push_back(request->id.value);
+        std::sort(late[twin].begin(), late[twin].end());
+        for (Request& request : queue.requests) {
+          if (queue.waiting.contains(&request) && request.late) PlaceInQueue(queue.order, kAgeBound, request);
+        }
+      }
+      EXPECT_EQ(late[0], late[1]);
+      given_up += late[0].size();
+    }
+  }
+  EXPECT_GT(given_up, 100U);
+}
+
+}  // namespace
+}  // namespace loramux

@@ -1,0 +1,291 @@
+#include "simulate/plan_checker_for_test.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <set>
+
+#include "base/check.h"
+#include "base/prng.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::size_t kMostViolations = 3;
+constexpr std::int64_t kMostPlans = 1'000'000;   // more than any world needs: it would go on for ever
+
+bool Admits(const StepPlan& plan, const Request& request) {
+  return std::any_of(plan.admissions.begin(), plan.admissions.end(), [&](const auto& a) { return a.request == &request; });
+}
+
+bool Preempts(const StepPlan& plan, const Request* request) {
+  return std::find(plan.preemptions.begin(), plan.preemptions.end(), request) != plan.preemptions.end();
+}
+
+bool Loads(const StepPlan& plan, AdapterGeneration adapter) {
+  return std::any_of(plan.loads.begin(), plan.loads.end(), [&](const PlannedLoad& load) { return load.adapter == adapter; });
+}
+
+bool EvictsFromDevice(const StepPlan& plan, AdapterGeneration adapter) {
+  return std::find(plan.device_evictions.begin(), plan.device_evictions.end(), adapter) != plan.device_evictions.end();
+}
+
+}  // namespace
+
+void PlanChecker::Expect(bool holds, const View& view, const std::string& what) {
+  if (holds || violations_.size() >= kMostViolations) return;
+  violations_.push_back("plan " + std::to_string(plans_) + " at " + std::to_string(view.now) + " ns: " + what);
+}
+
+void PlanChecker::Planned(const PlannedStep& step) {
+  CHECK_LT(++plans_, kMostPlans);
+  const View view{step.plan, step.scheduler, step.residency, step.now};
+  CheckBatch(view);
+  CheckMemory(view);
+  CheckHostMemory(view);
+  CheckAdapters(view);
+  CheckQuotas(view);
+  CheckPreemptions(view);
+  CheckOrder(view);
+  step.scheduler.tenants().active_tenants() > 1 ? CheckTurns(view) : CheckAgeBound(view);
+  Digest(view);
+}
+
+// ---------------------------------------------------------------- Capacities
+
+void PlanChecker::CheckBatch(const View& view) {
+  const StepPlan& plan = view.plan;
+  std::int64_t tokens = 0, prompt_tokens = 0, prompts = 0;
+  std::set<const Request*> seen;
+  for (const PlannedChunk& chunk : plan.chunks) {
+    const Request& request = *chunk.request;
+    const std::string who = "request " + std::to_string(request.id.value);
+    Expect(seen.insert(&request).second, view, who + " is in the batch twice");
+    Expect(chunk.num_tokens > 0 && chunk.num_tokens <= options_.prefill_chunk, view, who + ": a chunk out of range");
+    Expect(chunk.num_tokens <= request.uncomputed(), view, who + " computes what is not there");
+    Expect(chunk.admits == Admits(plan, request), view, who + " is computed but not let in, or the other way round");
+    Expect(chunk.admits || request.state == RequestState::kRunning, view, who + " is computed but does not run");
+    Expect(!Preempts(plan, &request), view, who + " is computed and preempted");
+    tokens += chunk.num_tokens;
+    if (chunk.num_tokens > 1 || !chunk.samples) prompt_tokens += chunk.num_tokens, ++prompts;
+    Expect(options_.whole_prompt_tokens == 0 || chunk.samples, view, who + ": its prompt is split");
+  }
+  Expect(tokens == plan.num_tokens, view, "tokens are counted wrongly");
+  Expect(tokens <= options_.max_batch_tokens, view, "too many tokens in the batch");
+  Expect(static_cast<std::int64_t>(plan.chunks.size()) <= options_.max_running, view, "too many requests in the batch");
+  Expect(options_.whole_prompt_tokens == 0 || prompts <= 1 || prompt_tokens <= options_.whole_prompt_tokens, view,
+         "too many whole prompts in the batch");
+}
+
+// What is given back in the plan and what is free is enough for what it takes; each side keeps to its own part.
+void PlanChecker::CheckMemory(const View& view) {
+  const PoolStats pool = view.residency.device()->Stats();
+  std::int64_t adapters = 0, kv = 0;   // taken, less given back
+  for (const PlannedLoad& load : view.plan.loads) adapters += view.residency.Get(load.adapter).version->layout.pages;
+  for (const AdapterGeneration gone : view.plan.device_evictions) adapters -= view.residency.Get(gone).version->layout.pages;
+  for (const PlannedChunk& chunk : view.plan.chunks) kv += chunk.new_pages;
+  for (const PlannedFetch& fetch : view.plan.fetches) kv += fetch.pages;
+  for (const Request* request : view.plan.preemptions) kv -= static_cast<std::int64_t>(request->pages.size()) - request->tree_pages;
+  kv -= static_cast<std::int64_t>(view.plan.kv_evictions.size());
+  const std::int64_t adapters_after = pool.used(PageCategory::kAdapter) + adapters, kv_after = pool.used(PageCategory::kKv) + kv;
+  Expect(adapters_after + kv_after <= device_pages_, view, "more pages than the device has");
+  const std::int64_t share = AdapterSharePages(options_.adapter_share, device_pages_);
+  if (share == 0) return;
+  Expect(adapters_after <= share, view, "adapters exceed their share");
+  Expect(kv_after <= device_pages_ - share, view, "keys and values exceed their share");
+}
+
+// Adapters that come to the host tier have room there, with what gives way for them (keys and values do when they come).
+void PlanChecker::CheckHostMemory(const View& view) {
+  const PagePool* host = view.residency.host();
+  std::int64_t taken = 0;
+  for (const PlannedLoad& load : view.plan.loads) {
+    const AdapterResidency& adapter = view.residency.Get(load.adapter);
+    if (!load.via_host || adapter.host == TierState::kResident) continue;
+    Expect(host != nullptr, view, "a load by way of a host tier that is not there");
+    taken += adapter.version->layout.pages;
+  }
+  for (const AdapterGeneration gone : view.plan.host_evictions) {
+    const AdapterResidency& adapter = view.residency.Get(gone);
+    Expect(adapter.host == TierState::kResident, view, "evicts from the host tier what is not there");
+    Expect(!Loads(view.plan, gone), view, "evicts from the host tier what it loads");
+    taken -= adapter.version->layout.pages;
+  }
+  if (host == nullptr || taken <= 0) return;
+  const PoolStats pool = host->Stats();
+  Expect(taken <= pool.free_pages + pool.used(PageCategory::kKv), view, "more pages than the host tier has");
+}
+
+void PlanChecker::CheckAdapters(const View& view) {
+  const std::int64_t loading = view.residency.loads_in_flight() + static_cast<std::int64_t>(view.plan.loads.size());
+  Expect(loading <= options_.max_loads_in_flight, view, "too many loads in flight");
+  std::set<AdapterGeneration> distinct;
+  for (const Request* request : view.scheduler.running()) {
+    if (request->adapter != kBaseModel && !Preempts(view.plan, request)) distinct.insert(request->adapter);
+  }
+  for (const PlannedAdmission& admission : view.plan.admissions) {
+    const AdapterGeneration adapter = admission.request->adapter;
+    if (adapter == kBaseModel) continue;
+    distinct.insert(adapter);
+    const AdapterResidency& residency = view.residency.Get(adapter);
+    Expect(residency.device == TierState::kResident || residency.arriving(), view, "an admission without its adapter");
+  }
+  const auto most = static_cast<std::size_t>(options_.max_distinct_adapters);
+  Expect(most == 0 || distinct.size() <= most, view, "too many distinct adapters");
+  for (const AdapterGeneration adapter : distinct) Expect(!EvictsFromDevice(view.plan, adapter), view, "evicts an adapter in use");
+}
+
+// Lanes may use what others leave of their quotas, but nobody the same tokens twice. A request beside which nobody of its lane
+// runs, and one that has waited too long, need no quota.
+void PlanChecker::CheckQuotas(const View& view) {
+  const QueueOrder& queue = view.scheduler.queue();
+  if (!queue.has_quotas()) return;
+  std::array<double, kMaxLanes> use = {};
+  for (const Request* request : view.scheduler.running()) {
+    if (!Preempts(view.plan, request)) use[static_cast<std::size_t>(request->lane)] += static_cast<double>(ExtentOf(*request).total());
+  }
+  double left = 0, taken = 0;
+  for (std::int32_t lane = 0; lane < queue.lanes(); ++lane) left += std::max(0.0, queue.Quota(lane) - use[static_cast<std::size_t>(lane)]);
+  const bool one_tenant = view.scheduler.tenants().active_tenants() <= 1;
+  const Request* const turn = one_tenant ? nullptr : OverdueTurn(view);
+  for (const PlannedAdmission& admission : view.plan.admissions) {
+    const Request& request = *admission.request;
+    const auto tokens = static_cast<double>(ExtentOf(request).total());
+    double& of_lane = use[static_cast<std::size_t>(request.lane)];
+    const bool waited = one_tenant ? view.now - request.arrival > options_.age_bound : &request == turn;
+    if (of_lane > 0 && !waited) taken += tokens;
+    of_lane += tokens;
+  }
+  Expect(taken <= left, view, "lanes use more than was left of all quotas");
+}
+
+// ---------------------------------------------------------------- Promises
+
+// With one tenant the youngest gives way first, and never to a younger one. Who overtook somebody gives way to that one.
+void PlanChecker::CheckPreemptions(const View& view) {
+  if (view.scheduler.tenants().active_tenants() > 1) return;
+  for (const Request* gone : view.plan.preemptions) {
+    if (gone->overtook != RequestId{}) continue;
+    const std::string who = "request " + std::to_string(gone->id.value) + " is preempted";
+    for (const Request* request : view.scheduler.running()) {
+      Expect(request->id <= gone->id || Preempts(view.plan, request), view, who + " while a younger one runs on");
+    }
+    for (const PlannedAdmission& admission : view.plan.admissions) {
+      Expect(admission.request->id < gone->id, view, who + " and a younger one let in");
+    }
+  }
+}
+
+// It cannot begin yet, as its adapter or its history is still to arrive, or nothing more may be asked of the link.
+bool PlanChecker::Arrives(const View& view, const Request& request) const {
+  if (request.adapter != kBaseModel) {
+    const AdapterResidency& adapter = view.residency.Get(request.adapter);
+    const std::int64_t loading = view.residency.loads_in_flight() + static_cast<std::int64_t>(view.plan.loads.size());
+    if (adapter.device == TierState::kLoading || Loads(view.plan, request.adapter)) return true;
+    if (adapter.device == TierState::kAbsent) return loading >= options_.max_loads_in_flight;
+  }
+  const auto own = [&](const PlannedFetch& fetch) { return fetch.request == &request; };
+  if (std::any_of(view.plan.fetches.begin(), view.plan.fetches.end(), own)) return true;
+  const DependencyTree* tree = view.scheduler.tree();
+  if (tree == nullptr || !tree->Exists(request.found)) return false;
+  for (NodeId at = request.found; !tree->OnDevice(at); at = tree->Parent(at)) {
+    if (tree->Moving(at)) return true;
+    for (const PlannedFetch& fetch : view.plan.fetches) {   // somebody else's, of the same path
+      NodeId on = fetch.tail;
+      while (tree->Depth(on) > tree->Depth(at)) on = tree->Parent(on);
+      if (on == at) return true;
+    }
+  }
+  return false;
+}
+
+// Of one tenant (and lane), who is due first is let in first; that time is at most an age bound from the arrival.
+void PlanChecker::CheckOrder(const View& view) {
+  for (const Request* request : view.scheduler.running()) {
+    Expect(!request->late, view, "request " + std::to_string(request->id.value) + " runs and is still given up");
+  }
+  const QueueOrder& queue = view.scheduler.queue();
+  for (const PlannedAdmission& admission : view.plan.admissions) {
+    const Request& in = *admission.request;
+    const std::string who = "request " + std::to_string(in.id.value);
+    Expect(std::abs(in.due - in.arrival) <= options_.age_bound, view, who + " is due beyond the age bound");
+    const bool out_of_turn = view.now - in.arrival > std::min(options_.age_bound, options_.fairness.max_wait);
+    Expect(admission.overtakes == RequestId{} || !in.squashed, view, who + " overtakes another though it was squashed for that before");
+    if (queue.residents_first() || out_of_turn || admission.overtakes != RequestId{}) continue;
+    for (const Request* waits : view.scheduler.waiting()) {
+      if (waits->tenant != in.tenant || waits->lane != in.lane || !(UrgencyOf(*waits) < UrgencyOf(in))) continue;
+      Expect(Admits(view.plan, *waits) || Arrives(view, *waits), view, who + " goes before " + std::to_string(waits->id.value) +
+                                                                       ", which is due before it");
+    }
+  }
+}
+
+// With one tenant: who has waited for longer than the age bound goes before everybody that has not, the oldest first. That
+// one's adapter stays where it is, unless an older one that runs needs the memory.
+void PlanChecker::CheckAgeBound(const View& view) {
+  std::int64_t left = options_.lookahead;
+  for (const Request* request : view.scheduler.waiting()) {
+    if (view.now - request->arrival <= options_.age_bound || left-- == 0) return;
+    CheckNext(view, *request, "beyond the age bound");
+    if (request != view.scheduler.waiting().front()) continue;
+    const auto running = view.scheduler.running();
+    const bool older_runs = !running.empty() && running.front()->id < request->id;
+    const bool loses = request->adapter != kBaseModel && EvictsFromDevice(view.plan, request->adapter);
+    Expect(!loses || older_runs, view, "request " + std::to_string(request->id.value) + ", beyond the age bound, loses its adapter");
+  }
+}
+
+// Of the lanes' first turns that are overdue, the oldest request's; null: none is.
+const Request* PlanChecker::OverdueTurn(const View& view) {
+  const Request* oldest = nullptr;
+  for (std::int32_t lane = 0; lane < view.scheduler.queue().lanes(); ++lane) {
+    view.scheduler.tenants().Order(view.now, lane, 1, order_);
+    if (order_.turns.empty() || order_.turns.front().service > -std::numeric_limits<double>::infinity()) continue;
+    const Request* first = order_.turns.front().request;
+    if (oldest == nullptr || first->id < oldest->id) oldest = first;
+  }
+  return oldest;
+}
+
+// With several: a tenant that has waited for its turn for too long is next.
+void PlanChecker::CheckTurns(const View& view) {
+  const Request* const next = OverdueTurn(view);
+  if (next == nullptr || Admits(view.plan, *next) || Arrives(view, *next)) return;
+  const std::string who = "request " + std::to_string(next->id.value);
+  Expect(view.plan.admissions.empty(), view, who + ", whose tenant's turn is overdue, is passed over");
+}
+
+void PlanChecker::CheckNext(const View& view, const Request& next, const char* why) {
+  const std::string who = "request " + std::to_string(next.id.value) + ", " + why;
+  const bool absent = next.adapter != kBaseModel && view.residency.Get(next.adapter).device == TierState::kAbsent;
+  if (absent && !Loads(view.plan, next.adapter)) {
+    for (const PlannedLoad& load : view.plan.loads) {
+      const auto older = [&](const Request* request) {
+        return request->adapter == load.adapter && view.now - request->arrival > options_.age_bound && request->id < next.id;
+      };
+      const auto waiting = view.scheduler.waiting();
+      Expect(std::any_of(waiting.begin(), waiting.end(), older), view, who + ", has no adapter, and another's is loaded");
+    }
+  }
+  if (Admits(view.plan, next) || Arrives(view, next)) return;
+  for (const PlannedAdmission& admission : view.plan.admissions) {
+    Expect(admission.request->id < next.id, view, who + ", is passed over for " + std::to_string(admission.request->id.value));
+  }
+}
+
+void PlanChecker::Digest(const View& view) {
+  const auto add = [this](std::uint64_t value) { digest_ = SplitMix64(digest_ ^ value); };
+  add(static_cast<std::uint64_t>(view.now));
+  for (const PlannedChunk& chunk : view.plan.chunks) {
+    add(chunk.request->id.value << 20 ^ static_cast<std::uint64_t>(chunk.num_tokens));
+    add(static_cast<std::uint64_t>(chunk.new_pages) << 2 ^ static_cast<std::uint64_t>(2 * chunk.admits + chunk.samples));
+  }
+  for (const Request* request : view.plan.preemptions) add(request->id.value);
+  for (const NodeId node : view.plan.kv_evictions) add(std::uint64_t{node.index} << 32 ^ node.generation);
+  for (const AdapterGeneration gone : view.plan.device_evictions) add(gone.value);
+  for (const AdapterGeneration gone : view.plan.host_evictions) add(gone.value);
+  for (const PlannedFetch& fetch : view.plan.fetches) add(fetch.request->id.value << 32 ^ static_cast<std::uint64_t>(fetch.pages));
+  for (const PlannedLoad& load : view.plan.loads) add(std::uint64_t{load.adapter.value} << 1 ^ static_cast<std::uint64_t>(load.via_host));
+}
+
+}  // namespace loramux

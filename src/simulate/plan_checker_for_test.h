@@ -1,0 +1,54 @@
+// Holds every plan of an engine against what the scheduler promises (docs/scheduling.md) and against the capacities.
+// Knows of the scheduler what it shows to everybody, and counts for itself.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/engine_observer.h"
+
+namespace loramux {
+
+class PlanChecker final : public EngineObserver {
+ public:
+  // The options that the engine's scheduler was made with, and its device's pages.
+  PlanChecker(SchedulerOptions options, std::int64_t device_pages) : options_(std::move(options)), device_pages_(device_pages) {}
+  void Planned(const PlannedStep& step) override;
+
+  const std::vector<std::string>& violations() const { return violations_; }   // the first few
+  std::uint64_t digest() const { return digest_; }                              // of all plans, in their order
+  std::int64_t plans() const { return plans_; }
+
+ private:
+  // One plan and the world that it was made in.
+  struct View {
+    const StepPlan& plan;
+    const Scheduler& scheduler;
+    const ResidencyManager& residency;
+    TimeNs now;
+  };
+  void CheckBatch(const View& view);
+  void CheckMemory(const View& view);
+  void CheckHostMemory(const View& view);
+  void CheckAdapters(const View& view);
+  void CheckQuotas(const View& view);
+  void CheckPreemptions(const View& view);
+  void CheckOrder(const View& view);
+  void CheckAgeBound(const View& view);
+  const Request* OverdueTurn(const View& view);
+  void CheckTurns(const View& view);
+  void CheckNext(const View& view, const Request& next, const char* why);
+  bool Arrives(const View& view, const Request& request) const;
+  void Digest(const View& view);
+  void Expect(bool holds, const View& view, const std::string& what);
+
+  const SchedulerOptions options_;
+  const std::int64_t device_pages_;
+  std::vector<std::string> violations_;
+  std::uint64_t digest_ = 0;
+  std::int64_t plans_ = 0;
+  ServiceOrder order_;
+};
+
+}  // namespace loramux

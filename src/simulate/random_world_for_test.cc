@@ -1,0 +1,108 @@
+#include "simulate/random_world_for_test.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <initializer_list>
+
+#include "base/prng.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::int64_t kPageBytes = 1 << 20;
+
+class Drawing {
+ public:
+  explicit Drawing(std::uint64_t seed) : prng_(seed) {}
+  template <typename T>
+  T OneOf(std::initializer_list<T> values) { return *(values.begin() + static_cast<std::ptrdiff_t>(prng_.NextBelow(values.size()))); }
+  bool Chance(double probability) { return prng_.NextDouble() < probability; }
+  double Between(double low, double high) { return low * std::pow(high / low, prng_.NextDouble()); }   // of each magnitude alike
+  std::uint64_t Below(std::uint64_t bound) { return prng_.NextBelow(bound); }
+
+ private:
+  Prng prng_;
+};
+
+// A step 1 ms, a prompt's token 0.1 ms, a decoding sequence 0.2 ms: about as long as on the real thing, and round.
+SimulatedDevice DrawDevice(Drawing& draw) {
+  SimulatedDevice device{.name = "random", .page_tokens = draw.OneOf<std::int64_t>({4, 16}), .page_bytes = kPageBytes,
+                         .device_pages = static_cast<std::int64_t>(draw.Between(20, 3000)),
+                         .adapter_bytes_per_rank = kPageBytes / draw.OneOf<std::int64_t>({4, 8, 32})};
+  device.model.step = 1e-3;
+  device.model.per_prefill_token = 1e-4;
+  device.model.per_decode_sequence = 2e-4;
+  device.model.disk = {.latency = 5e-3, .bytes_per_second = draw.OneOf<double>({1e8, 1e9})};
+  device.model.host_to_device = {.latency = 1e-4, .bytes_per_second = draw.OneOf<double>({2e8, 1e9, 1e11})};
+  device.model.device_to_host = device.model.host_to_device;
+  return device;
+}
+
+Workload DrawRequests(Drawing& draw, std::uint64_t seed) {
+  WorkloadOptions options{.requests = static_cast<std::int64_t>(draw.Between(20, 250)), .rate = draw.Between(2, 1000),
+                          .input_mean = draw.Between(5, 200), .output_mean = draw.Between(1, 40), .input_cv = draw.OneOf({0.0, 1.0, 3.0}),
+                          .output_cv = draw.OneOf({0.0, 1.0, 2.0}), .max_input = 1200, .max_output = 150,
+                          .adapters = draw.OneOf<std::int64_t>({0, 1, 3, 12, 60}), .base_share = draw.OneOf({0.0, 0.0, 0.3}),
+                          .turns = draw.OneOf({1.0, 1.0, 3.0}), .think_seconds = draw.Between(0.01, 2), .seed = seed};
+  if (draw.Chance(0.5)) options.ranks = {8, 16};
+  if (options.adapters > 0) {
+    options.popularity = draw.OneOf({Popularity::kUniform, Popularity::kPowerLaw, Popularity::kDistinct, Popularity::kGaussian});
+    options.rank_popularity = draw.OneOf({Popularity::kUniform, Popularity::kPowerLaw});
+    options.deviation = static_cast<double>(options.adapters) / 4;
+  }
+  return MakeWorkload(options).value();
+}
+
+// What clients may ask besides, and prompts that begin alike.
+void DrawWishes(Drawing& draw, Workload& workload) {
+  const std::uint64_t tenants = draw.OneOf<std::uint64_t>({0, 0, 1, 2, 5});
+  const double urgent = draw.OneOf({0.0, 0.3}), leaving = draw.OneOf({0.0, 0.0, 0.1}), alike = draw.OneOf({0.0, 0.5});
+  workload.blocks = {1, 2, 3};
+  for (WorkloadRequest& request : workload.requests) {
+    if (tenants > 0) request.tenant = static_cast<std::int32_t>(draw.Below(tenants));
+    if (draw.Chance(urgent)) request.priority = static_cast<std::int32_t>(draw.Below(21)) - 10;
+    if (draw.Chance(urgent)) request.deadline = static_cast<TimeNs>(draw.Between(1e6, 1e10));
+    if (draw.Chance(leaving)) request.cancel_after = static_cast<TimeNs>(draw.Between(1e5, 1e10));
+    if (request.follows || !draw.Chance(alike)) continue;
+    request.first_block = static_cast<std::uint32_t>(draw.Below(workload.blocks.size()));
+    request.num_blocks = 1;   // 512 tokens: all of most prompts
+  }
+}
+
+}  // namespace
+
+RandomWorld DrawWorld(std::string_view preset, std::uint64_t seed) {
+  Drawing draw(SplitMix64(seed));
+  RandomWorld world{.options = {.device = DrawDevice(draw), .preset = FindPreset(preset).value()}, .workload = DrawRequests(draw, seed)};
+  DrawWishes(draw, world.workload);
+  SimulationOptions& options = world.options;
+  options.max_running = draw.OneOf<std::int64_t>({1, 3, 16, 256});
+  options.max_batch_tokens = draw.OneOf<std::int64_t>({16, 64, 512});
+  if (draw.Chance(0.2)) options.adapter_share = draw.OneOf({0.3, 0.6});
+  options.host_bytes = draw.OneOf<double>({0, 30, 300, 5000}) * kPageBytes;
+  options.adapters_in_host_memory = draw.Chance(0.5);
+  options.predictor_accuracy = draw.OneOf({0.0, 0.5, 0.8, 1.0});
+  options.age_bound = static_cast<TimeNs>(draw.Between(2e7, 3e10));
+  options.fairness_max_wait = static_cast<TimeNs>(draw.Between(2e7, 3e10));
+  options.slo = static_cast<TimeNs>(draw.Between(1e8, 1e10));
+  options.seed = seed;
+  options.check_every = draw.OneOf<std::int64_t>({0, 0, 3, 20});
+  options.samples = draw.OneOf<std::int64_t>({0, 20});
+  if (draw.Chance(0.3)) options.adapter_prefetch = AdapterPrefetch::kHistogram;
+  return world;
+}
+
+SchedulerOptions SchedulerOptionsOf(const RandomWorld& world) {
+  const SimulationOptions& options = world.options;
+  SchedulerOptions scheduler{.page_tokens = options.device.page_tokens, .max_running = options.max_running,
+                             .max_batch_tokens = options.max_batch_tokens, .prefill_chunk = options.max_batch_tokens,
+                             .adapter_prefetch = options.adapter_prefetch, .age_bound = options.age_bound};
+  scheduler.fairness.max_wait = options.fairness_max_wait;
+  QueueOrderOptions order;
+  ApplyPreset(options.preset, std::max<std::int64_t>(2, world.workload.MaxSequenceTokens()), scheduler, order);
+  if (options.adapter_share > 0) scheduler.adapter_share = options.adapter_share;
+  return scheduler;
+}
+
+}  // namespace loramux

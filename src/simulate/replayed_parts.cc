@@ -1,0 +1,81 @@
+#include "simulate/replayed_parts.h"
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace loramux {
+
+void ReplayedTransfer::Expect(std::vector<RecordedCompletion> completions, std::vector<RecordedLayers> layers) {
+  completions_ = std::move(completions);
+  layers_ = std::move(layers);
+  next_ = 0;
+}
+
+void ReplayedTransfer::Submit(TransferJob job) {
+  const double bytes = static_cast<double>(job.destination.size() * job.page_bytes);
+  if (job.kind == TransferKind::kHostToDevice || job.kind == TransferKind::kDiskToDevice) bytes_to_device_ += bytes;
+  if (job.kind == TransferKind::kDeviceToHost) bytes_to_host_ += bytes;
+  moving_[job.id] = std::move(job.progress);
+}
+
+std::optional<TransferCompletion> ReplayedTransfer::Poll() {
+  if (diverged_) return std::nullopt;
+  if (next_ == completions_.size()) {
+    PublishLayers();
+    return std::nullopt;
+  }
+  const RecordedCompletion& recorded = completions_[next_];
+  const auto job = moving_.find(recorded.transfer);
+  const bool cancelled = recorded.outcome == TransferOutcome::kCancelled;
+  diverged_ = job == moving_.end() || (cancelled && (job->second == nullptr || !job->second->cancelled()));
+  if (diverged_) return std::nullopt;
+  ++next_;
+  const std::shared_ptr<LayerProgress> progress = std::move(job->second);
+  moving_.erase(job);
+  const bool good = recorded.outcome == TransferOutcome::kGood;
+  if (progress != nullptr) good ? progress->Publish(progress->layers()) : progress->Fail();
+  TransferCompletion completion{recorded.transfer, std::nullopt, cancelled};
+  if (recorded.outcome == TransferOutcome::kFailed) completion.error = IoError("the transfer failed, as recorded");
+  return completion;
+}
+
+void ReplayedTransfer::PublishLayers() {
+  for (const RecordedLayers& recorded : layers_) {
+    const auto job = moving_.find(recorded.transfer);
+    if (job == moving_.end() || job->second == nullptr || recorded.layers > job->second->layers()) {
+      diverged_ = true;
+      return;
+    }
+    LayerProgress& progress = *job->second;
+    recorded.layers < progress.arrived() ? progress.Fail() : progress.Publish(recorded.layers);
+  }
+  layers_.clear();
+}
+
+void ReplayedExecutor::Expect(TimeNs waited, std::span<const RecordedToken> tokens) {
+  waited_ = waited;
+  tokens_.clear();
+  for (const RecordedToken& token : tokens) tokens_.emplace(token.id, token.token);
+}
+
+void ReplayedExecutor::Submit(const ExecutorBatch& batch) {
+  CHECK(batch_ == nullptr);
+  batch_ = &batch;
+}
+
+bool ReplayedExecutor::Poll(ExecutorResult& result) {
+  if (batch_ == nullptr || !waited_) return false;
+  result.tokens.clear();
+  result.waited = *waited_;
+  for (const ExecutorChunk& chunk : batch_->chunks) {
+    if (!chunk.sample) continue;
+    const auto token = tokens_.find(chunk.id);
+    result.tokens.emplace_back().id = token == tokens_.end() ? 0 : token->second;
+  }
+  batch_ = nullptr;
+  waited_.reset();
+  return true;
+}
+
+}  // namespace loramux

@@ -1,0 +1,519 @@
+// Real runs of the demo model, recorded and replayed on the virtual clock: the plans must be the same, one by one. And what is
+// no such recording must be told from one, and never end the process.
+#include "simulate/replay.h"
+
+#include <atomic>
+#include <filesystem>
+#include <future>
+#include <thread>
+#include <unistd.h>
+
+#include "base/prng.h"
+#include "formats/file.h"
+#include "tests/demo_world.h"
+
+namespace loramux::demo {
+namespace {
+
+namespace fs = std::filesystem;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr std::size_t kSlowdown = 4;
+#else
+constexpr std::size_t kSlowdown = 1;
+#endif
+
+struct Regime {
+  const char* name;
+  std::string cache, queue, prefetch, predictor;
+  FairnessPolicy fairness = FairnessPolicy::kVtc;
+  double link_bytes_per_second = 0;   // slow ones: layers are used while later ones arrive
+  bool by_profile = false;
+};
+
+// As a profile might have it, with figures that no round number is.
+std::shared_ptr<const PerformanceModel> SomeCosts() {
+  return std::make_shared<const PerformanceModel>(
+      PerformanceModel{.step = 7.1e-5, .per_prefill_token = 2.3e-5 / 3, .per_decode_sequence = 2.7e-5, .per_prefill_attention = 5.5e-8 / 7,
+                       .per_decode_context = 1.8e-7, .token_tile = 12, .per_token_tile = 1.5e-4, .per_adapter_token_rank = 2e-7 / 3,
+                       .per_rank = 6.3e-7, .decode_factors = {{1, 1.1}, {4.3, 1.0 / 3}, {17, 1.01}}, .prefill_factors = {{30.1, 1.13}},
+                       .mixed_factors = {{7, 0.93}}, .after_prefill = 9.8e-5, .disk = {2e-4, 3.3e8},
+                       .host_to_device = {3e-5 / 7, 7.2e9}, .device_to_host = {3e-5, 7.1e9}});
+}
+
+struct Sizes {
+  std::int64_t largest_adapter = 0, page_bytes = 0;   // in pages of 4 positions
+};
+Sizes MeasureSizes() {
+  RuntimeOptions options;
+  options.page_tokens = 4;
+  options.device_memory = std::int64_t{64} << 20;
+  World world(options);
+  Sizes sizes{.page_bytes = world.runtime().geometry().page_bytes};
+  for (const auto& version : world.runtime().registry().List()) {
+    sizes.largest_adapter = std::max(sizes.largest_adapter, version->layout.pages);
+  }
+  return sizes;
+}
+
+// Room for two of the largest adapters and a few sequences; where adapters have a fifth of it, as many fit that.
+RuntimeOptions OptionsOf(const Regime& regime, FlightRecorder* recorder) {
+  static const Sizes sizes = MeasureSizes();
+  const std::int64_t pages = regime.cache == "vllm" ? 11 * sizes.largest_adapter : 2 * sizes.largest_adapter + 120;
+  RuntimeOptions options;
+  options.page_tokens = 4;
+  options.device_memory = pages * sizes.page_bytes;
+  options.host_memory = (2 * sizes.largest_adapter + 80) * sizes.page_bytes;
+  options.cache = regime.cache;
+  options.adapter_prefetch = regime.prefetch;
+  options.queue.name = regime.queue;
+  options.length_predictor = regime.predictor;
+  options.scheduler.max_running = 16;
+  options.scheduler.max_batch_tokens = 96;
+  options.scheduler.prefill_chunk = 24;
+  options.scheduler.fairness.policy = regime.fairness;
+  options.scheduler.fairness.weights = {{"heavy", 3}, {"light", 0.5}};
+  options.transfer.bytes_per_second = regime.link_bytes_per_second;
+  options.threads = 2;
+  options.recorder = recorder;
+  if (regime.by_profile) options.scheduler.costs = SomeCosts();
+  return options;
+}
+
+// Conversations: each turn's prompt is all that was said, and a new question. In one of them somebody hangs up, some want
+// to be soon, some have a guess of their length.
+void Converse(World& world, std::size_t sessions, int turns) {
+  const std::vector<Question> questions = Questions(sessions);
+  std::vector<std::vector<TokenId>> said(sessions);
+  for (int turn = 0; turn < turns; ++turn) {
+    const std::vector<Question> asked(questions.begin(), questions.begin() + static_cast<std::ptrdiff_t>(sessions));
+    std::vector<std::vector<TokenId>> prompts(sessions);
+    const std::vector<Answer> answers = world.Ask(asked, false, [&](std::size_t i, GenerationRequest& request) {
+      request.prompt.insert(request.prompt.begin(), said[i].begin(), said[i].end());
+      prompts[i] = request.prompt;
+      request.max_tokens = 24;
+      request.ignore_eos = i % 3 == 0;
+      request.priority = static_cast<std::int32_t>(i % 5) - 2;
+      request.length_hint = static_cast<std::int32_t>(i % 4) * 8;
+      if (i % 4 == 1) request.deadline = world.runtime().clock().Now() + 50 * kNsPerMs;
+      if (i % 4 == 2) request.tenant = i % 8 == 2 ? "heavy" : "light";
+    });
+    for (std::size_t i = 0; i < sessions; ++i) {
+      ASSERT_EQ(answers[i].error, "");
+      said[i] = prompts[i];
+      said[i].insert(said[i].end(), answers[i].tokens.begin(), answers[i].tokens.end());
+    }
+  }
+}
+
+// Most of them are cancelled: before they begin, at their first token, or later.
+void AskAndLeave(World& world, std::vector<GenerationRequest> requests) {
+  std::vector<std::promise<void>> ended(requests.size());
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    GenerationRequest& request = requests[i];
+    request.max_tokens = 40;
+    request.ignore_eos = true;
+    Engine* engine = &world.runtime().engine();
+    request.on_event = [engine, i, promise = &ended[i]](const GenerationEvent& event) {
+      if (event.token != nullptr && i % 3 != 0 && event.generated_tokens == static_cast<std::int32_t>(i % 7) + 1) engine->Cancel(event.id);
+      if (event.finish != FinishReason::kNone) promise->set_value();
+    };
+    const auto id = engine->Submit(std::move(request));
+    if (!id.ok()) {   // its adapter's version is gone, or the memory that it needs was just pinned
+      ended[i].set_value();
+      continue;
+    }
+    if (i % 6 == 0) engine->Cancel(*id);
+  }
+  for (auto& promise : ended) promise.get_future().wait();
+}
+
+Status Pin(World& world, const std::string& name, bool pinned) {
+  std::promise<Status> done;
+  const auto version = world.runtime().registry().Resolve(name);
+  if (!version.ok()) return version.error();
+  world.runtime().engine().SetPinned(*version, pinned, [&](Status status) { done.set_value(std::move(status)); });
+  return done.get_future().get();
+}
+
+// Names go, and come again with the same content, while requests run.
+void ChangeAdapters(World& world) {
+  AdapterRegistry& registry = world.runtime().registry();
+  const std::string name = AdapterNames().front();
+  const fs::path path = (*registry.Resolve(name))->path;
+  ASSERT_TRUE(registry.Remove(name).ok());
+  ASSERT_TRUE(registry.Register(name, path, 0).ok());
+}
+
+struct Recorded {
+  std::string bytes;
+  EngineStats stats;   // of the real engine, at its end
+};
+
+Recorded Record(const Regime& regime) {
+  const fs::path path = fs::temp_directory_path() / ("replay_test_" + std::to_string(getpid()) + "_" + regime.name);
+  Recorded recorded;
+  {
+    auto recorder = std::move(FlightRecorder::Create(&OsFileSystem(), path)).value();
+    World world(OptionsOf(regime, recorder.get()));
+    const std::string first = AdapterNames().front(), last = AdapterNames().back();
+    ChangeAdapters(world);   // nobody ever asks for its first version, so that the recording's numbers are not without gaps
+    Converse(world, 24 / kSlowdown, 3);
+    EXPECT_TRUE(Pin(world, last, true).ok());
+    std::vector<GenerationRequest> requests;   // the names are resolved before they go
+    for (const Question& question : Questions(4 / kSlowdown)) requests.push_back(world.Request(question));
+    std::thread leaving([&] { AskAndLeave(world, std::move(requests)); });
+    ChangeAdapters(world);
+    (void)Pin(world, first, true);   // there may be no room
+    leaving.join();
+    EXPECT_TRUE(Pin(world, last, false).ok());
+    Converse(world, 12 / kSlowdown, 2);
+    std::this_thread::sleep_for(std::chrono::milliseconds(250));   // what is moved and loaded ahead
+    ChangeAdapters(world);
+    Converse(world, 8, 1);
+    world.Ask(Questions(2), /*one_by_one=*/true);   // who is alone begins with the first layers of what is arriving
+    world.runtime().Stop();
+    recorder->Close();
+    EXPECT_FALSE(recorder->failed());
+    recorded.stats = world.runtime().engine().Stats();
+  }
+  recorded.bytes = std::move(ReadTextFile(path, std::size_t{1} << 30)).value();
+  fs::remove(path);
+  return recorded;
+}
+
+Result<ReplayReport> ReplayBytes(std::string bytes, ReplayOptions options = {}) {
+  ASSIGN_OR_RETURN(RecordingReader reader, RecordingReader::Open(std::move(bytes)));
+  return Replay(reader, options);
+}
+
+class ReplayOfARealRun : public testing::TestWithParam<Regime> {};
+
+TEST_P(ReplayOfARealRun, MakesTheSamePlans) {
+  const Recorded recorded = Record(GetParam());
+  const auto replay = ReplayBytes(recorded.bytes, {.check_every = 50});
+  ASSERT_TRUE(replay.ok()) << replay.error().message;
+  EXPECT_EQ(replay->difference, "");
+  EXPECT_EQ(replay->equal_plans, replay->plans);
+  EXPECT_GT(replay->plans, 100);
+  EXPECT_GT(replay->ended, 0);
+  EXPECT_GT(replay->cancelled, 0);
+  const EngineStats& real = recorded.stats;
+  const EngineStats& again = replay->simulation.stats;
+  // All that happened, to the last page.
+  EXPECT_EQ(again.steps, real.steps);
+  EXPECT_EQ(again.tokens_generated, real.tokens_generated);
+  EXPECT_EQ(again.tokens_prefilled, real.tokens_prefilled);
+  EXPECT_EQ(again.finished, real.finished);
+  EXPECT_EQ(again.preemptions, real.preemptions);
+  EXPECT_EQ(again.device.allocations, real.device.allocations);
+  EXPECT_EQ(again.host.allocations, real.host.allocations);
+  EXPECT_EQ(again.prefix.found_tokens, real.prefix.found_tokens);
+  EXPECT_EQ(again.adapters.device_loads, real.adapters.device_loads);
+  EXPECT_EQ(again.adapters.load_time_total, real.adapters.load_time_total);
+  EXPECT_EQ(again.early_admissions, real.early_admissions);
+  EXPECT_EQ(again.step_wait_total, real.step_wait_total);
+  EXPECT_EQ(again.kv_tiers.pages_fetched, real.kv_tiers.pages_fetched);
+  EXPECT_EQ(again.history_evictions, real.history_evictions);
+  std::printf("%s: %lld plans, %lld steps, %zu bytes; %lld preemptions, %lld loads, %lld early, %lld found tokens, %lld pages fetched\n",
+              GetParam().name, static_cast<long long>(replay->plans), static_cast<long long>(replay->steps), recorded.bytes.size(),
+              static_cast<long long>(real.preemptions), static_cast<long long>(real.adapters.device_loads),
+              static_cast<long long>(real.early_admissions), static_cast<long long>(real.prefix.found_tokens),
+              static_cast<long long>(real.kv_tiers.pages_fetched));
+}
+
+constexpr double kSlowLink = 60e6;
+INSTANTIATE_TEST_SUITE_P(
+    Regimes, ReplayOfARealRun,
+    testing::Values(Regime{"loramux_mlq", "loramux", "mlq", "none", "history", FairnessPolicy::kVtc, kSlowLink},
+                    Regime{"loramux_mlq_fast_links", "loramux", "mlq", "histogram", "history"},
+                    Regime{"chameleon_mlq", "chameleon", "mlq", "histogram", "proxy", FairnessPolicy::kNone, kSlowLink},
+                    Regime{"vllm_residency", "vllm", "residency", "none", "none", FairnessPolicy::kNone, kSlowLink},
+                    Regime{"lru_fifo", "lru", "fifo", "none", "history", FairnessPolicy::kNone, kSlowLink},
+                    Regime{"fastlibra_sjf", "fastlibra", "sjf", "none", "history", FairnessPolicy::kVtc, kSlowLink},
+                    Regime{"loramux_mlq_profile", "loramux", "mlq", "none", "history", FairnessPolicy::kVtc, kSlowLink, true}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+// ---------------------------------------------------------------- What is no recording of a server
+
+class NotARun : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    bytes_ = new std::string(Record({"tampered", "loramux", "mlq", "none", "history", FairnessPolicy::kVtc, kSlowLink}).bytes);
+  }
+  static void TearDownTestSuite() { delete bytes_; }
+
+  static RecordedSetup RecordedWith() { return RecordingReader::Open(*bytes_)->setup(); }
+  static std::vector<RecordedStep> Steps() {
+    RecordingReader reader = std::move(RecordingReader::Open(*bytes_)).value();
+    std::vector<RecordedStep> steps;
+    while (auto step = *reader.Next()) steps.push_back(std::move(*step));
+    return steps;
+  }
+  // Formally a whole recording, whatever is in it.
+  static std::string Encode(std::vector<RecordedStep> steps, const RecordedSetup& setup = RecordedWith()) {
+    for (std::size_t i = 0; i < steps.size(); ++i) steps[i].number = i;
+    RecordingEncoder encoder;
+    std::string bytes = encoder.Head(setup);
+    constexpr std::size_t kPerBlock = 100;
+    for (std::size_t i = 0; i < steps.size(); i += kPerBlock) {
+      bytes += encoder.Steps(std::span(steps).subspan(i, std::min(kPerBlock, steps.size() - i)));
+    }
+    return bytes + encoder.End(RecordingEnd::kStopped);
+  }
+  // It is refused, or found to differ.
+  static bool IsFound(const std::vector<RecordedStep>& steps) {
+    const auto replay = ReplayBytes(Encode(steps));
+    return !replay.ok() || !replay->difference.empty();
+  }
+
+  static std::string* bytes_;
+};
+std::string* NotARun::bytes_ = nullptr;
+
+TEST_F(NotARun, WrittenAgainItIsTheSame) {
+  const auto steps = Steps();
+  EXPECT_FALSE(IsFound(steps));
+  RecordingReader reader = std::move(RecordingReader::Open(Encode(steps))).value();
+  for (const RecordedStep& step : steps) EXPECT_TRUE(*reader.Next() == std::optional(step));
+  EXPECT_EQ(*reader.Next(), std::nullopt);
+}
+
+// What plans go by is in the recording: with other costs, or none, other plans are made.
+TEST(ReplayByProfile, TheRecordingHasWhatPlansGoBy) {
+  const std::string bytes = Record({"by_profile", "loramux", "mlq", "none", "history", FairnessPolicy::kVtc, 0, true}).bytes;
+  const RecordedSetup setup = RecordingReader::Open(bytes)->setup();
+  ASSERT_NE(setup.scheduler.costs, nullptr);
+  EXPECT_EQ(setup.queue.lanes.costs, setup.scheduler.costs);
+  const auto costs = SomeCosts();
+  Prng prng(1);
+  for (int i = 0; i < 200; ++i) {
+    const auto below = [&](std::uint64_t n) { return static_cast<std::int64_t>(prng.NextBelow(n)); };
+    const StepLoad load{.prefill_tokens = below(2) * below(300), .decode_sequences = below(40), .prefill_attention = below(9000),
+                        .decode_context = below(9000), .rank_sum = below(200), .token_ranks = below(900), .after_prefill = below(2) == 0};
+    EXPECT_EQ(setup.scheduler.costs->SecondsOf(load), costs->SecondsOf(load));
+  }
+  EXPECT_EQ(setup.scheduler.costs->disk.bytes_per_second, costs->disk.bytes_per_second);
+  EXPECT_EQ(setup.scheduler.costs->host_to_device.latency, costs->host_to_device.latency);
+}
+
+TEST_F(NotARun, AMovedArrivalIsFound) {
+  int moved = 0;
+  const auto steps = Steps();
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    if (steps[i].arrivals.empty()) continue;
+    // To the next step that plans something.
+    std::size_t to = i + 1;
+    while (to < steps.size() && !(steps[to].plan && steps[to].plan->chunks > 0 && steps[to].arrivals.empty())) ++to;
+    const bool planned_between = steps[i].plan.has_value() && steps[i].plan->chunks > 0;
+    if (to >= steps.size() || !planned_between || !steps[i].adapters.empty()) continue;
+    auto tampered = steps;
+    tampered[to].arrivals = std::move(tampered[i].arrivals);
+    tampered[i].arrivals.clear();
+    const auto replay = ReplayBytes(Encode(tampered));
+    const bool seats = replay.ok() && replay->difference.empty();
+    // One that had to wait in any case may make no difference; most do.
+    moved += !seats;
+    if (moved >= 5) break;
+  }
+  EXPECT_GE(moved, 3);
+}
+
+TEST_F(NotARun, AMissingStepIsFound) {
+  const auto steps = Steps();
+  std::vector<std::size_t> matter;
+  for (std::size_t i = 5; i < steps.size(); ++i) {
+    // Without a step that only decodes, written again with numbers that have no gap, it is another run that can be: one in
+    // which requests stop a token earlier. Only the numbers tell (see below).
+    const auto& plan = steps[i].plan;
+    const bool begins = plan && (plan->prefill_tokens > 0 || !plan->admissions.empty() || !plan->loads.empty());
+    if (begins || !steps[i].arrivals.empty()) matter.push_back(i);
+  }
+  ASSERT_GE(matter.size(), 20U);   // each request of the run has one at least
+  const std::size_t stride = std::max<std::size_t>(1, matter.size() / 40);
+  for (std::size_t k = 0; k < matter.size(); k += stride) {
+    auto tampered = steps;
+    tampered.erase(tampered.begin() + static_cast<std::ptrdiff_t>(matter[k]));
+    EXPECT_TRUE(IsFound(tampered)) << "step " << matter[k];
+  }
+  // A step that does not even matter is missed by its number.
+  std::vector<RecordedStep> gap(steps.begin(), steps.begin() + 10);
+  gap.erase(gap.begin() + 4);
+  RecordingEncoder encoder;
+  std::string bytes = encoder.Head(RecordedWith());
+  bytes += encoder.Steps(gap);
+  bytes += encoder.End(RecordingEnd::kStopped);
+  const auto replay = ReplayBytes(bytes);
+  ASSERT_FALSE(replay.ok());
+  EXPECT_NE(replay.error().message.find("step"), std::string::npos);
+}
+
+// Each kind of input that is recorded is needed: without it, the plans are others.
+TEST_F(NotARun, AForgottenInputIsFound) {
+  const auto steps = Steps();
+  const auto found_without = [&](const std::function<void(RecordedStep&)>& forget) {
+    auto forgetful = steps;
+    for (RecordedStep& step : forgetful) forget(step);
+    return IsFound(forgetful);
+  };
+  EXPECT_TRUE(found_without([](RecordedStep& step) { step.arrivals.clear(); }));
+  EXPECT_TRUE(found_without([](RecordedStep& step) { step.completions.clear(); }));
+  EXPECT_TRUE(found_without([](RecordedStep& step) { step.cancellations.clear(); }));
+  EXPECT_TRUE(found_without([](RecordedStep& step) { step.computed.reset(); }));
+  EXPECT_TRUE(found_without([](RecordedStep& step) { step.tokens.clear(); }));
+  if (ReplayBytes(*bytes_)->simulation.stats.early_admissions > 0) {
+    EXPECT_TRUE(found_without([](RecordedStep& step) { step.layers.clear(); }));
+  }
+}
+
+TEST_F(NotARun, AnotherPlanIsShown) {
+  auto steps = Steps();
+  const auto planned = std::find_if(steps.begin() + 20, steps.end(),
+                                    [](const RecordedStep& step) { return step.plan && step.plan->chunks > 0; });
+  ASSERT_NE(planned, steps.end());
+  ++planned->plan->tokens;
+  const auto replay = ReplayBytes(Encode(steps));
+  ASSERT_TRUE(replay.ok());
+  EXPECT_EQ(replay->equal_plans + 1, replay->plans);
+  EXPECT_NE(replay->difference.find("recorded: "), std::string::npos);
+  EXPECT_NE(replay->difference.find("replayed: "), std::string::npos);
+}
+
+TEST_F(NotARun, TruncatedIsRefusedUnlessAskedFor) {
+  Prng prng(3);
+  for (int i = 0; i < 60; ++i) {
+    const std::string cut = bytes_->substr(0, prng.NextBelow(bytes_->size()));
+    EXPECT_FALSE(ReplayBytes(cut).ok());
+    const auto partial = ReplayBytes(cut, {.allow_truncated = true});
+    if (partial.ok()) {
+      EXPECT_EQ(partial->difference, "");
+      EXPECT_TRUE(partial->truncated);
+    }
+  }
+  const auto most = ReplayBytes(bytes_->substr(0, bytes_->size() - 1), {.allow_truncated = true});
+  ASSERT_TRUE(most.ok());
+  EXPECT_GT(most->plans, 100);
+}
+
+TEST_F(NotARun, DamagedBytesAreRefused) {
+  Prng prng(4);
+  for (int i = 0; i < 400; ++i) {
+    std::string bytes = *bytes_;
+    for (std::uint64_t n = 1 + prng.NextBelow(4); n > 0; --n) {
+      char& byte = bytes[prng.NextBelow(i % 2 == 0 ? bytes.size() : std::min<std::size_t>(bytes.size(), 4096))];
+      byte = static_cast<char>(byte ^ static_cast<char>(1 + prng.NextBelow(255)));
+    }
+    if (bytes == *bytes_) continue;
+    EXPECT_FALSE(ReplayBytes(std::move(bytes)).ok()) << i;
+  }
+  EXPECT_FALSE(ReplayBytes("").ok());
+  EXPECT_FALSE(ReplayBytes(*bytes_ + "more").ok());
+}
+
+// The same steps, told to an engine that is made otherwise.
+TEST_F(NotARun, AnotherServerMakesOtherPlans) {
+  const auto steps = Steps();
+  const auto found = [&](const RecordedSetup& setup) {
+    const auto replay = ReplayBytes(Encode(steps, setup));
+    return !replay.ok() || !replay->difference.empty();
+  };
+  EXPECT_FALSE(found(RecordedWith()));
+  RecordedSetup larger = RecordedWith();
+  ++larger.device_pages;
+  EXPECT_TRUE(found(larger));
+  RecordedSetup first_come = RecordedWith();
+  first_come.scheduler.max_running = 3;
+  EXPECT_TRUE(found(first_come));
+  Prng prng(8);
+  const auto regimes = CacheRegimes();
+  const auto orders = QueueOrderNames();
+  for (int i = 0; i < 100; ++i) {   // whatever they do, they do not end the process
+    SCOPED_TRACE(i);
+    RecordedSetup other = RecordedWith();
+    const CacheRegime& regime = regimes[prng.NextBelow(regimes.size())];
+    other.cache = regime.name;
+    ApplyRegime(regime, other.scheduler);
+    other.queue.name = orders[prng.NextBelow(orders.size())];
+    other.tree = prng.NextBelow(4) > 0 && regime.keep_history;
+    other.kv_transfer = other.tree && prng.NextBelow(4) > 0;
+    if (prng.NextBelow(3) == 0) other.device_pages = 1 + static_cast<std::int64_t>(prng.NextBelow(400));
+    if (prng.NextBelow(3) == 0) other.host_pages = 1 + static_cast<std::int64_t>(prng.NextBelow(100));
+    if (!other.kv_transfer && prng.NextBelow(3) == 0) other.host_pages = 0;
+    if (prng.NextBelow(3) == 0) other.scheduler.page_tokens = 1 + static_cast<std::int64_t>(prng.NextBelow(64));
+    if (prng.NextBelow(3) == 0) other.scheduler.max_batch_tokens = 1 + static_cast<std::int64_t>(prng.NextBelow(64));
+    if (prng.NextBelow(3) == 0) other.scheduler.max_distinct_adapters = static_cast<std::int64_t>(prng.NextBelow(3));
+    other.scheduler.adapter_prefetch = prng.NextBelow(2) == 0 ? AdapterPrefetch::kNone : AdapterPrefetch::kHistogram;
+    (void)found(other);
+  }
+}
+
+// One that means harm knows the checksums. Whatever the steps say, the process goes on.
+void Vandalise(Prng& prng, std::vector<RecordedStep>& steps) {
+  const auto any = [&]() -> RecordedStep& { return steps[prng.NextBelow(steps.size())]; };
+  const auto number = [&]() -> std::uint64_t {
+    const std::uint64_t choice = prng.NextBelow(4);
+    return choice == 0 ? 0 : choice == 1 ? prng.NextBelow(64) : choice == 2 ? prng.NextBelow(std::uint64_t{1} << 31) : prng.Next();
+  };
+  RecordedStep& a = any();
+  RecordedStep& b = any();
+  switch (prng.NextBelow(20)) {
+    case 0: std::swap(a.arrivals, b.arrivals); break;
+    case 1: std::swap(a.completions, b.completions); break;
+    case 2: std::swap(a.layers, b.layers); break;
+    case 3: std::swap(a.tokens, b.tokens); break;
+    case 4: a.completions.push_back({prng.NextBelow(2) == 0, number(), static_cast<TransferOutcome>(prng.NextBelow(3))}); break;
+    case 5: a.layers.push_back({prng.NextBelow(2) == 0, number(), static_cast<std::int32_t>(prng.NextBelow(9))}); break;
+    case 6: a.computed = static_cast<TimeNs>(number() >> 3); break;
+    case 7: a.computed.reset(); break;
+    case 8: a.collected = !a.collected; break;
+    case 9: a.cancellations.push_back(number()); break;
+    case 10: a.retired.push_back(static_cast<std::uint32_t>(prng.NextBelow(20))); break;
+    case 11: a.pins.push_back({AdapterGeneration{static_cast<std::uint32_t>(prng.NextBelow(20))}, prng.NextBelow(2) == 0}); break;
+    case 12: a.cancel_all = true; break;
+    case 13: a.ending = true; break;
+    case 14:
+      for (RecordedArrival& arrival : a.arrivals) arrival.max_total_tokens = static_cast<std::int32_t>(number());
+      break;
+    case 15:
+      for (RecordedArrival& arrival : a.arrivals) {
+        arrival.deadline = static_cast<TimeNs>(number() >> 2) * (prng.NextBelow(2) == 0 ? 1 : -1);
+        arrival.priority = static_cast<std::int32_t>(number());
+        arrival.length_hint = static_cast<std::int32_t>(number());
+        arrival.tenant = static_cast<std::uint32_t>(number());
+      }
+      break;
+    case 16:
+      for (RecordedAdapter& adapter : a.adapters) {
+        adapter.pages = static_cast<std::int64_t>(number() & 0xffffffffu);
+        adapter.layers = static_cast<std::int32_t>(prng.NextBelow(9));
+      }
+      break;
+    case 17:
+      for (RecordedToken& token : a.tokens) token.token = prng.NextBelow(2) == 0 ? kStopToken : static_cast<TokenId>(prng.NextBelow(99));
+      break;
+    case 18:   // later steps are all later
+      if (const TimeNs jump = static_cast<TimeNs>(number() >> 3); true) {
+        for (RecordedStep* step = &a; step != steps.data() + steps.size(); ++step) step->now = std::min(step->now + jump, TimeNs{1} << 61);
+      }
+      break;
+    default:
+      for (RecordedCompletion& completion : a.completions) completion.outcome = static_cast<TransferOutcome>(prng.NextBelow(3));
+  }
+  // What the plan was is changed with it now and then, so that the replay goes on as far as it can.
+}
+
+TEST_F(NotARun, NothingThatTheStepsSayEndsTheProcess) {
+  const auto steps = Steps();
+  std::size_t found = 0, all = 600 / kSlowdown;
+  for (std::uint64_t seed = 1; seed <= all; ++seed) {
+    SCOPED_TRACE(seed);
+    Prng prng(seed);
+    auto tampered = steps;
+    for (std::uint64_t n = 1 + prng.NextBelow(3); n > 0; --n) Vandalise(prng, tampered);
+    found += IsFound(tampered);
+  }
+  EXPECT_GT(found, all / 4);   // what comes a step sooner or later may change nothing
+}
+
+}  // namespace
+}  // namespace loramux::demo

@@ -1,0 +1,98 @@
+#include "tools/experiment/command.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include <fmt/core.h>
+
+#include "tools/experiment/report.h"
+
+namespace loramux {
+namespace {
+
+constexpr double kQuickScale = 0.1;
+
+// "ch-11, ch-13" names both.
+bool Covers(const Experiment& experiment, const std::string& id) {
+  const std::string list = ", " + std::string(experiment.covers) + ", ";
+  return experiment.id == id || list.find(", " + id + ", ") != std::string::npos;
+}
+
+Status RunAll(ExperimentFlags& flags) {
+  ASSIGN_OR_RETURN(const std::vector<Experiment> chosen, FindExperiments(flags.ids));
+  for (const Experiment& experiment : chosen) {
+    ProgressBar progress(std::string(experiment.id), "simulations", 1);
+    flags.context.progress = &progress;
+    Result<ExperimentResult> result = experiment.run(flags.context);
+    progress.Finish();
+    RETURN_IF_ERROR(result);
+    const std::string command = ExperimentCommand(experiment, flags.context);
+    fmt::print("{}: {} ({})\n{}\n", experiment.id, experiment.title, experiment.source, ComparisonAsText(result.value()));
+    std::fflush(stdout);
+    RETURN_IF_ERROR(WriteExperiment(flags.output, experiment, result.value(), command));
+  }
+  RETURN_IF_ERROR(WriteExperimentIndex(flags.output, AllExperiments()));
+  fmt::print("written to {}: see {}/experiments.md\n", flags.output, flags.output);
+  return Ok{};
+}
+
+}  // namespace
+
+Result<std::vector<Experiment>> FindExperiments(const std::vector<std::string>& ids) {
+  const std::vector<Experiment> all = AllExperiments();
+  std::vector<Experiment> chosen;
+  for (const std::string& id : ids) {
+    bool found = false;
+    for (const Experiment& experiment : all) {
+      if (id != "all" && !Covers(experiment, id)) continue;
+      found = true;
+      const bool known = std::any_of(chosen.begin(), chosen.end(), [&](const Experiment& other) { return other.id == experiment.id; });
+      if (!known) chosen.push_back(experiment);
+    }
+    if (found) continue;
+    std::string valid = "all";
+    for (const Experiment& experiment : all) valid += ", " + std::string(experiment.id);
+    return InvalidArgument("experiment: expected some of " + valid + ", found '" + id + "'", "ID");
+  }
+  return chosen;
+}
+
+void AddExperimentFlags(CLI::App& command, ExperimentFlags& flags) {
+  command.add_option("ID", flags.ids, "Which: ids as in docs/results/experiments.md (ch-11 ...), or 'all'; --list explains them");
+  command.add_flag("--list", flags.list, "Print what there is and end");
+  command.add_flag("--quick", flags.quick, "A tenth of the requests: to see that it runs, not for results");
+  command.add_option("--scale", flags.context.scale, "Factor on the numbers of requests")->check(CLI::Range(1e-3, 100.0))
+      ->capture_default_str();
+  command.add_option("--output", flags.output, "Directory for ID.md, ID.json, the plots, and experiments.md")->capture_default_str();
+  command.add_option("--data-dir", flags.context.data_dir, "Where traces/ lies: Azure's conversations")->capture_default_str();
+  command.add_option("--seed", flags.context.seed, "Of everything that is drawn: the same seed writes the same bytes")
+      ->capture_default_str();
+  command.add_option("--threads", flags.context.threads, "Simulations at once (default: one a core); changes no result")
+      ->check(CLI::Range(0, 1024));
+  command.footer("Each prints what the document reports beside ours, with a verdict:\n"
+                 "  agrees    same direction, effect within a third of the reported one\n"
+                 "  weaker, stronger    same direction, differs by more than a third\n"
+                 "  opposite  the other direction; information: nothing to compare with\n"
+                 "Examples:\n"
+                 "  loramux experiment --list\n"
+                 "  loramux experiment ch-11 --quick --output /tmp/results\n"
+                 "  loramux experiment all          (about a quarter of an hour on two cores)");
+}
+
+int RunExperiment(ExperimentFlags flags) {
+  if (flags.list) {
+    for (const Experiment& known : AllExperiments()) fmt::print("{:<10} {} ({})\n", known.id, known.title, known.source);
+    return 0;
+  }
+  if (flags.ids.empty()) {
+    fmt::print(stderr, "error: which experiment? --list names them, 'all' runs all\n");
+    return 1;
+  }
+  if (flags.quick) flags.context.scale *= kQuickScale;
+  const Status status = RunAll(flags);
+  if (status.ok()) return 0;
+  fmt::print(stderr, "error: {}\n", status.error().message);
+  return 1;
+}
+
+}  // namespace loramux

@@ -1,0 +1,105 @@
+#include "tools/profile/engine_fit.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/prng.h"
+#include "tools/profile/fit.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::size_t kStepsAFactor = 30;
+constexpr double kHeldOutShare = 0.25;
+
+double Seconds(TimeNs time) { return static_cast<double>(time) / kNsPerSecond; }
+
+double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// The requests that came while no other one was in the engine: it slept.
+double SubmitLatency(std::span<const EngineRun> runs) {
+  std::vector<double> waits;
+  for (const EngineRun& run : runs) {
+    TimeNs busy_until = 0;
+    for (const ServedRequest& request : run.requests) {
+      if (request.sent > busy_until) waits.push_back(Seconds(std::max<TimeNs>(0, request.seen - request.sent)));
+      busy_until = std::max(busy_until, request.last_token);
+    }
+  }
+  return Median(std::move(waits));
+}
+
+// Between steps of an engine that has work. Where it has none, the gap is as long as nobody comes: longer than a few medians.
+double BetweenSteps(std::span<const EngineRun> runs) {
+  std::vector<double> gaps;
+  for (const EngineRun& run : runs) {
+    for (const ObservedStep& step : run.steps) {
+      if (step.gap >= 0) gaps.push_back(Seconds(step.gap));
+    }
+  }
+  const double longest = 10 * Median(gaps);
+  double sum = 0, count = 0;
+  for (const double gap : gaps) {
+    if (gap > longest) continue;
+    sum += gap;
+    ++count;
+  }
+  return count > 0 ? sum / count : 0;
+}
+
+std::vector<StepMeasurement> PointsOf(std::span<const EngineRun> runs) {
+  std::vector<StepMeasurement> points;
+  Prng prng(1);
+  for (const EngineRun& run : runs) {
+    for (const ObservedStep& step : run.steps) {
+      if (!step.plain || step.seconds_ns <= 0) continue;
+      points.push_back({.load = step.load, .seconds = Seconds(step.seconds_ns), .held_out = prng.NextDouble() < kHeldOutShare});
+    }
+  }
+  return points;
+}
+
+template <typename Predict>
+FitQuality HeldOutQuality(const std::vector<StepMeasurement>& points, Predict predict) {
+  std::vector<double> predicted, measured;
+  for (const StepMeasurement& point : points) {
+    if (!point.held_out) continue;
+    predicted.push_back(predict(point.load));
+    measured.push_back(point.seconds);
+  }
+  return QualityOf(predicted, measured);
+}
+
+// What a profile may hold.
+void Clamp(PerformanceModel& model) {
+  for (const FactorTable table : kFactorTables) {
+    std::vector<StepFactor>& factors = model.*table;
+    for (StepFactor& at : factors) at.factor = std::clamp(at.factor, kMinFactor, kMaxFactor);
+    if (factors.size() > kMaxFactors) factors.resize(kMaxFactors);
+  }
+}
+
+}  // namespace
+
+void FitEngine(std::span<const EngineRun> runs, LoraCostShape shape, PerformanceProfile& profile) {
+  FittedModel& fitted = shape == LoraCostShape::kBgmv ? profile.bgmv : profile.mbgmv;
+  PerformanceModel& model = fitted.model;
+  const std::vector<StepMeasurement> points = PointsOf(runs);
+  FitFactors(points, kStepsAFactor, model);
+  Clamp(model);
+  fitted.engine = HeldOutQuality(points, [&](const StepLoad& load) { return model.SecondsOf(load); });
+  fitted.engine_linear = HeldOutQuality(points, [&](const StepLoad& load) { return model.LinearSecondsOf(load); });
+  profile.between_steps = BetweenSteps(runs);
+  profile.submit_latency = SubmitLatency(runs);
+  for (PerformanceModel* one : {&profile.mbgmv.model, &profile.bgmv.model}) {
+    one->between_steps = profile.between_steps;
+    one->submit_latency = profile.submit_latency;
+  }
+}
+
+}  // namespace loramux

@@ -1,0 +1,91 @@
+#include "tools/profile/engine_fit.h"
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "base/prng.h"
+
+namespace loramux {
+namespace {
+
+// Steps of one to eight sequences that take half as long again as their linear terms say; some waited.
+EngineRun SlowRun() {
+  EngineRun run;
+  for (int i = 0; i < 400; ++i) {
+    ObservedStep step;
+    step.load.decode_sequences = 1 + i % 8;
+    step.gap = i == 0 ? -1 : i % 50 == 0 ? 20 * kNsPerMs : 4 * kNsPerUs;   // at times nobody came
+    step.seconds_ns = (150 + 75 * (1 + i % 8)) * kNsPerUs;
+    step.plain = i % 7 != 0;
+    if (!step.plain) step.seconds_ns *= 9;                                  // it waited
+    run.steps.push_back(step);
+  }
+  // The second one comes while the first is served, the others to an engine that sleeps.
+  run.requests = {{.sent = 1000, .seen = 1050, .first_token = 2000, .last_token = 5000, .tokens = 2},
+                  {.sent = 3000, .seen = 4900, .first_token = 5000, .last_token = 6000, .tokens = 2},
+                  {.sent = 7000, .seen = 7060, .first_token = 7500, .last_token = 8000, .tokens = 2},
+                  {.sent = 9000, .seen = 9070, .first_token = 9500, .last_token = 9600, .tokens = 2}};
+  return run;
+}
+
+PerformanceProfile LinearProfile() {
+  PerformanceProfile profile;
+  for (PerformanceModel* model : {&profile.mbgmv.model, &profile.bgmv.model}) {
+    model->step = 100e-6;
+    model->per_decode_sequence = 50e-6;
+  }
+  profile.bgmv.model.shape = LoraCostShape::kBgmv;
+  return profile;
+}
+
+TEST(EngineFitTest, FactorsGapsAndLatencyOfRuns) {
+  PerformanceProfile profile = LinearProfile();
+  FitEngine({{SlowRun(), SlowRun()}}, LoraCostShape::kMbgmv, profile);
+  EXPECT_NEAR(profile.submit_latency, 60e-9, 1e-15);
+  EXPECT_NEAR(profile.between_steps, 4e-6, 1e-12);
+  EXPECT_EQ(profile.bgmv.model.between_steps, profile.between_steps);
+  EXPECT_EQ(profile.bgmv.model.submit_latency, profile.submit_latency);
+  const StepLoad load{.decode_sequences = 6};
+  EXPECT_NEAR(profile.mbgmv.model.SecondsOf(load), 600e-6, 1e-9);
+  EXPECT_NEAR(profile.bgmv.model.SecondsOf(load), 400e-6, 1e-9);   // it did not run
+  EXPECT_TRUE(profile.bgmv.model.decode_factors.empty());
+  EXPECT_EQ(profile.bgmv.engine.points, 0);
+  // Held out: about a quarter of the 684 that waited for nothing.
+  EXPECT_GT(profile.mbgmv.engine.points, 100);
+  EXPECT_LT(profile.mbgmv.engine.points, 250);
+  EXPECT_NEAR(profile.mbgmv.engine.mean_error, 0, 1e-6);
+  EXPECT_NEAR(profile.mbgmv.engine_linear.mean_error, 1.0 / 3, 1e-6);
+}
+
+TEST(EngineFitTest, WhatWasFittedIsWhatAFileHolds) {
+  PerformanceProfile profile = LinearProfile();
+  profile.device = "a test's";
+  profile.threads = 2;
+  profile.base = {.name = "m", .digest = "d", .hidden_size = 8, .num_layers = 1, .num_heads = 1, .num_kv_heads = 1, .head_dim = 8,
+                  .intermediate_size = 8, .vocab_size = 8, .dtype = "F32", .kv_dtype = "F32", .page_tokens = 16};
+  profile.max_batch_tokens = profile.max_running = profile.max_positions = 64;
+  for (PerformanceModel* model : {&profile.mbgmv.model, &profile.bgmv.model}) {
+    for (PerformanceModel::Link* link : {&model->disk, &model->host_to_device, &model->device_to_host}) link->bytes_per_second = 1e9;
+  }
+  FitEngine({{SlowRun()}}, LoraCostShape::kMbgmv, profile);
+  const auto read = ParsePerformanceProfile(PerformanceProfileAsJson(profile), "FILE");
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  for (std::int64_t sequences = 1; sequences < 20; ++sequences) {
+    const StepLoad load{.decode_sequences = sequences};
+    EXPECT_EQ(read->mbgmv.model.SecondsOf(load), profile.mbgmv.model.SecondsOf(load));
+  }
+  EXPECT_EQ(read->mbgmv.model.submit_latency, profile.submit_latency);
+}
+
+// Steps of a run that something else disturbed a lot: the table stays one that a file may hold.
+TEST(EngineFitTest, AbsurdStepsGiveFactorsWithinBounds) {
+  EngineRun run = SlowRun();
+  for (ObservedStep& step : run.steps) step.seconds_ns *= 1'000'000;
+  PerformanceProfile profile = LinearProfile();
+  FitEngine({{run}}, LoraCostShape::kMbgmv, profile);
+  for (const StepFactor& at : profile.mbgmv.model.decode_factors) EXPECT_LE(at.factor, kMaxFactor);
+}
+
+}  // namespace
+}  // namespace loramux

@@ -1,0 +1,70 @@
+#include "tools/simulate_replay.h"
+
+#include <algorithm>
+
+#include <fmt/core.h>
+
+#include "base/bytes.h"
+#include "formats/file.h"
+#include "formats/message.h"
+#include "simulate/replay.h"
+#include "tools/simulate_report.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::size_t kMaxFileBytes = std::size_t{16} << 30;
+
+std::string DescribeServer(const RecordedSetup& setup) {
+  return fmt::format("recorded by loramux {}: {}; {} device pages and {} host pages of {} ({} positions); cache {}, order {}, "
+                     "lengths by {}{}",
+                     Printable(setup.program), Printable(setup.model), setup.device_pages, setup.host_pages, FormatBytes(setup.page_bytes),
+                     setup.scheduler.page_tokens, Printable(setup.cache), Printable(setup.queue.name), Printable(setup.length_predictor),
+                     setup.scheduler.costs == nullptr ? "" : ", plans by a profile");
+}
+
+std::string DescribeRequests(const ReplayReport& replay) {
+  const char* end = "";
+  if (replay.truncated) end = "; the recording ends in the middle: the server was killed, or the disk was full";
+  if (replay.end == RecordingEnd::kLimit) end = "; the recording ends at its largest size, before the server's end";
+  return fmt::format("{} requests: {} ended, {} cancelled, {} failed; {} steps{}", replay.arrived, replay.ended, replay.cancelled,
+                     replay.failed, replay.steps, end);
+}
+
+void PrintVerdict(const ReplayReport& replay) {
+  if (replay.difference.empty()) {
+    fmt::print("\nplans: {} compared, all equal\n", replay.plans);
+    return;
+  }
+  fmt::print("\nplans: {} compared, {} equal; the first difference, where the replay ends:\n{}\n", replay.plans, replay.equal_plans,
+             replay.difference);
+}
+
+}  // namespace
+
+Status ReportReplay(const SimulateFlags& flags, bool& equal) {
+  ASSIGN_OR_RETURN(std::string bytes, ReadTextFile(flags.replay, kMaxFileBytes));
+  ASSIGN_OR_RETURN(RecordingReader reader, RecordingReader::Open(std::move(bytes)));
+  auto replayed = Replay(reader, {.allow_truncated = flags.replay_truncated, .check_every = flags.check_every});
+  if (!replayed.ok()) {
+    const std::string hint = reader.truncated() ? "; --replay-truncated replays what is there" : "";
+    return Error{replayed.error().code, flags.replay + ": " + replayed.error().message + hint, "--replay"};
+  }
+  ReplayReport& replay = *replayed;
+  const RecordedSetup& setup = reader.setup();
+  const TimeNs slo = flags.slo_seconds > 0 ? static_cast<TimeNs>(flags.slo_seconds * static_cast<double>(kNsPerSecond))
+                                           : setup.queue.lanes.slo;
+  SimulationReport report{.device = DescribeServer(setup), .workload = DescribeRequests(replay), .command = flags.command_line,
+                          .page_bytes = setup.page_bytes, .device_pages = setup.device_pages,
+                          .slo_ms = static_cast<double>(slo) / kNsPerMs};
+  PresetRun run{.preset = {.name = "replayed", .what = "a recorded run", .cache = setup.cache, .queue = setup.queue.name}};
+  run.summary = Summarise(replay.simulation, slo);
+  run.result = std::move(replay.simulation);
+  report.runs.push_back(std::move(run));
+  fmt::print("{}", ReportAsTable(report));
+  PrintVerdict(replay);
+  equal = replay.difference.empty();
+  return WriteReport(flags, report);
+}
+
+}  // namespace loramux
