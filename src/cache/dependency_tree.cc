@@ -172,6 +172,10 @@ float DependencyTree::LeftAfter(TimeNs idle) {
 }
 
 void DependencyTree::Visit(Node& node, TimeNs now) {
+  if (IsObserved(node) && node.resting) {
+    reuse_.SawVisit(static_cast<double>(node.frequency), now - node.last_use);
+    node.resting = false;
+  }
   node.frequency = node.frequency * LeftAfter(now - node.last_use) + 1.0f;
   node.last_use = now;
   RaiseHostWorth(node);
@@ -261,6 +265,27 @@ void DependencyTree::LetGo(Node& node, TimeNs now) {
   node.last_use = now;
   RaiseHostWorth(node);   // by its visits as of the last one: to be held for long is no loss
   node.frequency *= LeftAfter(used);
+  if (IsObserved(node)) node.resting = node.locks == 0;
+}
+
+// Each sample stands for its part of the observed pages, all the time since the last call. After a quiet time it would stand for
+// more than it has seen: that is not counted.
+void DependencyTree::ObserveIdlePages(TimeNs now) {
+  constexpr int kSamples = 32;
+  constexpr TimeNs kInterval = 20 * kNsPerMs, kLongest = kNsPerSecond, kLearnInterval = kNsPerSecond;
+  const TimeNs since = now - observed_at_;
+  if (since < kInterval || nodes_.empty()) return;
+  observed_at_ = now;
+  const auto observed = static_cast<std::uint64_t>((static_cast<std::int64_t>(nodes_.size()) + kObservedOf - 1) / kObservedOf);
+  const double page_seconds = static_cast<double>(std::min(since, kLongest)) / kNsPerSecond * static_cast<double>(observed) / kSamples;
+  for (int i = 0; i < kSamples; ++i) {
+    const Node& node = nodes_[observed_prng_.NextBelow(observed) * kObservedOf];
+    if ((node.generation & 1u) == 0 || !node.resting) continue;
+    reuse_.SawIdle(static_cast<double>(node.frequency), now - node.last_use, page_seconds);
+  }
+  if (now - learned_at_ < kLearnInterval) return;
+  learned_at_ = now;
+  reuse_.Learn(now);
 }
 
 void DependencyTree::Unlock(NodeId tail, TimeNs now) {

@@ -38,7 +38,9 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/ids.h"
+#include "base/prng.h"
 #include "cache/node_groups.h"
+#include "cache/reuse_rates.h"
 #include "memory/page_pool.h"
 
 namespace loramux {
@@ -195,6 +197,11 @@ class DependencyTree {
 
   // Nodes that may be evicted now: nobody locks them, they have no children. In no particular but deterministic order.
   std::span<const std::uint32_t> IdleLeaves() const { return idle_leaves_; }
+  // How idle pages of either tier are used again. One page in kObservedOf is observed: its visits as they come, the time
+  // without by samples, of which this takes some for the time since the last call. To be called beside the computation.
+  void ObserveIdlePages(TimeNs now);
+  const ReuseRates& reuse() const { return reuse_; }
+
   // Appends those that became one since the last call (and may be none any more). False if there were too many to list.
   bool TakeNewIdleLeaves(std::vector<NodeId>& out);
   // Where the host part of each path begins: nodes in the host tier alone, below one that is on the device (or a branch).
@@ -219,6 +226,8 @@ class DependencyTree {
  private:
   static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
 
+  static constexpr std::int64_t kObservedOf = 8;
+
   enum class Move : std::uint8_t { kNone, kBackUp, kFetch };
 
   // Two cache lines: what matches, uses and evictions need of each node of a path is the first.
@@ -237,6 +246,7 @@ class DependencyTree {
     PageHandle page, host_page;          // generation 0: none
     Move move = Move::kNone;
     bool grouped = false;                // in groups_
+    bool resting = false;                // observed, and since last_use nobody used it
     std::uint32_t first_child = kNone, next_sibling = kNone, previous_sibling = kNone;
     std::uint32_t leaf_position = kNone; // in idle_leaves_
     std::uint32_t root_position = kNone; // in host_roots_
@@ -279,6 +289,7 @@ class DependencyTree {
   std::size_t SlotOf(std::uint64_t hash_or_tag) const { return static_cast<std::uint32_t>(hash_or_tag) & (slots_.size() - 1); }
   std::size_t NextSlot(std::size_t slot) const { return (slot + 1) & (slots_.size() - 1); }
   float LeftAfter(TimeNs idle);          // of a frequency
+  bool IsObserved(const Node& node) const { return (&node - nodes_.data()) % kObservedOf == 0; }
   void Visit(Node& node, TimeNs now);
   void LetGo(Node& node, TimeNs now);
   void UpdateIdleLeaf(std::uint32_t index);
@@ -338,6 +349,9 @@ class DependencyTree {
     }
   };
   std::vector<Droppable> droppable_;     // a heap; entries that are not true any more are skipped
+  ReuseRates reuse_;
+  Prng observed_prng_{0};
+  TimeNs observed_at_ = 0, learned_at_ = 0;
   TimeNs host_bonus_ = 0;
   TimeNs left_after_ = 0;                // what LeftAfter was asked last,
   float left_ = 1;                       // and its answer

@@ -559,5 +559,22 @@ TEST(DependencyTree, AgreesWithATrivialModelUnderRandomUse) {
   EXPECT_GT(found_in_page, 3000);
 }
 
+// The same prompt every ten seconds, or another one each time.
+TEST(DependencyTree, LearnsHowIdlePagesAreUsedAgain) {
+  const auto factor_after = [](bool same) {
+    World w(4096);
+    const BranchId base = w.tree->Hold("");
+    for (TimeNs now = 0; now < 1000 * kNsPerSecond; now += 20 * kNsPerMs) {
+      const auto tens = static_cast<TokenId>(now / (10 * kNsPerSecond));
+      if (now % (10 * kNsPerSecond) == 0) w.Remember(base, Tokens(40 * kPageTokens, same ? 0 : 1000 * tens), now);
+      w.tree->ObserveIdlePages(now);
+    }
+    w.tree->CheckIntegrity();
+    return w.tree->reuse().Factor(1, 9 * kNsPerSecond);   // this tree forgets visits in a second: all are the first
+  };
+  EXPECT_GT(factor_after(true), 1.5);    // the prior says 30 s
+  EXPECT_LT(factor_after(false), 0.5);
+}
+
 }  // namespace
 }  // namespace loramux

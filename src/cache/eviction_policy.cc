@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 
+#include "cache/reuse_rates.h"
+
 namespace loramux {
 
 namespace {
@@ -104,9 +106,8 @@ class FastLibra final : public EvictionPolicy {
 //   is divided by the pages that it takes;
 // - a load delays who waits for it; a prefill takes the device from everybody who is there. So where requests queue for the
 //   device, what must be computed again counts that many times as much;
-// - the rate of visits is estimated as their number over the time in which they are remembered and that since the last one,
-//   which never saturates: after hours too the more recent of two is worth more. What has been visited once will hardly be
-//   again in some loads, and what many times in others: a prior is between (both from Mooncake's traces, docs/caching.md).
+// - the rate of visits is estimated from their number and the time since the last one, by a prior that never saturates
+//   (ReuseRates::Prior), for keys and values corrected by what is seen on the load at hand (ReuseRates).
 // Adapters: FastLibra's reward while there are too few, and, as in Chameleon, after all others those of queued requests.
 class Loramux final : public EvictionPolicy {
  public:
@@ -114,7 +115,7 @@ class Loramux final : public EvictionPolicy {
     // One that was loaded and never used yet: as if used once, when it came.
     const bool unused = candidate.frequency <= 0;
     const TimeNs last_visit = unused ? candidate.last_use : candidate.frequency_at;
-    const double rate = (kPriorVisits + (unused ? 1.0 : candidate.frequency)) / (kRemembered + Seconds(context.now - last_visit));
+    const double rate = ReuseRates::Prior(unused ? 1.0 : candidate.frequency, Seconds(context.now - last_visit)) * candidate.reuse_factor;
     const double page_cost = context.costs.Page(candidate.reload);
     if (candidate.kind == CandidateKind::kKeysAndValues) {
       const double delayed = candidate.reload == ReloadFrom::kComputation ? std::max(1.0, context.requests) : 1.0;
@@ -126,10 +127,6 @@ class Loramux final : public EvictionPolicy {
     return rate * effort / pages * LoraReward(context) * (candidate.queued ? kQueued : 1.0);
   }
   std::string_view name() const override { return "loramux"; }
-
- private:
-  static constexpr double kPriorVisits = 0.3;
-  static constexpr double kRemembered = static_cast<double>(kFrequencyHalfLife) / kNsPerSecond / 2;   // seconds
 };
 
 using Made = std::unique_ptr<EvictionPolicy>;

@@ -29,6 +29,7 @@ struct EvictionCandidate {
   CandidateKind kind = CandidateKind::kAdapter;
   double frequency = 0;          // visits, decaying, as of `frequency_at`
   TimeNs frequency_at = 0;
+  double reuse_factor = 1;       // of keys and values: visits to be expected, over what ReuseRates::Prior says
   bool queued = false;           // an adapter that a waiting request wants; of keys and values KvEvictionPlan knows that
 };
 

@@ -170,6 +170,14 @@ TEST(EvictionPolicy, LoramuxByHand) {
   EXPECT_NEAR(loramux->Score(Adapter(8, kFrequencyHalfLife, 0, ReloadFrom::kDisk), enough), 1.3 / 90 * 2, 1e-12);
 }
 
+TEST(EvictionPolicy, LoramuxGoesByWhatWasLearnedOfVisits) {
+  const auto loramux = Make("loramux");
+  EvictionCandidate over = Page(0, 4);
+  over.reuse_factor = 0.25;
+  EXPECT_DOUBLE_EQ(loramux->Score(over, kLibra), loramux->Score(Page(0, 4), kLibra) / 4);
+  EXPECT_EQ(Make("lru")->Score(over, kLibra), Make("lru")->Score(Page(0, 4), kLibra));
+}
+
 // A prefill delays everybody who is there, a load who waits for it.
 TEST(EvictionPolicy, LoramuxComputesAgainTheLessGladlyTheMoreWait) {
   const auto loramux = Make("loramux");

@@ -135,7 +135,8 @@ KvEvictionPlan::Victim KvEvictionPlan::Scored(NodeId node, TimeNs now) const {
   const std::int64_t pages = policy_->weighs_whole_queries() ? PagesOfQuery(node, view) : 1;
   const EvictionCandidate candidate{.pages = pages, .last_use = view.last_use, .uses = view.frequency,
                                     .reload = reload, .kind = CandidateKind::kKeysAndValues,
-                                    .frequency = view.frequency, .frequency_at = view.last_use};
+                                    .frequency = view.frequency, .frequency_at = view.last_use,
+                                    .reuse_factor = tree_->reuse().Factor(view.frequency, now - view.last_use)};
   EvictionContext context = context_;
   context.now = now;
   return {policy_->Score(candidate, context), node, view.last_use, view.wants > 0};

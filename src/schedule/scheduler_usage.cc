@@ -39,6 +39,7 @@ void Scheduler::MeasureStep(TimeNs now) {
 bool Scheduler::Prepare(TimeNs now, bool ending) {
   RefitLanes(now);
   if (now - context_.made_at >= kContextLasts) RefreshContext(now);
+  if (tree_ != nullptr) tree_->ObserveIdlePages(now);
   kv_plan_.Refresh(now);
   if (options_.adapter_prefetch != AdapterPrefetch::kNone) LoadExpected(now);
   if (tree_ != nullptr) KeepReserve(now);

@@ -1,0 +1,71 @@
+#include "cache/reuse_rates.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+namespace loramux {
+namespace {
+
+constexpr int kFirstAgeBits = 28;   // of nanoseconds
+
+// In seconds.
+double BeginOf(std::size_t age) {
+  return age == 0 ? 0 : std::ldexp(1.0, kFirstAgeBits + static_cast<int>(age) - 1) / kNsPerSecond;
+}
+
+}  // namespace
+
+std::size_t ReuseRates::ClassOf(double frequency) {
+  const auto doublings = std::bit_width(static_cast<std::uint64_t>(std::clamp(frequency - 0.5, 0.0, 1e9)));
+  return std::min(kClasses - 1, static_cast<std::size_t>(doublings));
+}
+
+std::size_t ReuseRates::AgeOf(TimeNs idle) {
+  const auto doublings = std::bit_width(static_cast<std::uint64_t>(std::max<TimeNs>(0, idle)) >> kFirstAgeBits);
+  return std::min(kAges - 1, static_cast<std::size_t>(doublings));
+}
+
+void ReuseRates::SawIdle(double frequency, TimeNs idle, double page_seconds) {
+  CellOf(frequency, idle).expected += Prior(frequency, Seconds(idle)) * page_seconds;
+}
+
+void ReuseRates::Learn(TimeNs now) {
+  const double left = std::exp2(-static_cast<double>(std::max<TimeNs>(0, now - learned_at_)) / static_cast<double>(kHalfLife));
+  learned_at_ = std::max(learned_at_, now);
+  std::array<double, kAges> learned;   // times the prior: of the class of fewer visits, then of this one
+  learned.fill(1);
+  for (std::size_t visits = 0; visits < kClasses; ++visits) {
+    const double frequency = std::exp2(static_cast<double>(visits));
+    std::array<double, kAges> rate, prior, seconds;
+    double younger = learned[0];
+    for (std::size_t age = 0; age < kAges; ++age) {
+      Cell& cell = cells_[visits][age];
+      cell.visits *= left;
+      cell.expected *= left;
+      // Where little was seen, what was at the age before and with fewer visits holds.
+      const double believed = visits == 0 ? younger : (younger + learned[age]) / 2;
+      younger = learned[age] = (cell.visits + kPriorWeight * believed) / (cell.expected + kPriorWeight);
+      seconds[age] = BeginOf(age + 1) - BeginOf(age);
+      prior[age] = Prior(frequency, BeginOf(age) + seconds[age] / 2);
+      rate[age] = learned[age] * prior[age];
+    }
+    for (std::size_t age = 0; age < kAges; ++age) cells_[visits][age].factor = BestMean(rate, seconds, age) / prior[age];
+  }
+}
+
+// Who stays until he is visited, but no longer than to the end of some age: visits per time.
+double ReuseRates::BestMean(const std::array<double, kAges>& rate, const std::array<double, kAges>& seconds, std::size_t from) {
+  double visits = 0, time = 0, unvisited = 1, best = 0;
+  for (std::size_t age = from; age < kAges; ++age) {
+    const double visited = unvisited * -std::expm1(-rate[age] * seconds[age]);
+    visits += visited;
+    time += visited / rate[age];   // of an exponential law: the mean of the time to the visit, and at most to the end
+    best = std::max(best, visits / time);
+    unvisited -= visited;
+  }
+  return best;
+}
+
+}  // namespace loramux
