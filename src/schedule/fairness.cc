@@ -244,29 +244,32 @@ void TenantCounters::AppendMerged(TimeNs now, const Lane& lane, std::size_t end,
   }
   order.nodes.Clear();
   bool first_left = false;   // nodes' first was taken and is to be replaced
-  const auto push = [&](double service, const WaitingList::Entry& entry) {
-    __builtin_prefetch(entry.request);
-    const ServiceOrder::Node node{service, &entry};
+  const auto push = [&](const ServiceOrder::Node& node) {
+    __builtin_prefetch(node.entry->request);   // whoever asks for the order looks at it next; here nobody does
     first_left ? order.nodes.ReplaceFirst(node) : order.nodes.Push(node);
     first_left = false;
   };
   const auto push_tenant = [&](std::size_t index) {
-    if (index < tenants.size()) push(tenants[index].service, lane.queues[tenants[index].tenant].list.entries().front());
+    if (index >= tenants.size()) return;
+    const ServiceHeap::Entry& tenant = tenants[index];
+    if (2 * index + 2 < tenants.size()) {   // the next to be pushed, if this one has its turn
+      __builtin_prefetch(&lane.queues[tenants[2 * index + 1].tenant]);
+      __builtin_prefetch(&lane.queues[tenants[2 * index + 2].tenant]);
+    }
+    push({tenant.service, lane.queues[tenant.tenant].list.entries().data(), tenant.tenant, static_cast<std::uint32_t>(index)});
   };
   push_tenant(0);
   while (order.turns.size() < end && !order.nodes.empty()) {
     const ServiceOrder::Node node = order.nodes.first();
     first_left = true;
-    Request* const request = node.entry->request;
-    if (request != overdue) order.turns.push_back({request, node.service});
-    const std::span<const WaitingList::Entry> entries = lane.queues[request->tenant].list.entries();
-    if (node.entry == entries.data()) {   // the tenant's first: its children in the heap follow
-      const std::size_t index = lane.waiting.PositionOf(request->tenant);
-      push_tenant(2 * index + 1);
-      push_tenant(2 * index + 2);
+    if (node.entry->request != overdue) order.turns.push_back({node.entry->request, node.service});
+    if (node.index != ServiceOrder::kNotFirst) {   // its children in the heap follow
+      push_tenant(2 * std::size_t{node.index} + 1);
+      push_tenant(2 * std::size_t{node.index} + 2);
     }
+    const std::span<const WaitingList::Entry> entries = lane.queues[node.tenant].list.entries();
     const WaitingList::Entry* const next = node.entry + 1;
-    if (next != entries.data() + entries.size()) push(node.service + node.entry->cost, *next);
+    if (next != entries.data() + entries.size()) push({node.service + node.entry->cost, next, node.tenant, ServiceOrder::kNotFirst});
     if (first_left) order.nodes.PopFirst();
   }
 }

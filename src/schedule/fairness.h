@@ -60,10 +60,14 @@ struct ServiceOrder {
   struct Node {
     double service = 0;
     const WaitingList::Entry* entry = nullptr;   // of the tenant's list
+    TenantId tenant = 0;
+    std::uint32_t index = 0;                     // of the tenant in the heap of tenants, if it is the list's first; else kNotFirst
   };
+  static constexpr std::uint32_t kNotFirst = std::numeric_limits<std::uint32_t>::max();
   struct Before {
-    bool operator()(const Node& a, const Node& b) const {
-      return a.service < b.service || (a.service == b.service && a.entry->urgency < b.entry->urgency);
+    bool operator()(const Node& a, const Node& b) const {   // which of two is less cannot be foreseen: no branch on that
+      if (a.service != b.service) return a.service < b.service;
+      return a.entry->urgency < b.entry->urgency;
     }
   };
   std::vector<Turn> turns;
@@ -87,8 +91,6 @@ class ServiceHeap {
   void Raise(TenantId tenant, double service);
   const std::vector<Entry>& entries() const { return entries_; }
   bool empty() const { return entries_.empty(); }
-  // In entries(). REQUIRES: in the heap.
-  std::size_t PositionOf(TenantId tenant) const { return static_cast<std::size_t>(position_[tenant]); }
   double least() const { return entries_.front().service; }
   void CheckIntegrity() const;
 
