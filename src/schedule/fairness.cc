@@ -29,10 +29,10 @@ Result<std::pair<std::string, double>> ParseTenantWeight(const std::string& text
 
 // ---------------------------------------------------------------- ServiceHeap
 
-void ServiceHeap::Push(TenantId tenant, double service) {
+void ServiceHeap::Push(TenantId tenant, double service, Urgency first) {
   if (tenant >= position_.size()) position_.resize(tenant + std::size_t{1}, -1);
   CHECK(!Contains(tenant));
-  entries_.push_back({service, tenant});
+  entries_.push_back({service, tenant, first});
   position_[tenant] = static_cast<std::int32_t>(entries_.size() - 1);
   Up(entries_.size() - 1);
 }
@@ -61,6 +61,14 @@ void ServiceHeap::Raise(TenantId tenant, double service) {
   Down(at);
 }
 
+void ServiceHeap::SetFirst(TenantId tenant, Urgency first) {
+  const auto at = static_cast<std::size_t>(position_[tenant]);
+  if (entries_[at].first == first) return;
+  entries_[at].first = first;
+  Up(at);
+  Down(static_cast<std::size_t>(position_[tenant]));
+}
+
 void ServiceHeap::Place(std::size_t at, Entry entry) {
   entries_[at] = entry;
   position_[entry.tenant] = static_cast<std::int32_t>(at);
@@ -68,15 +76,15 @@ void ServiceHeap::Place(std::size_t at, Entry entry) {
 
 void ServiceHeap::Up(std::size_t at) {
   const Entry entry = entries_[at];
-  for (; at > 0 && entry.service < entries_[(at - 1) / 2].service; at = (at - 1) / 2) Place(at, entries_[(at - 1) / 2]);
+  for (; at > 0 && entry.Before(entries_[(at - 1) / 2]); at = (at - 1) / 2) Place(at, entries_[(at - 1) / 2]);
   Place(at, entry);
 }
 
 void ServiceHeap::Down(std::size_t at) {
   const Entry entry = entries_[at];
   for (std::size_t child = 2 * at + 1; child < entries_.size(); child = 2 * at + 1) {
-    if (child + 1 < entries_.size() && entries_[child + 1].service < entries_[child].service) ++child;
-    if (!(entries_[child].service < entry.service)) break;
+    if (child + 1 < entries_.size() && entries_[child + 1].Before(entries_[child])) ++child;
+    if (!entries_[child].Before(entry)) break;
     Place(at, entries_[child]);
     at = child;
   }
@@ -89,7 +97,7 @@ void ServiceHeap::CheckIntegrity() const {
   CHECK_EQ(placed, entries_.size());
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     CHECK_EQ(position_[entries_[i].tenant], static_cast<std::int32_t>(i));
-    if (i > 0) CHECK(!(entries_[i].service < entries_[(i - 1) / 2].service));
+    if (i > 0) CHECK(!entries_[i].Before(entries_[(i - 1) / 2]));
   }
 }
 
@@ -155,8 +163,9 @@ void TenantCounters::BeginToWait(Request* request, TimeNs now) {
 
 void TenantCounters::TakeOut(Request& request) {
   Lane& lane = LaneOf(request);
+  const WaitingList& list = lane.queues[request.tenant].list;
   lane.queues[request.tenant].list.Erase(&request);
-  if (!lane.queues[request.tenant].list.empty()) return;
+  if (!list.empty()) return lane.waiting.SetFirst(request.tenant, list.entries().front().urgency);
   lane.waiting.Remove(request.tenant);
   lane.turns.Remove(request.tenant);
 }
@@ -175,11 +184,12 @@ void TenantCounters::PutIn(Request& request) {
   Lane& lane = LaneOf(request);
   if (lane.queues.size() <= request.tenant) lane.queues.resize(request.tenant + std::size_t{1});
   WaitingList& list = lane.queues[request.tenant].list;
-  if (list.empty()) {
-    lane.waiting.Push(request.tenant, tenants_[request.tenant].service);
-    lane.turns.Append(request.tenant);
-  }
+  const bool first = list.empty();
   list.Insert({UrgencyOf(request), &request, CostOfWaiting(request)});
+  const Urgency urgency = list.entries().front().urgency;
+  if (!first) return lane.waiting.SetFirst(request.tenant, urgency);
+  lane.waiting.Push(request.tenant, tenants_[request.tenant].service, urgency);
+  lane.turns.Append(request.tenant);
 }
 
 double TenantCounters::Cost(const Request& request, std::int64_t from, std::int64_t to) const {
@@ -356,6 +366,7 @@ void TenantCounters::CheckIntegrity() const {
       waiting[id] += static_cast<std::int32_t>(list.size());
       waiting_tenants += !list.empty();
       CHECK_EQ(lane.waiting.Contains(id), !list.empty());
+      if (!list.empty()) CHECK(lane.waiting.entries()[lane.waiting.PositionOf(id)].first == list.entries().front().urgency);
       CHECK_EQ(lane.turns.Contains(id), !list.empty());
     }
     CHECK_EQ(waiting_tenants, lane.turns.size());
