@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <deque>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/prng.h"
@@ -94,7 +95,10 @@ void EvictCaches() {
   for (std::size_t i = 0; i < bytes.size(); i += 64) ++bytes[i];
 }
 
+std::string only;   // cases whose name has this alone; empty: all
+
 void Run(const Case& c) {
+  if (std::string_view(c.name).find(only) == std::string_view::npos) return;
   World w(c);
   for (std::uint32_t g = 1; g <= static_cast<std::uint32_t>(c.adapters); ++g) {
     auto version = std::make_shared<AdapterVersion>();
@@ -187,6 +191,7 @@ void RunFifo() {
 
 int main(int argc, char** argv) {
   const bool only_last = argc > 1 && std::string(argv[1]) == "--mlq";   // the last ones alone
+  if (argc > 2 && std::string(argv[1]) == "--only") loramux::only = argv[2];
   if (!only_last) loramux::RunFifo();
   for (const int queued : {1000, 10000}) {
     loramux::Run({.name = "a tenant each adapter, memory full, --cache loramux --schedule mlq", .cache = "loramux",

@@ -7,7 +7,7 @@
 namespace loramux {
 namespace {
 
-constexpr std::uint32_t kNoSlot = UINT32_MAX, kNotIdle = UINT32_MAX;
+constexpr std::uint32_t kNotIdle = UINT32_MAX;
 
 std::vector<std::byte*> PagePointers(const PagePool& pool, const std::vector<PageHandle>& pages) {
   std::vector<std::byte*> pointers;
@@ -35,7 +35,7 @@ void ResidencyManager::Add(std::shared_ptr<const AdapterVersion> version) {
   if (generation >= slot_of_.size()) slot_of_.resize(generation + 1, kNoSlot);
   if (free_slots_.empty()) {
     free_slots_.push_back(static_cast<std::uint32_t>(adapters_.size()));
-    adapters_.emplace_back();
+    by_slot_.push_back(&adapters_.emplace_back());
   }
   const std::uint32_t slot = free_slots_.back();
   free_slots_.pop_back();
@@ -44,15 +44,6 @@ void ResidencyManager::Add(std::shared_ptr<const AdapterVersion> version) {
   adapters_[slot].version = std::move(version);
   adapters_[slot].slot = slot;
   ++totals_.known;
-}
-
-bool ResidencyManager::Knows(AdapterGeneration generation) const {
-  return generation.value < slot_of_.size() && slot_of_[generation.value] != kNoSlot;
-}
-
-const AdapterResidency& ResidencyManager::Get(AdapterGeneration generation) const {
-  CHECK(Knows(generation));
-  return adapters_[slot_of_[generation.value]];
 }
 
 void ResidencyManager::Acquire(AdapterGeneration generation) {

@@ -22,6 +22,7 @@
 
 #include "adapter/registry.h"
 #include "adapter/transfer.h"
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/result.h"
@@ -108,8 +109,13 @@ class ResidencyManager {
   void set_on_load(std::function<void(const AdapterResidency&, TimeNs took)> on_load) { on_load_ = std::move(on_load); }
 
   // REQUIRES: known, not kBaseModel.
-  const AdapterResidency& Get(AdapterGeneration generation) const;
-  bool Knows(AdapterGeneration generation) const;
+  const AdapterResidency& Get(AdapterGeneration generation) const {   // several times for each request that waits, in a plan
+    CHECK(Knows(generation));
+    return *by_slot_[slot_of_[generation.value]];
+  }
+  bool Knows(AdapterGeneration generation) const {
+    return generation.value < slot_of_.size() && slot_of_[generation.value] != kNoSlot;
+  }
   // Index in All(). REQUIRES: known. Slots are used again, so this stays as small as there are adapters at one time.
   std::size_t SlotOf(AdapterGeneration generation) const { return slot_of_[generation.value]; }
   // All known adapters by slot; entries without a version are free slots.
@@ -172,7 +178,10 @@ class ResidencyManager {
   PagePool* device_;
   PagePool* host_;
   AdapterTransfer* transfer_;
+  static constexpr std::uint32_t kNoSlot = std::numeric_limits<std::uint32_t>::max();
+
   std::deque<AdapterResidency> adapters_;   // a deque: executors hold pointers to entries while new ones are added
+  std::vector<AdapterResidency*> by_slot_;  // to them: one load where the deque takes three
   std::vector<std::uint32_t> slot_of_;      // by generation; kNoSlot: unknown. Four bytes for each generation ever.
   std::vector<std::uint32_t> free_slots_;
   std::vector<AdapterGeneration> device_residents_, host_residents_, locked_, arriving_, idle_;

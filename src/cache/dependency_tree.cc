@@ -349,6 +349,21 @@ DependencyTree::Inserted DependencyTree::Insert(NodeId parent, std::span<const T
   return {IdOf(index), Inserted::kTaken};
 }
 
+// In two stages, as the table is found through the node.
+void DependencyTree::PrefetchEvict(std::span<const NodeId> nodes, std::size_t i) const {
+  constexpr std::size_t kNode = 8, kSlot = 4;
+  if (i + kNode < nodes.size()) {
+    const Node& node = nodes_[nodes[i + kNode].index];
+    __builtin_prefetch(&node, 1);
+    __builtin_prefetch(&node.host_page, 1);
+  }
+  if (i + kSlot < nodes.size()) {
+    const Node& node = nodes_[nodes[i + kSlot].index];
+    __builtin_prefetch(&slots_[SlotOf(node.hash)], 1);
+    __builtin_prefetch(&nodes_[node.parent], 1);
+  }
+}
+
 void DependencyTree::Evict(NodeId id) {
   const Node& node = At(id);
   CHECK_GT(node.depth, 0);

@@ -158,6 +158,17 @@ class DependencyTree {
   // tenth of what each would wait for it. Changes nothing.
   void PrefetchInsert(NodeId parent, std::span<const TokenId> tokens) const;
 
+  // Several nodes are about to be evicted: brings the `i`th one's part of the tree to the core's caches. To be called with
+  // ascending i, some ahead. Changes nothing.
+  void PrefetchEvict(std::span<const NodeId> nodes, std::size_t i) const;
+  void Prefetch(NodeId node) const { __builtin_prefetch(&nodes_[node.index]); }
+  // REQUIRES: it exists, depth > 0. Returns the parent's index.
+  std::uint32_t PrefetchParent(NodeId node) const {
+    const std::uint32_t parent = nodes_[node.index].parent;
+    __builtin_prefetch(&nodes_[parent]);
+    __builtin_prefetch(&nodes_[parent].host_page);
+    return parent;
+  }
   // Frees a device page. Without a copy in the host tier the node is gone, and everything below it.
   // REQUIRES: nobody locks the node, and it has no children on the device.
   void Evict(NodeId node);

@@ -9,6 +9,7 @@ namespace {
 
 constexpr std::size_t kQueued = 1024;   // lowest scores that are kept in order
 constexpr std::size_t kFew = 256;
+constexpr std::size_t kAhead = 4;   // victims whose nodes are fetched before they are looked at
 constexpr std::size_t kWalked = 8192;   // leaves that a Refresh scores: about 200 us
 constexpr TimeNs kScoresLast = 100 * kNsPerMs;   // FastLibra's monitor interval
 
@@ -137,9 +138,8 @@ KvEvictionPlan::Victim KvEvictionPlan::Scored(NodeId node, TimeNs now) const {
                                     .reload = reload, .kind = CandidateKind::kKeysAndValues,
                                     .frequency = view.frequency, .frequency_at = view.last_use,
                                     .reuse_factor = tree_->reuse().Factor(view.frequency, now - view.last_use)};
-  EvictionContext context = context_;
-  context.now = now;
-  return {policy_->Score(candidate, context), node, view.last_use, view.wants > 0};
+  context_.now = now;
+  return {policy_->Score(candidate, context_), node, view.last_use, view.wants > 0};
 }
 
 void KvEvictionPlan::Offer(NodeId node, TimeNs now) {
@@ -212,6 +212,11 @@ void KvEvictionPlan::EndWalk() {
 std::optional<KvEvictionPlan::Victim> KvEvictionPlan::Next(TimeNs now) {
   if (evictable_ == 0) return std::nullopt;
   for (bool scored = false;; scored = true) {
+    if (left_ > kAhead) {   // that of a call soon
+      const NodeId later = queue_[left_ - 1 - kAhead].node;
+      tree_->Prefetch(later);
+      __builtin_prefetch(&marks_[later.index], 1);
+    }
     while (left_ > 0 && !Stands(queue_[left_ - 1], now)) --left_;
     while (!offered_.empty() && !IsIdleLeaf(offered_.front().node)) {
       std::pop_heap(offered_.begin(), offered_.end(), LaterFirst());
@@ -238,7 +243,9 @@ void KvEvictionPlan::Evict(const Victim& victim, TimeNs now) {
   ++branch_marks_[branch].gone;
   const NodeId parent = tree_->Parent(victim.node);
   ++At(parent.index).children_gone;
-  if (IsIdleLeaf(parent)) Offer(parent, now);
+  if (!IsIdleLeaf(parent)) return;
+  __builtin_prefetch(&marks_[tree_->PrefetchParent(parent)], 1);   // what goes after it, as most paths go from their end up
+  Offer(parent, now);
 }
 
 void KvEvictionPlan::Refresh(TimeNs now) {

@@ -110,7 +110,7 @@ class KvEvictionPlan {
 
   DependencyTree* tree_;   // only the list of its new leaves is taken
   const EvictionPolicy* policy_;
-  EvictionContext context_;
+  mutable EvictionContext context_;      // `now` is that of the last score
   std::optional<TimeNs> oldest_use_, walk_oldest_use_;
   std::uint64_t plan_ = 1;
   std::int64_t evictable_ = 0;

@@ -29,10 +29,10 @@ Result<std::pair<std::string, double>> ParseTenantWeight(const std::string& text
 
 // ---------------------------------------------------------------- ServiceHeap
 
-void ServiceHeap::Push(TenantId tenant, double service) {
+void ServiceHeap::Push(TenantId tenant, double service, Urgency first) {
   if (tenant >= position_.size()) position_.resize(tenant + std::size_t{1}, -1);
   CHECK(!Contains(tenant));
-  entries_.push_back({service, tenant});
+  entries_.push_back({service, tenant, first});
   position_[tenant] = static_cast<std::int32_t>(entries_.size() - 1);
   Up(entries_.size() - 1);
 }
@@ -61,6 +61,14 @@ void ServiceHeap::Raise(TenantId tenant, double service) {
   Down(at);
 }
 
+void ServiceHeap::SetFirst(TenantId tenant, Urgency first) {
+  const auto at = static_cast<std::size_t>(position_[tenant]);
+  if (entries_[at].first == first) return;
+  entries_[at].first = first;
+  Up(at);
+  Down(static_cast<std::size_t>(position_[tenant]));
+}
+
 void ServiceHeap::Place(std::size_t at, Entry entry) {
   entries_[at] = entry;
   position_[entry.tenant] = static_cast<std::int32_t>(at);
@@ -68,15 +76,15 @@ void ServiceHeap::Place(std::size_t at, Entry entry) {
 
 void ServiceHeap::Up(std::size_t at) {
   const Entry entry = entries_[at];
-  for (; at > 0 && entry.service < entries_[(at - 1) / 2].service; at = (at - 1) / 2) Place(at, entries_[(at - 1) / 2]);
+  for (; at > 0 && entry.Before(entries_[(at - 1) / 2]); at = (at - 1) / 2) Place(at, entries_[(at - 1) / 2]);
   Place(at, entry);
 }
 
 void ServiceHeap::Down(std::size_t at) {
   const Entry entry = entries_[at];
   for (std::size_t child = 2 * at + 1; child < entries_.size(); child = 2 * at + 1) {
-    if (child + 1 < entries_.size() && entries_[child + 1].service < entries_[child].service) ++child;
-    if (!(entries_[child].service < entry.service)) break;
+    if (child + 1 < entries_.size() && entries_[child + 1].Before(entries_[child])) ++child;
+    if (!entries_[child].Before(entry)) break;
     Place(at, entries_[child]);
     at = child;
   }
@@ -89,7 +97,7 @@ void ServiceHeap::CheckIntegrity() const {
   CHECK_EQ(placed, entries_.size());
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     CHECK_EQ(position_[entries_[i].tenant], static_cast<std::int32_t>(i));
-    if (i > 0) CHECK(!(entries_[i].service < entries_[(i - 1) / 2].service));
+    if (i > 0) CHECK(!entries_[i].Before(entries_[(i - 1) / 2]));
   }
 }
 
@@ -155,8 +163,9 @@ void TenantCounters::BeginToWait(Request* request, TimeNs now) {
 
 void TenantCounters::TakeOut(Request& request) {
   Lane& lane = LaneOf(request);
+  const WaitingList& list = lane.queues[request.tenant].list;
   lane.queues[request.tenant].list.Erase(&request);
-  if (!lane.queues[request.tenant].list.empty()) return;
+  if (!list.empty()) return lane.waiting.SetFirst(request.tenant, list.entries().front().urgency);
   lane.waiting.Remove(request.tenant);
   lane.turns.Remove(request.tenant);
 }
@@ -175,11 +184,12 @@ void TenantCounters::PutIn(Request& request) {
   Lane& lane = LaneOf(request);
   if (lane.queues.size() <= request.tenant) lane.queues.resize(request.tenant + std::size_t{1});
   WaitingList& list = lane.queues[request.tenant].list;
-  if (list.empty()) {
-    lane.waiting.Push(request.tenant, tenants_[request.tenant].service);
-    lane.turns.Append(request.tenant);
-  }
+  const bool first = list.empty();
   list.Insert({UrgencyOf(request), &request, CostOfWaiting(request)});
+  const Urgency urgency = list.entries().front().urgency;
+  if (!first) return lane.waiting.SetFirst(request.tenant, urgency);
+  lane.waiting.Push(request.tenant, tenants_[request.tenant].service, urgency);
+  lane.turns.Append(request.tenant);
 }
 
 double TenantCounters::Cost(const Request& request, std::int64_t from, std::int64_t to) const {
@@ -244,29 +254,32 @@ void TenantCounters::AppendMerged(TimeNs now, const Lane& lane, std::size_t end,
   }
   order.nodes.Clear();
   bool first_left = false;   // nodes' first was taken and is to be replaced
-  const auto push = [&](double service, const WaitingList::Entry& entry) {
-    __builtin_prefetch(entry.request);
-    const ServiceOrder::Node node{service, &entry};
+  const auto push = [&](const ServiceOrder::Node& node) {
+    __builtin_prefetch(node.entry->request);   // whoever asks for the order looks at it next; here nobody does
     first_left ? order.nodes.ReplaceFirst(node) : order.nodes.Push(node);
     first_left = false;
   };
   const auto push_tenant = [&](std::size_t index) {
-    if (index < tenants.size()) push(tenants[index].service, lane.queues[tenants[index].tenant].list.entries().front());
+    if (index >= tenants.size()) return;
+    const ServiceHeap::Entry& tenant = tenants[index];
+    if (2 * index + 2 < tenants.size()) {   // the next to be pushed, if this one has its turn
+      __builtin_prefetch(&lane.queues[tenants[2 * index + 1].tenant]);
+      __builtin_prefetch(&lane.queues[tenants[2 * index + 2].tenant]);
+    }
+    push({tenant.service, lane.queues[tenant.tenant].list.entries().data(), tenant.tenant, static_cast<std::uint32_t>(index)});
   };
   push_tenant(0);
   while (order.turns.size() < end && !order.nodes.empty()) {
     const ServiceOrder::Node node = order.nodes.first();
     first_left = true;
-    Request* const request = node.entry->request;
-    if (request != overdue) order.turns.push_back({request, node.service});
-    const std::span<const WaitingList::Entry> entries = lane.queues[request->tenant].list.entries();
-    if (node.entry == entries.data()) {   // the tenant's first: its children in the heap follow
-      const std::size_t index = lane.waiting.PositionOf(request->tenant);
-      push_tenant(2 * index + 1);
-      push_tenant(2 * index + 2);
+    if (node.entry->request != overdue) order.turns.push_back({node.entry->request, node.service});
+    if (node.index != ServiceOrder::kNotFirst) {   // its children in the heap follow
+      push_tenant(2 * std::size_t{node.index} + 1);
+      push_tenant(2 * std::size_t{node.index} + 2);
     }
+    const std::span<const WaitingList::Entry> entries = lane.queues[node.tenant].list.entries();
     const WaitingList::Entry* const next = node.entry + 1;
-    if (next != entries.data() + entries.size()) push(node.service + node.entry->cost, *next);
+    if (next != entries.data() + entries.size()) push({node.service + node.entry->cost, next, node.tenant, ServiceOrder::kNotFirst});
     if (first_left) order.nodes.PopFirst();
   }
 }
@@ -353,6 +366,7 @@ void TenantCounters::CheckIntegrity() const {
       waiting[id] += static_cast<std::int32_t>(list.size());
       waiting_tenants += !list.empty();
       CHECK_EQ(lane.waiting.Contains(id), !list.empty());
+      if (!list.empty()) CHECK(lane.waiting.entries()[lane.waiting.PositionOf(id)].first == list.entries().front().urgency);
       CHECK_EQ(lane.turns.Contains(id), !list.empty());
     }
     CHECK_EQ(waiting_tenants, lane.turns.size());

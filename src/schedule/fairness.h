@@ -2,10 +2,10 @@
 //
 // Each tenant has a counter of the service that it got: tokens computed for it, an output token weighing more than one
 // of the prompt, divided by the tenant's weight. Who has got the least is served next; within a tenant, who is due first
-// (Urgency; without another order, first come first served). Requests may wait in several lanes, which have nothing in
-// common but the counters: who is next is asked of each lane. A tenant that begins to wait is lifted to the least counter
-// among those that wait (or else run), less a small `burst`: idle time earns no more credit than that. What is computed a
-// second time, after a preemption, is not charged again.
+// (Urgency; without another order, first come first served), and so among tenants that got the same. Requests may wait in
+// several lanes, which have nothing in common but the counters: who is next is asked of each lane. A tenant that begins to
+// wait is lifted to the least counter among those that wait (or else run), less a small `burst`: idle time earns no more
+// credit than that. What is computed a second time, after a preemption, is not charged again.
 //
 // Bounded memory: a tenant without requests is forgotten as soon as its counter is no higher than that of any tenant with
 // requests (nothing is lost by that: it would be lifted), all are when nobody has requests, and at most
@@ -60,35 +60,44 @@ struct ServiceOrder {
   struct Node {
     double service = 0;
     const WaitingList::Entry* entry = nullptr;   // of the tenant's list
+    TenantId tenant = 0;
+    std::uint32_t index = 0;                     // of the tenant in the heap of tenants, if it is the list's first; else kNotFirst
   };
+  static constexpr std::uint32_t kNotFirst = std::numeric_limits<std::uint32_t>::max();
   struct Before {
-    bool operator()(const Node& a, const Node& b) const {
-      return a.service < b.service || (a.service == b.service && a.entry->urgency < b.entry->urgency);
+    bool operator()(const Node& a, const Node& b) const {   // which of two is less cannot be foreseen: no branch on that
+      if (a.service != b.service) return a.service < b.service;
+      return a.entry->urgency < b.entry->urgency;
     }
   };
   std::vector<Turn> turns;
   Heap<Node, Before> nodes;
 };
 
-// A binary heap of tenants, least service on top, in which any tenant can be found.
+// A binary heap of tenants in which any tenant can be found. Least service on top; of equal service, as tenants have that were
+// lifted to the same floor, the one whose first request is due first.
 class ServiceHeap {
  public:
   struct Entry {
     double service;
     TenantId tenant;
+    Urgency first;                  // of its requests in the lane
+    bool Before(const Entry& other) const { return service != other.service ? service < other.service : first < other.first; }
   };
   bool Contains(TenantId tenant) const { return tenant < position_.size() && position_[tenant] >= 0; }
   // REQUIRES: not in the heap.
-  void Push(TenantId tenant, double service);
+  void Push(TenantId tenant, double service, Urgency first = {});
   // REQUIRES: in the heap.
   void Remove(TenantId tenant);
   void Clear();
   // The tenant's service is higher now. Does nothing if it is not in the heap.
   void Raise(TenantId tenant, double service);
+  // Another request is its first now. REQUIRES: in the heap.
+  void SetFirst(TenantId tenant, Urgency first);
   const std::vector<Entry>& entries() const { return entries_; }
-  bool empty() const { return entries_.empty(); }
   // In entries(). REQUIRES: in the heap.
   std::size_t PositionOf(TenantId tenant) const { return static_cast<std::size_t>(position_[tenant]); }
+  bool empty() const { return entries_.empty(); }
   double least() const { return entries_.front().service; }
   void CheckIntegrity() const;
 
@@ -130,10 +139,12 @@ class TenantCounters {
   // The same of one waiting request, which stays in its lane.
   template <typename Place>
   void PlaceAnew(Request* request, Place place) {
-    WaitingList& list = LaneOf(*request).queues[request->tenant].list;
+    Lane& lane = LaneOf(*request);
+    WaitingList& list = lane.queues[request->tenant].list;
     list.Erase(request);
     place(*request);
     list.Insert({UrgencyOf(*request), request, CostOfWaiting(*request)});
+    lane.waiting.SetFirst(request->tenant, list.entries().front().urgency);
   }
   // Charges what was computed of the request and was never charged before.
   void Charge(Request* request);

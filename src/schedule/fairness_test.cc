@@ -94,6 +94,27 @@ TEST(TenantCounters, TheOrderAlternatesByPromptTokens) {
   EXPECT_EQ(Names(w.Order(4)), "abba");
 }
 
+// As tenants did who were lifted to the same floor: who came first is first, not whom the heap happens to have on top.
+TEST(TenantCounters, TenantsThatGotTheSameAreServedInOrderOfArrival) {
+  World w;
+  std::vector<Request*> waiting;
+  for (int i = 0; i < 40; ++i) waiting.push_back(w.Add("t" + std::to_string(i)));
+  w.Add("t5");   // not a tenant's first
+  Prng prng(1);
+  while (!waiting.empty()) {
+    std::vector<Request*> first;
+    for (const Turn& turn : w.Order(waiting.size())) {
+      if (turn.service == 0) first.push_back(turn.request);
+    }
+    ASSERT_EQ(first, waiting);
+    Request* const gone = waiting[prng.NextBelow(waiting.size())];
+    if (gone->tenant_name == "t5") break;   // its next would be first with a place of its own
+    std::erase(waiting, gone);
+    w.Remove(gone);
+  }
+  EXPECT_LT(waiting.size(), 35u);
+}
+
 TEST(TenantCounters, ThroughputFollowsTheWeights) {
   World w({.weights = {{"b", 3}}});
   Prng prng(5);
@@ -299,7 +320,11 @@ void FuzzOnce(std::uint64_t seed) {
     }
     const auto& turns = w.Order();
     ASSERT_EQ(turns.size(), waiting.size());
-    for (std::size_t i = 1; i < turns.size(); ++i) ASSERT_LE(turns[i - 1].service, turns[i].service);
+    for (std::size_t i = 1; i < turns.size(); ++i) {
+      ASSERT_LE(turns[i - 1].service, turns[i].service);
+      const bool in_order = turns[i - 1].service < turns[i].service || UrgencyOf(*turns[i - 1].request) < UrgencyOf(*turns[i].request);
+      ASSERT_TRUE(in_order) << "step " << step << ", turn " << i;
+    }
     for (const std::vector<Request*>* requests : {&waiting, &running}) {
       for (const Request* request : *requests) {
         ASSERT_EQ(w.tenants.Service(*request), model.tenants[request->tenant_name].service) << "step " << step;

@@ -10,13 +10,18 @@ namespace loramux {
 namespace {
 
 // All plans of all loads below in one number. Making the plan faster must not change it; change it with the policy only.
-constexpr std::uint64_t kGolden = 15701190905712312779u, kGoldenWithTree = 4010502590780937281u;
+constexpr std::uint64_t kGolden = 15697315283145172429u, kGoldenWithTree = 4644583554273018741u;
+// Of the loads of the order "objective", with one tenant and with several.
+constexpr std::uint64_t kGoldenObjective = 9619420592330296609u, kGoldenObjectiveOfTenants = 5864958820804278182u;
+
+constexpr TimeNs kAgeBound = kNsPerSecond;   // of the order "objective"
 
 struct Scale {
   int adapters, requests, arrivals;          // arrivals: at most that many in a step
   std::int64_t max_running, max_batch_tokens, prompt, output;
   std::int64_t device_pages, host_pages;
   std::uint64_t tenants;                     // 0: a tenant each adapter
+  TimeNs objective = 0;                      // from arrival to the first token; some requests have deadlines and priorities then
 };
 
 // A random choice of everything that has a say in the plan: tight and ample memory, few and many tenants.
@@ -29,6 +34,19 @@ Scale RandomScale(Prng& prng, bool large) {
   }
   return {.adapters = 12, .requests = 80, .arrivals = 8, .max_running = 1 + below(16), .max_batch_tokens = 8 + below(40),
           .prompt = 40, .output = 24, .device_pages = 24 + below(40), .host_pages = 4 + below(30), .tenants = prng.NextBelow(5)};
+}
+
+// Somewhat more comes than can be served in time, several objectives long.
+struct Overload {
+  std::string order;
+  std::uint64_t tenants;
+};
+
+Scale RandomScale(Prng& prng, const Overload& overload) {
+  const auto below = [&prng](std::uint64_t bound) { return static_cast<std::int64_t>(prng.NextBelow(bound)); };
+  return {.adapters = 8, .requests = 400, .arrivals = 3, .max_running = 8 + below(24), .max_batch_tokens = 16 + below(24),
+          .prompt = 40, .output = 8, .device_pages = 60 + below(200), .host_pages = 64, .tenants = overload.tenants,
+          .objective = (40 + below(80)) * kNsPerMs};
 }
 
 SchedulerOptions RandomOptions(Prng& prng, const Scale& scale) {
@@ -75,15 +93,27 @@ struct Load {
   std::unique_ptr<ResidencyManager> residency;
   std::unique_ptr<EvictionPolicy> policy;
   std::unique_ptr<DependencyTree> tree;
+  std::unique_ptr<QueueOrder> order;   // null: first come, first served
   std::unique_ptr<Scheduler> scheduler;
   std::deque<Request> requests;
   std::vector<Request*> alive;
   std::uint64_t digest = 0;
   std::int64_t preemptions = 0, discarded = 0, evictions = 0, steps = 0, paused = 0;
+  std::int64_t late = 0;   // first tokens after the objective
 
   // Of a regime, or (null) LRU or GDSF.
-  Load(std::uint64_t seed, bool large, bool with_tree, const CacheRegime* regime = nullptr)
-      : prng(seed), scale(RandomScale(prng, large)), options(RandomOptions(prng, scale)) {
+  Load(std::uint64_t seed, bool large, bool with_tree, const CacheRegime* regime = nullptr) : prng(seed), scale(RandomScale(prng, large)) {
+    Build(seed, with_tree, regime);
+  }
+  Load(std::uint64_t seed, const Overload& overload)
+      : prng(seed), scale(RandomScale(prng, overload)),
+        order(std::move(MakeQueueOrder({.name = overload.order, .age_bound = kAgeBound, .objective = scale.objective})).value()) {
+    Build(seed, /*with_tree=*/seed % 2 == 0, nullptr);
+  }
+
+  void Build(std::uint64_t seed, bool with_tree, const CacheRegime* regime) {
+    options = RandomOptions(prng, scale);
+    if (order != nullptr) options.age_bound = kAgeBound;
     device = std::move(PagePool::Create("device", scale.device_pages * 64, 64)).value();
     if (prng.NextBelow(4) != 0) host = std::move(PagePool::Create("host", scale.host_pages * 64, 64)).value();
     residency = std::make_unique<ResidencyManager>(device.get(), host.get(), &transfer);
@@ -91,7 +121,7 @@ struct Load {
     policy = std::move(MakeEvictionPolicy(regime == nullptr ? baseline : regime->policy)).value();
     if (regime != nullptr) ApplyRegime(*regime, options);
     if (with_tree) tree = std::make_unique<DependencyTree>(options.page_tokens, device.get());
-    scheduler = std::make_unique<Scheduler>(options, device.get(), residency.get(), policy.get(), tree.get());
+    scheduler = std::make_unique<Scheduler>(options, device.get(), residency.get(), policy.get(), tree.get(), nullptr, order.get());
     if (prng.NextBelow(2) == 0) {
       transfer.set_fault([broken = Prng(seed + 1)](const TransferJob&) mutable {
         return broken.NextBelow(4) == 0 ? std::optional<Error>(IoError("injected")) : std::nullopt;
@@ -122,6 +152,11 @@ struct Load {
     request.prompt_tokens = static_cast<std::int32_t>(request.tokens.size());
     const auto output = 1 + static_cast<std::int32_t>(prng.NextBelow(static_cast<std::uint64_t>(scale.output)));
     request.max_total_tokens = request.prompt_tokens + output;
+    if (scale.objective > 0) {
+      const TimeNs tenth = scale.objective / 10;
+      if (prng.NextBelow(8) == 0) request.deadline = clock.Now() + static_cast<TimeNs>(5 + prng.NextBelow(10)) * tenth;
+      if (prng.NextBelow(8) == 0) request.priority = static_cast<std::int32_t>(prng.NextBelow(3)) - 1;
+    }
     if (request.adapter != kBaseModel) residency->Acquire(request.adapter);
     scheduler->Add(&request);
     alive.push_back(&request);
@@ -171,6 +206,12 @@ struct Load {
     }));
   }
 
+  // REQUIRES: its step has been computed, and its token is not there yet.
+  void CountLate(const Request& request) {
+    if (!request.generated().empty()) return;
+    late += clock.Now() + kNsPerMs > (request.deadline > 0 ? request.deadline : request.arrival + scale.objective);
+  }
+
   void Step() {
     std::vector<ResidencyManager::LoadFailure> failures;
     residency->Poll(clock.Now(), failures);
@@ -188,11 +229,12 @@ struct Load {
     for (const PlannedChunk& chunk : plan.chunks) {
       scheduler->Advance(chunk.request, chunk.num_tokens, clock.Now());
       if (!chunk.samples) continue;
+      CountLate(*chunk.request);
       chunk.request->tokens.push_back(2);
       if (static_cast<std::int32_t>(chunk.request->tokens.size()) == chunk.request->max_total_tokens) End(chunk.request);
     }
     if (!alive.empty() && prng.NextBelow(12) == 0) End(alive[prng.NextBelow(alive.size())]);   // a client went away
-    if (tree != nullptr && prng.NextBelow(2) == 0) scheduler->Prepare(clock.Now());
+    if ((tree != nullptr || order != nullptr) && prng.NextBelow(2) == 0) scheduler->Prepare(clock.Now());
     if (++steps % 8 != 0) return;
     scheduler->CheckIntegrity();
     residency->CheckIntegrity();
@@ -243,6 +285,34 @@ TEST_P(Plan, IsExactlyWhatItWas) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tree, Plan, testing::Bool());
+
+class PlanOfObjective : public testing::TestWithParam<std::uint64_t> {};
+
+// More comes than can be served in time, so that the order decides who is late: other plans than first come, first served, and
+// fewer that are late.
+TEST_P(PlanOfObjective, IsExactlyWhatItWas) {
+  const std::uint64_t tenants = GetParam();
+  std::uint64_t digest = 0;
+  std::int64_t given_up = 0, late = 0, late_of_fifo = 0, others = 0;
+  for (std::uint64_t seed = 1; seed <= 40 && !HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Load load(seed, {.order = "objective", .tenants = tenants}), fifo(seed, {.order = "fifo", .tenants = tenants});
+    load.Run();
+    fifo.Run();
+    digest = Mix(digest, load.digest);
+    given_up += load.scheduler->given_up();
+    late += load.late;
+    late_of_fifo += fifo.late;
+    others += load.digest != fifo.digest;
+    ASSERT_EQ(fifo.scheduler->given_up(), 0);
+  }
+  EXPECT_EQ(digest, tenants == 1 ? kGoldenObjective : kGoldenObjectiveOfTenants);
+  EXPECT_GT(others, 30);
+  EXPECT_GT(given_up, 1000);
+  EXPECT_LT(late, late_of_fifo);
+}
+
+INSTANTIATE_TEST_SUITE_P(Tenants, PlanOfObjective, testing::Values(1, 4));
 
 class PlanOfRegime : public testing::TestWithParam<CacheRegime> {};
 

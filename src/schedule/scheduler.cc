@@ -142,7 +142,10 @@ void Scheduler::StartLoads(TimeNs now) {
 }
 
 void Scheduler::CommitHistoryEvictions() {
-  for (const NodeId node : plan_.kv_evictions) tree_->Evict(node);
+  for (std::size_t i = 0; i < plan_.kv_evictions.size(); ++i) {
+    tree_->PrefetchEvict(plan_.kv_evictions, i);
+    tree_->Evict(plan_.kv_evictions[i]);
+  }
   history_evictions_ += static_cast<std::int64_t>(plan_.kv_evictions.size());
 }
 

@@ -312,6 +312,7 @@ class Scheduler {
   Rank RankOf(RequestId id, double service) const;
   void MarkAdaptersOfWaitersAhead();
   void PlanSeats(bool for_waiters);
+  void PauseBeyondSeats();
   bool PauseWorst(double service);
   void NextPausable();
   void PlanIdleSeats(TimeNs now);
@@ -439,11 +440,19 @@ class Scheduler {
     const std::int64_t missing = positions - static_cast<std::int64_t>(request.pages.size()) * options_.page_tokens;
     return missing <= 0 ? 0 : (missing + options_.page_tokens - 1) / options_.page_tokens;
   }
-  bool Evictable(AdapterGeneration generation) const;
-  std::int64_t EvictablePagesOf(AdapterGeneration generation) const;
+  bool Evictable(const AdapterResidency& adapter) const;
+  bool Evictable(AdapterGeneration generation) const { return Evictable(residency_->Get(generation)); }
+  std::int64_t EvictablePagesOf(const AdapterResidency& adapter) const {   // most that are asked for are in use
+    return adapter.device == TierState::kResident && Evictable(adapter) ? adapter.pages : 0;
+  }
   void CountEvictable(AdapterGeneration generation, std::int64_t sign);
   // The accounts follow each adapter: to walk over all of them for a sum would be most of a plan.
-  void WantInPlan(AdapterGeneration generation);
+  void WantInPlan(AdapterGeneration generation) {   // for each that waits; of most the adapter is wanted already
+    std::uint8_t& flags = Flags(generation);
+    if ((flags & kWanted) != 0) return;
+    scratch_.unwanted_adapters -= EvictablePagesOf(residency_->Get(generation));
+    flags |= kWanted;
+  }
   void EvictInPlan(AdapterGeneration generation);
   void PinInPlan(AdapterGeneration generation);
   void UnpinInPlan(AdapterGeneration generation);

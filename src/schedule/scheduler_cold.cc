@@ -1,5 +1,6 @@
 // Steps that wait for adapters, and adapters that come so that none need wait (SchedulerOptions::cold_start).
 #include <algorithm>
+#include <limits>
 
 #include "base/check.h"
 #include "schedule/scheduler.h"
@@ -15,9 +16,11 @@ bool Scheduler::Stalled() const {
   });
 }
 
-// Nobody goes before one that waits for too long.
+// Nobody goes before one that waits for too long, or whose tenant does: its turn is the first then.
 Scheduler::Admission Scheduler::BeyondDistinct(const Request& request) const {
-  return options_.skip_beyond_distinct && !IsOverdue(request) ? Admission::kPassedOver : Admission::kBlocked;
+  const bool turn_overdue = !order_.turns.empty() && order_.turns.front().request == &request &&
+                            order_.turns.front().service == -std::numeric_limits<double>::infinity();
+  return options_.skip_beyond_distinct && !IsOverdue(request) && !turn_overdue ? Admission::kPassedOver : Admission::kBlocked;
 }
 
 // It would join now. Its seat and its tokens are taken, so that no more is loaded than the step has room for. After steps have

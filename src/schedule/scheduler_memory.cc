@@ -49,15 +49,14 @@ std::int64_t Scheduler::PagesFreedBy(const Request& request) const {
 // Of its adapter, if that must be loaded first; else all pages of what is known, and of the token that follows, at once:
 // a request that began its prefill can end it.
 std::int64_t Scheduler::PagesToStart(const Request& request) const {
-  if (MustLoad(request)) return residency_->Get(request.adapter).version->layout.pages;
+  if (MustLoad(request)) return residency_->Get(request.adapter).pages;
   return MissingPages(request, static_cast<std::int64_t>(request.tokens.size()) + 1);
 }
 
 // EvictablePages counts them, but no room is made for a request by the eviction of its own adapter.
 std::int64_t Scheduler::PagesOfIdleAdapter(const Request& request) const {
-  if (request.adapter == kBaseModel || Partitioned() || !Evictable(request.adapter)) return 0;
-  const AdapterResidency& adapter = residency_->Get(request.adapter);
-  return adapter.device == TierState::kResident ? adapter.version->layout.pages : 0;
+  if (request.adapter == kBaseModel || Partitioned()) return 0;
+  return EvictablePagesOf(residency_->Get(request.adapter));
 }
 
 // ---------------------------------------------------------------- Room
@@ -120,10 +119,9 @@ bool Scheduler::MakeRoom(PageCategory use, std::int64_t pages, TimeNs now) {
   return true;
 }
 
-bool Scheduler::Evictable(AdapterGeneration generation) const {
-  const AdapterResidency& adapter = residency_->Get(generation);
-  if (HasBranch(adapter.slot) && tree_->HasMoves(*branch_of_slot_[adapter.slot])) return false;   // its history cannot go now
-  return !adapter.locked && scratch_.slot_pins[adapter.slot] == 0 && (scratch_.flags[adapter.slot] & kEvicted) == 0;
+bool Scheduler::Evictable(const AdapterResidency& adapter) const {
+  if (adapter.locked || scratch_.slot_pins[adapter.slot] != 0 || (scratch_.flags[adapter.slot] & kEvicted) != 0) return false;
+  return !HasBranch(adapter.slot) || !tree_->HasMoves(*branch_of_slot_[adapter.slot]);   // else its history cannot go now
 }
 
 std::int64_t Scheduler::EvictablePages(PageCategory use, bool even_wanted) const {
@@ -132,22 +130,10 @@ std::int64_t Scheduler::EvictablePages(PageCategory use, bool even_wanted) const
   return history + (even_wanted ? scratch_.evictable_adapters : scratch_.unwanted_adapters);
 }
 
-std::int64_t Scheduler::EvictablePagesOf(AdapterGeneration generation) const {
-  const AdapterResidency& adapter = residency_->Get(generation);
-  return adapter.device == TierState::kResident && Evictable(generation) ? adapter.pages : 0;
-}
-
 void Scheduler::CountEvictable(AdapterGeneration generation, std::int64_t sign) {
-  const std::int64_t pages = sign * EvictablePagesOf(generation);
+  const std::int64_t pages = sign * EvictablePagesOf(residency_->Get(generation));
   scratch_.evictable_adapters += pages;
   if ((Flags(generation) & kWanted) == 0) scratch_.unwanted_adapters += pages;
-}
-
-void Scheduler::WantInPlan(AdapterGeneration generation) {
-  std::uint8_t& flags = Flags(generation);
-  if ((flags & kWanted) != 0) return;
-  scratch_.unwanted_adapters -= EvictablePagesOf(generation);
-  flags |= kWanted;
 }
 
 void Scheduler::EvictInPlan(AdapterGeneration generation) {

@@ -158,7 +158,7 @@ void Scheduler::PlanSeats(bool for_waiters) {
   scratch_.free_seats = Seats() - static_cast<std::int64_t>(runners.size());
   scratch_.pausable.Clear();
   scratch_.lower_levels = runners.size();
-  while (scratch_.free_seats < 0) CHECK(PauseWorst(-std::numeric_limits<double>::infinity()));
+  PauseBeyondSeats();
   const bool enough = static_cast<std::int64_t>(order_.turns.size()) <= scratch_.free_seats;
   if (!for_waiters || enough || tenants_.active_tenants() <= 1) return;
   std::int64_t seats = scratch_.free_seats;
@@ -178,6 +178,20 @@ void Scheduler::PlanSeats(bool for_waiters) {
     }
     if (!PauseWorst(turn.service)) return;
   }
+}
+
+// Whole levels first, which need no order.
+void Scheduler::PauseBeyondSeats() {
+  auto& runners = scratch_.runners;
+  std::size_t& end = scratch_.lower_levels;
+  while (scratch_.free_seats < 0) {
+    std::size_t begin = end;
+    while (begin > 0 && runners[begin - 1].rank.level == runners[end - 1].rank.level) --begin;
+    if (static_cast<std::int64_t>(end - begin) > -scratch_.free_seats) break;
+    scratch_.free_seats += static_cast<std::int64_t>(end - begin);
+    for (; end > begin; --end) runners[end - 1].paused = true;
+  }
+  while (scratch_.free_seats < 0) CHECK(PauseWorst(-std::numeric_limits<double>::infinity()));
 }
 
 // Pauses the youngest running request of the tenant that got the most service, if that is more than `service`.
@@ -278,8 +292,9 @@ Scheduler::Admission Scheduler::TryAdmit(Request* request, TimeNs now) {
   if (uses_adapter) {
     WantInPlan(request->adapter);
     const TierState state = residency_->Get(request->adapter).device;
-    const bool loading = IsLoading(*request) || (Flags(request->adapter) & kLoadPlanned) != 0;
-    const bool absent = state == TierState::kAbsent || (Flags(request->adapter) & kEvicted) != 0;
+    const std::uint8_t flags = Flags(request->adapter);
+    const bool loading = (state == TierState::kLoading && (flags & kUsable) == 0) || (flags & kLoadPlanned) != 0;
+    const bool absent = state == TierState::kAbsent || (flags & kEvicted) != 0;
     if ((loading || absent) && options_.cold_start == ColdStart::kStall) return PlanStall(request, now);
     if (absent && scratch_.loads_pause) return Admission::kPassedOver;
     const Admission outcome = absent && !loading ? TryLoad(request->adapter, now) : Admission::kPassedOver;

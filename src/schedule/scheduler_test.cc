@@ -563,6 +563,104 @@ TEST(Scheduler, TheBoundOnDistinctAdaptersStarvesNobody) {
   EXPECT_EQ(other->state, RequestState::kFinished);
 }
 
+// It leaves before its first token.
+void GoAway(World& w, Request* request) {
+  ASSERT_EQ(request->state, RequestState::kWaiting);
+  w.scheduler.Remove(request, w.clock.Now());
+  w.residency.Release(request->adapter);
+}
+
+// Clients come for cold adapters and go away before these are there: each could make the step wait anew, and those that run
+// would never compute.
+TEST(Scheduler, StepsWaitAtMostOnceInARow) {
+  World w(64, {.cold_start = ColdStart::kStall});
+  for (std::uint32_t g = 1; g <= 20; ++g) w.AddAdapter(g, 1);
+  const Request* running = w.Add(4, 0, 12);
+  w.Step();
+  for (std::uint32_t g = 1; g <= 20; ++g) {
+    Request* cold = w.Add(2, g);
+    const StepPlan plan = w.Step();
+    const bool may_wait = g % 2 == 1;
+    EXPECT_EQ(plan.stalls.empty(), !may_wait) << g;
+    EXPECT_EQ(plan.chunks.empty(), may_wait) << g;
+    GoAway(w, cold);
+  }
+  EXPECT_EQ(w.scheduler.cold_starts(), 10);
+  EXPECT_EQ(running->generated().size(), 11u);
+}
+
+// Who was waited for computes before the step waits for the next one.
+TEST(Scheduler, AStepThatWaitedComputesBeforeTheNextOneWaits) {
+  World w(64, {.cold_start = ColdStart::kStall});
+  w.AddAdapter(1, 1);
+  w.AddAdapter(2, 1);
+  const Request* running = w.Add(4, 0, 30);
+  w.Step();
+  const Request* first = w.Add(2, 1, 30);
+  EXPECT_EQ(w.Step().stalls.size(), 1u);
+  const Request* second = w.Add(2, 2, 30);   // while the step waits
+  const auto computes = [](const StepPlan& plan, const Request* request) {
+    return std::any_of(plan.chunks.begin(), plan.chunks.end(), [&](const PlannedChunk& chunk) { return chunk.request == request; });
+  };
+  StepPlan plan;
+  for (int i = 0; i < 10 && plan.chunks.empty(); ++i) {
+    plan = w.Step();
+    EXPECT_TRUE(plan.stalls.empty());   // it goes on waiting for the first alone, and then computes
+  }
+  EXPECT_TRUE(computes(plan, running) && computes(plan, first));
+  ASSERT_EQ(plan.loads.size(), 1u);     // beside it the second one's load begins
+  plan = w.Step();
+  EXPECT_EQ(plan.stalls, std::vector<AdapterGeneration>{second->adapter});
+  EXPECT_TRUE(plan.chunks.empty());
+  for (int i = 0; i < 10 && plan.chunks.empty(); ++i) plan = w.Step();
+  EXPECT_TRUE(computes(plan, running) && computes(plan, first) && computes(plan, second));
+  EXPECT_EQ(w.scheduler.cold_starts(), 2);
+  w.RunToEnd();
+}
+
+struct BeyondTheBound {
+  ColdStart cold_start;
+  bool tenants;   // two
+};
+
+class DistinctAdapters : public testing::TestWithParam<BeyondTheBound> {};
+
+// A batch may have one adapter, and requests beyond that let others by, until they have waited too long (of several tenants: until
+// their tenant has). Then nobody goes before them, and the adapter that holds the only place gives it up.
+TEST_P(DistinctAdapters, WhoIsBeyondTheBoundLetsOthersByUntilItIsOverdue) {
+  constexpr TimeNs kBound = 20 * 500;
+  World w(200, {.max_distinct_adapters = 1, .cold_start = GetParam().cold_start, .skip_beyond_distinct = true,
+                .fairness = {.max_wait = kBound}, .age_bound = kBound});
+  w.AddAdapter(1, 1);
+  w.AddAdapter(2, 1);
+  w.Add(2, 1, 6);
+  while (w.scheduler.running().empty()) w.Step();
+  const Request* beyond = w.Add(2, 2, 4, GetParam().tenants ? "other" : "");
+  int went_by = 0;
+  for (int i = 0; i < 200 && beyond->first_scheduled < 0; ++i) {
+    w.Add(2, 1, 6);
+    const bool overdue = w.clock.Now() - beyond->arrival > kBound;
+    for (const PlannedAdmission& admission : w.Step().admissions) {
+      if (admission.request == beyond) continue;
+      EXPECT_FALSE(overdue) << "somebody went before one that waited too long";
+      ++went_by;
+    }
+  }
+  ASSERT_GE(beyond->first_scheduled, 0) << "starved";
+  EXPECT_GT(went_by, 10);
+  EXPECT_GT(beyond->first_scheduled - beyond->arrival, kBound);
+  EXPECT_LE(beyond->first_scheduled - beyond->arrival, kBound + 12 * 500);   // six steps until those that run have ended, and a load
+  w.RunToEnd();
+}
+
+INSTANTIATE_TEST_SUITE_P(Scheduler, DistinctAdapters,
+                         testing::Values(BeyondTheBound{ColdStart::kPassOver, false}, BeyondTheBound{ColdStart::kStall, false},
+                                         BeyondTheBound{ColdStart::kPassOver, true}, BeyondTheBound{ColdStart::kStall, true}),
+                         [](const auto& info) {
+                           return std::string(info.param.cold_start == ColdStart::kStall ? "StepsWait" : "StepsGoOn") +
+                                  (info.param.tenants ? "TwoTenants" : "OneTenant");
+                         });
+
 // A waits for its adapter; younger requests run meanwhile and then need pages: the youngest gives way, not A's adapter.
 TEST(Scheduler, YoungerRequestsDoNotTakeAnOlderOnesAdapter) {
   World w(12);
