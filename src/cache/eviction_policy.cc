@@ -84,11 +84,12 @@ double LoraReward(const EvictionContext& context) {
 // LoRA_Eval: multiplying everything by the same number would not change the order; so, as its name says, it is for adapters.
 class FastLibra final : public EvictionPolicy {
  public:
-  FastLibra(std::string_view name, bool lora_reward) : name_(name), lora_reward_(lora_reward) {}
+  FastLibra(std::string_view name, bool lora_reward, double unit_seconds = 1)
+      : name_(name), lora_reward_(lora_reward), unit_seconds_(unit_seconds) {}
   double Score(const EvictionCandidate& candidate, const EvictionContext& context) const override {
     const double frequency = FrequencyAt(candidate, context.made_at);
     const double prob = context.total_visits > 0 ? std::min(1.0, frequency / context.total_visits) : 1.0;
-    const double decay = 1.0 / (1.0 + std::exp(Seconds(context.now - candidate.last_use)));
+    const double decay = 1.0 / (1.0 + std::exp(Seconds(context.now - candidate.last_use) / unit_seconds_));
     const bool rewarded = lora_reward_ && candidate.kind == CandidateKind::kAdapter;
     return (rewarded ? LoraReward(context) : 1.0) * Pages(candidate) * prob * decay;
   }
@@ -98,6 +99,7 @@ class FastLibra final : public EvictionPolicy {
  private:
   const std::string_view name_;
   const bool lora_reward_;
+  const double unit_seconds_;
 };
 
 // The delay that a page saves by staying, in a unit of time: visits per time x effort to get it back x requests that the effort
@@ -152,6 +154,10 @@ std::vector<std::string> EvictionPolicyNames() {
   std::vector<std::string> names;
   for (const Entry& entry : kPolicies) names.emplace_back(entry.name);
   return names;
+}
+
+std::unique_ptr<EvictionPolicy> MakeFastLibraPolicy(double unit_seconds) {
+  return std::make_unique<FastLibra>("fastlibra", /*lora_reward=*/true, unit_seconds);
 }
 
 Result<std::unique_ptr<EvictionPolicy>> MakeEvictionPolicy(std::string_view name) {

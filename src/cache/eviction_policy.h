@@ -69,4 +69,7 @@ class EvictionPolicy {
 Result<std::unique_ptr<EvictionPolicy>> MakeEvictionPolicy(std::string_view name);
 std::vector<std::string> EvictionPolicyNames();
 
+// FastLibra's with t in units of so many seconds, where the document gives none; "fastlibra" has 1. REQUIRES: above 0.
+std::unique_ptr<EvictionPolicy> MakeFastLibraPolicy(double unit_seconds);
+
 }  // namespace loramux

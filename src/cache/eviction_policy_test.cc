@@ -150,6 +150,8 @@ TEST(EvictionPolicy, FastLibraSaturatesAndLoramuxDoesNot) {
   EXPECT_GT(Make("fastlibra")->Score(Page(30 * kNsPerSecond, 1), kLibra), 0.0);
   EXPECT_GT(Make("fastlibra")->Score(minute, kLibra), 0.0);
   EXPECT_EQ(Make("fastlibra")->Score(hour, kLibra), 0.0);
+  EXPECT_EQ(MakeFastLibraPolicy(1)->Score(minute, kLibra), Make("fastlibra")->Score(minute, kLibra));
+  EXPECT_GT(MakeFastLibraPolicy(60)->Score(hour, kLibra), 0.0);   // t in minutes
   EXPECT_GT(Make("loramux")->Score(minute, kLibra), Make("loramux")->Score(hour, kLibra));
   EvictionCandidate months = hour, longer = hour;
   months.frequency_at = kNow - kNsPerSecond * 86400 * 60;

@@ -55,9 +55,9 @@ class World {
     engine_ = std::make_unique<Engine>(
         EngineOptions{.scheduler = scheduler, .max_model_len = max_model_len, .eos_token_ids = {}, .vocab_size = SimulatedExecutor::kVocab},
         EngineParts{.clock = &clock_, .executor = &executor_, .transfer = &adapter_transfer_, .device = device_.get(), .host = host_.get(),
-                    .registry = &registry_, .eviction = policy_.get(), .tree = tree_.get(),
-                    .kv_transfer = tree_ == nullptr ? nullptr : &kv_transfer_, .queue = queue_.get(), .predictor = &predictor_,
-                    .wakeup = &wakeup_, .observer = options_.observer});
+                    .registry = &registry_, .eviction = options_.eviction != nullptr ? options_.eviction : policy_.get(),
+                    .tree = tree_.get(), .kv_transfer = tree_ == nullptr ? nullptr : &kv_transfer_, .queue = queue_.get(),
+                    .predictor = &predictor_, .wakeup = &wakeup_, .observer = options_.observer});
     return RegisterAdapters();
   }
 

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "cache/eviction_policy.h"
 #include "engine/engine_observer.h"
 #include "engine/snapshot.h"
 #include "schedule/performance_profile.h"
@@ -25,6 +26,7 @@ struct SimulationOptions {
   SimulatedDevice device;
   Preset preset;
   std::int64_t max_running = 256, max_batch_tokens = 512;   // --max-num-seqs, --max-num-batched-tokens (with chunked prefill)
+  const EvictionPolicy* eviction = nullptr;   // in place of the regime's; not owned; null: the regime's
   double adapter_share = 0;              // of the device's memory, in place of the regime's share; 0: the regime's
   double host_bytes = 256e9;             // of the host tier; 0: none
   bool adapters_in_host_memory = true;   // at the start; false: on disk alone

