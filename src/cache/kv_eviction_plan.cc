@@ -134,10 +134,13 @@ KvEvictionPlan::Victim KvEvictionPlan::Scored(NodeId node, TimeNs now) const {
   const DependencyTree::NodeView view = tree_->View(node);
   const ReloadFrom reload = tree_->InHostTier(node) ? ReloadFrom::kHost : ReloadFrom::kComputation;
   const std::int64_t pages = policy_->weighs_whole_queries() ? PagesOfQuery(node, view) : 1;
+  // Of adapters nothing is learned, and the prior is the scale on which both are compared: what the load shows may lower the worth
+  // of a page, but not lift it above an adapter's that is asked for as often.
+  const double reuse_factor = std::min(1.0, tree_->reuse().Factor(view.frequency, now - view.last_use));
   const EvictionCandidate candidate{.pages = pages, .last_use = view.last_use, .uses = view.frequency,
                                     .reload = reload, .kind = CandidateKind::kKeysAndValues,
                                     .frequency = view.frequency, .frequency_at = view.last_use,
-                                    .reuse_factor = tree_->reuse().Factor(view.frequency, now - view.last_use)};
+                                    .reuse_factor = reuse_factor};
   context_.now = now;
   return {policy_->Score(candidate, context_), node, view.last_use, view.wants > 0};
 }

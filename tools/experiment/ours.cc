@@ -183,9 +183,9 @@ Result<ExperimentResult> RunOurs(ExperimentContext& context) {
       "bound of 30 s: a few percent. The rest of the target of 10 % would have to be less work, and a step of these loads is bound by the "
       "products of its tokens.");
   result.remarks.push_back(
-      "FastLibra's agents: our eviction policy keeps what has been visited often after its session has ended, where LRU and FastLibra's "
-      "let "
-      "it go.");
+      "FastLibra's agents at their highest load: the device is full of sessions that go on, and a few pages of answers just given leave "
+      "it before they were copied to the host tier; they are computed again, and the queue grows at once. LRU, which never lets the "
+      "youngest go, has fewer of these.");
   CompareLoads(loads, result);
   CompareTimes(times, result);
   result.tables.push_back(TableOf("Load sustained, requests per second", loads, "{:.3g}"));
