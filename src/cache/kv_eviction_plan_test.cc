@@ -57,6 +57,30 @@ TEST(KvEvictionPlan, TheOldestLeafGoesFirstThenItsParent) {
   EXPECT_EQ(w.EvictNext(30), old);   // and is forgotten
 }
 
+// What the load shows lowers the worth of a page, and never lifts it above what the prior says.
+TEST(KvEvictionPlan, APageIsWorthWhatIsLearnedAndAtMostThePrior) {
+  const auto worth_over_prior = [](bool twice) {   // every prompt is asked for again after 2 s, or none is
+    World w;
+    const std::unique_ptr<EvictionPolicy> loramux = std::move(MakeEvictionPolicy("loramux")).value();
+    KvEvictionPlan plan(&w.tree, loramux.get());
+    for (std::int64_t at = 0; at < 600 * 50; ++at) {
+      const TimeNs now = at * 20 * kNsPerMs;
+      const auto prompt = Tokens(40, static_cast<TokenId>(at / 200));
+      if (at % 200 == 0 || (twice && at % 200 == 100)) w.Remember(prompt, now);
+      w.tree.ObserveIdlePages(now);
+    }
+    TimeNs now = 600 * kNsPerSecond;
+    const NodeId tail = w.Remember(Tokens(40, 1000), now);
+    now += kNsPerSecond;
+    plan.Reset(now);
+    const DependencyTree::NodeView view = w.tree.View(tail);
+    EXPECT_EQ(twice, w.tree.reuse().Factor(view.frequency, now - view.last_use) > 1);
+    return plan.Score(tail, now) / (ReuseRates::Prior(view.frequency, 1) * EvictionContext{}.costs.Page(ReloadFrom::kComputation));
+  };
+  EXPECT_DOUBLE_EQ(worth_over_prior(true), 1);
+  EXPECT_LT(worth_over_prior(false), 0.9);   // a few visits were to be expected, against the 32 that the prior counts as
+}
+
 // FastLibra's nodes are what a query computed: a page is worth as much as all of them, and what another query added is not.
 TEST(KvEvictionPlan, APageCountsAsItsQueryWhereThePolicyWeighsThose) {
   World w;
