@@ -167,13 +167,13 @@ class Load(unittest.TestCase):
         server = Server()
         answers = []
         thread = threading.Thread(target=lambda: answers.append(
-            server.chat("demo", "hello there", ignore_eos=True, max_tokens=900)))
+            server.chat("demo", "hello there", ignore_eos=True, max_tokens=900, n=8)))
         thread.start()
-        server.wait_until_busy(1)
+        server.wait_until_busy(8)        # eight, so that none is done before it is seen
         server.stop()
         thread.join()
         self.assertEqual(answers[0][0], 200, answers)
-        self.assertEqual(answers[0][1]["usage"]["completion_tokens"], 900)
+        self.assertEqual(answers[0][1]["usage"]["completion_tokens"], 8 * 900)
 
 
 class CommandLine(unittest.TestCase):
