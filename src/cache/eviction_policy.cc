@@ -94,7 +94,7 @@ class FastLibra final : public EvictionPolicy {
     return (rewarded ? LoraReward(context) : 1.0) * Pages(candidate) * prob * decay;
   }
   std::string_view name() const override { return name_; }
-  bool weighs_whole_queries() const override { return true; }
+  std::int64_t MostPagesOfQuery(ReloadFrom) const override { return 64; }
 
  private:
   const std::string_view name_;
@@ -105,11 +105,12 @@ class FastLibra final : public EvictionPolicy {
 // The delay that a page saves by staying, in a unit of time: visits per time x effort to get it back x requests that the effort
 // delays / pages. Where FastLibra's model fails:
 // - the effort is that of the tier it would come from, with the latency of a load, and prefill for what must be computed, and it
-//   is divided by the pages that it takes;
+//   is divided by the pages that it takes; one fetch brings all that a query left behind, so those pages share its latency;
 // - a load delays who waits for it; a prefill takes the device from everybody who is there. So where requests queue for the
 //   device, what must be computed again counts that many times as much;
 // - the rate of visits is estimated from their number and the time since the last one, by a prior that never saturates
-//   (ReuseRates::Prior), for keys and values corrected by what is seen on the load at hand (ReuseRates).
+//   (ReuseRates::Prior), corrected by what is seen on the load at hand (ReuseRates). What is seen may lower a worth, and not lift
+//   it above the prior: on that scale adapters and history, of which each has rates of its own, can be compared.
 // Adapters: FastLibra's reward while there are too few, and, as in Chameleon, after all others those of queued requests.
 class Loramux final : public EvictionPolicy {
  public:
@@ -117,18 +118,19 @@ class Loramux final : public EvictionPolicy {
     // One that was loaded and never used yet: as if used once, when it came.
     const bool unused = candidate.frequency <= 0;
     const TimeNs last_visit = unused ? candidate.last_use : candidate.frequency_at;
-    const double rate = ReuseRates::Prior(unused ? 1.0 : candidate.frequency, Seconds(context.now - last_visit)) * candidate.reuse_factor;
-    const double page_cost = context.costs.Page(candidate.reload);
+    const double prior = ReuseRates::Prior(unused ? 1.0 : candidate.frequency, Seconds(context.now - last_visit));
+    const double rate = prior * std::min(1.0, candidate.reuse_factor);
+    const double effort = context.costs.Latency(candidate.reload) / Pages(candidate) + context.costs.Page(candidate.reload);   // a page
     if (candidate.kind == CandidateKind::kKeysAndValues) {
       const double delayed = candidate.reload == ReloadFrom::kComputation ? std::max(1.0, context.requests) : 1.0;
-      return rate * page_cost * delayed;
+      return rate * effort * delayed;
     }
     constexpr double kQueued = 1e30;   // above what the rest can be; a factor, so that they keep their order
-    const double pages = Pages(candidate);
-    const double effort = context.costs.Latency(candidate.reload) + page_cost * pages;
-    return rate * effort / pages * LoraReward(context) * (candidate.queued ? kQueued : 1.0);
+    return rate * effort * LoraReward(context) * (candidate.queued ? kQueued : 1.0);
   }
   std::string_view name() const override { return "loramux"; }
+  // Shared by more, a latency is little beside the pages' own cost; a computation has none.
+  std::int64_t MostPagesOfQuery(ReloadFrom from) const override { return from == ReloadFrom::kHost ? 16 : 1; }
 };
 
 using Made = std::unique_ptr<EvictionPolicy>;

@@ -29,7 +29,7 @@ struct EvictionCandidate {
   CandidateKind kind = CandidateKind::kAdapter;
   double frequency = 0;          // visits, decaying, as of `frequency_at`
   TimeNs frequency_at = 0;
-  double reuse_factor = 1;       // of keys and values: visits to be expected, over what ReuseRates::Prior says
+  double reuse_factor = 1;       // visits to be expected, over what ReuseRates::Prior says
   bool queued = false;           // an adapter that a waiting request wants; of keys and values KvEvictionPlan knows that
 };
 
@@ -54,8 +54,8 @@ class EvictionPolicy {
   // The candidate with the lowest score goes first; of equal ones keys and values before adapters.
   virtual double Score(const EvictionCandidate& candidate, const EvictionContext& context) const = 0;
   virtual std::string_view name() const = 0;
-  // Keys and values are as large to it as what one query computed, not as the page that would go.
-  virtual bool weighs_whole_queries() const { return false; }
+  // Keys and values are as large to it as what one query computed, up to so many pages; 1: as the page that would go.
+  virtual std::int64_t MostPagesOfQuery(ReloadFrom) const { return 1; }
 };
 
 // "lru": least recently used first (vLLM-LoRA), adapters and keys and values alike.

@@ -178,6 +178,23 @@ TEST(EvictionPolicy, LoramuxGoesByWhatWasLearnedOfVisits) {
   over.reuse_factor = 0.25;
   EXPECT_DOUBLE_EQ(loramux->Score(over, kLibra), loramux->Score(Page(0, 4), kLibra) / 4);
   EXPECT_EQ(Make("lru")->Score(over, kLibra), Make("lru")->Score(Page(0, 4), kLibra));
+  EvictionCandidate adapter = Adapter(8, 0, 4);
+  adapter.reuse_factor = 0.25;
+  EXPECT_DOUBLE_EQ(loramux->Score(adapter, kLibra), loramux->Score(Adapter(8, 0, 4), kLibra) / 4);
+  adapter.reuse_factor = 4;   // never above the prior
+  EXPECT_EQ(loramux->Score(adapter, kLibra), loramux->Score(Adapter(8, 0, 4), kLibra));
+}
+
+// The latency of a fetch is that of an adapter's load, and what one query left behind comes back in one.
+TEST(EvictionPolicy, LoramuxSharesTheLatencyOfAFetchAmongThePagesOfAQuery) {
+  const auto loramux = Make("loramux");
+  EXPECT_GT(loramux->MostPagesOfQuery(ReloadFrom::kHost), 1);
+  EXPECT_EQ(loramux->MostPagesOfQuery(ReloadFrom::kComputation), 1);   // has no latency
+  EvictionCandidate page = Page(0, 4);
+  page.reload = ReloadFrom::kHost;
+  EXPECT_NEAR(loramux->Score(page, kLibra), 4.3 / 30 * (0.8 + 0.1), 1e-12);
+  page.pages = 4;
+  EXPECT_NEAR(loramux->Score(page, kLibra), 4.3 / 30 * (0.8 / 4 + 0.1), 1e-12);
 }
 
 // A prefill delays everybody who is there, a load who waits for it.

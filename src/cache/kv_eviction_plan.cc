@@ -114,16 +114,15 @@ bool KvEvictionPlan::IsIdleLeaf(NodeId node) const {
 
 // About what one query computed: pages upwards, or where the node is not on the device downwards, that were visited about as
 // often. A further visit makes a difference of a quarter for two minutes.
-std::int64_t KvEvictionPlan::PagesOfQuery(NodeId node, const DependencyTree::NodeView& view) const {
-  constexpr std::int64_t kMost = 64;
+std::int64_t KvEvictionPlan::PagesOfQuery(NodeId node, const DependencyTree::NodeView& view, std::int64_t most) const {
   constexpr double kLike = 1.25;
   std::int64_t pages = 1;
   if (tree_->HasDevicePage(node)) {
-    for (NodeId at = tree_->Parent(node); pages < kMost && tree_->Depth(at) > 0; at = tree_->Parent(at), ++pages) {
+    for (NodeId at = tree_->Parent(node); pages < most && tree_->Depth(at) > 0; at = tree_->Parent(at), ++pages) {
       if (tree_->View(at).frequency > kLike * view.frequency) break;
     }
   } else {
-    for (NodeId at = tree_->FirstChild(node); pages < kMost && at.generation != 0; at = tree_->FirstChild(at), ++pages) {
+    for (NodeId at = tree_->FirstChild(node); pages < most && at.generation != 0; at = tree_->FirstChild(at), ++pages) {
       if (kLike * tree_->View(at).frequency < view.frequency) break;
     }
   }
@@ -133,14 +132,11 @@ std::int64_t KvEvictionPlan::PagesOfQuery(NodeId node, const DependencyTree::Nod
 KvEvictionPlan::Victim KvEvictionPlan::Scored(NodeId node, TimeNs now) const {
   const DependencyTree::NodeView view = tree_->View(node);
   const ReloadFrom reload = tree_->InHostTier(node) ? ReloadFrom::kHost : ReloadFrom::kComputation;
-  const std::int64_t pages = policy_->weighs_whole_queries() ? PagesOfQuery(node, view) : 1;
-  // Of adapters nothing is learned, and the prior is the scale on which both are compared: what the load shows may lower the worth
-  // of a page, but not lift it above an adapter's that is asked for as often.
-  const double reuse_factor = std::min(1.0, tree_->reuse().Factor(view.frequency, now - view.last_use));
+  const std::int64_t pages = PagesOfQuery(node, view, policy_->MostPagesOfQuery(reload));
   const EvictionCandidate candidate{.pages = pages, .last_use = view.last_use, .uses = view.frequency,
                                     .reload = reload, .kind = CandidateKind::kKeysAndValues,
                                     .frequency = view.frequency, .frequency_at = view.last_use,
-                                    .reuse_factor = reuse_factor};
+                                    .reuse_factor = tree_->reuse().Factor(view.frequency, now - view.last_use)};
   context_.now = now;
   return {policy_->Score(candidate, context_), node, view.last_use, view.wants > 0};
 }

@@ -96,7 +96,7 @@ class KvEvictionPlan {
   Mark& At(std::uint32_t index);
   std::int32_t Locks(NodeId node) const { return tree_->View(node).locks + Peek(node.index).locks; }
   bool IsIdleLeaf(NodeId node) const;
-  std::int64_t PagesOfQuery(NodeId node, const DependencyTree::NodeView& view) const;
+  std::int64_t PagesOfQuery(NodeId node, const DependencyTree::NodeView& view, std::int64_t most) const;
   Victim Scored(NodeId node, TimeNs now) const;
   void Offer(NodeId node, TimeNs now);
   bool Stands(const Victim& victim, TimeNs now);

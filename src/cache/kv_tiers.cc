@@ -129,14 +129,17 @@ std::int64_t KvTiers::MaxPagesOfJob() const {
   return std::clamp<std::int64_t>(device_->capacity_pages() / 32, 1, kMaxPagesOfJob);
 }
 
-void KvTiers::BackUp(const KvEvictionPlan& plan) {
+void KvTiers::BackUp(const KvEvictionPlan& plan, std::span<const NodeId> running) {
   const auto free = static_cast<double>(device_->free_pages()), capacity = static_cast<double>(device_->capacity_pages());
   if (!backing_up_.empty() || free > kFreeEnough * capacity) return;
   const auto most = static_cast<std::size_t>(MaxPagesOfJob());
   soon_.clear();
   plan.AppendNext(kLeavesAhead, soon_);
-  for (const NodeId leaf : soon_) {
-    BackUpPath(leaf, most - backing_up_.size());
+  std::erase_if(soon_, [this](NodeId leaf) { return !tree_->Exists(leaf) || tree_->View(leaf).locks > 0; });
+  const bool few_idle = free + static_cast<double>(tree_->idle_pages()) < kFreeEnough * capacity;
+  if (few_idle) soon_.insert(soon_.end(), running.begin(), running.end());
+  for (const NodeId tail : soon_) {
+    BackUpPath(tail, most - backing_up_.size());
     if (backing_up_.size() == most) break;
   }
   if (backing_up_.empty()) return;
@@ -144,13 +147,12 @@ void KvTiers::BackUp(const KvEvictionPlan& plan) {
   Submit(TransferKind::kDeviceToHost, back_up_id_, backing_up_, nullptr);
 }
 
-// A leaf with its parents, which are leaves when it is gone, and these first: a copy is of no use without its parents'.
+// A node with its parents, which are leaves when it is gone, and these first: a copy is of no use without its parents'.
 // Chosen before any begins: a move holds the whole path.
-void KvTiers::BackUpPath(NodeId leaf, std::size_t most) {
+void KvTiers::BackUpPath(NodeId tail, std::size_t most) {
   chain_.clear();
-  for (NodeId at = leaf; tree_->Exists(at) && tree_->Depth(at) > 0; at = tree_->Parent(at)) {
-    const bool idle = tree_->View(at).locks == 0 && tree_->OnDevice(at);
-    if (!idle || tree_->InHostTier(at)) break;
+  for (NodeId at = tail; tree_->Exists(at) && tree_->Depth(at) > 0; at = tree_->Parent(at)) {
+    if (!tree_->OnDevice(at) || tree_->InHostTier(at) || tree_->Moving(at)) break;   // of what moves the copy is on its way
     chain_.push_back(at);
   }
   std::reverse(chain_.begin(), chain_.end());

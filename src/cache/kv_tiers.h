@@ -67,8 +67,10 @@ class KvTiers {
   void FetchAhead(std::span<const NodeId> tails);
   // Its requester is gone, and nobody else would use it: ends soon.
   void Cancel(RequestId requester);
-  // When the device is filling up: copies idle pages that go next to the host tier, which gives up older ones for them.
-  void BackUp(const KvEvictionPlan& plan);
+  // When the device is filling up: copies idle pages that go next to the host tier, which gives up older ones for them. Where
+  // there are few of these, what runs will be idle next, and gone before it could be copied then: so the paths to the
+  // `running` requests' tails too.
+  void BackUp(const KvEvictionPlan& plan, std::span<const NodeId> running);
   // Collects finished jobs, and looks at the progress of the others. True if any was finished.
   bool Poll(TimeNs now);
 
@@ -99,7 +101,7 @@ class KvTiers {
   void EndFetch(Fetching& fetch, const TransferCompletion& completion, TimeNs now);
   void EndFetchAhead(bool failed);
   bool MakeHostRoom(std::int64_t pages, TimeNs worth);
-  void BackUpPath(NodeId leaf, std::size_t most);
+  void BackUpPath(NodeId tail, std::size_t most);
 
   DependencyTree* tree_;
   PagePool* device_;

@@ -17,8 +17,23 @@ void UsageMonitor::Add(Visits& visits, TimeNs now) { visits = {Decayed(visits, n
 void UsageMonitor::Visit(std::size_t slot, AdapterGeneration generation, TimeNs now) {
   if (entries_.size() <= slot) entries_.resize(slot + 1);
   if (entries_[slot].generation != generation) entries_[slot] = {generation, {}};
-  Add(entries_[slot].visits, now);
+  Visits& visits = entries_[slot].visits;
+  if (visits.frequency > 0) reuse_.SawVisit(visits.frequency, now - visits.at);
+  Add(visits, now);
   Add(total_, now);
+}
+
+void UsageMonitor::SawNoVisit(const Visits& visits, TimeNs now, TimeNs since) {
+  if (visits.frequency <= 0) return;
+  // After a long time without steps nobody knows what the idle time was like.
+  const auto seconds = static_cast<double>(std::clamp<TimeNs>(since, 0, kNsPerSecond)) / kNsPerSecond;
+  reuse_.SawIdle(visits.frequency, now - visits.at, seconds);
+}
+
+void UsageMonitor::Learn(TimeNs now) {
+  if (now - learned_at_ < kNsPerSecond) return;
+  learned_at_ = now;
+  reuse_.Learn(now);
 }
 
 UsageMonitor::Visits UsageMonitor::Of(std::size_t slot, AdapterGeneration generation) const {

@@ -1,4 +1,4 @@
-// How often adapters are asked for lately, and how large batches are: what the policies' context is made of.
+// How often adapters are asked for lately, how soon again, and how large batches are: what policies know of adapters.
 //
 // Counts visits, of which half are forgotten in each kFrequencyHalfLife, by the slot in which the residency manager keeps an
 // adapter. Recording takes constant time and allocates only when there are more adapters than ever before.
@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/ids.h"
+#include "cache/reuse_rates.h"
 
 namespace loramux {
 
@@ -23,6 +24,14 @@ class UsageMonitor {
   // A request begins with this adapter, which is in this slot; or with the base model.
   void Visit(std::size_t slot, AdapterGeneration generation, TimeNs now);
   void VisitBase(TimeNs now) { Add(total_, now); }
+  // The adapter's visits as of the last one: still none since, at `now`, after having been looked at `since` ago.
+  void SawNoVisit(const Visits& visits, TimeNs now, TimeNs since);
+  // Makes rates of what was seen of visits, once a second. Some microseconds.
+  void Learn(TimeNs now);
+  // Visits to be expected of such an adapter, over what ReuseRates::Prior says.
+  double ReuseFactor(const Visits& visits, TimeNs now) const {
+    return visits.frequency > 0 ? reuse_.Factor(visits.frequency, now - visits.at) : 1.0;
+  }
   // A batch of so many requests. REQUIRES: `now` does not decrease.
   void SawBatch(std::int64_t requests, TimeNs now);
 
@@ -51,6 +60,8 @@ class UsageMonitor {
 
   std::vector<Entry> entries_;   // by slot
   Visits total_;
+  ReuseRates reuse_;             // of adapters; "idle" is the time since the last visit
+  TimeNs learned_at_ = 0;
   Bucket buckets_[kBuckets];     // of the last 5 seconds, by number
 };
 

@@ -18,6 +18,27 @@ TEST(UsageMonitor, HalfOfTheVisitsAreForgottenInAHalfLife) {
   EXPECT_DOUBLE_EQ(monitor.TotalVisits(kFrequencyHalfLife), 3.0);
 }
 
+// Adapters that are visited once and never again are worth less than what the prior says, those visited every second more.
+TEST(UsageMonitor, LearnsHowSoonAdaptersAreVisitedAgain) {
+  const auto factor = [](bool again) {
+    UsageMonitor monitor;
+    EXPECT_EQ(monitor.ReuseFactor({}, 0), 1);
+    TimeNs now = 0;
+    for (int second = 1; second <= 600; ++second) {
+      now = second * kNsPerSecond;
+      const std::size_t slot = again ? static_cast<std::size_t>(second % 20) : static_cast<std::size_t>(second);
+      monitor.Visit(slot, AdapterGeneration{slot + 1}, now);
+      for (std::size_t i = 0; i <= slot || (again && i < 20); ++i) {
+        monitor.SawNoVisit(monitor.Of(i, AdapterGeneration{i + 1}), now, kNsPerSecond);
+      }
+      monitor.Learn(now);
+    }
+    return monitor.ReuseFactor({.frequency = again ? 5.0 : 1.0, .at = now}, now + 10 * kNsPerSecond);
+  };
+  EXPECT_GT(factor(true), 0.3);
+  EXPECT_LT(factor(false), 0.05);
+}
+
 TEST(UsageMonitor, ASlotThatIsUsedAgainBeginsAtNothing) {
   UsageMonitor monitor;
   monitor.Visit(0, AdapterGeneration{1}, 10);

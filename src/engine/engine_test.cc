@@ -327,6 +327,59 @@ TEST(Engine, HistoryComesBackFromTheHostTier) {
   EXPECT_LE(after.tokens_prefilled, computed + 2 + 16);
 }
 
+// Once most of the device is in use, what has just ended is evicted before there was time to copy it: so it is copied before.
+TEST(Engine, WhatRunsIsCopiedWhereLittleElseIsIdle) {
+  const auto pages_copied = [](std::int64_t device_pages) {
+    World w(device_pages, 64, {}, {});
+    const std::vector<TokenId> prompt(69, 1);   // 17 full pages
+    const RequestId running = *w.Submit(prompt, 0, 20);
+    while (w.outcomes[running].tokens.size() < 18) EXPECT_TRUE(w.Advance());
+    const std::int64_t copied = w.engine->Stats().kv_tiers.pages_backed_up;
+    w.Drain();
+    EXPECT_EQ(w.outcomes[running].tokens, ExpectedTokens(kBaseModel, prompt, 20));
+    return copied;
+  };
+  EXPECT_GE(pages_copied(24), 5);   // one at a time
+  EXPECT_EQ(pages_copied(128), 0);
+}
+
+// There are more who want theirs than fetches at a time: computing it instead would take longer than waiting.
+TEST(Engine, HistoryIsWaitedForWhereOthersAreOnTheirWay) {
+  World w(64, 256, {.fetch_ahead = false}, {});
+  const auto prompt_of = [](TokenId first) { return std::vector<TokenId>(33, first); };   // 8 full pages
+  for (TokenId first = 1; first <= 16; ++first) {   // 128 pages of history in 64
+    ASSERT_TRUE(w.Submit(prompt_of(first), 0, 2).ok());
+    w.Drain();
+  }
+  const EngineStats before = w.engine->Stats();
+  std::vector<RequestId> ids;
+  for (TokenId first = 1; first <= 6; ++first) ids.push_back(*w.Submit(prompt_of(first), 0, 2));
+  w.Drain();
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    EXPECT_GE(w.outcomes[ids[i]].cached_tokens, 24) << i;
+    EXPECT_EQ(w.outcomes[ids[i]].tokens, ExpectedTokens(kBaseModel, prompt_of(static_cast<TokenId>(i + 1)), 2));
+  }
+  EXPECT_EQ(w.engine->Stats().kv_tiers.fetches - before.kv_tiers.fetches, 6);
+}
+
+// What came for a request that then had no room gives way to one that runs, and comes again when there is room.
+TEST(Engine, WhatWasFetchedAndWentIsFetchedAgain) {
+  World w(24, 256, {.fetch_ahead = false}, {});
+  const std::vector<TokenId> prompt(33, 1);   // 8 full pages
+  for (TokenId first = 1; first <= 6; ++first) {
+    ASSERT_TRUE(w.Submit(std::vector<TokenId>(33, first), 0, 2).ok());
+    w.Drain();
+  }
+  const EngineStats before = w.engine->Stats();
+  const RequestId running = *w.Submit(std::vector<TokenId>(56, 9), 0, 30);   // 15 pages, then up to 22
+  while (w.outcomes[running].tokens.size() < 2) ASSERT_TRUE(w.Advance());
+  const RequestId waiting = *w.Submit(prompt, 0, 2);
+  w.Drain();
+  EXPECT_EQ(w.outcomes[waiting].tokens, ExpectedTokens(kBaseModel, prompt, 2));
+  EXPECT_GE(w.outcomes[waiting].cached_tokens, 24);
+  EXPECT_GE(w.engine->Stats().kv_tiers.fetches - before.kv_tiers.fetches, 2);
+}
+
 // A request without a seat gets its history while another one runs, and begins the moment that one has ended.
 TEST(Engine, HistoryIsFetchedAheadForThoseWithoutASeat) {
   const auto time_of_second = [](bool ahead, EngineStats* stats) {

@@ -23,6 +23,8 @@ enum class RequestState : std::uint8_t { kWaiting, kRunning, kFinished };
 // Planning reads each running request in every step: what it needs of one is the first cache line. Of those that wait
 // within lookahead it reads the second one too.
 struct alignas(64) Request {
+  static constexpr std::int32_t kMostFetches = 4;
+
   RequestId id;
   AdapterGeneration adapter = kBaseModel;
   TenantId tenant = 0;                     // kept by TenantCounters
@@ -58,7 +60,7 @@ struct alignas(64) Request {
   NodeId tail;
   std::optional<NodeId> copied_from;       // from admission until its first step has ended: a child of `tail` that is locked too
   NodeId found;                            // the deepest node that was found for its tokens; may be gone
-  bool fetched = false;                    // from the host tier, since it waits: it does so once, then takes what is there
+  std::int32_t fetches = 0;                // from the host tier, since it waits; after kMostFetches it takes what is there
   bool fetched_ahead = false;              // the same, before it had a seat
   std::int32_t tree_pages = 0;
   std::int32_t fetched_tokens = 0;         // that it had fetched from the host tier while it waited

@@ -52,6 +52,7 @@ Scheduler::Scheduler(SchedulerOptions options, PagePool* device, ResidencyManage
   CHECK_GT(options_.max_batch_tokens, 0);
   const auto most = static_cast<std::size_t>(2 * Seats());   // more may run than compute in a step
   running_.reserve(most);
+  running_tails_.reserve(most);
   by_rank_.reserve(most);
   scratch_.runners.reserve(most);
   scratch_.merge_buffer.reserve(most);
@@ -113,7 +114,8 @@ void Scheduler::Commit(TimeNs now) {
   }
   for (const PlannedFetch& fetch : plan_.fetches) {
     Request& request = *fetch.request;
-    (fetch.ahead ? request.fetched_ahead : request.fetched) = true;
+    if (fetch.ahead) request.fetched_ahead = true;
+    else ++request.fetches;
     request.fetched_tokens += static_cast<std::int32_t>(fetch.pages * options_.page_tokens);
     tree_->Unwant(request.tail);   // the end of what it gets is what it wants: evicted last
     request.tail = fetch.tail;
@@ -217,7 +219,7 @@ bool Scheduler::BeganOnFailedFetch(const Request& request) const {
   return fetch->failed;
 }
 
-// As if it had not been admitted: what it seemed to find is not there, and it does not fetch a second time.
+// As if it had not been admitted: what it seemed to find is not there, and it does not fetch again.
 void Scheduler::BeginAgain(Request* request, TimeNs now) {
   if (request->preemptions == 0) {
     CountPrefix(*request, -1);
@@ -227,7 +229,7 @@ void Scheduler::BeginAgain(Request* request, TimeNs now) {
   }
   tiers_->StopUse(request->tail);
   Preempt(request, now);
-  request->fetched = true;
+  request->fetches = Request::kMostFetches;
 }
 
 // ---------------------------------------------------------------- The dependency tree
@@ -270,7 +272,8 @@ void Scheduler::BeginFrom(const PlannedAdmission& admission, TimeNs now) {
   tree_->Lock(copies ? admission.in_page.node : tail, now);
   if (copies) request->copied_from = admission.in_page.node;
   prefix_stats_.copied_pages += copies;
-  request->fetched = request->fetched_ahead = false;
+  request->fetches = 0;
+  request->fetched_ahead = false;
   request->tail = tail;
   const std::int64_t depth = tree_->Depth(tail);
   request->tree_pages = static_cast<std::int32_t>(depth);

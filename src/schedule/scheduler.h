@@ -199,6 +199,7 @@ class Scheduler {
   const QueueOrder& queue() const { return *queue_; }
   const SchedulerOptions& options() const { return options_; }
   const DependencyTree* tree() const { return tree_; }   // null: none
+  const KvTiers* tiers() const { return tiers_; }   // null: history stays on the device
   // How long requests were in before their adapter was on the device. One that would have waited anyway counts too.
   TimeNs adapter_wait_total() const { return adapter_wait_total_; }
   std::int64_t early_admissions() const { return early_admissions_; }   // with layers that were still arriving
@@ -507,6 +508,7 @@ class Scheduler {
   const std::int64_t adapter_pages_;     // of the device, for adapters alone; 0: one pool
   UsageMonitor usage_;
   ProactiveSwapper swapper_;
+  std::vector<NodeId> running_tails_;    // of Prepare
   SwapStats swap_stats_;
   bool somebody_waits_for_room_ = false; // as the last plan saw it: nothing comes that nobody asked for
   TimeNs swapped_in_at_ = -ProactiveSwapper::kInterval;   // the observation upon which it was last tried

@@ -35,7 +35,8 @@ void Scheduler::PlanFetchesAhead(TimeNs now) {
 // it was last looked for: what came since was computed since, on the device.
 bool Scheduler::CouldFetchAhead(const Request& request) const {
   const NodeId tail = request.found;
-  if (request.fetched || request.fetched_ahead || !tree_->Exists(tail) || tree_->OnDevice(tail) || tree_->Moving(tail)) return false;
+  if (request.fetches == Request::kMostFetches || request.fetched_ahead) return false;
+  if (!tree_->Exists(tail) || tree_->OnDevice(tail) || tree_->Moving(tail)) return false;
   if (request.state != RequestState::kWaiting || kv_plan_.IsFetched(tail)) return false;
   if (request.adapter == kBaseModel) return true;
   return residency_->Get(request.adapter).device == TierState::kResident && (Flags(request.adapter) & kEvicted) == 0;

@@ -203,6 +203,7 @@ double Scheduler::ScoreOf(const AdapterResidency& adapter, TimeNs now) {
                                     .uses = static_cast<double>(adapter.uses),
                                     .reload = adapter.host == TierState::kResident ? ReloadFrom::kHost : ReloadFrom::kDisk,
                                     .frequency = visits.frequency, .frequency_at = visits.at,
+                                    .reuse_factor = usage_.ReuseFactor(visits, now),
                                     .queued = adapter.references > adapter.pins || IsExpected(adapter, now)};
   context_.now = now;
   return policy_->Score(candidate, context_);

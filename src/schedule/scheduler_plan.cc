@@ -351,8 +351,9 @@ DependencyTree::InPage Scheduler::FindInPage(const Request& request, NodeId tail
   return found.tokens > 0 && kv_plan_.Kept(found.node) == found.node ? found : DependencyTree::InPage{};
 }
 
-// It waits while what it would begin with is on its way from the host tier, and goes ahead with what the device has where
-// there is nothing to fetch, or no room for it.
+// It waits while what it would begin with is on its way from the host tier, or there are too many others on their way for it to
+// begin, and goes ahead with what the device has where there is nothing to fetch, or no room for it. What came for it may be
+// gone when its turn comes: it is fetched again, but not for ever.
 Scheduler::Admission Scheduler::TryFetch(Request* request, TimeNs now) {
   if (tree_->host_pages() == 0) return Admission::kAdmitted;
   const NodeId tail = FindTail(*request);
@@ -365,7 +366,8 @@ Scheduler::Admission Scheduler::TryFetch(Request* request, TimeNs now) {
   // History comes to the device only where its adapter is: that may still fail.
   const bool arriving = request->adapter != kBaseModel && residency_->Get(request->adapter).device != TierState::kResident;
   if (arriving && pages > 0) return Admission::kPassedOver;
-  if (pages == 0 || request->fetched || scratch_.fetches_in_flight >= KvTiers::kMaxFetches) return Admission::kAdmitted;
+  if (pages == 0 || request->fetches == Request::kMostFetches) return Admission::kAdmitted;
+  if (scratch_.fetches_in_flight >= KvTiers::kMaxFetches) return Admission::kPassedOver;
   const NodeId device_tail = DeviceTail(tail);
   const bool given_up = scratch_.droppable_host < pages || kv_plan_.Kept(device_tail) != device_tail;   // by this plan
   if (given_up) return Admission::kAdmitted;

@@ -43,7 +43,11 @@ bool Scheduler::Prepare(TimeNs now, bool ending) {
   kv_plan_.Refresh(now);
   if (options_.adapter_prefetch != AdapterPrefetch::kNone) LoadExpected(now);
   if (tree_ != nullptr) KeepReserve(now);
-  if (tiers_ != nullptr) tiers_->BackUp(kv_plan_);
+  if (tiers_ != nullptr) {
+    running_tails_.clear();
+    for (const Request* request : running_) running_tails_.push_back(request->tail);
+    tiers_->BackUp(kv_plan_, running_tails_);
+  }
   return options_.proactive_swapping && !Partitioned() && Swap(now, ending);
 }
 
@@ -55,12 +59,15 @@ std::optional<TimeNs> Scheduler::NextMove() const {
 
 // Takes about 0.1 us an adapter that is known.
 void Scheduler::RefreshContext(TimeNs now) {
+  const TimeNs since = now - context_.made_at;
   context_ = {.now = now, .total_visits = usage_.TotalVisits(now), .oldest_use = std::min(now, kv_plan_.oldest_use().value_or(now)),
               .made_at = now, .requests = static_cast<double>(running_.size() + waiting().size()), .costs = reload_costs_.Costs()};
   const double batch_size = usage_.RecentBatchSize(now);
   for (const AdapterResidency& adapter : residency_->All()) {
     if (adapter.version == nullptr) continue;
-    const double frequency = UsageMonitor::Decayed(usage_.Of(adapter.slot, adapter.version->generation), now);
+    const UsageMonitor::Visits visits = usage_.Of(adapter.slot, adapter.version->generation);
+    usage_.SawNoVisit(visits, now, since);
+    const double frequency = UsageMonitor::Decayed(visits, now);
     if (context_.total_visits > 0) context_.low_lora += ProbabilityInBatch(frequency / context_.total_visits, batch_size);
     if (adapter.device != TierState::kResident) continue;
     ++context_.resident_adapters;
@@ -68,6 +75,7 @@ void Scheduler::RefreshContext(TimeNs now) {
     context_.max_pages = std::max(context_.max_pages, adapter.version->layout.pages);
     context_.oldest_use = std::min(context_.oldest_use, adapter.last_use);
   }
+  usage_.Learn(now);
   kv_plan_.set_context(context_);
 }
 

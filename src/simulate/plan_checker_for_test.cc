@@ -188,8 +188,10 @@ bool PlanChecker::Arrives(const View& view, const Request& request) const {
   if (std::any_of(view.plan.fetches.begin(), view.plan.fetches.end(), own)) return true;
   const DependencyTree* tree = view.scheduler.tree();
   if (tree == nullptr || !tree->Exists(request.found)) return false;
+  const KvTiers* tiers = view.scheduler.tiers();
+  const std::int64_t fetches = tiers == nullptr ? 0 : tiers->fetches_in_flight() + static_cast<std::int64_t>(view.plan.fetches.size());
   for (NodeId at = request.found; !tree->OnDevice(at); at = tree->Parent(at)) {
-    if (tree->Moving(at)) return true;
+    if (tree->Moving(at) || fetches >= KvTiers::kMaxFetches) return true;
     for (const PlannedFetch& fetch : view.plan.fetches) {   // somebody else's, of the same path
       NodeId on = fetch.tail;
       while (tree->Depth(on) > tree->Depth(at)) on = tree->Parent(on);
