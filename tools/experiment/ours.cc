@@ -35,7 +35,7 @@ constexpr double kSloFactor = 5;         // Chameleon 5.1, here for all
 // FastLibra 6.1 keeps TTFT below it; short requests: five times theirs would be more than a run of so many lasts.
 constexpr double kShortSlo = 0.5;        // s
 constexpr double kShareOfLoad = 0.8;     // of what the best of the others sustains, for the comparison of times
-constexpr std::uint64_t kTimeSeeds = 5;
+constexpr std::uint64_t kTimeSeeds = 5;  // from the run's on
 constexpr double kSearchStep = 1.02;     // FindSustainedLoad's: less is no difference
 constexpr double kTargetGain = 1.10, kTargetTime = 1.03;
 
@@ -174,9 +174,9 @@ Result<ExperimentResult> RunOurs(ExperimentContext& context) {
   result.setting = fmt::format(
       "Each workload on the device of its document; {} requests a run; objective: P99 TTFT within {:g} times the mean time of a request at "
       "low load, for vLLM-LoRA's and FastLibra's within {:g} s; one for all systems of a workload, and told to all, as an operator would "
-      "(`--ttft-objective`). Times are compared at {:g} of the load "
-      "that the best of the others sustains, and are means of {} seeds: a P99 of one is that of 30 requests. Fairness among tenants is ours alone and each load is one tenant's, so it is off; a column "
-      "has it on, with each adapter a tenant, as `serve` does where no key says otherwise.",
+      "(`--ttft-objective`). Times are compared at {:g} of the load that the best of the others sustains, and are means of {} seeds: a "
+      "P99 of one is that of 30 requests. Fairness among tenants is ours alone and each load is one tenant's, so it is off; a column has "
+      "it on, with each adapter a tenant, as `serve` does where no key says otherwise.",
       context.Requests(3000), kSloFactor, kShortSlo, kShareOfLoad, kTimeSeeds);
   result.remarks.push_back(
       "`vllm`, `fastlibra` and `fifo` are the documents' caches on our engine: prompts in chunks beside decodes, loads beside steps, first "
