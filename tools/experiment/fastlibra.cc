@@ -417,7 +417,7 @@ Result<ExperimentResult> RunSystems(ExperimentContext& context) {
       "than "
       "the milliseconds that an adapter takes by table 1.",
       "Cache hits (first table): FastLibra lets adapters go for history, so it finds fewer adapters and more history on the device than "
-      "vLLM, whose fifth of the memory holds nearly all adapters; the mean of both is level.",
+      "vLLM, whose fifth of the memory holds nearly all adapters; the mean of both is level. So its requests wait longer for adapters.",
       "The loop (second table): `vllm` loads adapters beside steps, into pages of their own size; `s-lora` lets requests in after every "
       "tenth "
       "step of decodes.",
