@@ -583,17 +583,26 @@ class Soak(unittest.TestCase):
         self.check_registry()
         self.server.stop()
         self.assertEqual(self.failures[:5], [], f"{len(self.failures)} failures")
-        for kind in ("answers", "not loaded", "vanished", "operations", "pinned", "unpinned", "weights damaged", "disk filled",
-                     "operations refused by disk errors", "found after a restart"):
+        self.check_coverage()
+        if not sanitized():              # their allocators keep what was freed, and they are slow
+            self.assertLess(resident[-1] / resident[0], GROWTH_ALLOWED)
+
+    def check_coverage(self):
+        """That all of it happened. In the short form what did is a matter of chance, and only the most frequent is asked for."""
+        long_form = SECONDS >= 300
+        kinds = ["answers", "operations", "found after a restart"]
+        if long_form:
+            kinds += ["not loaded", "vanished", "pinned", "unpinned", "weights damaged", "weights not read", "disk filled",
+                      "operations refused by disk errors"]
+        for kind in kinds:
             self.assertGreater(self.count[kind], 0, kind)
         self.assertGreater(self.count["started in trouble"] + self.count["refused to start in trouble"], 0)
         for folder, kinds in [(self.weights, ["open", "read", "short_read"]),
                               (self.disk.folder, ["write", "short_write", "sync"])]:
-            for kind in kinds:
-                self.assertGreater(self.faults.injected(folder)[kind], 0, f"{kind} below {folder}")
-        if not sanitized():              # their allocators keep what was freed, and they are slow
-            self.assertGreater(self.count["weights not read"], 0)
-            self.assertLess(resident[-1] / resident[0], GROWTH_ALLOWED)
+            injected = self.faults.injected(folder)
+            for kind in kinds if long_form else []:
+                self.assertGreater(injected[kind], 0, f"{kind} below {folder}")
+            self.assertGreater(sum(injected.values()), 0, folder)
 
     def report(self, resident):
         print(f"soak: {dict(sorted(self.count.items()))}, {self.restarts} kills", file=sys.stderr)
