@@ -258,6 +258,10 @@ TEST(Scheduler, PoliciesAreToldWhatAnAdapterIs) {
   run(requests[0], 2);
   EXPECT_TRUE(listener.told.empty());   // there was room
   const TimeNs last_use = w.residency.Get(AdapterGeneration{2}).last_use;
+  for (int second = 0; second < 600; ++second) {   // in which nobody asks for either
+    w.clock.Advance(kNsPerSecond);
+    scheduler.Prepare(w.clock.Now());
+  }
   w.residency.Acquire(AdapterGeneration{1});   // a request for it came
   run(requests[1], 3);                         // and this one has no room
   ASSERT_GE(listener.told.size(), 2u);
@@ -269,6 +273,7 @@ TEST(Scheduler, PoliciesAreToldWhatAnAdapterIs) {
     EXPECT_NEAR(candidate.frequency, first ? 2 : 1, 1e-6);
     EXPECT_LE(candidate.frequency_at, candidate.last_use);
     EXPECT_GT(candidate.frequency_at, 0);
+    EXPECT_LT(candidate.reuse_factor, 0.99);   // as was learned from that
     EXPECT_EQ(candidate.queued, first);
     EXPECT_EQ(candidate.reload, ReloadFrom::kHost);
     if (!first) EXPECT_EQ(candidate.last_use, last_use);

@@ -194,10 +194,6 @@ Result<ExperimentResult> RunOurs(ExperimentContext& context) {
       "The order can gain no more than the work of the one request in a hundred that may be late, and that is served later, within the age "
       "bound of 30 s: a few percent. The rest of the target of 10 % would have to be less work, and a step of these loads is bound by the "
       "products of its tokens.");
-  result.remarks.push_back(
-      "Where a seed draws more than the device can do (the chatbots' second one at 0.8 of what the first sustains), somebody must be late "
-      "for seconds, and by that order fewer are, but those later: mean TTFT 0.17 s against 0.20, P99 4.1 s against 2.6. The medians "
-      "leave such seeds out, for all systems alike.");
   CompareLoads(loads, result);
   CompareTimes(times, result);
   result.tables.push_back(TableOf("Load sustained, requests per second", loads, "{:.3g}"));
