@@ -1,0 +1,211 @@
+// FastLibra 6.6 to 6.8: without each of its parts.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "base/prng.h"
+#include "bench/line_chart.h"
+#include "tools/experiment/fastlibra_cells.h"
+
+namespace loramux::fastlibra {
+namespace {
+
+constexpr double kPressure = 1;          // of FastLibra's peak: where evictions are compared
+struct Variant {
+  std::string_view preset;
+  const char *id, *what;
+  double ttft, tpot, throughput;         // as reported: factors, and a change
+};
+constexpr std::array kVariants = std::to_array<Variant>({
+    {"fastlibra-wom", "fl-15m", "without dependency maintenance", 1.27, 1.18, -0.198},
+    {"fastlibra-wos", "fl-15s", "LRU in place of the cost model", 1.24, 1.15, -0.172},
+    {"fastlibra-wol", "fl-15l", "without the reward for enough adapters", 1.13, 1.11, -0.131},
+});
+constexpr std::array<std::string_view, 4> kVariantPresets = {"fastlibra", "fastlibra-wom", "fastlibra-wos", "fastlibra-wol"};
+constexpr std::array kUnits = {1.0, 10.0, 60.0, 600.0, 3600.0};   // seconds, of equation 5's t
+constexpr double kAmple = 8;             // times the memory: next to nothing has to go
+
+// 7B with 100 adapters at FastLibra's peak, where its memory is under pressure: what each way of evicting waits for, and what none would.
+struct PressureRun {
+  std::string name;
+  Cell cell;
+  std::string_view system;
+  double unit = 0;                       // seconds of t, in place of the preset's policy; 0: as it is
+};
+std::vector<PressureRun> PressureRuns(std::size_t scenario) {
+  const Cell cell{.scenario = scenario, .model = 0, .adapters = 100};
+  Cell ample = cell;
+  ample.memory = kAmple;
+  std::vector<PressureRun> runs = {{fmt::format("{:g} times the memory", kAmple), ample, "fastlibra"}};
+  for (const std::string_view preset : kVariantPresets) runs.push_back({std::string(preset), cell, preset});
+  for (const double unit : kUnits) {
+    for (const std::string_view preset : {kVariantPresets[0], kVariantPresets[1]}) {
+      if (unit != 1) runs.push_back({fmt::format("{}, t in units of {:g} s", preset, unit), cell, preset, unit});
+    }
+  }
+  return runs;
+}
+
+// Equation 3 of who runs, and what is on the device: means over the samples with anybody running.
+struct Expected {
+  double adapters = 0, on_device = 0;
+};
+Expected ExpectedAdapters(const CellRun& run) {
+  std::vector<double> wanted(static_cast<std::size_t>(run.job.load.adapters), 0);
+  double total = 0;
+  for (const RequestRecord& record : run.outcome.result.requests) {
+    if (record.adapter < 0) continue;
+    ++wanted[static_cast<std::size_t>(record.adapter)];
+    ++total;
+  }
+  double rank = 0;
+  for (const std::int64_t each : run.job.load.ranks) rank += static_cast<double>(each) / static_cast<double>(run.job.load.ranks.size());
+  const double pages = rank * static_cast<double>(run.job.options.device.adapter_bytes_per_rank) /
+                       static_cast<double>(run.job.options.device.page_bytes);
+  Expected expected;
+  double samples = 0;
+  for (const WorldSample& sample : run.outcome.result.samples) {
+    if (sample.running == 0) continue;
+    const auto batch = static_cast<double>(sample.running);
+    for (const double count : wanted) expected.adapters += 1 - std::pow(1 - count / std::max(1.0, total), batch);
+    expected.on_device += static_cast<double>(sample.adapter_pages) / pages;
+    ++samples;
+  }
+  expected.adapters /= std::max(1.0, samples);
+  expected.on_device /= std::max(1.0, samples);
+  return expected;
+}
+
+struct Pressure {
+  ExperimentTable table;
+  std::vector<Figures> figures;          // by scenario, then by run
+  std::vector<Expected> expected;        // by scenario: FastLibra's
+  std::size_t runs = 0;                  // of a scenario
+};
+Result<Pressure> RunUnderPressure(ExperimentContext& context) {
+  const std::size_t scenarios = FastLibraScenarios().size(), runs = PressureRuns(0).size();
+  std::vector<double> peaks(scenarios);
+  RETURN_IF_ERROR(ParallelFor(context, scenarios, [&](std::size_t i) -> Status {
+    ASSIGN_OR_RETURN(peaks[i], FindPeak(context, PressureRuns(i)[1].cell, "fastlibra"));
+    return Ok{};
+  }));
+  std::vector<CellRun> outcomes(scenarios * runs);
+  RETURN_IF_ERROR(ParallelFor(context, outcomes.size(), [&](std::size_t i) -> Status {
+    const PressureRun run = PressureRuns(i / runs)[i % runs];
+    const auto policy = run.unit > 0 ? MakeFastLibraPolicy(run.unit) : nullptr;
+    ASSIGN_OR_RETURN(outcomes[i], RunCell(context, run.cell, run.system, kPressure * peaks[i / runs],
+                                          [&](SimulationJob& job) { job.options.eviction = policy.get(); }));
+    outcomes[i].job.options.eviction = nullptr;   // it ends here
+    return Ok{};
+  }));
+  Pressure pressure{.table = {.title = fmt::format("7B with 100 adapters at {:g} of FastLibra's peak, by what is evicted first", kPressure),
+                              .header = {"scenario", "", "TTFT ms", "TPOT ms", "adapter's cold start ms", "history's cold start ms",
+                                         "adapter hits", "history found", "of it on the device", "invalid history"}, .rows = {}},
+                    .figures = std::vector<Figures>(outcomes.size()), .expected = {}, .runs = runs};
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    Figures& f = pressure.figures[i];
+    AddTo(f, outcomes[i].outcome, 1);
+    if (i % runs == 1) pressure.expected.push_back(ExpectedAdapters(outcomes[i]));
+    const auto percent = [](double share) { return fmt::format("{:.1f} %", 100 * share); };
+    pressure.table.rows.push_back({FastLibraScenarios()[i / runs].name, PressureRuns(i / runs)[i % runs].name,
+                                   fmt::format("{:.0f}", f.ttft),
+                                   fmt::format("{:.1f}", f.tpot), fmt::format("{:.1f}", f.adapter_wait), fmt::format("{:.1f}", f.kv_wait),
+                                   percent(f.adapter_hits), percent(f.prefix_hits), percent(f.prefix_on_device), percent(f.invalid)});
+  }
+  return pressure;
+}
+
+ExperimentTable ExpectedTable(const Pressure& pressure) {
+  ExperimentTable table{.title = "Equation 3: adapters that a batch is expected to need, and those on the device, in FastLibra's runs "
+                                 "above",
+                        .header = {"scenario", "expected", "on the device"}, .rows = {}};
+  for (std::size_t s = 0; s < pressure.expected.size(); ++s) {
+    table.rows.push_back({FastLibraScenarios()[s].name, fmt::format("{:.1f}", pressure.expected[s].adapters),
+                          fmt::format("{:.1f}", pressure.expected[s].on_device)});
+  }
+  return table;
+}
+
+std::vector<std::string> VariantRemarks(const Pressure& pressure) {
+  const std::size_t first_unit = kVariantPresets.size() + 1;   // then FastLibra and WOM in turn
+  std::string worth, units, invalid, cost;
+  for (std::size_t s = 0; s < FastLibraScenarios().size(); ++s) {
+    const Figures* const of = &pressure.figures[s * pressure.runs];   // by run
+    const char* const name = FastLibraScenarios()[s].name;
+    const char* const separator = s == 0 ? "" : ", ";
+    double best = of[1].ttft, most = of[2].invalid, with_most = of[2].ttft, beside = of[1].ttft;
+    for (std::size_t run = first_unit; run + 1 < pressure.runs; run += 2) {
+      best = std::min(best, of[run].ttft);
+      if (of[run + 1].invalid <= most) continue;
+      most = of[run + 1].invalid;
+      with_most = of[run + 1].ttft;
+      beside = of[run].ttft;
+    }
+    worth += fmt::format("{}{} {:.0f} ms, of which {:.0f} are for adapters and {:.0f} for history, and {:.0f} with {:g} times the "
+                         "memory", separator, name,
+                         of[1].ttft, of[1].adapter_wait, of[1].kv_wait, of[0].ttft, kAmple);
+    units += fmt::format("{}{} {:.0f} ms against LRU's {:.0f}", separator, name, best, of[3].ttft);
+    invalid += fmt::format("{}{} {:.1f} %", separator, name, 100 * most);
+    cost += fmt::format("{}{} {:.0f} ms against {:.0f}", separator, name, with_most, beside);
+  }
+  return {
+      fmt::format("What evicting can be worth (second table), in mean TTFT at {:g} of FastLibra's peak: {}. The rest of the difference is "
+                  "waiting until running requests end, which no order of evictions changes. What the orders differ in is how often "
+                  "somebody waits for an adapter or for history, and by table 1's PCIe an adapter takes 3 to 6 ms and a conversation's "
+                  "history some 10, beside the computation: a quarter more of such waits, which would be a lot, is a few percent of TTFT.",
+                  kPressure, worth),
+      fmt::format("WOS. Equation 5 gives t no unit. In seconds, 1 - sigmoid(t) is divided by e each second, so a few seconds outweigh any "
+                  "cost and any frequency, and the cost model orders as LRU does. In coarser units cost and frequency do count (second "
+                  "table): the best of all units: {}. So no reading of t makes LRU the 24 % worse that are reported: what comes back is "
+                  "the next turn of a conversation, soon or never, which is what recency says; how often its history was used, and how "
+                  "large it is, says little of that.", units),
+      fmt::format("WOM. With t in seconds next to no history is invalid: an adapter is used with each of its histories, so it was used at "
+                  "least as late and as often, and by equations 5 and 6 only a history that is larger outlives it. With coarser units of t "
+                  "it is, at most, {} (document 48.6 %), and even so mean TTFT is no longer than with dependency maintenance: {}. Invalid "
+                  "history is worth what it was as soon as its adapter is back, a few milliseconds later, while the history that goes "
+                  "first to keep the order must come back, or be computed.", invalid, cost),
+      "WOL. Equation 4 rewards adapters while fewer are on the device than a batch is expected to need (third table): there are always "
+      "more, as "
+      "those of the batch cannot leave, and idle ones stay besides. So the reward is 1, and taking it away changes nothing."};
+}
+
+}  // namespace
+
+Result<ExperimentResult> RunVariants(ExperimentContext& context) {
+  std::vector<Cell> cells;
+  for (std::size_t scenario = 0; scenario < FastLibraScenarios().size(); ++scenario) {
+    for (const std::size_t model : {std::size_t{0}, std::size_t{1}}) cells.push_back({scenario, model, 100});
+  }
+  ASSIGN_OR_RETURN(const std::vector<Figures> figures, Measure(context, cells, kVariantPresets));
+  ExperimentResult result{.setting = SettingText() + " Here the cells with 100 adapters of 7B and 13B."};
+  const std::size_t n = kVariantPresets.size();
+  for (std::size_t v = 0; v < kVariants.size(); ++v) {
+    const Variant& variant = kVariants[v];
+    const auto mean = [&](auto f) { return MeanOver(figures, n, v + 1, f); };
+    const double ttft = mean([](const Figures& libra, const Figures& f) { return f.ttft / libra.ttft; });
+    const double tpot = mean([](const Figures& libra, const Figures& f) { return f.tpot / libra.tpot; });
+    const double factor = PeakFactor(figures, n, v + 1), peak = factor == 0 ? 0 : 1 / factor - 1;
+    const auto add = [&](const char* what, std::string reported, std::string ours, Verdict verdict) {
+      result.comparison.push_back({.id = variant.id, .what = fmt::format("{}: {}", variant.what, what), .reported = std::move(reported),
+                                   .ours = std::move(ours), .verdict = verdict});
+    };
+    add("TTFT", ShowFactor(variant.ttft), ShowFactor(ttft), CompareEffects(variant.ttft - 1, ttft - 1));
+    add("TPOT", ShowFactor(variant.tpot), ShowFactor(tpot), CompareEffects(variant.tpot - 1, tpot - 1));
+    add("peak throughput", ShowChange(variant.throughput), ShowChange(peak), CompareEffects(variant.throughput, peak));
+    if (v > 0) continue;
+    const double invalid = mean([](const Figures&, const Figures& f) { return f.invalid; });
+    add("invalid history", "48.6 %", fmt::format("{:.1f} %", 100 * invalid), CompareEffects(0.486, invalid));
+  }
+  ASSIGN_OR_RETURN(const Pressure pressure, RunUnderPressure(context));
+  result.tables = {BreakdownTable(cells, figures, kVariantPresets), pressure.table, ExpectedTable(pressure)};
+  for (ExperimentTable& table : CellTables(cells, figures, kVariantPresets)) result.tables.push_back(std::move(table));
+  result.plots = {TtftPlot(cells, figures, kVariantPresets, "Time to the first token, without each part")};
+  result.remarks = VariantRemarks(pressure);
+  return result;
+}
+
+}  // namespace loramux::fastlibra
