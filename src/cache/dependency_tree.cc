@@ -173,7 +173,7 @@ float DependencyTree::LeftAfter(TimeNs idle) {
 
 void DependencyTree::Visit(Node& node, TimeNs now) {
   if (IsObserved(node) && node.resting) {
-    reuse_.SawVisit(static_cast<double>(node.frequency), now - node.last_use);
+    reuse_.SawVisit(static_cast<double>(node.edge_frequency), now - node.last_use);
     node.resting = false;
   }
   node.frequency = node.frequency * LeftAfter(now - node.last_use) + 1.0f;
@@ -254,7 +254,23 @@ void DependencyTree::Lock(NodeId tail, TimeNs now) {
     if (node.locks++ == 0) --idle_pages_;   // the whole path is on the device
     Visit(node, now);
   }
+  CountEdges(tail.index);
   UpdateIdleLeaf(tail.index);
+}
+
+bool DependencyTree::IsOnlyChild(std::uint32_t index) const {
+  const Node& node = nodes_[index];
+  return node.next_sibling == kNone && nodes_[node.parent].first_child == index;
+}
+
+// Of all edges on the path.
+void DependencyTree::CountEdges(std::uint32_t tail) {
+  for (std::uint32_t begin = tail; nodes_[begin].depth > 0;) {
+    std::uint32_t top = begin;
+    while (nodes_[top].depth > 1 && IsOnlyChild(top)) top = nodes_[top].parent;
+    const std::uint32_t end = nodes_[top].parent;
+    for (const float visits = nodes_[top].frequency; begin != end; begin = nodes_[begin].parent) nodes_[begin].edge_frequency = visits;
+  }
 }
 
 // Used all the while, not visited again: what is forgotten of the frequency is counted from here.
@@ -265,6 +281,7 @@ void DependencyTree::LetGo(Node& node, TimeNs now) {
   node.last_use = now;
   RaiseHostWorth(node);   // by its visits as of the last one: to be held for long is no loss
   node.frequency *= LeftAfter(used);
+  node.edge_frequency *= LeftAfter(used);
   if (IsObserved(node)) node.resting = node.locks == 0;
 }
 
@@ -281,7 +298,7 @@ void DependencyTree::ObserveIdlePages(TimeNs now) {
   for (int i = 0; i < kSamples; ++i) {
     const Node& node = nodes_[observed_prng_.NextBelow(observed) * kObservedOf];
     if ((node.generation & 1u) == 0 || !node.resting) continue;
-    reuse_.SawIdle(static_cast<double>(node.frequency), now - node.last_use, page_seconds);
+    reuse_.SawIdle(static_cast<double>(node.edge_frequency), now - node.last_use, page_seconds);
   }
   if (now - learned_at_ < kLearnInterval) return;
   learned_at_ = now;
@@ -331,6 +348,7 @@ DependencyTree::Inserted DependencyTree::Insert(NodeId parent, std::span<const T
     Node& node = nodes_[found];
     if (node.locks++ == 0) --idle_pages_;
     Visit(node, now);
+    node.edge_frequency = std::max(node.frequency, IsOnlyChild(found) ? nodes_[node.parent].edge_frequency : 0.0f);
     UpdateIdleLeaf(found);
     return {IdOf(found), existed ? Inserted::kExisted : Inserted::kTaken};
   }
@@ -344,6 +362,7 @@ DependencyTree::Inserted DependencyTree::Insert(NodeId parent, std::span<const T
   RaiseHostWorth(node);
   std::copy(tokens.begin(), tokens.end(), tokens_.begin() + static_cast<std::ptrdiff_t>(index) * page_tokens_);
   Link(index, parent.index);
+  node.edge_frequency = std::max(1.0f, IsOnlyChild(index) ? nodes_[parent.index].edge_frequency : 1.0f);
   node.locks = 1;
   ArriveOnDevice(index, page);
   return {IdOf(index), Inserted::kTaken};

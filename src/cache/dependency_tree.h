@@ -59,7 +59,10 @@ class DependencyTree {
   // What the policies may know of a node. Frequency: visits, of which half are forgotten in each half-life.
   struct NodeView {
     TimeNs last_use = 0;
-    double frequency = 0;
+    double frequency = 0;        // visits, decaying, as of last_use
+    // That of the first page of its edge: of the pages up to the next fork, as of the last visit. Who visits one mostly visits
+    // all, however often each has been visited itself: a conversation is an edge, and has as many visits as turns.
+    double edge_frequency = 0;
     std::int64_t depth = 0;      // pages from the branch, this one included
     std::int32_t locks = 0;      // running requests whose path leads through it
     std::int32_t wants = 0;      // waiting requests whose match ends at it
@@ -124,7 +127,7 @@ class DependencyTree {
   bool Moving(NodeId node) const { return At(node).move != Move::kNone; }
   NodeView View(NodeId id) const {
     const Node& node = At(id);
-    return {node.last_use, static_cast<double>(node.frequency), node.depth, node.locks,
+    return {node.last_use, static_cast<double>(node.frequency), static_cast<double>(node.edge_frequency), node.depth, node.locks,
             node.wants,    node.device_children,                BranchId{node.branch}};
   }
   // The device pages from the branch down to the node. REQUIRES: out.size() == Depth(node), on the device or on its way.
@@ -258,6 +261,7 @@ class DependencyTree {
     Move move = Move::kNone;
     bool grouped = false;                // in groups_
     bool resting = false;                // observed, and since last_use nobody used it
+    float edge_frequency = 0;
     std::uint32_t first_child = kNone, next_sibling = kNone, previous_sibling = kNone;
     std::uint32_t leaf_position = kNone; // in idle_leaves_
     std::uint32_t root_position = kNone; // in host_roots_
@@ -291,6 +295,8 @@ class DependencyTree {
   std::uint32_t NewNode();
   void FreeNode(std::uint32_t index);
   std::uint32_t GroupKey(std::uint32_t parent, const TokenId* tokens) const;
+  bool IsOnlyChild(std::uint32_t index) const;
+  void CountEdges(std::uint32_t tail);
   void LookInPage(std::uint32_t index, std::uint32_t parent, std::span<const TokenId> next, InPage& best) const;
   void Link(std::uint32_t index, std::uint32_t parent);
   void Unlink(std::uint32_t index);

@@ -1,5 +1,6 @@
 #include "cache/dependency_tree.h"
 
+#include <cmath>
 #include <map>
 #include <memory>
 #include <set>
@@ -198,6 +199,35 @@ TEST(DependencyTree, FindsThePageThatBeginsAsThePromptGoesOn) {
   const BranchId other = w.tree->Hold("other weights");
   EXPECT_EQ(alike(w.tree->Top(other), Tokens(14)), 0);
   w.tree->Release(other);
+  w.tree->Release(base);
+}
+
+// A conversation is an edge: its last page has as many visits as it has turns. Where another parts from it, both go on by themselves.
+TEST(DependencyTree, AllPagesOfAnEdgeHaveTheVisitsOfItsFirst) {
+  World w(64, /*half_life=*/1000 * kNsPerSecond);
+  const BranchId base = w.tree->Hold("");
+  const auto visits = [&](NodeId tail) {
+    std::vector<double> of_edge;
+    for (NodeId at = tail; w.tree->Depth(at) > 0; at = w.tree->Parent(at)) {
+      of_edge.insert(of_edge.begin(), std::round(w.tree->View(at).edge_frequency));
+    }
+    return of_edge;
+  };
+  NodeId tail = w.Remember(base, Tokens(8), 0);
+  EXPECT_EQ(visits(tail), (std::vector<double>{1, 1}));
+  tail = w.Remember(base, Tokens(12), 0);
+  EXPECT_EQ(visits(tail), (std::vector<double>{2, 2, 2}));
+  EXPECT_EQ(std::round(w.tree->View(tail).frequency), 1);
+  tail = w.Remember(base, Tokens(16), 0);
+  EXPECT_EQ(visits(tail), (std::vector<double>{3, 3, 3, 3}));
+  std::vector<TokenId> parting = Tokens(16);
+  std::fill(parting.begin() + 8, parting.end(), 99);
+  const NodeId other = w.Remember(base, parting, 0);
+  EXPECT_EQ(visits(other), (std::vector<double>{4, 4, 1, 1}));
+  tail = w.Remember(base, Tokens(16), 0);   // after the fork: two visits of pages 3 and 4, and this one
+  EXPECT_EQ(visits(tail), (std::vector<double>{5, 5, 3, 3}));
+  EXPECT_EQ(visits(other), (std::vector<double>{5, 5, 1, 1}));
+  w.tree->CheckIntegrity();
   w.tree->Release(base);
 }
 

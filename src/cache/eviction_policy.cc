@@ -110,8 +110,13 @@ class FastLibra final : public EvictionPolicy {
 //   device, what must be computed again counts that many times as much;
 // - the rate of visits is estimated from their number and the time since the last one, by a prior that never saturates
 //   (ReuseRates::Prior), corrected by what is seen on the load at hand (ReuseRates). What is seen may lower a worth, and not lift
-//   it above the prior: on that scale adapters and history, of which each has rates of its own, can be compared.
+//   it above the prior: on that scale adapters and history, of which each has rates of its own, can be compared;
+// - the number of visits is the edge's: who goes on with a conversation reads all of it, the last page as well as the first, though
+//   that has been visited once and this one in every turn. By their own visits the last pages of all conversations would go
+//   first, and each of them would wait for a few pages; so one goes as a whole.
 // Adapters: FastLibra's reward while there are too few, and, as in Chameleon, after all others those of queued requests.
+// An adapter and its history are weighed together, too: a few pages of a system prompt are worth more each than the adapter's
+// many, and would keep it from going, however long nobody has asked for either.
 class Loramux final : public EvictionPolicy {
  public:
   double Score(const EvictionCandidate& candidate, const EvictionContext& context) const override {
@@ -129,6 +134,8 @@ class Loramux final : public EvictionPolicy {
     return rate * effort * LoraReward(context) * (candidate.queued ? kQueued : 1.0);
   }
   std::string_view name() const override { return "loramux"; }
+  bool counts_edges() const override { return true; }
+  bool weighs_branches() const override { return true; }
   // Shared by more, a latency is little beside the pages' own cost; a computation has none.
   std::int64_t MostPagesOfQuery(ReloadFrom from) const override { return from == ReloadFrom::kHost ? 16 : 1; }
 };

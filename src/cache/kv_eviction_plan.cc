@@ -119,11 +119,11 @@ std::int64_t KvEvictionPlan::PagesOfQuery(NodeId node, const DependencyTree::Nod
   std::int64_t pages = 1;
   if (tree_->HasDevicePage(node)) {
     for (NodeId at = tree_->Parent(node); pages < most && tree_->Depth(at) > 0; at = tree_->Parent(at), ++pages) {
-      if (tree_->View(at).frequency > kLike * view.frequency) break;
+      if (VisitsOf(tree_->View(at)) > kLike * VisitsOf(view)) break;
     }
   } else {
     for (NodeId at = tree_->FirstChild(node); pages < most && at.generation != 0; at = tree_->FirstChild(at), ++pages) {
-      if (kLike * tree_->View(at).frequency < view.frequency) break;
+      if (kLike * VisitsOf(tree_->View(at)) < VisitsOf(view)) break;
     }
   }
   return pages;
@@ -133,10 +133,11 @@ KvEvictionPlan::Victim KvEvictionPlan::Scored(NodeId node, TimeNs now) const {
   const DependencyTree::NodeView view = tree_->View(node);
   const ReloadFrom reload = tree_->InHostTier(node) ? ReloadFrom::kHost : ReloadFrom::kComputation;
   const std::int64_t pages = PagesOfQuery(node, view, policy_->MostPagesOfQuery(reload));
-  const EvictionCandidate candidate{.pages = pages, .last_use = view.last_use, .uses = view.frequency,
+  const double visits = VisitsOf(view);
+  const EvictionCandidate candidate{.pages = pages, .last_use = view.last_use, .uses = visits,
                                     .reload = reload, .kind = CandidateKind::kKeysAndValues,
-                                    .frequency = view.frequency, .frequency_at = view.last_use,
-                                    .reuse_factor = tree_->reuse().Factor(view.frequency, now - view.last_use)};
+                                    .frequency = visits, .frequency_at = view.last_use,
+                                    .reuse_factor = tree_->reuse().Factor(view.edge_frequency, now - view.last_use)};
   context_.now = now;
   return {policy_->Score(candidate, context_), node, view.last_use, view.wants > 0};
 }

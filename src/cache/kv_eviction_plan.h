@@ -96,6 +96,9 @@ class KvEvictionPlan {
   Mark& At(std::uint32_t index);
   std::int32_t Locks(NodeId node) const { return tree_->View(node).locks + Peek(node.index).locks; }
   bool IsIdleLeaf(NodeId node) const;
+  double VisitsOf(const DependencyTree::NodeView& view) const {
+    return policy_->counts_edges() ? view.edge_frequency : view.frequency;
+  }
   std::int64_t PagesOfQuery(NodeId node, const DependencyTree::NodeView& view, std::int64_t most) const;
   Victim Scored(NodeId node, TimeNs now) const;
   void Offer(NodeId node, TimeNs now);

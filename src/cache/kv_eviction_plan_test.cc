@@ -1,5 +1,6 @@
 #include "cache/kv_eviction_plan.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <set>
@@ -79,6 +80,39 @@ TEST(KvEvictionPlan, APageIsWorthWhatIsLearnedAndAtMostThePrior) {
   };
   EXPECT_DOUBLE_EQ(worth_over_prior(true), 1);
   EXPECT_LT(worth_over_prior(false), 0.9);   // a few visits were to be expected, against the 32 that the prior counts as
+}
+
+// Who goes on with a conversation needs all of it: under `loramux` one goes as a whole, where by their own visits the last turns of
+// both would go first.
+TEST(KvEvictionPlan, AConversationGoesAsAWholeWhereThePolicyCountsEdges) {
+  for (const std::string_view name : {"loramux", "chameleon"}) {
+    World w;
+    const std::unique_ptr<EvictionPolicy> policy = std::move(MakeEvictionPolicy(name)).value();
+    KvEvictionPlan plan(&w.tree, policy.get());
+    NodeId tails[2];
+    for (const TimeNs turn : {1, 2, 3}) {
+      for (const TokenId who : {1, 2}) {
+        std::vector<TokenId> said = Tokens(static_cast<std::size_t>(4 * turn), who);
+        tails[who - 1] = w.Remember(said, (2 * turn + who) * kNsPerSecond);
+      }
+    }
+    const TimeNs now = 20 * kNsPerSecond;
+    EvictionContext context;
+    context.max_frequency = 3;
+    context.made_at = now;
+    plan.set_context(context);
+    plan.Reset(now);
+    std::vector<NodeId> gone;
+    for (int i = 0; i < 3; ++i) {
+      const auto victim = plan.Next(now);
+      ASSERT_TRUE(victim.has_value());
+      plan.Evict(*victim, now);
+      gone.push_back(victim->node);
+    }
+    const bool whole = std::count(gone.begin(), gone.end(), tails[1]) == 0;
+    EXPECT_EQ(whole, name == "loramux") << name;
+    EXPECT_EQ(gone[0], tails[0]);
+  }
 }
 
 // FastLibra's nodes are what a query computed: a page is worth as much as all of them, and what another query added is not.

@@ -53,7 +53,7 @@ bool Scheduler::SwapOutOne(TimeNs now) {
   std::optional<KvEvictionPlan::Victim> history = kv_plan_.Next(now);
   if (history.has_value() && history->wanted) history.reset();
   if (FindIdleAdapter(/*even_wanted=*/false) && (!history.has_value() || scratch_.candidates.front().score < history->score)) {
-    EvictAdapter();
+    EvictAdapter(now);
     return true;
   }
   if (!history.has_value() || (tiers_ != nullptr && tiers_->backing_up() && !tree_->InHostTier(history->node))) return false;

@@ -282,6 +282,102 @@ TEST(Scheduler, PoliciesAreToldWhatAnAdapterIs) {
   w.residency.Release(AdapterGeneration{1});
 }
 
+// An adapter of 16 pages that left one page behind, and 8 pages of somebody's history, each used once at the same time: a page
+// that would be fetched by itself is dear, but the 17 together are cheaper a page than the 8.
+struct BranchWorld : World {
+  const std::unique_ptr<EvictionPolicy> loramux = std::move(MakeEvictionPolicy("loramux")).value();
+  DependencyTree tree{4, device.get(), host.get()};
+  Scheduler with_tree{{.page_tokens = 4}, device.get(), &residency, loramux.get(), &tree};
+
+  explicit BranchWorld(bool copies = true) : World(27) {
+    AddAdapter(1, 16);
+    std::vector<TokenId> other(33);
+    for (TokenId i = 0; i < 33; ++i) other[static_cast<std::size_t>(i)] = 100 + i;
+    const NodeId others = Serve(other, 0);
+    const NodeId left_behind = Serve({1, 2, 3, 4, 5}, 1);
+    if (copies) CopyToHost(left_behind);
+    if (copies) CopyToHost(others);
+    clock.Advance(100 * kNsPerSecond);
+  }
+  Request* Ask(std::vector<TokenId> prompt, std::uint32_t adapter) {
+    Request& request = requests.emplace_back();
+    request.id = RequestId{next_id++};
+    request.adapter = AdapterGeneration{adapter};
+    request.prompt_tokens = static_cast<std::int32_t>(prompt.size());
+    request.max_total_tokens = request.prompt_tokens + 1;
+    request.tokens = std::move(prompt);
+    if (adapter != 0) residency.Acquire(request.adapter);
+    with_tree.Add(&request);
+    return &request;
+  }
+  StepPlan Plan() {
+    std::vector<ResidencyManager::LoadFailure> failures;
+    residency.Poll(clock.Now(), failures);
+    const StepPlan plan = with_tree.Plan(clock.Now());
+    with_tree.Commit(clock.Now());
+    with_tree.CheckIntegrity();
+    device->CheckIntegrity();
+    return plan;
+  }
+  // Returns its tail.
+  NodeId Serve(const std::vector<TokenId>& prompt, std::uint32_t adapter) {
+    Request* request = Ask(prompt, adapter);
+    while (true) {
+      const StepPlan plan = Plan();
+      clock.Advance(2000);
+      if (plan.chunks.empty()) continue;
+      with_tree.Advance(request, plan.chunks[0].num_tokens, clock.Now());
+      if (plan.chunks[0].samples) break;
+    }
+    const NodeId tail = request->tail;
+    with_tree.Remove(request, clock.Now());
+    if (adapter != 0) residency.Release(request->adapter);
+    return tail;
+  }
+  void CopyToHost(NodeId tail) {
+    std::vector<NodeId> path;
+    for (NodeId at = tail; tree.Depth(at) > 0; at = tree.Parent(at)) path.insert(path.begin(), at);
+    std::vector<DependencyTree::MovingPages> copying;
+    tree.BeginBackUp(path, copying);
+    tree.EndBackUp(copying, /*failed=*/false);
+  }
+};
+
+TEST(Scheduler, AnAdapterGoesWithWhatItLeftBehindWhereThatIsWorthLeast) {
+  BranchWorld w;
+  ASSERT_EQ(w.device->free_pages(), 2);
+  w.with_tree.Prepare(w.clock.Now());
+  w.Ask(std::vector<TokenId>(12, 7), 0);
+  const StepPlan plan = w.Plan();
+  ASSERT_EQ(plan.device_evictions.size(), 1u);
+  EXPECT_EQ(plan.kv_evictions.size(), 1u);
+  EXPECT_EQ(plan.admissions.size(), 1u);
+  EXPECT_EQ(w.residency.Get(AdapterGeneration{1}).device, TierState::kAbsent);
+  EXPECT_EQ(w.tree.idle_pages(), 8);   // the other history
+  w.tree.CheckIntegrity();
+}
+
+// Neither while nobody has weighed it, nor while a request waits for it, nor when it was used since, nor where history would be
+// computed again.
+TEST(Scheduler, AnAdapterStaysWithItsHistoryWhereThatIsNotKnownToBeWorthLeast) {
+  for (const std::string_view which : {"not weighed", "asked for", "used since", "no copies"}) {
+    SCOPED_TRACE(which);
+    BranchWorld w(which != "no copies");
+    if (which != "not weighed") w.with_tree.Prepare(w.clock.Now());
+    if (which == "asked for") w.residency.Acquire(AdapterGeneration{1});
+    if (which == "used since") {
+      w.clock.Advance(kNsPerSecond);
+      w.Serve({1, 2, 3, 4, 5}, 1);
+    }
+    w.Ask(std::vector<TokenId>(12, 7), 0);
+    const StepPlan plan = w.Plan();
+    EXPECT_TRUE(plan.device_evictions.empty());
+    EXPECT_GE(plan.kv_evictions.size(), 1u);
+    EXPECT_EQ(w.residency.Get(AdapterGeneration{1}).device, TierState::kResident);
+    if (which == "asked for") w.residency.Release(AdapterGeneration{1});
+  }
+}
+
 // What the policies know of all candidates together, by hand: made at most every 100 ms, and beside the computation only.
 TEST(Scheduler, TheContextOfThePolicies) {
   World w(64);

@@ -42,7 +42,10 @@ bool Scheduler::Prepare(TimeNs now, bool ending) {
   if (tree_ != nullptr) tree_->ObserveIdlePages(now);
   kv_plan_.Refresh(now);
   if (options_.adapter_prefetch != AdapterPrefetch::kNone) LoadExpected(now);
-  if (tree_ != nullptr) KeepReserve(now);
+  if (tree_ != nullptr) {
+    WeighHistories(now);
+    KeepReserve(now);
+  }
   if (tiers_ != nullptr) {
     running_tails_.clear();
     for (const Request* request : running_) running_tails_.push_back(request->tail);

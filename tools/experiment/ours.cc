@@ -35,7 +35,7 @@ constexpr double kSloFactor = 5;         // Chameleon 5.1, here for all
 // FastLibra 6.1 keeps TTFT below it; short requests: five times theirs would be more than a run of so many lasts.
 constexpr double kShortSlo = 0.5;        // s
 constexpr double kShareOfLoad = 0.8;     // of what the best of the others sustains, for the comparison of times
-constexpr std::size_t kTimeSeeds = 5;    // from the run's on
+constexpr std::size_t kTimeSeeds = 15;    // from the run's on
 constexpr double kSearchStep = 1.02;     // FindSustainedLoad's: less is no difference
 constexpr double kTargetGain = 1.10, kTargetTime = 1.03;
 
