@@ -35,7 +35,7 @@ constexpr double kSloFactor = 5;         // Chameleon 5.1, here for all
 // FastLibra 6.1 keeps TTFT below it; short requests: five times theirs would be more than a run of so many lasts.
 constexpr double kShortSlo = 0.5;        // s
 constexpr double kShareOfLoad = 0.8;     // of what the best of the others sustains, for the comparison of times
-constexpr std::size_t kTimeSeeds = 15;    // from the run's on
+constexpr std::size_t kTimeSeeds = 41;    // from the run's on
 constexpr double kSearchStep = 1.02;     // FindSustainedLoad's: less is no difference
 constexpr double kTargetGain = 1.10, kTargetTime = 1.03;
 
@@ -112,7 +112,9 @@ ExperimentTable TableOf(std::string title, const std::vector<double>& values, co
   return table;
 }
 
-double Median(std::array<double, kTimeSeeds> values) {
+using SeedValues = std::array<double, kTimeSeeds>;
+
+double Median(SeedValues values) {
   std::nth_element(values.begin(), values.begin() + kTimeSeeds / 2, values.end());
   return values[kTimeSeeds / 2];
 }
@@ -146,13 +148,23 @@ void CompareLoads(const std::vector<double>& loads, ExperimentResult& result) {
   result.comparison.push_back({"lm-1", "the mean of these", "at least 1.10x", ShowFactor(mean), VerdictOfClaim(mean >= kTargetGain)});
 }
 
-void CompareTimes(const std::vector<double>& times, ExperimentResult& result) {
+// Seed by seed, as the same requests were sent to both: what they ask for differs much more from seed to seed than systems do.
+void CompareTimes(const std::vector<SeedValues>& times, ExperimentResult& result) {
   for (std::size_t i = 0; i < kWorkloads.size(); ++i) {
     const auto of = std::span(times).subspan(i * kCount, kCount);
-    const std::size_t best = BestOther(of, /*largest=*/false);
-    const double factor = of[best] > 0 ? of[0] / of[best] : 0;
+    double factor = 0, worst = 0;
+    std::size_t best = kOurSystems;
+    for (std::size_t k = kOurSystems; k < kCount; ++k) {
+      SeedValues ratios;
+      for (std::size_t seed = 0; seed < kTimeSeeds; ++seed) ratios[seed] = of[k][seed] > 0 ? of[0][seed] / of[k][seed] : 0;
+      if (Median(ratios) <= factor) continue;
+      best = k;
+      factor = Median(ratios);
+      worst = *std::max_element(ratios.begin(), ratios.end());
+    }
     result.comparison.push_back({"lm-2", fmt::format("{}: P99 TTFT, over the best other's ({})", kWorkloads[i].name, kSystems[best].name),
-                                 "at most 1.03x", ShowFactor(factor), VerdictOfClaim(factor <= kTargetTime)});
+                                 "at most 1.03x", ShowFactor(factor) + ", worst seed " + ShowFactor(worst),
+                                 VerdictOfClaim(factor <= kTargetTime)});
   }
 }
 
@@ -165,7 +177,7 @@ Result<ExperimentResult> RunOurs(ExperimentContext& context) {
     const auto of = std::span(loads).subspan(i / kCount * kCount, kCount);
     jobs[i].load.rate = kShareOfLoad * of[BestOther(of, /*largest=*/true)];
   }
-  std::vector<std::array<double, kTimeSeeds>> seed_times(jobs.size()), seed_tpots(jobs.size());
+  std::vector<SeedValues> seed_times(jobs.size()), seed_tpots(jobs.size());
   for (std::size_t seed = 0; seed < kTimeSeeds; ++seed) {
     ASSIGN_OR_RETURN(const auto outcomes, SimulateAll(context, jobs));
     for (std::size_t i = 0; i < jobs.size(); ++i) {
@@ -180,8 +192,9 @@ Result<ExperimentResult> RunOurs(ExperimentContext& context) {
   result.setting = fmt::format(
       "Each workload on the device of its document; {} requests a run; objective: P99 TTFT within {:g} times the mean time of a request at "
       "low load, for vLLM-LoRA's and FastLibra's within {:g} s; one for all systems of a workload, and told to all, as an operator would "
-      "(`--ttft-objective`). Times are compared at {:g} of the load that the best of the others sustains, and are medians of {} seeds: a "
-      "P99 of one is that of 30 requests, and some draw more work than their rate says. Fairness among tenants is ours alone and each load "
+      "(`--ttft-objective`). Times are compared at {:g} of the load that the best of the others sustains: medians of {} seeds, and where "
+      "one is over another's the median of what it is with each seed. (A P99 of one seed is that of 30 requests, and some draw more work "
+      "than their rate says.) Fairness among tenants is ours alone and each load "
       "is one tenant's, so it is off; a column has it on, with each adapter a tenant, as `serve` does where no key says otherwise.",
       context.Requests(3000), kSloFactor, kShortSlo, kShareOfLoad, kTimeSeeds);
   result.remarks.push_back(
@@ -195,7 +208,7 @@ Result<ExperimentResult> RunOurs(ExperimentContext& context) {
       "bound of 30 s: a few percent. The rest of the target of 10 % would have to be less work, and a step of these loads is bound by the "
       "products of its tokens.");
   CompareLoads(loads, result);
-  CompareTimes(times, result);
+  CompareTimes(seed_times, result);
   result.tables.push_back(TableOf("Load sustained, requests per second", loads, "{:.3g}"));
   result.tables.push_back(TableOf("P99 TTFT, ms", times, "{:.0f}"));
   result.tables.push_back(TableOf("Mean TPOT, ms", tpots, "{:.1f}"));
