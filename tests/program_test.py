@@ -164,7 +164,7 @@ class Load(unittest.TestCase):
         self.assertRegex(log, r"[1-9]\d* evictions")
 
     def test_sigterm_drains(self):
-        server = Server()
+        server = Server("--drain-timeout", "300")   # 7,200 tokens: with sanitizers, on a busy machine, more than 30 s
         answers = []
         thread = threading.Thread(target=lambda: answers.append(
             server.chat("demo", "hello there", ignore_eos=True, max_tokens=900, n=8)))

@@ -173,7 +173,7 @@ float DependencyTree::LeftAfter(TimeNs idle) {
 
 void DependencyTree::Visit(Node& node, TimeNs now) {
   if (IsObserved(node) && node.resting) {
-    reuse_.SawVisit(static_cast<double>(node.edge_frequency), now - node.last_use);
+    reuse_.SawVisit(EdgeFrequency(node), now - node.last_use);
     node.resting = false;
   }
   node.frequency = node.frequency * LeftAfter(now - node.last_use) + 1.0f;
@@ -254,7 +254,7 @@ void DependencyTree::Lock(NodeId tail, TimeNs now) {
     if (node.locks++ == 0) --idle_pages_;   // the whole path is on the device
     Visit(node, now);
   }
-  CountEdges(tail.index);
+  if (host_ != nullptr) CountEdges(tail.index);
   UpdateIdleLeaf(tail.index);
 }
 
@@ -298,7 +298,7 @@ void DependencyTree::ObserveIdlePages(TimeNs now) {
   for (int i = 0; i < kSamples; ++i) {
     const Node& node = nodes_[observed_prng_.NextBelow(observed) * kObservedOf];
     if ((node.generation & 1u) == 0 || !node.resting) continue;
-    reuse_.SawIdle(static_cast<double>(node.edge_frequency), now - node.last_use, page_seconds);
+    reuse_.SawIdle(EdgeFrequency(node), now - node.last_use, page_seconds);
   }
   if (now - learned_at_ < kLearnInterval) return;
   learned_at_ = now;

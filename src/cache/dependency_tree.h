@@ -61,7 +61,8 @@ class DependencyTree {
     TimeNs last_use = 0;
     double frequency = 0;        // visits, decaying, as of last_use
     // That of the first page of its edge: of the pages up to the next fork, as of the last visit. Who visits one mostly visits
-    // all, however often each has been visited itself: a conversation is an edge, and has as many visits as turns.
+    // all, however often each has been visited itself: a conversation is an edge, and has as many visits as turns. Without a host
+    // tier its own: what must be computed again costs as much page by page, so that nothing is gained by giving up one as a whole.
     double edge_frequency = 0;
     std::int64_t depth = 0;      // pages from the branch, this one included
     std::int32_t locks = 0;      // running requests whose path leads through it
@@ -127,7 +128,7 @@ class DependencyTree {
   bool Moving(NodeId node) const { return At(node).move != Move::kNone; }
   NodeView View(NodeId id) const {
     const Node& node = At(id);
-    return {node.last_use, static_cast<double>(node.frequency), static_cast<double>(node.edge_frequency), node.depth, node.locks,
+    return {node.last_use, static_cast<double>(node.frequency), EdgeFrequency(node), node.depth, node.locks,
             node.wants,    node.device_children,                BranchId{node.branch}};
   }
   // The device pages from the branch down to the node. REQUIRES: out.size() == Depth(node), on the device or on its way.
@@ -297,6 +298,7 @@ class DependencyTree {
   std::uint32_t GroupKey(std::uint32_t parent, const TokenId* tokens) const;
   bool IsOnlyChild(std::uint32_t index) const;
   void CountEdges(std::uint32_t tail);
+  double EdgeFrequency(const Node& node) const { return static_cast<double>(host_ == nullptr ? node.frequency : node.edge_frequency); }
   void LookInPage(std::uint32_t index, std::uint32_t parent, std::span<const TokenId> next, InPage& best) const;
   void Link(std::uint32_t index, std::uint32_t parent);
   void Unlink(std::uint32_t index);

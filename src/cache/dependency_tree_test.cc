@@ -204,7 +204,9 @@ TEST(DependencyTree, FindsThePageThatBeginsAsThePromptGoesOn) {
 
 // A conversation is an edge: its last page has as many visits as it has turns. Where another parts from it, both go on by themselves.
 TEST(DependencyTree, AllPagesOfAnEdgeHaveTheVisitsOfItsFirst) {
-  World w(64, /*half_life=*/1000 * kNsPerSecond);
+  World w(64);
+  const std::unique_ptr<PagePool> host = std::move(PagePool::Create("host", 64 * 64, 64)).value();
+  w.tree = std::make_unique<DependencyTree>(kPageTokens, w.pool.get(), host.get(), /*half_life=*/1000 * kNsPerSecond);
   const BranchId base = w.tree->Hold("");
   const auto visits = [&](NodeId tail) {
     std::vector<double> of_edge;
@@ -228,6 +230,16 @@ TEST(DependencyTree, AllPagesOfAnEdgeHaveTheVisitsOfItsFirst) {
   EXPECT_EQ(visits(tail), (std::vector<double>{5, 5, 3, 3}));
   EXPECT_EQ(visits(other), (std::vector<double>{5, 5, 1, 1}));
   w.tree->CheckIntegrity();
+  w.tree->Release(base);
+}
+
+TEST(DependencyTree, WithoutAHostTierAPageHasItsOwnVisitsAlone) {
+  World w(64, /*half_life=*/1000 * kNsPerSecond);
+  const BranchId base = w.tree->Hold("");
+  w.Remember(base, Tokens(8), 0);
+  const NodeId tail = w.Remember(base, Tokens(12), 0);
+  EXPECT_EQ(w.tree->View(tail).edge_frequency, w.tree->View(tail).frequency);
+  EXPECT_LT(w.tree->View(tail).edge_frequency, w.tree->View(w.tree->Parent(tail)).edge_frequency);
   w.tree->Release(base);
 }
 

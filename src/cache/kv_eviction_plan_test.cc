@@ -14,10 +14,13 @@ constexpr std::int64_t kPageTokens = 4;
 
 struct World {
   std::unique_ptr<PagePool> pool = std::move(PagePool::Create("device", 2048 * 64, 64)).value();
-  DependencyTree tree{kPageTokens, pool.get()};
+  std::unique_ptr<PagePool> host = std::move(PagePool::Create("host", 2048 * 64, 64)).value();
+  DependencyTree tree;
   std::unique_ptr<EvictionPolicy> policy = std::move(MakeEvictionPolicy("lru")).value();
   KvEvictionPlan plan{&tree, policy.get()};
   BranchId base = tree.Hold("");
+
+  explicit World(bool host_tier = false) : tree(kPageTokens, pool.get(), host_tier ? host.get() : nullptr) {}
 
   // A request comes, computes, and goes: its pages are history. Returns its tail.
   NodeId Remember(const std::vector<TokenId>& tokens, TimeNs now, BranchId branch) {
@@ -86,7 +89,7 @@ TEST(KvEvictionPlan, APageIsWorthWhatIsLearnedAndAtMostThePrior) {
 // both would go first.
 TEST(KvEvictionPlan, AConversationGoesAsAWholeWhereThePolicyCountsEdges) {
   for (const std::string_view name : {"loramux", "chameleon"}) {
-    World w;
+    World w(/*host_tier=*/true);
     const std::unique_ptr<EvictionPolicy> policy = std::move(MakeEvictionPolicy(name)).value();
     KvEvictionPlan plan(&w.tree, policy.get());
     NodeId tails[2];
