@@ -170,7 +170,7 @@ class Load(unittest.TestCase):
             server.chat("demo", "hello there", ignore_eos=True, max_tokens=900, n=8)))
         thread.start()
         server.wait_until_busy(8)        # eight, so that none is done before it is seen
-        server.stop()
+        server.stop(timeout=310)
         thread.join()
         self.assertEqual(answers[0][0], 200, answers)
         self.assertEqual(answers[0][1]["usage"]["completion_tokens"], 8 * 900)

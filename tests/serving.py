@@ -75,9 +75,9 @@ class Server:
         # Not seek and read: the server writes at the same file offset.
         return os.pread(self.log.fileno(), os.fstat(self.log.fileno()).st_size, 0).decode(errors="replace")
 
-    def stop(self):
+    def stop(self, timeout=60):
         self.process.send_signal(signal.SIGTERM)
-        status = self.process.wait(timeout=60)
+        status = self.process.wait(timeout=timeout)
         if status != 0:
             raise RuntimeError(f"the server ended with {status}:\n{self.text()}")
         text = self.text()
