@@ -1,0 +1,459 @@
+// What the scheduler keeps in memory, and what it gives up: shares, pages that are copied, what policies are told, adapters with what
+// they left behind, adapters that are expected.
+#include <cmath>
+#include <numeric>
+
+#include "schedule/scheduler_world_for_test.h"
+
+namespace loramux {
+namespace {
+
+using World = SchedulerWorld;
+
+// Where adapters have a share of the pages (here 8 of 40), the keys and values of others are no room for one that must be
+// loaded, so nobody is preempted for it.
+TEST(Scheduler, NobodyIsPreemptedForAnAdapterThatHasAShareOfItsOwn) {
+  World w(40, {.max_batch_tokens = 16, .adapter_share = 0.2, .maintain_dependency = false});
+  w.AddAdapter(1, 6);
+  w.AddAdapter(2, 6);
+  for (int i = 0; i < 3; ++i) w.Add(32, 1, 8, "flood");   // 30 of the 32 pages at last
+  while (w.requests[2].generated().empty()) w.Step();
+  Request* quiet = w.Add(4, 2, 2, "quiet");
+  w.RunToEnd();
+  EXPECT_EQ(w.scheduler.preemptions(), 0);
+  EXPECT_EQ(quiet->state, RequestState::kFinished);
+  EXPECT_EQ(w.residency.Stats().device_evictions, 1);   // adapter 1, when it was idle
+}
+
+// There a request that lacks room for its keys and values needs no more of it for its own idle adapter.
+TEST(Scheduler, AnIdleAdapterWithAShareIsNotCountedAgainstItsRequest) {
+  World w(40, {.max_batch_tokens = 16, .adapter_share = 0.2, .maintain_dependency = false});
+  w.AddAdapter(1, 8);
+  w.Add(2, 1, 1, "quiet");
+  w.RunToEnd();
+  for (int i = 0; i < 3; ++i) w.AddFor("flood", 32, 8);
+  while (w.requests[3].generated().empty()) w.Step();
+  Request* quiet = w.Add(20, 1, 2, "quiet");   // 6 pages
+  while (quiet->state == RequestState::kWaiting) w.Step();
+  EXPECT_EQ(w.scheduler.preemptions(), 1);
+  EXPECT_EQ(w.requests[1].state, RequestState::kRunning);
+  w.RunToEnd();
+}
+
+// ---------------------------------------------------------------- Pages that are copied
+
+// With a tree; prompts are given token by token.
+struct TreeWorld : World {
+  DependencyTree tree;
+  Scheduler with_tree;
+
+  explicit TreeWorld(std::int64_t device_pages)
+      : World(device_pages), tree(4, device.get()),
+        with_tree({.page_tokens = 4}, device.get(), &residency, policy.get(), &tree) {}
+
+  Request* Ask(std::vector<TokenId> prompt, std::int32_t output = 4) {
+    Request& request = NewRequest(std::move(prompt), 0, output);
+    with_tree.Add(&request);
+    return &request;
+  }
+  // The engine submits what this plans.
+  StepPlan Begin() {
+    const StepPlan plan = with_tree.Plan(clock.Now());
+    with_tree.Commit(clock.Now());
+    Check();
+    return plan;
+  }
+  void End(const StepPlan& plan) {
+    clock.Advance(500);
+    for (const PlannedChunk& chunk : plan.chunks) {
+      with_tree.Advance(chunk.request, chunk.num_tokens, clock.Now());
+      if (!chunk.samples) continue;
+      chunk.request->tokens.push_back(2);
+      const bool full = static_cast<std::int32_t>(chunk.request->tokens.size()) == chunk.request->max_total_tokens;
+      if (full) with_tree.Remove(chunk.request, clock.Now());
+    }
+    Check();
+  }
+  void Serve(std::vector<TokenId> prompt) {
+    const Request* request = Ask(std::move(prompt), 1);
+    while (request->state != RequestState::kFinished) End(Begin());
+  }
+  void Check() {
+    with_tree.CheckIntegrity();
+    device->CheckIntegrity();
+  }
+};
+
+TEST(Scheduler, APromptBeginsWithinAPageOfAnother) {
+  TreeWorld w(16);
+  w.Serve({1, 2, 3, 4, 5, 6, 7, 8});
+  Request* request = w.Ask({1, 2, 3, 4, 5, 6, 9, 9, 9});
+  const StepPlan plan = w.Begin();
+  ASSERT_EQ(plan.admissions.size(), 1u);
+  EXPECT_EQ(plan.admissions[0].in_page.tokens, 2);
+  EXPECT_EQ(w.tree.Parent(plan.admissions[0].in_page.node), plan.admissions[0].tail);
+  EXPECT_EQ(plan.chunks[0].num_tokens, 3);
+  EXPECT_TRUE(plan.chunks[0].samples);
+  EXPECT_EQ(request->computed, 6);
+  EXPECT_EQ(request->tree_pages, 1);
+  EXPECT_EQ(request->cached_tokens, 6);
+  EXPECT_NE(request->page_table[1], w.tree.Page(plan.admissions[0].in_page.node).index);
+  w.End(plan);
+  EXPECT_EQ(request->tree_pages, 2);   // the page that was begun with a copy is full, and the tree's
+  w.with_tree.Remove(request, w.clock.Now());
+  EXPECT_EQ(w.with_tree.prefix_stats().copied_pages, 1);
+  EXPECT_EQ(w.tree.idle_pages(), 3);
+  w.Check();
+}
+
+// The copy is made while the step computes: until the step has ended, nothing beside it and no other end may free the page.
+TEST(Scheduler, ThePageThatIsCopiedStaysUntilTheStepHasEnded) {
+  TreeWorld w(8 * 32);   // a reserve of 8 pages
+  w.Serve({1, 2, 3, 4});
+  for (TokenId i = 0; w.device->free_pages() > 1; ++i) w.Serve({100 + i, 2, 3, 4});
+  Request* request = w.Ask({1, 2, 9});   // what it copies was used least recently of all
+  const StepPlan plan = w.Begin();
+  ASSERT_EQ(plan.admissions[0].in_page.tokens, 2);
+  const NodeId source = plan.admissions[0].in_page.node;
+  EXPECT_EQ(w.tree.View(source).locks, 1);
+  for (int i = 0; i < 4; ++i) w.with_tree.Prepare(w.clock.Now());
+  EXPECT_GE(w.device->free_pages(), 8);   // others went
+  ASSERT_TRUE(w.tree.OnDevice(source));
+  w.Check();
+  w.End(plan);
+  EXPECT_FALSE(request->copied_from.has_value());
+  EXPECT_EQ(w.tree.View(source).locks, 0);
+}
+
+// A request that ends before its step does, as where the step is given up: the page is let go once.
+TEST(Scheduler, AnEndBeforeTheStepLetsGoOfThePage) {
+  TreeWorld w(16);
+  w.Serve({1, 2, 3, 4, 5, 6, 7, 8});
+  for (const std::vector<TokenId>& prompt : {std::vector<TokenId>{1, 2, 9}, {1, 2, 3, 4, 5, 9, 9, 9, 9}}) {
+    Request* request = w.Ask(prompt);
+    const StepPlan plan = w.Begin();
+    ASSERT_GT(plan.admissions[0].in_page.tokens, 0);
+    EXPECT_LT(w.tree.idle_pages(), 2);
+    w.with_tree.Remove(request, w.clock.Now());
+    w.Check();
+    EXPECT_EQ(w.tree.idle_pages(), 2);
+  }
+}
+
+// LRU that remembers what it was told.
+class Listener final : public EvictionPolicy {
+ public:
+  double Score(const EvictionCandidate& candidate, const EvictionContext& context) const override {
+    told.push_back(candidate);
+    now = context.now;
+    return static_cast<double>(candidate.last_use);
+  }
+  std::string_view name() const override { return "listener"; }
+  mutable std::vector<EvictionCandidate> told;
+  mutable TimeNs now = 0;
+};
+
+TEST(Scheduler, PoliciesAreToldWhatAnAdapterIs) {
+  World w(16);
+  const Listener listener;
+  Scheduler scheduler({.page_tokens = 4}, w.device.get(), &w.residency, &listener);
+  w.AddAdapter(1, 4);
+  w.AddAdapter(2, 6);
+  w.AddAdapter(3, 12);
+  Request requests[3];
+  const auto run = [&](Request& request, std::uint32_t adapter) {
+    request = {};
+    request.id = RequestId{w.next_id++};
+    request.adapter = AdapterGeneration{adapter};
+    request.tokens = {1, 2};
+    request.prompt_tokens = 2;
+    request.max_total_tokens = 3;
+    w.residency.Acquire(request.adapter);
+    scheduler.Add(&request);
+    std::vector<ResidencyManager::LoadFailure> failures;
+    for (int i = 0; i < 40 && request.state != RequestState::kRunning; ++i) {
+      w.clock.Advance(500);
+      w.residency.Poll(w.clock.Now(), failures);
+      scheduler.Plan(w.clock.Now());
+      scheduler.Commit(w.clock.Now());
+    }
+    ASSERT_EQ(request.state, RequestState::kRunning);
+    scheduler.Remove(&request, w.clock.Now());
+    w.residency.Release(request.adapter);
+  };
+  run(requests[0], 1);
+  run(requests[0], 1);
+  run(requests[0], 2);
+  EXPECT_TRUE(listener.told.empty());   // there was room
+  const TimeNs last_use = w.residency.Get(AdapterGeneration{2}).last_use;
+  for (int second = 0; second < 600; ++second) {   // in which nobody asks for either
+    w.clock.Advance(kNsPerSecond);
+    scheduler.Prepare(w.clock.Now());
+  }
+  w.residency.Acquire(AdapterGeneration{1});   // a request for it came
+  run(requests[1], 3);                         // and this one has no room
+  ASSERT_GE(listener.told.size(), 2u);
+  for (const EvictionCandidate& candidate : listener.told) {
+    const bool first = candidate.pages == 4;
+    EXPECT_EQ(candidate.kind, CandidateKind::kAdapter);
+    EXPECT_EQ(candidate.pages, first ? 4 : 6);
+    EXPECT_EQ(candidate.uses, first ? 2 : 1);
+    EXPECT_NEAR(candidate.frequency, first ? 2 : 1, 1e-6);
+    EXPECT_LE(candidate.frequency_at, candidate.last_use);
+    EXPECT_GT(candidate.frequency_at, 0);
+    EXPECT_LT(candidate.reuse_factor, 0.99);   // as was learned from that
+    EXPECT_EQ(candidate.queued, first);
+    EXPECT_EQ(candidate.reload, ReloadFrom::kHost);
+    if (!first) EXPECT_EQ(candidate.last_use, last_use);
+  }
+  EXPECT_GT(listener.now, last_use);
+  w.residency.Release(AdapterGeneration{1});
+}
+
+// An adapter of 16 pages that left one page behind, and 8 pages of somebody's history, each used once at the same time: a page
+// that would be fetched by itself is dear, but the 17 together are cheaper a page than the 8.
+struct BranchWorld : World {
+  const std::unique_ptr<EvictionPolicy> loramux = std::move(MakeEvictionPolicy("loramux")).value();
+  DependencyTree tree{4, device.get(), host.get()};
+  Scheduler with_tree{{.page_tokens = 4}, device.get(), &residency, loramux.get(), &tree};
+
+  explicit BranchWorld(bool copies = true) : World(27) {
+    AddAdapter(1, 16);
+    const NodeId others = ServeOther(), left_behind = ServeAdapter();
+    if (copies) CopyToHost(left_behind);
+    if (copies) CopyToHost(others);
+    clock.Advance(100 * kNsPerSecond);
+  }
+  Request* Ask(std::vector<TokenId> prompt, std::uint32_t adapter) {
+    Request& request = NewRequest(std::move(prompt), adapter, 1);
+    with_tree.Add(&request);
+    return &request;
+  }
+  StepPlan Plan() {
+    std::vector<ResidencyManager::LoadFailure> failures;
+    residency.Poll(clock.Now(), failures);
+    const StepPlan plan = with_tree.Plan(clock.Now());
+    with_tree.Commit(clock.Now());
+    with_tree.CheckIntegrity();
+    device->CheckIntegrity();
+    return plan;
+  }
+  NodeId ServeAdapter() { return Serve({1, 2, 3, 4, 5}, 1); }
+  NodeId ServeOther() {
+    std::vector<TokenId> prompt(33);
+    std::iota(prompt.begin(), prompt.end(), 100);
+    return Serve(prompt, 0);
+  }
+  // Returns its tail.
+  NodeId Serve(const std::vector<TokenId>& prompt, std::uint32_t adapter) {
+    Request* request = Ask(prompt, adapter);
+    while (true) {
+      const StepPlan plan = Plan();
+      clock.Advance(2000);
+      if (plan.chunks.empty()) continue;
+      with_tree.Advance(request, plan.chunks[0].num_tokens, clock.Now());
+      if (plan.chunks[0].samples) break;
+    }
+    const NodeId tail = request->tail;
+    with_tree.Remove(request, clock.Now());
+    if (adapter != 0) residency.Release(request->adapter);
+    return tail;
+  }
+  void CopyToHost(NodeId tail) {
+    std::vector<NodeId> path;
+    for (NodeId at = tail; tree.Depth(at) > 0; at = tree.Parent(at)) path.insert(path.begin(), at);
+    std::vector<DependencyTree::MovingPages> copying;
+    tree.BeginBackUp(path, copying);
+    tree.EndBackUp(copying, /*failed=*/false);
+  }
+};
+
+TEST(Scheduler, AnAdapterGoesWithWhatItLeftBehindWhereThatIsWorthLeast) {
+  BranchWorld w;
+  ASSERT_EQ(w.device->free_pages(), 2);
+  w.with_tree.Prepare(w.clock.Now());
+  w.Ask(std::vector<TokenId>(12, 7), 0);
+  const StepPlan plan = w.Plan();
+  ASSERT_EQ(plan.device_evictions.size(), 1u);
+  EXPECT_EQ(plan.kv_evictions.size(), 1u);
+  EXPECT_EQ(plan.admissions.size(), 1u);
+  EXPECT_EQ(w.residency.Get(AdapterGeneration{1}).device, TierState::kAbsent);
+  EXPECT_EQ(w.tree.idle_pages(), 8);   // the other history
+  w.tree.CheckIntegrity();
+}
+
+// Neither while nobody has weighed it, nor while a request waits for it, nor when it was used since, nor where history would be
+// computed again.
+TEST(Scheduler, AnAdapterStaysWithItsHistoryWhereThatIsNotKnownToBeWorthLeast) {
+  for (const std::string_view which : {"not weighed", "asked for", "used since", "no copies"}) {
+    SCOPED_TRACE(which);
+    BranchWorld w(which != "no copies");
+    if (which != "not weighed") w.with_tree.Prepare(w.clock.Now());
+    if (which == "asked for") w.residency.Acquire(AdapterGeneration{1});
+    if (which == "used since") {
+      w.ServeOther();
+      w.clock.Advance(5 * kNsPerSecond);
+      w.ServeAdapter();   // worth more than the other again, and not by what was known of its page before
+    }
+    w.Ask(std::vector<TokenId>(12, 7), 0);
+    const StepPlan plan = w.Plan();
+    EXPECT_TRUE(plan.device_evictions.empty());
+    EXPECT_GE(plan.kv_evictions.size(), 1u);
+    EXPECT_EQ(w.residency.Get(AdapterGeneration{1}).device, TierState::kResident);
+    if (which == "asked for") w.residency.Release(AdapterGeneration{1});
+  }
+}
+
+// What the policies know of all candidates together, by hand: made at most every 100 ms, and beside the computation only.
+TEST(Scheduler, TheContextOfThePolicies) {
+  World w(64);
+  w.AddAdapter(1, 2);
+  w.AddAdapter(2, 5);
+  w.AddAdapter(3, 9);   // known, and never used
+  const TimeNs begin = w.clock.Now();
+  for (const std::uint32_t adapter : {1u, 1u, 2u, 0u}) w.Add(3, adapter);
+  double requests = 0, batches = 0;
+  while (!(w.scheduler.running().empty() && w.scheduler.waiting().empty())) {
+    const StepPlan plan = w.Step();
+    requests += static_cast<double>(plan.chunks.size());
+    batches += !plan.chunks.empty();
+  }
+  EXPECT_EQ(w.scheduler.eviction_context().total_visits, 0);   // no plan makes it
+  w.clock.AdvanceTo(begin + kNsPerSecond);
+  w.scheduler.Prepare(w.clock.Now());
+  const EvictionContext context = w.scheduler.eviction_context();
+  const double left = std::exp2(-1.0 / 60);                    // of a visit, after a second
+  EXPECT_NEAR(context.total_visits, 4 * left, 1e-4);
+  EXPECT_NEAR(context.max_frequency, 2 * left, 1e-4);
+  EXPECT_EQ(context.resident_adapters, 2);
+  EXPECT_EQ(context.max_pages, 5);
+  EXPECT_EQ(context.oldest_use, std::min(w.residency.Get(AdapterGeneration{1}).last_use, w.residency.Get(AdapterGeneration{2}).last_use));
+  // Half of the requests use adapter 1, a quarter adapter 2.
+  EXPECT_NEAR(context.low_lora, 2 - std::pow(0.5, requests / batches) - std::pow(0.75, requests / batches), 1e-4);
+  EXPECT_GT(context.low_lora, 0.75);
+  w.Add(3, 1);
+  w.Step();
+  w.clock.AdvanceTo(begin + kNsPerSecond + 99 * kNsPerMs);
+  w.scheduler.Prepare(w.clock.Now());
+  EXPECT_EQ(w.scheduler.eviction_context().made_at, begin + kNsPerSecond);
+  w.clock.AdvanceTo(begin + kNsPerSecond + 100 * kNsPerMs);
+  w.scheduler.Prepare(w.clock.Now());
+  EXPECT_NEAR(w.scheduler.eviction_context().total_visits, 4 * left + 1, 1e-2);
+}
+
+// An adapter that is asked for every 10 s, on a device that holds it or another one that comes between.
+struct PeriodicWorld : World {
+  explicit PeriodicWorld(AdapterPrefetch prefetch, bool keep_idle = true)
+      : World(11, {.adapter_prefetch = prefetch, .keep_idle_adapters = keep_idle}) {
+    AddAdapter(1, 4);
+    AddAdapter(2, 6);
+  }
+  // As an engine without work: it wakes when the scheduler asks for it.
+  void SleepUntil(TimeNs time) {
+    std::vector<ResidencyManager::LoadFailure> failures;
+    while (true) {
+      residency.Poll(clock.Now(), failures);
+      scheduler.Plan(clock.Now());
+      scheduler.Commit(clock.Now());
+      scheduler.Prepare(clock.Now());
+      scheduler.CheckIntegrity();
+      TimeNs next = time;
+      for (const TimeNs at : {transfer.next_end(), scheduler.NextPrefetch().value_or(-1)}) {
+        if (at >= 0) next = std::min(next, at);
+      }
+      if (clock.Now() >= time) return;
+      ASSERT_TRUE(next > clock.Now() || transfer.next_end() >= 0) << "it would not sleep";
+      clock.AdvanceTo(std::max(next, clock.Now() + 1));
+    }
+  }
+  // The one that comes between at 3 s. How often the periodic one was there when it was asked for.
+  int Run(int periods) {
+    int there = 0;
+    const TimeNs begin = clock.Now();
+    for (int i = 0; i < periods; ++i) {
+      SleepUntil(begin + i * 10 * kNsPerSecond);
+      there += residency.Get(AdapterGeneration{1}).device == TierState::kResident;
+      Add(2, 1);
+      RunToEnd();
+      SleepUntil(begin + (i * 10 + 3) * kNsPerSecond);
+      Add(2, 2);
+      RunToEnd();
+    }
+    return there;
+  }
+};
+
+TEST(Scheduler, AnAdapterThatIsExpectedIsThereBeforeItsRequest) {
+  PeriodicWorld with(AdapterPrefetch::kHistogram), without(AdapterPrefetch::kNone);
+  EXPECT_EQ(without.Run(30), 0);
+  EXPECT_EQ(without.scheduler.prefetch_stats().loads, 0);
+  EXPECT_FALSE(without.scheduler.NextPrefetch().has_value());
+  EXPECT_GE(with.Run(30), 30 - static_cast<int>(AdapterArrivalHistogram::kFewestSamples) - 1);
+  const AdapterPrefetchStats stats = with.scheduler.prefetch_stats();
+  EXPECT_GE(stats.used, 30 - 9);
+  EXPECT_EQ(stats.wasted, 0);
+}
+
+// Where idle adapters leave at once, one that is expected stays until its window has passed.
+TEST(Scheduler, AnExpectedAdapterStaysWhereIdleOnesLeave) {
+  PeriodicWorld w(AdapterPrefetch::kHistogram, /*keep_idle=*/false);
+  EXPECT_GE(w.Run(30), 20);
+  const TimeNs now = w.clock.Now();
+  w.SleepUntil(now + 6900 * kNsPerMs);   // it is expected again, and never comes
+  EXPECT_EQ(w.residency.Get(AdapterGeneration{1}).device, TierState::kResident);
+  w.SleepUntil(now + 60 * kNsPerSecond);
+  EXPECT_EQ(w.residency.Get(AdapterGeneration{1}).device, TierState::kAbsent);
+  EXPECT_GE(w.scheduler.prefetch_stats().wasted, 1);
+  EXPECT_LE(w.scheduler.prefetch_stats().wasted, 2);   // the one between is expected too
+  EXPECT_FALSE(w.scheduler.NextPrefetch().has_value());
+}
+
+// Nothing is taken from whom a request waits for: here the pages that a running one will need.
+TEST(Scheduler, APrefetchTakesNothingThatIsInUse) {
+  PeriodicWorld w(AdapterPrefetch::kHistogram);
+  w.Run(12);
+  const std::int64_t loads = w.scheduler.prefetch_stats().loads;
+  EXPECT_GT(loads, 0);
+  Request* running = w.Add(2, 2, 12);   // with 6 + 4 pages there is no room for it
+  while (running->generated().empty()) w.Step();
+  w.SleepUntil(w.clock.Now() + 30 * kNsPerSecond);
+  EXPECT_EQ(w.residency.Get(AdapterGeneration{1}).device, TierState::kAbsent);
+  EXPECT_EQ(w.scheduler.prefetch_stats().loads, loads);
+  EXPECT_EQ(running->preemptions, 0);
+  w.RunToEnd();
+}
+
+// Policies are told what loads and prefills take: here 2 ms a page of 4 tokens, and loads by the links' latencies alone.
+TEST(Scheduler, ReloadCostsAreMeasured) {
+  World w(64, {.max_batch_tokens = 32});
+  w.AddAdapter(1, 4);
+  std::vector<ResidencyManager::LoadFailure> failures;
+  for (int i = 0; i < 40; ++i) {
+    Request* request = w.Add(32, i % 2 == 0 ? 1 : 0, 1);
+    while (request->state != RequestState::kFinished) {
+      w.residency.Poll(w.clock.Now(), failures);
+      const StepPlan plan = w.scheduler.Plan(w.clock.Now());
+      w.scheduler.Commit(w.clock.Now());
+      w.clock.AdvanceTo(plan.chunks.empty() ? w.transfer.next_end() : w.clock.Now() + plan.num_tokens * kNsPerMs / 2);
+      for (const PlannedChunk& chunk : plan.chunks) {
+        w.scheduler.Advance(chunk.request, chunk.num_tokens, w.clock.Now());
+        w.scheduler.Remove(chunk.request, w.clock.Now());
+        if (chunk.request->adapter != kBaseModel) w.residency.Release(chunk.request->adapter);
+      }
+    }
+    if (i % 2 == 0) w.residency.EvictFromDevice(AdapterGeneration{1});
+  }
+  const ReloadCostEstimator& measured = w.scheduler.reload_costs();
+  EXPECT_EQ(measured.Of(ReloadFrom::kComputation).samples, 40);
+  EXPECT_NEAR(measured.Of(ReloadFrom::kComputation).page_ns, 2e6, 1);
+  EXPECT_EQ(measured.Of(ReloadFrom::kDisk).samples, 1);
+  EXPECT_EQ(measured.Of(ReloadFrom::kHost).samples, 19);
+  const ReloadCostEstimator::Time host = measured.Of(ReloadFrom::kHost);
+  EXPECT_NEAR(host.latency_ns + 4 * host.page_ns, 125.6, 1);   // 100 ns of latency, 256 bytes at 10 GB/s
+  w.clock.Advance(kNsPerSecond);
+  w.scheduler.Prepare(w.clock.Now());
+  EXPECT_GT(w.scheduler.eviction_context().costs.computed_page, 1000);
+}
+
+}  // namespace
+}  // namespace loramux

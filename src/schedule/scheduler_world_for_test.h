@@ -1,0 +1,90 @@
+// A scheduler with its pools, adapters and a clock, step by step, for tests.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "schedule/scheduler.h"
+
+namespace loramux {
+
+// Pages hold 4 tokens; the pools are as small as each test needs.
+struct SchedulerWorld {
+  VirtualClock clock;
+  std::unique_ptr<PagePool> device;
+  std::unique_ptr<PagePool> host;
+  ModeledTransfer transfer{&clock, {.latency_ns = 1000}, {.latency_ns = 100}};
+  ResidencyManager residency;
+  std::unique_ptr<EvictionPolicy> policy = std::move(MakeEvictionPolicy("lru")).value();
+  Scheduler scheduler;
+  std::deque<Request> requests;
+  std::uint64_t next_id = 1;
+
+  explicit SchedulerWorld(std::int64_t device_pages, SchedulerOptions options = {}, std::int64_t host_pages = 64)
+      : device(std::move(PagePool::Create("device", device_pages * 64, 64)).value()),
+        host(std::move(PagePool::Create("host", host_pages * 64, 64)).value()),
+        residency(device.get(), host.get(), &transfer),
+        scheduler(WithPageTokens(options), device.get(), &residency, policy.get()) {}
+
+  static SchedulerOptions WithPageTokens(SchedulerOptions options) {
+    options.page_tokens = 4;
+    return options;
+  }
+
+  void AddAdapter(std::uint32_t generation, std::int64_t pages) {
+    auto version = std::make_shared<AdapterVersion>();
+    version->generation = AdapterGeneration{generation};
+    version->layout.pages = pages;
+    residency.Add(std::move(version));
+  }
+  Request* AddFor(const std::string& tenant, std::int64_t prompt, std::int32_t output) { return Add(prompt, 0, output, tenant); }
+  Request* Add(std::int64_t prompt, std::uint32_t adapter = 0, std::int32_t output = 4, const std::string& tenant = "") {
+    Request& request = NewRequest(std::vector<TokenId>(static_cast<std::size_t>(prompt), 1), adapter, output);
+    request.tenant_name = tenant;
+    scheduler.Add(&request);
+    return &request;
+  }
+  // It holds its adapter, and is not the scheduler's yet.
+  Request& NewRequest(std::vector<TokenId> prompt, std::uint32_t adapter, std::int32_t output) {
+    Request& request = requests.emplace_back();
+    request.arrival = clock.Now();
+    request.id = RequestId{next_id++};
+    request.adapter = AdapterGeneration{adapter};
+    request.prompt_tokens = static_cast<std::int32_t>(prompt.size());
+    request.max_total_tokens = request.prompt_tokens + output;
+    request.tokens = std::move(prompt);
+    if (request.adapter != kBaseModel) residency.Acquire(request.adapter);
+    return request;
+  }
+  // One engine step: plan, commit, compute, sample. Finished requests leave.
+  StepPlan Step() {
+    std::vector<ResidencyManager::LoadFailure> failures;
+    residency.Poll(clock.Now(), failures);
+    const StepPlan plan = scheduler.Plan(clock.Now());
+    scheduler.Commit(clock.Now());
+    for (const PlannedChunk& chunk : plan.chunks) {
+      scheduler.Advance(chunk.request, chunk.num_tokens, clock.Now());
+      if (!chunk.samples) continue;
+      chunk.request->tokens.push_back(2);
+      if (static_cast<std::int32_t>(chunk.request->tokens.size()) == chunk.request->max_total_tokens) {
+        scheduler.Remove(chunk.request, clock.Now());
+        if (chunk.request->adapter != kBaseModel) residency.Release(chunk.request->adapter);
+      }
+    }
+    scheduler.CheckIntegrity();
+    residency.CheckIntegrity();
+    device->CheckIntegrity();
+    clock.Advance(500);
+    return plan;
+  }
+  void RunToEnd(int max_steps = 10000) {
+    while (!(scheduler.running().empty() && scheduler.waiting().empty())) {
+      ASSERT_GT(max_steps--, 0) << "no end in sight";
+      Step();
+    }
+  }
+};
+
+}  // namespace loramux
