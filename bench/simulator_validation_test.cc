@@ -98,6 +98,22 @@ TEST(ValidationReportTest, RunsSurviveTheirFile) {
   EXPECT_NE(broken.error().message.find("line 2"), std::string::npos) << broken.error().message;
 }
 
+// Each repetition is held against its own real run, however much faster or slower the machine is in the next.
+TEST(ValidationReportTest, AMachineThatChangesBetweenRepetitionsChangesNoDifference) {
+  ValidationReport report{.command = "c", .machine = "m", .date = "d", .setting = "s", .runs = {}};
+  struct Repetition {
+    double machine, tpot_ratio;
+  };
+  for (const auto& [machine, tpot_ratio] : {Repetition{1, 1.05}, Repetition{1.5, 1.01}, Repetition{0.6, 1.01}}) {
+    ValidationRun& run = report.runs.emplace_back(SomeRun("fifo", tpot_ratio, 1));
+    run.real.tpot_ms *= machine;
+    run.simulated.tpot_ms *= machine;
+  }
+  EXPECT_EQ(OutsideBounds(report), 0);   // of the medians it would be 1.05
+  for (ValidationRun& run : report.runs) run.simulated.tpot_ms = run.real.tpot_ms * 1.04;
+  EXPECT_EQ(OutsideBounds(report), 1);
+}
+
 // Medians count: one repetition that was disturbed does not.
 TEST(ValidationReportTest, CountsFiguresOutsideTheirBounds) {
   ValidationReport report{.command = "c", .machine = "m", .date = "d", .setting = "s", .runs = {}};

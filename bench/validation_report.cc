@@ -64,16 +64,18 @@ struct Cell {
     for (const ValidationRun* run : runs) values.push_back(run->*number);
     return Median(std::move(values));
   }
-  // Of the medians.
-  double Difference(Side side, const Figure& figure) const { return Of(side, figure) / Of(&ValidationRun::real, figure) - 1; }
-  // Least and largest of a repetition against its own real run.
+  // Each repetition against its own real run: they differ in their requests, and the machine is not the same in all.
+  std::vector<double> Differences(Side side, const Figure& figure) const {
+    std::vector<double> differences;
+    for (const ValidationRun* run : runs) differences.push_back(run->*side.*figure.value / (run->real.*figure.value) - 1);
+    return differences;
+  }
+  double Difference(Side side, const Figure& figure) const { return Median(Differences(side, figure)); }
+  // Least and largest.
   std::pair<double, double> Range(const Figure& figure) const {
-    std::pair<double, double> range{1e9, -1e9};
-    for (const ValidationRun* run : runs) {
-      const double difference = run->simulated.*figure.value / (run->real.*figure.value) - 1;
-      range = {std::min(range.first, difference), std::max(range.second, difference)};
-    }
-    return range;
+    const std::vector<double> differences = Differences(&ValidationRun::simulated, figure);
+    const auto [least, largest] = std::minmax_element(differences.begin(), differences.end());
+    return {*least, *largest};
   }
   bool Within(const Figure& figure) const { return std::abs(Difference(&ValidationRun::simulated, figure)) <= figure.bound; }
 };
@@ -146,8 +148,9 @@ std::string AsMarkdown(const ValidationReport& report, const std::vector<Cell>& 
   std::string text = "# The simulator against the real engine\n";
   text += fmt::format("Written by `bench/simulator_validation`; what it does and what it means: [docs/simulator.md](../simulator.md), "
                       "\"Validation\".\n\n{}, {}.\n\n```\n{}\n```\n{}\n\n", report.machine, report.date, report.command, report.setting);
-  text += fmt::format("Milliseconds, medians of {} repetitions; \"repetitions\": each against its own real run. TPOT is the mean over "
-                      "requests, TTFT from the moment of sending. Bounds: TPOT within {:.0f} %, TTFT within {:.0f} %; **bold**: outside. "
+  text += fmt::format("Milliseconds, medians of {} repetitions, each with requests of its own. \"Difference\": the simulated run "
+                      "of a repetition against its real one, the median; \"repetitions\": the least and the largest of them. TPOT is the "
+                      "mean over requests, TTFT from the moment of sending. Bounds: TPOT within {:.0f} %, TTFT within {:.0f} %; **bold**: outside. "
                       "{} of {} figures are within.\n\n",
                       least == most ? std::to_string(least) : fmt::format("{} to {}", least, most), 100 * kTpotBound, 100 * kTtftBound,
                       figures - OutsideBounds(report), figures);

@@ -48,7 +48,8 @@ struct ValidationReport {
   std::string command, machine, date, setting;   // in words
   std::vector<ValidationRun> runs;
 };
-// Cells of the report outside their bounds: each a preset, a load and a figure. Medians over the repetitions.
+// Cells of the report outside their bounds: each a preset, a load and a figure. Medians over the repetitions of each one's
+// difference from its own real run.
 std::int64_t OutsideBounds(const ValidationReport& report);
 // Writes FOLDER/simulator_validation.md, .json and .svg. REQUIRES: a run.
 Status WriteReport(const ValidationReport& report, const std::filesystem::path& folder);
