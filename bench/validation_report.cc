@@ -150,8 +150,8 @@ std::string AsMarkdown(const ValidationReport& report, const std::vector<Cell>& 
                       "\"Validation\".\n\n{}, {}.\n\n```\n{}\n```\n{}\n\n", report.machine, report.date, report.command, report.setting);
   text += fmt::format("Milliseconds, medians of {} repetitions, each with requests of its own. \"Difference\": the simulated run "
                       "of a repetition against its real one, the median; \"repetitions\": the least and the largest of them. TPOT is the "
-                      "mean over requests, TTFT from the moment of sending. Bounds: TPOT within {:.0f} %, TTFT within {:.0f} %; **bold**: outside. "
-                      "{} of {} figures are within.\n\n",
+                      "mean over requests, TTFT from the moment of sending. Bounds: TPOT within {:.0f} %, TTFT within {:.0f} %; **bold**: "
+                      "outside. {} of {} figures are within.\n\n",
                       least == most ? std::to_string(least) : fmt::format("{} to {}", least, most), 100 * kTpotBound, 100 * kTtftBound,
                       figures - OutsideBounds(report), figures);
   text += MainTable(cells) + "\n![TTFT P90 by load, real and simulated](simulator_validation.svg)\n\n";

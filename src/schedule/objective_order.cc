@@ -64,19 +64,76 @@ void ObjectiveOrder::EndsWait(Request* request, bool let_in, TimeNs now) {
   on_time_.Erase(request);
 }
 
-std::span<Request* const> ObjectiveOrder::GiveUp(TimeNs now) {
+std::span<Request* const> ObjectiveOrder::GiveUp(TimeNs now, const AdapterLoads& loads) {
   Pass(now);
   given_up_.clear();
   const std::optional<double> rate = drain_.PerSecond();
-  if (!rate.has_value()) return given_up_;
   const TimeNs begun = now + static_cast<TimeNs>(kMargin * static_cast<double>(objective_));
+  GiveUpLoads(rate, begun, loads);
+  if (rate.has_value()) GiveUpWork(*rate, begun);
+  if (!given_up_.empty()) on_time_.EraseIf([](const Member& member) { return member.request == nullptr; });
+  return given_up_;
+}
+
+// The adapters that on-time requests wait for, in the order of service of the first of each.
+void ObjectiveOrder::FindLoads(std::optional<double> rate, TimeNs begun, const AdapterLoads& loads) {
+  loads_.clear();
+  members_of_loads_.clear();
+  const std::span<const Member> members = on_time_.entries();
+  for (std::size_t at = 0; at < members.size(); ++at) {
+    const AdapterGeneration adapter = members[at].request->adapter;
+    if (adapter != kBaseModel && loads.SecondsToLoad(adapter) > 0) members_of_loads_.emplace_back(adapter, at);
+  }
+  std::sort(members_of_loads_.begin(), members_of_loads_.end());
+  for (std::uint32_t begin = 0, end = 0; begin < members_of_loads_.size(); begin = end) {
+    const auto [adapter, first] = members_of_loads_[begin];
+    while (end < members_of_loads_.size() && members_of_loads_[end].first == adapter) ++end;
+    const double prompt = rate.has_value() ? members[first].work / *rate : 0;   // what follows the load
+    loads_.push_back({.first = first, .begin = begin, .end = end, .seconds = loads.SecondsToLoad(adapter),
+                      .due = Seconds(members[first].latest - begun) - prompt});
+  }
+  std::sort(loads_.begin(), loads_.end(), [](const Load& a, const Load& b) { return a.first < b.first; });
+}
+
+void ObjectiveOrder::GiveUpLoads(std::optional<double> rate, TimeNs begun, const AdapterLoads& loads) {
+  FindLoads(rate, begun, loads);
+  if (loads_.empty()) return;
+  const double under_way = loads.SecondsUnderWay();
+  double seconds = under_way;
+  largest_.clear();
+  const auto cheaper = [this](std::size_t a, std::size_t b) {
+    return std::pair(loads_[a].PerRequest(), a) < std::pair(loads_[b].PerRequest(), b);
+  };
+  for (std::size_t at = 0; at < loads_.size(); ++at) {
+    Load& load = loads_[at];
+    load.given_up = under_way + load.seconds > load.due;   // not even alone
+    if (load.given_up) continue;
+    seconds += load.seconds;
+    largest_.push_back(at);
+    std::push_heap(largest_.begin(), largest_.end(), cheaper);
+    for (; seconds > load.due; largest_.pop_back()) {
+      std::pop_heap(largest_.begin(), largest_.end(), cheaper);
+      Load& largest = loads_[largest_.back()];
+      seconds -= largest.seconds;
+      largest.given_up = true;
+    }
+  }
+  const std::span<Member> members = on_time_.entries();
+  for (const Load& load : loads_) {
+    if (!load.given_up) continue;
+    for (std::uint32_t i = load.begin; i < load.end; ++i) GiveUpOne(members[members_of_loads_[i].second]);
+  }
+  if (!given_up_.empty()) on_time_.EraseIf([](const Member& member) { return member.request == nullptr; });
+}
+
+void ObjectiveOrder::GiveUpWork(double rate, TimeNs begun) {
   const std::span<Member> members = on_time_.entries();
   const auto smaller = [&](std::size_t a, std::size_t b) { return std::pair(members[a].work, a) < std::pair(members[b].work, b); };
   double work = 0;
   largest_.clear();   // made when somebody has to be given up, which is rare
   for (std::size_t at = 0; at < members.size(); ++at) {
     Member& member = members[at];
-    const double fits = *rate * Seconds(member.latest - begun);
+    const double fits = rate * Seconds(member.latest - begun);
     if (member.work > fits) {   // not even alone
       GiveUpOne(member);
       continue;
@@ -98,8 +155,6 @@ std::span<Request* const> ObjectiveOrder::GiveUp(TimeNs now) {
       GiveUpOne(members[largest_.back()]);   // of equal ones the youngest
     }
   }
-  if (!given_up_.empty()) on_time_.EraseIf([](const Member& member) { return member.request == nullptr; });
-  return given_up_;
 }
 
 // It leaves the list with the others that are given up.

@@ -8,6 +8,10 @@
 // of it gets done in a second is measured, as long as somebody waits; so it does not matter whether it is computation,
 // memory or seats that is short. As long as too little was measured nobody is given up; who was is not taken back.
 //
+// Adapters that are not on the device are a second machine's work: the link brings one after the other, whoever waits for them.
+// The same algorithm there, with an adapter as the job, due when the first of its requests is: as soon as the loads up to one do not
+// fit, the requests of one adapter are given up, of which the load takes longest for each request that waits for it.
+//
 // Not thread-safe. Reads no clock. Deterministic.
 #pragma once
 
@@ -51,7 +55,7 @@ class ObjectiveOrder final : public QueueOrder {
   void BeginsToWait(Request* request, std::int64_t work, TimeNs now) override;
   void EndsWait(Request* request, bool let_in, TimeNs now) override;
   // Takes about 2 us for 1,000 requests that wait, O(n log n) where somebody is given up.
-  std::span<Request* const> GiveUp(TimeNs now) override;
+  std::span<Request* const> GiveUp(TimeNs now, const AdapterLoads& loads) override;
   void CheckIntegrity() const override;
 
   std::size_t on_time() const { return on_time_.size(); }
@@ -64,6 +68,17 @@ class ObjectiveOrder final : public QueueOrder {
     double work = 0;                   // tokens
     TimeNs latest = 0;                 // for its first token
   };
+  // An adapter that on-time requests wait for. Those are members_of_loads_[begin, end), the first in the order of service first.
+  struct Load {
+    std::size_t first = 0;             // of its members, in the order of service
+    std::uint32_t begin = 0, end = 0;
+    double seconds = 0, due = 0;       // of the load; until when it must have ended, from now
+    bool given_up = false;
+    double PerRequest() const { return seconds / static_cast<double>(end - begin); }
+  };
+  void GiveUpWork(double rate, TimeNs begun);
+  void GiveUpLoads(std::optional<double> rate, TimeNs begun, const AdapterLoads& loads);
+  void FindLoads(std::optional<double> rate, TimeNs begun, const AdapterLoads& loads);
   void GiveUpOne(Member& member);
   void Pass(TimeNs now) { drain_.Pass(now, on_time() + late_ > 0); }
 
@@ -73,6 +88,8 @@ class ObjectiveOrder final : public QueueOrder {
   DrainRate drain_;
   std::vector<Request*> given_up_;     // by the last call
   std::vector<std::size_t> largest_;   // of it: a heap of indices
+  std::vector<Load> loads_;            // of it
+  std::vector<std::pair<AdapterGeneration, std::size_t>> members_of_loads_;
 };
 
 }  // namespace loramux

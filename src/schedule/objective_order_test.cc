@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <map>
 #include <set>
 #include <vector>
 
@@ -16,13 +17,32 @@ namespace {
 constexpr TimeNs kObjective = 20 * kNsPerSecond, kMargin = kObjective / 20, kAgeBound = 100 * kNsPerSecond;
 constexpr std::int64_t kRate = 1000;   // tokens per second that it is taught
 
+// What the test says.
+struct Loads final : AdapterLoads {
+  std::map<AdapterGeneration, double> seconds;
+  double under_way = 0;
+  double SecondsUnderWay() const override { return under_way; }
+  double SecondsToLoad(AdapterGeneration adapter) const override {
+    const auto found = seconds.find(adapter);
+    return found == seconds.end() ? 0 : found->second;
+  }
+};
+
 // An order with the requests that wait in it.
 struct Queue {
   ObjectiveOrder order{kObjective, kAgeBound};
   std::deque<Request> requests;
   std::set<const Request*> waiting;
   TimeNs now = 0;
+  Loads loads;
 
+  // It waits for this adapter, whose load takes so long.
+  Request* AddFor(std::uint32_t adapter, double seconds, TimeNs deadline = 0, std::int64_t work = 1) {
+    Request* const request = Add(work, deadline);
+    request->adapter = AdapterGeneration{adapter};
+    loads.seconds[request->adapter] = seconds;
+    return request;
+  }
   Request* Add(std::int64_t work, TimeNs deadline = 0, std::int32_t priority = 0) {
     Request& request = requests.emplace_back();
     request.id = RequestId{requests.size()};
@@ -47,7 +67,7 @@ struct Queue {
     }
   }
   std::set<const Request*> GiveUp() {
-    const auto given_up = order.GiveUp(now);
+    const auto given_up = order.GiveUp(now, loads);
     order.CheckIntegrity();
     EXPECT_EQ(order.on_time() + order.late(), waiting.size());   // nobody is lost
     for (const Request* request : given_up) {
@@ -125,6 +145,92 @@ TEST(ObjectiveOrder, TheLargestIsGivenUpAndOfEqualOnesTheYoungest) {
   // It waits behind those that come within the age bound after it.
   PlaceInQueue(queue.order, kAgeBound, *large);
   EXPECT_EQ(large->due, large->arrival + kAgeBound);
+}
+
+// ---------------------------------------------------------------- The link
+
+// No rate is known: loads alone count.
+TEST(ObjectiveOrder, OfLoadsTheOneThatTakesLongestForEachOfItsRequestsIsGivenUp) {
+  Queue queue;
+  Request* const a = queue.AddFor(1, 8);
+  const Request* const b = queue.AddFor(2, 9);   // three wait for this one
+  queue.AddFor(2, 9);
+  queue.AddFor(2, 9);
+  EXPECT_TRUE(queue.GiveUp().empty());           // 17 of 19 s
+  const Request* const c = queue.AddFor(3, 6);
+  EXPECT_EQ(queue.GiveUp(), std::set<const Request*>{a});
+  EXPECT_TRUE(queue.GiveUp().empty());
+  EXPECT_FALSE(b->late || c->late);
+  Request* const again = queue.AddFor(1, 8);     // 23 s once more: it is the largest still
+  EXPECT_EQ(queue.GiveUp(), std::set<const Request*>{again});
+}
+
+// All who wait for an adapter are given up with it.
+TEST(ObjectiveOrder, WhoWaitsForTheSameAdapterIsGivenUpTogether) {
+  Queue queue;
+  const Request* const first = queue.AddFor(1, 18);
+  queue.AddFor(2, 5);
+  const Request* const second = queue.AddFor(1, 18);
+  EXPECT_EQ(queue.GiveUp(), (std::set<const Request*>{first, second}));
+}
+
+TEST(ObjectiveOrder, ALoadThatCannotEndInTimeIsNotWaitedFor) {
+  Queue queue;
+  const Request* const large = queue.AddFor(1, 25);   // never
+  queue.AddFor(2, 15);
+  EXPECT_EQ(queue.GiveUp(), std::set<const Request*>{large});
+  queue.loads.under_way = 3.9;
+  EXPECT_TRUE(queue.GiveUp().empty());
+  queue.loads.under_way = 4.1;                        // behind those under way
+  EXPECT_EQ(queue.GiveUp().size(), 1U);
+}
+
+TEST(ObjectiveOrder, ThePromptIsComputedAfterTheLoad) {
+  Queue queue;
+  queue.TeachRate();
+  queue.AddFor(1, 13, 0, 5 * kRate);
+  EXPECT_TRUE(queue.GiveUp().empty());                // 18 of 19 s
+  const Request* const request = queue.AddFor(2, 15, 0, 5 * kRate);
+  EXPECT_EQ(queue.GiveUp(), std::set<const Request*>{request});
+}
+
+TEST(ObjectiveOrder, WhoNeedsNoLoadIsNotInTheSum) {
+  Queue queue;
+  queue.AddFor(1, 18);
+  for (int i = 0; i < 9; ++i) queue.Add(1);
+  for (int i = 0; i < 9; ++i) queue.AddFor(7, 0);     // on the device
+  EXPECT_TRUE(queue.GiveUp().empty());
+}
+
+// With a request for each adapter: of all sets of loads that could be in time, none is larger.
+TEST(ObjectiveOrder, NoOtherLoadsAreInTimeForMore) {
+  Prng prng(11);
+  for (int round = 0; round < 200; ++round) {
+    Queue queue;
+    struct Job { double seconds, due; };
+    std::vector<Job> jobs;
+    for (std::uint64_t n = 1 + prng.NextBelow(9); n > 0; --n) {
+      jobs.push_back({0.1 + 0.1 * static_cast<double>(prng.NextBelow(60)), static_cast<double>(prng.NextBelow(19))});
+      queue.AddFor(static_cast<std::uint32_t>(n), jobs.back().seconds,
+                   queue.now + kMargin + static_cast<TimeNs>(jobs.back().due * kNsPerSecond) + kNsPerMs, 0);
+    }
+    const std::size_t given_up = queue.GiveUp().size();
+    std::sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) { return a.due < b.due; });
+    std::size_t most = 0;
+    for (std::uint32_t chosen = 0; chosen < 1U << jobs.size(); ++chosen) {
+      double seconds = 0;
+      std::size_t number = 0;
+      bool fits = true;
+      for (std::size_t i = 0; i < jobs.size(); ++i) {
+        if ((chosen >> i & 1) == 0) continue;
+        seconds += jobs[i].seconds;
+        ++number;
+        fits = fits && seconds <= jobs[i].due + 1e-3;
+      }
+      if (fits) most = std::max(most, number);
+    }
+    EXPECT_EQ(given_up, jobs.size() - most) << round;
+  }
 }
 
 TEST(ObjectiveOrder, WithoutAMeasuredRateNobodyIsGivenUp) {

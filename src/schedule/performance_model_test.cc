@@ -1,6 +1,10 @@
 #include "schedule/performance_model.h"
 
+#include <memory>
+
 #include <gtest/gtest.h>
+
+#include "schedule/service_times.h"
 
 namespace loramux {
 namespace {
@@ -77,6 +81,29 @@ TEST(PerformanceModelTest, TheFloorOfTheWeightsLeavesAttentionOnTop) {
   EXPECT_EQ(model.SecondsOf(load), 3 + 2);
   load.decode_sequences = 4;
   EXPECT_EQ(model.SecondsOf(load), 4 + 2);
+}
+
+TEST(PerformanceModelTest, FromTheRidgeOnAStepTakesLongerForMoreTokens) {
+  PerformanceModel model;
+  model.per_prefill_token = 1e-4;
+  EXPECT_EQ(RidgeTokens(model), 0);
+  model.dense_floor = 20.5e-3;
+  const std::int64_t ridge = RidgeTokens(model);
+  EXPECT_EQ(ridge, 205);
+  const auto seconds = [&](std::int64_t tokens) { return model.SecondsOf({.prefill_tokens = tokens}); };
+  EXPECT_DOUBLE_EQ(seconds(1), seconds(ridge));
+  EXPECT_GT(seconds(ridge + 1), seconds(ridge));
+  model.per_prefill_token = 1e-300;   // a profile that makes no sense
+  EXPECT_EQ(RidgeTokens(model), 1 << 20);
+  model.per_prefill_token = 0;
+  EXPECT_EQ(RidgeTokens(model), 0);
+  SchedulerOptions scheduler;
+  QueueOrderOptions queue;
+  model.per_prefill_token = 1e-4;
+  PlanByModel(std::make_shared<PerformanceModel>(model), scheduler, queue);
+  EXPECT_EQ(scheduler.ridge_tokens, 205);
+  PlanByModel(nullptr, scheduler, queue);
+  EXPECT_EQ(scheduler.ridge_tokens, 0);
 }
 
 TEST(PerformanceModelTest, FactorsAreInterpolatedInTheLogarithmOfTheTokens) {

@@ -38,6 +38,9 @@ TEST(Presets, FillInOptions) {
   EXPECT_EQ(scheduler.cold_start, ColdStart::kHold);
   EXPECT_GE(scheduler.prefill_chunk, 10'000);
   EXPECT_GE(scheduler.max_batch_tokens, 10'000 + scheduler.max_running);   // any prompt fits beside all that decode
+  EXPECT_FALSE(scheduler.spread_prompts);
+  ApplyPreset(FindPreset("loramux").value(), 10'000, scheduler, queue);
+  EXPECT_TRUE(scheduler.spread_prompts);
   scheduler = {};
   ApplyPreset(FindPreset("s-lora").value(), 10'000, scheduler, queue);
   EXPECT_FALSE(scheduler.keep_idle_adapters);

@@ -32,6 +32,16 @@ struct QueueOrderOptions {
   double total_tokens = 0;             // that the device holds; for quotas
 };
 
+// The adapters that waiting requests need, and the link that brings them one after the other.
+class AdapterLoads {
+ public:
+  virtual ~AdapterLoads() = default;
+  // Until the loads under way have ended.
+  virtual double SecondsUnderWay() const = 0;
+  // That a load of this one takes once the link is free for it. 0: it is on the device or on its way, or nobody knows yet.
+  virtual double SecondsToLoad(AdapterGeneration adapter) const = 0;
+};
+
 class QueueOrder {
  public:
   virtual ~QueueOrder() = default;
@@ -58,7 +68,7 @@ class QueueOrder {
   virtual void BeginsToWait(Request*, std::int64_t, TimeNs) {}
   virtual void EndsWait(Request*, bool, TimeNs) {}
   // Waiting requests whose delay has changed, each once: they are to be placed anew. Beside the computation.
-  virtual std::span<Request* const> GiveUp(TimeNs) { return {}; }
+  virtual std::span<Request* const> GiveUp(TimeNs, const AdapterLoads&) { return {}; }
   // True if lanes have changed, so that all requests are to be placed anew. Beside the computation.
   virtual bool Refit(TimeNs) { return false; }
 

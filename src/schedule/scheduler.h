@@ -81,6 +81,8 @@ struct SchedulerOptions {
   std::int64_t prefill_chunk = 512;      // of one request in one step
   std::int64_t whole_prompt_tokens = 0;  // > 0: prompts are never split, and a step computes several only while they have no
                                          // more tokens than this together. max_batch_tokens and prefill_chunk must hold any
+  std::int64_t ridge_tokens = 0;         // a step of fewer takes as long: it reads the weights (RidgeTokens); 0: not known
+  bool spread_prompts = false;           // where memory lets nobody else in, prompts fill decoding steps up to ridge_tokens
   bool separate_phases = false;          // a step computes prompts or decodes, in turn where there are both (S-LoRA's loop).
                                          // REQUIRES: whole_prompt_tokens > 0
   std::int64_t decode_turns = 1;         // separate_phases: steps that decode after one of prompts, before the next may be
@@ -318,6 +320,8 @@ class Scheduler {
   void NextPausable();
   void PlanIdleSeats(TimeNs now);
   void PlanDecodes(TimeNs now);
+  void SpreadPrompts();
+  std::optional<std::int64_t> PromptsBoundByMemory() const;
   void PlanPrompts(TimeNs now);
   enum class Admission { kAdmitted, kPassedOver, kBlocked };
   // scheduler_cold.cc

@@ -17,6 +17,42 @@ constexpr std::size_t kAhead = 6;
 // Where a lane's batch ended, if not at a request.
 constexpr std::size_t kEmptied = std::numeric_limits<std::size_t>::max(), kBlocked = kEmptied - 1;
 
+constexpr std::int64_t kFewestLoads = 4;   // that a time is taken from
+
+// By what loads took so far.
+class LoadTimes final : public AdapterLoads {
+ public:
+  LoadTimes(const ResidencyManager& residency, const ReloadCostEstimator& costs, TimeNs now)
+      : residency_(residency), costs_(costs), now_(now) {}
+
+  // The first of them moves; the others wait for it.
+  double SecondsUnderWay() const override {
+    double seconds = 0;
+    for (const AdapterGeneration generation : residency_.Arriving()) {
+      const AdapterResidency& adapter = residency_.Get(generation);
+      const double load = SecondsOf(adapter, adapter.from_disk);
+      const double moved = static_cast<double>(now_ - adapter.transfer_started) / kNsPerSecond;
+      seconds += seconds == 0 ? std::max(load - moved, 0.0) : load;
+    }
+    return seconds;
+  }
+  double SecondsToLoad(AdapterGeneration generation) const override {
+    const AdapterResidency& adapter = residency_.Get(generation);
+    return adapter.device == TierState::kAbsent ? SecondsOf(adapter, adapter.host != TierState::kResident) : 0;
+  }
+
+ private:
+  double SecondsOf(const AdapterResidency& adapter, bool from_disk) const {
+    const auto time = costs_.Of(from_disk ? ReloadFrom::kDisk : ReloadFrom::kHost);
+    if (time.samples < kFewestLoads) return 0;
+    return (time.latency_ns + time.page_ns * static_cast<double>(adapter.pages)) / kNsPerSecond;
+  }
+
+  const ResidencyManager& residency_;
+  const ReloadCostEstimator& costs_;
+  const TimeNs now_;
+};
+
 void PrefetchExtent(const Request& request) {
   __builtin_prefetch(&request);
   __builtin_prefetch(&request.predicted_output);
@@ -130,7 +166,7 @@ void Scheduler::CountPrediction(const Request& request, std::int32_t output_toke
 }
 
 void Scheduler::RefitLanes(TimeNs now) {
-  for (Request* const request : queue_->GiveUp(now)) {
+  for (Request* const request : queue_->GiveUp(now, LoadTimes(*residency_, reload_costs_, now))) {
     ++given_up_;
     tenants_.PlaceAnew(request, [this](Request& late) { PlaceInQueue(*queue_, options_.age_bound, late); });
   }

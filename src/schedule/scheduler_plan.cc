@@ -38,6 +38,7 @@ void Scheduler::MakePlan(TimeNs now, bool may_pause) {
   PlanDecodes(now);
   GiveTurnToDecodes();
   PlanLockedLoads(now);
+  if (options_.spread_prompts && options_.whole_prompt_tokens == 0) SpreadPrompts();
   PlanPrompts(now);
   PlanIdleSeats(now);
   PlanFetchesAhead(now);
@@ -245,6 +246,35 @@ void Scheduler::PlanDecodes(TimeNs now) {
     if (i >= runners.size()) return;   // it had to preempt itself
     AddChunk(runner.request, 1, runner.next_pages);
   }
+}
+
+// A step reads all weights, so up to ridge_tokens it takes as long for few tokens as for many. Where memory lets in no more requests
+// than end, steps that only decode stay below that, and prompts are all that could fill them: computed in one step, they would
+// make that one longer, and the next ones no shorter. So they are spread; not so thin that more come than are computed.
+void Scheduler::SpreadPrompts() {
+  constexpr std::int64_t kSteps = 8;
+  const std::int64_t unused = options_.ridge_tokens - plan_.num_tokens;
+  if (unused <= 0 || unused >= scratch_.budget || plan_.num_tokens == 0) return;
+  const std::optional<std::int64_t> tokens = PromptsBoundByMemory();
+  if (tokens.has_value()) scratch_.budget = std::min(scratch_.budget, std::max(unused, *tokens / kSteps));
+}
+
+// The tokens of prompts that run, and of those that memory has room for; none where that is all who wait.
+std::optional<std::int64_t> Scheduler::PromptsBoundByMemory() const {
+  std::int64_t tokens = 0;
+  for (const Scratch::Runner& runner : scratch_.runners) {
+    if (!runner.paused && runner.uncomputed > 1) tokens += runner.uncomputed;
+  }
+  if (scratch_.memory_short) return tokens;
+  std::int64_t pages = scratch_.free_device + EvictablePages(PageCategory::kKv, /*even_wanted=*/false) - GrowthReserve();
+  for (const Turn& turn : order_.turns) {
+    const Request& request = *turn.request;
+    if (IsLoading(request) || IsFetching(request)) continue;
+    pages -= PagesToStart(request) + PagesOfIdleAdapter(request);
+    if (pages < 0) return tokens;
+    tokens += request.uncomputed();
+  }
+  return std::nullopt;
 }
 
 // The next piece of each running prompt (or of a preempted sequence that is computed again), whose pages were allocated

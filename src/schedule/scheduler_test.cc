@@ -20,6 +20,46 @@ TEST(Scheduler, PrefillIsChunkedAndDecodesGoFirst) {
   EXPECT_EQ(first->state, RequestState::kFinished);   // it decoded beside
 }
 
+// A step of up to eight tokens takes as long as one of one.
+class SpreadPromptsTest : public testing::Test {
+ protected:
+  // The first chunk of a prompt beside one request that decodes.
+  static std::int32_t FirstChunk(SchedulerOptions options, std::int64_t prompt, std::int64_t next_prompt, std::int64_t pages) {
+    options.max_batch_tokens = options.prefill_chunk = 1000;
+    World w(pages, options);
+    w.Add(4, 0, 40);
+    w.Step();
+    Request* const request = w.Add(prompt);
+    if (next_prompt > 0) w.Add(next_prompt);
+    const StepPlan plan = w.Step();
+    std::int32_t tokens = 0;
+    for (const PlannedChunk& chunk : plan.chunks) {
+      if (chunk.request == request) tokens = chunk.num_tokens;
+    }
+    w.RunToEnd();
+    return tokens;
+  }
+  const SchedulerOptions kSpread = {.ridge_tokens = 8, .spread_prompts = true};
+};
+
+TEST_F(SpreadPromptsTest, WhereMemoryLetsNobodyElseInDecodingStepsAreFilled) {
+  EXPECT_EQ(FirstChunk(kSpread, 32, 40, 20), 7);      // 2 + 9 pages, and 11 for the next
+  EXPECT_EQ(FirstChunk(kSpread, 5, 60, 20), 5);
+}
+
+TEST_F(SpreadPromptsTest, OtherwiseThePromptIsComputedAtOnce) {
+  EXPECT_EQ(FirstChunk(kSpread, 32, 0, 20), 32);      // nobody else waits
+  EXPECT_EQ(FirstChunk(kSpread, 32, 40, 40), 32);     // who waits has room
+  EXPECT_EQ(FirstChunk({.ridge_tokens = 8}, 32, 40, 20), 32);
+  EXPECT_EQ(FirstChunk({.spread_prompts = true}, 32, 40, 20), 32);   // nothing is known of steps
+  EXPECT_EQ(FirstChunk({.ridge_tokens = 1, .spread_prompts = true}, 32, 40, 20), 32);   // the decoding request is enough
+}
+
+// Else more would come than are computed.
+TEST_F(SpreadPromptsTest, MuchThatWaitsIsNotSpreadThin) {
+  EXPECT_EQ(FirstChunk(kSpread, 320, 40, 90), 40);
+}
+
 TEST(Scheduler, WholePromptsAreNeverSplit) {
   World w(200, {.max_batch_tokens = 100 + 256, .prefill_chunk = 100, .whole_prompt_tokens = 32});
   w.Add(20);

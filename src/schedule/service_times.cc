@@ -1,5 +1,6 @@
 #include "schedule/service_times.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace loramux {
@@ -7,6 +8,8 @@ namespace {
 
 // As a page of a prompt is computed: among so many other tokens.
 constexpr std::int64_t kPrefillTokens = 256;
+
+constexpr double kMostRidgeTokens = 1 << 20;   // of a profile that makes no sense
 
 ReloadCostEstimator::Time TimeOf(const PerformanceModel::Link& link, std::int64_t page_bytes) {
   return {.page_ns = static_cast<double>(page_bytes) / link.bytes_per_second * kNsPerSecond, .latency_ns = link.latency * kNsPerSecond};
@@ -16,7 +19,14 @@ ReloadCostEstimator::Time TimeOf(const PerformanceModel::Link& link, std::int64_
 
 void PlanByModel(std::shared_ptr<const PerformanceModel> model, SchedulerOptions& scheduler, QueueOrderOptions& queue) {
   queue.lanes.costs = model;
+  scheduler.ridge_tokens = model == nullptr ? 0 : RidgeTokens(*model);
   scheduler.costs = std::move(model);
+}
+
+std::int64_t RidgeTokens(const PerformanceModel& model) {
+  if (model.per_prefill_token <= 0) return 0;
+  const double tokens = model.dense_floor / model.per_prefill_token;
+  return static_cast<std::int64_t>(std::min(tokens, kMostRidgeTokens));
 }
 
 double ShortestStepSeconds(const PerformanceModel& model) { return model.SecondsOf({.decode_sequences = 1, .decode_context = 1}); }

@@ -15,6 +15,8 @@ namespace loramux {
 // From now on plans go by the model; null: by what is learned while serving. The same for serve, simulate and replay.
 void PlanByModel(std::shared_ptr<const PerformanceModel> model, SchedulerOptions& scheduler, QueueOrderOptions& queue);
 
+// The tokens from which on a step takes longer for more of them; below, reading the weights takes as long. 0: there is no such bound.
+std::int64_t RidgeTokens(const PerformanceModel& model);
 // Of a step in which one sequence decodes, without a history.
 double ShortestStepSeconds(const PerformanceModel& model);
 // Of the prefill of so many tokens behind `context` positions, in a step of its own; 0 for no tokens.

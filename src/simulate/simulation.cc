@@ -48,6 +48,7 @@ class World {
     if (options_.adapter_share > 0) scheduler.adapter_share = options_.adapter_share;
     order.lanes.slo = order.objective = options_.slo;
     PlanByModel(options_.costs, scheduler, order);
+    if (options_.costs == nullptr) scheduler.ridge_tokens = RidgeTokens(options_.device.model);   // of the data sheet
     ASSIGN_OR_RETURN(queue_, MakeQueueOrder(order));
     if (regime.keep_history && options_.preset.keep_history) {
       tree_ = std::make_unique<DependencyTree>(scheduler.page_tokens, device_.get(), host_.get(), kFrequencyHalfLife, options_.seed);

@@ -302,6 +302,42 @@ TEST(Simulation, ALongerHostLinkMakesLoadsSlower) {
 }
 
 // An adapter could never leave where its history had to go first and each side evicts its own alone.
+// More adapters are wanted than the link can bring: the large ones come later, so that most come in time.
+TEST(Simulation, WhereTheLinkIsShortLoramuxIsLateForFew) {
+  Workload workload;
+  for (std::int32_t i = 0; i < 300; ++i) {
+    workload.requests.push_back({.arrival = i * 50 * kNsPerMs, .adapter = i, .input_tokens = 20, .output_tokens = 2});
+    workload.adapter_ranks.push_back(std::int64_t{8} << (i % 5));
+  }
+  const auto late = [&](std::string_view preset) {
+    SimulationOptions options = OptionsFor(preset);
+    options.preset.fair = false;
+    options.host_bytes = 4e9;
+    options.slo = kNsPerSecond;
+    options.device.model.host_to_device.bytes_per_second = 1e8;   // 65 ms each, on average
+    const SimulationResult result = Simulate(options, workload).value();
+    return std::count_if(result.requests.begin(), result.requests.end(),
+                         [&](const RequestRecord& record) { return record.Ttft() > options.slo; });
+  };
+  const auto ours = late("loramux"), fifo = late("fifo");
+  EXPECT_GT(fifo, 150);
+  EXPECT_LT(ours, 90);   // three in ten: those of rank 128, and some of 64
+}
+
+// Where memory is what is short, prompts that fill the steps of those who decode cost nothing.
+TEST(Simulation, SpreadPromptsServeMoreWhereMemoryIsShort) {
+  Workload workload;
+  for (std::int32_t i = 0; i < 200; ++i) workload.requests.push_back({.arrival = 0, .input_tokens = 150, .output_tokens = 40});
+  const auto seconds = [&](bool spread) {
+    SimulationOptions options = OptionsFor("loramux", RoundDevice(/*pages=*/130));   // about ten requests
+    options.preset.spread_prompts = spread;
+    options.device.model.per_decode_sequence = options.device.model.per_prefill_token;
+    options.device.model.dense_floor = 5e-3;   // 50 tokens
+    return static_cast<double>(Simulate(options, workload).value().end) / kNsPerSecond;
+  };
+  EXPECT_LT(seconds(true), 0.85 * seconds(false));
+}
+
 TEST(Simulation, AdaptersWithAShareLeaveBeforeTheirHistory) {
   for (const std::string_view preset : {"loramux", "fastlibra", "mlq"}) {
     SimulationOptions options = OptionsFor(preset, RoundDevice(160));
