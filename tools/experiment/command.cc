@@ -76,7 +76,7 @@ void AddExperimentFlags(CLI::App& command, ExperimentFlags& flags) {
                  "Examples:\n"
                  "  loramux experiment --list\n"
                  "  loramux experiment ch-11 --quick --output /tmp/results\n"
-                 "  loramux experiment all          (about a quarter of an hour on two cores)");
+                 "  loramux experiment all          (about twenty minutes on two cores)");
 }
 
 int RunExperiment(ExperimentFlags flags) {
