@@ -111,7 +111,7 @@ void ObjectiveOrder::GiveUpLoads(std::optional<double> rate, TimeNs begun, const
     seconds += load.seconds;
     largest_.push_back(at);
     std::push_heap(largest_.begin(), largest_.end(), cheaper);
-    for (; seconds > load.due; largest_.pop_back()) {
+    for (; seconds > load.due && !load.given_up; largest_.pop_back()) {   // without it, nobody else is in its way
       std::pop_heap(largest_.begin(), largest_.end(), cheaper);
       Load& largest = loads_[largest_.back()];
       seconds -= largest.seconds;

@@ -185,6 +185,16 @@ TEST(ObjectiveOrder, ALoadThatCannotEndInTimeIsNotWaitedFor) {
   EXPECT_EQ(queue.GiveUp().size(), 1U);
 }
 
+// The last must end before the others need, since a long prompt follows it; that is no reason to give up one of them as well.
+TEST(ObjectiveOrder, WhoIsGivenUpTakesNobodyWithHim) {
+  Queue queue;
+  queue.TeachRate();
+  queue.AddFor(1, 9);
+  queue.AddFor(2, 9);
+  const Request* const last = queue.AddFor(3, 10, 0, 8 * kRate);   // until 11
+  EXPECT_EQ(queue.GiveUp(), std::set<const Request*>{last});
+}
+
 TEST(ObjectiveOrder, ThePromptIsComputedAfterTheLoad) {
   Queue queue;
   queue.TeachRate();
