@@ -33,7 +33,6 @@ SimulatedDevice DrawDevice(Drawing& draw) {
   device.model.step = 1e-3;
   device.model.per_prefill_token = 1e-4;
   device.model.per_decode_sequence = 2e-4;
-  device.model.dense_floor = draw.OneOf({0.0, 2e-3, 2e-2});
   device.model.disk = {.latency = 5e-3, .bytes_per_second = draw.OneOf<double>({1e8, 1e9})};
   device.model.host_to_device = {.latency = 1e-4, .bytes_per_second = draw.OneOf<double>({2e8, 1e9, 1e11})};
   device.model.device_to_host = device.model.host_to_device;
@@ -91,6 +90,7 @@ RandomWorld DrawWorld(std::string_view preset, std::uint64_t seed) {
   options.check_every = draw.OneOf<std::int64_t>({0, 0, 3, 20});
   options.samples = draw.OneOf<std::int64_t>({0, 20});
   if (draw.Chance(0.3)) options.adapter_prefetch = AdapterPrefetch::kHistogram;
+  if (draw.Chance(0.5)) options.device.model.dense_floor = draw.OneOf({2e-3, 2e-2});   // a ridge of 20 and 200 tokens
   return world;
 }
 
