@@ -208,8 +208,20 @@ TEST(ObjectiveOrder, ThePromptIsComputedAfterTheLoad) {
   queue.TeachRate();
   queue.AddFor(1, 13, 0, 5 * kRate);
   EXPECT_TRUE(queue.GiveUp().empty());                // 18 of 19 s
-  const Request* const request = queue.AddFor(2, 15, 0, 5 * kRate);
-  EXPECT_EQ(queue.GiveUp(), std::set<const Request*>{request});
+  Queue other;
+  other.TeachRate();
+  const Request* const request = other.AddFor(1, 15, 0, 5 * kRate);
+  EXPECT_EQ(other.GiveUp(), std::set<const Request*>{request});
+}
+
+// Behind what is under way it cannot end in time even alone: nobody is given up to make way for it.
+TEST(ObjectiveOrder, NobodyMakesWayForALoadThatIsTooLateAnyway) {
+  Queue queue;
+  queue.TeachRate();
+  queue.loads.under_way = 1.5;
+  queue.AddFor(1, 10);
+  const Request* const hopeless = queue.AddFor(2, 1, 0, 17 * kRate);   // until 2
+  EXPECT_EQ(queue.GiveUp(), std::set<const Request*>{hopeless});
 }
 
 TEST(ObjectiveOrder, WhoNeedsNoLoadIsNotInTheSum) {
