@@ -4,7 +4,7 @@
 //
 //   simulator_validation --output docs/results
 //
-// About seven and a half minutes, on a machine that does nothing else; in parts with --runs. Exit status: 0; 2 if a figure is
+// About twenty minutes, on a machine that does nothing else; in parts with --runs. Exit status: 0; 2 if a figure is
 // outside its bounds; 1 if something could not run.
 #include <algorithm>
 #include <array>
@@ -42,7 +42,7 @@ struct Flags {
   std::string demo = "demo", output, runs, steps, profile;
   std::vector<std::string> presets = {"loramux", "chameleon", "fifo"};
   std::vector<int> loads = {20, 40, 60, 75};   // percent
-  double seconds = 4, calibration_seconds = 3, saturation = 0, profile_seconds = 40;
+  double seconds = 12, calibration_seconds = 5, saturation = 0, profile_seconds = 40;
   int repetitions = 5, threads = 1;
   std::size_t adapters = 32;
   double device_mb = 16, host_mb = 64, input = 96, output_tokens = 32;
@@ -166,6 +166,7 @@ class Validation {
     if (!flags_.steps.empty()) {
       const std::string name = fmt::format("{}.{}.{}.{}", flags_.steps, preset.name, load_percent, repetition);
       RETURN_IF_ERROR(load::WriteTextFile(name + ".steps.csv", StepsAsCsv(real.run, model)));
+      RETURN_IF_ERROR(load::WriteTextFile(name + ".transfers.csv", TransfersAsCsv(real.run)));
       RETURN_IF_ERROR(load::WriteTextFile(name + ".requests.csv", RequestsAsCsv(requests, real.run, simulated)));
     }
     return ValidationRun{.preset = std::string(preset.name), .load_percent = load_percent, .rate = rate, .saturation = saturation_,
@@ -318,7 +319,7 @@ int main(int argc, char** argv) {
   app.add_option("--input-mean", flags.input, "Tokens of a prompt")->check(CLI::Range(2.0, 512.0))->capture_default_str();
   app.add_option("--output-mean", flags.output_tokens, "Tokens of an answer")->check(CLI::Range(2.0, 192.0))->capture_default_str();
   app.add_option("--threads", flags.threads, "Of the executor")->check(CLI::Range(1, 1024))->capture_default_str();
-  app.add_option("--steps", flags.steps, "Begin of the names of files for every run's steps and requests (CSV)");
+  app.add_option("--steps", flags.steps, "Begin of the names of files for every run's steps, transfers and requests (CSV)");
   app.add_option("--seed", flags.seed)->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   std::string command = "simulator_validation";

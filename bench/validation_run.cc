@@ -110,6 +110,14 @@ std::string StepsAsCsv(const EngineRun& run, const PerformanceModel& model) {
   return csv;
 }
 
+std::string TransfersAsCsv(const EngineRun& run) {
+  std::string csv = "kind,kv,bytes,seconds\n";
+  for (const ObservedTransfer& transfer : run.transfers) {
+    csv += fmt::format("{},{:d},{},{:.9f}\n", static_cast<int>(transfer.kind), transfer.kv, transfer.bytes, Seconds(transfer.seconds_ns));
+  }
+  return csv;
+}
+
 std::string RequestsAsCsv(const std::vector<EngineRequest>& requests, const EngineRun& real, const SimulatedRun& simulated) {
   std::string csv = "sent,adapter,prompt_tokens,output_tokens,real_first,real_last,simulated_first,simulated_last\n";
   for (std::size_t i = 0; i < requests.size(); ++i) {

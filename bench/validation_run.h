@@ -62,6 +62,8 @@ Workload AsWorkload(const std::vector<EngineRequest>& requests, const std::vecto
 
 // The steps as CSV, with what the model says of each.
 std::string StepsAsCsv(const EngineRun& run, const PerformanceModel& model);
+// The transfers as CSV; `kind` counts TransferKind.
+std::string TransfersAsCsv(const EngineRun& run);
 // The requests as CSV, really served and simulated; ns since the start.
 std::string RequestsAsCsv(const std::vector<EngineRequest>& requests, const EngineRun& real, const SimulatedRun& simulated);
 

@@ -44,6 +44,11 @@ TransferCompletion PackFromDisk(const TransferJob& job) {
 
 }  // namespace
 
+std::int64_t PayloadBytes(const TransferJob& job) {
+  const auto pages = static_cast<std::int64_t>(job.destination.size() * job.page_bytes);
+  return job.adapter == nullptr ? pages : std::min(pages, static_cast<std::int64_t>(job.adapter->layout.payload_bytes));
+}
+
 std::int32_t LayersOf(const TransferJob& job) {
   const bool layered = job.adapter != nullptr ? !job.adapter->layout.layer_pages.empty() : job.layer_bytes > 0;
   return layered && job.progress != nullptr && !FromDisk(job) ? job.progress->layers() : 1;

@@ -51,6 +51,8 @@ class AdapterTransfer {
   virtual std::optional<TransferCompletion> Poll() = 0;
 };
 
+// What it moves, in bytes: an adapter does not fill its last page.
+std::int64_t PayloadBytes(const TransferJob& job);
 // In so many parts it moves: the layers of its progress, or one.
 std::int32_t LayersOf(const TransferJob& job);
 // Copies what layer `layer` < LayersOf(job) adds to those before. Returns the bytes. REQUIRES: not from the disk.

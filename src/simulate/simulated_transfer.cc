@@ -8,13 +8,6 @@
 namespace loramux {
 namespace {
 
-// An adapter does not fill its last page.
-double BytesOf(const TransferJob& job) {
-  const double pages = static_cast<double>(job.destination.size() * job.page_bytes);
-  if (job.adapter == nullptr) return pages;
-  return std::min(pages, static_cast<double>(job.adapter->layout.payload_bytes));
-}
-
 TimeNs FromSeconds(double seconds) { return static_cast<TimeNs>(std::ceil(seconds * static_cast<double>(kNsPerSecond))); }
 
 }  // namespace
@@ -34,7 +27,7 @@ TimeNs SimulatedTransfer::FromDisk(const TransferJob& job, double bytes, TimeNs 
 
 void SimulatedTransfer::Submit(TransferJob job) {
   const TimeNs now = clock_->Now();
-  const double bytes = BytesOf(job);
+  const auto bytes = static_cast<double>(PayloadBytes(job));
   TimeNs end = now;
   switch (job.kind) {
     case TransferKind::kDiskToHost: end = FromDisk(job, bytes, now); break;

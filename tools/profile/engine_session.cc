@@ -10,6 +10,7 @@ namespace loramux {
 namespace {
 
 constexpr std::size_t kStepsReserved = std::size_t{1} << 18;
+constexpr std::size_t kTransfersReserved = std::size_t{1} << 16;
 
 // Counts ends; callbacks come from the engine's thread.
 class Countdown {
@@ -97,6 +98,10 @@ Result<std::unique_ptr<EngineSession>> EngineSession::Create(std::unique_ptr<Mod
   options.wrap_executor = [steps = &session->steps_](std::unique_ptr<Executor> executor) {
     return std::make_unique<StepRecorder>(std::move(executor), steps);
   };
+  session->transfers_.reserve(kTransfersReserved);
+  options.wrap_transfer = [transfers = &session->transfers_](std::unique_ptr<AdapterTransfer> transfer) {
+    return std::make_unique<TransferRecorder>(std::move(transfer), transfers);
+  };
   ASSIGN_OR_RETURN(session->runtime_, Runtime::Create(std::move(model), std::move(options)));
   for (std::size_t i = 0; i < adapters.size(); ++i) {
     ASSIGN_OR_RETURN(auto version, session->runtime_->registry().Register("adapter-" + std::to_string(i), adapters[i], 0));
@@ -113,9 +118,10 @@ EngineSession::~EngineSession() {
 // When the last request has ended, so have the steps; the next ones begin with the next run.
 Result<EngineRun> EngineSession::Run(const std::vector<EngineRequest>& requests) {
   steps_.clear();
+  transfers_.clear();
   OpenLoop loop(*this, requests);
   RETURN_IF_ERROR(loop.Run());
-  EngineRun run{.requests = loop.TakeServed(), .steps = steps_};
+  EngineRun run{.requests = loop.TakeServed(), .steps = steps_, .transfers = transfers_};
   for (const ServedRequest& request : run.requests) run.end = std::max(run.end, request.last_token);
   return run;
 }

@@ -9,6 +9,7 @@
 #include "engine/runtime.h"
 #include "tools/profile/engine_load.h"
 #include "tools/profile/step_recorder.h"
+#include "tools/profile/transfer_recorder.h"
 
 namespace loramux {
 
@@ -23,13 +24,14 @@ struct ServedRequest {
 struct EngineRun {
   std::vector<ServedRequest> requests;
   std::vector<ObservedStep> steps;
+  std::vector<ObservedTransfer> transfers;
   TimeNs end = 0;                             // the last answer's
 };
 
 // Not thread-safe. An engine of its own for as long as it lives: what one run leaves in memory, the next one finds.
 class EngineSession {
  public:
-  // `adapters`: directories. `options.wrap_executor` is replaced. Errors: Runtime::Create's and the registry's.
+  // `adapters`: directories. `options.wrap_executor` and `wrap_transfer` are replaced. Errors: Runtime::Create's and the registry's.
   static Result<std::unique_ptr<EngineSession>> Create(std::unique_ptr<Model> model, RuntimeOptions options,
                                                        const std::vector<std::string>& adapters);
   ~EngineSession();
@@ -43,7 +45,8 @@ class EngineSession {
 
  private:
   EngineSession() = default;
-  std::vector<ObservedStep> steps_;           // written by the engine's thread while requests run
+  std::vector<ObservedStep> steps_;           // these are written by the engine's thread while requests run
+  std::vector<ObservedTransfer> transfers_;
   std::unique_ptr<Runtime> runtime_;
   std::vector<std::shared_ptr<const AdapterVersion>> adapters_;
 };
