@@ -362,6 +362,27 @@ TEST(Engine, HistoryIsWaitedForWhereOthersAreOnTheirWay) {
   EXPECT_EQ(w.engine->Stats().kv_tiers.fetches - before.kv_tiers.fetches, 6);
 }
 
+// Who goes before takes pages that the next one would begin with, while the rest of what that one has is in the host tier. All of it
+// is fetched then, whatever the first one needs.
+TEST(Engine, HistoryThatAPlanTakesAPartOfIsFetched) {
+  const auto prompt_of = [](TokenId first) { return std::vector<TokenId>(33, first); };   // 8 full pages
+  for (std::size_t length = 5; length <= 81; length += 4) {
+    World w(24, 64, {.fetch_ahead = false}, {});
+    for (TokenId first = 1; first <= 3; ++first) {
+      ASSERT_TRUE(w.Submit(prompt_of(first), 0, 2).ok());
+      w.Drain();
+    }
+    ASSERT_TRUE(w.Submit(std::vector<TokenId>(21, 4), 0, 2).ok());   // some pages of the first one go
+    w.Drain();
+    ASSERT_GT(w.engine->Stats().history_evictions, 0);
+    ASSERT_TRUE(w.Submit(std::vector<TokenId>(length, 9), 0, 2).ok());
+    const RequestId next = *w.Submit(prompt_of(1), 0, 2);
+    w.Drain();
+    EXPECT_GE(w.outcomes[next].cached_tokens, 24) << length;
+    EXPECT_EQ(w.outcomes[next].tokens, ExpectedTokens(kBaseModel, prompt_of(1), 2)) << length;
+  }
+}
+
 // What came for a request that then had no room gives way to one that runs, and comes again when there is room.
 TEST(Engine, WhatWasFetchedAndWentIsFetchedAgain) {
   World w(24, 256, {.fetch_ahead = false}, {});

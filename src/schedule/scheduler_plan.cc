@@ -398,9 +398,11 @@ Scheduler::Admission Scheduler::TryFetch(Request* request, TimeNs now) {
   if (arriving && pages > 0) return Admission::kPassedOver;
   if (pages == 0 || request->fetches == Request::kMostFetches) return Admission::kAdmitted;
   if (scratch_.fetches_in_flight >= KvTiers::kMaxFetches) return Admission::kPassedOver;
+  if (scratch_.droppable_host < pages) return Admission::kAdmitted;
   const NodeId device_tail = DeviceTail(tail);
-  const bool given_up = scratch_.droppable_host < pages || kv_plan_.Kept(device_tail) != device_tail;   // by this plan
-  if (given_up) return Admission::kAdmitted;
+  // This plan evicts a part of what the rest would go behind. The next one fetches that, too: to compute again all that is in the
+  // host tier would cost everybody more than this one waits.
+  if (kv_plan_.Kept(device_tail) != device_tail) return Admission::kPassedOver;
   kv_plan_.Lock(device_tail);
   if (!MakeRoom(PageCategory::kKv, pages + GrowthReserve(), now)) {
     kv_plan_.Unlock(device_tail, now);

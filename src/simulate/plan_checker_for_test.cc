@@ -190,7 +190,8 @@ bool PlanChecker::Arrives(const View& view, const Request& request) const {
   if (tree == nullptr || !tree->Exists(request.found)) return false;
   const KvTiers* tiers = view.scheduler.tiers();
   const std::int64_t fetches = tiers == nullptr ? 0 : tiers->fetches_in_flight() + static_cast<std::int64_t>(view.plan.fetches.size());
-  for (NodeId at = request.found; !tree->OnDevice(at); at = tree->Parent(at)) {
+  NodeId at = request.found;
+  for (; !tree->OnDevice(at); at = tree->Parent(at)) {
     if (tree->Moving(at) || fetches >= KvTiers::kMaxFetches) return true;
     for (const PlannedFetch& fetch : view.plan.fetches) {   // somebody else's, of the same path
       NodeId on = fetch.tail;
@@ -198,7 +199,11 @@ bool PlanChecker::Arrives(const View& view, const Request& request) const {
       if (on == at) return true;
     }
   }
-  return false;
+  if (at == request.found) return false;
+  const std::vector<NodeId>& gone = view.plan.kv_evictions;
+  const auto evicted = [&](NodeId node) { return std::find(gone.begin(), gone.end(), node) != gone.end(); };
+  while (tree->Depth(at) > 0 && !evicted(at)) at = tree->Parent(at);
+  return tree->Depth(at) > 0;   // this plan takes a part of it: the next one fetches that, too
 }
 
 // Of one tenant (and lane), who is due first is let in first; that time is at most an age bound from the arrival.
