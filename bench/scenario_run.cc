@@ -29,6 +29,7 @@ Result<World> MakeWorld(const ScenarioHouse& house, RuntimeOptions options) {
   options.threads = house.threads;
   options.base_names = {"base"};
   options.scheduler.max_running = 64;
+  options.scheduler.load_on_arrival = true;   // as `serve` with any of these regimes
   World world;
   ASSIGN_OR_RETURN(world.runtime, Runtime::Load(house.model, std::move(options), {}));
   for (const auto& path : house.adapters) {

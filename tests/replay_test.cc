@@ -71,6 +71,7 @@ RuntimeOptions OptionsOf(const Regime& regime, FlightRecorder* recorder) {
   options.scheduler.max_running = 16;
   options.scheduler.max_batch_tokens = 96;
   options.scheduler.prefill_chunk = 24;
+  options.scheduler.load_on_arrival = true;
   options.scheduler.fairness.policy = regime.fairness;
   options.scheduler.fairness.weights = {{"heavy", 3}, {"light", 0.5}};
   options.transfer.bytes_per_second = regime.link_bytes_per_second;

@@ -124,6 +124,7 @@ Status UseProfile(const RuntimeFlags& flags, RuntimeOptions& options) {
 
 Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   RuntimeOptions options;
+  options.scheduler.load_on_arrival = true;   // presets of documents do as those do
   if (!flags.preset.empty()) RETURN_IF_ERROR(UsePreset(flags.preset, options));
   ASSIGN_OR_RETURN(options.device_memory, Memory(flags.device_memory, "--device-memory", AutoDeviceMemory()));
   ASSIGN_OR_RETURN(options.host_memory, Memory(flags.host_memory, "--host-memory", AutoDeviceMemory()));

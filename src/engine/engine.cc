@@ -551,6 +551,7 @@ bool Engine::StepAt(TimeNs now) {
   progress |= e.CollectRetired();
   progress |= e.CollectTransfers(now);
   if (!e.CollectStep(now)) {
+    progress |= e.scheduler.LoadForNewcomer(now);
     e.Publish(now);   // load failures do not wait for the step
     e.DeliverSnapshot(now);
     return progress;

@@ -38,9 +38,9 @@ constexpr Preset CaraServe(std::string_view name, std::string_view what, ColdSta
 
 constexpr std::array kPresets = std::to_array<Preset>({
     {.name = "loramux", .what = "ours: one pool, delay saved per page; as few as possible beyond the objective of TTFT", .cache = "loramux",
-     .queue = "objective", .spread_prompts = true, .fair = true},
+     .queue = "objective", .spread_prompts = true, .load_on_arrival = true, .fair = true},
     {.name = "loramux-mlq", .what = "ours with Chameleon's lanes", .cache = "loramux", .queue = "mlq", .spread_prompts = true,
-     .fair = true},
+     .load_on_arrival = true, .fair = true},
     // Chameleon is built on S-LoRA: prompts whole and in steps of their own, no history of keys and values, and "before it sends
     // the batch to the GPU, the scheduler also loads any missing adapters required by the requests in the batch" (section 2).
     SLora("s-lora", "S-LoRA: first come, first served; an adapter leaves with its last request", "s-lora", "fifo"),
@@ -108,6 +108,7 @@ void ApplyPresetOrder(const Preset& preset, SchedulerOptions& scheduler, QueueOr
   scheduler.max_loads_in_flight = preset.max_loads_in_flight;
   scheduler.max_distinct_adapters = preset.max_distinct_adapters;
   scheduler.spread_prompts = preset.spread_prompts;
+  scheduler.load_on_arrival = preset.load_on_arrival;
   scheduler.separate_phases = preset.separate_phases;
   scheduler.decode_turns = preset.decode_turns;
   scheduler.cold_start = preset.cold_start;

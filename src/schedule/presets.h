@@ -19,7 +19,7 @@ struct Preset {
   std::string_view queue = "fifo";     // of MakeQueueOrder
   bool keep_history = true;            // false: no request finds what another one computed, whatever the regime says
   bool chunked_prefill = true;         // false: prompts are computed whole
-  bool spread_prompts = false;         // of SchedulerOptions
+  bool spread_prompts = false, load_on_arrival = false;   // of SchedulerOptions
   bool separate_phases = false;        // of SchedulerOptions, as the next three
   std::int64_t decode_turns = 1;
   std::int64_t whole_prompt_tokens = 0;   // without chunked_prefill: of SchedulerOptions; 0: 4096

@@ -39,8 +39,10 @@ TEST(Presets, FillInOptions) {
   EXPECT_GE(scheduler.prefill_chunk, 10'000);
   EXPECT_GE(scheduler.max_batch_tokens, 10'000 + scheduler.max_running);   // any prompt fits beside all that decode
   EXPECT_FALSE(scheduler.spread_prompts);
+  EXPECT_FALSE(scheduler.load_on_arrival);
   ApplyPreset(FindPreset("loramux").value(), 10'000, scheduler, queue);
   EXPECT_TRUE(scheduler.spread_prompts);
+  EXPECT_TRUE(scheduler.load_on_arrival);
   scheduler = {};
   ApplyPreset(FindPreset("s-lora").value(), 10'000, scheduler, queue);
   EXPECT_FALSE(scheduler.keep_idle_adapters);

@@ -176,6 +176,7 @@ void Scheduler::Add(Request* request) {
   CHECK(running_.empty() || OlderThan(running_.back(), request));
   request->state = RequestState::kWaiting;
   waiting_.push_back(request);
+  newest_ = request->id;
   if (tree_ != nullptr) {
     KnowBranch(request);
     request->tail = FindTail(*request);

@@ -91,6 +91,8 @@ struct SchedulerOptions {
   std::int64_t max_distinct_adapters = 0;  // in a batch (--max-loras); 0: no bound but memory
   std::int64_t lookahead = 64;           // waiting requests looked at in a step
   std::int64_t max_loads_in_flight = 4;
+  bool load_on_arrival = false;          // who comes while a step computes has its adapter loaded then, not with the next plan
+                                         // (LoadForNewcomer); only with ColdStart::kPassOver
   ColdStart cold_start = ColdStart::kPassOver;
   std::int64_t prefetch_lookahead = 0;   // kStall: oldest waiting requests without a seat whose adapters are loaded beside a step
   bool skip_beyond_distinct = false;     // one that would be an adapter too many lets others by (vLLM-LoRA); false: nobody passes it
@@ -170,6 +172,11 @@ class Scheduler {
   const StepPlan& Plan(TimeNs now);
   // Carries out the plan that was made last, in the same state of the world.
   void Commit(TimeNs now);
+  // Beside a step: begins to load the adapter of one who came since the plan was made (load_on_arrival), so that he need not wait
+  // for the next plan, and the step behind it. Only where no load is under way or waits for its turn, and there is room for those
+  // who run and all up to him: otherwise the next plan decides who goes first. Each is looked at once. True if a load began. The
+  // last plan is not valid any more.
+  bool LoadForNewcomer(TimeNs now);
   // After the step: the chunk's tokens are computed. Until then a page that was to be copied for it stays. REQUIRES: what it
   // began with has arrived: the adapter is resident, the path to the request's tail on the device.
   void Advance(Request* request, std::int64_t num_tokens, TimeNs now);
@@ -255,6 +262,7 @@ class Scheduler {
     bool memory_short = false;            // running requests lost pages to each other: nobody joins
     bool usable_fetches = false;          // there are some
     bool locked_waits = false;            // a locked adapter waits for room: nobody joins, but those who run go on
+    bool loads_wait = false;              // more are wanted than may be under way
     bool loads_pause = false;             // between S-LoRA's prefetches: no load begins beside decodes
     bool awaits_load = false;             // with ColdStart::kHold: who would begin now but for its adapter
     const Request* blocked = nullptr;     // ended the scan of those who wait: nobody behind it gets anything
@@ -401,6 +409,7 @@ class Scheduler {
   bool CouldFetchAhead(const Request& request) const;
   bool TryFetchAhead(Request* request, TimeNs now);
   std::int64_t MakeRoomAhead(std::int64_t pages, TimeNs now);
+  std::int64_t NextPlanNeeds(std::span<Request* const> waiting) const;
   bool IsExpected(const AdapterResidency& adapter, TimeNs now) const;
   void EndIdle(const Request& request);
   void BeginIdle(const Request& request, TimeNs now);
@@ -440,6 +449,7 @@ class Scheduler {
   void PlanLockedLoads(TimeNs now);
   Admission TryLoad(AdapterGeneration generation, TimeNs now);
   TimeNs HostWorthOf(const AdapterResidency& adapter) const;
+  void AddLoad(const AdapterResidency& adapter);
   bool PlanHostRoom(const AdapterResidency& adapter);
   std::int64_t PagesToStart(const Request& request) const;
   std::int64_t PagesOfIdleAdapter(const Request& request) const;
@@ -530,6 +540,9 @@ class Scheduler {
   std::vector<NodeId> branch_nodes_;     // of FindBranchNodes
   SwapStats swap_stats_;
   bool somebody_waits_for_room_ = false; // as the last plan saw it: nothing comes that nobody asked for
+  bool loads_wait_ = false;              // as the last plan saw it
+  std::optional<RequestId> newest_;      // that came
+  std::optional<RequestId> newest_seen_; // of those whose load a plan, or LoadForNewcomer, has looked at
   TimeNs swapped_in_at_ = -ProactiveSwapper::kInterval;   // the observation upon which it was last tried
   std::vector<bool> usable_branches_;    // of SwapIn
   AdapterArrivalHistogram arrivals_;     // used where adapters are prefetched

@@ -75,6 +75,49 @@ std::int64_t Scheduler::MakeRoomAhead(std::int64_t pages, TimeNs now) {
   return scratch_.free_device;
 }
 
+// ---------------------------------------------------------------- Adapters of who has just come
+
+// In a long queue he does not begin with the next step anyway.
+bool Scheduler::LoadForNewcomer(TimeNs now) {
+  if (!options_.load_on_arrival || options_.cold_start != ColdStart::kPassOver || newest_ == newest_seen_) return false;
+  if (somebody_waits_for_room_ || loads_wait_ || residency_->loads_in_flight() > 0) return false;
+  const std::span<Request* const> queue = waiting();
+  if (queue.size() > static_cast<std::size_t>(options_.lookahead)) return false;
+  const auto seen = [this](const Request* request) { return newest_seen_.has_value() && request->id <= *newest_seen_; };
+  const auto first = std::partition_point(queue.begin(), queue.end(), seen);
+  const auto newcomer = std::find_if(first, queue.end(), [this](const Request* request) { return MustLoad(*request); });
+  newest_seen_ = newcomer == queue.end() ? newest_ : (*newcomer)->id;
+  if (newcomer == queue.end()) return false;
+  plan_.Clear();
+  ResetScratch(now);
+  for (const Request* request : queue) {
+    if (request->adapter != kBaseModel) WantInPlan(request->adapter);
+  }
+  const AdapterResidency& adapter = residency_->Get((*newcomer)->adapter);
+  const std::int64_t pages = adapter.version->layout.pages;
+  const auto up_to_him = queue.first(static_cast<std::size_t>(newcomer - queue.begin()) + 1);
+  const bool fits = !ExceedsDistinctAdapters(**newcomer) && Free(PageCategory::kAdapter) +
+                    EvictablePages(PageCategory::kAdapter, /*even_wanted=*/false) >= pages + NextPlanNeeds(up_to_him);
+  const bool room = fits && MakeRoom(PageCategory::kAdapter, pages + (Partitioned() ? 0 : GrowthReserve()), now);
+  if (room) {
+    AddLoad(adapter);
+    CommitEvictions();
+    StartLoads(now);
+  }
+  plan_.Clear();
+  return room;
+}
+
+// Pages, at most: of those who run, and of these who wait. Where adapters have a share, none of it.
+std::int64_t Scheduler::NextPlanNeeds(std::span<Request* const> waiting) const {
+  if (Partitioned()) return 0;
+  std::int64_t pages = GrowthReserve();
+  for (const std::span<Request* const> requests : {running(), waiting}) {
+    for (const Request* request : requests) pages += MissingPages(*request, static_cast<std::int64_t>(request->tokens.size()) + 1);
+  }
+  return pages;
+}
+
 // ---------------------------------------------------------------- Adapters that are expected
 
 // A request will use it soon, as its history says.
@@ -175,9 +218,7 @@ bool Scheduler::PlanExpectedLoad(const AdapterResidency& adapter, TimeNs now) {
     if (!(least < worth)) return false;
     CHECK(EvictOne(PageCategory::kAdapter, now, /*even_wanted=*/false));
   }
-  Free(PageCategory::kAdapter) -= adapter.version->layout.pages;
-  Flags(adapter.version->generation) |= kLoadPlanned;
-  plan_.loads.push_back({adapter.version->generation, PlanHostRoom(adapter)});
+  AddLoad(adapter);
   return true;
 }
 

@@ -386,15 +386,23 @@ void Scheduler::PlanLockedLoads(TimeNs now) {
 
 Scheduler::Admission Scheduler::TryLoad(AdapterGeneration generation, TimeNs now) {
   if ((Flags(generation) & kEvicted) != 0) return Admission::kBlocked;   // this very plan needs its pages
-  if (scratch_.loads_in_flight >= options_.max_loads_in_flight) return Admission::kPassedOver;
+  if (scratch_.loads_in_flight >= options_.max_loads_in_flight) {
+    scratch_.loads_wait = true;
+    return Admission::kPassedOver;
+  }
   const AdapterResidency& adapter = residency_->Get(generation);
   const std::int64_t reserve = Partitioned() ? 0 : GrowthReserve();
   if (!MakeRoom(PageCategory::kAdapter, adapter.version->layout.pages + reserve, now)) return Admission::kBlocked;
-  Free(PageCategory::kAdapter) -= adapter.version->layout.pages;
   ++scratch_.loads_in_flight;
-  Flags(generation) |= kLoadPlanned;
-  plan_.loads.push_back({generation, PlanHostRoom(adapter)});
+  AddLoad(adapter);
   return Admission::kPassedOver;
+}
+
+// REQUIRES: there is room.
+void Scheduler::AddLoad(const AdapterResidency& adapter) {
+  Free(PageCategory::kAdapter) -= adapter.version->layout.pages;
+  Flags(adapter.version->generation) |= kLoadPlanned;
+  plan_.loads.push_back({adapter.version->generation, PlanHostRoom(adapter)});
 }
 
 // As the tree weighs keys and values there.

@@ -45,6 +45,8 @@ void Scheduler::MakePlan(TimeNs now, bool may_pause) {
   SeparatePhases();
   HoldForLoads();
   if (options_.prefetch_lookahead > 0) PlanPrefetches(now);
+  newest_seen_ = newest_;
+  loads_wait_ = scratch_.loads_wait;
   somebody_waits_for_room_ = scratch_.memory_short || scratch_.locked_waits || scratch_.blocked != nullptr;
   SortByAdapter(plan_.chunks, chunk_buffer_);
 }
@@ -83,6 +85,7 @@ void Scheduler::ResetScratch(TimeNs now) {
   scratch_.lane_use = lane_use_;
   scratch_.memory_short = false;
   scratch_.locked_waits = false;
+  scratch_.loads_wait = false;
   scratch_.loads_pause = false;
   scratch_.awaits_load = false;
   scratch_.blocked = nullptr;

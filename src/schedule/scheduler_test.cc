@@ -102,6 +102,113 @@ TEST(Scheduler, AColdAdapterDoesNotHoldUpOthers) {
   EXPECT_EQ(cold->state, RequestState::kFinished);
 }
 
+// Somebody decodes, and adapters of two pages lie on the disk; a load takes 1 us and a bit.
+class LoadOnArrivalTest : public testing::Test {
+ protected:
+  static void Begin(SchedulerWorld& w) {
+    for (std::uint32_t generation = 1; generation <= 3; ++generation) w.AddAdapter(generation, 2);
+    w.Add(3, 0, 40);
+    w.Step();
+  }
+  static bool Load(SchedulerWorld& w) {
+    const bool began = w.scheduler.LoadForNewcomer(w.clock.Now());
+    w.scheduler.CheckIntegrity();
+    w.residency.CheckIntegrity();
+    w.device->CheckIntegrity();
+    return began;
+  }
+  static TierState StateOf(SchedulerWorld& w, std::uint32_t generation) { return w.residency.Get(AdapterGeneration{generation}).device; }
+  // From the disk to the host tier, and on to the device.
+  static void EndLoads(SchedulerWorld& w) {
+    std::vector<ResidencyManager::LoadFailure> failures;
+    while (w.residency.loads_in_flight() > 0) {
+      w.clock.Advance(10 * kNsPerUs);
+      w.residency.Poll(w.clock.Now(), failures);
+    }
+    ASSERT_TRUE(failures.empty());
+  }
+};
+
+TEST_F(LoadOnArrivalTest, WhoComesNeedNotWaitForTheNextPlan) {
+  SchedulerWorld w(64, {.load_on_arrival = true});
+  Begin(w);
+  EXPECT_FALSE(Load(w));                     // nobody came
+  const Request* const newcomer = w.Add(3, 1);
+  EXPECT_TRUE(Load(w));
+  EXPECT_EQ(StateOf(w, 1), TierState::kLoading);
+  EndLoads(w);
+  const StepPlan plan = w.Step();
+  EXPECT_TRUE(plan.loads.empty());
+  ASSERT_EQ(plan.admissions.size(), 1u);
+  EXPECT_EQ(plan.admissions[0].request, newcomer);
+  w.RunToEnd();
+}
+
+TEST_F(LoadOnArrivalTest, OnlyWhereThatWasAskedFor) {
+  SchedulerWorld w(64);
+  Begin(w);
+  w.Add(3, 1);
+  EXPECT_FALSE(Load(w));
+  SchedulerWorld stalls(64, {.load_on_arrival = true, .cold_start = ColdStart::kStall});
+  Begin(stalls);
+  stalls.Add(3, 1);
+  EXPECT_FALSE(Load(stalls));
+}
+
+TEST_F(LoadOnArrivalTest, OneAfterTheOther) {
+  SchedulerWorld w(64, {.load_on_arrival = true});
+  Begin(w);
+  w.Add(3, 1);
+  w.Add(3);
+  w.Add(3, 2);
+  EXPECT_TRUE(Load(w));
+  EXPECT_FALSE(Load(w));                     // the first is under way
+  EXPECT_EQ(StateOf(w, 2), TierState::kAbsent);
+  EndLoads(w);
+  EXPECT_TRUE(Load(w));
+  EXPECT_EQ(StateOf(w, 2), TierState::kLoading);
+  EndLoads(w);
+  EXPECT_FALSE(Load(w));
+  w.RunToEnd();
+}
+
+TEST_F(LoadOnArrivalTest, NobodyGoesBeforeThoseWhoseLoadsWait) {
+  SchedulerWorld w(64, {.max_loads_in_flight = 1, .load_on_arrival = true});
+  Begin(w);
+  w.Add(3, 1);
+  w.Add(3, 2);
+  EXPECT_EQ(w.Step().loads.size(), 1u);
+  EndLoads(w);
+  w.Add(3, 3);
+  EXPECT_FALSE(Load(w));
+  EXPECT_EQ(StateOf(w, 3), TierState::kAbsent);
+  w.RunToEnd();
+}
+
+// What is left of the memory is for the request that decodes, and for those who come.
+TEST_F(LoadOnArrivalTest, NothingThatRequestsUseGoesForIt) {
+  SchedulerWorld w(5, {.load_on_arrival = true});
+  Begin(w);
+  w.AddAdapter(4, 4);
+  w.Add(3, 4, 1);
+  const std::int64_t free = w.device->free_pages();
+  EXPECT_FALSE(Load(w));
+  EXPECT_EQ(w.device->free_pages(), free);
+  EXPECT_FALSE(Load(w));                     // each is looked at once
+}
+
+TEST_F(LoadOnArrivalTest, AnAdapterTooManyWaits) {
+  SchedulerWorld w(64, {.max_distinct_adapters = 1, .load_on_arrival = true});
+  Begin(w);
+  w.Add(3, 1, 40);
+  w.Step();
+  EndLoads(w);
+  w.Step();
+  w.Add(3, 2);
+  EXPECT_FALSE(Load(w));
+  w.RunToEnd();
+}
+
 TEST(Scheduler, MemoryThatTheHeadWaitsForIsNotTakenByThoseBehind) {
   World w(8);
   Request* running = w.Add(16, 0, 8);           // 5 pages

@@ -91,6 +91,7 @@ RandomWorld DrawWorld(std::string_view preset, std::uint64_t seed) {
   options.samples = draw.OneOf<std::int64_t>({0, 20});
   if (draw.Chance(0.3)) options.adapter_prefetch = AdapterPrefetch::kHistogram;
   if (draw.Chance(0.5)) options.device.model.dense_floor = draw.OneOf({2e-3, 2e-2});   // a ridge of 20 and 200 tokens
+  if (draw.Chance(0.3)) options.preset.load_on_arrival = true;
   return world;
 }
 

@@ -301,7 +301,6 @@ TEST(Simulation, ALongerHostLinkMakesLoadsSlower) {
   EXPECT_GT(slow.ttft.mean, fast.ttft.mean);
 }
 
-// An adapter could never leave where its history had to go first and each side evicts its own alone.
 // More adapters are wanted than the link can bring: the large ones come later, so that most come in time. Meanwhile most requests
 // are for an adapter that is there, so that the device seems to get a lot done.
 TEST(Simulation, WhereTheLinkIsShortLoramuxIsLateForFew) {
@@ -342,6 +341,23 @@ TEST(Simulation, SpreadPromptsServeMoreWhereMemoryIsShort) {
   EXPECT_LT(seconds(true), 0.85 * seconds(false));
 }
 
+// A prompt of 41 ms; at 10 ms one comes whose adapter takes 2 ms.
+TEST(Simulation, WhoComesDuringAStepHasHisAdapterAtItsEnd) {
+  Workload workload = TwoRequests(-1, 0, 10 * kNsPerMs);
+  workload.requests[0].input_tokens = 400;
+  const auto ttft = [&](bool on_arrival) {
+    SimulationOptions options = OptionsFor("loramux");
+    options.preset.load_on_arrival = on_arrival;
+    const SimulationResult result = Simulate(options, workload).value();
+    EXPECT_EQ(result.stats.adapters.device_loads, 1);
+    return result.requests[1].Ttft();
+  };
+  const TimeNs early = ttft(true);
+  EXPECT_EQ(early, 38 * kNsPerMs);                       // until 41 ms, then 1 + 50 x 0.1, and 1 for the other's next token
+  EXPECT_GT(ttft(false), early + kNsPerMs);   // the other's next token is computed alone
+}
+
+// An adapter could never leave where its history had to go first and each side evicts its own alone.
 TEST(Simulation, AdaptersWithAShareLeaveBeforeTheirHistory) {
   for (const std::string_view preset : {"loramux", "fastlibra", "mlq"}) {
     SimulationOptions options = OptionsFor(preset, RoundDevice(160));
