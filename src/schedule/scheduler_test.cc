@@ -197,6 +197,31 @@ TEST_F(LoadOnArrivalTest, NothingThatRequestsUseGoesForIt) {
   EXPECT_FALSE(Load(w));                     // each is looked at once
 }
 
+// He does not begin with the next step anyway.
+TEST_F(LoadOnArrivalTest, NotBehindALongQueue) {
+  SchedulerWorld w(64, {.max_running = 1, .lookahead = 2, .load_on_arrival = true});
+  Begin(w);
+  w.Add(3);
+  w.Add(3);
+  w.Add(3, 1);
+  EXPECT_FALSE(Load(w));
+  w.RunToEnd();
+}
+
+// The page that the decoding request needs next, and those of who waits already, are not his; there would be room without them.
+TEST_F(LoadOnArrivalTest, WhatTheNextPlanNeedsIsLeft) {
+  const auto loads = [](std::int64_t pages, std::int64_t prompt) {
+    SchedulerWorld w(pages, {.load_on_arrival = true});
+    Begin(w);
+    w.Add(prompt);
+    w.Add(3, 1);
+    return Load(w);
+  };
+  EXPECT_TRUE(loads(9, 3));      // 2 pages are in use, 1 for each of three, 2 for the adapter
+  EXPECT_FALSE(loads(9, 20));    // 6 for him who waits
+  EXPECT_TRUE(loads(14, 20));
+}
+
 TEST_F(LoadOnArrivalTest, AnAdapterTooManyWaits) {
   SchedulerWorld w(64, {.max_distinct_adapters = 1, .load_on_arrival = true});
   Begin(w);
