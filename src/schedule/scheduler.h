@@ -172,10 +172,10 @@ class Scheduler {
   const StepPlan& Plan(TimeNs now);
   // Carries out the plan that was made last, in the same state of the world.
   void Commit(TimeNs now);
-  // Beside a step: begins to load the adapter of one who came since the plan was made (load_on_arrival), so that he need not wait
-  // for the next plan, and the step behind it. Only where no load is under way or waits for its turn, and there is room for those
-  // who run and all up to him: otherwise the next plan decides who goes first. Each is looked at once. True if a load began. The
-  // last plan is not valid any more.
+  // Beside a step: begins to load the adapter of the first who came since the plan was made (load_on_arrival) and for whom there is
+  // room besides those who run and all up to him, so that he need not wait for the next plan, and the step behind it. Only where no
+  // load is under way or waits for its turn: otherwise the next plan decides who goes first. Each is looked at once. True if a load
+  // began. The last plan is not valid any more.
   bool LoadForNewcomer(TimeNs now);
   // After the step: the chunk's tokens are computed. Until then a page that was to be copied for it stays. REQUIRES: what it
   // began with has arrived: the adapter is resident, the path to the request's tail on the device.
@@ -409,6 +409,7 @@ class Scheduler {
   bool CouldFetchAhead(const Request& request) const;
   bool TryFetchAhead(Request* request, TimeNs now);
   std::int64_t MakeRoomAhead(std::int64_t pages, TimeNs now);
+  bool PlanLoadFor(std::span<Request* const> waiting, TimeNs now);
   std::int64_t NextPlanNeeds(std::span<Request* const> waiting) const;
   bool IsExpected(const AdapterResidency& adapter, TimeNs now) const;
   void EndIdle(const Request& request);

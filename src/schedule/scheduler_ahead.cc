@@ -77,35 +77,45 @@ std::int64_t Scheduler::MakeRoomAhead(std::int64_t pages, TimeNs now) {
 
 // ---------------------------------------------------------------- Adapters of who has just come
 
-// In a long queue he does not begin with the next step anyway.
+// In a long queue they do not begin with the next step anyway. All of them are looked at in one call: later ones may be steps in which
+// nothing happens, which no recording has.
 bool Scheduler::LoadForNewcomer(TimeNs now) {
   if (!options_.load_on_arrival || options_.cold_start != ColdStart::kPassOver || newest_ == newest_seen_) return false;
   if (somebody_waits_for_room_ || loads_wait_ || residency_->loads_in_flight() > 0) return false;
   const std::span<Request* const> queue = waiting();
   if (queue.size() > static_cast<std::size_t>(options_.lookahead)) return false;
   const auto seen = [this](const Request* request) { return newest_seen_.has_value() && request->id <= *newest_seen_; };
-  const auto first = std::partition_point(queue.begin(), queue.end(), seen);
-  const auto newcomer = std::find_if(first, queue.end(), [this](const Request* request) { return MustLoad(*request); });
-  newest_seen_ = newcomer == queue.end() ? newest_ : (*newcomer)->id;
-  if (newcomer == queue.end()) return false;
+  auto newcomer = std::partition_point(queue.begin(), queue.end(), seen);
+  newest_seen_ = newest_;
+  const auto must_load = [this](const Request* request) { return MustLoad(*request); };
+  if (std::none_of(newcomer, queue.end(), must_load)) return false;
   plan_.Clear();
   ResetScratch(now);
   for (const Request* request : queue) {
     if (request->adapter != kBaseModel) WantInPlan(request->adapter);
   }
-  const AdapterResidency& adapter = residency_->Get((*newcomer)->adapter);
-  const std::int64_t pages = adapter.version->layout.pages;
-  const auto up_to_him = queue.first(static_cast<std::size_t>(newcomer - queue.begin()) + 1);
-  const bool fits = !ExceedsDistinctAdapters(**newcomer) && Free(PageCategory::kAdapter) +
-                    EvictablePages(PageCategory::kAdapter, /*even_wanted=*/false) >= pages + NextPlanNeeds(up_to_him);
-  const bool room = fits && MakeRoom(PageCategory::kAdapter, pages + (Partitioned() ? 0 : GrowthReserve()), now);
-  if (room) {
-    AddLoad(adapter);
+  for (; newcomer != queue.end(); ++newcomer) {
+    if (!MustLoad(**newcomer) || !PlanLoadFor(queue.first(static_cast<std::size_t>(newcomer - queue.begin()) + 1), now)) continue;
+    newest_seen_ = (*newcomer)->id;
     CommitEvictions();
     StartLoads(now);
+    break;
   }
+  const bool loads = !plan_.loads.empty();
   plan_.Clear();
-  return room;
+  return loads;
+}
+
+// For the last of these, who must have room left as all of them must.
+bool Scheduler::PlanLoadFor(std::span<Request* const> waiting, TimeNs now) {
+  const Request& request = *waiting.back();
+  const AdapterResidency& adapter = residency_->Get(request.adapter);
+  const std::int64_t pages = adapter.version->layout.pages, needs = NextPlanNeeds(waiting);
+  const std::int64_t room = Free(PageCategory::kAdapter) + EvictablePages(PageCategory::kAdapter, /*even_wanted=*/false);
+  if (ExceedsDistinctAdapters(request) || room < pages + needs) return false;
+  if (!MakeRoom(PageCategory::kAdapter, pages + (Partitioned() ? 0 : GrowthReserve()), now)) return false;
+  AddLoad(adapter);
+  return true;
 }
 
 // Pages, at most: of those who run, and of these who wait. Where adapters have a share, none of it.

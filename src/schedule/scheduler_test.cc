@@ -197,6 +197,18 @@ TEST_F(LoadOnArrivalTest, NothingThatRequestsUseGoesForIt) {
   EXPECT_FALSE(Load(w));                     // each is looked at once
 }
 
+// In the same call: another one may be in a step that no recording has.
+TEST_F(LoadOnArrivalTest, TheNextIsLookedAtWhereOneDoesNotFit) {
+  SchedulerWorld w(9, {.load_on_arrival = true});
+  Begin(w);
+  w.AddAdapter(4, 8);
+  w.Add(3, 4);
+  w.Add(3, 1);
+  EXPECT_TRUE(Load(w));
+  EXPECT_EQ(StateOf(w, 4), TierState::kAbsent);
+  EXPECT_EQ(StateOf(w, 1), TierState::kLoading);
+}
+
 // He does not begin with the next step anyway.
 TEST_F(LoadOnArrivalTest, NotBehindALongQueue) {
   SchedulerWorld w(64, {.max_running = 1, .lookahead = 2, .load_on_arrival = true});
