@@ -253,6 +253,20 @@ struct EngineWorld {
   }
 };
 
+// With adapters of so many pages, generations 1, 2, ...
+struct AdapterWorld : EngineWorld {
+  AdapterWorld(std::int64_t device_pages, std::int64_t host_pages, SchedulerOptions scheduler,
+        const std::vector<std::int64_t>& adapter_pages, bool prefix_cache = true, const std::string& cache = "lru",
+        double host_bytes_per_second = 10e9)
+      : EngineWorld({.device_pages = device_pages, .host_pages = host_pages, .scheduler = scheduler,
+                     .prefix_cache = prefix_cache, .cache = cache, .host_bytes_per_second = host_bytes_per_second}) {
+    for (std::size_t i = 0; i < adapter_pages.size(); ++i) Load("adapter-" + std::to_string(i), adapter_pages[i]);
+  }
+  Result<RequestId> Submit(std::vector<TokenId> prompt, std::uint32_t adapter, std::int32_t max_tokens, std::string tenant = {}) {
+    return EngineWorld::Submit(std::move(prompt), AdapterGeneration{adapter}, max_tokens, std::move(tenant));
+  }
+};
+
 // What a request must get, whatever shared its batches: the chain of NextToken up to eos or max_tokens.
 inline std::vector<TokenId> ExpectedTokens(AdapterGeneration adapter, const std::vector<TokenId>& prompt, std::int32_t max_tokens) {
   std::vector<TokenId> generated;

@@ -106,7 +106,7 @@ bool Scheduler::LoadForNewcomer(TimeNs now) {
   return loads;
 }
 
-// For the last of these, who must have room left as all of them must.
+// For the last of these, if all of them have room beside it.
 bool Scheduler::PlanLoadFor(std::span<Request* const> waiting, TimeNs now) {
   const Request& request = *waiting.back();
   const AdapterResidency& adapter = residency_->Get(request.adapter);
