@@ -234,6 +234,25 @@ TEST_F(LoadOnArrivalTest, WhatTheNextPlanNeedsIsLeft) {
   EXPECT_TRUE(loads(14, 20));
 }
 
+TEST_F(LoadOnArrivalTest, AnIdleAdapterGoesForIt) {
+  SchedulerWorld w(14, {.load_on_arrival = true});
+  Begin(w);
+  w.AddAdapter(4, 6);
+  w.AddAdapter(5, 6);
+  Request* const first = w.Add(3, 4, 1);
+  w.Step();
+  EndLoads(w);
+  w.Step();
+  ASSERT_EQ(first->state, RequestState::kFinished);
+  ASSERT_EQ(StateOf(w, 4), TierState::kResident);
+  w.Add(3, 5);
+  EXPECT_TRUE(Load(w));
+  EXPECT_EQ(StateOf(w, 4), TierState::kAbsent);
+  EXPECT_EQ(StateOf(w, 5), TierState::kLoading);
+  EndLoads(w);
+  w.RunToEnd();
+}
+
 TEST_F(LoadOnArrivalTest, AnAdapterTooManyWaits) {
   SchedulerWorld w(64, {.max_distinct_adapters = 1, .load_on_arrival = true});
   Begin(w);
