@@ -149,7 +149,7 @@ void ObjectiveOrder::GiveUpWork(double rate, TimeNs begun) {
       }
       std::make_heap(largest_.begin(), largest_.end(), smaller);
     }
-    for (; work > fits; largest_.pop_back()) {
+    for (; work > fits && member.request != nullptr; largest_.pop_back()) {   // without it, nobody else is in its way
       std::pop_heap(largest_.begin(), largest_.end(), smaller);
       work -= members[largest_.back()].work;
       GiveUpOne(members[largest_.back()]);   // of equal ones the youngest

@@ -155,6 +155,18 @@ TEST(ObjectiveOrder, TheLargestIsGivenUpAndOfEqualOnesTheYoungest) {
   EXPECT_EQ(large->due, large->arrival + kAgeBound);
 }
 
+// Those who go before it by their priority have until later, so that all of them are more than fits before it is due. Once it is given
+// up, that is nobody's loss any more.
+TEST(ObjectiveOrder, WhoseOwnWorkIsGivenUpTakesNobodyWithHim) {
+  Queue queue;
+  queue.TeachRate();
+  const Request* const a = queue.Add(9 * kRate, 0, -10);
+  const Request* const b = queue.Add(9 * kRate, 0, -10);   // 18 of 19 s
+  const Request* const largest = queue.Add(10 * kRate, queue.now + kMargin + 11 * kNsPerSecond);
+  EXPECT_EQ(queue.GiveUp(), std::set<const Request*>{largest});
+  EXPECT_FALSE(a->late || b->late);
+}
+
 // ---------------------------------------------------------------- The link
 
 // No rate is known: loads alone count.
