@@ -501,6 +501,7 @@ struct Engine::Impl {
     if (tiers) totals.kv_tiers = tiers->stats();
     totals.swaps = scheduler.swap_stats();
     totals.early_admissions = scheduler.early_admissions();
+    totals.loads_on_arrival = scheduler.loads_on_arrival();
     totals.cold_starts = scheduler.cold_starts();
     totals.history_pages = scheduler.history_pages();
     totals.history_evictions = scheduler.history_evictions();

@@ -31,6 +31,7 @@ struct EngineStats {
   KvTierStats kv_tiers;
   SwapStats swaps;
   std::int64_t early_admissions = 0;   // of requests that began while layers of their adapter or history were arriving
+  std::int64_t loads_on_arrival = 0;   // of adapters, beside a step (SchedulerOptions::load_on_arrival)
   std::int64_t cold_starts = 0;        // Scheduler::cold_starts
   TimeNs step_wait_total = 0;          // that steps waited for such layers
   std::int64_t history_pages = 0;      // of keys and values on the device that no running request uses

@@ -211,6 +211,7 @@ class Scheduler {
   const KvTiers* tiers() const { return tiers_; }   // null: history stays on the device
   // How long requests were in before their adapter was on the device. One that would have waited anyway counts too.
   TimeNs adapter_wait_total() const { return adapter_wait_total_; }
+  std::int64_t loads_on_arrival() const { return loads_on_arrival_; }   // that LoadForNewcomer began
   std::int64_t early_admissions() const { return early_admissions_; }   // with layers that were still arriving
   std::int64_t cold_starts() const { return cold_starts_; }   // loads that steps waited for: only with ColdStart::kStall
   const PredictionStats& prediction_stats() const { return prediction_stats_; }
@@ -581,7 +582,7 @@ class Scheduler {
   std::array<double, kMaxLanes> lane_use_ = {};   // tokens in use by the lane's running requests
   std::int64_t overtakers_ = 0;          // running requests that overtook another one
   std::int64_t squashes_ = 0, given_up_ = 0;
-  std::int64_t preemptions_ = 0, early_admissions_ = 0, cold_starts_ = 0;
+  std::int64_t preemptions_ = 0, early_admissions_ = 0, cold_starts_ = 0, loads_on_arrival_ = 0;
   std::vector<AdapterGeneration> stalls_;   // that steps wait for, as long as they are loading
   bool stalled_since_step_ = false;         // steps have waited, and none has computed since
   TimeNs adapter_wait_total_ = 0;

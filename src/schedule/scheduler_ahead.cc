@@ -99,6 +99,7 @@ bool Scheduler::LoadForNewcomer(TimeNs now) {
     newest_seen_ = (*newcomer)->id;
     CommitEvictions();
     StartLoads(now);
+    ++loads_on_arrival_;
     break;
   }
   const bool loads = !plan_.loads.empty();

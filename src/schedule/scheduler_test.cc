@@ -136,6 +136,7 @@ TEST_F(LoadOnArrivalTest, WhoComesNeedNotWaitForTheNextPlan) {
   const Request* const newcomer = w.Add(3, 1);
   EXPECT_TRUE(Load(w));
   EXPECT_EQ(StateOf(w, 1), TierState::kLoading);
+  EXPECT_EQ(w.scheduler.loads_on_arrival(), 1);
   EndLoads(w);
   const StepPlan plan = w.Step();
   EXPECT_TRUE(plan.loads.empty());

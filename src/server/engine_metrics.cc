@@ -318,10 +318,13 @@ void AddLoadTimes(Page& page, const AdapterStats& stats) {
       .metric.push_back(std::move(metric));
 }
 
-void AddTransfers(Page& page, const AdapterStats& stats) {
+void AddTransfers(Page& page, const EngineStats& engine) {
+  const AdapterStats& stats = engine.adapters;
   page.Own(MetricType::Counter, "adapter_disk_reads_total", "Loads that read an adapter's file.", stats.disk_loads);
   page.Own(MetricType::Counter, "adapter_load_failures_total", "Loads that failed.", stats.load_failures);
   page.Own(MetricType::Gauge, "adapter_loads_in_flight", "Loads that are under way.", stats.loading);
+  page.Own(MetricType::Counter, "adapter_loads_on_arrival_total", "Loads that began beside a step, when a request came.",
+           engine.loads_on_arrival);
   MetricFamily& family = page.Add(MetricType::Counter, "loramux:adapter_evictions_total", "Adapters that gave way, by tier.");
   Page::AddValue(family, {{"tier", "gpu"}}, static_cast<double>(stats.device_evictions));
   Page::AddValue(family, {{"tier", "cpu"}}, static_cast<double>(stats.host_evictions));
@@ -355,7 +358,7 @@ std::vector<MetricFamily> EngineMetrics(const EngineMetricsInput& input) {
   AddLevels(page, adapters);
   AddRequestsByAdapter(page, adapters, input.top_adapters);
   AddLoadTimes(page, input.snapshot->stats.adapters);
-  AddTransfers(page, input.snapshot->stats.adapters);
+  AddTransfers(page, input.snapshot->stats);
   AddPrefetches(page, input.snapshot->stats.prefetches);
   AddReloadCosts(page, input.snapshot->stats.reload_costs);
   return page.Take();
