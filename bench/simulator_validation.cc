@@ -1,10 +1,10 @@
 // The simulator against the real engine: the demo model on the CPU, several presets under several loads. First what `loramux profile`
-// does gives a profile. Just before and after each run, its factors are fitted by the same function to steps of such an engine with
-// other requests; then the run's requests are simulated.
+// does gives a profile. After each run, its factors are fitted by the same function to the steps of every other second of it; then the
+// requests of the seconds between are simulated.
 //
 //   simulator_validation --output docs/results
 //
-// About twenty minutes, on a machine that does nothing else; in parts with --runs. Exit status: 0; 2 if a figure is
+// Some twenty minutes, on a machine that does nothing else; in parts with --runs. Exit status: 0; 2 if a figure is
 // outside its bounds; 1 if something could not run.
 #include <algorithm>
 #include <array>
@@ -12,7 +12,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <optional>
 
 #include <CLI/CLI.hpp>
@@ -20,7 +19,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "base/prng.h"
 #include "bench/machine_text.h"
 #include "bench/validation_report.h"
 #include "bench/validation_run.h"
@@ -35,14 +33,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::array<std::int32_t, 4> kRanks = {8, 16, 32, 64};
+constexpr double kMaxUnevenness = 0.15, kLeastBusy = 0.05;       // a second's pace; of the seconds that show any, in seconds
 constexpr std::int64_t kBenchMemory = std::int64_t{256} << 20;   // of the steps that are measured one by one
-constexpr double kMaxDrift = 0.03;
 
 struct Flags {
   std::string demo = "demo", output, runs, steps, profile;
   std::vector<std::string> presets = {"loramux", "chameleon", "fifo"};
   std::vector<int> loads = {20, 40, 60, 75};   // percent
-  double seconds = 12, calibration_seconds = 5, saturation = 0, profile_seconds = 40;
+  double seconds = 16, saturation = 0, profile_seconds = 40;
   int repetitions = 5, threads = 1;
   std::size_t adapters = 32;
   double device_mb = 16, host_mb = 64, input = 96, output_tokens = 32;
@@ -82,14 +80,41 @@ EngineLoad LoadOf(const Flags& flags, const ModelConfig& config, double rate) {
 
 double Share(std::int64_t part, std::int64_t of) { return of > 0 ? static_cast<double>(part) / static_cast<double>(of) : 0; }
 
-// What the model says of the steps, over what they took.
-double StepTimeRatio(const EngineRun& run, const PerformanceModel& model) {
+// In seconds, all steps together.
+struct StepTimes {
   double predicted = 0, measured = 0;
+  StepTimes operator+(const StepTimes& other) const { return {predicted + other.predicted, measured + other.measured}; }
+  double Ratio() const { return measured > 0 ? predicted / measured : 0; }
+};
+StepTimes TimesOf(const EngineRun& run, const PerformanceModel& model) {
+  StepTimes times;
   for (const ObservedStep& step : run.steps) {
-    predicted += model.SecondsOf(step.load);
-    measured += static_cast<double>(step.seconds_ns) / kNsPerSecond;
+    times.predicted += model.SecondsOf(step.load);
+    times.measured += static_cast<double>(step.seconds_ns) / kNsPerSecond;
   }
-  return measured > 0 ? predicted / measured : 0;
+  return times;
+}
+
+// How far the second with the slowest or fastest steps is from all of them: of the machine, whatever is computed in it.
+double UnevennessOf(const EngineRun& run, const PerformanceModel& model) {
+  std::vector<StepTimes> seconds;
+  StepTimes all;
+  TimeNs at = run.requests.front().sent;
+  for (const ObservedStep& step : run.steps) {
+    at += std::max<TimeNs>(0, step.gap);
+    const auto second = static_cast<std::size_t>(at / kNsPerSecond);
+    if (seconds.size() <= second) seconds.resize(second + 1);
+    const StepTimes one{model.SecondsOf(step.load), static_cast<double>(step.seconds_ns) / kNsPerSecond};
+    seconds[second] = seconds[second] + one;
+    all = all + one;
+    at += step.seconds_ns;
+  }
+  double most = 0;
+  for (const StepTimes& second : seconds) {
+    if (second.measured < kLeastBusy) continue;
+    most = std::max(most, std::abs(all.Ratio() / second.Ratio() - 1));
+  }
+  return most;
 }
 
 // As a file of `loramux profile` would give it to `loramux simulate`.
@@ -101,7 +126,7 @@ Result<PerformanceProfile> ThroughFile(const PerformanceProfile& profile) {
 PerformanceProfile WithoutFactors(PerformanceProfile profile) {
   PerformanceModel& model = profile.mbgmv.model;
   for (const FactorTable table : kFactorTables) (model.*table).clear();
-  model.after_prefill = 0;
+  model.after_prefill = model.after_prefill_decay = 0;
   return profile;
 }
 
@@ -133,12 +158,12 @@ class Validation {
     return Ok{};
   }
 
-  // A machine that was disturbed is asked again: of three runs at most, the one with the least drift.
+  // A machine that was disturbed is asked again, whatever was found: of three runs at most, the most even one.
   Result<ValidationRun> RunQuietly(const Preset& preset, int load_percent, int repetition) {
     std::optional<ValidationRun> best;
-    for (int attempt = 0; attempt < 3 && (!best || std::abs(best->drift) > kMaxDrift); ++attempt) {
+    for (int attempt = 0; attempt < 3 && (!best || best->unevenness > kMaxUnevenness); ++attempt) {
       ASSIGN_OR_RETURN(ValidationRun run, RunOnce(preset, load_percent, repetition));
-      if (!best || std::abs(run.drift) < std::abs(best->drift)) best = std::move(run);
+      if (!best || run.unevenness < best->unevenness) best = std::move(run);
     }
     return *best;
   }
@@ -149,53 +174,57 @@ class Validation {
     EngineLoad load = LoadOf(flags_, config_, rate);
     load.seed += static_cast<std::uint64_t>(repetition);   // other requests each time: one that is on the brink must not decide all
     const std::vector<EngineRequest> requests = DrawRequests(load);
-    std::vector<EngineRun> around(2);   // what the factors are fitted to
-    ASSIGN_OR_RETURN(around[0], RunOthers(preset, rate));
+    if (requests.empty()) return TooShort();
     ASSIGN_OR_RETURN(const RealRun real, RunReal(house_, preset, requests));
-    ASSIGN_OR_RETURN(around[1], RunOthers(preset, rate));
-    PerformanceProfile fitted = profile_;
-    FitEngine(around, LoraCostShape::kMbgmv, fitted);
-    ASSIGN_OR_RETURN(fitted, ThroughFile(fitted));
-    const PerformanceModel& model = fitted.mbgmv.model;
-    ASSIGN_OR_RETURN(const SimulatedRun simulated, RunSimulated(house_, preset, requests, real, fitted));
-    ASSIGN_OR_RETURN(const SimulatedRun linear, RunSimulated(house_, preset, requests, real, WithoutFactors(fitted)));
+    const std::array<EngineRun, 2> by_turn = StepsByTurns(real.run);
+    ASSIGN_OR_RETURN(const Profiles fitted, FitByTurns(by_turn));
+    std::array<SimulatedRun, 2> of_turn;
+    for (std::size_t turn = 0; turn < of_turn.size(); ++turn) {
+      ASSIGN_OR_RETURN(of_turn[turn], RunSimulated(house_, preset, requests, real, fitted[turn]));
+    }
+    const SimulatedRun simulated = ByTurns(of_turn);
+    ASSIGN_OR_RETURN(const SimulatedRun linear, RunSimulated(house_, preset, requests, real, WithoutFactors(fitted[0])));
     ASSIGN_OR_RETURN(const SimulatedRun once, RunSimulated(house_, preset, requests, real, profile_));
     const auto warm_up = static_cast<TimeNs>(flags_.seconds / 4 * kNsPerSecond);
-    TimeNs busy = 0;
-    for (const ObservedStep& step : real.run.steps) busy += step.seconds_ns;
     if (!flags_.steps.empty()) {
       const std::string name = fmt::format("{}.{}.{}.{}", flags_.steps, preset.name, load_percent, repetition);
-      RETURN_IF_ERROR(load::WriteTextFile(name + ".steps.csv", StepsAsCsv(real.run, model)));
+      RETURN_IF_ERROR(load::WriteTextFile(name + ".steps.csv", StepsAsCsv(by_turn, fitted)));
       RETURN_IF_ERROR(load::WriteTextFile(name + ".transfers.csv", TransfersAsCsv(real.run)));
       RETURN_IF_ERROR(load::WriteTextFile(name + ".requests.csv", RequestsAsCsv(requests, real.run, simulated)));
     }
+    const PerformanceModel &a = fitted[0].mbgmv.model, &b = fitted[1].mbgmv.model;
+    const StepTimes steps = TimesOf(by_turn[0], a) + TimesOf(by_turn[1], b);
     return ValidationRun{.preset = std::string(preset.name), .load_percent = load_percent, .rate = rate, .saturation = saturation_,
                          .requests = static_cast<std::int64_t>(requests.size()), .real = FiguresOf(real.run.requests, warm_up),
                          .simulated = FiguresOf(simulated.requests, warm_up), .linear = FiguresOf(linear.requests, warm_up),
                          .once = FiguresOf(once.requests, warm_up),
-                         .fitted_steps = static_cast<std::int64_t>(around[0].steps.size() + around[1].steps.size()),
-                         .fit_error = fitted.mbgmv.engine.mean_error, .linear_fit_error = fitted.mbgmv.engine_linear.mean_error,
-                         .drift = StepTimeRatio(around[0], model) / StepTimeRatio(around[1], model) - 1,
-                         .step_time_ratio = StepTimeRatio(real.run, model),
-                         .once_step_time_ratio = StepTimeRatio(real.run, profile_.mbgmv.model),
-                         .between_steps_us = model.between_steps * 1e6,
-                         .submit_latency_us = model.submit_latency * 1e6,
-                         .busy = Share(busy, real.run.end),
+                         .fitted_steps = static_cast<std::int64_t>(real.run.steps.size()),
+                         .fit_error = (fitted[0].mbgmv.engine.mean_error + fitted[1].mbgmv.engine.mean_error) / 2,
+                         .linear_fit_error = (fitted[0].mbgmv.engine_linear.mean_error + fitted[1].mbgmv.engine_linear.mean_error) / 2,
+                         .unevenness = UnevennessOf(real.run, profile_.mbgmv.model),
+                         .step_time_ratio = steps.Ratio(),
+                         .once_step_time_ratio = TimesOf(real.run, profile_.mbgmv.model).Ratio(),
+                         .between_steps_us = (a.between_steps + b.between_steps) / 2 * 1e6,
+                         .submit_latency_us = (a.submit_latency + b.submit_latency) / 2 * 1e6,
+                         .busy = steps.measured / (static_cast<double>(real.run.end) / kNsPerSecond),
                          .adapter_hits = Share(real.stats.adapters.asked_on_device, real.stats.adapters.asked),
-                         .simulated_adapter_hits = Share(simulated.stats.adapters.asked_on_device, simulated.stats.adapters.asked)};
+                         .simulated_adapter_hits = Share(of_turn[0].stats.adapters.asked_on_device, of_turn[0].stats.adapters.asked)};
   }
 
-  // Other requests at the same rate: beside what a step computes, its time depends a little on how often the engine sleeps. The
-  // engine is the same one for all repetitions: its tiers are full, as the measured one's are before long.
-  Result<EngineRun> RunOthers(const Preset& preset, double rate) {
-    std::unique_ptr<EngineSession>& session = sessions_[preset.name];
-    if (session == nullptr) {
-      ASSIGN_OR_RETURN(session, StartEngine(house_, preset));
+  using Profiles = std::array<PerformanceProfile, 2>;
+
+  static Error TooShort() { return InvalidArgument("--seconds: too short: a run needs steps in odd and in even seconds", "--seconds"); }
+
+  // For each turn, by the steps of the other one.
+  Result<Profiles> FitByTurns(const std::array<EngineRun, 2>& by_turn) const {
+    Profiles fitted = {profile_, profile_};
+    for (std::size_t turn = 0; turn < fitted.size(); ++turn) {
+      const EngineRun& other = by_turn[1 - turn];
+      if (other.steps.empty()) return TooShort();
+      FitEngine({&other, 1}, LoraCostShape::kMbgmv, fitted[turn]);
+      ASSIGN_OR_RETURN(fitted[turn], ThroughFile(fitted[turn]));
     }
-    EngineLoad load = LoadOf(flags_, config_, rate);
-    load.seconds = flags_.calibration_seconds / 2;
-    load.seed = SplitMix64(flags_.seed + ++others_);   // never the same prompts: the engine would remember them
-    return session->Run(DrawRequests(load));
+    return fitted;
   }
 
   // What `loramux profile --quick` measures on such a server, or the file of an earlier call.
@@ -227,9 +256,7 @@ class Validation {
   const ModelConfig config_;
   ValidationHouse house_;
   PerformanceProfile profile_;          // measured once, before all runs
-  std::map<std::string_view, std::unique_ptr<EngineSession>> sessions_;   // by preset
   double saturation_ = 0;
-  std::uint64_t others_ = 0;            // runs of RunOthers
 };
 
 // Calls that add to a file of runs go on behind those in it.
@@ -269,10 +296,9 @@ std::string SettingOf(const Flags& flags, double saturation) {
   return fmt::format("Poisson arrivals for {:g} s, the first quarter warms up; {:.1f} requests a second are 100 %. Prompts of {:g} and "
                      "answers of {:g} tokens on average (log-normal, coefficient of variation 0.6), random tokens. {} random adapters of "
                      "ranks 8 to 64 on q, k, v, o, popularity by Zipf's law with exponent 0.8. {:g} MB of device memory, {:g} MB of host "
-                     "tier. {} thread(s) of the executor, so that engine and sender have a processor of their own. Fitted to {:g} s around "
-                     "each run.",
+                     "tier. {} thread(s) of the executor, so that engine and sender have a processor of their own.",
                      flags.seconds, saturation, flags.input, flags.output_tokens, flags.adapters, flags.device_mb, flags.host_mb,
-                     flags.threads, flags.calibration_seconds);
+                     flags.threads);
 }
 
 Result<ValidationReport> Run(const Flags& flags, std::string command) {
@@ -305,8 +331,6 @@ int main(int argc, char** argv) {
   app.add_option("--saturation", flags.saturation, "Requests a second that are 100 % (default: as --runs has it, or measured)")
       ->check(CLI::Range(0.0, 1e6));
   app.add_option("--seconds", flags.seconds, "Of arrivals in a run")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
-  app.add_option("--calibration-seconds", flags.calibration_seconds, "Of the runs that the model is fitted to, half before and half after")
-      ->check(CLI::Range(0.1, 3600.0))->capture_default_str();
   app.add_option("--repetitions", flags.repetitions, "0: write the report of --runs again")->check(CLI::Range(0, 100))
       ->capture_default_str();
   app.add_option("--runs", flags.runs, "File to which runs are added, a line each; the report has all that are in it");

@@ -1,3 +1,4 @@
+#include <array>
 #include <fstream>
 
 #include <gtest/gtest.h>
@@ -61,6 +62,37 @@ TEST(ValidationWorkloadTest, TheSimulatorIsAskedTheSameAtTheTimesOfSending) {
     EXPECT_EQ(workload.requests[i].input_tokens, static_cast<std::int32_t>(requests[i].prompt.size()));
     EXPECT_EQ(workload.requests[i].output_tokens, requests[i].output_tokens);
   }
+}
+
+// A request is simulated with what was fitted to the steps of the other seconds: none of those that it was served in, as good as.
+TEST(ValidationTurnsTest, StepsAndRequestsBelongToTheirSeconds) {
+  constexpr TimeNs kTenth = kNsPerSecond / 10;
+  EngineRun run;
+  run.requests = {{.sent = kTenth}, {.sent = 11 * kTenth}, {.sent = 25 * kTenth}};
+  run.steps = {{.gap = -1, .seconds_ns = 7 * kTenth},           // from 0.1 s
+               {.gap = kTenth, .seconds_ns = 2 * kTenth},       // from 0.9 s into the next second
+               {.gap = 0, .seconds_ns = 8 * kTenth},            // from 1.1 s
+               {.gap = 2 * kTenth, .seconds_ns = kTenth}};      // from 2.1 s
+  const std::array<EngineRun, 2> turns = StepsByTurns(run);
+  ASSERT_EQ(turns[0].steps.size(), 3U);
+  ASSERT_EQ(turns[1].steps.size(), 1U);
+  EXPECT_EQ(turns[0].steps[1].seconds_ns, 2 * kTenth);
+  EXPECT_EQ(turns[0].steps[2].seconds_ns, kTenth);
+  EXPECT_EQ(turns[1].steps[0].seconds_ns, 8 * kTenth);
+  EXPECT_EQ(turns[0].requests.size(), 3U);
+  EXPECT_EQ(turns[1].requests.size(), 3U);
+
+  std::array<SimulatedRun, 2> simulated;
+  for (std::int32_t turn = 0; turn < 2; ++turn) {
+    for (const ServedRequest& request : run.requests) {
+      simulated[static_cast<std::size_t>(turn)].requests.push_back({.sent = request.sent, .tokens = turn});
+    }
+  }
+  const SimulatedRun merged = ByTurns(simulated);
+  ASSERT_EQ(merged.requests.size(), 3U);
+  EXPECT_EQ(merged.requests[0].tokens, 0);
+  EXPECT_EQ(merged.requests[1].tokens, 1);
+  EXPECT_EQ(merged.requests[2].tokens, 0);
 }
 
 TEST(ValidationReportTest, FiguresOfWhatWasSentAfterTheWarmUp) {

@@ -32,7 +32,8 @@ struct Number {
 constexpr std::array kNumbers = {Number{"rate", &ValidationRun::rate}, Number{"saturation", &ValidationRun::saturation},
                                  Number{"fit_error", &ValidationRun::fit_error},
                                  Number{"linear_fit_error", &ValidationRun::linear_fit_error},
-                                 Number{"drift", &ValidationRun::drift}, Number{"step_time_ratio", &ValidationRun::step_time_ratio},
+                                 Number{"unevenness", &ValidationRun::unevenness},
+                                 Number{"step_time_ratio", &ValidationRun::step_time_ratio},
                                  Number{"once_step_time_ratio", &ValidationRun::once_step_time_ratio},
                                  Number{"between_steps_us", &ValidationRun::between_steps_us},
                                  Number{"submit_latency_us", &ValidationRun::submit_latency_us}, Number{"busy", &ValidationRun::busy},
@@ -119,7 +120,7 @@ std::string MainTable(const std::vector<Cell>& cells) {
 
 std::string ModelTable(const std::vector<Cell>& cells) {
   std::string text = "| load | preset | requests a second | executor busy | adapter hits real | simulated | steps fitted "
-                     "| mean error of a step % | linear terms alone % | drift % | all steps: model / measured % | TPOT, linear % "
+                     "| mean error of a step % | linear terms alone % | unevenness % | all steps: model / measured % | TPOT, linear % "
                      "| TTFT P50, linear % | TTFT P90, linear % | all steps, measured once: model / measured % | TPOT, once % "
                      "| TTFT P50, once % | TTFT P90, once % |\n"
                      "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n";
@@ -128,7 +129,7 @@ std::string ModelTable(const std::vector<Cell>& cells) {
                         cell.preset, cell.Of(&ValidationRun::rate), 100 * cell.Of(&ValidationRun::busy),
                         100 * cell.Of(&ValidationRun::adapter_hits), 100 * cell.Of(&ValidationRun::simulated_adapter_hits),
                         cell.runs.front()->fitted_steps, 100 * cell.Of(&ValidationRun::fit_error),
-                        100 * cell.Of(&ValidationRun::linear_fit_error), Percent(cell.Of(&ValidationRun::drift)),
+                        100 * cell.Of(&ValidationRun::linear_fit_error), Percent(cell.Of(&ValidationRun::unevenness)),
                         Percent(cell.Of(&ValidationRun::step_time_ratio) - 1));
     for (const Figure& figure : kFigures) text += fmt::format(" {} |", Percent(cell.Difference(&ValidationRun::linear, figure)));
     text += fmt::format(" {} |", Percent(cell.Of(&ValidationRun::once_step_time_ratio) - 1));
@@ -156,11 +157,12 @@ std::string AsMarkdown(const ValidationReport& report, const std::vector<Cell>& 
                       figures - OutsideBounds(report), figures);
   text += MainTable(cells) + "\n![TTFT P90 by load, real and simulated](simulator_validation.svg)\n\n";
   text += "## What went in\nThe profile is what `loramux profile` makes: linear terms from steps that are measured one by one, factors "
-          "from steps of the running engine. Just before and after each real run the factors are fitted again, by the same function, "
-          "to steps of an engine with the same preset and other requests at the same rate, as `loramux profile --rates` does. "
-          "\"Linear\": without factors. \"Once\": by the profile that was measured before all runs, under loads of its own choice. "
-          "\"Drift\": how much slower steps were after the real run than before; a repetition in which it is more than 3 % is made "
-          "again, at most twice, and the one with the least drift is kept.\n\n" + ModelTable(cells);
+          "from steps of the running engine. The factors are fitted to the real run itself, by the same function: to the steps of every "
+          "other second of it for the simulation of the requests that are sent in the seconds between, and the other way round. So no "
+          "request is simulated by what its own second's steps took, and a machine that gets slower does so for both. \"Linear\": without "
+          "factors. \"Once\": by the profile that was measured before all runs, under loads of its own choice. \"Unevenness\": how far "
+          "the second with the slowest or fastest steps was from all, by that profile; a repetition in which it is more than 15 % is made "
+          "again, at most twice, and the most even one is kept.\n\n" + ModelTable(cells);
   return text;
 }
 

@@ -18,7 +18,7 @@ struct LatencyFigures {
 // Of those sent from `warm_up` on.
 LatencyFigures FiguresOf(const std::vector<ServedRequest>& requests, TimeNs warm_up);
 
-// A preset under a load, once: the real engine, and the simulated one with what was measured just before.
+// A preset under a load, once: the real engine, and the simulated one with what was fitted to every other second of it.
 struct ValidationRun {
   std::string preset;
   int load_percent = 0;                    // of `saturation`
@@ -29,8 +29,8 @@ struct ValidationRun {
   LatencyFigures once;                     // simulated by the profile that was measured before all runs
   std::int64_t fitted_steps = 0;
   double fit_error = 0, linear_fit_error = 0;   // mean relative error on the steps that the model was fitted to
-  double drift = 0;                        // how much slower steps were after the real run than before
-  double step_time_ratio = 0;              // what the model says of the real run's steps, over what they took
+  double unevenness = 0;                   // of the second whose steps were the slowest or the fastest, from all
+  double step_time_ratio = 0;              // what the models say of the steps they have not seen, over what they took
   double once_step_time_ratio = 0;         // the same of the profile that was measured before all runs
   double between_steps_us = 0, submit_latency_us = 0;
   double busy = 0;                         // of the real executor, share of the time

@@ -97,15 +97,39 @@ Workload AsWorkload(const std::vector<EngineRequest>& requests, const std::vecto
   return workload;
 }
 
-std::string StepsAsCsv(const EngineRun& run, const PerformanceModel& model) {
-  std::string csv = "gap,seconds,plain,prefill_tokens,prefill_sequences,decode_sequences,prefill_attention,prefill_context,decode_context,"
-                    "adapter_tokens,distinct_adapters,rank_sum,max_rank,token_ranks,after_prefill,predicted\n";
+std::array<EngineRun, 2> StepsByTurns(const EngineRun& run) {
+  std::array<EngineRun, 2> parts;
+  for (EngineRun& part : parts) part.requests = run.requests;
+  TimeNs at = run.requests.front().sent;   // the first step begins some microseconds later
   for (const ObservedStep& step : run.steps) {
-    const StepLoad& load = step.load;
-    csv += fmt::format("{:.9f},{:.9f},{:d},{},{},{},{},{},{},{},{},{},{},{},{:d},{:.9f}\n", Seconds(step.gap), Seconds(step.seconds_ns),
-                       step.plain, load.prefill_tokens, load.prefill_sequences, load.decode_sequences, load.prefill_attention,
-                       load.prefill_context, load.decode_context, load.adapter_tokens, load.distinct_adapters, load.rank_sum,
-                       load.max_rank, load.token_ranks, load.after_prefill, model.SecondsOf(load));
+    at += std::max<TimeNs>(0, step.gap);
+    parts[TurnOf(at)].steps.push_back(step);
+    at += step.seconds_ns;
+  }
+  return parts;
+}
+
+SimulatedRun ByTurns(const std::array<SimulatedRun, 2>& simulated) {
+  CHECK_EQ(simulated[0].requests.size(), simulated[1].requests.size());
+  SimulatedRun merged = simulated[0];
+  for (std::size_t i = 0; i < merged.requests.size(); ++i) {
+    merged.requests[i] = simulated[TurnOf(merged.requests[i].sent)].requests[i];
+  }
+  return merged;
+}
+
+std::string StepsAsCsv(const std::array<EngineRun, 2>& by_turn, const std::array<PerformanceProfile, 2>& profiles) {
+  std::string csv = "turn,gap,seconds,plain,prefill_tokens,prefill_sequences,decode_sequences,prefill_attention,prefill_context,"
+                    "decode_context,adapter_tokens,distinct_adapters,rank_sum,max_rank,token_ranks,after_prefill,predicted\n";
+  for (std::size_t turn = 0; turn < by_turn.size(); ++turn) {
+    const PerformanceModel& model = profiles[turn].mbgmv.model;
+    for (const ObservedStep& step : by_turn[turn].steps) {
+      const StepLoad& load = step.load;
+      csv += fmt::format("{},{:.9f},{:.9f},{:d},{},{},{},{},{},{},{},{},{},{},{},{:d},{:.9f}\n", turn, Seconds(step.gap),
+                         Seconds(step.seconds_ns), step.plain, load.prefill_tokens, load.prefill_sequences, load.decode_sequences,
+                         load.prefill_attention, load.prefill_context, load.decode_context, load.adapter_tokens, load.distinct_adapters,
+                         load.rank_sum, load.max_rank, load.token_ranks, load.after_prefill, model.SecondsOf(load));
+    }
   }
   return csv;
 }

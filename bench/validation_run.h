@@ -1,6 +1,7 @@
 // One workload on the real engine and on the simulated one, set up alike.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -55,13 +56,23 @@ struct SimulatedRun {
 Result<SimulatedRun> RunSimulated(const ValidationHouse& house, const Preset& preset, const std::vector<EngineRequest>& requests,
                                   const RealRun& real, const PerformanceProfile& profile);
 
+// A run is looked at in turns of a second: what one model is fitted to in every other one is judged in those between, and the other
+// way round. So no model sees the steps that it is held against, and a machine that gets slower does so for both.
+inline constexpr TimeNs kTurn = kNsPerSecond;
+inline std::size_t TurnOf(TimeNs at) { return static_cast<std::size_t>(at / kTurn % 2); }
+
+// The steps by the turn in which they began; each part has all requests. Empty parts: the run was too short. REQUIRES: requests.
+std::array<EngineRun, 2> StepsByTurns(const EngineRun& run);
+// Of each request what the simulation of its turn says, by when it was sent. REQUIRES: as many requests in both.
+SimulatedRun ByTurns(const std::array<SimulatedRun, 2>& simulated);
+
 // The requests for the simulator. `sent` are the times at which the real engine was given them.
 // REQUIRES: as many as requests, ascending.
 Workload AsWorkload(const std::vector<EngineRequest>& requests, const std::vector<TimeNs>& sent,
                     const std::vector<std::int64_t>& adapter_ranks);
 
-// The steps as CSV, with what the model says of each.
-std::string StepsAsCsv(const EngineRun& run, const PerformanceModel& model);
+// The steps as CSV, of each what the model of its turn says.
+std::string StepsAsCsv(const std::array<EngineRun, 2>& by_turn, const std::array<PerformanceProfile, 2>& profiles);
 // The transfers as CSV; `kind` counts TransferKind.
 std::string TransfersAsCsv(const EngineRun& run);
 // The requests as CSV, really served and simulated; ns since the start.

@@ -32,7 +32,7 @@ class Profile(unittest.TestCase):
     def check_file(self, path, ranks, targets):
         text = path.read_text()
         data = json.loads(text)
-        self.assertEqual((data["format"], data["version"]), ("loramux-performance-profile", 2))
+        self.assertEqual((data["format"], data["version"]), ("loramux-performance-profile", 3))
         self.assertEqual(data["adapters"], {"ranks": ranks, "targets": targets})
         self.assertEqual(data["model"]["hidden_size"], 192)
         self.assertEqual(data["model"]["page_tokens"], 16)

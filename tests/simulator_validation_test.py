@@ -14,8 +14,8 @@ import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = None
-SMALL = ["--saturation", "40", "--seconds", "0.5", "--calibration-seconds", "0.5", "--adapters", "6", "--input-mean", "24",
-         "--output-mean", "8", "--profile-seconds", "1"]
+SHORT = ["--saturation", "40", "--adapters", "6", "--input-mean", "24", "--output-mean", "8", "--profile-seconds", "1"]
+SMALL = [*SHORT, "--seconds", "2.5"]
 
 
 def run(folder, *arguments):
@@ -64,6 +64,9 @@ class SimulatorValidation(unittest.TestCase):
             result = run(self.path, *SMALL, "--loads", "50", *arguments)
             self.assertEqual(result.returncode, 1, arguments)
             self.assertIn(message, result.stderr)
+        result = run(self.path, *SHORT, "--loads", "50", "--presets", "fifo", "--seconds", "0.4")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("--seconds", result.stderr)
 
 
 if __name__ == "__main__":

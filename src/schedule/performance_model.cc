@@ -64,6 +64,11 @@ double FactorAt(std::span<const StepFactor> factors, double tokens) {
   return before.factor + share * (after->factor - before.factor);
 }
 
+double AfterPrefillSeconds(const PerformanceModel& model, const StepLoad& load) {
+  if (load.prefill_tokens > 0 || load.after_prefill == 0 || load.after_prefill > kColdSteps) return 0;
+  return model.after_prefill * std::pow(model.after_prefill_decay, load.after_prefill - 1);
+}
+
 }  // namespace
 
 std::span<const PerformanceTerm> PerformanceTerms(LoraCostShape shape) {
@@ -82,7 +87,7 @@ double PerformanceModel::SecondsOf(const StepLoad& load) const {
   const std::vector<StepFactor>& own = this->*FactorTableOf(load);
   const bool borrows = own.empty() && load.prefill_tokens > 0;   // no step with both was seen
   const double factor = FactorAt(borrows ? prefill_factors : own, static_cast<double>(load.prefill_tokens + load.decode_sequences));
-  return factor * LinearSecondsOf(load) + (load.after_prefill && load.prefill_tokens == 0 ? after_prefill : 0);
+  return factor * LinearSecondsOf(load) + AfterPrefillSeconds(*this, load);
 }
 
 double PerformanceModel::LinearSecondsOf(const StepLoad& load) const {

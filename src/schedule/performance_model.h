@@ -30,8 +30,15 @@ struct StepLoad {
                                          // adapter_tokens x the mean rank of the adapters
   std::int64_t prefill_sequences = 0;    // chunks of more than one token
   std::int64_t prefill_context = 0;      // sum over them of the positions up to their last: keys and values to read
-  bool after_prefill = false;            // the step before had prefill tokens: what decoding reads is no longer near
+  // So many steps after one with prefill tokens, which has driven what decoding reads out of the caches; 0: none, or long ago.
+  std::int32_t after_prefill = 0;
 };
+inline constexpr std::int32_t kColdSteps = 8;   // then what decoding reads is near again
+// StepLoad::after_prefill of the step that comes after this one.
+inline std::int32_t StepsAfterPrefill(const StepLoad& step) {
+  if (step.prefill_tokens > 0) return 1;
+  return step.after_prefill > 0 && step.after_prefill < kColdSteps ? step.after_prefill + 1 : 0;
+}
 
 // Measured seconds over those of the linear terms, for steps of about so many tokens.
 struct StepFactor {
@@ -71,8 +78,9 @@ struct PerformanceModel {
   // tokens and constant beyond the ends. For steps without prefill tokens, for those with nothing else, and for those with both.
   // Ascending by tokens, which are positive, as the factors; empty: the linear terms alone, for steps with both prefill_factors.
   std::vector<StepFactor> decode_factors, prefill_factors, mixed_factors;
-  // Seconds on top of a step without prefill tokens that comes after one with: its weights and adapters have left the caches.
-  double after_prefill = 0;
+  // Seconds on top of a step without prefill tokens that comes after one with: its weights and adapters have left the caches. Each
+  // of the steps behind it finds more of them there: it takes that part (below 1) of what the one before it took on top.
+  double after_prefill = 0, after_prefill_decay = 0;
   // Between the end of a step and the start of the next, on the engine's thread: collecting, planning. Not in SecondsOf.
   double between_steps = 0;
   // From the moment when a request is sent to the moment when an engine that sleeps sees it. Not in SecondsOf.

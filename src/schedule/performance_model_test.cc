@@ -137,11 +137,30 @@ TEST(PerformanceModelTest, DecodingAfterAPromptTakesLonger) {
   StepLoad load;
   load.decode_sequences = 3;
   EXPECT_DOUBLE_EQ(model.SecondsOf(load), 2);
-  load.after_prefill = true;
+  load.after_prefill = 1;
   EXPECT_DOUBLE_EQ(model.SecondsOf(load), 2.5);
   EXPECT_DOUBLE_EQ(model.LinearSecondsOf(load), 2);
+  load.after_prefill = 2;
+  EXPECT_DOUBLE_EQ(model.SecondsOf(load), 2);
+  model.after_prefill_decay = 0.5;
+  EXPECT_DOUBLE_EQ(model.SecondsOf(load), 2.25);
+  load.after_prefill = 4;
+  EXPECT_DOUBLE_EQ(model.SecondsOf(load), 2.0625);
   load.prefill_tokens = 16;
   EXPECT_DOUBLE_EQ(model.SecondsOf(load), 2);
+}
+
+TEST(PerformanceModelTest, HowManyStepsAgoTheLastPromptWas) {
+  StepLoad load{.decode_sequences = 2};
+  EXPECT_EQ(StepsAfterPrefill(load), 0);   // never
+  load.prefill_tokens = 30;
+  std::int32_t after = StepsAfterPrefill(load);
+  for (std::int32_t step = 1; step <= kColdSteps; ++step) {
+    EXPECT_EQ(after, step);
+    after = StepsAfterPrefill({.decode_sequences = 2, .after_prefill = after});
+  }
+  EXPECT_EQ(after, 0);
+  EXPECT_EQ(StepsAfterPrefill({.prefill_tokens = 5, .after_prefill = 3}), 1);
 }
 
 }  // namespace

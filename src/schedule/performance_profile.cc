@@ -142,6 +142,9 @@ Status ReadModel(StrictFields& fields, LoraCostShape shape, FittedModel& fitted)
     RETURN_IF_ERROR(inner.Factors("prefill_factors", fitted.model.prefill_factors));
     RETURN_IF_ERROR(inner.Factors("mixed_factors", fitted.model.mixed_factors));
     RETURN_IF_ERROR(inner.Number("after_prefill_seconds", 0, kMaxSeconds, fitted.model.after_prefill));
+    if (fields.version() > 2) {
+      RETURN_IF_ERROR(inner.Number("after_prefill_decay", 0, kMaxDecay, fitted.model.after_prefill_decay));
+    }
     RETURN_IF_ERROR(ReadQuality(inner, "held_out", fitted.engine));
     return ReadQuality(inner, "held_out_linear", fitted.engine_linear);
   });
@@ -239,6 +242,7 @@ ordered_json ModelJson(const FittedModel& fitted) {
                       {"prefill_factors", FactorsAsJson<ordered_json>(fitted.model.prefill_factors)},
                       {"mixed_factors", FactorsAsJson<ordered_json>(fitted.model.mixed_factors)},
                       {"after_prefill_seconds", fitted.model.after_prefill},
+                      {"after_prefill_decay", fitted.model.after_prefill_decay},
                       {"held_out", QualityJson(fitted.engine)},
                       {"held_out_linear", QualityJson(fitted.engine_linear)}}}};
 }

@@ -16,6 +16,7 @@ namespace loramux {
 // Of a table of factors in a file.
 inline constexpr std::size_t kMaxFactors = 256;
 inline constexpr double kMinFactor = 0.01, kMaxFactor = 100, kMaxFactorTokens = 1e9;
+inline constexpr double kMaxDecay = 0.99;
 // Of a link in a file.
 inline constexpr double kMinBytesPerSecond = 1, kMaxBytesPerSecond = 1e18;
 
@@ -40,7 +41,7 @@ struct FittedModel {
 };
 
 struct PerformanceProfile {
-  static constexpr std::int64_t kVersion = 2;   // 1, which is read too, had no factors
+  static constexpr std::int64_t kVersion = 3;   // read too: 1 had no factors, 2 no after_prefill_decay
 
   // What it was measured on.
   std::string device;                       // in words; also in every model

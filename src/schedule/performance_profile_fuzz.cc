@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     CHECK_LT(profile.error().message.size(), 8192u);
     return 0;
   }
-  const StepLoad decode{.decode_sequences = 7, .decode_context = 900, .after_prefill = true}, prefill{.prefill_tokens = 3};
+  const StepLoad decode{.decode_sequences = 7, .decode_context = 900, .after_prefill = 3}, prefill{.prefill_tokens = 3};
   const StepLoad mixed{.prefill_tokens = 500, .decode_sequences = 100, .prefill_attention = 100'000, .decode_context = 50'000,
                       .adapter_tokens = 300, .rank_sum = 900, .max_rank = 64, .distinct_adapters = 20, .token_ranks = 9'000,
                       .prefill_sequences = 4};

@@ -37,6 +37,7 @@ PerformanceProfile SomeProfile() {
     fitted->model.prefill_factors = {{32.25, 1 + next}};
     fitted->model.mixed_factors = {{2, 1 + next}, {3, 1.5}, {4, 0.5}};
     fitted->model.after_prefill = next *= 1.7;
+    fitted->model.after_prefill_decay = 0.6;
     fitted->model.between_steps = 3e-5;
     fitted->model.submit_latency = 5e-5;
     fitted->model.disk = {0.001, 1.5e9};
@@ -85,7 +86,7 @@ TEST(PerformanceProfileTest, ReadsWhatItWrote) {
     EXPECT_EQ(read->ModelOf(shape).device, SomeProfile().device);
     EXPECT_EQ(read->ModelOf(shape).between_steps, 3e-5);
     EXPECT_EQ(read->ModelOf(shape).submit_latency, 5e-5);
-    for (const StepLoad& other : {StepLoad{.decode_sequences = 3, .after_prefill = true}, StepLoad{.prefill_tokens = 40}}) {
+    for (const StepLoad& other : {StepLoad{.decode_sequences = 3, .after_prefill = 2}, StepLoad{.prefill_tokens = 40}}) {
       EXPECT_EQ(read->ModelOf(shape).SecondsOf(other), SomeProfile().ModelOf(shape).SecondsOf(other));
     }
     EXPECT_EQ(read->ModelOf(shape).disk.latency, 0.001);
@@ -185,7 +186,7 @@ TEST(PerformanceProfileTest, HostileTexts) {
 
 TEST(PerformanceProfileTest, AnotherVersionSaysWhatToDo) {
   json changed = json::parse(PerformanceProfileAsJson(SomeProfile()));
-  changed["version"] = 3;
+  changed["version"] = PerformanceProfile::kVersion + 1;
   EXPECT_NE(ErrorOf(changed).find("loramux profile"), std::string::npos);
 }
 
@@ -212,6 +213,17 @@ TEST(PerformanceProfileTest, TheFirstVersionIsLinear) {
   json mixed = FirstVersion();
   mixed["requests_per_second"] = 1;
   EXPECT_NE(ErrorOf(mixed).find("requests_per_second: no such field in version 1"), std::string::npos) << ErrorOf(mixed);
+}
+
+TEST(PerformanceProfileTest, TheSecondVersionHasNoDecay) {
+  json second = json::parse(PerformanceProfileAsJson(SomeProfile()));
+  second["version"] = 2;
+  EXPECT_NE(ErrorOf(second).find("after_prefill_decay: no such field in version 2"), std::string::npos) << ErrorOf(second);
+  for (const char* shape : {"mbgmv", "bgmv"}) second[shape]["engine"].erase("after_prefill_decay");
+  const auto read = ParsePerformanceProfile(second.dump(), "FILE");
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_GT(read->mbgmv.model.after_prefill, 0);
+  EXPECT_EQ(read->mbgmv.model.after_prefill_decay, 0);
 }
 
 TEST(PerformanceProfileTest, HostileFactors) {

@@ -16,7 +16,7 @@ TokenId SimulatedExecutor::TokenAt(std::uint64_t seed, std::size_t n) {
 double SimulatedExecutor::SecondsOf(const ExecutorBatch& batch) {
   StepLoad load = LoadOf(batch);
   load.after_prefill = after_prefill_;
-  after_prefill_ = load.prefill_tokens > 0;
+  after_prefill_ = StepsAfterPrefill(load);
   const double on_device = model_.SecondsOf(load);
   TimeNs there = 0;
   double tokens = 0, token_ranks = 0;

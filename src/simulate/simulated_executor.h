@@ -41,7 +41,7 @@ class SimulatedExecutor final : public Executor {
   const std::optional<CpuAssist> assist_;
   const ExecutorBatch* batch_ = nullptr;
   TimeNs ends_at_ = 0, busy_ = 0;
-  bool after_prefill_ = false;            // the last step had prefill tokens
+  std::int32_t after_prefill_ = 0;        // StepLoad's, of the next step
 };
 
 }  // namespace loramux

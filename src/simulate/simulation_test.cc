@@ -48,15 +48,16 @@ TEST(Simulation, OneRequestTakesWhatTheModelSays) {
   EXPECT_EQ(record.output_tokens, 3);
 }
 
-// The first of the two decode steps comes after the prompt.
+// Both decode steps come after the prompt, the second one less.
 TEST(Simulation, DecodingAfterAPromptTakesLonger) {
   Workload workload = TwoRequests(-1, -1, 0);
   workload.requests.resize(1);
   SimulationOptions options = OptionsFor("fifo");
   options.device.model.after_prefill = 3e-3;
+  options.device.model.after_prefill_decay = 1.0 / 3;
   const SimulationResult result = Simulate(options, workload).value();
   EXPECT_EQ(result.requests[0].first_token, 11 * kNsPerMs);
-  EXPECT_EQ(result.requests[0].last_token, 18 * kNsPerMs);
+  EXPECT_EQ(result.requests[0].last_token, 19 * kNsPerMs);
 }
 
 TEST(Simulation, AdaptersTakeThePagesThatAreSaid) {

@@ -162,7 +162,9 @@ void PrintModel(const FittedModel& fitted) {
     fmt::print("  {:<44} {:>14.4g} us\n", term.name, fitted.model.*term.coefficient * 1e6);
   }
   fmt::print("  {:<44} {:>14} tokens\n", "token_tile", fitted.model.token_tile);
-  if (fitted.engine.points > 0) fmt::print("  {:<44} {:>14.4g} us\n", "after_prefill", fitted.model.after_prefill * 1e6);
+  if (fitted.engine.points == 0) return;
+  fmt::print("  {:<44} {:>14.4g} us\n", "after_prefill", fitted.model.after_prefill * 1e6);
+  fmt::print("  {:<44} {:>14.4g}\n", "after_prefill_decay", fitted.model.after_prefill_decay);
   PrintFactors("factors of decode steps (tokens: factor)", fitted.model.decode_factors);
   PrintFactors("factors of prefill", fitted.model.prefill_factors);
   PrintFactors("factors of steps with both", fitted.model.mixed_factors);

@@ -1,8 +1,10 @@
 #include "tools/profile/fit.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include <Eigen/Dense>
 
@@ -102,60 +104,122 @@ double RelativeSquares(const PerformanceModel& model, std::span<const StepMeasur
 
 double TokensOf(const StepLoad& load) { return static_cast<double>(load.prefill_tokens + load.decode_sequences); }
 
-// Measured over the linear terms' seconds, together; steps that took half as long again as is usual among them do not count.
-double RobustRatio(std::span<const StepMeasurement* const> points, const PerformanceModel& model) {
-  constexpr double kDisturbed = 1.5;
+bool IsCold(const StepLoad& load) { return load.prefill_tokens == 0 && load.after_prefill > 0 && load.after_prefill <= kColdSteps; }
+
+constexpr double kEnough = 1000;         // steps: one in a hundred that takes five times as long then makes 2 % of error
+
+// Steps of about the same number of tokens, in seconds.
+struct FactorPlace {
+  double tokens = 0;                     // geometric mean
+  double steps = 0, measured = 0, linear = 0;
+  double usual = 1;                      // measured over linear, without the disturbed ones
+};
+
+FactorPlace PlaceOf(std::span<const StepMeasurement* const> points, const PerformanceModel& model) {
+  constexpr double kDisturbed = 1.5;     // times what is usual among them
+  FactorPlace place{.steps = static_cast<double>(points.size())};
   std::vector<double> ratios;
-  for (const StepMeasurement* point : points) ratios.push_back(point->seconds / model.LinearSecondsOf(point->load));
+  double log_tokens = 0;
+  for (const StepMeasurement* point : points) {
+    const double linear = model.LinearSecondsOf(point->load);
+    ratios.push_back(point->seconds / linear);
+    place.measured += point->seconds;
+    place.linear += linear;
+    log_tokens += std::log(TokensOf(point->load));
+  }
+  place.tokens = std::exp(log_tokens / place.steps);
   std::vector<double> sorted = ratios;
   std::nth_element(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2), sorted.end());
-  const double usual = sorted[sorted.size() / 2];
-  double measured = 0, predicted = 0;
+  const double middle = sorted[sorted.size() / 2];
+  double measured = 0, linear = 0;
   for (std::size_t i = 0; i < points.size(); ++i) {
-    if (ratios[i] > kDisturbed * usual) continue;
+    if (ratios[i] > kDisturbed * middle) continue;
     measured += points[i]->seconds;
-    predicted += points[i]->seconds / ratios[i];
+    linear += points[i]->seconds / ratios[i];
   }
-  return measured / predicted;
+  place.usual = measured / linear;
+  return place;
 }
 
-// A place of the table ends where it has its points and the next step has more tokens by a quarter than its first.
-std::vector<StepFactor> FactorsOf(std::span<const StepMeasurement> points, std::size_t least, const PerformanceModel& model,
+// A place ends where it has its points and the next step has more tokens by a quarter than its first.
+std::vector<FactorPlace> PlacesOf(std::span<const StepMeasurement> points, std::size_t least, const PerformanceModel& model,
                                   FactorTable table) {
-  std::vector<const StepMeasurement*> chosen;
+  std::vector<const StepMeasurement*> chosen, cold;
   for (const StepMeasurement& point : points) {
-    const bool cold = point.load.after_prefill && point.load.prefill_tokens == 0;
-    if (!point.held_out && FactorTableOf(point.load) == table && !cold) chosen.push_back(&point);
+    if (!point.held_out && FactorTableOf(point.load) == table) (IsCold(point.load) ? cold : chosen).push_back(&point);
   }
+  if (chosen.size() < least) chosen.insert(chosen.end(), cold.begin(), cold.end());   // prompts come all the time
   std::stable_sort(chosen.begin(), chosen.end(), [](const auto* a, const auto* b) { return TokensOf(a->load) < TokensOf(b->load); });
-  std::vector<StepFactor> factors;
+  std::vector<FactorPlace> places;
   for (std::size_t begin = 0, end = 0; begin < chosen.size(); begin = end) {
-    double log_tokens = 0;
     for (; end < chosen.size(); ++end) {
       const double tokens = TokensOf(chosen[end]->load);
       const bool closed = tokens > TokensOf(chosen[begin]->load) * 1.25 && tokens > TokensOf(chosen[end - (end > begin)]->load);
       if (closed && end - begin >= least && chosen.size() - end >= least) break;
-      log_tokens += std::log(tokens);
     }
-    factors.push_back({std::exp(log_tokens / static_cast<double>(end - begin)),
-                       RobustRatio(std::span(chosen).subspan(begin, end - begin), model)});
+    places.push_back(PlaceOf(std::span(chosen).subspan(begin, end - begin), model));
+  }
+  return places;
+}
+
+// What disturbed steps took: a millisecond more is little beside a prompt and a multiple of a small step, so each table has its own
+// share of it, and within a table a place as far as its steps are enough to tell.
+std::vector<StepFactor> FactorsOf(std::span<const StepMeasurement> points, std::size_t least, const PerformanceModel& model,
+                                  FactorTable table) {
+  const std::vector<FactorPlace> places = PlacesOf(points, least, model, table);
+  double measured = 0, usual = 0;
+  for (const FactorPlace& place : places) {
+    measured += place.measured;
+    usual += place.linear * place.usual;
+  }
+  std::vector<StepFactor> factors;
+  for (const FactorPlace& place : places) {
+    const double of_table = measured / usual, of_place = place.measured / (place.linear * place.usual);
+    const double weight = place.steps / (place.steps + kEnough);
+    factors.push_back({place.tokens, place.usual * (weight * of_place + (1 - weight) * of_table)});
   }
   return factors;
 }
 
-// The mean of what decode steps after a prefill take on top, without the disturbed ones; 0 if they are too few.
-double AfterPrefill(std::span<const StepMeasurement> points, std::size_t least, const PerformanceModel& model) {
-  std::vector<double> excess;
-  for (const StepMeasurement& point : points) {
-    if (point.held_out || point.load.prefill_tokens > 0 || !point.load.after_prefill) continue;
-    excess.push_back(point.seconds - model.SecondsOf(point.load));
-  }
-  if (excess.size() < std::max<std::size_t>(1, least)) return 0;
-  std::sort(excess.begin(), excess.end());
-  excess.resize(excess.size() - excess.size() / 20);
+double TrimmedMean(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  values.resize(values.size() - values.size() / 20);
   double sum = 0;
-  for (const double seconds : excess) sum += seconds;
-  return std::max(0.0, sum / static_cast<double>(excess.size()));
+  for (const double value : values) sum += value;
+  return sum / static_cast<double>(values.size());
+}
+
+// What decode steps after a prefill take on top, by how many steps ago that was: a geometric series, from the means without the
+// disturbed ones; of these there is as much in it as the steps are enough to tell. 0: the first of them are too few.
+void FitAfterPrefill(std::span<const StepMeasurement> points, std::size_t least, PerformanceModel& model) {
+  std::array<std::vector<double>, kColdSteps> excess;
+  double total = 0, steps = 0;
+  for (const StepMeasurement& point : points) {
+    if (point.held_out || !IsCold(point.load)) continue;
+    const double seconds = point.seconds - model.SecondsOf(point.load);
+    excess[static_cast<std::size_t>(point.load.after_prefill - 1)].push_back(seconds);
+    total += seconds;
+    ++steps;
+  }
+  std::vector<double> means;
+  for (std::vector<double>& of_step : excess) {
+    if (of_step.size() < std::max<std::size_t>(1, least)) break;
+    means.push_back(std::max(0.0, TrimmedMean(std::move(of_step))));
+  }
+  if (means.empty() || means.front() == 0) return;
+  const double sum = std::accumulate(means.begin(), means.end(), 0.0);
+  const double decay = means.size() < 2 ? 0 : (sum - means.front()) / (sum - means.back());   // of a geometric series just that
+  double series = 0, term = 1;
+  for (std::size_t i = 0; i < means.size(); ++i, term *= std::min(decay, kMaxDecay)) series += term;
+  model.after_prefill = sum / series;
+  model.after_prefill_decay = std::min(decay, kMaxDecay);
+  double predicted = 0;
+  for (const StepMeasurement& point : points) {
+    if (point.held_out || !IsCold(point.load)) continue;
+    predicted += model.after_prefill * std::pow(model.after_prefill_decay, point.load.after_prefill - 1);
+  }
+  const double weight = steps / (steps + kEnough);
+  model.after_prefill *= 1 + weight * (std::clamp(total / predicted, 0.5, 2.0) - 1);
 }
 
 // So that all steps together take what they took, the disturbed ones too.
@@ -208,9 +272,9 @@ PerformanceModel FitSteps(std::span<const StepMeasurement> points, LoraCostShape
 }
 
 void FitFactors(std::span<const StepMeasurement> points, std::size_t least, PerformanceModel& model) {
-  model.after_prefill = 0;
+  model.after_prefill = model.after_prefill_decay = 0;
   for (const FactorTable table : kFactorTables) model.*table = FactorsOf(points, least, model, table);
-  model.after_prefill = AfterPrefill(points, least, model);
+  FitAfterPrefill(points, least, model);
   ScaleToTotal(points, model);
 }
 

@@ -27,10 +27,10 @@ std::vector<double> NonNegativeLeastSquares(std::span<const std::vector<double>>
 PerformanceModel FitSteps(std::span<const StepMeasurement> points, LoraCostShape shape);
 
 // Fills in the model's factors and after_prefill: for steps of about the same number of tokens, what they took together over what
-// the linear terms say of them together. Steps that something disturbed do not shape the table; the time that they took is spread
-// over all of it, so that the model's time of many steps is right. A place of the table needs `least` points; fewer share one
-// with their neighbours. after_prefill is what steps of that kind take on top, on average,
-// if there are `least` of them. Held-out points are not looked at.
+// the linear terms say of them together. Steps that something disturbed hardly shape the table; the time that they took is spread
+// over all of it, and over a place as far as that has thousands of steps, so that the model's time of many steps of a kind is right.
+// A place of the table needs `least` points; fewer share one with their neighbours. after_prefill and its decay are what the first
+// kColdSteps decode steps after a prompt take on top, on average, if there are `least` of each. Held-out points are not looked at.
 void FitFactors(std::span<const StepMeasurement> points, std::size_t least, PerformanceModel& model);
 
 // Of some predictions against what was measured: R2 of the seconds, and relative errors. REQUIRES: equal sizes.

@@ -133,16 +133,17 @@ TEST_P(FitOfEachShape, FactorsTakeUpWhatTheLinearTermsMiss) {
   device.decode_factors = {{1, 1.5}, {16, 1.2}, {64, 1}};
   device.prefill_factors = {{2, 0.8}};
   device.mixed_factors = {{2, 0.9}, {100, 1.3}};
-  std::vector<StepMeasurement> points = Measure(device, 4000, 0.02, 7);
+  std::vector<StepMeasurement> points = Measure(device, 8000, 0.02, 7);
   Prng prng(8);
   for (StepMeasurement& point : points) {
-    point.load.after_prefill = prng.NextBelow(8) == 0;
-    if (point.load.after_prefill && point.load.prefill_tokens == 0) point.seconds += 0.02;
+    point.load.after_prefill = prng.NextBelow(2) == 0 ? 1 + static_cast<std::int32_t>(prng.NextBelow(kColdSteps)) : 0;
+    if (point.load.prefill_tokens == 0 && point.load.after_prefill > 0) point.seconds += 0.02 * std::pow(0.6, point.load.after_prefill - 1);
     if (point.held_out) point.seconds *= 100;   // must not be seen
   }
   PerformanceModel model = KnownDevice(GetParam());
   FitFactors(points, 20, model);
   EXPECT_NEAR(model.after_prefill, 0.02, 0.004);
+  EXPECT_NEAR(model.after_prefill_decay, 0.6, 0.05);
   for (const StepMeasurement& point : points) {
     const double measured = point.held_out ? point.seconds / 100 : point.seconds;
     EXPECT_NEAR(model.SecondsOf(point.load) / measured, 1, 0.1);
@@ -166,6 +167,26 @@ TEST(FactorsTest, FewPointsShareAPlace) {
   EXPECT_NEAR(model.decode_factors[0].tokens, 16, 1e-9);
   EXPECT_TRUE(model.prefill_factors.empty());
   EXPECT_EQ(model.after_prefill, 0);
+}
+
+// A disturbed step keeps others of its kind from being right on the mean, and nobody else.
+TEST(FactorsTest, WhatDisturbedStepsTookStaysWithTheirKind) {
+  PerformanceModel model;
+  model.step = 1e-3;
+  std::vector<StepMeasurement> points;
+  const auto add = [&](std::int64_t prompt, std::int64_t decodes, double seconds) {
+    const StepLoad load{.prefill_tokens = prompt, .decode_sequences = decodes, .prefill_sequences = prompt > 0};
+    points.push_back({.load = load, .seconds = seconds});
+  };
+  for (int i = 0; i < 20000; ++i) add(0, 1, i % 20 == 0 ? 5e-3 : 1e-3);    // 1.2 ms on the mean
+  for (int i = 0; i < 20000; ++i) add(0, 4, i % 20 == 10 ? 3e-3 : 1e-3);   // 1.1 ms
+  for (int i = 0; i < 40; ++i) add(0, 16, i == 7 ? 41e-3 : 1e-3);          // 2 ms, by a single one
+  for (int i = 0; i < 500; ++i) add(100, 0, 1e-3);
+  FitFactors(points, 30, model);
+  EXPECT_NEAR(model.SecondsOf({.decode_sequences = 1}), 1.2e-3, 0.01e-3);
+  EXPECT_NEAR(model.SecondsOf({.decode_sequences = 4}), 1.1e-3, 0.01e-3);
+  EXPECT_NEAR(model.SecondsOf({.decode_sequences = 16}), 1.17e-3, 0.03e-3);   // mostly the table's
+  EXPECT_NEAR(model.SecondsOf({.prefill_tokens = 100, .prefill_sequences = 1}), 1e-3, 0.01e-3);
 }
 
 TEST(NonNegativeLeastSquaresTest, NeverNegativeAndNoNeighbourIsBetter) {

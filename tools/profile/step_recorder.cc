@@ -8,7 +8,7 @@ void StepRecorder::Submit(const ExecutorBatch& batch) {
   const TimeNs now = clock_.Now();
   inner_->Submit(batch);
   submitted_ = now;   // looking at the batch happens beside the computation
-  const bool after_prefill = current_.load.prefill_tokens > 0;
+  const std::int32_t after_prefill = StepsAfterPrefill(current_.load);
   current_ = {.load = LoadOf(batch), .gap = ended_ > 0 ? now - ended_ : -1, .plain = batch.copies.empty()};
   current_.load.after_prefill = after_prefill;
 }
