@@ -351,6 +351,7 @@ TEST(Simulation, WhoComesDuringAStepHasHisAdapterAtItsEnd) {
     options.preset.load_on_arrival = on_arrival;
     const SimulationResult result = Simulate(options, workload).value();
     EXPECT_EQ(result.stats.adapters.device_loads, 1);
+    EXPECT_EQ(result.stats.loads_on_arrival, on_arrival);
     return result.requests[1].Ttft();
   };
   const TimeNs early = ttft(true);
