@@ -99,15 +99,12 @@ StepTimes TimesOf(const EngineRun& run, const PerformanceModel& model) {
 double UnevennessOf(const EngineRun& run, const PerformanceModel& model) {
   std::vector<StepTimes> seconds;
   StepTimes all;
-  TimeNs at = run.requests.front().sent;
   for (const ObservedStep& step : run.steps) {
-    at += std::max<TimeNs>(0, step.gap);
-    const auto second = static_cast<std::size_t>(at / kNsPerSecond);
+    const auto second = static_cast<std::size_t>(step.begin / kNsPerSecond);
     if (seconds.size() <= second) seconds.resize(second + 1);
     const StepTimes one{model.SecondsOf(step.load), static_cast<double>(step.seconds_ns) / kNsPerSecond};
     seconds[second] = seconds[second] + one;
     all = all + one;
-    at += step.seconds_ns;
   }
   double most = 0;
   for (const StepTimes& second : seconds) {
@@ -178,13 +175,11 @@ class Validation {
     ASSIGN_OR_RETURN(const RealRun real, RunReal(house_, preset, requests));
     const std::array<EngineRun, 2> by_turn = StepsByTurns(real.run);
     ASSIGN_OR_RETURN(const Profiles fitted, FitByTurns(by_turn));
-    std::array<SimulatedRun, 2> of_turn;
-    for (std::size_t turn = 0; turn < of_turn.size(); ++turn) {
-      ASSIGN_OR_RETURN(of_turn[turn], RunSimulated(house_, preset, requests, real, fitted[turn]));
-    }
-    const SimulatedRun simulated = ByTurns(of_turn);
-    ASSIGN_OR_RETURN(const SimulatedRun linear, RunSimulated(house_, preset, requests, real, WithoutFactors(fitted[0])));
-    ASSIGN_OR_RETURN(const SimulatedRun once, RunSimulated(house_, preset, requests, real, profile_));
+    const Pace pace = PaceOf(by_turn, fitted);
+    ASSIGN_OR_RETURN(const SimulatedRun simulated, SimulateByTurns(preset, requests, real, fitted, pace));
+    ASSIGN_OR_RETURN(const SimulatedRun even, SimulateByTurns(preset, requests, real, fitted, Pace()));
+    ASSIGN_OR_RETURN(const SimulatedRun linear, RunSimulated(house_, preset, requests, real, WithoutFactors(fitted[0]), pace));
+    ASSIGN_OR_RETURN(const SimulatedRun once, RunSimulated(house_, preset, requests, real, profile_, Pace()));
     const auto warm_up = static_cast<TimeNs>(flags_.seconds / 4 * kNsPerSecond);
     if (!flags_.steps.empty()) {
       const std::string name = fmt::format("{}.{}.{}.{}", flags_.steps, preset.name, load_percent, repetition);
@@ -196,7 +191,8 @@ class Validation {
     const StepTimes steps = TimesOf(by_turn[0], a) + TimesOf(by_turn[1], b);
     return ValidationRun{.preset = std::string(preset.name), .load_percent = load_percent, .rate = rate, .saturation = saturation_,
                          .requests = static_cast<std::int64_t>(requests.size()), .real = FiguresOf(real.run.requests, warm_up),
-                         .simulated = FiguresOf(simulated.requests, warm_up), .linear = FiguresOf(linear.requests, warm_up),
+                         .simulated = FiguresOf(simulated.requests, warm_up), .even = FiguresOf(even.requests, warm_up),
+                         .linear = FiguresOf(linear.requests, warm_up),
                          .once = FiguresOf(once.requests, warm_up),
                          .fitted_steps = static_cast<std::int64_t>(real.run.steps.size()),
                          .fit_error = (fitted[0].mbgmv.engine.mean_error + fitted[1].mbgmv.engine.mean_error) / 2,
@@ -208,7 +204,17 @@ class Validation {
                          .submit_latency_us = (a.submit_latency + b.submit_latency) / 2 * 1e6,
                          .busy = steps.measured / (static_cast<double>(real.run.end) / kNsPerSecond),
                          .adapter_hits = Share(real.stats.adapters.asked_on_device, real.stats.adapters.asked),
-                         .simulated_adapter_hits = Share(of_turn[0].stats.adapters.asked_on_device, of_turn[0].stats.adapters.asked)};
+                         .simulated_adapter_hits = Share(simulated.stats.adapters.asked_on_device, simulated.stats.adapters.asked)};
+  }
+
+  // Each request by the model of its turn. The counts are those of the first one's simulation.
+  Result<SimulatedRun> SimulateByTurns(const Preset& preset, const std::vector<EngineRequest>& requests, const RealRun& real,
+                                       const std::array<PerformanceProfile, 2>& fitted, const Pace& pace) const {
+    std::array<SimulatedRun, 2> of_turn;
+    for (std::size_t turn = 0; turn < of_turn.size(); ++turn) {
+      ASSIGN_OR_RETURN(of_turn[turn], RunSimulated(house_, preset, requests, real, fitted[turn], pace));
+    }
+    return ByTurns(of_turn);
   }
 
   using Profiles = std::array<PerformanceProfile, 2>;

@@ -69,10 +69,10 @@ TEST(ValidationTurnsTest, StepsAndRequestsBelongToTheirSeconds) {
   constexpr TimeNs kTenth = kNsPerSecond / 10;
   EngineRun run;
   run.requests = {{.sent = kTenth}, {.sent = 11 * kTenth}, {.sent = 25 * kTenth}};
-  run.steps = {{.gap = -1, .seconds_ns = 7 * kTenth},           // from 0.1 s
-               {.gap = kTenth, .seconds_ns = 2 * kTenth},       // from 0.9 s into the next second
-               {.gap = 0, .seconds_ns = 8 * kTenth},            // from 1.1 s
-               {.gap = 2 * kTenth, .seconds_ns = kTenth}};      // from 2.1 s
+  run.steps = {{.begin = kTenth, .seconds_ns = 7 * kTenth},
+               {.begin = 9 * kTenth, .gap = kTenth, .seconds_ns = 2 * kTenth},   // into the next second
+               {.begin = 11 * kTenth, .gap = 0, .seconds_ns = 8 * kTenth},
+               {.begin = 21 * kTenth, .gap = 2 * kTenth, .seconds_ns = kTenth}};
   const std::array<EngineRun, 2> turns = StepsByTurns(run);
   ASSERT_EQ(turns[0].steps.size(), 3U);
   ASSERT_EQ(turns[1].steps.size(), 1U);
@@ -95,6 +95,23 @@ TEST(ValidationTurnsTest, StepsAndRequestsBelongToTheirSeconds) {
   EXPECT_EQ(merged.requests[2].tokens, 0);
 }
 
+// Of steps that should take 10 ms each, by the models of their turns: stretches of 50 ms that they took, or of 250 that passed.
+TEST(ValidationTurnsTest, ThePaceIsThatOfAllStepsOfAStretch) {
+  std::array<PerformanceProfile, 2> profiles;
+  profiles[0].mbgmv.model.step = 10e-3;
+  profiles[1].mbgmv.model.step = 20e-3;
+  std::array<EngineRun, 2> turns;
+  turns[0].steps = {{.begin = 0, .seconds_ns = 30 * kNsPerMs},
+                    {.begin = 30 * kNsPerMs, .seconds_ns = 500 * kNsPerMs, .plain = false},   // it waited
+                    {.begin = 530 * kNsPerMs, .seconds_ns = 5 * kNsPerMs}};                    // long after the first
+  turns[1].steps = {{.begin = 200 * kNsPerMs, .seconds_ns = 30 * kNsPerMs}, {.begin = 230 * kNsPerMs, .seconds_ns = 36 * kNsPerMs}};
+  const Pace pace = PaceOf(turns, profiles);
+  EXPECT_DOUBLE_EQ(pace.At(0), 2);                    // 60 ms of 30
+  EXPECT_DOUBLE_EQ(pace.At(229 * kNsPerMs), 2);
+  EXPECT_DOUBLE_EQ(pace.At(230 * kNsPerMs), 1.8);
+  EXPECT_DOUBLE_EQ(pace.At(530 * kNsPerMs), 0.5);
+}
+
 TEST(ValidationReportTest, FiguresOfWhatWasSentAfterTheWarmUp) {
   const std::vector<ServedRequest> requests = {
       {.sent = 0, .first_token = 90 * kNsPerMs, .last_token = 900 * kNsPerMs, .tokens = 2},   // warms up
@@ -111,7 +128,7 @@ ValidationRun SomeRun(const std::string& preset, double tpot_ratio, double p90_r
   ValidationRun run{.preset = preset, .load_percent = 40, .rate = 10, .saturation = 25, .requests = 30,
                     .real = {.tpot_ms = 2, .ttft_p50_ms = 3, .ttft_p90_ms = 4}, .fitted_steps = 77, .fit_error = 0.01, .busy = 0.5};
   run.simulated = {.tpot_ms = 2 * tpot_ratio, .ttft_p50_ms = 3, .ttft_p90_ms = 4 * p90_ratio};
-  run.linear = run.once = run.simulated;
+  run.even = run.linear = run.once = run.simulated;
   return run;
 }
 

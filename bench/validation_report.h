@@ -18,13 +18,15 @@ struct LatencyFigures {
 // Of those sent from `warm_up` on.
 LatencyFigures FiguresOf(const std::vector<ServedRequest>& requests, TimeNs warm_up);
 
-// A preset under a load, once: the real engine, and the simulated one with what was fitted to every other second of it.
+// A preset under a load, once: the real engine, and the simulated one with what was fitted to every other second of it and the pace
+// that the machine had.
 struct ValidationRun {
   std::string preset;
   int load_percent = 0;                    // of `saturation`
   double rate = 0, saturation = 0;         // requests a second
   std::int64_t requests = 0;
   LatencyFigures real, simulated;
+  LatencyFigures even;                     // simulated at one pace for the whole run
   LatencyFigures linear;                   // simulated without the model's factors
   LatencyFigures once;                     // simulated by the profile that was measured before all runs
   std::int64_t fitted_steps = 0;

@@ -64,10 +64,10 @@ Result<RealRun> RunReal(const ValidationHouse& house, const Preset& preset, cons
 }
 
 Result<SimulatedRun> RunSimulated(const ValidationHouse& house, const Preset& preset, const std::vector<EngineRequest>& requests,
-                                  const RealRun& real, const PerformanceProfile& profile) {
+                                  const RealRun& real, const PerformanceProfile& profile, const Pace& pace) {
   SimulationOptions options{.device = DeviceOf(real), .preset = preset, .max_running = house.max_running,
                             .max_batch_tokens = kBatchTokens, .host_bytes = static_cast<double>(house.host_bytes),
-                            .adapters_in_host_memory = false, .predictor_accuracy = 1, .slo = house.slo, .samples = 0};
+                            .adapters_in_host_memory = false, .predictor_accuracy = 1, .slo = house.slo, .samples = 0, .pace = pace};
   UseProfile(profile, options);
   options.costs = house.costs;                // as the real one's
   std::vector<TimeNs> sent;
@@ -100,13 +100,33 @@ Workload AsWorkload(const std::vector<EngineRequest>& requests, const std::vecto
 std::array<EngineRun, 2> StepsByTurns(const EngineRun& run) {
   std::array<EngineRun, 2> parts;
   for (EngineRun& part : parts) part.requests = run.requests;
-  TimeNs at = run.requests.front().sent;   // the first step begins some microseconds later
-  for (const ObservedStep& step : run.steps) {
-    at += std::max<TimeNs>(0, step.gap);
-    parts[TurnOf(at)].steps.push_back(step);
-    at += step.seconds_ns;
-  }
+  for (const ObservedStep& step : run.steps) parts[TurnOf(step.begin)].steps.push_back(step);
   return parts;
+}
+
+Pace PaceOf(const std::array<EngineRun, 2>& by_turn, const std::array<PerformanceProfile, 2>& profiles) {
+  struct Timed {
+    TimeNs begin = 0;
+    double predicted = 0, measured = 0;   // seconds
+  };
+  std::vector<Timed> steps;
+  for (std::size_t turn = 0; turn < by_turn.size(); ++turn) {
+    const PerformanceModel& model = profiles[turn].mbgmv.model;
+    for (const ObservedStep& step : by_turn[turn].steps) {
+      if (step.plain) steps.push_back({step.begin, model.SecondsOf(step.load), Seconds(step.seconds_ns)});
+    }
+  }
+  std::sort(steps.begin(), steps.end(), [](const Timed& a, const Timed& b) { return a.begin < b.begin; });
+  std::vector<Pace::Change> changes;
+  for (std::size_t i = 0; i < steps.size();) {
+    Timed stretch{.begin = steps[i].begin};
+    for (; i < steps.size() && stretch.measured < Seconds(kStretch) && steps[i].begin <= stretch.begin + 5 * kStretch; ++i) {
+      stretch.predicted += steps[i].predicted;
+      stretch.measured += steps[i].measured;
+    }
+    changes.push_back({stretch.begin, std::clamp(stretch.measured / stretch.predicted, Pace::kMinFactor, Pace::kMaxFactor)});
+  }
+  return Pace(std::move(changes));
 }
 
 SimulatedRun ByTurns(const std::array<SimulatedRun, 2>& simulated) {

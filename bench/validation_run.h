@@ -13,6 +13,7 @@
 #include "memory/page_geometry.h"
 #include "schedule/performance_profile.h"
 #include "schedule/presets.h"
+#include "simulate/pace.h"
 #include "simulate/workload.h"
 #include "tools/profile/engine_session.h"
 #include "tools/profile/measure.h"
@@ -52,17 +53,22 @@ struct SimulatedRun {
   EngineStats stats;
 };
 
-// The same requests, sent at the very times of `real`, on the same memory.
+// The same requests, sent at the very times of `real`, on the same memory, on a machine of this pace.
 Result<SimulatedRun> RunSimulated(const ValidationHouse& house, const Preset& preset, const std::vector<EngineRequest>& requests,
-                                  const RealRun& real, const PerformanceProfile& profile);
+                                  const RealRun& real, const PerformanceProfile& profile, const Pace& pace);
 
 // A run is looked at in turns of a second: what one model is fitted to in every other one is judged in those between, and the other
 // way round. So no model sees the steps that it is held against, and a machine that gets slower does so for both.
 inline constexpr TimeNs kTurn = kNsPerSecond;
 inline std::size_t TurnOf(TimeNs at) { return static_cast<std::size_t>(at / kTurn % 2); }
 
-// The steps by the turn in which they began; each part has all requests. Empty parts: the run was too short. REQUIRES: requests.
+// The steps by the turn in which they began; each part has all requests. Empty parts: the run was too short.
 std::array<EngineRun, 2> StepsByTurns(const EngineRun& run);
+// How fast the machine was: for stretches of so much computing, and at most five times as much time, what all of their steps took
+// together over what the models of their turns say of them. Long enough for some prompts and many steps that decode, so that it tells
+// of the machine, not of the model's error for steps of one kind. Steps that waited for transfers or copied pages are not looked at.
+inline constexpr TimeNs kStretch = 50 * kNsPerMs;
+Pace PaceOf(const std::array<EngineRun, 2>& by_turn, const std::array<PerformanceProfile, 2>& profiles);
 // Of each request what the simulation of its turn says, by when it was sent. REQUIRES: as many requests in both.
 SimulatedRun ByTurns(const std::array<SimulatedRun, 2>& simulated);
 

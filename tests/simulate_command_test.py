@@ -117,6 +117,24 @@ class Simulate(unittest.TestCase):
             report = json.loads((self.path / "a.json").read_text())
             self.assertAlmostEqual(report["presets"][0]["tpot_ms"]["p50"], 10 * factor, delta=0.01)
 
+    def test_a_machine_of_a_changing_pace(self):
+        arguments = ["--model", str(DEMO / "model"), "--profile", self.profile_of(1), "--rate", "0.5", "--requests", "40", "--input-mean",
+                     "50", "--output-mean", "8", "--adapters", "2", "--ranks", "8", "--preset", "loramux", "--pace",
+                     str(self.path / "pace.csv")]
+        low_load = set()
+        for factor in (1, 3):
+            (self.path / "pace.csv").write_text(f"seconds,factor\n0,{factor}\n")
+            done = simulate(*arguments, "--json", str(self.path / "a.json"))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            report = json.loads((self.path / "a.json").read_text())
+            self.assertAlmostEqual(report["presets"][0]["tpot_ms"]["p50"], 9 * factor + 1, delta=0.01)   # 1 ms between steps
+            low_load.add(report["low_load_e2e_ms"])
+        self.assertEqual(len(low_load), 1)   # the objective is of the model's own pace
+        (self.path / "pace.csv").write_text("seconds,factor\n0,0\n")
+        done = simulate(*arguments)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("pace.csv:2: expected seconds,factor", done.stderr)
+
     def test_a_profile_of_another_model_is_refused(self):
         other = self.profile_of(1, hidden_size=64)
         self.assertIn("another shape", simulate("--rate", "1", "--model", str(DEMO / "model"), "--profile", other).stderr)

@@ -49,10 +49,10 @@ class SimulatorValidation(unittest.TestCase):
         for one in data["runs"]:
             self.assertGreater(one["fitted_steps"], 20)
             self.assertEqual(one["saturation"], 40)
-            for side in ("real", "simulated", "linear", "once"):
+            for side in ("real", "simulated", "even", "linear", "once"):
                 self.assertTrue(all(value > 0 for value in one[side].values()), one)
         page = (self.path / "simulator_validation.md").read_text()
-        self.assertEqual(page.count("| 50 % | `s-lora` |"), 2)
+        self.assertEqual(page.count("| 50 % | `s-lora` |"), 3)
         steps = (self.path / "s.fifo.50.0.steps.csv").read_text().splitlines()
         requests = (self.path / "s.fifo.50.0.requests.csv").read_text().splitlines()
         self.assertGreater(len(steps), 20)

@@ -41,6 +41,8 @@ void AddDeviceFlags(CLI::App& command, SimulateFlags& flags) {
                      "the published rate, or --profile's")->group(group)->check(CLI::Range(0.0, 1e5));
   command.add_option("--host-memory", flags.host_memory_gb, "GB of the host tier; 0: none")->group(group)->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
+  command.add_option("--pace", flags.pace, "CSV file of seconds,factor: from then on steps take so many times as long (neighbours on the "
+                     "host, heat, a power limit)")->group(group)->check(CLI::ExistingFile);
   command.add_flag("--adapters-on-disk", flags.adapters_on_disk, "At the start; otherwise they lie in the host's memory")->group(group);
 }
 
@@ -185,6 +187,9 @@ Result<SimulationOptions> OptionsOf(const SimulateFlags& flags) {
       link->bytes_per_second = flags.host_link_gb * 1e9;
     }
     if (options.costs != nullptr) options.costs = std::make_shared<const PerformanceModel>(options.device.model);   // plans know it too
+  }
+  if (!flags.pace.empty()) {
+    ASSIGN_OR_RETURN(options.pace, ReadPace(flags.pace));
   }
   options.max_running = flags.max_num_seqs;
   options.max_batch_tokens = flags.max_num_batched_tokens;

@@ -17,7 +17,7 @@ double SimulatedExecutor::SecondsOf(const ExecutorBatch& batch) {
   StepLoad load = LoadOf(batch);
   load.after_prefill = after_prefill_;
   after_prefill_ = StepsAfterPrefill(load);
-  const double on_device = model_.SecondsOf(load);
+  const double on_device = model_.SecondsOf(load) * pace_->At(clock_->Now());
   TimeNs there = 0;
   double tokens = 0, token_ranks = 0;
   for (const ExecutorChunk& chunk : batch.chunks) {

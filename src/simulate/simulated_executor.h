@@ -12,6 +12,7 @@
 #include "schedule/performance_model.h"
 #include "simulate/devices.h"
 #include "simulate/event_queue.h"
+#include "simulate/pace.h"
 #include "simulate/simulated_transfer.h"
 
 namespace loramux {
@@ -20,10 +21,11 @@ class SimulatedExecutor final : public Executor {
  public:
   static constexpr std::int64_t kVocab = std::int64_t{1} << 30;
 
-  // Owns none of it. Puts the end of each step into `events`. `adapters`: whose ends it knows. `assist`: no value: steps wait.
-  SimulatedExecutor(const Clock* clock, EventQueue* events, PerformanceModel model, const SimulatedTransfer* adapters,
+  // Owns none of it. Puts the end of each step into `events`. `pace`: how long steps take beside what the model says when they begin.
+  // `adapters`: whose ends it knows. `assist`: no value: steps wait.
+  SimulatedExecutor(const Clock* clock, EventQueue* events, PerformanceModel model, const Pace* pace, const SimulatedTransfer* adapters,
                     std::optional<CpuAssist> assist)
-      : clock_(clock), events_(events), model_(std::move(model)), adapters_(adapters), assist_(assist) {}
+      : clock_(clock), events_(events), model_(std::move(model)), pace_(pace), adapters_(adapters), assist_(assist) {}
   void Submit(const ExecutorBatch& batch) override;
   bool Poll(ExecutorResult& result) override;
 
@@ -37,6 +39,7 @@ class SimulatedExecutor final : public Executor {
   const Clock* clock_;
   EventQueue* events_;
   const PerformanceModel model_;
+  const Pace* pace_;
   const SimulatedTransfer* adapters_;
   const std::optional<CpuAssist> assist_;
   const ExecutorBatch* batch_ = nullptr;

@@ -26,7 +26,7 @@ class World {
       : options_(options), workload_(workload), links_(options.device.model),
         adapter_transfer_(&clock_, &events_, &links_, options.adapters_in_host_memory),
         kv_transfer_(&clock_, &events_, &links_, false),
-        executor_(&clock_, &events_, options.device.model, &adapter_transfer_, AssistOf(options)),
+        executor_(&clock_, &events_, options.device.model, &options.pace, &adapter_transfer_, AssistOf(options)),
         predictor_(options.predictor_accuracy, options.seed, LongestOutput(workload)) {}
 
   // Once, before Run.

@@ -18,6 +18,7 @@
 #include "schedule/presets.h"
 #include "simulate/devices.h"
 #include "simulate/histogram.h"
+#include "simulate/pace.h"
 #include "simulate/workload.h"
 
 namespace loramux {
@@ -39,6 +40,7 @@ struct SimulationOptions {
   std::int64_t check_every = 0;          // steps after which the integrity of everything is checked; 0: at the end alone
   std::int64_t samples = 200;            // of memory and queue, over the workload's arrivals
   EngineObserver* observer = nullptr;      // of every plan; not owned
+  Pace pace;                             // of the device's steps; plans do not know it
   std::shared_ptr<const PerformanceModel> costs;   // what plans go by (schedule/service_times.h); null: what is learned on the way
 };
 

@@ -48,6 +48,17 @@ TEST(Simulation, OneRequestTakesWhatTheModelSays) {
   EXPECT_EQ(record.output_tokens, 3);
 }
 
+// The machine is slower when the prompt begins, and twice as fast when the second decode step does.
+TEST(Simulation, StepsTakeWhatThePaceOfTheMachineSaysWhenTheyBegin) {
+  Workload workload = TwoRequests(-1, -1, 0);
+  workload.requests.resize(1);
+  SimulationOptions options = OptionsFor("fifo");
+  options.pace = Pace({{.at = 0, .factor = 3}, {.at = 30 * kNsPerMs, .factor = 1}, {.at = 35 * kNsPerMs, .factor = 0.5}});
+  const SimulationResult result = Simulate(options, workload).value();
+  EXPECT_EQ(result.requests[0].first_token, 33 * kNsPerMs);
+  EXPECT_EQ(result.requests[0].last_token, 36 * kNsPerMs);
+}
+
 // Both decode steps come after the prompt, the second one less.
 TEST(Simulation, DecodingAfterAPromptTakesLonger) {
   Workload workload = TwoRequests(-1, -1, 0);

@@ -29,6 +29,7 @@ Result<TimeNs> LowLoadTime(const SimulationOptions& options, const WorkloadOptio
   WorkloadOptions asked = workload;
   ASSIGN_OR_RETURN(quiet.preset, FindPreset("fifo"));
   quiet.samples = 0;
+  quiet.pace = {};
   asked.clients.clear();
   asked.poisson = true;
   asked.rate = kLowLoadRate;

@@ -21,8 +21,7 @@ struct SustainedLoad {
 };
 
 // The mean end-to-end time of requests that hardly ever meet: 200 of the workload's, on first come, first served with LRU,
-// at a twentieth of a request a second. Chameleon's objective is five times that. Error: all
-// are refused.
+// at a twentieth of a request a second, at the model's own pace. Chameleon's objective is five times that. Error: all are refused.
 Result<TimeNs> LowLoadTime(const SimulationOptions& options, const WorkloadOptions& workload);
 
 // The highest rate at which P99 TTFT is within `slo`, to 2 %: from workload.rate (or 1) up or down by factors of two, then by

@@ -34,20 +34,16 @@ double SubmitLatency(std::span<const EngineRun> runs) {
   return Median(std::move(waits));
 }
 
-// Between steps of an engine that has work. Where it has none, the gap is as long as nobody comes: longer than a few medians.
+// Between steps of an engine that has work: before those in which somebody goes on decoding. Else the gap may be as long as nobody
+// comes. The mean: an engine's thread that was held up holds up them all.
 double BetweenSteps(std::span<const EngineRun> runs) {
-  std::vector<double> gaps;
+  double sum = 0, count = 0;
   for (const EngineRun& run : runs) {
     for (const ObservedStep& step : run.steps) {
-      if (step.gap >= 0) gaps.push_back(Seconds(step.gap));
+      if (step.gap < 0 || step.load.decode_sequences == 0) continue;
+      sum += Seconds(step.gap);
+      ++count;
     }
-  }
-  const double longest = 10 * Median(gaps);
-  double sum = 0, count = 0;
-  for (const double gap : gaps) {
-    if (gap > longest) continue;
-    sum += gap;
-    ++count;
   }
   return count > 0 ? sum / count : 0;
 }

@@ -57,6 +57,7 @@ class OpenLoop {
     return Ok{};
   }
   std::vector<ServedRequest> TakeServed() { return std::move(served_); }
+  TimeNs start() const { return start_; }
 
  private:
   Status Send(std::size_t i) {
@@ -122,6 +123,7 @@ Result<EngineRun> EngineSession::Run(const std::vector<EngineRequest>& requests)
   OpenLoop loop(*this, requests);
   RETURN_IF_ERROR(loop.Run());
   EngineRun run{.requests = loop.TakeServed(), .steps = steps_, .transfers = transfers_};
+  for (ObservedStep& step : run.steps) step.begin -= loop.start();
   for (const ServedRequest& request : run.requests) run.end = std::max(run.end, request.last_token);
   return run;
 }

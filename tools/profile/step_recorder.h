@@ -12,6 +12,7 @@ namespace loramux {
 
 struct ObservedStep {
   StepLoad load;
+  TimeNs begin = 0;       // Submit; of a run's step since its start, of a recorder's on the machine's clock
   TimeNs gap = -1;        // from the result of the step before to this one's Submit; -1: the first
   TimeNs seconds_ns = 0;  // from Submit to the Poll that gave the result: both wake-ups included
   bool plain = true;      // waited for no transfer, copied no page: what StepLoad counts is all it did
