@@ -191,8 +191,8 @@ std::string AsMarkdown(const ValidationReport& report, const std::vector<Cell>& 
           "from steps of the running engine. The factors are fitted to the real run itself, by the same function: to the steps of every "
           "other second of it for the simulation of the requests that are sent in the seconds between, and the other way round. So what "
           "a step costs beside another one is known from other seconds. How fast the machine was, which no simulator can know, is given "
-          "like the times of sending: of each stretch of " + std::to_string(kStretch / kNsPerMs) + " ms of computing, what all of its steps "
-          "together took over what the model says of them (`loramux simulate --pace`).\n\n" + ModelTable(cells) +
+          "like the times of sending: of each stretch of " + std::to_string(kStretch / kNsPerMs) + " ms of computing, what all of its "
+          "steps together took over what the model says of them (`loramux simulate --pace`).\n\n" + ModelTable(cells) +
           "\n\"Unevenness\": how far the second with the slowest or fastest steps was from all, by the profile that was measured before "
           "all runs; a repetition in which it is more than 15 % is made again, at most twice, and the most even one is kept.\n\n"
           "## With less\nDifferences in %, as above. \"One pace\": the same model, for a machine that is always as fast as on average. "
