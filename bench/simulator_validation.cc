@@ -1,6 +1,6 @@
 // The simulator against the real engine: the demo model on the CPU, several presets under several loads. First what `loramux profile`
 // does gives a profile. After each run, its factors are fitted by the same function to the steps of every other second of it; then the
-// requests of the seconds between are simulated.
+// requests of the seconds between are simulated, on a machine of the pace that the real one had.
 //
 //   simulator_validation --output docs/results
 //
