@@ -32,7 +32,7 @@ class Profile(unittest.TestCase):
     def check_file(self, path, ranks, targets):
         text = path.read_text()
         data = json.loads(text)
-        self.assertEqual((data["format"], data["version"]), ("loramux-performance-profile", 3))
+        self.assertEqual((data["format"], data["version"]), ("loramux-performance-profile", 4))
         self.assertEqual(data["adapters"], {"ranks": ranks, "targets": targets})
         self.assertEqual(data["model"]["hidden_size"], 192)
         self.assertEqual(data["model"]["page_tokens"], 16)
@@ -54,6 +54,11 @@ class Profile(unittest.TestCase):
             self.assertTrue(all(factor > 0 for _, factor in engine[table]), engine)
         self.assertEqual(data["bgmv"]["engine"]["decode_factors"], [])   # the engine ran with the other one
         self.assertGreater(data["requests_per_second"], 0)
+        times = [at for at, _ in data["pace"]["changes"]]
+        self.assertTrue(times)
+        self.assertEqual(times, sorted(set(times)))
+        self.assertLess(times[-1], data["pace"]["period_seconds"])
+        self.assertTrue(all(0.1 < factor < 10 for _, factor in data["pace"]["changes"]), data["pace"])
         self.assertGreater(data["between_steps_seconds"], 0)
         self.assertLess(data["between_steps_seconds"], 1)
         for link in data["links"].values():

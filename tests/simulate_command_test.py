@@ -135,6 +135,28 @@ class Simulate(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("pace.csv:2: expected seconds,factor", done.stderr)
 
+    def test_a_profile_of_a_restless_machine(self):
+        """Its pace is the simulated machine's, over and over, unless something else is asked for."""
+        path = pathlib.Path(self.profile_of(1))
+        profile = json.loads(path.read_text())
+        profile |= {"version": 4, "submit_latency_seconds": 0, "requests_per_second": 100,
+                    "pace": {"period_seconds": 1e-3, "changes": [[0, 3]]}}
+        for shape in ("mbgmv", "bgmv"):
+            quality = profile[shape]["held_out"]
+            profile[shape]["engine"] = {
+                "decode_factors": [], "prefill_factors": [], "mixed_factors": [], "after_prefill_seconds": 0, "after_prefill_decay": 0,
+                "after_prefill_per_sequence_seconds": 0, "held_out": quality, "held_out_linear": quality}
+        path.write_text(json.dumps(profile))
+        (self.path / "pace.csv").write_text("seconds,factor\n0,2\n")
+        arguments = ["--model", str(DEMO / "model"), "--profile", str(path), "--rate", "0.5", "--requests", "40", "--input-mean", "50",
+                     "--output-mean", "8", "--adapters", "2", "--ranks", "8", "--preset", "loramux"]
+        for flags, factor in (([], 3), (["--steady"], 1), (["--pace", str(self.path / "pace.csv")], 2)):
+            done = simulate(*arguments, *flags, "--json", str(self.path / "a.json"))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            report = json.loads((self.path / "a.json").read_text())
+            self.assertAlmostEqual(report["presets"][0]["tpot_ms"]["p50"], 9 * factor + 1, delta=0.01)   # 1 ms between steps
+        self.assertNotEqual(simulate("--rate", "1", "--steady").returncode, 0)   # of what?
+
     def test_a_profile_of_another_model_is_refused(self):
         other = self.profile_of(1, hidden_size=64)
         self.assertIn("another shape", simulate("--rate", "1", "--model", str(DEMO / "model"), "--profile", other).stderr)

@@ -42,7 +42,9 @@ void AddDeviceFlags(CLI::App& command, SimulateFlags& flags) {
   command.add_option("--host-memory", flags.host_memory_gb, "GB of the host tier; 0: none")->group(group)->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   command.add_option("--pace", flags.pace, "CSV file of seconds,factor: from then on steps take so many times as long (neighbours on the "
-                     "host, heat, a power limit)")->group(group)->check(CLI::ExistingFile);
+                     "host, heat, a power limit), in place of what --profile saw")->group(group)->check(CLI::ExistingFile);
+  command.add_flag("--steady", flags.steady, "A machine that is always as fast as on average, not as restless as --profile found it")
+      ->group(group)->needs("--profile")->excludes("--pace");
   command.add_flag("--adapters-on-disk", flags.adapters_on_disk, "At the start; otherwise they lie in the host's memory")->group(group);
 }
 
@@ -188,6 +190,7 @@ Result<SimulationOptions> OptionsOf(const SimulateFlags& flags) {
     }
     if (options.costs != nullptr) options.costs = std::make_shared<const PerformanceModel>(options.device.model);   // plans know it too
   }
+  if (flags.steady) options.pace = Pace();
   if (!flags.pace.empty()) {
     ASSIGN_OR_RETURN(options.pace, ReadPace(flags.pace));
   }

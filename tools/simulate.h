@@ -16,7 +16,8 @@ struct SimulateFlags {
   std::string adapter_dir;               // ranks of its adapters, in place of --adapters and --ranks
   std::vector<std::string> lora_targets = {"q", "k", "v", "o"};
   std::string profile;                   // a file of `loramux profile`: its times in place of the device's; empty: not
-  std::string pace;                      // a file of ReadPace; empty: always the model's
+  std::string pace;                      // a file of ReadPace; empty: the profile's, or always the model's
+  bool steady = false;                   // always the model's, whatever the profile says
   double host_link_gb = 0;               // per second; 0: the device's, or the profile's
   std::int64_t gpus = 1;
   double memory_share = 0.9, host_memory_gb = 256;

@@ -155,6 +155,7 @@ Status VisitCosts(Visitor& v, PerformanceModel& model) {
   RETURN_IF_ERROR(v.Factors("mixed_factors", model.mixed_factors));
   RETURN_IF_ERROR(v.Number("after_prefill", 0, kMaxSeconds, model.after_prefill));
   RETURN_IF_ERROR(v.Number("after_prefill_decay", 0, kMaxDecay, model.after_prefill_decay));
+  RETURN_IF_ERROR(v.Number("after_prefill_per_sequence", 0, kMaxSeconds, model.after_prefill_per_sequence));
   RETURN_IF_ERROR(VisitLink(v, "disk", model.disk));
   RETURN_IF_ERROR(VisitLink(v, "host_to_device", model.host_to_device));
   return VisitLink(v, "device_to_host", model.device_to_host);

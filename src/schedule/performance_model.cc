@@ -66,7 +66,8 @@ double FactorAt(std::span<const StepFactor> factors, double tokens) {
 
 double AfterPrefillSeconds(const PerformanceModel& model, const StepLoad& load) {
   if (load.prefill_tokens > 0 || load.after_prefill == 0 || load.after_prefill > kColdSteps) return 0;
-  return model.after_prefill * std::pow(model.after_prefill_decay, load.after_prefill - 1);
+  return model.after_prefill * std::pow(model.after_prefill_decay, load.after_prefill - 1) +
+         model.after_prefill_per_sequence * static_cast<double>(load.decode_sequences);
 }
 
 }  // namespace

@@ -81,6 +81,9 @@ struct PerformanceModel {
   // Seconds on top of a step without prefill tokens that comes after one with: its weights and adapters have left the caches. Each
   // of the steps behind it finds more of them there: it takes that part (below 1) of what the one before it took on top.
   double after_prefill = 0, after_prefill_decay = 0;
+  // And of each of its sequences, whose keys, values and adapter have left them too, in all kColdSteps: they are more than one step's
+  // to bring back.
+  double after_prefill_per_sequence = 0;
   // Between the end of a step and the start of the next, on the engine's thread: collecting, planning. Not in SecondsOf.
   double between_steps = 0;
   // From the moment when a request is sent to the moment when an engine that sleeps sees it. Not in SecondsOf.

@@ -146,6 +146,13 @@ TEST(PerformanceModelTest, DecodingAfterAPromptTakesLonger) {
   EXPECT_DOUBLE_EQ(model.SecondsOf(load), 2.25);
   load.after_prefill = 4;
   EXPECT_DOUBLE_EQ(model.SecondsOf(load), 2.0625);
+  model.after_prefill_per_sequence = 0.25;
+  EXPECT_DOUBLE_EQ(model.SecondsOf(load), 2.8125);   // three of them
+  load.after_prefill = kColdSteps;
+  EXPECT_DOUBLE_EQ(model.SecondsOf(load), 2.75 + 0.5 / 128);
+  load.after_prefill = 0;
+  EXPECT_DOUBLE_EQ(model.SecondsOf(load), 2);
+  load.after_prefill = 4;
   load.prefill_tokens = 16;
   EXPECT_DOUBLE_EQ(model.SecondsOf(load), 2);
 }

@@ -1,6 +1,7 @@
 #include "schedule/performance_profile.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <utility>
 
@@ -22,6 +23,8 @@ constexpr std::size_t kMaxFileBytes = std::size_t{1} << 20;
 constexpr std::size_t kMaxText = 1024, kMaxRanks = 65536;
 constexpr std::int64_t kMaxCount = std::int64_t{1} << 40;
 constexpr double kMaxSeconds = 1e6;          // a step or a latency: eleven days
+
+double Seconds(TimeNs time) { return static_cast<double>(time) / static_cast<double>(kNsPerSecond); }
 
 // Reads the fields of one object; Done() refuses what was never asked for.
 class StrictFields {
@@ -88,6 +91,26 @@ class StrictFields {
     ASSIGN_OR_RETURN(out, FactorsFromJson(*value, fields_.label() + key));
     return Ok{};
   }
+  // A list [[seconds, factor], ...], ascending by time, and what it lasts.
+  Status ChangesOf(const char* key, TimeNs period, Pace& out) {
+    seen_.insert(key);
+    const json* value = fields_.Find(key);
+    const std::string expected = "a list of at most " + std::to_string(kMaxPaceChanges) + " pairs of seconds and a factor, in order of time";
+    if (value == nullptr) return fields_.Missing(key, expected);
+    if (!value->is_array() || value->size() > kMaxPaceChanges) return fields_.Bad(key, expected);
+    std::vector<Pace::Change> changes;
+    for (const json& item : *value) {
+      const auto seconds = item.is_array() && item.size() == 2 ? FiniteNumber(item[0]) : std::nullopt;
+      const auto factor = seconds ? FiniteNumber(item[1]) : std::nullopt;
+      bool sane = factor && *seconds >= 0 && *seconds < Seconds(period) && *factor >= Pace::kMinFactor && *factor <= Pace::kMaxFactor;
+      const TimeNs at = sane ? static_cast<TimeNs>(std::llround(*seconds * static_cast<double>(kNsPerSecond))) : 0;
+      sane = sane && at < period && (changes.empty() || at > changes.back().at);
+      if (!sane) return InvalidArgument(fields_.label() + key + ": expected " + expected + ", found " + Describe(item));
+      changes.push_back({at, *factor});
+    }
+    out = Pace(std::move(changes), period);
+    return Ok{};
+  }
   Status Done() const {
     for (const auto& [key, value] : object_.items()) {
       if (!seen_.contains(key)) {
@@ -145,6 +168,9 @@ Status ReadModel(StrictFields& fields, LoraCostShape shape, FittedModel& fitted)
     if (fields.version() > 2) {
       RETURN_IF_ERROR(inner.Number("after_prefill_decay", 0, kMaxDecay, fitted.model.after_prefill_decay));
     }
+    if (fields.version() > 3) {
+      RETURN_IF_ERROR(inner.Number("after_prefill_per_sequence_seconds", 0, kMaxSeconds, fitted.model.after_prefill_per_sequence));
+    }
     RETURN_IF_ERROR(ReadQuality(inner, "held_out", fitted.engine));
     return ReadQuality(inner, "held_out_linear", fitted.engine_linear);
   });
@@ -167,6 +193,14 @@ Status ReadLinks(StrictFields& fields, PerformanceProfile& profile) {
   profile.bgmv.model.host_to_device = model.host_to_device;
   profile.bgmv.model.device_to_host = model.device_to_host;
   return Ok{};
+}
+
+Status ReadPace(StrictFields& fields, Pace& pace) {
+  return fields.Object("pace", [&](StrictFields& inner) -> Status {
+    double period = 0;
+    RETURN_IF_ERROR(inner.Number("period_seconds", 0, Seconds(kMaxPacePeriod), period));
+    return inner.ChangesOf("changes", static_cast<TimeNs>(std::llround(period * static_cast<double>(kNsPerSecond))), pace);
+  });
 }
 
 Status ReadBase(StrictFields& fields, PerformanceProfile::BaseModel& base) {
@@ -211,6 +245,7 @@ Status ReadProfile(StrictFields& fields, PerformanceProfile& profile) {
     RETURN_IF_ERROR(fields.Number("submit_latency_seconds", 0, kMaxSeconds, profile.submit_latency));
     RETURN_IF_ERROR(fields.Number("requests_per_second", 0, 1e12, profile.requests_per_second));
   }
+  if (fields.version() > 3) RETURN_IF_ERROR(ReadPace(fields, profile.pace));
   for (PerformanceModel* model : {&profile.mbgmv.model, &profile.bgmv.model}) {
     model->between_steps = profile.between_steps;
     model->submit_latency = profile.submit_latency;
@@ -243,12 +278,19 @@ ordered_json ModelJson(const FittedModel& fitted) {
                       {"mixed_factors", FactorsAsJson<ordered_json>(fitted.model.mixed_factors)},
                       {"after_prefill_seconds", fitted.model.after_prefill},
                       {"after_prefill_decay", fitted.model.after_prefill_decay},
+                      {"after_prefill_per_sequence_seconds", fitted.model.after_prefill_per_sequence},
                       {"held_out", QualityJson(fitted.engine)},
                       {"held_out_linear", QualityJson(fitted.engine_linear)}}}};
 }
 
 ordered_json LinkJson(const PerformanceModel::Link& link, const FitQuality& quality) {
   return {{"latency_seconds", link.latency}, {"bytes_per_second", link.bytes_per_second}, {"fitted", QualityJson(quality)}};
+}
+
+ordered_json PaceJson(const Pace& pace) {
+  ordered_json changes = ordered_json::array();
+  for (const Pace::Change& change : pace.changes()) changes.push_back(ordered_json::array({Seconds(change.at), change.factor}));
+  return {{"period_seconds", Seconds(pace.period())}, {"changes", std::move(changes)}};
 }
 
 ordered_json BaseJson(const PerformanceProfile::BaseModel& base) {
@@ -322,6 +364,7 @@ std::string PerformanceProfileAsJson(const PerformanceProfile& profile) {
       {"between_steps_seconds", profile.between_steps},
       {"submit_latency_seconds", profile.submit_latency},
       {"requests_per_second", profile.requests_per_second},
+      {"pace", PaceJson(profile.pace)},
       {"links", {{"disk", LinkJson(model.disk, profile.disk)},
                  {"host_to_device", LinkJson(model.host_to_device, profile.host_to_device)},
                  {"device_to_host", LinkJson(model.device_to_host, profile.device_to_host)}}}};

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "schedule/pace.h"
 #include "schedule/performance_model.h"
 
 namespace loramux {
@@ -17,6 +18,9 @@ namespace loramux {
 inline constexpr std::size_t kMaxFactors = 256;
 inline constexpr double kMinFactor = 0.01, kMaxFactor = 100, kMaxFactorTokens = 1e9;
 inline constexpr double kMaxDecay = 0.99;
+// Of the pace in a file: changes, and what it may last.
+inline constexpr std::size_t kMaxPaceChanges = 8192;
+inline constexpr TimeNs kMaxPacePeriod = TimeNs{86400} * kNsPerSecond;
 // Of a link in a file.
 inline constexpr double kMinBytesPerSecond = 1, kMaxBytesPerSecond = 1e18;
 
@@ -41,7 +45,8 @@ struct FittedModel {
 };
 
 struct PerformanceProfile {
-  static constexpr std::int64_t kVersion = 3;   // read too: 1 had no factors, 2 no after_prefill_decay
+  static constexpr std::int64_t kVersion = 4;   // read too: 1 had no factors, 2 no after_prefill_decay, 3 no pace and no
+                                                // after_prefill_per_sequence
 
   // What it was measured on.
   std::string device;                       // in words; also in every model
@@ -67,6 +72,8 @@ struct PerformanceProfile {
   double between_steps = 0, submit_latency = 0;
   // What the engine sustained while its steps were measured; 0 if they were not.
   double requests_per_second = 0;
+  // How fast the machine was while they were measured, beside what EngineModel() says of them; always as fast where they were not.
+  Pace pace;
   FitQuality disk, host_to_device, device_to_host;   // of the links' lines, on the points that they were fitted to
 
   const PerformanceModel& ModelOf(LoraCostShape shape) const {

@@ -38,6 +38,7 @@ PerformanceProfile SomeProfile() {
     fitted->model.mixed_factors = {{2, 1 + next}, {3, 1.5}, {4, 0.5}};
     fitted->model.after_prefill = next *= 1.7;
     fitted->model.after_prefill_decay = 0.6;
+    fitted->model.after_prefill_per_sequence = next *= 1.7;
     fitted->model.between_steps = 3e-5;
     fitted->model.submit_latency = 5e-5;
     fitted->model.disk = {0.001, 1.5e9};
@@ -52,6 +53,7 @@ PerformanceProfile SomeProfile() {
   profile.between_steps = 3e-5;
   profile.submit_latency = 5e-5;
   profile.requests_per_second = 116.5;
+  profile.pace = Pace({{0, 1.25}, {50'000'001, 0.875}, {2 * kNsPerSecond, 1}}, 3 * kNsPerSecond);
   profile.repeat_error = 0.0123;
   profile.disk = {.points = 31, .r2 = -4.5, .mean_error = 0.31, .p90_error = 0.32};
   profile.host_to_device = {.points = 41, .r2 = 0.41, .mean_error = 0.42, .p90_error = 0.43};
@@ -93,6 +95,8 @@ TEST(PerformanceProfileTest, ReadsWhatItWrote) {
     EXPECT_EQ(read->ModelOf(shape).host_to_device.bytes_per_second, 2.5e9);
     EXPECT_EQ(read->ModelOf(shape).device_to_host.bytes_per_second, 3.5e9);
   }
+  EXPECT_EQ(read->pace.period(), 3 * kNsPerSecond);
+  for (const TimeNs at : std::vector<TimeNs>{0, 50'000'000, 50'000'001, 2'999'999'999}) EXPECT_EQ(read->pace.At(at), SomeProfile().pace.At(at));
   EXPECT_EQ(read->ranks, SomeProfile().ranks);
   EXPECT_EQ(read->base.kv_dtype, "F32");
   EXPECT_EQ(read->mbgmv.caraserve_decode.points, 16);
@@ -106,6 +110,7 @@ TEST(PerformanceProfileTest, EveryFieldMustBeThereAndOfItsType) {
   for (const json::json_pointer& path : leaves) {
     if (path.parent_pointer() == json::json_pointer("/adapters/ranks")) continue;   // a list may be shorter
     if (path.to_string().find("_factors/") != std::string::npos) continue;          // HostileFactors
+    if (path.to_string().find("/changes/") != std::string::npos) continue;          // HostilePace
     SCOPED_TRACE(path.to_string());
     json changed = good;
     changed.at(path.parent_pointer()).erase(path.back());
@@ -196,6 +201,7 @@ json FirstVersion() {
   for (const char* shape : {"mbgmv", "bgmv"}) first[shape].erase("engine");
   first.erase("submit_latency_seconds");
   first.erase("requests_per_second");
+  first.erase("pace");
   return first;
 }
 
@@ -218,12 +224,60 @@ TEST(PerformanceProfileTest, TheFirstVersionIsLinear) {
 TEST(PerformanceProfileTest, TheSecondVersionHasNoDecay) {
   json second = json::parse(PerformanceProfileAsJson(SomeProfile()));
   second["version"] = 2;
+  second.erase("pace");
+  for (const char* shape : {"mbgmv", "bgmv"}) second[shape]["engine"].erase("after_prefill_per_sequence_seconds");
   EXPECT_NE(ErrorOf(second).find("after_prefill_decay: no such field in version 2"), std::string::npos) << ErrorOf(second);
   for (const char* shape : {"mbgmv", "bgmv"}) second[shape]["engine"].erase("after_prefill_decay");
   const auto read = ParsePerformanceProfile(second.dump(), "FILE");
   ASSERT_TRUE(read.ok()) << read.error().message;
   EXPECT_GT(read->mbgmv.model.after_prefill, 0);
   EXPECT_EQ(read->mbgmv.model.after_prefill_decay, 0);
+}
+
+TEST(PerformanceProfileTest, TheThirdVersionIsAlwaysAsFast) {
+  json third = json::parse(PerformanceProfileAsJson(SomeProfile()));
+  third["version"] = 3;
+  EXPECT_NE(ErrorOf(third).find("after_prefill_per_sequence_seconds: no such field in version 3"), std::string::npos) << ErrorOf(third);
+  for (const char* shape : {"mbgmv", "bgmv"}) third[shape]["engine"].erase("after_prefill_per_sequence_seconds");
+  EXPECT_NE(ErrorOf(third).find("pace: no such field in version 3"), std::string::npos) << ErrorOf(third);
+  third.erase("pace");
+  const auto read = ParsePerformanceProfile(third.dump(), "FILE");
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read->pace.At(0), 1);
+  const auto again = ParsePerformanceProfile(PerformanceProfileAsJson(*read), "FILE");
+  ASSERT_TRUE(again.ok()) << again.error().message;
+  EXPECT_TRUE(again->pace.changes().empty());
+}
+
+TEST(PerformanceProfileTest, HostilePace) {
+  const json good = json::parse(PerformanceProfileAsJson(SomeProfile()));   // lasts 3 s
+  json many = json::array(), longest = json::array();
+  for (std::size_t i = 0; i <= kMaxPaceChanges; ++i) {
+    many.push_back(json::array({static_cast<double>(i) * 1e-4, 1}));
+    if (i < kMaxPaceChanges) longest.push_back(many.back());
+  }
+  const auto one = [](auto... values) { return json::array({json::array({values...})}); };
+  for (const json& wrong : {many, json(3), json("[]"), json::object({{"1", 1}}), json::array({1, 2}), one(1), one(1, 1, 1), one(-1, 1),
+                            one(1, 0), one(1, -1), one(1, 1e4), one(1, "1"), one("1", 1), one(nullptr, 1), one(3, 1), one(1e300, 1),
+                            one(2.9999999999, 1), json::array({json::array({1, 1}), json::array({1, 2})}),
+                            json::array({json::array({1, 1}), json::array({1.0000000001, 2})}),
+                            json::array({json::array({2, 1}), json::array({1, 2})})}) {
+    json changed = good;
+    changed["pace"]["changes"] = wrong;
+    const std::string error = ErrorOf(changed);
+    EXPECT_NE(error.find("pace.changes: "), std::string::npos) << wrong.dump().substr(0, 80) << ": " << error;
+    EXPECT_LT(error.size(), 2000u);
+  }
+  for (const json& right : {json::array(), longest}) {
+    json changed = good;
+    changed["pace"]["changes"] = right;
+    EXPECT_EQ(ErrorOf(changed), "");
+  }
+  for (const json& wrong : {json(-1), json(1e9), json(0), json(2), json("3"), json(nullptr)}) {   // the last change is at 2 s
+    json changed = good;
+    changed["pace"]["period_seconds"] = wrong;
+    EXPECT_NE(ErrorOf(changed).find("pace."), std::string::npos) << wrong;
+  }
 }
 
 TEST(PerformanceProfileTest, HostileFactors) {

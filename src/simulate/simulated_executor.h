@@ -9,10 +9,10 @@
 
 #include "base/clock.h"
 #include "engine/executor.h"
+#include "schedule/pace.h"
 #include "schedule/performance_model.h"
 #include "simulate/devices.h"
 #include "simulate/event_queue.h"
-#include "simulate/pace.h"
 #include "simulate/simulated_transfer.h"
 
 namespace loramux {

@@ -295,6 +295,7 @@ class World {
 void UseProfile(const PerformanceProfile& profile, SimulationOptions& options) {
   options.device.model = profile.EngineModel();
   options.costs = std::make_shared<const PerformanceModel>(profile.EngineModel());
+  options.pace = profile.pace;
 }
 
 Result<SimulationResult> Simulate(const SimulationOptions& options, const Workload& workload) {

@@ -14,11 +14,11 @@
 #include "cache/eviction_policy.h"
 #include "engine/engine_observer.h"
 #include "engine/snapshot.h"
+#include "schedule/pace.h"
 #include "schedule/performance_profile.h"
 #include "schedule/presets.h"
 #include "simulate/devices.h"
 #include "simulate/histogram.h"
-#include "simulate/pace.h"
 #include "simulate/workload.h"
 
 namespace loramux {

@@ -165,6 +165,7 @@ void PrintModel(const FittedModel& fitted) {
   if (fitted.engine.points == 0) return;
   fmt::print("  {:<44} {:>14.4g} us\n", "after_prefill", fitted.model.after_prefill * 1e6);
   fmt::print("  {:<44} {:>14.4g}\n", "after_prefill_decay", fitted.model.after_prefill_decay);
+  fmt::print("  {:<44} {:>14.4g} us\n", "after_prefill_per_sequence", fitted.model.after_prefill_per_sequence * 1e6);
   PrintFactors("factors of decode steps (tokens: factor)", fitted.model.decode_factors);
   PrintFactors("factors of prefill", fitted.model.prefill_factors);
   PrintFactors("factors of steps with both", fitted.model.mixed_factors);

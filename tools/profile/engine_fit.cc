@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/prng.h"
 #include "tools/profile/fit.h"
+#include "tools/profile/pace_fit.h"
 
 namespace loramux {
 namespace {
@@ -90,6 +91,7 @@ void FitEngine(std::span<const EngineRun> runs, LoraCostShape shape, Performance
   Clamp(model);
   fitted.engine = HeldOutQuality(points, [&](const StepLoad& load) { return model.SecondsOf(load); });
   fitted.engine_linear = HeldOutQuality(points, [&](const StepLoad& load) { return model.LinearSecondsOf(load); });
+  profile.pace = PaceOf(runs, model);
   profile.between_steps = BetweenSteps(runs);
   profile.submit_latency = SubmitLatency(runs);
   for (PerformanceModel* one : {&profile.mbgmv.model, &profile.bgmv.model}) {

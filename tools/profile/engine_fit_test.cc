@@ -1,5 +1,6 @@
 #include "tools/profile/engine_fit.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <gtest/gtest.h>
@@ -12,6 +13,7 @@ namespace {
 // Steps of one to eight sequences that take half as long again as their linear terms say; some waited.
 EngineRun SlowRun() {
   EngineRun run;
+  TimeNs ended = 0;
   for (int i = 0; i < 400; ++i) {
     ObservedStep step;
     const bool after_idling = i % 50 == 0;                                  // at times nobody came
@@ -21,8 +23,11 @@ EngineRun SlowRun() {
     step.seconds_ns = (150 + 75 * step.load.decode_sequences) * kNsPerUs;
     step.plain = i % 7 != 0;
     if (!step.plain) step.seconds_ns *= 9;                                  // it waited
+    step.begin = ended + std::max<TimeNs>(0, step.gap);
+    ended = step.begin + step.seconds_ns;
     run.steps.push_back(step);
   }
+  run.end = ended;
   // The second one comes while the first is served, the others to an engine that sleeps.
   run.requests = {{.sent = 1000, .seen = 1050, .first_token = 2000, .last_token = 5000, .tokens = 2},
                   {.sent = 3000, .seen = 4900, .first_token = 5000, .last_token = 6000, .tokens = 2},
@@ -58,6 +63,9 @@ TEST(EngineFitTest, FactorsGapsAndLatencyOfRuns) {
   EXPECT_LT(profile.mbgmv.engine.points, 250);
   EXPECT_NEAR(profile.mbgmv.engine.mean_error, 0, 1e-6);
   EXPECT_NEAR(profile.mbgmv.engine_linear.mean_error, 1.0 / 3, 1e-6);
+  // Beside the factors the machine was always as fast.
+  EXPECT_EQ(profile.pace.period(), 2 * SlowRun().end);
+  for (const Pace::Change& change : profile.pace.changes()) EXPECT_NEAR(change.factor, 1, 1e-6);
 }
 
 TEST(EngineFitTest, WhatWasFittedIsWhatAFileHolds) {
@@ -78,6 +86,8 @@ TEST(EngineFitTest, WhatWasFittedIsWhatAFileHolds) {
     EXPECT_EQ(read->mbgmv.model.SecondsOf(load), profile.mbgmv.model.SecondsOf(load));
   }
   EXPECT_EQ(read->mbgmv.model.submit_latency, profile.submit_latency);
+  EXPECT_EQ(read->pace.period(), profile.pace.period());
+  EXPECT_FALSE(read->pace.changes().empty());
 }
 
 // Steps of a run that something else disturbed a lot: the table stays one that a file may hold.

@@ -106,6 +106,7 @@ double TokensOf(const StepLoad& load) { return static_cast<double>(load.prefill_
 
 bool IsCold(const StepLoad& load) { return load.prefill_tokens == 0 && load.after_prefill > 0 && load.after_prefill <= kColdSteps; }
 
+constexpr double kDisturbed = 1.5;       // times what is usual among their like
 constexpr double kEnough = 1000;         // steps: one in a hundred that takes five times as long then makes 2 % of error
 
 // Steps of about the same number of tokens, in seconds.
@@ -116,7 +117,6 @@ struct FactorPlace {
 };
 
 FactorPlace PlaceOf(std::span<const StepMeasurement* const> points, const PerformanceModel& model) {
-  constexpr double kDisturbed = 1.5;     // times what is usual among them
   FactorPlace place{.steps = static_cast<double>(points.size())};
   std::vector<double> ratios;
   double log_tokens = 0;
@@ -189,17 +189,63 @@ double TrimmedMean(std::vector<double> values) {
   return sum / static_cast<double>(values.size());
 }
 
-// What decode steps after a prefill take on top, by how many steps ago that was: a geometric series, from the means without the
-// disturbed ones; of these there is as much in it as the steps are enough to tell. 0: the first of them are too few.
-void FitAfterPrefill(std::span<const StepMeasurement> points, std::size_t least, PerformanceModel& model) {
-  std::array<std::vector<double>, kColdSteps> excess;
-  double total = 0, steps = 0;
+// A decode step after a prefill, and what the model says of it but for that.
+struct ColdStep {
+  std::size_t ago = 0;                   // 0: the first behind it
+  double sequences = 0, seconds = 0, warm = 0;
+  double Excess() const { return seconds - warm; }
+};
+
+std::vector<ColdStep> ColdStepsOf(std::span<const StepMeasurement> points, const PerformanceModel& warm) {
+  std::vector<ColdStep> steps;
   for (const StepMeasurement& point : points) {
     if (point.held_out || !IsCold(point.load)) continue;
-    const double seconds = point.seconds - model.SecondsOf(point.load);
-    excess[static_cast<std::size_t>(point.load.after_prefill - 1)].push_back(seconds);
+    steps.push_back({.ago = static_cast<std::size_t>(point.load.after_prefill - 1),
+                     .sequences = static_cast<double>(point.load.decode_sequences), .seconds = point.seconds,
+                     .warm = warm.SecondsOf(point.load)});
+  }
+  return steps;
+}
+
+// What each sequence adds, beside steps as long after a prefill that are not disturbed: least squares. 0: they are all of as many.
+double PerSequenceAfterPrefill(std::span<const ColdStep> steps) {
+  std::array<std::vector<double>, kColdSteps> excess;
+  for (const ColdStep& step : steps) excess[step.ago].push_back(step.Excess());
+  struct Place {
+    double usual = 0, steps = 0, sequences = 0, excess = 0;
+  };
+  std::array<Place, kColdSteps> places;
+  for (std::size_t ago = 0; ago < places.size(); ++ago) places[ago].usual = excess[ago].empty() ? 0 : TrimmedMean(std::move(excess[ago]));
+  const auto disturbed = [&](const ColdStep& step) { return step.seconds > kDisturbed * (step.warm + places[step.ago].usual); };
+  for (const ColdStep& step : steps) {
+    if (disturbed(step)) continue;
+    Place& place = places[step.ago];
+    ++place.steps;
+    place.sequences += step.sequences;
+    place.excess += step.Excess();
+  }
+  double product = 0, squares = 0;
+  for (const ColdStep& step : steps) {
+    if (disturbed(step)) continue;
+    const Place& place = places[step.ago];
+    const double more = step.sequences - place.sequences / place.steps;
+    product += more * (step.Excess() - place.excess / place.steps);
+    squares += more * more;
+  }
+  return squares > 0 ? std::max(0.0, product / squares) : 0;
+}
+
+// What decode steps after a prefill take on top: a part by their sequences, and by how many steps ago it was a geometric series, from
+// the means without the disturbed ones; of these there is as much in it as the steps are enough to tell. 0: the first of them are too few.
+void FitAfterPrefill(std::span<const StepMeasurement> points, std::size_t least, PerformanceModel& model) {
+  const std::vector<ColdStep> steps = ColdStepsOf(points, model);
+  const double per_sequence = PerSequenceAfterPrefill(steps);
+  std::array<std::vector<double>, kColdSteps> excess;
+  double total = 0;
+  for (const ColdStep& step : steps) {
+    const double seconds = step.Excess() - per_sequence * step.sequences;
+    excess[step.ago].push_back(seconds);
     total += seconds;
-    ++steps;
   }
   std::vector<double> means;
   for (std::vector<double>& of_step : excess) {
@@ -207,6 +253,7 @@ void FitAfterPrefill(std::span<const StepMeasurement> points, std::size_t least,
     means.push_back(std::max(0.0, TrimmedMean(std::move(of_step))));
   }
   if (means.empty() || means.front() == 0) return;
+  model.after_prefill_per_sequence = per_sequence;
   const double sum = std::accumulate(means.begin(), means.end(), 0.0);
   const double decay = means.size() < 2 ? 0 : (sum - means.front()) / (sum - means.back());   // of a geometric series just that
   double series = 0, term = 1;
@@ -214,11 +261,9 @@ void FitAfterPrefill(std::span<const StepMeasurement> points, std::size_t least,
   model.after_prefill = sum / series;
   model.after_prefill_decay = std::min(decay, kMaxDecay);
   double predicted = 0;
-  for (const StepMeasurement& point : points) {
-    if (point.held_out || !IsCold(point.load)) continue;
-    predicted += model.after_prefill * std::pow(model.after_prefill_decay, point.load.after_prefill - 1);
-  }
-  const double weight = steps / (steps + kEnough);
+  for (const ColdStep& step : steps) predicted += model.after_prefill * std::pow(model.after_prefill_decay, step.ago);
+  const auto count = static_cast<double>(steps.size());
+  const double weight = count / (count + kEnough);
   model.after_prefill *= 1 + weight * (std::clamp(total / predicted, 0.5, 2.0) - 1);
 }
 
@@ -232,6 +277,7 @@ void ScaleToTotal(std::span<const StepMeasurement> points, PerformanceModel& mod
   }
   if (predicted <= 0) return;
   model.after_prefill *= measured / predicted;
+  model.after_prefill_per_sequence *= measured / predicted;
   for (const FactorTable table : kFactorTables) {
     for (StepFactor& at : model.*table) at.factor *= measured / predicted;
   }
@@ -272,7 +318,7 @@ PerformanceModel FitSteps(std::span<const StepMeasurement> points, LoraCostShape
 }
 
 void FitFactors(std::span<const StepMeasurement> points, std::size_t least, PerformanceModel& model) {
-  model.after_prefill = model.after_prefill_decay = 0;
+  model.after_prefill = model.after_prefill_decay = model.after_prefill_per_sequence = 0;
   for (const FactorTable table : kFactorTables) model.*table = FactorsOf(points, least, model, table);
   FitAfterPrefill(points, least, model);
   ScaleToTotal(points, model);

@@ -137,13 +137,16 @@ TEST_P(FitOfEachShape, FactorsTakeUpWhatTheLinearTermsMiss) {
   Prng prng(8);
   for (StepMeasurement& point : points) {
     point.load.after_prefill = prng.NextBelow(2) == 0 ? 1 + static_cast<std::int32_t>(prng.NextBelow(kColdSteps)) : 0;
-    if (point.load.prefill_tokens == 0 && point.load.after_prefill > 0) point.seconds += 0.02 * std::pow(0.6, point.load.after_prefill - 1);
+    if (point.load.prefill_tokens == 0 && point.load.after_prefill > 0) {
+      point.seconds += 0.02 * std::pow(0.6, point.load.after_prefill - 1) + 1e-3 * static_cast<double>(point.load.decode_sequences);
+    }
     if (point.held_out) point.seconds *= 100;   // must not be seen
   }
   PerformanceModel model = KnownDevice(GetParam());
   FitFactors(points, 20, model);
   EXPECT_NEAR(model.after_prefill, 0.02, 0.004);
   EXPECT_NEAR(model.after_prefill_decay, 0.6, 0.05);
+  EXPECT_NEAR(model.after_prefill_per_sequence, 1e-3, 1e-4);
   for (const StepMeasurement& point : points) {
     const double measured = point.held_out ? point.seconds / 100 : point.seconds;
     EXPECT_NEAR(model.SecondsOf(point.load) / measured, 1, 0.1);

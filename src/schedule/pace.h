@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <span>
 #include <vector>
 
 #include "base/clock.h"
@@ -20,14 +21,19 @@ class Pace {
   };
 
   Pace() = default;                      // always the model's
-  // REQUIRES: ascending by time; factors from kMinFactor to kMaxFactor.
-  explicit Pace(std::vector<Change> changes);
+  // `period`: after so long it begins anew; 0: the last factor stays.
+  // REQUIRES: ascending by time, from 0 on, before `period`; factors from kMinFactor to kMaxFactor.
+  explicit Pace(std::vector<Change> changes, TimeNs period = 0);
 
   // 1 before the first change.
   double At(TimeNs now) const;
 
+  std::span<const Change> changes() const { return changes_; }
+  TimeNs period() const { return period_; }
+
  private:
   std::vector<Change> changes_;
+  TimeNs period_ = 0;
 };
 
 // A CSV file: a header; a time in seconds and a factor a line, in order of time. Errors name file and line.

@@ -1,4 +1,4 @@
-#include "simulate/pace.h"
+#include "schedule/pace.h"
 
 #include <fstream>
 #include <string>
@@ -24,6 +24,13 @@ TEST(Pace, IsTheModelsUntilItChanges) {
   EXPECT_EQ(pace.At(19), 2);
   EXPECT_EQ(pace.At(20), 3);
   EXPECT_EQ(pace.At(1'000'000), 3);
+}
+
+TEST(Pace, BeginsAnewAfterItsPeriod) {
+  const Pace pace({{.at = 10, .factor = 2}, {.at = 20, .factor = 0.5}}, 30);
+  EXPECT_EQ(pace.At(29), 0.5);
+  EXPECT_EQ(pace.At(30), 1);
+  EXPECT_EQ(pace.At(300'000'010), 2);
 }
 
 TEST(Pace, FromAFile) {

@@ -1,4 +1,4 @@
-#include "simulate/pace.h"
+#include "schedule/pace.h"
 
 #include <algorithm>
 #include <charconv>
@@ -39,12 +39,15 @@ bool ParseChange(std::string_view line, Pace::Change& change) {
 
 }  // namespace
 
-Pace::Pace(std::vector<Change> changes) : changes_(std::move(changes)) {
+Pace::Pace(std::vector<Change> changes, TimeNs period) : changes_(std::move(changes)), period_(period) {
   CHECK(std::is_sorted(changes_.begin(), changes_.end(), Before));
+  CHECK(changes_.empty() || changes_.front().at >= 0);
+  CHECK(period_ == 0 || changes_.empty() || changes_.back().at < period_);
   for (const Change& change : changes_) CHECK(IsFactor(change.factor));
 }
 
 double Pace::At(TimeNs now) const {
+  if (period_ > 0) now %= period_;
   const auto next = std::upper_bound(changes_.begin(), changes_.end(), Change{.at = now}, Before);
   return next == changes_.begin() ? 1 : std::prev(next)->factor;
 }

@@ -1,0 +1,91 @@
+#include "tools/profile/pace_fit.h"
+
+#include <algorithm>
+
+#include "schedule/performance_profile.h"
+
+namespace loramux {
+namespace {
+
+constexpr TimeNs kLongestStretch = 5 * kPaceStretch;
+
+double Seconds(TimeNs time) { return static_cast<double>(time) / static_cast<double>(kNsPerSecond); }
+
+// Stretches, one behind the other, without gaps.
+class Tape {
+ public:
+  // `stretch` on the tape's clock.
+  void Add(const PaceStretch& stretch) {
+    if (stretch.begin > end_ + kLongestStretch) RepeatUntil(stretch.begin);
+    changes_.push_back({stretch.begin, stretch.factor});
+    end_ = stretch.end;
+  }
+  // Not what came right before: a slow spell would take twice as long, and queues would grow by it.
+  void RepeatUntil(TimeNs until) {
+    const TimeNs ago = std::min(3 * (until - end_), end_);
+    if (changes_.empty() || ago <= 0) return;
+    for (TimeNs at = end_; at < until && changes_.size() <= kMaxPaceChanges; at += ago) Copy(at - ago, at, std::min(ago, until - at));
+    end_ = until;
+  }
+  TimeNs end() const { return end_; }
+  Pace Take() && {
+    const auto fits = [&] { return changes_.size() <= kMaxPaceChanges && end_ <= kMaxPacePeriod; };
+    for (; !changes_.empty() && !fits(); changes_.pop_back()) end_ = changes_.back().at;   // a file holds no more
+    return changes_.empty() ? Pace() : Pace(std::move(changes_), end_);
+  }
+
+ private:
+  // What the tape has in [from, from + length), at `to`. REQUIRES: to is its end.
+  void Copy(TimeNs from, TimeNs to, TimeNs length) {
+    const std::size_t size = changes_.size();
+    const auto after = std::upper_bound(changes_.begin(), changes_.end(), from, [](TimeNs at, const Pace::Change& b) { return at < b.at; });
+    auto next = static_cast<std::size_t>(after - changes_.begin());
+    changes_.push_back({to, next > 0 ? changes_[next - 1].factor : 1});
+    for (; next < size && changes_[next].at < from + length; ++next) {
+      changes_.push_back({to + (changes_[next].at - from), changes_[next].factor});
+    }
+  }
+
+  std::vector<Pace::Change> changes_;
+  TimeNs end_ = 0;
+};
+
+}  // namespace
+
+std::vector<TimedStep> TimedStepsOf(const EngineRun& run, const PerformanceModel& model) {
+  std::vector<TimedStep> steps;
+  for (const ObservedStep& step : run.steps) {
+    if (step.plain) steps.push_back({step.begin, model.SecondsOf(step.load), Seconds(step.seconds_ns)});
+  }
+  return steps;
+}
+
+std::vector<PaceStretch> StretchesOf(std::span<const TimedStep> steps) {
+  std::vector<PaceStretch> stretches;
+  for (std::size_t i = 0; i < steps.size();) {
+    PaceStretch stretch{.begin = steps[i].begin};
+    double predicted = 0, measured = 0;
+    for (; i < steps.size() && measured < Seconds(kPaceStretch) && steps[i].begin <= stretch.begin + kLongestStretch; ++i) {
+      predicted += steps[i].predicted;
+      measured += steps[i].measured;
+      stretch.end = steps[i].begin + static_cast<TimeNs>(steps[i].measured * static_cast<double>(kNsPerSecond));
+    }
+    stretch.factor = std::clamp(measured / predicted, Pace::kMinFactor, Pace::kMaxFactor);
+    stretches.push_back(stretch);
+  }
+  return stretches;
+}
+
+Pace PaceOf(std::span<const EngineRun> runs, const PerformanceModel& model) {
+  Tape tape;
+  for (const EngineRun& run : runs) {
+    const TimeNs offset = tape.end();
+    for (const PaceStretch& stretch : StretchesOf(TimedStepsOf(run, model))) {
+      tape.Add({offset + stretch.begin, offset + stretch.end, stretch.factor});
+    }
+    tape.RepeatUntil(offset + run.end);
+  }
+  return std::move(tape).Take();
+}
+
+}  // namespace loramux

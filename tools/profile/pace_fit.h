@@ -1,0 +1,35 @@
+// How fast the machine was from one moment to the next, by the steps of a running engine.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "schedule/pace.h"
+#include "schedule/performance_model.h"
+#include "tools/profile/engine_session.h"
+
+namespace loramux {
+
+struct TimedStep {
+  TimeNs begin = 0;
+  double predicted = 0, measured = 0;         // seconds
+};
+// The plain steps of a run, as `model` has them.
+std::vector<TimedStep> TimedStepsOf(const EngineRun& run, const PerformanceModel& model);
+
+// Of stretches of so much computing, and at most five times as much time, what all of their steps took together over what the model
+// says of them. Long enough for some prompts and many steps that decode, so that it tells of the machine, not of the model's error
+// for steps of one kind.
+inline constexpr TimeNs kPaceStretch = 50 * kNsPerMs;
+struct PaceStretch {
+  TimeNs begin = 0, end = 0;                  // its last step's
+  double factor = 1;
+};
+// REQUIRES: in order of time.
+std::vector<PaceStretch> StretchesOf(std::span<const TimedStep> steps);
+
+// Of runs, each behind the one before, over and over. What passed without steps is taken to have been as a piece of the same length
+// before it, with two more between; or, if there is not so much, as all that there is.
+Pace PaceOf(std::span<const EngineRun> runs, const PerformanceModel& model);
+
+}  // namespace loramux
