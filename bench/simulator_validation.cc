@@ -1,6 +1,6 @@
 // The simulator against the real engine: the demo model on the CPU, several presets under several loads. First what `loramux profile`
-// does gives a profile. After each run, its factors are fitted by the same function to the steps of every other second of it; then the
-// requests of the seconds between are simulated, on a machine of the pace that the real one had.
+// does gives a profile. After each run, its factors and its pace are fitted by the same function to the steps of every other quarter
+// of a second of it; then the requests of those between are simulated.
 //
 //   simulator_validation --output docs/results
 //
@@ -33,7 +33,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::array<std::int32_t, 4> kRanks = {8, 16, 32, 64};
-constexpr double kMaxUnevenness = 0.15, kLeastBusy = 0.05;       // a second's pace; of the seconds that show any, in seconds
+constexpr double kLeastBusy = 0.05;                              // of the seconds that show the machine's pace, in seconds
 constexpr std::int64_t kBenchMemory = std::int64_t{256} << 20;   // of the steps that are measured one by one
 
 struct Flags {
@@ -119,12 +119,21 @@ Result<PerformanceProfile> ThroughFile(const PerformanceProfile& profile) {
   return ParsePerformanceProfile(PerformanceProfileAsJson(profile), "the profile that was measured");
 }
 
-// The linear terms alone.
-PerformanceProfile WithoutFactors(PerformanceProfile profile) {
-  PerformanceModel& model = profile.mbgmv.model;
-  for (const FactorTable table : kFactorTables) (model.*table).clear();
-  model.after_prefill = model.after_prefill_decay = 0;
-  return profile;
+using Profiles = std::array<PerformanceProfile, 2>;   // of a run's turns
+
+// The linear terms alone, at the pace that was found beside the factors.
+Profiles WithoutFactors(Profiles profiles) {
+  for (PerformanceProfile& profile : profiles) {
+    PerformanceModel& model = profile.mbgmv.model;
+    for (const FactorTable table : kFactorTables) (model.*table).clear();
+    model.after_prefill = model.after_prefill_decay = model.after_prefill_per_sequence = 0;
+  }
+  return profiles;
+}
+
+Profiles AtPace(Profiles profiles, const Pace& pace) {
+  for (PerformanceProfile& profile : profiles) profile.pace = pace;
+  return profiles;
 }
 
 Status Append(const std::string& path, const std::string& text) {
@@ -155,18 +164,7 @@ class Validation {
     return Ok{};
   }
 
-  // A machine that was disturbed is asked again, whatever was found: of three runs at most, the most even one.
-  Result<ValidationRun> RunQuietly(const Preset& preset, int load_percent, int repetition) {
-    std::optional<ValidationRun> best;
-    for (int attempt = 0; attempt < 3 && (!best || best->unevenness > kMaxUnevenness); ++attempt) {
-      ASSIGN_OR_RETURN(ValidationRun run, RunOnce(preset, load_percent, repetition));
-      if (!best || run.unevenness < best->unevenness) best = std::move(run);
-    }
-    return *best;
-  }
-
- private:
-  Result<ValidationRun> RunOnce(const Preset& preset, int load_percent, int repetition) {
+  Result<ValidationRun> Run(const Preset& preset, int load_percent, int repetition) {
     const double rate = saturation_ * load_percent / 100;
     EngineLoad load = LoadOf(flags_, config_, rate);
     load.seed += static_cast<std::uint64_t>(repetition);   // other requests each time: one that is on the brink must not decide all
@@ -175,11 +173,11 @@ class Validation {
     ASSIGN_OR_RETURN(const RealRun real, RunReal(house_, preset, requests));
     const std::array<EngineRun, 2> by_turn = StepsByTurns(real.run);
     ASSIGN_OR_RETURN(const Profiles fitted, FitByTurns(by_turn));
-    const Pace pace = PaceOf(by_turn, fitted);
-    ASSIGN_OR_RETURN(const SimulatedRun simulated, SimulateByTurns(preset, requests, real, fitted, pace));
-    ASSIGN_OR_RETURN(const SimulatedRun even, SimulateByTurns(preset, requests, real, fitted, Pace()));
-    ASSIGN_OR_RETURN(const SimulatedRun linear, RunSimulated(house_, preset, requests, real, WithoutFactors(fitted[0]), pace));
-    ASSIGN_OR_RETURN(const SimulatedRun once, RunSimulated(house_, preset, requests, real, profile_, Pace()));
+    ASSIGN_OR_RETURN(const SimulatedRun simulated, SimulateByTurns(preset, requests, real, fitted));
+    ASSIGN_OR_RETURN(const SimulatedRun even, SimulateByTurns(preset, requests, real, AtPace(fitted, Pace())));
+    ASSIGN_OR_RETURN(const SimulatedRun own_pace, SimulateByTurns(preset, requests, real, AtPace(fitted, OwnPaceOf(by_turn, fitted))));
+    ASSIGN_OR_RETURN(const SimulatedRun linear, SimulateByTurns(preset, requests, real, WithoutFactors(fitted)));
+    ASSIGN_OR_RETURN(const SimulatedRun once, RunSimulated(house_, preset, requests, real, profile_));
     const auto warm_up = static_cast<TimeNs>(flags_.seconds / 4 * kNsPerSecond);
     if (!flags_.steps.empty()) {
       const std::string name = fmt::format("{}.{}.{}.{}", flags_.steps, preset.name, load_percent, repetition);
@@ -192,6 +190,7 @@ class Validation {
     return ValidationRun{.preset = std::string(preset.name), .load_percent = load_percent, .rate = rate, .saturation = saturation_,
                          .requests = static_cast<std::int64_t>(requests.size()), .real = FiguresOf(real.run.requests, warm_up),
                          .simulated = FiguresOf(simulated.requests, warm_up), .even = FiguresOf(even.requests, warm_up),
+                         .own_pace = FiguresOf(own_pace.requests, warm_up),
                          .linear = FiguresOf(linear.requests, warm_up),
                          .once = FiguresOf(once.requests, warm_up),
                          .fitted_steps = static_cast<std::int64_t>(real.run.steps.size()),
@@ -207,19 +206,20 @@ class Validation {
                          .simulated_adapter_hits = Share(simulated.stats.adapters.asked_on_device, simulated.stats.adapters.asked)};
   }
 
+ private:
   // Each request by the model of its turn. The counts are those of the first one's simulation.
   Result<SimulatedRun> SimulateByTurns(const Preset& preset, const std::vector<EngineRequest>& requests, const RealRun& real,
-                                       const std::array<PerformanceProfile, 2>& fitted, const Pace& pace) const {
+                                       const Profiles& fitted) const {
     std::array<SimulatedRun, 2> of_turn;
     for (std::size_t turn = 0; turn < of_turn.size(); ++turn) {
-      ASSIGN_OR_RETURN(of_turn[turn], RunSimulated(house_, preset, requests, real, fitted[turn], pace));
+      ASSIGN_OR_RETURN(of_turn[turn], RunSimulated(house_, preset, requests, real, fitted[turn]));
     }
     return ByTurns(of_turn);
   }
 
-  using Profiles = std::array<PerformanceProfile, 2>;
-
-  static Error TooShort() { return InvalidArgument("--seconds: too short: a run needs steps in odd and in even seconds", "--seconds"); }
+  static Error TooShort() {
+    return InvalidArgument("--seconds: too short: a run needs steps in odd and in even quarters of a second", "--seconds");
+  }
 
   // For each turn, by the steps of the other one.
   Result<Profiles> FitByTurns(const std::array<EngineRun, 2>& by_turn) const {
@@ -287,7 +287,7 @@ Result<std::vector<ValidationRun>> RunAll(const Flags& flags, const ModelConfig&
     for (const int load : flags.loads) {
       for (const std::string& name : flags.presets) {
         ASSIGN_OR_RETURN(const Preset preset, FindPreset(name));
-        ASSIGN_OR_RETURN(const ValidationRun run, validation.RunQuietly(preset, load, repetition));
+        ASSIGN_OR_RETURN(const ValidationRun run, validation.Run(preset, load, repetition));
         if (!flags.runs.empty()) RETURN_IF_ERROR(Append(flags.runs, RunAsJsonLine(run)));
         runs.push_back(run);
         bar.Update(static_cast<std::int64_t>(runs.size()), total);

@@ -64,15 +64,16 @@ TEST(ValidationWorkloadTest, TheSimulatorIsAskedTheSameAtTheTimesOfSending) {
   }
 }
 
-// A request is simulated with what was fitted to the steps of the other seconds: none of those that it was served in, as good as.
-TEST(ValidationTurnsTest, StepsAndRequestsBelongToTheirSeconds) {
-  constexpr TimeNs kTenth = kNsPerSecond / 10;
+// A request is simulated with what was fitted to the steps of the other turns: none of those that it was served in, as good as.
+TEST(ValidationTurnsTest, StepsAndRequestsBelongToTheirTurns) {
+  constexpr TimeNs kTenth = kTurn / 10;
   EngineRun run;
   run.requests = {{.sent = kTenth}, {.sent = 11 * kTenth}, {.sent = 25 * kTenth}};
   run.steps = {{.begin = kTenth, .seconds_ns = 7 * kTenth},
-               {.begin = 9 * kTenth, .gap = kTenth, .seconds_ns = 2 * kTenth},   // into the next second
+               {.begin = 9 * kTenth, .gap = kTenth, .seconds_ns = 2 * kTenth},   // into the next turn
                {.begin = 11 * kTenth, .gap = 0, .seconds_ns = 8 * kTenth},
                {.begin = 21 * kTenth, .gap = 2 * kTenth, .seconds_ns = kTenth}};
+  run.end = 30 * kTenth;
   const std::array<EngineRun, 2> turns = StepsByTurns(run);
   ASSERT_EQ(turns[0].steps.size(), 3U);
   ASSERT_EQ(turns[1].steps.size(), 1U);
@@ -81,6 +82,8 @@ TEST(ValidationTurnsTest, StepsAndRequestsBelongToTheirSeconds) {
   EXPECT_EQ(turns[1].steps[0].seconds_ns, 8 * kTenth);
   EXPECT_EQ(turns[0].requests.size(), 3U);
   EXPECT_EQ(turns[1].requests.size(), 3U);
+  EXPECT_EQ(turns[0].end, run.end);
+  EXPECT_EQ(turns[1].end, run.end);
 
   std::array<SimulatedRun, 2> simulated;
   for (std::int32_t turn = 0; turn < 2; ++turn) {
@@ -95,8 +98,8 @@ TEST(ValidationTurnsTest, StepsAndRequestsBelongToTheirSeconds) {
   EXPECT_EQ(merged.requests[2].tokens, 0);
 }
 
-// Of steps that should take 10 ms each, by the models of their turns: stretches of 50 ms that they took, or of 250 that passed.
-TEST(ValidationTurnsTest, ThePaceIsThatOfAllStepsOfAStretch) {
+// Of steps that should take 10 or 20 ms, by the models of their turns.
+TEST(ValidationTurnsTest, TheOwnPaceIsThatOfTheStepsOfBothTurns) {
   std::array<PerformanceProfile, 2> profiles;
   profiles[0].mbgmv.model.step = 10e-3;
   profiles[1].mbgmv.model.step = 20e-3;
@@ -105,7 +108,7 @@ TEST(ValidationTurnsTest, ThePaceIsThatOfAllStepsOfAStretch) {
                     {.begin = 30 * kNsPerMs, .seconds_ns = 500 * kNsPerMs, .plain = false},   // it waited
                     {.begin = 530 * kNsPerMs, .seconds_ns = 5 * kNsPerMs}};                    // long after the first
   turns[1].steps = {{.begin = 200 * kNsPerMs, .seconds_ns = 30 * kNsPerMs}, {.begin = 230 * kNsPerMs, .seconds_ns = 36 * kNsPerMs}};
-  const Pace pace = PaceOf(turns, profiles);
+  const Pace pace = OwnPaceOf(turns, profiles);
   EXPECT_DOUBLE_EQ(pace.At(0), 2);                    // 60 ms of 30
   EXPECT_DOUBLE_EQ(pace.At(229 * kNsPerMs), 2);
   EXPECT_DOUBLE_EQ(pace.At(230 * kNsPerMs), 1.8);
@@ -128,7 +131,7 @@ ValidationRun SomeRun(const std::string& preset, double tpot_ratio, double p90_r
   ValidationRun run{.preset = preset, .load_percent = 40, .rate = 10, .saturation = 25, .requests = 30,
                     .real = {.tpot_ms = 2, .ttft_p50_ms = 3, .ttft_p90_ms = 4}, .fitted_steps = 77, .fit_error = 0.01, .busy = 0.5};
   run.simulated = {.tpot_ms = 2 * tpot_ratio, .ttft_p50_ms = 3, .ttft_p90_ms = 4 * p90_ratio};
-  run.even = run.linear = run.once = run.simulated;
+  run.even = run.own_pace = run.linear = run.once = run.simulated;
   return run;
 }
 

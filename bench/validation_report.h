@@ -18,8 +18,7 @@ struct LatencyFigures {
 // Of those sent from `warm_up` on.
 LatencyFigures FiguresOf(const std::vector<ServedRequest>& requests, TimeNs warm_up);
 
-// A preset under a load, once: the real engine, and the simulated one with what was fitted to every other second of it and the pace
-// that the machine had.
+// A preset under a load, once: the real engine, and the simulated one with what was fitted to every other second of it.
 struct ValidationRun {
   std::string preset;
   int load_percent = 0;                    // of `saturation`
@@ -27,6 +26,7 @@ struct ValidationRun {
   std::int64_t requests = 0;
   LatencyFigures real, simulated;
   LatencyFigures even;                     // simulated at one pace for the whole run
+  LatencyFigures own_pace;                 // simulated at the pace that the real run itself had
   LatencyFigures linear;                   // simulated without the model's factors
   LatencyFigures once;                     // simulated by the profile that was measured before all runs
   std::int64_t fitted_steps = 0;

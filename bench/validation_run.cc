@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "simulate/simulation.h"
+#include "tools/profile/pace_fit.h"
 
 namespace loramux {
 namespace {
@@ -64,10 +65,10 @@ Result<RealRun> RunReal(const ValidationHouse& house, const Preset& preset, cons
 }
 
 Result<SimulatedRun> RunSimulated(const ValidationHouse& house, const Preset& preset, const std::vector<EngineRequest>& requests,
-                                  const RealRun& real, const PerformanceProfile& profile, const Pace& pace) {
+                                  const RealRun& real, const PerformanceProfile& profile) {
   SimulationOptions options{.device = DeviceOf(real), .preset = preset, .max_running = house.max_running,
                             .max_batch_tokens = kBatchTokens, .host_bytes = static_cast<double>(house.host_bytes),
-                            .adapters_in_host_memory = false, .predictor_accuracy = 1, .slo = house.slo, .samples = 0, .pace = pace};
+                            .adapters_in_host_memory = false, .predictor_accuracy = 1, .slo = house.slo, .samples = 0};
   UseProfile(profile, options);
   options.costs = house.costs;                // as the real one's
   std::vector<TimeNs> sent;
@@ -99,33 +100,23 @@ Workload AsWorkload(const std::vector<EngineRequest>& requests, const std::vecto
 
 std::array<EngineRun, 2> StepsByTurns(const EngineRun& run) {
   std::array<EngineRun, 2> parts;
-  for (EngineRun& part : parts) part.requests = run.requests;
+  for (EngineRun& part : parts) {
+    part.requests = run.requests;
+    part.end = run.end;
+  }
   for (const ObservedStep& step : run.steps) parts[TurnOf(step.begin)].steps.push_back(step);
   return parts;
 }
 
-Pace PaceOf(const std::array<EngineRun, 2>& by_turn, const std::array<PerformanceProfile, 2>& profiles) {
-  struct Timed {
-    TimeNs begin = 0;
-    double predicted = 0, measured = 0;   // seconds
-  };
-  std::vector<Timed> steps;
+Pace OwnPaceOf(const std::array<EngineRun, 2>& by_turn, const std::array<PerformanceProfile, 2>& profiles) {
+  std::vector<TimedStep> steps;
   for (std::size_t turn = 0; turn < by_turn.size(); ++turn) {
-    const PerformanceModel& model = profiles[turn].mbgmv.model;
-    for (const ObservedStep& step : by_turn[turn].steps) {
-      if (step.plain) steps.push_back({step.begin, model.SecondsOf(step.load), Seconds(step.seconds_ns)});
-    }
+    const std::vector<TimedStep> part = TimedStepsOf(by_turn[turn], profiles[turn].mbgmv.model);
+    steps.insert(steps.end(), part.begin(), part.end());
   }
-  std::sort(steps.begin(), steps.end(), [](const Timed& a, const Timed& b) { return a.begin < b.begin; });
+  std::sort(steps.begin(), steps.end(), [](const TimedStep& a, const TimedStep& b) { return a.begin < b.begin; });
   std::vector<Pace::Change> changes;
-  for (std::size_t i = 0; i < steps.size();) {
-    Timed stretch{.begin = steps[i].begin};
-    for (; i < steps.size() && stretch.measured < Seconds(kStretch) && steps[i].begin <= stretch.begin + 5 * kStretch; ++i) {
-      stretch.predicted += steps[i].predicted;
-      stretch.measured += steps[i].measured;
-    }
-    changes.push_back({stretch.begin, std::clamp(stretch.measured / stretch.predicted, Pace::kMinFactor, Pace::kMaxFactor)});
-  }
+  for (const PaceStretch& stretch : StretchesOf(steps)) changes.push_back({stretch.begin, stretch.factor});
   return Pace(std::move(changes));
 }
 

@@ -11,9 +11,9 @@
 #include "base/result.h"
 #include "engine/snapshot.h"
 #include "memory/page_geometry.h"
+#include "schedule/pace.h"
 #include "schedule/performance_profile.h"
 #include "schedule/presets.h"
-#include "simulate/pace.h"
 #include "simulate/workload.h"
 #include "tools/profile/engine_session.h"
 #include "tools/profile/measure.h"
@@ -53,22 +53,20 @@ struct SimulatedRun {
   EngineStats stats;
 };
 
-// The same requests, sent at the very times of `real`, on the same memory, on a machine of this pace.
+// The same requests, sent at the very times of `real`, on the same memory, on a machine as the profile says.
 Result<SimulatedRun> RunSimulated(const ValidationHouse& house, const Preset& preset, const std::vector<EngineRequest>& requests,
-                                  const RealRun& real, const PerformanceProfile& profile, const Pace& pace);
+                                  const RealRun& real, const PerformanceProfile& profile);
 
-// A run is looked at in turns of a second: what one model is fitted to in every other one is judged in those between, and the other
-// way round. So no model sees the steps that it is held against, and a machine that gets slower does so for both.
-inline constexpr TimeNs kTurn = kNsPerSecond;
+// A run is looked at in turns of a quarter of a second: what one model is fitted to in every other one is judged in those between, and
+// the other way round. So no model sees the steps that it is held against, and a machine that gets slower does so for both. Long
+// enough for most requests to be served in theirs.
+inline constexpr TimeNs kTurn = kNsPerSecond / 4;
 inline std::size_t TurnOf(TimeNs at) { return static_cast<std::size_t>(at / kTurn % 2); }
 
 // The steps by the turn in which they began; each part has all requests. Empty parts: the run was too short.
 std::array<EngineRun, 2> StepsByTurns(const EngineRun& run);
-// How fast the machine was: for stretches of so much computing, and at most five times as much time, what all of their steps took
-// together over what the models of their turns say of them. Long enough for some prompts and many steps that decode, so that it tells
-// of the machine, not of the model's error for steps of one kind. Steps that waited for transfers or copied pages are not looked at.
-inline constexpr TimeNs kStretch = 50 * kNsPerMs;
-Pace PaceOf(const std::array<EngineRun, 2>& by_turn, const std::array<PerformanceProfile, 2>& profiles);
+// How fast the machine was in all of the run, by the models of both turns: what no simulator can know.
+Pace OwnPaceOf(const std::array<EngineRun, 2>& by_turn, const std::array<PerformanceProfile, 2>& profiles);
 // Of each request what the simulation of its turn says, by when it was sent. REQUIRES: as many requests in both.
 SimulatedRun ByTurns(const std::array<SimulatedRun, 2>& simulated);
 
