@@ -20,9 +20,8 @@ class Tape {
     changes_.push_back({stretch.begin, stretch.factor});
     end_ = stretch.end;
   }
-  // Not what came right before: a slow spell would take twice as long, and queues would grow by it.
   void RepeatUntil(TimeNs until) {
-    const TimeNs ago = std::min(3 * (until - end_), end_);
+    const TimeNs ago = std::min(until - end_, end_);
     if (changes_.empty() || ago <= 0) return;
     for (TimeNs at = end_; at < until && changes_.size() <= kMaxPaceChanges; at += ago) Copy(at - ago, at, std::min(ago, until - at));
     end_ = until;

@@ -28,8 +28,8 @@ struct PaceStretch {
 // REQUIRES: in order of time.
 std::vector<PaceStretch> StretchesOf(std::span<const TimedStep> steps);
 
-// Of runs, each behind the one before, over and over. What passed without steps is taken to have been as a piece of the same length
-// before it, with two more between; or, if there is not so much, as all that there is.
+// Of runs, each behind the one before, over and over. What passed without steps is taken to have been as what came right before it:
+// as long a piece, or all that there is, again.
 Pace PaceOf(std::span<const EngineRun> runs, const PerformanceModel& model);
 
 }  // namespace loramux
