@@ -64,7 +64,7 @@ class SimulatorValidation(unittest.TestCase):
             result = run(self.path, *SMALL, "--loads", "50", *arguments)
             self.assertEqual(result.returncode, 1, arguments)
             self.assertIn(message, result.stderr)
-        result = run(self.path, *SHORT, "--loads", "50", "--presets", "fifo", "--seconds", "0.4")
+        result = run(self.path, *SHORT, "--loads", "50", "--presets", "fifo", "--seconds", "0.1")
         self.assertEqual(result.returncode, 1)
         self.assertIn("--seconds", result.stderr)
 

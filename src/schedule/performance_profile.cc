@@ -95,7 +95,8 @@ class StrictFields {
   Status ChangesOf(const char* key, TimeNs period, Pace& out) {
     seen_.insert(key);
     const json* value = fields_.Find(key);
-    const std::string expected = "a list of at most " + std::to_string(kMaxPaceChanges) + " pairs of seconds and a factor, in order of time";
+    const std::string expected = "a list of at most " + std::to_string(kMaxPaceChanges) +
+                                 " pairs of seconds and a factor, in order of time, before period_seconds";
     if (value == nullptr) return fields_.Missing(key, expected);
     if (!value->is_array() || value->size() > kMaxPaceChanges) return fields_.Bad(key, expected);
     std::vector<Pace::Change> changes;

@@ -96,7 +96,9 @@ TEST(PerformanceProfileTest, ReadsWhatItWrote) {
     EXPECT_EQ(read->ModelOf(shape).device_to_host.bytes_per_second, 3.5e9);
   }
   EXPECT_EQ(read->pace.period(), 3 * kNsPerSecond);
-  for (const TimeNs at : std::vector<TimeNs>{0, 50'000'000, 50'000'001, 2'999'999'999}) EXPECT_EQ(read->pace.At(at), SomeProfile().pace.At(at));
+  for (const TimeNs at : std::vector<TimeNs>{0, 50'000'000, 50'000'001, 2'999'999'999}) {
+    EXPECT_EQ(read->pace.At(at), SomeProfile().pace.At(at));
+  }
   EXPECT_EQ(read->ranks, SomeProfile().ranks);
   EXPECT_EQ(read->base.kv_dtype, "F32");
   EXPECT_EQ(read->mbgmv.caraserve_decode.points, 16);

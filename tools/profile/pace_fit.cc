@@ -1,12 +1,14 @@
 #include "tools/profile/pace_fit.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "schedule/performance_profile.h"
 
 namespace loramux {
 namespace {
 
+constexpr double kDisturbed = 1.5;            // times what is usual among their like
 constexpr TimeNs kLongestStretch = 5 * kPaceStretch;
 
 double Seconds(TimeNs time) { return static_cast<double>(time) / static_cast<double>(kNsPerSecond); }
@@ -49,6 +51,16 @@ class Tape {
   TimeNs end_ = 0;
 };
 
+// The part of what the factors are off that chance does not explain: of deviations, not of their squares.
+double ShareOfTheMachine(std::span<const PaceStretch> stretches) {
+  double chance = 0, squares = 0;
+  for (const PaceStretch& stretch : stretches) {
+    chance += stretch.chance;
+    squares += (stretch.factor - 1) * (stretch.factor - 1);
+  }
+  return squares > chance ? std::sqrt(1 - chance / squares) : 0;
+}
+
 }  // namespace
 
 std::vector<TimedStep> TimedStepsOf(const EngineRun& run, const PerformanceModel& model) {
@@ -63,6 +75,7 @@ std::vector<PaceStretch> StretchesOf(std::span<const TimedStep> steps) {
   std::vector<PaceStretch> stretches;
   for (std::size_t i = 0; i < steps.size();) {
     PaceStretch stretch{.begin = steps[i].begin};
+    const std::size_t first = i;
     double predicted = 0, measured = 0;
     for (; i < steps.size() && measured < Seconds(kPaceStretch) && steps[i].begin <= stretch.begin + kLongestStretch; ++i) {
       predicted += steps[i].predicted;
@@ -70,6 +83,13 @@ std::vector<PaceStretch> StretchesOf(std::span<const TimedStep> steps) {
       stretch.end = steps[i].begin + static_cast<TimeNs>(steps[i].measured * static_cast<double>(kNsPerSecond));
     }
     stretch.factor = std::clamp(measured / predicted, Pace::kMinFactor, Pace::kMaxFactor);
+    for (const TimedStep& step : steps.subspan(first, i - first)) {
+      const double usual = stretch.factor * step.predicted;
+      if (step.measured > kDisturbed * usual) continue;   // held up: that is the machine
+      stretch.chance += (step.measured - usual) * (step.measured - usual) / (predicted * predicted);
+    }
+    const auto count = static_cast<double>(i - first);
+    if (count > 1) stretch.chance *= count / (count - 1);   // their own mean fits them best
     stretches.push_back(stretch);
   }
   return stretches;
@@ -79,8 +99,10 @@ Pace PaceOf(std::span<const EngineRun> runs, const PerformanceModel& model) {
   Tape tape;
   for (const EngineRun& run : runs) {
     const TimeNs offset = tape.end();
-    for (const PaceStretch& stretch : StretchesOf(TimedStepsOf(run, model))) {
-      tape.Add({offset + stretch.begin, offset + stretch.end, stretch.factor});
+    const std::vector<PaceStretch> stretches = StretchesOf(TimedStepsOf(run, model));
+    const double share = ShareOfTheMachine(stretches);
+    for (const PaceStretch& stretch : stretches) {
+      tape.Add({.begin = offset + stretch.begin, .end = offset + stretch.end, .factor = 1 + share * (stretch.factor - 1)});
     }
     tape.RepeatUntil(offset + run.end);
   }

@@ -24,11 +24,13 @@ inline constexpr TimeNs kPaceStretch = 50 * kNsPerMs;
 struct PaceStretch {
   TimeNs begin = 0, end = 0;                  // its last step's
   double factor = 1;
+  double chance = 0;                          // variance of the factor that steps make that are each off for reasons of their own
 };
 // REQUIRES: in order of time.
 std::vector<PaceStretch> StretchesOf(std::span<const TimedStep> steps);
 
-// Of runs, each behind the one before, over and over. What passed without steps is taken to have been as what came right before it:
+// Of runs, each behind the one before, over and over. The factors are as far from 1 as is left of their variance without chance: the
+// model's error for one step or another is not the machine's. What passed without steps is taken to have been as what came right before it:
 // as long a piece, or all that there is, again.
 Pace PaceOf(std::span<const EngineRun> runs, const PerformanceModel& model);
 

@@ -1,10 +1,12 @@
 #include "tools/profile/pace_fit.h"
 
+#include <cmath>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "base/prng.h"
 #include "schedule/performance_profile.h"
 
 namespace loramux {
@@ -74,6 +76,38 @@ TEST(PaceFitTest, WhatNobodySawIsAsWhatCameBefore) {
     EXPECT_NEAR(pace.At(at + 549 * kNsPerMs), 50 / (10 + 5 * like), 1e-9) << second;
     EXPECT_EQ(pace.At(at + 550 * kNsPerMs), 5) << second;
   }
+}
+
+// Steps of 10 ms, each by itself up to a half more or less, on a machine that is so much slower in one second and faster in the next.
+EngineRun Scattered(double unrest) {
+  EngineRun run;
+  Prng prng(3);
+  double at = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const double pace = static_cast<std::int64_t>(at) % 2 == 0 ? 1 + unrest : 1 - unrest;
+    const double seconds = 10e-3 * pace * (0.5 + prng.NextDouble());
+    run.steps.push_back({.begin = static_cast<TimeNs>(at * 1e9), .seconds_ns = static_cast<TimeNs>(seconds * 1e9)});
+    at += seconds;
+  }
+  run.end = static_cast<TimeNs>(at * 1e9);
+  return run;
+}
+
+double Unrest(const Pace& pace) {
+  double squares = 0;
+  for (const Pace::Change& change : pace.changes()) squares += (change.factor - 1) * (change.factor - 1);
+  return std::sqrt(squares / static_cast<double>(pace.changes().size()));
+}
+
+// What single steps are off is not taken for the machine.
+TEST(PaceFitTest, ChanceIsNotThePace) {
+  const EngineRun steady = Scattered(0), restless = Scattered(0.2);
+  double squares = 0;
+  const std::vector<PaceStretch> stretches = StretchesOf(TimedStepsOf(steady, TenMilliseconds()));
+  for (const PaceStretch& stretch : stretches) squares += (stretch.factor - 1) * (stretch.factor - 1);
+  EXPECT_GT(std::sqrt(squares / static_cast<double>(stretches.size())), 0.1);   // though nothing changed
+  EXPECT_LT(Unrest(PaceOf({&steady, 1}, TenMilliseconds())), 0.06);
+  EXPECT_NEAR(Unrest(PaceOf({&restless, 1}, TenMilliseconds())), 0.2, 0.03);
 }
 
 // A gap that is longer than all before it; one step in a day.
