@@ -1,6 +1,6 @@
 // The simulator against the real engine: the demo model on the CPU, several presets under several loads. First what `loramux profile`
-// does gives a profile. After each run, its factors and its pace are fitted by the same function to the steps of every other quarter
-// of a second of it; then the requests of those between are simulated.
+// does gives a profile. After each run, its factors are fitted by the same function to the steps of every other quarter of a second of
+// it; then the requests of those between are simulated, on a machine of the pace that the real one had.
 //
 //   simulator_validation --output docs/results
 //
@@ -173,9 +173,9 @@ class Validation {
     ASSIGN_OR_RETURN(const RealRun real, RunReal(house_, preset, requests));
     const std::array<EngineRun, 2> by_turn = StepsByTurns(real.run);
     ASSIGN_OR_RETURN(const Profiles fitted, FitByTurns(by_turn));
-    ASSIGN_OR_RETURN(const SimulatedRun simulated, SimulateByTurns(preset, requests, real, fitted));
+    ASSIGN_OR_RETURN(const SimulatedRun simulated, SimulateByTurns(preset, requests, real, AtPace(fitted, OwnPaceOf(by_turn, fitted))));
     ASSIGN_OR_RETURN(const SimulatedRun even, SimulateByTurns(preset, requests, real, AtPace(fitted, Pace())));
-    ASSIGN_OR_RETURN(const SimulatedRun own_pace, SimulateByTurns(preset, requests, real, AtPace(fitted, OwnPaceOf(by_turn, fitted))));
+    ASSIGN_OR_RETURN(const SimulatedRun beside, SimulateByTurns(preset, requests, real, fitted));
     ASSIGN_OR_RETURN(const SimulatedRun linear, SimulateByTurns(preset, requests, real, WithoutFactors(fitted)));
     ASSIGN_OR_RETURN(const SimulatedRun once, RunSimulated(house_, preset, requests, real, profile_));
     const auto warm_up = static_cast<TimeNs>(flags_.seconds / 4 * kNsPerSecond);
@@ -190,7 +190,7 @@ class Validation {
     return ValidationRun{.preset = std::string(preset.name), .load_percent = load_percent, .rate = rate, .saturation = saturation_,
                          .requests = static_cast<std::int64_t>(requests.size()), .real = FiguresOf(real.run.requests, warm_up),
                          .simulated = FiguresOf(simulated.requests, warm_up), .even = FiguresOf(even.requests, warm_up),
-                         .own_pace = FiguresOf(own_pace.requests, warm_up),
+                         .beside = FiguresOf(beside.requests, warm_up),
                          .linear = FiguresOf(linear.requests, warm_up),
                          .once = FiguresOf(once.requests, warm_up),
                          .fitted_steps = static_cast<std::int64_t>(real.run.steps.size()),

@@ -131,7 +131,7 @@ ValidationRun SomeRun(const std::string& preset, double tpot_ratio, double p90_r
   ValidationRun run{.preset = preset, .load_percent = 40, .rate = 10, .saturation = 25, .requests = 30,
                     .real = {.tpot_ms = 2, .ttft_p50_ms = 3, .ttft_p90_ms = 4}, .fitted_steps = 77, .fit_error = 0.01, .busy = 0.5};
   run.simulated = {.tpot_ms = 2 * tpot_ratio, .ttft_p50_ms = 3, .ttft_p90_ms = 4 * p90_ratio};
-  run.even = run.own_pace = run.linear = run.once = run.simulated;
+  run.even = run.beside = run.linear = run.once = run.simulated;
   return run;
 }
 

@@ -10,6 +10,7 @@
 #include "bench/line_chart.h"
 #include "tools/bench/statistics.h"
 #include "tools/bench/text_file.h"
+#include "tools/profile/pace_fit.h"
 
 namespace loramux {
 namespace {
@@ -42,7 +43,7 @@ constexpr std::array kNumbers = {Number{"rate", &ValidationRun::rate}, Number{"s
 using Side = LatencyFigures ValidationRun::*;
 constexpr std::array<std::pair<const char*, Side>, 6> kSides = {
     {{"real", &ValidationRun::real}, {"simulated", &ValidationRun::simulated}, {"even", &ValidationRun::even},
-     {"own_pace", &ValidationRun::own_pace}, {"linear", &ValidationRun::linear}, {"once", &ValidationRun::once}}};
+     {"beside", &ValidationRun::beside}, {"linear", &ValidationRun::linear}, {"once", &ValidationRun::once}}};
 
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -148,8 +149,8 @@ std::string LessTable(const std::vector<Cell>& cells) {
     const char* name;
     Side side;
   };
-  constexpr std::array<Less, 4> kLess = {{{"one pace", &ValidationRun::even}, {"linear", &ValidationRun::linear},
-                                          {"once", &ValidationRun::once}, {"own pace", &ValidationRun::own_pace}}};
+  constexpr std::array<Less, 4> kLess = {{{"one pace", &ValidationRun::even}, {"pace beside", &ValidationRun::beside},
+                                          {"linear", &ValidationRun::linear}, {"once", &ValidationRun::once}}};
   std::string header = "| load | preset |", rule = "|---|---|", within = "| within | of " + std::to_string(cells.size()) + " |";
   for (const Less& less : kLess) {
     for (const Figure& figure : kFigures) {
@@ -187,17 +188,19 @@ std::string AsMarkdown(const ValidationReport& report, const std::vector<Cell>& 
                       least == most ? std::to_string(least) : fmt::format("{} to {}", least, most), 100 * kTpotBound, 100 * kTtftBound,
                       CountWithin(cells, &ValidationRun::simulated), figures, CountWithin(cells, &ValidationRun::even));
   text += MainTable(cells) + "\n![TTFT P90 by load, real and simulated](simulator_validation.svg)\n\n";
-  text += "## What went in\nThe profile is what `loramux profile` makes: linear terms from steps that are measured one by one; factors, "
-          "and how fast the machine was from one moment to the next, from steps of the running engine. The latter two are fitted to "
-          "the real run itself, by the same function: to the steps of every other quarter of a second of it for the simulation of the "
-          "requests that are sent in those between, and the other way round. So nothing of a request's own quarter is known; the machine "
-          "is taken to have been as fast from moment to moment as in the one before.\n\n" + ModelTable(cells) +
+  text += "## What went in\nThe profile is what `loramux profile` makes: linear terms from steps that are measured one by one, factors "
+          "from steps of the running engine. The factors are fitted to the real run itself, by the same function: to the steps of every "
+          "other quarter of a second of it for the simulation of the requests that are sent in those between, and the other way round. So "
+          "what a step costs beside another one is known from other moments. How fast the machine was, which no simulator can know, is "
+          "given like the times of sending: of each stretch of " + std::to_string(kPaceStretch / kNsPerMs) + " ms of computing, what all "
+          "of its steps together took over what the model says of them (`loramux simulate --pace`). No run is left out.\n\n" +
+          ModelTable(cells) +
           "\n\"Unevenness\": how far the second with the slowest or fastest steps was from all, by the profile that was measured before "
           "all runs.\n\n"
-          "## With less, and with more\nDifferences in %, as above. \"One pace\": the same model, for a machine that is always as fast as "
-          "on average. \"Linear\": with the pace, but without factors. \"Once\": the profile that was measured before all runs, under "
-          "loads of its own choice: what an operator gets who measures today and simulates tomorrow. \"Own pace\": as fast from moment to "
-          "moment as the machine was in the real run itself, which no simulator can know (`loramux simulate --pace`).\n\n" +
+          "## With less\nDifferences in %, as above. \"One pace\": the same model, for a machine that is always as fast as on average. "
+          "\"Pace beside\": as restless as in the quarters of a second that the model was fitted to, each also in place of the next; nothing "
+          "is known of the moments that are judged. \"Linear\": the same without factors. \"Once\": the profile that was measured before all "
+          "runs, under loads of its own choice, with the pace of then: what an operator gets who measures today and simulates tomorrow.\n\n" +
           LessTable(cells);
   return text;
 }

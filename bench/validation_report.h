@@ -18,7 +18,8 @@ struct LatencyFigures {
 // Of those sent from `warm_up` on.
 LatencyFigures FiguresOf(const std::vector<ServedRequest>& requests, TimeNs warm_up);
 
-// A preset under a load, once: the real engine, and the simulated one with what was fitted to every other second of it.
+// A preset under a load, once: the real engine, and the simulated one with what was fitted to every other quarter of a second of it and
+// the pace that the machine had.
 struct ValidationRun {
   std::string preset;
   int load_percent = 0;                    // of `saturation`
@@ -26,7 +27,7 @@ struct ValidationRun {
   std::int64_t requests = 0;
   LatencyFigures real, simulated;
   LatencyFigures even;                     // simulated at one pace for the whole run
-  LatencyFigures own_pace;                 // simulated at the pace that the real run itself had
+  LatencyFigures beside;                   // simulated at the pace of the quarters that the model was fitted to
   LatencyFigures linear;                   // simulated without the model's factors
   LatencyFigures once;                     // simulated by the profile that was measured before all runs
   std::int64_t fitted_steps = 0;

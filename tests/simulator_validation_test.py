@@ -49,7 +49,7 @@ class SimulatorValidation(unittest.TestCase):
         for one in data["runs"]:
             self.assertGreater(one["fitted_steps"], 20)
             self.assertEqual(one["saturation"], 40)
-            for side in ("real", "simulated", "even", "own_pace", "linear", "once"):
+            for side in ("real", "simulated", "even", "beside", "linear", "once"):
                 self.assertTrue(all(value > 0 for value in one[side].values()), one)
         page = (self.path / "simulator_validation.md").read_text()
         self.assertEqual(page.count("| 50 % | `s-lora` |"), 3)

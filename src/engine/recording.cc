@@ -13,7 +13,7 @@ namespace loramux {
 namespace {
 
 constexpr std::string_view kMagic = "LORAMUXR";
-constexpr std::uint32_t kVersion = 4;   // 3: without after_prefill_per_sequence; 2: nor spread_prompts, ridge_tokens, load_on_arrival, ..._decay
+constexpr std::uint32_t kVersion = 4;   // 3: no after_prefill_per_sequence; 2: nor _decay, spread_prompts, ridge_tokens, load_on_arrival
 constexpr std::uint8_t kSetupBlock = 1, kHistoryBlock = 2, kStepsBlock = 3, kEndBlock = 4;
 constexpr std::size_t kBlockHead = 1 + 4 + 8;
 constexpr std::size_t kMaxDigest = 256;
