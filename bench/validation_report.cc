@@ -198,9 +198,10 @@ std::string AsMarkdown(const ValidationReport& report, const std::vector<Cell>& 
           "\n\"Unevenness\": how far the second with the slowest or fastest steps was from all, by the profile that was measured before "
           "all runs.\n\n"
           "## With less\nDifferences in %, as above. \"One pace\": the same model, for a machine that is always as fast as on average. "
-          "\"Pace beside\": as restless as in the quarters of a second that the model was fitted to, each also in place of the next; nothing "
-          "is known of the moments that are judged. \"Linear\": the same without factors. \"Once\": the profile that was measured before all "
-          "runs, under loads of its own choice, with the pace of then: what an operator gets who measures today and simulates tomorrow.\n\n" +
+          "\"Pace beside\": as restless as in the quarters of a second that the model was fitted to, each also in place of the next; "
+          "nothing is known of the moments that are judged. \"Linear\": the same without factors. \"Once\": the profile that was measured "
+          "before all runs, under loads of its own choice, with the pace of then: what an operator gets who measures today and simulates "
+          "tomorrow.\n\n" +
           LessTable(cells);
   return text;
 }
