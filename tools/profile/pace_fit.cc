@@ -66,7 +66,7 @@ double ShareOfTheMachine(std::span<const PaceStretch> stretches) {
 std::vector<TimedStep> TimedStepsOf(const EngineRun& run, const PerformanceModel& model) {
   std::vector<TimedStep> steps;
   for (const ObservedStep& step : run.steps) {
-    if (step.plain) steps.push_back({step.begin, model.SecondsOf(step.load), Seconds(step.seconds_ns)});
+    if (step.plain) steps.push_back({step.begin, step.seconds_ns, model.SecondsOf(step.load)});
   }
   return steps;
 }
@@ -76,20 +76,22 @@ std::vector<PaceStretch> StretchesOf(std::span<const TimedStep> steps) {
   for (std::size_t i = 0; i < steps.size();) {
     PaceStretch stretch{.begin = steps[i].begin};
     const std::size_t first = i;
-    double predicted = 0, measured = 0;
-    for (; i < steps.size() && measured < Seconds(kPaceStretch) && steps[i].begin <= stretch.begin + kLongestStretch; ++i) {
+    TimeNs took = 0;
+    double predicted = 0;
+    for (; i < steps.size() && took < kPaceStretch && steps[i].begin <= stretch.begin + kLongestStretch; ++i) {
       predicted += steps[i].predicted;
-      measured += steps[i].measured;
-      stretch.end = steps[i].begin + static_cast<TimeNs>(steps[i].measured * static_cast<double>(kNsPerSecond));
+      took += steps[i].took;
+      stretch.end = steps[i].begin + steps[i].took;
     }
-    stretch.factor = std::clamp(measured / predicted, Pace::kMinFactor, Pace::kMaxFactor);
+    stretch.factor = std::clamp(Seconds(took) / predicted, Pace::kMinFactor, Pace::kMaxFactor);
     for (const TimedStep& step : steps.subspan(first, i - first)) {
-      const double usual = stretch.factor * step.predicted;
-      if (step.measured > kDisturbed * usual) continue;   // held up: that is the machine
-      stretch.chance += (step.measured - usual) * (step.measured - usual) / (predicted * predicted);
+      const double measured = Seconds(step.took), usual = stretch.factor * step.predicted;
+      if (measured > kDisturbed * usual) continue;   // held up: that is the machine
+      stretch.chance += (measured - usual) * (measured - usual) / (predicted * predicted);
     }
     const auto count = static_cast<double>(i - first);
-    if (count > 1) stretch.chance *= count / (count - 1);   // their own mean fits them best
+    // Their own mean fits them best; and of one step alone nobody can tell.
+    stretch.chance = count > 1 ? stretch.chance * count / (count - 1) : (stretch.factor - 1) * (stretch.factor - 1);
     stretches.push_back(stretch);
   }
   return stretches;

@@ -11,8 +11,8 @@
 namespace loramux {
 
 struct TimedStep {
-  TimeNs begin = 0;
-  double predicted = 0, measured = 0;         // seconds
+  TimeNs begin = 0, took = 0;
+  double predicted = 0;                       // seconds
 };
 // The plain steps of a run, as `model` has them.
 std::vector<TimedStep> TimedStepsOf(const EngineRun& run, const PerformanceModel& model);
