@@ -18,7 +18,7 @@ class Tape {
  public:
   // `stretch` on the tape's clock.
   void Add(const PaceStretch& stretch) {
-    if (stretch.begin > end_ + kLongestStretch) RepeatUntil(stretch.begin);
+    if (stretch.begin > end_ + kPaceStretch) RepeatUntil(stretch.begin);
     changes_.push_back({stretch.begin, stretch.factor});
     end_ = stretch.end;
   }

@@ -91,6 +91,22 @@ TEST(PaceFitTest, WhatNobodySawIsAsWhatCameBefore) {
   }
 }
 
+// A stretch counts for its own time, not for all that nobody saw behind it, were that no longer than a stretch may last.
+TEST(PaceFitTest, TheLastStretchIsNotHeld) {
+  EngineRun run;
+  AddTen(run, 0, 50);
+  AddTen(run, 50, 50);
+  AddTen(run, 100, 50, 1);
+  AddTen(run, 350, 50);
+  run.end = 400 * kNsPerMs;
+  const Pace pace = PaceOf({&run, 1}, OneMillisecond());
+  EXPECT_NEAR(pace.At(100 * kNsPerMs), 10.0 / 3, 1e-9);
+  EXPECT_NEAR(pace.At(150 * kNsPerMs), 5, 1e-9);
+  EXPECT_NEAR(pace.At(249 * kNsPerMs), 5, 1e-9);
+  EXPECT_NEAR(pace.At(250 * kNsPerMs), 10.0 / 3, 1e-9);
+  EXPECT_NEAR(pace.At(300 * kNsPerMs), 5, 1e-9);
+}
+
 // Steps of 10 ms, each by itself up to a half more or less, on a machine that is so much slower in one second and faster in the next.
 EngineRun Scattered(double unrest) {
   EngineRun run;
