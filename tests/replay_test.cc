@@ -37,7 +37,8 @@ std::shared_ptr<const PerformanceModel> SomeCosts() {
       PerformanceModel{.step = 7.1e-5, .per_prefill_token = 2.3e-5 / 3, .per_decode_sequence = 2.7e-5, .per_prefill_attention = 5.5e-8 / 7,
                        .per_decode_context = 1.8e-7, .token_tile = 12, .per_token_tile = 1.5e-4, .per_adapter_token_rank = 2e-7 / 3,
                        .per_rank = 6.3e-7, .decode_factors = {{1, 1.1}, {4.3, 1.0 / 3}, {17, 1.01}}, .prefill_factors = {{30.1, 1.13}},
-                       .mixed_factors = {{7, 0.93}}, .after_prefill = 9.8e-5, .disk = {2e-4, 3.3e8},
+                       .mixed_factors = {{7, 0.93}}, .after_prefill = 9.8e-5, .after_prefill_per_sequence = 2.1e-5,
+                       .disk = {2e-4, 3.3e8},
                        .host_to_device = {3e-5 / 7, 7.2e9}, .device_to_host = {3e-5, 7.1e9}});
 }
 
