@@ -32,6 +32,7 @@ constexpr Figure kFigures[] = {
     {"ttft_p50_ms", [](const CellResult& r) { return r.ttft_ms.p50; }},
     {"ttft_p99_ms", [](const CellResult& r) { return r.ttft_ms.p99; }},
     {"tpot_mean_ms", [](const CellResult& r) { return r.tpot_ms.mean; }},
+    {"tpot_geometric_mean_ms", [](const CellResult& r) { return r.tpot_geometric_ms; }},
     {"tpot_p99_ms", [](const CellResult& r) { return r.tpot_ms.p99; }},
     {"prefix_hit_device", [](const CellResult& r) { return r.hit_device; }},
     {"prefix_hit_host", [](const CellResult& r) { return r.hit_host; }},
@@ -148,17 +149,19 @@ std::string DuelSection(const ScenarioReport& report) {
       "\n## `{}` beside the best of the others\nThe best of ten in a table like those below owes it to chance as well. So the one with "
       "the least mean TTFT there and `{}` ran again, in {} pair{}, one right after the other, the first of a pair changing each time; "
       "only those runs count here. Ratio of `{}`'s to the other's, below 1 is better: median of the pairs, and two of them that the true "
-      "median lies between with {:.0f} % probability. TTFT request by request: the geometric mean over requests, which a few long waits "
+      "median lies between with {:.0f} % probability. Request by request: the geometric mean over requests, which a few that were held up "
       "do not decide. Times are the machine's as well; what the cache itself is worth shows in the work that it leaves: prompts' tokens "
       "that were computed, and bytes of adapters and history that were brought to the device.\n\n"
-      "| scenario | device | best other | TTFT request by request | TTFT, mean | TPOT, mean | tokens computed | bytes brought |\n"
-      "|---|---|---|---|---|---|---|---|\n",
+      "| scenario | device | best other | TTFT request by request | TTFT, mean | TPOT request by request | TPOT, mean | tokens computed | "
+      "bytes brought |\n"
+      "|---|---|---|---|---|---|---|---|---|\n",
       report.ours, report.ours, pairs, pairs == 1 ? "" : "s", report.ours,
       100 * RatioOf(report.duels.front(), [](const CellResult& r) { return r.ttft_ms.mean; }).confidence);
   for (const ScenarioDuel& duel : report.duels) {
-    page += fmt::format("| {} | {} % | `{}` | {} | {} | {} | {} | {} |\n", duel.scenario, duel.memory_percent, duel.other,
+    page += fmt::format("| {} | {} % | `{}` | {} | {} | {} | {} | {} | {} |\n", duel.scenario, duel.memory_percent, duel.other,
                         ShowRatio(RatioOf(duel, [](const CellResult& r) { return r.ttft_geometric_ms; })),
                         ShowRatio(RatioOf(duel, [](const CellResult& r) { return r.ttft_ms.mean; })),
+                        ShowRatio(RatioOf(duel, [](const CellResult& r) { return r.tpot_geometric_ms; })),
                         ShowRatio(RatioOf(duel, [](const CellResult& r) { return r.tpot_ms.mean; })),
                         ShowRatio(RatioOf(duel, [](const CellResult& r) { return 1 - r.hit_device - r.hit_host; })),
                         ShowRatio(RatioOf(duel, BytesBrought)));

@@ -18,6 +18,13 @@ constexpr auto kSamplePeriod = std::chrono::milliseconds(50);
 
 double Seconds(TimeNs time) { return static_cast<double>(time) / kNsPerSecond; }
 
+// 0 without any. REQUIRES: all are positive.
+double GeometricMean(const std::vector<double>& values) {
+  double logs = 0;
+  for (const double value : values) logs += std::log(value);
+  return values.empty() ? 0 : std::exp(logs / static_cast<double>(values.size()));
+}
+
 struct World {
   std::unique_ptr<Runtime> runtime;
   std::vector<AdapterGeneration> adapters;
@@ -300,9 +307,8 @@ void OpenLoop::CountAnswers(CellResult& result) const {
     const auto more = static_cast<double>(a.answer.size()) - 1;
     if (more > 0) tpot.push_back(Seconds(a.end - a.first) * 1e3 / more);
   }
-  double logs = 0;
-  for (const double ms : ttft) logs += std::log(ms);
-  result.ttft_geometric_ms = ttft.empty() ? 0 : std::exp(logs / static_cast<double>(ttft.size()));
+  result.ttft_geometric_ms = GeometricMean(ttft);
+  result.tpot_geometric_ms = GeometricMean(tpot);
   result.ttft_ms = load::Summarise(std::move(ttft));
   result.tpot_ms = load::Summarise(std::move(tpot));
   if (!requests_.empty()) result.drain_seconds = Seconds(last_end - start_ - requests_.back().due);

@@ -59,7 +59,7 @@ struct CellOptions {
 struct CellResult {
   std::int64_t requests = 0;                     // measured
   load::Summary ttft_ms, tpot_ms;                // from due; TPOT of answers with at least two tokens
-  double ttft_geometric_ms = 0;                  // geometric mean: of two runs of the same arrivals, compares request by request
+  double ttft_geometric_ms = 0, tpot_geometric_ms = 0;   // geometric means: of two runs of the same arrivals, compare request by request
   double hit_device = 0, hit_host = 0;           // shares of the prompts' tokens
   double adapter_hit_device = 0, adapter_hit_host = 0;   // shares of the requests, as they came in
   std::int64_t adapters_disk_to_host = 0, adapters_disk_to_device = 0, adapters_host_to_device = 0;   // bytes
