@@ -26,8 +26,8 @@ inline void Pause() {
 // between the loops of a forward pass, far shorter than an idle engine.
 constexpr int kSpinPauses = 1000;
 
-// Workers that hold a task end soon, unless the system took their core away: then spinning would keep it from them.
-constexpr int kPausesBeforeYield = 2000;
+// Workers that hold a task end soon, unless the system took their core away: it gives them another one only if that idles.
+constexpr int kPausesBeforeSleep = 2000;
 
 }  // namespace
 
@@ -88,7 +88,7 @@ struct ThreadPool::State {
       seen = WaitForChange(seen);
       if (!Join()) continue;
       RunTasks(thread);
-      ticket.fetch_sub(1, std::memory_order_release);
+      Leave();
     }
   }
 
@@ -103,15 +103,20 @@ struct ThreadPool::State {
     generation.notify_all();
   }
 
+  // Sequentially consistent, as Wake(): the caller may sleep until the last one leaves a closed loop.
+  void Leave() {
+    if (ticket.fetch_sub(1, std::memory_order_seq_cst) % (2 * kOpen) == 1) ticket.notify_one();
+  }
+
   // No task is left: lets nobody join any more, and waits for those that did.
   void CloseAndWait() {
     ticket.fetch_and(~kOpen, std::memory_order_relaxed);
-    for (int i = 0; (ticket.load(std::memory_order_acquire) & kActiveMask) != 0; ++i) {
-      if (i < kPausesBeforeYield) {
-        Pause();
-      } else {
-        std::this_thread::yield();
-      }
+    for (int i = 0; i < kPausesBeforeSleep; ++i) {
+      if ((ticket.load(std::memory_order_acquire) & kActiveMask) == 0) return;
+      Pause();
+    }
+    for (std::uint64_t seen; ((seen = ticket.load(std::memory_order_acquire)) & kActiveMask) != 0;) {
+      ticket.wait(seen, std::memory_order_acquire);
     }
   }
 };
