@@ -287,7 +287,7 @@ void DependencyTree::LetGo(Node& node, TimeNs now) {
 
 // Each sample stands for its part of the observed pages, all the time since the last call. After a quiet time it would stand for
 // more than it has seen: that is not counted.
-void DependencyTree::ObserveIdlePages(TimeNs now) {
+void DependencyTree::ObserveIdlePages(TimeNs now, double remembered_s) {
   constexpr int kSamples = 32;
   constexpr TimeNs kInterval = 20 * kNsPerMs, kLongest = kNsPerSecond, kLearnInterval = kNsPerSecond;
   const TimeNs since = now - observed_at_;
@@ -302,7 +302,7 @@ void DependencyTree::ObserveIdlePages(TimeNs now) {
   }
   if (now - learned_at_ < kLearnInterval) return;
   learned_at_ = now;
-  reuse_.Learn(now);
+  reuse_.Learn(now, remembered_s);
 }
 
 void DependencyTree::Unlock(NodeId tail, TimeNs now) {

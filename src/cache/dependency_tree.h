@@ -214,7 +214,8 @@ class DependencyTree {
   std::span<const std::uint32_t> IdleLeaves() const { return idle_leaves_; }
   // How idle pages of either tier are used again. One page in kObservedOf is observed: its visits as they come, the time
   // without by samples, of which this takes some for the time since the last call. To be called beside the computation.
-  void ObserveIdlePages(TimeNs now);
+  // `remembered_s`: ReuseRates::Remembered.
+  void ObserveIdlePages(TimeNs now, double remembered_s);
   const ReuseRates& reuse() const { return reuse_; }
 
   // Appends those that became one since the last call (and may be none any more). False if there were too many to list.

@@ -609,7 +609,7 @@ TEST(DependencyTree, LearnsHowIdlePagesAreUsedAgain) {
     for (TimeNs now = 0; now < 1000 * kNsPerSecond; now += 20 * kNsPerMs) {
       const auto tens = static_cast<TokenId>(now / (10 * kNsPerSecond));
       if (now % (10 * kNsPerSecond) == 0) w.Remember(base, Tokens(40 * kPageTokens, same ? 0 : 1000 * tens), now);
-      w.tree->ObserveIdlePages(now);
+      w.tree->ObserveIdlePages(now, 30);
     }
     w.tree->CheckIntegrity();
     return w.tree->reuse().Factor(1, 9 * kNsPerSecond);   // this tree forgets visits in a second: all are the first

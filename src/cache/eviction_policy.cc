@@ -123,7 +123,7 @@ class Loramux final : public EvictionPolicy {
     // One that was loaded and never used yet: as if used once, when it came.
     const bool unused = candidate.frequency <= 0;
     const TimeNs last_visit = unused ? candidate.last_use : candidate.frequency_at;
-    const double prior = ReuseRates::Prior(unused ? 1.0 : candidate.frequency, Seconds(context.now - last_visit));
+    const double prior = ReuseRates::Prior(unused ? 1.0 : candidate.frequency, Seconds(context.now - last_visit), context.remembered_s);
     const double rate = prior * std::min(1.0, candidate.reuse_factor);
     const double effort = context.costs.Latency(candidate.reload) / Pages(candidate) + context.costs.Page(candidate.reload);   // a page
     if (candidate.kind == CandidateKind::kKeysAndValues) {

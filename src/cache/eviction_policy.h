@@ -45,6 +45,7 @@ struct EvictionContext {
   double low_lora = 0;                 // FastLibra's Low_lora (its equation 3): adapters that batches are expected to need
   TimeNs made_at = 0;
   double requests = 0;                 // running and waiting
+  double remembered_s = 30;            // ReuseRates::Remembered
   ReloadCosts costs;                   // as measured
 };
 

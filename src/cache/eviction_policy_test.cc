@@ -170,6 +170,8 @@ TEST(EvictionPolicy, LoramuxByHand) {
   EXPECT_NEAR(loramux->Score(Adapter(8, 0, 1, ReloadFrom::kDisk), enough), 1.3 / 30 * 2, 1e-12);
   EXPECT_NEAR(loramux->Score(Adapter(8, 0, 1, ReloadFrom::kDisk), kLibra), 1.3 / 30 * 3, 1e-12);   // the reward of 1.5
   EXPECT_NEAR(loramux->Score(Adapter(8, kFrequencyHalfLife, 0, ReloadFrom::kDisk), enough), 1.3 / 90 * 2, 1e-12);
+  enough.remembered_s = 5;   // where all is replaced soon
+  EXPECT_NEAR(loramux->Score(Page(kFrequencyHalfLife, 4), enough), 4.3 / 65 * 10, 1e-12);
 }
 
 TEST(EvictionPolicy, LoramuxGoesByWhatWasLearnedOfVisits) {

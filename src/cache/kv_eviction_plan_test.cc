@@ -71,7 +71,7 @@ TEST(KvEvictionPlan, APageIsWorthWhatIsLearnedAndAtMostThePrior) {
       const TimeNs now = at * 20 * kNsPerMs;
       const auto prompt = Tokens(40, static_cast<TokenId>(at / 200));
       if (at % 200 == 0 || (twice && at % 200 == 100)) w.Remember(prompt, now);
-      w.tree.ObserveIdlePages(now);
+      w.tree.ObserveIdlePages(now, 30);
     }
     TimeNs now = 600 * kNsPerSecond;
     const NodeId tail = w.Remember(Tokens(40, 1000), now);
@@ -79,7 +79,9 @@ TEST(KvEvictionPlan, APageIsWorthWhatIsLearnedAndAtMostThePrior) {
     plan.Reset(now);
     const DependencyTree::NodeView view = w.tree.View(tail);
     EXPECT_EQ(twice, w.tree.reuse().Factor(view.frequency, now - view.last_use) > 1);
-    return plan.Score(tail, now) / (ReuseRates::Prior(view.frequency, 1) * EvictionContext{}.costs.Page(ReloadFrom::kComputation));
+    const EvictionContext context;
+    const double prior = ReuseRates::Prior(view.frequency, 1, context.remembered_s);
+    return plan.Score(tail, now) / (prior * context.costs.Page(ReloadFrom::kComputation));
   };
   EXPECT_DOUBLE_EQ(worth_over_prior(true), 1);
   EXPECT_LT(worth_over_prior(false), 0.9);   // a few visits were to be expected, against the 32 that the prior counts as

@@ -10,6 +10,10 @@ namespace {
 
 constexpr int kFirstAgeBits = 28;   // of nanoseconds
 
+// Mooncake's conversations are for 30 to 100 s, whatever the size (docs/caching.md); no longer than that where little goes.
+constexpr double kMostRemembered = 30, kLeastRemembered = 0.25;   // seconds
+constexpr double kRememberedTurnovers = 2;
+
 // In seconds.
 double BeginOf(std::size_t age) {
   return age == 0 ? 0 : std::ldexp(1.0, kFirstAgeBits + static_cast<int>(age) - 1) / kNsPerSecond;
@@ -28,10 +32,17 @@ std::size_t ReuseRates::AgeOf(TimeNs idle) {
 }
 
 void ReuseRates::SawIdle(double frequency, TimeNs idle, double page_seconds) {
-  CellOf(frequency, idle).expected += Prior(frequency, Seconds(idle)) * page_seconds;
+  Cell& cell = CellOf(frequency, idle);
+  const double weight = (kPriorVisits + frequency) * page_seconds;
+  cell.weight += weight;
+  cell.idle += weight * Seconds(idle);
 }
 
-void ReuseRates::Learn(TimeNs now) {
+double ReuseRates::Remembered(std::optional<double> turnover_s) {
+  return std::clamp(kRememberedTurnovers * turnover_s.value_or(kMostRemembered), kLeastRemembered, kMostRemembered);
+}
+
+void ReuseRates::Learn(TimeNs now, double remembered_s) {
   const double left = std::exp2(-static_cast<double>(std::max<TimeNs>(0, now - learned_at_)) / static_cast<double>(kHalfLife));
   learned_at_ = std::max(learned_at_, now);
   std::array<double, kAges> learned;   // times the prior: of the class of fewer visits, then of this one
@@ -43,12 +54,14 @@ void ReuseRates::Learn(TimeNs now) {
     for (std::size_t age = 0; age < kAges; ++age) {
       Cell& cell = cells_[visits][age];
       cell.visits *= left;
-      cell.expected *= left;
+      cell.weight *= left;
+      cell.idle *= left;
       // Where little was seen, what was at the age before and with fewer visits holds.
       const double believed = visits == 0 ? younger : (younger + learned[age]) / 2;
-      younger = learned[age] = (cell.visits + kPriorWeight * believed) / (cell.expected + kPriorWeight);
+      const double expected = cell.weight > 0 ? cell.weight / (remembered_s + cell.idle / cell.weight) : 0;   // visits, by the prior
+      younger = learned[age] = (cell.visits + kPriorWeight * believed) / (expected + kPriorWeight);
       seconds[age] = BeginOf(age + 1) - BeginOf(age);
-      prior[age] = Prior(frequency, BeginOf(age) + seconds[age] / 2);
+      prior[age] = Prior(frequency, BeginOf(age) + seconds[age] / 2, remembered_s);
       rate[age] = learned[age] * prior[age];
     }
     for (std::size_t age = 0; age < kAges; ++age) cells_[visits][age].factor = BestMean(rate, seconds, age) / prior[age];

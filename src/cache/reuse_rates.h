@@ -13,6 +13,7 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 
 #include "base/clock.h"
 
@@ -23,22 +24,23 @@ class ReuseRates {
   // Visits a second of what was visited `frequency` times (decaying, as of the last one) and has not been for `idle_s`: the
   // number over the time in which visits are remembered and that since the last one. It never saturates: after hours too the
   // more recent of two is worth more. What has been visited once will hardly be again in some loads, and what many times in
-  // others: kPriorVisits is between (both from Mooncake's traces, docs/caching.md).
-  static double Prior(double frequency, double idle_s) { return (kPriorVisits + frequency) / (kRemembered + idle_s); }
+  // others: kPriorVisits is between (from Mooncake's traces, docs/caching.md).
+  static double Prior(double frequency, double idle_s, double remembered_s) { return (kPriorVisits + frequency) / (remembered_s + idle_s); }
+  // For how long, in seconds, where all that is idle is replaced in `turnover_s`, or never.
+  static double Remembered(std::optional<double> turnover_s);
 
   // A page that had been visited `frequency` times was visited again after `idle`.
   void SawVisit(double frequency, TimeNs idle) { ++CellOf(frequency, idle).visits; }
   // Pages like this one were idle for so many page-seconds.
   void SawIdle(double frequency, TimeNs idle, double page_seconds);
-  // Makes rates of what was seen, and forgets half of it in each kHalfLife. Some microseconds.
-  void Learn(TimeNs now);
+  // Makes rates of what was seen, over the prior with that time, and forgets half of it in each kHalfLife. Some microseconds.
+  void Learn(TimeNs now, double remembered_s);
 
   // What was learned: so many times the prior is the rate.
   double Factor(double frequency, TimeNs idle) const { return CellOf(frequency, idle).factor; }
 
  private:
   static constexpr double kPriorVisits = 0.3;
-  static constexpr double kRemembered = 30;   // seconds
   static constexpr TimeNs kHalfLife = 600 * kNsPerSecond;
   // What is believed before anything was seen weighs as much as so many visits. A request visits many pages at once.
   static constexpr double kPriorWeight = 32;
@@ -47,7 +49,8 @@ class ReuseRates {
 
   struct Cell {
     double visits = 0;     // seen
-    double expected = 0;   // by the prior, in the time that pages were seen idle
+    double weight = 0;     // of the seconds that pages were seen idle, each (kPriorVisits + frequency) times
+    double idle = 0;       // the same times the idle time in seconds
     double factor = 1;
   };
   static double Seconds(TimeNs time) { return static_cast<double>(time > 0 ? time : 0) / kNsPerSecond; }

@@ -8,9 +8,10 @@ namespace loramux {
 namespace {
 
 constexpr TimeNs kSecond = kNsPerSecond;
+constexpr double kRemembered = 30;
 
 double Rate(const ReuseRates& rates, double frequency, double idle_s) {
-  return ReuseRates::Prior(frequency, idle_s) * rates.Factor(frequency, static_cast<TimeNs>(idle_s * kNsPerSecond));
+  return ReuseRates::Prior(frequency, idle_s, kRemembered) * rates.Factor(frequency, static_cast<TimeNs>(idle_s * kNsPerSecond));
 }
 
 // Of pages that were visited `frequency` times and are visited again at `rate(idle seconds)`: what is seen of `pages` of them in a
@@ -27,7 +28,7 @@ void See(ReuseRates& rates, double frequency, double pages, int longest, const s
 TEST(ReuseRates, AreThePriorWhereNothingWasSeen) {
   ReuseRates rates;
   EXPECT_EQ(rates.Factor(3, kSecond), 1);
-  rates.Learn(kSecond);
+  rates.Learn(kSecond, kRemembered);
   for (const double frequency : {0.0, 1.0, 2.0, 5.0, 12.0, 100.0}) {
     for (const double idle : {0.0, 0.5, 3.0, 60.0, 1e4, 1e9}) {
       EXPECT_NEAR(rates.Factor(frequency, static_cast<TimeNs>(idle * kNsPerSecond)), 1, 1e-9) << frequency << ' ' << idle;
@@ -38,7 +39,7 @@ TEST(ReuseRates, AreThePriorWhereNothingWasSeen) {
 TEST(ReuseRates, BecomeWhatIsSeen) {
   ReuseRates rates;
   See(rates, 1, 10000, 128, [](double) { return 0.004; });   // the prior: 0.043 at once, 0.01 after 100 s
-  rates.Learn(kSecond);
+  rates.Learn(kSecond, kRemembered);
   for (const double idle : {6.0, 12.0, 24.0, 48.0, 96.0}) EXPECT_NEAR(Rate(rates, 1, idle), 0.004, 0.001) << idle;
 }
 
@@ -46,7 +47,7 @@ TEST(ReuseRates, BecomeWhatIsSeen) {
 TEST(ReuseRates, LookAhead) {
   ReuseRates rates;
   See(rates, 1, 1000, 120, [](double idle) { return idle > 8 && idle < 17 ? 0.2 : 0.0; });
-  rates.Learn(kSecond);
+  rates.Learn(kSecond, kRemembered);
   // From 2 s on: about one visit for 6 s of waiting and 5 of the mean time to it.
   EXPECT_GT(Rate(rates, 1, 2), 0.05);
   EXPECT_LT(Rate(rates, 1, 2), 0.12);
@@ -59,16 +60,16 @@ TEST(ReuseRates, TellManyVisitsFromVisitsToCome) {
   ReuseRates rates;
   See(rates, 10, 1000, 120, [](double idle) { return idle < 20 ? 0.1 : 0.0; });
   See(rates, 1, 1000, 120, [](double) { return 0.01; });
-  rates.Learn(kSecond);
+  rates.Learn(kSecond, kRemembered);
   EXPECT_GT(Rate(rates, 10, 6), Rate(rates, 1, 6));
   EXPECT_LT(Rate(rates, 10, 90), Rate(rates, 1, 90));
-  EXPECT_GT(ReuseRates::Prior(10, 90), ReuseRates::Prior(1, 90));   // which the prior has the other way
+  EXPECT_GT(ReuseRates::Prior(10, 90, kRemembered), ReuseRates::Prior(1, 90, kRemembered));   // which the prior has the other way
 }
 
 TEST(ReuseRates, TakeFromFewerVisitsWhatWasNotSeenOfMore) {
   ReuseRates rates;
   See(rates, 1, 1000, 120, [](double) { return 0.0; });
-  rates.Learn(kSecond);
+  rates.Learn(kSecond, kRemembered);
   EXPECT_LT(rates.Factor(1, 60 * kSecond), 0.1);
   EXPECT_LT(rates.Factor(1, 3600 * kSecond), 0.1);   // nor longer
   EXPECT_LT(rates.Factor(20, 60 * kSecond), 0.5);    // nor oftener
@@ -77,10 +78,35 @@ TEST(ReuseRates, TakeFromFewerVisitsWhatWasNotSeenOfMore) {
 TEST(ReuseRates, Forget) {
   ReuseRates rates;
   See(rates, 1, 100, 120, [](double) { return 0.0; });
-  rates.Learn(kSecond);
+  rates.Learn(kSecond, kRemembered);
   EXPECT_LT(rates.Factor(1, 60 * kSecond), 0.3);
-  rates.Learn(8 * 3600 * kSecond);
+  rates.Learn(8 * 3600 * kSecond, kRemembered);
   EXPECT_NEAR(rates.Factor(1, 60 * kSecond), 1, 0.05);
+}
+
+// A small cache is as a large one in less time.
+TEST(ReuseRates, RememberAsLongAsPagesStay) {
+  EXPECT_EQ(ReuseRates::Remembered(std::nullopt), 30);
+  EXPECT_EQ(ReuseRates::Remembered(3600), 30);
+  EXPECT_EQ(ReuseRates::Remembered(2), 4);
+  EXPECT_EQ(ReuseRates::Remembered(0), 0.25);
+  // Visited ten times, and not for two seconds, or once, just now.
+  EXPECT_GT(ReuseRates::Prior(10, 2, 30), ReuseRates::Prior(1, 0, 30));
+  EXPECT_LT(ReuseRates::Prior(10, 2, 0.25), ReuseRates::Prior(1, 0, 0.25));
+}
+
+// What was seen is seconds and visits: it stays true for another prior.
+TEST(ReuseRates, ThatWereLearnedDoNotDependOnHowLongIsRemembered) {
+  for (const double remembered_s : {0.5, 5.0, 30.0}) {
+    ReuseRates rates;
+    See(rates, 1, 10000, 128, [](double) { return 0.02; });
+    rates.Learn(kSecond, 30);
+    rates.Learn(kSecond, remembered_s);
+    for (const double idle : {6.0, 24.0, 96.0}) {
+      const double rate = ReuseRates::Prior(1, idle, remembered_s) * rates.Factor(1, static_cast<TimeNs>(idle * kNsPerSecond));
+      EXPECT_NEAR(rate, 0.02, 0.006) << remembered_s << ' ' << idle;
+    }
+  }
 }
 
 }  // namespace

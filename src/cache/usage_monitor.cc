@@ -30,10 +30,10 @@ void UsageMonitor::SawNoVisit(const Visits& visits, TimeNs now, TimeNs since) {
   reuse_.SawIdle(visits.frequency, now - visits.at, seconds);
 }
 
-void UsageMonitor::Learn(TimeNs now) {
+void UsageMonitor::Learn(TimeNs now, double remembered_s) {
   if (now - learned_at_ < kNsPerSecond) return;
   learned_at_ = now;
-  reuse_.Learn(now);
+  reuse_.Learn(now, remembered_s);
 }
 
 UsageMonitor::Visits UsageMonitor::Of(std::size_t slot, AdapterGeneration generation) const {

@@ -27,7 +27,7 @@ class UsageMonitor {
   // The adapter's visits as of the last one: still none since, at `now`, after having been looked at `since` ago.
   void SawNoVisit(const Visits& visits, TimeNs now, TimeNs since);
   // Makes rates of what was seen of visits, once a second. Some microseconds.
-  void Learn(TimeNs now);
+  void Learn(TimeNs now, double remembered_s);
   // Visits to be expected of such an adapter, over what ReuseRates::Prior says.
   double ReuseFactor(const Visits& visits, TimeNs now) const {
     return visits.frequency > 0 ? reuse_.Factor(visits.frequency, now - visits.at) : 1.0;

@@ -31,7 +31,7 @@ TEST(UsageMonitor, LearnsHowSoonAdaptersAreVisitedAgain) {
       for (std::size_t i = 0; i <= slot || (again && i < 20); ++i) {
         monitor.SawNoVisit(monitor.Of(i, AdapterGeneration{i + 1}), now, kNsPerSecond);
       }
-      monitor.Learn(now);
+      monitor.Learn(now, 30);
     }
     return monitor.ReuseFactor({.frequency = again ? 5.0 : 1.0, .at = now}, now + 10 * kNsPerSecond);
   };

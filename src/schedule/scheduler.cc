@@ -154,6 +154,7 @@ void Scheduler::CommitHistoryEvictions() {
 void Scheduler::CommitEvictions() {
   CommitHistoryEvictions();
   for (const AdapterGeneration generation : plan_.device_evictions) {
+    evicted_adapter_pages_ += residency_->Get(generation).version->layout.pages;
     residency_->EvictFromDevice(generation);
     prefetch_stats_.wasted += EndPrefetch(generation);
   }

@@ -51,6 +51,7 @@
 #include "cache/kv_eviction_plan.h"
 #include "cache/kv_tiers.h"
 #include "cache/proactive_swapper.h"
+#include "cache/turnover.h"
 #include "cache/usage_monitor.h"
 #include "memory/page_pool.h"
 #include "schedule/arrival.h"
@@ -563,7 +564,8 @@ class Scheduler {
   std::vector<std::optional<BranchId>> branch_of_slot_;   // by residency slot, since a request used the adapter
   std::vector<std::vector<std::uint32_t>> slots_of_branch_;   // the other way round
   PrefixStats prefix_stats_;
-  std::int64_t history_evictions_ = 0;
+  std::int64_t history_evictions_ = 0, evicted_adapter_pages_ = 0;
+  Turnover turnover_;
   std::vector<Request*> running_;        // ascending id
   std::vector<Request*> by_rank_;        // the same, nearly in order of rank: as the last plan saw it, newcomers at the end
   std::vector<std::int32_t> pins_;       // by residency slot: running requests that use the adapter

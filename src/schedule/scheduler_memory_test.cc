@@ -455,5 +455,27 @@ TEST(Scheduler, ReloadCostsAreMeasured) {
   EXPECT_GT(w.scheduler.eviction_context().costs.computed_page, 1000);
 }
 
+// Eight adapters in turn where three have room: each request evicts one, ten times a second.
+TEST(Scheduler, VisitsAreRememberedForAsLongAsWhatIsIdleStays) {
+  World w(16, {.max_batch_tokens = 32});
+  for (int adapter = 1; adapter <= 8; ++adapter) w.AddAdapter(adapter, 4);
+  const auto remembered_after = [&](TimeNs wait) {
+    w.clock.Advance(wait);
+    w.scheduler.Prepare(w.clock.Now());
+    return w.scheduler.eviction_context().remembered_s;
+  };
+  EXPECT_EQ(remembered_after(kNsPerSecond), 30);
+  for (int i = 0; i < 300; ++i) {
+    w.Add(4, 1 + i % 8, 1);
+    w.RunToEnd();
+    remembered_after(100 * kNsPerMs);
+  }
+  const double churning = remembered_after(100 * kNsPerMs);
+  EXPECT_GT(churning, 0.3);   // at most 16 pages are idle, and 40 go in a second
+  EXPECT_LT(churning, 1);
+  for (int i = 0; i < 600; ++i) remembered_after(500 * kNsPerMs);
+  EXPECT_EQ(remembered_after(kNsPerSecond), 30);   // nothing has gone for minutes
+}
+
 }  // namespace
 }  // namespace loramux

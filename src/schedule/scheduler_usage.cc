@@ -39,7 +39,7 @@ void Scheduler::MeasureStep(TimeNs now) {
 bool Scheduler::Prepare(TimeNs now, bool ending) {
   RefitLanes(now);
   if (now - context_.made_at >= kContextLasts) RefreshContext(now);
-  if (tree_ != nullptr) tree_->ObserveIdlePages(now);
+  if (tree_ != nullptr) tree_->ObserveIdlePages(now, context_.remembered_s);
   kv_plan_.Refresh(now);
   if (options_.adapter_prefetch != AdapterPrefetch::kNone) LoadExpected(now);
   if (tree_ != nullptr) {
@@ -63,8 +63,10 @@ std::optional<TimeNs> Scheduler::NextMove() const {
 // Takes about 0.1 us an adapter that is known.
 void Scheduler::RefreshContext(TimeNs now) {
   const TimeNs since = now - context_.made_at;
+  turnover_.Saw(history_pages() + residency_->idle_pages(), history_evictions_ + evicted_adapter_pages_, now);
   context_ = {.now = now, .total_visits = usage_.TotalVisits(now), .oldest_use = std::min(now, kv_plan_.oldest_use().value_or(now)),
-              .made_at = now, .requests = static_cast<double>(running_.size() + waiting().size()), .costs = reload_costs_.Costs()};
+              .made_at = now, .requests = static_cast<double>(running_.size() + waiting().size()),
+              .remembered_s = ReuseRates::Remembered(turnover_.Seconds()), .costs = reload_costs_.Costs()};
   const double batch_size = usage_.RecentBatchSize(now);
   for (const AdapterResidency& adapter : residency_->All()) {
     if (adapter.version == nullptr) continue;
@@ -78,7 +80,7 @@ void Scheduler::RefreshContext(TimeNs now) {
     context_.max_pages = std::max(context_.max_pages, adapter.version->layout.pages);
     context_.oldest_use = std::min(context_.oldest_use, adapter.last_use);
   }
-  usage_.Learn(now);
+  usage_.Learn(now, context_.remembered_s);
   kv_plan_.set_context(context_);
 }
 
