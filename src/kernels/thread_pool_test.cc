@@ -58,6 +58,22 @@ TEST_P(ThreadPoolTest, WakesWorkersThatSleep) {
   }
 }
 
+// Long after the caller has run out of tasks, as where the system took a worker's processor away: he sleeps, and must be woken.
+TEST_P(ThreadPoolTest, TheCallerWaitsForWorkersThatTakeTheirTime) {
+  ThreadPool pool(GetParam());
+  for (int loop = 0; loop < 20; ++loop) {
+    std::vector<int> runs(static_cast<std::size_t>(pool.size()), 0);
+    std::atomic<int> arrived{0};
+    pool.Run(pool.size(), [&](std::int64_t task, int thread) {
+      arrived.fetch_add(1);
+      while (arrived.load() < pool.size()) std::this_thread::yield();   // so that each thread has one task
+      std::this_thread::sleep_for(std::chrono::milliseconds(thread));
+      ++runs[static_cast<std::size_t>(task)];
+    });
+    for (const int count : runs) ASSERT_EQ(count, 1);
+  }
+}
+
 TEST(ThreadPool, IsUsableFromDifferentThreadsInTurn) {
   ThreadPool pool(2);
   std::atomic<int> sum{0};
