@@ -26,7 +26,7 @@ class UsageMonitor {
   void VisitBase(TimeNs now) { Add(total_, now); }
   // The adapter's visits as of the last one: still none since, at `now`, after having been looked at `since` ago.
   void SawNoVisit(const Visits& visits, TimeNs now, TimeNs since);
-  // Makes rates of what was seen of visits, once a second. Some microseconds.
+  // Makes rates of what was seen of visits, once a second; `remembered_s`: ReuseRates::Remembered. Some microseconds.
   void Learn(TimeNs now, double remembered_s);
   // Visits to be expected of such an adapter, over what ReuseRates::Prior says.
   double ReuseFactor(const Visits& visits, TimeNs now) const {
