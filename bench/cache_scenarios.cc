@@ -9,7 +9,9 @@
 #include <csignal>
 #include <cstdio>
 #include <fstream>
+#include <optional>
 #include <set>
+#include <span>
 #include <thread>
 
 #include <CLI/CLI.hpp>
@@ -21,8 +23,10 @@
 #include "bench/machine_text.h"
 #include "bench/scenario_report.h"
 #include "bench/scenario_run.h"
+#include "bench/scenario_simulation.h"
 #include "bench/scenario_workload.h"
 #include "cache/cache_regime.h"
+#include "schedule/performance_profile.h"
 #include "tools/progress_bar.h"
 
 namespace loramux {
@@ -48,7 +52,8 @@ struct Flags {
   std::vector<int> memory = {25, 50, 75};
   double seconds = 7, load = 0.6, rate = 0, zipf = 0.8, host = 1;
   std::size_t adapters = 96;
-  int repetitions = 2, pairs = 0, threads = 0;
+  int repetitions = 2, pairs = 0, threads = 0, simulated = 0;
+  std::string profile;
   std::uint64_t seed = 1;
   double WarmUp() const { return seconds / 4; }
 };
@@ -109,6 +114,7 @@ class Progress {
 
 struct Prepared {
   ScenarioSummary summary;
+  ScenarioOptions options;           // of its sessions
   Reference reference;
 };
 
@@ -142,7 +148,7 @@ Result<Prepared> Prepare(const Flags& flags, const ScenarioText& text, const Sce
   }
   ASSIGN_OR_RETURN(const std::vector<Session> sessions, text.MakeSessions(scenario, options));
   if (sessions.empty()) return InvalidArgument("--seconds: too short for a single request");
-  Prepared prepared;
+  Prepared prepared{.summary = {}, .options = options, .reference = {}};
   ASSIGN_OR_RETURN(prepared.reference, RunReference(house, sessions));
   const Reference& reference = prepared.reference;
   std::set<std::size_t> asked;
@@ -155,13 +161,15 @@ Result<Prepared> Prepare(const Flags& flags, const ScenarioText& text, const Sce
   return prepared;
 }
 
+CellOptions CellOf(const Flags& flags, std::int64_t working_set_bytes, const std::string& regime, int memory_percent) {
+  const auto working_set = static_cast<double>(working_set_bytes);
+  return {.regime = regime, .device_bytes = static_cast<std::int64_t>(working_set * memory_percent / 100),
+          .host_bytes = static_cast<std::int64_t>(working_set * flags.host), .seconds = flags.seconds, .warm_up_seconds = flags.WarmUp()};
+}
+
 Result<CellResult> RunRegime(const Flags& flags, const ScenarioHouse& house, const Prepared& prepared, const std::string& regime,
                              int memory_percent) {
-  const auto working_set = static_cast<double>(prepared.reference.working_set_bytes);
-  const CellOptions options{.regime = regime, .device_bytes = static_cast<std::int64_t>(working_set * memory_percent / 100),
-                            .host_bytes = static_cast<std::int64_t>(working_set * flags.host), .seconds = flags.seconds,
-                            .warm_up_seconds = flags.WarmUp()};
-  return RunCell(house, prepared.reference.requests, options);
+  return RunCell(house, prepared.reference.requests, CellOf(flags, prepared.reference.working_set_bytes, regime, memory_percent));
 }
 
 void RunOnce(const Flags& flags, const ScenarioHouse& house, const Prepared& prepared, ScenarioCell& cell) {
@@ -199,19 +207,20 @@ Status RunCells(const Flags& flags, const ScenarioHouse& house, const std::vecto
   return Ok{};
 }
 
-// Which of the others a duel is with is known from the cells. Pair by pair through all duels, for the same reason as above.
+// Which of the others a duel is with is known from the cells, or better from virtual time. Pair by pair through all duels, for the
+// same reason as above.
 Status RunDuels(const Flags& flags, const ScenarioHouse& house, const std::vector<Prepared>& scenarios, Progress& progress,
                 ScenarioReport& report) {
   for (const Prepared& prepared : scenarios) {
     for (const int percent : flags.memory) {
-      const ScenarioCell* other = report.BestOther(prepared.summary.name, percent);
+      const std::optional<std::string> other = report.BestOther(prepared.summary.name, percent);
       const auto fails = [&](const ScenarioCell& cell) {
         const bool ours = cell.scenario == prepared.summary.name && cell.memory_percent == percent && cell.regime == report.ours;
         return ours && !cell.error.empty();
       };
       const bool ours_fails = std::any_of(report.cells.begin(), report.cells.end(), fails);
-      if (flags.pairs == 0 || other == nullptr || ours_fails) continue;
-      report.duels.push_back({.scenario = prepared.summary.name, .other = other->regime, .memory_percent = percent});
+      if (flags.pairs == 0 || !other.has_value() || ours_fails) continue;
+      report.duels.push_back({.scenario = prepared.summary.name, .other = *other, .memory_percent = percent});
     }
   }
   for (int pair = 0; pair < flags.pairs; ++pair) {
@@ -234,6 +243,41 @@ Status RunDuels(const Flags& flags, const ScenarioHouse& house, const std::vecto
   return Ok{};
 }
 
+// All regimes in virtual time, other sessions with each seed.
+Status RunSimulations(const Flags& flags, const ScenarioText& text, const PerformanceModel& model, const std::vector<Prepared>& scenarios,
+                      Progress& progress, ScenarioReport& report) {
+  for (const Prepared& prepared : scenarios) {
+    const std::string& name = prepared.summary.name;
+    ASSIGN_OR_RETURN(const Scenario scenario, FindScenario(name));
+    const SimulatedHouse house{.model = model, .sizes = prepared.reference.sizes};
+    const std::size_t first = report.simulated.size();
+    for (const int percent : flags.memory) {
+      for (const std::string& regime : flags.regimes) {
+        report.simulated.push_back({.scenario = name, .regime = regime, .memory_percent = percent, .runs = {}, .error = {}});
+      }
+    }
+    const std::span<SimulatedCell> cells(report.simulated.begin() + static_cast<std::ptrdiff_t>(first), report.simulated.end());
+    for (int i = 0; i < flags.simulated; ++i) {
+      progress.Begin(fmt::format("{} in virtual time, seed {}", name, i + 1));
+      ScenarioOptions options = prepared.options;
+      options.seed += static_cast<std::uint64_t>(i);
+      ASSIGN_OR_RETURN(const std::vector<Session> sessions, text.MakeSessions(scenario, options));
+      ASSIGN_OR_RETURN(const SimulatedScenario simulated, PrepareSimulation(house, sessions));
+      for (SimulatedCell& cell : cells) {
+        const CellOptions at = CellOf(flags, simulated.working_set_bytes, cell.regime, cell.memory_percent);
+        if (simulated.largest_request_bytes > at.device_bytes) continue;   // of this seed none of the regimes can serve all
+        const Result<SimulatedCellResult> run = SimulateCell(house, simulated, at);
+        if (run.ok() && run->refused == 0) cell.runs.push_back(*run);
+        else cell.error = run.ok() ? "requests were refused: too little memory" : run.error().message;
+      }
+      progress.CellDone();
+      if (interrupted) return Unavailable("interrupted: nothing was written");
+    }
+    progress.Say(name + " in virtual time");
+  }
+  return Ok{};
+}
+
 // Those that can run: without the dialogs there are no agents, which is an error only if they were asked for.
 Result<std::vector<std::string>> Scenarios(const Flags& flags, const ScenarioText& text) {
   std::vector<std::string> names = flags.scenarios;
@@ -246,6 +290,12 @@ Result<std::vector<std::string>> Scenarios(const Flags& flags, const ScenarioTex
 }
 
 Result<ScenarioReport> Run(const Flags& flags, ScenarioReport report) {
+  PerformanceProfile profile;
+  if (flags.simulated > 0) {
+    ASSIGN_OR_RETURN(profile, LoadPerformanceProfile(flags.profile));
+    report.profiled = profile.device;
+    report.seeds = flags.simulated;
+  }
   const TemporaryFolder folder;
   ScenarioHouse house{.model = fs::path(flags.demo) / "model", .adapters = {}, .threads = flags.threads};
   ASSIGN_OR_RETURN(house.adapters, CopyAdapters(fs::path(flags.demo) / "adapters", folder.path(), flags.adapters, kLargestAdapter));
@@ -253,7 +303,8 @@ Result<ScenarioReport> Run(const Flags& flags, ScenarioReport report) {
   ASSIGN_OR_RETURN(const ScenarioText text, ScenarioText::Load(flags.demo, dialogs ? flags.dialogs : ""));
   ASSIGN_OR_RETURN(const std::vector<std::string> names, Scenarios(flags, text));
   const auto repetitions = static_cast<std::size_t>(flags.repetitions), pairs = static_cast<std::size_t>(flags.pairs);
-  Progress progress(static_cast<std::int64_t>(names.size() * flags.memory.size() * (flags.regimes.size() * repetitions + 2 * pairs)));
+  const std::size_t runs = flags.memory.size() * (flags.regimes.size() * repetitions + 2 * pairs);
+  Progress progress(static_cast<std::int64_t>(names.size() * (runs + static_cast<std::size_t>(flags.simulated))));
   std::vector<Prepared> scenarios;
   for (const std::string& name : names) {
     progress.Begin(name + ": what the answers are");
@@ -265,6 +316,7 @@ Result<ScenarioReport> Run(const Flags& flags, ScenarioReport report) {
     scenarios.push_back(std::move(prepared));
   }
   Status done = RunCells(flags, house, scenarios, progress, report);
+  if (done.ok() && flags.simulated > 0) done = RunSimulations(flags, text, profile.EngineModel(), scenarios, progress, report);
   if (done.ok()) done = RunDuels(flags, house, scenarios, progress, report);
   progress.Finish();
   RETURN_IF_ERROR(done);
@@ -327,9 +379,15 @@ int main(int argc, char** argv) {
   app.add_option("--rate", flags.rate, "Requests a second, instead of --load")->check(CLI::Range(0.0, 1e6));
   app.add_option("--seconds", flags.seconds, "Of arrivals in a run, of which the first quarter warms up")->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
-  app.add_option("--repetitions", flags.repetitions)->check(CLI::Range(1, 100))->capture_default_str();
+  app.add_option("--repetitions", flags.repetitions, "Of every cell; 0: only what --simulated asks for")->check(CLI::Range(0, 100))
+      ->capture_default_str();
   app.add_option("--pairs", flags.pairs, "Then loramux beside the best other of each scenario and size, in so many pairs of runs")
       ->check(CLI::Range(0, 1000))->capture_default_str();
+  CLI::Option* profile = app.add_option("--profile", flags.profile, "Of this machine and the demo model, as `loramux profile` writes it")
+      ->check(CLI::ExistingFile);
+  app.add_option("--simulated", flags.simulated, "Then all regimes in virtual time, with steps and transfers as the profile has them:\n"
+                                                 "so many seeds of sessions")
+      ->check(CLI::Range(0, 10000))->capture_default_str()->needs(profile);
   app.add_option("--threads", flags.threads, "Of the executor; 0: one a processor")->check(CLI::Range(0, 1024))->capture_default_str();
   app.add_option("--seed", flags.seed)->capture_default_str();
   CLI11_PARSE(app, argc, argv);

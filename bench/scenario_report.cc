@@ -1,6 +1,7 @@
 #include "bench/scenario_report.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 
 #include <fmt/format.h>
@@ -113,11 +114,12 @@ std::string ScenarioSection(const ScenarioReport& report, const ScenarioSummary&
   std::string page = fmt::format(
       "\n## {}\n{} requests in {} sessions of {} adapters, {:.1f} a second once warm ({:.0f} % of the {:.0f} a second that 16 "
       "sessions at once get with ample memory); prompts of {:.0f} tokens, answers of {:.0f}, on average. Working set: {:.1f} MB, of "
-      "which adapters {:.1f} MB.\n\n"
-      "![TTFT by regime and size of the device]({})\n\n![Memory by use over time]({})\n",
+      "which adapters {:.1f} MB.\n",
       s.name, s.requests, s.sessions, s.adapters_asked, s.rate, 100 * s.rate / s.capacity, s.capacity, s.prompt_tokens, s.answer_tokens,
-      static_cast<double>(s.working_set_bytes) / kMB, static_cast<double>(s.adapter_bytes) / kMB, FileName(s.name, "ttft"),
-      FileName(s.name, "memory"));
+      static_cast<double>(s.working_set_bytes) / kMB, static_cast<double>(s.adapter_bytes) / kMB);
+  if (report.repetitions == 0) return page;
+  page += fmt::format("\n![TTFT by regime and size of the device]({})\n\n![Memory by use over time]({})\n", FileName(s.name, "ttft"),
+                      FileName(s.name, "memory"));
   for (const int percent : report.memory_percent) {
     page += fmt::format("\n### {}: device of {} % of the working set, {:.1f} MB\n{}", s.name, percent,
                         static_cast<double>(s.working_set_bytes) * percent / 100 / kMB, kTableHead);
@@ -147,7 +149,7 @@ std::string DuelSection(const ScenarioReport& report) {
   const std::size_t pairs = report.duels.front().ours.size();
   std::string page = fmt::format(
       "\n## `{}` beside the best of the others\nThe best of ten in a table like those below owes it to chance as well. So the one with "
-      "the least mean TTFT there and `{}` ran again, in {} pair{}, one right after the other, the first of a pair changing each time; "
+      "the least mean TTFT {} and `{}` ran again, in {} pair{}, one right after the other, the first of a pair changing each time; "
       "only those runs count here. Ratio of `{}`'s to the other's, below 1 is better: median of the pairs, and two of them that the true "
       "median lies between with {:.0f} % probability. Request by request: the geometric mean over requests, which a few that were held up "
       "do not decide. Times are the machine's as well; what the cache itself is worth shows in the work that it leaves: prompts' tokens "
@@ -155,7 +157,7 @@ std::string DuelSection(const ScenarioReport& report) {
       "| scenario | device | best other | TTFT request by request | TTFT, mean | TPOT request by request | TPOT, mean | tokens computed | "
       "bytes brought |\n"
       "|---|---|---|---|---|---|---|---|---|\n",
-      report.ours, report.ours, pairs, pairs == 1 ? "" : "s", report.ours,
+      report.ours, report.simulated.empty() ? "there" : "in virtual time", report.ours, pairs, pairs == 1 ? "" : "s", report.ours,
       100 * RatioOf(report.duels.front(), [](const CellResult& r) { return r.ttft_ms.mean; }).confidence);
   for (const ScenarioDuel& duel : report.duels) {
     page += fmt::format("| {} | {} % | `{}` | {} | {} | {} | {} | {} | {} |\n", duel.scenario, duel.memory_percent, duel.other,
@@ -165,6 +167,91 @@ std::string DuelSection(const ScenarioReport& report) {
                         ShowRatio(RatioOf(duel, [](const CellResult& r) { return r.tpot_ms.mean; })),
                         ShowRatio(RatioOf(duel, [](const CellResult& r) { return 1 - r.hit_device - r.hit_host; })),
                         ShowRatio(RatioOf(duel, BytesBrought)));
+  }
+  return page;
+}
+
+// ---- In virtual time
+
+struct SimulatedFigure {
+  const char* key;
+  double SimulatedCellResult::*value;
+};
+
+constexpr SimulatedFigure kSimulatedFigures[] = {
+    {"ttft_geometric_mean_ms", &SimulatedCellResult::ttft_geometric_ms}, {"ttft_mean_ms", &SimulatedCellResult::ttft_ms},
+    {"tpot_geometric_mean_ms", &SimulatedCellResult::tpot_geometric_ms}, {"tpot_mean_ms", &SimulatedCellResult::tpot_ms},
+    {"end_to_end_mean_ms", &SimulatedCellResult::end_to_end_ms},
+    {"tokens_computed", &SimulatedCellResult::tokens_computed},          {"bytes_to_device", &SimulatedCellResult::bytes_to_device},
+};
+
+// Of the ratios ours / theirs by seed: their geometric mean, and its standard error.
+struct SimulatedRatio {
+  double mean = 1, error = 0;
+};
+
+SimulatedRatio RatioOf(const SimulatedCell& ours, const SimulatedCell& theirs, double SimulatedCellResult::*value) {
+  const auto n = static_cast<double>(ours.runs.size());
+  double sum = 0, squares = 0;
+  for (std::size_t i = 0; i < ours.runs.size(); ++i) {
+    const double log = std::log(ours.runs[i].*value / theirs.runs[i].*value);
+    sum += log;
+    squares += log * log;
+  }
+  const double variance = n > 1 ? std::max(0.0, (squares - sum * sum / n) / (n - 1)) : 0;
+  return {.mean = std::exp(sum / n), .error = std::sqrt(variance / n)};
+}
+
+// Of the others, that with the least of this figure; nullptr: none could run.
+const SimulatedCell* BestSimulated(const ScenarioReport& report, const std::string& scenario, int percent,
+                                   double SimulatedCellResult::*value) {
+  const SimulatedCell* best = nullptr;
+  for (const SimulatedCell& cell : report.simulated) {
+    if (cell.scenario != scenario || cell.memory_percent != percent || cell.regime == report.ours) continue;
+    if (!cell.error.empty() || cell.runs.empty()) continue;
+    if (best == nullptr || RatioOf(cell, *best, value).mean < 1) best = &cell;
+  }
+  return best;
+}
+
+std::string ShowRatio(const SimulatedRatio& ratio) { return fmt::format("{:.3f} ± {:.3f}", ratio.mean, ratio.error); }
+
+// "0.987 ± 0.004 (`lru`)": beside the regime that is best by this figure.
+std::string BesideTheBest(const ScenarioReport& report, const SimulatedCell& ours, double SimulatedCellResult::*value) {
+  const SimulatedCell* best = BestSimulated(report, ours.scenario, ours.memory_percent, value);
+  return best == nullptr ? "-" : fmt::format("{} (`{}`)", ShowRatio(RatioOf(ours, *best, value)), best->regime);
+}
+
+std::string SimulatedRow(const ScenarioReport& report, const SimulatedCell& ours) {
+  std::string row = fmt::format("| {} | {} % |", ours.scenario, ours.memory_percent);
+  const SimulatedCell* first = BestSimulated(report, ours.scenario, ours.memory_percent, &SimulatedCellResult::ttft_ms);
+  if (!ours.error.empty() || ours.runs.empty() || first == nullptr) {
+    return row + fmt::format(" {} | | | | |\n", ours.error.empty() ? "-" : ours.error);
+  }
+  row += fmt::format(" {} |", BesideTheBest(report, ours, &SimulatedCellResult::ttft_geometric_ms));
+  row += fmt::format(" {} |", BesideTheBest(report, ours, &SimulatedCellResult::ttft_ms));
+  for (const auto value : {&SimulatedCellResult::tpot_geometric_ms, &SimulatedCellResult::tpot_ms}) {
+    row += fmt::format(" {} |", ShowRatio(RatioOf(ours, *first, value)));
+  }
+  return row + fmt::format(" {} |\n", BesideTheBest(report, ours, &SimulatedCellResult::end_to_end_ms));
+}
+
+std::string SimulatedSection(const ScenarioReport& report) {
+  const bool ours = std::find(report.regimes.begin(), report.regimes.end(), report.ours) != report.regimes.end();
+  if (report.simulated.empty() || !ours) return {};
+  std::string page = fmt::format(
+      "\n## `{}` beside the best of the others, in virtual time\nThe same engine, scheduler, tree and pages on a virtual clock "
+      "([simulator.md](../simulator.md)): a step and a transfer always take what the profile says, and no other program runs. What is "
+      "left of chance is which sessions there are, and {} seeds of them are run with all regimes (less those with a request that the "
+      "device cannot hold by itself). Ratio to the other's, below 1 is "
+      "better: geometric mean over the seeds, and its standard error. Both TTFT and the time to the last token beside the regime that is "
+      "best by this very figure; TPOT beside the one with the least mean TTFT, as a regime that lets requests in later has a lower one. "
+      "Profile: {}. What it leaves out is that loads and executor share the processors here.\n\n"
+      "| scenario | device | TTFT request by request | TTFT, mean | TPOT request by request | TPOT, mean | to the last token, mean |\n"
+      "|---|---|---|---|---|---|---|\n",
+      report.ours, report.seeds, report.profiled);
+  for (const ScenarioSummary& scenario : report.scenarios) {
+    for (const int percent : report.memory_percent) page += SimulatedRow(report, report.Simulated(scenario.name, percent, report.ours));
   }
   return page;
 }
@@ -200,6 +287,7 @@ std::string Markdown(const ScenarioReport& report) {
                                  report.host_share, report.run_seconds / 60);
   page += fmt::format("- {} of all answers were wrong or missing.\n", report.WrongAnswers());
   page += DuelSection(report);
+  page += SimulatedSection(report);
   for (const ScenarioSummary& scenario : report.scenarios) page += ScenarioSection(report, scenario);
   return page;
 }
@@ -223,6 +311,18 @@ nlohmann::ordered_json CellJson(const ScenarioCell& cell) {
   return json;
 }
 
+nlohmann::ordered_json SimulatedJson(const SimulatedCell& cell) {
+  nlohmann::ordered_json json{{"scenario", cell.scenario}, {"memory_percent", cell.memory_percent}, {"regime", cell.regime}};
+  if (!cell.error.empty()) json["error"] = cell.error;
+  json["runs"] = nlohmann::ordered_json::array();
+  for (const SimulatedCellResult& run : cell.runs) {
+    nlohmann::ordered_json figures;
+    for (const SimulatedFigure& figure : kSimulatedFigures) figures[figure.key] = run.*figure.value;
+    json["runs"].push_back(std::move(figures));
+  }
+  return json;
+}
+
 nlohmann::ordered_json DuelJson(const ScenarioReport& report, const ScenarioDuel& duel) {
   return {{"scenario", duel.scenario}, {"memory_percent", duel.memory_percent}, {"ours", report.ours}, {"other", duel.other},
           {"our_runs", RunsJson(duel.ours)}, {"other_runs", RunsJson(duel.others)}};
@@ -242,6 +342,8 @@ std::string Json(const ScenarioReport& report) {
   }
   for (const ScenarioCell& cell : report.cells) json["cells"].push_back(CellJson(cell));
   for (const ScenarioDuel& duel : report.duels) json["duels"].push_back(DuelJson(report, duel));
+  if (!report.simulated.empty()) json["profile"] = report.profiled;
+  for (const SimulatedCell& cell : report.simulated) json["simulated"].push_back(SimulatedJson(cell));
   return json.dump(1) + "\n";
 }
 
@@ -310,6 +412,14 @@ const ScenarioCell& ScenarioReport::Cell(const std::string& scenario, int percen
   return *found;
 }
 
+const SimulatedCell& ScenarioReport::Simulated(const std::string& scenario, int percent, const std::string& regime) const {
+  const auto found = std::find_if(simulated.begin(), simulated.end(), [&](const SimulatedCell& cell) {
+    return cell.scenario == scenario && cell.memory_percent == percent && cell.regime == regime;
+  });
+  CHECK(found != simulated.end());
+  return *found;
+}
+
 std::int64_t ScenarioReport::WrongAnswers() const {
   std::int64_t wrong = 0;
   for (const ScenarioCell& cell : cells) {
@@ -323,13 +433,15 @@ std::int64_t ScenarioReport::WrongAnswers() const {
   return wrong;
 }
 
-const ScenarioCell* ScenarioReport::BestOther(const std::string& scenario, int percent) const {
+std::optional<std::string> ScenarioReport::BestOther(const std::string& scenario, int percent) const {
+  const SimulatedCell* simulated_best = BestSimulated(*this, scenario, percent, &SimulatedCellResult::ttft_ms);
+  if (simulated_best != nullptr) return simulated_best->regime;
   const ScenarioCell* best = nullptr;
   for (const ScenarioCell& cell : cells) {
     if (cell.scenario != scenario || cell.memory_percent != percent || cell.regime == ours || cell.runs.empty()) continue;
     if (best == nullptr || Mean(cell, "ttft_mean_ms") < Mean(*best, "ttft_mean_ms")) best = &cell;
   }
-  return best;
+  return best == nullptr ? std::nullopt : std::optional(best->regime);
 }
 
 bool ScenarioReport::AllRan() const {
@@ -340,6 +452,7 @@ Status WriteReport(const ScenarioReport& report, const std::filesystem::path& fo
   std::filesystem::create_directories(folder);
   RETURN_IF_ERROR(load::WriteTextFile((folder / "cache_scenarios.md").string(), Markdown(report)));
   RETURN_IF_ERROR(load::WriteTextFile((folder / "cache_scenarios.json").string(), Json(report)));
+  if (report.repetitions == 0) return Ok{};
   for (const ScenarioSummary& scenario : report.scenarios) {
     RETURN_IF_ERROR(load::WriteTextFile((folder / FileName(scenario.name, "ttft")).string(), TtftPlot(report, scenario)));
     RETURN_IF_ERROR(load::WriteTextFile((folder / FileName(scenario.name, "memory")).string(), MemoryPlot(report, scenario)));

@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "bench/scenario_run.h"
+#include "bench/scenario_simulation.h"
 
 namespace loramux {
 
@@ -23,6 +25,14 @@ struct ScenarioDuel {
   std::string scenario, other;
   int memory_percent = 0;
   std::vector<CellResult> ours, others;   // pair by pair
+};
+
+// A regime in virtual time.
+struct SimulatedCell {
+  std::string scenario, regime;
+  int memory_percent = 0;
+  std::vector<SimulatedCellResult> runs;  // by seed; the same sessions for all regimes
+  std::string error;                      // not empty: it could not run
 };
 
 struct ScenarioSummary {
@@ -47,10 +57,15 @@ struct ScenarioReport {
   std::vector<ScenarioCell> cells;
   std::string ours;                  // the regime that duels are about
   std::vector<ScenarioDuel> duels;
+  std::string profiled;              // the device of the profile
+  int seeds = 0;                     // in virtual time
+  std::vector<SimulatedCell> simulated;
 
   const ScenarioCell& Cell(const std::string& scenario, int memory_percent, const std::string& regime) const;
-  // The other regime with the least mean time to the first token; nullptr: none has run.
-  const ScenarioCell* BestOther(const std::string& scenario, int memory_percent) const;
+  // The other regime with the least mean time to the first token, in virtual time where that was run; nullopt: none has run.
+  std::optional<std::string> BestOther(const std::string& scenario, int memory_percent) const;
+  // In virtual time; with an error if it could not run. REQUIRES: it was simulated.
+  const SimulatedCell& Simulated(const std::string& scenario, int memory_percent, const std::string& regime) const;
   // Answers that were not the expected ones or none at all, of all cells and duels.
   std::int64_t WrongAnswers() const;
   bool AllRan() const;

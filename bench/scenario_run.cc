@@ -18,13 +18,6 @@ constexpr auto kSamplePeriod = std::chrono::milliseconds(50);
 
 double Seconds(TimeNs time) { return static_cast<double>(time) / kNsPerSecond; }
 
-// 0 without any. REQUIRES: all are positive.
-double GeometricMean(const std::vector<double>& values) {
-  double logs = 0;
-  for (const double value : values) logs += std::log(value);
-  return values.empty() ? 0 : std::exp(logs / static_cast<double>(values.size()));
-}
-
 struct World {
   std::unique_ptr<Runtime> runtime;
   std::vector<AdapterGeneration> adapters;
@@ -169,6 +162,7 @@ struct ClosedRun {
   std::vector<PlannedRequest> requests;
   EngineStats stats;                  // at the end, nothing running
   double requests_per_second = 0;
+  HouseSizes sizes;
 };
 
 Result<ClosedRun> RunClosed(const ScenarioHouse& house, const std::vector<Session>& sessions, bool cache) {
@@ -177,7 +171,15 @@ Result<ClosedRun> RunClosed(const ScenarioHouse& house, const std::vector<Sessio
   const Status done = loop.Run();
   world.runtime->Stop();   // before the loop goes, whose requests may still run after an error
   RETURN_IF_ERROR(done);
-  return ClosedRun{.requests = loop.TakeRequests(), .stats = world.Stats(), .requests_per_second = loop.rate()};
+  ClosedRun run{.requests = loop.TakeRequests(), .stats = world.Stats(), .requests_per_second = loop.rate(),
+                .sizes = {.geometry = world.runtime->geometry(), .ranks = {}, .pages = {}, .bytes = {}}};
+  for (const AdapterGeneration generation : world.adapters) {
+    const AdapterLayout& layout = world.runtime->registry().Find(generation)->layout;
+    run.sizes.ranks.push_back(layout.max_rank);
+    run.sizes.pages.push_back(layout.pages);
+    run.sizes.bytes.push_back(layout.payload_bytes);
+  }
+  return run;
 }
 
 // The requests of a cell as they were answered.
@@ -353,6 +355,12 @@ CellResult OpenLoop::Result() {
 
 }  // namespace
 
+double GeometricMean(const std::vector<double>& values) {
+  double logs = 0;
+  for (const double value : values) logs += std::log(value);
+  return values.empty() ? 0 : std::exp(logs / static_cast<double>(values.size()));
+}
+
 Result<double> MeasureCapacity(const ScenarioHouse& house, const std::vector<Session>& sessions) {
   ASSIGN_OR_RETURN(const ClosedRun run, RunClosed(house, sessions, /*cache=*/true));
   return run.requests_per_second;
@@ -368,7 +376,7 @@ Result<Reference> RunReference(const ScenarioHouse& house, const std::vector<Ses
   return Reference{.requests = std::move(plain.requests),
                    .working_set_bytes = (stats.device.capacity_pages - stats.device.free_pages) * page,
                    .adapter_bytes = stats.device.used(PageCategory::kAdapter) * page,
-                   .capacity = cached.requests_per_second};
+                   .capacity = cached.requests_per_second, .sizes = std::move(plain.sizes)};
 }
 
 Result<CellResult> RunCell(const ScenarioHouse& house, const std::vector<PlannedRequest>& requests, const CellOptions& options) {

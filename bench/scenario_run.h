@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "bench/scenario_workload.h"
 #include "engine/runtime.h"
+#include "memory/page_geometry.h"
 #include "tools/bench/statistics.h"
 
 namespace loramux {
@@ -30,11 +31,18 @@ struct ScenarioHouse {
   int threads = 0;                   // of the executor; 0: one per processor
 };
 
+// What a simulator has to know of a house.
+struct HouseSizes {
+  PageGeometry geometry;
+  std::vector<std::int64_t> ranks, pages, bytes;   // by adapter; bytes: what is moved, less than its pages hold
+};
+
 struct Reference {
   std::vector<PlannedRequest> requests;   // ascending by due
   std::int64_t working_set_bytes = 0;     // all adapters that were asked and all different pages of keys and values
   std::int64_t adapter_bytes = 0;         // of those, the adapters'
   double capacity = 0;                    // as MeasureCapacity's
+  HouseSizes sizes;
 };
 
 // Requests a second that this machine answers with ample memory, 16 sessions at once.
@@ -73,6 +81,9 @@ struct CellResult {
   double worst_lag_ms = 0;                       // of this program: sent after due
   std::vector<MemorySample> memory;              // every 50 ms, from the start of the run
 };
+
+// 0 without any. REQUIRES: all are positive.
+double GeometricMean(const std::vector<double>& values);
 
 // Errors: what Runtime::Load refuses, a request that the engine does not take (too little memory).
 Result<CellResult> RunCell(const ScenarioHouse& house, const std::vector<PlannedRequest>& requests, const CellOptions& options);

@@ -4,6 +4,7 @@
 Usage: cache_scenarios_test.py CACHE_SCENARIOS
 """
 import json
+import math
 import pathlib
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import unittest
 import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+PROFILE = ROOT / "src/schedule/testdata/corpus/performance_profile/version_4.json"
 PROGRAM = None
 REGIMES = ["lru", "vllm", "s-lora"]
 
@@ -85,6 +87,47 @@ class CacheScenarios(unittest.TestCase):
             row = next(line for line in page.splitlines() if line.startswith(f"| {duel['scenario']} | 70 % |"))
             self.assertIn(f"`{duel['other']}` | {ours / other:.3f} (", row)
             self.assertLessEqual(ours, duel["our_runs"][0]["ttft_mean_ms"])
+
+    def simulate(self, folder, profile, *arguments):
+        done = run(folder, "--scenarios", "translate", "--memory", "60", "--regimes", "loramux,lru,s-lora", "--adapters", "22", "--rate", "60",
+                   "--seconds", "2", "--repetitions", "0", "--simulated", "3", "--profile", str(profile), *arguments)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads((pathlib.Path(folder) / "cache_scenarios.json").read_text())
+
+    def test_virtual_time_is_exact_and_chooses_whom_ours_is_compared_with(self):
+        with tempfile.TemporaryDirectory() as folder:
+            figures = self.simulate(folder, PROFILE, "--pairs", "1")
+            runs = {cell["regime"]: cell["runs"] for cell in figures["simulated"]}
+            self.assertEqual({regime: len(of) for regime, of in runs.items()}, {"loramux": 3, "lru": 3, "s-lora": 3})
+            for of in runs.values():
+                for figure in of:
+                    self.assertGreater(figure["end_to_end_mean_ms"], figure["ttft_mean_ms"])
+                    self.assertGreaterEqual(figure["ttft_mean_ms"], figure["ttft_geometric_mean_ms"])
+            for ours, lru, slora in zip(runs["loramux"], runs["lru"], runs["s-lora"]):
+                self.assertEqual(slora["tokens_computed"], 1)   # it keeps no history
+                self.assertLess(ours["tokens_computed"], 0.95)
+                self.assertGreater(slora["ttft_mean_ms"], lru["ttft_mean_ms"])
+            self.assertEqual([duel["other"] for duel in figures["duels"]], ["lru"])
+            logs = [math.log(a["ttft_mean_ms"] / b["ttft_mean_ms"]) for a, b in zip(runs["loramux"], runs["lru"])]
+            page = (pathlib.Path(folder) / "cache_scenarios.md").read_text()
+            row = next(line for line in page.splitlines() if line.startswith("| translate | 60 % |") and "±" in line)
+            self.assertEqual(row.split("|")[4].split(), [f"{math.exp(sum(logs) / 3):.3f}", "±", row.split("|")[4].split()[2], "(`lru`)"])
+            self.assertFalse(list(pathlib.Path(folder).glob("*.svg")))   # nothing ran that they would show
+            self.assertEqual(self.simulate(folder, PROFILE)["simulated"], figures["simulated"])
+
+    def test_virtual_time_is_that_of_the_profile(self):
+        profile = json.loads(PROFILE.read_text())
+        with tempfile.TemporaryDirectory() as folder:
+            slow = pathlib.Path(folder) / "slow.json"
+            profile["links"]["host_to_device"]["latency_seconds"] += 0.02
+            slow.write_text(json.dumps(profile))
+            fast = self.simulate(folder, PROFILE)["simulated"]
+            for a, b in zip(fast, self.simulate(folder, slow)["simulated"]):
+                for before, after in zip(a["runs"], b["runs"]):
+                    self.assertGreater(after["ttft_mean_ms"], before["ttft_mean_ms"] + 1)
+            none = run(folder, "--simulated", "3")
+            self.assertNotEqual(none.returncode, 0)
+            self.assertIn("--profile", none.stderr + none.stdout)
 
     def test_what_cannot_run_is_said(self):
         with tempfile.TemporaryDirectory() as folder:

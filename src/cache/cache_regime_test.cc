@@ -22,6 +22,7 @@ TEST(CacheRegime, EachHasAPolicyAndANameOfItsOwn) {
     EXPECT_EQ(FindCacheRegime(regime.name)->policy, regime.policy);
   }
   EXPECT_EQ(CacheRegimes().front().name, "loramux");
+  EXPECT_FALSE(CacheRegimes().front().maintain_dependency);   // each is worth what it saves by itself
   for (const std::string& policy : EvictionPolicyNames()) EXPECT_TRUE(names.contains(policy)) << policy << " cannot be chosen";
 }
 

@@ -115,8 +115,8 @@ class FastLibra final : public EvictionPolicy {
 //   that has been visited once and this one in every turn. By their own visits the last pages of all conversations would go
 //   first, and each of them would wait for a few pages; so one goes as a whole.
 // Adapters: FastLibra's reward while there are too few, and, as in Chameleon, after all others those of queued requests.
-// An adapter and its history are weighed together, too: a few pages of a system prompt are worth more each than the adapter's
-// many, and would keep it from going, however long nobody has asked for either.
+// An adapter and its history are weighed each for itself, and either may go first (CacheRegime::maintain_dependency): history
+// saves its prefill whether or not the adapter has to be loaded, and the adapter its load whether or not there is history.
 class Loramux final : public EvictionPolicy {
  public:
   double Score(const EvictionCandidate& candidate, const EvictionContext& context) const override {
@@ -135,7 +135,6 @@ class Loramux final : public EvictionPolicy {
   }
   std::string_view name() const override { return "loramux"; }
   bool counts_edges() const override { return true; }
-  bool weighs_branches() const override { return true; }
   // Shared by more, a latency is little beside the pages' own cost; a computation has none.
   std::int64_t MostPagesOfQuery(ReloadFrom from) const override { return from == ReloadFrom::kHost ? 16 : 1; }
 };

@@ -59,9 +59,6 @@ class EvictionPolicy {
   virtual std::int64_t MostPagesOfQuery(ReloadFrom) const { return 1; }
   // The visits of a page of history are those of its edge (DependencyTree::NodeView), not its own.
   virtual bool counts_edges() const { return false; }
-  // History cannot be used without its adapter, so it goes first. True: an adapter may also go with all of its history at once,
-  // for the sum of their scores times pages over the sum of the pages. REQUIRES then: a score is per page.
-  virtual bool weighs_branches() const { return false; }
 };
 
 // "lru": least recently used first (vLLM-LoRA), adapters and keys and values alike.

@@ -434,18 +434,7 @@ class Scheduler {
   double ScoreOf(const AdapterResidency& adapter, TimeNs now);
   bool FindIdleAdapter(bool even_wanted);
   void EvictAdapter(TimeNs now);
-  void EvictBranch(BranchId branch, TimeNs now);
-  bool FindBranchNodes(BranchId branch, std::int64_t most);
-  // Of an adapter's history on the device: what the policy gives its pages, all in all.
-  struct HistoryWorth {
-    AdapterGeneration adapter;
-    std::int64_t pages = 0;
-    TimeNs at = 0;
-    double worth = 0;
-  };
-  const HistoryWorth* WorthOfHistory(const AdapterResidency& adapter) const;
   void EvictHistory(const KvEvictionPlan::Victim& victim, TimeNs now);
-  void WeighHistories(TimeNs now);
   void KeepReserve(TimeNs now);
   bool CarriesHistory(AdapterGeneration generation);
   std::int64_t PagesFreedBy(const Request& request) const;
@@ -537,10 +526,6 @@ class Scheduler {
   UsageMonitor usage_;
   ProactiveSwapper swapper_;
   std::vector<NodeId> running_tails_;    // of Prepare
-  std::vector<HistoryWorth> history_worth_;   // by residency slot
-  std::size_t next_weighed_ = 0;         // of the idle adapters, in turn
-  TimeNs weighed_at_ = 0;
-  std::vector<NodeId> branch_nodes_;     // of FindBranchNodes
   SwapStats swap_stats_;
   bool somebody_waits_for_room_ = false; // as the last plan saw it: nothing comes that nobody asked for
   bool loads_wait_ = false;              // as the last plan saw it

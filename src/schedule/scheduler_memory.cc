@@ -183,13 +183,7 @@ void Scheduler::RankIdleAdapters(TimeNs now) {
   const auto append = [&](AdapterGeneration generation) {
     if (!Evictable(generation)) return;
     const AdapterResidency& adapter = residency_->Get(generation);
-    if (!CarriesHistory(generation)) {
-      heap.push_back({ScoreOf(adapter, now), generation});
-    } else if (const HistoryWorth* history = WorthOfHistory(adapter); history != nullptr) {
-      const auto pages = static_cast<double>(adapter.pages);
-      const double worth = ScoreOf(adapter, now) * pages + history->worth;
-      heap.push_back({worth / (pages + static_cast<double>(history->pages)), generation});
-    }
+    if (!CarriesHistory(generation)) heap.push_back({ScoreOf(adapter, now), generation});
   };
   for (const AdapterGeneration generation : residency_->IdleAdapters()) append(generation);
   for (const Request* preempted : plan_.preemptions) {
@@ -245,8 +239,7 @@ bool Scheduler::FindIdleAdapter(bool even_wanted) {
   while (!heap.empty()) {
     const AdapterGeneration first = heap.front().adapter;
     const bool wanted = (Flags(first) & kWanted) != 0 && !even_wanted;
-    const bool alone = !CarriesHistory(first) || WorthOfHistory(residency_->Get(first)) != nullptr;
-    if (Pins(first) == 0 && !wanted && (Flags(first) & kEvicted) == 0 && alone) return true;
+    if (Pins(first) == 0 && !wanted && (Flags(first) & kEvicted) == 0 && !CarriesHistory(first)) return true;
     std::pop_heap(heap.begin(), heap.end(), kWorse);
     heap.pop_back();
   }
@@ -258,50 +251,9 @@ void Scheduler::EvictAdapter(TimeNs now) {
   const AdapterGeneration victim = heap.front().adapter;
   std::pop_heap(heap.begin(), heap.end(), kWorse);
   heap.pop_back();
-  if (CarriesHistory(victim)) EvictBranch(*branch_of_slot_[residency_->SlotOf(victim)], now);
   EvictInPlan(victim);
   plan_.device_evictions.push_back(victim);
   Free(PageCategory::kAdapter) += residency_->Get(victim).pages;
-}
-
-// From the leaves up: in `branch_nodes_` each node is before its children.
-void Scheduler::EvictBranch(BranchId branch, TimeNs now) {
-  CHECK(FindBranchNodes(branch, std::numeric_limits<std::int64_t>::max()));
-  for (std::size_t i = branch_nodes_.size(); i-- > 0;) {
-    const NodeId node = branch_nodes_[i];
-    if (kv_plan_.Kept(node) != node) continue;   // evicted by this plan already
-    kv_plan_.Evict({.node = node}, now);
-    plan_.kv_evictions.push_back(node);
-    ++scratch_.free_device;
-  }
-}
-
-// Those on the device, parents first. False: more than `most` were to be looked at, as there may be many more that are in the
-// host tier alone.
-bool Scheduler::FindBranchNodes(BranchId branch, std::int64_t most) {
-  branch_nodes_.clear();
-  const auto append_children = [&](NodeId parent) {
-    std::int32_t left = tree_->View(parent).device_children;
-    for (NodeId at = tree_->FirstChild(parent); left > 0 && most > 0; at = tree_->NextSibling(at), --most) {
-      if (!tree_->HasDevicePage(at)) continue;
-      branch_nodes_.push_back(at);
-      --left;
-    }
-    return left == 0;
-  };
-  bool all = append_children(tree_->Top(branch));
-  for (std::size_t i = 0; all && i < branch_nodes_.size(); ++i) all = append_children(branch_nodes_[i]);
-  return all;
-}
-
-// As it was weighed last (WeighHistories); null: not since the adapter was used, or some of it came or went, or a request waits
-// for them.
-const Scheduler::HistoryWorth* Scheduler::WorthOfHistory(const AdapterResidency& adapter) const {
-  if (adapter.slot >= history_worth_.size() || adapter.references > adapter.pins) return nullptr;
-  const HistoryWorth& history = history_worth_[adapter.slot];
-  const bool holds = history.adapter == adapter.version->generation && history.at >= adapter.last_use &&
-                     history.pages == kv_plan_.pages(*branch_of_slot_[adapter.slot]);
-  return holds ? &history : nullptr;
 }
 
 // With the last of its history, an idle adapter may go too.
@@ -322,35 +274,6 @@ void Scheduler::EvictHistory(const KvEvictionPlan::Victim& victim, TimeNs now) {
 std::int64_t Scheduler::NewcomersReserve() const {
   constexpr std::int64_t kNewcomers = 64;   // pages
   return std::min(GrowthReserve() + kNewcomers, device_->capacity_pages() / 32);
-}
-
-// What the history of idle adapters is worth, for plans to weigh it with its adapter: of some adapters in each call, and where
-// there is less of it than of the adapter: more of it is hardly ever worth so little, and goes first by itself. Only what has a
-// copy in the host tier: to compute history again delays everybody, and rates are too rough to give it up for somebody else's.
-void Scheduler::WeighHistories(TimeNs now) {
-  constexpr std::int64_t kAdapters = 128, kNodes = 512, kMostLooked = 256;   // some tens of microseconds
-  constexpr TimeNs kInterval = 10 * kNsPerMs;
-  if (!policy_->weighs_branches() || !options_.maintain_dependency || Partitioned()) return;
-  if (device_->free_pages() > device_->capacity_pages() / 8) return;   // nothing is to be evicted soon
-  if (now - weighed_at_ < kInterval) return;
-  weighed_at_ = now;
-  const std::span<const AdapterGeneration> idle = residency_->IdleAdapters();
-  history_worth_.resize(std::max(history_worth_.size(), residency_->All().size()));
-  std::int64_t nodes = 0;
-  for (std::int64_t left = std::min(kAdapters, static_cast<std::int64_t>(idle.size())); left > 0 && nodes < kNodes; --left) {
-    if (++next_weighed_ >= idle.size()) next_weighed_ = 0;
-    const AdapterResidency& adapter = residency_->Get(idle[next_weighed_]);
-    if (!HasBranch(adapter.slot)) continue;
-    const BranchId branch = *branch_of_slot_[adapter.slot];
-    const std::int64_t pages = tree_->pages(branch);
-    if (pages == 0 || pages > adapter.pages || tree_->HasMoves(branch)) continue;
-    nodes += pages;
-    if (!FindBranchNodes(branch, kMostLooked)) continue;
-    if (!std::all_of(branch_nodes_.begin(), branch_nodes_.end(), [this](NodeId node) { return tree_->InHostTier(node); })) continue;
-    HistoryWorth& history = history_worth_[adapter.slot];
-    history = {.adapter = adapter.version->generation, .pages = pages, .at = now};
-    for (const NodeId node : branch_nodes_) history.worth += kv_plan_.Score(node, now);
-  }
 }
 
 // Evicts history that goes next anyway, so that a plan finds the pages for newcomers, and those that they leave free, at

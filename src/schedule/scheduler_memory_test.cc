@@ -210,24 +210,23 @@ TEST(Scheduler, PoliciesAreToldWhatAnAdapterIs) {
   w.residency.Release(AdapterGeneration{1});
 }
 
-// An adapter of 16 pages that left one page behind, and 8 pages of somebody's history, each used once at the same time: a page
-// that would be fetched by itself is dear, but the 17 together are cheaper a page than the 8.
-struct BranchWorld : World {
+// An adapter of 16 pages in the host tier, and 8 pages of history that it left behind and that would have to be computed again.
+struct HistoryWorld : World {
   const std::unique_ptr<EvictionPolicy> loramux = std::move(MakeEvictionPolicy("loramux")).value();
   DependencyTree tree{4, device.get(), host.get()};
-  Scheduler with_tree{{.page_tokens = 4}, device.get(), &residency, loramux.get(), &tree};
+  Scheduler with_tree;
 
-  explicit BranchWorld(bool copies = true) : World(27) {
+  explicit HistoryWorld(bool maintain_dependency)
+      : World(27),
+        with_tree({.page_tokens = 4, .maintain_dependency = maintain_dependency}, device.get(), &residency, loramux.get(), &tree) {
     AddAdapter(1, 16);
-    const NodeId others = ServeOther(), left_behind = ServeAdapter();
-    if (copies) CopyToHost(left_behind);
-    if (copies) CopyToHost(others);
-    clock.Advance(100 * kNsPerSecond);
+    Serve(LongPrompt(), 1);
+    clock.Advance(kNsPerSecond);
   }
-  Request* Ask(std::vector<TokenId> prompt, std::uint32_t adapter) {
-    Request& request = NewRequest(std::move(prompt), adapter, 1);
-    with_tree.Add(&request);
-    return &request;
+  static std::vector<TokenId> LongPrompt() {
+    std::vector<TokenId> prompt(33);
+    std::iota(prompt.begin(), prompt.end(), 100);
+    return prompt;
   }
   StepPlan Plan() {
     std::vector<ResidencyManager::LoadFailure> failures;
@@ -235,76 +234,47 @@ struct BranchWorld : World {
     const StepPlan plan = with_tree.Plan(clock.Now());
     with_tree.Commit(clock.Now());
     with_tree.CheckIntegrity();
+    tree.CheckIntegrity();
     device->CheckIntegrity();
     return plan;
   }
-  NodeId ServeAdapter() { return Serve({1, 2, 3, 4, 5}, 1); }
-  NodeId ServeOther() {
-    std::vector<TokenId> prompt(33);
-    std::iota(prompt.begin(), prompt.end(), 100);
-    return Serve(prompt, 0);
-  }
-  // Returns its tail.
-  NodeId Serve(const std::vector<TokenId>& prompt, std::uint32_t adapter) {
-    Request* request = Ask(prompt, adapter);
-    while (true) {
+  // Until its only token; returns how many of its prompt's were computed.
+  std::int64_t Serve(std::vector<TokenId> prompt, std::uint32_t adapter) {
+    Request& request = NewRequest(std::move(prompt), adapter, 1);
+    with_tree.Add(&request);
+    for (std::int64_t computed = 0;;) {
       const StepPlan plan = Plan();
       clock.Advance(2000);
       if (plan.chunks.empty()) continue;
-      with_tree.Advance(request, plan.chunks[0].num_tokens, clock.Now());
-      if (plan.chunks[0].samples) break;
+      computed += plan.chunks[0].num_tokens;
+      with_tree.Advance(&request, plan.chunks[0].num_tokens, clock.Now());
+      if (!plan.chunks[0].samples) continue;
+      with_tree.Remove(&request, clock.Now());
+      if (adapter != 0) residency.Release(request.adapter);
+      return computed;
     }
-    const NodeId tail = request->tail;
-    with_tree.Remove(request, clock.Now());
-    if (adapter != 0) residency.Release(request->adapter);
-    return tail;
-  }
-  void CopyToHost(NodeId tail) {
-    std::vector<NodeId> path;
-    for (NodeId at = tail; tree.Depth(at) > 0; at = tree.Parent(at)) path.insert(path.begin(), at);
-    std::vector<DependencyTree::MovingPages> copying;
-    tree.BeginBackUp(path, copying);
-    tree.EndBackUp(copying, /*failed=*/false);
   }
 };
 
-TEST(Scheduler, AnAdapterGoesWithWhatItLeftBehindWhereThatIsWorthLeast) {
-  BranchWorld w;
-  ASSERT_EQ(w.device->free_pages(), 2);
-  w.with_tree.Prepare(w.clock.Now());
-  w.Ask(std::vector<TokenId>(12, 7), 0);
-  const StepPlan plan = w.Plan();
-  ASSERT_EQ(plan.device_evictions.size(), 1u);
-  EXPECT_EQ(plan.kv_evictions.size(), 1u);
-  EXPECT_EQ(plan.admissions.size(), 1u);
+// What is dear stays though it cannot be used, and is of use again once somebody has its adapter loaded.
+TEST(Scheduler, AnAdapterMayGoBeforeItsHistoryWhereThatIsWorthMore) {
+  HistoryWorld w(/*maintain_dependency=*/false);
+  ASSERT_EQ(w.device->free_pages(), 3);
+  w.Serve(std::vector<TokenId>(16, 7), 0);
   EXPECT_EQ(w.residency.Get(AdapterGeneration{1}).device, TierState::kAbsent);
-  EXPECT_EQ(w.tree.idle_pages(), 8);   // the other history
-  w.tree.CheckIntegrity();
+  EXPECT_EQ(w.with_tree.CountInvalidHistory(), 8);
+  EXPECT_EQ(w.Serve(HistoryWorld::LongPrompt(), 1), 1);
+  EXPECT_EQ(w.with_tree.CountInvalidHistory(), 0);
 }
 
-// Neither while nobody has weighed it, nor while a request waits for it, nor when it was used since, nor where history would be
-// computed again.
-TEST(Scheduler, AnAdapterStaysWithItsHistoryWhereThatIsNotKnownToBeWorthLeast) {
-  for (const std::string_view which : {"not weighed", "asked for", "used since", "no copies"}) {
-    SCOPED_TRACE(which);
-    BranchWorld w(which != "no copies");
-    if (which != "not weighed") w.with_tree.Prepare(w.clock.Now());
-    if (which == "asked for") w.residency.Acquire(AdapterGeneration{1});
-    if (which == "used since") {
-      w.ServeOther();
-      w.clock.Advance(5 * kNsPerSecond);
-      w.ServeAdapter();   // worth more than the other again, and not by what was known of its page before
-    }
-    w.Ask(std::vector<TokenId>(12, 7), 0);
-    const StepPlan plan = w.Plan();
-    EXPECT_TRUE(plan.device_evictions.empty());
-    EXPECT_GE(plan.kv_evictions.size(), 1u);
-    EXPECT_EQ(w.residency.Get(AdapterGeneration{1}).device, TierState::kResident);
-    if (which == "asked for") w.residency.Release(AdapterGeneration{1});
-  }
+TEST(Scheduler, AnAdapterStaysForItsHistoryWhereTheDependencyIsMaintained) {
+  HistoryWorld w(/*maintain_dependency=*/true);
+  w.Serve(std::vector<TokenId>(16, 7), 0);
+  EXPECT_EQ(w.residency.Get(AdapterGeneration{1}).device, TierState::kResident);
+  EXPECT_EQ(w.with_tree.CountInvalidHistory(), 0);
+  EXPECT_GT(w.Serve(HistoryWorld::LongPrompt(), 1), 1);
 }
 
-// What the policies know of all candidates together, by hand: made at most every 100 ms, and beside the computation only.
 TEST(Scheduler, TheContextOfThePolicies) {
   World w(64);
   w.AddAdapter(1, 2);

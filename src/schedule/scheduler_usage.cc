@@ -42,10 +42,7 @@ bool Scheduler::Prepare(TimeNs now, bool ending) {
   if (tree_ != nullptr) tree_->ObserveIdlePages(now, context_.remembered_s);
   kv_plan_.Refresh(now);
   if (options_.adapter_prefetch != AdapterPrefetch::kNone) LoadExpected(now);
-  if (tree_ != nullptr) {
-    WeighHistories(now);
-    KeepReserve(now);
-  }
+  if (tree_ != nullptr) KeepReserve(now);
   if (tiers_ != nullptr) {
     running_tails_.clear();
     for (const Request* request : running_) running_tails_.push_back(request->tail);

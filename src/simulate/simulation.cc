@@ -20,6 +20,8 @@ std::int32_t LongestOutput(const Workload& workload) {
   return longest;
 }
 
+std::uint64_t SamplingSeed(std::uint64_t seed, std::size_t request) { return SplitMix64(seed ^ request); }
+
 class World {
  public:
   World(const SimulationOptions& options, const Workload& workload)
@@ -109,7 +111,9 @@ class World {
       version->layout.max_rank = static_cast<std::int32_t>(workload_.adapter_ranks[i]);
       version->layout.pages = workload_.adapter_pages.empty() ? options_.device.AdapterPages(workload_.adapter_ranks[i])
                                                               : workload_.adapter_pages.at(i);
-      version->layout.payload_bytes = workload_.adapter_ranks[i] * options_.device.adapter_bytes_per_rank;
+      version->layout.payload_bytes = workload_.adapter_bytes.empty()
+                                          ? workload_.adapter_ranks[i] * options_.device.adapter_bytes_per_rank
+                                          : workload_.adapter_bytes.at(i);
       ASSIGN_OR_RETURN(const auto published, registry_.Commit(std::move(version)));
       generations_.push_back(published->generation);
     }
@@ -180,7 +184,7 @@ class World {
     request.max_tokens = asked.output_tokens;
     request.ignore_eos = true;
     request.length_hint = asked.output_tokens;
-    request.sampling.seed = SplitMix64(options_.seed ^ index);
+    request.sampling.seed = SamplingSeed(options_.seed, index);
     if (asked.tenant >= 0) request.tenant = "tenant-" + std::to_string(asked.tenant);
     request.priority = asked.priority;
     if (asked.deadline > 0) request.deadline = record.arrival + asked.deadline;
@@ -296,6 +300,10 @@ void UseProfile(const PerformanceProfile& profile, SimulationOptions& options) {
   options.device.model = profile.EngineModel();
   options.costs = std::make_shared<const PerformanceModel>(profile.EngineModel());
   options.pace = profile.pace;
+}
+
+TokenId AnsweredToken(std::uint64_t seed, std::size_t request, std::size_t n) {
+  return SimulatedExecutor::TokenAt(SamplingSeed(seed, request), n);
 }
 
 Result<SimulationResult> Simulate(const SimulationOptions& options, const Workload& workload) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/ids.h"
 #include "base/result.h"
 #include "cache/eviction_policy.h"
 #include "engine/engine_observer.h"
@@ -79,6 +80,9 @@ struct SimulationResult {
   TimeNs host_link_busy = 0;             // towards the device
   double invalid_history_share = 0;      // of the history on the device, mean over the samples (FastLibra 6.6)
 };
+
+// The n-th token that a simulation with this seed answers a request with (an index of the workload's): so a prompt can quote it.
+TokenId AnsweredToken(std::uint64_t seed, std::size_t request, std::size_t n);
 
 // Runs the workload to its end. Errors: an unknown cache or order; no memory for a page.
 Result<SimulationResult> Simulate(const SimulationOptions& options, const Workload& workload);

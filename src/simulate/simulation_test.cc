@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "base/prng.h"
 #include "simulate/summary.h"
@@ -46,6 +47,33 @@ TEST(Simulation, OneRequestTakesWhatTheModelSays) {
   EXPECT_EQ(record.last_token, 15 * kNsPerMs);           // two steps of 1 + 1
   EXPECT_EQ(result.busy, 15 * kNsPerMs);
   EXPECT_EQ(record.output_tokens, 3);
+}
+
+// A second turn that was written down beforehand, with the answer that the first one gets.
+TEST(Simulation, APromptThatQuotesAnAnswerFindsItCached) {
+  Workload workload = TwoRequests(0, 0, kNsPerSecond);
+  workload.requests[0].output_tokens = 40;
+  workload.requests[1].input_tokens = 150;
+  std::vector<TokenId> first(100), second;
+  std::iota(first.begin(), first.end(), 7);
+  second = first;
+  SimulationOptions options = OptionsFor("loramux");
+  for (std::size_t n = 0; n < 40; ++n) second.push_back(AnsweredToken(options.seed, 0, n));
+  second.insert(second.end(), 10, 5);
+  workload.prompts = {first, second};
+  const SimulationResult result = Simulate(options, workload).value();
+  EXPECT_EQ(result.requests[0].cached_tokens, 0);
+  EXPECT_GE(result.requests[1].cached_tokens, 128);   // all full pages
+  EXPECT_LT(result.requests[1].cached_tokens, 140);   // the last token of an answer is never computed
+}
+
+// What an adapter is moved with, where that is known.
+TEST(Simulation, AdaptersHaveTheBytesThatTheyAreSaidToHave) {
+  Workload workload = TwoRequests(0, 1, 0);
+  workload.adapter_pages = {3, 4};
+  workload.adapter_bytes = {1000, 2000};
+  const SimulationResult result = Simulate(OptionsFor("fifo"), workload).value();
+  EXPECT_EQ(result.bytes_to_device, 3000);
 }
 
 // The machine is slower when the prompt begins, and twice as fast when the second decode step does.

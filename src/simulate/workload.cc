@@ -254,6 +254,10 @@ std::int64_t Workload::MaxSequenceTokens() const {
 
 void Workload::AppendPrompt(std::size_t request, std::vector<TokenId>& prompt) const {
   const WorkloadRequest& asked = requests[request];
+  if (!prompts.empty()) {
+    prompt.insert(prompt.end(), prompts[request].begin(), prompts[request].end());
+    return;
+  }
   std::int32_t left = asked.input_tokens;
   for (std::uint32_t i = 0; i < asked.num_blocks && left > 0; ++i) {
     const std::int32_t tokens = std::min(left, kTraceBlockTokens);

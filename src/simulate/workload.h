@@ -30,8 +30,10 @@ struct Workload {
   std::string what;                      // in words
   std::vector<WorkloadRequest> requests; // those that do not follow another one ascend by arrival
   std::vector<std::int32_t> blocks;      // what prompts hold, 512 tokens each (TraceRequest::blocks)
+  std::vector<std::vector<TokenId>> prompts;   // by request, its input_tokens, where they are known; empty: of blocks, or like no other's
   std::vector<std::int64_t> adapter_ranks;   // by adapter
-  std::vector<std::int64_t> adapter_pages;   // of the device, by adapter, where they are known; empty: as the device computes them
+  // Of the device, and of what is moved, by adapter, where they are known; empty: as the device computes them of the rank.
+  std::vector<std::int64_t> adapter_pages, adapter_bytes;
 
   // Prompt and output together, of the longest: of a session, with all turns.
   std::int64_t MaxSequenceTokens() const;

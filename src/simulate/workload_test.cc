@@ -171,6 +171,15 @@ TEST(Workload, PromptsDifferUnlessBlocksAreShared) {
   EXPECT_NE(prompts[2][512], prompts[3][512]);
 }
 
+TEST(Workload, PromptsThatAreKnownAreTakenAsTheyAre) {
+  Workload workload;
+  workload.requests = {{.input_tokens = 2}, {.input_tokens = 3}};
+  workload.prompts = {{4, 5}, {4, 5, 6}};
+  std::vector<TokenId> prompt = {3};
+  workload.AppendPrompt(1, prompt);
+  EXPECT_EQ(prompt, (std::vector<TokenId>{3, 4, 5, 6}));
+}
+
 // ---- Files
 
 TEST(Trace, Azure) {
