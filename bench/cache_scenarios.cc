@@ -50,7 +50,7 @@ struct Flags {
   std::vector<std::string> scenarios = ScenarioNames(), regimes = AllRegimes();
   bool scenarios_given = false;
   std::vector<int> memory = {25, 50, 75};
-  double seconds = 7, load = 0.6, rate = 0, zipf = 0.8, host = 1;
+  double seconds = 7, load = 0.6, rate = 0, zipf = 0.8, host = 1, adapter_share = 0;
   std::size_t adapters = 96;
   int repetitions = 2, pairs = 0, threads = 0, simulated = 0;
   std::string profile;
@@ -249,7 +249,7 @@ Status RunSimulations(const Flags& flags, const ScenarioText& text, const Perfor
   for (const Prepared& prepared : scenarios) {
     const std::string& name = prepared.summary.name;
     ASSIGN_OR_RETURN(const Scenario scenario, FindScenario(name));
-    const SimulatedHouse house{.model = model, .sizes = prepared.reference.sizes};
+    const SimulatedHouse house{.model = model, .sizes = prepared.reference.sizes, .adapter_share = flags.adapter_share};
     const std::size_t first = report.simulated.size();
     for (const int percent : flags.memory) {
       for (const std::string& regime : flags.regimes) {
@@ -388,6 +388,9 @@ int main(int argc, char** argv) {
   app.add_option("--simulated", flags.simulated, "Then all regimes in virtual time, with steps and transfers as the profile has them:\n"
                                                  "so many seeds of sessions")
       ->check(CLI::Range(0, 10000))->capture_default_str()->needs(profile);
+  app.add_option("--adapter-share", flags.adapter_share, "In virtual time: of the device for adapters alone, in place of every regime's;\n"
+                                                         "0: as each regime has it")
+      ->check(CLI::Range(0.0, 0.99))->capture_default_str();
   app.add_option("--threads", flags.threads, "Of the executor; 0: one a processor")->check(CLI::Range(0, 1024))->capture_default_str();
   app.add_option("--seed", flags.seed)->capture_default_str();
   CLI11_PARSE(app, argc, argv);

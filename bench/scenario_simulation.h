@@ -18,6 +18,7 @@ namespace loramux {
 struct SimulatedHouse {
   PerformanceModel model;
   HouseSizes sizes;
+  double adapter_share = 0;   // SimulationOptions::adapter_share
 };
 
 // Sessions as the simulator's requests: at their times, and each turn's prompt quotes the answers that the simulation gives.

@@ -115,6 +115,14 @@ class CacheScenarios(unittest.TestCase):
             self.assertFalse(list(pathlib.Path(folder).glob("*.svg")))   # nothing ran that they would show
             self.assertEqual(self.simulate(folder, PROFILE)["simulated"], figures["simulated"])
 
+    def test_all_regimes_may_be_given_one_share_for_adapters(self):
+        with tempfile.TemporaryDirectory() as folder:
+            free, bound = ({cell["regime"]: cell["runs"] for cell in self.simulate(folder, PROFILE, "--adapter-share", share)["simulated"]}
+                           for share in ("0", "0.25"))
+            for regime in ("loramux", "lru"):   # s-lora keeps no more than that in any case
+                self.assertEqual(len(bound[regime]), 3)
+                self.assertNotEqual(free[regime], bound[regime])
+
     def test_virtual_time_is_that_of_the_profile(self):
         profile = json.loads(PROFILE.read_text())
         with tempfile.TemporaryDirectory() as folder:
