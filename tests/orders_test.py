@@ -40,8 +40,8 @@ class Blocked:
 
     def add(self, name, model, prompt, wait=True, **more):
         def ask():
-            # Long enough that nobody's answer arrives before one that was given earlier.
-            status, body = self.server.chat(model, prompt, ignore_eos=True, **more)
+            # Long enough, some tens of milliseconds, that nobody's answer arrives before one that was given earlier.
+            status, body = self.server.chat(model, prompt, ignore_eos=True, max_tokens=400, **more)
             with self.lock:
                 self.done.append(name)
             return status, body
