@@ -287,26 +287,33 @@ void BenchMatchInPage() {
 
 // ---------------------------------------------------------------- The decision to evict
 
-void PrintDecisions(World& w, const char* shape) {
-  std::printf("a decision to evict, %s, %ld nodes, %zu idle leaves, %s:\n", std::string(w.policy->name()).c_str(),
-              static_cast<long>(w.tree.pages()), w.tree.IdleLeaves().size(), shape);
+void PrintDecisions(World& w, std::size_t leaves_at_first, const char* shape) {
+  std::printf("a decision to evict, %s, %ld nodes, %zu idle leaves (at first %zu), %s:\n", std::string(w.policy->name()).c_str(),
+              static_cast<long>(w.tree.pages()), w.tree.IdleLeaves().size(), leaves_at_first, shape);
   Print("all of it, one page", w.deciding, "500 us");
-  Print("Refresh, at most 8192 scores anew", w.refreshing, "");
+  Print("Refresh, a piece of a walk", w.refreshing, "");
   Print("Next and Evict, each page of a plan", w.choosing, "");
   PrintPreempted(w);
 }
 
-// Histories of hundreds of pages: few of them are leaves.
+// Histories of hundreds of pages, among at first thousands of a few: not many are leaves.
 void BenchDecisionsOnPaths(const std::string& policy) {
   World w(policy);
   Prompts prompts(w);
-  w.Forget(500);
-  for (int i = 0; i < 500; ++i) {
-    w.now += kStep;
-    w.FillWithAnything(prompts.fresh);
-    w.Serve(w.AnyBranch(), prompts.fresh);
-  }
-  PrintDecisions(w, "long histories");
+  const auto serve = [&](std::size_t requests) {
+    w.Forget(requests);
+    for (std::size_t i = 0; i < requests; ++i) {
+      w.now += kStep;
+      w.FillWithAnything(prompts.fresh);
+      w.Serve(w.AnyBranch(), prompts.fresh);
+    }
+  };
+  serve(16);   // the first ones grow what they work on
+  std::vector<double> growing = w.deciding;
+  const std::size_t leaves = w.tree.IdleLeaves().size();
+  serve(500);
+  PrintDecisions(w, leaves, "long histories");
+  Print("before: the first 16, which grow what they work on", growing, "");
 }
 
 // Histories of a page: each is a leaf, the worst for a walk over all of them.
@@ -322,12 +329,13 @@ void BenchDecisionsOnLeaves(const std::string& policy) {
     serve();
     w.plan.Reset(w.now);
   }
+  const std::size_t leaves = w.tree.IdleLeaves().size();
   w.Forget(3000);
   for (int i = 0; i < 3000; ++i) {
     w.now += kStep;
     serve();
   }
-  PrintDecisions(w, "each a history of its own");
+  PrintDecisions(w, leaves, "each a history of its own");
   // More pages than scores are kept: within the plan, all leaves are scored again.
   std::vector<double> longest;
   tokens.resize(2000 * kPageTokens);
@@ -369,13 +377,15 @@ void BenchSwapIn(const std::string& policy_name) {
   CHECK_EQ(tree.HostRoots().size(), static_cast<std::size_t>(kNodes));
   const std::vector<bool> usable(tree.branch_slots(), true);
   std::vector<double> calls, choices;
+  std::size_t pieces = 0;
   TimeNs now = kNodes;
   std::int64_t moved = 0;
   const long preemptions = Preemptions();
   for (int i = 0; i < 100; ++i) {
     now += kStep;
     swapper.BeginWalk(usable);
-    for (bool done = false; !done;) {
+    pieces = 0;
+    for (bool done = false; !done; ++pieces) {
       const long before = Preemptions();
       const auto begin = Clock::now();
       done = swapper.Walk(plan, now);
@@ -389,8 +399,8 @@ void BenchSwapIn(const std::string& policy_name) {
   CHECK_EQ(moved, 100 * 64);
   const auto roots = tree.HostRoots().size();
   std::printf("a decision to swap in, %s, %zu roots of the host part in %zu branches, %zu calls:\n", policy_name.c_str(), roots,
-              branches.size(), (roots + ProactiveSwapper::kWalked - 1) / ProactiveSwapper::kWalked);
-  Print("Walk, at most 8192 roots, each call", calls, "500 us");
+              branches.size(), pieces);
+  Print("Walk, each call", calls, "500 us");
   Print("Choose, 64 pages", choices, "500 us");
   if (Preemptions() != preemptions) std::printf("    without calls during which other work had the core\n");
 }

@@ -1,6 +1,7 @@
 #include "cache/kv_eviction_plan.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/check.h"
 
@@ -10,7 +11,6 @@ namespace {
 constexpr std::size_t kQueued = 1024;   // lowest scores that are kept in order
 constexpr std::size_t kFew = 256;
 constexpr std::size_t kAhead = 4;   // victims whose nodes are fetched before they are looked at
-constexpr std::size_t kWalked = 8192;   // leaves that a Refresh scores: about 200 us
 constexpr TimeNs kScoresLast = 100 * kNsPerMs;   // FastLibra's monitor interval
 
 bool GoesLater(const KvEvictionPlan::Victim& a, const KvEvictionPlan::Victim& b) { return b.Before(a); }
@@ -133,6 +133,7 @@ KvEvictionPlan::Victim KvEvictionPlan::Scored(NodeId node, TimeNs now) const {
   const DependencyTree::NodeView view = tree_->View(node);
   const ReloadFrom reload = tree_->InHostTier(node) ? ReloadFrom::kHost : ReloadFrom::kComputation;
   const std::int64_t pages = PagesOfQuery(node, view, policy_->MostPagesOfQuery(reload));
+  looks_ += pages;
   const double visits = VisitsOf(view);
   const EvictionCandidate candidate{.pages = pages, .last_use = view.last_use, .uses = visits,
                                     .reload = reload, .kind = CandidateKind::kKeysAndValues,
@@ -159,7 +160,7 @@ bool KvEvictionPlan::Stands(const Victim& victim, TimeNs now) {
 
 void KvEvictionPlan::ScoreAll(TimeNs now) {
   BeginWalk(now);
-  Walk(walk_left_, now);
+  Walk(std::numeric_limits<std::int64_t>::max(), now);
   EndWalk();
 }
 
@@ -175,12 +176,14 @@ void KvEvictionPlan::BeginWalk(TimeNs now) {
 
 // From the last one to the first: leaves that appear meanwhile are appended (Reset keeps them), and the place of one that
 // goes is taken by the last one, which is scored already. So none is left out; one scored twice is passed over (Stands).
-void KvEvictionPlan::Walk(std::size_t leaves, TimeNs now) {
+void KvEvictionPlan::Walk(std::int64_t most_looks, TimeNs now) {
   const std::span<const std::uint32_t> all = tree_->IdleLeaves();
   walk_left_ = std::min(walk_left_, all.size());
-  for (; leaves > 0 && walk_left_ > 0; --leaves) {
+  while (most_looks > 0 && walk_left_ > 0) {
+    const std::int64_t before = looks_;
     const NodeId node = tree_->IdOf(all[--walk_left_]);
     if (IsIdleLeaf(node)) Keep(Scored(node, now));
+    most_looks -= kLooksOfNode + looks_ - before;
   }
 }
 
@@ -254,7 +257,7 @@ void KvEvictionPlan::Refresh(TimeNs now) {
   const bool due = (truncated_ && queue_.size() < kFew) || (!queue_.empty() && now - scored_at_ >= kScoresLast);
   if (!walking_ && !due) return;
   if (!walking_) BeginWalk(now);
-  Walk(kWalked, now);
+  Walk(kLooksOfPiece, now);
   if (walk_left_ == 0) EndWalk();
 }
 

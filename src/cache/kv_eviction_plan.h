@@ -66,6 +66,12 @@ class KvEvictionPlan {
     for (std::size_t i = queue_.size(); i-- > 0 && count > 0; --count) out.push_back(queue_[i].node);
   }
 
+  // A walk that scores many nodes is done in pieces, a piece between two steps. What it costs is counted in looks, as paths of a
+  // policy that weighs queries (EvictionPolicy::MostPagesOfQuery) cost more than the rest of a score: one for each page that a
+  // score looked at, and kLooksOfNode for the node. A piece ends after kLooksOfPiece: about 200 us.
+  static constexpr std::int64_t kLooksOfNode = 3, kLooksOfPiece = 14'000;
+  std::int64_t looks() const { return looks_; }   // of all scores so far, nodes left out
+
   // What the policy gives a node, in whatever tier it is.
   double Score(NodeId node, TimeNs now) const { return Scored(node, now).score; }
 
@@ -105,7 +111,7 @@ class KvEvictionPlan {
   bool Stands(const Victim& victim, TimeNs now);
   void ScoreAll(TimeNs now);
   void BeginWalk(TimeNs now);
-  void Walk(std::size_t leaves, TimeNs now);
+  void Walk(std::int64_t most_looks, TimeNs now);
   void EndWalk();
   void Keep(const Victim& victim);
   void KeepLowest();
@@ -115,6 +121,7 @@ class KvEvictionPlan {
   const EvictionPolicy* policy_;
   mutable EvictionContext context_;      // `now` is that of the last score
   std::optional<TimeNs> oldest_use_, walk_oldest_use_;
+  mutable std::int64_t looks_ = 0;
   std::uint64_t plan_ = 1;
   std::int64_t evictable_ = 0;
   std::vector<Mark> marks_;              // by node index

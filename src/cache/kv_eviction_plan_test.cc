@@ -356,5 +356,45 @@ TEST(KvEvictionPlan, AWalkInPartsAgreesWithAWalkOverAllLeaves) {
   tree.CheckIntegrity();
 }
 
+// However long the paths are that a policy weighs: a piece ends by what it looked at, and the next ones look at the rest.
+TEST(KvEvictionPlan, APieceOfAWalkIsBoundedByWhatItLooksAt) {
+  constexpr std::int64_t kHistories = 1000, kPages = 40;
+  for (const auto& [name, pages_of_query] : {std::pair{"lru", 1L}, {"fastlibra", kPages}}) {
+    SCOPED_TRACE(name);
+    const auto pool = std::move(PagePool::Create("device", kHistories * kPages * 64, 64)).value();
+    DependencyTree tree(1, pool.get());
+    const auto policy = std::move(MakeEvictionPolicy(name)).value();
+    KvEvictionPlan plan(&tree, policy.get());
+    const BranchId branch = tree.Hold("");
+    for (TokenId history = 0; history < kHistories; ++history) {
+      NodeId tail = tree.Top(branch);
+      for (TokenId at = 0; at < kPages; ++at) {
+        PageHandle page;
+        CHECK(pool->Allocate(PageCategory::kKv, std::span(&page, 1)));
+        const TokenId token = at == 0 ? history : at;
+        tail = tree.Insert(tail, std::span(&token, 1), page, 0).node;
+      }
+      tree.Unlock(tail, 0);
+    }
+    for (std::int64_t seen = -1; seen != plan.looks();) {   // the first walk, and leaves that are new
+      seen = plan.looks();
+      plan.Refresh(kNsPerSecond);
+    }
+    const TimeNs due = 2 * kNsPerSecond;
+    const std::int64_t of_history = KvEvictionPlan::kLooksOfNode + pages_of_query;
+    const std::int64_t of_piece = (KvEvictionPlan::kLooksOfPiece + of_history - 1) / of_history;   // the last one may go beyond
+    std::int64_t left = kHistories;
+    for (TimeNs now = due; left > 0; ++now) {
+      const std::int64_t before = plan.looks();
+      plan.Refresh(now);
+      ASSERT_EQ(plan.looks() - before, std::min(left, of_piece) * pages_of_query);
+      left -= std::min(left, of_piece);
+    }
+    const std::int64_t before = plan.looks();
+    plan.Refresh(due + kNsPerMs);
+    EXPECT_EQ(plan.looks(), before);   // all were seen
+  }
+}
+
 }  // namespace
 }  // namespace loramux

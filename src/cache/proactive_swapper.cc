@@ -66,9 +66,11 @@ bool ProactiveSwapper::Walk(const KvEvictionPlan& scores, TimeNs now) {
   if (tree_ != nullptr) {
     const std::span<const std::uint32_t> roots = tree_->HostRoots();
     walk_left_ = std::min(walk_left_, roots.size());
-    for (std::size_t left = kWalked; left > 0 && walk_left_ > 0; --left) {
+    for (std::int64_t left = KvEvictionPlan::kLooksOfPiece; left > 0 && walk_left_ > 0;) {
+      const std::int64_t before = scores.looks();
       const NodeId node = tree_->IdOf(roots[--walk_left_]);
       if (IsUsable(tree_->View(node).branch)) Offer({.score = scores.Score(node, now), .node = node});
+      left -= KvEvictionPlan::kLooksOfNode + scores.looks() - before;
     }
   }
   walking_ = walk_left_ > 0;

@@ -60,7 +60,7 @@ class ProactiveSwapper {
   // is) are left out: without their adapter on the device nobody could use them.
   void BeginWalk(const std::vector<bool>& usable);
   bool walking() const { return walking_; }
-  // Goes on with it, at most kWalked nodes. True: it is done.
+  // Goes on with it, for at most KvEvictionPlan::kLooksOfPiece. True: it is done.
   bool Walk(const KvEvictionPlan& scores, TimeNs now);
   // Another candidate: an adapter in the host tier.
   void Offer(const Candidate& candidate);
@@ -81,7 +81,6 @@ class ProactiveSwapper {
   // below what comes, its children are candidates too. `usable`: as of now. Valid until the next call.
   const Moves& Choose(Room room, const std::vector<bool>& usable, const KvEvictionPlan& scores, TimeNs now);
 
-  static constexpr std::size_t kWalked = 8192;   // roots that one call scores: about 200 us
   static constexpr std::size_t kKept = 128;      // the best of a walk: more than may come at once
 
  private:
