@@ -178,8 +178,9 @@ TEST(ProactiveSwapper, AWalkIsBoundedAndSeesAll) {
   w.swapper->BeginWalk(w.usable);
   int calls = 1;
   for (; !w.swapper->Walk(*w.plan, 0); ++calls) {}
-  constexpr std::int64_t kOfCall = KvEvictionPlan::kLooksOfPiece / (KvEvictionPlan::kLooksOfNode + 1);
-  EXPECT_EQ(calls, (kRoots + kOfCall) / (kOfCall + 1));
+  constexpr std::int64_t kOfRoot = KvEvictionPlan::kLooksOfNode + 1;   // no query is weighed
+  constexpr std::int64_t kOfCall = (KvEvictionPlan::kLooksOfPiece + kOfRoot - 1) / kOfRoot;
+  EXPECT_EQ(calls, (kRoots + kOfCall - 1) / kOfCall);
   const auto& moves = w.swapper->Choose({.pages = 2, .most = 100, .kv_pages = 100}, w.usable, *w.plan, 0);
   ASSERT_EQ(moves.tails.size(), 2u);
   EXPECT_EQ(w.tree->View(moves.tails[0]).last_use, kRoots);
