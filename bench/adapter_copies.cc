@@ -12,15 +12,16 @@ namespace {
 
 constexpr const char* kWeights = "adapter_model.safetensors";
 
-// Where in the file the low byte of the upper 16 bits of the first lora_A's first value lies: seven bits of bf16's fraction and
-// the last one of its exponent (in f16 the fraction alone).
+// Where in the file the low byte of the upper 16 bits of the first lora_A's first value lies: seven bits of bf16's
+// fraction and the last one of its exponent (in f16 the fraction alone).
 Result<std::size_t> PlaceToChange(const std::string& file, const std::string& label) {
   std::uint64_t header_bytes = 0;
   if (file.size() < sizeof(header_bytes)) return InvalidArgument(label + ": not a safetensors file");
   std::memcpy(&header_bytes, file.data(), sizeof(header_bytes));
   if (header_bytes > file.size() - sizeof(header_bytes)) return InvalidArgument(label + ": not a safetensors file");
-  const auto header = nlohmann::json::parse(file.begin() + 8, file.begin() + 8 + static_cast<std::ptrdiff_t>(header_bytes),
-                                            nullptr, /*allow_exceptions=*/false);
+  const auto header =
+      nlohmann::json::parse(file.begin() + 8, file.begin() + 8 + static_cast<std::ptrdiff_t>(header_bytes), nullptr,
+                            /*allow_exceptions=*/false);
   if (!header.is_object()) return InvalidArgument(label + ": not a safetensors file");
   for (const auto& [name, tensor] : header.items()) {
     if (name.find("lora_A") == std::string::npos) continue;
@@ -42,7 +43,8 @@ Result<std::vector<std::filesystem::path>> CopyAdapters(const std::filesystem::p
     const std::uintmax_t bytes = fs::file_size(entry.path() / kWeights, error);
     if (!error && bytes <= max_bytes) sources.push_back(entry.path());
   }
-  if (sources.empty()) return NotFound("no adapters of at most " + std::to_string(max_bytes) + " bytes in " + originals.string());
+  if (sources.empty())
+    return NotFound("no adapters of at most " + std::to_string(max_bytes) + " bytes in " + originals.string());
   std::sort(sources.begin(), sources.end());
   std::vector<fs::path> copies;
   for (std::size_t i = 0; i < count; ++i) {
@@ -53,7 +55,8 @@ Result<std::vector<std::filesystem::path>> CopyAdapters(const std::filesystem::p
     ASSIGN_OR_RETURN(std::string file, load::ReadTextFile(weights.string()));
     ASSIGN_OR_RETURN(const std::size_t place, PlaceToChange(file, weights.string()));
     if (place >= file.size()) return InvalidArgument(weights.string() + ": cut off");
-    file[place] = static_cast<char>(static_cast<unsigned char>(file[place]) ^ round);   // below 128: the exponent stays
+    // below 128: the exponent stays
+    file[place] = static_cast<char>(static_cast<unsigned char>(file[place]) ^ round);
     const fs::path copy = directory / (source.filename().string() + "-" + std::to_string(round));
     fs::create_directories(copy);
     fs::copy_file(source / "adapter_config.json", copy / "adapter_config.json", fs::copy_options::overwrite_existing);

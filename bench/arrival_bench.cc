@@ -1,6 +1,6 @@
 // What it is worth to begin with the first layers of an adapter or of history while later ones arrive: the time to the
-// first token of a lone request whose adapter (history) lies in the host tier, layer by layer and as a whole, over links of
-// several speeds. "unbounded" is memory to memory: there nothing may be lost.
+// first token of a lone request whose adapter (history) lies in the host tier, layer by layer and as a whole, over
+// links of several speeds. "unbounded" is memory to memory: there nothing may be lost.
 #include <algorithm>
 #include <condition_variable>
 #include <cstdio>
@@ -35,7 +35,7 @@ struct Flags {
   int threads = 2, repetitions = 3;
   std::int32_t rank = 128;
   std::int64_t prompt = 64, history = 384;
-  std::vector<double> links = {0.1, 0.3, 1, 0};   // GB/s; 0: unbounded
+  std::vector<double> links = {0.1, 0.3, 1, 0};  // GB/s; 0: unbounded
 };
 
 std::vector<TokenId> Prompt(std::int64_t tokens, std::int64_t seed) {
@@ -47,7 +47,8 @@ std::vector<TokenId> Prompt(std::int64_t tokens, std::int64_t seed) {
 // A runtime on the 160M shape, with two large adapters of which the device holds one.
 class World {
  public:
-  World(const Flags& flags, const std::filesystem::path& directory, double bytes_per_second, bool layers) : flags_(flags) {
+  World(const Flags& flags, const std::filesystem::path& directory, double bytes_per_second, bool layers)
+      : flags_(flags) {
     const ModelConfig config = Shape160M();
     RuntimeOptions options;
     options.threads = flags.threads;
@@ -57,11 +58,16 @@ class World {
     options.base_names = {"base"};
     options.transfer.bytes_per_second = bytes_per_second;
     if (!layers) {
-      options.wrap_transfer = [](std::unique_ptr<AdapterTransfer> real) { return std::make_unique<WholeTransfer>(std::move(real)); };
+      options.wrap_transfer = [](std::unique_ptr<AdapterTransfer> real) {
+        return std::make_unique<WholeTransfer>(std::move(real));
+      };
     }
-    runtime_ = std::move(Runtime::Create(std::make_unique<Model>(config, RandomModelWeights(config, DType::kBF16, 1)), options)).value();
+    runtime_ = std::move(Runtime::Create(std::make_unique<Model>(config, RandomModelWeights(config, DType::kBF16, 1)),
+                                         options))
+                   .value();
     for (int i = 0; i < 2; ++i) {
-      const auto version = runtime_->registry().Register("adapter-" + std::to_string(i), directory / std::to_string(i), 0);
+      const auto version =
+          runtime_->registry().Register("adapter-" + std::to_string(i), directory / std::to_string(i), 0);
       CHECK(version.ok());
       adapters_[i] = *version;
     }
@@ -95,10 +101,12 @@ class World {
   double AdapterFirstToken() {
     for (int i = 0; i < 2; ++i) FirstToken(Prompt(flags_.prompt, ++seed_), adapters_[i]->generation);
     double sum = 0;
-    for (int i = 0; i < 2 * flags_.repetitions; ++i) sum += FirstToken(Prompt(flags_.prompt, ++seed_), adapters_[i % 2]->generation);
+    for (int i = 0; i < 2 * flags_.repetitions; ++i)
+      sum += FirstToken(Prompt(flags_.prompt, ++seed_), adapters_[i % 2]->generation);
     return sum / (2 * flags_.repetitions);
   }
-  // The history of a session gives way to another one's (and to an adapter's), and comes back with the session's next turn.
+  // The history of a session gives way to another one's (and to an adapter's), and comes back with the session's next
+  // turn.
   double HistoryFirstToken() {
     double sum = 0;
     for (int i = 0; i < flags_.repetitions; ++i) {
@@ -116,13 +124,15 @@ class World {
     return static_cast<double>(adapters_[0]->layout.pages * runtime_->geometry().page_bytes) / 1e6;
   }
   double history_megabytes() const {
-    return static_cast<double>(flags_.history / runtime_->geometry().kv.page_tokens * runtime_->geometry().page_bytes) / 1e6;
+    return static_cast<double>(flags_.history / runtime_->geometry().kv.page_tokens * runtime_->geometry().page_bytes) /
+           1e6;
   }
 
  private:
   // One adapter and one and a half histories.
   std::int64_t Memory(const ModelConfig& config, const std::filesystem::path& directory) {
-    const std::int64_t adapter = static_cast<std::int64_t>(std::filesystem::file_size(directory / "0/adapter_model.safetensors"));
+    const std::int64_t adapter =
+        static_cast<std::int64_t>(std::filesystem::file_size(directory / "0/adapter_model.safetensors"));
     const std::int64_t token = config.num_layers * 2 * config.KvDim() * 2;
     const std::int64_t memory = adapter + std::max(adapter / 2, token * (flags_.history * 3 / 2 + flags_.prompt));
     others_ = memory / (token * flags_.history) + 1;
@@ -132,14 +142,15 @@ class World {
   const Flags flags_;
   std::unique_ptr<Runtime> runtime_;
   std::shared_ptr<const AdapterVersion> adapters_[2];
-  std::int64_t seed_ = 0, others_ = 0;   // histories that fill the device
+  std::int64_t seed_ = 0, others_ = 0;  // histories that fill the device
 };
 
 void Row(const char* what, double bytes_per_second, double whole, double layers, const EngineStats& stats) {
   char link[32] = "unbounded";
   if (bytes_per_second > 0) std::snprintf(link, sizeof(link), "%.2f GB/s", bytes_per_second / 1e9);
-  std::printf("  %-10s %-12s %9.1f %9.1f %8.2f   %lld began early; steps waited %.1f ms in all\n", what, link, whole * 1e3, layers * 1e3,
-              whole / layers, static_cast<long long>(stats.early_admissions), static_cast<double>(stats.step_wait_total) / kNsPerMs);
+  std::printf("  %-10s %-12s %9.1f %9.1f %8.2f   %lld began early; steps waited %.1f ms in all\n", what, link,
+              whole * 1e3, layers * 1e3, whole / layers, static_cast<long long>(stats.early_admissions),
+              static_cast<double>(stats.step_wait_total) / kNsPerMs);
   std::fflush(stdout);
 }
 
@@ -147,17 +158,21 @@ void Bench(const Flags& flags, const std::filesystem::path& directory) {
   const ModelConfig config = Shape160M();
   for (int i = 0; i < 2; ++i) {
     CHECK(WriteRandomAdapter(directory / std::to_string(i), config, flags.rank,
-                             {LoraTarget::kQ, LoraTarget::kK, LoraTarget::kV, LoraTarget::kO, LoraTarget::kGate, LoraTarget::kUp,
-                              LoraTarget::kDown}, static_cast<std::uint64_t>(i)).ok());
+                             {LoraTarget::kQ, LoraTarget::kK, LoraTarget::kV, LoraTarget::kO, LoraTarget::kGate,
+                              LoraTarget::kUp, LoraTarget::kDown},
+                             static_cast<std::uint64_t>(i))
+              .ok());
   }
   bool header = false;
   for (const double gigabytes_per_second : flags.links) {
     const double link = gigabytes_per_second * 1e9;
     World whole(flags, directory, link, /*layers=*/false), layers(flags, directory, link, /*layers=*/true);
     if (!header) {
-      std::printf("160M shape, %d threads, prompts of %lld tokens; an adapter of rank %d takes %.0f MB, a history of %lld tokens %.0f MB\n",
-                  flags.threads, static_cast<long long>(flags.prompt), flags.rank, whole.adapter_megabytes(),
-                  static_cast<long long>(flags.history), whole.history_megabytes());
+      std::printf(
+          "160M shape, %d threads, prompts of %lld tokens; an adapter of rank %d takes %.0f MB, a history of %lld "
+          "tokens %.0f MB\n",
+          flags.threads, static_cast<long long>(flags.prompt), flags.rank, whole.adapter_megabytes(),
+          static_cast<long long>(flags.history), whole.history_megabytes());
       std::printf("  %-10s %-12s %9s %9s %8s\n", "cold", "link", "whole ms", "layers ms", "ratio");
       header = true;
     }

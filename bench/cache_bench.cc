@@ -1,20 +1,19 @@
-// What the dependency tree costs at 2,000 adapters and 100,000 nodes, in the steady state of a full device: each prompt of
-// 4,096 tokens is matched, the history that has to give way is chosen and evicted, the pages that are new are inserted.
-// Times the match and the update (Match, MatchInPage, Lock, Insert, Unlock), MatchInPage where a node has all of them as its
-// children, and what a decision to evict costs (Refresh with all scores made anew, Reset, Next and Evict of a plan) where the
-// idle leaves are few and where every node is one, and to swap in (ProactiveSwapper) where every node is a root of the host
-// part, worst for a walk over those. Then ten million
-// operations without growth: heap allocations and resident memory. Requests that the system interrupted for other work are
-// left out, and counted.
+// What the dependency tree costs at 2,000 adapters and 100,000 nodes, in the steady state of a full device: each prompt
+// of 4,096 tokens is matched, the history that has to give way is chosen and evicted, the pages that are new are
+// inserted. Times the match and the update (Match, MatchInPage, Lock, Insert, Unlock), MatchInPage where a node has all
+// of them as its children, and what a decision to evict costs (Refresh with all scores made anew, Reset, Next and Evict
+// of a plan) where the idle leaves are few and where every node is one, and to swap in (ProactiveSwapper) where every
+// node is a root of the host part, worst for a walk over those. Then ten million operations without growth: heap
+// allocations and resident memory. Requests that the system interrupted for other work are left out, and counted.
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <vector>
 #include <sys/resource.h>
 #include <unistd.h>
-#include <vector>
 
 #include "base/check.h"
 #include "base/prng.h"
@@ -27,11 +26,11 @@ namespace loramux {
 namespace {
 
 constexpr std::int64_t kPageTokens = 16, kPromptTokens = 4096, kPromptPages = kPromptTokens / kPageTokens;
-constexpr std::int64_t kChunkPages = 16;   // of prefill, in a step
+constexpr std::int64_t kChunkPages = 16;  // of prefill, in a step
 constexpr std::int64_t kNodes = 100'000;
 constexpr std::uint64_t kBranches = 2000, kPrompts = 128;
 constexpr std::int64_t kOperations = 10'000'000;
-constexpr TimeNs kStep = 100 * kNsPerMs;   // so that each Refresh makes all scores anew
+constexpr TimeNs kStep = 100 * kNsPerMs;  // so that each Refresh makes all scores anew
 constexpr std::uint64_t kVocabulary = 32'000;
 
 using Clock = std::chrono::steady_clock;
@@ -76,11 +75,11 @@ struct World {
   TimeNs now = 0;
   std::int64_t operations = 0;
   std::vector<BranchId> branches;
-  std::vector<PageHandle> pages;     // of the request at hand
+  std::vector<PageHandle> pages;  // of the request at hand
   std::vector<NodeId> victims;
-  std::vector<double> refreshing, deciding, choosing, matching_and_updating;   // samples, us
+  std::vector<double> refreshing, deciding, choosing, matching_and_updating;  // samples, us
   std::int64_t in_page = 0;
-  std::int64_t requests = 0, preempted = 0;                                    // of which there are no samples
+  std::int64_t requests = 0, preempted = 0;  // of which there are no samples
 
   explicit World(const std::string& policy_name)
       : policy(std::move(MakeEvictionPolicy(policy_name)).value()), plan(&tree, policy.get()) {
@@ -128,7 +127,8 @@ struct World {
 
   // A request with this prompt comes and goes, and is timed. Returns how many pages were found.
   std::int64_t Serve(BranchId branch, std::span<const TokenId> tokens) {
-    const std::array<std::size_t, 4> sizes = {refreshing.size(), deciding.size(), choosing.size(), matching_and_updating.size()};
+    const std::array<std::size_t, 4> sizes = {refreshing.size(), deciding.size(), choosing.size(),
+                                              matching_and_updating.size()};
     const long preemptions = Preemptions();
     const std::int64_t found = ServeTimed(branch, tokens);
     ++requests;
@@ -211,8 +211,9 @@ struct Prompts {
       }
     }
     for (const NodeId node : tail) w.tree.Unlock(node, 0);
-    while (w.tree.pages() < kNodes) {   // short histories in all branches
-      const auto pages = std::min<std::int64_t>(kNodes - w.tree.pages(), 1 + static_cast<std::int64_t>(w.prng.NextBelow(33)));
+    while (w.tree.pages() < kNodes) {  // short histories in all branches
+      const auto pages =
+          std::min<std::int64_t>(kNodes - w.tree.pages(), 1 + static_cast<std::int64_t>(w.prng.NextBelow(33)));
       const auto prompt = std::span(fresh).first(static_cast<std::size_t>(pages * kPageTokens));
       w.FillWithAnything(prompt);
       w.Serve(w.AnyBranch(), prompt);
@@ -227,7 +228,7 @@ struct Prompts {
   void Serve(std::int64_t found) {
     w.now += kStep;
     next = (next + 1) % kPrompts;
-    w.Touch(tail[(next + kPrompts / 2) % kPrompts]);   // not the one at hand, whose nodes are to be as cold as others
+    w.Touch(tail[(next + kPrompts / 2) % kPrompts]);  // not the one at hand, whose nodes are to be as cold as others
     std::copy_n(tokens[next].begin(), found * kPageTokens, fresh.begin());
     w.FillWithAnything(std::span(fresh).subspan(static_cast<std::size_t>(found * kPageTokens)));
     CHECK_EQ(w.Serve(found == 0 ? w.AnyBranch() : branch[next], fresh), found);
@@ -242,7 +243,8 @@ void BenchMatchAndUpdate() {
               static_cast<long>(kPageTokens));
   for (const bool cold : {false, true}) {
     const int samples = cold ? 1000 : 4000, warm_up = samples / 4;
-    for (const auto& [found, name] : {std::pair{kPromptPages, "all found"}, {kPromptPages / 2, "half found"}, {0L, "nothing found"}}) {
+    for (const auto& [found, name] :
+         {std::pair{kPromptPages, "all found"}, {kPromptPages / 2, "half found"}, {0L, "nothing found"}}) {
       w.Forget(static_cast<std::size_t>(samples));
       for (int i = 0; i < samples; ++i) {
         if (i == warm_up) w.Forget(0);
@@ -288,8 +290,9 @@ void BenchMatchInPage() {
 // ---------------------------------------------------------------- The decision to evict
 
 void PrintDecisions(World& w, std::size_t leaves_at_first, const char* shape) {
-  std::printf("a decision to evict, %s, %ld nodes, %zu idle leaves (at first %zu), %s:\n", std::string(w.policy->name()).c_str(),
-              static_cast<long>(w.tree.pages()), w.tree.IdleLeaves().size(), leaves_at_first, shape);
+  std::printf("a decision to evict, %s, %ld nodes, %zu idle leaves (at first %zu), %s:\n",
+              std::string(w.policy->name()).c_str(), static_cast<long>(w.tree.pages()), w.tree.IdleLeaves().size(),
+              leaves_at_first, shape);
   Print("all of it, one page", w.deciding, "500 us");
   Print("Refresh, a piece of a walk", w.refreshing, "");
   Print("Next and Evict, each page of a plan", w.choosing, "");
@@ -308,7 +311,7 @@ void BenchDecisionsOnPaths(const std::string& policy) {
       w.Serve(w.AnyBranch(), prompts.fresh);
     }
   };
-  serve(16);   // the first ones grow what they work on
+  serve(16);  // the first ones grow what they work on
   std::vector<double> growing = w.deciding;
   const std::size_t leaves = w.tree.IdleLeaves().size();
   serve(500);
@@ -398,8 +401,8 @@ void BenchSwapIn(const std::string& policy_name) {
   }
   CHECK_EQ(moved, 100 * 64);
   const auto roots = tree.HostRoots().size();
-  std::printf("a decision to swap in, %s, %zu roots of the host part in %zu branches, %zu calls:\n", policy_name.c_str(), roots,
-              branches.size(), pieces);
+  std::printf("a decision to swap in, %s, %zu roots of the host part in %zu branches, %zu calls:\n",
+              policy_name.c_str(), roots, branches.size(), pieces);
   Print("Walk, each call", calls, "500 us");
   Print("Choose, 64 pages", choices, "500 us");
   if (Preemptions() != preemptions) std::printf("    without calls during which other work had the core\n");
@@ -423,7 +426,7 @@ void BenchGrowth() {
       prompts.Serve(static_cast<std::int64_t>(w.prng.NextBelow(3)) * kPromptPages / 2);
     }
   };
-  run(kOperations / 10);   // warm-up
+  run(kOperations / 10);  // warm-up
   const std::int64_t resident = ResidentBytes(), begin = w.operations;
   allocations = 0;
   counting_allocations = true;

@@ -1,10 +1,10 @@
-// The cache's regimes on the real engine with the demo model: three kinds of load, the device a part of what they would fill.
-// Writes a page with tables and plots, and compares every answer with that of ample memory.
+// The cache's regimes on the real engine with the demo model: three kinds of load, the device a part of what they would
+// fill. Writes a page with tables and plots, and compares every answer with that of ample memory.
 //
 //   cache_scenarios --output docs/results
 //
-// About 25 minutes on two cores. Exit status: 0; 2 if an answer was wrong or missing; 1 if something could not run, or if a
-// signal ended it after the cell at hand.
+// About 25 minutes on two cores. Exit status: 0; 2 if an answer was wrong or missing; 1 if something could not run, or
+// if a signal ended it after the cell at hand.
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -34,8 +34,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The regime `vllm` gives adapters a fifth of the device, here of a quarter of the working set: the demo's largest adapter would
-// not fit, and its requests be refused.
+// The regime `vllm` gives adapters a fifth of the device, here of a quarter of the working set: the demo's largest
+// adapter would not fit, and its requests be refused.
 constexpr std::uintmax_t kLargestAdapter = 1'000'000;
 constexpr std::string_view kOurs = "loramux";
 
@@ -72,7 +72,9 @@ void EndAfterThisCell() {
 // Copies of adapters, gone with this.
 class TemporaryFolder {
  public:
-  TemporaryFolder() : path_(fs::temp_directory_path() / fmt::format("loramux-scenarios-{}", getpid())) { fs::create_directories(path_); }
+  TemporaryFolder() : path_(fs::temp_directory_path() / fmt::format("loramux-scenarios-{}", getpid())) {
+    fs::create_directories(path_);
+  }
   ~TemporaryFolder() {
     std::error_code ignored;
     fs::remove_all(path_, ignored);
@@ -114,7 +116,7 @@ class Progress {
 
 struct Prepared {
   ScenarioSummary summary;
-  ScenarioOptions options;           // of its sessions
+  ScenarioOptions options;  // of its sessions
   Reference reference;
 };
 
@@ -133,9 +135,11 @@ double MeasuredRate(const std::vector<PlannedRequest>& requests, const Flags& fl
 }
 
 // The load of a scenario: as fast as asked, or a part of what the machine is measured to do.
-Result<Prepared> Prepare(const Flags& flags, const ScenarioText& text, const ScenarioHouse& house, const std::string& name) {
+Result<Prepared> Prepare(const Flags& flags, const ScenarioText& text, const ScenarioHouse& house,
+                         const std::string& name) {
   ASSIGN_OR_RETURN(const Scenario scenario, FindScenario(name));
-  ScenarioOptions options{.adapters = flags.adapters, .zipf = flags.zipf, .rate = flags.rate, .seconds = flags.seconds, .seed = flags.seed};
+  ScenarioOptions options{
+      .adapters = flags.adapters, .zipf = flags.zipf, .rate = flags.rate, .seconds = flags.seconds, .seed = flags.seed};
   double capacity = 0;
   if (flags.rate == 0) {
     ScenarioOptions trial = options;
@@ -153,23 +157,32 @@ Result<Prepared> Prepare(const Flags& flags, const ScenarioText& text, const Sce
   const Reference& reference = prepared.reference;
   std::set<std::size_t> asked;
   for (const PlannedRequest& request : reference.requests) asked.insert(request.adapter);
-  prepared.summary = {.name = name, .sessions = sessions.size(), .requests = reference.requests.size(), .adapters_asked = asked.size(),
-                      .rate = MeasuredRate(reference.requests, flags), .capacity = flags.rate == 0 ? capacity : reference.capacity,
+  prepared.summary = {.name = name,
+                      .sessions = sessions.size(),
+                      .requests = reference.requests.size(),
+                      .adapters_asked = asked.size(),
+                      .rate = MeasuredRate(reference.requests, flags),
+                      .capacity = flags.rate == 0 ? capacity : reference.capacity,
                       .prompt_tokens = MeanTokens(reference.requests, &PlannedRequest::prompt),
                       .answer_tokens = MeanTokens(reference.requests, &PlannedRequest::answer),
-                      .working_set_bytes = reference.working_set_bytes, .adapter_bytes = reference.adapter_bytes};
+                      .working_set_bytes = reference.working_set_bytes,
+                      .adapter_bytes = reference.adapter_bytes};
   return prepared;
 }
 
 CellOptions CellOf(const Flags& flags, std::int64_t working_set_bytes, const std::string& regime, int memory_percent) {
   const auto working_set = static_cast<double>(working_set_bytes);
-  return {.regime = regime, .device_bytes = static_cast<std::int64_t>(working_set * memory_percent / 100),
-          .host_bytes = static_cast<std::int64_t>(working_set * flags.host), .seconds = flags.seconds, .warm_up_seconds = flags.WarmUp()};
+  return {.regime = regime,
+          .device_bytes = static_cast<std::int64_t>(working_set * memory_percent / 100),
+          .host_bytes = static_cast<std::int64_t>(working_set * flags.host),
+          .seconds = flags.seconds,
+          .warm_up_seconds = flags.WarmUp()};
 }
 
-Result<CellResult> RunRegime(const Flags& flags, const ScenarioHouse& house, const Prepared& prepared, const std::string& regime,
-                             int memory_percent) {
-  return RunCell(house, prepared.reference.requests, CellOf(flags, prepared.reference.working_set_bytes, regime, memory_percent));
+Result<CellResult> RunRegime(const Flags& flags, const ScenarioHouse& house, const Prepared& prepared,
+                             const std::string& regime, int memory_percent) {
+  return RunCell(house, prepared.reference.requests,
+                 CellOf(flags, prepared.reference.working_set_bytes, regime, memory_percent));
 }
 
 void RunOnce(const Flags& flags, const ScenarioHouse& house, const Prepared& prepared, ScenarioCell& cell) {
@@ -182,8 +195,8 @@ void RunOnce(const Flags& flags, const ScenarioHouse& house, const Prepared& pre
 }
 
 // Repetition by repetition, so that a machine that changes its mind does so to all cells.
-Status RunCells(const Flags& flags, const ScenarioHouse& house, const std::vector<Prepared>& scenarios, Progress& progress,
-                ScenarioReport& report) {
+Status RunCells(const Flags& flags, const ScenarioHouse& house, const std::vector<Prepared>& scenarios,
+                Progress& progress, ScenarioReport& report) {
   for (const Prepared& prepared : scenarios) {
     for (const int percent : flags.memory) {
       for (const std::string& regime : flags.regimes) {
@@ -207,15 +220,16 @@ Status RunCells(const Flags& flags, const ScenarioHouse& house, const std::vecto
   return Ok{};
 }
 
-// Which of the others a duel is with is known from the cells, or better from virtual time. Pair by pair through all duels, for the
-// same reason as above.
-Status RunDuels(const Flags& flags, const ScenarioHouse& house, const std::vector<Prepared>& scenarios, Progress& progress,
-                ScenarioReport& report) {
+// Which of the others a duel is with is known from the cells, or better from virtual time. Pair by pair through all
+// duels, for the same reason as above.
+Status RunDuels(const Flags& flags, const ScenarioHouse& house, const std::vector<Prepared>& scenarios,
+                Progress& progress, ScenarioReport& report) {
   for (const Prepared& prepared : scenarios) {
     for (const int percent : flags.memory) {
       const std::optional<std::string> other = report.BestOther(prepared.summary.name, percent);
       const auto fails = [&](const ScenarioCell& cell) {
-        const bool ours = cell.scenario == prepared.summary.name && cell.memory_percent == percent && cell.regime == report.ours;
+        const bool ours =
+            cell.scenario == prepared.summary.name && cell.memory_percent == percent && cell.regime == report.ours;
         return ours && !cell.error.empty();
       };
       const bool ours_fails = std::any_of(report.cells.begin(), report.cells.end(), fails);
@@ -225,14 +239,15 @@ Status RunDuels(const Flags& flags, const ScenarioHouse& house, const std::vecto
   }
   for (int pair = 0; pair < flags.pairs; ++pair) {
     for (ScenarioDuel& duel : report.duels) {
-      const auto prepared =
-          std::find_if(scenarios.begin(), scenarios.end(), [&](const Prepared& p) { return p.summary.name == duel.scenario; });
+      const auto prepared = std::find_if(scenarios.begin(), scenarios.end(),
+                                         [&](const Prepared& p) { return p.summary.name == duel.scenario; });
       for (const bool first : {true, false}) {
         const bool ours = first == (pair % 2 == 0);
         const std::string& regime = ours ? report.ours : duel.other;
         progress.Begin(fmt::format("{} with {} %, pair {}: {}", duel.scenario, duel.memory_percent, pair + 1, regime));
         ASSIGN_OR_RETURN(CellResult run, RunRegime(flags, house, *prepared, regime, duel.memory_percent));
-        if (run.requests == 0 || run.tpot_ms.count == 0) return InvalidArgument("--seconds: too short to compare a single request");
+        if (run.requests == 0 || run.tpot_ms.count == 0)
+          return InvalidArgument("--seconds: too short to compare a single request");
         (ours ? duel.ours : duel.others).push_back(std::move(run));
         progress.CellDone();
         if (interrupted) return Unavailable("interrupted: nothing was written");
@@ -244,8 +259,8 @@ Status RunDuels(const Flags& flags, const ScenarioHouse& house, const std::vecto
 }
 
 // All regimes in virtual time, other sessions with each seed.
-Status RunSimulations(const Flags& flags, const ScenarioText& text, const PerformanceModel& model, const std::vector<Prepared>& scenarios,
-                      Progress& progress, ScenarioReport& report) {
+Status RunSimulations(const Flags& flags, const ScenarioText& text, const PerformanceModel& model,
+                      const std::vector<Prepared>& scenarios, Progress& progress, ScenarioReport& report) {
   for (const Prepared& prepared : scenarios) {
     const std::string& name = prepared.summary.name;
     ASSIGN_OR_RETURN(const Scenario scenario, FindScenario(name));
@@ -253,10 +268,12 @@ Status RunSimulations(const Flags& flags, const ScenarioText& text, const Perfor
     const std::size_t first = report.simulated.size();
     for (const int percent : flags.memory) {
       for (const std::string& regime : flags.regimes) {
-        report.simulated.push_back({.scenario = name, .regime = regime, .memory_percent = percent, .runs = {}, .error = {}});
+        report.simulated.push_back(
+            {.scenario = name, .regime = regime, .memory_percent = percent, .runs = {}, .error = {}});
       }
     }
-    const std::span<SimulatedCell> cells(report.simulated.begin() + static_cast<std::ptrdiff_t>(first), report.simulated.end());
+    const std::span<SimulatedCell> cells(report.simulated.begin() + static_cast<std::ptrdiff_t>(first),
+                                         report.simulated.end());
     for (int i = 0; i < flags.simulated; ++i) {
       progress.Begin(fmt::format("{} in virtual time, seed {}", name, i + 1));
       ScenarioOptions options = prepared.options;
@@ -265,10 +282,13 @@ Status RunSimulations(const Flags& flags, const ScenarioText& text, const Perfor
       ASSIGN_OR_RETURN(const SimulatedScenario simulated, PrepareSimulation(house, sessions));
       for (SimulatedCell& cell : cells) {
         const CellOptions at = CellOf(flags, simulated.working_set_bytes, cell.regime, cell.memory_percent);
-        if (simulated.largest_request_bytes > at.device_bytes) continue;   // of this seed none of the regimes can serve all
+        // of this seed none of the regimes can serve all
+        if (simulated.largest_request_bytes > at.device_bytes) continue;
         const Result<SimulatedCellResult> run = SimulateCell(house, simulated, at);
-        if (run.ok() && run->refused == 0) cell.runs.push_back(*run);
-        else cell.error = run.ok() ? "requests were refused: too little memory" : run.error().message;
+        if (run.ok() && run->refused == 0)
+          cell.runs.push_back(*run);
+        else
+          cell.error = run.ok() ? "requests were refused: too little memory" : run.error().message;
       }
       progress.CellDone();
       if (interrupted) return Unavailable("interrupted: nothing was written");
@@ -298,7 +318,8 @@ Result<ScenarioReport> Run(const Flags& flags, ScenarioReport report) {
   }
   const TemporaryFolder folder;
   ScenarioHouse house{.model = fs::path(flags.demo) / "model", .adapters = {}, .threads = flags.threads};
-  ASSIGN_OR_RETURN(house.adapters, CopyAdapters(fs::path(flags.demo) / "adapters", folder.path(), flags.adapters, kLargestAdapter));
+  ASSIGN_OR_RETURN(house.adapters,
+                   CopyAdapters(fs::path(flags.demo) / "adapters", folder.path(), flags.adapters, kLargestAdapter));
   const bool dialogs = fs::exists(flags.dialogs);
   ASSIGN_OR_RETURN(const ScenarioText text, ScenarioText::Load(flags.demo, dialogs ? flags.dialogs : ""));
   ASSIGN_OR_RETURN(const std::vector<std::string> names, Scenarios(flags, text));
@@ -311,12 +332,14 @@ Result<ScenarioReport> Run(const Flags& flags, ScenarioReport report) {
     if (interrupted) return Unavailable("interrupted: nothing was written");
     ASSIGN_OR_RETURN(Prepared prepared, Prepare(flags, text, house, name));
     report.scenarios.push_back(prepared.summary);
-    progress.Say(fmt::format("{}: {} requests, {:.1f} a second once warm; working set {:.1f} MB", name, prepared.summary.requests,
-                             prepared.summary.rate, static_cast<double>(prepared.summary.working_set_bytes) / 1e6));
+    progress.Say(fmt::format("{}: {} requests, {:.1f} a second once warm; working set {:.1f} MB", name,
+                             prepared.summary.requests, prepared.summary.rate,
+                             static_cast<double>(prepared.summary.working_set_bytes) / 1e6));
     scenarios.push_back(std::move(prepared));
   }
   Status done = RunCells(flags, house, scenarios, progress, report);
-  if (done.ok() && flags.simulated > 0) done = RunSimulations(flags, text, profile.EngineModel(), scenarios, progress, report);
+  if (done.ok() && flags.simulated > 0)
+    done = RunSimulations(flags, text, profile.EngineModel(), scenarios, progress, report);
   if (done.ok()) done = RunDuels(flags, house, scenarios, progress, report);
   progress.Finish();
   RETURN_IF_ERROR(done);
@@ -325,10 +348,18 @@ Result<ScenarioReport> Run(const Flags& flags, ScenarioReport report) {
 }
 
 ScenarioReport Describe(const Flags& flags, int argc, char** argv) {
-  ScenarioReport report{.machine = Machine(), .adapters = flags.adapters, .zipf = flags.zipf, .load = flags.load,
-                        .seconds = flags.seconds, .warm_up_seconds = flags.WarmUp(), .host_share = flags.host,
-                        .repetitions = flags.repetitions, .threads = flags.threads,
-                        .memory_percent = flags.memory, .regimes = flags.regimes, .ours = std::string(kOurs)};
+  ScenarioReport report{.machine = Machine(),
+                        .adapters = flags.adapters,
+                        .zipf = flags.zipf,
+                        .load = flags.load,
+                        .seconds = flags.seconds,
+                        .warm_up_seconds = flags.WarmUp(),
+                        .host_share = flags.host,
+                        .repetitions = flags.repetitions,
+                        .threads = flags.threads,
+                        .memory_percent = flags.memory,
+                        .regimes = flags.regimes,
+                        .ours = std::string(kOurs)};
   for (int i = 0; i < argc; ++i) report.command += (i == 0 ? "" : " ") + std::string(argv[i]);
   report.date = fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(static_cast<std::time_t>(OsClock().UnixSeconds())));
   std::error_code error;
@@ -351,7 +382,8 @@ int Main(const Flags& flags, int argc, char** argv) {
   fmt::print("{} runs in {:.1f} minutes, {} answers wrong or missing: {}\n", runs, report->run_seconds / 60,
              report->WrongAnswers(), (fs::path(flags.output) / "cache_scenarios.md").string());
   for (const ScenarioCell& cell : report->cells) {
-    if (!cell.error.empty()) fmt::print(stderr, "{} with {} %, {}: {}\n", cell.scenario, cell.memory_percent, cell.regime, cell.error);
+    if (!cell.error.empty())
+      fmt::print(stderr, "{} with {} %, {}: {}\n", cell.scenario, cell.memory_percent, cell.regime, cell.error);
   }
   if (!report->AllRan()) return 1;
   return report->WrongAnswers() == 0 ? 0 : 2;
@@ -364,34 +396,60 @@ int main(int argc, char** argv) {
   loramux::Flags flags;
   CLI::App app("The cache's regimes under three kinds of load, on the real engine with the demo model.");
   app.add_option("--output", flags.output, "Folder for cache_scenarios.md, .json and .svg")->required();
-  app.add_option("--demo", flags.demo, "Folder with model/, adapters/ and eval/")->check(CLI::ExistingDirectory)->capture_default_str();
-  app.add_option("--dialogs", flags.dialogs, "Taskmaster-4's file, for the scenario 'agent'")->capture_default_str();
-  CLI::Option* scenarios = app.add_option("--scenarios", flags.scenarios)->delimiter(',')->capture_default_str()
-      ->check(CLI::IsMember(loramux::ScenarioNames()));
-  app.add_option("--regimes", flags.regimes)->delimiter(',')->check(CLI::IsMember(loramux::AllRegimes()))->capture_default_str();
-  app.add_option("--memory", flags.memory, "Of the device, in % of the working set")->delimiter(',')->check(CLI::Range(1, 1000))
+  app.add_option("--demo", flags.demo, "Folder with model/, adapters/ and eval/")
+      ->check(CLI::ExistingDirectory)
       ->capture_default_str();
-  app.add_option("--host", flags.host, "Of the host tier, as a part of the working set")->check(CLI::Range(0.0, 100.0))
+  app.add_option("--dialogs", flags.dialogs, "Taskmaster-4's file, for the scenario 'agent'")->capture_default_str();
+  CLI::Option* scenarios = app.add_option("--scenarios", flags.scenarios)
+                               ->delimiter(',')
+                               ->capture_default_str()
+                               ->check(CLI::IsMember(loramux::ScenarioNames()));
+  app.add_option("--regimes", flags.regimes)
+      ->delimiter(',')
+      ->check(CLI::IsMember(loramux::AllRegimes()))
+      ->capture_default_str();
+  app.add_option("--memory", flags.memory, "Of the device, in % of the working set")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--host", flags.host, "Of the host tier, as a part of the working set")
+      ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();
   app.add_option("--adapters", flags.adapters)->check(CLI::Range(1, 1000))->capture_default_str();
-  app.add_option("--zipf", flags.zipf, "Exponent of their popularity")->check(CLI::Range(0.0, 10.0))->capture_default_str();
-  app.add_option("--load", flags.load, "Of what the machine does with ample memory")->check(CLI::Range(0.01, 10.0))->capture_default_str();
+  app.add_option("--zipf", flags.zipf, "Exponent of their popularity")
+      ->check(CLI::Range(0.0, 10.0))
+      ->capture_default_str();
+  app.add_option("--load", flags.load, "Of what the machine does with ample memory")
+      ->check(CLI::Range(0.01, 10.0))
+      ->capture_default_str();
   app.add_option("--rate", flags.rate, "Requests a second, instead of --load")->check(CLI::Range(0.0, 1e6));
-  app.add_option("--seconds", flags.seconds, "Of arrivals in a run, of which the first quarter warms up")->check(CLI::Range(0.1, 3600.0))
+  app.add_option("--seconds", flags.seconds, "Of arrivals in a run, of which the first quarter warms up")
+      ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
-  app.add_option("--repetitions", flags.repetitions, "Of every cell; 0: only what --simulated asks for")->check(CLI::Range(0, 100))
+  app.add_option("--repetitions", flags.repetitions, "Of every cell; 0: only what --simulated asks for")
+      ->check(CLI::Range(0, 100))
       ->capture_default_str();
-  app.add_option("--pairs", flags.pairs, "Then loramux beside the best other of each scenario and size, in so many pairs of runs")
-      ->check(CLI::Range(0, 1000))->capture_default_str();
-  CLI::Option* profile = app.add_option("--profile", flags.profile, "Of this machine and the demo model, as `loramux profile` writes it")
-      ->check(CLI::ExistingFile);
-  app.add_option("--simulated", flags.simulated, "Then all regimes in virtual time, with steps and transfers as the profile has them:\n"
-                                                 "so many seeds of sessions")
-      ->check(CLI::Range(0, 10000))->capture_default_str()->needs(profile);
-  app.add_option("--adapter-share", flags.adapter_share, "In virtual time: of the device for adapters alone, in place of every regime's;\n"
-                                                         "0: as each regime has it")
-      ->check(CLI::Range(0.0, 0.99))->capture_default_str();
-  app.add_option("--threads", flags.threads, "Of the executor; 0: one a processor")->check(CLI::Range(0, 1024))->capture_default_str();
+  app.add_option("--pairs", flags.pairs,
+                 "Then loramux beside the best other of each scenario and size, in so many pairs of runs")
+      ->check(CLI::Range(0, 1000))
+      ->capture_default_str();
+  CLI::Option* profile =
+      app.add_option("--profile", flags.profile, "Of this machine and the demo model, as `loramux profile` writes it")
+          ->check(CLI::ExistingFile);
+  app.add_option("--simulated", flags.simulated,
+                 "Then all regimes in virtual time, with steps and transfers as the profile has them:\n"
+                 "so many seeds of sessions")
+      ->check(CLI::Range(0, 10000))
+      ->capture_default_str()
+      ->needs(profile);
+  app.add_option("--adapter-share", flags.adapter_share,
+                 "In virtual time: of the device for adapters alone, in place of every regime's;\n"
+                 "0: as each regime has it")
+      ->check(CLI::Range(0.0, 0.99))
+      ->capture_default_str();
+  app.add_option("--threads", flags.threads, "Of the executor; 0: one a processor")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
   app.add_option("--seed", flags.seed)->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   flags.scenarios_given = scenarios->count() > 0;

@@ -5,7 +5,7 @@
 
 namespace loramux {
 
-inline std::atomic<bool> counting_allocations{false};   // while true
+inline std::atomic<bool> counting_allocations{false};  // while true
 inline std::atomic<long> allocations{0};
 
 }  // namespace loramux

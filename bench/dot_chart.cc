@@ -48,20 +48,21 @@ Axis FitAxis(const DotChart& chart) {
 std::string Grid(const DotChart& chart, const Axis& axis, double bottom) {
   std::string svg;
   for (const double x : axis.Ticks()) {
-    svg += fmt::format("<line class=\"grid\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>"
-                       "<text x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\">{4}</text>\n",
-                       axis.X(x), kTop, bottom, bottom + 18, x < 1 ? fmt::format("{:g}", x) : load::FormatNumber(x));
+    svg += fmt::format(
+        "<line class=\"grid\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>"
+        "<text x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\">{4}</text>\n",
+        axis.X(x), kTop, bottom, bottom + 18, x < 1 ? fmt::format("{:g}", x) : load::FormatNumber(x));
   }
-  return svg + fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}{}</text>\n", (kLeft + kRight) / 2, bottom + 42,
-                           load::EscapeHtml(chart.x_label), axis.log ? " (logarithmic)" : "");
+  return svg + fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}{}</text>\n", (kLeft + kRight) / 2,
+                           bottom + 42, load::EscapeHtml(chart.x_label), axis.log ? " (logarithmic)" : "");
 }
 
 std::string Key(const DotChart& chart) {
   std::string svg;
   double x = kLeft;
   for (std::size_t i = 0; i < chart.series.size(); ++i) {
-    svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"72\" r=\"5\" fill=\"{}\"/><text x=\"{:.1f}\" y=\"76\">{}</text>\n", x, kChartColours[i],
-                       x + 10, load::EscapeHtml(chart.series[i]));
+    svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"72\" r=\"5\" fill=\"{}\"/><text x=\"{:.1f}\" y=\"76\">{}</text>\n",
+                       x, kChartColours[i], x + 10, load::EscapeHtml(chart.series[i]));
     x += 34 + 8 * static_cast<double>(chart.series[i].size());
   }
   return svg;
@@ -73,20 +74,23 @@ std::string RenderSvg(const DotChart& chart) {
   CHECK_LE(chart.series.size(), kChartColours.size());
   const Axis axis = FitAxis(chart);
   const double bottom = kTop + kRowHeight * static_cast<double>(chart.rows.size());
-  std::string svg = BeginSvgPage(kWidth, bottom + 60, chart.title, chart.subtitle) + Grid(chart, axis, bottom) + Key(chart);
+  std::string svg =
+      BeginSvgPage(kWidth, bottom + 60, chart.title, chart.subtitle) + Grid(chart, axis, bottom) + Key(chart);
   double y = kTop + kRowHeight / 2;
   for (const DotChart::Row& row : chart.rows) {
-    svg += fmt::format("<line class=\"grid\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/><text x=\"{3}\" y=\"{4:.1f}\" "
-                       "text-anchor=\"end\">{5}</text>\n",
-                       kLeft, kRight, y, kLeft - 12, y + 4, load::EscapeHtml(row.name));
+    svg += fmt::format(
+        "<line class=\"grid\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/><text x=\"{3}\" y=\"{4:.1f}\" "
+        "text-anchor=\"end\">{5}</text>\n",
+        kLeft, kRight, y, kLeft - 12, y + 4, load::EscapeHtml(row.name));
     for (std::size_t i = 0; i < row.dots.size(); ++i) {
       const DotChart::Dot& dot = row.dots[i];
       if (!dot.present) continue;
       // One below the other, so that equal values do not hide each other.
       const double dot_y = y + 7 * (static_cast<double>(i) - static_cast<double>(row.dots.size() - 1) / 2);
-      svg += fmt::format("<line stroke=\"{0}\" stroke-width=\"2\" x1=\"{1:.1f}\" x2=\"{2:.1f}\" y1=\"{3:.1f}\" y2=\"{3:.1f}\"/>"
-                         "<circle cx=\"{4:.1f}\" cy=\"{3:.1f}\" r=\"4\" fill=\"{0}\"/>\n",
-                         kChartColours[i], axis.X(dot.low), axis.X(dot.high), dot_y, axis.X(dot.value));
+      svg += fmt::format(
+          "<line stroke=\"{0}\" stroke-width=\"2\" x1=\"{1:.1f}\" x2=\"{2:.1f}\" y1=\"{3:.1f}\" y2=\"{3:.1f}\"/>"
+          "<circle cx=\"{4:.1f}\" cy=\"{3:.1f}\" r=\"4\" fill=\"{0}\"/>\n",
+          kChartColours[i], axis.X(dot.low), axis.X(dot.high), dot_y, axis.X(dot.value));
     }
     y += kRowHeight;
   }

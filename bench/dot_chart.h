@@ -14,15 +14,15 @@ struct DotChart {
   };
   struct Row {
     std::string name;
-    std::vector<Dot> dots;              // by series
+    std::vector<Dot> dots;  // by series
   };
   std::string title, subtitle, x_label;
-  std::vector<std::string> series;      // at most 8
+  std::vector<std::string> series;  // at most 8
   std::vector<Row> rows;
 };
 
-// The axis is logarithmic where the largest value is more than ten times the smallest; otherwise it begins at 0. A value that
-// is not above 0 is drawn at the axis' begin.
+// The axis is logarithmic where the largest value is more than ten times the smallest; otherwise it begins at 0. A
+// value that is not above 0 is drawn at the axis' begin.
 // REQUIRES: a dot that is present; as many dots in each row as there are series.
 std::string RenderSvg(const DotChart& chart);
 

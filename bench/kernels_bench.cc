@@ -98,22 +98,26 @@ void BenchMatMulShape(Bench& bench, std::int64_t n, std::int64_t k, std::int64_t
   }
   const auto x = RandomFloats(bench.prng, m * k);
   AlignedBuffer<float> y(m * n);
-  const double seconds = BestSeconds(5, [&] {
-    for (const auto& w : weights) MatMul(bench.context, x.data(), k, m, w, nullptr, y.data(), n);
-  }) / static_cast<double>(copies);
+  const double seconds = BestSeconds(5,
+                                     [&] {
+                                       for (const auto& w : weights)
+                                         MatMul(bench.context, x.data(), k, m, w, nullptr, y.data(), n);
+                                     }) /
+                         static_cast<double>(copies);
   const double bandwidth = ReadBandwidth(bench.pool, bytes * copies, 5);
   const double memory_s = static_cast<double>(bytes) / bandwidth;
   const double fma_s = 2.0 * static_cast<double>(m * n * k) / fma_peak;
-  std::printf("matmul %s n=%-6lld k=%-5lld m=%-4lld %9.1f us  %6.1f GB/s = %3.0f %% of read bandwidth  "
-              "%6.1f GFLOP/s = %3.0f %% of peak\n",
-              DTypeName(dtype), static_cast<long long>(n), static_cast<long long>(k), static_cast<long long>(m),
-              seconds * 1e6, static_cast<double>(bytes) / seconds * 1e-9, 100 * memory_s / seconds,
-              2e-9 * static_cast<double>(m * n * k) / seconds, 100 * fma_s / seconds);
+  std::printf(
+      "matmul %s n=%-6lld k=%-5lld m=%-4lld %9.1f us  %6.1f GB/s = %3.0f %% of read bandwidth  "
+      "%6.1f GFLOP/s = %3.0f %% of peak\n",
+      DTypeName(dtype), static_cast<long long>(n), static_cast<long long>(k), static_cast<long long>(m), seconds * 1e6,
+      static_cast<double>(bytes) / seconds * 1e-9, 100 * memory_s / seconds,
+      2e-9 * static_cast<double>(m * n * k) / seconds, 100 * fma_s / seconds);
 }
 
 void BenchMatMul(Bench& bench, const std::vector<std::int64_t>& rows) {
   for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) CheckMatMul(bench, dtype);
-  constexpr std::int64_t kShapes[][2] = {{2304, 768}, {768, 768}, {4096, 768}, {768, 2048}, {32000, 768},
+  constexpr std::int64_t kShapes[][2] = {{2304, 768},  {768, 768},   {4096, 768},   {768, 2048}, {32000, 768},
                                          {2560, 2048}, {2048, 2048}, {11264, 2048}, {2048, 5632}};
   for (std::int64_t m : rows) {
     const double fma_peak = FmaPeak(bench.pool, 20);
@@ -125,11 +129,10 @@ void BenchMatMul(Bench& bench, const std::vector<std::int64_t>& rows) {
   }
 }
 
-
 struct AttentionCase {
   const char* name;
   std::int64_t heads, kv_heads, head_dim;
-  std::int64_t sequences, context, tokens;   // tokens: of each sequence in this step, the last of `context`
+  std::int64_t sequences, context, tokens;  // tokens: of each sequence in this step, the last of `context`
 };
 
 // Several layers, so that a decode step's pages exceed the caches of a core.
@@ -166,9 +169,12 @@ void BenchAttentionCase(Bench& bench, const AttentionCase& c, double fma_peak) {
   run(bench.reference, layers - 1, expected.data());
   CheckClose(out.data(), expected.data(), rows * width, 1e-4);
 
-  const double seconds = BestSeconds(5, [&] {
-    for (std::int64_t layer = 0; layer < layers; ++layer) run(bench.context, layer, out.data());
-  }) / static_cast<double>(layers);
+  const double seconds = BestSeconds(5,
+                                     [&] {
+                                       for (std::int64_t layer = 0; layer < layers; ++layer)
+                                         run(bench.context, layer, out.data());
+                                     }) /
+                         static_cast<double>(layers);
   const double store = BestSeconds(5, [&] {
     StoreKv(bench.context, layout, 0, arena, {whole.data(), 1}, k.data(), kv_width, v.data(), kv_width);
   });
@@ -178,10 +184,11 @@ void BenchAttentionCase(Bench& bench, const AttentionCase& c, double fma_peak) {
   const double mean_seen = static_cast<double>(c.context) - static_cast<double>(c.tokens - 1) / 2;
   const double seen = static_cast<double>(c.tokens) * mean_seen;
   const double flops = 4 * static_cast<double>(c.sequences * width) * seen;
-  std::printf("attention %-34s %9.1f us  %6.1f GB/s = %3.0f %% of read bandwidth  %6.1f GFLOP/s = %3.0f %% of peak"
-              "  store %lld tokens %.1f us\n",
-              c.name, seconds * 1e6, static_cast<double>(bytes) / seconds * 1e-9, 100 * memory_s / seconds,
-              flops / seconds * 1e-9, 100 * flops / fma_peak / seconds, static_cast<long long>(c.context), store * 1e6);
+  std::printf(
+      "attention %-34s %9.1f us  %6.1f GB/s = %3.0f %% of read bandwidth  %6.1f GFLOP/s = %3.0f %% of peak"
+      "  store %lld tokens %.1f us\n",
+      c.name, seconds * 1e6, static_cast<double>(bytes) / seconds * 1e-9, 100 * memory_s / seconds,
+      flops / seconds * 1e-9, 100 * flops / fma_peak / seconds, static_cast<long long>(c.context), store * 1e6);
 }
 
 void BenchAttention(Bench& bench) {
@@ -201,7 +208,7 @@ void BenchAttention(Bench& bench) {
 // Adapters of the given ranks on q, k, v and o of a model of hidden size `hidden`; each row at a random place.
 struct Adapters {
   AlignedBuffer<std::byte> memory;
-  std::vector<std::vector<const std::byte*>> rows;   // [adapter * 4 + target]: A then B
+  std::vector<std::vector<const std::byte*>> rows;  // [adapter * 4 + target]: A then B
   std::vector<LoraSegment> segments[4];
   std::int64_t bytes = 0;
 };
@@ -269,16 +276,19 @@ void BenchLoraCase(Bench& bench, const char* name, const std::vector<std::int32_
              workspace.data());
   CheckClose(o.data(), expected.data(), rows * hidden, 1e-3);
 
-  const double seconds = BestSeconds(5, [&] {
-    for (const Adapters& adapters : layers) run_layer(adapters);
-  }) / static_cast<double>(layers.size());
+  const double seconds = BestSeconds(5,
+                                     [&] {
+                                       for (const Adapters& adapters : layers) run_layer(adapters);
+                                     }) /
+                         static_cast<double>(layers.size());
   const auto layer_bytes = static_cast<double>(bytes) / static_cast<double>(layers.size());
   const double bandwidth = ReadBandwidth(bench.pool, bytes, 5);
   const double flops = 2 * layer_bytes / 2 * static_cast<double>(tokens);
-  std::printf("lora %-40s rank sum %-5lld %9.1f us  %6.1f GB/s = %3.0f %% of read bandwidth  "
-              "%6.1f GFLOP/s = %3.0f %% of peak\n",
-              name, static_cast<long long>(rank_sum), seconds * 1e6, layer_bytes / seconds * 1e-9,
-              100 * layer_bytes / bandwidth / seconds, flops / seconds * 1e-9, 100 * flops / fma_peak / seconds);
+  std::printf(
+      "lora %-40s rank sum %-5lld %9.1f us  %6.1f GB/s = %3.0f %% of read bandwidth  "
+      "%6.1f GFLOP/s = %3.0f %% of peak\n",
+      name, static_cast<long long>(rank_sum), seconds * 1e6, layer_bytes / seconds * 1e-9,
+      100 * layer_bytes / bandwidth / seconds, flops / seconds * 1e-9, 100 * flops / fma_peak / seconds);
 }
 
 void BenchLora(Bench& bench) {
@@ -302,16 +312,16 @@ void BenchElementwise(Bench& bench) {
     AlignedBuffer<float> y(m * intermediate);
     std::fill_n(y.data(), y.capacity(), 0.0f);
     const KernelContext& context = bench.context;
-    const double norm =
-        BestSeconds(5, [&] { RmsNorm(context, x.data(), n, m, n, weight.data(), 1e-5f, y.data(), n); });
+    const double norm = BestSeconds(5, [&] { RmsNorm(context, x.data(), n, m, n, weight.data(), 1e-5f, y.data(), n); });
     const double rope =
         BestSeconds(5, [&] { Rope(context, y.data(), n, m, heads, head_dim, angle.data(), angle.data()); });
-    const double silu = BestSeconds(
-        5, [&] { SiluMul(context, x.data(), 2 * intermediate, m, intermediate, y.data(), intermediate); });
+    const double silu =
+        BestSeconds(5, [&] { SiluMul(context, x.data(), 2 * intermediate, m, intermediate, y.data(), intermediate); });
     const double add = BestSeconds(5, [&] { AddRows(bench.context, x.data(), n, m, n, y.data(), n); });
-    std::printf("elementwise m=%-4lld RmsNorm 768 %.1f us  Rope 12 x 64 %.1f us  SiluMul 2048 %.1f us  "
-                "AddRows 768 %.1f us\n",
-                static_cast<long long>(m), norm * 1e6, rope * 1e6, silu * 1e6, add * 1e6);
+    std::printf(
+        "elementwise m=%-4lld RmsNorm 768 %.1f us  Rope 12 x 64 %.1f us  SiluMul 2048 %.1f us  "
+        "AddRows 768 %.1f us\n",
+        static_cast<long long>(m), norm * 1e6, rope * 1e6, silu * 1e6, add * 1e6);
   }
 }
 

@@ -48,14 +48,16 @@ Axes FitAxes(const Chart& chart) {
 std::string Grid(const Chart& chart, const Axes& axes) {
   std::string svg;
   for (const double y : load::Ticks(0, axes.y1, 8)) {
-    svg += fmt::format("<line class=\"grid\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>"
-                       "<text x=\"{3}\" y=\"{4:.1f}\" text-anchor=\"end\">{5:g}</text>\n",
-                       kLeft, kRight, axes.Y(y), kLeft - 8, axes.Y(y) + 4, y);
+    svg += fmt::format(
+        "<line class=\"grid\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>"
+        "<text x=\"{3}\" y=\"{4:.1f}\" text-anchor=\"end\">{5:g}</text>\n",
+        kLeft, kRight, axes.Y(y), kLeft - 8, axes.Y(y) + 4, y);
   }
   for (const double x : axes.log_x ? load::LogTicks(axes.x0, axes.x1) : load::Ticks(axes.x0, axes.x1, 6)) {
-    svg += fmt::format("<line class=\"grid\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>"
-                       "<text x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\">{4}</text>\n",
-                       axes.X(x), kTop, kBottom, kBottom + 18, x < 1 ? fmt::format("{:g}", x) : load::FormatNumber(x));
+    svg += fmt::format(
+        "<line class=\"grid\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>"
+        "<text x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\">{4}</text>\n",
+        axes.X(x), kTop, kBottom, kBottom + 18, x < 1 ? fmt::format("{:g}", x) : load::FormatNumber(x));
   }
   svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", (kLeft + kRight) / 2, kBottom + 42,
                      load::EscapeHtml(chart.x_label));
@@ -67,8 +69,8 @@ std::string Grid(const Chart& chart, const Axes& axes) {
 std::string Style(bool reference, std::size_t n) {
   CHECK_LT(n, kChartColours.size());
   const char* const dashes = reference ? (n == 0 ? "" : "2 3") : kDashes[n];
-  return fmt::format("stroke=\"{}\" stroke-width=\"{}\"{}", reference ? "#8b93a1" : kChartColours[n], reference ? 1.6 : 2.2,
-                     *dashes == '\0' ? "" : fmt::format(" stroke-dasharray=\"{}\"", dashes));
+  return fmt::format("stroke=\"{}\" stroke-width=\"{}\"{}", reference ? "#8b93a1" : kChartColours[n],
+                     reference ? 1.6 : 2.2, *dashes == '\0' ? "" : fmt::format(" stroke-dasharray=\"{}\"", dashes));
 }
 
 }  // namespace
@@ -84,8 +86,9 @@ std::string RenderSvg(const Chart& chart) {
     std::string points;
     for (const auto& [x, y] : line.points) points += fmt::format("{:.1f},{:.1f} ", axes.X(x), axes.Y(y));
     svg += fmt::format("<polyline {} points=\"{}\"/>\n", style, points);
-    svg += fmt::format("<line class=\"key\" {0} x1=\"{1}\" x2=\"{2}\" y1=\"{4}\" y2=\"{4}\"/><text x=\"{5}\" y=\"{6}\">{3}</text>\n", style,
-                       kRight + 20, kRight + 52, load::EscapeHtml(line.name), key_y, kRight + 60, key_y + 4);
+    svg += fmt::format(
+        "<line class=\"key\" {0} x1=\"{1}\" x2=\"{2}\" y1=\"{4}\" y2=\"{4}\"/><text x=\"{5}\" y=\"{6}\">{3}</text>\n",
+        style, kRight + 20, kRight + 52, load::EscapeHtml(line.name), key_y, kRight + 60, key_y + 4);
     key_y += 24;
   }
   return svg + "</svg>\n";

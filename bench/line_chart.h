@@ -1,4 +1,5 @@
-// A line chart as an SVG file of its own, for results that are kept in the repository: readable on light and dark pages.
+// A line chart as an SVG file of its own, for results that are kept in the repository: readable on light and dark
+// pages.
 #pragma once
 
 #include <string>
@@ -9,14 +10,14 @@ namespace loramux {
 
 struct ChartLine {
   std::string name;
-  std::vector<std::pair<double, double>> points;   // ascending by x
-  bool reference = false;                          // a bound: grey
+  std::vector<std::pair<double, double>> points;  // ascending by x
+  bool reference = false;                         // a bound: grey
 };
 
 struct Chart {
   std::string title, subtitle, x_label, y_label;
-  std::vector<ChartLine> lines;   // at most 8 that are not references
-  bool log_x = false;             // all x > 0
+  std::vector<ChartLine> lines;  // at most 8 that are not references
+  bool log_x = false;            // all x > 0
 };
 
 // REQUIRES: a line with a point.

@@ -52,7 +52,7 @@ float MultiplyAdd(std::int64_t steps, std::int64_t* lanes) {
   const VF x = hn::Set(d, 0.5f), y = hn::Set(d, 1.0f);
   VF sum[kChains];
 #pragma GCC unroll 16
-  for (int c = 0; c < kChains; ++c) sum[c] = hn::Set(d, static_cast<float>(c));   // equal chains would be merged
+  for (int c = 0; c < kChains; ++c) sum[c] = hn::Set(d, static_cast<float>(c));  // equal chains would be merged
   for (std::int64_t i = 0; i < steps; ++i) {
 #pragma GCC unroll 16
     for (int c = 0; c < kChains; ++c) sum[c] = hn::MulAdd(sum[c], x, y);

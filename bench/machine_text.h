@@ -19,7 +19,8 @@ inline std::string Machine() {
     model = line.substr(colon + 2);
     break;
   }
-  const double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)) / (1 << 30);
+  const double memory =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)) / (1 << 30);
   return fmt::format("{}, {} processors, {:.0f} GiB", model, std::thread::hardware_concurrency(), memory);
 }
 

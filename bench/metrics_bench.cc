@@ -25,7 +25,8 @@ void Bench(std::uint32_t adapters) {
     adapter.waiting = i % 5;
     SequenceMetrics(&metrics, adapter.version.name, 0).End(FinishReason::kStop);
   }
-  const MetricsService service(metrics, [&](auto) { return snapshot; }, registry, clock);
+  const MetricsService service(
+      metrics, [&](auto) { return snapshot; }, registry, clock);
   std::vector<double> ms;
   std::size_t bytes = 0;
   for (int i = 0; i < 50; ++i) {

@@ -9,7 +9,8 @@
 namespace loramux {
 namespace {
 
-// That the median is not between the (k + 1)th least and the (k + 1)th largest of n: at most k of n fair coins show heads, or tails.
+// That the median is not between the (k + 1)th least and the (k + 1)th largest of n: at most k of n fair coins show
+// heads, or tails.
 double Outside(std::size_t n, std::size_t k) {
   double choose = 1, sum = 0;
   for (std::size_t i = 0; i <= k; ++i) {
@@ -33,7 +34,9 @@ PairedRatio RatioOfPairs(const std::vector<double>& ours, const std::vector<doub
   const std::size_t n = ratios.size();
   std::size_t k = 0;
   while (2 * (k + 1) < n && Outside(n, k + 1) <= 1 - PairedRatio::kConfidence) ++k;
-  return {.median = load::Quantile(ratios, 0.5), .low = ratios[k], .high = ratios[n - 1 - k],
+  return {.median = load::Quantile(ratios, 0.5),
+          .low = ratios[k],
+          .high = ratios[n - 1 - k],
           .confidence = std::max(0.0, 1 - Outside(n, k))};
 }
 

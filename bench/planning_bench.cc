@@ -1,10 +1,10 @@
-// What planning a step costs: 256 running and 1,000 queued requests over 200 adapters (and `mlq` with the tree of keys and values
-// in full memory: 10,000 queued over 2,000), in the steady state (every
-// running request decodes, finished ones are replaced): with one tenant, with a tenant each adapter, and with 1,000
-// tenants. Counts heap allocations inside Plan and Commit too, and times what fairness adds after a step (Advance).
-// Then, without a target: where memory is short, so that adapters come and go and requests are preempted (a load
-// allocates its transfer), with every regime of the cache there, and where the step left nothing of the scheduler in the
-// caches of the core. What runs beside the computation (Prepare) is timed for itself.
+// What planning a step costs: 256 running and 1,000 queued requests over 200 adapters (and `mlq` with the tree of keys
+// and values in full memory: 10,000 queued over 2,000), in the steady state (every running request decodes, finished
+// ones are replaced): with one tenant, with a tenant each adapter, and with 1,000 tenants. Counts heap allocations
+// inside Plan and Commit too, and times what fairness adds after a step (Advance). Then, without a target: where memory
+// is short, so that adapters come and go and requests are preempted (a load allocates its transfer), with every regime
+// of the cache there, and where the step left nothing of the scheduler in the caches of the core. What runs beside the
+// computation (Prepare) is timed for itself.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -28,19 +28,20 @@ constexpr std::int64_t kPageBytes = 64;
 
 struct Case {
   const char* name;
-  int tenants = 0;                       // 0: a tenant each adapter
-  std::int64_t device_pages = 40000;     // ample
+  int tenants = 0;                    // 0: a tenant each adapter
+  std::int64_t device_pages = 40000;  // ample
   bool cold_caches = false;
-  const char* cache = nullptr;           // a regime, with the dependency tree that it has; null: LRU without a tree
+  const char* cache = nullptr;  // a regime, with the dependency tree that it has; null: LRU without a tree
   int adapters = 200, queued = 1000;
-  bool popular = false;                  // adapters by Zipf's law; false: all alike
-  const char* order = "fifo";            // lanes are fitted every ten seconds, not every five minutes
+  bool popular = false;        // adapters by Zipf's law; false: all alike
+  const char* order = "fifo";  // lanes are fitted every ten seconds, not every five minutes
 };
 
 struct World {
   const Case options;
   VirtualClock clock;
-  std::unique_ptr<PagePool> device = std::move(PagePool::Create("device", options.device_pages * kPageBytes, kPageBytes)).value();
+  std::unique_ptr<PagePool> device =
+      std::move(PagePool::Create("device", options.device_pages* kPageBytes, kPageBytes)).value();
   ModeledTransfer transfer{&clock, {.latency_ns = 1000}, {.latency_ns = 1000}};
   ResidencyManager residency{device.get(), nullptr, &transfer};
   std::unique_ptr<EvictionPolicy> policy;
@@ -56,11 +57,14 @@ struct World {
     policy = std::move(MakeEvictionPolicy(regime.policy)).value();
     SchedulerOptions scheduling{.max_running = kRunning, .max_batch_tokens = 512, .prefill_chunk = 256};
     ApplyRegime(regime, scheduling);
-    if (c.cache != nullptr && regime.keep_history) tree = std::make_unique<DependencyTree>(scheduling.page_tokens, device.get());
-    order = std::move(MakeQueueOrder({.name = c.order, .lanes = {.refresh = 10 * kNsPerSecond},
-                                      .total_tokens = static_cast<double>(c.device_pages * scheduling.page_tokens)})).value();
-    scheduler = std::make_unique<Scheduler>(scheduling, device.get(), &residency, policy.get(), tree.get(), nullptr, order.get(),
-                                            &predictor);
+    if (c.cache != nullptr && regime.keep_history)
+      tree = std::make_unique<DependencyTree>(scheduling.page_tokens, device.get());
+    order = std::move(MakeQueueOrder({.name = c.order,
+                                      .lanes = {.refresh = 10 * kNsPerSecond},
+                                      .total_tokens = static_cast<double>(c.device_pages * scheduling.page_tokens)}))
+                .value();
+    scheduler = std::make_unique<Scheduler>(scheduling, device.get(), &residency, policy.get(), tree.get(), nullptr,
+                                            order.get(), &predictor);
   }
 
   // 0: the base model.
@@ -81,7 +85,7 @@ struct World {
     request.max_total_tokens = request.prompt_tokens + 100 + static_cast<std::int32_t>(prng.NextBelow(400));
     request.tokens.reserve(static_cast<std::size_t>(request.max_total_tokens));
     request.tokens.assign(static_cast<std::size_t>(request.prompt_tokens), 1);
-    if (tree != nullptr) request.tokens[0] = static_cast<TokenId>(requests.size());   // nobody begins as another did
+    if (tree != nullptr) request.tokens[0] = static_cast<TokenId>(requests.size());  // nobody begins as another did
     request.pages.reserve(80);
     request.page_table.reserve(80);
     if (request.adapter != kBaseModel) residency.Acquire(request.adapter);
@@ -95,7 +99,7 @@ void EvictCaches() {
   for (std::size_t i = 0; i < bytes.size(); i += 64) ++bytes[i];
 }
 
-std::string only;   // cases whose name has this alone; empty: all
+std::string only;  // cases whose name has this alone; empty: all
 
 void Run(const Case& c) {
   if (std::string_view(c.name).find(only) == std::string_view::npos) return;
@@ -152,15 +156,17 @@ void Run(const Case& c) {
   std::sort(microseconds.begin(), microseconds.end());
   std::sort(advancing.begin(), advancing.end());
   std::sort(preparing.begin(), preparing.end());
-  const auto at = [&](double q) { return microseconds[static_cast<std::size_t>(q * static_cast<double>(microseconds.size() - 1))]; };
-  std::printf("planning a step at %zu running, %zu queued, %d adapters, %s, %zu steps:\n", w.scheduler->running().size(),
-              w.scheduler->waiting().size(), c.adapters, c.name, microseconds.size());
-  std::printf("  p50 %.1f us (target 20), p90 %.1f us, p99 %.1f us (target 50), max %.1f us\n", at(0.5), at(0.9), at(0.99),
-              microseconds.back());
+  const auto at = [&](double q) {
+    return microseconds[static_cast<std::size_t>(q * static_cast<double>(microseconds.size() - 1))];
+  };
+  std::printf("planning a step at %zu running, %zu queued, %d adapters, %s, %zu steps:\n",
+              w.scheduler->running().size(), w.scheduler->waiting().size(), c.adapters, c.name, microseconds.size());
+  std::printf("  p50 %.1f us (target 20), p90 %.1f us, p99 %.1f us (target 50), max %.1f us\n", at(0.5), at(0.9),
+              at(0.99), microseconds.back());
   std::printf("  after the step (Advance of all requests): p50 %.1f us\n", advancing[advancing.size() / 2]);
   if (w.tree != nullptr) {
-    std::printf("  beside the computation (Prepare): p50 %.1f us, p99 %.1f us, max %.1f us\n", preparing[preparing.size() / 2],
-                preparing[preparing.size() * 99 / 100], preparing.back());
+    std::printf("  beside the computation (Prepare): p50 %.1f us, p99 %.1f us, max %.1f us\n",
+                preparing[preparing.size() / 2], preparing[preparing.size() * 99 / 100], preparing.back());
     std::printf("  history %ld pages, found %ld of %ld prompt tokens\n", static_cast<long>(w.tree->idle_pages()),
                 static_cast<long>(w.scheduler->prefix_stats().found_tokens),
                 static_cast<long>(w.scheduler->prefix_stats().looked_up_tokens));
@@ -190,16 +196,30 @@ void RunFifo() {
 }  // namespace loramux
 
 int main(int argc, char** argv) {
-  const bool only_last = argc > 1 && std::string(argv[1]) == "--mlq";   // the last ones alone
+  const bool only_last = argc > 1 && std::string(argv[1]) == "--mlq";  // the last ones alone
   if (argc > 2 && std::string(argv[1]) == "--only") loramux::only = argv[2];
   if (!only_last) loramux::RunFifo();
   for (const int queued : {1000, 10000}) {
-    loramux::Run({.name = "a tenant each adapter, memory full, --cache loramux --schedule mlq", .cache = "loramux",
-                  .adapters = 2000, .queued = queued, .popular = true, .order = "mlq"});
-    loramux::Run({.name = "1 tenant, memory full, --cache loramux --schedule objective", .tenants = 1, .cache = "loramux",
-                  .adapters = 2000, .queued = queued, .popular = true, .order = "objective"});
-    loramux::Run({.name = "1 tenant, memory full, --cache loramux --schedule mlq", .tenants = 1, .cache = "loramux",
-                  .adapters = 2000, .queued = queued, .popular = true, .order = "mlq"});
+    loramux::Run({.name = "a tenant each adapter, memory full, --cache loramux --schedule mlq",
+                  .cache = "loramux",
+                  .adapters = 2000,
+                  .queued = queued,
+                  .popular = true,
+                  .order = "mlq"});
+    loramux::Run({.name = "1 tenant, memory full, --cache loramux --schedule objective",
+                  .tenants = 1,
+                  .cache = "loramux",
+                  .adapters = 2000,
+                  .queued = queued,
+                  .popular = true,
+                  .order = "objective"});
+    loramux::Run({.name = "1 tenant, memory full, --cache loramux --schedule mlq",
+                  .tenants = 1,
+                  .cache = "loramux",
+                  .adapters = 2000,
+                  .queued = queued,
+                  .popular = true,
+                  .order = "mlq"});
   }
   return 0;
 }

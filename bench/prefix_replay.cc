@@ -28,7 +28,8 @@ Result<RecordedPrompts> PromptsOf(const load::Trace& trace, std::int64_t pages_p
     const std::int64_t pages = std::min((arrival.input_tokens - 1) / recorded.page_tokens, in_blocks);
     for (std::int64_t i = 0; i < pages; ++i) {
       const std::int64_t block = arrival.blocks[static_cast<std::size_t>(i / pages_per_block)];
-      if (block < 0 || block >= most_blocks) return InvalidArgument("block id " + std::to_string(block) + " is too large");
+      if (block < 0 || block >= most_blocks)
+        return InvalidArgument("block id " + std::to_string(block) + " is too large");
       prompt.pages.push_back(static_cast<TokenId>(block * pages_per_block + i % pages_per_block));
       seen[prompt.pages.back()] = true;
     }
@@ -51,13 +52,13 @@ class PromptContext {
   }
 
  private:
-  double visits_ = 0;   // decaying, as of at_
+  double visits_ = 0;  // decaying, as of at_
   TimeNs at_ = 0;
 };
 
 // A page of the tree holds a single token here: the id of what the page would hold.
-Result<ReplayResult> Replay(const RecordedPrompts& recorded, const std::string& policy_name, std::int64_t capacity_pages,
-                            const std::function<void()>& progress) {
+Result<ReplayResult> Replay(const RecordedPrompts& recorded, const std::string& policy_name,
+                            std::int64_t capacity_pages, const std::function<void()>& progress) {
   CHECK_GE(capacity_pages, recorded.most_pages);
   ASSIGN_OR_RETURN(const std::unique_ptr<EvictionPolicy> policy, MakeEvictionPolicy(policy_name));
   ASSIGN_OR_RETURN(const std::unique_ptr<PagePool> device, PagePool::Create("device", capacity_pages * 64, 64));
@@ -118,7 +119,7 @@ std::vector<std::vector<std::size_t>> NextUses(const RecordedPrompts& recorded) 
 // A page is needed no later than what hangs below it, so whole paths stay without any further care.
 ReplayResult ReplayKnowingTheFuture(const RecordedPrompts& recorded, std::int64_t capacity_pages) {
   CHECK_GE(capacity_pages, recorded.most_pages);
-  using Entry = std::tuple<std::size_t, std::size_t, TokenId>;   // next use, depth, page
+  using Entry = std::tuple<std::size_t, std::size_t, TokenId>;  // next use, depth, page
   std::set<Entry> idle;
   std::unordered_map<TokenId, Entry> entry_of;
   const std::vector<std::vector<std::size_t>> next_uses = NextUses(recorded);

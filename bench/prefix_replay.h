@@ -18,15 +18,16 @@ namespace loramux {
 struct RecordedPrompt {
   TimeNs at = 0;
   std::int64_t tokens = 0;
-  std::vector<TokenId> pages;   // content ids of its full pages, the last token's page left out: that one is computed anyway
+  // content ids of its full pages, the last token's page left out: that one is computed anyway
+  std::vector<TokenId> pages;
 };
 
 struct RecordedPrompts {
   std::vector<RecordedPrompt> prompts;
-  std::int64_t page_tokens = 0;       // of the trace's own tokens
-  std::int64_t pages = 0, tokens = 0; // of all prompts
+  std::int64_t page_tokens = 0;        // of the trace's own tokens
+  std::int64_t pages = 0, tokens = 0;  // of all prompts
   std::int64_t distinct_pages = 0;
-  std::int64_t most_pages = 0;        // of one prompt
+  std::int64_t most_pages = 0;  // of one prompt
 };
 
 // Each block of the trace becomes that many pages. Errors: the trace has no block ids, or they do not fit.
@@ -37,13 +38,13 @@ struct ReplayResult {
   std::int64_t found_pages = 0, evicted_pages = 0;
 };
 
-// Through DependencyTree and KvEvictionPlan, as the scheduler uses them. Error: an unknown policy. Calls `progress` after
-// each prompt. REQUIRES: capacity_pages >= most_pages.
+// Through DependencyTree and KvEvictionPlan, as the scheduler uses them. Error: an unknown policy. Calls `progress`
+// after each prompt. REQUIRES: capacity_pages >= most_pages.
 Result<ReplayResult> Replay(const RecordedPrompts& recorded, const std::string& policy, std::int64_t capacity_pages,
                             const std::function<void()>& progress);
 
-// The most that any policy could find that keeps the pages of each prompt until it ends: always evicts what is needed again
-// last (Belady 1966), and of those the deepest. REQUIRES: as above.
+// The most that any policy could find that keeps the pages of each prompt until it ends: always evicts what is needed
+// again last (Belady 1966), and of those the deepest. REQUIRES: as above.
 ReplayResult ReplayKnowingTheFuture(const RecordedPrompts& recorded, std::int64_t capacity_pages);
 
 }  // namespace loramux

@@ -9,14 +9,17 @@ namespace {
 load::Trace TraceOf(std::vector<std::vector<std::int64_t>> prompts) {
   load::Trace trace{.block_tokens = 512};
   for (auto& blocks : prompts) {
-    const auto tokens = static_cast<std::int64_t>(blocks.size()) * 512 + 1;   // the last token's page is computed anyway
-    trace.arrivals.push_back({.at = static_cast<TimeNs>(trace.arrivals.size()) * kNsPerSecond, .input_tokens = tokens,
+    // the last token's page is computed anyway
+    const auto tokens = static_cast<std::int64_t>(blocks.size()) * 512 + 1;
+    trace.arrivals.push_back({.at = static_cast<TimeNs>(trace.arrivals.size()) * kNsPerSecond,
+                              .input_tokens = tokens,
                               .blocks = std::move(blocks)});
   }
   return trace;
 }
 
-std::int64_t Found(const load::Trace& trace, const std::string& policy, std::int64_t capacity, std::int64_t pages_per_block = 1) {
+std::int64_t Found(const load::Trace& trace, const std::string& policy, std::int64_t capacity,
+                   std::int64_t pages_per_block = 1) {
   const auto recorded = PromptsOf(trace, pages_per_block);
   CHECK(recorded.ok());
   return Replay(*recorded, policy, capacity, [] {})->found_pages;
@@ -24,14 +27,14 @@ std::int64_t Found(const load::Trace& trace, const std::string& policy, std::int
 
 TEST(PromptsOf, CountsFullPagesWithoutTheLastToken) {
   load::Trace trace = TraceOf({{1, 2, 3}, {1, 2}});
-  trace.arrivals[0].input_tokens = 1536;   // ends with a page
-  trace.arrivals[1].input_tokens = 700;    // ends within one
+  trace.arrivals[0].input_tokens = 1536;  // ends with a page
+  trace.arrivals[1].input_tokens = 700;   // ends within one
   const auto recorded = PromptsOf(trace, 1);
   ASSERT_TRUE(recorded.ok());
   EXPECT_EQ(recorded->prompts[0].pages, (std::vector<TokenId>{1, 2}));
   EXPECT_EQ(recorded->prompts[1].pages, (std::vector<TokenId>{1}));
   EXPECT_EQ(recorded->distinct_pages, 2);
-  const auto finer = PromptsOf(trace, 4);   // pages of 128
+  const auto finer = PromptsOf(trace, 4);  // pages of 128
   ASSERT_TRUE(finer.ok());
   EXPECT_EQ(finer->prompts[0].pages.size(), 11u);
   EXPECT_EQ(finer->prompts[1].pages, (std::vector<TokenId>{4, 5, 6, 7, 8}));
@@ -41,8 +44,8 @@ TEST(PromptsOf, CountsFullPagesWithoutTheLastToken) {
 
 TEST(Replay, FindsWhatTheDeviceStillHolds) {
   const auto trace = TraceOf({{1, 2, 3}, {4, 5}, {1, 2, 3}, {1, 2, 6}});
-  EXPECT_EQ(Found(trace, "lru", 5), 5);      // everything fits until the last prompt
-  EXPECT_EQ(Found(trace, "lru", 4), 4);      // 5 takes the place of 3, the only leaf
+  EXPECT_EQ(Found(trace, "lru", 5), 5);  // everything fits until the last prompt
+  EXPECT_EQ(Found(trace, "lru", 4), 4);  // 5 takes the place of 3, the only leaf
   EXPECT_EQ(Found(trace, "lru", 100), 5);
   EXPECT_EQ(Found(trace, "lru", 20, 4), 20);
 }
@@ -60,7 +63,7 @@ TEST(Replay, NoPolicyFindsMoreThanTheFutureAllows) {
   std::vector<std::vector<std::int64_t>> prompts;
   for (int i = 0; i < 600; ++i) {
     auto& prompt = prompts.emplace_back();
-    std::int64_t at = 0;   // an id names a whole prefix, as in the trace
+    std::int64_t at = 0;  // an id names a whole prefix, as in the trace
     for (std::uint64_t depth = 1 + prng.NextBelow(6); depth > 0; --depth) {
       at = at * 5 + 1 + static_cast<std::int64_t>(std::min(prng.NextBelow(5), prng.NextBelow(5)));
       prompt.push_back(at);

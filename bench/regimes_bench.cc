@@ -1,18 +1,20 @@
-// A trace replayed under every regime of the cache, on a virtual clock: the real scheduler, tree, residency and engine, with
-// a modelled executor and modelled links. Answers what the regimes keep and what that is worth; says nothing of kernels.
+// A trace replayed under every regime of the cache, on a virtual clock: the real scheduler, tree, residency and engine,
+// with a modelled executor and modelled links. Answers what the regimes keep and what that is worth; says nothing of
+// kernels.
 //
-// The trace is Mooncake's (a JSON object a line: timestamp in ms, hash_ids of 512-token blocks, a prefix chain). A block is
-// one token here and a page holds one. A conversation belongs to an adapter, drawn by a Zipf law from its first own block, so
-// all its turns have the same. Every request generates one block. Time: 5 ms a step and 10 ms a block of prefill; a page of
-// 64 MiB takes 6.4 ms from the host tier and 64 ms from disk.
+// The trace is Mooncake's (a JSON object a line: timestamp in ms, hash_ids of 512-token blocks, a prefix chain). A
+// block is one token here and a page holds one. A conversation belongs to an adapter, drawn by a Zipf law from its
+// first own block, so all its turns have the same. Every request generates one block. Time: 5 ms a step and 10 ms a
+// block of prefill; a page of 64 MiB takes 6.4 ms from the host tier and 64 ms from disk.
 //
-// With --kv-host-tier keys and values have the host tier too. --swapping both runs each regime with and without the proactive
-// swapper, whatever its row in the table says. --mappings N repeats all of it with other adapters for the conversations: a row
-// each; where memory is so short that requests are preempted, single runs vary.
+// With --kv-host-tier keys and values have the host tier too. --swapping both runs each regime with and without the
+// proactive swapper, whatever its row in the table says. --mappings N repeats all of it with other adapters for the
+// conversations: a row each; where memory is so short that requests are preempted, single runs vary.
 //
 //   regimes_bench TRACE [--adapters 200] [--pages 1000,2000,4000] [--host-pages 300] [--requests 12031] [--zipf 1.0]
-//                       [--kv-host-tier] [--swapping regime|on|off|both] [--regimes lru,loramux] [--mappings 1] [--speed 1.0]
-//                       [--no-fetch-ahead] [--adapter-prefetch histogram] [--periodic 50 --period 60 --jitter 0.1]
+//                       [--kv-host-tier] [--swapping regime|on|off|both] [--regimes lru,loramux] [--mappings 1]
+//                       [--speed 1.0] [--no-fetch-ahead] [--adapter-prefetch histogram] [--periodic 50 --period 60
+//                       --jitter 0.1]
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -33,13 +35,13 @@
 namespace loramux {
 namespace {
 
-constexpr std::int64_t kPageBytes = 64;   // of a stand-in for 64 MiB: links are as much slower
+constexpr std::int64_t kPageBytes = 64;  // of a stand-in for 64 MiB: links are as much slower
 constexpr std::int64_t kVocab = 1 << 20;
 
 struct TraceRequest {
   TimeNs arrival = 0;
   std::vector<TokenId> blocks;
-  std::size_t adapter = 0;   // index
+  std::size_t adapter = 0;  // index
   bool periodic = false;
 };
 
@@ -51,11 +53,11 @@ struct Flags {
   double zipf = 1.0;
   bool kv_host_tier = false, fetch_ahead = true;
   std::string swapping = "regime";
-  std::vector<std::string> regimes;   // empty: all
+  std::vector<std::string> regimes;  // empty: all
   std::uint64_t mappings = 1;
-  double speed = 1.0;                 // of the arrivals
+  double speed = 1.0;  // of the arrivals
   std::string adapter_prefetch = "none";
-  std::size_t periodic = 0;           // adapters that are asked for by the clock, besides
+  std::size_t periodic = 0;  // adapters that are asked for by the clock, besides
   double period_s = 60, jitter = 0.1;
 };
 
@@ -78,8 +80,10 @@ std::vector<TraceRequest> ReadTrace(const Flags& flags, std::uint64_t mapping) {
     request.arrival = static_cast<TimeNs>(json.at("timestamp").get<double>() / flags.speed * kNsPerMs);
     request.blocks = json.at("hash_ids").get<std::vector<TokenId>>();
     if (request.blocks.empty()) continue;
-    const TokenId own = request.blocks[std::min<std::size_t>(1, request.blocks.size() - 1)];   // the first is the system prompt
-    const double draw = static_cast<double>(SplitMix64(static_cast<std::uint64_t>(own) + (mapping << 32)) >> 11) * 0x1p-53;
+    // the first is the system prompt
+    const TokenId own = request.blocks[std::min<std::size_t>(1, request.blocks.size() - 1)];
+    const double draw =
+        static_cast<double>(SplitMix64(static_cast<std::uint64_t>(own) + (mapping << 32)) >> 11) * 0x1p-53;
     const auto found = std::lower_bound(law.begin(), law.end(), draw);
     request.adapter = std::min(static_cast<std::size_t>(found - law.begin()), law.size() - 1);
     requests.push_back(std::move(request));
@@ -97,8 +101,10 @@ void AddPeriodic(const Flags& flags, std::vector<TraceRequest>& trace) {
     const auto next = [&](double at) { return at + period * (1 + flags.jitter * (2 * uniform() - 1)); };
     for (double at = period * uniform(); at * kNsPerSecond < static_cast<double>(end); at = next(at)) {
       const TokenId own = static_cast<TokenId>(kVocab - 1 - static_cast<std::int64_t>(i));
-      trace.push_back({.arrival = static_cast<TimeNs>(at * kNsPerSecond), .blocks = {own, static_cast<TokenId>(prng.NextBelow(kVocab))},
-                       .adapter = flags.adapters + i, .periodic = true});
+      trace.push_back({.arrival = static_cast<TimeNs>(at * kNsPerSecond),
+                       .blocks = {own, static_cast<TokenId>(prng.NextBelow(kVocab))},
+                       .adapter = flags.adapters + i,
+                       .periodic = true});
     }
   }
   std::ranges::stable_sort(trace, {}, &TraceRequest::arrival);
@@ -106,11 +112,12 @@ void AddPeriodic(const Flags& flags, std::vector<TraceRequest>& trace) {
 
 // The hit rate of a cache that forgets nothing and is filled at once. The last block is computed in any case.
 double InfiniteCache(const std::vector<TraceRequest>& trace) {
-  std::set<std::pair<std::size_t, TokenId>> seen;   // a block's id stands for all before it too
+  std::set<std::pair<std::size_t, TokenId>> seen;  // a block's id stands for all before it too
   std::size_t found = 0, blocks = 0;
   for (const TraceRequest& request : trace) {
     blocks += request.blocks.size();
-    for (std::size_t i = 0; i + 1 < request.blocks.size() && seen.contains({request.adapter, request.blocks[i]}); ++i) ++found;
+    for (std::size_t i = 0; i + 1 < request.blocks.size() && seen.contains({request.adapter, request.blocks[i]}); ++i)
+      ++found;
     for (const TokenId block : request.blocks) seen.emplace(request.adapter, block);
   }
   return static_cast<double>(found) / static_cast<double>(std::max<std::size_t>(1, blocks));
@@ -139,10 +146,17 @@ class Replay {
     if (regime.keep_history) tree_ = std::make_unique<DependencyTree>(1, device_.get(), kv_host);
     engine_ = std::make_unique<Engine>(
         EngineOptions{.scheduler = scheduler, .max_model_len = 512, .eos_token_ids = {}, .vocab_size = kVocab},
-        EngineParts{.clock = &clock_, .executor = &executor_, .transfer = &transfer_, .device = device_.get(), .host = host_.get(),
-                    .registry = &registry_, .eviction = policy_.get(), .tree = tree_.get(),
-                    .kv_transfer = flags.kv_host_tier ? &kv_transfer_ : nullptr, .wakeup = &wakeup_});
-    constexpr std::int64_t kSizes[] = {1, 1, 2, 3, 5};   // ranks 8 to 64 on all linear layers of an 8B model
+        EngineParts{.clock = &clock_,
+                    .executor = &executor_,
+                    .transfer = &transfer_,
+                    .device = device_.get(),
+                    .host = host_.get(),
+                    .registry = &registry_,
+                    .eviction = policy_.get(),
+                    .tree = tree_.get(),
+                    .kv_transfer = flags.kv_host_tier ? &kv_transfer_ : nullptr,
+                    .wakeup = &wakeup_});
+    constexpr std::int64_t kSizes[] = {1, 1, 2, 3, 5};  // ranks 8 to 64 on all linear layers of an 8B model
     for (std::size_t i = 0; i < flags.adapters + flags.periodic; ++i) {
       auto version = std::make_shared<AdapterVersion>();
       version->name = "adapter-" + std::to_string(i);
@@ -158,7 +172,8 @@ class Replay {
     double invalid = 0, history = 0;
     while (true) {
       while (next < trace.size() && trace[next].arrival <= clock_.Now()) outcome.refused += !Submit(trace[next++]);
-      while (engine_->Step()) {}
+      while (engine_->Step()) {
+      }
       const EngineStats stats = engine_->Stats();
       invalid += static_cast<double>(stats.invalid_history_pages);
       history += static_cast<double>(stats.history_pages);
@@ -174,7 +189,8 @@ class Replay {
     CHECK(engine_->Idle());
     engine_->CheckIntegrity();
     const EngineStats stats = engine_->Stats();
-    outcome.hit_rate = static_cast<double>(stats.prefix.found_tokens) / static_cast<double>(std::max<std::int64_t>(1, looked_up_));
+    outcome.hit_rate =
+        static_cast<double>(stats.prefix.found_tokens) / static_cast<double>(std::max<std::int64_t>(1, looked_up_));
     outcome.invalid_share = history > 0 ? invalid / history : 0;
     outcome.adapter_loads = stats.adapters.device_loads;
     outcome.disk_loads = stats.adapters.disk_loads;
@@ -221,39 +237,62 @@ class Replay {
   std::unique_ptr<PagePool> device_, host_;
   std::unique_ptr<EvictionPolicy> policy_;
   std::unique_ptr<DependencyTree> tree_;
-  ModeledTransfer transfer_{&clock_, {.latency_ns = 5 * kNsPerMs, .bytes_per_second = 1000},
+  ModeledTransfer transfer_{&clock_,
+                            {.latency_ns = 5 * kNsPerMs, .bytes_per_second = 1000},
                             {.latency_ns = kNsPerMs / 10, .bytes_per_second = 10000}};
   ModeledTransfer kv_transfer_{&clock_, {}, {.latency_ns = kNsPerMs / 10, .bytes_per_second = 10000}};
-  ModeledExecutor executor_{&clock_, {.base_ns = 5 * kNsPerMs, .per_token_ns = 10 * kNsPerMs, .per_rank_ns = 0}, kVocab};
+  ModeledExecutor executor_{
+      &clock_, {.base_ns = 5 * kNsPerMs, .per_token_ns = 10 * kNsPerMs, .per_rank_ns = 0}, kVocab};
   AdapterRegistry registry_{ModelConfig{}, {"base"}, {}};
   Wakeup wakeup_;
   std::unique_ptr<Engine> engine_;
   std::vector<AdapterGeneration> generations_;
-  std::vector<double> ttfts_, periodic_ttfts_;   // ms
-  std::int64_t looked_up_ = 0;  // blocks of all prompts
+  std::vector<double> ttfts_, periodic_ttfts_;  // ms
+  std::int64_t looked_up_ = 0;                  // blocks of all prompts
 };
 
 bool Wanted(const Flags& flags, const CacheRegime& regime) {
   return flags.regimes.empty() || std::ranges::find(flags.regimes, regime.name) != flags.regimes.end();
 }
 
-constexpr const char* kColumns[] = {"pages", "mapping", "regime", "swaps ahead", "hit rate", "TTFT mean ms", "p99 ms", "adapter loads",
-                                    "from disk", "mean load ms", "invalid", "preempted", "refused", "pages fetched", "waited for",
-                                    "mean ms", "fetched ahead", "history out/in", "adapters out/in", "prefetched", "used", "wasted",
-                                    "periodic TTFT mean ms", "p99 ms"};
+constexpr const char* kColumns[] = {"pages",
+                                    "mapping",
+                                    "regime",
+                                    "swaps ahead",
+                                    "hit rate",
+                                    "TTFT mean ms",
+                                    "p99 ms",
+                                    "adapter loads",
+                                    "from disk",
+                                    "mean load ms",
+                                    "invalid",
+                                    "preempted",
+                                    "refused",
+                                    "pages fetched",
+                                    "waited for",
+                                    "mean ms",
+                                    "fetched ahead",
+                                    "history out/in",
+                                    "adapters out/in",
+                                    "prefetched",
+                                    "used",
+                                    "wasted",
+                                    "periodic TTFT mean ms",
+                                    "p99 ms"};
 
 void RunRow(const Flags& flags, const CacheRegime& regime, std::int64_t pages, std::uint64_t mapping,
             const std::vector<TraceRequest>& trace) {
   const Outcome o = Replay(flags, regime, pages).Run(trace);
   const auto whole = [](std::int64_t value) { std::printf(" %ld |", static_cast<long>(value)); };
-  std::printf("| %ld | %lu | `%s` | %s | %.2f %% | %.0f | %.0f |", static_cast<long>(pages), static_cast<unsigned long>(mapping),
-              std::string(regime.name).c_str(), regime.proactive_swapping ? "yes" : "no", 100 * o.hit_rate, o.mean_ttft_ms, o.p99_ttft_ms);
+  std::printf("| %ld | %lu | `%s` | %s | %.2f %% | %.0f | %.0f |", static_cast<long>(pages),
+              static_cast<unsigned long>(mapping), std::string(regime.name).c_str(),
+              regime.proactive_swapping ? "yes" : "no", 100 * o.hit_rate, o.mean_ttft_ms, o.p99_ttft_ms);
   for (const std::int64_t value : {o.adapter_loads, o.disk_loads}) whole(value);
   std::printf(" %.0f | %.1f %% |", o.mean_load_ms, 100 * o.invalid_share);
   for (const std::int64_t value : {o.preemptions, o.refused, o.pages_fetched, o.fetches}) whole(value);
   std::printf(" %.0f | %ld | %ld/%ld | %ld/%ld |", o.mean_fetch_ms, static_cast<long>(o.fetches_ahead),
-              static_cast<long>(o.swaps.history_out),
-              static_cast<long>(o.swaps.history_in), static_cast<long>(o.swaps.adapters_out), static_cast<long>(o.swaps.adapters_in));
+              static_cast<long>(o.swaps.history_out), static_cast<long>(o.swaps.history_in),
+              static_cast<long>(o.swaps.adapters_out), static_cast<long>(o.swaps.adapters_in));
   for (const std::int64_t value : {o.prefetches.loads, o.prefetches.used, o.prefetches.wasted}) whole(value);
   std::printf(" %.1f | %.0f |\n", o.periodic_mean_ms, o.periodic_p99_ms);
   std::fflush(stdout);
@@ -263,9 +302,11 @@ void Run(const Flags& flags) {
   for (std::uint64_t mapping = 0; mapping < flags.mappings; ++mapping) {
     std::vector<TraceRequest> trace = ReadTrace(flags, mapping);
     AddPeriodic(flags, trace);
-    std::printf("%s%zu requests, %zu adapters (Zipf %.2f), host tier of %ld pages %s; a cache without end would hit %.2f %%\n\n",
-                mapping > 0 ? "\n" : "", trace.size(), flags.adapters, flags.zipf, static_cast<long>(flags.host_pages),
-                flags.kv_host_tier ? "for adapters, keys and values" : "for adapters", 100 * InfiniteCache(trace));
+    std::printf(
+        "%s%zu requests, %zu adapters (Zipf %.2f), host tier of %ld pages %s; a cache without end would hit %.2f "
+        "%%\n\n",
+        mapping > 0 ? "\n" : "", trace.size(), flags.adapters, flags.zipf, static_cast<long>(flags.host_pages),
+        flags.kv_host_tier ? "for adapters, keys and values" : "for adapters", 100 * InfiniteCache(trace));
     for (const char* column : kColumns) std::printf("| %s ", column);
     std::printf("|\n");
     for (std::size_t i = 0; i < std::size(kColumns); ++i) std::printf("|---");
@@ -292,7 +333,9 @@ void Run(const Flags& flags) {
 int main(int argc, char** argv) {
   loramux::Flags flags;
   CLI::App app("Replays a trace under every regime of the cache, on a virtual clock.");
-  app.add_option("trace", flags.trace, "A JSON object a line, as Mooncake's traces")->required()->check(CLI::ExistingFile);
+  app.add_option("trace", flags.trace, "A JSON object a line, as Mooncake's traces")
+      ->required()
+      ->check(CLI::ExistingFile);
   app.add_option("--adapters", flags.adapters)->capture_default_str();
   app.add_option("--pages", flags.pages, "Of the device: one table each")->delimiter(',')->capture_default_str();
   app.add_option("--host-pages", flags.host_pages)->capture_default_str();
@@ -300,11 +343,13 @@ int main(int argc, char** argv) {
   app.add_option("--zipf", flags.zipf, "Exponent of the adapters' popularity")->capture_default_str();
   app.add_flag("--kv-host-tier", flags.kv_host_tier, "Keys and values go to the host tier too");
   app.add_option("--swapping", flags.swapping, "Proactively: as the regime says, or not")
-      ->check(CLI::IsMember({"regime", "on", "off", "both"}))->capture_default_str();
+      ->check(CLI::IsMember({"regime", "on", "off", "both"}))
+      ->capture_default_str();
   app.add_option("--regimes", flags.regimes, "Not all of them")->delimiter(',');
   app.add_option("--mappings", flags.mappings, "Of conversations to adapters")->capture_default_str();
   app.add_option("--speed", flags.speed, "Of the arrivals")->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_flag("--fetch-ahead,!--no-fetch-ahead", flags.fetch_ahead, "History comes back without a seat (default: yes)");
+  app.add_flag("--fetch-ahead,!--no-fetch-ahead", flags.fetch_ahead,
+               "History comes back without a seat (default: yes)");
   app.add_option("--adapter-prefetch", flags.adapter_prefetch)->check(CLI::IsMember({"none", "histogram"}));
   app.add_option("--periodic", flags.periodic, "So many adapters more, each asked for every so often");
   app.add_option("--period", flags.period_s, "Seconds, from half to one and a half of it")->capture_default_str();

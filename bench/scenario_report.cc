@@ -40,15 +40,18 @@ constexpr Figure kFigures[] = {
     {"adapter_hit_device", [](const CellResult& r) { return r.adapter_hit_device; }},
     {"adapter_hit_host", [](const CellResult& r) { return r.adapter_hit_host; }},
     {"adapters_disk_to_host_bytes", [](const CellResult& r) { return static_cast<double>(r.adapters_disk_to_host); }},
-    {"adapters_disk_to_device_bytes", [](const CellResult& r) { return static_cast<double>(r.adapters_disk_to_device); }},
-    {"adapters_host_to_device_bytes", [](const CellResult& r) { return static_cast<double>(r.adapters_host_to_device); }},
+    {"adapters_disk_to_device_bytes",
+     [](const CellResult& r) { return static_cast<double>(r.adapters_disk_to_device); }},
+    {"adapters_host_to_device_bytes",
+     [](const CellResult& r) { return static_cast<double>(r.adapters_host_to_device); }},
     {"adapter_load_ms", [](const CellResult& r) { return r.adapter_load_ms; }},
     {"kv_device_to_host_bytes", [](const CellResult& r) { return static_cast<double>(r.kv_device_to_host); }},
     {"kv_host_to_device_bytes", [](const CellResult& r) { return static_cast<double>(r.kv_host_to_device); }},
     {"invalid_history", [](const CellResult& r) { return r.invalid_history; }},
     {"device_running_kv_bytes", [](const CellResult& r) { return static_cast<double>(r.mean_memory.running_kv); }},
     {"device_history_bytes", [](const CellResult& r) { return static_cast<double>(r.mean_memory.history); }},
-    {"device_invalid_history_bytes", [](const CellResult& r) { return static_cast<double>(r.mean_memory.invalid_history); }},
+    {"device_invalid_history_bytes",
+     [](const CellResult& r) { return static_cast<double>(r.mean_memory.invalid_history); }},
     {"device_adapter_bytes", [](const CellResult& r) { return static_cast<double>(r.mean_memory.adapters); }},
     {"device_free_bytes", [](const CellResult& r) { return static_cast<double>(r.mean_memory.free); }},
     {"preemptions", [](const CellResult& r) { return static_cast<double>(r.preemptions); }},
@@ -64,7 +67,8 @@ struct Spread {
 };
 
 Spread Of(const ScenarioCell& cell, const std::string& key) {
-  const auto figure = std::find_if(std::begin(kFigures), std::end(kFigures), [&](const Figure& f) { return key == f.key; });
+  const auto figure =
+      std::find_if(std::begin(kFigures), std::end(kFigures), [&](const Figure& f) { return key == f.key; });
   CHECK(figure != std::end(kFigures));
   Spread spread;
   for (const CellResult& run : cell.runs) {
@@ -97,29 +101,33 @@ std::string TableRow(const ScenarioCell& cell) {
   const auto mb = [&](const char* key) { return FormatNumber(Mean(cell, key) / kMB); };
   double wrong = 0;
   for (const CellResult& run : cell.runs) wrong += static_cast<double>(run.wrong_answers + run.failed);
-  return fmt::format("| `{}` | {} | {} | {} | {} | {} | {} + {} | {} + {} | {} | {} | {} | {} | {} | {} | {:g} | {:g} |\n", cell.regime,
-                     Ttft(cell), number("ttft_p50_ms"), number("ttft_p99_ms"), number("tpot_mean_ms"), number("tpot_p99_ms"),
-                     percent("prefix_hit_device"), percent("prefix_hit_host"), percent("adapter_hit_device"), percent("adapter_hit_host"),
-                     mb("adapters_disk_to_host_bytes"), mb("adapters_disk_to_device_bytes"), mb("adapters_host_to_device_bytes"),
-                     mb("kv_device_to_host_bytes"), mb("kv_host_to_device_bytes"), percent("invalid_history"), Mean(cell, "preemptions"),
-                     wrong);
+  return fmt::format(
+      "| `{}` | {} | {} | {} | {} | {} | {} + {} | {} + {} | {} | {} | {} | {} | {} | {} | {:g} | {:g} |\n",
+      cell.regime, Ttft(cell), number("ttft_p50_ms"), number("ttft_p99_ms"), number("tpot_mean_ms"),
+      number("tpot_p99_ms"), percent("prefix_hit_device"), percent("prefix_hit_host"), percent("adapter_hit_device"),
+      percent("adapter_hit_host"), mb("adapters_disk_to_host_bytes"), mb("adapters_disk_to_device_bytes"),
+      mb("adapters_host_to_device_bytes"), mb("kv_device_to_host_bytes"), mb("kv_host_to_device_bytes"),
+      percent("invalid_history"), Mean(cell, "preemptions"), wrong);
 }
 
 constexpr const char* kTableHead =
-    "| regime | TTFT ms | p50 | p99 | TPOT ms | p99 | tokens found, % | adapters there, % | adapters MB disk→host | disk→device | "
+    "| regime | TTFT ms | p50 | p99 | TPOT ms | p99 | tokens found, % | adapters there, % | adapters MB disk→host | "
+    "disk→device | "
     "host→device | KV MB device→host | host→device | invalid history % | preempted | wrong |\n"
     "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n";
 
 std::string ScenarioSection(const ScenarioReport& report, const ScenarioSummary& s) {
   std::string page = fmt::format(
-      "\n## {}\n{} requests in {} sessions of {} adapters, {:.1f} a second once warm ({:.0f} % of the {:.0f} a second that 16 "
-      "sessions at once get with ample memory); prompts of {:.0f} tokens, answers of {:.0f}, on average. Working set: {:.1f} MB, of "
+      "\n## {}\n{} requests in {} sessions of {} adapters, {:.1f} a second once warm ({:.0f} % of the {:.0f} a second "
+      "that 16 "
+      "sessions at once get with ample memory); prompts of {:.0f} tokens, answers of {:.0f}, on average. Working set: "
+      "{:.1f} MB, of "
       "which adapters {:.1f} MB.\n",
-      s.name, s.requests, s.sessions, s.adapters_asked, s.rate, 100 * s.rate / s.capacity, s.capacity, s.prompt_tokens, s.answer_tokens,
-      static_cast<double>(s.working_set_bytes) / kMB, static_cast<double>(s.adapter_bytes) / kMB);
+      s.name, s.requests, s.sessions, s.adapters_asked, s.rate, 100 * s.rate / s.capacity, s.capacity, s.prompt_tokens,
+      s.answer_tokens, static_cast<double>(s.working_set_bytes) / kMB, static_cast<double>(s.adapter_bytes) / kMB);
   if (report.repetitions == 0) return page;
-  page += fmt::format("\n![TTFT by regime and size of the device]({})\n\n![Memory by use over time]({})\n", FileName(s.name, "ttft"),
-                      FileName(s.name, "memory"));
+  page += fmt::format("\n![TTFT by regime and size of the device]({})\n\n![Memory by use over time]({})\n",
+                      FileName(s.name, "ttft"), FileName(s.name, "memory"));
   for (const int percent : report.memory_percent) {
     page += fmt::format("\n### {}: device of {} % of the working set, {:.1f} MB\n{}", s.name, percent,
                         static_cast<double>(s.working_set_bytes) * percent / 100 / kMB, kTableHead);
@@ -142,26 +150,34 @@ double BytesBrought(const CellResult& run) {
   return 1 + static_cast<double>(run.adapters_disk_to_device + run.adapters_host_to_device + run.kv_host_to_device);
 }
 
-std::string ShowRatio(const PairedRatio& ratio) { return fmt::format("{:.3f} ({:.3f} to {:.3f})", ratio.median, ratio.low, ratio.high); }
+std::string ShowRatio(const PairedRatio& ratio) {
+  return fmt::format("{:.3f} ({:.3f} to {:.3f})", ratio.median, ratio.low, ratio.high);
+}
 
 std::string DuelSection(const ScenarioReport& report) {
   if (report.duels.empty()) return {};
   const std::size_t pairs = report.duels.front().ours.size();
   std::string page = fmt::format(
-      "\n## `{}` beside the best of the others\nThe best of ten in a table like those below owes it to chance as well. So the one with "
-      "the least mean TTFT {} and `{}` ran again, in {} pair{}, one right after the other, the first of a pair changing each time; "
-      "only those runs count here. Ratio of `{}`'s to the other's, below 1 is better: median of the pairs, and two of them that the true "
-      "median lies between with {:.0f} % probability. Request by request: the geometric mean over requests, which a few that were held up "
-      "do not decide. Times are the machine's as well; what the cache itself is worth shows in the work that it leaves: prompts' tokens "
+      "\n## `{}` beside the best of the others\nThe best of ten in a table like those below owes it to chance as well. "
+      "So the one with "
+      "the least mean TTFT {} and `{}` ran again, in {} pair{}, one right after the other, the first of a pair "
+      "changing each time; "
+      "only those runs count here. Ratio of `{}`'s to the other's, below 1 is better: median of the pairs, and two of "
+      "them that the true "
+      "median lies between with {:.0f} % probability. Request by request: the geometric mean over requests, which a "
+      "few that were held up "
+      "do not decide. Times are the machine's as well; what the cache itself is worth shows in the work that it "
+      "leaves: prompts' tokens "
       "that were computed, and bytes of adapters and history that were brought to the device.\n\n"
-      "| scenario | device | best other | TTFT request by request | TTFT, mean | TPOT request by request | TPOT, mean | tokens computed | "
+      "| scenario | device | best other | TTFT request by request | TTFT, mean | TPOT request by request | TPOT, mean "
+      "| tokens computed | "
       "bytes brought |\n"
       "|---|---|---|---|---|---|---|---|---|\n",
-      report.ours, report.simulated.empty() ? "there" : "in virtual time", report.ours, pairs, pairs == 1 ? "" : "s", report.ours,
-      100 * RatioOf(report.duels.front(), [](const CellResult& r) { return r.ttft_ms.mean; }).confidence);
+      report.ours, report.simulated.empty() ? "there" : "in virtual time", report.ours, pairs, pairs == 1 ? "" : "s",
+      report.ours, 100 * RatioOf(report.duels.front(), [](const CellResult& r) { return r.ttft_ms.mean; }).confidence);
   for (const ScenarioDuel& duel : report.duels) {
-    page += fmt::format("| {} | {} % | `{}` | {} | {} | {} | {} | {} | {} |\n", duel.scenario, duel.memory_percent, duel.other,
-                        ShowRatio(RatioOf(duel, [](const CellResult& r) { return r.ttft_geometric_ms; })),
+    page += fmt::format("| {} | {} % | `{}` | {} | {} | {} | {} | {} | {} |\n", duel.scenario, duel.memory_percent,
+                        duel.other, ShowRatio(RatioOf(duel, [](const CellResult& r) { return r.ttft_geometric_ms; })),
                         ShowRatio(RatioOf(duel, [](const CellResult& r) { return r.ttft_ms.mean; })),
                         ShowRatio(RatioOf(duel, [](const CellResult& r) { return r.tpot_geometric_ms; })),
                         ShowRatio(RatioOf(duel, [](const CellResult& r) { return r.tpot_ms.mean; })),
@@ -179,10 +195,13 @@ struct SimulatedFigure {
 };
 
 constexpr SimulatedFigure kSimulatedFigures[] = {
-    {"ttft_geometric_mean_ms", &SimulatedCellResult::ttft_geometric_ms}, {"ttft_mean_ms", &SimulatedCellResult::ttft_ms},
-    {"tpot_geometric_mean_ms", &SimulatedCellResult::tpot_geometric_ms}, {"tpot_mean_ms", &SimulatedCellResult::tpot_ms},
+    {"ttft_geometric_mean_ms", &SimulatedCellResult::ttft_geometric_ms},
+    {"ttft_mean_ms", &SimulatedCellResult::ttft_ms},
+    {"tpot_geometric_mean_ms", &SimulatedCellResult::tpot_geometric_ms},
+    {"tpot_mean_ms", &SimulatedCellResult::tpot_ms},
     {"end_to_end_mean_ms", &SimulatedCellResult::end_to_end_ms},
-    {"tokens_computed", &SimulatedCellResult::tokens_computed},          {"bytes_to_device", &SimulatedCellResult::bytes_to_device},
+    {"tokens_computed", &SimulatedCellResult::tokens_computed},
+    {"bytes_to_device", &SimulatedCellResult::bytes_to_device},
 };
 
 // Of the ratios ours / theirs by seed: their geometric mean, and its standard error.
@@ -240,18 +259,25 @@ std::string SimulatedSection(const ScenarioReport& report) {
   const bool ours = std::find(report.regimes.begin(), report.regimes.end(), report.ours) != report.regimes.end();
   if (report.simulated.empty() || !ours) return {};
   std::string page = fmt::format(
-      "\n## `{}` beside the best of the others, in virtual time\nThe same engine, scheduler, tree and pages on a virtual clock "
-      "([simulator.md](../simulator.md)): a step and a transfer always take what the profile says, and no other program runs. What is "
-      "left of chance is which sessions there are, and {} seeds of them are run with all regimes (less those with a request that the "
+      "\n## `{}` beside the best of the others, in virtual time\nThe same engine, scheduler, tree and pages on a "
+      "virtual clock "
+      "([simulator.md](../simulator.md)): a step and a transfer always take what the profile says, and no other "
+      "program runs. What is "
+      "left of chance is which sessions there are, and {} seeds of them are run with all regimes (less those with a "
+      "request that the "
       "device cannot hold by itself). Ratio to the other's, below 1 is "
-      "better: geometric mean over the seeds, and its standard error. Both TTFT and the time to the last token beside the regime that is "
-      "best by this very figure; TPOT beside the one with the least mean TTFT, as a regime that lets requests in later has a lower one. "
+      "better: geometric mean over the seeds, and its standard error. Both TTFT and the time to the last token beside "
+      "the regime that is "
+      "best by this very figure; TPOT beside the one with the least mean TTFT, as a regime that lets requests in later "
+      "has a lower one. "
       "Profile: {}. What it leaves out is that loads and executor share the processors here.\n\n"
-      "| scenario | device | TTFT request by request | TTFT, mean | TPOT request by request | TPOT, mean | to the last token, mean |\n"
+      "| scenario | device | TTFT request by request | TTFT, mean | TPOT request by request | TPOT, mean | to the last "
+      "token, mean |\n"
       "|---|---|---|---|---|---|---|\n",
       report.ours, report.seeds, report.profiled);
   for (const ScenarioSummary& scenario : report.scenarios) {
-    for (const int percent : report.memory_percent) page += SimulatedRow(report, report.Simulated(scenario.name, percent, report.ours));
+    for (const int percent : report.memory_percent)
+      page += SimulatedRow(report, report.Simulated(scenario.name, percent, report.ours));
   }
   return page;
 }
@@ -279,12 +305,12 @@ The real engine with the demo model, in three scenarios after FastLibra (section
 )";
 
 std::string Markdown(const ScenarioReport& report) {
-  std::string page = fmt::format("# The cache under three kinds of load\n\n```\n{}\n```\n{}- {}; {}. {} run{} of {:g} s a cell, the "
-                                 "first {:g} s to warm up; {} adapters (Zipf {:g}); host tier of {:g} of the working set; {:.0f} minutes "
-                                 "in all.\n",
-                                 report.command, kHowToRead, report.machine, report.date, report.repetitions,
-                                 report.repetitions == 1 ? "" : "s", report.seconds, report.warm_up_seconds, report.adapters, report.zipf,
-                                 report.host_share, report.run_seconds / 60);
+  std::string page = fmt::format(
+      "# The cache under three kinds of load\n\n```\n{}\n```\n{}- {}; {}. {} run{} of {:g} s a cell, the "
+      "first {:g} s to warm up; {} adapters (Zipf {:g}); host tier of {:g} of the working set; {:.0f} minutes "
+      "in all.\n",
+      report.command, kHowToRead, report.machine, report.date, report.repetitions, report.repetitions == 1 ? "" : "s",
+      report.seconds, report.warm_up_seconds, report.adapters, report.zipf, report.host_share, report.run_seconds / 60);
   page += fmt::format("- {} of all answers were wrong or missing.\n", report.WrongAnswers());
   page += DuelSection(report);
   page += SimulatedSection(report);
@@ -305,14 +331,16 @@ nlohmann::ordered_json RunsJson(const std::vector<CellResult>& runs) {
 }
 
 nlohmann::ordered_json CellJson(const ScenarioCell& cell) {
-  nlohmann::ordered_json json{{"scenario", cell.scenario}, {"memory_percent", cell.memory_percent}, {"regime", cell.regime}};
+  nlohmann::ordered_json json{
+      {"scenario", cell.scenario}, {"memory_percent", cell.memory_percent}, {"regime", cell.regime}};
   if (!cell.error.empty()) json["error"] = cell.error;
   json["runs"] = RunsJson(cell.runs);
   return json;
 }
 
 nlohmann::ordered_json SimulatedJson(const SimulatedCell& cell) {
-  nlohmann::ordered_json json{{"scenario", cell.scenario}, {"memory_percent", cell.memory_percent}, {"regime", cell.regime}};
+  nlohmann::ordered_json json{
+      {"scenario", cell.scenario}, {"memory_percent", cell.memory_percent}, {"regime", cell.regime}};
   if (!cell.error.empty()) json["error"] = cell.error;
   json["runs"] = nlohmann::ordered_json::array();
   for (const SimulatedCellResult& run : cell.runs) {
@@ -324,20 +352,35 @@ nlohmann::ordered_json SimulatedJson(const SimulatedCell& cell) {
 }
 
 nlohmann::ordered_json DuelJson(const ScenarioReport& report, const ScenarioDuel& duel) {
-  return {{"scenario", duel.scenario}, {"memory_percent", duel.memory_percent}, {"ours", report.ours}, {"other", duel.other},
-          {"our_runs", RunsJson(duel.ours)}, {"other_runs", RunsJson(duel.others)}};
+  return {{"scenario", duel.scenario}, {"memory_percent", duel.memory_percent}, {"ours", report.ours},
+          {"other", duel.other},       {"our_runs", RunsJson(duel.ours)},       {"other_runs", RunsJson(duel.others)}};
 }
 
 std::string Json(const ScenarioReport& report) {
-  nlohmann::ordered_json json{{"schema", "loramux-cache-scenarios/1"}, {"command", report.command}, {"machine", report.machine},
-                              {"date", report.date}, {"adapters", report.adapters}, {"zipf", report.zipf}, {"load", report.load},
-                              {"seconds", report.seconds}, {"warm_up_seconds", report.warm_up_seconds},
-                              {"repetitions", report.repetitions}, {"threads", report.threads}, {"host_share", report.host_share},
-                              {"weight_bytes", report.weight_bytes}, {"run_seconds", report.run_seconds}};
+  nlohmann::ordered_json json{{"schema", "loramux-cache-scenarios/1"},
+                              {"command", report.command},
+                              {"machine", report.machine},
+                              {"date", report.date},
+                              {"adapters", report.adapters},
+                              {"zipf", report.zipf},
+                              {"load", report.load},
+                              {"seconds", report.seconds},
+                              {"warm_up_seconds", report.warm_up_seconds},
+                              {"repetitions", report.repetitions},
+                              {"threads", report.threads},
+                              {"host_share", report.host_share},
+                              {"weight_bytes", report.weight_bytes},
+                              {"run_seconds", report.run_seconds}};
   for (const ScenarioSummary& s : report.scenarios) {
-    json["scenarios"].push_back({{"name", s.name}, {"sessions", s.sessions}, {"requests", s.requests}, {"adapters_asked", s.adapters_asked},
-                                 {"rate", s.rate}, {"capacity", s.capacity}, {"prompt_tokens", s.prompt_tokens},
-                                 {"answer_tokens", s.answer_tokens}, {"working_set_bytes", s.working_set_bytes},
+    json["scenarios"].push_back({{"name", s.name},
+                                 {"sessions", s.sessions},
+                                 {"requests", s.requests},
+                                 {"adapters_asked", s.adapters_asked},
+                                 {"rate", s.rate},
+                                 {"capacity", s.capacity},
+                                 {"prompt_tokens", s.prompt_tokens},
+                                 {"answer_tokens", s.answer_tokens},
+                                 {"working_set_bytes", s.working_set_bytes},
                                  {"adapter_bytes", s.adapter_bytes}});
   }
   for (const ScenarioCell& cell : report.cells) json["cells"].push_back(CellJson(cell));
@@ -351,8 +394,9 @@ std::string Json(const ScenarioReport& report) {
 
 std::string TtftPlot(const ScenarioReport& report, const ScenarioSummary& scenario) {
   DotChart chart{.title = fmt::format("Time to first token by regime of the cache: {}", scenario.name),
-                 .subtitle = fmt::format("demo model, {} adapters, {:.0f} requests a second; device in % of the working set of {:.0f} MB",
-                                         scenario.adapters_asked, scenario.rate, static_cast<double>(scenario.working_set_bytes) / kMB),
+                 .subtitle = fmt::format(
+                     "demo model, {} adapters, {:.0f} requests a second; device in % of the working set of {:.0f} MB",
+                     scenario.adapters_asked, scenario.rate, static_cast<double>(scenario.working_set_bytes) / kMB),
                  .x_label = "mean TTFT, ms; lines: least and largest run"};
   for (const int percent : report.memory_percent) chart.series.push_back(fmt::format("{} %", percent));
   bool any = false;
@@ -373,9 +417,10 @@ StackedAreas::Panel MemoryPanel(const ScenarioCell& cell) {
   StackedAreas::Panel panel{.name = cell.regime, .x = {}, .layers = std::vector<std::vector<double>>(5)};
   for (const MemorySample& sample : cell.runs.front().memory) {
     panel.x.push_back(sample.seconds);
-    const std::int64_t layers[] = {sample.running_kv, sample.history - sample.invalid_history, sample.invalid_history, sample.adapters,
-                                   sample.free};
-    for (std::size_t i = 0; i < panel.layers.size(); ++i) panel.layers[i].push_back(static_cast<double>(layers[i]) / kMB);
+    const std::int64_t layers[] = {sample.running_kv, sample.history - sample.invalid_history, sample.invalid_history,
+                                   sample.adapters, sample.free};
+    for (std::size_t i = 0; i < panel.layers.size(); ++i)
+      panel.layers[i].push_back(static_cast<double>(layers[i]) / kMB);
   }
   return panel;
 }
@@ -384,17 +429,21 @@ StackedAreas::Panel MemoryPanel(const ScenarioCell& cell) {
 std::string MemoryPlot(const ScenarioReport& report, const ScenarioSummary& scenario) {
   std::vector<std::string> names;
   for (const char* regime : {"loramux", "fastlibra", "vllm", "s-lora"}) {
-    if (std::find(report.regimes.begin(), report.regimes.end(), regime) != report.regimes.end()) names.push_back(regime);
+    if (std::find(report.regimes.begin(), report.regimes.end(), regime) != report.regimes.end())
+      names.push_back(regime);
   }
   for (const std::string& regime : report.regimes) {
     if (names.size() < 4 && std::find(names.begin(), names.end(), regime) == names.end()) names.push_back(regime);
   }
   const int percent = report.memory_percent[report.memory_percent.size() / 2];
   StackedAreas chart{.title = fmt::format("Device memory by use over time: {}", scenario.name),
-                     .subtitle = fmt::format("device of {} % of the working set; first run; the model's weights ({:.1f} MB) lie beside it",
-                                             percent, static_cast<double>(report.weight_bytes) / kMB),
-                     .x_label = "seconds", .y_label = "MB",
-                     .layers = {"running requests' KV", "history", "invalid history", "adapters", "free"}, .blank = 4};
+                     .subtitle = fmt::format(
+                         "device of {} % of the working set; first run; the model's weights ({:.1f} MB) lie beside it",
+                         percent, static_cast<double>(report.weight_bytes) / kMB),
+                     .x_label = "seconds",
+                     .y_label = "MB",
+                     .layers = {"running requests' KV", "history", "invalid history", "adapters", "free"},
+                     .blank = 4};
   for (const std::string& regime : names) {
     const ScenarioCell& cell = report.Cell(scenario.name, percent, regime);
     if (!cell.runs.empty()) chart.panels.push_back(MemoryPanel(cell));
@@ -412,7 +461,8 @@ const ScenarioCell& ScenarioReport::Cell(const std::string& scenario, int percen
   return *found;
 }
 
-const SimulatedCell& ScenarioReport::Simulated(const std::string& scenario, int percent, const std::string& regime) const {
+const SimulatedCell& ScenarioReport::Simulated(const std::string& scenario, int percent,
+                                               const std::string& regime) const {
   const auto found = std::find_if(simulated.begin(), simulated.end(), [&](const SimulatedCell& cell) {
     return cell.scenario == scenario && cell.memory_percent == percent && cell.regime == regime;
   });
@@ -438,7 +488,8 @@ std::optional<std::string> ScenarioReport::BestOther(const std::string& scenario
   if (simulated_best != nullptr) return simulated_best->regime;
   const ScenarioCell* best = nullptr;
   for (const ScenarioCell& cell : cells) {
-    if (cell.scenario != scenario || cell.memory_percent != percent || cell.regime == ours || cell.runs.empty()) continue;
+    if (cell.scenario != scenario || cell.memory_percent != percent || cell.regime == ours || cell.runs.empty())
+      continue;
     if (best == nullptr || Mean(cell, "ttft_mean_ms") < Mean(*best, "ttft_mean_ms")) best = &cell;
   }
   return best == nullptr ? std::nullopt : std::optional(best->regime);
@@ -454,8 +505,10 @@ Status WriteReport(const ScenarioReport& report, const std::filesystem::path& fo
   RETURN_IF_ERROR(load::WriteTextFile((folder / "cache_scenarios.json").string(), Json(report)));
   if (report.repetitions == 0) return Ok{};
   for (const ScenarioSummary& scenario : report.scenarios) {
-    RETURN_IF_ERROR(load::WriteTextFile((folder / FileName(scenario.name, "ttft")).string(), TtftPlot(report, scenario)));
-    RETURN_IF_ERROR(load::WriteTextFile((folder / FileName(scenario.name, "memory")).string(), MemoryPlot(report, scenario)));
+    RETURN_IF_ERROR(
+        load::WriteTextFile((folder / FileName(scenario.name, "ttft")).string(), TtftPlot(report, scenario)));
+    RETURN_IF_ERROR(
+        load::WriteTextFile((folder / FileName(scenario.name, "memory")).string(), MemoryPlot(report, scenario)));
   }
   return Ok{};
 }

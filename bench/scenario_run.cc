@@ -12,7 +12,7 @@
 namespace loramux {
 namespace {
 
-constexpr std::size_t kSessionsAtOnce = 16;   // of the reference
+constexpr std::size_t kSessionsAtOnce = 16;  // of the reference
 constexpr std::int64_t kAmple = std::int64_t{1} << 30;
 constexpr auto kSamplePeriod = std::chrono::milliseconds(50);
 
@@ -29,7 +29,7 @@ Result<World> MakeWorld(const ScenarioHouse& house, RuntimeOptions options) {
   options.threads = house.threads;
   options.base_names = {"base"};
   options.scheduler.max_running = 64;
-  options.scheduler.load_on_arrival = true;   // as `serve` with any of these regimes
+  options.scheduler.load_on_arrival = true;  // as `serve` with any of these regimes
   World world;
   ASSIGN_OR_RETURN(world.runtime, Runtime::Load(house.model, std::move(options), {}));
   for (const auto& path : house.adapters) {
@@ -40,7 +40,8 @@ Result<World> MakeWorld(const ScenarioHouse& house, RuntimeOptions options) {
   return world;
 }
 
-GenerationRequest MakeRequest(const World& world, std::size_t adapter, const std::vector<TokenId>& prompt, std::size_t answer_tokens) {
+GenerationRequest MakeRequest(const World& world, std::size_t adapter, const std::vector<TokenId>& prompt,
+                              std::size_t answer_tokens) {
   GenerationRequest request;
   request.prompt = prompt;
   request.adapter = world.adapters[adapter];
@@ -75,7 +76,8 @@ class Mailbox {
 // All sessions, sixteen at a time, each turn after the one before. Answers by session and turn.
 class ClosedLoop {
  public:
-  ClosedLoop(World& world, const std::vector<Session>& sessions) : world_(world), sessions_(sessions), states_(sessions.size()) {}
+  ClosedLoop(World& world, const std::vector<Session>& sessions)
+      : world_(world), sessions_(sessions), states_(sessions.size()) {}
 
   Status Run() {
     std::size_t begun = 0, ended = 0, answered = 0;
@@ -113,7 +115,7 @@ class ClosedLoop {
  private:
   struct State {
     std::size_t turn = 0;
-    std::vector<PlannedRequest> requests;   // of the turns so far
+    std::vector<PlannedRequest> requests;  // of the turns so far
     std::string error;
   };
 
@@ -127,12 +129,14 @@ class ClosedLoop {
       planned.prompt.insert(planned.prompt.end(), said.begin(), said.end());
     }
     planned.prompt.insert(planned.prompt.end(), turn.said.begin(), turn.said.end());
-    GenerationRequest request = MakeRequest(world_, planned.adapter, planned.prompt, static_cast<std::size_t>(turn.answer_tokens));
+    GenerationRequest request =
+        MakeRequest(world_, planned.adapter, planned.prompt, static_cast<std::size_t>(turn.answer_tokens));
     state.requests.push_back(std::move(planned));
     request.on_event = [this, i, &state, &answer = state.requests.back().answer](const GenerationEvent& event) {
       if (event.token != nullptr) answer.push_back(event.token->id);
       if (event.finish == FinishReason::kNone) return;
-      if (event.finish != FinishReason::kLength) state.error = event.error != nullptr ? event.error->message : "an answer ended early";
+      if (event.finish != FinishReason::kLength)
+        state.error = event.error != nullptr ? event.error->message : "an answer ended early";
       mailbox_.Post(i);
     };
     ASSIGN_OR_RETURN([[maybe_unused]] const RequestId id, world_.engine().Submit(std::move(request)));
@@ -155,12 +159,13 @@ RuntimeOptions Ample(bool cache) {
 }
 
 bool SameAnswers(const std::vector<PlannedRequest>& a, const std::vector<PlannedRequest>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) { return x.answer == y.answer; });
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const auto& x, const auto& y) { return x.answer == y.answer; });
 }
 
 struct ClosedRun {
   std::vector<PlannedRequest> requests;
-  EngineStats stats;                  // at the end, nothing running
+  EngineStats stats;  // at the end, nothing running
   double requests_per_second = 0;
   HouseSizes sizes;
 };
@@ -169,9 +174,11 @@ Result<ClosedRun> RunClosed(const ScenarioHouse& house, const std::vector<Sessio
   ASSIGN_OR_RETURN(World world, MakeWorld(house, Ample(cache)));
   ClosedLoop loop(world, sessions);
   const Status done = loop.Run();
-  world.runtime->Stop();   // before the loop goes, whose requests may still run after an error
+  world.runtime->Stop();  // before the loop goes, whose requests may still run after an error
   RETURN_IF_ERROR(done);
-  ClosedRun run{.requests = loop.TakeRequests(), .stats = world.Stats(), .requests_per_second = loop.rate(),
+  ClosedRun run{.requests = loop.TakeRequests(),
+                .stats = world.Stats(),
+                .requests_per_second = loop.rate(),
                 .sizes = {.geometry = world.runtime->geometry(), .ranks = {}, .pages = {}, .bytes = {}}};
   for (const AdapterGeneration generation : world.adapters) {
     const AdapterLayout& layout = world.runtime->registry().Find(generation)->layout;
@@ -184,7 +191,7 @@ Result<ClosedRun> RunClosed(const ScenarioHouse& house, const std::vector<Sessio
 
 // The requests of a cell as they were answered.
 struct Answered {
-  TimeNs first = 0, end = 0;          // the engine's clock
+  TimeNs first = 0, end = 0;  // the engine's clock
   std::vector<TokenId> answer;
   bool failed = false;
 };
@@ -225,8 +232,8 @@ class MemorySampler {
 MemorySample MeanMemory(const std::vector<MemorySample>& samples, double begin) {
   MemorySample sum;
   std::int64_t count = 0;
-  constexpr std::array kUses = {&MemorySample::running_kv, &MemorySample::history, &MemorySample::invalid_history, &MemorySample::adapters,
-                                &MemorySample::free};
+  constexpr std::array kUses = {&MemorySample::running_kv, &MemorySample::history, &MemorySample::invalid_history,
+                                &MemorySample::adapters, &MemorySample::free};
   for (const MemorySample& sample : samples) {
     if (sample.seconds < begin) continue;
     ++count;
@@ -239,7 +246,8 @@ MemorySample MeanMemory(const std::vector<MemorySample>& samples, double begin) 
 // Sends every request when it is due, whatever became of those before.
 class OpenLoop {
  public:
-  OpenLoop(World& world, const std::vector<PlannedRequest>& requests) : world_(world), requests_(requests), answered_(requests.size()) {}
+  OpenLoop(World& world, const std::vector<PlannedRequest>& requests)
+      : world_(world), requests_(requests), answered_(requests.size()) {}
 
   Status Run(const CellOptions& options) {
     const Clock& clock = world_.runtime->clock();
@@ -257,7 +265,7 @@ class OpenLoop {
       worst_lag_ = std::max(worst_lag_, clock.Now() - due);
       status = Send(sent);
     }
-    if (!status.ok()) --sent;   // the last one was not taken
+    if (!status.ok()) --sent;  // the last one was not taken
     for (std::size_t i = 0; i < sent; ++i) mailbox_.Take();
     memory_ = sampler.Stop();
     return status;
@@ -290,7 +298,7 @@ class OpenLoop {
   std::vector<Answered> answered_;
   TimeNs start_ = 0, worst_lag_ = 0;
   std::size_t first_measured_ = 0;
-  EngineStats before_;                // when the warm-up ended
+  EngineStats before_;  // when the warm-up ended
   std::vector<MemorySample> memory_;
   Mailbox mailbox_;
 };
@@ -319,7 +327,9 @@ void OpenLoop::CountAnswers(CellResult& result) const {
 void OpenLoop::CountMoves(CellResult& result) const {
   const EngineStats after = world_.Stats();
   const std::int64_t page = after.device.page_bytes, page_tokens = world_.runtime->geometry().kv.page_tokens;
-  const auto share = [](std::int64_t part, std::int64_t of) { return of > 0 ? static_cast<double>(part) / static_cast<double>(of) : 0.0; };
+  const auto share = [](std::int64_t part, std::int64_t of) {
+    return of > 0 ? static_cast<double>(part) / static_cast<double>(of) : 0.0;
+  };
   const std::int64_t looked_up = after.prefix.looked_up_tokens - before_.prefix.looked_up_tokens;
   const std::int64_t found = after.prefix.found_tokens - before_.prefix.found_tokens;
   const std::int64_t fetched_pages = after.kv_tiers.pages_fetched - before_.kv_tiers.pages_fetched;
@@ -334,7 +344,8 @@ void OpenLoop::CountMoves(CellResult& result) const {
   result.adapters_disk_to_device = a.disk_to_device_bytes - b.disk_to_device_bytes;
   result.adapters_host_to_device = a.host_to_device_bytes - b.host_to_device_bytes;
   const std::int64_t loads = a.device_loads - b.device_loads;
-  result.adapter_load_ms = Seconds(a.load_time_total - b.load_time_total) * 1e3 / static_cast<double>(std::max<std::int64_t>(1, loads));
+  result.adapter_load_ms =
+      Seconds(a.load_time_total - b.load_time_total) * 1e3 / static_cast<double>(std::max<std::int64_t>(1, loads));
   result.kv_host_to_device = fetched_pages * page;
   result.kv_device_to_host = (after.kv_tiers.pages_backed_up - before_.kv_tiers.pages_backed_up) * page;
   result.preemptions = after.preemptions - before_.preemptions;
@@ -376,10 +387,12 @@ Result<Reference> RunReference(const ScenarioHouse& house, const std::vector<Ses
   return Reference{.requests = std::move(plain.requests),
                    .working_set_bytes = (stats.device.capacity_pages - stats.device.free_pages) * page,
                    .adapter_bytes = stats.device.used(PageCategory::kAdapter) * page,
-                   .capacity = cached.requests_per_second, .sizes = std::move(plain.sizes)};
+                   .capacity = cached.requests_per_second,
+                   .sizes = std::move(plain.sizes)};
 }
 
-Result<CellResult> RunCell(const ScenarioHouse& house, const std::vector<PlannedRequest>& requests, const CellOptions& options) {
+Result<CellResult> RunCell(const ScenarioHouse& house, const std::vector<PlannedRequest>& requests,
+                           const CellOptions& options) {
   RuntimeOptions runtime;
   runtime.cache = options.regime;
   runtime.device_memory = options.device_bytes;

@@ -18,8 +18,8 @@ namespace {
 constexpr struct {
   Scenario scenario;
   const char* name;
-  double mean_turns;      // about: how many sessions make a rate of requests
-  double think_seconds;   // between the turns of a session, mean
+  double mean_turns;     // about: how many sessions make a rate of requests
+  double think_seconds;  // between the turns of a session, mean
 } kScenarios[] = {
     {Scenario::kChat, "chat", 5.5, 0.5},
     {Scenario::kTranslate, "translate", 1, 0},
@@ -27,12 +27,14 @@ constexpr struct {
 };
 
 const auto& Traits(Scenario scenario) {
-  return *std::find_if(std::begin(kScenarios), std::end(kScenarios), [&](const auto& s) { return s.scenario == scenario; });
+  return *std::find_if(std::begin(kScenarios), std::end(kScenarios),
+                       [&](const auto& s) { return s.scenario == scenario; });
 }
 
-constexpr std::size_t kLongestToolAnswer = 48;    // bytes of a recorded one; the rest is left out
-constexpr std::size_t kShifts = 4;                 // times that the popular adapters change in a run of kTranslate
-constexpr std::size_t kSessionTurns = 4;           // of agents: dialogs of a scene follow each other until there are so many
+constexpr std::size_t kLongestToolAnswer = 48;  // bytes of a recorded one; the rest is left out
+constexpr std::size_t kShifts = 4;              // times that the popular adapters change in a run of kTranslate
+// of agents: dialogs of a scene follow each other until there are so many
+constexpr std::size_t kSessionTurns = 4;
 
 }  // namespace
 
@@ -58,7 +60,8 @@ Result<ScenarioText> ScenarioText::Load(const std::filesystem::path& demo, const
   ScenarioText text(std::move(tokenizer), std::move(*chat));
   ASSIGN_OR_RETURN(const std::vector<TokenId> first, text.Render("a", "b"));
   ASSIGN_OR_RETURN(const std::vector<TokenId> end, text.tokenizer_.Encode("<|end|>", false));
-  if (first.size() < 2 || end.size() != 1) return InvalidArgument("not the demo model's tokenizer: " + (demo / "model").string());
+  if (first.size() < 2 || end.size() != 1)
+    return InvalidArgument("not the demo model's tokenizer: " + (demo / "model").string());
   text.end_of_answer_ = end[0];
   RETURN_IF_ERROR(text.LoadWords(demo / "eval"));
   if (!dialogs.empty()) RETURN_IF_ERROR(text.LoadDialogs(dialogs));
@@ -87,7 +90,8 @@ Status ScenarioText::LoadWords(const std::filesystem::path& folder) {
   return Ok{};
 }
 
-// A turn of the user, and of the assistant if one follows, is an exchange. What the tools answered is in its annotations.
+// A turn of the user, and of the assistant if one follows, is an exchange. What the tools answered is in its
+// annotations.
 Status ScenarioText::LoadDialogs(const std::filesystem::path& path) {
   ASSIGN_OR_RETURN(const std::string file, load::ReadTextFile(path.string()));
   std::map<std::string, Scene> scenes;
@@ -97,12 +101,14 @@ Status ScenarioText::LoadDialogs(const std::filesystem::path& path) {
       for (const auto& utterance : dialog.at("utterances")) {
         const std::string text = utterance.at("text");
         if (utterance.at("speaker") != "user") {
-          if (!exchanges.empty()) exchanges.back().answer_tokens = static_cast<std::int32_t>(text.size());   // a byte a token
+          // a byte a token
+          if (!exchanges.empty()) exchanges.back().answer_tokens = static_cast<std::int32_t>(text.size());
           continue;
         }
         Exchange exchange{.user = text, .answer_tokens = 16};
         for (const auto& note : utterance.at("annotations")) {
-          if (note.at("name") == "response") exchange.tools += note.at("value").get<std::string>().substr(0, kLongestToolAnswer);
+          if (note.at("name") == "response")
+            exchange.tools += note.at("value").get<std::string>().substr(0, kLongestToolAnswer);
         }
         exchanges.push_back(std::move(exchange));
       }
@@ -131,13 +137,15 @@ std::string ScenarioText::Words(std::uint64_t seed, std::size_t count) const {
 ScenarioText::Script ScenarioText::Write(Scenario scenario, std::size_t adapter, std::uint64_t seed) const {
   Prng prng(seed);
   const auto between = [&](std::uint64_t low, std::uint64_t high) { return low + prng.NextBelow(high - low + 1); };
-  const std::uint64_t of_adapter = SplitMix64(adapter + 1);   // what is said is different, its system prompt is its own
+  // what is said is different, its system prompt is its own
+  const std::uint64_t of_adapter = SplitMix64(adapter + 1);
   Script script;
   switch (scenario) {
     case Scenario::kChat:
       script.system = Words(of_adapter, 16);
       for (std::size_t turns = between(3, 8); script.exchanges.size() < turns;) {
-        script.exchanges.push_back({Words(prng.Next(), between(5, 14)), "", static_cast<std::int32_t>(between(12, 32))});
+        script.exchanges.push_back(
+            {Words(prng.Next(), between(5, 14)), "", static_cast<std::int32_t>(between(12, 32))});
       }
       break;
     case Scenario::kTranslate:
@@ -187,7 +195,7 @@ Result<std::vector<Session>> ScenarioText::MakeSessions(Scenario scenario, const
   const load::ZipfPicker popularity(options.adapters, options.zipf);
   Prng prng(options.seed);
   std::vector<Session> sessions;
-  for (double begin = 0;; ) {
+  for (double begin = 0;;) {
     begin += load::DrawExponential(prng, traits.mean_turns / options.rate);
     if (begin >= options.seconds) return sessions;
     std::size_t adapter = popularity.Draw(prng);
@@ -200,7 +208,8 @@ Result<std::vector<Session>> ScenarioText::MakeSessions(Scenario scenario, const
     double at = begin;
     for (SessionTurn& turn : session.turns) {
       turn.at = static_cast<TimeNs>(at * kNsPerSecond);
-      at += traits.think_seconds / 4 + (traits.think_seconds > 0 ? load::DrawExponential(prng, traits.think_seconds * 3 / 4) : 0);
+      at += traits.think_seconds / 4 +
+            (traits.think_seconds > 0 ? load::DrawExponential(prng, traits.think_seconds * 3 / 4) : 0);
     }
     const auto end = static_cast<TimeNs>(options.seconds * kNsPerSecond);
     while (!session.turns.empty() && session.turns.back().at >= end) session.turns.pop_back();

@@ -1,5 +1,5 @@
-// FastLibra's three scenarios in small (section 6.2 of that document): who asks which adapter what, and when. Made before
-// anything runs, from a seed: the same conversations at the same times for every regime.
+// FastLibra's three scenarios in small (section 6.2 of that document): who asks which adapter what, and when. Made
+// before anything runs, from a seed: the same conversations at the same times for every regime.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,10 @@
 namespace loramux {
 
 enum class Scenario {
-  kChat,        // conversations: every turn sends all that was said, behind a system prompt that an adapter's users share
-  kTranslate,   // single short requests; which adapters are asked most shifts over time
-  kAgent,       // recorded task dialogs with what the tools answered; one scene an adapter
+  // conversations: every turn sends all that was said, behind a system prompt that an adapter's users share
+  kChat,
+  kTranslate,  // single short requests; which adapters are asked most shifts over time
+  kAgent,      // recorded task dialogs with what the tools answered; one scene an adapter
 };
 
 // "chat", "translate", "agent".
@@ -28,15 +29,16 @@ std::vector<std::string> ScenarioNames();
 Result<Scenario> FindScenario(std::string_view name);
 
 struct SessionTurn {
-  std::vector<TokenId> said;          // what the prompt has behind the previous answer: the user's turn, with its template
-  std::int32_t answer_tokens = 0;     // exactly so many are generated
-  TimeNs at = 0;                      // since the start of the run
+  // what the prompt has behind the previous answer: the user's turn, with its template
+  std::vector<TokenId> said;
+  std::int32_t answer_tokens = 0;  // exactly so many are generated
+  TimeNs at = 0;                   // since the start of the run
 };
 
 // One conversation: the prompt of a turn is all that was said before, answers included, and its own `said`.
 struct Session {
-  std::size_t adapter = 0;            // index
-  std::vector<SessionTurn> turns;     // ascending times
+  std::size_t adapter = 0;         // index
+  std::vector<SessionTurn> turns;  // ascending times
 };
 
 struct ScenarioOptions {
@@ -60,7 +62,7 @@ class ScenarioText {
 
  private:
   struct Exchange {
-    std::string user, tools;          // said; what the tools answered to it
+    std::string user, tools;  // said; what the tools answered to it
     std::int32_t answer_tokens = 0;
   };
   struct Scene {
@@ -85,7 +87,7 @@ class ScenarioText {
   ChatTemplate template_;
   TokenId end_of_answer_ = -1;
   std::vector<std::string> words_;
-  std::vector<Scene> scenes_;         // in order of name
+  std::vector<Scene> scenes_;  // in order of name
 };
 
 }  // namespace loramux

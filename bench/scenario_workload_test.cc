@@ -68,7 +68,7 @@ TEST(ScenarioWorkload, ChatSharesASystemPromptAndIsTheSameForASeed) {
   const auto sessions = text.MakeSessions(Scenario::kChat, options).value();
   ExpectSound(sessions, options);
   EXPECT_NEAR(static_cast<double>(Requests(sessions)), 400, 120);
-  std::map<std::size_t, std::vector<TokenId>> begins;   // by adapter
+  std::map<std::size_t, std::vector<TokenId>> begins;  // by adapter
   for (const Session& session : sessions) {
     const std::vector<TokenId> begin(session.turns[0].said.begin(), session.turns[0].said.begin() + 40);
     EXPECT_EQ(begins.emplace(session.adapter, begin).first->second, begin);
@@ -102,14 +102,16 @@ TEST(ScenarioWorkload, TranslationsShiftFromAdaptersToOthers) {
   const ScenarioOptions options{.adapters = 40, .zipf = 1.5, .rate = 100, .seconds = 20};
   const auto sessions = Load(false).MakeSessions(Scenario::kTranslate, options).value();
   ExpectSound(sessions, options);
-  std::map<std::size_t, std::map<std::size_t, int>> asked;   // by quarter and adapter
+  std::map<std::size_t, std::map<std::size_t, int>> asked;  // by quarter and adapter
   for (const Session& session : sessions) {
     EXPECT_EQ(session.turns.size(), 1u);
-    ++asked[static_cast<std::size_t>(session.turns[0].at * 4 / static_cast<TimeNs>(options.seconds * kNsPerSecond))][session.adapter];
+    ++asked[static_cast<std::size_t>(session.turns[0].at * 4 / static_cast<TimeNs>(options.seconds * kNsPerSecond))]
+           [session.adapter];
   }
   std::set<std::size_t> favourites;
   for (const auto& [quarter, counts] : asked) {
-    favourites.insert(std::max_element(counts.begin(), counts.end(), [](auto& a, auto& b) { return a.second < b.second; })->first);
+    favourites.insert(
+        std::max_element(counts.begin(), counts.end(), [](auto& a, auto& b) { return a.second < b.second; })->first);
   }
   EXPECT_EQ(favourites.size(), 4u);
 }
@@ -135,9 +137,10 @@ TEST(AdapterCopies, EveryCopyIsAnotherAdapter) {
   const auto model = LoadModelConfig(kDemo / "model").value();
   AdapterRegistry registry(model, {"base"}, {.page_bytes = 1 << 16});
   std::set<std::string> digests;
-  for (const auto& copy : copies) digests.insert(registry.Register(copy.filename().string(), copy, 0).value()->file.digest);
+  for (const auto& copy : copies)
+    digests.insert(registry.Register(copy.filename().string(), copy, 0).value()->file.digest);
   EXPECT_EQ(digests.size(), copies.size());
-  EXPECT_FALSE(std::filesystem::exists(folder / "toyspeak-0"));   // 2.6 MB
+  EXPECT_FALSE(std::filesystem::exists(folder / "toyspeak-0"));  // 2.6 MB
   std::filesystem::remove_all(folder);
   EXPECT_FALSE(CopyAdapters(kDemo / "adapters", folder, 1, 100).ok());
   EXPECT_FALSE(CopyAdapters(kDemo / "adapters", folder, 12 * kMaxAdapterCopies, 1'000'000).ok());

@@ -1,7 +1,8 @@
-// What the server costs beside the model: 16 streams over HTTP (server-sent events) and the same 16 straight through the
-// engine, on a synthetic bf16 model of the 160M shape, in turns. Two figures: processor time of the server's threads
-// for a token, as a share of what a token costs in the engine (this one does not depend on what else the machine does,
-// and is held against the target); and tokens a second, where the client on the same processors is part of the cost.
+// What the server costs beside the model: 16 streams over HTTP (server-sent events) and the same 16 straight through
+// the engine, on a synthetic bf16 model of the 160M shape, in turns. Two figures: processor time of the server's
+// threads for a token, as a share of what a token costs in the engine (this one does not depend on what else the
+// machine does, and is held against the target); and tokens a second, where the client on the same processors is part
+// of the cost.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -14,8 +15,8 @@
 #include <CLI/CLI.hpp>
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <sys/socket.h>
+#include <poll.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -40,7 +41,8 @@ std::string TokenizerJson() {
          R"("pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true},)"
          R"("post_processor":null,"decoder":{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true},)"
          R"("model":{"type":"BPE","dropout":null,"unk_token":null,"continuing_subword_prefix":null,)"
-         R"("end_of_word_suffix":null,"fuse_unk":false,"byte_fallback":false,"vocab":{)" + vocab + R"(},"merges":[]}})";
+         R"("end_of_word_suffix":null,"fuse_unk":false,"byte_fallback":false,"vocab":{)" +
+         vocab + R"(},"merges":[]}})";
 }
 
 struct Flags {
@@ -57,7 +59,8 @@ struct Stream {
 std::vector<Stream> MakeStreams(const Flags& flags) {
   std::vector<Stream> streams(static_cast<std::size_t>(flags.streams));
   for (std::size_t i = 0; i < streams.size(); ++i) {
-    for (std::size_t t = 0; t < 16; ++t) streams[i].prompt.push_back(static_cast<TokenId>((t * 37 + i * 101 + 5) % kVocab));
+    for (std::size_t t = 0; t < 16; ++t)
+      streams[i].prompt.push_back(static_cast<TokenId>((t * 37 + i * 101 + 5) % kVocab));
   }
   return streams;
 }
@@ -112,10 +115,13 @@ int Connect(std::uint16_t port) {
 void SendRequest(int fd, const Stream& stream, const Flags& flags) {
   std::string ids;
   for (const TokenId id : stream.prompt) ids += (ids.empty() ? "" : ",") + std::to_string(id);
-  const std::string body = R"({"model":"base","prompt":[)" + ids + R"(],"stream":true,"ignore_eos":true,"temperature":0,"max_tokens":)" +
+  const std::string body = R"({"model":"base","prompt":[)" + ids +
+                           R"(],"stream":true,"ignore_eos":true,"temperature":0,"max_tokens":)" +
                            std::to_string(flags.output) + "}";
-  const std::string text = "POST /v1/completions HTTP/1.1\r\nHost: bench\r\nConnection: close\r\nContent-Type: application/json\r\n"
-                           "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+  const std::string text =
+      "POST /v1/completions HTTP/1.1\r\nHost: bench\r\nConnection: close\r\nContent-Type: application/json\r\n"
+      "Content-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n" + body;
   CHECK_EQ(write(fd, text.data(), text.size()), static_cast<ssize_t>(text.size()));
 }
 
@@ -138,7 +144,8 @@ double ThreadCpuSeconds() {
 
 std::set<std::string> Threads() {
   std::set<std::string> threads;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) threads.insert(entry.path().filename());
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task"))
+    threads.insert(entry.path().filename());
   return threads;
 }
 
@@ -194,24 +201,28 @@ int Run(const Flags& flags) {
   options.threads = flags.threads;
   options.device_memory = std::int64_t{3} << 30;
   options.host_memory = 0;
-  options.prefix_cache = false;   // every prompt is computed
+  options.prefix_cache = false;  // every prompt is computed
   options.base_names = {"base"};
   const ModelConfig config = Shape160M();
-  auto runtime = std::move(Runtime::Create(std::make_unique<Model>(config, RandomModelWeights(config, DType::kBF16, 1)),
-                                           options)).value();
+  auto runtime =
+      std::move(Runtime::Create(std::make_unique<Model>(config, RandomModelWeights(config, DType::kBF16, 1)), options))
+          .value();
   const Tokenizer tokenizer = std::move(Tokenizer::Parse(TokenizerJson(), "bench")).value();
   EngineService service(&runtime->engine());
   runtime->Start();
-  const std::set<std::string> engine_threads = Threads();   // and this one, which sleeps or is the client
+  const std::set<std::string> engine_threads = Threads();  // and this one, which sleeps or is the client
   ServerOptions server_options;
   server_options.http.port = 0;
   server_options.max_model_len = runtime->max_model_len();
-  auto server = std::move(Server::Start(server_options, {.clock = &runtime->clock(), .generation = &service,
-                                                         .registry = &runtime->registry(), .tokenizer = &tokenizer})).value();
+  auto server = std::move(Server::Start(server_options, {.clock = &runtime->clock(),
+                                                         .generation = &service,
+                                                         .registry = &runtime->registry(),
+                                                         .tokenizer = &tokenizer}))
+                    .value();
   std::set<std::string> server_threads = Threads();
   for (const std::string& thread : engine_threads) server_threads.erase(thread);
   spdlog::set_level(spdlog::level::warn);
-  RunInProcess(*runtime, flags);   // warm up
+  RunInProcess(*runtime, flags);  // warm up
   RunOverHttp(*server, runtime->clock(), flags);
   std::vector<double> inside, outside, client, model_us, server_us;
   const double tokens = static_cast<double>(flags.streams) * flags.output;
@@ -230,13 +241,14 @@ int Run(const Flags& flags) {
   const double best_inside = *std::max_element(inside.begin(), inside.end());
   const double best_outside = *std::max_element(outside.begin(), outside.end());
   const double overhead = 100 * Median(server_us) / Median(model_us);
-  std::printf("160M shape, bf16, %d threads, %d streams, %d tokens each, %d turns; decode\n", flags.threads, flags.streams,
-              flags.output, flags.repetitions);
-  std::printf("  processor time a token: engine %.0f us, server %.1f us, client %.1f us\n", Median(model_us), Median(server_us),
-              Median(client));
+  std::printf("160M shape, bf16, %d threads, %d streams, %d tokens each, %d turns; decode\n", flags.threads,
+              flags.streams, flags.output, flags.repetitions);
+  std::printf("  processor time a token: engine %.0f us, server %.1f us, client %.1f us\n", Median(model_us),
+              Median(server_us), Median(client));
   std::printf("  through the engine  best %8.1f tok/s, median %8.1f\n", best_inside, Median(inside));
   std::printf("  over HTTP           best %8.1f tok/s, median %8.1f\n", best_outside, Median(outside));
-  std::printf("  server's share of the engine's processor time %.2f %%  target 3 %%  %s\n", overhead, overhead <= 3 ? "met" : "MISSED");
+  std::printf("  server's share of the engine's processor time %.2f %%  target 3 %%  %s\n", overhead,
+              overhead <= 3 ? "met" : "MISSED");
   return 0;
 }
 
@@ -248,8 +260,11 @@ int main(int argc, char** argv) {
   loramux::Flags flags;
   app.add_option("--streams", flags.streams)->capture_default_str()->check(CLI::Range(1, 256));
   app.add_option("--threads", flags.threads)->capture_default_str();
-  app.add_option("--repetitions", flags.repetitions, "Turns of both")->capture_default_str()->check(CLI::Range(1, 1000));
-  app.add_option("--output", flags.output, "Tokens that each stream generates")->capture_default_str()
+  app.add_option("--repetitions", flags.repetitions, "Turns of both")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  app.add_option("--output", flags.output, "Tokens that each stream generates")
+      ->capture_default_str()
       ->check(CLI::Range(2, 1900));
   CLI11_PARSE(app, argc, argv);
   return loramux::Run(flags);

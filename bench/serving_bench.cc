@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 #include "bench/machine_limits.h"
-#include "formats/random_adapter.h"
 #include "bench/shapes.h"
 #include "engine/runtime.h"
+#include "formats/random_adapter.h"
 
 namespace loramux {
 namespace {
@@ -35,8 +35,8 @@ ModelConfig ShapeTinyLlama() {
 
 // Weights that a token's step reads: all layers and the output head.
 std::int64_t StepWeights(const ModelConfig& c) {
-  const std::int64_t layer = c.hidden_size * (c.QDim() + 2 * c.KvDim()) + c.QDim() * c.hidden_size +
-                             3 * c.hidden_size * c.intermediate_size;
+  const std::int64_t layer =
+      c.hidden_size * (c.QDim() + 2 * c.KvDim()) + c.QDim() * c.hidden_size + 3 * c.hidden_size * c.intermediate_size;
   return c.num_layers * layer + c.vocab_size * c.hidden_size;
 }
 
@@ -49,9 +49,9 @@ double PrefillFlops(const ModelConfig& c, std::int64_t tokens) {
 }
 
 struct Measured {
-  double ttft_seconds = 0;          // mean
-  double decode_tokens_per_second = 0;   // of all streams, from the last first token to the first end
-  double total_tokens_per_second = 0;    // generated, from submission to the last end
+  double ttft_seconds = 0;              // mean
+  double decode_tokens_per_second = 0;  // of all streams, from the last first token to the first end
+  double total_tokens_per_second = 0;   // generated, from submission to the last end
 };
 
 struct Stream {
@@ -127,7 +127,8 @@ void Row(const char* what, double value, const char* unit, double ratio, const c
 void BenchShape(const char* name, const ModelConfig& config, const Flags& flags) {
   std::printf("\n%s: hidden %lld, %lld layers, ffn %lld, vocabulary %lld; bf16, %d threads\n", name,
               static_cast<long long>(config.hidden_size), static_cast<long long>(config.num_layers),
-              static_cast<long long>(config.intermediate_size), static_cast<long long>(config.vocab_size), flags.threads);
+              static_cast<long long>(config.intermediate_size), static_cast<long long>(config.vocab_size),
+              flags.threads);
   const std::int64_t weight_bytes = StepWeights(config) * 2;
   double bandwidth = 0, peak = 0;
   const auto measure_limits = [&] {
@@ -141,17 +142,18 @@ void BenchShape(const char* name, const ModelConfig& config, const Flags& flags)
   options.threads = flags.threads;
   options.device_memory = std::int64_t{3} << 30;
   options.host_memory = 0;
-  options.prefix_cache = false;   // every prompt is computed
+  options.prefix_cache = false;  // every prompt is computed
   options.scheduler.prefill_chunk = 512;
   options.base_names = {"base"};
-  auto runtime = std::move(Runtime::Create(
-      std::make_unique<Model>(config, RandomModelWeights(config, DType::kBF16, 1)), options)).value();
+  auto runtime =
+      std::move(Runtime::Create(std::make_unique<Model>(config, RandomModelWeights(config, DType::kBF16, 1)), options))
+          .value();
   const auto run = [&](const std::vector<Stream>& streams, std::int64_t prompt, std::int32_t output) {
     return Best(flags.repetitions, [&] { return RunStreams(*runtime, streams, prompt, output); });
   };
   runtime->Start();
   std::vector<Stream> base(16), adapted(16);
-  RunStreams(*runtime, base, 16, 4);   // warm up
+  RunStreams(*runtime, base, 16, 4);  // warm up
   const Measured unaware = run(base, 16, flags.output);
 
   const std::filesystem::path directory =
@@ -162,18 +164,19 @@ void BenchShape(const char* name, const ModelConfig& config, const Flags& flags)
     const std::int32_t rank = kRanks[i % std::size(kRanks)];
     rank_sum += rank;
     const auto path = directory / std::to_string(i);
-    CHECK(WriteRandomAdapter(path, config, rank, {LoraTarget::kQ, LoraTarget::kK, LoraTarget::kV, LoraTarget::kO}, i).ok());
+    CHECK(WriteRandomAdapter(path, config, rank, {LoraTarget::kQ, LoraTarget::kK, LoraTarget::kV, LoraTarget::kO}, i)
+              .ok());
     const auto version = runtime->registry().Register("adapter-" + std::to_string(i), path, 0);
     CHECK(version.ok());
     adapted[i].adapter = (*version)->generation;
     adapter_bytes += (*version)->layout.payload_bytes;
   }
-  RunStreams(*runtime, adapted, 16, 4);   // warm up: adapters are loaded, the workspace has grown
+  RunStreams(*runtime, adapted, 16, 4);  // warm up: adapters are loaded, the workspace has grown
   const Measured one = run({Stream{}}, 16, flags.output);
   const Measured prefill = run({Stream{}}, 512, 1);
   const Measured many = run(base, 16, flags.output);
   const Measured mixed = run(adapted, 16, flags.output);
-  measure_limits();   // again: the machine may have been busy the first time
+  measure_limits();  // again: the machine may have been busy the first time
 
   std::printf("  limits: read bandwidth %.1f GB/s over %.0f MB, multiply-add peak %.0f GFLOP/s\n", bandwidth / 1e9,
               static_cast<double>(weight_bytes) / 1e6, peak / 1e9);
@@ -204,7 +207,8 @@ void BenchShape(const char* name, const ModelConfig& config, const Flags& flags)
 int main(int argc, char** argv) {
   CLI::App app{"loramux serving benchmark: the engine against the limits of this machine, measured in the same run"};
   loramux::Flags flags;
-  app.add_option("--shape", flags.shape, "160m, tinyllama or all")->capture_default_str()
+  app.add_option("--shape", flags.shape, "160m, tinyllama or all")
+      ->capture_default_str()
       ->check(CLI::IsMember({"160m", "tinyllama", "all"}));
   app.add_option("--threads", flags.threads)->capture_default_str();
   app.add_option("--repetitions", flags.repetitions, "The best of so many runs counts")->capture_default_str();

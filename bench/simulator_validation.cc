@@ -1,6 +1,7 @@
-// The simulator against the real engine: the demo model on the CPU, several presets under several loads. First what `loramux profile`
-// does gives a profile. After each run, its factors are fitted by the same function to the steps of every other quarter of a second of
-// it; then the requests of those between are simulated, on a machine of the pace that the real one had.
+// The simulator against the real engine: the demo model on the CPU, several presets under several loads. First what
+// `loramux profile` does gives a profile. After each run, its factors are fitted by the same function to the steps of
+// every other quarter of a second of it; then the requests of those between are simulated, on a machine of the pace
+// that the real one had.
 //
 //   simulator_validation --output docs/results
 //
@@ -33,13 +34,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::array<std::int32_t, 4> kRanks = {8, 16, 32, 64};
-constexpr double kLeastBusy = 0.05;                              // of the seconds that show the machine's pace, in seconds
-constexpr std::int64_t kBenchMemory = std::int64_t{256} << 20;   // of the steps that are measured one by one
+// of the seconds that show the machine's pace, in seconds
+constexpr double kLeastBusy = 0.05;
+constexpr std::int64_t kBenchMemory = std::int64_t{256} << 20;  // of the steps that are measured one by one
 
 struct Flags {
   std::string demo = "demo", output, runs, steps, profile;
   std::vector<std::string> presets = {"loramux", "chameleon", "fifo"};
-  std::vector<int> loads = {20, 40, 60, 75};   // percent
+  std::vector<int> loads = {20, 40, 60, 75};  // percent
   double seconds = 16, saturation = 0, profile_seconds = 40;
   int repetitions = 5, threads = 1;
   std::size_t adapters = 32;
@@ -74,11 +76,18 @@ class AdapterFolder {
 };
 
 EngineLoad LoadOf(const Flags& flags, const ModelConfig& config, double rate) {
-  return {.rate = rate, .seconds = flags.seconds, .adapters = flags.adapters, .input_mean = flags.input, .output_mean = flags.output_tokens,
-          .vocab = config.vocab_size, .seed = flags.seed};
+  return {.rate = rate,
+          .seconds = flags.seconds,
+          .adapters = flags.adapters,
+          .input_mean = flags.input,
+          .output_mean = flags.output_tokens,
+          .vocab = config.vocab_size,
+          .seed = flags.seed};
 }
 
-double Share(std::int64_t part, std::int64_t of) { return of > 0 ? static_cast<double>(part) / static_cast<double>(of) : 0; }
+double Share(std::int64_t part, std::int64_t of) {
+  return of > 0 ? static_cast<double>(part) / static_cast<double>(of) : 0;
+}
 
 // In seconds, all steps together.
 struct StepTimes {
@@ -119,7 +128,7 @@ Result<PerformanceProfile> ThroughFile(const PerformanceProfile& profile) {
   return ParsePerformanceProfile(PerformanceProfileAsJson(profile), "the profile that was measured");
 }
 
-using Profiles = std::array<PerformanceProfile, 2>;   // of a run's turns
+using Profiles = std::array<PerformanceProfile, 2>;  // of a run's turns
 
 // The linear terms alone, at the pace that was found beside the factors.
 Profiles WithoutFactors(Profiles profiles) {
@@ -149,9 +158,13 @@ class Validation {
   Validation(const Flags& flags, ModelConfig config) : flags_(flags), config_(std::move(config)) {}
 
   Status Prepare(const AdapterFolder& folder) {
-    house_ = {.model = fs::path(flags_.demo) / "model", .adapters = {}, .ranks = {},
+    house_ = {.model = fs::path(flags_.demo) / "model",
+              .adapters = {},
+              .ranks = {},
               .device_bytes = static_cast<std::int64_t>(flags_.device_mb * 1e6),
-              .host_bytes = static_cast<std::int64_t>(flags_.host_mb * 1e6), .threads = flags_.threads, .costs = {}};
+              .host_bytes = static_cast<std::int64_t>(flags_.host_mb * 1e6),
+              .threads = flags_.threads,
+              .costs = {}};
     RETURN_IF_ERROR(folder.Fill(config_, flags_.adapters, house_));
     RETURN_IF_ERROR(TakeProfile());
     saturation_ = flags_.saturation > 0 ? flags_.saturation : profile_.requests_per_second;
@@ -159,7 +172,8 @@ class Validation {
       ASSIGN_OR_RETURN(const std::vector<ValidationRun> before, ReadRuns(flags_.runs));
       if (!before.empty()) saturation_ = before.front().saturation;
     }
-    if (saturation_ <= 0) return InvalidArgument("the profile does not say what its engine sustains: --saturation does", "--saturation");
+    if (saturation_ <= 0)
+      return InvalidArgument("the profile does not say what its engine sustains: --saturation does", "--saturation");
     house_.costs = std::make_shared<const PerformanceModel>(profile_.EngineModel());
     return Ok{};
   }
@@ -167,13 +181,15 @@ class Validation {
   Result<ValidationRun> Run(const Preset& preset, int load_percent, int repetition) {
     const double rate = saturation_ * load_percent / 100;
     EngineLoad load = LoadOf(flags_, config_, rate);
-    load.seed += static_cast<std::uint64_t>(repetition);   // other requests each time: one that is on the brink must not decide all
+    // other requests each time: one that is on the brink must not decide all
+    load.seed += static_cast<std::uint64_t>(repetition);
     const std::vector<EngineRequest> requests = DrawRequests(load);
     if (requests.empty()) return TooShort();
     ASSIGN_OR_RETURN(const RealRun real, RunReal(house_, preset, requests));
     const std::array<EngineRun, 2> by_turn = StepsByTurns(real.run);
     ASSIGN_OR_RETURN(const Profiles fitted, FitByTurns(by_turn));
-    ASSIGN_OR_RETURN(const SimulatedRun simulated, SimulateByTurns(preset, requests, real, AtPace(fitted, OwnPaceOf(by_turn, fitted))));
+    ASSIGN_OR_RETURN(const SimulatedRun simulated,
+                     SimulateByTurns(preset, requests, real, AtPace(fitted, OwnPaceOf(by_turn, fitted))));
     ASSIGN_OR_RETURN(const SimulatedRun even, SimulateByTurns(preset, requests, real, AtPace(fitted, Pace())));
     ASSIGN_OR_RETURN(const SimulatedRun beside, SimulateByTurns(preset, requests, real, fitted));
     ASSIGN_OR_RETURN(const SimulatedRun linear, SimulateByTurns(preset, requests, real, WithoutFactors(fitted)));
@@ -187,29 +203,35 @@ class Validation {
     }
     const PerformanceModel &a = fitted[0].mbgmv.model, &b = fitted[1].mbgmv.model;
     const StepTimes steps = TimesOf(by_turn[0], a) + TimesOf(by_turn[1], b);
-    return ValidationRun{.preset = std::string(preset.name), .load_percent = load_percent, .rate = rate, .saturation = saturation_,
-                         .requests = static_cast<std::int64_t>(requests.size()), .real = FiguresOf(real.run.requests, warm_up),
-                         .simulated = FiguresOf(simulated.requests, warm_up), .even = FiguresOf(even.requests, warm_up),
-                         .beside = FiguresOf(beside.requests, warm_up),
-                         .linear = FiguresOf(linear.requests, warm_up),
-                         .once = FiguresOf(once.requests, warm_up),
-                         .fitted_steps = static_cast<std::int64_t>(real.run.steps.size()),
-                         .fit_error = (fitted[0].mbgmv.engine.mean_error + fitted[1].mbgmv.engine.mean_error) / 2,
-                         .linear_fit_error = (fitted[0].mbgmv.engine_linear.mean_error + fitted[1].mbgmv.engine_linear.mean_error) / 2,
-                         .unevenness = UnevennessOf(real.run, profile_.mbgmv.model),
-                         .step_time_ratio = steps.Ratio(),
-                         .once_step_time_ratio = TimesOf(real.run, profile_.mbgmv.model).Ratio(),
-                         .between_steps_us = (a.between_steps + b.between_steps) / 2 * 1e6,
-                         .submit_latency_us = (a.submit_latency + b.submit_latency) / 2 * 1e6,
-                         .busy = steps.measured / (static_cast<double>(real.run.end) / kNsPerSecond),
-                         .adapter_hits = Share(real.stats.adapters.asked_on_device, real.stats.adapters.asked),
-                         .simulated_adapter_hits = Share(simulated.stats.adapters.asked_on_device, simulated.stats.adapters.asked)};
+    return ValidationRun{
+        .preset = std::string(preset.name),
+        .load_percent = load_percent,
+        .rate = rate,
+        .saturation = saturation_,
+        .requests = static_cast<std::int64_t>(requests.size()),
+        .real = FiguresOf(real.run.requests, warm_up),
+        .simulated = FiguresOf(simulated.requests, warm_up),
+        .even = FiguresOf(even.requests, warm_up),
+        .beside = FiguresOf(beside.requests, warm_up),
+        .linear = FiguresOf(linear.requests, warm_up),
+        .once = FiguresOf(once.requests, warm_up),
+        .fitted_steps = static_cast<std::int64_t>(real.run.steps.size()),
+        .fit_error = (fitted[0].mbgmv.engine.mean_error + fitted[1].mbgmv.engine.mean_error) / 2,
+        .linear_fit_error = (fitted[0].mbgmv.engine_linear.mean_error + fitted[1].mbgmv.engine_linear.mean_error) / 2,
+        .unevenness = UnevennessOf(real.run, profile_.mbgmv.model),
+        .step_time_ratio = steps.Ratio(),
+        .once_step_time_ratio = TimesOf(real.run, profile_.mbgmv.model).Ratio(),
+        .between_steps_us = (a.between_steps + b.between_steps) / 2 * 1e6,
+        .submit_latency_us = (a.submit_latency + b.submit_latency) / 2 * 1e6,
+        .busy = steps.measured / (static_cast<double>(real.run.end) / kNsPerSecond),
+        .adapter_hits = Share(real.stats.adapters.asked_on_device, real.stats.adapters.asked),
+        .simulated_adapter_hits = Share(simulated.stats.adapters.asked_on_device, simulated.stats.adapters.asked)};
   }
 
  private:
   // Each request by the model of its turn. The counts are those of the first one's simulation.
-  Result<SimulatedRun> SimulateByTurns(const Preset& preset, const std::vector<EngineRequest>& requests, const RealRun& real,
-                                       const Profiles& fitted) const {
+  Result<SimulatedRun> SimulateByTurns(const Preset& preset, const std::vector<EngineRequest>& requests,
+                                       const RealRun& real, const Profiles& fitted) const {
     std::array<SimulatedRun, 2> of_turn;
     for (std::size_t turn = 0; turn < of_turn.size(); ++turn) {
       ASSIGN_OR_RETURN(of_turn[turn], RunSimulated(house_, preset, requests, real, fitted[turn]));
@@ -218,7 +240,8 @@ class Validation {
   }
 
   static Error TooShort() {
-    return InvalidArgument("--seconds: too short: a run needs steps in odd and in even quarters of a second", "--seconds");
+    return InvalidArgument("--seconds: too short: a run needs steps in odd and in even quarters of a second",
+                           "--seconds");
   }
 
   // For each turn, by the steps of the other one.
@@ -244,8 +267,11 @@ class Validation {
     options.load_model = [this] { return Model::Load(house_.model, {}); };
     options.adapters = house_.adapters;
     options.engine = OptionsOf(house_, preset);
-    options.steps = {.device_memory = kBenchMemory, .max_batch_tokens = options.engine.scheduler.max_batch_tokens,
-                     .max_running = house_.max_running, .max_positions = house_.max_model_len, .threads = house_.threads};
+    options.steps = {.device_memory = kBenchMemory,
+                     .max_batch_tokens = options.engine.scheduler.max_batch_tokens,
+                     .max_running = house_.max_running,
+                     .max_positions = house_.max_model_len,
+                     .threads = house_.threads};
     options.sweep = {.points = 160, .least_points = 64, .seconds = flags_.profile_seconds};
     options.link_seconds = 3;
     options.engine_seconds = flags_.profile_seconds / 4;
@@ -261,7 +287,7 @@ class Validation {
   const Flags& flags_;
   const ModelConfig config_;
   ValidationHouse house_;
-  PerformanceProfile profile_;          // measured once, before all runs
+  PerformanceProfile profile_;  // measured once, before all runs
   double saturation_ = 0;
 };
 
@@ -299,12 +325,16 @@ Result<std::vector<ValidationRun>> RunAll(const Flags& flags, const ModelConfig&
 }
 
 std::string SettingOf(const Flags& flags, double saturation) {
-  return fmt::format("Poisson arrivals for {:g} s, the first quarter warms up; {:.1f} requests a second are 100 %. Prompts of {:g} and "
-                     "answers of {:g} tokens on average (log-normal, coefficient of variation 0.6), random tokens. {} random adapters of "
-                     "ranks 8 to 64 on q, k, v, o, popularity by Zipf's law with exponent 0.8. {:g} MB of device memory, {:g} MB of host "
-                     "tier. {} thread(s) of the executor, so that engine and sender have a processor of their own.",
-                     flags.seconds, saturation, flags.input, flags.output_tokens, flags.adapters, flags.device_mb, flags.host_mb,
-                     flags.threads);
+  return fmt::format(
+      "Poisson arrivals for {:g} s, the first quarter warms up; {:.1f} requests a second are 100 %. Prompts of {:g} "
+      "and "
+      "answers of {:g} tokens on average (log-normal, coefficient of variation 0.6), random tokens. {} random adapters "
+      "of "
+      "ranks 8 to 64 on q, k, v, o, popularity by Zipf's law with exponent 0.8. {:g} MB of device memory, {:g} MB of "
+      "host "
+      "tier. {} thread(s) of the executor, so that engine and sender have a processor of their own.",
+      flags.seconds, saturation, flags.input, flags.output_tokens, flags.adapters, flags.device_mb, flags.host_mb,
+      flags.threads);
 }
 
 Result<ValidationReport> Run(const Flags& flags, std::string command) {
@@ -315,7 +345,7 @@ Result<ValidationReport> Run(const Flags& flags, std::string command) {
     ASSIGN_OR_RETURN(report.runs, RunAll(flags, config));
   }
   if (!flags.runs.empty()) {
-    ASSIGN_OR_RETURN(report.runs, ReadRuns(flags.runs));   // those of other calls, too
+    ASSIGN_OR_RETURN(report.runs, ReadRuns(flags.runs));  // those of other calls, too
   }
   if (report.runs.empty()) return InvalidArgument("no runs: --repetitions 0 needs --runs of calls before", "--runs");
   report.setting = SettingOf(flags, report.runs.front().saturation);
@@ -332,34 +362,48 @@ int main(int argc, char** argv) {
   app.add_option("--output", flags.output, "Folder for simulator_validation.md, .json and .svg")->required();
   app.add_option("--demo", flags.demo, "Folder with model/")->check(CLI::ExistingDirectory)->capture_default_str();
   app.add_option("--presets", flags.presets)->delimiter(',')->capture_default_str();
-  app.add_option("--loads", flags.loads, "In % of what the machine does")->delimiter(',')->check(CLI::Range(1, 100))
+  app.add_option("--loads", flags.loads, "In % of what the machine does")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 100))
       ->capture_default_str();
-  app.add_option("--saturation", flags.saturation, "Requests a second that are 100 % (default: as --runs has it, or measured)")
+  app.add_option("--saturation", flags.saturation,
+                 "Requests a second that are 100 % (default: as --runs has it, or measured)")
       ->check(CLI::Range(0.0, 1e6));
-  app.add_option("--seconds", flags.seconds, "Of arrivals in a run")->check(CLI::Range(0.1, 3600.0))->capture_default_str();
-  app.add_option("--repetitions", flags.repetitions, "0: write the report of --runs again")->check(CLI::Range(0, 100))
+  app.add_option("--seconds", flags.seconds, "Of arrivals in a run")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
+  app.add_option("--repetitions", flags.repetitions, "0: write the report of --runs again")
+      ->check(CLI::Range(0, 100))
       ->capture_default_str();
   app.add_option("--runs", flags.runs, "File to which runs are added, a line each; the report has all that are in it");
-  app.add_option("--profile", flags.profile, "File for the profile that is measured first; if it is there, it is taken instead");
-  app.add_option("--profile-seconds", flags.profile_seconds, "Of the steps that it is measured by")->check(CLI::Range(0.1, 3600.0))
+  app.add_option("--profile", flags.profile,
+                 "File for the profile that is measured first; if it is there, it is taken instead");
+  app.add_option("--profile-seconds", flags.profile_seconds, "Of the steps that it is measured by")
+      ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
   app.add_option("--adapters", flags.adapters)->check(CLI::Range(1, 1000))->capture_default_str();
   app.add_option("--device-mb", flags.device_mb)->check(CLI::Range(1.0, 1e5))->capture_default_str();
   app.add_option("--host-mb", flags.host_mb)->check(CLI::Range(1.0, 1e5))->capture_default_str();
-  app.add_option("--input-mean", flags.input, "Tokens of a prompt")->check(CLI::Range(2.0, 512.0))->capture_default_str();
-  app.add_option("--output-mean", flags.output_tokens, "Tokens of an answer")->check(CLI::Range(2.0, 192.0))->capture_default_str();
+  app.add_option("--input-mean", flags.input, "Tokens of a prompt")
+      ->check(CLI::Range(2.0, 512.0))
+      ->capture_default_str();
+  app.add_option("--output-mean", flags.output_tokens, "Tokens of an answer")
+      ->check(CLI::Range(2.0, 192.0))
+      ->capture_default_str();
   app.add_option("--threads", flags.threads, "Of the executor")->check(CLI::Range(1, 1024))->capture_default_str();
-  app.add_option("--steps", flags.steps, "Begin of the names of files for every run's steps, transfers and requests (CSV)");
+  app.add_option("--steps", flags.steps,
+                 "Begin of the names of files for every run's steps, transfers and requests (CSV)");
   app.add_option("--seed", flags.seed)->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   std::string command = "simulator_validation";
-  for (int i = 1; i < argc; ++i) command += " " + std::string(argv[i]);   // as it was asked, for the report
+  for (int i = 1; i < argc; ++i) command += " " + std::string(argv[i]);  // as it was asked, for the report
   const auto report = loramux::Run(flags, std::move(command));
   if (!report.ok()) {
     fmt::print(stderr, "simulator_validation: {}\n", report.error().message);
     return 1;
   }
   const std::int64_t outside = loramux::OutsideBounds(*report);
-  fmt::print("{} runs, {} figures outside their bounds: {}/simulator_validation.md\n", report->runs.size(), outside, flags.output);
+  fmt::print("{} runs, {} figures outside their bounds: {}/simulator_validation.md\n", report->runs.size(), outside,
+             flags.output);
   return outside == 0 ? 0 : 2;
 }

@@ -11,10 +11,16 @@ namespace loramux {
 namespace {
 
 TEST(ValidationWorkloadTest, ArrivalsAndLengthsAsAsked) {
-  const EngineLoad load{.rate = 500, .seconds = 8, .adapters = 4, .input_mean = 60, .output_mean = 20, .max_input = 200,
-                            .max_output = 64, .vocab = 50};
+  const EngineLoad load{.rate = 500,
+                        .seconds = 8,
+                        .adapters = 4,
+                        .input_mean = 60,
+                        .output_mean = 20,
+                        .max_input = 200,
+                        .max_output = 64,
+                        .vocab = 50};
   const std::vector<EngineRequest> requests = DrawRequests(load);
-  ASSERT_NEAR(static_cast<double>(requests.size()), 4000, 300);   // Poisson: 63 is a standard deviation
+  ASSERT_NEAR(static_cast<double>(requests.size()), 4000, 300);  // Poisson: 63 is a standard deviation
   double input = 0, output = 0;
   TimeNs before = 0;
   std::vector<int> asked(4, 0);
@@ -64,13 +70,14 @@ TEST(ValidationWorkloadTest, TheSimulatorIsAskedTheSameAtTheTimesOfSending) {
   }
 }
 
-// A request is simulated with what was fitted to the steps of the other turns: none of those that it was served in, as good as.
+// A request is simulated with what was fitted to the steps of the other turns: none of those that it was served in, as
+// good as.
 TEST(ValidationTurnsTest, StepsAndRequestsBelongToTheirTurns) {
   constexpr TimeNs kTenth = kTurn / 10;
   EngineRun run;
   run.requests = {{.sent = kTenth}, {.sent = 11 * kTenth}, {.sent = 25 * kTenth}};
   run.steps = {{.begin = kTenth, .seconds_ns = 7 * kTenth},
-               {.begin = 9 * kTenth, .gap = kTenth, .seconds_ns = 2 * kTenth},   // into the next turn
+               {.begin = 9 * kTenth, .gap = kTenth, .seconds_ns = 2 * kTenth},  // into the next turn
                {.begin = 11 * kTenth, .gap = 0, .seconds_ns = 8 * kTenth},
                {.begin = 21 * kTenth, .gap = 2 * kTenth, .seconds_ns = kTenth}};
   run.end = 30 * kTenth;
@@ -105,11 +112,12 @@ TEST(ValidationTurnsTest, TheOwnPaceIsThatOfTheStepsOfBothTurns) {
   profiles[1].mbgmv.model.step = 20e-3;
   std::array<EngineRun, 2> turns;
   turns[0].steps = {{.begin = 0, .seconds_ns = 30 * kNsPerMs},
-                    {.begin = 30 * kNsPerMs, .seconds_ns = 500 * kNsPerMs, .plain = false},   // it waited
-                    {.begin = 530 * kNsPerMs, .seconds_ns = 5 * kNsPerMs}};                    // long after the first
-  turns[1].steps = {{.begin = 200 * kNsPerMs, .seconds_ns = 30 * kNsPerMs}, {.begin = 230 * kNsPerMs, .seconds_ns = 36 * kNsPerMs}};
+                    {.begin = 30 * kNsPerMs, .seconds_ns = 500 * kNsPerMs, .plain = false},  // it waited
+                    {.begin = 530 * kNsPerMs, .seconds_ns = 5 * kNsPerMs}};                  // long after the first
+  turns[1].steps = {{.begin = 200 * kNsPerMs, .seconds_ns = 30 * kNsPerMs},
+                    {.begin = 230 * kNsPerMs, .seconds_ns = 36 * kNsPerMs}};
   const Pace pace = OwnPaceOf(turns, profiles);
-  EXPECT_DOUBLE_EQ(pace.At(0), 2);                    // 60 ms of 30
+  EXPECT_DOUBLE_EQ(pace.At(0), 2);  // 60 ms of 30
   EXPECT_DOUBLE_EQ(pace.At(229 * kNsPerMs), 2);
   EXPECT_DOUBLE_EQ(pace.At(230 * kNsPerMs), 1.8);
   EXPECT_DOUBLE_EQ(pace.At(530 * kNsPerMs), 0.5);
@@ -117,7 +125,7 @@ TEST(ValidationTurnsTest, TheOwnPaceIsThatOfTheStepsOfBothTurns) {
 
 TEST(ValidationReportTest, FiguresOfWhatWasSentAfterTheWarmUp) {
   const std::vector<ServedRequest> requests = {
-      {.sent = 0, .first_token = 90 * kNsPerMs, .last_token = 900 * kNsPerMs, .tokens = 2},   // warms up
+      {.sent = 0, .first_token = 90 * kNsPerMs, .last_token = 900 * kNsPerMs, .tokens = 2},  // warms up
       {.sent = kNsPerMs, .first_token = 3 * kNsPerMs, .last_token = 9 * kNsPerMs, .tokens = 4},
       {.sent = 2 * kNsPerMs, .first_token = 6 * kNsPerMs, .last_token = 16 * kNsPerMs, .tokens = 6},
       {.sent = 3 * kNsPerMs, .first_token = 9 * kNsPerMs, .last_token = 9 * kNsPerMs, .tokens = 1}};
@@ -128,8 +136,15 @@ TEST(ValidationReportTest, FiguresOfWhatWasSentAfterTheWarmUp) {
 }
 
 ValidationRun SomeRun(const std::string& preset, double tpot_ratio, double p90_ratio) {
-  ValidationRun run{.preset = preset, .load_percent = 40, .rate = 10, .saturation = 25, .requests = 30,
-                    .real = {.tpot_ms = 2, .ttft_p50_ms = 3, .ttft_p90_ms = 4}, .fitted_steps = 77, .fit_error = 0.01, .busy = 0.5};
+  ValidationRun run{.preset = preset,
+                    .load_percent = 40,
+                    .rate = 10,
+                    .saturation = 25,
+                    .requests = 30,
+                    .real = {.tpot_ms = 2, .ttft_p50_ms = 3, .ttft_p90_ms = 4},
+                    .fitted_steps = 77,
+                    .fit_error = 0.01,
+                    .busy = 0.5};
   run.simulated = {.tpot_ms = 2 * tpot_ratio, .ttft_p50_ms = 3, .ttft_p90_ms = 4 * p90_ratio};
   run.even = run.beside = run.linear = run.once = run.simulated;
   return run;
@@ -137,7 +152,9 @@ ValidationRun SomeRun(const std::string& preset, double tpot_ratio, double p90_r
 
 TEST(ValidationReportTest, RunsSurviveTheirFile) {
   const std::string file = testing::TempDir() + "/validation_runs.jsonl";
-  ASSERT_TRUE(load::WriteTextFile(file, RunAsJsonLine(SomeRun("fifo", 1.01, 1.2)) + RunAsJsonLine(SomeRun("loramux", 1, 1))).ok());
+  ASSERT_TRUE(
+      load::WriteTextFile(file, RunAsJsonLine(SomeRun("fifo", 1.01, 1.2)) + RunAsJsonLine(SomeRun("loramux", 1, 1)))
+          .ok());
   const auto runs = ReadRuns(file);
   ASSERT_TRUE(runs.ok()) << runs.error().message;
   ASSERT_EQ(runs->size(), 2U);
@@ -161,7 +178,7 @@ TEST(ValidationReportTest, AMachineThatChangesBetweenRepetitionsChangesNoDiffere
     run.real.tpot_ms *= machine;
     run.simulated.tpot_ms *= machine;
   }
-  EXPECT_EQ(OutsideBounds(report), 0);   // of the medians it would be 1.05
+  EXPECT_EQ(OutsideBounds(report), 0);  // of the medians it would be 1.05
   for (ValidationRun& run : report.runs) run.simulated.tpot_ms = run.real.tpot_ms * 1.04;
   EXPECT_EQ(OutsideBounds(report), 1);
 }
@@ -171,8 +188,8 @@ TEST(ValidationReportTest, CountsFiguresOutsideTheirBounds) {
   ValidationReport report{.command = "c", .machine = "m", .date = "d", .setting = "s", .runs = {}};
   report.runs = {SomeRun("fifo", 1.02, 1.09), SomeRun("fifo", 0.98, 0.95), SomeRun("fifo", 1.3, 1.5)};
   EXPECT_EQ(OutsideBounds(report), 0);
-  report.runs.push_back(SomeRun("loramux", 0.96, 1.09));   // TPOT
-  report.runs.push_back(SomeRun("s-lora", 1.031, 0.89));   // both
+  report.runs.push_back(SomeRun("loramux", 0.96, 1.09));  // TPOT
+  report.runs.push_back(SomeRun("s-lora", 1.031, 0.89));  // both
   EXPECT_EQ(OutsideBounds(report), 3);
   const std::string folder = testing::TempDir() + "/validation_report";
   ASSERT_TRUE(WriteReport(report, folder).ok());

@@ -9,13 +9,13 @@ namespace loramux {
 struct StackedAreas {
   struct Panel {
     std::string name;
-    std::vector<double> x;                     // ascending
-    std::vector<std::vector<double>> layers;   // from the bottom up; each as long as x, values >= 0
+    std::vector<double> x;                    // ascending
+    std::vector<std::vector<double>> layers;  // from the bottom up; each as long as x, values >= 0
   };
   std::string title, subtitle, x_label, y_label;
-  std::vector<std::string> layers;             // names, from the bottom up; at most 8. "free" and the like: see `blank`
-  std::size_t blank = SIZE_MAX;                // index of a layer that is drawn in light grey
-  std::vector<Panel> panels;                   // at least one
+  std::vector<std::string> layers;  // names, from the bottom up; at most 8. "free" and the like: see `blank`
+  std::size_t blank = SIZE_MAX;     // index of a layer that is drawn in light grey
+  std::vector<Panel> panels;        // at least one
 };
 
 // REQUIRES: every panel has as many layers as there are names.

@@ -1,5 +1,5 @@
-// A recorded trace against the dependency tree alone: hit rate by eviction policy and by size of the device, between what
-// an infinite cache finds and what a policy that knows the future would find in the same room.
+// A recorded trace against the dependency tree alone: hit rate by eviction policy and by size of the device, between
+// what an infinite cache finds and what a policy that knows the future would find in the same room.
 //
 //   trace_replay mooncake_conversation.jsonl --json result.json --svg result.svg
 //
@@ -34,8 +34,8 @@ struct Flags {
 
 struct Row {
   std::int64_t blocks = 0;
-  double optimum = 0;              // shares of all prompt tokens
-  std::vector<double> policies;    // as in Flags
+  double optimum = 0;            // shares of all prompt tokens
+  std::vector<double> policies;  // as in Flags
 };
 
 struct Report {
@@ -83,11 +83,12 @@ double GiB(double tokens) { return tokens * kLlama3_8BTokenBytes / (1024.0 * 102
 
 void PrintTable(const Flags& flags, const Report& report) {
   const RecordedPrompts& recorded = report.recorded;
-  fmt::print("{} prompts, {} tokens, {} full pages of {} tokens, {} of them different; the longest prompt has {}.\n"
-             "An infinite cache finds {:.1f} % of all prompt tokens.\n\n",
-             FormatNumber(static_cast<double>(recorded.prompts.size())), FormatNumber(static_cast<double>(recorded.tokens)),
-             FormatNumber(static_cast<double>(recorded.pages)), recorded.page_tokens,
-             FormatNumber(static_cast<double>(recorded.distinct_pages)), recorded.most_pages, 100 * report.infinite);
+  fmt::print(
+      "{} prompts, {} tokens, {} full pages of {} tokens, {} of them different; the longest prompt has {}.\n"
+      "An infinite cache finds {:.1f} % of all prompt tokens.\n\n",
+      FormatNumber(static_cast<double>(recorded.prompts.size())), FormatNumber(static_cast<double>(recorded.tokens)),
+      FormatNumber(static_cast<double>(recorded.pages)), recorded.page_tokens,
+      FormatNumber(static_cast<double>(recorded.distinct_pages)), recorded.most_pages, 100 * report.infinite);
   fmt::print("| blocks on the device | tokens | Llama-3-8B, bf16 |");
   for (const std::string& policy : flags.policies) fmt::print(" {} |", policy);
   fmt::print(" knowing the future |\n|---|---|---|");
@@ -95,7 +96,8 @@ void PrintTable(const Flags& flags, const Report& report) {
   fmt::print("\n");
   for (const Row& row : report.rows) {
     const double tokens = static_cast<double>(row.blocks) * BlockTokens(flags, report);
-    fmt::print("| {} | {} | {} GiB |", FormatNumber(static_cast<double>(row.blocks)), FormatNumber(tokens), FormatNumber(GiB(tokens)));
+    fmt::print("| {} | {} | {} GiB |", FormatNumber(static_cast<double>(row.blocks)), FormatNumber(tokens),
+               FormatNumber(GiB(tokens)));
     for (const double share : row.policies) fmt::print(" {:.1f} % |", 100 * share);
     fmt::print(" {:.1f} % |\n", 100 * row.optimum);
   }
@@ -103,25 +105,34 @@ void PrintTable(const Flags& flags, const Report& report) {
 
 std::string Json(const Flags& flags, const Report& report) {
   const RecordedPrompts& recorded = report.recorded;
-  nlohmann::ordered_json json{{"prompts", recorded.prompts.size()}, {"prompt_tokens", recorded.tokens},
-                              {"block_tokens", BlockTokens(flags, report)}, {"pages_per_block", flags.pages_per_block},
-                              {"pages", recorded.pages}, {"distinct_pages", recorded.distinct_pages},
-                              {"infinite_cache_hit_rate", report.infinite}, {"sizes", nlohmann::ordered_json::array()}};
+  nlohmann::ordered_json json{{"prompts", recorded.prompts.size()},
+                              {"prompt_tokens", recorded.tokens},
+                              {"block_tokens", BlockTokens(flags, report)},
+                              {"pages_per_block", flags.pages_per_block},
+                              {"pages", recorded.pages},
+                              {"distinct_pages", recorded.distinct_pages},
+                              {"infinite_cache_hit_rate", report.infinite},
+                              {"sizes", nlohmann::ordered_json::array()}};
   for (const Row& row : report.rows) {
     nlohmann::ordered_json rates;
     for (std::size_t i = 0; i < flags.policies.size(); ++i) rates[flags.policies[i]] = row.policies[i];
-    json["sizes"].push_back({{"blocks", row.blocks}, {"hit_rate", std::move(rates)}, {"hit_rate_knowing_the_future", row.optimum}});
+    json["sizes"].push_back(
+        {{"blocks", row.blocks}, {"hit_rate", std::move(rates)}, {"hit_rate_knowing_the_future", row.optimum}});
   }
   return json.dump(1) + "\n";
 }
 
 std::string Svg(const Flags& flags, const Report& report) {
-  Chart chart{.title = "Prompt tokens found in the cache, by eviction policy and size of the device",
-              .subtitle = fmt::format("Mooncake conversation trace: {} prompts, {} million tokens, one request at a time",
-                                      FormatNumber(static_cast<double>(report.recorded.prompts.size())),
-                                      FormatNumber(static_cast<double>(report.recorded.tokens) / 1e6)),
-              .x_label = "keys and values on the device, million tokens", .y_label = "% of prompt tokens", .log_x = true};
-  ChartLine infinite{.name = "infinite cache", .reference = true}, optimum{.name = "knowing the future", .reference = true};
+  Chart chart{
+      .title = "Prompt tokens found in the cache, by eviction policy and size of the device",
+      .subtitle = fmt::format("Mooncake conversation trace: {} prompts, {} million tokens, one request at a time",
+                              FormatNumber(static_cast<double>(report.recorded.prompts.size())),
+                              FormatNumber(static_cast<double>(report.recorded.tokens) / 1e6)),
+      .x_label = "keys and values on the device, million tokens",
+      .y_label = "% of prompt tokens",
+      .log_x = true};
+  ChartLine infinite{.name = "infinite cache", .reference = true},
+      optimum{.name = "knowing the future", .reference = true};
   std::vector<ChartLine> lines(flags.policies.size());
   for (const Row& row : report.rows) {
     const double x = static_cast<double>(row.blocks) * BlockTokens(flags, report) / 1e6;
@@ -152,12 +163,16 @@ int main(int argc, char** argv) {
   loramux::Flags flags;
   CLI::App app("Replays a trace with prefix hashes (Mooncake's JSON lines) against the dependency tree alone.");
   app.add_option("trace", flags.trace, "for example ../shared/data/traces/mooncake_conversation.jsonl")
-      ->required()->check(CLI::ExistingFile);
-  app.add_option("--sizes", flags.sizes, "of the device, in blocks of the trace, ascending")->delimiter(',')
-      ->check(CLI::PositiveNumber)->capture_default_str();
+      ->required()
+      ->check(CLI::ExistingFile);
+  app.add_option("--sizes", flags.sizes, "of the device, in blocks of the trace, ascending")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--policies", flags.policies, "all by default")->delimiter(',')->capture_default_str();
   app.add_option("--pages-per-block", flags.pages_per_block, "1: what is evicted is a whole block of the trace")
-      ->check(CLI::PositiveNumber)->capture_default_str();
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--json", flags.json, "file to write");
   app.add_option("--svg", flags.svg, "file to write: the plot");
   CLI11_PARSE(app, argc, argv);

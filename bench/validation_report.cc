@@ -30,20 +30,25 @@ struct Number {
   const char* key;
   double ValidationRun::*value;
 };
-constexpr std::array kNumbers = {Number{"rate", &ValidationRun::rate}, Number{"saturation", &ValidationRun::saturation},
+constexpr std::array kNumbers = {Number{"rate", &ValidationRun::rate},
+                                 Number{"saturation", &ValidationRun::saturation},
                                  Number{"fit_error", &ValidationRun::fit_error},
                                  Number{"linear_fit_error", &ValidationRun::linear_fit_error},
                                  Number{"unevenness", &ValidationRun::unevenness},
                                  Number{"step_time_ratio", &ValidationRun::step_time_ratio},
                                  Number{"once_step_time_ratio", &ValidationRun::once_step_time_ratio},
                                  Number{"between_steps_us", &ValidationRun::between_steps_us},
-                                 Number{"submit_latency_us", &ValidationRun::submit_latency_us}, Number{"busy", &ValidationRun::busy},
+                                 Number{"submit_latency_us", &ValidationRun::submit_latency_us},
+                                 Number{"busy", &ValidationRun::busy},
                                  Number{"adapter_hits", &ValidationRun::adapter_hits},
                                  Number{"simulated_adapter_hits", &ValidationRun::simulated_adapter_hits}};
 using Side = LatencyFigures ValidationRun::*;
-constexpr std::array<std::pair<const char*, Side>, 6> kSides = {
-    {{"real", &ValidationRun::real}, {"simulated", &ValidationRun::simulated}, {"even", &ValidationRun::even},
-     {"beside", &ValidationRun::beside}, {"linear", &ValidationRun::linear}, {"once", &ValidationRun::once}}};
+constexpr std::array<std::pair<const char*, Side>, 6> kSides = {{{"real", &ValidationRun::real},
+                                                                 {"simulated", &ValidationRun::simulated},
+                                                                 {"even", &ValidationRun::even},
+                                                                 {"beside", &ValidationRun::beside},
+                                                                 {"linear", &ValidationRun::linear},
+                                                                 {"once", &ValidationRun::once}}};
 
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -69,7 +74,8 @@ struct Cell {
   // Each repetition against its own real run: they differ in their requests, and the machine is not the same in all.
   std::vector<double> Differences(Side side, const Figure& figure) const {
     std::vector<double> differences;
-    for (const ValidationRun* run : runs) differences.push_back(run->*side.*figure.value / (run->real.*figure.value) - 1);
+    for (const ValidationRun* run : runs)
+      differences.push_back(run->*side.*figure.value / (run->real.*figure.value) - 1);
     return differences;
   }
   double Difference(Side side, const Figure& figure) const { return Median(Differences(side, figure)); }
@@ -103,7 +109,8 @@ std::vector<Cell> CellsOf(const std::vector<ValidationRun>& runs) {
       cells.push_back({.preset = run.preset, .load_percent = run.load_percent, .runs = {&run}});
     }
   }
-  std::stable_sort(cells.begin(), cells.end(), [](const Cell& a, const Cell& b) { return a.load_percent < b.load_percent; });
+  std::stable_sort(cells.begin(), cells.end(),
+                   [](const Cell& a, const Cell& b) { return a.load_percent < b.load_percent; });
   return cells;
 }
 
@@ -111,7 +118,8 @@ std::string Percent(double share) { return fmt::format("{:+.1f}", 100 * share + 
 
 std::string MainTable(const std::vector<Cell>& cells) {
   std::string text = "| load | preset |";
-  for (const Figure& figure : kFigures) text += fmt::format(" {} real | simulated | difference % | repetitions % |", figure.name);
+  for (const Figure& figure : kFigures)
+    text += fmt::format(" {} real | simulated | difference % | repetitions % |", figure.name);
   text += "\n|---|---|" + std::string("---|---|---|---|---|---|---|---|---|---|---|---|\n");
   for (const Cell& cell : cells) {
     text += fmt::format("| {} % | `{}` |", cell.load_percent, cell.preset);
@@ -129,16 +137,19 @@ std::string MainTable(const std::vector<Cell>& cells) {
 }
 
 std::string ModelTable(const std::vector<Cell>& cells) {
-  std::string text = "| load | preset | requests a second | executor busy | adapter hits real | simulated | steps fitted "
-                     "| mean error of a step % | linear terms alone % | unevenness % | all steps: model / measured % "
-                     "| all steps, measured once: model / measured % |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n";
+  std::string text =
+      "| load | preset | requests a second | executor busy | adapter hits real | simulated | steps fitted "
+      "| mean error of a step % | linear terms alone % | unevenness % | all steps: model / measured % "
+      "| all steps, measured once: model / measured % |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n";
   for (const Cell& cell : cells) {
-    text += fmt::format("| {} % | `{}` | {:.1f} | {:.0f} % | {:.0f} % | {:.0f} % | {} | {:.1f} | {:.1f} | {} | {} | {} |\n",
-                        cell.load_percent, cell.preset, cell.Of(&ValidationRun::rate), 100 * cell.Of(&ValidationRun::busy),
-                        100 * cell.Of(&ValidationRun::adapter_hits), 100 * cell.Of(&ValidationRun::simulated_adapter_hits),
-                        cell.runs.front()->fitted_steps, 100 * cell.Of(&ValidationRun::fit_error),
-                        100 * cell.Of(&ValidationRun::linear_fit_error), Percent(cell.Of(&ValidationRun::unevenness)),
-                        Percent(cell.Of(&ValidationRun::step_time_ratio) - 1), Percent(cell.Of(&ValidationRun::once_step_time_ratio) - 1));
+    text +=
+        fmt::format("| {} % | `{}` | {:.1f} | {:.0f} % | {:.0f} % | {:.0f} % | {} | {:.1f} | {:.1f} | {} | {} | {} |\n",
+                    cell.load_percent, cell.preset, cell.Of(&ValidationRun::rate), 100 * cell.Of(&ValidationRun::busy),
+                    100 * cell.Of(&ValidationRun::adapter_hits), 100 * cell.Of(&ValidationRun::simulated_adapter_hits),
+                    cell.runs.front()->fitted_steps, 100 * cell.Of(&ValidationRun::fit_error),
+                    100 * cell.Of(&ValidationRun::linear_fit_error), Percent(cell.Of(&ValidationRun::unevenness)),
+                    Percent(cell.Of(&ValidationRun::step_time_ratio) - 1),
+                    Percent(cell.Of(&ValidationRun::once_step_time_ratio) - 1));
   }
   return text;
 }
@@ -149,9 +160,12 @@ std::string LessTable(const std::vector<Cell>& cells) {
     const char* name;
     Side side;
   };
-  constexpr std::array<Less, 4> kLess = {{{"one pace", &ValidationRun::even}, {"pace beside", &ValidationRun::beside},
-                                          {"linear", &ValidationRun::linear}, {"once", &ValidationRun::once}}};
-  std::string header = "| load | preset |", rule = "|---|---|", within = "| within | of " + std::to_string(cells.size()) + " |";
+  constexpr std::array<Less, 4> kLess = {{{"one pace", &ValidationRun::even},
+                                          {"pace beside", &ValidationRun::beside},
+                                          {"linear", &ValidationRun::linear},
+                                          {"once", &ValidationRun::once}}};
+  std::string header = "| load | preset |", rule = "|---|---|",
+              within = "| within | of " + std::to_string(cells.size()) + " |";
   for (const Less& less : kLess) {
     for (const Figure& figure : kFigures) {
       header += fmt::format(" {}, {} % |", figure.name, less.name);
@@ -179,35 +193,56 @@ std::string AsMarkdown(const ValidationReport& report, const std::vector<Cell>& 
   }
   const auto figures = static_cast<std::int64_t>(cells.size() * kFigures.size());
   std::string text = "# The simulator against the real engine\n";
-  text += fmt::format("Written by `bench/simulator_validation`; what it does and what it means: [docs/simulator.md](../simulator.md), "
-                      "\"Validation\".\n\n{}, {}.\n\n```\n{}\n```\n{}\n\n", report.machine, report.date, report.command, report.setting);
-  text += fmt::format("Milliseconds, medians of {} repetitions, each with requests of its own. \"Difference\": the simulated run "
-                      "of a repetition against its real one, the median; \"repetitions\": the least and the largest of them. TPOT is the "
-                      "mean over requests, TTFT from the moment of sending. Bounds: TPOT within {:.0f} %, TTFT within {:.0f} %; **bold**: "
-                      "outside. {} of {} figures are within; {} if the machine is taken to be always as fast as on average (below).\n\n",
-                      least == most ? std::to_string(least) : fmt::format("{} to {}", least, most), 100 * kTpotBound, 100 * kTtftBound,
-                      CountWithin(cells, &ValidationRun::simulated), figures, CountWithin(cells, &ValidationRun::even));
+  text += fmt::format(
+      "Written by `bench/simulator_validation`; what it does and what it means: [docs/simulator.md](../simulator.md), "
+      "\"Validation\".\n\n{}, {}.\n\n```\n{}\n```\n{}\n\n",
+      report.machine, report.date, report.command, report.setting);
+  text += fmt::format(
+      "Milliseconds, medians of {} repetitions, each with requests of its own. \"Difference\": the simulated run "
+      "of a repetition against its real one, the median; \"repetitions\": the least and the largest of them. TPOT is "
+      "the "
+      "mean over requests, TTFT from the moment of sending. Bounds: TPOT within {:.0f} %, TTFT within {:.0f} %; "
+      "**bold**: "
+      "outside. {} of {} figures are within; {} if the machine is taken to be always as fast as on average "
+      "(below).\n\n",
+      least == most ? std::to_string(least) : fmt::format("{} to {}", least, most), 100 * kTpotBound, 100 * kTtftBound,
+      CountWithin(cells, &ValidationRun::simulated), figures, CountWithin(cells, &ValidationRun::even));
   text += MainTable(cells) + "\n![TTFT P90 by load, real and simulated](simulator_validation.svg)\n\n";
-  text += "## What went in\nThe profile is what `loramux profile` makes: linear terms from steps that are measured one by one, factors "
-          "from steps of the running engine. The factors are fitted to the real run itself, by the same function: to the steps of every "
-          "other quarter of a second of it for the simulation of the requests that are sent in those between, and the other way round. So "
-          "what a step costs beside another one is known from other moments. How fast the machine was, which no simulator can know, is "
-          "given like the times of sending: of each stretch of " + std::to_string(kPaceStretch / kNsPerMs) + " ms of computing, what all "
-          "of its steps together took over what the model says of them (`loramux simulate --pace`). No run is left out.\n\n" +
-          ModelTable(cells) +
-          "\n\"Unevenness\": how far the second with the slowest or fastest steps was from all, by the profile that was measured before "
-          "all runs.\n\n"
-          "## With less\nDifferences in %, as above. \"One pace\": the same model, for a machine that is always as fast as on average. "
-          "\"Pace beside\": as restless as in the quarters of a second that the model was fitted to, each also in place of the next; "
-          "nothing is known of the moments that are judged. \"Linear\": the same without factors. \"Once\": the profile that was measured "
-          "before all runs, under loads of its own choice, with the pace of then: what an operator gets who measures today and simulates "
-          "tomorrow.\n\n" +
-          LessTable(cells);
+  text +=
+      "## What went in\nThe profile is what `loramux profile` makes: linear terms from steps that are measured one by "
+      "one, factors "
+      "from steps of the running engine. The factors are fitted to the real run itself, by the same function: to the "
+      "steps of every "
+      "other quarter of a second of it for the simulation of the requests that are sent in those between, and the "
+      "other way round. So "
+      "what a step costs beside another one is known from other moments. How fast the machine was, which no simulator "
+      "can know, is "
+      "given like the times of sending: of each stretch of " +
+      std::to_string(kPaceStretch / kNsPerMs) +
+      " ms of computing, what all "
+      "of its steps together took over what the model says of them (`loramux simulate --pace`). No run is left "
+      "out.\n\n" +
+      ModelTable(cells) +
+      "\n\"Unevenness\": how far the second with the slowest or fastest steps was from all, by the profile that was "
+      "measured before "
+      "all runs.\n\n"
+      "## With less\nDifferences in %, as above. \"One pace\": the same model, for a machine that is always as fast as "
+      "on average. "
+      "\"Pace beside\": as restless as in the quarters of a second that the model was fitted to, each also in place of "
+      "the next; "
+      "nothing is known of the moments that are judged. \"Linear\": the same without factors. \"Once\": the profile "
+      "that was measured "
+      "before all runs, under loads of its own choice, with the pace of then: what an operator gets who measures today "
+      "and simulates "
+      "tomorrow.\n\n" +
+      LessTable(cells);
   return text;
 }
 
 nlohmann::ordered_json AsJson(const ValidationRun& run) {
-  nlohmann::ordered_json json{{"preset", run.preset}, {"load_percent", run.load_percent}, {"requests", run.requests},
+  nlohmann::ordered_json json{{"preset", run.preset},
+                              {"load_percent", run.load_percent},
+                              {"requests", run.requests},
                               {"fitted_steps", run.fitted_steps}};
   for (const Number& number : kNumbers) json[number.key] = run.*number.value;
   for (const auto& [name, side] : kSides) {
@@ -217,12 +252,16 @@ nlohmann::ordered_json AsJson(const ValidationRun& run) {
 }
 
 std::string AsJson(const ValidationReport& report, const std::vector<Cell>& cells) {
-  nlohmann::ordered_json json{{"command", report.command}, {"machine", report.machine}, {"date", report.date},
-                              {"setting", report.setting}, {"outside_bounds", OutsideBounds(report)}};
+  nlohmann::ordered_json json{{"command", report.command},
+                              {"machine", report.machine},
+                              {"date", report.date},
+                              {"setting", report.setting},
+                              {"outside_bounds", OutsideBounds(report)}};
   for (const Cell& cell : cells) {
     nlohmann::ordered_json row{{"preset", cell.preset}, {"load_percent", cell.load_percent}};
     for (const Figure& figure : kFigures) {
-      row[figure.key] = {{"real", cell.Of(&ValidationRun::real, figure)}, {"simulated", cell.Of(&ValidationRun::simulated, figure)},
+      row[figure.key] = {{"real", cell.Of(&ValidationRun::real, figure)},
+                         {"simulated", cell.Of(&ValidationRun::simulated, figure)},
                          {"difference", cell.Difference(&ValidationRun::simulated, figure)},
                          {"difference_even", cell.Difference(&ValidationRun::even, figure)},
                          {"difference_linear", cell.Difference(&ValidationRun::linear, figure)},
@@ -235,13 +274,18 @@ std::string AsJson(const ValidationReport& report, const std::vector<Cell>& cell
 }
 
 std::string AsSvg(const std::vector<Cell>& cells) {
-  Chart chart{.title = "TTFT P90: the real engine and the simulator", .subtitle = "demo model on the CPU, medians of the repetitions",
-              .x_label = "load, % of saturation", .y_label = "ms", .lines = {}};
+  Chart chart{.title = "TTFT P90: the real engine and the simulator",
+              .subtitle = "demo model on the CPU, medians of the repetitions",
+              .x_label = "load, % of saturation",
+              .y_label = "ms",
+              .lines = {}};
   for (const auto& [name, side] : {kSides[0], kSides[1]}) {
     for (const Cell& cell : cells) {
       const std::string line = cell.preset + ", " + name;
-      auto found = std::find_if(chart.lines.begin(), chart.lines.end(), [&](const ChartLine& at) { return at.name == line; });
-      if (found == chart.lines.end()) found = chart.lines.insert(chart.lines.end(), ChartLine{.name = line, .points = {}});
+      auto found =
+          std::find_if(chart.lines.begin(), chart.lines.end(), [&](const ChartLine& at) { return at.name == line; });
+      if (found == chart.lines.end())
+        found = chart.lines.insert(chart.lines.end(), ChartLine{.name = line, .points = {}});
       found->points.emplace_back(cell.load_percent, cell.Of(side, kFigures[2]));
     }
   }
@@ -296,7 +340,7 @@ std::int64_t OutsideBounds(const ValidationReport& report) {
 Status WriteReport(const ValidationReport& report, const std::filesystem::path& folder) {
   const std::vector<Cell> cells = CellsOf(report.runs);
   CHECK(!cells.empty());
-  std::error_code ignored;   // writing says what is wrong
+  std::error_code ignored;  // writing says what is wrong
   std::filesystem::create_directories(folder, ignored);
   RETURN_IF_ERROR(load::WriteTextFile((folder / "simulator_validation.md").string(), AsMarkdown(report, cells)));
   RETURN_IF_ERROR(load::WriteTextFile((folder / "simulator_validation.json").string(), AsJson(report, cells)));

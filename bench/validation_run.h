@@ -23,13 +23,13 @@ namespace loramux {
 // What all runs have in common.
 struct ValidationHouse {
   std::filesystem::path model;
-  std::vector<std::string> adapters;          // directories
-  std::vector<std::int64_t> ranks;            // of them; all change the same layers
+  std::vector<std::string> adapters;  // directories
+  std::vector<std::int64_t> ranks;    // of them; all change the same layers
   std::int64_t device_bytes = 0, host_bytes = 0;
   std::int64_t max_running = 64, max_model_len = 1024;
-  TimeNs slo = 5 * kNsPerSecond;              // SizeLanesOptions::slo
-  int threads = 1;                            // of the executor
-  std::shared_ptr<const PerformanceModel> costs;   // what real and simulated plans go by; null: what they learn
+  TimeNs slo = 5 * kNsPerSecond;                  // SizeLanesOptions::slo
+  int threads = 1;                                // of the executor
+  std::shared_ptr<const PerformanceModel> costs;  // what real and simulated plans go by; null: what they learn
 };
 
 // A server of the house, as `loramux serve --preset NAME` is set up.
@@ -54,12 +54,13 @@ struct SimulatedRun {
 };
 
 // The same requests, sent at the very times of `real`, on the same memory, on a machine as the profile says.
-Result<SimulatedRun> RunSimulated(const ValidationHouse& house, const Preset& preset, const std::vector<EngineRequest>& requests,
-                                  const RealRun& real, const PerformanceProfile& profile);
+Result<SimulatedRun> RunSimulated(const ValidationHouse& house, const Preset& preset,
+                                  const std::vector<EngineRequest>& requests, const RealRun& real,
+                                  const PerformanceProfile& profile);
 
-// A run is looked at in turns of a quarter of a second: what one model is fitted to in every other one is judged in those between, and
-// the other way round. So no model sees the steps that it is held against, and a machine that gets slower does so for both. Long
-// enough for most requests to be served in theirs.
+// A run is looked at in turns of a quarter of a second: what one model is fitted to in every other one is judged in
+// those between, and the other way round. So no model sees the steps that it is held against, and a machine that gets
+// slower does so for both. Long enough for most requests to be served in theirs.
 inline constexpr TimeNs kTurn = kNsPerSecond / 4;
 inline std::size_t TurnOf(TimeNs at) { return static_cast<std::size_t>(at / kTurn % 2); }
 
@@ -80,6 +81,7 @@ std::string StepsAsCsv(const std::array<EngineRun, 2>& by_turn, const std::array
 // The transfers as CSV; `kind` counts TransferKind.
 std::string TransfersAsCsv(const EngineRun& run);
 // The requests as CSV, really served and simulated; ns since the start.
-std::string RequestsAsCsv(const std::vector<EngineRequest>& requests, const EngineRun& real, const SimulatedRun& simulated);
+std::string RequestsAsCsv(const std::vector<EngineRequest>& requests, const EngineRun& real,
+                          const SimulatedRun& simulated);
 
 }  // namespace loramux

@@ -14,7 +14,7 @@ RuntimeOptions Roomy() {
   RuntimeOptions options;
   options.device_memory = std::int64_t{256} << 20;
   options.host_memory = std::int64_t{64} << 20;
-  options.prefix_cache = false;   // what is computed from nothing is the truth
+  options.prefix_cache = false;  // what is computed from nothing is the truth
   return options;
 }
 
@@ -25,8 +25,8 @@ RuntimeOptions Tight(World& roomy) {
   const std::int64_t page_bytes = roomy.runtime().geometry().page_bytes;
   RuntimeOptions options;
   options.device_memory = (largest + 24) * page_bytes;
-  options.page_tokens = 4;   // many small pages: decoding asks for new ones all the time
-  options.host_memory = (largest + 8) * page_bytes;   // adapters go back and forth to the disk too
+  options.page_tokens = 4;                           // many small pages: decoding asks for new ones all the time
+  options.host_memory = (largest + 8) * page_bytes;  // adapters go back and forth to the disk too
   options.scheduler.max_running = 32;
   options.scheduler.max_batch_tokens = 96;
   options.scheduler.prefill_chunk = 24;
@@ -67,7 +67,7 @@ constexpr std::size_t kSlowdown = 1;
 
 class DemoLoad : public testing::Test {
  protected:
-  static std::size_t PerTask() { return 200 / (AdapterNames().size() + 1) / kSlowdown + 1; }   // at least 200 in all
+  static std::size_t PerTask() { return 200 / (AdapterNames().size() + 1) / kSlowdown + 1; }  // at least 200 in all
 };
 
 TEST_F(DemoLoad, TightMemoryGivesTheSameAnswersAsAlone) {
@@ -95,7 +95,8 @@ TEST_F(DemoLoad, TightMemoryGivesTheSameAnswersAsAlone) {
   RecordProperty("device_evictions", std::to_string(stats.adapters.device_evictions));
   std::printf("%zu of %zu correct alone and together; %lld preemptions, %lld evictions, %lld disk loads\n",
               correct_alone, questions.size(), static_cast<long long>(stats.preemptions),
-              static_cast<long long>(stats.adapters.device_evictions), static_cast<long long>(stats.adapters.disk_loads));
+              static_cast<long long>(stats.adapters.device_evictions),
+              static_cast<long long>(stats.adapters.disk_loads));
   ExpectEmptyAndExact(tight.runtime());
 }
 
@@ -152,22 +153,26 @@ TEST_F(DemoLoad, TurnsOfASessionGiveTheSameTokensFromTheCache) {
   for (const bool tight : {true, false}) {
     RuntimeOptions options = tight ? Tight(roomy) : Roomy();
     options.prefix_cache = true;
-    if (tight) options.device_memory += 1000 * roomy.runtime().geometry().page_bytes / 4;   // a sixth of it all
+    if (tight) options.device_memory += 1000 * roomy.runtime().geometry().page_bytes / 4;  // a sixth of it all
     if (tight) options.host_memory += 4000 * roomy.runtime().geometry().page_bytes / 4;
     World cached(options);
     const auto answers = AskSessions(cached, questions, kTurns, &expected);
     for (std::size_t turn = 0; turn < kTurns; ++turn) {
       for (std::size_t i = 0; i < questions.size(); ++i) {
-        ASSERT_EQ(answers[turn][i].tokens, expected[turn][i].tokens) << questions[i].adapter << ", session " << i << ", turn " << turn;
+        ASSERT_EQ(answers[turn][i].tokens, expected[turn][i].tokens)
+            << questions[i].adapter << ", session " << i << ", turn " << turn;
       }
     }
     const EngineStats stats = cached.runtime().engine().Stats();
-    const auto share = static_cast<double>(stats.prefix.found_tokens) / static_cast<double>(stats.prefix.looked_up_tokens);
-    std::printf("%s: %.0f %% of the prompts' tokens from the cache, %lld times within a page; %lld pages evicted, %lld copied to the "
-                "host tier, %lld back\n",
-                tight ? "tight" : "roomy", 100 * share, static_cast<long long>(stats.prefix.copied_pages),
-                static_cast<long long>(stats.history_evictions),
-                static_cast<long long>(stats.kv_tiers.pages_backed_up), static_cast<long long>(stats.kv_tiers.pages_fetched));
+    const auto share =
+        static_cast<double>(stats.prefix.found_tokens) / static_cast<double>(stats.prefix.looked_up_tokens);
+    std::printf(
+        "%s: %.0f %% of the prompts' tokens from the cache, %lld times within a page; %lld pages evicted, %lld copied "
+        "to the "
+        "host tier, %lld back\n",
+        tight ? "tight" : "roomy", 100 * share, static_cast<long long>(stats.prefix.copied_pages),
+        static_cast<long long>(stats.history_evictions), static_cast<long long>(stats.kv_tiers.pages_backed_up),
+        static_cast<long long>(stats.kv_tiers.pages_fetched));
     EXPECT_GT(share, tight || kSlowdown > 1 ? 0.1 : 0.5);
     EXPECT_GT(stats.history_evictions, tight && kSlowdown == 1 ? 100 : -1);
     EXPECT_GT(stats.kv_tiers.pages_fetched, tight && kSlowdown == 1 ? 100 : -1);
@@ -196,8 +201,8 @@ class FailingTransfer final : public AdapterTransfer {
   std::vector<TransferCompletion> failed_;
 };
 
-// Every regime of the cache, in little memory, with transfers that fail: an answer is the right one, or the error of the
-// load that failed.
+// Every regime of the cache, in little memory, with transfers that fail: an answer is the right one, or the error of
+// the load that failed.
 TEST_F(DemoLoad, EveryRegimeAnswersRightThroughFailingTransfers) {
   constexpr std::size_t kTurns = 3;
   const std::vector<Question> questions = Questions(4 / kSlowdown);
@@ -211,7 +216,7 @@ TEST_F(DemoLoad, EveryRegimeAnswersRightThroughFailingTransfers) {
     RuntimeOptions options = Tight(roomy);
     options.cache = std::string(regime.name);
     const std::int64_t page_bytes = roomy.runtime().geometry().page_bytes / 4;
-    options.device_memory = 5 * options.device_memory;   // so that each adapter fits a fifth of it
+    options.device_memory = 5 * options.device_memory;  // so that each adapter fits a fifth of it
     options.host_memory += 800 * page_bytes;
     options.wrap_transfer = [&, seed = std::uint64_t{1}](std::unique_ptr<AdapterTransfer> real) mutable {
       return std::make_unique<FailingTransfer>(std::move(real), seed++);
@@ -225,7 +230,8 @@ TEST_F(DemoLoad, EveryRegimeAnswersRightThroughFailingTransfers) {
         if (!answer.error.empty()) {
           ASSERT_EQ(answer.error, "injected");
         } else {
-          ASSERT_EQ(answer.tokens, expected[turn][i].tokens) << questions[i].adapter << ", session " << i << ", turn " << turn;
+          ASSERT_EQ(answer.tokens, expected[turn][i].tokens)
+              << questions[i].adapter << ", session " << i << ", turn " << turn;
         }
       }
     }
@@ -235,9 +241,10 @@ TEST_F(DemoLoad, EveryRegimeAnswersRightThroughFailingTransfers) {
     ExpectEmptyAndExact(world.runtime());
   }
   std::printf("%lld requests failed with their adapter's load, %lld copies failed, %lld tokens from the cache\n",
-              static_cast<long long>(failed_requests), static_cast<long long>(failed_moves), static_cast<long long>(found));
+              static_cast<long long>(failed_requests), static_cast<long long>(failed_moves),
+              static_cast<long long>(found));
   EXPECT_GT(failed_requests, 0);
-  EXPECT_GT(failed_moves, kSlowdown == 1 ? 0 : -1);   // a quarter of the load needs few
+  EXPECT_GT(failed_moves, kSlowdown == 1 ? 0 : -1);  // a quarter of the load needs few
   EXPECT_GT(found, 0);
 }
 

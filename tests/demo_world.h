@@ -13,7 +13,7 @@
 namespace loramux::demo {
 
 struct Question {
-  std::string adapter;   // "base" for the base model
+  std::string adapter;  // "base" for the base model
   std::string prompt, answer;
 };
 

@@ -2,9 +2,10 @@
 // that read, write, sync and open files, and makes some of them fail as a failing disk would.
 //
 // Environment:
-//   LORAMUX_DISK_FAULTS      path of the control file. While it exists, its rules hold; it is looked at before each call,
-//                            so replace it by renaming. Each line: KIND PROBABILITY PREFIX, where PREFIX is the beginning
-//                            of the files' absolute paths (to the end of the line), and KIND one of
+//   LORAMUX_DISK_FAULTS      path of the control file. While it exists, its rules hold; it is looked at before each
+//   call,
+//                            so replace it by renaming. Each line: KIND PROBABILITY PREFIX, where PREFIX is the
+//                            beginning of the files' absolute paths (to the end of the line), and KIND one of
 //                              open         opening fails with EIO
 //                              read         a read fails with EIO
 //                              short_read   a read returns a part of what it could, at least one byte
@@ -14,9 +15,11 @@
 //                              sync         fsync or fdatasync fails with EIO, and synced nothing
 //   LORAMUX_DISK_FAULTS_LOG  path of a file that gets one line for each fault: KIND PATH.
 //
-// Files are told by /proc/self/fd, so nothing needs to be remembered of descriptors. With a sanitizer preload its runtime
-// first, then this: the runtime's wrappers then call these.
+// Files are told by /proc/self/fd, so nothing needs to be remembered of descriptors. With a sanitizer preload its
+// runtime first, then this: the runtime's wrappers then call these.
 #define _GNU_SOURCE
+#include <sys/types.h>
+#include <sys/uio.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -28,8 +31,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/types.h>
-#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -86,7 +87,7 @@ static void Log(const char* kind, const char* path) {
   char line[PATH_MAX + 32];
   const int length = snprintf(line, sizeof(line), "%s %s\n", kind, path);
   const int file = NEXT(open)(log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
-  if (file < 0 || NEXT(write)(file, line, (size_t)length) != length) abort();   // a fault that nobody counts
+  if (file < 0 || NEXT(write)(file, line, (size_t)length) != length) abort();  // a fault that nobody counts
   close(file);
 }
 
@@ -109,7 +110,7 @@ static bool Fails(const char* kind, int descriptor) {
   snprintf(link, sizeof(link), "/proc/self/fd/%d", descriptor);
   const ssize_t length = readlink(link, path, sizeof(path) - 1);
   errno = saved;
-  if (length <= 0 || path[0] != '/') return false;   // a socket, a pipe
+  if (length <= 0 || path[0] != '/') return false;  // a socket, a pipe
   path[length] = '\0';
   return FailsAt(kind, path);
 }
@@ -192,27 +193,27 @@ static mode_t ModeOf(int flags, va_list arguments) {
   return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(arguments, mode_t) : 0;
 }
 
-#define DEFINE_OPEN(name)                                           \
-  EXPORT int name(const char* path, int flags, ...) {               \
-    va_list arguments;                                              \
-    va_start(arguments, flags);                                     \
-    const mode_t mode = ModeOf(flags, arguments);                   \
-    va_end(arguments);                                              \
-    if (FailsAt("open", path)) return (int)Failure(EIO);      \
-    return NEXT(name)(path, flags, mode);                           \
+#define DEFINE_OPEN(name)                                \
+  EXPORT int name(const char* path, int flags, ...) {    \
+    va_list arguments;                                   \
+    va_start(arguments, flags);                          \
+    const mode_t mode = ModeOf(flags, arguments);        \
+    va_end(arguments);                                   \
+    if (FailsAt("open", path)) return (int)Failure(EIO); \
+    return NEXT(name)(path, flags, mode);                \
   }
 DEFINE_OPEN(open)
 DEFINE_OPEN(open64)
 
 // A path that is relative to `folder` is not looked at.
-#define DEFINE_OPENAT(name)                                         \
-  EXPORT int name(int folder, const char* path, int flags, ...) {   \
-    va_list arguments;                                              \
-    va_start(arguments, flags);                                     \
-    const mode_t mode = ModeOf(flags, arguments);                   \
-    va_end(arguments);                                              \
-    if (FailsAt("open", path)) return (int)Failure(EIO);      \
-    return NEXT(name)(folder, path, flags, mode);                   \
+#define DEFINE_OPENAT(name)                                       \
+  EXPORT int name(int folder, const char* path, int flags, ...) { \
+    va_list arguments;                                            \
+    va_start(arguments, flags);                                   \
+    const mode_t mode = ModeOf(flags, arguments);                 \
+    va_end(arguments);                                            \
+    if (FailsAt("open", path)) return (int)Failure(EIO);          \
+    return NEXT(name)(folder, path, flags, mode);                 \
   }
 DEFINE_OPENAT(openat)
 DEFINE_OPENAT(openat64)

@@ -31,7 +31,7 @@ class ResidentAdapter {
     view_.modules.resize(num_modules);
     rows_.resize(num_modules);
     for (const LoraModule& module : file.modules) {
-      CHECK(module.a->dtype == module.b->dtype);   // true of all fixtures
+      CHECK(module.a->dtype == module.b->dtype);  // true of all fixtures
       const std::size_t index = LoraView::Index(module.layer, module.target, config.num_layers);
       const LinearShape shape = TargetShape(config, module.target);
       Rows& rows = rows_[index];
@@ -73,8 +73,8 @@ struct GoldenRun {
   std::string name;
   std::vector<TokenId> prompt;
   std::vector<TokenId> greedy;
-  std::int32_t num_logit_rows = 0;    // the last rows of the prompt
-  std::vector<float> logits;          // [num_logit_rows, vocab]
+  std::int32_t num_logit_rows = 0;  // the last rows of the prompt
+  std::vector<float> logits;        // [num_logit_rows, vocab]
 };
 
 struct GoldenCase {
@@ -167,8 +167,8 @@ struct Request {
   const GoldenRun* run = nullptr;
   std::vector<TokenId> tokens;
   std::vector<std::uint32_t> pages;
-  std::int64_t position = 0;          // tokens whose keys and values are stored
-  std::vector<float> expected;        // [tokens, vocab]: the logits of the request alone in one piece
+  std::int64_t position = 0;    // tokens whose keys and values are stored
+  std::vector<float> expected;  // [tokens, vocab]: the logits of the request alone in one piece
   int preemptions = 0;
 
   explicit Request(const GoldenRun& golden) : run(&golden), tokens(golden.prompt) {}
@@ -201,7 +201,7 @@ float LargestDifference(std::span<const float> a, std::span<const float> b) {
   float largest = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
     const float difference = std::abs(a[i] - b[i]);
-    if (!(difference <= largest)) largest = difference;   // so that a NaN is the largest
+    if (!(difference <= largest)) largest = difference;  // so that a NaN is the largest
   }
   return largest;
 }
@@ -287,8 +287,8 @@ void GoldenTest::AdvanceTogether(std::vector<Request>& requests, PagePool& pages
   std::vector<SequenceChunk> chunks;
   for (auto& [order, request] : chosen) {
     const std::int64_t limit = prng.NextBelow(2) == 0 ? 1 : prng.NextBelow(5) == 0 ? 200 : 17;
-    const auto count = 1 + static_cast<std::int64_t>(prng.NextBelow(
-                               static_cast<std::uint64_t>(std::min(limit, request->Remaining()))));
+    const auto count = 1 + static_cast<std::int64_t>(
+                               prng.NextBelow(static_cast<std::uint64_t>(std::min(limit, request->Remaining()))));
     const auto rows = prng.NextBelow(8) == 0 ? prng.NextBelow(static_cast<std::uint64_t>(count)) : count;
     chunks.push_back(request->NextChunk(count, static_cast<std::int32_t>(rows), pages));
   }
@@ -301,8 +301,8 @@ void GoldenTest::AdvanceTogether(std::vector<Request>& requests, PagePool& pages
     const std::size_t size = static_cast<std::size_t>(chunks[i].logit_rows) * Vocabulary();
     const float* expected = request.expected.data() + static_cast<std::size_t>(request.position) * Vocabulary() - size;
     ASSERT_TRUE(size == 0 || std::memcmp(logits.data(), expected, size * sizeof(float)) == 0)
-        << request.run->name << ": a batch of " << chunks.size() << " changed the logits of "
-        << chunks[i].logit_rows << " tokens before position " << request.position << " by "
+        << request.run->name << ": a batch of " << chunks.size() << " changed the logits of " << chunks[i].logit_rows
+        << " tokens before position " << request.position << " by "
         << LargestDifference(logits.first(size), {expected, size});
     logits = logits.subspan(size);
   }
@@ -332,7 +332,7 @@ TEST_P(GoldenTest, BatchesChangeNothingWithBF16Cache) { ExpectBatchesChangeNothi
 
 std::vector<GoldenParam> AllParams() {
   std::vector<std::string> names;
-  std::error_code missing;   // then there are no parameters, which GoogleTest reports
+  std::error_code missing;  // then there are no parameters, which GoogleTest reports
   for (const auto& entry : fs::directory_iterator(CasesDirectory(), missing)) names.push_back(entry.path().filename());
   std::ranges::sort(names);
   std::vector<GoldenParam> params;

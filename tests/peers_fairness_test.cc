@@ -1,8 +1,8 @@
-// Fairness among tenants with the real engine and the real forward pass of the demo model, on a virtual clock: a step takes
-// modelled time, so that the figures are the same on every machine.
+// Fairness among tenants with the real engine and the real forward pass of the demo model, on a virtual clock: a step
+// takes modelled time, so that the figures are the same on every machine.
 //
-// Tenant B sends what is its equal share of the server. In the baseline A does the same; in the flood A sends 20 times as
-// many requests, and heavier ones. B's P99 time to first token must not rise more than 1.5 times over the baseline.
+// Tenant B sends what is its equal share of the server. In the baseline A does the same; in the flood A sends 20 times
+// as many requests, and heavier ones. B's P99 time to first token must not rise more than 1.5 times over the baseline.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -24,7 +24,8 @@ T Must(Result<T> result) {
 // Computes on the CPU for real; when a step ends is a matter of the virtual clock.
 class TimedExecutor final : public Executor {
  public:
-  TimedExecutor(const VirtualClock* clock, CpuExecutorOptions options, Model* model, const KvLayout& layout, PagePool* device)
+  TimedExecutor(const VirtualClock* clock, CpuExecutorOptions options, Model* model, const KvLayout& layout,
+                PagePool* device)
       : clock_(clock), inner_(options, model, layout, device, [this] { done_.Signal(); }) {}
   void Submit(const ExecutorBatch& batch) override {
     std::size_t tokens = 0;
@@ -38,7 +39,7 @@ class TimedExecutor final : public Executor {
     ends_at_ = -1;
     return true;
   }
-  TimeNs ends_at() const { return ends_at_; }   // -1: no step in flight
+  TimeNs ends_at() const { return ends_at_; }  // -1: no step in flight
 
  private:
   const VirtualClock* clock_;
@@ -70,18 +71,30 @@ struct Engines {
         AdapterRegistry::Options{.page_bytes = static_cast<std::size_t>(geometry.page_bytes), .base_dtype = dtype});
     std::int64_t pages = kv_tokens / 16;
     for (const std::string& name : AdapterNames()) {
-      pages += Must(registry->Register(name, std::string(LORAMUX_SOURCE_DIR) + "/demo/adapters/" + name, 0))->layout.pages;
+      pages +=
+          Must(registry->Register(name, std::string(LORAMUX_SOURCE_DIR) + "/demo/adapters/" + name, 0))->layout.pages;
     }
     device = Must(PagePool::Create("device", pages * geometry.page_bytes, geometry.page_bytes));
     host = Must(PagePool::Create("host", std::int64_t{64} << 20, geometry.page_bytes));
-    CpuExecutorOptions cpu{.threads = 1, .max_batch_tokens = kMaxBatchTokens, .max_running = kSeats, .max_positions = 512};
+    CpuExecutorOptions cpu{
+        .threads = 1, .max_batch_tokens = kMaxBatchTokens, .max_running = kSeats, .max_positions = 512};
     executor = std::make_unique<TimedExecutor>(&clock, cpu, model, geometry.kv, device.get());
-    EngineOptions options{.scheduler = {.page_tokens = 16, .max_running = kSeats, .max_batch_tokens = kMaxBatchTokens,
-                                        .prefill_chunk = kMaxBatchTokens, .fairness = {.policy = fairness}},
-                          .max_model_len = 512, .eos_token_ids = {}, .vocab_size = config.vocab_size};
-    engine = std::make_unique<Engine>(options, EngineParts{.clock = &clock, .executor = executor.get(), .transfer = &transfer,
-                                                           .device = device.get(), .host = host.get(), .registry = registry.get(),
-                                                           .eviction = eviction.get(), .wakeup = &wakeup});
+    EngineOptions options{.scheduler = {.page_tokens = 16,
+                                        .max_running = kSeats,
+                                        .max_batch_tokens = kMaxBatchTokens,
+                                        .prefill_chunk = kMaxBatchTokens,
+                                        .fairness = {.policy = fairness}},
+                          .max_model_len = 512,
+                          .eos_token_ids = {},
+                          .vocab_size = config.vocab_size};
+    engine = std::make_unique<Engine>(options, EngineParts{.clock = &clock,
+                                                           .executor = executor.get(),
+                                                           .transfer = &transfer,
+                                                           .device = device.get(),
+                                                           .host = host.get(),
+                                                           .registry = registry.get(),
+                                                           .eviction = eviction.get(),
+                                                           .wakeup = &wakeup});
   }
 };
 
@@ -115,14 +128,16 @@ void AddArrivals(const Load& load, bool of_b, TimeNs until, std::uint64_t seed, 
 constexpr TimeNs kUntil = 2 * kNsPerSecond, kHorizon = kUntil + kNsPerSecond / 2;
 
 // B's times to first token in milliseconds, ascending.
-std::vector<double> TimesOfB(Model* model, FairnessPolicy fairness, std::int64_t kv_tokens, const Load& a, const Load& b) {
+std::vector<double> TimesOfB(Model* model, FairnessPolicy fairness, std::int64_t kv_tokens, const Load& a,
+                             const Load& b) {
   Engines w(model, fairness, kv_tokens);
   std::vector<Arrival> arrivals;
   AddArrivals(a, false, kUntil, 1, arrivals);
   AddArrivals(b, true, kUntil, 2, arrivals);
-  std::stable_sort(arrivals.begin(), arrivals.end(), [](const Arrival& x, const Arrival& y) { return x.time < y.time; });
+  std::stable_sort(arrivals.begin(), arrivals.end(),
+                   [](const Arrival& x, const Arrival& y) { return x.time < y.time; });
   std::vector<double> times;
-  std::map<TimeNs, std::size_t> silent;   // requests of B without a token yet, by time of arrival
+  std::map<TimeNs, std::size_t> silent;  // requests of B without a token yet, by time of arrival
   Prng prng(3);
   const auto submit = [&](const Arrival& arrival) {
     GenerationRequest request;
@@ -130,7 +145,8 @@ std::vector<double> TimesOfB(Model* model, FairnessPolicy fairness, std::int64_t
     request.adapter = AdapterGeneration{arrival.adapter};
     request.max_tokens = arrival.load.output;
     request.sampling.temperature = 0;
-    for (std::int32_t i = 0; i < arrival.load.prompt; ++i) request.prompt.push_back(static_cast<TokenId>(10 + prng.NextBelow(200)));
+    for (std::int32_t i = 0; i < arrival.load.prompt; ++i)
+      request.prompt.push_back(static_cast<TokenId>(10 + prng.NextBelow(200)));
     if (arrival.of_b) ++silent[arrival.time];
     request.on_event = [&, of_b = arrival.of_b, time = arrival.time](const GenerationEvent& event) {
       EXPECT_NE(event.finish, FinishReason::kError);
@@ -142,12 +158,14 @@ std::vector<double> TimesOfB(Model* model, FairnessPolicy fairness, std::int64_t
   };
   for (std::size_t next = 0; w.clock.Now() < kHorizon && (next < arrivals.size() || !silent.empty());) {
     for (; next < arrivals.size() && arrivals[next].time <= w.clock.Now(); ++next) submit(arrivals[next]);
-    while (w.engine->Step()) {}
+    while (w.engine->Step()) {
+    }
     TimeNs until = w.executor->ends_at();
     if (next < arrivals.size() && (until < 0 || arrivals[next].time < until)) until = arrivals[next].time;
     if (until >= 0) w.clock.AdvanceTo(std::max(until, w.clock.Now()));
   }
-  for (const auto& [time, count] : silent) times.insert(times.end(), count, static_cast<double>(kHorizon - time) / kNsPerMs);
+  for (const auto& [time, count] : silent)
+    times.insert(times.end(), count, static_cast<double>(kHorizon - time) / kNsPerMs);
   w.engine->CancelAll();
   while (!w.engine->Idle()) {
     if (w.executor->ends_at() >= 0) w.clock.AdvanceTo(std::max(w.clock.Now(), w.executor->ends_at()));
@@ -179,13 +197,13 @@ class Peers : public testing::Test {
     EXPECT_GT(equal.size(), 140u);
     const double ratio = Percentile(flooded, 0.99) / Percentile(equal, 0.99);
     std::printf("%-14s %-4s B's TTFT, %zu requests: P50 %.1f -> %.1f ms, P99 %.1f -> %.1f ms: %.2f times\n", name,
-                fairness == FairnessPolicy::kVtc ? "vtc" : "none", equal.size(), Percentile(equal, 0.5), Percentile(flooded, 0.5),
-                Percentile(equal, 0.99), Percentile(flooded, 0.99), ratio);
+                fairness == FairnessPolicy::kVtc ? "vtc" : "none", equal.size(), Percentile(equal, 0.5),
+                Percentile(flooded, 0.5), Percentile(equal, 0.99), Percentile(flooded, 0.99), ratio);
     return ratio;
   }
   void ExpectFair(const char* name, std::int64_t kv_tokens, const Load& flood) {
     EXPECT_LE(Ratio(name, FairnessPolicy::kVtc, kv_tokens, flood), 1.5);
-    EXPECT_GE(Ratio(name, FairnessPolicy::kNone, kv_tokens, flood), 5.0);   // what it is worth; and the test can fail
+    EXPECT_GE(Ratio(name, FairnessPolicy::kNone, kv_tokens, flood), 5.0);  // what it is worth; and the test can fail
   }
 };
 

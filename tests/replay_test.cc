@@ -1,5 +1,5 @@
-// Real runs of the demo model, recorded and replayed on the virtual clock: the plans must be the same, one by one. And what is
-// no such recording must be told from one, and never end the process.
+// Real runs of the demo model, recorded and replayed on the virtual clock: the plans must be the same, one by one. And
+// what is no such recording must be told from one, and never end the process.
 #include "simulate/replay.h"
 
 #include <atomic>
@@ -27,23 +27,34 @@ struct Regime {
   const char* name;
   std::string cache, queue, prefetch, predictor;
   FairnessPolicy fairness = FairnessPolicy::kVtc;
-  double link_bytes_per_second = 0;   // slow ones: layers are used while later ones arrive
+  double link_bytes_per_second = 0;  // slow ones: layers are used while later ones arrive
   bool by_profile = false;
 };
 
 // As a profile might have it, with figures that no round number is.
 std::shared_ptr<const PerformanceModel> SomeCosts() {
   return std::make_shared<const PerformanceModel>(
-      PerformanceModel{.step = 7.1e-5, .per_prefill_token = 2.3e-5 / 3, .per_decode_sequence = 2.7e-5, .per_prefill_attention = 5.5e-8 / 7,
-                       .per_decode_context = 1.8e-7, .token_tile = 12, .per_token_tile = 1.5e-4, .per_adapter_token_rank = 2e-7 / 3,
-                       .per_rank = 6.3e-7, .decode_factors = {{1, 1.1}, {4.3, 1.0 / 3}, {17, 1.01}}, .prefill_factors = {{30.1, 1.13}},
-                       .mixed_factors = {{7, 0.93}}, .after_prefill = 9.8e-5, .after_prefill_per_sequence = 2.1e-5,
+      PerformanceModel{.step = 7.1e-5,
+                       .per_prefill_token = 2.3e-5 / 3,
+                       .per_decode_sequence = 2.7e-5,
+                       .per_prefill_attention = 5.5e-8 / 7,
+                       .per_decode_context = 1.8e-7,
+                       .token_tile = 12,
+                       .per_token_tile = 1.5e-4,
+                       .per_adapter_token_rank = 2e-7 / 3,
+                       .per_rank = 6.3e-7,
+                       .decode_factors = {{1, 1.1}, {4.3, 1.0 / 3}, {17, 1.01}},
+                       .prefill_factors = {{30.1, 1.13}},
+                       .mixed_factors = {{7, 0.93}},
+                       .after_prefill = 9.8e-5,
+                       .after_prefill_per_sequence = 2.1e-5,
                        .disk = {2e-4, 3.3e8},
-                       .host_to_device = {3e-5 / 7, 7.2e9}, .device_to_host = {3e-5, 7.1e9}});
+                       .host_to_device = {3e-5 / 7, 7.2e9},
+                       .device_to_host = {3e-5, 7.1e9}});
 }
 
 struct Sizes {
-  std::int64_t largest_adapter = 0, page_bytes = 0;   // in pages of 4 positions
+  std::int64_t largest_adapter = 0, page_bytes = 0;  // in pages of 4 positions
 };
 Sizes MeasureSizes() {
   RuntimeOptions options;
@@ -82,8 +93,8 @@ RuntimeOptions OptionsOf(const Regime& regime, FlightRecorder* recorder) {
   return options;
 }
 
-// Conversations: each turn's prompt is all that was said, and a new question. In one of them somebody hangs up, some want
-// to be soon, some have a guess of their length.
+// Conversations: each turn's prompt is all that was said, and a new question. In one of them somebody hangs up, some
+// want to be soon, some have a guess of their length.
 void Converse(World& world, std::size_t sessions, int turns) {
   const std::vector<Question> questions = Questions(sessions);
   std::vector<std::vector<TokenId>> said(sessions);
@@ -117,11 +128,12 @@ void AskAndLeave(World& world, std::vector<GenerationRequest> requests) {
     request.ignore_eos = true;
     Engine* engine = &world.runtime().engine();
     request.on_event = [engine, i, promise = &ended[i]](const GenerationEvent& event) {
-      if (event.token != nullptr && i % 3 != 0 && event.generated_tokens == static_cast<std::int32_t>(i % 7) + 1) engine->Cancel(event.id);
+      if (event.token != nullptr && i % 3 != 0 && event.generated_tokens == static_cast<std::int32_t>(i % 7) + 1)
+        engine->Cancel(event.id);
       if (event.finish != FinishReason::kNone) promise->set_value();
     };
     const auto id = engine->Submit(std::move(request));
-    if (!id.ok()) {   // its adapter's version is gone, or the memory that it needs was just pinned
+    if (!id.ok()) {  // its adapter's version is gone, or the memory that it needs was just pinned
       ended[i].set_value();
       continue;
     }
@@ -149,7 +161,7 @@ void ChangeAdapters(World& world) {
 
 struct Recorded {
   std::string bytes;
-  EngineStats stats;   // of the real engine, at its end
+  EngineStats stats;  // of the real engine, at its end
 };
 
 Recorded Record(const Regime& regime) {
@@ -159,21 +171,22 @@ Recorded Record(const Regime& regime) {
     auto recorder = std::move(FlightRecorder::Create(&OsFileSystem(), path)).value();
     World world(OptionsOf(regime, recorder.get()));
     const std::string first = AdapterNames().front(), last = AdapterNames().back();
-    ChangeAdapters(world);   // nobody ever asks for its first version, so that the recording's numbers are not without gaps
+    // nobody ever asks for its first version, so that the recording's numbers are not without gaps
+    ChangeAdapters(world);
     Converse(world, 24 / kSlowdown, 3);
     EXPECT_TRUE(Pin(world, last, true).ok());
-    std::vector<GenerationRequest> requests;   // the names are resolved before they go
+    std::vector<GenerationRequest> requests;  // the names are resolved before they go
     for (const Question& question : Questions(4 / kSlowdown)) requests.push_back(world.Request(question));
     std::thread leaving([&] { AskAndLeave(world, std::move(requests)); });
     ChangeAdapters(world);
-    (void)Pin(world, first, true);   // there may be no room
+    (void)Pin(world, first, true);  // there may be no room
     leaving.join();
     EXPECT_TRUE(Pin(world, last, false).ok());
     Converse(world, 12 / kSlowdown, 2);
-    std::this_thread::sleep_for(std::chrono::milliseconds(250));   // what is moved and loaded ahead
+    std::this_thread::sleep_for(std::chrono::milliseconds(250));  // what is moved and loaded ahead
     ChangeAdapters(world);
     Converse(world, 8, 1);
-    world.Ask(Questions(2), /*one_by_one=*/true);   // who is alone begins with the first layers of what is arriving
+    world.Ask(Questions(2), /*one_by_one=*/true);  // who is alone begins with the first layers of what is arriving
     world.runtime().Stop();
     recorder->Close();
     EXPECT_FALSE(recorder->failed());
@@ -217,11 +230,13 @@ TEST_P(ReplayOfARealRun, MakesTheSamePlans) {
   EXPECT_EQ(again.step_wait_total, real.step_wait_total);
   EXPECT_EQ(again.kv_tiers.pages_fetched, real.kv_tiers.pages_fetched);
   EXPECT_EQ(again.history_evictions, real.history_evictions);
-  std::printf("%s: %lld plans, %lld steps, %zu bytes; %lld preemptions, %lld loads, %lld early, %lld found tokens, %lld pages fetched\n",
-              GetParam().name, static_cast<long long>(replay->plans), static_cast<long long>(replay->steps), recorded.bytes.size(),
-              static_cast<long long>(real.preemptions), static_cast<long long>(real.adapters.device_loads),
-              static_cast<long long>(real.early_admissions), static_cast<long long>(real.prefix.found_tokens),
-              static_cast<long long>(real.kv_tiers.pages_fetched));
+  std::printf(
+      "%s: %lld plans, %lld steps, %zu bytes; %lld preemptions, %lld loads, %lld early, %lld found tokens, %lld pages "
+      "fetched\n",
+      GetParam().name, static_cast<long long>(replay->plans), static_cast<long long>(replay->steps),
+      recorded.bytes.size(), static_cast<long long>(real.preemptions),
+      static_cast<long long>(real.adapters.device_loads), static_cast<long long>(real.early_admissions),
+      static_cast<long long>(real.prefix.found_tokens), static_cast<long long>(real.kv_tiers.pages_fetched));
 }
 
 constexpr double kSlowLink = 60e6;
@@ -233,7 +248,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Regime{"vllm_residency", "vllm", "residency", "none", "none", FairnessPolicy::kNone, kSlowLink},
                     Regime{"lru_fifo", "lru", "fifo", "none", "history", FairnessPolicy::kNone, kSlowLink},
                     Regime{"fastlibra_sjf", "fastlibra", "sjf", "none", "history", FairnessPolicy::kVtc, kSlowLink},
-                    Regime{"loramux_mlq_profile", "loramux", "mlq", "none", "history", FairnessPolicy::kVtc, kSlowLink, true}),
+                    Regime{"loramux_mlq_profile", "loramux", "mlq", "none", "history", FairnessPolicy::kVtc, kSlowLink,
+                           true}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // ---------------------------------------------------------------- What is no recording of a server
@@ -241,7 +257,8 @@ INSTANTIATE_TEST_SUITE_P(
 class NotARun : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    bytes_ = new std::string(Record({"tampered", "loramux", "mlq", "none", "history", FairnessPolicy::kVtc, kSlowLink}).bytes);
+    bytes_ = new std::string(
+        Record({"tampered", "loramux", "mlq", "none", "history", FairnessPolicy::kVtc, kSlowLink}).bytes);
   }
   static void TearDownTestSuite() { delete bytes_; }
 
@@ -283,7 +300,8 @@ TEST_F(NotARun, WrittenAgainItIsTheSame) {
 
 // What plans go by is in the recording: with other costs, or none, other plans are made.
 TEST(ReplayByProfile, TheRecordingHasWhatPlansGoBy) {
-  const std::string bytes = Record({"by_profile", "loramux", "mlq", "none", "history", FairnessPolicy::kVtc, 0, true}).bytes;
+  const std::string bytes =
+      Record({"by_profile", "loramux", "mlq", "none", "history", FairnessPolicy::kVtc, 0, true}).bytes;
   const RecordedSetup setup = RecordingReader::Open(bytes)->setup();
   ASSERT_NE(setup.scheduler.costs, nullptr);
   EXPECT_EQ(setup.queue.lanes.costs, setup.scheduler.costs);
@@ -291,8 +309,13 @@ TEST(ReplayByProfile, TheRecordingHasWhatPlansGoBy) {
   Prng prng(1);
   for (int i = 0; i < 200; ++i) {
     const auto below = [&](std::uint64_t n) { return static_cast<std::int64_t>(prng.NextBelow(n)); };
-    const StepLoad load{.prefill_tokens = below(2) * below(300), .decode_sequences = below(40), .prefill_attention = below(9000),
-                        .decode_context = below(9000), .rank_sum = below(200), .token_ranks = below(900), .after_prefill = below(2) == 0};
+    const StepLoad load{.prefill_tokens = below(2) * below(300),
+                        .decode_sequences = below(40),
+                        .prefill_attention = below(9000),
+                        .decode_context = below(9000),
+                        .rank_sum = below(200),
+                        .token_ranks = below(900),
+                        .after_prefill = below(2) == 0};
     EXPECT_EQ(setup.scheduler.costs->SecondsOf(load), costs->SecondsOf(load));
   }
   EXPECT_EQ(setup.scheduler.costs->disk.bytes_per_second, costs->disk.bytes_per_second);
@@ -325,13 +348,13 @@ TEST_F(NotARun, AMissingStepIsFound) {
   const auto steps = Steps();
   std::vector<std::size_t> matter;
   for (std::size_t i = 5; i < steps.size(); ++i) {
-    // Without a step that only decodes, written again with numbers that have no gap, it is another run that can be: one in
-    // which requests stop a token earlier. Only the numbers tell (see below).
+    // Without a step that only decodes, written again with numbers that have no gap, it is another run that can be: one
+    // in which requests stop a token earlier. Only the numbers tell (see below).
     const auto& plan = steps[i].plan;
     const bool begins = plan && (plan->prefill_tokens > 0 || !plan->admissions.empty() || !plan->loads.empty());
     if (begins || !steps[i].arrivals.empty()) matter.push_back(i);
   }
-  ASSERT_GE(matter.size(), 20U);   // each request of the run has one at least
+  ASSERT_GE(matter.size(), 20U);  // each request of the run has one at least
   const std::size_t stride = std::max<std::size_t>(1, matter.size() / 40);
   for (std::size_t k = 0; k < matter.size(); k += stride) {
     auto tampered = steps;
@@ -429,7 +452,7 @@ TEST_F(NotARun, AnotherServerMakesOtherPlans) {
   Prng prng(8);
   const auto regimes = CacheRegimes();
   const auto orders = QueueOrderNames();
-  for (int i = 0; i < 100; ++i) {   // whatever they do, they do not end the process
+  for (int i = 0; i < 100; ++i) {  // whatever they do, they do not end the process
     SCOPED_TRACE(i);
     RecordedSetup other = RecordedWith();
     const CacheRegime& regime = regimes[prng.NextBelow(regimes.size())];
@@ -454,25 +477,56 @@ void Vandalise(Prng& prng, std::vector<RecordedStep>& steps) {
   const auto any = [&]() -> RecordedStep& { return steps[prng.NextBelow(steps.size())]; };
   const auto number = [&]() -> std::uint64_t {
     const std::uint64_t choice = prng.NextBelow(4);
-    return choice == 0 ? 0 : choice == 1 ? prng.NextBelow(64) : choice == 2 ? prng.NextBelow(std::uint64_t{1} << 31) : prng.Next();
+    return choice == 0   ? 0
+           : choice == 1 ? prng.NextBelow(64)
+           : choice == 2 ? prng.NextBelow(std::uint64_t{1} << 31)
+                         : prng.Next();
   };
   RecordedStep& a = any();
   RecordedStep& b = any();
   switch (prng.NextBelow(20)) {
-    case 0: std::swap(a.arrivals, b.arrivals); break;
-    case 1: std::swap(a.completions, b.completions); break;
-    case 2: std::swap(a.layers, b.layers); break;
-    case 3: std::swap(a.tokens, b.tokens); break;
-    case 4: a.completions.push_back({prng.NextBelow(2) == 0, number(), static_cast<TransferOutcome>(prng.NextBelow(3))}); break;
-    case 5: a.layers.push_back({prng.NextBelow(2) == 0, number(), static_cast<std::int32_t>(prng.NextBelow(9))}); break;
-    case 6: a.computed = static_cast<TimeNs>(number() >> 3); break;
-    case 7: a.computed.reset(); break;
-    case 8: a.collected = !a.collected; break;
-    case 9: a.cancellations.push_back(number()); break;
-    case 10: a.retired.push_back(static_cast<std::uint32_t>(prng.NextBelow(20))); break;
-    case 11: a.pins.push_back({AdapterGeneration{static_cast<std::uint32_t>(prng.NextBelow(20))}, prng.NextBelow(2) == 0}); break;
-    case 12: a.cancel_all = true; break;
-    case 13: a.ending = true; break;
+    case 0:
+      std::swap(a.arrivals, b.arrivals);
+      break;
+    case 1:
+      std::swap(a.completions, b.completions);
+      break;
+    case 2:
+      std::swap(a.layers, b.layers);
+      break;
+    case 3:
+      std::swap(a.tokens, b.tokens);
+      break;
+    case 4:
+      a.completions.push_back({prng.NextBelow(2) == 0, number(), static_cast<TransferOutcome>(prng.NextBelow(3))});
+      break;
+    case 5:
+      a.layers.push_back({prng.NextBelow(2) == 0, number(), static_cast<std::int32_t>(prng.NextBelow(9))});
+      break;
+    case 6:
+      a.computed = static_cast<TimeNs>(number() >> 3);
+      break;
+    case 7:
+      a.computed.reset();
+      break;
+    case 8:
+      a.collected = !a.collected;
+      break;
+    case 9:
+      a.cancellations.push_back(number());
+      break;
+    case 10:
+      a.retired.push_back(static_cast<std::uint32_t>(prng.NextBelow(20)));
+      break;
+    case 11:
+      a.pins.push_back({AdapterGeneration{static_cast<std::uint32_t>(prng.NextBelow(20))}, prng.NextBelow(2) == 0});
+      break;
+    case 12:
+      a.cancel_all = true;
+      break;
+    case 13:
+      a.ending = true;
+      break;
     case 14:
       for (RecordedArrival& arrival : a.arrivals) arrival.max_total_tokens = static_cast<std::int32_t>(number());
       break;
@@ -491,15 +545,18 @@ void Vandalise(Prng& prng, std::vector<RecordedStep>& steps) {
       }
       break;
     case 17:
-      for (RecordedToken& token : a.tokens) token.token = prng.NextBelow(2) == 0 ? kStopToken : static_cast<TokenId>(prng.NextBelow(99));
+      for (RecordedToken& token : a.tokens)
+        token.token = prng.NextBelow(2) == 0 ? kStopToken : static_cast<TokenId>(prng.NextBelow(99));
       break;
-    case 18:   // later steps are all later
+    case 18:  // later steps are all later
       if (const TimeNs jump = static_cast<TimeNs>(number() >> 3); true) {
-        for (RecordedStep* step = &a; step != steps.data() + steps.size(); ++step) step->now = std::min(step->now + jump, TimeNs{1} << 61);
+        for (RecordedStep* step = &a; step != steps.data() + steps.size(); ++step)
+          step->now = std::min(step->now + jump, TimeNs{1} << 61);
       }
       break;
     default:
-      for (RecordedCompletion& completion : a.completions) completion.outcome = static_cast<TransferOutcome>(prng.NextBelow(3));
+      for (RecordedCompletion& completion : a.completions)
+        completion.outcome = static_cast<TransferOutcome>(prng.NextBelow(3));
   }
   // What the plan was is changed with it now and then, so that the replay goes on as far as it can.
 }
@@ -514,7 +571,7 @@ TEST_F(NotARun, NothingThatTheStepsSayEndsTheProcess) {
     for (std::uint64_t n = 1 + prng.NextBelow(3); n > 0; --n) Vandalise(prng, tampered);
     found += IsFound(tampered);
   }
-  EXPECT_GT(found, all / 4);   // what comes a step sooner or later may change nothing
+  EXPECT_GT(found, all / 4);  // what comes a step sooner or later may change nothing
 }
 
 }  // namespace

@@ -15,17 +15,26 @@ bool IsLoopback(const std::string& host) {
 
 void AddAdapterFlags(CLI::App& command, AdapterFlags& flags) {
   const std::string group = "Adapters at run time";
-  command.add_flag("--enable-runtime-lora", flags.enable_runtime_lora,
-                   "Serve /v1/load_lora_adapter and /v1/unload_lora_adapter (and SGLang's forms of them)")->group(group);
-  command.add_option("--allowed-adapter-root", flags.allowed_roots,
-                     "Adapters may be loaded from DIR and below (repeatable; --adapter-dir counts as one)")->group(group);
-  command.add_option("--admin-key-file", flags.admin_key_file, "File with the key that those routes ask for")->group(group);
-  command.add_flag("--insecure-no-admin-key", flags.insecure_no_admin_key,
-                   "Those routes ask for no key (only with --host on this machine)")->group(group);
+  command
+      .add_flag("--enable-runtime-lora", flags.enable_runtime_lora,
+                "Serve /v1/load_lora_adapter and /v1/unload_lora_adapter (and SGLang's forms of them)")
+      ->group(group);
+  command
+      .add_option("--allowed-adapter-root", flags.allowed_roots,
+                  "Adapters may be loaded from DIR and below (repeatable; --adapter-dir counts as one)")
+      ->group(group);
+  command.add_option("--admin-key-file", flags.admin_key_file, "File with the key that those routes ask for")
+      ->group(group);
+  command
+      .add_flag("--insecure-no-admin-key", flags.insecure_no_admin_key,
+                "Those routes ask for no key (only with --host on this machine)")
+      ->group(group);
   command.add_option("--state-dir", flags.state_dir, "Directory that keeps what was loaded at run time over restarts")
       ->group(group);
-  command.add_flag("--adapter-dir-eager", flags.adapter_dir_eager,
-                   "Check every adapter of --adapter-dir at the start, and refuse to start if one is broken")->group(group);
+  command
+      .add_flag("--adapter-dir-eager", flags.adapter_dir_eager,
+                "Check every adapter of --adapter-dir at the start, and refuse to start if one is broken")
+      ->group(group);
 }
 
 RuntimeFlags EagerAdapters(const RuntimeFlags& runtime, const AdapterFlags& flags) {
@@ -34,23 +43,30 @@ RuntimeFlags EagerAdapters(const RuntimeFlags& runtime, const AdapterFlags& flag
   return eager;
 }
 
-Result<std::optional<std::string>> AdminKey(const AdapterFlags& flags, const RuntimeFlags& runtime, const std::string& host) {
+Result<std::optional<std::string>> AdminKey(const AdapterFlags& flags, const RuntimeFlags& runtime,
+                                            const std::string& host) {
   if (!flags.enable_runtime_lora) return std::optional<std::string>();
   if (flags.allowed_roots.empty() && runtime.adapter_dir.empty()) {
-    return InvalidArgument("--enable-runtime-lora: nothing can be loaded without --allowed-adapter-root DIR (or "
-                           "--adapter-dir)", "--allowed-adapter-root");
+    return InvalidArgument(
+        "--enable-runtime-lora: nothing can be loaded without --allowed-adapter-root DIR (or "
+        "--adapter-dir)",
+        "--allowed-adapter-root");
   }
   if (!flags.admin_key_file.empty()) {
     ASSIGN_OR_RETURN(std::string key, ReadKeyFile(flags.admin_key_file, "--admin-key-file"));
     return std::optional(std::move(key));
   }
   if (!flags.insecure_no_admin_key) {
-    return InvalidArgument("--enable-runtime-lora: give --admin-key-file FILE, or --insecure-no-admin-key on a machine of "
-                           "your own", "--admin-key-file");
+    return InvalidArgument(
+        "--enable-runtime-lora: give --admin-key-file FILE, or --insecure-no-admin-key on a machine of "
+        "your own",
+        "--admin-key-file");
   }
   if (!IsLoopback(host)) {
-    return InvalidArgument("--insecure-no-admin-key: refused with --host " + host + ", which others can reach; give "
-                           "--admin-key-file FILE", "--insecure-no-admin-key");
+    return InvalidArgument("--insecure-no-admin-key: refused with --host " + host +
+                               ", which others can reach; give "
+                               "--admin-key-file FILE",
+                           "--insecure-no-admin-key");
   }
   return std::optional(std::string());
 }

@@ -30,9 +30,10 @@ void AddAdapterFlags(CLI::App& command, AdapterFlags& flags);
 // --adapter-dir-eager is given.
 RuntimeFlags EagerAdapters(const RuntimeFlags& runtime, const AdapterFlags& flags);
 
-// The admin key; nullopt if runtime loading is off, empty with --insecure-no-admin-key. Errors: runtime loading without a
-// key on a host that is not this machine alone, or without a directory to load from; a bad key file.
-Result<std::optional<std::string>> AdminKey(const AdapterFlags& flags, const RuntimeFlags& runtime, const std::string& host);
+// The admin key; nullopt if runtime loading is off, empty with --insecure-no-admin-key. Errors: runtime loading without
+// a key on a host that is not this machine alone, or without a directory to load from; a bad key file.
+Result<std::optional<std::string>> AdminKey(const AdapterFlags& flags, const RuntimeFlags& runtime,
+                                            const std::string& host);
 
 // Opens the directory and the journal. The engine must run before Restore. `runtime` must outlive the result.
 Result<std::unique_ptr<AdapterAdmin>> OpenAdapterAdmin(const AdapterFlags& flags, const RuntimeFlags& runtime_flags,

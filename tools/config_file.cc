@@ -46,7 +46,7 @@ std::vector<std::string> Texts(const toml::node& node, const std::string& key, c
 
 CLI::Option* FindOption(CLI::App& command, const std::string& key) {
   CLI::Option* option = command.get_option_no_throw("--" + key);
-  if (option == nullptr) option = command.get_option_no_throw(key);   // the positional argument
+  if (option == nullptr) option = command.get_option_no_throw(key);  // the positional argument
   return option != nullptr && option->get_configurable() ? option : nullptr;
 }
 
@@ -54,7 +54,7 @@ CLI::Option* FindOption(CLI::App& command, const std::string& key) {
 bool IsSwitch(const CLI::Option& option) { return option.get_expected_max() == 0; }
 
 void SetOption(CLI::Option& option, const std::string& key, const std::vector<std::string>& texts) {
-  if (texts.empty()) return;   // an empty list: as if the flag were not given
+  if (texts.empty()) return;  // an empty list: as if the flag were not given
   if (!IsSwitch(option)) {
     option.add_result(texts);
   } else if (texts.size() == 1 && (texts[0] == "true" || texts[0] == "false")) {
@@ -72,7 +72,7 @@ void ApplyEntry(CLI::App& command, const std::string& key, const toml::node& nod
     Refuse(place, fmt::format("unknown key '{}': expected a flag of `loramux {} --help` without its dashes", key,
                               command.get_name()));
   }
-  if (!option->empty()) return;   // the command line has it
+  if (!option->empty()) return;  // the command line has it
   if (texts.size() > 1 && option->get_items_expected_max() == 1) {
     Refuse(place, fmt::format("{}: expected one value, found a list of {}", key, texts.size()));
   }
@@ -86,7 +86,7 @@ void ApplyEntry(CLI::App& command, const std::string& key, const toml::node& nod
 std::string ReadText(const std::string& file) {
   std::ifstream input(file);
   std::ostringstream text;
-  if (input) text << input.rdbuf();   // a directory opens, but cannot be read
+  if (input) text << input.rdbuf();  // a directory opens, but cannot be read
   if (!input || !text) throw CLI::ConfigError(fmt::format("--config: cannot read '{}'", file));
   return text.str();
 }

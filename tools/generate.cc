@@ -26,8 +26,12 @@ class EventQueue {
     std::int32_t generated = 0;
   };
   void Push(const GenerationEvent& event) {
-    Item item{event.token == nullptr ? -1 : event.token->id, event.finish, event.error ? event.error->message : "",
-              event.now, event.arrival, event.generated_tokens};
+    Item item{event.token == nullptr ? -1 : event.token->id,
+              event.finish,
+              event.error ? event.error->message : "",
+              event.now,
+              event.arrival,
+              event.generated_tokens};
     {
       const std::lock_guard lock(mutex_);
       items_.push_back(std::move(item));
@@ -57,9 +61,8 @@ Result<std::vector<TokenId>> EncodePrompt(const GenerateFlags& flags, const Toke
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();
   if (!flags.system.empty()) messages.push_back({{"role", "system"}, {"content", flags.system}});
   messages.push_back({{"role", "user"}, {"content", flags.prompt}});
-  const std::string context =
-      nlohmann::ordered_json({{"messages", std::move(messages)}})
-          .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const std::string context = nlohmann::ordered_json({{"messages", std::move(messages)}})
+                                  .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   ASSIGN_OR_RETURN(const std::string text, chat->Render(context, {.unix_seconds = OsClock().UnixSeconds()}));
   return tokenizer.Encode(text, /*add_special_tokens=*/false);
 }
@@ -103,7 +106,7 @@ Status StreamAnswer(const GenerateFlags& flags, const Tokenizer& tokenizer, Engi
 Status Generate(const GenerateFlags& flags) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime, StartRuntime(flags.runtime));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(flags.runtime.model_dir));
-  EventQueue events;   // outlives the engine's thread: Stop is called before it goes
+  EventQueue events;  // outlives the engine's thread: Stop is called before it goes
   GenerationRequest request;
   ASSIGN_OR_RETURN(request.prompt, EncodePrompt(flags, tokenizer));
   if (!flags.lora.empty()) {

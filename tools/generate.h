@@ -12,9 +12,9 @@ namespace loramux {
 struct GenerateFlags {
   RuntimeFlags runtime;
   std::string prompt;
-  std::string lora;             // name of the adapter; empty: the base model
-  std::string system;           // system message of the chat
-  bool raw = false;             // no chat template
+  std::string lora;    // name of the adapter; empty: the base model
+  std::string system;  // system message of the chat
+  bool raw = false;    // no chat template
   std::int32_t max_tokens = -1;
   float temperature = 0.0f, top_p = 1.0f, min_p = 0.0f, repetition_penalty = 1.0f;
   std::int32_t top_k = 0;

@@ -93,9 +93,12 @@ struct StoredTotals {
 std::string DescribeRope(const RopeConfig& rope) {
   const std::string theta = fmt::format("theta {}", rope.theta);
   switch (rope.scaling) {
-    case RopeConfig::Scaling::kNone: return theta;
-    case RopeConfig::Scaling::kLinear: return theta + fmt::format(", linear scaling by {:g}", rope.factor);
-    case RopeConfig::Scaling::kDynamic: return theta + fmt::format(", dynamic scaling by {:g}", rope.factor);
+    case RopeConfig::Scaling::kNone:
+      return theta;
+    case RopeConfig::Scaling::kLinear:
+      return theta + fmt::format(", linear scaling by {:g}", rope.factor);
+    case RopeConfig::Scaling::kDynamic:
+      return theta + fmt::format(", dynamic scaling by {:g}", rope.factor);
     case RopeConfig::Scaling::kLlama3:
       return theta + fmt::format(", llama3 scaling by {:g} beyond {}", rope.factor, rope.original_max_position);
   }
@@ -161,7 +164,7 @@ Result<Report> InspectModel(const fs::path& directory) {
 }
 
 void AddTrainedOn(Report& report, const AdapterFile& adapter) {
-  const std::string& name = adapter.config.base_model_name;   // untrusted: no control characters to a terminal
+  const std::string& name = adapter.config.base_model_name;  // untrusted: no control characters to a terminal
   Add(report, "base_model_name", "trained on", name, name.empty() ? "not stated" : Printable(name));
 }
 
@@ -236,7 +239,8 @@ Result<Report> Inspect(const InspectFlags& flags) {
     if (flags.base.empty()) return InspectModel(directory);
     return InvalidArgument("--base is for adapters, but " + directory.string() + " holds a model", "--base");
   }
-  return NotFound(directory.string() + ": expected a model directory (with config.json) or an adapter directory (with "
+  return NotFound(directory.string() +
+                  ": expected a model directory (with config.json) or an adapter directory (with "
                   "adapter_config.json), found neither");
 }
 

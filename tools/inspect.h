@@ -13,7 +13,7 @@ namespace loramux {
 
 struct InspectFlags {
   std::string directory;
-  std::string base;      // model directory that an adapter is for; empty: shapes from its tensors only
+  std::string base;  // model directory that an adapter is for; empty: shapes from its tensors only
   bool json = false;
 };
 

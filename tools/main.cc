@@ -16,20 +16,22 @@ int main(int argc, char** argv) {
   CLI::App app{"loramux: one base model, thousands of LoRA adapters, one server"};
   app.require_subcommand(1);
   app.set_version_flag("--version", LORAMUX_VERSION);
-  app.footer("Examples:\n"
-             "  loramux serve demo/model --adapter-dir demo/adapters\n"
-             "  loramux generate demo/model --adapter-dir demo/adapters --lora reverse -p hello\n"
-             "  loramux inspect demo/model\n"
-             "  loramux inspect demo/adapters/reverse --base demo/model\n"
-             "  loramux profile demo/model --quick --output profile.json\n"
-             "  loramux bench --tasks demo/eval --concurrency 16\n"
-             "  loramux simulate --rate 3 --preset loramux,chameleon,s-lora\n"
-             "  loramux experiment ch-11 --quick --output /tmp/results\n"
-             "Each command explains itself: loramux COMMAND --help");
+  app.footer(
+      "Examples:\n"
+      "  loramux serve demo/model --adapter-dir demo/adapters\n"
+      "  loramux generate demo/model --adapter-dir demo/adapters --lora reverse -p hello\n"
+      "  loramux inspect demo/model\n"
+      "  loramux inspect demo/adapters/reverse --base demo/model\n"
+      "  loramux profile demo/model --quick --output profile.json\n"
+      "  loramux bench --tasks demo/eval --concurrency 16\n"
+      "  loramux simulate --rate 3 --preset loramux,chameleon,s-lora\n"
+      "  loramux experiment ch-11 --quick --output /tmp/results\n"
+      "Each command explains itself: loramux COMMAND --help");
   int status = 0;
 
   loramux::ServeFlags serve;
-  CLI::App* serve_command = app.add_subcommand("serve", "Serve a base model and its adapters behind an OpenAI-compatible API");
+  CLI::App* serve_command =
+      app.add_subcommand("serve", "Serve a base model and its adapters behind an OpenAI-compatible API");
   loramux::AddServeFlags(*serve_command, serve);
   serve_command->callback([&] { status = loramux::RunServe(serve); });
 
@@ -50,7 +52,8 @@ int main(int argc, char** argv) {
   profile_command->callback([&] { status = loramux::RunProfile(profile); });
 
   loramux::load::BenchFlags bench;
-  CLI::App* bench_command = app.add_subcommand("bench", "Send load to any OpenAI-compatible server and measure its answers");
+  CLI::App* bench_command =
+      app.add_subcommand("bench", "Send load to any OpenAI-compatible server and measure its answers");
   loramux::load::AddBenchFlags(*bench_command, bench);
   bench_command->callback([&] { status = loramux::load::RunBench(bench); });
 

@@ -14,7 +14,7 @@ void ProgressBar::Update(std::int64_t done, std::int64_t total) {
   if (percent == last_percent_) return;
   last_percent_ = percent;
   drawn_ = true;
-  const int width = note_.empty() ? 40 : 16;   // a note is long enough
+  const int width = note_.empty() ? 40 : 16;  // a note is long enough
   const int filled = static_cast<int>(percent * width / 100);
   std::fprintf(stderr, "\r%s [%.*s%*s] %3lld %% (%lld/%lld %s)%s%s\033[K", title_.c_str(), filled,
                "########################################", width - filled, "", static_cast<long long>(percent),

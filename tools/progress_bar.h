@@ -20,7 +20,7 @@ class ProgressBar {
  private:
   std::string title_, unit_, note_;
   std::int64_t scale_;
-  std::int64_t last_percent_ = -1;   // as drawn; -1: draw in any case
+  std::int64_t last_percent_ = -1;  // as drawn; -1: draw in any case
   bool drawn_ = false;
   bool terminal_;
 };

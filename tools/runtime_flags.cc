@@ -60,8 +60,9 @@ Result<FairnessOptions> FairnessFlags(const RuntimeFlags& flags, FairnessOptions
 
 Status CheckRange(std::int64_t value, std::int64_t low, std::int64_t high, const std::string& flag) {
   if (value >= low && value <= high) return Ok{};
-  return InvalidArgument(flag + ": expected " + std::to_string(low) + " to " + std::to_string(high) + ", found " +
-                         std::to_string(value), flag);
+  return InvalidArgument(
+      flag + ": expected " + std::to_string(low) + " to " + std::to_string(high) + ", found " + std::to_string(value),
+      flag);
 }
 
 Result<NamedPath> ParseLoraModule(const std::string& text) {
@@ -85,8 +86,11 @@ Result<NamedPath> ParseLoraModule(const std::string& text) {
 Status UsePreset(const std::string& name, RuntimeOptions& options) {
   ASSIGN_OR_RETURN(const Preset preset, FindPreset(name));
   if (preset.cpu_assist || preset.all_on_device) {
-    return InvalidArgument("preset " + name + " is there to be simulated only: expected one that `loramux simulate --list-presets` does "
-                           "not mark so", "--preset");
+    return InvalidArgument(
+        "preset " + name +
+            " is there to be simulated only: expected one that `loramux simulate --list-presets` does "
+            "not mark so",
+        "--preset");
   }
   options.cache = preset.cache;
   options.prefix_cache = preset.keep_history;
@@ -95,19 +99,24 @@ Status UsePreset(const std::string& name, RuntimeOptions& options) {
   return Ok{};
 }
 
-// Plans go by what was measured. Errors: the file's; it is of a model of another shape. Where the server differs in what a profile is
-// only a little off for, a warning.
+// Plans go by what was measured. Errors: the file's; it is of a model of another shape. Where the server differs in
+// what a profile is only a little off for, a warning.
 Status UseProfile(const RuntimeFlags& flags, RuntimeOptions& options) {
   ASSIGN_OR_RETURN(const PerformanceProfile profile, LoadPerformanceProfile(flags.profile));
   ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(flags.model_dir));
-  const PerformanceProfile::BaseModel wanted = {.name = flags.model_dir, .hidden_size = config.hidden_size, .num_layers = config.num_layers,
-                                                .num_heads = config.num_heads, .num_kv_heads = config.num_kv_heads,
-                                                .head_dim = config.head_dim, .intermediate_size = config.intermediate_size,
+  const PerformanceProfile::BaseModel wanted = {.name = flags.model_dir,
+                                                .hidden_size = config.hidden_size,
+                                                .num_layers = config.num_layers,
+                                                .num_heads = config.num_heads,
+                                                .num_kv_heads = config.num_kv_heads,
+                                                .head_dim = config.head_dim,
+                                                .intermediate_size = config.intermediate_size,
                                                 .vocab_size = config.vocab_size};
   RETURN_IF_ERROR(CheckSameShape(profile.base, wanted, "--profile: " + flags.profile));
   const int threads = options.threads > 0 ? options.threads : AvailableProcessors();
   if (profile.threads != threads) {
-    spdlog::warn("--profile: measured with {} threads, this server has {}: its seconds are of another server", profile.threads, threads);
+    spdlog::warn("--profile: measured with {} threads, this server has {}: its seconds are of another server",
+                 profile.threads, threads);
   }
   const LoraCostShape shape = options.lora_variant == LoraVariant::kBgmv ? LoraCostShape::kBgmv : LoraCostShape::kMbgmv;
   const FittedModel& other = shape == LoraCostShape::kBgmv ? profile.mbgmv : profile.bgmv;
@@ -115,8 +124,8 @@ Status UseProfile(const RuntimeFlags& flags, RuntimeOptions& options) {
     spdlog::warn("--profile: its engine ran with the other --lora-variant: what this one takes is known less well");
   }
   PlanByModel(std::make_shared<const PerformanceModel>(profile.ModelOf(shape)), options.scheduler, options.queue);
-  spdlog::info("plans go by {}: measured on {}; a sequence alone decodes in {:.3f} ms", flags.profile, Printable(profile.device),
-               ShortestStepSeconds(*options.scheduler.costs) * 1e3);
+  spdlog::info("plans go by {}: measured on {}; a sequence alone decodes in {:.3f} ms", flags.profile,
+               Printable(profile.device), ShortestStepSeconds(*options.scheduler.costs) * 1e3);
   return Ok{};
 }
 
@@ -124,7 +133,7 @@ Status UseProfile(const RuntimeFlags& flags, RuntimeOptions& options) {
 
 Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   RuntimeOptions options;
-  options.scheduler.load_on_arrival = true;   // presets of documents do as those do
+  options.scheduler.load_on_arrival = true;  // presets of documents do as those do
   if (!flags.preset.empty()) RETURN_IF_ERROR(UsePreset(flags.preset, options));
   ASSIGN_OR_RETURN(options.device_memory, Memory(flags.device_memory, "--device-memory", AutoDeviceMemory()));
   ASSIGN_OR_RETURN(options.host_memory, Memory(flags.host_memory, "--host-memory", AutoDeviceMemory()));
@@ -153,7 +162,8 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   options.scheduler.max_running = flags.max_num_seqs;
   options.scheduler.max_batch_tokens = flags.max_num_batched_tokens.value_or(512);
   options.scheduler.prefill_chunk = flags.prefill_chunk.value_or(256);
-  if (flags.max_num_batched_tokens || flags.prefill_chunk) options.whole_prompts = options.scheduler.separate_phases = false;
+  if (flags.max_num_batched_tokens || flags.prefill_chunk)
+    options.whole_prompts = options.scheduler.separate_phases = false;
   options.scheduler.max_distinct_adapters = flags.max_loras.value_or(options.scheduler.max_distinct_adapters);
   ASSIGN_OR_RETURN(options.scheduler.fairness, FairnessFlags(flags, options.scheduler.fairness));
   RETURN_IF_ERROR(ApplyScheduleFlags(flags.schedule, options));
@@ -169,61 +179,93 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
 }
 
 void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {
-  command.add_option("model", flags.model_dir, "Hugging Face model directory (config.json, *.safetensors, tokenizer.json)")
+  command
+      .add_option("model", flags.model_dir, "Hugging Face model directory (config.json, *.safetensors, tokenizer.json)")
       ->required();
   const std::string adapters = "Adapters", memory = "Memory", batching = "Batching", machine = "Machine";
-  command.add_option("--lora-modules", flags.lora_modules, "Adapters to serve: name=path ... (or JSON {\"name\",\"path\"})")
+  command
+      .add_option("--lora-modules", flags.lora_modules,
+                  "Adapters to serve: name=path ... (or JSON {\"name\",\"path\"})")
       ->group(adapters);
-  command.add_option("--adapter-dir", flags.adapter_dir,
-                     "Serve every PEFT adapter in DIR/*/ under its folder's name (serve: found while running)")
+  command
+      .add_option("--adapter-dir", flags.adapter_dir,
+                  "Serve every PEFT adapter in DIR/*/ under its folder's name (serve: found while running)")
       ->group(adapters);
-  command.add_option("--max-lora-rank", flags.max_lora_rank, "Refuse adapters of a higher rank")->group(adapters)
+  command.add_option("--max-lora-rank", flags.max_lora_rank, "Refuse adapters of a higher rank")
+      ->group(adapters)
       ->capture_default_str();
-  command.add_option("--max-loras", flags.max_loras, "At most so many different adapters in one batch (0: bytes decide)")
-      ->group(adapters)->default_str("the preset's, or 0");
-  command.add_option("--max-cpu-loras", flags.max_cpu_loras,
-                     "Accepted for compatibility: --host-memory bounds the host tier in bytes")->group(adapters);
-  command.add_option("--lora-dtype", flags.lora_dtype, "Adapters in memory: auto, f32, bf16, f16")->group(adapters)
+  command
+      .add_option("--max-loras", flags.max_loras, "At most so many different adapters in one batch (0: bytes decide)")
+      ->group(adapters)
+      ->default_str("the preset's, or 0");
+  command
+      .add_option("--max-cpu-loras", flags.max_cpu_loras,
+                  "Accepted for compatibility: --host-memory bounds the host tier in bytes")
+      ->group(adapters);
+  command.add_option("--lora-dtype", flags.lora_dtype, "Adapters in memory: auto, f32, bf16, f16")
+      ->group(adapters)
       ->capture_default_str();
-  command.add_option("--lora-variant", flags.lora_variant,
-                     "Batched LoRA at true ranks (mbgmv) or padded to the batch's largest (bgmv)")->group(adapters)
+  command
+      .add_option("--lora-variant", flags.lora_variant,
+                  "Batched LoRA at true ranks (mbgmv) or padded to the batch's largest (bgmv)")
+      ->group(adapters)
       ->capture_default_str();
-  command.add_option("--device-memory", flags.device_memory,
-                     "Page pool for KV cache and adapters, e.g. 2GiB (auto: a quarter of the machine's, at most 8 GiB)")
-      ->group(memory)->capture_default_str();
+  command
+      .add_option("--device-memory", flags.device_memory,
+                  "Page pool for KV cache and adapters, e.g. 2GiB (auto: a quarter of the machine's, at most 8 GiB)")
+      ->group(memory)
+      ->capture_default_str();
   command.add_option("--host-memory", flags.host_memory, "Host tier that keeps evicted adapters, e.g. 4GiB; 0: none")
-      ->group(memory)->capture_default_str();
+      ->group(memory)
+      ->capture_default_str();
   command.add_option("--page-tokens", flags.page_tokens, "Positions a page: 4, 8, 16, 32, 64 (0: automatic)")
-      ->group(memory)->capture_default_str();
+      ->group(memory)
+      ->capture_default_str();
   command.add_option("--kv-cache-dtype", flags.kv_dtype, "Keys and values: auto (the weights' type), f32, bf16, f16")
-      ->group(memory)->capture_default_str();
+      ->group(memory)
+      ->capture_default_str();
   std::string regimes;
   for (const CacheRegime& regime : CacheRegimes()) regimes += (regimes.empty() ? "" : ", ") + std::string(regime.name);
-  command.add_option("--cache,--eviction", flags.cache, "What is kept, and what gives way: " + regimes)->group(memory)
+  command.add_option("--cache,--eviction", flags.cache, "What is kept, and what gives way: " + regimes)
+      ->group(memory)
       ->default_str("the preset's, or loramux");
-  command.add_option("--adapter-prefetch", flags.adapter_prefetch,
-                     "Load adapters before they are asked for: none, or those whose histogram of idle times says so (histogram)")
-      ->group(memory)->capture_default_str();
+  command
+      .add_option(
+          "--adapter-prefetch", flags.adapter_prefetch,
+          "Load adapters before they are asked for: none, or those whose histogram of idle times says so (histogram)")
+      ->group(memory)
+      ->capture_default_str();
   // A function: an optional would be false where neither is given.
   const auto set_prefix_cache = [&flags](std::int64_t on) { flags.prefix_cache = on > 0; };
-  command.add_flag_function("--enable-prefix-caching,!--no-enable-prefix-caching", set_prefix_cache,
-                   "Use keys and values of earlier requests with the same adapter content and first tokens (default: the preset's, or on)")
+  command
+      .add_flag_function("--enable-prefix-caching,!--no-enable-prefix-caching", set_prefix_cache,
+                         "Use keys and values of earlier requests with the same adapter content and first tokens "
+                         "(default: the preset's, or on)")
       ->group(memory);
   command.add_option("--max-model-len", flags.max_model_len, "Positions of a sequence (0: the model's own limit)")
-      ->group(batching)->capture_default_str();
-  command.add_option("--max-num-seqs", flags.max_num_seqs, "Requests in a batch")->group(batching)
+      ->group(batching)
+      ->capture_default_str();
+  command.add_option("--max-num-seqs", flags.max_num_seqs, "Requests in a batch")
+      ->group(batching)
       ->capture_default_str();
   command.add_option("--max-num-batched-tokens", flags.max_num_batched_tokens, "Tokens computed in one step")
-      ->group(batching)->default_str("512, or as many as a preset's whole prompts take");
+      ->group(batching)
+      ->default_str("512, or as many as a preset's whole prompts take");
   command.add_option("--prefill-chunk", flags.prefill_chunk, "Prompt tokens of one request in one step")
-      ->group(batching)->default_str("256, or whole prompts with a preset that has them");
-  command.add_option("--served-model-name", flags.served_model_names, "Names of the base model (default: its folder's)");
-  command.add_option("--threads", flags.threads, "Kernel threads (0: one per processor)")->group(machine)
+      ->group(batching)
+      ->default_str("256, or whole prompts with a preset that has them");
+  command.add_option("--served-model-name", flags.served_model_names,
+                     "Names of the base model (default: its folder's)");
+  command.add_option("--threads", flags.threads, "Kernel threads (0: one per processor)")
+      ->group(machine)
       ->capture_default_str();
-  command.add_option("--log-level", flags.log_level, "trace, debug, info, warn, error, off")->group(machine)
+  command.add_option("--log-level", flags.log_level, "trace, debug, info, warn, error, off")
+      ->group(machine)
       ->capture_default_str();
-  command.add_option("--log-format", flags.log_format, "text (a line a record) or json (an object a line)")->group(machine)
-      ->capture_default_str()->check(CLI::IsMember({"text", "json"}));
+  command.add_option("--log-format", flags.log_format, "text (a line a record) or json (an object a line)")
+      ->group(machine)
+      ->capture_default_str()
+      ->check(CLI::IsMember({"text", "json"}));
 }
 
 Result<std::vector<NamedPath>> AdaptersOf(const RuntimeFlags& flags) {
@@ -255,7 +297,8 @@ Result<std::unique_ptr<Runtime>> StartRuntime(const RuntimeFlags& flags, FlightR
   options.recorder = recorder;
   ASSIGN_OR_RETURN(const std::vector<NamedPath> adapters, AdaptersOf(flags));
   spdlog::info("served by: --cache {}, --schedule {}, --fairness {}, prompts {}", options.cache, options.queue.name,
-               options.scheduler.fairness.policy == FairnessPolicy::kVtc ? "vtc" : "none", options.whole_prompts ? "whole" : "in chunks");
+               options.scheduler.fairness.policy == FairnessPolicy::kVtc ? "vtc" : "none",
+               options.whole_prompts ? "whole" : "in chunks");
   ProgressBar weights("loading weights", "MiB", 1 << 20);
   ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime,
                    Runtime::Load(flags.model_dir, std::move(options),
@@ -273,11 +316,12 @@ Result<std::unique_ptr<Runtime>> StartRuntime(const RuntimeFlags& flags, FlightR
   registered.Finish();
   const PageGeometry& geometry = runtime->geometry();
   const EngineStats stats = runtime->engine().Stats();
-  spdlog::info("model {}: {} of weights; pages of {} ({} positions); device {} pages = {}, host {} pages = {}; {} adapters",
-               flags.model_dir, FormatBytes(runtime->model().weights().Bytes()), FormatBytes(geometry.page_bytes),
-               geometry.kv.page_tokens, stats.device.capacity_pages,
-               FormatBytes(stats.device.capacity_pages * geometry.page_bytes), stats.host.capacity_pages,
-               FormatBytes(stats.host.capacity_pages * geometry.page_bytes), adapters.size());
+  spdlog::info(
+      "model {}: {} of weights; pages of {} ({} positions); device {} pages = {}, host {} pages = {}; {} adapters",
+      flags.model_dir, FormatBytes(runtime->model().weights().Bytes()), FormatBytes(geometry.page_bytes),
+      geometry.kv.page_tokens, stats.device.capacity_pages,
+      FormatBytes(stats.device.capacity_pages * geometry.page_bytes), stats.host.capacity_pages,
+      FormatBytes(stats.host.capacity_pages * geometry.page_bytes), adapters.size());
   return runtime;
 }
 

@@ -18,26 +18,27 @@ namespace loramux {
 struct RuntimeFlags {
   std::string model_dir;
   std::vector<std::string> served_model_names;
-  std::vector<std::string> lora_modules;      // name=path, or {"name": ..., "path": ...}
+  std::vector<std::string> lora_modules;  // name=path, or {"name": ..., "path": ...}
   std::string adapter_dir;
   std::string device_memory = "auto";
   std::string host_memory = "auto";
   std::string kv_dtype = "auto", lora_dtype = "auto";
-  std::string preset;                         // FindPreset; empty: none
+  std::string preset;  // FindPreset; empty: none
   // Empty: the preset's, or the default in the comment.
-  std::optional<bool> prefix_cache;           // true
+  std::optional<bool> prefix_cache;  // true
   std::string adapter_prefetch = "none";
-  std::string cache;                          // loramux
+  std::string cache;  // loramux
   std::string lora_variant = "mbgmv";
-  ScheduleFlags schedule;                     // of serve
-  std::string profile;                        // file of `loramux profile`, of serve; empty: none
-  std::string fairness;                       // vtc; of serve
-  std::vector<std::string> tenant_weights;    // name=weight
+  ScheduleFlags schedule;                   // of serve
+  std::string profile;                      // file of `loramux profile`, of serve; empty: none
+  std::string fairness;                     // vtc; of serve
+  std::vector<std::string> tenant_weights;  // name=weight
   double fairness_max_wait_seconds = 30;
   std::int64_t page_tokens = 0, max_model_len = 0;
   std::int64_t max_num_seqs = 256;
-  std::optional<std::int64_t> max_num_batched_tokens, prefill_chunk;   // 512, 256; empty: a preset may compute prompts whole
-  std::optional<std::int64_t> max_loras;      // 0
+  // 512, 256; empty: a preset may compute prompts whole
+  std::optional<std::int64_t> max_num_batched_tokens, prefill_chunk;
+  std::optional<std::int64_t> max_loras;  // 0
   std::int64_t max_lora_rank = 4096, max_cpu_loras = 0;
   int threads = 0;
   std::string log_level = "info", log_format = "text";
@@ -56,8 +57,8 @@ struct NamedPath {
 // adapter_config.json. Errors name the flag.
 Result<std::vector<NamedPath>> AdaptersOf(const RuntimeFlags& flags);
 
-// Loads the model with a progress bar on stderr, then registers every adapter. `recorder`: of RuntimeOptions. Errors name the
-// flag or the file.
+// Loads the model with a progress bar on stderr, then registers every adapter. `recorder`: of RuntimeOptions. Errors
+// name the flag or the file.
 Result<std::unique_ptr<Runtime>> StartRuntime(const RuntimeFlags& flags, FlightRecorder* recorder = nullptr);
 
 }  // namespace loramux

@@ -31,23 +31,41 @@ Result<LaneCountRule> CountRule(const std::string& text) {
 void AddScheduleFlags(CLI::App& command, ScheduleFlags& flags) {
   const std::string group = "Order of service";
   command.add_option("--schedule", flags.schedule, "Who is let in first, of a tenant: " + Listed(QueueOrderNames()))
-      ->group(group)->default_str("the preset's, or fifo");
-  command.add_option("--age-bound", flags.age_bound_seconds,
-                     "Seconds after which whoever waits goes before everybody (of his tenant), in any order")
-      ->group(group)->capture_default_str()->check(CLI::Range(0.1, 86400.0));
-  command.add_option("--ttft-objective", flags.ttft_objective_seconds,
-                     "Seconds from arrival to the first token that are wanted; --schedule objective keeps as few as possible beyond it")
-      ->group(group)->capture_default_str()->check(CLI::Range(0.001, 86400.0));
-  command.add_option("--request-size", flags.request_size,
-                     "What makes a request large, for mlq: product or sum of input, predicted output and adapter; output alone")
-      ->group(group)->default_str("the preset's, or product");
-  command.add_option("--lane-count", flags.lane_count, "Lanes of mlq: as many as are worth-it, or least-squares (nearly always 4)")
-      ->group(group)->capture_default_str();
-  command.add_option("--length-predictor", flags.length_predictor,
-                     "Who guesses output lengths: history (of the adapter; kept in --state-dir), proxy (reads the prompt), none")
-      ->group(group)->capture_default_str();
-  command.add_option("--length-proxy", flags.length_proxy,
-                     "Directory of the proxy: a Hugging Face BertForSequenceClassification over ranges of output tokens")
+      ->group(group)
+      ->default_str("the preset's, or fifo");
+  command
+      .add_option("--age-bound", flags.age_bound_seconds,
+                  "Seconds after which whoever waits goes before everybody (of his tenant), in any order")
+      ->group(group)
+      ->capture_default_str()
+      ->check(CLI::Range(0.1, 86400.0));
+  command
+      .add_option("--ttft-objective", flags.ttft_objective_seconds,
+                  "Seconds from arrival to the first token that are wanted; --schedule objective keeps as few as "
+                  "possible beyond it")
+      ->group(group)
+      ->capture_default_str()
+      ->check(CLI::Range(0.001, 86400.0));
+  command
+      .add_option(
+          "--request-size", flags.request_size,
+          "What makes a request large, for mlq: product or sum of input, predicted output and adapter; output alone")
+      ->group(group)
+      ->default_str("the preset's, or product");
+  command
+      .add_option("--lane-count", flags.lane_count,
+                  "Lanes of mlq: as many as are worth-it, or least-squares (nearly always 4)")
+      ->group(group)
+      ->capture_default_str();
+  command
+      .add_option(
+          "--length-predictor", flags.length_predictor,
+          "Who guesses output lengths: history (of the adapter; kept in --state-dir), proxy (reads the prompt), none")
+      ->group(group)
+      ->capture_default_str();
+  command
+      .add_option("--length-proxy", flags.length_proxy,
+                  "Directory of the proxy: a Hugging Face BertForSequenceClassification over ranges of output tokens")
       ->group(group);
 }
 
@@ -61,7 +79,8 @@ Status ApplyScheduleFlags(const ScheduleFlags& flags, RuntimeOptions& options) {
   ASSIGN_OR_RETURN(options.queue.lanes.count_rule, CountRule(flags.lane_count));
   options.length_predictor = flags.length_predictor;
   if ((flags.length_predictor == "proxy") == flags.length_proxy.empty()) {
-    return InvalidArgument("--length-proxy: expected a directory with --length-predictor proxy, and with no other", "--length-proxy");
+    return InvalidArgument("--length-proxy: expected a directory with --length-predictor proxy, and with no other",
+                           "--length-proxy");
   }
   return Ok{};
 }

@@ -11,10 +11,10 @@
 namespace loramux {
 
 struct ScheduleFlags {
-  std::string schedule;                       // QueueOrderNames; empty: the preset's, or fifo
+  std::string schedule;  // QueueOrderNames; empty: the preset's, or fifo
   double age_bound_seconds = 30;
-  double ttft_objective_seconds = 5;          // of the order "objective"
-  std::string request_size;                   // of mlq; empty: the preset's, or product
+  double ttft_objective_seconds = 5;  // of the order "objective"
+  std::string request_size;           // of mlq; empty: the preset's, or product
   std::string lane_count = "worth-it";
   std::string length_predictor = "history", length_proxy;
 };

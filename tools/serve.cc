@@ -30,13 +30,13 @@
 namespace loramux {
 namespace {
 
-// SIGINT, SIGTERM and SIGHUP are blocked in every thread (so this comes before any other thread is made) and waited for on
-// one of their own. The first two end the process before the server is ready; the first one afterwards begins the
+// SIGINT, SIGTERM and SIGHUP are blocked in every thread (so this comes before any other thread is made) and waited for
+// on one of their own. The first two end the process before the server is ready; the first one afterwards begins the
 // shutdown, and a second one ends the process without waiting for it.
 class Signals {
  public:
   Signals() {
-    std::signal(SIGPIPE, SIG_IGN);   // a client that went away is an error code, not a death
+    std::signal(SIGPIPE, SIG_IGN);  // a client that went away is an error code, not a death
     sigset_t set;
     sigemptyset(&set);
     for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
@@ -92,14 +92,15 @@ void LogDrained(const DrainReport& report) {
 
 void LogReady(const ServeFlags& flags, const Server& server, std::size_t adapters) {
   spdlog::info("ready: {}://{}:{} serves {} and {} adapters", flags.protection.tls.enabled() ? "https" : "http",
-               flags.http.host, server.port(), flags.runtime.model_dir,
-               adapters);
+               flags.http.host, server.port(), flags.runtime.model_dir, adapters);
 }
 
-// What is learned of output lengths outlives the server where its state does. The adapter journal holds the directory's lock.
+// What is learned of output lengths outlives the server where its state does. The adapter journal holds the directory's
+// lock.
 std::unique_ptr<HistoryKeeper> KeepHistory(const AdapterFlags& flags, Runtime& runtime) {
   if (flags.state_dir.empty() || runtime.history() == nullptr) return nullptr;
-  return std::make_unique<HistoryKeeper>(&OsFileSystem(), std::filesystem::path(flags.state_dir) / "output_lengths", runtime.history());
+  return std::make_unique<HistoryKeeper>(&OsFileSystem(), std::filesystem::path(flags.state_dir) / "output_lengths",
+                                         runtime.history());
 }
 
 Result<std::optional<LengthGuesser>> LoadLengthProxy(const ScheduleFlags& flags) {
@@ -122,14 +123,19 @@ Result<std::unique_ptr<FlightRecorder>> StartRecorder(const ServeFlags& flags) {
 Status Serve(const ServeFlags& flags) {
   Signals signals;
   RaiseOpenFileLimit(flags.http.max_connections);
-  ASSIGN_OR_RETURN(const std::optional<std::string> admin_key, AdminKey(flags.adapters, flags.runtime, flags.http.host));
+  ASSIGN_OR_RETURN(const std::optional<std::string> admin_key,
+                   AdminKey(flags.adapters, flags.runtime, flags.http.host));
   if (admin_key && admin_key->empty() && !flags.protection.api_key_file.empty()) {
-    return InvalidArgument("--insecure-no-admin-key: refused with --api-key-file, whose clients may not change adapters; "
-                           "give --admin-key-file FILE", "--insecure-no-admin-key");
+    return InvalidArgument(
+        "--insecure-no-admin-key: refused with --api-key-file, whose clients may not change adapters; "
+        "give --admin-key-file FILE",
+        "--insecure-no-admin-key");
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<FlightRecorder> recorder, StartRecorder(flags));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime, StartRuntime(EagerAdapters(flags.runtime, flags.adapters), recorder.get()));
-  ASSIGN_OR_RETURN(const std::unique_ptr<AdapterAdmin> adapters, OpenAdapterAdmin(flags.adapters, flags.runtime, *runtime));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Runtime> runtime,
+                   StartRuntime(EagerAdapters(flags.runtime, flags.adapters), recorder.get()));
+  ASSIGN_OR_RETURN(const std::unique_ptr<AdapterAdmin> adapters,
+                   OpenAdapterAdmin(flags.adapters, flags.runtime, *runtime));
   const std::unique_ptr<HistoryKeeper> history = KeepHistory(flags.adapters, *runtime);
   ASSIGN_OR_RETURN(const std::optional<LengthGuesser> lengths, LoadLengthProxy(flags.runtime.schedule));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Load(flags.runtime.model_dir));
@@ -158,14 +164,15 @@ Status Serve(const ServeFlags& flags) {
   options.adapter_admin_key = admin_key;
   runtime->Start();
   adapters->Restore();
-  auto server = Server::Start(options, {.clock = &runtime->clock(), .generation = &service,
-                                        .registry = &runtime->registry(), .tokenizer = &tokenizer,
-                                        .chat_template = chat_template ? &*chat_template : nullptr,
-                                        .lengths = lengths ? &*lengths : nullptr,
-                                        .engine_snapshot = [&engine = runtime->engine()](auto patience) {
-                                          return engine.Snapshot(patience);
-                                        },
-                                        .adapters = adapters.get()});
+  auto server = Server::Start(
+      options, {.clock = &runtime->clock(),
+                .generation = &service,
+                .registry = &runtime->registry(),
+                .tokenizer = &tokenizer,
+                .chat_template = chat_template ? &*chat_template : nullptr,
+                .lengths = lengths ? &*lengths : nullptr,
+                .engine_snapshot = [&engine = runtime->engine()](auto patience) { return engine.Snapshot(patience); },
+                .adapters = adapters.get()});
   if (!server.ok()) {
     runtime->Stop();
     return server.error();
@@ -185,8 +192,8 @@ Status Serve(const ServeFlags& flags) {
     spdlog::info("recorded {} steps in {}: {}", recorder->steps(), FormatBytes(recorder->bytes()), flags.record);
   }
   const EngineStats stats = runtime->engine().Stats();
-  spdlog::info("served {} requests, {} tokens in {} steps; {} preemptions, {} adapter loads, {} evictions", stats.finished,
-               stats.tokens_generated, stats.steps, stats.preemptions, stats.adapters.device_loads,
+  spdlog::info("served {} requests, {} tokens in {} steps; {} preemptions, {} adapter loads, {} evictions",
+               stats.finished, stats.tokens_generated, stats.steps, stats.preemptions, stats.adapters.device_loads,
                stats.adapters.device_evictions);
   spdlog::info("memory agrees with its accounts; KV pages in use: {}, cached: {}",
                stats.device.used(PageCategory::kKv) - stats.history_pages, stats.history_pages);
@@ -200,55 +207,93 @@ void AddServeFlags(CLI::App& command, ServeFlags& flags) {
   AddRuntimeFlags(command, flags.runtime);
   AddAdapterFlags(command, flags.adapters);
   const std::string http = "HTTP";
-  command.add_option("--host", flags.http.host, "Address to listen on (the default is reachable from this machine only)")
-      ->group(http)->capture_default_str();
-  command.add_option("--port", flags.http.port, "Port to listen on; 0: any free one")->group(http)
+  command
+      .add_option("--host", flags.http.host, "Address to listen on (the default is reachable from this machine only)")
+      ->group(http)
       ->capture_default_str();
-  command.add_option("--http-threads", flags.http.threads, "Threads for connections")->group(http)
-      ->capture_default_str()->check(CLI::Range(1, 256));
-  command.add_option("--max-body-size", flags.max_body_size, "Largest request body")->group(http)->capture_default_str();
-  command.add_option("--max-unread-output", flags.max_unread_output, "Tokens that wait for a slow client; beyond, it is cut off")
-      ->group(http)->capture_default_str();
-  command.add_option("--max-connections", flags.http.max_connections, "Further ones get 503")->group(http)
-      ->capture_default_str()->check(CLI::Range(1, 1 << 20));
+  command.add_option("--port", flags.http.port, "Port to listen on; 0: any free one")
+      ->group(http)
+      ->capture_default_str();
+  command.add_option("--http-threads", flags.http.threads, "Threads for connections")
+      ->group(http)
+      ->capture_default_str()
+      ->check(CLI::Range(1, 256));
+  command.add_option("--max-body-size", flags.max_body_size, "Largest request body")
+      ->group(http)
+      ->capture_default_str();
+  command
+      .add_option("--max-unread-output", flags.max_unread_output,
+                  "Tokens that wait for a slow client; beyond, it is cut off")
+      ->group(http)
+      ->capture_default_str();
+  command.add_option("--max-connections", flags.http.max_connections, "Further ones get 503")
+      ->group(http)
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
   command.add_option("--drain-timeout", flags.drain_timeout_seconds, "Seconds for running requests at SIGTERM")
-      ->group(http)->capture_default_str()->check(CLI::Range(0.0, 86400.0));
-  command.add_option("--metrics-top-adapters", flags.metrics.top_adapters,
-                     "Adapters with series of their own in /metrics; the rest is summed up as \"other\"")->group(http)
-      ->capture_default_str()->check(CLI::Range(1, 10000));
-  command.add_option("--allowed-origins", flags.http.allowed_origins,
-                     "Origins of web pages that may call this server, such as https://chat.example.com; * allows all")
-      ->group(http)->delimiter(',');
-  command.add_option("--sse-keepalive", flags.sse_keepalive_seconds,
-                     "Seconds without news after which a stream carries a comment line, for proxies; 0: never")
-      ->group(http)->capture_default_str()->check(CLI::Range(0.0, 3600.0));
+      ->group(http)
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 86400.0));
+  command
+      .add_option("--metrics-top-adapters", flags.metrics.top_adapters,
+                  "Adapters with series of their own in /metrics; the rest is summed up as \"other\"")
+      ->group(http)
+      ->capture_default_str()
+      ->check(CLI::Range(1, 10000));
+  command
+      .add_option("--allowed-origins", flags.http.allowed_origins,
+                  "Origins of web pages that may call this server, such as https://chat.example.com; * allows all")
+      ->group(http)
+      ->delimiter(',');
+  command
+      .add_option("--sse-keepalive", flags.sse_keepalive_seconds,
+                  "Seconds without news after which a stream carries a comment line, for proxies; 0: never")
+      ->group(http)
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 3600.0));
   std::string presets;
   for (const Preset& preset : Presets()) presets += (presets.empty() ? "" : ", ") + std::string(preset.name);
-  command.add_option("--preset", flags.runtime.preset,
-                     "A whole way to serve: cache, order, fairness, prompts in chunks or whole; other flags win over it. One of " +
-                         presets + " (explained by loramux simulate --list-presets)");
+  command.add_option(
+      "--preset", flags.runtime.preset,
+      "A whole way to serve: cache, order, fairness, prompts in chunks or whole; other flags win over it. One of " +
+          presets + " (explained by loramux simulate --list-presets)");
   AddScheduleFlags(command, flags.runtime.schedule);
-  command.add_option("--profile", flags.runtime.profile,
-                     "File of `loramux profile`, of a model of this shape: bypasses, quotas of lanes and reloads are planned by what was "
-                     "measured (default: by what is learned while serving)")->group("Order of service");
+  command
+      .add_option("--profile", flags.runtime.profile,
+                  "File of `loramux profile`, of a model of this shape: bypasses, quotas of lanes and reloads are "
+                  "planned by what was "
+                  "measured (default: by what is learned while serving)")
+      ->group("Order of service");
   const std::string fairness = "Fairness";
-  command.add_option("--fairness", flags.runtime.fairness,
-                     "Who is served next: vtc (the tenant that got the least), none (first come, first served)")
-      ->group(fairness)->default_str("the preset's, or vtc");
-  command.add_option("--tenant-weight", flags.runtime.tenant_weights,
-                     "NAME=WEIGHT: a tenant's share relative to the others' (default 1); may be given more than once")
+  command
+      .add_option("--fairness", flags.runtime.fairness,
+                  "Who is served next: vtc (the tenant that got the least), none (first come, first served)")
+      ->group(fairness)
+      ->default_str("the preset's, or vtc");
+  command
+      .add_option("--tenant-weight", flags.runtime.tenant_weights,
+                  "NAME=WEIGHT: a tenant's share relative to the others' (default 1); may be given more than once")
       ->group(fairness);
-  command.add_option("--fairness-max-wait", flags.runtime.fairness_max_wait_seconds,
-                     "Seconds without a turn after which a tenant is next whatever it got")
-      ->group(fairness)->capture_default_str()->check(CLI::Range(0.0, 86400.0));
-  command.add_flag("--ignore-fairness-header", flags.ignore_fairness_header,
-                   "The adapter is the tenant, whatever x-gateway-inference-fairness-id says")->group(fairness);
+  command
+      .add_option("--fairness-max-wait", flags.runtime.fairness_max_wait_seconds,
+                  "Seconds without a turn after which a tenant is next whatever it got")
+      ->group(fairness)
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 86400.0));
+  command
+      .add_flag("--ignore-fairness-header", flags.ignore_fairness_header,
+                "The adapter is the tenant, whatever x-gateway-inference-fairness-id says")
+      ->group(fairness);
   AddProtectionFlags(command, flags.http, flags.protection);
   const std::string recording = "Recording";
-  command.add_option("--record", flags.record,
-                     "Write what the engine is told, and a digest of what it plans, to FILE, for loramux simulate --replay; no text of "
-                     "requests or answers is in it")->group(recording);
-  command.add_option("--record-limit", flags.record_limit, "Largest size of it; then the recording ends")->group(recording)
+  command
+      .add_option("--record", flags.record,
+                  "Write what the engine is told, and a digest of what it plans, to FILE, for loramux simulate "
+                  "--replay; no text of "
+                  "requests or answers is in it")
+      ->group(recording);
+  command.add_option("--record-limit", flags.record_limit, "Largest size of it; then the recording ends")
+      ->group(recording)
       ->capture_default_str();
   command.add_option("--seed", flags.seed, "Of requests that bring no seed (0: from the clock)");
 }

@@ -23,9 +23,9 @@ struct ServeFlags {
   double drain_timeout_seconds = 30;
   double sse_keepalive_seconds = 0;
   bool ignore_fairness_header = false;
-  std::string record;                     // file for a recording of the engine; empty: none
+  std::string record;  // file for a recording of the engine; empty: none
   std::string record_limit = "1GiB";
-  std::uint64_t seed = 0;   // of requests that bring none; 0: from the clock
+  std::uint64_t seed = 0;  // of requests that bring none; 0: from the clock
 };
 
 void AddServeFlags(CLI::App& command, ServeFlags& flags);

@@ -1,4 +1,5 @@
-// `loramux simulate`: what a server would do with a load, without one: the same scheduler and caches on a virtual clock.
+// `loramux simulate`: what a server would do with a load, without one: the same scheduler and caches on a virtual
+// clock.
 #pragma once
 
 #include <string>
@@ -13,29 +14,30 @@ namespace loramux {
 
 struct SimulateFlags {
   std::string device = "a40", model = "llama-7b";
-  std::string adapter_dir;               // ranks of its adapters, in place of --adapters and --ranks
+  std::string adapter_dir;  // ranks of its adapters, in place of --adapters and --ranks
   std::vector<std::string> lora_targets = {"q", "k", "v", "o"};
-  std::string profile;                   // a file of `loramux profile`: its times in place of the device's; empty: not
-  std::string pace;                      // a file of ReadPace; empty: the profile's, or always the model's
-  bool steady = false;                   // always the model's, whatever the profile says
-  double host_link_gb = 0;               // per second; 0: the device's, or the profile's
+  // a file of `loramux profile`: its times in place of the device's; empty: not
+  std::string profile;
+  std::string pace;         // a file of ReadPace; empty: the profile's, or always the model's
+  bool steady = false;      // always the model's, whatever the profile says
+  double host_link_gb = 0;  // per second; 0: the device's, or the profile's
   std::int64_t gpus = 1;
   double memory_share = 0.9, host_memory_gb = 256;
   bool adapters_on_disk = false;
   std::vector<std::string> presets = {"loramux", "s-lora"};
-  std::string cache, schedule;           // in place of every preset's own; empty: not
+  std::string cache, schedule;  // in place of every preset's own; empty: not
   std::int64_t max_num_seqs = 256, max_num_batched_tokens = 512;
   double predictor_accuracy = 0.8, age_bound_seconds = 30, adapter_share = 0;
   WorkloadOptions workload;
   std::string arrivals = "poisson", popularity = "power-law", rank_popularity = "uniform";
-  double slo_seconds = 0;                // of TTFT; 0: five times the mean time of a request at low load
+  double slo_seconds = 0;  // of TTFT; 0: five times the mean time of a request at low load
   bool find_load = false;
   std::int64_t check_every = 0;
-  std::string json, html;                // files to write
+  std::string json, html;  // files to write
   bool list = false;
-  std::string replay;                    // a recording of `loramux serve`, in place of everything else; empty: not
+  std::string replay;  // a recording of `loramux serve`, in place of everything else; empty: not
   bool replay_truncated = false;
-  std::string command_line;              // for the report
+  std::string command_line;  // for the report
 };
 
 struct SimulationReport;

@@ -20,14 +20,15 @@ using load::FormatShare;
 using load::Plot;
 using load::PlotSeries;
 
-constexpr int kColours = 8;              // more presets than that get plots of their own
+constexpr int kColours = 8;  // more presets than that get plots of their own
 constexpr int kCurvePoints = 200;
 
 double Seconds(TimeNs time) { return static_cast<double>(time) / static_cast<double>(kNsPerSecond); }
 std::string NameOf(const PresetRun& run) { return std::string(run.preset.name); }
 
 // Cells are numbers, but the first of each line; or all of them words.
-std::string Table(const std::vector<std::string>& heads, const std::vector<std::vector<std::string>>& rows, bool words = false) {
+std::string Table(const std::vector<std::string>& heads, const std::vector<std::vector<std::string>>& rows,
+                  bool words = false) {
   const std::string attribute = words ? " class=\"text\"" : "";
   const auto row_of = [&](const char* tag, const std::vector<std::string>& cells) {
     std::string html = "<tr>";
@@ -43,27 +44,31 @@ std::string LatencyTable(const SimulationReport& report) {
   std::vector<std::vector<std::string>> rows;
   for (const PresetRun& run : report.runs) {
     const SimulationSummary& s = run.summary;
-    rows.push_back({NameOf(run), FormatMs(s.ttft.mean), FormatMs(s.ttft.p50), FormatMs(s.ttft.p90), FormatMs(s.ttft.p99),
-                    FormatMs(s.tpot.mean), FormatMs(s.between_tokens.p99), FormatMs(s.end_to_end.mean), FormatMs(s.end_to_end.p99),
-                    FormatMs(s.queue.mean), FormatShare(s.within_slo)});
+    rows.push_back({NameOf(run), FormatMs(s.ttft.mean), FormatMs(s.ttft.p50), FormatMs(s.ttft.p90),
+                    FormatMs(s.ttft.p99), FormatMs(s.tpot.mean), FormatMs(s.between_tokens.p99),
+                    FormatMs(s.end_to_end.mean), FormatMs(s.end_to_end.p99), FormatMs(s.queue.mean),
+                    FormatShare(s.within_slo)});
   }
-  return "<h2>Latency</h2>" + Table({"preset", "TTFT mean", "P50", "P90", "P99", "TPOT mean", "between tokens P99", "end to end mean",
-                                     "P99", "queue mean", "TTFT within objective"}, rows);
+  return "<h2>Latency</h2>" + Table({"preset", "TTFT mean", "P50", "P90", "P99", "TPOT mean", "between tokens P99",
+                                     "end to end mean", "P99", "queue mean", "TTFT within objective"},
+                                    rows);
 }
 
 std::string LoadTable(const SimulationReport& report) {
   std::vector<std::vector<std::string>> rows;
   for (const PresetRun& run : report.runs) {
     const SimulationSummary& s = run.summary;
-    rows.push_back({NameOf(run), FormatNumber(s.goodput), FormatNumber(s.output_tokens_per_second), FormatShare(s.busy_share),
-                    FormatShare(s.adapter_hit_share), FormatNumber(static_cast<double>(s.adapter_loads)), FormatMs(s.mean_load_ms),
-                    FormatShare(s.prefix_hit_share), FormatNumber(s.gigabytes_to_device), FormatNumber(s.gigabytes_from_disk),
-                    FormatShare(s.link_busy_share), FormatNumber(static_cast<double>(s.preemptions)),
-                    FormatNumber(static_cast<double>(s.squashes)), FormatNumber(static_cast<double>(s.refused))});
+    rows.push_back(
+        {NameOf(run), FormatNumber(s.goodput), FormatNumber(s.output_tokens_per_second), FormatShare(s.busy_share),
+         FormatShare(s.adapter_hit_share), FormatNumber(static_cast<double>(s.adapter_loads)), FormatMs(s.mean_load_ms),
+         FormatShare(s.prefix_hit_share), FormatNumber(s.gigabytes_to_device), FormatNumber(s.gigabytes_from_disk),
+         FormatShare(s.link_busy_share), FormatNumber(static_cast<double>(s.preemptions)),
+         FormatNumber(static_cast<double>(s.squashes)), FormatNumber(static_cast<double>(s.refused))});
   }
   return "<h2>Throughput and cache</h2>" +
-         Table({"preset", "goodput /s", "tokens /s", "device busy", "adapter hits", "adapter loads", "mean load", "prefix hits",
-                "GB to device", "GB from disk", "link busy", "preempted", "squashed", "refused"}, rows);
+         Table({"preset", "goodput /s", "tokens /s", "device busy", "adapter hits", "adapter loads", "mean load",
+                "prefix hits", "GB to device", "GB from disk", "link busy", "preempted", "squashed", "refused"},
+               rows);
 }
 
 std::string SizeTable(const SimulationReport& report) {
@@ -79,15 +84,16 @@ std::string SizeTable(const SimulationReport& report) {
     rows.push_back(std::move(row));
   }
   return "<h2>By size of the request (thirds)</h2>" +
-         Table({"preset", "small: TTFT P50", "P99", "waits, of its time", "medium: P50", "P99", "waits", "large: P50", "P99", "waits"},
+         Table({"preset", "small: TTFT P50", "P99", "waits, of its time", "medium: P50", "P99", "waits", "large: P50",
+                "P99", "waits"},
                rows);
 }
 
 std::string WhatTable(const SimulationReport& report) {
   std::vector<std::vector<std::string>> rows;
   for (const PresetRun& run : report.runs) {
-    rows.push_back({NameOf(run), std::string(run.preset.what), std::string(run.preset.cache), std::string(run.preset.queue),
-                    run.preset.chunked_prefill ? "in chunks" : "whole"});
+    rows.push_back({NameOf(run), std::string(run.preset.what), std::string(run.preset.cache),
+                    std::string(run.preset.queue), run.preset.chunked_prefill ? "in chunks" : "whole"});
   }
   return "<h2>Presets</h2>" + Table({"preset", "what it is", "cache", "queue", "prompts"}, rows, /*words=*/true);
 }
@@ -129,13 +135,15 @@ std::vector<std::pair<double, double>> TtftOverTime(const SimulationResult& resu
   std::vector<std::vector<double>> parts(kParts);
   for (const RequestRecord& record : result.requests) {
     if (!record.Ended()) continue;
-    const auto part = static_cast<std::size_t>(static_cast<double>(record.arrival) / static_cast<double>(last) * (kParts - 1));
+    const auto part =
+        static_cast<std::size_t>(static_cast<double>(record.arrival) / static_cast<double>(last) * (kParts - 1));
     parts[part].push_back(Seconds(record.Ttft()) * 1e3);
   }
   std::vector<std::pair<double, double>> points;
   for (std::size_t i = 0; i < kParts; ++i) {
     if (parts[i].empty()) continue;
-    points.emplace_back(Seconds(last) * (static_cast<double>(i) + 0.5) / kParts, SummariseLatencies(std::move(parts[i])).p99);
+    points.emplace_back(Seconds(last) * (static_cast<double>(i) + 0.5) / kParts,
+                        SummariseLatencies(std::move(parts[i])).p99);
   }
   return points;
 }
@@ -149,17 +157,20 @@ std::string LatencyPlots(const SimulationReport& report) {
   ttft.marker_label = "objective";
   std::string html = "<h2>Latency in plots</h2><div class=\"plots\">";
   html += Lines(report, ttft, [](const PresetRun& run) { return Cumulative(TtftsOf(run.result)); });
-  html += Lines(report, plot("Time per output token", "ms"), [](const PresetRun& run) { return Cumulative(TpotsOf(run.result)); });
+  html += Lines(report, plot("Time per output token", "ms"),
+                [](const PresetRun& run) { return Cumulative(TpotsOf(run.result)); });
   html += Lines(report, {.title = "Time to first token, P99, over time", .x_label = "s", .y_label = "ms"},
                 [](const PresetRun& run) { return TtftOverTime(run.result); });
   html += Lines(report, {.title = "Waiting requests", .x_label = "s", .y_label = "requests"}, [](const PresetRun& run) {
     std::vector<std::pair<double, double>> points;
-    for (const WorldSample& sample : run.result.samples) points.emplace_back(Seconds(sample.at), static_cast<double>(sample.waiting));
+    for (const WorldSample& sample : run.result.samples)
+      points.emplace_back(Seconds(sample.at), static_cast<double>(sample.waiting));
     return points;
   });
   html += Lines(report, {.title = "Running requests", .x_label = "s", .y_label = "requests"}, [](const PresetRun& run) {
     std::vector<std::pair<double, double>> points;
-    for (const WorldSample& sample : run.result.samples) points.emplace_back(Seconds(sample.at), static_cast<double>(sample.running));
+    for (const WorldSample& sample : run.result.samples)
+      points.emplace_back(Seconds(sample.at), static_cast<double>(sample.running));
     return points;
   });
   html += Lines(report, plot("End to end", "ms"), [](const PresetRun& run) {
@@ -178,24 +189,35 @@ std::string SustainedPlot(const SimulationReport& report) {
   for (const PresetRun& run : report.runs) {
     const SustainedLoad &first = report.runs.front().sustained, &own = run.sustained;
     const bool comparable = first.rate > 0 && !first.at_least && !own.at_least;
-    rows.push_back({NameOf(run), ShowSustained(own) + " /s", comparable ? fmt::format("{:.2f}x", own.rate / first.rate) : "-"});
+    rows.push_back(
+        {NameOf(run), ShowSustained(own) + " /s", comparable ? fmt::format("{:.2f}x", own.rate / first.rate) : "-"});
   }
   // Beyond a few times the objective a line only says that it was missed.
   const double top = 3 * report.slo_ms;
-  Plot plot{.title = "TTFT P99 by load", .x_label = "requests a second", .y_label = "ms; the objective is at a third", .y_max = top};
+  Plot plot{.title = "TTFT P99 by load",
+            .x_label = "requests a second",
+            .y_label = "ms; the objective is at a third",
+            .y_max = top};
   return "<h2>Load sustained within the objective</h2><div class=\"plots\">" +
-         Lines(report, plot, [&](const PresetRun& run) {
-           std::vector<std::pair<double, double>> points;
-           for (const LoadProbe& probe : run.sustained.probes) points.emplace_back(probe.rate, std::min(probe.p99_ttft_ms, top));
-           return points;
-         }) + Table({"preset", "sustained", "of the first"}, rows) + "</div>\n";
+         Lines(report, plot,
+               [&](const PresetRun& run) {
+                 std::vector<std::pair<double, double>> points;
+                 for (const LoadProbe& probe : run.sustained.probes)
+                   points.emplace_back(probe.rate, std::min(probe.p99_ttft_ms, top));
+                 return points;
+               }) +
+         Table({"preset", "sustained", "of the first"}, rows) + "</div>\n";
 }
 
 // Layers on top of each other: each area covers those above it.
 std::string MemoryPlot(const SimulationReport& report, const PresetRun& run) {
   const double gigabytes = static_cast<double>(report.page_bytes) / 1e9;
-  Plot plot{.title = NameOf(run), .x_label = "s", .y_label = "GB", .y_max = static_cast<double>(report.device_pages) * gigabytes};
-  PlotSeries running{.name = "running requests", .colour = 1, .area = true}, adapters{.name = "+ adapters", .colour = 2, .area = true},
+  Plot plot{.title = NameOf(run),
+            .x_label = "s",
+            .y_label = "GB",
+            .y_max = static_cast<double>(report.device_pages) * gigabytes};
+  PlotSeries running{.name = "running requests", .colour = 1, .area = true},
+      adapters{.name = "+ adapters", .colour = 2, .area = true},
       history{.name = "+ history", .colour = 3, .area = true};
   for (const WorldSample& sample : run.result.samples) {
     const double at = Seconds(sample.at), kv = static_cast<double>(sample.running_kv_pages) * gigabytes;
@@ -210,16 +232,17 @@ std::string MemoryPlot(const SimulationReport& report, const PresetRun& run) {
 
 std::string Tiles(const SimulationReport& report) {
   std::string html = "<div class=\"tiles\">";
-  const auto best = std::min_element(report.runs.begin(), report.runs.end(), [](const PresetRun& a, const PresetRun& b) {
-    return a.summary.ttft.p99 < b.summary.ttft.p99;
-  });
+  const auto best =
+      std::min_element(report.runs.begin(), report.runs.end(),
+                       [](const PresetRun& a, const PresetRun& b) { return a.summary.ttft.p99 < b.summary.ttft.p99; });
   if (best != report.runs.end()) {
     html += load::HtmlTile("best TTFT P99", FormatMs(best->summary.ttft.p99), NameOf(*best));
     html += load::HtmlTile("offered load", FormatNumber(best->summary.offered_per_second) + " /s",
                            "over " + FormatNumber(best->summary.seconds) + " s");
   }
-  html += load::HtmlTile("objective, TTFT", FormatMs(report.slo_ms),
-                         report.low_load_ms > 0 ? "5 x a request at low load, " + FormatMs(report.low_load_ms) : "as given");
+  html += load::HtmlTile(
+      "objective, TTFT", FormatMs(report.slo_ms),
+      report.low_load_ms > 0 ? "5 x a request at low load, " + FormatMs(report.low_load_ms) : "as given");
   html += load::HtmlTile("memory beside the weights",
                          FormatNumber(static_cast<double>(report.device_pages * report.page_bytes) / 1e9) + " GB",
                          FormatNumber(static_cast<double>(report.device_pages)) + " pages");
@@ -229,9 +252,12 @@ std::string Tiles(const SimulationReport& report) {
 }  // namespace
 
 std::string ReportAsHtml(const SimulationReport& report) {
-  std::string html = fmt::format("<h1>{}</h1><p class=\"sub\">{}</p>", EscapeHtml(report.device), EscapeHtml(report.workload));
-  html += "<p class=\"note\">Simulated: scheduler, caches and engine are the server's own code, on a virtual clock; how long a step and a "
-          "transfer take is a model.</p>";
+  std::string html =
+      fmt::format("<h1>{}</h1><p class=\"sub\">{}</p>", EscapeHtml(report.device), EscapeHtml(report.workload));
+  html +=
+      "<p class=\"note\">Simulated: scheduler, caches and engine are the server's own code, on a virtual clock; how "
+      "long a step and a "
+      "transfer take is a model.</p>";
   html += Tiles(report) + LatencyTable(report) + LatencyPlots(report) + SustainedPlot(report) + LoadTable(report);
   html += "<h2>Device memory over time</h2><div class=\"plots\">";
   for (const PresetRun& run : report.runs) html += MemoryPlot(report, run);

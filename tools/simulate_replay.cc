@@ -16,19 +16,20 @@ namespace {
 constexpr std::size_t kMaxFileBytes = std::size_t{16} << 30;
 
 std::string DescribeServer(const RecordedSetup& setup) {
-  return fmt::format("recorded by loramux {}: {}; {} device pages and {} host pages of {} ({} positions); cache {}, order {}, "
-                     "lengths by {}{}",
-                     Printable(setup.program), Printable(setup.model), setup.device_pages, setup.host_pages, FormatBytes(setup.page_bytes),
-                     setup.scheduler.page_tokens, Printable(setup.cache), Printable(setup.queue.name), Printable(setup.length_predictor),
-                     setup.scheduler.costs == nullptr ? "" : ", plans by a profile");
+  return fmt::format(
+      "recorded by loramux {}: {}; {} device pages and {} host pages of {} ({} positions); cache {}, order {}, "
+      "lengths by {}{}",
+      Printable(setup.program), Printable(setup.model), setup.device_pages, setup.host_pages,
+      FormatBytes(setup.page_bytes), setup.scheduler.page_tokens, Printable(setup.cache), Printable(setup.queue.name),
+      Printable(setup.length_predictor), setup.scheduler.costs == nullptr ? "" : ", plans by a profile");
 }
 
 std::string DescribeRequests(const ReplayReport& replay) {
   const char* end = "";
   if (replay.truncated) end = "; the recording ends in the middle: the server was killed, or the disk was full";
   if (replay.end == RecordingEnd::kLimit) end = "; the recording ends at its largest size, before the server's end";
-  return fmt::format("{} requests: {} ended, {} cancelled, {} failed; {} steps{}", replay.arrived, replay.ended, replay.cancelled,
-                     replay.failed, replay.steps, end);
+  return fmt::format("{} requests: {} ended, {} cancelled, {} failed; {} steps{}", replay.arrived, replay.ended,
+                     replay.cancelled, replay.failed, replay.steps, end);
 }
 
 void PrintVerdict(const ReplayReport& replay) {
@@ -36,8 +37,8 @@ void PrintVerdict(const ReplayReport& replay) {
     fmt::print("\nplans: {} compared, all equal\n", replay.plans);
     return;
   }
-  fmt::print("\nplans: {} compared, {} equal; the first difference, where the replay ends:\n{}\n", replay.plans, replay.equal_plans,
-             replay.difference);
+  fmt::print("\nplans: {} compared, {} equal; the first difference, where the replay ends:\n{}\n", replay.plans,
+             replay.equal_plans, replay.difference);
 }
 
 }  // namespace
@@ -54,10 +55,14 @@ Status ReportReplay(const SimulateFlags& flags, bool& equal) {
   const RecordedSetup& setup = reader.setup();
   const TimeNs slo = flags.slo_seconds > 0 ? static_cast<TimeNs>(flags.slo_seconds * static_cast<double>(kNsPerSecond))
                                            : setup.queue.lanes.slo;
-  SimulationReport report{.device = DescribeServer(setup), .workload = DescribeRequests(replay), .command = flags.command_line,
-                          .page_bytes = setup.page_bytes, .device_pages = setup.device_pages,
+  SimulationReport report{.device = DescribeServer(setup),
+                          .workload = DescribeRequests(replay),
+                          .command = flags.command_line,
+                          .page_bytes = setup.page_bytes,
+                          .device_pages = setup.device_pages,
                           .slo_ms = static_cast<double>(slo) / kNsPerMs};
-  PresetRun run{.preset = {.name = "replayed", .what = "a recorded run", .cache = setup.cache, .queue = setup.queue.name}};
+  PresetRun run{
+      .preset = {.name = "replayed", .what = "a recorded run", .cache = setup.cache, .queue = setup.queue.name}};
   run.summary = Summarise(replay.simulation, slo);
   run.result = std::move(replay.simulation);
   report.runs.push_back(std::move(run));

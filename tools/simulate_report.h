@@ -14,14 +14,14 @@ struct PresetRun {
   Preset preset;
   SimulationResult result;
   SimulationSummary summary;
-  SustainedLoad sustained;               // without probes: not asked for
+  SustainedLoad sustained;  // without probes: not asked for
 };
 
 struct SimulationReport {
-  std::string device, workload;          // in words
-  std::string command;                   // that made it
+  std::string device, workload;  // in words
+  std::string command;           // that made it
   std::int64_t page_bytes = 0, device_pages = 0;
-  double slo_ms = 0, low_load_ms = 0;    // low_load_ms 0: the objective was given
+  double slo_ms = 0, low_load_ms = 0;  // low_load_ms 0: the objective was given
   std::vector<PresetRun> runs;
 };
 

@@ -10,8 +10,10 @@ namespace {
 namespace fs = std::filesystem;
 
 Error Outside(const std::string& path) {
-  return InvalidArgument("lora_path '" + path + "' is not under an allowed root; start the server with "
-                         "--allowed-adapter-root DIR for each directory that adapters may be loaded from", "lora_path");
+  return InvalidArgument("lora_path '" + path +
+                             "' is not under an allowed root; start the server with "
+                             "--allowed-adapter-root DIR for each directory that adapters may be loaded from",
+                         "lora_path");
 }
 
 }  // namespace
@@ -38,11 +40,12 @@ bool AllowedRoots::Contains(const fs::path& canonical) const {
 Result<fs::path> AllowedRoots::Resolve(const std::string& path) const {
   if (path.empty() || path.size() >= PATH_MAX || path.find('\0') != std::string::npos) {
     return InvalidArgument("lora_path: expected a path of 1 to " + std::to_string(PATH_MAX - 1) +
-                           " bytes without NUL, found " + std::to_string(path.size()) + " bytes", "lora_path");
+                               " bytes without NUL, found " + std::to_string(path.size()) + " bytes",
+                           "lora_path");
   }
   std::error_code error;
-  const fs::path known = fs::weakly_canonical(path, error);   // what exists of it is resolved, the rest is kept
-  if (error || !Contains(known)) return Outside(path);        // the same whether it exists or not
+  const fs::path known = fs::weakly_canonical(path, error);  // what exists of it is resolved, the rest is kept
+  if (error || !Contains(known)) return Outside(path);       // the same whether it exists or not
   fs::path canonical = fs::canonical(path, error);
   if (error) return NotFound("lora_path '" + path + "': no such adapter directory", "lora_path");
   if (!Contains(canonical)) return Outside(path);
@@ -51,8 +54,10 @@ Result<fs::path> AllowedRoots::Resolve(const std::string& path) const {
 
 Status AllowedRoots::CheckOpened(const fs::path& real_path) const {
   if (Contains(real_path)) return Ok{};
-  return InvalidArgument("a file of the adapter is a link to a place that is not under an allowed root; copy the file, or "
-                         "allow its directory with --allowed-adapter-root", "lora_path");
+  return InvalidArgument(
+      "a file of the adapter is a link to a place that is not under an allowed root; copy the file, or "
+      "allow its directory with --allowed-adapter-root",
+      "lora_path");
 }
 
 }  // namespace loramux

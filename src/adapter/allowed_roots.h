@@ -1,6 +1,6 @@
-// Directories from which adapters may be loaded at run time. A path is judged by where it really lies, symbolic links and
-// ".." resolved; and since links can change between the judgement and the reading, every file is judged again after it
-// was opened, by where the open file lies.
+// Directories from which adapters may be loaded at run time. A path is judged by where it really lies, symbolic links
+// and ".." resolved; and since links can change between the judgement and the reading, every file is judged again after
+// it was opened, by where the open file lies.
 #pragma once
 
 #include <filesystem>
@@ -27,7 +27,7 @@ class AllowedRoots {
 
  private:
   bool Contains(const std::filesystem::path& canonical) const;
-  std::vector<std::filesystem::path> roots_;   // canonical
+  std::vector<std::filesystem::path> roots_;  // canonical
 };
 
 }  // namespace loramux

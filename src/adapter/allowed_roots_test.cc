@@ -37,9 +37,10 @@ TEST_F(AllowedRootsTest, Point11_PathsAreJudgedByWhereTheyReallyLie) {
   EXPECT_EQ(*roots_.Resolve(allowed + "/a"), top_ / "allowed/a");
   EXPECT_EQ(*roots_.Resolve(allowed + "/./a//"), top_ / "allowed/a");
   EXPECT_EQ(*roots_.Resolve(allowed + "/a/../stays"), top_ / "allowed/a");
-  for (const std::string& bad : {allowed + "/../outside/c", allowed + "/leaves", allowed + "/leaves/..", std::string("/"),
-                                 std::string("/etc/passwd"), allowed + "2/b", allowed + "/../nowhere", std::string("."),
-                                 allowed + "/a/../../outside", std::string("/proc/self/root") + top_.string() + "/outside"}) {
+  for (const std::string& bad :
+       {allowed + "/../outside/c", allowed + "/leaves", allowed + "/leaves/..", std::string("/"),
+        std::string("/etc/passwd"), allowed + "2/b", allowed + "/../nowhere", std::string("."),
+        allowed + "/a/../../outside", std::string("/proc/self/root") + top_.string() + "/outside"}) {
     EXPECT_EQ(CodeOf(bad), ErrorCode::kInvalidArgument) << bad;
   }
   EXPECT_EQ(CodeOf(allowed + "/nobody"), ErrorCode::kNotFound);

@@ -1,7 +1,7 @@
-// Fragmentation (vl-f1 to vl-f3 of the sources' figures): 10,000 loads and evictions of adapters of mixed ranks, with keys
-// and values coming and going in the same pools, through the residency manager on both tiers. Real layouts and page sizes;
-// the transfers move nothing, so no page is touched. The same sequence goes to a contiguous allocator, which fails: without
-// that, the sequence would show nothing.
+// Fragmentation (vl-f1 to vl-f3 of the sources' figures): 10,000 loads and evictions of adapters of mixed ranks, with
+// keys and values coming and going in the same pools, through the residency manager on both tiers. Real layouts and
+// page sizes; the transfers move nothing, so no page is touched. The same sequence goes to a contiguous allocator,
+// which fails: without that, the sequence would show nothing.
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -83,13 +83,14 @@ class ContiguousAllocator {
   std::int64_t free_total() const { return free_total_; }
 
  private:
-  std::map<std::int64_t, std::int64_t> free_;   // begin, length
+  std::map<std::int64_t, std::int64_t> free_;  // begin, length
   std::int64_t free_total_;
 };
 
 struct Figures {
   std::int64_t loads = 0, failures = 0, contiguous_failures = 0;
-  double largest_waste = 0, mean_waste = 0, mean_held = 0;   // waste: share of the adapters' pages that is not payload
+  // waste: share of the adapters' pages that is not payload
+  double largest_waste = 0, mean_waste = 0, mean_held = 0;
 };
 
 struct World {
@@ -101,8 +102,8 @@ struct World {
   std::vector<ResidencyManager::LoadFailure> load_failures;
   Prng prng{1};
   std::vector<PageHandle> kv;
-  ContiguousAllocator contiguous;                                     // in pages of the device
-  std::map<std::uint32_t, std::int64_t> contiguous_adapters;          // generation, begin
+  ContiguousAllocator contiguous;                             // in pages of the device
+  std::map<std::uint32_t, std::int64_t> contiguous_adapters;  // generation, begin
   std::vector<std::int64_t> contiguous_kv;
   Figures figures;
 
@@ -125,14 +126,15 @@ struct World {
   void Evict(AdapterGeneration g) {
     residency->EvictFromDevice(g);
     const auto found = contiguous_adapters.find(g.value);
-    if (found == contiguous_adapters.end()) return;   // it did not fit there
+    if (found == contiguous_adapters.end()) return;  // it did not fit there
     contiguous.Free(found->second, Layout(g).pages);
     contiguous_adapters.erase(found);
   }
 
   // Requests come and go: each time another number of pages, at most a fifth of the device.
   void MoveKv() {
-    std::int64_t wanted = static_cast<std::int64_t>(prng.NextBelow(static_cast<std::uint64_t>(device->capacity_pages() / 5)));
+    std::int64_t wanted =
+        static_cast<std::int64_t>(prng.NextBelow(static_cast<std::uint64_t>(device->capacity_pages() / 5)));
     while (static_cast<std::int64_t>(kv.size()) > wanted) {
       const auto any = static_cast<std::ptrdiff_t>(prng.NextBelow(kv.size()));
       device->Free(PageCategory::kKv, std::span(&kv[static_cast<std::size_t>(any)], 1));
@@ -154,7 +156,7 @@ struct World {
     while (device->free_pages() < pages) Evict(AnyOf(residency->DeviceResidents()));
     bool via_host = residency->Get(g).host == TierState::kAbsent;
     while (via_host && host->free_pages() < pages) residency->EvictFromHost(AnyOf(residency->HostResidents()));
-    residency->BeginLoad(g, via_host, clock.Now());   // would abort if the pool refused
+    residency->BeginLoad(g, via_host, clock.Now());  // would abort if the pool refused
     while (transfer.next_end() >= 0) {
       clock.AdvanceTo(std::max(clock.Now(), transfer.next_end()));
       residency->Poll(clock.Now(), load_failures);
@@ -200,11 +202,12 @@ void RunCycles(const char* name, const ModelConfig& model) {
   World w(model, 16 * kGiB, 12 * kGiB);
   w.Run();
   const Figures& f = w.figures;
-  std::printf("%s, pages of %ld bytes, 16 GiB, %ld loads of %u adapters: %ld allocation failures (contiguous first fit: %ld)\n"
-              "  internal waste: mean %.2f %%, at most %.2f %%; on average %.1f adapters on the device\n",
-              name, static_cast<long>(w.geometry.page_bytes), static_cast<long>(f.loads), kAdapters,
-              static_cast<long>(f.failures), static_cast<long>(f.contiguous_failures), 100 * f.mean_waste,
-              100 * f.largest_waste, f.mean_held);
+  std::printf(
+      "%s, pages of %ld bytes, 16 GiB, %ld loads of %u adapters: %ld allocation failures (contiguous first fit: %ld)\n"
+      "  internal waste: mean %.2f %%, at most %.2f %%; on average %.1f adapters on the device\n",
+      name, static_cast<long>(w.geometry.page_bytes), static_cast<long>(f.loads), kAdapters,
+      static_cast<long>(f.failures), static_cast<long>(f.contiguous_failures), 100 * f.mean_waste,
+      100 * f.largest_waste, f.mean_held);
   EXPECT_EQ(f.failures, 0);
   EXPECT_TRUE(w.load_failures.empty());
   EXPECT_LE(f.largest_waste, 0.05);

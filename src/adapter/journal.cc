@@ -13,8 +13,8 @@ constexpr std::string_view kMagic = "LORAMUXJ";
 constexpr std::uint32_t kVersion = 1;
 constexpr std::uint64_t kFileHeaderBytes = 16;
 constexpr std::uint64_t kRecordHeaderBytes = 16;
-constexpr std::uint32_t kMaxPayloadBytes = 1 << 16;        // names and paths are far shorter
-constexpr std::uint64_t kRewriteFromBytes = 1 << 16;       // a smaller file is never rewritten
+constexpr std::uint32_t kMaxPayloadBytes = 1 << 16;   // names and paths are far shorter
+constexpr std::uint64_t kRewriteFromBytes = 1 << 16;  // a smaller file is never rewritten
 constexpr std::uint64_t kRewriteGrowth = 4;
 
 template <typename T>
@@ -63,11 +63,13 @@ std::string_view PayloadAt(std::string_view content, std::uint64_t offset) {
   if (Get<std::uint32_t>(content, offset + 4) != LengthCheck(length, offset)) return {};
   if (length > left - kRecordHeaderBytes) return {};
   const std::string_view payload = content.substr(offset + kRecordHeaderBytes, length);
-  return Get<std::uint64_t>(content, offset + 8) == XXH3_64bits(payload.data(), payload.size()) ? payload : std::string_view();
+  return Get<std::uint64_t>(content, offset + 8) == XXH3_64bits(payload.data(), payload.size()) ? payload
+                                                                                                : std::string_view();
 }
 
 // True if what stands at `offset` can only be a record whose writing was cut off: it is at most one record, nothing
-// sound follows, and it is incomplete, or its end was never written (payloads end in a brace, unwritten blocks in zeros).
+// sound follows, and it is incomplete, or its end was never written (payloads end in a brace, unwritten blocks in
+// zeros).
 bool IsTornTail(std::string_view content, std::uint64_t offset) {
   const std::uint64_t left = content.size() - offset;
   if (left > kRecordHeaderBytes + kMaxPayloadBytes) return false;
@@ -90,8 +92,12 @@ Result<std::string> Serialise(const nlohmann::json& json) {
 }
 
 Result<std::string> LoadPayload(const JournaledAdapter& adapter) {
-  return Serialise({{"op", "load"}, {"name", adapter.name}, {"path", adapter.path}, {"digest", adapter.digest},
-                    {"pinned", adapter.pinned}, {"created", adapter.created_unix_seconds}});
+  return Serialise({{"op", "load"},
+                    {"name", adapter.name},
+                    {"path", adapter.path},
+                    {"digest", adapter.digest},
+                    {"pinned", adapter.pinned},
+                    {"created", adapter.created_unix_seconds}});
 }
 
 Result<std::string> UnloadPayload(const std::string& name, bool hide) {
@@ -111,15 +117,18 @@ Status AppendAll(WritableFile& file, std::string_view data) {
 AdapterJournal::AdapterJournal(FileSystem* files, std::filesystem::path directory)
     : files_(files), directory_(std::move(directory)) {}
 
-Result<std::unique_ptr<AdapterJournal>> AdapterJournal::Open(FileSystem* files, const std::filesystem::path& directory) {
+Result<std::unique_ptr<AdapterJournal>> AdapterJournal::Open(FileSystem* files,
+                                                             const std::filesystem::path& directory) {
   std::unique_ptr<AdapterJournal> journal(new AdapterJournal(files, directory));
   AdapterJournal& j = *journal;
   RETURN_IF_ERROR(files->CreateDirectories(directory));
   auto lock = files->Lock(directory / "lock");
   if (!lock.ok()) {
     const bool taken = lock.error().code == ErrorCode::kUnavailable;
-    return Error{lock.error().code, "--state-dir: " + lock.error().message +
-                                        (taken ? ": is a server running on this directory already?" : ""), "--state-dir"};
+    return Error{
+        lock.error().code,
+        "--state-dir: " + lock.error().message + (taken ? ": is a server running on this directory already?" : ""),
+        "--state-dir"};
   }
   j.lock_ = std::move(lock).value();
   auto content = files->Read(j.Path());
@@ -131,7 +140,7 @@ Result<std::unique_ptr<AdapterJournal>> AdapterJournal::Open(FileSystem* files, 
   }
   RETURN_IF_ERROR(j.Replay(*content));
   ASSIGN_OR_RETURN(const std::string rewritten, j.RewrittenContent());
-  j.size_after_rewrite_ = rewritten.size();   // not size_: then every restart would allow it to grow further
+  j.size_after_rewrite_ = rewritten.size();  // not size_: then every restart would allow it to grow further
   ASSIGN_OR_RETURN(j.file_, files->OpenForAppend(j.Path()));
   if (j.dropped_bytes_ > 0) {
     RETURN_IF_ERROR(j.file_->Truncate(j.size_));
@@ -141,9 +150,11 @@ Result<std::unique_ptr<AdapterJournal>> AdapterJournal::Open(FileSystem* files, 
 }
 
 Error AdapterJournal::Damaged(std::uint64_t offset, const std::string& what) const {
-  return InvalidArgument("--state-dir: " + Path().string() + ": damaged at byte " + std::to_string(offset) + ": " + what +
-                         ". Nothing is loaded from it. Restore the file from a backup, or move it away and load the "
-                         "adapters again", "--state-dir");
+  return InvalidArgument(
+      "--state-dir: " + Path().string() + ": damaged at byte " + std::to_string(offset) + ": " + what +
+          ". Nothing is loaded from it. Restore the file from a backup, or move it away and load the "
+          "adapters again",
+      "--state-dir");
 }
 
 Status AdapterJournal::Replay(const std::string& content) {
@@ -243,7 +254,7 @@ Status AdapterJournal::AppendRecord(const std::string& payload) {
 // An operation that was written is acknowledged, even if the file cannot be made smaller now.
 Status AdapterJournal::RewriteIfGrown() {
   if (size_ < kRewriteFromBytes || size_ < kRewriteGrowth * size_after_rewrite_) return Ok{};
-  if (!Rewrite().ok()) size_after_rewrite_ = size_ / 2;   // not again at once
+  if (!Rewrite().ok()) size_after_rewrite_ = size_ / 2;  // not again at once
   return Ok{};
 }
 
@@ -268,8 +279,8 @@ Status AdapterJournal::Rewrite() {
   RETURN_IF_ERROR(AppendAll(*file, content));
   RETURN_IF_ERROR(file->Sync());
   RETURN_IF_ERROR(files_->Rename(temporary, Path()));
-  // From here on the new file is the journal, also if the rename itself is not on the disk yet: then it is synced before
-  // the next acknowledgement.
+  // From here on the new file is the journal, also if the rename itself is not on the disk yet: then it is synced
+  // before the next acknowledgement.
   file_ = std::move(file);
   size_ = size_after_rewrite_ = content.size();
   rewrite_first_ = true;

@@ -4,8 +4,8 @@
 //   u32 length of the payload, u32 check of the length and the record's offset, u64 XXH3 of the payload, payload
 // all little-endian; a payload is one JSON object: {"op":"load","name","path","digest","pinned","created"} (also for a
 // reload: the last one of a name counts) or {"op":"unload","name","hide"} ("hide": flags or a directory would offer the
-// name again, and must not). A record is synced to disk before it is acknowledged.
-// When the file has grown to a multiple of what it holds, it is rewritten: a new file, synced, renamed over the old one.
+// name again, and must not). A record is synced to disk before it is acknowledged. When the file has grown to a
+// multiple of what it holds, it is rewritten: a new file, synced, renamed over the old one.
 //
 // Reading it back: a last record that is incomplete, or that ends in the zeros of blocks that were never written, was
 // never acknowledged; it is dropped. Any other damage is an error that names the byte: nothing is guessed.
@@ -44,8 +44,8 @@ class AdapterJournal {
   // Names that were unloaded although flags or the adapter directory offer them.
   std::set<std::string, std::less<>> Hidden() const;
 
-  // On the disk when they return Ok. On an error nothing has changed, neither here nor, as far as the disk obeys, there;
-  // the next operation begins with a rewritten file if need be. Load ends a name's being hidden.
+  // On the disk when they return Ok. On an error nothing has changed, neither here nor, as far as the disk obeys,
+  // there; the next operation begins with a rewritten file if need be. Load ends a name's being hidden.
   Status Load(const JournaledAdapter& adapter);
   Status Unload(const std::string& name, bool hide);
 
@@ -72,9 +72,9 @@ class AdapterJournal {
   std::unique_ptr<WritableFile> file_;
   JournaledAdapters adapters_;
   std::set<std::string, std::less<>> hidden_;
-  std::uint64_t size_ = 0;          // of the valid content
+  std::uint64_t size_ = 0;  // of the valid content
   std::uint64_t size_after_rewrite_ = 0;
-  bool rewrite_first_ = false;      // the file may hold more than size_ bytes
+  bool rewrite_first_ = false;  // the file may hold more than size_ bytes
   std::uint64_t dropped_bytes_ = 0;
 };
 

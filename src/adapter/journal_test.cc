@@ -42,7 +42,9 @@ struct Operation {
   bool load = false;
   JournaledAdapter adapter;
   bool hide = false;
-  Status Run(AdapterJournal& journal) const { return load ? journal.Load(adapter) : journal.Unload(adapter.name, hide); }
+  Status Run(AdapterJournal& journal) const {
+    return load ? journal.Load(adapter) : journal.Unload(adapter.name, hide);
+  }
   void Apply(State& state) const {
     if (load) {
       state.adapters[adapter.name] = adapter;
@@ -64,8 +66,8 @@ Operation RandomOperation(Prng& prng) {
   return operation;
 }
 
-// Fails chosen operations: the n-th only, or that and all after it. Writes that fail leave a part behind. A sync that fails
-// says so once: the system takes for written what is not, so the file is not what it seems from then on.
+// Fails chosen operations: the n-th only, or that and all after it. Writes that fail leave a part behind. A sync that
+// fails says so once: the system takes for written what is not, so the file is not what it seems from then on.
 class FaultyFiles final : public FileSystem {
  public:
   void FailAt(std::int64_t n, bool for_good) {
@@ -80,14 +82,18 @@ class FaultyFiles final : public FileSystem {
     return found != lost_.end() && *found->second;
   }
 
-  Status CreateDirectories(const fs::path& path) override { return Try([&] { return os_.CreateDirectories(path); }); }
+  Status CreateDirectories(const fs::path& path) override {
+    return Try([&] { return os_.CreateDirectories(path); });
+  }
   Status Rename(const fs::path& from, const fs::path& to) override {
     return Try([&] {
       lost_[to] = lost_[from];
       return os_.Rename(from, to);
     });
   }
-  Status SyncDirectory(const fs::path&) override { return Try([] { return Status(Ok{}); }); }
+  Status SyncDirectory(const fs::path&) override {
+    return Try([] { return Status(Ok{}); });
+  }
   Result<std::string> Read(const fs::path& path) override { return os_.Read(path); }
   Result<std::unique_ptr<FileLock>> Lock(const fs::path& path) override { return os_.Lock(path); }
   Result<std::unique_ptr<WritableFile>> Create(const fs::path& path) override {
@@ -109,16 +115,19 @@ class FaultyFiles final : public FileSystem {
     Result<std::size_t> Append(std::string_view data) override {
       const bool fails = owner_->Fails();
       // Short, always; and of a failing write a part is there all the same.
-      const auto written = file_->Append(data.substr(0, fails ? data.size() / 2 : std::max<std::size_t>(1, data.size() / 3)));
+      const auto written =
+          file_->Append(data.substr(0, fails ? data.size() / 2 : std::max<std::size_t>(1, data.size() / 3)));
       if (fails) return Fault();
       return written;
     }
     Status Sync() override {
-      const Status status = owner_->Try([] { return Status(Ok{}); });   // the tests kill no kernel
+      const Status status = owner_->Try([] { return Status(Ok{}); });  // the tests kill no kernel
       *lost_ |= !status.ok();
       return status;
     }
-    Status Truncate(std::uint64_t size) override { return owner_->Try([&] { return file_->Truncate(size); }); }
+    Status Truncate(std::uint64_t size) override {
+      return owner_->Try([&] { return file_->Truncate(size); });
+    }
 
    private:
     FaultyFiles* owner_;
@@ -144,7 +153,7 @@ class FaultyFiles final : public FileSystem {
   }
 
   FileSystem& os_ = OsFileSystem();
-  std::map<fs::path, std::shared_ptr<bool>> lost_;   // by the name that the file has now
+  std::map<fs::path, std::shared_ptr<bool>> lost_;  // by the name that the file has now
   std::int64_t left_ = INT64_MAX;
   bool for_good_ = false, failed_ = false;
 };
@@ -223,7 +232,7 @@ Written WriteSome(std::uint64_t seed, int operations) {
     const Operation operation = RandomOperation(prng);
     CHECK(operation.Run(**journal).ok());
     operation.Apply(state);
-    if ((*journal)->file_bytes() == written.states.back().first) continue;   // nothing to unload
+    if ((*journal)->file_bytes() == written.states.back().first) continue;  // nothing to unload
     written.states.emplace_back((*journal)->file_bytes(), state);
   }
   written.content = folder.Content();
@@ -237,7 +246,7 @@ TEST(Journal, TruncatedAtAnyByteLosesAtMostTheRecordThatIsCut) {
   for (std::size_t length = 0; length <= written.content.size(); ++length) {
     folder.SetContent(std::string_view(written.content).substr(0, length));
     const auto journal = AdapterJournal::Open(&files, folder.path());
-    if (length < 16) {   // the file comes into being whole, by renaming: this was not loramux
+    if (length < 16) {  // the file comes into being whole, by renaming: this was not loramux
       EXPECT_FALSE(journal.ok());
       continue;
     }
@@ -260,7 +269,7 @@ TEST(Journal, UnwrittenBlocksAtTheEndAreDropped) {
   FaultyFiles files;
   for (std::size_t length = before + 1; length < written.content.size(); ++length) {
     std::string content = written.content.substr(0, length);
-    content.resize(written.content.size(), '\0');   // the size is on the disk, the data is not
+    content.resize(written.content.size(), '\0');  // the size is on the disk, the data is not
     folder.SetContent(content);
     const auto journal = AdapterJournal::Open(&files, folder.path());
     ASSERT_TRUE(journal.ok()) << length << ": " << journal.error().message;
@@ -280,12 +289,13 @@ TEST(Journal, AnyFlippedBitIsAnErrorThatNamesThePlace) {
     ASSERT_FALSE(journal.ok()) << "byte " << at;
     EXPECT_NE(journal.error().message.find("adapters.journal: damaged at byte "), std::string::npos)
         << journal.error().message;
-    EXPECT_EQ(folder.Content(), content);   // nothing was touched
+    EXPECT_EQ(folder.Content(), content);  // nothing was touched
   }
 }
 
-// Each operation of the file system fails in turn, once or for good: a failed operation changes nothing, an acknowledged
-// one is there after a crash (the journal is simply dropped and read again), and the journal goes on when the disk does.
+// Each operation of the file system fails in turn, once or for good: a failed operation changes nothing, an
+// acknowledged one is there after a crash (the journal is simply dropped and read again), and the journal goes on when
+// the disk does.
 TEST(Journal, EveryDiskOperationMayFail) {
   for (const bool for_good : {false, true}) {
     int runs_with_failure = 0;
@@ -300,14 +310,14 @@ TEST(Journal, EveryDiskOperationMayFail) {
       ASSERT_TRUE(journal.ok());
       files.ForgetFailure();
       files.FailAt(n, for_good);
-      State maybe = expected;   // if an operation failed and could not be taken back either
+      State maybe = expected;  // if an operation failed and could not be taken back either
       for (int i = 0; i < 25; ++i) {
         const Operation operation = RandomOperation(prng);
         const Status status = operation.Run(**journal);
         if (status.ok()) {
           const State before = expected;
           operation.Apply(expected);
-          if (before != expected) {   // what changes nothing touches no disk
+          if (before != expected) {  // what changes nothing touches no disk
             maybe = expected;
             ASSERT_FALSE(files.MayHaveLost(folder.file())) << "acknowledged in a file of which a sync has failed";
           }
@@ -320,7 +330,7 @@ TEST(Journal, EveryDiskOperationMayFail) {
       }
       failed = files.failed();
       runs_with_failure += failed;
-      journal = Error{};   // the process dies
+      journal = Error{};  // the process dies
       {
         const auto again = AdapterJournal::Open(&OsFileSystem(), folder.path());
         ASSERT_TRUE(again.ok()) << again.error().message;

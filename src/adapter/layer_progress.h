@@ -8,9 +8,9 @@
 namespace loramux {
 
 // Made with the job, shared by the transfer that publishes, the engine that plans with it, and the executor that waits.
-// Thread-safe; what was written before Publish is seen after `arrived` or Wait told of it.
-// That all layers have arrived says nothing of the transfer's end: its pages may be relied upon, freed and used by others
-// only when its completion was polled without an error.
+// Thread-safe; what was written before Publish is seen after `arrived` or Wait told of it. That all layers have arrived
+// says nothing of the transfer's end: its pages may be relied upon, freed and used by others only when its completion
+// was polled without an error.
 class LayerProgress {
  public:
   explicit LayerProgress(std::int32_t layers) : layers_(std::max(1, layers)) {}
@@ -24,7 +24,7 @@ class LayerProgress {
   std::int32_t arrived() const { return std::max(0, state_.load(std::memory_order_acquire)); }
   // The engine thread's: what is planned goes by what was there at one moment of the step, whatever arrives meanwhile.
   void Look() { seen_ = arrived(); }
-  std::int32_t seen() const { return seen_; }   // as of the last Look
+  std::int32_t seen() const { return seen_; }  // as of the last Look
   bool failed() const { return state_.load(std::memory_order_acquire) == kFailed; }
   // Nothing more will come.
   bool ended() const { return failed() || arrived() == layers_; }
@@ -62,7 +62,7 @@ class LayerProgress {
  private:
   static constexpr std::int32_t kFailed = -1;
   const std::int32_t layers_;
-  std::atomic<std::int32_t> state_{0};   // layers that have arrived
+  std::atomic<std::int32_t> state_{0};  // layers that have arrived
   mutable std::atomic<std::int32_t> awaited_{-1};
   std::atomic<bool> cancelled_{false};
   std::int32_t seen_ = 0;

@@ -36,8 +36,8 @@ class RowPlacer {
 
 // Copies `count` elements that lie `stride` elements apart in the source to a contiguous row of type `dtype`. False if
 // one of them is not finite in that type.
-bool CopyRow(DType source_dtype, const std::byte* source, std::int64_t first, std::int64_t stride, std::int64_t count, DType dtype,
-             std::byte* target) {
+bool CopyRow(DType source_dtype, const std::byte* source, std::int64_t first, std::int64_t stride, std::int64_t count,
+             DType dtype, std::byte* target) {
   bool finite = true;
   for (std::int64_t i = 0; i < count; ++i) {
     StoreFromF32(dtype, target, i, LoadAsF32(source_dtype, source, first + i * stride));
@@ -54,7 +54,7 @@ std::vector<std::int32_t> LayerPages(const AdapterLayout& layout) {
     for (const auto* rows : {&module.a_rows, &module.b_rows}) {
       for (const RowPlace& row : *rows) needed = std::max(needed, static_cast<std::int32_t>(row.page) + 1);
     }
-    if (module.target == LoraTarget::kLmHead && !pages.empty()) continue;   // used after the last layer
+    if (module.target == LoraTarget::kLmHead && !pages.empty()) continue;  // used after the last layer
     const auto layer = static_cast<std::size_t>(module.layer);
     if (pages.size() <= layer) pages.resize(layer + 1, pages.empty() ? 0 : pages.back());
     pages[layer] = needed;
@@ -139,8 +139,9 @@ Status PackAdapter(const AdapterFile& file, const AdapterLayout& layout, const s
   };
   ASSIGN_OR_RETURN(const std::string digest, ScanAdapterTensors(file, pack));
   if (digest == file.digest) return Ok{};
-  return InvalidArgument(file.directory.string() + ": its weights were changed in place since the adapter was loaded (digest " +
-                         digest + ", expected " + file.digest + "); load it again to serve the new ones, and replace " +
+  return InvalidArgument(file.directory.string() +
+                         ": its weights were changed in place since the adapter was loaded (digest " + digest +
+                         ", expected " + file.digest + "); load it again to serve the new ones, and replace " +
                          "adapter files by renaming");
 }
 

@@ -29,16 +29,16 @@ struct ModulePlace {
   std::int32_t rank = 0;
   float scale = 0;
   std::int64_t in = 0, out = 0;
-  std::vector<RowPlace> a_rows, b_rows;   // size rank each
+  std::vector<RowPlace> a_rows, b_rows;  // size rank each
 };
 
 struct AdapterLayout {
-  DType dtype = DType::kBF16;             // of the rows in memory
-  std::vector<ModulePlace> modules;       // sorted by (layer, target)
-  std::int64_t pages = 0;                 // pages that the adapter takes
+  DType dtype = DType::kBF16;        // of the rows in memory
+  std::vector<ModulePlace> modules;  // sorted by (layer, target)
+  std::int64_t pages = 0;            // pages that the adapter takes
   // Of these, the first so many hold all rows of layers 0 to i; behind its last layer (and for lm_head): all pages.
   std::vector<std::int32_t> layer_pages;
-  std::int64_t payload_bytes = 0;         // bytes of its elements
+  std::int64_t payload_bytes = 0;  // bytes of its elements
   std::int32_t max_rank = 0;
 };
 
@@ -63,10 +63,10 @@ std::vector<ModuleShape> ModuleShapes(const AdapterFile& file);
 DType ChooseAdapterDType(const AdapterFile& file, DType base_dtype);
 
 // Writes the adapter's rows into its pages: converts each element to layout.dtype (round to nearest even) and
-// transposes B. `pages[i]` is the first byte of the i-th page. Reads the file; may block on the disk. Errors: a value is
-// not finite once converted, naming the tensor; what was read has not the digest that the adapter was opened with (its
-// file was changed in place). After an error the pages' content is undefined. `cancelled` is asked between tensors:
-// true ends it, with an error (kUnavailable).
+// transposes B. `pages[i]` is the first byte of the i-th page. Reads the file; may block on the disk. Errors: a value
+// is not finite once converted, naming the tensor; what was read has not the digest that the adapter was opened with
+// (its file was changed in place). After an error the pages' content is undefined. `cancelled` is asked between
+// tensors: true ends it, with an error (kUnavailable).
 Status PackAdapter(const AdapterFile& file, const AdapterLayout& layout, const std::vector<std::byte*>& pages,
                    std::size_t page_bytes, const std::function<bool()>& cancelled = {});
 

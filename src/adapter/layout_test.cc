@@ -47,8 +47,8 @@ TEST(AdapterLayout, WastesAtMostFivePercent) {
     const PageGeometry geometry = ChoosePageGeometry(model, DType::kBF16);
     for (const auto& targets : {attention, all}) {
       for (std::int32_t rank = 8; rank <= 128; ++rank) {
-        const auto layout = LayoutAdapter(AllLayers(model, rank, targets), DType::kBF16,
-                                          static_cast<std::size_t>(geometry.page_bytes));
+        const auto layout =
+            LayoutAdapter(AllLayers(model, rank, targets), DType::kBF16, static_cast<std::size_t>(geometry.page_bytes));
         ASSERT_TRUE(layout.ok());
         const double taken = static_cast<double>(layout->pages * geometry.page_bytes);
         EXPECT_LE(1.0 - static_cast<double>(layout->payload_bytes) / taken, 0.05)
@@ -63,7 +63,9 @@ TEST(Peers, Point4_RanksAreStoredTrueAndNeverPadded) {
   const ModelConfig llama3_8b = Shape(4096, 32, 32, 8, 14336, 128256);
   const auto page_bytes = static_cast<std::size_t>(ChoosePageGeometry(llama3_8b, DType::kBF16).page_bytes);
   const auto pages = [&](std::int32_t rank) {
-    return LayoutAdapter(AllLayers(llama3_8b, rank, {LoraTarget::kQ, LoraTarget::kV}), DType::kBF16, page_bytes).value().pages;
+    return LayoutAdapter(AllLayers(llama3_8b, rank, {LoraTarget::kQ, LoraTarget::kV}), DType::kBF16, page_bytes)
+        .value()
+        .pages;
   };
   const double largest = static_cast<double>(pages(128));
   for (const std::int32_t rank : {8, 16, 32, 64}) {
@@ -72,10 +74,10 @@ TEST(Peers, Point4_RanksAreStoredTrueAndNeverPadded) {
 }
 
 TEST(AdapterLayout, RowsNeverStraddleOrOverlap) {
-  const ModelConfig model = Shape(72, 3, 4, 2, 100, 131);   // odd extents
+  const ModelConfig model = Shape(72, 3, 4, 2, 100, 131);  // odd extents
   const std::size_t page_bytes = 1024;
-  const auto layout = LayoutAdapter(AllLayers(model, 13, {LoraTarget::kQ, LoraTarget::kV, LoraTarget::kDown}),
-                                    DType::kF32, page_bytes);
+  const auto layout =
+      LayoutAdapter(AllLayers(model, 13, {LoraTarget::kQ, LoraTarget::kV, LoraTarget::kDown}), DType::kF32, page_bytes);
   ASSERT_TRUE(layout.ok());
   std::vector<std::vector<bool>> used(static_cast<std::size_t>(layout->pages), std::vector<bool>(page_bytes, false));
   const auto claim = [&](RowPlace place, std::int64_t elements) {
@@ -124,7 +126,8 @@ struct OneModule {
                                R"("shape":[12,3],"data_offsets":[240,384]}})";
     const std::uint64_t length = header.size();
     std::ofstream out(path, std::ios::binary);
-    out.write(reinterpret_cast<const char*>(&length), sizeof(length)).write(header.data(), static_cast<std::streamsize>(length));
+    out.write(reinterpret_cast<const char*>(&length), sizeof(length))
+        .write(header.data(), static_cast<std::streamsize>(length));
     out.write(reinterpret_cast<const char*>(a.data()), 240).write(reinterpret_cast<const char*>(b.data()), 144);
     out.close();
     file.tensors = std::make_unique<TensorReader>(std::move(TensorReader::Open(path)).value());
@@ -133,9 +136,11 @@ struct OneModule {
     file.digest = *ScanAdapterTensors(file, {});
   }
 
-  Result<std::vector<std::vector<std::byte>>> Pack(const AdapterLayout& layout, std::size_t page_bytes, bool save = true) {
+  Result<std::vector<std::vector<std::byte>>> Pack(const AdapterLayout& layout, std::size_t page_bytes,
+                                                   bool save = true) {
     if (save) Save();
-    std::vector<std::vector<std::byte>> pages(static_cast<std::size_t>(layout.pages), std::vector<std::byte>(page_bytes));
+    std::vector<std::vector<std::byte>> pages(static_cast<std::size_t>(layout.pages),
+                                              std::vector<std::byte>(page_bytes));
     std::vector<std::byte*> pointers;
     for (auto& page : pages) pointers.push_back(page.data());
     RETURN_IF_ERROR(PackAdapter(file, layout, pointers, page_bytes));
@@ -152,8 +157,9 @@ TEST(PackAdapter, TransposesBAndKeepsF32Exactly) {
   ASSERT_TRUE(pages.ok());
   for (std::int32_t j = 0; j < OneModule::kRank; ++j) {
     const RowPlace a_row = layout->modules[0].a_rows[static_cast<std::size_t>(j)];
-    EXPECT_EQ(std::memcmp((*pages)[a_row.page].data() + a_row.offset, &module.a[static_cast<std::size_t>(j * OneModule::kIn)],
-                          OneModule::kIn * sizeof(float)), 0);
+    EXPECT_EQ(std::memcmp((*pages)[a_row.page].data() + a_row.offset,
+                          &module.a[static_cast<std::size_t>(j * OneModule::kIn)], OneModule::kIn * sizeof(float)),
+              0);
     const RowPlace b_row = layout->modules[0].b_rows[static_cast<std::size_t>(j)];
     for (std::int64_t o = 0; o < OneModule::kOut; ++o) {
       float value;
@@ -166,11 +172,11 @@ TEST(PackAdapter, TransposesBAndKeepsF32Exactly) {
 TEST(PackAdapter, RoundsToNearestEvenIn16BitTypes) {
   OneModule module;
   // f32 values between two neighbours of each type; exact ties go to the even neighbour.
-  module.a[0] = 1.0f + 0x1p-8f;      // bf16 tie -> 1.0
-  module.a[1] = 1.0f + 0x1p-11f;     // f16 tie -> 1.0
-  module.a[2] = 1.0f + 0x1.8p-7f;    // bf16 tie -> 1 + 2^-6
-  module.a[3] = 0x1p-24f;            // f16: the smallest subnormal
-  module.a[4] = 65504.0f;            // f16: the largest
+  module.a[0] = 1.0f + 0x1p-8f;    // bf16 tie -> 1.0
+  module.a[1] = 1.0f + 0x1p-11f;   // f16 tie -> 1.0
+  module.a[2] = 1.0f + 0x1.8p-7f;  // bf16 tie -> 1 + 2^-6
+  module.a[3] = 0x1p-24f;          // f16: the smallest subnormal
+  module.a[4] = 65504.0f;          // f16: the largest
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
     const auto layout = LayoutAdapter(ModuleShapes(module.file), dtype, 1024);
     const auto pages = module.Pack(*layout, 1024);
@@ -191,7 +197,7 @@ TEST(PackAdapter, RoundsToNearestEvenIn16BitTypes) {
 
 TEST(PackAdapter, ValuesThatOverflowTheTypeAreRefusedByName) {
   OneModule module;
-  module.b[5] = 1e6f;   // finite, but not as f16
+  module.b[5] = 1e6f;  // finite, but not as f16
   const auto layout = LayoutAdapter(ModuleShapes(module.file), DType::kF16, 1024);
   const auto pages = module.Pack(*layout, 1024);
   ASSERT_FALSE(pages.ok());
@@ -206,7 +212,8 @@ TEST(PackAdapter, AFileThatIsChangedInPlaceIsAnErrorAndNoSignal) {
   const auto layout = LayoutAdapter(ModuleShapes(module.file), DType::kF32, 1024);
   ASSERT_TRUE(module.Pack(*layout, 1024).ok());
   std::fstream(module.path, std::ios::in | std::ios::out | std::ios::binary)
-      .seekp(static_cast<std::streamoff>(module.b_tensor.offset) + 5).put('\x11');
+      .seekp(static_cast<std::streamoff>(module.b_tensor.offset) + 5)
+      .put('\x11');
   const auto changed = module.Pack(*layout, 1024, /*save=*/false);
   ASSERT_FALSE(changed.ok());
   EXPECT_NE(changed.error().message.find("changed in place"), std::string::npos) << changed.error().message;
@@ -238,7 +245,7 @@ TEST(PackAdapter, IsCancelledBetweenTensors) {
   const Status packed = PackAdapter(module.file, *layout, {page.data()}, 1024, [&] { return ++asked == 2; });
   ASSERT_FALSE(packed.ok());
   EXPECT_EQ(packed.error().message, "the load was cancelled");
-  EXPECT_EQ(asked, 2);   // of A and of B
+  EXPECT_EQ(asked, 2);  // of A and of B
 }
 
 TEST(ChooseAdapterDType, NeverWiderThanTheBase) {

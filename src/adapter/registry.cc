@@ -14,12 +14,16 @@ Status CheckNameText(const std::string& name) {
   if (name.empty()) return InvalidArgument("adapter name: expected at least one character, found none", "lora_name");
   if (name.size() > kMaxNameBytes) {
     return InvalidArgument("adapter name: expected at most " + std::to_string(kMaxNameBytes) + " bytes, found " +
-                           std::to_string(name.size()), "lora_name");
+                               std::to_string(name.size()),
+                           "lora_name");
   }
-  const bool bad = std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f || c == ','; });
+  const bool bad =
+      std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f || c == ','; });
   if (bad) {
-    return InvalidArgument("adapter name '" + name + "': commas and control characters are not allowed (routers split "
-                           "lists of names on commas)", "lora_name");
+    return InvalidArgument("adapter name '" + name +
+                               "': commas and control characters are not allowed (routers split "
+                               "lists of names on commas)",
+                           "lora_name");
   }
   return Ok{};
 }
@@ -35,11 +39,11 @@ Result<VersionPtr> AdapterRegistry::Register(const std::string& name, const std:
                                              std::int64_t now_unix_seconds) {
   {
     const std::lock_guard lock(mutex_);
-    if (by_name_.contains(name)) return NameTaken(name);   // before the work; Publish checks again
+    if (by_name_.contains(name)) return NameTaken(name);  // before the work; Publish checks again
   }
   ASSIGN_OR_RETURN(VersionPtr version, Prepare(name, path, now_unix_seconds));
   auto published = Publish(version, /*replace=*/false);
-  if (!published.ok()) Discard(*version);   // another thread was faster
+  if (!published.ok()) Discard(*version);  // another thread was faster
   return published;
 }
 
@@ -53,7 +57,8 @@ Result<VersionPtr> AdapterRegistry::Prepare(const std::string& name, const std::
   return VersionPtr(std::move(version));
 }
 
-Result<std::shared_ptr<AdapterVersion>> AdapterRegistry::Open(const std::string& name, const std::filesystem::path& path,
+Result<std::shared_ptr<AdapterVersion>> AdapterRegistry::Open(const std::string& name,
+                                                              const std::filesystem::path& path,
                                                               const OpenedFileCheck& opened) const {
   auto version = std::make_shared<AdapterVersion>();
   version->name = name;
@@ -61,8 +66,9 @@ Result<std::shared_ptr<AdapterVersion>> AdapterRegistry::Open(const std::string&
   ASSIGN_OR_RETURN(version->file, OpenAdapter(path, model_, opened));
   if (version->file.max_rank > options_.max_rank) {
     return InvalidArgument("adapter '" + name + "' (" + path.string() + ") has rank " +
-                           std::to_string(version->file.max_rank) + ", more than --max-lora-rank " +
-                           std::to_string(options_.max_rank), "lora_path");
+                               std::to_string(version->file.max_rank) + ", more than --max-lora-rank " +
+                               std::to_string(options_.max_rank),
+                           "lora_path");
   }
   if (options_.check) RETURN_IF_ERROR(options_.check(version->file));
   const DType dtype = options_.forced_dtype.value_or(ChooseAdapterDType(version->file, options_.base_dtype));
@@ -77,7 +83,7 @@ Result<std::shared_ptr<AdapterVersion>> AdapterRegistry::Open(const std::string&
 
 Result<VersionPtr> AdapterRegistry::Publish(VersionPtr version, bool replace) {
   CHECK(version->generation != kBaseModel);
-  VersionPtr old;   // let go of after the lock
+  VersionPtr old;  // let go of after the lock
   {
     const std::lock_guard lock(mutex_);
     CHECK(!entries_.at(version->generation).retired);
@@ -102,7 +108,7 @@ Result<VersionPtr> AdapterRegistry::Commit(std::shared_ptr<AdapterVersion> versi
     Enter(version);
   }
   auto published = Publish(version, replace);
-  if (!published.ok()) Discard(*version);   // another thread was faster
+  if (!published.ok()) Discard(*version);  // another thread was faster
   return published;
 }
 
@@ -204,8 +210,8 @@ std::vector<VersionPtr> AdapterRegistry::List() const {
 
 std::size_t AdapterRegistry::held_generations() const {
   const std::lock_guard lock(mutex_);
-  return static_cast<std::size_t>(
-      std::count_if(entries_.begin(), entries_.end(), [](const auto& entry) { return !entry.second.version.expired(); }));
+  return static_cast<std::size_t>(std::count_if(entries_.begin(), entries_.end(),
+                                                [](const auto& entry) { return !entry.second.version.expired(); }));
 }
 
 }  // namespace loramux

@@ -24,9 +24,9 @@ namespace loramux {
 struct AdapterVersion {
   AdapterGeneration generation;
   std::string name;
-  std::filesystem::path path;      // as the operator gave it
+  std::filesystem::path path;  // as the operator gave it
   AdapterFile file;
-  AdapterLayout layout;            // where its rows lie in pages
+  AdapterLayout layout;  // where its rows lie in pages
   std::int64_t created_unix_seconds = 0;
 };
 
@@ -37,13 +37,14 @@ struct AdapterVersion {
 class AdapterRegistry {
  public:
   struct Options {
-    std::size_t page_bytes = 0;            // of the pools that the adapters will live in
-    DType base_dtype = DType::kBF16;       // of the base model's weights
-    std::optional<DType> forced_dtype;     // --lora-dtype; otherwise ChooseAdapterDType decides
-    std::int64_t max_rank = 4096;          // --max-lora-rank
+    std::size_t page_bytes = 0;         // of the pools that the adapters will live in
+    DType base_dtype = DType::kBF16;    // of the base model's weights
+    std::optional<DType> forced_dtype;  // --lora-dtype; otherwise ChooseAdapterDType decides
+    std::int64_t max_rank = 4096;       // --max-lora-rank
     // A further check of an opened adapter by whoever has the base's weights; empty: none. Any thread may call it.
     std::function<Status(const AdapterFile&)> check;
-    std::function<void()> on_retire;       // called after a generation was retired, on the thread that did it; may be empty
+    // called after a generation was retired, on the thread that did it; may be empty
+    std::function<void()> on_retire;
   };
   // `base_names` are what the base model answers to; adapters may not take them.
   AdapterRegistry(ModelConfig model, std::vector<std::string> base_names, Options options);
@@ -57,13 +58,14 @@ class AdapterRegistry {
   // control character, exceeds 256 bytes or is the base model's; whatever OpenAdapter refuses; a rank above max_rank; a
   // row that does not fit a page.
   Result<std::shared_ptr<const AdapterVersion>> Prepare(const std::string& name, const std::filesystem::path& path,
-                                                        std::int64_t now_unix_seconds, const OpenedFileCheck& opened = {});
+                                                        std::int64_t now_unix_seconds,
+                                                        const OpenedFileCheck& opened = {});
 
   // Lets the version's name stand for it from now on. With `replace` the generation that the name stood for (if any) is
   // retired, otherwise a taken name is an error. REQUIRES: made by Prepare, not retired.
   Result<std::shared_ptr<const AdapterVersion>> Publish(std::shared_ptr<const AdapterVersion> version, bool replace);
-  // Publishes a version that Prepare did not make (the simulator's have a layout and no file): checks its name and gives
-  // it a generation.
+  // Publishes a version that Prepare did not make (the simulator's have a layout and no file): checks its name and
+  // gives it a generation.
   Result<std::shared_ptr<const AdapterVersion>> Commit(std::shared_ptr<AdapterVersion> version, bool replace = false);
   // Takes the name away and retires its generation, which is returned. Error: kNotFound.
   Result<std::shared_ptr<const AdapterVersion>> Remove(std::string_view name);
@@ -75,7 +77,8 @@ class AdapterRegistry {
   // True also for generations that nobody holds any more.
   bool IsRetired(AdapterGeneration generation) const;
 
-  // The version that `name` stands for now. Base names give a null pointer inside an ok Result; unknown names kNotFound.
+  // The version that `name` stands for now. Base names give a null pointer inside an ok Result; unknown names
+  // kNotFound.
   Result<std::shared_ptr<const AdapterVersion>> Resolve(std::string_view name) const;
   // Null if nobody holds the generation (any more).
   std::shared_ptr<const AdapterVersion> Find(AdapterGeneration generation) const;

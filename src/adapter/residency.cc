@@ -163,9 +163,9 @@ void ResidencyManager::EndTransfer(AdapterResidency& adapter) {
   adapter.progress = nullptr;
 }
 
-// Its pages stay the transfer's until its completion is polled. Whoever wants the adapter meanwhile loads it again then.
-// Only the load of an adapter whose name is gone is cancelled: where clients give up before a slow load's end and come again,
-// it must not begin anew for each of them.
+// Its pages stay the transfer's until its completion is polled. Whoever wants the adapter meanwhile loads it again
+// then. Only the load of an adapter whose name is gone is cancelled: where clients give up before a slow load's end and
+// come again, it must not begin anew for each of them.
 void ResidencyManager::CancelLoad(AdapterResidency& adapter) {
   if (adapter.progress != nullptr) adapter.progress->Cancel();
 }
@@ -182,15 +182,17 @@ bool ResidencyManager::Poll(TimeNs now, std::vector<LoadFailure>& failures) {
       ++totals_.cancelled_loads;
     } else if (completion->error) {
       adapter.failed = adapter.pins > 0;
-      if (adapter.failed) failed_.push_back(adapter.version->generation);
-      else GiveUpLoad(adapter);
+      if (adapter.failed)
+        failed_.push_back(adapter.version->generation);
+      else
+        GiveUpLoad(adapter);
       ++totals_.load_failures;
       failures.push_back({adapter.version->generation, std::move(*completion->error)});
     } else if (adapter.host == TierState::kLoading) {
       adapter.host = TierState::kResident;
       totals_.disk_to_host_bytes += Bytes(adapter);
       host_residents_.push_back(adapter.version->generation);
-      if (Unwanted(adapter)) {   // its name went while it was on its way, and nobody waits for it
+      if (Unwanted(adapter)) {  // its name went while it was on its way, and nobody waits for it
         GiveUpLoad(adapter);
         ++totals_.cancelled_loads;
       } else {
@@ -208,8 +210,10 @@ bool ResidencyManager::Poll(TimeNs now, std::vector<LoadFailure>& failures) {
 void ResidencyManager::FinishLoad(AdapterResidency& adapter, TimeNs now) {
   adapter.device = TierState::kResident;
   adapter.resident_since = now;
-  (adapter.host == TierState::kResident ? totals_.host_to_device_bytes : totals_.disk_to_device_bytes) += Bytes(adapter);
-  if (!adapter.ahead || adapter.references > 0) adapter.last_use = now;   // it was loaded for somebody: it may not be the next victim
+  (adapter.host == TierState::kResident ? totals_.host_to_device_bytes : totals_.disk_to_device_bytes) +=
+      Bytes(adapter);
+  // it was loaded for somebody: it may not be the next victim
+  if (!adapter.ahead || adapter.references > 0) adapter.last_use = now;
   device_residents_.push_back(adapter.version->generation);
   UpdateIdle(adapter);
   --loads_in_flight_;
@@ -255,7 +259,7 @@ void ResidencyManager::UpdateIdle(AdapterResidency& adapter) {
     idle_.push_back(adapter.version->generation);
     return;
   }
-  idle_[adapter.idle_position] = idle_.back();   // which takes its place
+  idle_[adapter.idle_position] = idle_.back();  // which takes its place
   At(idle_.back()).idle_position = adapter.idle_position;
   idle_.pop_back();
   adapter.idle_position = kNotIdle;
@@ -279,7 +283,7 @@ void ResidencyManager::EvictFromDevice(AdapterGeneration generation) {
 void ResidencyManager::EvictFromHost(AdapterGeneration generation) {
   AdapterResidency& adapter = At(generation);
   CHECK(adapter.host == TierState::kResident);
-  CHECK(adapter.device != TierState::kLoading);   // it may be the source of a copy
+  CHECK(adapter.device != TierState::kLoading);  // it may be the source of a copy
   Erase(host_residents_, generation);
   DropHostPages(adapter);
   ++totals_.host_evictions;

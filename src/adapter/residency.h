@@ -4,9 +4,10 @@
 // accounts. A load is a chain of transfers: disk -> host -> device, or disk -> device where the host tier has no room.
 //
 // Invariants (CheckIntegrity): an adapter holds exactly layout.pages pages in a tier while it is loading to it or
-// resident in it, and none otherwise; only a device-resident adapter is pinned, or one that is arriving there; a pinned one
-// is never evicted, nor is one that the operator locked; a retired adapter that no request refers to is unknown again,
-// with its pages free. Nobody is told of the end of a failed load before its pins are gone: a step may still read its pages.
+// resident in it, and none otherwise; only a device-resident adapter is pinned, or one that is arriving there; a pinned
+// one is never evicted, nor is one that the operator locked; a retired adapter that no request refers to is unknown
+// again, with its pages free. Nobody is told of the end of a failed load before its pins are gone: a step may still
+// read its pages.
 #pragma once
 
 #include <array>
@@ -34,52 +35,57 @@ enum class TierState : std::uint8_t { kAbsent, kLoading, kResident };
 
 // Upper bounds of the buckets of AdapterStats::load_times, which has one more for longer ones.
 inline constexpr std::array<TimeNs, 16> kLoadTimeBounds = {
-    1 * kNsPerMs,   2 * kNsPerMs,   5 * kNsPerMs,    10 * kNsPerMs,    20 * kNsPerMs,    50 * kNsPerMs,
-    100 * kNsPerMs, 200 * kNsPerMs, 500 * kNsPerMs,  1 * kNsPerSecond, 2 * kNsPerSecond, 5 * kNsPerSecond,
+    1 * kNsPerMs,      2 * kNsPerMs,      5 * kNsPerMs,      10 * kNsPerMs,     20 * kNsPerMs,    50 * kNsPerMs,
+    100 * kNsPerMs,    200 * kNsPerMs,    500 * kNsPerMs,    1 * kNsPerSecond,  2 * kNsPerSecond, 5 * kNsPerSecond,
     10 * kNsPerSecond, 20 * kNsPerSecond, 60 * kNsPerSecond, 120 * kNsPerSecond};
 
 struct AdapterStats {
   std::int64_t device_resident = 0, host_resident = 0, loading = 0;
   std::int64_t device_loads = 0, disk_loads = 0, load_failures = 0;
-  std::int64_t disk_to_host_bytes = 0, disk_to_device_bytes = 0, host_to_device_bytes = 0;   // of whole pages that arrived
-  std::int64_t asked = 0, asked_on_device = 0, asked_in_host = 0;   // requests that came in: where their adapter was then
+  // of whole pages that arrived
+  std::int64_t disk_to_host_bytes = 0, disk_to_device_bytes = 0, host_to_device_bytes = 0;
+  // requests that came in: where their adapter was then
+  std::int64_t asked = 0, asked_on_device = 0, asked_in_host = 0;
   std::int64_t device_evictions = 0, host_evictions = 0;
-  std::int64_t cancelled_loads = 0;   // nobody wanted them any more
-  TimeNs load_time_total = 0;   // from the decision to device-resident, over device_loads
-  std::array<std::int64_t, kLoadTimeBounds.size() + 1> load_times = {};   // how many took how long
-  std::int64_t known = 0;       // adapters in All(), wherever they are
+  std::int64_t cancelled_loads = 0;  // nobody wanted them any more
+  TimeNs load_time_total = 0;        // from the decision to device-resident, over device_loads
+  std::array<std::int64_t, kLoadTimeBounds.size() + 1> load_times = {};  // how many took how long
+  std::int64_t known = 0;                                                // adapters in All(), wherever they are
   std::int64_t locked = 0, dropped = 0;
 };
 
-// What the policies may know of one adapter. Planning weighs every idle one: what it reads of it is the first cache line.
+// What the policies may know of one adapter. Planning weighs every idle one: what it reads of it is the first cache
+// line.
 struct alignas(64) AdapterResidency {
   std::shared_ptr<const AdapterVersion> version;
   TierState device = TierState::kAbsent;
   TierState host = TierState::kAbsent;
-  std::uint32_t slot = 0;             // its place in All(): given to others after it is dropped
-  std::int32_t references = 0;        // requests in the engine that use it, waiting or running
-  std::int32_t pins = 0;              // running requests that use it
-  bool locked = false;                // by the operator ("pinned"): to be on the device, never evicted
-  bool retired = false;               // its name is gone: dropped when the last request that refers to it has ended
-  TimeNs last_use = 0;                // when a request last began or ended to use it
-  std::int64_t uses = 0;              // requests that began to use it
-  std::int64_t pages = 0;             // version->layout.pages
-  std::uint32_t idle_position = std::numeric_limits<std::uint32_t>::max();   // in IdleAdapters(); the largest number: not there
+  std::uint32_t slot = 0;       // its place in All(): given to others after it is dropped
+  std::int32_t references = 0;  // requests in the engine that use it, waiting or running
+  std::int32_t pins = 0;        // running requests that use it
+  bool locked = false;          // by the operator ("pinned"): to be on the device, never evicted
+  bool retired = false;         // its name is gone: dropped when the last request that refers to it has ended
+  TimeNs last_use = 0;          // when a request last began or ended to use it
+  std::int64_t uses = 0;        // requests that began to use it
+  std::int64_t pages = 0;       // version->layout.pages
+  // in IdleAdapters(); the largest number: not there
+  std::uint32_t idle_position = std::numeric_limits<std::uint32_t>::max();
   std::vector<PageHandle> device_pages, host_pages;
-  std::uint64_t load_sequence = 0;    // changes with each load to the device
+  std::uint64_t load_sequence = 0;  // changes with each load to the device
   TimeNs load_started = 0;
-  TimeNs resident_since = 0;          // on the device, the last time that it came there
+  TimeNs resident_since = 0;  // on the device, the last time that it came there
   bool via_host = false;
-  bool ahead = false;                 // the load is for nobody in particular: it is no use
-  bool from_disk = false;             // its last load
+  bool ahead = false;      // the load is for nobody in particular: it is no use
+  bool from_disk = false;  // its last load
   // Of the transfer in flight, and since when: null where there is none.
   std::shared_ptr<LayerProgress> progress;
   TimeNs transfer_started = 0;
-  bool to_device = false;             // it copies from the host tier, layer by layer: the adapter is arriving
-  bool failed = false;                // while pins hold its pages
+  bool to_device = false;  // it copies from the host tier, layer by layer: the adapter is arriving
+  bool failed = false;     // while pins hold its pages
 
   bool idle() const { return idle_position != std::numeric_limits<std::uint32_t>::max(); }
-  // Its first layers may be there already. It may be pinned, and what is computed with it may be used once it is resident.
+  // Its first layers may be there already. It may be pinned, and what is computed with it may be used once it is
+  // resident.
   bool arriving() const { return device == TierState::kLoading && to_device; }
 };
 
@@ -94,22 +100,24 @@ class ResidencyManager {
   // REQUIRES: known; Release: Acquire was called, and the request is not running.
   void Acquire(AdapterGeneration generation);
   void Release(AdapterGeneration generation);
-  // The adapter's name is gone: it is unlocked, and dropped at once or after its last request, or after the load that is
-  // under way. Unknown ones are ignored.
+  // The adapter's name is gone: it is unlocked, and dropped at once or after its last request, or after the load that
+  // is under way. Unknown ones are ignored.
   void Retire(AdapterGeneration generation);
-  // The operator wants it on the device for good (the scheduler plans the load), or no longer. Idempotent. REQUIRES: known.
+  // The operator wants it on the device for good (the scheduler plans the load), or no longer. Idempotent. REQUIRES:
+  // known.
   void Lock(AdapterGeneration generation);
   void Unlock(AdapterGeneration generation);
 
   // Called when an adapter is about to be dropped, with its memory as it is. May be empty.
   void set_on_drop(std::function<void(const AdapterResidency&)> on_drop) { on_drop_ = std::move(on_drop); }
 
-  // Called when a load has ended well, with the time since it began, or since the load before it ended: how long it alone
-  // took. May be empty.
+  // Called when a load has ended well, with the time since it began, or since the load before it ended: how long it
+  // alone took. May be empty.
   void set_on_load(std::function<void(const AdapterResidency&, TimeNs took)> on_load) { on_load_ = std::move(on_load); }
 
   // REQUIRES: known, not kBaseModel.
-  const AdapterResidency& Get(AdapterGeneration generation) const {   // several times for each request that waits, in a plan
+  // several times for each request that waits, in a plan
+  const AdapterResidency& Get(AdapterGeneration generation) const {
     CHECK(Knows(generation));
     return *by_slot_[slot_of_[generation.value]];
   }
@@ -150,9 +158,10 @@ class ResidencyManager {
     AdapterGeneration generation;
     Error error;
   };
-  // Collects finished transfers, goes on with their chains, looks at the progress of those that arrive. True if anything
-  // changed; failed loads are appended to `failures`: their pages are free and the state is kAbsent, unless the adapter is
-  // pinned; then that waits for EndFailedLoads, which the caller calls after the step in flight, when it has unpinned them.
+  // Collects finished transfers, goes on with their chains, looks at the progress of those that arrive. True if
+  // anything changed; failed loads are appended to `failures`: their pages are free and the state is kAbsent, unless
+  // the adapter is pinned; then that waits for EndFailedLoads, which the caller calls after the step in flight, when it
+  // has unpinned them.
   bool Poll(TimeNs now, std::vector<LoadFailure>& failures);
   void EndFailedLoads();
 
@@ -168,7 +177,9 @@ class ResidencyManager {
   bool Unwanted(const AdapterResidency& adapter) const {
     return adapter.retired && adapter.references == 0 && !adapter.locked;
   }
-  std::int64_t Bytes(const AdapterResidency& adapter) const { return adapter.version->layout.pages * device_->page_bytes(); }
+  std::int64_t Bytes(const AdapterResidency& adapter) const {
+    return adapter.version->layout.pages * device_->page_bytes();
+  }
   void FinishLoad(AdapterResidency& adapter, TimeNs now);
   void GiveUpLoad(AdapterResidency& adapter);
   void DropDevicePages(AdapterResidency& adapter);
@@ -186,7 +197,7 @@ class ResidencyManager {
   std::vector<std::uint32_t> free_slots_;
   std::vector<AdapterGeneration> device_residents_, host_residents_, locked_, arriving_, idle_;
   std::int64_t idle_pages_ = 0;
-  std::vector<AdapterGeneration> failed_;   // pinned
+  std::vector<AdapterGeneration> failed_;  // pinned
   std::function<void(const AdapterResidency&)> on_drop_;
   std::function<void(const AdapterResidency&, TimeNs)> on_load_;
   TimeNs last_load_end_ = 0;

@@ -48,7 +48,7 @@ TEST(Residency, LoadsThroughTheHostTierAndComesBackFromIt) {
   EXPECT_EQ(w.device->free_pages(), 10);
   w.residency.BeginLoad(g, true, w.clock.Now());
   w.Settle();
-  EXPECT_EQ(w.residency.Stats().disk_loads, 1);   // from the host tier this time
+  EXPECT_EQ(w.residency.Stats().disk_loads, 1);  // from the host tier this time
   EXPECT_EQ(w.residency.Stats().disk_to_host_bytes, 3 * 64);
   EXPECT_EQ(w.residency.Stats().host_to_device_bytes, 2 * 3 * 64);
   EXPECT_EQ(w.residency.Stats().disk_to_device_bytes, 0);
@@ -75,7 +75,7 @@ TEST(Residency, CountsWhereARequestFindsItsAdapter) {
   };
   ask();
   w.residency.BeginLoad(g, true, w.clock.Now());
-  ask();   // on its way counts as absent: the request waits
+  ask();  // on its way counts as absent: the request waits
   w.Settle();
   ask();
   ask();
@@ -149,7 +149,7 @@ TEST(Residency, AnArrivingAdapterCanBePinned) {
   const std::uint64_t sequence = w.arriving.Get(w.g).load_sequence;
   w.Settle();
   EXPECT_EQ(w.arriving.Get(w.g).device, TierState::kResident);
-  EXPECT_EQ(w.arriving.Get(w.g).load_sequence, sequence);   // views of it stay valid
+  EXPECT_EQ(w.arriving.Get(w.g).load_sequence, sequence);  // views of it stay valid
   EXPECT_TRUE(w.arriving.Arriving().empty());
   w.arriving.Unpin(w.g, w.clock.Now());
   w.arriving.Release(w.g);
@@ -187,7 +187,7 @@ TEST(Residency, ALoadThatNobodyWantsAnyMoreIsCancelled) {
   w.Begin(1);
   w.arriving.Retire(w.g);
   w.arriving.Release(w.g);
-  EXPECT_EQ(w.device->free_pages(), 6);   // the transfer's, until it says that it has ended
+  EXPECT_EQ(w.device->free_pages(), 6);  // the transfer's, until it says that it has ended
   w.arriving.Poll(w.clock.Now(), w.failures);
   EXPECT_FALSE(w.arriving.Knows(w.g));
   EXPECT_EQ(w.arriving.Stats().cancelled_loads, 1);

@@ -14,7 +14,9 @@ namespace loramux {
 
 namespace {
 
-bool FromDisk(const TransferJob& job) { return job.kind == TransferKind::kDiskToHost || job.kind == TransferKind::kDiskToDevice; }
+bool FromDisk(const TransferJob& job) {
+  return job.kind == TransferKind::kDiskToHost || job.kind == TransferKind::kDiskToDevice;
+}
 
 bool IsCancelled(const TransferJob& job) { return job.progress != nullptr && job.progress->cancelled(); }
 
@@ -22,15 +24,18 @@ bool IsCancelled(const TransferJob& job) { return job.progress != nullptr && job
 std::size_t AdapterPages(const TransferJob& job, std::int32_t layers) {
   const std::vector<std::int32_t>& of_layer = job.adapter->layout.layer_pages;
   if (layers == 0) return 0;
-  return layers < LayersOf(job) ? static_cast<std::size_t>(of_layer[static_cast<std::size_t>(layers - 1)]) : job.source.size();
+  return layers < LayersOf(job) ? static_cast<std::size_t>(of_layer[static_cast<std::size_t>(layers - 1)])
+                                : job.source.size();
 }
 
 // Makes a cancelled job's or a failed one's waiters go on.
 TransferCompletion End(const TransferJob& job, TransferCompletion completion) {
   const bool good = !completion.cancelled && !completion.error.has_value();
   if (job.progress == nullptr) return completion;
-  if (!good) job.progress->Fail();
-  else if (FromDisk(job)) job.progress->Publish(job.progress->layers());
+  if (!good)
+    job.progress->Fail();
+  else if (FromDisk(job))
+    job.progress->Publish(job.progress->layers());
   return completion;
 }
 
@@ -70,7 +75,8 @@ std::size_t CopyLayer(const TransferJob& job, std::int32_t layer) {
 }
 
 TransferCompletion RunTransfer(const TransferJob& job, const std::function<void(std::size_t)>& after_layer) {
-  if (FromDisk(job)) return End(job, IsCancelled(job) ? TransferCompletion{job.id, std::nullopt, true} : PackFromDisk(job));
+  if (FromDisk(job))
+    return End(job, IsCancelled(job) ? TransferCompletion{job.id, std::nullopt, true} : PackFromDisk(job));
   const std::int32_t layers = LayersOf(job);
   for (std::int32_t layer = 0; layer < layers; ++layer) {
     if (IsCancelled(job)) return End(job, {job.id, std::nullopt, /*cancelled=*/true});
@@ -90,7 +96,7 @@ struct ThreadedTransfer::State {
   bool stopping = false;
   std::function<void()> on_completion;
   ThreadedTransferOptions options;
-  std::shared_ptr<LayerProgress> at_hand;   // of the job that runs
+  std::shared_ptr<LayerProgress> at_hand;  // of the job that runs
   OsClock clock;
   std::thread worker;
 
@@ -125,7 +131,8 @@ struct ThreadedTransfer::State {
     return RunTransfer(job, [&](std::size_t bytes) {
       tell();
       if (options.bytes_per_second <= 0) return;
-      due += static_cast<TimeNs>(static_cast<double>(bytes) / options.bytes_per_second * static_cast<double>(kNsPerSecond));
+      due += static_cast<TimeNs>(static_cast<double>(bytes) / options.bytes_per_second *
+                                 static_cast<double>(kNsPerSecond));
       std::this_thread::sleep_for(std::chrono::nanoseconds(std::max<TimeNs>(0, due - clock.Now())));
     });
   }

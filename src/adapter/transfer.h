@@ -20,25 +20,25 @@ enum class TransferKind { kDiskToHost, kHostToDevice, kDiskToDevice, kDeviceToHo
 // to the transfer until its completion was polled.
 //
 // A job from the host to the device with a `progress` of several layers moves layer by layer and publishes each. What
-// comes from the disk never does: only at its end is it known to be what the adapter's digest says, so nobody may use it
-// before. It is published as a whole, and its `progress` serves cancellation alone.
+// comes from the disk never does: only at its end is it known to be what the adapter's digest says, so nobody may use
+// it before. It is published as a whole, and its `progress` serves cancellation alone.
 struct TransferJob {
   std::uint64_t id = 0;
   TransferKind kind = TransferKind::kDiskToHost;
   std::shared_ptr<const AdapterVersion> adapter;
-  std::vector<std::byte*> source;        // host or device pages; none for what comes from disk
-  std::vector<std::byte*> destination;   // host or device pages
+  std::vector<std::byte*> source;       // host or device pages; none for what comes from disk
+  std::vector<std::byte*> destination;  // host or device pages
   std::size_t page_bytes = 0;
-  std::shared_ptr<LayerProgress> progress;   // null: nobody looks before the end, nobody cancels
-  // Of keys and values: bytes of a layer in each page, layer after layer from its beginning; what is behind the last one
-  // goes with it. 0: pages move whole. (An adapter's layers: AdapterLayout::layer_pages.)
+  std::shared_ptr<LayerProgress> progress;  // null: nobody looks before the end, nobody cancels
+  // Of keys and values: bytes of a layer in each page, layer after layer from its beginning; what is behind the last
+  // one goes with it. 0: pages move whole. (An adapter's layers: AdapterLayout::layer_pages.)
   std::size_t layer_bytes = 0;
 };
 
 struct TransferCompletion {
   std::uint64_t id = 0;
   std::optional<Error> error;
-  bool cancelled = false;   // as LayerProgress::Cancel asked: no error, but the destination's content is undefined
+  bool cancelled = false;  // as LayerProgress::Cancel asked: no error, but the destination's content is undefined
 };
 
 // A seam: real threads here, a model of a host link in the simulator, faults in tests.
@@ -58,16 +58,16 @@ std::int32_t LayersOf(const TransferJob& job);
 // Copies what layer `layer` < LayersOf(job) adds to those before. Returns the bytes. REQUIRES: not from the disk.
 std::size_t CopyLayer(const TransferJob& job, std::int32_t layer);
 
-// Runs the job on the calling thread, layer by layer; `after_layer`, if given, is called after each with the bytes that it
-// took. What ThreadedTransfer's worker does with each.
+// Runs the job on the calling thread, layer by layer; `after_layer`, if given, is called after each with the bytes that
+// it took. What ThreadedTransfer's worker does with each.
 TransferCompletion RunTransfer(const TransferJob& job, const std::function<void(std::size_t)>& after_layer = {});
 
 struct ThreadedTransferOptions {
-  double bytes_per_second = 0;   // not faster than that, for measurements of slower links; 0: as fast as memory is
+  double bytes_per_second = 0;  // not faster than that, for measurements of slower links; 0: as fast as memory is
 };
 
-// One worker thread; jobs run in order of submission. `on_completion` is called on the worker after each job, and when one
-// has its lead (LayerProgress::lead): the engine has something to do then.
+// One worker thread; jobs run in order of submission. `on_completion` is called on the worker after each job, and when
+// one has its lead (LayerProgress::lead): the engine has something to do then.
 class ThreadedTransfer final : public AdapterTransfer {
  public:
   explicit ThreadedTransfer(std::function<void()> on_completion, ThreadedTransferOptions options = {});
@@ -91,10 +91,10 @@ class InlineTransfer final : public AdapterTransfer {
   std::vector<TransferCompletion> done_;
 };
 
-// Moves no adapters (keys and values it does, for the tests that look at them), takes time: one link a kind with a fixed
-// latency and bandwidth, shared in order of submission. For the simulator, and for tests of what happens while loads are
-// in flight (and when they fail). Layers arrive evenly over a job's time on the link, and are published by Poll, so that
-// what the engine sees is a function of the clock.
+// Moves no adapters (keys and values it does, for the tests that look at them), takes time: one link a kind with a
+// fixed latency and bandwidth, shared in order of submission. For the simulator, and for tests of what happens while
+// loads are in flight (and when they fail). Layers arrive evenly over a job's time on the link, and are published by
+// Poll, so that what the engine sees is a function of the clock.
 class ModeledTransfer final : public AdapterTransfer {
  public:
   struct Link {
@@ -111,10 +111,10 @@ class ModeledTransfer final : public AdapterTransfer {
 
  private:
   struct Moving {
-    TimeNs begin = 0, end = 0;   // of the data's arrival
+    TimeNs begin = 0, end = 0;  // of the data's arrival
     TransferCompletion completion;
     TransferJob job;
-    TimeNs ArrivalOf(std::int32_t layers) const;   // of the first so many
+    TimeNs ArrivalOf(std::int32_t layers) const;  // of the first so many
     bool cancelled() const { return job.progress != nullptr && job.progress->cancelled(); }
   };
   void PublishLayers(Moving& moving) const;

@@ -53,7 +53,8 @@ struct Tiers {
     return job;
   }
   bool Same(std::size_t page, std::size_t first, std::size_t end) const {
-    return std::equal(host[page].begin() + static_cast<std::ptrdiff_t>(first), host[page].begin() + static_cast<std::ptrdiff_t>(end),
+    return std::equal(host[page].begin() + static_cast<std::ptrdiff_t>(first),
+                      host[page].begin() + static_cast<std::ptrdiff_t>(end),
                       device[page].begin() + static_cast<std::ptrdiff_t>(first));
   }
   bool Empty(std::size_t page, std::size_t first) const {
@@ -85,7 +86,7 @@ TEST(Transfer, KeysAndValuesMoveALayerOfAllPagesAtATime) {
 TEST(Transfer, AnAdapterMovesThePagesThatItsLayersNeed) {
   Tiers tiers;
   const TransferJob job = tiers.AdapterJob();
-  std::vector<std::size_t> pages;   // there after each layer
+  std::vector<std::size_t> pages;  // there after each layer
   RunTransfer(job, [&](std::size_t) {
     pages.push_back(0);
     for (std::size_t p = 0; p < kPages; ++p) pages.back() += tiers.Same(p, 0, kPageBytes);
@@ -96,12 +97,12 @@ TEST(Transfer, AnAdapterMovesThePagesThatItsLayersNeed) {
 
 TEST(Transfer, WithoutLayersItIsAllOrNothing) {
   Tiers tiers;
-  TransferJob job = tiers.Job();   // no layer_bytes
+  TransferJob job = tiers.Job();  // no layer_bytes
   std::vector<std::int32_t> arrived;
   RunTransfer(job, [&](std::size_t) { arrived.push_back(job.progress->arrived()); });
   EXPECT_EQ(arrived, (std::vector<std::int32_t>{0}));
   EXPECT_EQ(job.progress->arrived(), kLayers);
-  job.progress = nullptr;   // nobody looks
+  job.progress = nullptr;  // nobody looks
   EXPECT_FALSE(RunTransfer(job).error);
 }
 
@@ -118,19 +119,19 @@ TEST(Transfer, ACancelledOneEndsBetweenLayers) {
     EXPECT_TRUE(completion.cancelled);
     EXPECT_FALSE(completion.error);
     EXPECT_TRUE(job.progress->failed());
-    EXPECT_FALSE(job.progress->Wait(0));   // does not block
+    EXPECT_FALSE(job.progress->Wait(0));  // does not block
     for (std::size_t p = 0; p < kPages; ++p) EXPECT_TRUE(tiers.Empty(p, static_cast<std::size_t>(cancel_after) * 12));
   }
 }
 
 TEST(LayerProgress, WaitingEndsWithTheLayerOrWithFailure) {
-  for (std::int32_t fail_at = 0; fail_at <= kLayers; ++fail_at) {   // kLayers: never
+  for (std::int32_t fail_at = 0; fail_at <= kLayers; ++fail_at) {  // kLayers: never
     LayerProgress progress(kLayers);
-    std::vector<int> data(kLayers, 0);   // not atomic: Publish makes it visible
+    std::vector<int> data(kLayers, 0);  // not atomic: Publish makes it visible
     std::vector<std::int32_t> seen;
     bool failed = false;
     std::thread reader([&] {
-      for (std::int32_t layer = 0; layer < kLayers + 2 && !failed; ++layer) {   // those behind the last come with it
+      for (std::int32_t layer = 0; layer < kLayers + 2 && !failed; ++layer) {  // those behind the last come with it
         failed = !progress.Wait(layer);
         if (!failed) seen.push_back(data[static_cast<std::size_t>(std::min(layer, kLayers - 1))]);
       }
@@ -151,7 +152,7 @@ TEST(LayerProgress, WaitingEndsWithTheLayerOrWithFailure) {
 }
 
 TEST(LayerProgress, TheLeadIsAQuarterAndAtLeastOne) {
-  EXPECT_EQ(LayerProgress(0).layers(), 1);   // layers unknown: one
+  EXPECT_EQ(LayerProgress(0).layers(), 1);  // layers unknown: one
   EXPECT_EQ(LayerProgress(1).lead(), 1);
   EXPECT_EQ(LayerProgress(4).lead(), 1);
   EXPECT_EQ(LayerProgress(5).lead(), 2);
@@ -163,8 +164,10 @@ TEST(LayerProgress, TheLeadIsAQuarterAndAtLeastOne) {
 std::vector<TransferCompletion> Collect(AdapterTransfer& transfer, std::size_t count) {
   std::vector<TransferCompletion> done;
   while (done.size() < count) {
-    if (auto completion = transfer.Poll()) done.push_back(std::move(*completion));
-    else std::this_thread::yield();
+    if (auto completion = transfer.Poll())
+      done.push_back(std::move(*completion));
+    else
+      std::this_thread::yield();
   }
   return done;
 }
@@ -172,7 +175,7 @@ std::vector<TransferCompletion> Collect(AdapterTransfer& transfer, std::size_t c
 TEST(ThreadedTransfer, LayersCanBeReadWhileLaterOnesArrive) {
   Tiers tiers;
   std::atomic<int> wakes{0};
-  ThreadedTransfer transfer([&] { ++wakes; }, {.bytes_per_second = kPages * kPageBytes / 0.05});   // 50 ms
+  ThreadedTransfer transfer([&] { ++wakes; }, {.bytes_per_second = kPages * kPageBytes / 0.05});  // 50 ms
   const TransferJob job = tiers.KvJob();
   transfer.Submit(job);
   for (std::int32_t layer = 0; layer < kLayers; ++layer) {
@@ -183,13 +186,13 @@ TEST(ThreadedTransfer, LayersCanBeReadWhileLaterOnesArrive) {
   const auto done = Collect(transfer, 1);
   EXPECT_EQ(done[0].id, 7u);
   EXPECT_FALSE(done[0].error || done[0].cancelled);
-  while (wakes < 2) std::this_thread::yield();   // with the lead, and with the end
+  while (wakes < 2) std::this_thread::yield();  // with the lead, and with the end
   EXPECT_EQ(tiers.host, tiers.device);
 }
 
 TEST(ThreadedTransfer, CancelledJobsMakeWayForOthers) {
   Tiers slow, quick;
-  ThreadedTransfer transfer([] {}, {.bytes_per_second = kPages * kPageBytes / 0.2});   // 200 ms a job
+  ThreadedTransfer transfer([] {}, {.bytes_per_second = kPages * kPageBytes / 0.2});  // 200 ms a job
   std::vector<TransferJob> jobs = {slow.KvJob(0), slow.KvJob(1), slow.KvJob(2), quick.KvJob(3)};
   for (const TransferJob& job : jobs) transfer.Submit(job);
   ASSERT_TRUE(jobs[0].progress->Wait(0));
@@ -208,7 +211,8 @@ TEST(ThreadedTransfer, CancelledJobsMakeWayForOthers) {
 // Nobody may wait for ever for what a transfer that ends drops.
 TEST(ThreadedTransfer, ItsEndEndsTheWaiting) {
   Tiers tiers;
-  auto transfer = std::make_unique<ThreadedTransfer>([] {}, ThreadedTransferOptions{.bytes_per_second = kPages * kPageBytes / 0.5});
+  auto transfer =
+      std::make_unique<ThreadedTransfer>([] {}, ThreadedTransferOptions{.bytes_per_second = kPages * kPageBytes / 0.5});
   const TransferJob first = tiers.KvJob(0), second = tiers.KvJob(1);
   transfer->Submit(first);
   transfer->Submit(second);
@@ -226,10 +230,11 @@ TEST(ThreadedTransfer, ItsEndEndsTheWaiting) {
 TEST(ModeledTransfer, LayersArriveEvenlyAndAreAFunctionOfTheClock) {
   Tiers tiers;
   VirtualClock clock;
-  ModeledTransfer transfer(&clock, {}, {.latency_ns = 10, .bytes_per_second = kPages * kPageBytes / 400e-9});   // 400 ns
+  // 400 ns
+  ModeledTransfer transfer(&clock, {}, {.latency_ns = 10, .bytes_per_second = kPages * kPageBytes / 400e-9});
   const TransferJob job = tiers.KvJob();
   transfer.Submit(job);
-  EXPECT_EQ(transfer.next_end(), 110);   // the lead: one of four
+  EXPECT_EQ(transfer.next_end(), 110);  // the lead: one of four
   std::vector<std::int32_t> arrived;
   for (const TimeNs now : {109, 110, 210, 300, 310, 409}) {
     clock.AdvanceTo(now);
@@ -249,7 +254,8 @@ TEST(ModeledTransfer, AFaultAndACancellationFailTheProgress) {
   Tiers tiers;
   VirtualClock clock;
   ModeledTransfer transfer(&clock, {}, {.latency_ns = 0, .bytes_per_second = kPages * kPageBytes / 400e-9});
-  transfer.set_fault([](const TransferJob& job) { return job.id == 1 ? std::optional<Error>(IoError("injected")) : std::nullopt; });
+  transfer.set_fault(
+      [](const TransferJob& job) { return job.id == 1 ? std::optional<Error>(IoError("injected")) : std::nullopt; });
   const TransferJob broken = tiers.KvJob(1), unwanted = tiers.KvJob(2);
   transfer.Submit(broken);
   transfer.Submit(unwanted);
@@ -257,7 +263,7 @@ TEST(ModeledTransfer, AFaultAndACancellationFailTheProgress) {
   EXPECT_FALSE(transfer.Poll());
   EXPECT_EQ(broken.progress->arrived(), 3);
   unwanted.progress->Cancel();
-  const auto cancelled = transfer.Poll();   // at once
+  const auto cancelled = transfer.Poll();  // at once
   ASSERT_TRUE(cancelled && cancelled->cancelled);
   EXPECT_EQ(cancelled->id, 2u);
   EXPECT_TRUE(unwanted.progress->failed());
@@ -275,15 +281,17 @@ TEST(AdapterLayout, LayerPagesHoldAllRowsOfTheLayers) {
     return ModuleShape{l, target, rank, 1.0f, 64, 64};
   };
   // Layer 1 is not adapted; the last layer's pages and lm_head's come together.
-  const auto layout = LayoutAdapter({layer(0, LoraTarget::kQ, 3), layer(0, LoraTarget::kV, 2), layer(2, LoraTarget::kQ, 4),
-                                     layer(3, LoraTarget::kDown, 1), layer(0, LoraTarget::kLmHead, 2)},
-                                    DType::kF32, 1024);   // 4 rows a page
+  const auto layout =
+      LayoutAdapter({layer(0, LoraTarget::kQ, 3), layer(0, LoraTarget::kV, 2), layer(2, LoraTarget::kQ, 4),
+                     layer(3, LoraTarget::kDown, 1), layer(0, LoraTarget::kLmHead, 2)},
+                    DType::kF32, 1024);  // 4 rows a page
   ASSERT_TRUE(layout.ok());
   EXPECT_EQ(layout->pages, 6);
   EXPECT_EQ(layout->layer_pages, (std::vector<std::int32_t>{3, 3, 5, 6}));
   for (const ModulePlace& module : layout->modules) {
-    const std::int32_t pages = module.target == LoraTarget::kLmHead ? layout->layer_pages.back()
-                                                                    : layout->layer_pages[static_cast<std::size_t>(module.layer)];
+    const std::int32_t pages = module.target == LoraTarget::kLmHead
+                                   ? layout->layer_pages.back()
+                                   : layout->layer_pages[static_cast<std::size_t>(module.layer)];
     for (const auto* rows : {&module.a_rows, &module.b_rows}) {
       for (const RowPlace row : *rows) EXPECT_LT(static_cast<std::int32_t>(row.page), pages);
     }

@@ -10,12 +10,23 @@ namespace loramux {
 namespace {
 
 struct Unit {
-  std::string_view suffix;   // lower case
+  std::string_view suffix;  // lower case
   double bytes;
 };
-constexpr std::array<Unit, 14> kUnits = {{{"", 1}, {"b", 1}, {"k", 0x1p10}, {"kib", 0x1p10}, {"kb", 1e3},
-                                          {"m", 0x1p20}, {"mib", 0x1p20}, {"mb", 1e6}, {"g", 0x1p30}, {"gib", 0x1p30},
-                                          {"gb", 1e9}, {"t", 0x1p40}, {"tib", 0x1p40}, {"tb", 1e12}}};
+constexpr std::array<Unit, 14> kUnits = {{{"", 1},
+                                          {"b", 1},
+                                          {"k", 0x1p10},
+                                          {"kib", 0x1p10},
+                                          {"kb", 1e3},
+                                          {"m", 0x1p20},
+                                          {"mib", 0x1p20},
+                                          {"mb", 1e6},
+                                          {"g", 0x1p30},
+                                          {"gib", 0x1p30},
+                                          {"gb", 1e9},
+                                          {"t", 0x1p40},
+                                          {"tib", 0x1p40},
+                                          {"tb", 1e12}}};
 
 }  // namespace
 
@@ -31,8 +42,8 @@ Result<std::int64_t> ParseBytes(std::string_view text, const std::string& name) 
     const double bytes = number * unit.bytes;
     if (bytes <= 0x1p62) return static_cast<std::int64_t>(bytes);
   }
-  return InvalidArgument(name + ": expected an amount of memory such as 2GiB, 512MiB or 1000000, found '" +
-                         std::string(text) + "'", name);
+  return InvalidArgument(
+      name + ": expected an amount of memory such as 2GiB, 512MiB or 1000000, found '" + std::string(text) + "'", name);
 }
 
 std::string FormatBytes(std::int64_t bytes) {

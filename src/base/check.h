@@ -19,19 +19,18 @@ std::string CheckOpMessage(const char* expression, const A& a, const B& b) {
 
 }  // namespace loramux
 
-#define CHECK(condition)                                                     \
-  do {                                                                       \
-    if (!(condition)) [[unlikely]]                                           \
-      ::loramux::CheckFailed(__FILE__, __LINE__, #condition);                \
+#define CHECK(condition)                                      \
+  do {                                                        \
+    if (!(condition)) [[unlikely]]                            \
+      ::loramux::CheckFailed(__FILE__, __LINE__, #condition); \
   } while (false)
 
-#define LORAMUX_CHECK_OP(a, op, b)                                           \
-  do {                                                                       \
-    const auto& check_a = (a);                                               \
-    const auto& check_b = (b);                                               \
-    if (!(check_a op check_b)) [[unlikely]]                                  \
-      ::loramux::CheckFailed(__FILE__, __LINE__,                             \
-                             ::loramux::CheckOpMessage(#a " " #op " " #b, check_a, check_b)); \
+#define LORAMUX_CHECK_OP(a, op, b)                                                                                \
+  do {                                                                                                            \
+    const auto& check_a = (a);                                                                                    \
+    const auto& check_b = (b);                                                                                    \
+    if (!(check_a op check_b)) [[unlikely]]                                                                       \
+      ::loramux::CheckFailed(__FILE__, __LINE__, ::loramux::CheckOpMessage(#a " " #op " " #b, check_a, check_b)); \
   } while (false)
 
 #define CHECK_EQ(a, b) LORAMUX_CHECK_OP(a, ==, b)

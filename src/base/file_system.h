@@ -47,8 +47,8 @@ class FileSystem {
   virtual Result<std::unique_ptr<FileLock>> Lock(const std::filesystem::path& path) = 0;
 };
 
-// Writes `content` to a new file beside `path` (with ".new" behind its name), and puts it in its place once it is on the disk:
-// after a crash at any moment the old content is there, or the new one.
+// Writes `content` to a new file beside `path` (with ".new" behind its name), and puts it in its place once it is on
+// the disk: after a crash at any moment the old content is there, or the new one.
 Status ReplaceFile(FileSystem& files, const std::filesystem::path& path, std::string_view content);
 
 // Lives as long as the process.

@@ -67,7 +67,8 @@ class TextFormatter final : public spdlog::formatter {
  public:
   void format(const spdlog::details::log_msg& record, spdlog::memory_buf_t& out) override {
     std::string text = Visible(Cut(View(record.payload), kMaxMessageBytes));
-    for (const LogField& field : current_fields) fmt::format_to(std::back_inserter(text), " {}={}", field.name, ToText(field));
+    for (const LogField& field : current_fields)
+      fmt::format_to(std::back_inserter(text), " {}={}", field.name, ToText(field));
     spdlog::details::log_msg safe = record;
     safe.payload = text;
     pattern_.format(safe, out);
@@ -88,7 +89,8 @@ class JsonFormatter final : public spdlog::formatter {
     auto to = fmt::appender(out);
     fmt::format_to(to, "{{\"time\":\"{:%Y-%m-%dT%H:%M:%S}.{:03}Z\",\"level\":\"{}\",\"message\":{}",
                    fmt::gmtime(static_cast<std::time_t>(milliseconds / 1000)), milliseconds % 1000,
-                   View(spdlog::level::to_string_view(record.level)), Quoted(Cut(View(record.payload), kMaxMessageBytes)));
+                   View(spdlog::level::to_string_view(record.level)),
+                   Quoted(Cut(View(record.payload), kMaxMessageBytes)));
     for (const LogField& field : current_fields) fmt::format_to(to, ",{}:{}", Quoted(field.name), ToJson(field));
     fmt::format_to(to, "}}\n");
   }

@@ -31,7 +31,8 @@ const std::string kHostile = "a\nb\r\n2026-01-01T00:00:00.000 error forged \x1b[
 
 TEST(Log, TextKeepsARecordOnItsLine) {
   const std::string line = Written(MakeTextFormatter(), [] {
-    LogWith(spdlog::level::info, kHostile, {{"path", kHostile}, {"n", std::int64_t{7}}, {"ms", 1.25}, {"id", "ab-1"}, {"none", ""}});
+    LogWith(spdlog::level::info, kHostile,
+            {{"path", kHostile}, {"n", std::int64_t{7}}, {"ms", 1.25}, {"id", "ab-1"}, {"none", ""}});
   });
   EXPECT_EQ(std::count(line.begin(), line.end(), '\n'), 1);
   EXPECT_THAT(line, EndsWith(" n=7 ms=1.2 id=ab-1 none=\"\"\n"));
@@ -67,8 +68,9 @@ TEST(Log, FieldsBelongToOneRecord) {
 TEST(Log, LongStringsAreCut) {
   const std::string huge(1 << 20, 'x');
   for (const bool json : {false, true}) {
-    const std::string line = Written(json ? MakeJsonFormatter() : MakeTextFormatter(),
-                                     [&] { LogWith(spdlog::level::info, huge, {{"path", huge}}); });
+    const std::string line = Written(json ? MakeJsonFormatter() : MakeTextFormatter(), [&] {
+      LogWith(spdlog::level::info, huge, {{"path", huge}});
+    });
     EXPECT_LT(line.size(), 10000u);
   }
 }

@@ -13,14 +13,14 @@
 namespace loramux {
 
 enum class ErrorCode {
-  kInvalidArgument,   // the caller's input is wrong: a field, a flag, a file's content
-  kNotFound,          // a named thing does not exist
-  kUnsupported,       // well-formed, but something that loramux refuses by name
-  kResourceExhausted, // it can never fit: larger than the configured memory or limit
-  kIoError,           // the operating system said no
-  kUnavailable,       // shutting down: may go through later
-  kRateLimited,       // more than a quota or a queue takes now: goes through later
-  kInternal,          // a fault on our side that is not worth ending the process for
+  kInvalidArgument,    // the caller's input is wrong: a field, a flag, a file's content
+  kNotFound,           // a named thing does not exist
+  kUnsupported,        // well-formed, but something that loramux refuses by name
+  kResourceExhausted,  // it can never fit: larger than the configured memory or limit
+  kIoError,            // the operating system said no
+  kUnavailable,        // shutting down: may go through later
+  kRateLimited,        // more than a quota or a queue takes now: goes through later
+  kInternal,           // a fault on our side that is not worth ending the process for
 };
 
 // Stable lower-case name, e.g. "invalid_argument".
@@ -32,23 +32,32 @@ struct [[nodiscard]] Error {
   ErrorCode code = ErrorCode::kInternal;
   std::string message;
   std::string param;
-  std::int32_t retry_after_seconds = 0;   // when trying again may help; 0: not known
+  std::int32_t retry_after_seconds = 0;  // when trying again may help; 0: not known
 };
 
 // Either a T or an Error. Thread-compatible, like T.
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}           // NOLINT: implicit by design
-  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}       // NOLINT
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}      // NOLINT: implicit by design
+  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT
 
   bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
 
   // REQUIRES: ok().
-  T& value() & { CheckOk(); return std::get<0>(state_); }
-  const T& value() const& { CheckOk(); return std::get<0>(state_); }
-  T&& value() && { CheckOk(); return std::get<0>(std::move(state_)); }
+  T& value() & {
+    CheckOk();
+    return std::get<0>(state_);
+  }
+  const T& value() const& {
+    CheckOk();
+    return std::get<0>(state_);
+  }
+  T&& value() && {
+    CheckOk();
+    return std::get<0>(std::move(state_));
+  }
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
   T&& operator*() && { return std::move(*this).value(); }
@@ -56,12 +65,19 @@ class [[nodiscard]] Result {
   const T* operator->() const { return &value(); }
 
   // REQUIRES: !ok().
-  const Error& error() const& { CHECK(!ok()); return std::get<1>(state_); }
-  Error&& error() && { CHECK(!ok()); return std::get<1>(std::move(state_)); }
+  const Error& error() const& {
+    CHECK(!ok());
+    return std::get<1>(state_);
+  }
+  Error&& error() && {
+    CHECK(!ok());
+    return std::get<1>(std::move(state_));
+  }
 
  private:
   void CheckOk() const {
-    if (!ok()) [[unlikely]] CheckFailed(__FILE__, __LINE__, "Result holds an error: " + std::get<1>(state_).message);
+    if (!ok()) [[unlikely]]
+      CheckFailed(__FILE__, __LINE__, "Result holds an error: " + std::get<1>(state_).message);
   }
   std::variant<T, Error> state_;
 };
@@ -95,19 +111,19 @@ inline Error Internal(std::string message, std::string param = {}) {
 }  // namespace loramux
 
 // Evaluates an expression of type Result<...>; on error returns the Error from the enclosing function.
-#define RETURN_IF_ERROR(expression)                                \
-  do {                                                             \
-    if (auto result_ = (expression); !result_.ok()) [[unlikely]]   \
-      return std::move(result_).error();                           \
+#define RETURN_IF_ERROR(expression)                              \
+  do {                                                           \
+    if (auto result_ = (expression); !result_.ok()) [[unlikely]] \
+      return std::move(result_).error();                         \
   } while (false)
 
 #define LORAMUX_CONCAT_INNER(a, b) a##b
 #define LORAMUX_CONCAT(a, b) LORAMUX_CONCAT_INNER(a, b)
 
 // ASSIGN_OR_RETURN(auto x, F()): x = *F(), or returns F()'s Error.
-#define ASSIGN_OR_RETURN(lhs, expression) \
-  LORAMUX_ASSIGN_OR_RETURN(LORAMUX_CONCAT(result_, __LINE__), lhs, expression)
-#define LORAMUX_ASSIGN_OR_RETURN(temporary, lhs, expression)       \
-  auto temporary = (expression);                                   \
-  if (!temporary.ok()) [[unlikely]] return std::move(temporary).error(); \
+#define ASSIGN_OR_RETURN(lhs, expression) LORAMUX_ASSIGN_OR_RETURN(LORAMUX_CONCAT(result_, __LINE__), lhs, expression)
+#define LORAMUX_ASSIGN_OR_RETURN(temporary, lhs, expression) \
+  auto temporary = (expression);                             \
+  if (!temporary.ok()) [[unlikely]]                          \
+    return std::move(temporary).error();                     \
   lhs = std::move(temporary).value()

@@ -15,7 +15,8 @@ const std::array<TimeNs, kBins + 1>& Edges() {
   static const auto edges = [] {
     std::array<TimeNs, kBins + 1> made{};
     for (std::size_t i = 0; i < made.size(); ++i) {
-      made[i] = static_cast<TimeNs>(static_cast<double>(AdapterArrivalHistogram::kShortest) * std::exp2(static_cast<double>(i) / 4));
+      made[i] = static_cast<TimeNs>(static_cast<double>(AdapterArrivalHistogram::kShortest) *
+                                    std::exp2(static_cast<double>(i) / 4));
     }
     return made;
   }();
@@ -38,7 +39,8 @@ std::uint32_t Rank(std::uint32_t samples, std::uint32_t percent) { return (sampl
 Result<AdapterPrefetch> FindAdapterPrefetch(std::string_view name) {
   if (name == "none") return AdapterPrefetch::kNone;
   if (name == "histogram") return AdapterPrefetch::kHistogram;
-  return InvalidArgument("adapter prefetch: expected one of none, histogram, found '" + std::string(name) + "'", "--adapter-prefetch");
+  return InvalidArgument("adapter prefetch: expected one of none, histogram, found '" + std::string(name) + "'",
+                         "--adapter-prefetch");
 }
 
 // What is known of another adapter that had this slot is of no use.
@@ -94,7 +96,8 @@ std::optional<AdapterArrivalHistogram::Window> AdapterArrivalHistogram::Percenti
   return Window{from - from * kMarginPercent / 100, until + until * kMarginPercent / 100};
 }
 
-std::optional<AdapterArrivalHistogram::Window> AdapterArrivalHistogram::IdleTimes(std::size_t slot, AdapterGeneration adapter) const {
+std::optional<AdapterArrivalHistogram::Window> AdapterArrivalHistogram::IdleTimes(std::size_t slot,
+                                                                                  AdapterGeneration adapter) const {
   if (slot >= entries_.size() || entries_[slot].adapter != adapter) return std::nullopt;
   return Percentiles(entries_[slot]);
 }

@@ -31,7 +31,7 @@ TEST(AdapterArrivalHistogram, APeriodIsExpectedJustBeforeItEnds) {
   Uses uses;
   uses.After(0);
   for (std::uint32_t i = 0; i < AdapterArrivalHistogram::kFewestSamples; ++i) {
-    EXPECT_FALSE(uses.IdleTimes().has_value()) << i;   // too few samples
+    EXPECT_FALSE(uses.IdleTimes().has_value()) << i;  // too few samples
     uses.After(10 * kSecond);
   }
   const auto window = uses.IdleTimes();
@@ -46,7 +46,7 @@ TEST(AdapterArrivalHistogram, APeriodIsExpectedJustBeforeItEnds) {
   EXPECT_EQ(next->adapter, kAdapter);
   EXPECT_EQ(next->window, (AdapterArrivalHistogram::Window{uses.now + window->from, uses.now + window->until}));
   EXPECT_TRUE(uses.histogram.Next(next->window.until).has_value());
-  EXPECT_FALSE(uses.histogram.Next(next->window.until + 1).has_value());   // it did not come
+  EXPECT_FALSE(uses.histogram.Next(next->window.until + 1).has_value());  // it did not come
 }
 
 // The ends of the window are percentiles of what was drawn.
@@ -57,8 +57,9 @@ TEST(AdapterArrivalHistogram, AUniformDistributionGivesItsPercentiles) {
   for (int i = 0; i < 200; ++i) uses.After(20 * kSecond + static_cast<TimeNs>(prng.NextBelow(20'000'000'000)));
   const auto window = uses.IdleTimes();
   ASSERT_TRUE(window.has_value());
-  const double from = static_cast<double>(window->from) / 0.9 / kSecond, until = static_cast<double>(window->until) / 1.1 / kSecond;
-  EXPECT_GE(from, 21 / std::exp2(0.25) - 0.5);   // the 5th percentile is 21 s, the 99th 39.8 s
+  const double from = static_cast<double>(window->from) / 0.9 / kSecond,
+               until = static_cast<double>(window->until) / 1.1 / kSecond;
+  EXPECT_GE(from, 21 / std::exp2(0.25) - 0.5);  // the 5th percentile is 21 s, the 99th 39.8 s
   EXPECT_LE(from, 21.5);
   EXPECT_GE(until, 39);
   EXPECT_LE(until, 39.8 * std::exp2(0.25) + 0.5);
@@ -83,8 +84,8 @@ TEST(AdapterArrivalHistogram, AFewOutliersChangeNothingAndManyDo) {
   for (int i = 0; i < 150; ++i) uses.After(10 * kSecond);
   const auto before = uses.IdleTimes();
   ASSERT_TRUE(before.has_value());
-  uses.After(2 * 3600 * kSecond);          // one longer than all bins
-  uses.After(kNsPerMs);                    // too short to be counted
+  uses.After(2 * 3600 * kSecond);  // one longer than all bins
+  uses.After(kNsPerMs);            // too short to be counted
   for (int i = 0; i < 5; ++i) uses.After(kSecond / 10);
   EXPECT_EQ(uses.IdleTimes(), before);
   for (int i = 0; i < 4; ++i) uses.After(2 * 3600 * kSecond);
@@ -129,7 +130,7 @@ TEST(AdapterArrivalHistogram, WhoIsExpectedFirstComesFirstUntilSettledOrUsed) {
   EXPECT_FALSE(histogram.Next(now).has_value());
   histogram.BeginIdle(1, AdapterGeneration{2}, now);
   EXPECT_EQ(histogram.Next(now)->adapter, AdapterGeneration{2});
-  histogram.EndIdle(1, AdapterGeneration{99}, now);   // another one has the slot
+  histogram.EndIdle(1, AdapterGeneration{99}, now);  // another one has the slot
   EXPECT_FALSE(histogram.Next(now).has_value());
   EXPECT_FALSE(histogram.IdleTimes(1, AdapterGeneration{2}).has_value());
 }

@@ -22,8 +22,9 @@ TEST(CacheRegime, EachHasAPolicyAndANameOfItsOwn) {
     EXPECT_EQ(FindCacheRegime(regime.name)->policy, regime.policy);
   }
   EXPECT_EQ(CacheRegimes().front().name, "loramux");
-  EXPECT_FALSE(CacheRegimes().front().maintain_dependency);   // each is worth what it saves by itself
-  for (const std::string& policy : EvictionPolicyNames()) EXPECT_TRUE(names.contains(policy)) << policy << " cannot be chosen";
+  EXPECT_FALSE(CacheRegimes().front().maintain_dependency);  // each is worth what it saves by itself
+  for (const std::string& policy : EvictionPolicyNames())
+    EXPECT_TRUE(names.contains(policy)) << policy << " cannot be chosen";
 }
 
 TEST(CacheRegime, TheBaselinesAreWhatTheirDocumentsSay) {
@@ -39,14 +40,16 @@ TEST(CacheRegime, TheBaselinesAreWhatTheirDocumentsSay) {
   EXPECT_EQ(wom.policy, "fastlibra");
   EXPECT_FALSE(wom.maintain_dependency);
   EXPECT_EQ(FindCacheRegime("fastlibra-wos")->policy, "lru");
-  for (const CacheRegime& regime : CacheRegimes()) EXPECT_EQ(regime.proactive_swapping, regime.name.starts_with("fastlibra"));
+  for (const CacheRegime& regime : CacheRegimes())
+    EXPECT_EQ(regime.proactive_swapping, regime.name.starts_with("fastlibra"));
 }
 
 TEST(CacheRegime, UnknownNameListsTheValidOnes) {
   const auto regime = FindCacheRegime("magic");
   ASSERT_FALSE(regime.ok());
   EXPECT_EQ(regime.error().message,
-            "cache: expected one of loramux, lru, gdsf, fairshare, chameleon, fastlibra, fastlibra-wom, fastlibra-wos, fastlibra-wol, "
+            "cache: expected one of loramux, lru, gdsf, fairshare, chameleon, fastlibra, fastlibra-wom, fastlibra-wos, "
+            "fastlibra-wol, "
             "s-lora, vllm, found 'magic'");
   EXPECT_EQ(regime.error().param, "--cache");
 }

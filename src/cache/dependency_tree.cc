@@ -14,13 +14,16 @@
 namespace loramux {
 namespace {
 
-constexpr std::size_t kMostNewIdleLeaves = std::size_t{1} << 16;   // if nobody takes them
+constexpr std::size_t kMostNewIdleLeaves = std::size_t{1} << 16;  // if nobody takes them
 
 }  // namespace
 
 DependencyTree::DependencyTree(std::int64_t page_tokens, PagePool* device, PagePool* host, TimeNs frequency_half_life,
                                std::uint64_t hash_seed)
-    : page_tokens_(page_tokens), device_(device), host_(host), hash_seed_(hash_seed),
+    : page_tokens_(page_tokens),
+      device_(device),
+      host_(host),
+      hash_seed_(hash_seed),
       forget_per_ns_(1.0 / static_cast<double>(frequency_half_life)) {
   CHECK_GT(page_tokens, 0);
   CHECK_GT(frequency_half_life, 0);
@@ -131,11 +134,13 @@ std::uint32_t DependencyTree::GroupKey(std::uint32_t parent, const TokenId* toke
 }
 
 // A group may hold strangers whose key is the same: parent and tokens are compared.
-void DependencyTree::LookInPage(std::uint32_t index, std::uint32_t parent, std::span<const TokenId> next, InPage& best) const {
+void DependencyTree::LookInPage(std::uint32_t index, std::uint32_t parent, std::span<const TokenId> next,
+                                InPage& best) const {
   const Node& node = nodes_[index];
   if (node.parent != parent || !OnDevice(node)) return;
   const std::span<const TokenId> page = TokensOf(index).first(next.size());
-  const auto alike = static_cast<std::int64_t>(std::mismatch(page.begin(), page.end(), next.begin()).first - page.begin());
+  const auto alike =
+      static_cast<std::int64_t>(std::mismatch(page.begin(), page.end(), next.begin()).first - page.begin());
   if (alike >= least_in_page() && alike > best.tokens) best = {IdOf(index), alike};
 }
 
@@ -251,7 +256,7 @@ void DependencyTree::Lock(NodeId tail, TimeNs now) {
   CHECK(Depth(tail) == 0 || HasDevicePage(tail));
   for (std::uint32_t at = tail.index; nodes_[at].depth > 0; at = nodes_[at].parent) {
     Node& node = nodes_[at];
-    if (node.locks++ == 0) --idle_pages_;   // the whole path is on the device
+    if (node.locks++ == 0) --idle_pages_;  // the whole path is on the device
     Visit(node, now);
   }
   if (host_ != nullptr) CountEdges(tail.index);
@@ -269,7 +274,8 @@ void DependencyTree::CountEdges(std::uint32_t tail) {
     std::uint32_t top = begin;
     while (nodes_[top].depth > 1 && IsOnlyChild(top)) top = nodes_[top].parent;
     const std::uint32_t end = nodes_[top].parent;
-    for (const float visits = nodes_[top].frequency; begin != end; begin = nodes_[begin].parent) nodes_[begin].edge_frequency = visits;
+    for (const float visits = nodes_[top].frequency; begin != end; begin = nodes_[begin].parent)
+      nodes_[begin].edge_frequency = visits;
   }
 }
 
@@ -279,22 +285,24 @@ void DependencyTree::LetGo(Node& node, TimeNs now) {
   if (--node.locks == 0 && node.page.generation != 0) ++idle_pages_;
   const TimeNs used = now - node.last_use;
   node.last_use = now;
-  RaiseHostWorth(node);   // by its visits as of the last one: to be held for long is no loss
+  RaiseHostWorth(node);  // by its visits as of the last one: to be held for long is no loss
   node.frequency *= LeftAfter(used);
   node.edge_frequency *= LeftAfter(used);
   if (IsObserved(node)) node.resting = node.locks == 0;
 }
 
-// Each sample stands for its part of the observed pages, all the time since the last call. After a quiet time it would stand for
-// more than it has seen: that is not counted.
+// Each sample stands for its part of the observed pages, all the time since the last call. After a quiet time it would
+// stand for more than it has seen: that is not counted.
 void DependencyTree::ObserveIdlePages(TimeNs now, double remembered_s) {
   constexpr int kSamples = 32;
   constexpr TimeNs kInterval = 20 * kNsPerMs, kLongest = kNsPerSecond, kLearnInterval = kNsPerSecond;
   const TimeNs since = now - observed_at_;
   if (since < kInterval || nodes_.empty()) return;
   observed_at_ = now;
-  const auto observed = static_cast<std::uint64_t>((static_cast<std::int64_t>(nodes_.size()) + kObservedOf - 1) / kObservedOf);
-  const double page_seconds = static_cast<double>(std::min(since, kLongest)) / kNsPerSecond * static_cast<double>(observed) / kSamples;
+  const auto observed =
+      static_cast<std::uint64_t>((static_cast<std::int64_t>(nodes_.size()) + kObservedOf - 1) / kObservedOf);
+  const double page_seconds =
+      static_cast<double>(std::min(since, kLongest)) / kNsPerSecond * static_cast<double>(observed) / kSamples;
   for (int i = 0; i < kSamples; ++i) {
     const Node& node = nodes_[observed_prng_.NextBelow(observed) * kObservedOf];
     if ((node.generation & 1u) == 0 || !node.resting) continue;
@@ -327,13 +335,15 @@ void DependencyTree::Unwant(NodeId tail) {
 
 void DependencyTree::PrefetchInsert(NodeId parent, std::span<const TokenId> tokens) const {
   std::uint64_t hash = At(parent).hash;
-  for (const TokenId* page = tokens.data(); tokens.data() + tokens.size() - page >= page_tokens_; page += page_tokens_) {
+  for (const TokenId* page = tokens.data(); tokens.data() + tokens.size() - page >= page_tokens_;
+       page += page_tokens_) {
     hash = HashOf(hash, page);
     __builtin_prefetch(&slots_[SlotOf(hash)], 1);
   }
 }
 
-DependencyTree::Inserted DependencyTree::Insert(NodeId parent, std::span<const TokenId> tokens, PageHandle page, TimeNs now) {
+DependencyTree::Inserted DependencyTree::Insert(NodeId parent, std::span<const TokenId> tokens, PageHandle page,
+                                                TimeNs now) {
   CHECK_EQ(static_cast<std::int64_t>(tokens.size()), page_tokens_);
   CHECK(At(parent).depth == 0 || At(parent).locks > 0);
   const std::uint64_t hash = HashOf(nodes_[parent.index].hash, tokens.data());
@@ -341,7 +351,7 @@ DependencyTree::Inserted DependencyTree::Insert(NodeId parent, std::span<const T
   if (found != kNone) {
     if (nodes_[found].move == Move::kFetch) return {IdOf(found), Inserted::kNotNow};
     const bool existed = OnDevice(nodes_[found]);
-    if (!existed) {   // computed again; the copy in the host tier stays
+    if (!existed) {  // computed again; the copy in the host tier stays
       ArriveOnDevice(found, page);
       OfferToDrop(found);
     }
@@ -555,7 +565,7 @@ void DependencyTree::EndFetch(std::span<const MovingPages> pages, bool failed) {
 void DependencyTree::OfferToDrop(std::uint32_t index) {
   PushDroppable(index);
   if (droppable_.size() <= 1024 + 4 * static_cast<std::size_t>(host_pages_)) return;
-  droppable_.clear();   // most are not true any more
+  droppable_.clear();  // most are not true any more
   for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
     if ((nodes_[i].generation & 1u) != 0 && nodes_[i].host_page.generation != 0) PushDroppable(i);
   }
@@ -577,7 +587,7 @@ bool DependencyTree::NextToDrop() {
     if (droppable && node.host_worth == first.worth) return true;
     std::pop_heap(droppable_.begin(), droppable_.end());
     droppable_.pop_back();
-    if (droppable) PushDroppable(first.node.index);   // used since
+    if (droppable) PushDroppable(first.node.index);  // used since
   }
   return false;
 }
@@ -587,13 +597,14 @@ TimeNs DependencyTree::LeastHostWorth() {
 }
 
 TimeNs DependencyTree::HostWorth(TimeNs last_use, double frequency) const {
-  constexpr double kFewestVisits = 1.0 / 64;   // what hardly anything is left of
+  constexpr double kFewestVisits = 1.0 / 64;  // what hardly anything is left of
   if (host_bonus_ == 0) return last_use;
-  return last_use + static_cast<TimeNs>(static_cast<double>(host_bonus_) * std::log2(std::max(kFewestVisits, frequency)));
+  return last_use +
+         static_cast<TimeNs>(static_cast<double>(host_bonus_) * std::log2(std::max(kFewestVisits, frequency)));
 }
 
 void DependencyTree::set_host_bonus(TimeNs per_doubling) {
-  CHECK_EQ(host_pages_, 0);   // the heap has none of another order
+  CHECK_EQ(host_pages_, 0);  // the heap has none of another order
   host_bonus_ = per_doubling;
 }
 
@@ -624,7 +635,7 @@ std::uint32_t DependencyTree::NewNode() {
   }
   const std::uint32_t index = free_nodes_.back();
   free_nodes_.pop_back();
-  constexpr std::size_t kAhead = 4;   // a prompt's pages come one after another
+  constexpr std::size_t kAhead = 4;  // a prompt's pages come one after another
   if (free_nodes_.size() >= kAhead) {
     const std::uint32_t later = free_nodes_[free_nodes_.size() - kAhead];
     __builtin_prefetch(&nodes_[later], 1);
@@ -664,7 +675,8 @@ void DependencyTree::Link(std::uint32_t index, std::uint32_t parent) {
 void DependencyTree::Unlink(std::uint32_t index) {
   Node& node = nodes_[index];
   if (node.next_sibling != kNone) nodes_[node.next_sibling].previous_sibling = node.previous_sibling;
-  (node.previous_sibling != kNone ? nodes_[node.previous_sibling].next_sibling : nodes_[node.parent].first_child) = node.next_sibling;
+  (node.previous_sibling != kNone ? nodes_[node.previous_sibling].next_sibling : nodes_[node.parent].first_child) =
+      node.next_sibling;
   if (node.grouped) groups_.Remove(index);
   TakeFromTable(static_cast<std::uint32_t>(node.hash), index);
 }

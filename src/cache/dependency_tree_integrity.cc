@@ -63,7 +63,7 @@ void DependencyTree::CheckIntegrity() const {
     const Node& node = nodes_[index];
     if ((node.generation & 1u) == 0) continue;
     CHECK_EQ(device_children[index], node.device_children);
-    if (node.depth > 0) CHECK_GE(node.locks, child_locks[index]);   // a path ends at one node
+    if (node.depth > 0) CHECK_GE(node.locks, child_locks[index]);  // a path ends at one node
   }
   for (std::size_t i = 0; i < branches_.size(); ++i) {
     CHECK_EQ(branch_pages[i], branches_[i].pages);

@@ -31,7 +31,8 @@ struct World {
     tree->Lock(tail, now);
     const std::int64_t size = tree->page_tokens();
     for (std::int64_t at = tree->Depth(tail); (at + 1) * size <= static_cast<std::int64_t>(tokens.size()); ++at) {
-      const auto page_of = std::span(tokens).subspan(static_cast<std::size_t>(at * size), static_cast<std::size_t>(size));
+      const auto page_of =
+          std::span(tokens).subspan(static_cast<std::size_t>(at * size), static_cast<std::size_t>(size));
       tail = tree->Insert(tail, page_of, NewPage(), now).node;
     }
     tree->Unlock(tail, now);
@@ -56,7 +57,7 @@ std::vector<TokenId> Tokens(int count, TokenId first = 0) {
 TEST(DependencyTree, FindsTheLongestPrefixOfFullPages) {
   World w;
   const BranchId base = w.tree->Hold("");
-  w.Remember(base, Tokens(10), 0);   // two full pages
+  w.Remember(base, Tokens(10), 0);  // two full pages
   EXPECT_EQ(w.tree->pages(), 2);
   EXPECT_EQ(w.Matched(base, Tokens(10)), 2);
   EXPECT_EQ(w.Matched(base, Tokens(8)), 2);
@@ -67,7 +68,7 @@ TEST(DependencyTree, FindsTheLongestPrefixOfFullPages) {
   EXPECT_EQ(w.Matched(base, other), 1);
   const NodeId first = w.tree->Match(w.tree->Top(base), Tokens(10), /*max_pages=*/1);
   EXPECT_EQ(w.tree->Depth(first), 1);
-  EXPECT_EQ(w.tree->Depth(w.tree->Match(first, Tokens(10), 1000)), 2);   // goes on where an earlier match ended
+  EXPECT_EQ(w.tree->Depth(w.tree->Match(first, Tokens(10), 1000)), 2);  // goes on where an earlier match ended
   w.tree->Release(base);
   EXPECT_EQ(w.pool->free_pages(), 64);
 }
@@ -82,7 +83,7 @@ TEST(DependencyTree, Point2_BranchesAreKeyedByContentNeverByName) {
   EXPECT_EQ(copy, first);
   EXPECT_EQ(w.Matched(copy, Tokens(8)), 2);
   w.tree->Release(first);
-  EXPECT_EQ(w.Matched(copy, Tokens(8)), 2);   // the other name still holds it
+  EXPECT_EQ(w.Matched(copy, Tokens(8)), 2);  // the other name still holds it
   w.tree->Release(copy);
   EXPECT_EQ(w.tree->pages(), 0);
   const BranchId again = w.tree->Hold("digest of the first weights");
@@ -139,7 +140,7 @@ TEST(DependencyTree, FrequencyHalvesInAHalfLife) {
   EXPECT_DOUBLE_EQ(w.tree->View(tail).frequency, 1.0);
   w.tree->Lock(tail, 1000);
   EXPECT_NEAR(w.tree->View(tail).frequency, 1.5, 1e-6);
-  w.tree->Unlock(tail, 3000);   // in use for two half-lives: counted as time, not as visits
+  w.tree->Unlock(tail, 3000);  // in use for two half-lives: counted as time, not as visits
   EXPECT_NEAR(w.tree->View(tail).frequency, 0.375, 1e-6);
   EXPECT_EQ(w.tree->View(tail).last_use, 3000);
   w.tree->Release(base);
@@ -152,7 +153,7 @@ TEST(DependencyTree, AWantedNodeMayGoAllTheSame) {
   w.tree->Want(tail);
   EXPECT_EQ(w.tree->View(tail).wants, 1);
   w.tree->Evict(tail);
-  const NodeId other = w.Remember(base, Tokens(4, 50), 0);   // takes the slot of the one that went
+  const NodeId other = w.Remember(base, Tokens(4, 50), 0);  // takes the slot of the one that went
   EXPECT_EQ(other.index, tail.index);
   w.tree->Unwant(tail);
   EXPECT_EQ(w.tree->View(other).wants, 0);
@@ -174,14 +175,16 @@ TEST(DependencyTree, FindsThePageThatBeginsAsThePromptGoesOn) {
   const NodeId top = w.tree->Top(base);
   EXPECT_EQ(w.tree->MatchInPage(top, Tokens(16)).tokens, 0);
   const NodeId whole = w.Remember(base, Tokens(32), 0), first = w.tree->Parent(whole);
-  const auto alike = [&](NodeId parent, const std::vector<TokenId>& next) { return w.tree->MatchInPage(parent, next).tokens; };
+  const auto alike = [&](NodeId parent, const std::vector<TokenId>& next) {
+    return w.tree->MatchInPage(parent, next).tokens;
+  };
   EXPECT_EQ(alike(top, PartingAt(9, 16)), 9);
   EXPECT_EQ(alike(top, PartingAt(4, 16)), 4);
-  EXPECT_EQ(alike(top, PartingAt(3, 16)), 0);   // less than a quarter
-  EXPECT_EQ(alike(top, Tokens(7)), 7);          // there is no more of the prompt
+  EXPECT_EQ(alike(top, PartingAt(3, 16)), 0);  // less than a quarter
+  EXPECT_EQ(alike(top, Tokens(7)), 7);         // there is no more of the prompt
   EXPECT_EQ(alike(top, Tokens(3)), 0);
   EXPECT_EQ(alike(top, {}), 0);
-  EXPECT_EQ(alike(top, Tokens(40)), 15);        // the whole page is Match's
+  EXPECT_EQ(alike(top, Tokens(40)), 15);  // the whole page is Match's
   EXPECT_EQ(alike(whole, Tokens(16)), 0);
   EXPECT_EQ(alike(first, Tokens(12, 16)), 12);
   EXPECT_EQ(w.tree->MatchInPage(first, Tokens(12, 16)).node, whole);
@@ -193,7 +196,7 @@ TEST(DependencyTree, FindsThePageThatBeginsAsThePromptGoesOn) {
   w.tree->Evict(five);
   EXPECT_EQ(alike(top, PartingAt(5, 9, 2000)), 5);
   w.tree->Evict(whole);
-  w.tree->Evict(first);   // now there is none without a group
+  w.tree->Evict(first);  // now there is none without a group
   EXPECT_EQ(w.tree->MatchInPage(top, Tokens(14)).node, nine);
   w.tree->CheckIntegrity();
   const BranchId other = w.tree->Hold("other weights");
@@ -202,7 +205,8 @@ TEST(DependencyTree, FindsThePageThatBeginsAsThePromptGoesOn) {
   w.tree->Release(base);
 }
 
-// A conversation is an edge: its last page has as many visits as it has turns. Where another parts from it, both go on by themselves.
+// A conversation is an edge: its last page has as many visits as it has turns. Where another parts from it, both go on
+// by themselves.
 TEST(DependencyTree, AllPagesOfAnEdgeHaveTheVisitsOfItsFirst) {
   World w(64);
   const std::unique_ptr<PagePool> host = std::move(PagePool::Create("host", 64 * 64, 64)).value();
@@ -226,7 +230,7 @@ TEST(DependencyTree, AllPagesOfAnEdgeHaveTheVisitsOfItsFirst) {
   std::fill(parting.begin() + 8, parting.end(), 99);
   const NodeId other = w.Remember(base, parting, 0);
   EXPECT_EQ(visits(other), (std::vector<double>{4, 4, 1, 1}));
-  tail = w.Remember(base, Tokens(16), 0);   // after the fork: two visits of pages 3 and 4, and this one
+  tail = w.Remember(base, Tokens(16), 0);  // after the fork: two visits of pages 3 and 4, and this one
   EXPECT_EQ(visits(tail), (std::vector<double>{5, 5, 3, 3}));
   EXPECT_EQ(visits(other), (std::vector<double>{5, 5, 1, 1}));
   w.tree->CheckIntegrity();
@@ -243,7 +247,8 @@ TEST(DependencyTree, WithoutAHostTierAPageHasItsOwnVisitsAlone) {
   w.tree->Release(base);
 }
 
-// Among thousands of children those that begin otherwise are not looked at, and of those that begin alike the youngest few.
+// Among thousands of children those that begin otherwise are not looked at, and of those that begin alike the youngest
+// few.
 TEST(DependencyTree, LooksAtFewOfThousandsOfChildren) {
   World w(5000, kNsPerSecond, /*page_tokens=*/16);
   const BranchId base = w.tree->Hold("");
@@ -254,7 +259,7 @@ TEST(DependencyTree, LooksAtFewOfThousandsOfChildren) {
     EXPECT_EQ(found.tokens, 11) << i;
     EXPECT_EQ(found.node, w.tree->Match(top, Tokens(16, 100 * i), 1)) << i;
   }
-  std::vector<NodeId> alike;   // 6 tokens in common, then each its own
+  std::vector<NodeId> alike;  // 6 tokens in common, then each its own
   for (TokenId i = 0; i < 2000; ++i) {
     auto tokens = Tokens(16, 1'000'000);
     for (std::size_t at = 6; at < 16; ++at) tokens[at] = 7 * i;
@@ -268,7 +273,7 @@ TEST(DependencyTree, LooksAtFewOfThousandsOfChildren) {
   EXPECT_EQ(found_for(1999).tokens, 15);
   EXPECT_EQ(found_for(2000 - DependencyTree::kMostLookedAt).tokens, 15);
   EXPECT_EQ(found_for(2000 - DependencyTree::kMostLookedAt - 1).tokens, 6);
-  EXPECT_EQ(found_for(5).node, alike.back());   // of equal worth, the youngest
+  EXPECT_EQ(found_for(5).node, alike.back());  // of equal worth, the youngest
   w.tree->CheckIntegrity();
   w.tree->Release(base);
 }
@@ -282,7 +287,7 @@ TEST(DependencyTree, APageThatIsNotOnTheDeviceIsNotCopied) {
   const NodeId top = w.tree->Top(base), tail = w.Remember(base, Tokens(4), 0);
   std::vector<DependencyTree::MovingPages> backed_up;
   w.tree->BeginBackUp(std::span(&tail, 1), backed_up);
-  EXPECT_EQ(w.tree->MatchInPage(top, Tokens(3)).tokens, 3);   // being copied away, and still there
+  EXPECT_EQ(w.tree->MatchInPage(top, Tokens(3)).tokens, 3);  // being copied away, and still there
   w.tree->EndBackUp(backed_up, /*failed=*/false);
   w.tree->Evict(tail);
   EXPECT_EQ(w.tree->MatchInPage(top, Tokens(3)).tokens, 0);
@@ -317,9 +322,9 @@ TEST(DependencyTree, TheEndOfASessionLeavesTheHostTierFirst) {
   const auto host = std::move(PagePool::Create("host", 64 * 64, 64)).value();
   w.tree = std::make_unique<DependencyTree>(kPageTokens, w.pool.get(), host.get());
   std::vector<NodeId> path = {w.Remember(w.tree->Hold(""), Tokens(80), 5)};
-  for (; w.tree->Depth(path.back()) > 1;) path.push_back(w.tree->Parent(path.back()));   // from the end
+  for (; w.tree->Depth(path.back()) > 1;) path.push_back(w.tree->Parent(path.back()));  // from the end
   for (const NodeId node : path) w.CopyToHost(node);
-  for (std::size_t i = 0; i < 10; ++i) w.tree->Evict(path[i]);   // the second half is in the host tier alone
+  for (std::size_t i = 0; i < 10; ++i) w.tree->Evict(path[i]);  // the second half is in the host tier alone
   EXPECT_EQ(w.tree->host_pages(), 20);
   w.tree->DropHostPages(1);
   for (std::size_t i = 10; i < 20; ++i) w.tree->Evict(path[i]);
@@ -349,7 +354,7 @@ TEST(DependencyTree, ABonusKeepsWhatIsUsedOftenInTheHostTier) {
     w.tree->DropHostPages(1);
     EXPECT_EQ(w.tree->Exists(often), bonus > 0);
     EXPECT_EQ(w.tree->Exists(once), bonus == 0);
-    EXPECT_DEATH(w.tree->set_host_bonus(1), "");   // the order of what is there would be another
+    EXPECT_DEATH(w.tree->set_host_bonus(1), "");  // the order of what is there would be another
     w.tree->CheckIntegrity();
   }
 }
@@ -371,7 +376,8 @@ TEST(DependencyTree, WorthInTheHostTierNeverFallsAndNoChildHasMore) {
   w.tree->CheckIntegrity();
 }
 
-// A request computes what is on its way from the host tier for another: its page stays its own until the other has come.
+// A request computes what is on its way from the host tier for another: its page stays its own until the other has
+// come.
 TEST(DependencyTree, WhatIsBeingFetchedIsNotInsertedTwice) {
   World w;
   const auto host = std::move(PagePool::Create("host", 64 * 64, 64)).value();
@@ -421,7 +427,8 @@ struct Model {
     const std::size_t end = std::min(path.size(), parent.size() + kPageTokens - 1);
     std::size_t best = 0;
     for (const auto& [entry, what] : branches[branch]) {
-      if (entry.size() != parent.size() + kPageTokens || !std::equal(parent.begin(), parent.end(), entry.begin())) continue;
+      if (entry.size() != parent.size() + kPageTokens || !std::equal(parent.begin(), parent.end(), entry.begin()))
+        continue;
       std::size_t alike = parent.size();
       while (alike < end && entry[alike] == path[alike]) ++alike;
       best = std::max(best, alike - parent.size());
@@ -460,7 +467,8 @@ struct Fuzz {
     runner.branch = w.tree->Hold(runner.key);
     ASSERT_EQ(runner.branch, held[runner.key]);
     runner.path.resize(Below(40));
-    for (TokenId& token : runner.path) token = static_cast<TokenId>(Below(8) == 0);   // few different ones: much is shared
+    // few different ones: much is shared
+    for (TokenId& token : runner.path) token = static_cast<TokenId>(Below(8) == 0);
     runner.pages = model.Match(runner.key, runner.path);
     runner.tail = w.tree->Match(w.tree->Top(runner.branch), runner.path, 1000);
     ASSERT_EQ(static_cast<std::size_t>(w.tree->Depth(runner.tail)), runner.pages);
@@ -501,8 +509,10 @@ struct Fuzz {
     const Path prefix = Model::Prefix(runner.path, runner.pages + 1);
     const bool existed = inserted.outcome == DependencyTree::Inserted::kExisted;
     ASSERT_EQ(existed, entries.contains(prefix));
-    if (existed) w.pool->Free(PageCategory::kKv, std::span(&page, 1));
-    else entries[prefix].page = page;
+    if (existed)
+      w.pool->Free(PageCategory::kKv, std::span(&page, 1));
+    else
+      entries[prefix].page = page;
     ASSERT_EQ(w.tree->Page(inserted.node), entries[prefix].page);
     ++entries[prefix].locks;
     runner.tail = inserted.node;
@@ -526,7 +536,7 @@ struct Fuzz {
       for (auto it = entries.begin(); it != entries.end(); ++it) {
         if (it->second.page != page) continue;
         ASSERT_EQ(it->second.locks, 0);
-        const auto next = std::next(it);   // a child would follow right behind its parent
+        const auto next = std::next(it);  // a child would follow right behind its parent
         ASSERT_FALSE(next != entries.end() && next->first.size() > it->first.size() &&
                      std::equal(it->first.begin(), it->first.end(), next->first.begin()));
         entries.erase(it);
@@ -567,11 +577,16 @@ struct Fuzz {
   void Run(int operations) {
     for (int i = 0; i < operations && !testing::Test::HasFatalFailure(); ++i) {
       const std::size_t what = Below(20);
-      if (what < 4 && runners.size() < 12) Begin();
-      else if (what < 13 && !runners.empty()) Extend(runners[Below(runners.size())]);
-      else if (what < 15 && !runners.empty()) EndOne();
-      else if (what < 19) Evict();
-      else if (Below(8) == 0) Forget();
+      if (what < 4 && runners.size() < 12)
+        Begin();
+      else if (what < 13 && !runners.empty())
+        Extend(runners[Below(runners.size())]);
+      else if (what < 15 && !runners.empty())
+        EndOne();
+      else if (what < 19)
+        Evict();
+      else if (Below(8) == 0)
+        Forget();
       if (i % 16 == 0) Check();
     }
     while (!runners.empty()) EndOne();
@@ -612,9 +627,9 @@ TEST(DependencyTree, LearnsHowIdlePagesAreUsedAgain) {
       w.tree->ObserveIdlePages(now, 30);
     }
     w.tree->CheckIntegrity();
-    return w.tree->reuse().Factor(1, 9 * kNsPerSecond);   // this tree forgets visits in a second: all are the first
+    return w.tree->reuse().Factor(1, 9 * kNsPerSecond);  // this tree forgets visits in a second: all are the first
   };
-  EXPECT_GT(factor_after(true), 1.5);    // the prior says 30 s
+  EXPECT_GT(factor_after(true), 1.5);  // the prior says 30 s
   EXPECT_LT(factor_after(false), 0.5);
 }
 

@@ -1,7 +1,7 @@
-// What gives way when memory is short: idle adapters and idle pages of keys and values, weighed on one scale. A policy is a
-// pure function of what is known about a candidate and of what all candidates have in common; the planner applies it
-// (schedule/scheduler.h), the residency manager and the dependency tree carry the decision out. docs/caching.md explains
-// the policies to an operator.
+// What gives way when memory is short: idle adapters and idle pages of keys and values, weighed on one scale. A policy
+// is a pure function of what is known about a candidate and of what all candidates have in common; the planner applies
+// it (schedule/scheduler.h), the residency manager and the dependency tree carry the decision out. docs/caching.md
+// explains the policies to an operator.
 #pragma once
 
 #include <cstdint>
@@ -22,19 +22,20 @@ enum class CandidateKind : std::uint8_t { kAdapter, kKeysAndValues };
 inline constexpr TimeNs kFrequencyHalfLife = 60 * kNsPerSecond;
 
 struct EvictionCandidate {
-  std::int64_t pages = 0;        // what evicting it would free
+  std::int64_t pages = 0;  // what evicting it would free
   TimeNs last_use = 0;
-  double uses = 0;               // by requests: of an adapter all so far, of keys and values the decaying frequency
+  double uses = 0;  // by requests: of an adapter all so far, of keys and values the decaying frequency
   ReloadFrom reload = ReloadFrom::kDisk;
   CandidateKind kind = CandidateKind::kAdapter;
-  double frequency = 0;          // visits, decaying, as of `frequency_at`
+  double frequency = 0;  // visits, decaying, as of `frequency_at`
   TimeNs frequency_at = 0;
-  double reuse_factor = 1;       // visits to be expected, over what ReuseRates::Prior says
-  bool queued = false;           // an adapter that a waiting request wants; of keys and values KvEvictionPlan knows that
+  double reuse_factor = 1;  // visits to be expected, over what ReuseRates::Prior says
+  // an adapter that a waiting request wants; of keys and values KvEvictionPlan knows that
+  bool queued = false;
 };
 
-// What a score depends on besides its candidate. All but `now` is made beside the computation (Scheduler::Prepare), so it
-// may be a tenth of a second old.
+// What a score depends on besides its candidate. All but `now` is made beside the computation (Scheduler::Prepare), so
+// it may be a tenth of a second old.
 struct EvictionContext {
   TimeNs now = 0;
   double total_visits = 0;             // of requests to adapters and the base model, decaying, at `made_at`
@@ -42,11 +43,12 @@ struct EvictionContext {
   std::int64_t max_pages = 1;          // among the adapters on the device
   TimeNs oldest_use = 0;               // among the adapters on the device, and the idle pages
   std::int64_t resident_adapters = 0;  // FastLibra's Now_lora
-  double low_lora = 0;                 // FastLibra's Low_lora (its equation 3): adapters that batches are expected to need
+  // FastLibra's Low_lora (its equation 3): adapters that batches are expected to need
+  double low_lora = 0;
   TimeNs made_at = 0;
-  double requests = 0;                 // running and waiting
-  double remembered_s = 30;            // ReuseRates::Remembered
-  ReloadCosts costs;                   // as measured
+  double requests = 0;       // running and waiting
+  double remembered_s = 30;  // ReuseRates::Remembered
+  ReloadCosts costs;         // as measured
 };
 
 class EvictionPolicy {
@@ -67,7 +69,8 @@ class EvictionPolicy {
 // "fairshare": Chameleon's frequency, recency and size in equal parts (Chameleon 5.3.3).
 // "chameleon": 0.45 frequency + 0.10 recency + 0.45 size (Chameleon 4.2).
 // "fastlibra": the cost model of FastLibra 5.2. "fastlibra-wol": without its reward for enough adapters (6.8).
-// "loramux": ours. Delay saved per page kept: rate of visits x effort of getting it back x requests that wait for it / pages.
+// "loramux": ours. Delay saved per page kept: rate of visits x effort of getting it back x requests that wait for it /
+//            pages.
 // Error: an unknown name; the message lists the valid ones.
 Result<std::unique_ptr<EvictionPolicy>> MakeEvictionPolicy(std::string_view name);
 std::vector<std::string> EvictionPolicyNames();

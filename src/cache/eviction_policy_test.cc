@@ -12,12 +12,22 @@ std::unique_ptr<EvictionPolicy> Make(std::string_view name) { return std::move(M
 constexpr TimeNs kNow = 1000 * kNsPerSecond;
 
 EvictionCandidate Adapter(std::int64_t pages, TimeNs idle, double frequency, ReloadFrom reload = ReloadFrom::kHost) {
-  return {.pages = pages, .last_use = kNow - idle, .uses = frequency, .reload = reload, .kind = CandidateKind::kAdapter,
-          .frequency = frequency, .frequency_at = kNow - idle};
+  return {.pages = pages,
+          .last_use = kNow - idle,
+          .uses = frequency,
+          .reload = reload,
+          .kind = CandidateKind::kAdapter,
+          .frequency = frequency,
+          .frequency_at = kNow - idle};
 }
 EvictionCandidate Page(TimeNs idle, double frequency) {
-  return {.pages = 1, .last_use = kNow - idle, .uses = frequency, .reload = ReloadFrom::kComputation,
-          .kind = CandidateKind::kKeysAndValues, .frequency = frequency, .frequency_at = kNow - idle};
+  return {.pages = 1,
+          .last_use = kNow - idle,
+          .uses = frequency,
+          .reload = ReloadFrom::kComputation,
+          .kind = CandidateKind::kKeysAndValues,
+          .frequency = frequency,
+          .frequency_at = kNow - idle};
 }
 
 // Indices of the candidates, first who goes first.
@@ -36,8 +46,9 @@ using Order = std::vector<std::size_t>;
 TEST(EvictionPolicy, UnknownNameListsTheValidOnes) {
   const auto policy = MakeEvictionPolicy("random");
   ASSERT_FALSE(policy.ok());
-  EXPECT_EQ(policy.error().message, "eviction policy: expected one of lru, gdsf, fairshare, chameleon, fastlibra, "
-                                    "fastlibra-wol, loramux, found 'random'");
+  EXPECT_EQ(policy.error().message,
+            "eviction policy: expected one of lru, gdsf, fairshare, chameleon, fastlibra, "
+            "fastlibra-wol, loramux, found 'random'");
   for (const std::string& name : EvictionPolicyNames()) EXPECT_EQ(Make(name)->name(), name);
 }
 
@@ -75,8 +86,12 @@ TEST(EvictionPolicy, GdsfByHand) {
 }
 
 // Frequencies of 4, 1 and 2 of 4; ages of 100, 0 and 50 s of 100; 10, 40 and 20 pages of 40.
-const EvictionContext kWeighed{.now = kNow, .total_visits = 20, .max_frequency = 4, .max_pages = 40,
-                               .oldest_use = kNow - 100 * kNsPerSecond, .made_at = kNow - 200 * kNsPerSecond};
+const EvictionContext kWeighed{.now = kNow,
+                               .total_visits = 20,
+                               .max_frequency = 4,
+                               .max_pages = 40,
+                               .oldest_use = kNow - 100 * kNsPerSecond,
+                               .made_at = kNow - 200 * kNsPerSecond};
 const std::vector<EvictionCandidate> kThree = {Adapter(10, 100 * kNsPerSecond, 4), Adapter(40, 0, 1),
                                                Adapter(20, 50 * kNsPerSecond, 2)};
 
@@ -93,7 +108,8 @@ TEST(EvictionPolicy, FairShareByHand) {
   EXPECT_NEAR(fairshare->Score(kThree[0], kWeighed), (1 + 0 + 0.25) / 3, 1e-12);
   EXPECT_NEAR(fairshare->Score(kThree[1], kWeighed), (0.25 + 1 + 1) / 3, 1e-12);
   EXPECT_NEAR(fairshare->Score(kThree[2], kWeighed), (0.5 + 0.5 + 0.5) / 3, 1e-12);
-  EXPECT_EQ(OrderOf(*fairshare, kThree, kWeighed), (Order{0, 2, 1}));   // where Chameleon keeps the first for its frequency
+  // where Chameleon keeps the first for its frequency
+  EXPECT_EQ(OrderOf(*fairshare, kThree, kWeighed), (Order{0, 2, 1}));
 }
 
 TEST(EvictionPolicy, ChameleonKeepsWhatQueuedRequestsWant) {
@@ -116,7 +132,8 @@ TEST(EvictionPolicy, ChameleonForgetsVisitsInTheSameTimeAsTheMaximum) {
   context.made_at = kNow;
   context.max_frequency = 1;
   context.oldest_use = kNow - kFrequencyHalfLife;
-  const double score = Make("chameleon")->Score(Adapter(40, kFrequencyHalfLife, 1), context);   // half a visit is left
+  // half a visit is left
+  const double score = Make("chameleon")->Score(Adapter(40, kFrequencyHalfLife, 1), context);
   EXPECT_NEAR(score, 0.45 * 0.5 + 0.10 * 0 + 0.45 * 1, 1e-12);
 }
 
@@ -126,12 +143,12 @@ const EvictionContext kLibra{.now = kNow, .total_visits = 20, .resident_adapters
 TEST(EvictionPolicy, FastLibraByHand) {
   const auto fastlibra = Make("fastlibra"), wol = Make("fastlibra-wol");
   const double e = std::exp(1.0);
-  const double half = std::exp2(-1.0 / 60);   // what a second leaves of a visit's frequency
+  const double half = std::exp2(-1.0 / 60);  // what a second leaves of a visit's frequency
   // A fresh adapter: 1 - sigmoid(0) = 0.5. After a second: 1 - 1 / (1 + 1 / e) = 1 / (1 + e).
   EXPECT_NEAR(fastlibra->Score(Adapter(10, 0, 2), kLibra), 1.5 * 10 * 0.1 * 0.5, 1e-12);
   EXPECT_NEAR(fastlibra->Score(Adapter(10, kNsPerSecond, 2), kLibra), 1.5 * 10 * 0.1 * half / (1 + e), 1e-12);
   EXPECT_NEAR(wol->Score(Adapter(10, 0, 2), kLibra), 10 * 0.1 * 0.5, 1e-12);
-  EXPECT_NEAR(fastlibra->Score(Page(0, 4), kLibra), 1 * 0.2 * 0.5, 1e-12);   // no reward for keys and values
+  EXPECT_NEAR(fastlibra->Score(Page(0, 4), kLibra), 1 * 0.2 * 0.5, 1e-12);  // no reward for keys and values
   EvictionContext enough = kLibra;
   enough.resident_adapters = 12;
   EXPECT_EQ(fastlibra->Score(Adapter(10, 0, 2), enough), wol->Score(Adapter(10, 0, 2), enough));
@@ -151,7 +168,7 @@ TEST(EvictionPolicy, FastLibraSaturatesAndLoramuxDoesNot) {
   EXPECT_GT(Make("fastlibra")->Score(minute, kLibra), 0.0);
   EXPECT_EQ(Make("fastlibra")->Score(hour, kLibra), 0.0);
   EXPECT_EQ(MakeFastLibraPolicy(1)->Score(minute, kLibra), Make("fastlibra")->Score(minute, kLibra));
-  EXPECT_GT(MakeFastLibraPolicy(60)->Score(hour, kLibra), 0.0);   // t in minutes
+  EXPECT_GT(MakeFastLibraPolicy(60)->Score(hour, kLibra), 0.0);  // t in minutes
   EXPECT_GT(Make("loramux")->Score(minute, kLibra), Make("loramux")->Score(hour, kLibra));
   EvictionCandidate months = hour, longer = hour;
   months.frequency_at = kNow - kNsPerSecond * 86400 * 60;
@@ -166,11 +183,13 @@ TEST(EvictionPolicy, LoramuxByHand) {
   enough.low_lora = 0;
   EXPECT_NEAR(loramux->Score(Page(0, 4), enough), 4.3 / 30 * 10, 1e-12);
   EXPECT_NEAR(loramux->Score(Page(kFrequencyHalfLife, 4), enough), 4.3 / 90 * 10, 1e-12);
-  EXPECT_NEAR(loramux->Score(Adapter(8, 2 * kFrequencyHalfLife, 4), enough), 4.3 / 150 * 0.1 * 2, 1e-12);   // (8 + 8) / 8
+  // (8 + 8) / 8
+  EXPECT_NEAR(loramux->Score(Adapter(8, 2 * kFrequencyHalfLife, 4), enough), 4.3 / 150 * 0.1 * 2, 1e-12);
   EXPECT_NEAR(loramux->Score(Adapter(8, 0, 1, ReloadFrom::kDisk), enough), 1.3 / 30 * 2, 1e-12);
-  EXPECT_NEAR(loramux->Score(Adapter(8, 0, 1, ReloadFrom::kDisk), kLibra), 1.3 / 30 * 3, 1e-12);   // the reward of 1.5
+  // the reward of 1.5
+  EXPECT_NEAR(loramux->Score(Adapter(8, 0, 1, ReloadFrom::kDisk), kLibra), 1.3 / 30 * 3, 1e-12);
   EXPECT_NEAR(loramux->Score(Adapter(8, kFrequencyHalfLife, 0, ReloadFrom::kDisk), enough), 1.3 / 90 * 2, 1e-12);
-  enough.remembered_s = 5;   // where all is replaced soon
+  enough.remembered_s = 5;  // where all is replaced soon
   EXPECT_NEAR(loramux->Score(Page(kFrequencyHalfLife, 4), enough), 4.3 / 65 * 10, 1e-12);
 }
 
@@ -183,7 +202,7 @@ TEST(EvictionPolicy, LoramuxGoesByWhatWasLearnedOfVisits) {
   EvictionCandidate adapter = Adapter(8, 0, 4);
   adapter.reuse_factor = 0.25;
   EXPECT_DOUBLE_EQ(loramux->Score(adapter, kLibra), loramux->Score(Adapter(8, 0, 4), kLibra) / 4);
-  adapter.reuse_factor = 4;   // never above the prior
+  adapter.reuse_factor = 4;  // never above the prior
   EXPECT_EQ(loramux->Score(adapter, kLibra), loramux->Score(Adapter(8, 0, 4), kLibra));
 }
 
@@ -191,7 +210,7 @@ TEST(EvictionPolicy, LoramuxGoesByWhatWasLearnedOfVisits) {
 TEST(EvictionPolicy, LoramuxSharesTheLatencyOfAFetchAmongThePagesOfAQuery) {
   const auto loramux = Make("loramux");
   EXPECT_GT(loramux->MostPagesOfQuery(ReloadFrom::kHost), 1);
-  EXPECT_EQ(loramux->MostPagesOfQuery(ReloadFrom::kComputation), 1);   // has no latency
+  EXPECT_EQ(loramux->MostPagesOfQuery(ReloadFrom::kComputation), 1);  // has no latency
   EvictionCandidate page = Page(0, 4);
   page.reload = ReloadFrom::kHost;
   EXPECT_NEAR(loramux->Score(page, kLibra), 4.3 / 30 * (0.8 + 0.1), 1e-12);
@@ -215,7 +234,8 @@ TEST(EvictionPolicy, LoramuxComputesAgainTheLessGladlyTheMoreWait) {
 
 // However much that is above all else, it must not round away who of them is used more.
 TEST(EvictionPolicy, LoramuxTellsAdaptersOfQueuedRequestsApart) {
-  std::vector<EvictionCandidate> candidates = {Adapter(80, kNsPerSecond, 3), Adapter(80, kNsPerSecond, 2.999), Page(0, 1000)};
+  std::vector<EvictionCandidate> candidates = {Adapter(80, kNsPerSecond, 3), Adapter(80, kNsPerSecond, 2.999),
+                                               Page(0, 1000)};
   candidates[0].queued = candidates[1].queued = true;
   EXPECT_EQ(OrderOf(*Make("loramux"), candidates, {.now = kNow, .made_at = kNow}), (Order{2, 1, 0}));
 }

@@ -8,10 +8,10 @@
 namespace loramux {
 namespace {
 
-constexpr std::size_t kQueued = 1024;   // lowest scores that are kept in order
+constexpr std::size_t kQueued = 1024;  // lowest scores that are kept in order
 constexpr std::size_t kFew = 256;
-constexpr std::size_t kAhead = 4;   // victims whose nodes are fetched before they are looked at
-constexpr TimeNs kScoresLast = 100 * kNsPerMs;   // FastLibra's monitor interval
+constexpr std::size_t kAhead = 4;               // victims whose nodes are fetched before they are looked at
+constexpr TimeNs kScoresLast = 100 * kNsPerMs;  // FastLibra's monitor interval
 
 bool GoesLater(const KvEvictionPlan::Victim& a, const KvEvictionPlan::Victim& b) { return b.Before(a); }
 
@@ -25,7 +25,7 @@ void KvEvictionPlan::Reset(TimeNs now) {
   const bool complete = tree_->TakeNewIdleLeaves(new_leaves_);
   const auto stays = [this](NodeId node) { return tree_->HasDevicePage(node); };
   const bool carried_out = !evicted_.empty() && std::none_of(evicted_.begin(), evicted_.end(), stays);
-  if (scored_in_plan_ && !carried_out) ScoreAll(now);   // what that plan used and evicted is missing
+  if (scored_in_plan_ && !carried_out) ScoreAll(now);  // what that plan used and evicted is missing
   scored_in_plan_ = false;
   const auto stale = [this](const Victim& victim) {
     return !tree_->HasDevicePage(victim.node) || tree_->View(victim.node).last_use != victim.last_use;
@@ -36,7 +36,7 @@ void KvEvictionPlan::Reset(TimeNs now) {
     SortIn(leaf, now);
     if (walking_) Keep(Scored(leaf, now));
   }
-  if (!complete) truncated_ = true;   // some leaves are in no list: they are found by the next walk
+  if (!complete) truncated_ = true;  // some leaves are in no list: they are found by the next walk
   left_ = queue_.size();
   evicted_.clear();
   offered_.clear();
@@ -45,7 +45,7 @@ void KvEvictionPlan::Reset(TimeNs now) {
 
 void KvEvictionPlan::SortIn(NodeId leaf, TimeNs now) {
   const Victim victim = Scored(leaf, now);
-  if (truncated_ && (queue_.empty() || queue_.front().Before(victim))) return;   // not among the lowest
+  if (truncated_ && (queue_.empty() || queue_.front().Before(victim))) return;  // not among the lowest
   queue_.insert(std::lower_bound(queue_.begin(), queue_.end(), victim, GoesLater), victim);
 }
 
@@ -112,8 +112,8 @@ bool KvEvictionPlan::IsIdleLeaf(NodeId node) const {
   return view.depth > 0 && view.locks + mark.locks == 0 && view.device_children == mark.children_gone && !mark.evicted;
 }
 
-// About what one query computed: pages upwards, or where the node is not on the device downwards, that were visited about as
-// often. A further visit makes a difference of a quarter for two minutes.
+// About what one query computed: pages upwards, or where the node is not on the device downwards, that were visited
+// about as often. A further visit makes a difference of a quarter for two minutes.
 std::int64_t KvEvictionPlan::PagesOfQuery(NodeId node, const DependencyTree::NodeView& view, std::int64_t most) const {
   constexpr double kLike = 1.25;
   std::int64_t pages = 1;
@@ -135,9 +135,13 @@ KvEvictionPlan::Victim KvEvictionPlan::Scored(NodeId node, TimeNs now) const {
   const std::int64_t pages = PagesOfQuery(node, view, policy_->MostPagesOfQuery(reload));
   looks_ += pages;
   const double visits = VisitsOf(view);
-  const EvictionCandidate candidate{.pages = pages, .last_use = view.last_use, .uses = visits,
-                                    .reload = reload, .kind = CandidateKind::kKeysAndValues,
-                                    .frequency = visits, .frequency_at = view.last_use,
+  const EvictionCandidate candidate{.pages = pages,
+                                    .last_use = view.last_use,
+                                    .uses = visits,
+                                    .reload = reload,
+                                    .kind = CandidateKind::kKeysAndValues,
+                                    .frequency = visits,
+                                    .frequency_at = view.last_use,
                                     .reuse_factor = tree_->reuse().Factor(view.edge_frequency, now - view.last_use)};
   context_.now = now;
   return {policy_->Score(candidate, context_), node, view.last_use, view.wants > 0};
@@ -174,8 +178,9 @@ void KvEvictionPlan::BeginWalk(TimeNs now) {
   scored_at_ = now;
 }
 
-// From the last one to the first: leaves that appear meanwhile are appended (Reset keeps them), and the place of one that
-// goes is taken by the last one, which is scored already. So none is left out; one scored twice is passed over (Stands).
+// From the last one to the first: leaves that appear meanwhile are appended (Reset keeps them), and the place of one
+// that goes is taken by the last one, which is scored already. So none is left out; one scored twice is passed over
+// (Stands).
 void KvEvictionPlan::Walk(std::int64_t most_looks, TimeNs now) {
   const std::span<const std::uint32_t> all = tree_->IdleLeaves();
   walk_left_ = std::min(walk_left_, all.size());
@@ -215,7 +220,7 @@ void KvEvictionPlan::EndWalk() {
 std::optional<KvEvictionPlan::Victim> KvEvictionPlan::Next(TimeNs now) {
   if (evictable_ == 0) return std::nullopt;
   for (bool scored = false;; scored = true) {
-    if (left_ > kAhead) {   // that of a call soon
+    if (left_ > kAhead) {  // that of a call soon
       const NodeId later = queue_[left_ - 1 - kAhead].node;
       tree_->Prefetch(later);
       __builtin_prefetch(&marks_[later.index], 1);
@@ -231,7 +236,7 @@ std::optional<KvEvictionPlan::Victim> KvEvictionPlan::Next(TimeNs now) {
     ScoreAll(now);
     scored_in_plan_ = true;
   }
-  CHECK(!offered_.empty());   // an idle page has an idle leaf below it
+  CHECK(!offered_.empty());  // an idle page has an idle leaf below it
   return offered_.front();
 }
 
@@ -247,7 +252,8 @@ void KvEvictionPlan::Evict(const Victim& victim, TimeNs now) {
   const NodeId parent = tree_->Parent(victim.node);
   ++At(parent.index).children_gone;
   if (!IsIdleLeaf(parent)) return;
-  __builtin_prefetch(&marks_[tree_->PrefetchParent(parent)], 1);   // what goes after it, as most paths go from their end up
+  // what goes after it, as most paths go from their end up
+  __builtin_prefetch(&marks_[tree_->PrefetchParent(parent)], 1);
   Offer(parent, now);
 }
 

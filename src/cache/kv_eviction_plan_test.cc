@@ -56,14 +56,14 @@ TEST(KvEvictionPlan, TheOldestLeafGoesFirstThenItsParent) {
   EXPECT_EQ(w.plan.pages(w.base), 1);
   EXPECT_EQ(w.EvictNext(30), recent);
   EXPECT_FALSE(w.plan.Next(30).has_value());
-  EXPECT_EQ(w.tree.pages(), 3);   // a plan changes nothing
+  EXPECT_EQ(w.tree.pages(), 3);  // a plan changes nothing
   w.plan.Reset(30);
-  EXPECT_EQ(w.EvictNext(30), old);   // and is forgotten
+  EXPECT_EQ(w.EvictNext(30), old);  // and is forgotten
 }
 
 // What the load shows lowers the worth of a page, and never lifts it above what the prior says.
 TEST(KvEvictionPlan, APageIsWorthWhatIsLearnedAndAtMostThePrior) {
-  const auto worth_over_prior = [](bool twice) {   // every prompt is asked for again after 2 s, or none is
+  const auto worth_over_prior = [](bool twice) {  // every prompt is asked for again after 2 s, or none is
     World w;
     const std::unique_ptr<EvictionPolicy> loramux = std::move(MakeEvictionPolicy("loramux")).value();
     KvEvictionPlan plan(&w.tree, loramux.get());
@@ -84,11 +84,12 @@ TEST(KvEvictionPlan, APageIsWorthWhatIsLearnedAndAtMostThePrior) {
     return plan.Score(tail, now) / (prior * context.costs.Page(ReloadFrom::kComputation));
   };
   EXPECT_DOUBLE_EQ(worth_over_prior(true), 1);
-  EXPECT_LT(worth_over_prior(false), 0.9);   // a few visits were to be expected, against the 32 that the prior counts as
+  // a few visits were to be expected, against the 32 that the prior counts as
+  EXPECT_LT(worth_over_prior(false), 0.9);
 }
 
-// Who goes on with a conversation needs all of it: under `loramux` one goes as a whole, where by their own visits the last turns of
-// both would go first.
+// Who goes on with a conversation needs all of it: under `loramux` one goes as a whole, where by their own visits the
+// last turns of both would go first.
 TEST(KvEvictionPlan, AConversationGoesAsAWholeWhereThePolicyCountsEdges) {
   for (const std::string_view name : {"loramux", "chameleon"}) {
     World w(/*host_tier=*/true);
@@ -120,7 +121,8 @@ TEST(KvEvictionPlan, AConversationGoesAsAWholeWhereThePolicyCountsEdges) {
   }
 }
 
-// FastLibra's nodes are what a query computed: a page is worth as much as all of them, and what another query added is not.
+// FastLibra's nodes are what a query computed: a page is worth as much as all of them, and what another query added is
+// not.
 TEST(KvEvictionPlan, APageCountsAsItsQueryWhereThePolicyWeighsThose) {
   World w;
   const std::unique_ptr<EvictionPolicy> libra = std::move(MakeEvictionPolicy("fastlibra")).value();
@@ -132,7 +134,7 @@ TEST(KvEvictionPlan, APageCountsAsItsQueryWhereThePolicyWeighsThose) {
   longer.resize(32, 3);
   const NodeId eight = w.Remember(longer, 10);
   plan.Reset(10);
-  EXPECT_DOUBLE_EQ(plan.Score(eight, 10), 3 * plan.Score(one, 10));   // visited once; the first five pages twice
+  EXPECT_DOUBLE_EQ(plan.Score(eight, 10), 3 * plan.Score(one, 10));  // visited once; the first five pages twice
   EXPECT_DOUBLE_EQ(plan.Score(five, 10), 5 * plan.Score(one, 10));
 }
 
@@ -143,7 +145,7 @@ TEST(KvEvictionPlan, WhatThePlanBeginsToUseStays) {
   w.plan.Lock(old);
   EXPECT_EQ(w.plan.evictable(), 2);
   EXPECT_EQ(w.EvictNext(30), recent);
-  w.plan.Unlock(old, 30);   // could not be admitted after all
+  w.plan.Unlock(old, 30);  // could not be admitted after all
   EXPECT_EQ(w.plan.evictable(), 3);
   EXPECT_EQ(w.EvictNext(30), old);
 }
@@ -211,14 +213,14 @@ TEST(KvEvictionPlan, PoliciesAreToldWhatAPageIs) {
     EXPECT_EQ(candidate.reload, ReloadFrom::kComputation);
     EXPECT_FALSE(candidate.queued);
     EXPECT_EQ(candidate.frequency_at, candidate.last_use);
-    EXPECT_NEAR(candidate.frequency, candidate.last_use == 20 ? 2 : 1, 1e-6);   // visits
+    EXPECT_NEAR(candidate.frequency, candidate.last_use == 20 ? 2 : 1, 1e-6);  // visits
     EXPECT_EQ(candidate.frequency, candidate.uses);
     EXPECT_EQ(context.now, 30);
     EXPECT_EQ(context.made_at, 2);
     EXPECT_EQ(context.total_visits, 7);
     EXPECT_EQ(context.low_lora, 3);
   }
-  plan.Refresh(kNsPerSecond);   // walks over all of them
+  plan.Refresh(kNsPerSecond);  // walks over all of them
   EXPECT_EQ(plan.oldest_use(), 15);
 }
 
@@ -235,7 +237,7 @@ TEST(KvEvictionPlan, AWishThatCameAfterTheScoresCounts) {
 
 // So many leaves appear at once that the tree stops listing them: those that are left are found all the same.
 TEST(KvEvictionPlan, LeavesThatWereNotListedAreFound) {
-  constexpr std::int64_t kLong = 70000;   // pages of one session
+  constexpr std::int64_t kLong = 70000;  // pages of one session
   const auto pool = std::move(PagePool::Create("device", (kLong + 1) * 64, 64)).value();
   DependencyTree tree(kPageTokens, pool.get());
   const auto policy = std::move(MakeEvictionPolicy("lru")).value();
@@ -251,8 +253,8 @@ TEST(KvEvictionPlan, LeavesThatWereNotListedAreFound) {
   tree.Unlock(tail, 2);
   const NodeId running = append(tree.Top(base));
   plan.Refresh(10);
-  tree.Clear(adapter);        // unloaded
-  tree.Unlock(running, 11);   // and in the same step a request ends
+  tree.Clear(adapter);       // unloaded
+  tree.Unlock(running, 11);  // and in the same step a request ends
   plan.Refresh(12);
   plan.Reset(13);
   EXPECT_EQ(plan.evictable(), 1);
@@ -261,7 +263,8 @@ TEST(KvEvictionPlan, LeavesThatWereNotListedAreFound) {
   EXPECT_EQ(victim->node, running);
 }
 
-// Against a walk over all leaves: whatever was scored before, used since, or evicted by a plan that was never carried out.
+// Against a walk over all leaves: whatever was scored before, used since, or evicted by a plan that was never carried
+// out.
 TEST(KvEvictionPlan, AgreesWithAWalkOverAllLeaves) {
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -284,11 +287,13 @@ TEST(KvEvictionPlan, AgreesWithAWalkOverAllLeaves) {
         std::map<std::uint32_t, std::int32_t> children_gone;
         for (std::int64_t i = 0; i < count; ++i) {
           TimeNs oldest = now + 1;
-          for (std::uint32_t index = 0; index < w.tree.node_slots(); ++index) {   // leaves, if the plan is carried out
+          // leaves, if the plan is carried out
+          for (std::uint32_t index = 0; index < w.tree.node_slots(); ++index) {
             const NodeId node = w.tree.IdOf(index);
             if (!w.tree.Exists(node) || w.tree.Depth(node) == 0 || gone.contains(index)) continue;
             const auto found = children_gone.find(index);
-            const std::int32_t children = w.tree.View(node).device_children - (found == children_gone.end() ? 0 : found->second);
+            const std::int32_t children =
+                w.tree.View(node).device_children - (found == children_gone.end() ? 0 : found->second);
             if (children == 0) oldest = std::min(oldest, w.tree.View(node).last_use);
           }
           victims.push_back(w.EvictNext(now));
@@ -304,8 +309,8 @@ TEST(KvEvictionPlan, AgreesWithAWalkOverAllLeaves) {
   }
 }
 
-// More leaves than one Refresh scores, while leaves come, are used again and go: the walk leaves none out. Times of use are
-// at random, so that what was used long ago stands anywhere among the leaves.
+// More leaves than one Refresh scores, while leaves come, are used again and go: the walk leaves none out. Times of use
+// are at random, so that what was used long ago stands anywhere among the leaves.
 TEST(KvEvictionPlan, AWalkInPartsAgreesWithAWalkOverAllLeaves) {
   constexpr std::int64_t kLeaves = 30'000;
   const auto pool = std::move(PagePool::Create("device", kLeaves * 64, 64)).value();
@@ -356,7 +361,8 @@ TEST(KvEvictionPlan, AWalkInPartsAgreesWithAWalkOverAllLeaves) {
   tree.CheckIntegrity();
 }
 
-// However long the paths are that a policy weighs: a piece ends by what it looked at, and the next ones look at the rest.
+// However long the paths are that a policy weighs: a piece ends by what it looked at, and the next ones look at the
+// rest.
 TEST(KvEvictionPlan, APieceOfAWalkIsBoundedByWhatItLooksAt) {
   constexpr std::int64_t kHistories = 1000, kPages = 40;
   for (const auto& [name, pages_of_query] : {std::pair{"lru", 1L}, {"fastlibra", kPages}}) {
@@ -376,13 +382,14 @@ TEST(KvEvictionPlan, APieceOfAWalkIsBoundedByWhatItLooksAt) {
       }
       tree.Unlock(tail, 0);
     }
-    for (std::int64_t seen = -1; seen != plan.looks();) {   // the first walk, and leaves that are new
+    for (std::int64_t seen = -1; seen != plan.looks();) {  // the first walk, and leaves that are new
       seen = plan.looks();
       plan.Refresh(kNsPerSecond);
     }
     const TimeNs due = 2 * kNsPerSecond;
     const std::int64_t of_history = KvEvictionPlan::kLooksOfNode + pages_of_query;
-    const std::int64_t of_piece = (KvEvictionPlan::kLooksOfPiece + of_history - 1) / of_history;   // the last one may go beyond
+    // the last one may go beyond
+    const std::int64_t of_piece = (KvEvictionPlan::kLooksOfPiece + of_history - 1) / of_history;
     std::int64_t left = kHistories;
     for (TimeNs now = due; left > 0; ++now) {
       const std::int64_t before = plan.looks();
@@ -392,7 +399,7 @@ TEST(KvEvictionPlan, APieceOfAWalkIsBoundedByWhatItLooksAt) {
     }
     const std::int64_t before = plan.looks();
     plan.Refresh(due + kNsPerMs);
-    EXPECT_EQ(plan.looks(), before);   // all were seen
+    EXPECT_EQ(plan.looks(), before);  // all were seen
   }
 }
 

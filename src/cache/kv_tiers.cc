@@ -35,8 +35,11 @@ void KvTiers::Submit(TransferKind kind, std::uint64_t id, const std::vector<Depe
 // ---------------------------------------------------------------- To the device
 
 void KvTiers::Fetch(NodeId tail, RequestId requester, TimeNs now, bool ahead) {
-  Fetching fetch{.id = next_id_++, .requester = requester, .ahead = ahead,
-                 .progress = std::make_shared<LayerProgress>(slices_.layers), .begun = now};
+  Fetching fetch{.id = next_id_++,
+                 .requester = requester,
+                 .ahead = ahead,
+                 .progress = std::make_shared<LayerProgress>(slices_.layers),
+                 .begun = now};
   tree_->BeginFetch(tail, fetch.pages);
   Submit(TransferKind::kHostToDevice, fetch.id, fetch.pages, fetch.progress);
   fetches_.push_back(std::move(fetch));
@@ -73,7 +76,8 @@ KvTiers::Fetching* KvTiers::FetchOf(NodeId node) {
 }
 
 bool KvTiers::AnyInUse() const {
-  return std::any_of(fetches_.begin(), fetches_.end(), [](const Fetching& fetch) { return fetch.users > 0 && !fetch.failed; });
+  return std::any_of(fetches_.begin(), fetches_.end(),
+                     [](const Fetching& fetch) { return fetch.users > 0 && !fetch.failed; });
 }
 
 bool KvTiers::AnyFailed() const {
@@ -97,7 +101,7 @@ void KvTiers::EndFetch(Fetching& fetch, const TransferCompletion& completion, Ti
     ++(fetch.ahead ? stats_.fetches_ahead : stats_.fetches);
     if (!fetch.ahead) stats_.fetch_time_total += now - fetch.begun;
   }
-  if (fetch.failed && fetch.users > 0) return;   // EndFailedFetches
+  if (fetch.failed && fetch.users > 0) return;  // EndFailedFetches
   if (!fetch.failed) stats_.pages_fetched += static_cast<std::int64_t>(fetch.pages.size());
   tree_->EndFetch(fetch.pages, fetch.failed);
   fetches_.erase(fetches_.begin() + (&fetch - fetches_.data()));
@@ -130,7 +134,8 @@ std::int64_t KvTiers::MaxPagesOfJob() const {
 }
 
 void KvTiers::BackUp(const KvEvictionPlan& plan, std::span<const NodeId> running) {
-  const auto free = static_cast<double>(device_->free_pages()), capacity = static_cast<double>(device_->capacity_pages());
+  const auto free = static_cast<double>(device_->free_pages()),
+             capacity = static_cast<double>(device_->capacity_pages());
   if (!backing_up_.empty() || free > kFreeEnough * capacity) return;
   const auto most = static_cast<std::size_t>(MaxPagesOfJob());
   soon_.clear();
@@ -152,7 +157,8 @@ void KvTiers::BackUp(const KvEvictionPlan& plan, std::span<const NodeId> running
 void KvTiers::BackUpPath(NodeId tail, std::size_t most) {
   chain_.clear();
   for (NodeId at = tail; tree_->Exists(at) && tree_->Depth(at) > 0; at = tree_->Parent(at)) {
-    if (!tree_->OnDevice(at) || tree_->InHostTier(at) || tree_->Moving(at)) break;   // of what moves the copy is on its way
+    // of what moves the copy is on its way
+    if (!tree_->OnDevice(at) || tree_->InHostTier(at) || tree_->Moving(at)) break;
     chain_.push_back(at);
   }
   std::reverse(chain_.begin(), chain_.end());
@@ -190,7 +196,8 @@ bool KvTiers::Poll(TimeNs now) {
       EndFetchAhead(done->error.has_value());
       continue;
     }
-    const auto fetch = std::find_if(fetches_.begin(), fetches_.end(), [&](const Fetching& f) { return f.id == done->id; });
+    const auto fetch =
+        std::find_if(fetches_.begin(), fetches_.end(), [&](const Fetching& f) { return f.id == done->id; });
     CHECK(fetch != fetches_.end());
     EndFetch(*fetch, *done, now);
   }

@@ -1,8 +1,8 @@
 #include "cache/proactive_swapper.h"
 
 #include <algorithm>
-#include <tuple>
 #include <cmath>
+#include <tuple>
 
 #include "base/check.h"
 
@@ -16,7 +16,8 @@ std::int64_t Share(double share, std::int64_t capacity) { return std::llround(sh
 
 }  // namespace
 
-ProactiveSwapper::ProactiveSwapper(const DependencyTree* tree, SwapThresholds thresholds) : tree_(tree), thresholds_(thresholds) {
+ProactiveSwapper::ProactiveSwapper(const DependencyTree* tree, SwapThresholds thresholds)
+    : tree_(tree), thresholds_(thresholds) {
   CHECK(0 <= thresholds.lower && thresholds.lower <= thresholds.upper && thresholds.upper <= 1);
   best_.reserve(2 * kKept);
 }
@@ -59,8 +60,8 @@ void ProactiveSwapper::BeginWalk(const std::vector<bool>& usable) {
   walking_ = true;
 }
 
-// From the last one to the first: the place of one that goes is taken by the last one, which is scored already. Those that
-// appear meanwhile are found by the next walk.
+// From the last one to the first: the place of one that goes is taken by the last one, which is scored already. Those
+// that appear meanwhile are found by the next walk.
 bool ProactiveSwapper::Walk(const KvEvictionPlan& scores, TimeNs now) {
   CHECK(walking_);
   if (tree_ != nullptr) {
@@ -98,12 +99,13 @@ void ProactiveSwapper::ForgetTwins() {
 
 // It may have come, or gone, since it became a candidate.
 bool ProactiveSwapper::MayCome(NodeId node) const {
-  if (!tree_->Exists(node) || tree_->HasDevicePage(node) || tree_->Moving(node) || !tree_->InHostTier(node)) return false;
+  if (!tree_->Exists(node) || tree_->HasDevicePage(node) || tree_->Moving(node) || !tree_->InHostTier(node))
+    return false;
   return IsUsable(tree_->View(node).branch);
 }
 
-const ProactiveSwapper::Moves& ProactiveSwapper::Choose(Room room, const std::vector<bool>& usable, const KvEvictionPlan& scores,
-                                                       TimeNs now) {
+const ProactiveSwapper::Moves& ProactiveSwapper::Choose(Room room, const std::vector<bool>& usable,
+                                                        const KvEvictionPlan& scores, TimeNs now) {
   usable_ = usable;
   moves_.tails.clear();
   moves_.adapters.clear();
@@ -141,7 +143,7 @@ bool ProactiveSwapper::TakePage(const Entry& entry, const KvEvictionPlan& scores
     tail = moves_.tails.size();
     moves_.tails.push_back(node);
   } else {
-    if (moves_.tails[tail] != tree_->Parent(node)) return false;   // a sibling was better
+    if (moves_.tails[tail] != tree_->Parent(node)) return false;  // a sibling was better
     moves_.tails[tail] = node;
   }
   PushChildren(node, tail, scores, now);

@@ -27,8 +27,10 @@ struct World {
       : device(std::move(PagePool::Create("device", pages * 64, 64)).value()),
         host(std::move(PagePool::Create("host", pages * 64, 64)).value()),
         tree(std::make_unique<DependencyTree>(1, device.get(), host.get())),
-        plan(std::make_unique<KvEvictionPlan>(tree.get(), policy.get())), swapper(std::make_unique<ProactiveSwapper>(tree.get())),
-        base(tree->Hold("")), other(tree->Hold("another")) {}
+        plan(std::make_unique<KvEvictionPlan>(tree.get(), policy.get())),
+        swapper(std::make_unique<ProactiveSwapper>(tree.get())),
+        base(tree->Hold("")),
+        other(tree->Hold("another")) {}
 
   // A session with these tokens was served, and ended at that time.
   NodeId Remember(BranchId branch, const std::vector<TokenId>& tokens, TimeNs at) {
@@ -55,9 +57,11 @@ struct World {
     }
     for (const NodeId node : path) tree->Evict(node);
   }
-  const ProactiveSwapper::Moves& Choose(ProactiveSwapper::Room room, const std::vector<ProactiveSwapper::Candidate>& adapters = {}) {
+  const ProactiveSwapper::Moves& Choose(ProactiveSwapper::Room room,
+                                        const std::vector<ProactiveSwapper::Candidate>& adapters = {}) {
     swapper->BeginWalk(usable);
-    while (!swapper->Walk(*plan, 1000)) {}
+    while (!swapper->Walk(*plan, 1000)) {
+    }
     for (const auto& adapter : adapters) swapper->Offer(adapter);
     return swapper->Choose(room, usable, *plan, 1000);
   }
@@ -111,13 +115,14 @@ TEST(ProactiveSwapper, NoPingPong) {
 
 TEST(ProactiveSwapper, TheMostValuableComeFirst) {
   World w;
-  const NodeId old = w.Remember(w.base, {1, 2}, 10), young = w.Remember(w.base, {3, 4}, 30), middle = w.Remember(w.base, {5}, 20);
+  const NodeId old = w.Remember(w.base, {1, 2}, 10), young = w.Remember(w.base, {3, 4}, 30),
+               middle = w.Remember(w.base, {5}, 20);
   for (const NodeId tail : {old, young}) w.SwapOut(tail, 2);
   w.SwapOut(middle, 1);
   EXPECT_EQ(w.tree->HostRoots().size(), 3u);
   const auto& moves = w.Choose({.pages = 3, .most = 100, .kv_pages = 100});
   ASSERT_EQ(moves.tails.size(), 2u);
-  EXPECT_EQ(moves.tails[0], young);    // both of its pages: they are worth the same
+  EXPECT_EQ(moves.tails[0], young);  // both of its pages: they are worth the same
   EXPECT_EQ(moves.tails[1], middle);
   EXPECT_EQ(moves.kv_pages, 3);
 }
@@ -148,7 +153,7 @@ TEST(ProactiveSwapper, OfTwoChildrenTheBetterOneComes) {
   EXPECT_EQ(moves.tails[0], second);
   std::vector<DependencyTree::MovingPages> pages;
   w.tree->BeginFetch(second, pages);
-  EXPECT_TRUE(w.Choose({.pages = 10, .most = 100, .kv_pages = 100}).empty());   // its parent is on its way
+  EXPECT_TRUE(w.Choose({.pages = 10, .most = 100, .kv_pages = 100}).empty());  // its parent is on its way
   w.tree->EndFetch(pages, /*failed=*/false);
   EXPECT_EQ(w.Choose({.pages = 10, .most = 100, .kv_pages = 100}).tails, std::vector<NodeId>{first});
 }
@@ -156,15 +161,16 @@ TEST(ProactiveSwapper, OfTwoChildrenTheBetterOneComes) {
 TEST(ProactiveSwapper, RoomIsKept) {
   World w;
   for (TokenId i = 0; i < 20; ++i) w.SwapOut(w.Remember(w.base, {i, 100}, i), 2);
-  const std::vector<ProactiveSwapper::Candidate> adapters = {{.score = 50, .adapter = AdapterGeneration{1}, .pages = 4},
-                                                             {.score = 40, .adapter = AdapterGeneration{2}, .pages = 30},
-                                                             {.score = 30, .adapter = AdapterGeneration{3}, .pages = 2}};
+  const std::vector<ProactiveSwapper::Candidate> adapters = {
+      {.score = 50, .adapter = AdapterGeneration{1}, .pages = 4},
+      {.score = 40, .adapter = AdapterGeneration{2}, .pages = 30},
+      {.score = 30, .adapter = AdapterGeneration{3}, .pages = 2}};
   auto moves = w.Choose({.pages = 20, .most = 25, .kv_pages = 8, .adapters = 2}, adapters);
-  EXPECT_EQ(moves.adapters, (std::vector{AdapterGeneration{1}, AdapterGeneration{3}}));   // the second is too large
+  EXPECT_EQ(moves.adapters, (std::vector{AdapterGeneration{1}, AdapterGeneration{3}}));  // the second is too large
   EXPECT_EQ(moves.kv_pages, 8);
   EXPECT_EQ(moves.pages, 14);
   moves = w.Choose({.pages = 3, .most = 25, .kv_pages = 8, .adapters = 2}, adapters);
-  EXPECT_EQ(moves.adapters, std::vector{AdapterGeneration{1}});   // the last may go beyond what is wanted
+  EXPECT_EQ(moves.adapters, std::vector{AdapterGeneration{1}});  // the last may go beyond what is wanted
   EXPECT_EQ(moves.pages, 4);
   EXPECT_TRUE(w.Choose({.pages = 20, .most = 0, .kv_pages = 8, .adapters = 2}, adapters).empty());
   EXPECT_TRUE(w.Choose({.pages = 20, .most = 20, .kv_pages = 0, .adapters = 0}, adapters).empty());
@@ -177,8 +183,9 @@ TEST(ProactiveSwapper, AWalkIsBoundedAndSeesAll) {
   for (TokenId i = 0; i < kRoots; ++i) w.SwapOut(w.Remember(w.base, {i}, i == 7 ? kRoots : i), 1);
   w.swapper->BeginWalk(w.usable);
   int calls = 1;
-  for (; !w.swapper->Walk(*w.plan, 0); ++calls) {}
-  constexpr std::int64_t kOfRoot = KvEvictionPlan::kLooksOfNode + 1;   // no query is weighed
+  for (; !w.swapper->Walk(*w.plan, 0); ++calls) {
+  }
+  constexpr std::int64_t kOfRoot = KvEvictionPlan::kLooksOfNode + 1;  // no query is weighed
   constexpr std::int64_t kOfCall = (KvEvictionPlan::kLooksOfPiece + kOfRoot - 1) / kOfRoot;
   EXPECT_EQ(calls, (kRoots + kOfCall - 1) / kOfCall);
   const auto& moves = w.swapper->Choose({.pages = 2, .most = 100, .kv_pages = 100}, w.usable, *w.plan, 0);
@@ -187,7 +194,8 @@ TEST(ProactiveSwapper, AWalkIsBoundedAndSeesAll) {
   EXPECT_EQ(w.tree->View(moves.tails[1]).last_use, kRoots - 1);
 }
 
-// Between two calls of a walk a root comes to the device; the last one, which was seen, takes its place, and is seen again.
+// Between two calls of a walk a root comes to the device; the last one, which was seen, takes its place, and is seen
+// again.
 TEST(ProactiveSwapper, ARootThatIsSeenTwiceComesOnce) {
   constexpr TokenId kRoots = 20'000;
   World w(kRoots + 10);
@@ -195,9 +203,10 @@ TEST(ProactiveSwapper, ARootThatIsSeenTwiceComesOnce) {
   const NodeId last = w.tree->IdOf(w.tree->HostRoots().back());
   w.swapper->BeginWalk(w.usable);
   ASSERT_FALSE(w.swapper->Walk(*w.plan, 0));
-  w.Remember(w.base, {3}, kRoots);   // computed again
+  w.Remember(w.base, {3}, kRoots);  // computed again
   ASSERT_EQ(w.tree->IdOf(w.tree->HostRoots()[3]), last);
-  while (!w.swapper->Walk(*w.plan, 0)) {}
+  while (!w.swapper->Walk(*w.plan, 0)) {
+  }
   const auto& moves = w.swapper->Choose({.pages = 2, .most = 100, .kv_pages = 100}, w.usable, *w.plan, 0);
   ASSERT_EQ(moves.tails.size(), 2u);
   EXPECT_EQ(moves.tails[0], last);
@@ -206,8 +215,8 @@ TEST(ProactiveSwapper, ARootThatIsSeenTwiceComesOnce) {
 
 // ---------------------------------------------------------------- Random use
 
-// Sessions come and go, pages give way, copies are made and fail, both ways of movement at random and always according to the
-// rules, against what a walk over all nodes says.
+// Sessions come and go, pages give way, copies are made and fail, both ways of movement at random and always according
+// to the rules, against what a walk over all nodes says.
 struct Fuzz {
   Prng prng;
   World w;
@@ -232,7 +241,8 @@ struct Fuzz {
     NodeId tail = w.tree->Match(w.tree->Top(branch), tokens, 1000);
     while (!w.tree->OnDevice(tail)) tail = w.tree->Parent(tail);
     w.tree->Lock(tail, now);
-    for (auto depth = static_cast<std::size_t>(w.tree->Depth(tail)); depth < tokens.size() && w.device->free_pages() > 0; ++depth) {
+    for (auto depth = static_cast<std::size_t>(w.tree->Depth(tail));
+         depth < tokens.size() && w.device->free_pages() > 0; ++depth) {
       PageHandle page;
       CHECK(w.device->Allocate(PageCategory::kKv, std::span(&page, 1)));
       const auto inserted = w.tree->Insert(tail, std::span(tokens).subspan(depth, 1), page, now);
@@ -274,13 +284,14 @@ struct Fuzz {
   void SwapIn() {
     w.usable = {true, OneIn(2)};
     roots_seen += static_cast<std::int64_t>(w.tree->HostRoots().size());
-    const std::int64_t room = std::min<std::int64_t>(w.device->free_pages(), 1 + static_cast<std::int64_t>(prng.NextBelow(12)));
+    const std::int64_t room =
+        std::min<std::int64_t>(w.device->free_pages(), 1 + static_cast<std::int64_t>(prng.NextBelow(12)));
     const auto& moves = w.Choose({.pages = room, .most = room, .kv_pages = 8, .adapters = 0});
     ASSERT_LE(moves.pages, std::min<std::int64_t>(room, 8));
     Fetching job;
     for (const NodeId tail : moves.tails) {
       ASSERT_TRUE(w.usable[w.tree->View(tail).branch.value]);
-      w.tree->BeginFetch(tail, job.pages);   // aborts if a path begins below what is not there
+      w.tree->BeginFetch(tail, job.pages);  // aborts if a path begins below what is not there
       job.ends.push_back(job.pages.size());
     }
     ASSERT_EQ(static_cast<std::int64_t>(job.pages.size()), moves.kv_pages);
@@ -291,14 +302,21 @@ struct Fuzz {
     for (int i = 0; i < 3000 && !testing::Test::HasFatalFailure(); ++i) {
       ++now;
       const std::uint64_t what = prng.NextBelow(20);
-      if (what < 4 && running.size() < 6) Begin();
-      else if (what < 8 && !running.empty()) End();
-      else if (what < 14) EvictOrCopy();
-      else if (what < 16) EndMoves();
-      else if (what < 19) SwapIn();
-      else if (w.tree->droppable_host_pages() > 0 && OneIn(2)) w.tree->DropHostPages(1);
-      else if (OneIn(20) && running.empty()) w.tree->Clear(w.other);
-      if (i % 8 == 0) w.tree->CheckIntegrity();   // host roots too
+      if (what < 4 && running.size() < 6)
+        Begin();
+      else if (what < 8 && !running.empty())
+        End();
+      else if (what < 14)
+        EvictOrCopy();
+      else if (what < 16)
+        EndMoves();
+      else if (what < 19)
+        SwapIn();
+      else if (w.tree->droppable_host_pages() > 0 && OneIn(2))
+        w.tree->DropHostPages(1);
+      else if (OneIn(20) && running.empty())
+        w.tree->Clear(w.other);
+      if (i % 8 == 0) w.tree->CheckIntegrity();  // host roots too
     }
   }
 };

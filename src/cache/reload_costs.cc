@@ -7,28 +7,34 @@
 namespace loramux {
 namespace {
 
-constexpr std::int64_t kRemembered = 32;    // samples
-constexpr std::int64_t kTrusted = 8;        // from then on a sample is held against what was expected
+constexpr std::int64_t kRemembered = 32;  // samples
+constexpr std::int64_t kTrusted = 8;      // from then on a sample is held against what was expected
 constexpr double kSurprise = 4;
-constexpr double kLatencyPages = 8;         // where it cannot be measured
-constexpr double kSpread = 0.1;             // of sizes, relative: less than that is one size
+constexpr double kLatencyPages = 8;  // where it cannot be measured
+constexpr double kSpread = 0.1;      // of sizes, relative: less than that is one size
 
 }  // namespace
 
 double ReloadCosts::Page(ReloadFrom from) const {
   switch (from) {
-    case ReloadFrom::kHost: return host.page;
-    case ReloadFrom::kDisk: return disk.page;
-    case ReloadFrom::kComputation: return computed_page;
+    case ReloadFrom::kHost:
+      return host.page;
+    case ReloadFrom::kDisk:
+      return disk.page;
+    case ReloadFrom::kComputation:
+      return computed_page;
   }
   return disk.page;
 }
 
 double ReloadCosts::Latency(ReloadFrom from) const {
   switch (from) {
-    case ReloadFrom::kHost: return host.latency;
-    case ReloadFrom::kDisk: return disk.latency;
-    case ReloadFrom::kComputation: return 0;
+    case ReloadFrom::kHost:
+      return host.latency;
+    case ReloadFrom::kDisk:
+      return disk.latency;
+    case ReloadFrom::kComputation:
+      return 0;
   }
   return disk.latency;
 }

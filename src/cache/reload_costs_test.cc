@@ -11,7 +11,8 @@ namespace {
 constexpr ReloadFrom kHost = ReloadFrom::kHost, kDisk = ReloadFrom::kDisk, kComputation = ReloadFrom::kComputation;
 
 // Loads of 1 to 20 pages on a link with this latency and time a page, give or take a tenth.
-void Load(ReloadCostEstimator& costs, ReloadFrom from, double latency_ns, double page_ns, int count, std::uint64_t seed = 1) {
+void Load(ReloadCostEstimator& costs, ReloadFrom from, double latency_ns, double page_ns, int count,
+          std::uint64_t seed = 1) {
   Prng prng(seed);
   for (int i = 0; i < count; ++i) {
     const auto pages = 1 + static_cast<std::int64_t>(prng.NextBelow(20));
@@ -37,7 +38,7 @@ TEST(ReloadCosts, ExpectationsGiveWayToWhatIsSeen) {
   ReloadCostEstimator costs;
   costs.Expect(kDisk, {.page_ns = 4e6, .latency_ns = 8e6});
   costs.Expect(kHost, {.page_ns = 1e6});
-  costs.Expect(kComputation, {});   // takes no time: it is not known
+  costs.Expect(kComputation, {});  // takes no time: it is not known
   EXPECT_EQ(costs.Of(kDisk).samples, 0);
   EXPECT_DOUBLE_EQ(costs.Costs().Page(kDisk), 1);
   EXPECT_DOUBLE_EQ(costs.Costs().Latency(kDisk), 2);
@@ -74,7 +75,7 @@ TEST(ReloadCosts, TheUnitIsThatOfWhatWasMeasured) {
   ReloadCostEstimator costs;
   for (int i = 0; i < 20; ++i) costs.SawPrefill(10, 10'000'000);
   EXPECT_DOUBLE_EQ(costs.Costs().computed_page, 10);
-  Load(costs, kHost, 0, 2e6, 100);   // a page takes twice as long as its prefill
+  Load(costs, kHost, 0, 2e6, 100);  // a page takes twice as long as its prefill
   const ReloadCosts both = costs.Costs();
   EXPECT_DOUBLE_EQ(both.host.page, 0.1);
   EXPECT_NEAR(both.computed_page, 0.05, 0.01);
@@ -101,9 +102,11 @@ TEST(ReloadCosts, AnOutlierChangesLittleAndAChangeIsFollowed) {
 // What is dear to get back stays, by what was measured: here pages of keys and values that are computed faster than an
 // adapter is copied.
 TEST(ReloadCosts, PoliciesWeighWhatWasMeasured) {
-  const auto loramux = std::move(MakeEvictionPolicy("loramux")).value(), gdsf = std::move(MakeEvictionPolicy("gdsf")).value();
+  const auto loramux = std::move(MakeEvictionPolicy("loramux")).value(),
+             gdsf = std::move(MakeEvictionPolicy("gdsf")).value();
   const TimeNs now = 100 * kNsPerSecond;
-  const EvictionCandidate adapter{.pages = 4, .last_use = now, .uses = 1, .reload = kHost, .frequency = 1, .frequency_at = now};
+  const EvictionCandidate adapter{
+      .pages = 4, .last_use = now, .uses = 1, .reload = kHost, .frequency = 1, .frequency_at = now};
   EvictionCandidate page = adapter;
   page.pages = 1;
   page.reload = kComputation;

@@ -8,10 +8,11 @@
 namespace loramux {
 namespace {
 
-constexpr int kFirstAgeBits = 28;   // of nanoseconds
+constexpr int kFirstAgeBits = 28;  // of nanoseconds
 
-// Mooncake's conversations are for 30 to 100 s, whatever the size (docs/caching.md); no longer than that where little goes.
-constexpr double kMostRemembered = 30, kLeastRemembered = 0.25;   // seconds
+// Mooncake's conversations are for 30 to 100 s, whatever the size (docs/caching.md); no longer than that where little
+// goes.
+constexpr double kMostRemembered = 30, kLeastRemembered = 0.25;  // seconds
 constexpr double kRememberedTurnovers = 2;
 
 // In seconds.
@@ -43,9 +44,10 @@ double ReuseRates::Remembered(std::optional<double> turnover_s) {
 }
 
 void ReuseRates::Learn(TimeNs now, double remembered_s) {
-  const double left = std::exp2(-static_cast<double>(std::max<TimeNs>(0, now - learned_at_)) / static_cast<double>(kHalfLife));
+  const double left =
+      std::exp2(-static_cast<double>(std::max<TimeNs>(0, now - learned_at_)) / static_cast<double>(kHalfLife));
   learned_at_ = std::max(learned_at_, now);
-  std::array<double, kAges> learned;   // times the prior: of the class of fewer visits, then of this one
+  std::array<double, kAges> learned;  // times the prior: of the class of fewer visits, then of this one
   learned.fill(1);
   for (std::size_t visits = 0; visits < kClasses; ++visits) {
     const double frequency = std::exp2(static_cast<double>(visits));
@@ -58,23 +60,26 @@ void ReuseRates::Learn(TimeNs now, double remembered_s) {
       cell.idle *= left;
       // Where little was seen, what was at the age before and with fewer visits holds.
       const double believed = visits == 0 ? younger : (younger + learned[age]) / 2;
-      const double expected = cell.weight > 0 ? cell.weight / (remembered_s + cell.idle / cell.weight) : 0;   // visits, by the prior
+      // visits, by the prior
+      const double expected = cell.weight > 0 ? cell.weight / (remembered_s + cell.idle / cell.weight) : 0;
       younger = learned[age] = (cell.visits + kPriorWeight * believed) / (expected + kPriorWeight);
       seconds[age] = BeginOf(age + 1) - BeginOf(age);
       prior[age] = Prior(frequency, BeginOf(age) + seconds[age] / 2, remembered_s);
       rate[age] = learned[age] * prior[age];
     }
-    for (std::size_t age = 0; age < kAges; ++age) cells_[visits][age].factor = BestMean(rate, seconds, age) / prior[age];
+    for (std::size_t age = 0; age < kAges; ++age)
+      cells_[visits][age].factor = BestMean(rate, seconds, age) / prior[age];
   }
 }
 
 // Who stays until he is visited, but no longer than to the end of some age: visits per time.
-double ReuseRates::BestMean(const std::array<double, kAges>& rate, const std::array<double, kAges>& seconds, std::size_t from) {
+double ReuseRates::BestMean(const std::array<double, kAges>& rate, const std::array<double, kAges>& seconds,
+                            std::size_t from) {
   double visits = 0, time = 0, unvisited = 1, best = 0;
   for (std::size_t age = from; age < kAges; ++age) {
     const double visited = unvisited * -std::expm1(-rate[age] * seconds[age]);
     visits += visited;
-    time += visited / rate[age];   // of an exponential law: the mean of the time to the visit, and at most to the end
+    time += visited / rate[age];  // of an exponential law: the mean of the time to the visit, and at most to the end
     best = std::max(best, visits / time);
     unvisited -= visited;
   }

@@ -11,11 +11,12 @@ constexpr TimeNs kSecond = kNsPerSecond;
 constexpr double kRemembered = 30;
 
 double Rate(const ReuseRates& rates, double frequency, double idle_s) {
-  return ReuseRates::Prior(frequency, idle_s, kRemembered) * rates.Factor(frequency, static_cast<TimeNs>(idle_s * kNsPerSecond));
+  return ReuseRates::Prior(frequency, idle_s, kRemembered) *
+         rates.Factor(frequency, static_cast<TimeNs>(idle_s * kNsPerSecond));
 }
 
-// Of pages that were visited `frequency` times and are visited again at `rate(idle seconds)`: what is seen of `pages` of them in a
-// second at each second up to `longest`, all that come to it.
+// Of pages that were visited `frequency` times and are visited again at `rate(idle seconds)`: what is seen of `pages`
+// of them in a second at each second up to `longest`, all that come to it.
 void See(ReuseRates& rates, double frequency, double pages, int longest, const std::function<double(double)>& rate) {
   double visits = 0;
   for (int second = 0; second < longest; ++second) {
@@ -31,14 +32,15 @@ TEST(ReuseRates, AreThePriorWhereNothingWasSeen) {
   rates.Learn(kSecond, kRemembered);
   for (const double frequency : {0.0, 1.0, 2.0, 5.0, 12.0, 100.0}) {
     for (const double idle : {0.0, 0.5, 3.0, 60.0, 1e4, 1e9}) {
-      EXPECT_NEAR(rates.Factor(frequency, static_cast<TimeNs>(idle * kNsPerSecond)), 1, 1e-9) << frequency << ' ' << idle;
+      EXPECT_NEAR(rates.Factor(frequency, static_cast<TimeNs>(idle * kNsPerSecond)), 1, 1e-9)
+          << frequency << ' ' << idle;
     }
   }
 }
 
 TEST(ReuseRates, BecomeWhatIsSeen) {
   ReuseRates rates;
-  See(rates, 1, 10000, 128, [](double) { return 0.004; });   // the prior: 0.043 at once, 0.01 after 100 s
+  See(rates, 1, 10000, 128, [](double) { return 0.004; });  // the prior: 0.043 at once, 0.01 after 100 s
   rates.Learn(kSecond, kRemembered);
   for (const double idle : {6.0, 12.0, 24.0, 48.0, 96.0}) EXPECT_NEAR(Rate(rates, 1, idle), 0.004, 0.001) << idle;
 }
@@ -63,7 +65,8 @@ TEST(ReuseRates, TellManyVisitsFromVisitsToCome) {
   rates.Learn(kSecond, kRemembered);
   EXPECT_GT(Rate(rates, 10, 6), Rate(rates, 1, 6));
   EXPECT_LT(Rate(rates, 10, 90), Rate(rates, 1, 90));
-  EXPECT_GT(ReuseRates::Prior(10, 90, kRemembered), ReuseRates::Prior(1, 90, kRemembered));   // which the prior has the other way
+  // which the prior has the other way
+  EXPECT_GT(ReuseRates::Prior(10, 90, kRemembered), ReuseRates::Prior(1, 90, kRemembered));
 }
 
 TEST(ReuseRates, TakeFromFewerVisitsWhatWasNotSeenOfMore) {
@@ -71,8 +74,8 @@ TEST(ReuseRates, TakeFromFewerVisitsWhatWasNotSeenOfMore) {
   See(rates, 1, 1000, 120, [](double) { return 0.0; });
   rates.Learn(kSecond, kRemembered);
   EXPECT_LT(rates.Factor(1, 60 * kSecond), 0.1);
-  EXPECT_LT(rates.Factor(1, 3600 * kSecond), 0.1);   // nor longer
-  EXPECT_LT(rates.Factor(20, 60 * kSecond), 0.5);    // nor oftener
+  EXPECT_LT(rates.Factor(1, 3600 * kSecond), 0.1);  // nor longer
+  EXPECT_LT(rates.Factor(20, 60 * kSecond), 0.5);   // nor oftener
 }
 
 TEST(ReuseRates, Forget) {
@@ -103,7 +106,8 @@ TEST(ReuseRates, ThatWereLearnedDoNotDependOnHowLongIsRemembered) {
     rates.Learn(kSecond, 30);
     rates.Learn(kSecond, remembered_s);
     for (const double idle : {6.0, 24.0, 96.0}) {
-      const double rate = ReuseRates::Prior(1, idle, remembered_s) * rates.Factor(1, static_cast<TimeNs>(idle * kNsPerSecond));
+      const double rate =
+          ReuseRates::Prior(1, idle, remembered_s) * rates.Factor(1, static_cast<TimeNs>(idle * kNsPerSecond));
       EXPECT_NEAR(rate, 0.02, 0.006) << remembered_s << ' ' << idle;
     }
   }

@@ -18,10 +18,10 @@ TEST(Turnover, IsTheTimeInWhichAllThatIsIdleGoes) {
   std::int64_t evicted = 0;
   EXPECT_FALSE(turnover.Seconds().has_value());
   Pass(turnover, 1000, 0, 50, now, evicted);
-  EXPECT_FALSE(turnover.Seconds().has_value());   // nothing has gone
+  EXPECT_FALSE(turnover.Seconds().has_value());  // nothing has gone
   Pass(turnover, 1000, 50, 1000, now, evicted);
   ASSERT_TRUE(turnover.Seconds().has_value());
-  EXPECT_NEAR(*turnover.Seconds(), 2, 0.02);      // 500 a second
+  EXPECT_NEAR(*turnover.Seconds(), 2, 0.02);  // 500 a second
   Pass(turnover, 1000, 500, 1000, now, evicted);
   EXPECT_NEAR(*turnover.Seconds(), 0.2, 0.002);
 }

@@ -1,7 +1,7 @@
 // How often adapters are asked for lately, how soon again, and how large batches are: what policies know of adapters.
 //
-// Counts visits, of which half are forgotten in each kFrequencyHalfLife, by the slot in which the residency manager keeps an
-// adapter. Recording takes constant time and allocates only when there are more adapters than ever before.
+// Counts visits, of which half are forgotten in each kFrequencyHalfLife, by the slot in which the residency manager
+// keeps an adapter. Recording takes constant time and allocates only when there are more adapters than ever before.
 // Not thread-safe; reads no clock.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace loramux {
 class UsageMonitor {
  public:
   struct Visits {
-    double frequency = 0;   // as of `at`
+    double frequency = 0;  // as of `at`
     TimeNs at = 0;
   };
 
@@ -39,7 +39,8 @@ class UsageMonitor {
   Visits Of(std::size_t slot, AdapterGeneration generation) const;
   // Of all adapters and the base model, at `now`.
   double TotalVisits(TimeNs now) const { return Decayed(total_, now); }
-  // Requests in a batch, the mean of the last 5 seconds, to a quarter of a second (FastLibra 5.1's BS); 0 without batches.
+  // Requests in a batch, the mean of the last 5 seconds, to a quarter of a second (FastLibra 5.1's BS); 0 without
+  // batches.
   double RecentBatchSize(TimeNs now) const;
 
   static double Decayed(const Visits& visits, TimeNs now);
@@ -52,21 +53,21 @@ class UsageMonitor {
     Visits visits;
   };
   struct Bucket {
-    std::int64_t number = -1;   // since time 0
+    std::int64_t number = -1;  // since time 0
     std::int64_t batches = 0, requests = 0;
   };
 
   static void Add(Visits& visits, TimeNs now);
 
-  std::vector<Entry> entries_;   // by slot
+  std::vector<Entry> entries_;  // by slot
   Visits total_;
-  ReuseRates reuse_;             // of adapters; "idle" is the time since the last visit
+  ReuseRates reuse_;  // of adapters; "idle" is the time since the last visit
   TimeNs learned_at_ = 0;
-  Bucket buckets_[kBuckets];     // of the last 5 seconds, by number
+  Bucket buckets_[kBuckets];  // of the last 5 seconds, by number
 };
 
-// Adapters that a batch is expected to need (FastLibra's equation 3), made of one addend for each adapter: the probability
-// that at least one of `batch_size` requests uses an adapter that a request uses with probability `prob`.
+// Adapters that a batch is expected to need (FastLibra's equation 3), made of one addend for each adapter: the
+// probability that at least one of `batch_size` requests uses an adapter that a request uses with probability `prob`.
 double ProbabilityInBatch(double prob, double batch_size);
 
 }  // namespace loramux

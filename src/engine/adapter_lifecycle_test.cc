@@ -10,7 +10,9 @@ namespace {
 
 struct World : EngineWorld {
   explicit World(SchedulerOptions scheduler = {}, std::string_view cache = "lru", double host_bytes_per_second = 10e9)
-      : EngineWorld({.scheduler = scheduler, .max_model_len = 60, .cache = std::string(cache),
+      : EngineWorld({.scheduler = scheduler,
+                     .max_model_len = 60,
+                     .cache = std::string(cache),
                      .host_bytes_per_second = host_bytes_per_second}) {}
   // Of adapters and of what depends on them; the base model's history may stay.
   void ExpectNothingKept() {
@@ -29,9 +31,9 @@ TEST(Peers, Point1_AnotherTenantsAdapterNeverAnswersAfterAHotLoad) {
   std::map<RequestId, AdapterGeneration> asked;
   for (int round = 0; round < 50; ++round) {
     asked.emplace(*w.Submit(prompt, mine, 20), mine);
-    for (int i = 0; i < 3; ++i) w.Advance();           // it decodes
+    for (int i = 0; i < 3; ++i) w.Advance();  // it decodes
     const std::string other = "other-" + std::to_string(round);
-    const AdapterGeneration theirs = w.Load(other, 6);   // wants the memory and the slot
+    const AdapterGeneration theirs = w.Load(other, 6);  // wants the memory and the slot
     asked.emplace(*w.Submit(prompt, theirs, 20), theirs);
     w.Advance();
     mine = w.Replace("mine", 6);
@@ -62,8 +64,8 @@ TEST(Peers, Point2_AReloadUnderTheSameNameIsANewGeneration) {
   EXPECT_EQ(w.outcomes[*fresh].tokens, ExpectedTokens(after, {1, 2}, 8));
 }
 
-// Unloading in each state that an adapter can be in: absent, on its way (with and without somebody who waits), decoding,
-// twice, after a reload.
+// Unloading in each state that an adapter can be in: absent, on its way (with and without somebody who waits),
+// decoding, twice, after a reload.
 TEST(Peers, Point7_UnloadNeverLeaksOrDeadlocks) {
   for (int steps = 0; steps < 12; ++steps) {
     for (const bool cancel : {false, true}) {
@@ -137,7 +139,7 @@ TEST(AdapterLifecycle, APinnedAdapterIsLoadedAtOnceAndStays) {
   const auto pin = Pin(w, "pinned");
   w.Drain();
   ASSERT_TRUE(pin->done && pin->status.ok());
-  for (int i = 0; i < 10; ++i) {   // together much more than the device
+  for (int i = 0; i < 10; ++i) {  // together much more than the device
     const AdapterGeneration other = w.Load("other-" + std::to_string(i), 9);
     ASSERT_TRUE(w.Submit({1, 2, 3}, other, 20).ok());
   }
@@ -146,7 +148,7 @@ TEST(AdapterLifecycle, APinnedAdapterIsLoadedAtOnceAndStays) {
   const std::int64_t loads = w.engine->Stats().adapters.device_loads;
   ASSERT_TRUE(w.Submit({5}, (*w.registry.Resolve("pinned"))->generation, 3).ok());
   w.Drain();
-  EXPECT_EQ(w.engine->Stats().adapters.device_loads, loads);   // it was there
+  EXPECT_EQ(w.engine->Stats().adapters.device_loads, loads);  // it was there
   const auto unpin = Pin(w, "pinned", false);
   w.Drain();
   EXPECT_TRUE(unpin->done && unpin->status.ok());
@@ -155,7 +157,7 @@ TEST(AdapterLifecycle, APinnedAdapterIsLoadedAtOnceAndStays) {
 
 TEST(AdapterLifecycle, APinThatCannotFitIsRefused) {
   World w;
-  w.Load("large", 30);   // of 40 pages, 15 stay for the longest request
+  w.Load("large", 30);  // of 40 pages, 15 stay for the longest request
   const auto pin = Pin(w, "large");
   w.Drain();
   ASSERT_TRUE(pin->done);
@@ -182,7 +184,7 @@ TEST(AdapterLifecycle, PinsTakeFromTheShareOfAdapters) {
       << second->status.error().message;
   EXPECT_EQ(w.engine->MaxSequenceTokens(small), 60);
   EXPECT_EQ(w.engine->MaxSequenceTokens(kBaseModel), 60);
-  EXPECT_EQ(w.engine->MaxSequenceTokens(large), 0);   // it would not fit beside the pinned one
+  EXPECT_EQ(w.engine->MaxSequenceTokens(large), 0);  // it would not fit beside the pinned one
   ASSERT_TRUE(w.Submit({1, 2, 3}, small, 20).ok());
   w.Drain();
   EXPECT_EQ(w.engine->Stats().adapters.device_evictions, 0);
@@ -192,7 +194,7 @@ TEST(AdapterLifecycle, APinWaitsForRunningRequestsAndNeverBreaksAPromise) {
   World w;
   w.Load("pinned", 20);
   const AdapterGeneration big = w.Load("big", 12);
-  const auto promised = w.Submit(std::vector<TokenId>(20, 3), big, 36);   // 14 + 12 pages
+  const auto promised = w.Submit(std::vector<TokenId>(20, 3), big, 36);  // 14 + 12 pages
   w.Advance();
   const auto refused = Pin(w, "pinned");
   w.Advance();
@@ -228,8 +230,9 @@ struct Asked {
 };
 
 struct FuzzTotals {
-  std::int64_t reloads = 0, unloads = 0, served_after_retirement = 0, failures = 0, dropped = 0, pins = 0, refused_pins = 0;
-  std::int64_t history_swapped_in = 0, adapters_swapped_in = 0;   // before anybody asked
+  std::int64_t reloads = 0, unloads = 0, served_after_retirement = 0, failures = 0, dropped = 0, pins = 0,
+               refused_pins = 0;
+  std::int64_t history_swapped_in = 0, adapters_swapped_in = 0;  // before anybody asked
   std::int64_t early = 0, cancelled_loads = 0;
 };
 
@@ -240,7 +243,8 @@ void FuzzOnce(std::uint64_t seed, FuzzTotals& totals) {
   scheduler.max_batch_tokens = 8 + static_cast<std::int64_t>(prng.NextBelow(40));
   scheduler.lookahead = 1 + static_cast<std::int64_t>(prng.NextBelow(20));
   const auto regime = static_cast<std::size_t>(prng.NextBelow(CacheRegimes().size()));
-  World w(scheduler, CacheRegimes()[regime].name, seed % 2 == 0 ? 10e9 : 64 / 1e-3);   // a page a millisecond: layer by layer
+  // a page a millisecond: layer by layer
+  World w(scheduler, CacheRegimes()[regime].name, seed % 2 == 0 ? 10e9 : 64 / 1e-3);
   const bool faults = prng.NextBelow(3) == 0;
   Prng fault_prng(seed + 1);
   if (faults) {
@@ -250,7 +254,7 @@ void FuzzOnce(std::uint64_t seed, FuzzTotals& totals) {
     w.transfer.set_fault(sometimes);
     w.kv_transfer.set_fault(sometimes);
   }
-  std::map<std::string, AdapterGeneration> named;   // the model
+  std::map<std::string, AdapterGeneration> named;  // the model
   std::map<RequestId, Asked> asked;
   std::set<RequestId> cancelled;
   std::vector<std::shared_ptr<Pinned>> pins;
@@ -293,13 +297,14 @@ void FuzzOnce(std::uint64_t seed, FuzzTotals& totals) {
         if (!version.ok()) break;
         ask.adapter = *version == nullptr ? kBaseModel : (*version)->generation;
         ASSERT_TRUE(*version == nullptr || ask.adapter == named.at(name));
-        if (*version != nullptr && prng.NextBelow(8) == 0) {   // the name goes between resolution and submission
+        if (*version != nullptr && prng.NextBelow(8) == 0) {  // the name goes between resolution and submission
           ASSERT_TRUE(w.registry.Remove(name).ok());
           named.erase(name);
-          while (w.engine->Step()) {}
+          while (w.engine->Step()) {
+          }
         }
         const auto id = w.Submit(ask.prompt, ask.adapter, ask.max_tokens);
-        if (id.ok()) asked.emplace(*id, std::move(ask));   // a pin may have taken the room
+        if (id.ok()) asked.emplace(*id, std::move(ask));  // a pin may have taken the room
       }
     }
     for (std::uint64_t n = prng.NextBelow(4); n > 0; --n) w.Advance();

@@ -1,5 +1,5 @@
-// Requests that begin while layers of their adapter or of their history are still arriving: on a virtual clock, and on a
-// real model with a link that the test opens layer by layer.
+// Requests that begin while layers of their adapter or of their history are still arriving: on a virtual clock, and on
+// a real model with a link that the test opens layer by layer.
 #include <filesystem>
 #include <functional>
 #include <thread>
@@ -12,14 +12,17 @@ namespace {
 
 constexpr std::int64_t kAdapterPages = 8;
 
-// An adapter takes 20 ms from the host to the device, 5 ms a layer; so does a path of 8 pages. A step takes 5 ms and more.
+// An adapter takes 20 ms from the host to the device, 5 ms a layer; so does a path of 8 pages. A step takes 5 ms and
+// more.
 struct World : EngineWorld {
   explicit World(std::int64_t device_pages = 60)
-      : EngineWorld({.device_pages = device_pages, .host_pages = 64, .host_bytes_per_second = kAdapterPages * 64 / 20e-3}) {}
+      : EngineWorld(
+            {.device_pages = device_pages, .host_pages = 64, .host_bytes_per_second = kAdapterPages * 64 / 20e-3}) {}
 
   void StepUntil(const std::function<bool()>& condition) {
     for (int i = 0; i < 10000 && !condition(); ++i) {
-      while (engine->Step()) {}
+      while (engine->Step()) {
+      }
       if (!condition()) ASSERT_TRUE(Advance());
     }
   }
@@ -43,7 +46,7 @@ TEST(Arrival, ARequestBeginsWithTheFirstLayersOfItsAdapter) {
   w.Drain();
   EXPECT_EQ(w.outcomes[id].tokens, ExpectedTokens(adapter, kPrompt, 4));
   EXPECT_GT(w.executor->layers_read_early(), 0);
-  EXPECT_GT(w.engine->Stats().step_wait_total, 0);   // alone it may: its step is shorter than the link's 15 ms
+  EXPECT_GT(w.engine->Stats().step_wait_total, 0);  // alone it may: its step is shorter than the link's 15 ms
   EXPECT_LE(w.engine->Stats().step_wait_total, 15 * kNsPerMs);
   EXPECT_EQ(w.executor->discarded(), 0);
 }
@@ -51,7 +54,7 @@ TEST(Arrival, ARequestBeginsWithTheFirstLayersOfItsAdapter) {
 // With others in the batch, a step begins with it only when the rest is expected in time: and then it is.
 TEST(Arrival, TheStepsOfOthersDoNotWait) {
   World w(600);
-  std::vector<RequestId> others;   // whose step takes 7 ms
+  std::vector<RequestId> others;  // whose step takes 7 ms
   for (TokenId first = 1; first <= 40; ++first) others.push_back(*w.Submit({first, 2, 3}, kBaseModel, 40));
   for (int i = 0; i < 5; ++i) w.Advance();
   const AdapterGeneration adapter = w.Load("x", kAdapterPages);
@@ -61,22 +64,26 @@ TEST(Arrival, TheStepsOfOthersDoNotWait) {
   EXPECT_EQ(w.engine->Stats().step_wait_total, 0);
   EXPECT_EQ(w.outcomes[id].tokens, ExpectedTokens(adapter, kPrompt, 4));
   for (TokenId first = 1; first <= 40; ++first) {
-    EXPECT_EQ(w.outcomes[others[static_cast<std::size_t>(first - 1)]].tokens, ExpectedTokens(kBaseModel, {first, 2, 3}, 40));
+    EXPECT_EQ(w.outcomes[others[static_cast<std::size_t>(first - 1)]].tokens,
+              ExpectedTokens(kBaseModel, {first, 2, 3}, 40));
   }
 }
 
-// Two names of one content share their history: it goes with the one that is on the device, while the other one is arriving.
+// Two names of one content share their history: it goes with the one that is on the device, while the other one is
+// arriving.
 TEST(Arrival, HistoryOfTheSameContentIsNotUsedBeforeTheAdapterIsThere) {
   for (int moment = 0; moment < 12; ++moment) {
     SCOPED_TRACE(moment);
     World w;
-    const AdapterGeneration first = w.Load("first", kAdapterPages, "same"), second = w.Load("second", kAdapterPages, "same");
+    const AdapterGeneration first = w.Load("first", kAdapterPages, "same"),
+                            second = w.Load("second", kAdapterPages, "same");
     const RequestId before = *w.Submit(kPrompt, first, 4);
     w.Drain();
     EXPECT_GT(w.engine->Stats().history_pages, 0);
     const RequestId after = *w.Submit(kPrompt, second, 4);
     for (int i = 0; i < moment; ++i) {
-      while (w.engine->Step()) {}
+      while (w.engine->Step()) {
+      }
       w.clock.Advance(3 * kNsPerMs);
     }
     ASSERT_TRUE(w.registry.Remove("first").ok());
@@ -108,7 +115,7 @@ TEST(Arrival, AFaultFailsOnlyTheRequestsOfItsAdapter) {
   const RequestId again = *w.Submit(kPrompt, adapter, 4);
   w.Drain();
   EXPECT_EQ(w.outcomes[again].tokens, ExpectedTokens(adapter, kPrompt, 4));
-  EXPECT_EQ(w.outcomes[again].cached_tokens, 0);   // nothing of the garbage was kept
+  EXPECT_EQ(w.outcomes[again].cached_tokens, 0);  // nothing of the garbage was kept
 }
 
 // A client that goes, and an adapter whose name goes, while the step is in flight.
@@ -153,7 +160,7 @@ TEST(Arrival, ARequestBeginsWithTheFirstLayersOfItsHistory) {
   HistoryWorld w;
   const RequestId id = *w.Submit(w.PromptOf(1), kBaseModel, 2);
   w.StepUntil([&] { return w.engine->Stats().early_admissions > 0; });
-  EXPECT_EQ(w.engine->Stats().kv_tiers.fetches, 0);   // it has not ended
+  EXPECT_EQ(w.engine->Stats().kv_tiers.fetches, 0);  // it has not ended
   w.Drain();
   EXPECT_EQ(w.outcomes[id].tokens, ExpectedTokens(kBaseModel, w.PromptOf(1), 2));
   EXPECT_GE(w.outcomes[id].cached_tokens, 24);
@@ -173,30 +180,33 @@ TEST(Arrival, HistoryThatFailsToArriveIsComputed) {
   EXPECT_EQ(w.engine->Stats().preemptions, 1);
   EXPECT_EQ(w.engine->Stats().kv_tiers.failed_jobs, 1);
   EXPECT_EQ(w.outcomes[id].tokens, ExpectedTokens(kBaseModel, w.PromptOf(1), 2));
-  EXPECT_EQ(w.outcomes[id].cached_tokens, 0);   // and it says so
+  EXPECT_EQ(w.outcomes[id].cached_tokens, 0);  // and it says so
   EXPECT_EQ(w.Found(), 0);
   EXPECT_GE(w.engine->Stats().tokens_prefilled - computed, 33);
   w.FailHostToDevice(w.kv_transfer, false);
-  EXPECT_EQ(w.Ask(1), 32);   // what it computed the second time is right: KvCheckingExecutor looks
+  EXPECT_EQ(w.Ask(1), 32);  // what it computed the second time is right: KvCheckingExecutor looks
 }
 
 TEST(Arrival, AFetchForNobodyIsCancelled) {
   for (const bool another_waits : {false, true}) {
     HistoryWorld w;
     const RequestId id = *w.Submit(w.PromptOf(1), kBaseModel, 2);
-    while (w.engine->Step()) {}
+    while (w.engine->Step()) {
+    }
     const auto other = another_waits ? std::optional(*w.Submit(w.PromptOf(1), kBaseModel, 2)) : std::nullopt;
-    while (w.engine->Step()) {}
+    while (w.engine->Step()) {
+    }
     const std::int64_t free = w.device->free_pages();
     w.engine->Cancel(id);
-    while (w.engine->Step()) {}
+    while (w.engine->Step()) {
+    }
     EXPECT_EQ(w.engine->Stats().kv_tiers.cancelled_fetches, another_waits ? 0 : 1);
-    if (!another_waits) EXPECT_GT(w.device->free_pages(), free);   // at once, not after 20 ms
+    if (!another_waits) EXPECT_GT(w.device->free_pages(), free);  // at once, not after 20 ms
     w.Drain();
     EXPECT_EQ(w.engine->Stats().kv_tiers.fetches, another_waits ? 1 : 0);
     EXPECT_EQ(w.engine->Stats().kv_tiers.failed_jobs, 0);
     if (other) EXPECT_GE(w.outcomes[*other].cached_tokens, 24);
-    EXPECT_GE(w.Ask(1), 24);   // the copy in the host tier is still there
+    EXPECT_GE(w.Ask(1), 24);  // the copy in the host tier is still there
   }
 }
 
@@ -204,13 +214,15 @@ TEST(Arrival, AFetchForNobodyIsCancelled) {
 
 const std::filesystem::path kDemo = std::filesystem::path(LORAMUX_SOURCE_DIR) / "demo";
 
-// Holds what goes from the host to the device until the test lets it pass, layer by layer; everything else moves at once.
-// For the thread that steps the engine, which is the test's.
+// Holds what goes from the host to the device until the test lets it pass, layer by layer; everything else moves at
+// once. For the thread that steps the engine, which is the test's.
 class GatedTransfer final : public AdapterTransfer {
  public:
   void Submit(TransferJob job) override {
-    if (job.kind == TransferKind::kHostToDevice) held_.push_back(std::move(job));
-    else done_.push_back(RunTransfer(job));
+    if (job.kind == TransferKind::kHostToDevice)
+      held_.push_back(std::move(job));
+    else
+      done_.push_back(RunTransfer(job));
   }
   std::optional<TransferCompletion> Poll() override {
     if (done_.empty()) return std::nullopt;
@@ -258,7 +270,7 @@ struct RealWorld {
     bool operator==(const Answer& other) const { return tokens == other.tokens && logprobs == other.logprobs; }
   };
 
-  GatedTransfer* adapters = nullptr;   // of the runtime
+  GatedTransfer* adapters = nullptr;  // of the runtime
   GatedTransfer* kv = nullptr;
   std::unique_ptr<Runtime> runtime;
   AdapterGeneration adapter = kBaseModel;
@@ -342,7 +354,8 @@ struct RealWorld {
       kv->PassAll();
       return runtime->engine().Idle();
     });
-    while (runtime->engine().Step()) {}
+    while (runtime->engine().Step()) {
+    }
     runtime->engine().CheckIntegrity();
   }
 };
@@ -358,11 +371,11 @@ TEST(ArrivalOnARealModel, PrefillComputesTheFirstLayersBeforeTheLastOnesArrive) 
   w.StepUntil([&] { return w.adapters->holding(); });
   w.PassInLockstep(*w.adapters, 6);
   EXPECT_TRUE(answer.tokens.empty());
-  for (int i = 0; i < 100; ++i) w.runtime->engine().Step();   // all layers are there, but the transfer has not ended
+  for (int i = 0; i < 100; ++i) w.runtime->engine().Step();  // all layers are there, but the transfer has not ended
   EXPECT_TRUE(answer.tokens.empty());
   w.adapters->Complete();
   w.StepUntil([&] { return answer.ended; });
-  EXPECT_EQ(answer, expected);   // to the last bit
+  EXPECT_EQ(answer, expected);  // to the last bit
   EXPECT_GT(w.runtime->engine().Stats().step_wait_total, 0);
   w.ExpectExact();
 }
@@ -387,14 +400,15 @@ TEST(ArrivalOnARealModel, AFaultAfterAnyLayerFailsOnlyTheRequestsOfItsAdapter) {
     const EngineStats stats = broken.runtime->engine().Stats();
     EXPECT_EQ(stats.device.used(PageCategory::kAdapter), 0);
     EXPECT_EQ(stats.device.used(PageCategory::kKv), stats.history_pages);
-    EXPECT_EQ(broken.Ask(RealWorld::Prompt(1), broken.adapter), expected);   // tried again; nothing of the garbage was kept
+    // tried again; nothing of the garbage was kept
+    EXPECT_EQ(broken.Ask(RealWorld::Prompt(1), broken.adapter), expected);
   }
 }
 
 // History that was evicted to the host tier comes back layer by layer, or fails after some of them.
 TEST(ArrivalOnARealModel, HistoryArrivesLayerByLayerOrIsComputed) {
   const std::int64_t page = RealWorld().runtime->geometry().page_bytes;
-  for (std::int32_t layers = 2; layers <= 7; ++layers) {   // 7: it does not fail
+  for (std::int32_t layers = 2; layers <= 7; ++layers) {  // 7: it does not fail
     SCOPED_TRACE(layers);
     RealWorld w(24 * page);
     const RealWorld::Answer expected = w.Ask(RealWorld::Prompt(1), kBaseModel);
@@ -407,7 +421,7 @@ TEST(ArrivalOnARealModel, HistoryArrivesLayerByLayerOrIsComputed) {
     w.PassInLockstep(*w.kv, std::min(layers, 6));
     layers == 7 ? w.kv->Complete() : w.kv->Fail();
     w.StepUntil([&] {
-      w.kv->PassAll();   // of later fetches
+      w.kv->PassAll();  // of later fetches
       return answer.ended;
     });
     EXPECT_EQ(answer.error, "");
@@ -435,7 +449,7 @@ TEST(ArrivalOnARealModel, StoppingInTheMiddleEnds) {
   ASSERT_TRUE(runtime->engine().Submit(std::move(request)).ok());
   runtime->Start();
   while (runtime->engine().Stats().early_admissions == 0) std::this_thread::yield();
-  runtime.reset();   // checks the integrity
+  runtime.reset();  // checks the integrity
 }
 
 }  // namespace

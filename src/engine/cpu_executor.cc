@@ -4,8 +4,8 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
-#include <sched.h>
 #include <thread>
+#include <sched.h>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -21,7 +21,7 @@ class LoraViewBuilder {
   struct Built {
     std::uint64_t load_sequence = 0;
     LoraView view;
-    std::vector<const std::byte*> rows;   // what the view's row tables point into
+    std::vector<const std::byte*> rows;  // what the view's row tables point into
   };
 
   void Build(const AdapterResidency& adapter, Built& built) const {
@@ -30,7 +30,7 @@ class LoraViewBuilder {
     for (const ModulePlace& module : layout.modules) row_count += 2 * static_cast<std::size_t>(module.rank);
     built.load_sequence = adapter.load_sequence;
     built.rows.clear();
-    built.rows.reserve(row_count);   // the tables below must not move
+    built.rows.reserve(row_count);  // the tables below must not move
     built.view.modules.assign(static_cast<std::size_t>(num_layers_ * 7 + 1), LoraWeights{});
     for (const ModulePlace& module : layout.modules) {
       LoraWeights& weights = built.view.modules[LoraView::Index(module.layer, module.target, num_layers_)];
@@ -66,32 +66,36 @@ struct CpuExecutor::State {
   LoraViewBuilder view_builder;
   std::function<void()> on_completion;
 
-  std::vector<std::unique_ptr<LoraViewBuilder::Built>> views;   // by residency slot
+  std::vector<std::unique_ptr<LoraViewBuilder::Built>> views;  // by residency slot
   std::vector<SequenceChunk> sequences;
-  std::vector<SamplerScratch> scratch;                          // one a thread
-  std::vector<const LayerProgress*> arrivals;                   // that the batch in flight depends on
+  std::vector<SamplerScratch> scratch;         // one a thread
+  std::vector<const LayerProgress*> arrivals;  // that the batch in flight depends on
   const std::function<void(std::int64_t)> wait_for_layer = [this](std::int64_t layer) { WaitForLayer(layer); };
   OsClock clock;
 
   std::mutex mutex;
   std::condition_variable work;
-  const ExecutorBatch* batch = nullptr;   // in flight
+  const ExecutorBatch* batch = nullptr;  // in flight
   bool done = false;
   bool stopping = false;
   ExecutorResult result;
   std::thread thread;
 
   State(CpuExecutorOptions o, Model* m, const KvLayout& l, PagePool* device, std::function<void()> callback)
-      : options(o), model(m), layout(l),
+      : options(o),
+        model(m),
+        layout(l),
         arena{device->base(), static_cast<std::size_t>(device->page_bytes())},
-        pool(o.threads > 0 ? o.threads : AvailableProcessors()), context{o.backend, &pool},
-        view_builder(*device, m->config().num_layers), on_completion(std::move(callback)),
+        pool(o.threads > 0 ? o.threads : AvailableProcessors()),
+        context{o.backend, &pool},
+        view_builder(*device, m->config().num_layers),
+        on_completion(std::move(callback)),
         scratch(static_cast<std::size_t>(pool.size())) {
     model->Reserve(options.max_batch_tokens, options.max_running, options.max_positions, options.max_rank, pool.size());
   }
 
   const LoraView* ViewOf(const AdapterResidency& adapter) {
-    const std::size_t index = adapter.slot;   // used again by others, whose load_sequence differs
+    const std::size_t index = adapter.slot;  // used again by others, whose load_sequence differs
     if (index >= views.size()) views.resize(index + 1);
     if (views[index] == nullptr) views[index] = std::make_unique<LoraViewBuilder::Built>();
     if (views[index]->load_sequence != adapter.load_sequence) view_builder.Build(adapter, *views[index]);
@@ -105,8 +109,8 @@ struct CpuExecutor::State {
     pool.Run(static_cast<std::int64_t>(copies.size() * pieces), [&](std::int64_t task, int) {
       const PageCopy& copy = copies[static_cast<std::size_t>(task) / pieces];
       const std::size_t begin = static_cast<std::size_t>(task) % pieces * kPiece;
-      std::memcpy(arena.base + copy.destination * arena.page_stride + begin, arena.base + copy.source * arena.page_stride + begin,
-                  std::min(kPiece, bytes - begin));
+      std::memcpy(arena.base + copy.destination * arena.page_stride + begin,
+                  arena.base + copy.source * arena.page_stride + begin, std::min(kPiece, bytes - begin));
     });
   }
 
@@ -127,18 +131,19 @@ struct CpuExecutor::State {
       sequence.rope_length = chunk.prompt_tokens;
       sequences.push_back(sequence);
     }
-    const std::span<const float> logits =
-        model->Forward(context, sequences, layout, arena,
-                       {.lora_variant = options.lora_variant, .before_layer = arrivals.empty() ? nullptr : &wait_for_layer});
+    const std::span<const float> logits = model->Forward(
+        context, sequences, layout, arena,
+        {.lora_variant = options.lora_variant, .before_layer = arrivals.empty() ? nullptr : &wait_for_layer});
     SampleAll(work_batch, logits);
   }
 
   void DependOn(const LayerProgress* arrival) {
-    if (arrival != nullptr && std::find(arrivals.begin(), arrivals.end(), arrival) == arrivals.end()) arrivals.push_back(arrival);
+    if (arrival != nullptr && std::find(arrivals.begin(), arrivals.end(), arrival) == arrivals.end())
+      arrivals.push_back(arrival);
   }
 
-  // If it will never be there, the step goes on with whatever the pages hold: rows do not depend on one another, and the
-  // engine throws away those of the requests concerned.
+  // If it will never be there, the step goes on with whatever the pages hold: rows do not depend on one another, and
+  // the engine throws away those of the requests concerned.
   void WaitForLayer(std::int64_t layer) {
     const auto is_there = [layer](const LayerProgress* arrival) {
       return arrival->failed() || arrival->arrived() > std::min<std::int64_t>(layer, arrival->layers() - 1);
@@ -162,7 +167,7 @@ struct CpuExecutor::State {
     pool.Run(static_cast<std::int64_t>(sampled_chunks.size()), [&](std::int64_t task, int worker) {
       const std::size_t i = static_cast<std::size_t>(task);
       const ExecutorChunk& chunk = *sampled_chunks[i];
-      if (HasFailed(chunk.adapter_arrival) || HasFailed(chunk.kv_arrival)) {   // its logits may not be numbers
+      if (HasFailed(chunk.adapter_arrival) || HasFailed(chunk.kv_arrival)) {  // its logits may not be numbers
         result.tokens[i] = SampledToken{};
         return;
       }

@@ -12,7 +12,7 @@
 namespace loramux {
 
 struct CpuExecutorOptions {
-  int threads = 0;                             // 0: one per processor that the process may use
+  int threads = 0;  // 0: one per processor that the process may use
   Backend backend = Backend::kCpu;
   LoraVariant lora_variant = LoraVariant::kMbgmv;
   // The largest batch that will come, so that no step allocates.

@@ -16,8 +16,8 @@ namespace {
 struct Sequence : Request {
   SamplingParams sampling;
   std::int32_t min_tokens = 0;
-  std::shared_ptr<const AdapterVersion> version;   // until the residency manager holds it; null: base model
-  std::vector<TokenId> stop_ids;         // end it; not delivered. Banned until min_tokens are out.
+  std::shared_ptr<const AdapterVersion> version;  // until the residency manager holds it; null: base model
+  std::vector<TokenId> stop_ids;                  // end it; not delivered. Banned until min_tokens are out.
   GenerationCallback on_event;
 };
 
@@ -40,7 +40,7 @@ struct PinRequest {
 struct Inbox {
   std::mutex mutex;
   std::vector<PinRequest> pins;
-  std::map<AdapterGeneration, std::int64_t> locked_pages;   // of pinned adapters; changed by the engine thread
+  std::map<AdapterGeneration, std::int64_t> locked_pages;  // of pinned adapters; changed by the engine thread
   std::vector<std::unique_ptr<Sequence>> submitted;
   std::vector<RequestId> cancelled;
   bool cancel_all = false;
@@ -60,33 +60,39 @@ struct Engine::Impl {
   Scheduler scheduler;
 
   Inbox inbox;
-  std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences;   // looked up by id, never iterated for decisions
-  std::vector<std::unique_ptr<Sequence>> arriving;                      // swapped with inbox.submitted
+  // looked up by id, never iterated for decisions
+  std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences;
+  std::vector<std::unique_ptr<Sequence>> arriving;  // swapped with inbox.submitted
   std::vector<RequestId> cancelling, cancelled_now;
-  std::vector<PinRequest> pinning, loading_pins;                        // to decide; decided, until the adapter is there
+  // to decide; decided, until the adapter is there
+  std::vector<PinRequest> pinning, loading_pins;
   std::vector<AdapterGeneration> retired;
-  bool cancel_all = false, accepting = true;                            // as of the last step
+  bool cancel_all = false, accepting = true;  // as of the last step
 
   bool step_in_flight = false;
-  bool step_computed = false;             // in flight, but maybe what it used has not all arrived
+  bool step_computed = false;  // in flight, but maybe what it used has not all arrived
   TimeNs step_began = 0, step_ended = 0;
-  std::vector<std::shared_ptr<const LayerProgress>> arrivals;   // that the batch looks at
+  std::vector<std::shared_ptr<const LayerProgress>> arrivals;  // that the batch looks at
   std::vector<PlannedChunk> in_flight;
   ExecutorBatch batch;
   ExecutorResult result;
   std::vector<News> news;
-  std::size_t news_count = 0;             // entries of `news` in use; the rest keep their memory
+  std::size_t news_count = 0;  // entries of `news` in use; the rest keep their memory
   std::vector<ResidencyManager::LoadFailure> load_failures;
-  std::vector<ResidencyManager::LoadFailure> failed_arrivals;   // of adapters that the step in flight uses
+  std::vector<ResidencyManager::LoadFailure> failed_arrivals;  // of adapters that the step in flight uses
 
   mutable std::mutex stats_mutex;
   EngineStats stats;
   mutable SnapshotExchange snapshots;
 
   Impl(EngineOptions o, EngineParts p)
-      : options(std::move(o)), parts(p), observer(p.observer == nullptr ? nobody : *p.observer), residency(p.device, p.host, p.transfer),
+      : options(std::move(o)),
+        parts(p),
+        observer(p.observer == nullptr ? nobody : *p.observer),
+        residency(p.device, p.host, p.transfer),
         tiers(MakeTiers(p, options.kv_slices)),
-        scheduler(options.scheduler, p.device, &residency, p.eviction, p.tree, tiers ? &*tiers : nullptr, p.queue, p.predictor) {
+        scheduler(options.scheduler, p.device, &residency, p.eviction, p.tree, tiers ? &*tiers : nullptr, p.queue,
+                  p.predictor) {
     CHECK_GT(options.max_model_len, 0);
     CHECK_GT(options.vocab_size, 0);
     stats.device = parts.device->Stats();
@@ -149,7 +155,8 @@ struct Engine::Impl {
     for (const auto& failure : load_failures) {
       EndPin(failure.generation, failure.error);
       // One that was unloaded meanwhile, and that nobody refers to, is not known any more.
-      if (residency.Knows(failure.generation) && residency.Get(failure.generation).failed) failed_arrivals.push_back(failure);
+      if (residency.Knows(failure.generation) && residency.Get(failure.generation).failed)
+        failed_arrivals.push_back(failure);
       FailWaiting(failure, now);
     }
     if (changed) EndPinsThatAreLoaded();
@@ -165,7 +172,7 @@ struct Engine::Impl {
       step_computed = true;
       step_ended = now;
     }
-    if (UsesWhatIsArriving()) return false;   // nothing that was computed may be used before it is known to be right
+    if (UsesWhatIsArriving()) return false;  // nothing that was computed may be used before it is known to be right
     observer.Collected();
     step_in_flight = false;
     scheduler.StepTook(step_ended - step_began - result.waited);
@@ -221,8 +228,8 @@ struct Engine::Impl {
 
   // ---- What arrives while a step uses it ----
 
-  // A request is admitted with it only for the step that is submitted next, and that step is not collected before all of it
-  // has arrived or failed. So it is only ever a request's first chunk since its admission that is thrown away.
+  // A request is admitted with it only for the step that is submitted next, and that step is not collected before all
+  // of it has arrived or failed. So it is only ever a request's first chunk since its admission that is thrown away.
   bool UsesWhatIsArriving() const {
     const auto arriving = residency.Arriving();
     const auto used = [this](AdapterGeneration generation) { return residency.Get(generation).pins > 0; };
@@ -332,7 +339,8 @@ struct Engine::Impl {
 
   // Under the inbox's lock, so that no request that was promised the memory slips in between.
   Status TryLock(const AdapterVersion& version) {
-    if (parts.registry->IsRetired(version.generation)) return Unavailable("the adapter was unloaded while it was pinned");
+    if (parts.registry->IsRetired(version.generation))
+      return Unavailable("the adapter was unloaded while it was pinned");
     const std::lock_guard lock(inbox.mutex);
     if (inbox.locked_pages.contains(version.generation)) return Ok{};
     const std::int64_t share = AdapterShare();
@@ -341,19 +349,24 @@ struct Engine::Impl {
     const std::int64_t one_sequence = PagesOf(options.max_model_len);
     const std::int64_t reserve = share > 0 ? 0 : std::min(one_sequence, capacity / 2);
     if (locked + reserve > capacity) {
-      const std::string room = share > 0 ? "it does not fit the " + std::to_string(share) + " pages that this cache has for adapters"
-                                         : std::to_string(reserve) + " of the device's " + std::to_string(capacity) +
-                                               " pages would not stay free for requests";
-      return ResourceExhausted("adapter '" + version.name + "' takes " + std::to_string(version.layout.pages) + " pages; with " +
-                               std::to_string(locked - version.layout.pages) + " pages pinned already, " + room +
-                               ". Unload a pinned adapter, or raise --device-memory.", "pinned");
+      const std::string room =
+          share > 0 ? "it does not fit the " + std::to_string(share) + " pages that this cache has for adapters"
+                    : std::to_string(reserve) + " of the device's " + std::to_string(capacity) +
+                          " pages would not stay free for requests";
+      return ResourceExhausted("adapter '" + version.name + "' takes " + std::to_string(version.layout.pages) +
+                                   " pages; with " + std::to_string(locked - version.layout.pages) +
+                                   " pages pinned already, " + room +
+                                   ". Unload a pinned adapter, or raise --device-memory.",
+                               "pinned");
     }
     std::int64_t needed = 0;
     for (const auto& [id, sequence] : sequences) needed = std::max(needed, PagesNeeded(*sequence, version.generation));
     for (const auto& sequence : inbox.submitted) needed = std::max(needed, PagesNeeded(*sequence, version.generation));
     if (locked + needed > capacity) {
-      return Unavailable("adapter '" + version.name + "' cannot be pinned now: a request that is being served may need the " +
-                         "memory; try again when it has ended", "pinned");
+      return Unavailable("adapter '" + version.name +
+                             "' cannot be pinned now: a request that is being served may need the " +
+                             "memory; try again when it has ended",
+                         "pinned");
     }
     inbox.locked_pages.emplace(version.generation, version.layout.pages);
     return Ok{};
@@ -439,7 +452,7 @@ struct Engine::Impl {
     batch.copies.clear();
     for (const PlannedAdmission& admission : plan.admissions) {
       if (admission.in_page.tokens == 0) continue;
-      const Request& request = *admission.request;   // its own pages begin behind the tree's
+      const Request& request = *admission.request;  // its own pages begin behind the tree's
       const std::uint32_t destination = request.page_table[static_cast<std::size_t>(request.tree_pages)];
       batch.copies.push_back({parts.tree->Page(admission.in_page.node).index, destination});
     }
@@ -447,8 +460,9 @@ struct Engine::Impl {
       const Sequence& request = SequenceOf(planned.request);
       ExecutorChunk chunk;
       chunk.id = request.id;
-      chunk.tokens = std::span(request.tokens).subspan(static_cast<std::size_t>(request.computed),
-                                                       static_cast<std::size_t>(planned.num_tokens));
+      chunk.tokens =
+          std::span(request.tokens)
+              .subspan(static_cast<std::size_t>(request.computed), static_cast<std::size_t>(planned.num_tokens));
       chunk.position = request.computed;
       chunk.pages = request.page_table.data();
       chunk.adapter = request.adapter == kBaseModel ? nullptr : &residency.Get(request.adapter);
@@ -533,8 +547,7 @@ struct Engine::Impl {
   }
 };
 
-Engine::Engine(EngineOptions options, EngineParts parts)
-    : impl_(std::make_unique<Impl>(std::move(options), parts)) {}
+Engine::Engine(EngineOptions options, EngineParts parts) : impl_(std::make_unique<Impl>(std::move(options), parts)) {}
 
 Engine::~Engine() = default;
 
@@ -553,7 +566,7 @@ bool Engine::StepAt(TimeNs now) {
   progress |= e.CollectTransfers(now);
   if (!e.CollectStep(now)) {
     progress |= e.scheduler.LoadForNewcomer(now);
-    e.Publish(now);   // load failures do not wait for the step
+    e.Publish(now);  // load failures do not wait for the step
     e.DeliverSnapshot(now);
     return progress;
   }
@@ -567,7 +580,7 @@ bool Engine::StepAt(TimeNs now) {
 
 std::optional<std::chrono::nanoseconds> Engine::TimeToNextMove() const {
   const std::optional<TimeNs> at = impl_->scheduler.NextMove();
-  if (!at.has_value() || impl_->step_in_flight) return std::nullopt;   // the end of the step is a signal
+  if (!at.has_value() || impl_->step_in_flight) return std::nullopt;  // the end of the step is a signal
   return std::chrono::nanoseconds(std::max<TimeNs>(0, *at - impl_->parts.clock->Now()));
 }
 
@@ -630,15 +643,18 @@ std::int64_t Engine::MaxSequenceTokens(AdapterGeneration adapter) const {
 namespace {
 
 Error TooLong(const GenerationRequest& request, std::int64_t limit, std::int64_t max_model_len) {
-  const std::string asked = std::to_string(request.prompt.size()) + " in the prompt" +
-                            (request.max_tokens > 0 ? " and " + std::to_string(request.max_tokens) + " to generate" : "");
+  const std::string asked =
+      std::to_string(request.prompt.size()) + " in the prompt" +
+      (request.max_tokens > 0 ? " and " + std::to_string(request.max_tokens) + " to generate" : "");
   if (limit < max_model_len) {
     return ResourceExhausted("This server's device memory holds at most " + std::to_string(limit) +
-                             " tokens beside this adapter; the request has " + asked +
-                             ". Shorten it, or raise --device-memory.", "max_tokens");
+                                 " tokens beside this adapter; the request has " + asked +
+                                 ". Shorten it, or raise --device-memory.",
+                             "max_tokens");
   }
-  return InvalidArgument("This model's maximum context length is " + std::to_string(limit) + " tokens. However, you requested " +
-                         asked + ". Please reduce the length.", "max_tokens");
+  return InvalidArgument("This model's maximum context length is " + std::to_string(limit) +
+                             " tokens. However, you requested " + asked + ". Please reduce the length.",
+                         "max_tokens");
 }
 
 }  // namespace
@@ -649,7 +665,8 @@ Result<RequestId> Engine::Submit(GenerationRequest input) {
   for (const TokenId id : input.prompt) {
     if (id < 0 || id >= e.options.vocab_size) {
       return InvalidArgument("prompt: expected token ids from 0 to " + std::to_string(e.options.vocab_size - 1) +
-                             ", found " + std::to_string(id), "prompt");
+                                 ", found " + std::to_string(id),
+                             "prompt");
     }
   }
   const auto version = input.adapter == kBaseModel ? nullptr : e.parts.registry->Find(input.adapter);

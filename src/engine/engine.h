@@ -24,10 +24,10 @@ namespace loramux {
 
 struct EngineOptions {
   SchedulerOptions scheduler;
-  std::int64_t max_model_len = 0;            // positions that a sequence may have; > 0
+  std::int64_t max_model_len = 0;  // positions that a sequence may have; > 0
   std::vector<TokenId> eos_token_ids;
   std::int64_t vocab_size = 0;
-  KvSlices kv_slices;                        // of a page; by default history is fetched as a whole
+  KvSlices kv_slices;  // of a page; by default history is fetched as a whole
 };
 
 // What the engine is made of. It owns none of it.
@@ -36,15 +36,15 @@ struct EngineParts {
   Executor* executor = nullptr;
   AdapterTransfer* transfer = nullptr;
   PagePool* device = nullptr;
-  PagePool* host = nullptr;                  // null: no host tier
+  PagePool* host = nullptr;  // null: no host tier
   AdapterRegistry* registry = nullptr;
   const EvictionPolicy* eviction = nullptr;
-  DependencyTree* tree = nullptr;            // null: no prefix is used again
-  AdapterTransfer* kv_transfer = nullptr;    // for keys and values; null: they never go to the host tier
-  QueueOrder* queue = nullptr;               // null: first come, first served
-  LengthPredictor* predictor = nullptr;      // null: no predictions
-  Wakeup* wakeup = nullptr;                  // signalled when there is something to do
-  EngineObserver* observer = nullptr;        // null: nobody watches
+  DependencyTree* tree = nullptr;          // null: no prefix is used again
+  AdapterTransfer* kv_transfer = nullptr;  // for keys and values; null: they never go to the host tier
+  QueueOrder* queue = nullptr;             // null: first come, first served
+  LengthPredictor* predictor = nullptr;    // null: no predictions
+  Wakeup* wakeup = nullptr;                // signalled when there is something to do
+  EngineObserver* observer = nullptr;      // null: nobody watches
 };
 
 // Thread safety: Submit, Cancel, SetPinned, StopAccepting, CancelAll, Stats, Snapshot and MaxSequenceTokens from any
@@ -64,17 +64,17 @@ class Engine {
   // Ends a request at the next step: its pages are freed and its callback gets kCancelled. Unknown ids are ignored.
   void Cancel(RequestId id);
 
-  // Keeps an adapter on the device from now on ("pinned"), or no longer. `done` is called once, on the engine thread (or
-  // at once, if shutting down): when the adapter is there, or when it may be evicted again. Errors: it would leave too
-  // little device memory for requests (kResourceExhausted), requests that are in need the memory (kUnavailable: try
+  // Keeps an adapter on the device from now on ("pinned"), or no longer. `done` is called once, on the engine thread
+  // (or at once, if shutting down): when the adapter is there, or when it may be evicted again. Errors: it would leave
+  // too little device memory for requests (kResourceExhausted), requests that are in need the memory (kUnavailable: try
   // again), its load failed, its generation was retired meanwhile. A retired generation is no longer pinned.
   void SetPinned(std::shared_ptr<const AdapterVersion> version, bool pinned, std::function<void(Status)> done);
 
   // One iteration: drain inbox, collect completions, plan, submit, publish. False if nothing was done: nothing can be
   // until the wakeup is signalled.
   bool Step();
-  // How long to wait for the wakeup before the next Step, which may move something between the tiers that nobody asked for;
-  // none: as long as it takes.
+  // How long to wait for the wakeup before the next Step, which may move something between the tiers that nobody asked
+  // for; none: as long as it takes.
   std::optional<std::chrono::nanoseconds> TimeToNextMove() const;
   // No request anywhere and no transfer in flight.
   bool Idle() const;

@@ -1,5 +1,5 @@
-// The engine's cache on a virtual clock, test by test: what requests find of each other's prompts, what comes back from the host tier,
-// and what moves before anybody asks.
+// The engine's cache on a virtual clock, test by test: what requests find of each other's prompts, what comes back from
+// the host tier, and what moves before anybody asks.
 #include "engine/engine_world_for_test.h"
 
 namespace loramux {
@@ -9,7 +9,7 @@ using World = AdapterWorld;
 
 TEST(Engine, ASecondRequestComputesOnlyWhatIsNew) {
   World w(64, 8, {}, {2, 2});
-  const std::vector<TokenId> prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};   // two full pages and a half
+  const std::vector<TokenId> prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};  // two full pages and a half
   const auto ask = [&](std::uint32_t adapter, const std::vector<TokenId>& tokens) {
     const RequestId id = *w.Submit(tokens, adapter, 3);
     w.Drain();
@@ -18,12 +18,12 @@ TEST(Engine, ASecondRequestComputesOnlyWhatIsNew) {
   };
   EXPECT_EQ(ask(1, prompt), 0);
   const std::int64_t prefilled = w.engine->Stats().tokens_prefilled;
-  EXPECT_EQ(ask(1, prompt), 9);   // the third page was filled by the answer, and begins as the prompt ends
+  EXPECT_EQ(ask(1, prompt), 9);  // the third page was filled by the answer, and begins as the prompt ends
   EXPECT_EQ(w.engine->Stats().tokens_prefilled, prefilled + 1);
-  EXPECT_EQ(ask(2, prompt), 0);   // other weights, other keys and values
+  EXPECT_EQ(ask(2, prompt), 0);  // other weights, other keys and values
   EXPECT_EQ(ask(0, prompt), 0);
-  EXPECT_EQ(ask(1, {1, 2, 3, 4, 5, 6, 7, 8}), 7);   // the last token is computed in any case
-  std::vector<TokenId> next_turn = prompt;          // the answer is part of the next turn's prompt
+  EXPECT_EQ(ask(1, {1, 2, 3, 4, 5, 6, 7, 8}), 7);  // the last token is computed in any case
+  std::vector<TokenId> next_turn = prompt;         // the answer is part of the next turn's prompt
   for (const TokenId token : ExpectedTokens(AdapterGeneration{1}, prompt, 3)) next_turn.push_back(token);
   next_turn.push_back(500);
   EXPECT_EQ(ask(1, next_turn), 12);
@@ -44,13 +44,13 @@ TEST(Engine, APromptBeginsWithinAPage) {
     return w.outcomes[id].cached_tokens;
   };
   EXPECT_EQ(ask(1, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}), 0);
-  EXPECT_EQ(ask(1, {1, 2, 3, 99, 5, 6, 7, 8}), 3);               // in the first page
+  EXPECT_EQ(ask(1, {1, 2, 3, 99, 5, 6, 7, 8}), 3);  // in the first page
   EXPECT_EQ(ask(1, {1, 2, 3, 4, 5, 6, 98, 8, 97}), 6);
-  EXPECT_EQ(ask(1, {1, 2, 3, 4, 5, 6, 98, 96, 95}), 7);          // of two pages that begin alike, the better one
-  EXPECT_EQ(ask(1, {1, 2}), 1);                                  // shorter than a page; the last token is computed
+  EXPECT_EQ(ask(1, {1, 2, 3, 4, 5, 6, 98, 96, 95}), 7);  // of two pages that begin alike, the better one
+  EXPECT_EQ(ask(1, {1, 2}), 1);                          // shorter than a page; the last token is computed
   EXPECT_EQ(ask(1, {1}), 0);
   EXPECT_EQ(ask(1, {2, 2, 3, 4, 5}), 0);
-  EXPECT_EQ(ask(2, {1, 2, 3, 99, 5, 6, 7, 8}), 0);               // another adapter's pages are not the same
+  EXPECT_EQ(ask(2, {1, 2, 3, 99, 5, 6, 7, 8}), 0);  // another adapter's pages are not the same
   EXPECT_EQ(w.engine->Stats().prefix.copied_pages, 4);
   EXPECT_GT(w.executor->checked(), 3 + 6 + 7 + 1);
 }
@@ -64,10 +64,10 @@ TEST(Engine, NobodyWaitsForThePageThatHeWouldCopy) {
     EXPECT_EQ(w.outcomes[id].tokens.size(), 1u);
     return w.outcomes[id].cached_tokens;
   };
-  std::vector<TokenId> prompt(31, 5);   // with what follows, all eight pages
+  std::vector<TokenId> prompt(31, 5);  // with what follows, all eight pages
   EXPECT_EQ(ask(prompt), 0);
   prompt[2] = 6;
-  EXPECT_EQ(ask(prompt), 0);            // two would be found, in a page that is in the way
+  EXPECT_EQ(ask(prompt), 0);  // two would be found, in a page that is in the way
   EXPECT_EQ(w.engine->Stats().prefix.copied_pages, 0);
 }
 
@@ -91,17 +91,17 @@ TEST(Engine, NamesOfOneContentShareTheirHistory) {
   w.Drain();
   EXPECT_EQ(w.engine->Stats().history_pages, 0);
   EXPECT_EQ(cached(changed), 0);
-  w.Load("first", 3, "same weights");   // comes back, and nothing of the old history with it
+  w.Load("first", 3, "same weights");  // comes back, and nothing of the old history with it
   EXPECT_EQ(cached(AdapterGeneration{4}), 0);
 }
 
-// History fills the memory; an adapter that is needed takes it, least recently used first, and no adapter goes before the
-// history that depends on it.
+// History fills the memory; an adapter that is needed takes it, least recently used first, and no adapter goes before
+// the history that depends on it.
 TEST(Engine, AnAdapterGoesOnlyAfterItsHistory) {
   World w(14, 8, {}, {4, 4, 4});
   const auto ask = [&](std::uint32_t adapter) {
     ASSERT_TRUE(w.Submit({1, 2, 3, 4, 5, 6, 7, 8, 9}, adapter, 2).ok());
-    w.Drain();   // checks that all history can be used
+    w.Drain();  // checks that all history can be used
   };
   ask(1);
   ask(2);
@@ -109,27 +109,27 @@ TEST(Engine, AnAdapterGoesOnlyAfterItsHistory) {
   EXPECT_EQ(before.history_pages, 4);
   ask(3);
   const EngineStats after = w.engine->Stats();
-  EXPECT_EQ(after.history_evictions, 2);            // those of adapter 1
+  EXPECT_EQ(after.history_evictions, 2);  // those of adapter 1
   EXPECT_EQ(after.adapters.device_evictions, 1);
   EXPECT_EQ(after.history_pages, 4);
 }
 
-// What gave way comes back from the host tier instead of being computed again, while others run; KvCheckingExecutor looks
-// at each page that is read.
+// What gave way comes back from the host tier instead of being computed again, while others run; KvCheckingExecutor
+// looks at each page that is read.
 TEST(Engine, HistoryComesBackFromTheHostTier) {
   World w(24, 64, {}, {});
-  const auto prompt_of = [](TokenId first) { return std::vector<TokenId>(33, first); };   // 8 full pages
+  const auto prompt_of = [](TokenId first) { return std::vector<TokenId>(33, first); };  // 8 full pages
   const auto ask = [&](TokenId first) {
     const RequestId id = *w.Submit(prompt_of(first), 0, 2);
     w.Drain();
     EXPECT_EQ(w.outcomes[id].tokens, ExpectedTokens(kBaseModel, prompt_of(first), 2));
     return w.outcomes[id].cached_tokens;
   };
-  for (TokenId first = 1; first <= 6; ++first) EXPECT_EQ(ask(first), 0);   // 48 pages of history in 24
+  for (TokenId first = 1; first <= 6; ++first) EXPECT_EQ(ask(first), 0);  // 48 pages of history in 24
   const EngineStats before = w.engine->Stats();
   EXPECT_GT(before.history_evictions, 20);
   const std::int64_t computed = before.tokens_prefilled;
-  EXPECT_GE(ask(1), 24);   // one page at a time is copied here, and the end of a session goes first
+  EXPECT_GE(ask(1), 24);  // one page at a time is copied here, and the end of a session goes first
   EXPECT_GE(ask(2), 24);
   const EngineStats after = w.engine->Stats();
   EXPECT_GE(after.kv_tiers.pages_fetched, 12);
@@ -137,11 +137,12 @@ TEST(Engine, HistoryComesBackFromTheHostTier) {
   EXPECT_LE(after.tokens_prefilled, computed + 2 + 16);
 }
 
-// Once most of the device is in use, what has just ended is evicted before there was time to copy it: so it is copied before.
+// Once most of the device is in use, what has just ended is evicted before there was time to copy it: so it is copied
+// before.
 TEST(Engine, WhatRunsIsCopiedWhereLittleElseIsIdle) {
   const auto pages_copied = [](std::int64_t device_pages) {
     World w(device_pages, 64, {}, {});
-    const std::vector<TokenId> prompt(69, 1);   // 17 full pages
+    const std::vector<TokenId> prompt(69, 1);  // 17 full pages
     const RequestId running = *w.Submit(prompt, 0, 20);
     while (w.outcomes[running].tokens.size() < 18) EXPECT_TRUE(w.Advance());
     const std::int64_t copied = w.engine->Stats().kv_tiers.pages_backed_up;
@@ -149,15 +150,15 @@ TEST(Engine, WhatRunsIsCopiedWhereLittleElseIsIdle) {
     EXPECT_EQ(w.outcomes[running].tokens, ExpectedTokens(kBaseModel, prompt, 20));
     return copied;
   };
-  EXPECT_GE(pages_copied(24), 5);   // one at a time
+  EXPECT_GE(pages_copied(24), 5);  // one at a time
   EXPECT_EQ(pages_copied(128), 0);
 }
 
 // There are more who want theirs than fetches at a time: computing it instead would take longer than waiting.
 TEST(Engine, HistoryIsWaitedForWhereOthersAreOnTheirWay) {
   World w(64, 256, {.fetch_ahead = false}, {});
-  const auto prompt_of = [](TokenId first) { return std::vector<TokenId>(33, first); };   // 8 full pages
-  for (TokenId first = 1; first <= 16; ++first) {   // 128 pages of history in 64
+  const auto prompt_of = [](TokenId first) { return std::vector<TokenId>(33, first); };  // 8 full pages
+  for (TokenId first = 1; first <= 16; ++first) {                                        // 128 pages of history in 64
     ASSERT_TRUE(w.Submit(prompt_of(first), 0, 2).ok());
     w.Drain();
   }
@@ -172,17 +173,17 @@ TEST(Engine, HistoryIsWaitedForWhereOthersAreOnTheirWay) {
   EXPECT_EQ(w.engine->Stats().kv_tiers.fetches - before.kv_tiers.fetches, 6);
 }
 
-// Who goes before takes pages that the next one would begin with, while the rest of what that one has is in the host tier. All of it
-// is fetched then, whatever the first one needs.
+// Who goes before takes pages that the next one would begin with, while the rest of what that one has is in the host
+// tier. All of it is fetched then, whatever the first one needs.
 TEST(Engine, HistoryThatAPlanTakesAPartOfIsFetched) {
-  const auto prompt_of = [](TokenId first) { return std::vector<TokenId>(33, first); };   // 8 full pages
+  const auto prompt_of = [](TokenId first) { return std::vector<TokenId>(33, first); };  // 8 full pages
   for (std::size_t length = 5; length <= 81; length += 4) {
     World w(24, 64, {.fetch_ahead = false}, {});
     for (TokenId first = 1; first <= 3; ++first) {
       ASSERT_TRUE(w.Submit(prompt_of(first), 0, 2).ok());
       w.Drain();
     }
-    ASSERT_TRUE(w.Submit(std::vector<TokenId>(21, 4), 0, 2).ok());   // some pages of the first one go
+    ASSERT_TRUE(w.Submit(std::vector<TokenId>(21, 4), 0, 2).ok());  // some pages of the first one go
     w.Drain();
     ASSERT_GT(w.engine->Stats().history_evictions, 0);
     ASSERT_TRUE(w.Submit(std::vector<TokenId>(length, 9), 0, 2).ok());
@@ -196,13 +197,13 @@ TEST(Engine, HistoryThatAPlanTakesAPartOfIsFetched) {
 // What came for a request that then had no room gives way to one that runs, and comes again when there is room.
 TEST(Engine, WhatWasFetchedAndWentIsFetchedAgain) {
   World w(24, 256, {.fetch_ahead = false}, {});
-  const std::vector<TokenId> prompt(33, 1);   // 8 full pages
+  const std::vector<TokenId> prompt(33, 1);  // 8 full pages
   for (TokenId first = 1; first <= 6; ++first) {
     ASSERT_TRUE(w.Submit(std::vector<TokenId>(33, first), 0, 2).ok());
     w.Drain();
   }
   const EngineStats before = w.engine->Stats();
-  const RequestId running = *w.Submit(std::vector<TokenId>(56, 9), 0, 30);   // 15 pages, then up to 22
+  const RequestId running = *w.Submit(std::vector<TokenId>(56, 9), 0, 30);  // 15 pages, then up to 22
   while (w.outcomes[running].tokens.size() < 2) ASSERT_TRUE(w.Advance());
   const RequestId waiting = *w.Submit(prompt, 0, 2);
   w.Drain();
@@ -215,7 +216,7 @@ TEST(Engine, WhatWasFetchedAndWentIsFetchedAgain) {
 TEST(Engine, HistoryIsFetchedAheadForThoseWithoutASeat) {
   const auto time_of_second = [](bool ahead, EngineStats* stats) {
     World w(24, 64, {.max_running = 1, .fetch_ahead = ahead}, {});
-    for (TokenId first = 1; first <= 6; ++first) {   // 48 pages of history in 24
+    for (TokenId first = 1; first <= 6; ++first) {  // 48 pages of history in 24
       EXPECT_TRUE(w.Submit(std::vector<TokenId>(33, first), 0, 2).ok());
       w.Drain();
     }
@@ -233,7 +234,7 @@ TEST(Engine, HistoryIsFetchedAheadForThoseWithoutASeat) {
   };
   EngineStats with, without;
   const TimeNs ahead = time_of_second(true, &with);
-  EXPECT_GE(time_of_second(false, &without) - ahead, 2 * kNsPerMs);   // a copy's time
+  EXPECT_GE(time_of_second(false, &without) - ahead, 2 * kNsPerMs);  // a copy's time
   EXPECT_EQ(with.kv_tiers.fetches_ahead, 1);
   EXPECT_EQ(with.kv_tiers.fetches, 0);
   EXPECT_EQ(with.kv_tiers.pages_fetched, without.kv_tiers.pages_fetched);
@@ -241,8 +242,8 @@ TEST(Engine, HistoryIsFetchedAheadForThoseWithoutASeat) {
   EXPECT_EQ(without.kv_tiers.fetches, 1);
 }
 
-// With a device that does not hold the history of all who wait, nobody loses what he would have got, and next to nothing
-// is copied in vain.
+// With a device that does not hold the history of all who wait, nobody loses what he would have got, and next to
+// nothing is copied in vain.
 TEST(Engine, FetchingAheadTakesNothingFromThoseAhead) {
   const auto cached_tokens = [](bool ahead, KvTierStats* stats) {
     World w(24, 128, {.max_running = 1, .fetch_ahead = ahead}, {});
@@ -271,8 +272,8 @@ TEST(Engine, FetchingAheadTakesNothingFromThoseAhead) {
   }
   EXPECT_GE(ahead[0], 24);
   EXPECT_GE(with[0].fetches_ahead, 1);
-  EXPECT_LE(with[0].fetches_ahead, 2);   // while the first one runs there are pages for two at most
-  EXPECT_LE(with[1].pages_fetched, used + 6);   // the running one took 6 pages
+  EXPECT_LE(with[0].fetches_ahead, 2);         // while the first one runs there are pages for two at most
+  EXPECT_LE(with[1].pages_fetched, used + 6);  // the running one took 6 pages
 }
 
 // A copy that fails costs the request nothing but the computation that the history would have saved.
@@ -300,11 +301,12 @@ TEST(Engine, AFetchThatFailsIsComputedAgain) {
 // Of a device of 80 pages, 76 are the upper threshold and 56 the lower one.
 struct SwappingWorld : World {
   AdapterGeneration large, small;
-  explicit SwappingWorld(const std::string& cache = "fastlibra-wos") : World(80, 400, {}, {}, /*prefix_cache=*/true, cache) {
+  explicit SwappingWorld(const std::string& cache = "fastlibra-wos")
+      : World(80, 400, {}, {}, /*prefix_cache=*/true, cache) {
     large = Load("large", 32);
     small = Load("small", 2);
   }
-  std::int32_t Ask(AdapterGeneration who, TokenId first) {   // 8 full pages
+  std::int32_t Ask(AdapterGeneration who, TokenId first) {  // 8 full pages
     const std::vector<TokenId> prompt(31, first);
     const RequestId id = *EngineWorld::Submit(prompt, who, 2);
     Drain();
@@ -341,7 +343,7 @@ TEST(Engine, AboveTheUpperThresholdTheOldestGoesBeforeAnybodyNeedsItsPlace) {
     EXPECT_EQ(w.Used() <= 76, swaps);
     const EngineStats stats = w.engine->Stats();
     EXPECT_EQ(stats.swaps.history_out > 0, swaps);
-    EXPECT_GE(w.Used(), 76);   // and no more than that
+    EXPECT_GE(w.Used(), 76);  // and no more than that
     w.Wait(kNsPerSecond);
     EXPECT_EQ(w.engine->Stats().swaps.history_out, stats.swaps.history_out);
     EXPECT_EQ(w.engine->Stats().swaps.history_in, 0);
@@ -352,7 +354,7 @@ TEST(Engine, AboveTheUpperThresholdTheOldestGoesBeforeAnybodyNeedsItsPlace) {
 TEST(Engine, BelowTheLowerThresholdTheMostValuableComesBeforeAnybodyAsks) {
   SwappingWorld w;
   w.MakeRoom();
-  EXPECT_EQ(w.residency_pages(), 32);   // the small one is not there
+  EXPECT_EQ(w.residency_pages(), 32);  // the small one is not there
   w.Wait(5 * kNsPerSecond);
   EXPECT_EQ(w.residency_pages(), 2);
   EXPECT_EQ(w.Used(), 56);
@@ -361,9 +363,9 @@ TEST(Engine, BelowTheLowerThresholdTheMostValuableComesBeforeAnybodyAsks) {
   EXPECT_GT(before.swaps.history_in, 4);
   EXPECT_EQ(before.kv_tiers.pages_fetched_ahead, before.swaps.history_in);
   EXPECT_EQ(before.kv_tiers.fetches, 0);
-  EXPECT_EQ(w.Ask(kBaseModel, 18), 30);   // 28 in full pages, 2 in a page that is copied
+  EXPECT_EQ(w.Ask(kBaseModel, 18), 30);  // 28 in full pages, 2 in a page that is copied
   EXPECT_EQ(w.engine->Stats().kv_tiers.fetches, 0);
-  EXPECT_FALSE(w.engine->TimeToNextMove().has_value());   // nothing to do: nobody wakes for it
+  EXPECT_FALSE(w.engine->TimeToNextMove().has_value());  // nothing to do: nobody wakes for it
 }
 
 TEST(Engine, SwapsThatFailHarmNobody) {
@@ -376,13 +378,13 @@ TEST(Engine, SwapsThatFailHarmNobody) {
   w.transfer.set_fault(fault);
   w.Wait(kNsPerSecond);
   const EngineStats failed = w.engine->Stats();
-  EXPECT_GT(failed.kv_tiers.failed_jobs, 0);    // tried again
-  EXPECT_LE(failed.kv_tiers.failed_jobs, 12);   // at ticks, and no more often
+  EXPECT_GT(failed.kv_tiers.failed_jobs, 0);   // tried again
+  EXPECT_LE(failed.kv_tiers.failed_jobs, 12);  // at ticks, and no more often
   EXPECT_EQ(failed.kv_tiers.pages_fetched_ahead, 0);
   w.kv_transfer.set_fault({});
   w.transfer.set_fault({});
-  w.Ask(kBaseModel, 18);   // something happens
-  w.Wait();                // a tick
+  w.Ask(kBaseModel, 18);  // something happens
+  w.Wait();               // a tick
   w.Wait(5 * kNsPerSecond);
   EXPECT_EQ(w.Used(), 56);
   w.Ask(w.small, 1);
@@ -402,7 +404,9 @@ TEST(Engine, NothingComesOnceTheServerEnds) {
 TEST(Engine, AnUnloadDuringAFetchLeaksNothing) {
   World w(24, 64, {}, {});
   const AdapterGeneration adapter = w.Load("x", 2, "weights");
-  const auto submit = [&](AdapterGeneration who, TokenId first) { return *w.EngineWorld::Submit(std::vector<TokenId>(33, first), who, 2); };
+  const auto submit = [&](AdapterGeneration who, TokenId first) {
+    return *w.EngineWorld::Submit(std::vector<TokenId>(33, first), who, 2);
+  };
   submit(adapter, 1);
   w.Drain();
   for (TokenId first = 2; first <= 6; ++first) {
@@ -411,11 +415,12 @@ TEST(Engine, AnUnloadDuringAFetchLeaksNothing) {
   }
   w.kv_transfer.set_fault({});
   const RequestId id = submit(adapter, 1);
-  while (w.engine->Stats().adapters.device_loads < 2) w.Advance();   // it had to go as well
+  while (w.engine->Stats().adapters.device_loads < 2) w.Advance();  // it had to go as well
   while (w.kv_transfer.next_end() < 0) ASSERT_TRUE(w.Advance());
   w.engine->Cancel(id);
   ASSERT_TRUE(w.registry.Remove("x").ok());
-  while (w.engine->Step()) {}
+  while (w.engine->Step()) {
+  }
   w.Drain();
   EXPECT_EQ(w.device->Stats().used(PageCategory::kAdapter), 0);
   EXPECT_EQ(w.tree->orphans(), 0);
@@ -425,7 +430,7 @@ TEST(Engine, AnUnloadDuringAFetchLeaksNothing) {
 // Without dependency between them, an adapter goes and its history stays: useless for now, and of use again when the
 // adapter is back.
 TEST(Engine, HistoryWithoutItsAdapterIsInvalidUntilItIsBack) {
-  World w(40, 12, {}, {6, 6}, /*prefix_cache=*/true, "vllm");   // adapters have 8 pages: one at a time
+  World w(40, 12, {}, {6, 6}, /*prefix_cache=*/true, "vllm");  // adapters have 8 pages: one at a time
   const auto ask = [&](std::uint32_t adapter) {
     const RequestId id = *w.Submit({1, 2, 3, 4, 5, 6, 7, 8, 9}, adapter, 2);
     w.Drain();
@@ -436,11 +441,11 @@ TEST(Engine, HistoryWithoutItsAdapterIsInvalidUntilItIsBack) {
   EXPECT_EQ(ask(2), 0);
   EXPECT_EQ(w.engine->Stats().adapters.device_evictions, 1);
   EXPECT_EQ(w.engine->Stats().history_pages, 4);
-  EXPECT_EQ(w.engine->Stats().invalid_history_pages, 2);   // those of adapter 1
+  EXPECT_EQ(w.engine->Stats().invalid_history_pages, 2);  // those of adapter 1
   EXPECT_EQ(ask(1), 8);
   EXPECT_EQ(w.engine->Stats().history_pages, 4);
-  EXPECT_EQ(w.engine->Stats().invalid_history_pages, 2);   // now those of adapter 2
-  ASSERT_TRUE(w.registry.Remove("adapter-1").ok());        // which nobody can bring back any more
+  EXPECT_EQ(w.engine->Stats().invalid_history_pages, 2);  // now those of adapter 2
+  ASSERT_TRUE(w.registry.Remove("adapter-1").ok());       // which nobody can bring back any more
   w.Drain();
   EXPECT_EQ(w.engine->Stats().history_pages, 2);
   EXPECT_EQ(w.engine->Stats().invalid_history_pages, 0);
@@ -457,8 +462,8 @@ TEST(Engine, HistoryStaysForTheOtherNameOfItsContent) {
     return w.outcomes[id].cached_tokens;
   };
   EXPECT_EQ(cached(second), 0);
-  EXPECT_EQ(cached(first), 8);   // and takes the place of the second
-  EXPECT_EQ(cached(other), 0);   // of the first
+  EXPECT_EQ(cached(first), 8);  // and takes the place of the second
+  EXPECT_EQ(cached(other), 0);  // of the first
   ASSERT_TRUE(w.registry.Remove("first").ok());
   w.Drain();
   EXPECT_EQ(w.engine->Stats().invalid_history_pages, 2);

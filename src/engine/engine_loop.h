@@ -13,7 +13,7 @@ namespace loramux {
 class EngineLoop {
  public:
   EngineLoop(Engine* engine, Wakeup* wakeup);
-  ~EngineLoop();   // Stop()
+  ~EngineLoop();  // Stop()
 
   // Refuses new requests, cancels what is still in, waits for the engine to be idle, ends the thread. Idempotent.
   void Stop();

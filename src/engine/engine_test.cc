@@ -15,12 +15,12 @@ struct Asked {
 };
 
 struct Fuzzed {
-  std::uint64_t digest = 0;         // of all that happened
+  std::uint64_t digest = 0;  // of all that happened
   CacheRegime regime;
   EngineStats stats;
   std::int64_t cancelled = 0;
-  std::int64_t discarded = 0;       // chunks whose adapter or history failed to arrive
-  std::int64_t invalid_pages = 0;   // the most at one time
+  std::int64_t discarded = 0;      // chunks whose adapter or history failed to arrive
+  std::int64_t invalid_pages = 0;  // the most at one time
 };
 
 // What the regime promises, whatever happens.
@@ -61,7 +61,7 @@ Fuzzed FuzzOnce(std::uint64_t seed) {
   scheduler.fairness.max_wait = static_cast<TimeNs>(prng.NextBelow(3)) * 200 * kNsPerMs;
   scheduler.discard_share = prng.NextBelow(3) == 0 ? 0 : 0.25;
   scheduler.load_on_arrival = seed / 4 % 2 == 0;
-  const std::uint64_t named_tenants = prng.NextBelow(5);   // 0: a tenant each adapter
+  const std::uint64_t named_tenants = prng.NextBelow(5);  // 0: a tenant each adapter
   const std::span<const CacheRegime> regimes = CacheRegimes();
   fuzzed.regime = regimes[static_cast<std::size_t>(prng.NextBelow(regimes.size()))];
   World w(24 + static_cast<std::int64_t>(prng.NextBelow(20)), 4 + static_cast<std::int64_t>(prng.NextBelow(50)),
@@ -83,7 +83,7 @@ Fuzzed FuzzOnce(std::uint64_t seed) {
     for (std::uint64_t burst = prng.NextBelow(6); burst > 0 && to_submit > 0; --burst, --to_submit) {
       Asked ask;
       ask.prompt.resize(1 + prng.NextBelow(40));
-      const std::uint64_t kinds = prng.NextBelow(2) == 0 ? 3 : kTestVocab;   // many begin alike
+      const std::uint64_t kinds = prng.NextBelow(2) == 0 ? 3 : kTestVocab;  // many begin alike
       for (TokenId& id : ask.prompt) id = static_cast<TokenId>(prng.NextBelow(5) == 0 ? prng.NextBelow(kinds) : 7);
       ask.adapter = static_cast<std::uint32_t>(prng.NextBelow(13));
       ask.max_tokens = 1 + static_cast<std::int32_t>(prng.NextBelow(24));
@@ -121,7 +121,8 @@ Fuzzed FuzzOnce(std::uint64_t seed) {
       EXPECT_EQ(outcome.tokens, expected);
       EXPECT_EQ(outcome.finish == FinishReason::kLength, static_cast<std::int32_t>(expected.size()) == ask.max_tokens);
     }
-    digest = SplitMix64(digest ^ id.value ^ static_cast<std::uint64_t>(outcome.finish) << 40 ^ outcome.tokens.size() << 20);
+    digest =
+        SplitMix64(digest ^ id.value ^ static_cast<std::uint64_t>(outcome.finish) << 40 ^ outcome.tokens.size() << 20);
   }
   fuzzed.stats = w.engine->Stats();
   fuzzed.discarded = w.executor->discarded();
@@ -130,11 +131,12 @@ Fuzzed FuzzOnce(std::uint64_t seed) {
 }
 
 TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
-  std::int64_t preemptions = 0, evictions = 0, failures = 0, cancelled = 0, found = 0, history_evictions = 0, copied_pages = 0;
+  std::int64_t preemptions = 0, evictions = 0, failures = 0, cancelled = 0, found = 0, history_evictions = 0,
+               copied_pages = 0;
   std::int64_t early = 0, discarded = 0;
   KvTierStats tiers;
-  std::map<std::string_view, std::int64_t> runs, invalid, evicted;   // by regime
-  std::map<bool, SwapStats> swaps;                                    // by whether the regime swaps proactively
+  std::map<std::string_view, std::int64_t> runs, invalid, evicted;  // by regime
+  std::map<bool, SwapStats> swaps;                                  // by whether the regime swaps proactively
   for (std::uint64_t seed = 1; seed <= 400 && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const Fuzzed fuzzed = FuzzOnce(seed);
@@ -177,7 +179,8 @@ TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
   EXPECT_GT(swaps[true].history_out, 500);
   EXPECT_GT(swaps[true].adapters_out, 50);
   EXPECT_GT(swaps[true].adapters_in, 50);
-  EXPECT_EQ(swaps[false].history_out + swaps[false].history_in + swaps[false].adapters_out + swaps[false].adapters_in, 0);
+  EXPECT_EQ(swaps[false].history_out + swaps[false].history_in + swaps[false].adapters_out + swaps[false].adapters_in,
+            0);
   EXPECT_GT(early, 500);
   EXPECT_GT(discarded, 25);
   for (const CacheRegime& regime : CacheRegimes()) {
@@ -190,21 +193,21 @@ TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
 // Where adapters have a share, neither side takes from the other.
 TEST(Engine, AFixedShareIsFixed) {
   World w(40, 60, {}, {6, 6, 9}, /*prefix_cache=*/true, "vllm");
-  EXPECT_EQ(w.Submit({1}, 3, 4).error().code, ErrorCode::kResourceExhausted);   // 9 pages of 8
+  EXPECT_EQ(w.Submit({1}, 3, 4).error().code, ErrorCode::kResourceExhausted);  // 9 pages of 8
   EXPECT_EQ(w.engine->MaxSequenceTokens(AdapterGeneration{1}), 32 * kTestPageTokens);
   EXPECT_EQ(w.engine->MaxSequenceTokens(kBaseModel), 32 * kTestPageTokens);
-  for (TokenId i = 1; i <= 12; ++i) {   // 3 pages each
+  for (TokenId i = 1; i <= 12; ++i) {  // 3 pages each
     ASSERT_TRUE(w.Submit(std::vector<TokenId>(12, i), 1, 2).ok());
     w.Drain();
   }
   const EngineStats full = w.engine->Stats();
-  EXPECT_GE(full.history_pages, 30);       // all of their side, and nothing of the adapters'
+  EXPECT_GE(full.history_pages, 30);  // all of their side, and nothing of the adapters'
   EXPECT_LE(full.history_pages, 32);
   EXPECT_GT(full.history_evictions, 0);
   EXPECT_EQ(full.adapters.device_evictions, 0);
   ASSERT_TRUE(w.Submit({1, 2}, 2, 2).ok());
   w.Drain();
-  EXPECT_EQ(w.engine->Stats().adapters.device_evictions, 1);   // one adapter for another
+  EXPECT_EQ(w.engine->Stats().adapters.device_evictions, 1);  // one adapter for another
   EXPECT_EQ(w.engine->Stats().adapters.device_resident, 1);
   EXPECT_GE(w.engine->Stats().history_pages, 30);
 }
@@ -239,9 +242,10 @@ TEST(Engine, RefusesWhatCanNeverRun) {
   EXPECT_EQ(w.Submit({-1}, 0, 4).error().param, "prompt");
   EXPECT_EQ(w.Submit({1}, 0, 0).error().param, "max_tokens");
   EXPECT_EQ(w.Submit({1}, 7, 4).error().code, ErrorCode::kNotFound);
-  EXPECT_EQ(w.Submit(std::vector<TokenId>(30, 1), 0, 10).error().code, ErrorCode::kResourceExhausted);   // 8 pages = 32 tokens
+  // 8 pages = 32 tokens
+  EXPECT_EQ(w.Submit(std::vector<TokenId>(30, 1), 0, 10).error().code, ErrorCode::kResourceExhausted);
   EXPECT_TRUE(w.Submit(std::vector<TokenId>(22, 1), 0, 10).ok());
-  EXPECT_FALSE(w.Submit(std::vector<TokenId>(12, 1), 1, 10).ok());   // 3 pages are left beside the adapter
+  EXPECT_FALSE(w.Submit(std::vector<TokenId>(12, 1), 1, 10).ok());  // 3 pages are left beside the adapter
   EXPECT_EQ(w.engine->MaxSequenceTokens(AdapterGeneration{1}), 12);
   EXPECT_TRUE(w.Submit(std::vector<TokenId>(8, 1), 1, -1).ok());
   w.Drain();
@@ -263,7 +267,8 @@ TEST(Engine, AStopTokenEndsTheRequestAndIsNotDelivered) {
   GenerationRequest request;
   request.prompt = {5};
   request.max_tokens = 30;
-  request.stop_token_ids = {static_cast<TokenId>(ModeledExecutor::NextToken(kBaseModel, request.prompt, {}, kTestVocab))};
+  request.stop_token_ids = {
+      static_cast<TokenId>(ModeledExecutor::NextToken(kBaseModel, request.prompt, {}, kTestVocab))};
   World::Outcome outcome;
   request.on_event = [&](const GenerationEvent& event) {
     outcome.finish = event.finish;
@@ -285,7 +290,8 @@ class RecordingPredictor final : public LengthPredictor {
     return 3;
   }
   void Observe(const LengthQuery& query, std::int32_t output_tokens) override {
-    observed.emplace_back(std::string(query.adapter_digest), query.prompt_tokens, query.max_output_tokens, output_tokens);
+    observed.emplace_back(std::string(query.adapter_digest), query.prompt_tokens, query.max_output_tokens,
+                          output_tokens);
   }
   std::vector<std::int32_t> hints;
   std::vector<std::tuple<std::string, std::int32_t, std::int32_t, std::int32_t>> observed;
@@ -309,12 +315,13 @@ TEST(Engine, ThePredictorLearnsFromRequestsThatEndByThemselves) {
   ASSERT_TRUE(w.engine->Submit(std::move(hinted)).ok());
   w.Drain();
   using Seen = std::tuple<std::string, std::int32_t, std::int32_t, std::int32_t>;
-  const std::vector<Seen> observed = {{"digest of x", 3, 12, static_cast<std::int32_t>(expected.size())}, {"", 1, 1, 1}};
+  const std::vector<Seen> observed = {{"digest of x", 3, 12, static_cast<std::int32_t>(expected.size())},
+                                      {"", 1, 1, 1}};
   EXPECT_EQ(predictor.observed, observed);
   EXPECT_EQ(predictor.hints, (std::vector<std::int32_t>{0, 0, 77}));
   const PredictionStats stats = w.engine->Stats().predictions;
   EXPECT_EQ(stats.right + stats.low + stats.high, 2);
-  EXPECT_EQ(stats.high, 1);   // 3 instead of 1
+  EXPECT_EQ(stats.high, 1);  // 3 instead of 1
   EXPECT_EQ(stats.error_tokens, 2 + std::abs(static_cast<std::int64_t>(expected.size()) - 3));
 }
 
@@ -328,15 +335,15 @@ TEST(Engine, SnapshotOnRequest) {
   const auto first = ask();
   ASSERT_NE(first, nullptr);
   EXPECT_EQ(first->page_tokens, kTestPageTokens);
-  ASSERT_EQ(first->adapters.size(), 1u);   // the only one that was asked for
+  ASSERT_EQ(first->adapters.size(), 1u);  // the only one that was asked for
   EXPECT_EQ(first->adapters[0].version.name, "adapter-1");
   EXPECT_EQ(first->adapters[0].device, TierState::kLoading);
   EXPECT_EQ(first->adapters[0].waiting, 1);
   EXPECT_EQ(ask(), first);
   world.Drain();
   world.clock.Advance(kNsPerSecond);
-  EXPECT_EQ(ask(), first);                 // nobody steps: the last one
-  world.engine->Step();                    // idle, and still answers
+  EXPECT_EQ(ask(), first);  // nobody steps: the last one
+  world.engine->Step();     // idle, and still answers
   const auto last = ask();
   ASSERT_NE(last, first);
   EXPECT_EQ(last->stats.finished, 2);

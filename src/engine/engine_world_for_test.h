@@ -21,12 +21,12 @@ namespace loramux {
 inline constexpr std::int64_t kTestVocab = 1000;
 inline constexpr std::int64_t kTestPageTokens = 4;
 inline constexpr std::int32_t kTestLayers = 4;
-inline constexpr std::size_t kTestLayerBytes = kTestPageTokens * sizeof(std::uint32_t);   // of a page
+inline constexpr std::size_t kTestLayerBytes = kTestPageTokens * sizeof(std::uint32_t);  // of a page
 
-// Each chunk's page table must lead to what was computed for exactly its tokens under its adapter's content, in each layer
-// when that is read: at once, or where it is still arriving when it has arrived. "Keys and values" are a hash of all tokens so
-// far, written where a real executor would write them. Like that one it takes its time until every layer has arrived or
-// failed, and what is computed with a failed arrival is garbage.
+// Each chunk's page table must lead to what was computed for exactly its tokens under its adapter's content, in each
+// layer when that is read: at once, or where it is still arriving when it has arrived. "Keys and values" are a hash of
+// all tokens so far, written where a real executor would write them. Like that one it takes its time until every layer
+// has arrived or failed, and what is computed with a failed arrival is garbage.
 class KvCheckingExecutor final : public Executor {
  public:
   KvCheckingExecutor(const Clock* clock, ModeledExecutor* executor, PagePool* device)
@@ -66,7 +66,7 @@ class KvCheckingExecutor final : public Executor {
   std::int64_t checked() const { return checked_; }
   // Layers that were read before the last one of the same chunk had arrived.
   std::int64_t layers_read_early() const { return layers_read_early_; }
-  std::int64_t discarded() const { return discarded_; }   // chunks with a failed arrival
+  std::int64_t discarded() const { return discarded_; }  // chunks with a failed arrival
 
  private:
   std::byte* PageAt(std::uint32_t page) const { return device_->base() + page * device_->page_bytes(); }
@@ -112,7 +112,8 @@ class KvCheckingExecutor final : public Executor {
     std::uint64_t hash = SplitMix64(Content(chunk));
     for (std::int64_t p = 0; p < chunk.position + static_cast<std::int64_t>(chunk.tokens.size()); ++p) {
       const auto at = static_cast<std::size_t>(p);
-      hash = SplitMix64(hash ^ static_cast<std::uint64_t>(at < prompt.size() ? prompt[at] : generated[at - prompt.size()]));
+      hash = SplitMix64(hash ^
+                        static_cast<std::uint64_t>(at < prompt.size() ? prompt[at] : generated[at - prompt.size()]));
       const auto expected = static_cast<std::uint32_t>(SplitMix64(hash + static_cast<std::uint64_t>(layer)));
       if (p >= chunk.position) {
         std::memcpy(At(chunk, p, layer), &expected, sizeof(expected));
@@ -120,14 +121,16 @@ class KvCheckingExecutor final : public Executor {
       }
       std::uint32_t found = 0;
       std::memcpy(&found, At(chunk, p, layer), sizeof(found));
-      ASSERT_EQ(found, expected) << "request " << chunk.id << " reads other keys and values at position " << p << ", layer " << layer;
+      ASSERT_EQ(found, expected) << "request " << chunk.id << " reads other keys and values at position " << p
+                                 << ", layer " << layer;
       checked_ += layer == 0;
     }
   }
   void WriteGarbage(const ExecutorChunk& chunk) {
     ++discarded_;
     for (std::int64_t p = chunk.position; p < chunk.position + static_cast<std::int64_t>(chunk.tokens.size()); ++p) {
-      for (std::int32_t layer = 0; layer < kTestLayers; ++layer) std::memset(At(chunk, p, layer), 0xee, sizeof(std::uint32_t));
+      for (std::int32_t layer = 0; layer < kTestLayers; ++layer)
+        std::memset(At(chunk, p, layer), 0xee, sizeof(std::uint32_t));
     }
   }
 
@@ -137,9 +140,10 @@ class KvCheckingExecutor final : public Executor {
   const ExecutorBatch* batch_ = nullptr;
   TimeNs computed_at_ = 0;
   bool computed_ = false;
-  std::vector<std::int32_t> next_layer_;   // by chunk: to be read next
+  std::vector<std::int32_t> next_layer_;  // by chunk: to be read next
   std::int64_t checked_ = 0, layers_read_early_ = 0, discarded_ = 0;
-  std::vector<std::pair<std::uint32_t, std::vector<std::byte>>> sources_;   // pages copied by the step in flight, and what they held
+  // pages copied by the step in flight, and what they held
+  std::vector<std::pair<std::uint32_t, std::vector<std::byte>>> sources_;
 };
 
 struct EngineWorld {
@@ -169,7 +173,8 @@ struct EngineWorld {
     std::int64_t max_model_len = 200;
     bool prefix_cache = true, kv_host_tier = true;
     std::string cache = "lru";
-    double host_bytes_per_second = 10e9;   // of each link between host and device; what is slow arrives layer by layer
+    // of each link between host and device; what is slow arrives layer by layer
+    double host_bytes_per_second = 10e9;
     LengthPredictor* predictor = nullptr;
     EngineObserver* observer = nullptr;
   };
@@ -182,21 +187,31 @@ struct EngineWorld {
     const CacheRegime regime = *FindCacheRegime(options.cache);
     policy = std::move(MakeEvictionPolicy(regime.policy)).value();
     ApplyRegime(regime, options.scheduler);
-    if (options.prefix_cache && regime.keep_history) tree = std::make_unique<DependencyTree>(kTestPageTokens, device.get(), host.get());
+    if (options.prefix_cache && regime.keep_history)
+      tree = std::make_unique<DependencyTree>(kTestPageTokens, device.get(), host.get());
     options.scheduler.page_tokens = kTestPageTokens;
-    EngineOptions engine_options{.scheduler = options.scheduler, .max_model_len = options.max_model_len,
-                                 .eos_token_ids = {0}, .vocab_size = kTestVocab,
+    EngineOptions engine_options{.scheduler = options.scheduler,
+                                 .max_model_len = options.max_model_len,
+                                 .eos_token_ids = {0},
+                                 .vocab_size = kTestVocab,
                                  .kv_slices = {.layers = kTestLayers, .layer_bytes = kTestLayerBytes}};
-    engine = std::make_unique<Engine>(engine_options, EngineParts{.clock = &clock, .executor = executor.get(),
-                                                                  .transfer = &transfer, .device = device.get(),
-                                                                  .host = host.get(), .registry = &registry,
-                                                                  .eviction = policy.get(), .tree = tree.get(),
-                                                                  .kv_transfer = options.kv_host_tier ? &kv_transfer : nullptr,
-                                                                  .predictor = options.predictor, .wakeup = &wakeup,
-                                                                  .observer = options.observer});
+    engine = std::make_unique<Engine>(engine_options,
+                                      EngineParts{.clock = &clock,
+                                                  .executor = executor.get(),
+                                                  .transfer = &transfer,
+                                                  .device = device.get(),
+                                                  .host = host.get(),
+                                                  .registry = &registry,
+                                                  .eviction = policy.get(),
+                                                  .tree = tree.get(),
+                                                  .kv_transfer = options.kv_host_tier ? &kv_transfer : nullptr,
+                                                  .predictor = options.predictor,
+                                                  .wakeup = &wakeup,
+                                                  .observer = options.observer});
   }
 
-  static std::shared_ptr<AdapterVersion> Make(const std::string& name, std::int64_t pages, const std::string& digest = "") {
+  static std::shared_ptr<AdapterVersion> Make(const std::string& name, std::int64_t pages,
+                                              const std::string& digest = "") {
     auto version = std::make_shared<AdapterVersion>();
     version->name = name;
     version->layout.pages = pages;
@@ -236,7 +251,8 @@ struct EngineWorld {
 
   // Runs the engine until nothing moves, then the clock to the next event. False when all is quiet for good.
   bool Advance() {
-    while (engine->Step()) {}
+    while (engine->Step()) {
+    }
     TimeNs next = modeled.ends_at();
     for (const TimeNs end : {transfer.next_end(), kv_transfer.next_end()}) {
       if (end >= 0 && (next < 0 || end < next)) next = end;
@@ -246,7 +262,8 @@ struct EngineWorld {
     return true;
   }
   void Drain() {
-    while (Advance()) {}
+    while (Advance()) {
+    }
     EXPECT_TRUE(engine->Idle());
     engine->CheckIntegrity();
     EXPECT_EQ(device->Stats().used(PageCategory::kKv), engine->Stats().history_pages);
@@ -256,19 +273,25 @@ struct EngineWorld {
 // With adapters of so many pages, generations 1, 2, ...
 struct AdapterWorld : EngineWorld {
   AdapterWorld(std::int64_t device_pages, std::int64_t host_pages, SchedulerOptions scheduler,
-        const std::vector<std::int64_t>& adapter_pages, bool prefix_cache = true, const std::string& cache = "lru",
-        double host_bytes_per_second = 10e9)
-      : EngineWorld({.device_pages = device_pages, .host_pages = host_pages, .scheduler = scheduler,
-                     .prefix_cache = prefix_cache, .cache = cache, .host_bytes_per_second = host_bytes_per_second}) {
+               const std::vector<std::int64_t>& adapter_pages, bool prefix_cache = true,
+               const std::string& cache = "lru", double host_bytes_per_second = 10e9)
+      : EngineWorld({.device_pages = device_pages,
+                     .host_pages = host_pages,
+                     .scheduler = scheduler,
+                     .prefix_cache = prefix_cache,
+                     .cache = cache,
+                     .host_bytes_per_second = host_bytes_per_second}) {
     for (std::size_t i = 0; i < adapter_pages.size(); ++i) Load("adapter-" + std::to_string(i), adapter_pages[i]);
   }
-  Result<RequestId> Submit(std::vector<TokenId> prompt, std::uint32_t adapter, std::int32_t max_tokens, std::string tenant = {}) {
+  Result<RequestId> Submit(std::vector<TokenId> prompt, std::uint32_t adapter, std::int32_t max_tokens,
+                           std::string tenant = {}) {
     return EngineWorld::Submit(std::move(prompt), AdapterGeneration{adapter}, max_tokens, std::move(tenant));
   }
 };
 
 // What a request must get, whatever shared its batches: the chain of NextToken up to eos or max_tokens.
-inline std::vector<TokenId> ExpectedTokens(AdapterGeneration adapter, const std::vector<TokenId>& prompt, std::int32_t max_tokens) {
+inline std::vector<TokenId> ExpectedTokens(AdapterGeneration adapter, const std::vector<TokenId>& prompt,
+                                           std::int32_t max_tokens) {
   std::vector<TokenId> generated;
   while (static_cast<std::int32_t>(generated.size()) < max_tokens) {
     const TokenId next = ModeledExecutor::NextToken(adapter, prompt, generated, kTestVocab);

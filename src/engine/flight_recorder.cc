@@ -11,9 +11,9 @@
 namespace loramux {
 namespace {
 
-constexpr std::size_t kWriteAt = std::size_t{256} << 10;         // bytes that wait, or
-constexpr std::chrono::milliseconds kWriteAfter{200};            // so long: what a crash may cost
-constexpr std::size_t kStepBytes = 256, kItemBytes = 48;         // about, in memory
+constexpr std::size_t kWriteAt = std::size_t{256} << 10;  // bytes that wait, or
+constexpr std::chrono::milliseconds kWriteAfter{200};     // so long: what a crash may cost
+constexpr std::size_t kStepBytes = 256, kItemBytes = 48;  // about, in memory
 
 std::array<std::uint64_t, 2> RandomKey() {
   std::array<std::uint64_t, 2> key{};
@@ -48,8 +48,9 @@ class FlightRecorder::WatchedTransfer final : public AdapterTransfer {
 
 Result<std::unique_ptr<FlightRecorder>> FlightRecorder::Create(FileSystem* files, const std::filesystem::path& path,
                                                                FlightRecorderOptions options) {
-  std::error_code none;   // then there is no file to keep
-  if (std::filesystem::is_regular_file(path, none) && std::filesystem::file_size(path, none) > 0) {   // an empty one is of a failed start
+  std::error_code none;  // then there is no file to keep
+  // an empty one is of a failed start
+  if (std::filesystem::is_regular_file(path, none) && std::filesystem::file_size(path, none) > 0) {
     std::filesystem::path old = path;
     RETURN_IF_ERROR(files->Rename(path, old += ".old"));
   }
@@ -57,7 +58,8 @@ Result<std::unique_ptr<FlightRecorder>> FlightRecorder::Create(FileSystem* files
   return std::unique_ptr<FlightRecorder>(new FlightRecorder(path, std::move(file), options));
 }
 
-FlightRecorder::FlightRecorder(std::filesystem::path path, std::unique_ptr<WritableFile> file, FlightRecorderOptions options)
+FlightRecorder::FlightRecorder(std::filesystem::path path, std::unique_ptr<WritableFile> file,
+                               FlightRecorderOptions options)
     : path_(std::move(path)), options_(options), file_(std::move(file)), pseudonyms_(RandomKey()) {}
 
 FlightRecorder::~FlightRecorder() { Close(); }
@@ -68,9 +70,10 @@ std::unique_ptr<AdapterTransfer> FlightRecorder::Watch(std::unique_ptr<AdapterTr
 
 void FlightRecorder::Begin(RecordedSetup setup) {
   CHECK(!writer_.joinable());
-  for (std::size_t i = 0; i < setup.scheduler.fairness.weights.size(); ++i) {   // in their order: the first have the weights
+  // in their order: the first have the weights
+  for (std::size_t i = 0; i < setup.scheduler.fairness.weights.size(); ++i) {
     std::string& name = setup.scheduler.fairness.weights[i].first;
-    tenants_.insert_or_assign(name, static_cast<std::uint32_t>(i));   // of equal names the last counts
+    tenants_.insert_or_assign(name, static_cast<std::uint32_t>(i));  // of equal names the last counts
     name = std::to_string(i);
   }
   next_tenant_ = static_cast<std::uint32_t>(setup.scheduler.fairness.weights.size());
@@ -107,7 +110,8 @@ void FlightRecorder::StepBegan(TimeNs now) {
 void FlightRecorder::Know(const AdapterVersion& version) {
   if (!known_.insert(version.generation.value).second) return;
   current_.step.adapters.push_back({version.generation, version.file.digest, version.layout.pages,
-                                    static_cast<std::int32_t>(version.layout.layer_pages.size()), version.layout.max_rank});
+                                    static_cast<std::int32_t>(version.layout.layer_pages.size()),
+                                    version.layout.max_rank});
 }
 
 std::uint32_t FlightRecorder::TenantOf(const std::string& name) {
@@ -123,7 +127,8 @@ void FlightRecorder::Arrived(const Request& request, const AdapterVersion* versi
   if (version != nullptr) Know(*version);
   current_.digests.push_back(version == nullptr ? std::string() : version->file.digest);
   current_.step.arrivals.push_back({request.id, request.adapter, TenantOf(request.tenant_name), request.priority,
-                                    std::max(0, request.length_hint), request.max_total_tokens, request.deadline, request.tokens});
+                                    std::max(0, request.length_hint), request.max_total_tokens, request.deadline,
+                                    request.tokens});
   current_.bytes += kItemBytes * 4 + request.tokens.size() * sizeof(TokenId);
 }
 
@@ -152,7 +157,7 @@ void FlightRecorder::Retired(AdapterGeneration generation) {
 void FlightRecorder::TransferEnded(bool kv, const TransferCompletion& completion) {
   if (!in_step_) return;
   current_.step.completions.push_back({kv, completion.id, OutcomeOf(completion)});
-  layers_.erase({kv, completion.id});   // of another transfer, if there is one
+  layers_.erase({kv, completion.id});  // of another transfer, if there is one
 }
 
 void FlightRecorder::SawLayers(bool kv, std::uint64_t transfer, std::int32_t layers) {
@@ -181,7 +186,8 @@ void FlightRecorder::Ended(RequestId id) {
 
 void FlightRecorder::Planned(const PlannedStep& step) {
   if (!in_step_) return;
-  current_.step.plan = DescribePlan(step.plan, step.device.free_pages(), step.host == nullptr ? 0 : step.host->free_pages());
+  current_.step.plan =
+      DescribePlan(step.plan, step.device.free_pages(), step.host == nullptr ? 0 : step.host->free_pages());
 }
 
 void FlightRecorder::StepEnded() {
@@ -250,7 +256,8 @@ void FlightRecorder::Disguise(Queued& queued) {
   }
   for (RecordedToken& token : queued.step.tokens) {
     const auto sequence = sequences_.find(token.id.value);
-    if (sequence != sequences_.end() && token.token != kStopToken) token.token = pseudonyms_.Name(sequence->second, token.token);
+    if (sequence != sequences_.end() && token.token != kStopToken)
+      token.token = pseudonyms_.Name(sequence->second, token.token);
   }
   for (const RequestId id : queued.ended) sequences_.erase(id.value);
 }

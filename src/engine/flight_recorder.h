@@ -1,5 +1,5 @@
-// Writes what an engine is told, and what it plans, to a file (recording.h) from which `loramux simulate --replay` makes the
-// same plans again.
+// Writes what an engine is told, and what it plans, to a file (recording.h) from which `loramux simulate --replay`
+// makes the same plans again.
 #pragma once
 
 #include <atomic>
@@ -23,32 +23,35 @@
 namespace loramux {
 
 struct FlightRecorderOptions {
-  std::int64_t max_file_bytes = std::int64_t{1} << 30;    // then the recording ends
-  std::size_t max_queued_bytes = std::size_t{64} << 20;   // that wait for the disk; beyond, the recording ends
-  std::size_t max_tenant_bytes = std::size_t{64} << 20;   // of tenants' names, which clients may make up; beyond, it ends
-  std::string program;                                    // version, for who reads the recording
+  std::int64_t max_file_bytes = std::int64_t{1} << 30;   // then the recording ends
+  std::size_t max_queued_bytes = std::size_t{64} << 20;  // that wait for the disk; beyond, the recording ends
+  // of tenants' names, which clients may make up; beyond, it ends
+  std::size_t max_tenant_bytes = std::size_t{64} << 20;
+  std::string program;  // version, for who reads the recording
 };
 
-// Nothing here harms the engine: it never waits for the disk, and what cannot be written ends the recording with one warning
-// in the log. The engine's thread only copies; pseudonyms and bytes are made on a thread of the recorder's own.
+// Nothing here harms the engine: it never waits for the disk, and what cannot be written ends the recording with one
+// warning in the log. The engine's thread only copies; pseudonyms and bytes are made on a thread of the recorder's own.
 // Watch, Begin and Close are called while no step is under way; the observer's calls are the engine thread's.
 class FlightRecorder final : public EngineObserver {
  public:
-  // Makes the file, for its owner only; one that is there is kept as FILE.old. `files` must outlive it. Error: the system's.
+  // Makes the file, for its owner only; one that is there is kept as FILE.old. `files` must outlive it. Error: the
+  // system's.
   static Result<std::unique_ptr<FlightRecorder>> Create(FileSystem* files, const std::filesystem::path& path,
                                                         FlightRecorderOptions options = {});
-  ~FlightRecorder() override;   // Close
+  ~FlightRecorder() override;  // Close
 
-  // The transfer, with what it completes recorded: of keys and values (`kv`), or of adapters. The recorder must outlive it.
+  // The transfer, with what it completes recorded: of keys and values (`kv`), or of adapters. The recorder must outlive
+  // it.
   std::unique_ptr<AdapterTransfer> Watch(std::unique_ptr<AdapterTransfer> transfer, bool kv);
   // Before the engine's first step; without it, nothing is recorded.
   void Begin(RecordedSetup setup);
   // Writes what waits, and the end. Idempotent.
   void Close();
 
-  std::uint64_t steps() const { return steps_; }              // recorded; after Close
-  std::int64_t bytes() const { return bytes_; }               // written; after Close
-  bool failed() const { return failed_.load(std::memory_order_relaxed); }   // something was lost
+  std::uint64_t steps() const { return steps_; }                           // recorded; after Close
+  std::int64_t bytes() const { return bytes_; }                            // written; after Close
+  bool failed() const { return failed_.load(std::memory_order_relaxed); }  // something was lost
 
   void StepBegan(TimeNs now) override;
   void Arrived(const Request& request, const AdapterVersion* version) override;
@@ -70,9 +73,9 @@ class FlightRecorder final : public EngineObserver {
   // A step with what the writer needs besides. Tokens are not pseudonyms yet.
   struct Queued {
     RecordedStep step;
-    std::vector<std::string> digests;    // of the arrivals' adapters
+    std::vector<std::string> digests;  // of the arrivals' adapters
     std::vector<RequestId> ended;
-    std::size_t bytes = 0;               // about
+    std::size_t bytes = 0;  // about
   };
 
   FlightRecorder(std::filesystem::path path, std::unique_ptr<WritableFile> file, FlightRecorderOptions options);
@@ -93,20 +96,20 @@ class FlightRecorder final : public EngineObserver {
 
   // The engine thread's.
   bool recording_ = false, in_step_ = false;
-  bool cancelled_all_ = false, ending_ = false;   // as recorded
+  bool cancelled_all_ = false, ending_ = false;  // as recorded
   Queued current_;
-  std::unordered_set<std::uint32_t> known_;       // generations; looked up, never iterated, like the others
+  std::unordered_set<std::uint32_t> known_;  // generations; looked up, never iterated, like the others
   std::unordered_map<std::string, std::uint32_t> tenants_;
   std::uint32_t next_tenant_ = 0;
-  std::size_t tenant_bytes_ = 0;                  // of their names, about
-  std::map<std::pair<bool, std::uint64_t>, std::int32_t> layers_;   // by transfer, as recorded last
+  std::size_t tenant_bytes_ = 0;                                   // of their names, about
+  std::map<std::pair<bool, std::uint64_t>, std::int32_t> layers_;  // by transfer, as recorded last
   std::uint64_t steps_ = 0;
 
   // The writer's.
   std::unique_ptr<WritableFile> file_;
   RecordingEncoder encoder_;
   Pseudonyms pseudonyms_;
-  std::unordered_map<std::uint64_t, std::uint64_t> sequences_;   // by request: of Pseudonyms
+  std::unordered_map<std::uint64_t, std::uint64_t> sequences_;  // by request: of Pseudonyms
   std::int64_t bytes_ = 0;
 
   std::mutex mutex_;

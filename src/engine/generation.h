@@ -28,12 +28,12 @@ struct GenerationEvent {
   // The new token; null if the event only ends the request. The token that stops a request (kStop) is not delivered.
   const SampledToken* token = nullptr;
   FinishReason finish = FinishReason::kNone;
-  TokenId stop_token = -1;               // the id that ended it, if finish is kStop
-  const Error* error = nullptr;          // if finish is kError
-  TimeNs arrival = 0, first_scheduled = 0, now = 0;   // for queue time, TTFT and TPOT
+  TokenId stop_token = -1;                           // the id that ended it, if finish is kStop
+  const Error* error = nullptr;                      // if finish is kError
+  TimeNs arrival = 0, first_scheduled = 0, now = 0;  // for queue time, TTFT and TPOT
   std::int32_t prompt_tokens = 0;
-  std::int32_t generated_tokens = 0;     // delivered so far, this one included
-  std::int32_t cached_prompt_tokens = 0; // found in the cache instead of computed
+  std::int32_t generated_tokens = 0;      // delivered so far, this one included
+  std::int32_t cached_prompt_tokens = 0;  // found in the cache instead of computed
 };
 
 // Called on the engine thread, in order, exactly once with finish != kNone as the last call. Must not block, throw or
@@ -41,16 +41,18 @@ struct GenerationEvent {
 using GenerationCallback = std::function<void(const GenerationEvent&)>;
 
 struct GenerationRequest {
-  std::vector<TokenId> prompt;           // not empty; ids in [0, vocabulary)
+  std::vector<TokenId> prompt;  // not empty; ids in [0, vocabulary)
   AdapterGeneration adapter = kBaseModel;
-  std::string tenant;                    // whose virtual token counter is charged; empty: the adapter (by name) or the base model
+  // whose virtual token counter is charged; empty: the adapter (by name) or the base model
+  std::string tenant;
   SamplingParams sampling;
-  std::int32_t max_tokens = -1;          // -1: as many as fit the model's length and the memory
-  std::int32_t min_tokens = 0;           // eos and stop ids cannot be chosen before
+  std::int32_t max_tokens = -1;  // -1: as many as fit the model's length and the memory
+  std::int32_t min_tokens = 0;   // eos and stop ids cannot be chosen before
   bool ignore_eos = false;
-  std::int32_t priority = 0;             // -10 (soonest) to 10; others are cut off (queue_order.h)
-  TimeNs deadline = 0;                   // by when the client wants it to begin, on the engine's clock; 0: no wish
-  std::int32_t length_hint = 0;          // what somebody outside the engine knows of its output, for the predictor; 0: nothing
+  std::int32_t priority = 0;  // -10 (soonest) to 10; others are cut off (queue_order.h)
+  TimeNs deadline = 0;        // by when the client wants it to begin, on the engine's clock; 0: no wish
+  // what somebody outside the engine knows of its output, for the predictor; 0: nothing
+  std::int32_t length_hint = 0;
   std::vector<TokenId> stop_token_ids;
   GenerationCallback on_event;
 };

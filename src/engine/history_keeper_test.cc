@@ -25,7 +25,8 @@ class HistoryKeeperTest : public testing::Test {
     return bytes.ok() ? *bytes : "";
   }
   static void Learn(HistoryPredictor& history) {
-    for (int i = 0; i < 100; ++i) history.Observe({.adapter_digest = "a", .prompt_tokens = 9, .max_output_tokens = 1000}, 40);
+    for (int i = 0; i < 100; ++i)
+      history.Observe({.adapter_digest = "a", .prompt_tokens = 9, .max_output_tokens = 1000}, 40);
   }
   static std::int32_t Guess(HistoryPredictor& history) {
     return history.Predict({.adapter_digest = "a", .prompt_tokens = 9, .max_output_tokens = 1000});
@@ -49,7 +50,8 @@ TEST_F(HistoryKeeperTest, IsWrittenNowAndThen) {
   const HistoryKeeper keeper(&OsFileSystem(), file(), &history, std::chrono::milliseconds(5));
   Learn(history);
   const std::string expected = history.Serialise();
-  for (int tries = 0; tries < 2000 && Content() != expected; ++tries) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  for (int tries = 0; tries < 2000 && Content() != expected; ++tries)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_EQ(Content(), expected);
 }
 

@@ -12,7 +12,7 @@ namespace loramux {
 struct StepCost {
   TimeNs base_ns = 5 * kNsPerMs;
   TimeNs per_token_ns = 50 * kNsPerUs;
-  TimeNs per_rank_ns = 5 * kNsPerUs;     // per unit of the sum of ranks over distinct adapters
+  TimeNs per_rank_ns = 5 * kNsPerUs;  // per unit of the sum of ranks over distinct adapters
 };
 
 class ModeledExecutor final : public Executor {

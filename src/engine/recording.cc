@@ -13,16 +13,29 @@ namespace loramux {
 namespace {
 
 constexpr std::string_view kMagic = "LORAMUXR";
-constexpr std::uint32_t kVersion = 4;   // 3: no after_prefill_per_sequence; 2: nor _decay, spread_prompts, ridge_tokens, load_on_arrival
+// 3: no after_prefill_per_sequence; 2: nor _decay, spread_prompts, ridge_tokens, load_on_arrival
+constexpr std::uint32_t kVersion = 4;
 constexpr std::uint8_t kSetupBlock = 1, kHistoryBlock = 2, kStepsBlock = 3, kEndBlock = 4;
 constexpr std::size_t kBlockHead = 1 + 4 + 8;
 constexpr std::size_t kMaxDigest = 256;
-constexpr std::uint64_t kMaxTime = std::uint64_t{1} << 61;   // so that no sum of two overflows
+constexpr std::uint64_t kMaxTime = std::uint64_t{1} << 61;  // so that no sum of two overflows
 
 // Sections of a step, in the order in which they are written.
 enum Section : std::uint64_t {
-  kAdapters = 1, kArrivals = 2, kPins = 4, kCancellations = 8, kCancelAll = 16, kEnding = 32, kRetired = 64, kCompletions = 128,
-  kLayers = 256, kComputed = 512, kCollected = 1024, kTokens = 2048, kPlan = 4096, kAllSections = 8191
+  kAdapters = 1,
+  kArrivals = 2,
+  kPins = 4,
+  kCancellations = 8,
+  kCancelAll = 16,
+  kEnding = 32,
+  kRetired = 64,
+  kCompletions = 128,
+  kLayers = 256,
+  kComputed = 512,
+  kCollected = 1024,
+  kTokens = 2048,
+  kPlan = 4096,
+  kAllSections = 8191
 };
 
 template <typename T>
@@ -80,7 +93,9 @@ class Cursor {
     return failed_ ? 0 : number;
   }
   // Of items that take at least so many bytes each: not more than there can be.
-  std::size_t Count(std::size_t bytes_each = 1) { return static_cast<std::size_t>(Get((bytes_.size() - position_) / bytes_each)); }
+  std::size_t Count(std::size_t bytes_each = 1) {
+    return static_cast<std::size_t>(Get((bytes_.size() - position_) / bytes_each));
+  }
   std::string Bytes(std::size_t size) {
     if (bytes_.size() - position_ < size) failed_ = true;
     if (failed_) return {};
@@ -163,22 +178,24 @@ RecordedArrival GetArrival(Cursor& in) {
 
 void PutPlan(std::string& out, const RecordedPlan& plan) {
   PutFixed(out, plan.digest);
-  for (const std::uint64_t value : {plan.chunks, plan.tokens, plan.prefill_tokens, plan.history_evictions, plan.free_device,
-                                    plan.free_host}) {
+  for (const std::uint64_t value :
+       {plan.chunks, plan.tokens, plan.prefill_tokens, plan.history_evictions, plan.free_device, plan.free_host}) {
     Put(out, value);
   }
-  for (const auto* list : {&plan.admissions, &plan.preemptions, &plan.fetches, &plan.loads, &plan.device_evictions, &plan.host_evictions}) {
+  for (const auto* list : {&plan.admissions, &plan.preemptions, &plan.fetches, &plan.loads, &plan.device_evictions,
+                           &plan.host_evictions}) {
     PutList(out, *list);
   }
 }
 RecordedPlan GetPlan(Cursor& in) {
   RecordedPlan plan;
   plan.digest = in.Fixed<std::uint64_t>();
-  for (std::uint64_t* value : {&plan.chunks, &plan.tokens, &plan.prefill_tokens, &plan.history_evictions, &plan.free_device,
-                               &plan.free_host}) {
+  for (std::uint64_t* value : {&plan.chunks, &plan.tokens, &plan.prefill_tokens, &plan.history_evictions,
+                               &plan.free_device, &plan.free_host}) {
     *value = in.Get();
   }
-  for (auto* list : {&plan.admissions, &plan.preemptions, &plan.fetches, &plan.loads, &plan.device_evictions, &plan.host_evictions}) {
+  for (auto* list : {&plan.admissions, &plan.preemptions, &plan.fetches, &plan.loads, &plan.device_evictions,
+                     &plan.host_evictions}) {
     *list = GetList(in);
   }
   return plan;
@@ -186,11 +203,12 @@ RecordedPlan GetPlan(Cursor& in) {
 
 std::uint64_t SectionsOf(const RecordedStep& step) {
   const auto bit = [](bool present, Section section) { return present ? std::uint64_t{section} : 0; };
-  return bit(!step.adapters.empty(), kAdapters) | bit(!step.arrivals.empty(), kArrivals) | bit(!step.pins.empty(), kPins) |
-         bit(!step.cancellations.empty(), kCancellations) | bit(step.cancel_all, kCancelAll) | bit(step.ending, kEnding) |
-         bit(!step.retired.empty(), kRetired) | bit(!step.completions.empty(), kCompletions) | bit(!step.layers.empty(), kLayers) |
-         bit(step.computed.has_value(), kComputed) | bit(step.collected, kCollected) | bit(!step.tokens.empty(), kTokens) |
-         bit(step.plan.has_value(), kPlan);
+  return bit(!step.adapters.empty(), kAdapters) | bit(!step.arrivals.empty(), kArrivals) |
+         bit(!step.pins.empty(), kPins) | bit(!step.cancellations.empty(), kCancellations) |
+         bit(step.cancel_all, kCancelAll) | bit(step.ending, kEnding) | bit(!step.retired.empty(), kRetired) |
+         bit(!step.completions.empty(), kCompletions) | bit(!step.layers.empty(), kLayers) |
+         bit(step.computed.has_value(), kComputed) | bit(step.collected, kCollected) |
+         bit(!step.tokens.empty(), kTokens) | bit(step.plan.has_value(), kPlan);
 }
 
 template <typename Item, typename PutItem>
@@ -204,7 +222,8 @@ void PutStep(std::string& out, const RecordedStep& step) {
   Put(out, SectionsOf(step));
   PutSection(out, step.adapters, [&](const RecordedAdapter& adapter) { PutAdapter(out, adapter); });
   PutSection(out, step.arrivals, [&](const RecordedArrival& arrival) { PutArrival(out, arrival); });
-  PutSection(out, step.pins, [&](const RecordedPin& pin) { Put(out, std::uint64_t{pin.adapter.value} * 2 + pin.pinned); });
+  PutSection(out, step.pins,
+             [&](const RecordedPin& pin) { Put(out, std::uint64_t{pin.adapter.value} * 2 + pin.pinned); });
   PutSection(out, step.cancellations, [&](std::uint64_t id) { Put(out, id); });
   PutSection(out, step.retired, [&](std::uint32_t generation) { Put(out, generation); });
   PutSection(out, step.completions, [&](const RecordedCompletion& completion) {
@@ -245,7 +264,8 @@ void GetStep(Cursor& in, RecordedStep& step) {
   step.ending = has(kEnding);
   GetSection(in, has(kRetired), step.retired, [&] { return static_cast<std::uint32_t>(in.Get(UINT32_MAX)); });
   GetSection(in, has(kCompletions), step.completions, [&] {
-    const std::uint64_t transfer = in.Get(), value = in.Get(static_cast<std::uint64_t>(TransferOutcome::kCancelled) * 2 + 1);
+    const std::uint64_t transfer = in.Get(),
+                        value = in.Get(static_cast<std::uint64_t>(TransferOutcome::kCancelled) * 2 + 1);
     return RecordedCompletion{value % 2 == 1, transfer, static_cast<TransferOutcome>(value / 2)};
   });
   GetSection(in, has(kLayers), step.layers, [&] {
@@ -288,7 +308,8 @@ struct SipState {
 };
 
 std::uint64_t SipHash(const std::array<std::uint64_t, 2>& key, std::uint64_t a, std::uint64_t b) {
-  SipState s{key[0] ^ 0x736f6d6570736575u, key[1] ^ 0x646f72616e646f6du, key[0] ^ 0x6c7967656e657261u, key[1] ^ 0x7465646279746573u};
+  SipState s{key[0] ^ 0x736f6d6570736575u, key[1] ^ 0x646f72616e646f6du, key[0] ^ 0x6c7967656e657261u,
+             key[1] ^ 0x7465646279746573u};
   s.Take(a);
   s.Take(b);
   s.Take(std::uint64_t{16} << 56);
@@ -325,7 +346,8 @@ class PlanDescriber {
     Add(static_cast<std::uint64_t>(plan.discarded_tokens));
     for (const Request* request : plan.preemptions) out.preemptions.push_back(request->id.value);
     for (const NodeId node : plan.kv_evictions) AddNode(node);
-    for (const AdapterGeneration generation : plan.device_evictions) out.device_evictions.push_back(Original(generation));
+    for (const AdapterGeneration generation : plan.device_evictions)
+      out.device_evictions.push_back(Original(generation));
     for (const AdapterGeneration generation : plan.host_evictions) out.host_evictions.push_back(Original(generation));
     for (const PlannedAdmission& admission : plan.admissions) AddAdmission(admission, out);
     for (const PlannedChunk& chunk : plan.chunks) AddChunk(chunk);
@@ -338,7 +360,8 @@ class PlanDescriber {
       out.loads.push_back(Original(load.adapter));
       Add(load.via_host);
     }
-    for (const auto* list : {&out.admissions, &out.preemptions, &out.fetches, &out.loads, &out.device_evictions, &out.host_evictions}) {
+    for (const auto* list :
+         {&out.admissions, &out.preemptions, &out.fetches, &out.loads, &out.device_evictions, &out.host_evictions}) {
       Add(list->size());
       words_.insert(words_.end(), list->begin(), list->end());
     }
@@ -362,7 +385,8 @@ class PlanDescriber {
   // With its progress: what was computed and generated before.
   void AddChunk(const PlannedChunk& chunk) {
     Add(chunk.request->id.value);
-    Add(static_cast<std::uint64_t>(chunk.request->computed) << 32 | static_cast<std::uint64_t>(chunk.request->tokens.size()));
+    Add(static_cast<std::uint64_t>(chunk.request->computed) << 32 |
+        static_cast<std::uint64_t>(chunk.request->tokens.size()));
     Add(static_cast<std::uint64_t>(chunk.num_tokens) << 32 | static_cast<std::uint64_t>(chunk.new_pages));
     Add(std::uint64_t{chunk.admits} * 2 + chunk.samples);
   }
@@ -401,7 +425,8 @@ std::string ShowPlan(const RecordedPlan& plan) {
   ShowList(text, "evicts adapters from the device", plan.device_evictions);
   ShowList(text, "and from the host tier", plan.host_evictions);
   if (plan.history_evictions > 0) text += ", evicts " + std::to_string(plan.history_evictions) + " pages of history";
-  return text + "; free before: " + std::to_string(plan.free_device) + " device pages, " + std::to_string(plan.free_host) + " host pages";
+  return text + "; free before: " + std::to_string(plan.free_device) + " device pages, " +
+         std::to_string(plan.free_host) + " host pages";
 }
 
 // ---------------------------------------------------------------- Blocks
@@ -466,7 +491,8 @@ Result<RecordingReader::Block> RecordingReader::NextBlock() {
 Result<RecordingReader::Block> RecordingReader::BlockOf(std::uint8_t kind, const char* what) {
   ASSIGN_OR_RETURN(const Block block, NextBlock());
   if (block.kind == kind) return block;
-  return InvalidArgument(std::string("recording: expected ") + what + ", found a block of kind " + std::to_string(block.kind));
+  return InvalidArgument(std::string("recording: expected ") + what + ", found a block of kind " +
+                         std::to_string(block.kind));
 }
 
 Result<RecordingReader> RecordingReader::Open(std::string bytes) {
@@ -477,7 +503,8 @@ Result<RecordingReader> RecordingReader::Open(std::string bytes) {
   std::uint32_t version = 0;
   std::memcpy(&version, reader.bytes_.data() + kMagic.size(), sizeof(version));
   if (version != kVersion) {
-    return InvalidArgument("recording: expected version " + std::to_string(kVersion) + ", found " + std::to_string(version));
+    return InvalidArgument("recording: expected version " + std::to_string(kVersion) + ", found " +
+                           std::to_string(version));
   }
   reader.position_ = kMagic.size() + sizeof(kVersion);
   ASSIGN_OR_RETURN(const Block setup, reader.BlockOf(kSetupBlock, "its setup"));
@@ -501,7 +528,8 @@ void RecordingReader::Rewind() {
 
 Status RecordingReader::Check(const RecordedStep& step) {
   if (step.number != next_number_) {
-    return InvalidArgument("recording: expected step " + std::to_string(next_number_) + ", found step " + std::to_string(step.number));
+    return InvalidArgument("recording: expected step " + std::to_string(next_number_) + ", found step " +
+                           std::to_string(step.number));
   }
   if (step.now < last_now_ || step.now > static_cast<TimeNs>(kMaxTime)) {
     return InvalidArgument("recording: step " + std::to_string(step.number) + ": the clock goes backwards, or too far");
@@ -538,7 +566,8 @@ Result<std::optional<RecordedStep>> RecordingReader::Next() {
     }
     if (block.kind != kEndBlock || block.payload.size() != 1 || position_ != bytes_.size() ||
         static_cast<std::uint8_t>(block.payload[0]) > static_cast<std::uint8_t>(RecordingEnd::kLimit)) {
-      return InvalidArgument("recording: expected steps or the end, found something else at byte " + std::to_string(position_));
+      return InvalidArgument("recording: expected steps or the end, found something else at byte " +
+                             std::to_string(position_));
     }
     end_ = static_cast<RecordingEnd>(block.payload[0]);
   }

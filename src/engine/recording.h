@@ -1,9 +1,11 @@
 // The file that `loramux serve --record` writes: how the engine is made, and for each of its steps everything that its
-// decisions depend on, and the plan. No text, no token and no name of a client is in it: tokens are pseudonyms (Pseudonyms).
+// decisions depend on, and the plan. No text, no token and no name of a client is in it: tokens are pseudonyms
+// (Pseudonyms).
 //
-// "LORAMUXR", u32 version, then blocks: u8 kind, u32 bytes, u64 checksum (XXH3, with the number of the block), payload. One
-// block of the setup (JSON), one of what the length predictor knew (HistoryPredictor::Serialise; may be empty), then blocks of
-// steps, then one of the end. Steps are variable-length integers; each has its number, so that none can be missing unseen.
+// "LORAMUXR", u32 version, then blocks: u8 kind, u32 bytes, u64 checksum (XXH3, with the number of the block), payload.
+// One block of the setup (JSON), one of what the length predictor knew (HistoryPredictor::Serialise; may be empty),
+// then blocks of steps, then one of the end. Steps are variable-length integers; each has its number, so that none can
+// be missing unseen.
 #pragma once
 
 #include <array>
@@ -26,17 +28,17 @@ namespace loramux {
 
 // What the engine was made of.
 struct RecordedSetup {
-  std::string program;                   // version
-  std::string model;                     // its directory's name
+  std::string program;  // version
+  std::string model;    // its directory's name
   std::int64_t started_unix_seconds = 0;
-  SchedulerOptions scheduler;            // with the regime's options. Tenants in `fairness.weights` are called "0", "1", ...
+  SchedulerOptions scheduler;  // with the regime's options. Tenants in `fairness.weights` are called "0", "1", ...
   QueueOrderOptions queue;
-  std::string cache = "lru";             // regime
-  std::string length_predictor = "none"; // "history", "proxy", "none"
-  std::string history;                   // HistoryPredictor::Serialise, where there is one
+  std::string cache = "lru";              // regime
+  std::string length_predictor = "none";  // "history", "proxy", "none"
+  std::string history;                    // HistoryPredictor::Serialise, where there is one
   std::int64_t max_model_len = 0;
   KvSlices kv_slices;
-  std::int64_t page_bytes = 0, device_pages = 0, host_pages = 0;   // host_pages 0: no host tier
+  std::int64_t page_bytes = 0, device_pages = 0, host_pages = 0;  // host_pages 0: no host tier
   bool tree = false, kv_transfer = false;
 };
 
@@ -55,7 +57,7 @@ struct RecordedArrival {
   std::uint32_t tenant = 0;
   std::int32_t priority = 0, length_hint = 0, max_total_tokens = 0;
   TimeNs deadline = 0;
-  std::vector<TokenId> prompt;           // pseudonyms
+  std::vector<TokenId> prompt;  // pseudonyms
   bool operator==(const RecordedArrival&) const = default;
 };
 
@@ -82,7 +84,7 @@ struct RecordedLayers {
 
 struct RecordedToken {
   RequestId id;
-  TokenId token = 0;                     // a pseudonym, or kStopToken
+  TokenId token = 0;  // a pseudonym, or kStopToken
   bool operator==(const RecordedToken&) const = default;
 };
 
@@ -90,9 +92,9 @@ struct RecordedToken {
 struct RecordedPlan {
   std::uint64_t digest = 0;
   std::uint64_t chunks = 0, tokens = 0, prefill_tokens = 0, history_evictions = 0;
-  std::uint64_t free_device = 0, free_host = 0;   // pages, before it is carried out
-  std::vector<std::uint64_t> admissions, preemptions, fetches;   // requests
-  std::vector<std::uint64_t> loads, device_evictions, host_evictions;   // generations
+  std::uint64_t free_device = 0, free_host = 0;                        // pages, before it is carried out
+  std::vector<std::uint64_t> admissions, preemptions, fetches;         // requests
+  std::vector<std::uint64_t> loads, device_evictions, host_evictions;  // generations
   bool operator==(const RecordedPlan&) const = default;
 };
 
@@ -102,21 +104,21 @@ struct RecordedStep {
   std::vector<RecordedAdapter> adapters;
   std::vector<RecordedArrival> arrivals;
   std::vector<RecordedPin> pins;
-  std::vector<std::uint64_t> cancellations;   // requests
-  bool cancel_all = false, ending = false;    // from this step on
-  std::vector<std::uint32_t> retired;         // generations
+  std::vector<std::uint64_t> cancellations;  // requests
+  bool cancel_all = false, ending = false;   // from this step on
+  std::vector<std::uint32_t> retired;        // generations
   std::vector<RecordedCompletion> completions;
-  std::vector<RecordedLayers> layers;         // that differ from the last step's
-  std::optional<TimeNs> computed;             // the batch in flight is done, and waited so long for layers
-  bool collected = false;                     // its results are taken
-  std::vector<RecordedToken> tokens;          // of those, in order, that count
+  std::vector<RecordedLayers> layers;  // that differ from the last step's
+  std::optional<TimeNs> computed;      // the batch in flight is done, and waited so long for layers
+  bool collected = false;              // its results are taken
+  std::vector<RecordedToken> tokens;   // of those, in order, that count
   std::optional<RecordedPlan> plan;
   bool operator==(const RecordedStep&) const = default;
 
   // Nothing happened that a later decision could depend on.
   bool empty() const {
-    return arrivals.empty() && pins.empty() && cancellations.empty() && !cancel_all && !ending && retired.empty() && completions.empty() &&
-           layers.empty() && !computed && !collected && tokens.empty() && !plan;
+    return arrivals.empty() && pins.empty() && cancellations.empty() && !cancel_all && !ending && retired.empty() &&
+           completions.empty() && layers.empty() && !computed && !collected && tokens.empty() && !plan;
   }
 };
 
@@ -124,7 +126,8 @@ struct RecordedStep {
 inline constexpr TokenId kStopToken = TokenId{1} << 30;
 
 // Names a token by all tokens before it, under a key that nobody else has: two sequences of one adapter have the same
-// pseudonyms as far as their tokens are the same, and nothing else can be told from them (but for a chance of 2^-30 a token).
+// pseudonyms as far as their tokens are the same, and nothing else can be told from them (but for a chance of 2^-30 a
+// token).
 class Pseudonyms {
  public:
   explicit Pseudonyms(std::array<std::uint64_t, 2> key) : key_(key) {}
@@ -145,7 +148,7 @@ std::string ShowPlan(const RecordedPlan& plan);
 
 // ---- The file
 
-enum class RecordingEnd : std::uint8_t { kStopped, kLimit };   // with the server; at its largest size
+enum class RecordingEnd : std::uint8_t { kStopped, kLimit };  // with the server; at its largest size
 
 // Makes the file's pieces, to be written one after the other.
 class RecordingEncoder {
@@ -170,7 +173,7 @@ class RecordingReader {
   void Rewind();
   // The next step; nullopt at the end. Errors: damaged, or it ends in the middle (`truncated` then).
   Result<std::optional<RecordedStep>> Next();
-  bool truncated() const { return truncated_; }   // after Next's error
+  bool truncated() const { return truncated_; }  // after Next's error
   std::optional<RecordingEnd> end() const { return end_; }
 
  private:
@@ -187,9 +190,9 @@ class RecordingReader {
   std::string bytes_;
   std::size_t position_ = 0;
   std::uint64_t blocks_ = 0;
-  std::size_t steps_begin_ = 0;          // byte
+  std::size_t steps_begin_ = 0;  // byte
   RecordedSetup setup_;
-  std::vector<RecordedStep> steps_;      // of the block that was read last
+  std::vector<RecordedStep> steps_;  // of the block that was read last
   std::size_t next_step_ = 0;
   std::uint64_t next_number_ = 0;
   TimeNs last_now_ = 0;

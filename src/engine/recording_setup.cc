@@ -95,14 +95,16 @@ class Reader {
   }
   Status Text(const char* key, std::string& value) {
     ASSIGN_OR_RETURN(auto read, fields_.String(key));
-    if (!read || read->size() > kMaxText) return fields_.Bad(key, "a string of at most " + std::to_string(kMaxText) + " bytes");
+    if (!read || read->size() > kMaxText)
+      return fields_.Bad(key, "a string of at most " + std::to_string(kMaxText) + " bytes");
     value = std::move(*read);
     return Ok{};
   }
   // Their names are not in a recording.
   Status Weights(const char* key, std::vector<std::pair<std::string, double>>& weights) {
     const json* list = fields_.Find(key);
-    if (list == nullptr || !list->is_array() || list->size() > kMaxTenants) return fields_.Bad(key, "an array of weights");
+    if (list == nullptr || !list->is_array() || list->size() > kMaxTenants)
+      return fields_.Bad(key, "an array of weights");
     weights.clear();
     for (const json& item : *list) {
       const auto weight = FiniteNumber(item);

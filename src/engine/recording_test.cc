@@ -21,9 +21,15 @@ void MakeSome(Prng& prng, std::vector<Item>& items, Make make) {
 }
 
 RecordedPlan AnyPlan(Prng& prng) {
-  RecordedPlan plan{.digest = prng.Next(), .chunks = AnyNumber(prng), .tokens = AnyNumber(prng), .prefill_tokens = AnyNumber(prng),
-                    .history_evictions = AnyNumber(prng), .free_device = AnyNumber(prng), .free_host = AnyNumber(prng)};
-  for (auto* list : {&plan.admissions, &plan.preemptions, &plan.fetches, &plan.loads, &plan.device_evictions, &plan.host_evictions}) {
+  RecordedPlan plan{.digest = prng.Next(),
+                    .chunks = AnyNumber(prng),
+                    .tokens = AnyNumber(prng),
+                    .prefill_tokens = AnyNumber(prng),
+                    .history_evictions = AnyNumber(prng),
+                    .free_device = AnyNumber(prng),
+                    .free_host = AnyNumber(prng)};
+  for (auto* list : {&plan.admissions, &plan.preemptions, &plan.fetches, &plan.loads, &plan.device_evictions,
+                     &plan.host_evictions}) {
     MakeSome(prng, *list, [&] { return AnyNumber(prng); });
   }
   return plan;
@@ -36,13 +42,19 @@ RecordedStep AnyStep(Prng& prng) {
   RecordedStep step;
   MakeSome(prng, step.adapters, [&] {
     return RecordedAdapter{AdapterGeneration{number32() | 1}, std::string(prng.NextBelow(40), 'd'),
-                           1 + static_cast<std::int64_t>(prng.NextBelow(999)), static_cast<std::int32_t>(prng.NextBelow(99)),
+                           1 + static_cast<std::int64_t>(prng.NextBelow(999)),
+                           static_cast<std::int32_t>(prng.NextBelow(99)),
                            static_cast<std::int32_t>(prng.NextBelow(64))};
   });
   MakeSome(prng, step.arrivals, [&] {
-    RecordedArrival arrival{RequestId{AnyNumber(prng)}, AdapterGeneration{number32()}, number32(),
-                            static_cast<std::int32_t>(number32()), static_cast<std::int32_t>(number32() >> 1), 0,
-                            static_cast<TimeNs>(AnyNumber(prng) >> 3) * (flip() ? 1 : -1), {}};
+    RecordedArrival arrival{RequestId{AnyNumber(prng)},
+                            AdapterGeneration{number32()},
+                            number32(),
+                            static_cast<std::int32_t>(number32()),
+                            static_cast<std::int32_t>(number32() >> 1),
+                            0,
+                            static_cast<TimeNs>(AnyNumber(prng) >> 3) * (flip() ? 1 : -1),
+                            {}};
     for (std::uint64_t n = 1 + prng.NextBelow(50); n > 0; --n) arrival.prompt.push_back(token());
     arrival.max_total_tokens = static_cast<std::int32_t>(arrival.prompt.size() + 1 + prng.NextBelow(100));
     return arrival;
@@ -53,7 +65,9 @@ RecordedStep AnyStep(Prng& prng) {
   MakeSome(prng, step.completions, [&] {
     return RecordedCompletion{flip(), AnyNumber(prng), static_cast<TransferOutcome>(prng.NextBelow(3))};
   });
-  MakeSome(prng, step.layers, [&] { return RecordedLayers{flip(), AnyNumber(prng), static_cast<std::int32_t>(prng.NextBelow(100))}; });
+  MakeSome(prng, step.layers, [&] {
+    return RecordedLayers{flip(), AnyNumber(prng), static_cast<std::int32_t>(prng.NextBelow(100))};
+  });
   MakeSome(prng, step.tokens, [&] { return RecordedToken{RequestId{AnyNumber(prng)}, flip() ? kStopToken : token()}; });
   step.cancel_all = flip();
   step.ending = flip();
@@ -64,7 +78,12 @@ RecordedStep AnyStep(Prng& prng) {
 }
 
 RecordedSetup SmallSetup() {
-  return {.program = "1", .model = "m", .queue = {.total_tokens = 100}, .max_model_len = 64, .page_bytes = 64, .device_pages = 10};
+  return {.program = "1",
+          .model = "m",
+          .queue = {.total_tokens = 100},
+          .max_model_len = 64,
+          .page_bytes = 64,
+          .device_pages = 10};
 }
 
 TEST(Recording, WhatIsWrittenIsRead) {
@@ -131,7 +150,9 @@ TEST(Recording, ASetupThatNoServerHasIsRefused) {
       [](RecordedSetup& s) { s.scheduler.max_batch_tokens = 0; },
       [](RecordedSetup& s) { s.scheduler.whole_prompt_tokens = 10, s.scheduler.prefill_chunk = 2; },
       [](RecordedSetup& s) { s.scheduler.adapter_share = 2; },
-      [](RecordedSetup& s) { s.scheduler.fairness.weights = {{"0", 0}}; },
+      [](RecordedSetup& s) {
+        s.scheduler.fairness.weights = {{"0", 0}};
+      },
       [](RecordedSetup& s) { s.kv_transfer = true; },
       [](RecordedSetup& s) { s.max_model_len = -1; },
       [](RecordedSetup& s) { s.kv_slices.layers = 0; },
@@ -159,7 +180,7 @@ TEST(Pseudonyms, AreAlikeAsFarAsTheTokensAre) {
   EXPECT_EQ(da, Disguised(names, "x", a));
   EXPECT_EQ(da[0], db[0]);
   EXPECT_EQ(da[1], db[1]);
-  for (std::size_t i = 2; i < a.size(); ++i) EXPECT_NE(da[i], db[i]);   // nothing of the common end can be seen
+  for (std::size_t i = 2; i < a.size(); ++i) EXPECT_NE(da[i], db[i]);  // nothing of the common end can be seen
   EXPECT_NE(da[0], da[1]);
   EXPECT_NE(da, Disguised(names, "y", a));
   EXPECT_NE(da, Disguised(others, "x", a));
@@ -182,7 +203,9 @@ class Disk final : public FileSystem {
   Result<std::unique_ptr<WritableFile>> Create(const std::filesystem::path&) override {
     return std::unique_ptr<WritableFile>(std::make_unique<File>(this));
   }
-  Result<std::unique_ptr<WritableFile>> OpenForAppend(const std::filesystem::path&) override { return IoError("not asked for"); }
+  Result<std::unique_ptr<WritableFile>> OpenForAppend(const std::filesystem::path&) override {
+    return IoError("not asked for");
+  }
   Result<std::string> Read(const std::filesystem::path&) override { return content; }
   Status Rename(const std::filesystem::path&, const std::filesystem::path&) override { return Ok{}; }
   Status SyncDirectory(const std::filesystem::path&) override { return Ok{}; }
@@ -195,7 +218,8 @@ class Disk final : public FileSystem {
     Result<std::size_t> Append(std::string_view data) override {
       std::unique_lock lock(disk_->mutex_);
       disk_->changed_.wait(lock, [this] { return !disk_->held_; });
-      if (disk_->content.size() >= disk_->room) return IoError("recording: cannot write: No space left on device (injected)");
+      if (disk_->content.size() >= disk_->room)
+        return IoError("recording: cannot write: No space left on device (injected)");
       const std::size_t size = std::min({data.size(), disk_->room - disk_->content.size(), std::size_t{1000}});
       disk_->content += data.substr(0, size);
       return size;
@@ -222,7 +246,8 @@ void Serve(FlightRecorder& recorder) {
     const auto prompt = [&](int i) { return std::vector<TokenId>(static_cast<std::size_t>(10 + i), 100 + i); };
     for (int i = 0; i < 6; ++i) ids.push_back(*w.Submit(prompt(i), kBaseModel, 12, kTenant));
     w.Drain();
-    for (int i = 0; i < 6; ++i) EXPECT_EQ(w.outcomes[ids[static_cast<std::size_t>(i)]].tokens, ExpectedTokens(kBaseModel, prompt(i), 12));
+    for (int i = 0; i < 6; ++i)
+      EXPECT_EQ(w.outcomes[ids[static_cast<std::size_t>(i)]].tokens, ExpectedTokens(kBaseModel, prompt(i), 12));
   }
 }
 
@@ -278,7 +303,7 @@ TEST(FlightRecorder, AFullDiskEndsTheRecordingAlone) {
     EXPECT_EQ(recorder->failed(), room != SIZE_MAX);
     EXPECT_LE(disk.content.size(), room);
     auto reader = RecordingReader::Open(disk.content);
-    while (reader.ok()) {   // what is there is right, up to where it ends
+    while (reader.ok()) {  // what is there is right, up to where it ends
       const auto step = reader->Next();
       if (step.ok() && step->has_value()) continue;
       EXPECT_EQ(step.ok(), room == SIZE_MAX);
@@ -293,7 +318,7 @@ TEST(FlightRecorder, NeverWaitsForADiskThatHangs) {
   auto recorder = std::move(FlightRecorder::Create(&disk, "recording", {.max_queued_bytes = 20000})).value();
   recorder->Begin(SmallSetup());
   disk.Hold(true);
-  Serve(*recorder);   // to its end
+  Serve(*recorder);  // to its end
   EXPECT_TRUE(recorder->failed());
   disk.Hold(false);
   recorder->Close();
@@ -303,7 +328,7 @@ TEST(FlightRecorder, TenantsWithoutEndEndTheRecordingAlone) {
   Disk disk;
   auto recorder = std::move(FlightRecorder::Create(&disk, "recording", {.max_tenant_bytes = 8})).value();
   recorder->Begin(SmallSetup());
-  Serve(*recorder);   // to its end
+  Serve(*recorder);  // to its end
   EXPECT_TRUE(recorder->failed());
   recorder->Close();
 }

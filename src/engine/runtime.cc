@@ -35,8 +35,9 @@ Status CheckBaseCopy(const Model& model, const AdapterFile& file) {
       StoreFromF32(copy->dtype, rounded, 0, row[static_cast<std::size_t>(j)]);
       if (LoadAsF32(copy->dtype, rounded, 0) == LoadAsF32(copy->dtype, stored.data(), j)) continue;
       return InvalidArgument(file.directory.string() + ": tensor " + copy->name + " differs from the base model's " +
-                             "output matrix at [" + std::to_string(i) + ", " + std::to_string(j) +
-                             "]: the adapter belongs to another base model", "lora_path");
+                                 "output matrix at [" + std::to_string(i) + ", " + std::to_string(j) +
+                                 "]: the adapter belongs to another base model",
+                             "lora_path");
     }
   }
   return Ok{};
@@ -74,13 +75,15 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
   RETURN_IF_ERROR(r.MakeQueue(options));
   r.registry_ = std::make_unique<AdapterRegistry>(
       config, options.base_names,
-      AdapterRegistry::Options{.page_bytes = static_cast<std::size_t>(r.geometry_.page_bytes), .base_dtype = base_dtype,
-                               .forced_dtype = options.lora_dtype, .max_rank = options.max_lora_rank,
-                               .check = [model = r.model_.get()](const AdapterFile& file) {
-                                 return CheckBaseCopy(*model, file);
-                               },
-                               .on_retire = [wakeup = &r.wakeup_] { wakeup->Signal(); }});
-  r.max_model_len_ = options.max_model_len > 0 ? std::min(options.max_model_len, config.max_position) : config.max_position;
+      AdapterRegistry::Options{
+          .page_bytes = static_cast<std::size_t>(r.geometry_.page_bytes),
+          .base_dtype = base_dtype,
+          .forced_dtype = options.lora_dtype,
+          .max_rank = options.max_lora_rank,
+          .check = [model = r.model_.get()](const AdapterFile& file) { return CheckBaseCopy(*model, file); },
+          .on_retire = [wakeup = &r.wakeup_] { wakeup->Signal(); }});
+  r.max_model_len_ =
+      options.max_model_len > 0 ? std::min(options.max_model_len, config.max_position) : config.max_position;
 
   const auto wake = [wakeup = &r.wakeup_] { wakeup->Signal(); };
   const auto new_transfer = [&](bool kv) {
@@ -93,25 +96,35 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
   const std::int64_t pool_tokens = r.device_->capacity_pages() * r.geometry_.kv.page_tokens;
   // Longer ones than the pool holds are refused; activations for them need no room.
   if (options.whole_prompts) ComputePromptsWhole(std::min(r.max_model_len_, pool_tokens), options.scheduler);
-  CpuExecutorOptions executor{.threads = options.threads, .backend = options.backend,
+  CpuExecutorOptions executor{.threads = options.threads,
+                              .backend = options.backend,
                               .lora_variant = options.lora_variant,
                               .max_batch_tokens = options.scheduler.max_batch_tokens,
                               .max_running = options.scheduler.max_running,
                               .max_positions = std::min(r.max_model_len_, pool_tokens)};
   r.executor_ = std::make_unique<CpuExecutor>(executor, r.model_.get(), r.geometry_.kv, r.device_.get(), wake);
   if (options.wrap_executor) r.executor_ = options.wrap_executor(std::move(r.executor_));
-  EngineOptions engine{.scheduler = options.scheduler, .max_model_len = r.max_model_len_,
-                       .eos_token_ids = config.eos_token_ids, .vocab_size = config.vocab_size,
+  EngineOptions engine{.scheduler = options.scheduler,
+                       .max_model_len = r.max_model_len_,
+                       .eos_token_ids = config.eos_token_ids,
+                       .vocab_size = config.vocab_size,
                        .kv_slices = {.layers = static_cast<std::int32_t>(config.num_layers),
                                      .layer_bytes = r.geometry_.kv.KeyOffset(1, 0)}};
   LengthPredictor* predictor = r.history_.get();
   if (r.hints_ != nullptr) predictor = r.hints_.get();
-  r.engine_ = std::make_unique<Engine>(
-      std::move(engine), EngineParts{.clock = &r.clock_, .executor = r.executor_.get(), .transfer = r.transfer_.get(),
-                                     .device = r.device_.get(), .host = r.host_.get(), .registry = r.registry_.get(),
-                                     .eviction = r.eviction_.get(), .tree = r.tree_.get(),
-                                     .kv_transfer = r.kv_transfer_.get(), .queue = r.queue_.get(),
-                                     .predictor = predictor, .wakeup = &r.wakeup_, .observer = options.recorder});
+  r.engine_ = std::make_unique<Engine>(std::move(engine), EngineParts{.clock = &r.clock_,
+                                                                      .executor = r.executor_.get(),
+                                                                      .transfer = r.transfer_.get(),
+                                                                      .device = r.device_.get(),
+                                                                      .host = r.host_.get(),
+                                                                      .registry = r.registry_.get(),
+                                                                      .eviction = r.eviction_.get(),
+                                                                      .tree = r.tree_.get(),
+                                                                      .kv_transfer = r.kv_transfer_.get(),
+                                                                      .queue = r.queue_.get(),
+                                                                      .predictor = predictor,
+                                                                      .wakeup = &r.wakeup_,
+                                                                      .observer = options.recorder});
   if (options.recorder != nullptr) {
     r.recorder_ = options.recorder;
     r.setup_ = r.DescribeSetup(options);
@@ -121,11 +134,19 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
 
 RecordedSetup Runtime::DescribeSetup(const RuntimeOptions& options) const {
   return {.model = options.base_names.empty() ? std::string() : options.base_names.front(),
-          .started_unix_seconds = clock_.UnixSeconds(), .scheduler = options.scheduler, .queue = QueueOptions(options),
-          .cache = options.cache, .length_predictor = options.length_predictor, .max_model_len = max_model_len_,
-          .kv_slices = {.layers = static_cast<std::int32_t>(model_->config().num_layers), .layer_bytes = geometry_.kv.KeyOffset(1, 0)},
-          .page_bytes = geometry_.page_bytes, .device_pages = device_->capacity_pages(),
-          .host_pages = host_ == nullptr ? 0 : host_->capacity_pages(), .tree = tree_ != nullptr, .kv_transfer = kv_transfer_ != nullptr};
+          .started_unix_seconds = clock_.UnixSeconds(),
+          .scheduler = options.scheduler,
+          .queue = QueueOptions(options),
+          .cache = options.cache,
+          .length_predictor = options.length_predictor,
+          .max_model_len = max_model_len_,
+          .kv_slices = {.layers = static_cast<std::int32_t>(model_->config().num_layers),
+                        .layer_bytes = geometry_.kv.KeyOffset(1, 0)},
+          .page_bytes = geometry_.page_bytes,
+          .device_pages = device_->capacity_pages(),
+          .host_pages = host_ == nullptr ? 0 : host_->capacity_pages(),
+          .tree = tree_ != nullptr,
+          .kv_transfer = kv_transfer_ != nullptr};
 }
 
 QueueOrderOptions Runtime::QueueOptions(const RuntimeOptions& options) const {
@@ -141,7 +162,8 @@ Status Runtime::MakeQueue(const RuntimeOptions& options) {
   const std::string& name = options.length_predictor;
   if (name == "none") return Ok{};
   if (name != "history" && name != "proxy") {
-    return InvalidArgument("--length-predictor: expected history, proxy or none, found '" + name + "'", "--length-predictor");
+    return InvalidArgument("--length-predictor: expected history, proxy or none, found '" + name + "'",
+                           "--length-predictor");
   }
   history_ = std::make_unique<HistoryPredictor>();
   if (name == "proxy") hints_ = std::make_unique<HintPredictor>(history_.get());
@@ -160,7 +182,7 @@ void Runtime::Start() {
 void Runtime::Stop() {
   if (loop_ == nullptr) return;
   loop_->Stop();
-  engine_->CheckIntegrity();   // nothing is in flight any more: pages, pins and queues must agree
+  engine_->CheckIntegrity();  // nothing is in flight any more: pages, pins and queues must agree
 }
 
 Runtime::~Runtime() {

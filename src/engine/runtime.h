@@ -26,31 +26,35 @@
 namespace loramux {
 
 struct RuntimeOptions {
-  std::int64_t device_memory = std::int64_t{1} << 30;   // bytes of the page pool: KV cache and adapters
-  std::int64_t host_memory = std::int64_t{1} << 30;     // bytes of the host tier; 0: none
-  std::int64_t page_tokens = 0;                         // 0: ChoosePageGeometry decides
-  std::optional<DType> kv_dtype;                        // nullopt: the type of the base weights
-  std::optional<DType> lora_dtype;                      // nullopt: ChooseAdapterDType decides
+  std::int64_t device_memory = std::int64_t{1} << 30;  // bytes of the page pool: KV cache and adapters
+  std::int64_t host_memory = std::int64_t{1} << 30;    // bytes of the host tier; 0: none
+  std::int64_t page_tokens = 0;                        // 0: ChoosePageGeometry decides
+  std::optional<DType> kv_dtype;                       // nullopt: the type of the base weights
+  std::optional<DType> lora_dtype;                     // nullopt: ChooseAdapterDType decides
   std::int64_t max_lora_rank = 4096;
-  std::int64_t max_model_len = 0;                       // 0: the model's own
-  std::string cache = "loramux";                            // a regime's name (cache/cache_regime.h)
-  std::string adapter_prefetch = "none";                // or "histogram" (cache/adapter_arrival_histogram.h)
-  bool prefix_cache = true;                             // if the regime has one; never with dynamic rope scaling: keys depend on
-                                                        // the whole length
-  bool whole_prompts = false;                           // computed in one step, however long (ComputePromptsWhole)
-  SchedulerOptions scheduler;                           // page_tokens and the regime's options are filled in
-  QueueOrderOptions queue;                              // who is let in first; age bound and costs are the scheduler's, tokens the device's
-  std::string length_predictor = "history";             // "history", "proxy" (hints of requests, else history), "none"
-  int threads = 0;                                      // 0: one per processor
+  std::int64_t max_model_len = 0;         // 0: the model's own
+  std::string cache = "loramux";          // a regime's name (cache/cache_regime.h)
+  std::string adapter_prefetch = "none";  // or "histogram" (cache/adapter_arrival_histogram.h)
+  // if the regime has one; never with dynamic rope scaling: keys depend on
+  bool prefix_cache = true;
+  // the whole length
+  bool whole_prompts = false;  // computed in one step, however long (ComputePromptsWhole)
+  SchedulerOptions scheduler;  // page_tokens and the regime's options are filled in
+  // who is let in first; age bound and costs are the scheduler's, tokens the device's
+  QueueOrderOptions queue;
+  std::string length_predictor = "history";  // "history", "proxy" (hints of requests, else history), "none"
+  int threads = 0;                           // 0: one per processor
   Backend backend = Backend::kCpu;
   LoraVariant lora_variant = LoraVariant::kMbgmv;
-  ThreadedTransferOptions transfer;                     // of adapters, and of keys and values: a link each
-  std::vector<std::string> base_names;                  // what the base model answers to
-  // Around each of the transfers (adapters, keys and values); empty: as they are. For faults behind the real interfaces.
+  ThreadedTransferOptions transfer;     // of adapters, and of keys and values: a link each
+  std::vector<std::string> base_names;  // what the base model answers to
+  // Around each of the transfers (adapters, keys and values); empty: as they are. For faults behind the real
+  // interfaces.
   std::function<std::unique_ptr<AdapterTransfer>(std::unique_ptr<AdapterTransfer>)> wrap_transfer;
   // Around the executor; empty: as it is. For watching the steps of the real engine.
   std::function<std::unique_ptr<Executor>(std::unique_ptr<Executor>)> wrap_executor;
-  FlightRecorder* recorder = nullptr;                   // of all steps from Start on; outlives the runtime. Null: none
+  // of all steps from Start on; outlives the runtime. Null: none
+  FlightRecorder* recorder = nullptr;
 };
 
 // Not movable: the parts point to each other. Thread-safe as its parts are.
@@ -61,7 +65,7 @@ class Runtime {
                                                const Progress& progress);
   // Around a model that is in memory already (benchmarks).
   static Result<std::unique_ptr<Runtime>> Create(std::unique_ptr<Model> model, RuntimeOptions options);
-  ~Runtime();   // Stop()
+  ~Runtime();  // Stop()
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
@@ -102,7 +106,7 @@ class Runtime {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<EngineLoop> loop_;
   FlightRecorder* recorder_ = nullptr;
-  RecordedSetup setup_;                  // of a recording
+  RecordedSetup setup_;  // of a recording
 };
 
 }  // namespace loramux

@@ -28,8 +28,8 @@ RuntimeOptions Small() {
 class ScratchAdapter {
  public:
   explicit ScratchAdapter(const fs::path& original)
-      : path_(fs::temp_directory_path() / ("loramux-runtime-test-" + std::to_string(SplitMix64(
-                                               reinterpret_cast<std::uintptr_t>(this))))) {
+      : path_(fs::temp_directory_path() /
+              ("loramux-runtime-test-" + std::to_string(SplitMix64(reinterpret_cast<std::uintptr_t>(this))))) {
     fs::copy(original, path_, fs::copy_options::recursive);
   }
   ~ScratchAdapter() { fs::remove_all(path_); }
@@ -54,7 +54,7 @@ TEST(Runtime, RefusesAnAdapterSavedBesideAnotherOutputMatrix) {
   ASSERT_TRUE(opened.ok());
   const auto offset = static_cast<std::streamoff>(opened->lm_head_base_copy->offset);
   std::fstream file(weights, std::ios::in | std::ios::out | std::ios::binary);
-  file.seekp(offset + 4 * 7 + 3);   // the exponent of an element
+  file.seekp(offset + 4 * 7 + 3);  // the exponent of an element
   file.put('\x3f');
   file.close();
   const auto bad = registry.Register("bad", damaged.path(), 0);
@@ -64,11 +64,13 @@ TEST(Runtime, RefusesAnAdapterSavedBesideAnotherOutputMatrix) {
 }
 
 TEST(Runtime, NamesAndLimitsOfAdapters) {
-  auto runtime = Runtime::Load(kCase / "model", [] {
-    RuntimeOptions options = Small();
-    options.max_lora_rank = 2;
-    return options;
-  }(), {});
+  auto runtime = Runtime::Load(kCase / "model",
+                               [] {
+                                 RuntimeOptions options = Small();
+                                 options.max_lora_rank = 2;
+                                 return options;
+                               }(),
+                               {});
   ASSERT_TRUE(runtime.ok());
   AdapterRegistry& registry = (*runtime)->registry();
   const fs::path adapter = kCase / "adapters/lm_head";
@@ -124,8 +126,8 @@ struct Asked {
 
 class CopiedPages : public testing::TestWithParam<std::string> {};
 
-// A prompt is asked again and again, each time with another end from another position on. What it begins with, full pages
-// and the first positions of one that is copied, gives the very bits that are computed from nothing.
+// A prompt is asked again and again, each time with another end from another position on. What it begins with, full
+// pages and the first positions of one that is copied, gives the very bits that are computed from nothing.
 TEST_P(CopiedPages, GiveTheBitsThatAreComputedFromNothing) {
   for (const std::int64_t page_tokens : {4, 16, 64}) {
     SCOPED_TRACE("pages of " + std::to_string(page_tokens));
@@ -134,7 +136,8 @@ TEST_P(CopiedPages, GiveTheBitsThatAreComputedFromNothing) {
     Prng prng(static_cast<std::uint64_t>(page_tokens));
     std::vector<TokenId> prompt(90);
     const auto draw_from = [&](std::size_t position) {
-      for (std::size_t i = position; i < prompt.size(); ++i) prompt[i] = static_cast<TokenId>(prng.NextBelow(vocabulary));
+      for (std::size_t i = position; i < prompt.size(); ++i)
+        prompt[i] = static_cast<TokenId>(prng.NextBelow(vocabulary));
     };
     draw_from(0);
     for (std::size_t parts = 87; parts > 0; parts -= 3) {
@@ -150,7 +153,8 @@ TEST_P(CopiedPages, GiveTheBitsThatAreComputedFromNothing) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, CopiedPages, testing::Values("llama3", "llama_bf16", "llama_f16", "qwen2_window", "mistral"),
+INSTANTIATE_TEST_SUITE_P(Models, CopiedPages,
+                         testing::Values("llama3", "llama_bf16", "llama_f16", "qwen2_window", "mistral"),
                          [](const auto& info) { return info.param; });
 
 TEST(Runtime, MemoryThatHoldsNoPageIsRefused) {

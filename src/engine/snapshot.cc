@@ -31,8 +31,8 @@ std::shared_ptr<const EngineSnapshot> MakeSnapshot(TimeNs now, const EngineStats
     const AdapterResidency& adapter = known[i];
     if (adapter.version == nullptr) continue;
     const bool pinned = adapter.locked;
-    snapshot->adapters.push_back({VersionSummary(*adapter.version), adapter.device, adapter.host, pinned, adapter.pins, waiting[i],
-                                  adapter.last_use});
+    snapshot->adapters.push_back({VersionSummary(*adapter.version), adapter.device, adapter.host, pinned, adapter.pins,
+                                  waiting[i], adapter.last_use});
   }
   return snapshot;
 }

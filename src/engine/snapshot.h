@@ -22,32 +22,37 @@ namespace loramux {
 struct EngineStats {
   std::int64_t running = 0, waiting = 0;
   std::int64_t steps = 0, tokens_generated = 0, tokens_prefilled = 0, preemptions = 0, finished = 0;
-  std::int64_t squashes = 0;           // of those preemptions, of requests that had overtaken another one
-  std::int64_t given_up = 0;           // requests that others' objectives went before
+  std::int64_t squashes = 0;  // of those preemptions, of requests that had overtaken another one
+  std::int64_t given_up = 0;  // requests that others' objectives went before
   PredictionStats predictions;
-  double profile_step_seconds = 0;     // by the profile that plans go by: ShortestStepSeconds; 0: there is none
+  double profile_step_seconds = 0;  // by the profile that plans go by: ShortestStepSeconds; 0: there is none
   PrefixStats prefix;
-  TimeNs adapter_wait_total = 0;       // Scheduler::adapter_wait_total
+  TimeNs adapter_wait_total = 0;  // Scheduler::adapter_wait_total
   KvTierStats kv_tiers;
   SwapStats swaps;
-  std::int64_t early_admissions = 0;   // of requests that began while layers of their adapter or history were arriving
-  std::int64_t loads_on_arrival = 0;   // of adapters, beside a step (SchedulerOptions::load_on_arrival)
-  std::int64_t cold_starts = 0;        // Scheduler::cold_starts
-  TimeNs step_wait_total = 0;          // that steps waited for such layers
-  std::int64_t history_pages = 0;      // of keys and values on the device that no running request uses
-  std::int64_t invalid_history_pages = 0;   // of those, whose adapter is not on the device: only in some regimes
-  std::int64_t history_evictions = 0;  // pages
+  // of requests that began while layers of their adapter or history were arriving
+  std::int64_t early_admissions = 0;
+  std::int64_t loads_on_arrival = 0;       // of adapters, beside a step (SchedulerOptions::load_on_arrival)
+  std::int64_t cold_starts = 0;            // Scheduler::cold_starts
+  TimeNs step_wait_total = 0;              // that steps waited for such layers
+  std::int64_t history_pages = 0;          // of keys and values on the device that no running request uses
+  std::int64_t invalid_history_pages = 0;  // of those, whose adapter is not on the device: only in some regimes
+  std::int64_t history_evictions = 0;      // pages
   PoolStats device, host;
   AdapterStats adapters;
   AdapterPrefetchStats prefetches;
   ReloadCostEstimator reload_costs;
 };
 
-// What a snapshot says of an adapter's version: a copy, so that the last snapshot keeps no unloaded adapter's file open.
+// What a snapshot says of an adapter's version: a copy, so that the last snapshot keeps no unloaded adapter's file
+// open.
 struct VersionSummary {
   VersionSummary() = default;
   explicit VersionSummary(const AdapterVersion& version)
-      : generation(version.generation), name(version.name), pages(version.layout.pages), max_rank(version.layout.max_rank) {}
+      : generation(version.generation),
+        name(version.name),
+        pages(version.layout.pages),
+        max_rank(version.layout.max_rank) {}
 
   AdapterGeneration generation;
   std::string name;
@@ -59,9 +64,9 @@ struct VersionSummary {
 struct AdapterSnapshot {
   VersionSummary version;
   TierState device = TierState::kAbsent, host = TierState::kAbsent;
-  bool pinned = false;                  // by an operator, to the device
-  std::int64_t running = 0;             // requests in the batch
-  std::int64_t waiting = 0;             // requests in the queue
+  bool pinned = false;       // by an operator, to the device
+  std::int64_t running = 0;  // requests in the batch
+  std::int64_t waiting = 0;  // requests in the queue
   TimeNs last_use = 0;
 };
 

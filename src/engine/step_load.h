@@ -1,5 +1,5 @@
-// What a batch computes, as PerformanceModel counts it: for measuring (loramux profile) and for executors that only take
-// time.
+// What a batch computes, as PerformanceModel counts it: for measuring (loramux profile) and for executors that only
+// take time.
 #pragma once
 
 #include "engine/executor.h"

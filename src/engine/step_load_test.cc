@@ -26,7 +26,8 @@ TEST(StepLoadTest, CountsBothPhasesAndEachAdapterOnce) {
     return result;
   };
   ExecutorBatch batch;
-  batch.chunks = {chunk(1, 9, nullptr), chunk(3, 10, nullptr), chunk(1, 99, &small), chunk(4, 0, &small), chunk(1, 0, &large)};
+  batch.chunks = {chunk(1, 9, nullptr), chunk(3, 10, nullptr), chunk(1, 99, &small), chunk(4, 0, &small),
+                  chunk(1, 0, &large)};
   const StepLoad load = LoadOf(batch);
   EXPECT_EQ(load.prefill_tokens, 7);
   EXPECT_EQ(load.prefill_sequences, 2);

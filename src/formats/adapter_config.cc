@@ -123,7 +123,7 @@ Status ForEachPattern(const JsonFields& fields, const char* key, const MemberKey
   if (value == nullptr) return Ok{};
   if (!value->is_object()) return fields.Bad(key, "an object of patterns");
   const auto keys = order.find(key);
-  if (keys == order.end()) return Ok{};   // an empty object
+  if (keys == order.end()) return Ok{};  // an empty object
   for (const std::string& pattern : keys->second) RETURN_IF_ERROR(take(pattern, value->at(pattern)));
   return Ok{};
 }
@@ -199,7 +199,7 @@ bool AdapterConfig::Targets(std::string_view module) const {
   CHECK(!needs_patterns || patterns != nullptr);
   if (InList(exclude_modules, module) || (exclude_modules_regex && patterns->MatchesExcluded(module))) return false;
   if (target_modules_regex) return patterns->MatchesTargets(module);
-  if (all_linear) return module != "lm_head" && !module.ends_with(".lm_head");   // PEFT leaves the output layer out
+  if (all_linear) return module != "lm_head" && !module.ends_with(".lm_head");  // PEFT leaves the output layer out
   if (target_modules.empty()) return true;
   if (!InList(target_modules, module)) return false;
   // A name given in full is targeted in whatever layer, as in PEFT.

@@ -32,13 +32,13 @@ struct LinearShape {
 };
 LinearShape TargetShape(const ModelConfig& model, LoraTarget target);
 
-class AdapterPatterns;   // compiled patterns (adapter_patterns.h)
+class AdapterPatterns;  // compiled patterns (adapter_patterns.h)
 
 struct AdapterConfig {
   std::int64_t r = 0;
   double lora_alpha = 0;
   bool use_rslora = false;
-  std::vector<std::pair<std::string, std::int64_t>> rank_pattern;   // in file order: the first match counts
+  std::vector<std::pair<std::string, std::int64_t>> rank_pattern;  // in file order: the first match counts
   std::vector<std::pair<std::string, double>> alpha_pattern;
   // target_modules: a list, or one string that is a regular expression or "all-linear". None of the three: any module.
   std::vector<std::string> target_modules;
@@ -50,7 +50,7 @@ struct AdapterConfig {
   // layers_to_transform (with layers_pattern): narrows a list of target_modules to these layers. Empty: all.
   std::vector<std::int64_t> layers_to_transform;
   std::vector<std::string> layers_pattern;
-  std::string base_model_name;   // informational
+  std::string base_model_name;  // informational
 
   // The patterns above, compiled once by ParseAdapterConfig. Whoever fills or changes an AdapterConfig by hand calls
   // CompilePatterns afterwards.
@@ -83,7 +83,7 @@ struct LoraModule {
   LoraTarget target = LoraTarget::kQ;
   std::int32_t rank = 0;
   float scale = 0;
-  const TensorEntry* a = nullptr;    // owned by AdapterFile
+  const TensorEntry* a = nullptr;  // owned by AdapterFile
   const TensorEntry* b = nullptr;
 };
 
@@ -94,7 +94,7 @@ struct AdapterFile {
   std::filesystem::path directory;
   // Owned on the heap so that the pointers in `modules` survive a move of AdapterFile.
   std::unique_ptr<TensorReader> tensors;
-  std::vector<LoraModule> modules;   // sorted by (layer, target); lm_head last; never empty
+  std::vector<LoraModule> modules;  // sorted by (layer, target); lm_head last; never empty
   std::int32_t max_rank = 0;
   // 128-bit XXH3 of ranks, scales and weights as 32 hexadecimal digits: names the content in every cache key. The same
   // content under other tensor names, or with other unused options, has the same digest. Not cryptographic.

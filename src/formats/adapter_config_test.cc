@@ -57,10 +57,10 @@ TEST(AdapterConfigTest, TheFirstPatternInFileOrderCounts) {
   EXPECT_EQ(config.RankOf("model.layers.1.self_attn.q_proj"), 16);
   EXPECT_EQ(config.RankOf("model.layers.1.self_attn.k_proj"), 9);
   EXPECT_EQ(config.RankOf("model.layers.0.self_attn.q_proj"), 25);
-  EXPECT_EQ(config.RankOf("model.layers.0.self_attn.xq_proj"), 4);   // a key begins after a dot
+  EXPECT_EQ(config.RankOf("model.layers.0.self_attn.xq_proj"), 4);  // a key begins after a dot
   EXPECT_EQ(config.RankOf("model.layers.11.self_attn.k_proj"), 4);
-  EXPECT_DOUBLE_EQ(config.ScaleOf("model.layers.0.self_attn.q_proj"), 10.0);   // 50 / sqrt(25)
-  EXPECT_DOUBLE_EQ(config.ScaleOf("model.layers.0.self_attn.k_proj"), 4.0);    // "proj" alone is no whole component
+  EXPECT_DOUBLE_EQ(config.ScaleOf("model.layers.0.self_attn.q_proj"), 10.0);  // 50 / sqrt(25)
+  EXPECT_DOUBLE_EQ(config.ScaleOf("model.layers.0.self_attn.k_proj"), 4.0);   // "proj" alone is no whole component
 }
 
 TEST(AdapterConfigTest, TargetsAsPeftDoes) {
@@ -70,7 +70,7 @@ TEST(AdapterConfigTest, TargetsAsPeftDoes) {
   EXPECT_FALSE(suffix.Targets("model.layers.0.self_attn.xq_proj"));
   const AdapterConfig regex = Parsed(With(Plain(), {{"target_modules", ".*\\.(q|v)_proj"}}));
   EXPECT_TRUE(regex.Targets(kQ0));
-  EXPECT_FALSE(regex.Targets("model.layers.0.self_attn.q_proj.x"));   // a full match
+  EXPECT_FALSE(regex.Targets("model.layers.0.self_attn.q_proj.x"));  // a full match
   const AdapterConfig all = Parsed(With(Plain(), {{"target_modules", "All-Linear"}}));
   EXPECT_TRUE(all.all_linear);
   EXPECT_TRUE(all.Targets(kQ0));
@@ -120,7 +120,7 @@ TEST(AdapterConfigTest, ManyPatternsAreFast) {
     EXPECT_EQ(config.RankOf(name), rank.get<int>());
     EXPECT_EQ(config.ScaleOf(name), 1.0);
   }
-  EXPECT_LT(OsClock().Now() - start, 30 * kNsPerSecond);   // measured: about 0.2 s; the bound allows for sanitizers
+  EXPECT_LT(OsClock().Now() - start, 30 * kNsPerSecond);  // measured: about 0.2 s; the bound allows for sanitizers
 }
 
 TEST(AdapterConfigTest, RefusesByName) {
@@ -139,7 +139,7 @@ TEST(AdapterConfigTest, RefusesByName) {
     EXPECT_THAT(ErrorOf(With(Plain(), {{key, {{"x", 1}}}})), HasSubstr(key)) << key;
   }
   for (const char* key : {"megatron_config", "eva_config", "corda_config", "loftq_config", "velora_config"}) {
-    EXPECT_EQ(ErrorOf(With(Plain(), {{key, {{"x", 1}}}})), "accepted") << key;   // initialization or training only
+    EXPECT_EQ(ErrorOf(With(Plain(), {{key, {{"x", 1}}}})), "accepted") << key;  // initialization or training only
   }
   EXPECT_THAT(ErrorOf(With(Plain(), {{"bias", "lora_only"}})), HasSubstr("bias is \"lora_only\""));
   EXPECT_THAT(ErrorOf(With(Plain(), {{"peft_type", "IA3"}})), HasSubstr("peft_type 'IA3'"));
@@ -176,10 +176,9 @@ TEST(AdapterConfigTest, RefusesBadNumbers) {
 }
 
 TEST(AdapterConfigTest, EqualKeysCountAsInPython) {
-  const auto config = ParseAdapterConfig(
-      R"({"peft_type":"LORA","r":2,"r":4,"lora_alpha":4,"rank_pattern":{"x":1},)"
-      R"("rank_pattern":{"q_proj":7,"k":2,"q_proj":8}})",
-      "c");
+  const auto config = ParseAdapterConfig(R"({"peft_type":"LORA","r":2,"r":4,"lora_alpha":4,"rank_pattern":{"x":1},)"
+                                         R"("rank_pattern":{"q_proj":7,"k":2,"q_proj":8}})",
+                                         "c");
   ASSERT_TRUE(config.ok()) << config.error().message;
   EXPECT_EQ(config->r, 4);
   ASSERT_EQ(config->rank_pattern.size(), 2u);
@@ -245,7 +244,7 @@ TEST_F(OpenAdapterTest, SortsModulesByLayerAndTargetWithTheHeadLast) {
 
 TEST_F(OpenAdapterTest, ChecksTheConfigurationAgainstTheTensors) {
   const auto q = Pair("model.layers.0.self_attn.q_proj", 8, 12);
-  EXPECT_TRUE(Open(q, Targeting({"q_proj", "v_proj"})).ok());   // v_proj has no tensors: it adds nothing
+  EXPECT_TRUE(Open(q, Targeting({"q_proj", "v_proj"})).ok());  // v_proj has no tensors: it adds nothing
   EXPECT_THAT(Open(q, Targeting({"v_proj"})).error().message, HasSubstr("is not among target_modules"));
   EXPECT_THAT(Open(Pair("lm_head", 8, 20)).error().message, HasSubstr("is not among target_modules"));
   EXPECT_THAT(Open(q, With(Targeting("all-linear"), {{"lora_alpha", 1e300}})).error().message,
@@ -291,7 +290,7 @@ TEST_F(OpenAdapterTest, TheDigestNamesTheContent) {
   const auto q = Pair("model.layers.0.self_attn.q_proj", 8, 12);
   const std::string digest = Open(q)->digest;
   EXPECT_EQ(Open(q)->digest, digest);
-  EXPECT_EQ(Open({q[1], q[0]})->digest, digest);   // the order in the file does not matter
+  EXPECT_EQ(Open({q[1], q[0]})->digest, digest);  // the order in the file does not matter
   EXPECT_EQ(Open(q, With(Targeting({"q_proj"}), {{"lora_dropout", 0.5}}))->digest, digest);
   EXPECT_NE(Open(q, With(Targeting({"q_proj"}), {{"lora_alpha", 9}}))->digest, digest);
   EXPECT_NE(Open(Pair("model.layers.1.self_attn.q_proj", 8, 12))->digest, digest);
@@ -339,9 +338,9 @@ TEST_F(RealAdapterTest, OpensAdaptersOfPublishedModels) {
   const ModelConfig qwen = Shapes(2048, 36, 16, 2, 11008, 151936);
   std::set<std::string> digests;
   for (const auto& [name, model] : std::vector<std::pair<std::string, ModelConfig>>{{"tinyllama_emotion", tinyllama},
-                                                                                   {"tinyllama_keywords", tinyllama},
-                                                                                   {"tinyllama_therapist", tinyllama},
-                                                                                   {"qwen25_3b_law", qwen}}) {
+                                                                                    {"tinyllama_keywords", tinyllama},
+                                                                                    {"tinyllama_therapist", tinyllama},
+                                                                                    {"qwen25_3b_law", qwen}}) {
     const auto adapter = OpenAdapter(folder_ / name, model);
     ASSERT_TRUE(adapter.ok()) << adapter.error().message;
     EXPECT_EQ(adapter->modules.size(), static_cast<std::size_t>(2 * model.num_layers));
@@ -370,7 +369,7 @@ TEST_F(RealAdapterTest, JudgesEveryConfigurationOfTheSurvey) {
   ASSERT_EQ(survey.size(), 40u);
   int refused = 0;
   for (const ordered_json& entry : survey) {
-    ordered_json config = entry;   // the survey shortens three names and keeps the others
+    ordered_json config = entry;  // the survey shortens three names and keeps the others
     config.update({{"peft_type", "LORA"}, {"lora_alpha", entry["alpha"]}, {"lora_dropout", entry["dropout"]}});
     const auto parsed = ParseAdapterConfig(config.dump(), entry["repo"]);
     const bool saves_modules = !entry["modules_to_save"].is_null();

@@ -21,9 +21,9 @@ constexpr const char* kConfigFile = "adapter_config.json";
 constexpr const char* kTensorFile = "adapter_model.safetensors";
 constexpr const char* kPickleFile = "adapter_model.bin";
 constexpr std::int64_t kMaxRank = 4096;
-constexpr std::int64_t kMaxLayersWithoutBase = 1024;   // the most that a model may have
+constexpr std::int64_t kMaxLayersWithoutBase = 1024;  // the most that a model may have
 
-constexpr std::array<const char*, kNumLoraTargets> kTargetNames = {"q_proj", "k_proj",  "v_proj",    "o_proj",
+constexpr std::array<const char*, kNumLoraTargets> kTargetNames = {"q_proj",    "k_proj",  "v_proj",    "o_proj",
                                                                    "gate_proj", "up_proj", "down_proj", "lm_head"};
 
 // A module's two halves while the file is being read. Ordered by layer and target, lm_head last.
@@ -34,7 +34,7 @@ struct PairKey {
   auto operator<=>(const PairKey&) const = default;
 };
 struct Pair {
-  std::string module;         // as in the file, for the patterns
+  std::string module;  // as in the file, for the patterns
   std::string plain_module;
   const TensorEntry* a = nullptr;
   const TensorEntry* b = nullptr;
@@ -119,8 +119,9 @@ Status CheckBaseCopy(const TensorEntry& tensor, const ModelConfig* model, const 
   if (model == nullptr) return Ok{};
   const std::array<std::int64_t, 2> expected = {model->vocab_size, model->hidden_size};
   if (std::equal(tensor.shape.begin(), tensor.shape.end(), expected.begin(), expected.end())) return Ok{};
-  return TensorError(label, tensor, "expected a copy of the base model's output layer " + ShapeToString(expected) +
-                                        ", found " + ShapeToString(tensor.shape));
+  return TensorError(label, tensor,
+                     "expected a copy of the base model's output layer " + ShapeToString(expected) + ", found " +
+                         ShapeToString(tensor.shape));
 }
 
 // Sorts every tensor into its pair; a tensor without a place is an error.
@@ -133,11 +134,13 @@ Result<Pairs> CollectPairs(const ModelConfig* model, const std::string& label, A
     const bool is_copy = name.part == AdapterTensorName::Part::kBaseCopy;
     if (is_copy) RETURN_IF_ERROR(CheckBaseCopy(tensor, model, label));
     Pair& pair = pairs[{name.target == LoraTarget::kLmHead, name.layer, name.target}];
-    const TensorEntry*& slot =
-        is_copy ? file.lm_head_base_copy : name.part == AdapterTensorName::Part::kLoraA ? pair.a : pair.b;
+    const TensorEntry*& slot = is_copy                                        ? file.lm_head_base_copy
+                               : name.part == AdapterTensorName::Part::kLoraA ? pair.a
+                                                                              : pair.b;
     if (slot != nullptr || (!pair.module.empty() && pair.module != name.module)) {
-      return TensorError(label, tensor, "its module is in the file twice" +
-                                            (slot == nullptr ? "" : ", the other time as " + Quote(slot->name)));
+      return TensorError(
+          label, tensor,
+          "its module is in the file twice" + (slot == nullptr ? "" : ", the other time as " + Quote(slot->name)));
     }
     slot = &tensor;
     pair.module = std::move(name.module);
@@ -156,8 +159,9 @@ Status CheckComplete(const Pair& pair, const std::string& label) {
 // The outer extents, which the base layer gives.
 Status CheckFit(const Pair& pair, LinearShape shape, const std::string& label) {
   if (pair.a->shape[1] != shape.in) {
-    return TensorError(label, *pair.a, "expected [rank, " + std::to_string(shape.in) +
-                                           "] for the base layer's input, found " + ShapeToString(pair.a->shape));
+    return TensorError(label, *pair.a,
+                       "expected [rank, " + std::to_string(shape.in) + "] for the base layer's input, found " +
+                           ShapeToString(pair.a->shape));
   }
   if (pair.b->shape[0] != shape.out) {
     return TensorError(label, *pair.b,
@@ -169,12 +173,14 @@ Status CheckFit(const Pair& pair, LinearShape shape, const std::string& label) {
 
 Status CheckRanks(const Pair& pair, std::int64_t rank, const std::string& label) {
   if (pair.a->shape[0] != rank) {
-    return TensorError(label, *pair.a, "expected rank " + std::to_string(rank) + " as in " + kConfigFile + ", found " +
-                                           std::to_string(pair.a->shape[0]));
+    return TensorError(label, *pair.a,
+                       "expected rank " + std::to_string(rank) + " as in " + kConfigFile + ", found " +
+                           std::to_string(pair.a->shape[0]));
   }
   if (pair.b->shape[1] != rank) {
-    return TensorError(label, *pair.b, "expected rank " + std::to_string(rank) + " as in lora_A and " + kConfigFile +
-                                           ", found " + std::to_string(pair.b->shape[1]));
+    return TensorError(label, *pair.b,
+                       "expected rank " + std::to_string(rank) + " as in lora_A and " + kConfigFile + ", found " +
+                           std::to_string(pair.b->shape[1]));
   }
   return Ok{};
 }
@@ -183,8 +189,9 @@ Result<LoraModule> CheckPair(const PairKey& key, const Pair& pair, const Adapter
                              const ModelConfig* model, const std::string& label) {
   RETURN_IF_ERROR(CheckComplete(pair, label));
   if (!config.Targets(pair.module) && !config.Targets(pair.plain_module)) {
-    return TensorError(label, *pair.a, std::string("the module is not among target_modules of ") + kConfigFile +
-                                           ": one of the two is wrong");
+    return TensorError(
+        label, *pair.a,
+        std::string("the module is not among target_modules of ") + kConfigFile + ": one of the two is wrong");
   }
   const std::int64_t rank = config.RankOf(pair.module);
   CHECK(rank >= 1 && rank <= kMaxRank);
@@ -243,7 +250,8 @@ void AddTensor(const TensorEntry& tensor, std::span<const std::byte> data, Diges
 }
 
 // `model` may be null: then nothing is checked against it.
-Result<AdapterFile> Open(const std::filesystem::path& directory, const ModelConfig* model, const OpenedFileCheck& check) {
+Result<AdapterFile> Open(const std::filesystem::path& directory, const ModelConfig* model,
+                         const OpenedFileCheck& check) {
   RETURN_IF_ERROR(CheckDirectory(directory));
   AdapterFile file;
   file.directory = directory;
@@ -272,14 +280,20 @@ const char* LoraTargetName(LoraTarget target) {
 
 LinearShape TargetShape(const ModelConfig& model, LoraTarget target) {
   switch (target) {
-    case LoraTarget::kQ: return {model.hidden_size, model.QDim()};
+    case LoraTarget::kQ:
+      return {model.hidden_size, model.QDim()};
     case LoraTarget::kK:
-    case LoraTarget::kV: return {model.hidden_size, model.KvDim()};
-    case LoraTarget::kO: return {model.QDim(), model.hidden_size};
+    case LoraTarget::kV:
+      return {model.hidden_size, model.KvDim()};
+    case LoraTarget::kO:
+      return {model.QDim(), model.hidden_size};
     case LoraTarget::kGate:
-    case LoraTarget::kUp: return {model.hidden_size, model.intermediate_size};
-    case LoraTarget::kDown: return {model.intermediate_size, model.hidden_size};
-    case LoraTarget::kLmHead: return {model.hidden_size, model.vocab_size};
+    case LoraTarget::kUp:
+      return {model.hidden_size, model.intermediate_size};
+    case LoraTarget::kDown:
+      return {model.intermediate_size, model.hidden_size};
+    case LoraTarget::kLmHead:
+      return {model.hidden_size, model.vocab_size};
   }
   CHECK(false);
 }

@@ -32,16 +32,20 @@ bool IsBeyondRe2(const RE2& expression) {
     case RE2::ErrorBadEscape:
     case RE2::ErrorBadNamedCapture:
     case RE2::ErrorRepeatSize:
-    case RE2::ErrorPatternTooLarge: return true;
-    default: return false;
+    case RE2::ErrorPatternTooLarge:
+      return true;
+    default:
+      return false;
   }
 }
 
 Error BadPattern(const std::string& label, const std::string& field, std::string_view pattern, const RE2& expression) {
   const std::string what = label + ": " + field + ": the pattern " + Quote(pattern);
   if (IsBeyondRe2(expression)) {
-    return Unsupported(what + " uses something that cannot be matched in bounded time (look-around, a back-reference "
-                       "or the like: " + Printable(expression.error()) + "); write it without");
+    return Unsupported(what +
+                       " uses something that cannot be matched in bounded time (look-around, a back-reference "
+                       "or the like: " +
+                       Printable(expression.error()) + "); write it without");
   }
   return InvalidArgument(what + " is not a regular expression: " + Printable(expression.error()));
 }
@@ -111,8 +115,8 @@ Result<std::shared_ptr<const AdapterPatterns>> AdapterPatterns::Compile(const Ad
   // PEFT: re.match(rf"(?:^|.*?\.){pattern}\.(?P<idx>\d+)\.", name), or any name of a module list without a pattern
   ASSIGN_OR_RETURN(patterns->layer_patterns_,
                    CompileAll(config.layers_pattern.empty() ? std::vector<std::string>{"[^.]*"} : config.layers_pattern,
-                              config.layers_pattern.empty() ? "^.*?\\." : "^(?:|.*?\\.)",
-                              "\\.(?P<idx>[0-9]+)\\.", label, "layers_pattern"));
+                              config.layers_pattern.empty() ? "^.*?\\." : "^(?:|.*?\\.)", "\\.(?P<idx>[0-9]+)\\.",
+                              label, "layers_pattern"));
   ASSIGN_OR_RETURN(patterns->targets_, CompileCheck(config.target_modules_regex, label, "target_modules"));
   ASSIGN_OR_RETURN(patterns->excluded_, CompileCheck(config.exclude_modules_regex, label, "exclude_modules"));
   return std::shared_ptr<const AdapterPatterns>(std::move(patterns));

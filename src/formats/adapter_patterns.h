@@ -41,7 +41,7 @@ class AdapterPatterns {
   Keys rank_keys_;
   Keys alpha_keys_;
   Keys layer_patterns_;
-  std::unique_ptr<const re2::RE2> targets_;    // null: none, or cannot be evaluated
+  std::unique_ptr<const re2::RE2> targets_;  // null: none, or cannot be evaluated
   std::unique_ptr<const re2::RE2> excluded_;
 };
 

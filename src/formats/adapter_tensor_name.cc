@@ -11,7 +11,7 @@ namespace {
 constexpr std::string_view kRoot = "base_model.model.";
 
 struct TargetName {
-  std::string_view name;   // after "model.layers.N."
+  std::string_view name;  // after "model.layers.N."
   LoraTarget target;
 };
 constexpr std::array<TargetName, 7> kLayerTargets = {{

@@ -4,9 +4,9 @@
 #include <cstring>
 #include <utility>
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include "formats/message.h"
@@ -60,8 +60,8 @@ RegularFile::~RegularFile() {
 Status RegularFile::ReadAt(std::uint64_t offset, std::span<std::byte> out, const std::filesystem::path& path) const {
   std::size_t filled = 0;
   while (filled < out.size()) {
-    const ssize_t count = ::pread(descriptor_, out.data() + filled, out.size() - filled,
-                                  static_cast<off_t>(offset + filled));
+    const ssize_t count =
+        ::pread(descriptor_, out.data() + filled, out.size() - filled, static_cast<off_t>(offset + filled));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return SystemError(path, "cannot read", errno);
     if (count == 0) {
@@ -97,7 +97,7 @@ Result<std::string> ReadText(const RegularFile& file, std::size_t max_bytes, con
     const ssize_t count = ::read(file.descriptor(), text.data() + filled, text.size() - filled);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return SystemError(path, "cannot read", errno);
-    if (count == 0) break;   // shortened since Open: what is left decides
+    if (count == 0) break;  // shortened since Open: what is left decides
     filled += static_cast<std::size_t>(count);
   }
   text.resize(filled);
@@ -110,7 +110,7 @@ Result<MappedFile> MappedFile::Open(const std::filesystem::path& path) {
   ASSIGN_OR_RETURN(const RegularFile file, RegularFile::Open(path));
   MappedFile mapped;
   mapped.path_ = path;
-  if (file.size() == 0) return mapped;   // mmap refuses a length of 0
+  if (file.size() == 0) return mapped;  // mmap refuses a length of 0
   void* data = ::mmap(nullptr, file.size(), PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
   if (data == MAP_FAILED) return SystemError(path, "cannot map into memory", errno);
   mapped.data_ = static_cast<const std::byte*>(data);
@@ -119,9 +119,7 @@ Result<MappedFile> MappedFile::Open(const std::filesystem::path& path) {
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)),
-      path_(std::move(other.path_)) {}
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), path_(std::move(other.path_)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(data_, other.data_);

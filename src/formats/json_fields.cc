@@ -41,7 +41,7 @@ class KeyRecorder {
     if (depth == 1) {
       member_ = key;
       seen_.clear();
-      order_.erase(key);   // of equal keys the last counts
+      order_.erase(key);  // of equal keys the last counts
     } else if (depth == 2 && seen_.insert(key).second) {
       order_[member_].push_back(key);
     }
@@ -91,12 +91,16 @@ Result<nlohmann::json> ParseJsonObject(std::string_view text, const std::string&
 
 std::string Describe(const nlohmann::json& value) {
   switch (value.type()) {
-    case nlohmann::json::value_t::null: return "null";
-    case nlohmann::json::value_t::object: return value.empty() ? "an empty object" : "an object";
-    case nlohmann::json::value_t::array: return DescribeList(value);
+    case nlohmann::json::value_t::null:
+      return "null";
+    case nlohmann::json::value_t::object:
+      return value.empty() ? "an empty object" : "an object";
+    case nlohmann::json::value_t::array:
+      return DescribeList(value);
     case nlohmann::json::value_t::string:
       return std::string(1, '"').append(Printable(value.get_ref<const std::string&>())).append(1, '"');
-    default: return value.dump();
+    default:
+      return value.dump();
   }
 }
 

@@ -39,8 +39,9 @@ Status ParseExtents(const JsonFields& fields, LengthProxyConfig& config) {
   ASSIGN_OR_RETURN(config.max_position, fields.RequiredInt("max_position_embeddings", 3, kMaxExtent));
   ASSIGN_OR_RETURN(config.type_vocab_size, fields.RequiredInt("type_vocab_size", 1, kMaxExtent));
   ASSIGN_OR_RETURN(const auto eps, fields.Number("layer_norm_eps"));
-  config.layer_norm_eps = static_cast<float>(eps.value_or(1e-12));   // a tiny one is 0 then
-  if (eps && (*eps > 1 || !(config.layer_norm_eps > 0))) return fields.Bad("layer_norm_eps", "a number above 0 and at most 1");
+  config.layer_norm_eps = static_cast<float>(eps.value_or(1e-12));  // a tiny one is 0 then
+  if (eps && (*eps > 1 || !(config.layer_norm_eps > 0)))
+    return fields.Bad("layer_norm_eps", "a number above 0 and at most 1");
   return Ok{};
 }
 
@@ -63,14 +64,17 @@ Status ParseBuckets(const JsonFields& fields, LengthProxyConfig& config) {
   }
   for (std::size_t i = 0; i < labels->size(); ++i) {
     const auto found = labels->find(std::to_string(i));
-    if (found == labels->end()) return fields.Bad("id2label", "the keys \"0\" to \"" + std::to_string(labels->size() - 1) + "\"");
+    if (found == labels->end())
+      return fields.Bad("id2label", "the keys \"0\" to \"" + std::to_string(labels->size() - 1) + "\"");
     const auto bucket = found->is_string() ? ParseBucket(found->get<std::string>()) : std::nullopt;
     const bool follows = bucket && (i == 0 || bucket->low == std::int64_t{config.buckets.back().high} + 1);
     const bool open = bucket && bucket->high == 0;
     if (!follows || (open && i + 1 < labels->size())) {
-      return InvalidArgument(fields.label() + "id2label." + std::to_string(i) +
-                             ": expected a range of output tokens such as \"18-22\" that begins right after the one before (only the last "
-                             "may be open: \"39-\"), found " + Describe(*found));
+      return InvalidArgument(
+          fields.label() + "id2label." + std::to_string(i) +
+          ": expected a range of output tokens such as \"18-22\" that begins right after the one before (only the last "
+          "may be open: \"39-\"), found " +
+          Describe(*found));
     }
     config.buckets.push_back(*bucket);
   }

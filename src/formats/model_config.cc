@@ -21,13 +21,13 @@ constexpr std::size_t kMaxEosTokens = 1024;
 // What a family's class in transformers assumes where config.json is silent.
 struct FamilyInfo {
   ModelFamily family;
-  const char* name;                // model_type
+  const char* name;  // model_type
   const char* architecture;
   std::int64_t max_position;
-  std::int64_t num_kv_heads;       // 0: as many as heads
-  std::int64_t head_dim;           // 0: hidden_size / num_attention_heads
-  std::int64_t sliding_window;     // 0: the family has none
-  std::int64_t bos, eos;           // -1: none
+  std::int64_t num_kv_heads;    // 0: as many as heads
+  std::int64_t head_dim;        // 0: hidden_size / num_attention_heads
+  std::int64_t sliding_window;  // 0: the family has none
+  std::int64_t bos, eos;        // -1: none
 };
 constexpr std::array<FamilyInfo, 4> kFamilies = {{
     {ModelFamily::kLlama, "llama", "LlamaForCausalLM", 2048, 0, 0, 0, 1, 2},
@@ -37,8 +37,8 @@ constexpr std::array<FamilyInfo, 4> kFamilies = {{
 }};
 
 const FamilyInfo& Info(ModelFamily family) {
-  const auto found = std::find_if(kFamilies.begin(), kFamilies.end(),
-                                  [&](const FamilyInfo& info) { return info.family == family; });
+  const auto found =
+      std::find_if(kFamilies.begin(), kFamilies.end(), [&](const FamilyInfo& info) { return info.family == family; });
   CHECK(found != kFamilies.end());
   return *found;
 }
@@ -56,8 +56,8 @@ Error UnknownArchitecture(const JsonFields& fields, const std::string& what) {
 // The family by `architectures`, else by `model_type`; where both are given they must agree.
 Result<const FamilyInfo*> FindFamily(const JsonFields& fields) {
   ASSIGN_OR_RETURN(const auto model_type, fields.String("model_type"));
-  const auto by_type = std::find_if(kFamilies.begin(), kFamilies.end(),
-                                    [&](const FamilyInfo& info) { return model_type == info.name; });
+  const auto by_type =
+      std::find_if(kFamilies.begin(), kFamilies.end(), [&](const FamilyInfo& info) { return model_type == info.name; });
   const nlohmann::json* architectures = fields.Find("architectures");
   if (architectures == nullptr || (architectures->is_array() && architectures->empty())) {
     if (!model_type) return fields.Missing("architectures", "a list with one of " + SupportedArchitectures());
@@ -130,8 +130,9 @@ Status ParseLlama3Rope(const JsonFields& top, const JsonFields& scaling, ModelCo
   }
   // As in transformers: the top-level field wins, and without either the length is the trained one.
   const bool at_top = top.Has("original_max_position_embeddings");
-  ASSIGN_OR_RETURN(rope.original_max_position, (at_top ? top : scaling).IntOr("original_max_position_embeddings", 1,
-                                                                              kMaxExtent, config.max_position));
+  ASSIGN_OR_RETURN(
+      rope.original_max_position,
+      (at_top ? top : scaling).IntOr("original_max_position_embeddings", 1, kMaxExtent, config.max_position));
   return Ok{};
 }
 
@@ -229,7 +230,7 @@ Result<std::int64_t> ParseWindow(const JsonFields& fields, const FamilyInfo& fam
   if (family.sliding_window == 0 || fields.IsExplicitNull("sliding_window")) return std::int64_t{0};
   if (family.family != ModelFamily::kMistral) {
     ASSIGN_OR_RETURN(const bool use, fields.BoolOr("use_sliding_window", false));
-    if (!use) return std::int64_t{0};   // then sliding_window means nothing, whatever it says
+    if (!use) return std::int64_t{0};  // then sliding_window means nothing, whatever it says
   }
   return fields.IntOr("sliding_window", 1, kMaxExtent, family.sliding_window);
 }
@@ -264,7 +265,7 @@ Status ApplyLayerTypes(const JsonFields& fields, std::int64_t window, ModelConfi
 
 Status ParseSlidingWindows(const JsonFields& fields, const FamilyInfo& family, ModelConfig& config) {
   ASSIGN_OR_RETURN(const std::int64_t window, ParseWindow(fields, family));
-  std::int64_t first = 0;   // first layer with a window
+  std::int64_t first = 0;  // first layer with a window
   if (window != 0 && family.family != ModelFamily::kMistral) {
     ASSIGN_OR_RETURN(first, fields.IntOr("max_window_layers", 0, kMaxExtent, 28));
   }

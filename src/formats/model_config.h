@@ -22,9 +22,9 @@ struct RopeConfig {
   double theta = 10000.0;
   Scaling scaling = Scaling::kNone;
   double factor = 1.0;
-  double low_freq_factor = 1.0;                 // llama3
-  double high_freq_factor = 4.0;                // llama3
-  std::int64_t original_max_position = 0;       // llama3; dynamic (always max_position, as in transformers)
+  double low_freq_factor = 1.0;            // llama3
+  double high_freq_factor = 4.0;           // llama3
+  std::int64_t original_max_position = 0;  // llama3; dynamic (always max_position, as in transformers)
 };
 
 struct ModelConfig {
@@ -32,17 +32,17 @@ struct ModelConfig {
   std::int64_t hidden_size = 0;
   std::int64_t num_layers = 0;
   std::int64_t num_heads = 0;
-  std::int64_t num_kv_heads = 0;       // divides num_heads
-  std::int64_t head_dim = 0;           // even
+  std::int64_t num_kv_heads = 0;  // divides num_heads
+  std::int64_t head_dim = 0;      // even
   std::int64_t intermediate_size = 0;
   std::int64_t vocab_size = 0;
-  std::int64_t max_position = 0;       // max_position_embeddings
+  std::int64_t max_position = 0;  // max_position_embeddings
   double rms_norm_eps = 1e-6;
   RopeConfig rope;
   bool attention_qkv_bias = false;     // q, k, v have biases (Qwen2; Llama and Qwen3 with attention_bias)
   bool attention_output_bias = false;  // o has one too (Llama and Qwen3 with attention_bias)
   bool mlp_bias = false;
-  bool qk_norm = false;                // per-head RMS norm of q and k (Qwen3)
+  bool qk_norm = false;  // per-head RMS norm of q and k (Qwen3)
   bool tie_word_embeddings = false;
   // Per layer: number of positions that attention sees, itself included; 0 = all. Size num_layers.
   std::vector<std::int64_t> sliding_window;

@@ -10,9 +10,9 @@ namespace {
 
 void CheckConfig(const ModelConfig& config) {
   constexpr std::int64_t kMaxExtent = std::int64_t{1} << 24;
-  for (const std::int64_t extent : {config.hidden_size, config.num_layers, config.num_heads, config.num_kv_heads,
-                                    config.head_dim, config.intermediate_size, config.vocab_size, config.max_position,
-                                    config.QDim(), config.KvDim()}) {
+  for (const std::int64_t extent :
+       {config.hidden_size, config.num_layers, config.num_heads, config.num_kv_heads, config.head_dim,
+        config.intermediate_size, config.vocab_size, config.max_position, config.QDim(), config.KvDim()}) {
     CHECK(extent >= 1 && extent <= kMaxExtent);
   }
   CHECK_LE(config.num_layers, 1024);

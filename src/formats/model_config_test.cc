@@ -14,8 +14,13 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 json Llama() {
-  return {{"architectures", {"LlamaForCausalLM"}}, {"model_type", "llama"}, {"hidden_size", 64},
-          {"num_hidden_layers", 4}, {"num_attention_heads", 4}, {"intermediate_size", 96}, {"vocab_size", 128}};
+  return {{"architectures", {"LlamaForCausalLM"}},
+          {"model_type", "llama"},
+          {"hidden_size", 64},
+          {"num_hidden_layers", 4},
+          {"num_attention_heads", 4},
+          {"intermediate_size", 96},
+          {"vocab_size", 128}};
 }
 json Family(const std::string& architecture, const std::string& model_type) {
   json config = Llama();
@@ -79,8 +84,8 @@ TEST(ModelConfigTest, FamiliesDiffer) {
 }
 
 TEST(ModelConfigTest, RopeInBothSpellings) {
-  const json factors = {{"factor", 8.0}, {"low_freq_factor", 1}, {"high_freq_factor", 4.0},
-                        {"original_max_position_embeddings", 64}};
+  const json factors = {
+      {"factor", 8.0}, {"low_freq_factor", 1}, {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 64}};
   const ModelConfig old_form =
       Parsed(With(Llama(), {{"rope_theta", 500000}, {"rope_scaling", With(factors, {{"rope_type", "llama3"}})}}));
   const ModelConfig new_form =
@@ -131,7 +136,7 @@ TEST(ModelConfigTest, SlidingWindows) {
   EXPECT_THAT(ErrorOf(With(mistral, {{"sliding_window", 0}})), HasSubstr("sliding_window"));
 
   const json windowed = With(Qwen2(), {{"sliding_window", 8}, {"max_window_layers", 2}});
-  EXPECT_THAT(Parsed(windowed).sliding_window, ElementsAre(0, 0, 0, 0));   // use_sliding_window is not set
+  EXPECT_THAT(Parsed(windowed).sliding_window, ElementsAre(0, 0, 0, 0));  // use_sliding_window is not set
   const json used = With(windowed, {{"use_sliding_window", true}});
   EXPECT_THAT(Parsed(used).sliding_window, ElementsAre(0, 0, 8, 8));
   EXPECT_THAT(Parsed(With(used, {{"max_window_layers", 28}})).sliding_window, ElementsAre(0, 0, 0, 0));
@@ -181,7 +186,7 @@ TEST(ModelConfigTest, RefusesBadNumbers) {
   }
   EXPECT_THAT(ErrorOf(With(Llama(), {{"tie_word_embeddings", "yes"}})),
               HasSubstr("tie_word_embeddings: expected true or false"));
-  EXPECT_EQ(Parsed(With(Llama(), {{"rms_norm_eps", 1}})).rms_norm_eps, 1.0);   // an integer is a number too
+  EXPECT_EQ(Parsed(With(Llama(), {{"rms_norm_eps", 1}})).rms_norm_eps, 1.0);  // an integer is a number too
 }
 
 TEST(ModelConfigTest, RefusesWhatIsNoConfiguration) {

@@ -12,8 +12,10 @@ const char* ModuleParent(LoraTarget target) {
   switch (target) {
     case LoraTarget::kGate:
     case LoraTarget::kUp:
-    case LoraTarget::kDown: return "mlp.";
-    default: return "self_attn.";
+    case LoraTarget::kDown:
+      return "mlp.";
+    default:
+      return "self_attn.";
   }
 }
 
@@ -44,7 +46,8 @@ Status WriteRandomAdapter(const std::filesystem::path& directory, const ModelCon
   std::filesystem::create_directories(directory, error);
   if (error) return IoError("cannot make " + directory.string() + ": " + error.message());
   std::string modules;
-  for (const LoraTarget target : targets) modules += (modules.empty() ? "\"" : ",\"") + std::string(LoraTargetName(target)) + "\"";
+  for (const LoraTarget target : targets)
+    modules += (modules.empty() ? "\"" : ",\"") + std::string(LoraTargetName(target)) + "\"";
   std::ofstream config(directory / "adapter_config.json");
   config << "{\"peft_type\":\"LORA\",\"r\":" << rank << ",\"lora_alpha\":" << rank << ",\"target_modules\":[" << modules
          << "]}\n";

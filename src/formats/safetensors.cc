@@ -112,7 +112,7 @@ bool Exists(const std::filesystem::path& path) {
 // Names the pickled weights of a directory, or "" if there are none.
 std::string FindPickledWeights(const std::filesystem::path& directory) {
   std::error_code error;
-  std::set<std::string> found;   // sorted: the message does not depend on the order of the directory
+  std::set<std::string> found;  // sorted: the message does not depend on the order of the directory
   for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
     const std::string extension = it->path().extension().string();
     if (extension == ".bin" || extension == ".pt" || extension == ".pth") found.insert(it->path().filename().string());
@@ -143,7 +143,7 @@ Status CheckShardName(const std::string& name, const std::string& label) {
                          " is not the plain name of a .safetensors file in the model's directory");
 }
 
-using WeightMap = std::map<std::string, std::string, std::less<>>;   // tensor -> shard
+using WeightMap = std::map<std::string, std::string, std::less<>>;  // tensor -> shard
 
 Result<WeightMap> ReadIndex(const std::filesystem::path& path) {
   const std::string label = path.string();
@@ -192,9 +192,7 @@ Result<std::vector<HeaderEntry>> ParseSafetensorsEntries(std::string_view json, 
   return entries;
 }
 
-std::int64_t StoredTensor::ElementCount() const {
-  return static_cast<std::int64_t>(data.size() / DTypeSize(dtype));
-}
+std::int64_t StoredTensor::ElementCount() const { return static_cast<std::int64_t>(data.size() / DTypeSize(dtype)); }
 
 std::string ShapeToString(std::span<const std::int64_t> shape) {
   std::string text = "[";
@@ -209,8 +207,8 @@ Result<std::vector<StoredTensor>> TensorFile::Parse(std::span<const std::byte> b
   std::vector<StoredTensor> tensors;
   tensors.reserve(entries.size());
   for (HeaderEntry& entry : entries) {
-    const auto data = sections.data.subspan(static_cast<std::size_t>(entry.begin),
-                                            static_cast<std::size_t>(entry.end - entry.begin));
+    const auto data =
+        sections.data.subspan(static_cast<std::size_t>(entry.begin), static_cast<std::size_t>(entry.end - entry.begin));
     tensors.push_back({std::move(entry.name), entry.dtype, std::move(entry.shape), data});
   }
   return tensors;

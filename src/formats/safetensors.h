@@ -40,8 +40,8 @@ class MappedFile {
 struct StoredTensor {
   std::string name;
   DType dtype = DType::kF32;
-  std::vector<std::int64_t> shape;   // every extent >= 0; the byte count fits in int64
-  std::span<const std::byte> data;   // exactly product(shape) * DTypeSize(dtype) bytes
+  std::vector<std::int64_t> shape;  // every extent >= 0; the byte count fits in int64
+  std::span<const std::byte> data;  // exactly product(shape) * DTypeSize(dtype) bytes
   std::int64_t ElementCount() const;
 };
 
@@ -84,7 +84,7 @@ class TensorFile {
 
   std::vector<MappedFile> files_;
   std::vector<StoredTensor> tensors_;
-  std::unordered_map<std::string, std::size_t, NameHash, std::equal_to<>> index_;   // name -> place in tensors_
+  std::unordered_map<std::string, std::size_t, NameHash, std::equal_to<>> index_;  // name -> place in tensors_
 };
 
 // Largest header accepted, as in the reference implementation.

@@ -24,10 +24,10 @@ void CheckTensors(const std::vector<StoredTensor>& tensors, std::span<const std:
     }
     CHECK_EQ(tensor.ElementCount(), empty ? 0 : elements);
     CHECK_EQ(tensor.data.size(), static_cast<std::size_t>(tensor.ElementCount()) * DTypeSize(tensor.dtype));
-    CHECK(tensor.data.empty() || (tensor.data.data() >= file.data() &&
-                                  tensor.data.data() + tensor.data.size() <= file.data() + file.size()));
+    CHECK(tensor.data.empty() ||
+          (tensor.data.data() >= file.data() && tensor.data.data() + tensor.data.size() <= file.data() + file.size()));
     total += tensor.data.size();
-    if (!tensor.data.empty()) {   // readable from end to end
+    if (!tensor.data.empty()) {  // readable from end to end
       volatile std::byte sink = tensor.data.front();
       sink = tensor.data.back();
       static_cast<void>(sink);

@@ -23,17 +23,21 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
   bool start_object(std::size_t) override {
     switch (expect_) {
-      case Expect::kHeader: return Next(Expect::kName);
-      case Expect::kEntry: return Next(Expect::kField);
-      case Expect::kMetadata: return Next(Expect::kMetadataKey);
-      default: return Unexpected("an object");
+      case Expect::kHeader:
+        return Next(Expect::kName);
+      case Expect::kEntry:
+        return Next(Expect::kField);
+      case Expect::kMetadata:
+        return Next(Expect::kMetadataKey);
+      default:
+        return Unexpected("an object");
     }
   }
 
   bool key(std::string& key) override {
     if (expect_ == Expect::kName) return TopLevelKey(key);
     if (expect_ == Expect::kField) return FieldKey(key);
-    return Next(Expect::kMetadataValue);   // an object's only other state
+    return Next(Expect::kMetadataValue);  // an object's only other state
   }
 
   bool end_object() override {
@@ -83,23 +87,44 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
  private:
   enum class Expect {
-    kHeader, kName, kEntry, kField, kDType, kShape, kExtent, kOffsets, kOffset,
-    kMetadata, kMetadataKey, kMetadataValue, kNothing,
+    kHeader,
+    kName,
+    kEntry,
+    kField,
+    kDType,
+    kShape,
+    kExtent,
+    kOffsets,
+    kOffset,
+    kMetadata,
+    kMetadataKey,
+    kMetadataValue,
+    kNothing,
   };
   enum FieldBit : unsigned { kHasDType = 1, kHasShape = 2, kHasOffsets = 4, kHasAll = 7 };
 
   static const char* Expected(Expect expect) {
     switch (expect) {
-      case Expect::kHeader: return "an object of tensors";
-      case Expect::kEntry: return "an object with dtype, shape and data_offsets";
-      case Expect::kDType: return "a dtype such as \"F32\"";
-      case Expect::kShape: return "a list of extents";
-      case Expect::kExtent: return "an extent >= 0";
-      case Expect::kOffsets: return "two data_offsets";
-      case Expect::kOffset: return "an offset >= 0";
-      case Expect::kMetadata: return "__metadata__ to be an object of strings";
-      case Expect::kMetadataValue: return "__metadata__ to hold strings only";
-      default: return "nothing more";
+      case Expect::kHeader:
+        return "an object of tensors";
+      case Expect::kEntry:
+        return "an object with dtype, shape and data_offsets";
+      case Expect::kDType:
+        return "a dtype such as \"F32\"";
+      case Expect::kShape:
+        return "a list of extents";
+      case Expect::kExtent:
+        return "an extent >= 0";
+      case Expect::kOffsets:
+        return "two data_offsets";
+      case Expect::kOffset:
+        return "an offset >= 0";
+      case Expect::kMetadata:
+        return "__metadata__ to be an object of strings";
+      case Expect::kMetadataValue:
+        return "__metadata__ to hold strings only";
+      default:
+        return "nothing more";
     }
   }
 

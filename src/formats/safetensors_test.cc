@@ -43,7 +43,9 @@ TEST(SafetensorsTest, ReadsTensorsInHeaderOrder) {
       R"({"__metadata__":{"format":"pt","__x__":"1"},"b":{"dtype":"F32","shape":[2],"data_offsets":[1,9]},)"
       R"("a":{"data_offsets":[0,1],"dtype":"U8","shape":[]},)"
       R"("e":{"dtype":"BF16","shape":[0,7],"data_offsets":[9,9]}}    )";
-  const std::string bytes = SafetensorsBytes(header, "\x05" "abcdefgh");
+  const std::string bytes = SafetensorsBytes(header,
+                                             "\x05"
+                                             "abcdefgh");
   const auto tensors = Parse(bytes);
   ASSERT_TRUE(tensors.ok()) << tensors.error().message;
   ASSERT_EQ(tensors->size(), 3u);
@@ -123,17 +125,17 @@ TEST(SafetensorsTest, ALargeHeaderIsReadFast) {
           {"model.layers." + std::to_string(layer) + ".part_" + std::to_string(i) + ".weight", "F32", {2, 3}});
     }
   }
-  const std::string bytes = ZeroTensors(specs);   // as many tensors as a 7B model has
+  const std::string bytes = ZeroTensors(specs);  // as many tensors as a 7B model has
   const TimeNs start = OsClock().Now();
   ASSERT_TRUE(Parse(bytes).ok());
-  EXPECT_LT(OsClock().Now() - start, kNsPerSecond / 2);   // measured: under 1 ms; the bound allows for sanitizers
+  EXPECT_LT(OsClock().Now() - start, kNsPerSecond / 2);  // measured: under 1 ms; the bound allows for sanitizers
 }
 
 TEST(TensorFileTest, OpensAndFinds) {
   const TempFolder folder;
   auto opened = TensorFile::Open(folder.Write("x.safetensors", ZeroTensors({{"a", "F32", {2, 2}}, {"b", "F16", {3}}})));
   ASSERT_TRUE(opened.ok()) << opened.error().message;
-  const TensorFile file = std::move(opened).value();   // a move keeps the tensors valid
+  const TensorFile file = std::move(opened).value();  // a move keeps the tensors valid
   ASSERT_NE(file.Find("b"), nullptr);
   EXPECT_EQ(file.Find("b")->dtype, DType::kF16);
   EXPECT_EQ(file.Find("c"), nullptr);

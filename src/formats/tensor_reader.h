@@ -1,6 +1,7 @@
-// The tensors of one safetensors file that stays on disk: an open file, read with pread. For adapters, which come and go
-// and whose files may be rewritten or shortened under a running server: a read then fails, or brings other bytes (which
-// the digest catches), but it never raises SIGBUS as a mapping does. A file that is replaced by renaming stays readable.
+// The tensors of one safetensors file that stays on disk: an open file, read with pread. For adapters, which come and
+// go and whose files may be rewritten or shortened under a running server: a read then fails, or brings other bytes
+// (which the digest catches), but it never raises SIGBUS as a mapping does. A file that is replaced by renaming stays
+// readable.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +19,9 @@ namespace loramux {
 struct TensorEntry {
   std::string name;
   DType dtype = DType::kF32;
-  std::vector<std::int64_t> shape;   // every extent >= 0
-  std::uint64_t offset = 0;          // from the beginning of the file
-  std::uint64_t bytes = 0;           // product(shape) * DTypeSize(dtype)
+  std::vector<std::int64_t> shape;  // every extent >= 0
+  std::uint64_t offset = 0;         // from the beginning of the file
+  std::uint64_t bytes = 0;          // product(shape) * DTypeSize(dtype)
   std::int64_t ElementCount() const { return static_cast<std::int64_t>(bytes / DTypeSize(dtype)); }
 };
 

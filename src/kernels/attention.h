@@ -12,10 +12,10 @@ namespace loramux {
 
 // The rows of the batch that belong to one sequence in this step.
 struct AttentionSequence {
-  std::int64_t first_row = 0;        // rows [first_row, first_row + num_tokens) of the batch
+  std::int64_t first_row = 0;  // rows [first_row, first_row + num_tokens) of the batch
   std::int64_t num_tokens = 0;
-  std::int64_t position = 0;         // of the first row; earlier positions are in the pages already
-  const std::uint32_t* pages = nullptr;   // page index of positions [0, T), [T, 2T), ...; covers all rows
+  std::int64_t position = 0;             // of the first row; earlier positions are in the pages already
+  const std::uint32_t* pages = nullptr;  // page index of positions [0, T), [T, 2T), ...; covers all rows
 };
 
 // Where pages lie: page p starts at base + p * page_stride.

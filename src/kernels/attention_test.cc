@@ -21,7 +21,7 @@ struct Fixture {
   std::vector<std::vector<std::uint32_t>> pages;
   AlignedBuffer<std::byte> memory;
   PageArena arena;
-  std::vector<float> q, k, v;   // [all tokens, heads * head_dim]
+  std::vector<float> q, k, v;  // [all tokens, heads * head_dim]
 
   std::int64_t Width() const { return num_heads * layout.head_dim; }
   std::int64_t KvWidth() const { return layout.num_kv_heads * layout.head_dim; }
@@ -40,7 +40,7 @@ struct Fixture {
 };
 
 void FillWithNan(Fixture& f, std::int64_t bytes) {
-  for (std::int64_t i = 0; i < bytes; ++i) f.memory[i] = std::byte{0xff};   // NaN in all three types
+  for (std::int64_t i = 0; i < bytes; ++i) f.memory[i] = std::byte{0xff};  // NaN in all three types
 }
 
 Fixture MakeFixture(const KvLayout& layout, std::int64_t num_heads, std::vector<std::int64_t> lengths,
@@ -65,7 +65,7 @@ Fixture MakeFixture(const KvLayout& layout, std::int64_t num_heads, std::vector<
   f.q = RandomFloats(f.Rows() * f.Width(), prng);
   f.k = RandomFloats(f.Rows() * f.KvWidth(), prng);
   f.v = RandomFloats(f.Rows() * f.KvWidth(), prng);
-  for (float& x : f.q) x *= 3;   // so that the softmax is not flat
+  for (float& x : f.q) x *= 3;  // so that the softmax is not flat
   return f;
 }
 
@@ -92,8 +92,12 @@ template <typename F>
 void ForEachLayout(const F& fn) {
   for (DType dtype : kStoredTypes) {
     for (const Geometry& g : kGeometries) {
-      fn(KvLayout{.num_layers = 2, .num_kv_heads = g.num_kv_heads, .head_dim = g.head_dim,
-                  .page_tokens = g.page_tokens, .dtype = dtype}, g.num_heads);
+      fn(KvLayout{.num_layers = 2,
+                  .num_kv_heads = g.num_kv_heads,
+                  .head_dim = g.head_dim,
+                  .page_tokens = g.page_tokens,
+                  .dtype = dtype},
+         g.num_heads);
     }
   }
 }
@@ -110,8 +114,9 @@ TEST_P(AttentionTest, StoreKvRoundsLikeTheReference) {
     std::copy(std::begin(special), std::end(special), expected.v.begin() + 3);
     Store(context(), actual, actual.All());
     Store(reference(), expected, expected.All());
-    ASSERT_EQ(std::memcmp(actual.memory.data(), expected.memory.data(),
-                          static_cast<std::size_t>(actual.memory.capacity())), 0)
+    ASSERT_EQ(
+        std::memcmp(actual.memory.data(), expected.memory.data(), static_cast<std::size_t>(actual.memory.capacity())),
+        0)
         << DTypeName(layout.dtype) << " head_dim " << layout.head_dim << " page_tokens " << layout.page_tokens;
   });
 }

@@ -74,7 +74,7 @@ TEST_P(ElementwiseTest, SiluMul) {
   for (std::int64_t n : kWidths) {
     auto x = RandomFloats(kRows * 2 * n, prng);
     for (float& value : x) value *= 20;
-    x[0] = -150.0f;   // exp overflows
+    x[0] = -150.0f;  // exp overflows
     x[static_cast<std::size_t>(2 * n)] = 150.0f;
     const auto op = [&](const KernelContext& c, std::int64_t m, std::int64_t first, float* y) {
       SiluMul(c, x.data() + first * 2 * n, 2 * n, m, n, y + first * n, n);

@@ -20,11 +20,13 @@ void Gelu(const KernelContext& context, float* x, std::int64_t x_stride, std::in
   implementation(context, x, x_stride, m, n);
 }
 
-void EncoderAttention(const KernelContext& context, const EncoderRows& x, float* out, std::int64_t out_stride, float* workspace) {
+void EncoderAttention(const KernelContext& context, const EncoderRows& x, float* out, std::int64_t out_stride,
+                      float* workspace) {
   CHECK(context.pool != nullptr);
   CHECK_GT(x.head_dim, 0);
   CHECK(x.rows <= 1 || (x.stride >= x.num_heads * x.head_dim && out_stride >= x.num_heads * x.head_dim));
-  const auto implementation = context.backend == Backend::kReference ? reference::EncoderAttention : cpu::EncoderAttention;
+  const auto implementation =
+      context.backend == Backend::kReference ? reference::EncoderAttention : cpu::EncoderAttention;
   implementation(context, x, out, out_stride, workspace);
 }
 

@@ -7,12 +7,13 @@
 
 namespace loramux {
 
-// y[i, :] = (x[i, :] - mean) / sqrt(variance + eps) * weight + bias over m rows of n; the variance is that of the row (by n, not
-// n - 1). Strides in floats. x and y may be the same. Each row depends on itself alone.
+// y[i, :] = (x[i, :] - mean) / sqrt(variance + eps) * weight + bias over m rows of n; the variance is that of the row
+// (by n, not n - 1). Strides in floats. x and y may be the same. Each row depends on itself alone.
 void LayerNorm(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, std::int64_t n,
                const float* weight, const float* bias, float eps, float* y, std::int64_t y_stride);
 
-// x = x / 2 (1 + erf(x / sqrt 2)) in place: the exact form, which transformers calls "gelu". Absolute error below 2^-22 |x|.
+// x = x / 2 (1 + erf(x / sqrt 2)) in place: the exact form, which transformers calls "gelu". Absolute error below 2^-22
+// |x|.
 void Gelu(const KernelContext& context, float* x, std::int64_t x_stride, std::int64_t m, std::int64_t n);
 
 // q, k and v of the same rows, `stride` floats from row to row; heads of head_dim lie beside each other.
@@ -28,7 +29,8 @@ struct EncoderRows {
 
 // out[row, head, :] = softmax(q . K / sqrt(head_dim)) V over all rows: one sequence, in which every row sees every row.
 // workspace: EncoderAttentionFloats(...) floats.
-void EncoderAttention(const KernelContext& context, const EncoderRows& x, float* out, std::int64_t out_stride, float* workspace);
+void EncoderAttention(const KernelContext& context, const EncoderRows& x, float* out, std::int64_t out_stride,
+                      float* workspace);
 
 inline std::int64_t EncoderAttentionFloats(std::int64_t rows, int threads) { return rows * threads; }
 

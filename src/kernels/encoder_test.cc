@@ -24,12 +24,13 @@ TEST_P(EncoderTest, LayerNorm) {
   const std::int64_t rows = 70;
   for (const std::int64_t n : kWidths) {
     auto x = RandomFloats(rows * n, prng);
-    for (float& value : x) value += 3;   // a mean that must go
+    for (float& value : x) value += 3;  // a mean that must go
     const auto weight = RandomFloats(n, prng), bias = RandomFloats(n, prng);
     std::vector<float> actual(x.size()), expected(x.size()), alone(x.size());
     LayerNorm(context(), x.data(), n, rows, n, weight.data(), bias.data(), 1e-5f, actual.data(), n);
     LayerNorm(reference(), x.data(), n, rows, n, weight.data(), bias.data(), 1e-5f, expected.data(), n);
-    // The mean of numbers around 3 errs by 2^-22; what is left of them after it is of size 1, and of size 0.01 for small n.
+    // The mean of numbers around 3 errs by 2^-22; what is left of them after it is of size 1, and of size 0.01 for
+    // small n.
     ExpectNear(actual, expected, n < 7 ? 2e-4f : 1e-5f);
     for (std::int64_t i = 0; i < rows; ++i) {
       LayerNorm(context(), x.data() + i * n, n, 1, n, weight.data(), bias.data(), 1e-5f, alone.data() + i * n, n);
@@ -67,8 +68,13 @@ TEST_P(EncoderTest, Attention) {
       const std::int64_t heads = 3, width = heads * head_dim, stride = 3 * width;
       auto qkv = RandomFloats(rows * stride, prng);
       for (float& value : qkv) value *= 2;
-      const EncoderRows x = {.q = qkv.data(), .k = qkv.data() + width, .v = qkv.data() + 2 * width, .stride = stride, .rows = rows,
-                             .num_heads = heads, .head_dim = head_dim};
+      const EncoderRows x = {.q = qkv.data(),
+                             .k = qkv.data() + width,
+                             .v = qkv.data() + 2 * width,
+                             .stride = stride,
+                             .rows = rows,
+                             .num_heads = heads,
+                             .head_dim = head_dim};
       std::vector<float> actual(static_cast<std::size_t>(rows * width)), expected = actual;
       std::vector<float> workspace(static_cast<std::size_t>(EncoderAttentionFloats(rows, GetParam().threads)));
       EncoderAttention(context(), x, actual.data(), width, workspace.data());
@@ -81,7 +87,8 @@ TEST_P(EncoderTest, Attention) {
 // The last row counts for the first one, too.
 TEST_P(EncoderTest, EveryRowSeesEveryRow) {
   const std::vector<float> q = {1, 1}, k = {0, 0}, v = {2, 6};
-  const EncoderRows x = {.q = q.data(), .k = k.data(), .v = v.data(), .stride = 1, .rows = 2, .num_heads = 1, .head_dim = 1};
+  const EncoderRows x = {
+      .q = q.data(), .k = k.data(), .v = v.data(), .stride = 1, .rows = 2, .num_heads = 1, .head_dim = 1};
   std::vector<float> out(2), workspace(static_cast<std::size_t>(EncoderAttentionFloats(2, GetParam().threads)));
   EncoderAttention(context(), x, out.data(), 1, workspace.data());
   ExpectNear(out, {4, 4}, 1e-6f);

@@ -6,14 +6,14 @@
 namespace loramux {
 
 enum class Backend {
-  kReference,   // plain float loops: the oracle of every test
-  kCpu,         // Google Highway, dispatched at run time to the best instruction set
+  kReference,  // plain float loops: the oracle of every test
+  kCpu,        // Google Highway, dispatched at run time to the best instruction set
 };
 
 // Not owning. Kernels called with one context run one at a time.
 struct KernelContext {
   Backend backend = Backend::kCpu;
-  ThreadPool* pool = nullptr;   // never null
+  ThreadPool* pool = nullptr;  // never null
 };
 
 }  // namespace loramux

@@ -58,12 +58,12 @@ class KernelTest : public testing::TestWithParam<KernelVariant> {
   ThreadPool reference_pool_;
 };
 
-#define LORAMUX_INSTANTIATE_KERNEL_TEST(name)                                                  \
-  INSTANTIATE_TEST_SUITE_P(Variants, name, testing::ValuesIn(AllKernelVariants()),             \
-                           [](const testing::TestParamInfo<KernelVariant>& info) {             \
-                             std::ostringstream text;                                          \
-                             text << info.param;                                               \
-                             return text.str();                                                \
+#define LORAMUX_INSTANTIATE_KERNEL_TEST(name)                                      \
+  INSTANTIATE_TEST_SUITE_P(Variants, name, testing::ValuesIn(AllKernelVariants()), \
+                           [](const testing::TestParamInfo<KernelVariant>& info) { \
+                             std::ostringstream text;                              \
+                             text << info.param;                                   \
+                             return text.str();                                    \
                            })
 
 // `count` uniform floats in [-1, 1).
@@ -90,9 +90,7 @@ inline bool BitwiseEqual(const float* a, const float* b, std::int64_t count) {
 // of order sqrt(terms) / 3 and are rounded `terms` times, each time by at most 2^-24 of themselves, in random
 // directions: of order 2^-24 * terms / 3 in all, here with a margin of eight. A product that is missing or wrong makes
 // a difference of order 0.3, so the margin costs the test nothing.
-inline float SumTolerance(std::int64_t terms) {
-  return 8.0f * 0x1.0p-24f * static_cast<float>(terms) / 3 + 1e-6f;
-}
+inline float SumTolerance(std::int64_t terms) { return 8.0f * 0x1.0p-24f * static_cast<float>(terms) / 3 + 1e-6f; }
 
 inline constexpr DType kStoredTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 

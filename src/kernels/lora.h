@@ -19,9 +19,9 @@ enum class LoraVariant { kMbgmv, kBgmv };
 // The weights of one adapter for one linear layer. Rows lie anywhere (pages of the pool), each contiguous and 64-byte
 // aligned: a_rows[j] = row j of A, `in` elements; b_rows[j] = column j of B, `out` elements. Not owning.
 struct LoraWeights {
-  std::int32_t rank = 0;           // 0: this adapter does not change this layer
+  std::int32_t rank = 0;  // 0: this adapter does not change this layer
   float scale = 0;
-  DType dtype = DType::kBF16;      // f32, bf16 or f16
+  DType dtype = DType::kBF16;  // f32, bf16 or f16
   const std::byte* const* a_rows = nullptr;
   const std::byte* const* b_rows = nullptr;
 };
@@ -44,8 +44,8 @@ void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<con
 
 // One product of a group that shares x: q, k and v, or gate and up.
 struct LoraProjection {
-  std::span<const LoraSegment> segments;   // as above; may differ between projections
-  float* y = nullptr;                      // rows of `out` floats, y_stride apart
+  std::span<const LoraSegment> segments;  // as above; may differ between projections
+  float* y = nullptr;                     // rows of `out` floats, y_stride apart
   std::int64_t y_stride = 0;
   std::int64_t out = 0;
 };

@@ -152,8 +152,10 @@ TEST_P(LoraTest, ProjectionsTogetherEqualProjectionsApart) {
     std::vector<LoraProjection> projections;
     std::int64_t column = 0;
     for (std::size_t p = 0; p < 3; ++p) {
-      segments.push_back({{0, 1, adapters[3 * p].weights}, {1, 2, adapters[3 * p + 1].weights},
-                          {3, 20, adapters[3 * p].weights}, {20, 22, adapters[3 * p + 2].weights},
+      segments.push_back({{0, 1, adapters[3 * p].weights},
+                          {1, 2, adapters[3 * p + 1].weights},
+                          {3, 20, adapters[3 * p].weights},
+                          {20, 22, adapters[3 * p + 2].weights},
                           {22, 40, adapters[3 * p + 1].weights}});
     }
     for (std::size_t p = 0; p < 3; column += outs[p++]) {

@@ -23,7 +23,7 @@ namespace {
 // Rows of a source [rows, k] that go to one panel.
 struct PanelRows {
   const std::byte* source;
-  std::int64_t first_slot;   // output in the panel of the first row
+  std::int64_t first_slot;  // output in the panel of the first row
   std::int64_t rows;
 };
 
@@ -72,8 +72,8 @@ void PackedMatrix::UnpackRow(std::int64_t row, float* out) const {
   for (std::int64_t t = 0; t < k_; ++t) out[t] = LoadAsF32(dtype_, from, t * kPanel + slot);
 }
 
-void MatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m,
-            const PackedMatrix& w, const float* bias, float* y, std::int64_t y_stride) {
+void MatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, const PackedMatrix& w,
+            const float* bias, float* y, std::int64_t y_stride) {
   CHECK(context.pool != nullptr);
   CHECK_GT(w.n(), 0);
   CHECK_GE(m, 0);

@@ -62,7 +62,7 @@ class PackedMatrix {
 // x: m rows of k floats, `x_stride` floats apart; y: m rows, `y_stride` floats apart; bias: n floats or null.
 // Each y[i, j] is bitwise the same for every m and every i: the sum is one fused multiply-add chain in ascending t
 // from zero, with the bias added last (batch invariance). x and y must not overlap.
-void MatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m,
-            const PackedMatrix& w, const float* bias, float* y, std::int64_t y_stride);
+void MatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, const PackedMatrix& w,
+            const float* bias, float* y, std::int64_t y_stride);
 
 }  // namespace loramux

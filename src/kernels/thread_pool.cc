@@ -26,7 +26,8 @@ inline void Pause() {
 // between the loops of a forward pass, far shorter than an idle engine.
 constexpr int kSpinPauses = 1000;
 
-// Workers that hold a task end soon, unless the system took their core away: it gives them another one only if that idles.
+// Workers that hold a task end soon, unless the system took their core away: it gives them another one only if that
+// idles.
 constexpr int kPausesBeforeSleep = 2000;
 
 }  // namespace
@@ -44,7 +45,7 @@ struct ThreadPool::State {
 
   // Separate cache lines: workers poll `generation`, all threads hammer `next_task`.
   alignas(64) std::atomic<std::uint32_t> generation{0};
-  alignas(64) std::atomic<std::uint64_t> ticket{0};   // loop number << 32 | kOpen | active workers
+  alignas(64) std::atomic<std::uint64_t> ticket{0};  // loop number << 32 | kOpen | active workers
   alignas(64) std::atomic<std::int64_t> next_task{0};
   std::atomic<bool> stop{false};
   std::vector<std::thread> workers;

@@ -27,8 +27,8 @@ class ThreadPool {
   // `fn` is any callable; no allocation.
   template <typename F>
   void Run(std::int64_t tasks, const F& fn) {
-    RunErased(tasks, [](const void* f, std::int64_t task, int thread) { (*static_cast<const F*>(f))(task, thread); },
-              &fn);
+    RunErased(
+        tasks, [](const void* f, std::int64_t task, int thread) { (*static_cast<const F*>(f))(task, thread); }, &fn);
   }
 
  private:

@@ -13,7 +13,7 @@ INSTANTIATE_TEST_SUITE_P(Threads, ThreadPoolTest, testing::Values(1, 2, 3, 8));
 TEST_P(ThreadPoolTest, RunsEveryTaskOnce) {
   ThreadPool pool(GetParam());
   for (std::int64_t tasks : {0, 1, 2, 3, 7, 100, 1000}) {
-    std::vector<int> runs(static_cast<std::size_t>(tasks), 0);   // plain ints: the end of Run must order the writes
+    std::vector<int> runs(static_cast<std::size_t>(tasks), 0);  // plain ints: the end of Run must order the writes
     pool.Run(tasks, [&](std::int64_t task, int thread) {
       EXPECT_GE(thread, 0);
       EXPECT_LT(thread, pool.size());
@@ -47,7 +47,7 @@ TEST_P(ThreadPoolTest, NoThreadRunsTwoTasksAtOnce) {
 TEST_P(ThreadPoolTest, WakesWorkersThatSleep) {
   ThreadPool pool(GetParam());
   for (int loop = 0; loop < 5; ++loop) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(3));   // far beyond the spin
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));  // far beyond the spin
     std::atomic<int> arrived{0};
     // Each task waits for the others, so they end only if every thread of the pool wakes up.
     pool.Run(pool.size(), [&](std::int64_t, int) {
@@ -58,7 +58,8 @@ TEST_P(ThreadPoolTest, WakesWorkersThatSleep) {
   }
 }
 
-// Long after the caller has run out of tasks, as where the system took a worker's processor away: he sleeps, and must be woken.
+// Long after the caller has run out of tasks, as where the system took a worker's processor away: he sleeps, and must
+// be woken.
 TEST_P(ThreadPoolTest, TheCallerWaitsForWorkersThatTakeTheirTime) {
   ThreadPool pool(GetParam());
   for (int loop = 0; loop < 20; ++loop) {
@@ -66,7 +67,7 @@ TEST_P(ThreadPoolTest, TheCallerWaitsForWorkersThatTakeTheirTime) {
     std::atomic<int> arrived{0};
     pool.Run(pool.size(), [&](std::int64_t task, int thread) {
       arrived.fetch_add(1);
-      while (arrived.load() < pool.size()) std::this_thread::yield();   // so that each thread has one task
+      while (arrived.load() < pool.size()) std::this_thread::yield();  // so that each thread has one task
       std::this_thread::sleep_for(std::chrono::milliseconds(thread));
       ++runs[static_cast<std::size_t>(task)];
     });

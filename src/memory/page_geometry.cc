@@ -10,8 +10,7 @@ namespace {
 constexpr std::size_t kMaxPageBytes = std::size_t{640} << 10;
 
 std::size_t LongestAdapterRowBytes(const ModelConfig& model, DType dtype) {
-  const std::int64_t elements =
-      std::max({model.hidden_size, model.intermediate_size, model.QDim(), model.vocab_size});
+  const std::int64_t elements = std::max({model.hidden_size, model.intermediate_size, model.QDim(), model.vocab_size});
   return static_cast<std::size_t>(elements) * DTypeSize(dtype);
 }
 
@@ -19,8 +18,11 @@ std::size_t LongestAdapterRowBytes(const ModelConfig& model, DType dtype) {
 
 PageGeometry ChoosePageGeometry(const ModelConfig& model, DType kv_dtype, std::int64_t page_tokens) {
   PageGeometry geometry;
-  geometry.kv = {.num_layers = model.num_layers, .num_kv_heads = model.num_kv_heads, .head_dim = model.head_dim,
-                 .page_tokens = page_tokens == 0 ? 16 : page_tokens, .dtype = kv_dtype};
+  geometry.kv = {.num_layers = model.num_layers,
+                 .num_kv_heads = model.num_kv_heads,
+                 .head_dim = model.head_dim,
+                 .page_tokens = page_tokens == 0 ? 16 : page_tokens,
+                 .dtype = kv_dtype};
   if (page_tokens == 0) {
     while (geometry.kv.page_tokens > 4 && geometry.kv.PageBytes() > kMaxPageBytes) geometry.kv.page_tokens /= 2;
     const std::size_t row = LongestAdapterRowBytes(model, kv_dtype);

@@ -34,15 +34,19 @@ Result<std::unique_ptr<PagePool>> PagePool::Create(std::string name, std::int64_
     return ResourceExhausted(name + " memory: the system refused " + std::to_string(mapped) +
                              " bytes: " + std::strerror(errno));
   }
-  madvise(base, mapped, MADV_HUGEPAGE);   // advice only: its failure changes nothing
+  madvise(base, mapped, MADV_HUGEPAGE);  // advice only: its failure changes nothing
   return std::unique_ptr<PagePool>(
       new PagePool(std::move(name), static_cast<std::byte*>(base), mapped, pages, page_bytes));
 }
 
 PagePool::PagePool(std::string name, std::byte* base, std::size_t mapped_bytes, std::int64_t pages,
                    std::int64_t page_bytes)
-    : name_(std::move(name)), base_(base), mapped_bytes_(mapped_bytes), page_bytes_(page_bytes),
-      generation_(static_cast<std::size_t>(pages), 0), category_(static_cast<std::size_t>(pages), PageCategory::kKv) {
+    : name_(std::move(name)),
+      base_(base),
+      mapped_bytes_(mapped_bytes),
+      page_bytes_(page_bytes),
+      generation_(static_cast<std::size_t>(pages), 0),
+      category_(static_cast<std::size_t>(pages), PageCategory::kKv) {
   free_.reserve(generation_.size());
   for (std::size_t i = generation_.size(); i-- > 0;) free_.push_back(static_cast<std::uint32_t>(i));
 }
@@ -78,8 +82,11 @@ std::byte* PagePool::Data(PageHandle handle) const {
 }
 
 PoolStats PagePool::Stats() const {
-  return {.capacity_pages = capacity_pages(), .free_pages = free_pages(), .used_pages = used_,
-          .page_bytes = page_bytes_, .allocations = allocations_};
+  return {.capacity_pages = capacity_pages(),
+          .free_pages = free_pages(),
+          .used_pages = used_,
+          .page_bytes = page_bytes_,
+          .allocations = allocations_};
 }
 
 void PagePool::CheckIntegrity() const {

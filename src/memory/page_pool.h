@@ -38,7 +38,7 @@ struct PoolStats {
   std::int64_t free_pages = 0;
   std::array<std::int64_t, kNumPageCategories> used_pages = {};
   std::int64_t page_bytes = 0;
-  std::int64_t allocations = 0;          // pages handed out since the start
+  std::int64_t allocations = 0;  // pages handed out since the start
   std::int64_t used(PageCategory category) const { return used_pages[static_cast<std::size_t>(category)]; }
 };
 
@@ -80,9 +80,9 @@ class PagePool {
   std::byte* base_;
   std::size_t mapped_bytes_;
   std::int64_t page_bytes_;
-  std::vector<std::uint32_t> generation_;      // per page; odd: allocated
-  std::vector<PageCategory> category_;         // per page; meaningful while allocated
-  std::vector<std::uint32_t> free_;            // a stack: the page freed last is warm and is used first
+  std::vector<std::uint32_t> generation_;  // per page; odd: allocated
+  std::vector<PageCategory> category_;     // per page; meaningful while allocated
+  std::vector<std::uint32_t> free_;        // a stack: the page freed last is warm and is used first
   std::array<std::int64_t, kNumPageCategories> used_ = {};
   std::int64_t allocations_ = 0;
 };

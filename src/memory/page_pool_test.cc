@@ -37,8 +37,8 @@ TEST(PagePoolDeathTest, StaleAndForeignHandlesAreCaught) {
   ASSERT_TRUE(pool->Allocate(PageCategory::kKv, page));
   EXPECT_DEATH(pool->Free(PageCategory::kAdapter, page), "CHECK failed");
   pool->Free(PageCategory::kKv, page);
-  EXPECT_DEATH(pool->Free(PageCategory::kKv, page), "CHECK failed");   // double free
-  EXPECT_DEATH((void)pool->Data(page[0]), "CHECK failed");             // use after free
+  EXPECT_DEATH(pool->Free(PageCategory::kKv, page), "CHECK failed");  // double free
+  EXPECT_DEATH((void)pool->Data(page[0]), "CHECK failed");            // use after free
   std::vector<PageHandle> again(1);
   ASSERT_TRUE(pool->Allocate(PageCategory::kKv, again));
   EXPECT_EQ(again[0].index, page[0].index);
@@ -51,12 +51,17 @@ TEST(PagePool, FuzzAgainstModel) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Prng prng(seed);
     auto pool = MakePool(64);
-    struct Owned { PageCategory category; std::vector<PageHandle> pages; std::uint64_t mark; };
+    struct Owned {
+      PageCategory category;
+      std::vector<PageHandle> pages;
+      std::uint64_t mark;
+    };
     std::vector<Owned> model;
     std::size_t owned_pages = 0;
     for (int step = 0; step < 3000; ++step) {
       if (prng.NextBelow(2) == 0) {
-        Owned owned{static_cast<PageCategory>(prng.NextBelow(2)), std::vector<PageHandle>(prng.NextBelow(9)), prng.Next()};
+        Owned owned{static_cast<PageCategory>(prng.NextBelow(2)), std::vector<PageHandle>(prng.NextBelow(9)),
+                    prng.Next()};
         const bool fits = owned_pages + owned.pages.size() <= 64;
         ASSERT_EQ(pool->Allocate(owned.category, owned.pages), fits);
         if (!fits) continue;

@@ -23,13 +23,17 @@ struct LengthProxy::Loader {
 
   Result<const StoredTensor*> Require(const std::string& name, const Shape& shape) {
     const StoredTensor* tensor = file.Find(name);
-    if (tensor == nullptr) return InvalidArgument("tensor " + Quote(name) + " of shape " + ShapeToString(shape) + " is missing", name);
+    if (tensor == nullptr)
+      return InvalidArgument("tensor " + Quote(name) + " of shape " + ShapeToString(shape) + " is missing", name);
     if (tensor->shape != shape) {
-      return InvalidArgument("tensor " + Quote(name) + " has shape " + ShapeToString(tensor->shape) + ", but config.json asks for " +
-                             ShapeToString(shape), name);
+      return InvalidArgument("tensor " + Quote(name) + " has shape " + ShapeToString(tensor->shape) +
+                                 ", but config.json asks for " + ShapeToString(shape),
+                             name);
     }
     if (!IsWeightDType(tensor->dtype)) {
-      return Unsupported("tensor " + Quote(name) + " has type " + DTypeName(tensor->dtype) + "; weights must be F32, BF16 or F16", name);
+      return Unsupported(
+          "tensor " + Quote(name) + " has type " + DTypeName(tensor->dtype) + "; weights must be F32, BF16 or F16",
+          name);
     }
     used.insert(tensor);
     return tensor;
@@ -46,7 +50,7 @@ struct LengthProxy::Loader {
 
   // Several layers of the same input beside each other, in float32.
   Result<Linear> Linears(const std::vector<std::string>& names, std::int64_t out, std::int64_t in) {
-    for (const std::string& name : names) {   // before memory is taken for what config.json asks for
+    for (const std::string& name : names) {  // before memory is taken for what config.json asks for
       RETURN_IF_ERROR(Require(name + ".weight", {out, in}));
       RETURN_IF_ERROR(Require(name + ".bias", {out}));
     }
@@ -93,10 +97,12 @@ struct LengthProxy::Loader {
       p.layers_.push_back(std::move(layer));
     }
     ASSIGN_OR_RETURN(p.pooler_, Linears({"bert.pooler.dense"}, c.hidden_size, c.hidden_size));
-    ASSIGN_OR_RETURN(p.classifier_, Linears({"classifier"}, static_cast<std::int64_t>(c.buckets.size()), c.hidden_size));
+    ASSIGN_OR_RETURN(p.classifier_,
+                     Linears({"classifier"}, static_cast<std::int64_t>(c.buckets.size()), c.hidden_size));
     for (const StoredTensor& tensor : file.tensors()) {
       if (used.contains(&tensor) || tensor.name == embeddings + "position_ids") continue;
-      return InvalidArgument("tensor " + Quote(tensor.name) + " has no place in the model that config.json describes", tensor.name);
+      return InvalidArgument("tensor " + Quote(tensor.name) + " has no place in the model that config.json describes",
+                             tensor.name);
     }
     return Ok{};
   }
@@ -108,7 +114,8 @@ Result<LengthProxy> LengthProxy::Load(const std::filesystem::path& directory) {
   const std::filesystem::path weights = directory / "model.safetensors";
   ASSIGN_OR_RETURN(const TensorFile file, TensorFile::Open(weights));
   const Status loaded = Loader{file}.LoadAll(proxy);
-  if (!loaded.ok()) return Error{loaded.error().code, weights.string() + ": " + loaded.error().message, loaded.error().param};
+  if (!loaded.ok())
+    return Error{loaded.error().code, weights.string() + ": " + loaded.error().message, loaded.error().param};
   return proxy;
 }
 
@@ -130,13 +137,21 @@ void LengthProxy::ApplyNorm(const KernelContext& context, const Norm& norm, std:
   LayerNorm(context, x, n, rows, n, norm.weight.data(), norm.bias.data(), config_.layer_norm_eps, x, n);
 }
 
-void LengthProxy::ApplyLayer(const KernelContext& context, const Layer& layer, std::int64_t rows, std::span<float> x) const {
+void LengthProxy::ApplyLayer(const KernelContext& context, const Layer& layer, std::int64_t rows,
+                             std::span<float> x) const {
   const std::int64_t n = config_.hidden_size, wide = std::max(3 * n, config_.intermediate_size);
-  std::vector<float> inner(static_cast<std::size_t>(rows * wide)), attended(static_cast<std::size_t>(rows * n)), y = attended;
+  std::vector<float> inner(static_cast<std::size_t>(rows * wide)), attended(static_cast<std::size_t>(rows * n)),
+      y = attended;
   MatMul(context, x.data(), n, rows, layer.qkv.weight, layer.qkv.bias.data(), inner.data(), 3 * n);
   std::vector<float> workspace(static_cast<std::size_t>(EncoderAttentionFloats(rows, context.pool->size())));
-  EncoderAttention(context, {.q = inner.data(), .k = inner.data() + n, .v = inner.data() + 2 * n, .stride = 3 * n, .rows = rows,
-                             .num_heads = config_.num_heads, .head_dim = n / config_.num_heads},
+  EncoderAttention(context,
+                   {.q = inner.data(),
+                    .k = inner.data() + n,
+                    .v = inner.data() + 2 * n,
+                    .stride = 3 * n,
+                    .rows = rows,
+                    .num_heads = config_.num_heads,
+                    .head_dim = n / config_.num_heads},
                    attended.data(), n, workspace.data());
   MatMul(context, attended.data(), n, rows, layer.attention_out.weight, layer.attention_out.bias.data(), y.data(), n);
   AddRows(context, y.data(), n, rows, n, x.data(), n);
@@ -157,7 +172,7 @@ std::vector<float> LengthProxy::Logits(std::span<const TokenId> all_ids, Backend
     ids.resize(most);
     ids.back() = all_ids.back();
   }
-  ThreadPool pool(1);   // no thread but the caller's
+  ThreadPool pool(1);  // no thread but the caller's
   const KernelContext context{backend, &pool};
   const auto rows = static_cast<std::int64_t>(ids.size());
   std::vector<float> x(ids.size() * static_cast<std::size_t>(config_.hidden_size));
@@ -166,9 +181,11 @@ std::vector<float> LengthProxy::Logits(std::span<const TokenId> all_ids, Backend
   for (const Layer& layer : layers_) ApplyLayer(context, layer, rows, x);
   std::vector<float> pooled(static_cast<std::size_t>(config_.hidden_size)), logits(config_.buckets.size());
   const auto classes = static_cast<std::int64_t>(logits.size());
-  MatMul(context, x.data(), config_.hidden_size, 1, pooler_.weight, pooler_.bias.data(), pooled.data(), config_.hidden_size);
+  MatMul(context, x.data(), config_.hidden_size, 1, pooler_.weight, pooler_.bias.data(), pooled.data(),
+         config_.hidden_size);
   for (float& value : pooled) value = std::tanh(value);
-  MatMul(context, pooled.data(), config_.hidden_size, 1, classifier_.weight, classifier_.bias.data(), logits.data(), classes);
+  MatMul(context, pooled.data(), config_.hidden_size, 1, classifier_.weight, classifier_.bias.data(), logits.data(),
+         classes);
   return logits;
 }
 
@@ -180,11 +197,13 @@ std::int32_t LengthProxy::GuessOf(std::span<const float> logits) const {
     const LengthBucket& bucket = config_.buckets[i];
     const double weight = std::exp(static_cast<double>(logits[i] - most));
     weights += weight;
-    logs += weight * 0.5 * std::log(static_cast<double>(bucket.low) * (bucket.high > 0 ? bucket.high : 2.0 * bucket.low));
+    logs +=
+        weight * 0.5 * std::log(static_cast<double>(bucket.low) * (bucket.high > 0 ? bucket.high : 2.0 * bucket.low));
   }
   const double length = std::round(std::exp(logs / weights));
   if (std::isnan(length)) return 0;
-  return static_cast<std::int32_t>(std::clamp(length, 1.0, static_cast<double>(std::numeric_limits<std::int32_t>::max())));
+  return static_cast<std::int32_t>(
+      std::clamp(length, 1.0, static_cast<double>(std::numeric_limits<std::int32_t>::max())));
 }
 
 }  // namespace loramux

@@ -1,5 +1,5 @@
-// The length proxy: a small BERT that reads a prompt and says how many tokens the answer will have (uServe, Chameleon 4.3.1).
-// Runs beside the engine, on whatever thread asks.
+// The length proxy: a small BERT that reads a prompt and says how many tokens the answer will have (uServe, Chameleon
+// 4.3.1). Runs beside the engine, on whatever thread asks.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,18 @@ namespace loramux {
 // Immutable after loading; thread-safe. A call takes memory for its activations and one thread's time.
 class LengthProxy {
  public:
-  // Reads config.json and model.safetensors of a Hugging Face directory of a BertForSequenceClassification. Errors name the file
-  // and the field or tensor: another kind of model, a tensor that is missing, misshapen, of another type, or of no use.
+  // Reads config.json and model.safetensors of a Hugging Face directory of a BertForSequenceClassification. Errors name
+  // the file and the field or tensor: another kind of model, a tensor that is missing, misshapen, of another type, or
+  // of no use.
   static Result<LengthProxy> Load(const std::filesystem::path& directory);
 
   const LengthProxyConfig& config() const { return config_; }
 
-  // Of each class; as transformers computes them, without dropout, token types all 0. More than max_position ids are cut: what
-  // stays is the beginning and the last id. REQUIRES: ids in [0, vocab_size), at least one.
+  // Of each class; as transformers computes them, without dropout, token types all 0. More than max_position ids are
+  // cut: what stays is the beginning and the last id. REQUIRES: ids in [0, vocab_size), at least one.
   std::vector<float> Logits(std::span<const TokenId> ids, Backend backend = Backend::kCpu) const;
-  // In tokens, at least 1 (0: the logits are no numbers): the geometric mean of the classes' middles (an open class reaches to
-  // twice its beginning), each as probable as the model says.
+  // In tokens, at least 1 (0: the logits are no numbers): the geometric mean of the classes' middles (an open class
+  // reaches to twice its beginning), each as probable as the model says.
   std::int32_t Guess(std::span<const TokenId> ids) const { return GuessOf(Logits(ids)); }
   std::int32_t GuessOf(std::span<const float> logits) const;
 
@@ -50,7 +51,7 @@ class LengthProxy {
   void ApplyNorm(const KernelContext& context, const Norm& norm, std::int64_t rows, float* x) const;
 
   LengthProxyConfig config_;
-  std::vector<float> words_, positions_, types_;   // [.., hidden]
+  std::vector<float> words_, positions_, types_;  // [.., hidden]
   Norm embedding_norm_;
   std::vector<Layer> layers_;
   Linear pooler_, classifier_;

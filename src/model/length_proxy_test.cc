@@ -26,7 +26,8 @@ json ReadJson(const fs::path& path) { return json::parse(std::ifstream(path)); }
 
 class LengthProxyTest : public testing::TestWithParam<std::tuple<std::string, Backend>> {};
 INSTANTIATE_TEST_SUITE_P(All, LengthProxyTest,
-                         testing::Combine(testing::Values("random", "demo"), testing::Values(Backend::kReference, Backend::kCpu)));
+                         testing::Combine(testing::Values("random", "demo"),
+                                          testing::Values(Backend::kReference, Backend::kCpu)));
 
 TEST_P(LengthProxyTest, ComputesTheLogitsOfTransformers) {
   const auto& [name, backend] = GetParam();
@@ -38,7 +39,8 @@ TEST_P(LengthProxyTest, ComputesTheLogitsOfTransformers) {
     const std::vector<float> expected = sample["logits"];
     const std::vector<float> logits = proxy->Logits(sample["ids"].get<std::vector<TokenId>>(), backend);
     ASSERT_EQ(logits.size(), expected.size());
-    for (std::size_t i = 0; i < logits.size(); ++i) EXPECT_NEAR(logits[i], expected[i], 1e-4f * (1 + std::abs(expected[i]))) << i;
+    for (std::size_t i = 0; i < logits.size(); ++i)
+      EXPECT_NEAR(logits[i], expected[i], 1e-4f * (1 + std::abs(expected[i]))) << i;
   }
 }
 
@@ -125,9 +127,11 @@ TEST(LengthProxy, ErrorsNameTheField) {
       {"id2label", {{"0", "1-99999999999"}}, "id2label.0"},
       {"id2label", {{"0", "1-2147483647"}, {"1", "2147483647-"}}, "id2label.1"},
       {"id2label", {{"0", 7}}, "found 7"},
-      {"intermediate_size", 1 << 20, "intermediate.dense.weight' has shape [50, 36], but config.json asks for [1048576, 36]"},
+      {"intermediate_size", 1 << 20,
+       "intermediate.dense.weight' has shape [50, 36], but config.json asks for [1048576, 36]"},
       {"num_hidden_layers", 2, "'bert.encoder.layer.2."},
-      {"num_hidden_layers", 4, "tensor 'bert.encoder.layer.3.attention.self.query.weight' of shape [36, 36] is missing"},
+      {"num_hidden_layers", 4,
+       "tensor 'bert.encoder.layer.3.attention.self.query.weight' of shape [36, 36] is missing"},
       {"vocab_size", 60, "has shape [61, 36], but config.json asks for [60, 36]"},
       {"id2label", {{"0", "1-"}}, "tensor 'classifier.weight' has shape [5, 36], but config.json asks for [1, 36]"},
   };

@@ -92,13 +92,13 @@ struct Model::Workspace {
   std::int64_t num_logit_rows = 0;
   std::int64_t max_positions = 0;
   std::vector<AttentionSequence> sequences;
-  std::vector<AdapterRows> adapters;         // in rows of the batch
-  std::vector<AdapterRows> logit_adapters;   // in rows of the logits
-  std::array<std::vector<LoraSegment>, kMaxSharedInput> segments;   // of the linear layers at hand
+  std::vector<AdapterRows> adapters;                               // in rows of the batch
+  std::vector<AdapterRows> logit_adapters;                         // in rows of the logits
+  std::array<std::vector<LoraSegment>, kMaxSharedInput> segments;  // of the linear layers at hand
 
-  RowBuffer hidden, normed, qkv, attended, gate_up, activated;   // a row a token
-  FloatBuffer cosines, sines;                                    // [num_rows, head_dim / 2]
-  RowBuffer last_hidden;                                         // a row for each row of logits
+  RowBuffer hidden, normed, qkv, attended, gate_up, activated;  // a row a token
+  FloatBuffer cosines, sines;                                   // [num_rows, head_dim / 2]
+  RowBuffer last_hidden;                                        // a row for each row of logits
   FloatBuffer logits, lora, attention;
 };
 
@@ -180,8 +180,8 @@ class Model::Pass {
     GatherLastHidden();
     RmsNorm(context_, last_hidden_.data, last_hidden_.stride, w_.num_logit_rows, config_.hidden_size,
             weights_.final_norm.data(), Epsilon(), last_hidden_.data, last_hidden_.stride);
-    MatMul(context_, last_hidden_.data, last_hidden_.stride, w_.num_logit_rows, weights_.lm_head, nullptr,
-           logits.data, logits.stride);
+    MatMul(context_, last_hidden_.data, last_hidden_.stride, w_.num_logit_rows, weights_.lm_head, nullptr, logits.data,
+           logits.stride);
     Lora(0, last_hidden_, {{LoraTarget::kLmHead, logits}});
     return {logits.data, static_cast<std::size_t>(w_.num_logit_rows * vocab)};
   }
@@ -216,8 +216,7 @@ class Model::Pass {
     activated_ = w_.activated.Ensure(w_.num_rows);
     last_hidden_ = w_.last_hidden.Ensure(w_.num_logit_rows);
     w_.logits.Reserve(w_.num_logit_rows * config_.vocab_size);
-    w_.attention.Reserve(
-        AttentionWorkspaceFloats(layout_, config_.num_heads, w_.max_positions, context_.pool->size()));
+    w_.attention.Reserve(AttentionWorkspaceFloats(layout_, config_.num_heads, w_.max_positions, context_.pool->size()));
   }
 
   // The angles are the same in every layer.

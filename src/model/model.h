@@ -21,10 +21,10 @@ namespace loramux {
 
 // One sequence's part of a batch.
 struct SequenceChunk {
-  std::span<const TokenId> tokens;         // the tokens to compute, at positions [position, position + size)
+  std::span<const TokenId> tokens;  // the tokens to compute, at positions [position, position + size)
   std::int64_t position = 0;
-  const std::uint32_t* pages = nullptr;    // page table covering all positions up to the last of this chunk
-  const LoraView* adapter = nullptr;       // null: the base model. Chunks of one adapter must be adjacent.
+  const std::uint32_t* pages = nullptr;  // page table covering all positions up to the last of this chunk
+  const LoraView* adapter = nullptr;     // null: the base model. Chunks of one adapter must be adjacent.
   // Logits wanted of the last `logit_rows` tokens of this chunk: 0 (a prompt's inner chunk), 1, or more.
   std::int32_t logit_rows = 0;
   // The length of the request's whole prompt. Only dynamic rope scaling looks at it: the token at position p is rotated
@@ -40,8 +40,8 @@ bool UsesRopeLength(const ModelConfig& config, std::int64_t prompt_length);
 
 struct ForwardOptions {
   LoraVariant lora_variant = LoraVariant::kMbgmv;
-  // Called on the calling thread before anything of a layer's adapters and cached keys and values is read; those of lm_head
-  // count as the last layer's. May block. Null: everything is there.
+  // Called on the calling thread before anything of a layer's adapters and cached keys and values is read; those of
+  // lm_head count as the last layer's. May block. Null: everything is there.
   const std::function<void(std::int64_t layer)>* before_layer = nullptr;
 };
 
@@ -60,8 +60,8 @@ class Model {
   // Prepares the workspace for batches of up to `max_tokens` tokens, `max_logit_rows` rows of logits, sequences of up
   // to `max_positions` positions, adapters of rank up to `max_rank` (0: none), and a pool of `threads`. What is larger
   // still works; it allocates.
-  void Reserve(std::int64_t max_tokens, std::int64_t max_logit_rows, std::int64_t max_positions,
-               std::int64_t max_rank, int threads);
+  void Reserve(std::int64_t max_tokens, std::int64_t max_logit_rows, std::int64_t max_positions, std::int64_t max_rank,
+               int threads);
 
   // Computes the batch: stores keys and values of all its tokens in their pages, and returns the logits
   // [sum of logit_rows, vocab] float32, in chunk order; valid until the next call.

@@ -71,7 +71,7 @@ ModelConfig SmallConfig() {
 struct Pair {
   std::int64_t rank, in, out;
   float scale;
-  AlignedBuffer<float> a, b;   // rows 16 floats aligned: [rank][in], [rank][out]
+  AlignedBuffer<float> a, b;  // rows 16 floats aligned: [rank][in], [rank][out]
   std::vector<const std::byte*> a_rows, b_rows;
 
   Pair(std::int64_t rank, LinearShape shape, float scale, Prng& prng)
@@ -121,14 +121,22 @@ void Merge(const Pair& pair, std::int64_t first_row, PackedMatrix& matrix) {
 void MergeInto(const ModelConfig& c, LoraTarget target, std::int64_t layer, const Pair& pair, ModelWeights& weights) {
   LayerWeights& w = weights.layers[static_cast<std::size_t>(layer)];
   switch (target) {
-    case LoraTarget::kQ: return Merge(pair, 0, w.qkv);
-    case LoraTarget::kK: return Merge(pair, c.QDim(), w.qkv);
-    case LoraTarget::kV: return Merge(pair, c.QDim() + c.KvDim(), w.qkv);
-    case LoraTarget::kO: return Merge(pair, 0, w.o);
-    case LoraTarget::kGate: return Merge(pair, 0, w.gate_up);
-    case LoraTarget::kUp: return Merge(pair, c.intermediate_size, w.gate_up);
-    case LoraTarget::kDown: return Merge(pair, 0, w.down);
-    case LoraTarget::kLmHead: return Merge(pair, 0, weights.lm_head);
+    case LoraTarget::kQ:
+      return Merge(pair, 0, w.qkv);
+    case LoraTarget::kK:
+      return Merge(pair, c.QDim(), w.qkv);
+    case LoraTarget::kV:
+      return Merge(pair, c.QDim() + c.KvDim(), w.qkv);
+    case LoraTarget::kO:
+      return Merge(pair, 0, w.o);
+    case LoraTarget::kGate:
+      return Merge(pair, 0, w.gate_up);
+    case LoraTarget::kUp:
+      return Merge(pair, c.intermediate_size, w.gate_up);
+    case LoraTarget::kDown:
+      return Merge(pair, 0, w.down);
+    case LoraTarget::kLmHead:
+      return Merge(pair, 0, weights.lm_head);
   }
 }
 
@@ -237,8 +245,8 @@ TEST_P(ModelTest, AdaptersMayBeMixedAndNeedNotBeAdjacent) {
   const Tokens a = {4, 5, 6, 7}, b = {8, 9};
   const Floats ax = Forward({Chunk(a, 0, 1, &x)}), bx = Forward({Chunk(b, 0, 2, &x)});
   const Floats by = Forward({Chunk(b, 0, 2, &y)}), a0 = Forward({Chunk(a, 0, 1)});
-  const Floats mixed = Forward({Chunk(a, 0, 1, &x, 0), Chunk(b, 0, 2, &y, 10), Chunk(a, 0, 1, nullptr, 20),
-                                Chunk(b, 0, 2, &x, 30)});
+  const Floats mixed =
+      Forward({Chunk(a, 0, 1, &x, 0), Chunk(b, 0, 2, &y, 10), Chunk(a, 0, 1, nullptr, 20), Chunk(b, 0, 2, &x, 30)});
   EXPECT_EQ(Rows(mixed, 0, 1), ax);
   EXPECT_EQ(Rows(mixed, 1, 2), by);
   EXPECT_EQ(Rows(mixed, 3, 1), a0);
@@ -247,13 +255,13 @@ TEST_P(ModelTest, AdaptersMayBeMixedAndNeedNotBeAdjacent) {
   EXPECT_NE(by, bx);
 }
 
-// peers.md, 12: LoRA that is on and unused costs nothing. What it costs in time: bench/serving_bench, "loaded and idle".
-// Adapter and cached keys and values of a layer come when its gate is called, and are not numbers before: whatever was read
-// too early would be in the logits.
+// peers.md, 12: LoRA that is on and unused costs nothing. What it costs in time: bench/serving_bench, "loaded and
+// idle". Adapter and cached keys and values of a layer come when its gate is called, and are not numbers before:
+// whatever was read too early would be in the logits.
 TEST_P(ModelTest, NothingOfALayerIsReadBeforeItsGate) {
   Prng prng(11);
   const auto pair = [&](LoraTarget target) { return Pair(4, TargetShape(config_, target), 2.0f, prng); };
-  std::vector<Pair> pairs;   // q, down of both layers; lm_head comes with the last layer
+  std::vector<Pair> pairs;  // q, down of both layers; lm_head comes with the last layer
   for (std::int64_t layer = 0; layer < 2; ++layer) {
     pairs.push_back(pair(LoraTarget::kQ));
     pairs.push_back(pair(LoraTarget::kDown));
@@ -269,7 +277,8 @@ TEST_P(ModelTest, NothingOfALayerIsReadBeforeItsGate) {
   const Tokens prefix = {1, 2, 3, 4, 5, 6, 7, 8}, rest = {9, 10, 11};
   const Tokens other = {12, 13};
   Forward({Chunk(prefix, 0, 0, &view)});
-  const std::vector<std::byte> cached(arena_.data(), arena_.data() + 2 * layout_.PageBytes());   // the two pages of `prefix`
+  // the two pages of `prefix`
+  const std::vector<std::byte> cached(arena_.data(), arena_.data() + 2 * layout_.PageBytes());
   const auto ask = [&](const std::function<void(std::int64_t)>* gate) {
     const std::vector<SequenceChunk> chunks = {Chunk(other, 0, 2, nullptr, 10), Chunk(rest, 8, 3, &view)};
     const auto logits = model_.Forward({GetParam(), &threads_}, chunks, layout_, {arena_.data(), layout_.PageBytes()},
@@ -278,9 +287,11 @@ TEST_P(ModelTest, NothingOfALayerIsReadBeforeItsGate) {
   };
   const Floats expected = ask(nullptr);
 
-  std::vector<std::array<Floats, 2>> arriving;   // the view points into `pairs`, which is empty until its layer's gate
+  // the view points into `pairs`, which is empty until its layer's gate
+  std::vector<std::array<Floats, 2>> arriving;
   for (const Pair& p : pairs) {
-    arriving.push_back({Floats(p.a.data(), p.a.data() + p.a.capacity()), Floats(p.b.data(), p.b.data() + p.b.capacity())});
+    arriving.push_back(
+        {Floats(p.a.data(), p.a.data() + p.a.capacity()), Floats(p.b.data(), p.b.data() + p.b.capacity())});
   }
   const auto clear = [&] {
     std::memset(arena_.data(), 0xff, 2 * layout_.PageBytes());
@@ -327,8 +338,8 @@ TEST_P(ModelTest, Point12_ABatchWithoutAdaptersDoesNoLoraWork) {
   const Pair pair(4, TargetShape(config_, LoraTarget::kQ), 2, prng);
   LoraView one = EmptyView(config_);
   one.modules[LoraView::Index(1, LoraTarget::kQ, 2)] = pair.weights();
-  EXPECT_EQ(loops_of(&one), never_used + 2);      // of one module: shrink and expand
-  EXPECT_EQ(loops_of(&nothing), never_used);      // an adapter that has nothing for these layers
+  EXPECT_EQ(loops_of(&one), never_used + 2);  // of one module: shrink and expand
+  EXPECT_EQ(loops_of(&nothing), never_used);  // an adapter that has nothing for these layers
   EXPECT_EQ(loops_of(nullptr), never_used);
 }
 
@@ -343,8 +354,8 @@ TEST_P(ModelTest, SteadyStateDoesNotAllocate) {
   model_.Reserve(/*max_tokens=*/16, /*max_logit_rows=*/4, /*max_positions=*/100, /*max_rank=*/8, threads_.size());
   const PageArena arena = {arena_.data(), layout_.PageBytes()};
   const Tokens prompt(14, 3), token = {5};
-  // Kernels keep scratch memory for each thread, which the largest product makes at its first time: with one thread, that
-  // is the first step.
+  // Kernels keep scratch memory for each thread, which the largest product makes at its first time: with one thread,
+  // that is the first step.
   ThreadPool one(1);
   std::int64_t before = 0;
   for (std::int64_t step = 0; step + 14 < 100; ++step) {
@@ -379,9 +390,7 @@ TEST(UsesRopeLength, OnlyDynamicScalingBeyondTheMaximum) {
   EXPECT_TRUE(UsesRopeLength(config, 129));
 }
 
-TEST(ModelLoad, MissingDirectoryIsAnError) {
-  EXPECT_FALSE(Model::Load("/nonexistent/model", nullptr).ok());
-}
+TEST(ModelLoad, MissingDirectoryIsAnError) { EXPECT_FALSE(Model::Load("/nonexistent/model", nullptr).ok()); }
 
 }  // namespace
 }  // namespace loramux

@@ -35,8 +35,7 @@ float DynamicBase(const ModelConfig& config, std::int64_t length) {
   const float factor = static_cast<float>(config.rope.factor);
   const float theta = static_cast<float>(config.rope.theta);
   if (length <= config.max_position || config.head_dim <= 2) return theta;
-  const float stretch =
-      factor * static_cast<float>(length) / static_cast<float>(config.max_position) - (factor - 1.0f);
+  const float stretch = factor * static_cast<float>(length) / static_cast<float>(config.max_position) - (factor - 1.0f);
   const double dim = static_cast<double>(config.head_dim);
   return theta * std::pow(stretch, static_cast<float>(dim / (dim - 2.0)));
 }

@@ -36,7 +36,7 @@ class RopeTable {
   std::vector<float> frequencies_;  // of the static rows
   std::vector<float> table_;        // [positions][2][half_dim]: cosines, then sines
   std::int64_t positions_ = 0;
-  std::vector<float> dynamic_frequencies_;   // of dynamic_length_
+  std::vector<float> dynamic_frequencies_;  // of dynamic_length_
   std::int64_t dynamic_length_ = -1;
 };
 

@@ -66,8 +66,8 @@ void ExpectAngles(const Row& row, const Floats& cos, const Floats& sin) {
 
 TEST(RopeFrequencies, Default) {
   ExpectClose(RopeInverseFrequencies(Config(10000, 16, 256), 0),
-              {0x1p+0f, 0x1.43d136p-2f, 0x1.99999ap-4f, 0x1.030dc6p-5f, 0x1.47ae14p-7f, 0x1.9e7c70p-9f,
-               0x1.0624dep-10f, 0x1.4b96c0p-12f},
+              {0x1p+0f, 0x1.43d136p-2f, 0x1.99999ap-4f, 0x1.030dc6p-5f, 0x1.47ae14p-7f, 0x1.9e7c70p-9f, 0x1.0624dep-10f,
+               0x1.4b96c0p-12f},
               kFewUlps);
 }
 
@@ -83,10 +83,10 @@ TEST(RopeFrequencies, Linear) {
 
 TEST(RopeFrequencies, Llama3) {
   ExpectClose(RopeInverseFrequencies(Llama3(32, 64), 0),
-              {0x1p+0f, 0x1.c2ef78p-2f, 0x1.453c18p-4f, 0x1.5dc95ap-7f, 0x1.341190p-8f, 0x1.0f5386p-9f,
-               0x1.ddee9ep-11f, 0x1.a4ee40p-12f, 0x1.72ba42p-13f, 0x1.46831ap-14f, 0x1.1f91f0p-15f, 0x1.fa8b86p-17f,
-               0x1.be2188p-18f, 0x1.88ec20p-19f, 0x1.5a0f4ep-20f, 0x1.30c94ep-21f},
-              2e-6f);   // the blend of pair 2 subtracts
+              {0x1p+0f, 0x1.c2ef78p-2f, 0x1.453c18p-4f, 0x1.5dc95ap-7f, 0x1.341190p-8f, 0x1.0f5386p-9f, 0x1.ddee9ep-11f,
+               0x1.a4ee40p-12f, 0x1.72ba42p-13f, 0x1.46831ap-14f, 0x1.1f91f0p-15f, 0x1.fa8b86p-17f, 0x1.be2188p-18f,
+               0x1.88ec20p-19f, 0x1.5a0f4ep-20f, 0x1.30c94ep-21f},
+              2e-6f);  // the blend of pair 2 subtracts
 }
 
 // The extents of Llama 3.1: pairs 28 to 35 are in and around the blended band.
@@ -103,8 +103,8 @@ TEST(RopeFrequencies, DynamicScalesWithTheLengthBeyondTheMaximum) {
   EXPECT_EQ(RopeInverseFrequencies(Dynamic(2), 1), plain);
   EXPECT_EQ(RopeInverseFrequencies(Dynamic(2), 32), plain);
   ExpectClose(RopeInverseFrequencies(Dynamic(2), 40),
-              {0x1p+0f, 0x1.3197eep-2f, 0x1.6ccb5ep-4f, 0x1.b376c8p-6f, 0x1.03e97ap-7f, 0x1.36436ap-9f,
-               0x1.725e72p-11f, 0x1.ba1e54p-13f},
+              {0x1p+0f, 0x1.3197eep-2f, 0x1.6ccb5ep-4f, 0x1.b376c8p-6f, 0x1.03e97ap-7f, 0x1.36436ap-9f, 0x1.725e72p-11f,
+               0x1.ba1e54p-13f},
               1e-6f);
   ExpectClose(RopeInverseFrequencies(Dynamic(4), 100),
               {0x1p+0f, 0x1.d5856ap-3f, 0x1.ae910cp-5f, 0x1.8ad810p-7f, 0x1.6a15cep-9f, 0x1.4c0b52p-11f,

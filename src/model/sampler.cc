@@ -12,10 +12,10 @@
 namespace loramux {
 namespace {
 
-using Candidate = std::pair<float, TokenId>;   // logit, id
+using Candidate = std::pair<float, TokenId>;  // logit, id
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr std::size_t kBlock = 256;            // tokens whose weights are computed at a time
+constexpr std::size_t kBlock = 256;  // tokens whose weights are computed at a time
 
 // The order of all thresholds: descending logit, ascending id.
 bool Better(const Candidate& a, const Candidate& b) {
@@ -25,10 +25,10 @@ bool Better(const Candidate& a, const Candidate& b) {
 // e^x for x <= 0, to 2e-7 relative; exactly 0 below -87 (so -infinity gives 0). Without branches or calls, so that
 // loops over the vocabulary become vector code.
 inline float ExpNonPositive(float x) {
-  constexpr float kRound = 12582912.0f;   // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
   const float rounded = x * 1.44269504f + kRound;
   const float n = rounded - kRound;
-  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;   // ln 2 in two parts (Cody and Waite)
+  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // ln 2 in two parts (Cody and Waite)
   float p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
@@ -37,7 +37,7 @@ inline float ExpNonPositive(float x) {
   p = p * r + 5.0000001201e-1f;
   const float mantissa = p * r * r + r + 1.0f;
   const std::uint32_t exponent = std::bit_cast<std::uint32_t>(rounded) - std::bit_cast<std::uint32_t>(kRound);
-  const std::uint32_t in_range = -static_cast<std::uint32_t>(x > -87.0f);   // a mask: a condition becomes a branch
+  const std::uint32_t in_range = -static_cast<std::uint32_t>(x > -87.0f);  // a mask: a condition becomes a branch
   return std::bit_cast<float>((std::bit_cast<std::uint32_t>(mantissa) + (exponent << 23)) & in_range);
 }
 
@@ -80,7 +80,7 @@ double TotalWeight(const Softmax& softmax, std::span<const Candidate> candidates
 }
 
 struct Scan {
-  float max = -kInfinity;   // of what is not a NaN
+  float max = -kInfinity;  // of what is not a NaN
   bool has_nan = false;
 };
 
@@ -135,7 +135,7 @@ void ApplyPenalties(const SamplingParams& params, const SamplerContext& context,
   if (!repetition && params.frequency_penalty == 0.0f && params.presence_penalty == 0.0f) return;
   if (scratch.counts.size() != scratch.logits.size()) scratch.counts.assign(scratch.logits.size(), 0);
   SamplerContext seen = context;
-  if (!repetition) seen.prompt = {};   // the others do not look at it
+  if (!repetition) seen.prompt = {};  // the others do not look at it
   ForEachSeenToken(seen, scratch.counts, [&](TokenId id, std::int32_t count) {
     float& logit = scratch.logits[id];
     if (repetition) logit = logit > 0 ? logit / params.repetition_penalty : logit * params.repetition_penalty;
@@ -204,8 +204,8 @@ struct Cut {
 
 // Cuts the whole vocabulary at a share of its weight, by a histogram of the depths.
 Cut FindCut(double share, const Softmax& softmax, std::span<const float> logits) {
-  constexpr float kBinsPerUnit = 8;                        // a power of two: the scaling is exact
-  constexpr std::size_t kBins = 87 * 8 + 1;                // deeper tokens weigh nothing
+  constexpr float kBinsPerUnit = 8;          // a power of two: the scaling is exact
+  constexpr std::size_t kBins = 87 * 8 + 1;  // deeper tokens weigh nothing
   double bins[kBins] = {};
   float weights[kBlock];
   double total = 0;
@@ -226,7 +226,7 @@ Cut FindCut(double share, const Softmax& softmax, std::span<const float> logits)
     }
     cut.sure_weight += bins[bin];
   }
-  return {share * total};   // only by rounding, with a share of nearly 1
+  return {share * total};  // only by rounding, with a share of nearly 1
 }
 
 // Keeps the shortest prefix of the candidates, best first, whose weight is at least the cut's. Quickselect by weight:
@@ -238,9 +238,9 @@ void KeepWeight(const Softmax& softmax, const Cut& cut, SamplerScratch& scratch)
     if (!(-softmax.Score(candidate.first) < cut.sure)) selection.push_back(candidate);
   }
   if (selection.empty()) return;
-  std::size_t low = 0;                    // the last one kept is in [low, high)
+  std::size_t low = 0;  // the last one kept is in [low, high)
   std::size_t high = selection.size();
-  double before = cut.sure_weight;        // weight of all that are better than selection[low]
+  double before = cut.sure_weight;  // weight of all that are better than selection[low]
   while (high - low > 1) {
     const std::size_t middle = low + (high - low) / 2;
     std::nth_element(selection.begin() + low, selection.begin() + middle, selection.begin() + high, Better);
@@ -256,9 +256,9 @@ void KeepWeight(const Softmax& softmax, const Cut& cut, SamplerScratch& scratch)
 }
 
 struct Thresholds {
-  std::size_t top_k;   // vocabulary size: off
-  double top_p;        // >= 1: off
-  float min_p;         // <= 0: off
+  std::size_t top_k;  // vocabulary size: off
+  double top_p;       // >= 1: off
+  float min_p;        // <= 0: off
 
   Thresholds(const SamplingParams& params, std::size_t vocabulary)
       : top_k(params.top_k > 0 ? std::min<std::size_t>(static_cast<std::size_t>(params.top_k), vocabulary)
@@ -271,7 +271,7 @@ void SelectCandidates(const Softmax& softmax, std::span<const float> logits, con
                       SamplerScratch& scratch) {
   auto& candidates = scratch.candidates;
   const bool top_k = limits.top_k < logits.size();
-  if (limits.min_p <= 0 && !top_k) {   // top-p of the whole vocabulary
+  if (limits.min_p <= 0 && !top_k) {  // top-p of the whole vocabulary
     const Cut cut = FindCut(limits.top_p, softmax, logits);
     Gather(softmax, logits, cut.enough, candidates);
     KeepWeight(softmax, cut, scratch);
@@ -294,7 +294,7 @@ double UniformDraw(std::uint64_t seed, std::size_t step) {
 
 TokenId DrawCandidate(const Softmax& softmax, std::span<const Candidate> candidates, double u) {
   double left = u * TotalWeight(softmax, candidates);
-  TokenId last = candidates.front().second;   // the last one with a weight: rounding may leave a rest at the end
+  TokenId last = candidates.front().second;  // the last one with a weight: rounding may leave a rest at the end
   for (const Candidate& candidate : candidates) {
     const float weight = softmax.Weight(candidate.first);
     if (weight <= 0) continue;
@@ -309,7 +309,7 @@ TokenId DrawCandidate(const Softmax& softmax, std::span<const Candidate> candida
 TokenId DrawAny(const Softmax& softmax, std::span<const float> logits, double u) {
   float weights[kBlock];
   double left = u * TotalWeight(softmax, logits);
-  std::size_t chosen = 0;   // the last block with a weight: rounding may leave a rest at the end
+  std::size_t chosen = 0;  // the last block with a weight: rounding may leave a rest at the end
   double left_in_chosen = left;
   for (std::size_t begin = 0; begin < logits.size() && left >= 0; begin += kBlock) {
     const double sum = BlockWeights(softmax, BlockAt(logits, begin), weights);
@@ -368,7 +368,7 @@ TokenId Choose(std::span<const float> logits, const SamplingParams& params, cons
 void AddLogprobs(std::span<const float> logits, std::int32_t alternatives, SamplerScratch& scratch,
                  SampledToken& token) {
   Scan scan = ScanLogits(logits);
-  if (scan.has_nan) {   // a NaN is as impossible as -infinity
+  if (scan.has_nan) {  // a NaN is as impossible as -infinity
     scratch.logits.assign(logits.begin(), logits.end());
     for (float& logit : scratch.logits) logit = std::isnan(logit) ? -kInfinity : logit;
     logits = scratch.logits;

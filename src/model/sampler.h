@@ -12,13 +12,13 @@ namespace loramux {
 
 // The sampling parameters of a request (the OpenAI and vLLM meanings of the same names).
 struct SamplingParams {
-  float temperature = 1.0f;        // 0 (in fact anything below kGreedyBelow): greedy
-  std::int32_t top_k = 0;          // 0 or -1: off
+  float temperature = 1.0f;  // 0 (in fact anything below kGreedyBelow): greedy
+  std::int32_t top_k = 0;    // 0 or -1: off
   float top_p = 1.0f;
   float min_p = 0.0f;
-  float presence_penalty = 0.0f;   // over generated tokens
-  float frequency_penalty = 0.0f;  // over generated tokens
-  float repetition_penalty = 1.0f; // over prompt and generated tokens, as transformers
+  float presence_penalty = 0.0f;    // over generated tokens
+  float frequency_penalty = 0.0f;   // over generated tokens
+  float repetition_penalty = 1.0f;  // over prompt and generated tokens, as transformers
   std::vector<std::pair<TokenId, float>> logit_bias;
   std::uint64_t seed = 0;          // the server draws one where the client gives none
   std::int32_t top_logprobs = -1;  // -1: no logprobs; otherwise that many alternatives beside the chosen token
@@ -46,7 +46,7 @@ struct SampledToken {
 struct SamplerContext {
   std::span<const TokenId> prompt;
   std::span<const TokenId> generated;
-  std::span<const TokenId> banned;   // may not be chosen now (eos and stop ids while min_tokens is not reached)
+  std::span<const TokenId> banned;  // may not be chosen now (eos and stop ids while min_tokens is not reached)
 };
 
 // Scratch memory that is used again from call to call: no allocation once it has grown to the vocabulary. Not
@@ -55,7 +55,7 @@ struct SamplerScratch {
   std::vector<float> logits;
   std::vector<std::pair<float, TokenId>> candidates;
   std::vector<std::pair<float, TokenId>> selection;
-  std::vector<std::int32_t> counts;   // all zero between calls
+  std::vector<std::int32_t> counts;  // all zero between calls
 };
 
 // Order (vLLM's): ban, logit bias, repetition, frequency and presence penalties, temperature, min-p, top-k, top-p, then

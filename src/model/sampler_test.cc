@@ -94,8 +94,7 @@ class SamplerTest : public ::testing::Test {
     return counts;
   }
 
-  std::vector<TokenId> Support(const Logits& logits, const SamplingParams& params,
-                               const SamplerContext& context = {}) {
+  std::vector<TokenId> Support(const Logits& logits, const SamplingParams& params, const SamplerContext& context = {}) {
     std::vector<TokenId> ids;
     for (const auto& [id, count] : Histogram(logits, params, 3000, context)) ids.push_back(id);
     return ids;
@@ -128,13 +127,11 @@ TEST_F(SamplerTest, GreedyTakesTheFirstMaximum) {
   Logits large(1000, -1.0f);
   large[777] = large[778] = 2.0f;
   EXPECT_EQ(Draw(large, params), 777);
-  params.temperature = 1e-6f;   // as good as zero
+  params.temperature = 1e-6f;  // as good as zero
   EXPECT_EQ(Draw({1, 5, 3, 5}, params), 1);
 }
 
-TEST_F(SamplerTest, FrequenciesFollowTheSoftmax) {
-  ExpectFrequencies({1.0f, 0.0f, -1.0f, 2.0f, 0.5f}, {});
-}
+TEST_F(SamplerTest, FrequenciesFollowTheSoftmax) { ExpectFrequencies({1.0f, 0.0f, -1.0f, 2.0f, 0.5f}, {}); }
 
 TEST_F(SamplerTest, FrequenciesFollowTheTemperature) {
   SamplingParams params;
@@ -192,7 +189,7 @@ TEST_F(SamplerTest, TopPKeepsTheShortestPrefixThatReachesIt) {
 TEST_F(SamplerTest, TopPIsAShareOfWhatTopKLeft) {
   const Logits logits = {std::log(1.0f), std::log(2.0f), std::log(3.0f), std::log(4.0f)};
   SamplingParams params;
-  params.top_k = 2;   // 0.3 and 0.4 become 3/7 and 4/7
+  params.top_k = 2;  // 0.3 and 0.4 become 3/7 and 4/7
   params.top_p = 0.5f;
   EXPECT_EQ(Support(logits, params), (Ids{3}));
   params.top_p = 0.6f;
@@ -215,7 +212,7 @@ TEST_F(SamplerTest, MinPComparesWithTheLikeliest) {
   params.min_p = 1.0f;
   EXPECT_EQ(Support(logits, params), (Ids{3}));
   params.min_p = 0.51f;
-  params.temperature = 2.0f;   // it counts after temperature: sqrt(1/4) = 0.5, sqrt(2/4) = 0.71
+  params.temperature = 2.0f;  // it counts after temperature: sqrt(1/4) = 0.5, sqrt(2/4) = 0.71
   EXPECT_EQ(Support(logits, params), (Ids{1, 2, 3}));
 }
 
@@ -225,14 +222,14 @@ TEST_F(SamplerTest, PresenceAndFrequencyPenaltiesCountGeneratedTokensOnly) {
   const Ids prompt = {0, 0, 0, 0};
   const Ids generated = {1, 1, 1, 2};
   const SamplerContext context{prompt, generated, {}};
-  params.frequency_penalty = 1.0f;   // 10, 12 - 3, 10.5 - 1
+  params.frequency_penalty = 1.0f;  // 10, 12 - 3, 10.5 - 1
   EXPECT_EQ(Draw({10, 12, 10.5f}, params, context), 0);
   EXPECT_EQ(Draw({9, 13, 10.5f}, params, context), 1);
   params.frequency_penalty = 0;
-  params.presence_penalty = 1.0f;    // 10, 12 - 1, 10.5 - 1
+  params.presence_penalty = 1.0f;  // 10, 12 - 1, 10.5 - 1
   EXPECT_EQ(Draw({10, 12, 10.5f}, params, context), 1);
   EXPECT_EQ(Draw({10, 10.9f, 10.9f}, params, context), 0);
-  params.presence_penalty = -2.0f;   // negative ones invite repetition
+  params.presence_penalty = -2.0f;  // negative ones invite repetition
   EXPECT_EQ(Draw({10, 8.5f, 9}, params, context), 2);
 }
 
@@ -256,7 +253,7 @@ TEST_F(SamplerTest, BanAndBiasComeBeforeThePenalties) {
   params.logit_bias = {{0, 8.0f}};
   const Ids prompt = {0};
   const SamplerContext context{prompt, {}, {}};
-  EXPECT_EQ(Draw({2, 5.5f}, params, context), 1);   // (2 + 8) / 2 = 5, not 2 / 2 + 8 = 9
+  EXPECT_EQ(Draw({2, 5.5f}, params, context), 1);  // (2 + 8) / 2 = 5, not 2 / 2 + 8 = 9
 }
 
 TEST_F(SamplerTest, PenaltiesLeaveNoTraceForTheNextRequest) {
@@ -265,7 +262,7 @@ TEST_F(SamplerTest, PenaltiesLeaveNoTraceForTheNextRequest) {
   SamplingParams params;
   params.repetition_penalty = 1.5f;
   params.frequency_penalty = 0.5f;
-  const Ids tokens = {3, 3, 17, 199, -5, 200, 1000};   // the last three are outside the vocabulary
+  const Ids tokens = {3, 3, 17, 199, -5, 200, 1000};  // the last three are outside the vocabulary
   const TokenId first = Draw(logits, params);
   Draw(logits, params, {tokens, tokens, {}});
   EXPECT_EQ(Draw(logits, params), first);
@@ -285,7 +282,7 @@ TEST_F(SamplerTest, BannedTokensAreNeverChosen) {
   const Ids banned = {1, 3, 77};
   const SamplerContext context{{}, {}, banned};
   EXPECT_EQ(Support({0, 90, 0, 90}, params, context), (Ids{0, 2}));
-  params.logit_bias = {{1, 100.0f}};   // nor with a bias
+  params.logit_bias = {{1, 100.0f}};  // nor with a bias
   EXPECT_EQ(Support({0, 90, 0, 90}, params, context), (Ids{0, 2}));
   params.temperature = 0;
   EXPECT_EQ(Draw({0, 90, 1, 90}, params, context), 2);
@@ -340,13 +337,13 @@ TEST_F(SamplerTest, TheDrawDependsOnSeedAndStepOnly) {
     const SamplerContext context{{}, generated, {}};
     const TokenId id = Draw(logits, params, context);
     EXPECT_EQ(Sample(logits, params, context, other).id, id);
-    const Ids different(seed % 7, 9);   // other tokens, as many
+    const Ids different(seed % 7, 9);  // other tokens, as many
     EXPECT_EQ(Draw(logits, params, {different, different, {}}), id);
     const Ids steps(seed, 0);
     params.seed = 1;
     ++by_step[Draw(logits, params, {{}, steps, {}})];
   }
-  EXPECT_GT(by_step.size(), 40u);   // the steps of one seed are independent
+  EXPECT_GT(by_step.size(), 40u);  // the steps of one seed are independent
 }
 
 // The oracle's cumulative distribution at the documented random number, for random parameters.
@@ -355,7 +352,7 @@ TEST_F(SamplerTest, MatchesTheOracleForRandomParameters) {
   for (int trial = 0; trial < 3000; ++trial) {
     const std::size_t vocabulary = std::vector<std::size_t>{1, 2, 17, 256, 257, 1200}[prng.NextBelow(6)];
     Logits logits = RandomLogits(vocabulary, static_cast<float>(prng.NextDouble() * 8), prng);
-    if (prng.NextBelow(4) == 0) {   // many ties
+    if (prng.NextBelow(4) == 0) {  // many ties
       for (float& logit : logits) logit = std::round(logit);
     }
     SamplingParams params;
@@ -454,7 +451,7 @@ TEST_F(SamplerTest, ExtremeLogitsAndTemperatures) {
 
 TEST_F(SamplerTest, ScratchIsNotReallocated) {
   Prng prng(9);
-  const Logits logits = RandomLogits(4000, 0.1f, prng);   // flat: every threshold needs all of it
+  const Logits logits = RandomLogits(4000, 0.1f, prng);  // flat: every threshold needs all of it
   SamplingParams params;
   params.top_k = 3999;
   params.top_p = 0.999f;

@@ -40,11 +40,13 @@ class TensorFinder {
     used_.insert(tensor);
     if (tensor->shape != shape) {
       return InvalidArgument("tensor " + Quote(name) + " has shape " + ShapeToString(tensor->shape) +
-                                 ", but config.json asks for " + ShapeToString(shape), name);
+                                 ", but config.json asks for " + ShapeToString(shape),
+                             name);
     }
     if (!IsWeightDType(tensor->dtype)) {
-      return Unsupported("tensor " + Quote(name) + " has type " + DTypeName(tensor->dtype) +
-                             "; weights must be F32, BF16 or F16", name);
+      return Unsupported(
+          "tensor " + Quote(name) + " has type " + DTypeName(tensor->dtype) + "; weights must be F32, BF16 or F16",
+          name);
     }
     return tensor;
   }
@@ -52,8 +54,8 @@ class TensorFinder {
   Result<const StoredTensor*> Require(const std::string& name, const Shape& shape) {
     ASSIGN_OR_RETURN(const StoredTensor* tensor, Find(name, shape));
     if (tensor == nullptr) {
-      return InvalidArgument("tensor " + Quote(name) + " of shape " + ShapeToString(shape) +
-                                 " is missing from the weights", name);
+      return InvalidArgument(
+          "tensor " + Quote(name) + " of shape " + ShapeToString(shape) + " is missing from the weights", name);
     }
     return tensor;
   }
@@ -84,12 +86,12 @@ struct LayerTensors {
   LinearTensors q, k, v, o, gate, up, down;
   const StoredTensor* input_norm = nullptr;
   const StoredTensor* post_attention_norm = nullptr;
-  const StoredTensor* q_norm = nullptr;   // null without qk_norm
+  const StoredTensor* q_norm = nullptr;  // null without qk_norm
   const StoredTensor* k_norm = nullptr;
 };
 
 struct ModelTensors {
-  const StoredTensor* embedding = nullptr;   // null if tied
+  const StoredTensor* embedding = nullptr;  // null if tied
   const StoredTensor* lm_head = nullptr;
   const StoredTensor* final_norm = nullptr;
   std::vector<LayerTensors> layers;
@@ -277,7 +279,9 @@ void FillRandom(std::int64_t count, float scale, const Convert& convert, std::by
 }
 
 void FillRandom(std::int64_t count, float scale, DType dtype, std::byte* out, Prng& prng) {
-  if (dtype == DType::kF32) FillRandom<float>(count, scale, [](float value) { return value; }, out, prng);
+  if (dtype == DType::kF32)
+    FillRandom<float>(
+        count, scale, [](float value) { return value; }, out, prng);
   if (dtype == DType::kBF16) FillRandom<std::uint16_t>(count, scale, F32ToBF16, out, prng);
   if (dtype == DType::kF16) FillRandom<std::uint16_t>(count, scale, F32ToF16, out, prng);
 }

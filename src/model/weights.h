@@ -14,20 +14,20 @@ namespace loramux {
 
 // Weights of one decoder layer, packed; q|k|v share one matrix, and gate|up another.
 struct LayerWeights {
-  PackedMatrix qkv;                 // [QDim + 2 KvDim, hidden]
-  PackedMatrix o;                   // [hidden, QDim]
-  PackedMatrix gate_up;             // [2 intermediate, hidden]
-  PackedMatrix down;                // [hidden, intermediate]
-  std::vector<float> qkv_bias, o_bias, gate_up_bias, down_bias;   // empty if none
-  std::vector<float> input_norm, post_attention_norm;             // [hidden]
-  std::vector<float> q_norm, k_norm;                              // [head_dim], Qwen3
+  PackedMatrix qkv;                                              // [QDim + 2 KvDim, hidden]
+  PackedMatrix o;                                                // [hidden, QDim]
+  PackedMatrix gate_up;                                          // [2 intermediate, hidden]
+  PackedMatrix down;                                             // [hidden, intermediate]
+  std::vector<float> qkv_bias, o_bias, gate_up_bias, down_bias;  // empty if none
+  std::vector<float> input_norm, post_attention_norm;            // [hidden]
+  std::vector<float> q_norm, k_norm;                             // [head_dim], Qwen3
 };
 
 struct ModelWeights {
-  PackedMatrix embedding;           // [vocab, hidden]; empty if tied to lm_head
-  PackedMatrix lm_head;             // [vocab, hidden]; with tied weights it serves both
+  PackedMatrix embedding;  // [vocab, hidden]; empty if tied to lm_head
+  PackedMatrix lm_head;    // [vocab, hidden]; with tied weights it serves both
   std::vector<LayerWeights> layers;
-  std::vector<float> final_norm;    // [hidden]
+  std::vector<float> final_norm;  // [hidden]
 
   // The matrix whose rows are the tokens' embeddings.
   const PackedMatrix& EmbeddingRows() const { return embedding.n() > 0 ? embedding : lm_head; }

@@ -78,9 +78,8 @@ class ModelFiles {
       const std::size_t begin = data.size();
       data.resize(begin + tensor.values.size() * DTypeSize(tensor.dtype));
       for (std::size_t i = 0; i < tensor.values.size(); ++i) Store(tensor, i, data.data() + begin);
-      header[name] = {{"dtype", DTypeName(tensor.dtype)},
-                      {"shape", tensor.shape},
-                      {"data_offsets", {begin, data.size()}}};
+      header[name] = {
+          {"dtype", DTypeName(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {begin, data.size()}}};
     }
     const std::string text = header.dump();
     const std::uint64_t length = text.size();
@@ -89,7 +88,7 @@ class ModelFiles {
     out << text << data;
     out.close();
     auto file = TensorFile::Open(path);
-    fs::remove(path);   // it stays mapped
+    fs::remove(path);  // it stays mapped
     CHECK(file.ok());
     return std::move(file).value();
   }

@@ -1,5 +1,5 @@
-// Tables of factors as JSON: [[tokens, factor], ...]. Of profiles and recordings; no public header includes this one, since it shows
-// the JSON library.
+// Tables of factors as JSON: [[tokens, factor], ...]. Of profiles and recordings; no public header includes this one,
+// since it shows the JSON library.
 #pragma once
 
 #include <string>
@@ -20,16 +20,17 @@ Json FactorsAsJson(const std::vector<StepFactor>& factors) {
 // Of an untrusted value. Errors begin with `label`, the field's name.
 inline Result<std::vector<StepFactor>> FactorsFromJson(const nlohmann::json& value, const std::string& label) {
   const auto bad = [&](const nlohmann::json& found) {
-    return InvalidArgument(label + ": expected a list of at most " + std::to_string(kMaxFactors) + " pairs of tokens and a factor from " +
-                           nlohmann::json(kMinFactor).dump() + " to " + nlohmann::json(kMaxFactor).dump() +
-                           ", ascending by tokens, found " + Describe(found));
+    return InvalidArgument(label + ": expected a list of at most " + std::to_string(kMaxFactors) +
+                           " pairs of tokens and a factor from " + nlohmann::json(kMinFactor).dump() + " to " +
+                           nlohmann::json(kMaxFactor).dump() + ", ascending by tokens, found " + Describe(found));
   };
   if (!value.is_array() || value.size() > kMaxFactors) return bad(value);
   std::vector<StepFactor> factors;
   for (const nlohmann::json& item : value) {
     if (!item.is_array() || item.size() != 2) return bad(item);
     const auto tokens = FiniteNumber(item[0]), factor = FiniteNumber(item[1]);
-    const bool sane = tokens && factor && *tokens >= 1 && *tokens <= kMaxFactorTokens && *factor >= kMinFactor && *factor <= kMaxFactor;
+    const bool sane = tokens && factor && *tokens >= 1 && *tokens <= kMaxFactorTokens && *factor >= kMinFactor &&
+                      *factor <= kMaxFactor;
     if (!sane || (!factors.empty() && *tokens <= factors.back().tokens)) return bad(item);
     factors.push_back({*tokens, *factor});
   }

@@ -127,7 +127,7 @@ void TenantCounters::Admit(Request* request, TimeNs now) {
   if (tenants_[id].running++ == 0) running_.Push(id, tenants_[id].service);
   Lane& lane = LaneOf(*request);
   if (lane.queues[id].list.empty()) return;
-  lane.turns.Remove(id);         // it had its turn, and waits for the next
+  lane.turns.Remove(id);  // it had its turn, and waits for the next
   lane.queues[id].since = now;
   lane.turns.Append(id);
 }
@@ -196,7 +196,8 @@ double TenantCounters::Cost(const Request& request, std::int64_t from, std::int6
   const std::int64_t prompt = request.prompt_tokens;
   const auto of_prompt = static_cast<double>(std::min(to, prompt) - std::min(from, prompt));
   const auto of_output = static_cast<double>(std::max(to, prompt) - std::max(from, prompt));
-  return (of_prompt * options_.prompt_token_cost + of_output * options_.output_token_cost) / tenants_[request.tenant].weight;
+  return (of_prompt * options_.prompt_token_cost + of_output * options_.output_token_cost) /
+         tenants_[request.tenant].weight;
 }
 
 void TenantCounters::Charge(Request* request) {
@@ -237,14 +238,14 @@ void TenantCounters::AppendOrder(TimeNs now, std::int32_t lane_index, std::size_
   double service = tenants[0].service;
   const std::span<const WaitingList::Entry> entries = lane.queues[tenants[0].tenant].list.entries();
   for (const WaitingList::Entry& entry : entries.first(std::min(limit, entries.size()))) {
-    __builtin_prefetch(entry.request);   // whoever asks for the order looks at it next
+    __builtin_prefetch(entry.request);  // whoever asks for the order looks at it next
     order.turns.push_back({entry.request, service});
     service += entry.cost;
   }
 }
 
-// Of several tenants, up to `end` turns. The least of a heap is found without changing it: a node's children in the heap of
-// tenants are seen after it.
+// Of several tenants, up to `end` turns. The least of a heap is found without changing it: a node's children in the
+// heap of tenants are seen after it.
 void TenantCounters::AppendMerged(TimeNs now, const Lane& lane, std::size_t end, ServiceOrder& order) const {
   const auto& tenants = lane.waiting.entries();
   const Request* overdue = nullptr;
@@ -253,33 +254,35 @@ void TenantCounters::AppendMerged(TimeNs now, const Lane& lane, std::size_t end,
     order.turns.push_back({longest.list[0], -std::numeric_limits<double>::infinity()});
   }
   order.nodes.Clear();
-  bool first_left = false;   // nodes' first was taken and is to be replaced
+  bool first_left = false;  // nodes' first was taken and is to be replaced
   const auto push = [&](const ServiceOrder::Node& node) {
-    __builtin_prefetch(node.entry->request);   // whoever asks for the order looks at it next; here nobody does
+    __builtin_prefetch(node.entry->request);  // whoever asks for the order looks at it next; here nobody does
     first_left ? order.nodes.ReplaceFirst(node) : order.nodes.Push(node);
     first_left = false;
   };
   const auto push_tenant = [&](std::size_t index) {
     if (index >= tenants.size()) return;
     const ServiceHeap::Entry& tenant = tenants[index];
-    if (2 * index + 2 < tenants.size()) {   // the next to be pushed, if this one has its turn
+    if (2 * index + 2 < tenants.size()) {  // the next to be pushed, if this one has its turn
       __builtin_prefetch(&lane.queues[tenants[2 * index + 1].tenant]);
       __builtin_prefetch(&lane.queues[tenants[2 * index + 2].tenant]);
     }
-    push({tenant.service, lane.queues[tenant.tenant].list.entries().data(), tenant.tenant, static_cast<std::uint32_t>(index)});
+    push({tenant.service, lane.queues[tenant.tenant].list.entries().data(), tenant.tenant,
+          static_cast<std::uint32_t>(index)});
   };
   push_tenant(0);
   while (order.turns.size() < end && !order.nodes.empty()) {
     const ServiceOrder::Node node = order.nodes.first();
     first_left = true;
     if (node.entry->request != overdue) order.turns.push_back({node.entry->request, node.service});
-    if (node.index != ServiceOrder::kNotFirst) {   // its children in the heap follow
+    if (node.index != ServiceOrder::kNotFirst) {  // its children in the heap follow
       push_tenant(2 * std::size_t{node.index} + 1);
       push_tenant(2 * std::size_t{node.index} + 2);
     }
     const std::span<const WaitingList::Entry> entries = lane.queues[node.tenant].list.entries();
     const WaitingList::Entry* const next = node.entry + 1;
-    if (next != entries.data() + entries.size()) push({node.service + node.entry->cost, next, node.tenant, ServiceOrder::kNotFirst});
+    if (next != entries.data() + entries.size())
+      push({node.service + node.entry->cost, next, node.tenant, ServiceOrder::kNotFirst});
     if (first_left) order.nodes.PopFirst();
   }
 }
@@ -317,7 +320,7 @@ void TenantCounters::LeaveIfIdle(TenantId id) {
   const Tenant& tenant = tenants_[id];
   if (tenant.waiting + tenant.running > 0) return;
   --active_;
-  if (active_ == 0) {   // nobody to be fair to
+  if (active_ == 0) {  // nobody to be fair to
     while (!idle_.empty()) Forget(idle_.first());
     Forget(id);
     return;
@@ -366,7 +369,8 @@ void TenantCounters::CheckIntegrity() const {
       waiting[id] += static_cast<std::int32_t>(list.size());
       waiting_tenants += !list.empty();
       CHECK_EQ(lane.waiting.Contains(id), !list.empty());
-      if (!list.empty()) CHECK(lane.waiting.entries()[lane.waiting.PositionOf(id)].first == list.entries().front().urgency);
+      if (!list.empty())
+        CHECK(lane.waiting.entries()[lane.waiting.PositionOf(id)].first == list.entries().front().urgency);
       CHECK_EQ(lane.turns.Contains(id), !list.empty());
     }
     CHECK_EQ(waiting_tenants, lane.turns.size());

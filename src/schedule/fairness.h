@@ -1,14 +1,15 @@
-// Fairness among tenants: virtual token counters (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024).
+// Fairness among tenants: virtual token counters (Sheng et al., "Fairness in Serving Large Language Models", OSDI
+// 2024).
 //
 // Each tenant has a counter of the service that it got: tokens computed for it, an output token weighing more than one
-// of the prompt, divided by the tenant's weight. Who has got the least is served next; within a tenant, who is due first
-// (Urgency; without another order, first come first served), and so among tenants that got the same. Requests may wait in
-// several lanes, which have nothing in common but the counters: who is next is asked of each lane. A tenant that begins to
-// wait is lifted to the least counter among those that wait (or else run), less a small `burst`: idle time earns no more
-// credit than that. What is computed a second time, after a preemption, is not charged again.
+// of the prompt, divided by the tenant's weight. Who has got the least is served next; within a tenant, who is due
+// first (Urgency; without another order, first come first served), and so among tenants that got the same. Requests may
+// wait in several lanes, which have nothing in common but the counters: who is next is asked of each lane. A tenant
+// that begins to wait is lifted to the least counter among those that wait (or else run), less a small `burst`: idle
+// time earns no more credit than that. What is computed a second time, after a preemption, is not charged again.
 //
-// Bounded memory: a tenant without requests is forgotten as soon as its counter is no higher than that of any tenant with
-// requests (nothing is lost by that: it would be lifted), all are when nobody has requests, and at most
+// Bounded memory: a tenant without requests is forgotten as soon as its counter is no higher than that of any tenant
+// with requests (nothing is lost by that: it would be lifted), all are when nobody has requests, and at most
 // `max_idle_tenants` are remembered.
 //
 // Deterministic: no order depends on hashes or addresses. Not thread-safe. Reads no clock.
@@ -32,8 +33,8 @@
 namespace loramux {
 
 enum class FairnessPolicy : std::uint8_t {
-  kNone,   // one queue: everybody is the same tenant
-  kVtc,    // virtual token counters
+  kNone,  // one queue: everybody is the same tenant
+  kVtc,   // virtual token counters
 };
 // "none" or "vtc". Error: another name; the message lists the valid ones.
 Result<FairnessPolicy> ParseFairnessPolicy(const std::string& name);
@@ -42,30 +43,32 @@ Result<std::pair<std::string, double>> ParseTenantWeight(const std::string& text
 
 struct FairnessOptions {
   FairnessPolicy policy = FairnessPolicy::kVtc;
-  std::vector<std::pair<std::string, double>> weights;   // of tenants by name; 1 for all others
-  double prompt_token_cost = 1, output_token_cost = 2;   // the paper's
-  double burst = 0;                                      // how far below the others a tenant may begin to wait
-  TimeNs max_wait = 30 * kNsPerSecond;                   // a tenant that waited longer for its turn is served first
+  std::vector<std::pair<std::string, double>> weights;  // of tenants by name; 1 for all others
+  double prompt_token_cost = 1, output_token_cost = 2;  // the paper's
+  double burst = 0;                                     // how far below the others a tenant may begin to wait
+  TimeNs max_wait = 30 * kNsPerSecond;                  // a tenant that waited longer for its turn is served first
   std::size_t max_idle_tenants = 4096;
 };
 
 // A waiting request in the order in which it would be served, and its tenant's counter then (as if all before it were).
 struct Turn {
   Request* request = nullptr;
-  double service = 0;   // -infinity: its tenant waited for longer than max_wait
+  double service = 0;  // -infinity: its tenant waited for longer than max_wait
 };
 
 // The next turns. Keeps its memory between uses.
 struct ServiceOrder {
   struct Node {
     double service = 0;
-    const WaitingList::Entry* entry = nullptr;   // of the tenant's list
+    const WaitingList::Entry* entry = nullptr;  // of the tenant's list
     TenantId tenant = 0;
-    std::uint32_t index = 0;                     // of the tenant in the heap of tenants, if it is the list's first; else kNotFirst
+    // of the tenant in the heap of tenants, if it is the list's first; else kNotFirst
+    std::uint32_t index = 0;
   };
   static constexpr std::uint32_t kNotFirst = std::numeric_limits<std::uint32_t>::max();
   struct Before {
-    bool operator()(const Node& a, const Node& b) const {   // which of two is less cannot be foreseen: no branch on that
+    // which of two is less cannot be foreseen: no branch on that
+    bool operator()(const Node& a, const Node& b) const {
       if (a.service != b.service) return a.service < b.service;
       return a.entry->urgency < b.entry->urgency;
     }
@@ -74,15 +77,17 @@ struct ServiceOrder {
   Heap<Node, Before> nodes;
 };
 
-// A binary heap of tenants in which any tenant can be found. Least service on top; of equal service, as tenants have that were
-// lifted to the same floor, the one whose first request is due first.
+// A binary heap of tenants in which any tenant can be found. Least service on top; of equal service, as tenants have
+// that were lifted to the same floor, the one whose first request is due first.
 class ServiceHeap {
  public:
   struct Entry {
     double service;
     TenantId tenant;
-    Urgency first;                  // of its requests in the lane
-    bool Before(const Entry& other) const { return service != other.service ? service < other.service : first < other.first; }
+    Urgency first;  // of its requests in the lane
+    bool Before(const Entry& other) const {
+      return service != other.service ? service < other.service : first < other.first;
+    }
   };
   bool Contains(TenantId tenant) const { return tenant < position_.size() && position_[tenant] >= 0; }
   // REQUIRES: not in the heap.
@@ -106,7 +111,7 @@ class ServiceHeap {
   void Up(std::size_t at);
   void Down(std::size_t at);
   std::vector<Entry> entries_;
-  std::vector<std::int32_t> position_;   // by tenant; -1: not in the heap
+  std::vector<std::int32_t> position_;  // by tenant; -1: not in the heap
 };
 
 class TenantCounters {
@@ -122,8 +127,8 @@ class TenantCounters {
   void Return(Request* request, TimeNs now);
   // Ends a waiting or running request (Request::state says which).
   void Remove(Request* request);
-  // Waiting requests get other lanes or are due at other times. `place` sets both in each of them. REQUIRES: all that wait,
-  // in the order of arrival.
+  // Waiting requests get other lanes or are due at other times. `place` sets both in each of them. REQUIRES: all that
+  // wait, in the order of arrival.
   template <typename Place>
   void Replace(std::span<Request* const> waiting, Place place) {
     TakeOutAll();
@@ -132,7 +137,7 @@ class TenantCounters {
       Lane& lane = LaneOf(*request);
       if (lane.queues.size() <= request->tenant) lane.queues.resize(request->tenant + std::size_t{1});
       Queue& queue = lane.queues[request->tenant];
-      if (queue.list.empty()) queue.since = request->arrival;   // `waiting` is in the order of arrival
+      if (queue.list.empty()) queue.since = request->arrival;  // `waiting` is in the order of arrival
       PutIn(*request);
     }
   }
@@ -149,8 +154,8 @@ class TenantCounters {
   // Charges what was computed of the request and was never charged before.
   void Charge(Request* request);
 
-  // The first `limit` requests that wait in the lane, in the order of service. Changes nothing but `order`; Append: after
-  // the turns that it has.
+  // The first `limit` requests that wait in the lane, in the order of service. Changes nothing but `order`; Append:
+  // after the turns that it has.
   void Order(TimeNs now, std::int32_t lane, std::size_t limit, ServiceOrder& order) const {
     order.turns.clear();
     AppendOrder(now, lane, limit, order);
@@ -173,18 +178,18 @@ class TenantCounters {
   struct alignas(64) Tenant {
     double service = 0;
     double weight = 1;
-    std::int32_t waiting = 0, running = 0;   // in all lanes
+    std::int32_t waiting = 0, running = 0;  // in all lanes
     bool known = false;
   };
   // Of one tenant in one lane.
   struct Queue {
     WaitingList list;
-    TimeNs since = 0;                 // when the tenant began to wait for its turn here
+    TimeNs since = 0;  // when the tenant began to wait for its turn here
   };
   struct Lane {
-    ServiceHeap waiting;              // tenants
-    IndexChain turns;                 // the same, who waits longest for a turn first
-    std::vector<Queue> queues;        // by tenant
+    ServiceHeap waiting;        // tenants
+    IndexChain turns;           // the same, who waits longest for a turn first
+    std::vector<Queue> queues;  // by tenant
   };
 
   Lane& LaneOf(const Request& request) { return lanes_[static_cast<std::size_t>(request.lane)]; }
@@ -204,13 +209,13 @@ class TenantCounters {
 
   const FairnessOptions options_;
   std::unordered_map<std::string, double> weights_;
-  std::unordered_map<std::string, TenantId> by_name_;   // looked up, never iterated
+  std::unordered_map<std::string, TenantId> by_name_;  // looked up, never iterated
   std::vector<Tenant> tenants_;
-  std::vector<std::string> names_;                      // of tenants_
+  std::vector<std::string> names_;  // of tenants_
   std::vector<TenantId> free_;
   std::vector<Lane> lanes_;
   ServiceHeap running_;
-  IndexChain idle_;                 // tenants without requests whose counters are still above the floor
+  IndexChain idle_;  // tenants without requests whose counters are still above the floor
   std::size_t active_ = 0;
 };
 

@@ -99,7 +99,7 @@ TEST(TenantCounters, TenantsThatGotTheSameAreServedInOrderOfArrival) {
   World w;
   std::vector<Request*> waiting;
   for (int i = 0; i < 40; ++i) waiting.push_back(w.Add("t" + std::to_string(i)));
-  w.Add("t5");   // not a tenant's first
+  w.Add("t5");  // not a tenant's first
   Prng prng(1);
   while (!waiting.empty()) {
     std::vector<Request*> first;
@@ -108,7 +108,7 @@ TEST(TenantCounters, TenantsThatGotTheSameAreServedInOrderOfArrival) {
     }
     ASSERT_EQ(first, waiting);
     Request* const gone = waiting[prng.NextBelow(waiting.size())];
-    if (gone->tenant_name == "t5") break;   // its next would be first with a place of its own
+    if (gone->tenant_name == "t5") break;  // its next would be first with a place of its own
     std::erase(waiting, gone);
     w.Remove(gone);
   }
@@ -128,7 +128,7 @@ TEST(TenantCounters, ThroughputFollowsTheWeights) {
     const auto outputs = static_cast<std::int64_t>(prng.NextBelow(40));
     served[next->tenant_name] += static_cast<double>(next->prompt_tokens + 2 * outputs);
     w.Serve(next, outputs);
-    w.Add(next->tenant_name, 1 + static_cast<std::int64_t>(prng.NextBelow(60)));   // both always have work
+    w.Add(next->tenant_name, 1 + static_cast<std::int64_t>(prng.NextBelow(60)));  // both always have work
   }
   EXPECT_NEAR(served["b"] / served["a"], 3.0, 0.1);
 }
@@ -136,7 +136,7 @@ TEST(TenantCounters, ThroughputFollowsTheWeights) {
 TEST(TenantCounters, IdleTimeEarnsNoCredit) {
   World w;
   for (int i = 0; i < 100; ++i) w.Add("a");
-  for (int i = 0; i < 50; ++i) w.Serve(w.Next(), 10);   // "b" was not there: this costs "a" nothing
+  for (int i = 0; i < 50; ++i) w.Serve(w.Next(), 10);  // "b" was not there: this costs "a" nothing
   for (int i = 0; i < 20; ++i) w.Add("b");
   std::string names;
   for (int i = 0; i < 20; ++i) {
@@ -191,7 +191,7 @@ TEST(TenantCounters, PreemptedRequestsWaitInOrderOfArrival) {
 // Ever new tenants, each at the floor, cannot keep one above it waiting for ever: its turn comes after max_wait.
 TEST(TenantCounters, NewTenantsStarveNobody) {
   World w({.max_wait = 100});
-  w.Add("first", 1);                     // somebody at the floor is always there
+  w.Add("first", 1);  // somebody at the floor is always there
   w.Serve(w.Add("a", 50));
   Request* waiter = w.Add("a");
   int turns = 0;
@@ -206,7 +206,7 @@ TEST(TenantCounters, NewTenantsStarveNobody) {
 
 TEST(TenantCounters, MillionsOfTenantsDoNotGrowMemory) {
   World w({.max_idle_tenants = 100});
-  Request* steady = w.Add("steady");     // somebody is always there, at the floor
+  Request* steady = w.Add("steady");  // somebody is always there, at the floor
   Prng prng(3);
   for (int i = 0; i < 200000; ++i) {
     Request* request = w.Add("tenant-" + std::to_string(i), 1 + static_cast<std::int64_t>(prng.NextBelow(100)));
@@ -215,15 +215,15 @@ TEST(TenantCounters, MillionsOfTenantsDoNotGrowMemory) {
     ASSERT_LE(w.tenants.known_tenants(), 102u);
   }
   w.tenants.CheckIntegrity();
-  EXPECT_GT(w.tenants.known_tenants(), 50u);   // debts are remembered within the bound
+  EXPECT_GT(w.tenants.known_tenants(), 50u);  // debts are remembered within the bound
   w.Serve(steady);
-  EXPECT_EQ(w.tenants.known_tenants(), 0u);    // and all is forgotten when nobody is there
+  EXPECT_EQ(w.tenants.known_tenants(), 0u);  // and all is forgotten when nobody is there
 }
 
 TEST(TenantCounters, ADebtOutlivesAPause) {
   World w;
   w.Add("b");
-  w.Serve(w.Add("a", 500));              // far above "b", then gone
+  w.Serve(w.Add("a", 500));  // far above "b", then gone
   Request* again = w.Add("a");
   EXPECT_EQ(w.tenants.Service(*again), 500);
   EXPECT_EQ(Names(w.Order()), "ba");
@@ -235,10 +235,10 @@ TEST(TenantCounters, ForgottenOnceTheOthersCaughtUp) {
   w.Serve(w.Add("a", 50));
   EXPECT_EQ(w.tenants.known_tenants(), 2u);
   for (int i = 0; i < 10; ++i) w.Serve(w.Next());
-  w.Serve(w.Add("c", 1));                // any departure looks at those who are idle
+  w.Serve(w.Add("c", 1));  // any departure looks at those who are idle
   w.Serve(w.Add("d", 1));
   EXPECT_LE(w.tenants.known_tenants(), 3u);
-  EXPECT_EQ(w.tenants.Service(*w.Add("a")), 100);   // lifted
+  EXPECT_EQ(w.tenants.Service(*w.Add("a")), 100);  // lifted
 }
 
 // What the counters must do, written as directly as possible.
@@ -312,9 +312,12 @@ void FuzzOnce(std::uint64_t seed) {
       w.Return(request);
       waiting.push_back(request);
     } else if (!running.empty() || !waiting.empty()) {
-      Request* request = running.empty() || (!waiting.empty() && prng.NextBelow(2) == 0) ? take(waiting) : take(running);
-      if (request->state == RequestState::kWaiting) model.Unwait(request);
-      else --model.tenants[request->tenant_name].running;
+      Request* request =
+          running.empty() || (!waiting.empty() && prng.NextBelow(2) == 0) ? take(waiting) : take(running);
+      if (request->state == RequestState::kWaiting)
+        model.Unwait(request);
+      else
+        --model.tenants[request->tenant_name].running;
       w.Remove(request);
       model.ForgetIfEmpty();
     }
@@ -322,7 +325,8 @@ void FuzzOnce(std::uint64_t seed) {
     ASSERT_EQ(turns.size(), waiting.size());
     for (std::size_t i = 1; i < turns.size(); ++i) {
       ASSERT_LE(turns[i - 1].service, turns[i].service);
-      const bool in_order = turns[i - 1].service < turns[i].service || UrgencyOf(*turns[i - 1].request) < UrgencyOf(*turns[i].request);
+      const bool in_order =
+          turns[i - 1].service < turns[i].service || UrgencyOf(*turns[i - 1].request) < UrgencyOf(*turns[i].request);
       ASSERT_TRUE(in_order) << "step " << step << ", turn " << i;
     }
     for (const std::vector<Request*>* requests : {&waiting, &running}) {

@@ -1,6 +1,6 @@
-// A binary heap whose first element comes before all others. As std::push_heap and std::pop_heap, but a hole moves through
-// the heap, no element is copied right after it was written, and the first can be replaced in one go: that took a fifth off
-// the time of a plan.
+// A binary heap whose first element comes before all others. As std::push_heap and std::pop_heap, but a hole moves
+// through the heap, no element is copied right after it was written, and the first can be replaced in one go: that took
+// a fifth off the time of a plan.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,10 @@ class Heap {
   void Clear() { values_.clear(); }
   // Appends without regard to the order; MakeHeap must follow.
   template <typename... Fields>
-  void Append(Fields... fields) { values_.push_back(T{fields...}); }   // (emplace_back would need what clang 14 lacks)
+  // (emplace_back would need what clang 14 lacks)
+  void Append(Fields... fields) {
+    values_.push_back(T{fields...});
+  }
   void MakeHeap() {
     for (std::size_t at = values_.size() / 2; at-- > 0;) Down(at, T(values_[at]));
   }

@@ -18,7 +18,9 @@ class HintPredictor final : public LengthPredictor {
   std::int32_t Predict(const LengthQuery& query) override {
     return query.hint > 0 ? std::clamp(query.hint, 1, std::max(1, query.max_output_tokens)) : history_->Predict(query);
   }
-  void Observe(const LengthQuery& query, std::int32_t output_tokens) override { history_->Observe(query, output_tokens); }
+  void Observe(const LengthQuery& query, std::int32_t output_tokens) override {
+    history_->Observe(query, output_tokens);
+  }
 
  private:
   LengthPredictor* const history_;

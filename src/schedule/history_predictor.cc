@@ -13,10 +13,12 @@
 namespace loramux {
 namespace {
 
-constexpr float kReach = 2;                            // e^2, about 7 times shorter or longer, is all that one request can say
-constexpr float kSurprising = 8;                       // observations before that holds: the first ones place the mean
+// e^2, about 7 times shorter or longer, is all that one request can say
+constexpr float kReach = 2;
+// observations before that holds: the first ones place the mean
+constexpr float kSurprising = 8;
 const float kUsualLog = std::log(256.0f);
-constexpr float kMaxLog = 22;                          // of 2^31
+constexpr float kMaxLog = 22;  // of 2^31
 
 constexpr std::string_view kMagic = "LORAMUXH";
 constexpr std::uint32_t kVersion = 1;
@@ -67,11 +69,12 @@ std::int32_t HistoryPredictor::Predict(const LengthQuery& query) {
     guess = Blend(group.by_prompt[bucket], Blend(group.all, guess));
   }
   const double tokens = std::round(std::exp(static_cast<double>(guess)));
-  return static_cast<std::int32_t>(std::clamp(tokens, 1.0, std::max(1.0, static_cast<double>(query.max_output_tokens))));
+  return static_cast<std::int32_t>(
+      std::clamp(tokens, 1.0, std::max(1.0, static_cast<double>(query.max_output_tokens))));
 }
 
 void HistoryPredictor::Learn(Level& level, float log_length, bool at_least) const {
-  if (at_least && level.weight > 0 && log_length <= level.log_mean) return;   // nothing new
+  if (at_least && level.weight > 0 && log_length <= level.log_mean) return;  // nothing new
   float surprise = log_length - level.log_mean;
   if (level.weight >= kSurprising) surprise = std::clamp(surprise, -kReach, kReach);
   level.weight = std::min(level.weight + 1, options_.memory);
@@ -84,7 +87,8 @@ void HistoryPredictor::Observe(const LengthQuery& query, std::int32_t output_tok
   const std::size_t bucket = BucketOf(query.prompt_tokens);
   const std::lock_guard lock(mutex_);
   Group& group = GroupOf(query.adapter_digest);
-  for (Level* level : {&base_.all, &base_.by_prompt[bucket], &group.all, &group.by_prompt[bucket]}) Learn(*level, log_length, at_least);
+  for (Level* level : {&base_.all, &base_.by_prompt[bucket], &group.all, &group.by_prompt[bucket]})
+    Learn(*level, log_length, at_least);
 }
 
 // REQUIRES mutex_. The adapter's, which is the most recently used then.
@@ -106,7 +110,7 @@ std::uint32_t HistoryPredictor::SlotFor(std::uint64_t key) {
     return slot;
   }
   const std::uint32_t slot = used_.first();
-  auto node = slots_.extract(keys_[slot]);   // its memory is used again
+  auto node = slots_.extract(keys_[slot]);  // its memory is used again
   node.key() = key;
   slots_.insert(std::move(node));
   keys_[slot] = key;
@@ -157,8 +161,8 @@ Status HistoryPredictor::Check(std::string_view bytes) const {
   const std::string_view payload = bytes.substr(kHeaderBytes);
   const std::size_t expected = sizeof(Group) + count * (sizeof(std::uint64_t) + sizeof(Group));
   if (payload.size() != expected) {
-    return InvalidArgument("expected " + std::to_string(expected) + " bytes for " + std::to_string(count) + " adapters, found " +
-                           std::to_string(payload.size()));
+    return InvalidArgument("expected " + std::to_string(expected) + " bytes for " + std::to_string(count) +
+                           " adapters, found " + std::to_string(payload.size()));
   }
   if (Get<std::uint64_t>(bytes, 16) != XXH3_64bits_withSeed(payload.data(), payload.size(), count)) {
     return InvalidArgument("the checksum does not match");
@@ -169,14 +173,16 @@ Status HistoryPredictor::Check(std::string_view bytes) const {
 Status HistoryPredictor::CheckGroups(std::string_view payload, std::size_t count) const {
   std::unordered_set<std::uint64_t> keys;
   for (std::size_t i = 0; i <= count; ++i) {
-    const std::size_t offset = i == 0 ? 0 : sizeof(Group) + (i - 1) * (sizeof(std::uint64_t) + sizeof(Group)) + sizeof(std::uint64_t);
+    const std::size_t offset =
+        i == 0 ? 0 : sizeof(Group) + (i - 1) * (sizeof(std::uint64_t) + sizeof(Group)) + sizeof(std::uint64_t);
     if (i > 0 && !keys.insert(Get<std::uint64_t>(payload, offset - sizeof(std::uint64_t))).second) {
       return InvalidArgument("an adapter occurs twice");
     }
     const auto group = Get<Group>(payload, offset);
     bool plausible = Plausible(group.all);
     for (const Level& level : group.by_prompt) plausible = plausible && Plausible(level);
-    if (!plausible) return InvalidArgument("no lengths have the mean that stands there for adapter " + std::to_string(i));
+    if (!plausible)
+      return InvalidArgument("no lengths have the mean that stands there for adapter " + std::to_string(i));
   }
   return Ok{};
 }
@@ -185,7 +191,7 @@ Status HistoryPredictor::Restore(std::string_view bytes) {
   RETURN_IF_ERROR(Check(bytes));
   const std::string_view payload = bytes.substr(kHeaderBytes);
   const std::size_t count = Get<std::uint32_t>(bytes, 12);
-  const auto kept = [this](Group group) {   // it may have been learned with more memory
+  const auto kept = [this](Group group) {  // it may have been learned with more memory
     group.all.weight = std::min(group.all.weight, options_.memory);
     for (Level& level : group.by_prompt) level.weight = std::min(level.weight, options_.memory);
     return group;

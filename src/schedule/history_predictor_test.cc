@@ -33,7 +33,8 @@ std::int32_t LogNormal(Prng& prng, double median, double sigma) {
 
 TEST(HistoryPredictor, BucketsAreHalfOctavesAndTheLastIsOpen) {
   std::vector<std::size_t> buckets;
-  for (const int tokens : {-5, 0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 15, 16}) buckets.push_back(HistoryPredictor::BucketOf(tokens));
+  for (const int tokens : {-5, 0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 15, 16})
+    buckets.push_back(HistoryPredictor::BucketOf(tokens));
   EXPECT_EQ(buckets, (std::vector<std::size_t>{0, 0, 0, 2, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8}));
   for (int tokens = 2; tokens < 1 << 20; tokens += 1 + tokens / 3) {
     EXPECT_GE(HistoryPredictor::BucketOf(tokens), HistoryPredictor::BucketOf(tokens - 1));
@@ -45,7 +46,8 @@ TEST(HistoryPredictor, WithoutHistoryTheUsualWithinWhatTheClientAllows) {
   HistoryPredictor history;
   EXPECT_EQ(history.Predict(Query("a")), 256);
   EXPECT_EQ(history.Predict(Query("a", 100, 16)), 16);
-  EXPECT_EQ(history.Predict(Query("a", 100, 0)), 1);   // a request that can generate nothing more, and never less than 1
+  // a request that can generate nothing more, and never less than 1
+  EXPECT_EQ(history.Predict(Query("a", 100, 0)), 1);
   EXPECT_EQ(history.adapters(), 0u);
 }
 
@@ -57,7 +59,7 @@ TEST(HistoryPredictor, LearnsAnAdaptersLengthsByThePromptsLength) {
   EXPECT_NEAR(history.Predict(Query("a", 11)), 20, 2);
   EXPECT_NEAR(history.Predict(Query("a", 1000)), 500, 40);
   EXPECT_NEAR(history.Predict(Query("b", 10)), 3, 1);
-  const int elsewhere = history.Predict(Query("a", 100));   // never seen: what the adapter does with any prompt
+  const int elsewhere = history.Predict(Query("a", 100));  // never seen: what the adapter does with any prompt
   EXPECT_GT(elsewhere, 40);
   EXPECT_LT(elsewhere, 250);
 }
@@ -70,7 +72,7 @@ TEST(HistoryPredictor, ANewAdapterBeginsWithWhatIsUsualAndLeavesItQuickly) {
   EXPECT_LT(history.Predict(Query("new")), 50);
   Observe(history, Query("new"), 10, 20);
   EXPECT_LE(history.Predict(Query("new")), 12);
-  EXPECT_GE(history.Predict(Query("a")), 90);   // the others' guesses are their own
+  EXPECT_GE(history.Predict(Query("a")), 90);  // the others' guesses are their own
 }
 
 TEST(HistoryPredictor, FindsTheMedianOfLogNormalLengths) {
@@ -106,10 +108,10 @@ TEST(HistoryPredictor, WhatMaxTokensCutOffNeverShortensAGuess) {
   HistoryPredictor history;
   Observe(history, Query("a"), 200, 100);
   const int before = history.Predict(Query("a"));
-  Observe(history, Query("a", 100, 16), 16, 100);   // all of them cut off
+  Observe(history, Query("a", 100, 16), 16, 100);  // all of them cut off
   EXPECT_EQ(history.Predict(Query("a")), before);
   EXPECT_EQ(history.Predict(Query("a", 100, 16)), 16);
-  Observe(history, Query("a", 100, 1000), 1000, 100);   // at least a thousand
+  Observe(history, Query("a", 100, 1000), 1000, 100);  // at least a thousand
   EXPECT_GT(history.Predict(Query("a")), 400);
 }
 
@@ -117,7 +119,7 @@ TEST(HistoryPredictor, ForgetsTheAdapterThatWasNotUsedForLongest) {
   HistoryPredictor history({.max_adapters = 3});
   for (const char* adapter : {"a", "b", "c"}) Observe(history, Query(adapter), 10, 100);
   Observe(history, Query("a"), 10);
-  for (int i = 0; i < 100; ++i) history.Predict(Query("b"));   // a guess is no use
+  for (int i = 0; i < 100; ++i) history.Predict(Query("b"));  // a guess is no use
   Observe(history, Query("d"), 5000, 100);
   EXPECT_EQ(history.adapters(), 3u);
   EXPECT_NEAR(history.Predict(Query("a")), 10, 2);
@@ -168,7 +170,7 @@ TEST(HistoryPredictor, ComesBackAsItWas) {
       EXPECT_EQ(first.Predict(Query(name, prompt)), second.Predict(Query(name, prompt)));
     }
   }
-  Filled(first, 4);   // and learns on in the same way
+  Filled(first, 4);  // and learns on in the same way
   Filled(second, 4);
   EXPECT_EQ(first.Serialise(), second.Serialise());
 }
@@ -187,7 +189,8 @@ TEST(HistoryPredictor, DamagedBytesAreRefusedAndChangeNothing) {
   const std::string bytes = Filled(source).Serialise();
   Observe(target, Query("mine"), 12, 60);
   const std::string before = target.Serialise();
-  for (std::size_t size = 0; size < bytes.size(); size += 1 + size / 7) EXPECT_FALSE(target.Restore(bytes.substr(0, size)).ok()) << size;
+  for (std::size_t size = 0; size < bytes.size(); size += 1 + size / 7)
+    EXPECT_FALSE(target.Restore(bytes.substr(0, size)).ok()) << size;
   EXPECT_FALSE(target.Restore(bytes + "x").ok());
   Prng prng(11);
   for (int i = 0; i < 2000; ++i) {
@@ -229,7 +232,7 @@ TEST(HistoryPredictor, ValuesThatNoHistoryHasAreRefused) {
 // ---------------------------------------------------------------- How good it is (docs/scheduling.md has the figures)
 
 struct Quality {
-  int requests = 0, within_quarter = 0, within_half = 0;   // of the true length
+  int requests = 0, within_quarter = 0, within_half = 0;  // of the true length
   double error_tokens = 0, tokens = 0;
   void Add(int guess, int truth) {
     ++requests;
@@ -241,8 +244,10 @@ struct Quality {
   }
   double relative_error() const { return error_tokens / tokens; }
   void Print(const char* name) const {
-    std::printf("[ accuracy ] %-24s %6d requests: %4.1f %% within a quarter, %4.1f %% within half; error %4.1f %% of the tokens\n", name,
-                requests, 100.0 * within_quarter / requests, 100.0 * within_half / requests, 100 * relative_error());
+    std::printf(
+        "[ accuracy ] %-24s %6d requests: %4.1f %% within a quarter, %4.1f %% within half; error %4.1f %% of the "
+        "tokens\n",
+        name, requests, 100.0 * within_quarter / requests, 100.0 * within_half / requests, 100 * relative_error());
   }
 };
 
@@ -266,7 +271,8 @@ Quality Replay(const std::vector<Served>& requests, bool knows) {
 // The demo's held-out questions, shuffled; its tokens are bytes.
 std::vector<Served> DemoRequests() {
   std::vector<Served> requests;
-  for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(LORAMUX_SOURCE_DIR) / "demo" / "eval")) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::filesystem::path(LORAMUX_SOURCE_DIR) / "demo" / "eval")) {
     std::ifstream lines(entry.path());
     for (std::string line; std::getline(lines, line);) {
       const auto sample = nlohmann::json::parse(line);
@@ -294,11 +300,12 @@ TEST(HistoryPredictor, IsAccurateOnTheDemoTasks) {
 
 // A trace of conversations with one model: what the prompt's length alone tells.
 TEST(HistoryPredictor, OnAConversationTrace) {
-  std::ifstream lines(std::filesystem::path(LORAMUX_SOURCE_DIR) / ".." / "shared" / "data" / "traces" / "AzureLLMInferenceTrace_conv.csv");
+  std::ifstream lines(std::filesystem::path(LORAMUX_SOURCE_DIR) / ".." / "shared" / "data" / "traces" /
+                      "AzureLLMInferenceTrace_conv.csv");
   if (!lines) GTEST_SKIP() << "no shared/ beside the checkout";
   std::vector<Served> requests;
   std::string line;
-  std::getline(lines, line);   // the header
+  std::getline(lines, line);  // the header
   while (std::getline(lines, line)) {
     const std::size_t first = line.find(','), second = line.find(',', first + 1);
     requests.push_back({"", std::atoi(line.c_str() + first + 1), std::atoi(line.c_str() + second + 1)});

@@ -41,7 +41,7 @@ class IndexChain {
     std::uint32_t next = kNone, previous = kNone;
     bool in = false;
   };
-  std::vector<Link> links_;   // by index
+  std::vector<Link> links_;  // by index
   std::uint32_t first_ = kNone, last_ = kNone;
   std::size_t size_ = 0;
 };

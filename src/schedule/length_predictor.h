@@ -11,16 +11,17 @@ namespace loramux {
 // What a predictor may know of a request.
 struct LengthQuery {
   AdapterGeneration adapter = kBaseModel;
-  std::string_view adapter_digest;       // of its content; empty: the base model
+  std::string_view adapter_digest;  // of its content; empty: the base model
   std::int32_t prompt_tokens = 0;
-  std::int32_t max_output_tokens = 0;    // what the client allows
-  std::int32_t hint = 0;                 // what somebody outside the engine guessed (the proxy model, a workload that knows); 0: nobody
+  std::int32_t max_output_tokens = 0;  // what the client allows
+  // what somebody outside the engine guessed (the proxy model, a workload that knows); 0: nobody
+  std::int32_t hint = 0;
 };
 
 // Of requests that ended by themselves.
 struct PredictionStats {
-  std::int64_t right = 0, low = 0, high = 0;   // within a quarter of the true length; below; above
-  std::int64_t error_tokens = 0;               // differences in all
+  std::int64_t right = 0, low = 0, high = 0;  // within a quarter of the true length; below; above
+  std::int64_t error_tokens = 0;              // differences in all
 };
 
 // Called by the engine thread: quick, never waits. Deterministic.

@@ -14,19 +14,21 @@ constexpr TimeNs kShortestMemory = 2 * kNsPerSecond;
 constexpr TimeNs kTrusted = kNsPerSecond / 2;
 // Of the objective, kept for what is not in the sum: the step under way, and the one that ends with the first token.
 constexpr double kMargin = 0.05;
-constexpr double kFewestDone = 4;        // one that was let in while all others waited for their adapters is no rate
+constexpr double kFewestDone = 4;  // one that was let in while all others waited for their adapters is no rate
 
 double Seconds(TimeNs duration) { return static_cast<double>(duration) / kNsPerSecond; }
 
 }  // namespace
 
-DrainRate::DrainRate(TimeNs memory, TimeNs trusted) : memory_(Seconds(memory)), trusted_(Seconds(trusted)) { CHECK_GT(memory, 0); }
+DrainRate::DrainRate(TimeNs memory, TimeNs trusted) : memory_(Seconds(memory)), trusted_(Seconds(trusted)) {
+  CHECK_GT(memory, 0);
+}
 
 void DrainRate::Pass(TimeNs now, bool somebody_waits) {
   const double elapsed = Seconds(now - seen_);
   if (elapsed <= 0) return;
   seen_ = now;
-  const double kept = std::exp(-elapsed / memory_);   // what was seen is forgotten, waited for or not
+  const double kept = std::exp(-elapsed / memory_);  // what was seen is forgotten, waited for or not
   work_ *= kept;
   done_ *= kept;
   seconds_ = seconds_ * kept + (somebody_waits ? elapsed : 0);
@@ -38,7 +40,9 @@ std::optional<double> DrainRate::PerSecond() const {
 }
 
 ObjectiveOrder::ObjectiveOrder(TimeNs objective, TimeNs age_bound)
-    : objective_(objective), age_bound_(age_bound), drain_(std::max(kShortestMemory, objective), std::min(kTrusted, objective)) {
+    : objective_(objective),
+      age_bound_(age_bound),
+      drain_(std::max(kShortestMemory, objective), std::min(kTrusted, objective)) {
   CHECK_GT(objective, 0);
   CHECK_GT(age_bound, 0);
 }
@@ -88,8 +92,11 @@ void ObjectiveOrder::FindLoads(std::optional<double> rate, TimeNs begun, const A
   for (std::uint32_t begin = 0, end = 0; begin < members_of_loads_.size(); begin = end) {
     const auto [adapter, first] = members_of_loads_[begin];
     while (end < members_of_loads_.size() && members_of_loads_[end].first == adapter) ++end;
-    const double prompt = rate.has_value() ? members[first].work / *rate : 0;   // what follows the load
-    loads_.push_back({.first = first, .begin = begin, .end = end, .seconds = loads.SecondsToLoad(adapter),
+    const double prompt = rate.has_value() ? members[first].work / *rate : 0;  // what follows the load
+    loads_.push_back({.first = first,
+                      .begin = begin,
+                      .end = end,
+                      .seconds = loads.SecondsToLoad(adapter),
                       .due = Seconds(members[first].latest - begun) - prompt});
   }
   std::sort(loads_.begin(), loads_.end(), [](const Load& a, const Load& b) { return a.first < b.first; });
@@ -106,12 +113,12 @@ void ObjectiveOrder::GiveUpLoads(std::optional<double> rate, TimeNs begun, const
   };
   for (std::size_t at = 0; at < loads_.size(); ++at) {
     Load& load = loads_[at];
-    load.given_up = under_way + load.seconds > load.due;   // not even alone
+    load.given_up = under_way + load.seconds > load.due;  // not even alone
     if (load.given_up) continue;
     seconds += load.seconds;
     largest_.push_back(at);
     std::push_heap(largest_.begin(), largest_.end(), cheaper);
-    for (; seconds > load.due && !load.given_up; largest_.pop_back()) {   // without it, nobody else is in its way
+    for (; seconds > load.due && !load.given_up; largest_.pop_back()) {  // without it, nobody else is in its way
       std::pop_heap(largest_.begin(), largest_.end(), cheaper);
       Load& largest = loads_[largest_.back()];
       seconds -= largest.seconds;
@@ -128,13 +135,15 @@ void ObjectiveOrder::GiveUpLoads(std::optional<double> rate, TimeNs begun, const
 
 void ObjectiveOrder::GiveUpWork(double rate, TimeNs begun) {
   const std::span<Member> members = on_time_.entries();
-  const auto smaller = [&](std::size_t a, std::size_t b) { return std::pair(members[a].work, a) < std::pair(members[b].work, b); };
+  const auto smaller = [&](std::size_t a, std::size_t b) {
+    return std::pair(members[a].work, a) < std::pair(members[b].work, b);
+  };
   double work = 0;
-  largest_.clear();   // made when somebody has to be given up, which is rare
+  largest_.clear();  // made when somebody has to be given up, which is rare
   for (std::size_t at = 0; at < members.size(); ++at) {
     Member& member = members[at];
     const double fits = rate * Seconds(member.latest - begun);
-    if (member.work > fits) {   // not even alone
+    if (member.work > fits) {  // not even alone
       GiveUpOne(member);
       continue;
     }
@@ -149,10 +158,10 @@ void ObjectiveOrder::GiveUpWork(double rate, TimeNs begun) {
       }
       std::make_heap(largest_.begin(), largest_.end(), smaller);
     }
-    for (; work > fits && member.request != nullptr; largest_.pop_back()) {   // without it, nobody else is in its way
+    for (; work > fits && member.request != nullptr; largest_.pop_back()) {  // without it, nobody else is in its way
       std::pop_heap(largest_.begin(), largest_.end(), smaller);
       work -= members[largest_.back()].work;
-      GiveUpOne(members[largest_.back()]);   // of equal ones the youngest
+      GiveUpOne(members[largest_.back()]);  // of equal ones the youngest
     }
   }
 }

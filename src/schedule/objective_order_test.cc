@@ -15,7 +15,7 @@ namespace loramux {
 namespace {
 
 constexpr TimeNs kObjective = 20 * kNsPerSecond, kMargin = kObjective / 20, kAgeBound = 100 * kNsPerSecond;
-constexpr std::int64_t kRate = 1000;   // tokens per second that it is taught
+constexpr std::int64_t kRate = 1000;  // tokens per second that it is taught
 
 // What the test says.
 struct Loads final : AdapterLoads {
@@ -69,7 +69,7 @@ struct Queue {
   std::set<const Request*> GiveUp() {
     const auto given_up = order.GiveUp(now, loads);
     order.CheckIntegrity();
-    EXPECT_EQ(order.on_time() + order.late(), waiting.size());   // nobody is lost
+    EXPECT_EQ(order.on_time() + order.late(), waiting.size());  // nobody is lost
     for (const Request* request : given_up) {
       EXPECT_TRUE(request->late);
       EXPECT_TRUE(waiting.contains(request));
@@ -93,7 +93,7 @@ TEST(ObjectiveOrder, MooreAndHodgson) {
   Request* const j6 = job(6, 30);
   EXPECT_EQ(queue.GiveUp(), (std::set<const Request*>{j1, j5}));
   for (const Request* request : {j2, j3, j4, j6}) EXPECT_FALSE(request->late);
-  EXPECT_TRUE(queue.GiveUp().empty());   // the others can all be on time
+  EXPECT_TRUE(queue.GiveUp().empty());  // the others can all be on time
 }
 
 // Of one job after the other on one machine: how many of them, at most, can end in time. By trying all sets.
@@ -142,7 +142,7 @@ TEST(ObjectiveOrder, TheLargestIsGivenUpAndOfEqualOnesTheYoungest) {
   Request* const small = queue.Add(4 * kRate);
   Request* const large = queue.Add(9 * kRate);
   queue.Add(4 * kRate);
-  EXPECT_TRUE(queue.GiveUp().empty());   // 17 of 19 s
+  EXPECT_TRUE(queue.GiveUp().empty());  // 17 of 19 s
   queue.Add(4 * kRate);
   EXPECT_EQ(queue.GiveUp(), std::set<const Request*>{large});
   queue.Add(4 * kRate);
@@ -155,13 +155,13 @@ TEST(ObjectiveOrder, TheLargestIsGivenUpAndOfEqualOnesTheYoungest) {
   EXPECT_EQ(large->due, large->arrival + kAgeBound);
 }
 
-// Those who go before it by their priority have until later, so that all of them are more than fits before it is due. Once it is given
-// up, that is nobody's loss any more.
+// Those who go before it by their priority have until later, so that all of them are more than fits before it is due.
+// Once it is given up, that is nobody's loss any more.
 TEST(ObjectiveOrder, WhoseOwnWorkIsGivenUpTakesNobodyWithHim) {
   Queue queue;
   queue.TeachRate();
   const Request* const a = queue.Add(9 * kRate, 0, -10);
-  const Request* const b = queue.Add(9 * kRate, 0, -10);   // 18 of 19 s
+  const Request* const b = queue.Add(9 * kRate, 0, -10);  // 18 of 19 s
   const Request* const largest = queue.Add(10 * kRate, queue.now + kMargin + 11 * kNsPerSecond);
   EXPECT_EQ(queue.GiveUp(), std::set<const Request*>{largest});
   EXPECT_FALSE(a->late || b->late);
@@ -173,15 +173,15 @@ TEST(ObjectiveOrder, WhoseOwnWorkIsGivenUpTakesNobodyWithHim) {
 TEST(ObjectiveOrder, OfLoadsTheOneThatTakesLongestForEachOfItsRequestsIsGivenUp) {
   Queue queue;
   Request* const a = queue.AddFor(1, 8);
-  const Request* const b = queue.AddFor(2, 9);   // three wait for this one
+  const Request* const b = queue.AddFor(2, 9);  // three wait for this one
   queue.AddFor(2, 9);
   queue.AddFor(2, 9);
-  EXPECT_TRUE(queue.GiveUp().empty());           // 17 of 19 s
+  EXPECT_TRUE(queue.GiveUp().empty());  // 17 of 19 s
   const Request* const c = queue.AddFor(3, 6);
   EXPECT_EQ(queue.GiveUp(), std::set<const Request*>{a});
   EXPECT_TRUE(queue.GiveUp().empty());
   EXPECT_FALSE(b->late || c->late);
-  Request* const again = queue.AddFor(1, 8);     // 23 s once more: it is the largest still
+  Request* const again = queue.AddFor(1, 8);  // 23 s once more: it is the largest still
   EXPECT_EQ(queue.GiveUp(), std::set<const Request*>{again});
 }
 
@@ -196,22 +196,23 @@ TEST(ObjectiveOrder, WhoWaitsForTheSameAdapterIsGivenUpTogether) {
 
 TEST(ObjectiveOrder, ALoadThatCannotEndInTimeIsNotWaitedFor) {
   Queue queue;
-  const Request* const large = queue.AddFor(1, 25);   // never
+  const Request* const large = queue.AddFor(1, 25);  // never
   queue.AddFor(2, 15);
   EXPECT_EQ(queue.GiveUp(), std::set<const Request*>{large});
   queue.loads.under_way = 3.9;
   EXPECT_TRUE(queue.GiveUp().empty());
-  queue.loads.under_way = 4.1;                        // behind those under way
+  queue.loads.under_way = 4.1;  // behind those under way
   EXPECT_EQ(queue.GiveUp().size(), 1U);
 }
 
-// The last must end before the others need, since a long prompt follows it; that is no reason to give up one of them as well.
+// The last must end before the others need, since a long prompt follows it; that is no reason to give up one of them as
+// well.
 TEST(ObjectiveOrder, WhoIsGivenUpTakesNobodyWithHim) {
   Queue queue;
   queue.TeachRate();
   queue.AddFor(1, 9);
   queue.AddFor(2, 9);
-  const Request* const last = queue.AddFor(3, 10, 0, 8 * kRate);   // until 11
+  const Request* const last = queue.AddFor(3, 10, 0, 8 * kRate);  // until 11
   EXPECT_EQ(queue.GiveUp(), std::set<const Request*>{last});
 }
 
@@ -219,7 +220,7 @@ TEST(ObjectiveOrder, ThePromptIsComputedAfterTheLoad) {
   Queue queue;
   queue.TeachRate();
   queue.AddFor(1, 13, 0, 5 * kRate);
-  EXPECT_TRUE(queue.GiveUp().empty());                // 18 of 19 s
+  EXPECT_TRUE(queue.GiveUp().empty());  // 18 of 19 s
   Queue other;
   other.TeachRate();
   const Request* const request = other.AddFor(1, 15, 0, 5 * kRate);
@@ -232,7 +233,7 @@ TEST(ObjectiveOrder, NobodyMakesWayForALoadThatIsTooLateAnyway) {
   queue.TeachRate();
   queue.loads.under_way = 1.5;
   queue.AddFor(1, 10);
-  const Request* const hopeless = queue.AddFor(2, 1, 0, 17 * kRate);   // until 2
+  const Request* const hopeless = queue.AddFor(2, 1, 0, 17 * kRate);  // until 2
   EXPECT_EQ(queue.GiveUp(), std::set<const Request*>{hopeless});
 }
 
@@ -240,7 +241,7 @@ TEST(ObjectiveOrder, WhoNeedsNoLoadIsNotInTheSum) {
   Queue queue;
   queue.AddFor(1, 18);
   for (int i = 0; i < 9; ++i) queue.Add(1);
-  for (int i = 0; i < 9; ++i) queue.AddFor(7, 0);     // on the device
+  for (int i = 0; i < 9; ++i) queue.AddFor(7, 0);  // on the device
   EXPECT_TRUE(queue.GiveUp().empty());
 }
 
@@ -262,9 +263,9 @@ TEST(ObjectiveOrder, NoOtherLoadsAreInTimeForMore) {
 TEST(ObjectiveOrder, WithoutAMeasuredRateNobodyIsGivenUp) {
   Queue queue;
   for (int i = 0; i < 100; ++i) queue.Add(1000 * kRate);
-  queue.now += 90 * kNsPerSecond;   // nothing was done, so nothing is known
+  queue.now += 90 * kNsPerSecond;  // nothing was done, so nothing is known
   EXPECT_TRUE(queue.GiveUp().empty());
-  Queue idle;                       // what nobody waits for is no measure
+  Queue idle;  // what nobody waits for is no measure
   for (int i = 0; i < 100; ++i) {
     idle.End(idle.Add(1));
     idle.now += kNsPerSecond;
@@ -280,22 +281,22 @@ TEST(ObjectiveOrder, WhatWasLetInWithoutWaitingIsNoRate) {
     queue.End(queue.Add(kRate));
     queue.now += kNsPerSecond / 2;
   }
-  queue.TeachRate(10);   // a second of a queue
-  for (int i = 0; i < 30; ++i) queue.Add(kRate - 1);   // a little less, for rounding
-  EXPECT_EQ(queue.GiveUp().size(), 11U);    // 19 s of 30
+  queue.TeachRate(10);                                // a second of a queue
+  for (int i = 0; i < 30; ++i) queue.Add(kRate - 1);  // a little less, for rounding
+  EXPECT_EQ(queue.GiveUp().size(), 11U);              // 19 s of 30
 }
 
 // A quiet time is forgotten as fast as a busy one.
 TEST(ObjectiveOrder, TheRateIsThatOfLate) {
   Queue queue;
-  for (int i = 0; i < 1000; ++i) {   // ten times as fast, with hardly any waiting
+  for (int i = 0; i < 1000; ++i) {  // ten times as fast, with hardly any waiting
     Request* const request = queue.Add(kRate);
     queue.now += kNsPerSecond / 10;
     queue.End(request);
   }
   queue.now += 10 * kObjective;
   queue.TeachRate(100);
-  for (int i = 0; i < 30; ++i) queue.Add(kRate - 1);   // a little less, for rounding
+  for (int i = 0; i < 30; ++i) queue.Add(kRate - 1);  // a little less, for rounding
   EXPECT_EQ(queue.GiveUp().size(), 11U);
 }
 
@@ -322,7 +323,7 @@ TEST(ObjectiveOrder, AFloodIsGivenUpAtOnce) {
 TEST(ObjectiveOrder, WhoseTimeIsOverIsGivenUpAlone) {
   Queue queue;
   queue.TeachRate();
-  Request* const missed = queue.Add(1, queue.now + kNsPerSecond / 2);   // within the margin
+  Request* const missed = queue.Add(1, queue.now + kNsPerSecond / 2);  // within the margin
   Request* const impossible = queue.Add(3 * kRate, queue.now + kMargin + 2 * kNsPerSecond);
   Request* const possible = queue.Add(10 * kRate);
   EXPECT_EQ(queue.GiveUp(), (std::set<const Request*>{missed, impossible}));
@@ -343,7 +344,7 @@ TEST(ObjectiveOrder, DeadlinesStandBesideTheObjective) {
   Request* const patient = queue.Add(1, queue.now + 2 * kObjective);
   EXPECT_EQ(plain->due, queue.now);
   EXPECT_EQ(soon->due, queue.now - kObjective / 2);
-  EXPECT_EQ(patient->due, queue.now);   // a late deadline is no wish to wait
+  EXPECT_EQ(patient->due, queue.now);  // a late deadline is no wish to wait
   const Request* const urgent = queue.Add(1, 0, -10);
   EXPECT_EQ(urgent->due, queue.now - kAgeBound);
   queue.order.CheckIntegrity();

@@ -19,7 +19,8 @@ std::int32_t MiddleOf(std::int32_t bucket) {
 }  // namespace
 
 std::int32_t OraclePredictor::BucketOf(std::int32_t tokens) {
-  return static_cast<std::int32_t>(std::lower_bound(kBucketEnds.begin(), kBucketEnds.end(), tokens) - kBucketEnds.begin());
+  return static_cast<std::int32_t>(std::lower_bound(kBucketEnds.begin(), kBucketEnds.end(), tokens) -
+                                   kBucketEnds.begin());
 }
 
 OraclePredictor::OraclePredictor(double accuracy, std::uint64_t seed, std::int32_t longest)
@@ -29,10 +30,12 @@ OraclePredictor::OraclePredictor(double accuracy, std::uint64_t seed, std::int32
 
 std::int32_t OraclePredictor::Predict(const LengthQuery& query) {
   if (query.hint <= 0) return query.max_output_tokens;
-  const std::uint64_t lengths = static_cast<std::uint64_t>(query.prompt_tokens) << 32 ^ static_cast<std::uint64_t>(query.hint);
+  const std::uint64_t lengths =
+      static_cast<std::uint64_t>(query.prompt_tokens) << 32 ^ static_cast<std::uint64_t>(query.hint);
   const std::uint64_t draw = SplitMix64(SplitMix64(seed_ ^ query.adapter.value) ^ lengths);
   if (UnitDouble(draw) < accuracy_) return query.hint;
-  const std::int32_t own = BucketOf(query.hint), buckets = std::max({2, own + 1, BucketOf(longest_) + 1});   // one to be wrong in
+  // one to be wrong in
+  const std::int32_t own = BucketOf(query.hint), buckets = std::max({2, own + 1, BucketOf(longest_) + 1});
   const auto other = static_cast<std::int32_t>(SplitMix64(draw) % static_cast<std::uint64_t>(buckets - 1));
   return std::min(MiddleOf(other + (other >= own)), std::max(longest_, query.hint + 1));
 }

@@ -1,5 +1,5 @@
-// A predictor that is told the truth and gets some of it wrong: for simulations, where the effect of a predictor's accuracy
-// is asked for (Chameleon 5.4.2).
+// A predictor that is told the truth and gets some of it wrong: for simulations, where the effect of a predictor's
+// accuracy is asked for (Chameleon 5.4.2).
 #pragma once
 
 #include <array>
@@ -9,9 +9,9 @@
 
 namespace loramux {
 
-// Right guesses are the hint (LengthQuery::hint) itself. Wrong ones are the middle of another bucket, each as likely, of those
-// that the workload's answers fall into: a classifier that was trained on it knows no others.
-// Stateless: a guess depends on the seed and the query alone, so it is the same under every order of the queue.
+// Right guesses are the hint (LengthQuery::hint) itself. Wrong ones are the middle of another bucket, each as likely,
+// of those that the workload's answers fall into: a classifier that was trained on it knows no others. Stateless: a
+// guess depends on the seed and the query alone, so it is the same under every order of the queue.
 class OraclePredictor final : public LengthPredictor {
  public:
   // Where buckets end, in tokens; the last has no end.

@@ -15,7 +15,7 @@
 namespace loramux {
 namespace {
 
-constexpr double kMaxSeconds = 4e9;      // fit TimeNs
+constexpr double kMaxSeconds = 4e9;  // fit TimeNs
 
 bool Before(const Pace::Change& a, const Pace::Change& b) { return a.at < b.at; }
 bool IsFactor(double factor) { return factor >= Pace::kMinFactor && factor <= Pace::kMaxFactor; }
@@ -58,11 +58,13 @@ Result<Pace> ReadPace(const std::filesystem::path& path) {
   std::string line;
   for (std::size_t number = 1; std::getline(file, line); ++number) {
     if (!line.empty() && line.back() == '\r') line.pop_back();
-    if (number == 1 || line.empty()) continue;   // the header
+    if (number == 1 || line.empty()) continue;  // the header
     Pace::Change change;
     if (!ParseChange(line, change) || (!changes.empty() && Before(change, changes.back()))) {
-      return InvalidArgument(fmt::format("{}:{}: expected seconds,factor, in order of time, factors from {:g} to {:g}, found {}",
-                                         path.string(), number, Pace::kMinFactor, Pace::kMaxFactor, Quote(line)), "--pace");
+      return InvalidArgument(
+          fmt::format("{}:{}: expected seconds,factor, in order of time, factors from {:g} to {:g}, found {}",
+                      path.string(), number, Pace::kMinFactor, Pace::kMaxFactor, Quote(line)),
+          "--pace");
     }
     changes.push_back(change);
   }

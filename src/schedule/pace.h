@@ -1,4 +1,5 @@
-// How fast a machine is from one moment to the next, where it is not always the same: neighbours on its host, heat, a power limit.
+// How fast a machine is from one moment to the next, where it is not always the same: neighbours on its host, heat, a
+// power limit.
 #pragma once
 
 #include <filesystem>
@@ -20,7 +21,7 @@ class Pace {
     double factor = 1;
   };
 
-  Pace() = default;                      // always the model's
+  Pace() = default;  // always the model's
   // `period`: after so long it begins anew; 0: the last factor stays.
   // REQUIRES: ascending by time, from 0 on, before `period`; factors from kMinFactor to kMaxFactor.
   explicit Pace(std::vector<Change> changes, TimeNs period = 0);

@@ -42,11 +42,12 @@ TEST(Pace, FromAFile) {
 }
 
 TEST(Pace, WhatIsNoneIsRefusedWithItsLine) {
-  for (const char* line : {"1", "1,2,3", "x,1", "1,x", "-1,1", "1,0", "1,-2", "1,1e4", "1e300,1", "nan,1", "1,nan", "1,inf",
-                           ",", "0.4,1"}) {
+  for (const char* line : {"1", "1,2,3", "x,1", "1,x", "-1,1", "1,0", "1,-2", "1,1e4", "1e300,1", "nan,1", "1,nan",
+                           "1,inf", ",", "0.4,1"}) {
     const auto pace = ReadPace(FileOf(std::string("seconds,factor\n0.5,1\n") + line + "\n"));
     ASSERT_FALSE(pace.ok()) << line;
-    EXPECT_NE(pace.error().message.find("pace.csv:3: expected seconds,factor"), std::string::npos) << pace.error().message;
+    EXPECT_NE(pace.error().message.find("pace.csv:3: expected seconds,factor"), std::string::npos)
+        << pace.error().message;
     EXPECT_EQ(pace.error().param, "--pace");
   }
   EXPECT_FALSE(ReadPace(FileOf("seconds,factor\n")).ok());

@@ -52,11 +52,12 @@ constexpr std::array<PerformanceTerm, 14> kTerms = {{
     {"per_adapter_token_rank", &Model::per_adapter_token_rank, TokenRanks},
     {"per_rank", &Model::per_rank, Count<&StepLoad::rank_sum>},
 }};
-constexpr std::size_t kOwnTerms = 2;   // of each shape
+constexpr std::size_t kOwnTerms = 2;  // of each shape
 
 double FactorAt(std::span<const StepFactor> factors, double tokens) {
   if (factors.empty()) return 1;
-  const auto after = std::upper_bound(factors.begin(), factors.end(), tokens, [](double at, const StepFactor& f) { return at < f.tokens; });
+  const auto after = std::upper_bound(factors.begin(), factors.end(), tokens,
+                                      [](double at, const StepFactor& f) { return at < f.tokens; });
   if (after == factors.begin()) return factors.front().factor;
   const StepFactor& before = *std::prev(after);
   if (after == factors.end()) return before.factor;
@@ -86,14 +87,16 @@ FactorTable FactorTableOf(const StepLoad& load) {
 
 double PerformanceModel::SecondsOf(const StepLoad& load) const {
   const std::vector<StepFactor>& own = this->*FactorTableOf(load);
-  const bool borrows = own.empty() && load.prefill_tokens > 0;   // no step with both was seen
-  const double factor = FactorAt(borrows ? prefill_factors : own, static_cast<double>(load.prefill_tokens + load.decode_sequences));
+  const bool borrows = own.empty() && load.prefill_tokens > 0;  // no step with both was seen
+  const double factor =
+      FactorAt(borrows ? prefill_factors : own, static_cast<double>(load.prefill_tokens + load.decode_sequences));
   return factor * LinearSecondsOf(load) + AfterPrefillSeconds(*this, load);
 }
 
 double PerformanceModel::LinearSecondsOf(const StepLoad& load) const {
   double seconds = 0;
-  for (const PerformanceTerm& term : PerformanceTerms(shape)) seconds += this->*term.coefficient * term.count(*this, load);
+  for (const PerformanceTerm& term : PerformanceTerms(shape))
+    seconds += this->*term.coefficient * term.count(*this, load);
   const double dense = per_prefill_token * static_cast<double>(load.prefill_tokens) +
                        per_decode_sequence * static_cast<double>(load.decode_sequences);
   seconds += std::max(0.0, dense_floor - dense);

@@ -22,7 +22,7 @@ constexpr const char* kFormat = "loramux-performance-profile";
 constexpr std::size_t kMaxFileBytes = std::size_t{1} << 20;
 constexpr std::size_t kMaxText = 1024, kMaxRanks = 65536;
 constexpr std::int64_t kMaxCount = std::int64_t{1} << 40;
-constexpr double kMaxSeconds = 1e6;          // a step or a latency: eleven days
+constexpr double kMaxSeconds = 1e6;  // a step or a latency: eleven days
 
 double Seconds(TimeNs time) { return static_cast<double>(time) / static_cast<double>(kNsPerSecond); }
 
@@ -31,7 +31,7 @@ class StrictFields {
  public:
   StrictFields(const json& object, const std::string& label, std::int64_t version)
       : object_(object), fields_(object, label), version_(version) {}
-  std::int64_t version() const { return version_; }   // of the file
+  std::int64_t version() const { return version_; }  // of the file
 
   Status Int(const char* key, std::int64_t low, std::int64_t high, std::int64_t& out) {
     seen_.insert(key);
@@ -103,7 +103,8 @@ class StrictFields {
     for (const json& item : *value) {
       const auto seconds = item.is_array() && item.size() == 2 ? FiniteNumber(item[0]) : std::nullopt;
       const auto factor = seconds ? FiniteNumber(item[1]) : std::nullopt;
-      bool sane = factor && *seconds >= 0 && *seconds < Seconds(period) && *factor >= Pace::kMinFactor && *factor <= Pace::kMaxFactor;
+      bool sane = factor && *seconds >= 0 && *seconds < Seconds(period) && *factor >= Pace::kMinFactor &&
+                  *factor <= Pace::kMaxFactor;
       const TimeNs at = sane ? static_cast<TimeNs>(std::llround(*seconds * static_cast<double>(kNsPerSecond))) : 0;
       sane = sane && at < period && (changes.empty() || at > changes.back().at);
       if (!sane) return InvalidArgument(fields_.label() + key + ": expected " + expected + ", found " + Describe(item));
@@ -115,7 +116,8 @@ class StrictFields {
   Status Done() const {
     for (const auto& [key, value] : object_.items()) {
       if (!seen_.contains(key)) {
-        return InvalidArgument(fields_.label() + Printable(key) + ": no such field in version " + std::to_string(version_));
+        return InvalidArgument(fields_.label() + Printable(key) + ": no such field in version " +
+                               std::to_string(version_));
       }
     }
     return Ok{};
@@ -170,7 +172,8 @@ Status ReadModel(StrictFields& fields, LoraCostShape shape, FittedModel& fitted)
       RETURN_IF_ERROR(inner.Number("after_prefill_decay", 0, kMaxDecay, fitted.model.after_prefill_decay));
     }
     if (fields.version() > 3) {
-      RETURN_IF_ERROR(inner.Number("after_prefill_per_sequence_seconds", 0, kMaxSeconds, fitted.model.after_prefill_per_sequence));
+      RETURN_IF_ERROR(
+          inner.Number("after_prefill_per_sequence_seconds", 0, kMaxSeconds, fitted.model.after_prefill_per_sequence));
     }
     RETURN_IF_ERROR(ReadQuality(inner, "held_out", fitted.engine));
     return ReadQuality(inner, "held_out_linear", fitted.engine_linear);
@@ -200,7 +203,8 @@ Status ReadPace(StrictFields& fields, Pace& pace) {
   return fields.Object("pace", [&](StrictFields& inner) -> Status {
     double period = 0;
     RETURN_IF_ERROR(inner.Number("period_seconds", 0, Seconds(kMaxPacePeriod), period));
-    return inner.ChangesOf("changes", static_cast<TimeNs>(std::llround(period * static_cast<double>(kNsPerSecond))), pace);
+    return inner.ChangesOf("changes", static_cast<TimeNs>(std::llround(period * static_cast<double>(kNsPerSecond))),
+                           pace);
   });
 }
 
@@ -235,12 +239,10 @@ Status ReadProfile(StrictFields& fields, PerformanceProfile& profile) {
     return inner.Int("positions", 1, kMaxCount, profile.max_positions);
   }));
   RETURN_IF_ERROR(fields.Number("repeat_error", 0, 1e300, profile.repeat_error));
-  RETURN_IF_ERROR(fields.Object("mbgmv", [&](StrictFields& inner) {
-    return ReadModel(inner, LoraCostShape::kMbgmv, profile.mbgmv);
-  }));
-  RETURN_IF_ERROR(fields.Object("bgmv", [&](StrictFields& inner) {
-    return ReadModel(inner, LoraCostShape::kBgmv, profile.bgmv);
-  }));
+  RETURN_IF_ERROR(fields.Object(
+      "mbgmv", [&](StrictFields& inner) { return ReadModel(inner, LoraCostShape::kMbgmv, profile.mbgmv); }));
+  RETURN_IF_ERROR(
+      fields.Object("bgmv", [&](StrictFields& inner) { return ReadModel(inner, LoraCostShape::kBgmv, profile.bgmv); }));
   RETURN_IF_ERROR(fields.Number("between_steps_seconds", 0, kMaxSeconds, profile.between_steps));
   if (fields.version() > 1) {
     RETURN_IF_ERROR(fields.Number("submit_latency_seconds", 0, kMaxSeconds, profile.submit_latency));
@@ -255,7 +257,9 @@ Status ReadProfile(StrictFields& fields, PerformanceProfile& profile) {
 }
 
 ordered_json QualityJson(const FitQuality& quality) {
-  return {{"points", quality.points}, {"r2", quality.r2}, {"mean_error", quality.mean_error},
+  return {{"points", quality.points},
+          {"r2", quality.r2},
+          {"mean_error", quality.mean_error},
           {"p90_error", quality.p90_error}};
 }
 
@@ -274,33 +278,42 @@ ordered_json ModelJson(const FittedModel& fitted) {
           {"held_out_decode", QualityJson(fitted.held_out_decode)},
           {"held_out_mixed", QualityJson(fitted.held_out_mixed)},
           {"caraserve_decode", QualityJson(fitted.caraserve_decode)},
-          {"engine", {{"decode_factors", FactorsAsJson<ordered_json>(fitted.model.decode_factors)},
-                      {"prefill_factors", FactorsAsJson<ordered_json>(fitted.model.prefill_factors)},
-                      {"mixed_factors", FactorsAsJson<ordered_json>(fitted.model.mixed_factors)},
-                      {"after_prefill_seconds", fitted.model.after_prefill},
-                      {"after_prefill_decay", fitted.model.after_prefill_decay},
-                      {"after_prefill_per_sequence_seconds", fitted.model.after_prefill_per_sequence},
-                      {"held_out", QualityJson(fitted.engine)},
-                      {"held_out_linear", QualityJson(fitted.engine_linear)}}}};
+          {"engine",
+           {{"decode_factors", FactorsAsJson<ordered_json>(fitted.model.decode_factors)},
+            {"prefill_factors", FactorsAsJson<ordered_json>(fitted.model.prefill_factors)},
+            {"mixed_factors", FactorsAsJson<ordered_json>(fitted.model.mixed_factors)},
+            {"after_prefill_seconds", fitted.model.after_prefill},
+            {"after_prefill_decay", fitted.model.after_prefill_decay},
+            {"after_prefill_per_sequence_seconds", fitted.model.after_prefill_per_sequence},
+            {"held_out", QualityJson(fitted.engine)},
+            {"held_out_linear", QualityJson(fitted.engine_linear)}}}};
 }
 
 ordered_json LinkJson(const PerformanceModel::Link& link, const FitQuality& quality) {
-  return {{"latency_seconds", link.latency}, {"bytes_per_second", link.bytes_per_second}, {"fitted", QualityJson(quality)}};
+  return {
+      {"latency_seconds", link.latency}, {"bytes_per_second", link.bytes_per_second}, {"fitted", QualityJson(quality)}};
 }
 
 ordered_json PaceJson(const Pace& pace) {
   ordered_json changes = ordered_json::array();
-  for (const Pace::Change& change : pace.changes()) changes.push_back(ordered_json::array({Seconds(change.at), change.factor}));
+  for (const Pace::Change& change : pace.changes())
+    changes.push_back(ordered_json::array({Seconds(change.at), change.factor}));
   return {{"period_seconds", Seconds(pace.period())}, {"changes", std::move(changes)}};
 }
 
 ordered_json BaseJson(const PerformanceProfile::BaseModel& base) {
-  return {{"name", base.name},           {"digest", base.digest},
-          {"hidden_size", base.hidden_size},   {"num_layers", base.num_layers},
-          {"num_heads", base.num_heads},       {"num_kv_heads", base.num_kv_heads},
-          {"head_dim", base.head_dim},         {"intermediate_size", base.intermediate_size},
-          {"vocab_size", base.vocab_size},     {"dtype", base.dtype},
-          {"kv_dtype", base.kv_dtype},         {"page_tokens", base.page_tokens}};
+  return {{"name", base.name},
+          {"digest", base.digest},
+          {"hidden_size", base.hidden_size},
+          {"num_layers", base.num_layers},
+          {"num_heads", base.num_heads},
+          {"num_kv_heads", base.num_kv_heads},
+          {"head_dim", base.head_dim},
+          {"intermediate_size", base.intermediate_size},
+          {"vocab_size", base.vocab_size},
+          {"dtype", base.dtype},
+          {"kv_dtype", base.kv_dtype},
+          {"page_tokens", base.page_tokens}};
 }
 
 }  // namespace
@@ -313,7 +326,8 @@ Result<PerformanceProfile> ParsePerformanceProfile(std::string_view text, const 
   if (format != kFormat) return head.Bad("format", Quote(kFormat));
   ASSIGN_OR_RETURN(const std::int64_t version, head.RequiredInt("version", 1, kMaxCount));
   if (version > PerformanceProfile::kVersion) {
-    return Unsupported(label + ": version " + std::to_string(version) + " of the format, this program reads up to version " +
+    return Unsupported(label + ": version " + std::to_string(version) +
+                       " of the format, this program reads up to version " +
                        std::to_string(PerformanceProfile::kVersion) + ": measure again with loramux profile");
   }
   json rest = object;
@@ -336,39 +350,44 @@ Status CheckSameShape(const PerformanceProfile::BaseModel& measured, const Perfo
                       const std::string& label) {
   using Base = PerformanceProfile::BaseModel;
   constexpr std::pair<const char*, std::int64_t Base::*> kFields[] = {
-      {"hidden_size", &Base::hidden_size}, {"num_layers", &Base::num_layers}, {"num_heads", &Base::num_heads},
-      {"num_kv_heads", &Base::num_kv_heads}, {"head_dim", &Base::head_dim}, {"intermediate_size", &Base::intermediate_size},
+      {"hidden_size", &Base::hidden_size}, {"num_layers", &Base::num_layers},
+      {"num_heads", &Base::num_heads},     {"num_kv_heads", &Base::num_kv_heads},
+      {"head_dim", &Base::head_dim},       {"intermediate_size", &Base::intermediate_size},
       {"vocab_size", &Base::vocab_size}};
   for (const auto& [name, field] : kFields) {
     if (measured.*field == wanted.*field) continue;
-    return InvalidArgument(label + ": measured with " + Quote(measured.name) + ", a model of another shape than " + Quote(wanted.name) +
-                           ": " + name + " " + std::to_string(measured.*field) + ", not " + std::to_string(wanted.*field), "--profile");
+    return InvalidArgument(label + ": measured with " + Quote(measured.name) + ", a model of another shape than " +
+                               Quote(wanted.name) + ": " + name + " " + std::to_string(measured.*field) + ", not " +
+                               std::to_string(wanted.*field),
+                           "--profile");
   }
   return Ok{};
 }
 
 std::string PerformanceProfileAsJson(const PerformanceProfile& profile) {
   const PerformanceModel& model = profile.mbgmv.model;
-  const ordered_json object = {
-      {"format", kFormat},
-      {"version", PerformanceProfile::kVersion},
-      {"device", profile.device},
-      {"threads", profile.threads},
-      {"unix_seconds", profile.unix_seconds},
-      {"model", BaseJson(profile.base)},
-      {"adapters", {{"ranks", profile.ranks}, {"targets", profile.lora_targets}}},
-      {"largest_step", {{"batch_tokens", profile.max_batch_tokens}, {"sequences", profile.max_running},
-                        {"positions", profile.max_positions}}},
-      {"repeat_error", profile.repeat_error},
-      {"mbgmv", ModelJson(profile.mbgmv)},
-      {"bgmv", ModelJson(profile.bgmv)},
-      {"between_steps_seconds", profile.between_steps},
-      {"submit_latency_seconds", profile.submit_latency},
-      {"requests_per_second", profile.requests_per_second},
-      {"pace", PaceJson(profile.pace)},
-      {"links", {{"disk", LinkJson(model.disk, profile.disk)},
-                 {"host_to_device", LinkJson(model.host_to_device, profile.host_to_device)},
-                 {"device_to_host", LinkJson(model.device_to_host, profile.device_to_host)}}}};
+  const ordered_json object = {{"format", kFormat},
+                               {"version", PerformanceProfile::kVersion},
+                               {"device", profile.device},
+                               {"threads", profile.threads},
+                               {"unix_seconds", profile.unix_seconds},
+                               {"model", BaseJson(profile.base)},
+                               {"adapters", {{"ranks", profile.ranks}, {"targets", profile.lora_targets}}},
+                               {"largest_step",
+                                {{"batch_tokens", profile.max_batch_tokens},
+                                 {"sequences", profile.max_running},
+                                 {"positions", profile.max_positions}}},
+                               {"repeat_error", profile.repeat_error},
+                               {"mbgmv", ModelJson(profile.mbgmv)},
+                               {"bgmv", ModelJson(profile.bgmv)},
+                               {"between_steps_seconds", profile.between_steps},
+                               {"submit_latency_seconds", profile.submit_latency},
+                               {"requests_per_second", profile.requests_per_second},
+                               {"pace", PaceJson(profile.pace)},
+                               {"links",
+                                {{"disk", LinkJson(model.disk, profile.disk)},
+                                 {"host_to_device", LinkJson(model.host_to_device, profile.host_to_device)},
+                                 {"device_to_host", LinkJson(model.device_to_host, profile.device_to_host)}}}};
   return object.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 

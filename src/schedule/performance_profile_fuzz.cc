@@ -14,9 +14,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   const StepLoad decode{.decode_sequences = 7, .decode_context = 900, .after_prefill = 3}, prefill{.prefill_tokens = 3};
-  const StepLoad mixed{.prefill_tokens = 500, .decode_sequences = 100, .prefill_attention = 100'000, .decode_context = 50'000,
-                      .adapter_tokens = 300, .rank_sum = 900, .max_rank = 64, .distinct_adapters = 20, .token_ranks = 9'000,
-                      .prefill_sequences = 4};
+  const StepLoad mixed{.prefill_tokens = 500,
+                       .decode_sequences = 100,
+                       .prefill_attention = 100'000,
+                       .decode_context = 50'000,
+                       .adapter_tokens = 300,
+                       .rank_sum = 900,
+                       .max_rank = 64,
+                       .distinct_adapters = 20,
+                       .token_ranks = 9'000,
+                       .prefill_sequences = 4};
   for (const LoraCostShape shape : {LoraCostShape::kBgmv, LoraCostShape::kMbgmv}) {
     for (const StepLoad& load : {decode, prefill, mixed}) {
       const double seconds = profile->ModelOf(shape).SecondsOf(load);

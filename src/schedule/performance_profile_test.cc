@@ -17,8 +17,17 @@ PerformanceProfile SomeProfile() {
   profile.device = "two cores of \xc3\xa9tain, 2 threads";
   profile.threads = 2;
   profile.unix_seconds = 1'790'000'000;
-  profile.base = {.name = "demo", .digest = "0123abcd", .hidden_size = 192, .num_layers = 6, .num_heads = 5, .num_kv_heads = 4,
-                  .head_dim = 32, .intermediate_size = 512, .vocab_size = 264, .dtype = "BF16", .kv_dtype = "F32",
+  profile.base = {.name = "demo",
+                  .digest = "0123abcd",
+                  .hidden_size = 192,
+                  .num_layers = 6,
+                  .num_heads = 5,
+                  .num_kv_heads = 4,
+                  .head_dim = 32,
+                  .intermediate_size = 512,
+                  .vocab_size = 264,
+                  .dtype = "BF16",
+                  .kv_dtype = "F32",
                   .page_tokens = 16};
   profile.ranks = {8, 8, 64};
   profile.lora_targets = "q_proj,v_proj";
@@ -29,7 +38,8 @@ PerformanceProfile SomeProfile() {
   for (FittedModel* fitted : {&profile.mbgmv, &profile.bgmv}) {
     fitted->model.shape = fitted == &profile.bgmv ? LoraCostShape::kBgmv : LoraCostShape::kMbgmv;
     fitted->model.device = profile.device;
-    for (const PerformanceTerm& term : PerformanceTerms(fitted->model.shape)) fitted->model.*term.coefficient = next *= 1.7;
+    for (const PerformanceTerm& term : PerformanceTerms(fitted->model.shape))
+      fitted->model.*term.coefficient = next *= 1.7;
     fitted->model.token_tile = fitted == &profile.bgmv ? 12 : 64;
     fitted->model.dense_floor = next *= 1.7;
     fitted->model.floor = next *= 1.7;
@@ -45,8 +55,9 @@ PerformanceProfile SomeProfile() {
     fitted->model.host_to_device = {0.002, 2.5e9};
     fitted->model.device_to_host = {0, 3.5e9};
     std::int64_t points = 10;
-    for (FitQuality* quality : {&fitted->fitted, &fitted->held_out, &fitted->held_out_prefill, &fitted->held_out_decode,
-                                &fitted->held_out_mixed, &fitted->caraserve_decode, &fitted->engine, &fitted->engine_linear}) {
+    for (FitQuality* quality :
+         {&fitted->fitted, &fitted->held_out, &fitted->held_out_prefill, &fitted->held_out_decode,
+          &fitted->held_out_mixed, &fitted->caraserve_decode, &fitted->engine, &fitted->engine_linear}) {
       *quality = {.points = ++points, .r2 = 1 - next, .mean_error = next *= 1.7, .p90_error = next *= 1.7};
     }
   }
@@ -78,9 +89,16 @@ TEST(PerformanceProfileTest, ReadsWhatItWrote) {
   const std::string text = PerformanceProfileAsJson(SomeProfile());
   const auto read = ParsePerformanceProfile(text, "FILE");
   ASSERT_TRUE(read.ok()) << read.error().message;
-  EXPECT_EQ(PerformanceProfileAsJson(*read), text);   // every field that the text has
-  StepLoad load{.prefill_tokens = 100, .decode_sequences = 5, .prefill_attention = 3000, .decode_context = 700,
-                .adapter_tokens = 40, .rank_sum = 80, .max_rank = 64, .distinct_adapters = 4, .token_ranks = 900,
+  EXPECT_EQ(PerformanceProfileAsJson(*read), text);  // every field that the text has
+  StepLoad load{.prefill_tokens = 100,
+                .decode_sequences = 5,
+                .prefill_attention = 3000,
+                .decode_context = 700,
+                .adapter_tokens = 40,
+                .rank_sum = 80,
+                .max_rank = 64,
+                .distinct_adapters = 4,
+                .token_ranks = 900,
                 .prefill_sequences = 3};
   for (const LoraCostShape shape : {LoraCostShape::kBgmv, LoraCostShape::kMbgmv}) {
     EXPECT_EQ(read->ModelOf(shape).shape, shape);
@@ -88,7 +106,8 @@ TEST(PerformanceProfileTest, ReadsWhatItWrote) {
     EXPECT_EQ(read->ModelOf(shape).device, SomeProfile().device);
     EXPECT_EQ(read->ModelOf(shape).between_steps, 3e-5);
     EXPECT_EQ(read->ModelOf(shape).submit_latency, 5e-5);
-    for (const StepLoad& other : {StepLoad{.decode_sequences = 3, .after_prefill = 2}, StepLoad{.prefill_tokens = 40}}) {
+    for (const StepLoad& other :
+         {StepLoad{.decode_sequences = 3, .after_prefill = 2}, StepLoad{.prefill_tokens = 40}}) {
       EXPECT_EQ(read->ModelOf(shape).SecondsOf(other), SomeProfile().ModelOf(shape).SecondsOf(other));
     }
     EXPECT_EQ(read->ModelOf(shape).disk.latency, 0.001);
@@ -110,9 +129,9 @@ TEST(PerformanceProfileTest, EveryFieldMustBeThereAndOfItsType) {
   const auto leaves = Leaves(good);
   ASSERT_GT(leaves.size(), 100u);
   for (const json::json_pointer& path : leaves) {
-    if (path.parent_pointer() == json::json_pointer("/adapters/ranks")) continue;   // a list may be shorter
-    if (path.to_string().find("_factors/") != std::string::npos) continue;          // HostileFactors
-    if (path.to_string().find("/changes/") != std::string::npos) continue;          // HostilePace
+    if (path.parent_pointer() == json::json_pointer("/adapters/ranks")) continue;  // a list may be shorter
+    if (path.to_string().find("_factors/") != std::string::npos) continue;         // HostileFactors
+    if (path.to_string().find("/changes/") != std::string::npos) continue;         // HostilePace
     SCOPED_TRACE(path.to_string());
     json changed = good;
     changed.at(path.parent_pointer()).erase(path.back());
@@ -130,26 +149,37 @@ TEST(PerformanceProfileTest, EveryFieldMustBeThereAndOfItsType) {
 
 TEST(PerformanceProfileTest, NoOtherFields) {
   const json good = json::parse(PerformanceProfileAsJson(SomeProfile()));
-  for (const char* path : {"", "/model", "/adapters", "/largest_step", "/mbgmv", "/mbgmv/seconds", "/bgmv/held_out", "/links",
-                           "/links/disk", "/links/disk/fitted"}) {
+  for (const char* path : {"", "/model", "/adapters", "/largest_step", "/mbgmv", "/mbgmv/seconds", "/bgmv/held_out",
+                           "/links", "/links/disk", "/links/disk/fitted"}) {
     json changed = good;
     changed[json::json_pointer(path)]["surprise"] = 1;
     EXPECT_NE(ErrorOf(changed).find("surprise: no such field"), std::string::npos) << path << ": " << ErrorOf(changed);
   }
-  json swapped = good;   // coefficients of the other shape
+  json swapped = good;  // coefficients of the other shape
   std::swap(swapped["mbgmv"]["seconds"], swapped["bgmv"]["seconds"]);
   EXPECT_NE(ErrorOf(swapped), "");
 }
 
 TEST(PerformanceProfileTest, ValuesAreInRange) {
   const json good = json::parse(PerformanceProfileAsJson(SomeProfile()));
-  const std::vector<std::pair<const char*, json>> bad = {
-      {"/threads", 0}, {"/threads", 2.5}, {"/unix_seconds", -1}, {"/model/hidden_size", 1LL << 40},
-      {"/model/name", std::string(2000, 'x')}, {"/mbgmv/seconds/step", -1e-9}, {"/mbgmv/seconds/per_rank", 1e300},
-      {"/bgmv/seconds/floor", -1}, {"/mbgmv/token_tile", -1}, {"/mbgmv/held_out/r2", 1.01}, {"/mbgmv/held_out/points", -1},
-      {"/mbgmv/held_out/mean_error", -0.1}, {"/links/disk/bytes_per_second", 0}, {"/links/disk/latency_seconds", -1},
-      {"/adapters/ranks", json::array({8, 4})}, {"/adapters/ranks", json::array({0})},
-      {"/adapters/ranks", std::vector<int>(70000, 8)}, {"/largest_step/positions", 0}};
+  const std::vector<std::pair<const char*, json>> bad = {{"/threads", 0},
+                                                         {"/threads", 2.5},
+                                                         {"/unix_seconds", -1},
+                                                         {"/model/hidden_size", 1LL << 40},
+                                                         {"/model/name", std::string(2000, 'x')},
+                                                         {"/mbgmv/seconds/step", -1e-9},
+                                                         {"/mbgmv/seconds/per_rank", 1e300},
+                                                         {"/bgmv/seconds/floor", -1},
+                                                         {"/mbgmv/token_tile", -1},
+                                                         {"/mbgmv/held_out/r2", 1.01},
+                                                         {"/mbgmv/held_out/points", -1},
+                                                         {"/mbgmv/held_out/mean_error", -0.1},
+                                                         {"/links/disk/bytes_per_second", 0},
+                                                         {"/links/disk/latency_seconds", -1},
+                                                         {"/adapters/ranks", json::array({8, 4})},
+                                                         {"/adapters/ranks", json::array({0})},
+                                                         {"/adapters/ranks", std::vector<int>(70000, 8)},
+                                                         {"/largest_step/positions", 0}};
   for (const auto& [path, value] : bad) {
     json changed = good;
     changed[json::json_pointer(path)] = value;
@@ -164,15 +194,16 @@ TEST(PerformanceProfileTest, ValuesAreInRange) {
 
 TEST(PerformanceProfileTest, HostileTexts) {
   const std::string good = PerformanceProfileAsJson(SomeProfile());
-  for (const std::string& text : {std::string(), std::string("null"), std::string("[]"), std::string(100000, '['), good + "x",
-                                  good.substr(0, good.size() / 2), std::string("\xff\xfe{}"), std::string("{}"),
-                                  std::string(R"({"format": "loramux-performance-profile"})"),
-                                  std::string(R"({"format": 1, "version": 1})")}) {
+  for (const std::string& text :
+       {std::string(), std::string("null"), std::string("[]"), std::string(100000, '['), good + "x",
+        good.substr(0, good.size() / 2), std::string("\xff\xfe{}"), std::string("{}"),
+        std::string(R"({"format": "loramux-performance-profile"})"), std::string(R"({"format": 1, "version": 1})")}) {
     const auto result = ParsePerformanceProfile(text, "FILE");
     ASSERT_FALSE(result.ok()) << text.substr(0, 100);
     EXPECT_EQ(result.error().message.rfind("FILE", 0), 0u) << result.error().message;
   }
-  // Prefixes (the last byte is a newline, which a text may lack), and changed bytes: no crash, and an error or a sound profile.
+  // Prefixes (the last byte is a newline, which a text may lack), and changed bytes: no crash, and an error or a sound
+  // profile.
   for (std::size_t i = 0; i + 1 < good.size(); i += 7) {
     EXPECT_FALSE(ParsePerformanceProfile(good.substr(0, i), "FILE").ok());
     std::string changed = good;
@@ -220,7 +251,8 @@ TEST(PerformanceProfileTest, TheFirstVersionIsLinear) {
   EXPECT_TRUE(ParsePerformanceProfile(PerformanceProfileAsJson(*read), "FILE").ok());
   json mixed = FirstVersion();
   mixed["requests_per_second"] = 1;
-  EXPECT_NE(ErrorOf(mixed).find("requests_per_second: no such field in version 1"), std::string::npos) << ErrorOf(mixed);
+  EXPECT_NE(ErrorOf(mixed).find("requests_per_second: no such field in version 1"), std::string::npos)
+      << ErrorOf(mixed);
 }
 
 TEST(PerformanceProfileTest, TheSecondVersionHasNoDecay) {
@@ -228,7 +260,8 @@ TEST(PerformanceProfileTest, TheSecondVersionHasNoDecay) {
   second["version"] = 2;
   second.erase("pace");
   for (const char* shape : {"mbgmv", "bgmv"}) second[shape]["engine"].erase("after_prefill_per_sequence_seconds");
-  EXPECT_NE(ErrorOf(second).find("after_prefill_decay: no such field in version 2"), std::string::npos) << ErrorOf(second);
+  EXPECT_NE(ErrorOf(second).find("after_prefill_decay: no such field in version 2"), std::string::npos)
+      << ErrorOf(second);
   for (const char* shape : {"mbgmv", "bgmv"}) second[shape]["engine"].erase("after_prefill_decay");
   const auto read = ParsePerformanceProfile(second.dump(), "FILE");
   ASSERT_TRUE(read.ok()) << read.error().message;
@@ -239,7 +272,8 @@ TEST(PerformanceProfileTest, TheSecondVersionHasNoDecay) {
 TEST(PerformanceProfileTest, TheThirdVersionIsAlwaysAsFast) {
   json third = json::parse(PerformanceProfileAsJson(SomeProfile()));
   third["version"] = 3;
-  EXPECT_NE(ErrorOf(third).find("after_prefill_per_sequence_seconds: no such field in version 3"), std::string::npos) << ErrorOf(third);
+  EXPECT_NE(ErrorOf(third).find("after_prefill_per_sequence_seconds: no such field in version 3"), std::string::npos)
+      << ErrorOf(third);
   for (const char* shape : {"mbgmv", "bgmv"}) third[shape]["engine"].erase("after_prefill_per_sequence_seconds");
   EXPECT_NE(ErrorOf(third).find("pace: no such field in version 3"), std::string::npos) << ErrorOf(third);
   third.erase("pace");
@@ -252,16 +286,31 @@ TEST(PerformanceProfileTest, TheThirdVersionIsAlwaysAsFast) {
 }
 
 TEST(PerformanceProfileTest, HostilePace) {
-  const json good = json::parse(PerformanceProfileAsJson(SomeProfile()));   // lasts 3 s
+  const json good = json::parse(PerformanceProfileAsJson(SomeProfile()));  // lasts 3 s
   json many = json::array(), longest = json::array();
   for (std::size_t i = 0; i <= kMaxPaceChanges; ++i) {
     many.push_back(json::array({static_cast<double>(i) * 1e-4, 1}));
     if (i < kMaxPaceChanges) longest.push_back(many.back());
   }
   const auto one = [](auto... values) { return json::array({json::array({values...})}); };
-  for (const json& wrong : {many, json(3), json("[]"), json::object({{"1", 1}}), json::array({1, 2}), one(1), one(1, 1, 1), one(-1, 1),
-                            one(1, 0), one(1, -1), one(1, 1e4), one(1, "1"), one("1", 1), one(nullptr, 1), one(3, 1), one(1e300, 1),
-                            one(2.9999999999, 1), json::array({json::array({1, 1}), json::array({1, 2})}),
+  for (const json& wrong : {many,
+                            json(3),
+                            json("[]"),
+                            json::object({{"1", 1}}),
+                            json::array({1, 2}),
+                            one(1),
+                            one(1, 1, 1),
+                            one(-1, 1),
+                            one(1, 0),
+                            one(1, -1),
+                            one(1, 1e4),
+                            one(1, "1"),
+                            one("1", 1),
+                            one(nullptr, 1),
+                            one(3, 1),
+                            one(1e300, 1),
+                            one(2.9999999999, 1),
+                            json::array({json::array({1, 1}), json::array({1, 2})}),
                             json::array({json::array({1, 1}), json::array({1.0000000001, 2})}),
                             json::array({json::array({2, 1}), json::array({1, 2})})}) {
     json changed = good;
@@ -275,7 +324,8 @@ TEST(PerformanceProfileTest, HostilePace) {
     changed["pace"]["changes"] = right;
     EXPECT_EQ(ErrorOf(changed), "");
   }
-  for (const json& wrong : {json(-1), json(1e9), json(0), json(2), json("3"), json(nullptr)}) {   // the last change is at 2 s
+  // the last change is at 2 s
+  for (const json& wrong : {json(-1), json(1e9), json(0), json(2), json("3"), json(nullptr)}) {
     json changed = good;
     changed["pace"]["period_seconds"] = wrong;
     EXPECT_NE(ErrorOf(changed).find("pace."), std::string::npos) << wrong;
@@ -289,15 +339,17 @@ TEST(PerformanceProfileTest, HostileFactors) {
     many.push_back(json::array({i, 1}));
     if (i <= static_cast<int>(kMaxFactors)) longest.push_back(json::array({i, 1}));
   }
-  for (const char* table : {"/mbgmv/engine/decode_factors", "/bgmv/engine/prefill_factors", "/mbgmv/engine/mixed_factors"}) {
+  for (const char* table :
+       {"/mbgmv/engine/decode_factors", "/bgmv/engine/prefill_factors", "/mbgmv/engine/mixed_factors"}) {
     const json::json_pointer path(table);
-    for (const json& wrong : {many, json(nullptr), json(3), json("[]"), json::object({{"1", 1}}), json::array({1, 2}),
-                              json::array({json::array({1})}), json::array({json::array({1, 1, 1})}), json::array({json::array({0, 1})}),
-                              json::array({json::array({-1, 1})}), json::array({json::array({1e10, 1})}),
-                              json::array({json::array({1, 0})}), json::array({json::array({1, -1})}), json::array({json::array({1, 101})}),
-                              json::array({json::array({1, "1"})}),
-                              json::array({json::array({nullptr, 1})}), json::array({json::array({1, 1}), json::array({1, 2})}),
-                              json::array({json::array({2, 1}), json::array({1, 2})})}) {
+    for (const json& wrong :
+         {many, json(nullptr), json(3), json("[]"), json::object({{"1", 1}}), json::array({1, 2}),
+          json::array({json::array({1})}), json::array({json::array({1, 1, 1})}), json::array({json::array({0, 1})}),
+          json::array({json::array({-1, 1})}), json::array({json::array({1e10, 1})}),
+          json::array({json::array({1, 0})}), json::array({json::array({1, -1})}), json::array({json::array({1, 101})}),
+          json::array({json::array({1, "1"})}), json::array({json::array({nullptr, 1})}),
+          json::array({json::array({1, 1}), json::array({1, 2})}),
+          json::array({json::array({2, 1}), json::array({1, 2})})}) {
       json changed = good;
       changed[path] = wrong;
       const std::string error = ErrorOf(changed);
@@ -322,13 +374,14 @@ TEST(PerformanceProfileTest, HostileFactors) {
 TEST(PerformanceProfileTest, OtherShapesAreTold) {
   PerformanceProfile::BaseModel measured = SomeProfile().base, other = measured;
   other.name = "other";
-  other.digest = "fedc";   // other weights of the same shape take as long
+  other.digest = "fedc";  // other weights of the same shape take as long
   EXPECT_TRUE(CheckSameShape(measured, other, "FILE").ok());
   other.intermediate_size = 1024;
   const Status status = CheckSameShape(measured, other, "FILE");
   ASSERT_FALSE(status.ok());
   EXPECT_NE(status.error().message.find("another shape"), std::string::npos);
-  EXPECT_NE(status.error().message.find("intermediate_size 512, not 1024"), std::string::npos) << status.error().message;
+  EXPECT_NE(status.error().message.find("intermediate_size 512, not 1024"), std::string::npos)
+      << status.error().message;
 }
 
 TEST(PerformanceProfileTest, FilesThatAreNone) {

@@ -12,7 +12,7 @@ void SortByAdapter(std::vector<PlannedChunk>& chunks, std::vector<PlannedChunk>&
   buffer.resize(chunks.size());
   for (int shift = 0; shift < 32 && (used_bits >> shift) != 0; shift += 8) {
     const auto digit = [shift](const PlannedChunk& chunk) { return (chunk.sort_key >> shift) & 255u; };
-    const std::uint32_t digits = std::min(255u, used_bits >> shift) + 1;   // the higher bytes are often few
+    const std::uint32_t digits = std::min(255u, used_bits >> shift) + 1;  // the higher bytes are often few
     std::array<std::uint32_t, 257> begin;
     std::fill_n(begin.begin(), digits + 1, 0u);
     for (const PlannedChunk& chunk : chunks) ++begin[digit(chunk) + 1];

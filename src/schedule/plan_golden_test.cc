@@ -9,31 +9,48 @@
 namespace loramux {
 namespace {
 
-// All plans of all loads below in one number. Making the plan faster must not change it; change it with the policy only.
+// All plans of all loads below in one number. Making the plan faster must not change it; change it with the policy
+// only.
 constexpr std::uint64_t kGolden = 15697315283145172429u, kGoldenWithTree = 4644583554273018741u;
 // Of the loads of the order "objective", with one tenant and with several.
 constexpr std::uint64_t kGoldenObjective = 17973415698591926689u, kGoldenObjectiveOfTenants = 1340141768855773469u;
 
-constexpr TimeNs kAgeBound = kNsPerSecond;   // of the order "objective"
+constexpr TimeNs kAgeBound = kNsPerSecond;  // of the order "objective"
 
 struct Scale {
-  int adapters, requests, arrivals;          // arrivals: at most that many in a step
+  int adapters, requests, arrivals;  // arrivals: at most that many in a step
   std::int64_t max_running, max_batch_tokens, prompt, output;
   std::int64_t device_pages, host_pages;
-  std::uint64_t tenants;                     // 0: a tenant each adapter
-  TimeNs objective = 0;                      // from arrival to the first token; some requests have deadlines and priorities then
+  std::uint64_t tenants;  // 0: a tenant each adapter
+  // from arrival to the first token; some requests have deadlines and priorities then
+  TimeNs objective = 0;
 };
 
 // A random choice of everything that has a say in the plan: tight and ample memory, few and many tenants.
 Scale RandomScale(Prng& prng, bool large) {
   const auto below = [&prng](std::uint64_t bound) { return static_cast<std::int64_t>(prng.NextBelow(bound)); };
   if (large) {
-    return {.adapters = 60, .requests = 900, .arrivals = 200, .max_running = 64 + below(128), .max_batch_tokens = 128 + below(200),
-            .prompt = 120, .output = 60, .device_pages = 900 + below(4000), .host_pages = 100 + below(300),
+    return {.adapters = 60,
+            .requests = 900,
+            .arrivals = 200,
+            .max_running = 64 + below(128),
+            .max_batch_tokens = 128 + below(200),
+            .prompt = 120,
+            .output = 60,
+            .device_pages = 900 + below(4000),
+            .host_pages = 100 + below(300),
             .tenants = prng.NextBelow(3) * 150};
   }
-  return {.adapters = 12, .requests = 80, .arrivals = 8, .max_running = 1 + below(16), .max_batch_tokens = 8 + below(40),
-          .prompt = 40, .output = 24, .device_pages = 24 + below(40), .host_pages = 4 + below(30), .tenants = prng.NextBelow(5)};
+  return {.adapters = 12,
+          .requests = 80,
+          .arrivals = 8,
+          .max_running = 1 + below(16),
+          .max_batch_tokens = 8 + below(40),
+          .prompt = 40,
+          .output = 24,
+          .device_pages = 24 + below(40),
+          .host_pages = 4 + below(30),
+          .tenants = prng.NextBelow(5)};
 }
 
 // Somewhat more comes than can be served in time, several objectives long.
@@ -44,8 +61,16 @@ struct Overload {
 
 Scale RandomScale(Prng& prng, const Overload& overload) {
   const auto below = [&prng](std::uint64_t bound) { return static_cast<std::int64_t>(prng.NextBelow(bound)); };
-  return {.adapters = 8, .requests = 400, .arrivals = 3, .max_running = 8 + below(24), .max_batch_tokens = 16 + below(24),
-          .prompt = 40, .output = 8, .device_pages = 60 + below(200), .host_pages = 64, .tenants = overload.tenants,
+  return {.adapters = 8,
+          .requests = 400,
+          .arrivals = 3,
+          .max_running = 8 + below(24),
+          .max_batch_tokens = 16 + below(24),
+          .prompt = 40,
+          .output = 8,
+          .device_pages = 60 + below(200),
+          .host_pages = 64,
+          .tenants = overload.tenants,
           .objective = (40 + below(80)) * kNsPerMs};
 }
 
@@ -76,11 +101,14 @@ std::uint64_t Digest(const StepPlan& plan) {
   for (const AdapterGeneration generation : plan.host_evictions) digest = Mix(digest, generation.value);
   for (const PlannedChunk& chunk : plan.chunks) {
     digest = Mix(digest, chunk.request->id.value);
-    digest = Mix(digest, static_cast<std::uint64_t>(chunk.num_tokens) << 32 | static_cast<std::uint64_t>(chunk.new_pages));
+    digest =
+        Mix(digest, static_cast<std::uint64_t>(chunk.num_tokens) << 32 | static_cast<std::uint64_t>(chunk.new_pages));
     digest = Mix(digest, static_cast<std::uint64_t>(chunk.admits) << 1 | static_cast<std::uint64_t>(chunk.samples));
   }
-  for (const PlannedLoad& load : plan.loads) digest = Mix(digest, load.adapter.value << 1 | static_cast<std::uint32_t>(load.via_host));
-  return Mix(digest, static_cast<std::uint64_t>(plan.num_tokens) << 32 | static_cast<std::uint64_t>(plan.prefill_tokens));
+  for (const PlannedLoad& load : plan.loads)
+    digest = Mix(digest, load.adapter.value << 1 | static_cast<std::uint32_t>(load.via_host));
+  return Mix(digest,
+             static_cast<std::uint64_t>(plan.num_tokens) << 32 | static_cast<std::uint64_t>(plan.prefill_tokens));
 }
 
 struct Load {
@@ -93,21 +121,24 @@ struct Load {
   std::unique_ptr<ResidencyManager> residency;
   std::unique_ptr<EvictionPolicy> policy;
   std::unique_ptr<DependencyTree> tree;
-  std::unique_ptr<QueueOrder> order;   // null: first come, first served
+  std::unique_ptr<QueueOrder> order;  // null: first come, first served
   std::unique_ptr<Scheduler> scheduler;
   std::deque<Request> requests;
   std::vector<Request*> alive;
   std::uint64_t digest = 0;
   std::int64_t preemptions = 0, discarded = 0, evictions = 0, steps = 0, paused = 0;
-  std::int64_t late = 0;   // first tokens after the objective
+  std::int64_t late = 0;  // first tokens after the objective
 
   // Of a regime, or (null) LRU or GDSF.
-  Load(std::uint64_t seed, bool large, bool with_tree, const CacheRegime* regime = nullptr) : prng(seed), scale(RandomScale(prng, large)) {
+  Load(std::uint64_t seed, bool large, bool with_tree, const CacheRegime* regime = nullptr)
+      : prng(seed), scale(RandomScale(prng, large)) {
     Build(seed, with_tree, regime);
   }
   Load(std::uint64_t seed, const Overload& overload)
-      : prng(seed), scale(RandomScale(prng, overload)),
-        order(std::move(MakeQueueOrder({.name = overload.order, .age_bound = kAgeBound, .objective = scale.objective})).value()) {
+      : prng(seed),
+        scale(RandomScale(prng, overload)),
+        order(std::move(MakeQueueOrder({.name = overload.order, .age_bound = kAgeBound, .objective = scale.objective}))
+                  .value()) {
     Build(seed, /*with_tree=*/seed % 2 == 0, nullptr);
   }
 
@@ -121,7 +152,8 @@ struct Load {
     policy = std::move(MakeEvictionPolicy(regime == nullptr ? baseline : regime->policy)).value();
     if (regime != nullptr) ApplyRegime(*regime, options);
     if (with_tree) tree = std::make_unique<DependencyTree>(options.page_tokens, device.get());
-    scheduler = std::make_unique<Scheduler>(options, device.get(), residency.get(), policy.get(), tree.get(), nullptr, order.get());
+    scheduler = std::make_unique<Scheduler>(options, device.get(), residency.get(), policy.get(), tree.get(), nullptr,
+                                            order.get());
     if (prng.NextBelow(2) == 0) {
       transfer.set_fault([broken = Prng(seed + 1)](const TransferJob&) mutable {
         return broken.NextBelow(4) == 0 ? std::optional<Error>(IoError("injected")) : std::nullopt;
@@ -132,7 +164,7 @@ struct Load {
       version->generation = AdapterGeneration{generation};
       version->layout.pages = 1 + static_cast<std::int64_t>(prng.NextBelow(8));
       if (const std::int64_t share = AdapterSharePages(options.adapter_share, scale.device_pages); share > 0) {
-        version->layout.pages = std::min(version->layout.pages, share);   // the engine refuses others
+        version->layout.pages = std::min(version->layout.pages, share);  // the engine refuses others
       }
       residency->Add(std::move(version));
     }
@@ -143,10 +175,11 @@ struct Load {
     Request& request = requests.emplace_back();
     request.id = RequestId{requests.size()};
     request.arrival = clock.Now();
-    request.adapter = AdapterGeneration{static_cast<std::uint32_t>(prng.NextBelow(static_cast<std::uint64_t>(scale.adapters) + 1))};
+    request.adapter =
+        AdapterGeneration{static_cast<std::uint32_t>(prng.NextBelow(static_cast<std::uint64_t>(scale.adapters) + 1))};
     request.tenant_name = std::to_string(scale.tenants == 0 ? request.adapter.value : prng.NextBelow(scale.tenants));
     request.tokens.assign(1 + prng.NextBelow(static_cast<std::uint64_t>(scale.prompt)), 1);
-    if (tree != nullptr) {   // prompts that begin alike and part somewhere
+    if (tree != nullptr) {  // prompts that begin alike and part somewhere
       for (TokenId& token : request.tokens) token = static_cast<TokenId>(prng.NextBelow(16) == 0);
     }
     request.prompt_tokens = static_cast<std::int32_t>(request.tokens.size());
@@ -167,14 +200,16 @@ struct Load {
     if (request->adapter != kBaseModel) residency->Release(request->adapter);
   }
 
-  // What is copied is on the device, below the tail, and not evicted by the same plan; the last token is left to compute.
+  // What is copied is on the device, below the tail, and not evicted by the same plan; the last token is left to
+  // compute.
   void CheckCopy(const StepPlan& plan, const PlannedAdmission& admission) {
     ASSERT_TRUE(tree != nullptr);
     EXPECT_TRUE(tree->OnDevice(admission.in_page.node));
     EXPECT_EQ(tree->Parent(admission.in_page.node), admission.tail);
     EXPECT_EQ(std::count(plan.kv_evictions.begin(), plan.kv_evictions.end(), admission.in_page.node), 0);
     EXPECT_LT(admission.in_page.tokens, options.page_tokens);
-    EXPECT_LT(tree->Depth(admission.tail) * options.page_tokens + admission.in_page.tokens, admission.request->uncomputed());
+    EXPECT_LT(tree->Depth(admission.tail) * options.page_tokens + admission.in_page.tokens,
+              admission.request->uncomputed());
   }
 
   void CheckPlan(const StepPlan& plan) {
@@ -187,23 +222,25 @@ struct Load {
       const auto admission = std::find_if(plan.admissions.begin(), plan.admissions.end(),
                                           [&](const PlannedAdmission& a) { return a.request == chunk.request; });
       EXPECT_EQ(admission != plan.admissions.end(), chunk.admits);
-      const std::int64_t cached = chunk.admits && tree != nullptr ? tree->Depth(admission->tail) : 0;   // pages
+      const std::int64_t cached = chunk.admits && tree != nullptr ? tree->Depth(admission->tail) : 0;  // pages
       const std::int64_t in_page = chunk.admits ? admission->in_page.tokens : 0;
       if (in_page > 0) CheckCopy(plan, *admission);
       const std::int64_t uncomputed = chunk.request->uncomputed() - cached * options.page_tokens - in_page;
       EXPECT_LE(chunk.num_tokens, std::min(options.prefill_chunk, uncomputed));
       EXPECT_EQ(chunk.samples, chunk.num_tokens == uncomputed);
       const auto pages = static_cast<std::int64_t>(chunk.request->pages.size()) + cached + chunk.new_pages;
-      EXPECT_GE(pages * options.page_tokens, chunk.request->computed + cached * options.page_tokens + in_page + chunk.num_tokens);
+      EXPECT_GE(pages * options.page_tokens,
+                chunk.request->computed + cached * options.page_tokens + in_page + chunk.num_tokens);
       tokens += chunk.num_tokens;
     }
     EXPECT_EQ(tokens, plan.num_tokens);
     EXPECT_LE(tokens, options.max_batch_tokens);
     EXPECT_LE(static_cast<std::int64_t>(plan.chunks.size()), options.max_running);
-    for (const Request* request : plan.preemptions) EXPECT_TRUE(seen.insert(request).second) << "preempted and computed";
-    EXPECT_TRUE(std::is_sorted(plan.chunks.begin(), plan.chunks.end(), [](const PlannedChunk& a, const PlannedChunk& b) {
-      return a.request->adapter < b.request->adapter;
-    }));
+    for (const Request* request : plan.preemptions)
+      EXPECT_TRUE(seen.insert(request).second) << "preempted and computed";
+    EXPECT_TRUE(std::is_sorted(
+        plan.chunks.begin(), plan.chunks.end(),
+        [](const PlannedChunk& a, const PlannedChunk& b) { return a.request->adapter < b.request->adapter; }));
   }
 
   // REQUIRES: its step has been computed, and its token is not there yet.
@@ -231,9 +268,10 @@ struct Load {
       if (!chunk.samples) continue;
       CountLate(*chunk.request);
       chunk.request->tokens.push_back(2);
-      if (static_cast<std::int32_t>(chunk.request->tokens.size()) == chunk.request->max_total_tokens) End(chunk.request);
+      if (static_cast<std::int32_t>(chunk.request->tokens.size()) == chunk.request->max_total_tokens)
+        End(chunk.request);
     }
-    if (!alive.empty() && prng.NextBelow(12) == 0) End(alive[prng.NextBelow(alive.size())]);   // a client went away
+    if (!alive.empty() && prng.NextBelow(12) == 0) End(alive[prng.NextBelow(alive.size())]);  // a client went away
     if ((tree != nullptr || order != nullptr) && prng.NextBelow(2) == 0) scheduler->Prepare(clock.Now());
     if (++steps % 8 != 0) return;
     scheduler->CheckIntegrity();
@@ -258,7 +296,8 @@ class Plan : public testing::TestWithParam<bool> {};
 TEST_P(Plan, IsExactlyWhatItWas) {
   const bool with_tree = GetParam();
   std::uint64_t digest = 0;
-  std::int64_t preemptions = 0, discarded = 0, evictions = 0, paused = 0, found = 0, history_evictions = 0, copied_pages = 0;
+  std::int64_t preemptions = 0, discarded = 0, evictions = 0, paused = 0, found = 0, history_evictions = 0,
+               copied_pages = 0;
   for (std::uint64_t seed = 1; seed <= 320 && !HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Load load(seed, /*large=*/seed > 300, with_tree);
@@ -288,8 +327,8 @@ INSTANTIATE_TEST_SUITE_P(Tree, Plan, testing::Bool());
 
 class PlanOfObjective : public testing::TestWithParam<std::uint64_t> {};
 
-// More comes than can be served in time, so that the order decides who is late: other plans than first come, first served, and
-// fewer that are late.
+// More comes than can be served in time, so that the order decides who is late: other plans than first come, first
+// served, and fewer that are late.
 TEST_P(PlanOfObjective, IsExactlyWhatItWas) {
   const std::uint64_t tenants = GetParam();
   std::uint64_t digest = 0;

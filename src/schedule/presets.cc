@@ -10,39 +10,70 @@ namespace {
 // Without chunked prefill: several prompts in a step while they have no more tokens than this together.
 constexpr std::int64_t kWholePromptTokens = 4096;
 
-// S-LoRA lets requests in after every tenth step of decodes (max_wait_tokens of its RouterManager), with all loads that they need;
-// Chameleon's scheduler "on every decode iteration" (4.1).
+// S-LoRA lets requests in after every tenth step of decodes (max_wait_tokens of its RouterManager), with all loads that
+// they need; Chameleon's scheduler "on every decode iteration" (4.1).
 constexpr std::int64_t kSLoraDecodeTurns = 10;
 
 constexpr Preset SLora(std::string_view name, std::string_view what, std::string_view cache, std::string_view queue,
                        RequestSizeForm form = RequestSizeForm::kProduct) {
-  return {.name = name, .what = what, .cache = cache, .queue = queue, .keep_history = false, .chunked_prefill = false,
-          .separate_phases = true, .decode_turns = queue.starts_with("mlq") ? 1 : kSLoraDecodeTurns, .max_loads_in_flight = 256,
-          .cold_start = ColdStart::kHold, .size_form = form};
+  return {.name = name,
+          .what = what,
+          .cache = cache,
+          .queue = queue,
+          .keep_history = false,
+          .chunked_prefill = false,
+          .separate_phases = true,
+          .decode_turns = queue.starts_with("mlq") ? 1 : kSLoraDecodeTurns,
+          .max_loads_in_flight = 256,
+          .cold_start = ColdStart::kHold,
+          .size_form = form};
 }
 
 // Whoever joins waits for his adapter, and the whole step with him (AdapterPool.ensure_loaded); loads are not counted.
-constexpr Preset VllmLora(std::string_view name, std::string_view what, std::string_view queue, std::int64_t prefetch_lookahead = 0,
-                          std::int64_t max_distinct_adapters = 0) {
-  return {.name = name, .what = what, .cache = "vllm", .queue = queue, .max_loads_in_flight = 256,
-          .max_distinct_adapters = max_distinct_adapters, .cold_start = ColdStart::kStall, .prefetch_lookahead = prefetch_lookahead,
+constexpr Preset VllmLora(std::string_view name, std::string_view what, std::string_view queue,
+                          std::int64_t prefetch_lookahead = 0, std::int64_t max_distinct_adapters = 0) {
+  return {.name = name,
+          .what = what,
+          .cache = "vllm",
+          .queue = queue,
+          .max_loads_in_flight = 256,
+          .max_distinct_adapters = max_distinct_adapters,
+          .cold_start = ColdStart::kStall,
+          .prefetch_lookahead = prefetch_lookahead,
           .skip_beyond_distinct = true};
 }
 
 constexpr Preset CaraServe(std::string_view name, std::string_view what, ColdStart cold_start) {
   const bool cached = cold_start == ColdStart::kPassOver;
-  return {.name = name, .what = what, .cache = cached ? "lru" : "s-lora", .keep_history = false, .chunked_prefill = false,
-          .max_loads_in_flight = 256, .cold_start = cold_start, .all_on_device = cached,
+  return {.name = name,
+          .what = what,
+          .cache = cached ? "lru" : "s-lora",
+          .keep_history = false,
+          .chunked_prefill = false,
+          .max_loads_in_flight = 256,
+          .cold_start = cold_start,
+          .all_on_device = cached,
           .cpu_assist = cold_start == ColdStart::kBeginAtOnce};
 }
 
 constexpr std::array kPresets = std::to_array<Preset>({
-    {.name = "loramux", .what = "ours: one pool, delay saved per page; as few as possible beyond the objective of TTFT", .cache = "loramux",
-     .queue = "objective", .spread_prompts = true, .load_on_arrival = true, .fair = true},
-    {.name = "loramux-mlq", .what = "ours with Chameleon's lanes", .cache = "loramux", .queue = "mlq", .spread_prompts = true,
-     .load_on_arrival = true, .fair = true},
-    // Chameleon is built on S-LoRA: prompts whole and in steps of their own, no history of keys and values, and "before it sends
-    // the batch to the GPU, the scheduler also loads any missing adapters required by the requests in the batch" (section 2).
+    {.name = "loramux",
+     .what = "ours: one pool, delay saved per page; as few as possible beyond the objective of TTFT",
+     .cache = "loramux",
+     .queue = "objective",
+     .spread_prompts = true,
+     .load_on_arrival = true,
+     .fair = true},
+    {.name = "loramux-mlq",
+     .what = "ours with Chameleon's lanes",
+     .cache = "loramux",
+     .queue = "mlq",
+     .spread_prompts = true,
+     .load_on_arrival = true,
+     .fair = true},
+    // Chameleon is built on S-LoRA: prompts whole and in steps of their own, no history of keys and values, and "before
+    // it sends the batch to the GPU, the scheduler also loads any missing adapters required by the requests in the
+    // batch" (section 2).
     SLora("s-lora", "S-LoRA: first come, first served; an adapter leaves with its last request", "s-lora", "fifo"),
     SLora("s-lora-sjf", "S-LoRA with uServe's shortest job first", "s-lora", "sjf"),
     SLora("chameleon", "Chameleon: cache of adapters, lanes with quotas", "chameleon", "mlq"),
@@ -52,9 +83,12 @@ constexpr std::array kPresets = std::to_array<Preset>({
     SLora("chameleon-fairshare", "Chameleon with FairShare eviction", "fairshare", "mlq"),
     SLora("chameleon-gdsf", "Chameleon with GDSF eviction", "gdsf", "mlq"),
     SLora("chameleon-static", "Chameleon with four lanes of equal ranges", "chameleon", "mlq-static"),
-    SLora("chameleon-output-only", "Chameleon, sizes by predicted output alone", "chameleon", "mlq", RequestSizeForm::kOutputOnly),
+    SLora("chameleon-output-only", "Chameleon, sizes by predicted output alone", "chameleon", "mlq",
+          RequestSizeForm::kOutputOnly),
     SLora("chameleon-sum", "Chameleon, sizes of degree 1", "chameleon", "mlq", RequestSizeForm::kSum),
-    {.name = "vllm", .what = "vLLM as FastLibra runs it: a fifth of the memory for adapters, LRU on each side", .cache = "vllm"},
+    {.name = "vllm",
+     .what = "vLLM as FastLibra runs it: a fifth of the memory for adapters, LRU on each side",
+     .cache = "vllm"},
     {.name = "fastlibra", .what = "FastLibra: dependency tree and cost model", .cache = "fastlibra"},
     {.name = "fastlibra-wom", .what = "FastLibra without dependency maintenance", .cache = "fastlibra-wom"},
     {.name = "fastlibra-wos", .what = "FastLibra with LRU in place of its cost model", .cache = "fastlibra-wos"},
@@ -65,14 +99,19 @@ constexpr std::array kPresets = std::to_array<Preset>({
     VllmLora("vllm-lora-batch32", "vLLM-LoRA, strategy 4: and at most 32 adapters a batch", "residency", 10, 32),
     // CaraServe's baselines: an adapter leaves with its last request, so that a cold start is what it measures.
     CaraServe("ondmd", "CaraServe's ONDMD: each step waits for the adapters of those who join", ColdStart::kStall),
-    CaraServe("caraserve", "CaraServe: who joins before his adapter is there computes with it on the CPU (simulated only)",
+    CaraServe("caraserve",
+              "CaraServe: who joins before his adapter is there computes with it on the CPU (simulated only)",
               ColdStart::kBeginAtOnce),
-    CaraServe("cached", "CaraServe's CACHED: every adapter on the device from the start (simulated only)", ColdStart::kPassOver),
+    CaraServe("cached", "CaraServe's CACHED: every adapter on the device from the start (simulated only)",
+              ColdStart::kPassOver),
     // One order each, all else alike.
     {.name = "fifo", .what = "LRU; first come, first served", .cache = "lru"},
     {.name = "sjf", .what = "LRU; shortest predicted output first, with aging", .cache = "lru", .queue = "sjf"},
     {.name = "residency", .what = "LRU; device-resident adapters first", .cache = "lru", .queue = "residency"},
-    {.name = "objective", .what = "LRU; as few as possible beyond the objective of TTFT", .cache = "lru", .queue = "objective"},
+    {.name = "objective",
+     .what = "LRU; as few as possible beyond the objective of TTFT",
+     .cache = "lru",
+     .queue = "objective"},
     {.name = "mlq", .what = "LRU; lanes with quotas", .cache = "lru", .queue = "mlq"},
     {.name = "mlq-static", .what = "LRU; four lanes of equal ranges", .cache = "lru", .queue = "mlq-static"},
 });
@@ -96,7 +135,8 @@ void ComputePromptsWhole(std::int64_t max_model_len, SchedulerOptions& scheduler
   scheduler.max_batch_tokens = std::max(max_model_len, scheduler.whole_prompt_tokens) + scheduler.max_running;
 }
 
-void ApplyPreset(const Preset& preset, std::int64_t max_model_len, SchedulerOptions& scheduler, QueueOrderOptions& queue) {
+void ApplyPreset(const Preset& preset, std::int64_t max_model_len, SchedulerOptions& scheduler,
+                 QueueOrderOptions& queue) {
   ApplyRegime(FindCacheRegime(preset.cache).value(), scheduler);
   ApplyPresetOrder(preset, scheduler, queue);
   if (!preset.chunked_prefill) ComputePromptsWhole(max_model_len, scheduler, preset.whole_prompt_tokens);

@@ -8,7 +8,7 @@
 namespace loramux {
 namespace {
 
-constexpr std::int32_t kPriorities = 10;   // each is worth a tenth of the age bound
+constexpr std::int32_t kPriorities = 10;  // each is worth a tenth of the age bound
 
 class Fifo final : public QueueOrder {
  public:
@@ -27,7 +27,7 @@ class ShortestFirst final : public QueueOrder {
 
  private:
   const TimeNs age_bound_;
-  std::int32_t longest_ = 0;   // predicted output, in tokens
+  std::int32_t longest_ = 0;  // predicted output, in tokens
 };
 
 class ResidentsFirst final : public QueueOrder {
@@ -38,7 +38,8 @@ class ResidentsFirst final : public QueueOrder {
 
 class SizeClasses final : public QueueOrder {
  public:
-  SizeClasses(std::string_view name, SizeLanesOptions options, double total_tokens) : name_(name), lanes_(options, total_tokens) {}
+  SizeClasses(std::string_view name, SizeLanesOptions options, double total_tokens)
+      : name_(name), lanes_(options, total_tokens) {}
   std::string_view name() const override { return name_; }
   std::int32_t lanes() const override { return lanes_.lanes(); }
   std::int32_t LaneOf(const Request& request) const override { return lanes_.LaneOf(ExtentOf(request)); }
@@ -70,7 +71,8 @@ constexpr std::array<Entry, 6> kOrders = {{
     {"fifo", [](const QueueOrderOptions&) { return Made(std::make_unique<Fifo>()); }},
     {"sjf", [](const QueueOrderOptions& options) { return Made(std::make_unique<ShortestFirst>(options.age_bound)); }},
     {"residency", [](const QueueOrderOptions&) { return Made(std::make_unique<ResidentsFirst>()); }},
-    {"objective", [](const QueueOrderOptions& options) {
+    {"objective",
+     [](const QueueOrderOptions& options) {
        return Made(std::make_unique<ObjectiveOrder>(options.objective, options.age_bound));
      }},
     {"mlq", [](const QueueOrderOptions& options) { return MakeSizeClasses("mlq", options, false); }},
@@ -91,12 +93,15 @@ Result<std::unique_ptr<QueueOrder>> MakeQueueOrder(const QueueOrderOptions& opti
     if (entry.name == options.name) return entry.make(options);
     valid += (valid.empty() ? "" : ", ") + std::string(entry.name);
   }
-  return InvalidArgument("order of the queue: expected one of " + valid + ", found '" + options.name + "'", "--schedule");
+  return InvalidArgument("order of the queue: expected one of " + valid + ", found '" + options.name + "'",
+                         "--schedule");
 }
 
 void PlaceInQueue(const QueueOrder& order, TimeNs age_bound, Request& request) {
-  TimeNs delay = order.Delay(request) + std::clamp(request.priority, -kPriorities, kPriorities) * (age_bound / kPriorities);
-  // Who has no wish may be thought to want to begin within the age bound, or the objective. Who is given up has missed his.
+  TimeNs delay =
+      order.Delay(request) + std::clamp(request.priority, -kPriorities, kPriorities) * (age_bound / kPriorities);
+  // Who has no wish may be thought to want to begin within the age bound, or the objective. Who is given up has missed
+  // his.
   const TimeNs wish = order.objective() > 0 ? order.objective() : age_bound;
   if (request.deadline > 0 && !request.late) delay = std::min(delay, request.deadline - request.arrival - wish);
   request.lane = order.LaneOf(request);

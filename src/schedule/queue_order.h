@@ -1,6 +1,6 @@
-// The order in which waiting requests are let in: one interface, a table of names, no scheduler of its own. Fairness among
-// tenants lies above it: within each lane, the tenant that got the least service is next (fairness.h), and of a tenant,
-// the request that is due first.
+// The order in which waiting requests are let in: one interface, a table of names, no scheduler of its own. Fairness
+// among tenants lies above it: within each lane, the tenant that got the least service is next (fairness.h), and of a
+// tenant, the request that is due first.
 //
 // All orders: priorities and deadlines shift when a request is due, by at most `age_bound` either way: so a request is
 // overtaken, within its tenant and lane, only by those that come within two of those after it (one, where nobody has a
@@ -27,9 +27,9 @@ namespace loramux {
 struct QueueOrderOptions {
   std::string name = "fifo";
   TimeNs age_bound = 30 * kNsPerSecond;
-  SizeLanesOptions lanes;              // of "mlq" and "mlq-static"
-  TimeNs objective = 5 * kNsPerSecond;   // of "objective": from arrival to the first token
-  double total_tokens = 0;             // that the device holds; for quotas
+  SizeLanesOptions lanes;               // of "mlq" and "mlq-static"
+  TimeNs objective = 5 * kNsPerSecond;  // of "objective": from arrival to the first token
+  double total_tokens = 0;              // that the device holds; for quotas
 };
 
 // The adapters that waiting requests need, and the link that brings them one after the other.
@@ -38,7 +38,8 @@ class AdapterLoads {
   virtual ~AdapterLoads() = default;
   // Until the loads under way have ended.
   virtual double SecondsUnderWay() const = 0;
-  // That a load of this one takes once the link is free for it. 0: it is on the device or on its way, or nobody knows yet.
+  // That a load of this one takes once the link is free for it. 0: it is on the device or on its way, or nobody knows
+  // yet.
   virtual double SecondsToLoad(AdapterGeneration adapter) const = 0;
 };
 
@@ -49,7 +50,8 @@ class QueueOrder {
 
   // How long after its arrival the request is due, before priority and deadline. At least 0.
   virtual TimeNs Delay(const Request&) const { return 0; }
-  // From arrival to the first token, if that is what it orders by: then who has no deadline is thought to want that. 0: it is not.
+  // From arrival to the first token, if that is what it orders by: then who has no deadline is thought to want that. 0:
+  // it is not.
   virtual TimeNs objective() const { return 0; }
   // Lanes are numbered from 0, smallest requests first.
   virtual std::int32_t lanes() const { return 1; }
@@ -63,8 +65,8 @@ class QueueOrder {
   // A request comes in; it has ended, `duration` after it was let in.
   virtual void SawArrival(const Request&, TimeNs) {}
   virtual void SawEnd(const Request&, TimeNs) {}
-  // A request that was placed begins to wait, with so many tokens to compute before its first one; it waits no more: it was let
-  // in, or has left. The order may keep the pointer from the one to the other.
+  // A request that was placed begins to wait, with so many tokens to compute before its first one; it waits no more: it
+  // was let in, or has left. The order may keep the pointer from the one to the other.
   virtual void BeginsToWait(Request*, std::int64_t, TimeNs) {}
   virtual void EndsWait(Request*, bool, TimeNs) {}
   // Waiting requests whose delay has changed, each once: they are to be placed anew. Beside the computation.
@@ -77,7 +79,8 @@ class QueueOrder {
 };
 
 // "fifo":       first come, first served.
-// "sjf":        shortest predicted output first; as uServe's, with aging: the longest is due `age_bound` after it came, the
+// "sjf":        shortest predicted output first; as uServe's, with aging: the longest is due `age_bound` after it came,
+// the
 //               others sooner in proportion.
 // "residency":  vLLM-LoRA's: adapter on the device, then loading, then cold; first come, first served within each.
 // "objective":  as few as possible beyond QueueOrderOptions::objective (objective_order.h).
@@ -91,7 +94,9 @@ Result<std::unique_ptr<QueueOrder>> MakeQueueOrder(const QueueOrderOptions& opti
 void PlaceInQueue(const QueueOrder& order, TimeNs age_bound, Request& request);
 
 inline RequestExtent ExtentOf(const Request& request) {
-  return {.input_tokens = request.prompt_tokens, .output_tokens = request.predicted_output, .adapter_tokens = request.adapter_tokens};
+  return {.input_tokens = request.prompt_tokens,
+          .output_tokens = request.predicted_output,
+          .adapter_tokens = request.adapter_tokens};
 }
 
 }  // namespace loramux

@@ -17,7 +17,9 @@ class Hints final : public LengthPredictor {
  public:
   std::string_view name() const override { return "hints"; }
   std::int32_t Predict(const LengthQuery& query) override { return std::clamp(query.hint, 1, query.max_output_tokens); }
-  void Observe(const LengthQuery& query, std::int32_t output_tokens) override { observed.emplace_back(query.hint, output_tokens); }
+  void Observe(const LengthQuery& query, std::int32_t output_tokens) override {
+    observed.emplace_back(query.hint, output_tokens);
+  }
   std::vector<std::pair<std::int32_t, std::int32_t>> observed;
 };
 
@@ -32,15 +34,22 @@ struct World {
   std::unique_ptr<QueueOrder> order;
   Scheduler scheduler;
   std::deque<Request> requests;
-  std::vector<Request*> begun;   // in the order in which they were let in first
+  std::vector<Request*> begun;  // in the order in which they were let in first
 
   World(const std::string& name, std::int64_t device_pages, SchedulerOptions options = {}, SizeLanesOptions lanes = {},
         double quota_tokens = 0)
       : device(std::move(PagePool::Create("device", device_pages * 64, 64)).value()),
-        host(std::move(PagePool::Create("host", 256 * 64, 64)).value()), residency(device.get(), host.get(), &transfer),
-        order(std::move(MakeQueueOrder({.name = name, .age_bound = options.age_bound, .lanes = lanes, .objective = options.age_bound / 4,
-                                        .total_tokens = quota_tokens > 0 ? quota_tokens : static_cast<double>(device_pages * 4)})).value()),
-        scheduler(WithPageTokens(options), device.get(), &residency, policy.get(), nullptr, nullptr, order.get(), &hints) {}
+        host(std::move(PagePool::Create("host", 256 * 64, 64)).value()),
+        residency(device.get(), host.get(), &transfer),
+        order(std::move(MakeQueueOrder(
+                            {.name = name,
+                             .age_bound = options.age_bound,
+                             .lanes = lanes,
+                             .objective = options.age_bound / 4,
+                             .total_tokens = quota_tokens > 0 ? quota_tokens : static_cast<double>(device_pages * 4)}))
+                  .value()),
+        scheduler(WithPageTokens(options), device.get(), &residency, policy.get(), nullptr, nullptr, order.get(),
+                  &hints) {}
 
   static SchedulerOptions WithPageTokens(SchedulerOptions options) {
     options.page_tokens = 4;
@@ -55,7 +64,7 @@ struct World {
   struct Ask {
     std::int64_t prompt = 4;
     std::int32_t output = 4;
-    std::int32_t guess = 0;       // of the output; 0: right
+    std::int32_t guess = 0;  // of the output; 0: right
     std::uint32_t adapter = 0;
     std::int32_t priority = 0;
     TimeNs deadline = 0;
@@ -118,7 +127,8 @@ using Ids = std::vector<std::uint64_t>;
 TEST(QueueOrder, UnknownNamesListTheKnownOnes) {
   const auto made = MakeQueueOrder({.name = "lifo"});
   ASSERT_FALSE(made.ok());
-  EXPECT_NE(made.error().message.find("fifo, sjf, residency, objective, mlq, mlq-static"), std::string::npos) << made.error().message;
+  EXPECT_NE(made.error().message.find("fifo, sjf, residency, objective, mlq, mlq-static"), std::string::npos)
+      << made.error().message;
 }
 
 TEST(QueueOrder, ShortestPredictionFirst) {
@@ -140,7 +150,7 @@ TEST(QueueOrder, AgeBoundsHowManyShortOnesGoFirst) {
     w.Step();
   }
   ASSERT_GE(longest->first_scheduled, 0) << "starved";
-  EXPECT_GT(longest->first_scheduled, 10 * 1000);   // some went first
+  EXPECT_GT(longest->first_scheduled, 10 * 1000);  // some went first
   EXPECT_LT(longest->first_scheduled, 20 * 1000 + 8 * 1000);
 }
 
@@ -174,7 +184,7 @@ TEST(QueueOrder, ALowPriorityIsNotForEver) {
 // A step with room for several lets in all that have waited too long before anybody else, not one of them.
 TEST(QueueOrder, AllThatWaitedTooLongGoFirst) {
   World w("fifo", 100, {.max_running = 2, .age_bound = 20 * 1000});
-  for (int i = 0; i < 2; ++i) w.Add({.output = 30});   // all seats, for 30 steps
+  for (int i = 0; i < 2; ++i) w.Add({.output = 30});  // all seats, for 30 steps
   w.Step();
   Request* const low[] = {w.Add({.priority = 10}), w.Add({.priority = 10})};
   for (int i = 0; i < 10; ++i) w.Add({.priority = -10});
@@ -199,7 +209,8 @@ TEST(QueueOrder, ResidentsFirst) {
 
 // A stream of requests for an adapter that is there, of another tenant, does not keep a cold one waiting for ever.
 TEST(QueueOrder, ResidentsStarveNobody) {
-  World w("residency", 400, {.max_running = 4, .lookahead = 16, .fairness = {.max_wait = 50 * 1000}, .age_bound = 50 * 1000});
+  World w("residency", 400,
+          {.max_running = 4, .lookahead = 16, .fairness = {.max_wait = 50 * 1000}, .age_bound = 50 * 1000});
   w.AddAdapter(1, 4);
   w.AddAdapter(2, 4);
   w.Add({.adapter = 1, .tenant = "hot"});
@@ -214,12 +225,13 @@ TEST(QueueOrder, ResidentsStarveNobody) {
   EXPECT_LT(cold->first_scheduled - cold->arrival, 80 * 1000);
 }
 
-// A large prompt before many small ones: either it is late, or many of those are. It is served at the end, as nobody is left.
+// A large prompt before many small ones: either it is late, or many of those are. It is served at the end, as nobody is
+// left.
 TEST(QueueOrder, AsFewAsPossibleMissTheObjective) {
   std::map<std::string, int> late;
   for (const std::string name : {"fifo", "objective"}) {
-    World w(name, 400, {.max_running = 1, .max_batch_tokens = 8, .age_bound = 400 * 1000});   // objective: 100 steps
-    const World::Ask small{.prompt = 8, .output = 1};   // a step each
+    World w(name, 400, {.max_running = 1, .max_batch_tokens = 8, .age_bound = 400 * 1000});  // objective: 100 steps
+    const World::Ask small{.prompt = 8, .output = 1};                                        // a step each
     for (int i = 0; i < 150; ++i) {
       while (w.scheduler.waiting().size() < 3) w.Add(small);
       w.Step();
@@ -244,7 +256,7 @@ TEST(QueueOrder, LanesKeepAWayOpenForSmallRequests) {
   std::map<std::string, TimeNs> waited;
   for (const std::string name : {"fifo", "mlq", "mlq-static"}) {
     World w(name, 200, {.max_running = 64, .max_batch_tokens = 64});
-    for (int i = 0; i < 100; ++i) {   // what the lanes are fitted to
+    for (int i = 0; i < 100; ++i) {  // what the lanes are fitted to
       w.Add({.prompt = i % 2 == 0 ? 4 : 40, .output = i % 2 == 0 ? 4 : 100});
       w.RunToEnd();
     }
@@ -260,16 +272,17 @@ TEST(QueueOrder, LanesKeepAWayOpenForSmallRequests) {
   EXPECT_GT(waited["fifo"], 100 * 1000);
 }
 
-// Memory has no room for the adapter of the first: a short one goes past it, a long one does not. When the guess about the
-// short one was wrong, it gives the memory back and is computed again later; it had generated nothing that is contradicted.
+// Memory has no room for the adapter of the first: a short one goes past it, a long one does not. When the guess about
+// the short one was wrong, it gives the memory back and is computed again later; it had generated nothing that is
+// contradicted.
 TEST(QueueOrder, BypassAndSquash) {
   World w("mlq", 24, {.max_running = 8, .max_batch_tokens = 64, .discard_share = 0}, {}, /*quota_tokens=*/1000);
   w.AddAdapter(1, 4);
   w.AddAdapter(2, 15);
-  Request* holder = w.Add({.prompt = 20, .output = 30, .adapter = 1});   // 4 pages and 13 at last
+  Request* holder = w.Add({.prompt = 20, .output = 30, .adapter = 1});  // 4 pages and 13 at last
   for (int i = 0; i < 8; ++i) w.Step();
   ASSERT_EQ(holder->state, RequestState::kRunning);
-  Request* large = w.Add({.prompt = 8, .output = 4, .adapter = 2});      // 15 pages for its adapter: no room
+  Request* large = w.Add({.prompt = 8, .output = 4, .adapter = 2});  // 15 pages for its adapter: no room
   Request* longer = w.Add({.prompt = 4, .output = 60, .adapter = 1});
   Request* shorter = w.Add({.prompt = 4, .output = 40, .guess = 3, .adapter = 1});
   for (int i = 0; i < 4; ++i) w.Step();
@@ -278,15 +291,16 @@ TEST(QueueOrder, BypassAndSquash) {
   ASSERT_EQ(shorter->state, RequestState::kRunning);
   EXPECT_EQ(shorter->overtook, large->id);
   w.RunToEnd();
-  EXPECT_EQ(w.scheduler.squashes(), 1);   // once, and never again past anybody
+  EXPECT_EQ(w.scheduler.squashes(), 1);  // once, and never again past anybody
   EXPECT_TRUE(shorter->squashed);
 }
 
-// The same, by a profile: a long prompt that takes as long as many steps does not go past, where steps alone would let it.
+// The same, by a profile: a long prompt that takes as long as many steps does not go past, where steps alone would let
+// it.
 TEST(QueueOrder, BypassBySeconds) {
   PerformanceModel model;
   model.step = 1e-3;
-  model.per_prefill_token = 5e-3;   // a prompt of four: 20 steps' time
+  model.per_prefill_token = 5e-3;  // a prompt of four: 20 steps' time
   for (const bool by_profile : {false, true}) {
     SCOPED_TRACE(by_profile);
     SchedulerOptions options{.max_running = 8, .max_batch_tokens = 64, .discard_share = 0};
@@ -298,7 +312,8 @@ TEST(QueueOrder, BypassBySeconds) {
     for (int i = 0; i < 8; ++i) w.Step();
     Request* large = w.Add({.prompt = 8, .output = 4, .adapter = 2});
     Request* tiny = w.Add({.prompt = 1, .output = 3, .adapter = 1});
-    Request* prompt = w.Add({.prompt = 4, .output = 10, .adapter = 1});   // 11 steps, or 31 steps' time, of the 23 that are left
+    // 11 steps, or 31 steps' time, of the 23 that are left
+    Request* prompt = w.Add({.prompt = 4, .output = 10, .adapter = 1});
     w.Step();
     EXPECT_EQ(large->state, RequestState::kWaiting);
     EXPECT_EQ(tiny->state, RequestState::kRunning);
@@ -307,27 +322,33 @@ TEST(QueueOrder, BypassBySeconds) {
   }
 }
 
-// Wrong guesses, adapters, priorities, deadlines, little memory: everybody ends, whatever the order; who has waited longest
-// is not passed by once the age bound is over; quotas count exactly what runs (CheckIntegrity, after each step).
+// Wrong guesses, adapters, priorities, deadlines, little memory: everybody ends, whatever the order; who has waited
+// longest is not passed by once the age bound is over; quotas count exactly what runs (CheckIntegrity, after each
+// step).
 void RunRandomLoad(const std::string& name, std::uint64_t seed) {
   SCOPED_TRACE(name + ", seed " + std::to_string(seed));
   Prng prng(seed);
   const bool tenants = prng.NextBelow(2) == 0;
   std::shared_ptr<const PerformanceModel> costs;
-  if (seed % 3 == 0) costs = std::make_shared<const PerformanceModel>(PerformanceModel{.step = 1e-6, .per_prefill_token = 1e-7});
+  if (seed % 3 == 0)
+    costs = std::make_shared<const PerformanceModel>(PerformanceModel{.step = 1e-6, .per_prefill_token = 1e-7});
   World w(name, 40 + static_cast<std::int64_t>(prng.NextBelow(60)),
           {.max_running = 1 + static_cast<std::int64_t>(prng.NextBelow(12)),
            .max_batch_tokens = 8 + static_cast<std::int64_t>(prng.NextBelow(40)),
-           .max_distinct_adapters = static_cast<std::int64_t>(prng.NextBelow(4)), .age_bound = 30 * 1000, .costs = costs},
+           .max_distinct_adapters = static_cast<std::int64_t>(prng.NextBelow(4)),
+           .age_bound = 30 * 1000,
+           .costs = costs},
           {.form = static_cast<RequestSizeForm>(prng.NextBelow(3)), .refresh = 100 * 1000, .costs = costs});
-  for (std::uint32_t adapter = 1; adapter <= 6; ++adapter) w.AddAdapter(adapter, 1 + static_cast<std::int64_t>(prng.NextBelow(12)));
+  for (std::uint32_t adapter = 1; adapter <= 6; ++adapter)
+    w.AddAdapter(adapter, 1 + static_cast<std::int64_t>(prng.NextBelow(12)));
   for (int i = 0; i < 250; ++i) {
     for (std::uint64_t more = prng.NextBelow(3); more > 0; --more) {
       const bool large = prng.NextBelow(4) == 0;
       w.Add({.prompt = 1 + static_cast<std::int64_t>(prng.NextBelow(large ? 60 : 12)),
              .output = 1 + static_cast<std::int32_t>(prng.NextBelow(large ? 30 : 6)),
              .guess = 1 + static_cast<std::int32_t>(prng.NextBelow(30)),
-             .adapter = static_cast<std::uint32_t>(prng.NextBelow(7)), .priority = static_cast<std::int32_t>(prng.NextBelow(24)) - 12,
+             .adapter = static_cast<std::uint32_t>(prng.NextBelow(7)),
+             .priority = static_cast<std::int32_t>(prng.NextBelow(24)) - 12,
              .deadline = prng.NextBelow(3) == 0 ? w.clock.Now() + static_cast<TimeNs>(prng.NextBelow(100000)) : 0,
              .tenant = tenants ? std::string(1, static_cast<char>('a' + prng.NextBelow(3))) : "all"});
     }
@@ -335,7 +356,7 @@ void RunRandomLoad(const std::string& name, std::uint64_t seed) {
     const bool overdue = oldest != nullptr && w.clock.Now() - oldest->arrival > 30 * 1000 && !tenants;
     const StepPlan plan = w.Step();
     if (!overdue || plan.admissions.empty() || oldest->state != RequestState::kWaiting) continue;
-    const AdapterGeneration adapter = oldest->adapter;   // others may pass while it is being loaded, and never else
+    const AdapterGeneration adapter = oldest->adapter;  // others may pass while it is being loaded, and never else
     ASSERT_TRUE(adapter != kBaseModel && w.residency.Get(adapter).device != TierState::kAbsent);
   }
   w.RunToEnd();

@@ -30,8 +30,9 @@ TimeNs WaitForAdapter(const Request& request, const AdapterResidency& adapter, T
   return std::max<TimeNs>(0, there - request.arrival);
 }
 
-// A host tier no larger than the device holds what has just left it, and recency says best what of that comes back; what has
-// been there for long is told apart by visits. So the bonus grows with the part of the host tier that is beyond the device's size.
+// A host tier no larger than the device holds what has just left it, and recency says best what of that comes back;
+// what has been there for long is told apart by visits. So the bonus grows with the part of the host tier that is
+// beyond the device's size.
 TimeNs HostBonus(TimeNs full, std::int64_t device_pages, const PagePool* host) {
   if (host == nullptr || host->capacity_pages() <= device_pages) return 0;
   return static_cast<TimeNs>(static_cast<double>(full) *
@@ -43,14 +44,22 @@ TimeNs HostBonus(TimeNs full, std::int64_t device_pages, const PagePool* host) {
 Scheduler::Scheduler(SchedulerOptions options, PagePool* device, ResidencyManager* residency,
                      const EvictionPolicy* policy, DependencyTree* tree, KvTiers* tiers, QueueOrder* queue,
                      LengthPredictor* predictor)
-    : options_(Consistent(std::move(options))), device_(device), residency_(residency), policy_(policy), tree_(tree), tiers_(tiers),
+    : options_(Consistent(std::move(options))),
+      device_(device),
+      residency_(residency),
+      policy_(policy),
+      tree_(tree),
+      tiers_(tiers),
       kv_plan_(tree, policy),
-      adapter_pages_(AdapterSharePages(options_.adapter_share, device->capacity_pages())), swapper_(tree),
-      tenants_(WithBurst(options_), kMaxLanes), own_queue_(queue == nullptr ? *MakeQueueOrder({}) : nullptr),
-      queue_(queue == nullptr ? own_queue_.get() : queue), predictor_(predictor) {
+      adapter_pages_(AdapterSharePages(options_.adapter_share, device->capacity_pages())),
+      swapper_(tree),
+      tenants_(WithBurst(options_), kMaxLanes),
+      own_queue_(queue == nullptr ? *MakeQueueOrder({}) : nullptr),
+      queue_(queue == nullptr ? own_queue_.get() : queue),
+      predictor_(predictor) {
   CHECK_GT(options_.page_tokens, 0);
   CHECK_GT(options_.max_batch_tokens, 0);
-  const auto most = static_cast<std::size_t>(2 * Seats());   // more may run than compute in a step
+  const auto most = static_cast<std::size_t>(2 * Seats());  // more may run than compute in a step
   running_.reserve(most);
   running_tails_.reserve(most);
   by_rank_.reserve(most);
@@ -58,11 +67,12 @@ Scheduler::Scheduler(SchedulerOptions options, PagePool* device, ResidencyManage
   scratch_.merge_buffer.reserve(most);
   discardable_ = options_.discard_share > 0 ? static_cast<double>(options_.max_batch_tokens) : 0;
   residency_->set_on_load([this](const AdapterResidency& adapter, TimeNs took) {
-    reload_costs_.SawLoad(adapter.from_disk ? ReloadFrom::kDisk : ReloadFrom::kHost, adapter.version->layout.pages, took);
+    reload_costs_.SawLoad(adapter.from_disk ? ReloadFrom::kDisk : ReloadFrom::kHost, adapter.version->layout.pages,
+                          took);
   });
   if (options_.costs != nullptr) {
     ExpectReloads(*options_.costs, device_->page_bytes(), options_.page_tokens, reload_costs_);
-    constexpr double kLongest = 60;   // seconds; a profile may say anything
+    constexpr double kLongest = 60;  // seconds; a profile may say anything
     step_floor_.Add(static_cast<TimeNs>(std::min(kLongest, ShortestStepSeconds(*options_.costs)) * kNsPerSecond));
   }
   if (tree_ == nullptr) return;
@@ -89,10 +99,12 @@ void Scheduler::Commit(TimeNs now) {
     InsertRunning(request);
     tenants_.Admit(request, now);
     request->state = RequestState::kRunning;
-    if (std::exchange(request->late, false)) PlaceInQueue(*queue_, options_.age_bound, *request);   // if it has to wait again: as others
+    // if it has to wait again: as others
+    if (std::exchange(request->late, false)) PlaceInQueue(*queue_, options_.age_bound, *request);
     if (request->first_scheduled < 0) {
       request->first_scheduled = now;
-      if (request->adapter != kBaseModel) adapter_wait_total_ += WaitForAdapter(*request, residency_->Get(request->adapter), now);
+      if (request->adapter != kBaseModel)
+        adapter_wait_total_ += WaitForAdapter(*request, residency_->Get(request->adapter), now);
     }
     bool early = request->adapter != kBaseModel && residency_->Get(request->adapter).arriving();
     if (request->adapter != kBaseModel) Pin(request->adapter, now);
@@ -114,10 +126,12 @@ void Scheduler::Commit(TimeNs now) {
   }
   for (const PlannedFetch& fetch : plan_.fetches) {
     Request& request = *fetch.request;
-    if (fetch.ahead) request.fetched_ahead = true;
-    else ++request.fetches;
+    if (fetch.ahead)
+      request.fetched_ahead = true;
+    else
+      ++request.fetches;
     request.fetched_tokens += static_cast<std::int32_t>(fetch.pages * options_.page_tokens);
-    tree_->Unwant(request.tail);   // the end of what it gets is what it wants: evicted last
+    tree_->Unwant(request.tail);  // the end of what it gets is what it wants: evicted last
     request.tail = fetch.tail;
     tree_->Want(request.tail);
     tiers_->Fetch(fetch.tail, request.id, now, fetch.ahead);
@@ -210,7 +224,8 @@ void Scheduler::Remove(Request* request, TimeNs now, bool by_itself) {
 void Scheduler::CancelFetchFor(const Request& request) {
   if (!tiers_->IsRequester(request.id)) return;
   const auto queue = waiting();
-  const bool shared = std::any_of(queue.begin(), queue.end(), [&](const Request* other) { return other->branch == request.branch; });
+  const bool shared =
+      std::any_of(queue.begin(), queue.end(), [&](const Request* other) { return other->branch == request.branch; });
   if (!shared) tiers_->Cancel(request.id);
 }
 
@@ -244,7 +259,8 @@ void Scheduler::KnowBranch(Request* request) {
   if (branch_of_slot_.size() <= slot) branch_of_slot_.resize(slot + 1);
   if (!branch_of_slot_[slot].has_value()) {
     const std::string& digest = residency_->Get(request->adapter).version->file.digest;
-    const BranchId branch = tree_->Hold(digest.empty() ? "generation " + std::to_string(request->adapter.value) : digest);
+    const BranchId branch =
+        tree_->Hold(digest.empty() ? "generation " + std::to_string(request->adapter.value) : digest);
     branch_of_slot_[slot] = branch;
     if (slots_of_branch_.size() <= branch.value) slots_of_branch_.resize(branch.value + std::size_t{1});
     slots_of_branch_[branch.value].push_back(static_cast<std::uint32_t>(slot));
@@ -260,8 +276,9 @@ void Scheduler::ForgetBranch(const AdapterResidency& adapter) {
   branch_of_slot_[adapter.slot].reset();
   std::vector<std::uint32_t>& slots = slots_of_branch_[branch.value];
   slots.erase(std::find(slots.begin(), slots.end(), adapter.slot));
-  const bool usable = std::any_of(slots.begin(), slots.end(),
-                                  [&](std::uint32_t slot) { return residency_->All()[slot].device == TierState::kResident; });
+  const bool usable = std::any_of(slots.begin(), slots.end(), [&](std::uint32_t slot) {
+    return residency_->All()[slot].device == TierState::kResident;
+  });
   if (!usable && options_.maintain_dependency) tree_->Clear(branch);
   tree_->Release(branch);
 }
@@ -284,7 +301,7 @@ void Scheduler::BeginFrom(const PlannedAdmission& admission, TimeNs now) {
   request->page_table.clear();
   for (const PageHandle page : request->pages) request->page_table.push_back(page.index);
   request->computed = depth * options_.page_tokens + admission.in_page.tokens;
-  request->charged = std::max(request->charged, request->computed);   // what costs nothing is not charged
+  request->charged = std::max(request->charged, request->computed);  // what costs nothing is not charged
   if (request->cached_tokens >= 0) return;
   request->cached_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(request->computed, request->prompt_tokens));
   CountPrefix(*request, 1);
@@ -307,7 +324,8 @@ void Scheduler::EndCopy(Request* request, TimeNs now) {
 // No step is in flight, so a page whose content the tree has already can be given back at once.
 void Scheduler::InsertFilledPages(Request* request, TimeNs now) {
   const auto size = static_cast<std::size_t>(options_.page_tokens);
-  const auto done = static_cast<std::size_t>(request->tree_pages) * size, computed = static_cast<std::size_t>(request->computed);
+  const auto done = static_cast<std::size_t>(request->tree_pages) * size,
+             computed = static_cast<std::size_t>(request->computed);
   if (computed >= done + 2 * size) {
     tree_->PrefetchInsert(request->tail, std::span<const TokenId>(request->tokens).subspan(done, computed - done));
   }
@@ -387,7 +405,7 @@ void Scheduler::EraseWaiting(Request* request) {
   const auto begin = waiting_.begin() + static_cast<std::ptrdiff_t>(waiting_head_);
   const auto found = std::lower_bound(begin, waiting_.end(), request, OlderThan);
   CHECK(found != waiting_.end() && *found == request);
-  std::move_backward(begin, found, found + 1);   // usually it is the first, and nothing moves
+  std::move_backward(begin, found, found + 1);  // usually it is the first, and nothing moves
   ++waiting_head_;
   if (waiting_head_ > 1024 && waiting_head_ * 2 > waiting_.size()) {
     waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(waiting_head_));
@@ -444,7 +462,7 @@ void Scheduler::CheckLanes() const {
     use[static_cast<std::size_t>(request->lane)] += static_cast<double>(ExtentOf(*request).total());
     overtakers += request->overtook != RequestId{};
   }
-  for (std::size_t lane = 0; lane < use.size(); ++lane) CHECK(use[lane] == lane_use_[lane]);   // whole numbers
+  for (std::size_t lane = 0; lane < use.size(); ++lane) CHECK(use[lane] == lane_use_[lane]);  // whole numbers
   CHECK_EQ(overtakers, overtakers_);
 }
 

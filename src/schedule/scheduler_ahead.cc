@@ -7,22 +7,27 @@
 
 namespace loramux {
 
-// History in the host tier for those who got no seat in this step, in the order of service. Each that comes first is left
-// all the pages that it will need; one that memory blocks may fetch, for they are pages that it needs, but nobody behind it.
+// History in the host tier for those who got no seat in this step, in the order of service. Each that comes first is
+// left all the pages that it will need; one that memory blocks may fetch, for they are pages that it needs, but nobody
+// behind it.
 void Scheduler::PlanFetchesAhead(TimeNs now) {
-  if (tiers_ == nullptr || !options_.fetch_ahead || tree_->host_pages() == 0 || scratch_.memory_short || scratch_.locked_waits) return;
+  if (tiers_ == nullptr || !options_.fetch_ahead || tree_->host_pages() == 0 || scratch_.memory_short ||
+      scratch_.locked_waits)
+    return;
   const auto& turns = order_.turns;
   const auto candidate = [this](const Turn& turn) { return CouldFetchAhead(*turn.request); };
-  if (scratch_.fetches_in_flight >= KvTiers::kMaxFetchesAhead || std::none_of(turns.begin(), turns.end(), candidate)) return;
+  if (scratch_.fetches_in_flight >= KvTiers::kMaxFetchesAhead || std::none_of(turns.begin(), turns.end(), candidate))
+    return;
   for (const Turn& turn : turns) {
     if (turn.request->adapter != kBaseModel) WantInPlan(turn.request->adapter);
   }
   std::int64_t left = scratch_.free_device + EvictablePages(PageCategory::kKv, /*even_wanted=*/false) - GrowthReserve();
   for (const Turn& turn : turns) {
     Request* request = turn.request;
-    const bool admitted = std::any_of(plan_.admissions.begin(), plan_.admissions.end(),
-                                      [request](const PlannedAdmission& admission) { return admission.request == request; });
-    if (admitted) continue;   // its pages are taken already
+    const bool admitted =
+        std::any_of(plan_.admissions.begin(), plan_.admissions.end(),
+                    [request](const PlannedAdmission& admission) { return admission.request == request; });
+    if (admitted) continue;  // its pages are taken already
     const bool blocked = request == scratch_.blocked;
     left -= MissingPages(*request, static_cast<std::int64_t>(request->tokens.size()) + 1);
     if (left < 0 && !blocked) return;
@@ -31,8 +36,8 @@ void Scheduler::PlanFetchesAhead(TimeNs now) {
   }
 }
 
-// The end of its history is in the host tier alone, and its adapter is there to use it. Looks at what was found for it when
-// it was last looked for: what came since was computed since, on the device.
+// The end of its history is in the host tier alone, and its adapter is there to use it. Looks at what was found for it
+// when it was last looked for: what came since was computed since, on the device.
 bool Scheduler::CouldFetchAhead(const Request& request) const {
   const NodeId tail = request.found;
   if (request.fetches == Request::kMostFetches || request.fetched_ahead) return false;
@@ -48,9 +53,11 @@ bool Scheduler::TryFetchAhead(Request* request, TimeNs now) {
   std::int64_t pages = 0;
   NodeId device_tail = tail;
   for (; !tree_->OnDevice(device_tail); device_tail = tree_->Parent(device_tail), ++pages) {
-    if (tree_->Moving(device_tail) || kv_plan_.IsFetched(device_tail)) return true;   // another's: the rest can come later
+    // another's: the rest can come later
+    if (tree_->Moving(device_tail) || kv_plan_.IsFetched(device_tail)) return true;
   }
-  const bool given_up = scratch_.droppable_host < pages || kv_plan_.Kept(device_tail) != device_tail;   // by this plan
+  // by this plan
+  const bool given_up = scratch_.droppable_host < pages || kv_plan_.Kept(device_tail) != device_tail;
   if (given_up) return true;
   kv_plan_.Lock(device_tail);
   const std::int64_t room = std::min(pages, MakeRoomAhead(pages + GrowthReserve(), now) - GrowthReserve());
@@ -77,8 +84,8 @@ std::int64_t Scheduler::MakeRoomAhead(std::int64_t pages, TimeNs now) {
 
 // ---------------------------------------------------------------- Adapters of who has just come
 
-// In a long queue they do not begin with the next step anyway. All of them are looked at in one call: later ones may be steps in which
-// nothing happens, which no recording has.
+// In a long queue they do not begin with the next step anyway. All of them are looked at in one call: later ones may be
+// steps in which nothing happens, which no recording has.
 bool Scheduler::LoadForNewcomer(TimeNs now) {
   if (!options_.load_on_arrival || options_.cold_start != ColdStart::kPassOver || newest_ == newest_seen_) return false;
   if (somebody_waits_for_room_ || loads_wait_ || residency_->loads_in_flight() > 0) return false;
@@ -95,7 +102,8 @@ bool Scheduler::LoadForNewcomer(TimeNs now) {
     if (request->adapter != kBaseModel) WantInPlan(request->adapter);
   }
   for (; newcomer != queue.end(); ++newcomer) {
-    if (!MustLoad(**newcomer) || !PlanLoadFor(queue.first(static_cast<std::size_t>(newcomer - queue.begin()) + 1), now)) continue;
+    if (!MustLoad(**newcomer) || !PlanLoadFor(queue.first(static_cast<std::size_t>(newcomer - queue.begin()) + 1), now))
+      continue;
     newest_seen_ = (*newcomer)->id;
     CommitEvictions();
     StartLoads(now);
@@ -112,7 +120,8 @@ bool Scheduler::PlanLoadFor(std::span<Request* const> waiting, TimeNs now) {
   const Request& request = *waiting.back();
   const AdapterResidency& adapter = residency_->Get(request.adapter);
   const std::int64_t pages = adapter.version->layout.pages, needs = NextPlanNeeds(waiting);
-  const std::int64_t room = Free(PageCategory::kAdapter) + EvictablePages(PageCategory::kAdapter, /*even_wanted=*/false);
+  const std::int64_t room =
+      Free(PageCategory::kAdapter) + EvictablePages(PageCategory::kAdapter, /*even_wanted=*/false);
   if (ExceedsDistinctAdapters(request) || room < pages + needs) return false;
   if (!MakeRoom(PageCategory::kAdapter, pages + (Partitioned() ? 0 : GrowthReserve()), now)) return false;
   AddLoad(adapter);
@@ -124,7 +133,8 @@ std::int64_t Scheduler::NextPlanNeeds(std::span<Request* const> waiting) const {
   if (Partitioned()) return 0;
   std::int64_t pages = GrowthReserve();
   for (const std::span<Request* const> requests : {running(), waiting}) {
-    for (const Request* request : requests) pages += MissingPages(*request, static_cast<std::int64_t>(request->tokens.size()) + 1);
+    for (const Request* request : requests)
+      pages += MissingPages(*request, static_cast<std::int64_t>(request->tokens.size()) + 1);
   }
   return pages;
 }
@@ -143,7 +153,8 @@ void Scheduler::EndIdle(const Request& request) {
   const AdapterResidency& adapter = residency_->Get(request.adapter);
   if (adapter.references > 1) return;
   arrivals_.EndIdle(adapter.slot, request.adapter, request.arrival);
-  if (EndPrefetch(request.adapter)) ++(adapter.device == TierState::kAbsent ? prefetch_stats_.wasted : prefetch_stats_.used);
+  if (EndPrefetch(request.adapter))
+    ++(adapter.device == TierState::kAbsent ? prefetch_stats_.wasted : prefetch_stats_.used);
 }
 
 void Scheduler::BeginIdle(const Request& request, TimeNs now) {
@@ -166,8 +177,8 @@ std::optional<TimeNs> Scheduler::NextPrefetch() const {
   return std::max(*first - prefetch_lead_, prefetch_not_before_);
 }
 
-// Begins the load of one adapter that is expected, if no other load is under way and nobody waits for memory: what requests
-// want comes first.
+// Begins the load of one adapter that is expected, if no other load is under way and nobody waits for memory: what
+// requests want comes first.
 void Scheduler::LoadExpected(TimeNs now) {
   constexpr TimeNs kRetry = 100 * kNsPerMs;
   if (now < prefetch_not_before_) return;
@@ -186,7 +197,7 @@ void Scheduler::LoadExpected(TimeNs now) {
   const std::size_t slot = residency_->SlotOf(*expected);
   arrivals_.Settle(slot);
   if (prefetched_.size() <= slot) prefetched_.resize(slot + 1);
-  prefetch_stats_.wasted += prefetched_[slot] != kBaseModel;   // it failed, or was dropped with its name
+  prefetch_stats_.wasted += prefetched_[slot] != kBaseModel;  // it failed, or was dropped with its name
   prefetched_[slot] = *expected;
 }
 
@@ -197,7 +208,8 @@ std::optional<AdapterGeneration> Scheduler::NextExpected(TimeNs now) {
   while (const auto next = arrivals_.Next(now)) {
     if (next->window.from > now + prefetch_lead_) return std::nullopt;
     const bool known = residency_->Knows(next->adapter);
-    if (known && !residency_->Get(next->adapter).retired && residency_->Get(next->adapter).device == TierState::kAbsent) {
+    if (known && !residency_->Get(next->adapter).retired &&
+        residency_->Get(next->adapter).device == TierState::kAbsent) {
       return next->adapter;
     }
     arrivals_.Settle(next->slot);
@@ -205,18 +217,25 @@ std::optional<AdapterGeneration> Scheduler::NextExpected(TimeNs now) {
   return std::nullopt;
 }
 
-// Into pages that are free beyond the reserve, or whose content is worth less to the policy than the adapter is, used now;
-// never those of what a waiting request wants.
+// Into pages that are free beyond the reserve, or whose content is worth less to the policy than the adapter is, used
+// now; never those of what a waiting request wants.
 bool Scheduler::PlanExpectedLoad(const AdapterResidency& adapter, TimeNs now) {
   for (const Request* request : waiting()) {
     if (request->adapter != kBaseModel) WantInPlan(request->adapter);
   }
   const UsageMonitor::Visits visits = usage_.Of(adapter.slot, adapter.version->generation);
   context_.now = now;
-  const double worth = policy_->Score({.pages = adapter.version->layout.pages, .last_use = now, .uses = static_cast<double>(adapter.uses),
-                                       .reload = adapter.host == TierState::kResident ? ReloadFrom::kHost : ReloadFrom::kDisk,
-                                       .frequency = visits.frequency, .frequency_at = visits.at, .queued = true}, context_);
-  const std::int64_t pages = adapter.version->layout.pages + (Partitioned() ? 0 : std::max(GrowthReserve(), NewcomersReserve()));
+  const double worth =
+      policy_->Score({.pages = adapter.version->layout.pages,
+                      .last_use = now,
+                      .uses = static_cast<double>(adapter.uses),
+                      .reload = adapter.host == TierState::kResident ? ReloadFrom::kHost : ReloadFrom::kDisk,
+                      .frequency = visits.frequency,
+                      .frequency_at = visits.at,
+                      .queued = true},
+                     context_);
+  const std::int64_t pages =
+      adapter.version->layout.pages + (Partitioned() ? 0 : std::max(GrowthReserve(), NewcomersReserve()));
   while (Free(PageCategory::kAdapter) < pages) {
     if (!scratch_.candidates_ready) RankIdleAdapters(now);
     const bool idle_adapter = FindIdleAdapter(/*even_wanted=*/false);

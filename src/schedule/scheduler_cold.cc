@@ -20,11 +20,13 @@ bool Scheduler::Stalled() const {
 Scheduler::Admission Scheduler::BeyondDistinct(const Request& request) const {
   const bool turn_overdue = !order_.turns.empty() && order_.turns.front().request == &request &&
                             order_.turns.front().service == -std::numeric_limits<double>::infinity();
-  return options_.skip_beyond_distinct && !IsOverdue(request) && !turn_overdue ? Admission::kPassedOver : Admission::kBlocked;
+  return options_.skip_beyond_distinct && !IsOverdue(request) && !turn_overdue ? Admission::kPassedOver
+                                                                               : Admission::kBlocked;
 }
 
-// It would join now. Its seat and its tokens are taken, so that no more is loaded than the step has room for. After steps have
-// waited once, one computes before the next waits: else clients that come and go could keep all others from it for ever.
+// It would join now. Its seat and its tokens are taken, so that no more is loaded than the step has room for. After
+// steps have waited once, one computes before the next waits: else clients that come and go could keep all others from
+// it for ever.
 Scheduler::Admission Scheduler::PlanStall(Request* request, TimeNs now) {
   if (scratch_.free_seats == 0 || scratch_.budget == 0) return Admission::kPassedOver;
   if (ExceedsDistinctAdapters(*request)) return BeyondDistinct(*request);
@@ -34,7 +36,8 @@ Scheduler::Admission Scheduler::PlanStall(Request* request, TimeNs now) {
     if ((Flags(adapter) & kLoadPlanned) == 0) return outcome;
   }
   if (stalled_since_step_) return Admission::kPassedOver;
-  if (std::find(plan_.stalls.begin(), plan_.stalls.end(), adapter) == plan_.stalls.end()) plan_.stalls.push_back(adapter);
+  if (std::find(plan_.stalls.begin(), plan_.stalls.end(), adapter) == plan_.stalls.end())
+    plan_.stalls.push_back(adapter);
   --scratch_.free_seats;
   scratch_.budget -= ChunkTokens(request->uncomputed());
   PinInPlan(adapter);
@@ -42,7 +45,8 @@ Scheduler::Admission Scheduler::PlanStall(Request* request, TimeNs now) {
   return Admission::kPassedOver;
 }
 
-// vLLM-LoRA's prefetch_adapters: of the oldest that wait and did not get a seat, beside the step. Not where that waits anyway.
+// vLLM-LoRA's prefetch_adapters: of the oldest that wait and did not get a seat, beside the step. Not where that waits
+// anyway.
 void Scheduler::PlanPrefetches(TimeNs now) {
   if (!plan_.stalls.empty() || scratch_.memory_short || scratch_.locked_waits) return;
   const auto joins = [this](const Request* request) {
@@ -57,12 +61,13 @@ void Scheduler::PlanPrefetches(TimeNs now) {
     if (request->adapter == kBaseModel) continue;
     WantInPlan(request->adapter);
     const bool absent = MustLoad(*request) && (Flags(request->adapter) & (kLoadPlanned | kEvicted)) == 0;
-    if (absent && TryLoad(request->adapter, now) == Admission::kBlocked) return;   // nobody behind takes the room from it
+    // nobody behind takes the room from it
+    if (absent && TryLoad(request->adapter, now) == Admission::kBlocked) return;
   }
 }
 
-// What somebody needs who would join is loaded first; who computes is planned again then. Evictions stand: the loads may need
-// their room, and so do preemptions, which evictions may follow from.
+// What somebody needs who would join is loaded first; who computes is planned again then. Evictions stand: the loads
+// may need their room, and so do preemptions, which evictions may follow from.
 void Scheduler::LoadBeforeStep() {
   if (plan_.stalls.empty() && (options_.cold_start != ColdStart::kBeginAtOnce || plan_.loads.empty())) return;
   plan_.admissions.clear();

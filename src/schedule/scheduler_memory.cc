@@ -11,14 +11,17 @@ namespace loramux {
 void Scheduler::PlanReclaim(TimeNs now) {
   if (discardable_ <= 0) return;
   Request* const next = NextToServe();
-  if (next == nullptr || (Partitioned() && MustLoad(*next))) return;   // keys and values are no room for it
+  if (next == nullptr || (Partitioned() && MustLoad(*next))) return;  // keys and values are no room for it
   std::int64_t missing = PagesToStart(*next) + GrowthReserve() - scratch_.free_device;
-  if (tree_ != nullptr) missing -= kv_plan_.LockedDepth(PlannedTail(*next));   // in use by others: neither free nor evictable
+  // in use by others: neither free nor evictable
+  if (tree_ != nullptr) missing -= kv_plan_.LockedDepth(PlannedTail(*next));
   if (missing + static_cast<std::int64_t>(running_.size()) <= 0) return;
-  missing += scratch_.decode_pages + PagesOfIdleAdapter(*next) - EvictablePages(PageCategory::kKv, /*even_wanted=*/false);
+  missing +=
+      scratch_.decode_pages + PagesOfIdleAdapter(*next) - EvictablePages(PageCategory::kKv, /*even_wanted=*/false);
   const std::int64_t level = RankOf(next->id, tenants_.Service(*next)).level;
   std::int64_t victims = 0;
-  for (auto it = scratch_.runners.rbegin(); missing > 0 && it != scratch_.runners.rend() && it->rank.level > level; ++it) {
+  for (auto it = scratch_.runners.rbegin(); missing > 0 && it != scratch_.runners.rend() && it->rank.level > level;
+       ++it) {
     missing -= PagesFreedBy(*it->request);
     ++victims;
   }
@@ -47,8 +50,8 @@ std::int64_t Scheduler::PagesFreedBy(const Request& request) const {
   return tree_ == nullptr ? own : own + kv_plan_.PagesWithOneLock(request.tail);
 }
 
-// Of its adapter, if that must be loaded first; else all pages of what is known, and of the token that follows, at once:
-// a request that began its prefill can end it.
+// Of its adapter, if that must be loaded first; else all pages of what is known, and of the token that follows, at
+// once: a request that began its prefill can end it.
 std::int64_t Scheduler::PagesToStart(const Request& request) const {
   if (MustLoad(request)) return residency_->Get(request.adapter).pages;
   return MissingPages(request, static_cast<std::int64_t>(request.tokens.size()) + 1);
@@ -62,10 +65,10 @@ std::int64_t Scheduler::PagesOfIdleAdapter(const Request& request) const {
 
 // ---------------------------------------------------------------- Room
 
-// Finds `pages` free pages for runners[index]: evicts idle adapters, preempts lower ranks, at last itself. An adapter that
-// a waiting request of higher rank wants goes only after those that rank behind that request; if that one has waited beyond the
-// age bound, this one among them: while the adapter came back, others would be let in, and take its pages again.
-// False: not now (loads in flight hold what is missing), or it was preempted itself.
+// Finds `pages` free pages for runners[index]: evicts idle adapters, preempts lower ranks, at last itself. An adapter
+// that a waiting request of higher rank wants goes only after those that rank behind that request; if that one has
+// waited beyond the age bound, this one among them: while the adapter came back, others would be let in, and take its
+// pages again. False: not now (loads in flight hold what is missing), or it was preempted itself.
 bool Scheduler::FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now) {
   const auto& runners = scratch_.runners;
   while (scratch_.free_device < pages) {
@@ -76,17 +79,17 @@ bool Scheduler::FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now) 
       PlanPreemption(now);
       continue;
     }
-    if (scratch_.first_overdue < runners[last].rank) {   // `last` is this one
+    if (scratch_.first_overdue < runners[last].rank) {  // `last` is this one
       scratch_.memory_short = true;
       PlanPreemption(now);
-      return true;   // the caller sees that it is among the preempted
+      return true;  // the caller sees that it is among the preempted
     }
-    scratch_.candidates_ready = false;   // wanted adapters were dropped from the heap
+    scratch_.candidates_ready = false;  // wanted adapters were dropped from the heap
     if (EvictOne(PageCategory::kKv, now, /*even_wanted=*/true)) continue;
-    if (last == 0) return false;   // alone: what is missing is held by loads in flight
+    if (last == 0) return false;  // alone: what is missing is held by loads in flight
     scratch_.memory_short = true;
     PlanPreemption(now);
-    if (last == index) return true;   // the caller sees that it is among the preempted
+    if (last == index) return true;  // the caller sees that it is among the preempted
   }
   scratch_.free_device -= pages;
   return true;
@@ -103,12 +106,12 @@ void Scheduler::PlanPreemptionOf(std::size_t runner, TimeNs now) {
   if (request->adapter != kBaseModel) {
     UnpinInPlan(request->adapter);
     if (Pins(request->adapter) == 0) --scratch_.distinct_adapters;
-    scratch_.candidates_ready = false;   // its adapter may be idle now
+    scratch_.candidates_ready = false;  // its adapter may be idle now
   }
 }
 
-// Pages that newcomers and loads leave free: one for each running request, so that the next decode step need not preempt
-// right away. With nobody running it is 0, so what fits alone still fits.
+// Pages that newcomers and loads leave free: one for each running request, so that the next decode step need not
+// preempt right away. With nobody running it is 0, so what fits alone still fits.
 std::int64_t Scheduler::GrowthReserve() const { return static_cast<std::int64_t>(running_.size()); }
 
 // Evicts history and idle adapters until `pages` are free for this use; all or nothing.
@@ -121,8 +124,10 @@ bool Scheduler::MakeRoom(PageCategory use, std::int64_t pages, TimeNs now) {
 }
 
 bool Scheduler::Evictable(const AdapterResidency& adapter) const {
-  if (adapter.locked || scratch_.slot_pins[adapter.slot] != 0 || (scratch_.flags[adapter.slot] & kEvicted) != 0) return false;
-  return !HasBranch(adapter.slot) || !tree_->HasMoves(*branch_of_slot_[adapter.slot]);   // else its history cannot go now
+  if (adapter.locked || scratch_.slot_pins[adapter.slot] != 0 || (scratch_.flags[adapter.slot] & kEvicted) != 0)
+    return false;
+  // else its history cannot go now
+  return !HasBranch(adapter.slot) || !tree_->HasMoves(*branch_of_slot_[adapter.slot]);
 }
 
 std::int64_t Scheduler::EvictablePages(PageCategory use, bool even_wanted) const {
@@ -173,7 +178,9 @@ bool Scheduler::EvictOne(PageCategory use, TimeNs now, bool even_wanted) {
 
 namespace {
 
-constexpr auto kWorse = [](const auto& a, const auto& b) { return a.score != b.score ? a.score > b.score : a.adapter > b.adapter; };
+constexpr auto kWorse = [](const auto& a, const auto& b) {
+  return a.score != b.score ? a.score > b.score : a.adapter > b.adapter;
+};
 
 }  // namespace
 
@@ -187,8 +194,9 @@ void Scheduler::RankIdleAdapters(TimeNs now) {
   };
   for (const AdapterGeneration generation : residency_->IdleAdapters()) append(generation);
   for (const Request* preempted : plan_.preemptions) {
-    if (preempted->adapter == kBaseModel || residency_->Get(preempted->adapter).device != TierState::kResident) continue;
-    append(preempted->adapter);   // pinned still; some twice, which is as good as once
+    if (preempted->adapter == kBaseModel || residency_->Get(preempted->adapter).device != TierState::kResident)
+      continue;
+    append(preempted->adapter);  // pinned still; some twice, which is as good as once
   }
   std::make_heap(heap.begin(), heap.end(), kWorse);
   scratch_.candidates_ready = true;
@@ -201,12 +209,15 @@ void Scheduler::PushCandidate(AdapterGeneration generation, TimeNs now) {
 
 double Scheduler::ScoreOf(const AdapterResidency& adapter, TimeNs now) {
   const UsageMonitor::Visits visits = usage_.Of(adapter.slot, adapter.version->generation);
-  const EvictionCandidate candidate{.pages = adapter.pages, .last_use = adapter.last_use,
-                                    .uses = static_cast<double>(adapter.uses),
-                                    .reload = adapter.host == TierState::kResident ? ReloadFrom::kHost : ReloadFrom::kDisk,
-                                    .frequency = visits.frequency, .frequency_at = visits.at,
-                                    .reuse_factor = usage_.ReuseFactor(visits, now),
-                                    .queued = adapter.references > adapter.pins || IsExpected(adapter, now)};
+  const EvictionCandidate candidate{
+      .pages = adapter.pages,
+      .last_use = adapter.last_use,
+      .uses = static_cast<double>(adapter.uses),
+      .reload = adapter.host == TierState::kResident ? ReloadFrom::kHost : ReloadFrom::kDisk,
+      .frequency = visits.frequency,
+      .frequency_at = visits.at,
+      .reuse_factor = usage_.ReuseFactor(visits, now),
+      .queued = adapter.references > adapter.pins || IsExpected(adapter, now)};
   context_.now = now;
   return policy_->Score(candidate, context_);
 }
@@ -272,12 +283,12 @@ void Scheduler::EvictHistory(const KvEvictionPlan::Victim& victim, TimeNs now) {
 
 // Pages that are kept free beside the computation, for newcomers and what those leave free.
 std::int64_t Scheduler::NewcomersReserve() const {
-  constexpr std::int64_t kNewcomers = 64;   // pages
+  constexpr std::int64_t kNewcomers = 64;  // pages
   return std::min(GrowthReserve() + kNewcomers, device_->capacity_pages() / 32);
 }
 
-// Evicts history that goes next anyway, so that a plan finds the pages for newcomers, and those that they leave free, at
-// hand. Where an adapter would go first, nothing: that is for a plan to weigh.
+// Evicts history that goes next anyway, so that a plan finds the pages for newcomers, and those that they leave free,
+// at hand. Where an adapter would go first, nothing: that is for a plan to weigh.
 void Scheduler::KeepReserve(TimeNs now) {
   const std::int64_t reserve = NewcomersReserve();
   if (!Partitioned() && device_->free_pages() >= reserve) return;
@@ -298,7 +309,7 @@ void Scheduler::KeepReserve(TimeNs now) {
 
 // If one of them waits for room, nobody may join and take it.
 void Scheduler::PlanLockedLoads(TimeNs now) {
-  if (scratch_.memory_short) return;   // nobody joins anyway
+  if (scratch_.memory_short) return;  // nobody joins anyway
   for (const AdapterGeneration generation : residency_->Locked()) {
     if (residency_->Get(generation).device != TierState::kAbsent) continue;
     if (TryLoad(generation, now) != Admission::kBlocked) continue;
@@ -308,7 +319,7 @@ void Scheduler::PlanLockedLoads(TimeNs now) {
 }
 
 Scheduler::Admission Scheduler::TryLoad(AdapterGeneration generation, TimeNs now) {
-  if ((Flags(generation) & kEvicted) != 0) return Admission::kBlocked;   // this very plan needs its pages
+  if ((Flags(generation) & kEvicted) != 0) return Admission::kBlocked;  // this very plan needs its pages
   if (scratch_.loads_in_flight >= options_.max_loads_in_flight) {
     scratch_.loads_wait = true;
     return Admission::kPassedOver;
@@ -334,20 +345,22 @@ TimeNs Scheduler::HostWorthOf(const AdapterResidency& adapter) const {
   return tree_->HostWorth(adapter.last_use, usage_.Of(adapter.slot, adapter.version->generation).frequency);
 }
 
-// True if the load can go through the host tier, after the copies there that are worth least give way. Those of adapters that
-// requests wait for stay: they will be loaded themselves.
+// True if the load can go through the host tier, after the copies there that are worth least give way. Those of
+// adapters that requests wait for stay: they will be loaded themselves.
 bool Scheduler::PlanHostRoom(const AdapterResidency& adapter) {
-  const bool kept = (Flags(adapter.version->generation) & kHostEvicted) == 0;   // by an earlier load of this plan
+  const bool kept = (Flags(adapter.version->generation) & kHostEvicted) == 0;  // by an earlier load of this plan
   if (adapter.host == TierState::kResident && kept) return true;
-  if (residency_->host() == nullptr || adapter.version->layout.pages > residency_->host()->capacity_pages()) return false;
+  if (residency_->host() == nullptr || adapter.version->layout.pages > residency_->host()->capacity_pages())
+    return false;
   const std::size_t first_victim = plan_.host_evictions.size();
-  std::int64_t dropped = 0;   // pages of keys and values
+  std::int64_t dropped = 0;  // pages of keys and values
   while (scratch_.free_host < adapter.version->layout.pages) {
     const AdapterResidency* victim = nullptr;
     TimeNs worth = 0;
     for (const AdapterGeneration generation : residency_->HostResidents()) {
       const AdapterResidency& candidate = residency_->Get(generation);
-      const bool moving = candidate.device == TierState::kLoading || (Flags(generation) & (kLoadPlanned | kHostEvicted)) != 0;
+      const bool moving =
+          candidate.device == TierState::kLoading || (Flags(generation) & (kLoadPlanned | kHostEvicted)) != 0;
       if (moving) continue;
       if (candidate.device == TierState::kAbsent && candidate.references > candidate.pins) continue;
       const TimeNs candidate_worth = HostWorthOf(candidate);
@@ -362,7 +375,7 @@ bool Scheduler::PlanHostRoom(const AdapterResidency& adapter) {
       ++dropped;
       continue;
     }
-    if (victim == nullptr) {   // everything left is on its way to the device, or will be: go past the host tier
+    if (victim == nullptr) {  // everything left is on its way to the device, or will be: go past the host tier
       for (std::size_t i = first_victim; i < plan_.host_evictions.size(); ++i) {
         const AdapterGeneration kept = plan_.host_evictions[i];
         Flags(kept) &= static_cast<std::uint8_t>(~kHostEvicted);

@@ -1,5 +1,5 @@
-// What the scheduler keeps in memory, and what it gives up: shares, pages that are copied, what policies are told, adapters with what
-// they left behind, adapters that are expected.
+// What the scheduler keeps in memory, and what it gives up: shares, pages that are copied, what policies are told,
+// adapters with what they left behind, adapters that are expected.
 #include <cmath>
 #include <numeric>
 
@@ -10,19 +10,19 @@ namespace {
 
 using World = SchedulerWorld;
 
-// Where adapters have a share of the pages (here 8 of 40), the keys and values of others are no room for one that must be
-// loaded, so nobody is preempted for it.
+// Where adapters have a share of the pages (here 8 of 40), the keys and values of others are no room for one that must
+// be loaded, so nobody is preempted for it.
 TEST(Scheduler, NobodyIsPreemptedForAnAdapterThatHasAShareOfItsOwn) {
   World w(40, {.max_batch_tokens = 16, .adapter_share = 0.2, .maintain_dependency = false});
   w.AddAdapter(1, 6);
   w.AddAdapter(2, 6);
-  for (int i = 0; i < 3; ++i) w.Add(32, 1, 8, "flood");   // 30 of the 32 pages at last
+  for (int i = 0; i < 3; ++i) w.Add(32, 1, 8, "flood");  // 30 of the 32 pages at last
   while (w.requests[2].generated().empty()) w.Step();
   Request* quiet = w.Add(4, 2, 2, "quiet");
   w.RunToEnd();
   EXPECT_EQ(w.scheduler.preemptions(), 0);
   EXPECT_EQ(quiet->state, RequestState::kFinished);
-  EXPECT_EQ(w.residency.Stats().device_evictions, 1);   // adapter 1, when it was idle
+  EXPECT_EQ(w.residency.Stats().device_evictions, 1);  // adapter 1, when it was idle
 }
 
 // There a request that lacks room for its keys and values needs no more of it for its own idle adapter.
@@ -33,7 +33,7 @@ TEST(Scheduler, AnIdleAdapterWithAShareIsNotCountedAgainstItsRequest) {
   w.RunToEnd();
   for (int i = 0; i < 3; ++i) w.AddFor("flood", 32, 8);
   while (w.requests[3].generated().empty()) w.Step();
-  Request* quiet = w.Add(20, 1, 2, "quiet");   // 6 pages
+  Request* quiet = w.Add(20, 1, 2, "quiet");  // 6 pages
   while (quiet->state == RequestState::kWaiting) w.Step();
   EXPECT_EQ(w.scheduler.preemptions(), 1);
   EXPECT_EQ(w.requests[1].state, RequestState::kRunning);
@@ -48,7 +48,8 @@ struct TreeWorld : World {
   Scheduler with_tree;
 
   explicit TreeWorld(std::int64_t device_pages)
-      : World(device_pages), tree(4, device.get()),
+      : World(device_pages),
+        tree(4, device.get()),
         with_tree({.page_tokens = 4}, device.get(), &residency, policy.get(), &tree) {}
 
   Request* Ask(std::vector<TokenId> prompt, std::int32_t output = 4) {
@@ -99,25 +100,26 @@ TEST(Scheduler, APromptBeginsWithinAPageOfAnother) {
   EXPECT_EQ(request->cached_tokens, 6);
   EXPECT_NE(request->page_table[1], w.tree.Page(plan.admissions[0].in_page.node).index);
   w.End(plan);
-  EXPECT_EQ(request->tree_pages, 2);   // the page that was begun with a copy is full, and the tree's
+  EXPECT_EQ(request->tree_pages, 2);  // the page that was begun with a copy is full, and the tree's
   w.with_tree.Remove(request, w.clock.Now());
   EXPECT_EQ(w.with_tree.prefix_stats().copied_pages, 1);
   EXPECT_EQ(w.tree.idle_pages(), 3);
   w.Check();
 }
 
-// The copy is made while the step computes: until the step has ended, nothing beside it and no other end may free the page.
+// The copy is made while the step computes: until the step has ended, nothing beside it and no other end may free the
+// page.
 TEST(Scheduler, ThePageThatIsCopiedStaysUntilTheStepHasEnded) {
-  TreeWorld w(8 * 32);   // a reserve of 8 pages
+  TreeWorld w(8 * 32);  // a reserve of 8 pages
   w.Serve({1, 2, 3, 4});
   for (TokenId i = 0; w.device->free_pages() > 1; ++i) w.Serve({100 + i, 2, 3, 4});
-  Request* request = w.Ask({1, 2, 9});   // what it copies was used least recently of all
+  Request* request = w.Ask({1, 2, 9});  // what it copies was used least recently of all
   const StepPlan plan = w.Begin();
   ASSERT_EQ(plan.admissions[0].in_page.tokens, 2);
   const NodeId source = plan.admissions[0].in_page.node;
   EXPECT_EQ(w.tree.View(source).locks, 1);
   for (int i = 0; i < 4; ++i) w.with_tree.Prepare(w.clock.Now());
-  EXPECT_GE(w.device->free_pages(), 8);   // others went
+  EXPECT_GE(w.device->free_pages(), 8);  // others went
   ASSERT_TRUE(w.tree.OnDevice(source));
   w.Check();
   w.End(plan);
@@ -184,14 +186,14 @@ TEST(Scheduler, PoliciesAreToldWhatAnAdapterIs) {
   run(requests[0], 1);
   run(requests[0], 1);
   run(requests[0], 2);
-  EXPECT_TRUE(listener.told.empty());   // there was room
+  EXPECT_TRUE(listener.told.empty());  // there was room
   const TimeNs last_use = w.residency.Get(AdapterGeneration{2}).last_use;
-  for (int second = 0; second < 600; ++second) {   // in which nobody asks for either
+  for (int second = 0; second < 600; ++second) {  // in which nobody asks for either
     w.clock.Advance(kNsPerSecond);
     scheduler.Prepare(w.clock.Now());
   }
-  w.residency.Acquire(AdapterGeneration{1});   // a request for it came
-  run(requests[1], 3);                         // and this one has no room
+  w.residency.Acquire(AdapterGeneration{1});  // a request for it came
+  run(requests[1], 3);                        // and this one has no room
   ASSERT_GE(listener.told.size(), 2u);
   for (const EvictionCandidate& candidate : listener.told) {
     const bool first = candidate.pages == 4;
@@ -201,7 +203,7 @@ TEST(Scheduler, PoliciesAreToldWhatAnAdapterIs) {
     EXPECT_NEAR(candidate.frequency, first ? 2 : 1, 1e-6);
     EXPECT_LE(candidate.frequency_at, candidate.last_use);
     EXPECT_GT(candidate.frequency_at, 0);
-    EXPECT_LT(candidate.reuse_factor, 0.99);   // as was learned from that
+    EXPECT_LT(candidate.reuse_factor, 0.99);  // as was learned from that
     EXPECT_EQ(candidate.queued, first);
     EXPECT_EQ(candidate.reload, ReloadFrom::kHost);
     if (!first) EXPECT_EQ(candidate.last_use, last_use);
@@ -210,7 +212,8 @@ TEST(Scheduler, PoliciesAreToldWhatAnAdapterIs) {
   w.residency.Release(AdapterGeneration{1});
 }
 
-// An adapter of 16 pages in the host tier, and 8 pages of history that it left behind and that would have to be computed again.
+// An adapter of 16 pages in the host tier, and 8 pages of history that it left behind and that would have to be
+// computed again.
 struct HistoryWorld : World {
   const std::unique_ptr<EvictionPolicy> loramux = std::move(MakeEvictionPolicy("loramux")).value();
   DependencyTree tree{4, device.get(), host.get()};
@@ -218,7 +221,8 @@ struct HistoryWorld : World {
 
   explicit HistoryWorld(bool maintain_dependency)
       : World(27),
-        with_tree({.page_tokens = 4, .maintain_dependency = maintain_dependency}, device.get(), &residency, loramux.get(), &tree) {
+        with_tree({.page_tokens = 4, .maintain_dependency = maintain_dependency}, device.get(), &residency,
+                  loramux.get(), &tree) {
     AddAdapter(1, 16);
     Serve(LongPrompt(), 1);
     clock.Advance(kNsPerSecond);
@@ -279,7 +283,7 @@ TEST(Scheduler, TheContextOfThePolicies) {
   World w(64);
   w.AddAdapter(1, 2);
   w.AddAdapter(2, 5);
-  w.AddAdapter(3, 9);   // known, and never used
+  w.AddAdapter(3, 9);  // known, and never used
   const TimeNs begin = w.clock.Now();
   for (const std::uint32_t adapter : {1u, 1u, 2u, 0u}) w.Add(3, adapter);
   double requests = 0, batches = 0;
@@ -288,16 +292,17 @@ TEST(Scheduler, TheContextOfThePolicies) {
     requests += static_cast<double>(plan.chunks.size());
     batches += !plan.chunks.empty();
   }
-  EXPECT_EQ(w.scheduler.eviction_context().total_visits, 0);   // no plan makes it
+  EXPECT_EQ(w.scheduler.eviction_context().total_visits, 0);  // no plan makes it
   w.clock.AdvanceTo(begin + kNsPerSecond);
   w.scheduler.Prepare(w.clock.Now());
   const EvictionContext context = w.scheduler.eviction_context();
-  const double left = std::exp2(-1.0 / 60);                    // of a visit, after a second
+  const double left = std::exp2(-1.0 / 60);  // of a visit, after a second
   EXPECT_NEAR(context.total_visits, 4 * left, 1e-4);
   EXPECT_NEAR(context.max_frequency, 2 * left, 1e-4);
   EXPECT_EQ(context.resident_adapters, 2);
   EXPECT_EQ(context.max_pages, 5);
-  EXPECT_EQ(context.oldest_use, std::min(w.residency.Get(AdapterGeneration{1}).last_use, w.residency.Get(AdapterGeneration{2}).last_use));
+  EXPECT_EQ(context.oldest_use,
+            std::min(w.residency.Get(AdapterGeneration{1}).last_use, w.residency.Get(AdapterGeneration{2}).last_use));
   // Half of the requests use adapter 1, a quarter adapter 2.
   EXPECT_NEAR(context.low_lora, 2 - std::pow(0.5, requests / batches) - std::pow(0.75, requests / batches), 1e-4);
   EXPECT_GT(context.low_lora, 0.75);
@@ -369,12 +374,12 @@ TEST(Scheduler, AnExpectedAdapterStaysWhereIdleOnesLeave) {
   PeriodicWorld w(AdapterPrefetch::kHistogram, /*keep_idle=*/false);
   EXPECT_GE(w.Run(30), 20);
   const TimeNs now = w.clock.Now();
-  w.SleepUntil(now + 6900 * kNsPerMs);   // it is expected again, and never comes
+  w.SleepUntil(now + 6900 * kNsPerMs);  // it is expected again, and never comes
   EXPECT_EQ(w.residency.Get(AdapterGeneration{1}).device, TierState::kResident);
   w.SleepUntil(now + 60 * kNsPerSecond);
   EXPECT_EQ(w.residency.Get(AdapterGeneration{1}).device, TierState::kAbsent);
   EXPECT_GE(w.scheduler.prefetch_stats().wasted, 1);
-  EXPECT_LE(w.scheduler.prefetch_stats().wasted, 2);   // the one between is expected too
+  EXPECT_LE(w.scheduler.prefetch_stats().wasted, 2);  // the one between is expected too
   EXPECT_FALSE(w.scheduler.NextPrefetch().has_value());
 }
 
@@ -384,7 +389,7 @@ TEST(Scheduler, APrefetchTakesNothingThatIsInUse) {
   w.Run(12);
   const std::int64_t loads = w.scheduler.prefetch_stats().loads;
   EXPECT_GT(loads, 0);
-  Request* running = w.Add(2, 2, 12);   // with 6 + 4 pages there is no room for it
+  Request* running = w.Add(2, 2, 12);  // with 6 + 4 pages there is no room for it
   while (running->generated().empty()) w.Step();
   w.SleepUntil(w.clock.Now() + 30 * kNsPerSecond);
   EXPECT_EQ(w.residency.Get(AdapterGeneration{1}).device, TierState::kAbsent);
@@ -393,7 +398,8 @@ TEST(Scheduler, APrefetchTakesNothingThatIsInUse) {
   w.RunToEnd();
 }
 
-// Policies are told what loads and prefills take: here 2 ms a page of 4 tokens, and loads by the links' latencies alone.
+// Policies are told what loads and prefills take: here 2 ms a page of 4 tokens, and loads by the links' latencies
+// alone.
 TEST(Scheduler, ReloadCostsAreMeasured) {
   World w(64, {.max_batch_tokens = 32});
   w.AddAdapter(1, 4);
@@ -419,7 +425,7 @@ TEST(Scheduler, ReloadCostsAreMeasured) {
   EXPECT_EQ(measured.Of(ReloadFrom::kDisk).samples, 1);
   EXPECT_EQ(measured.Of(ReloadFrom::kHost).samples, 19);
   const ReloadCostEstimator::Time host = measured.Of(ReloadFrom::kHost);
-  EXPECT_NEAR(host.latency_ns + 4 * host.page_ns, 125.6, 1);   // 100 ns of latency, 256 bytes at 10 GB/s
+  EXPECT_NEAR(host.latency_ns + 4 * host.page_ns, 125.6, 1);  // 100 ns of latency, 256 bytes at 10 GB/s
   w.clock.Advance(kNsPerSecond);
   w.scheduler.Prepare(w.clock.Now());
   EXPECT_GT(w.scheduler.eviction_context().costs.computed_page, 1000);
@@ -441,10 +447,10 @@ TEST(Scheduler, VisitsAreRememberedForAsLongAsWhatIsIdleStays) {
     remembered_after(100 * kNsPerMs);
   }
   const double churning = remembered_after(100 * kNsPerMs);
-  EXPECT_GT(churning, 0.3);   // at most 16 pages are idle, and 40 go in a second
+  EXPECT_GT(churning, 0.3);  // at most 16 pages are idle, and 40 go in a second
   EXPECT_LT(churning, 1);
   for (int i = 0; i < 600; ++i) remembered_after(500 * kNsPerMs);
-  EXPECT_EQ(remembered_after(kNsPerSecond), 30);   // nothing has gone for minutes
+  EXPECT_EQ(remembered_after(kNsPerSecond), 30);  // nothing has gone for minutes
 }
 
 }  // namespace

@@ -12,12 +12,13 @@ namespace {
 
 // Requests behind one that memory has no room for that are looked at.
 constexpr int kBypassTries = 16;
-// Of the turns, as far ahead a request is fetched that a batch looks at: about what a miss of the second-level cache takes.
+// Of the turns, as far ahead a request is fetched that a batch looks at: about what a miss of the second-level cache
+// takes.
 constexpr std::size_t kAhead = 6;
 // Where a lane's batch ended, if not at a request.
 constexpr std::size_t kEmptied = std::numeric_limits<std::size_t>::max(), kBlocked = kEmptied - 1;
 
-constexpr std::int64_t kFewestLoads = 4;   // that a time is taken from
+constexpr std::int64_t kFewestLoads = 4;  // that a time is taken from
 
 // By what loads took so far.
 class LoadTimes final : public AdapterLoads {
@@ -83,26 +84,32 @@ void Scheduler::OrderWaiting(TimeNs now) {
   FindOverdue(now);
 }
 
-// Stable: first come, first served within each of the three. Who has waited too long, or is of a tenant that did, keeps its
-// place among the first: else the residents of others could keep it waiting for ever.
+// Stable: first come, first served within each of the three. Who has waited too long, or is of a tenant that did, keeps
+// its place among the first: else the residents of others could keep it waiting for ever.
 void Scheduler::PutResidentsFirst(std::size_t limit, TimeNs now) {
   auto& turns = order_.turns;
   for (std::vector<Turn>* part : {&later_turns_, &last_turns_}) part->clear();
   std::size_t kept = 0;
   for (const Turn& turn : turns) {
-    const bool overdue = turn.service == -std::numeric_limits<double>::infinity() || now - turn.request->arrival > options_.age_bound;
-    if (overdue) turns[kept++] = turn;
-    else if (IsLoading(*turn.request)) later_turns_.push_back(turn);
-    else if (MustLoad(*turn.request)) last_turns_.push_back(turn);
-    else turns[kept++] = turn;
+    const bool overdue =
+        turn.service == -std::numeric_limits<double>::infinity() || now - turn.request->arrival > options_.age_bound;
+    if (overdue)
+      turns[kept++] = turn;
+    else if (IsLoading(*turn.request))
+      later_turns_.push_back(turn);
+    else if (MustLoad(*turn.request))
+      last_turns_.push_back(turn);
+    else
+      turns[kept++] = turn;
   }
   turns.resize(kept);
-  for (const std::vector<Turn>* part : {&later_turns_, &last_turns_}) turns.insert(turns.end(), part->begin(), part->end());
+  for (const std::vector<Turn>* part : {&later_turns_, &last_turns_})
+    turns.insert(turns.end(), part->begin(), part->end());
   if (turns.size() > limit) turns.resize(limit);
 }
 
-// Who waits for longer than the age bound goes before everybody: all of them, or a step that has room for many would let in
-// one of these, and others who came much later. Where there are several tenants, each has its own turn after
+// Who waits for longer than the age bound goes before everybody: all of them, or a step that has room for many would
+// let in one of these, and others who came much later. Where there are several tenants, each has its own turn after
 // FairnessOptions::max_wait, so that nobody's old requests stand in the way of the others.
 void Scheduler::FindOverdue(TimeNs now) {
   overdue_.clear();
@@ -110,8 +117,9 @@ void Scheduler::FindOverdue(TimeNs now) {
     if (Request* const turn = OverdueTurn()) overdue_.push_back(turn);
     return;
   }
-  for (Request* const request : waiting()) {   // the oldest first
-    if (now - request->arrival <= options_.age_bound || overdue_.size() == static_cast<std::size_t>(options_.lookahead)) return;
+  for (Request* const request : waiting()) {  // the oldest first
+    if (now - request->arrival <= options_.age_bound || overdue_.size() == static_cast<std::size_t>(options_.lookahead))
+      return;
     overdue_.push_back(request);
   }
 }
@@ -132,7 +140,8 @@ Request* Scheduler::OverdueTurn() const {
 
 void Scheduler::EnterQueue(Request* request) {
   if (request->adapter != kBaseModel) {
-    request->adapter_tokens = static_cast<std::int32_t>(residency_->Get(request->adapter).version->layout.pages * options_.page_tokens);
+    request->adapter_tokens =
+        static_cast<std::int32_t>(residency_->Get(request->adapter).version->layout.pages * options_.page_tokens);
   }
   if (predictor_ != nullptr) request->predicted_output = predictor_->Predict(QueryOf(*request));
   queue_->SawArrival(*request, request->arrival);
@@ -144,7 +153,8 @@ void Scheduler::EnterQueue(Request* request) {
 LengthQuery Scheduler::QueryOf(const Request& request) const {
   const bool base = request.adapter == kBaseModel;
   return {.adapter = request.adapter,
-          .adapter_digest = base ? std::string_view() : std::string_view(residency_->Get(request.adapter).version->file.digest),
+          .adapter_digest =
+              base ? std::string_view() : std::string_view(residency_->Get(request.adapter).version->file.digest),
           .prompt_tokens = request.prompt_tokens,
           .max_output_tokens = request.max_total_tokens - request.prompt_tokens,
           .hint = request.length_hint};
@@ -179,8 +189,8 @@ void Scheduler::RefitLanes(TimeNs now) {
   }
 }
 
-// Chameleon's algorithm 1. In the first phase each lane uses its own quota, in the second what is left of those of lanes
-// that nobody waits in any more, smallest requests first.
+// Chameleon's algorithm 1. In the first phase each lane uses its own quota, in the second what is left of those of
+// lanes that nobody waits in any more, smallest requests first.
 void Scheduler::PlanLanes(TimeNs now) {
   const auto lanes = lane_begins_.size() - 1;
   double leftover = 0;
@@ -195,15 +205,16 @@ void Scheduler::PlanLanes(TimeNs now) {
   }
 }
 
-// Lets requests of the lane in while `tokens` last, from `first` on. Returns the first that its quota was not enough for,
-// or kEmptied, or kBlocked. One that nobody of its lane runs beside needs no quota: it may be larger than all there is.
+// Lets requests of the lane in while `tokens` last, from `first` on. Returns the first that its quota was not enough
+// for, or kEmptied, or kBlocked. One that nobody of its lane runs beside needs no quota: it may be larger than all
+// there is.
 std::size_t Scheduler::PutBatch(std::size_t lane, std::size_t first, double& tokens, TimeNs now) {
-  const Request* blocked = nullptr;   // by memory
+  const Request* blocked = nullptr;  // by memory
   int tries = kBypassTries;
   for (std::size_t at = first; at < lane_begins_[lane + 1]; ++at) {
     Request* const request = order_.turns[at].request;
     if (at + kAhead < order_.turns.size()) PrefetchExtent(*order_.turns[at + kAhead].request);
-    if (IsOverdue(*request)) continue;   // it had its turn
+    if (IsOverdue(*request)) continue;  // it had its turn
     const auto needed = static_cast<double>(ExtentOf(*request).total());
     if (needed > tokens && scratch_.lane_use[lane] > 0) return blocked == nullptr ? at : kBlocked;
     if (blocked != nullptr && (--tries < 0 || !MayOvertake(*request))) continue;
@@ -226,7 +237,8 @@ std::size_t Scheduler::PutBatch(std::size_t lane, std::size_t first, double& tok
 // In its lane, beside those that run.
 bool Scheduler::HasQuota(const Request& request) const {
   const double use = scratch_.lane_use[static_cast<std::size_t>(request.lane)];
-  return !queue_->has_quotas() || use <= 0 || static_cast<double>(ExtentOf(request).total()) <= queue_->Quota(request.lane) - use;
+  return !queue_->has_quotas() || use <= 0 ||
+         static_cast<double>(ExtentOf(request).total()) <= queue_->Quota(request.lane) - use;
 }
 
 // How long a request runs, if its prediction is right: seconds by the costs, or else steps.
@@ -236,7 +248,7 @@ double Scheduler::RunTimeOf(const Request& request) const {
   if (options_.costs == nullptr) {
     return outputs + static_cast<double>(request.uncomputed()) / static_cast<double>(options_.max_batch_tokens);
   }
-  const std::int64_t prompt = request.uncomputed() > 1 ? request.uncomputed() : 0;   // one token is an output's
+  const std::int64_t prompt = request.uncomputed() > 1 ? request.uncomputed() : 0;  // one token is an output's
   return PrefillSeconds(*options_.costs, prompt, request.computed) + outputs * scratch_.decode_seconds;
 }
 
@@ -264,7 +276,7 @@ void Scheduler::EstimateTimeUntilRoom(const Request& request) {
   ends.Clear();
   if (options_.costs != nullptr) scratch_.decode_seconds = DecodeSeconds();
   for (const Scratch::Runner& runner : scratch_.runners) ends.Append(RunTimeOf(*runner.request), runner.request);
-  ends.MakeHeap();   // few are needed, and to count the pages of one takes a walk along its path
+  ends.MakeHeap();  // few are needed, and to count the pages of one takes a walk along its path
   std::int64_t missing = PagesToStart(request) + GrowthReserve() - scratch_.free_device;
   scratch_.time_until_room = std::numeric_limits<double>::infinity();
   for (; !ends.empty(); ends.PopFirst()) {
@@ -275,14 +287,15 @@ void Scheduler::EstimateTimeUntilRoom(const Request& request) {
   }
 }
 
-// Only if it will probably have ended before the older one could begin. Once: a squash does not always make way (idle adapters
-// may be wanted by then), and two requests could take turns going past the same one and being squashed for it, for ever.
+// Only if it will probably have ended before the older one could begin. Once: a squash does not always make way (idle
+// adapters may be wanted by then), and two requests could take turns going past the same one and being squashed for it,
+// for ever.
 bool Scheduler::MayOvertake(const Request& request) const {
   return !request.squashed && !MustLoad(request) && RunTimeOf(request) < scratch_.time_until_room;
 }
 
-// Predictions may have been wrong: who was overtaken gets the memory as soon as it would be enough together with that of
-// those who overtook it. They are computed again later.
+// Predictions may have been wrong: who was overtaken gets the memory as soon as it would be enough together with that
+// of those who overtook it. They are computed again later.
 void Scheduler::PlanSquashes(TimeNs now) {
   if (overtakers_ == 0) return;
   auto& runners = scratch_.runners;
@@ -292,10 +305,11 @@ void Scheduler::PlanSquashes(TimeNs now) {
     const auto found = std::lower_bound(waiting().begin(), waiting().end(), overtaken,
                                         [](const Request* request, RequestId id) { return request->id < id; });
     if (found == waiting().end() || (*found)->id != overtaken || IsLoading(**found) || IsFetching(**found)) continue;
-    if (Partitioned() && MustLoad(**found)) continue;   // keys and values are no room for it
-    const std::int64_t room = scratch_.free_device + EvictablePages(PageCategory::kKv, false) - PagesOfIdleAdapter(**found);
+    if (Partitioned() && MustLoad(**found)) continue;  // keys and values are no room for it
+    const std::int64_t room =
+        scratch_.free_device + EvictablePages(PageCategory::kKv, false) - PagesOfIdleAdapter(**found);
     std::int64_t missing = PagesToStart(**found) + GrowthReserve() - room;
-    if (missing <= 0) continue;   // it begins without that
+    if (missing <= 0) continue;  // it begins without that
     for (const Scratch::Runner& runner : runners) {
       if (runner.request->overtook == overtaken) missing -= PagesFreedBy(*runner.request);
     }
@@ -303,7 +317,7 @@ void Scheduler::PlanSquashes(TimeNs now) {
     for (std::size_t i = runners.size(); i-- > 0;) {
       if (runners[i].request->overtook == overtaken) PlanPreemptionOf(i, now);
     }
-    return;   // one in a step: its place in `runners` has moved
+    return;  // one in a step: its place in `runners` has moved
   }
 }
 

@@ -1,4 +1,5 @@
-// How S-LoRA's loop fills a step, for the systems that are built on it (SchedulerOptions::separate_phases, ColdStart::kHold).
+// How S-LoRA's loop fills a step, for the systems that are built on it (SchedulerOptions::separate_phases,
+// ColdStart::kHold).
 #include <algorithm>
 
 #include "schedule/scheduler.h"
@@ -15,19 +16,22 @@ bool Scheduler::LoadsHoldStep() const {
   });
 }
 
-// After a step of prompts those that run get their tokens, as many as are owed to them. Without a seat, the adapters of those who
-// wait are loaded beside it.
+// After a step of prompts those that run get their tokens, as many as are owed to them. Without a seat, the adapters of
+// those who wait are loaded beside it.
 void Scheduler::GiveTurnToDecodes() {
   if (!options_.separate_phases || decodes_due_ == 0 || plan_.chunks.empty()) return;
   scratch_.free_seats = 0;
-  const bool prefetches = decodes_due_ == kPrefetchTurns || decodes_due_ == options_.decode_turns - options_.decode_turns / 2;
+  const bool prefetches =
+      decodes_due_ == kPrefetchTurns || decodes_due_ == options_.decode_turns - options_.decode_turns / 2;
   scratch_.loads_pause = options_.decode_turns > kPrefetchTurns && !prefetches;
 }
 
 // Prompts go first: those that only decode wait for the next step.
 void Scheduler::SeparatePhases() {
   if (!options_.separate_phases || plan_.prefill_tokens == 0) return;
-  const auto decodes = [](const PlannedChunk& chunk) { return !chunk.admits && chunk.num_tokens == 1 && chunk.samples; };
+  const auto decodes = [](const PlannedChunk& chunk) {
+    return !chunk.admits && chunk.num_tokens == 1 && chunk.samples;
+  };
   plan_.num_tokens -= static_cast<std::int64_t>(std::erase_if(plan_.chunks, decodes));
 }
 

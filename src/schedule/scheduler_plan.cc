@@ -72,7 +72,7 @@ void Scheduler::ResetScratch(TimeNs now) {
   scratch_.evictable_adapters = residency_->idle_pages();
   if (tree_ != nullptr) {
     for (const std::uint32_t branch : tree_->BranchesWithMoves()) {
-      if (branch >= slots_of_branch_.size()) continue;   // the base model's
+      if (branch >= slots_of_branch_.size()) continue;  // the base model's
       for (const std::uint32_t slot : slots_of_branch_[branch]) {
         const AdapterResidency& adapter = residency_->All()[slot];
         if (adapter.idle()) scratch_.evictable_adapters -= adapter.pages;
@@ -121,7 +121,7 @@ void Scheduler::RankRunning() {
   runners.clear();
   scratch_.decode_pages = 0;
   for (Request* request : by_rank_) {
-    Scratch::Runner& runner = runners.emplace_back();   // filled in place: a copy would wait for the stores
+    Scratch::Runner& runner = runners.emplace_back();  // filled in place: a copy would wait for the stores
     runner.request = request;
     runner.service = tenants_.Service(*request);
     runner.rank = RankOf(request->id, runner.service);
@@ -147,7 +147,7 @@ void Scheduler::MarkAdaptersOfWaitersAhead() {
   };
   for (const Turn& turn : order_.turns) mark(*turn.request);
   for (const Request* overdue : overdue_) {
-    mark(*overdue);   // maybe behind all that are looked at
+    mark(*overdue);  // maybe behind all that are looked at
     if (overdue->adapter == kBaseModel || residency_->Get(overdue->adapter).device != TierState::kResident) continue;
     scratch_.first_overdue = std::min(scratch_.first_overdue, RankOf(overdue->id, tenants_.Service(*overdue)));
   }
@@ -166,9 +166,10 @@ void Scheduler::PlanSeats(bool for_waiters) {
   const bool enough = static_cast<std::int64_t>(order_.turns.size()) <= scratch_.free_seats;
   if (!for_waiters || enough || tenants_.active_tenants() <= 1) return;
   std::int64_t seats = scratch_.free_seats;
-  std::int64_t more = Seats() + Seats() / 8 + 4 - static_cast<std::int64_t>(runners.size());   // who pauses keeps memory
+  // who pauses keeps memory
+  std::int64_t more = Seats() + Seats() / 8 + 4 - static_cast<std::int64_t>(runners.size());
   std::int64_t pages = scratch_.free_device - GrowthReserve() - scratch_.decode_pages;
-  std::optional<std::int64_t> evictable;   // nothing here changes it
+  std::optional<std::int64_t> evictable;  // nothing here changes it
   for (const Turn& turn : order_.turns) {
     if (IsLoading(*turn.request) || IsFetching(*turn.request) || (Partitioned() && MustLoad(*turn.request))) continue;
     if (ExceedsDistinctAdapters(*turn.request)) return;
@@ -246,14 +247,15 @@ void Scheduler::PlanDecodes(TimeNs now) {
     const Scratch::Runner& runner = runners[i];
     if (runner.paused || runner.uncomputed != 1) continue;
     if (runner.next_pages > 0 && !FreePagesFor(i, runner.next_pages, now)) continue;
-    if (i >= runners.size()) return;   // it had to preempt itself
+    if (i >= runners.size()) return;  // it had to preempt itself
     AddChunk(runner.request, 1, runner.next_pages);
   }
 }
 
-// A step reads all weights, so up to ridge_tokens it takes as long for few tokens as for many. Where memory lets in no more requests
-// than end, steps that only decode stay below that, and prompts are all that could fill them: computed in one step, they would
-// make that one longer, and the next ones no shorter. So they are spread; not so thin that more come than are computed.
+// A step reads all weights, so up to ridge_tokens it takes as long for few tokens as for many. Where memory lets in no
+// more requests than end, steps that only decode stay below that, and prompts are all that could fill them: computed in
+// one step, they would make that one longer, and the next ones no shorter. So they are spread; not so thin that more
+// come than are computed.
 void Scheduler::SpreadPrompts() {
   constexpr std::int64_t kSteps = 8;
   const std::int64_t unused = options_.ridge_tokens - plan_.num_tokens;
@@ -269,7 +271,8 @@ std::optional<std::int64_t> Scheduler::PromptsBoundByMemory() const {
     if (!runner.paused && runner.uncomputed > 1) tokens += runner.uncomputed;
   }
   if (scratch_.memory_short) return tokens;
-  std::int64_t pages = scratch_.free_device + EvictablePages(PageCategory::kKv, /*even_wanted=*/false) - GrowthReserve();
+  std::int64_t pages =
+      scratch_.free_device + EvictablePages(PageCategory::kKv, /*even_wanted=*/false) - GrowthReserve();
   for (const Turn& turn : order_.turns) {
     const Request& request = *turn.request;
     if (IsLoading(request) || IsFetching(request)) continue;
@@ -338,9 +341,10 @@ Scheduler::Admission Scheduler::TryAdmit(Request* request, TimeNs now) {
   if (tiers_ != nullptr && TryFetch(request, now) == Admission::kPassedOver) return Admission::kPassedOver;
   if (ExceedsDistinctAdapters(*request)) return BeyondDistinct(*request);
   PlannedAdmission admission{request, PlannedTail(*request), {}};
-  if (BreaksWholePrompts(request->uncomputed() - Depth(admission.tail) * options_.page_tokens)) return Admission::kBlocked;
+  if (BreaksWholePrompts(request->uncomputed() - Depth(admission.tail) * options_.page_tokens))
+    return Admission::kBlocked;
   const std::int64_t pages = PagesToStart(*request) - Depth(admission.tail);
-  if (uses_adapter) PinInPlan(request->adapter);   // not a victim of its own admission
+  if (uses_adapter) PinInPlan(request->adapter);  // not a victim of its own admission
   if (!TakePages(admission, pages, now)) {
     if (uses_adapter) UnpinInPlan(request->adapter);
     return Admission::kBlocked;
@@ -351,8 +355,8 @@ Scheduler::Admission Scheduler::TryAdmit(Request* request, TimeNs now) {
   return Admission::kAdmitted;
 }
 
-// Locks what it begins with and takes `pages` more. The page to copy from is kept until it is copied, but not at the price
-// of the admission: where it is in the way, it goes.
+// Locks what it begins with and takes `pages` more. The page to copy from is kept until it is copied, but not at the
+// price of the admission: where it is in the way, it goes.
 bool Scheduler::TakePages(PlannedAdmission& admission, std::int64_t pages, TimeNs now) {
   const std::int64_t wanted = pages + GrowthReserve();
   if (tree_ != nullptr) {
@@ -379,14 +383,15 @@ bool Scheduler::TakePages(PlannedAdmission& admission, std::int64_t pages, TimeN
 // What this plan evicts is not copied. The last token is computed in any case, as in FindTail.
 DependencyTree::InPage Scheduler::FindInPage(const Request& request, NodeId tail) const {
   const auto begin = static_cast<std::size_t>(Depth(tail) * options_.page_tokens);
-  const std::span<const TokenId> next(request.tokens.begin() + static_cast<std::ptrdiff_t>(begin), request.tokens.end() - 1);
+  const std::span<const TokenId> next(request.tokens.begin() + static_cast<std::ptrdiff_t>(begin),
+                                      request.tokens.end() - 1);
   const DependencyTree::InPage found = tree_->MatchInPage(tail, next);
   return found.tokens > 0 && kv_plan_.Kept(found.node) == found.node ? found : DependencyTree::InPage{};
 }
 
-// It waits while what it would begin with is on its way from the host tier, or there are too many others on their way for it to
-// begin, and goes ahead with what the device has where there is nothing to fetch, or no room for it. What came for it may be
-// gone when its turn comes: it is fetched again, but not for ever.
+// It waits while what it would begin with is on its way from the host tier, or there are too many others on their way
+// for it to begin, and goes ahead with what the device has where there is nothing to fetch, or no room for it. What
+// came for it may be gone when its turn comes: it is fetched again, but not for ever.
 Scheduler::Admission Scheduler::TryFetch(Request* request, TimeNs now) {
   if (tree_->host_pages() == 0) return Admission::kAdmitted;
   const NodeId tail = FindTail(*request);
@@ -397,14 +402,15 @@ Scheduler::Admission Scheduler::TryFetch(Request* request, TimeNs now) {
     ++pages;
   }
   // History comes to the device only where its adapter is: that may still fail.
-  const bool arriving = request->adapter != kBaseModel && residency_->Get(request->adapter).device != TierState::kResident;
+  const bool arriving =
+      request->adapter != kBaseModel && residency_->Get(request->adapter).device != TierState::kResident;
   if (arriving && pages > 0) return Admission::kPassedOver;
   if (pages == 0 || request->fetches == Request::kMostFetches) return Admission::kAdmitted;
   if (scratch_.fetches_in_flight >= KvTiers::kMaxFetches) return Admission::kPassedOver;
   if (scratch_.droppable_host < pages) return Admission::kAdmitted;
   const NodeId device_tail = DeviceTail(tail);
-  // This plan evicts a part of what the rest would go behind. The next one fetches that, too: to compute again all that is in the
-  // host tier would cost everybody more than this one waits.
+  // This plan evicts a part of what the rest would go behind. The next one fetches that, too: to compute again all that
+  // is in the host tier would cost everybody more than this one waits.
   if (kv_plan_.Kept(device_tail) != device_tail) return Admission::kPassedOver;
   kv_plan_.Lock(device_tail);
   if (!MakeRoom(PageCategory::kKv, pages + GrowthReserve(), now)) {
@@ -428,14 +434,16 @@ NodeId Scheduler::DeviceTail(NodeId tail) const {
   return tail;
 }
 
-// The deepest node that the tree has for its tokens, in either tier. The last token is computed in any case: its logits are
-// wanted. What was found before is usually still there, so only what came since is looked for.
+// The deepest node that the tree has for its tokens, in either tier. The last token is computed in any case: its logits
+// are wanted. What was found before is usually still there, so only what came since is looked for.
 NodeId Scheduler::FindTail(Request& request) const {
   if (tree_ == nullptr) return {};
   const std::int64_t most = (static_cast<std::int64_t>(request.tokens.size()) - 1) / options_.page_tokens;
   NodeId from = tree_->Top(request.branch);
-  if (tree_->Exists(request.found)) from = request.found;
-  else if (tree_->Exists(request.tail)) from = request.tail;
+  if (tree_->Exists(request.found))
+    from = request.found;
+  else if (tree_->Exists(request.tail))
+    from = request.tail;
   return request.found = tree_->Match(from, request.tokens, most);
 }
 
@@ -456,7 +464,8 @@ bool Scheduler::IsLoading(const Request& request) const {
 
 bool Scheduler::ExceedsDistinctAdapters(const Request& request) const {
   return request.adapter != kBaseModel && options_.max_distinct_adapters > 0 &&
-         scratch_.slot_pins[residency_->SlotOf(request.adapter)] == 0 && scratch_.distinct_adapters >= options_.max_distinct_adapters;
+         scratch_.slot_pins[residency_->SlotOf(request.adapter)] == 0 &&
+         scratch_.distinct_adapters >= options_.max_distinct_adapters;
 }
 
 void Scheduler::AddAdmission(const PlannedAdmission& admission, std::int64_t new_pages) {

@@ -1,5 +1,5 @@
-// What moves between the tiers before anybody asks for it (FastLibra 5.3; cache/proactive_swapper.h): beside the computation,
-// a bounded part in each call, and never at the cost of a request.
+// What moves between the tiers before anybody asks for it (FastLibra 5.3; cache/proactive_swapper.h): beside the
+// computation, a bounded part in each call, and never at the cost of a request.
 #include <algorithm>
 
 #include "base/check.h"
@@ -8,22 +8,26 @@
 namespace loramux {
 namespace {
 
-constexpr std::int64_t kMostOut = 64;   // decisions in one call
+constexpr std::int64_t kMostOut = 64;  // decisions in one call
 
 }  // namespace
 
 bool Scheduler::Swap(TimeNs now, bool ending) {
   switch (swapper_.Observe(UsedPages(), device_->capacity_pages(), now)) {
-    case ProactiveSwapper::Memory::kBalanced: return false;
-    case ProactiveSwapper::Memory::kBusy: return SwapOut(now);
-    case ProactiveSwapper::Memory::kIdle: return SwapIn(now, ending);
+    case ProactiveSwapper::Memory::kBalanced:
+      return false;
+    case ProactiveSwapper::Memory::kBusy:
+      return SwapOut(now);
+    case ProactiveSwapper::Memory::kIdle:
+      return SwapIn(now, ending);
   }
   return false;
 }
 
 // Where nothing could move the last time, and nothing happened since, nobody need wake for it.
 std::optional<TimeNs> Scheduler::NextSwap() const {
-  if (!options_.proactive_swapping || Partitioned() || !swapper_.MayMove(UsedPages(), device_->capacity_pages())) return std::nullopt;
+  if (!options_.proactive_swapping || Partitioned() || !swapper_.MayMove(UsedPages(), device_->capacity_pages()))
+    return std::nullopt;
   return swapper_.observed_at() + ProactiveSwapper::kInterval;
 }
 
@@ -38,7 +42,8 @@ bool Scheduler::SwapOut(TimeNs now) {
   }
   RankIdleAdapters(now);
   const std::int64_t enough = scratch_.free_device + swapper_.PagesAbove(UsedPages(), device_->capacity_pages());
-  for (std::int64_t i = 0; i < kMostOut && scratch_.free_device < enough && SwapOutOne(now); ++i) {}
+  for (std::int64_t i = 0; i < kMostOut && scratch_.free_device < enough && SwapOutOne(now); ++i) {
+  }
   CommitEvictions();
   swap_stats_.history_out += static_cast<std::int64_t>(plan_.kv_evictions.size());
   for (const AdapterGeneration generation : plan_.device_evictions) {
@@ -47,23 +52,27 @@ bool Scheduler::SwapOut(TimeNs now) {
   return !plan_.kv_evictions.empty() || !plan_.device_evictions.empty();
 }
 
-// The least valuable that no waiting request wants. What has no copy in the host tier yet waits for it as long as copies are
-// made (KvTiers::BackUp begins with what goes next); if none is, the host tier will not have it. An adapter is on disk.
+// The least valuable that no waiting request wants. What has no copy in the host tier yet waits for it as long as
+// copies are made (KvTiers::BackUp begins with what goes next); if none is, the host tier will not have it. An adapter
+// is on disk.
 bool Scheduler::SwapOutOne(TimeNs now) {
   std::optional<KvEvictionPlan::Victim> history = kv_plan_.Next(now);
   if (history.has_value() && history->wanted) history.reset();
-  if (FindIdleAdapter(/*even_wanted=*/false) && (!history.has_value() || scratch_.candidates.front().score < history->score)) {
+  if (FindIdleAdapter(/*even_wanted=*/false) &&
+      (!history.has_value() || scratch_.candidates.front().score < history->score)) {
     EvictAdapter(now);
     return true;
   }
-  if (!history.has_value() || (tiers_ != nullptr && tiers_->backing_up() && !tree_->InHostTier(history->node))) return false;
+  if (!history.has_value() || (tiers_ != nullptr && tiers_->backing_up() && !tree_->InHostTier(history->node)))
+    return false;
   EvictHistory(*history, now);
   return true;
 }
 
 // ---------------------------------------------------------------- In
 
-// Into free memory alone, and not while a request waits for room; once an interval. True if it goes on in the next call.
+// Into free memory alone, and not while a request waits for room; once an interval. True if it goes on in the next
+// call.
 bool Scheduler::SwapIn(TimeNs now, bool ending) {
   if (!swapper_.walking() && swapped_in_at_ == swapper_.observed_at()) return false;
   if (somebody_waits_for_room_ || ending) return false;
@@ -74,9 +83,10 @@ bool Scheduler::SwapIn(TimeNs now, bool ending) {
   }
   if (!swapper_.Walk(kv_plan_, now)) return true;
   OfferAdapters(now);
-  MarkUsableBranches();   // steps may have run since the walk began
+  MarkUsableBranches();  // steps may have run since the walk began
   const ProactiveSwapper::Moves& moves = swapper_.Choose(RoomToSwapIn(), usable_branches_, kv_plan_, now);
-  for (const AdapterGeneration generation : moves.adapters) residency_->BeginLoad(generation, /*via_host=*/true, now, /*ahead=*/true);
+  for (const AdapterGeneration generation : moves.adapters)
+    residency_->BeginLoad(generation, /*via_host=*/true, now, /*ahead=*/true);
   if (!moves.tails.empty()) tiers_->FetchAhead(moves.tails);
   swap_stats_.history_in += moves.kv_pages;
   swap_stats_.adapters_in += moves.pages - moves.kv_pages;

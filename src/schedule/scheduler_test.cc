@@ -8,7 +8,7 @@ using World = SchedulerWorld;
 TEST(Scheduler, PrefillIsChunkedAndDecodesGoFirst) {
   World w(64, {.max_batch_tokens = 8, .prefill_chunk = 6});
   Request* first = w.Add(3);
-  EXPECT_EQ(w.Step().chunks.size(), 1u);       // 3 prompt tokens, sampled
+  EXPECT_EQ(w.Step().chunks.size(), 1u);  // 3 prompt tokens, sampled
   Request* second = w.Add(20);
   std::vector<std::int32_t> sizes;
   while (second->state != RequestState::kFinished && second->generated().empty()) {
@@ -17,14 +17,15 @@ TEST(Scheduler, PrefillIsChunkedAndDecodesGoFirst) {
     }
   }
   EXPECT_EQ(sizes, (std::vector<std::int32_t>{6, 6, 6, 2}));
-  EXPECT_EQ(first->state, RequestState::kFinished);   // it decoded beside
+  EXPECT_EQ(first->state, RequestState::kFinished);  // it decoded beside
 }
 
 // A step of up to eight tokens takes as long as one of one.
 class SpreadPromptsTest : public testing::Test {
  protected:
   // The first chunk of a prompt beside one request that decodes.
-  static std::int32_t FirstChunk(SchedulerOptions options, std::int64_t prompt, std::int64_t next_prompt, std::int64_t pages) {
+  static std::int32_t FirstChunk(SchedulerOptions options, std::int64_t prompt, std::int64_t next_prompt,
+                                 std::int64_t pages) {
     options.max_batch_tokens = options.prefill_chunk = 1000;
     World w(pages, options);
     w.Add(4, 0, 40);
@@ -43,28 +44,27 @@ class SpreadPromptsTest : public testing::Test {
 };
 
 TEST_F(SpreadPromptsTest, WhereMemoryLetsNobodyElseInDecodingStepsAreFilled) {
-  EXPECT_EQ(FirstChunk(kSpread, 32, 40, 20), 7);      // 2 + 9 pages, and 11 for the next
+  EXPECT_EQ(FirstChunk(kSpread, 32, 40, 20), 7);  // 2 + 9 pages, and 11 for the next
   EXPECT_EQ(FirstChunk(kSpread, 5, 60, 20), 5);
 }
 
 TEST_F(SpreadPromptsTest, OtherwiseThePromptIsComputedAtOnce) {
-  EXPECT_EQ(FirstChunk(kSpread, 32, 0, 20), 32);      // nobody else waits
-  EXPECT_EQ(FirstChunk(kSpread, 32, 40, 40), 32);     // who waits has room
+  EXPECT_EQ(FirstChunk(kSpread, 32, 0, 20), 32);   // nobody else waits
+  EXPECT_EQ(FirstChunk(kSpread, 32, 40, 40), 32);  // who waits has room
   EXPECT_EQ(FirstChunk({.ridge_tokens = 8}, 32, 40, 20), 32);
-  EXPECT_EQ(FirstChunk({.spread_prompts = true}, 32, 40, 20), 32);   // nothing is known of steps
-  EXPECT_EQ(FirstChunk({.ridge_tokens = 1, .spread_prompts = true}, 32, 40, 20), 32);   // the decoding request is enough
+  EXPECT_EQ(FirstChunk({.spread_prompts = true}, 32, 40, 20), 32);  // nothing is known of steps
+  // the decoding request is enough
+  EXPECT_EQ(FirstChunk({.ridge_tokens = 1, .spread_prompts = true}, 32, 40, 20), 32);
 }
 
 // Else more would come than are computed.
-TEST_F(SpreadPromptsTest, MuchThatWaitsIsNotSpreadThin) {
-  EXPECT_EQ(FirstChunk(kSpread, 320, 40, 90), 40);
-}
+TEST_F(SpreadPromptsTest, MuchThatWaitsIsNotSpreadThin) { EXPECT_EQ(FirstChunk(kSpread, 320, 40, 90), 40); }
 
 TEST(Scheduler, WholePromptsAreNeverSplit) {
   World w(200, {.max_batch_tokens = 100 + 256, .prefill_chunk = 100, .whole_prompt_tokens = 32});
   w.Add(20);
   w.Add(10);
-  w.Add(100);   // longer than several prompts may have together: alone
+  w.Add(100);  // longer than several prompts may have together: alone
   w.Add(8);
   const auto tokens = [](const StepPlan& plan) {
     std::vector<std::int32_t> sizes;
@@ -117,7 +117,9 @@ class LoadOnArrivalTest : public testing::Test {
     w.device->CheckIntegrity();
     return began;
   }
-  static TierState StateOf(SchedulerWorld& w, std::uint32_t generation) { return w.residency.Get(AdapterGeneration{generation}).device; }
+  static TierState StateOf(SchedulerWorld& w, std::uint32_t generation) {
+    return w.residency.Get(AdapterGeneration{generation}).device;
+  }
   // From the disk to the host tier, and on to the device.
   static void EndLoads(SchedulerWorld& w) {
     std::vector<ResidencyManager::LoadFailure> failures;
@@ -132,7 +134,7 @@ class LoadOnArrivalTest : public testing::Test {
 TEST_F(LoadOnArrivalTest, WhoComesNeedNotWaitForTheNextPlan) {
   SchedulerWorld w(64, {.load_on_arrival = true});
   Begin(w);
-  EXPECT_FALSE(Load(w));                     // nobody came
+  EXPECT_FALSE(Load(w));  // nobody came
   const Request* const newcomer = w.Add(3, 1);
   EXPECT_TRUE(Load(w));
   EXPECT_EQ(StateOf(w, 1), TierState::kLoading);
@@ -163,7 +165,7 @@ TEST_F(LoadOnArrivalTest, OneAfterTheOther) {
   w.Add(3);
   w.Add(3, 2);
   EXPECT_TRUE(Load(w));
-  EXPECT_FALSE(Load(w));                     // the first is under way
+  EXPECT_FALSE(Load(w));  // the first is under way
   EXPECT_EQ(StateOf(w, 2), TierState::kAbsent);
   EndLoads(w);
   EXPECT_TRUE(Load(w));
@@ -195,7 +197,7 @@ TEST_F(LoadOnArrivalTest, NothingThatRequestsUseGoesForIt) {
   const std::int64_t free = w.device->free_pages();
   EXPECT_FALSE(Load(w));
   EXPECT_EQ(w.device->free_pages(), free);
-  EXPECT_FALSE(Load(w));                     // each is looked at once
+  EXPECT_FALSE(Load(w));  // each is looked at once
 }
 
 // In the same call: another one may be in a step that no recording has.
@@ -221,7 +223,8 @@ TEST_F(LoadOnArrivalTest, NotBehindALongQueue) {
   w.RunToEnd();
 }
 
-// The page that the decoding request needs next, and those of who waits already, are not his; there would be room without them.
+// The page that the decoding request needs next, and those of who waits already, are not his; there would be room
+// without them.
 TEST_F(LoadOnArrivalTest, WhatTheNextPlanNeedsIsLeft) {
   const auto loads = [](std::int64_t pages, std::int64_t prompt) {
     SchedulerWorld w(pages, {.load_on_arrival = true});
@@ -230,8 +233,8 @@ TEST_F(LoadOnArrivalTest, WhatTheNextPlanNeedsIsLeft) {
     w.Add(3, 1);
     return Load(w);
   };
-  EXPECT_TRUE(loads(9, 3));      // 2 pages are in use, 1 for each of three, 2 for the adapter
-  EXPECT_FALSE(loads(9, 20));    // 6 for him who waits
+  EXPECT_TRUE(loads(9, 3));    // 2 pages are in use, 1 for each of three, 2 for the adapter
+  EXPECT_FALSE(loads(9, 20));  // 6 for him who waits
   EXPECT_TRUE(loads(14, 20));
 }
 
@@ -268,10 +271,10 @@ TEST_F(LoadOnArrivalTest, AnAdapterTooManyWaits) {
 
 TEST(Scheduler, MemoryThatTheHeadWaitsForIsNotTakenByThoseBehind) {
   World w(8);
-  Request* running = w.Add(16, 0, 8);           // 5 pages
+  Request* running = w.Add(16, 0, 8);  // 5 pages
   w.Step();
-  Request* big = w.Add(20);                      // 6 pages: must wait
-  Request* small = w.Add(1);                     // would fit now
+  Request* big = w.Add(20);   // 6 pages: must wait
+  Request* small = w.Add(1);  // would fit now
   w.Step();
   EXPECT_EQ(big->state, RequestState::kWaiting);
   EXPECT_EQ(small->state, RequestState::kWaiting);
@@ -288,9 +291,9 @@ TEST(Scheduler, IdleAdaptersGoFirstLeastRecentlyUsed) {
     w.RunToEnd();
   }
   EXPECT_EQ(w.residency.DeviceResidents().size(), 3u);
-  w.Add(2, 1);   // 1 is used again: 2 is the oldest now
+  w.Add(2, 1);  // 1 is used again: 2 is the oldest now
   w.RunToEnd();
-  w.Add(20, 0, 4);   // 6 pages, 4 are free
+  w.Add(20, 0, 4);  // 6 pages, 4 are free
   const StepPlan plan = w.Step();
   ASSERT_EQ(plan.device_evictions.size(), 1u);
   EXPECT_EQ(plan.device_evictions[0], AdapterGeneration{2});
@@ -311,9 +314,9 @@ TEST(Scheduler, PreemptsTheYoungestAndResumesIt) {
 TEST(Scheduler, TheOldestWaitsForALoadInFlightInsteadOfFailing) {
   World w(6);
   w.AddAdapter(1, 3);
-  Request* old = w.Add(4, 0, 20);   // 2 pages now, 6 in the end
+  Request* old = w.Add(4, 0, 20);  // 2 pages now, 6 in the end
   w.Step();
-  w.Add(2, 1);                      // its load takes 3 pages
+  w.Add(2, 1);  // its load takes 3 pages
   w.RunToEnd();
   EXPECT_EQ(old->tokens.size(), 24u);
 }
@@ -351,8 +354,8 @@ void GoAway(World& w, Request* request) {
   w.residency.Release(request->adapter);
 }
 
-// Clients come for cold adapters and go away before these are there: each could make the step wait anew, and those that run
-// would never compute.
+// Clients come for cold adapters and go away before these are there: each could make the step wait anew, and those that
+// run would never compute.
 TEST(Scheduler, StepsWaitAtMostOnceInARow) {
   World w(64, {.cold_start = ColdStart::kStall});
   for (std::uint32_t g = 1; g <= 20; ++g) w.AddAdapter(g, 1);
@@ -379,17 +382,18 @@ TEST(Scheduler, AStepThatWaitedComputesBeforeTheNextOneWaits) {
   w.Step();
   const Request* first = w.Add(2, 1, 30);
   EXPECT_EQ(w.Step().stalls.size(), 1u);
-  const Request* second = w.Add(2, 2, 30);   // while the step waits
+  const Request* second = w.Add(2, 2, 30);  // while the step waits
   const auto computes = [](const StepPlan& plan, const Request* request) {
-    return std::any_of(plan.chunks.begin(), plan.chunks.end(), [&](const PlannedChunk& chunk) { return chunk.request == request; });
+    return std::any_of(plan.chunks.begin(), plan.chunks.end(),
+                       [&](const PlannedChunk& chunk) { return chunk.request == request; });
   };
   StepPlan plan;
   for (int i = 0; i < 10 && plan.chunks.empty(); ++i) {
     plan = w.Step();
-    EXPECT_TRUE(plan.stalls.empty());   // it goes on waiting for the first alone, and then computes
+    EXPECT_TRUE(plan.stalls.empty());  // it goes on waiting for the first alone, and then computes
   }
   EXPECT_TRUE(computes(plan, running) && computes(plan, first));
-  ASSERT_EQ(plan.loads.size(), 1u);     // beside it the second one's load begins
+  ASSERT_EQ(plan.loads.size(), 1u);  // beside it the second one's load begins
   plan = w.Step();
   EXPECT_EQ(plan.stalls, std::vector<AdapterGeneration>{second->adapter});
   EXPECT_TRUE(plan.chunks.empty());
@@ -401,17 +405,21 @@ TEST(Scheduler, AStepThatWaitedComputesBeforeTheNextOneWaits) {
 
 struct BeyondTheBound {
   ColdStart cold_start;
-  bool tenants;   // two
+  bool tenants;  // two
 };
 
 class DistinctAdapters : public testing::TestWithParam<BeyondTheBound> {};
 
-// A batch may have one adapter, and requests beyond that let others by, until they have waited too long (of several tenants: until
-// their tenant has). Then nobody goes before them, and the adapter that holds the only place gives it up.
+// A batch may have one adapter, and requests beyond that let others by, until they have waited too long (of several
+// tenants: until their tenant has). Then nobody goes before them, and the adapter that holds the only place gives it
+// up.
 TEST_P(DistinctAdapters, WhoIsBeyondTheBoundLetsOthersByUntilItIsOverdue) {
   constexpr TimeNs kBound = 20 * 500;
-  World w(200, {.max_distinct_adapters = 1, .cold_start = GetParam().cold_start, .skip_beyond_distinct = true,
-                .fairness = {.max_wait = kBound}, .age_bound = kBound});
+  World w(200, {.max_distinct_adapters = 1,
+                .cold_start = GetParam().cold_start,
+                .skip_beyond_distinct = true,
+                .fairness = {.max_wait = kBound},
+                .age_bound = kBound});
   w.AddAdapter(1, 1);
   w.AddAdapter(2, 1);
   w.Add(2, 1, 6);
@@ -430,13 +438,16 @@ TEST_P(DistinctAdapters, WhoIsBeyondTheBoundLetsOthersByUntilItIsOverdue) {
   ASSERT_GE(beyond->first_scheduled, 0) << "starved";
   EXPECT_GT(went_by, 10);
   EXPECT_GT(beyond->first_scheduled - beyond->arrival, kBound);
-  EXPECT_LE(beyond->first_scheduled - beyond->arrival, kBound + 12 * 500);   // six steps until those that run have ended, and a load
+  // six steps until those that run have ended, and a load
+  EXPECT_LE(beyond->first_scheduled - beyond->arrival, kBound + 12 * 500);
   w.RunToEnd();
 }
 
 INSTANTIATE_TEST_SUITE_P(Scheduler, DistinctAdapters,
-                         testing::Values(BeyondTheBound{ColdStart::kPassOver, false}, BeyondTheBound{ColdStart::kStall, false},
-                                         BeyondTheBound{ColdStart::kPassOver, true}, BeyondTheBound{ColdStart::kStall, true}),
+                         testing::Values(BeyondTheBound{ColdStart::kPassOver, false},
+                                         BeyondTheBound{ColdStart::kStall, false},
+                                         BeyondTheBound{ColdStart::kPassOver, true},
+                                         BeyondTheBound{ColdStart::kStall, true}),
                          [](const auto& info) {
                            return std::string(info.param.cold_start == ColdStart::kStall ? "StepsWait" : "StepsGoOn") +
                                   (info.param.tenants ? "TwoTenants" : "OneTenant");
@@ -458,7 +469,7 @@ TEST(Scheduler, YoungerRequestsDoNotTakeAnOlderOnesAdapter) {
 
 TEST(Scheduler, AHostTierThatIsTooSmallIsPassedBy) {
   World w(20, {}, /*host_pages=*/2);
-  w.AddAdapter(1, 3);   // larger than the host tier
+  w.AddAdapter(1, 3);  // larger than the host tier
   w.AddAdapter(2, 2);
   w.AddAdapter(3, 2);
   for (const std::uint32_t g : {1u, 2u, 3u}) w.Add(2, g);
@@ -503,7 +514,7 @@ TEST(Scheduler, AFloodDoesNotHoldAllSeats) {
   std::int64_t preemptions = -1;
   EXPECT_GT(steps(kNone, &preemptions), 200);
   EXPECT_LE(steps(kVtc, &preemptions), 3);
-  EXPECT_EQ(preemptions, 0);   // who gives up a seat keeps its memory
+  EXPECT_EQ(preemptions, 0);  // who gives up a seat keeps its memory
 }
 
 TEST(Scheduler, NoMoreComputeInAStepThanThereAreSeats) {
@@ -514,7 +525,7 @@ TEST(Scheduler, NoMoreComputeInAStepThanThereAreSeats) {
     EXPECT_LE(w.Step().chunks.size(), 4u);
     most_running = std::max(most_running, w.scheduler.running().size());
   }
-  EXPECT_GT(most_running, 4u);   // some paused
+  EXPECT_GT(most_running, 4u);  // some paused
   EXPECT_LE(most_running, 8u);
 }
 
@@ -547,7 +558,7 @@ TEST(Scheduler, LittleWorkIsThrownAwayForFairness) {
     discarded += plan.discarded_tokens;
   }
   EXPECT_GT(discarded, 0);
-  EXPECT_LE(discarded, computed / 10 + 32 + 100);   // at the start a step's worth; the last victim may overdraw
+  EXPECT_LE(discarded, computed / 10 + 32 + 100);  // at the start a step's worth; the last victim may overdraw
   w.RunToEnd();
 }
 
@@ -559,7 +570,8 @@ TEST(Scheduler, WeightsDivideTheSeats) {
   }
   std::int64_t heavy = 0, light = 0;
   for (int i = 0; i < 700; ++i) {
-    for (const PlannedChunk& chunk : w.Step().chunks) (chunk.request->tenant_name == "heavy" ? heavy : light) += chunk.num_tokens;
+    for (const PlannedChunk& chunk : w.Step().chunks)
+      (chunk.request->tenant_name == "heavy" ? heavy : light) += chunk.num_tokens;
   }
   EXPECT_NEAR(static_cast<double>(heavy) / static_cast<double>(light), 3.0, 0.15);
   w.RunToEnd();

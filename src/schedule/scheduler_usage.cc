@@ -8,7 +8,7 @@ namespace loramux {
 
 namespace {
 
-constexpr TimeNs kContextLasts = 100 * kNsPerMs;   // FastLibra's monitor interval
+constexpr TimeNs kContextLasts = 100 * kNsPerMs;  // FastLibra's monitor interval
 
 }  // namespace
 
@@ -61,16 +61,21 @@ std::optional<TimeNs> Scheduler::NextMove() const {
 void Scheduler::RefreshContext(TimeNs now) {
   const TimeNs since = now - context_.made_at;
   turnover_.Saw(history_pages() + residency_->idle_pages(), history_evictions_ + evicted_adapter_pages_, now);
-  context_ = {.now = now, .total_visits = usage_.TotalVisits(now), .oldest_use = std::min(now, kv_plan_.oldest_use().value_or(now)),
-              .made_at = now, .requests = static_cast<double>(running_.size() + waiting().size()),
-              .remembered_s = ReuseRates::Remembered(turnover_.Seconds()), .costs = reload_costs_.Costs()};
+  context_ = {.now = now,
+              .total_visits = usage_.TotalVisits(now),
+              .oldest_use = std::min(now, kv_plan_.oldest_use().value_or(now)),
+              .made_at = now,
+              .requests = static_cast<double>(running_.size() + waiting().size()),
+              .remembered_s = ReuseRates::Remembered(turnover_.Seconds()),
+              .costs = reload_costs_.Costs()};
   const double batch_size = usage_.RecentBatchSize(now);
   for (const AdapterResidency& adapter : residency_->All()) {
     if (adapter.version == nullptr) continue;
     const UsageMonitor::Visits visits = usage_.Of(adapter.slot, adapter.version->generation);
     usage_.SawNoVisit(visits, now, since);
     const double frequency = UsageMonitor::Decayed(visits, now);
-    if (context_.total_visits > 0) context_.low_lora += ProbabilityInBatch(frequency / context_.total_visits, batch_size);
+    if (context_.total_visits > 0)
+      context_.low_lora += ProbabilityInBatch(frequency / context_.total_visits, batch_size);
     if (adapter.device != TierState::kResident) continue;
     ++context_.resident_adapters;
     context_.max_frequency = std::max(context_.max_frequency, frequency);
@@ -85,7 +90,8 @@ void Scheduler::RefreshContext(TimeNs now) {
 void Scheduler::PlanIdleEvictions(TimeNs now) {
   for (const AdapterGeneration generation : residency_->DeviceResidents()) {
     const AdapterResidency& adapter = residency_->Get(generation);
-    if (adapter.references > 0 || IsExpected(adapter, now) || !Evictable(generation) || CarriesHistory(generation)) continue;
+    if (adapter.references > 0 || IsExpected(adapter, now) || !Evictable(generation) || CarriesHistory(generation))
+      continue;
     EvictInPlan(generation);
     plan_.device_evictions.push_back(generation);
     Free(PageCategory::kAdapter) += adapter.version->layout.pages;

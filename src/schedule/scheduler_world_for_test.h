@@ -39,8 +39,11 @@ struct SchedulerWorld {
     version->layout.pages = pages;
     residency.Add(std::move(version));
   }
-  Request* AddFor(const std::string& tenant, std::int64_t prompt, std::int32_t output) { return Add(prompt, 0, output, tenant); }
-  Request* Add(std::int64_t prompt, std::uint32_t adapter = 0, std::int32_t output = 4, const std::string& tenant = "") {
+  Request* AddFor(const std::string& tenant, std::int64_t prompt, std::int32_t output) {
+    return Add(prompt, 0, output, tenant);
+  }
+  Request* Add(std::int64_t prompt, std::uint32_t adapter = 0, std::int32_t output = 4,
+               const std::string& tenant = "") {
     Request& request = NewRequest(std::vector<TokenId>(static_cast<std::size_t>(prompt), 1), adapter, output);
     request.tenant_name = tenant;
     scheduler.Add(&request);

@@ -9,10 +9,11 @@ namespace {
 // As a page of a prompt is computed: among so many other tokens.
 constexpr std::int64_t kPrefillTokens = 256;
 
-constexpr double kMostRidgeTokens = 1 << 20;   // of a profile that makes no sense
+constexpr double kMostRidgeTokens = 1 << 20;  // of a profile that makes no sense
 
 ReloadCostEstimator::Time TimeOf(const PerformanceModel::Link& link, std::int64_t page_bytes) {
-  return {.page_ns = static_cast<double>(page_bytes) / link.bytes_per_second * kNsPerSecond, .latency_ns = link.latency * kNsPerSecond};
+  return {.page_ns = static_cast<double>(page_bytes) / link.bytes_per_second * kNsPerSecond,
+          .latency_ns = link.latency * kNsPerSecond};
 }
 
 }  // namespace
@@ -29,15 +30,20 @@ std::int64_t RidgeTokens(const PerformanceModel& model) {
   return static_cast<std::int64_t>(std::min(tokens, kMostRidgeTokens));
 }
 
-double ShortestStepSeconds(const PerformanceModel& model) { return model.SecondsOf({.decode_sequences = 1, .decode_context = 1}); }
+double ShortestStepSeconds(const PerformanceModel& model) {
+  return model.SecondsOf({.decode_sequences = 1, .decode_context = 1});
+}
 
 double PrefillSeconds(const PerformanceModel& model, std::int64_t tokens, std::int64_t context) {
   if (tokens <= 0) return 0;
-  return model.SecondsOf({.prefill_tokens = tokens, .prefill_attention = tokens * context + tokens * (tokens + 1) / 2,
-                          .prefill_sequences = 1, .prefill_context = context + tokens});
+  return model.SecondsOf({.prefill_tokens = tokens,
+                          .prefill_attention = tokens * context + tokens * (tokens + 1) / 2,
+                          .prefill_sequences = 1,
+                          .prefill_context = context + tokens});
 }
 
-void ExpectReloads(const PerformanceModel& model, std::int64_t page_bytes, std::int64_t page_tokens, ReloadCostEstimator& costs) {
+void ExpectReloads(const PerformanceModel& model, std::int64_t page_bytes, std::int64_t page_tokens,
+                   ReloadCostEstimator& costs) {
   const auto expect = [&](ReloadFrom from, const PerformanceModel::Link& link) {
     if (link.bytes_per_second > 0) costs.Expect(from, TimeOf(link, page_bytes));
   };

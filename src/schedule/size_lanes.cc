@@ -12,21 +12,24 @@
 namespace loramux {
 namespace {
 
-constexpr std::int64_t kFirstFit = 100;   // arrivals
+constexpr std::int64_t kFirstFit = 100;  // arrivals
 // Of the sum of squares of all sizes: a lane that takes away less than this mixes no fewer sizes than it costs.
 constexpr double kWorthALane = 0.1;
 
 // Sums of squared distances to the mean of any interval, in constant time.
 class IntervalCosts {
  public:
-  explicit IntervalCosts(std::span<const SizeBin> bins) : counts_(bins.size() + 1), sums_(bins.size() + 1), squares_(bins.size() + 1) {
+  explicit IntervalCosts(std::span<const SizeBin> bins)
+      : counts_(bins.size() + 1), sums_(bins.size() + 1), squares_(bins.size() + 1) {
     for (std::size_t i = 0; i < bins.size(); ++i) {
       counts_[i + 1] = counts_[i] + bins[i].count;
       sums_[i + 1] = sums_[i] + bins[i].sum;
       squares_[i + 1] = squares_[i] + bins[i].squares;
     }
   }
-  double Mean(std::size_t begin, std::size_t end) const { return (sums_[end] - sums_[begin]) / (counts_[end] - counts_[begin]); }
+  double Mean(std::size_t begin, std::size_t end) const {
+    return (sums_[end] - sums_[begin]) / (counts_[end] - counts_[begin]);
+  }
   double Cost(std::size_t begin, std::size_t end) const {
     const double sum = sums_[end] - sums_[begin];
     return std::max(0.0, squares_[end] - squares_[begin] - sum * sum / (counts_[end] - counts_[begin]));
@@ -45,8 +48,8 @@ class NextRow {
     begins_.assign(previous.size(), 0);
     Solve(1, previous.size() - 1, 0, previous.size() - 1);
   }
-  std::vector<double> row_;             // by end: the least cost of values [0, end)
-  std::vector<std::size_t> begins_;     // by end: where the last group begins
+  std::vector<double> row_;          // by end: the least cost of values [0, end)
+  std::vector<std::size_t> begins_;  // by end: where the last group begins
 
  private:
   void Solve(std::size_t first_end, std::size_t last_end, std::size_t least, std::size_t most) {
@@ -67,15 +70,18 @@ class NextRow {
 };
 
 // Where the groups begin that the rows of 2, 3, ... groups end with.
-Clusters Traced(const IntervalCosts& costs, std::span<const std::vector<std::size_t>> begins, std::size_t n, double sum_of_squares) {
+Clusters Traced(const IntervalCosts& costs, std::span<const std::vector<std::size_t>> begins, std::size_t n,
+                double sum_of_squares) {
   Clusters clusters{.sum_of_squares = sum_of_squares};
   std::size_t end = n;
-  for (auto level = begins.rbegin(); level != begins.rend() && end > 0; ++level) clusters.begins.push_back(end = (*level)[end]);
+  for (auto level = begins.rbegin(); level != begins.rend() && end > 0; ++level)
+    clusters.begins.push_back(end = (*level)[end]);
   clusters.begins.push_back(0);
   std::sort(clusters.begins.begin(), clusters.begins.end());
   clusters.begins.erase(std::unique(clusters.begins.begin(), clusters.begins.end()), clusters.begins.end());
   for (std::size_t i = 0; i < clusters.begins.size(); ++i) {
-    clusters.means.push_back(costs.Mean(clusters.begins[i], i + 1 < clusters.begins.size() ? clusters.begins[i + 1] : n));
+    clusters.means.push_back(
+        costs.Mean(clusters.begins[i], i + 1 < clusters.begins.size() ? clusters.begins[i + 1] : n));
   }
   return clusters;
 }
@@ -101,9 +107,9 @@ std::vector<Clusters> ClusterBins(std::span<const SizeBin> bins, std::int32_t mo
 
 Clusters ClusterSorted(std::span<const double> sorted, std::int32_t count) {
   std::vector<SizeBin> bins;
-  std::vector<std::size_t> first;   // of each bin, in `sorted`
+  std::vector<std::size_t> first;  // of each bin, in `sorted`
   for (std::size_t i = 0; i < sorted.size(); ++i) {
-    if (i == 0 || sorted[i] > sorted[i - 1]) {   // equal values are of one group
+    if (i == 0 || sorted[i] > sorted[i - 1]) {  // equal values are of one group
       bins.emplace_back();
       first.push_back(i);
     }
@@ -144,21 +150,23 @@ double SizeLanes::SizeOf(const RequestExtent& extent) const {
   };
   const double input = share(extent.input_tokens, largest_.input_tokens);
   const double output = share(extent.output_tokens, largest_.output_tokens);
-  // The document has no requests without an adapter. Here they count as if with the smallest, or all would be of size 0.
+  // The document has no requests without an adapter. Here they count as if with the smallest, or all would be of size
+  // 0.
   const std::int64_t adapter_tokens = std::max(extent.adapter_tokens, smallest_adapter_);
   const double adapter = largest_.adapter_tokens == 0 ? 1.0 : share(adapter_tokens, largest_.adapter_tokens);
   const double lengths = options_.input_weight * input + options_.output_weight * output;
   switch (options_.form) {
-    case RequestSizeForm::kProduct: return lengths * adapter;
-    case RequestSizeForm::kSum: return (lengths + adapter) / 2;
-    case RequestSizeForm::kOutputOnly: return output;
+    case RequestSizeForm::kProduct:
+      return lengths * adapter;
+    case RequestSizeForm::kSum:
+      return (lengths + adapter) / 2;
+    case RequestSizeForm::kOutputOnly:
+      return output;
   }
   return 0;
 }
 
-std::int32_t SizeLanes::LaneOf(const RequestExtent& extent) const {
-  return LaneOfSize(SizeOf(extent));
-}
+std::int32_t SizeLanes::LaneOf(const RequestExtent& extent) const { return LaneOfSize(SizeOf(extent)); }
 
 std::int32_t SizeLanes::LaneOfSize(double size) const {
   return static_cast<std::int32_t>(std::upper_bound(cut_offs_.begin(), cut_offs_.end(), size) - cut_offs_.begin());
@@ -183,14 +191,16 @@ void SizeLanes::SawArrival(const RequestExtent& extent, TimeNs now) {
 void SizeLanes::SawEnd(const RequestExtent& extent, TimeNs duration) {
   const auto outputs = static_cast<double>(std::max<std::int64_t>(1, extent.output_tokens));
   double seconds = static_cast<double>(duration) / kNsPerSecond / outputs;
-  if (options_.costs != nullptr) {   // no less than alone: of the prompt less may have been computed than it has tokens
+  // no less than alone: of the prompt less may have been computed than it has tokens
+  if (options_.costs != nullptr) {
     seconds = std::max(ShortestStepSeconds(*options_.costs), seconds - PrefillOf(extent) / outputs);
   }
   seconds_per_output_ += 0.02 * (seconds - seconds_per_output_);
 }
 
 bool SizeLanes::Refit(TimeNs now) {
-  const bool enough = arrivals_ >= kFirstFit && arrivals_ >= 2 * fitted_arrivals_ && now - first_arrival_ < options_.refresh;
+  const bool enough =
+      arrivals_ >= kFirstFit && arrivals_ >= 2 * fitted_arrivals_ && now - first_arrival_ < options_.refresh;
   const bool due = arrivals_ >= kFirstFit && now - fitted_at_ >= options_.refresh && arrivals_ > fitted_arrivals_;
   if (!enough && !due) return false;
   fitted_arrivals_ = arrivals_;
@@ -202,8 +212,8 @@ bool SizeLanes::Refit(TimeNs now) {
   return true;
 }
 
-// Of what has come lately, in bins of equal width: all that fits cost is bounded by their number. That moves a cut-off by at most
-// such a width.
+// Of what has come lately, in bins of equal width: all that fits cost is bounded by their number. That moves a cut-off
+// by at most such a width.
 void SizeLanes::FitCutOffs() {
   const auto [least, largest] = std::minmax_element(sizes_.begin(), sizes_.end());
   const double width = (*largest - *least) / static_cast<double>(kBins);
@@ -249,7 +259,8 @@ void SizeLanes::FitQuotas(TimeNs now) {
   const double seconds = std::max(1.0, static_cast<double>(now - oldest) / kNsPerSecond);
   for (std::size_t lane = 0; lane < loads.size(); ++lane) {
     loads[lane].arrivals_per_second = counts[lane] / seconds;
-    loads[lane].seconds = counts[lane] > 0 ? prefills[lane] / counts[lane] + outputs[lane] / counts[lane] * seconds_per_output_ : 0;
+    loads[lane].seconds =
+        counts[lane] > 0 ? prefills[lane] / counts[lane] + outputs[lane] / counts[lane] * seconds_per_output_ : 0;
   }
   quotas_ = LaneQuotas(loads, total_tokens_, static_cast<double>(options_.slo) / kNsPerSecond);
 }

@@ -48,7 +48,7 @@ TEST(SizeLanes, QuotasShareAllTokens) {
   const LaneLoad loads[] = {{.largest_tokens = 100, .seconds = 1, .arrivals_per_second = 3.8},
                             {.largest_tokens = 400, .seconds = 2, .arrivals_per_second = 0.8}};
   // Minima 100 x 1 x (0.2 + 3.8) = 400 and 400 x 2 x (0.2 + 0.8) = 800.
-  for (const double total : {12000.0, 300.0}) {   // more than the minima; less
+  for (const double total : {12000.0, 300.0}) {  // more than the minima; less
     const std::vector<double> quotas = LaneQuotas(loads, total, 5);
     EXPECT_NEAR(quotas[0], total / 3, 1e-9);
     EXPECT_NEAR(quotas[1], total * 2 / 3, 1e-9);
@@ -67,7 +67,7 @@ TEST(SizeLanes, TheSizeIsChameleons) {
   Arrive(lanes, 10, 10, 50, 0);
   EXPECT_DOUBLE_EQ(lanes.SizeOf({1000, 500, 200}), 1.0);
   EXPECT_DOUBLE_EQ(lanes.SizeOf({500, 100, 100}), (0.4 * 0.5 + 0.6 * 0.2) * 0.5);
-  EXPECT_DOUBLE_EQ(lanes.SizeOf({500, 100, 0}), (0.4 * 0.5 + 0.6 * 0.2) * 0.25);   // the base model: as the smallest
+  EXPECT_DOUBLE_EQ(lanes.SizeOf({500, 100, 0}), (0.4 * 0.5 + 0.6 * 0.2) * 0.25);  // the base model: as the smallest
   SizeLanes sum({.form = RequestSizeForm::kSum}, 1000), output({.form = RequestSizeForm::kOutputOnly}, 1000);
   for (SizeLanes* other : {&sum, &output}) {
     Arrive(*other, 1000, 500, 200, 0);
@@ -82,12 +82,14 @@ SizeLanes Fitted(SizeLanesOptions options, std::int64_t (*output_of)(std::uint64
   Prng prng(7);
   for (int i = 0; i < 1000; ++i) Arrive(lanes, 1, output_of(prng.NextBelow(1000)), 0, i * kNsPerMs);
   EXPECT_TRUE(lanes.Refit(kNsPerSecond));
-  EXPECT_FALSE(lanes.Refit(kNsPerSecond));   // not before there is more to see
+  EXPECT_FALSE(lanes.Refit(kNsPerSecond));  // not before there is more to see
   return lanes;
 }
 
 TEST(SizeLanes, AsManyLanesAsThereAreSizes) {
-  const auto two = [](std::uint64_t random) -> std::int64_t { return random < 800 ? 10 + random / 100 : 500 + random / 10; };
+  const auto two = [](std::uint64_t random) -> std::int64_t {
+    return random < 800 ? 10 + random / 100 : 500 + random / 10;
+  };
   const auto three = [](std::uint64_t random) -> std::int64_t { return (random % 3) * 300 + 20 + random / 100; };
   const auto even = [](std::uint64_t random) -> std::int64_t { return random + 1; };
   EXPECT_EQ(Fitted({}, two).lanes(), 2);
@@ -112,7 +114,8 @@ TEST(SizeLanes, CutOffsLieInTheMiddle) {
 // Of the requests as they are parted by lanes.
 double SumOfSquaresByLane(const SizeLanes& lanes, std::span<const RequestExtent> extents) {
   std::vector<std::vector<double>> sizes(static_cast<std::size_t>(lanes.lanes()));
-  for (const RequestExtent& extent : extents) sizes[static_cast<std::size_t>(lanes.LaneOf(extent))].push_back(lanes.SizeOf(extent));
+  for (const RequestExtent& extent : extents)
+    sizes[static_cast<std::size_t>(lanes.LaneOf(extent))].push_back(lanes.SizeOf(extent));
   double sum = 0;
   for (const std::vector<double>& lane : sizes) sum += lane.empty() ? 0 : SumOfSquares(lane);
   return sum;
@@ -126,7 +129,8 @@ TEST(SizeLanes, LanesAreAsGoodAsTheBestClusters) {
     SizeLanes lanes({.count_rule = LaneCountRule::kLeastSquares}, 10000);
     std::vector<RequestExtent> extents;
     for (int i = 0; i < 2000; ++i) {
-      const double tail = std::pow(prng.NextDouble(), static_cast<double>(seed % 5));   // from even to a few large ones among many small
+      // from even to a few large ones among many small
+      const double tail = std::pow(prng.NextDouble(), static_cast<double>(seed % 5));
       extents.push_back({.input_tokens = 1 + static_cast<std::int64_t>(prng.NextBelow(2000)),
                          .output_tokens = 1 + static_cast<std::int64_t>(1000 * tail),
                          .adapter_tokens = 16 + 16 * static_cast<std::int64_t>(prng.NextBelow(8))});
@@ -148,13 +152,14 @@ TEST(SizeLanes, RefitsWhenArrivalsDoubledAndThenAfterTheInterval) {
     Arrive(lanes, 1, 1 + i % 7, 0, i);
     fits += lanes.Refit(i);
   }
-  EXPECT_EQ(fits, 3);   // at 100, 200 and 400
+  EXPECT_EQ(fits, 3);  // at 100, 200 and 400
   EXPECT_FALSE(lanes.Refit(299 * kNsPerSecond));
   EXPECT_TRUE(lanes.Refit(301 * kNsPerSecond));
-  EXPECT_FALSE(lanes.Refit(700 * kNsPerSecond));   // nothing new
+  EXPECT_FALSE(lanes.Refit(700 * kNsPerSecond));  // nothing new
 }
 
-// Two lanes: short prompts with long answers, and long prompts with short ones. What the first tokens take is known by a profile.
+// Two lanes: short prompts with long answers, and long prompts with short ones. What the first tokens take is known by
+// a profile.
 TEST(SizeLanes, QuotasCountThePrefillThatAProfileKnows) {
   PerformanceModel model;
   model.step = 0.01;
@@ -172,10 +177,10 @@ TEST(SizeLanes, QuotasCountThePrefillThatAProfileKnows) {
     ASSERT_TRUE(lanes.Refit(20 * kNsPerSecond));
     ASSERT_EQ(lanes.lanes(), 2);
     EXPECT_NEAR(lanes.Quota(0) + lanes.Quota(1), 10000, 1e-6);
-    share[by_profile] = lanes.Quota(0) / 10000;   // of the long prompts: few outputs
+    share[by_profile] = lanes.Quota(0) / 10000;  // of the long prompts: few outputs
   }
-  // Largest sizes 4010 and 110 tokens, as many of each. D in proportion to the outputs, 10 to 100; or 4.01 s + 10 and 0.02 s + 100
-  // times what an output takes beside the prefill, 0.01 s.
+  // Largest sizes 4010 and 110 tokens, as many of each. D in proportion to the outputs, 10 to 100; or 4.01 s + 10 and
+  // 0.02 s + 100 times what an output takes beside the prefill, 0.01 s.
   EXPECT_NEAR(share[0], 4010.0 * 10 / (4010 * 10 + 110 * 100), 1e-3);
   EXPECT_NEAR(share[1], 4010 * 4.11 / (4010 * 4.11 + 110 * 1.02), 2e-3);
 }

@@ -15,7 +15,7 @@ TEST(Heap, FuzzAgainstASortedVector) {
   Prng prng(1);
   for (int round = 0; round < 200; ++round) {
     Heap<std::uint64_t, std::less<>> heap;
-    std::vector<std::uint64_t> model;   // descending: the first is at the back
+    std::vector<std::uint64_t> model;  // descending: the first is at the back
     for (std::uint64_t n = prng.NextBelow(40); n > 0; --n) {
       model.push_back(prng.NextBelow(50));
       heap.Append(model.back());
@@ -81,7 +81,8 @@ TEST(SortByAdapter, SortsStablyByGenerationsOfAnySize) {
     });
     SortByAdapter(chunks, buffer);
     ASSERT_EQ(chunks.size(), expected.size());
-    for (std::size_t i = 0; i < chunks.size(); ++i) ASSERT_EQ(chunks[i].num_tokens, expected[i].num_tokens) << generations;
+    for (std::size_t i = 0; i < chunks.size(); ++i)
+      ASSERT_EQ(chunks[i].num_tokens, expected[i].num_tokens) << generations;
   }
   std::vector<PlannedChunk> none;
   SortByAdapter(none, buffer);

@@ -15,7 +15,7 @@ namespace loramux {
 namespace {
 
 constexpr std::size_t kMaxKeyFileBytes = std::size_t{16} << 20;
-constexpr std::size_t kMaxKeys = 10'000;    // each request looks at all of them
+constexpr std::size_t kMaxKeys = 10'000;  // each request looks at all of them
 constexpr std::size_t kMinKeyBytes = 16;
 constexpr std::size_t kMaxKeyBytes = 1024;
 

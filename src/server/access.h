@@ -19,9 +19,9 @@ Sha256 Sha256Of(std::string_view text);
 
 // One entry of the file of keys. The key itself is not kept.
 struct ApiKey {
-  std::string name;                     // for logs and limits
-  Sha256 digest{};                      // of the key
-  std::vector<std::string> models;      // base models and adapters: names, or prefixes that end in '*'
+  std::string name;                 // for logs and limits
+  Sha256 digest{};                  // of the key
+  std::vector<std::string> models;  // base models and adapters: names, or prefixes that end in '*'
   QuotaLimits limits;
 
   bool Allows(std::string_view model) const;

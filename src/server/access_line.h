@@ -11,9 +11,9 @@ namespace loramux {
 
 // What a completion adds to its request's line.
 struct CompletionSummary {
-  std::string adapter;       // or the base model's name, as the client asked; empty: the request was no completion
+  std::string adapter;  // or the base model's name, as the client asked; empty: the request was no completion
   std::int64_t prompt_tokens = 0, completion_tokens = 0;
-  std::string finish;        // of the choices, as in vllm:request_success_total; several are separated by commas
+  std::string finish;  // of the choices, as in vllm:request_success_total; several are separated by commas
 };
 
 struct AccessLine {
@@ -21,7 +21,7 @@ struct AccessLine {
   int status = 0;            // 0: nothing was sent
   std::uint64_t bytes = 0;
   TimeNs took = 0;
-  bool complete = true;      // the response was sent to its end
+  bool complete = true;  // the response was sent to its end
   RequestTrace trace;
   CompletionSummary completion;
 };

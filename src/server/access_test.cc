@@ -14,12 +14,15 @@ using testing::HasSubstr;
 using testing::Not;
 
 constexpr const char* kAcmeKey = "sk-acme-0123456789";
-constexpr const char* kOpsDigest = "b8d7b1ac10ed4a46bf3b6c6d5ecbb3ac2ae0e1b53b3f3f2c2e2e6a3b0c6ed1f0";   // of nothing known
+// of nothing known
+constexpr const char* kOpsDigest = "b8d7b1ac10ed4a46bf3b6c6d5ecbb3ac2ae0e1b53b3f3f2c2e2e6a3b0c6ed1f0";
 
 std::string Table() {
   return std::string(R"({"keys": [
-    {"name": "acme", "key": ")") + kAcmeKey + R"(", "models": ["acme-*", "shared"], "limits": {"requests_per_second": 2}},
-    {"name": "ops", "key_sha256": ")" + kOpsDigest + R"(", "models": ["*"]}]})";
+    {"name": "acme", "key": ")") +
+         kAcmeKey + R"(", "models": ["acme-*", "shared"], "limits": {"requests_per_second": 2}},
+    {"name": "ops", "key_sha256": ")" +
+         kOpsDigest + R"(", "models": ["*"]}]})";
 }
 
 TEST(ApiKeyTable, FindsKeysAndTheirModels) {
@@ -78,7 +81,8 @@ TEST(ApiKeyTable, ErrorsNameTheFieldAndShowNoKey) {
     EXPECT_THAT(table.error().message, Not(HasSubstr("secret"))) << text;
   }
   const std::string twice = "{" + good + R"(, "models": ["*"]})";
-  EXPECT_THAT(ApiKeyTable::Parse("{\"keys\": [" + twice + "," + twice + "]}").error().message, HasSubstr("found twice"));
+  EXPECT_THAT(ApiKeyTable::Parse("{\"keys\": [" + twice + "," + twice + "]}").error().message,
+              HasSubstr("found twice"));
 }
 
 class AccessControlTest : public testing::Test {

@@ -21,7 +21,8 @@ std::set<std::string, std::less<>> NamesOf(const AdapterRegistry& registry) {
   return names;
 }
 
-// True where the same files may do another time; a digest that differs or a file that is gone is for the operator to settle.
+// True where the same files may do another time; a digest that differs or a file that is gone is for the operator to
+// settle.
 bool MayPass(const Error& error) {
   return error.code == ErrorCode::kIoError || error.code == ErrorCode::kUnavailable ||
          error.code == ErrorCode::kResourceExhausted;
@@ -61,9 +62,8 @@ AdapterAdmin::AdapterAdmin(AdapterAdminParts parts)
 
 Result<VersionPtr> AdapterAdmin::Open(const std::string& name, const std::string& path) {
   ASSIGN_OR_RETURN(const std::filesystem::path canonical, parts_.roots.Resolve(path));
-  return parts_.registry->Prepare(name, canonical, parts_.clock->UnixSeconds(), [this](const std::filesystem::path& real) {
-    return parts_.roots.CheckOpened(real);
-  });
+  return parts_.registry->Prepare(name, canonical, parts_.clock->UnixSeconds(),
+                                  [this](const std::filesystem::path& real) { return parts_.roots.CheckOpened(real); });
 }
 
 Result<AdapterAdmin::LoadOutcome> AdapterAdmin::Load(const LoadRequest& request) {
@@ -80,7 +80,7 @@ Result<AdapterAdmin::LoadOutcome> AdapterAdmin::Load(const LoadRequest& request)
   }
   Status prepared = PinAndJournal(version, request.pinned);
   if (!prepared.ok()) {
-    parts_.registry->Discard(*version);   // ends the pin too
+    parts_.registry->Discard(*version);  // ends the pin too
     return std::move(prepared).error();
   }
   CHECK(parts_.registry->Publish(version, /*replace=*/true).ok());
@@ -126,8 +126,8 @@ Status AdapterAdmin::Pin(VersionPtr version, bool pinned) {
 
 Status AdapterAdmin::Journal(const AdapterVersion& version, bool pinned) {
   if (parts_.journal == nullptr) return Ok{};
-  return parts_.journal->Load({version.name, version.path.string(), version.file.digest, pinned,
-                               version.created_unix_seconds});
+  return parts_.journal->Load(
+      {version.name, version.path.string(), version.file.digest, pinned, version.created_unix_seconds});
 }
 
 void AdapterAdmin::Forget(const std::string& name) {
@@ -153,7 +153,7 @@ Status AdapterAdmin::Unload(const std::string& name) {
   }
   if (!known) return NotFound("The lora adapter '" + name + "' cannot be found.", "lora_name");
   if (parts_.journal != nullptr) RETURN_IF_ERROR(parts_.journal->Unload(name, offered));
-  const bool loaded = parts_.registry->Remove(name).ok();   // one that only failed to come back has no name
+  const bool loaded = parts_.registry->Remove(name).ok();  // one that only failed to come back has no name
   Forget(name);
   const std::lock_guard lock(mutex_);
   if (offered) hidden_.insert(name);
@@ -171,7 +171,7 @@ Result<VersionPtr> AdapterAdmin::Find(std::string_view name_view) {
   const bool in_directory = parts_.directory != nullptr && AdapterDirectory::IsPlainName(name);
   if (!in_directory && !HasFailed(name)) return UnknownModel(name);
   const NameGuard guard(*this, name);
-  known = parts_.registry->Resolve(name);   // somebody else may have found it meanwhile
+  known = parts_.registry->Resolve(name);  // somebody else may have found it meanwhile
   if (known.ok()) return known;
   if (auto refusal = RememberedRefusal(name)) return *std::move(refusal);
   if (HasFailed(name)) return RestoreAgain(name);
@@ -192,10 +192,11 @@ Result<VersionPtr> AdapterAdmin::Discover(const std::string& name) {
   auto version = Open(name, path.string());
   if (!version.ok()) {
     spdlog::warn("adapter '{}' in --adapter-dir cannot be served: {}", name, version.error().message);
-    return Error{version.error().code, "The adapter `" + name + "` cannot be served: " + version.error().message, "model"};
+    return Error{version.error().code, "The adapter `" + name + "` cannot be served: " + version.error().message,
+                 "model"};
   }
-  spdlog::info("adapter '{}' found: {} (rank {}, digest {})", name, (*version)->path.string(), (*version)->file.max_rank,
-               (*version)->file.digest);
+  spdlog::info("adapter '{}' found: {} (rank {}, digest {})", name, (*version)->path.string(),
+               (*version)->file.max_rank, (*version)->file.digest);
   return parts_.registry->Publish(*version, /*replace=*/false);
 }
 
@@ -225,7 +226,8 @@ std::vector<OfferedAdapter> AdapterAdmin::Offered() {
   const auto& bases = parts_.registry->base_names();
   const std::lock_guard lock(mutex_);
   std::erase_if(offered, [&](const OfferedAdapter& adapter) {
-    return hidden_.contains(adapter.name) || failed_.contains(adapter.name) || parts_.registry->Resolve(adapter.name).ok() ||
+    return hidden_.contains(adapter.name) || failed_.contains(adapter.name) ||
+           parts_.registry->Resolve(adapter.name).ok() ||
            std::find(bases.begin(), bases.end(), adapter.name) != bases.end();
   });
   return offered;
@@ -252,7 +254,7 @@ void AdapterAdmin::Restore() {
     spdlog::error("adapter '{}' could not be restored: {}. {}", name, status.error().message,
                   MayPass(status.error()) ? "It is tried again when it is asked for"
                                           : "Its name is not served until it is loaded again");
-    static_cast<void>(parts_.registry->Remove(name));   // flags may have loaded something else under it
+    static_cast<void>(parts_.registry->Remove(name));  // flags may have loaded something else under it
     RememberFailure(adapter, status.error());
   }
   if (restored > 0) spdlog::info("{} adapters restored from --state-dir", restored);
@@ -262,8 +264,8 @@ Status AdapterAdmin::RestoreOne(const JournaledAdapter& adapter) {
   ASSIGN_OR_RETURN(const VersionPtr version, Open(adapter.name, adapter.path));
   if (version->file.digest != adapter.digest) {
     parts_.registry->Discard(*version);
-    return InvalidArgument(adapter.path + ": its content has changed since it was loaded (digest " + version->file.digest +
-                           ", expected " + adapter.digest + ")");
+    return InvalidArgument(adapter.path + ": its content has changed since it was loaded (digest " +
+                           version->file.digest + ", expected " + adapter.digest + ")");
   }
   if (adapter.pinned) {
     Status pinned = Pin(version, true);
@@ -298,13 +300,15 @@ Result<VersionPtr> AdapterAdmin::RestoreAgain(const std::string& name) {
   return parts_.registry->Resolve(name);
 }
 
-// What users get to see: a name that is served no more is not found, one that the machine's state keeps away is an error.
+// What users get to see: a name that is served no more is not found, one that the machine's state keeps away is an
+// error.
 void AdapterAdmin::RememberFailure(const JournaledAdapter& adapter, const Error& error) {
   const ErrorCode code = MayPass(error) ? ErrorCode::kUnavailable : ErrorCode::kNotFound;
   const std::lock_guard lock(mutex_);
   failed_[adapter.name] = {
       adapter,
-      Error{code, "The adapter `" + adapter.name + "` could not be restored after a restart: " + error.message, "model"},
+      Error{code, "The adapter `" + adapter.name + "` could not be restored after a restart: " + error.message,
+            "model"},
       parts_.clock->Now()};
 }
 

@@ -1,9 +1,9 @@
-// Adapters at run time: load, reload, unload, pin, load on first use, and back again after a restart. What the HTTP routes
-// (adapter_service.h) and the completion endpoints (AdapterFinder) call.
+// Adapters at run time: load, reload, unload, pin, load on first use, and back again after a restart. What the HTTP
+// routes (adapter_service.h) and the completion endpoints (AdapterFinder) call.
 //
-// Every change is made in this order: the new adapter is opened and validated without a name; it is pinned to the device
-// if asked; the change is journalled; the name is switched. So a failure at any point leaves everything as it was, and
-// what was acknowledged is on the disk.
+// Every change is made in this order: the new adapter is opened and validated without a name; it is pinned to the
+// device if asked; the change is journalled; the name is switched. So a failure at any point leaves everything as it
+// was, and what was acknowledged is on the disk.
 #pragma once
 
 #include <condition_variable>
@@ -32,30 +32,30 @@ using SetPinned =
 struct AdapterAdminParts {
   const Clock* clock = nullptr;
   AdapterRegistry* registry = nullptr;
-  AllowedRoots roots;                              // with the adapter directory
-  std::unique_ptr<AdapterDirectory> directory;     // null: none
-  std::unique_ptr<AdapterJournal> journal;         // null: nothing survives a restart
+  AllowedRoots roots;                           // with the adapter directory
+  std::unique_ptr<AdapterDirectory> directory;  // null: none
+  std::unique_ptr<AdapterJournal> journal;      // null: nothing survives a restart
   SetPinned set_pinned;
 };
 
-// Thread-safe. All methods but Loaded block: on the disk, on another operation on the same name, and Load on the device if
-// the adapter is to be pinned. The engine must be running.
+// Thread-safe. All methods but Loaded block: on the disk, on another operation on the same name, and Load on the device
+// if the adapter is to be pinned. The engine must be running.
 class AdapterAdmin final : public AdapterFinder {
  public:
   // Names that the registry holds now come from flags.
   explicit AdapterAdmin(AdapterAdminParts parts);
 
-  // Loads what the journal holds, and takes away the names that it hides. An adapter that is gone, has changed or cannot
-  // be read is logged as an error, listed in Failed, and stays in the journal; its name answers with the reason. Where the
-  // reason may pass (the disk, memory), Find tries again, at most every two seconds.
+  // Loads what the journal holds, and takes away the names that it hides. An adapter that is gone, has changed or
+  // cannot be read is logged as an error, listed in Failed, and stays in the journal; its name answers with the reason.
+  // Where the reason may pass (the disk, memory), Find tries again, at most every two seconds.
   void Restore();
 
   struct LoadRequest {
     std::string name, path;
-    bool replace = false;      // a loaded name is reloaded instead of refused
+    bool replace = false;  // a loaded name is reloaded instead of refused
     bool pinned = false;
   };
-  enum class LoadOutcome { kLoaded, kReloaded, kUnchanged };   // kUnchanged: same path, same content
+  enum class LoadOutcome { kLoaded, kReloaded, kUnchanged };  // kUnchanged: same path, same content
   Result<LoadOutcome> Load(const LoadRequest& request);
   // The name is free at once; running and queued requests end as they began. A name that flags or the adapter directory
   // offer stays away until it is loaded again.
@@ -70,7 +70,7 @@ class AdapterAdmin final : public AdapterFinder {
   std::map<std::string, std::string> Failed() const;
 
  private:
-  class NameGuard;   // one operation a name at a time
+  class NameGuard;  // one operation a name at a time
   struct Refusal {
     Error error;
     TimeNs until = 0;

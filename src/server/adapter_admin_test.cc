@@ -29,7 +29,9 @@ class FullDisk final : public FileSystem {
   bool full = false;
   Status CreateDirectories(const fs::path& path) override { return os_.CreateDirectories(path); }
   Result<std::unique_ptr<WritableFile>> Create(const fs::path& path) override { return Wrap(os_.Create(path)); }
-  Result<std::unique_ptr<WritableFile>> OpenForAppend(const fs::path& path) override { return Wrap(os_.OpenForAppend(path)); }
+  Result<std::unique_ptr<WritableFile>> OpenForAppend(const fs::path& path) override {
+    return Wrap(os_.OpenForAppend(path));
+  }
   Result<std::string> Read(const fs::path& path) override { return os_.Read(path); }
   Status Rename(const fs::path& from, const fs::path& to) override { return os_.Rename(from, to); }
   Status SyncDirectory(const fs::path& path) override { return os_.SyncDirectory(path); }
@@ -99,7 +101,8 @@ class AdapterAdminTest : public testing::Test {
     admin_ = std::make_unique<AdapterAdmin>(std::move(parts));
     admin_->Restore();
   }
-  Result<AdapterAdmin::LoadOutcome> Load(const std::string& name, const fs::path& path, bool replace = false, bool pinned = false) {
+  Result<AdapterAdmin::LoadOutcome> Load(const std::string& name, const fs::path& path, bool replace = false,
+                                         bool pinned = false) {
     return admin_->Load({name, path.string(), replace, pinned});
   }
   std::string DigestOf(const std::string& name) {
@@ -118,7 +121,7 @@ using Outcome = AdapterAdmin::LoadOutcome;
 TEST_F(AdapterAdminTest, LoadReloadUnload) {
   EXPECT_EQ(*Load("x", top_ / "a"), Outcome::kLoaded);
   const std::string first = DigestOf("x");
-  EXPECT_EQ(Load("x", top_ / "b").error().param, "lora_name");   // taken
+  EXPECT_EQ(Load("x", top_ / "b").error().param, "lora_name");  // taken
   EXPECT_EQ(*Load("x", top_ / "a", true), Outcome::kUnchanged);
   EXPECT_EQ(*Load("x", top_ / "b", true), Outcome::kReloaded);
   EXPECT_NE(DigestOf("x"), first);
@@ -147,7 +150,7 @@ TEST_F(AdapterAdminTest, Point10_WhatWasAcknowledgedIsThereAfterARestart) {
   ASSERT_TRUE(Load("gone", top_ / "a").ok());
   ASSERT_TRUE(admin_->Unload("gone").ok());
   ASSERT_TRUE(admin_->Find("first").ok());
-  ASSERT_TRUE(admin_->Unload("first").ok());   // the directory offers it still
+  ASSERT_TRUE(admin_->Unload("first").ok());  // the directory offers it still
   const std::string digest = DigestOf("x");
   Restart();
   EXPECT_EQ(DigestOf("x"), digest);
@@ -168,7 +171,7 @@ TEST_F(AdapterAdminTest, Point10_AnAdapterThatChangedWhileTheServerWasDownIsNotS
   EXPECT_EQ(admin_->Failed().size(), 1u);
   EXPECT_THAT(admin_->Find("x").error().message, HasSubstr("has changed since it was loaded"));
   EXPECT_TRUE(admin_->Find("y").ok());
-  EXPECT_EQ(*Load("x", top_ / "a"), Outcome::kLoaded);   // the operator says that it is meant
+  EXPECT_EQ(*Load("x", top_ / "a"), Outcome::kLoaded);  // the operator says that it is meant
   EXPECT_TRUE(admin_->Find("x").ok());
   Restart();
   EXPECT_TRUE(admin_->Failed().empty());
@@ -180,7 +183,7 @@ TEST_F(AdapterAdminTest, Point10_AnAdapterThatCouldNotBeReadAtTheStartComesBackW
   const std::string digest = DigestOf("x");
   const fs::path weights = top_ / "a/adapter_model.safetensors", whole = top_ / "whole";
   fs::rename(weights, whole);
-  fs::create_symlink(weights, weights);   // opening it fails, and not because nothing is there
+  fs::create_symlink(weights, weights);  // opening it fails, and not because nothing is there
   Restart();
   EXPECT_EQ(admin_->Failed().size(), 1u);
   const auto refused = admin_->Find("x");
@@ -188,14 +191,14 @@ TEST_F(AdapterAdminTest, Point10_AnAdapterThatCouldNotBeReadAtTheStartComesBackW
   EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable);
   EXPECT_THAT(refused.error().message, HasSubstr("cannot open: Too many levels of symbolic links"));
   fs::rename(whole, weights);
-  EXPECT_FALSE(admin_->Find("x").ok());   // the disk is not asked at each request
+  EXPECT_FALSE(admin_->Find("x").ok());  // the disk is not asked at each request
   std::this_thread::sleep_for(std::chrono::milliseconds(2100));
   const auto found = admin_->Find("x");
   ASSERT_TRUE(found.ok()) << found.error().message;
   EXPECT_EQ((*found)->file.digest, digest);
   EXPECT_TRUE(admin_->Failed().empty());
   EXPECT_EQ(*Load("x", top_ / "a", true, true), Outcome::kUnchanged);
-  EXPECT_EQ(runtime_->engine().Stats().adapters.locked, 1);   // pinned, as it was
+  EXPECT_EQ(runtime_->engine().Stats().adapters.locked, 1);  // pinned, as it was
 }
 
 TEST_F(AdapterAdminTest, AFullDiskFailsTheOperationAndChangesNothing) {
@@ -242,7 +245,7 @@ TEST_F(AdapterAdminTest, AdaptersInTheDirectoryAreFoundWhileRunning) {
   for (int i = 0; i < 8; ++i) threads.emplace_back([&] { found += admin_->Find("second").ok(); });
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(found, 8);
-  EXPECT_EQ((*runtime_->registry().Resolve("second"))->generation.value, 1u);   // opened once
+  EXPECT_EQ((*runtime_->registry().Resolve("second"))->generation.value, 1u);  // opened once
   const ModelListing listing{"/models/base", 1, 100};
   EXPECT_THAT(ModelListBody(runtime_->registry(), listing, admin_.get()), HasSubstr("\"id\":\"first\""));
   EXPECT_TRUE(ModelBody(runtime_->registry(), listing, "first", admin_.get()).ok());
@@ -275,12 +278,14 @@ TEST_F(AdapterAdminTest, OperationsOnOneNameComeOneAfterTheOther) {
 }
 
 TEST(AdapterRequest, FieldsAndErrors) {
-  const auto request = ParseLoadRequest(R"({"lora_name":"x","lora_path":"/p","load_inplace":true,"pinned":true,"other":1})");
+  const auto request =
+      ParseLoadRequest(R"({"lora_name":"x","lora_path":"/p","load_inplace":true,"pinned":true,"other":1})");
   ASSERT_TRUE(request.ok());
   EXPECT_TRUE(request->name == "x" && request->path == "/p" && request->replace && request->pinned);
   EXPECT_THAT(AdapterErrorBody(ParseLoadRequest(R"({"lora_name":"x"})").error()), HasSubstr("InvalidUserInput"));
   EXPECT_THAT(AdapterErrorBody(ParseUnloadRequest("{}").error()), HasSubstr("InvalidUserInput"));
-  for (const char* bad : {"", "[]", "{", R"({"lora_name":1,"lora_path":"/p"})", R"({"lora_name":"x","lora_path":"/p","pinned":"yes"})"}) {
+  for (const char* bad :
+       {"", "[]", "{", R"({"lora_name":1,"lora_path":"/p"})", R"({"lora_name":"x","lora_path":"/p","pinned":"yes"})"}) {
     EXPECT_FALSE(ParseLoadRequest(bad).ok()) << bad;
   }
 }

@@ -9,7 +9,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr TimeNs kLookInterval = kNsPerSecond;
-constexpr TimeNs kScanInterval = 10 * kNsPerSecond;   // a new file in a sub-directory does not change the directory
+constexpr TimeNs kScanInterval = 10 * kNsPerSecond;  // a new file in a sub-directory does not change the directory
 
 bool HoldsAdapter(const fs::path& path) {
   std::error_code ignored;

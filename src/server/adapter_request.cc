@@ -10,7 +10,8 @@ constexpr JsonLimits kLimits = {.max_depth = 8, .max_values = 256};
 
 Result<Json> ParseObject(std::string_view body) {
   ASSIGN_OR_RETURN(Json json, ParseJson(body, kLimits));
-  if (!json.is_object()) return InvalidArgument("The request body: expected a JSON object, found " + DescribeJson(json));
+  if (!json.is_object())
+    return InvalidArgument("The request body: expected a JSON object, found " + DescribeJson(json));
   return json;
 }
 
@@ -44,8 +45,9 @@ Result<std::string> ParseUnloadRequest(std::string_view body) {
 std::string AdapterErrorBody(const Error& error) {
   const int status = HttpStatus(error);
   if (status != 400 || error.param != "lora_name") return ErrorBody(status, error.message, error.param);
-  return DumpJson({{"error",
-                    {{"message", error.message}, {"type", "InvalidUserInput"}, {"param", error.param}, {"code", status}}}});
+  return DumpJson(
+      {{"error",
+        {{"message", error.message}, {"type", "InvalidUserInput"}, {"param", error.param}, {"code", status}}}});
 }
 
 std::string SglangBody(const Error* error, const std::map<std::string, std::string>& loaded) {

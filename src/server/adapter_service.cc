@@ -34,8 +34,9 @@ class Ticket {
 };
 
 const char* OutcomeText(AdapterAdmin::LoadOutcome outcome) {
-  return outcome == AdapterAdmin::LoadOutcome::kUnchanged ? "is loaded already with the same content; nothing was reloaded."
-                                                          : "added successfully.";
+  return outcome == AdapterAdmin::LoadOutcome::kUnchanged
+             ? "is loaded already with the same content; nothing was reloaded."
+             : "added successfully.";
 }
 
 }  // namespace
@@ -47,8 +48,9 @@ AdapterService::~AdapterService() { workers_.join(); }
 
 void AdapterService::AddRoutes(RouteTable& routes) {
   const auto add = [&](const char* path, Operation operation, Dialect dialect) {
-    routes.Add("POST", path, [this, operation, dialect](HttpExchange& exchange) { return Run(exchange, operation, dialect); },
-               RouteAccess::kOpen);   // it has a key of its own
+    routes.Add(
+        "POST", path, [this, operation, dialect](HttpExchange& exchange) { return Run(exchange, operation, dialect); },
+        RouteAccess::kOpen);  // it has a key of its own
   };
   add("/v1/load_lora_adapter", &AdapterService::Load, Dialect::kVllm);
   add("/v1/unload_lora_adapter", &AdapterService::Unload, Dialect::kVllm);
@@ -101,7 +103,7 @@ HttpReply AdapterService::Reply(const Status& status, std::string text, Dialect 
     if (reply.status == 503) reply.headers.emplace_back("Retry-After", "1");
   }
   if (dialect == Dialect::kSglang) {
-    if (reply.status == 404) reply.status = 400;   // SGLang knows one status for all failures
+    if (reply.status == 404) reply.status = 400;  // SGLang knows one status for all failures
     reply.body = SglangBody(status.ok() ? nullptr : &status.error(), admin_->Loaded());
   } else if (status.ok()) {
     reply.content_type = "text/plain; charset=utf-8";

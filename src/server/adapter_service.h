@@ -13,9 +13,9 @@
 namespace loramux {
 
 struct AdapterServiceOptions {
-  std::string admin_key;        // empty: whoever reaches the port may change adapters
-  int threads = 2;              // operations at one time
-  int max_waiting = 64;         // operations that are in; further ones get 503
+  std::string admin_key;  // empty: whoever reaches the port may change adapters
+  int threads = 2;        // operations at one time
+  int max_waiting = 64;   // operations that are in; further ones get 503
 };
 
 // Thread-safe: one instance serves all connections.

@@ -22,7 +22,7 @@ double AdapterUsage::At(const Score& score, TimeNs now) {
 
 void AdapterUsage::Add(const std::string& adapter, const AdapterCounts& counts, TimeNs now) {
   const std::lock_guard lock(mutex_);
-  if (adapter != kOtherAdapters) {   // an adapter of that very name has no series of its own
+  if (adapter != kOtherAdapters) {  // an adapter of that very name has no series of its own
     if (scores_.size() >= kMaxRemembered && !scores_.contains(adapter)) Forget(now);
     Score& score = scores_[adapter];
     score = {At(score, now) + static_cast<double>(std::max<std::int64_t>(1, counts.requests)), now};
@@ -38,7 +38,7 @@ bool AdapterUsage::TakesSeries(const std::string& adapter, double score, TimeNs 
   const auto score_of = [&](const auto& entry) { return At(scores_[entry.first], now); };
   const auto least = std::min_element(series_.begin(), series_.end(),
                                       [&](const auto& a, const auto& b) { return score_of(a) < score_of(b); });
-  if (score <= score_of(*least) + 1) return false;   // by more than one request: equals do not take turns
+  if (score <= score_of(*least) + 1) return false;  // by more than one request: equals do not take turns
   series_.erase(least);
   return true;
 }
@@ -51,7 +51,8 @@ void AdapterUsage::Forget(TimeNs now) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   const double limit = *middle;
-  std::erase_if(scores_, [&](const auto& entry) { return At(entry.second, now) <= limit && !series_.contains(entry.first); });
+  std::erase_if(scores_,
+                [&](const auto& entry) { return At(entry.second, now) <= limit && !series_.contains(entry.first); });
 }
 
 std::vector<AdapterUsage::Series> AdapterUsage::Collect() const {

@@ -1,5 +1,5 @@
-// Who is busy: counters by adapter for the busiest N and one sum for all others, so that the number of series is bounded
-// however many adapters there are.
+// Who is busy: counters by adapter for the busiest N and one sum for all others, so that the number of series is
+// bounded however many adapters there are.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ struct AdapterCounts {
   std::int64_t requests = 0, prompt_tokens = 0, generation_tokens = 0;
 };
 
-// Thread-safe. A request counts where its adapter stands when it ends. An adapter that becomes busier than the least busy
-// one with a series takes its place: that series ends, and the new one begins at zero. So every series only grows while
-// it exists, and rates are right; what an adapter did while it was among the others stays there.
+// Thread-safe. A request counts where its adapter stands when it ends. An adapter that becomes busier than the least
+// busy one with a series takes its place: that series ends, and the new one begins at zero. So every series only grows
+// while it exists, and rates are right; what an adapter did while it was among the others stays there.
 class AdapterUsage {
  public:
   // REQUIRES: max_series > 0.

@@ -23,11 +23,13 @@ Error TooMuch(std::string message, double seconds) {
 Status CheckCount(const std::string& what, const char* kind, std::int64_t limit, std::int64_t now, std::int64_t more) {
   if (limit == 0 || now + more <= limit) return Ok{};
   if (more > limit) {
-    return InvalidArgument(fmt::format("`n`: expected at most {} sequences in a request ({}, {}), found {}", limit, what,
-                                       kind, more), "n");
+    return InvalidArgument(
+        fmt::format("`n`: expected at most {} sequences in a request ({}, {}), found {}", limit, what, kind, more),
+        "n");
   }
-  return TooMuch(fmt::format("Too many requests of {}: expected at most {} {}, found {} and {} more.", what, limit, kind,
-                             now, more), kRetrySoon);
+  return TooMuch(fmt::format("Too many requests of {}: expected at most {} {}, found {} and {} more.", what, limit,
+                             kind, now, more),
+                 kRetrySoon);
 }
 
 }  // namespace
@@ -45,7 +47,7 @@ AdmissionTicket::AdmissionTicket() = default;
 AdmissionTicket::AdmissionTicket(std::unique_ptr<State> state) : state_(std::move(state)) {}
 AdmissionTicket::AdmissionTicket(AdmissionTicket&& other) noexcept = default;
 AdmissionTicket& AdmissionTicket::operator=(AdmissionTicket&& other) noexcept {
-  std::swap(state_, other.state_);   // the old place is given back by `other`
+  std::swap(state_, other.state_);  // the old place is given back by `other`
   return *this;
 }
 
@@ -134,8 +136,8 @@ Status Admission::Check(const std::string& what, const QuotaLimits& limits, Acco
   RETURN_IF_ERROR(CheckCount(what, "sequences at a time", limits.concurrency, account.serving, sequences));
   RETURN_IF_ERROR(CheckCount(what, "waiting sequences", limits.queued, account.queued, sequences));
   if (limits.requests_per_second > 0 && account.requests.level < 1) {
-    return TooMuch(fmt::format("Too many requests of {}: expected at most {} a second (and {} at once), found more.", what,
-                               limits.requests_per_second, limits.Burst()),
+    return TooMuch(fmt::format("Too many requests of {}: expected at most {} a second (and {} at once), found more.",
+                               what, limits.requests_per_second, limits.Burst()),
                    (1 - account.requests.level) / limits.requests_per_second);
   }
   if (limits.tokens_per_second > 0 && account.tokens.level < 0) {

@@ -15,22 +15,22 @@
 namespace loramux {
 
 struct AdmissionOptions {
-  std::int64_t max_queued = 4096;          // sequences of all adapters that wait for their first token; 0: no limit
-  std::size_t max_idle_names = 65'536;     // adapters and keys without requests whose buckets are remembered
+  std::int64_t max_queued = 4096;       // sequences of all adapters that wait for their first token; 0: no limit
+  std::size_t max_idle_names = 65'536;  // adapters and keys without requests whose buckets are remembered
 };
 
 struct AdmissionRequest {
-  std::string adapter;                     // or the base model's name
-  std::string key;                         // the API key's name; empty: none
+  std::string adapter;  // or the base model's name
+  std::string key;      // the API key's name; empty: none
   QuotaLimits key_limits;
   std::int64_t sequences = 1;
 };
 
 struct AdmissionLoad {
-  std::int64_t serving = 0;                // sequences that were let in and have not ended
-  std::int64_t queued = 0;                 // of these, still without a first token
-  std::int64_t refused = 0;                // requests, since the start
-  std::size_t names = 0;                   // adapters and keys that are remembered
+  std::int64_t serving = 0;  // sequences that were let in and have not ended
+  std::int64_t queued = 0;   // of these, still without a first token
+  std::int64_t refused = 0;  // requests, since the start
+  std::size_t names = 0;     // adapters and keys that are remembered
 };
 
 class Admission;
@@ -38,7 +38,7 @@ class Admission;
 // A request that was let in. Gives its place back when it is destroyed. Movable; not thread-safe by itself.
 class AdmissionTicket {
  public:
-  AdmissionTicket();                       // of nobody: does nothing
+  AdmissionTicket();  // of nobody: does nothing
   AdmissionTicket(AdmissionTicket&& other) noexcept;
   AdmissionTicket& operator=(AdmissionTicket&& other) noexcept;
   ~AdmissionTicket();
@@ -74,7 +74,7 @@ class Admission {
   struct Bucket {
     double level = 0;
     TimeNs filled_at = 0;
-    bool used = false;                     // an unused one is full
+    bool used = false;  // an unused one is full
     void Fill(double rate, double capacity, TimeNs now);
   };
   struct Account;
@@ -83,7 +83,7 @@ class Admission {
     Bucket requests, tokens;
     std::int64_t serving = 0;
     std::int64_t queued = 0;
-    std::list<Accounts::iterator>::iterator idle;   // its place in idle_, if nothing is being served
+    std::list<Accounts::iterator>::iterator idle;  // its place in idle_, if nothing is being served
   };
 
   Accounts::iterator Open(const std::string& name);
@@ -92,13 +92,14 @@ class Admission {
   void Trim();
   static Status Check(const std::string& what, const QuotaLimits& limits, Account& account, std::int64_t sequences,
                       TimeNs now);
-  Status CheckAll(const AdmissionRequest& request, Account& adapter, Account* key, const QuotaLimits& limits, TimeNs now);
+  Status CheckAll(const AdmissionRequest& request, Account& adapter, Account* key, const QuotaLimits& limits,
+                  TimeNs now);
 
   const AdmissionOptions options_;
   mutable std::mutex mutex_;
   QuotaTable quotas_;
-  Accounts accounts_;                      // "a:" adapters, "k:" keys
-  std::list<Accounts::iterator> idle_;     // without requests, the one used last at the end
+  Accounts accounts_;                   // "a:" adapters, "k:" keys
+  std::list<Accounts::iterator> idle_;  // without requests, the one used last at the end
   AdmissionLoad load_;
 };
 

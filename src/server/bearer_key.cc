@@ -27,8 +27,9 @@ Result<std::string> ReadKeyFile(const std::filesystem::path& path, const std::st
   if (!text.ok()) return Error{text.error().code, flag + ": " + text.error().message, flag};
   const std::string_view key = Trim(*text);
   if (key.size() < kMinKeyBytes) {
-    return InvalidArgument(flag + ": " + path.string() + ": expected a key of at least " + std::to_string(kMinKeyBytes) +
-                           " characters, found " + std::to_string(key.size()), flag);
+    return InvalidArgument(flag + ": " + path.string() + ": expected a key of at least " +
+                               std::to_string(kMinKeyBytes) + " characters, found " + std::to_string(key.size()),
+                           flag);
   }
   if (!std::all_of(key.begin(), key.end(), [](char c) { return c > 0x20 && c < 0x7f; })) {
     return InvalidArgument(flag + ": " + path.string() + ": expected one key of printable ASCII characters", flag);

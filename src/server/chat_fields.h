@@ -9,10 +9,10 @@
 namespace loramux {
 
 struct ChatPrompt {
-  std::string template_context;   // what the template sees: {"messages", "tools", "documents", chat_template_kwargs...}
+  std::string template_context;  // what the template sees: {"messages", "tools", "documents", chat_template_kwargs...}
   bool add_generation_prompt = true;
   bool continue_final_message = false;
-  std::string final_message;      // content of the last message, if it is continued
+  std::string final_message;  // content of the last message, if it is continued
 };
 
 // Errors are left in `fields`, which reads `body`. Takes the messages out of `body`: call it last.

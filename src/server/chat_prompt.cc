@@ -11,7 +11,7 @@ std::string_view StripLeft(std::string_view text) {
 }
 
 std::string_view StripRight(std::string_view text) {
-  return text.substr(0, text.find_last_not_of(kWhiteSpace) + 1);   // npos + 1 is 0
+  return text.substr(0, text.find_last_not_of(kWhiteSpace) + 1);  // npos + 1 is 0
 }
 
 }  // namespace
@@ -21,8 +21,10 @@ Result<std::string> CutAfterFinalMessage(std::string rendered, std::string_view 
   const std::string_view stripped = StripRight(left_stripped);
   const auto at = rendered.rfind(stripped);
   if (at == std::string::npos) {
-    return InvalidArgument("`continue_final_message`: expected the chat template to print the last message as it is, "
-                           "found it changed", "continue_final_message");
+    return InvalidArgument(
+        "`continue_final_message`: expected the chat template to print the last message as it is, "
+        "found it changed",
+        "continue_final_message");
   }
   // The trailing white space is part of the message, unless the template has dropped it.
   const bool kept = rendered.compare(at, left_stripped.size(), left_stripped) == 0;
@@ -33,8 +35,10 @@ Result<std::string> CutAfterFinalMessage(std::string rendered, std::string_view 
 Result<std::string> RenderChatPrompt(const ChatTemplate* chat_template, const ChatPrompt& prompt,
                                      std::int64_t unix_seconds) {
   if (chat_template == nullptr) {
-    return InvalidArgument("This model has no chat template: expected chat_template.jinja or `chat_template` in its "
-                           "tokenizer_config.json, found neither; use /v1/completions", "messages");
+    return InvalidArgument(
+        "This model has no chat template: expected chat_template.jinja or `chat_template` in its "
+        "tokenizer_config.json, found neither; use /v1/completions",
+        "messages");
   }
   auto rendered = chat_template->Render(prompt.template_context, {prompt.add_generation_prompt, unix_seconds});
   if (!rendered.ok()) return Error{rendered.error().code, rendered.error().message, "messages"};

@@ -5,7 +5,7 @@
 namespace loramux {
 namespace {
 
-constexpr std::string_view kSentencePieceSpace = "\xE2\x96\x81";   // U+2581
+constexpr std::string_view kSentencePieceSpace = "\xE2\x96\x81";  // U+2581
 
 std::int64_t CountCharacters(std::string_view text) {
   return std::count_if(text.begin(), text.end(), [](unsigned char c) { return (c & 0xC0) != 0x80; });
@@ -58,9 +58,9 @@ Status ChoiceStream::Apply(const TokenEvent& event) {
   if (event.token) RETURN_IF_ERROR(AddToken(*event.token));
   if (event.finish == FinishReason::kNone || finished()) return Ok{};
   RETURN_IF_ERROR(FinishText());
-  if (finished()) return Ok{};   // by a stop string in the text that was still held back
-  const bool asked_for = std::find(stop_token_ids_.begin(), stop_token_ids_.end(), event.stop_token) !=
-                         stop_token_ids_.end();
+  if (finished()) return Ok{};  // by a stop string in the text that was still held back
+  const bool asked_for =
+      std::find(stop_token_ids_.begin(), stop_token_ids_.end(), event.stop_token) != stop_token_ids_.end();
   const bool by_id = event.finish == FinishReason::kStop && asked_for;
   Finish(event.finish, by_id ? StopReason(event.stop_token) : StopReason());
   return Ok{};
@@ -76,7 +76,7 @@ Status ChoiceStream::AddToken(const SampledToken& token) {
 }
 
 void ChoiceStream::AddText(std::string_view text) {
-  if (usage_.completion_tokens <= min_tokens_) {   // no stop string may end the output yet, as in vLLM
+  if (usage_.completion_tokens <= min_tokens_) {  // no stop string may end the output yet, as in vLLM
     text_ += text;
     return;
   }

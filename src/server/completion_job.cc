@@ -26,7 +26,8 @@ Result<OpenAiRequest> Parse(const ServingContext& context, Endpoint endpoint, st
 }
 
 // The base model has one account, whichever of its names a request uses.
-Result<AdmissionTicket> Admit(const ServingContext& context, const OpenAiRequest& request, const AdapterVersion* adapter) {
+Result<AdmissionTicket> Admit(const ServingContext& context, const OpenAiRequest& request,
+                              const AdapterVersion* adapter) {
   if (context.admission == nullptr) return AdmissionTicket();
   AdmissionRequest wanted;
   wanted.adapter = adapter == nullptr ? context.registry->base_names().front() : adapter->name;
@@ -45,7 +46,9 @@ std::uint64_t ChoiceSeed(std::uint64_t seed, std::int32_t choice) {
 }
 
 CompletionJob::CompletionJob(const ServingContext& context, OpenAiRequest request)
-    : generation_(context.generation), request_(std::move(request)), received_(context.received.value_or(context.clock->Now())) {
+    : generation_(context.generation),
+      request_(std::move(request)),
+      received_(context.received.value_or(context.clock->Now())) {
   head_ = {request_.endpoint, MakeId(request_.endpoint, *context.seeds), context.clock->UnixSeconds(), request_.model};
   seed_ = request_.seed ? *request_.seed : context.seeds->Next();
   if (request_.stream) writer_ = std::make_unique<EventWriter>(head_, request_.include_usage);
@@ -56,8 +59,9 @@ CompletionJob::~CompletionJob() { Cancel(); }
 Result<CompletionJob> CompletionJob::Prepare(const ServingContext& context, Endpoint endpoint, std::string_view body,
                                              std::string_view tenant) {
   if (tenant.size() > kMaxTenantBytes) {
-    return InvalidArgument(fmt::format("{}: expected at most {} bytes, found {}", kFairnessHeader, kMaxTenantBytes, tenant.size()),
-                           std::string(kFairnessHeader));
+    return InvalidArgument(
+        fmt::format("{}: expected at most {} bytes, found {}", kFairnessHeader, kMaxTenantBytes, tenant.size()),
+        std::string(kFairnessHeader));
   }
   ASSIGN_OR_RETURN(OpenAiRequest request, Parse(context, endpoint, body));
   if (context.caller != nullptr && !context.caller->Allows(request.model)) return UnknownModel(request.model);
@@ -151,9 +155,9 @@ GenerationRequest CompletionJob::MakeRequest(const ServingContext& context, cons
   request.stop_token_ids = request_.stop_token_ids;
   if (request_.max_tokens) {
     request.max_tokens = *request_.max_tokens;
-  } else if (request_.endpoint == Endpoint::kCompletion) {   // the default gives way to the model's length
-    const std::int64_t room = context.generation->MaxSequenceTokens(request.adapter) -
-                              static_cast<std::int64_t>(tokens.size());
+  } else if (request_.endpoint == Endpoint::kCompletion) {  // the default gives way to the model's length
+    const std::int64_t room =
+        context.generation->MaxSequenceTokens(request.adapter) - static_cast<std::int64_t>(tokens.size());
     const auto wanted = std::max(kDefaultCompletionTokens, request_.min_tokens);
     request.max_tokens = static_cast<std::int32_t>(std::clamp<std::int64_t>(room, 1, wanted));
   }
@@ -216,7 +220,8 @@ CompletionSummary CompletionJob::Summary() const {
   CompletionSummary summary{request_.model, usage.prompt_tokens, usage.completion_tokens, ""};
   for (const Choice& choice : choices_) {
     const std::string reason = FinishedReason(choice.metrics.reason());
-    if (summary.finish.find(reason) == std::string::npos) summary.finish += (summary.finish.empty() ? "" : ",") + reason;
+    if (summary.finish.find(reason) == std::string::npos)
+      summary.finish += (summary.finish.empty() ? "" : ",") + reason;
   }
   return summary;
 }
@@ -226,7 +231,7 @@ Usage CompletionJob::TotalUsage() const {
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     const Usage usage = choices_[i].stream.usage();
     total.completion_tokens += usage.completion_tokens;
-    if (i % static_cast<std::size_t>(request_.n) != 0) continue;   // the choices of a prompt share it
+    if (i % static_cast<std::size_t>(request_.n) != 0) continue;  // the choices of a prompt share it
     total.prompt_tokens += usage.prompt_tokens;
     total.cached_tokens += usage.cached_tokens;
   }

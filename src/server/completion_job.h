@@ -54,14 +54,15 @@ struct ServingContext {
   GenerationService* generation = nullptr;
   const AdapterRegistry* registry = nullptr;
   const Tokenizer* tokenizer = nullptr;
-  const ChatTemplate* chat_template = nullptr;   // null: chat requests are refused
+  const ChatTemplate* chat_template = nullptr;  // null: chat requests are refused
   SeedSource* seeds = nullptr;
-  ServerMetrics* metrics = nullptr;              // null: nothing is counted
-  Admission* admission = nullptr;                // null: everything is let in
-  AdapterFinder* finder = nullptr;               // null: only registered adapters are served; it may block
-  const ApiKey* caller = nullptr;                // of this request; null: no API keys are configured
-  const LengthGuesser* lengths = nullptr;        // null: nobody guesses from the text how long an answer gets
-  std::optional<TimeNs> received = {};           // when this HTTP request was; a deadline counts from it. Absent: at Prepare
+  ServerMetrics* metrics = nullptr;        // null: nothing is counted
+  Admission* admission = nullptr;          // null: everything is let in
+  AdapterFinder* finder = nullptr;         // null: only registered adapters are served; it may block
+  const ApiKey* caller = nullptr;          // of this request; null: no API keys are configured
+  const LengthGuesser* lengths = nullptr;  // null: nobody guesses from the text how long an answer gets
+  // when this HTTP request was; a deadline counts from it. Absent: at Prepare
+  std::optional<TimeNs> received = {};
 };
 
 // The seed of the i-th choice of a prompt: the request's own for the first, unrelated streams for the others.
@@ -109,11 +110,11 @@ class CompletionJob {
  private:
   struct Choice {
     ChoiceStream stream;
-    GenerationRequest request;       // moved out by Submit
+    GenerationRequest request;  // moved out by Submit
     RequestId id;
     bool submitted = false;
     bool role_sent = false;
-    bool started = false;            // it has its first token
+    bool started = false;  // it has its first token
     SequenceMetrics metrics = {};
   };
 
@@ -125,7 +126,8 @@ class CompletionJob {
   bool WantsGuess(const ServingContext& context) const;
   std::int32_t Guess(const ServingContext& context, std::string_view text) const;
   std::int32_t GuessOfTokens(const ServingContext& context, std::span<const TokenId> tokens) const;
-  Status AddChoices(const ServingContext& context, std::vector<TokenId> tokens, const std::string& echo, std::int32_t guess);
+  Status AddChoices(const ServingContext& context, std::vector<TokenId> tokens, const std::string& echo,
+                    std::int32_t guess);
   GenerationRequest MakeRequest(const ServingContext& context, const std::vector<TokenId>& tokens,
                                 std::int32_t choice) const;
   void AppendEvents(Choice& choice, std::string& events);
@@ -137,10 +139,10 @@ class CompletionJob {
   ResponseHead head_;
   std::uint64_t seed_ = 0;
   std::string tenant_;
-  std::shared_ptr<const AdapterVersion> adapter_;   // null: the base model
+  std::shared_ptr<const AdapterVersion> adapter_;  // null: the base model
   AdmissionTicket ticket_;
-  std::vector<Choice> choices_;                     // prompt by prompt, n each
-  std::unique_ptr<EventWriter> writer_;             // if streaming
+  std::vector<Choice> choices_;          // prompt by prompt, n each
+  std::unique_ptr<EventWriter> writer_;  // if streaming
 };
 
 }  // namespace loramux

@@ -103,7 +103,8 @@ TEST_F(CompletionJobTest, CompletionPromptsGetSpecialTokensUnlessIds) {
 
 TEST_F(CompletionJobTest, UrgencyGoesToTheEngine) {
   const TimeNs before = fixture_.clock.Now();
-  const auto job = Submitted(Endpoint::kCompletion, R"({"model":"base","prompt":["a","b"],"priority":-3,"deadline_ms":250})");
+  const auto job =
+      Submitted(Endpoint::kCompletion, R"({"model":"base","prompt":["a","b"],"priority":-3,"deadline_ms":250})");
   ASSERT_EQ(service_.requests.size(), 2u);
   for (const GenerationRequest& request : service_.requests) {
     EXPECT_EQ(request.priority, -3);
@@ -119,12 +120,14 @@ TEST_F(CompletionJobTest, UrgencyGoesToTheEngine) {
 TEST_F(CompletionJobTest, DeadlinesCountFromTheRequestsArrival) {
   ServingContext context = fixture_.Context(service_);
   context.received = 5 * kNsPerMs;
-  auto job = CompletionJob::Prepare(context, Endpoint::kCompletion, R"({"model":"base","prompt":"a","deadline_ms":250})");
+  auto job =
+      CompletionJob::Prepare(context, Endpoint::kCompletion, R"({"model":"base","prompt":"a","deadline_ms":250})");
   ASSERT_TRUE(job.ok() && job->Submit(inbox_).ok());
   EXPECT_EQ(service_.requests[0].deadline, 255 * kNsPerMs);
 }
 
-// The model has 300 tokens, its tokenizer 258: an id without a text is as good a prompt with the length proxy as without.
+// The model has 300 tokens, its tokenizer 258: an id without a text is as good a prompt with the length proxy as
+// without.
 TEST_F(CompletionJobTest, TokenIdsNeedNoTextToBeGuessed) {
   const auto guesser = LengthGuesser::Load(std::string(LORAMUX_SOURCE_DIR) + "/demo/length_proxy");
   ASSERT_TRUE(guesser.ok()) << guesser.error().message;
@@ -153,7 +156,7 @@ TEST_F(CompletionJobTest, TokenIdsNeedNoTextToBeGuessed) {
 TEST_F(CompletionJobTest, TheDefaultLengthGivesWay) {
   service_.max_tokens = 10;
   const auto job = Submitted(Endpoint::kCompletion, R"({"model":"base","prompt":"123456"})");
-  EXPECT_EQ(service_.requests[0].max_tokens, 3);   // <s> and six bytes are in
+  EXPECT_EQ(service_.requests[0].max_tokens, 3);  // <s> and six bytes are in
 }
 
 TEST_F(CompletionJobTest, PreparationErrors) {
@@ -214,7 +217,7 @@ TEST_F(CompletionJobTest, StopStringsAcrossTokensCancel) {
   ASSERT_TRUE(Apply(job).ok());
   EXPECT_THAT(service_.cancelled, ElementsAre(1));
   service_.End(0, FinishReason::kCancelled);
-  ASSERT_TRUE(Apply(job).ok());   // too late to matter
+  ASSERT_TRUE(Apply(job).ok());  // too late to matter
   const Json body = Body(job);
   EXPECT_EQ(body["choices"][0]["text"], "some ");
   EXPECT_EQ(body["choices"][0]["finish_reason"], "stop");
@@ -251,7 +254,7 @@ TEST_F(CompletionJobTest, CharactersSplitOverTokens) {
     ASSERT_TRUE(Apply(job).ok());
     text += job.TakeEvents();
   }
-  service_.Emit(0, 0xE2, FinishReason::kLength);   // half a character at the end
+  service_.Emit(0, 0xE2, FinishReason::kLength);  // half a character at the end
   ASSERT_TRUE(Apply(job).ok());
   text += job.TakeEvents();
   EXPECT_TRUE(ParseJson(DumpJson(Json(text))).ok());
@@ -265,7 +268,7 @@ TEST_F(CompletionJobTest, IdsBeyondTheTokenizerHaveNoText) {
   auto job = Submitted(Endpoint::kCompletion, R"({"model":"base","prompt":"p","logprobs":1})");
   service_.Say(0, "a");
   service_.Emit(0, 299);
-  service_.Emit(0, kEosToken);   // special: skipped
+  service_.Emit(0, kEosToken);  // special: skipped
   service_.Emit(0, 'b', FinishReason::kLength);
   ASSERT_TRUE(Apply(job).ok());
   const Json body = Body(job);
@@ -334,7 +337,7 @@ TEST(GenerationInbox, OverflowsAndCloses) {
   EXPECT_EQ(inbox.Take().size(), 2u);
   for (int i = 0; i < 5; ++i) inbox.Push({});
   EXPECT_TRUE(inbox.overflowed());
-  EXPECT_EQ(woken, 3);   // at the first and at the overflow
+  EXPECT_EQ(woken, 3);  // at the first and at the overflow
   inbox.Close();
   inbox.Push({});
   EXPECT_EQ(woken, 3);

@@ -54,7 +54,8 @@ std::vector<Adapter> Merge(const EngineMetricsInput& input) {
 // Running ones first, then those that are waited for, the longest in use, the oldest.
 void SortByBusiness(std::vector<Adapter>& adapters) {
   const auto key = [](const Adapter& a) {
-    return std::make_tuple(-(a.running + a.waiting), static_cast<int>(a.level), -a.last_use, a.version.generation.value);
+    return std::make_tuple(-(a.running + a.waiting), static_cast<int>(a.level), -a.last_use,
+                           a.version.generation.value);
   };
   std::sort(adapters.begin(), adapters.end(), [&](const Adapter& a, const Adapter& b) { return key(a) < key(b); });
 }
@@ -91,7 +92,8 @@ class Page {
   std::vector<MetricFamily> families_;
 };
 
-// Running requests' pages, of those that are not held by adapters in use or pinned: when it is 1, nothing is left to evict.
+// Running requests' pages, of those that are not held by adapters in use or pinned: when it is 1, nothing is left to
+// evict.
 double KvUsage(const EngineSnapshot& snapshot) {
   const PoolStats& pool = snapshot.stats.device;
   std::int64_t in_use = 0;
@@ -111,35 +113,38 @@ void AddRequests(Page& page, const EngineSnapshot& snapshot) {
   page.Model(MetricType::Counter, "num_preemptions_total", "Sequences that gave their pages to older ones.",
              stats.preemptions);
   page.Own(MetricType::Counter, "engine_steps_total", "Batches computed.", stats.steps);
-  page.Own(MetricType::Counter, "engine_prefill_tokens_total", "Tokens computed in prefill, again after preemptions too.",
-           stats.tokens_prefilled);
+  page.Own(MetricType::Counter, "engine_prefill_tokens_total",
+           "Tokens computed in prefill, again after preemptions too.", stats.tokens_prefilled);
   page.Own(MetricType::Counter, "history_evicted_pages_total", "Pages of cached keys and values that left the device.",
            stats.history_evictions);
-  page.Own(MetricType::Counter, "history_copied_pages_total", "Of those, and of others that may follow, copied to the host tier.",
-           stats.kv_tiers.pages_backed_up);
+  page.Own(MetricType::Counter, "history_copied_pages_total",
+           "Of those, and of others that may follow, copied to the host tier.", stats.kv_tiers.pages_backed_up);
   page.Own(MetricType::Counter, "history_fetched_pages_total", "Pages that came back from the host tier.",
            stats.kv_tiers.pages_fetched);
-  page.Own(MetricType::Counter, "history_fetches_total", "Times that a request waited for them.", stats.kv_tiers.fetches);
+  page.Own(MetricType::Counter, "history_fetches_total", "Times that a request waited for them.",
+           stats.kv_tiers.fetches);
   page.Own(MetricType::Counter, "history_fetch_seconds_total", "How long, from the decision to the last page.",
            static_cast<double>(stats.kv_tiers.fetch_time_total) / kNsPerSecond);
   page.Own(MetricType::Counter, "history_fetches_ahead_total", "Times that they came before the request had a seat.",
            stats.kv_tiers.fetches_ahead);
-  page.Own(MetricType::Counter, "history_failed_moves_total", "Copies between the tiers that failed.", stats.kv_tiers.failed_jobs);
+  page.Own(MetricType::Counter, "history_failed_moves_total", "Copies between the tiers that failed.",
+           stats.kv_tiers.failed_jobs);
   MetricFamily& swapped = page.Add(MetricType::Counter, "loramux:swapped_ahead_bytes_total",
                                    "Moved between device and host tier before anybody asked.");
   const auto add_swapped = [&](const char* direction, const char* use, std::int64_t pages) {
-    Page::AddValue(swapped, {{"direction", direction}, {"use", use}}, static_cast<double>(pages * stats.device.page_bytes));
+    Page::AddValue(swapped, {{"direction", direction}, {"use", use}},
+                   static_cast<double>(pages * stats.device.page_bytes));
   };
   add_swapped("out", "history", stats.swaps.history_out);
   add_swapped("out", "adapters", stats.swaps.adapters_out);
   add_swapped("in", "history", stats.swaps.history_in);
   add_swapped("in", "adapters", stats.swaps.adapters_in);
-  page.Own(MetricType::Counter, "early_admissions_total", "Requests that began while layers of their adapter or history were arriving.",
-           stats.early_admissions);
+  page.Own(MetricType::Counter, "early_admissions_total",
+           "Requests that began while layers of their adapter or history were arriving.", stats.early_admissions);
   page.Own(MetricType::Counter, "step_wait_seconds_total", "How long steps waited for such layers.",
            static_cast<double>(stats.step_wait_total) / kNsPerSecond);
-  page.Own(MetricType::Gauge, "history_invalid_pages", "Pages of cached keys and values whose adapter is not on the device.",
-           stats.invalid_history_pages);
+  page.Own(MetricType::Gauge, "history_invalid_pages",
+           "Pages of cached keys and values whose adapter is not on the device.", stats.invalid_history_pages);
 }
 
 // What has moved between the tiers since the start. Copies that failed do not count.
@@ -166,7 +171,8 @@ void AddHits(Page& page, const EngineStats& stats) {
   Page::AddValue(lookups, {{"found", "cpu"}}, static_cast<double>(adapters.asked_in_host));
   const std::int64_t on_disk = adapters.asked - adapters.asked_on_device - adapters.asked_in_host;
   Page::AddValue(lookups, {{"found", "disk"}}, static_cast<double>(on_disk));
-  page.Own(MetricType::Counter, "adapter_wait_seconds_total", "From a sequence's arrival until its adapter was on the device.",
+  page.Own(MetricType::Counter, "adapter_wait_seconds_total",
+           "From a sequence's arrival until its adapter was on the device.",
            static_cast<double>(stats.adapter_wait_total) / kNsPerSecond);
   const PrefixStats& prefix = stats.prefix;
   MetricFamily& tokens = page.Add(MetricType::Counter, "loramux:prompt_tokens_total",
@@ -178,23 +184,26 @@ void AddHits(Page& page, const EngineStats& stats) {
 
 void AddQueue(Page& page, const EngineSnapshot& snapshot) {
   const PredictionStats& predictions = snapshot.stats.predictions;
-  page.Own(MetricType::Counter, "squashed_requests_total", "Sequences that had overtaken another one and gave way to it again.",
-           snapshot.stats.squashes);
-  page.Own(MetricType::Counter, "given_up_requests_total", "Sequences that could not be on time, or would have cost others theirs.",
-           snapshot.stats.given_up);
-  page.Own(MetricType::Gauge, "profile_step_seconds", "A step in which one sequence decodes, by the profile that plans go by; 0: none.",
+  page.Own(MetricType::Counter, "squashed_requests_total",
+           "Sequences that had overtaken another one and gave way to it again.", snapshot.stats.squashes);
+  page.Own(MetricType::Counter, "given_up_requests_total",
+           "Sequences that could not be on time, or would have cost others theirs.", snapshot.stats.given_up);
+  page.Own(MetricType::Gauge, "profile_step_seconds",
+           "A step in which one sequence decodes, by the profile that plans go by; 0: none.",
            snapshot.stats.profile_step_seconds);
-  MetricFamily& lanes = page.Add(MetricType::Gauge, "loramux:queue_lane_waiting", "Sequences in the queue, by lane, smallest first.");
+  MetricFamily& lanes =
+      page.Add(MetricType::Gauge, "loramux:queue_lane_waiting", "Sequences in the queue, by lane, smallest first.");
   for (std::size_t lane = 0; lane < snapshot.lane_waiting.size(); ++lane) {
     Page::AddValue(lanes, {{"lane", std::to_string(lane)}}, static_cast<double>(snapshot.lane_waiting[lane]));
   }
-  MetricFamily& outcomes = page.Add(MetricType::Counter, "loramux:length_predictions_total",
-                                    "Sequences by how their predicted output length was: right (within a quarter), low or high.");
+  MetricFamily& outcomes =
+      page.Add(MetricType::Counter, "loramux:length_predictions_total",
+               "Sequences by how their predicted output length was: right (within a quarter), low or high.");
   Page::AddValue(outcomes, {{"outcome", "right"}}, static_cast<double>(predictions.right));
   Page::AddValue(outcomes, {{"outcome", "low"}}, static_cast<double>(predictions.low));
   Page::AddValue(outcomes, {{"outcome", "high"}}, static_cast<double>(predictions.high));
-  page.Own(MetricType::Counter, "length_prediction_error_tokens_total", "Tokens between predicted and true output lengths, in all.",
-           predictions.error_tokens);
+  page.Own(MetricType::Counter, "length_prediction_error_tokens_total",
+           "Tokens between predicted and true output lengths, in all.", predictions.error_tokens);
 }
 
 void AddPool(MetricFamily& family, const char* tier, const PoolStats& pool, std::int64_t history_pages) {
@@ -209,7 +218,8 @@ void AddPool(MetricFamily& family, const char* tier, const PoolStats& pool, std:
 
 void AddMemory(Page& page, const EngineSnapshot& snapshot) {
   const double usage = KvUsage(snapshot);
-  page.Model(MetricType::Gauge, "kv_cache_usage_perc", "KV pages in use, of those that adapters in use leave; 0 to 1.", usage);
+  page.Model(MetricType::Gauge, "kv_cache_usage_perc", "KV pages in use, of those that adapters in use leave; 0 to 1.",
+             usage);
   page.Model(MetricType::Gauge, "gpu_cache_usage_perc", "The same under its older name.", usage);
   LabelList labels = page.model_labels();
   labels.push_back({"block_size", std::to_string(snapshot.page_tokens)});
@@ -218,7 +228,8 @@ void AddMemory(Page& page, const EngineSnapshot& snapshot) {
                  std::move(labels), 1);
   MetricFamily& pools = page.Add(MetricType::Gauge, "loramux:pool_bytes", "Memory of the page pools, by use.");
   AddPool(pools, "gpu", snapshot.stats.device, snapshot.stats.history_pages);
-  if (snapshot.stats.host.capacity_pages > 0) AddPool(pools, "cpu", snapshot.stats.host, snapshot.stats.host.used(PageCategory::kKv));
+  if (snapshot.stats.host.capacity_pages > 0)
+    AddPool(pools, "cpu", snapshot.stats.host, snapshot.stats.host.used(PageCategory::kKv));
   AddMovedBytes(page, snapshot.stats);
   AddHits(page, snapshot.stats);
 }
@@ -251,9 +262,10 @@ void AddLoraInfo(Page& page, const EngineMetricsInput& input, const std::vector<
   }
   MetricFamily& family = page.Add(MetricType::Gauge, "vllm:lora_requests_info",
                                   "Adapters that are ready on the device and those that requests wait for; Unix time.");
-  Page::AddValue(family, {{"max_lora", std::to_string(MaxLora(adapters, input.snapshot->stats))},
-                          {"running_lora_adapters", Join(ready)},
-                          {"waiting_lora_adapters", Join(awaited)}},
+  Page::AddValue(family,
+                 {{"max_lora", std::to_string(MaxLora(adapters, input.snapshot->stats))},
+                  {"running_lora_adapters", Join(ready)},
+                  {"waiting_lora_adapters", Join(awaited)}},
                  static_cast<double>(input.unix_seconds));
 }
 
@@ -269,8 +281,10 @@ void AddLoaded(Page& page, const std::vector<Adapter>& by_business, std::size_t 
                                   "Versions of an adapter by the tier nearest to the kernels that holds them.");
   for (const auto& [key, count] : counts) {
     const auto& [name, level, pinned, rank] = key;
-    Page::AddValue(family, {{"adapter_name", name}, {"level", kLevelNames[level]}, {"pinned", pinned ? "true" : "false"},
-                            {"rank", rank}}, static_cast<double>(count));
+    Page::AddValue(
+        family,
+        {{"adapter_name", name}, {"level", kLevelNames[level]}, {"pinned", pinned ? "true" : "false"}, {"rank", rank}},
+        static_cast<double>(count));
   }
 }
 
@@ -278,7 +292,7 @@ void AddRequestsByAdapter(Page& page, const std::vector<Adapter>& by_business, s
   std::map<std::string, std::int64_t> running, waiting;
   for (std::size_t i = 0; i < by_business.size(); ++i) {
     const Adapter& adapter = by_business[i];
-    if (adapter.running + adapter.waiting == 0) break;   // they are sorted
+    if (adapter.running + adapter.waiting == 0) break;  // they are sorted
     const std::string name = i < top ? adapter.version.name : kOtherAdapters;
     running[name] += adapter.running;
     waiting[name] += adapter.waiting;
@@ -309,12 +323,13 @@ void AddLoadTimes(Page& page, const AdapterStats& stats) {
   std::uint64_t total = 0;
   for (std::size_t i = 0; i < stats.load_times.size(); ++i) {
     total += static_cast<std::uint64_t>(stats.load_times[i]);
-    if (i == kLoadTimeBounds.size()) break;   // the serialiser adds +Inf itself
+    if (i == kLoadTimeBounds.size()) break;  // the serialiser adds +Inf itself
     metric.histogram.bucket.push_back({total, static_cast<double>(kLoadTimeBounds[i]) / kNsPerSecond});
   }
   metric.histogram.sample_count = total;
   metric.histogram.sample_sum = static_cast<double>(stats.load_time_total) / kNsPerSecond;
-  page.Add(MetricType::Histogram, "vllm:lora_adapter_load_seconds", "From the decision to load an adapter to its readiness.")
+  page.Add(MetricType::Histogram, "vllm:lora_adapter_load_seconds",
+           "From the decision to load an adapter to its readiness.")
       .metric.push_back(std::move(metric));
 }
 
@@ -323,21 +338,26 @@ void AddTransfers(Page& page, const EngineStats& engine) {
   page.Own(MetricType::Counter, "adapter_disk_reads_total", "Loads that read an adapter's file.", stats.disk_loads);
   page.Own(MetricType::Counter, "adapter_load_failures_total", "Loads that failed.", stats.load_failures);
   page.Own(MetricType::Gauge, "adapter_loads_in_flight", "Loads that are under way.", stats.loading);
-  page.Own(MetricType::Counter, "adapter_loads_on_arrival_total", "Loads that began beside a step, when a request came.",
-           engine.loads_on_arrival);
-  MetricFamily& family = page.Add(MetricType::Counter, "loramux:adapter_evictions_total", "Adapters that gave way, by tier.");
+  page.Own(MetricType::Counter, "adapter_loads_on_arrival_total",
+           "Loads that began beside a step, when a request came.", engine.loads_on_arrival);
+  MetricFamily& family =
+      page.Add(MetricType::Counter, "loramux:adapter_evictions_total", "Adapters that gave way, by tier.");
   Page::AddValue(family, {{"tier", "gpu"}}, static_cast<double>(stats.device_evictions));
   Page::AddValue(family, {{"tier", "cpu"}}, static_cast<double>(stats.host_evictions));
 }
 
 void AddPrefetches(Page& page, const AdapterPrefetchStats& stats) {
-  page.Own(MetricType::Counter, "adapter_prefetches_total", "Loads of adapters that no request wanted yet.", stats.loads);
-  page.Own(MetricType::Counter, "adapter_prefetches_used_total", "Of those, adapters that a request came for.", stats.used);
-  page.Own(MetricType::Counter, "adapter_prefetches_wasted_total", "Of those, adapters that were gone before one came.", stats.wasted);
+  page.Own(MetricType::Counter, "adapter_prefetches_total", "Loads of adapters that no request wanted yet.",
+           stats.loads);
+  page.Own(MetricType::Counter, "adapter_prefetches_used_total", "Of those, adapters that a request came for.",
+           stats.used);
+  page.Own(MetricType::Counter, "adapter_prefetches_wasted_total", "Of those, adapters that were gone before one came.",
+           stats.wasted);
 }
 
 void AddReloadCosts(Page& page, const ReloadCostEstimator& costs) {
-  MetricFamily& family = page.Add(MetricType::Gauge, "loramux:reload_page_seconds", "To get a page back, as measured lately.");
+  MetricFamily& family =
+      page.Add(MetricType::Gauge, "loramux:reload_page_seconds", "To get a page back, as measured lately.");
   for (const auto& [from, name] : {std::pair{ReloadFrom::kHost, "host"}, std::pair{ReloadFrom::kDisk, "disk"},
                                    std::pair{ReloadFrom::kComputation, "computation"}}) {
     Page::AddValue(family, {{"from", name}}, costs.Of(from).page_ns / kNsPerSecond);

@@ -16,9 +16,9 @@ namespace loramux {
 
 struct EngineMetricsInput {
   const EngineSnapshot* snapshot = nullptr;
-  std::vector<std::shared_ptr<const AdapterVersion>> registered;   // AdapterRegistry::List()
+  std::vector<std::shared_ptr<const AdapterVersion>> registered;  // AdapterRegistry::List()
   std::string model_name;
-  std::size_t top_adapters = 50;      // with series of their own
+  std::size_t top_adapters = 50;  // with series of their own
   std::int64_t unix_seconds = 0;
 };
 

@@ -14,7 +14,9 @@ class EngineService final : public GenerationService {
   explicit EngineService(Engine* engine) : engine_(engine) {}
   Result<RequestId> Submit(GenerationRequest request) override { return engine_->Submit(std::move(request)); }
   void Cancel(RequestId id) override { engine_->Cancel(id); }
-  std::int64_t MaxSequenceTokens(AdapterGeneration adapter) const override { return engine_->MaxSequenceTokens(adapter); }
+  std::int64_t MaxSequenceTokens(AdapterGeneration adapter) const override {
+    return engine_->MaxSequenceTokens(adapter);
+  }
   GenerationLoad Load() const override {
     const EngineStats stats = engine_->Stats();
     return {.running = stats.running, .waiting = stats.waiting};

@@ -16,7 +16,7 @@ namespace loramux {
 
 // A GenerationEvent that outlives the callback.
 struct TokenEvent {
-  std::size_t choice = 0;                // of the HTTP request
+  std::size_t choice = 0;  // of the HTTP request
   std::optional<SampledToken> token;
   FinishReason finish = FinishReason::kNone;
   TokenId stop_token = -1;
@@ -51,7 +51,7 @@ class GenerationInbox {
   std::size_t bytes_ = 0;
   const std::size_t max_bytes_;
   bool overflowed_ = false;
-  std::function<void()> wake_;   // empty once closed
+  std::function<void()> wake_;  // empty once closed
 };
 
 }  // namespace loramux

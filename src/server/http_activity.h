@@ -1,4 +1,5 @@
-// What the connections of one server share: which requests are being answered, and what their bodies may take of memory.
+// What the connections of one server share: which requests are being answered, and what their bodies may take of
+// memory.
 #pragma once
 
 #include <chrono>
@@ -14,8 +15,8 @@ namespace loramux {
 
 // How a shutdown went.
 struct DrainReport {
-  std::int64_t in_flight = 0;           // requests that ran when it began
-  std::vector<std::string> dropped;     // those of them that were cut off, in words
+  std::int64_t in_flight = 0;        // requests that ran when it began
+  std::vector<std::string> dropped;  // those of them that were cut off, in words
 };
 
 // Thread-safe.

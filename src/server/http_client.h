@@ -18,7 +18,7 @@
 namespace loramux {
 
 struct ClientResponse {
-  int status = 0;   // 0: the connection ended without a response
+  int status = 0;  // 0: the connection ended without a response
   std::vector<std::pair<std::string, std::string>> headers;
   std::string body;
   bool complete = false;
@@ -63,9 +63,10 @@ class HttpClient {
   }
   static std::string Format(std::string_view method, std::string_view target, std::string_view body = {},
                             std::string_view extra_headers = {}) {
-    std::string text = std::string(method) + " " + std::string(target) + " HTTP/1.1\r\nHost: test\r\n" +
-                       std::string(extra_headers);
-    if (!body.empty()) text += "Content-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n";
+    std::string text =
+        std::string(method) + " " + std::string(target) + " HTTP/1.1\r\nHost: test\r\n" + std::string(extra_headers);
+    if (!body.empty())
+      text += "Content-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n";
     return text + "\r\n" + std::string(body);
   }
   ClientResponse Read(bool head_only = false) {

@@ -24,8 +24,8 @@ namespace beast = boost::beast;
 namespace http = boost::beast::http;
 using boost::system::error_code;
 
-constexpr std::size_t kWatchBytes = 512;                 // a client that waits for its answer sends nothing
-constexpr std::size_t kMaxPipelinedBytes = 64 * 1024;    // read ahead while a handler works
+constexpr std::size_t kWatchBytes = 512;               // a client that waits for its answer sends nothing
+constexpr std::size_t kMaxPipelinedBytes = 64 * 1024;  // read ahead while a handler works
 constexpr std::size_t kLingerBytes = 16 * 1024;
 constexpr std::size_t kMaxOpenBodyBytes = 64 * 1024;
 constexpr std::size_t kMaxTargetInLog = 200;
@@ -102,10 +102,10 @@ void HttpConnection::BeginTrace() {
 void HttpConnection::ContinueTrace(const RequestParser& parser) {
   const auto& header = parser.get();
   const auto& random_bits = options_.hooks.random_bits;
-  AdoptTrace(trace_, header["X-Request-Id"], header.count("traceparent") == 1 ? header["traceparent"] : "",
-             header["tracestate"], random_bits ? random_bits : [this] {
-               return SplitMix64(static_cast<std::uint64_t>(clock_.Now()));
-             });
+  AdoptTrace(
+      trace_, header["X-Request-Id"], header.count("traceparent") == 1 ? header["traceparent"] : "",
+      header["tracestate"],
+      random_bits ? random_bits : [this] { return SplitMix64(static_cast<std::uint64_t>(clock_.Now())); });
 }
 
 asio::awaitable<void> HttpConnection::RunRefused(std::string why) {
@@ -138,7 +138,7 @@ asio::awaitable<bool> HttpConnection::ServeOne() {
   co_await Answer(exchange, route, std::move(refusal));
   co_await StopWatching();
   body_lease_.Release();
-  if (!exchange.complete()) MarkGone();   // half a response cannot be mended
+  if (!exchange.complete()) MarkGone();  // half a response cannot be mended
   Log(exchange, start);
   co_return keep_alive_ && !gone_;
 }
@@ -156,7 +156,7 @@ asio::awaitable<bool> HttpConnection::ReadRequest(HttpRequest& request, const Ht
   request = TakeHead(parser);
   refusal = Screen(request, route);
   keep_alive_ = parser.keep_alive() && (!refusal || parser.is_done());
-  if (refusal) co_return true;   // its body is not read
+  if (refusal) co_return true;  // its body is not read
   // Who has not shown a key may not make the server hold much.
   const std::size_t limit = route->access == RouteAccess::kOpen ? kMaxOpenBodyBytes : options_.max_body_bytes;
   const bool body = co_await ReadBody(parser, limit);
@@ -249,11 +249,11 @@ HttpReply HttpConnection::NoRouteReply(const HttpRequest& request, std::vector<s
   HttpReply reply;
   reply.status = 204;
   if (request.method == "OPTIONS") {
-    reply.headers = PreflightHeaders(options_.allowed_origins, origin_, list,
-                                     request.Header("Access-Control-Request-Headers"));
+    reply.headers =
+        PreflightHeaders(options_.allowed_origins, origin_, list, request.Header("Access-Control-Request-Headers"));
   } else {
-    reply = ErrorReply(405, "Method Not Allowed: " + request.path + " expects " + list + ", found " + request.method +
-                                ".");
+    reply =
+        ErrorReply(405, "Method Not Allowed: " + request.path + " expects " + list + ", found " + request.method + ".");
   }
   reply.headers.emplace_back("Allow", list);
   return reply;
@@ -264,7 +264,8 @@ asio::awaitable<void> HttpConnection::RunHandler(const HttpHandler& handler, Htt
   try {
     co_await handler(exchange);
   } catch (const std::exception& exception) {
-    LogWith(spdlog::level::err, exception.what(), {{"path", exchange.request().path}, {"request_id", trace_.request_id}});
+    LogWith(spdlog::level::err, exception.what(),
+            {{"path", exchange.request().path}, {"request_id", trace_.request_id}});
   }
   if (exchange.status() != 0 || gone_) co_return;
   HttpReply reply = ErrorReply(500, "The server failed on this request; its log says why.");
@@ -273,9 +274,14 @@ asio::awaitable<void> HttpConnection::RunHandler(const HttpHandler& handler, Htt
 
 void HttpConnection::Log(const HttpExchange& exchange, TimeNs start) const {
   const std::string_view target = exchange.request().target;
-  LogAccess({.method = exchange.request().method, .path = std::string(target.substr(0, target.find('?'))),
-             .status = exchange.status(), .bytes = bytes_sent_, .took = clock_.Now() - start,
-             .complete = exchange.complete(), .trace = trace_, .completion = exchange.completion()});
+  LogAccess({.method = exchange.request().method,
+             .path = std::string(target.substr(0, target.find('?'))),
+             .status = exchange.status(),
+             .bytes = bytes_sent_,
+             .took = clock_.Now() - start,
+             .complete = exchange.complete(),
+             .trace = trace_,
+             .completion = exchange.completion()});
 }
 
 // ---- Writing ----
@@ -314,14 +320,14 @@ asio::awaitable<bool> HttpConnection::StartStream(std::string content_type) {
   response.set(http::field::server, "loramux");
   response.set(http::field::content_type, content_type);
   response.set(http::field::cache_control, "no-cache");
-  response.set("X-Accel-Buffering", "no");        // proxies pass events on at once
+  response.set("X-Accel-Buffering", "no");  // proxies pass events on at once
   for (const auto& [name, value] : trace_.Headers()) response.set(name, value);
   if (options_.hooks.responded) options_.hooks.responded(200);
   for (const auto& [name, value] : CorsHeaders(options_.allowed_origins, origin_)) response.set(name, value);
   response.keep_alive(keep_alive_);
   if (http_version_ == 11) response.chunked(true);
   std::ostringstream head;
-  head << response.base();   // the message itself would add the last chunk
+  head << response.base();  // the message itself would add the last chunk
   const std::string text = std::move(head).str();
   co_return co_await WriteAll(text);
 }

@@ -56,7 +56,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   // ... and closes now, whatever happens.
   void Abort();
   bool gone() const { return gone_; }
-  const RequestTrace& trace() const { return trace_; }   // of the request being served
+  const RequestTrace& trace() const { return trace_; }  // of the request being served
 
   // For HttpExchange.
   boost::asio::awaitable<bool> SendReply(HttpReply reply, bool head_only);
@@ -68,8 +68,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void BodyIsGone() { body_lease_.Release(); }
 
  private:
-  // Reading (http_connection_read.cc). Where these return false, the connection is over, and a reply was sent where that
-  // makes sense.
+  // Reading (http_connection_read.cc). Where these return false, the connection is over, and a reply was sent where
+  // that makes sense.
   boost::asio::awaitable<bool> WaitForFirstByte();
   void BeginTrace();
   void ContinueTrace(const RequestParser& parser);
@@ -83,7 +83,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   // Handling.
   boost::asio::awaitable<bool> ServeOne();
-  boost::asio::awaitable<bool> ReadRequest(HttpRequest& request, const HttpRoute*& route, std::optional<HttpReply>& refusal);
+  boost::asio::awaitable<bool> ReadRequest(HttpRequest& request, const HttpRoute*& route,
+                                           std::optional<HttpReply>& refusal);
   boost::asio::awaitable<void> Answer(HttpExchange& exchange, const HttpRoute* route, std::optional<HttpReply> refusal);
   boost::asio::awaitable<void> RunHandler(const HttpHandler& handler, HttpExchange& exchange);
   std::optional<HttpReply> Screen(HttpRequest& request, const HttpRoute*& route) const;
@@ -109,22 +110,22 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   BodyLease body_lease_;
 
   boost::asio::steady_timer deadline_;
-  std::uint64_t deadline_number_ = 0;    // an expired handler of an older deadline does nothing
+  std::uint64_t deadline_number_ = 0;  // an expired handler of an older deadline does nothing
   bool deadline_passed_ = false;
 
-  RequestTrace trace_;                   // of the request being served
+  RequestTrace trace_;  // of the request being served
   unsigned http_version_ = 11;
   bool keep_alive_ = true;
-  bool gone_ = false;                    // the client is, or we gave up on it
-  bool linger_ = false;                  // a last response is on its way
-  bool closing_ = false;                 // no further request
-  HttpExchange* exchange_ = nullptr;     // being answered
+  bool gone_ = false;                 // the client is, or we gave up on it
+  bool linger_ = false;               // a last response is on its way
+  bool closing_ = false;              // no further request
+  HttpExchange* exchange_ = nullptr;  // being answered
   std::uint64_t bytes_sent_ = 0;
-  std::string origin_;                   // the request's Origin header
+  std::string origin_;  // the request's Origin header
 
   bool watching_ = false;
   bool watch_read_pending_ = false;
-  bool input_ended_ = false;             // the watch has seen the end, which a later read need not see again
+  bool input_ended_ = false;  // the watch has seen the end, which a later read need not see again
   std::function<void()> on_gone_;
   std::function<void()> on_cut_off_;
   boost::asio::cancellation_signal stop_watch_;

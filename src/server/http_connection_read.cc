@@ -17,7 +17,7 @@ namespace beast = boost::beast;
 namespace http = boost::beast::http;
 using boost::system::error_code;
 
-constexpr std::size_t kFirstReadBytes = 1024;   // all that an idle connection holds
+constexpr std::size_t kFirstReadBytes = 1024;  // all that an idle connection holds
 constexpr std::size_t kReadBytes = 16 * 1024;
 
 std::string BodyTooLarge(std::size_t limit) {
@@ -39,14 +39,14 @@ asio::awaitable<bool> HttpConnection::WaitForFirstByte() {
   co_return !error;
 }
 
-// Gives the parser what the buffer holds, and reads more where that does not suffice. False on error, or if the deadline
-// has passed. The parser sees the end of the connection as an error, as every request has a length.
+// Gives the parser what the buffer holds, and reads more where that does not suffice. False on error, or if the
+// deadline has passed. The parser sees the end of the connection as an error, as every request has a length.
 asio::awaitable<bool> HttpConnection::ParseMore(RequestParser& parser, error_code& error) {
   if (deadline_passed_) co_return false;
   if (buffer_.size() > 0) {
     buffer_.consume(parser.put(buffer_.data(), error));
     if (error != http::error::need_more) co_return !error;
-    if (buffer_.size() > options_.max_header_bytes + kReadBytes) {   // the parser bounds headers, but not these
+    if (buffer_.size() > options_.max_header_bytes + kReadBytes) {  // the parser bounds headers, but not these
       error = http::error::bad_chunk_extension;
       co_return false;
     }
@@ -115,7 +115,8 @@ asio::awaitable<bool> HttpConnection::ReadBody(RequestParser& parser, std::size_
   while (more && !parser.is_done()) {
     const std::size_t held = parser.get().body().size();
     if (held > limit) co_return co_await FailRead(413, BodyTooLarge(limit));
-    if (!body_lease_.Grow(held)) co_return co_await FailRead(503, "The server is receiving too much at once; try again.");
+    if (!body_lease_.Grow(held))
+      co_return co_await FailRead(503, "The server is receiving too much at once; try again.");
     const auto left = BodyTimeLeft(start, held);
     ArmDeadline(left);
     deadline_passed_ = left.count() == 0;
@@ -133,9 +134,10 @@ asio::awaitable<bool> HttpConnection::FailRead(error_code error, bool in_header)
   if (deadline_passed_) {
     status = 408;
     const auto timeout = in_header ? options_.header_timeout : options_.body_timeout;
-    message = fmt::format("The request's {} did not arrive in time: expected it within {} ms{}.",
-                          in_header ? "header" : "body", timeout.count(),
-                          in_header ? "" : fmt::format(" plus its bytes at {} a second", options_.min_body_bytes_per_second));
+    message =
+        fmt::format("The request's {} did not arrive in time: expected it within {} ms{}.",
+                    in_header ? "header" : "body", timeout.count(),
+                    in_header ? "" : fmt::format(" plus its bytes at {} a second", options_.min_body_bytes_per_second));
   } else if (error == http::error::header_limit || error == http::error::buffer_overflow) {
     status = 431;
     message = fmt::format("The request's header is too large: expected at most {} bytes.", options_.max_header_bytes);

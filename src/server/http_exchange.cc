@@ -131,7 +131,8 @@ boost::asio::awaitable<void> SendSimple(HttpExchange& exchange,
 
 void RouteTable::AddSimple(std::string method, std::string path, std::function<HttpReply(const HttpRequest&)> handler,
                            RouteAccess access) {
-  Add(std::move(method), std::move(path),
+  Add(
+      std::move(method), std::move(path),
       [handler = std::move(handler)](HttpExchange& exchange) { return SendSimple(exchange, handler); }, access);
 }
 

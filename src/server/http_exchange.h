@@ -20,15 +20,15 @@ namespace loramux {
 struct ApiKey;
 
 struct HttpRequest {
-  std::string method;                // "GET"
-  std::string target;                // as sent
-  std::string path;                  // percent-decoded, without the query
-  std::string query;                 // as sent, without '?'
-  std::string tail;                  // what the route's '*' stands for
+  std::string method;  // "GET"
+  std::string target;  // as sent
+  std::string path;    // percent-decoded, without the query
+  std::string query;   // as sent, without '?'
+  std::string tail;    // what the route's '*' stands for
   std::vector<std::pair<std::string, std::string>> headers;
   std::string body;
-  bool draining = false;                  // the server is shutting down (only open routes see that)
-  std::shared_ptr<const ApiKey> caller;   // null: no API keys are configured, or the route is open
+  bool draining = false;                 // the server is shutting down (only open routes see that)
+  std::shared_ptr<const ApiKey> caller;  // null: no API keys are configured, or the route is open
 
   // The first header of that name, whatever its case; empty if there is none.
   std::string_view Header(std::string_view name) const;
@@ -37,7 +37,7 @@ struct HttpRequest {
 struct HttpReply {
   int status = 200;
   std::string body;
-  std::string content_type = "application/json";   // not sent with an empty body
+  std::string content_type = "application/json";  // not sent with an empty body
   std::vector<std::pair<std::string, std::string>> headers;
 };
 
@@ -69,8 +69,8 @@ class HttpExchange {
   // closes it or it fails. Null: nobody is called any more.
   void OnDisconnect(std::function<void()> gone);
   bool disconnected() const;
-  // At the end of a shutdown's patience `cut_off` is called (once, on the strand): the handler should tell its client and
-  // end within moments. Without it the connection is closed.
+  // At the end of a shutdown's patience `cut_off` is called (once, on the strand): the handler should tell its client
+  // and end within moments. Without it the connection is closed.
   void OnCutOff(std::function<void()> cut_off);
   // What a report of dropped requests calls this one: "cmpl-... of sql"; method and path if nothing was set.
   void Describe(std::string description) { description_ = std::move(description); }
@@ -95,8 +95,8 @@ class HttpExchange {
   HttpRequest request_;
   CompletionSummary completion_;
   std::string description_;
-  int status_ = 0;          // 0: nothing sent
-  bool complete_ = false;   // the reply or the stream was sent to its end
+  int status_ = 0;         // 0: nothing sent
+  bool complete_ = false;  // the reply or the stream was sent to its end
 };
 
 // Must not outlive the exchange.
@@ -104,8 +104,8 @@ using HttpHandler = std::function<boost::asio::awaitable<void>(HttpExchange&)>;
 
 // Who may use a route.
 enum class RouteAccess {
-  kGated,   // whom the gate lets through, while the server is not shutting down
-  kOpen,    // everybody, always (or the handler looks for itself): probes, metrics, routes with a key of their own
+  kGated,  // whom the gate lets through, while the server is not shutting down
+  kOpen,   // everybody, always (or the handler looks for itself): probes, metrics, routes with a key of their own
 };
 
 struct HttpRoute {

@@ -1,15 +1,15 @@
 // Requests out of a grammar, broken at random, cut into random pieces, against the real connection code with the real
-// routes. Every connection must come to its end, and the server must still answer afterwards. ctest runs a small number;
-// `http_grammar_fuzz_test --inputs=1000000` (and --seed=N, --first=N) runs as many as wanted.
+// routes. Every connection must come to its end, and the server must still answer afterwards. ctest runs a small
+// number; `http_grammar_fuzz_test --inputs=1000000` (and --seed=N, --first=N) runs as many as wanted.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 #include <sys/socket.h>
 #include <unistd.h>
-#include <vector>
 
 #include <gmock/gmock.h>
 
@@ -59,7 +59,8 @@ class Grammar {
   std::string_view Mostly(const Choices& good, const Choices& bad) { return Chance(25) ? Pick(bad) : Pick(good); }
 
   std::string Request() {
-    std::string text(Mostly({"POST", "POST", "POST", "POST", "GET", "HEAD"}, {"OPTIONS", "DELETE", "PRI", "", "G\0T", "post"}));
+    std::string text(
+        Mostly({"POST", "POST", "POST", "POST", "GET", "HEAD"}, {"OPTIONS", "DELETE", "PRI", "", "G\0T", "post"}));
     text += Mostly({" "}, {"  ", "\t", ""});
     text += Target();
     text += Mostly({" HTTP/1.1\r\n", " HTTP/1.1\r\n", " HTTP/1.0\r\n"},
@@ -69,9 +70,10 @@ class Grammar {
     return text;
   }
   std::string Target() {
-    std::string text(Mostly({"/v1/chat/completions", "/v1/completions", "/v1/chat/completions", "/v1/completions", "/v1/models",
-                             "/v1/models/sql", "/health", "/ping", "/version"},
-                            {"*", "/", "//", "http://x/health", "/%", "/%zz%00", "/v1/models/%2e%2e%2f", "/v1/models/"}));
+    std::string text(
+        Mostly({"/v1/chat/completions", "/v1/completions", "/v1/chat/completions", "/v1/completions", "/v1/models",
+                "/v1/models/sql", "/health", "/ping", "/version"},
+               {"*", "/", "//", "http://x/health", "/%", "/%zz%00", "/v1/models/%2e%2e%2f", "/v1/models/"}));
     if (Chance(8)) text += "?" + Noise(20);
     if (Chance(60)) text += std::string(prng_.NextBelow(20'000), 'a');
     return text;
@@ -81,31 +83,45 @@ class Grammar {
     const std::uint64_t count = Chance(20) ? prng_.NextBelow(200) : prng_.NextBelow(5);
     for (std::uint64_t i = 0; i < count; ++i) text += Field();
     switch (prng_.NextBelow(20)) {
-      case 0: return text + "\r\n" + body;
-      case 1: case 4: case 5: case 6: return text + "Transfer-Encoding: chunked\r\n\r\n" + Chunked(body);
-      case 2: return text + "Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n" + Chunked(body);
-      case 3: return text + "Content-Length: " + Length(body.size()) + "\r\n\r\n" + body;
-      default: return text + "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+      case 0:
+        return text + "\r\n" + body;
+      case 1:
+      case 4:
+      case 5:
+      case 6:
+        return text + "Transfer-Encoding: chunked\r\n\r\n" + Chunked(body);
+      case 2:
+        return text + "Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n" + Chunked(body);
+      case 3:
+        return text + "Content-Length: " + Length(body.size()) + "\r\n\r\n" + body;
+      default:
+        return text + "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
     }
   }
   std::string Field() {
-    std::string text(Mostly({"Host: x", "Connection: close", "Connection: keep-alive", "Connection: upgrade", "Upgrade: h2c",
-                             "Expect: 100-continue", "Authorization: Bearer x", "Authorization:", "X: y", "Trailer: X",
-                             "Content-Type: application/json", "TE: trailers", "Accept-Encoding: gzip", "Cookie: a=b"},
-                            {"Transfer-Encoding: gzip, chunked", "Content-Length: 0", ": x", " folded", "X\0Y: z",
-                             "Expect: 200-ok"}));
+    std::string text(Mostly(
+        {"Host: x", "Connection: close", "Connection: keep-alive", "Connection: upgrade", "Upgrade: h2c",
+         "Expect: 100-continue", "Authorization: Bearer x", "Authorization:", "X: y", "Trailer: X",
+         "Content-Type: application/json", "TE: trailers", "Accept-Encoding: gzip", "Cookie: a=b"},
+        {"Transfer-Encoding: gzip, chunked", "Content-Length: 0", ": x", " folded", "X\0Y: z", "Expect: 200-ok"}));
     if (Chance(50)) text += Noise(30);
     if (Chance(80)) text += std::string(prng_.NextBelow(40'000), 'b');
     return text + std::string(Mostly({"\r\n"}, {"\n", "\r", "\r\n\r\n"}));
   }
   std::string Length(std::size_t size) {
     switch (prng_.NextBelow(6)) {
-      case 0: return "-1";
-      case 1: return "99999999999999999999";
-      case 2: return "0x10";
-      case 3: return std::to_string(size + 1 + prng_.NextBelow(10));
-      case 4: return std::to_string(size / 2);
-      default: return std::to_string(prng_.Next());
+      case 0:
+        return "-1";
+      case 1:
+        return "99999999999999999999";
+      case 2:
+        return "0x10";
+      case 3:
+        return std::to_string(size + 1 + prng_.NextBelow(10));
+      case 4:
+        return std::to_string(size / 2);
+      default:
+        return std::to_string(prng_.Next());
     }
   }
   std::string Chunked(const std::string& body) {
@@ -117,7 +133,8 @@ class Grammar {
       text += std::string(size) + (Chance(200) ? "\n" : "\r\n") + body.substr(at, n) + (Chance(200) ? "" : "\r\n");
       at += n;
     }
-    return text + std::string(Mostly({"0\r\n\r\n", "0\r\nX: trailer\r\n\r\n"}, {"0\r\n", "-1\r\n\r\n", "ffffffffffffffff\r\n"}));
+    return text + std::string(Mostly({"0\r\n\r\n", "0\r\nX: trailer\r\n\r\n"},
+                                     {"0\r\n", "-1\r\n\r\n", "ffffffffffffffff\r\n"}));
   }
   std::string Body() {
     if (Chance(12)) return Noise(200);
@@ -131,31 +148,44 @@ class Grammar {
     return text + "}";
   }
   std::string Messages() {
-    return std::string(Mostly({R"([{"role":"user","content":"hi"}])", R"([{"role":"user","content":[{"type":"text","text":"hi"}]}])"},
-                            {R"([{"role":"bad","content":""}])", "[]", "{}", R"([{"role":1}])", R"([{"role":"user"}])",
-                             R"([{"role":"user","content":"\ud800"}])"}));
+    return std::string(
+        Mostly({R"([{"role":"user","content":"hi"}])", R"([{"role":"user","content":[{"type":"text","text":"hi"}]}])"},
+               {R"([{"role":"bad","content":""}])", "[]", "{}", R"([{"role":1}])", R"([{"role":"user"}])",
+                R"([{"role":"user","content":"\ud800"}])"}));
   }
   std::string Prompt() {
-    return std::string(Mostly({R"("p")", R"(["a","b"])", "[1,2,3]", "[[1],[2]]"}, {"[-1]", "[1e300]", "[]", "\"\"", "[299]", "[[]]"}));
+    return std::string(
+        Mostly({R"("p")", R"(["a","b"])", "[1,2,3]", "[[1],[2]]"}, {"[-1]", "[1e300]", "[]", "\"\"", "[299]", "[[]]"}));
   }
   std::string Member() {
-    std::string name(Pick({"n", "max_tokens", "temperature", "top_p", "top_k", "stop", "logprobs", "top_logprobs", "logit_bias",
-                           "seed", "min_tokens", "echo", "stream_options", "stop_token_ids", "ignore_eos", "model", "tools",
-                           "chat_template_kwargs", "response_format", "user"}));
+    std::string name(Pick({"n",          "max_tokens", "temperature",          "top_p",           "top_k",
+                           "stop",       "logprobs",   "top_logprobs",         "logit_bias",      "seed",
+                           "min_tokens", "echo",       "stream_options",       "stop_token_ids",  "ignore_eos",
+                           "model",      "tools",      "chat_template_kwargs", "response_format", "user"}));
     return "\"" + name + "\":" + Value(0);
   }
   std::string Value(int depth) {
     switch (prng_.NextBelow(depth > 3 ? 8 : 10)) {
-      case 0: return "null";
-      case 1: return "true";
-      case 2: return std::to_string(prng_.NextBelow(30));
-      case 3: return "-1e999";
-      case 4: return "0.5";
-      case 5: return "\"" + std::string(prng_.NextBelow(30), 'x') + "\"";
-      case 6: return "18446744073709551616";
-      case 7: return R"("\u0000\n\uFFFF")";
-      case 8: return "[" + Value(depth + 1) + "," + Value(depth + 1) + "]";
-      default: return "{\"" + std::to_string(prng_.NextBelow(300)) + "\":" + Value(depth + 1) + "}";
+      case 0:
+        return "null";
+      case 1:
+        return "true";
+      case 2:
+        return std::to_string(prng_.NextBelow(30));
+      case 3:
+        return "-1e999";
+      case 4:
+        return "0.5";
+      case 5:
+        return "\"" + std::string(prng_.NextBelow(30), 'x') + "\"";
+      case 6:
+        return "18446744073709551616";
+      case 7:
+        return R"("\u0000\n\uFFFF")";
+      case 8:
+        return "[" + Value(depth + 1) + "," + Value(depth + 1) + "]";
+      default:
+        return "{\"" + std::to_string(prng_.NextBelow(300)) + "\":" + Value(depth + 1) + "}";
     }
   }
   std::string Noise(std::uint64_t most) {
@@ -167,11 +197,20 @@ class Grammar {
     for (std::uint64_t i = 1 + prng_.NextBelow(4); i-- > 0 && !bytes.empty();) {
       const std::size_t at = prng_.NextBelow(bytes.size());
       switch (prng_.NextBelow(5)) {
-        case 0: bytes.resize(at); break;
-        case 1: bytes.erase(at, 1 + prng_.NextBelow(8)); break;
-        case 2: bytes.insert(at, Noise(8)); break;
-        case 3: bytes.insert(at, bytes.substr(prng_.NextBelow(bytes.size()), prng_.NextBelow(60))); break;
-        default: bytes[at] = static_cast<char>(bytes[at] ^ (1 << prng_.NextBelow(8)));
+        case 0:
+          bytes.resize(at);
+          break;
+        case 1:
+          bytes.erase(at, 1 + prng_.NextBelow(8));
+          break;
+        case 2:
+          bytes.insert(at, Noise(8));
+          break;
+        case 3:
+          bytes.insert(at, bytes.substr(prng_.NextBelow(bytes.size()), prng_.NextBelow(60)));
+          break;
+        default:
+          bytes[at] = static_cast<char>(bytes[at] ^ (1 << prng_.NextBelow(8)));
       }
     }
   }
@@ -209,7 +248,10 @@ class ImmediateService final : public GenerationService {
 
 class Harness {
  public:
-  Harness() : admission_({}, QuotaTable()), service_(Context(), {"base", 0, kTestMaxTokens}, {1, 1 << 20}), activity_(64 << 20) {
+  Harness()
+      : admission_({}, QuotaTable()),
+        service_(Context(), {"base", 0, kTestMaxTokens}, {1, 1 << 20}),
+        activity_(64 << 20) {
     options_.linger_timeout = std::chrono::milliseconds(0);
     options_.idle_timeout = options_.header_timeout = options_.body_timeout = std::chrono::milliseconds(10'000);
     options_.max_header_bytes = 8 << 10;
@@ -231,7 +273,7 @@ class Harness {
       ended = true;
     });
     std::string answer;
-    const bool hurried = random.Chance(4);   // leaves without waiting for answers
+    const bool hurried = random.Chance(4);  // leaves without waiting for answers
     while (!bytes.empty() && !ended) {
       const std::size_t n = std::min<std::size_t>(bytes.size(), random.Chance(3) ? 1 + random.Below(50) : bytes.size());
       const ssize_t sent = send(ends[1], bytes.data(), n, MSG_NOSIGNAL);
@@ -244,7 +286,7 @@ class Harness {
     while (!ended) {
       Step(hurried ? -1 : ends[1], answer);
       if (!ended) context_.run_for(std::chrono::microseconds(200));
-      CHECK_LT(clock_.Now() - start, 20 * kNsPerSecond);   // hung
+      CHECK_LT(clock_.Now() - start, 20 * kNsPerSecond);  // hung
     }
     if (!hurried) close(ends[1]);
     return answer;
@@ -295,7 +337,8 @@ TEST(HttpGrammarFuzz, NoInputEndsTheProcessOrHangs) {
     const TimeNs begun = clock.Now();
     const std::string answer = harness.Play(grammar.Connection(), grammar);
     const std::int64_t took_ms = (clock.Now() - begun) / kNsPerMs;
-    if (took_ms > 1000) std::printf("input %lld took %lld ms\n", static_cast<long long>(i), static_cast<long long>(took_ms));
+    if (took_ms > 1000)
+      std::printf("input %lld took %lld ms\n", static_cast<long long>(i), static_cast<long long>(took_ms));
     slowest_ms = std::max(slowest_ms, took_ms);
     if (!answer.empty()) {
       EXPECT_TRUE(answer.starts_with("HTTP/1.")) << answer.substr(0, 100);
@@ -310,7 +353,7 @@ TEST(HttpGrammarFuzz, NoInputEndsTheProcessOrHangs) {
               static_cast<double>(clock.Now() - start) / kNsPerSecond, static_cast<long long>(slowest_ms));
   for (const auto& [status, count] : statuses) std::printf(" %s: %lld", status.c_str(), static_cast<long long>(count));
   std::printf("\n");
-  if (fuzz_inputs >= 1000) {   // the grammar reaches what it should
+  if (fuzz_inputs >= 1000) {  // the grammar reaches what it should
     for (const char* status : {"200", "400", "404", "405", "431"}) EXPECT_GT(statuses[status], 0) << status;
   }
 }

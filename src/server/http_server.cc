@@ -29,8 +29,8 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-constexpr int kMaxRefusedConnections = 64;   // at a time, that are still told why
-constexpr auto kAcceptPause = std::chrono::milliseconds(50);   // after a failure such as "too many open files"
+constexpr int kMaxRefusedConnections = 64;                    // at a time, that are still told why
+constexpr auto kAcceptPause = std::chrono::milliseconds(50);  // after a failure such as "too many open files"
 
 }  // namespace
 
@@ -70,8 +70,8 @@ struct HttpServer::Impl {
 
   std::mutex mutex;
   std::condition_variable emptied;
-  std::set<std::shared_ptr<HttpConnection>> connections;   // all of them, refused ones too
-  std::map<std::string, int> per_address;                  // of those that are served
+  std::set<std::shared_ptr<HttpConnection>> connections;  // all of them, refused ones too
+  std::map<std::string, int> per_address;                 // of those that are served
   int refused = 0;
   bool stopping = false;
 };
@@ -92,7 +92,8 @@ Status HttpServer::Impl::Bind(const tcp::endpoint& endpoint) {
   error_code error;
   const auto failed = [&](const char* step) {
     return IoError("cannot " + std::string(step) + " " + options.host + ":" + std::to_string(options.port) + ": " +
-                   error.message(), "port");
+                       error.message(),
+                   "port");
   };
   if (acceptor.open(endpoint.protocol(), error)) return failed("open a socket for");
   acceptor.set_option(asio::socket_base::reuse_address(true), error);
@@ -159,7 +160,8 @@ void HttpServer::Impl::Serve(tcp::socket socket) {
     (refusal.empty() ? per_address[address] : refused) += 1;
     connections.insert(connection);
   }
-  asio::co_spawn(connection->executor(), refusal.empty() ? connection->Run() : connection->RunRefused(std::move(refusal)),
+  asio::co_spawn(connection->executor(),
+                 refusal.empty() ? connection->Run() : connection->RunRefused(std::move(refusal)),
                  [this, connection, address](std::exception_ptr failure) { Remove(connection, address, failure); });
 }
 
@@ -249,7 +251,8 @@ DrainReport HttpServer::Shutdown() {
     impl_->activity.WaitUntilIdle(impl_->options.cut_off_timeout);
   }
   impl_->OnEach(&HttpConnection::CloseIfIdle);
-  if (!impl_->WaitUntilEmpty(impl_->activity.WaitUntilIdle({}) ? impl_->options.linger_timeout * 2 : std::chrono::milliseconds(0))) {
+  if (!impl_->WaitUntilEmpty(impl_->activity.WaitUntilIdle({}) ? impl_->options.linger_timeout * 2
+                                                               : std::chrono::milliseconds(0))) {
     impl_->OnEach(&HttpConnection::Abort);
     while (!impl_->WaitUntilEmpty(std::chrono::seconds(5))) {
       spdlog::warn("still waiting for {} connections to end", connections());

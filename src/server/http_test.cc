@@ -61,7 +61,9 @@ boost::asio::awaitable<void> Flood(HttpExchange& exchange, std::atomic<bool>& en
 class HttpTest : public testing::Test {
  protected:
   HttpTest() {
-    routes_.AddSimple("GET", "/fixed", [](const HttpRequest&) { return HttpReply{200, "\"fixed\"", "application/json", {}}; });
+    routes_.AddSimple("GET", "/fixed", [](const HttpRequest&) {
+      return HttpReply{200, "\"fixed\"", "application/json", {}};
+    });
     routes_.AddSimple("GET", "/tail/*", [](const HttpRequest& request) {
       return HttpReply{200, request.tail + "|" + request.query, "text/plain", {}};
     });
@@ -132,7 +134,7 @@ TEST_F(HttpTest, HeadOptionsAndWrongMethods) {
   EXPECT_EQ(unknown.status, 404);
   EXPECT_EQ(unknown.json()["error"]["type"], "NotFoundError");
   EXPECT_EQ(client.Do("GET", "/tail/").status, 404);
-  EXPECT_EQ(client.Do("GET", "/fixed").status, 200);   // the connection is still good
+  EXPECT_EQ(client.Do("GET", "/fixed").status, 200);  // the connection is still good
 }
 
 TEST_F(HttpTest, PipelinedRequestsAreAnsweredInOrder) {
@@ -163,11 +165,11 @@ TEST_F(HttpTest, ContinueIsSentWhereTheBodyIsWanted) {
   EXPECT_EQ(client.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
   client.Send("body");
   EXPECT_EQ(client.Read().body, "body");
-  for (const auto& [target, length, status] : {std::tuple("/nothing", "4", 404), std::tuple("/fixed", "4", 405),
-                                               std::tuple("/echo", "1001", 413)}) {
+  for (const auto& [target, length, status] :
+       {std::tuple("/nothing", "4", 404), std::tuple("/fixed", "4", 405), std::tuple("/echo", "1001", 413)}) {
     HttpClient other = Connect();
-    other.Send(std::string("POST ") + target + " HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: " + length +
-               "\r\n\r\n");
+    other.Send(std::string("POST ") + target +
+               " HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: " + length + "\r\n\r\n");
     const ClientResponse response = other.Read();
     EXPECT_EQ(response.status, status);
     EXPECT_FALSE(response.keep_alive);
@@ -179,7 +181,7 @@ TEST_F(HttpTest, TooLargeIsRefused) {
   options_.max_header_bytes = 2000;
   Start();
   const std::string big(200'000, 'x');
-  const ClientResponse body = Connect().Do("POST", "/echo", big);   // the answer arrives though the body is not read
+  const ClientResponse body = Connect().Do("POST", "/echo", big);  // the answer arrives though the body is not read
   EXPECT_EQ(body.status, 413);
   EXPECT_THAT(body.json()["error"]["message"].get<std::string>(), HasSubstr("at most 1000 bytes"));
   HttpClient chunked = Connect();
@@ -195,12 +197,13 @@ TEST_F(HttpTest, TooLargeIsRefused) {
 
 TEST_F(HttpTest, MalformedRequestsAreRefused) {
   Start();
-  for (const char* text : {
-           "GARBAGE\r\n\r\n", "GET /fixed\r\n\r\n", "GET /fixed HTTP/9.9\r\n\r\n", "GET /fixed HTTP/1.1\r\nNo colon\r\n\r\n",
-           "POST /echo HTTP/1.1\r\nContent-Length: -1\r\n\r\n", "POST /echo HTTP/1.1\r\nContent-Length: 1x\r\n\r\n",
-           "POST /echo HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
-           "POST /echo HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-           "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "\r\n\r\n\r\n"}) {
+  for (const char* text :
+       {"GARBAGE\r\n\r\n", "GET /fixed\r\n\r\n", "GET /fixed HTTP/9.9\r\n\r\n",
+        "GET /fixed HTTP/1.1\r\nNo colon\r\n\r\n", "POST /echo HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nContent-Length: 1x\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
+        "POST /echo HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "\r\n\r\n\r\n"}) {
     HttpClient client = Connect();
     client.Send(text);
     const ClientResponse response = client.Read();
@@ -242,7 +245,7 @@ TEST_F(HttpTest, SlowRequestsTimeOut) {
   body.Send("POST /echo HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc");
   EXPECT_EQ(body.Read().status, 408);
   HttpClient idle = Connect();
-  EXPECT_EQ(idle.ReadSome(), "");   // closed without a word
+  EXPECT_EQ(idle.ReadSome(), "");  // closed without a word
   HttpClient used = Connect();
   EXPECT_EQ(used.Do("GET", "/fixed").status, 200);
   EXPECT_EQ(used.ReadSome(), "");
@@ -268,7 +271,7 @@ TEST_F(HttpTest, BrokenHandlersEndTheirRequestOnly) {
   EXPECT_EQ(client.Do("GET", "/fixed").status, 200);
   const ClientResponse half = client.Do("GET", "/throw-in-stream");
   EXPECT_EQ(half.body, "half");
-  EXPECT_FALSE(half.complete);   // the client can tell
+  EXPECT_FALSE(half.complete);  // the client can tell
   EXPECT_TRUE(StillServes());
 }
 
@@ -358,11 +361,12 @@ TEST_F(HttpTest, BodiesOfAllConnectionsTogetherAreBounded) {
   EXPECT_EQ(second.Read().status, 503);
   first.Send(std::string(10'000, 'x'));
   EXPECT_EQ(first.Read().body.size(), 190'000u);
-  EXPECT_EQ(Connect().Do("POST", "/echo", std::string(190'000, 'x')).status, 200);   // all was given back
+  EXPECT_EQ(Connect().Do("POST", "/echo", std::string(190'000, 'x')).status, 200);  // all was given back
 }
 
 TEST_F(HttpTest, TheGateIsAskedBeforeTheBody) {
-  routes_.AddSimple("GET", "/open", [](const HttpRequest&) { return HttpReply{}; }, RouteAccess::kOpen);
+  routes_.AddSimple(
+      "GET", "/open", [](const HttpRequest&) { return HttpReply{}; }, RouteAccess::kOpen);
   routes_.SetGate([](HttpRequest& request) -> std::optional<HttpReply> {
     if (request.Header("x-pass") == "yes") return std::nullopt;
     return ErrorReply(401, "no pass");
@@ -371,7 +375,7 @@ TEST_F(HttpTest, TheGateIsAskedBeforeTheBody) {
   HttpClient client = Connect();
   EXPECT_EQ(client.Do("GET", "/open").status, 200);
   EXPECT_EQ(client.Do("GET", "/fixed").status, 401);
-  EXPECT_EQ(client.Do("GET", "/fixed", "", "X-Pass: yes\r\n").status, 200);   // the connection stays good
+  EXPECT_EQ(client.Do("GET", "/fixed", "", "X-Pass: yes\r\n").status, 200);  // the connection stays good
   client.Send("POST /echo HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n");
   const ClientResponse refused = client.Read();
   EXPECT_EQ(refused.status, 401);
@@ -389,8 +393,12 @@ TEST_F(HttpTest, ConnectionsOfAnAddressAreBounded) {
 }
 
 TEST_F(HttpTest, RequestsDuringTheDrainAreToldSo) {
-  routes_.AddSimple("GET", "/probe", [](const HttpRequest& request) { return HttpReply{request.draining ? 503 : 200, "", "", {}}; },
-                    RouteAccess::kOpen);
+  routes_.AddSimple(
+      "GET", "/probe",
+      [](const HttpRequest& request) {
+        return HttpReply{request.draining ? 503 : 200, "", "", {}};
+      },
+      RouteAccess::kOpen);
   Start();
   HttpClient kept = Connect(), probe = Connect(), busy = Connect();
   EXPECT_EQ(kept.Do("GET", "/fixed").status, 200);
@@ -406,7 +414,7 @@ TEST_F(HttpTest, RequestsDuringTheDrainAreToldSo) {
   EXPECT_EQ(busy.Read().body, "\"slow\"");
   busy.Close();
   stopper.join();
-  const DrainReport report = server_->Shutdown();   // says the same again
+  const DrainReport report = server_->Shutdown();  // says the same again
   EXPECT_EQ(report.in_flight, 1);
   EXPECT_TRUE(report.dropped.empty());
 }

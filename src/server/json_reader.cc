@@ -68,8 +68,8 @@ class DocumentBuilder {
   // Puts the value where the document stands now; null after an error.
   Json* Place(Json value) {
     if (++values_ > limits_.max_values) {
-      Stop(InvalidArgument(std::string(limits_.subject) + " is too complex: expected at most " + std::to_string(limits_.max_values) +
-                           " JSON values, found more"));
+      Stop(InvalidArgument(std::string(limits_.subject) + " is too complex: expected at most " +
+                           std::to_string(limits_.max_values) + " JSON values, found more"));
       return nullptr;
     }
     if (open_.empty()) {
@@ -119,7 +119,7 @@ class DocumentBuilder {
   const JsonLimits& limits_;
   std::size_t values_ = 0;
   Json root_;
-  std::vector<Json*> open_;   // a parent does not grow while its last child is open, so the pointers hold
+  std::vector<Json*> open_;  // a parent does not grow while its last child is open, so the pointers hold
   std::optional<Error> error_;
 };
 
@@ -161,7 +161,7 @@ std::optional<std::int64_t> AsInteger(const Json& value) {
   if (value.is_number_integer()) return value.get<std::int64_t>();
   if (!value.is_number_float()) return std::nullopt;
   const double number = value.get<double>();
-  if (std::trunc(number) != number || std::abs(number) > 0x1p53) return std::nullopt;   // exact integers only
+  if (std::trunc(number) != number || std::abs(number) > 0x1p53) return std::nullopt;  // exact integers only
   return static_cast<std::int64_t>(number);
 }
 

@@ -18,10 +18,10 @@ namespace loramux {
 using Json = nlohmann::ordered_json;
 
 struct JsonLimits {
-  int max_depth = 64;                       // arrays and objects within each other
+  int max_depth = 64;  // arrays and objects within each other
   std::size_t max_values = std::size_t{1} << 20;
-  std::string_view subject = "The request body";   // what errors call the document
-  bool quote = true;                        // errors may show pieces of it (not where it holds secrets)
+  std::string_view subject = "The request body";  // what errors call the document
+  bool quote = true;                              // errors may show pieces of it (not where it holds secrets)
 };
 
 // Parses one document. Refused: malformed JSON, invalid UTF-8, numbers beyond double, duplicate keys, more nesting or
@@ -70,7 +70,7 @@ class FieldReader {
   std::string FullName(std::string_view name) const { return where_ + std::string(name); }
 
  private:
-  std::vector<std::pair<std::string_view, const Json*>> fields_;   // sorted by name
+  std::vector<std::pair<std::string_view, const Json*>> fields_;  // sorted by name
   std::string where_;
   std::optional<Error> error_;
 };

@@ -14,12 +14,12 @@ namespace loramux {
 // Thread-safe. Takes a millisecond or more of the caller's thread: not for the engine's or one that serves connections.
 class LengthGuesser {
  public:
-  // Reads config.json, model.safetensors and tokenizer.json. Errors name the file; a tokenizer with more tokens than the model
-  // has is one.
+  // Reads config.json, model.safetensors and tokenizer.json. Errors name the file; a tokenizer with more tokens than
+  // the model has is one.
   static Result<LengthGuesser> Load(const std::filesystem::path& directory);
 
-  // In tokens, at least 1; 0: it cannot tell (text that is not UTF-8). `adapter`: its name, empty for the base model. Of a long
-  // prompt only the beginning is read, as much as the proxy has positions.
+  // In tokens, at least 1; 0: it cannot tell (text that is not UTF-8). `adapter`: its name, empty for the base model.
+  // Of a long prompt only the beginning is read, as much as the proxy has positions.
   std::int32_t Guess(std::string_view adapter, std::string_view prompt) const;
   // So much of a prompt's beginning is read at most; a prefix of so many tokens of the base model has it.
   std::size_t MaxPromptBytes() const;

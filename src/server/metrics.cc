@@ -16,10 +16,11 @@ using prometheus::Labels;
 using Buckets = prometheus::Histogram::BucketBoundaries;
 
 // vLLM's buckets (vllm/v1/metrics/loggers.py), so that its dashboards and alerts read ours.
-const Buckets kFirstTokenSeconds = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,  0.25,  0.5,   0.75,
-                                    1,     2.5,   5,    7.5,  10,   20,   40,   80,   160,   640,   2560};
-const Buckets kPerTokenSeconds = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80};
-const Buckets kRequestSeconds = {0.3, 0.5, 0.8, 1,  1.5, 2,  2.5, 5,   10,  15,  20,
+const Buckets kFirstTokenSeconds = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
+                                    1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640, 2560};
+const Buckets kPerTokenSeconds = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
+                                  0.75, 1,     2.5,  5,     7.5, 10,   20,  40,  80};
+const Buckets kRequestSeconds = {0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
                                  30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680};
 
 // 1, 2, 5, 10, ... up to `max`.
@@ -39,10 +40,14 @@ double Seconds(TimeNs duration) { return static_cast<double>(std::max<TimeNs>(0,
 
 const char* FinishedReason(FinishReason reason) {
   switch (reason) {
-    case FinishReason::kStop: return "stop";
-    case FinishReason::kLength: return "length";
-    case FinishReason::kCancelled: return "abort";
-    default: return "error";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "abort";
+    default:
+      return "error";
   }
 }
 
@@ -58,28 +63,39 @@ struct ServerMetrics::Impl {
         e2e(AddHistogram("e2e_request_latency_seconds", "From an HTTP request's receipt to a sequence's end.",
                          kRequestSeconds)),
         queue(AddHistogram("request_queue_time_seconds", "From the queue to the first step.", kRequestSeconds)),
-        prefill(AddHistogram("request_prefill_time_seconds", "From the first step to the first token.",
-                             kRequestSeconds)),
+        prefill(
+            AddHistogram("request_prefill_time_seconds", "From the first step to the first token.", kRequestSeconds)),
         decode(AddHistogram("request_decode_time_seconds", "From the first token to the last.", kRequestSeconds)),
-        inference(AddHistogram("request_inference_time_seconds", "From the first step to the last token.",
-                               kRequestSeconds)),
+        inference(
+            AddHistogram("request_inference_time_seconds", "From the first step to the last token.", kRequestSeconds)),
         prompt_length(AddHistogram("request_prompt_tokens", "Tokens of the prompt of a sequence that ended.",
                                    LengthBuckets(max_model_len))),
         generation_length(AddHistogram("request_generation_tokens", "Tokens that a sequence which ended had generated.",
                                        LengthBuckets(max_model_len))),
         prompt_tokens(AddCounter("prompt_tokens_total", "Tokens of prompts that were computed.")),
         generation_tokens(AddCounter("generation_tokens_total", "Tokens generated.")),
-        cache_queries(AddCounter("prefix_cache_queries_total", "Tokens of prompts that the prefix cache was asked for.")),
+        cache_queries(
+            AddCounter("prefix_cache_queries_total", "Tokens of prompts that the prefix cache was asked for.")),
         cache_hits(AddCounter("prefix_cache_hits_total", "Tokens of prompts that the prefix cache had.")),
-        ended(prometheus::BuildCounter().Name("vllm:request_success_total").Help("Sequences that have ended, by reason.")
-                  .Labels(labels).Register(registry)),
-        responses(prometheus::BuildCounter().Name("loramux:http_responses_total").Help("HTTP responses, by status.")
+        ended(prometheus::BuildCounter()
+                  .Name("vllm:request_success_total")
+                  .Help("Sequences that have ended, by reason.")
+                  .Labels(labels)
+                  .Register(registry)),
+        responses(prometheus::BuildCounter()
+                      .Name("loramux:http_responses_total")
+                      .Help("HTTP responses, by status.")
                       .Register(registry)) {
     for (const char* reason : {"stop", "length", "abort", "error"}) ended.Add({{"finished_reason", reason}});
   }
 
   prometheus::Histogram& AddHistogram(const std::string& name, const char* help, const Buckets& buckets) {
-    return prometheus::BuildHistogram().Name("vllm:" + name).Help(help).Labels(labels).Register(registry).Add({}, buckets);
+    return prometheus::BuildHistogram()
+        .Name("vllm:" + name)
+        .Help(help)
+        .Labels(labels)
+        .Register(registry)
+        .Add({}, buckets);
   }
   prometheus::Counter& AddCounter(const std::string& name, const char* help) {
     return prometheus::BuildCounter().Name("vllm:" + name).Help(help).Labels(labels).Register(registry).Add({});
@@ -96,7 +112,8 @@ struct ServerMetrics::Impl {
 };
 
 ServerMetrics::ServerMetrics(MetricsOptions options, std::string model_name, std::int64_t max_model_len)
-    : options_(options), model_name_(std::move(model_name)),
+    : options_(options),
+      model_name_(std::move(model_name)),
       impl_(std::make_unique<Impl>(options_, model_name_, max_model_len)) {}
 
 ServerMetrics::~ServerMetrics() = default;

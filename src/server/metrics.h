@@ -14,7 +14,9 @@
 #include "engine/snapshot.h"
 #include "server/generation_inbox.h"
 
-namespace prometheus { struct MetricFamily; }
+namespace prometheus {
+struct MetricFamily;
+}
 
 namespace loramux {
 
@@ -22,16 +24,16 @@ namespace loramux {
 using SnapshotSource = std::function<std::shared_ptr<const EngineSnapshot>(std::chrono::milliseconds patience)>;
 
 struct MetricsOptions {
-  int top_adapters = 50;             // with series of their own; the rest is summed up. > 0
+  int top_adapters = 50;  // with series of their own; the rest is summed up. > 0
 };
 
 // One sequence that has ended. Times are 0 where something never happened.
 struct SequenceEnd {
-  FinishReason reason = FinishReason::kNone;    // kCancelled: the client went away
-  std::string adapter;                          // empty: the base model
+  FinishReason reason = FinishReason::kNone;  // kCancelled: the client went away
+  std::string adapter;                        // empty: the base model
   std::int32_t prompt_tokens = 0, generated_tokens = 0;
-  TimeNs received = 0;                          // the HTTP request was
-  TimeNs arrival = 0, first_scheduled = 0;      // at the engine
+  TimeNs received = 0;                      // the HTTP request was
+  TimeNs arrival = 0, first_scheduled = 0;  // at the engine
   TimeNs first_token = 0, last_token = 0, now = 0;
 };
 
@@ -71,7 +73,7 @@ class ServerMetrics {
 // What one sequence tells the metrics, event by event. A copyable value; not thread-safe.
 class SequenceMetrics {
  public:
-  SequenceMetrics() = default;   // tells nobody
+  SequenceMetrics() = default;  // tells nobody
   // `metrics` may be null.
   SequenceMetrics(ServerMetrics* metrics, std::string adapter, TimeNs received);
 

@@ -29,8 +29,10 @@ class MetricsHttp : public testing::Test {
     options_.max_model_len = kTestMaxTokens;
   }
   void Start() {
-    auto server = Server::Start(options_, {.clock = &fixture_.clock, .generation = &service_,
-                                           .registry = &fixture_.registry, .tokenizer = &fixture_.tokenizer,
+    auto server = Server::Start(options_, {.clock = &fixture_.clock,
+                                           .generation = &service_,
+                                           .registry = &fixture_.registry,
+                                           .tokenizer = &fixture_.tokenizer,
                                            .chat_template = &fixture_.chat_template,
                                            .engine_snapshot = [](auto) { return std::make_shared<EngineSnapshot>(); }});
     ASSERT_TRUE(server.ok()) << server.error().message;
@@ -67,9 +69,9 @@ TEST_F(MetricsHttp, PageHasItsType) {
 
 TEST_F(MetricsHttp, CountersMoveAsTheTruthDoes) {
   Start();
-  EXPECT_EQ(Do("/v1/chat/completions", kChat).status, 200);                        // 20 + 5 tokens
-  EXPECT_EQ(Do("/v1/completions", Completion(R"(,"n":2,"stream":true)")).status, 200);   // twice 1 + 5
-  EXPECT_EQ(Do("/v1/completions", Completion(R"(,"stop":"l")")).status, 200);       // three tokens: "l" ends it
+  EXPECT_EQ(Do("/v1/chat/completions", kChat).status, 200);                             // 20 + 5 tokens
+  EXPECT_EQ(Do("/v1/completions", Completion(R"(,"n":2,"stream":true)")).status, 200);  // twice 1 + 5
+  EXPECT_EQ(Do("/v1/completions", Completion(R"(,"stop":"l")")).status, 200);           // three tokens: "l" ends it
   director_ = [](const GenerationRequest&) {
     Script script = Say("x");
     script.finish = FinishReason::kError;
@@ -86,7 +88,7 @@ TEST_F(MetricsHttp, CountersMoveAsTheTruthDoes) {
   EXPECT_EQ(page.Sum("loramux:adapter_prompt_tokens_total", "\"sql\""), 20);
   EXPECT_EQ(page.Sum("vllm:prefix_cache_queries_total"), prompts);
   const int base_prompt = static_cast<int>(prompts - 20) / 4;
-  EXPECT_EQ(page.Sum("vllm:prefix_cache_hits_total"), 10 + 4 * (base_prompt / 2));   // the script says: half of each
+  EXPECT_EQ(page.Sum("vllm:prefix_cache_hits_total"), 10 + 4 * (base_prompt / 2));  // the script says: half of each
   EXPECT_EQ(page.Sum("vllm:request_generation_tokens_sum"), 18);
   EXPECT_EQ(page.Sum("vllm:time_to_first_token_seconds_count"), 5);
   EXPECT_EQ(page.Sum("vllm:e2e_request_latency_seconds_count"), 4);
@@ -158,7 +160,7 @@ TEST_F(MetricsHttp, TracesAreContinued) {
     EXPECT_EQ(response.Header("tracestate"), "v=1");
   }
   EXPECT_EQ(Do("/health", "", "traceparent: 00-x\r\n").Header("traceparent"), "");
-  EXPECT_EQ(Do("/health", "", parent + parent).Header("traceparent"), "");   // which one?
+  EXPECT_EQ(Do("/health", "", parent + parent).Header("traceparent"), "");  // which one?
   EXPECT_EQ(Do("/health").Header("traceparent"), "");
 }
 

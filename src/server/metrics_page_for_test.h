@@ -10,9 +10,9 @@
 namespace loramux {
 
 struct MetricsPage {
-  std::map<std::string, double> values;       // by name and labels, as written: vllm:x{a="b"}
-  std::map<std::string, std::string> types;   // by family
-  std::set<std::string> duplicates;           // series that came twice
+  std::map<std::string, double> values;      // by name and labels, as written: vllm:x{a="b"}
+  std::map<std::string, std::string> types;  // by family
+  std::set<std::string> duplicates;          // series that came twice
 
   explicit MetricsPage(const std::string& text) {
     std::istringstream in(text);

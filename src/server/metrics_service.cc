@@ -33,14 +33,16 @@ MetricsService::MetricsService(const ServerMetrics& metrics, SnapshotSource snap
 MetricsService::~MetricsService() { thread_.join(); }
 
 void MetricsService::AddRoutes(RouteTable& routes) {
-  routes.Add("GET", "/metrics", [this](HttpExchange& exchange) { return Scrape(exchange); }, RouteAccess::kOpen);
+  routes.Add(
+      "GET", "/metrics", [this](HttpExchange& exchange) { return Scrape(exchange); }, RouteAccess::kOpen);
 }
 
 std::string MetricsService::Page() const {
   std::vector<prometheus::MetricFamily> families = metrics_.Collect();
   const auto snapshot = snapshots_ ? snapshots_(kSnapshotPatience) : nullptr;
   if (snapshot != nullptr) {
-    Append(families, EngineMetrics({.snapshot = snapshot.get(), .registered = registry_.List(),
+    Append(families, EngineMetrics({.snapshot = snapshot.get(),
+                                    .registered = registry_.List(),
                                     .model_name = metrics_.model_name(),
                                     .top_adapters = static_cast<std::size_t>(metrics_.options().top_adapters),
                                     .unix_seconds = clock_.UnixSeconds()}));
@@ -52,8 +54,13 @@ std::string MetricsService::Page() const {
 asio::awaitable<void> MetricsService::Scrape(HttpExchange& exchange) {
   HttpReply reply;
   reply.content_type = kMetricsContentType;
-  co_await asio::co_spawn(thread_, [this, &reply]() -> asio::awaitable<void> { reply.body = Page(); co_return; },
-                          asio::use_awaitable);
+  co_await asio::co_spawn(
+      thread_,
+      [this, &reply]() -> asio::awaitable<void> {
+        reply.body = Page();
+        co_return;
+      },
+      asio::use_awaitable);
   co_await exchange.Send(std::move(reply));
 }
 

@@ -19,7 +19,8 @@ inline constexpr const char* kMetricsContentType = "text/plain; version=0.0.4; c
 class MetricsService {
  public:
   // All of it must outlive the service.
-  MetricsService(const ServerMetrics& metrics, SnapshotSource snapshots, const AdapterRegistry& registry, const Clock& clock);
+  MetricsService(const ServerMetrics& metrics, SnapshotSource snapshots, const AdapterRegistry& registry,
+                 const Clock& clock);
   ~MetricsService();
 
   void AddRoutes(RouteTable& routes);

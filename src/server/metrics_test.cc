@@ -72,7 +72,7 @@ TEST(EngineMetrics, RequestsAndMemory) {
   EXPECT_EQ(page.Sum("vllm:num_requests_running"), 3);
   EXPECT_EQ(page.Sum("vllm:num_requests_waiting"), 7);
   EXPECT_EQ(page.Sum("vllm:num_preemptions_total"), 2);
-  EXPECT_DOUBLE_EQ(page.Sum("vllm:kv_cache_usage_perc"), 0.5);   // 30 of the 60 pages that the used adapter leaves
+  EXPECT_DOUBLE_EQ(page.Sum("vllm:kv_cache_usage_perc"), 0.5);  // 30 of the 60 pages that the used adapter leaves
   EXPECT_DOUBLE_EQ(page.Sum("vllm:gpu_cache_usage_perc"), 0.5);
   EXPECT_EQ(page.Sum("vllm:cache_config_info", "block_size=\"16\",num_gpu_blocks=\"100\""), 1);
   EXPECT_EQ(page.Sum("loramux:pool_bytes", "use=\"adapters\""), 60 * 64);
@@ -80,8 +80,8 @@ TEST(EngineMetrics, RequestsAndMemory) {
 
 TEST(EngineMetrics, LoadTimesAreAHistogram) {
   WorldView world;
-  world.snapshot.stats.adapters.load_times[0] = 2;    // up to 1 ms
-  world.snapshot.stats.adapters.load_times[3] = 1;    // up to 10 ms
+  world.snapshot.stats.adapters.load_times[0] = 2;  // up to 1 ms
+  world.snapshot.stats.adapters.load_times[3] = 1;  // up to 10 ms
   world.snapshot.stats.adapters.load_times.back() = 1;
   world.snapshot.stats.adapters.load_time_total = 200 * kSecond;
   const MetricsPage page = world.Page();
@@ -101,13 +101,14 @@ TEST(Peers, Point9_IdleResidentsAreSeen) {
   EXPECT_THAT(page.Only("vllm:lora_requests_info"),
               HasSubstr("running_lora_adapters=\"idle\",waiting_lora_adapters=\"\""));
   EXPECT_EQ(page.Sum("vllm:lora_requests_info"), 1700000000);
-  EXPECT_EQ(page.Sum("vllm:lora_adapter_loaded", "adapter_name=\"idle\",level=\"gpu\",pinned=\"false\",rank=\"16\""), 1);
+  EXPECT_EQ(page.Sum("vllm:lora_adapter_loaded", "adapter_name=\"idle\",level=\"gpu\",pinned=\"false\",rank=\"16\""),
+            1);
   EXPECT_EQ(page.Sum("vllm:num_gpu_loaded_lora_adapters"), 1);
 }
 
 TEST(Peers, Point9_EveryTierIsSeenAndWhoIsWaitedFor) {
   WorldView world;
-  world.Add(Version(1, "b"), Place::kDevice).waiting = 1;   // for memory, not for the adapter
+  world.Add(Version(1, "b"), Place::kDevice).waiting = 1;  // for memory, not for the adapter
   world.Add(Version(2, "a"), Place::kDevice).pinned = true;
   world.Add(Version(3, "host"), Place::kHost).waiting = 2;
   world.Add(Version(4, "loading"), Place::kNowhere).waiting = 1;
@@ -144,7 +145,7 @@ TEST(EngineMetrics, StaleSeriesAreGone) {
   EXPECT_EQ(page.Count("vllm:lora_adapter_loaded"), 1);
   EXPECT_EQ(page.Sum("vllm:lora_adapter_loaded", "level=\"cpu\""), 1);
   world.registered.clear();
-  EXPECT_EQ(world.Page().Sum("vllm:lora_adapter_loaded"), 1);   // still in memory
+  EXPECT_EQ(world.Page().Sum("vllm:lora_adapter_loaded"), 1);  // still in memory
   world.snapshot.adapters[0].host = TierState::kAbsent;
   EXPECT_EQ(world.Page().Count("vllm:lora_adapter_loaded"), 0);
 }
@@ -165,7 +166,8 @@ TEST(EngineMetrics, SeriesAreBoundedWith5000Adapters) {
   world.snapshot.stats.device.capacity_pages = world.snapshot.stats.device.free_pages = 1'000'000;
   for (std::uint32_t i = 1; i <= 5000; ++i) {
     const Place place = i % 3 == 0 ? Place::kDevice : i % 3 == 1 ? Place::kHost : Place::kNowhere;
-    AdapterSnapshot& adapter = world.Add(Version(i, "adapter-" + std::to_string(i), 4, static_cast<std::int32_t>(i)), place);
+    AdapterSnapshot& adapter =
+        world.Add(Version(i, "adapter-" + std::to_string(i), 4, static_cast<std::int32_t>(i)), place);
     adapter.waiting = i % 7;
     if (i > 4990) adapter.running = 100;
   }
@@ -175,7 +177,7 @@ TEST(EngineMetrics, SeriesAreBoundedWith5000Adapters) {
   EXPECT_EQ(page.Sum("loramux:adapters"), 5000);
   EXPECT_EQ(page.Sum("loramux:adapter_requests_running"), 1000);
   EXPECT_LE(page.Count("loramux:adapter_requests_waiting"), 51);
-  for (int i = 4991; i <= 5000; ++i) {   // the busiest are the ones with series
+  for (int i = 4991; i <= 5000; ++i) {  // the busiest are the ones with series
     EXPECT_EQ(page.Count("vllm:lora_adapter_loaded", "adapter_name=\"adapter-" + std::to_string(i) + "\""), 1);
   }
 }
@@ -211,17 +213,22 @@ TEST(ServerMetrics, OneSequence) {
   SequenceMetrics sequence(&metrics, "sql", 1 * kSecond);
   sequence.Take(Token(5 * kSecond));
   sequence.Take(Token(6 * kSecond));
-  EXPECT_EQ(PageOf(metrics).Sum("vllm:generation_tokens_total"), 2);   // as they come
+  EXPECT_EQ(PageOf(metrics).Sum("vllm:generation_tokens_total"), 2);  // as they come
   EXPECT_EQ(PageOf(metrics).Sum("vllm:request_success_total"), 0);
   sequence.Take(Token(9 * kSecond, FinishReason::kLength));
   sequence.End(FinishReason::kLength);
-  sequence.End(FinishReason::kCancelled);   // the job's destruction: too late to count
+  sequence.End(FinishReason::kCancelled);  // the job's destruction: too late to count
   const MetricsPage page = PageOf(metrics);
-  const std::map<std::string, double> sums = {
-      {"time_to_first_token_seconds", 4}, {"inter_token_latency_seconds", 1 + 3},
-      {"request_time_per_output_token_seconds", 2}, {"e2e_request_latency_seconds", 8},
-      {"request_queue_time_seconds", 1}, {"request_prefill_time_seconds", 2}, {"request_decode_time_seconds", 4},
-      {"request_inference_time_seconds", 6}, {"request_prompt_tokens", 30}, {"request_generation_tokens", 3}};
+  const std::map<std::string, double> sums = {{"time_to_first_token_seconds", 4},
+                                              {"inter_token_latency_seconds", 1 + 3},
+                                              {"request_time_per_output_token_seconds", 2},
+                                              {"e2e_request_latency_seconds", 8},
+                                              {"request_queue_time_seconds", 1},
+                                              {"request_prefill_time_seconds", 2},
+                                              {"request_decode_time_seconds", 4},
+                                              {"request_inference_time_seconds", 6},
+                                              {"request_prompt_tokens", 30},
+                                              {"request_generation_tokens", 3}};
   for (const auto& [name, sum] : sums) EXPECT_DOUBLE_EQ(page.Sum("vllm:" + name + "_sum"), sum) << name;
   EXPECT_EQ(page.Sum("vllm:inter_token_latency_seconds_count"), 2);
   EXPECT_EQ(page.Sum("vllm:e2e_request_latency_seconds_bucket", "le=\"5\""), 0);
@@ -271,7 +278,7 @@ TEST(ServerMetrics, BucketsAreThoseOfVllm) {
   EXPECT_EQ(page.Count("vllm:time_to_first_token_seconds_bucket"), 23);
   EXPECT_EQ(page.Count("vllm:inter_token_latency_seconds_bucket"), 20);
   EXPECT_EQ(page.Count("vllm:e2e_request_latency_seconds_bucket"), 22);
-  EXPECT_EQ(page.Count("vllm:request_prompt_tokens_bucket"), 9);   // 1 2 5 10 20 50 100 200 +Inf
+  EXPECT_EQ(page.Count("vllm:request_prompt_tokens_bucket"), 9);  // 1 2 5 10 20 50 100 200 +Inf
 }
 
 // ---- The busiest adapters ----
@@ -297,7 +304,7 @@ TEST(AdapterUsage, SeriesOnlyGrowWhileTheyExist) {
   std::map<std::string, std::int64_t> last;
   for (int i = 0; i < 5000; ++i) {
     usage.Add("adapter-" + std::to_string((i * i) % 17 + i / 1000), {1, 1, 1}, i * kSecond);
-    std::map<std::string, std::int64_t> now;   // a series that is not in `last` was at zero
+    std::map<std::string, std::int64_t> now;  // a series that is not in `last` was at zero
     for (const auto& series : usage.Collect()) now[series.adapter] = series.counts.requests;
     ASSERT_LE(now.size(), 4u);
     for (const auto& [name, count] : now) {
@@ -326,21 +333,24 @@ TEST(MetricsService, HasEverySeriesThatClientsExpect) {
   OsClock clock;
   AdapterRegistry registry(ModelConfig{}, {"base"}, {});
   ServerMetrics metrics({}, "base", 4096);
-  const MetricsService service(metrics, [&](auto) { return std::make_shared<EngineSnapshot>(world.snapshot); }, registry, clock);
+  const MetricsService service(
+      metrics, [&](auto) { return std::make_shared<EngineSnapshot>(world.snapshot); }, registry, clock);
   const MetricsPage page(service.Page());
   const std::map<std::string, std::vector<std::string>> expected = {
-      {"gauge", {"vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc",
-                 "vllm:gpu_cache_usage_perc", "vllm:cache_config_info", "vllm:lora_requests_info", "vllm:lora_adapter_loaded",
-                 "vllm:num_gpu_loaded_lora_adapters", "process_resident_memory_bytes", "process_virtual_memory_bytes",
-                 "process_open_fds", "process_max_fds", "process_start_time_seconds"}},
-      {"histogram", {"vllm:lora_adapter_load_seconds", "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds",
-                     "vllm:request_time_per_output_token_seconds", "vllm:e2e_request_latency_seconds",
-                     "vllm:request_queue_time_seconds", "vllm:request_prefill_time_seconds",
-                     "vllm:request_decode_time_seconds", "vllm:request_inference_time_seconds", "vllm:request_prompt_tokens",
-                     "vllm:request_generation_tokens"}},
-      {"counter", {"vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:request_success_total",
-                   "vllm:num_preemptions_total", "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total",
-                   "process_cpu_seconds_total"}}};
+      {"gauge",
+       {"vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc",
+        "vllm:gpu_cache_usage_perc", "vllm:cache_config_info", "vllm:lora_requests_info", "vllm:lora_adapter_loaded",
+        "vllm:num_gpu_loaded_lora_adapters", "process_resident_memory_bytes", "process_virtual_memory_bytes",
+        "process_open_fds", "process_max_fds", "process_start_time_seconds"}},
+      {"histogram",
+       {"vllm:lora_adapter_load_seconds", "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds",
+        "vllm:request_time_per_output_token_seconds", "vllm:e2e_request_latency_seconds",
+        "vllm:request_queue_time_seconds", "vllm:request_prefill_time_seconds", "vllm:request_decode_time_seconds",
+        "vllm:request_inference_time_seconds", "vllm:request_prompt_tokens", "vllm:request_generation_tokens"}},
+      {"counter",
+       {"vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:request_success_total",
+        "vllm:num_preemptions_total", "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total",
+        "process_cpu_seconds_total"}}};
   for (const auto& [type, names] : expected) {
     for (const std::string& name : names) {
       ASSERT_TRUE(page.types.contains(name)) << name;

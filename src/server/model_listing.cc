@@ -41,8 +41,8 @@ Json BaseCard(const std::string& name, const ModelListing& listing) {
 
 Json AdapterCard(const AdapterRegistry& registry, const OfferedAdapter& adapter, const ModelListing& listing) {
   const auto& bases = registry.base_names();
-  return ModelCard(adapter.name, adapter.created_unix_seconds, adapter.path, bases.empty() ? Json() : Json(bases.front()),
-                   listing.max_model_len);
+  return ModelCard(adapter.name, adapter.created_unix_seconds, adapter.path,
+                   bases.empty() ? Json() : Json(bases.front()), listing.max_model_len);
 }
 
 OfferedAdapter AsOffered(const AdapterVersion& version) {

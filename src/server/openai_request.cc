@@ -19,10 +19,13 @@ constexpr std::int64_t kMaxLogprobs = 20;
 constexpr std::size_t kMaxLogitBias = 1024;
 
 // Fields that change what comes out, or what it costs, in ways that are not served.
-constexpr std::string_view kRefused[] = {
-    "functions",        "audio",           "web_search_options", "guided_json",      "guided_regex",
-    "guided_choice",    "guided_grammar",  "structured_outputs", "bad_words",        "allowed_token_ids",
-    "prompt_logprobs",  "prompt_embeds",   "use_beam_search",    "truncate_prompt_tokens"};
+constexpr std::string_view kRefused[] = {"functions",          "audio",
+                                         "web_search_options", "guided_json",
+                                         "guided_regex",       "guided_choice",
+                                         "guided_grammar",     "structured_outputs",
+                                         "bad_words",          "allowed_token_ids",
+                                         "prompt_logprobs",    "prompt_embeds",
+                                         "use_beam_search",    "truncate_prompt_tokens"};
 constexpr std::string_view kRefusedCompletion[] = {"suffix"};
 
 bool IsEmptyValue(const Json& value) {
@@ -34,8 +37,8 @@ bool IsEmptyValue(const Json& value) {
 void RefuseField(FieldReader& fields, std::string_view name) {
   const Json* value = fields.Find(name);
   if (value == nullptr || IsEmptyValue(*value)) return;
-  fields.Fail(ErrorCode::kUnsupported, name, "this server does not support it; leave it out (found " +
-                                                 DescribeJson(*value) + ")");
+  fields.Fail(ErrorCode::kUnsupported, name,
+              "this server does not support it; leave it out (found " + DescribeJson(*value) + ")");
 }
 
 void ReadInt32(FieldReader& fields, std::string_view name, std::int64_t min, std::int64_t max, std::int32_t& value) {
@@ -52,7 +55,7 @@ void ReadLengths(FieldReader& fields, OpenAiRequest& request) {
   std::int64_t tokens = 0;
   if (fields.Integer("max_tokens", 1, kMaxInt32, tokens)) request.max_tokens = static_cast<std::int32_t>(tokens);
   if (fields.Integer("max_completion_tokens", 1, kMaxInt32, tokens)) {
-    request.max_tokens = static_cast<std::int32_t>(tokens);   // the newer spelling wins, as in vLLM
+    request.max_tokens = static_cast<std::int32_t>(tokens);  // the newer spelling wins, as in vLLM
   }
   ReadInt32(fields, "min_tokens", 0, kMaxInt32, request.min_tokens);
   if (request.max_tokens && request.min_tokens > *request.max_tokens) {
@@ -102,8 +105,7 @@ void ReadLogitBias(FieldReader& fields, std::int64_t vocab_size, OpenAiRequest& 
     const auto id = ParseTokenKey(key, vocab_size);
     if (!id) {
       const Json found = key;
-      return fields.Expect("logit_bias", "token ids from 0 to " + std::to_string(vocab_size - 1) + " as keys",
-                           &found);
+      return fields.Expect("logit_bias", "token ids from 0 to " + std::to_string(vocab_size - 1) + " as keys", &found);
     }
     float bias = 0;
     const bool present = entries.Number(key, -100, 100, false, bias);
@@ -115,8 +117,8 @@ void ReadLogitBias(FieldReader& fields, std::int64_t vocab_size, OpenAiRequest& 
 void ReadStop(FieldReader& fields, OpenAiRequest& request) {
   const Json* stop = fields.Find("stop");
   if (stop == nullptr) return;
-  const std::string expected = "a string or an array of at most " + std::to_string(kMaxStops) + " strings, each of 1 to " +
-                               std::to_string(kMaxStopBytes) + " bytes";
+  const std::string expected = "a string or an array of at most " + std::to_string(kMaxStops) +
+                               " strings, each of 1 to " + std::to_string(kMaxStopBytes) + " bytes";
   if (!stop->is_string() && !stop->is_array()) return fields.Expect("stop", expected, stop);
   if (stop->is_array() && stop->size() > kMaxStops) return fields.Expect("stop", expected, stop);
   const auto add = [&](const Json& item) {
@@ -160,9 +162,9 @@ void ReadResponseFormat(FieldReader& fields) {
   std::string type;
   format.String("type", type);
   if (type != "text") {
-    fields.Fail(ErrorCode::kUnsupported, "response_format",
-                "expected {\"type\": \"text\"}, the only format that is supported, found type " +
-                    DescribeJson(Json(type)));
+    fields.Fail(
+        ErrorCode::kUnsupported, "response_format",
+        "expected {\"type\": \"text\"}, the only format that is supported, found type " + DescribeJson(Json(type)));
   }
 }
 
@@ -196,8 +198,8 @@ void ReadToolChoice(FieldReader& fields) {
   for (const std::string_view name : {"tool_choice", "function_call"}) {
     const Json* choice = fields.Find(name);
     if (choice == nullptr || (choice->is_string() && (*choice == "auto" || *choice == "none"))) continue;
-    fields.Fail(ErrorCode::kUnsupported, name, "expected \"auto\" or \"none\", which is all that is supported, found " +
-                                                   DescribeJson(*choice));
+    fields.Fail(ErrorCode::kUnsupported, name,
+                "expected \"auto\" or \"none\", which is all that is supported, found " + DescribeJson(*choice));
   }
 }
 
@@ -264,8 +266,9 @@ void ReadPrompt(FieldReader& fields, std::int64_t vocab_size, OpenAiRequest& req
 void ReadCompletionOptions(FieldReader& fields, OpenAiRequest& request) {
   const std::int64_t choices = static_cast<std::int64_t>(request.prompts.size()) * request.n;
   if (choices > kMaxChoicesPerRequest) {
-    fields.Fail(ErrorCode::kInvalidArgument, "n", "expected at most " + std::to_string(kMaxChoicesPerRequest) +
-                                                      " choices in all, found " + std::to_string(choices));
+    fields.Fail(ErrorCode::kInvalidArgument, "n",
+                "expected at most " + std::to_string(kMaxChoicesPerRequest) + " choices in all, found " +
+                    std::to_string(choices));
   }
   ReadInt32(fields, "logprobs", 0, kMaxLogprobs, request.sampling.top_logprobs);
   fields.Boolean("echo", request.echo);
@@ -286,7 +289,7 @@ Result<OpenAiRequest> ParseChatRequest(std::string_view body, const RequestLimit
   RefuseField(fields, "echo");
   ReadChatLogprobs(fields, request);
   ReadToolChoice(fields);
-  ReadChatPrompt(json, fields, request.chat);   // last: it takes the messages out of `json`
+  ReadChatPrompt(json, fields, request.chat);  // last: it takes the messages out of `json`
   if (!fields.ok()) return fields.error();
   return request;
 }

@@ -19,14 +19,14 @@ namespace loramux {
 
 enum class Endpoint { kChat, kCompletion };
 
-inline constexpr std::int64_t kMaxChoicesPerPrompt = 128;      // `n`
-inline constexpr std::int64_t kMaxChoicesPerRequest = 1024;    // prompts * n
-inline constexpr std::int32_t kMaxPriority = 10;               // `priority` is from -10 to 10
-inline constexpr std::int32_t kMaxDeadlineMs = 86'400'000;     // `deadline_ms`: a day
-inline constexpr std::int32_t kDefaultCompletionTokens = 16;   // OpenAI's, for /v1/completions
+inline constexpr std::int64_t kMaxChoicesPerPrompt = 128;     // `n`
+inline constexpr std::int64_t kMaxChoicesPerRequest = 1024;   // prompts * n
+inline constexpr std::int32_t kMaxPriority = 10;              // `priority` is from -10 to 10
+inline constexpr std::int32_t kMaxDeadlineMs = 86'400'000;    // `deadline_ms`: a day
+inline constexpr std::int32_t kDefaultCompletionTokens = 16;  // OpenAI's, for /v1/completions
 
 struct RequestLimits {
-  std::int64_t vocab_size = std::int64_t{1} << 31;   // token ids of the request lie below
+  std::int64_t vocab_size = std::int64_t{1} << 31;  // token ids of the request lie below
 };
 
 using Prompt = std::variant<std::string, std::vector<TokenId>>;
@@ -38,25 +38,25 @@ struct OpenAiRequest {
   std::optional<std::int32_t> max_tokens;
   std::int32_t min_tokens = 0;
   bool ignore_eos = false;
-  SamplingParams sampling;               // its seed is not set here
+  SamplingParams sampling;  // its seed is not set here
   std::optional<std::uint64_t> seed;
-  std::int32_t priority = 0;             // vLLM's: lower is sooner
-  std::int32_t deadline_ms = 0;          // from arrival, by which the client wants the first token; 0: no wish
+  std::int32_t priority = 0;     // vLLM's: lower is sooner
+  std::int32_t deadline_ms = 0;  // from arrival, by which the client wants the first token; 0: no wish
 
   std::vector<std::string> stop;
   std::vector<TokenId> stop_token_ids;
-  bool include_stop = false;             // include_stop_str_in_output
+  bool include_stop = false;  // include_stop_str_in_output
   bool skip_special_tokens = true;
-  bool add_special_tokens = true;        // default: true for completions, false for chat (the template has them)
+  bool add_special_tokens = true;  // default: true for completions, false for chat (the template has them)
 
   bool stream = false;
   bool include_usage = false;
-  bool continuous_usage = false;         // only with include_usage, as vLLM
+  bool continuous_usage = false;  // only with include_usage, as vLLM
 
-  ChatPrompt chat;                       // only of chat requests
+  ChatPrompt chat;  // only of chat requests
 
   // Completions.
-  std::vector<Prompt> prompts;           // not empty
+  std::vector<Prompt> prompts;  // not empty
   bool echo = false;
 };
 

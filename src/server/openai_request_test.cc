@@ -84,12 +84,12 @@ TEST(OpenAiRequest, ReadsEveryField) {
 }
 
 TEST(OpenAiRequest, AcceptsWhatClientsSend) {
-  for (const char* extra : {
-           R"("max_tokens":null,"stop":null,"seed":null,"n":null,"logprobs":null,"tools":null,"response_format":null)",
-           R"("temperature":0,"top_k":-1,"top_p":1,"max_tokens":5.0)",
-           R"("tools":[],"tool_choice":"auto","parallel_tool_calls":true,"response_format":{"type":"text"})",
-           R"("guided_json":null,"use_beam_search":false,"bad_words":[],"best_of":1,"stop":[])",
-           R"("store":false,"metadata":{},"service_tier":"auto","prediction":{"x":1})"}) {
+  for (const char* extra :
+       {R"("max_tokens":null,"stop":null,"seed":null,"n":null,"logprobs":null,"tools":null,"response_format":null)",
+        R"("temperature":0,"top_k":-1,"top_p":1,"max_tokens":5.0)",
+        R"("tools":[],"tool_choice":"auto","parallel_tool_calls":true,"response_format":{"type":"text"})",
+        R"("guided_json":null,"use_beam_search":false,"bad_words":[],"best_of":1,"stop":[])",
+        R"("store":false,"metadata":{},"service_tier":"auto","prediction":{"x":1})"}) {
     GoodChat(Chat(extra));
     GoodCompletion(Completion(extra));
   }
@@ -146,7 +146,7 @@ TEST(OpenAiRequest, ContinuesTheFinalMessage) {
 struct BadField {
   const char* extra;
   const char* param;
-  const char* message;   // a part of it
+  const char* message;  // a part of it
 };
 
 // Valid for both endpoints but for one field.
@@ -186,7 +186,8 @@ TEST(OpenAiRequest, ErrorsNameTheField) {
       {R"("stop":7)", "stop", "found 7"},
       {R"("stop":"")", "stop", "found \"\""},
       {R"("stop":["a",null])", "stop", "found null"},
-      {R"("stop":["1","2","3","4","5","6","7","8","9","10","11","12","13","14","15","16","17"])", "stop", "array of 17"},
+      {R"("stop":["1","2","3","4","5","6","7","8","9","10","11","12","13","14","15","16","17"])", "stop",
+       "array of 17"},
       {R"("stop_token_ids":[1000])", "stop_token_ids[0]", "from 0 to 999, found 1000"},
       {R"("stop_token_ids":"1")", "stop_token_ids", "an array"},
       {R"("logit_bias":{"1000":1})", "logit_bias", "found \"1000\""},
@@ -210,8 +211,8 @@ TEST(OpenAiRequest, ErrorsNameTheField) {
   };
   for (const BadField& bad : cases) {
     for (const bool chat : {true, false}) {
-      const auto request = chat ? ParseChatRequest(Chat(bad.extra), kLimits)
-                                : ParseCompletionRequest(Completion(bad.extra), kLimits);
+      const auto request =
+          chat ? ParseChatRequest(Chat(bad.extra), kLimits) : ParseCompletionRequest(Completion(bad.extra), kLimits);
       ASSERT_FALSE(request.ok()) << bad.extra;
       EXPECT_EQ(request.error().param, bad.param) << bad.extra;
       EXPECT_THAT(request.error().message, HasSubstr(bad.message));
@@ -237,7 +238,8 @@ TEST(OpenAiRequest, ChatErrorsNameTheField) {
       {R"({"model":"m","messages":[{"role":"user","content":[{"type":"text"}]}]})", "messages[0].content[0].text",
        "found nothing"},
       {R"({"model":"m","messages":[{"role":"user","content":["x"]}]})", "messages[0].content[0]", "found \"x\""},
-      {R"({"model":"m","messages":[{"role":"assistant","tool_calls":[{}]}]})", "messages[0].tool_calls[0].function", ""},
+      {R"({"model":"m","messages":[{"role":"assistant","tool_calls":[{}]}]})", "messages[0].tool_calls[0].function",
+       ""},
       {R"({"model":"m","messages":[{"role":"assistant","tool_calls":[{"function":{"arguments":"{"}}]}]})",
        "messages[0].tool_calls[0].function.arguments", "found \"{\""},
   };

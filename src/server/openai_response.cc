@@ -7,7 +7,7 @@
 namespace loramux {
 namespace {
 
-constexpr float kLeastLogprob = -9999.0f;   // JSON has no -infinity; vLLM writes this
+constexpr float kLeastLogprob = -9999.0f;  // JSON has no -infinity; vLLM writes this
 
 Json UsageJson(const Usage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
@@ -77,11 +77,14 @@ Json LogprobsJson(const ChoiceOutput& choice, Endpoint endpoint) {
 
 Json FinishJson(FinishReason finish) {
   switch (finish) {
-    case FinishReason::kStop: return "stop";
-    case FinishReason::kLength: return "length";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
     case FinishReason::kCancelled:
     case FinishReason::kError:
-    case FinishReason::kNone: break;
+    case FinishReason::kNone:
+      break;
   }
   return nullptr;
 }
@@ -120,7 +123,8 @@ std::string CompletionBody(const ResponseHead& head, std::span<const ChoiceOutpu
   Json& list = body["choices"] = Json::array();
   for (const ChoiceOutput& choice : choices) {
     const bool chat = head.endpoint == Endpoint::kChat;
-    Json content = chat ? Json{{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}} : Json(choice.text);
+    Json content =
+        chat ? Json{{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}} : Json(choice.text);
     list.push_back(ChoiceJson(choice, head.endpoint, chat ? "message" : "text", std::move(content)));
   }
   body["usage"] = UsageJson(usage);
@@ -129,7 +133,7 @@ std::string CompletionBody(const ResponseHead& head, std::span<const ChoiceOutpu
 
 EventWriter::EventWriter(const ResponseHead& head, bool null_usage)
     : endpoint_(head.endpoint), null_usage_(null_usage), prefix_("data: " + DumpJson(HeadJson(head, true))) {
-  prefix_.pop_back();   // the closing brace
+  prefix_.pop_back();  // the closing brace
   prefix_ += ",\"choices\":";
 }
 
@@ -162,12 +166,17 @@ int HttpStatus(const Error& error) {
   switch (error.code) {
     case ErrorCode::kInvalidArgument:
     case ErrorCode::kUnsupported:
-    case ErrorCode::kResourceExhausted: return 400;
-    case ErrorCode::kNotFound: return 404;
-    case ErrorCode::kUnavailable: return 503;
-    case ErrorCode::kRateLimited: return 429;
+    case ErrorCode::kResourceExhausted:
+      return 400;
+    case ErrorCode::kNotFound:
+      return 404;
+    case ErrorCode::kUnavailable:
+      return 503;
+    case ErrorCode::kRateLimited:
+      return 429;
     case ErrorCode::kIoError:
-    case ErrorCode::kInternal: break;
+    case ErrorCode::kInternal:
+      break;
   }
   return 500;
 }
@@ -175,20 +184,22 @@ int HttpStatus(const Error& error) {
 const char* ErrorType(int status) {
   if (status >= 500) return "InternalServerError";
   switch (status) {
-    case 401: return "AuthenticationError";
-    case 404: return "NotFoundError";
-    case 429: return "RateLimitError";
-    default: return "BadRequestError";
+    case 401:
+      return "AuthenticationError";
+    case 404:
+      return "NotFoundError";
+    case 429:
+      return "RateLimitError";
+    default:
+      return "BadRequestError";
   }
 }
 
 std::string ErrorBody(int status, std::string_view message, std::string_view param) {
   const char* type = ErrorType(status);
-  return DumpJson({{"error",
-                    {{"message", message},
-                     {"type", type},
-                     {"param", param.empty() ? Json() : Json(param)},
-                     {"code", status}}}});
+  return DumpJson(
+      {{"error",
+        {{"message", message}, {"type", type}, {"param", param.empty() ? Json() : Json(param)}, {"code", status}}}});
 }
 
 std::string ErrorEvent(const Error& error) {

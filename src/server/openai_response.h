@@ -20,9 +20,9 @@ namespace loramux {
 // What is the same in every piece of one response.
 struct ResponseHead {
   Endpoint endpoint = Endpoint::kChat;
-  std::string id;                  // "chatcmpl-..." or "cmpl-..."
-  std::int64_t created = 0;        // Unix seconds
-  std::string model;               // as the client named it
+  std::string id;            // "chatcmpl-..." or "cmpl-..."
+  std::int64_t created = 0;  // Unix seconds
+  std::string model;         // as the client named it
 };
 
 struct Usage {
@@ -35,7 +35,7 @@ struct Usage {
 struct TokenLogprobText {
   std::string token;
   float logprob = 0;
-  std::vector<std::pair<std::string, float>> top;   // descending
+  std::vector<std::pair<std::string, float>> top;  // descending
 };
 
 // null, the stop string or the stop token id that ended a choice (vLLM's `stop_reason`).
@@ -47,7 +47,7 @@ struct ChoiceOutput {
   std::string text;
   bool wants_logprobs = false;
   std::vector<TokenLogprobText> logprobs;
-  std::int64_t text_offset = 0;    // characters before the first token of `logprobs`
+  std::int64_t text_offset = 0;  // characters before the first token of `logprobs`
   FinishReason finish = FinishReason::kNone;
   StopReason stop_reason;
 };
@@ -71,7 +71,7 @@ class EventWriter {
 
   Endpoint endpoint_;
   bool null_usage_;
-  std::string prefix_;   // up to and including `"choices":`
+  std::string prefix_;  // up to and including `"choices":`
 };
 
 std::string ErrorEvent(const Error& error);

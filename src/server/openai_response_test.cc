@@ -33,10 +33,11 @@ ChoiceOutput Choice(std::string text) {
 TEST(OpenAiResponse, ChatBody) {
   ChoiceOutput choice = Choice("hi");
   choice.stop_reason = "END";
-  EXPECT_EQ(CompletionBody(kChatHead, std::span(&choice, 1), {5, 2, 3}),
-            R"({"id":"chatcmpl-1","object":"chat.completion","created":1700000000,"model":"sql","choices":[{"index":0,)"
-            R"("message":{"role":"assistant","content":"hi","refusal":null},"logprobs":null,"finish_reason":"stop","stop_reason":"END"}],)"
-            R"("usage":{"prompt_tokens":5,"total_tokens":7,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":3}}})");
+  EXPECT_EQ(
+      CompletionBody(kChatHead, std::span(&choice, 1), {5, 2, 3}),
+      R"({"id":"chatcmpl-1","object":"chat.completion","created":1700000000,"model":"sql","choices":[{"index":0,)"
+      R"("message":{"role":"assistant","content":"hi","refusal":null},"logprobs":null,"finish_reason":"stop","stop_reason":"END"}],)"
+      R"("usage":{"prompt_tokens":5,"total_tokens":7,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":3}}})");
 }
 
 TEST(OpenAiResponse, CompletionBodyWithLogprobs) {
@@ -53,9 +54,8 @@ TEST(OpenAiResponse, CompletionBodyWithLogprobs) {
   EXPECT_EQ(first["text"], "äb");
   EXPECT_EQ(first["finish_reason"], "length");
   EXPECT_EQ(first["stop_reason"], 7);
-  EXPECT_EQ(DumpJson(first["logprobs"]),
-            R"({"text_offset":[4,5],"token_logprobs":[-0.5,-9999.0],"tokens":["ä","b"],)"
-            R"("top_logprobs":[{"x":-0.25,"ä":-0.5},{"y":-1.0,"b":-9999.0}]})");
+  EXPECT_EQ(DumpJson(first["logprobs"]), R"({"text_offset":[4,5],"token_logprobs":[-0.5,-9999.0],"tokens":["ä","b"],)"
+                                         R"("top_logprobs":[{"x":-0.25,"ä":-0.5},{"y":-1.0,"b":-9999.0}]})");
 }
 
 TEST(OpenAiResponse, ChatLogprobs) {
@@ -70,10 +70,11 @@ TEST(OpenAiResponse, ChatLogprobs) {
 
 TEST(OpenAiResponse, ChatEvents) {
   const EventWriter writer(kChatHead, false);
-  EXPECT_EQ(writer.Role(1, nullptr),
-            "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\"model\":\"sql\","
-            "\"choices\":[{\"index\":1,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
-            "\"finish_reason\":null}]}\n\n");
+  EXPECT_EQ(
+      writer.Role(1, nullptr),
+      "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\"model\":\"sql\","
+      "\"choices\":[{\"index\":1,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
+      "\"finish_reason\":null}]}\n\n");
   ChoiceOutput delta;
   delta.text = "line\nbreak";
   const Json event = ParseEvent(writer.Delta(delta, nullptr));
@@ -94,8 +95,9 @@ TEST(OpenAiResponse, UsageInEvents) {
 }
 
 TEST(OpenAiResponse, Errors) {
-  EXPECT_EQ(ErrorBody(404, "The model `x` does not exist.", "model"),
-            R"({"error":{"message":"The model `x` does not exist.","type":"NotFoundError","param":"model","code":404}})");
+  EXPECT_EQ(
+      ErrorBody(404, "The model `x` does not exist.", "model"),
+      R"({"error":{"message":"The model `x` does not exist.","type":"NotFoundError","param":"model","code":404}})");
   EXPECT_EQ(Parse(ErrorBody(400, "bad", ""))["error"]["param"], nullptr);
   EXPECT_EQ(Parse(ErrorBody(413, "big", ""))["error"]["type"], "BadRequestError");
   EXPECT_EQ(Parse(ErrorBody(503, "later", ""))["error"]["type"], "InternalServerError");

@@ -169,14 +169,15 @@ void OpenAiService::AddRoutes(RouteTable& routes) {
              [this](HttpExchange& exchange) { return Complete(exchange, Endpoint::kCompletion); });
   routes.Add("GET", "/v1/models", [this](HttpExchange& exchange) { return Models(exchange); });
   routes.Add("GET", "/v1/models/*", [this](HttpExchange& exchange) { return Model(exchange); });
-  routes.AddSimple("GET", "/health", [this](const HttpRequest& request) { return Health(request); },
-                   RouteAccess::kOpen);
-  for (const char* method : {"GET", "POST"}) {   // SageMaker's probe
-    routes.AddSimple(method, "/ping", [](const HttpRequest&) { return HttpReply(); }, RouteAccess::kOpen);
+  routes.AddSimple(
+      "GET", "/health", [this](const HttpRequest& request) { return Health(request); }, RouteAccess::kOpen);
+  for (const char* method : {"GET", "POST"}) {  // SageMaker's probe
+    routes.AddSimple(
+        method, "/ping", [](const HttpRequest&) { return HttpReply(); }, RouteAccess::kOpen);
   }
-  routes.AddSimple("GET", "/version",
-                   [](const HttpRequest&) { return JsonReply("{\"version\":\"" LORAMUX_VERSION "\"}"); },
-                   RouteAccess::kOpen);
+  routes.AddSimple(
+      "GET", "/version", [](const HttpRequest&) { return JsonReply("{\"version\":\"" LORAMUX_VERSION "\"}"); },
+      RouteAccess::kOpen);
   ServingContext text_context = context_;
   text_context.finder = finder_;
   AddTextRoutes(routes, text_context, listing_.max_model_len, tokenizers_);
@@ -199,8 +200,8 @@ asio::awaitable<void> OpenAiService::Models(HttpExchange& exchange) {
 asio::awaitable<void> OpenAiService::Model(HttpExchange& exchange) {
   HttpReply reply;
   co_await RunOn(listers_, [&] {
-    auto body = ModelBody(*context_.registry, listing_, exchange.request().tail, finder_,
-                          exchange.request().caller.get());
+    auto body =
+        ModelBody(*context_.registry, listing_, exchange.request().tail, finder_, exchange.request().caller.get());
     reply = body.ok() ? JsonReply(std::move(*body)) : ErrorReply(body.error());
   });
   co_await exchange.Send(std::move(reply));

@@ -15,11 +15,12 @@
 namespace loramux {
 
 struct OpenAiServiceOptions {
-  int tokenizer_threads = 1;                                   // that parse, render and tokenize
-  std::size_t max_buffered_bytes = std::size_t{1} << 20;       // of tokens that a slow client has not taken, a request
+  int tokenizer_threads = 1;  // that parse, render and tokenize
+  // of tokens that a slow client has not taken, a request
+  std::size_t max_buffered_bytes = std::size_t{1} << 20;
   // A stream that has nothing to say for so long carries a comment line, for proxies that cut idle ones off. 0: never.
   std::chrono::milliseconds sse_keepalive{0};
-  bool fairness_header = true;                                 // kFairnessHeader names the tenant
+  bool fairness_header = true;  // kFairnessHeader names the tenant
 };
 
 // Thread-safe: one instance serves all connections.
@@ -38,13 +39,13 @@ class OpenAiService {
   boost::asio::awaitable<void> Models(HttpExchange& exchange);
   boost::asio::awaitable<void> Model(HttpExchange& exchange);
 
-  const ServingContext context_;        // without the finder, which may block
+  const ServingContext context_;  // without the finder, which may block
   AdapterFinder* finder_;
   const ModelListing listing_;
   const OpenAiServiceOptions options_;
   boost::asio::thread_pool tokenizers_;
-  boost::asio::thread_pool finders_{4};   // that open adapters on the disk
-  boost::asio::thread_pool listers_{1};   // that list them: probes do not wait for who opens one
+  boost::asio::thread_pool finders_{4};  // that open adapters on the disk
+  boost::asio::thread_pool listers_{1};  // that list them: probes do not wait for who opens one
 };
 
 }  // namespace loramux

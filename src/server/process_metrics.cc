@@ -48,10 +48,11 @@ double BootTime() {
 
 void AddStat(std::vector<MetricFamily>& families) {
   const std::vector<double> fields = StatFields();
-  const auto field = [&](int number) { return fields[static_cast<std::size_t>(number - 3)]; };   // as proc(5) counts
+  const auto field = [&](int number) { return fields[static_cast<std::size_t>(number - 3)]; };  // as proc(5) counts
   if (fields.size() < 22) return;
   const double ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
-  Add(families, MetricType::Counter, "process_cpu_seconds_total", "User and system time.", (field(14) + field(15)) / ticks);
+  Add(families, MetricType::Counter, "process_cpu_seconds_total", "User and system time.",
+      (field(14) + field(15)) / ticks);
   Add(families, MetricType::Gauge, "process_threads", "Threads.", field(20));
   if (const double boot = BootTime(); boot > 0) {
     Add(families, MetricType::Gauge, "process_start_time_seconds", "Unix time of the start.", boot + field(22) / ticks);
@@ -65,12 +66,13 @@ void AddDescriptors(std::vector<MetricFamily>& families) {
   std::error_code error;
   const std::filesystem::directory_iterator open("/proc/self/fd", error);
   if (!error) {
-    const auto count = std::distance(begin(open), end(open)) - 1;   // one is the iterator's own
+    const auto count = std::distance(begin(open), end(open)) - 1;  // one is the iterator's own
     Add(families, MetricType::Gauge, "process_open_fds", "Open file descriptors.", static_cast<double>(count));
   }
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-    Add(families, MetricType::Gauge, "process_max_fds", "File descriptors that may be open.", static_cast<double>(limit.rlim_cur));
+    Add(families, MetricType::Gauge, "process_max_fds", "File descriptors that may be open.",
+        static_cast<double>(limit.rlim_cur));
   }
 }
 

@@ -24,7 +24,8 @@ Status CheckKnownFields(const Json& object, const std::string& where, std::initi
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     std::string list;
     for (const std::string_view each : known) list += (list.empty() ? "" : ", ") + std::string(each);
-    return InvalidArgument("`" + where + name.substr(0, 64) + "`: unknown field; expected one of " + list, where + name);
+    return InvalidArgument("`" + where + name.substr(0, 64) + "`: unknown field; expected one of " + list,
+                           where + name);
   }
   return Ok{};
 }
@@ -52,7 +53,8 @@ Result<QuotaTable> QuotaTable::Parse(std::string_view text, QuotaLimits defaults
   JsonLimits limits;
   limits.subject = "The file of limits";
   ASSIGN_OR_RETURN(const Json json, ParseJson(text, limits));
-  if (!json.is_object()) return InvalidArgument("expected an object {\"adapters\": {...}}, found " + DescribeJson(json));
+  if (!json.is_object())
+    return InvalidArgument("expected an object {\"adapters\": {...}}, found " + DescribeJson(json));
   RETURN_IF_ERROR(CheckKnownFields(json, "", {"adapters"}));
   FieldReader fields(json, "");
   const Json* adapters = fields.Object("adapters");

@@ -15,10 +15,10 @@ namespace loramux {
 // 0 means no limit, everywhere.
 struct QuotaLimits {
   double requests_per_second = 0;
-  double burst = 0;                // requests that may come at once; 0: one second's worth, at least one
-  double tokens_per_second = 0;    // of prompts and answers, paid as they are served: who is in debt must wait
-  std::int64_t concurrency = 0;    // sequences (a request with "n": 4 has four) being served, waiting ones included
-  std::int64_t queued = 0;         // sequences that wait for their first token
+  double burst = 0;              // requests that may come at once; 0: one second's worth, at least one
+  double tokens_per_second = 0;  // of prompts and answers, paid as they are served: who is in debt must wait
+  std::int64_t concurrency = 0;  // sequences (a request with "n": 4 has four) being served, waiting ones included
+  std::int64_t queued = 0;       // sequences that wait for their first token
 
   double Burst() const { return burst > 0 ? burst : requests_per_second < 1 ? 1 : requests_per_second; }
   bool operator==(const QuotaLimits&) const = default;
@@ -49,7 +49,7 @@ class QuotaTable {
  private:
   QuotaLimits defaults_;
   std::map<std::string, QuotaLimits, std::less<>> exact_;
-  std::map<std::string, QuotaLimits, std::less<>> prefixes_;   // without the '*'
+  std::map<std::string, QuotaLimits, std::less<>> prefixes_;  // without the '*'
 };
 
 }  // namespace loramux

@@ -14,7 +14,7 @@ namespace {
 
 void CheckError(const Error& error) {
   CHECK(!error.message.empty());
-  CHECK_LT(error.message.size(), 2000u);   // the client's data is not sent back to it
+  CHECK_LT(error.message.size(), 2000u);  // the client's data is not sent back to it
   CHECK(ParseJson(ErrorBody(HttpStatus(error), error.message, error.param)).ok());
 }
 
@@ -33,7 +33,7 @@ void CheckRequest(const OpenAiRequest& request, const RequestLimits& limits) {
 
 void CheckChat(const ChatPrompt& prompt) {
   JsonLimits deeper;
-  deeper.max_depth = 200;   // parsed tool-call arguments lie below the message
+  deeper.max_depth = 200;  // parsed tool-call arguments lie below the message
   CHECK(ParseJson(prompt.template_context, deeper).ok());
 }
 

@@ -8,7 +8,7 @@ namespace loramux {
 namespace {
 
 constexpr std::size_t kMaxRequestId = 128;
-constexpr std::size_t kMaxTraceState = 512, kMaxTraceStateMembers = 32;   // W3C Trace Context, 3.3.1
+constexpr std::size_t kMaxTraceState = 512, kMaxTraceStateMembers = 32;  // W3C Trace Context, 3.3.1
 
 bool IsHex(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
@@ -18,7 +18,8 @@ bool IsZero(std::string_view text) { return text.find_first_not_of('0') == std::
 
 bool IsSaneId(std::string_view id) {
   return !id.empty() && id.size() <= kMaxRequestId && std::all_of(id.begin(), id.end(), [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '.' || c == '_' || c == '-';
+    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '.' || c == '_' ||
+           c == '-';
   });
 }
 
@@ -80,12 +81,12 @@ RequestTrace NewTrace(const RandomBits& random_bits) {
   return trace;
 }
 
-void AdoptTrace(RequestTrace& trace, std::string_view request_id, std::string_view traceparent, std::string_view tracestate,
-                const RandomBits& random_bits) {
+void AdoptTrace(RequestTrace& trace, std::string_view request_id, std::string_view traceparent,
+                std::string_view tracestate, const RandomBits& random_bits) {
   if (IsSaneId(request_id)) trace.request_id = request_id;
   if (!IsTraceParent(traceparent)) return;
   trace.trace_id = traceparent.substr(3, 32);
-  trace.span_id = fmt::format("{:016x}", std::max<std::uint64_t>(1, random_bits()));   // zero means none
+  trace.span_id = fmt::format("{:016x}", std::max<std::uint64_t>(1, random_bits()));  // zero means none
   const char last_flag = traceparent[kFlagsEnd - 1];
   trace.sampled = ((last_flag <= '9' ? last_flag - '0' : last_flag - 'a' + 10) & 1) != 0;
   if (IsTraceState(tracestate)) trace.tracestate = tracestate;

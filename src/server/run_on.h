@@ -12,7 +12,12 @@ namespace loramux {
 template <typename Function>
 boost::asio::awaitable<void> RunOn(boost::asio::thread_pool& pool, Function function) {
   co_await boost::asio::co_spawn(
-      pool, [&function]() -> boost::asio::awaitable<void> { function(); co_return; }, boost::asio::use_awaitable);
+      pool,
+      [&function]() -> boost::asio::awaitable<void> {
+        function();
+        co_return;
+      },
+      boost::asio::use_awaitable);
 }
 
 }  // namespace loramux

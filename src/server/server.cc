@@ -37,8 +37,9 @@ Result<Guards> LoadGuards(const ProtectionOptions& options) {
 }
 
 HttpReply Unauthorized(bool key_given) {
-  HttpReply reply = ErrorReply(401, key_given ? "Incorrect API key provided." :
-                                                "No API key provided: expected a header \"Authorization: Bearer KEY\".");
+  HttpReply reply =
+      ErrorReply(401, key_given ? "Incorrect API key provided."
+                                : "No API key provided: expected a header \"Authorization: Bearer KEY\".");
   reply.headers.emplace_back("WWW-Authenticate", "Bearer realm=\"loramux\"");
   return reply;
 }
@@ -61,12 +62,19 @@ struct Server::Impl {
         trace_ids(SplitMix64(options.seed ^ 0x7472616365ull)),
         metrics(options.metrics, parts.registry->base_names().front(), options.max_model_len),
         metrics_service(metrics, parts.engine_snapshot, *parts.registry, *parts.clock),
-        service({.clock = parts.clock, .generation = parts.generation, .registry = parts.registry,
-                 .tokenizer = parts.tokenizer, .chat_template = parts.chat_template, .seeds = &seeds,
-                 .metrics = &metrics, .admission = &admission, .finder = parts.adapters,
-                 .lengths = parts.lengths},
-                {options.model_path, parts.clock->UnixSeconds(), options.max_model_len},
-                {options.tokenizer_threads, options.max_buffered_bytes, options.sse_keepalive, options.fairness_header}),
+        service(
+            {.clock = parts.clock,
+             .generation = parts.generation,
+             .registry = parts.registry,
+             .tokenizer = parts.tokenizer,
+             .chat_template = parts.chat_template,
+             .seeds = &seeds,
+             .metrics = &metrics,
+             .admission = &admission,
+             .finder = parts.adapters,
+             .lengths = parts.lengths},
+            {options.model_path, parts.clock->UnixSeconds(), options.max_model_len},
+            {options.tokenizer_threads, options.max_buffered_bytes, options.sse_keepalive, options.fairness_header}),
         http(WithHooks(options.http), routes, *parts.clock, guards.tls.get()) {
     service.AddRoutes(routes);
     metrics_service.AddRoutes(routes);
@@ -94,13 +102,13 @@ struct Server::Impl {
   Guards guards;
   Admission admission;
   SeedSource seeds;
-  SeedSource trace_ids;   // of their own: probes must not change what requests without a seed sample
+  SeedSource trace_ids;  // of their own: probes must not change what requests without a seed sample
   ServerMetrics metrics;
   MetricsService metrics_service;
   RouteTable routes;
   OpenAiService service;
   std::optional<AdapterService> adapters;
-  HttpServer http;   // last: its threads end before what they use
+  HttpServer http;  // last: its threads end before what they use
 };
 
 Result<std::unique_ptr<Server>> Server::Start(ServerOptions options, ServerParts parts) {

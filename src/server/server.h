@@ -25,11 +25,11 @@ namespace loramux {
 
 // Who may do how much.
 struct ProtectionOptions {
-  std::string api_key_file;       // empty: everybody may use everything
-  std::string limits_file;        // of adapters; empty: adapter_limits for all
+  std::string api_key_file;  // empty: everybody may use everything
+  std::string limits_file;   // of adapters; empty: adapter_limits for all
   QuotaLimits adapter_limits;
   AdmissionOptions admission;
-  TlsFiles tls;                   // none: plain HTTP
+  TlsFiles tls;  // none: plain HTTP
 };
 
 struct ServerOptions {
@@ -37,13 +37,15 @@ struct ServerOptions {
   MetricsOptions metrics;
   ProtectionOptions protection;
   int tokenizer_threads = 1;
-  std::size_t max_buffered_bytes = std::size_t{1} << 20;   // of tokens that a slow client has not taken, a request
-  std::chrono::milliseconds sse_keepalive{0};              // a comment line in streams that are silent so long; 0: never
-  std::string model_path;                                  // as the operator gave it, for /v1/models
-  std::int64_t max_model_len = 0;                          // for /v1/models
-  bool fairness_header = true;                             // x-gateway-inference-fairness-id names the tenant
-  std::uint64_t seed = 0;                                  // of ids and of requests that bring no seed
-  std::optional<std::string> adapter_admin_key;            // set: adapters can be changed over HTTP; empty: by anybody
+  std::size_t max_buffered_bytes = std::size_t{1} << 20;  // of tokens that a slow client has not taken, a request
+  // a comment line in streams that are silent so long; 0: never
+  std::chrono::milliseconds sse_keepalive{0};
+  std::string model_path;          // as the operator gave it, for /v1/models
+  std::int64_t max_model_len = 0;  // for /v1/models
+  bool fairness_header = true;     // x-gateway-inference-fairness-id names the tenant
+  std::uint64_t seed = 0;          // of ids and of requests that bring no seed
+  // set: adapters can be changed over HTTP; empty: by anybody
+  std::optional<std::string> adapter_admin_key;
 };
 
 // What the server serves from. It owns none of it; all of it must outlive the server.
@@ -52,10 +54,10 @@ struct ServerParts {
   GenerationService* generation = nullptr;
   const AdapterRegistry* registry = nullptr;
   const Tokenizer* tokenizer = nullptr;
-  const ChatTemplate* chat_template = nullptr;             // null: the model has none
-  const LengthGuesser* lengths = nullptr;                  // null: nobody guesses answers' lengths from the text
-  SnapshotSource engine_snapshot;                          // of the engine behind `generation`, for /metrics
-  AdapterAdmin* adapters = nullptr;                        // null: adapters are what the registry holds
+  const ChatTemplate* chat_template = nullptr;  // null: the model has none
+  const LengthGuesser* lengths = nullptr;       // null: nobody guesses answers' lengths from the text
+  SnapshotSource engine_snapshot;               // of the engine behind `generation`, for /metrics
+  AdapterAdmin* adapters = nullptr;             // null: adapters are what the registry holds
 };
 
 class Server {

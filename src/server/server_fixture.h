@@ -28,7 +28,7 @@ namespace loramux {
 
 // The test tokenizer's ids: a byte's value is its id.
 inline constexpr TokenId kBosToken = 256, kEosToken = 257;
-inline constexpr std::int64_t kTestVocabSize = 300;   // the model's; the tokenizer has 258
+inline constexpr std::int64_t kTestVocabSize = 300;  // the model's; the tokenizer has 258
 inline constexpr std::int64_t kTestMaxTokens = 4096;
 
 inline std::vector<TokenId> Bytes(std::string_view text) {
@@ -42,8 +42,8 @@ struct Script {
   std::vector<TokenId> tokens;
   FinishReason finish = FinishReason::kStop;
   TokenId stop_token = kEosToken;
-  Error error = Internal("scripted failure");   // if finish is kError
-  bool repeat = false;                          // begin again at the end, until max_tokens or a cancellation
+  Error error = Internal("scripted failure");  // if finish is kError
+  bool repeat = false;                         // begin again at the end, until max_tokens or a cancellation
 };
 
 inline Script Say(std::string_view text) {
@@ -190,7 +190,7 @@ class ScriptedService final : public GenerationService {
   std::uint64_t last_id_ = 0;
   int cancelled_ = 0;
   bool stopping_ = false;
-  std::thread thread_;   // last: it uses the others
+  std::thread thread_;  // last: it uses the others
 };
 
 // Base model "base", adapter "sql" (generation 1).

@@ -32,8 +32,8 @@ class ServerTest : public testing::Test {
   }
 
   void Start() {
-    auto server = Server::Start(options_, {&fixture_.clock, &service_, &fixture_.registry, &fixture_.tokenizer,
-                                           &fixture_.chat_template});
+    auto server = Server::Start(
+        options_, {&fixture_.clock, &service_, &fixture_.registry, &fixture_.tokenizer, &fixture_.chat_template});
     ASSERT_TRUE(server.ok()) << server.error().message;
     server_ = std::move(server).value();
   }
@@ -61,7 +61,7 @@ class ServerTest : public testing::Test {
   ServingFixture fixture_;
   ScriptedService::Director director_ = [](const GenerationRequest&) { return Say("hello"); };
   ScriptedService service_;
-  std::unique_ptr<Server> server_;   // before the engine goes
+  std::unique_ptr<Server> server_;  // before the engine goes
 };
 
 TEST_F(ServerTest, Chat) {
@@ -75,7 +75,7 @@ TEST_F(ServerTest, Chat) {
   EXPECT_EQ(json["choices"][0]["message"]["role"], "assistant");
   EXPECT_EQ(json["choices"][0]["message"]["content"], "hello");
   EXPECT_EQ(json["choices"][0]["finish_reason"], "stop");
-  EXPECT_EQ(json["usage"]["prompt_tokens"], 20);   // <s>[user]hi[assistant]
+  EXPECT_EQ(json["usage"]["prompt_tokens"], 20);  // <s>[user]hi[assistant]
   EXPECT_EQ(json["usage"]["completion_tokens"], 5);
   EXPECT_EQ(json["usage"]["prompt_tokens_details"]["cached_tokens"], 10);
 }
@@ -98,7 +98,7 @@ TEST_F(ServerTest, ChatStream) {
   EXPECT_EQ(usage["usage"]["total_tokens"], 25);
   EXPECT_EQ(Json::parse(events[events.size() - 3])["choices"][0]["finish_reason"], "stop");
   EXPECT_EQ(Texts(response)[0], "hello");
-  EXPECT_EQ(client.Do("POST", "/v1/chat/completions", Chat()).status, 200);   // the connection lives on
+  EXPECT_EQ(client.Do("POST", "/v1/chat/completions", Chat()).status, 200);  // the connection lives on
 }
 
 TEST_F(ServerTest, TokensAreStreamedAsTheyCome) {
@@ -106,7 +106,7 @@ TEST_F(ServerTest, TokensAreStreamedAsTheyCome) {
   Start();
   const ClientResponse response = Connect().Do("POST", "/v1/completions", Completion(R"(,"stream":true)"));
   const auto events = response.events();
-  ASSERT_EQ(events.size(), 7u);   // five tokens, the end, [DONE]
+  ASSERT_EQ(events.size(), 7u);  // five tokens, the end, [DONE]
   EXPECT_EQ(Json::parse(events[0])["choices"][0]["text"], "h");
   EXPECT_EQ(Json::parse(events[0])["object"], "text_completion");
 }
@@ -143,8 +143,7 @@ TEST_F(ServerTest, StopStringsEndTheGeneration) {
     script.repeat = true;
     return script;
   });
-  const Json json =
-      Connect().Do("POST", "/v1/completions", Completion(R"(,"stop":["END"],"max_tokens":4000)")).json();
+  const Json json = Connect().Do("POST", "/v1/completions", Completion(R"(,"stop":["END"],"max_tokens":4000)")).json();
   EXPECT_EQ(json["choices"][0]["text"], "abc ");
   EXPECT_EQ(json["choices"][0]["stop_reason"], "END");
   EXPECT_EQ(json["usage"]["completion_tokens"], 7);
@@ -183,14 +182,16 @@ TEST_F(ServerTest, BadRequestsAreAnswered) {
   HttpClient client = Connect();
   const ClientResponse unknown = client.Do("POST", "/v1/completions", R"({"model":"nope","prompt":"x"})");
   EXPECT_EQ(unknown.status, 404);
-  EXPECT_EQ(unknown.body, R"({"error":{"message":"The model `nope` does not exist.","type":"NotFoundError","param":"model","code":404}})");
+  EXPECT_EQ(
+      unknown.body,
+      R"({"error":{"message":"The model `nope` does not exist.","type":"NotFoundError","param":"model","code":404}})");
   for (const char* body : {"{", "[]", R"({"prompt":"x"})", R"({"model":"base","prompt":"x","n":0})"}) {
     const ClientResponse response = client.Do("POST", "/v1/completions", body);
     EXPECT_EQ(response.status, 400);
     EXPECT_EQ(response.json()["error"]["type"], "BadRequestError");
     EXPECT_TRUE(response.keep_alive);
   }
-  EXPECT_EQ(client.Do("POST", "/v1/completions").status, 400);   // no body at all
+  EXPECT_EQ(client.Do("POST", "/v1/completions").status, 400);  // no body at all
   EXPECT_EQ(client.Do("GET", "/v1/completions").status, 405);
   EXPECT_EQ(client.Do("POST", "/v1/nothing", "{}").status, 404);
 }
@@ -245,7 +246,10 @@ TEST_F(ServerTest, LeavingClientsCancel) {
       } else {
         service_.WaitUntilRunning(2);
       }
-      if (reset) client.Reset(); else client.Close();
+      if (reset)
+        client.Reset();
+      else
+        client.Close();
       EXPECT_TRUE(service_.WaitUntilIdleAfter(2));
       EXPECT_EQ(service_.cancelled(), expected += 2);
     }
@@ -270,7 +274,7 @@ TEST_F(ServerTest, ALeavingClientWithPipelinedRequestsCancels) {
 
 TEST_F(ServerTest, SlowReadersGetEverythingInLargerPieces) {
   const int count = 20000;
-  options_.max_buffered_bytes = std::size_t{8} << 20;   // all of them at once
+  options_.max_buffered_bytes = std::size_t{8} << 20;  // all of them at once
   Start([](const GenerationRequest&) {
     Script script = Say("0123456789");
     script.repeat = true;
@@ -278,7 +282,7 @@ TEST_F(ServerTest, SlowReadersGetEverythingInLargerPieces) {
   });
   HttpClient client = Connect(4096);
   client.Send(HttpClient::Format("POST", "/v1/completions", Completion(R"(,"stream":true,"max_tokens":20000)")));
-  EXPECT_TRUE(service_.WaitUntilIdleAfter(1));   // the engine does not wait for the client
+  EXPECT_TRUE(service_.WaitUntilIdleAfter(1));  // the engine does not wait for the client
   const ClientResponse response = client.Read();
   EXPECT_EQ(Texts(response)[0].size(), static_cast<std::size_t>(count));
   EXPECT_LT(response.events().size(), static_cast<std::size_t>(count));
@@ -305,8 +309,9 @@ TEST_F(ServerTest, PipelinedCompletions) {
   std::string requests;
   for (const char* prompt : {"a", "b", "c"}) {
     const bool stream = *prompt == 'b';
-    requests += HttpClient::Format("POST", "/v1/completions", std::string(R"({"model":"base","prompt":")") + prompt + "\"" +
-                                                                  (stream ? R"(,"stream":true})" : "}"));
+    requests += HttpClient::Format(
+        "POST", "/v1/completions",
+        std::string(R"({"model":"base","prompt":")") + prompt + "\"" + (stream ? R"(,"stream":true})" : "}"));
   }
   client.Send(requests);
   EXPECT_EQ(client.Read().json()["choices"][0]["text"], "aaaaa");
@@ -324,7 +329,8 @@ TEST_F(ServerTest, ManyConnectionsAtOnce) {
     clients.push_back(std::make_unique<HttpClient>(server_->port()));
     const std::string prompt(1, static_cast<char>('A' + i % 26));
     const std::string stream = i % 2 == 0 ? R"(,"stream":true)" : "";
-    clients.back()->Send(HttpClient::Format("POST", "/v1/completions", R"({"model":"sql","prompt":")" + prompt + "\"" + stream + "}"));
+    clients.back()->Send(
+        HttpClient::Format("POST", "/v1/completions", R"({"model":"sql","prompt":")" + prompt + "\"" + stream + "}"));
   }
   for (int i = 0; i < 200; ++i) {
     const ClientResponse response = clients[static_cast<std::size_t>(i)]->Read();
@@ -396,7 +402,7 @@ TEST_F(ServerTest, ShutdownCancelsWhatDoesNotEnd) {
   EXPECT_THAT(report.dropped, ElementsAre(testing::EndsWith(" of base"), testing::EndsWith(" of base")));
   EXPECT_TRUE(service_.WaitUntilIdleAfter(2));
   EXPECT_EQ(service_.cancelled(), 2);
-  const ClientResponse told = stream.Read();   // the client learns why
+  const ClientResponse told = stream.Read();  // the client learns why
   EXPECT_TRUE(told.complete);
   const auto events = told.events();
   ASSERT_GE(events.size(), 2u);
@@ -421,11 +427,11 @@ TEST_F(ServerTest, QuotasHoldUntilTheAnswerEnds) {
   EXPECT_EQ(refused.status, 429);
   EXPECT_EQ(refused.Header("Retry-After"), "1");
   EXPECT_EQ(refused.json()["error"]["type"], "RateLimitError");
-  EXPECT_EQ(other.Do("POST", "/v1/chat/completions", Chat(R"(,"max_tokens":2)")).status, 200);   // another adapter
+  EXPECT_EQ(other.Do("POST", "/v1/chat/completions", Chat(R"(,"max_tokens":2)")).status, 200);  // another adapter
   busy.Reset();
   EXPECT_TRUE(service_.WaitUntilIdleAfter(2));
   int status = 0;
-  for (int i = 0; i < 500 && status != 200; ++i) {   // the place is given back once the connection has noticed
+  for (int i = 0; i < 500 && status != 200; ++i) {  // the place is given back once the connection has noticed
     status = other.Do("POST", "/v1/completions", Completion(R"(,"max_tokens":2)")).status;
     std::this_thread::sleep_for(2ms);
   }

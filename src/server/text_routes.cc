@@ -19,7 +19,8 @@ namespace asio = boost::asio;
 bool IsOffered(const ServingContext& context, const std::string& model) {
   if (context.finder == nullptr) return false;
   const std::vector<OfferedAdapter> offered = context.finder->Offered();
-  return std::any_of(offered.begin(), offered.end(), [&](const OfferedAdapter& adapter) { return adapter.name == model; });
+  return std::any_of(offered.begin(), offered.end(),
+                     [&](const OfferedAdapter& adapter) { return adapter.name == model; });
 }
 
 // Adapters share the base model's tokenizer: the name only has to be one that is served.

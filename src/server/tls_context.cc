@@ -10,7 +10,7 @@ namespace {
 namespace ssl = boost::asio::ssl;
 using boost::system::error_code;
 
-constexpr const char* kTls12Ciphers = "ECDHE+AESGCM:ECDHE+CHACHA20";   // TLS 1.3 has only such
+constexpr const char* kTls12Ciphers = "ECDHE+AESGCM:ECDHE+CHACHA20";  // TLS 1.3 has only such
 constexpr const unsigned char kHttp11[] = {8, 'h', 't', 't', 'p', '/', '1', '.', '1'};
 
 // HTTP/1.1 is what is spoken here; a client that offers only others goes on without ALPN and finds out.
@@ -25,7 +25,7 @@ int SelectProtocol(SSL*, const unsigned char** out, unsigned char* out_size, con
 Status Configure(ssl::context& context) {
   SSL_CTX* native = context.native_handle();
   SSL_CTX_set_options(native, SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE);
-  SSL_CTX_set_mode(native, SSL_MODE_RELEASE_BUFFERS);   // idle connections keep none
+  SSL_CTX_set_mode(native, SSL_MODE_RELEASE_BUFFERS);  // idle connections keep none
   SSL_CTX_set_alpn_select_cb(native, SelectProtocol, nullptr);
   if (SSL_CTX_set_min_proto_version(native, TLS1_2_VERSION) != 1 ||
       SSL_CTX_set_cipher_list(native, kTls12Ciphers) != 1) {
@@ -49,19 +49,23 @@ Result<TlsContext::Context> TlsContext::Read(const TlsFiles& files) {
   RETURN_IF_ERROR(Configure(*context));
   bool asked = false;
   error_code error;
-  context->set_password_callback([&asked](std::size_t, ssl::context::password_purpose) {
-    asked = true;   // nobody is there to type one
-    return std::string();
-  }, error);
+  context->set_password_callback(
+      [&asked](std::size_t, ssl::context::password_purpose) {
+        asked = true;  // nobody is there to type one
+        return std::string();
+      },
+      error);
   if (context->use_certificate_chain_file(files.certificate, error)) {
     return Refused("the certificate (PEM)", files.certificate, error);
   }
   context->use_private_key_file(files.key, ssl::context::pem, error);
-  if (asked) return InvalidArgument("the key in '" + files.key + "' needs a passphrase: expected one without", files.key);
-  if (error) return Refused("the private key (PEM) with the certificate of '" + files.certificate + "'", files.key, error);
+  if (asked)
+    return InvalidArgument("the key in '" + files.key + "' needs a passphrase: expected one without", files.key);
+  if (error)
+    return Refused("the private key (PEM) with the certificate of '" + files.certificate + "'", files.key, error);
   if (SSL_CTX_check_private_key(context->native_handle()) != 1) {
-    return InvalidArgument("the key in '" + files.key + "' does not belong to the certificate in '" + files.certificate + "'",
-                           files.key);
+    return InvalidArgument(
+        "the key in '" + files.key + "' does not belong to the certificate in '" + files.certificate + "'", files.key);
   }
   context->set_password_callback([](std::size_t, ssl::context::password_purpose) { return std::string(); }, error);
   return context;

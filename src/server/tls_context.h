@@ -12,8 +12,8 @@
 namespace loramux {
 
 struct TlsFiles {
-  std::string certificate;   // PEM: the server's certificate, then those that it was issued with
-  std::string key;           // PEM: its private key, without a passphrase
+  std::string certificate;  // PEM: the server's certificate, then those that it was issued with
+  std::string key;          // PEM: its private key, without a passphrase
   bool enabled() const { return !certificate.empty() || !key.empty(); }
 };
 

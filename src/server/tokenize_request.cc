@@ -30,7 +30,7 @@ Result<TokenizeRequest> ParseTokenizeRequest(std::string_view body) {
   request.add_special_tokens = fields.Find("messages") == nullptr;
   fields.Boolean("add_special_tokens", request.add_special_tokens);
   fields.Boolean("return_token_strs", request.return_token_strs);
-  ReadText(json, fields, request);   // last: it takes the messages out of `json`
+  ReadText(json, fields, request);  // last: it takes the messages out of `json`
   if (!fields.ok()) return fields.error();
   return request;
 }

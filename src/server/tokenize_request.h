@@ -17,16 +17,16 @@
 namespace loramux {
 
 struct TokenizeRequest {
-  std::string model;                 // empty: the base model
-  std::string prompt;                // if `chat` is empty
+  std::string model;   // empty: the base model
+  std::string prompt;  // if `chat` is empty
   std::optional<ChatPrompt> chat;
-  bool add_special_tokens = true;    // default: true for `prompt`, false for `messages` (the template has them)
+  bool add_special_tokens = true;  // default: true for `prompt`, false for `messages` (the template has them)
   bool return_token_strs = false;
 };
 
 struct DetokenizeRequest {
-  std::string model;                 // empty: the base model
-  std::vector<TokenId> tokens;       // may be empty
+  std::string model;            // empty: the base model
+  std::vector<TokenId> tokens;  // may be empty
   bool skip_special_tokens = false;
 };
 

@@ -66,10 +66,10 @@ TEST(DetokenizeRequest, Tokens) {
 }
 
 TEST(DetokenizeRequest, ErrorsNameTheField) {
-  for (const auto& [body, param] : {std::pair(R"({"model":"m"})", "tokens"), std::pair(R"({"tokens":"1"})", "tokens"),
-                                    std::pair(R"({"tokens":[1,1000]})", "tokens[1]"),
-                                    std::pair(R"({"tokens":[-1]})", "tokens[0]"),
-                                    std::pair(R"({"tokens":[[1]]})", "tokens[0]")}) {
+  for (const auto& [body, param] :
+       {std::pair(R"({"model":"m"})", "tokens"), std::pair(R"({"tokens":"1"})", "tokens"),
+        std::pair(R"({"tokens":[1,1000]})", "tokens[1]"), std::pair(R"({"tokens":[-1]})", "tokens[0]"),
+        std::pair(R"({"tokens":[[1]]})", "tokens[0]")}) {
     const auto request = ParseDetokenizeRequest(body, kLimits);
     ASSERT_FALSE(request.ok()) << body;
     EXPECT_EQ(request.error().param, param) << body;

@@ -10,32 +10,33 @@ constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 // Shares of the published peaks that serving software reaches. One set for all devices and models; none is fitted to a
 // document's results.
-constexpr double kBandwidthShare = 0.8;      // a copy kernel reaches 80 to 90 % of the memory's peak
-constexpr double kFlopsShare = 0.55;         // dense products of a prompt; cuBLAS reaches 60 to 70 % on large ones
-constexpr double kAttentionFlopsShare = 0.3; // FlashAttention-2 on an A100, with short sequences
-constexpr double kLoraFlopsShare = 0.1;      // products as thin as a rank: bound by gathering and by their launches
-constexpr double kHostLinkShare = 0.8;       // pinned copies over PCIe 4.0 x16 reach 25 of 31.5 GB/s
-constexpr double kPeerLinkShare = 0.7;       // all-reduce
-constexpr double kStepSeconds = 1.5e-3;      // planning, launches, sampling: beside the products
-constexpr double kTransferSeconds = 100e-6;  // to begin a copy of many pieces
-constexpr double kAllReduceSeconds = 10e-6;  // its latency; two a layer
-constexpr double kDiskBandwidth = 3e9;       // bytes per second: an NVMe drive on PCIe 4.0 x4, read through a file system
+constexpr double kBandwidthShare = 0.8;       // a copy kernel reaches 80 to 90 % of the memory's peak
+constexpr double kFlopsShare = 0.55;          // dense products of a prompt; cuBLAS reaches 60 to 70 % on large ones
+constexpr double kAttentionFlopsShare = 0.3;  // FlashAttention-2 on an A100, with short sequences
+constexpr double kLoraFlopsShare = 0.1;       // products as thin as a rank: bound by gathering and by their launches
+constexpr double kHostLinkShare = 0.8;        // pinned copies over PCIe 4.0 x16 reach 25 of 31.5 GB/s
+constexpr double kPeerLinkShare = 0.7;        // all-reduce
+constexpr double kStepSeconds = 1.5e-3;       // planning, launches, sampling: beside the products
+constexpr double kTransferSeconds = 100e-6;   // to begin a copy of many pieces
+constexpr double kAllReduceSeconds = 10e-6;   // its latency; two a layer
+// bytes per second: an NVMe drive on PCIe 4.0 x4, read through a file system
+constexpr double kDiskBandwidth = 3e9;
 constexpr double kDiskSeconds = 1e-3;
 
-// The host's processor: 16 cores of AMD EPYC 7R32 (beside the A10 of AWS g5.8xlarge) at 2.8 GHz with 32 32-bit operations a
-// cycle (AVX2, two FMAs), of which a product as thin as a rank reaches half.
+// The host's processor: 16 cores of AMD EPYC 7R32 (beside the A10 of AWS g5.8xlarge) at 2.8 GHz with 32 32-bit
+// operations a cycle (AVX2, two FMAs), of which a product as thin as a rank reaches half.
 constexpr double kCpuFlops = 16 * 2.8e9 * 32 * 0.5;
 constexpr double kCpuSignalSeconds = 20e-6;  // through shared memory, there and back, a layer
 
-// NVIDIA's data sheets: memory, its bandwidth, dense fp16 tensor FLOPs (half of the figure "with sparsity"); PCIe 4.0 x16 is
-// 31.5 GB/s in one direction, 5.0 63.0. Peer links are per direction: half of the data sheet's NVLink figure.
+// NVIDIA's data sheets: memory, its bandwidth, dense fp16 tensor FLOPs (half of the figure "with sparsity"); PCIe 4.0
+// x16 is 31.5 GB/s in one direction, 5.0 63.0. Peer links are per direction: half of the data sheet's NVLink figure.
 constexpr std::array kDevices = std::to_array<DeviceShape>({
     // nvidia.com A40 data sheet: 48 GB, 696 GB/s, 149.7 TFLOPS, PCIe 4.0, NVLink 112.5 GB/s.
     {"a40", "A40 48 GB", 48 * kGiB, 696e9, 149.7e12, 31.5e9, 56.25e9},
     // nvidia.com A10 data sheet: 24 GB, 600 GB/s, 125 TFLOPS, PCIe 4.0; no NVLink: peers by PCIe.
     {"a10", "A10 24 GB", 24 * kGiB, 600e9, 125e12, 31.5e9, 31.5e9},
-    // nvidia.com A100 data sheet: 40 GB 1,555 GB/s; 80 GB SXM 2,039 GB/s; 312 TFLOPS; NVLink 600 GB/s. The smaller ones are
-    // an 80 GB card of which less is used, as in Chameleon 5.5.
+    // nvidia.com A100 data sheet: 40 GB 1,555 GB/s; 80 GB SXM 2,039 GB/s; 312 TFLOPS; NVLink 600 GB/s. The smaller ones
+    // are an 80 GB card of which less is used, as in Chameleon 5.5.
     {"a100-24", "A100, 24 GB of it", 24 * kGiB, 2039e9, 312e12, 31.5e9, 300e9},
     {"a100-40", "A100 40 GB", 40 * kGiB, 1555e9, 312e12, 31.5e9, 300e9},
     {"a100-48", "A100, 48 GB of it", 48 * kGiB, 2039e9, 312e12, 31.5e9, 300e9},
@@ -54,13 +55,14 @@ constexpr std::array kModels = std::to_array<ModelShape>({
     {"llama-7b", 32, 4096, 32, 32, 11008, 32000},
     {"llama-13b", 40, 5120, 40, 40, 13824, 32000},
     {"llama-30b", 60, 6656, 52, 52, 17920, 32000},
-    {"llama-34b", 48, 8192, 64, 8, 22016, 32000},      // CodeLlama-34B: the only Llama of that size
+    {"llama-34b", 48, 8192, 64, 8, 22016, 32000},  // CodeLlama-34B: the only Llama of that size
     {"llama-70b", 80, 8192, 64, 8, 28672, 32000},
     {"llama-3-8b", 32, 4096, 32, 8, 14336, 128256},
 });
 
 template <typename Shape>
-Result<Shape> FindByName(std::span<const Shape> shapes, std::string_view name, const std::string& what, const std::string& flag) {
+Result<Shape> FindByName(std::span<const Shape> shapes, std::string_view name, const std::string& what,
+                         const std::string& flag) {
   std::string valid;
   for (const Shape& shape : shapes) {
     if (shape.name == name) return shape;
@@ -89,14 +91,15 @@ PerformanceModel ModelOf(const DeviceShape& device, const ModelShape& model, dou
   result.per_adapter_token_rank = rank_bytes / (flops * kLoraFlopsShare);
   result.per_rank = rank_bytes / bandwidth;
   result.per_padded_rank = result.per_adapter_token_rank;
-  result.per_padded_adapter = result.per_rank;   // padded matrices are read as wide as the widest
+  result.per_padded_adapter = result.per_rank;  // padded matrices are read as wide as the widest
   result.disk = {kDiskSeconds, kDiskBandwidth};
   result.host_to_device = result.device_to_host = {kTransferSeconds, n * device.host_link * kHostLinkShare};
   return result;
 }
 
 // A layer's input goes to the host once, the results of each target come back, 16 bits each.
-CpuAssist AssistOf(const DeviceShape& device, const ModelShape& model, double rank_bytes, std::span<const LoraTarget> targets) {
+CpuAssist AssistOf(const DeviceShape& device, const ModelShape& model, double rank_bytes,
+                   std::span<const LoraTarget> targets) {
   std::int64_t values = 0;
   for (const LoraTarget target : targets) {
     if (target == LoraTarget::kLmHead) continue;
@@ -106,7 +109,8 @@ CpuAssist AssistOf(const DeviceShape& device, const ModelShape& model, double ra
   }
   const double bytes = 2.0 * static_cast<double>(model.layers * values);
   return {.per_step = static_cast<double>(model.layers) * kCpuSignalSeconds,
-          .per_token = bytes / (device.host_link * kHostLinkShare), .per_token_rank = rank_bytes / kCpuFlops};
+          .per_token = bytes / (device.host_link * kHostLinkShare),
+          .per_token_rank = rank_bytes / kCpuFlops};
 }
 
 }  // namespace
@@ -123,22 +127,36 @@ std::int64_t ModelShape::AdapterBytesPerRank(std::span<const LoraTarget> targets
   for (const LoraTarget target : targets) {
     switch (target) {
       case LoraTarget::kQ:
-      case LoraTarget::kO: elements += layers * (hidden + QueryWidth()); break;
+      case LoraTarget::kO:
+        elements += layers * (hidden + QueryWidth());
+        break;
       case LoraTarget::kK:
-      case LoraTarget::kV: elements += layers * (hidden + KvWidth()); break;
+      case LoraTarget::kV:
+        elements += layers * (hidden + KvWidth());
+        break;
       case LoraTarget::kGate:
       case LoraTarget::kUp:
-      case LoraTarget::kDown: elements += layers * (hidden + intermediate); break;
-      case LoraTarget::kLmHead: elements += hidden + vocab; break;
+      case LoraTarget::kDown:
+        elements += layers * (hidden + intermediate);
+        break;
+      case LoraTarget::kLmHead:
+        elements += hidden + vocab;
+        break;
     }
   }
   return 2 * elements;
 }
 
 ModelShape ShapeOf(const ModelConfig& config, std::string_view name) {
-  return {.name = name, .layers = config.num_layers, .hidden = config.hidden_size, .heads = config.num_heads,
-          .kv_heads = config.num_kv_heads, .intermediate = config.intermediate_size, .vocab = config.vocab_size,
-          .head_dim = config.head_dim, .tied = config.tie_word_embeddings};
+  return {.name = name,
+          .layers = config.num_layers,
+          .hidden = config.hidden_size,
+          .heads = config.num_heads,
+          .kv_heads = config.num_kv_heads,
+          .intermediate = config.intermediate_size,
+          .vocab = config.vocab_size,
+          .head_dim = config.head_dim,
+          .tied = config.tie_word_embeddings};
 }
 
 Result<std::vector<LoraTarget>> ParseLoraTargets(const std::vector<std::string>& names) {
@@ -150,22 +168,20 @@ Result<std::vector<LoraTarget>> ParseLoraTargets(const std::vector<std::string>&
     }
   }
   if (targets.size() == names.size() && !targets.empty()) return targets;
-  return InvalidArgument("targets of the adapters: expected some of q, k, v, o, gate, up, down, lm_head", "--lora-targets");
+  return InvalidArgument("targets of the adapters: expected some of q, k, v, o, gate, up, down, lm_head",
+                         "--lora-targets");
 }
 
 std::span<const DeviceShape> DeviceShapes() { return kDevices; }
 std::span<const ModelShape> ModelShapes() { return kModels; }
 
-Result<DeviceShape> FindDevice(std::string_view name) {
-  return FindByName(DeviceShapes(), name, "device", "--device");
-}
-Result<ModelShape> FindModel(std::string_view name) {
-  return FindByName(ModelShapes(), name, "model", "--model");
-}
+Result<DeviceShape> FindDevice(std::string_view name) { return FindByName(DeviceShapes(), name, "device", "--device"); }
+Result<ModelShape> FindModel(std::string_view name) { return FindByName(ModelShapes(), name, "model", "--model"); }
 
-Result<SimulatedDevice> DescribeDevice(const DeviceShape& device, const ModelShape& model, std::int64_t gpus, double memory_share,
-                                       std::span<const LoraTarget> targets) {
-  if (gpus < 1 || gpus > 64) return InvalidArgument("tensor parallelism: expected 1 to 64, found " + std::to_string(gpus), "--gpus");
+Result<SimulatedDevice> DescribeDevice(const DeviceShape& device, const ModelShape& model, std::int64_t gpus,
+                                       double memory_share, std::span<const LoraTarget> targets) {
+  if (gpus < 1 || gpus > 64)
+    return InvalidArgument("tensor parallelism: expected 1 to 64, found " + std::to_string(gpus), "--gpus");
   SimulatedDevice result;
   const std::string count = gpus == 1 ? "" : std::to_string(gpus) + " x ";
   result.name = count + std::string(device.what) + ", " + std::string(model.name);
@@ -174,11 +190,13 @@ Result<SimulatedDevice> DescribeDevice(const DeviceShape& device, const ModelSha
   result.model.device = result.name;
   result.cpu_assist = AssistOf(device, model, static_cast<double>(result.adapter_bytes_per_rank), targets);
   result.page_bytes = result.page_tokens * model.KvBytesPerToken();
-  const double left = static_cast<double>(gpus) * device.memory_bytes * memory_share - static_cast<double>(model.WeightBytes());
+  const double left =
+      static_cast<double>(gpus) * device.memory_bytes * memory_share - static_cast<double>(model.WeightBytes());
   result.device_pages = left > 0 ? result.PagesOf(left) : 0;
   if (result.device_pages < 1) {
     return ResourceExhausted(std::string(model.name) + " has " + std::to_string(model.WeightBytes() / 1'000'000'000) +
-                             " GB of weights: they do not fit " + result.name + " (raise --gpus or --memory-share)", "--gpus");
+                                 " GB of weights: they do not fit " + result.name + " (raise --gpus or --memory-share)",
+                             "--gpus");
   }
   return result;
 }

@@ -1,4 +1,5 @@
-// What is going to happen on the virtual clock, in a total order: time, then kind, then the order in which it was put in.
+// What is going to happen on the virtual clock, in a total order: time, then kind, then the order in which it was put
+// in.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +19,14 @@ struct Event {
   TimeNs at = 0;
   EventKind kind = EventKind::kArrival;
   std::uint64_t sequence = 0;
-  std::int64_t subject = 0;            // of an arrival or a cancellation: the request
+  std::int64_t subject = 0;  // of an arrival or a cancellation: the request
 };
 
 class EventQueue {
  public:
-  void Push(TimeNs at, EventKind kind, std::int64_t subject = 0) { events_.push({at, kind, next_sequence_++, subject}); }
+  void Push(TimeNs at, EventKind kind, std::int64_t subject = 0) {
+    events_.push({at, kind, next_sequence_++, subject});
+  }
   bool empty() const { return events_.empty(); }
   std::size_t size() const { return events_.size(); }
   const Event& first() const { return events_.top(); }

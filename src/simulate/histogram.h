@@ -19,7 +19,7 @@ class DurationHistogram {
     sum_ += static_cast<double>(value);
   }
   std::int64_t count() const { return count_; }
-  double mean() const { return count_ == 0 ? 0 : sum_ / static_cast<double>(count_); }   // ns
+  double mean() const { return count_ == 0 ? 0 : sum_ / static_cast<double>(count_); }  // ns
   // ns; 0 if empty. REQUIRES: 0 <= q <= 1.
   double Quantile(double q) const {
     const double wanted = q * static_cast<double>(count_);
@@ -32,7 +32,7 @@ class DurationHistogram {
   }
 
  private:
-  static constexpr int kBits = 6;                      // buckets of a power of two: 2^kBits
+  static constexpr int kBits = 6;  // buckets of a power of two: 2^kBits
   static constexpr std::size_t kPerPower = std::size_t{1} << kBits;
   static std::size_t BucketOf(std::uint64_t value) {
     if (value < kPerPower) return static_cast<std::size_t>(value);
@@ -45,7 +45,7 @@ class DurationHistogram {
     return (static_cast<double>(head) + 0.5) * static_cast<double>(std::uint64_t{1} << shift);
   }
 
-  std::array<std::int64_t, (64 - kBits + 1) * kPerPower> counts_ = {};
+  std::array<std::int64_t, (64 - kBits + 1)* kPerPower> counts_ = {};
   std::int64_t count_ = 0;
   double sum_ = 0;
 };

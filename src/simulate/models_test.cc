@@ -51,8 +51,14 @@ TEST(Devices, TargetsAndShapesOfFiles) {
   EXPECT_EQ(llama.AdapterBytesPerRank(targets), 2 * 32 * (2 * 8192 + 4096 + 11008));
   EXPECT_FALSE(ParseLoraTargets({"q", "router"}).ok());
   EXPECT_FALSE(ParseLoraTargets({}).ok());
-  const ModelConfig config{.hidden_size = 1024, .num_layers = 2, .num_heads = 16, .num_kv_heads = 8, .head_dim = 128,
-                           .intermediate_size = 3072, .vocab_size = 1000, .tie_word_embeddings = true};
+  const ModelConfig config{.hidden_size = 1024,
+                           .num_layers = 2,
+                           .num_heads = 16,
+                           .num_kv_heads = 8,
+                           .head_dim = 128,
+                           .intermediate_size = 3072,
+                           .vocab_size = 1000,
+                           .tie_word_embeddings = true};
   const ModelShape shape = ShapeOf(config, "mine");
   EXPECT_EQ(shape.QueryWidth(), 2048);
   EXPECT_EQ(shape.KvBytesPerToken(), 2 * 2 * 2 * 1024);
@@ -68,10 +74,12 @@ TEST(Devices, DecodeIsBoundByBandwidthAndPrefillByArithmetic) {
   // 13.2 GB of weights at 80 % of 696 GB/s.
   EXPECT_NEAR(a40.model.SecondsOf({.decode_sequences = 1, .decode_context = 1}), 0.0237 + 0.0015, 0.001);
   // 1,000 tokens x 13.2 GFLOP at 55 % of 149.7 TFLOPS: the weights' reading is hidden behind it.
-  EXPECT_NEAR(a40.model.SecondsOf({.prefill_tokens = 1000, .prefill_attention = 500'500}), 0.160 + 0.006 + 0.0015, 0.003);
+  EXPECT_NEAR(a40.model.SecondsOf({.prefill_tokens = 1000, .prefill_attention = 500'500}), 0.160 + 0.006 + 0.0015,
+              0.003);
   // 20,000 tokens of context are 10.5 GB, read on top of the weights.
   EXPECT_NEAR(a40.model.SecondsOf({.decode_sequences = 20, .decode_context = 20'000}), 0.0237 + 0.0188 + 0.0015, 0.001);
-  EXPECT_LT(Describe("h100", "llama-7b").model.SecondsOf({.decode_sequences = 1}), a40.model.SecondsOf({.decode_sequences = 1}) / 3);
+  EXPECT_LT(Describe("h100", "llama-7b").model.SecondsOf({.decode_sequences = 1}),
+            a40.model.SecondsOf({.decode_sequences = 1}) / 3);
 }
 
 TEST(Devices, MemoryAndTensorParallelism) {
@@ -80,7 +88,7 @@ TEST(Devices, MemoryAndTensorParallelism) {
   EXPECT_GT(two.device_pages, 2 * one.device_pages);
   EXPECT_NEAR(two.model.host_to_device.bytes_per_second / one.model.host_to_device.bytes_per_second, 2, 1e-9);
   const StepLoad prefill{.prefill_tokens = 4000}, decode{.decode_sequences = 1};
-  EXPECT_GT(two.model.SecondsOf(prefill), one.model.SecondsOf(prefill) / 2);   // the all-reduces
+  EXPECT_GT(two.model.SecondsOf(prefill), one.model.SecondsOf(prefill) / 2);  // the all-reduces
   EXPECT_LT(two.model.SecondsOf(prefill), one.model.SecondsOf(prefill));
   EXPECT_LT(two.model.SecondsOf(decode), one.model.SecondsOf(decode));
   const auto refused = DescribeDevice(FindDevice("a10").value(), FindModel("llama-70b").value());
@@ -91,7 +99,7 @@ TEST(Devices, MemoryAndTensorParallelism) {
 }
 
 TEST(Devices, AdapterPagesRoundUp) {
-  const SimulatedDevice a40 = Describe("a40", "llama-7b");   // pages of 8 MiB, 2 MiB a rank
+  const SimulatedDevice a40 = Describe("a40", "llama-7b");  // pages of 8 MiB, 2 MiB a rank
   EXPECT_EQ(a40.page_bytes, 8 << 20);
   EXPECT_EQ(a40.AdapterPages(8), 2);
   EXPECT_EQ(a40.AdapterPages(9), 3);
@@ -100,24 +108,29 @@ TEST(Devices, AdapterPagesRoundUp) {
 
 // ---- Links
 
-TransferJob Job(std::uint64_t id, TransferKind kind, std::size_t pages, std::shared_ptr<AdapterVersion> adapter = nullptr) {
-  return {.id = id, .kind = kind, .adapter = std::move(adapter), .destination = std::vector<std::byte*>(pages), .page_bytes = 1000};
+TransferJob Job(std::uint64_t id, TransferKind kind, std::size_t pages,
+                std::shared_ptr<AdapterVersion> adapter = nullptr) {
+  return {.id = id,
+          .kind = kind,
+          .adapter = std::move(adapter),
+          .destination = std::vector<std::byte*>(pages),
+          .page_bytes = 1000};
 }
 
 TEST(SimulatedTransfer, KvAndAdaptersQueueOnOneLink) {
   VirtualClock clock;
   EventQueue events;
   PerformanceModel model;
-  model.host_to_device = model.device_to_host = {.latency = 1e-6, .bytes_per_second = 1e9};   // a page a microsecond
+  model.host_to_device = model.device_to_host = {.latency = 1e-6, .bytes_per_second = 1e9};  // a page a microsecond
   model.disk = {.latency = 0, .bytes_per_second = 1e8};
   SimulatedLinks links(model);
   SimulatedTransfer adapters(&clock, &events, &links, false), kv(&clock, &events, &links, false);
   auto version = std::make_shared<AdapterVersion>();
   version->generation = AdapterGeneration{1};
-  version->layout.payload_bytes = 3500;   // of four pages
+  version->layout.payload_bytes = 3500;  // of four pages
   adapters.Submit(Job(1, TransferKind::kHostToDevice, 4, version));
   kv.Submit(Job(2, TransferKind::kHostToDevice, 2));
-  kv.Submit(Job(3, TransferKind::kDeviceToHost, 2));   // the other direction is free
+  kv.Submit(Job(3, TransferKind::kDeviceToHost, 2));  // the other direction is free
   std::map<TimeNs, std::uint64_t> ends;
   while (!events.empty()) {
     clock.AdvanceTo(events.Pop().at);
@@ -160,7 +173,8 @@ TEST(SloSearch, FindsTheLoadThatIsSustained) {
   const SustainedLoad found = FindSustainedLoad(options, load, low_load).value();
   EXPECT_GT(found.rate, 2);
   for (const LoadProbe& probe : found.probes) EXPECT_EQ(probe.within, probe.rate <= found.rate) << probe.rate;
-  const auto next = std::find_if(found.probes.begin(), found.probes.end(), [&](const LoadProbe& p) { return p.rate > found.rate; });
+  const auto next =
+      std::find_if(found.probes.begin(), found.probes.end(), [&](const LoadProbe& p) { return p.rate > found.rate; });
   ASSERT_NE(next, found.probes.end());
   EXPECT_LE(next->rate, found.rate * 1.021);
   EXPECT_FALSE(found.at_least);
@@ -169,7 +183,8 @@ TEST(SloSearch, FindsTheLoadThatIsSustained) {
 
 TEST(SloSearch, SaysWhenNoLoadWasTooHigh) {
   const SimulationOptions options{.device = Describe("a40", "llama-7b"), .preset = FindPreset("fifo").value()};
-  const WorkloadOptions load{.requests = 10, .rate = 1000, .input_mean = 20, .output_mean = 4, .adapters = 2, .ranks = {8}};
+  const WorkloadOptions load{
+      .requests = 10, .rate = 1000, .input_mean = 20, .output_mean = 4, .adapters = 2, .ranks = {8}};
   const SustainedLoad found = FindSustainedLoad(options, load, 3600 * kNsPerSecond).value();
   EXPECT_TRUE(found.at_least);
   EXPECT_GT(found.rate, kMaxRate / 2);
@@ -177,8 +192,9 @@ TEST(SloSearch, SaysWhenNoLoadWasTooHigh) {
 
 TEST(SloSearch, AnObjectiveNeedsARequestThatFits) {
   SimulationOptions options{.device = Describe("a40", "llama-7b"), .preset = FindPreset("fifo").value()};
-  options.device.device_pages = 10;   // of 16 tokens
-  const auto low_load = LowLoadTime(options, {.requests = 20, .rate = 1, .input_mean = 1000, .input_cv = 0, .adapters = 0});
+  options.device.device_pages = 10;  // of 16 tokens
+  const auto low_load =
+      LowLoadTime(options, {.requests = 20, .rate = 1, .input_mean = 1000, .input_cv = 0, .adapters = 0});
   ASSERT_FALSE(low_load.ok());
   EXPECT_EQ(low_load.error().param, "--slo");
 }

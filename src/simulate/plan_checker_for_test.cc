@@ -12,10 +12,11 @@ namespace loramux {
 namespace {
 
 constexpr std::size_t kMostViolations = 3;
-constexpr std::int64_t kMostPlans = 1'000'000;   // more than any world needs: it would go on for ever
+constexpr std::int64_t kMostPlans = 1'000'000;  // more than any world needs: it would go on for ever
 
 bool Admits(const StepPlan& plan, const Request& request) {
-  return std::any_of(plan.admissions.begin(), plan.admissions.end(), [&](const auto& a) { return a.request == &request; });
+  return std::any_of(plan.admissions.begin(), plan.admissions.end(),
+                     [&](const auto& a) { return a.request == &request; });
 }
 
 bool Preempts(const StepPlan& plan, const Request* request) {
@@ -23,7 +24,8 @@ bool Preempts(const StepPlan& plan, const Request* request) {
 }
 
 bool Loads(const StepPlan& plan, AdapterGeneration adapter) {
-  return std::any_of(plan.loads.begin(), plan.loads.end(), [&](const PlannedLoad& load) { return load.adapter == adapter; });
+  return std::any_of(plan.loads.begin(), plan.loads.end(),
+                     [&](const PlannedLoad& load) { return load.adapter == adapter; });
 }
 
 bool EvictsFromDevice(const StepPlan& plan, AdapterGeneration adapter) {
@@ -80,14 +82,17 @@ void PlanChecker::CheckBatch(const View& view) {
 // What is given back in the plan and what is free is enough for what it takes; each side keeps to its own part.
 void PlanChecker::CheckMemory(const View& view) {
   const PoolStats pool = view.residency.device()->Stats();
-  std::int64_t adapters = 0, kv = 0;   // taken, less given back
+  std::int64_t adapters = 0, kv = 0;  // taken, less given back
   for (const PlannedLoad& load : view.plan.loads) adapters += view.residency.Get(load.adapter).version->layout.pages;
-  for (const AdapterGeneration gone : view.plan.device_evictions) adapters -= view.residency.Get(gone).version->layout.pages;
+  for (const AdapterGeneration gone : view.plan.device_evictions)
+    adapters -= view.residency.Get(gone).version->layout.pages;
   for (const PlannedChunk& chunk : view.plan.chunks) kv += chunk.new_pages;
   for (const PlannedFetch& fetch : view.plan.fetches) kv += fetch.pages;
-  for (const Request* request : view.plan.preemptions) kv -= static_cast<std::int64_t>(request->pages.size()) - request->tree_pages;
+  for (const Request* request : view.plan.preemptions)
+    kv -= static_cast<std::int64_t>(request->pages.size()) - request->tree_pages;
   kv -= static_cast<std::int64_t>(view.plan.kv_evictions.size());
-  const std::int64_t adapters_after = pool.used(PageCategory::kAdapter) + adapters, kv_after = pool.used(PageCategory::kKv) + kv;
+  const std::int64_t adapters_after = pool.used(PageCategory::kAdapter) + adapters,
+                     kv_after = pool.used(PageCategory::kKv) + kv;
   Expect(adapters_after + kv_after <= device_pages_, view, "more pages than the device has");
   const std::int64_t share = AdapterSharePages(options_.adapter_share, device_pages_);
   if (share == 0) return;
@@ -95,7 +100,8 @@ void PlanChecker::CheckMemory(const View& view) {
   Expect(kv_after <= device_pages_ - share, view, "keys and values exceed their share");
 }
 
-// Adapters that come to the host tier have room there, with what gives way for them (keys and values do when they come).
+// Adapters that come to the host tier have room there, with what gives way for them (keys and values do when they
+// come).
 void PlanChecker::CheckHostMemory(const View& view) {
   const PagePool* host = view.residency.host();
   std::int64_t taken = 0;
@@ -132,20 +138,23 @@ void PlanChecker::CheckAdapters(const View& view) {
   }
   const auto most = static_cast<std::size_t>(options_.max_distinct_adapters);
   Expect(most == 0 || distinct.size() <= most, view, "too many distinct adapters");
-  for (const AdapterGeneration adapter : distinct) Expect(!EvictsFromDevice(view.plan, adapter), view, "evicts an adapter in use");
+  for (const AdapterGeneration adapter : distinct)
+    Expect(!EvictsFromDevice(view.plan, adapter), view, "evicts an adapter in use");
 }
 
-// Lanes may use what others leave of their quotas, but nobody the same tokens twice. A request beside which nobody of its lane
-// runs, and one that has waited too long, need no quota.
+// Lanes may use what others leave of their quotas, but nobody the same tokens twice. A request beside which nobody of
+// its lane runs, and one that has waited too long, need no quota.
 void PlanChecker::CheckQuotas(const View& view) {
   const QueueOrder& queue = view.scheduler.queue();
   if (!queue.has_quotas()) return;
   std::array<double, kMaxLanes> use = {};
   for (const Request* request : view.scheduler.running()) {
-    if (!Preempts(view.plan, request)) use[static_cast<std::size_t>(request->lane)] += static_cast<double>(ExtentOf(*request).total());
+    if (!Preempts(view.plan, request))
+      use[static_cast<std::size_t>(request->lane)] += static_cast<double>(ExtentOf(*request).total());
   }
   double left = 0, taken = 0;
-  for (std::int32_t lane = 0; lane < queue.lanes(); ++lane) left += std::max(0.0, queue.Quota(lane) - use[static_cast<std::size_t>(lane)]);
+  for (std::int32_t lane = 0; lane < queue.lanes(); ++lane)
+    left += std::max(0.0, queue.Quota(lane) - use[static_cast<std::size_t>(lane)]);
   const bool one_tenant = view.scheduler.tenants().active_tenants() <= 1;
   const Request* const turn = one_tenant ? nullptr : OverdueTurn(view);
   for (const PlannedAdmission& admission : view.plan.admissions) {
@@ -161,7 +170,8 @@ void PlanChecker::CheckQuotas(const View& view) {
 
 // ---------------------------------------------------------------- Promises
 
-// With one tenant the youngest gives way first, and never to a younger one. Who overtook somebody gives way to that one.
+// With one tenant the youngest gives way first, and never to a younger one. Who overtook somebody gives way to that
+// one.
 void PlanChecker::CheckPreemptions(const View& view) {
   if (view.scheduler.tenants().active_tenants() > 1) return;
   for (const Request* gone : view.plan.preemptions) {
@@ -189,11 +199,12 @@ bool PlanChecker::Arrives(const View& view, const Request& request) const {
   const DependencyTree* tree = view.scheduler.tree();
   if (tree == nullptr || !tree->Exists(request.found)) return false;
   const KvTiers* tiers = view.scheduler.tiers();
-  const std::int64_t fetches = tiers == nullptr ? 0 : tiers->fetches_in_flight() + static_cast<std::int64_t>(view.plan.fetches.size());
+  const std::int64_t fetches =
+      tiers == nullptr ? 0 : tiers->fetches_in_flight() + static_cast<std::int64_t>(view.plan.fetches.size());
   NodeId at = request.found;
   for (; !tree->OnDevice(at); at = tree->Parent(at)) {
     if (tree->Moving(at) || fetches >= KvTiers::kMaxFetches) return true;
-    for (const PlannedFetch& fetch : view.plan.fetches) {   // somebody else's, of the same path
+    for (const PlannedFetch& fetch : view.plan.fetches) {  // somebody else's, of the same path
       NodeId on = fetch.tail;
       while (tree->Depth(on) > tree->Depth(at)) on = tree->Parent(on);
       if (on == at) return true;
@@ -203,7 +214,7 @@ bool PlanChecker::Arrives(const View& view, const Request& request) const {
   const std::vector<NodeId>& gone = view.plan.kv_evictions;
   const auto evicted = [&](NodeId node) { return std::find(gone.begin(), gone.end(), node) != gone.end(); };
   while (tree->Depth(at) > 0 && !evicted(at)) at = tree->Parent(at);
-  return tree->Depth(at) > 0;   // this plan takes a part of it: the next one fetches that, too
+  return tree->Depth(at) > 0;  // this plan takes a part of it: the next one fetches that, too
 }
 
 // Of one tenant (and lane), who is due first is let in first; that time is at most an age bound from the arrival.
@@ -217,18 +228,19 @@ void PlanChecker::CheckOrder(const View& view) {
     const std::string who = "request " + std::to_string(in.id.value);
     Expect(std::abs(in.due - in.arrival) <= options_.age_bound, view, who + " is due beyond the age bound");
     const bool out_of_turn = view.now - in.arrival > std::min(options_.age_bound, options_.fairness.max_wait);
-    Expect(admission.overtakes == RequestId{} || !in.squashed, view, who + " overtakes another though it was squashed for that before");
+    Expect(admission.overtakes == RequestId{} || !in.squashed, view,
+           who + " overtakes another though it was squashed for that before");
     if (queue.residents_first() || out_of_turn || admission.overtakes != RequestId{}) continue;
     for (const Request* waits : view.scheduler.waiting()) {
       if (waits->tenant != in.tenant || waits->lane != in.lane || !(UrgencyOf(*waits) < UrgencyOf(in))) continue;
-      Expect(Admits(view.plan, *waits) || Arrives(view, *waits), view, who + " goes before " + std::to_string(waits->id.value) +
-                                                                       ", which is due before it");
+      Expect(Admits(view.plan, *waits) || Arrives(view, *waits), view,
+             who + " goes before " + std::to_string(waits->id.value) + ", which is due before it");
     }
   }
 }
 
-// With one tenant: who has waited for longer than the age bound goes before everybody that has not, the oldest first. That
-// one's adapter stays where it is, unless an older one that runs needs the memory.
+// With one tenant: who has waited for longer than the age bound goes before everybody that has not, the oldest first.
+// That one's adapter stays where it is, unless an older one that runs needs the memory.
 void PlanChecker::CheckAgeBound(const View& view) {
   std::int64_t left = options_.lookahead;
   for (const Request* request : view.scheduler.waiting()) {
@@ -238,7 +250,8 @@ void PlanChecker::CheckAgeBound(const View& view) {
     const auto running = view.scheduler.running();
     const bool older_runs = !running.empty() && running.front()->id < request->id;
     const bool loses = request->adapter != kBaseModel && EvictsFromDevice(view.plan, request->adapter);
-    Expect(!loses || older_runs, view, "request " + std::to_string(request->id.value) + ", beyond the age bound, loses its adapter");
+    Expect(!loses || older_runs, view,
+           "request " + std::to_string(request->id.value) + ", beyond the age bound, loses its adapter");
   }
 }
 
@@ -268,15 +281,18 @@ void PlanChecker::CheckNext(const View& view, const Request& next, const char* w
   if (absent && !Loads(view.plan, next.adapter)) {
     for (const PlannedLoad& load : view.plan.loads) {
       const auto older = [&](const Request* request) {
-        return request->adapter == load.adapter && view.now - request->arrival > options_.age_bound && request->id < next.id;
+        return request->adapter == load.adapter && view.now - request->arrival > options_.age_bound &&
+               request->id < next.id;
       };
       const auto waiting = view.scheduler.waiting();
-      Expect(std::any_of(waiting.begin(), waiting.end(), older), view, who + ", has no adapter, and another's is loaded");
+      Expect(std::any_of(waiting.begin(), waiting.end(), older), view,
+             who + ", has no adapter, and another's is loaded");
     }
   }
   if (Admits(view.plan, next) || Arrives(view, next)) return;
   for (const PlannedAdmission& admission : view.plan.admissions) {
-    Expect(admission.request->id < next.id, view, who + ", is passed over for " + std::to_string(admission.request->id.value));
+    Expect(admission.request->id < next.id, view,
+           who + ", is passed over for " + std::to_string(admission.request->id.value));
   }
 }
 
@@ -285,14 +301,17 @@ void PlanChecker::Digest(const View& view) {
   add(static_cast<std::uint64_t>(view.now));
   for (const PlannedChunk& chunk : view.plan.chunks) {
     add(chunk.request->id.value << 20 ^ static_cast<std::uint64_t>(chunk.num_tokens));
-    add(static_cast<std::uint64_t>(chunk.new_pages) << 2 ^ static_cast<std::uint64_t>(2 * chunk.admits + chunk.samples));
+    add(static_cast<std::uint64_t>(chunk.new_pages) << 2 ^
+        static_cast<std::uint64_t>(2 * chunk.admits + chunk.samples));
   }
   for (const Request* request : view.plan.preemptions) add(request->id.value);
   for (const NodeId node : view.plan.kv_evictions) add(std::uint64_t{node.index} << 32 ^ node.generation);
   for (const AdapterGeneration gone : view.plan.device_evictions) add(gone.value);
   for (const AdapterGeneration gone : view.plan.host_evictions) add(gone.value);
-  for (const PlannedFetch& fetch : view.plan.fetches) add(fetch.request->id.value << 32 ^ static_cast<std::uint64_t>(fetch.pages));
-  for (const PlannedLoad& load : view.plan.loads) add(std::uint64_t{load.adapter.value} << 1 ^ static_cast<std::uint64_t>(load.via_host));
+  for (const PlannedFetch& fetch : view.plan.fetches)
+    add(fetch.request->id.value << 32 ^ static_cast<std::uint64_t>(fetch.pages));
+  for (const PlannedLoad& load : view.plan.loads)
+    add(std::uint64_t{load.adapter.value} << 1 ^ static_cast<std::uint64_t>(load.via_host));
 }
 
 }  // namespace loramux

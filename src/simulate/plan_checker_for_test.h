@@ -13,11 +13,12 @@ namespace loramux {
 class PlanChecker final : public EngineObserver {
  public:
   // The options that the engine's scheduler was made with, and its device's pages.
-  PlanChecker(SchedulerOptions options, std::int64_t device_pages) : options_(std::move(options)), device_pages_(device_pages) {}
+  PlanChecker(SchedulerOptions options, std::int64_t device_pages)
+      : options_(std::move(options)), device_pages_(device_pages) {}
   void Planned(const PlannedStep& step) override;
 
-  const std::vector<std::string>& violations() const { return violations_; }   // the first few
-  std::uint64_t digest() const { return digest_; }                              // of all plans, in their order
+  const std::vector<std::string>& violations() const { return violations_; }  // the first few
+  std::uint64_t digest() const { return digest_; }                            // of all plans, in their order
   std::int64_t plans() const { return plans_; }
 
  private:

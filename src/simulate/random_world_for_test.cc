@@ -16,9 +16,12 @@ class Drawing {
  public:
   explicit Drawing(std::uint64_t seed) : prng_(seed) {}
   template <typename T>
-  T OneOf(std::initializer_list<T> values) { return *(values.begin() + static_cast<std::ptrdiff_t>(prng_.NextBelow(values.size()))); }
+  T OneOf(std::initializer_list<T> values) {
+    return *(values.begin() + static_cast<std::ptrdiff_t>(prng_.NextBelow(values.size())));
+  }
   bool Chance(double probability) { return prng_.NextDouble() < probability; }
-  double Between(double low, double high) { return low * std::pow(high / low, prng_.NextDouble()); }   // of each magnitude alike
+  // of each magnitude alike
+  double Between(double low, double high) { return low * std::pow(high / low, prng_.NextDouble()); }
   std::uint64_t Below(std::uint64_t bound) { return prng_.NextBelow(bound); }
 
  private:
@@ -27,7 +30,9 @@ class Drawing {
 
 // A step 1 ms, a prompt's token 0.1 ms, a decoding sequence 0.2 ms: about as long as on the real thing, and round.
 SimulatedDevice DrawDevice(Drawing& draw) {
-  SimulatedDevice device{.name = "random", .page_tokens = draw.OneOf<std::int64_t>({4, 16}), .page_bytes = kPageBytes,
+  SimulatedDevice device{.name = "random",
+                         .page_tokens = draw.OneOf<std::int64_t>({4, 16}),
+                         .page_bytes = kPageBytes,
                          .device_pages = static_cast<std::int64_t>(draw.Between(20, 3000)),
                          .adapter_bytes_per_rank = kPageBytes / draw.OneOf<std::int64_t>({4, 8, 32})};
   device.model.step = 1e-3;
@@ -40,14 +45,23 @@ SimulatedDevice DrawDevice(Drawing& draw) {
 }
 
 Workload DrawRequests(Drawing& draw, std::uint64_t seed) {
-  WorkloadOptions options{.requests = static_cast<std::int64_t>(draw.Between(20, 250)), .rate = draw.Between(2, 1000),
-                          .input_mean = draw.Between(5, 200), .output_mean = draw.Between(1, 40), .input_cv = draw.OneOf({0.0, 1.0, 3.0}),
-                          .output_cv = draw.OneOf({0.0, 1.0, 2.0}), .max_input = 1200, .max_output = 150,
-                          .adapters = draw.OneOf<std::int64_t>({0, 1, 3, 12, 60}), .base_share = draw.OneOf({0.0, 0.0, 0.3}),
-                          .turns = draw.OneOf({1.0, 1.0, 3.0}), .think_seconds = draw.Between(0.01, 2), .seed = seed};
+  WorkloadOptions options{.requests = static_cast<std::int64_t>(draw.Between(20, 250)),
+                          .rate = draw.Between(2, 1000),
+                          .input_mean = draw.Between(5, 200),
+                          .output_mean = draw.Between(1, 40),
+                          .input_cv = draw.OneOf({0.0, 1.0, 3.0}),
+                          .output_cv = draw.OneOf({0.0, 1.0, 2.0}),
+                          .max_input = 1200,
+                          .max_output = 150,
+                          .adapters = draw.OneOf<std::int64_t>({0, 1, 3, 12, 60}),
+                          .base_share = draw.OneOf({0.0, 0.0, 0.3}),
+                          .turns = draw.OneOf({1.0, 1.0, 3.0}),
+                          .think_seconds = draw.Between(0.01, 2),
+                          .seed = seed};
   if (draw.Chance(0.5)) options.ranks = {8, 16};
   if (options.adapters > 0) {
-    options.popularity = draw.OneOf({Popularity::kUniform, Popularity::kPowerLaw, Popularity::kDistinct, Popularity::kGaussian});
+    options.popularity =
+        draw.OneOf({Popularity::kUniform, Popularity::kPowerLaw, Popularity::kDistinct, Popularity::kGaussian});
     options.rank_popularity = draw.OneOf({Popularity::kUniform, Popularity::kPowerLaw});
     options.deviation = static_cast<double>(options.adapters) / 4;
   }
@@ -66,7 +80,7 @@ void DrawWishes(Drawing& draw, Workload& workload) {
     if (draw.Chance(leaving)) request.cancel_after = static_cast<TimeNs>(draw.Between(1e5, 1e10));
     if (request.follows || !draw.Chance(alike)) continue;
     request.first_block = static_cast<std::uint32_t>(draw.Below(workload.blocks.size()));
-    request.num_blocks = 1;   // 512 tokens: all of most prompts
+    request.num_blocks = 1;  // 512 tokens: all of most prompts
   }
 }
 
@@ -74,7 +88,8 @@ void DrawWishes(Drawing& draw, Workload& workload) {
 
 RandomWorld DrawWorld(std::string_view preset, std::uint64_t seed) {
   Drawing draw(SplitMix64(seed));
-  RandomWorld world{.options = {.device = DrawDevice(draw), .preset = FindPreset(preset).value()}, .workload = DrawRequests(draw, seed)};
+  RandomWorld world{.options = {.device = DrawDevice(draw), .preset = FindPreset(preset).value()},
+                    .workload = DrawRequests(draw, seed)};
   DrawWishes(draw, world.workload);
   SimulationOptions& options = world.options;
   options.max_running = draw.OneOf<std::int64_t>({1, 3, 16, 256});
@@ -90,16 +105,19 @@ RandomWorld DrawWorld(std::string_view preset, std::uint64_t seed) {
   options.check_every = draw.OneOf<std::int64_t>({0, 0, 3, 20});
   options.samples = draw.OneOf<std::int64_t>({0, 20});
   if (draw.Chance(0.3)) options.adapter_prefetch = AdapterPrefetch::kHistogram;
-  if (draw.Chance(0.5)) options.device.model.dense_floor = draw.OneOf({2e-3, 2e-2});   // a ridge of 20 and 200 tokens
+  if (draw.Chance(0.5)) options.device.model.dense_floor = draw.OneOf({2e-3, 2e-2});  // a ridge of 20 and 200 tokens
   if (draw.Chance(0.3)) options.preset.load_on_arrival = true;
   return world;
 }
 
 SchedulerOptions SchedulerOptionsOf(const RandomWorld& world) {
   const SimulationOptions& options = world.options;
-  SchedulerOptions scheduler{.page_tokens = options.device.page_tokens, .max_running = options.max_running,
-                             .max_batch_tokens = options.max_batch_tokens, .prefill_chunk = options.max_batch_tokens,
-                             .adapter_prefetch = options.adapter_prefetch, .age_bound = options.age_bound};
+  SchedulerOptions scheduler{.page_tokens = options.device.page_tokens,
+                             .max_running = options.max_running,
+                             .max_batch_tokens = options.max_batch_tokens,
+                             .prefill_chunk = options.max_batch_tokens,
+                             .adapter_prefetch = options.adapter_prefetch,
+                             .age_bound = options.age_bound};
   scheduler.fairness.max_wait = options.fairness_max_wait;
   QueueOrderOptions order;
   ApplyPreset(options.preset, std::max<std::int64_t>(2, world.workload.MaxSequenceTokens()), scheduler, order);

@@ -1,9 +1,9 @@
 // What must hold in every world: seeds by the thousand. One that fails says how to repeat it alone.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
-#include <algorithm>
 #include <string>
 #include <unistd.h>
 
@@ -17,9 +17,9 @@ namespace {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr std::uint64_t kSeeds = 12;
 #else
-constexpr std::uint64_t kSeeds = 200;   // for each preset
+constexpr std::uint64_t kSeeds = 200;  // for each preset
 #endif
-constexpr std::uint64_t kTwiceEvery = 8;   // of the worlds, one is run again
+constexpr std::uint64_t kTwiceEvery = 8;  // of the worlds, one is run again
 
 // For a CHECK that ends the process: which world it was.
 char running_world[256] = "";
@@ -33,7 +33,8 @@ void SayWhichWorld(int) {
 std::string HowToRepeat(std::string_view preset, std::uint64_t seed) {
   std::string name(preset);
   std::replace(name.begin(), name.end(), '-', '_');
-  return "to repeat: random_worlds_test --gtest_filter='*/" + name + "' --gtest_random_seed=" + std::to_string(seed) + "\n";
+  return "to repeat: random_worlds_test --gtest_filter='*/" + name + "' --gtest_random_seed=" + std::to_string(seed) +
+         "\n";
 }
 
 struct Outcome {
@@ -62,21 +63,24 @@ void ExpectEnds(const RandomWorld& world, const SimulationResult& result) {
     EXPECT_LE(record.first_token, record.last_token) << i;
   }
   EXPECT_EQ(static_cast<std::int64_t>(result.refusals.size()), refused_at_the_door);
-  for (const auto& [index, why] : result.refusals) EXPECT_NE(why.find("tokens"), std::string::npos) << index << ": " << why;
+  for (const auto& [index, why] : result.refusals)
+    EXPECT_NE(why.find("tokens"), std::string::npos) << index << ": " << why;
   EXPECT_EQ(result.stats.tokens_generated, generated);
   EXPECT_EQ(result.stats.running + result.stats.waiting, 0);
-  const PoolStats& device = result.stats.device;   // what is left there is history and idle adapters
-  EXPECT_EQ(device.free_pages + result.stats.history_pages + device.used(PageCategory::kAdapter), device.capacity_pages);
+  const PoolStats& device = result.stats.device;  // what is left there is history and idle adapters
+  EXPECT_EQ(device.free_pages + result.stats.history_pages + device.used(PageCategory::kAdapter),
+            device.capacity_pages);
 }
 
 void ExpectSame(const Outcome& a, const Outcome& b) {
   EXPECT_EQ(a.digest, b.digest);
   const auto key = [](const RequestRecord& r) {
-    return std::tuple(r.arrival, r.first_scheduled, r.first_token, r.last_token, r.adapter, r.prompt_tokens, r.output_tokens,
-                      r.cached_tokens, r.refused, r.cancelled);
+    return std::tuple(r.arrival, r.first_scheduled, r.first_token, r.last_token, r.adapter, r.prompt_tokens,
+                      r.output_tokens, r.cached_tokens, r.refused, r.cancelled);
   };
   ASSERT_EQ(a.result.requests.size(), b.result.requests.size());
-  for (std::size_t i = 0; i < a.result.requests.size(); ++i) EXPECT_EQ(key(a.result.requests[i]), key(b.result.requests[i])) << i;
+  for (std::size_t i = 0; i < a.result.requests.size(); ++i)
+    EXPECT_EQ(key(a.result.requests[i]), key(b.result.requests[i])) << i;
   EXPECT_EQ(a.result.refusals, b.result.refusals);
   EXPECT_EQ(a.result.end, b.result.end);
   EXPECT_EQ(a.result.bytes_to_device, b.result.bytes_to_device);
@@ -106,7 +110,8 @@ TEST_P(RandomWorlds, KeepWhatIsPromised) {
   std::signal(SIGABRT, before);
 }
 
-// Two requests took turns going past a third one that memory had no room for, and were squashed for it in the next step.
+// Two requests took turns going past a third one that memory had no room for, and were squashed for it in the next
+// step.
 TEST(ARandomWorld, ASquashIsNotForEver) {
   RandomWorld world = DrawWorld("loramux-mlq", 1270);
   const Outcome outcome = RunWorld(world);

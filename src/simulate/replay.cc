@@ -19,15 +19,17 @@ class Generations {
   void Add(const RecordedAdapter& adapter) { adapters_.push_back(adapter); }
   // Error: one is there twice.
   Status Settle() {
-    std::sort(adapters_.begin(), adapters_.end(), [](const auto& a, const auto& b) { return a.generation < b.generation; });
+    std::sort(adapters_.begin(), adapters_.end(),
+              [](const auto& a, const auto& b) { return a.generation < b.generation; });
     original_ = {0};
     for (const RecordedAdapter& adapter : adapters_) {
-      if (adapter.generation.value == original_.back()) return InvalidArgument("recording: an adapter's version is there twice");
+      if (adapter.generation.value == original_.back())
+        return InvalidArgument("recording: an adapter's version is there twice");
       original_.push_back(adapter.generation.value);
     }
     return Ok{};
   }
-  std::span<const RecordedAdapter> adapters() const { return adapters_; }   // the first has number 1
+  std::span<const RecordedAdapter> adapters() const { return adapters_; }  // the first has number 1
   std::span<const std::uint32_t> original() const { return original_; }
   // The base model's is 0. Nullopt: it is not there.
   std::optional<AdapterGeneration> Find(std::uint32_t original) const {
@@ -56,18 +58,31 @@ class ReplayWorld final : private EngineObserver {
     }
     ASSIGN_OR_RETURN(policy_, MakeEvictionPolicy(regime.policy));
     ASSIGN_OR_RETURN(queue_, MakeQueueOrder(setup_.queue));
-    if (setup_.tree) tree_ = std::make_unique<DependencyTree>(setup_.scheduler.page_tokens, device_.get(), host_.get(), kFrequencyHalfLife);
+    if (setup_.tree)
+      tree_ = std::make_unique<DependencyTree>(setup_.scheduler.page_tokens, device_.get(), host_.get(),
+                                               kFrequencyHalfLife);
     if (!setup_.history.empty()) RETURN_IF_ERROR(history_.Restore(setup_.history));
     LengthPredictor* predictor = nullptr;
     if (setup_.length_predictor == "history") predictor = &history_;
     if (setup_.length_predictor == "proxy") predictor = &hints_;
-    engine_ = std::make_unique<Engine>(
-        EngineOptions{.scheduler = setup_.scheduler, .max_model_len = setup_.max_model_len, .eos_token_ids = {},
-                      .vocab_size = kStopToken + 1, .kv_slices = setup_.kv_slices},
-        EngineParts{.clock = &clock_, .executor = &executor_, .transfer = &adapter_transfer_, .device = device_.get(), .host = host_.get(),
-                    .registry = &registry_, .eviction = policy_.get(), .tree = tree_.get(),
-                    .kv_transfer = setup_.kv_transfer ? &kv_transfer_ : nullptr, .queue = queue_.get(), .predictor = predictor,
-                    .wakeup = &wakeup_, .observer = this});
+    engine_ = std::make_unique<Engine>(EngineOptions{.scheduler = setup_.scheduler,
+                                                     .max_model_len = setup_.max_model_len,
+                                                     .eos_token_ids = {},
+                                                     .vocab_size = kStopToken + 1,
+                                                     .kv_slices = setup_.kv_slices},
+                                       EngineParts{.clock = &clock_,
+                                                   .executor = &executor_,
+                                                   .transfer = &adapter_transfer_,
+                                                   .device = device_.get(),
+                                                   .host = host_.get(),
+                                                   .registry = &registry_,
+                                                   .eviction = policy_.get(),
+                                                   .tree = tree_.get(),
+                                                   .kv_transfer = setup_.kv_transfer ? &kv_transfer_ : nullptr,
+                                                   .queue = queue_.get(),
+                                                   .predictor = predictor,
+                                                   .wakeup = &wakeup_,
+                                                   .observer = this});
     return RegisterAdapters();
   }
 
@@ -106,13 +121,15 @@ class ReplayWorld final : private EngineObserver {
 
   Status RegisterAdapters() {
     for (const RecordedAdapter& adapter : generations_.adapters()) {
-      if (adapter.layers > setup_.kv_slices.layers + 1) return InvalidArgument("recording: an adapter has more layers than the model");
+      if (adapter.layers > setup_.kv_slices.layers + 1)
+        return InvalidArgument("recording: an adapter has more layers than the model");
       auto version = std::make_shared<AdapterVersion>();
       version->name = NameOf(adapter.generation.value);
       version->file.digest = adapter.digest;
       version->layout.max_rank = adapter.max_rank;
       version->layout.pages = adapter.pages;
-      version->layout.layer_pages.assign(static_cast<std::size_t>(adapter.layers), static_cast<std::int32_t>(adapter.pages));
+      version->layout.layer_pages.assign(static_cast<std::size_t>(adapter.layers),
+                                         static_cast<std::int32_t>(adapter.pages));
       ASSIGN_OR_RETURN(auto published, registry_.Commit(std::move(version)));
       versions_.push_back(std::move(published));
     }
@@ -150,9 +167,10 @@ class ReplayWorld final : private EngineObserver {
 
   bool Differs(const std::string& what) {
     if (result_.difference.empty()) {
-      result_.difference = "step " + std::to_string(steps_.front().number) + ", " +
-                           std::to_string(static_cast<double>(clock_.Now() - begun_) / static_cast<double>(kNsPerSecond)) +
-                           " s after the first: " + what;
+      result_.difference =
+          "step " + std::to_string(steps_.front().number) + ", " +
+          std::to_string(static_cast<double>(clock_.Now() - begun_) / static_cast<double>(kNsPerSecond)) +
+          " s after the first: " + what;
     }
     return false;
   }
@@ -213,14 +231,17 @@ class ReplayWorld final : private EngineObserver {
       const auto generation = generations_.Find(pin.adapter.value);
       if (!generation || *generation == kBaseModel) return "an adapter is pinned that is not known";
       engine_->SetPinned(versions_[generation->value - 1], pin.pinned, [](const Status&) {});
-      // The registry of the replay knows already what is retired later in this step; then nothing is granted, and nothing lost.
-      const bool gone = registry_.IsRetired(*generation) || std::count(step.retired.begin(), step.retired.end(), pin.adapter.value) > 0;
+      // The registry of the replay knows already what is retired later in this step; then nothing is granted, and
+      // nothing lost.
+      const bool gone = registry_.IsRetired(*generation) ||
+                        std::count(step.retired.begin(), step.retired.end(), pin.adapter.value) > 0;
       pins_to_grant_ += pin.pinned && !gone;
     }
     for (const std::uint64_t id : step.cancellations) engine_->Cancel(RequestId{id});
     for (const std::uint32_t original : step.retired) {
       const auto generation = generations_.Find(original);
-      if (generation && *generation != kBaseModel && !registry_.IsRetired(*generation)) (void)registry_.Remove(NameOf(original));
+      if (generation && *generation != kBaseModel && !registry_.IsRetired(*generation))
+        (void)registry_.Remove(NameOf(original));
     }
     if (step.cancel_all) engine_->CancelAll();
     if (step.ending) engine_->StopAccepting();
@@ -240,14 +261,17 @@ class ReplayWorld final : private EngineObserver {
     request.deadline = arrival.deadline;
     request.length_hint = arrival.length_hint;
     request.stop_token_ids = {kStopToken};
-    request.on_event = [this, index = result_.simulation.requests.size()](const GenerationEvent& event) { Hear(index, event); };
+    request.on_event = [this, index = result_.simulation.requests.size()](const GenerationEvent& event) {
+      Hear(index, event);
+    };
     result_.simulation.requests.push_back({.adapter = static_cast<std::int32_t>(arrival.adapter.value) - 1,
                                            .prompt_tokens = static_cast<std::int32_t>(arrival.prompt.size())});
     const auto id = engine_->Submit(std::move(request));
     if (!id.ok()) return "request " + std::to_string(arrival.id.value) + " is refused: " + id.error().message;
     ++result_.arrived;
     if (*id == arrival.id) return {};
-    return "request " + std::to_string(id->value) + " is missing: " + std::to_string(arrival.id.value) + " comes in its place";
+    return "request " + std::to_string(id->value) + " is missing: " + std::to_string(arrival.id.value) +
+           " comes in its place";
   }
 
   bool NothingIsLeft(const RecordedStep& step) {
@@ -261,7 +285,8 @@ class ReplayWorld final : private EngineObserver {
     }
     if (next_token_ != step.tokens.size()) return Differs("the recorded engine took more tokens");
     if (pins_to_grant_ > 0) return Differs("an adapter is pinned that there is no room for");
-    if (step.plan && !planned_) return Differs("the recorded engine planned: " + ShowPlan(*step.plan) + "; the replayed one did not plan");
+    if (step.plan && !planned_)
+      return Differs("the recorded engine planned: " + ShowPlan(*step.plan) + "; the replayed one did not plan");
     return true;
   }
 
@@ -283,7 +308,8 @@ class ReplayWorld final : private EngineObserver {
     planned_ = true;
     if (!step.plan.chunks.empty()) submitted_ = clock_.Now();
     const RecordedPlan replayed =
-        DescribePlan(step.plan, step.device.free_pages(), step.host == nullptr ? 0 : step.host->free_pages(), generations_.original());
+        DescribePlan(step.plan, step.device.free_pages(), step.host == nullptr ? 0 : step.host->free_pages(),
+                     generations_.original());
     const std::optional<RecordedPlan>& recorded = steps_.front().plan;
     if (!recorded) {
       Differs("the recorded engine did not plan; the replayed one: " + ShowPlan(replayed));
@@ -293,7 +319,8 @@ class ReplayWorld final : private EngineObserver {
     if (replayed == *recorded) {
       ++result_.equal_plans;
     } else {
-      Differs("plan " + std::to_string(result_.plans) + "\n  recorded: " + ShowPlan(*recorded) + "\n  replayed: " + ShowPlan(replayed) +
+      Differs("plan " + std::to_string(result_.plans) + "\n  recorded: " + ShowPlan(*recorded) +
+              "\n  replayed: " + ShowPlan(replayed) +
               (ShowPlan(*recorded) == ShowPlan(replayed) ? "\n  (they differ in what is not shown)" : ""));
     }
   }
@@ -345,11 +372,11 @@ class ReplayWorld final : private EngineObserver {
   std::unique_ptr<QueueOrder> queue_;
   std::unique_ptr<DependencyTree> tree_;
   std::unique_ptr<Engine> engine_;
-  std::deque<RecordedStep> steps_;       // the first is being replayed
-  bool at_end_ = false;                  // of the recording
+  std::deque<RecordedStep> steps_;  // the first is being replayed
+  bool at_end_ = false;             // of the recording
   bool planned_ = false, collected_ = false;
-  std::int64_t pins_to_grant_ = 0;       // in this step
-  std::size_t next_token_ = 0;           // of the step's
+  std::int64_t pins_to_grant_ = 0;  // in this step
+  std::size_t next_token_ = 0;      // of the step's
   TimeNs begun_ = -1, submitted_ = 0;
   ReplayReport result_;
 };

@@ -1,4 +1,5 @@
-// What stands for the executor and the transfers when a recorded run is replayed: they end when, and as, the recording says.
+// What stands for the executor and the transfers when a recorded run is replayed: they end when, and as, the recording
+// says.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,7 @@ class ReplayedTransfer final : public AdapterTransfer {
  private:
   void PublishLayers();
 
-  std::map<std::uint64_t, std::shared_ptr<LayerProgress>> moving_;   // by the job; null: nobody looks at its progress
+  std::map<std::uint64_t, std::shared_ptr<LayerProgress>> moving_;  // by the job; null: nobody looks at its progress
   std::vector<RecordedCompletion> completions_;
   std::size_t next_ = 0;
   std::vector<RecordedLayers> layers_;
@@ -45,7 +46,7 @@ class ReplayedExecutor final : public Executor {
   // The batch in flight is done in the step that comes, and samples these; others it samples do not count.
   void Expect(TimeNs waited, std::span<const RecordedToken> tokens);
   bool in_flight() const { return batch_ != nullptr; }
-  bool expected() const { return waited_.has_value(); }   // and not polled yet
+  bool expected() const { return waited_.has_value(); }  // and not polled yet
 
   void Submit(const ExecutorBatch& batch) override;
   bool Poll(ExecutorResult& result) override;
@@ -53,7 +54,7 @@ class ReplayedExecutor final : public Executor {
  private:
   const ExecutorBatch* batch_ = nullptr;
   std::optional<TimeNs> waited_;
-  std::unordered_map<RequestId, TokenId> tokens_;   // looked up, never iterated
+  std::unordered_map<RequestId, TokenId> tokens_;  // looked up, never iterated
 };
 
 }  // namespace loramux

@@ -26,18 +26,21 @@ double SimulatedExecutor::SecondsOf(const ExecutorBatch& batch) {
     tokens += static_cast<double>(chunk.tokens.size());
     token_ranks += static_cast<double>(chunk.tokens.size()) * chunk.adapter->version->layout.max_rank;
   }
-  const double wait = static_cast<double>(std::max<TimeNs>(0, there - clock_->Now())) / static_cast<double>(kNsPerSecond);
+  const double wait =
+      static_cast<double>(std::max<TimeNs>(0, there - clock_->Now())) / static_cast<double>(kNsPerSecond);
   if (wait == 0) return on_device;
   if (!assist_.has_value()) return wait + on_device;
   // Layer by layer at the speed of the assisted step until the adapters are there; what is left then, at the device's.
-  const double assisted = on_device + assist_->per_step + assist_->per_token * tokens + assist_->per_token_rank * token_ranks;
+  const double assisted =
+      on_device + assist_->per_step + assist_->per_token * tokens + assist_->per_token_rank * token_ranks;
   return assisted <= wait ? assisted : wait + (1 - wait / assisted) * on_device;
 }
 
 void SimulatedExecutor::Submit(const ExecutorBatch& batch) {
   CHECK(batch_ == nullptr);
   batch_ = &batch;
-  const auto duration = static_cast<TimeNs>(std::ceil((SecondsOf(batch) + model_.between_steps) * static_cast<double>(kNsPerSecond)));
+  const auto duration =
+      static_cast<TimeNs>(std::ceil((SecondsOf(batch) + model_.between_steps) * static_cast<double>(kNsPerSecond)));
   busy_ += duration;
   ends_at_ = clock_->Now() + duration;
   events_->Push(ends_at_, EventKind::kStepEnds);

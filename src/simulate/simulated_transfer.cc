@@ -8,7 +8,9 @@
 namespace loramux {
 namespace {
 
-TimeNs FromSeconds(double seconds) { return static_cast<TimeNs>(std::ceil(seconds * static_cast<double>(kNsPerSecond))); }
+TimeNs FromSeconds(double seconds) {
+  return static_cast<TimeNs>(std::ceil(seconds * static_cast<double>(kNsPerSecond)));
+}
 
 }  // namespace
 
@@ -30,15 +32,24 @@ void SimulatedTransfer::Submit(TransferJob job) {
   const auto bytes = static_cast<double>(PayloadBytes(job));
   TimeNs end = now;
   switch (job.kind) {
-    case TransferKind::kDiskToHost: end = FromDisk(job, bytes, now); break;
-    case TransferKind::kHostToDevice: end = links_->to_device.Occupy(bytes, now); break;
-    case TransferKind::kDeviceToHost: end = links_->to_host.Occupy(bytes, now); break;
+    case TransferKind::kDiskToHost:
+      end = FromDisk(job, bytes, now);
+      break;
+    case TransferKind::kHostToDevice:
+      end = links_->to_device.Occupy(bytes, now);
+      break;
+    case TransferKind::kDeviceToHost:
+      end = links_->to_host.Occupy(bytes, now);
+      break;
     // Piece by piece through a small buffer: the slower link decides.
-    case TransferKind::kDiskToDevice: end = std::max(FromDisk(job, bytes, now), links_->to_device.Occupy(bytes, now)); break;
+    case TransferKind::kDiskToDevice:
+      end = std::max(FromDisk(job, bytes, now), links_->to_device.Occupy(bytes, now));
+      break;
   }
   const bool to_device = job.kind == TransferKind::kHostToDevice || job.kind == TransferKind::kDiskToDevice;
   if (to_device && job.adapter != nullptr) last_loads_[job.adapter->generation.value] = {now, end};
-  const auto after = std::upper_bound(moving_.begin(), moving_.end(), end, [](TimeNs at, const Moving& m) { return at < m.end; });
+  const auto after =
+      std::upper_bound(moving_.begin(), moving_.end(), end, [](TimeNs at, const Moving& m) { return at < m.end; });
   moving_.insert(after, {end, job.id});
   events_->Push(end, EventKind::kTransferEnds);
 }
@@ -50,7 +61,8 @@ TimeNs SimulatedTransfer::LoadedBetween(std::uint32_t generation, TimeNs from, T
 }
 
 TimeNs SimulatedTransfer::EndOf(AdapterGeneration generation) const {
-  const auto found = std::find_if(moving_.begin(), moving_.end(), [&](const Moving& m) { return m.id == generation.value; });
+  const auto found =
+      std::find_if(moving_.begin(), moving_.end(), [&](const Moving& m) { return m.id == generation.value; });
   CHECK(found != moving_.end());
   return found->end;
 }

@@ -14,8 +14,8 @@
 
 namespace loramux {
 
-// One link in one direction: jobs in order of submission, each with all of its bandwidth (as a copy engine does it). How long
-// a job takes therefore depends on all that was submitted before it, whoever did.
+// One link in one direction: jobs in order of submission, each with all of its bandwidth (as a copy engine does it).
+// How long a job takes therefore depends on all that was submitted before it, whoever did.
 class SimulatedLink {
  public:
   explicit SimulatedLink(PerformanceModel::Link link) : link_(link) {}
@@ -40,8 +40,8 @@ struct SimulatedLinks {
 // One user of the links: the residency manager has one, the tiers of keys and values another, as each polls its own.
 class SimulatedTransfer final : public AdapterTransfer {
  public:
-  // Owns none of it. `in_host_memory`: each adapter lies in the host's memory at first, so that its first move from "disk"
-  // takes no time of the disk.
+  // Owns none of it. `in_host_memory`: each adapter lies in the host's memory at first, so that its first move from
+  // "disk" takes no time of the disk.
   SimulatedTransfer(const Clock* clock, EventQueue* events, SimulatedLinks* links, bool in_host_memory)
       : clock_(clock), events_(events), links_(links), in_host_memory_(in_host_memory) {}
   void Submit(TransferJob job) override;
@@ -49,8 +49,8 @@ class SimulatedTransfer final : public AdapterTransfer {
   // When the transfer of this adapter under way ends. REQUIRES: there is one.
   TimeNs EndOf(AdapterGeneration generation) const;
 
-  // How long the adapter's last load to the device took between `from` and `to`: what a request that came at `from` and began
-  // at `to` waited for it.
+  // How long the adapter's last load to the device took between `from` and `to`: what a request that came at `from` and
+  // began at `to` waited for it.
   TimeNs LoadedBetween(std::uint32_t generation, TimeNs from, TimeNs to) const;
 
  private:
@@ -67,9 +67,9 @@ class SimulatedTransfer final : public AdapterTransfer {
   EventQueue* events_;
   SimulatedLinks* links_;
   const bool in_host_memory_;
-  std::unordered_set<std::uint32_t> seen_;   // generations that have moved; never iterated
-  std::unordered_map<std::uint32_t, Span> last_loads_;   // to the device, by generation; never iterated
-  std::deque<Moving> moving_;                // ascending by end, then by submission
+  std::unordered_set<std::uint32_t> seen_;              // generations that have moved; never iterated
+  std::unordered_map<std::uint32_t, Span> last_loads_;  // to the device, by generation; never iterated
+  std::deque<Moving> moving_;                           // ascending by end, then by submission
 };
 
 }  // namespace loramux

@@ -25,7 +25,9 @@ std::uint64_t SamplingSeed(std::uint64_t seed, std::size_t request) { return Spl
 class World {
  public:
   World(const SimulationOptions& options, const Workload& workload)
-      : options_(options), workload_(workload), links_(options.device.model),
+      : options_(options),
+        workload_(workload),
+        links_(options.device.model),
         adapter_transfer_(&clock_, &events_, &links_, options.adapters_in_host_memory),
         kv_transfer_(&clock_, &events_, &links_, false),
         executor_(&clock_, &events_, options.device.model, &options.pace, &adapter_transfer_, AssistOf(options)),
@@ -34,33 +36,51 @@ class World {
   // Once, before Run.
   Status Build() {
     ASSIGN_OR_RETURN(const CacheRegime regime, FindCacheRegime(options_.preset.cache));
-    const std::int64_t page_bytes = options_.device.page_bytes, max_model_len = std::max<std::int64_t>(2, workload_.MaxSequenceTokens());
+    const std::int64_t page_bytes = options_.device.page_bytes,
+                       max_model_len = std::max<std::int64_t>(2, workload_.MaxSequenceTokens());
     // Reserved addresses: no byte of them is ever touched.
     ASSIGN_OR_RETURN(device_, PagePool::Create("device", options_.device.device_pages * page_bytes, page_bytes));
     if (options_.host_bytes > 0) {
       ASSIGN_OR_RETURN(host_, PagePool::Create("host", static_cast<std::int64_t>(options_.host_bytes), page_bytes));
     }
     ASSIGN_OR_RETURN(policy_, MakeEvictionPolicy(regime.policy));
-    SchedulerOptions scheduler{.page_tokens = options_.device.page_tokens, .max_running = options_.max_running,
-                               .max_batch_tokens = options_.max_batch_tokens, .prefill_chunk = options_.max_batch_tokens,
-                               .adapter_prefetch = options_.adapter_prefetch, .age_bound = options_.age_bound};
+    SchedulerOptions scheduler{.page_tokens = options_.device.page_tokens,
+                               .max_running = options_.max_running,
+                               .max_batch_tokens = options_.max_batch_tokens,
+                               .prefill_chunk = options_.max_batch_tokens,
+                               .adapter_prefetch = options_.adapter_prefetch,
+                               .age_bound = options_.age_bound};
     scheduler.fairness.max_wait = options_.fairness_max_wait;
-    QueueOrderOptions order{.total_tokens = static_cast<double>(options_.device.device_pages * options_.device.page_tokens)};
+    QueueOrderOptions order{.total_tokens =
+                                static_cast<double>(options_.device.device_pages * options_.device.page_tokens)};
     ApplyPreset(options_.preset, max_model_len, scheduler, order);
     if (options_.adapter_share > 0) scheduler.adapter_share = options_.adapter_share;
     order.lanes.slo = order.objective = options_.slo;
     PlanByModel(options_.costs, scheduler, order);
-    if (options_.costs == nullptr) scheduler.ridge_tokens = RidgeTokens(options_.device.model);   // of the data sheet
+    if (options_.costs == nullptr) scheduler.ridge_tokens = RidgeTokens(options_.device.model);  // of the data sheet
     ASSIGN_OR_RETURN(queue_, MakeQueueOrder(order));
     if (regime.keep_history && options_.preset.keep_history) {
-      tree_ = std::make_unique<DependencyTree>(scheduler.page_tokens, device_.get(), host_.get(), kFrequencyHalfLife, options_.seed);
+      tree_ = std::make_unique<DependencyTree>(scheduler.page_tokens, device_.get(), host_.get(), kFrequencyHalfLife,
+                                               options_.seed);
     }
     engine_ = std::make_unique<Engine>(
-        EngineOptions{.scheduler = scheduler, .max_model_len = max_model_len, .eos_token_ids = {}, .vocab_size = SimulatedExecutor::kVocab},
-        EngineParts{.clock = &clock_, .executor = &executor_, .transfer = &adapter_transfer_, .device = device_.get(), .host = host_.get(),
-                    .registry = &registry_, .eviction = options_.eviction != nullptr ? options_.eviction : policy_.get(),
-                    .tree = tree_.get(), .kv_transfer = tree_ == nullptr ? nullptr : &kv_transfer_, .queue = queue_.get(),
-                    .predictor = &predictor_, .wakeup = &wakeup_, .observer = options_.observer});
+        EngineOptions{.scheduler = scheduler,
+                      .max_model_len = max_model_len,
+                      .eos_token_ids = {},
+                      .vocab_size = SimulatedExecutor::kVocab},
+        EngineParts{.clock = &clock_,
+                    .executor = &executor_,
+                    .transfer = &adapter_transfer_,
+                    .device = device_.get(),
+                    .host = host_.get(),
+                    .registry = &registry_,
+                    .eviction = options_.eviction != nullptr ? options_.eviction : policy_.get(),
+                    .tree = tree_.get(),
+                    .kv_transfer = tree_ == nullptr ? nullptr : &kv_transfer_,
+                    .queue = queue_.get(),
+                    .predictor = &predictor_,
+                    .wakeup = &wakeup_,
+                    .observer = options_.observer});
     return RegisterAdapters();
   }
 
@@ -74,12 +94,13 @@ class World {
     for (std::int64_t rounds = 1; !events_.empty(); ++rounds) {
       clock_.AdvanceTo(std::max(events_.first().at, clock_.Now()));
       while (!events_.empty() && events_.first().at <= clock_.Now()) Handle(events_.Pop());
-      while (engine_->Step()) {}
+      while (engine_->Step()) {
+      }
       ScheduleMove();
       if (sampling_) TakeSample();
       if (options_.check_every > 0 && rounds % options_.check_every == 0) engine_->CheckIntegrity();
     }
-    CHECK(engine_->Idle());   // otherwise something waits for what never comes
+    CHECK(engine_->Idle());  // otherwise something waits for what never comes
     engine_->CheckIntegrity();
     return Finish();
   }
@@ -94,11 +115,13 @@ class World {
     for (const AdapterGeneration generation : generations_) {
       engine_->SetPinned(registry_.Find(generation), true, [](const Status&) {});
     }
-    while (engine_->Step()) {}
+    while (engine_->Step()) {
+    }
     while (!events_.empty()) {
       clock_.AdvanceTo(std::max(events_.first().at, clock_.Now()));
       events_.Pop();
-      while (engine_->Step()) {}
+      while (engine_->Step()) {
+      }
     }
     begin_ = clock_.Now();
   }
@@ -107,7 +130,7 @@ class World {
     for (std::size_t i = 0; i < workload_.adapter_ranks.size(); ++i) {
       auto version = std::make_shared<AdapterVersion>();
       version->name = "adapter-" + std::to_string(i);
-      version->file.digest = version->name;   // the content of each is its own
+      version->file.digest = version->name;  // the content of each is its own
       version->layout.max_rank = static_cast<std::int32_t>(workload_.adapter_ranks[i]);
       version->layout.pages = workload_.adapter_pages.empty() ? options_.device.AdapterPages(workload_.adapter_ranks[i])
                                                               : workload_.adapter_pages.at(i);
@@ -138,16 +161,21 @@ class World {
   void Handle(const Event& event) {
     switch (event.kind) {
       case EventKind::kTransferEnds:
-      case EventKind::kStepEnds: return;   // the engine polls
-      case EventKind::kArrival: return Arrive(static_cast<std::size_t>(event.subject));
+      case EventKind::kStepEnds:
+        return;  // the engine polls
+      case EventKind::kArrival:
+        return Arrive(static_cast<std::size_t>(event.subject));
       case EventKind::kSample:
         sampling_ = true;
         sample_pending_ = false;
         sample_pending_ = AnythingToCome();
         if (sample_pending_) events_.Push(clock_.Now() + sample_gap_, EventKind::kSample);
         return;
-      case EventKind::kMove: move_pending_ = false; return;
-      case EventKind::kCancel: engine_->Cancel(cancellable_.at(static_cast<std::size_t>(event.subject)));
+      case EventKind::kMove:
+        move_pending_ = false;
+        return;
+      case EventKind::kCancel:
+        engine_->Cancel(cancellable_.at(static_cast<std::size_t>(event.subject)));
     }
   }
 
@@ -156,7 +184,8 @@ class World {
     return events_.size() > static_cast<std::size_t>(sample_pending_) + static_cast<std::size_t>(move_pending_);
   }
 
-  // What moves between the tiers before anybody asks (swaps, adapters that are expected) needs a step though nothing happens.
+  // What moves between the tiers before anybody asks (swaps, adapters that are expected) needs a step though nothing
+  // happens.
   void ScheduleMove() {
     if (move_pending_ || !AnythingToCome()) return;
     const auto wait = engine_->TimeToNextMove();
@@ -169,12 +198,15 @@ class World {
     const WorkloadRequest& asked = workload_.requests[index];
     if (!asked.follows && ++next_first_ < first_turns_.size()) {
       const std::size_t next = first_turns_[next_first_];
-      events_.Push(SeenAt(begin_ + workload_.requests[next].arrival), EventKind::kArrival, static_cast<std::int64_t>(next));
+      events_.Push(SeenAt(begin_ + workload_.requests[next].arrival), EventKind::kArrival,
+                   static_cast<std::int64_t>(next));
     }
     RequestRecord& record = result_.requests[index];
     GenerationRequest request;
-    if (asked.follows) request.prompt = std::move(histories_.extract(index).mapped());
-    else request.prompt.reserve(static_cast<std::size_t>(asked.input_tokens));
+    if (asked.follows)
+      request.prompt = std::move(histories_.extract(index).mapped());
+    else
+      request.prompt.reserve(static_cast<std::size_t>(asked.input_tokens));
     workload_.AppendPrompt(index, request.prompt);
     record.arrival = clock_.Now() - submit_latency_;
     record.adapter = asked.adapter;
@@ -202,7 +234,8 @@ class World {
 
   // The turns behind one that was refused or cancelled are never asked.
   void DropSession(std::size_t index) {
-    for (std::int32_t next = workload_.requests[index].next; next >= 0; next = workload_.requests[static_cast<std::size_t>(next)].next) {
+    for (std::int32_t next = workload_.requests[index].next; next >= 0;
+         next = workload_.requests[static_cast<std::size_t>(next)].next) {
       histories_.erase(static_cast<std::size_t>(next));
       result_.requests[static_cast<std::size_t>(next)].refused = true;
     }
@@ -218,7 +251,8 @@ class World {
         record.cached_tokens = event.cached_prompt_tokens;
         if (record.adapter >= 0) {
           const AdapterGeneration generation = generations_[static_cast<std::size_t>(record.adapter)];
-          record.adapter_load = adapter_transfer_.LoadedBetween(generation.value, record.arrival, record.first_scheduled);
+          record.adapter_load =
+              adapter_transfer_.LoadedBetween(generation.value, record.arrival, record.first_scheduled);
         }
       } else {
         result_.between_tokens.Add(event.now - record.last_token);
@@ -234,23 +268,29 @@ class World {
     }
     CHECK(event.finish == FinishReason::kLength);
     CHECK_EQ(record.output_tokens, workload_.requests[index].output_tokens);
-    if (next >= 0) events_.Push(SeenAt(event.now + workload_.requests[static_cast<std::size_t>(next)].arrival), EventKind::kArrival, next);
+    if (next >= 0)
+      events_.Push(SeenAt(event.now + workload_.requests[static_cast<std::size_t>(next)].arrival), EventKind::kArrival,
+                   next);
   }
 
   void TakeSample() {
     sampling_ = false;
     const EngineStats stats = engine_->Stats();
     const std::int64_t kv = stats.device.used(PageCategory::kKv);
-    result_.samples.push_back({.at = clock_.Now(), .running = stats.running, .waiting = stats.waiting,
-                               .free_pages = stats.device.free_pages, .running_kv_pages = kv - stats.history_pages,
-                               .history_pages = stats.history_pages, .adapter_pages = stats.device.used(PageCategory::kAdapter)});
+    result_.samples.push_back({.at = clock_.Now(),
+                               .running = stats.running,
+                               .waiting = stats.waiting,
+                               .free_pages = stats.device.free_pages,
+                               .running_kv_pages = kv - stats.history_pages,
+                               .history_pages = stats.history_pages,
+                               .adapter_pages = stats.device.used(PageCategory::kAdapter)});
     invalid_pages_ += static_cast<double>(stats.invalid_history_pages);
     all_history_pages_ += static_cast<double>(stats.history_pages);
   }
 
   SimulationResult Finish() {
     for (const RequestRecord& record : result_.requests) {
-      CHECK(record.refused || record.cancelled || record.last_token >= 0);   // every request ends
+      CHECK(record.refused || record.cancelled || record.last_token >= 0);  // every request ends
       result_.end = std::max(result_.end, record.last_token);
     }
     result_.stats = engine_->Stats();
@@ -285,11 +325,13 @@ class World {
   std::vector<AdapterGeneration> generations_;
   std::vector<std::size_t> first_turns_;
   std::size_t next_first_ = 0;
-  std::unordered_map<std::size_t, std::vector<TokenId>> histories_;   // by the turn whose prompt begins with it; never iterated
-  std::unordered_map<std::size_t, RequestId> cancellable_;            // by request, where its client goes away; never iterated
-  TimeNs sample_gap_ = 0, begin_ = 0;    // begin_: of the workload
+  // by the turn whose prompt begins with it; never iterated
+  std::unordered_map<std::size_t, std::vector<TokenId>> histories_;
+  // by request, where its client goes away; never iterated
+  std::unordered_map<std::size_t, RequestId> cancellable_;
+  TimeNs sample_gap_ = 0, begin_ = 0;  // begin_: of the workload
   bool sampling_ = false;
-  bool sample_pending_ = false, move_pending_ = false;   // in `events_`
+  bool sample_pending_ = false, move_pending_ = false;  // in `events_`
   double invalid_pages_ = 0, all_history_pages_ = 0;
   SimulationResult result_;
 };

@@ -14,10 +14,14 @@ namespace {
 
 constexpr std::int64_t kMiB = 1 << 20;
 
-// Round figures: a step 1 ms, a prompt's token 0.1 ms, a decoding sequence 1 ms; a page of 1 MiB takes 1.048576 ms and 1 ms
-// of latency from the host tier.
+// Round figures: a step 1 ms, a prompt's token 0.1 ms, a decoding sequence 1 ms; a page of 1 MiB takes 1.048576 ms and
+// 1 ms of latency from the host tier.
 SimulatedDevice RoundDevice(std::int64_t pages = 1000) {
-  SimulatedDevice device{.name = "round", .page_tokens = 16, .page_bytes = kMiB, .device_pages = pages, .adapter_bytes_per_rank = kMiB / 8};
+  SimulatedDevice device{.name = "round",
+                         .page_tokens = 16,
+                         .page_bytes = kMiB,
+                         .device_pages = pages,
+                         .adapter_bytes_per_rank = kMiB / 8};
   device.model.step = 1e-3;
   device.model.per_prefill_token = 1e-4;
   device.model.per_decode_sequence = 1e-3;
@@ -27,7 +31,8 @@ SimulatedDevice RoundDevice(std::int64_t pages = 1000) {
 }
 
 SimulationOptions OptionsFor(std::string_view preset, SimulatedDevice device = RoundDevice()) {
-  return {.device = std::move(device), .preset = FindPreset(preset).value(), .host_bytes = 512.0 * kMiB, .check_every = 20};
+  return {
+      .device = std::move(device), .preset = FindPreset(preset).value(), .host_bytes = 512.0 * kMiB, .check_every = 20};
 }
 
 Workload TwoRequests(std::int32_t first_adapter, std::int32_t second_adapter, TimeNs second_arrival) {
@@ -43,8 +48,8 @@ TEST(Simulation, OneRequestTakesWhatTheModelSays) {
   workload.requests.resize(1);
   const SimulationResult result = Simulate(OptionsFor("fifo"), workload).value();
   const RequestRecord& record = result.requests[0];
-  EXPECT_EQ(record.first_token, 11 * kNsPerMs);          // 1 + 100 x 0.1
-  EXPECT_EQ(record.last_token, 15 * kNsPerMs);           // two steps of 1 + 1
+  EXPECT_EQ(record.first_token, 11 * kNsPerMs);  // 1 + 100 x 0.1
+  EXPECT_EQ(record.last_token, 15 * kNsPerMs);   // two steps of 1 + 1
   EXPECT_EQ(result.busy, 15 * kNsPerMs);
   EXPECT_EQ(record.output_tokens, 3);
 }
@@ -63,8 +68,8 @@ TEST(Simulation, APromptThatQuotesAnAnswerFindsItCached) {
   workload.prompts = {first, second};
   const SimulationResult result = Simulate(options, workload).value();
   EXPECT_EQ(result.requests[0].cached_tokens, 0);
-  EXPECT_GE(result.requests[1].cached_tokens, 128);   // all full pages
-  EXPECT_LT(result.requests[1].cached_tokens, 140);   // the last token of an answer is never computed
+  EXPECT_GE(result.requests[1].cached_tokens, 128);  // all full pages
+  EXPECT_LT(result.requests[1].cached_tokens, 140);  // the last token of an answer is never computed
 }
 
 // What an adapter is moved with, where that is known.
@@ -81,7 +86,8 @@ TEST(Simulation, StepsTakeWhatThePaceOfTheMachineSaysWhenTheyBegin) {
   Workload workload = TwoRequests(-1, -1, 0);
   workload.requests.resize(1);
   SimulationOptions options = OptionsFor("fifo");
-  options.pace = Pace({{.at = 0, .factor = 3}, {.at = 30 * kNsPerMs, .factor = 1}, {.at = 35 * kNsPerMs, .factor = 0.5}});
+  options.pace =
+      Pace({{.at = 0, .factor = 3}, {.at = 30 * kNsPerMs, .factor = 1}, {.at = 35 * kNsPerMs, .factor = 0.5}});
   const SimulationResult result = Simulate(options, workload).value();
   EXPECT_EQ(result.requests[0].first_token, 33 * kNsPerMs);
   EXPECT_EQ(result.requests[0].last_token, 36 * kNsPerMs);
@@ -103,7 +109,7 @@ TEST(Simulation, AdaptersTakeThePagesThatAreSaid) {
   Workload workload = TwoRequests(0, 1, 0);
   workload.adapter_pages = {4, 5};
   EXPECT_EQ(Simulate(OptionsFor("fifo"), workload).value().stats.device.used(PageCategory::kAdapter), 9);
-  workload.adapter_pages.clear();   // from their ranks
+  workload.adapter_pages.clear();  // from their ranks
   EXPECT_EQ(Simulate(OptionsFor("fifo"), workload).value().stats.device.used(PageCategory::kAdapter), 3);
 }
 
@@ -143,8 +149,8 @@ TEST(Simulation, PromptsAndDecodesTakeTurnsWherePhasesAreSeparate) {
   options.preset.chunked_prefill = false;
   options.preset.separate_phases = true;
   const SimulationResult result = Simulate(options, TwoRequests(-1, -1, 4 * kNsPerMs)).value();
-  // The first prompt until 11; its decode until 13, though the second one waits; the second prompt, 1 + 5, while the first one
-  // waits; then both decode, 1 + 2.
+  // The first prompt until 11; its decode until 13, though the second one waits; the second prompt, 1 + 5, while the
+  // first one waits; then both decode, 1 + 2.
   EXPECT_EQ(result.requests[1].first_token, 19 * kNsPerMs);
   EXPECT_EQ(result.requests[0].last_token, 22 * kNsPerMs);
   EXPECT_EQ(result.requests[1].last_token, 22 * kNsPerMs);
@@ -207,7 +213,7 @@ TEST(Simulation, AStepWaitsForTheAdaptersOfThoseWhoJoin) {
   SimulationOptions pass_over = OptionsFor("ondmd");
   pass_over.preset.cold_start = ColdStart::kPassOver;
   const SimulationResult passes = Simulate(pass_over, TwoRequests(-1, 0, 4 * kNsPerMs)).value();
-  EXPECT_EQ(passes.requests[0].last_token, 15 * kNsPerMs);   // nobody waits for another one's adapter
+  EXPECT_EQ(passes.requests[0].last_token, 15 * kNsPerMs);  // nobody waits for another one's adapter
   EXPECT_EQ(passes.stats.cold_starts, 0);
   const SimulationResult waits = Simulate(OptionsFor("ondmd"), TwoRequests(-1, 0, 4 * kNsPerMs)).value();
   EXPECT_NEAR(static_cast<double>(waits.requests[1].first_token), (11 + kLoadMs + kStepMs) * kNsPerMs, 5);
@@ -217,7 +223,8 @@ TEST(Simulation, AStepWaitsForTheAdaptersOfThoseWhoJoin) {
 
 TEST(Simulation, TheCpuComputesWithAnAdapterUntilItIsThere) {
   SimulationOptions options = OptionsFor("caraserve");
-  options.device.cpu_assist = {.per_step = 1e-3, .per_token = 2e-5, .per_token_rank = 5e-6};   // 1 + 50 x 0.02 + 50 x 8 x 0.005
+  // 1 + 50 x 0.02 + 50 x 8 x 0.005
+  options.device.cpu_assist = {.per_step = 1e-3, .per_token = 2e-5, .per_token_rank = 5e-6};
   const SimulationResult result = Simulate(options, TwoRequests(-1, 0, 4 * kNsPerMs)).value();
   const double took = kLoadMs + (1 - kLoadMs / (kStepMs + 4)) * kStepMs;
   EXPECT_NEAR(static_cast<double>(result.requests[1].first_token), (11 + took) * kNsPerMs, 5);
@@ -227,7 +234,7 @@ TEST(Simulation, TheCpuComputesWithAnAdapterUntilItIsThere) {
 
 TEST(Simulation, AdaptersMayBeOnTheDeviceFromTheStart) {
   const SimulationResult result = Simulate(OptionsFor("cached"), TwoRequests(0, 1, 0)).value();
-  EXPECT_EQ(result.requests[0].Ttft(), 16 * kNsPerMs);       // 1 + 150 x 0.1, together
+  EXPECT_EQ(result.requests[0].Ttft(), 16 * kNsPerMs);  // 1 + 150 x 0.1, together
   EXPECT_EQ(result.requests[1].Ttft(), 16 * kNsPerMs);
   EXPECT_EQ(result.stats.adapters.asked_on_device, 2);
 }
@@ -240,35 +247,46 @@ TEST(Simulation, WhoWaitsForASeatGetsHisAdapterMeanwhile) {
   options.max_running = 1;
   const SimulationResult result = Simulate(options, TwoRequests(-1, 0, 4 * kNsPerMs)).value();
   EXPECT_EQ(result.stats.cold_starts, 0);
-  EXPECT_EQ(result.requests[1].first_token, (15 + 6) * kNsPerMs);   // right behind the first one
+  EXPECT_EQ(result.requests[1].first_token, (15 + 6) * kNsPerMs);  // right behind the first one
 }
 
 // 40 adapters are wanted at once: those beyond the 32nd let others by, and have their turn.
 TEST(Simulation, SomeAdaptersMakeABatchWithoutStoppingTheOthers) {
   Workload workload;
-  for (std::int32_t i = 0; i < 80; ++i) workload.requests.push_back({.adapter = i / 2 % 40, .input_tokens = 10, .output_tokens = 3});
+  for (std::int32_t i = 0; i < 80; ++i)
+    workload.requests.push_back({.adapter = i / 2 % 40, .input_tokens = 10, .output_tokens = 3});
   workload.adapter_ranks.assign(40, 8);
   const SimulationResult result = Simulate(OptionsFor("vllm-lora-batch32"), workload).value();
   std::int64_t first = 0;
   for (const RequestRecord& record : result.requests) first += record.first_token == result.requests[0].first_token;
-  EXPECT_GE(first, 50);                                       // 512 tokens a step: 51 prompts of 10
+  EXPECT_GE(first, 50);  // 512 tokens a step: 51 prompts of 10
   for (const RequestRecord& record : result.requests) EXPECT_EQ(record.output_tokens, 3);
 }
 
 WorkloadOptions SmallLoad(std::uint64_t seed) {
-  return {.requests = 400, .rate = 60, .input_mean = 120, .output_mean = 20, .max_input = 600, .max_output = 100, .adapters = 12,
-          .ranks = {8, 16, 64}, .turns = 3, .think_seconds = 0.5, .seed = seed};
+  return {.requests = 400,
+          .rate = 60,
+          .input_mean = 120,
+          .output_mean = 20,
+          .max_input = 600,
+          .max_output = 100,
+          .adapters = 12,
+          .ranks = {8, 16, 64},
+          .turns = 3,
+          .think_seconds = 0.5,
+          .seed = seed};
 }
 
 TEST(Simulation, ATurnBeginsBehindWhatItsSessionHas) {
   Workload workload;
-  workload.requests = {{.adapter = -1, .input_tokens = 64, .output_tokens = 32, .next = 1},
-                       {.arrival = 50 * kNsPerMs, .adapter = -1, .input_tokens = 16, .output_tokens = 4, .follows = true}};
+  workload.requests = {
+      {.adapter = -1, .input_tokens = 64, .output_tokens = 32, .next = 1},
+      {.arrival = 50 * kNsPerMs, .adapter = -1, .input_tokens = 16, .output_tokens = 4, .follows = true}};
   const SimulationResult result = Simulate(OptionsFor("fifo"), workload).value();
   const RequestRecord &first = result.requests[0], &second = result.requests[1];
   EXPECT_EQ(second.arrival, first.last_token + 50 * kNsPerMs);
   EXPECT_EQ(second.prompt_tokens, 64 + 32 + 16);
-  EXPECT_EQ(second.cached_tokens, 80);   // the answer's last token was never computed: its page is not full
+  EXPECT_EQ(second.cached_tokens, 80);  // the answer's last token was never computed: its page is not full
 }
 
 TEST(Simulation, TheSameSeedGivesTheSameResult) {
@@ -296,7 +314,7 @@ TEST_P(EveryPreset, EndsEveryRequestAndLosesNothing) {
     options.host_bytes = 100.0 * kMiB;
     options.age_bound = 2 * kNsPerSecond;
     const Workload workload = MakeWorkload(SmallLoad(seed)).value();
-    const SimulationResult result = Simulate(options, workload).value();   // checks itself every 20 events
+    const SimulationResult result = Simulate(options, workload).value();  // checks itself every 20 events
     std::int64_t generated = 0, prompts = 0;
     for (std::size_t i = 0; i < result.requests.size(); ++i) {
       const RequestRecord& record = result.requests[i];
@@ -313,8 +331,9 @@ TEST_P(EveryPreset, EndsEveryRequestAndLosesNothing) {
     // A last token that a prompt's chunk has to itself counts as decoded.
     EXPECT_GE(result.stats.tokens_prefilled + result.stats.prefix.found_tokens + result.stats.finished, prompts);
     // What is left on the device is history and idle adapters.
-    EXPECT_EQ(result.stats.device.free_pages + result.stats.history_pages + result.stats.device.used(PageCategory::kAdapter),
-              result.stats.device.capacity_pages);
+    EXPECT_EQ(
+        result.stats.device.free_pages + result.stats.history_pages + result.stats.device.used(PageCategory::kAdapter),
+        result.stats.device.capacity_pages);
     EXPECT_EQ(result.between_tokens.count(), generated - static_cast<std::int64_t>(result.requests.size()));
   }
 }
@@ -341,15 +360,17 @@ TEST(Simulation, ALongerHostLinkMakesLoadsSlower) {
   EXPECT_GT(slow.ttft.mean, fast.ttft.mean);
 }
 
-// More adapters are wanted than the link can bring: the large ones come later, so that most come in time. Meanwhile most requests
-// are for an adapter that is there, so that the device seems to get a lot done.
+// More adapters are wanted than the link can bring: the large ones come later, so that most come in time. Meanwhile
+// most requests are for an adapter that is there, so that the device seems to get a lot done.
 TEST(Simulation, WhereTheLinkIsShortLoramuxIsLateForFew) {
   Workload workload;
   for (std::int32_t i = 0; i < 300; ++i) {
     for (int other = 0; other < 4; ++other) {
-      workload.requests.push_back({.arrival = (5 * i + other) * 10 * kNsPerMs, .adapter = 0, .input_tokens = 20, .output_tokens = 2});
+      workload.requests.push_back(
+          {.arrival = (5 * i + other) * 10 * kNsPerMs, .adapter = 0, .input_tokens = 20, .output_tokens = 2});
     }
-    workload.requests.push_back({.arrival = (5 * i + 4) * 10 * kNsPerMs, .adapter = i, .input_tokens = 20, .output_tokens = 2});
+    workload.requests.push_back(
+        {.arrival = (5 * i + 4) * 10 * kNsPerMs, .adapter = i, .input_tokens = 20, .output_tokens = 2});
     workload.adapter_ranks.push_back(std::int64_t{8} << (i % 5));
   }
   const auto late = [&](std::string_view preset) {
@@ -357,25 +378,26 @@ TEST(Simulation, WhereTheLinkIsShortLoramuxIsLateForFew) {
     options.preset.fair = false;
     options.host_bytes = 4e9;
     options.slo = kNsPerSecond;
-    options.device.model.host_to_device.bytes_per_second = 1e8;   // 65 ms each, on average
+    options.device.model.host_to_device.bytes_per_second = 1e8;  // 65 ms each, on average
     const SimulationResult result = Simulate(options, workload).value();
     return std::count_if(result.requests.begin(), result.requests.end(),
                          [&](const RequestRecord& record) { return record.Ttft() > options.slo; });
   };
   const auto ours = late("loramux"), fifo = late("fifo");
   EXPECT_GT(fifo, 150);
-  EXPECT_LT(ours, 60);   // a third of those of rank 128
+  EXPECT_LT(ours, 60);  // a third of those of rank 128
 }
 
 // Where memory is what is short, prompts that fill the steps of those who decode cost nothing.
 TEST(Simulation, SpreadPromptsServeMoreWhereMemoryIsShort) {
   Workload workload;
-  for (std::int32_t i = 0; i < 200; ++i) workload.requests.push_back({.arrival = 0, .input_tokens = 150, .output_tokens = 40});
+  for (std::int32_t i = 0; i < 200; ++i)
+    workload.requests.push_back({.arrival = 0, .input_tokens = 150, .output_tokens = 40});
   const auto seconds = [&](bool spread) {
-    SimulationOptions options = OptionsFor("loramux", RoundDevice(/*pages=*/130));   // about ten requests
+    SimulationOptions options = OptionsFor("loramux", RoundDevice(/*pages=*/130));  // about ten requests
     options.preset.spread_prompts = spread;
     options.device.model.per_decode_sequence = options.device.model.per_prefill_token;
-    options.device.model.dense_floor = 5e-3;   // 50 tokens
+    options.device.model.dense_floor = 5e-3;  // 50 tokens
     return static_cast<double>(Simulate(options, workload).value().end) / kNsPerSecond;
   };
   EXPECT_LT(seconds(true), 0.85 * seconds(false));
@@ -394,15 +416,16 @@ TEST(Simulation, WhoComesDuringAStepHasHisAdapterAtItsEnd) {
     return result.requests[1].Ttft();
   };
   const TimeNs early = ttft(true);
-  EXPECT_EQ(early, 38 * kNsPerMs);                       // until 41 ms, then 1 + 50 x 0.1, and 1 for the other's next token
-  EXPECT_GT(ttft(false), early + kNsPerMs);   // the other's next token is computed alone
+  // until 41 ms, then 1 + 50 x 0.1, and 1 for the other's next token
+  EXPECT_EQ(early, 38 * kNsPerMs);
+  EXPECT_GT(ttft(false), early + kNsPerMs);  // the other's next token is computed alone
 }
 
 // An adapter could never leave where its history had to go first and each side evicts its own alone.
 TEST(Simulation, AdaptersWithAShareLeaveBeforeTheirHistory) {
   for (const std::string_view preset : {"loramux", "fastlibra", "mlq"}) {
     SimulationOptions options = OptionsFor(preset, RoundDevice(160));
-    options.adapter_share = 0.1;   // of 44 pages
+    options.adapter_share = 0.1;  // of 44 pages
     const SimulationResult result = Simulate(options, MakeWorkload(SmallLoad(6)).value()).value();
     EXPECT_GT(result.stats.adapters.device_evictions, 0);
     EXPECT_GT(result.stats.prefix.found_tokens, 0);
@@ -411,8 +434,8 @@ TEST(Simulation, AdaptersWithAShareLeaveBeforeTheirHistory) {
 
 TEST(Simulation, AClientMayGoAway) {
   Workload workload = TwoRequests(-1, -1, 0);
-  workload.requests[0].cancel_after = 12 * kNsPerMs;   // two tokens are out of three
-  workload.requests[1].cancel_after = kNsPerSecond;    // long after its end
+  workload.requests[0].cancel_after = 12 * kNsPerMs;  // two tokens are out of three
+  workload.requests[1].cancel_after = kNsPerSecond;   // long after its end
   const SimulationResult result = Simulate(OptionsFor("fifo"), workload).value();
   EXPECT_TRUE(result.requests[0].cancelled);
   EXPECT_LT(result.requests[0].output_tokens, 3);
@@ -439,7 +462,7 @@ TEST(Simulation, WhatNeverFitsIsRefused) {
   workload.requests[1].follows = true;
   const SimulationResult result = Simulate(OptionsFor("fifo", RoundDevice(20)), workload).value();
   EXPECT_TRUE(result.requests[0].refused);
-  EXPECT_TRUE(result.requests[1].refused);   // nobody could ask it
+  EXPECT_TRUE(result.requests[1].refused);  // nobody could ask it
   EXPECT_EQ(Summarise(result, kNsPerSecond).refused, 2);
 }
 

@@ -16,7 +16,9 @@ Result<LoadProbe> ProbeLoad(const SimulationOptions& options, WorkloadOptions wo
   ASSIGN_OR_RETURN(const Workload asked, MakeWorkload(workload));
   ASSIGN_OR_RETURN(const SimulationResult result, Simulate(options, asked));
   const SimulationSummary summary = Summarise(result, slo);
-  LoadProbe probe{.rate = rate, .p99_ttft_ms = summary.ttft.p99, .p50_ttft_ms = summary.ttft.p50,
+  LoadProbe probe{.rate = rate,
+                  .p99_ttft_ms = summary.ttft.p99,
+                  .p50_ttft_ms = summary.ttft.p50,
                   .refused = static_cast<double>(summary.refused)};
   probe.within = summary.finished > 0 && summary.ttft.p99 * kNsPerMs <= static_cast<double>(slo);
   return probe;
@@ -38,8 +40,10 @@ Result<TimeNs> LowLoadTime(const SimulationOptions& options, const WorkloadOptio
   ASSIGN_OR_RETURN(const SimulationResult result, Simulate(quiet, made));
   const SimulationSummary summary = Summarise(result, 0);
   if (summary.finished == 0) {
-    return ResourceExhausted("the objective is five times a request's time at low load, but even then all are refused: none fits the "
-                             "device's memory (another --device, --gpus, --memory-share, shorter requests; or give --slo)", "--slo");
+    return ResourceExhausted(
+        "the objective is five times a request's time at low load, but even then all are refused: none fits the "
+        "device's memory (another --device, --gpus, --memory-share, shorter requests; or give --slo)",
+        "--slo");
   }
   return static_cast<TimeNs>(summary.end_to_end.mean * kNsPerMs);
 }
@@ -48,19 +52,23 @@ Result<SustainedLoad> FindSustainedLoad(const SimulationOptions& options, Worklo
   SimulationOptions bare = options;
   bare.samples = 0;
   SustainedLoad found;
-  double low = 0, high = 0;              // within; not
+  double low = 0, high = 0;  // within; not
   double rate = workload.rate > 0 ? std::clamp(workload.rate, kLowest, kHighest) : 1;
   while (rate >= kLowest && rate <= kHighest && (low == 0 || high == 0 || high / low > kPrecision)) {
     ASSIGN_OR_RETURN(const LoadProbe probe, ProbeLoad(bare, workload, rate, slo));
     found.probes.push_back(probe);
     (probe.within ? low : high) = rate;
-    if (low == 0) rate = high / 2;
-    else if (high == 0) rate = low * 2;
-    else rate = (low + high) / 2;
+    if (low == 0)
+      rate = high / 2;
+    else if (high == 0)
+      rate = low * 2;
+    else
+      rate = (low + high) / 2;
   }
   found.rate = low;
   found.at_least = high == 0;
-  std::sort(found.probes.begin(), found.probes.end(), [](const LoadProbe& a, const LoadProbe& b) { return a.rate < b.rate; });
+  std::sort(found.probes.begin(), found.probes.end(),
+            [](const LoadProbe& a, const LoadProbe& b) { return a.rate < b.rate; });
   return found;
 }
 

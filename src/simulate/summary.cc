@@ -31,7 +31,8 @@ void SummariseRequests(const SimulationResult& result, TimeNs slo, SimulationSum
     good += record.Ttft() <= slo;
     queue.push_back(Ms(record.first_scheduled - record.arrival));
     end_to_end.push_back(Ms(record.EndToEnd()));
-    if (record.output_tokens > 1) tpot.push_back(Ms(record.last_token - record.first_token) / (record.output_tokens - 1));
+    if (record.output_tokens > 1)
+      tpot.push_back(Ms(record.last_token - record.first_token) / (record.output_tokens - 1));
   }
   summary.ttft = SummariseLatencies(TtftsOf(result));
   summary.tpot = SummariseLatencies(std::move(tpot));
@@ -70,7 +71,7 @@ SimulationSummary Summarise(const SimulationResult& result, TimeNs slo) {
   SimulationSummary summary;
   TimeNs first = result.end, last = 0;
   for (const RequestRecord& record : result.requests) {
-    if (record.arrival < 0) continue;   // a turn that never was asked
+    if (record.arrival < 0) continue;  // a turn that never was asked
     first = std::min(first, record.arrival);
     last = std::max(last, record.arrival);
   }
@@ -79,12 +80,17 @@ SimulationSummary Summarise(const SimulationResult& result, TimeNs slo) {
   summary.offered_per_second = Share(static_cast<double>(result.requests.size()), Seconds(last - first));
   SummariseRequests(result, slo, summary);
   const DurationHistogram& gaps = result.between_tokens;
-  summary.between_tokens = {.count = gaps.count(), .mean = gaps.mean() / kNsPerMs, .p50 = gaps.Quantile(0.5) / kNsPerMs,
-                            .p90 = gaps.Quantile(0.9) / kNsPerMs, .p99 = gaps.Quantile(0.99) / kNsPerMs};
+  summary.between_tokens = {.count = gaps.count(),
+                            .mean = gaps.mean() / kNsPerMs,
+                            .p50 = gaps.Quantile(0.5) / kNsPerMs,
+                            .p90 = gaps.Quantile(0.9) / kNsPerMs,
+                            .p99 = gaps.Quantile(0.99) / kNsPerMs};
   const EngineStats& stats = result.stats;
   summary.adapter_loads = stats.adapters.device_loads;
-  summary.adapter_hit_share = Share(static_cast<double>(stats.adapters.asked_on_device), static_cast<double>(stats.adapters.asked));
-  summary.prefix_hit_share = Share(static_cast<double>(stats.prefix.found_tokens), static_cast<double>(stats.prefix.looked_up_tokens));
+  summary.adapter_hit_share =
+      Share(static_cast<double>(stats.adapters.asked_on_device), static_cast<double>(stats.adapters.asked));
+  summary.prefix_hit_share =
+      Share(static_cast<double>(stats.prefix.found_tokens), static_cast<double>(stats.prefix.looked_up_tokens));
   summary.mean_load_ms = Share(Ms(stats.adapters.load_time_total), static_cast<double>(summary.adapter_loads));
   summary.preemptions = stats.preemptions;
   summary.squashes = stats.squashes;
@@ -104,7 +110,8 @@ std::vector<SizeClassSummary> SummariseBySize(const SimulationResult& result) {
     if (record.Ended()) sorted.push_back(&record);
   }
   const auto size = [](const RequestRecord& record) { return record.prompt_tokens + 2 * record.output_tokens; };
-  std::stable_sort(sorted.begin(), sorted.end(), [&](const RequestRecord* a, const RequestRecord* b) { return size(*a) < size(*b); });
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [&](const RequestRecord* a, const RequestRecord* b) { return size(*a) < size(*b); });
   std::vector<SizeClassSummary> classes(3);
   for (std::size_t nth = 0; nth < classes.size(); ++nth) {
     const std::size_t begin = sorted.size() * nth / classes.size(), end = sorted.size() * (nth + 1) / classes.size();

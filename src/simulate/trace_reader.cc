@@ -20,20 +20,24 @@
 namespace loramux {
 namespace {
 
-constexpr std::int32_t kMaxTokens = 1 << 24;   // of one request; more is no length
-constexpr double kMaxSeconds = 4e9;            // since 1970, or since the recording's begin; differences fit TimeNs
-constexpr double kMaxClientRate = 1e6;         // per second
+constexpr std::int32_t kMaxTokens = 1 << 24;  // of one request; more is no length
+constexpr double kMaxSeconds = 4e9;           // since 1970, or since the recording's begin; differences fit TimeNs
+constexpr double kMaxClientRate = 1e6;        // per second
 
-Error BadLine(const std::filesystem::path& path, std::size_t line, const std::string& expected, const std::string& found) {
-  return InvalidArgument(path.string() + ":" + std::to_string(line) + ": expected " + expected + ", found " + Quote(found), "--trace");
+Error BadLine(const std::filesystem::path& path, std::size_t line, const std::string& expected,
+              const std::string& found) {
+  return InvalidArgument(
+      path.string() + ":" + std::to_string(line) + ": expected " + expected + ", found " + Quote(found), "--trace");
 }
 
 std::vector<std::string> Split(const std::string& line) {
   std::vector<std::string> fields(1);
   for (const char c : line) {
     if (c == '\r') continue;
-    if (c == ',') fields.emplace_back();
-    else fields.back() += c;
+    if (c == ',')
+      fields.emplace_back();
+    else
+      fields.back() += c;
   }
   return fields;
 }
@@ -49,11 +53,13 @@ bool ParseTime(const std::string& text, double& seconds) {
   if (ParseNumber(text, seconds)) return std::abs(seconds) <= kMaxSeconds;
   int year = 0, hour = 0, minute = 0, length = 0;
   unsigned month = 0, day = 0;
-  if (std::sscanf(text.c_str(), "%d-%u-%u %d:%d:%n", &year, &month, &day, &hour, &minute, &length) != 5 || length == 0) return false;
+  if (std::sscanf(text.c_str(), "%d-%u-%u %d:%d:%n", &year, &month, &day, &hour, &minute, &length) != 5 || length == 0)
+    return false;
   double rest = 0;
   const std::chrono::year_month_day date{std::chrono::year(year), std::chrono::month(month), std::chrono::day(day)};
   const bool good = date.ok() && year >= 1900 && year <= 2090 && hour >= 0 && hour < 24 && minute >= 0 && minute < 60;
-  if (!good || !ParseNumber(text.substr(static_cast<std::size_t>(length)), rest) || !(rest >= 0 && rest < 61)) return false;
+  if (!good || !ParseNumber(text.substr(static_cast<std::size_t>(length)), rest) || !(rest >= 0 && rest < 61))
+    return false;
   const auto days = std::chrono::sys_days(date).time_since_epoch().count();
   seconds = static_cast<double>(days) * 86400 + hour * 3600 + minute * 60 + rest;
   return true;
@@ -66,13 +72,14 @@ Result<std::vector<TraceRequest>> ReadAzure(const std::filesystem::path& path, s
   std::string line;
   double first = 0;
   for (std::size_t number = 1; std::getline(file, line); ++number) {
-    if (number == 1 || line.empty() || line == "\r") continue;   // the header
+    if (number == 1 || line.empty() || line == "\r") continue;  // the header
     const std::vector<std::string> fields = Split(line);
     double seconds = 0;
     std::int64_t input = 0, output = 0;
     const bool good = fields.size() == 3 && ParseTime(fields[0], seconds) && ParseNumber(fields[1], input) &&
                       ParseNumber(fields[2], output);
-    if (!good || !IsLength(input) || !IsLength(output)) return BadLine(path, number, "time, input tokens, output tokens", line);
+    if (!good || !IsLength(input) || !IsLength(output))
+      return BadLine(path, number, "time, input tokens, output tokens", line);
     if (requests.empty()) first = seconds;
     requests.push_back({.arrival = static_cast<TimeNs>((seconds - first) * static_cast<double>(kNsPerSecond)),
                         .input_tokens = std::max(1, static_cast<std::int32_t>(input)),
@@ -83,13 +90,15 @@ Result<std::vector<TraceRequest>> ReadAzure(const std::filesystem::path& path, s
 
 // Nothing: a value of another type, or out of its range. Throws where a field is missing.
 std::optional<TraceRequest> MooncakeRequest(const nlohmann::json& json) {
-  const auto input = IntegerIn(json.at("input_length"), 0, kMaxTokens), output = IntegerIn(json.at("output_length"), 0, kMaxTokens);
+  const auto input = IntegerIn(json.at("input_length"), 0, kMaxTokens),
+             output = IntegerIn(json.at("output_length"), 0, kMaxTokens);
   const auto ms = FiniteNumber(json.at("timestamp"));
   const nlohmann::json& ids = json.at("hash_ids");
   const bool good = input && output && ms && *ms >= 0 && *ms <= kMaxSeconds * 1e3 && ids.is_array() &&
                     static_cast<std::int64_t>(ids.size()) == (*input + kTraceBlockTokens - 1) / kTraceBlockTokens;
   if (!good) return std::nullopt;
-  TraceRequest request{.arrival = static_cast<TimeNs>(*ms) * kNsPerMs, .input_tokens = std::max(1, static_cast<std::int32_t>(*input)),
+  TraceRequest request{.arrival = static_cast<TimeNs>(*ms) * kNsPerMs,
+                       .input_tokens = std::max(1, static_cast<std::int32_t>(*input)),
                        .output_tokens = std::max(1, static_cast<std::int32_t>(*output))};
   for (const nlohmann::json& id : ids) {
     const auto block = IntegerIn(id, 0, std::numeric_limits<std::int32_t>::max());
@@ -127,14 +136,15 @@ double HourlyRate(const std::vector<std::vector<ClientWindow>>& clients, std::si
 }
 
 // At most `count`.
-void DrawWindow(const ClientWindow& window, std::int32_t client, double start_seconds, double stretch, std::size_t count, Prng& prng,
-                std::vector<ClientArrival>& arrivals) {
+void DrawWindow(const ClientWindow& window, std::int32_t client, double start_seconds, double stretch,
+                std::size_t count, Prng& prng, std::vector<ClientArrival>& arrivals) {
   if (window.gaps == ClientWindow::Gaps::kNone) return;
   const bool gamma = window.gaps == ClientWindow::Gaps::kGamma;
   const double begin = window.start_seconds - start_seconds;
   double at = begin;
   for (std::size_t i = 0; i < count; ++i) {
-    const double gap = gamma ? DrawGamma(prng, window.shape, window.scale) : DrawWeibull(prng, window.shape, window.scale);
+    const double gap =
+        gamma ? DrawGamma(prng, window.shape, window.scale) : DrawWeibull(prng, window.shape, window.scale);
     at += gap * stretch;
     if (!(at < begin + kClientWindowSeconds)) return;
     arrivals.push_back({static_cast<TimeNs>(at * static_cast<double>(kNsPerSecond)), client});
@@ -149,15 +159,19 @@ Result<std::vector<ClientWindow>> ReadClient(const std::filesystem::path& path) 
     const std::vector<std::string> fields = Split(line);
     ClientWindow window;
     double cv = 0;
-    const bool numbers = fields.size() == 6 && ParseNumber(fields[0], window.start_seconds) && ParseNumber(fields[1], window.rate) &&
-                         ParseNumber(fields[2], cv) && ParseNumber(fields[4], window.shape) && ParseNumber(fields[5], window.scale);
-    const bool sane = numbers && std::abs(window.start_seconds) <= kMaxSeconds && std::abs(window.rate) <= kMaxClientRate &&
-                      std::isfinite(cv) && std::isfinite(window.shape) && std::isfinite(window.scale);
+    const bool numbers = fields.size() == 6 && ParseNumber(fields[0], window.start_seconds) &&
+                         ParseNumber(fields[1], window.rate) && ParseNumber(fields[2], cv) &&
+                         ParseNumber(fields[4], window.shape) && ParseNumber(fields[5], window.scale);
+    const bool sane = numbers && std::abs(window.start_seconds) <= kMaxSeconds &&
+                      std::abs(window.rate) <= kMaxClientRate && std::isfinite(cv) && std::isfinite(window.shape) &&
+                      std::isfinite(window.scale);
     const bool known = sane && (fields[3].empty() || fields[3] == "Gamma" || fields[3] == "Weibull");
     if (!known) return BadLine(path, number, "start, rate, cv, Gamma or Weibull or nothing, shape, scale", line);
     const bool active = !fields[3].empty() && window.rate > 0 && window.shape > 0 && window.scale > 0;
-    if (active) window.gaps = fields[3] == "Gamma" ? ClientWindow::Gaps::kGamma : ClientWindow::Gaps::kWeibull;
-    else window.rate = 0;
+    if (active)
+      window.gaps = fields[3] == "Gamma" ? ClientWindow::Gaps::kGamma : ClientWindow::Gaps::kWeibull;
+    else
+      window.rate = 0;
     windows.push_back(window);
   }
   return windows;
@@ -168,9 +182,11 @@ Result<std::vector<ClientWindow>> ReadClient(const std::filesystem::path& path) 
 Result<std::vector<TraceRequest>> ReadTrace(const std::filesystem::path& path) {
   std::ifstream file(path);
   if (!file) return IoError(path.string() + ": cannot be read", "--trace");
-  ASSIGN_OR_RETURN(std::vector<TraceRequest> requests, path.extension() == ".jsonl" ? ReadMooncake(path, file) : ReadAzure(path, file));
+  ASSIGN_OR_RETURN(std::vector<TraceRequest> requests,
+                   path.extension() == ".jsonl" ? ReadMooncake(path, file) : ReadAzure(path, file));
   if (requests.empty()) return InvalidArgument(path.string() + ": no requests in it", "--trace");
-  std::stable_sort(requests.begin(), requests.end(), [](const TraceRequest& a, const TraceRequest& b) { return a.arrival < b.arrival; });
+  std::stable_sort(requests.begin(), requests.end(),
+                   [](const TraceRequest& a, const TraceRequest& b) { return a.arrival < b.arrival; });
   const TimeNs first = requests.front().arrival;
   for (TraceRequest& request : requests) request.arrival -= first;
   return requests;
@@ -193,16 +209,18 @@ Result<std::vector<std::vector<ClientWindow>>> ReadClients(const std::filesystem
     }
     clients.push_back(std::move(windows));
   }
-  if (clients.empty() || clients.front().empty()) return InvalidArgument(directory.string() + ": no chunk-*-trace.csv in it", "--clients");
+  if (clients.empty() || clients.front().empty())
+    return InvalidArgument(directory.string() + ": no chunk-*-trace.csv in it", "--clients");
   const auto load = [](const std::vector<ClientWindow>& windows) {
-    return std::accumulate(windows.begin(), windows.end(), 0.0, [](double sum, const ClientWindow& window) { return sum + window.rate; });
+    return std::accumulate(windows.begin(), windows.end(), 0.0,
+                           [](double sum, const ClientWindow& window) { return sum + window.rate; });
   };
   std::stable_sort(clients.begin(), clients.end(), [&](const auto& a, const auto& b) { return load(a) > load(b); });
   return clients;
 }
 
-std::vector<ClientArrival> DrawClientArrivals(const std::vector<std::vector<ClientWindow>>& clients, double start_seconds, double rate,
-                                              std::size_t count, Prng& prng) {
+std::vector<ClientArrival> DrawClientArrivals(const std::vector<std::vector<ClientWindow>>& clients,
+                                              double start_seconds, double rate, std::size_t count, Prng& prng) {
   const std::size_t windows = clients.front().size();
   if (start_seconds >= clients.front().back().start_seconds + kClientWindowSeconds) return {};
   std::size_t window = 0;
@@ -215,7 +233,8 @@ std::vector<ClientArrival> DrawClientArrivals(const std::vector<std::vector<Clie
     for (std::size_t client = 0; client < clients.size(); ++client) {
       DrawWindow(clients[client][window], static_cast<std::int32_t>(client), start, stretch, count, prng, arrivals);
     }
-    std::stable_sort(arrivals.begin() + begin, arrivals.end(), [](const ClientArrival& a, const ClientArrival& b) { return a.at < b.at; });
+    std::stable_sort(arrivals.begin() + begin, arrivals.end(),
+                     [](const ClientArrival& a, const ClientArrival& b) { return a.at < b.at; });
   }
   if (arrivals.size() > count) arrivals.resize(count);
   return arrivals;

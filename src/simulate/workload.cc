@@ -15,7 +15,7 @@ namespace loramux {
 namespace {
 
 constexpr std::int64_t kDefaultRequests = 2000, kMaxRequests = 100'000'000;
-constexpr double kLastArrival = 4e18;          // ns, 127 years: what happens after it still fits TimeNs
+constexpr double kLastArrival = 4e18;  // ns, 127 years: what happens after it still fits TimeNs
 // Sequences are told apart by where the numbers of their tokens begin.
 constexpr std::uint64_t kBlockSeed = 0x426c6f636b, kPromptSeed = 0x50726f6d7074;
 
@@ -47,7 +47,8 @@ class AdapterChoice {
   std::int32_t Draw(std::size_t nth, Prng& prng) const {
     if (groups_ == 0 || (options_.base_share > 0 && prng.NextDouble() < options_.base_share)) return -1;
     const auto count = static_cast<std::int32_t>(options_.adapters);
-    if (options_.popularity == Popularity::kDistinct) return static_cast<std::int32_t>(nth % static_cast<std::size_t>(count));
+    if (options_.popularity == Popularity::kDistinct)
+      return static_cast<std::int32_t>(nth % static_cast<std::size_t>(count));
     if (options_.popularity != Popularity::kGaussian) return AtUnits(prng.NextDouble(), prng.NextDouble());
     while (true) {
       const double at = count / 2.0 + options_.deviation * DrawNormal(prng);
@@ -61,13 +62,13 @@ class AdapterChoice {
 
  private:
   const WorkloadOptions& options_;
-  std::size_t groups_ = 0;               // of adapters of the same rank
+  std::size_t groups_ = 0;  // of adapters of the same rank
   std::vector<double> weights_;
-  std::vector<WeightedChoice> within_, ranks_;   // by group; one
+  std::vector<WeightedChoice> within_, ranks_;  // by group; one
 };
 
-// Makes one workload. Independent generators for what is independent: another rate changes no length and, but with recorded
-// clients, no adapter.
+// Makes one workload. Independent generators for what is independent: another rate changes no length and, but with
+// recorded clients, no adapter.
 class Maker {
  public:
   Maker(const WorkloadOptions& options, std::vector<TraceRequest> trace, std::vector<std::vector<ClientWindow>> clients)
@@ -83,11 +84,14 @@ class Maker {
       count = std::min(count, arrivals_.size());
     }
     if (count == 0) {
-      return InvalidArgument(fmt::format("{}: no request in the recording from hour {} on", options_.clients, options_.clients_hour),
-                             "--clients-hour");
+      return InvalidArgument(
+          fmt::format("{}: no request in the recording from hour {} on", options_.clients, options_.clients_hour),
+          "--clients-hour");
     }
     for (std::size_t nth = 0; workload_.requests.size() < count; ++nth) AddSession(nth, count);
-    if (late_) return InvalidArgument("rate: the last request would come after a century; raise --rate or lower --requests", "--rate");
+    if (late_)
+      return InvalidArgument("rate: the last request would come after a century; raise --rate or lower --requests",
+                             "--rate");
     for (std::int64_t i = 0; i < options_.adapters; ++i) {
       workload_.adapter_ranks.push_back(options_.ranks[static_cast<std::size_t>(i) % options_.ranks.size()]);
     }
@@ -103,7 +107,8 @@ class Maker {
     for (bool follows = false; workload_.requests.size() < count; follows = true) {
       WorkloadRequest request{.arrival = follows ? ThinkTime() : arrival, .follows = follows};
       SetLengths(workload_.requests.size(), request);
-      if (follows && tokens + request.input_tokens > options_.max_input) return;   // its conversation is as long as it may be
+      // its conversation is as long as it may be
+      if (follows && tokens + request.input_tokens > options_.max_input) return;
       if (adapter == -2) adapter = AdapterOf(nth, request);
       request.adapter = adapter;
       tokens += request.input_tokens + request.output_tokens;
@@ -121,8 +126,10 @@ class Maker {
     }
     // Recorded times, over again where they are not enough.
     const double period = static_cast<double>(trace_.back().arrival) * (1 + 1.0 / static_cast<double>(trace_.size()));
-    const double recorded = static_cast<double>(trace_[nth % trace_.size()].arrival) + period * static_cast<double>(nth / trace_.size());
-    const double own_rate = static_cast<double>(trace_.size()) / std::max(1.0, period) * static_cast<double>(kNsPerSecond);
+    const double recorded =
+        static_cast<double>(trace_[nth % trace_.size()].arrival) + period * static_cast<double>(nth / trace_.size());
+    const double own_rate =
+        static_cast<double>(trace_.size()) / std::max(1.0, period) * static_cast<double>(kNsPerSecond);
     return ArrivalAt(options_.rate > 0 ? recorded * own_rate * options_.turns / options_.rate : recorded);
   }
 
@@ -131,7 +138,9 @@ class Maker {
     return static_cast<TimeNs>(late_ ? kLastArrival : ns);
   }
 
-  TimeNs ThinkTime() { return static_cast<TimeNs>(DrawExponential(turns_, options_.think_seconds) * static_cast<double>(kNsPerSecond)); }
+  TimeNs ThinkTime() {
+    return static_cast<TimeNs>(DrawExponential(turns_, options_.think_seconds) * static_cast<double>(kNsPerSecond));
+  }
 
   void SetLengths(std::size_t nth, WorkloadRequest& request) {
     double input = 0, output = 0;
@@ -143,20 +152,24 @@ class Maker {
       input = recorded.input_tokens * options_.input_scale;
       output = recorded.output_tokens * options_.output_scale;
     }
-    request.input_tokens = static_cast<std::int32_t>(std::clamp(std::round(input), 1.0, static_cast<double>(options_.max_input)));
-    request.output_tokens = static_cast<std::int32_t>(std::clamp(std::round(output), 1.0, static_cast<double>(options_.max_output)));
+    request.input_tokens =
+        static_cast<std::int32_t>(std::clamp(std::round(input), 1.0, static_cast<double>(options_.max_input)));
+    request.output_tokens =
+        static_cast<std::int32_t>(std::clamp(std::round(output), 1.0, static_cast<double>(options_.max_output)));
     if (!trace_.empty() && options_.input_scale == 1) TakeBlocks(trace_[nth % trace_.size()], request);
   }
 
   void TakeBlocks(const TraceRequest& recorded, WorkloadRequest& request) {
     const std::int32_t blocks = (request.input_tokens + kTraceBlockTokens - 1) / kTraceBlockTokens;
-    request.num_blocks = static_cast<std::uint32_t>(std::min<std::size_t>(static_cast<std::size_t>(blocks), recorded.blocks.size()));
+    request.num_blocks =
+        static_cast<std::uint32_t>(std::min<std::size_t>(static_cast<std::size_t>(blocks), recorded.blocks.size()));
     request.first_block = static_cast<std::uint32_t>(workload_.blocks.size());
-    workload_.blocks.insert(workload_.blocks.end(), recorded.blocks.begin(), recorded.blocks.begin() + request.num_blocks);
+    workload_.blocks.insert(workload_.blocks.end(), recorded.blocks.begin(),
+                            recorded.blocks.begin() + request.num_blocks);
   }
 
-  // Of recorded conversations the turns are requests of their own: all must have the same adapter, so it is drawn from the
-  // first block that is the conversation's own (the very first is often a system prompt that all share).
+  // Of recorded conversations the turns are requests of their own: all must have the same adapter, so it is drawn from
+  // the first block that is the conversation's own (the very first is often a system prompt that all share).
   std::int32_t AdapterOf(std::size_t nth, const WorkloadRequest& request) {
     if (options_.adapters == 0) return -1;
     if (!arrivals_.empty()) {
@@ -171,9 +184,12 @@ class Maker {
   void Describe() {
     std::string& what = workload_.what;
     what = std::to_string(workload_.requests.size()) + " requests";
-    if (!options_.trace.empty()) what += " with the lengths of " + options_.trace.substr(options_.trace.find_last_of('/') + 1);
-    if (!arrivals_.empty()) what += ", " + std::to_string(clients_.size()) + " recorded clients";
-    else what += options_.poisson ? ", Poisson arrivals" : ", recorded arrivals";
+    if (!options_.trace.empty())
+      what += " with the lengths of " + options_.trace.substr(options_.trace.find_last_of('/') + 1);
+    if (!arrivals_.empty())
+      what += ", " + std::to_string(clients_.size()) + " recorded clients";
+    else
+      what += options_.poisson ? ", Poisson arrivals" : ", recorded arrivals";
     what += ", " + std::to_string(options_.adapters) + " adapters";
   }
 
@@ -181,11 +197,11 @@ class Maker {
   const std::vector<TraceRequest> trace_;
   const std::vector<std::vector<ClientWindow>> clients_;
   const AdapterChoice choice_;
-  Prng times_{SplitMix64(options_.seed + 1)}, lengths_{SplitMix64(options_.seed + 2)}, adapters_{SplitMix64(options_.seed + 3)},
-      turns_{SplitMix64(options_.seed + 4)};
+  Prng times_{SplitMix64(options_.seed + 1)}, lengths_{SplitMix64(options_.seed + 2)},
+      adapters_{SplitMix64(options_.seed + 3)}, turns_{SplitMix64(options_.seed + 4)};
   std::vector<ClientArrival> arrivals_;
-  double now_ = 0;                       // ns
-  bool late_ = false;                    // an arrival was beyond kLastArrival
+  double now_ = 0;     // ns
+  bool late_ = false;  // an arrival was beyond kLastArrival
   Workload workload_;
 };
 
@@ -199,25 +215,30 @@ Status CheckNumbers(const WorkloadOptions& o) {
   // A Gaussian much wider than the adapters would be drawn for ever: what falls beside them is drawn again.
   const bool gaussian = o.popularity == Popularity::kGaussian;
   const double widest = gaussian ? 100.0 * static_cast<double>(std::max<std::int64_t>(1, o.adapters)) : 1e9;
-  const std::array checks = {
-      NumberCheck{"--input-mean", o.input_mean, 1e-3, 1e9},    NumberCheck{"--output-mean", o.output_mean, 1e-3, 1e9},
-      NumberCheck{"--input-scale", o.input_scale, 1e-9, 1e9},  NumberCheck{"--output-scale", o.output_scale, 1e-9, 1e9},
-      NumberCheck{"--input-cv", o.input_cv, 0, 100},           NumberCheck{"--output-cv", o.output_cv, 0, 100},
-      NumberCheck{"--deviation", o.deviation, 1e-9, widest},   NumberCheck{"--exponent", o.exponent, 0, 10},
-      NumberCheck{"--base-share", o.base_share, 0, 1},         NumberCheck{"--turns", o.turns, 1, 1000},
-      NumberCheck{"--think-seconds", o.think_seconds, 0, 86400},
-      NumberCheck{"--clients-hour", o.clients_hour, 0, 1e5}};
+  const std::array checks = {NumberCheck{"--input-mean", o.input_mean, 1e-3, 1e9},
+                             NumberCheck{"--output-mean", o.output_mean, 1e-3, 1e9},
+                             NumberCheck{"--input-scale", o.input_scale, 1e-9, 1e9},
+                             NumberCheck{"--output-scale", o.output_scale, 1e-9, 1e9},
+                             NumberCheck{"--input-cv", o.input_cv, 0, 100},
+                             NumberCheck{"--output-cv", o.output_cv, 0, 100},
+                             NumberCheck{"--deviation", o.deviation, 1e-9, widest},
+                             NumberCheck{"--exponent", o.exponent, 0, 10},
+                             NumberCheck{"--base-share", o.base_share, 0, 1},
+                             NumberCheck{"--turns", o.turns, 1, 1000},
+                             NumberCheck{"--think-seconds", o.think_seconds, 0, 86400},
+                             NumberCheck{"--clients-hour", o.clients_hour, 0, 1e5}};
   for (const NumberCheck& check : checks) {
     if (check.value >= check.low && check.value <= check.high) continue;
-    return InvalidArgument(fmt::format("{}: expected {} to {}, found {}", check.flag, check.low, check.high, check.value),
-                           check.flag);
+    return InvalidArgument(
+        fmt::format("{}: expected {} to {}, found {}", check.flag, check.low, check.high, check.value), check.flag);
   }
   return Ok{};
 }
 
 Status CheckOptions(const WorkloadOptions& options) {
   const auto refuse = [](const std::string& what, const char* flag) { return InvalidArgument(what, flag); };
-  if (options.requests < 0 || options.requests > kMaxRequests) return refuse("requests: expected 0 to 100,000,000", "--requests");
+  if (options.requests < 0 || options.requests > kMaxRequests)
+    return refuse("requests: expected 0 to 100,000,000", "--requests");
   const bool recorded = !options.clients.empty() || (!options.trace.empty() && !options.poisson);
   if (options.rate != 0 && !(options.rate >= kMinRate && options.rate <= kMaxRate)) {
     return refuse("rate: expected 0.000001 to 1,000,000 requests per second", "--rate");
@@ -226,7 +247,8 @@ Status CheckOptions(const WorkloadOptions& options) {
     return refuse("rate: expected requests per second; only recorded arrivals have a rate of their own", "--rate");
   }
   if (!options.poisson && !recorded) return refuse("arrivals: 'trace' needs --trace", "--arrivals");
-  if (options.adapters < 0 || options.adapters > 1'000'000) return refuse("adapters: expected 0 to 1,000,000", "--adapters");
+  if (options.adapters < 0 || options.adapters > 1'000'000)
+    return refuse("adapters: expected 0 to 1,000,000", "--adapters");
   if (options.ranks.empty()) return refuse("ranks: expected at least one", "--ranks");
   for (const std::int64_t rank : options.ranks) {
     if (rank < 1 || rank > 4096) return refuse("ranks: expected 1 to 4096, found " + std::to_string(rank), "--ranks");
@@ -235,14 +257,15 @@ Status CheckOptions(const WorkloadOptions& options) {
     return refuse("popularity of ranks: expected uniform or power-law", "--rank-popularity");
   }
   RETURN_IF_ERROR(CheckNumbers(options));
-  if (options.max_input < 1 || options.max_output < 1) return refuse("longest lengths: expected at least 1", "--max-input");
+  if (options.max_input < 1 || options.max_output < 1)
+    return refuse("longest lengths: expected at least 1", "--max-input");
   return Ok{};
 }
 
 }  // namespace
 
 std::int64_t Workload::MaxSequenceTokens() const {
-  std::vector<std::int64_t> tokens(requests.size());   // of the session, up to and with this turn
+  std::vector<std::int64_t> tokens(requests.size());  // of the session, up to and with this turn
   std::int64_t most = 0;
   for (std::size_t i = 0; i < requests.size(); ++i) {
     tokens[i] += requests[i].input_tokens + requests[i].output_tokens;
@@ -272,7 +295,8 @@ Result<Popularity> ParsePopularity(const std::string& name) {
   if (name == "power-law") return Popularity::kPowerLaw;
   if (name == "distinct") return Popularity::kDistinct;
   if (name == "gaussian") return Popularity::kGaussian;
-  return InvalidArgument("popularity: expected uniform, power-law, distinct or gaussian, found '" + name + "'", "--popularity");
+  return InvalidArgument("popularity: expected uniform, power-law, distinct or gaussian, found '" + name + "'",
+                         "--popularity");
 }
 
 Result<Workload> MakeWorkload(const WorkloadOptions& options) {

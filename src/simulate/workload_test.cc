@@ -120,7 +120,7 @@ TEST(Workload, PopularityOfAdapters) {
   EXPECT_NEAR(zipf[18], 0.5 / 2.929 / 10, 0.005);
   options.popularity = Popularity::kUniform;
   for (const double share : Shares(MakeWorkload(options).value(), 20)) EXPECT_NEAR(share, 0.05, 0.005);
-  options.rank_popularity = Popularity::kPowerLaw;   // twice as many of the low rank
+  options.rank_popularity = Popularity::kPowerLaw;  // twice as many of the low rank
   EXPECT_NEAR(Shares(MakeWorkload(options).value(), 20)[0], 2.0 / 30, 0.005);
   options.popularity = Popularity::kDistinct;
   const Workload distinct = MakeWorkload(options).value();
@@ -128,20 +128,23 @@ TEST(Workload, PopularityOfAdapters) {
   options.popularity = Popularity::kGaussian;
   options.deviation = 2;
   const std::vector<double> gaussian = Shares(MakeWorkload(options).value(), 20);
-  EXPECT_NEAR(gaussian[9] + gaussian[10], 0.3829, 0.01);   // within half a deviation of the middle
+  EXPECT_NEAR(gaussian[9] + gaussian[10], 0.3829, 0.01);  // within half a deviation of the middle
   EXPECT_LT(gaussian[0], 0.001);
-  EXPECT_EQ(MakeWorkload(options).value().adapter_ranks, (std::vector<std::int64_t>{8, 128, 8, 128, 8, 128, 8, 128, 8, 128,
-                                                                                   8, 128, 8, 128, 8, 128, 8, 128, 8, 128}));
+  EXPECT_EQ(
+      MakeWorkload(options).value().adapter_ranks,
+      (std::vector<std::int64_t>{8, 128, 8, 128, 8, 128, 8, 128, 8, 128, 8, 128, 8, 128, 8, 128, 8, 128, 8, 128}));
 }
 
 TEST(Workload, BaseModelsShare) {
   const Workload workload = MakeWorkload({.requests = 20000, .rate = 10, .base_share = 0.25}).value();
-  const auto base = std::count_if(workload.requests.begin(), workload.requests.end(), [](const auto& r) { return r.adapter < 0; });
+  const auto base =
+      std::count_if(workload.requests.begin(), workload.requests.end(), [](const auto& r) { return r.adapter < 0; });
   EXPECT_NEAR(static_cast<double>(base) / 20000, 0.25, 0.015);
 }
 
 TEST(Workload, SessionsKeepTheirAdapterAndEnd) {
-  const Workload workload = MakeWorkload({.requests = 20000, .rate = 10, .input_mean = 30, .output_mean = 20, .turns = 4}).value();
+  const Workload workload =
+      MakeWorkload({.requests = 20000, .rate = 10, .input_mean = 30, .output_mean = 20, .turns = 4}).value();
   std::size_t sessions = 0;
   for (std::size_t i = 0; i < workload.requests.size(); ++i) {
     const WorkloadRequest& request = workload.requests[i];
@@ -160,8 +163,10 @@ TEST(Workload, SessionsKeepTheirAdapterAndEnd) {
 
 TEST(Workload, PromptsDifferUnlessBlocksAreShared) {
   Workload workload;
-  workload.requests = {{.input_tokens = 600}, {.input_tokens = 600},
-                       {.input_tokens = 600, .first_block = 0, .num_blocks = 2}, {.input_tokens = 700, .first_block = 2, .num_blocks = 2}};
+  workload.requests = {{.input_tokens = 600},
+                       {.input_tokens = 600},
+                       {.input_tokens = 600, .first_block = 0, .num_blocks = 2},
+                       {.input_tokens = 700, .first_block = 2, .num_blocks = 2}};
   workload.blocks = {5, 6, 5, 7};
   std::vector<std::vector<TokenId>> prompts(4);
   for (std::size_t i = 0; i < 4; ++i) workload.AppendPrompt(i, prompts[i]);
@@ -183,15 +188,17 @@ TEST(Workload, PromptsThatAreKnownAreTakenAsTheyAre) {
 // ---- Files
 
 TEST(Trace, Azure) {
-  const TempFile file("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 23:59:59.5000000,374,44\r\n"
-                               "2023-11-17 00:00:01.2500000,0,109\r\n");
+  const TempFile file("a.csv",
+                      "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 23:59:59.5000000,374,44\r\n"
+                      "2023-11-17 00:00:01.2500000,0,109\r\n");
   const auto trace = ReadTrace(file.path()).value();
   ASSERT_EQ(trace.size(), 2u);
   EXPECT_EQ(trace[0].arrival, 0);
   EXPECT_EQ(trace[1].arrival, 1750 * kNsPerMs);
   EXPECT_EQ(trace[0].input_tokens, 374);
-  EXPECT_EQ(trace[1].input_tokens, 1);   // a prompt has a token at least
-  const Workload workload = MakeWorkload({.trace = file.path(), .rate = 2, .poisson = false, .input_scale = 0.5}).value();
+  EXPECT_EQ(trace[1].input_tokens, 1);  // a prompt has a token at least
+  const Workload workload =
+      MakeWorkload({.trace = file.path(), .rate = 2, .poisson = false, .input_scale = 0.5}).value();
   ASSERT_EQ(workload.requests.size(), 2u);
   EXPECT_EQ(workload.requests[0].input_tokens, 187);
 }
@@ -203,14 +210,15 @@ TEST(Trace, RecordedTimesAreStretched) {
   WorkloadOptions options{.trace = file.path(), .requests = 250, .rate = 4, .poisson = false};
   const Workload workload = MakeWorkload(options).value();
   EXPECT_NEAR(Seconds(workload.requests[40].arrival), 10, 0.2);
-  EXPECT_NEAR(Seconds(workload.requests[249].arrival), 249 / 4.0, 0.5);   // over again
+  EXPECT_NEAR(Seconds(workload.requests[249].arrival), 249 / 4.0, 0.5);  // over again
   options.rate = 0;
   EXPECT_EQ(MakeWorkload(options).value().requests[40].arrival, 40 * kNsPerSecond);
 }
 
 TEST(Trace, Mooncake) {
-  const TempFile file("m.jsonl", "{\"timestamp\": 5, \"input_length\": 600, \"output_length\": 9, \"hash_ids\": [0, 3]}\n"
-                                 "{\"timestamp\": 8, \"input_length\": 512, \"output_length\": 7, \"hash_ids\": [0]}\n");
+  const TempFile file("m.jsonl",
+                      "{\"timestamp\": 5, \"input_length\": 600, \"output_length\": 9, \"hash_ids\": [0, 3]}\n"
+                      "{\"timestamp\": 8, \"input_length\": 512, \"output_length\": 7, \"hash_ids\": [0]}\n");
   const Workload workload = MakeWorkload({.trace = file.path(), .rate = 0, .poisson = false}).value();
   ASSERT_EQ(workload.requests.size(), 2u);
   EXPECT_EQ(workload.requests[1].arrival, 3 * kNsPerMs);
@@ -225,13 +233,13 @@ TEST(Trace, BadFilesAreErrorsThatNameTheLine) {
     ASSERT_FALSE(trace.ok()) << line;
     EXPECT_NE(trace.error().message.find(":3:"), std::string::npos) << trace.error().message;
   }
-  for (const char* line : {"{", "[]", "{\"timestamp\": 1}",
-                           "{\"timestamp\":1,\"input_length\":600,\"output_length\":1,\"hash_ids\":[0]}",
-                           "{\"timestamp\":1e300,\"input_length\":6,\"output_length\":1,\"hash_ids\":[0]}",
-                           "{\"timestamp\":9223372036854775807,\"input_length\":6,\"output_length\":1,\"hash_ids\":[0]}",
-                           "{\"timestamp\":1,\"input_length\":1e300,\"output_length\":1,\"hash_ids\":[0]}",
-                           "{\"timestamp\":1,\"input_length\":6,\"output_length\":1,\"hash_ids\":[1e300]}",
-                           "{\"timestamp\":1,\"input_length\":6,\"output_length\":1,\"hash_ids\":[-1]}"}) {
+  for (const char* line :
+       {"{", "[]", "{\"timestamp\": 1}", "{\"timestamp\":1,\"input_length\":600,\"output_length\":1,\"hash_ids\":[0]}",
+        "{\"timestamp\":1e300,\"input_length\":6,\"output_length\":1,\"hash_ids\":[0]}",
+        "{\"timestamp\":9223372036854775807,\"input_length\":6,\"output_length\":1,\"hash_ids\":[0]}",
+        "{\"timestamp\":1,\"input_length\":1e300,\"output_length\":1,\"hash_ids\":[0]}",
+        "{\"timestamp\":1,\"input_length\":6,\"output_length\":1,\"hash_ids\":[1e300]}",
+        "{\"timestamp\":1,\"input_length\":6,\"output_length\":1,\"hash_ids\":[-1]}"}) {
     const TempFile file("m.jsonl", std::string(line) + "\n");
     EXPECT_FALSE(ReadTrace(file.path()).ok()) << line;
   }
@@ -253,20 +261,23 @@ TEST(Clients, ArriveAtTheirRates) {
   std::ofstream(std::filesystem::path(file.directory()) / "chunk-1-trace.csv") << busy;
   const auto clients = ReadClients(file.directory()).value();
   ASSERT_EQ(clients.size(), 2u);
-  EXPECT_EQ(clients[0][0].rate, 8);   // the busiest first
+  EXPECT_EQ(clients[0][0].rate, 8);  // the busiest first
   Prng prng(5);
   const auto arrivals = DrawClientArrivals(clients, 0, 0, 20000, prng);
   ASSERT_EQ(arrivals.size(), 20000u);
   EXPECT_NEAR(20000 / Seconds(arrivals.back().at), 9, 0.4);
-  const auto of_second = std::count_if(arrivals.begin(), arrivals.end(), [](const ClientArrival& a) { return a.client == 1; });
+  const auto of_second =
+      std::count_if(arrivals.begin(), arrivals.end(), [](const ClientArrival& a) { return a.client == 1; });
   EXPECT_NEAR(static_cast<double>(of_second) / 20000, 1.0 / 9, 0.02);
-  EXPECT_TRUE(std::is_sorted(arrivals.begin(), arrivals.end(), [](const auto& a, const auto& b) { return a.at < b.at; }));
+  EXPECT_TRUE(
+      std::is_sorted(arrivals.begin(), arrivals.end(), [](const auto& a, const auto& b) { return a.at < b.at; }));
   const auto slower = DrawClientArrivals(clients, 0, 3, 5000, prng);
   EXPECT_NEAR(5000 / Seconds(slower.back().at), 3, 0.25);
 }
 
 TEST(Clients, NumbersMustBeSane) {
-  for (const char* line : {"0,inf,1,Gamma,1,1", "nan,1,1,Gamma,1,1", "0,1,1,Gamma,inf,1", "0,1,nan,Gamma,1,1", "1e300,1,1,Gamma,1,1"}) {
+  for (const char* line :
+       {"0,inf,1,Gamma,1,1", "nan,1,1,Gamma,1,1", "0,1,1,Gamma,inf,1", "0,1,nan,Gamma,1,1", "1e300,1,1,Gamma,1,1"}) {
     const TempFile file("chunk-0-trace.csv", std::string(line) + "\n");
     EXPECT_FALSE(ReadClients(file.directory()).ok()) << line;
   }
@@ -280,7 +291,7 @@ TEST(Clients, GapsOfNothingEnd) {
 
 TEST(Clients, AnEmptyRecordingIsAnError) {
   const TempFile file("chunk-0-trace.csv", "0,8,1,Gamma,1,0.125\n600,0,0,,0,0\n");
-  for (const double hour : {0.2, 1.0}) {   // nobody comes; after its end
+  for (const double hour : {0.2, 1.0}) {  // nobody comes; after its end
     const auto workload = MakeWorkload({.clients = file.directory(), .clients_hour = hour, .rate = 1});
     ASSERT_FALSE(workload.ok()) << hour;
     EXPECT_EQ(workload.error().param, "--clients-hour");
@@ -306,7 +317,7 @@ TEST(Workload, BadOptionsAreErrors) {
   refused({.rate = nan}, "--rate");
   refused({.rate = 1e-7}, "--rate");
   refused({.rate = 1e7}, "--rate");
-  refused({.requests = 10'000, .rate = 1e-6}, "--rate");   // centuries
+  refused({.requests = 10'000, .rate = 1e-6}, "--rate");  // centuries
   refused({.rate = 1, .input_mean = infinity}, "--input-mean");
   refused({.rate = 1, .output_mean = 0}, "--output-mean");
   refused({.rate = 1, .input_cv = nan}, "--input-cv");

@@ -10,7 +10,7 @@ float F16ToF32(std::uint16_t bits) {
   const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
   const std::uint32_t exponent = (bits >> 10) & 0x1fu;
   const std::uint32_t mantissa = bits & 0x3ffu;
-  if (exponent == 0) {   // zero or subnormal: mantissa * 2^-24, exact in float32
+  if (exponent == 0) {  // zero or subnormal: mantissa * 2^-24, exact in float32
     const float magnitude = static_cast<float>(mantissa) * 0x1.0p-24f;
     return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) | sign);
   }

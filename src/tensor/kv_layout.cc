@@ -5,11 +5,10 @@
 namespace loramux {
 
 Status KvLayout::Validate() const {
-  const bool page_ok = page_tokens == 4 || page_tokens == 8 || page_tokens == 16 || page_tokens == 32 ||
-                       page_tokens == 64;
+  const bool page_ok =
+      page_tokens == 4 || page_tokens == 8 || page_tokens == 16 || page_tokens == 32 || page_tokens == 64;
   if (!page_ok) {
-    return InvalidArgument("a page holds 4, 8, 16, 32 or 64 tokens, not " + std::to_string(page_tokens),
-                           "page_tokens");
+    return InvalidArgument("a page holds 4, 8, 16, 32 or 64 tokens, not " + std::to_string(page_tokens), "page_tokens");
   }
   if (!IsWeightDType(dtype)) {
     return InvalidArgument(std::string("keys and values are f32, bf16 or f16, not ") + DTypeName(dtype), "dtype");

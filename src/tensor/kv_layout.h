@@ -19,8 +19,8 @@ struct KvLayout {
   std::int64_t num_layers = 0;
   std::int64_t num_kv_heads = 0;
   std::int64_t head_dim = 0;
-  std::int64_t page_tokens = 16;   // 4, 8, 16, 32 or 64
-  DType dtype = DType::kBF16;      // kF32, kBF16 or kF16
+  std::int64_t page_tokens = 16;  // 4, 8, 16, 32 or 64
+  DType dtype = DType::kBF16;     // kF32, kBF16 or kF16
 
   // Error: page_tokens or dtype outside the lists above, or an extent that is not positive.
   Status Validate() const;

@@ -13,10 +13,14 @@ constexpr std::uintmax_t kMaxFileSize = 256u << 20;
 
 ErrorCode ToErrorCode(loramux_text_status status) {
   switch (status) {
-    case LORAMUX_TEXT_INVALID: return ErrorCode::kInvalidArgument;
-    case LORAMUX_TEXT_EXHAUSTED: return ErrorCode::kResourceExhausted;
-    case LORAMUX_TEXT_UNSUPPORTED: return ErrorCode::kUnsupported;
-    default: return ErrorCode::kInternal;
+    case LORAMUX_TEXT_INVALID:
+      return ErrorCode::kInvalidArgument;
+    case LORAMUX_TEXT_EXHAUSTED:
+      return ErrorCode::kResourceExhausted;
+    case LORAMUX_TEXT_UNSUPPORTED:
+      return ErrorCode::kUnsupported;
+    default:
+      return ErrorCode::kInternal;
   }
 }
 
@@ -33,8 +37,8 @@ Result<std::string> ReadFile(const std::string& path) {
   if (failure == std::errc::no_such_file_or_directory) return NotFound("no such file: " + path, path);
   if (failure) return IoError("cannot read " + path + ": " + failure.message(), path);
   if (size > kMaxFileSize) {
-    return InvalidArgument(path + " has " + std::to_string(size) + " bytes; at most " +
-                           std::to_string(kMaxFileSize) + " are read", path);
+    return InvalidArgument(
+        path + " has " + std::to_string(size) + " bytes; at most " + std::to_string(kMaxFileSize) + " are read", path);
   }
   std::ifstream in(path, std::ios::binary);
   std::string content(size, '\0');

@@ -40,9 +40,7 @@ using TokenizerHandle = std::unique_ptr<loramux_tokenizer, Deleter<loramux_token
 using DecodeStreamHandle = std::unique_ptr<loramux_decode_stream, Deleter<loramux_decode_stream_free>>;
 using TemplateHandle = std::unique_ptr<loramux_template, Deleter<loramux_template_free>>;
 
-inline const std::uint8_t* Bytes(std::string_view text) {
-  return reinterpret_cast<const std::uint8_t*>(text.data());
-}
+inline const std::uint8_t* Bytes(std::string_view text) { return reinterpret_cast<const std::uint8_t*>(text.data()); }
 
 // The library's status as an Error; `where` (may be empty) is put before the message.
 Error ToError(loramux_text_status status, const Buffer& message, std::string_view where);

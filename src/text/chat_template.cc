@@ -19,7 +19,7 @@ using text_internal::ToError;
 struct ChatTemplate::Impl {
   std::string label;
   TemplateHandle plain;
-  TemplateHandle with_tools;   // null: `plain` serves requests with tools too
+  TemplateHandle with_tools;  // null: `plain` serves requests with tools too
 };
 
 ChatTemplate::ChatTemplate(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -125,8 +125,8 @@ Result<Sources> FindSources(const std::filesystem::path& directory, const json& 
 Result<TemplateHandle> Compile(std::string_view source, std::string_view special_tokens, const std::string& label) {
   loramux_template* raw = nullptr;
   Buffer error;
-  const auto status = loramux_template_parse(Bytes(source), source.size(), Bytes(special_tokens),
-                                             special_tokens.size(), &raw, error.out());
+  const auto status = loramux_template_parse(Bytes(source), source.size(), Bytes(special_tokens), special_tokens.size(),
+                                             &raw, error.out());
   if (status != LORAMUX_TEXT_OK) return ToError(status, error, label);
   return TemplateHandle(raw);
 }
@@ -166,9 +166,9 @@ Result<std::string> ChatTemplate::Render(std::string_view context_json, const Op
   const bool use_tools = impl_->with_tools != nullptr && HasTools(context_json);
   const loramux_template* chosen = use_tools ? impl_->with_tools.get() : impl_->plain.get();
   Buffer text, error;
-  const auto status = loramux_template_render(chosen, Bytes(context_json), context_json.size(),
-                                              options.add_generation_prompt, options.unix_seconds, text.out(),
-                                              error.out());
+  const auto status =
+      loramux_template_render(chosen, Bytes(context_json), context_json.size(), options.add_generation_prompt,
+                              options.unix_seconds, text.out(), error.out());
   if (status == LORAMUX_TEXT_OK) return text.ToString();
   Error failure = ToError(status, error, "");
   // Whoever sent the request made the template fail, or run on: for a client both are its own input.

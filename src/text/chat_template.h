@@ -30,7 +30,7 @@ class ChatTemplate {
 
   struct Options {
     bool add_generation_prompt = true;
-    std::int64_t unix_seconds = 0;   // what strftime_now sees (UTC)
+    std::int64_t unix_seconds = 0;  // what strftime_now sees (UTC)
   };
   // `context_json` is a JSON object with "messages" and optionally "tools", "documents" and any other variable
   // (chat_template_kwargs); key order is kept. raise_exception(...) of the template and any template error come back

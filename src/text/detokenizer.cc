@@ -54,8 +54,7 @@ std::vector<std::size_t> Borders(const std::string& text) {
 
 }  // namespace
 
-StopStringMatcher::StopStringMatcher(std::vector<std::string> stops, bool include_stop)
-    : include_stop_(include_stop) {
+StopStringMatcher::StopStringMatcher(std::vector<std::string> stops, bool include_stop) : include_stop_(include_stop) {
   for (std::string& stop : stops) {
     if (stop.empty()) continue;
     std::vector<std::size_t> border = Borders(stop);

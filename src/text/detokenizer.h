@@ -43,9 +43,9 @@ class StopStringMatcher {
   // Empty stop strings are ignored. `include_stop` keeps the match in the output.
   StopStringMatcher(std::vector<std::string> stops, bool include_stop);
   struct Output {
-    std::string text;         // safe to send
-    bool stopped = false;     // a stop string was found; nothing follows
-    std::string matched;      // which one
+    std::string text;      // safe to send
+    bool stopped = false;  // a stop string was found; nothing follows
+    std::string matched;   // which one
   };
   // The match that is complete first wins (so no later text has to be awaited); among those complete at the same byte
   // the longest. REQUIRES: no earlier Push has stopped.
@@ -57,8 +57,8 @@ class StopStringMatcher {
   // One stop string with its Knuth-Morris-Pratt table.
   struct Stop {
     std::string text;
-    std::vector<std::size_t> border;   // border[n]: the longest proper prefix of text[0, n) that is its suffix too
-    std::size_t matched = 0;           // so many bytes of `text` are the end of what was pushed
+    std::vector<std::size_t> border;  // border[n]: the longest proper prefix of text[0, n) that is its suffix too
+    std::size_t matched = 0;          // so many bytes of `text` are the end of what was pushed
   };
   std::vector<Stop> stops_;
   bool include_stop_;

@@ -54,8 +54,13 @@ bool IsUtf8(const std::string& text) {
 
 // ------------------------------------------------------------------------------------------------ Tokenizer
 
-const char* const kTexts[] = {"", "The fox.", " two  spaces ", "naïve café", "日本 🙂👩‍👩‍👧 e\u0301",
-                              "a\nb\tc\r\n", "<|end|> <note>"};
+const char* const kTexts[] = {"",
+                              "The fox.",
+                              " two  spaces ",
+                              "naïve café",
+                              "日本 🙂👩‍👩‍👧 e\u0301",
+                              "a\nb\tc\r\n",
+                              "<|end|> <note>"};
 
 TEST(Tokenizer, RoundTrips) {
   for (const char* name : {"byte_level", "sentencepiece"}) {
@@ -222,10 +227,24 @@ TEST(IncrementalDetokenizer, OtherDecoders) {
   const json ctc = {{"type", "CTC"}, {"pad_token", "<s>"}, {"word_delimiter_token", "▁"}, {"cleanup", true}};
   const auto sequence = [](std::vector<json> parts) { return json{{"type", "Sequence"}, {"decoders", parts}}; };
   const std::vector<json> decoders = {
-      json(), metaspace, replace, regex, bytes, fuse, word_piece, bpe, ctc,
-      sequence({bytes, metaspace}), sequence({bytes, metaspace, fuse}), sequence({replace, bytes, fuse, strip}),
-      sequence({strip, bytes}), sequence({bytes, word_piece}), sequence({fuse, regex}), sequence({bpe, bytes, fuse}),
-      sequence({sequence({replace, bytes}), fuse}), sequence({fuse, fuse, strip}),
+      json(),
+      metaspace,
+      replace,
+      regex,
+      bytes,
+      fuse,
+      word_piece,
+      bpe,
+      ctc,
+      sequence({bytes, metaspace}),
+      sequence({bytes, metaspace, fuse}),
+      sequence({replace, bytes, fuse, strip}),
+      sequence({strip, bytes}),
+      sequence({bytes, word_piece}),
+      sequence({fuse, regex}),
+      sequence({bpe, bytes, fuse}),
+      sequence({sequence({replace, bytes}), fuse}),
+      sequence({fuse, fuse, strip}),
       {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}}};
   for (const json& decoder : decoders) {
     SCOPED_TRACE(decoder.dump());
@@ -237,13 +256,15 @@ TEST(IncrementalDetokenizer, HoldsBackNoMoreThanItMust) {
   const Tokenizer tokenizer = TestTokenizer("byte_level");
   IncrementalDetokenizer stream(tokenizer, true);
   EXPECT_EQ(*stream.Push(tokenizer.TokenToId("f")), "f");
-  EXPECT_EQ(*stream.Push(tokenizer.TokenToId("<|end|>")), "");   // skipped
+  EXPECT_EQ(*stream.Push(tokenizer.TokenToId("<|end|>")), "");  // skipped
   const auto smile = tokenizer.Encode("\U0001d11e", false);
   ASSERT_EQ(smile->size(), 4u);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(*stream.Push((*smile)[i]), "");
   EXPECT_EQ(*stream.Push((*smile)[3]), "\U0001d11e");
   EXPECT_EQ(*stream.Push((*smile)[0]), "");
-  EXPECT_EQ(*stream.Push(tokenizer.TokenToId("f")), "\ufffd" "f");
+  EXPECT_EQ(*stream.Push(tokenizer.TokenToId("f")),
+            "\ufffd"
+            "f");
   EXPECT_EQ(*stream.Push((*smile)[0]), "");
   EXPECT_EQ(*stream.Finish(), "\ufffd");
 }

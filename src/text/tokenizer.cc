@@ -33,8 +33,8 @@ Result<Tokenizer> Tokenizer::Parse(std::string_view json, const std::string& lab
 Result<std::vector<TokenId>> Tokenizer::Encode(std::string_view text, bool add_special_tokens) const {
   loramux_ids ids{};
   Buffer error;
-  const auto status = loramux_tokenizer_encode(impl_->handle.get(), Bytes(text), text.size(), add_special_tokens,
-                                               &ids, error.out());
+  const auto status =
+      loramux_tokenizer_encode(impl_->handle.get(), Bytes(text), text.size(), add_special_tokens, &ids, error.out());
   if (status != LORAMUX_TEXT_OK) return ToError(status, error, "");
   std::vector<TokenId> result(ids.data, ids.data + ids.size);
   loramux_text_ids_free(ids);

@@ -70,8 +70,8 @@ class ServerConnection {
   // From now on everything on this connection together.
   void SetTimeout(std::chrono::nanoseconds left) { tcp_.expires_after(left); }
   void Close() { tcp_.close(); }
-  bool reused = false;        // it carried a request before
-  bool got_bytes = false;     // of the response to the current one
+  bool reused = false;     // it carried a request before
+  bool got_bytes = false;  // of the response to the current one
 
   asio::awaitable<error_code> Write(const Request& request) {
     error_code error;
@@ -87,7 +87,8 @@ class ServerConnection {
   asio::awaitable<error_code> Read(BodySink& sink, bool& keep) {
     Parser parser;
     parser.body_limit(boost::none);
-    parser.eager(false);   // eagerly, it would wait for the end of the next chunk's head before it tells of this chunk
+    // eagerly, it would wait for the end of the next chunk's head before it tells of this chunk
+    parser.eager(false);
     bool header_seen = false;
     error_code error;
     while (!error && !parser.is_done()) {
@@ -140,7 +141,7 @@ Status ApiClient::Resolve() {
 
 std::unique_ptr<ServerConnection> ApiClient::TakeIdle() {
   if (idle_.empty()) return std::make_unique<ServerConnection>(*this);
-  auto connection = std::move(idle_.back());   // the one used last is the least likely to be closed
+  auto connection = std::move(idle_.back());  // the one used last is the least likely to be closed
   idle_.pop_back();
   connection->reused = true;
   connection->got_bytes = false;
@@ -152,7 +153,8 @@ ExchangeEnd ApiClient::Describe(const error_code& error, bool opened) const {
   if (!error) return {};
   if (cancelled_) return {Kind::kCancelled, "the run was stopped"};
   if (error == beast::error::timeout) {
-    return {Kind::kTimeout, fmt::format("not finished within {} s", static_cast<double>(options_.timeout.count()) / 1e9)};
+    return {Kind::kTimeout,
+            fmt::format("not finished within {} s", static_cast<double>(options_.timeout.count()) / 1e9)};
   }
   if (!opened) return {Kind::kConnect, error.message()};
   const bool ended = error == http::error::end_of_stream || error == http::error::partial_message;
@@ -185,7 +187,7 @@ asio::awaitable<ExchangeEnd> ApiClient::Exchange(std::string path, std::string b
       co_return ExchangeEnd{};
     }
     const bool stale = connection->reused && !connection->got_bytes && error != beast::error::timeout;
-    if (error && stale && !cancelled_) continue;   // again, on another one
+    if (error && stale && !cancelled_) continue;  // again, on another one
     co_return Describe(error, opened);
   }
 }

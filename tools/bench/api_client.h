@@ -23,10 +23,10 @@ namespace loramux::load {
 
 struct ApiClientOptions {
   Url url;
-  std::string api_key;                                            // empty: none
-  std::vector<std::pair<std::string, std::string>> headers;       // more of them
-  std::chrono::nanoseconds timeout = std::chrono::seconds(300);   // of a whole exchange
-  bool insecure = false;                                          // do not check the server's certificate
+  std::string api_key;                                           // empty: none
+  std::vector<std::pair<std::string, std::string>> headers;      // more of them
+  std::chrono::nanoseconds timeout = std::chrono::seconds(300);  // of a whole exchange
+  bool insecure = false;                                         // do not check the server's certificate
 };
 
 class ServerConnection;
@@ -42,8 +42,9 @@ class ApiClient {
   void set_origin(TimeNs origin) { origin_ = origin; }
   TimeNs Now() const { return clock_.Now() - origin_; }
 
-  // Sends one request and feeds the response to `sink`, which outlives the call. A kept-alive connection that the server
-  // has closed meanwhile is replaced once, unseen. `path` follows the URL's prefix. An empty body makes it a GET.
+  // Sends one request and feeds the response to `sink`, which outlives the call. A kept-alive connection that the
+  // server has closed meanwhile is replaced once, unseen. `path` follows the URL's prefix. An empty body makes it a
+  // GET.
   boost::asio::awaitable<ExchangeEnd> Exchange(std::string path, std::string body, BodySink& sink);
 
   // Ends every running exchange with kCancelled, now and from now on.

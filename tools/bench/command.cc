@@ -31,7 +31,9 @@ void AllowManyConnections() {
 class RunProgressBar {
  public:
   RunProgressBar(bool enabled, std::int64_t requests, double duration_s)
-      : enabled_(enabled), requests_(requests), duration_(static_cast<TimeNs>(duration_s * 1e9)),
+      : enabled_(enabled),
+        requests_(requests),
+        duration_(static_cast<TimeNs>(duration_s * 1e9)),
         bar_("bench", requests > 0 ? "requests" : "s", requests > 0 ? 1 : kNsPerSecond) {}
 
   void Show(const RunProgress& now) {
@@ -39,8 +41,9 @@ class RunProgressBar {
     const std::int64_t total = requests_ > 0 ? requests_ : duration_;
     const std::int64_t done = std::min(requests_ > 0 ? now.finished : now.elapsed, total);
     const double seconds = std::max(static_cast<double>(now.elapsed) / 1e9, 1e-3);
-    std::string note = fmt::format("{} done, {} in flight, {} failed, {} tok/s", now.finished, now.started - now.finished, now.failed,
-                                   FormatNumber(static_cast<double>(now.tokens) / seconds));
+    std::string note =
+        fmt::format("{} done, {} in flight, {} failed, {} tok/s", now.finished, now.started - now.finished, now.failed,
+                    FormatNumber(static_cast<double>(now.tokens) / seconds));
     if (done > 0 && done < total) {
       const double left = seconds * static_cast<double>(total - done) / static_cast<double>(done);
       note += fmt::format(", {:.0f} s left", left);
@@ -66,8 +69,8 @@ Status AskForNames(BenchRunner& runner, const BenchFlags& flags, WorkloadOptions
   if (!flags.adapters_from_server) return Ok{};
   workload.adapters = names.adapters;
   if (workload.adapters.empty()) {
-    return InvalidArgument(fmt::format("--adapters-from-server: the server lists no model with a parent, only {} without one",
-                                       names.bases.size()));
+    return InvalidArgument(fmt::format(
+        "--adapters-from-server: the server lists no model with a parent, only {} without one", names.bases.size()));
   }
   return Ok{};
 }
@@ -77,7 +80,8 @@ Status WarmUp(BenchRunner& runner, const Workload& workload) {
   for (std::size_t i = 0; i < workload.models().size() - (with_base ? 0 : 1); ++i) {
     const RequestRecord record = runner.Ask(workload.models()[i], "hello", 1);
     if (!record.ok()) {
-      return Unavailable(fmt::format("--warmup: {} did not answer: {}: {}", workload.models()[i], record.failure_kind(), record.detail));
+      return Unavailable(fmt::format("--warmup: {} did not answer: {}: {}", workload.models()[i], record.failure_kind(),
+                                     record.detail));
     }
   }
   return Ok{};
@@ -89,18 +93,23 @@ ReportJson Warnings(const ReportJson& report, const WorkloadOptions& workload) {
   const ReportJson& summary = ChildAt(report, "summary");
   const double lag = NumberAt(summary, {"scheduling_lag_ms", "p99"});
   if (lag > 20) {
-    warnings.push_back(fmt::format("This client sent one request in a hundred {} late or more: it, or its machine, was too busy for "
-                                   "this load.", FormatMs(lag)));
+    warnings.push_back(
+        fmt::format("This client sent one request in a hundred {} late or more: it, or its machine, was too busy for "
+                    "this load.",
+                    FormatMs(lag)));
   }
   if (const double without = NumberAt(summary, {"tokens", "requests_without_usage"}); without > 0) {
-    warnings.push_back(fmt::format("{} answers came without token counts; their output tokens are counted as pieces of text.",
-                                   FormatNumber(without)));
+    warnings.push_back(
+        fmt::format("{} answers came without token counts; their output tokens are counted as pieces of text.",
+                    FormatNumber(without)));
   }
   const double asked = NumberAt(summary, {"tokens", "requested_output"}), got = NumberAt(summary, {"tokens", "output"});
   const bool exact = workload.tasks.empty() && workload.ignore_eos && NumberAt(summary, {"requests", "failed"}) == 0;
   if (exact && got < 0.99 * asked) {
-    warnings.push_back(fmt::format("Answers were shorter than asked for ({} of {} tokens): the server does not know ignore_eos, or its "
-                                   "context is too short.", FormatNumber(got), FormatNumber(asked)));
+    warnings.push_back(fmt::format(
+        "Answers were shorter than asked for ({} of {} tokens): the server does not know ignore_eos, or its "
+        "context is too short.",
+        FormatNumber(got), FormatNumber(asked)));
   }
   return warnings;
 }
@@ -132,7 +141,8 @@ Result<ReportJson> Measure(const BenchFlags& flags) {
   std::optional<Trace> trace;
   if (flags.open_loop()) {
     ASSIGN_OR_RETURN(trace, MakeTrace(flags));
-    if (trace->arrivals.empty()) return InvalidArgument("no request would be sent: --duration is too short for this --rate or --trace");
+    if (trace->arrivals.empty())
+      return InvalidArgument("no request would be sent: --duration is too short for this --rate or --trace");
   }
   BenchRunner runner(std::move(client), MakeRunOptions(flags), clock);
   RETURN_IF_ERROR(runner.Resolve());
@@ -146,7 +156,8 @@ Result<ReportJson> Measure(const BenchFlags& flags) {
 
   const std::int64_t sessions = trace ? static_cast<std::int64_t>(trace->arrivals.size()) : flags.num_requests;
   RunProgressBar bar(!flags.no_progress, sessions * flags.turns, flags.duration_s);
-  const RunResult result = runner.Run(workload, trace ? &*trace : nullptr, [&](const RunProgress& now) { bar.Show(now); });
+  const RunResult result =
+      runner.Run(workload, trace ? &*trace : nullptr, [&](const RunProgress& now) { bar.Show(now); });
   bar.Finish();
   ReportJson report = BuildReport(result, workload.models(),
                                   {.objective = {.ttft_ms = flags.slo_ttft_ms, .tpot_ms = flags.slo_tpot_ms},
@@ -176,7 +187,8 @@ int Failed(const Error& error) {
 
 // The exit status that the result deserves.
 int Judge(const ReportJson& report) {
-  const double total = NumberAt(report, {"summary", "requests", "total"}), failed = NumberAt(report, {"summary", "requests", "failed"});
+  const double total = NumberAt(report, {"summary", "requests", "total"}),
+               failed = NumberAt(report, {"summary", "requests", "failed"});
   if (failed > 0 || total == 0) {
     fmt::print(stderr, "loramux bench: {} of {} requests failed\n", FormatNumber(failed), FormatNumber(total));
     return 2;
@@ -192,7 +204,7 @@ int RunBench(BenchFlags flags) {
     return status.ok() ? 0 : Failed(status.error());
   }
   if (const Status status = CompleteFlags(flags); !status.ok()) return Failed(status.error());
-  std::signal(SIGPIPE, SIG_IGN);   // a server that went away is an error code
+  std::signal(SIGPIPE, SIG_IGN);  // a server that went away is an error code
   AllowManyConnections();
   Result<ReportJson> report = flags.from.empty() ? Measure(flags) : LoadReport(flags.from);
   if (!report.ok()) return Failed(report.error());

@@ -5,8 +5,8 @@
 
 namespace loramux::load {
 
-// 0: everything was answered (rightly, where that was checked), or a comparison was shown; 1: the run could not be made;
-// 2: some requests failed; 130: stopped by the user.
+// 0: everything was answered (rightly, where that was checked), or a comparison was shown; 1: the run could not be
+// made; 2: some requests failed; 130: stopped by the user.
 int RunBench(BenchFlags flags);
 
 }  // namespace loramux::load

@@ -18,7 +18,9 @@ namespace {
 constexpr double kNoise = 0.02;
 constexpr std::size_t kMaxAdapters = 200;
 
-std::string Show(const ComparedValue& value, double number) { return value.is_ms ? FormatMs(number) : FormatNumber(number); }
+std::string Show(const ComparedValue& value, double number) {
+  return value.is_ms ? FormatMs(number) : FormatNumber(number);
+}
 
 std::string Ratio(const ComparedValue& value) { return value.a == 0 ? "" : fmt::format("{:.2f} x", value.ratio()); }
 
@@ -35,17 +37,21 @@ PlotSeries Curve(const NamedReport& report, const char* key, const char* letter,
   const ReportJson& curve = ChildAt(ChildAt(report.report, "curves"), key);
   for (std::size_t i = 0; curve.is_array() && curve.size() > 1 && i < curve.size(); ++i) {
     if (!curve[i].is_number()) continue;
-    series.points.emplace_back(curve[i].get<double>(), 100 * static_cast<double>(i) / static_cast<double>(curve.size() - 1));
+    series.points.emplace_back(curve[i].get<double>(),
+                               100 * static_cast<double>(i) / static_cast<double>(curve.size() - 1));
   }
   return series;
 }
 
 std::string CurvePlots(const NamedReport& a, const NamedReport& b) {
   std::string html;
-  const std::pair<const char*, const char*> plots[] = {{"ttft_ms", "Time to first token"}, {"tpot_ms", "Time per output token"},
-                                                       {"e2e_ms", "End to end"}};
+  const std::pair<const char*, const char*> plots[] = {
+      {"ttft_ms", "Time to first token"}, {"tpot_ms", "Time per output token"}, {"e2e_ms", "End to end"}};
   for (const auto& [key, title] : plots) {
-    Plot plot{.title = title, .x_label = "ms", .y_label = "% of requests", .series = {Curve(a, key, "A", 1), Curve(b, key, "B", 2)},
+    Plot plot{.title = title,
+              .x_label = "ms",
+              .y_label = "% of requests",
+              .series = {Curve(a, key, "A", 1), Curve(b, key, "B", 2)},
               .y_max = 100};
     double low = 1e300, high = 0;
     for (const PlotSeries& series : plot.series) {
@@ -74,9 +80,11 @@ std::string AdapterRows(const NamedReport& a, const NamedReport& b) {
     const auto other = of_b.find(name);
     if (other == of_b.end() || ++count > kMaxAdapters) continue;
     rows += fmt::format("<tr><td class=\"name\">{}</td>", EscapeHtml(name));
-    for (const auto& [what, quantile] : {std::pair{"ttft_ms", "p50"}, std::pair{"ttft_ms", "p99"}, std::pair{"e2e_ms", "p99"}}) {
+    for (const auto& [what, quantile] :
+         {std::pair{"ttft_ms", "p50"}, std::pair{"ttft_ms", "p99"}, std::pair{"e2e_ms", "p99"}}) {
       const ComparedValue value{.a = NumberAt(*one, {"latency", what, quantile}),
-                                .b = NumberAt(*other->second, {"latency", what, quantile}), .is_ms = true};
+                                .b = NumberAt(*other->second, {"latency", what, quantile}),
+                                .is_ms = true};
       rows += fmt::format("<td>{}</td><td>{}</td><td class=\"{}\">{}</td>", FormatMs(value.a), FormatMs(value.b),
                           VerdictClass(value.verdict()), Ratio(value));
     }
@@ -88,9 +96,10 @@ std::string AdapterRows(const NamedReport& a, const NamedReport& b) {
 std::string AdapterTable(const NamedReport& a, const NamedReport& b) {
   const std::string rows = AdapterRows(a, b);
   if (rows.empty()) return {};
-  return "<h2>By adapter</h2><div class=\"card\"><table><tr><th>adapter</th><th>TTFT P50, A</th><th>B</th><th>B / A</th>"
-         "<th>TTFT P99, A</th><th>B</th><th>B / A</th><th>end to end P99, A</th><th>B</th><th>B / A</th></tr>\n" + rows +
-         "</table></div>\n";
+  return "<h2>By adapter</h2><div class=\"card\"><table><tr><th>adapter</th><th>TTFT P50, A</th><th>B</th><th>B / "
+         "A</th>"
+         "<th>TTFT P99, A</th><th>B</th><th>B / A</th><th>end to end P99, A</th><th>B</th><th>B / A</th></tr>\n" +
+         rows + "</table></div>\n";
 }
 
 }  // namespace
@@ -112,8 +121,8 @@ std::vector<ComparedValue> CompareReports(const ReportJson& a, const ReportJson&
   if (ChildAt(in_a, "goodput").is_object() && ChildAt(in_b, "goodput").is_object()) {
     add("goodput /s", {"goodput", "requests_per_s"}, true, false);
   }
-  const std::pair<const char*, const char*> latencies[] = {{"ttft_ms", "TTFT"}, {"tpot_ms", "TPOT"}, {"itl_ms", "between tokens"},
-                                                           {"e2e_ms", "end to end"}};
+  const std::pair<const char*, const char*> latencies[] = {
+      {"ttft_ms", "TTFT"}, {"tpot_ms", "TPOT"}, {"itl_ms", "between tokens"}, {"e2e_ms", "end to end"}};
   for (const auto& [key, name] : latencies) {
     if (NumberAt(in_a, {"latency", key, "count"}) <= 0 || NumberAt(in_b, {"latency", key, "count"}) <= 0) continue;
     for (const auto& [quantile, label] : {std::pair{"p50", "P50"}, std::pair{"p90", "P90"}, std::pair{"p99", "P99"}}) {
@@ -131,37 +140,44 @@ std::vector<std::string> ConfigurationDifferences(const ReportJson& a, const Rep
     return json[key].dump(-1, ' ', false, ReportJson::error_handler_t::replace).substr(0, 200);
   };
   std::map<std::string, bool> keys;
-  if (in_a.is_object()) for (const auto& [key, value] : in_a.items()) keys[key] = true;
-  if (in_b.is_object()) for (const auto& [key, value] : in_b.items()) keys[key] = true;
+  if (in_a.is_object())
+    for (const auto& [key, value] : in_a.items()) keys[key] = true;
+  if (in_b.is_object())
+    for (const auto& [key, value] : in_b.items()) keys[key] = true;
   for (const auto& [key, known] : keys) {
-    if (text(in_a, key) != text(in_b, key)) differences.push_back(fmt::format("{}: {} -> {}", key, text(in_a, key), text(in_b, key)));
+    if (text(in_a, key) != text(in_b, key))
+      differences.push_back(fmt::format("{}: {} -> {}", key, text(in_a, key), text(in_b, key)));
   }
   return differences;
 }
 
 std::string ConsoleComparison(const NamedReport& a, const NamedReport& b) {
-  std::string text = fmt::format("A: {} ({})\nB: {} ({})\n\n", a.name, DescribeRun(a.report), b.name, DescribeRun(b.report));
-  for (const std::string& line : ConfigurationDifferences(a.report, b.report)) text += "  differs: " + OneLine(line, 150) + "\n";
+  std::string text =
+      fmt::format("A: {} ({})\nB: {} ({})\n\n", a.name, DescribeRun(a.report), b.name, DescribeRun(b.report));
+  for (const std::string& line : ConfigurationDifferences(a.report, b.report))
+    text += "  differs: " + OneLine(line, 150) + "\n";
   text += fmt::format("\n  {:<24}{:>14}{:>14}{:>10}\n", "", "A", "B", "B / A");
   for (const ComparedValue& value : CompareReports(a.report, b.report)) {
-    text += fmt::format("  {:<24}{:>14}{:>14}{:>10}  {}\n", value.name, Show(value, value.a), Show(value, value.b), Ratio(value),
-                        VerdictText(value.verdict()));
+    text += fmt::format("  {:<24}{:>14}{:>14}{:>10}  {}\n", value.name, Show(value, value.a), Show(value, value.b),
+                        Ratio(value), VerdictText(value.verdict()));
   }
   return text;
 }
 
 std::string HtmlComparison(const NamedReport& a, const NamedReport& b) {
-  std::string body = fmt::format("<h1>loramux bench: two runs</h1>\n<p class=\"sub\"><b>A</b> {}: {}<br><b>B</b> {}: {}</p>\n",
-                                 EscapeHtml(a.name), EscapeHtml(DescribeRun(a.report)), EscapeHtml(b.name),
-                                 EscapeHtml(DescribeRun(b.report)));
+  std::string body = fmt::format(
+      "<h1>loramux bench: two runs</h1>\n<p class=\"sub\"><b>A</b> {}: {}<br><b>B</b> {}: {}</p>\n", EscapeHtml(a.name),
+      EscapeHtml(DescribeRun(a.report)), EscapeHtml(b.name), EscapeHtml(DescribeRun(b.report)));
   body += "<div class=\"card\"><table><tr><th></th><th>A</th><th>B</th><th>B / A</th><th class=\"text\"></th></tr>\n";
   for (const ComparedValue& value : CompareReports(a.report, b.report)) {
     const char* tone = VerdictClass(value.verdict());
-    body += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"{}\">{}</td><td class=\"text {}\">{}</td></tr>\n",
-                        EscapeHtml(value.name), Show(value, value.a), Show(value, value.b), tone, Ratio(value), tone,
-                        VerdictText(value.verdict()));
+    body +=
+        fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"{}\">{}</td><td class=\"text {}\">{}</td></tr>\n",
+                    EscapeHtml(value.name), Show(value, value.a), Show(value, value.b), tone, Ratio(value), tone,
+                    VerdictText(value.verdict()));
   }
-  body += "</table></div>\n<h2>Distributions</h2><div class=\"plots\">" + CurvePlots(a, b) + "</div>\n" + AdapterTable(a, b);
+  body += "</table></div>\n<h2>Distributions</h2><div class=\"plots\">" + CurvePlots(a, b) + "</div>\n" +
+          AdapterTable(a, b);
   const auto differences = ConfigurationDifferences(a.report, b.report);
   if (!differences.empty()) {
     body += "<h2>Configurations differ</h2><div class=\"card\"><table>";

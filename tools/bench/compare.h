@@ -11,7 +11,7 @@ namespace loramux::load {
 enum class Verdict { kSame, kBetter, kWorse };
 
 struct ComparedValue {
-  std::string name;      // "TTFT P50"
+  std::string name;  // "TTFT P50"
   double a = 0, b = 0;
   bool higher_is_better = false;
   bool is_ms = false;

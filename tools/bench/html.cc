@@ -82,11 +82,21 @@ std::string EscapeHtml(std::string_view text) {
   std::string result;
   for (const char c : ValidUtf8(text)) {
     switch (c) {
-      case '&': result += "&amp;"; break;
-      case '<': result += "&lt;"; break;
-      case '>': result += "&gt;"; break;
-      case '"': result += "&quot;"; break;
-      case '\'': result += "&#39;"; break;
+      case '&':
+        result += "&amp;";
+        break;
+      case '<':
+        result += "&lt;";
+        break;
+      case '>':
+        result += "&gt;";
+        break;
+      case '"':
+        result += "&quot;";
+        break;
+      case '\'':
+        result += "&#39;";
+        break;
       default: {
         const auto byte = static_cast<unsigned char>(c);
         const bool control = (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7f;
@@ -98,17 +108,18 @@ std::string EscapeHtml(std::string_view text) {
 }
 
 std::string HtmlPage(std::string_view title, std::string_view body) {
-  return fmt::format("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
-                     "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n"
-                     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
-                     "script-src 'unsafe-inline'\">\n"
-                     "<title>{}</title>\n<style>{}</style></head>\n<body><main>\n{}\n</main><script>{}</script></body></html>\n",
-                     EscapeHtml(title), kStyle, body, kScript);
+  return fmt::format(
+      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n"
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+      "script-src 'unsafe-inline'\">\n"
+      "<title>{}</title>\n<style>{}</style></head>\n<body><main>\n{}\n</main><script>{}</script></body></html>\n",
+      EscapeHtml(title), kStyle, body, kScript);
 }
 
 std::string HtmlTile(std::string_view label, std::string_view value, std::string_view note, std::string_view tone) {
-  return fmt::format("<div class=\"tile\"><span>{}</span><b class=\"{}\">{}</b><span>{}</span></div>\n", EscapeHtml(label), tone,
-                     EscapeHtml(value), EscapeHtml(note));
+  return fmt::format("<div class=\"tile\"><span>{}</span><b class=\"{}\">{}</b><span>{}</span></div>\n",
+                     EscapeHtml(label), tone, EscapeHtml(value), EscapeHtml(note));
 }
 
 }  // namespace loramux::load

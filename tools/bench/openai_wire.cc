@@ -20,7 +20,8 @@ std::int64_t Integer(const Json& object, const char* key) {
 std::optional<ApiUsage> ReadUsage(const Json& json) {
   const auto usage = json.find("usage");
   if (usage == json.end() || !usage->is_object()) return std::nullopt;
-  ApiUsage result{.input_tokens = Integer(*usage, "prompt_tokens"), .output_tokens = Integer(*usage, "completion_tokens")};
+  ApiUsage result{.input_tokens = Integer(*usage, "prompt_tokens"),
+                  .output_tokens = Integer(*usage, "completion_tokens")};
   const auto details = usage->find("prompt_tokens_details");
   if (details != usage->end() && details->is_object()) result.cached_tokens = Integer(*details, "cached_tokens");
   return result;
@@ -53,7 +54,9 @@ std::string_view EndpointPath(ApiEndpoint endpoint) {
 }
 
 std::string ToJson(const ApiRequest& request) {
-  Json json{{"model", request.model}, {"max_tokens", request.max_tokens}, {"temperature", request.temperature},
+  Json json{{"model", request.model},
+            {"max_tokens", request.max_tokens},
+            {"temperature", request.temperature},
             {"stream", request.stream}};
   if (request.stream) json["stream_options"] = {{"include_usage", true}};
   if (request.ignore_eos) {
@@ -83,7 +86,7 @@ ApiPiece ParsePiece(std::string_view text, ApiEndpoint endpoint, bool stream) {
   const auto choices = json.find("choices");
   if (choices == json.end() || !choices->is_array()) return {.malformed = true};
   if (choices->empty()) {
-    piece.malformed = !stream;   // in a stream, that is the chunk with the usage
+    piece.malformed = !stream;  // in a stream, that is the chunk with the usage
   } else {
     piece.malformed = !ReadChoice(choices->front(), endpoint, stream, piece);
   }

@@ -22,7 +22,7 @@ struct ApiRequest {
   // (role, text): sent as messages, or run together as the prompt of a completion.
   std::vector<std::pair<std::string, std::string>> dialogue;
   std::int64_t max_tokens = 128;
-  bool ignore_eos = false;       // with min_tokens: exactly max_tokens, where the server knows these fields
+  bool ignore_eos = false;  // with min_tokens: exactly max_tokens, where the server knows these fields
   double temperature = 0;
 };
 std::string ToJson(const ApiRequest& request);
@@ -35,9 +35,9 @@ struct ApiUsage {
 struct ApiPiece {
   bool malformed = false;
   std::string text;
-  std::string finish_reason;             // empty: none yet
+  std::string finish_reason;  // empty: none yet
   std::optional<ApiUsage> usage;
-  std::optional<std::string> error;      // an error object's message instead of an answer
+  std::optional<std::string> error;  // an error object's message instead of an answer
 };
 ApiPiece ParsePiece(std::string_view json, ApiEndpoint endpoint, bool stream);
 

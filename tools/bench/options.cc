@@ -12,7 +12,8 @@ namespace {
 
 Result<std::pair<std::string, std::string>> ParseHeader(const std::string& text) {
   const auto colon = text.find(':');
-  const bool printable = std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) >= ' ' && c != 0x7f; });
+  const bool printable =
+      std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) >= ' ' && c != 0x7f; });
   if (colon == 0 || colon == std::string::npos || !printable || text.substr(0, colon).find(' ') != std::string::npos) {
     return InvalidArgument("--header: expected 'Name: value'");
   }
@@ -50,9 +51,15 @@ RunOptions MakeRunOptions(const BenchFlags& flags) {
 }
 
 Result<WorkloadOptions> MakeWorkloadOptions(const BenchFlags& flags) {
-  WorkloadOptions options{.adapters = flags.adapters, .zipf_exponent = flags.zipf_s, .max_input_tokens = flags.max_input_tokens,
-                          .max_output_tokens = flags.max_output_tokens, .prefix_tokens = flags.prefix_tokens, .turns = flags.turns,
-                          .answer_tokens = flags.answer_tokens, .ignore_eos = !flags.stop_at_eos, .seed = flags.seed};
+  WorkloadOptions options{.adapters = flags.adapters,
+                          .zipf_exponent = flags.zipf_s,
+                          .max_input_tokens = flags.max_input_tokens,
+                          .max_output_tokens = flags.max_output_tokens,
+                          .prefix_tokens = flags.prefix_tokens,
+                          .turns = flags.turns,
+                          .answer_tokens = flags.answer_tokens,
+                          .ignore_eos = !flags.stop_at_eos,
+                          .seed = flags.seed};
   ASSIGN_OR_RETURN(options.choice, ParseAdapterChoice(flags.adapter_distribution));
   ASSIGN_OR_RETURN(options.input_tokens, LengthDistribution::Parse(flags.input_tokens, "--input-tokens"));
   ASSIGN_OR_RETURN(options.output_tokens, LengthDistribution::Parse(flags.output_tokens, "--output-tokens"));
@@ -76,7 +83,7 @@ Result<Trace> MakeTrace(const BenchFlags& flags) {
     return InvalidArgument("--trace: a folder of clients goes on for days: give --duration or --num-requests");
   }
   ClientTraceOptions options{.start_s = flags.trace_start_s, .rate = flags.rate, .limits = limits, .seed = flags.seed};
-  if (flags.time_scale > 0) options.limits.duration_s /= flags.time_scale;   // in the trace's own time
+  if (flags.time_scale > 0) options.limits.duration_s /= flags.time_scale;  // in the trace's own time
   if (flags.rate > 0) options.rate *= flags.time_scale;
   ASSIGN_OR_RETURN(Trace trace, LoadTrace(flags.trace, options));
   ScaleTrace(trace, flags.time_scale, flags.length_scale, limits);
@@ -85,12 +92,21 @@ Result<Trace> MakeTrace(const BenchFlags& flags) {
 
 ReportJson ConfigurationJson(const BenchFlags& flags, const WorkloadOptions& workload) {
   const auto if_set = [](auto value) { return value > 0 ? ReportJson(value) : ReportJson(nullptr); };
-  ReportJson json{{"url", flags.url}, {"model", workload.base_model}, {"endpoint", flags.endpoint}, {"stream", !flags.no_stream},
-                  {"load", DescribeLoad(flags)}, {"rate_per_s", if_set(flags.rate)},
+  ReportJson json{{"url", flags.url},
+                  {"model", workload.base_model},
+                  {"endpoint", flags.endpoint},
+                  {"stream", !flags.no_stream},
+                  {"load", DescribeLoad(flags)},
+                  {"rate_per_s", if_set(flags.rate)},
                   {"trace", flags.trace.empty() ? ReportJson(nullptr) : ReportJson(flags.trace)},
-                  {"trace_start_s", flags.trace_start_s}, {"time_scale", flags.time_scale}, {"length_scale", flags.length_scale},
-                  {"concurrency", if_set(flags.concurrency)}, {"num_requests", if_set(flags.num_requests)},
-                  {"duration_s", if_set(flags.duration_s)}, {"timeout_s", flags.timeout_s}, {"seed", flags.seed}};
+                  {"trace_start_s", flags.trace_start_s},
+                  {"time_scale", flags.time_scale},
+                  {"length_scale", flags.length_scale},
+                  {"concurrency", if_set(flags.concurrency)},
+                  {"num_requests", if_set(flags.num_requests)},
+                  {"duration_s", if_set(flags.duration_s)},
+                  {"timeout_s", flags.timeout_s},
+                  {"seed", flags.seed}};
   json["adapters"] = workload.adapters.size();
   json["adapter_distribution"] = flags.adapter_distribution;
   json["zipf_s"] = flags.adapter_distribution == "zipf" ? ReportJson(flags.zipf_s) : ReportJson(nullptr);
@@ -100,8 +116,11 @@ ReportJson ConfigurationJson(const BenchFlags& flags, const WorkloadOptions& wor
   json["temperature"] = flags.temperature;
   json["tasks"] = flags.tasks.empty() ? ReportJson(nullptr) : ReportJson(flags.tasks);
   if (flags.tasks.empty()) {
-    json.update({{"input_tokens", flags.input_tokens}, {"output_tokens", flags.output_tokens}, {"ignore_eos", !flags.stop_at_eos},
-                 {"prefix_tokens", flags.prefix_tokens}, {"max_input_tokens", if_set(flags.max_input_tokens)},
+    json.update({{"input_tokens", flags.input_tokens},
+                 {"output_tokens", flags.output_tokens},
+                 {"ignore_eos", !flags.stop_at_eos},
+                 {"prefix_tokens", flags.prefix_tokens},
+                 {"max_input_tokens", if_set(flags.max_input_tokens)},
                  {"max_output_tokens", if_set(flags.max_output_tokens)}});
   }
   return json;

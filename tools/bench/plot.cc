@@ -36,7 +36,8 @@ void ForEachPoint(const Plot& plot, const Visit& visit) {
 std::optional<Axes> FitAxes(const Plot& plot) {
   double low = std::numeric_limits<double>::infinity(), high = -low, top = 0;
   ForEachPoint(plot, [&](const std::pair<double, double>& point) {
-    const bool drawable = std::abs(point.first) < 1e300 && std::abs(point.second) < 1e300;   // false for what is no number
+    // false for what is no number
+    const bool drawable = std::abs(point.first) < 1e300 && std::abs(point.second) < 1e300;
     if (!drawable) return;
     low = std::min(low, point.first);
     high = std::max(high, point.first);
@@ -59,17 +60,20 @@ std::optional<Axes> FitAxes(const Plot& plot) {
 std::string Grid(const Plot& plot, const Axes& axes) {
   std::string svg;
   for (const double y : Ticks(0, axes.y1, 5)) {
-    svg += fmt::format("<line class=\"grid\" x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>"
-                       "<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>",
-                       kLeft, kRight, axes.Y(y), axes.Y(y), kLeft - 8, axes.Y(y) + 4, TickLabel(y));
+    svg += fmt::format(
+        "<line class=\"grid\" x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>"
+        "<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>",
+        kLeft, kRight, axes.Y(y), axes.Y(y), kLeft - 8, axes.Y(y) + 4, TickLabel(y));
   }
   for (const double x : axes.log_x ? LogTicks(axes.x0, axes.x1) : Ticks(axes.x0, axes.x1, 5)) {
-    svg += fmt::format("<line class=\"grid\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>"
-                       "<text x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\">{4}</text>",
-                       axes.X(x), kTop, kBottom, kBottom + 18, TickLabel(x));
+    svg += fmt::format(
+        "<line class=\"grid\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>"
+        "<text x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\">{4}</text>",
+        axes.X(x), kTop, kBottom, kBottom + 18, TickLabel(x));
   }
   svg += fmt::format("<line class=\"axis\" x1=\"{}\" x2=\"{}\" y1=\"{}\" y2=\"{}\"/>", kLeft, kRight, kBottom, kBottom);
-  svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>", kRight, kBottom + 36, EscapeHtml(plot.x_label));
+  svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>", kRight, kBottom + 36,
+                     EscapeHtml(plot.x_label));
   svg += fmt::format("<text x=\"{}\" y=\"{}\">{}</text>", kLeft - 44, kTop - 12, EscapeHtml(plot.y_label));
   return svg;
 }
@@ -92,16 +96,16 @@ std::string Lines(const PlotSeries& series, const Axes& axes) {
   for (const auto& run : Runs(series)) {
     if (run.empty()) continue;
     if (run.size() == 1) {
-      svg += fmt::format("<circle class=\"f{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2.5\"/>", series.colour, axes.X(run[0].first),
-                         axes.Y(run[0].second));
+      svg += fmt::format("<circle class=\"f{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2.5\"/>", series.colour,
+                         axes.X(run[0].first), axes.Y(run[0].second));
       continue;
     }
     std::string points;
     for (const auto& [x, y] : run) points += fmt::format("{:.1f},{:.1f} ", axes.X(x), axes.Y(y));
     points.pop_back();
     if (series.area) {
-      svg += fmt::format("<polygon class=\"area f{}\" points=\"{:.1f},{} {} {:.1f},{}\"/>", series.colour, axes.X(run.front().first),
-                         kBottom, points, axes.X(run.back().first), kBottom);
+      svg += fmt::format("<polygon class=\"area f{}\" points=\"{:.1f},{} {} {:.1f},{}\"/>", series.colour,
+                         axes.X(run.front().first), kBottom, points, axes.X(run.back().first), kBottom);
     }
     svg += fmt::format("<polyline class=\"line c{}\" points=\"{}\"/>", series.colour, points);
   }
@@ -111,7 +115,8 @@ std::string Lines(const PlotSeries& series, const Axes& axes) {
 std::string Dots(const Plot& plot, const Axes& axes) {
   std::string svg;
   for (const auto& [x, y] : plot.dots) {
-    svg += fmt::format("<circle class=\"dot f{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2.2\"/>", plot.dot_colour, axes.X(x), axes.Y(y));
+    svg += fmt::format("<circle class=\"dot f{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2.2\"/>", plot.dot_colour, axes.X(x),
+                       axes.Y(y));
   }
   return svg;
 }
@@ -120,9 +125,10 @@ std::string Marker(const Plot& plot, const Axes& axes) {
   if (!plot.marker_x || *plot.marker_x < axes.x0 || *plot.marker_x > axes.x1) return {};
   const double x = axes.X(*plot.marker_x);
   const bool left = x > kRight - 120;
-  return fmt::format("<line class=\"slo\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/><text x=\"{3:.1f}\" y=\"{4}\" "
-                     "text-anchor=\"{5}\">{6}</text>",
-                     x, kTop, kBottom, left ? x - 5 : x + 5, kTop + 10, left ? "end" : "start", EscapeHtml(plot.marker_label));
+  return fmt::format(
+      "<line class=\"slo\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/><text x=\"{3:.1f}\" y=\"{4}\" "
+      "text-anchor=\"{5}\">{6}</text>",
+      x, kTop, kBottom, left ? x - 5 : x + 5, kTop + 10, left ? "end" : "start", EscapeHtml(plot.marker_label));
 }
 
 std::string Legend(const Plot& plot) {
@@ -136,8 +142,8 @@ std::string Legend(const Plot& plot) {
 
 // What the script needs for the cross hair.
 std::string PointerData(const Plot& plot, const Axes& axes) {
-  nlohmann::json json{{"w", kWidth}, {"l", kLeft}, {"r", kRight}, {"x0", axes.x0}, {"x1", axes.x1}, {"log", axes.log_x},
-                      {"x", plot.x_label}, {"s", nlohmann::json::array()}};
+  nlohmann::json json{{"w", kWidth},   {"l", kLeft},        {"r", kRight},       {"x0", axes.x0},
+                      {"x1", axes.x1}, {"log", axes.log_x}, {"x", plot.x_label}, {"s", nlohmann::json::array()}};
   for (const PlotSeries& series : plot.series) {
     nlohmann::json points = nlohmann::json::array();
     const auto number = [](double value) {
@@ -155,14 +161,14 @@ std::vector<double> Ticks(double low, double high, int count) {
   const double raw = (high - low) / count, power = std::pow(10, std::floor(std::log10(raw)));
   const double rest = raw / power;
   const double step = power * (rest <= 1 ? 1 : rest <= 2 ? 2 : rest <= 5 ? 5 : 10);
-  std::vector<double> ticks;   // + 0.0: no minus before a zero
+  std::vector<double> ticks;  // + 0.0: no minus before a zero
   for (double k = std::ceil(low / step - 1e-9) + 0.0; k * step <= high * (1 + 1e-9); ++k) ticks.push_back(k * step);
   return ticks;
 }
 
 std::vector<double> LogTicks(double low, double high) {
   std::vector<double> ticks;
-  const bool wide = high / low > 200;   // then powers of ten only
+  const bool wide = high / low > 200;  // then powers of ten only
   for (double power = std::pow(10, std::floor(std::log10(low))); power <= high; power *= 10) {
     for (const double step : {1.0, 2.0, 5.0}) {
       if (wide && step > 1) continue;
@@ -179,9 +185,10 @@ std::string RenderPlot(const Plot& plot) {
   for (const PlotSeries& series : plot.series) svg += Lines(series, *axes);
   svg += Marker(plot, *axes);
   svg += fmt::format("<line class=\"hair\" x1=\"0\" x2=\"0\" y1=\"{}\" y2=\"{}\"/>", kTop, kBottom);
-  return fmt::format("<figure data-plot=\"{}\"><figcaption>{}{}</figcaption><svg viewBox=\"0 0 {} {}\" role=\"img\" "
-                     "aria-label=\"{}\">{}</svg><div class=\"tip\"></div></figure>\n",
-                     PointerData(plot, *axes), EscapeHtml(plot.title), Legend(plot), kWidth, kHeight, EscapeHtml(plot.title), svg);
+  return fmt::format(
+      "<figure data-plot=\"{}\"><figcaption>{}{}</figcaption><svg viewBox=\"0 0 {} {}\" role=\"img\" "
+      "aria-label=\"{}\">{}</svg><div class=\"tip\"></div></figure>\n",
+      PointerData(plot, *axes), EscapeHtml(plot.title), Legend(plot), kWidth, kHeight, EscapeHtml(plot.title), svg);
 }
 
 }  // namespace loramux::load

@@ -14,19 +14,19 @@ namespace loramux::load {
 struct PlotSeries {
   std::string name;
   std::vector<std::pair<double, double>> points;
-  int colour = 1;      // 1 to 8
-  bool area = false;   // filled down to the axis
+  int colour = 1;     // 1 to 8
+  bool area = false;  // filled down to the axis
 };
 
 struct Plot {
   std::string title, x_label, y_label;
   std::vector<PlotSeries> series;
-  std::vector<std::pair<double, double>> dots;   // behind the lines
+  std::vector<std::pair<double, double>> dots;  // behind the lines
   int dot_colour = 1;
-  std::optional<double> marker_x;                // a vertical line: an objective
+  std::optional<double> marker_x;  // a vertical line: an objective
   std::string marker_label;
-  bool log_x = false;                            // all x > 0
-  double y_max = 0;                              // 0: of the data
+  bool log_x = false;  // all x > 0
+  double y_max = 0;    // 0: of the data
 };
 
 // A <figure>, or an empty string if there is nothing to see.

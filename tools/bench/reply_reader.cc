@@ -10,7 +10,9 @@ namespace {
 constexpr std::size_t kMaxErrorBody = 64 * 1024;
 constexpr std::size_t kMaxAnswerBody = std::size_t{64} << 20;
 
-std::string Quoted(std::string_view text) { return fmt::format("'{}{}'", text.substr(0, 120), text.size() > 120 ? "..." : ""); }
+std::string Quoted(std::string_view text) {
+  return fmt::format("'{}{}'", text.substr(0, 120), text.size() > 120 ? "..." : "");
+}
 
 }  // namespace
 
@@ -55,7 +57,7 @@ void ReplyReader::OnText(const std::string& text, TimeNs now) {
 }
 
 void ReplyReader::Fail(Failure failure, std::string detail) {
-  if (record_.failure != Failure::kNone) return;   // the first is the cause
+  if (record_.failure != Failure::kNone) return;  // the first is the cause
   record_.failure = failure;
   record_.detail = std::move(detail);
 }

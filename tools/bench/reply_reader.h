@@ -23,7 +23,7 @@ class BodySink {
 
 // How an HTTP exchange ended.
 struct ExchangeEnd {
-  enum class Kind { kComplete, kConnect, kTimeout, kBroken, kGarbled, kCancelled };   // kGarbled: not HTTP
+  enum class Kind { kComplete, kConnect, kTimeout, kBroken, kGarbled, kCancelled };  // kGarbled: not HTTP
   Kind kind = Kind::kComplete;
   std::string detail;
 };
@@ -68,7 +68,7 @@ class ReplyReader final : public BodySink {
   RequestRecord& record_;
   std::int64_t& live_tokens_;
   SseParser events_;
-  std::string body_, text_;   // body_: of an answer that is not a stream
+  std::string body_, text_;  // body_: of an answer that is not a stream
   std::int64_t pieces_ = 0;
   std::optional<ApiUsage> usage_;
   bool done_ = false;

@@ -22,7 +22,8 @@ std::vector<std::string> Events(const std::vector<std::string>& pieces) {
 }
 
 TEST(SseParser, EverySplitGivesTheSameEvents) {
-  const std::string stream = ": hello\r\n\r\ndata: one\r\n\r\nevent: x\ndata:two\ndata: lines\n\nid: 7\n\ndata:\r\rdata: [DONE]\n\n";
+  const std::string stream =
+      ": hello\r\n\r\ndata: one\r\n\r\nevent: x\ndata:two\ndata: lines\n\nid: 7\n\ndata:\r\rdata: [DONE]\n\n";
   const std::vector<std::string> expected{"one", "two\nlines", "", "[DONE]"};
   EXPECT_EQ(Events({stream}), expected);
   for (std::size_t i = 0; i <= stream.size(); ++i) {
@@ -54,7 +55,8 @@ TEST(SseParser, DoesNotKeepAnEndlessEvent) {
 
 // A reader and what it writes into.
 struct Reading {
-  explicit Reading(bool stream = true, ApiEndpoint endpoint = ApiEndpoint::kChat) : reader(endpoint, stream, record, live) {}
+  explicit Reading(bool stream = true, ApiEndpoint endpoint = ApiEndpoint::kChat)
+      : reader(endpoint, stream, record, live) {}
   void Feed(const std::string& bytes, TimeNs now) { reader.OnBody(bytes, now); }
   RequestRecord record;
   std::int64_t live = 0;
@@ -62,17 +64,21 @@ struct Reading {
 };
 
 std::string Chunk(const std::string& text, const std::string& finish = "null") {
-  return "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"" + text + "\"},\"finish_reason\":" + finish + "}]}\n\n";
+  return "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"" + text + "\"},\"finish_reason\":" + finish +
+         "}]}\n\n";
 }
-constexpr const char* kRole = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"finish_reason\":null}]}\n\n";
+constexpr const char* kRole =
+    "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"finish_reason\":null}]}\n\n";
 constexpr const char* kUsage =
-    "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":11,\"completion_tokens\":5,\"prompt_tokens_details\":{\"cached_tokens\":8}}}\n\n";
+    "data: "
+    "{\"choices\":[],\"usage\":{\"prompt_tokens\":11,\"completion_tokens\":5,\"prompt_tokens_details\":{\"cached_"
+    "tokens\":8}}}\n\n";
 
 TEST(ReplyReader, MeasuresAStream) {
   Reading r;
   r.record.sent = 100 * kNsPerMs;
   r.reader.OnStatus(200);
-  r.Feed(kRole, 110 * kNsPerMs);   // no text yet: not the first token
+  r.Feed(kRole, 110 * kNsPerMs);  // no text yet: not the first token
   r.Feed(Chunk("ab"), 130 * kNsPerMs);
   r.Feed(Chunk("c"), 150 * kNsPerMs);
   r.Feed(Chunk("d", "\"stop\"") + kUsage + "data: [DONE]\n\n", 190 * kNsPerMs);
@@ -81,7 +87,7 @@ TEST(ReplyReader, MeasuresAStream) {
   EXPECT_TRUE(r.record.checked);
   EXPECT_EQ(r.reader.text(), "abcd");
   EXPECT_DOUBLE_EQ(r.record.ttft_ms(), 30);
-  EXPECT_DOUBLE_EQ(r.record.tpot_ms(), 60.0 / 4);   // 5 tokens by usage, in three pieces
+  EXPECT_DOUBLE_EQ(r.record.tpot_ms(), 60.0 / 4);  // 5 tokens by usage, in three pieces
   EXPECT_DOUBLE_EQ(r.record.e2e_ms(), 95);
   EXPECT_EQ(r.record.gaps_ms, (std::vector<float>{20, 40}));
   EXPECT_EQ(r.record.input_tokens, 11);
@@ -112,7 +118,8 @@ TEST(ReplyReader, TellsEveryKindOfFailure) {
   const std::string done = "data: [DONE]\n\n";
   EXPECT_EQ(failure(0, "", {Kind::kConnect, "refused"}), "connect|refused");
   EXPECT_EQ(failure(200, Chunk("ri"), {Kind::kTimeout, "slow"}), "timeout|slow");
-  EXPECT_EQ(failure(404, R"({"error":{"message":"The model `x` does not exist."}})", {}), "http_404|The model `x` does not exist.");
+  EXPECT_EQ(failure(404, R"({"error":{"message":"The model `x` does not exist."}})", {}),
+            "http_404|The model `x` does not exist.");
   EXPECT_EQ(failure(503, "<html>busy", {}), "http_503|<html>busy");
   EXPECT_EQ(failure(200, Chunk("ri") + "data: {\"error\":{\"message\":\"lost\"}}\n\n" + done, {}), "stream_error|lost");
   EXPECT_EQ(failure(200, Chunk("right"), {}), "cut_off|the stream ended without [DONE] after 1 pieces of text");
@@ -124,7 +131,8 @@ TEST(ReplyReader, TellsEveryKindOfFailure) {
   EXPECT_EQ(failure(200, Chunk("wrong") + done, {}), "wrong_answer|expected 'right', found 'wrong'");
   EXPECT_EQ(failure(200, Chunk("right") + done, {}), "none|");
   EXPECT_EQ(failure(200, Chunk("ri"), {Kind::kCancelled, "stopped"}), "cancelled|stopped");
-  const std::string whole = R"({"choices":[{"message":{"content":"right"},"finish_reason":"stop"}],"usage":{"completion_tokens":3}})";
+  const std::string whole =
+      R"({"choices":[{"message":{"content":"right"},"finish_reason":"stop"}],"usage":{"completion_tokens":3}})";
   EXPECT_EQ(failure(200, whole, {}, false), "none|");
   EXPECT_EQ(failure(200, whole.substr(0, 40), {}, false).substr(0, 10), "malformed|");
   EXPECT_EQ(failure(200, R"({"error":"no"})", {}, false), "stream_error|no");
@@ -146,7 +154,8 @@ TEST(ReplyReader, SurvivesGarbage) {
 }
 
 TEST(OpenAiWire, AsksForWhatIsMeasured) {
-  ApiRequest request{.model = "a\"b", .dialogue = {{"system", "s"}, {"user", "u\xff"}}, .max_tokens = 9, .ignore_eos = true};
+  ApiRequest request{
+      .model = "a\"b", .dialogue = {{"system", "s"}, {"user", "u\xff"}}, .max_tokens = 9, .ignore_eos = true};
   const std::string chat = ToJson(request);
   EXPECT_NE(chat.find(R"("model":"a\"b")"), std::string::npos) << chat;
   EXPECT_NE(chat.find(R"("include_usage":true)"), std::string::npos);

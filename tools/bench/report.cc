@@ -21,8 +21,8 @@ using Records = std::vector<const RequestRecord*>;
 double Rounded(double value) { return std::round(value * 1e4) / 1e4; }
 
 ReportJson ToJson(const Summary& s) {
-  return {{"count", s.count}, {"mean", Rounded(s.mean)}, {"min", Rounded(s.min)}, {"p50", Rounded(s.p50)},
-          {"p90", Rounded(s.p90)}, {"p99", Rounded(s.p99)}, {"max", Rounded(s.max)}};
+  return {{"count", s.count},      {"mean", Rounded(s.mean)}, {"min", Rounded(s.min)}, {"p50", Rounded(s.p50)},
+          {"p90", Rounded(s.p90)}, {"p99", Rounded(s.p99)},   {"max", Rounded(s.max)}};
 }
 
 // What is measured, of the requests that did not fail.
@@ -43,8 +43,10 @@ Latencies Collect(const Records& records) {
 }
 
 ReportJson LatencyJson(const Latencies& all) {
-  return {{"ttft_ms", ToJson(Summarise(all.ttft))}, {"tpot_ms", ToJson(Summarise(all.tpot))},
-          {"itl_ms", ToJson(Summarise(all.itl))}, {"e2e_ms", ToJson(Summarise(all.e2e))}};
+  return {{"ttft_ms", ToJson(Summarise(all.ttft))},
+          {"tpot_ms", ToJson(Summarise(all.tpot))},
+          {"itl_ms", ToJson(Summarise(all.itl))},
+          {"e2e_ms", ToJson(Summarise(all.e2e))}};
 }
 
 ReportJson CurvesJson(const Latencies& all) {
@@ -53,7 +55,10 @@ ReportJson CurvesJson(const Latencies& all) {
     for (const double value : QuantileCurve(values, kCurveSteps)) json.push_back(Rounded(value));
     return json;
   };
-  return {{"ttft_ms", curve(all.ttft)}, {"tpot_ms", curve(all.tpot)}, {"itl_ms", curve(all.itl)}, {"e2e_ms", curve(all.e2e)}};
+  return {{"ttft_ms", curve(all.ttft)},
+          {"tpot_ms", curve(all.tpot)},
+          {"itl_ms", curve(all.itl)},
+          {"e2e_ms", curve(all.e2e)}};
 }
 
 ReportJson RequestCounts(const Records& records) {
@@ -64,7 +69,11 @@ ReportJson RequestCounts(const Records& records) {
     wrong += record->failure == Failure::kWrongAnswer ? 1 : 0;
   }
   const auto total = static_cast<std::int64_t>(records.size());
-  return {{"total", total}, {"succeeded", total - failed}, {"failed", failed}, {"checked", checked}, {"wrong_answers", wrong}};
+  return {{"total", total},
+          {"succeeded", total - failed},
+          {"failed", failed},
+          {"checked", checked},
+          {"wrong_answers", wrong}};
 }
 
 ReportJson FailureCounts(const Records& records) {
@@ -86,28 +95,36 @@ ReportJson TokenCounts(const Records& records) {
     requested += record->requested_output_tokens;
     without_usage += record->ok() && !record->has_usage ? 1 : 0;
   }
-  return {{"input", input}, {"output", output}, {"cached_input", cached}, {"requested_output", requested},
+  return {{"input", input},
+          {"output", output},
+          {"cached_input", cached},
+          {"requested_output", requested},
           {"requests_without_usage", without_usage}};
 }
 
 ReportJson GoodputJson(const Records& records, const ServiceObjective& objective, double seconds) {
   if (!objective.set()) return nullptr;
-  const auto met = std::count_if(records.begin(), records.end(), [&](const RequestRecord* r) { return objective.Met(*r); });
+  const auto met =
+      std::count_if(records.begin(), records.end(), [&](const RequestRecord* r) { return objective.Met(*r); });
   const double total = std::max<double>(1, static_cast<double>(records.size()));
-  return {{"slo_ttft_ms", objective.ttft_ms}, {"slo_tpot_ms", objective.tpot_ms}, {"requests_met", met},
+  return {{"slo_ttft_ms", objective.ttft_ms},
+          {"slo_tpot_ms", objective.tpot_ms},
+          {"requests_met", met},
           {"share", Rounded(static_cast<double>(met) / total)},
           {"requests_per_s", Rounded(static_cast<double>(met) / seconds)}};
 }
 
-ReportJson SummaryJson(const Records& records, const Latencies& latencies, const ServiceObjective& objective, double seconds) {
+ReportJson SummaryJson(const Records& records, const Latencies& latencies, const ServiceObjective& objective,
+                       double seconds) {
   const ReportJson requests = RequestCounts(records), tokens = TokenCounts(records);
   const double answered = requests["succeeded"].get<double>();
   return {{"requests", requests},
           {"failures", FailureCounts(records)},
           {"tokens", tokens},
-          {"throughput", {{"requests_per_s", Rounded(answered / seconds)},
-                          {"input_tokens_per_s", Rounded(tokens["input"].get<double>() / seconds)},
-                          {"output_tokens_per_s", Rounded(tokens["output"].get<double>() / seconds)}}},
+          {"throughput",
+           {{"requests_per_s", Rounded(answered / seconds)},
+            {"input_tokens_per_s", Rounded(tokens["input"].get<double>() / seconds)},
+            {"output_tokens_per_s", Rounded(tokens["output"].get<double>() / seconds)}}},
           {"goodput", GoodputJson(records, objective, seconds)},
           {"latency", LatencyJson(latencies)}};
 }
@@ -122,11 +139,14 @@ ReportJson LagJson(const Records& records) {
 
 ReportJson ExamplesJson(const Records& records, const std::vector<std::string>& models) {
   ReportJson json = ReportJson::array();
-  std::map<std::string, int> seen;   // some of each kind
+  std::map<std::string, int> seen;  // some of each kind
   for (const RequestRecord* record : records) {
     if (record->ok() || json.size() >= kMaxExamples || ++seen[record->failure_kind()] > 5) continue;
-    json.push_back({{"kind", record->failure_kind()}, {"model", models[static_cast<std::size_t>(record->model)]},
-                    {"session", record->session}, {"turn", record->turn}, {"detail", record->detail}});
+    json.push_back({{"kind", record->failure_kind()},
+                    {"model", models[static_cast<std::size_t>(record->model)]},
+                    {"session", record->session},
+                    {"turn", record->turn},
+                    {"detail", record->detail}});
   }
   return json;
 }
@@ -139,18 +159,30 @@ ReportJson SamplesJson(const Records& records) {
     const RequestRecord& record = *records[i];
     if (!record.ok()) continue;
     json.push_back({Rounded(static_cast<double>(record.sent) / 1e9),
-                    record.has_ttft() ? ReportJson(Rounded(record.ttft_ms())) : ReportJson(nullptr), Rounded(record.e2e_ms())});
+                    record.has_ttft() ? ReportJson(Rounded(record.ttft_ms())) : ReportJson(nullptr),
+                    Rounded(record.e2e_ms())});
   }
   return json;
 }
 
 ReportJson RequestJson(const RequestRecord& r, const std::vector<std::string>& models) {
-  const auto ms = [](TimeNs time) { return time < 0 ? ReportJson(nullptr) : ReportJson(Rounded(static_cast<double>(time) / 1e6)); };
-  ReportJson json{{"session", r.session}, {"turn", r.turn}, {"model", models[static_cast<std::size_t>(r.model)]},
-                  {"scheduled_ms", ms(r.scheduled)}, {"sent_ms", ms(r.sent)}, {"first_token_ms", ms(r.first_token)},
-                  {"end_ms", ms(r.end)}, {"input_tokens", r.input_tokens}, {"cached_tokens", r.cached_tokens},
-                  {"output_tokens", r.output_tokens}, {"requested_output_tokens", r.requested_output_tokens},
-                  {"http_status", r.http_status}, {"finish_reason", r.finish_reason}, {"checked", r.checked},
+  const auto ms = [](TimeNs time) {
+    return time < 0 ? ReportJson(nullptr) : ReportJson(Rounded(static_cast<double>(time) / 1e6));
+  };
+  ReportJson json{{"session", r.session},
+                  {"turn", r.turn},
+                  {"model", models[static_cast<std::size_t>(r.model)]},
+                  {"scheduled_ms", ms(r.scheduled)},
+                  {"sent_ms", ms(r.sent)},
+                  {"first_token_ms", ms(r.first_token)},
+                  {"end_ms", ms(r.end)},
+                  {"input_tokens", r.input_tokens},
+                  {"cached_tokens", r.cached_tokens},
+                  {"output_tokens", r.output_tokens},
+                  {"requested_output_tokens", r.requested_output_tokens},
+                  {"http_status", r.http_status},
+                  {"finish_reason", r.finish_reason},
+                  {"checked", r.checked},
                   {"failure", r.ok() ? ReportJson(nullptr) : ReportJson(r.failure_kind())}};
   if (!r.ok()) json["detail"] = r.detail;
   return json;
@@ -185,8 +217,11 @@ ReportJson BuildReport(const RunResult& result, const std::vector<std::string>& 
   const double seconds = std::max(static_cast<double>(result.duration) / 1e9, 1e-9);
   const Latencies latencies = Collect(records);
 
-  ReportJson json{{"schema", kReportSchema}, {"started_unix_s", result.started_unix_s}, {"duration_s", Rounded(seconds)},
-                  {"interrupted", result.interrupted}, {"configuration", options.configuration}};
+  ReportJson json{{"schema", kReportSchema},
+                  {"started_unix_s", result.started_unix_s},
+                  {"duration_s", Rounded(seconds)},
+                  {"interrupted", result.interrupted},
+                  {"configuration", options.configuration}};
   json["summary"] = SummaryJson(records, latencies, options.objective, seconds);
   json["summary"]["peak_in_flight"] = PeakInFlight(result.records);
   json["summary"]["scheduling_lag_ms"] = LagJson(records);
@@ -203,7 +238,7 @@ ReportJson BuildReport(const RunResult& result, const std::vector<std::string>& 
 }
 
 std::int64_t PeakInFlight(const std::vector<RequestRecord>& records) {
-  std::vector<std::pair<TimeNs, int>> steps;   // at the same time, ends come first
+  std::vector<std::pair<TimeNs, int>> steps;  // at the same time, ends come first
   for (const RequestRecord& record : records) {
     steps.emplace_back(record.sent, 1);
     steps.emplace_back(record.end, -1);

@@ -27,7 +27,7 @@ struct ServiceObjective {
 struct ReportOptions {
   ServiceObjective objective;
   ReportJson configuration = ReportJson::object();
-  bool with_requests = false;   // a record for each request
+  bool with_requests = false;  // a record for each request
 };
 
 ReportJson BuildReport(const RunResult& result, const std::vector<std::string>& models, const ReportOptions& options);

@@ -23,16 +23,25 @@ constexpr const char* kHostile = "<script>alert('x')</script>\"&\x01";
 // Times in ms.
 RequestRecord Answer(int model, double sent, double first, double last, double end, std::int64_t tokens) {
   const auto ns = [](double ms) { return static_cast<TimeNs>(ms * 1e6); };
-  return {.model = model, .scheduled = ns(sent - 1), .sent = ns(sent), .first_token = ns(first), .last_token = ns(last), .end = ns(end),
-          .requested_output_tokens = tokens, .input_tokens = 10, .output_tokens = tokens, .has_usage = true,
-          .gaps_ms = {static_cast<float>(last - first)}, .http_status = 200};
+  return {.model = model,
+          .scheduled = ns(sent - 1),
+          .sent = ns(sent),
+          .first_token = ns(first),
+          .last_token = ns(last),
+          .end = ns(end),
+          .requested_output_tokens = tokens,
+          .input_tokens = 10,
+          .output_tokens = tokens,
+          .has_usage = true,
+          .gaps_ms = {static_cast<float>(last - first)},
+          .http_status = 200};
 }
 
 RunResult SmallRun() {
   RunResult run{.duration = 2 * kNsPerSecond, .started_unix_s = 1'700'000'000};
-  run.records.push_back(Answer(0, 100, 150, 250, 260, 11));    // TTFT 50, TPOT 10
-  run.records.push_back(Answer(0, 200, 400, 1200, 1210, 21));  // TTFT 200, TPOT 40
-  run.records.push_back(Answer(1, 1000, 1010, 1010, 1020, 1)); // TTFT 10, no TPOT
+  run.records.push_back(Answer(0, 100, 150, 250, 260, 11));     // TTFT 50, TPOT 10
+  run.records.push_back(Answer(0, 200, 400, 1200, 1210, 21));   // TTFT 200, TPOT 40
+  run.records.push_back(Answer(1, 1000, 1010, 1010, 1020, 1));  // TTFT 10, no TPOT
   RequestRecord failed = Answer(1, 1500, 1600, 1700, 2000, 5);
   failed.failure = Failure::kHttpStatus;
   failed.http_status = 429;
@@ -42,9 +51,10 @@ RunResult SmallRun() {
 }
 
 ReportJson SmallReport(const char* name = "a") {
-  return BuildReport(SmallRun(), {name, "base"}, {.objective = {.ttft_ms = 100, .tpot_ms = 20},
-                                                  .configuration = {{"model", "base"}, {"url", "http://x"}, {"load", "some"}},
-                                                  .with_requests = true});
+  return BuildReport(SmallRun(), {name, "base"},
+                     {.objective = {.ttft_ms = 100, .tpot_ms = 20},
+                      .configuration = {{"model", "base"}, {"url", "http://x"}, {"load", "some"}},
+                      .with_requests = true});
 }
 
 TEST(Report, Counts) {
@@ -58,7 +68,7 @@ TEST(Report, Counts) {
   EXPECT_EQ(NumberAt(summary, {"throughput", "output_tokens_per_s"}), 19);
   EXPECT_EQ(NumberAt(summary, {"peak_in_flight"}), 2);
   EXPECT_EQ(NumberAt(summary, {"scheduling_lag_ms", "p50"}), 1);
-  EXPECT_EQ(NumberAt(summary, {"latency", "ttft_ms", "count"}), 3);   // failures have no latency
+  EXPECT_EQ(NumberAt(summary, {"latency", "ttft_ms", "count"}), 3);  // failures have no latency
   EXPECT_EQ(NumberAt(summary, {"latency", "ttft_ms", "p50"}), 50);
   EXPECT_EQ(NumberAt(summary, {"latency", "tpot_ms", "count"}), 2);
   EXPECT_EQ(NumberAt(summary, {"latency", "tpot_ms", "p50"}), 25);
@@ -68,11 +78,12 @@ TEST(Report, Counts) {
 
 TEST(Report, GoodputCountsWhatMeetsBothBounds) {
   const ReportJson report = SmallReport();
-  EXPECT_EQ(NumberAt(report, {"summary", "goodput", "requests_met"}), 2);   // 50 / 10 ms, and 10 ms with a single token
+  // 50 / 10 ms, and 10 ms with a single token
+  EXPECT_EQ(NumberAt(report, {"summary", "goodput", "requests_met"}), 2);
   EXPECT_EQ(NumberAt(report, {"summary", "goodput", "share"}), 0.5);
   EXPECT_EQ(NumberAt(report, {"summary", "goodput", "requests_per_s"}), 1);
   const RequestRecord record = Answer(0, 0, 50, 150, 160, 11);
-  EXPECT_TRUE((ServiceObjective{.ttft_ms = 50, .tpot_ms = 10}).Met(record));   // the bounds are included
+  EXPECT_TRUE((ServiceObjective{.ttft_ms = 50, .tpot_ms = 10}).Met(record));  // the bounds are included
   EXPECT_FALSE((ServiceObjective{.ttft_ms = 49.9}).Met(record));
   EXPECT_FALSE((ServiceObjective{.tpot_ms = 9.9}).Met(record));
   EXPECT_TRUE(BuildReport(SmallRun(), {"a", "base"}, {})["summary"]["goodput"].is_null());
@@ -118,7 +129,8 @@ TEST(HtmlReport, EscapesWhatOthersNamed) {
   report["configuration"]["url"] = kHostile;
   report["warnings"] = {kHostile};
   EXPECT_EQ(HtmlReport(report).find("<script>alert"), std::string::npos);
-  EXPECT_EQ(HtmlComparison({kHostile, report}, {kHostile, SmallReport(kHostile)}).find("<script>alert"), std::string::npos);
+  EXPECT_EQ(HtmlComparison({kHostile, report}, {kHostile, SmallReport(kHostile)}).find("<script>alert"),
+            std::string::npos);
 }
 
 TEST(HtmlReport, LoadsNothing) {
@@ -131,8 +143,7 @@ TEST(HtmlReport, LoadsNothing) {
 
 TEST(HtmlReport, TakesHostileDocuments) {
   for (const char* text :
-       {"{}", "[]", R"({"summary":3})",
-        R"({"summary":{"latency":[1]},"adapters":[1,null,{}],"series":{"bins":[7]}})",
+       {"{}", "[]", R"({"summary":3})", R"({"summary":{"latency":[1]},"adapters":[1,null,{}],"series":{"bins":[7]}})",
         R"({"curves":{"ttft_ms":[null,"x",1e308]},"samples":[[],[1],[1,2]],"summary":{"failures":{"<b>":"x"}}})"}) {
     const ReportJson json = ReportJson::parse(text);
     EXPECT_EQ(HtmlReport(json).find("<b>x"), std::string::npos) << text;
@@ -159,15 +170,17 @@ TEST(Compare, MarksBetterAndWorse) {
   RunResult slower = SmallRun();
   for (RequestRecord& record : slower.records) record.first_token += 30 * kNsPerMs;
   const ReportJson b = BuildReport(slower, {"a", "base"}, {.configuration = {{"model", "base"}, {"rate_per_s", 3}}});
-  const ReportJson a = BuildReport(SmallRun(), {"a", "base"}, {.configuration = {{"model", "base"}, {"rate_per_s", 2}}});
+  const ReportJson a =
+      BuildReport(SmallRun(), {"a", "base"}, {.configuration = {{"model", "base"}, {"rate_per_s", 2}}});
   std::map<std::string, Verdict> verdicts;
   for (const ComparedValue& value : CompareReports(a, b)) verdicts[value.name] = value.verdict();
-  EXPECT_EQ(verdicts.at("TTFT P50"), Verdict::kWorse);    // 50 -> 80
-  EXPECT_EQ(verdicts.at("TPOT P50"), Verdict::kBetter);   // less time remains for the tokens
+  EXPECT_EQ(verdicts.at("TTFT P50"), Verdict::kWorse);   // 50 -> 80
+  EXPECT_EQ(verdicts.at("TPOT P50"), Verdict::kBetter);  // less time remains for the tokens
   EXPECT_EQ(verdicts.at("requests /s"), Verdict::kSame);
   EXPECT_EQ(verdicts.count("goodput /s"), 0u);
   EXPECT_EQ(ConfigurationDifferences(a, b), std::vector<std::string>{"rate_per_s: 2 -> 3"});
-  EXPECT_NE(ConsoleComparison({"A", a}, {"B", b}).find("1.60 x  WORSE"), std::string::npos) << ConsoleComparison({"A", a}, {"B", b});
+  EXPECT_NE(ConsoleComparison({"A", a}, {"B", b}).find("1.60 x  WORSE"), std::string::npos)
+      << ConsoleComparison({"A", a}, {"B", b});
 }
 
 TEST(Compare, KnowsWhichWayIsBetter) {
@@ -199,12 +212,12 @@ TEST(NumberFormat, IsForPeople) {
   EXPECT_EQ(FormatNumber(-123), "-123");
   EXPECT_EQ(FormatMs(2500), "2.50 s");
   EXPECT_EQ(FormatShare(0.5), "50 %");
-  EXPECT_EQ(FormatShare(0.99999), "99.99 %");   // not "100 %": something failed
+  EXPECT_EQ(FormatShare(0.99999), "99.99 %");  // not "100 %": something failed
 }
 
 TEST(Plot, TicksAreRound) {
   EXPECT_EQ(Ticks(0, 10, 5), (std::vector<double>{0, 2, 4, 6, 8, 10}));
-  EXPECT_FALSE(std::signbit(Ticks(0, 10, 5).front()));   // it would read "-0"
+  EXPECT_FALSE(std::signbit(Ticks(0, 10, 5).front()));  // it would read "-0"
   EXPECT_EQ(LogTicks(3, 60), (std::vector<double>{5, 10, 20, 50}));
   EXPECT_EQ(RenderPlot({}), "");
 }

@@ -18,7 +18,7 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr auto kProgressInterval = std::chrono::milliseconds(200);
-constexpr auto kPauseAfterNoConnection = std::chrono::milliseconds(100);   // in a closed loop, which would spin
+constexpr auto kPauseAfterNoConnection = std::chrono::milliseconds(100);  // in a closed loop, which would spin
 
 asio::awaitable<void> Sleep(std::chrono::nanoseconds duration) {
   asio::steady_timer timer(co_await asio::this_coro::executor);
@@ -46,10 +46,11 @@ Result<ModelNames> BenchRunner::FetchModels() {
     end = co_await client.Exchange("/v1/models", "", body);
   };
   RunToEnd(context_, fetch(client_, body, end));
-  const std::string where = "http" + std::string(client_.options().url.tls ? "s" : "") + "://" + client_.options().url.authority() +
-                            client_.options().url.prefix + "/v1/models";
+  const std::string where = "http" + std::string(client_.options().url.tls ? "s" : "") + "://" +
+                            client_.options().url.authority() + client_.options().url.prefix + "/v1/models";
   if (end.kind != ExchangeEnd::Kind::kComplete) return Unavailable(fmt::format("{}: {}", where, end.detail));
-  if (body.status() != 200) return Unavailable(fmt::format("{}: status {}: {}", where, body.status(), ErrorText(body.body())));
+  if (body.status() != 200)
+    return Unavailable(fmt::format("{}: status {}: {}", where, body.status(), ErrorText(body.body())));
   ModelNames names = ParseModels(body.body());
   if (names.bases.empty() && names.adapters.empty()) {
     return Unavailable(fmt::format("{}: expected a list of models, found '{}'", where, body.body().substr(0, 120)));
@@ -61,10 +62,14 @@ RequestRecord BenchRunner::Ask(const std::string& model, const std::string& prom
   RequestRecord record;
   std::int64_t pieces = 0;
   ReplyReader reader(options_.endpoint, /*stream=*/false, record, pieces);
-  ApiRequest request{.endpoint = options_.endpoint, .stream = false, .model = model, .dialogue = {{"user", prompt}},
+  ApiRequest request{.endpoint = options_.endpoint,
+                     .stream = false,
+                     .model = model,
+                     .dialogue = {{"user", prompt}},
                      .max_tokens = max_tokens};
   const auto ask = [](ApiClient& client, const ApiRequest& request, ReplyReader& reader) -> asio::awaitable<void> {
-    const ExchangeEnd end = co_await client.Exchange(std::string(EndpointPath(request.endpoint)), ToJson(request), reader);
+    const ExchangeEnd end =
+        co_await client.Exchange(std::string(EndpointPath(request.endpoint)), ToJson(request), reader);
     reader.Finish(end, client.Now(), std::nullopt);
   };
   RunToEnd(context_, ask(client_, request, reader));
@@ -78,12 +83,13 @@ Result<TokenScale> BenchRunner::MeasureScale(const std::string& model) {
     Prng prng(many ? 1 : 2);
     const RequestRecord record = Ask(model, RandomWords(many ? kMany : kFew, prng), 1);
     if (!record.ok()) {
-      return Unavailable(fmt::format("the server did not answer a first question to '{}': {}: {}", model, record.failure_kind(),
-                                     record.detail));
+      return Unavailable(fmt::format("the server did not answer a first question to '{}': {}: {}", model,
+                                     record.failure_kind(), record.detail));
     }
     tokens[many] = record.input_tokens;
   }
-  if (tokens[1] <= tokens[0] || tokens[0] <= 0) return TokenScale{};   // a server that does not count: a usual tokenizer
+  // a server that does not count: a usual tokenizer
+  if (tokens[1] <= tokens[0] || tokens[0] <= 0) return TokenScale{};
   const double per_word = static_cast<double>(tokens[1] - tokens[0]) / (kMany - kFew);
   return TokenScale{.per_word = per_word, .overhead = std::max(0.0, static_cast<double>(tokens[0]) - per_word * kFew)};
 }
@@ -91,7 +97,7 @@ Result<TokenScale> BenchRunner::MeasureScale(const std::string& model) {
 void BenchRunner::Start(asio::awaitable<void> work) {
   ++working_;
   asio::co_spawn(context_, std::move(work), [this](std::exception_ptr error) {
-    if (error) std::rethrow_exception(error);   // out of memory, or a bug: not an answer to count
+    if (error) std::rethrow_exception(error);  // out of memory, or a bug: not an answer to count
     OnWorkDone();
   });
 }
@@ -106,9 +112,9 @@ asio::awaitable<void> BenchRunner::WaitUntil(TimeNs at) {
 }
 
 asio::awaitable<void> BenchRunner::OpenLoop(const Workload& workload, const Trace& trace) {
-  constexpr TimeNs kGlance = kNsPerSecond / 5;   // how often a long wait looks whether it shall stop
+  constexpr TimeNs kGlance = kNsPerSecond / 5;  // how often a long wait looks whether it shall stop
   for (const Arrival& arrival : trace.arrivals) {
-    Session session = workload.MakeSession(next_session_++, &arrival);   // ready before it is due
+    Session session = workload.MakeSession(next_session_++, &arrival);  // ready before it is due
     while (!stopping_ && client_.Now() < arrival.at) {
       co_await WaitUntil(std::min(arrival.at, client_.Now() + kGlance));
     }
@@ -119,24 +125,29 @@ asio::awaitable<void> BenchRunner::OpenLoop(const Workload& workload, const Trac
 
 asio::awaitable<void> BenchRunner::ClosedLoopWorker(const Workload& workload) {
   const auto end = static_cast<TimeNs>(options_.duration_s * 1e9);
-  while (!stopping_ && (options_.sessions <= 0 || next_session_ < options_.sessions) && (end <= 0 || client_.Now() < end)) {
+  while (!stopping_ && (options_.sessions <= 0 || next_session_ < options_.sessions) &&
+         (end <= 0 || client_.Now() < end)) {
     const std::int64_t index = next_session_++;
     co_await RunSession(workload.MakeSession(index, nullptr), -1);
   }
 }
 
 asio::awaitable<void> BenchRunner::RunSession(Session session, TimeNs scheduled) {
-  ApiRequest request{.endpoint = options_.endpoint, .stream = options_.stream,
-                     .model = (*models_)[static_cast<std::size_t>(session.model)], .temperature = options_.temperature};
+  ApiRequest request{.endpoint = options_.endpoint,
+                     .stream = options_.stream,
+                     .model = (*models_)[static_cast<std::size_t>(session.model)],
+                     .temperature = options_.temperature};
   if (!session.prefix.empty()) request.dialogue.emplace_back("system", session.prefix);
   for (int turn = 0; turn < static_cast<int>(session.turns.size()); ++turn) {
-    if (turn > 0 && options_.think_s > 0) co_await Sleep(std::chrono::nanoseconds(static_cast<TimeNs>(options_.think_s * 1e9)));
+    if (turn > 0 && options_.think_s > 0)
+      co_await Sleep(std::chrono::nanoseconds(static_cast<TimeNs>(options_.think_s * 1e9)));
     if (turn > 0 && stopping_) co_return;
     request.dialogue.emplace_back("user", session.turns[static_cast<std::size_t>(turn)].prompt);
     std::string answer;
     const Failure failure = co_await RunTurn(session, turn, request, turn == 0 ? scheduled : -1, answer);
     if (failure == Failure::kConnect && scheduled < 0) co_await Sleep(kPauseAfterNoConnection);
-    if (failure != Failure::kNone && failure != Failure::kWrongAnswer) co_return;   // there is no dialogue to go on with
+    // there is no dialogue to go on with
+    if (failure != Failure::kNone && failure != Failure::kWrongAnswer) co_return;
     request.dialogue.emplace_back("assistant", std::move(answer));
   }
 }
@@ -146,13 +157,17 @@ asio::awaitable<Failure> BenchRunner::RunTurn(const Session& session, int turn, 
   const Turn& question = session.turns[static_cast<std::size_t>(turn)];
   request.max_tokens = question.max_tokens;
   request.ignore_eos = question.ignore_eos;
-  RequestRecord record{.session = session.index, .turn = turn, .model = session.model, .scheduled = scheduled,
+  RequestRecord record{.session = session.index,
+                       .turn = turn,
+                       .model = session.model,
+                       .scheduled = scheduled,
                        .requested_output_tokens = question.max_tokens};
   ReplyReader reader(options_.endpoint, options_.stream, record, progress_.tokens);
   ++progress_.started;
   std::string body = ToJson(request);
   record.sent = client_.Now();
-  const ExchangeEnd end = co_await client_.Exchange(std::string(EndpointPath(options_.endpoint)), std::move(body), reader);
+  const ExchangeEnd end =
+      co_await client_.Exchange(std::string(EndpointPath(options_.endpoint)), std::move(body), reader);
   reader.Finish(end, client_.Now(), question.answer);
   answer = reader.text();
   ++progress_.finished;
@@ -179,7 +194,8 @@ asio::awaitable<void> BenchRunner::WatchSignals() {
   client_.CancelAll();
 }
 
-RunResult BenchRunner::Run(const Workload& workload, const Trace* trace, const std::function<void(const RunProgress&)>& progress) {
+RunResult BenchRunner::Run(const Workload& workload, const Trace* trace,
+                           const std::function<void(const RunProgress&)>& progress) {
   models_ = &workload.models();
   result_.started_unix_s = clock_.UnixSeconds();
   client_.set_origin(clock_.Now());

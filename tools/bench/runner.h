@@ -23,14 +23,14 @@ struct RunOptions {
   ApiEndpoint endpoint = ApiEndpoint::kChat;
   bool stream = true;
   double temperature = 0;
-  int concurrency = 0;              // > 0: closed loop
-  std::int64_t sessions = 0;        // of a closed loop; 0: no bound
-  double duration_s = 0;            // of a closed loop; 0: no bound
-  double think_s = 0;               // between the turns of a session
+  int concurrency = 0;        // > 0: closed loop
+  std::int64_t sessions = 0;  // of a closed loop; 0: no bound
+  double duration_s = 0;      // of a closed loop; 0: no bound
+  double think_s = 0;         // between the turns of a session
 };
 
 struct RunProgress {
-  std::int64_t started = 0, finished = 0, failed = 0, tokens = 0;   // requests; pieces of text
+  std::int64_t started = 0, finished = 0, failed = 0, tokens = 0;  // requests; pieces of text
   TimeNs elapsed = 0;
 };
 
@@ -72,8 +72,8 @@ class BenchRunner {
   RunResult result_;
   RunProgress progress_;
   std::int64_t next_session_ = 0;
-  int working_ = 0;          // coroutines that the run waits for
-  bool stopping_ = false;    // nothing more is sent
+  int working_ = 0;        // coroutines that the run waits for
+  bool stopping_ = false;  // nothing more is sent
 };
 
 }  // namespace loramux::load

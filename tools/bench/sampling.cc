@@ -16,7 +16,7 @@ constexpr std::int64_t kMaxLength = 10'000'000;
 // Uniform in (0, 1]: its logarithm is finite.
 double DrawOpen(Prng& prng) { return 1.0 - prng.NextDouble(); }
 
-double DrawNormal(Prng& prng) {   // Box and Muller 1958
+double DrawNormal(Prng& prng) {  // Box and Muller 1958
   const double radius = std::sqrt(-2.0 * std::log(DrawOpen(prng)));
   return radius * std::cos(2.0 * std::numbers::pi * prng.NextDouble());
 }
@@ -65,8 +65,9 @@ std::size_t ZipfPicker::Draw(Prng& prng) const {
 }
 
 Result<LengthDistribution> LengthDistribution::Parse(std::string_view text, const std::string& flag) {
-  const Error error = InvalidArgument(fmt::format(
-      "{}: expected a number of tokens from 1 to {}, uniform:LOW:HIGH or exponential:MEAN, found '{}'", flag, kMaxLength, text));
+  const Error error = InvalidArgument(
+      fmt::format("{}: expected a number of tokens from 1 to {}, uniform:LOW:HIGH or exponential:MEAN, found '{}'",
+                  flag, kMaxLength, text));
   LengthDistribution result;
   const auto colon = text.find(':');
   const std::string_view name = text.substr(0, colon);
@@ -91,9 +92,12 @@ Result<LengthDistribution> LengthDistribution::Parse(std::string_view text, cons
 
 std::int64_t LengthDistribution::Draw(Prng& prng) const {
   switch (kind_) {
-    case Kind::kFixed: return low_;
-    case Kind::kUniform: return low_ + static_cast<std::int64_t>(prng.NextBelow(static_cast<std::uint64_t>(high_ - low_ + 1)));
-    case Kind::kExponential: break;
+    case Kind::kFixed:
+      return low_;
+    case Kind::kUniform:
+      return low_ + static_cast<std::int64_t>(prng.NextBelow(static_cast<std::uint64_t>(high_ - low_ + 1)));
+    case Kind::kExponential:
+      break;
   }
   return std::clamp<std::int64_t>(std::llround(DrawExponential(prng, static_cast<double>(low_))), 1, kMaxLength);
 }

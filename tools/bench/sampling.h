@@ -11,7 +11,8 @@
 
 namespace loramux::load {
 
-// REQUIRES for all: mean, shape > 0. The mean of each draw is `mean`; `shape` decides how bursty it is (1: exponential).
+// REQUIRES for all: mean, shape > 0. The mean of each draw is `mean`; `shape` decides how bursty it is (1:
+// exponential).
 double DrawExponential(Prng& prng, double mean);
 double DrawGamma(Prng& prng, double shape, double mean);
 double DrawWeibull(Prng& prng, double shape, double mean);
@@ -37,7 +38,7 @@ class LengthDistribution {
  private:
   enum class Kind { kFixed, kUniform, kExponential };
   Kind kind_ = Kind::kFixed;
-  std::int64_t low_ = 1, high_ = 1;   // fixed and exponential use low_
+  std::int64_t low_ = 1, high_ = 1;  // fixed and exponential use low_
 };
 
 }  // namespace loramux::load

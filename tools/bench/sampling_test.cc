@@ -28,7 +28,7 @@ TEST(Draws, HaveTheirMeanAndBurstiness) {
   const auto [exponential, exponential_cv] = Moments([](Prng& prng) { return DrawExponential(prng, 3); });
   EXPECT_NEAR(exponential, 3, 0.05);
   EXPECT_NEAR(exponential_cv, 1, 0.02);
-  for (const double shape : {0.25, 1.0, 4.0}) {   // the coefficient of variation of a gamma is 1 / sqrt(shape)
+  for (const double shape : {0.25, 1.0, 4.0}) {  // the coefficient of variation of a gamma is 1 / sqrt(shape)
     const auto [mean, cv] = Moments([&](Prng& prng) { return DrawGamma(prng, shape, 5); });
     EXPECT_NEAR(mean, 5, 0.15) << shape;
     EXPECT_NEAR(cv, 1 / std::sqrt(shape), 0.05) << shape;
@@ -42,7 +42,7 @@ TEST(Draws, HaveTheirMeanAndBurstiness) {
 }
 
 TEST(ZipfPicker, FollowsItsLaw) {
-  const ZipfPicker picker(4, 1);   // 1, 1/2, 1/3, 1/4 of 25/12
+  const ZipfPicker picker(4, 1);  // 1, 1/2, 1/3, 1/4 of 25/12
   std::vector<int> counts(4);
   Prng prng(3);
   for (int i = 0; i < kDraws; ++i) ++counts[picker.Draw(prng)];
@@ -72,8 +72,8 @@ TEST(LengthDistribution, ReadsItsThreeForms) {
 }
 
 TEST(LengthDistribution, RefusesTheRest) {
-  for (const char* text : {"", "0", "-1", "1.5", "many", "uniform", "uniform:", "uniform:5", "uniform:5:3", "uniform:1:2:3", "exponential:",
-                           "exponential:0", "normal:5", "99999999999999999999"}) {
+  for (const char* text : {"", "0", "-1", "1.5", "many", "uniform", "uniform:", "uniform:5", "uniform:5:3",
+                           "uniform:1:2:3", "exponential:", "exponential:0", "normal:5", "99999999999999999999"}) {
     const auto result = LengthDistribution::Parse(text, "--input-tokens");
     ASSERT_FALSE(result.ok()) << text;
     EXPECT_NE(result.error().message.find("--input-tokens"), std::string::npos);

@@ -7,8 +7,8 @@
 
 namespace loramux::load {
 
-// Lines end with LF, CRLF or CR; several data lines of one event are joined by LF; other fields and comments are ignored
-// (WHATWG HTML, section 9.2). Not thread-safe.
+// Lines end with LF, CRLF or CR; several data lines of one event are joined by LF; other fields and comments are
+// ignored (WHATWG HTML, section 9.2). Not thread-safe.
 class SseParser {
  public:
   // An event longer than this is not kept: Feed returns false from then on.

@@ -18,9 +18,13 @@ Summary Summarise(std::vector<double> values) {
   if (values.empty()) return {};
   std::sort(values.begin(), values.end());
   const double sum = std::accumulate(values.begin(), values.end(), 0.0);
-  return {.count = static_cast<std::int64_t>(values.size()), .mean = sum / static_cast<double>(values.size()),
-          .min = values.front(), .p50 = Quantile(values, 0.5), .p90 = Quantile(values, 0.9),
-          .p99 = Quantile(values, 0.99), .max = values.back()};
+  return {.count = static_cast<std::int64_t>(values.size()),
+          .mean = sum / static_cast<double>(values.size()),
+          .min = values.front(),
+          .p50 = Quantile(values, 0.5),
+          .p90 = Quantile(values, 0.9),
+          .p99 = Quantile(values, 0.99),
+          .max = values.back()};
 }
 
 std::vector<double> QuantileCurve(std::vector<double> values, int steps) {

@@ -8,7 +8,7 @@ namespace loramux::load {
 
 struct Summary {
   std::int64_t count = 0;
-  double mean = 0, min = 0, p50 = 0, p90 = 0, p99 = 0, max = 0;   // all 0 if count is 0
+  double mean = 0, min = 0, p50 = 0, p90 = 0, p99 = 0, max = 0;  // all 0 if count is 0
 };
 
 // Quantile q of [0, 1] by linear interpolation between the closest ranks (numpy's default); 0 for no values.

@@ -6,11 +6,11 @@ namespace loramux::load {
 namespace {
 
 TEST(Quantile, InterpolatesBetweenClosestRanks) {
-  const std::vector<double> values{10, 20, 30, 40};   // ranks 0, 1, 2, 3
+  const std::vector<double> values{10, 20, 30, 40};  // ranks 0, 1, 2, 3
   EXPECT_DOUBLE_EQ(Quantile(values, 0), 10);
-  EXPECT_DOUBLE_EQ(Quantile(values, 0.5), 25);          // rank 1.5
-  EXPECT_DOUBLE_EQ(Quantile(values, 0.9), 37);          // rank 2.7
-  EXPECT_DOUBLE_EQ(Quantile(values, 0.99), 39.7);       // rank 2.97
+  EXPECT_DOUBLE_EQ(Quantile(values, 0.5), 25);     // rank 1.5
+  EXPECT_DOUBLE_EQ(Quantile(values, 0.9), 37);     // rank 2.7
+  EXPECT_DOUBLE_EQ(Quantile(values, 0.99), 39.7);  // rank 2.97
   EXPECT_DOUBLE_EQ(Quantile(values, 1), 40);
   EXPECT_DOUBLE_EQ(Quantile({7}, 0.99), 7);
   EXPECT_DOUBLE_EQ(Quantile({}, 0.5), 0);

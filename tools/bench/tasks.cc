@@ -21,11 +21,12 @@ Result<Task> LoadTask(const std::filesystem::path& path) {
     ++number;
     if (line.empty()) continue;
     const auto json = nlohmann::json::parse(line, nullptr, false);
-    const bool good = json.is_object() && json.contains("prompt") && json["prompt"].is_string() && json.contains("answer") &&
-                      json["answer"].is_string();
+    const bool good = json.is_object() && json.contains("prompt") && json["prompt"].is_string() &&
+                      json.contains("answer") && json["answer"].is_string();
     if (!good) {
-      return InvalidArgument(fmt::format("{}, line {}: expected an object with the strings prompt and answer, found '{}'",
-                                         path.string(), number, line.substr(0, 80)));
+      return InvalidArgument(
+          fmt::format("{}, line {}: expected an object with the strings prompt and answer, found '{}'", path.string(),
+                      number, line.substr(0, 80)));
     }
     task.questions.push_back({json["prompt"].get<std::string>(), json["answer"].get<std::string>()});
   }

@@ -13,7 +13,7 @@ struct Question {
 };
 
 struct Task {
-  std::string name;   // the file's name without .jsonl: the adapter to ask; "base" stands for the base model
+  std::string name;  // the file's name without .jsonl: the adapter to ask; "base" stands for the base model
   std::vector<Question> questions;
 };
 

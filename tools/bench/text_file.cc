@@ -13,10 +13,12 @@ Result<std::string> ReadTextFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return IoError(fmt::format("cannot read {}: {}", path, std::strerror(errno)), path);
   const std::streamoff size = file.tellg();
-  if (size < 0 || size > kMaxBytes) return IoError(fmt::format("cannot read {}: not a text file of at most 1 GiB", path), path);
+  if (size < 0 || size > kMaxBytes)
+    return IoError(fmt::format("cannot read {}: not a text file of at most 1 GiB", path), path);
   std::string text(static_cast<std::size_t>(size), '\0');
   file.seekg(0);
-  if (!file.read(text.data(), size)) return IoError(fmt::format("cannot read {}: {}", path, std::strerror(errno)), path);
+  if (!file.read(text.data(), size))
+    return IoError(fmt::format("cannot read {}: {}", path, std::strerror(errno)), path);
   return text;
 }
 

@@ -14,13 +14,14 @@ constexpr int kMaxBins = 60;
 
 struct Bin {
   std::int64_t started = 0, finished = 0, failed = 0;
-  double tokens = 0, busy_s = 0;   // busy_s: seconds of requests in flight
+  double tokens = 0, busy_s = 0;  // busy_s: seconds of requests in flight
   std::vector<double> ttft_ms;
 };
 
 class Bins {
  public:
-  Bins(double bin_s, double seconds) : bin_s_(bin_s), bins_(static_cast<std::size_t>(std::max(1.0, std::ceil(seconds / bin_s - 1e-9)))) {}
+  Bins(double bin_s, double seconds)
+      : bin_s_(bin_s), bins_(static_cast<std::size_t>(std::max(1.0, std::ceil(seconds / bin_s - 1e-9)))) {}
   Bin& At(double seconds) {
     return bins_[std::min(static_cast<std::size_t>(std::max(seconds, 0.0) / bin_s_), bins_.size() - 1)];
   }
@@ -75,12 +76,17 @@ Json TimeSeriesJson(const std::vector<RequestRecord>& records, double seconds) {
   Json list = Json::array();
   for (const Bin& bin : bins.all()) {
     const double begin = static_cast<double>(list.size()) * bin_s;
-    const double width = std::max(std::min(bin_s, seconds - begin), 1e-9);   // the last may be shorter
+    const double width = std::max(std::min(bin_s, seconds - begin), 1e-9);  // the last may be shorter
     const Summary ttft = Summarise(bin.ttft_ms);
     const auto if_any = [&](double value) { return ttft.count > 0 ? Json(Rounded(value)) : Json(nullptr); };
-    list.push_back({{"t_s", Rounded(begin)}, {"started", bin.started}, {"finished", bin.finished}, {"failed", bin.failed},
-                    {"output_tokens_per_s", Rounded(bin.tokens / width)}, {"in_flight", Rounded(bin.busy_s / width)},
-                    {"ttft_p50_ms", if_any(ttft.p50)}, {"ttft_p99_ms", if_any(ttft.p99)}});
+    list.push_back({{"t_s", Rounded(begin)},
+                    {"started", bin.started},
+                    {"finished", bin.finished},
+                    {"failed", bin.failed},
+                    {"output_tokens_per_s", Rounded(bin.tokens / width)},
+                    {"in_flight", Rounded(bin.busy_s / width)},
+                    {"ttft_p50_ms", if_any(ttft.p50)},
+                    {"ttft_p99_ms", if_any(ttft.p99)}});
   }
   return {{"bin_s", bin_s}, {"bins", std::move(list)}};
 }

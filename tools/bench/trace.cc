@@ -66,7 +66,8 @@ std::int64_t DaysFromCivil(std::int64_t year, std::int64_t month, std::int64_t d
 // "2023-11-16 18:15:46.6805900" in ns since 1970, or nothing.
 std::optional<TimeNs> ParseTimestamp(std::string_view text) {
   if (text.size() < 19 || text[4] != '-' || text[7] != '-' || text[13] != ':' || text[16] != ':') return std::nullopt;
-  const auto year = Parse<int>(text.substr(0, 4)), month = Parse<int>(text.substr(5, 2)), day = Parse<int>(text.substr(8, 2));
+  const auto year = Parse<int>(text.substr(0, 4)), month = Parse<int>(text.substr(5, 2)),
+             day = Parse<int>(text.substr(8, 2));
   const auto hour = Parse<int>(text.substr(11, 2)), minute = Parse<int>(text.substr(14, 2));
   const auto second = Parse<double>(text.substr(17));
   if (!year || !month || !day || !hour || !minute || !second) return std::nullopt;
@@ -81,14 +82,16 @@ std::optional<TimeNs> ParseTimestamp(std::string_view text) {
 // Sorted, with the first arrival at 0.
 Result<Trace> Finished(Trace trace, const std::string& name) {
   if (trace.arrivals.empty()) return InvalidArgument(fmt::format("{}: the trace has no requests", name));
-  std::stable_sort(trace.arrivals.begin(), trace.arrivals.end(), [](const Arrival& a, const Arrival& b) { return a.at < b.at; });
+  std::stable_sort(trace.arrivals.begin(), trace.arrivals.end(),
+                   [](const Arrival& a, const Arrival& b) { return a.at < b.at; });
   const TimeNs origin = trace.arrivals.front().at;
   for (Arrival& arrival : trace.arrivals) arrival.at -= origin;
   return trace;
 }
 
 Error BadLine(const std::string& name, std::int64_t number, std::string_view expected, std::string_view line) {
-  return InvalidArgument(fmt::format("{}, line {}: expected {}, found '{}'", name, number, expected, line.substr(0, 80)));
+  return InvalidArgument(
+      fmt::format("{}, line {}: expected {}, found '{}'", name, number, expected, line.substr(0, 80)));
 }
 
 std::vector<Arrival> DrawClient(const std::vector<ClientWindow>& windows, int client, double factor,
@@ -99,7 +102,8 @@ std::vector<Arrival> DrawClient(const std::vector<ClientWindow>& windows, int cl
     const ClientWindow& window = windows[i];
     const double rate = window.rate * factor;
     const double end_s = i + 1 < windows.size() ? windows[i + 1].start_s : window.start_s + 600;
-    const double until = std::min(end_s - options.start_s, options.limits.duration_s > 0 ? options.limits.duration_s : 1e18);
+    const double until =
+        std::min(end_s - options.start_s, options.limits.duration_s > 0 ? options.limits.duration_s : 1e18);
     if (rate <= 0 || end_s <= options.start_s) continue;
     // A renewal process is stationary only if it starts at a random moment of an interval; without that, every client
     // would send at the start of its window together.
@@ -186,7 +190,8 @@ Result<Trace> ParseAzureTrace(std::string_view text, const std::string& name) {
     if (!at || !input || !output || *input < 0 || *output < 0 || *input > kMaxTokens || *output > kMaxTokens) {
       return BadLine(name, number, "TIMESTAMP,ContextTokens,GeneratedTokens", line);
     }
-    trace.arrivals.push_back({.at = *at, .input_tokens = std::max<std::int64_t>(*input, 1),
+    trace.arrivals.push_back({.at = *at,
+                              .input_tokens = std::max<std::int64_t>(*input, 1),
                               .output_tokens = std::max<std::int64_t>(*output, 1)});
     return Ok{};
   });
@@ -200,11 +205,12 @@ Result<Trace> ParseMooncakeTrace(std::string_view text, const std::string& name)
   const Status status = ForEachLine(text, [&](std::string_view line, std::int64_t number) -> Status {
     try {
       const auto json = nlohmann::json::parse(line);
-      Arrival arrival{.at = ToNs(json.at("timestamp").get<double>() / 1e3), .input_tokens = json.at("input_length").get<std::int64_t>(),
+      Arrival arrival{.at = ToNs(json.at("timestamp").get<double>() / 1e3),
+                      .input_tokens = json.at("input_length").get<std::int64_t>(),
                       .output_tokens = json.at("output_length").get<std::int64_t>()};
       if (json.contains("hash_ids")) arrival.blocks = json["hash_ids"].get<std::vector<std::int64_t>>();
-      if (arrival.at < 0 || arrival.input_tokens < 1 || arrival.output_tokens < 0 || arrival.input_tokens > kMaxTokens ||
-          arrival.output_tokens > kMaxTokens) {
+      if (arrival.at < 0 || arrival.input_tokens < 1 || arrival.output_tokens < 0 ||
+          arrival.input_tokens > kMaxTokens || arrival.output_tokens > kMaxTokens) {
         return BadLine(name, number, "lengths from 1 to 100000000 and a time of 0 or more", line);
       }
       arrival.output_tokens = std::max<std::int64_t>(arrival.output_tokens, 1);
@@ -247,14 +253,15 @@ Result<std::vector<ClientWindow>> ParseClientWindows(std::string_view text, cons
 
 Result<Trace> DrawClientTrace(std::vector<std::vector<ClientWindow>> clients, const ClientTraceOptions& options) {
   // The busiest first: client 0 is the first adapter of a run.
-  std::stable_sort(clients.begin(), clients.end(), [](const auto& a, const auto& b) { return TotalRate(a) > TotalRate(b); });
+  std::stable_sort(clients.begin(), clients.end(),
+                   [](const auto& a, const auto& b) { return TotalRate(a) > TotalRate(b); });
   double factor = 1;
   if (options.rate > 0) {
     double now = 0;
     for (const auto& client : clients) now += RateAt(client, options.start_s);
     if (now <= 0) {
-      return InvalidArgument(fmt::format("--rate: no client of the trace is active at {} s; choose another --trace-start",
-                                         options.start_s));
+      return InvalidArgument(fmt::format(
+          "--rate: no client of the trace is active at {} s; choose another --trace-start", options.start_s));
     }
     factor = options.rate / now;
   }

@@ -18,7 +18,7 @@ TEST(AzureTrace, IsReadAcrossMidnightAndSorted) {
   ASSERT_EQ(trace->arrivals.size(), 3u);
   EXPECT_EQ(trace->arrivals[0].at, 0);
   EXPECT_EQ(trace->arrivals[1].at, kNsPerSecond / 2);
-  EXPECT_EQ(trace->arrivals[1].output_tokens, 1);   // at least one can be asked for
+  EXPECT_EQ(trace->arrivals[1].output_tokens, 1);  // at least one can be asked for
   EXPECT_EQ(trace->arrivals[2].at, 2'250 * kNsPerMs);
   EXPECT_EQ(trace->arrivals[2].input_tokens, 396);
   EXPECT_EQ(trace->arrivals[2].output_tokens, 109);
@@ -26,9 +26,10 @@ TEST(AzureTrace, IsReadAcrossMidnightAndSorted) {
 }
 
 TEST(AzureTrace, NamesTheHostileLine) {
-  for (const char* line : {"2023-11-16 18:15:46.68,374", "2023-11-16 18:15:46.68,374,44,1", "2023-11-16 18:15:46.68,-1,44",
-                           "2023-11-16 18:15:46.68,3.5,44", "2023-11-16 18:15:46.68,99999999999999999999,4", "2023-13-16 18:15:46.68,3,4",
-                           "2023-11-16 25:15:46.68,3,4", "2023-11-16 18:15:nan,3,4", "2023-11-16T18,3,4", ",,", "\xff\xfe\x00"}) {
+  for (const char* line :
+       {"2023-11-16 18:15:46.68,374", "2023-11-16 18:15:46.68,374,44,1", "2023-11-16 18:15:46.68,-1,44",
+        "2023-11-16 18:15:46.68,3.5,44", "2023-11-16 18:15:46.68,99999999999999999999,4", "2023-13-16 18:15:46.68,3,4",
+        "2023-11-16 25:15:46.68,3,4", "2023-11-16 18:15:nan,3,4", "2023-11-16T18,3,4", ",,", "\xff\xfe\x00"}) {
     const auto trace = ParseAzureTrace(std::string("2023-11-16 18:15:46.0,1,1\n") + line + "\n", "t.csv");
     ASSERT_FALSE(trace.ok()) << line;
     EXPECT_NE(trace.error().message.find("t.csv, line 2"), std::string::npos) << trace.error().message;
@@ -38,9 +39,11 @@ TEST(AzureTrace, NamesTheHostileLine) {
 }
 
 TEST(MooncakeTrace, KeepsTheBlocks) {
-  const auto trace = ParseMooncakeTrace(R"({"timestamp": 2500, "input_length": 700, "output_length": 3, "hash_ids": [4, 9]})"
-                                        "\n"
-                                        R"({"timestamp": 1000, "input_length": 5, "output_length": 0})", "m.jsonl");
+  const auto trace =
+      ParseMooncakeTrace(R"({"timestamp": 2500, "input_length": 700, "output_length": 3, "hash_ids": [4, 9]})"
+                         "\n"
+                         R"({"timestamp": 1000, "input_length": 5, "output_length": 0})",
+                         "m.jsonl");
   ASSERT_TRUE(trace.ok()) << trace.error().message;
   EXPECT_EQ(trace->block_tokens, 512);
   EXPECT_EQ(trace->arrivals[0].input_tokens, 5);
@@ -49,10 +52,11 @@ TEST(MooncakeTrace, KeepsTheBlocks) {
 }
 
 TEST(MooncakeTrace, NamesTheHostileLine) {
-  for (const char* line : {"{", "[]", "7", "null", R"({"timestamp": 1})", R"({"timestamp": -1, "input_length": 5, "output_length": 1})",
-                           R"({"timestamp": 1, "input_length": "5", "output_length": 1})",
-                           R"({"timestamp": 1, "input_length": 0, "output_length": 1})",
-                           R"({"timestamp": 1, "input_length": 5, "output_length": 1, "hash_ids": ["x"]})"}) {
+  for (const char* line :
+       {"{", "[]", "7", "null", R"({"timestamp": 1})", R"({"timestamp": -1, "input_length": 5, "output_length": 1})",
+        R"({"timestamp": 1, "input_length": "5", "output_length": 1})",
+        R"({"timestamp": 1, "input_length": 0, "output_length": 1})",
+        R"({"timestamp": 1, "input_length": 5, "output_length": 1, "hash_ids": ["x"]})"}) {
     const auto trace = ParseMooncakeTrace(line, "m.jsonl");
     ASSERT_FALSE(trace.ok()) << line;
     EXPECT_NE(trace.error().message.find("m.jsonl, line 1"), std::string::npos);
@@ -60,7 +64,8 @@ TEST(MooncakeTrace, NamesTheHostileLine) {
 }
 
 TEST(ClientWindows, ReadsWhatServeGenWrites) {
-  const auto windows = ParseClientWindows("0,0,0,,0,0\n600,0.5,1.02,Gamma,0.9575,11.3\n1200,0.168,7.4,Weibull,0.4252,0.009\n", "c.csv");
+  const auto windows =
+      ParseClientWindows("0,0,0,,0,0\n600,0.5,1.02,Gamma,0.9575,11.3\n1200,0.168,7.4,Weibull,0.4252,0.009\n", "c.csv");
   ASSERT_TRUE(windows.ok()) << windows.error().message;
   ASSERT_EQ(windows->size(), 3u);
   EXPECT_EQ((*windows)[0].rate, 0);
@@ -70,20 +75,21 @@ TEST(ClientWindows, ReadsWhatServeGenWrites) {
 }
 
 TEST(ClientWindows, NamesTheHostileLine) {
-  for (const char* line : {"1,2", "x,1,1,,0,0", "0,-1,1,,0,0", "0,nan,1,,0,0", "0,inf,1,,0,0", "0,1,1,Pareto,1,1", "0,1,1,Gamma,0,1",
-                           "0,1,1,Weibull,x,1", "0,1,1,Weibull,0.005,1", "nan,1,1,,0,0"}) {
+  for (const char* line : {"1,2", "x,1,1,,0,0", "0,-1,1,,0,0", "0,nan,1,,0,0", "0,inf,1,,0,0", "0,1,1,Pareto,1,1",
+                           "0,1,1,Gamma,0,1", "0,1,1,Weibull,x,1", "0,1,1,Weibull,0.005,1", "nan,1,1,,0,0"}) {
     const auto windows = ParseClientWindows(line, "c.csv");
     ASSERT_FALSE(windows.ok()) << line;
     EXPECT_NE(windows.error().message.find("c.csv, line 1"), std::string::npos);
   }
-  EXPECT_FALSE(ParseClientWindows("600,1,1,,0,0\n600,1,1,,0,0\n", "c.csv").ok());   // time stands still
+  EXPECT_FALSE(ParseClientWindows("600,1,1,,0,0\n600,1,1,,0,0\n", "c.csv").ok());  // time stands still
   EXPECT_FALSE(ParseClientWindows("", "c.csv").ok());
 }
 
 TEST(PoissonTrace, HasItsRateAndIsDeterminedByItsSeed) {
   const TraceLimits limits{.duration_s = 2000};
-  const Trace trace = PoissonTrace(10, limits, 5), same = PoissonTrace(10, limits, 5), other = PoissonTrace(10, limits, 6);
-  EXPECT_NEAR(static_cast<double>(trace.arrivals.size()), 20'000, 500);   // standard deviation 141
+  const Trace trace = PoissonTrace(10, limits, 5), same = PoissonTrace(10, limits, 5),
+              other = PoissonTrace(10, limits, 6);
+  EXPECT_NEAR(static_cast<double>(trace.arrivals.size()), 20'000, 500);  // standard deviation 141
   ASSERT_EQ(trace.arrivals.size(), same.arrivals.size());
   double squares = 0;
   for (std::size_t i = 0; i < trace.arrivals.size(); ++i) {
@@ -92,13 +98,15 @@ TEST(PoissonTrace, HasItsRateAndIsDeterminedByItsSeed) {
     ASSERT_GE(gap, 0);
     squares += static_cast<double>(gap) * static_cast<double>(gap) / 1e18;
   }
-  EXPECT_NEAR(squares / static_cast<double>(trace.arrivals.size()), 2 * 0.1 * 0.1, 0.001);   // E[X^2] of an exponential
+  // E[X^2] of an exponential
+  EXPECT_NEAR(squares / static_cast<double>(trace.arrivals.size()), 2 * 0.1 * 0.1, 0.001);
   EXPECT_NE(trace.arrivals[0].at, other.arrivals[0].at);
   EXPECT_EQ(PoissonTrace(10, {.requests = 7}, 5).arrivals.size(), 7u);
 }
 
 TEST(ClientTrace, KeepsSharesOrderAndRate) {
-  const std::vector<ClientWindow> quiet{{.start_s = 0, .rate = 1}}, busy{{.start_s = 0, .rate = 3, .weibull = true, .shape = 0.7}};
+  const std::vector<ClientWindow> quiet{{.start_s = 0, .rate = 1}},
+      busy{{.start_s = 0, .rate = 3, .weibull = true, .shape = 0.7}};
   const auto trace = DrawClientTrace({quiet, busy}, {.rate = 40, .limits = {.duration_s = 300}, .seed = 1});
   ASSERT_TRUE(trace.ok()) << trace.error().message;
   EXPECT_EQ(trace->clients, 2);
@@ -109,7 +117,7 @@ TEST(ClientTrace, KeepsSharesOrderAndRate) {
     ASSERT_GE(arrival.at, last);
     last = arrival.at;
   }
-  EXPECT_NEAR(counts[0], 300 * 30, 700);   // client 0 is the busiest
+  EXPECT_NEAR(counts[0], 300 * 30, 700);  // client 0 is the busiest
   EXPECT_NEAR(counts[1], 300 * 10, 300);
   EXPECT_LT(last, 300 * kNsPerSecond);
 }
@@ -131,12 +139,13 @@ TEST(ClientTrace, SaysWhenNobodyIsThere) {
 
 TEST(ScaleTrace, StretchesThenCuts) {
   Trace trace;
-  for (int i = 0; i < 10; ++i) trace.arrivals.push_back({.at = i * kNsPerSecond, .input_tokens = 100, .output_tokens = 1});
+  for (int i = 0; i < 10; ++i)
+    trace.arrivals.push_back({.at = i * kNsPerSecond, .input_tokens = 100, .output_tokens = 1});
   ScaleTrace(trace, 0.5, 0.25, {.duration_s = 3});
-  ASSERT_EQ(trace.arrivals.size(), 6u);   // 0, 0.5, ..., 2.5 s
+  ASSERT_EQ(trace.arrivals.size(), 6u);  // 0, 0.5, ..., 2.5 s
   EXPECT_EQ(trace.arrivals[1].at, kNsPerSecond / 2);
   EXPECT_EQ(trace.arrivals[1].input_tokens, 25);
-  EXPECT_EQ(trace.arrivals[1].output_tokens, 1);   // never scaled to nothing
+  EXPECT_EQ(trace.arrivals[1].output_tokens, 1);  // never scaled to nothing
   ScaleTrace(trace, 1, 1, {.requests = 2});
   EXPECT_EQ(trace.arrivals.size(), 2u);
 }

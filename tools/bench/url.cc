@@ -26,7 +26,8 @@ std::string Url::authority() const {
 }
 
 Result<Url> ParseUrl(std::string_view text) {
-  const Error error = InvalidArgument(fmt::format("--url: expected http://HOST[:PORT] or https://HOST[:PORT], found '{}'", text));
+  const Error error =
+      InvalidArgument(fmt::format("--url: expected http://HOST[:PORT] or https://HOST[:PORT], found '{}'", text));
   Url url;
   std::string_view rest = text;
   url.tls = rest.starts_with("https://");

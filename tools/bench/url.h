@@ -10,9 +10,9 @@ namespace loramux::load {
 
 struct Url {
   bool tls = false;
-  std::string host;     // without the brackets of an IPv6 address
+  std::string host;  // without the brackets of an IPv6 address
   std::string port;
-  std::string prefix;   // path before /v1, without a trailing slash
+  std::string prefix;  // path before /v1, without a trailing slash
   // "host:port" for the Host header.
   std::string authority() const;
 };

@@ -10,19 +10,23 @@
 namespace loramux::load {
 namespace {
 
-constexpr auto kWords = std::to_array<std::string_view>({
-    "time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state", "family",
-    "student", "group", "country", "problem", "hand", "part", "place", "case", "week", "company", "system", "program",
-    "question", "work", "number", "night", "point", "home", "water", "room", "mother", "area", "money", "story", "fact",
-    "month", "lot", "right", "study", "book", "eye", "job", "word", "business", "issue", "side", "kind", "head", "house",
-    "service", "friend", "father", "power", "hour", "game", "line", "end", "member", "law", "car", "city", "name", "team",
-    "minute", "idea", "body", "back", "parent", "face", "level", "office", "door", "health", "person", "art", "war",
-    "history", "party", "result", "change", "morning", "reason", "research", "girl", "guy", "moment", "air", "teacher",
-    "force", "foot", "boy", "age", "policy", "music", "market", "sense"});
+constexpr auto kWords = std::to_array<std::string_view>(
+    {"time",    "year",    "people", "way",     "day",     "man",     "thing",    "woman",    "life",   "child",
+     "world",   "school",  "state",  "family",  "student", "group",   "country",  "problem",  "hand",   "part",
+     "place",   "case",    "week",   "company", "system",  "program", "question", "work",     "number", "night",
+     "point",   "home",    "water",  "room",    "mother",  "area",    "money",    "story",    "fact",   "month",
+     "lot",     "right",   "study",  "book",    "eye",     "job",     "word",     "business", "issue",  "side",
+     "kind",    "head",    "house",  "service", "friend",  "father",  "power",    "hour",     "game",   "line",
+     "end",     "member",  "law",    "car",     "city",    "name",    "team",     "minute",   "idea",   "body",
+     "back",    "parent",  "face",   "level",   "office",  "door",    "health",   "person",   "art",    "war",
+     "history", "party",   "result", "change",  "morning", "reason",  "research", "girl",     "guy",    "moment",
+     "air",     "teacher", "force",  "foot",    "boy",     "age",     "policy",   "music",    "market", "sense"});
 
-constexpr auto kChoices = std::to_array<std::pair<std::string_view, AdapterChoice>>({
-    {"uniform", AdapterChoice::kUniform}, {"zipf", AdapterChoice::kZipf}, {"distinct", AdapterChoice::kDistinct},
-    {"trace", AdapterChoice::kTrace}});
+constexpr auto kChoices =
+    std::to_array<std::pair<std::string_view, AdapterChoice>>({{"uniform", AdapterChoice::kUniform},
+                                                               {"zipf", AdapterChoice::kZipf},
+                                                               {"distinct", AdapterChoice::kDistinct},
+                                                               {"trace", AdapterChoice::kTrace}});
 
 std::uint64_t Mix(std::uint64_t seed, std::uint64_t value) { return SplitMix64(seed) ^ SplitMix64(value + 0x51ed27); }
 
@@ -48,7 +52,8 @@ Result<AdapterChoice> ParseAdapterChoice(std::string_view name) {
     if (known == name) return choice;
     names.push_back(known);
   }
-  return InvalidArgument(fmt::format("--adapter-distribution: expected one of {}, found '{}'", fmt::join(names, ", "), name));
+  return InvalidArgument(
+      fmt::format("--adapter-distribution: expected one of {}, found '{}'", fmt::join(names, ", "), name));
 }
 
 std::string RandomWords(std::int64_t count, Prng& prng) {
@@ -65,7 +70,8 @@ Result<Workload> Workload::Make(WorkloadOptions options, const Trace* trace) {
   workload.options_ = std::move(options);
   const WorkloadOptions& o = workload.options_;
   if (o.choice == AdapterChoice::kTrace && (trace == nullptr || trace->clients == 0)) {
-    return InvalidArgument("--adapter-distribution trace: the trace must say whose each request is (a folder of ServeGen clients)");
+    return InvalidArgument(
+        "--adapter-distribution trace: the trace must say whose each request is (a folder of ServeGen clients)");
   }
   workload.models_ = o.adapters;
   workload.models_.push_back(o.base_model);
@@ -78,7 +84,8 @@ Result<Workload> Workload::Make(WorkloadOptions options, const Trace* trace) {
     const auto task = std::find_if(o.tasks.begin(), o.tasks.end(), [&](const Task& t) { return t.name == name; });
     const bool asked = i < o.adapters.size() ? o.base_share < 1 : o.base_share > 0 || o.adapters.empty();
     if (task == o.tasks.end() && asked) {
-      return InvalidArgument(fmt::format("--tasks: no questions for {}: expected a file {}.jsonl", workload.models_[i], name));
+      return InvalidArgument(
+          fmt::format("--tasks: no questions for {}: expected a file {}.jsonl", workload.models_[i], name));
     }
     workload.task_of_.push_back(task == o.tasks.end() ? nullptr : &*task);
   }
@@ -127,7 +134,8 @@ Session Workload::MakeSession(std::int64_t index, const Arrival* arrival) const 
     session.prefix = RandomWords(Words(options_.prefix_tokens, false), of_model);
   }
   for (int turn = 0; turn < options_.turns; ++turn) {
-    session.turns.push_back(options_.tasks.empty() ? MakeWords(arrival, turn == 0, prng) : MakeQuestion(session.model, prng));
+    session.turns.push_back(options_.tasks.empty() ? MakeWords(arrival, turn == 0, prng)
+                                                   : MakeQuestion(session.model, prng));
   }
   return session;
 }

@@ -22,7 +22,7 @@ Result<AdapterChoice> ParseAdapterChoice(std::string_view name);
 // How many tokens a server makes of our words; measured before the run, because tokenizers differ.
 struct TokenScale {
   double per_word = 1.3;
-  double overhead = 0;   // of a prompt without words: the chat template's
+  double overhead = 0;  // of a prompt without words: the chat template's
 };
 
 struct WorkloadOptions {
@@ -30,28 +30,28 @@ struct WorkloadOptions {
   std::vector<std::string> adapters;
   AdapterChoice choice = AdapterChoice::kUniform;
   double zipf_exponent = 1;
-  double base_share = 0;          // of the sessions
+  double base_share = 0;  // of the sessions
   LengthDistribution input_tokens, output_tokens;
-  std::int64_t max_input_tokens = 0, max_output_tokens = 0;   // bounds on what traces ask; 0: none
-  std::int64_t prefix_tokens = 0;   // the same system message for all sessions of a model
+  std::int64_t max_input_tokens = 0, max_output_tokens = 0;  // bounds on what traces ask; 0: none
+  std::int64_t prefix_tokens = 0;                            // the same system message for all sessions of a model
   int turns = 1;
-  std::vector<Task> tasks;        // if any: questions instead of random words
-  std::int64_t answer_tokens = 200;   // max_tokens of a question
+  std::vector<Task> tasks;           // if any: questions instead of random words
+  std::int64_t answer_tokens = 200;  // max_tokens of a question
   bool ignore_eos = true;
   std::uint64_t seed = 0;
 };
 
 struct Turn {
   std::string prompt;
-  std::optional<std::string> answer;   // what exactly must come back
+  std::optional<std::string> answer;  // what exactly must come back
   std::int64_t max_tokens = 0;
   bool ignore_eos = false;
 };
 
 struct Session {
   std::int64_t index = 0;
-  int model = 0;             // index into Workload::models()
-  std::string prefix;        // system message; empty: none
+  int model = 0;       // index into Workload::models()
+  std::string prefix;  // system message; empty: none
   std::vector<Turn> turns;
 };
 
@@ -81,7 +81,7 @@ class Workload {
 
   WorkloadOptions options_;
   std::vector<std::string> models_;
-  std::vector<const Task*> task_of_;   // by model, into options_.tasks; null: none
+  std::vector<const Task*> task_of_;  // by model, into options_.tasks; null: none
   std::optional<ZipfPicker> picker_;
   TokenScale scale_;
   std::int64_t block_tokens_ = 0;

@@ -19,11 +19,14 @@ WorkloadOptions Three() {
 
 std::map<std::string, int> Counts(const Workload& workload, int sessions) {
   std::map<std::string, int> counts;
-  for (int i = 0; i < sessions; ++i) ++counts[workload.models()[static_cast<std::size_t>(workload.MakeSession(i, nullptr).model)]];
+  for (int i = 0; i < sessions; ++i)
+    ++counts[workload.models()[static_cast<std::size_t>(workload.MakeSession(i, nullptr).model)]];
   return counts;
 }
 
-std::size_t WordsIn(const std::string& text) { return static_cast<std::size_t>(std::count(text.begin(), text.end(), ' ')) + 1; }
+std::size_t WordsIn(const std::string& text) {
+  return static_cast<std::size_t>(std::count(text.begin(), text.end(), ' ')) + 1;
+}
 
 TEST(Workload, ASessionDependsOnSeedAndIndexOnly) {
   const Workload one = *Workload::Make(Three(), nullptr), two = *Workload::Make(Three(), nullptr);
@@ -40,16 +43,17 @@ TEST(Workload, ASessionDependsOnSeedAndIndexOnly) {
 TEST(Workload, MakesAsManyWordsAsTheServerCountsTokens) {
   Workload workload = *Workload::Make(Three(), nullptr);
   workload.set_scale({.per_word = 2, .overhead = 10});
-  EXPECT_EQ(WordsIn(workload.MakeSession(0, nullptr).turns[0].prompt), 20u);   // (50 - 10) / 2
+  EXPECT_EQ(WordsIn(workload.MakeSession(0, nullptr).turns[0].prompt), 20u);  // (50 - 10) / 2
 }
 
 TEST(Workload, PicksAdapters) {
   WorkloadOptions options = Three();
   options.choice = AdapterChoice::kDistinct;
-  EXPECT_EQ(Counts(*Workload::Make(options, nullptr), 300), (std::map<std::string, int>{{"a", 100}, {"b", 100}, {"c", 100}}));
+  EXPECT_EQ(Counts(*Workload::Make(options, nullptr), 300),
+            (std::map<std::string, int>{{"a", 100}, {"b", 100}, {"c", 100}}));
   options.choice = AdapterChoice::kZipf;
   options.zipf_exponent = 2;
-  auto zipf = Counts(*Workload::Make(options, nullptr), 4900);   // 36 : 9 : 4 of 49
+  auto zipf = Counts(*Workload::Make(options, nullptr), 4900);  // 36 : 9 : 4 of 49
   EXPECT_NEAR(zipf["a"], 3600, 130);
   EXPECT_NEAR(zipf["c"], 400, 80);
   options.choice = AdapterChoice::kUniform;
@@ -73,7 +77,7 @@ TEST(Workload, FollowsATrace) {
   workload.set_scale({.per_word = 1, .overhead = 0});
   const Arrival arrival{.input_tokens = 12, .output_tokens = 1000, .client = 4};
   const Session session = workload.MakeSession(0, &arrival);
-  EXPECT_EQ(session.model, 1);   // client 4 of three adapters
+  EXPECT_EQ(session.model, 1);  // client 4 of three adapters
   EXPECT_EQ(WordsIn(session.turns[0].prompt), 12u);
   EXPECT_EQ(session.turns[0].max_tokens, 30);
 }
@@ -83,7 +87,8 @@ TEST(Workload, SharedBlocksAreSharedText) {
   Workload workload = *Workload::Make(Three(), &trace);
   workload.set_scale({.per_word = 1, .overhead = 0});
   const Arrival one{.input_tokens = 20, .blocks = {5, 6}}, two{.input_tokens = 20, .blocks = {5, 7}};
-  const std::string a = workload.MakeSession(0, &one).turns[0].prompt, b = workload.MakeSession(1, &two).turns[0].prompt;
+  const std::string a = workload.MakeSession(0, &one).turns[0].prompt,
+                    b = workload.MakeSession(1, &two).turns[0].prompt;
   std::size_t common = 0;
   while (a[common] == b[common]) ++common;
   EXPECT_EQ(std::count(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(common), ' '), 10);
@@ -101,7 +106,7 @@ TEST(Workload, AsksEachAdapterItsOwnQuestions) {
     EXPECT_EQ(session.turns[2].prompt, "q" + workload.models()[static_cast<std::size_t>(session.model)]);
     EXPECT_EQ(session.turns[2].answer, std::to_string(session.model + 1));
   }
-  options.base_share = 0.1;   // the base model would be asked, but has no questions
+  options.base_share = 0.1;  // the base model would be asked, but has no questions
   EXPECT_FALSE(Workload::Make(options, nullptr).ok());
   options.base_share = 0;
   options.tasks.pop_back();
@@ -143,8 +148,8 @@ TEST(ParseUrl, ReadsWhatOpenAiClientsTake) {
   check("http://host/v1/", false, "host:80", "");
   check("https://host/api/v1", true, "host:443", "/api");
   check("http://[::1]:9", false, "[::1]:9", "");
-  for (const char* text : {"", "host:80", "ftp://host", "http://", "http://:80", "http://host:0", "http://host:99999", "http://host:x",
-                           "http://host /x", "http://me:pw@host", "http://host/\r\nX: y"}) {
+  for (const char* text : {"", "host:80", "ftp://host", "http://", "http://:80", "http://host:0", "http://host:99999",
+                           "http://host:x", "http://host /x", "http://me:pw@host", "http://host/\r\nX: y"}) {
     EXPECT_FALSE(ParseUrl(text).ok()) << text;
   }
 }

@@ -11,7 +11,7 @@
 namespace loramux {
 namespace {
 
-constexpr std::array kTargets = {LoraTarget::kQ, LoraTarget::kK, LoraTarget::kV};   // "lora adapter应用在QKV权重矩阵"
+constexpr std::array kTargets = {LoraTarget::kQ, LoraTarget::kK, LoraTarget::kV};  // "lora adapter应用在QKV权重矩阵"
 constexpr std::array<std::string_view, 4> kPresets = {"ondmd", "s-lora", "caraserve", "cached"};
 constexpr std::array<std::string_view, 4> kNames = {"ONDMD", "S-LoRA", "CaraServe", "CACHED"};
 constexpr std::int64_t kAdapters = 128;
@@ -22,8 +22,8 @@ struct Setting {
   std::string_view device = "a10", model = "llama-7b";
   std::int64_t gpus = 1, rank = 64;
   double rate = 9;
-  bool skewed = false;                   // "MAF-scaled": recorded clients, bursts and skew; else Poisson and uniform
-  double link = 0;                       // bytes a second to the device; 0: published
+  bool skewed = false;  // "MAF-scaled": recorded clients, bursts and skew; else Poisson and uniform
+  double link = 0;      // bytes a second to the device; 0: published
 };
 
 Result<SimulationJob> MakeJob(const ExperimentContext& context, const Setting& setting, std::string_view preset) {
@@ -32,7 +32,8 @@ Result<SimulationJob> MakeJob(const ExperimentContext& context, const Setting& s
   SimulationJob job;
   ASSIGN_OR_RETURN(job.options.device, DescribeDevice(device, model, setting.gpus, 0.9, kTargets));
   ASSIGN_OR_RETURN(job.options.preset, FindPreset(preset));
-  // All fill their steps alike, so that cold starts are what differs. S-LoRA's adapters come beside the steps of others.
+  // All fill their steps alike, so that cold starts are what differs. S-LoRA's adapters come beside the steps of
+  // others.
   if (preset == "s-lora") {
     job.options.preset.separate_phases = false;
     job.options.preset.cold_start = ColdStart::kPassOver;
@@ -42,8 +43,16 @@ Result<SimulationJob> MakeJob(const ExperimentContext& context, const Setting& s
   // The upper bound has the memory for its adapters on top.
   if (preset == "cached") job.options.device.device_pages += kAdapters * job.options.device.AdapterPages(setting.rank);
   job.options.seed = job.load.seed = context.seed;
-  job.load = {.requests = context.Requests(3000), .rate = setting.rate, .input_mean = 128, .output_mean = 64, .max_input = 1024,
-              .max_output = 512, .adapters = kAdapters, .ranks = {setting.rank}, .popularity = Popularity::kUniform, .seed = context.seed};
+  job.load = {.requests = context.Requests(3000),
+              .rate = setting.rate,
+              .input_mean = 128,
+              .output_mean = 64,
+              .max_input = 1024,
+              .max_output = 512,
+              .adapters = kAdapters,
+              .ranks = {setting.rank},
+              .popularity = Popularity::kUniform,
+              .seed = context.seed};
   if (setting.skewed) {
     job.load.clients = context.Trace("servegen_m-small");
     job.load.clients_hour = 12;
@@ -53,7 +62,7 @@ Result<SimulationJob> MakeJob(const ExperimentContext& context, const Setting& s
 
 struct Outcomes {
   Setting setting;
-  std::vector<SimulationOutcome> systems;   // as kPresets
+  std::vector<SimulationOutcome> systems;  // as kPresets
   const SimulationSummary& Of(std::size_t system) const { return systems[system].summary; }
 };
 
@@ -68,14 +77,16 @@ Result<std::vector<Outcomes>> SimulateSettings(ExperimentContext& context, const
   std::vector<Outcomes> outcomes;
   for (std::size_t i = 0; i < settings.size(); ++i) {
     outcomes.push_back({settings[i], {}});
-    for (std::size_t k = 0; k < kPresets.size(); ++k) outcomes.back().systems.push_back(std::move(all[i * kPresets.size() + k]));
+    for (std::size_t k = 0; k < kPresets.size(); ++k)
+      outcomes.back().systems.push_back(std::move(all[i * kPresets.size() + k]));
   }
   return outcomes;
 }
 
 ExperimentTable TableOf(const Outcomes& outcomes) {
   ExperimentTable table{.title = outcomes.setting.name,
-                        .header = {"system", "TTFT ms", "P99", "TPOT ms", "latency ms", "P99", "adapter there on arrival", "load ms, mean"},
+                        .header = {"system", "TTFT ms", "P99", "TPOT ms", "latency ms", "P99",
+                                   "adapter there on arrival", "load ms, mean"},
                         .rows = {}};
   for (std::size_t i = 0; i < kNames.size(); ++i) {
     const SimulationSummary& s = outcomes.Of(i);
@@ -94,10 +105,12 @@ void CompareClose(const Outcomes& outcomes, const char* id, ExperimentResult& re
     const double ondmd = value(0), s_lora = value(1), ours = value(2), cached = value(3);
     const auto over = [&](double x) { return ShowChange(Change(x, cached)); };
     const bool close = Change(ours, cached) < 0.05 || std::abs(ours - cached) < std::min(ondmd, s_lora) - cached;
-    result.comparison.push_back({.id = id, .what = fmt::format("{}: mean {} over CACHED", outcomes.setting.name, metric),
-                                 .reported = "CaraServe close to CACHED, before ONDMD and S-LoRA",
-                                 .ours = fmt::format("ONDMD {}, S-LoRA {}, CaraServe {}", over(ondmd), over(s_lora), over(ours)),
-                                 .verdict = VerdictOfClaim(close && ours <= std::min(ondmd, s_lora))});
+    result.comparison.push_back(
+        {.id = id,
+         .what = fmt::format("{}: mean {} over CACHED", outcomes.setting.name, metric),
+         .reported = "CaraServe close to CACHED, before ONDMD and S-LoRA",
+         .ours = fmt::format("ONDMD {}, S-LoRA {}, CaraServe {}", over(ondmd), over(s_lora), over(ours)),
+         .verdict = VerdictOfClaim(close && ours <= std::min(ondmd, s_lora))});
   };
   add("TTFT", &SimulationSummary::ttft);
   add("TPOT", &SimulationSummary::tpot);
@@ -105,8 +118,9 @@ void CompareClose(const Outcomes& outcomes, const char* id, ExperimentResult& re
 }
 
 ExperimentPlot PlotOf(const std::vector<Outcomes>& all, const char* name, const char* title,
-    const LatencySummary SimulationSummary::*field) {
-  DotChart chart{.title = title, .subtitle = "mean of the requests, simulated", .x_label = "ms", .series = {}, .rows = {}};
+                      const LatencySummary SimulationSummary::*field) {
+  DotChart chart{
+      .title = title, .subtitle = "mean of the requests, simulated", .x_label = "ms", .series = {}, .rows = {}};
   for (const std::string_view system : kNames) chart.series.emplace_back(system);
   for (const Outcomes& outcomes : all) {
     DotChart::Row row{.name = outcomes.setting.name, .dots = {}};
@@ -121,18 +135,26 @@ ExperimentPlot PlotOf(const std::vector<Outcomes>& all, const char* name, const 
 
 std::string SettingText() {
   return fmt::format(
-      "A10 24 GB and PCIe 4.0 by their data sheets (the notes give no measured load or step), adapters on Q, K and V, {} of them in the "
-          "host's "
-      "memory. S-LoRA computes with MBGMV, the others with BGMV, as in the document. Not in the notes, so ours: prompts of 128 and "
-          "answers of "
-      "64 tokens on average (log-normal), the number of adapters, uniform popularity where arrivals are Poisson; in place of MAF, the "
-      "recorded clients of ServeGen (bursts, skew), an adapter each. ONDMD: a step waits for the adapters of those who join it. CaraServe: "
-      "until an adapter is there, its part of the step is computed on 16 cores of the host (their published rate, half of which is "
-          "reached) "
-      "with the activations copied both ways, nothing of which is hidden behind the device's own products; presets `ondmd`, `s-lora`, "
-          "`caraserve`, "
-      "`cached`. An adapter leaves with its last request; CACHED has all of them, with the memory for them on top. **`caraserve` is "
-      "simulated only**: the engine waits for layers instead (a later issue brings it there).", kAdapters);
+      "A10 24 GB and PCIe 4.0 by their data sheets (the notes give no measured load or step), adapters on Q, K and V, "
+      "{} of them in the "
+      "host's "
+      "memory. S-LoRA computes with MBGMV, the others with BGMV, as in the document. Not in the notes, so ours: "
+      "prompts of 128 and "
+      "answers of "
+      "64 tokens on average (log-normal), the number of adapters, uniform popularity where arrivals are Poisson; in "
+      "place of MAF, the "
+      "recorded clients of ServeGen (bursts, skew), an adapter each. ONDMD: a step waits for the adapters of those who "
+      "join it. CaraServe: "
+      "until an adapter is there, its part of the step is computed on 16 cores of the host (their published rate, half "
+      "of which is "
+      "reached) "
+      "with the activations copied both ways, nothing of which is hidden behind the device's own products; presets "
+      "`ondmd`, `s-lora`, "
+      "`caraserve`, "
+      "`cached`. An adapter leaves with its last request; CACHED has all of them, with the memory for them on top. "
+      "**`caraserve` is "
+      "simulated only**: the engine waits for layers instead (a later issue brings it there).",
+      kAdapters);
 }
 
 Result<ExperimentResult> RunSingle(ExperimentContext& context) {
@@ -147,22 +169,28 @@ Result<ExperimentResult> RunSingle(ExperimentContext& context) {
     return ShowChange(Change(all[setting].Of(system).ttft.mean, all[setting].Of(3).ttft.mean));
   };
   result.remarks = {
-      fmt::format("An adapter of 100 MB takes {:.1f} ms at the published rate, beside steps of 30 ms and more: that is all that a cold "
+      fmt::format(
+          "An adapter of 100 MB takes {:.1f} ms at the published rate, beside steps of 30 ms and more: that is all "
+          "that a cold "
           "start "
-                  "costs, and all that the CPU can save. With a link of 3 GB/s (second table, the only change) ONDMD's mean TTFT is {} "
-                      "over "
-                  "CACHED, and CaraServe's {}. The document calls its cold starts long, so its loads were rather of that kind.",
-                  all[0].Of(0).mean_load_ms, over(1, 0), over(1, 2)),
-      fmt::format("S-LoRA loads beside the step that others compute here (the preset `s-lora` lets steps wait, as Chameleon describes it): "
-                  "whoever waits joins one step later (mean TTFT {} over CACHED), and nobody else pays for it (TPOT as CACHED). ONDMD and "
-                  "CaraServe join with the next step. So CaraServe is before S-LoRA in TTFT alone.", over(0, 1))};
+          "costs, and all that the CPU can save. With a link of 3 GB/s (second table, the only change) ONDMD's mean "
+          "TTFT is {} "
+          "over "
+          "CACHED, and CaraServe's {}. The document calls its cold starts long, so its loads were rather of that kind.",
+          all[0].Of(0).mean_load_ms, over(1, 0), over(1, 2)),
+      fmt::format("S-LoRA loads beside the step that others compute here (the preset `s-lora` lets steps wait, as "
+                  "Chameleon describes it): "
+                  "whoever waits joins one step later (mean TTFT {} over CACHED), and nobody else pays for it (TPOT as "
+                  "CACHED). ONDMD and "
+                  "CaraServe join with the next step. So CaraServe is before S-LoRA in TTFT alone.",
+                  over(0, 1))};
   return result;
 }
 
 Result<ExperimentResult> RunSensitivity(ExperimentContext& context) {
-  ASSIGN_OR_RETURN(const auto all, SimulateSettings(context, {{.name = "9 /s, rank 32", .rank = 32},
-                                                              {.name = "6 /s, rank 64, clients", .rate = 6, .skewed =
-                                                                  true}}));
+  ASSIGN_OR_RETURN(const auto all,
+                   SimulateSettings(context, {{.name = "9 /s, rank 32", .rank = 32},
+                                              {.name = "6 /s, rank 64, clients", .rate = 6, .skewed = true}}));
   ExperimentResult result{.setting = SettingText()};
   for (const Outcomes& outcomes : all) {
     CompareClose(outcomes, "ca-13", result);
@@ -170,39 +198,47 @@ Result<ExperimentResult> RunSensitivity(ExperimentContext& context) {
   }
   result.plots = {PlotOf(all, "ttft", "Time to the first token", &SimulationSummary::ttft)};
   result.remarks = {
-      "Half of the rank is half of the load's time, and a trace with skew finds more of its adapters on the device because others use "
-          "them: "
+      "Half of the rank is half of the load's time, and a trace with skew finds more of its adapters on the device "
+      "because others use "
+      "them: "
       "as the document says, rank decides what a cold start costs and the trace how often there is one."};
   return result;
 }
 
 Result<ExperimentResult> RunLarge(ExperimentContext& context) {
-  ASSIGN_OR_RETURN(const auto all,
-                   SimulateSettings(context, {{.name = "13B on 2 A10", .model = "llama-13b", .gpus = 2, .rate = 6},
-                                              {.name = "70B on 4 A100", .device = "a100-80", .model = "llama-70b", .gpus = 4,
-                                                  .rate = 6},
-                                              {.name = "13B, links of 3 GB/s", .model = "llama-13b", .gpus = 2, .rate =
-                                                  6, .link = 3e9}}));
+  ASSIGN_OR_RETURN(
+      const auto all,
+      SimulateSettings(context,
+                       {{.name = "13B on 2 A10", .model = "llama-13b", .gpus = 2, .rate = 6},
+                        {.name = "70B on 4 A100", .device = "a100-80", .model = "llama-70b", .gpus = 4, .rate = 6},
+                        {.name = "13B, links of 3 GB/s", .model = "llama-13b", .gpus = 2, .rate = 6, .link = 3e9}}));
   ExperimentResult result{.setting = SettingText()};
   const std::array reported = {-0.202, -0.185};
   for (std::size_t i = 0; i < reported.size(); ++i) {
     const double ours = Change(all[i].Of(2).end_to_end.mean, all[i].Of(0).end_to_end.mean);
-    result.comparison.push_back({.id = "ca-15", .what = all[i].setting.name + ": mean latency against ONDMD", .reported =
-        ShowChange(reported[i]),
-                                 .ours = ShowChange(ours), .verdict = CompareEffects(reported[i], ours)});
-    const double cold = all[i].Of(0).ttft.mean - all[i].Of(3).ttft.mean, assisted = all[i].Of(2).ttft.mean - all[i].Of(3).ttft.mean;
-    result.comparison.push_back({.id = "ca-15", .what = all[i].setting.name + ": cold-start overhead (TTFT over CACHED) against ONDMD",
-                                 .reported = "more than -50 %", .ours = ShowChange(Change(assisted, cold)),
+    result.comparison.push_back({.id = "ca-15",
+                                 .what = all[i].setting.name + ": mean latency against ONDMD",
+                                 .reported = ShowChange(reported[i]),
+                                 .ours = ShowChange(ours),
+                                 .verdict = CompareEffects(reported[i], ours)});
+    const double cold = all[i].Of(0).ttft.mean - all[i].Of(3).ttft.mean,
+                 assisted = all[i].Of(2).ttft.mean - all[i].Of(3).ttft.mean;
+    result.comparison.push_back({.id = "ca-15",
+                                 .what = all[i].setting.name + ": cold-start overhead (TTFT over CACHED) against ONDMD",
+                                 .reported = "more than -50 %",
+                                 .ours = ShowChange(Change(assisted, cold)),
                                  .verdict = CompareEffects(-0.5, Change(assisted, cold))});
   }
   for (const Outcomes& outcomes : all) result.tables.push_back(TableOf(outcomes));
   result.plots = {PlotOf(all, "latency", "Latency of a request", &SimulationSummary::end_to_end)};
   const double slow = Change(all[2].Of(2).end_to_end.mean, all[2].Of(0).end_to_end.mean);
-  result.remarks = {fmt::format(
-      "Each of several devices loads its part of an adapter over its own link, so a load is short ({:.1f} ms for 13B). Over links of 3 "
-          "GB/s "
-      "each (third table, the only change) the latency against ONDMD is {}: the document's loads must have been that slow.",
-      all[0].Of(0).mean_load_ms, ShowChange(slow))};
+  result.remarks = {
+      fmt::format("Each of several devices loads its part of an adapter over its own link, so a load is short ({:.1f} "
+                  "ms for 13B). Over links of 3 "
+                  "GB/s "
+                  "each (third table, the only change) the latency against ONDMD is {}: the document's loads must have "
+                  "been that slow.",
+                  all[0].Of(0).mean_load_ms, ShowChange(slow))};
   return result;
 }
 
@@ -216,7 +252,7 @@ constexpr std::array kExperiments = std::to_array<Experiment>({
 
 Result<SimulationJob> MakeCaraServeJob(const ExperimentContext& context, std::string_view preset, bool recorded) {
   ASSIGN_OR_RETURN(SimulationJob job, MakeJob(context, {.skewed = recorded}, preset));
-  job.options.device.model.shape = LoraCostShape::kMbgmv;   // the kernels' shape is not what presets are compared by
+  job.options.device.model.shape = LoraCostShape::kMbgmv;    // the kernels' shape is not what presets are compared by
   ASSIGN_OR_RETURN(job.options.preset, FindPreset(preset));  // as it is
   return job;
 }

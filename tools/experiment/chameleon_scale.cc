@@ -19,9 +19,9 @@ std::string Ms(double ms) { return fmt::format("{:.0f}", ms); }
 
 // A machine with both systems: the load that each sustains, and P99 TTFT at low, medium and high load of its S-LoRA.
 struct Comparison {
-  double s_lora = 0, chameleon = 0;                        // RPS sustained
-  double s_lora_tight = 0, chameleon_tight = 0;            // the same with a fifth of the objective
-  std::array<std::array<double, 2>, 3> p99 = {};           // ms, by load and system
+  double s_lora = 0, chameleon = 0;               // RPS sustained
+  double s_lora_tight = 0, chameleon_tight = 0;   // the same with a fifth of the objective
+  std::array<std::array<double, 2>, 3> p99 = {};  // ms, by load and system
   double Factor() const { return chameleon / std::max(1e-9, s_lora); }
   double MeanChange() const {
     double sum = 0;
@@ -30,7 +30,8 @@ struct Comparison {
   }
 };
 
-Result<std::vector<Comparison>> CompareMachines(ExperimentContext& context, const std::vector<ChameleonSetting>& machines) {
+Result<std::vector<Comparison>> CompareMachines(ExperimentContext& context,
+                                                const std::vector<ChameleonSetting>& machines) {
   std::vector<ChameleonSetting> searches;
   for (const ChameleonSetting& machine : machines) {
     for (const std::string_view system : kBoth) {
@@ -62,14 +63,17 @@ Result<std::vector<Comparison>> CompareMachines(ExperimentContext& context, cons
   return found;
 }
 
-void AddComparisons(const std::vector<std::string>& names, const std::vector<Comparison>& found, ExperimentResult& result) {
+void AddComparisons(const std::vector<std::string>& names, const std::vector<Comparison>& found,
+                    ExperimentResult& result) {
   ExperimentTable table{"Load sustained (RPS), and P99 TTFT (ms) at 70, 93 and 105 % of S-LoRA's",
                         {"", "S-LoRA", "Chameleon", "factor", "a fifth of the objective", "low: S-LoRA", "Chameleon",
-                        "medium: S-LoRA", "Chameleon", "high: S-LoRA", "Chameleon"}, {}};
+                         "medium: S-LoRA", "Chameleon", "high: S-LoRA", "Chameleon"},
+                        {}};
   for (std::size_t i = 0; i < found.size(); ++i) {
-    std::vector<std::string> row = {names[i], fmt::format("{:.2f}", found[i].s_lora), fmt::format("{:.2f}", found[i].chameleon),
-                                    ShowFactor(found[i].Factor())};
-    row.push_back(found[i].s_lora_tight > 0 ? ShowFactor(found[i].chameleon_tight / found[i].s_lora_tight) : "S-LoRA never holds it");
+    std::vector<std::string> row = {names[i], fmt::format("{:.2f}", found[i].s_lora),
+                                    fmt::format("{:.2f}", found[i].chameleon), ShowFactor(found[i].Factor())};
+    row.push_back(found[i].s_lora_tight > 0 ? ShowFactor(found[i].chameleon_tight / found[i].s_lora_tight)
+                                            : "S-LoRA never holds it");
     for (const auto& pair : found[i].p99) {
       for (const double ms : pair) row.push_back(Ms(ms));
     }
@@ -79,9 +83,12 @@ void AddComparisons(const std::vector<std::string>& names, const std::vector<Com
 }
 
 const char* const kSustainedRemark =
-    "What decides is S-LoRA's loop, as in ch-11: it lets requests in after every tenth step of decodes. Where memory is ample, that"
-    " costs it more here than the document reports. Where memory is short (30B, 24 GB), adapters go and come back all the time, and "
-    "Chameleon, whose steps wait for them as S-LoRA's do, but after every step, gains little or loses (ch-23 takes 30B apart).";
+    "What decides is S-LoRA's loop, as in ch-11: it lets requests in after every tenth step of decodes. Where memory "
+    "is ample, that"
+    " costs it more here than the document reports. Where memory is short (30B, 24 GB), adapters go and come back all "
+    "the time, and "
+    "Chameleon, whose steps wait for them as S-LoRA's do, but after every step, gains little or loses (ch-23 takes 30B "
+    "apart).";
 
 }  // namespace
 
@@ -91,7 +98,11 @@ Result<ExperimentResult> RunChameleonAdapters(ExperimentContext& context) {
   constexpr std::array<std::int64_t, 5> kCounts = {10, 50, 100, 150, 200};
   ASSIGN_OR_RETURN(const double base, SLoraLoad(context, {}));
   const double rate = 9.5 / 8.6 * base;
-  struct Line { const char* name; std::string_view preset; Popularity ranks; };
+  struct Line {
+    const char* name;
+    std::string_view preset;
+    Popularity ranks;
+  };
   const std::array<Line, 4> lines = {{{"S-LoRA, uniform ranks", "s-lora", Popularity::kUniform},
                                       {"Chameleon, uniform ranks", "chameleon", Popularity::kUniform},
                                       {"S-LoRA, power-law ranks", "s-lora", Popularity::kPowerLaw},
@@ -99,8 +110,10 @@ Result<ExperimentResult> RunChameleonAdapters(ExperimentContext& context) {
   std::vector<ChameleonSetting> settings;
   for (const Line& line : lines) {
     for (const std::int64_t count : kCounts) {
-      settings.push_back({.preset = line.preset, .rate = rate, .adapters = count,
-                          .change = [ranks = line.ranks](SimulationJob& job) { job.load.rank_popularity = ranks; }});
+      settings.push_back(
+          {.preset = line.preset, .rate = rate, .adapters = count, .change = [ranks = line.ranks](SimulationJob& job) {
+             job.load.rank_popularity = ranks;
+           }});
     }
   }
   const std::array<std::pair<Popularity, Popularity>, 3> mixes = {{{Popularity::kUniform, Popularity::kUniform},
@@ -117,12 +130,15 @@ Result<ExperimentResult> RunChameleonAdapters(ExperimentContext& context) {
   ASSIGN_OR_RETURN(const auto jobs, MakeChameleonJobs(context, settings));
   ASSIGN_OR_RETURN(const auto outcomes, SimulateAll(context, jobs));
   const double slo = jobs[2].options.slo / static_cast<double>(kNsPerMs);
-  ExperimentResult result{.setting = DescribeChameleonTestbed(jobs[2]) + fmt::format(" {:.2f} RPS: 9.5 / 8.6 of what S-LoRA sustains.",
-                                                                                     rate)};
+  ExperimentResult result{.setting = DescribeChameleonTestbed(jobs[2]) +
+                                     fmt::format(" {:.2f} RPS: 9.5 / 8.6 of what S-LoRA sustains.", rate)};
   Chart chart{.title = "P99 time to the first token by number of adapters",
               .subtitle = fmt::format("{:.1f} requests per second, simulated", rate),
-              .x_label = "adapters", .y_label = "ms", .lines = {}};
-  ExperimentTable table{fmt::format("P99 TTFT in ms; objective {:.0f}", slo), {"", "10", "50", "100", "150", "200"}, {}};
+              .x_label = "adapters",
+              .y_label = "ms",
+              .lines = {}};
+  ExperimentTable table{
+      fmt::format("P99 TTFT in ms; objective {:.0f}", slo), {"", "10", "50", "100", "150", "200"}, {}};
   constexpr std::array<std::int64_t, 4> kReported = {10, 100, 10, 150};
   for (std::size_t line = 0; line < lines.size(); ++line) {
     std::vector<std::string> row = {lines[line].name};
@@ -137,40 +153,49 @@ Result<ExperimentResult> RunChameleonAdapters(ExperimentContext& context) {
       drawn.points.emplace_back(static_cast<double>(kCounts[i]), p99);
     }
     table.rows.push_back(std::move(row));
-    result.comparison.push_back({.id = "ch-20", .what = fmt::format("adapters up to which P99 TTFT is within the objective: {}",
-                                                                    lines[line].name),
-                                 .reported = std::to_string(kReported[line]), .ours = std::to_string(most),
-                                 .verdict = CompareEffects(static_cast<double>(kReported[line]), static_cast<double>(most))});
+    result.comparison.push_back(
+        {.id = "ch-20",
+         .what = fmt::format("adapters up to which P99 TTFT is within the objective: {}", lines[line].name),
+         .reported = std::to_string(kReported[line]),
+         .ours = std::to_string(most),
+         .verdict = CompareEffects(static_cast<double>(kReported[line]), static_cast<double>(most))});
   }
   const std::size_t first = lines.size() * kCounts.size();
-  ExperimentTable mixed{"P99 TTFT in ms by popularity of ranks and of adapters, medium load", {"", "U-U", "U-P", "P-P"}, {}};
+  ExperimentTable mixed{
+      "P99 TTFT in ms by popularity of ranks and of adapters, medium load", {"", "U-U", "U-P", "P-P"}, {}};
   for (std::size_t system = 0; system < kBoth.size(); ++system) {
     const auto p99 = [&](std::size_t mix) { return outcomes[first + 2 * mix + system].summary.ttft.p99; };
     mixed.rows.push_back({std::string(kBoth[system]), Ms(p99(0)), Ms(p99(1)), Ms(p99(2))});
-    result.comparison.push_back(ClaimRow("ch-20", fmt::format("{}: P99 TTFT is least where both are power laws", kBoth[system]), "yes",
-                                         fmt::format("{:.0f}, {:.0f}, {:.0f} ms", p99(0), p99(1), p99(2)),
-                                         p99(2) <= std::min(p99(0), p99(1))));
+    result.comparison.push_back(
+        ClaimRow("ch-20", fmt::format("{}: P99 TTFT is least where both are power laws", kBoth[system]), "yes",
+                 fmt::format("{:.0f}, {:.0f}, {:.0f} ms", p99(0), p99(1), p99(2)), p99(2) <= std::min(p99(0), p99(1))));
   }
   result.tables.push_back(std::move(table));
   result.tables.push_back(std::move(mixed));
   result.plots.push_back({"adapters", chart.title, RenderSvg(chart)});
-  result.remarks = {"The load is the document's share of what S-LoRA sustains with 100 adapters (110 %), where ours is already beyond its "
-                    "objective; with fewer adapters more requests share one that is there. Chameleon bears 200, as all of them (20 GB) fit "
-                    "beside the requests: its memory is a sixth full of keys and values here (ch-11), the document's was full."};
+  result.remarks = {
+      "The load is the document's share of what S-LoRA sustains with 100 adapters (110 %), where ours is already "
+      "beyond its "
+      "objective; with fewer adapters more requests share one that is there. Chameleon bears 200, as all of them (20 "
+      "GB) fit "
+      "beside the requests: its memory is a sixth full of keys and values here (ch-11), the document's was full."};
   return result;
 }
 
 // ---------------------------------------------------------------- Figure 21
 
 Result<ExperimentResult> RunChameleonTraces(ExperimentContext& context) {
-  // Mean tokens of prompts and answers: from memory of the papers of the data sets, not checked against a source, as neither they
-  // nor the data are here. Lengths are log-normal with these means, shortened until a request takes a fifth of the document's SLO
-  // at low load: so only the ratio of the two means matters.
-  struct Trace { const char* name; double input, output, slo_seconds; };
+  // Mean tokens of prompts and answers: from memory of the papers of the data sets, not checked against a source, as
+  // neither they nor the data are here. Lengths are log-normal with these means, shortened until a request takes a
+  // fifth of the document's SLO at low load: so only the ratio of the two means matters.
+  struct Trace {
+    const char* name;
+    double input, output, slo_seconds;
+  };
   const std::array<Trace, 2> traces = {{{"WildChat-1M", 295.6, 441.3, 3.3}, {"LMSYS-Chat-1M", 69.5, 214.5, 3.5}}};
   ExperimentResult result;
-  ExperimentTable table{"Other traces",
-                        {"trace", "lengths x", "RPS", "SLO s", "S-LoRA P99 ms", "Chameleon P99 ms", "S-LoRA hits"}, {}};
+  ExperimentTable table{
+      "Other traces", {"trace", "lengths x", "RPS", "SLO s", "S-LoRA P99 ms", "Chameleon P99 ms", "S-LoRA hits"}, {}};
   for (const Trace& trace : traces) {
     ChameleonSetting setting{.preset = "s-lora"};
     double scale = 0.1;
@@ -181,7 +206,7 @@ Result<ExperimentResult> RunChameleonTraces(ExperimentContext& context) {
       job.load.input_cv = job.load.output_cv = 1;
     };
     setting.change = change;
-    for (int i = 0; i < 6; ++i) {   // time at low load is nearly in proportion to the lengths
+    for (int i = 0; i < 6; ++i) {  // time at low load is nearly in proportion to the lengths
       ASSIGN_OR_RETURN(SimulationJob job, MakeChameleonJob(context, setting));
       RETURN_IF_ERROR(SetChameleonSlo(job));
       scale *= trace.slo_seconds / (static_cast<double>(job.options.slo) / kNsPerSecond);
@@ -203,18 +228,20 @@ Result<ExperimentResult> RunChameleonTraces(ExperimentContext& context) {
                             fmt::format("{:.1f}", trace.slo_seconds), Ms(s_lora), Ms(chameleon),
                             fmt::format("{:.0f} %", 100 * outcomes[at].summary.adapter_hit_share)});
       const char* where = at == 2 ? "9.5 RPS" : "9.5 / 8.6 of what S-LoRA sustains";
-      result.comparison.push_back(ChangeRow("ch-21", fmt::format("P99 TTFT against S-LoRA (about 4x lower): {}, {}", trace.name, where),
-                                            -0.75,
-                                            Change(chameleon, s_lora)));
+      result.comparison.push_back(
+          ChangeRow("ch-21", fmt::format("P99 TTFT against S-LoRA (about 4x lower): {}, {}", trace.name, where), -0.75,
+                    Change(chameleon, s_lora)));
     }
-    result.setting = DescribeChameleonTestbed(jobs[0]) + " Lengths: log-normal, shortened until the objective is the document's; the "
-                                                         "ratio of mean prompt to mean answer (0.67 and 0.32) is from memory of the data "
-                                                         "sets' papers, not checked.";
+    result.setting = DescribeChameleonTestbed(jobs[0]) +
+                     " Lengths: log-normal, shortened until the objective is the document's; the "
+                     "ratio of mean prompt to mean answer (0.67 and 0.32) is from memory of the data "
+                     "sets' papers, not checked.";
   }
   result.tables.push_back(std::move(table));
-  result.remarks = {"At the document's rate, and at its share of what S-LoRA sustains, the gain is the document's or "
-                    "larger, as for the other "
-                    "trace. Requests are shorter here, so our S-LoRA sustains more than that rate."};
+  result.remarks = {
+      "At the document's rate, and at its share of what S-LoRA sustains, the gain is the document's or "
+      "larger, as for the other "
+      "trace. Requests are shorter here, so our S-LoRA sustains more than that rate."};
   return result;
 }
 
@@ -233,10 +260,12 @@ constexpr std::array kLoopParts = std::to_array<LoopPart>({
     {"Chameleon", "chameleon"},
     {"its cache alone", "chameleon-nosched"},
     {"its lanes alone", "chameleon-nocache"},
-    {"first come, first served in place of its lanes", "chameleon", [](Preset& preset, SimulatedDevice&) { preset.queue = "fifo"; }},
+    {"first come, first served in place of its lanes", "chameleon",
+     [](Preset& preset, SimulatedDevice&) { preset.queue = "fifo"; }},
     {"its lanes every tenth step, as S-LoRA", "chameleon",
      [](Preset& preset, SimulatedDevice&) { preset.decode_turns = FindPreset("s-lora").value().decode_turns; }},
-    {"steps do not wait for loads", "chameleon", [](Preset& preset, SimulatedDevice&) { preset.cold_start = ColdStart::kPassOver; }},
+    {"steps do not wait for loads", "chameleon",
+     [](Preset& preset, SimulatedDevice&) { preset.cold_start = ColdStart::kPassOver; }},
     {"steps do not wait for loads, prompts beside decodes", "chameleon",
      [](Preset& preset, SimulatedDevice&) {
        preset.cold_start = ColdStart::kPassOver;
@@ -248,7 +277,8 @@ constexpr std::array kLoopParts = std::to_array<LoopPart>({
      [](Preset&, SimulatedDevice& device) { device.model.host_to_device.bytes_per_second = kChameleonQuietLink; }},
 });
 
-Status AddLoopParts(ExperimentContext& context, const ChameleonSetting& machine, double s_lora, ExperimentResult& result) {
+Status AddLoopParts(ExperimentContext& context, const ChameleonSetting& machine, double s_lora,
+                    ExperimentResult& result) {
   std::vector<SimulationJob> jobs;
   for (const LoopPart& part : kLoopParts) {
     ChameleonSetting setting = machine;
@@ -259,8 +289,10 @@ Status AddLoopParts(ExperimentContext& context, const ChameleonSetting& machine,
   }
   ASSIGN_OR_RETURN(const auto loads, FindLoads(context, jobs));
   ASSIGN_OR_RETURN(const auto outcomes, SimulateAll(context, jobs));
-  ExperimentTable table{fmt::format("30B with 10 adapters: what of Chameleon does it; times at {:.2f} RPS", kMediumLoad * s_lora),
-                        {"", "load sustained, RPS", "of S-LoRA's", "TTFT P50 ms", "P99 ms", "TPOT ms", "loads", "device computes"}, {}};
+  ExperimentTable table{
+      fmt::format("30B with 10 adapters: what of Chameleon does it; times at {:.2f} RPS", kMediumLoad * s_lora),
+      {"", "load sustained, RPS", "of S-LoRA's", "TTFT P50 ms", "P99 ms", "TPOT ms", "loads", "device computes"},
+      {}};
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
     const SimulationSummary& s = outcomes[i].summary;
     table.rows.push_back({kLoopParts[i].name, fmt::format("{:.2f}", loads[i].rate),
@@ -271,20 +303,25 @@ Status AddLoopParts(ExperimentContext& context, const ChameleonSetting& machine,
   const auto sustained = [&](std::size_t i) { return loads[i].rate; };
   const double busy = outcomes[0].summary.busy_share;
   result.remarks.push_back(fmt::format(
-      "30B, part by part (second table). It is neither the lanes nor their quotas: first come, first served in their place sustains "
+      "30B, part by part (second table). It is neither the lanes nor their quotas: first come, first served in their "
+      "place sustains "
       "{:.2f} RPS, with them "
-      "{:.2f}, and every tenth step {:.2f}. It is that a step which lets somebody in waits for his adapter, as in S-LoRA's loop, but "
+      "{:.2f}, and every tenth step {:.2f}. It is that a step which lets somebody in waits for his adapter, as in "
+      "S-LoRA's loop, but "
       "after every step: "
-      "an adapter of rank 128 has 0.8 GB here, 0.9 s at the rate of section 3.2, and with room for some 20 requests idle ones have to "
+      "an adapter of rank 128 has 0.8 GB here, 0.9 s at the rate of section 3.2, and with room for some 20 requests "
+      "idle ones have to "
       "go. Where steps do "
-      "not wait for loads Chameleon sustains {:.2f}, and with prompts beside decodes {:.2f}. More is not to be had: S-LoRA's device "
+      "not wait for loads Chameleon sustains {:.2f}, and with prompts beside decodes {:.2f}. More is not to be had: "
+      "S-LoRA's device "
       "computes {:.0f} % of the "
-      "time already, so what waits for loads can gain {:.2f}x and not the document's 1.67x, and with loads at the rate of figures 2 and "
+      "time already, so what waits for loads can gain {:.2f}x and not the document's 1.67x, and with loads at the rate "
+      "of figures 2 and "
       "14 both sustain "
       "{:.2f} and {:.2f}. What Chameleon gains there is the median: {:.0f} ms against "
-      "{:.0f}.", sustained(4), sustained(1), sustained(5), sustained(6),
-      sustained(7), 100 * busy, 1 / std::max(1e-9, busy), sustained(8), sustained(9), outcomes[1].summary.ttft.p50,
-      outcomes[0].summary.ttft.p50));
+      "{:.0f}.",
+      sustained(4), sustained(1), sustained(5), sustained(6), sustained(7), 100 * busy, 1 / std::max(1e-9, busy),
+      sustained(8), sustained(9), outcomes[1].summary.ttft.p50, outcomes[0].summary.ttft.p50));
   result.tables.push_back(std::move(table));
   return Ok{};
 }
@@ -292,8 +329,13 @@ Status AddLoopParts(ExperimentContext& context, const ChameleonSetting& machine,
 }  // namespace
 
 Result<ExperimentResult> RunChameleonModels(ExperimentContext& context) {
-  struct Row { std::string_view model; std::int64_t adapters; double latency, throughput; };
-  const std::array<Row, 3> rows = {{{"llama-7b", 500, -0.600, 1.86}, {"llama-13b", 100, -0.613, 1.41}, {"llama-30b", 10, -0.593, 1.67}}};
+  struct Row {
+    std::string_view model;
+    std::int64_t adapters;
+    double latency, throughput;
+  };
+  const std::array<Row, 3> rows = {
+      {{"llama-7b", 500, -0.600, 1.86}, {"llama-13b", 100, -0.613, 1.41}, {"llama-30b", 10, -0.593, 1.67}}};
   std::vector<ChameleonSetting> machines;
   std::vector<std::string> names;
   for (const Row& row : rows) {
@@ -304,10 +346,11 @@ Result<ExperimentResult> RunChameleonModels(ExperimentContext& context) {
   ASSIGN_OR_RETURN(const SimulationJob job, MakeChameleonJob(context, machines.front()));
   ExperimentResult result{.setting = DescribeChameleonTestbed(job)};
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    result.comparison.push_back(ChangeRow("ch-23", fmt::format("P99 TTFT against S-LoRA, mean of three loads: {}", names[i]),
+    result.comparison.push_back(ChangeRow("ch-23",
+                                          fmt::format("P99 TTFT against S-LoRA, mean of three loads: {}", names[i]),
                                           rows[i].latency, found[i].MeanChange()));
-    result.comparison.push_back(FactorRow("ch-23", fmt::format("load sustained against S-LoRA: {}", names[i]), rows[i].throughput,
-                                          found[i].Factor()));
+    result.comparison.push_back(FactorRow("ch-23", fmt::format("load sustained against S-LoRA: {}", names[i]),
+                                          rows[i].throughput, found[i].Factor()));
   }
   AddComparisons(names, found, result);
   result.remarks.emplace_back(kSustainedRemark);
@@ -328,11 +371,12 @@ Result<ExperimentResult> RunChameleonMemory(ExperimentContext& context) {
   ASSIGN_OR_RETURN(const SimulationJob job, MakeChameleonJob(context, machines.front()));
   ExperimentResult result{.setting = DescribeChameleonTestbed(job)};
   for (std::size_t i = 0; i < devices.size(); ++i) {
-    result.comparison.push_back(FactorRow("ch-24", fmt::format("load sustained against S-LoRA, Llama-7B: {}", names[i]), reported[i],
-                                          found[i].Factor()));
+    result.comparison.push_back(FactorRow("ch-24", fmt::format("load sustained against S-LoRA, Llama-7B: {}", names[i]),
+                                          reported[i], found[i].Factor()));
   }
   const bool grows = found[0].Factor() <= found[1].Factor() && found[1].Factor() <= found[2].Factor();
-  result.comparison.push_back(ClaimRow("ch-24", "the factor grows with the memory", "yes", grows ? "yes" : "no", grows));
+  result.comparison.push_back(
+      ClaimRow("ch-24", "the factor grows with the memory", "yes", grows ? "yes" : "no", grows));
   AddComparisons(names, found, result);
   result.remarks.emplace_back(kSustainedRemark);
   return result;
@@ -347,14 +391,16 @@ Result<ExperimentResult> RunChameleonParallel(ExperimentContext& context) {
   }
   ASSIGN_OR_RETURN(const auto found, CompareMachines(context, machines));
   ASSIGN_OR_RETURN(const SimulationJob job, MakeChameleonJob(context, machines.front()));
-  ExperimentResult result{.setting = DescribeChameleonTestbed(job) + " A load takes the same time on several devices: parts go to each "
-                                                                     "separately "
-                                                                    "over the host's one path, and are synchronised (section 3.2)."};
+  ExperimentResult result{.setting = DescribeChameleonTestbed(job) +
+                                     " A load takes the same time on several devices: parts go to each "
+                                     "separately "
+                                     "over the host's one path, and are synchronised (section 3.2)."};
   const auto high = [&](std::size_t at) { return Change(found[at].p99[2][1], found[at].p99[2][0]); };
   result.comparison.push_back(ChangeRow("ch-25", "P99 TTFT against S-LoRA: TP4, high load", -0.958, high(2)));
   const bool widens = high(2) <= high(1) && high(1) <= high(0);
-  result.comparison.push_back(ClaimRow("ch-25", "the gain at high load widens with the number of devices", "yes",
-                                       fmt::format("{}, {}, {}", ShowChange(high(0)), ShowChange(high(1)), ShowChange(high(2))), widens));
+  result.comparison.push_back(
+      ClaimRow("ch-25", "the gain at high load widens with the number of devices", "yes",
+               fmt::format("{}, {}, {}", ShowChange(high(0)), ShowChange(high(1)), ShowChange(high(2))), widens));
   AddComparisons(names, found, result);
   result.remarks.emplace_back(kSustainedRemark);
   return result;

@@ -27,7 +27,8 @@ Status RunAll(ExperimentFlags& flags) {
     progress.Finish();
     RETURN_IF_ERROR(result);
     const std::string command = ExperimentCommand(experiment, flags.context);
-    fmt::print("{}: {} ({})\n{}\n", experiment.id, experiment.title, experiment.source, ComparisonAsText(result.value()));
+    fmt::print("{}: {} ({})\n{}\n", experiment.id, experiment.title, experiment.source,
+               ComparisonAsText(result.value()));
     std::fflush(stdout);
     RETURN_IF_ERROR(WriteExperiment(flags.output, experiment, result.value(), command));
   }
@@ -46,7 +47,8 @@ Result<std::vector<Experiment>> FindExperiments(const std::vector<std::string>& 
     for (const Experiment& experiment : all) {
       if (id != "all" && !Covers(experiment, id)) continue;
       found = true;
-      const bool known = std::any_of(chosen.begin(), chosen.end(), [&](const Experiment& other) { return other.id == experiment.id; });
+      const bool known =
+          std::any_of(chosen.begin(), chosen.end(), [&](const Experiment& other) { return other.id == experiment.id; });
       if (!known) chosen.push_back(experiment);
     }
     if (found) continue;
@@ -58,30 +60,37 @@ Result<std::vector<Experiment>> FindExperiments(const std::vector<std::string>& 
 }
 
 void AddExperimentFlags(CLI::App& command, ExperimentFlags& flags) {
-  command.add_option("ID", flags.ids, "Which: ids as in docs/results/experiments.md (ch-11 ...), or 'all'; --list explains them");
+  command.add_option("ID", flags.ids,
+                     "Which: ids as in docs/results/experiments.md (ch-11 ...), or 'all'; --list explains them");
   command.add_flag("--list", flags.list, "Print what there is and end");
   command.add_flag("--quick", flags.quick, "A tenth of the requests: to see that it runs, not for results");
-  command.add_option("--scale", flags.context.scale, "Factor on the numbers of requests")->check(CLI::Range(1e-3, 100.0))
+  command.add_option("--scale", flags.context.scale, "Factor on the numbers of requests")
+      ->check(CLI::Range(1e-3, 100.0))
       ->capture_default_str();
-  command.add_option("--output", flags.output, "Directory for ID.md, ID.json, the plots, and experiments.md")->capture_default_str();
-  command.add_option("--data-dir", flags.context.data_dir, "Where traces/ lies: Azure's conversations")->capture_default_str();
+  command.add_option("--output", flags.output, "Directory for ID.md, ID.json, the plots, and experiments.md")
+      ->capture_default_str();
+  command.add_option("--data-dir", flags.context.data_dir, "Where traces/ lies: Azure's conversations")
+      ->capture_default_str();
   command.add_option("--seed", flags.context.seed, "Of everything that is drawn: the same seed writes the same bytes")
       ->capture_default_str();
-  command.add_option("--threads", flags.context.threads, "Simulations at once (default: one a core); changes no result")
+  command
+      .add_option("--threads", flags.context.threads, "Simulations at once (default: one a core); changes no result")
       ->check(CLI::Range(0, 1024));
-  command.footer("Each prints what the document reports beside ours, with a verdict:\n"
-                 "  agrees    same direction, effect within a third of the reported one\n"
-                 "  weaker, stronger    same direction, differs by more than a third\n"
-                 "  opposite  the other direction; information: nothing to compare with\n"
-                 "Examples:\n"
-                 "  loramux experiment --list\n"
-                 "  loramux experiment ch-11 --quick --output /tmp/results\n"
-                 "  loramux experiment all          (about twenty minutes on two cores)");
+  command.footer(
+      "Each prints what the document reports beside ours, with a verdict:\n"
+      "  agrees    same direction, effect within a third of the reported one\n"
+      "  weaker, stronger    same direction, differs by more than a third\n"
+      "  opposite  the other direction; information: nothing to compare with\n"
+      "Examples:\n"
+      "  loramux experiment --list\n"
+      "  loramux experiment ch-11 --quick --output /tmp/results\n"
+      "  loramux experiment all          (about twenty minutes on two cores)");
 }
 
 int RunExperiment(ExperimentFlags flags) {
   if (flags.list) {
-    for (const Experiment& known : AllExperiments()) fmt::print("{:<10} {} ({})\n", known.id, known.title, known.source);
+    for (const Experiment& known : AllExperiments())
+      fmt::print("{:<10} {} ({})\n", known.id, known.title, known.source);
     return 0;
   }
   if (flags.ids.empty()) {

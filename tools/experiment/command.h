@@ -11,7 +11,7 @@
 namespace loramux {
 
 struct ExperimentFlags {
-  std::vector<std::string> ids;          // or "all"
+  std::vector<std::string> ids;  // or "all"
   std::string output = "docs/results";
   bool quick = false, list = false;
   ExperimentContext context;

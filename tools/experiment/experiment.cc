@@ -14,7 +14,7 @@
 namespace loramux {
 namespace {
 
-constexpr double kLikeness = 1.0 / 3;    // an effect that differs by more is another one
+constexpr double kLikeness = 1.0 / 3;  // an effect that differs by more is another one
 constexpr double kNoEffect = 0.05;
 constexpr std::int64_t kFewestRequests = 50;
 
@@ -22,11 +22,16 @@ constexpr std::int64_t kFewestRequests = 50;
 
 const char* VerdictName(Verdict verdict) {
   switch (verdict) {
-    case Verdict::kAgrees: return "agrees";
-    case Verdict::kWeaker: return "weaker";
-    case Verdict::kStronger: return "stronger";
-    case Verdict::kOpposite: return "opposite";
-    case Verdict::kInformation: break;
+    case Verdict::kAgrees:
+      return "agrees";
+    case Verdict::kWeaker:
+      return "weaker";
+    case Verdict::kStronger:
+      return "stronger";
+    case Verdict::kOpposite:
+      return "opposite";
+    case Verdict::kInformation:
+      break;
   }
   return "information";
 }
@@ -40,17 +45,26 @@ Verdict CompareEffects(double reported, double ours) {
 }
 
 ComparisonRow ChangeRow(std::string_view id, std::string what, double reported, double ours) {
-  return {.id = std::string(id), .what = std::move(what), .reported = ShowChange(reported), .ours = ShowChange(ours),
+  return {.id = std::string(id),
+          .what = std::move(what),
+          .reported = ShowChange(reported),
+          .ours = ShowChange(ours),
           .verdict = CompareEffects(reported, ours)};
 }
 
 ComparisonRow FactorRow(std::string_view id, std::string what, double reported, double ours) {
-  return {.id = std::string(id), .what = std::move(what), .reported = ShowFactor(reported), .ours = ShowFactor(ours),
+  return {.id = std::string(id),
+          .what = std::move(what),
+          .reported = ShowFactor(reported),
+          .ours = ShowFactor(ours),
           .verdict = CompareEffects(reported - 1, ours - 1)};
 }
 
 ComparisonRow ClaimRow(std::string_view id, std::string what, std::string reported, std::string ours, bool holds) {
-  return {.id = std::string(id), .what = std::move(what), .reported = std::move(reported), .ours = std::move(ours),
+  return {.id = std::string(id),
+          .what = std::move(what),
+          .reported = std::move(reported),
+          .ours = std::move(ours),
           .verdict = VerdictOfClaim(holds)};
 }
 
@@ -68,14 +82,16 @@ Status ParallelFor(ExperimentContext& context, std::size_t count, const std::fun
       outcomes[i].emplace(job(i));
       const std::lock_guard lock(progress_mutex);
       ++done;
-      if (context.progress != nullptr) context.progress->Update(static_cast<std::int64_t>(done), static_cast<std::int64_t>(count));
+      if (context.progress != nullptr)
+        context.progress->Update(static_cast<std::int64_t>(done), static_cast<std::int64_t>(count));
     }
   };
-  const std::size_t cores = context.threads > 0 ? static_cast<std::size_t>(context.threads) : std::thread::hardware_concurrency();
+  const std::size_t cores =
+      context.threads > 0 ? static_cast<std::size_t>(context.threads) : std::thread::hardware_concurrency();
   std::vector<std::jthread> helpers;
   for (std::size_t i = 1; i < std::min(std::max<std::size_t>(1, cores), count); ++i) helpers.emplace_back(work);
   work();
-  helpers.clear();   // joined
+  helpers.clear();  // joined
   for (const auto& outcome : outcomes) RETURN_IF_ERROR(*outcome);
   return Ok{};
 }
@@ -103,7 +119,8 @@ Result<std::vector<SustainedLoad>> FindLoads(ExperimentContext& context, std::sp
 std::vector<Experiment> AllExperiments() {
   std::vector<Experiment> all;
   for (const auto& document : {ChameleonExperiments(), VllmLoraExperiments(), FastLibraExperiments(),
-      CaraServeExperiments(), OurExperiments()}) all.insert(all.end(), document.begin(), document.end());
+                               CaraServeExperiments(), OurExperiments()})
+    all.insert(all.end(), document.begin(), document.end());
   return all;
 }
 

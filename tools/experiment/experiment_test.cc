@@ -77,7 +77,7 @@ TEST(Simulations, DoNotDependOnTheNumberOfThreads) {
     EXPECT_EQ(first[i].result.end, second[i].result.end);
     EXPECT_EQ(TtftsOf(first[i].result), TtftsOf(second[i].result));
   }
-  EXPECT_LT(first[0].summary.ttft.mean, first[4].summary.ttft.mean);   // in the jobs' order
+  EXPECT_LT(first[0].summary.ttft.mean, first[4].summary.ttft.mean);  // in the jobs' order
   const auto loads = FindLoads(one, jobs).value(), again = FindLoads(several, jobs).value();
   for (std::size_t i = 0; i < jobs.size(); ++i) EXPECT_EQ(loads[i].rate, again[i].rate);
 }
@@ -93,7 +93,7 @@ TEST(Simulations, SayWhatIsWrong) {
 // FastLibra's half hour: the rate as 6.5 says, the adapters in use as 2.3.2 does.
 TEST(FastLibraLoads, ChangeOverTheRun) {
   ExperimentContext context;
-  const FastLibraCell cell{.scenario = 1, .model = 0, .adapters = 100};   // translation: single requests
+  const FastLibraCell cell{.scenario = 1, .model = 0, .adapters = 100};  // translation: single requests
   const SimulationJob job = MakeFastLibraCellJob(context, cell, "vllm-waits", 1.6).value();
   EXPECT_EQ(job.load.requests, 2880);
   EXPECT_EQ(job.options.preset.cache, "vllm");
@@ -104,7 +104,7 @@ TEST(FastLibraLoads, ChangeOverTheRun) {
   EXPECT_TRUE(std::is_sorted(workload.requests.begin(), workload.requests.end(), arrives));
   const double last = static_cast<double>(workload.requests.back().arrival);
   std::set<std::int32_t> before, after;
-  std::array<double, 2> rates = {};      // per second of the half hour: until 400 s, from 900 to 1,300 s
+  std::array<double, 2> rates = {};  // per second of the half hour: until 400 s, from 900 to 1,300 s
   for (const WorkloadRequest& request : workload.requests) {
     const double seconds = static_cast<double>(request.arrival) / last * kFastLibraSeconds;
     (seconds < 1100 ? before : after).insert(request.adapter);
@@ -114,7 +114,7 @@ TEST(FastLibraLoads, ChangeOverTheRun) {
   EXPECT_EQ(before.size(), 41u);
   EXPECT_EQ(after.size(), 75u);
   EXPECT_NEAR(rates[1] / rates[0], 3.6, 0.4);
-  ASSERT_EQ(workload.adapter_pages.size(), 100u);   // slots of the largest rank
+  ASSERT_EQ(workload.adapter_pages.size(), 100u);  // slots of the largest rank
   EXPECT_EQ(workload.adapter_pages[0], job.options.device.AdapterPages(64));
   // A fifth of the memory holds as many as figure 4 says, about 70.
   EXPECT_EQ(job.options.device.device_pages / 5 / workload.adapter_pages[0], 72);
@@ -141,8 +141,9 @@ constexpr Experiment kSample = {"xy-1", "xy-1, xy-2", "A title", "Document 5.2, 
 
 ExperimentResult SampleResult() {
   ExperimentResult result{.setting = "A device."};
-  result.comparison = {{.id = "xy-1", .what = "a | b", .reported = "-20.0 %", .ours = "-10.0 %", .verdict = Verdict::kWeaker},
-                       {.id = "xy-2", .what = "order", .reported = "yes", .ours = "yes", .verdict = Verdict::kAgrees}};
+  result.comparison = {
+      {.id = "xy-1", .what = "a | b", .reported = "-20.0 %", .ours = "-10.0 %", .verdict = Verdict::kWeaker},
+      {.id = "xy-2", .what = "order", .reported = "yes", .ours = "yes", .verdict = Verdict::kAgrees}};
   result.tables = {{"Loads", {"rate", "ms"}, {{"1", "2"}, {"3", "4"}}}};
   result.plots = {{"p99", "P99", "<svg/>"}};
   result.remarks = {"Because."};
@@ -151,9 +152,10 @@ ExperimentResult SampleResult() {
 
 TEST(Report, HasComparisonTablesPlotsAndRemarks) {
   const std::string text = ExperimentAsMarkdown(kSample, SampleResult(), "loramux experiment xy-1 --seed 1");
-  EXPECT_THAT(text, AllOf(HasSubstr("# A title\n"), HasSubstr("| xy-1 | a \\| b | -20.0 % | -10.0 % | weaker | simulated |\n"),
-                          HasSubstr("| rate | ms |\n|---|---|\n| 1 | 2 |\n"), HasSubstr("](xy-1_p99.svg)"), HasSubstr("- Because.\n"),
-                          HasSubstr("`loramux experiment xy-1 --seed 1`"), HasSubstr("A device.")));
+  EXPECT_THAT(
+      text, AllOf(HasSubstr("# A title\n"), HasSubstr("| xy-1 | a \\| b | -20.0 % | -10.0 % | weaker | simulated |\n"),
+                  HasSubstr("| rate | ms |\n|---|---|\n| 1 | 2 |\n"), HasSubstr("](xy-1_p99.svg)"),
+                  HasSubstr("- Because.\n"), HasSubstr("`loramux experiment xy-1 --seed 1`"), HasSubstr("A device.")));
 }
 
 TEST(Report, WritesFilesAndAnIndexOfWhatIsThere) {
@@ -165,7 +167,8 @@ TEST(Report, WritesFilesAndAnIndexOfWhatIsThere) {
   ASSERT_TRUE(WriteExperimentIndex(directory, known).ok());
   const std::string index = ReadTextFile(directory + "/experiments.md", 100000).value();
   EXPECT_THAT(index, AllOf(HasSubstr("1 agrees, 1 weaker, 0 stronger, 0 opposite, 0 information"),
-                           HasSubstr("| [xy-1](xy-1.md) | a \\| b |"), HasSubstr("| [xy-2](xy-1.md) | order |"), Not(HasSubstr("zz-9"))));
+                           HasSubstr("| [xy-1](xy-1.md) | a \\| b |"), HasSubstr("| [xy-2](xy-1.md) | order |"),
+                           Not(HasSubstr("zz-9"))));
   EXPECT_FALSE(WriteExperiment("/dev/null/x", kSample, SampleResult(), "command").ok());
 }
 

@@ -1,5 +1,5 @@
-// FastLibra: unified caching of adapters and of keys and values, on the NPU that it describes: its systems, and the list of its
-// experiments.
+// FastLibra: unified caching of adapters and of keys and values, on the NPU that it describes: its systems, and the
+// list of its experiments.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -23,14 +23,20 @@ void CompareSystem(const std::vector<Figures>& figures, std::size_t preset, cons
   const std::size_t n = kSystems.size();
   const double ttft = MeanOver(figures, n, preset, TtftChange), tpot = MeanOver(figures, n, preset, TpotChange);
   const double peak = PeakFactor(figures, n, preset);
-  result.comparison.push_back({.id = id, .what = fmt::format("mean TTFT against {}", name), .reported = ShowChange(reported[0]), .ours =
-      ShowChange(ttft),
+  result.comparison.push_back({.id = id,
+                               .what = fmt::format("mean TTFT against {}", name),
+                               .reported = ShowChange(reported[0]),
+                               .ours = ShowChange(ttft),
                                .verdict = CompareEffects(reported[0], ttft)});
-  result.comparison.push_back({.id = id, .what = fmt::format("mean TPOT against {}", name), .reported = ShowChange(reported[1]), .ours =
-      ShowChange(tpot),
+  result.comparison.push_back({.id = id,
+                               .what = fmt::format("mean TPOT against {}", name),
+                               .reported = ShowChange(reported[1]),
+                               .ours = ShowChange(tpot),
                                .verdict = CompareEffects(reported[1], tpot)});
-  result.comparison.push_back({.id = id, .what = fmt::format("peak throughput against {}", name), .reported = ShowFactor(reported[2]),
-      .ours = ShowFactor(peak),
+  result.comparison.push_back({.id = id,
+                               .what = fmt::format("peak throughput against {}", name),
+                               .reported = ShowFactor(reported[2]),
+                               .ours = ShowFactor(peak),
                                .verdict = CompareEffects(reported[2] - 1, peak - 1)});
 }
 
@@ -48,36 +54,47 @@ void CompareBreakdown(const std::vector<Figures>& figures, ExperimentResult& res
   lowest("queueing", &Figures::queue);
   lowest("adapter's cold start", &Figures::adapter_wait);
   lowest("history's cold start (of those that keep any)", &Figures::kv_wait, /*all=*/false);
-  const auto factor = [&](const char* what, double Figures::*field, std::size_t preset, const char* name, double reported) {
+  const auto factor = [&](const char* what, double Figures::*field, std::size_t preset, const char* name,
+                          double reported) {
     const double other = mean(preset, field), ours = other == 0 ? 0 : mean(0, field) / other;
-    result.comparison.push_back({.id = "fl-13", .what = fmt::format("{} against {}", what, name), .reported = ShowFactor(reported),
-        .ours = ShowFactor(ours),
+    result.comparison.push_back({.id = "fl-13",
+                                 .what = fmt::format("{} against {}", what, name),
+                                 .reported = ShowFactor(reported),
+                                 .ours = ShowFactor(ours),
                                  .verdict = CompareEffects(reported - 1, ours - 1)});
   };
   factor("memory in use", &Figures::used, 1, "vLLM", 1.2);
   factor("memory in use", &Figures::used, 2, "S-LoRA", 2.6);
-  const auto hits = [&](std::size_t preset) { return (mean(preset, &Figures::adapter_hits) + mean(preset,
-      &Figures::prefix_on_device)) / 2; };
-  for (const auto& [preset, name, reported] : {std::tuple(std::size_t{1}, "vLLM", 1.3), std::tuple(std::size_t{2}, "S-LoRA", 3.2)}) {
+  const auto hits = [&](std::size_t preset) {
+    return (mean(preset, &Figures::adapter_hits) + mean(preset, &Figures::prefix_on_device)) / 2;
+  };
+  for (const auto& [preset, name, reported] :
+       {std::tuple(std::size_t{1}, "vLLM", 1.3), std::tuple(std::size_t{2}, "S-LoRA", 3.2)}) {
     const double ours = hits(preset) == 0 ? 0 : hits(0) / hits(preset);
-    result.comparison.push_back({.id = "fl-13", .what = fmt::format("cache hits (mean of adapters and history on the device) against "
-        "{}", name),
-                                 .reported = ShowFactor(reported), .ours = ShowFactor(ours), .verdict = CompareEffects(reported - 1,
-                                     ours - 1)});
+    result.comparison.push_back({.id = "fl-13",
+                                 .what = fmt::format("cache hits (mean of adapters and history on the device) against "
+                                                     "{}",
+                                                     name),
+                                 .reported = ShowFactor(reported),
+                                 .ours = ShowFactor(ours),
+                                 .verdict = CompareEffects(reported - 1, ours - 1)});
   }
 }
 
 // 7B with 100 adapters of each scenario at two loads: what is the cache's, and what the loop's.
 struct LoopRuns {
   ExperimentTable table;
-  std::vector<Figures> figures;          // by scenario, load and system
+  std::vector<Figures> figures;  // by scenario, load and system
 };
-constexpr std::array kLoopLoads = {0.7, 1.0};   // of FastLibra's peak
-Result<LoopRuns> RunLoops(ExperimentContext& context, const std::vector<Cell>& cells, const std::vector<Figures>& figures) {
+constexpr std::array kLoopLoads = {0.7, 1.0};  // of FastLibra's peak
+Result<LoopRuns> RunLoops(ExperimentContext& context, const std::vector<Cell>& cells,
+                          const std::vector<Figures>& figures) {
   const std::size_t n = kWithOtherLoops.size(), loads = kLoopLoads.size();
-  LoopRuns runs{.table = {.title = "7B with 100 adapters, the same caches on other loops",
-                          .header = {"scenario", "of the peak", "system", "TTFT ms", "P99 ms", "TPOT ms", "adapter hits"}, .rows = {}},
-                .figures = std::vector<Figures>(FastLibraScenarios().size() * loads * n)};
+  LoopRuns runs{
+      .table = {.title = "7B with 100 adapters, the same caches on other loops",
+                .header = {"scenario", "of the peak", "system", "TTFT ms", "P99 ms", "TPOT ms", "adapter hits"},
+                .rows = {}},
+      .figures = std::vector<Figures>(FastLibraScenarios().size() * loads * n)};
   std::vector<double> tails(runs.figures.size());
   RETURN_IF_ERROR(ParallelFor(context, runs.figures.size(), [&](std::size_t i) -> Status {
     const Cell cell{.scenario = i / n / loads, .model = 0, .adapters = 100};
@@ -94,8 +111,9 @@ Result<LoopRuns> RunLoops(ExperimentContext& context, const std::vector<Cell>& c
   for (std::size_t i = 0; i < runs.figures.size(); ++i) {
     const Figures& f = runs.figures[i];
     runs.table.rows.push_back({FastLibraScenarios()[i / n / loads].name, fmt::format("{:g}", kLoopLoads[i / n % loads]),
-                               std::string(kWithOtherLoops[i % n]), fmt::format("{:.0f}", f.ttft), fmt::format("{:.0f}", tails[i]),
-                               fmt::format("{:.1f}", f.tpot), fmt::format("{:.1f} %", 100 * f.adapter_hits)});
+                               std::string(kWithOtherLoops[i % n]), fmt::format("{:.0f}", f.ttft),
+                               fmt::format("{:.0f}", tails[i]), fmt::format("{:.1f}", f.tpot),
+                               fmt::format("{:.1f} %", 100 * f.adapter_hits)});
   }
   return runs;
 }
@@ -123,8 +141,8 @@ Result<ExperimentResult> RunSystems(ExperimentContext& context) {
   row("fl-11s", "TTFT against S-LoRA, agent", -0.811, change(2, 2, 2));
   row("fl-11s", "TTFT against S-LoRA, chatbot and translation", -0.346, change(2, 0, 1));
   const auto by_scenario = [&](std::size_t system) {
-    return fmt::format("chatbot {}, translation {}, agent {}", ShowChange(change(system, 0, 0)), ShowChange(change(system, 1, 1)),
-                       ShowChange(change(system, 2, 2)));
+    return fmt::format("chatbot {}, translation {}, agent {}", ShowChange(change(system, 0, 0)),
+                       ShowChange(change(system, 1, 1)), ShowChange(change(system, 2, 2)));
   };
   const auto by_model = [&](std::size_t system) {
     std::string text;
@@ -136,47 +154,66 @@ Result<ExperimentResult> RunSystems(ExperimentContext& context) {
         sum += TtftChange(figures[c * n], figures[c * n + system]);
         ++count;
       }
-      text += fmt::format("{}{} {}", m == 0 ? "" : ", ", FastLibraModels()[m].name, ShowChange(sum / static_cast<double>(count)));
+      text += fmt::format("{}{} {}", m == 0 ? "" : ", ", FastLibraModels()[m].name,
+                          ShowChange(sum / static_cast<double>(count)));
     }
     return text;
   };
   result.remarks = {
-      "Adapter's cold start: from a request's arrival until its adapter is on the device; history's: from the decision to fetch it until "
+      "Adapter's cold start: from a request's arrival until its adapter is on the device; history's: from the decision "
+      "to fetch it until "
       "it is "
-      "there. Queueing is the rest of the time until a request is first computed. S-LoRA keeps no history, so it has no cold start of "
+      "there. Queueing is the rest of the time until a request is first computed. S-LoRA keeps no history, so it has "
+      "no cold start of "
       "it: it "
       "computes it again.",
-      fmt::format("TTFT against vLLM by scenario: {}; by model: {}. The effect comes from loads at which running requests need more than "
+      fmt::format("TTFT against vLLM by scenario: {}; by model: {}. The effect comes from loads at which running "
+                  "requests need more than "
                   "vLLM's "
-                  "part of the memory, 80 %, and not all of it (second table): below, both have room, and what vLLM gives up of the "
+                  "part of the memory, 80 %, and not all of it (second table): below, both have room, and what vLLM "
+                  "gives up of the "
                   "history was "
-                  "mostly nobody's. For translation the document has more, as its vLLM waits for adapters and history then (2.3.2); by "
+                  "mostly nobody's. For translation the document has more, as its vLLM waits for adapters and history "
+                  "then (2.3.2); by "
                   "table 1's PCIe those "
-                  "are milliseconds (first table).", by_scenario(1), by_model(1)),
-      fmt::format("Peaks: where memory ends, TTFT goes from some 100 ms to seconds within a tenth of the load, so peaks differ by no more "
-                  "than what each may use of it, 80 % or all. S-LoRA's factor is the agents' alone: it computes their conversations again, "
-                  "which takes half a second at any load; without them it is {}. In the document TTFT must rise slowly with load for a "
-                  "peak to be 1.7 times another one.", ShowFactor(PeakFactor(figures, n, 2, 2 * per_scenario))),
-      "TPOT: prompts are computed beside decodes here, and nobody who decodes waits for a load, so it differs by what is computed again "
+                  "are milliseconds (first table).",
+                  by_scenario(1), by_model(1)),
+      fmt::format("Peaks: where memory ends, TTFT goes from some 100 ms to seconds within a tenth of the load, so "
+                  "peaks differ by no more "
+                  "than what each may use of it, 80 % or all. S-LoRA's factor is the agents' alone: it computes their "
+                  "conversations again, "
+                  "which takes half a second at any load; without them it is {}. In the document TTFT must rise slowly "
+                  "with load for a "
+                  "peak to be 1.7 times another one.",
+                  ShowFactor(PeakFactor(figures, n, 2, 2 * per_scenario))),
+      "TPOT: prompts are computed beside decodes here, and nobody who decodes waits for a load, so it differs by what "
+      "is computed again "
       "(S-LoRA) and by "
-      "preemptions. Where a cold start holds the whole batch up, as the document's -33.9 % against vLLM needs, it must last much longer "
+      "preemptions. Where a cold start holds the whole batch up, as the document's -33.9 % against vLLM needs, it must "
+      "last much longer "
       "than "
       "the milliseconds that an adapter takes by table 1.",
-      "Cache hits (first table): FastLibra lets adapters go for history, so it finds fewer adapters and more history on the device than "
-      "vLLM, whose fifth of the memory holds nearly all adapters; the mean of both is level. So its requests wait longer for adapters.",
-      "The loop (second table): `vllm` loads adapters beside steps, into pages of their own size; `s-lora` lets requests in after every "
+      "Cache hits (first table): FastLibra lets adapters go for history, so it finds fewer adapters and more history "
+      "on the device than "
+      "vLLM, whose fifth of the memory holds nearly all adapters; the mean of both is level. So its requests wait "
+      "longer for adapters.",
+      "The loop (second table): `vllm` loads adapters beside steps, into pages of their own size; `s-lora` lets "
+      "requests in after every "
       "tenth "
       "step of decodes.",
-      "34B is CodeLlama's shape, as Llama-2-34B's: its keys and values are an eighth as large as without grouped queries, so four NPUs "
+      "34B is CodeLlama's shape, as Llama-2-34B's: its keys and values are an eighth as large as without grouped "
+      "queries, so four NPUs "
       "hold far more "
       "history than any run has: history is never given up, and the effect is smaller."};
   return result;
 }
 
 constexpr std::array kExperiments = std::to_array<Experiment>({
-    {"fl-11", "fl-11, fl-11s, fl-12, fl-13", "FastLibra against vLLM and S-LoRA", "FastLibra 6.3 and 6.4, figures 11 to 13", RunSystems},
+    {"fl-11", "fl-11, fl-11s, fl-12, fl-13", "FastLibra against vLLM and S-LoRA",
+     "FastLibra 6.3 and 6.4, figures 11 to 13", RunSystems},
     {"fl-14", "fl-14", "Memory over time", "FastLibra 6.5, figure 14", RunMemory},
-    {"fl-15", "fl-15m, fl-15s, fl-15l", "FastLibra without each of its parts", "FastLibra 6.6 to 6.8, figure 15", RunVariants},
+    {"fl-15", "fl-15m, fl-15s, fl-15l", "FastLibra without each of its parts", "FastLibra 6.6 to 6.8, figure 15",
+     RunVariants},
     {"fl-16", "fl-16", "Thousands of adapters", "FastLibra 6.9, figure 16", RunMany},
     {"fl-ov", "fl-ov", "Overhead", "FastLibra 6.10", RunOverhead},
 });

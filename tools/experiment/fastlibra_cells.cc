@@ -10,10 +10,10 @@ namespace loramux::fastlibra {
 
 namespace {
 
-constexpr double kPeakTtftMs = 500;      // 6.1: peak throughput is what keeps the TTFT below
-constexpr double kHighestRate = 256;     // that the search for a peak asks for
-constexpr double kFirstGuess = 2;        // of a peak
-constexpr std::array<std::int64_t, 2> kAdapterCounts = {20, 100};   // the document has 50, too
+constexpr double kPeakTtftMs = 500;                                // 6.1: peak throughput is what keeps the TTFT below
+constexpr double kHighestRate = 256;                               // that the search for a peak asks for
+constexpr double kFirstGuess = 2;                                  // of a peak
+constexpr std::array<std::int64_t, 2> kAdapterCounts = {20, 100};  // the document has 50, too
 
 }  // namespace
 
@@ -29,7 +29,8 @@ Result<CellRun> RunCell(const ExperimentContext& context, const Cell& cell, std:
   return run;
 }
 
-Result<double> FindPeak(const ExperimentContext& context, const Cell& cell, std::string_view system, const ChangeOfJob& change) {
+Result<double> FindPeak(const ExperimentContext& context, const Cell& cell, std::string_view system,
+                        const ChangeOfJob& change) {
   const auto holds = [&](double rate) -> Result<bool> {
     ASSIGN_OR_RETURN(const CellRun run, RunCell(context, cell, system, rate, change));
     return run.outcome.summary.ttft.mean <= kPeakTtftMs;
@@ -90,8 +91,8 @@ void AddTo(Figures& figures, const SimulationOutcome& outcome, double share) {
   figures.prefix_hits += share * s.prefix_hit_share;
   const PrefixStats& prefix = stats.prefix;
   if (prefix.looked_up_tokens > 0) {
-    figures.prefix_on_device +=
-        share * static_cast<double>(prefix.found_tokens - prefix.from_host_tokens) / static_cast<double>(prefix.looked_up_tokens);
+    figures.prefix_on_device += share * static_cast<double>(prefix.found_tokens - prefix.from_host_tokens) /
+                                static_cast<double>(prefix.looked_up_tokens);
   }
   figures.invalid += share * s.invalid_history_share;
 }
@@ -104,7 +105,8 @@ Result<std::vector<Figures>> Measure(ExperimentContext& context, const std::vect
     figures[i].peak = peaks[i];
     const double first = peaks[i / systems.size() * systems.size()];
     for (const double share : kRateShares) {
-      ASSIGN_OR_RETURN(const CellRun run, RunCell(context, cells[i / systems.size()], systems[i % systems.size()], share * first));
+      ASSIGN_OR_RETURN(const CellRun run,
+                       RunCell(context, cells[i / systems.size()], systems[i % systems.size()], share * first));
       AddTo(figures[i], run.outcome, 1.0 / static_cast<double>(kRateShares.size()));
     }
     return Ok{};
@@ -114,25 +116,35 @@ Result<std::vector<Figures>> Measure(ExperimentContext& context, const std::vect
 
 std::string SettingText() {
   std::string text =
-      "FastLibra's NPU by its table 1 (64 GB, 256 TFLOPS, PCIe 4.0 x16; the memory's bandwidth is not given: 1.6 TB/s is our assumption), "
-      "1, 2 and 4 of them for Llama-7B, -13B and -34B, adapters of ranks 32 and 64 on Q, K, V, O, 256 GB of host memory, all as in its "
+      "FastLibra's NPU by its table 1 (64 GB, 256 TFLOPS, PCIe 4.0 x16; the memory's bandwidth is not given: 1.6 TB/s "
+      "is our assumption), "
+      "1, 2 and 4 of them for Llama-7B, -13B and -34B, adapters of ranks 32 and 64 on Q, K, V, O, 256 GB of host "
+      "memory, all as in its "
       "6.1. ";
   text += fmt::format(
-      "A run is half an hour of requests (figures 2, 4 and 14), 300 to 3,000, at a rate as 6.5 describes it: low until 400 s, rising until "
-      "900 s, highest until 1,300 s, then lower (0.5, 1.8 and 0.7 of one another: our assumption). Adapters as 2.3.2 says: 41 % of them "
+      "A run is half an hour of requests (figures 2, 4 and 14), 300 to 3,000, at a rate as 6.5 describes it: low until "
+      "400 s, rising until "
+      "900 s, highest until 1,300 s, then lower (0.5, 1.8 and 0.7 of one another: our assumption). Adapters as 2.3.2 "
+      "says: 41 % of them "
       "are "
-      "in use until 1,100 s, then 75 %, which are others in part; for translation and agents, whose arrivals are Azure Functions' in the "
-      "document, and not for the chatbot. Lengths: {:g} times the means of its data sets, for then 1.6 requests a second of 13B with 100 "
-      "adapters fill the memory, as figure 14 has it (fl-14 shows others). What it does not give, and we chose, before that: ",
+      "in use until 1,100 s, then 75 %, which are others in part; for translation and agents, whose arrivals are Azure "
+      "Functions' in the "
+      "document, and not for the chatbot. Lengths: {:g} times the means of its data sets, for then 1.6 requests a "
+      "second of 13B with 100 "
+      "adapters fill the memory, as figure 14 has it (fl-14 shows others). What it does not give, and we chose, before "
+      "that: ",
       kFastLibraLengths);
   for (const FastLibraScenario& s : FastLibraScenarios()) {
-    text += fmt::format("{}: {:g} new tokens a turn, {:g} an answer, {:g} turns, {:g} s to think, adapters in use by Zipf {:g}; ", s.name,
-                        s.input, s.output, s.turns, s.think_seconds, s.exponent);
+    text += fmt::format(
+        "{}: {:g} new tokens a turn, {:g} an answer, {:g} turns, {:g} s to think, adapters in use by Zipf {:g}; ",
+        s.name, s.input, s.output, s.turns, s.think_seconds, s.exponent);
   }
   text += fmt::format(
-      "2,048 tokens a step, 1,024 seats (memory is what bounds the document's). Rates are shares of FastLibra's own peak ({:.0f} to "
+      "2,048 tokens a step, 1,024 seats (memory is what bounds the document's). Rates are shares of FastLibra's own "
+      "peak ({:.0f} to "
       "{:.0f} %; "
-      "the document has ten), figures the mean over the rates, then over the cells. Peak: the highest rate with a mean TTFT below 500 ms.",
+      "the document has ten), figures the mean over the rates, then over the cells. Peak: the highest rate with a mean "
+      "TTFT below 500 ms.",
       100 * kRateShares.front(), 100 * kRateShares.back());
   return text;
 }
@@ -169,23 +181,28 @@ std::vector<ExperimentTable> CellTables(const std::vector<Cell>& cells, const st
 }
 
 ExperimentTable BreakdownTable(const std::vector<Cell>& cells, const std::vector<Figures>& figures,
-    std::span<const std::string_view> presets) {
-  ExperimentTable table{.title = "By scenario: mean over models and numbers of adapters",
-                        .header = {"scenario", "system", "queueing ms", "adapter's cold start ms", "history's cold start ms", "memory in "
-                            "use",
-                                   "adapter hits", "history found", "of it on the device", "invalid history"}, .rows = {}};
+                               std::span<const std::string_view> presets) {
+  ExperimentTable table{
+      .title = "By scenario: mean over models and numbers of adapters",
+      .header = {"scenario", "system", "queueing ms", "adapter's cold start ms", "history's cold start ms",
+                 "memory in "
+                 "use",
+                 "adapter hits", "history found", "of it on the device", "invalid history"},
+      .rows = {}};
   const std::size_t per_scenario = cells.size() / FastLibraScenarios().size(), n = presets.size();
   for (std::size_t s = 0; s < FastLibraScenarios().size(); ++s) {
     for (std::size_t p = 0; p < n; ++p) {
       const auto mean = [&](double Figures::*field) {
-        return MeanOver(figures, n, p, [&](const Figures&, const Figures& f) { return f.*field; }, s * per_scenario, (s +
-            1) * per_scenario);
+        return MeanOver(
+            figures, n, p, [&](const Figures&, const Figures& f) { return f.*field; }, s * per_scenario,
+            (s + 1) * per_scenario);
       };
       const auto percent = [&](double Figures::*field) { return fmt::format("{:.1f} %", 100 * mean(field)); };
-      table.rows.push_back({FastLibraScenarios()[s].name, std::string(presets[p]), fmt::format("{:.1f}", mean(&Figures::queue)),
-                            fmt::format("{:.1f}", mean(&Figures::adapter_wait)), fmt::format("{:.1f}", mean(&Figures::kv_wait)),
-                            percent(&Figures::used), percent(&Figures::adapter_hits), percent(&Figures::prefix_hits),
-                            percent(&Figures::prefix_on_device), percent(&Figures::invalid)});
+      table.rows.push_back(
+          {FastLibraScenarios()[s].name, std::string(presets[p]), fmt::format("{:.1f}", mean(&Figures::queue)),
+           fmt::format("{:.1f}", mean(&Figures::adapter_wait)), fmt::format("{:.1f}", mean(&Figures::kv_wait)),
+           percent(&Figures::used), percent(&Figures::adapter_hits), percent(&Figures::prefix_hits),
+           percent(&Figures::prefix_on_device), percent(&Figures::invalid)});
     }
   }
   return table;
@@ -203,10 +220,13 @@ double PeakFactor(const std::vector<Figures>& figures, std::size_t presets, std:
   return count == 0 ? 0 : sum / count;
 }
 
-ExperimentPlot TtftPlot(const std::vector<Cell>& cells, const std::vector<Figures>& figures, std::span<const std::string_view> systems,
-                        const char* title) {
-  DotChart chart{.title = title, .subtitle = "mean over five rates up to FastLibra's peak, simulated", .x_label = "ms",
-                 .series = {systems.begin(), systems.end()}, .rows = {}};
+ExperimentPlot TtftPlot(const std::vector<Cell>& cells, const std::vector<Figures>& figures,
+                        std::span<const std::string_view> systems, const char* title) {
+  DotChart chart{.title = title,
+                 .subtitle = "mean over five rates up to FastLibra's peak, simulated",
+                 .x_label = "ms",
+                 .series = {systems.begin(), systems.end()},
+                 .rows = {}};
   for (std::size_t c = 0; c < cells.size(); ++c) {
     DotChart::Row row{.name = cells[c].Name(), .dots = {}};
     for (std::size_t p = 0; p < systems.size(); ++p) {

@@ -13,20 +13,24 @@
 namespace loramux {
 namespace {
 
-// 6.2. LMSYS-33k is Chatbot Arena's conversations: 52.3 tokens a prompt, 189.5 an answer, 1.2 turns (table 1 of the paper on
-// LMSYS-Chat-1M, from memory, unchecked). OPUS-100: sentences. Taskmaster-1: 22 utterances a dialog, and what tools answer.
+// 6.2. LMSYS-33k is Chatbot Arena's conversations: 52.3 tokens a prompt, 189.5 an answer, 1.2 turns (table 1 of the
+// paper on LMSYS-Chat-1M, from memory, unchecked). OPUS-100: sentences. Taskmaster-1: 22 utterances a dialog, and what
+// tools answer.
 constexpr std::array kScenarios = std::to_array<FastLibraScenario>({
     {"chatbot", 52, 190, 1.2, 20, 1, false},
     {"translation", 50, 40, 1, 0, 0.8, true},
     {"agent", 120, 50, 11, 3, 0.8, true},
 });
-constexpr std::array kModels = std::to_array<FastLibraModel>({{"llama-7b", "7B", 1}, {"llama-13b", "13B", 2}, {"llama-34b", "34B", 4}});
+constexpr std::array kModels =
+    std::to_array<FastLibraModel>({{"llama-7b", "7B", 1}, {"llama-13b", "13B", 2}, {"llama-34b", "34B", 4}});
 
-constexpr std::int64_t kFewest = 300, kMost = 3000;   // requests
-// Where the document's baseline runs out of memory (6.5), running requests hold it, not seats: vLLM's 256 would be fewer.
+constexpr std::int64_t kFewest = 300, kMost = 3000;  // requests
+// Where the document's baseline runs out of memory (6.5), running requests hold it, not seats: vLLM's 256 would be
+// fewer.
 constexpr std::int64_t kSeats = 1024;
 
-// 6.5: from 0 to 400 s little load, rising until 900 s, full until 1,300 s, then less. By how much it does not say: our assumption.
+// 6.5: from 0 to 400 s little load, rising until 900 s, full until 1,300 s, then less. By how much it does not say: our
+// assumption.
 struct Knot {
   double seconds, rate;
 };
@@ -50,7 +54,8 @@ double ArrivalOf(double share) {
       continue;
     }
     // from x + slope x^2 / 2 = left
-    return begin + (slope == 0 ? left / from : (std::sqrt(std::max(0.0, from * from + 2 * slope * left)) - from) / slope);
+    return begin +
+           (slope == 0 ? left / from : (std::sqrt(std::max(0.0, from * from + 2 * slope * left)) - from) / slope);
   }
   return kProfile.back().seconds;
 }
@@ -72,9 +77,12 @@ Result<Preset> SystemOf(std::string_view name) {
 }
 
 // Which adapters are in use, the most wanted first.
-std::vector<std::int32_t> InUse(std::int64_t adapters, double share, bool last, Prng& prng, const std::vector<std::int32_t>& order) {
-  const auto count = static_cast<std::ptrdiff_t>(std::max<std::int64_t>(1, std::llround(share * static_cast<double>(adapters))));
-  std::vector<std::int32_t> used(last ? order.end() - count : order.begin(), last ? order.end() : order.begin() + count);
+std::vector<std::int32_t> InUse(std::int64_t adapters, double share, bool last, Prng& prng,
+                                const std::vector<std::int32_t>& order) {
+  const auto count =
+      static_cast<std::ptrdiff_t>(std::max<std::int64_t>(1, std::llround(share * static_cast<double>(adapters))));
+  std::vector<std::int32_t> used(last ? order.end() - count : order.begin(),
+                                 last ? order.end() : order.begin() + count);
   for (std::size_t i = used.size(); i > 1; --i) std::swap(used[i - 1], used[prng.NextBelow(i)]);
   return used;
 }
@@ -93,8 +101,8 @@ std::int64_t FastLibraRequests(const ExperimentContext& context, double rate) {
   return context.Requests(std::clamp(static_cast<std::int64_t>(rate * kFastLibraSeconds), kFewest, kMost));
 }
 
-Result<SimulationJob> MakeFastLibraCellJob(const ExperimentContext& context, const FastLibraCell& cell, std::string_view system,
-                                           double rate) {
+Result<SimulationJob> MakeFastLibraCellJob(const ExperimentContext& context, const FastLibraCell& cell,
+                                           std::string_view system, double rate) {
   const FastLibraScenario& scenario = kScenarios[cell.scenario];
   const FastLibraModel& model_case = kModels[cell.model];
   ASSIGN_OR_RETURN(const DeviceShape npu, FindDevice("npu-64"));
@@ -108,14 +116,23 @@ Result<SimulationJob> MakeFastLibraCellJob(const ExperimentContext& context, con
   job.options.seed = job.load.seed = context.seed;
   device.device_pages = device.PagesOf(cell.memory * static_cast<double>(device.device_pages * device.page_bytes));
   const double lengths = cell.lengths > 0 ? cell.lengths : kFastLibraLengths;
-  job.load = {.requests = FastLibraRequests(context, rate), .rate = rate, .input_mean = lengths * scenario.input,
-              .output_mean = lengths * scenario.output, .max_input = 8192, .max_output = 4096,
-              .adapters = cell.adapters, .ranks = {32, 64}, .exponent = scenario.exponent,
-              .turns = scenario.turns, .think_seconds = scenario.think_seconds, .seed = context.seed};
+  job.load = {.requests = FastLibraRequests(context, rate),
+              .rate = rate,
+              .input_mean = lengths * scenario.input,
+              .output_mean = lengths * scenario.output,
+              .max_input = 8192,
+              .max_output = 4096,
+              .adapters = cell.adapters,
+              .ranks = {32, 64},
+              .exponent = scenario.exponent,
+              .turns = scenario.turns,
+              .think_seconds = scenario.think_seconds,
+              .seed = context.seed};
   return job;
 }
 
-void ShapeFastLibraLoad(const SimulationJob& job, const FastLibraCell& cell, std::string_view system, Workload& workload) {
+void ShapeFastLibraLoad(const SimulationJob& job, const FastLibraCell& cell, std::string_view system,
+                        Workload& workload) {
   const FastLibraScenario& scenario = kScenarios[cell.scenario];
   TimeNs last = 1;
   for (const WorkloadRequest& request : workload.requests) {
@@ -125,7 +142,8 @@ void ShapeFastLibraLoad(const SimulationJob& job, const FastLibraCell& cell, std
   std::vector<std::int32_t> order(static_cast<std::size_t>(cell.adapters));
   std::iota(order.begin(), order.end(), 0);
   for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[prng.NextBelow(i)]);
-  const std::array used = {InUse(cell.adapters, kBefore, false, prng, order), InUse(cell.adapters, kAfter, true, prng, order)};
+  const std::array used = {InUse(cell.adapters, kBefore, false, prng, order),
+                           InUse(cell.adapters, kAfter, true, prng, order)};
   const std::array choices = {WeightedChoice(PowerLaw(used[0].size(), scenario.exponent)),
                               WeightedChoice(PowerLaw(used[1].size(), scenario.exponent))};
   for (WorkloadRequest& request : workload.requests) {
@@ -136,11 +154,11 @@ void ShapeFastLibraLoad(const SimulationJob& job, const FastLibraCell& cell, std
     const std::size_t phase = at < kShiftAt ? 0 : 1;
     request.adapter = used[phase][choices[phase].At(prng.NextDouble())];
   }
-  for (WorkloadRequest& request : workload.requests) {   // a turn comes behind the one before
+  for (WorkloadRequest& request : workload.requests) {  // a turn comes behind the one before
     if (request.next >= 0) workload.requests[static_cast<std::size_t>(request.next)].adapter = request.adapter;
   }
-  // vLLM's slots are of the largest rank (max_lora_rank). Figure 4: 41 adapters are 58.9 % of a fifth of the memory that 7B leaves, so some
-  // 70 fill it; 72 slots of rank 64 do, of adapters at their own ranks 96 would.
+  // vLLM's slots are of the largest rank (max_lora_rank). Figure 4: 41 adapters are 58.9 % of a fifth of the memory
+  // that 7B leaves, so some 70 fill it; 72 slots of rank 64 do, of adapters at their own ranks 96 would.
   if (system != "vllm-waits") return;
   const std::int64_t largest = *std::max_element(job.load.ranks.begin(), job.load.ranks.end());
   workload.adapter_pages.assign(workload.adapter_ranks.size(), job.options.device.AdapterPages(largest));
@@ -152,12 +170,12 @@ Result<SimulationJob> MakeFastLibraJob(const ExperimentContext& context, FastLib
   ASSIGN_OR_RETURN(SimulationJob job, MakeFastLibraCellJob(context, cell, preset, 16));
   job.options.max_running = SimulationOptions().max_running;
   job.load.max_output = 1024;
-  if (load == FastLibraLoad::kChatbot) {   // LMSYS-Chat-1M: 69.5 tokens a prompt, 214.5 an answer, 2 turns
+  if (load == FastLibraLoad::kChatbot) {  // LMSYS-Chat-1M: 69.5 tokens a prompt, 214.5 an answer, 2 turns
     job.load.input_mean = 70;
     job.load.output_mean = 215;
     job.load.turns = 2;
   }
-  if (load == FastLibraLoad::kTranslation) {   // arrivals and adapters of recorded clients
+  if (load == FastLibraLoad::kTranslation) {  // arrivals and adapters of recorded clients
     job.load.clients = context.Trace("servegen_m-small");
     job.load.clients_hour = 12;
     job.load.exponent = 0;

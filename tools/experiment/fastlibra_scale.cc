@@ -20,8 +20,10 @@ Result<ExperimentResult> RunMany(ExperimentContext& context) {
     Popularity popularity;
     double deviation = 1;
   };
-  const std::vector<Case> cases = {{"uniform", Popularity::kUniform}, {"distinct", Popularity::kDistinct},
-                                   {"skewed-50", Popularity::kGaussian, 50}, {"skewed-100", Popularity::kGaussian, 100}};
+  const std::vector<Case> cases = {{"uniform", Popularity::kUniform},
+                                   {"distinct", Popularity::kDistinct},
+                                   {"skewed-50", Popularity::kGaussian, 50},
+                                   {"skewed-100", Popularity::kGaussian, 100}};
   constexpr std::array<std::int64_t, 2> kCounts = {1000, 2000};
   const auto cell_of = [](std::int64_t adapters) { return Cell{.scenario = 0, .model = 0, .adapters = adapters}; };
   ASSIGN_OR_RETURN(const double peak, FindPeak(context, cell_of(kCounts[0]), "fastlibra"));
@@ -34,8 +36,8 @@ Result<ExperimentResult> RunMany(ExperimentContext& context) {
   RETURN_IF_ERROR(ParallelFor(context, figures.size(), [&](std::size_t i) -> Status {
     const Case& c = cases[i / n % cases.size()];
     for (const double share : kRateShares) {
-      ASSIGN_OR_RETURN(const CellRun run, RunCell(context, cell_of(kCounts[i / n / cases.size()]), kSystems[i % n], share * peak,
-                                                  [&c](SimulationJob& job) {
+      ASSIGN_OR_RETURN(const CellRun run, RunCell(context, cell_of(kCounts[i / n / cases.size()]), kSystems[i % n],
+                                                  share * peak, [&c](SimulationJob& job) {
                                                     job.load.popularity = c.popularity;
                                                     job.load.deviation = c.deviation;
                                                   }));
@@ -44,18 +46,25 @@ Result<ExperimentResult> RunMany(ExperimentContext& context) {
     }
     return Ok{};
   }));
-  ExperimentResult result{.setting = SettingText() + kBaselinesText + fmt::format(
-      " Here 7B as a chatbot with 1,000 and 2,000 adapters; FastLibra's peak is that with 1,000 (Zipf 1), {:.2f} requests a "
-      "second.", peak)};
+  ExperimentResult result{.setting = SettingText() + kBaselinesText +
+                                     fmt::format(" Here 7B as a chatbot with 1,000 and 2,000 adapters; FastLibra's "
+                                                 "peak is that with 1,000 (Zipf 1), {:.2f} requests a "
+                                                 "second.",
+                                                 peak)};
   double ttft = 0, tpot = 0;
   bool lowest = true;
-  DotChart chart{.title = "Thousands of adapters: time to the first token", .subtitle = "7B, chatbot, mean over five rates, "
-                                                                                        "simulated", .x_label = "ms",
-                 .series = {kSystems.begin(), kSystems.end()}, .rows = {}};
+  DotChart chart{.title = "Thousands of adapters: time to the first token",
+                 .subtitle =
+                     "7B, chatbot, mean over five rates, "
+                     "simulated",
+                 .x_label = "ms",
+                 .series = {kSystems.begin(), kSystems.end()},
+                 .rows = {}};
   for (std::size_t i = 0; i < names.size(); ++i) {
     const auto of = [&](std::size_t p) -> const Figures& { return figures[i * n + p]; };
     DotChart::Row dots{.name = names[i], .dots = {}};
-    for (std::size_t p = 0; p < n; ++p) dots.dots.push_back({.value = of(p).ttft, .low = of(p).ttft, .high = of(p).ttft});
+    for (std::size_t p = 0; p < n; ++p)
+      dots.dots.push_back({.value = of(p).ttft, .low = of(p).ttft, .high = of(p).ttft});
     chart.rows.push_back(std::move(dots));
     for (std::size_t p = 1; p < n; ++p) {
       const double share = 1.0 / static_cast<double>((n - 1) * names.size());
@@ -87,19 +96,24 @@ Result<ExperimentResult> RunMany(ExperimentContext& context) {
     at_peak += Change(figures[i * n].peak, figures[i * n + 1].peak) / static_cast<double>(names.size());
   }
   result.remarks = {
-      "Skewed: a Gaussian around one adapter with that standard deviation, so the number of adapters beyond the bell changes nothing.",
-      fmt::format("Below the peak vLLM's TTFT is the lower by some milliseconds in each case: it keeps a fifth of the memory for "
+      "Skewed: a Gaussian around one adapter with that standard deviation, so the number of adapters beyond the bell "
+      "changes nothing.",
+      fmt::format("Below the peak vLLM's TTFT is the lower by some milliseconds in each case: it keeps a fifth of the "
+                  "memory for "
                   "adapters where "
-                  "FastLibra has them give way to history, most of which nobody asks for again. At the peak (second table) FastLibra's "
+                  "FastLibra has them give way to history, most of which nobody asks for again. At the peak (second "
+                  "table) FastLibra's "
                   "is {} against "
-                  "vLLM's on the mean, whose running requests have 80 % of the memory.", ShowChange(at_peak))};
+                  "vLLM's on the mean, whose running requests have 80 % of the memory.",
+                  ShowChange(at_peak))};
   return result;
 }
 
-// A tree as large as the memory of the NPU with Llama-7B, full: what a request's match and insertion take, and the decision
-// which pages go next. On the real clock: other figures on another machine.
+// A tree as large as the memory of the NPU with Llama-7B, full: what a request's match and insertion take, and the
+// decision which pages go next. On the real clock: other figures on another machine.
 Result<ExperimentResult> RunOverhead(ExperimentContext& context) {
-  ASSIGN_OR_RETURN(const SimulationJob job, MakeFastLibraCellJob(context, {.scenario = 0, .model = 0, .adapters = 100}, "fastlibra", 8));
+  ASSIGN_OR_RETURN(const SimulationJob job,
+                   MakeFastLibraCellJob(context, {.scenario = 0, .model = 0, .adapters = 100}, "fastlibra", 8));
   constexpr std::int64_t kPageTokens = 16, kPathPages = 32;
   const std::int64_t pages = std::max<std::int64_t>(2 * kPathPages, context.Requests(job.options.device.device_pages));
   ASSIGN_OR_RETURN(const auto pool, PagePool::Create("device", pages * 4096, 4096));
@@ -110,8 +124,8 @@ Result<ExperimentResult> RunOverhead(ExperimentContext& context) {
   const OsClock clock;
   const auto tokens_of = [](std::uint64_t conversation) {
     std::vector<TokenId> tokens;
-    for (std::int64_t i = 0; i < kPathPages * kPageTokens; ++i) tokens.push_back(static_cast<TokenId>(SplitMix64(conversation * 1000 +
-        static_cast<std::uint64_t>(i)) & 0xffff));
+    for (std::int64_t i = 0; i < kPathPages * kPageTokens; ++i)
+      tokens.push_back(static_cast<TokenId>(SplitMix64(conversation * 1000 + static_cast<std::uint64_t>(i)) & 0xffff));
     return tokens;
   };
   TimeNs matching = 0, deciding = 0, now = 0;
@@ -140,7 +154,9 @@ Result<ExperimentResult> RunOverhead(ExperimentContext& context) {
     for (std::int64_t at = tree.Depth(tail); at < kPathPages; ++at) {
       PageHandle page;
       if (!pool->Allocate(PageCategory::kKv, std::span(&page, 1))) return ResourceExhausted("no page", "");
-      tail = tree.Insert(tail, std::span(tokens).subspan(static_cast<std::size_t>(at * kPageTokens), kPageTokens), page, now).node;
+      tail = tree.Insert(tail, std::span(tokens).subspan(static_cast<std::size_t>(at * kPageTokens), kPageTokens), page,
+                         now)
+                 .node;
     }
     tree.Unlock(tail, now);
     matching += clock.Now() - begin;
@@ -148,17 +164,26 @@ Result<ExperimentResult> RunOverhead(ExperimentContext& context) {
   const double match_us = static_cast<double>(matching) / 1e3 / static_cast<double>(requests);
   const double decide_us = static_cast<double>(deciding) / 1e3 / static_cast<double>(decisions);
   ExperimentResult result;
-  result.setting = fmt::format("Measured on the machine that ran this, so other figures elsewhere: the project's dependency tree with {} "
+  result.setting = fmt::format(
+      "Measured on the machine that ran this, so other figures elsewhere: the project's dependency tree with {} "
       "pages (the NPU's memory with Llama-7B), "
-                               "full; {} conversations of {} tokens, each new, so that {} pages must go for each, chosen by the policy "
-                                   "`fastlibra`.",
-                               pages, requests, kPathPages * kPageTokens, kPathPages);
-  result.comparison = {{.id = "fl-ov", .what = "matching and updating the tree, a request", .reported = "under 0.5 ms", .ours =
-      fmt::format("{:.3f} ms", match_us / 1e3),
-                        .verdict = VerdictOfClaim(match_us < 500), .origin = "measured"},
-                       {.id = "fl-ov", .what = "a swap decision", .reported = "under 5 ms", .ours = fmt::format("{:.3f} ms, P99 "
-                           "{:.2f} ms", decide_us / 1e3, SummariseLatencies(decisions_ms).p99),
-                        .verdict = VerdictOfClaim(decide_us < 5000), .origin = "measured"}};
+      "full; {} conversations of {} tokens, each new, so that {} pages must go for each, chosen by the policy "
+      "`fastlibra`.",
+      pages, requests, kPathPages * kPageTokens, kPathPages);
+  result.comparison = {{.id = "fl-ov",
+                        .what = "matching and updating the tree, a request",
+                        .reported = "under 0.5 ms",
+                        .ours = fmt::format("{:.3f} ms", match_us / 1e3),
+                        .verdict = VerdictOfClaim(match_us < 500),
+                        .origin = "measured"},
+                       {.id = "fl-ov",
+                        .what = "a swap decision",
+                        .reported = "under 5 ms",
+                        .ours = fmt::format("{:.3f} ms, P99 "
+                                            "{:.2f} ms",
+                                            decide_us / 1e3, SummariseLatencies(decisions_ms).p99),
+                        .verdict = VerdictOfClaim(decide_us < 5000),
+                        .origin = "measured"}};
   return result;
 }
 

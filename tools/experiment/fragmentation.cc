@@ -52,7 +52,7 @@ class FirstFit {
   }
 
  private:
-  std::map<std::int64_t, std::int64_t> holes_;   // begin, length
+  std::map<std::int64_t, std::int64_t> holes_;  // begin, length
   std::int64_t free_;
 };
 
@@ -121,7 +121,9 @@ class Run {
   }
 
  private:
-  const AdapterLayout& Layout(std::uint32_t adapter) const { return options_.layouts[adapter % options_.layouts.size()]; }
+  const AdapterLayout& Layout(std::uint32_t adapter) const {
+    return options_.layouts[adapter % options_.layouts.size()];
+  }
   static AdapterGeneration Generation(std::uint32_t adapter) { return AdapterGeneration{adapter + 1}; }
 
   void LoadIntoPages(std::uint32_t adapter) {
@@ -129,7 +131,7 @@ class Run {
       residency_->EvictFromDevice(Generation(in_pages_.TakeOldest()));
       ++figures_.paged.evictions;
     }
-    residency_->BeginLoad(Generation(adapter), /*via_host=*/false, clock_.Now());   // aborts if the pool refuses
+    residency_->BeginLoad(Generation(adapter), /*via_host=*/false, clock_.Now());  // aborts if the pool refuses
     std::vector<ResidencyManager::LoadFailure> failures;
     while (transfer_.next_end() >= 0) {
       clock_.AdvanceTo(std::max(clock_.Now(), transfer_.next_end()));
@@ -161,12 +163,14 @@ class Run {
     std::int64_t payload = 0;
     for (const std::uint32_t adapter : in_pages_.order()) payload += Layout(adapter).payload_bytes;
     const std::int64_t pages = pool_->Stats().used(PageCategory::kAdapter);
-    figures_.paged.internal += share * (1 - static_cast<double>(payload) / static_cast<double>(pages * options_.page_bytes));
+    figures_.paged.internal +=
+        share * (1 - static_cast<double>(payload) / static_cast<double>(pages * options_.page_bytes));
     figures_.paged.held += share * static_cast<double>(in_pages_.size());
     figures_.contiguous.held += share * static_cast<double>(in_one_piece_.size());
     figures_.contiguous.external += share * holes_.External();
     figures_.contiguous.unused += share * static_cast<double>(holes_.free()) / static_cast<double>(options_.pool_bytes);
-    figures_.paged.unused += share * static_cast<double>(pool_->free_pages()) / static_cast<double>(pool_->capacity_pages());
+    figures_.paged.unused +=
+        share * static_cast<double>(pool_->free_pages()) / static_cast<double>(pool_->capacity_pages());
   }
 
   const FragmentationOptions& options_;

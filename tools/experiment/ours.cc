@@ -14,8 +14,10 @@ namespace {
 
 struct System {
   std::string_view name, preset;
-  bool fair = false;                     // among adapters as tenants. The documents' systems are not, and theirs is one tenant's load
-  bool own_loop = false;                 // fills its steps as its document does; the others are our engine with another cache
+  // among adapters as tenants. The documents' systems are not, and theirs is one tenant's load
+  bool fair = false;
+  // fills its steps as its document does; the others are our engine with another cache
+  bool own_loop = false;
 };
 // Ours first. The others: each document's system, and its strongest variant where that is another.
 constexpr std::array kSystems = std::to_array<System>({
@@ -31,47 +33,57 @@ constexpr std::array kSystems = std::to_array<System>({
     {"fifo", "fifo"},
 });
 constexpr std::size_t kOurSystems = 3;
-constexpr double kSloFactor = 5;         // Chameleon 5.1, here for all
+constexpr double kSloFactor = 5;  // Chameleon 5.1, here for all
 // FastLibra 6.1 keeps TTFT below it; short requests: five times theirs would be more than a run of so many lasts.
-constexpr double kShortSlo = 0.5;        // s
-constexpr double kShareOfLoad = 0.8;     // of what the best of the others sustains, for the comparison of times
-constexpr std::size_t kLoadSeeds = 7, kTimeSeeds = 41;   // from the run's on
-constexpr double kNoLoad = 1e9;          // over a system that sustains none
-constexpr double kSearchStep = 1.02;     // FindSustainedLoad's: less is no difference
+constexpr double kShortSlo = 0.5;     // s
+constexpr double kShareOfLoad = 0.8;  // of what the best of the others sustains, for the comparison of times
+constexpr std::size_t kLoadSeeds = 7, kTimeSeeds = 41;  // from the run's on
+constexpr double kNoLoad = 1e9;                         // over a system that sustains none
+constexpr double kSearchStep = 1.02;                    // FindSustainedLoad's: less is no difference
 constexpr double kTargetGain = 1.10, kTargetTime = 1.03;
 
 struct NamedWorkload {
   const char* name;
   Result<SimulationJob> (*make)(const ExperimentContext& context, std::string_view preset);
-  double slo = 0;                        // s; 0: kSloFactor times the mean time of a request at low load
+  double slo = 0;  // s; 0: kSloFactor times the mean time of a request at low load
 };
 constexpr std::array kWorkloads = std::to_array<NamedWorkload>({
     {"Chameleon: Azure's conversations, 7B, A40",
-     [](const ExperimentContext& context, std::string_view preset) { return MakeChameleonJob(context, {.preset = preset}); }},
+     [](const ExperimentContext& context, std::string_view preset) {
+       return MakeChameleonJob(context, {.preset = preset});
+     }},
     {"Chameleon: 500 adapters, A100 80 GB",
      [](const ExperimentContext& context, std::string_view preset) {
        return MakeChameleonJob(context, {.preset = preset, .rate = 30, .device = "a100-80", .adapters = 500});
      }},
     {"Chameleon: 30B, 10 adapters, A100 80 GB",
      [](const ExperimentContext& context, std::string_view preset) {
-       return MakeChameleonJob(context, {.preset = preset, .rate = 4, .device = "a100-80", .model = "llama-30b", .adapters = 10});
+       return MakeChameleonJob(
+           context, {.preset = preset, .rate = 4, .device = "a100-80", .model = "llama-30b", .adapters = 10});
      }},
     {"vLLM-LoRA: 70B, 1,000 adapters",
-     [](const ExperimentContext& context, std::string_view preset) { return MakeVllmLoraJob(context, preset); }, kShortSlo},
+     [](const ExperimentContext& context, std::string_view preset) { return MakeVllmLoraJob(context, preset); },
+     kShortSlo},
     {"FastLibra: chatbot",
-     [](const ExperimentContext& context, std::string_view preset) { return MakeFastLibraJob(context, FastLibraLoad::kChatbot, preset); },
+     [](const ExperimentContext& context, std::string_view preset) {
+       return MakeFastLibraJob(context, FastLibraLoad::kChatbot, preset);
+     },
      kShortSlo},
     {"FastLibra: translation",
      [](const ExperimentContext& context, std::string_view preset) {
        return MakeFastLibraJob(context, FastLibraLoad::kTranslation, preset);
-     }, kShortSlo},
+     },
+     kShortSlo},
     {"FastLibra: agent",
-     [](const ExperimentContext& context, std::string_view preset) { return MakeFastLibraJob(context, FastLibraLoad::kAgent, preset); },
+     [](const ExperimentContext& context,
+        std::string_view preset) { return MakeFastLibraJob(context, FastLibraLoad::kAgent, preset); },
      kShortSlo},
     {"CaraServe: 7B, A10, rank 64",
-     [](const ExperimentContext& context, std::string_view preset) { return MakeCaraServeJob(context, preset, /*recorded=*/false); }},
+     [](const ExperimentContext& context,
+        std::string_view preset) { return MakeCaraServeJob(context, preset, /*recorded=*/false); }},
     {"CaraServe: recorded clients",
-     [](const ExperimentContext& context, std::string_view preset) { return MakeCaraServeJob(context, preset, /*recorded=*/true); }},
+     [](const ExperimentContext& context,
+        std::string_view preset) { return MakeCaraServeJob(context, preset, /*recorded=*/true); }},
 });
 constexpr std::size_t kCount = kSystems.size();
 
@@ -86,7 +98,8 @@ Result<std::vector<SimulationJob>> MakeJobs(const ExperimentContext& context) {
       job.load.requests = context.Requests(3000);
       if (jobs.size() % kCount == 0) {
         ASSIGN_OR_RETURN(const TimeNs low, LowLoadTime(job.options, job.load));
-        SetObjective(job, static_cast<TimeNs>(workload.slo > 0 ? workload.slo * kNsPerSecond : kSloFactor * static_cast<double>(low)));
+        SetObjective(job, static_cast<TimeNs>(workload.slo > 0 ? workload.slo * kNsPerSecond
+                                                               : kSloFactor * static_cast<double>(low)));
       } else {
         SetObjective(job, jobs[jobs.size() / kCount * kCount].options.slo);
       }
@@ -118,13 +131,14 @@ double Median(SeedValues values) {
 
 // The first system beside the others of a workload.
 struct Comparison {
-  std::size_t best = 0;                  // of the others
-  double factor = 0;                     // the first over it: the median over the seeds
-  double worst = 0;                      // seed
+  std::size_t best = 0;  // of the others
+  double factor = 0;     // the first over it: the median over the seeds
+  double worst = 0;      // seed
 };
 enum class Better : std::uint8_t { kLarger, kSmaller };
 
-// Seed by seed, as the same requests were sent to both: what they ask for differs much more from seed to seed than systems do.
+// Seed by seed, as the same requests were sent to both: what they ask for differs much more from seed to seed than
+// systems do.
 Comparison CompareWithBest(std::span<const SeedValues> of, Better better, bool own_loops_alone) {
   const bool larger = better == Better::kLarger;
   Comparison comparison;
@@ -146,9 +160,11 @@ std::span<const SeedValues> OfWorkload(const std::vector<SeedValues>& values, st
   return std::span(values).subspan(workload * kCount, kCount);
 }
 
-ComparisonRow RowOf(const char* id, std::size_t workload, const char* what, const char* asked, const Comparison& comparison, bool holds) {
+ComparisonRow RowOf(const char* id, std::size_t workload, const char* what, const char* asked,
+                    const Comparison& comparison, bool holds) {
   return {.id = id,
-          .what = fmt::format("{}: {}, over the best other's ({})", kWorkloads[workload].name, what, kSystems[comparison.best].name),
+          .what = fmt::format("{}: {}, over the best other's ({})", kWorkloads[workload].name, what,
+                              kSystems[comparison.best].name),
           .reported = asked,
           .ours = fmt::format("{}, worst seed {}", ShowFactor(comparison.factor), ShowFactor(comparison.worst)),
           .verdict = VerdictOfClaim(holds)};
@@ -160,12 +176,14 @@ void CompareLoads(const std::vector<SeedValues>& loads, ExperimentResult& result
     const Comparison all = CompareWithBest(OfWorkload(loads, i), Better::kLarger, /*own_loops_alone=*/false);
     sum += all.factor;
     own_loops += CompareWithBest(OfWorkload(loads, i), Better::kLarger, /*own_loops_alone=*/true).factor;
-    result.comparison.push_back(RowOf("lm-1", i, "load sustained", "at least 1.00x", all, all.factor >= 1 / kSearchStep));
+    result.comparison.push_back(
+        RowOf("lm-1", i, "load sustained", "at least 1.00x", all, all.factor >= 1 / kSearchStep));
   }
   const double mean = sum / static_cast<double>(kWorkloads.size());
   result.comparison.push_back({"lm-1", "the mean over the best of those that fill steps as their documents do", "-",
                                ShowFactor(own_loops / static_cast<double>(kWorkloads.size())), Verdict::kInformation});
-  result.comparison.push_back({"lm-1", "the mean of these", "at least 1.10x", ShowFactor(mean), VerdictOfClaim(mean >= kTargetGain)});
+  result.comparison.push_back(
+      {"lm-1", "the mean of these", "at least 1.10x", ShowFactor(mean), VerdictOfClaim(mean >= kTargetGain)});
 }
 
 void CompareTimes(const std::vector<SeedValues>& times, ExperimentResult& result) {
@@ -190,7 +208,7 @@ Result<std::vector<SeedValues>> FindLoadsOfSeeds(ExperimentContext& context, con
 }
 
 struct Times {
-  std::vector<SeedValues> p99_ttft, mean_tpot;   // ms; by job, seed by seed
+  std::vector<SeedValues> p99_ttft, mean_tpot;  // ms; by job, seed by seed
 };
 Result<Times> MeasureTimes(ExperimentContext& context, std::vector<SimulationJob> jobs) {
   Times times{std::vector<SeedValues>(jobs.size()), std::vector<SeedValues>(jobs.size())};
@@ -222,31 +240,45 @@ Result<ExperimentResult> RunOurs(ExperimentContext& context) {
   ASSIGN_OR_RETURN(const Times times, MeasureTimes(context, std::move(jobs)));
   ExperimentResult result;
   result.setting = fmt::format(
-      "Each workload on the device of its document; {} requests a run; objective: P99 TTFT within {:g} times the mean time of a request at "
-      "low load, for vLLM-LoRA's and FastLibra's within {:g} s; one for all systems of a workload, and told to all, as an operator would "
-      "(`--ttft-objective`). Loads are of {} seeds; times, of {}, are compared at {:g} of the load that the best of the others sustains. "
-      "Medians of the seeds, and where one is over another's the median of what it is with each seed. (A P99 of one seed is that of 30 "
+      "Each workload on the device of its document; {} requests a run; objective: P99 TTFT within {:g} times the mean "
+      "time of a request at "
+      "low load, for vLLM-LoRA's and FastLibra's within {:g} s; one for all systems of a workload, and told to all, as "
+      "an operator would "
+      "(`--ttft-objective`). Loads are of {} seeds; times, of {}, are compared at {:g} of the load that the best of "
+      "the others sustains. "
+      "Medians of the seeds, and where one is over another's the median of what it is with each seed. (A P99 of one "
+      "seed is that of 30 "
       "requests, and some draw more work than their rate says.) Fairness among tenants is ours alone and each load "
-      "is one tenant's, so it is off; a column has it on, with each adapter a tenant, as `serve` does where no key says otherwise.",
+      "is one tenant's, so it is off; a column has it on, with each adapter a tenant, as `serve` does where no key "
+      "says otherwise.",
       context.Requests(3000), kSloFactor, kShortSlo, kLoadSeeds, kTimeSeeds, kShareOfLoad);
   result.remarks.push_back(
-      "`vllm`, `fastlibra` and `fifo` are the documents' caches on our engine: prompts in chunks beside decodes, loads beside steps, first "
-      "come, first served. What the engine is worth shows against those that fill steps as their documents do: `s-lora`, `chameleon*`, "
+      "`vllm`, `fastlibra` and `fifo` are the documents' caches on our engine: prompts in chunks beside decodes, loads "
+      "beside steps, first "
+      "come, first served. What the engine is worth shows against those that fill steps as their documents do: "
+      "`s-lora`, `chameleon*`, "
       "`vllm-lora-batch32`. What ours does besides (docs/scheduling.md):");
   result.remarks.push_back(
-      "Where the host link is short (500 adapters, most of which are wanted for the first time), it does not bring adapters first come, "
-      "first served, which makes everybody late who waits for one, but gives up those that take longest for each request that waits "
+      "Where the host link is short (500 adapters, most of which are wanted for the first time), it does not bring "
+      "adapters first come, "
+      "first served, which makes everybody late who waits for one, but gives up those that take longest for each "
+      "request that waits "
       "for them. The one request in a hundred that may be late frees more of the link than any other would.");
   result.remarks.push_back(
-      "Where memory is short (30B; 7B on the A10), it spreads prompts over the steps of those who decode. A step reads all weights, "
-      "however few tokens it computes, and there are too few who decode to make up for it; a prompt computed at once makes one step "
+      "Where memory is short (30B; 7B on the A10), it spreads prompts over the steps of those who decode. A step reads "
+      "all weights, "
+      "however few tokens it computes, and there are too few who decode to make up for it; a prompt computed at once "
+      "makes one step "
       "longer, and leaves the next ones as they were.");
   result.remarks.push_back(
-      "Who comes while a step computes has his adapter loaded at once, where the link is idle, and need not wait for the next plan and the "
+      "Who comes while a step computes has his adapter loaded at once, where the link is idle, and need not wait for "
+      "the next plan and the "
       "step behind it: most where steps are long and adapters many (vLLM-LoRA's: P99 TTFT).");
   result.remarks.push_back(
-      "Elsewhere the device computes all the time, and a step is bound by the products of its tokens: a cache saves only what would be "
-      "computed again, and the order can gain no more than the work of the one request in a hundred that may be late: a few percent.");
+      "Elsewhere the device computes all the time, and a step is bound by the products of its tokens: a cache saves "
+      "only what would be "
+      "computed again, and the order can gain no more than the work of the one request in a hundred that may be late: "
+      "a few percent.");
   CompareLoads(loads, result);
   CompareTimes(times.p99_ttft, result);
   result.tables.push_back(TableOf("Load sustained, requests per second", median_loads, "{:.3g}"));

@@ -84,14 +84,17 @@ std::string ExperimentCommand(const Experiment& experiment, const ExperimentCont
   return command;
 }
 
-std::string ExperimentAsMarkdown(const Experiment& experiment, const ExperimentResult& result, const std::string& command) {
-  std::string text = fmt::format("# {}\n{}. Covers {}. Written by `{}`; what the verdicts mean: [experiments](../experiments.md).\n\n",
-                                 experiment.title, experiment.source, experiment.covers, command);
+std::string ExperimentAsMarkdown(const Experiment& experiment, const ExperimentResult& result,
+                                 const std::string& command) {
+  std::string text =
+      fmt::format("# {}\n{}. Covers {}. Written by `{}`; what the verdicts mean: [experiments](../experiments.md).\n\n",
+                  experiment.title, experiment.source, experiment.covers, command);
   text += TableAsMarkdown(kComparisonHeader, ComparisonCells(result));
   if (!result.remarks.empty()) text += "\n## Where ours differs, and what else is seen\n";
   for (const std::string& remark : result.remarks) text += "- " + remark + "\n";
   text += "\n## Setting\n" + result.setting + "\n";
-  for (const ExperimentTable& table : result.tables) text += "\n## " + table.title + "\n" + TableAsMarkdown(table.header, table.rows);
+  for (const ExperimentTable& table : result.tables)
+    text += "\n## " + table.title + "\n" + TableAsMarkdown(table.header, table.rows);
   for (const ExperimentPlot& plot : result.plots) {
     text += fmt::format("\n![{}]({}_{}.svg)\n", plot.title, experiment.id, plot.name);
   }
@@ -153,7 +156,7 @@ Status WriteExperimentIndex(const std::string& directory, std::span<const Experi
   std::map<std::string, int> counts;
   for (const Experiment& experiment : experiments) {
     const std::string path = directory + "/" + std::string(experiment.id) + ".json";
-    std::error_code ignored;   // what cannot be looked at was not run
+    std::error_code ignored;  // what cannot be looked at was not run
     if (!std::filesystem::exists(path, ignored)) continue;
     ASSIGN_OR_RETURN(const auto comparison, ReadComparison(path));
     for (auto row : comparison) {
@@ -162,8 +165,9 @@ Status WriteExperimentIndex(const std::string& directory, std::span<const Experi
       rows += TableLine(row);
     }
   }
-  std::string text = "# Experiments: reported beside ours\nWritten by `loramux experiment`; [how to run it and how to read this]"
-                     "(../experiments.md).\n\n";
+  std::string text =
+      "# Experiments: reported beside ours\nWritten by `loramux experiment`; [how to run it and how to read this]"
+      "(../experiments.md).\n\n";
   for (const char* verdict : {"agrees", "weaker", "stronger", "opposite", "information"}) {
     text += fmt::format("{}{} {}", verdict == std::string_view("agrees") ? "" : ", ", counts[verdict], verdict);
   }

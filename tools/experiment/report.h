@@ -12,7 +12,8 @@ namespace loramux {
 std::string ExperimentCommand(const Experiment& experiment, const ExperimentContext& context);
 
 // `command` is as in ExperimentCommand.
-std::string ExperimentAsMarkdown(const Experiment& experiment, const ExperimentResult& result, const std::string& command);
+std::string ExperimentAsMarkdown(const Experiment& experiment, const ExperimentResult& result,
+                                 const std::string& command);
 // An object: id, source, command, comparison, tables, remarks.
 std::string ExperimentAsJson(const Experiment& experiment, const ExperimentResult& result, const std::string& command);
 // The comparison alone, aligned, for a terminal.
@@ -21,8 +22,8 @@ std::string ComparisonAsText(const ExperimentResult& result);
 // Writes <id>.md, <id>.json and the plots. Error: a file that cannot be written.
 Status WriteExperiment(const std::string& directory, const Experiment& experiment, const ExperimentResult& result,
                        const std::string& command);
-// Writes experiments.md: every row of comparison of those experiments whose <id>.json lies there. Errors: a file that cannot be
-// read or written.
+// Writes experiments.md: every row of comparison of those experiments whose <id>.json lies there. Errors: a file that
+// cannot be read or written.
 Status WriteExperimentIndex(const std::string& directory, std::span<const Experiment> experiments);
 
 }  // namespace loramux

@@ -1,4 +1,5 @@
-// vLLM-LoRA (the series on vLLM v1, part 10): adapter-aware scheduling in four strategies, and a paged pool of adapters.
+// vLLM-LoRA (the series on vLLM v1, part 10): adapter-aware scheduling in four strategies, and a paged pool of
+// adapters.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -23,16 +24,16 @@ constexpr std::int64_t kAdapterBytes = 167'772'160, kRank = 16, kPageBytes = 2 *
 constexpr std::int64_t kAdapterPoolBytes = 12'288LL * 1024 * 1024, kKvPoolBytes = 30'720LL * 1024 * 1024;
 constexpr std::int64_t kAdapters = 1000;
 constexpr double kRate = 200, kExponent = 1.2;
-// Not in the document. Output: such that about 128 run at once, the batch that it measured with 40 adapters. Prompts: short
-// enough for that rate.
+// Not in the document. Output: such that about 128 run at once, the batch that it measured with 40 adapters. Prompts:
+// short enough for that rate.
 constexpr double kOutputTokens = 19, kPromptTokens = 64;
-constexpr double kLongOutputTokens = 26;       // its best throughput over its rate, 5,340 / 200
+constexpr double kLongOutputTokens = 26;  // its best throughput over its rate, 5,340 / 200
 constexpr double kSkewedExponent = 1.8;
 constexpr std::int64_t kGpus = 8;
 
 struct Strategy {
   std::string_view id, preset, what;
-  double mean_ttft, p99_ttft, tokens, cold_starts;   // as reported: ms, ms, per second, per second
+  double mean_ttft, p99_ttft, tokens, cold_starts;  // as reported: ms, ms, per second, per second
 };
 constexpr std::array kStrategies = std::to_array<Strategy>({
     {"vl-s1", "vllm-lora-fifo", "FIFO", 142, 385, 4850, 12.3},
@@ -41,7 +42,8 @@ constexpr std::array kStrategies = std::to_array<Strategy>({
     {"vl-s4", "vllm-lora-batch32", "+ at most 32 adapters a batch", 88, 160, 5280, 2.8},
 });
 
-// The document's figures where it has them; the arithmetic of prompts, attention and keys and values from H100's data sheet.
+// The document's figures where it has them; the arithmetic of prompts, attention and keys and values from H100's data
+// sheet.
 Result<SimulatedDevice> Describe() {
   ASSIGN_OR_RETURN(const DeviceShape h100, FindDevice("h100"));
   ASSIGN_OR_RETURN(const ModelShape model, FindModel("llama-70b"));
@@ -54,15 +56,16 @@ Result<SimulatedDevice> Describe() {
   PerformanceModel& m = device.model;
   m.device = device.name;
   m.step = 0;
-  m.dense_floor = 28.5e-3;                     // "Kernel-Level Optimization": the base forward, batch 128
-  m.per_rank = 3.1e-3 / (40 * kRank);          // there: one batched kernel, 40 adapters
-  m.host_to_device = m.device_to_host = {.latency = 100e-6, .bytes_per_second = 28e9};   // 5.7 ms for 160 MB; paged 6.1 ms
+  m.dense_floor = 28.5e-3;             // "Kernel-Level Optimization": the base forward, batch 128
+  m.per_rank = 3.1e-3 / (40 * kRank);  // there: one batched kernel, 40 adapters
+  // 5.7 ms for 160 MB; paged 6.1 ms
+  m.host_to_device = m.device_to_host = {.latency = 100e-6, .bytes_per_second = 28e9};
   return device;
 }
 
 struct Setting {
   double rate = kRate, exponent = kExponent, output = kOutputTokens;
-  std::int64_t bound = 0;                // adapters a batch, where the strategy has a bound; 0: the document's 32
+  std::int64_t bound = 0;  // adapters a batch, where the strategy has a bound; 0: the document's 32
   std::int64_t pool_bytes = kAdapterPoolBytes;
 };
 
@@ -71,13 +74,21 @@ Result<SimulationJob> MakeJob(const ExperimentContext& context, std::string_view
   ASSIGN_OR_RETURN(job.options.device, Describe());
   ASSIGN_OR_RETURN(job.options.preset, FindPreset(preset));
   job.options.device.device_pages = (setting.pool_bytes + kKvPoolBytes) / kPageBytes;
-  job.options.adapter_share = (static_cast<double>(setting.pool_bytes / kPageBytes) +
-      0.5) / static_cast<double>(job.options.device.device_pages);
-  if (setting.bound > 0 && job.options.preset.max_distinct_adapters > 0) job.options.preset.max_distinct_adapters = setting.bound;
+  job.options.adapter_share = (static_cast<double>(setting.pool_bytes / kPageBytes) + 0.5) /
+                              static_cast<double>(job.options.device.device_pages);
+  if (setting.bound > 0 && job.options.preset.max_distinct_adapters > 0)
+    job.options.preset.max_distinct_adapters = setting.bound;
   job.options.max_batch_tokens = 2048;
   job.options.seed = job.load.seed = context.seed;
-  job.load = {.requests = context.Requests(12'000), .rate = setting.rate, .input_mean = kPromptTokens, .output_mean = setting.output,
-              .max_input = 512, .max_output = 256, .adapters = kAdapters, .ranks = {kRank}, .exponent = setting.exponent,
+  job.load = {.requests = context.Requests(12'000),
+              .rate = setting.rate,
+              .input_mean = kPromptTokens,
+              .output_mean = setting.output,
+              .max_input = 512,
+              .max_output = 256,
+              .adapters = kAdapters,
+              .ranks = {kRank},
+              .exponent = setting.exponent,
               .seed = context.seed};
   return job;
 }
@@ -101,18 +112,25 @@ std::vector<std::string> RowOf(std::string name, const SimulationOutcome& outcom
     running += static_cast<double>(sample.running) / static_cast<double>(outcome.result.samples.size());
     waiting += static_cast<double>(sample.waiting) / static_cast<double>(outcome.result.samples.size());
   }
-  return {std::move(name), fmt::format("{:.0f}", s.ttft.mean), fmt::format("{:.0f}", s.ttft.p99),
-          fmt::format("{:.0f}", s.output_tokens_per_second), fmt::format("{:.1f}", ColdStarts(outcome)),
-          fmt::format("{:.1f}", static_cast<double>(s.adapter_loads) / s.seconds), fmt::format("{:.1f} %", 100 * s.adapter_hit_share),
-          fmt::format("{:.0f}", running), fmt::format("{:.0f}", waiting)};
+  return {std::move(name),
+          fmt::format("{:.0f}", s.ttft.mean),
+          fmt::format("{:.0f}", s.ttft.p99),
+          fmt::format("{:.0f}", s.output_tokens_per_second),
+          fmt::format("{:.1f}", ColdStarts(outcome)),
+          fmt::format("{:.1f}", static_cast<double>(s.adapter_loads) / s.seconds),
+          fmt::format("{:.1f} %", 100 * s.adapter_hit_share),
+          fmt::format("{:.0f}", running),
+          fmt::format("{:.0f}", waiting)};
 }
 
-const std::vector<std::string> kHeader = {"strategy", "mean TTFT ms", "P99 TTFT ms", "output tok/s", "cold starts/s", "loads/s",
-                                          "adapter there on arrival", "running", "waiting"};
+const std::vector<std::string> kHeader = {
+    "strategy", "mean TTFT ms", "P99 TTFT ms", "output tok/s", "cold starts/s", "loads/s", "adapter there on arrival",
+    "running",  "waiting"};
 
 ExperimentTable TableOf(std::string title, const std::vector<SimulationOutcome>& outcomes) {
   ExperimentTable table{.title = std::move(title), .header = kHeader};
-  for (std::size_t i = 0; i < outcomes.size(); ++i) table.rows.push_back(RowOf(std::string(kStrategies[i].what), outcomes[i]));
+  for (std::size_t i = 0; i < outcomes.size(); ++i)
+    table.rows.push_back(RowOf(std::string(kStrategies[i].what), outcomes[i]));
   return table;
 }
 
@@ -121,7 +139,7 @@ double LruMissShare(double exponent, std::size_t slots, std::uint64_t seed) {
   const WeightedChoice choice(PowerLaw(static_cast<std::size_t>(kAdapters), exponent));
   Prng prng(seed);
   std::list<std::size_t> order;
-  std::unordered_map<std::size_t, std::list<std::size_t>::iterator> places;   // looked up, never iterated
+  std::unordered_map<std::size_t, std::list<std::size_t>::iterator> places;  // looked up, never iterated
   constexpr int kWarm = 20'000, kDraws = 200'000;
   int misses = 0;
   for (int i = 0; i < kWarm + kDraws; ++i) {
@@ -142,15 +160,22 @@ double LruMissShare(double exponent, std::size_t slots, std::uint64_t seed) {
 
 // What the bound on a batch's adapters costs: the strategies with and without it, by bound and by rate.
 struct BoundRuns {
-  ExperimentTable table{.title = "The bound on adapters a batch", .header = {"adapters a batch", "requests/s", "Zipf", "mean TTFT ms",
-                                                                            "P99 TTFT ms", "output tok/s", "cold starts/s", "running"},
+  ExperimentTable table{.title = "The bound on adapters a batch",
+                        .header = {"adapters a batch", "requests/s", "Zipf", "mean TTFT ms", "P99 TTFT ms",
+                                   "output tok/s", "cold starts/s", "running"},
                         .rows = {}};
-  std::vector<double> mean_ttft;         // ms, as `table`'s rows
+  std::vector<double> mean_ttft;  // ms, as `table`'s rows
 };
 Result<BoundRuns> RunBounds(ExperimentContext& context) {
-  const std::vector<Setting> settings = {{.bound = 32}, {.bound = 40}, {.bound = 48}, {.bound = 57}, {.bound = 76},
-                                         {.rate = 100, .bound = 32}, {.rate = 100, .bound = 76},
-                                         {.exponent = kSkewedExponent, .bound = 32}, {.exponent = kSkewedExponent, .bound = 76}};
+  const std::vector<Setting> settings = {{.bound = 32},
+                                         {.bound = 40},
+                                         {.bound = 48},
+                                         {.bound = 57},
+                                         {.bound = 76},
+                                         {.rate = 100, .bound = 32},
+                                         {.rate = 100, .bound = 76},
+                                         {.exponent = kSkewedExponent, .bound = 32},
+                                         {.exponent = kSkewedExponent, .bound = 76}};
   std::vector<SimulationJob> jobs;
   for (const Setting& setting : settings) {
     ASSIGN_OR_RETURN(jobs.emplace_back(), MakeJob(context, kStrategies.back().preset, setting));
@@ -171,8 +196,8 @@ void Compare(const std::vector<SimulationOutcome>& ours, ExperimentResult& resul
   for (std::size_t i = 0; i < kStrategies.size(); ++i) {
     const Strategy& said = kStrategies[i];
     const SimulationSummary& s = ours[i].summary;
-    const auto add = [&](const char* what, double reported, double simulated, double reported_before, double simulated_before,
-                         const char* unit) {
+    const auto add = [&](const char* what, double reported, double simulated, double reported_before,
+                         double simulated_before, const char* unit) {
       ComparisonRow row{.id = std::string(said.id), .what = fmt::format("{}: {}", said.what, what)};
       row.reported = fmt::format("{:.4g}{}", reported, unit);
       row.ours = fmt::format("{:.4g}{}", simulated, unit);
@@ -194,14 +219,17 @@ void Compare(const std::vector<SimulationOutcome>& ours, ExperimentResult& resul
 }
 
 ExperimentPlot PlotOf(const std::vector<SimulationOutcome>& ours) {
-  DotChart chart{.title = "Time to the first token by strategy", .subtitle = "200 requests/s, 1,000 adapters, 76 on the device",
-                 .x_label = "ms", .series = {"mean, reported", "mean, simulated", "P99, reported", "P99, simulated"}, .rows = {}};
+  DotChart chart{.title = "Time to the first token by strategy",
+                 .subtitle = "200 requests/s, 1,000 adapters, 76 on the device",
+                 .x_label = "ms",
+                 .series = {"mean, reported", "mean, simulated", "P99, reported", "P99, simulated"},
+                 .rows = {}};
   const auto dot = [](double value) { return DotChart::Dot{.value = value, .low = value, .high = value}; };
   for (std::size_t i = 0; i < kStrategies.size(); ++i) {
     const LatencySummary& ttft = ours[i].summary.ttft;
     constexpr std::array<const char*, 4> kShort = {"FIFO", "residents first", "+ prefetch", "+ 32 adapters"};
-    chart.rows.push_back({kShort[i], {dot(kStrategies[i].mean_ttft), dot(ttft.mean), dot(kStrategies[i].p99_ttft),
-                                                             dot(ttft.p99)}});
+    chart.rows.push_back(
+        {kShort[i], {dot(kStrategies[i].mean_ttft), dot(ttft.mean), dot(kStrategies[i].p99_ttft), dot(ttft.p99)}});
   }
   return {.name = "ttft", .title = chart.title, .svg = RenderSvg(chart)};
 }
@@ -214,55 +242,77 @@ Result<ExperimentResult> RunStrategies(ExperimentContext& context) {
   ASSIGN_OR_RETURN(const auto three_quarters, SimulateStrategies(context, {.rate = 150}));
   ExperimentResult result;
   result.setting = fmt::format(
-      "From the document: 1,000 adapters of rank 16 with 160 MB each, a pool of 12 GB for them (76) and 30 GB for keys and values, pages "
-      "of 2 MB, 200 requests a second, Zipf {}, a base forward of 28.5 ms, 3.1 ms for 40 adapters in a batch, 28 GB/s to the device and "
-      "0.1 ms a load (its 6.1 ms with pages). Not in the document, so ours: answers of {} tokens on average (so about 128 run at once, the "
-      "batch of its kernel figures), prompts of {} (log-normal, both), 256 seats, 2,048 tokens a step, and the arithmetic of eight H100 "
-          "for "
-      "prompts, since one cannot compute 200 prompts a second with 70 billion parameters; the forward's 28.5 ms are its floor. A step "
-      "waits for the adapters of those who join it (`AdapterPool.ensure_loaded` blocks), and each such load counts as a cold start. "
-      "Presets `vllm-lora-fifo`, `-residency`, `-prefetch`, `-batch32`.", kExponent, kOutputTokens, kPromptTokens);
+      "From the document: 1,000 adapters of rank 16 with 160 MB each, a pool of 12 GB for them (76) and 30 GB for keys "
+      "and values, pages "
+      "of 2 MB, 200 requests a second, Zipf {}, a base forward of 28.5 ms, 3.1 ms for 40 adapters in a batch, 28 GB/s "
+      "to the device and "
+      "0.1 ms a load (its 6.1 ms with pages). Not in the document, so ours: answers of {} tokens on average (so about "
+      "128 run at once, the "
+      "batch of its kernel figures), prompts of {} (log-normal, both), 256 seats, 2,048 tokens a step, and the "
+      "arithmetic of eight H100 "
+      "for "
+      "prompts, since one cannot compute 200 prompts a second with 70 billion parameters; the forward's 28.5 ms are "
+      "its floor. A step "
+      "waits for the adapters of those who join it (`AdapterPool.ensure_loaded` blocks), and each such load counts as "
+      "a cold start. "
+      "Presets `vllm-lora-fifo`, `-residency`, `-prefetch`, `-batch32`.",
+      kExponent, kOutputTokens, kPromptTokens);
   Compare(ours, result);
   result.tables.push_back(TableOf("200 requests a second", ours));
-  result.tables.push_back(TableOf(fmt::format("Answers of {} tokens (its best throughput over its rate)", kLongOutputTokens), longer));
+  result.tables.push_back(
+      TableOf(fmt::format("Answers of {} tokens (its best throughput over its rate)", kLongOutputTokens), longer));
   result.tables.push_back(TableOf("Half of the load: 100 requests a second", half));
   result.tables.push_back(TableOf(fmt::format("Zipf {}", kSkewedExponent), skewed));
   result.tables.push_back(TableOf("150 requests a second", three_quarters));
   ASSIGN_OR_RETURN(const BoundRuns bounds, RunBounds(context));
   result.tables.push_back(bounds.table);
   result.plots.push_back(PlotOf(ours));
-  const double miss = LruMissShare(kExponent, 76, context.seed), skewed_miss = LruMissShare(kSkewedExponent, 76, context.seed);
-  const auto mean = [](const std::vector<SimulationOutcome>& outcomes, std::size_t i) { return outcomes[i].summary.ttft.mean; };
+  const double miss = LruMissShare(kExponent, 76, context.seed),
+               skewed_miss = LruMissShare(kSkewedExponent, 76, context.seed);
+  const auto mean = [](const std::vector<SimulationOutcome>& outcomes, std::size_t i) {
+    return outcomes[i].summary.ttft.mean;
+  };
   result.remarks = {
-      fmt::format("Cold starts. Of requests that draw one of 1,000 adapters by Zipf {} independently, a list of the 76 most recently used "
-                  "misses {:.1f} % (counted, 200,000 draws): {:.0f} a second at 200 requests. The reported 12.3 are 6.2 %; with {} as the "
+      fmt::format("Cold starts. Of requests that draw one of 1,000 adapters by Zipf {} independently, a list of the 76 "
+                  "most recently used "
+                  "misses {:.1f} % (counted, 200,000 draws): {:.0f} a second at 200 requests. The reported 12.3 are "
+                  "6.2 %; with {} as the "
                   "exponent it would be {:.1f} %. The document's requests must have been more alike than it says.",
                   kExponent, 100 * miss, 200 * miss, kSkewedExponent, 100 * skewed_miss),
-      fmt::format("The document gives neither lengths nor how full its server was. Each cold start stops a step for 6 ms; at 200 "
-          "requests a second these "
-                  "stops make steps so much longer that more run at once, who use up the pool's 76 places. Then first come, first served "
-                      "makes "
-                  "everybody wait behind the one who waits for a place (mean TTFT {:.0f} ms), residents first only him ({:.0f} ms), and "
-                      "prefetching finds "
-                  "time to load ({:.0f} ms): the document's order, with larger effects. At 150 requests a second (fifth table) it is "
-                      "{:.0f}, {:.0f} and {:.0f} ms. "
-                  "Where seats and places suffice (third and fourth tables) everybody joins with the next step, which loads what he "
-                      "needs, and the first "
+      fmt::format("The document gives neither lengths nor how full its server was. Each cold start stops a step for 6 "
+                  "ms; at 200 "
+                  "requests a second these "
+                  "stops make steps so much longer that more run at once, who use up the pool's 76 places. Then first "
+                  "come, first served "
+                  "makes "
+                  "everybody wait behind the one who waits for a place (mean TTFT {:.0f} ms), residents first only him "
+                  "({:.0f} ms), and "
+                  "prefetching finds "
+                  "time to load ({:.0f} ms): the document's order, with larger effects. At 150 requests a second "
+                  "(fifth table) it is "
+                  "{:.0f}, {:.0f} and {:.0f} ms. "
+                  "Where seats and places suffice (third and fourth tables) everybody joins with the next step, which "
+                  "loads what he "
+                  "needs, and the first "
                   "three strategies are one: prefetching for those who wait helps nobody who does not.",
-                  mean(ours, 0), mean(ours, 1), mean(ours, 2), mean(three_quarters, 0), mean(three_quarters, 1), mean(three_quarters, 2)),
-      fmt::format("At most 32 adapters a batch is a bound on what runs together, and at Zipf {:g} 32 is too tight: mean TTFT is {:.0f} ms "
+                  mean(ours, 0), mean(ours, 1), mean(ours, 2), mean(three_quarters, 0), mean(three_quarters, 1),
+                  mean(three_quarters, 2)),
+      fmt::format("At most 32 adapters a batch is a bound on what runs together, and at Zipf {:g} 32 is too tight: "
+                  "mean TTFT is {:.0f} ms "
                   "with 32, {:.0f} with 40, {:.0f} with 48, {:.0f} with 57 (what 128 independent draws have on "
                   "average), {:.0f} with 76, which "
                   "is no bound (last table). With 48 and 57 the strategy does what the document says of it: fewer "
                   "cold starts and a lower P99 "
                   "than without, since the pool keeps places to prefetch into. At 100 requests a second 32 are {:.0f} "
                   "ms against {:.0f}; by "
-                  "Zipf {} {:.0f} against {:.0f}. So the document's batch of 128 with 40 adapters was more alike than its Zipf. Its code "
+                  "Zipf {} {:.0f} against {:.0f}. So the document's batch of 128 with 40 adapters was more alike than "
+                  "its Zipf. Its code "
                   "(`select_batch`) may also be read as bounding those who join a step alone; some 8 do here, so by "
                   "that reading the fourth "
                   "row would be the third's, near the document's 88 against 84 ms.",
-                  kExponent, bounds.mean_ttft[0], bounds.mean_ttft[1], bounds.mean_ttft[2], bounds.mean_ttft[3], bounds.mean_ttft[4],
-                  bounds.mean_ttft[5], bounds.mean_ttft[6], kSkewedExponent, bounds.mean_ttft[7], bounds.mean_ttft[8])};
+                  kExponent, bounds.mean_ttft[0], bounds.mean_ttft[1], bounds.mean_ttft[2], bounds.mean_ttft[3],
+                  bounds.mean_ttft[4], bounds.mean_ttft[5], bounds.mean_ttft[6], kSkewedExponent, bounds.mean_ttft[7],
+                  bounds.mean_ttft[8])};
   return result;
 }
 
@@ -286,8 +336,12 @@ AdapterLayout LayoutOf(std::int32_t rank, bool with_output, bool as_documented) 
 enum class Sizes : std::uint8_t { kMixed, kTwo, kOne };
 
 FragmentationOptions FragmentationSetting(const ExperimentContext& context, bool as_documented, Sizes sizes) {
-  FragmentationOptions options{.pool_bytes = kAdapterPoolBytes, .page_bytes = kPageBytes, .layouts = {}, .adapters = kAdapters,
-                               .cycles = context.Requests(10'000), .seed = context.seed};
+  FragmentationOptions options{.pool_bytes = kAdapterPoolBytes,
+                               .page_bytes = kPageBytes,
+                               .layouts = {},
+                               .adapters = kAdapters,
+                               .cycles = context.Requests(10'000),
+                               .seed = context.seed};
   if (sizes != Sizes::kMixed) {
     options.layouts.push_back(LayoutOf(16, true, as_documented));
     if (sizes == Sizes::kTwo) options.layouts.push_back(LayoutOf(8, true, as_documented));
@@ -300,8 +354,13 @@ FragmentationOptions FragmentationSetting(const ExperimentContext& context, bool
 }
 
 std::vector<std::string> FragmentationRow(std::string name, const AllocatorFigures& f) {
-  return {std::move(name), fmt::format("{}", f.failures), fmt::format("{}", f.evictions), fmt::format("{:.1f} %", 100 * f.external),
-          fmt::format("{:.2f} %", 100 * f.internal), fmt::format("{:.1f} %", 100 * f.unused), fmt::format("{:.1f}", f.held)};
+  return {std::move(name),
+          fmt::format("{}", f.failures),
+          fmt::format("{}", f.evictions),
+          fmt::format("{:.1f} %", 100 * f.external),
+          fmt::format("{:.2f} %", 100 * f.internal),
+          fmt::format("{:.1f} %", 100 * f.unused),
+          fmt::format("{:.1f}", f.held)};
 }
 
 Result<ExperimentResult> RunFragmentation(ExperimentContext& context) {
@@ -316,46 +375,71 @@ Result<ExperimentResult> RunFragmentation(ExperimentContext& context) {
                                 {"80 and 160 MB", true, Sizes::kTwo, {}},
                                 {"160 MB", true, Sizes::kOne, {}}}};
   RETURN_IF_ERROR(ParallelFor(context, cases.size(), [&](std::size_t i) -> Status {
-    ASSIGN_OR_RETURN(cases[i].figures, CountFragmentation(FragmentationSetting(context, cases[i].as_documented, cases[i].sizes)));
+    ASSIGN_OR_RETURN(cases[i].figures,
+                     CountFragmentation(FragmentationSetting(context, cases[i].as_documented, cases[i].sizes)));
     return Ok{};
   }));
   const AllocatorFigures &contiguous = cases[0].figures.contiguous, &paged = cases[0].figures.paged;
   const double cycles = static_cast<double>(context.Requests(10'000));
   ExperimentResult result;
   result.setting = fmt::format(
-      "Counted, not simulated: the project's own page pool and residency manager with pages of 2 MB, and a first-fit allocator that joins "
-      "neighbouring holes, with the same {:.0f} loads one after the other. A pool of 12 GB, 1,000 adapters of six sizes (ranks 8, 16 and "
-          "32, "
-      "on Q, K, V or Q, K, V, O: 60 to 320 MB; the document says \"different sizes\"), one drawn at random for each cycle, the least "
-          "recently used evicted until "
-      "the bytes that are needed are free. A failure: they are, but not in one piece; more is evicted then.", cycles);
+      "Counted, not simulated: the project's own page pool and residency manager with pages of 2 MB, and a first-fit "
+      "allocator that joins "
+      "neighbouring holes, with the same {:.0f} loads one after the other. A pool of 12 GB, 1,000 adapters of six "
+      "sizes (ranks 8, 16 and "
+      "32, "
+      "on Q, K, V or Q, K, V, O: 60 to 320 MB; the document says \"different sizes\"), one drawn at random for each "
+      "cycle, the least "
+      "recently used evicted until "
+      "the bytes that are needed are free. A failure: they are, but not in one piece; more is evicted then.",
+      cycles);
   const auto held = [](const AllocatorFigures& c, const AllocatorFigures& p) { return c.held / p.held - 1; };
-  result.comparison = {
-      {.id = "vl-f1", .what = "allocation failures, contiguous, of all loads", .reported = "342 of 10,000 (3.4 %)",
-       .ours = fmt::format("{} of {:.0f} ({:.1f} %)", contiguous.failures, cycles, 100 * static_cast<double>(contiguous.failures) / cycles),
-       .verdict = CompareEffects(0.0342, static_cast<double>(contiguous.failures) / cycles), .origin = "counted"},
-      {.id = "vl-f1", .what = "allocation failures, paged", .reported = "0", .ours = fmt::format("{}", paged.failures),
-       .verdict = VerdictOfClaim(paged.failures == 0), .origin = "counted"},
-      {.id = "vl-f2", .what = "external fragmentation, contiguous", .reported = "18.3 %", .ours = fmt::format("{:.1f} %",
-          100 * contiguous.external),
-       .verdict = CompareEffects(0.183, contiguous.external), .origin = "counted"},
-      {.id = "vl-f2", .what = "internal fragmentation, paged (of Llama-70B's own shapes)", .reported = "0.6 %",
-       .ours = fmt::format("{:.2f} %", 100 * cases[1].figures.paged.internal),
-       .verdict = CompareEffects(0.006, cases[1].figures.paged.internal), .origin = "counted"},
-      {.id = "vl-f3", .what = "adapters held at once, contiguous against paged", .reported = "68 against 76 (-10.5 %)",
-       .ours = fmt::format("{:.1f} against {:.1f} ({})", contiguous.held, paged.held, ShowChange(held(contiguous, paged))),
-       .verdict = CompareEffects(-0.105, held(contiguous, paged)), .origin = "counted"}};
+  result.comparison = {{.id = "vl-f1",
+                        .what = "allocation failures, contiguous, of all loads",
+                        .reported = "342 of 10,000 (3.4 %)",
+                        .ours = fmt::format("{} of {:.0f} ({:.1f} %)", contiguous.failures, cycles,
+                                            100 * static_cast<double>(contiguous.failures) / cycles),
+                        .verdict = CompareEffects(0.0342, static_cast<double>(contiguous.failures) / cycles),
+                        .origin = "counted"},
+                       {.id = "vl-f1",
+                        .what = "allocation failures, paged",
+                        .reported = "0",
+                        .ours = fmt::format("{}", paged.failures),
+                        .verdict = VerdictOfClaim(paged.failures == 0),
+                        .origin = "counted"},
+                       {.id = "vl-f2",
+                        .what = "external fragmentation, contiguous",
+                        .reported = "18.3 %",
+                        .ours = fmt::format("{:.1f} %", 100 * contiguous.external),
+                        .verdict = CompareEffects(0.183, contiguous.external),
+                        .origin = "counted"},
+                       {.id = "vl-f2",
+                        .what = "internal fragmentation, paged (of Llama-70B's own shapes)",
+                        .reported = "0.6 %",
+                        .ours = fmt::format("{:.2f} %", 100 * cases[1].figures.paged.internal),
+                        .verdict = CompareEffects(0.006, cases[1].figures.paged.internal),
+                        .origin = "counted"},
+                       {.id = "vl-f3",
+                        .what = "adapters held at once, contiguous against paged",
+                        .reported = "68 against 76 (-10.5 %)",
+                        .ours = fmt::format("{:.1f} against {:.1f} ({})", contiguous.held, paged.held,
+                                            ShowChange(held(contiguous, paged))),
+                        .verdict = CompareEffects(-0.105, held(contiguous, paged)),
+                        .origin = "counted"}};
   ExperimentTable table{.title = "All of it",
-                        .header = {"sizes, allocator", "failures", "evictions", "external fragmentation", "internal", "pool unused",
-                                   "adapters held, mean"},
+                        .header = {"sizes, allocator", "failures", "evictions", "external fragmentation", "internal",
+                                   "pool unused", "adapters held, mean"},
                         .rows = {}};
   for (const Case& c : cases) {
     table.rows.push_back(FragmentationRow(fmt::format("{}, contiguous", c.name), c.figures.contiguous));
     table.rows.push_back(FragmentationRow(fmt::format("{}, paged", c.name), c.figures.paged));
   }
   result.tables.push_back(std::move(table));
-  Chart chart{.title = "Free memory outside the largest hole", .subtitle = "contiguous allocation, 12 GB, first fit", .x_label = "loads",
-              .y_label = "%", .lines = {}};
+  Chart chart{.title = "Free memory outside the largest hole",
+              .subtitle = "contiguous allocation, 12 GB, first fit",
+              .x_label = "loads",
+              .y_label = "%",
+              .lines = {}};
   for (const Case& c : cases) {
     ChartLine line{.name = c.name, .points = {}};
     const auto& parts = c.figures.contiguous.external_over_time;
@@ -366,23 +450,30 @@ Result<ExperimentResult> RunFragmentation(ExperimentContext& context) {
   }
   result.plots.push_back({.name = "external", .title = chart.title, .svg = RenderSvg(chart)});
   result.remarks = {
-      fmt::format("External fragmentation is the share of the free bytes outside the largest hole. The document does not say how it "
-          "measured its 18.3 %, nor "
-                  "which sizes came. The pool is kept nearly full here, as a cache is: what is free is what the last evictions left "
-                      "over, in pieces, "
-                  "so most of it lies outside the largest hole, and far more loads fail. It is a matter of sizes: with 80 and 160 MB "
-                      "alone {:.1f} % of "
-                  "the loads fail, with 160 MB alone none (the last rows; the rest is the same). The document's 3.4 % lies between.",
+      fmt::format("External fragmentation is the share of the free bytes outside the largest hole. The document does "
+                  "not say how it "
+                  "measured its 18.3 %, nor "
+                  "which sizes came. The pool is kept nearly full here, as a cache is: what is free is what the last "
+                  "evictions left "
+                  "over, in pieces, "
+                  "so most of it lies outside the largest hole, and far more loads fail. It is a matter of sizes: with "
+                  "80 and 160 MB "
+                  "alone {:.1f} % of "
+                  "the loads fail, with 160 MB alone none (the last rows; the rest is the same). The document's 3.4 % "
+                  "lies between.",
                   100 * static_cast<double>(cases[2].figures.contiguous.failures) / cycles),
-      "With the document's square matrices every size is a whole number of 2 MB pages, so nothing is wasted; its 0.6 % is half a page of "
+      "With the document's square matrices every size is a whole number of 2 MB pages, so nothing is wasted; its 0.6 % "
+      "is half a page of "
       "160 MB. Llama-70B's own K and V are narrower: the figure for those is given.",
       "76 is the number of 160 MB adapters in 12 GB; ours is the mean number of mixed ones that are there."};
   return result;
 }
 
 constexpr std::array kExperiments = std::to_array<Experiment>({
-    {"vl-s", "vl-s1, vl-s2, vl-s3, vl-s4", "Adapter-aware scheduling", "vLLM-LoRA, \"Adapter Scheduling and Prefetching\"", RunStrategies},
-    {"vl-f", "vl-f1, vl-f2, vl-f3", "Fragmentation of the adapter pool", "vLLM-LoRA, \"S-LoRA Unified Paging\"", RunFragmentation},
+    {"vl-s", "vl-s1, vl-s2, vl-s3, vl-s4", "Adapter-aware scheduling",
+     "vLLM-LoRA, \"Adapter Scheduling and Prefetching\"", RunStrategies},
+    {"vl-f", "vl-f1, vl-f2, vl-f3", "Fragmentation of the adapter pool", "vLLM-LoRA, \"S-LoRA Unified Paging\"",
+     RunFragmentation},
 });
 
 }  // namespace

@@ -7,8 +7,8 @@
 
 namespace loramux {
 
-// Each on its document's device, at a rate that is a first guess; the objective is the caller's to set. Errors: as MakeWorkload's,
-// and an unknown preset.
+// Each on its document's device, at a rate that is a first guess; the objective is the caller's to set. Errors: as
+// MakeWorkload's, and an unknown preset.
 enum class FastLibraLoad : std::uint8_t { kChatbot, kTranslation, kAgent };
 Result<SimulationJob> MakeFastLibraJob(const ExperimentContext& context, FastLibraLoad load, std::string_view preset);
 Result<SimulationJob> MakeVllmLoraJob(const ExperimentContext& context, std::string_view preset);

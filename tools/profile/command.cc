@@ -31,7 +31,8 @@ class ScratchFolder {
     std::error_code error;
     const fs::path base = parent.empty() ? fs::temp_directory_path(error) : fs::path(parent);
     std::string name = (base / "loramux-profile-XXXXXX").string();
-    if (error || mkdtemp(name.data()) == nullptr) return IoError("--scratch: cannot make a folder in " + base.string(), "--scratch");
+    if (error || mkdtemp(name.data()) == nullptr)
+      return IoError("--scratch: cannot make a folder in " + base.string(), "--scratch");
     ScratchFolder folder;
     folder.path_ = name;
     return folder;
@@ -101,18 +102,22 @@ Result<std::vector<LoraTarget>> TargetsOf(const std::vector<std::string>& names)
 Result<std::unique_ptr<Model>> LoadModel(const ProfileFlags& flags) {
   if (flags.random_weights) {
     ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(flags.runtime.model_dir));
-    const DType dtype = config.dtype == "float32" ? DType::kF32 : config.dtype == "float16" ? DType::kF16 : DType::kBF16;
+    const DType dtype = config.dtype == "float32"   ? DType::kF32
+                        : config.dtype == "float16" ? DType::kF16
+                                                    : DType::kBF16;
     ModelWeights weights = RandomModelWeights(config, dtype, flags.seed);
     return std::make_unique<Model>(std::move(config), std::move(weights));
   }
   ProgressBar bar("loading weights", "MiB", 1 << 20);
-  auto model = Model::Load(flags.runtime.model_dir, [&](std::int64_t done, std::int64_t total) { bar.Update(done, total); });
+  auto model =
+      Model::Load(flags.runtime.model_dir, [&](std::int64_t done, std::int64_t total) { bar.Update(done, total); });
   bar.Finish();
   return model;
 }
 
 // The directories of the adapters to measure with: the given ones, and random ones of --ranks in turn.
-Result<std::vector<std::string>> MakeAdapters(const ProfileFlags& flags, const ModelConfig& config, const fs::path& scratch) {
+Result<std::vector<std::string>> MakeAdapters(const ProfileFlags& flags, const ModelConfig& config,
+                                              const fs::path& scratch) {
   ASSIGN_OR_RETURN(const std::vector<NamedPath> given, AdaptersOf(flags.runtime));
   std::vector<std::string> directories;
   for (const NamedPath& adapter : given) directories.push_back(adapter.path);
@@ -134,8 +139,8 @@ Result<std::vector<std::string>> MakeAdapters(const ProfileFlags& flags, const M
 }
 
 void PrintQuality(const char* what, const FitQuality& quality) {
-  fmt::print("  {:<44} {:>6} {:>8.4f} {:>8.1f} % {:>8.1f} %\n", what, quality.points, quality.r2, quality.mean_error * 100,
-             quality.p90_error * 100);
+  fmt::print("  {:<44} {:>6} {:>8.4f} {:>8.1f} % {:>8.1f} %\n", what, quality.points, quality.r2,
+             quality.mean_error * 100, quality.p90_error * 100);
 }
 
 void PrintFactors(const char* what, const std::vector<StepFactor>& factors) {
@@ -179,12 +184,14 @@ void PrintLink(const char* what, const PerformanceModel::Link& link, const FitQu
 void PrintReport(const PerformanceProfile& profile, const std::string& output) {
   fmt::print("{}: model {} on {}; {} adapters on {}\n", output, profile.base.name, profile.device, profile.ranks.size(),
              profile.lora_targets.empty() ? "nothing" : profile.lora_targets);
-  fmt::print("visits of the same step are {:.1f} % off their median on average (a quiet machine: 1 to 2 %)\n", profile.repeat_error * 100);
+  fmt::print("visits of the same step are {:.1f} % off their median on average (a quiet machine: 1 to 2 %)\n",
+             profile.repeat_error * 100);
   PrintModel(profile.mbgmv);
   PrintModel(profile.bgmv);
-  fmt::print("\nbetween two steps of the engine {:.1f} us; one that sleeps sees a request after {:.1f} us", profile.between_steps * 1e6,
-             profile.submit_latency * 1e6);
-  if (profile.requests_per_second > 0) fmt::print("; it sustained {:.3g} requests a second", profile.requests_per_second);
+  fmt::print("\nbetween two steps of the engine {:.1f} us; one that sleeps sees a request after {:.1f} us",
+             profile.between_steps * 1e6, profile.submit_latency * 1e6);
+  if (profile.requests_per_second > 0)
+    fmt::print("; it sustained {:.3g} requests a second", profile.requests_per_second);
   fmt::print("\n\nlinks\n");
   const PerformanceModel& model = profile.mbgmv.model;
   PrintLink("disk to host", model.disk, profile.disk);
@@ -214,11 +221,17 @@ class Progress {
 
 MeasureOptions MeasureOptionsOf(const ProfileFlags& flags, const RuntimeOptions& runtime) {
   const fs::path path = fs::path(flags.runtime.model_dir).lexically_normal();
-  MeasureOptions options{.model_name = (path.has_filename() ? path : path.parent_path()).filename().string(), .digest = "random"};
+  MeasureOptions options{.model_name = (path.has_filename() ? path : path.parent_path()).filename().string(),
+                         .digest = "random"};
   options.load_model = [&flags] { return LoadModel(flags); };
-  options.steps = {.device_memory = runtime.device_memory, .page_tokens = runtime.page_tokens, .kv_dtype = runtime.kv_dtype,
-                   .lora_dtype = runtime.lora_dtype, .max_batch_tokens = runtime.scheduler.max_batch_tokens,
-                   .max_running = runtime.scheduler.max_running, .max_positions = runtime.max_model_len, .threads = runtime.threads};
+  options.steps = {.device_memory = runtime.device_memory,
+                   .page_tokens = runtime.page_tokens,
+                   .kv_dtype = runtime.kv_dtype,
+                   .lora_dtype = runtime.lora_dtype,
+                   .max_batch_tokens = runtime.scheduler.max_batch_tokens,
+                   .max_running = runtime.scheduler.max_running,
+                   .max_positions = runtime.max_model_len,
+                   .threads = runtime.threads};
   options.engine = runtime;
   options.sweep.points = flags.points > 0 ? flags.points : flags.quick ? 160 : 400;
   options.sweep.least_points = std::min(options.sweep.points, 64);
@@ -234,15 +247,18 @@ MeasureOptions MeasureOptionsOf(const ProfileFlags& flags, const RuntimeOptions&
 
 // Every measured step: for plots, and for looking into what the model misses.
 std::string MeasurementsAsCsv(const SweepResult& sweep, const PerformanceProfile& profile) {
-  std::string csv = "shape,held_out,prefill_tokens,prefill_sequences,decode_sequences,prefill_attention,prefill_context,decode_context,"
-                    "adapter_tokens,distinct_adapters,rank_sum,max_rank,token_ranks,seconds,predicted_seconds\n";
+  std::string csv =
+      "shape,held_out,prefill_tokens,prefill_sequences,decode_sequences,prefill_attention,prefill_context,decode_"
+      "context,"
+      "adapter_tokens,distinct_adapters,rank_sum,max_rank,token_ranks,seconds,predicted_seconds\n";
   for (const LoraCostShape shape : {LoraCostShape::kMbgmv, LoraCostShape::kBgmv}) {
     for (const StepMeasurement& point : shape == LoraCostShape::kBgmv ? sweep.bgmv : sweep.mbgmv) {
       const StepLoad& load = point.load;
-      csv += fmt::format("{},{:d},{},{},{},{},{},{},{},{},{},{},{},{:.9f},{:.9f}\n", LoraCostShapeName(shape), point.held_out,
-                         load.prefill_tokens, load.prefill_sequences, load.decode_sequences, load.prefill_attention,
-                         load.prefill_context, load.decode_context, load.adapter_tokens, load.distinct_adapters, load.rank_sum,
-                         load.max_rank, load.token_ranks, point.seconds, profile.ModelOf(shape).SecondsOf(load));
+      csv += fmt::format("{},{:d},{},{},{},{},{},{},{},{},{},{},{},{:.9f},{:.9f}\n", LoraCostShapeName(shape),
+                         point.held_out, load.prefill_tokens, load.prefill_sequences, load.decode_sequences,
+                         load.prefill_attention, load.prefill_context, load.decode_context, load.adapter_tokens,
+                         load.distinct_adapters, load.rank_sum, load.max_rank, load.token_ranks, point.seconds,
+                         profile.ModelOf(shape).SecondsOf(load));
     }
   }
   return csv;
@@ -288,33 +304,59 @@ void AddProfileFlags(CLI::App& command, ProfileFlags& flags) {
   command.add_option("-o,--output", flags.output, "Profile file to write (JSON)")->required();
   command.add_option("--measurements", flags.measurements, "Also write every measured step to this file (CSV)")
       ->group(measuring);
-  command.add_option("--ranks", flags.ranks, "Random adapters of these ranks, e.g. 8,16,32,64 (default if none are given)")
-      ->delimiter(',')->check(CLI::Range(1, 4096))->group(measuring);
-  command.add_option("--random-adapters", flags.random_adapters, "How many random adapters")->group(measuring)
-      ->capture_default_str()->check(CLI::Range(1, 4096));
-  command.add_option("--lora-targets", flags.lora_targets, "Layers that random adapters change")->delimiter(',')
-      ->group(measuring)->capture_default_str();
-  command.add_option("--scratch", flags.scratch,
-                     "Folder for random adapters; the disk link is measured there (default: the system's temporary folder)")
+  command
+      .add_option("--ranks", flags.ranks, "Random adapters of these ranks, e.g. 8,16,32,64 (default if none are given)")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 4096))
       ->group(measuring);
-  command.add_flag("--random-weights", flags.random_weights, "The model directory has only config.json: random weights")
+  command.add_option("--random-adapters", flags.random_adapters, "How many random adapters")
+      ->group(measuring)
+      ->capture_default_str()
+      ->check(CLI::Range(1, 4096));
+  command.add_option("--lora-targets", flags.lora_targets, "Layers that random adapters change")
+      ->delimiter(',')
+      ->group(measuring)
+      ->capture_default_str();
+  command
+      .add_option(
+          "--scratch", flags.scratch,
+          "Folder for random adapters; the disk link is measured there (default: the system's temporary folder)")
       ->group(measuring);
-  command.add_flag("--quick", flags.quick, "About a minute on a small model, fewer points (otherwise about five)")->group(measuring);
-  command.add_option("--points", flags.points, "Different steps to measure (default: 400, quick: 160)")->group(measuring)
+  command
+      .add_flag("--random-weights", flags.random_weights, "The model directory has only config.json: random weights")
+      ->group(measuring);
+  command.add_flag("--quick", flags.quick, "About a minute on a small model, fewer points (otherwise about five)")
+      ->group(measuring);
+  command.add_option("--points", flags.points, "Different steps to measure (default: 400, quick: 160)")
+      ->group(measuring)
       ->check(CLI::Range(16, 100000));
-  command.add_option("--seconds", flags.seconds,
-                     "Stop measuring steps after so long, but not before 64 points (default: 240, quick: 45)")
-      ->group(measuring)->check(CLI::PositiveNumber);
-  command.add_option("--engine-seconds", flags.engine_seconds,
-                     "Run the whole engine for about so long under several loads, for what the linear terms miss; 0: not at all "
-                     "(default: 30, quick: 10)")->group(measuring)->check(CLI::Range(0.0, 3600.0));
-  command.add_option("--rates", flags.rates, "Requests a second to run it with (default: 20 to 80 % of what it sustains)")->delimiter(',')
-      ->group(measuring)->check(CLI::Range(0.001, 1e6));
-  command.add_option("--input-mean", flags.input_mean, "Tokens of their prompts; fewer where the engine is slow")->group(measuring)
-      ->capture_default_str()->check(CLI::Range(2.0, 1e6));
-  command.add_option("--output-mean", flags.output_mean, "Tokens of their answers")->group(measuring)->capture_default_str()
+  command
+      .add_option("--seconds", flags.seconds,
+                  "Stop measuring steps after so long, but not before 64 points (default: 240, quick: 45)")
+      ->group(measuring)
+      ->check(CLI::PositiveNumber);
+  command
+      .add_option(
+          "--engine-seconds", flags.engine_seconds,
+          "Run the whole engine for about so long under several loads, for what the linear terms miss; 0: not at all "
+          "(default: 30, quick: 10)")
+      ->group(measuring)
+      ->check(CLI::Range(0.0, 3600.0));
+  command
+      .add_option("--rates", flags.rates, "Requests a second to run it with (default: 20 to 80 % of what it sustains)")
+      ->delimiter(',')
+      ->group(measuring)
+      ->check(CLI::Range(0.001, 1e6));
+  command.add_option("--input-mean", flags.input_mean, "Tokens of their prompts; fewer where the engine is slow")
+      ->group(measuring)
+      ->capture_default_str()
       ->check(CLI::Range(2.0, 1e6));
-  command.add_option("--seed", flags.seed, "Of the choice of points and of what is held out")->group(measuring)
+  command.add_option("--output-mean", flags.output_mean, "Tokens of their answers")
+      ->group(measuring)
+      ->capture_default_str()
+      ->check(CLI::Range(2.0, 1e6));
+  command.add_option("--seed", flags.seed, "Of the choice of points and of what is held out")
+      ->group(measuring)
       ->capture_default_str();
 }
 

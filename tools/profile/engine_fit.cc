@@ -35,8 +35,8 @@ double SubmitLatency(std::span<const EngineRun> runs) {
   return Median(std::move(waits));
 }
 
-// Between steps of an engine that has work: before those in which somebody goes on decoding. Else the gap may be as long as nobody
-// comes. The mean: an engine's thread that was held up holds up them all.
+// Between steps of an engine that has work: before those in which somebody goes on decoding. Else the gap may be as
+// long as nobody comes. The mean: an engine's thread that was held up holds up them all.
 double BetweenSteps(std::span<const EngineRun> runs) {
   double sum = 0, count = 0;
   for (const EngineRun& run : runs) {
@@ -55,7 +55,8 @@ std::vector<StepMeasurement> PointsOf(std::span<const EngineRun> runs) {
   for (const EngineRun& run : runs) {
     for (const ObservedStep& step : run.steps) {
       if (!step.plain || step.seconds_ns <= 0) continue;
-      points.push_back({.load = step.load, .seconds = Seconds(step.seconds_ns), .held_out = prng.NextDouble() < kHeldOutShare});
+      points.push_back(
+          {.load = step.load, .seconds = Seconds(step.seconds_ns), .held_out = prng.NextDouble() < kHeldOutShare});
     }
   }
   return points;

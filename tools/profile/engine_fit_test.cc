@@ -16,13 +16,14 @@ EngineRun SlowRun() {
   TimeNs ended = 0;
   for (int i = 0; i < 400; ++i) {
     ObservedStep step;
-    const bool after_idling = i % 50 == 0;                                  // at times nobody came
+    const bool after_idling = i % 50 == 0;  // at times nobody came
     step.load.decode_sequences = after_idling ? 0 : 1 + i % 8;
     step.load.prefill_tokens = after_idling ? 16 : 0;
-    step.gap = i == 0 ? -1 : after_idling ? 20 * kNsPerMs : i % 20 == 11 ? 61 * kNsPerUs : kNsPerUs;   // one in twenty held up
+    // one in twenty held up
+    step.gap = i == 0 ? -1 : after_idling ? 20 * kNsPerMs : i % 20 == 11 ? 61 * kNsPerUs : kNsPerUs;
     step.seconds_ns = (150 + 75 * step.load.decode_sequences) * kNsPerUs;
     step.plain = i % 7 != 0;
-    if (!step.plain) step.seconds_ns *= 9;                                  // it waited
+    if (!step.plain) step.seconds_ns *= 9;  // it waited
     step.begin = ended + std::max<TimeNs>(0, step.gap);
     ended = step.begin + step.seconds_ns;
     run.steps.push_back(step);
@@ -55,7 +56,7 @@ TEST(EngineFitTest, FactorsGapsAndLatencyOfRuns) {
   EXPECT_EQ(profile.bgmv.model.submit_latency, profile.submit_latency);
   const StepLoad load{.decode_sequences = 6};
   EXPECT_NEAR(profile.mbgmv.model.SecondsOf(load), 600e-6, 1e-9);
-  EXPECT_NEAR(profile.bgmv.model.SecondsOf(load), 400e-6, 1e-9);   // it did not run
+  EXPECT_NEAR(profile.bgmv.model.SecondsOf(load), 400e-6, 1e-9);  // it did not run
   EXPECT_TRUE(profile.bgmv.model.decode_factors.empty());
   EXPECT_EQ(profile.bgmv.engine.points, 0);
   // Held out: about a quarter of the 684 that waited for nothing.
@@ -72,11 +73,22 @@ TEST(EngineFitTest, WhatWasFittedIsWhatAFileHolds) {
   PerformanceProfile profile = LinearProfile();
   profile.device = "a test's";
   profile.threads = 2;
-  profile.base = {.name = "m", .digest = "d", .hidden_size = 8, .num_layers = 1, .num_heads = 1, .num_kv_heads = 1, .head_dim = 8,
-                  .intermediate_size = 8, .vocab_size = 8, .dtype = "F32", .kv_dtype = "F32", .page_tokens = 16};
+  profile.base = {.name = "m",
+                  .digest = "d",
+                  .hidden_size = 8,
+                  .num_layers = 1,
+                  .num_heads = 1,
+                  .num_kv_heads = 1,
+                  .head_dim = 8,
+                  .intermediate_size = 8,
+                  .vocab_size = 8,
+                  .dtype = "F32",
+                  .kv_dtype = "F32",
+                  .page_tokens = 16};
   profile.max_batch_tokens = profile.max_running = profile.max_positions = 64;
   for (PerformanceModel* model : {&profile.mbgmv.model, &profile.bgmv.model}) {
-    for (PerformanceModel::Link* link : {&model->disk, &model->host_to_device, &model->device_to_host}) link->bytes_per_second = 1e9;
+    for (PerformanceModel::Link* link : {&model->disk, &model->host_to_device, &model->device_to_host})
+      link->bytes_per_second = 1e9;
   }
   FitEngine({{SlowRun()}}, LoraCostShape::kMbgmv, profile);
   const auto read = ParsePerformanceProfile(PerformanceProfileAsJson(profile), "FILE");

@@ -21,12 +21,14 @@ std::vector<EngineRequest> DrawRequests(const EngineLoad& load) {
   Prng prng(load.seed);
   const WeightedChoice popularity(PowerLaw(std::max<std::size_t>(1, load.adapters), load.zipf));
   std::vector<EngineRequest> requests;
-  for (double arrivals = DrawExponential(prng, 1); arrivals < load.rate * load.seconds; arrivals += DrawExponential(prng, 1)) {
+  for (double arrivals = DrawExponential(prng, 1); arrivals < load.rate * load.seconds;
+       arrivals += DrawExponential(prng, 1)) {
     EngineRequest& request = requests.emplace_back();
     request.due = static_cast<TimeNs>(arrivals / load.rate * kNsPerSecond);
     request.adapter = popularity.At(prng.NextDouble());
     request.prompt.resize(static_cast<std::size_t>(DrawLength(prng, load.input_mean, load.cv, load.max_input)));
-    for (TokenId& token : request.prompt) token = static_cast<TokenId>(prng.NextBelow(static_cast<std::uint64_t>(load.vocab)));
+    for (TokenId& token : request.prompt)
+      token = static_cast<TokenId>(prng.NextBelow(static_cast<std::uint64_t>(load.vocab)));
     request.output_tokens = DrawLength(prng, load.output_mean, load.cv, load.max_output);
   }
   return requests;

@@ -49,7 +49,7 @@ class OpenLoop {
       if (wait > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(wait));
       const Status sent = Send(i);
       if (sent.ok()) continue;
-      open_.Down(requests_.size() - i, true);   // those before may still be running, and their callbacks use this
+      open_.Down(requests_.size() - i, true);  // those before may still be running, and their callbacks use this
       open_.Wait();
       return sent;
     }
@@ -105,7 +105,8 @@ Result<std::unique_ptr<EngineSession>> EngineSession::Create(std::unique_ptr<Mod
   };
   ASSIGN_OR_RETURN(session->runtime_, Runtime::Create(std::move(model), std::move(options)));
   for (std::size_t i = 0; i < adapters.size(); ++i) {
-    ASSIGN_OR_RETURN(auto version, session->runtime_->registry().Register("adapter-" + std::to_string(i), adapters[i], 0));
+    ASSIGN_OR_RETURN(auto version,
+                     session->runtime_->registry().Register("adapter-" + std::to_string(i), adapters[i], 0));
     session->adapters_.push_back(std::move(version));
   }
   session->runtime_->Start();

@@ -13,9 +13,10 @@
 namespace loramux {
 namespace {
 
-// The unconstrained solution over the columns in `passive`; zero elsewhere. Rank-revealing, so that columns that depend on
-// each other do no harm.
-Eigen::VectorXd SolvePassive(const Eigen::MatrixXd& a, const Eigen::VectorXd& b, const std::vector<Eigen::Index>& passive) {
+// The unconstrained solution over the columns in `passive`; zero elsewhere. Rank-revealing, so that columns that depend
+// on each other do no harm.
+Eigen::VectorXd SolvePassive(const Eigen::MatrixXd& a, const Eigen::VectorXd& b,
+                             const std::vector<Eigen::Index>& passive) {
   Eigen::VectorXd solution = Eigen::VectorXd::Zero(a.cols());
   if (passive.empty()) return solution;
   const Eigen::MatrixXd columns = a(Eigen::all, passive);
@@ -53,7 +54,7 @@ Eigen::VectorXd LawsonHanson(const Eigen::MatrixXd& a, const Eigen::VectorXd& b)
     if (best < 0) return x;
     passive.push_back(best);
     Eigen::VectorXd wanted = SolvePassive(a, b, passive);
-    if (wanted(best) <= 0) return x;   // nothing but rounding is left to gain
+    if (wanted(best) <= 0) return x;  // nothing but rounding is left to gain
     while (!passive.empty() && wanted(passive).minCoeff() <= 0) {
       StepToBoundary(wanted, passive, x);
       wanted = SolvePassive(a, b, passive);
@@ -71,7 +72,8 @@ std::vector<double> FitRelative(std::vector<std::vector<double>> rows, std::span
   return NonNegativeLeastSquares(rows, std::vector<double>(rows.size(), 1.0));
 }
 
-// Rows or columns of the tiles that matrix kernels of CPUs and GPUs use. 0 is first: where no tile is better, there is none.
+// Rows or columns of the tiles that matrix kernels of CPUs and GPUs use. 0 is first: where no tile is better, there is
+// none.
 constexpr std::int64_t kTokenTiles[] = {0, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128};
 
 PerformanceModel FitWithTile(std::span<const StepMeasurement> points, LoraCostShape shape, std::int64_t tile) {
@@ -104,16 +106,19 @@ double RelativeSquares(const PerformanceModel& model, std::span<const StepMeasur
 
 double TokensOf(const StepLoad& load) { return static_cast<double>(load.prefill_tokens + load.decode_sequences); }
 
-bool IsCold(const StepLoad& load) { return load.prefill_tokens == 0 && load.after_prefill > 0 && load.after_prefill <= kColdSteps; }
+bool IsCold(const StepLoad& load) {
+  return load.prefill_tokens == 0 && load.after_prefill > 0 && load.after_prefill <= kColdSteps;
+}
 
-constexpr double kDisturbed = 1.5;       // times what is usual among their like
-constexpr double kEnough = 1000;         // steps: one in a hundred that takes five times as long then makes 2 % of error
+constexpr double kDisturbed = 1.5;  // times what is usual among their like
+// steps: one in a hundred that takes five times as long then makes 2 % of error
+constexpr double kEnough = 1000;
 
 // Steps of about the same number of tokens, in seconds.
 struct FactorPlace {
-  double tokens = 0;                     // geometric mean
+  double tokens = 0;  // geometric mean
   double steps = 0, measured = 0, linear = 0;
-  double usual = 1;                      // measured over linear, without the disturbed ones
+  double usual = 1;  // measured over linear, without the disturbed ones
 };
 
 FactorPlace PlaceOf(std::span<const StepMeasurement* const> points, const PerformanceModel& model) {
@@ -142,19 +147,21 @@ FactorPlace PlaceOf(std::span<const StepMeasurement* const> points, const Perfor
 }
 
 // A place ends where it has its points and the next step has more tokens by a quarter than its first.
-std::vector<FactorPlace> PlacesOf(std::span<const StepMeasurement> points, std::size_t least, const PerformanceModel& model,
-                                  FactorTable table) {
+std::vector<FactorPlace> PlacesOf(std::span<const StepMeasurement> points, std::size_t least,
+                                  const PerformanceModel& model, FactorTable table) {
   std::vector<const StepMeasurement*> chosen, cold;
   for (const StepMeasurement& point : points) {
     if (!point.held_out && FactorTableOf(point.load) == table) (IsCold(point.load) ? cold : chosen).push_back(&point);
   }
-  if (chosen.size() < least) chosen.insert(chosen.end(), cold.begin(), cold.end());   // prompts come all the time
-  std::stable_sort(chosen.begin(), chosen.end(), [](const auto* a, const auto* b) { return TokensOf(a->load) < TokensOf(b->load); });
+  if (chosen.size() < least) chosen.insert(chosen.end(), cold.begin(), cold.end());  // prompts come all the time
+  std::stable_sort(chosen.begin(), chosen.end(),
+                   [](const auto* a, const auto* b) { return TokensOf(a->load) < TokensOf(b->load); });
   std::vector<FactorPlace> places;
   for (std::size_t begin = 0, end = 0; begin < chosen.size(); begin = end) {
     for (; end < chosen.size(); ++end) {
       const double tokens = TokensOf(chosen[end]->load);
-      const bool closed = tokens > TokensOf(chosen[begin]->load) * 1.25 && tokens > TokensOf(chosen[end - (end > begin)]->load);
+      const bool closed =
+          tokens > TokensOf(chosen[begin]->load) * 1.25 && tokens > TokensOf(chosen[end - (end > begin)]->load);
       if (closed && end - begin >= least && chosen.size() - end >= least) break;
     }
     places.push_back(PlaceOf(std::span(chosen).subspan(begin, end - begin), model));
@@ -162,10 +169,10 @@ std::vector<FactorPlace> PlacesOf(std::span<const StepMeasurement> points, std::
   return places;
 }
 
-// What disturbed steps took: a millisecond more is little beside a prompt and a multiple of a small step, so each table has its own
-// share of it, and within a table a place as far as its steps are enough to tell.
-std::vector<StepFactor> FactorsOf(std::span<const StepMeasurement> points, std::size_t least, const PerformanceModel& model,
-                                  FactorTable table) {
+// What disturbed steps took: a millisecond more is little beside a prompt and a multiple of a small step, so each table
+// has its own share of it, and within a table a place as far as its steps are enough to tell.
+std::vector<StepFactor> FactorsOf(std::span<const StepMeasurement> points, std::size_t least,
+                                  const PerformanceModel& model, FactorTable table) {
   const std::vector<FactorPlace> places = PlacesOf(points, least, model, table);
   double measured = 0, usual = 0;
   for (const FactorPlace& place : places) {
@@ -191,7 +198,7 @@ double TrimmedMean(std::vector<double> values) {
 
 // A decode step after a prefill, and what the model says of it but for that.
 struct ColdStep {
-  std::size_t ago = 0;                   // 0: the first behind it
+  std::size_t ago = 0;  // 0: the first behind it
   double sequences = 0, seconds = 0, warm = 0;
   double Excess() const { return seconds - warm; }
 };
@@ -201,13 +208,15 @@ std::vector<ColdStep> ColdStepsOf(std::span<const StepMeasurement> points, const
   for (const StepMeasurement& point : points) {
     if (point.held_out || !IsCold(point.load)) continue;
     steps.push_back({.ago = static_cast<std::size_t>(point.load.after_prefill - 1),
-                     .sequences = static_cast<double>(point.load.decode_sequences), .seconds = point.seconds,
+                     .sequences = static_cast<double>(point.load.decode_sequences),
+                     .seconds = point.seconds,
                      .warm = warm.SecondsOf(point.load)});
   }
   return steps;
 }
 
-// What each sequence adds, beside steps as long after a prefill that are not disturbed: least squares. 0: they are all of as many.
+// What each sequence adds, beside steps as long after a prefill that are not disturbed: least squares. 0: they are all
+// of as many.
 double PerSequenceAfterPrefill(std::span<const ColdStep> steps) {
   std::array<std::vector<double>, kColdSteps> excess;
   for (const ColdStep& step : steps) excess[step.ago].push_back(step.Excess());
@@ -215,8 +224,11 @@ double PerSequenceAfterPrefill(std::span<const ColdStep> steps) {
     double usual = 0, steps = 0, sequences = 0, excess = 0;
   };
   std::array<Place, kColdSteps> places;
-  for (std::size_t ago = 0; ago < places.size(); ++ago) places[ago].usual = excess[ago].empty() ? 0 : TrimmedMean(std::move(excess[ago]));
-  const auto disturbed = [&](const ColdStep& step) { return step.seconds > kDisturbed * (step.warm + places[step.ago].usual); };
+  for (std::size_t ago = 0; ago < places.size(); ++ago)
+    places[ago].usual = excess[ago].empty() ? 0 : TrimmedMean(std::move(excess[ago]));
+  const auto disturbed = [&](const ColdStep& step) {
+    return step.seconds > kDisturbed * (step.warm + places[step.ago].usual);
+  };
   for (const ColdStep& step : steps) {
     if (disturbed(step)) continue;
     Place& place = places[step.ago];
@@ -235,8 +247,9 @@ double PerSequenceAfterPrefill(std::span<const ColdStep> steps) {
   return squares > 0 ? std::max(0.0, product / squares) : 0;
 }
 
-// What decode steps after a prefill take on top: a part by their sequences, and by how many steps ago it was a geometric series, from
-// the means without the disturbed ones; of these there is as much in it as the steps are enough to tell. 0: the first of them are too few.
+// What decode steps after a prefill take on top: a part by their sequences, and by how many steps ago it was a
+// geometric series, from the means without the disturbed ones; of these there is as much in it as the steps are enough
+// to tell. 0: the first of them are too few.
 void FitAfterPrefill(std::span<const StepMeasurement> points, std::size_t least, PerformanceModel& model) {
   const std::vector<ColdStep> steps = ColdStepsOf(points, model);
   const double per_sequence = PerSequenceAfterPrefill(steps);
@@ -255,7 +268,8 @@ void FitAfterPrefill(std::span<const StepMeasurement> points, std::size_t least,
   if (means.empty() || means.front() == 0) return;
   model.after_prefill_per_sequence = per_sequence;
   const double sum = std::accumulate(means.begin(), means.end(), 0.0);
-  const double decay = means.size() < 2 ? 0 : (sum - means.front()) / (sum - means.back());   // of a geometric series just that
+  // of a geometric series just that
+  const double decay = means.size() < 2 ? 0 : (sum - means.front()) / (sum - means.back());
   double series = 0, term = 1;
   for (std::size_t i = 0; i < means.size(); ++i, term *= std::min(decay, kMaxDecay)) series += term;
   model.after_prefill = sum / series;
@@ -289,12 +303,14 @@ double CaraServeWork(const StepLoad& load, LoraCostShape shape) {
 
 }  // namespace
 
-std::vector<double> NonNegativeLeastSquares(std::span<const std::vector<double>> rows, std::span<const double> targets) {
+std::vector<double> NonNegativeLeastSquares(std::span<const std::vector<double>> rows,
+                                            std::span<const double> targets) {
   CHECK(!rows.empty());
   CHECK_EQ(rows.size(), targets.size());
   Eigen::MatrixXd a(static_cast<Eigen::Index>(rows.size()), static_cast<Eigen::Index>(rows[0].size()));
   for (Eigen::Index i = 0; i < a.rows(); ++i) {
-    for (Eigen::Index j = 0; j < a.cols(); ++j) a(i, j) = rows[static_cast<std::size_t>(i)][static_cast<std::size_t>(j)];
+    for (Eigen::Index j = 0; j < a.cols(); ++j)
+      a(i, j) = rows[static_cast<std::size_t>(i)][static_cast<std::size_t>(j)];
   }
   // Columns of length 1: coefficients differ by many orders of magnitude.
   Eigen::VectorXd scale = a.colwise().norm();
@@ -342,7 +358,7 @@ FitQuality QualityOf(std::span<const double> predicted, std::span<const double> 
   }
   quality.r2 = total > 0 ? 1 - residual / total : 0;
   std::sort(errors.begin(), errors.end());
-  quality.p90_error = errors[static_cast<std::size_t>(std::ceil(0.9 * count)) - 1];   // nearest rank
+  quality.p90_error = errors[static_cast<std::size_t>(std::ceil(0.9 * count)) - 1];  // nearest rank
   return quality;
 }
 
@@ -352,7 +368,7 @@ PerformanceModel::Link FitLink(std::span<const double> bytes, std::span<const do
   const std::vector<double> line = FitRelative(std::move(rows), seconds);
   const auto rate = [](double value) { return std::clamp(value, kMinBytesPerSecond, kMaxBytesPerSecond); };
   if (line[1] > 0) return {line[0], rate(1 / line[1])};
-  double all_bytes = 0, all_seconds = 0;   // time does not grow: one rate is what can be said
+  double all_bytes = 0, all_seconds = 0;  // time does not grow: one rate is what can be said
   for (const double size : bytes) all_bytes += size;
   for (const double time : seconds) all_seconds += time;
   return {0, rate(all_bytes / all_seconds)};

@@ -49,7 +49,8 @@ StepLoad RandomLoad(Prng& prng) {
     load.adapter_tokens = 1 + below(static_cast<std::uint64_t>(load.prefill_tokens + load.decode_sequences));
     load.distinct_adapters = 1 + below(static_cast<std::uint64_t>(std::min<std::int64_t>(32, load.adapter_tokens)));
     load.max_rank = 8 << below(4);
-    load.rank_sum = load.max_rank + (load.distinct_adapters - 1) * (1 + below(static_cast<std::uint64_t>(load.max_rank)));
+    load.rank_sum =
+        load.max_rank + (load.distinct_adapters - 1) * (1 + below(static_cast<std::uint64_t>(load.max_rank)));
     load.token_ranks = load.adapter_tokens * load.rank_sum / load.distinct_adapters + below(100);
   }
   return load;
@@ -93,7 +94,7 @@ TEST_P(FitOfEachShape, NoisyMeasurementsPredictWhatWasHeldOut) {
     }
     const FitQuality quality = QualityOf(predicted, truth);
     EXPECT_GT(quality.r2, 0.995) << "seed " << seed;
-    EXPECT_LT(quality.mean_error, 0.02) << "seed " << seed;   // the noise is 2.5 % on average: the fit has less
+    EXPECT_LT(quality.mean_error, 0.02) << "seed " << seed;  // the noise is 2.5 % on average: the fit has less
     EXPECT_LT(quality.p90_error, 0.05) << "seed " << seed;
   }
 }
@@ -127,7 +128,8 @@ TEST_P(FitOfEachShape, TermsThatNeverVaryDoNoHarm) {
   EXPECT_EQ(fitted.per_adapter, 0);
 }
 
-// A device that the linear terms miss: decode steps of few tokens slower, prefill faster, and caches that prefill empties.
+// A device that the linear terms miss: decode steps of few tokens slower, prefill faster, and caches that prefill
+// empties.
 TEST_P(FitOfEachShape, FactorsTakeUpWhatTheLinearTermsMiss) {
   PerformanceModel device = KnownDevice(GetParam());
   device.decode_factors = {{1, 1.5}, {16, 1.2}, {64, 1}};
@@ -138,9 +140,10 @@ TEST_P(FitOfEachShape, FactorsTakeUpWhatTheLinearTermsMiss) {
   for (StepMeasurement& point : points) {
     point.load.after_prefill = prng.NextBelow(2) == 0 ? 1 + static_cast<std::int32_t>(prng.NextBelow(kColdSteps)) : 0;
     if (point.load.prefill_tokens == 0 && point.load.after_prefill > 0) {
-      point.seconds += 0.02 * std::pow(0.6, point.load.after_prefill - 1) + 1e-3 * static_cast<double>(point.load.decode_sequences);
+      point.seconds +=
+          0.02 * std::pow(0.6, point.load.after_prefill - 1) + 1e-3 * static_cast<double>(point.load.decode_sequences);
     }
-    if (point.held_out) point.seconds *= 100;   // must not be seen
+    if (point.held_out) point.seconds *= 100;  // must not be seen
   }
   PerformanceModel model = KnownDevice(GetParam());
   FitFactors(points, 20, model);
@@ -181,14 +184,14 @@ TEST(FactorsTest, WhatDisturbedStepsTookStaysWithTheirKind) {
     const StepLoad load{.prefill_tokens = prompt, .decode_sequences = decodes, .prefill_sequences = prompt > 0};
     points.push_back({.load = load, .seconds = seconds});
   };
-  for (int i = 0; i < 20000; ++i) add(0, 1, i % 20 == 0 ? 5e-3 : 1e-3);    // 1.2 ms on the mean
-  for (int i = 0; i < 20000; ++i) add(0, 4, i % 20 == 10 ? 3e-3 : 1e-3);   // 1.1 ms
-  for (int i = 0; i < 40; ++i) add(0, 16, i == 7 ? 41e-3 : 1e-3);          // 2 ms, by a single one
+  for (int i = 0; i < 20000; ++i) add(0, 1, i % 20 == 0 ? 5e-3 : 1e-3);   // 1.2 ms on the mean
+  for (int i = 0; i < 20000; ++i) add(0, 4, i % 20 == 10 ? 3e-3 : 1e-3);  // 1.1 ms
+  for (int i = 0; i < 40; ++i) add(0, 16, i == 7 ? 41e-3 : 1e-3);         // 2 ms, by a single one
   for (int i = 0; i < 500; ++i) add(100, 0, 1e-3);
   FitFactors(points, 30, model);
   EXPECT_NEAR(model.SecondsOf({.decode_sequences = 1}), 1.2e-3, 0.01e-3);
   EXPECT_NEAR(model.SecondsOf({.decode_sequences = 4}), 1.1e-3, 0.01e-3);
-  EXPECT_NEAR(model.SecondsOf({.decode_sequences = 16}), 1.17e-3, 0.03e-3);   // mostly the table's
+  EXPECT_NEAR(model.SecondsOf({.decode_sequences = 16}), 1.17e-3, 0.03e-3);  // mostly the table's
   EXPECT_NEAR(model.SecondsOf({.prefill_tokens = 100, .prefill_sequences = 1}), 1e-3, 0.01e-3);
 }
 
@@ -206,7 +209,7 @@ TEST(NonNegativeLeastSquaresTest, NeverNegativeAndNoNeighbourIsBetter) {
     }
     const std::vector<double> x = NonNegativeLeastSquares(a, b);
     for (std::size_t j = 0; j < columns; ++j) {
-      double gradient = 0;   // of the squares' sum, downhill
+      double gradient = 0;  // of the squares' sum, downhill
       for (std::size_t i = 0; i < rows; ++i) {
         double residual = b[i];
         for (std::size_t k = 0; k < columns; ++k) residual -= a[i][k] * x[k];
@@ -230,7 +233,7 @@ TEST(QualityTest, AsComputedByHand) {
   EXPECT_NEAR(quality.p90_error, 0.25, 1e-12);
   std::vector<double> ten_measured(10, 1.0), ten_predicted;
   for (int i = 1; i <= 10; ++i) ten_predicted.push_back(1 + 0.01 * i);
-  EXPECT_NEAR(QualityOf(ten_predicted, ten_measured).p90_error, 0.09, 1e-12);   // nine of ten are at most that
+  EXPECT_NEAR(QualityOf(ten_predicted, ten_measured).p90_error, 0.09, 1e-12);  // nine of ten are at most that
   EXPECT_EQ(QualityOf({}, {}).points, 0);
 }
 
@@ -266,8 +269,11 @@ TEST(CaraServeFormTest, FindsTheLineOfEachShape) {
       load.decode_sequences = 1 + static_cast<std::int64_t>(prng.NextBelow(32));
       load.max_rank = 8 << prng.NextBelow(4);
       load.token_ranks = load.max_rank + static_cast<std::int64_t>(prng.NextBelow(1000));
-      const std::int64_t work = shape == LoraCostShape::kBgmv ? load.decode_sequences * load.max_rank : load.token_ranks;
-      points.push_back({load, 0.02 + 1e-4 * static_cast<double>(load.decode_sequences) + 1e-5 * static_cast<double>(work), i % 3 == 0});
+      const std::int64_t work =
+          shape == LoraCostShape::kBgmv ? load.decode_sequences * load.max_rank : load.token_ranks;
+      points.push_back({load,
+                        0.02 + 1e-4 * static_cast<double>(load.decode_sequences) + 1e-5 * static_cast<double>(work),
+                        i % 3 == 0});
     }
     EXPECT_NEAR(CaraServeForm(points, shape).r2, 1, 1e-9);
     const auto other = shape == LoraCostShape::kBgmv ? LoraCostShape::kMbgmv : LoraCostShape::kBgmv;

@@ -15,7 +15,7 @@ namespace loramux {
 namespace {
 
 constexpr int kLeastRepetitions = 3, kMostRepetitions = 15;
-constexpr std::int64_t kArenaBytes = std::int64_t{160} << 20;   // beyond what caches hold
+constexpr std::int64_t kArenaBytes = std::int64_t{160} << 20;  // beyond what caches hold
 constexpr std::int64_t kLargestMove = std::int64_t{64} << 20;
 
 double Seconds(TimeNs duration) { return static_cast<double>(duration) / static_cast<double>(kNsPerSecond); }
@@ -58,7 +58,7 @@ class PageRing {
     CHECK(ring.pool_->Allocate(PageCategory::kAdapter, handles));
     for (const PageHandle handle : handles) {
       ring.pages_.push_back(ring.pool_->Data(handle));
-      std::fill_n(ring.pages_.back(), page_bytes, std::byte{1});   // memory of its own
+      std::fill_n(ring.pages_.back(), page_bytes, std::byte{1});  // memory of its own
     }
     return ring;
   }
@@ -81,7 +81,7 @@ void DropFromPageCache(const std::filesystem::path& directory) {
   for (const auto& entry : std::filesystem::directory_iterator(directory, ignored)) {
     const int file = open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
     if (file < 0) continue;
-    static_cast<void>(fdatasync(file));   // only clean pages can go
+    static_cast<void>(fdatasync(file));  // only clean pages can go
     static_cast<void>(posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED));
     close(file);
   }
@@ -116,12 +116,14 @@ class LinkBench {
       CHECK(pages <= host_.size());
       RETURN_IF_ERROR(Repeat(measured, static_cast<double>(pages * page_bytes_),
                              seconds_ / static_cast<double>(adapters.size()), [&] {
-        DropFromPageCache(adapter->path);
-        TransferJob job{.id = 1, .kind = TransferKind::kDiskToHost, .adapter = adapter,
-                        .page_bytes = static_cast<std::size_t>(page_bytes_)};
-        job.destination = host_.Next(pages);
-        return timer_.Run(std::move(job));
-      }));
+                               DropFromPageCache(adapter->path);
+                               TransferJob job{.id = 1,
+                                               .kind = TransferKind::kDiskToHost,
+                                               .adapter = adapter,
+                                               .page_bytes = static_cast<std::size_t>(page_bytes_)};
+                               job.destination = host_.Next(pages);
+                               return timer_.Run(std::move(job));
+                             }));
     }
     return Ok{};
   }
@@ -131,7 +133,8 @@ class LinkBench {
   Status Repeat(LinkMeasurements& measured, double bytes, double budget, Run run) {
     std::vector<double> times;
     const TimeNs begin = timer_.Now();
-    while (times.size() < kLeastRepetitions || (times.size() < kMostRepetitions && Seconds(timer_.Now() - begin) < budget)) {
+    while (times.size() < kLeastRepetitions ||
+           (times.size() < kMostRepetitions && Seconds(timer_.Now() - begin) < budget)) {
       ASSIGN_OR_RETURN(const double seconds, run());
       times.push_back(seconds);
     }
@@ -143,7 +146,7 @@ class LinkBench {
   TransferTimer timer_;
   PageRing device_, host_;
   const std::int64_t page_bytes_;
-  const double seconds_;   // of each link
+  const double seconds_;  // of each link
   Prng& prng_;
 };
 
@@ -151,7 +154,7 @@ class LinkBench {
 
 Result<LinkMeasurementsOfAll> MeasureLinks(const std::vector<std::shared_ptr<const AdapterVersion>>& adapters,
                                            std::int64_t page_bytes, double seconds, Prng& prng) {
-  std::int64_t largest = 1;   // adapter, in pages
+  std::int64_t largest = 1;  // adapter, in pages
   for (const auto& adapter : adapters) largest = std::max(largest, adapter->layout.pages);
   ASSIGN_OR_RETURN(PageRing device, PageRing::Create("device", page_bytes, 1));
   ASSIGN_OR_RETURN(PageRing host, PageRing::Create("host", page_bytes, largest));

@@ -17,7 +17,7 @@ namespace {
 
 // Of what the engine sustains: from steps of a sequence or two to full batches.
 constexpr std::array<double, 4> kShares = {0.2, 0.4, 0.6, 0.8};
-constexpr double kBurstShare = 0.2;           // of the engine's time, for finding out what it sustains
+constexpr double kBurstShare = 0.2;  // of the engine's time, for finding out what it sustains
 constexpr double kFewestRequests = 8, kMostRequests = 2000;
 constexpr double kShortestInput = 8, kShortestOutput = 4;
 
@@ -31,14 +31,21 @@ std::string ProcessorName() {
   return "a CPU";
 }
 
-void DescribeModel(const MeasureOptions& options, const Model& model, const StepBench& bench, PerformanceProfile& profile) {
+void DescribeModel(const MeasureOptions& options, const Model& model, const StepBench& bench,
+                   PerformanceProfile& profile) {
   const ModelConfig& config = model.config();
   const KvLayout& kv = bench.geometry().kv;
-  profile.base = {.name = options.model_name, .digest = options.digest,
-                  .hidden_size = config.hidden_size, .num_layers = config.num_layers, .num_heads = config.num_heads,
-                  .num_kv_heads = config.num_kv_heads, .head_dim = config.head_dim,
-                  .intermediate_size = config.intermediate_size, .vocab_size = config.vocab_size,
-                  .dtype = DTypeName(model.weights().lm_head.dtype()), .kv_dtype = DTypeName(kv.dtype),
+  profile.base = {.name = options.model_name,
+                  .digest = options.digest,
+                  .hidden_size = config.hidden_size,
+                  .num_layers = config.num_layers,
+                  .num_heads = config.num_heads,
+                  .num_kv_heads = config.num_kv_heads,
+                  .head_dim = config.head_dim,
+                  .intermediate_size = config.intermediate_size,
+                  .vocab_size = config.vocab_size,
+                  .dtype = DTypeName(model.weights().lm_head.dtype()),
+                  .kv_dtype = DTypeName(kv.dtype),
                   .page_tokens = kv.page_tokens};
   std::set<LoraTarget> targets;
   for (const auto& adapter : bench.Adapters()) {
@@ -73,13 +80,15 @@ FittedModel FitVariant(const SweepResult& sweep, LoraCostShape shape) {
   FittedModel fitted;
   fitted.model = FitSteps(points, shape);
   const auto held_out = [&](auto wanted) {
-    return QualityWhere(fitted.model, points, [&](std::size_t i) { return points[i].held_out && wanted(points[i].load); });
+    return QualityWhere(fitted.model, points,
+                        [&](std::size_t i) { return points[i].held_out && wanted(points[i].load); });
   };
   fitted.fitted = QualityWhere(fitted.model, points, [&](std::size_t i) { return !points[i].held_out; });
   fitted.held_out = held_out([](const StepLoad&) { return true; });
   fitted.held_out_prefill = held_out([](const StepLoad& load) { return load.decode_sequences == 0; });
   fitted.held_out_decode = held_out([](const StepLoad& load) { return load.prefill_tokens == 0; });
-  fitted.held_out_mixed = held_out([](const StepLoad& load) { return load.prefill_tokens > 0 && load.decode_sequences > 0; });
+  fitted.held_out_mixed =
+      held_out([](const StepLoad& load) { return load.prefill_tokens > 0 && load.decode_sequences > 0; });
   std::vector<StepMeasurement> own_adapters;
   for (std::size_t i = 0; i < points.size(); ++i) {
     if (sweep.points[i].kind == PointKind::kOwnAdapters) own_adapters.push_back(points[i]);
@@ -107,16 +116,20 @@ void FitLinks(const LinkMeasurementsOfAll& measured, PerformanceProfile& profile
   other.device_to_host = model.device_to_host;
 }
 
-// The engine at one load after the other. It stays the same engine: after the first of them its memory is full, as a server's is.
+// The engine at one load after the other. It stays the same engine: after the first of them its memory is full, as a
+// server's is.
 class EngineMeasurement {
  public:
   EngineMeasurement(const MeasureOptions& options, const PerformanceModel& linear, EngineSession& session)
       : options_(options), session_(session) {
-    load_ = {.adapters = session.adapters().size(), .input_mean = options.input_mean, .output_mean = options.output_mean,
+    load_ = {.adapters = session.adapters().size(),
+             .input_mean = options.input_mean,
+             .output_mean = options.output_mean,
              .vocab = session.runtime().model().config().vocab_size};
     Shorten(linear);
     std::int64_t most = session.runtime().max_model_len();
-    for (const auto& adapter : session.adapters()) most = std::min(most, session.runtime().engine().MaxSequenceTokens(adapter->generation));
+    for (const auto& adapter : session.adapters())
+      most = std::min(most, session.runtime().engine().MaxSequenceTokens(adapter->generation));
     const double longest = static_cast<double>(most);
     load_.max_input = static_cast<std::int32_t>(std::clamp(4 * load_.input_mean, 2.0, std::max(2.0, longest * 2 / 3)));
     load_.max_output = static_cast<std::int32_t>(std::clamp(4 * load_.output_mean, 2.0, std::max(2.0, longest / 4)));
@@ -131,9 +144,10 @@ class EngineMeasurement {
       for (const double share : kShares) rates.push_back(share * sustained_);
     }
     for (std::size_t i = 0; i < rates.size(); ++i) {
-      const double left = options_.engine_seconds * (options_.rates.empty() ? 1 - kBurstShare : 1) / static_cast<double>(rates.size());
+      const double left =
+          options_.engine_seconds * (options_.rates.empty() ? 1 - kBurstShare : 1) / static_cast<double>(rates.size());
       load_.rate = rates[i];
-      load_.seconds = std::max(left, 2 / rates[i]);   // a request or two at least
+      load_.seconds = std::max(left, 2 / rates[i]);  // a request or two at least
       load_.seed = SplitMix64(options_.seed + i + 1);
       Report();
       ASSIGN_OR_RETURN(EngineRun run, session_.Run(DrawRequests(load_)));
@@ -151,11 +165,13 @@ class EngineMeasurement {
     options_.progress("running the engine", passed, std::max(passed, options_.engine_seconds));
   }
 
-  // About what one costs among others, by the linear terms. Where that is so much that hardly any would fit in, shorter ones.
+  // About what one costs among others, by the linear terms. Where that is so much that hardly any would fit in, shorter
+  // ones.
   void Shorten(const PerformanceModel& linear) {
     const auto seconds = [&] {
       const auto input = static_cast<std::int64_t>(load_.input_mean);
-      return linear.LinearSecondsOf({.prefill_tokens = input, .prefill_attention = input * input / 2, .prefill_sequences = 1}) +
+      return linear.LinearSecondsOf(
+                 {.prefill_tokens = input, .prefill_attention = input * input / 2, .prefill_sequences = 1}) +
              load_.output_mean / 4 * linear.LinearSecondsOf({.decode_sequences = 4, .decode_context = 4 * input});
     };
     while (seconds() * kFewestRequests > kBurstShare * options_.engine_seconds && load_.output_mean > kShortestOutput) {
@@ -196,7 +212,8 @@ Status MeasureEngine(const MeasureOptions& options, PerformanceProfile& profile)
   ASSIGN_OR_RETURN(std::unique_ptr<Model> model, options.load_model());
   ASSIGN_OR_RETURN(const std::unique_ptr<EngineSession> session,
                    EngineSession::Create(std::move(model), options.engine, options.adapters));
-  const LoraCostShape shape = options.engine.lora_variant == LoraVariant::kBgmv ? LoraCostShape::kBgmv : LoraCostShape::kMbgmv;
+  const LoraCostShape shape =
+      options.engine.lora_variant == LoraVariant::kBgmv ? LoraCostShape::kBgmv : LoraCostShape::kMbgmv;
   EngineMeasurement measurement(options, profile.ModelOf(shape), *session);
   ASSIGN_OR_RETURN(const std::vector<EngineRun> runs, measurement.Run());
   FitEngine(runs, shape, profile);
@@ -211,7 +228,8 @@ Result<MeasuredProfile> MeasureProfile(const MeasureOptions& options) {
   PerformanceProfile& profile = measured.profile;
   {
     ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, options.load_model());
-    ASSIGN_OR_RETURN(const std::unique_ptr<StepBench> bench, StepBench::Create(model.get(), options.steps, options.adapters));
+    ASSIGN_OR_RETURN(const std::unique_ptr<StepBench> bench,
+                     StepBench::Create(model.get(), options.steps, options.adapters));
     DescribeModel(options, *model, *bench, profile);
     Prng prng(options.seed);
     measured.sweep = Sweep(*bench, options.sweep, prng, [&](double passed, double expected) {
@@ -224,7 +242,7 @@ Result<MeasuredProfile> MeasureProfile(const MeasureOptions& options) {
                      MeasureLinks(bench->Adapters(), bench->geometry().page_bytes, options.link_seconds, prng));
     FitLinks(links, profile);
     profile.mbgmv.model.device = profile.bgmv.model.device = profile.device;
-  }   // the memory of both is the engine's now
+  }  // the memory of both is the engine's now
   if (options.engine_seconds > 0) RETURN_IF_ERROR(MeasureEngine(options, profile));
   return measured;
 }

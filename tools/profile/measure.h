@@ -1,4 +1,5 @@
-// All that `loramux profile` measures, as one function: the command and the simulator's validation get their profiles from it.
+// All that `loramux profile` measures, as one function: the command and the simulator's validation get their profiles
+// from it.
 #pragma once
 
 #include <functional>
@@ -17,16 +18,17 @@
 namespace loramux {
 
 struct MeasureOptions {
-  std::string model_name, digest;             // of PerformanceProfile::BaseModel
-  std::function<Result<std::unique_ptr<Model>>()> load_model;   // called twice: for steps of our own making, and for the engine
-  std::vector<std::string> adapters;          // directories
+  std::string model_name, digest;  // of PerformanceProfile::BaseModel
+  // called twice: for steps of our own making, and for the engine
+  std::function<Result<std::unique_ptr<Model>>()> load_model;
+  std::vector<std::string> adapters;  // directories
   StepBench::Options steps;
-  RuntimeOptions engine;                      // as the server's
+  RuntimeOptions engine;  // as the server's
   SweepOptions sweep;
-  double link_seconds = 12;                   // about
-  double engine_seconds = 24;                 // about; 0: the engine does not run, and there are no factors
-  double input_mean = 96, output_mean = 32;   // tokens, of the engine's requests; fewer where the engine is slow
-  std::vector<double> rates;                  // requests a second; empty: shares of what the engine sustains
+  double link_seconds = 12;                  // about
+  double engine_seconds = 24;                // about; 0: the engine does not run, and there are no factors
+  double input_mean = 96, output_mean = 32;  // tokens, of the engine's requests; fewer where the engine is slow
+  std::vector<double> rates;                 // requests a second; empty: shares of what the engine sustains
   std::uint64_t seed = 1;
   // What is being done, and how many of how many seconds it has taken.
   std::function<void(const std::string& what, double passed, double expected)> progress;

@@ -14,7 +14,9 @@ Result<std::string> ModelDigest(const std::filesystem::path& directory) {
   ASSIGN_OR_RETURN(const TensorFile file, TensorFile::OpenModelDirectory(directory));
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), XXH3_freeState);
   CHECK(state != nullptr && XXH3_128bits_reset(state.get()) == XXH_OK);
-  const auto add = [&](const void* data, std::size_t size) { CHECK(XXH3_128bits_update(state.get(), data, size) == XXH_OK); };
+  const auto add = [&](const void* data, std::size_t size) {
+    CHECK(XXH3_128bits_update(state.get(), data, size) == XXH_OK);
+  };
   for (const StoredTensor& tensor : file.tensors()) {
     const std::string shape = tensor.name + '\0' + DTypeName(tensor.dtype);
     add(shape.c_str(), shape.size() + 1);

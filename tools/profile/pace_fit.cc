@@ -8,7 +8,7 @@
 namespace loramux {
 namespace {
 
-constexpr double kDisturbed = 1.5;            // times what is usual among their like
+constexpr double kDisturbed = 1.5;  // times what is usual among their like
 constexpr TimeNs kLongestStretch = 5 * kPaceStretch;
 
 double Seconds(TimeNs time) { return static_cast<double>(time) / static_cast<double>(kNsPerSecond); }
@@ -25,13 +25,14 @@ class Tape {
   void RepeatUntil(TimeNs until) {
     const TimeNs ago = std::min(until - end_, end_);
     if (changes_.empty() || ago <= 0) return;
-    for (TimeNs at = end_; at < until && changes_.size() <= kMaxPaceChanges; at += ago) Copy(at - ago, at, std::min(ago, until - at));
+    for (TimeNs at = end_; at < until && changes_.size() <= kMaxPaceChanges; at += ago)
+      Copy(at - ago, at, std::min(ago, until - at));
     end_ = until;
   }
   TimeNs end() const { return end_; }
   Pace Take() && {
     const auto fits = [&] { return changes_.size() <= kMaxPaceChanges && end_ <= kMaxPacePeriod; };
-    for (; !changes_.empty() && !fits(); changes_.pop_back()) end_ = changes_.back().at;   // a file holds no more
+    for (; !changes_.empty() && !fits(); changes_.pop_back()) end_ = changes_.back().at;  // a file holds no more
     return changes_.empty() ? Pace() : Pace(std::move(changes_), end_);
   }
 
@@ -39,7 +40,8 @@ class Tape {
   // What the tape has in [from, from + length), at `to`. REQUIRES: to is its end.
   void Copy(TimeNs from, TimeNs to, TimeNs length) {
     const std::size_t size = changes_.size();
-    const auto after = std::upper_bound(changes_.begin(), changes_.end(), from, [](TimeNs at, const Pace::Change& b) { return at < b.at; });
+    const auto after = std::upper_bound(changes_.begin(), changes_.end(), from,
+                                        [](TimeNs at, const Pace::Change& b) { return at < b.at; });
     auto next = static_cast<std::size_t>(after - changes_.begin());
     changes_.push_back({to, next > 0 ? changes_[next - 1].factor : 1});
     for (; next < size && changes_[next].at < from + length; ++next) {
@@ -86,7 +88,7 @@ std::vector<PaceStretch> StretchesOf(std::span<const TimedStep> steps) {
     stretch.factor = std::clamp(Seconds(took) / predicted, Pace::kMinFactor, Pace::kMaxFactor);
     for (const TimedStep& step : steps.subspan(first, i - first)) {
       const double measured = Seconds(step.took), usual = stretch.factor * step.predicted;
-      if (measured > kDisturbed * usual) continue;   // held up: that is the machine
+      if (measured > kDisturbed * usual) continue;  // held up: that is the machine
       stretch.chance += (measured - usual) * (measured - usual) / (predicted * predicted);
     }
     const auto count = static_cast<double>(i - first);
@@ -104,7 +106,8 @@ Pace PaceOf(std::span<const EngineRun> runs, const PerformanceModel& model) {
     const std::vector<PaceStretch> stretches = StretchesOf(TimedStepsOf(run, model));
     const double share = ShareOfTheMachine(stretches);
     for (const PaceStretch& stretch : stretches) {
-      tape.Add({.begin = offset + stretch.begin, .end = offset + stretch.end, .factor = 1 + share * (stretch.factor - 1)});
+      tape.Add(
+          {.begin = offset + stretch.begin, .end = offset + stretch.end, .factor = 1 + share * (stretch.factor - 1)});
     }
     tape.RepeatUntil(offset + run.end);
   }

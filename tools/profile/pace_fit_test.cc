@@ -26,7 +26,8 @@ ObservedStep StepAt(TimeNs begin_ms, TimeNs took_ms, bool plain = true) {
 // Ten steps that took so long together, and a model that says 1 ms of each.
 void AddTen(EngineRun& run, TimeNs begin_ms, TimeNs took_ms, std::int64_t sequences = 0) {
   for (TimeNs i = 0; i < 10; ++i) {
-    ObservedStep step{.begin = begin_ms * kNsPerMs + i * took_ms * kNsPerMs / 10, .seconds_ns = took_ms * kNsPerMs / 10};
+    ObservedStep step{.begin = begin_ms * kNsPerMs + i * took_ms * kNsPerMs / 10,
+                      .seconds_ns = took_ms * kNsPerMs / 10};
     step.load.decode_sequences = sequences;
     run.steps.push_back(step);
   }
@@ -41,16 +42,17 @@ PerformanceModel OneMillisecond() {
 // Stretches of 50 ms of steps, or of 250 that passed.
 TEST(PaceFitTest, AStretchIsWhatAllOfItsStepsTook) {
   EngineRun run;
-  run.steps = {StepAt(0, 30), StepAt(30, 500, false), StepAt(200, 30), StepAt(230, 36), StepAt(530, 5)};   // the second one waited
+  // the second one waited
+  run.steps = {StepAt(0, 30), StepAt(30, 500, false), StepAt(200, 30), StepAt(230, 36), StepAt(530, 5)};
   const std::vector<PaceStretch> stretches = StretchesOf(TimedStepsOf(run, TenMilliseconds()));
   ASSERT_EQ(stretches.size(), 3U);
   EXPECT_EQ(stretches[0].begin, 0);
   EXPECT_EQ(stretches[0].end, 230 * kNsPerMs);
-  EXPECT_DOUBLE_EQ(stretches[0].factor, 3);           // 60 ms of 20
+  EXPECT_DOUBLE_EQ(stretches[0].factor, 3);  // 60 ms of 20
   EXPECT_EQ(stretches[1].begin, 230 * kNsPerMs);
   EXPECT_EQ(stretches[1].end, 266 * kNsPerMs);
   EXPECT_DOUBLE_EQ(stretches[1].factor, 3.6);
-  EXPECT_DOUBLE_EQ(stretches[2].factor, 0.5);         // long after the one before
+  EXPECT_DOUBLE_EQ(stretches[2].factor, 0.5);  // long after the one before
 }
 
 TEST(PaceFitTest, RunsFollowEachOtherOverAndOver) {
@@ -65,7 +67,7 @@ TEST(PaceFitTest, RunsFollowEachOtherOverAndOver) {
   EXPECT_NEAR(pace.At(0), 5, 1e-9);
   EXPECT_NEAR(pace.At(59 * kNsPerMs), 5, 1e-9);
   EXPECT_NEAR(pace.At(60 * kNsPerMs), 10.0 / 3, 1e-9);
-  EXPECT_NEAR(pace.At(149 * kNsPerMs), 10.0 / 3, 1e-9);              // the fast one's first 20 ms nobody saw
+  EXPECT_NEAR(pace.At(149 * kNsPerMs), 10.0 / 3, 1e-9);  // the fast one's first 20 ms nobody saw
   EXPECT_NEAR(pace.At(150 * kNsPerMs), 0.5, 1e-9);
   EXPECT_NEAR(pace.At(160 * kNsPerMs), 5, 1e-9);
   EXPECT_EQ(PaceOf({}, TenMilliseconds()).At(7), 1);
@@ -75,12 +77,13 @@ TEST(PaceFitTest, RunsFollowEachOtherOverAndOver) {
 TEST(PaceFitTest, WhatNobodySawIsAsWhatCameBefore) {
   EngineRun run;
   for (const TimeNs second : {1, 3}) {
-    for (TimeNs at = 0; at < 1000; at += 50) AddTen(run, second * 1000 + at, 50, at == 500 ? second : 0);   // half as much again for each
+    // half as much again for each
+    for (TimeNs at = 0; at < 1000; at += 50) AddTen(run, second * 1000 + at, 50, at == 500 ? second : 0);
   }
   run.end = 5 * kNsPerSecond;
   const Pace pace = PaceOf({&run, 1}, OneMillisecond());
   EXPECT_EQ(pace.period(), 5 * kNsPerSecond);
-  EXPECT_EQ(pace.At(500 * kNsPerMs), 1);              // nothing before it
+  EXPECT_EQ(pace.At(500 * kNsPerMs), 1);  // nothing before it
   for (const auto& [second, like] : std::vector<std::pair<TimeNs, double>>{{1, 1}, {2, 1}, {3, 3}, {4, 3}}) {
     const TimeNs at = second * kNsPerSecond;
     EXPECT_NEAR(pace.At(at), 5, 1e-9) << second;
@@ -91,7 +94,8 @@ TEST(PaceFitTest, WhatNobodySawIsAsWhatCameBefore) {
   }
 }
 
-// A stretch counts for its own time, not for all that nobody saw behind it, were that no longer than a stretch may last.
+// A stretch counts for its own time, not for all that nobody saw behind it, were that no longer than a stretch may
+// last.
 TEST(PaceFitTest, TheLastStretchIsNotHeld) {
   EngineRun run;
   AddTen(run, 0, 50);
@@ -107,7 +111,8 @@ TEST(PaceFitTest, TheLastStretchIsNotHeld) {
   EXPECT_NEAR(pace.At(300 * kNsPerMs), 5, 1e-9);
 }
 
-// Steps of 10 ms, each by itself up to a half more or less, on a machine that is so much slower in one second and faster in the next.
+// Steps of 10 ms, each by itself up to a half more or less, on a machine that is so much slower in one second and
+// faster in the next.
 EngineRun Scattered(double unrest) {
   EngineRun run;
   Prng prng(3);
@@ -134,7 +139,7 @@ TEST(PaceFitTest, ChanceIsNotThePace) {
   double squares = 0;
   const std::vector<PaceStretch> stretches = StretchesOf(TimedStepsOf(steady, TenMilliseconds()));
   for (const PaceStretch& stretch : stretches) squares += (stretch.factor - 1) * (stretch.factor - 1);
-  EXPECT_GT(std::sqrt(squares / static_cast<double>(stretches.size())), 0.1);   // though nothing changed
+  EXPECT_GT(std::sqrt(squares / static_cast<double>(stretches.size())), 0.1);  // though nothing changed
   EXPECT_LT(Unrest(PaceOf({&steady, 1}, TenMilliseconds())), 0.06);
   EXPECT_NEAR(Unrest(PaceOf({&restless, 1}, TenMilliseconds())), 0.2, 0.03);
 }

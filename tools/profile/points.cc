@@ -25,8 +25,8 @@ void Shuffle(std::vector<T>& values, Prng& prng) {
   for (std::size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[prng.NextBelow(i)]);
 }
 
-// Different adapters, `count` of them: half of the time neighbours by rank, so that the number of adapters and the sum of
-// their ranks vary independently.
+// Different adapters, `count` of them: half of the time neighbours by rank, so that the number of adapters and the sum
+// of their ranks vary independently.
 std::vector<int> DrawAdapters(const PointSpace& space, std::int64_t count, Prng& prng) {
   std::vector<int> all(space.ranks.size());
   std::iota(all.begin(), all.end(), 0);
@@ -49,8 +49,10 @@ void AssignAdapters(const PointSpace& space, StepPoint& point, Prng& prng) {
   if (space.ranks.empty() || prng.NextDouble() < 0.25) return;
   const auto sequences = static_cast<std::int64_t>(point.sequences.size());
   const double share = prng.NextDouble() < 0.5 ? 1.0 : prng.NextDouble();
-  const std::int64_t users = std::clamp<std::int64_t>(std::llround(share * static_cast<double>(sequences)), 1, sequences);
-  const std::int64_t distinct = LogUniform(1, std::min<std::int64_t>(users, static_cast<std::int64_t>(space.ranks.size())), prng);
+  const std::int64_t users =
+      std::clamp<std::int64_t>(std::llround(share * static_cast<double>(sequences)), 1, sequences);
+  const std::int64_t distinct =
+      LogUniform(1, std::min<std::int64_t>(users, static_cast<std::int64_t>(space.ranks.size())), prng);
   const std::vector<int> adapters = DrawAdapters(space, distinct, prng);
   Shuffle(point.sequences, prng);
   for (std::int64_t i = 0; i < users; ++i) {
@@ -85,7 +87,8 @@ void AddOwnAdapters(const PointSpace& space, StepPoint& point, Prng& prng) {
                                                    std::min(space.max_running, space.max_batch_tokens));
   const std::int64_t count = Uniform(1, most, prng);
   for (const int adapter : DrawAdapters(space, count, prng)) {
-    point.sequences.push_back({.tokens = 1, .position = std::min<std::int64_t>(128, space.max_positions - 1), .adapter = adapter});
+    point.sequences.push_back(
+        {.tokens = 1, .position = std::min<std::int64_t>(128, space.max_positions - 1), .adapter = adapter});
   }
 }
 
@@ -93,13 +96,19 @@ StepPoint DrawPoint(const PointSpace& space, PointKind kind, Prng& prng) {
   StepPoint point{.kind = kind};
   const std::int64_t most = std::min(space.max_running, space.max_batch_tokens);
   switch (kind) {
-    case PointKind::kDecode: AddDecodes(space, LogUniform(1, most, prng), point, prng); break;
-    case PointKind::kPrefill: AddPrefills(space, LogUniform(2, space.max_batch_tokens, prng), point, prng); break;
+    case PointKind::kDecode:
+      AddDecodes(space, LogUniform(1, most, prng), point, prng);
+      break;
+    case PointKind::kPrefill:
+      AddPrefills(space, LogUniform(2, space.max_batch_tokens, prng), point, prng);
+      break;
     case PointKind::kMixed:
       AddDecodes(space, LogUniform(1, std::max<std::int64_t>(1, most / 2), prng), point, prng);
       AddPrefills(space, LogUniform(2, std::max<std::int64_t>(2, space.max_batch_tokens / 2), prng), point, prng);
       break;
-    case PointKind::kOwnAdapters: AddOwnAdapters(space, point, prng); return point;
+    case PointKind::kOwnAdapters:
+      AddOwnAdapters(space, point, prng);
+      return point;
   }
   AssignAdapters(space, point, prng);
   return point;
@@ -114,7 +123,7 @@ void Shorten(const PointSpace& space, StepPoint& point) {
       sequence.position /= 2;
     }
     if (shorter) continue;
-    CHECK_GT(point.sequences.size(), 1u);   // the caller's memory holds the longest sequence
+    CHECK_GT(point.sequences.size(), 1u);  // the caller's memory holds the longest sequence
     point.sequences.pop_back();
   }
 }
@@ -130,7 +139,7 @@ std::int64_t PagesOf(const StepPoint& point, std::int64_t page_tokens) {
 }
 
 std::vector<StepPoint> DrawPoints(const PointSpace& space, int count, Prng& prng) {
-  constexpr PointKind kShares[] = {PointKind::kDecode, PointKind::kPrefill, PointKind::kMixed, PointKind::kDecode,
+  constexpr PointKind kShares[] = {PointKind::kDecode,      PointKind::kPrefill, PointKind::kMixed,  PointKind::kDecode,
                                    PointKind::kOwnAdapters, PointKind::kPrefill, PointKind::kDecode, PointKind::kMixed};
   std::vector<StepPoint> points;
   for (int i = 0; i < count; ++i) {

@@ -9,7 +9,8 @@ namespace loramux {
 namespace {
 
 PointSpace Space() {
-  PointSpace space{.max_batch_tokens = 256, .max_running = 64, .max_positions = 1000, .kv_pages = 64 * 63, .page_tokens = 16};
+  PointSpace space{
+      .max_batch_tokens = 256, .max_running = 64, .max_positions = 1000, .kv_pages = 64 * 63, .page_tokens = 16};
   for (std::int64_t i = 0; i < 24; ++i) space.ranks.push_back(8 << (i / 6));
   return space;
 }
@@ -22,7 +23,7 @@ void ExpectFits(const StepPoint& point, const PointSpace& space) {
     EXPECT_GE(sequence.tokens, 1);
     EXPECT_GE(sequence.position, 0);
     EXPECT_LE(sequence.position + sequence.tokens, space.max_positions);
-    EXPECT_GE(sequence.adapter, previous);   // those of one adapter adjacent, the base model first
+    EXPECT_GE(sequence.adapter, previous);  // those of one adapter adjacent, the base model first
     EXPECT_LT(sequence.adapter, static_cast<int>(space.ranks.size()));
     previous = sequence.adapter;
     tokens += sequence.tokens;
@@ -36,7 +37,7 @@ TEST(PointsTest, EveryStepIsOneThatTheServerCouldTake) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     Prng prng(seed);
     PointSpace space = Space();
-    if (seed % 2 == 0) space.kv_pages = 63;   // hardly more than one sequence
+    if (seed % 2 == 0) space.kv_pages = 63;  // hardly more than one sequence
     if (seed % 3 == 0) space.max_batch_tokens = 4;
     if (seed % 5 == 0) space.ranks.clear();
     for (const StepPoint& point : DrawPoints(space, 200, prng)) ExpectFits(point, space);

@@ -24,14 +24,16 @@ Result<std::unique_ptr<StepBench>> StepBench::Create(Model* model, const Options
   ASSIGN_OR_RETURN(b.device_, PagePool::Create("device", options.device_memory, b.geometry_.page_bytes));
   b.registry_ = std::make_unique<AdapterRegistry>(
       config, std::vector<std::string>{"base"},
-      AdapterRegistry::Options{.page_bytes = static_cast<std::size_t>(b.geometry_.page_bytes), .base_dtype = base_dtype,
+      AdapterRegistry::Options{.page_bytes = static_cast<std::size_t>(b.geometry_.page_bytes),
+                               .base_dtype = base_dtype,
                                .forced_dtype = options.lora_dtype});
   b.residency_ = std::make_unique<ResidencyManager>(b.device_.get(), nullptr, &b.transfer_);
   RETURN_IF_ERROR(b.LoadAdapters(adapters));
 
   b.space_.max_batch_tokens = options.max_batch_tokens;
   b.space_.max_running = options.max_running;
-  b.space_.max_positions = options.max_positions > 0 ? std::min(options.max_positions, config.max_position) : config.max_position;
+  b.space_.max_positions =
+      options.max_positions > 0 ? std::min(options.max_positions, config.max_position) : config.max_position;
   b.space_.page_tokens = b.geometry_.kv.page_tokens;
   RETURN_IF_ERROR(b.FillPages());
   Prng prng(1);
@@ -49,8 +51,9 @@ Status StepBench::LoadAdapters(const std::vector<std::string>& directories) {
     ASSIGN_OR_RETURN(const auto version, registry_->Register("adapter-" + std::to_string(i), directories[i], 0));
     if (version->layout.pages > device_->free_pages()) {
       return ResourceExhausted("--device-memory: " + FormatBytes(options_.device_memory) + " holds only " +
-                               std::to_string(i) + " of " + std::to_string(directories.size()) +
-                               " adapters: give more, or fewer adapters", "--device-memory");
+                                   std::to_string(i) + " of " + std::to_string(directories.size()) +
+                                   " adapters: give more, or fewer adapters",
+                               "--device-memory");
     }
     residency_->Add(version);
     residency_->BeginLoad(version->generation, /*via_host=*/false, clock_.Now());
@@ -80,7 +83,7 @@ Status StepBench::FillPages() {
   space_.kv_pages = std::min(device_->free_pages(), wanted);
   if (space_.kv_pages < longest) {
     return ResourceExhausted("--device-memory: a sequence of " + std::to_string(space_.max_positions) +
-                             " positions does not fit beside the adapters: give more, or a smaller --max-model-len",
+                                 " positions does not fit beside the adapters: give more, or a smaller --max-model-len",
                              "--device-memory");
   }
   std::vector<PageHandle> handles(static_cast<std::size_t>(space_.kv_pages));
@@ -99,9 +102,12 @@ Status StepBench::FillPages() {
 }
 
 void StepBench::UseVariant(LoraVariant variant) {
-  executor_.reset();   // its threads end first
-  CpuExecutorOptions options{.threads = threads_, .lora_variant = variant, .max_batch_tokens = space_.max_batch_tokens,
-                             .max_running = space_.max_running, .max_positions = space_.max_positions,
+  executor_.reset();  // its threads end first
+  CpuExecutorOptions options{.threads = threads_,
+                             .lora_variant = variant,
+                             .max_batch_tokens = space_.max_batch_tokens,
+                             .max_running = space_.max_running,
+                             .max_positions = space_.max_positions,
                              .max_rank = space_.ranks.empty() ? 0 : space_.ranks.back()};
   executor_ = std::make_unique<CpuExecutor>(options, model_, geometry_.kv, device_.get(), [this] { wakeup_.Signal(); });
 }
@@ -112,7 +118,8 @@ void StepBench::MakeBatch(const StepPoint& point) {
   for (const PointSequence& sequence : point.sequences) {
     ExecutorChunk& chunk = batch_.chunks.emplace_back();
     chunk.id = RequestId{batch_.chunks.size()};
-    chunk.tokens = std::span(tokens_).subspan(static_cast<std::size_t>(next_token), static_cast<std::size_t>(sequence.tokens));
+    chunk.tokens =
+        std::span(tokens_).subspan(static_cast<std::size_t>(next_token), static_cast<std::size_t>(sequence.tokens));
     chunk.position = sequence.position;
     chunk.pages = kv_pages_.data() + next_page;
     chunk.adapter = sequence.adapter < 0 ? nullptr : adapters_[static_cast<std::size_t>(sequence.adapter)];

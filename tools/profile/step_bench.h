@@ -1,5 +1,5 @@
-// Steps of our own making on the real executor, timed from Submit to the moment when Poll gives the result, as the engine
-// waits for it.
+// Steps of our own making on the real executor, timed from Submit to the moment when Poll gives the result, as the
+// engine waits for it.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +24,10 @@ namespace loramux {
 class StepBench {
  public:
   struct Options {
-    std::int64_t device_memory = std::int64_t{1} << 30;   // bytes: adapters first, the rest for keys and values
-    std::int64_t page_tokens = 0;                         // 0: ChoosePageGeometry decides
+    std::int64_t device_memory = std::int64_t{1} << 30;  // bytes: adapters first, the rest for keys and values
+    std::int64_t page_tokens = 0;                        // 0: ChoosePageGeometry decides
     std::optional<DType> kv_dtype, lora_dtype;
-    std::int64_t max_batch_tokens = 512, max_running = 256, max_positions = 0;   // 0: the model's
+    std::int64_t max_batch_tokens = 512, max_running = 256, max_positions = 0;  // 0: the model's
     int threads = 0;
   };
 
@@ -65,9 +65,9 @@ class StepBench {
   std::unique_ptr<AdapterRegistry> registry_;
   InlineTransfer transfer_;
   std::unique_ptr<ResidencyManager> residency_;
-  std::vector<const AdapterResidency*> adapters_;   // by rank
+  std::vector<const AdapterResidency*> adapters_;  // by rank
   std::vector<std::uint32_t> kv_pages_;
-  std::vector<TokenId> tokens_;                     // random, as many as a step may compute
+  std::vector<TokenId> tokens_;  // random, as many as a step may compute
   SamplingParams greedy_;
   std::unique_ptr<CpuExecutor> executor_;
   ExecutorBatch batch_;

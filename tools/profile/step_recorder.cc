@@ -7,9 +7,10 @@ namespace loramux {
 void StepRecorder::Submit(const ExecutorBatch& batch) {
   const TimeNs now = clock_.Now();
   inner_->Submit(batch);
-  submitted_ = now;   // looking at the batch happens beside the computation
+  submitted_ = now;  // looking at the batch happens beside the computation
   const std::int32_t after_prefill = StepsAfterPrefill(current_.load);
-  current_ = {.load = LoadOf(batch), .begin = now, .gap = ended_ > 0 ? now - ended_ : -1, .plain = batch.copies.empty()};
+  current_ = {
+      .load = LoadOf(batch), .begin = now, .gap = ended_ > 0 ? now - ended_ : -1, .plain = batch.copies.empty()};
   current_.load.after_prefill = after_prefill;
 }
 

@@ -18,11 +18,12 @@ struct ObservedStep {
   bool plain = true;      // waited for no transfer, copied no page: what StepLoad counts is all it did
 };
 
-// Around the real executor; used by the engine's thread, as that is. `steps` must outlive it and may be read once the engine's
-// thread has ended.
+// Around the real executor; used by the engine's thread, as that is. `steps` must outlive it and may be read once the
+// engine's thread has ended.
 class StepRecorder final : public Executor {
  public:
-  StepRecorder(std::unique_ptr<Executor> inner, std::vector<ObservedStep>* steps) : inner_(std::move(inner)), steps_(steps) {}
+  StepRecorder(std::unique_ptr<Executor> inner, std::vector<ObservedStep>* steps)
+      : inner_(std::move(inner)), steps_(steps) {}
   void Submit(const ExecutorBatch& batch) override;
   bool Poll(ExecutorResult& result) override;
 

@@ -26,14 +26,14 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
-bool UsesAdapters(const StepPoint& point) { return point.sequences.back().adapter >= 0; }   // they are sorted
+bool UsesAdapters(const StepPoint& point) { return point.sequences.back().adapter >= 0; }  // they are sorted
 
 // Without adapters the variants are the same program, and share what was measured.
 std::size_t SlotOf(const StepPoint& point, std::size_t variant) { return UsesAdapters(point) ? variant : 0; }
 
 struct Measured {
-  std::vector<double> seconds;   // of all runs
-  std::vector<double> visits;    // the median of each visit
+  std::vector<double> seconds;  // of all runs
+  std::vector<double> visits;   // the median of each visit
 };
 
 // The two fastest visits agree: nothing disturbed them, or the same thing did.
@@ -46,9 +46,14 @@ bool IsSettled(const Measured& measured) {
 
 class Sweeper {
  public:
-  Sweeper(StepBench& bench, const SweepOptions& options, Prng& prng, const std::function<void(double, double)>& progress)
-      : bench_(bench), options_(options), prng_(prng), progress_(progress),
-        points_(DrawPoints(bench.space(), options.points, prng)), measured_(points_.size()) {
+  Sweeper(StepBench& bench, const SweepOptions& options, Prng& prng,
+          const std::function<void(double, double)>& progress)
+      : bench_(bench),
+        options_(options),
+        prng_(prng),
+        progress_(progress),
+        points_(DrawPoints(bench.space(), options.points, prng)),
+        measured_(points_.size()) {
     for (std::size_t i = 0; i < points_.size(); ++i) held_out_.push_back(prng.NextDouble() < options.held_out_share);
   }
 
@@ -106,10 +111,11 @@ class Sweeper {
 
   void Visit(std::size_t index, std::size_t variant) {
     const StepPoint& point = points_[index];
-    bench_.Run(point);   // warm up: weights of its adapters, its pages, the workspace
+    bench_.Run(point);  // warm up: weights of its adapters, its pages, the workspace
     std::vector<double> times;
     double total = 0;
-    for (int run = 0; run < kMostRuns && !(total > kLongSeconds || (run >= kLeastRuns && total > kLeastSeconds)); ++run) {
+    for (int run = 0; run < kMostRuns && !(total > kLongSeconds || (run >= kLeastRuns && total > kLeastSeconds));
+         ++run) {
       times.push_back(bench_.Run(point));
       total += times.back();
       ++runs_;
@@ -123,7 +129,8 @@ class Sweeper {
   void ReportProgress() {
     const double passed = Passed();
     const double share = static_cast<double>(std::max<std::int64_t>(visited_, 1)) / static_cast<double>(points_.size());
-    const double least = measured_points_ < options_.least_points ? passed / share : 0;   // of the points that must be
+    // of the points that must be
+    const double least = measured_points_ < options_.least_points ? passed / share : 0;
     progress_(passed, std::max({passed, least, options_.seconds}));
   }
 
@@ -163,8 +170,8 @@ class Sweeper {
   Prng& prng_;
   const std::function<void(double, double)>& progress_;
   const std::vector<StepPoint> points_;
-  std::vector<std::array<Measured, kVariants.size()>> measured_;   // by point and slot
-  std::vector<bool> held_out_;   // drawn before anything is measured: the same for the same seed
+  std::vector<std::array<Measured, kVariants.size()>> measured_;  // by point and slot
+  std::vector<bool> held_out_;  // drawn before anything is measured: the same for the same seed
   OsClock clock_;
   const TimeNs begin_ = clock_.Now();
   int measured_points_ = 0;

@@ -26,7 +26,10 @@ class ToldTransfer final : public AdapterTransfer {
 class TransferRecorderTest : public testing::Test {
  protected:
   TransferJob Job(std::uint64_t id, TransferKind kind, std::size_t pages) {
-    return {.id = id, .kind = kind, .destination = std::vector<std::byte*>(pages, memory_.data()), .page_bytes = memory_.size()};
+    return {.id = id,
+            .kind = kind,
+            .destination = std::vector<std::byte*>(pages, memory_.data()),
+            .page_bytes = memory_.size()};
   }
   std::array<std::byte, 64> memory_;
   std::vector<TransferCompletion> told_;
@@ -74,7 +77,8 @@ TEST_F(TransferRecorderTest, WaitingForTheJobBeforeIsNotItsTime) {
   recorder_.Submit(Job(1, TransferKind::kHostToDevice, 1));
   recorder_.Submit(Job(2, TransferKind::kHostToDevice, 1));
   const TimeNs submitted = clock.Now();
-  while (clock.Now() < submitted + 5 * kNsPerMs) {}
+  while (clock.Now() < submitted + 5 * kNsPerMs) {
+  }
   const TimeNs before = clock.Now();
   told_ = {{1, std::nullopt}};
   recorder_.Poll();

@@ -47,18 +47,18 @@ template <typename T>
 struct Work {
   const Problem<T>& problem;
   const AttentionTile& tile;
-  float* queries;              // [group of four rows][head_dim][4], for blocks of whole groups
-  float* scores;               // [rows][score_stride], from position `begin` on
-  float* weights;              // [group of four rows][score_stride][4]: the exponentials again
+  float* queries;  // [group of four rows][head_dim][4], for blocks of whole groups
+  float* scores;   // [rows][score_stride], from position `begin` on
+  float* weights;  // [group of four rows][score_stride][4]: the exponentials again
   std::int64_t score_stride;
   const std::uint32_t* pages;
   std::size_t page_stride;
-  const std::byte* keys;       // of the key-value head in page 0
+  const std::byte* keys;  // of the key-value head in page 0
   const std::byte* values;
-  int page_shift;              // log2(page_tokens)
+  int page_shift;  // log2(page_tokens)
   std::int64_t head_dim;
-  std::int64_t begin;          // first position that any row sees, rounded down to a whole vector
-  std::int64_t end;            // one past the last position that any row sees
+  std::int64_t begin;  // first position that any row sees, rounded down to a whole vector
+  std::int64_t end;    // one past the last position that any row sees
 
   std::int64_t Last(std::int64_t row) const { return tile.sequence->position + tile.Token(row); }
   std::int64_t First(std::int64_t row) const {
@@ -169,7 +169,7 @@ HWY_NOINLINE float Exponentiate(D d, float scale, float* HWY_RESTRICT scores, st
                    hn::Lt(index, hn::Set(d, static_cast<float>(end - i))));
   };
   const std::int64_t begin = first / lanes * lanes;
-  const auto factor = hn::Set(d, scale);   // positive, so the maximum may be taken before it is applied
+  const auto factor = hn::Set(d, scale);  // positive, so the maximum may be taken before it is applied
   const auto lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
   auto maximum = lowest;
   for (std::int64_t i = begin; i < end; i += lanes) {
@@ -210,8 +210,8 @@ HWY_INLINE void AddValueBlock(D d, const Work<T>& work, std::int64_t row, std::i
     const T* values = work.Values(position) + dim;
     const T* next = position + kValuesAhead < end ? work.Values(position + kValuesAhead) + dim : values;
     const std::int64_t count = stop - position;
-    const float* weights = (kInterleaved<kRows> ? work.Weights(row) : work.Scores(row)) +
-                           (position - work.begin) * kStep<kRows>;
+    const float* weights =
+        (kInterleaved<kRows> ? work.Weights(row) : work.Scores(row)) + (position - work.begin) * kStep<kRows>;
     position = stop;
     for (std::int64_t p = 0; p < count; ++p, values += head_dim, next += head_dim, weights += kStep<kRows>) {
       hn::Vec<D> value[kVectors];
@@ -365,9 +365,12 @@ void AttendTyped(const KernelContext& context, const Problem<T>& problem, std::s
                  std::int64_t group, float* workspace) {
   // A vector of positions must lie in one page.
   switch (problem.layout.page_tokens) {
-    case 4: return Attend(hn::CappedTag<float, 4>(), context, problem, sequences, group, workspace);
-    case 8: return Attend(hn::CappedTag<float, 8>(), context, problem, sequences, group, workspace);
-    default: return Attend(hn::CappedTag<float, 16>(), context, problem, sequences, group, workspace);
+    case 4:
+      return Attend(hn::CappedTag<float, 4>(), context, problem, sequences, group, workspace);
+    case 8:
+      return Attend(hn::CappedTag<float, 8>(), context, problem, sequences, group, workspace);
+    default:
+      return Attend(hn::CappedTag<float, 16>(), context, problem, sequences, group, workspace);
   }
 }
 
@@ -381,9 +384,12 @@ void PagedAttention(const KernelContext& context, const KvLayout& layout, std::i
     AttendTyped(context, problem, sequences, group, workspace);
   };
   switch (layout.dtype) {
-    case DType::kF32: return attend(float());
-    case DType::kF16: return attend(hwy::float16_t());
-    default: return attend(hwy::bfloat16_t());
+    case DType::kF32:
+      return attend(float());
+    case DType::kF16:
+      return attend(hwy::float16_t());
+    default:
+      return attend(hwy::bfloat16_t());
   }
 }
 

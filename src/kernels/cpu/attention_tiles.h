@@ -38,7 +38,7 @@ class AttentionTiles {
   // Calls fn(tile) for the tiles of index [begin, end).
   template <typename F>
   void ForEach(std::int64_t begin, std::int64_t end, const F& fn) const {
-    std::int64_t offset = 0;   // index of the first tile of the sequence
+    std::int64_t offset = 0;  // index of the first tile of the sequence
     for (const AttentionSequence& sequence : sequences_) {
       const std::int64_t per_head = PerHead(sequence);
       const std::int64_t stop = std::min(end - offset, num_kv_heads_ * per_head);

@@ -85,9 +85,8 @@ void SiluMulRow(const float* gate, const float* up, std::int64_t n, float* y) {
 }
 
 void AddRow(const float* x, std::int64_t n, float* y) {
-  ForEachVector(n, [&](auto d, std::int64_t i) HWY_ATTR {
-    hn::StoreU(hn::Add(hn::LoadU(d, y + i), hn::LoadU(d, x + i)), d, y + i);
-  });
+  ForEachVector(n, [&](auto d, std::int64_t i)
+                       HWY_ATTR { hn::StoreU(hn::Add(hn::LoadU(d, y + i), hn::LoadU(d, x + i)), d, y + i); });
 }
 
 }  // namespace
@@ -138,9 +137,8 @@ void Rope(const KernelContext& context, float* x, std::int64_t x_stride, std::in
 void SiluMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, std::int64_t n,
              float* y, std::int64_t y_stride) {
   const auto row = HWY_DYNAMIC_DISPATCH(SiluMulRow);
-  ForEachRow(context, m, 2 * n, [&](std::int64_t i) {
-    row(x + i * x_stride, x + i * x_stride + n, n, y + i * y_stride);
-  });
+  ForEachRow(context, m, 2 * n,
+             [&](std::int64_t i) { row(x + i * x_stride, x + i * x_stride + n, n, y + i * y_stride); });
 }
 
 void AddRows(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, std::int64_t n,

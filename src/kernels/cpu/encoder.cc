@@ -42,7 +42,8 @@ HWY_INLINE float Sum(std::int64_t n, const F& fn) {
 }
 
 void LayerNormRow(const float* x, std::int64_t n, const float* weight, const float* bias, float eps, float* y) {
-  const float mean = Sum(n, [&](auto d, std::int64_t i) HWY_ATTR { return hn::LoadU(d, x + i); }) / static_cast<float>(n);
+  const float mean =
+      Sum(n, [&](auto d, std::int64_t i) HWY_ATTR { return hn::LoadU(d, x + i); }) / static_cast<float>(n);
   const float squares = Sum(n, [&](auto d, std::int64_t i) HWY_ATTR {
     const auto centered = hn::Sub(hn::LoadU(d, x + i), hn::Set(d, mean));
     return hn::Mul(centered, centered);
@@ -54,7 +55,8 @@ void LayerNormRow(const float* x, std::int64_t n, const float* weight, const flo
   });
 }
 
-// erf to 1.5e-7, absolutely (Abramowitz and Stegun 7.1.26): 1 - (a1 t + ... + a5 t^5) e^(-x^2) with t = 1 / (1 + p |x|).
+// erf to 1.5e-7, absolutely (Abramowitz and Stegun 7.1.26): 1 - (a1 t + ... + a5 t^5) e^(-x^2) with t = 1 / (1 + p
+// |x|).
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Erf(D d, V x) {
   const V size = hn::Abs(x);
@@ -82,7 +84,8 @@ void AttendRow(const EncoderRows& x, std::int64_t row, std::int64_t head, float*
   const float* q = x.q + row * x.stride + offset;
   for (std::int64_t j = 0; j < x.rows; ++j) {
     const float* k = x.k + j * x.stride + offset;
-    weights[j] = Sum(x.head_dim, [&](auto d, std::int64_t i) HWY_ATTR { return hn::Mul(hn::LoadU(d, q + i), hn::LoadU(d, k + i)); });
+    weights[j] = Sum(
+        x.head_dim, [&](auto d, std::int64_t i) HWY_ATTR { return hn::Mul(hn::LoadU(d, q + i), hn::LoadU(d, k + i)); });
   }
   const float most = *std::max_element(weights, weights + x.rows);
   const float scale = 1.0f / std::sqrt(static_cast<float>(x.head_dim));
@@ -127,7 +130,8 @@ void ForEachTask(const KernelContext& context, std::int64_t tasks, std::int64_t 
 void LayerNorm(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, std::int64_t n,
                const float* weight, const float* bias, float eps, float* y, std::int64_t y_stride) {
   const auto row = HWY_DYNAMIC_DISPATCH(LayerNormRow);
-  ForEachTask(context, m, m * n, [&](std::int64_t i, int) { row(x + i * x_stride, n, weight, bias, eps, y + i * y_stride); });
+  ForEachTask(context, m, m * n,
+              [&](std::int64_t i, int) { row(x + i * x_stride, n, weight, bias, eps, y + i * y_stride); });
 }
 
 void Gelu(const KernelContext& context, float* x, std::int64_t x_stride, std::int64_t m, std::int64_t n) {
@@ -135,7 +139,8 @@ void Gelu(const KernelContext& context, float* x, std::int64_t x_stride, std::in
   ForEachTask(context, m, m * n, [&](std::int64_t i, int) { row(x + i * x_stride, n); });
 }
 
-void EncoderAttention(const KernelContext& context, const EncoderRows& x, float* out, std::int64_t out_stride, float* workspace) {
+void EncoderAttention(const KernelContext& context, const EncoderRows& x, float* out, std::int64_t out_stride,
+                      float* workspace) {
   const auto row = HWY_DYNAMIC_DISPATCH(AttendRow);
   const std::int64_t tasks = x.rows * x.num_heads;
   ForEachTask(context, tasks, tasks * x.rows * x.head_dim, [&](std::int64_t task, int thread) {

@@ -46,8 +46,8 @@ HWY_INLINE void FetchIntoL2(const T* row, std::int64_t at) {
   if (at % kLineElements == 0) __builtin_prefetch(row + at, 0, 2);
 }
 
-// coefficients[i * stride + j] = scale * dot(x[i], rows[j]) for kTokens tokens and kRows rows. `next` are rows of later,
-// fetched meanwhile if kFetch.
+// coefficients[i * stride + j] = scale * dot(x[i], rows[j]) for kTokens tokens and kRows rows. `next` are rows of
+// later, fetched meanwhile if kFetch.
 template <int kTokens, int kRows, bool kFetch, typename T>
 HWY_INLINE void Dot(const float* x, std::int64_t x_stride, std::int64_t in, const T* const* rows, const T* const* next,
                     float scale, float* coefficients, std::int64_t stride) {
@@ -112,7 +112,7 @@ HWY_NOINLINE void ShrinkRows(const LoraPiece& piece, const LoraPiece* following,
   std::int64_t i = piece.segment->begin;
   const auto run = [&](auto tokens, auto fetch) HWY_ATTR {
     Dot<decltype(tokens)::value, kRows, decltype(fetch)::value, T>(x + i * x_stride, x_stride, in, rows, next, scale,
-                                                                    piece.Coefficients(i) + first_row, piece.stride);
+                                                                   piece.Coefficients(i) + first_row, piece.stride);
     i += decltype(tokens)::value;
   };
   using Tile = std::integral_constant<int, kTileTokens>;
@@ -260,17 +260,23 @@ void Expand(const LoraPiece& piece, const LoraPiece* following) {
 void ShrinkPiece(const LoraPiece& piece, const LoraPiece* following, const float* x, std::int64_t x_stride,
                  std::int64_t in) {
   switch (piece.segment->weights.dtype) {
-    case DType::kF32: return Shrink<float>(piece, following, x, x_stride, in);
-    case DType::kF16: return Shrink<hwy::float16_t>(piece, following, x, x_stride, in);
-    default: return Shrink<hwy::bfloat16_t>(piece, following, x, x_stride, in);
+    case DType::kF32:
+      return Shrink<float>(piece, following, x, x_stride, in);
+    case DType::kF16:
+      return Shrink<hwy::float16_t>(piece, following, x, x_stride, in);
+    default:
+      return Shrink<hwy::bfloat16_t>(piece, following, x, x_stride, in);
   }
 }
 
 void ExpandPiece(const LoraPiece& piece, const LoraPiece* following) {
   switch (piece.segment->weights.dtype) {
-    case DType::kF32: return Expand<float>(piece, following);
-    case DType::kF16: return Expand<hwy::float16_t>(piece, following);
-    default: return Expand<hwy::bfloat16_t>(piece, following);
+    case DType::kF32:
+      return Expand<float>(piece, following);
+    case DType::kF16:
+      return Expand<hwy::float16_t>(piece, following);
+    default:
+      return Expand<hwy::bfloat16_t>(piece, following);
   }
 }
 
@@ -292,17 +298,15 @@ void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<con
   const auto shrink = HWY_DYNAMIC_DISPATCH(ShrinkPiece);
   const std::int64_t shrink_tasks = work.Tasks(LoraPhase::kShrink, threads);
   context.pool->Run(shrink_tasks, [&](std::int64_t task, int) {
-    work.ForEachPiece(LoraPhase::kShrink, task, shrink_tasks,
-                      [&](const LoraPiece& piece, const LoraPiece* following) {
-                        shrink(piece, following, x, x_stride, in);
-                        work.ClearPadding(piece);
-                      });
+    work.ForEachPiece(LoraPhase::kShrink, task, shrink_tasks, [&](const LoraPiece& piece, const LoraPiece* following) {
+      shrink(piece, following, x, x_stride, in);
+      work.ClearPadding(piece);
+    });
   });
   const auto expand = HWY_DYNAMIC_DISPATCH(ExpandPiece);
   const std::int64_t expand_tasks = work.Tasks(LoraPhase::kExpand, threads);
-  context.pool->Run(expand_tasks, [&](std::int64_t task, int) {
-    work.ForEachPiece(LoraPhase::kExpand, task, expand_tasks, expand);
-  });
+  context.pool->Run(expand_tasks,
+                    [&](std::int64_t task, int) { work.ForEachPiece(LoraPhase::kExpand, task, expand_tasks, expand); });
 }
 
 }  // namespace loramux::cpu

@@ -18,10 +18,10 @@ enum class LoraPhase { kShrink, kExpand };
 struct LoraPiece {
   const LoraProjection* projection = nullptr;
   const LoraSegment* segment = nullptr;
-  std::int64_t rank = 0;             // that is computed: padded in kBgmv
-  float* coefficients = nullptr;     // [row of the batch][stride], of the projection
+  std::int64_t rank = 0;          // that is computed: padded in kBgmv
+  float* coefficients = nullptr;  // [row of the batch][stride], of the projection
   std::int64_t stride = 0;
-  const std::byte* padding = nullptr;   // a row of negative zeros
+  const std::byte* padding = nullptr;  // a row of negative zeros
   std::int64_t begin = 0;
   std::int64_t end = 0;
 
@@ -86,8 +86,8 @@ class LoraWork {
     });
     const std::int64_t from = total * task / tasks;
     const std::int64_t to = total * (task + 1) / tasks;
-    std::int64_t offset = 0;   // cost of the items before
-    LoraPiece pending;         // found, not yet handed to fn
+    std::int64_t offset = 0;  // cost of the items before
+    LoraPiece pending;        // found, not yet handed to fn
     ForEachItem(phase, [&](LoraPiece piece, std::int64_t units, std::int64_t unit_cost) {
       // A unit belongs to the task in whose range its start lies.
       const auto unit_at = [&](std::int64_t cost) {
@@ -138,12 +138,15 @@ class LoraWork {
         // kBgmv pads every segment that has an adapter; one without has no rows to start from, but costs the same.
         const std::int64_t rank = variant_ == LoraVariant::kBgmv ? largest_rank : segment.weights.rank;
         if (tokens == 0 || rank == 0) continue;
-        const LoraPiece piece = {.projection = &projection, .segment = &segment, .rank = rank,
-                                 .coefficients = coefficients, .stride = largest_rank,
+        const LoraPiece piece = {.projection = &projection,
+                                 .segment = &segment,
+                                 .rank = rank,
+                                 .coefficients = coefficients,
+                                 .stride = largest_rank,
                                  .padding = segment.weights.dtype == DType::kF32 ? padding_single_ : padding_half_};
         const bool shrink = phase == LoraPhase::kShrink;
-        const std::int64_t units = shrink ? (rank + kUnitRows - 1) / kUnitRows
-                                          : (projection.out + kUnitColumns - 1) / kUnitColumns;
+        const std::int64_t units =
+            shrink ? (rank + kUnitRows - 1) / kUnitRows : (projection.out + kUnitColumns - 1) / kUnitColumns;
         const std::int64_t elements = shrink ? kUnitRows * in_ : kUnitColumns * rank;
         if (!fn(piece, units, elements * (kReadCost + tokens))) return;
       }

@@ -78,17 +78,17 @@ enum class Fetch { kNone, kOwnPanels, kNext };
 // One call of Tile.
 template <typename T>
 struct TileWork {
-  const float* x;            // at the first t: a group of packed rows, [t][4]; of a tile with one row, the row itself
-  std::int64_t group_size;   // elements from one group of packed rows to the next
-  const T* w;                // panel 0 at the first t
-  std::int64_t panel_size;   // elements from one panel to the next
-  std::int64_t depth;        // number of t
-  float* y;                  // row 0, output 0 of panel 0
+  const float* x;           // at the first t: a group of packed rows, [t][4]; of a tile with one row, the row itself
+  std::int64_t group_size;  // elements from one group of packed rows to the next
+  const T* w;               // panel 0 at the first t
+  std::int64_t panel_size;  // elements from one panel to the next
+  std::int64_t depth;       // number of t
+  float* y;                 // row 0, output 0 of panel 0
   std::int64_t y_stride;
-  std::int64_t columns;      // outputs that exist: fewer than panels * 32 in the last panel of a matrix
-  const float* bias;         // of output 0; null: none, or not yet
-  const float* partial = nullptr;     // accumulators of the t before, [row][32]; null: start from zero
-  const std::byte* fetch = nullptr;   // only with Fetch::kNext
+  std::int64_t columns;              // outputs that exist: fewer than panels * 32 in the last panel of a matrix
+  const float* bias;                 // of output 0; null: none, or not yet
+  const float* partial = nullptr;    // accumulators of the t before, [row][32]; null: start from zero
+  const std::byte* fetch = nullptr;  // only with Fetch::kNext
 };
 
 // One value of t: adds x[i] * w[v] to each accumulator.
@@ -225,8 +225,8 @@ struct Product {
   const float* bias;
   float* y;
   std::int64_t y_stride;
-  const float* packed = nullptr;     // PackAllRows
-  std::int64_t block_depth = 0;      // t of a block of packed rows
+  const float* packed = nullptr;  // PackAllRows
+  std::int64_t block_depth = 0;   // t of a block of packed rows
 
   std::int64_t row_tiles() const { return (m + kMaxRows - 1) / kMaxRows; }
   std::int64_t TileRow(std::int64_t tile) const { return PartBegin(m, row_tiles(), tile); }
@@ -425,13 +425,13 @@ void Multiply(const KernelContext& context, Product<T> product) {
   if (blocked) return MultiplyBlocked(context, product);
   // Few rows have few accumulators: several panels at once make enough independent chains to hide the latency of the
   // multiply-adds and of memory.
-  if (product.m == 1) return MultiplyFewRows<kManyRegisters ? 4 : 2>(context, product);
-  if (product.m <= kMaxRows / 3) return MultiplyFewRows<kManyRegisters ? 3 : 1>(context, product);
+  if (product.m == 1) return MultiplyFewRows < kManyRegisters ? 4 : 2 > (context, product);
+  if (product.m <= kMaxRows / 3) return MultiplyFewRows < kManyRegisters ? 3 : 1 > (context, product);
   return MultiplyDirect(context, product);
 }
 
-void MatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m,
-            const PackedMatrix& w, const float* bias, float* y, std::int64_t y_stride) {
+void MatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, const PackedMatrix& w,
+            const float* bias, float* y, std::int64_t y_stride) {
   switch (w.dtype()) {
     case DType::kF32:
       return Multiply(context, Product<float>{x, x_stride, m, w, bias, y, y_stride});
@@ -452,8 +452,8 @@ namespace loramux::cpu {
 
 HWY_EXPORT(MatMul);
 
-void MatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m,
-            const PackedMatrix& w, const float* bias, float* y, std::int64_t y_stride) {
+void MatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, const PackedMatrix& w,
+            const float* bias, float* y, std::int64_t y_stride) {
   HWY_DYNAMIC_DISPATCH(MatMul)(context, x, x_stride, m, w, bias, y, y_stride);
 }
 

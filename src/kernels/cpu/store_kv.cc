@@ -11,15 +11,19 @@ namespace {
 // The tokens [begin, begin + count) of a sequence, all in one page.
 struct Run {
   std::byte* page;
-  std::int64_t slot;    // of the first
+  std::int64_t slot;  // of the first
   std::int64_t count;
-  const float* k;       // row of the first
+  const float* k;  // row of the first
   const float* v;
 };
 
 float Convert(float value, float) { return value; }
-struct BF16 { std::uint16_t bits; };
-struct F16 { std::uint16_t bits; };
+struct BF16 {
+  std::uint16_t bits;
+};
+struct F16 {
+  std::uint16_t bits;
+};
 BF16 Convert(float value, BF16) { return {F32ToBF16(value)}; }
 F16 Convert(float value, F16) { return {F32ToF16(value)}; }
 
@@ -52,8 +56,9 @@ void StoreKv(const KernelContext& context, const KvLayout& layout, std::int64_t 
              std::span<const AttentionSequence> sequences, const float* k, std::int64_t k_stride, const float* v,
              std::int64_t v_stride) {
   const std::int64_t page_tokens = layout.page_tokens;
-  const auto store = layout.dtype == DType::kF32 ? StoreRun<float>
-                     : layout.dtype == DType::kF16 ? StoreRun<F16> : StoreRun<BF16>;
+  const auto store = layout.dtype == DType::kF32   ? StoreRun<float>
+                     : layout.dtype == DType::kF16 ? StoreRun<F16>
+                                                   : StoreRun<BF16>;
   for (const AttentionSequence& sequence : sequences) {
     if (sequence.num_tokens == 0) continue;
     const std::int64_t end = sequence.position + sequence.num_tokens;

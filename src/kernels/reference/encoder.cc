@@ -5,8 +5,8 @@
 
 namespace loramux::reference {
 
-void LayerNorm(const KernelContext&, const float* x, std::int64_t x_stride, std::int64_t m, std::int64_t n, const float* weight,
-               const float* bias, float eps, float* y, std::int64_t y_stride) {
+void LayerNorm(const KernelContext&, const float* x, std::int64_t x_stride, std::int64_t m, std::int64_t n,
+               const float* weight, const float* bias, float eps, float* y, std::int64_t y_stride) {
   for (std::int64_t i = 0; i < m; ++i) {
     const float* row = x + i * x_stride;
     float sum = 0, squares = 0;
@@ -27,7 +27,8 @@ void Gelu(const KernelContext&, float* x, std::int64_t x_stride, std::int64_t m,
   }
 }
 
-void EncoderAttention(const KernelContext&, const EncoderRows& x, float* out, std::int64_t out_stride, float* workspace) {
+void EncoderAttention(const KernelContext&, const EncoderRows& x, float* out, std::int64_t out_stride,
+                      float* workspace) {
   for (std::int64_t head = 0; head < x.num_heads; ++head) {
     for (std::int64_t i = 0; i < x.rows; ++i) {
       const float* q = x.q + i * x.stride + head * x.head_dim;

@@ -4,8 +4,8 @@
 
 namespace loramux::reference {
 
-void MatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m,
-            const PackedMatrix& w, const float* bias, float* y, std::int64_t y_stride) {
+void MatMul(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, const PackedMatrix& w,
+            const float* bias, float* y, std::int64_t y_stride) {
   context.pool->Run(w.panels(), [&](std::int64_t panel, int) {
     std::vector<float> row(static_cast<std::size_t>(w.k()));
     const std::int64_t begin = panel * PackedMatrix::kPanel;

@@ -47,9 +47,8 @@ void loramux_text_ids_free(loramux_ids ids);
 loramux_text_status loramux_tokenizer_parse(const uint8_t* json, size_t json_size, loramux_tokenizer** out,
                                             loramux_buffer* error);
 void loramux_tokenizer_free(loramux_tokenizer* tokenizer);
-loramux_text_status loramux_tokenizer_encode(const loramux_tokenizer* tokenizer, const uint8_t* text,
-                                             size_t text_size, bool add_special_tokens, loramux_ids* out,
-                                             loramux_buffer* error);
+loramux_text_status loramux_tokenizer_encode(const loramux_tokenizer* tokenizer, const uint8_t* text, size_t text_size,
+                                             bool add_special_tokens, loramux_ids* out, loramux_buffer* error);
 /* An id outside the vocabulary is an error. */
 loramux_text_status loramux_tokenizer_decode(const loramux_tokenizer* tokenizer, const int32_t* ids, size_t ids_size,
                                              bool skip_special_tokens, loramux_buffer* out, loramux_buffer* error);
@@ -73,8 +72,7 @@ loramux_text_status loramux_decode_stream_finish(loramux_decode_stream* stream, 
 
 /* Compiles a chat template. `special_tokens` is a JSON object of variables that every rendering sees. */
 loramux_text_status loramux_template_parse(const uint8_t* source, size_t source_size, const uint8_t* special_tokens,
-                                           size_t special_tokens_size, loramux_template** out,
-                                           loramux_buffer* error);
+                                           size_t special_tokens_size, loramux_template** out, loramux_buffer* error);
 void loramux_template_free(loramux_template* chat_template);
 /* Renders with the variables of the JSON object `context`, as transformers' apply_chat_template does.
  * `unix_seconds` is what strftime_now reads, in UTC. A call of raise_exception(m) fails with the message m. */
