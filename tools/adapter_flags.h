@@ -6,12 +6,11 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "base/result.h"
 #include "engine/runtime.h"
 #include "server/adapter_admin.h"
 #include "tools/runtime_flags.h"
+#include "tools/command_line/command_line.h"
 
 namespace loramux {
 
@@ -24,7 +23,7 @@ struct AdapterFlags {
   bool adapter_dir_eager = false;
 };
 
-void AddAdapterFlags(CLI::App& command, AdapterFlags& flags);
+void AddAdapterFlags(CommandLine& line, AdapterFlags& flags);
 
 // The flags for StartRuntime: without --adapter-dir, whose adapters are opened when they are first asked for, unless
 // --adapter-dir-eager is given.

@@ -1,5 +1,9 @@
 #include "tools/generate.h"
 
+#include <cstdint>
+#include <string>
+#include <vector>
+#include <memory>
 #include <condition_variable>
 #include <cstdio>
 #include <deque>
@@ -8,12 +12,28 @@
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
+#include "tools/runtime_flags.h"
 #include "text/chat_template.h"
 #include "text/detokenizer.h"
 #include "text/tokenizer.h"
 
 namespace loramux {
 namespace {
+
+
+struct GenerateFlags {
+  RuntimeFlags runtime;
+  std::string prompt;
+  std::string lora;    // name of the adapter; empty: the base model
+  std::string system;  // system message of the chat
+  bool raw = false;    // no chat template
+  std::int32_t max_tokens = -1;
+  float temperature = 0.0f, top_p = 1.0f, min_p = 0.0f, repetition_penalty = 1.0f;
+  std::int32_t top_k = 0;
+  std::uint64_t seed = 0;
+  bool ignore_eos = false;
+  std::vector<std::string> stop;
+};
 
 // Events of the one request, handed from the engine's thread to ours.
 class EventQueue {
@@ -131,27 +151,23 @@ Status Generate(const GenerateFlags& flags) {
   return status;
 }
 
-}  // namespace
-
-void AddGenerateFlags(CLI::App& command, GenerateFlags& flags) {
-  AddRuntimeFlags(command, flags.runtime);
+void AddGenerateFlags(CommandLine& line, GenerateFlags& flags) {
+  AddRuntimeFlags(line, flags.runtime);
   flags.runtime.log_level = "warn";
   const std::string sampling = "Sampling";
-  command.add_option("-p,--prompt", flags.prompt, "The user's message (or, with --raw, the text to go on with)")
-      ->required();
-  command.add_option("--lora", flags.lora, "Adapter to answer with, by its name in --lora-modules or --adapter-dir");
-  command.add_option("--system", flags.system, "System message of the chat");
-  command.add_flag("--raw", flags.raw, "Complete the prompt as it is, without the chat template");
-  command.add_option("-n,--max-tokens", flags.max_tokens, "Tokens to generate (default: as many as fit)")
-      ->group(sampling);
-  command.add_option("--temperature", flags.temperature, "0: greedy")->group(sampling)->capture_default_str();
-  command.add_option("--top-k", flags.top_k, "0: off")->group(sampling)->capture_default_str();
-  command.add_option("--top-p", flags.top_p)->group(sampling)->capture_default_str();
-  command.add_option("--min-p", flags.min_p)->group(sampling)->capture_default_str();
-  command.add_option("--repetition-penalty", flags.repetition_penalty)->group(sampling)->capture_default_str();
-  command.add_option("--seed", flags.seed)->group(sampling)->capture_default_str();
-  command.add_option("--stop", flags.stop, "Texts that end the answer")->group(sampling);
-  command.add_flag("--ignore-eos", flags.ignore_eos, "Go on after the end-of-sequence token")->group(sampling);
+  line.Add({.names = "-p,--prompt", .target = &flags.prompt, .unit = "TEXT", .help = "The user's message; with --raw, the text to continue", .required = true});
+  line.Add({.names = "--lora", .target = &flags.lora, .unit = "NAME", .help = "Adapter to answer with, by its name in --lora-modules or --adapter-dir", .default_text = "none: the base model"});
+  line.Add({.names = "--system", .target = &flags.system, .unit = "TEXT", .help = "System message of the chat"});
+  line.Add({.names = "--raw", .target = &flags.raw, .help = "Continue the prompt as it is, without the chat template"});
+  line.Add({.names = "-n,--max-tokens", .target = &flags.max_tokens, .unit = "TOKENS", .group = sampling, .help = "Output tokens", .default_text = "as many as fit"});
+  line.Add({.names = "--temperature", .target = &flags.temperature, .unit = "T", .group = sampling, .help = "Sampling temperature; 0: greedy"});
+  line.Add({.names = "--top-k", .target = &flags.top_k, .unit = "N", .group = sampling, .help = "Sample from the N likeliest tokens; 0: from all"});
+  line.Add({.names = "--top-p", .target = &flags.top_p, .unit = "P", .group = sampling, .help = "Sample from the likeliest tokens whose probabilities add up to P"});
+  line.Add({.names = "--min-p", .target = &flags.min_p, .unit = "P", .group = sampling, .help = "Leave out tokens less likely than P times the likeliest"});
+  line.Add({.names = "--repetition-penalty", .target = &flags.repetition_penalty, .unit = "FACTOR", .group = sampling, .help = "Divide the scores of tokens that occurred before; 1: off"});
+  line.Add({.names = "--seed", .target = &flags.seed, .unit = "N", .group = sampling, .help = "Seed of the sampling; the same seed gives the same answer"});
+  line.Add({.names = "--stop", .target = &flags.stop, .unit = "TEXT", .group = sampling, .help = "Texts that end the answer"});
+  line.Add({.names = "--ignore-eos", .target = &flags.ignore_eos, .group = sampling, .help = "Continue after the end-of-sequence token"});
 }
 
 int RunGenerate(const GenerateFlags& flags) {
@@ -159,6 +175,16 @@ int RunGenerate(const GenerateFlags& flags) {
   if (status.ok()) return 0;
   fmt::print(stderr, "loramux generate: {}\n", status.error().message);
   return 1;
+}
+
+}  // namespace
+
+Command GenerateCommand() {
+  const auto flags = std::make_shared<GenerateFlags>();
+  Command command{.name = "generate", .summary = "Answer one prompt, without a server"};
+  AddGenerateFlags(command.line, *flags);
+  command.run = [flags] { return RunGenerate(*flags); };
+  return command;
 }
 
 }  // namespace loramux

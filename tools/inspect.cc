@@ -1,5 +1,8 @@
 #include "tools/inspect.h"
 
+#include <string>
+#include <vector>
+#include <memory>
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -8,7 +11,9 @@
 
 #include <fmt/core.h>
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
+#include "base/result.h"
 #include "adapter/layout.h"
 #include "base/bytes.h"
 #include "formats/adapter_config.h"
@@ -19,6 +24,22 @@
 
 namespace loramux {
 namespace {
+
+
+struct InspectFlags {
+  std::string directory;
+  std::string base;  // model directory that an adapter is for; empty: shapes from its tensors only
+  bool json = false;
+};
+
+// One line of the report: `key` and `value` for JSON, `label` and `text` for people.
+struct ReportLine {
+  std::string key;
+  nlohmann::ordered_json value;
+  std::string label;
+  std::string text;
+};
+using Report = std::vector<ReportLine>;
 
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
@@ -229,8 +250,6 @@ Result<Report> InspectAdapter(const fs::path& directory, const fs::path& base) {
   return report;
 }
 
-}  // namespace
-
 Result<Report> Inspect(const InspectFlags& flags) {
   const fs::path directory = flags.directory;
   std::error_code ignored;
@@ -258,12 +277,10 @@ std::string ReportAsTable(const Report& report) {
   return table;
 }
 
-void AddInspectFlags(CLI::App& command, InspectFlags& flags) {
-  command.add_option("directory", flags.directory, "A model directory (Hugging Face) or an adapter directory (PEFT)")
-      ->required();
-  command.add_option("--base", flags.base,
-                     "Check an adapter against this model directory, and say what it takes in memory");
-  command.add_flag("--json", flags.json, "Print one JSON object, with numbers as numbers");
+void AddInspectFlags(CommandLine& line, InspectFlags& flags) {
+  line.Add({.names = "directory", .target = &flags.directory, .unit = "DIR", .help = "A Hugging Face model directory or a PEFT adapter directory", .required = true});
+  line.Add({.names = "--base", .target = &flags.base, .unit = "DIR", .help = "Check an adapter against this model directory, and print the memory that it takes"});
+  line.Add({.names = "--json", .target = &flags.json, .help = "Print one JSON object, with numbers as numbers"});
 }
 
 int RunInspect(const InspectFlags& flags) {
@@ -274,6 +291,16 @@ int RunInspect(const InspectFlags& flags) {
   }
   fmt::print("{}", flags.json ? ReportAsJson(*report) : ReportAsTable(*report));
   return 0;
+}
+
+}  // namespace
+
+Command InspectCommand() {
+  const auto flags = std::make_shared<InspectFlags>();
+  Command command{.name = "inspect", .summary = "Print what a model or adapter directory holds"};
+  AddInspectFlags(command.line, *flags);
+  command.run = [flags] { return RunInspect(*flags); };
+  return command;
 }
 
 }  // namespace loramux

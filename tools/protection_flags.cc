@@ -9,106 +9,47 @@
 namespace loramux {
 namespace {
 
+constexpr std::pair<double, double> kCount{0, 1e12}, kBytes{256, 64 << 20}, kSeconds{0.001, 86400};
 constexpr int kOtherOpenFiles = 64;  // besides connections; each registered adapter keeps one more
 
-void AddKeyFlags(CLI::App& command, ProtectionOptions& protection) {
-  const std::string group = "Access (docs/operations.md; files are read again at SIGHUP)";
-  command.add_option("--api-key-file", protection.api_key_file, "JSON file of API keys; without it everybody may call")
-      ->group(group)
-      ->check(CLI::ExistingFile);
-  command.add_option("--tls-cert", protection.tls.certificate, "PEM file with the certificate chain: serve HTTPS")
-      ->group(group);
-  command.add_option("--tls-key", protection.tls.key, "PEM file with the certificate's private key")->group(group);
+void AddKeyFlags(CommandLine& line, ProtectionOptions& protection) {
+  const std::string group = "Access (files are read again at SIGHUP)";
+  line.Add({.names = "--api-key-file", .target = &protection.api_key_file, .unit = "FILE", .group = group, .help = "JSON file of API keys; without it every client may call", .path = FlagPath::kExistingFile});
+  line.Add({.names = "--tls-cert", .target = &protection.tls.certificate, .unit = "FILE", .group = group, .help = "PEM file with the certificate chain; serves HTTPS"});
+  line.Add({.names = "--tls-key", .target = &protection.tls.key, .unit = "FILE", .group = group, .help = "PEM file with the certificate's private key"});
 }
 
-void AddQuotaFlags(CLI::App& command, ProtectionOptions& protection) {
-  const std::string group = "Quotas (what is exceeded gets 429 and Retry-After; 0: no limit)";
-  const auto count = CLI::Range(std::int64_t{0}, std::int64_t{1} << 40);
+void AddQuotaFlags(CommandLine& line, ProtectionOptions& protection) {
+  const std::string group = "Quotas (a request beyond one gets 429 and Retry-After; 0: no limit)";
   QuotaLimits& each = protection.adapter_limits;
-  command.add_option("--limits-file", protection.limits_file, "JSON file of limits by adapter, over the flags below")
-      ->group(group)
-      ->check(CLI::ExistingFile);
-  command
-      .add_option("--max-queued-requests", protection.admission.max_queued, "Sequences that wait for their first token")
-      ->group(group)
-      ->capture_default_str()
-      ->check(count);
-  command.add_option("--adapter-rate", each.requests_per_second, "Requests a second, each adapter")
-      ->group(group)
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 1e9));
-  command.add_option("--adapter-burst", each.burst, "Requests at once within that rate (0: one second's worth)")
-      ->group(group)
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 1e9));
-  command.add_option("--adapter-token-rate", each.tokens_per_second, "Tokens a second, each adapter")
-      ->group(group)
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 1e9));
-  command.add_option("--adapter-concurrency", each.concurrency, "Sequences at a time, each adapter")
-      ->group(group)
-      ->capture_default_str()
-      ->check(count);
-  command.add_option("--adapter-queue", each.queued, "Sequences that wait for their first token, each adapter")
-      ->group(group)
-      ->capture_default_str()
-      ->check(count);
+  line.Add({.names = "--limits-file", .target = &protection.limits_file, .unit = "FILE", .group = group, .help = "JSON file of limits per adapter, which win over the flags below", .path = FlagPath::kExistingFile});
+  line.Add({.names = "--max-queued-requests", .target = &protection.admission.max_queued, .unit = "N", .group = group, .help = "Sequences of all adapters that may wait for their first token", .range = kCount});
+  line.Add({.names = "--adapter-rate", .target = &each.requests_per_second, .unit = "REQUESTS/S", .group = group, .help = "Requests per second, per adapter", .range = {{0.0, 1e9}}});
+  line.Add({.names = "--adapter-burst", .target = &each.burst, .unit = "REQUESTS", .group = group, .help = "Requests at once within --adapter-rate, per adapter; 0: as many as one second allows", .range = {{0.0, 1e9}}});
+  line.Add({.names = "--adapter-token-rate", .target = &each.tokens_per_second, .unit = "TOKENS/S", .group = group, .help = "Prompt and output tokens per second, per adapter", .range = {{0.0, 1e9}}});
+  line.Add({.names = "--adapter-concurrency", .target = &each.concurrency, .unit = "N", .group = group, .help = "Sequences in progress, per adapter", .range = kCount});
+  line.Add({.names = "--adapter-queue", .target = &each.queued, .unit = "N", .group = group, .help = "Sequences that may wait for their first token, per adapter", .range = kCount});
 }
 
-// A number of seconds with a fraction, for a member in milliseconds.
-void AddSeconds(CLI::App& command, const std::string& group, const std::string& flag, std::chrono::milliseconds& value,
-                const std::string& help) {
-  command
-      .add_option_function<double>(
-          flag,
-          [&value](const double& seconds) {
-            value = std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
-          },
-          help)
-      ->group(group)
-      ->check(CLI::Range(0.001, 86400.0))
-      ->default_str(std::to_string(value.count() / 1000));
-}
-
-void AddHttpFlags(CLI::App& command, HttpServerOptions& http) {
+void AddHttpFlags(CommandLine& line, HttpServerOptions& http) {
   const std::string group = "HTTP limits";
-  const auto bytes = CLI::Range(std::size_t{256}, std::size_t{64} << 20);
-  command.add_option("--max-header-bytes", http.max_header_bytes, "Largest request header")
-      ->group(group)
-      ->capture_default_str()
-      ->check(bytes);
-  command.add_option("--max-header-fields", http.max_header_fields, "Most fields of a request header")
-      ->group(group)
-      ->capture_default_str()
-      ->check(CLI::Range(std::size_t{1}, std::size_t{10'000}));
-  command.add_option("--max-target-bytes", http.max_target_bytes, "Longest request target")
-      ->group(group)
-      ->capture_default_str()
-      ->check(bytes);
-  command
-      .add_option("--max-connections-per-address", http.max_connections_per_address,
-                  "Further ones get 503; 0: no limit")
-      ->group(group)
-      ->capture_default_str()
-      ->check(CLI::Range(0, 1 << 20));
-  AddSeconds(command, group, "--idle-timeout", http.idle_timeout, "Seconds a connection may be without a request");
-  AddSeconds(command, group, "--header-timeout", http.header_timeout,
-             "Seconds for a request's header, and for the TLS handshake");
-  AddSeconds(command, group, "--body-timeout", http.body_timeout,
-             "Seconds for a body, plus what --min-body-rate earns it");
-  command.add_option("--min-body-rate", http.min_body_bytes_per_second, "Bytes a second at which a body earns time")
-      ->group(group)
-      ->capture_default_str()
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40));
-  AddSeconds(command, group, "--write-timeout", http.write_timeout, "Seconds a client may go without reading");
+  line.Add({.names = "--max-header-bytes", .target = &http.max_header_bytes, .unit = "BYTES", .group = group, .help = "Largest request header", .range = kBytes});
+  line.Add({.names = "--max-header-fields", .target = &http.max_header_fields, .unit = "N", .group = group, .help = "Largest number of fields in a request header", .range = {{1, 10'000}}});
+  line.Add({.names = "--max-target-bytes", .target = &http.max_target_bytes, .unit = "BYTES", .group = group, .help = "Longest request target", .range = kBytes});
+  line.Add({.names = "--max-connections-per-address", .target = &http.max_connections_per_address, .unit = "N", .group = group, .help = "Open connections of one client address; further ones get 503; 0: no limit", .range = {{0, 1 << 20}}});
+  line.Add({.names = "--idle-timeout", .target = &http.idle_timeout, .unit = "SECONDS", .group = group, .help = "Time that a connection may stay open without a request", .range = kSeconds});
+  line.Add({.names = "--header-timeout", .target = &http.header_timeout, .unit = "SECONDS", .group = group, .help = "Time for a request header, and for the TLS handshake", .range = kSeconds});
+  line.Add({.names = "--body-timeout", .target = &http.body_timeout, .unit = "SECONDS", .group = group, .help = "Time for a request body, plus what --min-body-rate adds for the bytes received", .range = kSeconds});
+  line.Add({.names = "--min-body-rate", .target = &http.min_body_bytes_per_second, .unit = "BYTES/S", .group = group, .help = "Rate at which received body bytes extend --body-timeout", .range = {{1, 1e12}}});
+  line.Add({.names = "--write-timeout", .target = &http.write_timeout, .unit = "SECONDS", .group = group, .help = "Time that a client may go without reading", .range = kSeconds});
 }
 
 }  // namespace
 
-void AddProtectionFlags(CLI::App& command, HttpServerOptions& http, ProtectionOptions& protection) {
-  AddKeyFlags(command, protection);
-  AddQuotaFlags(command, protection);
-  AddHttpFlags(command, http);
+void AddProtectionFlags(CommandLine& line, HttpServerOptions& http, ProtectionOptions& protection) {
+  AddKeyFlags(line, protection);
+  AddQuotaFlags(line, protection);
+  AddHttpFlags(line, http);
 }
 
 void RaiseOpenFileLimit(int connections) {

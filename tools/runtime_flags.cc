@@ -178,94 +178,33 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   return options;
 }
 
-void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags) {
-  command
-      .add_option("model", flags.model_dir, "Hugging Face model directory (config.json, *.safetensors, tokenizer.json)")
-      ->required();
+void AddRuntimeFlags(CommandLine& line, RuntimeFlags& flags) {
+  line.Add({.names = "model", .target = &flags.model_dir, .unit = "DIR", .help = "Hugging Face model directory: config.json, *.safetensors, tokenizer.json", .required = true});
   const std::string adapters = "Adapters", memory = "Memory", batching = "Batching", machine = "Machine";
-  command
-      .add_option("--lora-modules", flags.lora_modules,
-                  "Adapters to serve: name=path ... (or JSON {\"name\",\"path\"})")
-      ->group(adapters);
-  command
-      .add_option("--adapter-dir", flags.adapter_dir,
-                  "Serve every PEFT adapter in DIR/*/ under its folder's name (serve: found while running)")
-      ->group(adapters);
-  command.add_option("--max-lora-rank", flags.max_lora_rank, "Refuse adapters of a higher rank")
-      ->group(adapters)
-      ->capture_default_str();
-  command
-      .add_option("--max-loras", flags.max_loras, "At most so many different adapters in one batch (0: bytes decide)")
-      ->group(adapters)
-      ->default_str("the preset's, or 0");
-  command
-      .add_option("--max-cpu-loras", flags.max_cpu_loras,
-                  "Accepted for compatibility: --host-memory bounds the host tier in bytes")
-      ->group(adapters);
-  command.add_option("--lora-dtype", flags.lora_dtype, "Adapters in memory: auto, f32, bf16, f16")
-      ->group(adapters)
-      ->capture_default_str();
-  command
-      .add_option("--lora-variant", flags.lora_variant,
-                  "Batched LoRA at true ranks (mbgmv) or padded to the batch's largest (bgmv)")
-      ->group(adapters)
-      ->capture_default_str();
-  command
-      .add_option("--device-memory", flags.device_memory,
-                  "Page pool for KV cache and adapters, e.g. 2GiB (auto: a quarter of the machine's, at most 8 GiB)")
-      ->group(memory)
-      ->capture_default_str();
-  command.add_option("--host-memory", flags.host_memory, "Host tier that keeps evicted adapters, e.g. 4GiB; 0: none")
-      ->group(memory)
-      ->capture_default_str();
-  command.add_option("--page-tokens", flags.page_tokens, "Positions a page: 4, 8, 16, 32, 64 (0: automatic)")
-      ->group(memory)
-      ->capture_default_str();
-  command.add_option("--kv-cache-dtype", flags.kv_dtype, "Keys and values: auto (the weights' type), f32, bf16, f16")
-      ->group(memory)
-      ->capture_default_str();
+  line.Add({.names = "--lora-modules", .target = &flags.lora_modules, .unit = "NAME=PATH", .group = adapters, .help = "Adapters to serve, each as name=path or as JSON {\"name\", \"path\"}"});
+  line.Add({.names = "--adapter-dir", .target = &flags.adapter_dir, .unit = "DIR", .group = adapters, .help = "Serve every PEFT adapter in DIR/*/ under the name of its folder. `serve` also finds adapters that are added while it runs"});
+  line.Add({.names = "--max-lora-rank", .target = &flags.max_lora_rank, .unit = "RANK", .group = adapters, .help = "Refuse adapters of a higher rank"});
+  line.Add({.names = "--max-loras", .target = &flags.max_loras, .unit = "N", .group = adapters, .help = "Upper bound on different adapters in one batch; 0: bounded by memory only", .default_text = "the preset's, or 0"});
+  line.Add({.names = "--max-cpu-loras", .target = &flags.max_cpu_loras, .unit = "N", .group = adapters, .help = "Accepted for compatibility; --host-memory bounds the host tier in bytes instead"});
+  line.Add({.names = "--lora-dtype", .target = &flags.lora_dtype, .unit = "DTYPE", .group = adapters, .help = "Type of adapter weights in memory: auto (as in the file), f32, bf16 or f16"});
+  line.Add({.names = "--lora-variant", .target = &flags.lora_variant, .unit = "NAME", .group = adapters, .help = "Batched LoRA kernel: mbgmv computes each adapter at its true rank, bgmv pads to the largest rank of the batch"});
+  line.Add({.names = "--device-memory", .target = &flags.device_memory, .unit = "BYTES", .group = memory, .help = "Size of the page pool for KV cache and adapters, as in 2GiB; auto: a quarter of the machine's memory, at most 8 GiB"});
+  line.Add({.names = "--host-memory", .target = &flags.host_memory, .unit = "BYTES", .group = memory, .help = "Size of the host tier, which keeps evicted adapters and KV pages, as in 4GiB; 0: no host tier"});
+  line.Add({.names = "--page-tokens", .target = &flags.page_tokens, .unit = "TOKENS", .group = memory, .help = "Positions in a KV page: 4, 8, 16, 32 or 64; 0: chosen by the model's shape"});
+  line.Add({.names = "--kv-cache-dtype", .target = &flags.kv_dtype, .unit = "DTYPE", .group = memory, .help = "Type of keys and values: auto (the weights' type), f32, bf16 or f16"});
   std::string regimes;
   for (const CacheRegime& regime : CacheRegimes()) regimes += (regimes.empty() ? "" : ", ") + std::string(regime.name);
-  command.add_option("--cache,--eviction", flags.cache, "What is kept, and what gives way: " + regimes)
-      ->group(memory)
-      ->default_str("the preset's, or loramux");
-  command
-      .add_option(
-          "--adapter-prefetch", flags.adapter_prefetch,
-          "Load adapters before they are asked for: none, or those whose histogram of idle times says so (histogram)")
-      ->group(memory)
-      ->capture_default_str();
-  // A function: an optional would be false where neither is given.
-  const auto set_prefix_cache = [&flags](std::int64_t on) { flags.prefix_cache = on > 0; };
-  command
-      .add_flag_function("--enable-prefix-caching,!--no-enable-prefix-caching", set_prefix_cache,
-                         "Use keys and values of earlier requests with the same adapter content and first tokens "
-                         "(default: the preset's, or on)")
-      ->group(memory);
-  command.add_option("--max-model-len", flags.max_model_len, "Positions of a sequence (0: the model's own limit)")
-      ->group(batching)
-      ->capture_default_str();
-  command.add_option("--max-num-seqs", flags.max_num_seqs, "Requests in a batch")
-      ->group(batching)
-      ->capture_default_str();
-  command.add_option("--max-num-batched-tokens", flags.max_num_batched_tokens, "Tokens computed in one step")
-      ->group(batching)
-      ->default_str("512, or as many as a preset's whole prompts take");
-  command.add_option("--prefill-chunk", flags.prefill_chunk, "Prompt tokens of one request in one step")
-      ->group(batching)
-      ->default_str("256, or whole prompts with a preset that has them");
-  command.add_option("--served-model-name", flags.served_model_names,
-                     "Names of the base model (default: its folder's)");
-  command.add_option("--threads", flags.threads, "Kernel threads (0: one per processor)")
-      ->group(machine)
-      ->capture_default_str();
-  command.add_option("--log-level", flags.log_level, "trace, debug, info, warn, error, off")
-      ->group(machine)
-      ->capture_default_str();
-  command.add_option("--log-format", flags.log_format, "text (a line a record) or json (an object a line)")
-      ->group(machine)
-      ->capture_default_str()
-      ->check(CLI::IsMember({"text", "json"}));
+  line.Add({.names = "--cache,--eviction", .target = &flags.cache, .unit = "NAME", .group = memory, .help = "Cache regime, which decides what stays in memory and what is evicted first: " + regimes, .default_text = "the preset's, or loramux"});
+  line.Add({.names = "--adapter-prefetch", .target = &flags.adapter_prefetch, .unit = "POLICY", .group = memory, .help = "Load adapters before a request asks for them: none, or histogram (by each adapter's history of idle times)"});
+  line.Add({.names = "--enable-prefix-caching,!--no-enable-prefix-caching", .target = &flags.prefix_cache, .group = memory, .help = "Reuse keys and values of earlier requests that had the same adapter content and the same first tokens", .default_text = "the preset's, or on"});
+  line.Add({.names = "--max-model-len", .target = &flags.max_model_len, .unit = "TOKENS", .group = batching, .help = "Positions of a sequence, prompt and output together; 0: the model's own limit"});
+  line.Add({.names = "--max-num-seqs", .target = &flags.max_num_seqs, .unit = "N", .group = batching, .help = "Requests in one batch"});
+  line.Add({.names = "--max-num-batched-tokens", .target = &flags.max_num_batched_tokens, .unit = "TOKENS", .group = batching, .help = "Tokens computed in one step", .default_text = "512, or as many as a preset with whole prompts needs"});
+  line.Add({.names = "--prefill-chunk", .target = &flags.prefill_chunk, .unit = "TOKENS", .group = batching, .help = "Prompt tokens of one request that one step computes", .default_text = "256, or whole prompts where the preset has them"});
+  line.Add({.names = "--served-model-name", .target = &flags.served_model_names, .unit = "NAME", .help = "Names of the base model in requests", .default_text = "the name of its folder"});
+  line.Add({.names = "--threads", .target = &flags.threads, .unit = "N", .group = machine, .help = "Kernel threads; 0: one per processor"});
+  line.Add({.names = "--log-level", .target = &flags.log_level, .unit = "LEVEL", .group = machine, .help = "Least severe log records to write: trace, debug, info, warn, error or off"});
+  line.Add({.names = "--log-format", .target = &flags.log_format, .unit = "FORMAT", .group = machine, .help = "text writes a line per record, json an object per line", .choices = {"text", "json"}});
 }
 
 Result<std::vector<NamedPath>> AdaptersOf(const RuntimeFlags& flags) {

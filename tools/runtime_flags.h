@@ -7,11 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "base/result.h"
 #include "engine/runtime.h"
 #include "tools/schedule_flags.h"
+#include "tools/command_line/command_line.h"
 
 namespace loramux {
 
@@ -45,7 +44,7 @@ struct RuntimeFlags {
 };
 
 // Adds the flags to a subcommand.
-void AddRuntimeFlags(CLI::App& command, RuntimeFlags& flags);
+void AddRuntimeFlags(CommandLine& line, RuntimeFlags& flags);
 
 // The options that the flags stand for. Errors name the flag.
 Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags);

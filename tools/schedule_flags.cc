@@ -28,45 +28,15 @@ Result<LaneCountRule> CountRule(const std::string& text) {
 
 }  // namespace
 
-void AddScheduleFlags(CLI::App& command, ScheduleFlags& flags) {
+void AddScheduleFlags(CommandLine& line, ScheduleFlags& flags) {
   const std::string group = "Order of service";
-  command.add_option("--schedule", flags.schedule, "Who is let in first, of a tenant: " + Listed(QueueOrderNames()))
-      ->group(group)
-      ->default_str("the preset's, or fifo");
-  command
-      .add_option("--age-bound", flags.age_bound_seconds,
-                  "Seconds after which whoever waits goes before everybody (of his tenant), in any order")
-      ->group(group)
-      ->capture_default_str()
-      ->check(CLI::Range(0.1, 86400.0));
-  command
-      .add_option("--ttft-objective", flags.ttft_objective_seconds,
-                  "Seconds from arrival to the first token that are wanted; --schedule objective keeps as few as "
-                  "possible beyond it")
-      ->group(group)
-      ->capture_default_str()
-      ->check(CLI::Range(0.001, 86400.0));
-  command
-      .add_option(
-          "--request-size", flags.request_size,
-          "What makes a request large, for mlq: product or sum of input, predicted output and adapter; output alone")
-      ->group(group)
-      ->default_str("the preset's, or product");
-  command
-      .add_option("--lane-count", flags.lane_count,
-                  "Lanes of mlq: as many as are worth-it, or least-squares (nearly always 4)")
-      ->group(group)
-      ->capture_default_str();
-  command
-      .add_option(
-          "--length-predictor", flags.length_predictor,
-          "Who guesses output lengths: history (of the adapter; kept in --state-dir), proxy (reads the prompt), none")
-      ->group(group)
-      ->capture_default_str();
-  command
-      .add_option("--length-proxy", flags.length_proxy,
-                  "Directory of the proxy: a Hugging Face BertForSequenceClassification over ranges of output tokens")
-      ->group(group);
+  line.Add({.names = "--schedule", .target = &flags.schedule, .unit = "ORDER", .group = group, .help = "Order in which waiting requests of a tenant are admitted: " + Listed(QueueOrderNames()), .default_text = "the preset's, or fifo"});
+  line.Add({.names = "--age-bound", .target = &flags.age_bound_seconds, .unit = "SECONDS", .group = group, .help = "Seconds after which a waiting request is served first within its tenant, in any order", .range = {{0.1, 86400.0}}});
+  line.Add({.names = "--ttft-objective", .target = &flags.ttft_objective_seconds, .unit = "SECONDS", .group = group, .help = "Time to first token that --schedule objective aims at: it minimises requests that miss it", .range = {{0.001, 86400.0}}});
+  line.Add({.names = "--request-size", .target = &flags.request_size, .unit = "FORM", .group = group, .help = "Size of a request for mlq: product or sum of input, predicted output and adapter size, or output alone", .default_text = "the preset's, or product"});
+  line.Add({.names = "--lane-count", .target = &flags.lane_count, .unit = "RULE", .group = group, .help = "Number of mlq lanes: worth-it adds a lane while it pays, least-squares follows Chameleon (nearly always 4)"});
+  line.Add({.names = "--length-predictor", .target = &flags.length_predictor, .unit = "NAME", .group = group, .help = "Source of predicted output lengths: history (per adapter, kept in --state-dir), proxy (a model that reads the prompt) or none"});
+  line.Add({.names = "--length-proxy", .target = &flags.length_proxy, .unit = "DIR", .group = group, .help = "Model of the proxy: a Hugging Face BertForSequenceClassification over ranges of output tokens"});
 }
 
 Status ApplyScheduleFlags(const ScheduleFlags& flags, RuntimeOptions& options) {

@@ -3,10 +3,9 @@
 
 #include <string>
 
-#include <CLI/CLI.hpp>
-
 #include "base/result.h"
 #include "engine/runtime.h"
+#include "tools/command_line/command_line.h"
 
 namespace loramux {
 
@@ -19,7 +18,7 @@ struct ScheduleFlags {
   std::string length_predictor = "history", length_proxy;
 };
 
-void AddScheduleFlags(CLI::App& command, ScheduleFlags& flags);
+void AddScheduleFlags(CommandLine& line, ScheduleFlags& flags);
 // What the flags say; what they leave open stays. Errors name the flag and what it takes.
 Status ApplyScheduleFlags(const ScheduleFlags& flags, RuntimeOptions& options);
 

@@ -1,5 +1,7 @@
 #include "tools/serve.h"
 
+#include <cstdint>
+#include <string>
 #include <algorithm>
 #include <condition_variable>
 #include <csignal>
@@ -12,6 +14,10 @@
 
 #include <fmt/core.h>
 
+#include "server/http_options.h"
+#include "server/metrics.h"
+#include "tools/adapter_flags.h"
+#include "tools/runtime_flags.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/prng.h"
@@ -23,12 +29,28 @@
 #include "server/server.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
-#include "tools/config_file.h"
 #include "tools/protection_flags.h"
 #include "tools/service_notify.h"
 
 namespace loramux {
 namespace {
+
+
+struct ServeFlags {
+  RuntimeFlags runtime;
+  HttpServerOptions http;
+  AdapterFlags adapters;
+  MetricsOptions metrics;
+  ProtectionOptions protection;
+  std::string max_body_size = "16MiB";
+  std::string max_unread_output = "1MiB";
+  double drain_timeout_seconds = 30;
+  double sse_keepalive_seconds = 0;
+  bool ignore_fairness_header = false;
+  std::string record;  // file for a recording of the engine; empty: none
+  std::string record_limit = "1GiB";
+  std::uint64_t seed = 0;  // of requests that bring none; 0: from the clock
+};
 
 // SIGINT, SIGTERM and SIGHUP are blocked in every thread (so this comes before any other thread is made) and waited for
 // on one of their own. The first two end the process before the server is ready; the first one afterwards begins the
@@ -200,102 +222,36 @@ Status Serve(const ServeFlags& flags) {
   return Ok{};
 }
 
-}  // namespace
-
-void AddServeFlags(CLI::App& command, ServeFlags& flags) {
-  AddConfigFlag(command);
-  AddRuntimeFlags(command, flags.runtime);
-  AddAdapterFlags(command, flags.adapters);
+void AddServeFlags(CommandLine& line, ServeFlags& flags) {
+  line.ReadConfiguration();
+  AddRuntimeFlags(line, flags.runtime);
+  AddAdapterFlags(line, flags.adapters);
   const std::string http = "HTTP";
-  command
-      .add_option("--host", flags.http.host, "Address to listen on (the default is reachable from this machine only)")
-      ->group(http)
-      ->capture_default_str();
-  command.add_option("--port", flags.http.port, "Port to listen on; 0: any free one")
-      ->group(http)
-      ->capture_default_str();
-  command.add_option("--http-threads", flags.http.threads, "Threads for connections")
-      ->group(http)
-      ->capture_default_str()
-      ->check(CLI::Range(1, 256));
-  command.add_option("--max-body-size", flags.max_body_size, "Largest request body")
-      ->group(http)
-      ->capture_default_str();
-  command
-      .add_option("--max-unread-output", flags.max_unread_output,
-                  "Tokens that wait for a slow client; beyond, it is cut off")
-      ->group(http)
-      ->capture_default_str();
-  command.add_option("--max-connections", flags.http.max_connections, "Further ones get 503")
-      ->group(http)
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 20));
-  command.add_option("--drain-timeout", flags.drain_timeout_seconds, "Seconds for running requests at SIGTERM")
-      ->group(http)
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 86400.0));
-  command
-      .add_option("--metrics-top-adapters", flags.metrics.top_adapters,
-                  "Adapters with series of their own in /metrics; the rest is summed up as \"other\"")
-      ->group(http)
-      ->capture_default_str()
-      ->check(CLI::Range(1, 10000));
-  command
-      .add_option("--allowed-origins", flags.http.allowed_origins,
-                  "Origins of web pages that may call this server, such as https://chat.example.com; * allows all")
-      ->group(http)
-      ->delimiter(',');
-  command
-      .add_option("--sse-keepalive", flags.sse_keepalive_seconds,
-                  "Seconds without news after which a stream carries a comment line, for proxies; 0: never")
-      ->group(http)
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 3600.0));
+  line.Add({.names = "--host", .target = &flags.http.host, .unit = "ADDRESS", .group = http, .help = "Address to listen on; the default is reachable from this machine only"});
+  line.Add({.names = "--port", .target = &flags.http.port, .unit = "PORT", .group = http, .help = "TCP port to listen on; 0 takes a free one"});
+  line.Add({.names = "--http-threads", .target = &flags.http.threads, .unit = "N", .group = http, .help = "Threads that serve connections", .range = {{1, 256}}});
+  line.Add({.names = "--max-body-size", .target = &flags.max_body_size, .unit = "BYTES", .group = http, .help = "Largest request body, as in 16MiB; a larger one gets 413"});
+  line.Add({.names = "--max-unread-output", .target = &flags.max_unread_output, .unit = "BYTES", .group = http, .help = "Output that may wait for a slow client, as in 1MiB; a client that is further behind is disconnected"});
+  line.Add({.names = "--max-connections", .target = &flags.http.max_connections, .unit = "N", .group = http, .help = "Open connections at a time; further ones get 503", .range = {{1, 1 << 20}}});
+  line.Add({.names = "--drain-timeout", .target = &flags.drain_timeout_seconds, .unit = "SECONDS", .group = http, .help = "Time that running requests get to finish after SIGTERM or SIGINT", .range = {{0.0, 86400.0}}});
+  line.Add({.names = "--metrics-top-adapters", .target = &flags.metrics.top_adapters, .unit = "N", .group = http, .help = "Adapters that have series of their own in /metrics: the busiest. The others are summed up as 'other'", .range = {{1, 10000}}});
+  line.Add({.names = "--allowed-origins", .target = &flags.http.allowed_origins, .unit = "ORIGIN", .group = http, .help = "Origins of web pages that may call this server (CORS), as in https://chat.example.com; * allows all", .comma_list = true});
+  line.Add({.names = "--sse-keepalive", .target = &flags.sse_keepalive_seconds, .unit = "SECONDS", .group = http, .help = "Idle time after which a stream carries a comment line, so that proxies keep it open; 0: never", .range = {{0.0, 3600.0}}});
   std::string presets;
   for (const Preset& preset : Presets()) presets += (presets.empty() ? "" : ", ") + std::string(preset.name);
-  command.add_option(
-      "--preset", flags.runtime.preset,
-      "A whole way to serve: cache, order, fairness, prompts in chunks or whole; other flags win over it. One of " +
-          presets + " (explained by loramux simulate --list-presets)");
-  AddScheduleFlags(command, flags.runtime.schedule);
-  command
-      .add_option("--profile", flags.runtime.profile,
-                  "File of `loramux profile`, of a model of this shape: bypasses, quotas of lanes and reloads are "
-                  "planned by what was "
-                  "measured (default: by what is learned while serving)")
-      ->group("Order of service");
+  line.Add({.names = "--preset", .target = &flags.runtime.preset, .unit = "NAME", .help = "A whole system by name: cache regime, queue order, fairness and prefill mode. Other flags win over it. One of " + presets + " (loramux simulate --list-presets explains them)"});
+  AddScheduleFlags(line, flags.runtime.schedule);
+  line.Add({.names = "--profile", .target = &flags.runtime.profile, .unit = "FILE", .group = "Order of service", .help = "A file of `loramux profile` for a model of this shape. The planner then uses its measured times for bypasses, lane quotas and reloads", .default_text = "none: learned while serving"});
   const std::string fairness = "Fairness";
-  command
-      .add_option("--fairness", flags.runtime.fairness,
-                  "Who is served next: vtc (the tenant that got the least), none (first come, first served)")
-      ->group(fairness)
-      ->default_str("the preset's, or vtc");
-  command
-      .add_option("--tenant-weight", flags.runtime.tenant_weights,
-                  "NAME=WEIGHT: a tenant's share relative to the others' (default 1); may be given more than once")
-      ->group(fairness);
-  command
-      .add_option("--fairness-max-wait", flags.runtime.fairness_max_wait_seconds,
-                  "Seconds without a turn after which a tenant is next whatever it got")
-      ->group(fairness)
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 86400.0));
-  command
-      .add_flag("--ignore-fairness-header", flags.ignore_fairness_header,
-                "The adapter is the tenant, whatever x-gateway-inference-fairness-id says")
-      ->group(fairness);
-  AddProtectionFlags(command, flags.http, flags.protection);
+  line.Add({.names = "--fairness", .target = &flags.runtime.fairness, .unit = "POLICY", .group = fairness, .help = "Order among tenants: vtc serves the tenant that received the least service; none serves in order of arrival", .default_text = "the preset's, or vtc"});
+  line.Add({.names = "--tenant-weight", .target = &flags.runtime.tenant_weights, .unit = "NAME=WEIGHT", .group = fairness, .help = "Share of a tenant relative to the others, whose weight is 1. Repeatable"});
+  line.Add({.names = "--fairness-max-wait", .target = &flags.runtime.fairness_max_wait_seconds, .unit = "SECONDS", .group = fairness, .help = "Time without service after which a tenant is served next, whatever it received before", .range = {{0.0, 86400.0}}});
+  line.Add({.names = "--ignore-fairness-header", .target = &flags.ignore_fairness_header, .group = fairness, .help = "Make the adapter the tenant even if a request carries x-gateway-inference-fairness-id"});
+  AddProtectionFlags(line, flags.http, flags.protection);
   const std::string recording = "Recording";
-  command
-      .add_option("--record", flags.record,
-                  "Write what the engine is told, and a digest of what it plans, to FILE, for loramux simulate "
-                  "--replay; no text of "
-                  "requests or answers is in it")
-      ->group(recording);
-  command.add_option("--record-limit", flags.record_limit, "Largest size of it; then the recording ends")
-      ->group(recording)
-      ->capture_default_str();
-  command.add_option("--seed", flags.seed, "Of requests that bring no seed (0: from the clock)");
+  line.Add({.names = "--record", .target = &flags.record, .unit = "FILE", .group = recording, .help = "Record the engine's inputs and a digest of its plans for `loramux simulate --replay`. The file holds no text of requests or answers"});
+  line.Add({.names = "--record-limit", .target = &flags.record_limit, .unit = "BYTES", .group = recording, .help = "Size at which a recording ends"});
+  line.Add({.names = "--seed", .target = &flags.seed, .unit = "N", .help = "Seed of requests that bring none; 0 takes one from the clock"});
 }
 
 int RunServe(const ServeFlags& flags) {
@@ -303,6 +259,16 @@ int RunServe(const ServeFlags& flags) {
   if (status.ok()) return 0;
   fmt::print(stderr, "loramux serve: {}\n", status.error().message);
   return 1;
+}
+
+}  // namespace
+
+Command ServeCommand() {
+  const auto flags = std::make_shared<ServeFlags>();
+  Command command{.name = "serve", .summary = "Serve a base model and its adapters behind an OpenAI-compatible API"};
+  AddServeFlags(command.line, *flags);
+  command.run = [flags] { return RunServe(*flags); };
+  return command;
 }
 
 }  // namespace loramux

@@ -1,5 +1,6 @@
 #include "tools/simulate.h"
 
+#include <memory>
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -26,178 +27,68 @@ std::string Names(const Range& range, Name name) {
   return names;
 }
 
-void AddDeviceFlags(CLI::App& command, SimulateFlags& flags) {
+void AddDeviceFlags(CommandLine& line, SimulateFlags& flags) {
   const std::string group = "Device";
   const auto name = [](const auto& shape) { return shape.name; };
-  command.add_option("--device", flags.device, "One of " + Names(DeviceShapes(), name))
-      ->group(group)
-      ->capture_default_str();
-  command
-      .add_option("--model", flags.model,
-                  "A directory with a model's config.json, or one of " + Names(ModelShapes(), name))
-      ->group(group)
-      ->capture_default_str();
-  command
-      .add_option("--profile", flags.profile,
-                  "File of `loramux profile`: steps and transfers take what was measured, in place of "
-                  "--device's rates; memory stays --device's")
-      ->group(group)
-      ->check(CLI::ExistingFile);
-  command.add_option("--gpus", flags.gpus, "Of them, as one by tensor parallelism")
-      ->group(group)
-      ->capture_default_str();
-  command.add_option("--memory-share", flags.memory_share, "Of the device's memory that may be used")
-      ->group(group)
-      ->check(CLI::Range(0.01, 1.0))
-      ->capture_default_str();
-  command
-      .add_option("--host-link", flags.host_link_gb,
-                  "GB a second from the host's memory to the device, as measured; 0: four fifths of "
-                  "the published rate, or --profile's")
-      ->group(group)
-      ->check(CLI::Range(0.0, 1e5));
-  command.add_option("--host-memory", flags.host_memory_gb, "GB of the host tier; 0: none")
-      ->group(group)
-      ->check(CLI::Range(0.0, 1e6))
-      ->capture_default_str();
-  command
-      .add_option("--pace", flags.pace,
-                  "CSV file of seconds,factor: from then on steps take so many times as long (neighbours on the "
-                  "host, heat, a power limit), in place of what --profile saw")
-      ->group(group)
-      ->check(CLI::ExistingFile);
-  command
-      .add_flag("--steady", flags.steady,
-                "A machine that is always as fast as on average, not as restless as --profile found it")
-      ->group(group)
-      ->needs("--profile")
-      ->excludes("--pace");
-  command
-      .add_flag("--adapters-on-disk", flags.adapters_on_disk, "At the start; otherwise they lie in the host's memory")
-      ->group(group);
+  line.Add({.names = "--device", .target = &flags.device, .unit = "NAME", .group = group, .help = "Device to simulate, one of " + Names(DeviceShapes(), name)});
+  line.Add({.names = "--model", .target = &flags.model, .unit = "DIR or NAME", .group = group, .help = "Directory with a model's config.json, or one of " + Names(ModelShapes(), name)});
+  line.Add({.names = "--profile", .target = &flags.profile, .unit = "FILE", .group = group, .help = "A file of `loramux profile`. Steps and transfers take its measured times instead of --device's rates; memory stays --device's", .path = FlagPath::kExistingFile});
+  line.Add({.names = "--gpus", .target = &flags.gpus, .unit = "N", .group = group, .help = "Devices that act as one by tensor parallelism"});
+  line.Add({.names = "--memory-share", .target = &flags.memory_share, .unit = "SHARE", .group = group, .help = "Share of the device's memory that may be used", .range = {{0.01, 1.0}}});
+  line.Add({.names = "--host-link", .target = &flags.host_link_gb, .unit = "GB/S", .group = group, .help = "Measured bandwidth from host to device", .default_text = "four fifths of the published rate, or --profile's", .range = {{0.0, 1e5}}});
+  line.Add({.names = "--host-memory", .target = &flags.host_memory_gb, .unit = "GB", .group = group, .help = "Size of the host tier; 0: none", .range = {{0.0, 1e6}}});
+  line.Add({.names = "--pace", .target = &flags.pace, .unit = "FILE", .group = group, .help = "CSV file of seconds,factor: from each time on, steps take factor times as long (busy neighbours, heat, a power limit). Replaces the pace in --profile", .path = FlagPath::kExistingFile});
+  line.Add({.names = "--steady", .target = &flags.steady, .group = group, .help = "Simulate a machine of constant speed, without the variation that --profile found", .needs = "--profile", .excludes = "--pace"});
+  line.Add({.names = "--adapters-on-disk", .target = &flags.adapters_on_disk, .group = group, .help = "Start with the adapters on disk instead of in host memory"});
 }
 
-void AddPresetFlags(CLI::App& command, SimulateFlags& flags) {
+void AddPresetFlags(CommandLine& line, SimulateFlags& flags) {
   const std::string group = "System";
-  command.add_option("--preset", flags.presets, "Names, separated by commas, or 'all'; --list-presets explains them")
-      ->group(group)
-      ->delimiter(',')
-      ->capture_default_str();
-  command.add_flag("--list-presets", flags.list, "Print the presets and end")->group(group);
-  command.add_option("--cache", flags.cache, "Regime of the cache, in place of the presets'")->group(group);
-  command.add_option("--schedule", flags.schedule, "Order of the queue, in place of the presets'")->group(group);
-  command
-      .add_option("--adapter-share", flags.adapter_share, "Of the memory for adapters alone, in place of the presets'")
-      ->group(group)
-      ->check(CLI::Range(0.0, 0.95));
-  command.add_option("--max-num-seqs", flags.max_num_seqs, "Requests in a batch")
-      ->group(group)
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  command
-      .add_option("--max-num-batched-tokens", flags.max_num_batched_tokens,
-                  "Tokens in a step, where prompts are computed in chunks")
-      ->group(group)
-      ->check(CLI::Range(1, 1 << 24))
-      ->capture_default_str();
-  command
-      .add_option("--predictor-accuracy", flags.predictor_accuracy, "Share of output lengths that are guessed right")
-      ->group(group)
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  command.add_option("--age-bound", flags.age_bound_seconds, "Seconds after which a request goes before all others")
-      ->group(group)
-      ->check(CLI::Range(0.001, 1e6))
-      ->capture_default_str();
+  line.Add({.names = "--preset", .target = &flags.presets, .unit = "NAME", .group = group, .help = "Presets to compare, separated by commas, or 'all'; --list-presets explains them", .comma_list = true});
+  line.Add({.names = "--list-presets", .target = &flags.list, .group = group, .help = "Print the presets and exit"});
+  line.Add({.names = "--cache", .target = &flags.cache, .unit = "NAME", .group = group, .help = "Cache regime for all presets", .default_text = "each preset's"});
+  line.Add({.names = "--schedule", .target = &flags.schedule, .unit = "ORDER", .group = group, .help = "Queue order for all presets", .default_text = "each preset's"});
+  line.Add({.names = "--adapter-share", .target = &flags.adapter_share, .unit = "SHARE", .group = group, .help = "Share of memory reserved for adapters, for all presets", .default_text = "each preset's", .range = {{0.0, 0.95}}});
+  line.Add({.names = "--max-num-seqs", .target = &flags.max_num_seqs, .unit = "N", .group = group, .help = "Requests in one batch", .range = {{1, 1 << 20}}});
+  line.Add({.names = "--max-num-batched-tokens", .target = &flags.max_num_batched_tokens, .unit = "TOKENS", .group = group, .help = "Tokens in one step, for presets that prefill in chunks", .range = {{1, 1 << 24}}});
+  line.Add({.names = "--predictor-accuracy", .target = &flags.predictor_accuracy, .unit = "SHARE", .group = group, .help = "Share of output lengths that the predictor guesses right", .range = {{0.0, 1.0}}});
+  line.Add({.names = "--age-bound", .target = &flags.age_bound_seconds, .unit = "SECONDS", .group = group, .help = "Seconds after which a waiting request is served before all others", .range = {{0.001, 1e6}}});
 }
 
-void AddWorkloadFlags(CLI::App& command, SimulateFlags& flags) {
+void AddWorkloadFlags(CommandLine& line, SimulateFlags& flags) {
   const std::string group = "Load";
   WorkloadOptions& load = flags.workload;
-  command
-      .add_option("--trace", load.trace, "Lengths from a trace: Azure's CSV, Mooncake's JSONL (with shared prefixes)")
-      ->group(group)
-      ->check(CLI::ExistingFile);
-  command.add_option("--arrivals", flags.arrivals, "poisson, or trace: the trace's own times")
-      ->group(group)
-      ->check(CLI::IsMember({"poisson", "trace"}))
-      ->capture_default_str();
-  command
-      .add_option("--clients", load.clients,
-                  "Directory of ServeGen's clients: arrivals are theirs, each client has an adapter")
-      ->group(group)
-      ->check(CLI::ExistingDirectory);
-  command.add_option("--clients-hour", load.clients_hour, "Where in the recording to begin")
-      ->group(group)
-      ->check(CLI::Range(0.0, 1e5));
-  command.add_option("--requests", load.requests, "How many (default: as many as the trace has, or 2,000)")
-      ->group(group);
-  command.add_option("--rate", load.rate, "Requests a second; recorded times are stretched to it")
-      ->group(group)
-      ->capture_default_str();
-  command.add_option("--input-mean", load.input_mean, "Tokens of a prompt, without a trace (log-normal)")
-      ->group(group)
-      ->capture_default_str();
-  command.add_option("--output-mean", load.output_mean, "Tokens of an answer, without a trace")
-      ->group(group)
-      ->capture_default_str();
-  command.add_option("--input-cv", load.input_cv, "Standard deviation over mean; 0: all alike")
-      ->group(group)
-      ->capture_default_str();
-  command.add_option("--output-cv", load.output_cv, "The same of answers")->group(group)->capture_default_str();
-  command.add_option("--input-scale", load.input_scale, "Factor on the trace's prompts")
-      ->group(group)
-      ->capture_default_str();
-  command.add_option("--output-scale", load.output_scale, "Factor on the trace's answers")
-      ->group(group)
-      ->capture_default_str();
-  command.add_option("--max-input", load.max_input, "Longer prompts are cut")->group(group)->capture_default_str();
-  command.add_option("--max-output", load.max_output, "Longer answers are cut")->group(group)->capture_default_str();
-  command.add_option("--turns", load.turns, "Of a session, on average; each prompt begins with all before it")
-      ->group(group)
-      ->capture_default_str();
-  command
-      .add_option("--think-seconds", load.think_seconds, "Between an answer and the session's next turn, on average")
-      ->group(group)
-      ->capture_default_str();
-  command.add_option("--seed", load.seed, "Of everything that is drawn")->group(group)->capture_default_str();
+  line.Add({.names = "--trace", .target = &load.trace, .unit = "FILE", .group = group, .help = "Take lengths from a trace: Azure's CSV, or Mooncake's JSONL with shared prefixes", .path = FlagPath::kExistingFile});
+  line.Add({.names = "--arrivals", .target = &flags.arrivals, .unit = "SOURCE", .group = group, .help = "poisson draws arrival times; trace uses the trace's own", .choices = {"poisson", "trace"}});
+  line.Add({.names = "--clients", .target = &load.clients, .unit = "DIR", .group = group, .help = "Directory of ServeGen client traces: arrivals are theirs, and each client has an adapter", .path = FlagPath::kExistingDirectory});
+  line.Add({.names = "--clients-hour", .target = &load.clients_hour, .unit = "HOURS", .group = group, .help = "Point in the --clients recording at which to begin", .default_text = "0", .range = {{0.0, 1e5}}});
+  line.Add({.names = "--requests", .target = &load.requests, .unit = "N", .group = group, .help = "Number of requests", .default_text = "all of the trace, or 2000"});
+  line.Add({.names = "--rate", .target = &load.rate, .unit = "REQUESTS/S", .group = group, .help = "Mean arrival rate; recorded times are stretched to it"});
+  line.Add({.names = "--input-mean", .target = &load.input_mean, .unit = "TOKENS", .group = group, .help = "Mean prompt length without a trace (log-normal)"});
+  line.Add({.names = "--output-mean", .target = &load.output_mean, .unit = "TOKENS", .group = group, .help = "Mean output length without a trace (log-normal)"});
+  line.Add({.names = "--input-cv", .target = &load.input_cv, .unit = "RATIO", .group = group, .help = "Standard deviation of prompt lengths over their mean; 0: all alike"});
+  line.Add({.names = "--output-cv", .target = &load.output_cv, .unit = "RATIO", .group = group, .help = "Standard deviation of output lengths over their mean; 0: all alike"});
+  line.Add({.names = "--input-scale", .target = &load.input_scale, .unit = "FACTOR", .group = group, .help = "Multiplies the trace's prompt lengths"});
+  line.Add({.names = "--output-scale", .target = &load.output_scale, .unit = "FACTOR", .group = group, .help = "Multiplies the trace's output lengths"});
+  line.Add({.names = "--max-input", .target = &load.max_input, .unit = "TOKENS", .group = group, .help = "Cut longer prompts"});
+  line.Add({.names = "--max-output", .target = &load.max_output, .unit = "TOKENS", .group = group, .help = "Cut longer outputs"});
+  line.Add({.names = "--turns", .target = &load.turns, .unit = "N", .group = group, .help = "Mean number of turns in a session; each prompt begins with the dialogue so far"});
+  line.Add({.names = "--think-seconds", .target = &load.think_seconds, .unit = "SECONDS", .group = group, .help = "Mean time between an answer and the next turn of its session"});
+  line.Add({.names = "--seed", .target = &load.seed, .unit = "N", .group = group, .help = "Seed of everything that is drawn"});
 }
 
-void AddAdapterFlags(CLI::App& command, SimulateFlags& flags) {
+void AddAdapterFlags(CommandLine& line, SimulateFlags& flags) {
   const std::string group = "Adapters";
   WorkloadOptions& load = flags.workload;
-  command.add_option("--adapters", load.adapters, "How many; 0: the base model alone")
-      ->group(group)
-      ->capture_default_str();
-  command.add_option("--ranks", load.ranks, "Their ranks, in turn, separated by commas")
-      ->group(group)
-      ->delimiter(',')
-      ->capture_default_str();
-  command
-      .add_option("--adapter-dir", flags.adapter_dir, "Take number and ranks of the adapters in this directory instead")
-      ->group(group)
-      ->check(CLI::ExistingDirectory);
-  command.add_option("--lora-targets", flags.lora_targets, "Layers that they change, separated by commas")
-      ->group(group)
-      ->delimiter(',')
-      ->capture_default_str();
-  command.add_option("--popularity", flags.popularity, "uniform, power-law, distinct (in turn) or gaussian")
-      ->group(group)
-      ->capture_default_str();
-  command.add_option("--exponent", load.exponent, "Of the power law")
-      ->group(group)
-      ->check(CLI::Range(0.0, 10.0))
-      ->capture_default_str();
-  command.add_option("--deviation", load.deviation, "Of the Gaussian, in adapters")
-      ->group(group)
-      ->capture_default_str();
-  command.add_option("--rank-popularity", flags.rank_popularity, "uniform or power-law (low ranks most)")
-      ->group(group)
-      ->capture_default_str();
-  command.add_option("--base-share", load.base_share, "Of the requests that want no adapter")
-      ->group(group)
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
+  line.Add({.names = "--adapters", .target = &load.adapters, .unit = "N", .group = group, .help = "Number of adapters; 0: the base model alone"});
+  line.Add({.names = "--ranks", .target = &load.ranks, .unit = "RANK", .group = group, .help = "Ranks of the adapters, in turn, separated by commas", .comma_list = true});
+  line.Add({.names = "--adapter-dir", .target = &flags.adapter_dir, .unit = "DIR", .group = group, .help = "Take the number and the ranks of the adapters from this directory", .path = FlagPath::kExistingDirectory});
+  line.Add({.names = "--lora-targets", .target = &flags.lora_targets, .unit = "LAYER", .group = group, .help = "Layers that the adapters change, separated by commas", .comma_list = true});
+  line.Add({.names = "--popularity", .target = &flags.popularity, .unit = "NAME", .group = group, .help = "Distribution of requests over adapters: uniform, power-law, distinct (in turn) or gaussian"});
+  line.Add({.names = "--exponent", .target = &load.exponent, .unit = "X", .group = group, .help = "Exponent of --popularity power-law", .range = {{0.0, 10.0}}});
+  line.Add({.names = "--deviation", .target = &load.deviation, .unit = "ADAPTERS", .group = group, .help = "Standard deviation of --popularity gaussian"});
+  line.Add({.names = "--rank-popularity", .target = &flags.rank_popularity, .unit = "NAME", .group = group, .help = "Distribution of requests over ranks: uniform, or power-law (low ranks most)"});
+  line.Add({.names = "--base-share", .target = &load.base_share, .unit = "SHARE", .group = group, .help = "Share of requests for the base model", .range = {{0.0, 1.0}}});
 }
 
 Result<std::vector<Preset>> PresetsOf(const SimulateFlags& flags) {
@@ -366,39 +257,20 @@ Status WriteReport(const SimulateFlags& flags, const SimulationReport& report) {
   return WriteFile(flags.html, flags.html.empty() ? "" : ReportAsHtml(report), "--html");
 }
 
-void AddSimulateFlags(CLI::App& command, SimulateFlags& flags) {
-  AddWorkloadFlags(command, flags);
-  AddAdapterFlags(command, flags);
-  AddDeviceFlags(command, flags);
-  AddPresetFlags(command, flags);
+void AddSimulateFlags(CommandLine& line, SimulateFlags& flags) {
+  AddWorkloadFlags(line, flags);
+  AddAdapterFlags(line, flags);
+  AddDeviceFlags(line, flags);
+  AddPresetFlags(line, flags);
   const std::string group = "Result";
-  command
-      .add_option("--slo", flags.slo_seconds,
-                  "Objective of the time to first token, in seconds (default: 5 times the mean time of a "
-                  "request at low load)")
-      ->group(group)
-      ->check(CLI::Range(0.0, 1e6));
-  command
-      .add_flag("--find-load", flags.find_load,
-                "Also search the rate at which 99 % of the requests are within the objective")
-      ->group(group);
-  command.add_option("--json", flags.json, "File for all figures, and what the memory held over time")->group(group);
-  command.add_option("--html", flags.html, "File for a report with plots, of one piece")->group(group);
+  line.Add({.names = "--slo", .target = &flags.slo_seconds, .unit = "SECONDS", .group = group, .help = "TTFT objective", .default_text = "5 times the mean time of a request at low load", .range = {{0.0, 1e6}}});
+  line.Add({.names = "--find-load", .target = &flags.find_load, .group = group, .help = "Also search for the highest rate at which 99 % of requests meet the objective"});
+  line.Add({.names = "--json", .target = &flags.json, .unit = "FILE", .group = group, .help = "Write all figures, and the memory's contents over time"});
+  line.Add({.names = "--html", .target = &flags.html, .unit = "FILE", .group = group, .help = "Write a self-contained report with plots"});
   const std::string replay = "Replay";
-  command
-      .add_option(
-          "--replay", flags.replay,
-          "A file of loramux serve --record: an engine made alike, on a virtual clock, is told what the recorded one "
-          "was "
-          "told, and every plan is compared; load, device and presets are the recording's. Status 1: one differs")
-      ->group(replay)
-      ->check(CLI::ExistingFile);
-  command
-      .add_flag("--replay-truncated", flags.replay_truncated,
-                "Also a recording without an end, of a server that was killed")
-      ->group(replay);
-  command.add_option("--check-every", flags.check_every, "Events after which all accounts are compared; for tests")
-      ->group(group);
+  line.Add({.names = "--replay", .target = &flags.replay, .unit = "FILE", .group = replay, .help = "Replay a recording of `loramux serve --record`: a like engine on a virtual clock gets the recorded inputs, and every plan is compared. Load, device and presets are the recording's. Exit status 1: a plan differs", .path = FlagPath::kExistingFile});
+  line.Add({.names = "--replay-truncated", .target = &flags.replay_truncated, .group = replay, .help = "Also accept a recording without an end, of a server that was killed"});
+  line.Add({.names = "--check-every", .target = &flags.check_every, .unit = "EVENTS", .group = group, .help = "Verify all accounts after every so many events; for tests", .default_text = "0: never"});
 }
 
 int RunSimulate(SimulateFlags flags) {
@@ -411,6 +283,15 @@ int RunSimulate(SimulateFlags flags) {
   if (status.ok()) return equal ? 0 : 1;
   fmt::print(stderr, "error: {}\n", status.error().message);
   return 1;
+}
+
+Command SimulateCommand(std::string command_line) {
+  const auto flags = std::make_shared<SimulateFlags>();
+  flags->command_line = std::move(command_line);
+  Command command{.name = "simulate", .summary = "Predict on a virtual clock what the server does with a load"};
+  AddSimulateFlags(command.line, *flags);
+  command.run = [flags] { return RunSimulate(*flags); };
+  return command;
 }
 
 }  // namespace loramux

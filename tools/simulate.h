@@ -5,10 +5,9 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "simulate/simulation.h"
 #include "simulate/workload.h"
+#include "tools/command_line/command_line.h"
 
 namespace loramux {
 
@@ -44,8 +43,11 @@ struct SimulationReport;
 // Writes the files that the flags ask for. Errors name the flag.
 Status WriteReport(const SimulateFlags& flags, const SimulationReport& report);
 
-void AddSimulateFlags(CLI::App& command, SimulateFlags& flags);
+void AddSimulateFlags(CommandLine& line, SimulateFlags& flags);
 // Prints a table to stdout. Returns the process's exit status.
 int RunSimulate(SimulateFlags flags);
+
+// `command_line` goes into the report.
+Command SimulateCommand(std::string command_line);
 
 }  // namespace loramux

@@ -1,5 +1,6 @@
 #include "tools/bench/command.h"
 
+#include <memory>
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
@@ -212,6 +213,14 @@ int RunBench(BenchFlags flags) {
   std::fflush(stdout);
   if (const Status status = WriteFiles(flags, *report); !status.ok()) return Failed(status.error());
   return Judge(*report);
+}
+
+Command BenchCommand() {
+  const auto flags = std::make_shared<BenchFlags>();
+  Command command{.name = "bench", .summary = "Send load to an OpenAI-compatible server, check its answers and measure it"};
+  AddBenchFlags(command.line, *flags);
+  command.run = [flags] { return RunBench(*flags); };
+  return command;
 }
 
 }  // namespace loramux::load

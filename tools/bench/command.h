@@ -9,4 +9,6 @@ namespace loramux::load {
 // made; 2: some requests failed; 130: stopped by the user.
 int RunBench(BenchFlags flags);
 
+Command BenchCommand();
+
 }  // namespace loramux::load

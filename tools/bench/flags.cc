@@ -9,178 +9,78 @@ namespace {
 
 constexpr double kMax = 1e9;
 
-void AddServerFlags(CLI::App& command, BenchFlags& flags) {
+void AddServerFlags(CommandLine& line, BenchFlags& flags) {
   const std::string group = "Server";
-  command.add_option("--url", flags.url, "Where it listens; https too")->group(group)->capture_default_str();
-  command.add_option("--model", flags.model, "Name of the base model (default: the first of /v1/models)")->group(group);
-  command.add_option("--endpoint", flags.endpoint, "chat or completions")
-      ->group(group)
-      ->capture_default_str()
-      ->check(CLI::IsMember({"chat", "completions"}));
-  command.add_flag("--no-stream", flags.no_stream, "Ask for whole answers; only end-to-end times are measured")
-      ->group(group);
-  command.add_option("--api-key", flags.api_key, "Sent as a bearer token (visible to other users of this machine)")
-      ->group(group);
-  command.add_option("--api-key-file", flags.api_key_file, "File with the key on its first line")
-      ->group(group)
-      ->check(CLI::ExistingFile);
-  command.add_option("--header", flags.headers, "Another header, 'Name: value'; may be repeated")
-      ->group(group)
-      ->allow_extra_args(false);
-  command.add_option("--timeout", flags.timeout_s, "Seconds for one request, from connecting to its last byte")
-      ->group(group)
-      ->capture_default_str()
-      ->check(CLI::Range(0.001, 86400.0));
-  command.add_flag("--insecure", flags.insecure, "Do not check the server's certificate")->group(group);
+  line.Add({.names = "--url", .target = &flags.url, .unit = "URL", .group = group, .help = "Address of the server, http or https"});
+  line.Add({.names = "--model", .target = &flags.model, .unit = "NAME", .group = group, .help = "Name of the base model", .default_text = "the first of /v1/models"});
+  line.Add({.names = "--endpoint", .target = &flags.endpoint, .unit = "NAME", .group = group, .help = "API to call: chat or completions", .choices = {"chat", "completions"}});
+  line.Add({.names = "--no-stream", .target = &flags.no_stream, .group = group, .help = "Ask for whole answers; only end-to-end times are measured"});
+  line.Add({.names = "--api-key", .target = &flags.api_key, .unit = "KEY", .group = group, .help = "Key sent as a bearer token; other users of this machine can see it"});
+  line.Add({.names = "--api-key-file", .target = &flags.api_key_file, .unit = "FILE", .group = group, .help = "File whose first line is the key", .path = FlagPath::kExistingFile});
+  line.Add({.names = "--header", .target = &flags.headers, .unit = "NAME: VALUE", .group = group, .help = "Another request header. Repeatable", .one_value_each = true});
+  line.Add({.names = "--timeout", .target = &flags.timeout_s, .unit = "SECONDS", .group = group, .help = "Time for one request, from connecting to its last byte", .range = {{0.001, 86400.0}}});
+  line.Add({.names = "--insecure", .target = &flags.insecure, .group = group, .help = "Do not verify the server's certificate"});
 }
 
-void AddLoadFlags(CLI::App& command, BenchFlags& flags) {
+void AddLoadFlags(CommandLine& line, BenchFlags& flags) {
   const std::string group = "Load: open loop (--rate or --trace) or closed loop (--concurrency)";
-  command
-      .add_option("--rate", flags.rate,
-                  "Requests a second on average, arriving at random (Poisson); with --trace: its average "
-                  "is scaled to this")
-      ->group(group)
-      ->check(CLI::Range(1e-6, 1e6));
-  command
-      .add_option("--trace", flags.trace,
-                  "Replay arrivals: a CSV TIMESTAMP,ContextTokens,GeneratedTokens (Azure), JSON lines "
-                  "(*.jsonl, Mooncake), or a folder of ServeGen clients")
-      ->group(group)
-      ->check(CLI::ExistingPath);
-  command.add_option("--trace-start", flags.trace_start_s, "Seconds of the trace to skip")
-      ->group(group)
-      ->check(CLI::Range(0.0, kMax));
-  command.add_option("--time-scale", flags.time_scale, "Multiplies the trace's times: 0.1 is ten times as fast")
-      ->group(group)
-      ->capture_default_str()
-      ->check(CLI::Range(1e-6, 1e6));
-  command.add_option("--length-scale", flags.length_scale, "Multiplies the trace's token counts")
-      ->group(group)
-      ->capture_default_str()
-      ->check(CLI::Range(1e-6, 1e6));
-  command
-      .add_option("--concurrency", flags.concurrency,
-                  "So many at once, each sending its next when it has its answer (default: 8)")
-      ->group(group)
-      ->check(CLI::Range(1, 100'000));
-  command
-      .add_option("--num-requests", flags.num_requests,
-                  "End after so many (with --turns: sessions; default: 100, or the whole trace)")
-      ->group(group)
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{20'000'000}));
-  command.add_option("--duration", flags.duration_s, "Send nothing new after so many seconds; what runs is waited for")
-      ->group(group)
-      ->check(CLI::Range(0.001, kMax));
-  command.add_option("--seed", flags.seed, "The same seed sends the same requests at the same times")
-      ->group(group)
-      ->capture_default_str();
+  line.Add({.names = "--rate", .target = &flags.rate, .unit = "REQUESTS/S", .group = group, .help = "Mean rate of Poisson arrivals; with --trace, its mean rate is scaled to this", .range = {{1e-6, 1e6}}});
+  line.Add({.names = "--trace", .target = &flags.trace, .unit = "PATH", .group = group, .help = "Replay arrivals: Azure's CSV (TIMESTAMP,ContextTokens,GeneratedTokens), Mooncake's JSON lines (*.jsonl), or a folder of ServeGen clients", .path = FlagPath::kExistingPath});
+  line.Add({.names = "--trace-start", .target = &flags.trace_start_s, .unit = "SECONDS", .group = group, .help = "Skip this much of the trace", .default_text = "0", .range = {{0.0, kMax}}});
+  line.Add({.names = "--time-scale", .target = &flags.time_scale, .unit = "FACTOR", .group = group, .help = "Multiplies the trace's times: 0.1 is ten times as fast", .range = {{1e-6, 1e6}}});
+  line.Add({.names = "--length-scale", .target = &flags.length_scale, .unit = "FACTOR", .group = group, .help = "Multiplies the trace's token counts", .range = {{1e-6, 1e6}}});
+  line.Add({.names = "--concurrency", .target = &flags.concurrency, .unit = "N", .group = group, .help = "Requests in flight: each answer is followed by the next request", .default_text = "8", .range = {{1, 100'000}}});
+  line.Add({.names = "--num-requests", .target = &flags.num_requests, .unit = "N", .group = group, .help = "Requests to send (with --turns: sessions)", .default_text = "100, or the whole trace", .range = {{1, 20'000'000}}});
+  line.Add({.names = "--duration", .target = &flags.duration_s, .unit = "SECONDS", .group = group, .help = "Send no new request after this time; running ones may finish", .range = {{0.001, kMax}}});
+  line.Add({.names = "--seed", .target = &flags.seed, .unit = "N", .group = group, .help = "The same seed sends the same requests at the same times"});
 }
 
-void AddAdapterFlags(CLI::App& command, BenchFlags& flags) {
+void AddAdapterFlags(CommandLine& line, BenchFlags& flags) {
   const std::string group = "Adapters";
-  command.add_option("--adapters", flags.adapters, "Names to ask, separated by commas")
-      ->group(group)
-      ->delimiter(',')
-      ->allow_extra_args(false);
-  command.add_flag("--adapters-from-server", flags.adapters_from_server, "All that /v1/models lists with a parent")
-      ->group(group);
-  command
-      .add_option("--adapter-distribution", flags.adapter_distribution,
-                  "uniform; zipf: the first is the busiest; distinct: one after "
-                  "the other; trace: by the trace's clients, the busiest first")
-      ->group(group)
-      ->capture_default_str();
-  command.add_option("--zipf-s", flags.zipf_s, "Exponent of zipf")
-      ->group(group)
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 20.0));
-  command
-      .add_option("--base-share", flags.base_share,
-                  "Share of sessions that ask the base model (default: 0; 1 without adapters)")
-      ->group(group)
-      ->check(CLI::Range(0.0, 1.0));
-  command.add_flag("--warmup", flags.warmup, "First ask every model once, unmeasured")->group(group);
+  line.Add({.names = "--adapters", .target = &flags.adapters, .unit = "NAME", .group = group, .help = "Adapters to ask, separated by commas", .comma_list = true, .one_value_each = true});
+  line.Add({.names = "--adapters-from-server", .target = &flags.adapters_from_server, .group = group, .help = "Ask every adapter that /v1/models lists"});
+  line.Add({.names = "--adapter-distribution", .target = &flags.adapter_distribution, .unit = "NAME", .group = group, .help = "uniform; zipf (the first is the busiest); distinct (in turn); trace (by the trace's clients, the busiest first)"});
+  line.Add({.names = "--zipf-s", .target = &flags.zipf_s, .unit = "X", .group = group, .help = "Exponent of zipf", .range = {{0.0, 20.0}}});
+  line.Add({.names = "--base-share", .target = &flags.base_share, .unit = "SHARE", .group = group, .help = "Share of sessions that ask the base model", .default_text = "0, or 1 without adapters", .range = {{0.0, 1.0}}});
+  line.Add({.names = "--warmup", .target = &flags.warmup, .group = group, .help = "First ask every model once, unmeasured"});
 }
 
-void AddQuestionFlags(CLI::App& command, BenchFlags& flags) {
+void AddQuestionFlags(CommandLine& line, BenchFlags& flags) {
   const std::string group = "Questions: random words, or --tasks with known answers";
-  command.add_option("--input-tokens", flags.input_tokens, "N, uniform:LOW:HIGH or exponential:MEAN")
-      ->group(group)
-      ->capture_default_str();
-  command.add_option("--output-tokens", flags.output_tokens, "Likewise; asked for exactly (ignore_eos, min_tokens)")
-      ->group(group)
-      ->capture_default_str();
-  command.add_flag("--stop-at-eos", flags.stop_at_eos, "Let answers end early")->group(group);
-  command.add_option("--max-input-tokens", flags.max_input_tokens, "Cut longer ones, of a trace for example")
-      ->group(group)
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{100'000'000}));
-  command.add_option("--max-output-tokens", flags.max_output_tokens, "Likewise")
-      ->group(group)
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{100'000'000}));
-  command
-      .add_option("--prefix-tokens", flags.prefix_tokens,
-                  "A system message of this length, the same for all sessions of a model")
-      ->group(group)
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{10'000'000}));
-  command
-      .add_option("--tasks", flags.tasks,
-                  "Folder of ADAPTER.jsonl (base.jsonl: the base model) with lines {\"prompt\", \"answer\"}; "
-                  "an answer that is not exactly that counts as failed")
-      ->group(group)
-      ->check(CLI::ExistingDirectory);
-  command.add_option("--answer-tokens", flags.answer_tokens, "max_tokens with --tasks")
-      ->group(group)
-      ->capture_default_str()
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000}));
-  command.add_option("--turns", flags.turns, "Of each session; every turn sends the whole dialogue so far")
-      ->group(group)
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
-  command.add_option("--think-time", flags.think_s, "Seconds between an answer and the next turn")
-      ->group(group)
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 86400.0));
-  command.add_option("--temperature", flags.temperature, "Of the sampling; 0: the likeliest token")
-      ->group(group)
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 10.0));
+  line.Add({.names = "--input-tokens", .target = &flags.input_tokens, .unit = "LENGTH", .group = group, .help = "Prompt length: N, uniform:LOW:HIGH or exponential:MEAN"});
+  line.Add({.names = "--output-tokens", .target = &flags.output_tokens, .unit = "LENGTH", .group = group, .help = "Output length in the same forms; requested exactly (ignore_eos, min_tokens)"});
+  line.Add({.names = "--stop-at-eos", .target = &flags.stop_at_eos, .group = group, .help = "Let answers end early"});
+  line.Add({.names = "--max-input-tokens", .target = &flags.max_input_tokens, .unit = "TOKENS", .group = group, .help = "Cut longer prompts, for example of a trace", .range = {{1, 100'000'000}}});
+  line.Add({.names = "--max-output-tokens", .target = &flags.max_output_tokens, .unit = "TOKENS", .group = group, .help = "Cut longer outputs", .range = {{1, 100'000'000}}});
+  line.Add({.names = "--prefix-tokens", .target = &flags.prefix_tokens, .unit = "TOKENS", .group = group, .help = "Length of a system message that all sessions of a model share", .range = {{1, 10'000'000}}});
+  line.Add({.names = "--tasks", .target = &flags.tasks, .unit = "DIR", .group = group, .help = "Folder of ADAPTER.jsonl (base.jsonl for the base model) with lines {\"prompt\", \"answer\"}. An answer that differs counts as failed", .path = FlagPath::kExistingDirectory});
+  line.Add({.names = "--answer-tokens", .target = &flags.answer_tokens, .unit = "TOKENS", .group = group, .help = "max_tokens with --tasks", .range = {{1, 1'000'000}}});
+  line.Add({.names = "--turns", .target = &flags.turns, .unit = "N", .group = group, .help = "Turns of a session; each one sends the whole dialogue so far", .range = {{1, 1000}}});
+  line.Add({.names = "--think-time", .target = &flags.think_s, .unit = "SECONDS", .group = group, .help = "Time between an answer and the next turn", .range = {{0.0, 86400.0}}});
+  line.Add({.names = "--temperature", .target = &flags.temperature, .unit = "T", .group = group, .help = "Sampling temperature; 0: greedy", .range = {{0.0, 10.0}}});
 }
 
-void AddResultFlags(CLI::App& command, BenchFlags& flags) {
+void AddResultFlags(CommandLine& line, BenchFlags& flags) {
   const std::string group = "Result";
-  command
-      .add_option("--slo-ttft", flags.slo_ttft_ms, "Goodput counts requests whose first token came within so many ms")
-      ->group(group)
-      ->check(CLI::Range(1e-3, kMax));
-  command.add_option("--slo-tpot", flags.slo_tpot_ms, "... and whose later tokens took at most so many ms on average")
-      ->group(group)
-      ->check(CLI::Range(1e-3, kMax));
-  command.add_option("--json", flags.json, "Write the result to this file")->group(group);
-  command.add_flag("--json-requests", flags.json_requests, "With a record for every request")->group(group);
-  command.add_option("--html", flags.html, "Write a report with plots: one file, nothing loaded from elsewhere")
-      ->group(group);
-  command.add_flag("--no-progress", flags.no_progress, "No progress bar")->group(group);
-  command
-      .add_option("--compare", flags.compare,
-                  "Sets two earlier results side by side (and into --html) instead of running")
-      ->group(group)
-      ->expected(2)
-      ->type_name("A.json B.json");
-  command.add_option("--from", flags.from, "Shows an earlier result again (and writes --html) instead of running")
-      ->group(group)
-      ->check(CLI::ExistingFile);
+  line.Add({.names = "--slo-ttft", .target = &flags.slo_ttft_ms, .unit = "MS", .group = group, .help = "TTFT objective: goodput counts requests that meet it", .range = {{1e-3, kMax}}});
+  line.Add({.names = "--slo-tpot", .target = &flags.slo_tpot_ms, .unit = "MS", .group = group, .help = "TPOT objective: goodput counts requests whose mean is within it", .range = {{1e-3, kMax}}});
+  line.Add({.names = "--json", .target = &flags.json, .unit = "FILE", .group = group, .help = "Write the result"});
+  line.Add({.names = "--json-requests", .target = &flags.json_requests, .group = group, .help = "Add a record of every request to --json"});
+  line.Add({.names = "--html", .target = &flags.html, .unit = "FILE", .group = group, .help = "Write a self-contained report with plots"});
+  line.Add({.names = "--no-progress", .target = &flags.no_progress, .group = group, .help = "Show no progress bar"});
+  line.Add({.names = "--compare", .target = &flags.compare, .unit = "A.json B.json", .group = group, .help = "Compare two earlier results (and write --html) instead of running", .exact_values = 2});
+  line.Add({.names = "--from", .target = &flags.from, .unit = "FILE", .group = group, .help = "Show an earlier result again (and write --html) instead of running", .path = FlagPath::kExistingFile});
 }
 
 }  // namespace
 
-void AddBenchFlags(CLI::App& command, BenchFlags& flags) {
-  AddServerFlags(command, flags);
-  AddLoadFlags(command, flags);
-  AddAdapterFlags(command, flags);
-  AddQuestionFlags(command, flags);
-  AddResultFlags(command, flags);
-  command.footer(
+void AddBenchFlags(CommandLine& line, BenchFlags& flags) {
+  AddServerFlags(line, flags);
+  AddLoadFlags(line, flags);
+  AddAdapterFlags(line, flags);
+  AddQuestionFlags(line, flags);
+  AddResultFlags(line, flags);
+  line.set_footer(
       "Examples:\n"
       "  Is every adapter right, 16 requests at once?\n"
       "    loramux bench --tasks demo/eval --concurrency 16 --num-requests 500\n"

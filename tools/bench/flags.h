@@ -5,9 +5,8 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "base/result.h"
+#include "tools/command_line/command_line.h"
 
 namespace loramux::load {
 
@@ -43,7 +42,7 @@ struct BenchFlags {
   bool open_loop() const { return rate > 0 || !trace.empty(); }
 };
 
-void AddBenchFlags(CLI::App& command, BenchFlags& flags);
+void AddBenchFlags(CommandLine& line, BenchFlags& flags);
 
 // Errors of flags that do not go together, and the defaults that depend on others.
 Status CompleteFlags(BenchFlags& flags);

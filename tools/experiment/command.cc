@@ -1,5 +1,6 @@
 #include "tools/experiment/command.h"
 
+#include <memory>
 #include <algorithm>
 #include <cstdio>
 
@@ -59,24 +60,16 @@ Result<std::vector<Experiment>> FindExperiments(const std::vector<std::string>& 
   return chosen;
 }
 
-void AddExperimentFlags(CLI::App& command, ExperimentFlags& flags) {
-  command.add_option("ID", flags.ids,
-                     "Which: ids as in docs/results/experiments.md (ch-11 ...), or 'all'; --list explains them");
-  command.add_flag("--list", flags.list, "Print what there is and end");
-  command.add_flag("--quick", flags.quick, "A tenth of the requests: to see that it runs, not for results");
-  command.add_option("--scale", flags.context.scale, "Factor on the numbers of requests")
-      ->check(CLI::Range(1e-3, 100.0))
-      ->capture_default_str();
-  command.add_option("--output", flags.output, "Directory for ID.md, ID.json, the plots, and experiments.md")
-      ->capture_default_str();
-  command.add_option("--data-dir", flags.context.data_dir, "Where traces/ lies: Azure's conversations")
-      ->capture_default_str();
-  command.add_option("--seed", flags.context.seed, "Of everything that is drawn: the same seed writes the same bytes")
-      ->capture_default_str();
-  command
-      .add_option("--threads", flags.context.threads, "Simulations at once (default: one a core); changes no result")
-      ->check(CLI::Range(0, 1024));
-  command.footer(
+void AddExperimentFlags(CommandLine& line, ExperimentFlags& flags) {
+  line.Add({.names = "ID", .target = &flags.ids, .unit = "ID", .help = "Experiments by id as in docs/results/experiments.md (ch-11 ...), or 'all'; --list explains them"});
+  line.Add({.names = "--list", .target = &flags.list, .help = "Print the experiments and exit"});
+  line.Add({.names = "--quick", .target = &flags.quick, .help = "Run a tenth of the requests: a check that it runs, not a result"});
+  line.Add({.names = "--scale", .target = &flags.context.scale, .unit = "FACTOR", .help = "Multiplies the numbers of requests", .range = {{1e-3, 100.0}}});
+  line.Add({.names = "--output", .target = &flags.output, .unit = "DIR", .help = "Directory for ID.md, ID.json, plots and experiments.md"});
+  line.Add({.names = "--data-dir", .target = &flags.context.data_dir, .unit = "DIR", .help = "Directory that holds traces/ with Azure's conversations"});
+  line.Add({.names = "--seed", .target = &flags.context.seed, .unit = "N", .help = "Seed of everything that is drawn; the same seed writes the same bytes"});
+  line.Add({.names = "--threads", .target = &flags.context.threads, .unit = "N", .help = "Simulations at a time; changes no result", .default_text = "one per processor", .range = {{0, 1024}}});
+  line.set_footer(
       "Each prints what the document reports beside ours, with a verdict:\n"
       "  agrees    same direction, effect within a third of the reported one\n"
       "  weaker, stronger    same direction, differs by more than a third\n"
@@ -102,6 +95,14 @@ int RunExperiment(ExperimentFlags flags) {
   if (status.ok()) return 0;
   fmt::print(stderr, "error: {}\n", status.error().message);
   return 1;
+}
+
+Command ExperimentCommand() {
+  const auto flags = std::make_shared<ExperimentFlags>();
+  Command command{.name = "experiment", .summary = "Repeat the experiments of the source documents in the simulator"};
+  AddExperimentFlags(command.line, *flags);
+  command.run = [flags] { return RunExperiment(*flags); };
+  return command;
 }
 
 }  // namespace loramux

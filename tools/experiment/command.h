@@ -4,9 +4,8 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "tools/experiment/experiment.h"
+#include "tools/command_line/command_line.h"
 
 namespace loramux {
 
@@ -17,9 +16,11 @@ struct ExperimentFlags {
   ExperimentContext context;
 };
 
-void AddExperimentFlags(CLI::App& command, ExperimentFlags& flags);
+void AddExperimentFlags(CommandLine& line, ExperimentFlags& flags);
 // Prints each comparison to stdout. Returns the process's exit status: 0 whatever the verdicts are.
 int RunExperiment(ExperimentFlags flags);
+
+Command ExperimentCommand();
 
 // Those with these ids ("ch-11", or one that an experiment covers: "ch-13"), in order, each once; all for "all".
 // Error: an unknown id; the message lists the valid ones.

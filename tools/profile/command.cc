@@ -1,5 +1,6 @@
 #include "tools/profile/command.h"
 
+#include <memory>
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -297,67 +298,25 @@ Status Profile(const ProfileFlags& flags) {
 
 }  // namespace
 
-void AddProfileFlags(CLI::App& command, ProfileFlags& flags) {
-  AddRuntimeFlags(command, flags.runtime);
+void AddProfileFlags(CommandLine& line, ProfileFlags& flags) {
+  AddRuntimeFlags(line, flags.runtime);
   flags.runtime.log_level = "warn";
   const std::string measuring = "Measuring";
-  command.add_option("-o,--output", flags.output, "Profile file to write (JSON)")->required();
-  command.add_option("--measurements", flags.measurements, "Also write every measured step to this file (CSV)")
-      ->group(measuring);
-  command
-      .add_option("--ranks", flags.ranks, "Random adapters of these ranks, e.g. 8,16,32,64 (default if none are given)")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 4096))
-      ->group(measuring);
-  command.add_option("--random-adapters", flags.random_adapters, "How many random adapters")
-      ->group(measuring)
-      ->capture_default_str()
-      ->check(CLI::Range(1, 4096));
-  command.add_option("--lora-targets", flags.lora_targets, "Layers that random adapters change")
-      ->delimiter(',')
-      ->group(measuring)
-      ->capture_default_str();
-  command
-      .add_option(
-          "--scratch", flags.scratch,
-          "Folder for random adapters; the disk link is measured there (default: the system's temporary folder)")
-      ->group(measuring);
-  command
-      .add_flag("--random-weights", flags.random_weights, "The model directory has only config.json: random weights")
-      ->group(measuring);
-  command.add_flag("--quick", flags.quick, "About a minute on a small model, fewer points (otherwise about five)")
-      ->group(measuring);
-  command.add_option("--points", flags.points, "Different steps to measure (default: 400, quick: 160)")
-      ->group(measuring)
-      ->check(CLI::Range(16, 100000));
-  command
-      .add_option("--seconds", flags.seconds,
-                  "Stop measuring steps after so long, but not before 64 points (default: 240, quick: 45)")
-      ->group(measuring)
-      ->check(CLI::PositiveNumber);
-  command
-      .add_option(
-          "--engine-seconds", flags.engine_seconds,
-          "Run the whole engine for about so long under several loads, for what the linear terms miss; 0: not at all "
-          "(default: 30, quick: 10)")
-      ->group(measuring)
-      ->check(CLI::Range(0.0, 3600.0));
-  command
-      .add_option("--rates", flags.rates, "Requests a second to run it with (default: 20 to 80 % of what it sustains)")
-      ->delimiter(',')
-      ->group(measuring)
-      ->check(CLI::Range(0.001, 1e6));
-  command.add_option("--input-mean", flags.input_mean, "Tokens of their prompts; fewer where the engine is slow")
-      ->group(measuring)
-      ->capture_default_str()
-      ->check(CLI::Range(2.0, 1e6));
-  command.add_option("--output-mean", flags.output_mean, "Tokens of their answers")
-      ->group(measuring)
-      ->capture_default_str()
-      ->check(CLI::Range(2.0, 1e6));
-  command.add_option("--seed", flags.seed, "Of the choice of points and of what is held out")
-      ->group(measuring)
-      ->capture_default_str();
+  line.Add({.names = "-o,--output", .target = &flags.output, .unit = "FILE", .help = "Profile to write (JSON)", .required = true});
+  line.Add({.names = "--measurements", .target = &flags.measurements, .unit = "FILE", .group = measuring, .help = "Also write every measured step (CSV)"});
+  line.Add({.names = "--ranks", .target = &flags.ranks, .unit = "RANK", .group = measuring, .help = "Measure with random adapters of these ranks, separated by commas", .default_text = "8,16,32,64 if no adapters are given", .range = {{1, 4096}}, .comma_list = true});
+  line.Add({.names = "--random-adapters", .target = &flags.random_adapters, .unit = "N", .group = measuring, .help = "Number of random adapters", .range = {{1, 4096}}});
+  line.Add({.names = "--lora-targets", .target = &flags.lora_targets, .unit = "LAYER", .group = measuring, .help = "Layers that the random adapters change, separated by commas", .comma_list = true});
+  line.Add({.names = "--scratch", .target = &flags.scratch, .unit = "DIR", .group = measuring, .help = "Folder for the random adapters; the disk's read rate is measured there", .default_text = "the system's temporary folder"});
+  line.Add({.names = "--random-weights", .target = &flags.random_weights, .group = measuring, .help = "Use random weights: the model directory needs config.json only"});
+  line.Add({.names = "--quick", .target = &flags.quick, .group = measuring, .help = "Measure fewer points: about a minute for a small model instead of five"});
+  line.Add({.names = "--points", .target = &flags.points, .unit = "N", .group = measuring, .help = "Different steps to measure", .default_text = "400, or 160 with --quick", .range = {{16, 100000}}});
+  line.Add({.names = "--seconds", .target = &flags.seconds, .unit = "SECONDS", .group = measuring, .help = "Time after which step measurements end, but not before 64 points", .default_text = "240, or 45 with --quick", .range = {{0.001, 1e9}}});
+  line.Add({.names = "--engine-seconds", .target = &flags.engine_seconds, .unit = "SECONDS", .group = measuring, .help = "Time to run the whole engine under several loads, which shows what linear terms miss; 0: none", .default_text = "30, or 10 with --quick", .range = {{0.0, 3600.0}}});
+  line.Add({.names = "--rates", .target = &flags.rates, .unit = "REQUESTS/S", .group = measuring, .help = "Request rates for the engine runs, separated by commas", .default_text = "20 to 80 % of what the engine sustains", .range = {{0.001, 1e6}}, .comma_list = true});
+  line.Add({.names = "--input-mean", .target = &flags.input_mean, .unit = "TOKENS", .group = measuring, .help = "Mean prompt length in the engine runs; shorter where the engine is slow", .range = {{2.0, 1e6}}});
+  line.Add({.names = "--output-mean", .target = &flags.output_mean, .unit = "TOKENS", .group = measuring, .help = "Mean output length in the engine runs", .range = {{2.0, 1e6}}});
+  line.Add({.names = "--seed", .target = &flags.seed, .unit = "N", .group = measuring, .help = "Seed for the choice of points and of held-out steps"});
 }
 
 int RunProfile(const ProfileFlags& flags) {
@@ -365,6 +324,14 @@ int RunProfile(const ProfileFlags& flags) {
   if (status.ok()) return 0;
   fmt::print(stderr, "loramux profile: {}\n", status.error().message);
   return 1;
+}
+
+Command ProfileCommand() {
+  const auto flags = std::make_shared<ProfileFlags>();
+  Command command{.name = "profile", .summary = "Measure how long steps and transfers take on this machine, and fit models to it"};
+  AddProfileFlags(command.line, *flags);
+  command.run = [flags] { return RunProfile(*flags); };
+  return command;
 }
 
 }  // namespace loramux

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tools/runtime_flags.h"
+#include "tools/command_line/command_line.h"
 
 namespace loramux {
 
@@ -28,8 +29,10 @@ struct ProfileFlags {
   std::uint64_t seed = 1;
 };
 
-void AddProfileFlags(CLI::App& command, ProfileFlags& flags);
+void AddProfileFlags(CommandLine& line, ProfileFlags& flags);
 // Writes the profile, and a report to stdout. Returns the process's exit status.
 int RunProfile(const ProfileFlags& flags);
+
+Command ProfileCommand();
 
 }  // namespace loramux

@@ -1,0 +1,79 @@
+#include "tools/command_line/command_line.h"
+
+#include <algorithm>
+#include <sstream>
+#include <type_traits>
+
+namespace loramux {
+namespace {
+
+template <typename T>
+std::string Text(const T& value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return value ? "true" : "false";
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return value;
+  } else if constexpr (std::is_same_v<T, std::chrono::milliseconds>) {
+    return Text(static_cast<double>(value.count()) / 1000.0);
+  } else if constexpr (std::is_arithmetic_v<T>) {
+    std::ostringstream text;
+    text << value;
+    return text.str();
+  } else if constexpr (requires { value.has_value(); }) {
+    return value.has_value() ? Text(*value) : std::string();
+  } else {
+    std::string text;
+    for (const auto& element : value) text += (text.empty() ? "" : ",") + Text(element);
+    return text;
+  }
+}
+
+std::vector<std::string> Names(const Flag& flag) {
+  std::vector<std::string> names;
+  std::istringstream list(flag.names);
+  for (std::string name; std::getline(list, name, ',');) {
+    if (name.front() != '!') names.push_back(name);
+  }
+  return names;
+}
+
+}  // namespace
+
+void CommandLine::Add(Flag flag) {
+  if (!flag.default_text && !flag.required) {
+    std::string text = std::visit([](auto* target) { return Text(*target); }, flag.target);
+    flag.default_text = text.empty() ? "none" : IsSwitch(flag) && text == "false" ? "off" : std::move(text);
+  }
+  flags_.push_back(std::move(flag));
+}
+
+std::string LongName(const Flag& flag) {
+  const std::vector<std::string> names = Names(flag);
+  const auto found = std::find_if(names.begin(), names.end(), [](const auto& name) { return name.starts_with("--"); });
+  return found != names.end() ? *found : names.front();
+}
+
+bool IsPositional(const Flag& flag) { return flag.names.front() != '-'; }
+
+bool IsSwitch(const Flag& flag) {
+  return std::holds_alternative<bool*>(flag.target) || std::holds_alternative<std::optional<bool>*>(flag.target);
+}
+
+bool IsList(const Flag& flag) {
+  return std::holds_alternative<std::vector<std::int64_t>*>(flag.target) ||
+         std::holds_alternative<std::vector<double>*>(flag.target) ||
+         std::holds_alternative<std::vector<std::string>*>(flag.target);
+}
+
+std::string ConfigurationKey(const Flag& flag) {
+  const std::string name = LongName(flag);
+  return name.starts_with("--") ? name.substr(2) : name;
+}
+
+std::string EnvironmentName(const Flag& flag) {
+  std::string name = "LORAMUX_" + ConfigurationKey(flag);
+  for (char& c : name) c = c == '-' ? '_' : c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  return name;
+}
+
+}  // namespace loramux

@@ -1,0 +1,96 @@
+// The command line as data: every flag of every command with its text, unit, default, environment variable and checks.
+// parse.cc hands the data to CLI11 (the only unit that sees it); reference.cc writes the flag reference, the manual page
+// and the shell completions from the same data.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace loramux {
+
+// Where the value of a flag goes. A bool is a switch: the flag takes no value. Vectors take several values.
+// std::chrono::milliseconds are given in seconds.
+using FlagTarget = std::variant<bool*, std::optional<bool>*, int*, std::int64_t*, std::uint64_t*, std::uint16_t*, float*,
+                                double*, std::optional<std::int64_t>*, std::chrono::milliseconds*, std::string*,
+                                std::vector<std::int64_t>*, std::vector<double>*, std::vector<std::string>*>;
+
+// A path that must exist when the command line is parsed.
+enum class FlagPath { kAny, kExistingFile, kExistingDirectory, kExistingPath };
+
+struct Flag {
+  // "--port", "-o,--output", "--on,!--no-on" for a switch with a negation; without dashes: a positional argument.
+  std::string names;
+  FlagTarget target;  // must outlive the parse
+  // Stands for the value in the help text, and names the unit: "SECONDS", "TOKENS", "BYTES", "FILE". Empty for switches.
+  std::string unit;
+  std::string group;
+  std::string help;
+  // Shown as the default. Without it, the target's value when the flag is added.
+  std::optional<std::string> default_text;
+  std::optional<std::pair<double, double>> range;  // both ends are valid
+  std::vector<std::string> choices;                // the only valid values
+  FlagPath path = FlagPath::kAny;
+  bool required = false;
+  bool comma_list = false;      // a list: its values may be separated by commas
+  bool one_value_each = false;  // a list: the flag is repeated for each value, and takes one
+  int exact_values = 0;         // a list of exactly so many values; 0: any number
+  std::string needs, excludes;  // another flag, by one of its names
+};
+
+// The flags of one command, in the order in which the help shows them.
+class CommandLine {
+ public:
+  // Reads the flag's default from its target. REQUIRES: a name that no other flag has.
+  void Add(Flag flag);
+  void set_footer(std::string footer) { footer_ = std::move(footer); }
+  // Adds `--config FILE` (a TOML file whose keys are flags), and reads each flag that the command line does not set from
+  // the environment: LORAMUX_ and the flag's name in capitals, as in LORAMUX_PORT. The command line wins over the
+  // environment, and the environment over the file.
+  void ReadConfiguration() { reads_configuration_ = true; }
+
+  const std::vector<Flag>& flags() const { return flags_; }
+  const std::string& footer() const { return footer_; }
+  bool reads_configuration() const { return reads_configuration_; }
+
+ private:
+  std::vector<Flag> flags_;
+  std::string footer_;
+  bool reads_configuration_ = false;
+};
+
+// One command of the program.
+struct Command {
+  std::string name;
+  std::string summary;  // one line, without a full stop
+  CommandLine line;
+  std::function<int()> run;  // returns the exit status of the process
+};
+
+struct Program {
+  std::string name, summary, version, footer;
+  std::vector<Command> commands;
+  // Commands that this build leaves out, with what to do about it.
+  std::vector<std::pair<std::string, std::string>> absent;
+};
+
+// Parses the arguments, runs the command that they name, and returns the exit status of the process. Errors of the
+// command line go to stderr, with status 105 to 114 (CLI11's numbers).
+int RunProgram(Program& program, int argc, char** argv);
+
+// "--port" of "-p,--port"; the name itself for a positional argument.
+std::string LongName(const Flag& flag);
+bool IsPositional(const Flag& flag);
+bool IsSwitch(const Flag& flag);
+bool IsList(const Flag& flag);
+// "LORAMUX_PORT" of "--port".
+std::string EnvironmentName(const Flag& flag);
+// "port" of "--port".
+std::string ConfigurationKey(const Flag& flag);
+
+}  // namespace loramux

@@ -1,0 +1,19 @@
+#include "tools/laboratory.h"
+
+#include <utility>
+
+#include "tools/bench/command.h"
+#include "tools/experiment/command.h"
+#include "tools/profile/command.h"
+#include "tools/simulate.h"
+
+namespace loramux {
+
+void AddLaboratory(Program& program, std::string command_line) {
+  program.commands.push_back(ProfileCommand());
+  program.commands.push_back(load::BenchCommand());
+  program.commands.push_back(SimulateCommand(std::move(command_line)));
+  program.commands.push_back(ExperimentCommand());
+}
+
+}  // namespace loramux
