@@ -88,8 +88,8 @@ enum class ColdStart : std::uint8_t {
   // The step waits. Beside steps, only adapters for `prefetch_lookahead` are loaded. vLLM-LoRA's ensure_loaded,
   // CaraServe's ONDMD.
   kStall,
-  // The request starts while its adapter loads; the executor computes without it on the device (CaraServe's prefill on
-  // the CPU).
+  // The request starts while its adapter still loads; the executor must cope with that, as CaraServe does with prefill
+  // on the CPU.
   kBeginAtOnce,
 };
 
@@ -133,8 +133,8 @@ struct SchedulerOptions {
   // Share of the device's pages for adapters; keys and values have the rest. 0: one pool for both.
   double adapter_share = 0;
   bool keep_idle_adapters = true;  // false: an adapter that no request wants is evicted at once
-  // False: an adapter may be evicted before the history that needs it. Always so if adapters have a share, because each
-  // side evicts only its own.
+  // False: an adapter may be evicted before the history that needs it. Taken as false if adapters have a share,
+  // because each side then evicts only its own.
   bool maintain_dependency = true;
   TimeNs host_bonus = 0;            // DependencyTree::set_host_bonus if the host tier is much larger than the device
   bool proactive_swapping = false;  // pages also move without a request (cache/proactive_swapper.h); one pool only
@@ -272,7 +272,7 @@ class Scheduler {
   // maintained. Takes time proportional to the adapters on the device.
   std::int64_t CountInvalidHistory();
 
-  // The context of the last scores of the eviction policy.
+  // The context that the eviction policy was given last.
   const EvictionContext& eviction_context() const { return context_; }
 
   // Aborts if queues, pages and pins are inconsistent.
@@ -310,7 +310,7 @@ class Scheduler {
     bool loads_wait = false;             // a load was put off by max_loads_in_flight
     bool loads_pause = false;            // no load begins beside this step (decode_turns)
     bool awaits_load = false;            // with kHold: a request lacks only its adapter to start
-    const Request* blocked = nullptr;    // the waiting request that ended the scan; later ones get nothing
+    const Request* blocked = nullptr;    // the first waiting request that was kBlocked
     // A running request.
     struct Runner {
       Request* request = nullptr;
@@ -730,7 +730,7 @@ class Scheduler {
   std::optional<RequestId> newest_;                      // the last request that arrived
   std::optional<RequestId> newest_seen_;                 // the last one that a plan or LoadForNewcomer has considered
   TimeNs swapped_in_at_ = -ProactiveSwapper::kInterval;  // time of the observation after which SwapIn last began
-  std::vector<bool> usable_branches_;                    // by branch: its adapter is on the device
+  std::vector<bool> usable_branches_;                    // by branch: its keys and values may be swapped in
   AdapterArrivalHistogram arrivals_;                     // arrivals by adapter; used if adapters are prefetched
   std::vector<AdapterGeneration> prefetched_;            // by residency slot: prefetched and not used; kBaseModel: none
   AdapterPrefetchStats prefetch_stats_;
