@@ -3,14 +3,13 @@
 // history_file.h).
 //
 // There are four levels, from general to special: all requests; all requests with such a prompt; the adapter's
-// requests; the adapter's requests with such a prompt. Each level keeps a mean of the logarithm of output lengths. Old
-// observations fade, and once a level has a few, a new one counts as at most a factor of e^2 away from the mean. In a
-// prediction, a level counts with its number of observations and the level above it with `prior` observations, so that
-// a new adapter begins with the usual length.
-// The prediction is the geometric mean of the most special level.
+// requests; the adapter's requests with such a prompt. Each level keeps a mean of the logarithm of output lengths.
+// Old observations fade, and once a level has a few, a new one counts as at most a factor of e^2 away from the mean.
+// In a prediction, a level counts with its number of observations and the level above it with `prior` observations,
+// so that a new adapter begins with the usual length. The prediction is the geometric mean of the most special level.
 //
-// An output that ended at the client's max_tokens is a lower bound of the length: it may raise a mean, but never lowers
-// one.
+// An output that ended at the client's max_tokens is a lower bound of the length: it may raise a mean, but never
+// lowers one.
 //
 // Thread-safe. The engine thread waits at most for Serialise, which copies about 1 MB. Predict and Observe take
 // constant time. They allocate nothing for a known adapter, nor for any adapter once `max_adapters` are known.

@@ -24,9 +24,8 @@ class Pace {
 
   // The factor is always 1.
   Pace() = default;
-  // `period`: time after which the changes repeat; 0: the last factor stays.
-  // REQUIRES: changes ascend by time, from 0 up to less than `period` (if there is one); factors from kMinFactor to
-  // kMaxFactor.
+  // `period`: time after which the changes repeat; 0: the last factor stays. REQUIRES: changes ascend by time, from 0
+  // up to less than `period` (if there is one); factors from kMinFactor to kMaxFactor.
   explicit Pace(std::vector<Change> changes, TimeNs period = 0);
 
   // The factor at time `now`; 1 before the first change.

@@ -101,8 +101,8 @@ void PlaceInQueue(const QueueOrder& order, TimeNs age_bound, Request& request) {
   TimeNs delay =
       order.Delay(request) + std::clamp(request.priority, -kPriorities, kPriorities) * (age_bound / kPriorities);
   // A request without a deadline is assumed to want its first token within the objective, or else within the age
-  // bound. The due time
-  // is at most the deadline less that time. Requests that were given up have missed their deadline.
+  // bound. The due time is at most the deadline less that time. Requests that were given up have missed their
+  // deadline.
   const TimeNs wish = order.objective() > 0 ? order.objective() : age_bound;
   if (request.deadline > 0 && !request.late) delay = std::min(delay, request.deadline - request.arrival - wish);
   request.lane = order.LaneOf(request);

@@ -62,8 +62,8 @@ class QueueOrder {
   virtual std::int32_t LaneOf(const Request&) const { return 0; }
   // True if each lane has a quota of tokens.
   virtual bool has_quotas() const { return false; }
-  // Tokens (input, predicted output, adapter) that running requests of the lane may have in use.
-  // REQUIRES: has_quotas().
+  // Tokens (input, predicted output, adapter) that running requests of the lane may have in use. REQUIRES:
+  // has_quotas().
   virtual double Quota(std::int32_t) const { return 0; }
   // True if requests whose adapter is on the device come first, then those whose adapter is loading, then the rest.
   // REQUIRES: lanes() == 1.

@@ -129,8 +129,8 @@ struct SchedulerOptions {
   AdapterPrefetch adapter_prefetch = AdapterPrefetch::kNone;  // load adapters before a request wants them
   TimeNs age_bound = 30 * kNsPerSecond;                       // QueueOrderOptions::age_bound
   double discard_share = 0.25;  // share of the computed tokens that preemptions for waiting requests may discard
-  // From the cache regime (cache/cache_regime.h):
-  // Share of the device's pages for adapters; keys and values have the rest. 0: one pool for both.
+  // From the cache regime (cache/cache_regime.h): Share of the device's pages for adapters; keys and values have the
+  // rest. 0: one pool for both.
   double adapter_share = 0;
   bool keep_idle_adapters = true;  // false: an adapter that no request wants is evicted at once
   // False: an adapter may be evicted before the history that needs it. Taken as false if adapters have a share,
@@ -373,8 +373,7 @@ class Scheduler {
     std::int64_t unwanted_adapters = 0;   // of these, pages of adapters that no earlier request wants
   };
 
-  // scheduler_plan.cc
-  // Makes plan_. `may_pause`: running requests may be paused for waiting ones.
+  // scheduler_plan.cc Makes plan_. `may_pause`: running requests may be paused for waiting ones.
   void MakePlan(TimeNs now, bool may_pause);
   // Sets scratch_ to the present capacities.
   void ResetScratch(TimeNs now);
@@ -407,8 +406,7 @@ class Scheduler {
   // kAdmitted: it starts. kPassedOver: it does not, but later requests may. kBlocked: it does not, and ends the scan.
   enum class Admission { kAdmitted, kPassedOver, kBlocked };
 
-  // scheduler_cold.cc
-  // True if steps wait for loads (kStall).
+  // scheduler_cold.cc True if steps wait for loads (kStall).
   bool Stalled() const;
   // The outcome for a request whose adapter would exceed max_distinct_adapters.
   Admission BeyondDistinct(const Request& request) const;
@@ -472,8 +470,7 @@ class Scheduler {
   // Requests that a step can compute.
   std::int64_t Seats() const { return std::min(options_.max_running, options_.max_batch_tokens); }
 
-  // scheduler_phases.cc
-  // Notes that a request could start but for its adapter, which loads.
+  // scheduler_phases.cc Notes that a request could start but for its adapter, which loads.
   void AwaitLoad() {
     const bool could_begin = scratch_.free_seats > 0 && scratch_.budget > 0 && scratch_.blocked == nullptr;
     scratch_.awaits_load |= could_begin && options_.cold_start == ColdStart::kHold;
@@ -489,8 +486,7 @@ class Scheduler {
   // Updates decodes_due_ and held_for_loads_ for the committed plan.
   void NotePhase();
 
-  // scheduler_order.cc
-  // Fills order_, lane_begins_ and overdue_.
+  // scheduler_order.cc Fills order_, lane_begins_ and overdue_.
   void OrderWaiting(TimeNs now);
   // Sorts order_ by the state of the adapters (QueueOrder::residents_first), up to `limit` turns.
   void PutResidentsFirst(std::size_t limit, TimeNs now);
@@ -530,8 +526,7 @@ class Scheduler {
   // Preempts requests that overtook another one if that one can then start.
   void PlanSquashes(TimeNs now);
 
-  // scheduler_ahead.cc
-  // Plans fetches for waiting requests without a seat.
+  // scheduler_ahead.cc Plans fetches for waiting requests without a seat.
   void PlanFetchesAhead(TimeNs now);
   // True if a fetch for the request would help it.
   bool CouldFetchAhead(const Request& request) const;
@@ -558,8 +553,7 @@ class Scheduler {
   // Forgets that the adapter was prefetched. Returns whether it was, and was not used since.
   bool EndPrefetch(AdapterGeneration generation);
 
-  // scheduler_memory.cc
-  // Preempts lower ranks for the next request in the order of service.
+  // scheduler_memory.cc Preempts lower ranks for the next request in the order of service.
   void PlanReclaim(TimeNs now);
   // The first request in the order of service that needs only room; null: none.
   Request* NextToServe() const;
@@ -632,8 +626,8 @@ class Scheduler {
   // Adds (sign 1) or subtracts (-1) the evictable pages of the adapter.
   void CountEvictable(AdapterGeneration generation, std::int64_t sign);
   // The next four change the state of an adapter in the plan and keep the sums of evictable pages up to date. To sum
-  // over all adapters would take most of the time of a plan.
-  // Called for each waiting request; usually the adapter is marked already.
+  // over all adapters would take most of the time of a plan. Called for each waiting request; usually the adapter is
+  // marked already.
   void WantInPlan(AdapterGeneration generation) {
     std::uint8_t& flags = Flags(generation);
     if ((flags & kWanted) != 0) return;
@@ -651,8 +645,7 @@ class Scheduler {
   // Pins of the adapter after this plan.
   std::int32_t Pins(AdapterGeneration generation) const { return scratch_.slot_pins[residency_->SlotOf(generation)]; }
 
-  // scheduler_usage.cc
-  // Notes the adapters that the committed plan uses.
+  // scheduler_usage.cc Notes the adapters that the committed plan uses.
   void RecordUse(TimeNs now);
   // Measures the step that has ended.
   void MeasureStep(TimeNs now);
@@ -661,8 +654,7 @@ class Scheduler {
   // Evicts all adapters that no request wants (keep_idle_adapters is false).
   void PlanIdleEvictions(TimeNs now);
 
-  // scheduler_swap.cc
-  // Swaps pages proactively. True: call again at once.
+  // scheduler_swap.cc Swaps pages proactively. True: call again at once.
   bool Swap(TimeNs now, bool ending);
   // Frees pages above the threshold. True: pages moved.
   bool SwapOut(TimeNs now);
@@ -679,8 +671,7 @@ class Scheduler {
   // Pages in use on the device.
   std::int64_t UsedPages() const { return device_->capacity_pages() - device_->free_pages(); }
 
-  // scheduler.cc
-  // Starts the planned loads, after making room in the host tier.
+  // scheduler.cc Starts the planned loads, after making room in the host tier.
   void StartLoads(TimeNs now);
   // Applies the planned evictions of history; CommitEvictions also those of adapters.
   void CommitHistoryEvictions();

@@ -257,8 +257,8 @@ void Scheduler::PlanDecodes(TimeNs now) {
 
 // Up to ridge_tokens, a step takes constant time, because it is bound by reading all weights. If memory admits only
 // as many requests as finish, steps that only decode stay below that, and only prompts can fill them. To compute all
-// prompts in one step would make that step longer and the others no shorter. So the prompts are
-// spread, but over at most about kSteps steps, so that the backlog does not grow.
+// prompts in one step would make that step longer and the others no shorter. So the prompts are spread, but over at
+// most about kSteps steps, so that the backlog does not grow.
 void Scheduler::SpreadPrompts() {
   constexpr std::int64_t kSteps = 8;
   const std::int64_t unused = options_.ridge_tokens - plan_.num_tokens;
