@@ -26,7 +26,7 @@ constexpr double kMaxSeconds = 1e6;  // of a step or a latency; eleven days
 
 double Seconds(TimeNs time) { return static_cast<double>(time) / static_cast<double>(kNsPerSecond); }
 
-// Reads the fields of one object. Done() is an error if the object has any other field.
+// Reads the fields of one object. Done() fails if the object has any other field.
 class StrictFields {
  public:
   StrictFields(const json& object, const std::string& label, std::int64_t version)
