@@ -229,7 +229,7 @@ class TenantCounters {
   double LeastWaiting() const;
   // Least counter of tenants with requests; infinity if there are none.
   double LeastActive() const;
-  // Forgets some idle tenants whose counter is no higher than that of any active one.
+  // Forgets some idle tenants with a counter no higher than that of any active one.
   void ForgetTheLevel();
   // Frees the slot of an idle tenant.
   void Forget(TenantId id);

@@ -1,4 +1,4 @@
-// "objective": deadline-aware; minimises the requests whose first token comes after their objective. Under overload
+// "objective": deadline-aware; minimises the requests that get their first token after their objective. Under overload
 // some requests miss it whatever the order is, and first come, first served makes all of them miss it by a little.
 // Moore and Hodgson's algorithm (1968: the fewest late jobs on one machine) selects instead. It goes through the
 // requests in the order of service. As soon as the work up to one of them does not fit into the time until it is due,

@@ -36,7 +36,7 @@ struct Queue {
   TimeNs now = 0;
   Loads loads;
 
-  // Adds a request that waits for `adapter`, whose load takes `seconds`.
+  // Adds a request that waits for `adapter`. The load takes `seconds`.
   Request* AddFor(std::uint32_t adapter, double seconds, TimeNs deadline = 0, std::int64_t work = 1) {
     Request* const request = Add(work, deadline);
     request->adapter = AdapterGeneration{adapter};

@@ -48,7 +48,7 @@ struct StepFactor {
   double tokens = 0, factor = 1;
 };
 
-// The kernel whose cost an adapter term describes: padded to the largest rank, or at true ranks.
+// The kernel that the adapter terms describe: padded to the largest rank, or at true ranks.
 enum class LoraCostShape : std::uint8_t { kBgmv, kMbgmv };
 
 // A performance model. Coefficients are in seconds per unit of what they count, and not negative.

@@ -96,9 +96,9 @@ struct PerformanceProfile {
   }
 };
 
-// Reads an untrusted text. Every field of its version must be there, of its type and within its range (seconds are
-// finite and not negative, bandwidths are positive, each model predicts a positive time), and no other field. The
-// message of an error begins with `label`, which names the source, and names the field.
+// Reads an untrusted text. It must have every field of its version, with the right type and range, and no other field.
+// Seconds are finite and not negative, bandwidths are positive, and each model predicts a positive time. The message of
+// an error begins with `label`, which names the source, and names the field.
 Result<PerformanceProfile> ParsePerformanceProfile(std::string_view json, const std::string& label);
 // The same from a file of at most 1 MiB. `label` is its path.
 Result<PerformanceProfile> LoadPerformanceProfile(const std::filesystem::path& file);

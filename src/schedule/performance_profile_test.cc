@@ -202,7 +202,7 @@ TEST(PerformanceProfileTest, HostileTexts) {
     ASSERT_FALSE(result.ok()) << text.substr(0, 100);
     EXPECT_EQ(result.error().message.rfind("FILE", 0), 0u) << result.error().message;
   }
-  // Prefixes (without the last byte, an optional newline) and changed bytes must give an error or a sound profile.
+  // A proper prefix is an error (the last byte is an optional newline); changed bytes give an error or a sound profile.
   for (std::size_t i = 0; i + 1 < good.size(); i += 7) {
     EXPECT_FALSE(ParsePerformanceProfile(good.substr(0, i), "FILE").ok());
     std::string changed = good;
@@ -246,7 +246,7 @@ TEST(PerformanceProfileTest, TheFirstVersionIsLinear) {
     EXPECT_EQ(read->ModelOf(shape).between_steps, 3e-5);
     EXPECT_EQ(read->ModelOf(shape).submit_latency, 0);
   }
-  // Written again it has the current version, and the value of the old version is gone.
+  // Written again, it has the current version. Version 1 with a field of a later version is an error.
   EXPECT_TRUE(ParsePerformanceProfile(PerformanceProfileAsJson(*read), "FILE").ok());
   json mixed = FirstVersion();
   mixed["requests_per_second"] = 1;

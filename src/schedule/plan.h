@@ -38,7 +38,7 @@ struct PlannedFetch {
   std::int64_t pages = 0;  // pages to fetch
 };
 
-// An adapter whose load to the device begins with this step.
+// The load of an adapter to the device, which begins with this step.
 struct PlannedLoad {
   AdapterGeneration adapter;
   bool via_host = false;  // the host tier keeps a copy

@@ -65,7 +65,7 @@ class QueueOrder {
   // Tokens (input, predicted output, adapter) that running requests of the lane may have in use. REQUIRES:
   // has_quotas().
   virtual double Quota(std::int32_t) const { return 0; }
-  // True if requests whose adapter is on the device come first, then those whose adapter is loading, then the rest.
+  // True if requests with their adapter on the device come first, then requests with a loading adapter, then the rest.
   // REQUIRES: lanes() == 1.
   virtual bool residents_first() const { return false; }
 
@@ -79,7 +79,7 @@ class QueueOrder {
   // Notes that the request no longer waits: it was admitted (`let_in`), or it left the queue. Also called after later
   // waits, of preempted requests, for which BeginsToWait is not called.
   virtual void EndsWait(Request*, bool, TimeNs) {}
-  // Returns the waiting requests whose delay has changed; the caller places them anew. Each request is returned once.
+  // Returns the waiting requests with a changed delay; the caller places them anew. Each request is returned once.
   // Valid until the next call. Runs beside the computation.
   virtual std::span<Request* const> GiveUp(TimeNs, const AdapterLoads&) { return {}; }
   // True if the lanes have changed; the caller then places all requests anew. Runs beside the computation.

@@ -193,7 +193,7 @@ TEST(QueueOrder, AllThatWaitedTooLongGoFirst) {
   EXPECT_EQ(w.Begun(), (Ids{1, 2, low[0]->id.value, low[1]->id.value}));
 }
 
-// With one seat, the request whose adapter is on the device goes first, although it arrived last.
+// With one seat, the request with a resident adapter goes first, although it arrived last.
 TEST(QueueOrder, ResidentsFirst) {
   World w("residency", 100, {.max_running = 1});
   for (std::uint32_t adapter = 1; adapter <= 3; ++adapter) w.AddAdapter(adapter, 4);
@@ -208,7 +208,7 @@ TEST(QueueOrder, ResidentsFirst) {
   EXPECT_EQ(w.Begun()[1], 4u);
 }
 
-// A stream of another tenant's requests whose adapter is on the device does not starve a request that needs a load.
+// A stream of another tenant's requests with a resident adapter does not starve a request that needs a load.
 TEST(QueueOrder, ResidentsStarveNobody) {
   World w("residency", 400,
           {.max_running = 4, .lookahead = 16, .fairness = {.max_wait = 50 * 1000}, .age_bound = 50 * 1000});

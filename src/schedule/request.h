@@ -32,7 +32,7 @@ struct alignas(64) Request {
   RequestId id;  // ascending in the order of arrival
   AdapterGeneration adapter = kBaseModel;
   TenantId tenant = 0;            // set by TenantCounters
-  std::int64_t computed = 0;      // positions whose keys and values are in `pages`
+  std::int64_t computed = 0;      // positions with keys and values in `pages`
   std::vector<TokenId> tokens;    // the prompt, then the output; capacity reserved for max_total_tokens
   std::vector<PageHandle> pages;  // of the device pool; cover at least `computed` positions. The dependency tree owns
                                   // the first `tree_pages` of them, the request the others.
@@ -68,7 +68,8 @@ struct alignas(64) Request {
   // While the request runs: the last node of its path, which is locked for it. While it waits: the node after which it
   // would begin, which may no longer exist.
   NodeId tail;
-  // The child of `tail` whose page is copied for this request. Locked from admission to the end of its first step.
+  // The child of `tail` of which the page is copied for this request. Locked from admission to the end of its first
+  // step.
   std::optional<NodeId> copied_from;
   NodeId found;  // the deepest node found for its tokens; may no longer exist
   // Fetches from the host tier since it began to wait. At most kMostFetches.

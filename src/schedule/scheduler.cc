@@ -323,7 +323,7 @@ void Scheduler::EndCopy(Request* request, TimeNs now) {
   request->copied_from.reset();
 }
 
-// No step is in flight, so a page whose content the tree already has can be freed at once.
+// No step is in flight, so a page can be freed at once if the tree already has its content.
 void Scheduler::InsertFilledPages(Request* request, TimeNs now) {
   const auto size = static_cast<std::size_t>(options_.page_tokens);
   const auto done = static_cast<std::size_t>(request->tree_pages) * size,

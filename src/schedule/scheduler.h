@@ -4,12 +4,10 @@
 //
 // A step serves requests in this order:
 //  1. Running requests that decode. A step has `seats`. If more requests run, those of the tenants with the most
-//  service
-//     pause: they keep their memory and lose nothing.
+//     service pause: they keep their memory and lose nothing.
 //  2. Prompts, up to the token budget of the step, in the order of their tenants' counters: running requests in
-//  prefill,
-//     and waiting requests within `lookahead`.
-//     - A request whose adapter is loading is passed over, so that a step never waits for a load. Exception: enough
+//     prefill, and waiting requests within `lookahead`.
+//     - A request with a loading adapter is passed over, so that a step never waits for a load. Exception: enough
 //       layers have arrived that the step is not expected to wait for the others (arrival.h). The same holds for keys
 //       and values from the host tier.
 //     - A request that memory has no room for ends the scan, so that no later request takes the room that it needs.
@@ -39,8 +37,8 @@
 //
 // Adapters that the operator locked to the device are loaded before any request is admitted, and never evicted.
 //
-// Progress: the request of the highest rank is never preempted, no request is preempted for a younger one of its
-// tenant, and a rank changes only after a quantum of new tokens. So every request finishes.
+// Progress: the request of the highest rank is never preempted. No request is preempted for a younger one of its
+// tenant. A rank changes only after a quantum of new tokens. So every request finishes.
 //
 // Not thread-safe. Does not own pools, residency or policy. Reads no clock.
 #pragma once
@@ -120,9 +118,9 @@ struct SchedulerOptions {
   // plan. Only with ColdStart::kPassOver.
   bool load_on_arrival = false;
   ColdStart cold_start = ColdStart::kPassOver;
-  // With kStall: number of the oldest waiting requests without a seat whose adapters are loaded beside a step.
+  // With kStall: number of waiting requests without a seat, oldest first, for which adapters are loaded beside a step.
   std::int64_t prefetch_lookahead = 0;
-  // Whether later requests may pass one whose adapter would exceed max_distinct_adapters (vLLM-LoRA).
+  // Whether later requests may pass one that would exceed max_distinct_adapters (vLLM-LoRA).
   bool skip_beyond_distinct = false;
   FairnessOptions fairness;
   bool fetch_ahead = true;  // fetch history from the host tier for waiting requests without a seat
@@ -207,7 +205,7 @@ class Scheduler {
   // Applies the last plan. REQUIRES: nothing has changed since Plan.
   void Commit(TimeNs now);
   // Starts the load of one adapter during a step (load_on_arrival), so that a request need not wait for the next plan
-  // and its step. Considers the requests that arrived since the last plan, and takes the first whose adapter fits
+  // and its step. Considers the requests that arrived since the last plan. Takes the first with an adapter that fits
   // beside the needs of the running requests and of the waiting requests up to it. Does nothing if a load is under way
   // or waits for its turn: then the next plan decides the order. Each request is considered once. Returns true if a
   // load began. Invalidates the last plan.
@@ -219,7 +217,7 @@ class Scheduler {
   // Preempts a request after its first step if the fetch of its keys and values failed, so that the step's results are
   // invalid. It then begins with what the device has. REQUIRES: it was admitted with that step; BeganOnFailedFetch.
   void BeginAgain(Request* request, TimeNs now);
-  // True if the running request uses keys and values whose fetch has failed.
+  // True if the fetch of keys and values that the running request uses has failed.
   bool BeganOnFailedFetch(const Request& request) const;
   // Notes the duration of a step, without the time that it waited for layers to arrive.
   void StepTook(TimeNs duration) { step_floor_.Add(duration); }
@@ -351,7 +349,7 @@ class Scheduler {
     double decode_seconds = 0;            // predicted duration of a step in which all runners decode
     double time_until_room = 0;           // of the request that memory has no room for; as in RunTimeOf
     Rank first_waiter;                    // highest rank of the waiting requests within lookahead
-    Rank first_overdue;                   // highest rank of overdue requests whose adapter is on the device
+    Rank first_overdue;                   // highest rank of overdue requests with a resident adapter
     std::vector<std::int32_t> slot_pins;  // by residency slot: pins after this plan
     std::vector<std::uint8_t> flags;      // by residency slot: kEvicted | kWanted | ...
     bool candidates_ready = false;        // `candidates` is complete
@@ -381,7 +379,7 @@ class Scheduler {
   void LookAtArrivals(TimeNs now);
   // Fills scratch_.runners by rank.
   void RankRunning();
-  // The rank of a request whose tenant has this counter.
+  // The rank of a request; `service` is the counter of its tenant.
   Rank RankOf(RequestId id, double service) const;
   // Marks as wanted the adapters of waiting requests that outrank a running one.
   void MarkAdaptersOfWaitersAhead();
@@ -408,7 +406,7 @@ class Scheduler {
 
   // scheduler_cold.cc True if steps wait for loads (kStall).
   bool Stalled() const;
-  // The outcome for a request whose adapter would exceed max_distinct_adapters.
+  // The outcome for a request that would exceed max_distinct_adapters.
   Admission BeyondDistinct(const Request& request) const;
   // Plans that the step waits for the adapter of the request (kStall).
   Admission PlanStall(Request* request, TimeNs now);
@@ -492,7 +490,7 @@ class Scheduler {
   void PutResidentsFirst(std::size_t limit, TimeNs now);
   // Fills overdue_.
   void FindOverdue(TimeNs now);
-  // The oldest request whose tenant has waited too long for its turn; null: none.
+  // The oldest first turn of a tenant that has waited too long for it; null: none.
   Request* OverdueTurn() const;
   // True if the request is in overdue_.
   bool IsOverdue(const Request& request) const {

@@ -86,8 +86,8 @@ void Scheduler::OrderWaiting(TimeNs now) {
   FindOverdue(now);
 }
 
-// Stable, so each of the three groups stays first come, first served. An overdue request, or one whose tenant is
-// overdue, keeps its place in the first group, so that residents of others cannot starve it.
+// Stable, so each of the three groups stays first come, first served. An overdue request, or one of an overdue tenant,
+// keeps its place in the first group, so that residents of others cannot starve it.
 void Scheduler::PutResidentsFirst(std::size_t limit, TimeNs now) {
   auto& turns = order_.turns;
   for (std::vector<Turn>* part : {&later_turns_, &last_turns_}) part->clear();

@@ -242,7 +242,7 @@ void Scheduler::PlanIdleSeats(TimeNs now) {
 
 // ---------------------------------------------------------------- Chunks
 
-// One token for each request whose prompt is computed, highest rank first. A request may be preempted before its
+// One token for each request with a computed prompt, highest rank first. A request may be preempted before its
 // turn.
 void Scheduler::PlanDecodes(TimeNs now) {
   const auto& runners = scratch_.runners;
@@ -287,8 +287,9 @@ std::optional<std::int64_t> Scheduler::PromptsBoundByMemory() const {
   return std::nullopt;
 }
 
-// Plans the next chunk of each running prompt (or of a preempted sequence that is computed again), whose pages were
-// allocated at its admission, and admits waiting requests. Both go in the order of their tenants' counters.
+// Plans the next chunk of each running prompt (or of a preempted sequence that is computed again), and admits waiting
+// requests. The pages of running prompts were allocated at their admission. Both go in the order of their tenants'
+// counters.
 void Scheduler::PlanPrompts(TimeNs now) {
   auto& prefills = scratch_.prefills;
   prefills.clear();

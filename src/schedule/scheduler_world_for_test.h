@@ -45,7 +45,7 @@ struct SchedulerWorld {
   Request* AddFor(const std::string& tenant, std::int64_t prompt, std::int32_t output) {
     return Add(prompt, 0, output, tenant);
   }
-  // Adds a request whose prompt has `prompt` equal tokens.
+  // Adds a request with a prompt of `prompt` equal tokens.
   Request* Add(std::int64_t prompt, std::uint32_t adapter = 0, std::int32_t output = 4,
                const std::string& tenant = "") {
     Request& request = NewRequest(std::vector<TokenId>(static_cast<std::size_t>(prompt), 1), adapter, output);
