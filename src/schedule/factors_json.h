@@ -1,5 +1,5 @@
-// Tables of factors as JSON: [[tokens, factor], ...]. Of profiles and recordings; no public header includes this one,
-// since it shows the JSON library.
+// Tables of factors as JSON: [[tokens, factor], ...], in profiles and recordings. No public header includes this one,
+// because it exposes the JSON library.
 #pragma once
 
 #include <string>
@@ -10,6 +10,7 @@
 
 namespace loramux {
 
+// Writes a table. `Json` is a type of the JSON library.
 template <typename Json>
 Json FactorsAsJson(const std::vector<StepFactor>& factors) {
   Json list = Json::array();
@@ -17,7 +18,8 @@ Json FactorsAsJson(const std::vector<StepFactor>& factors) {
   return list;
 }
 
-// Of an untrusted value. Errors begin with `label`, the field's name.
+// Reads a table from an untrusted value. Error: not a list of at most kMaxFactors pairs, ascending by tokens and within
+// the bounds; the message begins with `label`, the name of the field.
 inline Result<std::vector<StepFactor>> FactorsFromJson(const nlohmann::json& value, const std::string& label) {
   const auto bad = [&](const nlohmann::json& found) {
     return InvalidArgument(label + ": expected a list of at most " + std::to_string(kMaxFactors) +

@@ -127,7 +127,7 @@ void TenantCounters::Admit(Request* request, TimeNs now) {
   if (tenants_[id].running++ == 0) running_.Push(id, tenants_[id].service);
   Lane& lane = LaneOf(*request);
   if (lane.queues[id].list.empty()) return;
-  lane.turns.Remove(id);  // it had its turn, and waits for the next
+  lane.turns.Remove(id);  // the tenant had its turn and waits for the next
   lane.queues[id].since = now;
   lane.turns.Append(id);
 }
@@ -223,7 +223,7 @@ double TenantCounters::Floor() const {
   return running_.empty() ? 0 : running_.least();
 }
 
-// Never falls while anybody is active, so no floor will ever be lower.
+// Never falls while any tenant is active, so no later floor can be lower.
 double TenantCounters::LeastActive() const {
   return std::min(LeastWaiting(), running_.empty() ? std::numeric_limits<double>::infinity() : running_.least());
 }
@@ -238,14 +238,14 @@ void TenantCounters::AppendOrder(TimeNs now, std::int32_t lane_index, std::size_
   double service = tenants[0].service;
   const std::span<const WaitingList::Entry> entries = lane.queues[tenants[0].tenant].list.entries();
   for (const WaitingList::Entry& entry : entries.first(std::min(limit, entries.size()))) {
-    __builtin_prefetch(entry.request);  // whoever asks for the order looks at it next
+    __builtin_prefetch(entry.request);  // the caller reads the request next
     order.turns.push_back({entry.request, service});
     service += entry.cost;
   }
 }
 
-// Of several tenants, up to `end` turns. The least of a heap is found without changing it: a node's children in the
-// heap of tenants are seen after it.
+// Merges the lists of several tenants, up to `end` turns. Walks the heap of tenants without changing it: the children
+// of a node in the heap are visited after the node.
 void TenantCounters::AppendMerged(TimeNs now, const Lane& lane, std::size_t end, ServiceOrder& order) const {
   const auto& tenants = lane.waiting.entries();
   const Request* overdue = nullptr;
@@ -254,16 +254,16 @@ void TenantCounters::AppendMerged(TimeNs now, const Lane& lane, std::size_t end,
     order.turns.push_back({longest.list[0], -std::numeric_limits<double>::infinity()});
   }
   order.nodes.Clear();
-  bool first_left = false;  // nodes' first was taken and is to be replaced
+  bool first_left = false;  // nodes.first() was taken and is to be replaced
   const auto push = [&](const ServiceOrder::Node& node) {
-    __builtin_prefetch(node.entry->request);  // whoever asks for the order looks at it next; here nobody does
+    __builtin_prefetch(node.entry->request);  // the caller reads the request next; this function does not
     first_left ? order.nodes.ReplaceFirst(node) : order.nodes.Push(node);
     first_left = false;
   };
   const auto push_tenant = [&](std::size_t index) {
     if (index >= tenants.size()) return;
     const ServiceHeap::Entry& tenant = tenants[index];
-    if (2 * index + 2 < tenants.size()) {  // the next to be pushed, if this one has its turn
+    if (2 * index + 2 < tenants.size()) {  // candidates for the next push, if this tenant has its turn
       __builtin_prefetch(&lane.queues[tenants[2 * index + 1].tenant]);
       __builtin_prefetch(&lane.queues[tenants[2 * index + 2].tenant]);
     }
@@ -287,7 +287,7 @@ void TenantCounters::AppendMerged(TimeNs now, const Lane& lane, std::size_t end,
   }
 }
 
-// Does not change while it waits.
+// Does not change while the request waits.
 double TenantCounters::CostOfWaiting(const Request& request) const {
   if (options_.policy == FairnessPolicy::kNone) return 0;
   const auto tokens = static_cast<std::int64_t>(request.tokens.size());
@@ -320,7 +320,7 @@ void TenantCounters::LeaveIfIdle(TenantId id) {
   const Tenant& tenant = tenants_[id];
   if (tenant.waiting + tenant.running > 0) return;
   --active_;
-  if (active_ == 0) {  // nobody to be fair to
+  if (active_ == 0) {  // no tenant is left to be fair to
     while (!idle_.empty()) Forget(idle_.first());
     Forget(id);
     return;
@@ -329,7 +329,8 @@ void TenantCounters::LeaveIfIdle(TenantId id) {
   ForgetTheLevel();
 }
 
-// A few at a time, oldest first: each call adds one, so that all are seen again and again.
+// Looks at up to four idle tenants per call, the oldest first. Each call follows the addition of one, so all are
+// looked at again and again.
 void TenantCounters::ForgetTheLevel() {
   for (int looks = 0; looks < 4 && !idle_.empty(); ++looks) {
     const TenantId id = idle_.first();

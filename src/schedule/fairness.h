@@ -1,16 +1,18 @@
 // Fairness among tenants: virtual token counters (Sheng et al., "Fairness in Serving Large Language Models", OSDI
 // 2024).
 //
-// Each tenant has a counter of the service that it got: tokens computed for it, an output token weighing more than one
-// of the prompt, divided by the tenant's weight. Who has got the least is served next; within a tenant, who is due
-// first (Urgency; without another order, first come first served), and so among tenants that got the same. Requests may
-// wait in several lanes, which have nothing in common but the counters: who is next is asked of each lane. A tenant
-// that begins to wait is lifted to the least counter among those that wait (or else run), less a small `burst`: idle
-// time earns no more credit than that. What is computed a second time, after a preemption, is not charged again.
+// Each tenant has a counter of the service that it got: tokens computed for it, divided by its weight. An output token
+// counts more than a prompt token. The tenant with the least service is served next. Among tenants with equal service,
+// and within a tenant, the most urgent request comes first (Urgency). Requests may wait in several lanes; the counters
+// are shared, and each lane has its own order of service.
 //
-// Bounded memory: a tenant without requests is forgotten as soon as its counter is no higher than that of any tenant
-// with requests (nothing is lost by that: it would be lifted), all are when nobody has requests, and at most
-// `max_idle_tenants` are remembered.
+// A tenant that begins to wait is lifted to the least counter of the waiting tenants (or, if none waits, of the running
+// ones), less `burst`. So idle time earns no more credit than `burst`. Tokens that are computed again after a
+// preemption are not charged again.
+//
+// Bounded memory: a tenant without requests is forgotten as soon as its counter is no higher than the counter of any
+// tenant with requests, less `burst`. That loses nothing, because it would be lifted. When no tenant has requests, all
+// are forgotten. At most `max_idle_tenants` are remembered.
 //
 // Deterministic: no order depends on hashes or addresses. Not thread-safe. Reads no clock.
 #pragma once
@@ -32,42 +34,46 @@
 
 namespace loramux {
 
+// How service is divided among tenants.
 enum class FairnessPolicy : std::uint8_t {
-  kNone,  // one queue: everybody is the same tenant
+  kNone,  // one queue: all requests belong to one tenant
   kVtc,   // virtual token counters
 };
-// "none" or "vtc". Error: another name; the message lists the valid ones.
+// Parses "none" or "vtc". Error: another name; the message lists the valid ones.
 Result<FairnessPolicy> ParseFairnessPolicy(const std::string& name);
-// "name=2.5". Error: no name, or a weight that is not between 0.001 and 1000.
+// Parses a name and a weight, such as "name=2.5". Error: no name, or a weight that is not between 0.001 and 1000.
 Result<std::pair<std::string, double>> ParseTenantWeight(const std::string& text);
 
+// Options of TenantCounters. Costs and `burst` are in units of a prompt token.
 struct FairnessOptions {
   FairnessPolicy policy = FairnessPolicy::kVtc;
-  std::vector<std::pair<std::string, double>> weights;  // of tenants by name; 1 for all others
-  double prompt_token_cost = 1, output_token_cost = 2;  // the paper's
-  double burst = 0;                                     // how far below the others a tenant may begin to wait
-  TimeNs max_wait = 30 * kNsPerSecond;                  // a tenant that waited longer for its turn is served first
-  std::size_t max_idle_tenants = 4096;
+  std::vector<std::pair<std::string, double>> weights;  // by tenant name; other tenants have 1
+  double prompt_token_cost = 1, output_token_cost = 2;  // as in the paper
+  double burst = 0;  // how far below the others a tenant may begin to wait; 0: Scheduler takes the tokens of two steps
+  TimeNs max_wait = 30 * kNsPerSecond;  // a tenant that waited longer for its turn is served first
+  std::size_t max_idle_tenants = 4096;  // tenants without requests that are remembered
 };
 
-// A waiting request in the order in which it would be served, and its tenant's counter then (as if all before it were).
+// A waiting request in the order of service, with the counter of its tenant at that point, as if all requests before it
+// had been served.
 struct Turn {
   Request* request = nullptr;
-  double service = 0;  // -infinity: its tenant waited for longer than max_wait
+  double service = 0;  // -infinity: its tenant has waited longer than max_wait
 };
 
-// The next turns. Keeps its memory between uses.
+// The result of TenantCounters::Order, and scratch memory for it. Keeps its memory between uses.
 struct ServiceOrder {
+  // A candidate for the next turn.
   struct Node {
     double service = 0;
-    const WaitingList::Entry* entry = nullptr;  // of the tenant's list
+    const WaitingList::Entry* entry = nullptr;  // in the tenant's list
     TenantId tenant = 0;
-    // of the tenant in the heap of tenants, if it is the list's first; else kNotFirst
+    // Index of the tenant in the heap of tenants, if the entry is the first of its list; else kNotFirst.
     std::uint32_t index = 0;
   };
   static constexpr std::uint32_t kNotFirst = std::numeric_limits<std::uint32_t>::max();
   struct Before {
-    // which of two is less cannot be foreseen: no branch on that
+    // The outcome is unpredictable, so there is no branch on it.
     bool operator()(const Node& a, const Node& b) const {
       if (a.service != b.service) return a.service < b.service;
       return a.entry->urgency < b.entry->urgency;
@@ -77,58 +83,68 @@ struct ServiceOrder {
   Heap<Node, Before> nodes;
 };
 
-// A binary heap of tenants in which any tenant can be found. Least service on top; of equal service, as tenants have
-// that were lifted to the same floor, the one whose first request is due first.
+// A binary heap of tenants with a position index. The tenant with the least service is on top; of equal service, which
+// tenants have that were lifted to the same floor, the one with the most urgent request.
 class ServiceHeap {
  public:
+  // A tenant in the heap.
   struct Entry {
     double service;
     TenantId tenant;
-    Urgency first;  // of its requests in the lane
+    Urgency first;  // its most urgent request in the lane
     bool Before(const Entry& other) const {
       return service != other.service ? service < other.service : first < other.first;
     }
   };
+  // True if the tenant is in the heap.
   bool Contains(TenantId tenant) const { return tenant < position_.size() && position_[tenant] >= 0; }
-  // REQUIRES: not in the heap.
+  // Adds the tenant. REQUIRES: it is not in the heap.
   void Push(TenantId tenant, double service, Urgency first = {});
-  // REQUIRES: in the heap.
+  // Removes the tenant. REQUIRES: it is in the heap.
   void Remove(TenantId tenant);
+  // Removes all tenants.
   void Clear();
-  // The tenant's service is higher now. Does nothing if it is not in the heap.
+  // Sets a higher service. Does nothing if the tenant is not in the heap.
   void Raise(TenantId tenant, double service);
-  // Another request is its first now. REQUIRES: in the heap.
+  // Sets the most urgent request. REQUIRES: the tenant is in the heap.
   void SetFirst(TenantId tenant, Urgency first);
+  // The heap as an array: the children of entry i are 2i + 1 and 2i + 2.
   const std::vector<Entry>& entries() const { return entries_; }
-  // In entries(). REQUIRES: in the heap.
+  // Index of the tenant in entries(). REQUIRES: it is in the heap.
   std::size_t PositionOf(TenantId tenant) const { return static_cast<std::size_t>(position_[tenant]); }
   bool empty() const { return entries_.empty(); }
+  // The least service. REQUIRES: not empty.
   double least() const { return entries_.front().service; }
+  // Aborts if heap and index disagree.
   void CheckIntegrity() const;
 
  private:
+  // Stores the entry at index `at`.
   void Place(std::size_t at, Entry entry);
+  // Restore the heap order from `at` towards the root, or towards the leaves.
   void Up(std::size_t at);
   void Down(std::size_t at);
   std::vector<Entry> entries_;
   std::vector<std::int32_t> position_;  // by tenant; -1: not in the heap
 };
 
+// The counters of all tenants, and the queues of their waiting requests. Keeps pointers to requests from Add to Remove;
+// does not own them.
 class TenantCounters {
  public:
-  // REQUIRES: lanes > 0.
+  // REQUIRES: lanes > 0; weights are positive.
   explicit TenantCounters(FairnessOptions options, std::int32_t lanes = 1);
 
-  // A new request begins to wait, in Request::lane: Request::tenant is set from Request::tenant_name.
+  // Notes that a new request begins to wait in Request::lane. Sets Request::tenant from Request::tenant_name.
   void Add(Request* request, TimeNs now);
-  // A waiting request begins to run.
+  // Notes that a waiting request starts running.
   void Admit(Request* request, TimeNs now);
-  // A running request waits again.
+  // Notes that a running request waits again.
   void Return(Request* request, TimeNs now);
-  // Ends a waiting or running request (Request::state says which).
+  // Removes a waiting or running request (Request::state says which).
   void Remove(Request* request);
-  // Waiting requests get other lanes or are due at other times. `place` sets both in each of them. REQUIRES: all that
-  // wait, in the order of arrival.
+  // Moves waiting requests to other lanes or due times: calls `place`, which sets both, for each of them.
+  // REQUIRES: `waiting` has all waiting requests in the order of arrival.
   template <typename Place>
   void Replace(std::span<Request* const> waiting, Place place) {
     TakeOutAll();
@@ -141,7 +157,7 @@ class TenantCounters {
       PutIn(*request);
     }
   }
-  // The same of one waiting request, which stays in its lane.
+  // The same for one waiting request. REQUIRES: `place` keeps its lane.
   template <typename Place>
   void PlaceAnew(Request* request, Place place) {
     Lane& lane = LaneOf(*request);
@@ -151,21 +167,24 @@ class TenantCounters {
     list.Insert({UrgencyOf(*request), request, CostOfWaiting(*request)});
     lane.waiting.SetFirst(request->tenant, list.entries().front().urgency);
   }
-  // Charges what was computed of the request and was never charged before.
+  // Charges the tenant for the positions of the request that were computed and not charged before.
   void Charge(Request* request);
 
-  // The first `limit` requests that wait in the lane, in the order of service. Changes nothing but `order`; Append:
-  // after the turns that it has.
+  // Sets `order` to the first `limit` waiting requests of the lane, in the order of service.
   void Order(TimeNs now, std::int32_t lane, std::size_t limit, ServiceOrder& order) const {
     order.turns.clear();
     AppendOrder(now, lane, limit, order);
   }
+  // The same, appended to the turns in `order`.
   void AppendOrder(TimeNs now, std::int32_t lane, std::size_t limit, ServiceOrder& order) const;
+  // The counter of the request's tenant.
   double Service(const Request& request) const { return tenants_[request.tenant].service; }
-  // Where a tenant that begins to wait is lifted to.
+  // The counter to which a tenant that begins to wait is lifted, before `burst` is subtracted.
   double Floor() const;
+  // True if a request waits in the lane.
   bool AnyWaits(std::int32_t lane) const { return !lanes_[static_cast<std::size_t>(lane)].waiting.empty(); }
 
+  // Tenants with a counter.
   std::size_t known_tenants() const { return tenants_.size() - free_.size(); }
   // Tenants with requests.
   std::size_t active_tenants() const { return active_; }
@@ -174,49 +193,63 @@ class TenantCounters {
   void CheckIntegrity() const;
 
  private:
-  // A cache line: planning reads the tenant of each running request.
+  // One cache line: planning reads the tenant of each running request.
   struct alignas(64) Tenant {
     double service = 0;
     double weight = 1;
-    std::int32_t waiting = 0, running = 0;  // in all lanes
-    bool known = false;
+    std::int32_t waiting = 0, running = 0;  // requests, in all lanes
+    bool known = false;                     // false: the slot is free
   };
-  // Of one tenant in one lane.
+  // The waiting requests of one tenant in one lane.
   struct Queue {
     WaitingList list;
-    TimeNs since = 0;  // when the tenant began to wait for its turn here
+    TimeNs since = 0;  // when the tenant began to wait for its turn in this lane
   };
+  // One lane.
   struct Lane {
-    ServiceHeap waiting;        // tenants
-    IndexChain turns;           // the same, who waits longest for a turn first
+    ServiceHeap waiting;        // tenants with waiting requests
+    IndexChain turns;           // the same tenants, the one that waits longest for a turn first
     std::vector<Queue> queues;  // by tenant
   };
 
   Lane& LaneOf(const Request& request) { return lanes_[static_cast<std::size_t>(request.lane)]; }
+  // Returns the slot of the tenant; takes a free one if the name is unknown.
   TenantId Intern(const std::string& name);
+  // Lifts the counter if the tenant did not wait before, and inserts the request.
   void BeginToWait(Request* request, TimeNs now);
+  // Removes a waiting request from its queue.
   void TakeOut(Request& request);
+  // Empties the queues of all lanes.
   void TakeOutAll();
+  // Inserts a waiting request into its queue.
   void PutIn(Request& request);
+  // Makes the tenant idle, or forgets it, if it has no requests.
   void LeaveIfIdle(TenantId id);
+  // Least counter of waiting tenants; infinity if none waits.
   double LeastWaiting() const;
+  // Least counter of tenants with requests; infinity if there are none.
   double LeastActive() const;
+  // Forgets some idle tenants with a counter no higher than that of any active one.
   void ForgetTheLevel();
+  // Frees the slot of an idle tenant.
   void Forget(TenantId id);
+  // AppendOrder for several tenants; up to `end` turns in `order`.
   void AppendMerged(TimeNs now, const Lane& lane, std::size_t end, ServiceOrder& order) const;
+  // The charge for the tokens that the request has and its tenant was not charged for.
   double CostOfWaiting(const Request& request) const;
+  // The charge for positions [from, to), divided by the weight of the tenant.
   double Cost(const Request& request, std::int64_t from, std::int64_t to) const;
 
   const FairnessOptions options_;
   std::unordered_map<std::string, double> weights_;
   std::unordered_map<std::string, TenantId> by_name_;  // looked up, never iterated
-  std::vector<Tenant> tenants_;
-  std::vector<std::string> names_;  // of tenants_
-  std::vector<TenantId> free_;
+  std::vector<Tenant> tenants_;                        // by slot
+  std::vector<std::string> names_;                     // by slot
+  std::vector<TenantId> free_;                         // free slots
   std::vector<Lane> lanes_;
-  ServiceHeap running_;
-  IndexChain idle_;  // tenants without requests whose counters are still above the floor
-  std::size_t active_ = 0;
+  ServiceHeap running_;     // tenants with running requests
+  IndexChain idle_;         // tenants without requests that are still remembered
+  std::size_t active_ = 0;  // tenants with requests
 };
 
 }  // namespace loramux

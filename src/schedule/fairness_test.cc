@@ -10,7 +10,7 @@
 namespace loramux {
 namespace {
 
-// Requests of named tenants against a bare TenantCounters.
+// A TenantCounters without a scheduler, and its requests.
 struct World {
   TenantCounters tenants;
   std::deque<Request> requests;
@@ -45,7 +45,7 @@ struct World {
     tenants.Remove(request);
     request->state = RequestState::kFinished;
   }
-  // Admitted, computed with `outputs` tokens after the prompt, gone.
+  // Admits the request, computes its prompt and `outputs` tokens, and removes it.
   void Serve(Request* request, std::int64_t outputs = 0) {
     Admit(request);
     Compute(request, request->prompt_tokens + outputs);
@@ -85,7 +85,7 @@ TEST(TenantCounters, NoneIsFirstComeFirstServedForAll) {
   EXPECT_EQ(w.tenants.known_tenants(), 1u);
 }
 
-// The order is the one in which all would be served, each prompt counted.
+// The order accounts for the prompts of all requests before each turn.
 TEST(TenantCounters, TheOrderAlternatesByPromptTokens) {
   World w;
   for (int i = 0; i < 3; ++i) w.Add("a", 20);
@@ -94,12 +94,13 @@ TEST(TenantCounters, TheOrderAlternatesByPromptTokens) {
   EXPECT_EQ(Names(w.Order(4)), "abba");
 }
 
-// As tenants did who were lifted to the same floor: who came first is first, not whom the heap happens to have on top.
+// Tenants that were lifted to the same floor have equal service. They are served in the order of arrival, independent
+// of the order in the heap.
 TEST(TenantCounters, TenantsThatGotTheSameAreServedInOrderOfArrival) {
   World w;
   std::vector<Request*> waiting;
   for (int i = 0; i < 40; ++i) waiting.push_back(w.Add("t" + std::to_string(i)));
-  w.Add("t5");  // not a tenant's first
+  w.Add("t5");  // not the first request of its tenant
   Prng prng(1);
   while (!waiting.empty()) {
     std::vector<Request*> first;
@@ -108,7 +109,7 @@ TEST(TenantCounters, TenantsThatGotTheSameAreServedInOrderOfArrival) {
     }
     ASSERT_EQ(first, waiting);
     Request* const gone = waiting[prng.NextBelow(waiting.size())];
-    if (gone->tenant_name == "t5") break;  // its next would be first with a place of its own
+    if (gone->tenant_name == "t5") break;  // the next request of t5 would come first, with its own place
     std::erase(waiting, gone);
     w.Remove(gone);
   }
@@ -128,7 +129,7 @@ TEST(TenantCounters, ThroughputFollowsTheWeights) {
     const auto outputs = static_cast<std::int64_t>(prng.NextBelow(40));
     served[next->tenant_name] += static_cast<double>(next->prompt_tokens + 2 * outputs);
     w.Serve(next, outputs);
-    w.Add(next->tenant_name, 1 + static_cast<std::int64_t>(prng.NextBelow(60)));  // both always have work
+    w.Add(next->tenant_name, 1 + static_cast<std::int64_t>(prng.NextBelow(60)));  // both tenants always have work
   }
   EXPECT_NEAR(served["b"] / served["a"], 3.0, 0.1);
 }
@@ -136,7 +137,7 @@ TEST(TenantCounters, ThroughputFollowsTheWeights) {
 TEST(TenantCounters, IdleTimeEarnsNoCredit) {
   World w;
   for (int i = 0; i < 100; ++i) w.Add("a");
-  for (int i = 0; i < 50; ++i) w.Serve(w.Next(), 10);  // "b" was not there: this costs "a" nothing
+  for (int i = 0; i < 50; ++i) w.Serve(w.Next(), 10);  // "b" was absent; that costs "a" nothing
   for (int i = 0; i < 20; ++i) w.Add("b");
   std::string names;
   for (int i = 0; i < 20; ++i) {
@@ -146,7 +147,7 @@ TEST(TenantCounters, IdleTimeEarnsNoCredit) {
   EXPECT_EQ(std::count(names.begin(), names.end(), 'b'), 10);
 }
 
-// "a" runs without a queue and gets far ahead; "b" that comes then cannot make it wait for what it missed.
+// "a" runs without a queue and gets far ahead. "b" arrives then and has no claim to earlier service.
 TEST(TenantCounters, LiftedToThoseWhoRunWhenNobodyWaits) {
   World w;
   Request* running = w.Add("a", 10);
@@ -188,10 +189,10 @@ TEST(TenantCounters, PreemptedRequestsWaitInOrderOfArrival) {
   EXPECT_EQ(order, (std::vector<Request*>{first, second, third, fourth}));
 }
 
-// Ever new tenants, each at the floor, cannot keep one above it waiting for ever: its turn comes after max_wait.
+// New tenants keep arriving, each at the floor. They cannot starve a tenant above it: it gets a turn after max_wait.
 TEST(TenantCounters, NewTenantsStarveNobody) {
   World w({.max_wait = 100});
-  w.Add("first", 1);  // somebody at the floor is always there
+  w.Add("first", 1);  // a tenant at the floor always has a request
   w.Serve(w.Add("a", 50));
   Request* waiter = w.Add("a");
   int turns = 0;
@@ -206,7 +207,7 @@ TEST(TenantCounters, NewTenantsStarveNobody) {
 
 TEST(TenantCounters, MillionsOfTenantsDoNotGrowMemory) {
   World w({.max_idle_tenants = 100});
-  Request* steady = w.Add("steady");  // somebody is always there, at the floor
+  Request* steady = w.Add("steady");  // a tenant at the floor always has a request
   Prng prng(3);
   for (int i = 0; i < 200000; ++i) {
     Request* request = w.Add("tenant-" + std::to_string(i), 1 + static_cast<std::int64_t>(prng.NextBelow(100)));
@@ -217,13 +218,13 @@ TEST(TenantCounters, MillionsOfTenantsDoNotGrowMemory) {
   w.tenants.CheckIntegrity();
   EXPECT_GT(w.tenants.known_tenants(), 50u);  // debts are remembered within the bound
   w.Serve(steady);
-  EXPECT_EQ(w.tenants.known_tenants(), 0u);  // and all is forgotten when nobody is there
+  EXPECT_EQ(w.tenants.known_tenants(), 0u);  // all are forgotten when no tenant has requests
 }
 
 TEST(TenantCounters, ADebtOutlivesAPause) {
   World w;
   w.Add("b");
-  w.Serve(w.Add("a", 500));  // far above "b", then gone
+  w.Serve(w.Add("a", 500));  // far above "b", then without requests
   Request* again = w.Add("a");
   EXPECT_EQ(w.tenants.Service(*again), 500);
   EXPECT_EQ(Names(w.Order()), "ba");
@@ -235,13 +236,13 @@ TEST(TenantCounters, ForgottenOnceTheOthersCaughtUp) {
   w.Serve(w.Add("a", 50));
   EXPECT_EQ(w.tenants.known_tenants(), 2u);
   for (int i = 0; i < 10; ++i) w.Serve(w.Next());
-  w.Serve(w.Add("c", 1));  // any departure looks at those who are idle
+  w.Serve(w.Add("c", 1));  // each departure looks at idle tenants
   w.Serve(w.Add("d", 1));
   EXPECT_LE(w.tenants.known_tenants(), 3u);
   EXPECT_EQ(w.tenants.Service(*w.Add("a")), 100);  // lifted
 }
 
-// What the counters must do, written as directly as possible.
+// A direct implementation of the rules of TenantCounters.
 struct Model {
   struct Tenant {
     double service = 0;

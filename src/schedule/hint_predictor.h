@@ -1,4 +1,4 @@
-// Takes the word of somebody outside the engine (the proxy model, a workload that knows) for a request's output length.
+// Uses predictions of the output length from outside the engine (the proxy model, or a workload that knows it).
 #pragma once
 
 #include <algorithm>
@@ -9,10 +9,10 @@
 
 namespace loramux {
 
-// Where nobody said anything: what the history says, which learns from all requests.
+// The predictor "hint". Without a hint it asks `history`, which learns from all requests.
 class HintPredictor final : public LengthPredictor {
  public:
-  // `history` must outlive it.
+  // Does not own `history`, which must outlive it.
   explicit HintPredictor(LengthPredictor* history) : history_(history) {}
   std::string_view name() const override { return "hint"; }
   std::int32_t Predict(const LengthQuery& query) override {

@@ -13,12 +13,12 @@
 namespace loramux {
 namespace {
 
-// e^2, about 7 times shorter or longer, is all that one request can say
+// Bound of the log distance by which one observation counts: a factor of e^2, about 7.
 constexpr float kReach = 2;
-// observations before that holds: the first ones place the mean
+// Observations of a level before kReach applies; the first ones place the mean.
 constexpr float kSurprising = 8;
 const float kUsualLog = std::log(256.0f);
-constexpr float kMaxLog = 22;  // of 2^31
+constexpr float kMaxLog = 22;  // about ln(2^31)
 
 constexpr std::string_view kMagic = "LORAMUXH";
 constexpr std::uint32_t kVersion = 1;
@@ -53,7 +53,7 @@ HistoryPredictor::HistoryPredictor(HistoryOptions options) : options_(options) {
 
 // ---------------------------------------------------------------- Predicting and learning
 
-// What the level says, where the more general one counts as `prior` observations.
+// The more general level counts as `prior` observations.
 float HistoryPredictor::Blend(const Level& level, float general) const {
   return (level.weight * level.log_mean + options_.prior * general) / (level.weight + options_.prior);
 }
@@ -74,7 +74,7 @@ std::int32_t HistoryPredictor::Predict(const LengthQuery& query) {
 }
 
 void HistoryPredictor::Learn(Level& level, float log_length, bool at_least) const {
-  if (at_least && level.weight > 0 && log_length <= level.log_mean) return;  // nothing new
+  if (at_least && level.weight > 0 && log_length <= level.log_mean) return;  // no new information
   float surprise = log_length - level.log_mean;
   if (level.weight >= kSurprising) surprise = std::clamp(surprise, -kReach, kReach);
   level.weight = std::min(level.weight + 1, options_.memory);
@@ -91,7 +91,6 @@ void HistoryPredictor::Observe(const LengthQuery& query, std::int32_t output_tok
     Learn(*level, log_length, at_least);
 }
 
-// REQUIRES mutex_. The adapter's, which is the most recently used then.
 HistoryPredictor::Group& HistoryPredictor::GroupOf(std::string_view digest) {
   const std::uint64_t key = XXH3_64bits(digest.data(), digest.size());
   const auto known = slots_.find(key);
@@ -110,7 +109,7 @@ std::uint32_t HistoryPredictor::SlotFor(std::uint64_t key) {
     return slot;
   }
   const std::uint32_t slot = used_.first();
-  auto node = slots_.extract(keys_[slot]);  // its memory is used again
+  auto node = slots_.extract(keys_[slot]);  // reuses the memory of the node
   node.key() = key;
   slots_.insert(std::move(node));
   keys_[slot] = key;
@@ -191,7 +190,7 @@ Status HistoryPredictor::Restore(std::string_view bytes) {
   RETURN_IF_ERROR(Check(bytes));
   const std::string_view payload = bytes.substr(kHeaderBytes);
   const std::size_t count = Get<std::uint32_t>(bytes, 12);
-  const auto kept = [this](Group group) {  // it may have been learned with more memory
+  const auto kept = [this](Group group) {  // the levels may come from a predictor with more memory
     group.all.weight = std::min(group.all.weight, options_.memory);
     for (Level& level : group.by_prompt) level.weight = std::min(level.weight, options_.memory);
     return group;

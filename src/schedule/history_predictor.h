@@ -1,16 +1,19 @@
-// Guesses a request's output length from what requests like it have generated: those of the same adapter content with a
-// prompt of about the same length. Learned while serving; kept over restarts (Serialise, Restore; history_file.h).
+// Predicts the output length of a request from the outputs of similar requests: same adapter content, and a prompt of
+// about the same length. Learns while serving. The state can be kept across restarts (Serialise, Restore;
+// history_file.h).
 //
-// Four levels, from the general to the special: all requests; all with such a prompt; the adapter's; the adapter's with
-// such a prompt. Each keeps a mean of the logarithm of lengths, in which old observations fade, and none moves it by
-// more than kReach. A level is trusted as far as it has observations: it counts as many as it has, and the level above
-// it `prior` of them, so that a new adapter begins with what is usual. The guess is the special level's geometric mean.
+// There are four levels, from general to special: all requests; all requests with such a prompt; the adapter's
+// requests; the adapter's requests with such a prompt. Each level keeps a mean of the logarithm of output lengths.
+// Old observations fade, and once a level has a few, a new one counts as at most a factor of e^2 away from the mean.
+// In a prediction, a level counts with its number of observations and the level above it with `prior` observations,
+// so that a new adapter begins with the usual length. The prediction is the geometric mean of the most special level.
 //
-// What the client's max_tokens cut off says only "at least so many": it raises a mean, and never lowers one.
+// An output that ended at the client's max_tokens is a lower bound of the length: it may raise a mean, but never
+// lowers one.
 //
 // Thread-safe. The engine thread waits at most for Serialise, which copies about 1 MB. Predict and Observe take
-// constant time and allocate nothing once `max_adapters` are known, or for an adapter that is known. Deterministic;
-// reads no clock.
+// constant time. They allocate nothing for a known adapter, nor for any adapter once `max_adapters` are known.
+// Deterministic. Reads no clock.
 #pragma once
 
 #include <array>
@@ -27,58 +30,72 @@
 
 namespace loramux {
 
+// Options of HistoryPredictor.
 struct HistoryOptions {
-  std::size_t max_adapters = 4096;  // contents; beyond, the one that was not observed for longest is forgotten
-  float memory = 256;               // observations after which old ones fade
-  float prior = 4;                  // observations that the more general level counts as
+  std::size_t max_adapters = 4096;  // adapter contents to remember; the least recently observed is forgotten
+  float memory = 256;               // number of observations from which on old ones fade
+  float prior = 4;                  // number of observations as which the more general level counts
 };
 
+// The predictor "history".
 class HistoryPredictor final : public LengthPredictor {
  public:
-  // Half octaves: 1, 2, 3..., 4..., 6..., 8..., 12... tokens; the last is open.
+  // Buckets of prompt lengths. They are half octaves and begin at 1, 2, 3, 4, 6, 8, 12, ... tokens; the last has no
+  // end.
   static constexpr std::size_t kPromptBuckets = 34;
+  // The bucket of a prompt of so many tokens, below kPromptBuckets.
   static std::size_t BucketOf(std::int32_t prompt_tokens);
 
   explicit HistoryPredictor(HistoryOptions options = {});
 
   std::string_view name() const override { return "history"; }
-  // Without any observation: 256 tokens.
+  // Without any observation it predicts 256 tokens.
   std::int32_t Predict(const LengthQuery& query) override;
   void Observe(const LengthQuery& query, std::int32_t output_tokens) override;
 
-  // All that was learned, as bytes: "LORAMUXH", version, count, checksum, then the levels, adapters in order of use;
-  // little-endian.
+  // Returns the learned state as bytes: "LORAMUXH", version, count of adapters, checksum, then the levels, with
+  // adapters from the least to the most recently used. Little-endian.
   std::string Serialise() const;
-  // Takes the place of what was learned. Errors (then nothing has changed): not such bytes, another version, damaged,
-  // or values that no history has. Of more than max_adapters the most recently used are kept.
+  // Replaces the learned state. Of more than max_adapters, the most recently used are kept. Errors, which leave the
+  // state unchanged: other content, another version, a wrong size or checksum, or impossible values.
   Status Restore(std::string_view bytes);
 
+  // Adapter contents known.
   std::size_t adapters() const;
 
  private:
+  // A mean of log lengths.
   struct Level {
-    float log_mean = 0;  // of output tokens
+    float log_mean = 0;  // mean of the natural logarithm of output tokens
     float weight = 0;    // observations, at most options.memory
   };
-  struct Group {  // of requests: with any prompt, and by the prompt's length
+  // Levels of a set of requests: with any prompt, and by prompt length.
+  struct Group {
     Level all;
     std::array<Level, kPromptBuckets> by_prompt;
   };
+  // Adds an observation to the level. `at_least`: the length is a lower bound.
   void Learn(Level& level, float log_length, bool at_least) const;
+  // The mean of the level, with `general` as `prior` more observations.
   float Blend(const Level& level, float general) const;
+  // The group of the adapter content, which becomes the most recently used. REQUIRES: mutex_ is held.
   Group& GroupOf(std::string_view digest);
+  // A slot for an unknown key; the least recently used one if all are taken. REQUIRES: mutex_ is held.
   std::uint32_t SlotFor(std::uint64_t key);
+  // Checks what Restore is given.
   Status Check(std::string_view bytes) const;
+  // Checks the levels, behind the header.
   Status CheckGroups(std::string_view bytes, std::size_t count) const;
+  // True if a history can have such a level.
   bool Plausible(const Level& level) const;
 
   const HistoryOptions options_;
   mutable std::mutex mutex_;
   Group base_;                                              // all requests
-  std::vector<Group> groups_;                               // of adapters, by slot
-  std::vector<std::uint64_t> keys_;                         // by slot: a hash of the digest
+  std::vector<Group> groups_;                               // of adapter contents, by slot
+  std::vector<std::uint64_t> keys_;                         // by slot: hash of the digest
   std::unordered_map<std::uint64_t, std::uint32_t> slots_;  // by key; never iterated
-  IndexChain used_;                                         // slots, the longest unused first
+  IndexChain used_;                                         // slots, the least recently used first
 };
 
 }  // namespace loramux

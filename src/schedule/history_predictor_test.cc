@@ -24,7 +24,7 @@ void Observe(HistoryPredictor& history, const LengthQuery& query, std::int32_t t
   for (int i = 0; i < times; ++i) history.Observe(query, tokens);
 }
 
-// Log-normal, by twelve uniform numbers.
+// A log-normal number, from the sum of twelve uniform ones.
 std::int32_t LogNormal(Prng& prng, double median, double sigma) {
   double sum = -6;
   for (int i = 0; i < 12; ++i) sum += prng.NextDouble();
@@ -46,7 +46,7 @@ TEST(HistoryPredictor, WithoutHistoryTheUsualWithinWhatTheClientAllows) {
   HistoryPredictor history;
   EXPECT_EQ(history.Predict(Query("a")), 256);
   EXPECT_EQ(history.Predict(Query("a", 100, 16)), 16);
-  // a request that can generate nothing more, and never less than 1
+  // Even for a request that may not generate any more tokens, at least 1.
   EXPECT_EQ(history.Predict(Query("a", 100, 0)), 1);
   EXPECT_EQ(history.adapters(), 0u);
 }
@@ -59,7 +59,7 @@ TEST(HistoryPredictor, LearnsAnAdaptersLengthsByThePromptsLength) {
   EXPECT_NEAR(history.Predict(Query("a", 11)), 20, 2);
   EXPECT_NEAR(history.Predict(Query("a", 1000)), 500, 40);
   EXPECT_NEAR(history.Predict(Query("b", 10)), 3, 1);
-  const int elsewhere = history.Predict(Query("a", 100));  // never seen: what the adapter does with any prompt
+  const int elsewhere = history.Predict(Query("a", 100));  // no such prompt seen: the adapter's mean over all prompts
   EXPECT_GT(elsewhere, 40);
   EXPECT_LT(elsewhere, 250);
 }
@@ -72,7 +72,7 @@ TEST(HistoryPredictor, ANewAdapterBeginsWithWhatIsUsualAndLeavesItQuickly) {
   EXPECT_LT(history.Predict(Query("new")), 50);
   Observe(history, Query("new"), 10, 20);
   EXPECT_LE(history.Predict(Query("new")), 12);
-  EXPECT_GE(history.Predict(Query("a")), 90);  // the others' guesses are their own
+  EXPECT_GE(history.Predict(Query("a")), 90);  // other adapters keep their predictions
 }
 
 TEST(HistoryPredictor, FindsTheMedianOfLogNormalLengths) {
@@ -108,7 +108,7 @@ TEST(HistoryPredictor, WhatMaxTokensCutOffNeverShortensAGuess) {
   HistoryPredictor history;
   Observe(history, Query("a"), 200, 100);
   const int before = history.Predict(Query("a"));
-  Observe(history, Query("a", 100, 16), 16, 100);  // all of them cut off
+  Observe(history, Query("a", 100, 16), 16, 100);  // all cut off
   EXPECT_EQ(history.Predict(Query("a")), before);
   EXPECT_EQ(history.Predict(Query("a", 100, 16)), 16);
   Observe(history, Query("a", 100, 1000), 1000, 100);  // at least a thousand
@@ -119,7 +119,7 @@ TEST(HistoryPredictor, ForgetsTheAdapterThatWasNotUsedForLongest) {
   HistoryPredictor history({.max_adapters = 3});
   for (const char* adapter : {"a", "b", "c"}) Observe(history, Query(adapter), 10, 100);
   Observe(history, Query("a"), 10);
-  for (int i = 0; i < 100; ++i) history.Predict(Query("b"));  // a guess is no use
+  for (int i = 0; i < 100; ++i) history.Predict(Query("b"));  // predictions do not count as use
   Observe(history, Query("d"), 5000, 100);
   EXPECT_EQ(history.adapters(), 3u);
   EXPECT_NEAR(history.Predict(Query("a")), 10, 2);
@@ -148,7 +148,7 @@ TEST(HintPredictor, AHintIsTakenAndTheHistoryLearnsBesides) {
   EXPECT_EQ(predictor.Predict(query), 500);
 }
 
-// ---------------------------------------------------------------- As bytes
+// ---------------------------------------------------------------- Serialisation
 
 HistoryPredictor& Filled(HistoryPredictor& history, std::uint64_t seed = 3) {
   Prng prng(seed);
@@ -170,7 +170,7 @@ TEST(HistoryPredictor, ComesBackAsItWas) {
       EXPECT_EQ(first.Predict(Query(name, prompt)), second.Predict(Query(name, prompt)));
     }
   }
-  Filled(first, 4);  // and learns on in the same way
+  Filled(first, 4);  // both also learn alike
   Filled(second, 4);
   EXPECT_EQ(first.Serialise(), second.Serialise());
 }
@@ -202,7 +202,7 @@ TEST(HistoryPredictor, DamagedBytesAreRefusedAndChangeNothing) {
   EXPECT_EQ(target.Serialise(), before);
 }
 
-// Whoever writes a checksum himself gets no further.
+// Impossible values are refused even with a correct checksum.
 TEST(HistoryPredictor, ValuesThatNoHistoryHasAreRefused) {
   HistoryPredictor source, target;
   Observe(source, Query("a"), 12, 5);
@@ -229,10 +229,10 @@ TEST(HistoryPredictor, ValuesThatNoHistoryHasAreRefused) {
   EXPECT_NE(refused.error().message.find("twice"), std::string::npos);
 }
 
-// ---------------------------------------------------------------- How good it is (docs/scheduling.md has the figures)
+// ---------------------------------------------------------------- Accuracy (figures: docs/design/scheduling.md)
 
 struct Quality {
-  int requests = 0, within_quarter = 0, within_half = 0;  // of the true length
+  int requests = 0, within_quarter = 0, within_half = 0;  // error within this part of the true length
   double error_tokens = 0, tokens = 0;
   void Add(int guess, int truth) {
     ++requests;
@@ -256,7 +256,8 @@ struct Served {
   int prompt = 0, output = 0;
 };
 
-// Guesses each request before it learns from it. `knows`: what the predictor is told of the adapter and the prompt.
+// Predicts each request before learning from it. `knows`: the predictor is told the adapter and the length of the
+// prompt.
 Quality Replay(const std::vector<Served>& requests, bool knows) {
   HistoryPredictor history;
   Quality quality;
@@ -268,7 +269,7 @@ Quality Replay(const std::vector<Served>& requests, bool knows) {
   return quality;
 }
 
-// The demo's held-out questions, shuffled; its tokens are bytes.
+// The demo's held-out questions, shuffled. Its tokens are bytes.
 std::vector<Served> DemoRequests() {
   std::vector<Served> requests;
   for (const auto& entry :
@@ -298,7 +299,7 @@ TEST(HistoryPredictor, IsAccurateOnTheDemoTasks) {
   EXPECT_LT(informed.relative_error(), 0.6 * blind.relative_error());
 }
 
-// A trace of conversations with one model: what the prompt's length alone tells.
+// A trace of conversations with one model, so the length of the prompt is the only information.
 TEST(HistoryPredictor, OnAConversationTrace) {
   std::ifstream lines(std::filesystem::path(LORAMUX_SOURCE_DIR) / ".." / "shared" / "data" / "traces" /
                       "AzureLLMInferenceTrace_conv.csv");

@@ -1,4 +1,4 @@
-// A doubly linked list of small numbers: each is in it at most once, and leaves it in constant time.
+// A doubly linked list of small numbers. Each number is in it at most once and can be removed in constant time.
 #pragma once
 
 #include <cstddef>
@@ -8,18 +8,21 @@
 
 namespace loramux {
 
+// The list. Memory grows with the largest number that was ever in it.
 class IndexChain {
  public:
+  // No number.
   static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
 
   bool empty() const { return first_ == kNone; }
+  // The first number; kNone if the list is empty.
   std::uint32_t first() const { return first_; }
-  // The one after it; kNone at the end. REQUIRES: in the list.
+  // The number after `index`; kNone at the end. REQUIRES: `index` is in the list.
   std::uint32_t next(std::uint32_t index) const { return links_[index].next; }
   std::size_t size() const { return size_; }
   bool Contains(std::uint32_t index) const { return index < links_.size() && links_[index].in; }
 
-  // REQUIRES: not in the list.
+  // Appends `index`. REQUIRES: it is not in the list.
   void Append(std::uint32_t index) {
     if (links_.size() <= index) links_.resize(index + std::size_t{1});
     links_[index] = {.next = kNone, .previous = last_, .in = true};
@@ -27,7 +30,7 @@ class IndexChain {
     last_ = index;
     ++size_;
   }
-  // REQUIRES: in the list.
+  // Removes `index`. REQUIRES: it is in the list.
   void Remove(std::uint32_t index) {
     const Link link = links_[index];
     (link.previous == kNone ? first_ : links_[link.previous].next) = link.next;
@@ -37,11 +40,12 @@ class IndexChain {
   }
 
  private:
+  // The neighbours of a number. `in`: it is in the list.
   struct Link {
     std::uint32_t next = kNone, previous = kNone;
     bool in = false;
   };
-  std::vector<Link> links_;  // by index
+  std::vector<Link> links_;  // by number
   std::uint32_t first_ = kNone, last_ = kNone;
   std::size_t size_ = 0;
 };

@@ -1,4 +1,5 @@
-// How many tokens will a request generate? A seam: the order of the queue needs a guess when a request comes in.
+// Predicts how many tokens a request will generate. Queue orders use the prediction that is made when a request
+// arrives.
 #pragma once
 
 #include <cstdint>
@@ -8,30 +9,32 @@
 
 namespace loramux {
 
-// What a predictor may know of a request.
+// The facts about a request that a predictor may use.
 struct LengthQuery {
   AdapterGeneration adapter = kBaseModel;
-  std::string_view adapter_digest;  // of its content; empty: the base model
+  std::string_view adapter_digest;  // of the adapter content; empty: the base model
   std::int32_t prompt_tokens = 0;
-  std::int32_t max_output_tokens = 0;  // what the client allows
-  // what somebody outside the engine guessed (the proxy model, a workload that knows); 0: nobody
+  std::int32_t max_output_tokens = 0;  // bound that the client set
+  // Output tokens predicted outside the engine (by the proxy model, or by a workload that knows them). 0: no hint.
   std::int32_t hint = 0;
 };
 
-// Of requests that ended by themselves.
+// Accuracy of the predictions, for requests that ended by themselves.
 struct PredictionStats {
-  std::int64_t right = 0, low = 0, high = 0;  // within a quarter of the true length; below; above
-  std::int64_t error_tokens = 0;              // differences in all
+  std::int64_t right = 0, low = 0, high = 0;  // requests: error within a quarter of the true length; below; above
+  std::int64_t error_tokens = 0;              // sum of absolute errors
 };
 
-// Called by the engine thread: quick, never waits. Deterministic.
+// Predicts output lengths and learns from outputs. Called by the engine thread, so it must be quick and must not block.
+// Deterministic.
 class LengthPredictor {
  public:
   virtual ~LengthPredictor() = default;
+  // Name of the predictor, such as "history".
   virtual std::string_view name() const = 0;
-  // From 1 to query.max_output_tokens.
+  // Predicted output tokens, from 1 to query.max_output_tokens.
   virtual std::int32_t Predict(const LengthQuery& query) = 0;
-  // A request of this kind ended by itself after so many tokens.
+  // Notes that such a request ended by itself after `output_tokens`.
   virtual void Observe(const LengthQuery& query, std::int32_t output_tokens) = 0;
 };
 

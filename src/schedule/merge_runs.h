@@ -1,4 +1,4 @@
-// Sorting what is nearly sorted.
+// Sorting of sequences that are nearly sorted.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 
 namespace loramux {
 
-// Merges neighbouring ascending runs until one is left: n steps if `values` are sorted, n log2(runs) if not. Stable.
-// The buffer's contents do not matter; nothing is allocated once both have the capacity.
+// Sorts `values` by merging neighbouring ascending runs: n steps if they are sorted, else n log2(runs). Stable.
+// `buffer` is scratch memory with arbitrary content. Nothing is allocated once both vectors have the capacity.
 template <typename T, typename Before>
 void MergeRuns(std::vector<T>& values, std::vector<T>& buffer, Before before) {
   while (std::is_sorted_until(values.begin(), values.end(), before) != values.end()) {

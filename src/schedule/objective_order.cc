@@ -9,12 +9,15 @@
 namespace loramux {
 namespace {
 
-// A rate is measured over some steps at least, however short the objective.
+// A rate is measured over several steps, however short the objective is.
 constexpr TimeNs kShortestMemory = 2 * kNsPerSecond;
 constexpr TimeNs kTrusted = kNsPerSecond / 2;
-// Of the objective, kept for what is not in the sum: the step under way, and the one that ends with the first token.
+// Share of the objective that is kept for work outside the sum: the step under way, and the step that ends with the
+// first token.
 constexpr double kMargin = 0.05;
-constexpr double kFewestDone = 4;  // one that was let in while all others waited for their adapters is no rate
+// Admissions that make a rate. A single request that was admitted while all others waited for their adapters makes
+// none.
+constexpr double kFewestDone = 4;
 
 double Seconds(TimeNs duration) { return static_cast<double>(duration) / kNsPerSecond; }
 
@@ -28,7 +31,7 @@ void DrainRate::Pass(TimeNs now, bool somebody_waits) {
   const double elapsed = Seconds(now - seen_);
   if (elapsed <= 0) return;
   seen_ = now;
-  const double kept = std::exp(-elapsed / memory_);  // what was seen is forgotten, waited for or not
+  const double kept = std::exp(-elapsed / memory_);  // observations fade whether or not requests wait
   work_ *= kept;
   done_ *= kept;
   seconds_ = seconds_ * kept + (somebody_waits ? elapsed : 0);
@@ -54,7 +57,7 @@ void ObjectiveOrder::BeginsToWait(Request* request, std::int64_t work, TimeNs no
   on_time_.Insert({UrgencyOf(*request), request, static_cast<double>(work), latest});
 }
 
-// One that was let in before, and waits again since it was preempted, is not counted a second time.
+// A request that was admitted before and waits again after a preemption is not counted again.
 void ObjectiveOrder::EndsWait(Request* request, bool let_in, TimeNs now) {
   if (request->work_tokens < 0) return;
   Pass(now);
@@ -79,7 +82,7 @@ std::span<Request* const> ObjectiveOrder::GiveUp(TimeNs now, const AdapterLoads&
   return given_up_;
 }
 
-// The adapters that on-time requests wait for, in the order of service of the first of each.
+// The adapters that on-time requests need, in the order of service of the first request of each.
 void ObjectiveOrder::FindLoads(std::optional<double> rate, TimeNs begun, const AdapterLoads& loads) {
   loads_.clear();
   members_of_loads_.clear();
@@ -92,7 +95,7 @@ void ObjectiveOrder::FindLoads(std::optional<double> rate, TimeNs begun, const A
   for (std::uint32_t begin = 0, end = 0; begin < members_of_loads_.size(); begin = end) {
     const auto [adapter, first] = members_of_loads_[begin];
     while (end < members_of_loads_.size() && members_of_loads_[end].first == adapter) ++end;
-    const double prompt = rate.has_value() ? members[first].work / *rate : 0;  // what follows the load
+    const double prompt = rate.has_value() ? members[first].work / *rate : 0;  // prefill after the load
     loads_.push_back({.first = first,
                       .begin = begin,
                       .end = end,
@@ -113,12 +116,12 @@ void ObjectiveOrder::GiveUpLoads(std::optional<double> rate, TimeNs begun, const
   };
   for (std::size_t at = 0; at < loads_.size(); ++at) {
     Load& load = loads_[at];
-    load.given_up = under_way + load.seconds > load.due;  // not even alone
+    load.given_up = under_way + load.seconds > load.due;  // misses it even as the only load
     if (load.given_up) continue;
     seconds += load.seconds;
     largest_.push_back(at);
     std::push_heap(largest_.begin(), largest_.end(), cheaper);
-    for (; seconds > load.due && !load.given_up; largest_.pop_back()) {  // without it, nobody else is in its way
+    for (; seconds > load.due && !load.given_up; largest_.pop_back()) {  // without it, all others fit
       std::pop_heap(largest_.begin(), largest_.end(), cheaper);
       Load& largest = loads_[largest_.back()];
       seconds -= largest.seconds;
@@ -139,11 +142,11 @@ void ObjectiveOrder::GiveUpWork(double rate, TimeNs begun) {
     return std::pair(members[a].work, a) < std::pair(members[b].work, b);
   };
   double work = 0;
-  largest_.clear();  // made when somebody has to be given up, which is rare
+  largest_.clear();  // built only if a request must be given up, which is rare
   for (std::size_t at = 0; at < members.size(); ++at) {
     Member& member = members[at];
     const double fits = rate * Seconds(member.latest - begun);
-    if (member.work > fits) {  // not even alone
+    if (member.work > fits) {  // misses it even as the only request
       GiveUpOne(member);
       continue;
     }
@@ -158,7 +161,7 @@ void ObjectiveOrder::GiveUpWork(double rate, TimeNs begun) {
       }
       std::make_heap(largest_.begin(), largest_.end(), smaller);
     }
-    for (; work > fits && member.request != nullptr; largest_.pop_back()) {  // without it, nobody else is in its way
+    for (; work > fits && member.request != nullptr; largest_.pop_back()) {  // without it, all others fit
       std::pop_heap(largest_.begin(), largest_.end(), smaller);
       work -= members[largest_.back()].work;
       GiveUpOne(members[largest_.back()]);  // of equal ones the youngest
@@ -166,7 +169,7 @@ void ObjectiveOrder::GiveUpWork(double rate, TimeNs begun) {
   }
 }
 
-// It leaves the list with the others that are given up.
+// The caller removes all members without a request from on_time_.
 void ObjectiveOrder::GiveUpOne(Member& member) {
   member.request->late = true;
   given_up_.push_back(member.request);

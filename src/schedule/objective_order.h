@@ -1,19 +1,17 @@
-// "objective": as few requests as possible get their first token after their objective. When more waits than can be
-//              served
-// in time, somebody is too late in any case; first come, first served then makes everybody late by a little. Moore and
-// Hodgson's algorithm (1968: the fewest late jobs on one machine) chooses instead: requests in the order in which they
-// will be served; as soon as the work up to one of them does not fit the time until it is due, the largest request so
-// far is given up, and waits behind the others: until none of them is there, or for the age bound (queue_order.h).
+// "objective": deadline-aware; minimises the requests that get their first token after their objective. Under overload
+// some requests miss it whatever the order is, and first come, first served makes all of them miss it by a little.
+// Moore and Hodgson's algorithm (1968: the fewest late jobs on one machine) selects instead. It goes through the
+// requests in the order of service. As soon as the work up to one of them does not fit into the time until it is due,
+// it gives up the largest request so far. A request that is given up waits behind all requests that are not, at most
+// for the age bound (queue_order.h).
 //
-// Work is what the device has to compute before the first token: the prompt's tokens without those that are cached. How
-// much of it gets done in a second is measured, as long as somebody waits; so it does not matter whether it is
-// computation, memory or seats that is short. As long as too little was measured nobody is given up; who was is not
-// taken back.
+// Work is measured in prompt tokens that are not cached, which the device computes before the first token. The work
+// done per second is measured while requests wait. So it does not matter whether computation, memory or seats are the
+// bottleneck. Until enough was measured, no request is given up for work. Giving up is final.
 //
-// Adapters that are not on the device are a second machine's work: the link brings one after the other, whoever waits
-// for them. The same algorithm there, with an adapter as the job, due when the first of its requests is: as soon as the
-// loads up to one do not fit, the requests of one adapter are given up, of which the load takes longest for each
-// request that waits for it.
+// Adapters that are not on the device are the work of a second machine, the link, which loads one at a time. The same
+// algorithm applies with adapters as jobs; an adapter is due when the first of its requests is. As soon as the loads up
+// to one do not fit, the requests of one adapter are given up: the one with the longest load per waiting request.
 //
 // Not thread-safe. Reads no clock. Deterministic.
 #pragma once
@@ -30,59 +28,71 @@
 
 namespace loramux {
 
-// Work per second of waiting: an average in which what was seen `memory` ago counts 1/e. Of time in which nobody waits,
-// and of who was let in without waiting, it counts nothing, as nobody knows how much more could have been done.
+// Measures work per second of waiting, as an exponential average: an observation of age `memory` has the weight 1/e.
+// Counts neither time in which no request waits, nor requests that were admitted without waiting: both say nothing
+// about how much more work was possible.
 class DrainRate {
  public:
-  // `trusted`: less waiting than that says nothing.
+  // `trusted`: waiting time that must be measured before there is a rate. REQUIRES: memory > 0.
   DrainRate(TimeNs memory, TimeNs trusted);
+  // Notes that time has passed up to `now`, and whether requests have waited since the last call.
   void Pass(TimeNs now, bool somebody_waits);
-  // One that waited was let in.
+  // Notes that a request that had waited was admitted; `work` in tokens.
   void Done(double work) { work_ += work, done_ += 1; }
-  // Nothing as long as less waiting than `trusted` was seen, or fewer were let in than would be chance.
+  // Tokens per second. None until waiting of `trusted` was measured and four such requests were admitted.
   std::optional<double> PerSecond() const;
 
  private:
-  const double memory_, trusted_;  // seconds
-  double work_ = 0, done_ = 0, seconds_ = 0;
-  TimeNs seen_ = 0;
+  const double memory_, trusted_;             // seconds
+  double work_ = 0, done_ = 0, seconds_ = 0;  // weighted: tokens, requests, seconds of waiting
+  TimeNs seen_ = 0;                           // time of the last Pass
 };
 
+// The order "objective". Keeps pointers to waiting requests; does not own them.
 class ObjectiveOrder final : public QueueOrder {
  public:
-  // REQUIRES: both > 0. `objective`: from arrival to the first token, where the request has no deadline of its own.
+  // `objective`: the TTFT objective of requests without a deadline. `age_bound`: the delay of requests that are
+  // given up. REQUIRES: both > 0.
   ObjectiveOrder(TimeNs objective, TimeNs age_bound);
   std::string_view name() const override { return "objective"; }
   TimeNs Delay(const Request& request) const override { return request.late ? age_bound_ : 0; }
   TimeNs objective() const override { return objective_; }
   void BeginsToWait(Request* request, std::int64_t work, TimeNs now) override;
   void EndsWait(Request* request, bool let_in, TimeNs now) override;
-  // Takes about 2 us for 1,000 requests that wait, O(n log n) where somebody is given up.
+  // Takes about 2 us for 1,000 waiting requests; O(n log n) if any are given up.
   std::span<Request* const> GiveUp(TimeNs now, const AdapterLoads& loads) override;
   void CheckIntegrity() const override;
 
+  // Waiting requests that are not given up.
   std::size_t on_time() const { return on_time_.size(); }
-  std::size_t late() const { return late_; }  // that wait
+  // Waiting requests that are given up.
+  std::size_t late() const { return late_; }
 
  private:
+  // A waiting request that is not given up.
   struct Member {
     Urgency urgency;
-    Request* request = nullptr;
-    double work = 0;    // tokens
-    TimeNs latest = 0;  // for its first token
+    Request* request = nullptr;  // null: given up by the call in progress
+    double work = 0;             // tokens
+    TimeNs latest = 0;           // time by which its first token is wanted
   };
-  // An adapter that on-time requests wait for. Those are members_of_loads_[begin, end), the first in the order of
-  // service first.
+  // A load of an adapter that on-time requests need. Those requests are members_of_loads_[begin, end), in the order of
+  // service.
   struct Load {
-    std::size_t first = 0;  // of its members, in the order of service
+    std::size_t first = 0;  // index in on_time_ of the first of its requests
     std::uint32_t begin = 0, end = 0;
-    double seconds = 0, due = 0;  // of the load; until when it must have ended, from now
+    double seconds = 0, due = 0;  // duration of the load; time from now by which it must end
     bool given_up = false;
+    // Seconds of the load per waiting request.
     double PerRequest() const { return seconds / static_cast<double>(end - begin); }
   };
+  // Gives up requests until the work of the others fits. `rate`: tokens per second. `begun`: start of the work.
   void GiveUpWork(double rate, TimeNs begun);
+  // Gives up the requests of adapters until the loads of the others fit.
   void GiveUpLoads(std::optional<double> rate, TimeNs begun, const AdapterLoads& loads);
+  // Fills loads_ and members_of_loads_.
   void FindLoads(std::optional<double> rate, TimeNs begun, const AdapterLoads& loads);
+  // Marks the request as late and adds it to given_up_.
   void GiveUpOne(Member& member);
   void Pass(TimeNs now) { drain_.Pass(now, on_time() + late_ > 0); }
 
@@ -90,9 +100,10 @@ class ObjectiveOrder final : public QueueOrder {
   UrgencyList<Member> on_time_;  // in the order of service
   std::size_t late_ = 0;
   DrainRate drain_;
-  std::vector<Request*> given_up_;    // by the last call
-  std::vector<std::size_t> largest_;  // of it: a heap of indices
-  std::vector<Load> loads_;           // of it
+  std::vector<Request*> given_up_;    // result of the last GiveUp
+  std::vector<std::size_t> largest_;  // scratch of it: a heap of indices
+  std::vector<Load> loads_;           // scratch of it, in the order of service
+  // Scratch of it: adapters and indices in on_time_, sorted.
   std::vector<std::pair<AdapterGeneration, std::size_t>> members_of_loads_;
 };
 

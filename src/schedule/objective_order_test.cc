@@ -15,9 +15,9 @@ namespace loramux {
 namespace {
 
 constexpr TimeNs kObjective = 20 * kNsPerSecond, kMargin = kObjective / 20, kAgeBound = 100 * kNsPerSecond;
-constexpr std::int64_t kRate = 1000;  // tokens per second that it is taught
+constexpr std::int64_t kRate = 1000;  // tokens per second, by TeachRate
 
-// What the test says.
+// Loads with times that the test sets, in seconds.
 struct Loads final : AdapterLoads {
   std::map<AdapterGeneration, double> seconds;
   double under_way = 0;
@@ -28,7 +28,7 @@ struct Loads final : AdapterLoads {
   }
 };
 
-// An order with the requests that wait in it.
+// An ObjectiveOrder and the requests that wait in it. `work` is in tokens.
 struct Queue {
   ObjectiveOrder order{kObjective, kAgeBound};
   std::deque<Request> requests;
@@ -36,7 +36,7 @@ struct Queue {
   TimeNs now = 0;
   Loads loads;
 
-  // It waits for this adapter, whose load takes so long.
+  // Adds a request that waits for `adapter`. The load takes `seconds`.
   Request* AddFor(std::uint32_t adapter, double seconds, TimeNs deadline = 0, std::int64_t work = 1) {
     Request* const request = Add(work, deadline);
     request->adapter = AdapterGeneration{adapter};
@@ -58,7 +58,7 @@ struct Queue {
     order.EndsWait(request, let_in, now);
     waiting.erase(request);
   }
-  // One request after the other, each as large as what is done in a tenth of a second.
+  // Admits one request after the other. Each waits for a tenth of a second and has that much work at kRate.
   void TeachRate(int rounds = 100) {
     for (int i = 0; i < rounds; ++i) {
       Request* const request = Add(kRate / 10);
@@ -69,7 +69,7 @@ struct Queue {
   std::set<const Request*> GiveUp() {
     const auto given_up = order.GiveUp(now, loads);
     order.CheckIntegrity();
-    EXPECT_EQ(order.on_time() + order.late(), waiting.size());  // nobody is lost
+    EXPECT_EQ(order.on_time() + order.late(), waiting.size());  // no request is lost
     for (const Request* request : given_up) {
       EXPECT_TRUE(request->late);
       EXPECT_TRUE(waiting.contains(request));
@@ -78,7 +78,7 @@ struct Queue {
   }
 };
 
-// Moore's example has six jobs; the third and the fifth by their due times are late in the best schedule.
+// Moore's example has six jobs. In the best schedule, the third and the fifth by due time are late.
 TEST(ObjectiveOrder, MooreAndHodgson) {
   Queue queue;
   queue.TeachRate();
@@ -93,10 +93,10 @@ TEST(ObjectiveOrder, MooreAndHodgson) {
   Request* const j6 = job(6, 30);
   EXPECT_EQ(queue.GiveUp(), (std::set<const Request*>{j1, j5}));
   for (const Request* request : {j2, j3, j4, j6}) EXPECT_FALSE(request->late);
-  EXPECT_TRUE(queue.GiveUp().empty());  // the others can all be on time
+  EXPECT_TRUE(queue.GiveUp().empty());  // all others can be on time
 }
 
-// Of one job after the other on one machine: how many of them, at most, can end in time. By trying all sets.
+// One machine runs the jobs one after the other. Returns how many can end in time at most, by trying all subsets.
 struct Job {
   double seconds, due;
 };
@@ -118,7 +118,7 @@ std::size_t MostInTime(std::vector<Job> jobs) {
   return most;
 }
 
-// Of all sets that could be on time, none is larger.
+// The set of requests on time is as large as the largest possible one.
 TEST(ObjectiveOrder, NobodyGivesUpFewer) {
   Prng prng(7);
   for (int round = 0; round < 200; ++round) {
@@ -135,7 +135,7 @@ TEST(ObjectiveOrder, NobodyGivesUpFewer) {
   }
 }
 
-// With one objective for all the due times are those of first come, first served.
+// Without deadlines all requests have the same objective, so the order of service is first come, first served.
 TEST(ObjectiveOrder, TheLargestIsGivenUpAndOfEqualOnesTheYoungest) {
   Queue queue;
   queue.TeachRate();
@@ -150,13 +150,13 @@ TEST(ObjectiveOrder, TheLargestIsGivenUpAndOfEqualOnesTheYoungest) {
   const Request* const youngest = queue.Add(4 * kRate);
   EXPECT_EQ(queue.GiveUp(), std::set<const Request*>{youngest});
   EXPECT_FALSE(small->late);
-  // It waits behind those that come within the age bound after it.
+  // A request that is given up waits behind requests that arrive within the age bound after it.
   PlaceInQueue(queue.order, kAgeBound, *large);
   EXPECT_EQ(large->due, large->arrival + kAgeBound);
 }
 
-// Those who go before it by their priority have until later, so that all of them are more than fits before it is due.
-// Once it is given up, that is nobody's loss any more.
+// Requests that go before it by their priority are due later than it, so all of them together do not fit before it is
+// due. Once it is given up, all of them fit.
 TEST(ObjectiveOrder, WhoseOwnWorkIsGivenUpTakesNobodyWithHim) {
   Queue queue;
   queue.TeachRate();
@@ -169,11 +169,11 @@ TEST(ObjectiveOrder, WhoseOwnWorkIsGivenUpTakesNobodyWithHim) {
 
 // ---------------------------------------------------------------- The link
 
-// No rate is known: loads alone count.
+// No rate was measured, so only loads count.
 TEST(ObjectiveOrder, OfLoadsTheOneThatTakesLongestForEachOfItsRequestsIsGivenUp) {
   Queue queue;
   Request* const a = queue.AddFor(1, 8);
-  const Request* const b = queue.AddFor(2, 9);  // three wait for this one
+  const Request* const b = queue.AddFor(2, 9);  // three requests wait for this load
   queue.AddFor(2, 9);
   queue.AddFor(2, 9);
   EXPECT_TRUE(queue.GiveUp().empty());  // 17 of 19 s
@@ -181,11 +181,11 @@ TEST(ObjectiveOrder, OfLoadsTheOneThatTakesLongestForEachOfItsRequestsIsGivenUp)
   EXPECT_EQ(queue.GiveUp(), std::set<const Request*>{a});
   EXPECT_TRUE(queue.GiveUp().empty());
   EXPECT_FALSE(b->late || c->late);
-  Request* const again = queue.AddFor(1, 8);  // 23 s once more: it is the largest still
+  Request* const again = queue.AddFor(1, 8);  // 23 s again: still the largest
   EXPECT_EQ(queue.GiveUp(), std::set<const Request*>{again});
 }
 
-// All who wait for an adapter are given up with it.
+// All requests for an adapter are given up together.
 TEST(ObjectiveOrder, WhoWaitsForTheSameAdapterIsGivenUpTogether) {
   Queue queue;
   const Request* const first = queue.AddFor(1, 18);
@@ -196,23 +196,23 @@ TEST(ObjectiveOrder, WhoWaitsForTheSameAdapterIsGivenUpTogether) {
 
 TEST(ObjectiveOrder, ALoadThatCannotEndInTimeIsNotWaitedFor) {
   Queue queue;
-  const Request* const large = queue.AddFor(1, 25);  // never
+  const Request* const large = queue.AddFor(1, 25);  // cannot end in time
   queue.AddFor(2, 15);
   EXPECT_EQ(queue.GiveUp(), std::set<const Request*>{large});
   queue.loads.under_way = 3.9;
   EXPECT_TRUE(queue.GiveUp().empty());
-  queue.loads.under_way = 4.1;  // behind those under way
+  queue.loads.under_way = 4.1;  // plus the loads under way
   EXPECT_EQ(queue.GiveUp().size(), 1U);
 }
 
-// The last must end before the others need, since a long prompt follows it; that is no reason to give up one of them as
-// well.
+// The last load must end before the others, because a long prompt follows it. Once it is given up, the others fit and
+// stay.
 TEST(ObjectiveOrder, WhoIsGivenUpTakesNobodyWithHim) {
   Queue queue;
   queue.TeachRate();
   queue.AddFor(1, 9);
   queue.AddFor(2, 9);
-  const Request* const last = queue.AddFor(3, 10, 0, 8 * kRate);  // until 11
+  const Request* const last = queue.AddFor(3, 10, 0, 8 * kRate);  // due in 11 s
   EXPECT_EQ(queue.GiveUp(), std::set<const Request*>{last});
 }
 
@@ -227,13 +227,13 @@ TEST(ObjectiveOrder, ThePromptIsComputedAfterTheLoad) {
   EXPECT_EQ(other.GiveUp(), std::set<const Request*>{request});
 }
 
-// Behind what is under way it cannot end in time even alone: nobody is given up to make way for it.
+// After the loads under way, this one cannot end in time even alone. So no other load is given up for it.
 TEST(ObjectiveOrder, NobodyMakesWayForALoadThatIsTooLateAnyway) {
   Queue queue;
   queue.TeachRate();
   queue.loads.under_way = 1.5;
   queue.AddFor(1, 10);
-  const Request* const hopeless = queue.AddFor(2, 1, 0, 17 * kRate);  // until 2
+  const Request* const hopeless = queue.AddFor(2, 1, 0, 17 * kRate);  // due in 2 s
   EXPECT_EQ(queue.GiveUp(), std::set<const Request*>{hopeless});
 }
 
@@ -245,7 +245,7 @@ TEST(ObjectiveOrder, WhoNeedsNoLoadIsNotInTheSum) {
   EXPECT_TRUE(queue.GiveUp().empty());
 }
 
-// With a request for each adapter: of all sets of loads that could be in time, none is larger.
+// With one request per adapter, the set of loads in time is as large as the largest possible one.
 TEST(ObjectiveOrder, NoOtherLoadsAreInTimeForMore) {
   Prng prng(11);
   for (int round = 0; round < 200; ++round) {
@@ -263,9 +263,9 @@ TEST(ObjectiveOrder, NoOtherLoadsAreInTimeForMore) {
 TEST(ObjectiveOrder, WithoutAMeasuredRateNobodyIsGivenUp) {
   Queue queue;
   for (int i = 0; i < 100; ++i) queue.Add(1000 * kRate);
-  queue.now += 90 * kNsPerSecond;  // nothing was done, so nothing is known
+  queue.now += 90 * kNsPerSecond;  // no work was done, so there is no rate
   EXPECT_TRUE(queue.GiveUp().empty());
-  Queue idle;  // what nobody waits for is no measure
+  Queue idle;  // only time in which a request waits is measured
   for (int i = 0; i < 100; ++i) {
     idle.End(idle.Add(1));
     idle.now += kNsPerSecond;
@@ -274,19 +274,19 @@ TEST(ObjectiveOrder, WithoutAMeasuredRateNobodyIsGivenUp) {
   EXPECT_TRUE(idle.GiveUp().empty());
 }
 
-// A quiet hour, in which all were let in as they came, says nothing about how fast a queue gets shorter.
+// An idle hour, in which all requests were admitted on arrival, does not tell how fast a queue drains.
 TEST(ObjectiveOrder, WhatWasLetInWithoutWaitingIsNoRate) {
   Queue queue;
   for (int i = 0; i < 7200; ++i) {
     queue.End(queue.Add(kRate));
     queue.now += kNsPerSecond / 2;
   }
-  queue.TeachRate(10);                                // a second of a queue
-  for (int i = 0; i < 30; ++i) queue.Add(kRate - 1);  // a little less, for rounding
+  queue.TeachRate(10);                                // one second of waiting
+  for (int i = 0; i < 30; ++i) queue.Add(kRate - 1);  // slightly less, for rounding
   EXPECT_EQ(queue.GiveUp().size(), 11U);              // 19 s of 30
 }
 
-// A quiet time is forgotten as fast as a busy one.
+// Old observations fade in idle time as fast as in busy time.
 TEST(ObjectiveOrder, TheRateIsThatOfLate) {
   Queue queue;
   for (int i = 0; i < 1000; ++i) {  // ten times as fast, with hardly any waiting
@@ -296,11 +296,11 @@ TEST(ObjectiveOrder, TheRateIsThatOfLate) {
   }
   queue.now += 10 * kObjective;
   queue.TeachRate(100);
-  for (int i = 0; i < 30; ++i) queue.Add(kRate - 1);  // a little less, for rounding
+  for (int i = 0; i < 30; ++i) queue.Add(kRate - 1);  // slightly less, for rounding
   EXPECT_EQ(queue.GiveUp().size(), 11U);
 }
 
-// All others wait for their adapters, which will be there in a moment.
+// All other requests wait for adapters that are about to arrive, so one admission is no rate.
 TEST(ObjectiveOrder, OneThatWasLetInIsNoRate) {
   Queue queue;
   Request* const first = queue.Add(10);
@@ -311,7 +311,7 @@ TEST(ObjectiveOrder, OneThatWasLetInIsNoRate) {
   EXPECT_TRUE(queue.GiveUp().empty());
 }
 
-// 20,000 at once, as a flood on an unlimited queue: this test would take minutes if each looked at all others.
+// 20,000 requests at once, as in a flood on an unlimited queue. With quadratic time this test would take minutes.
 TEST(ObjectiveOrder, AFloodIsGivenUpAtOnce) {
   Queue queue;
   queue.TeachRate();
@@ -328,7 +328,7 @@ TEST(ObjectiveOrder, WhoseTimeIsOverIsGivenUpAlone) {
   Request* const possible = queue.Add(10 * kRate);
   EXPECT_EQ(queue.GiveUp(), (std::set<const Request*>{missed, impossible}));
   EXPECT_FALSE(possible->late);
-  // A deadline that is missed is no wish any more; a priority still is.
+  // A missed deadline has no effect on the due time; a priority still has.
   PlaceInQueue(queue.order, kAgeBound, *missed);
   EXPECT_EQ(missed->due, missed->arrival + kAgeBound);
   missed->priority = -5;
@@ -336,7 +336,7 @@ TEST(ObjectiveOrder, WhoseTimeIsOverIsGivenUpAlone) {
   EXPECT_EQ(missed->due, missed->arrival + kAgeBound / 2);
 }
 
-// Who has no deadline is thought to want its first token within the objective.
+// A request without a deadline is assumed to want its first token within the objective.
 TEST(ObjectiveOrder, DeadlinesStandBesideTheObjective) {
   Queue queue;
   Request* const plain = queue.Add(1);
@@ -344,13 +344,13 @@ TEST(ObjectiveOrder, DeadlinesStandBesideTheObjective) {
   Request* const patient = queue.Add(1, queue.now + 2 * kObjective);
   EXPECT_EQ(plain->due, queue.now);
   EXPECT_EQ(soon->due, queue.now - kObjective / 2);
-  EXPECT_EQ(patient->due, queue.now);  // a late deadline is no wish to wait
+  EXPECT_EQ(patient->due, queue.now);  // a late deadline does not delay the request
   const Request* const urgent = queue.Add(1, 0, -10);
   EXPECT_EQ(urgent->due, queue.now - kAgeBound);
   queue.order.CheckIntegrity();
 }
 
-// Who was let in and is preempted waits again, unknown to the order.
+// A preempted request waits again without BeginsToWait.
 TEST(ObjectiveOrder, APreemptedRequestIsNotCountedTwice) {
   Queue queue;
   queue.TeachRate();
@@ -362,7 +362,7 @@ TEST(ObjectiveOrder, APreemptedRequestIsNotCountedTwice) {
   EXPECT_EQ(queue.order.on_time() + queue.order.late(), 0U);
 }
 
-// Random arrivals, ends and cancellations, in twos: the same happens to both, and nobody is lost.
+// Random arrivals, ends and cancellations go to two equal queues. Both must decide alike, and no request is lost.
 TEST(ObjectiveOrder, IsDeterministicAndLosesNobody) {
   std::size_t given_up = 0;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {

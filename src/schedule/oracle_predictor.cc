@@ -34,7 +34,7 @@ std::int32_t OraclePredictor::Predict(const LengthQuery& query) {
       static_cast<std::uint64_t>(query.prompt_tokens) << 32 ^ static_cast<std::uint64_t>(query.hint);
   const std::uint64_t draw = SplitMix64(SplitMix64(seed_ ^ query.adapter.value) ^ lengths);
   if (UnitDouble(draw) < accuracy_) return query.hint;
-  // one to be wrong in
+  // There is at least one other bucket for a wrong prediction.
   const std::int32_t own = BucketOf(query.hint), buckets = std::max({2, own + 1, BucketOf(longest_) + 1});
   const auto other = static_cast<std::int32_t>(SplitMix64(draw) % static_cast<std::uint64_t>(buckets - 1));
   return std::min(MiddleOf(other + (other >= own)), std::max(longest_, query.hint + 1));

@@ -1,5 +1,5 @@
-// A predictor that is told the truth and gets some of it wrong: for simulations, where the effect of a predictor's
-// accuracy is asked for (Chameleon 5.4.2).
+// A predictor of adjustable accuracy for simulations: it is told the true length and errs in a fraction of its
+// predictions (Chameleon 5.4.2).
 #pragma once
 
 #include <array>
@@ -9,21 +9,24 @@
 
 namespace loramux {
 
-// Right guesses are the hint (LengthQuery::hint) itself. Wrong ones are the middle of another bucket, each as likely,
-// of those that the workload's answers fall into: a classifier that was trained on it knows no others. Stateless: a
-// guess depends on the seed and the query alone, so it is the same under every order of the queue.
+// The predictor "oracle". A right prediction is LengthQuery::hint, which holds the true length. A wrong one is the
+// middle of another bucket; all other buckets in which the workload has answers are equally likely, because a
+// classifier that was trained on the workload knows no others. Stateless: a prediction depends on the seed and the
+// query alone, so it is the same under every queue order.
 class OraclePredictor final : public LengthPredictor {
  public:
-  // Where buckets end, in tokens; the last has no end.
+  // The largest length in each bucket, in tokens; the last bucket has no end.
   static constexpr std::array<std::int32_t, 6> kBucketEnds = {32, 64, 128, 256, 512, 1024};
   static constexpr std::int32_t kBuckets = static_cast<std::int32_t>(kBucketEnds.size()) + 1;
+  // The bucket of a length, below kBuckets.
   static std::int32_t BucketOf(std::int32_t tokens);
 
-  // `longest` answer of the workload, in tokens; 0: not known, all buckets. REQUIRES: 0 <= accuracy <= 1.
+  // `accuracy`: fraction of right predictions. `longest`: the longest answer of the workload in tokens, which bounds
+  // the buckets; 0: not known. REQUIRES: 0 <= accuracy <= 1.
   OraclePredictor(double accuracy, std::uint64_t seed, std::int32_t longest = 0);
   std::string_view name() const override { return "oracle"; }
-  // Without a hint: max_output_tokens. A wrong guess may exceed max_output_tokens: where that is what ends a simulated
-  // request, it must not tell the order of the queue the truth.
+  // Without a hint it predicts max_output_tokens. A wrong prediction may exceed max_output_tokens: where
+  // max_output_tokens is the true length of a simulated request, a bound by it would reveal that length.
   std::int32_t Predict(const LengthQuery& query) override;
   void Observe(const LengthQuery&, std::int32_t) override {}
 

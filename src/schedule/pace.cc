@@ -15,7 +15,7 @@
 namespace loramux {
 namespace {
 
-constexpr double kMaxSeconds = 4e9;  // fit TimeNs
+constexpr double kMaxSeconds = 4e9;  // fits TimeNs
 
 bool Before(const Pace::Change& a, const Pace::Change& b) { return a.at < b.at; }
 bool IsFactor(double factor) { return factor >= Pace::kMinFactor && factor <= Pace::kMaxFactor; }

@@ -1,5 +1,4 @@
-// How fast a machine is from one moment to the next, where it is not always the same: neighbours on its host, heat, a
-// power limit.
+// The speed of a machine over time, where it varies: other users of its host, heat, a power limit.
 #pragma once
 
 #include <filesystem>
@@ -11,22 +10,25 @@
 
 namespace loramux {
 
+// A step function of time: the factor by which steps take longer than the performance model predicts. Immutable.
 class Pace {
  public:
+  // Bounds of a factor.
   static constexpr double kMinFactor = 1e-3, kMaxFactor = 1e3;
 
-  // From `at` on, until the next change, a step takes `factor` times what the performance model says.
+  // From time `at` to the next change, a step takes `factor` times as long as the performance model predicts.
   struct Change {
     TimeNs at = 0;
     double factor = 1;
   };
 
-  Pace() = default;  // always the model's
-  // `period`: after so long it begins anew; 0: the last factor stays.
-  // REQUIRES: ascending by time, from 0 on, before `period`; factors from kMinFactor to kMaxFactor.
+  // The factor is always 1.
+  Pace() = default;
+  // `period`: time after which the changes repeat; 0: the last factor stays. REQUIRES: changes ascend by time, from 0
+  // up to less than `period` (if there is one); factors from kMinFactor to kMaxFactor.
   explicit Pace(std::vector<Change> changes, TimeNs period = 0);
 
-  // 1 before the first change.
+  // The factor at time `now`; 1 before the first change.
   double At(TimeNs now) const;
 
   std::span<const Change> changes() const { return changes_; }
@@ -37,7 +39,8 @@ class Pace {
   TimeNs period_ = 0;
 };
 
-// A CSV file: a header; a time in seconds and a factor a line, in order of time. Errors name file and line.
+// Reads a CSV file: a header line, then lines of a time in seconds and a factor, in order of time. Errors name the file
+// and the line.
 Result<Pace> ReadPace(const std::filesystem::path& path);
 
 }  // namespace loramux

@@ -35,7 +35,7 @@ double PaddedAdapters(const PerformanceModel&, const StepLoad& load) {
 
 using Model = PerformanceModel;
 
-// What the two shapes share, between what only one has: either shape is one span.
+// The terms that both shapes share lie between the terms of only one shape, so that each shape is one span.
 constexpr std::array<PerformanceTerm, 14> kTerms = {{
     {"per_padded_rank", &Model::per_padded_rank, PaddedTokens},
     {"per_padded_adapter", &Model::per_padded_adapter, PaddedAdapters},
@@ -52,7 +52,7 @@ constexpr std::array<PerformanceTerm, 14> kTerms = {{
     {"per_adapter_token_rank", &Model::per_adapter_token_rank, TokenRanks},
     {"per_rank", &Model::per_rank, Count<&StepLoad::rank_sum>},
 }};
-constexpr std::size_t kOwnTerms = 2;  // of each shape
+constexpr std::size_t kOwnTerms = 2;  // terms of only one shape, for each shape
 
 double FactorAt(std::span<const StepFactor> factors, double tokens) {
   if (factors.empty()) return 1;
@@ -87,7 +87,7 @@ FactorTable FactorTableOf(const StepLoad& load) {
 
 double PerformanceModel::SecondsOf(const StepLoad& load) const {
   const std::vector<StepFactor>& own = this->*FactorTableOf(load);
-  const bool borrows = own.empty() && load.prefill_tokens > 0;  // no step with both was seen
+  const bool borrows = own.empty() && load.prefill_tokens > 0;  // no step with prefill and decode was measured
   const double factor =
       FactorAt(borrows ? prefill_factors : own, static_cast<double>(load.prefill_tokens + load.decode_sequences));
   return factor * LinearSecondsOf(load) + AfterPrefillSeconds(*this, load);

@@ -1,11 +1,10 @@
-// How long a step takes on a device, and how long a transfer: linear in what they do. CaraServe (section 5) models
-// prefill and decode as linear in the batch size and, for adapters, in (batch size x largest rank) for the padded
-// kernel, `bgmv`, or in the sum of ranks for the one at true ranks, `mbgmv`. Here both phases may share a step, so one
-// sum has them all.
+// Predicts the time of a step on a device, and of a transfer, as a linear function of the work. CaraServe (section 5)
+// models prefill and decode as linear in the batch size. For adapters it adds a term in (batch size x largest rank) for
+// the padded kernel, `bgmv`, or in the sum of ranks for the kernel at true ranks, `mbgmv`. Here both phases may share a
+// step, so one sum has all terms.
 //
-// Fitted by `loramux profile`, or written down for a known device (simulate/). Read by the simulator and the scheduler
-// (service_times.h).
-// docs/profile.md says what each term stands for.
+// A model is fitted by `loramux profile`, or written down for a known device (simulate/). The simulator and the
+// scheduler use it (service_times.h). docs/design/performance-model.md explains each term.
 #pragma once
 
 #include <cstdint>
@@ -17,110 +16,116 @@
 
 namespace loramux {
 
-// What a step computes, as far as its time depends on it.
+// The work of a step, as far as its time depends on it.
 struct StepLoad {
-  std::int64_t prefill_tokens = 0;     // tokens of chunks of more than one token
+  std::int64_t prefill_tokens = 0;     // tokens in chunks of more than one token
   std::int64_t decode_sequences = 0;   // chunks of one token
   std::int64_t prefill_attention = 0;  // sum over prefill tokens of the positions that each attends to
   std::int64_t decode_context = 0;     // sum over decoding sequences of the positions that each attends to
-  std::int64_t adapter_tokens = 0;     // tokens, of either kind, that are computed with an adapter
-  std::int64_t rank_sum = 0;           // of distinct adapters in the batch
-  std::int64_t max_rank = 0;           // of the batch
+  std::int64_t adapter_tokens = 0;     // tokens of both kinds that use an adapter
+  std::int64_t rank_sum = 0;           // sum of the ranks of the distinct adapters in the batch
+  std::int64_t max_rank = 0;           // largest rank in the batch
   std::int64_t distinct_adapters = 0;
-  std::int64_t token_ranks = 0;        // sum over adapter_tokens of the adapter's rank; 0: not known, taken as
-                                       // adapter_tokens x the mean rank of the adapters
+  std::int64_t token_ranks = 0;        // sum over adapter_tokens of the rank of the adapter; 0: unknown, and
+                                       // estimated as adapter_tokens x the mean rank of the adapters
   std::int64_t prefill_sequences = 0;  // chunks of more than one token
-  std::int64_t prefill_context = 0;    // sum over them of the positions up to their last: keys and values to read
-  // So many steps after one with prefill tokens, which has driven what decoding reads out of the caches; 0: none, or
-  // long ago.
+  std::int64_t prefill_context = 0;    // sum over these chunks of the positions up to the last one: keys and values
+                                       // to read
+  // Number of steps since one with prefill tokens, which evicted the data of decoding from the processor caches.
+  // 0: there was none, or it was more than kColdSteps ago.
   std::int32_t after_prefill = 0;
 };
-inline constexpr std::int32_t kColdSteps = 8;  // then what decoding reads is near again
-// StepLoad::after_prefill of the step that comes after this one.
+// Steps after a prefill until the data of decoding is in the processor caches again.
+inline constexpr std::int32_t kColdSteps = 8;
+// The value of StepLoad::after_prefill for the step after this one.
 inline std::int32_t StepsAfterPrefill(const StepLoad& step) {
   if (step.prefill_tokens > 0) return 1;
   return step.after_prefill > 0 && step.after_prefill < kColdSteps ? step.after_prefill + 1 : 0;
 }
 
-// Measured seconds over those of the linear terms, for steps of about so many tokens.
+// A point of a table of factors: measured seconds divided by those of the linear terms, for steps of so many tokens.
 struct StepFactor {
   double tokens = 0, factor = 1;
 };
 
+// The kernel that the adapter terms describe: padded to the largest rank, or at true ranks.
 enum class LoraCostShape : std::uint8_t { kBgmv, kMbgmv };
 
+// A performance model. Coefficients are in seconds per unit of what they count, and not negative.
 struct PerformanceModel {
   std::string device;  // in words
-  // Seconds.
-  double step = 0;  // of any step: launch, and reading the weights
+  // Coefficients of the linear terms.
+  double step = 0;  // each step: launch, and reading the weights
   double per_prefill_token = 0;
-  double per_prefill_sequence = 0;  // each chunk: its own products with few rows, and its logits
+  double per_prefill_sequence = 0;  // each chunk: products with few rows, and its logits
   double per_decode_sequence = 0;
   double per_prefill_attention = 0;
   double per_prefill_context = 0;
   double per_decode_context = 0;
-  // The kernels compute so many tokens at a time, and a part of them takes about as long as all: the tokens of a step,
-  // rounded up to whole tiles. 0: no such steps.
+  // Tokens that the kernels compute at a time. An incomplete tile takes about as long as a full one, so
+  // per_token_tile counts the tokens of a step rounded up to tiles. 0: no tiles.
   std::int64_t token_tile = 0;
   double per_token_tile = 0;
   double per_adapter = 0;             // each distinct one
-  double per_adapter_token = 0;       // each token with an adapter, whatever its rank
-  double per_adapter_token_rank = 0;  // mbgmv: tokens x rank, arithmetic
-  double per_rank = 0;                // mbgmv: of the sum of ranks, reading the adapters
+  double per_adapter_token = 0;       // each token with an adapter, at any rank
+  double per_adapter_token_rank = 0;  // mbgmv: tokens x rank; arithmetic
+  double per_rank = 0;                // mbgmv: sum of ranks; reading the adapters
   double per_padded_rank = 0;         // bgmv: batch tokens x largest rank
   double per_padded_adapter = 0;      // bgmv: distinct adapters x largest rank
   LoraCostShape shape = LoraCostShape::kMbgmv;
-  // Weights are read once a step whatever it computes, so a small step takes as long as a larger one: the time is the
-  // larger of `floor` and the sum. 0: no floor.
+  // Minimum seconds of a step: the weights are read once per step, so a small step takes as long as a larger one. 0: no
+  // floor.
   double floor = 0;
-  // The same, of the products with the base weights alone (per_prefill_token and per_decode_sequence): attention and
-  // adapters read memory of their own, so their time comes on top. 0: no such floor.
+  // Minimum seconds of the products with the base weights (per_prefill_token and per_decode_sequence). Attention and
+  // adapters read other memory, so their time is added to it. 0: no such floor.
   double dense_floor = 0;
-  // What the linear terms miss, as a table: SecondsOf is the sum times the factor, interpolated in the logarithm of the
-  // step's tokens and constant beyond the ends. For steps without prefill tokens, for those with nothing else, and for
-  // those with both. Ascending by tokens, which are positive, as the factors; empty: the linear terms alone, for steps
-  // with both prefill_factors.
+  // Corrections of the linear terms for steps that only decode, that only prefill, and that do both. SecondsOf
+  // multiplies the sum by the factor, interpolated over the logarithm of the tokens of the step and constant beyond the
+  // ends. Tokens and factors are positive; tokens ascend. An empty table is a factor of 1, except that empty
+  // mixed_factors are replaced by prefill_factors.
   std::vector<StepFactor> decode_factors, prefill_factors, mixed_factors;
-  // Seconds on top of a step without prefill tokens that comes after one with: its weights and adapters have left the
-  // caches. Each of the steps behind it finds more of them there: it takes that part (below 1) of what the one before
-  // it took on top.
+  // Seconds that the first step without prefill tokens takes longer after a step with some, because weights and
+  // adapters left the processor caches; and the factor (below 1) by which this excess shrinks with each further step.
   double after_prefill = 0, after_prefill_decay = 0;
-  // And of each of its sequences, whose keys, values and adapter have left them too, in all kColdSteps: they are more
-  // than one step's to bring back.
+  // Additional seconds for each sequence in all kColdSteps, because keys, values and adapter left the caches too. They
+  // are too many to come back within one step.
   double after_prefill_per_sequence = 0;
-  // Between the end of a step and the start of the next, on the engine's thread: collecting, planning. Not in
-  // SecondsOf.
+  // Seconds on the engine thread between the end of a step and the start of the next: collecting results, planning. Not
+  // part of SecondsOf.
   double between_steps = 0;
-  // From the moment when a request is sent to the moment when an engine that sleeps sees it. Not in SecondsOf.
+  // Seconds from sending a request until a sleeping engine sees it. Not part of SecondsOf.
   double submit_latency = 0;
 
+  // A link between tiers: a transfer takes latency + bytes / bytes_per_second.
   struct Link {
     double latency = 0;  // seconds
     double bytes_per_second = 0;
   };
   Link disk, host_to_device, device_to_host;
 
+  // Predicted seconds of a step.
   double SecondsOf(const StepLoad& load) const;
-  // The same without the factors and after_prefill: CaraServe's shape.
+  // The same without the factors and without the excess after a prefill: the form of CaraServe's model.
   double LinearSecondsOf(const StepLoad& load) const;
 };
 
-// One summand of PerformanceModel::SecondsOf: a coefficient times what it counts.
+// One summand of PerformanceModel::LinearSecondsOf: a coefficient times a count.
 struct PerformanceTerm {
-  const char* name;  // of the coefficient, as in profile files
+  const char* name;  // of the coefficient in profile files
   double PerformanceModel::*coefficient;
   double (*count)(const PerformanceModel& model, const StepLoad& load);
 };
-// The summands of a model of this shape. The coefficients of the other shape's are not looked at.
+// The summands of a model of this shape. The coefficients of the other shape are ignored.
 std::span<const PerformanceTerm> PerformanceTerms(LoraCostShape shape);
 
+// A member of PerformanceModel that is a table of factors, and all such members.
 using FactorTable = std::vector<StepFactor> PerformanceModel::*;
 inline constexpr FactorTable kFactorTables[] = {&PerformanceModel::decode_factors, &PerformanceModel::prefill_factors,
                                                 &PerformanceModel::mixed_factors};
-// The one that a step of this load is of.
+// The table for steps with this load.
 FactorTable FactorTableOf(const StepLoad& load);
 
-// "bgmv", "mbgmv".
+// The name of the shape: "bgmv" or "mbgmv".
 const char* LoraCostShapeName(LoraCostShape shape);
 
 }  // namespace loramux

@@ -93,7 +93,7 @@ TEST(PerformanceModelTest, FromTheRidgeOnAStepTakesLongerForMoreTokens) {
   const auto seconds = [&](std::int64_t tokens) { return model.SecondsOf({.prefill_tokens = tokens}); };
   EXPECT_DOUBLE_EQ(seconds(1), seconds(ridge));
   EXPECT_GT(seconds(ridge + 1), seconds(ridge));
-  model.per_prefill_token = 1e-300;  // a profile that makes no sense
+  model.per_prefill_token = 1e-300;  // an implausible profile
   EXPECT_EQ(RidgeTokens(model), 1 << 20);
   model.per_prefill_token = 0;
   EXPECT_EQ(RidgeTokens(model), 0);
@@ -118,13 +118,13 @@ TEST(PerformanceModelTest, FactorsAreInterpolatedInTheLogarithmOfTheTokens) {
   };
   EXPECT_DOUBLE_EQ(seconds(1), 2);
   EXPECT_DOUBLE_EQ(seconds(2), 2);
-  EXPECT_DOUBLE_EQ(seconds(4), 4);  // half way from 2 to 8
+  EXPECT_DOUBLE_EQ(seconds(4), 4);  // half way between 2 and 8
   EXPECT_DOUBLE_EQ(seconds(8), 6);
   EXPECT_DOUBLE_EQ(seconds(999), 6);
   EXPECT_DOUBLE_EQ(model.LinearSecondsOf(load), 2);
   load.prefill_tokens = 10;
   EXPECT_DOUBLE_EQ(seconds(0), 10);
-  EXPECT_DOUBLE_EQ(seconds(4), 10);  // no step with both was seen: that of prefill
+  EXPECT_DOUBLE_EQ(seconds(4), 10);  // no step with both was measured: factor of prefill
   model.mixed_factors = {{20, 7}};
   EXPECT_DOUBLE_EQ(seconds(4), 14);
   EXPECT_DOUBLE_EQ(seconds(0), 10);
@@ -159,7 +159,7 @@ TEST(PerformanceModelTest, DecodingAfterAPromptTakesLonger) {
 
 TEST(PerformanceModelTest, HowManyStepsAgoTheLastPromptWas) {
   StepLoad load{.decode_sequences = 2};
-  EXPECT_EQ(StepsAfterPrefill(load), 0);  // never
+  EXPECT_EQ(StepsAfterPrefill(load), 0);  // there was no prefill
   load.prefill_tokens = 30;
   std::int32_t after = StepsAfterPrefill(load);
   for (std::int32_t step = 1; step <= kColdSteps; ++step) {

@@ -22,11 +22,11 @@ constexpr const char* kFormat = "loramux-performance-profile";
 constexpr std::size_t kMaxFileBytes = std::size_t{1} << 20;
 constexpr std::size_t kMaxText = 1024, kMaxRanks = 65536;
 constexpr std::int64_t kMaxCount = std::int64_t{1} << 40;
-constexpr double kMaxSeconds = 1e6;  // a step or a latency: eleven days
+constexpr double kMaxSeconds = 1e6;  // of a step or a latency; eleven days
 
 double Seconds(TimeNs time) { return static_cast<double>(time) / static_cast<double>(kNsPerSecond); }
 
-// Reads the fields of one object; Done() refuses what was never asked for.
+// Reads the fields of one object. Done() fails if the object has any other field.
 class StrictFields {
  public:
   StrictFields(const json& object, const std::string& label, std::int64_t version)
@@ -38,7 +38,7 @@ class StrictFields {
     ASSIGN_OR_RETURN(out, fields_.RequiredInt(key, low, high));
     return Ok{};
   }
-  // In [low, high].
+  // A number in [low, high].
   Status Number(const char* key, double low, double high, double& out) {
     seen_.insert(key);
     const json* value = fields_.Find(key);
@@ -59,7 +59,7 @@ class StrictFields {
     out = *text;
     return Ok{};
   }
-  // The object under `key`, for a reader of its own.
+  // Reads the object under `key` with `read`, and checks that it has no other fields.
   template <typename Read>
   Status Object(const char* key, Read read) {
     seen_.insert(key);
@@ -91,7 +91,7 @@ class StrictFields {
     ASSIGN_OR_RETURN(out, FactorsFromJson(*value, fields_.label() + key));
     return Ok{};
   }
-  // A list [[seconds, factor], ...], ascending by time, and what it lasts.
+  // A list [[seconds, factor], ...], ascending by time, within `period`.
   Status ChangesOf(const char* key, TimeNs period, Pace& out) {
     seen_.insert(key);
     const json* value = fields_.Find(key);
@@ -320,7 +320,7 @@ ordered_json BaseJson(const PerformanceProfile::BaseModel& base) {
 
 Result<PerformanceProfile> ParsePerformanceProfile(std::string_view text, const std::string& label) {
   ASSIGN_OR_RETURN(const json object, ParseJsonObject(text, label));
-  // Before everything else: a file of another kind or version differs in every field.
+  // Checked first, because a file of another kind or version differs in every field.
   const JsonFields head(object, label + ": ");
   ASSIGN_OR_RETURN(const auto format, head.String("format"));
   if (format != kFormat) return head.Bad("format", Quote(kFormat));

@@ -1,4 +1,4 @@
-// Fuzzes ParsePerformanceProfile, and what a model answers afterwards.
+// Fuzzes ParsePerformanceProfile and the predictions of the models that it returns.
 #include <cmath>
 #include <string_view>
 
@@ -31,7 +31,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
     for (const FactorTable table : kFactorTables) CHECK_LE((profile->ModelOf(shape).*table).size(), kMaxFactors);
   }
-  // What was read can be written and read again.
+  // A profile that was read can be written and read again.
   CHECK(ParsePerformanceProfile(PerformanceProfileAsJson(*profile), "FILE").ok());
   return 0;
 }

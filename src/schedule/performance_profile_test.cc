@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-// Another value in every field, so that a mix-up shows.
+// A profile with a different value in every field, so that mixed-up fields show.
 PerformanceProfile SomeProfile() {
   PerformanceProfile profile;
   profile.device = "two cores of \xc3\xa9tain, 2 threads";
@@ -77,7 +77,7 @@ std::string ErrorOf(const json& changed) {
   return result.ok() ? "" : result.error().message;
 }
 
-// Each scalar or list of the file, by its path.
+// The path of each scalar and each list in the file.
 std::vector<json::json_pointer> Leaves(const json& object) {
   std::vector<json::json_pointer> leaves;
   const json flat = object.flatten();
@@ -89,7 +89,7 @@ TEST(PerformanceProfileTest, ReadsWhatItWrote) {
   const std::string text = PerformanceProfileAsJson(SomeProfile());
   const auto read = ParsePerformanceProfile(text, "FILE");
   ASSERT_TRUE(read.ok()) << read.error().message;
-  EXPECT_EQ(PerformanceProfileAsJson(*read), text);  // every field that the text has
+  EXPECT_EQ(PerformanceProfileAsJson(*read), text);  // the text has every field
   StepLoad load{.prefill_tokens = 100,
                 .decode_sequences = 5,
                 .prefill_attention = 3000,
@@ -202,8 +202,7 @@ TEST(PerformanceProfileTest, HostileTexts) {
     ASSERT_FALSE(result.ok()) << text.substr(0, 100);
     EXPECT_EQ(result.error().message.rfind("FILE", 0), 0u) << result.error().message;
   }
-  // Prefixes (the last byte is a newline, which a text may lack), and changed bytes: no crash, and an error or a sound
-  // profile.
+  // A proper prefix is an error (the last byte is an optional newline); changed bytes give an error or a sound profile.
   for (std::size_t i = 0; i + 1 < good.size(); i += 7) {
     EXPECT_FALSE(ParsePerformanceProfile(good.substr(0, i), "FILE").ok());
     std::string changed = good;
@@ -213,7 +212,7 @@ TEST(PerformanceProfileTest, HostileTexts) {
       EXPECT_GT(result->mbgmv.model.disk.bytes_per_second, 0);
     }
   }
-  // Overflowing numbers are not infinite seconds.
+  // Numbers that overflow must not become infinite seconds.
   json huge = json::parse(good);
   std::string text = huge.dump();
   const std::string step = "\"step\":";
@@ -247,7 +246,7 @@ TEST(PerformanceProfileTest, TheFirstVersionIsLinear) {
     EXPECT_EQ(read->ModelOf(shape).between_steps, 3e-5);
     EXPECT_EQ(read->ModelOf(shape).submit_latency, 0);
   }
-  // Written again it is of this version; and the first has nothing of it.
+  // Written again, it has the current version. Version 1 with a field of a later version is an error.
   EXPECT_TRUE(ParsePerformanceProfile(PerformanceProfileAsJson(*read), "FILE").ok());
   json mixed = FirstVersion();
   mixed["requests_per_second"] = 1;
@@ -286,7 +285,7 @@ TEST(PerformanceProfileTest, TheThirdVersionIsAlwaysAsFast) {
 }
 
 TEST(PerformanceProfileTest, HostilePace) {
-  const json good = json::parse(PerformanceProfileAsJson(SomeProfile()));  // lasts 3 s
+  const json good = json::parse(PerformanceProfileAsJson(SomeProfile()));  // period of 3 s
   json many = json::array(), longest = json::array();
   for (std::size_t i = 0; i <= kMaxPaceChanges; ++i) {
     many.push_back(json::array({static_cast<double>(i) * 1e-4, 1}));
@@ -362,7 +361,7 @@ TEST(PerformanceProfileTest, HostileFactors) {
       EXPECT_EQ(ErrorOf(changed), "");
     }
   }
-  // JSON has no NaN; what overflows is none either.
+  // JSON has no NaN, and numbers that overflow are errors.
   std::string text = good.dump();
   const std::size_t at = text.find("1.25", text.find("decode_factors"));
   for (const char* number : {"NaN", "1e999", "-1e999"}) {
@@ -374,7 +373,7 @@ TEST(PerformanceProfileTest, HostileFactors) {
 TEST(PerformanceProfileTest, OtherShapesAreTold) {
   PerformanceProfile::BaseModel measured = SomeProfile().base, other = measured;
   other.name = "other";
-  other.digest = "fedc";  // other weights of the same shape take as long
+  other.digest = "fedc";  // other weights of the same shape take equally long
   EXPECT_TRUE(CheckSameShape(measured, other, "FILE").ok());
   other.intermediate_size = 1024;
   const Status status = CheckSameShape(measured, other, "FILE");

@@ -1,4 +1,5 @@
-// What one engine step will do: decided on a scratch copy of the capacities, then carried out by Scheduler::Commit.
+// The plan of one engine step. Scheduler::Plan decides it on a scratch copy of the capacities; Scheduler::Commit
+// applies it.
 #pragma once
 
 #include <cstdint>
@@ -9,56 +10,58 @@
 
 namespace loramux {
 
-// One request's part of the step's batch.
+// One request's part of the step's batch. Does not own the request.
 struct PlannedChunk {
   Request* request = nullptr;
-  std::int32_t num_tokens = 0;  // from request->computed on
-  std::int32_t new_pages = 0;   // to allocate before the step
-  bool admits = false;          // the request joins the running ones with this step
-  bool samples = false;         // its last known token is computed: a new token follows
-  std::uint32_t sort_key = 0;   // of SortByAdapter alone, which looks at the request once
+  std::int32_t num_tokens = 0;  // from position request->computed on
+  std::int32_t new_pages = 0;   // pages to allocate before the step
+  bool admits = false;          // the request starts running with this step
+  bool samples = false;         // the chunk computes the last known token, so a new token is sampled
+  std::uint32_t sort_key = 0;   // scratch of SortByAdapter, which then reads each request only once
 };
 
-// A waiting request that joins: it begins behind what the dependency tree has of its tokens. Those are full pages up to
-// `tail`; the first `in_page.tokens` positions of the next page are copied, with the whole page, from `in_page.node`, a
-// child of `tail`, into the first of the request's own pages before the step computes.
+// A waiting request that is admitted. It begins after the prefix of its tokens that the dependency tree has: the full
+// pages up to `tail`, and the first `in_page.tokens` positions of the next page. That next page is copied whole from
+// `in_page.node`, a child of `tail`, into the first page of the request's own, before the step computes.
 struct PlannedAdmission {
   Request* request = nullptr;
   NodeId tail;  // without a tree: no node
   DependencyTree::InPage in_page;
-  RequestId overtakes;  // an older one that memory has no room for; 0: none
+  RequestId overtakes;  // the older request, without room in memory, that this one overtakes; 0: none
 };
 
-// Keys and values that a waiting request would begin with come back from the host tier.
+// Keys and values up to `tail`, which a waiting request would begin with, are fetched from the host tier.
 struct PlannedFetch {
   Request* request = nullptr;
   NodeId tail;
-  bool ahead = false;  // it has no seat yet
-  std::int64_t pages = 0;
+  bool ahead = false;      // the request has no seat yet
+  std::int64_t pages = 0;  // pages to fetch
 };
 
+// The load of an adapter to the device, which begins with this step.
 struct PlannedLoad {
   AdapterGeneration adapter;
-  bool via_host = false;
+  bool via_host = false;  // the host tier keeps a copy
 };
 
-// Carried out in this order: preemptions, evictions (keys and values before adapters), admissions, page allocations,
-// fetches, loads.
+// The decision for one step. Commit carries it out in this order: preemptions, evictions (keys and values before
+// adapters), admissions, page allocations, fetches, loads.
 struct StepPlan {
   std::vector<Request*> preemptions;
-  std::int64_t discarded_tokens = 0;  // computed by those of them that gave way to a waiting request
+  std::int64_t discarded_tokens = 0;  // computed tokens lost by preemptions in favour of a waiting request
   std::vector<NodeId> kv_evictions;   // leaves first
   std::vector<AdapterGeneration> device_evictions;
   std::vector<AdapterGeneration> host_evictions;
   std::vector<PlannedAdmission> admissions;
-  std::vector<PlannedChunk> chunks;  // requests of one adapter adjacent, base model first
+  std::vector<PlannedChunk> chunks;  // requests of one adapter are adjacent, the base model's come first
   std::vector<PlannedFetch> fetches;
   std::vector<PlannedLoad> loads;
-  // nothing is computed until these are on the device (ColdStart::kStall)
+  // Adapters that must be on the device before the next step computes (ColdStart::kStall).
   std::vector<AdapterGeneration> stalls;
-  std::int64_t num_tokens = 0;      // of all chunks
-  std::int64_t prefill_tokens = 0;  // of those, in chunks of more than one token or without a sample
+  std::int64_t num_tokens = 0;      // tokens of all chunks
+  std::int64_t prefill_tokens = 0;  // of those, tokens in chunks that have several tokens or do not sample
 
+  // Empties the plan and keeps its memory.
   void Clear() {
     preemptions.clear();
     kv_evictions.clear();
@@ -71,14 +74,16 @@ struct StepPlan {
     stalls.clear();
     num_tokens = prefill_tokens = discarded_tokens = 0;
   }
+  // True if the plan computes nothing and moves nothing.
   bool ChangesNothing() const {
     return preemptions.empty() && chunks.empty() && loads.empty() && device_evictions.empty() && kv_evictions.empty() &&
            fetches.empty();
   }
 };
 
-// Requests of one adapter become one segment of the batched LoRA product; the base model's come first, and the order
-// within an adapter stays. The buffer's contents do not matter; it is kept so that nothing is allocated.
+// Groups the chunks by adapter, so that each adapter is one segment of the batched LoRA product. The base model's
+// chunks come first; the order within an adapter is kept. `buffer` is scratch memory with arbitrary content; the caller
+// keeps it so that nothing is allocated.
 void SortByAdapter(std::vector<PlannedChunk>& chunks, std::vector<PlannedChunk>& buffer);
 
 }  // namespace loramux

@@ -1,4 +1,4 @@
-// Random loads against the scheduler: what holds for every plan, and that the plans are exactly those of the past.
+// Random loads for the scheduler. Checks the invariants of every plan, and that plans are exactly the recorded ones.
 #include <algorithm>
 #include <deque>
 #include <set>
@@ -9,24 +9,24 @@
 namespace loramux {
 namespace {
 
-// All plans of all loads below in one number. Making the plan faster must not change it; change it with the policy
-// only.
+// Digests of all plans of all loads below. A faster planner must not change them; update them only with a change of
+// policy.
 constexpr std::uint64_t kGolden = 15697315283145172429u, kGoldenWithTree = 4644583554273018741u;
-// Of the loads of the order "objective", with one tenant and with several.
+// The same for loads of the order "objective", with one tenant and with several.
 constexpr std::uint64_t kGoldenObjective = 17973415698591926689u, kGoldenObjectiveOfTenants = 1340141768855773469u;
 
-constexpr TimeNs kAgeBound = kNsPerSecond;  // of the order "objective"
+constexpr TimeNs kAgeBound = kNsPerSecond;  // with the order "objective"
 
 struct Scale {
-  int adapters, requests, arrivals;  // arrivals: at most that many in a step
+  int adapters, requests, arrivals;  // arrivals: bound per step
   std::int64_t max_running, max_batch_tokens, prompt, output;
   std::int64_t device_pages, host_pages;
-  std::uint64_t tenants;  // 0: a tenant each adapter
-  // from arrival to the first token; some requests have deadlines and priorities then
+  std::uint64_t tenants;  // 0: each adapter is a tenant
+  // TTFT objective. If there is one, some requests have deadlines and priorities.
   TimeNs objective = 0;
 };
 
-// A random choice of everything that has a say in the plan: tight and ample memory, few and many tenants.
+// A random choice of everything that influences plans: scarce and ample memory, few and many tenants.
 Scale RandomScale(Prng& prng, bool large) {
   const auto below = [&prng](std::uint64_t bound) { return static_cast<std::int64_t>(prng.NextBelow(bound)); };
   if (large) {
@@ -53,7 +53,7 @@ Scale RandomScale(Prng& prng, bool large) {
           .tenants = prng.NextBelow(5)};
 }
 
-// Somewhat more comes than can be served in time, several objectives long.
+// Slightly more requests than can be served in time, for several objectives.
 struct Overload {
   std::string order;
   std::uint64_t tenants;
@@ -129,7 +129,7 @@ struct Load {
   std::int64_t preemptions = 0, discarded = 0, evictions = 0, steps = 0, paused = 0;
   std::int64_t late = 0;  // first tokens after the objective
 
-  // Of a regime, or (null) LRU or GDSF.
+  // With a regime, or, if null, with LRU or GDSF.
   Load(std::uint64_t seed, bool large, bool with_tree, const CacheRegime* regime = nullptr)
       : prng(seed), scale(RandomScale(prng, large)) {
     Build(seed, with_tree, regime);
@@ -164,7 +164,7 @@ struct Load {
       version->generation = AdapterGeneration{generation};
       version->layout.pages = 1 + static_cast<std::int64_t>(prng.NextBelow(8));
       if (const std::int64_t share = AdapterSharePages(options.adapter_share, scale.device_pages); share > 0) {
-        version->layout.pages = std::min(version->layout.pages, share);  // the engine refuses others
+        version->layout.pages = std::min(version->layout.pages, share);  // the engine refuses larger ones
       }
       residency->Add(std::move(version));
     }
@@ -179,7 +179,7 @@ struct Load {
         AdapterGeneration{static_cast<std::uint32_t>(prng.NextBelow(static_cast<std::uint64_t>(scale.adapters) + 1))};
     request.tenant_name = std::to_string(scale.tenants == 0 ? request.adapter.value : prng.NextBelow(scale.tenants));
     request.tokens.assign(1 + prng.NextBelow(static_cast<std::uint64_t>(scale.prompt)), 1);
-    if (tree != nullptr) {  // prompts that begin alike and part somewhere
+    if (tree != nullptr) {  // prompts with common prefixes
       for (TokenId& token : request.tokens) token = static_cast<TokenId>(prng.NextBelow(16) == 0);
     }
     request.prompt_tokens = static_cast<std::int32_t>(request.tokens.size());
@@ -200,8 +200,8 @@ struct Load {
     if (request->adapter != kBaseModel) residency->Release(request->adapter);
   }
 
-  // What is copied is on the device, below the tail, and not evicted by the same plan; the last token is left to
-  // compute.
+  // A copied page is on the device, a child of the tail, and not evicted by the same plan. The last token remains to
+  // be computed.
   void CheckCopy(const StepPlan& plan, const PlannedAdmission& admission) {
     ASSERT_TRUE(tree != nullptr);
     EXPECT_TRUE(tree->OnDevice(admission.in_page.node));
@@ -243,7 +243,7 @@ struct Load {
         [](const PlannedChunk& a, const PlannedChunk& b) { return a.request->adapter < b.request->adapter; }));
   }
 
-  // REQUIRES: its step has been computed, and its token is not there yet.
+  // REQUIRES: the step of the request has been computed, and its token is not appended yet.
   void CountLate(const Request& request) {
     if (!request.generated().empty()) return;
     late += clock.Now() + kNsPerMs > (request.deadline > 0 ? request.deadline : request.arrival + scale.objective);
@@ -271,7 +271,7 @@ struct Load {
       if (static_cast<std::int32_t>(chunk.request->tokens.size()) == chunk.request->max_total_tokens)
         End(chunk.request);
     }
-    if (!alive.empty() && prng.NextBelow(12) == 0) End(alive[prng.NextBelow(alive.size())]);  // a client went away
+    if (!alive.empty() && prng.NextBelow(12) == 0) End(alive[prng.NextBelow(alive.size())]);  // a client disconnected
     if ((tree != nullptr || order != nullptr) && prng.NextBelow(2) == 0) scheduler->Prepare(clock.Now());
     if (++steps % 8 != 0) return;
     scheduler->CheckIntegrity();
@@ -312,7 +312,7 @@ TEST_P(Plan, IsExactlyWhatItWas) {
     copied_pages += load.scheduler->prefix_stats().copied_pages;
   }
   EXPECT_EQ(digest, with_tree ? kGoldenWithTree : kGolden);
-  // The test is worth something only if the hard paths were taken.
+  // Ensures that the loads exercise the rare paths.
   EXPECT_GT(preemptions, 1000);
   EXPECT_GT(discarded, 10000);
   EXPECT_GT(evictions, 1000);
@@ -327,8 +327,8 @@ INSTANTIATE_TEST_SUITE_P(Tree, Plan, testing::Bool());
 
 class PlanOfObjective : public testing::TestWithParam<std::uint64_t> {};
 
-// More comes than can be served in time, so that the order decides who is late: other plans than first come, first
-// served, and fewer that are late.
+// More requests arrive than can be served in time, so the order decides which are late. The plans differ from first
+// come, first served, and fewer requests are late.
 TEST_P(PlanOfObjective, IsExactlyWhatItWas) {
   const std::uint64_t tenants = GetParam();
   std::uint64_t digest = 0;
@@ -355,7 +355,7 @@ INSTANTIATE_TEST_SUITE_P(Tenants, PlanOfObjective, testing::Values(1, 4));
 
 class PlanOfRegime : public testing::TestWithParam<CacheRegime> {};
 
-// What CheckPlan and CheckIntegrity ask of every plan and state, and that everybody ends.
+// CheckPlan and CheckIntegrity hold for every plan and state, and every request finishes.
 TEST_P(PlanOfRegime, EveryRequestEnds) {
   const CacheRegime regime = GetParam();
   std::int64_t preemptions = 0, evictions = 0, found = 0;

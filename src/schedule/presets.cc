@@ -7,11 +7,11 @@
 namespace loramux {
 namespace {
 
-// Without chunked prefill: several prompts in a step while they have no more tokens than this together.
+// Without chunked prefill: the most tokens of several prompts in a step.
 constexpr std::int64_t kWholePromptTokens = 4096;
 
-// S-LoRA lets requests in after every tenth step of decodes (max_wait_tokens of its RouterManager), with all loads that
-// they need; Chameleon's scheduler "on every decode iteration" (4.1).
+// S-LoRA admits requests after every tenth decoding step (max_wait_tokens of its RouterManager), with all loads that
+// they need. Chameleon's scheduler runs "on every decode iteration" (4.1).
 constexpr std::int64_t kSLoraDecodeTurns = 10;
 
 constexpr Preset SLora(std::string_view name, std::string_view what, std::string_view cache, std::string_view queue,
@@ -29,7 +29,8 @@ constexpr Preset SLora(std::string_view name, std::string_view what, std::string
           .size_form = form};
 }
 
-// Whoever joins waits for his adapter, and the whole step with him (AdapterPool.ensure_loaded); loads are not counted.
+// An admitted request waits for its adapter, and the whole step waits with it (AdapterPool.ensure_loaded). The number
+// of loads is not bounded.
 constexpr Preset VllmLora(std::string_view name, std::string_view what, std::string_view queue,
                           std::int64_t prefetch_lookahead = 0, std::int64_t max_distinct_adapters = 0) {
   return {.name = name,
@@ -71,8 +72,8 @@ constexpr std::array kPresets = std::to_array<Preset>({
      .spread_prompts = true,
      .load_on_arrival = true,
      .fair = true},
-    // Chameleon is built on S-LoRA: prompts whole and in steps of their own, no history of keys and values, and "before
-    // it sends the batch to the GPU, the scheduler also loads any missing adapters required by the requests in the
+    // Chameleon is based on S-LoRA: whole prompts, in steps of their own; no history of keys and values. "Before it
+    // sends the batch to the GPU, the scheduler also loads any missing adapters required by the requests in the
     // batch" (section 2).
     SLora("s-lora", "S-LoRA: first come, first served; an adapter leaves with its last request", "s-lora", "fifo"),
     SLora("s-lora-sjf", "S-LoRA with uServe's shortest job first", "s-lora", "sjf"),
@@ -97,14 +98,14 @@ constexpr std::array kPresets = std::to_array<Preset>({
     VllmLora("vllm-lora-residency", "vLLM-LoRA, strategy 2: device-resident adapters first", "residency"),
     VllmLora("vllm-lora-prefetch", "vLLM-LoRA, strategy 3: and loads for the next 10 beside a step", "residency", 10),
     VllmLora("vllm-lora-batch32", "vLLM-LoRA, strategy 4: and at most 32 adapters a batch", "residency", 10, 32),
-    // CaraServe's baselines: an adapter leaves with its last request, so that a cold start is what it measures.
+    // CaraServe's baselines measure cold starts, so an adapter is evicted with its last request.
     CaraServe("ondmd", "CaraServe's ONDMD: each step waits for the adapters of those who join", ColdStart::kStall),
     CaraServe("caraserve",
               "CaraServe: who joins before his adapter is there computes with it on the CPU (simulated only)",
               ColdStart::kBeginAtOnce),
     CaraServe("cached", "CaraServe's CACHED: every adapter on the device from the start (simulated only)",
               ColdStart::kPassOver),
-    // One order each, all else alike.
+    // Presets that differ only in the queue order.
     {.name = "fifo", .what = "LRU; first come, first served", .cache = "lru"},
     {.name = "sjf", .what = "LRU; shortest predicted output first, with aging", .cache = "lru", .queue = "sjf"},
     {.name = "residency", .what = "LRU; device-resident adapters first", .cache = "lru", .queue = "residency"},

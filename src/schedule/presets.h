@@ -1,5 +1,5 @@
-// Whole systems by name: a regime of the cache, an order of the queue, and how a step is filled. Those of the source
-// documents are here as far as they are built of these parts, so that simulator and server compare the same thing.
+// Whole systems by name: a cache regime, a queue order, and options of the scheduler. The systems of the source papers
+// are here as far as these parts can express them, so that simulator and server compare the same systems.
 #pragma once
 
 #include <cstdint>
@@ -12,43 +12,45 @@
 
 namespace loramux {
 
+// A system. Fields without a comment are the fields of SchedulerOptions with the same name.
 struct Preset {
-  std::string_view name;
-  std::string_view what;            // in words, with the source
-  std::string_view cache;           // of FindCacheRegime
-  std::string_view queue = "fifo";  // of MakeQueueOrder
-  bool keep_history = true;         // false: no request finds what another one computed, whatever the regime says
-  bool chunked_prefill = true;      // false: prompts are computed whole
-  bool spread_prompts = false, load_on_arrival = false;  // of SchedulerOptions
-  bool separate_phases = false;                          // of SchedulerOptions, as the next three
+  std::string_view name;            // unique
+  std::string_view what;            // description, with the source
+  std::string_view cache;           // argument of FindCacheRegime
+  std::string_view queue = "fifo";  // argument of MakeQueueOrder
+  bool keep_history = true;         // false: no request reuses pages of another one, whatever the regime says
+  bool chunked_prefill = true;      // false: ComputePromptsWhole
+  bool spread_prompts = false, load_on_arrival = false;
+  bool separate_phases = false;
   std::int64_t decode_turns = 1;
-  std::int64_t whole_prompt_tokens = 0;  // without chunked_prefill: of SchedulerOptions; 0: 4096
-  bool fair = false;                     // among tenants; the documents' systems are not
-  std::int64_t lookahead = 64, max_loads_in_flight = 4, max_distinct_adapters = 0;  // of SchedulerOptions
+  std::int64_t whole_prompt_tokens = 0;  // without chunked_prefill; 0: 4096
+  bool fair = false;                     // fairness among tenants; the systems of the papers have none
+  std::int64_t lookahead = 64, max_loads_in_flight = 4, max_distinct_adapters = 0;
   ColdStart cold_start = ColdStart::kPassOver;
   std::int64_t prefetch_lookahead = 0;
   bool skip_beyond_distinct = false;
-  bool all_on_device = false;  // every adapter is on the device from the start and stays (CaraServe's CACHED)
-  // adapters that are on their way are computed on the CPU: the simulator alone can
+  bool all_on_device = false;  // every adapter stays on the device from the start (CaraServe's CACHED)
+  // While an adapter loads, its requests compute with it on the CPU. Simulator only.
   bool cpu_assist = false;
-  RequestSizeForm size_form = RequestSizeForm::kProduct;
+  RequestSizeForm size_form = RequestSizeForm::kProduct;  // SizeLanesOptions::form
 };
 
-// All of them, ours first.
+// All presets, those of loramux first.
 std::span<const Preset> Presets();
-// Error: an unknown name; the message lists the valid ones.
+// Finds a preset by name. Error: an unknown name; the message lists the valid ones.
 Result<Preset> FindPreset(std::string_view name);
 
-// Prompts are computed whole from now on. `max_model_len` > 0: positions that a sequence may have.
+// Sets the options so that prompts are computed whole. `max_model_len`: the most positions of a sequence. `together`:
+// the most tokens of several prompts in one step; 0: 4096. REQUIRES: max_model_len > 0.
 void ComputePromptsWhole(std::int64_t max_model_len, SchedulerOptions& scheduler, std::int64_t together = 0);
 
-// Who is let in, when, and what a step waits for: all of a preset but its cache, and whether prompts are computed
-// whole.
+// Sets the options of a preset for admission, loads and order: all but its cache regime and whether prompts are
+// computed whole.
 void ApplyPresetOrder(const Preset& preset, SchedulerOptions& scheduler, QueueOrderOptions& queue);
 
-// Fills in what the preset and its regime say. The policy and the history are the caller's to make: MakeEvictionPolicy
-// of the regime's policy, a DependencyTree where both keep history. `max_model_len`: ComputePromptsWhole's.
-// REQUIRES: the preset's cache is a regime.
+// Sets the options of a preset and of its regime. The caller makes the eviction policy (MakeEvictionPolicy with the
+// regime's policy), and a DependencyTree if both preset and regime keep history. `max_model_len`: as in
+// ComputePromptsWhole. REQUIRES: preset.cache names a regime.
 void ApplyPreset(const Preset& preset, std::int64_t max_model_len, SchedulerOptions& scheduler,
                  QueueOrderOptions& queue);
 

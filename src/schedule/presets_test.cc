@@ -37,7 +37,7 @@ TEST(Presets, FillInOptions) {
   EXPECT_TRUE(scheduler.separate_phases);
   EXPECT_EQ(scheduler.cold_start, ColdStart::kHold);
   EXPECT_GE(scheduler.prefill_chunk, 10'000);
-  EXPECT_GE(scheduler.max_batch_tokens, 10'000 + scheduler.max_running);  // any prompt fits beside all that decode
+  EXPECT_GE(scheduler.max_batch_tokens, 10'000 + scheduler.max_running);  // any prompt fits beside all decodes
   EXPECT_FALSE(scheduler.spread_prompts);
   EXPECT_FALSE(scheduler.load_on_arrival);
   ApplyPreset(FindPreset("loramux").value(), 10'000, scheduler, queue);
@@ -50,7 +50,7 @@ TEST(Presets, FillInOptions) {
   EXPECT_EQ(scheduler.decode_turns, 10);
   scheduler = {};
   ApplyPreset(FindPreset("chameleon").value(), 10'000, scheduler, queue);
-  EXPECT_EQ(scheduler.decode_turns, 1);  // its own scheduler lets requests in after every step
+  EXPECT_EQ(scheduler.decode_turns, 1);  // Chameleon's scheduler admits requests after every step
   Preset together = FindPreset("s-lora").value();
   together.whole_prompt_tokens = 9000;
   ApplyPreset(together, 5000, scheduler, queue);
@@ -80,7 +80,7 @@ TEST(OraclePredictor, IsRightAsOftenAsItIsToldTo) {
     ++buckets[static_cast<std::size_t>(OraclePredictor::BucketOf(guess))];
   }
   EXPECT_NEAR(right / double{kQueries}, 0.8, 0.01);
-  EXPECT_EQ(right, same_bucket);  // a wrong guess is of another bucket
+  EXPECT_EQ(right, same_bucket);  // a wrong prediction is in another bucket
   for (std::size_t i = 0; i < buckets.size(); ++i) {
     const double wanted = static_cast<std::int32_t>(i) == OraclePredictor::BucketOf(200) ? 0.8 : 0.2 / 6;
     EXPECT_NEAR(buckets[i] / double{kQueries}, wanted, 0.01) << i;
@@ -97,14 +97,14 @@ TEST(OraclePredictor, GuessesNothingThatTheWorkloadNeverHas) {
     longer += guess > 128;
   }
   EXPECT_GT(longer, 400);  // the bucket of the longest is one of three wrong ones
-  EXPECT_NE(OraclePredictor(0, 3, 20).Predict({.hint = 10}), 10);  // all answers of one bucket: still wrong
+  EXPECT_NE(OraclePredictor(0, 3, 20).Predict({.hint = 10}), 10);  // all answers are in one bucket: still wrong
 }
 
 TEST(OraclePredictor, Extremes) {
   const LengthQuery query{.prompt_tokens = 5, .max_output_tokens = 77, .hint = 33};
   EXPECT_EQ(OraclePredictor(1, 1).Predict(query), 33);
   EXPECT_NE(OraclePredictor(0, 1).Predict(query), 33);
-  EXPECT_EQ(OraclePredictor(1, 1).Predict({.max_output_tokens = 77}), 77);  // nobody told it
+  EXPECT_EQ(OraclePredictor(1, 1).Predict({.max_output_tokens = 77}), 77);  // no hint
   EXPECT_EQ(OraclePredictor::BucketOf(1), 0);
   EXPECT_EQ(OraclePredictor::BucketOf(32), 0);
   EXPECT_EQ(OraclePredictor::BucketOf(33), 1);
@@ -115,7 +115,7 @@ TEST(PerformanceModel, WeightsAreReadOnceHoweverLittleIsComputed) {
   const PerformanceModel model{
       .step = 1, .per_prefill_token = 0.1, .per_decode_sequence = 0.1, .per_decode_context = 0.01, .dense_floor = 5};
   EXPECT_DOUBLE_EQ(model.SecondsOf({.decode_sequences = 1}), 6);
-  // their history is read besides
+  // The keys and values that they attend to are read in addition.
   EXPECT_DOUBLE_EQ(model.SecondsOf({.decode_sequences = 10, .decode_context = 100}), 7);
   EXPECT_DOUBLE_EQ(model.SecondsOf({.prefill_tokens = 100, .decode_sequences = 10}), 12);
 }

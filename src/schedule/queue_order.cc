@@ -8,7 +8,7 @@
 namespace loramux {
 namespace {
 
-constexpr std::int32_t kPriorities = 10;  // each is worth a tenth of the age bound
+constexpr std::int32_t kPriorities = 10;  // steps of priority; each shifts the due time by a tenth of the age bound
 
 class Fifo final : public QueueOrder {
  public:
@@ -100,8 +100,9 @@ Result<std::unique_ptr<QueueOrder>> MakeQueueOrder(const QueueOrderOptions& opti
 void PlaceInQueue(const QueueOrder& order, TimeNs age_bound, Request& request) {
   TimeNs delay =
       order.Delay(request) + std::clamp(request.priority, -kPriorities, kPriorities) * (age_bound / kPriorities);
-  // Who has no wish may be thought to want to begin within the age bound, or the objective. Who is given up has missed
-  // his.
+  // A request without a deadline is assumed to want its first token within the objective, or else within the age
+  // bound. The due time is at most the deadline less that time. Requests that were given up have missed their
+  // deadline.
   const TimeNs wish = order.objective() > 0 ? order.objective() : age_bound;
   if (request.deadline > 0 && !request.late) delay = std::min(delay, request.deadline - request.arrival - wish);
   request.lane = order.LaneOf(request);

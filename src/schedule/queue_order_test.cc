@@ -12,7 +12,7 @@
 namespace loramux {
 namespace {
 
-// Says what the workload says.
+// Predicts the hint of the request, and records what it observes.
 class Hints final : public LengthPredictor {
  public:
   std::string_view name() const override { return "hints"; }
@@ -23,7 +23,8 @@ class Hints final : public LengthPredictor {
   std::vector<std::pair<std::int32_t, std::int32_t>> observed;
 };
 
-// Pages hold 4 tokens. One tenant, unless a request names one.
+// Pages hold 4 tokens. All requests belong to one tenant unless they name another. The objective is a quarter of
+// age_bound.
 struct World {
   VirtualClock clock;
   std::unique_ptr<PagePool> device, host;
@@ -34,7 +35,7 @@ struct World {
   std::unique_ptr<QueueOrder> order;
   Scheduler scheduler;
   std::deque<Request> requests;
-  std::vector<Request*> begun;  // in the order in which they were let in first
+  std::vector<Request*> begun;  // in the order of their first admission
 
   World(const std::string& name, std::int64_t device_pages, SchedulerOptions options = {}, SizeLanesOptions lanes = {},
         double quota_tokens = 0)
@@ -64,7 +65,7 @@ struct World {
   struct Ask {
     std::int64_t prompt = 4;
     std::int32_t output = 4;
-    std::int32_t guess = 0;  // of the output; 0: right
+    std::int32_t guess = 0;  // predicted output; 0: the right one
     std::uint32_t adapter = 0;
     std::int32_t priority = 0;
     TimeNs deadline = 0;
@@ -140,7 +141,7 @@ TEST(QueueOrder, ShortestPredictionFirst) {
   EXPECT_EQ(w.hints.observed[0], (std::pair<std::int32_t, std::int32_t>(5, 5)));
 }
 
-// Short ones that came much later do not overtake the long one any more.
+// Short requests that arrive much later do not overtake the long one.
 TEST(QueueOrder, AgeBoundsHowManyShortOnesGoFirst) {
   World w("sjf", 100, {.max_running = 1, .age_bound = 20 * 1000});
   w.Add({.output = 5});
@@ -150,7 +151,7 @@ TEST(QueueOrder, AgeBoundsHowManyShortOnesGoFirst) {
     w.Step();
   }
   ASSERT_GE(longest->first_scheduled, 0) << "starved";
-  EXPECT_GT(longest->first_scheduled, 10 * 1000);  // some went first
+  EXPECT_GT(longest->first_scheduled, 10 * 1000);  // some short ones went first
   EXPECT_LT(longest->first_scheduled, 20 * 1000 + 8 * 1000);
 }
 
@@ -168,7 +169,7 @@ TEST(QueueOrder, PrioritiesAndDeadlinesComeEarlier) {
   }
 }
 
-// However low its priority, only those that come soon enough go before it.
+// Only requests that arrive soon enough pass the request of the lowest priority.
 TEST(QueueOrder, ALowPriorityIsNotForEver) {
   World w("fifo", 100, {.max_running = 1, .age_bound = 50 * 1000});
   w.Add({});
@@ -181,10 +182,10 @@ TEST(QueueOrder, ALowPriorityIsNotForEver) {
   EXPECT_LT(last->first_scheduled, 60 * 1000);
 }
 
-// A step with room for several lets in all that have waited too long before anybody else, not one of them.
+// A step with room for several requests admits all overdue ones before any other, not only one of them.
 TEST(QueueOrder, AllThatWaitedTooLongGoFirst) {
   World w("fifo", 100, {.max_running = 2, .age_bound = 20 * 1000});
-  for (int i = 0; i < 2; ++i) w.Add({.output = 30});  // all seats, for 30 steps
+  for (int i = 0; i < 2; ++i) w.Add({.output = 30});  // they hold all seats for 30 steps
   w.Step();
   Request* const low[] = {w.Add({.priority = 10}), w.Add({.priority = 10})};
   for (int i = 0; i < 10; ++i) w.Add({.priority = -10});
@@ -192,7 +193,7 @@ TEST(QueueOrder, AllThatWaitedTooLongGoFirst) {
   EXPECT_EQ(w.Begun(), (Ids{1, 2, low[0]->id.value, low[1]->id.value}));
 }
 
-// One seat: whose adapter is there goes first, though it came last.
+// With one seat, the request with a resident adapter goes first, although it arrived last.
 TEST(QueueOrder, ResidentsFirst) {
   World w("residency", 100, {.max_running = 1});
   for (std::uint32_t adapter = 1; adapter <= 3; ++adapter) w.AddAdapter(adapter, 4);
@@ -207,7 +208,7 @@ TEST(QueueOrder, ResidentsFirst) {
   EXPECT_EQ(w.Begun()[1], 4u);
 }
 
-// A stream of requests for an adapter that is there, of another tenant, does not keep a cold one waiting for ever.
+// A stream of another tenant's requests with a resident adapter does not starve a request that needs a load.
 TEST(QueueOrder, ResidentsStarveNobody) {
   World w("residency", 400,
           {.max_running = 4, .lookahead = 16, .fairness = {.max_wait = 50 * 1000}, .age_bound = 50 * 1000});
@@ -225,13 +226,13 @@ TEST(QueueOrder, ResidentsStarveNobody) {
   EXPECT_LT(cold->first_scheduled - cold->arrival, 80 * 1000);
 }
 
-// A large prompt before many small ones: either it is late, or many of those are. It is served at the end, as nobody is
-// left.
+// A large prompt arrives before many small ones. Either it misses the objective, or many of those do. It is served at
+// the end, when no other request is left.
 TEST(QueueOrder, AsFewAsPossibleMissTheObjective) {
   std::map<std::string, int> late;
   for (const std::string name : {"fifo", "objective"}) {
     World w(name, 400, {.max_running = 1, .max_batch_tokens = 8, .age_bound = 400 * 1000});  // objective: 100 steps
-    const World::Ask small{.prompt = 8, .output = 1};                                        // a step each
+    const World::Ask small{.prompt = 8, .output = 1};                                        // one step each
     for (int i = 0; i < 150; ++i) {
       while (w.scheduler.waiting().size() < 3) w.Add(small);
       w.Step();
@@ -251,12 +252,12 @@ TEST(QueueOrder, AsFewAsPossibleMissTheObjective) {
   EXPECT_LE(late["objective"], 1);
 }
 
-// Small requests do not wait behind large ones: each lane has its quota.
+// Each lane has its quota, so small requests do not wait behind large ones.
 TEST(QueueOrder, LanesKeepAWayOpenForSmallRequests) {
   std::map<std::string, TimeNs> waited;
   for (const std::string name : {"fifo", "mlq", "mlq-static"}) {
     World w(name, 200, {.max_running = 64, .max_batch_tokens = 64});
-    for (int i = 0; i < 100; ++i) {  // what the lanes are fitted to
+    for (int i = 0; i < 100; ++i) {  // the lanes are fitted to these
       w.Add({.prompt = i % 2 == 0 ? 4 : 40, .output = i % 2 == 0 ? 4 : 100});
       w.RunToEnd();
     }
@@ -272,17 +273,16 @@ TEST(QueueOrder, LanesKeepAWayOpenForSmallRequests) {
   EXPECT_GT(waited["fifo"], 100 * 1000);
 }
 
-// Memory has no room for the adapter of the first: a short one goes past it, a long one does not. When the guess about
-// the short one was wrong, it gives the memory back and is computed again later; it had generated nothing that is
-// contradicted.
+// Memory has no room for the adapter of the first request. A short request overtakes it, a long one does not. The
+// prediction for the short one is wrong, so it is squashed and computed again later. Its output stays valid.
 TEST(QueueOrder, BypassAndSquash) {
   World w("mlq", 24, {.max_running = 8, .max_batch_tokens = 64, .discard_share = 0}, {}, /*quota_tokens=*/1000);
   w.AddAdapter(1, 4);
   w.AddAdapter(2, 15);
-  Request* holder = w.Add({.prompt = 20, .output = 30, .adapter = 1});  // 4 pages and 13 at last
+  Request* holder = w.Add({.prompt = 20, .output = 30, .adapter = 1});  // 4 pages for the adapter, and 13 in the end
   for (int i = 0; i < 8; ++i) w.Step();
   ASSERT_EQ(holder->state, RequestState::kRunning);
-  Request* large = w.Add({.prompt = 8, .output = 4, .adapter = 2});  // 15 pages for its adapter: no room
+  Request* large = w.Add({.prompt = 8, .output = 4, .adapter = 2});  // its adapter needs 15 pages: no room
   Request* longer = w.Add({.prompt = 4, .output = 60, .adapter = 1});
   Request* shorter = w.Add({.prompt = 4, .output = 40, .guess = 3, .adapter = 1});
   for (int i = 0; i < 4; ++i) w.Step();
@@ -291,16 +291,16 @@ TEST(QueueOrder, BypassAndSquash) {
   ASSERT_EQ(shorter->state, RequestState::kRunning);
   EXPECT_EQ(shorter->overtook, large->id);
   w.RunToEnd();
-  EXPECT_EQ(w.scheduler.squashes(), 1);  // once, and never again past anybody
+  EXPECT_EQ(w.scheduler.squashes(), 1);  // once; it never overtakes again
   EXPECT_TRUE(shorter->squashed);
 }
 
-// The same, by a profile: a long prompt that takes as long as many steps does not go past, where steps alone would let
-// it.
+// The same with a performance model. A long prompt takes as long as many steps, so it may not overtake, although it
+// might by its number of steps.
 TEST(QueueOrder, BypassBySeconds) {
   PerformanceModel model;
   model.step = 1e-3;
-  model.per_prefill_token = 5e-3;  // a prompt of four: 20 steps' time
+  model.per_prefill_token = 5e-3;  // a prompt of four takes as long as 20 steps
   for (const bool by_profile : {false, true}) {
     SCOPED_TRACE(by_profile);
     SchedulerOptions options{.max_running = 8, .max_batch_tokens = 64, .discard_share = 0};
@@ -312,7 +312,7 @@ TEST(QueueOrder, BypassBySeconds) {
     for (int i = 0; i < 8; ++i) w.Step();
     Request* large = w.Add({.prompt = 8, .output = 4, .adapter = 2});
     Request* tiny = w.Add({.prompt = 1, .output = 3, .adapter = 1});
-    // 11 steps, or 31 steps' time, of the 23 that are left
+    // Takes 11 steps, or the time of 31 steps; there is room in 23 steps.
     Request* prompt = w.Add({.prompt = 4, .output = 10, .adapter = 1});
     w.Step();
     EXPECT_EQ(large->state, RequestState::kWaiting);
@@ -322,9 +322,9 @@ TEST(QueueOrder, BypassBySeconds) {
   }
 }
 
-// Wrong guesses, adapters, priorities, deadlines, little memory: everybody ends, whatever the order; who has waited
-// longest is not passed by once the age bound is over; quotas count exactly what runs (CheckIntegrity, after each
-// step).
+// Wrong predictions, adapters, priorities, deadlines, and little memory. In every order, all requests finish; the
+// oldest request is not overtaken once it is beyond the age bound; and quotas count exactly the running requests
+// (CheckIntegrity after each step).
 void RunRandomLoad(const std::string& name, std::uint64_t seed) {
   SCOPED_TRACE(name + ", seed " + std::to_string(seed));
   Prng prng(seed);
@@ -356,7 +356,8 @@ void RunRandomLoad(const std::string& name, std::uint64_t seed) {
     const bool overdue = oldest != nullptr && w.clock.Now() - oldest->arrival > 30 * 1000 && !tenants;
     const StepPlan plan = w.Step();
     if (!overdue || plan.admissions.empty() || oldest->state != RequestState::kWaiting) continue;
-    const AdapterGeneration adapter = oldest->adapter;  // others may pass while it is being loaded, and never else
+    // Others may pass it only while its adapter is loading.
+    const AdapterGeneration adapter = oldest->adapter;
     ASSERT_TRUE(adapter != kBaseModel && w.residency.Get(adapter).device != TierState::kAbsent);
   }
   w.RunToEnd();

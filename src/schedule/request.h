@@ -1,4 +1,4 @@
-// A request as the scheduler sees it: tokens, pages, progress. How a token is chosen is no business of this room.
+// A request as the scheduler sees it: tokens, pages, progress. Sampling is outside this module.
 #pragma once
 
 #include <cstdint>
@@ -14,67 +14,75 @@
 
 namespace loramux {
 
-// A slot of TenantCounters: valid while the tenant has requests.
+// A slot of TenantCounters. Valid while the tenant has requests.
 using TenantId = std::uint32_t;
 
+// kWaiting: in the queue, holds no pages. kRunning: admitted, holds pages. kFinished: removed from the scheduler.
 enum class RequestState : std::uint8_t { kWaiting, kRunning, kFinished };
 
-// Owned by the engine; the scheduler holds pointers from Add to Remove. Token `t` is at position `t`.
-// Planning reads each running request in every step: what it needs of one is the first cache line. Of those that wait
-// within lookahead it reads the second one too.
+// One request. The engine owns it; the scheduler holds a pointer from Scheduler::Add to Scheduler::Remove.
+// `tokens[t]` is at position `t`.
+//
+// Layout: planning reads every running request in every step, and needs only the first cache line of each. Of waiting
+// requests within lookahead it also reads the second one.
 struct alignas(64) Request {
+  // Fetches from the host tier after which the request begins with what the device has.
   static constexpr std::int32_t kMostFetches = 4;
 
-  RequestId id;
+  RequestId id;  // ascending in the order of arrival
   AdapterGeneration adapter = kBaseModel;
-  TenantId tenant = 0;            // kept by TenantCounters
-  std::int64_t computed = 0;      // positions whose keys and values are in `pages`
-  std::vector<TokenId> tokens;    // prompt, then what was generated; reserved to max_total_tokens
-  std::vector<PageHandle> pages;  // of the device pool; cover at least `computed` positions. The first
-                                  // `tree_pages` are the dependency tree's, the others are its own.
+  TenantId tenant = 0;            // set by TenantCounters
+  std::int64_t computed = 0;      // positions with keys and values in `pages`
+  std::vector<TokenId> tokens;    // the prompt, then the output; capacity reserved for max_total_tokens
+  std::vector<PageHandle> pages;  // of the device pool; cover at least `computed` positions. The dependency tree owns
+                                  // the first `tree_pages` of them, the request the others.
 
-  std::int32_t lane = 0;  // of the waiting queue, and
-  // its place there: set by the order of the queue when it begins to wait (queue_order.h)
+  // Lane of the waiting queue. Set when the request is placed in the queue (PlaceInQueue).
+  std::int32_t lane = 0;
+  // Place within the lane: the request with the earliest due time comes first. Set by PlaceInQueue.
   TimeNs due = 0;
-  // positions that the tenant's counter was charged for; kept by TenantCounters
-  std::int64_t charged = 0;
-  std::int32_t prompt_tokens = 0;
-  std::int32_t predicted_output = 0;  // tokens, guessed when it came in
-  std::int32_t adapter_tokens = 0;    // its adapter's memory in tokens of keys and values
-  std::int32_t max_total_tokens = 0;  // prompt and output together
+  std::int64_t charged = 0;           // positions that the tenant was charged for; kept by TenantCounters
+  std::int32_t prompt_tokens = 0;     // length of the prompt in tokens
+  std::int32_t predicted_output = 0;  // output tokens, predicted on arrival
+  std::int32_t adapter_tokens = 0;    // size of the adapter, in tokens of keys and values
+  std::int32_t max_total_tokens = 0;  // bound on prompt and output together
   RequestState state = RequestState::kWaiting;
-  std::int32_t preemptions = 0;
+  std::int32_t preemptions = 0;  // times that it was preempted
   TimeNs arrival = 0;
-  std::int32_t priority = 0;     // the client's: -10 (soonest) to 10
-  TimeNs deadline = 0;           // by when the client wants it to begin; 0: no wish
-  std::int32_t length_hint = 0;  // what somebody outside the engine knows of its output; 0: nothing
-  // given up by the order of the queue: its objective would cost others theirs
+  std::int32_t priority = 0;     // from the client: -10 (soonest) to 10
+  TimeNs deadline = 0;           // time by which the client wants it to begin; 0: none
+  std::int32_t length_hint = 0;  // output tokens predicted outside the engine; 0: no hint
+  // The queue order gave it up: to serve it within its objective would make other requests miss theirs.
   bool late = false;
-  // to compute before its first token, while it waits for that in an ObjectiveOrder; else -1
+  // Tokens to compute before the first output token. -1 unless it waits in an ObjectiveOrder.
   std::int32_t work_tokens = -1;
-  bool squashed = false;  // it gave way to one that it had overtaken: it does not overtake again
-  // the older one that memory had no room for when this one was let past; 0: none
+  bool squashed = false;  // was preempted after it had overtaken an older request; may not overtake again
+  // The older request that memory had no room for when this one overtook it. 0: none.
   RequestId overtook;
-  TimeNs first_scheduled = -1;            // -1: not yet
-  std::vector<std::uint32_t> page_table;  // the pages' indices, for the kernels
-  std::string tenant_name;                // who pays for it (fairness.h)
+  TimeNs first_scheduled = -1;            // first admission; -1: not admitted yet
+  std::vector<std::uint32_t> page_table;  // indices of `pages`, for the kernels
+  std::string tenant_name;                // the tenant that is charged (fairness.h)
 
-  // In the dependency tree, if there is one; kept by the scheduler. While it runs, the path to `tail` is locked for it;
-  // while it waits, `tail` is where it would begin (and may be gone).
+  // Place in the dependency tree, if there is one. Kept by the scheduler.
   BranchId branch;
+  // While the request runs: the last node of its path, which is locked for it. While it waits: the node after which it
+  // would begin, which may no longer exist.
   NodeId tail;
-  // from admission until its first step has ended: a child of `tail` that is locked too
+  // The child of `tail` of which the page is copied for this request. Locked from admission to the end of its first
+  // step.
   std::optional<NodeId> copied_from;
-  NodeId found;  // the deepest node that was found for its tokens; may be gone
-  // from the host tier, since it waits; after kMostFetches it takes what is there
+  NodeId found;  // the deepest node found for its tokens; may no longer exist
+  // Fetches from the host tier since it began to wait. At most kMostFetches.
   std::int32_t fetches = 0;
-  bool fetched_ahead = false;  // the same, before it had a seat
-  std::int32_t tree_pages = 0;
-  std::int32_t fetched_tokens = 0;  // that it had fetched from the host tier while it waited
-  std::int32_t cached_tokens = -1;  // of the prompt, found when it was first admitted; -1: not yet
+  bool fetched_ahead = false;       // history was fetched for it before it had a seat
+  std::int32_t tree_pages = 0;      // pages at the front of `pages` that the dependency tree owns
+  std::int32_t fetched_tokens = 0;  // tokens fetched from the host tier while it waited
+  std::int32_t cached_tokens = -1;  // prompt tokens found in the cache at its first admission; -1: not admitted yet
 
+  // Tokens that are known but not computed yet.
   std::int64_t uncomputed() const { return static_cast<std::int64_t>(tokens.size()) - computed; }
   std::span<const TokenId> prompt() const { return {tokens.data(), static_cast<std::size_t>(prompt_tokens)}; }
+  // Output tokens so far.
   std::span<const TokenId> generated() const {
     return {tokens.data() + prompt_tokens, tokens.size() - static_cast<std::size_t>(prompt_tokens)};
   }

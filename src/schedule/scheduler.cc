@@ -1,4 +1,4 @@
-// The queues, and what is done with a plan. The plan itself: scheduler_plan.cc and scheduler_memory.cc.
+// The queues, and how a plan is applied. Plans are made in scheduler_plan.cc and scheduler_memory.cc.
 #include "schedule/scheduler.h"
 
 #include <algorithm>
@@ -10,14 +10,15 @@
 namespace loramux {
 namespace {
 
-// Two steps' worth: a few requests that come together need not wait for one another's share.
+// The default burst is the tokens of two steps, so that a few requests that arrive together need not wait for the
+// shares of other tenants.
 FairnessOptions WithBurst(const SchedulerOptions& options) {
   FairnessOptions fairness = options.fairness;
   if (fairness.burst == 0) fairness.burst = static_cast<double>(2 * options.max_batch_tokens);
   return fairness;
 }
 
-// Where each side evicts its own alone, no adapter can wait until its history is gone.
+// If each side evicts only its own pages, no adapter can stay until its history is gone.
 SchedulerOptions Consistent(SchedulerOptions options) {
   options.maintain_dependency = options.maintain_dependency && options.adapter_share <= 0;
   return options;
@@ -30,9 +31,9 @@ TimeNs WaitForAdapter(const Request& request, const AdapterResidency& adapter, T
   return std::max<TimeNs>(0, there - request.arrival);
 }
 
-// A host tier no larger than the device holds what has just left it, and recency says best what of that comes back;
-// what has been there for long is told apart by visits. So the bonus grows with the part of the host tier that is
-// beyond the device's size.
+// A host tier no larger than the device holds recently evicted pages, and recency predicts best which of them come
+// back. For pages that stay long, visits predict better. So the bonus grows with the part of the host tier that
+// exceeds the size of the device.
 TimeNs HostBonus(TimeNs full, std::int64_t device_pages, const PagePool* host) {
   if (host == nullptr || host->capacity_pages() <= device_pages) return 0;
   return static_cast<TimeNs>(static_cast<double>(full) *
@@ -59,7 +60,7 @@ Scheduler::Scheduler(SchedulerOptions options, PagePool* device, ResidencyManage
       predictor_(predictor) {
   CHECK_GT(options_.page_tokens, 0);
   CHECK_GT(options_.max_batch_tokens, 0);
-  const auto most = static_cast<std::size_t>(2 * Seats());  // more may run than compute in a step
+  const auto most = static_cast<std::size_t>(2 * Seats());  // more requests may run than compute in a step
   running_.reserve(most);
   running_tails_.reserve(most);
   by_rank_.reserve(most);
@@ -72,7 +73,7 @@ Scheduler::Scheduler(SchedulerOptions options, PagePool* device, ResidencyManage
   });
   if (options_.costs != nullptr) {
     ExpectReloads(*options_.costs, device_->page_bytes(), options_.page_tokens, reload_costs_);
-    constexpr double kLongest = 60;  // seconds; a profile may say anything
+    constexpr double kLongest = 60;  // seconds; bounds the values of a profile
     step_floor_.Add(static_cast<TimeNs>(std::min(kLongest, ShortestStepSeconds(*options_.costs)) * kNsPerSecond));
   }
   if (tree_ == nullptr) return;
@@ -99,7 +100,7 @@ void Scheduler::Commit(TimeNs now) {
     InsertRunning(request);
     tenants_.Admit(request, now);
     request->state = RequestState::kRunning;
-    // if it has to wait again: as others
+    // If the request is preempted and waits again, it is placed as if it had not been given up.
     if (std::exchange(request->late, false)) PlaceInQueue(*queue_, options_.age_bound, *request);
     if (request->first_scheduled < 0) {
       request->first_scheduled = now;
@@ -131,7 +132,7 @@ void Scheduler::Commit(TimeNs now) {
     else
       ++request.fetches;
     request.fetched_tokens += static_cast<std::int32_t>(fetch.pages * options_.page_tokens);
-    tree_->Unwant(request.tail);  // the end of what it gets is what it wants: evicted last
+    tree_->Unwant(request.tail);  // want the end of the fetched path, so that it is evicted last
     request.tail = fetch.tail;
     tree_->Want(request.tail);
     tiers_->Fetch(fetch.tail, request.id, now, fetch.ahead);
@@ -143,7 +144,7 @@ void Scheduler::Commit(TimeNs now) {
   stalled_since_step_ = plan_.chunks.empty() && (stalled_since_step_ || !stalls_.empty());
 }
 
-// Keys and values in the host tier give way to the adapters that come there.
+// Adapters that move to the host tier displace keys and values there.
 void Scheduler::StartLoads(TimeNs now) {
   std::int64_t host_pages = 0;
   for (const PlannedLoad& load : plan_.loads) {
@@ -220,7 +221,7 @@ void Scheduler::Remove(Request* request, TimeNs now, bool by_itself) {
   BeginIdle(*request, now);
 }
 
-// Of a request that is gone. Others with its adapter may wait for the same history.
+// The request has left, but other requests with its adapter may wait for the same history; then the fetch goes on.
 void Scheduler::CancelFetchFor(const Request& request) {
   if (!tiers_->IsRequester(request.id)) return;
   const auto queue = waiting();
@@ -236,7 +237,8 @@ bool Scheduler::BeganOnFailedFetch(const Request& request) const {
   return fetch->failed;
 }
 
-// As if it had not been admitted: what it seemed to find is not there, and it does not fetch again.
+// Undoes the admission in the statistics, because what the request seemed to find is missing. It does not fetch
+// again.
 void Scheduler::BeginAgain(Request* request, TimeNs now) {
   if (request->preemptions == 0) {
     CountPrefix(*request, -1);
@@ -251,7 +253,7 @@ void Scheduler::BeginAgain(Request* request, TimeNs now) {
 
 // ---------------------------------------------------------------- The dependency tree
 
-// One without a digest (the simulator's) is like no other.
+// An adapter without a digest (in the simulator) shares its content with no other adapter.
 void Scheduler::KnowBranch(Request* request) {
   request->branch = base_branch_;
   if (request->adapter == kBaseModel) return;
@@ -268,8 +270,8 @@ void Scheduler::KnowBranch(Request* request) {
   request->branch = *branch_of_slot_[slot];
 }
 
-// The adapter is dropped: nothing refers to it any more. Without another one of the same content on the device, nobody
-// could use its history.
+// Called when the adapter is dropped, so no reference to it is left. Its history is unusable unless the device has
+// another adapter of the same content.
 void Scheduler::ForgetBranch(const AdapterResidency& adapter) {
   if (!HasBranch(adapter.slot)) return;
   const BranchId branch = *branch_of_slot_[adapter.slot];
@@ -301,27 +303,27 @@ void Scheduler::BeginFrom(const PlannedAdmission& admission, TimeNs now) {
   request->page_table.clear();
   for (const PageHandle page : request->pages) request->page_table.push_back(page.index);
   request->computed = depth * options_.page_tokens + admission.in_page.tokens;
-  request->charged = std::max(request->charged, request->computed);  // what costs nothing is not charged
+  request->charged = std::max(request->charged, request->computed);  // cached tokens are not charged
   if (request->cached_tokens >= 0) return;
   request->cached_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(request->computed, request->prompt_tokens));
   CountPrefix(*request, 1);
 }
 
-// What a request found when it was first admitted; taken back (-1) if that admission came to nothing.
+// Adds what the request found at its first admission, or subtracts it if that admission failed.
 void Scheduler::CountPrefix(const Request& request, std::int64_t sign) {
   prefix_stats_.looked_up_tokens += sign * request.prompt_tokens;
   prefix_stats_.found_tokens += sign * request.cached_tokens;
   prefix_stats_.from_host_tokens += sign * std::min(request.fetched_tokens, request.cached_tokens);
 }
 
-// The page has been copied, or will not be: no step that would do it is in flight.
+// REQUIRES: no step that copies the page is in flight. The page has been copied, or will not be.
 void Scheduler::EndCopy(Request* request, TimeNs now) {
   if (!request->copied_from.has_value()) return;
   tree_->UnlockLast(*request->copied_from, now);
   request->copied_from.reset();
 }
 
-// No step is in flight, so a page whose content the tree has already can be given back at once.
+// No step is in flight, so a page can be freed at once if the tree already has its content.
 void Scheduler::InsertFilledPages(Request* request, TimeNs now) {
   const auto size = static_cast<std::size_t>(options_.page_tokens);
   const auto done = static_cast<std::size_t>(request->tree_pages) * size,
@@ -379,7 +381,7 @@ void Scheduler::Preempt(Request* request, TimeNs now) {
   } else {
     waiting_.insert(waiting_.begin(), request);
   }
-  // It is older than everyone who was never admitted, but maybe not than others that were preempted before.
+  // The request is older than all that were never admitted, but other preempted requests may be older.
   const auto begin = waiting_.begin() + static_cast<std::ptrdiff_t>(waiting_head_);
   for (auto it = begin; it + 1 != waiting_.end() && OlderThan(*(it + 1), *it); ++it) std::swap(*it, *(it + 1));
 }
@@ -454,7 +456,7 @@ void Scheduler::CheckIntegrity() const {
   CHECK_EQ(pinned_adapters_, std::count_if(pins_.begin(), pins_.end(), [](std::int32_t pins) { return pins > 0; }));
 }
 
-// Quotas count what runs, and nothing else.
+// The tokens in use by lane must be those of the running requests.
 void Scheduler::CheckLanes() const {
   std::array<double, kMaxLanes> use = {};
   std::int64_t overtakers = 0;
@@ -462,11 +464,12 @@ void Scheduler::CheckLanes() const {
     use[static_cast<std::size_t>(request->lane)] += static_cast<double>(ExtentOf(*request).total());
     overtakers += request->overtook != RequestId{};
   }
-  for (std::size_t lane = 0; lane < use.size(); ++lane) CHECK(use[lane] == lane_use_[lane]);  // whole numbers
+  // exact: the sums are integers
+  for (std::size_t lane = 0; lane < use.size(); ++lane) CHECK(use[lane] == lane_use_[lane]);
   CHECK_EQ(overtakers, overtakers_);
 }
 
-// Whatever is cached can be used: an adapter of its content is on the device.
+// All history is usable: the device has an adapter of its content.
 void Scheduler::CheckTree() const {
   tree_->CheckIntegrity();
   if (!options_.maintain_dependency) return;

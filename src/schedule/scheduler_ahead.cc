@@ -1,4 +1,4 @@
-// The plan's last part: what is brought to the device before anybody could begin with it.
+// The last part of a plan: pages that are brought to the device before a request can start with them.
 #include <algorithm>
 #include <limits>
 
@@ -7,9 +7,9 @@
 
 namespace loramux {
 
-// History in the host tier for those who got no seat in this step, in the order of service. Each that comes first is
-// left all the pages that it will need; one that memory blocks may fetch, for they are pages that it needs, but nobody
-// behind it.
+// Fetches history from the host tier for waiting requests without a seat, in the order of service. All requests
+// before the one at hand are left the pages that they will need. A request that memory blocks may fetch, because it
+// needs these pages anyway; requests behind it may not.
 void Scheduler::PlanFetchesAhead(TimeNs now) {
   if (tiers_ == nullptr || !options_.fetch_ahead || tree_->host_pages() == 0 || scratch_.memory_short ||
       scratch_.locked_waits)
@@ -36,8 +36,8 @@ void Scheduler::PlanFetchesAhead(TimeNs now) {
   }
 }
 
-// The end of its history is in the host tier alone, and its adapter is there to use it. Looks at what was found for it
-// when it was last looked for: what came since was computed since, on the device.
+// True if the end of its history is only in the host tier, and its adapter is on the device. Uses the last result of
+// FindTail: pages added since then were computed since then, on the device.
 bool Scheduler::CouldFetchAhead(const Request& request) const {
   const NodeId tail = request.found;
   if (request.fetches == Request::kMostFetches || request.fetched_ahead) return false;
@@ -47,16 +47,16 @@ bool Scheduler::CouldFetchAhead(const Request& request) const {
   return residency_->Get(request.adapter).device == TierState::kResident && (Flags(request.adapter) & kEvicted) == 0;
 }
 
-// As much of it as there is room for, from the beginning. False: there is no room, for nobody.
+// Fetches the first part of the path if there is no room for all of it.
 bool Scheduler::TryFetchAhead(Request* request, TimeNs now) {
   NodeId tail = request->found;
   std::int64_t pages = 0;
   NodeId device_tail = tail;
   for (; !tree_->OnDevice(device_tail); device_tail = tree_->Parent(device_tail), ++pages) {
-    // another's: the rest can come later
+    // Part of another fetch; the rest can come later.
     if (tree_->Moving(device_tail) || kv_plan_.IsFetched(device_tail)) return true;
   }
-  // by this plan
+  // The plan evicts part of the path, or the host tier drops it.
   const bool given_up = scratch_.droppable_host < pages || kv_plan_.Kept(device_tail) != device_tail;
   if (given_up) return true;
   kv_plan_.Lock(device_tail);
@@ -70,7 +70,7 @@ bool Scheduler::TryFetchAhead(Request* request, TimeNs now) {
   return true;
 }
 
-// Evicts what no waiting request wants, until `pages` are free or nothing of that is left. Returns the free ones.
+// Only what no waiting request wants.
 std::int64_t Scheduler::MakeRoomAhead(std::int64_t pages, TimeNs now) {
   while (scratch_.free_device < pages) {
     if (!Partitioned() && !scratch_.candidates_ready) RankIdleAdapters(now);
@@ -82,10 +82,10 @@ std::int64_t Scheduler::MakeRoomAhead(std::int64_t pages, TimeNs now) {
   return scratch_.free_device;
 }
 
-// ---------------------------------------------------------------- Adapters of who has just come
+// ---------------------------------------------------------------- Adapters of new requests
 
-// In a long queue they do not begin with the next step anyway. All of them are looked at in one call: later ones may be
-// steps in which nothing happens, which no recording has.
+// In a queue longer than lookahead, new requests do not start with the next step anyway. One call considers all new
+// requests, because later calls may happen in steps without any effect, which recordings do not contain.
 bool Scheduler::LoadForNewcomer(TimeNs now) {
   if (!options_.load_on_arrival || options_.cold_start != ColdStart::kPassOver || newest_ == newest_seen_) return false;
   if (somebody_waits_for_room_ || loads_wait_ || residency_->loads_in_flight() > 0) return false;
@@ -115,7 +115,6 @@ bool Scheduler::LoadForNewcomer(TimeNs now) {
   return loads;
 }
 
-// For the last of these, if all of them have room beside it.
 bool Scheduler::PlanLoadFor(std::span<Request* const> waiting, TimeNs now) {
   const Request& request = *waiting.back();
   const AdapterResidency& adapter = residency_->Get(request.adapter);
@@ -128,7 +127,7 @@ bool Scheduler::PlanLoadFor(std::span<Request* const> waiting, TimeNs now) {
   return true;
 }
 
-// Pages, at most: of those who run, and of these who wait. Where adapters have a share, none of it.
+// An upper bound. If adapters have a share, requests need no pages of it.
 std::int64_t Scheduler::NextPlanNeeds(std::span<Request* const> waiting) const {
   if (Partitioned()) return 0;
   std::int64_t pages = GrowthReserve();
@@ -139,15 +138,15 @@ std::int64_t Scheduler::NextPlanNeeds(std::span<Request* const> waiting) const {
   return pages;
 }
 
-// ---------------------------------------------------------------- Adapters that are expected
+// ---------------------------------------------------------------- Expected adapters
 
-// A request will use it soon, as its history says.
+// The past arrivals of its requests predict one within the time that a load takes.
 bool Scheduler::IsExpected(const AdapterResidency& adapter, TimeNs now) const {
   if (options_.adapter_prefetch == AdapterPrefetch::kNone) return false;
   return arrivals_.Expects(adapter.slot, adapter.version->generation, now + prefetch_lead_);
 }
 
-// The request that comes may be the only one that uses its adapter.
+// Only if no other request uses the adapter.
 void Scheduler::EndIdle(const Request& request) {
   if (options_.adapter_prefetch == AdapterPrefetch::kNone || request.adapter == kBaseModel) return;
   const AdapterResidency& adapter = residency_->Get(request.adapter);
@@ -163,7 +162,6 @@ void Scheduler::BeginIdle(const Request& request, TimeNs now) {
   if (adapter.references == 1) arrivals_.BeginIdle(adapter.slot, request.adapter, now);
 }
 
-// True if it was prefetched and not used since.
 bool Scheduler::EndPrefetch(AdapterGeneration generation) {
   const std::size_t slot = residency_->SlotOf(generation);
   if (slot >= prefetched_.size() || prefetched_[slot] != generation) return false;
@@ -177,8 +175,8 @@ std::optional<TimeNs> Scheduler::NextPrefetch() const {
   return std::max(*first - prefetch_lead_, prefetch_not_before_);
 }
 
-// Begins the load of one adapter that is expected, if no other load is under way and nobody waits for memory: what
-// requests want comes first.
+// Starts the load of one expected adapter, if no other load is under way and no request waits for memory: loads for
+// requests come first.
 void Scheduler::LoadExpected(TimeNs now) {
   constexpr TimeNs kRetry = 100 * kNsPerMs;
   if (now < prefetch_not_before_) return;
@@ -197,11 +195,11 @@ void Scheduler::LoadExpected(TimeNs now) {
   const std::size_t slot = residency_->SlotOf(*expected);
   arrivals_.Settle(slot);
   if (prefetched_.size() <= slot) prefetched_.resize(slot + 1);
-  prefetch_stats_.wasted += prefetched_[slot] != kBaseModel;  // it failed, or was dropped with its name
+  prefetch_stats_.wasted += prefetched_[slot] != kBaseModel;  // its load failed, or it was dropped with its name
   prefetched_[slot] = *expected;
 }
 
-// One that must be loaded now to be there when it is expected.
+// The window in which it is expected begins within the time that a load takes.
 std::optional<AdapterGeneration> Scheduler::NextExpected(TimeNs now) {
   const AdapterStats stats = residency_->Stats();
   prefetch_lead_ = stats.device_loads == 0 ? 0 : stats.load_time_total / stats.device_loads;
@@ -217,8 +215,8 @@ std::optional<AdapterGeneration> Scheduler::NextExpected(TimeNs now) {
   return std::nullopt;
 }
 
-// Into pages that are free beyond the reserve, or whose content is worth less to the policy than the adapter is, used
-// now; never those of what a waiting request wants.
+// Uses pages that are free beyond the reserve, and pages whose content scores less than the adapter would if it were
+// used now. Never evicts anything that a waiting request wants.
 bool Scheduler::PlanExpectedLoad(const AdapterResidency& adapter, TimeNs now) {
   for (const Request* request : waiting()) {
     if (request->adapter != kBaseModel) WantInPlan(request->adapter);

@@ -1,4 +1,4 @@
-// Steps that wait for adapters, and adapters that come so that none need wait (SchedulerOptions::cold_start).
+// Steps that wait for adapters, and loads that avoid such waits (SchedulerOptions::cold_start).
 #include <algorithm>
 #include <limits>
 
@@ -7,7 +7,7 @@
 
 namespace loramux {
 
-// As long as somebody is left who wants one of them.
+// A load counts only while a request holds a reference to its adapter.
 bool Scheduler::Stalled() const {
   return std::any_of(stalls_.begin(), stalls_.end(), [this](AdapterGeneration generation) {
     if (!residency_->Knows(generation)) return false;
@@ -16,7 +16,7 @@ bool Scheduler::Stalled() const {
   });
 }
 
-// Nobody goes before one that waits for too long, or whose tenant does: its turn is the first then.
+// No request passes an overdue one, nor the first turn if its tenant is overdue.
 Scheduler::Admission Scheduler::BeyondDistinct(const Request& request) const {
   const bool turn_overdue = !order_.turns.empty() && order_.turns.front().request == &request &&
                             order_.turns.front().service == -std::numeric_limits<double>::infinity();
@@ -24,9 +24,9 @@ Scheduler::Admission Scheduler::BeyondDistinct(const Request& request) const {
                                                                                : Admission::kBlocked;
 }
 
-// It would join now. Its seat and its tokens are taken, so that no more is loaded than the step has room for. After
-// steps have waited once, one computes before the next waits: else clients that come and go could keep all others from
-// it for ever.
+// The request would be admitted now. Its seat and its tokens are taken, so that no more adapters are loaded than the
+// step has room for. After steps have waited once, one must compute before the next may wait. Otherwise clients that
+// connect and leave could starve all other requests.
 Scheduler::Admission Scheduler::PlanStall(Request* request, TimeNs now) {
   if (scratch_.free_seats == 0 || scratch_.budget == 0) return Admission::kPassedOver;
   if (ExceedsDistinctAdapters(*request)) return BeyondDistinct(*request);
@@ -45,8 +45,8 @@ Scheduler::Admission Scheduler::PlanStall(Request* request, TimeNs now) {
   return Admission::kPassedOver;
 }
 
-// vLLM-LoRA's prefetch_adapters: of the oldest that wait and did not get a seat, beside the step. Not where that waits
-// anyway.
+// vLLM-LoRA's prefetch_adapters: loads adapters beside the step for the oldest waiting requests without a seat. Does
+// nothing if the step waits anyway.
 void Scheduler::PlanPrefetches(TimeNs now) {
   if (!plan_.stalls.empty() || scratch_.memory_short || scratch_.locked_waits) return;
   const auto joins = [this](const Request* request) {
@@ -61,13 +61,14 @@ void Scheduler::PlanPrefetches(TimeNs now) {
     if (request->adapter == kBaseModel) continue;
     WantInPlan(request->adapter);
     const bool absent = MustLoad(*request) && (Flags(request->adapter) & (kLoadPlanned | kEvicted)) == 0;
-    // nobody behind takes the room from it
+    // Later requests must not take the room from this one.
     if (absent && TryLoad(request->adapter, now) == Admission::kBlocked) return;
   }
 }
 
-// What somebody needs who would join is loaded first; who computes is planned again then. Evictions stand: the loads
-// may need their room, and so do preemptions, which evictions may follow from.
+// Adapters of requests that would be admitted are loaded first; the computation is planned again after that.
+// Evictions stay in the plan, because the loads may need their room. Preemptions stay too, because evictions may
+// depend on them.
 void Scheduler::LoadBeforeStep() {
   if (plan_.stalls.empty() && (options_.cold_start != ColdStart::kBeginAtOnce || plan_.loads.empty())) return;
   plan_.admissions.clear();

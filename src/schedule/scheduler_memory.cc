@@ -1,4 +1,5 @@
-// The plan's memory: what a step needs, whose pages it takes, and which adapters are loaded.
+// The memory of a plan: the pages that a step needs, the pages that are evicted for it, and the adapters that are
+// loaded.
 #include <algorithm>
 #include <limits>
 
@@ -7,13 +8,14 @@
 
 namespace loramux {
 
-// Where the next in the order of service does not fit, lower ranks make room for it: all that it needs, or nothing.
+// If the next request in the order of service does not fit, running requests of lower rank are preempted for it:
+// enough for all its pages, or none.
 void Scheduler::PlanReclaim(TimeNs now) {
   if (discardable_ <= 0) return;
   Request* const next = NextToServe();
-  if (next == nullptr || (Partitioned() && MustLoad(*next))) return;  // keys and values are no room for it
+  if (next == nullptr || (Partitioned() && MustLoad(*next))) return;  // preempting frees no room for an adapter
   std::int64_t missing = PagesToStart(*next) + GrowthReserve() - scratch_.free_device;
-  // in use by others: neither free nor evictable
+  // Pages that other requests use are neither free nor evictable.
   if (tree_ != nullptr) missing -= kv_plan_.LockedDepth(PlannedTail(*next));
   if (missing + static_cast<std::int64_t>(running_.size()) <= 0) return;
   missing +=
@@ -32,7 +34,7 @@ void Scheduler::PlanReclaim(TimeNs now) {
   }
 }
 
-// The first in the order of service that could begin if there were room.
+// Requests that wait for a load or a fetch are skipped; they would not start even with room.
 Request* Scheduler::NextToServe() const {
   const auto could = [this](const Request& request) { return !IsLoading(request) && !IsFetching(request); };
   for (Request* const overdue : overdue_) {
@@ -44,20 +46,20 @@ Request* Scheduler::NextToServe() const {
   return nullptr;
 }
 
-// By its preemption. What others share with it is not counted, though they may be preempted too.
+// Pages that it shares with other requests do not count, even if those are preempted too.
 std::int64_t Scheduler::PagesFreedBy(const Request& request) const {
   const std::int64_t own = static_cast<std::int64_t>(request.pages.size()) - request.tree_pages;
   return tree_ == nullptr ? own : own + kv_plan_.PagesWithOneLock(request.tail);
 }
 
-// Of its adapter, if that must be loaded first; else all pages of what is known, and of the token that follows, at
-// once: a request that began its prefill can end it.
+// Without its adapter: the pages of the adapter. Otherwise: pages for all known tokens and for the next one, at once,
+// so that a request that began its prefill can finish it.
 std::int64_t Scheduler::PagesToStart(const Request& request) const {
   if (MustLoad(request)) return residency_->Get(request.adapter).pages;
   return MissingPages(request, static_cast<std::int64_t>(request.tokens.size()) + 1);
 }
 
-// EvictablePages counts them, but no room is made for a request by the eviction of its own adapter.
+// EvictablePages counts these pages, but a request does not get room by evicting its own adapter.
 std::int64_t Scheduler::PagesOfIdleAdapter(const Request& request) const {
   if (request.adapter == kBaseModel || Partitioned()) return 0;
   return EvictablePagesOf(residency_->Get(request.adapter));
@@ -65,10 +67,11 @@ std::int64_t Scheduler::PagesOfIdleAdapter(const Request& request) const {
 
 // ---------------------------------------------------------------- Room
 
-// Finds `pages` free pages for runners[index]: evicts idle adapters, preempts lower ranks, at last itself. An adapter
-// that a waiting request of higher rank wants goes only after those that rank behind that request; if that one has
-// waited beyond the age bound, this one among them: while the adapter came back, others would be let in, and take its
-// pages again. False: not now (loads in flight hold what is missing), or it was preempted itself.
+// Takes `pages` pages for runners[index]. Evicts idle adapters, then preempts lower ranks, and at last the runner
+// itself. An adapter that a waiting request of higher rank wants is evicted only after all runners that rank below
+// that request were preempted. If that request is overdue, the runner itself is among those: while the adapter came
+// back, other requests would be admitted and take its pages again. Returns false if it fails for now, because loads
+// in flight hold the missing pages. Returns true also if the runner was preempted itself.
 bool Scheduler::FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now) {
   const auto& runners = scratch_.runners;
   while (scratch_.free_device < pages) {
@@ -79,17 +82,17 @@ bool Scheduler::FreePagesFor(std::size_t index, std::int64_t pages, TimeNs now) 
       PlanPreemption(now);
       continue;
     }
-    if (scratch_.first_overdue < runners[last].rank) {  // `last` is this one
+    if (scratch_.first_overdue < runners[last].rank) {  // `last` is the runner itself
       scratch_.memory_short = true;
       PlanPreemption(now);
-      return true;  // the caller sees that it is among the preempted
+      return true;  // the caller sees that the runner was preempted
     }
     scratch_.candidates_ready = false;  // wanted adapters were dropped from the heap
     if (EvictOne(PageCategory::kKv, now, /*even_wanted=*/true)) continue;
-    if (last == 0) return false;  // alone: what is missing is held by loads in flight
+    if (last == 0) return false;  // alone: loads in flight hold the missing pages
     scratch_.memory_short = true;
     PlanPreemption(now);
-    if (last == index) return true;  // the caller sees that it is among the preempted
+    if (last == index) return true;  // the caller sees that the runner was preempted
   }
   scratch_.free_device -= pages;
   return true;
@@ -110,11 +113,11 @@ void Scheduler::PlanPreemptionOf(std::size_t runner, TimeNs now) {
   }
 }
 
-// Pages that newcomers and loads leave free: one for each running request, so that the next decode step need not
-// preempt right away. With nobody running it is 0, so what fits alone still fits.
+// One page for each running request, so that the next decoding step does not have to preempt right away. 0 if no
+// request runs, so that a request that fits alone is admitted.
 std::int64_t Scheduler::GrowthReserve() const { return static_cast<std::int64_t>(running_.size()); }
 
-// Evicts history and idle adapters until `pages` are free for this use; all or nothing.
+// Evicts history and idle adapters; all or nothing.
 bool Scheduler::MakeRoom(PageCategory use, std::int64_t pages, TimeNs now) {
   const std::int64_t& free = Free(use);
   if (free >= pages) return true;
@@ -126,7 +129,7 @@ bool Scheduler::MakeRoom(PageCategory use, std::int64_t pages, TimeNs now) {
 bool Scheduler::Evictable(const AdapterResidency& adapter) const {
   if (adapter.locked || scratch_.slot_pins[adapter.slot] != 0 || (scratch_.flags[adapter.slot] & kEvicted) != 0)
     return false;
-  // else its history cannot go now
+  // While pages of its history move, they cannot be evicted, and so the adapter cannot either.
   return !HasBranch(adapter.slot) || !tree_->HasMoves(*branch_of_slot_[adapter.slot]);
 }
 
@@ -159,7 +162,8 @@ void Scheduler::UnpinInPlan(AdapterGeneration generation) {
   CountEvictable(generation, 1);
 }
 
-// History or an adapter, whichever the policy values less; where each has a part of the memory, what uses that.
+// Evicts history or an adapter, whichever the policy values less; with a share for adapters, only from the side of
+// `use`.
 bool Scheduler::EvictOne(PageCategory use, TimeNs now, bool even_wanted) {
   const bool any = !Partitioned();
   std::optional<KvEvictionPlan::Victim> history;
@@ -167,7 +171,7 @@ bool Scheduler::EvictOne(PageCategory use, TimeNs now, bool even_wanted) {
   if ((any || use == PageCategory::kAdapter) && !scratch_.candidates_ready) RankIdleAdapters(now);
   const bool adapter = (any || use == PageCategory::kAdapter) && FindIdleAdapter(even_wanted);
   if (!adapter && !history.has_value()) return false;
-  // History that waiting requests would use goes after adapters that none of those ahead wants.
+  // Adapters that no earlier request wants go before history that waiting requests would use.
   if (adapter && (!history.has_value() || history->wanted || scratch_.candidates.front().score < history->score)) {
     EvictAdapter(now);
   } else {
@@ -196,7 +200,7 @@ void Scheduler::RankIdleAdapters(TimeNs now) {
   for (const Request* preempted : plan_.preemptions) {
     if (preempted->adapter == kBaseModel || residency_->Get(preempted->adapter).device != TierState::kResident)
       continue;
-    append(preempted->adapter);  // pinned still; some twice, which is as good as once
+    append(preempted->adapter);  // still pinned; duplicates do no harm
   }
   std::make_heap(heap.begin(), heap.end(), kWorse);
   scratch_.candidates_ready = true;
@@ -222,7 +226,7 @@ double Scheduler::ScoreOf(const AdapterResidency& adapter, TimeNs now) {
   return policy_->Score(candidate, context_);
 }
 
-// Without it, history on the device could not be used.
+// Without the adapter, that history would be unusable.
 bool Scheduler::CarriesHistory(AdapterGeneration generation) {
   const std::size_t slot = residency_->SlotOf(generation);
   if (!HasBranch(slot) || !options_.maintain_dependency) return false;
@@ -230,7 +234,7 @@ bool Scheduler::CarriesHistory(AdapterGeneration generation) {
   return kv_plan_.pages(branch) > 0 && !(tree_->IsShared(branch) && ResidentsOf(branch) > 1);
 }
 
-// Adapters of this content that are on the device and that this plan keeps there.
+// Counted once per plan and branch.
 std::int32_t& Scheduler::ResidentsOf(BranchId branch) {
   if (scratch_.residents.size() <= branch.value) scratch_.residents.resize(branch.value + std::size_t{1});
   Scratch::Residents& residents = scratch_.residents[branch.value];
@@ -243,8 +247,7 @@ std::int32_t& Scheduler::ResidentsOf(BranchId branch) {
   return residents.count;
 }
 
-// Brings one that may go to the top of the heap. Those that are wanted or pinned since the heap was made come back with
-// the next heap.
+// Adapters that became wanted or pinned since the heap was made are dropped; the next heap has them again.
 bool Scheduler::FindIdleAdapter(bool even_wanted) {
   auto& heap = scratch_.candidates;
   while (!heap.empty()) {
@@ -267,7 +270,7 @@ void Scheduler::EvictAdapter(TimeNs now) {
   Free(PageCategory::kAdapter) += residency_->Get(victim).pages;
 }
 
-// With the last of its history, an idle adapter may go too.
+// Once the last of its history is gone, an idle adapter may be evicted too.
 void Scheduler::EvictHistory(const KvEvictionPlan::Victim& victim, TimeNs now) {
   const BranchId branch = tree_->View(victim.node).branch;
   kv_plan_.Evict(victim, now);
@@ -281,14 +284,14 @@ void Scheduler::EvictHistory(const KvEvictionPlan::Victim& victim, TimeNs now) {
   }
 }
 
-// Pages that are kept free beside the computation, for newcomers and what those leave free.
+// Room for new requests, and for the pages that those must leave free.
 std::int64_t Scheduler::NewcomersReserve() const {
   constexpr std::int64_t kNewcomers = 64;  // pages
   return std::min(GrowthReserve() + kNewcomers, device_->capacity_pages() / 32);
 }
 
-// Evicts history that goes next anyway, so that a plan finds the pages for newcomers, and those that they leave free,
-// at hand. Where an adapter would go first, nothing: that is for a plan to weigh.
+// Evicts history that is next anyway, so that a plan finds free pages for new requests and for the pages that those
+// must leave free. Stops where an adapter would be evicted first; a plan decides about that.
 void Scheduler::KeepReserve(TimeNs now) {
   const std::int64_t reserve = NewcomersReserve();
   if (!Partitioned() && device_->free_pages() >= reserve) return;
@@ -307,9 +310,9 @@ void Scheduler::KeepReserve(TimeNs now) {
 
 // ---------------------------------------------------------------- Loads
 
-// If one of them waits for room, nobody may join and take it.
+// If a locked adapter waits for room, no request may be admitted and take the room.
 void Scheduler::PlanLockedLoads(TimeNs now) {
-  if (scratch_.memory_short) return;  // nobody joins anyway
+  if (scratch_.memory_short) return;  // no request is admitted anyway
   for (const AdapterGeneration generation : residency_->Locked()) {
     if (residency_->Get(generation).device != TierState::kAbsent) continue;
     if (TryLoad(generation, now) != Admission::kBlocked) continue;
@@ -319,7 +322,7 @@ void Scheduler::PlanLockedLoads(TimeNs now) {
 }
 
 Scheduler::Admission Scheduler::TryLoad(AdapterGeneration generation, TimeNs now) {
-  if ((Flags(generation) & kEvicted) != 0) return Admission::kBlocked;  // this very plan needs its pages
+  if ((Flags(generation) & kEvicted) != 0) return Admission::kBlocked;  // this plan needs its pages
   if (scratch_.loads_in_flight >= options_.max_loads_in_flight) {
     scratch_.loads_wait = true;
     return Admission::kPassedOver;
@@ -332,23 +335,23 @@ Scheduler::Admission Scheduler::TryLoad(AdapterGeneration generation, TimeNs now
   return Admission::kPassedOver;
 }
 
-// REQUIRES: there is room.
 void Scheduler::AddLoad(const AdapterResidency& adapter) {
   Free(PageCategory::kAdapter) -= adapter.version->layout.pages;
   Flags(adapter.version->generation) |= kLoadPlanned;
   plan_.loads.push_back({adapter.version->generation, PlanHostRoom(adapter)});
 }
 
-// As the tree weighs keys and values there.
+// Computed as the tree computes it for keys and values, so that both compare.
 TimeNs Scheduler::HostWorthOf(const AdapterResidency& adapter) const {
   if (tree_ == nullptr) return adapter.last_use;
   return tree_->HostWorth(adapter.last_use, usage_.Of(adapter.slot, adapter.version->generation).frequency);
 }
 
-// True if the load can go through the host tier, after the copies there that are worth least give way. Those of
-// adapters that requests wait for stay: they will be loaded themselves.
+// The least valuable copies in the host tier give way. Copies of adapters that requests wait for stay, because those
+// adapters will be loaded themselves.
 bool Scheduler::PlanHostRoom(const AdapterResidency& adapter) {
-  const bool kept = (Flags(adapter.version->generation) & kHostEvicted) == 0;  // by an earlier load of this plan
+  // evicted by an earlier load of this plan?
+  const bool kept = (Flags(adapter.version->generation) & kHostEvicted) == 0;
   if (adapter.host == TierState::kResident && kept) return true;
   if (residency_->host() == nullptr || adapter.version->layout.pages > residency_->host()->capacity_pages())
     return false;
@@ -375,7 +378,8 @@ bool Scheduler::PlanHostRoom(const AdapterResidency& adapter) {
       ++dropped;
       continue;
     }
-    if (victim == nullptr) {  // everything left is on its way to the device, or will be: go past the host tier
+    // All other copies are moving to the device, or will be: bypass the host tier.
+    if (victim == nullptr) {
       for (std::size_t i = first_victim; i < plan_.host_evictions.size(); ++i) {
         const AdapterGeneration kept = plan_.host_evictions[i];
         Flags(kept) &= static_cast<std::uint8_t>(~kHostEvicted);

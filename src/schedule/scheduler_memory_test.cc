@@ -1,5 +1,5 @@
-// What the scheduler keeps in memory, and what it gives up: shares, pages that are copied, what policies are told,
-// adapters with what they left behind, adapters that are expected.
+// Memory of the scheduler: shares, copied pages, the input of eviction policies, adapters and the history that
+// depends on them, expected adapters.
 #include <cmath>
 #include <numeric>
 
@@ -10,22 +10,23 @@ namespace {
 
 using World = SchedulerWorld;
 
-// Where adapters have a share of the pages (here 8 of 40), the keys and values of others are no room for one that must
-// be loaded, so nobody is preempted for it.
+// Adapters have a share of 8 of 40 pages. Freeing keys and values makes no room for an adapter, so no request is
+// preempted for one.
 TEST(Scheduler, NobodyIsPreemptedForAnAdapterThatHasAShareOfItsOwn) {
   World w(40, {.max_batch_tokens = 16, .adapter_share = 0.2, .maintain_dependency = false});
   w.AddAdapter(1, 6);
   w.AddAdapter(2, 6);
-  for (int i = 0; i < 3; ++i) w.Add(32, 1, 8, "flood");  // 30 of the 32 pages at last
+  for (int i = 0; i < 3; ++i) w.Add(32, 1, 8, "flood");  // 30 of the 32 pages in the end
   while (w.requests[2].generated().empty()) w.Step();
   Request* quiet = w.Add(4, 2, 2, "quiet");
   w.RunToEnd();
   EXPECT_EQ(w.scheduler.preemptions(), 0);
   EXPECT_EQ(quiet->state, RequestState::kFinished);
-  EXPECT_EQ(w.residency.Stats().device_evictions, 1);  // adapter 1, when it was idle
+  EXPECT_EQ(w.residency.Stats().device_evictions, 1);  // adapter 1, while idle
 }
 
-// There a request that lacks room for its keys and values needs no more of it for its own idle adapter.
+// With a share for adapters, a request that lacks room for keys and values does not need more of it because its own
+// adapter is idle.
 TEST(Scheduler, AnIdleAdapterWithAShareIsNotCountedAgainstItsRequest) {
   World w(40, {.max_batch_tokens = 16, .adapter_share = 0.2, .maintain_dependency = false});
   w.AddAdapter(1, 8);
@@ -40,9 +41,9 @@ TEST(Scheduler, AnIdleAdapterWithAShareIsNotCountedAgainstItsRequest) {
   w.RunToEnd();
 }
 
-// ---------------------------------------------------------------- Pages that are copied
+// ---------------------------------------------------------------- Copied pages
 
-// With a tree; prompts are given token by token.
+// Has a dependency tree. Prompts are given as tokens.
 struct TreeWorld : World {
   DependencyTree tree;
   Scheduler with_tree;
@@ -57,7 +58,7 @@ struct TreeWorld : World {
     with_tree.Add(&request);
     return &request;
   }
-  // The engine submits what this plans.
+  // Plans and commits a step, as the engine does before it submits one.
   StepPlan Begin() {
     const StepPlan plan = with_tree.Plan(clock.Now());
     with_tree.Commit(clock.Now());
@@ -100,26 +101,26 @@ TEST(Scheduler, APromptBeginsWithinAPageOfAnother) {
   EXPECT_EQ(request->cached_tokens, 6);
   EXPECT_NE(request->page_table[1], w.tree.Page(plan.admissions[0].in_page.node).index);
   w.End(plan);
-  EXPECT_EQ(request->tree_pages, 2);  // the page that was begun with a copy is full, and the tree's
+  EXPECT_EQ(request->tree_pages, 2);  // the page that began with a copy is full and belongs to the tree
   w.with_tree.Remove(request, w.clock.Now());
   EXPECT_EQ(w.with_tree.prefix_stats().copied_pages, 1);
   EXPECT_EQ(w.tree.idle_pages(), 3);
   w.Check();
 }
 
-// The copy is made while the step computes: until the step has ended, nothing beside it and no other end may free the
-// page.
+// The copy is made while the step computes. Until the step has ended, neither background work nor the end of another
+// request may free the page.
 TEST(Scheduler, ThePageThatIsCopiedStaysUntilTheStepHasEnded) {
   TreeWorld w(8 * 32);  // a reserve of 8 pages
   w.Serve({1, 2, 3, 4});
   for (TokenId i = 0; w.device->free_pages() > 1; ++i) w.Serve({100 + i, 2, 3, 4});
-  Request* request = w.Ask({1, 2, 9});  // what it copies was used least recently of all
+  Request* request = w.Ask({1, 2, 9});  // the page that it copies is the least recently used
   const StepPlan plan = w.Begin();
   ASSERT_EQ(plan.admissions[0].in_page.tokens, 2);
   const NodeId source = plan.admissions[0].in_page.node;
   EXPECT_EQ(w.tree.View(source).locks, 1);
   for (int i = 0; i < 4; ++i) w.with_tree.Prepare(w.clock.Now());
-  EXPECT_GE(w.device->free_pages(), 8);  // others went
+  EXPECT_GE(w.device->free_pages(), 8);  // other pages were evicted
   ASSERT_TRUE(w.tree.OnDevice(source));
   w.Check();
   w.End(plan);
@@ -127,7 +128,7 @@ TEST(Scheduler, ThePageThatIsCopiedStaysUntilTheStepHasEnded) {
   EXPECT_EQ(w.tree.View(source).locks, 0);
 }
 
-// A request that ends before its step does, as where the step is given up: the page is let go once.
+// A request is removed before its step has ended, as when the step is abandoned. The page is unlocked exactly once.
 TEST(Scheduler, AnEndBeforeTheStepLetsGoOfThePage) {
   TreeWorld w(16);
   w.Serve({1, 2, 3, 4, 5, 6, 7, 8});
@@ -142,7 +143,7 @@ TEST(Scheduler, AnEndBeforeTheStepLetsGoOfThePage) {
   }
 }
 
-// LRU that remembers what it was told.
+// LRU that records its input.
 class Listener final : public EvictionPolicy {
  public:
   double Score(const EvictionCandidate& candidate, const EvictionContext& context) const override {
@@ -188,12 +189,12 @@ TEST(Scheduler, PoliciesAreToldWhatAnAdapterIs) {
   run(requests[0], 2);
   EXPECT_TRUE(listener.told.empty());  // there was room
   const TimeNs last_use = w.residency.Get(AdapterGeneration{2}).last_use;
-  for (int second = 0; second < 600; ++second) {  // in which nobody asks for either
+  for (int second = 0; second < 600; ++second) {  // without requests for either adapter
     w.clock.Advance(kNsPerSecond);
     scheduler.Prepare(w.clock.Now());
   }
-  w.residency.Acquire(AdapterGeneration{1});  // a request for it came
-  run(requests[1], 3);                        // and this one has no room
+  w.residency.Acquire(AdapterGeneration{1});  // a request arrived for it
+  run(requests[1], 3);                        // has no room
   ASSERT_GE(listener.told.size(), 2u);
   for (const EvictionCandidate& candidate : listener.told) {
     const bool first = candidate.pages == 4;
@@ -203,7 +204,7 @@ TEST(Scheduler, PoliciesAreToldWhatAnAdapterIs) {
     EXPECT_NEAR(candidate.frequency, first ? 2 : 1, 1e-6);
     EXPECT_LE(candidate.frequency_at, candidate.last_use);
     EXPECT_GT(candidate.frequency_at, 0);
-    EXPECT_LT(candidate.reuse_factor, 0.99);  // as was learned from that
+    EXPECT_LT(candidate.reuse_factor, 0.99);  // learned from the idle time
     EXPECT_EQ(candidate.queued, first);
     EXPECT_EQ(candidate.reload, ReloadFrom::kHost);
     if (!first) EXPECT_EQ(candidate.last_use, last_use);
@@ -212,8 +213,7 @@ TEST(Scheduler, PoliciesAreToldWhatAnAdapterIs) {
   w.residency.Release(AdapterGeneration{1});
 }
 
-// An adapter of 16 pages in the host tier, and 8 pages of history that it left behind and that would have to be
-// computed again.
+// An adapter of 16 pages in the host tier, and 8 pages of its history, which could only be recomputed.
 struct HistoryWorld : World {
   const std::unique_ptr<EvictionPolicy> loramux = std::move(MakeEvictionPolicy("loramux")).value();
   DependencyTree tree{4, device.get(), host.get()};
@@ -242,7 +242,7 @@ struct HistoryWorld : World {
     device->CheckIntegrity();
     return plan;
   }
-  // Until its only token; returns how many of its prompt's were computed.
+  // Runs a request up to its only output token. Returns how many prompt tokens were computed.
   std::int64_t Serve(std::vector<TokenId> prompt, std::uint32_t adapter) {
     Request& request = NewRequest(std::move(prompt), adapter, 1);
     with_tree.Add(&request);
@@ -260,7 +260,7 @@ struct HistoryWorld : World {
   }
 };
 
-// What is dear stays though it cannot be used, and is of use again once somebody has its adapter loaded.
+// Expensive history stays although it is unusable, and is used again once a request has loaded its adapter.
 TEST(Scheduler, AnAdapterMayGoBeforeItsHistoryWhereThatIsWorthMore) {
   HistoryWorld w(/*maintain_dependency=*/false);
   ASSERT_EQ(w.device->free_pages(), 3);
@@ -292,11 +292,11 @@ TEST(Scheduler, TheContextOfThePolicies) {
     requests += static_cast<double>(plan.chunks.size());
     batches += !plan.chunks.empty();
   }
-  EXPECT_EQ(w.scheduler.eviction_context().total_visits, 0);  // no plan makes it
+  EXPECT_EQ(w.scheduler.eviction_context().total_visits, 0);  // Plan does not refresh it
   w.clock.AdvanceTo(begin + kNsPerSecond);
   w.scheduler.Prepare(w.clock.Now());
   const EvictionContext context = w.scheduler.eviction_context();
-  const double left = std::exp2(-1.0 / 60);  // of a visit, after a second
+  const double left = std::exp2(-1.0 / 60);  // part of a visit that is left after a second
   EXPECT_NEAR(context.total_visits, 4 * left, 1e-4);
   EXPECT_NEAR(context.max_frequency, 2 * left, 1e-4);
   EXPECT_EQ(context.resident_adapters, 2);
@@ -316,14 +316,15 @@ TEST(Scheduler, TheContextOfThePolicies) {
   EXPECT_NEAR(w.scheduler.eviction_context().total_visits, 4 * left + 1, 1e-2);
 }
 
-// An adapter that is asked for every 10 s, on a device that holds it or another one that comes between.
+// An adapter is requested every 10 s. The device has room for it or for another adapter, which is requested in
+// between.
 struct PeriodicWorld : World {
   explicit PeriodicWorld(AdapterPrefetch prefetch, bool keep_idle = true)
       : World(11, {.adapter_prefetch = prefetch, .keep_idle_adapters = keep_idle}) {
     AddAdapter(1, 4);
     AddAdapter(2, 6);
   }
-  // As an engine without work: it wakes when the scheduler asks for it.
+  // Runs as an idle engine does: it wakes only when a transfer ends or the scheduler asks for it.
   void SleepUntil(TimeNs time) {
     std::vector<ResidencyManager::LoadFailure> failures;
     while (true) {
@@ -341,7 +342,8 @@ struct PeriodicWorld : World {
       clock.AdvanceTo(std::max(next, clock.Now() + 1));
     }
   }
-  // The one that comes between at 3 s. How often the periodic one was there when it was asked for.
+  // The other adapter is requested 3 s into each period. Returns how often the periodic one was resident when it was
+  // requested.
   int Run(int periods) {
     int there = 0;
     const TimeNs begin = clock.Now();
@@ -369,27 +371,27 @@ TEST(Scheduler, AnAdapterThatIsExpectedIsThereBeforeItsRequest) {
   EXPECT_EQ(stats.wasted, 0);
 }
 
-// Where idle adapters leave at once, one that is expected stays until its window has passed.
+// Idle adapters are evicted at once, but an expected one stays until its window has passed.
 TEST(Scheduler, AnExpectedAdapterStaysWhereIdleOnesLeave) {
   PeriodicWorld w(AdapterPrefetch::kHistogram, /*keep_idle=*/false);
   EXPECT_GE(w.Run(30), 20);
   const TimeNs now = w.clock.Now();
-  w.SleepUntil(now + 6900 * kNsPerMs);  // it is expected again, and never comes
+  w.SleepUntil(now + 6900 * kNsPerMs);  // it is expected again, but never requested
   EXPECT_EQ(w.residency.Get(AdapterGeneration{1}).device, TierState::kResident);
   w.SleepUntil(now + 60 * kNsPerSecond);
   EXPECT_EQ(w.residency.Get(AdapterGeneration{1}).device, TierState::kAbsent);
   EXPECT_GE(w.scheduler.prefetch_stats().wasted, 1);
-  EXPECT_LE(w.scheduler.prefetch_stats().wasted, 2);  // the one between is expected too
+  EXPECT_LE(w.scheduler.prefetch_stats().wasted, 2);  // the other adapter is expected too
   EXPECT_FALSE(w.scheduler.NextPrefetch().has_value());
 }
 
-// Nothing is taken from whom a request waits for: here the pages that a running one will need.
+// A prefetch evicts nothing that requests need: here the pages that a running request will need.
 TEST(Scheduler, APrefetchTakesNothingThatIsInUse) {
   PeriodicWorld w(AdapterPrefetch::kHistogram);
   w.Run(12);
   const std::int64_t loads = w.scheduler.prefetch_stats().loads;
   EXPECT_GT(loads, 0);
-  Request* running = w.Add(2, 2, 12);  // with 6 + 4 pages there is no room for it
+  Request* running = w.Add(2, 2, 12);  // with 6 + 4 pages there is no room for the prefetch
   while (running->generated().empty()) w.Step();
   w.SleepUntil(w.clock.Now() + 30 * kNsPerSecond);
   EXPECT_EQ(w.residency.Get(AdapterGeneration{1}).device, TierState::kAbsent);
@@ -398,8 +400,7 @@ TEST(Scheduler, APrefetchTakesNothingThatIsInUse) {
   w.RunToEnd();
 }
 
-// Policies are told what loads and prefills take: here 2 ms a page of 4 tokens, and loads by the links' latencies
-// alone.
+// Measures loads and prefills: 2 ms per page of 4 tokens, and loads with the latencies of the links alone.
 TEST(Scheduler, ReloadCostsAreMeasured) {
   World w(64, {.max_batch_tokens = 32});
   w.AddAdapter(1, 4);
@@ -431,7 +432,7 @@ TEST(Scheduler, ReloadCostsAreMeasured) {
   EXPECT_GT(w.scheduler.eviction_context().costs.computed_page, 1000);
 }
 
-// Eight adapters in turn where three have room: each request evicts one, ten times a second.
+// Eight adapters in turn, with room for three: each request evicts one, ten times a second.
 TEST(Scheduler, VisitsAreRememberedForAsLongAsWhatIsIdleStays) {
   World w(16, {.max_batch_tokens = 32});
   for (int adapter = 1; adapter <= 8; ++adapter) w.AddAdapter(adapter, 4);
@@ -447,10 +448,10 @@ TEST(Scheduler, VisitsAreRememberedForAsLongAsWhatIsIdleStays) {
     remembered_after(100 * kNsPerMs);
   }
   const double churning = remembered_after(100 * kNsPerMs);
-  EXPECT_GT(churning, 0.3);  // at most 16 pages are idle, and 40 go in a second
+  EXPECT_GT(churning, 0.3);  // at most 16 pages are idle, and 40 are evicted per second
   EXPECT_LT(churning, 1);
   for (int i = 0; i < 600; ++i) remembered_after(500 * kNsPerMs);
-  EXPECT_EQ(remembered_after(kNsPerSecond), 30);  // nothing has gone for minutes
+  EXPECT_EQ(remembered_after(kNsPerSecond), 30);  // no eviction for minutes
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Who is let in, and in which order: turns, lanes with quotas, bypasses. (What each needs: scheduler_plan.cc.)
+// Which waiting requests are admitted, and in which order: turns, lanes with quotas, bypasses. scheduler_plan.cc has
+// the needs of each request.
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
@@ -10,23 +11,24 @@
 namespace loramux {
 namespace {
 
-// Requests behind one that memory has no room for that are looked at.
+// Waiting requests that are considered behind one that memory has no room for.
 constexpr int kBypassTries = 16;
-// Of the turns, as far ahead a request is fetched that a batch looks at: about what a miss of the second-level cache
-// takes.
+// Number of turns by which a batch prefetches the requests that it will read: about the latency of a miss in the
+// second-level cache.
 constexpr std::size_t kAhead = 6;
-// Where a lane's batch ended, if not at a request.
+// How the batch of a lane ended, if not at a request.
 constexpr std::size_t kEmptied = std::numeric_limits<std::size_t>::max(), kBlocked = kEmptied - 1;
 
-constexpr std::int64_t kFewestLoads = 4;  // that a time is taken from
+// Loads that must be measured before their time is used.
+constexpr std::int64_t kFewestLoads = 4;
 
-// By what loads took so far.
+// Predicts loads from measured times.
 class LoadTimes final : public AdapterLoads {
  public:
   LoadTimes(const ResidencyManager& residency, const ReloadCostEstimator& costs, TimeNs now)
       : residency_(residency), costs_(costs), now_(now) {}
 
-  // The first of them moves; the others wait for it.
+  // The first load is moving; the others wait for it.
   double SecondsUnderWay() const override {
     double seconds = 0;
     for (const AdapterGeneration generation : residency_.Arriving()) {
@@ -69,7 +71,7 @@ void Scheduler::OrderWaiting(TimeNs now) {
   lane_begins_.clear();
   if (lanes == 1) {
     lane_begins_.push_back(0);
-    // Residents may stand anywhere; farther than this nobody looks for them.
+    // Requests with resident adapters may be anywhere in the queue; the search for them ends here.
     const std::size_t window = queue_->residents_first() ? 4 * lookahead : lookahead;
     tenants_.Order(now, 0, window, order_);
     if (queue_->residents_first()) PutResidentsFirst(lookahead, now);
@@ -84,8 +86,8 @@ void Scheduler::OrderWaiting(TimeNs now) {
   FindOverdue(now);
 }
 
-// Stable: first come, first served within each of the three. Who has waited too long, or is of a tenant that did, keeps
-// its place among the first: else the residents of others could keep it waiting for ever.
+// Stable, so each of the three groups stays first come, first served. An overdue request, or one of an overdue tenant,
+// keeps its place in the first group, so that residents of others cannot starve it.
 void Scheduler::PutResidentsFirst(std::size_t limit, TimeNs now) {
   auto& turns = order_.turns;
   for (std::vector<Turn>* part : {&later_turns_, &last_turns_}) part->clear();
@@ -108,9 +110,9 @@ void Scheduler::PutResidentsFirst(std::size_t limit, TimeNs now) {
   if (turns.size() > limit) turns.resize(limit);
 }
 
-// Who waits for longer than the age bound goes before everybody: all of them, or a step that has room for many would
-// let in one of these, and others who came much later. Where there are several tenants, each has its own turn after
-// FairnessOptions::max_wait, so that nobody's old requests stand in the way of the others.
+// With one tenant, all requests beyond the age bound go before all others. If only one did, a step with room for many
+// would admit that one and then much younger requests. With several tenants, each tenant gets its own turn after
+// FairnessOptions::max_wait instead, so that one tenant's old requests do not block the others.
 void Scheduler::FindOverdue(TimeNs now) {
   overdue_.clear();
   if (tenants_.active_tenants() > 1) {
@@ -124,7 +126,8 @@ void Scheduler::FindOverdue(TimeNs now) {
   }
 }
 
-// It is the first of its lane, and goes before the other lanes too, which else might take what it waits for for ever.
+// The overdue request is the first of its lane. It is scheduled before other lanes too, so that they cannot starve
+// it.
 Request* Scheduler::OverdueTurn() const {
   Request* first = nullptr;
   for (std::size_t lane = 0; queue_->has_quotas() && lane + 1 < lane_begins_.size(); ++lane) {
@@ -189,8 +192,8 @@ void Scheduler::RefitLanes(TimeNs now) {
   }
 }
 
-// Chameleon's algorithm 1. In the first phase each lane uses its own quota, in the second what is left of those of
-// lanes that nobody waits in any more, smallest requests first.
+// Chameleon's algorithm 1. In the first phase each lane uses its own quota. In the second phase lanes use the quotas
+// left over by lanes in which no request waits any longer, smallest requests first.
 void Scheduler::PlanLanes(TimeNs now) {
   const auto lanes = lane_begins_.size() - 1;
   double leftover = 0;
@@ -205,16 +208,16 @@ void Scheduler::PlanLanes(TimeNs now) {
   }
 }
 
-// Lets requests of the lane in while `tokens` last, from `first` on. Returns the first that its quota was not enough
-// for, or kEmptied, or kBlocked. One that nobody of its lane runs beside needs no quota: it may be larger than all
-// there is.
+// Admits requests of the lane, from turn `first` on, while `tokens` last. Returns the first turn for which the quota
+// was too small, or kEmptied, or kBlocked. A lane with nothing running may admit one request regardless of its quota,
+// because a request may be larger than the quota.
 std::size_t Scheduler::PutBatch(std::size_t lane, std::size_t first, double& tokens, TimeNs now) {
   const Request* blocked = nullptr;  // by memory
   int tries = kBypassTries;
   for (std::size_t at = first; at < lane_begins_[lane + 1]; ++at) {
     Request* const request = order_.turns[at].request;
     if (at + kAhead < order_.turns.size()) PrefetchExtent(*order_.turns[at + kAhead].request);
-    if (IsOverdue(*request)) continue;  // it had its turn
+    if (IsOverdue(*request)) continue;  // already considered
     const auto needed = static_cast<double>(ExtentOf(*request).total());
     if (needed > tokens && scratch_.lane_use[lane] > 0) return blocked == nullptr ? at : kBlocked;
     if (blocked != nullptr && (--tries < 0 || !MayOvertake(*request))) continue;
@@ -234,25 +237,26 @@ std::size_t Scheduler::PutBatch(std::size_t lane, std::size_t first, double& tok
 
 // ---------------------------------------------------------------- Bypass and squash (Chameleon 4.3.3)
 
-// In its lane, beside those that run.
+// In its lane, besides the running requests.
 bool Scheduler::HasQuota(const Request& request) const {
   const double use = scratch_.lane_use[static_cast<std::size_t>(request.lane)];
   return !queue_->has_quotas() || use <= 0 ||
          static_cast<double>(ExtentOf(request).total()) <= queue_->Quota(request.lane) - use;
 }
 
-// How long a request runs, if its prediction is right: seconds by the costs, or else steps.
+// Assumes that the prediction is right. Seconds with a performance model, else steps.
 double Scheduler::RunTimeOf(const Request& request) const {
   const auto outputs = static_cast<double>(
       std::max<std::int64_t>(1, request.predicted_output - static_cast<std::int64_t>(request.generated().size())));
   if (options_.costs == nullptr) {
     return outputs + static_cast<double>(request.uncomputed()) / static_cast<double>(options_.max_batch_tokens);
   }
-  const std::int64_t prompt = request.uncomputed() > 1 ? request.uncomputed() : 0;  // one token is an output's
+  // a single token belongs to the output
+  const std::int64_t prompt = request.uncomputed() > 1 ? request.uncomputed() : 0;
   return PrefillSeconds(*options_.costs, prompt, request.computed) + outputs * scratch_.decode_seconds;
 }
 
-// Of all runners, as if none had a prompt to compute.
+// Takes all runners as if none had a prompt to compute.
 double Scheduler::DecodeSeconds() const {
   StepLoad load;
   for (const Scratch::Runner& runner : scratch_.runners) {
@@ -270,13 +274,14 @@ double Scheduler::DecodeSeconds() const {
   return options_.costs->SecondsOf(load);
 }
 
-// Until running requests have ended that hold what this one needs, whoever ends first giving first.
+// Time until running requests have ended that together hold what this request needs. Counts them in the order of
+// their predicted ends.
 void Scheduler::EstimateTimeUntilRoom(const Request& request) {
   auto& ends = scratch_.ends;
   ends.Clear();
   if (options_.costs != nullptr) scratch_.decode_seconds = DecodeSeconds();
   for (const Scratch::Runner& runner : scratch_.runners) ends.Append(RunTimeOf(*runner.request), runner.request);
-  ends.MakeHeap();  // few are needed, and to count the pages of one takes a walk along its path
+  ends.MakeHeap();  // few are needed, and each needs a walk along its path to count its pages
   std::int64_t missing = PagesToStart(request) + GrowthReserve() - scratch_.free_device;
   scratch_.time_until_room = std::numeric_limits<double>::infinity();
   for (; !ends.empty(); ends.PopFirst()) {
@@ -287,15 +292,15 @@ void Scheduler::EstimateTimeUntilRoom(const Request& request) {
   }
 }
 
-// Only if it will probably have ended before the older one could begin. Once: a squash does not always make way (idle
-// adapters may be wanted by then), and two requests could take turns going past the same one and being squashed for it,
-// for ever.
+// A request may overtake only if it will probably end before the older one could start, and only once. A squash does
+// not always make room for the older request, because idle adapters may be wanted by then. Without that limit, two
+// requests could alternate: overtake the same request and be squashed for it, without end.
 bool Scheduler::MayOvertake(const Request& request) const {
   return !request.squashed && !MustLoad(request) && RunTimeOf(request) < scratch_.time_until_room;
 }
 
-// Predictions may have been wrong: who was overtaken gets the memory as soon as it would be enough together with that
-// of those who overtook it. They are computed again later.
+// Predictions may have been wrong. An overtaken request gets memory as soon as the pages of the requests that
+// overtook it would suffice. Those are preempted and computed again later.
 void Scheduler::PlanSquashes(TimeNs now) {
   if (overtakers_ == 0) return;
   auto& runners = scratch_.runners;
@@ -305,11 +310,11 @@ void Scheduler::PlanSquashes(TimeNs now) {
     const auto found = std::lower_bound(waiting().begin(), waiting().end(), overtaken,
                                         [](const Request* request, RequestId id) { return request->id < id; });
     if (found == waiting().end() || (*found)->id != overtaken || IsLoading(**found) || IsFetching(**found)) continue;
-    if (Partitioned() && MustLoad(**found)) continue;  // keys and values are no room for it
+    if (Partitioned() && MustLoad(**found)) continue;  // evicting keys and values makes no room for an adapter
     const std::int64_t room =
         scratch_.free_device + EvictablePages(PageCategory::kKv, false) - PagesOfIdleAdapter(**found);
     std::int64_t missing = PagesToStart(**found) + GrowthReserve() - room;
-    if (missing <= 0) continue;  // it begins without that
+    if (missing <= 0) continue;  // it can start without a squash
     for (const Scratch::Runner& runner : runners) {
       if (runner.request->overtook == overtaken) missing -= PagesFreedBy(*runner.request);
     }
@@ -317,7 +322,7 @@ void Scheduler::PlanSquashes(TimeNs now) {
     for (std::size_t i = runners.size(); i-- > 0;) {
       if (runners[i].request->overtook == overtaken) PlanPreemptionOf(i, now);
     }
-    return;  // one in a step: its place in `runners` has moved
+    return;  // at most one per step: erasing has moved `runners`
   }
 }
 

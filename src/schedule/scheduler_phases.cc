@@ -1,4 +1,4 @@
-// How S-LoRA's loop fills a step, for the systems that are built on it (SchedulerOptions::separate_phases,
+// How S-LoRA's loop fills a step, for the systems that are based on it (SchedulerOptions::separate_phases,
 // ColdStart::kHold).
 #include <algorithm>
 
@@ -6,8 +6,8 @@
 
 namespace loramux {
 
-// The batch of the step that is due was fixed when its loads began: nobody joins it until they have ended.
-// Loads that nobody wants (any more) hold nobody.
+// The batch of the next step was fixed when its loads began, and no request is admitted until they have ended. Loads
+// without a request do not hold the step.
 bool Scheduler::LoadsHoldStep() const {
   if (!held_for_loads_ || residency_->loads_in_flight() == 0) return false;
   const auto& all = residency_->All();
@@ -16,8 +16,8 @@ bool Scheduler::LoadsHoldStep() const {
   });
 }
 
-// After a step of prompts those that run get their tokens, as many as are owed to them. Without a seat, the adapters of
-// those who wait are loaded beside it.
+// After a step of prompts, the running requests get the decoding steps that are owed to them. No request is admitted,
+// but adapters of waiting requests load beside these steps.
 void Scheduler::GiveTurnToDecodes() {
   if (!options_.separate_phases || decodes_due_ == 0 || plan_.chunks.empty()) return;
   scratch_.free_seats = 0;
@@ -26,7 +26,7 @@ void Scheduler::GiveTurnToDecodes() {
   scratch_.loads_pause = options_.decode_turns > kPrefetchTurns && !prefetches;
 }
 
-// Prompts go first: those that only decode wait for the next step.
+// Prompts go first; requests that only decode wait for the next step.
 void Scheduler::SeparatePhases() {
   if (!options_.separate_phases || plan_.prefill_tokens == 0) return;
   const auto decodes = [](const PlannedChunk& chunk) {
@@ -35,7 +35,8 @@ void Scheduler::SeparatePhases() {
   plan_.num_tokens -= static_cast<std::int64_t>(std::erase_if(plan_.chunks, decodes));
 }
 
-// Only the loads begin, and what makes room for them. Once they have ended, the step computes whoever came meanwhile.
+// Only the loads begin, and the evictions for them. Once they have ended, the step also computes requests that
+// arrived meanwhile.
 void Scheduler::HoldForLoads() {
   if (held_for_loads_ || !scratch_.awaits_load) return;
   plan_.admissions.clear();

@@ -1,4 +1,4 @@
-// The plan of a step: who computes, in which order, and who begins.
+// The plan of a step: which requests compute, in which order, and which are admitted.
 #include <algorithm>
 #include <limits>
 
@@ -16,7 +16,8 @@ const StepPlan& Scheduler::Plan(TimeNs now) {
   MakePlan(now, /*may_pause=*/true);
   const auto paused = [](const Scratch::Runner& runner) { return runner.paused; };
   const auto& runners = scratch_.runners;
-  // Nobody may pause for a request that then could not begin.
+  // If the waiting requests for which others pause cannot start, the step would compute nothing. Then plan again
+  // without pauses.
   const bool idle = plan_.chunks.empty() && plan_.stalls.empty();
   if (idle && std::any_of(runners.begin(), runners.end(), paused)) MakePlan(now, /*may_pause=*/false);
   if (options_.cold_start != ColdStart::kPassOver) LoadBeforeStep();
@@ -72,7 +73,7 @@ void Scheduler::ResetScratch(TimeNs now) {
   scratch_.evictable_adapters = residency_->idle_pages();
   if (tree_ != nullptr) {
     for (const std::uint32_t branch : tree_->BranchesWithMoves()) {
-      if (branch >= slots_of_branch_.size()) continue;  // the base model's
+      if (branch >= slots_of_branch_.size()) continue;  // the base model's branch
       for (const std::uint32_t slot : slots_of_branch_[branch]) {
         const AdapterResidency& adapter = residency_->All()[slot];
         if (adapter.idle()) scratch_.evictable_adapters -= adapter.pages;
@@ -91,8 +92,9 @@ void Scheduler::ResetScratch(TimeNs now) {
   scratch_.blocked = nullptr;
 }
 
-// Once a plan, which then goes by that. `arriving` is few. Where another adapter has the same
-// content, its history depends on that one until this one is there: nobody begins with it before.
+// Evaluated once per plan, so that the whole plan uses the same result. Few adapters are arriving at a time. If the
+// device has another adapter of the same content, the history depends on that one until this one has arrived; until
+// then no request begins with this one.
 void Scheduler::LookAtArrivals(TimeNs now) {
   scratch_.usable_fetches = false;
   const bool alone = running_.empty() && order_.turns.size() <= 1;
@@ -110,12 +112,12 @@ void Scheduler::LookAtArrivals(TimeNs now) {
   }
 }
 
-// A counter in whole quanta: a rank does not change with every token.
+// The rank uses whole quanta of service, so that it does not change with every token.
 Scheduler::Rank Scheduler::RankOf(RequestId id, double service) const {
   return {static_cast<std::int64_t>(service / static_cast<double>(options_.max_batch_tokens)), id};
 }
 
-// Few ranks change from step to step, so the order of the last one is almost right.
+// Few ranks change from step to step, so the order of the last step is nearly sorted.
 void Scheduler::RankRunning() {
   auto& runners = scratch_.runners;
   runners.clear();
@@ -134,8 +136,8 @@ void Scheduler::RankRunning() {
   for (std::size_t i = 0; i < runners.size(); ++i) by_rank_[i] = runners[i].request;
 }
 
-// A waiting request that ranks ahead of a running one was passed over while its adapter was loading, or was preempted.
-// Lower ranks must not take that adapter's pages from it, or it would wait for ever.
+// A waiting request that outranks a running one was passed over while its adapter was loading, or was preempted.
+// Requests of lower rank must not take the pages of its adapter, or it could starve.
 void Scheduler::MarkAdaptersOfWaitersAhead() {
   scratch_.first_waiter = scratch_.first_overdue = Rank{};
   if (running_.empty()) return;
@@ -147,7 +149,7 @@ void Scheduler::MarkAdaptersOfWaitersAhead() {
   };
   for (const Turn& turn : order_.turns) mark(*turn.request);
   for (const Request* overdue : overdue_) {
-    mark(*overdue);  // maybe behind all that are looked at
+    mark(*overdue);  // may lie beyond lookahead
     if (overdue->adapter == kBaseModel || residency_->Get(overdue->adapter).device != TierState::kResident) continue;
     scratch_.first_overdue = std::min(scratch_.first_overdue, RankOf(overdue->id, tenants_.Service(*overdue)));
   }
@@ -155,8 +157,8 @@ void Scheduler::MarkAdaptersOfWaitersAhead() {
 
 // ---------------------------------------------------------------- Seats
 
-// Who computes in this step: as many as there are seats. The tenants that got the most service pause, if others need
-// their seats that got less; of one tenant the youngest.
+// Chooses the requests that compute in this step, at most one per seat. If there are too few seats, the tenants with
+// the most service pause in favour of tenants with less; within a tenant, the youngest request pauses.
 void Scheduler::PlanSeats(bool for_waiters) {
   auto& runners = scratch_.runners;
   scratch_.free_seats = Seats() - static_cast<std::int64_t>(runners.size());
@@ -166,10 +168,10 @@ void Scheduler::PlanSeats(bool for_waiters) {
   const bool enough = static_cast<std::int64_t>(order_.turns.size()) <= scratch_.free_seats;
   if (!for_waiters || enough || tenants_.active_tenants() <= 1) return;
   std::int64_t seats = scratch_.free_seats;
-  // who pauses keeps memory
+  // The bound on running requests, because paused requests keep their memory.
   std::int64_t more = Seats() + Seats() / 8 + 4 - static_cast<std::int64_t>(runners.size());
   std::int64_t pages = scratch_.free_device - GrowthReserve() - scratch_.decode_pages;
-  std::optional<std::int64_t> evictable;  // nothing here changes it
+  std::optional<std::int64_t> evictable;  // not changed in this function
   for (const Turn& turn : order_.turns) {
     if (IsLoading(*turn.request) || IsFetching(*turn.request) || (Partitioned() && MustLoad(*turn.request))) continue;
     if (ExceedsDistinctAdapters(*turn.request)) return;
@@ -185,7 +187,7 @@ void Scheduler::PlanSeats(bool for_waiters) {
   }
 }
 
-// Whole levels first, which need no order.
+// Pauses whole levels first; that needs no order within the level.
 void Scheduler::PauseBeyondSeats() {
   auto& runners = scratch_.runners;
   std::size_t& end = scratch_.lower_levels;
@@ -199,7 +201,7 @@ void Scheduler::PauseBeyondSeats() {
   while (scratch_.free_seats < 0) CHECK(PauseWorst(-std::numeric_limits<double>::infinity()));
 }
 
-// Pauses the youngest running request of the tenant that got the most service, if that is more than `service`.
+// Pauses the youngest running request of the tenant with the most service, if that tenant got more than `service`.
 bool Scheduler::PauseWorst(double service) {
   auto& heap = scratch_.pausable;
   if (heap.empty()) NextPausable();
@@ -210,7 +212,7 @@ bool Scheduler::PauseWorst(double service) {
   return true;
 }
 
-// Of the runners, those of the highest level that is left: all others got less service.
+// Takes the highest level that is left; all other levels got less service.
 void Scheduler::NextPausable() {
   const auto& runners = scratch_.runners;
   std::size_t& at = scratch_.lower_levels;
@@ -222,7 +224,7 @@ void Scheduler::NextPausable() {
   scratch_.pausable.MakeHeap();
 }
 
-// Seats that nobody took go back to those who paused for them.
+// Gives unused seats back to paused requests.
 void Scheduler::PlanIdleSeats(TimeNs now) {
   if (scratch_.memory_short) return;
   for (Scratch::Runner& runner : scratch_.runners) {
@@ -240,22 +242,23 @@ void Scheduler::PlanIdleSeats(TimeNs now) {
 
 // ---------------------------------------------------------------- Chunks
 
-// One token for each request whose prompt is done, highest rank first. A request may be preempted before its turn.
+// One token for each request with a computed prompt, highest rank first. A request may be preempted before its
+// turn.
 void Scheduler::PlanDecodes(TimeNs now) {
   const auto& runners = scratch_.runners;
   for (std::size_t i = 0; i < runners.size() && scratch_.budget > 0; ++i) {
     const Scratch::Runner& runner = runners[i];
     if (runner.paused || runner.uncomputed != 1) continue;
     if (runner.next_pages > 0 && !FreePagesFor(i, runner.next_pages, now)) continue;
-    if (i >= runners.size()) return;  // it had to preempt itself
+    if (i >= runners.size()) return;  // runners[i] was preempted itself
     AddChunk(runner.request, 1, runner.next_pages);
   }
 }
 
-// A step reads all weights, so up to ridge_tokens it takes as long for few tokens as for many. Where memory lets in no
-// more requests than end, steps that only decode stay below that, and prompts are all that could fill them: computed in
-// one step, they would make that one longer, and the next ones no shorter. So they are spread; not so thin that more
-// come than are computed.
+// Up to ridge_tokens, a step takes constant time, because it is bound by reading all weights. If memory admits only
+// as many requests as finish, steps that only decode stay below that, and only prompts can fill them. To compute all
+// prompts in one step would make that step longer and the others no shorter. So the prompts are spread, but over at
+// most about kSteps steps, so that the backlog does not grow.
 void Scheduler::SpreadPrompts() {
   constexpr std::int64_t kSteps = 8;
   const std::int64_t unused = options_.ridge_tokens - plan_.num_tokens;
@@ -264,7 +267,8 @@ void Scheduler::SpreadPrompts() {
   if (tokens.has_value()) scratch_.budget = std::min(scratch_.budget, std::max(unused, *tokens / kSteps));
 }
 
-// The tokens of prompts that run, and of those that memory has room for; none where that is all who wait.
+// The tokens of running prompts, and of waiting prompts that memory has room for. None if memory has room for all of
+// them.
 std::optional<std::int64_t> Scheduler::PromptsBoundByMemory() const {
   std::int64_t tokens = 0;
   for (const Scratch::Runner& runner : scratch_.runners) {
@@ -283,8 +287,9 @@ std::optional<std::int64_t> Scheduler::PromptsBoundByMemory() const {
   return std::nullopt;
 }
 
-// The next piece of each running prompt (or of a preempted sequence that is computed again), whose pages were allocated
-// when the request was admitted, and the first of those who wait: in order of their tenants' counters.
+// Plans the next chunk of each running prompt (or of a preempted sequence that is computed again), and admits waiting
+// requests. The pages of running prompts were allocated at their admission. Both go in the order of their tenants'
+// counters.
 void Scheduler::PlanPrompts(TimeNs now) {
   auto& prefills = scratch_.prefills;
   prefills.clear();
@@ -322,7 +327,7 @@ void Scheduler::PlanPrompts(TimeNs now) {
   if (open && queue_->has_quotas()) PlanLanes(now);
 }
 
-// Without a seat in this step, only the load of its adapter begins.
+// If this step has no seat for the request, only the load of its adapter begins.
 Scheduler::Admission Scheduler::TryAdmit(Request* request, TimeNs now) {
   const bool uses_adapter = request->adapter != kBaseModel;
   if (uses_adapter) {
@@ -344,7 +349,7 @@ Scheduler::Admission Scheduler::TryAdmit(Request* request, TimeNs now) {
   if (BreaksWholePrompts(request->uncomputed() - Depth(admission.tail) * options_.page_tokens))
     return Admission::kBlocked;
   const std::int64_t pages = PagesToStart(*request) - Depth(admission.tail);
-  if (uses_adapter) PinInPlan(request->adapter);  // not a victim of its own admission
+  if (uses_adapter) PinInPlan(request->adapter);  // so that its own admission does not evict it
   if (!TakePages(admission, pages, now)) {
     if (uses_adapter) UnpinInPlan(request->adapter);
     return Admission::kBlocked;
@@ -355,8 +360,8 @@ Scheduler::Admission Scheduler::TryAdmit(Request* request, TimeNs now) {
   return Admission::kAdmitted;
 }
 
-// Locks what it begins with and takes `pages` more. The page to copy from is kept until it is copied, but not at the
-// price of the admission: where it is in the way, it goes.
+// Locks the pages that the request begins with and takes `pages` more. The page to copy from is kept until it is
+// copied, but it is evicted if the admission would otherwise fail.
 bool Scheduler::TakePages(PlannedAdmission& admission, std::int64_t pages, TimeNs now) {
   const std::int64_t wanted = pages + GrowthReserve();
   if (tree_ != nullptr) {
@@ -380,7 +385,7 @@ bool Scheduler::TakePages(PlannedAdmission& admission, std::int64_t pages, TimeN
   return true;
 }
 
-// What this plan evicts is not copied. The last token is computed in any case, as in FindTail.
+// A page that this plan evicts is not copied. The last token is always computed, as in FindTail.
 DependencyTree::InPage Scheduler::FindInPage(const Request& request, NodeId tail) const {
   const auto begin = static_cast<std::size_t>(Depth(tail) * options_.page_tokens);
   const std::span<const TokenId> next(request.tokens.begin() + static_cast<std::ptrdiff_t>(begin),
@@ -389,9 +394,9 @@ DependencyTree::InPage Scheduler::FindInPage(const Request& request, NodeId tail
   return found.tokens > 0 && kv_plan_.Kept(found.node) == found.node ? found : DependencyTree::InPage{};
 }
 
-// It waits while what it would begin with is on its way from the host tier, or there are too many others on their way
-// for it to begin, and goes ahead with what the device has where there is nothing to fetch, or no room for it. What
-// came for it may be gone when its turn comes: it is fetched again, but not for ever.
+// The request waits while its history is on the way from the host tier, or while too many fetches are under way. It
+// goes ahead with what the device has if there is nothing to fetch or no room for it. Fetched pages may be evicted
+// before the request gets its turn; then they are fetched again, at most Request::kMostFetches times.
 Scheduler::Admission Scheduler::TryFetch(Request* request, TimeNs now) {
   if (tree_->host_pages() == 0) return Admission::kAdmitted;
   const NodeId tail = FindTail(*request);
@@ -401,7 +406,7 @@ Scheduler::Admission Scheduler::TryFetch(Request* request, TimeNs now) {
     if (tree_->Moving(at) || kv_plan_.IsFetched(at)) return Admission::kPassedOver;
     ++pages;
   }
-  // History comes to the device only where its adapter is: that may still fail.
+  // History is fetched only once its adapter is on the device, because the load may still fail.
   const bool arriving =
       request->adapter != kBaseModel && residency_->Get(request->adapter).device != TierState::kResident;
   if (arriving && pages > 0) return Admission::kPassedOver;
@@ -409,8 +414,8 @@ Scheduler::Admission Scheduler::TryFetch(Request* request, TimeNs now) {
   if (scratch_.fetches_in_flight >= KvTiers::kMaxFetches) return Admission::kPassedOver;
   if (scratch_.droppable_host < pages) return Admission::kAdmitted;
   const NodeId device_tail = DeviceTail(tail);
-  // This plan evicts a part of what the rest would go behind. The next one fetches that, too: to compute again all that
-  // is in the host tier would cost everybody more than this one waits.
+  // This plan evicts part of the path that the fetched pages depend on. The next plan fetches that part too. To
+  // recompute everything that the host tier has would cost all requests more than this one loses by waiting.
   if (kv_plan_.Kept(device_tail) != device_tail) return Admission::kPassedOver;
   kv_plan_.Lock(device_tail);
   if (!MakeRoom(PageCategory::kKv, pages + GrowthReserve(), now)) {
@@ -434,8 +439,8 @@ NodeId Scheduler::DeviceTail(NodeId tail) const {
   return tail;
 }
 
-// The deepest node that the tree has for its tokens, in either tier. The last token is computed in any case: its logits
-// are wanted. What was found before is usually still there, so only what came since is looked for.
+// The last token is never reused, because its logits are needed. An earlier result usually still exists, so the
+// search continues from it.
 NodeId Scheduler::FindTail(Request& request) const {
   if (tree_ == nullptr) return {};
   const std::int64_t most = (static_cast<std::int64_t>(request.tokens.size()) - 1) / options_.page_tokens;
@@ -447,7 +452,7 @@ NodeId Scheduler::FindTail(Request& request) const {
   return request.found = tree_->Match(from, request.tokens, most);
 }
 
-// What it would begin with is on its way from the host tier.
+// A fetch that covers the whole path and is usable already does not count.
 bool Scheduler::IsFetching(const Request& request) const {
   if (tiers_ == nullptr || !tree_->Exists(request.found)) return false;
   NodeId at = request.found;

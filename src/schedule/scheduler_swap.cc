@@ -1,5 +1,5 @@
-// What moves between the tiers before anybody asks for it (FastLibra 5.3; cache/proactive_swapper.h): beside the
-// computation, a bounded part in each call, and never at the cost of a request.
+// Proactive swapping: pages move between the tiers without a request for them (FastLibra 5.3;
+// cache/proactive_swapper.h). Runs beside the computation, in bounded pieces, and never at the cost of a request.
 #include <algorithm>
 
 #include "base/check.h"
@@ -8,7 +8,7 @@
 namespace loramux {
 namespace {
 
-constexpr std::int64_t kMostOut = 64;  // decisions in one call
+constexpr std::int64_t kMostOut = 64;  // evictions in one call
 
 }  // namespace
 
@@ -24,7 +24,7 @@ bool Scheduler::Swap(TimeNs now, bool ending) {
   return false;
 }
 
-// Where nothing could move the last time, and nothing happened since, nobody need wake for it.
+// No time if nothing could move the last time and nothing has happened since.
 std::optional<TimeNs> Scheduler::NextSwap() const {
   if (!options_.proactive_swapping || Partitioned() || !swapper_.MayMove(UsedPages(), device_->capacity_pages()))
     return std::nullopt;
@@ -52,9 +52,9 @@ bool Scheduler::SwapOut(TimeNs now) {
   return !plan_.kv_evictions.empty() || !plan_.device_evictions.empty();
 }
 
-// The least valuable that no waiting request wants. What has no copy in the host tier yet waits for it as long as
-// copies are made (KvTiers::BackUp begins with what goes next); if none is, the host tier will not have it. An adapter
-// is on disk.
+// Evicts the least valuable page or adapter that no waiting request wants. A page without a copy in the host tier
+// stays as long as copies are being made (KvTiers::BackUp begins with those that are evicted next). If none are being
+// made, the host tier has no room for it. Adapters need no copy, because they are on disk.
 bool Scheduler::SwapOutOne(TimeNs now) {
   std::optional<KvEvictionPlan::Victim> history = kv_plan_.Next(now);
   if (history.has_value() && history->wanted) history.reset();
@@ -71,8 +71,7 @@ bool Scheduler::SwapOutOne(TimeNs now) {
 
 // ---------------------------------------------------------------- In
 
-// Into free memory alone, and not while a request waits for room; once an interval. True if it goes on in the next
-// call.
+// Uses only free memory, and only while no request waits for room. Begins once per interval.
 bool Scheduler::SwapIn(TimeNs now, bool ending) {
   if (!swapper_.walking() && swapped_in_at_ == swapper_.observed_at()) return false;
   if (somebody_waits_for_room_ || ending) return false;
@@ -93,7 +92,7 @@ bool Scheduler::SwapIn(TimeNs now, bool ending) {
   return false;
 }
 
-// Half of the loads in flight are left to requests that come meanwhile.
+// Half of the loads in flight are left to requests that arrive meanwhile.
 ProactiveSwapper::Room Scheduler::RoomToSwapIn() const {
   const std::int64_t used = UsedPages(), capacity = device_->capacity_pages();
   const bool kv = tiers_ != nullptr && !tiers_->fetching_ahead();
@@ -103,7 +102,7 @@ ProactiveSwapper::Room Scheduler::RoomToSwapIn() const {
           .adapters = std::max<std::int64_t>(1, options_.max_loads_in_flight / 2) - residency_->loads_in_flight()};
 }
 
-// Those in the host tier: below the virtual root, which is always there.
+// An adapter may always be swapped in: its parent is the virtual root, which is always on the device.
 void Scheduler::OfferAdapters(TimeNs now) {
   for (const AdapterGeneration generation : residency_->HostResidents()) {
     const AdapterResidency& adapter = residency_->Get(generation);
@@ -112,7 +111,7 @@ void Scheduler::OfferAdapters(TimeNs now) {
   }
 }
 
-// Those whose keys and values may come: their adapter is on the device, where that must be.
+// Keys and values may be swapped in if their adapter is on the device, or if dependency is not maintained.
 void Scheduler::MarkUsableBranches() {
   usable_branches_.clear();
   if (tree_ == nullptr) return;

@@ -8,7 +8,7 @@ using World = SchedulerWorld;
 TEST(Scheduler, PrefillIsChunkedAndDecodesGoFirst) {
   World w(64, {.max_batch_tokens = 8, .prefill_chunk = 6});
   Request* first = w.Add(3);
-  EXPECT_EQ(w.Step().chunks.size(), 1u);  // 3 prompt tokens, sampled
+  EXPECT_EQ(w.Step().chunks.size(), 1u);  // 3 prompt tokens, and one token sampled
   Request* second = w.Add(20);
   std::vector<std::int32_t> sizes;
   while (second->state != RequestState::kFinished && second->generated().empty()) {
@@ -17,13 +17,13 @@ TEST(Scheduler, PrefillIsChunkedAndDecodesGoFirst) {
     }
   }
   EXPECT_EQ(sizes, (std::vector<std::int32_t>{6, 6, 6, 2}));
-  EXPECT_EQ(first->state, RequestState::kFinished);  // it decoded beside
+  EXPECT_EQ(first->state, RequestState::kFinished);  // it decoded beside the prompt
 }
 
-// A step of up to eight tokens takes as long as one of one.
+// Steps of up to eight tokens take equally long (ridge_tokens).
 class SpreadPromptsTest : public testing::Test {
  protected:
-  // The first chunk of a prompt beside one request that decodes.
+  // Tokens of the first chunk of a prompt, beside one request that decodes. `next_prompt` > 0: another request waits.
   static std::int32_t FirstChunk(SchedulerOptions options, std::int64_t prompt, std::int64_t next_prompt,
                                  std::int64_t pages) {
     options.max_batch_tokens = options.prefill_chunk = 1000;
@@ -49,22 +49,22 @@ TEST_F(SpreadPromptsTest, WhereMemoryLetsNobodyElseInDecodingStepsAreFilled) {
 }
 
 TEST_F(SpreadPromptsTest, OtherwiseThePromptIsComputedAtOnce) {
-  EXPECT_EQ(FirstChunk(kSpread, 32, 0, 20), 32);   // nobody else waits
-  EXPECT_EQ(FirstChunk(kSpread, 32, 40, 40), 32);  // who waits has room
+  EXPECT_EQ(FirstChunk(kSpread, 32, 0, 20), 32);   // no other request waits
+  EXPECT_EQ(FirstChunk(kSpread, 32, 40, 40), 32);  // memory has room for the waiting request
   EXPECT_EQ(FirstChunk({.ridge_tokens = 8}, 32, 40, 20), 32);
-  EXPECT_EQ(FirstChunk({.spread_prompts = true}, 32, 40, 20), 32);  // nothing is known of steps
-  // the decoding request is enough
+  EXPECT_EQ(FirstChunk({.spread_prompts = true}, 32, 40, 20), 32);  // ridge_tokens is unknown
+  // The decoding request alone fills the step up to ridge_tokens.
   EXPECT_EQ(FirstChunk({.ridge_tokens = 1, .spread_prompts = true}, 32, 40, 20), 32);
 }
 
-// Else more would come than are computed.
+// Otherwise the backlog would grow.
 TEST_F(SpreadPromptsTest, MuchThatWaitsIsNotSpreadThin) { EXPECT_EQ(FirstChunk(kSpread, 320, 40, 90), 40); }
 
 TEST(Scheduler, WholePromptsAreNeverSplit) {
   World w(200, {.max_batch_tokens = 100 + 256, .prefill_chunk = 100, .whole_prompt_tokens = 32});
   w.Add(20);
   w.Add(10);
-  w.Add(100);  // longer than several prompts may have together: alone
+  w.Add(100);  // exceeds whole_prompt_tokens, so it is computed alone
   w.Add(8);
   const auto tokens = [](const StepPlan& plan) {
     std::vector<std::int32_t> sizes;
@@ -102,7 +102,7 @@ TEST(Scheduler, AColdAdapterDoesNotHoldUpOthers) {
   EXPECT_EQ(cold->state, RequestState::kFinished);
 }
 
-// Somebody decodes, and adapters of two pages lie on the disk; a load takes 1 us and a bit.
+// One request decodes. Adapters of two pages are on disk; a load takes slightly more than 1 us.
 class LoadOnArrivalTest : public testing::Test {
  protected:
   static void Begin(SchedulerWorld& w) {
@@ -120,7 +120,7 @@ class LoadOnArrivalTest : public testing::Test {
   static TierState StateOf(SchedulerWorld& w, std::uint32_t generation) {
     return w.residency.Get(AdapterGeneration{generation}).device;
   }
-  // From the disk to the host tier, and on to the device.
+  // Loads go from disk to the host tier, and on to the device.
   static void EndLoads(SchedulerWorld& w) {
     std::vector<ResidencyManager::LoadFailure> failures;
     while (w.residency.loads_in_flight() > 0) {
@@ -134,7 +134,7 @@ class LoadOnArrivalTest : public testing::Test {
 TEST_F(LoadOnArrivalTest, WhoComesNeedNotWaitForTheNextPlan) {
   SchedulerWorld w(64, {.load_on_arrival = true});
   Begin(w);
-  EXPECT_FALSE(Load(w));  // nobody came
+  EXPECT_FALSE(Load(w));  // no request arrived
   const Request* const newcomer = w.Add(3, 1);
   EXPECT_TRUE(Load(w));
   EXPECT_EQ(StateOf(w, 1), TierState::kLoading);
@@ -165,7 +165,7 @@ TEST_F(LoadOnArrivalTest, OneAfterTheOther) {
   w.Add(3);
   w.Add(3, 2);
   EXPECT_TRUE(Load(w));
-  EXPECT_FALSE(Load(w));  // the first is under way
+  EXPECT_FALSE(Load(w));  // the first load is under way
   EXPECT_EQ(StateOf(w, 2), TierState::kAbsent);
   EndLoads(w);
   EXPECT_TRUE(Load(w));
@@ -188,7 +188,7 @@ TEST_F(LoadOnArrivalTest, NobodyGoesBeforeThoseWhoseLoadsWait) {
   w.RunToEnd();
 }
 
-// What is left of the memory is for the request that decodes, and for those who come.
+// The free pages are needed by the decoding request and by new requests.
 TEST_F(LoadOnArrivalTest, NothingThatRequestsUseGoesForIt) {
   SchedulerWorld w(5, {.load_on_arrival = true});
   Begin(w);
@@ -197,10 +197,10 @@ TEST_F(LoadOnArrivalTest, NothingThatRequestsUseGoesForIt) {
   const std::int64_t free = w.device->free_pages();
   EXPECT_FALSE(Load(w));
   EXPECT_EQ(w.device->free_pages(), free);
-  EXPECT_FALSE(Load(w));  // each is looked at once
+  EXPECT_FALSE(Load(w));  // each request is considered once
 }
 
-// In the same call: another one may be in a step that no recording has.
+// In the same call, because another call may happen in a step that recordings do not contain.
 TEST_F(LoadOnArrivalTest, TheNextIsLookedAtWhereOneDoesNotFit) {
   SchedulerWorld w(9, {.load_on_arrival = true});
   Begin(w);
@@ -212,7 +212,7 @@ TEST_F(LoadOnArrivalTest, TheNextIsLookedAtWhereOneDoesNotFit) {
   EXPECT_EQ(StateOf(w, 1), TierState::kLoading);
 }
 
-// He does not begin with the next step anyway.
+// The new request does not start with the next step anyway.
 TEST_F(LoadOnArrivalTest, NotBehindALongQueue) {
   SchedulerWorld w(64, {.max_running = 1, .lookahead = 2, .load_on_arrival = true});
   Begin(w);
@@ -223,8 +223,8 @@ TEST_F(LoadOnArrivalTest, NotBehindALongQueue) {
   w.RunToEnd();
 }
 
-// The page that the decoding request needs next, and those of who waits already, are not his; there would be room
-// without them.
+// The adapter must leave the pages that the decoding request and the waiting requests need next. Without them there
+// would be room.
 TEST_F(LoadOnArrivalTest, WhatTheNextPlanNeedsIsLeft) {
   const auto loads = [](std::int64_t pages, std::int64_t prompt) {
     SchedulerWorld w(pages, {.load_on_arrival = true});
@@ -234,7 +234,7 @@ TEST_F(LoadOnArrivalTest, WhatTheNextPlanNeedsIsLeft) {
     return Load(w);
   };
   EXPECT_TRUE(loads(9, 3));    // 2 pages are in use, 1 for each of three, 2 for the adapter
-  EXPECT_FALSE(loads(9, 20));  // 6 for him who waits
+  EXPECT_FALSE(loads(9, 20));  // 6 for the waiting request
   EXPECT_TRUE(loads(14, 20));
 }
 
@@ -291,9 +291,9 @@ TEST(Scheduler, IdleAdaptersGoFirstLeastRecentlyUsed) {
     w.RunToEnd();
   }
   EXPECT_EQ(w.residency.DeviceResidents().size(), 3u);
-  w.Add(2, 1);  // 1 is used again: 2 is the oldest now
+  w.Add(2, 1);  // 1 is used again, so 2 is the least recently used
   w.RunToEnd();
-  w.Add(20, 0, 4);  // 6 pages, 4 are free
+  w.Add(20, 0, 4);  // needs 6 pages, 4 are free
   const StepPlan plan = w.Step();
   ASSERT_EQ(plan.device_evictions.size(), 1u);
   EXPECT_EQ(plan.device_evictions[0], AdapterGeneration{2});
@@ -332,7 +332,8 @@ TEST(Scheduler, DistinctAdaptersAreBoundedOnRequest) {
   }
 }
 
-// A stream of requests of one adapter holds the only place in the batch: another adapter's request gets it in its turn.
+// A stream of requests with one adapter holds the only place in the batch. A request with another adapter still gets
+// its turn.
 TEST(Scheduler, TheBoundOnDistinctAdaptersStarvesNobody) {
   World w(64, {.max_distinct_adapters = 1});
   w.AddAdapter(1, 1);
@@ -347,15 +348,15 @@ TEST(Scheduler, TheBoundOnDistinctAdaptersStarvesNobody) {
   EXPECT_EQ(other->state, RequestState::kFinished);
 }
 
-// It leaves before its first token.
+// The client disconnects before the first token.
 void GoAway(World& w, Request* request) {
   ASSERT_EQ(request->state, RequestState::kWaiting);
   w.scheduler.Remove(request, w.clock.Now());
   w.residency.Release(request->adapter);
 }
 
-// Clients come for cold adapters and go away before these are there: each could make the step wait anew, and those that
-// run would never compute.
+// Clients request absent adapters and disconnect before these are loaded. If each of them could make the step wait
+// again, the running request would never compute.
 TEST(Scheduler, StepsWaitAtMostOnceInARow) {
   World w(64, {.cold_start = ColdStart::kStall});
   for (std::uint32_t g = 1; g <= 20; ++g) w.AddAdapter(g, 1);
@@ -373,7 +374,7 @@ TEST(Scheduler, StepsWaitAtMostOnceInARow) {
   EXPECT_EQ(running->generated().size(), 11u);
 }
 
-// Who was waited for computes before the step waits for the next one.
+// A request for which a step waited computes before the next wait.
 TEST(Scheduler, AStepThatWaitedComputesBeforeTheNextOneWaits) {
   World w(64, {.cold_start = ColdStart::kStall});
   w.AddAdapter(1, 1);
@@ -382,7 +383,7 @@ TEST(Scheduler, AStepThatWaitedComputesBeforeTheNextOneWaits) {
   w.Step();
   const Request* first = w.Add(2, 1, 30);
   EXPECT_EQ(w.Step().stalls.size(), 1u);
-  const Request* second = w.Add(2, 2, 30);  // while the step waits
+  const Request* second = w.Add(2, 2, 30);  // arrives while the step waits
   const auto computes = [](const StepPlan& plan, const Request* request) {
     return std::any_of(plan.chunks.begin(), plan.chunks.end(),
                        [&](const PlannedChunk& chunk) { return chunk.request == request; });
@@ -390,10 +391,10 @@ TEST(Scheduler, AStepThatWaitedComputesBeforeTheNextOneWaits) {
   StepPlan plan;
   for (int i = 0; i < 10 && plan.chunks.empty(); ++i) {
     plan = w.Step();
-    EXPECT_TRUE(plan.stalls.empty());  // it goes on waiting for the first alone, and then computes
+    EXPECT_TRUE(plan.stalls.empty());  // the step waits only for the first load, and then computes
   }
   EXPECT_TRUE(computes(plan, running) && computes(plan, first));
-  ASSERT_EQ(plan.loads.size(), 1u);  // beside it the second one's load begins
+  ASSERT_EQ(plan.loads.size(), 1u);  // the second load begins beside that step
   plan = w.Step();
   EXPECT_EQ(plan.stalls, std::vector<AdapterGeneration>{second->adapter});
   EXPECT_TRUE(plan.chunks.empty());
@@ -405,14 +406,14 @@ TEST(Scheduler, AStepThatWaitedComputesBeforeTheNextOneWaits) {
 
 struct BeyondTheBound {
   ColdStart cold_start;
-  bool tenants;  // two
+  bool tenants;  // true: two tenants
 };
 
 class DistinctAdapters : public testing::TestWithParam<BeyondTheBound> {};
 
-// A batch may have one adapter, and requests beyond that let others by, until they have waited too long (of several
-// tenants: until their tenant has). Then nobody goes before them, and the adapter that holds the only place gives it
-// up.
+// A batch may have one adapter. Requests with another one are passed, until they have waited too long (with several
+// tenants: until their tenant has). Then no request passes them, and they get the place once the other adapter is
+// unused.
 TEST_P(DistinctAdapters, WhoIsBeyondTheBoundLetsOthersByUntilItIsOverdue) {
   constexpr TimeNs kBound = 20 * 500;
   World w(200, {.max_distinct_adapters = 1,
@@ -438,7 +439,7 @@ TEST_P(DistinctAdapters, WhoIsBeyondTheBoundLetsOthersByUntilItIsOverdue) {
   ASSERT_GE(beyond->first_scheduled, 0) << "starved";
   EXPECT_GT(went_by, 10);
   EXPECT_GT(beyond->first_scheduled - beyond->arrival, kBound);
-  // six steps until those that run have ended, and a load
+  // Six steps until the running requests have ended, and a load.
   EXPECT_LE(beyond->first_scheduled - beyond->arrival, kBound + 12 * 500);
   w.RunToEnd();
 }
@@ -453,7 +454,8 @@ INSTANTIATE_TEST_SUITE_P(Scheduler, DistinctAdapters,
                                   (info.param.tenants ? "TwoTenants" : "OneTenant");
                          });
 
-// A waits for its adapter; younger requests run meanwhile and then need pages: the youngest gives way, not A's adapter.
+// A request waits for its adapter. Younger requests run meanwhile and then need pages: the youngest is preempted, and
+// the adapter stays.
 TEST(Scheduler, YoungerRequestsDoNotTakeAnOlderOnesAdapter) {
   World w(12);
   w.AddAdapter(1, 4);
@@ -478,7 +480,7 @@ TEST(Scheduler, AHostTierThatIsTooSmallIsPassedBy) {
   EXPECT_EQ(w.residency.DeviceResidents().size(), 3u);
 }
 
-// How many steps pass until the request's first token.
+// Number of steps until the first token of the request; -1 after 2000 steps.
 int StepsToFirstToken(World& w, const Request* request) {
   for (int steps = 1; steps < 2000; ++steps) {
     w.Step();
@@ -514,7 +516,7 @@ TEST(Scheduler, AFloodDoesNotHoldAllSeats) {
   std::int64_t preemptions = -1;
   EXPECT_GT(steps(kNone, &preemptions), 200);
   EXPECT_LE(steps(kVtc, &preemptions), 3);
-  EXPECT_EQ(preemptions, 0);  // who gives up a seat keeps its memory
+  EXPECT_EQ(preemptions, 0);  // a paused request keeps its memory
 }
 
 TEST(Scheduler, NoMoreComputeInAStepThanThereAreSeats) {
@@ -545,8 +547,8 @@ TEST(Scheduler, AFloodDoesNotHoldAllMemory) {
   EXPECT_EQ(preemptions, 0);
 }
 
-// A tenant that comes again and again while another holds the memory: the second is preempted for it, but what it had
-// computed is thrown away only up to a share of all work.
+// Requests of one tenant keep arriving while another tenant holds the memory. Requests of the second are preempted
+// for them, but the discarded computation stays within discard_share of all work.
 TEST(Scheduler, LittleWorkIsThrownAwayForFairness) {
   World w(40, {.max_batch_tokens = 32, .discard_share = 0.1});
   for (int i = 0; i < 30; ++i) w.AddFor("flood", 40, 60);
@@ -558,7 +560,7 @@ TEST(Scheduler, LittleWorkIsThrownAwayForFairness) {
     discarded += plan.discarded_tokens;
   }
   EXPECT_GT(discarded, 0);
-  EXPECT_LE(discarded, computed / 10 + 32 + 100);  // at the start a step's worth; the last victim may overdraw
+  EXPECT_LE(discarded, computed / 10 + 32 + 100);  // at the start one step's tokens; the last victim may overdraw
   w.RunToEnd();
 }
 

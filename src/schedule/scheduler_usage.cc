@@ -1,4 +1,4 @@
-// What the scheduler learns of the use of adapters, and what the cache's regime makes of idle ones.
+// What the scheduler learns about the use of adapters, and the eviction of idle ones that some cache regimes require.
 #include <algorithm>
 
 #include "base/check.h"
@@ -12,7 +12,7 @@ constexpr TimeNs kContextLasts = 100 * kNsPerMs;  // FastLibra's monitor interva
 
 }  // namespace
 
-// Of the plan that has been carried out.
+// Called after the plan was applied.
 void Scheduler::RecordUse(TimeNs now) {
   for (const PlannedAdmission& admission : plan_.admissions) {
     const AdapterGeneration adapter = admission.request->adapter;
@@ -27,7 +27,8 @@ void Scheduler::RecordUse(TimeNs now) {
   step_ = {.began = now, .tokens = plan_.num_tokens, .prefill_tokens = plan_.prefill_tokens};
 }
 
-// Steps of prefill for the most part, and of a page at least, tell what the prefill of a page takes.
+// Uses steps with at least a page of prefill tokens that are at least four fifths prefill to measure the prefill of a
+// page.
 void Scheduler::MeasureStep(TimeNs now) {
   if (step_.began < 0) return;
   const TimeNs took = now - step_.began;
@@ -57,7 +58,7 @@ std::optional<TimeNs> Scheduler::NextMove() const {
   return std::min(*swap, *prefetch);
 }
 
-// Takes about 0.1 us an adapter that is known.
+// Takes about 0.1 us per known adapter.
 void Scheduler::RefreshContext(TimeNs now) {
   const TimeNs since = now - context_.made_at;
   turnover_.Saw(history_pages() + residency_->idle_pages(), history_evictions_ + evicted_adapter_pages_, now);
@@ -86,7 +87,7 @@ void Scheduler::RefreshContext(TimeNs now) {
   kv_plan_.set_context(context_);
 }
 
-// Those that no request wants, neither running nor waiting, nor is expected to.
+// Evicts adapters that no running or waiting request wants, and none is expected to want.
 void Scheduler::PlanIdleEvictions(TimeNs now) {
   for (const AdapterGeneration generation : residency_->DeviceResidents()) {
     const AdapterResidency& adapter = residency_->Get(generation);

@@ -1,4 +1,4 @@
-// A scheduler with its pools, adapters and a clock, step by step, for tests.
+// A scheduler with pools, adapters and a clock, for tests that go step by step.
 #pragma once
 
 #include <deque>
@@ -10,7 +10,7 @@
 
 namespace loramux {
 
-// Pages hold 4 tokens; the pools are as small as each test needs.
+// Pages hold 4 tokens. Pool sizes are in pages. Owns everything; requests stay valid until the end.
 struct SchedulerWorld {
   VirtualClock clock;
   std::unique_ptr<PagePool> device;
@@ -28,20 +28,24 @@ struct SchedulerWorld {
         residency(device.get(), host.get(), &transfer),
         scheduler(WithPageTokens(options), device.get(), &residency, policy.get()) {}
 
+  // The options with pages of 4 tokens.
   static SchedulerOptions WithPageTokens(SchedulerOptions options) {
     options.page_tokens = 4;
     return options;
   }
 
+  // Registers an adapter of so many pages.
   void AddAdapter(std::uint32_t generation, std::int64_t pages) {
     auto version = std::make_shared<AdapterVersion>();
     version->generation = AdapterGeneration{generation};
     version->layout.pages = pages;
     residency.Add(std::move(version));
   }
+  // Adds a request of `tenant` for the base model. Lengths in tokens.
   Request* AddFor(const std::string& tenant, std::int64_t prompt, std::int32_t output) {
     return Add(prompt, 0, output, tenant);
   }
+  // Adds a request with a prompt of `prompt` equal tokens.
   Request* Add(std::int64_t prompt, std::uint32_t adapter = 0, std::int32_t output = 4,
                const std::string& tenant = "") {
     Request& request = NewRequest(std::vector<TokenId>(static_cast<std::size_t>(prompt), 1), adapter, output);
@@ -49,7 +53,7 @@ struct SchedulerWorld {
     scheduler.Add(&request);
     return &request;
   }
-  // It holds its adapter, and is not the scheduler's yet.
+  // Makes a request that holds a reference to its adapter. Does not add it to the scheduler.
   Request& NewRequest(std::vector<TokenId> prompt, std::uint32_t adapter, std::int32_t output) {
     Request& request = requests.emplace_back();
     request.arrival = clock.Now();
@@ -61,7 +65,8 @@ struct SchedulerWorld {
     if (request.adapter != kBaseModel) residency.Acquire(request.adapter);
     return request;
   }
-  // One engine step: plan, commit, compute, sample. Finished requests leave.
+  // Runs one engine step: plans, commits, computes, samples, and removes finished requests. Checks integrity. Returns
+  // the plan.
   StepPlan Step() {
     std::vector<ResidencyManager::LoadFailure> failures;
     residency.Poll(clock.Now(), failures);
@@ -82,6 +87,7 @@ struct SchedulerWorld {
     clock.Advance(500);
     return plan;
   }
+  // Runs steps until no request is left.
   void RunToEnd(int max_steps = 10000) {
     while (!(scheduler.running().empty() && scheduler.waiting().empty())) {
       ASSERT_GT(max_steps--, 0) << "no end in sight";

@@ -6,10 +6,10 @@
 namespace loramux {
 namespace {
 
-// As a page of a prompt is computed: among so many other tokens.
+// Tokens of a prefill from which the time to compute one page is derived.
 constexpr std::int64_t kPrefillTokens = 256;
 
-constexpr double kMostRidgeTokens = 1 << 20;  // of a profile that makes no sense
+constexpr double kMostRidgeTokens = 1 << 20;  // bounds the values of a profile
 
 ReloadCostEstimator::Time TimeOf(const PerformanceModel::Link& link, std::int64_t page_bytes) {
   return {.page_ns = static_cast<double>(page_bytes) / link.bytes_per_second * kNsPerSecond,

@@ -1,5 +1,5 @@
-// How long requests run and reloads take, by a performance model: what the scheduler predicts with where it was given
-// one (bypasses, quotas of lanes, what a step is sure to take, what a reload costs until it was seen).
+// Predicted times of requests and reloads from a performance model. Given a model, the scheduler uses them for
+// bypasses, quotas of lanes, the minimum duration of a step, and the cost of reloads until these were measured.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,19 @@
 
 namespace loramux {
 
-// From now on plans go by the model; null: by what is learned while serving. The same for serve, simulate and replay.
+// Sets the options that depend on the model, so that planning uses it. Null: planning uses measured times alone. Serve,
+// simulate and replay all call this.
 void PlanByModel(std::shared_ptr<const PerformanceModel> model, SchedulerOptions& scheduler, QueueOrderOptions& queue);
 
-// The tokens from which on a step takes longer for more of them; below, reading the weights takes as long. 0: there is
+// The number of tokens up to which a step takes constant time, because it is bound by reading the weights. 0: there is
 // no such bound.
 std::int64_t RidgeTokens(const PerformanceModel& model);
-// Of a step in which one sequence decodes, without a history.
+// Seconds of a step in which one sequence decodes at its first position.
 double ShortestStepSeconds(const PerformanceModel& model);
-// Of the prefill of so many tokens behind `context` positions, in a step of its own; 0 for no tokens.
+// Seconds of the prefill of `tokens` after `context` positions, in a step of its own. 0 if there are no tokens.
 double PrefillSeconds(const PerformanceModel& model, std::int64_t tokens, std::int64_t context);
 
-// What `costs` goes by until it has seen enough.
+// Sets the costs that `costs` assumes until it has enough measurements.
 void ExpectReloads(const PerformanceModel& model, std::int64_t page_bytes, std::int64_t page_tokens,
                    ReloadCostEstimator& costs);
 

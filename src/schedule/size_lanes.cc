@@ -13,10 +13,10 @@ namespace loramux {
 namespace {
 
 constexpr std::int64_t kFirstFit = 100;  // arrivals
-// Of the sum of squares of all sizes: a lane that takes away less than this mixes no fewer sizes than it costs.
+// Share of the sum of squares of all sizes that a further lane must remove to be worth its cost.
 constexpr double kWorthALane = 0.1;
 
-// Sums of squared distances to the mean of any interval, in constant time.
+// The sum of squared distances to the mean for any interval of bins, in constant time.
 class IntervalCosts {
  public:
   explicit IntervalCosts(std::span<const SizeBin> bins)
@@ -39,8 +39,8 @@ class IntervalCosts {
   std::vector<double> counts_, sums_, squares_;
 };
 
-// One more group than `previous` has. The best beginning of the last group never goes back as the end goes on, so the
-// ends in the middle are solved first and bound the others.
+// One row of the dynamic program: one more group than `previous`. The best begin of the last group never moves back
+// as the end moves on. So the ends in the middle are solved first and bound the others.
 class NextRow {
  public:
   NextRow(const IntervalCosts& costs, const std::vector<double>& previous) : costs_(costs), previous_(previous) {
@@ -48,8 +48,8 @@ class NextRow {
     begins_.assign(previous.size(), 0);
     Solve(1, previous.size() - 1, 0, previous.size() - 1);
   }
-  std::vector<double> row_;          // by end: the least cost of values [0, end)
-  std::vector<std::size_t> begins_;  // by end: where the last group begins
+  std::vector<double> row_;          // by end: least cost of bins [0, end)
+  std::vector<std::size_t> begins_;  // by end: begin of the last group
 
  private:
   void Solve(std::size_t first_end, std::size_t last_end, std::size_t least, std::size_t most) {
@@ -69,7 +69,7 @@ class NextRow {
   const std::vector<double>& previous_;
 };
 
-// Where the groups begin that the rows of 2, 3, ... groups end with.
+// Follows the begins of the last groups, in the rows of 2, 3, ... groups, back from the end.
 Clusters Traced(const IntervalCosts& costs, std::span<const std::vector<std::size_t>> begins, std::size_t n,
                 double sum_of_squares) {
   Clusters clusters{.sum_of_squares = sum_of_squares};
@@ -107,9 +107,9 @@ std::vector<Clusters> ClusterBins(std::span<const SizeBin> bins, std::int32_t mo
 
 Clusters ClusterSorted(std::span<const double> sorted, std::int32_t count) {
   std::vector<SizeBin> bins;
-  std::vector<std::size_t> first;  // of each bin, in `sorted`
+  std::vector<std::size_t> first;  // of each bin, index in `sorted`
   for (std::size_t i = 0; i < sorted.size(); ++i) {
-    if (i == 0 || sorted[i] > sorted[i - 1]) {  // equal values are of one group
+    if (i == 0 || sorted[i] > sorted[i - 1]) {  // equal values stay in one group
       bins.emplace_back();
       first.push_back(i);
     }
@@ -150,8 +150,8 @@ double SizeLanes::SizeOf(const RequestExtent& extent) const {
   };
   const double input = share(extent.input_tokens, largest_.input_tokens);
   const double output = share(extent.output_tokens, largest_.output_tokens);
-  // The document has no requests without an adapter. Here they count as if with the smallest, or all would be of size
-  // 0.
+  // The paper has no requests without an adapter. Here they count as if they used the smallest one; otherwise all
+  // would have size 0.
   const std::int64_t adapter_tokens = std::max(extent.adapter_tokens, smallest_adapter_);
   const double adapter = largest_.adapter_tokens == 0 ? 1.0 : share(adapter_tokens, largest_.adapter_tokens);
   const double lengths = options_.input_weight * input + options_.output_weight * output;
@@ -191,7 +191,8 @@ void SizeLanes::SawArrival(const RequestExtent& extent, TimeNs now) {
 void SizeLanes::SawEnd(const RequestExtent& extent, TimeNs duration) {
   const auto outputs = static_cast<double>(std::max<std::int64_t>(1, extent.output_tokens));
   double seconds = static_cast<double>(duration) / kNsPerSecond / outputs;
-  // no less than alone: of the prompt less may have been computed than it has tokens
+  // At least the time of a step with one sequence: part of the prompt may have been cached, and then its prefill took
+  // less.
   if (options_.costs != nullptr) {
     seconds = std::max(ShortestStepSeconds(*options_.costs), seconds - PrefillOf(extent) / outputs);
   }
@@ -212,8 +213,8 @@ bool SizeLanes::Refit(TimeNs now) {
   return true;
 }
 
-// Of what has come lately, in bins of equal width: all that fits cost is bounded by their number. That moves a cut-off
-// by at most such a width.
+// Uses bins of equal width over recent sizes, so that the cost is bounded by the number of bins. A cut-off moves by
+// at most one width.
 void SizeLanes::FitCutOffs() {
   const auto [least, largest] = std::minmax_element(sizes_.begin(), sizes_.end());
   const double width = (*largest - *least) / static_cast<double>(kBins);

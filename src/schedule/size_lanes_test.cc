@@ -16,7 +16,7 @@ double SumOfSquares(std::span<const double> values) {
   return sum;
 }
 
-// Tries every partition.
+// The least sum of squares, by trying every partition.
 double Best(std::span<const double> sorted, std::int32_t count) {
   if (sorted.empty()) return 0;
   if (count == 1) return SumOfSquares(sorted);
@@ -47,8 +47,8 @@ TEST(SizeLanes, ClustersAreTheBestOfAllPartitions) {
 TEST(SizeLanes, QuotasShareAllTokens) {
   const LaneLoad loads[] = {{.largest_tokens = 100, .seconds = 1, .arrivals_per_second = 3.8},
                             {.largest_tokens = 400, .seconds = 2, .arrivals_per_second = 0.8}};
-  // Minima 100 x 1 x (0.2 + 3.8) = 400 and 400 x 2 x (0.2 + 0.8) = 800.
-  for (const double total : {12000.0, 300.0}) {  // more than the minima; less
+  // The minima are 100 x 1 x (0.2 + 3.8) = 400 and 400 x 2 x (0.2 + 0.8) = 800.
+  for (const double total : {12000.0, 300.0}) {  // more than the minima, and less
     const std::vector<double> quotas = LaneQuotas(loads, total, 5);
     EXPECT_NEAR(quotas[0], total / 3, 1e-9);
     EXPECT_NEAR(quotas[1], total * 2 / 3, 1e-9);
@@ -67,7 +67,8 @@ TEST(SizeLanes, TheSizeIsChameleons) {
   Arrive(lanes, 10, 10, 50, 0);
   EXPECT_DOUBLE_EQ(lanes.SizeOf({1000, 500, 200}), 1.0);
   EXPECT_DOUBLE_EQ(lanes.SizeOf({500, 100, 100}), (0.4 * 0.5 + 0.6 * 0.2) * 0.5);
-  EXPECT_DOUBLE_EQ(lanes.SizeOf({500, 100, 0}), (0.4 * 0.5 + 0.6 * 0.2) * 0.25);  // the base model: as the smallest
+  // the base model counts as the smallest adapter
+  EXPECT_DOUBLE_EQ(lanes.SizeOf({500, 100, 0}), (0.4 * 0.5 + 0.6 * 0.2) * 0.25);
   SizeLanes sum({.form = RequestSizeForm::kSum}, 1000), output({.form = RequestSizeForm::kOutputOnly}, 1000);
   for (SizeLanes* other : {&sum, &output}) {
     Arrive(*other, 1000, 500, 200, 0);
@@ -82,7 +83,7 @@ SizeLanes Fitted(SizeLanesOptions options, std::int64_t (*output_of)(std::uint64
   Prng prng(7);
   for (int i = 0; i < 1000; ++i) Arrive(lanes, 1, output_of(prng.NextBelow(1000)), 0, i * kNsPerMs);
   EXPECT_TRUE(lanes.Refit(kNsPerSecond));
-  EXPECT_FALSE(lanes.Refit(kNsPerSecond));  // not before there is more to see
+  EXPECT_FALSE(lanes.Refit(kNsPerSecond));  // too few arrivals since the last fit
   return lanes;
 }
 
@@ -96,7 +97,7 @@ TEST(SizeLanes, AsManyLanesAsThereAreSizes) {
   EXPECT_EQ(Fitted({}, three).lanes(), 3);
   EXPECT_EQ(Fitted({}, even).lanes(), 3);
   EXPECT_EQ(Fitted({}, [](std::uint64_t) -> std::int64_t { return 5; }).lanes(), 1);
-  // "Minimal WCSS" sees four in all of them.
+  // "Minimal WCSS" finds four lanes in all of them.
   EXPECT_EQ(Fitted({.count_rule = LaneCountRule::kLeastSquares}, two).lanes(), 4);
   EXPECT_EQ(Fitted({.count_rule = LaneCountRule::kLeastSquares}, even).lanes(), 4);
   EXPECT_EQ(Fitted({.fixed = true}, two).lanes(), 4);
@@ -111,7 +112,7 @@ TEST(SizeLanes, CutOffsLieInTheMiddle) {
   EXPECT_LT(lanes.Quota(0), lanes.Quota(1));
 }
 
-// Of the requests as they are parted by lanes.
+// The sum of squares of the requests when they are grouped by lane.
 double SumOfSquaresByLane(const SizeLanes& lanes, std::span<const RequestExtent> extents) {
   std::vector<std::vector<double>> sizes(static_cast<std::size_t>(lanes.lanes()));
   for (const RequestExtent& extent : extents)
@@ -121,7 +122,7 @@ double SumOfSquaresByLane(const SizeLanes& lanes, std::span<const RequestExtent>
   return sum;
 }
 
-// The bins that the fit works on cost next to nothing, with sizes of any spread.
+// Fitting on bins loses almost nothing against exact clusters, for sizes of any distribution.
 TEST(SizeLanes, LanesAreAsGoodAsTheBestClusters) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(seed);
@@ -129,7 +130,7 @@ TEST(SizeLanes, LanesAreAsGoodAsTheBestClusters) {
     SizeLanes lanes({.count_rule = LaneCountRule::kLeastSquares}, 10000);
     std::vector<RequestExtent> extents;
     for (int i = 0; i < 2000; ++i) {
-      // from even to a few large ones among many small
+      // From an even distribution to few large values among many small ones.
       const double tail = std::pow(prng.NextDouble(), static_cast<double>(seed % 5));
       extents.push_back({.input_tokens = 1 + static_cast<std::int64_t>(prng.NextBelow(2000)),
                          .output_tokens = 1 + static_cast<std::int64_t>(1000 * tail),
@@ -155,11 +156,11 @@ TEST(SizeLanes, RefitsWhenArrivalsDoubledAndThenAfterTheInterval) {
   EXPECT_EQ(fits, 3);  // at 100, 200 and 400
   EXPECT_FALSE(lanes.Refit(299 * kNsPerSecond));
   EXPECT_TRUE(lanes.Refit(301 * kNsPerSecond));
-  EXPECT_FALSE(lanes.Refit(700 * kNsPerSecond));  // nothing new
+  EXPECT_FALSE(lanes.Refit(700 * kNsPerSecond));  // no new arrivals
 }
 
-// Two lanes: short prompts with long answers, and long prompts with short ones. What the first tokens take is known by
-// a profile.
+// Two lanes: short prompts with long answers, and long prompts with short answers. A performance model knows the time
+// of prefill.
 TEST(SizeLanes, QuotasCountThePrefillThatAProfileKnows) {
   PerformanceModel model;
   model.step = 0.01;
@@ -177,10 +178,11 @@ TEST(SizeLanes, QuotasCountThePrefillThatAProfileKnows) {
     ASSERT_TRUE(lanes.Refit(20 * kNsPerSecond));
     ASSERT_EQ(lanes.lanes(), 2);
     EXPECT_NEAR(lanes.Quota(0) + lanes.Quota(1), 10000, 1e-6);
-    share[by_profile] = lanes.Quota(0) / 10000;  // of the long prompts: few outputs
+    share[by_profile] = lanes.Quota(0) / 10000;  // of long prompts with short answers
   }
-  // Largest sizes 4010 and 110 tokens, as many of each. D in proportion to the outputs, 10 to 100; or 4.01 s + 10 and
-  // 0.02 s + 100 times what an output takes beside the prefill, 0.01 s.
+  // Largest sizes are 4010 and 110 tokens, with equal arrivals. Without the model, D is proportional to the outputs,
+  // 10 and 100. With it, D is 4.01 s + 10 t and 0.02 s + 100 t, where t = 0.01 s is the time per output token beside
+  // the prefill.
   EXPECT_NEAR(share[0], 4010.0 * 10 / (4010 * 10 + 110 * 100), 1e-3);
   EXPECT_NEAR(share[1], 4010 * 4.11 / (4010 * 4.11 + 110 * 1.02), 2e-3);
 }

@@ -15,7 +15,7 @@ TEST(Heap, FuzzAgainstASortedVector) {
   Prng prng(1);
   for (int round = 0; round < 200; ++round) {
     Heap<std::uint64_t, std::less<>> heap;
-    std::vector<std::uint64_t> model;  // descending: the first is at the back
+    std::vector<std::uint64_t> model;  // descending: the first element is at the back
     for (std::uint64_t n = prng.NextBelow(40); n > 0; --n) {
       model.push_back(prng.NextBelow(50));
       heap.Append(model.back());

@@ -1,5 +1,5 @@
-// Waiting requests in the order in which they are due. Grows at the end and shrinks at the front without moving
-// anything, as first come, first served does; other orders move what lies between.
+// Waiting requests by due time. Insertion at the end and removal at the front move nothing, as first come, first served
+// needs it; other orders move the entries in between.
 #pragma once
 
 #include <algorithm>
@@ -14,17 +14,18 @@
 
 namespace loramux {
 
-// Who comes first among the waiting requests of one list: the least. Must not change while the request waits.
+// The sort key of a waiting request; the least comes first. Must not change while the request is in a list.
 struct Urgency {
-  TimeNs due = 0;  // what the order of the queue makes of the request (queue_order.h)
+  TimeNs due = 0;  // Request::due
   RequestId id;
   auto operator<=>(const Urgency&) const = default;
 };
 
+// The key of `request` as it is placed at the time of the call.
 inline Urgency UrgencyOf(const Request& request) { return {request.due, request.id}; }
 
-// In ascending order of urgency. `Entry` has an Urgency `urgency`, a Request* `request`, and what else its user needs
-// to know of the request without looking at it.
+// Requests in ascending order of urgency. `EntryType` has a member `Urgency urgency`, a member `Request* request`, and
+// copies of whatever its user needs without reading the request. Does not own the requests.
 template <typename EntryType>
 class UrgencyList {
  public:
@@ -32,10 +33,14 @@ class UrgencyList {
 
   bool empty() const { return head_ == entries_.size(); }
   std::size_t size() const { return entries_.size() - head_; }
+  // The i-th request by urgency. REQUIRES: i < size().
   Request* operator[](std::size_t i) const { return entries_[head_ + i].request; }
+  // The entries by urgency. Valid until the list changes.
   std::span<const Entry> entries() const { return std::span(entries_).subspan(head_); }
-  std::span<Entry> entries() { return std::span(entries_).subspan(head_); }  // their urgency must not change
+  // The same, to change other fields. REQUIRES: `urgency` stays as it is.
+  std::span<Entry> entries() { return std::span(entries_).subspan(head_); }
 
+  // Inserts the entry; behind entries of equal urgency.
   void Insert(const Entry& entry) {
     if (head_ > 0 && (empty() || Before(entry, entries_[head_]))) {
       entries_[--head_] = entry;
@@ -47,11 +52,11 @@ class UrgencyList {
     entries_.clear();
     head_ = 0;
   }
-  // REQUIRES: in the list, with the urgency that it came with.
+  // Removes `request`. REQUIRES: it is in the list, with the urgency that it was inserted with.
   void Erase(const Request* request) {
     const auto found = std::lower_bound(begin(), entries_.end(), Entry{.urgency = UrgencyOf(*request)}, Before);
     CHECK(found != entries_.end() && found->request == request);
-    std::move_backward(begin(), found, found + 1);  // usually it is the first, and nothing moves
+    std::move_backward(begin(), found, found + 1);  // usually it is the first entry, and nothing moves
     ++head_;
     if (head_ == entries_.size()) {
       Clear();
@@ -60,6 +65,7 @@ class UrgencyList {
       head_ = 0;
     }
   }
+  // Removes all entries for which `gone(entry)` is true.
   template <typename Gone>
   void EraseIf(Gone gone) {
     entries_.erase(std::remove_if(begin(), entries_.end(), gone), entries_.end());
@@ -69,14 +75,15 @@ class UrgencyList {
   static bool Before(const Entry& a, const Entry& b) { return a.urgency < b.urgency; }
   typename std::vector<Entry>::iterator begin() { return entries_.begin() + static_cast<std::ptrdiff_t>(head_); }
 
-  std::vector<Entry> entries_;  // from head_ on
+  std::vector<Entry> entries_;  // the list is [head_, end)
   std::size_t head_ = 0;
 };
 
+// An entry of a tenant's queue (fairness.h).
 struct WaitingEntry {
   Urgency urgency;
   Request* request = nullptr;
-  double cost = 0;  // what its service will cost its tenant, as it was inserted
+  double cost = 0;  // charge to its tenant for the prompt, as of its insertion
 };
 using WaitingList = UrgencyList<WaitingEntry>;
 
