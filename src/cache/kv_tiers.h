@@ -75,9 +75,9 @@ class KvTiers {
   void FetchAhead(std::span<const NodeId> tails);
   // Cancels the fetches of `requester`, which is gone, unless another running request uses them.
   void Cancel(RequestId requester);
-  // If the device is filling up, copies the idle pages that are evicted next to the host tier, which drops pages of
-  // less worth to make room. If idle pages are few, the pages of `running` requests come next, and after they become
-  // idle there would be no time to copy them. Therefore the paths to the tails in `running` are copied too.
+  // If the device is filling up, copies to the host tier the idle pages that will be evicted next. The host tier drops
+  // pages of less worth to make room. If idle pages are few, the pages of `running` requests come next, and after they
+  // become idle there would be no time to copy them. Therefore the paths to the tails in `running` are copied too.
   void BackUp(const KvEvictionPlan& plan, std::span<const NodeId> running);
   // Collects finished jobs and reads the progress of the others. Returns true if any job finished.
   bool Poll(TimeNs now);
