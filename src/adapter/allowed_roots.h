@@ -27,6 +27,7 @@ class AllowedRoots {
   Status CheckOpened(const std::filesystem::path& real_path) const;
 
  private:
+  // Whether the canonical path is a root or lies below one.
   bool Contains(const std::filesystem::path& canonical) const;
   std::vector<std::filesystem::path> roots_;  // canonical
 };

@@ -62,10 +62,13 @@ class AdapterJournal {
   std::uint64_t file_bytes() const;
 
  private:
+  // For Open, which reads the file afterwards.
   AdapterJournal(FileSystem* files, std::filesystem::path directory);
   std::filesystem::path Path() const { return directory_ / "adapters.journal"; }
+  // Applies the records of a file's content; fails if it is damaged.
   Status Replay(const std::string& content);
   Status ApplyPayload(std::string_view payload, std::uint64_t offset);
+  // The error for damage at byte `offset`.
   Error Damaged(std::uint64_t offset, const std::string& what) const;
   // The following REQUIRE mutex_.
   Status AppendRecord(const std::string& payload);

@@ -64,6 +64,7 @@ class LayerProgress {
 
   // Asks the transfer to stop. It checks this between layers and then completes as cancelled.
   void Cancel() { cancelled_.store(true, std::memory_order_relaxed); }
+  // Whether Cancel was called.
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
 
  private:

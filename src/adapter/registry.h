@@ -38,6 +38,7 @@ struct AdapterVersion {
 // frees its file and layout.
 class AdapterRegistry {
  public:
+  // Settings for all adapters of the registry.
   struct Options {
     std::size_t page_bytes = 0;         // of the pools for the adapters
     DType base_dtype = DType::kBF16;    // of the base model's weights
@@ -96,11 +97,13 @@ class AdapterRegistry {
   std::size_t held_generations() const;
 
  private:
+  // A generation; its version is not owned.
   struct Entry {
     std::weak_ptr<const AdapterVersion> version;
     bool retired = false;
   };
   static Error NameTaken(const std::string& name);
+  // Opens and checks the adapter; the result has no generation yet.
   Result<std::shared_ptr<AdapterVersion>> Open(const std::string& name, const std::filesystem::path& path,
                                                const OpenedFileCheck& opened) const;
   bool IsBaseName(std::string_view name) const;

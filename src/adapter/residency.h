@@ -149,6 +149,7 @@ class ResidencyManager {
   std::int64_t loads_in_flight() const { return loads_in_flight_; }
   // Adapters arriving on the device from the host tier, in the order of their transfers.
   std::span<const AdapterGeneration> Arriving() const { return arriving_; }
+  // The pools given to the constructor.
   PagePool* device() const { return device_; }
   PagePool* host() const { return host_; }
 
@@ -184,19 +185,27 @@ class ResidencyManager {
 
  private:
   AdapterResidency& At(AdapterGeneration generation);
+  // Starts the next transfer of a load.
   void SubmitTransfer(AdapterResidency& adapter, TransferKind kind, TimeNs now);
+  // Clears the state of the transfer that ended.
   void EndTransfer(AdapterResidency& adapter);
+  // Asks the transfer in flight to stop.
   void CancelLoad(AdapterResidency& adapter);
+  // Drops the adapter if it is retired and unused; cancels its load first if there is one.
   void DropIfUnused(AdapterResidency& adapter);
+  // Whether the adapter is retired, without requests, and unlocked.
   bool Unwanted(const AdapterResidency& adapter) const {
     return adapter.retired && adapter.references == 0 && !adapter.locked;
   }
   std::int64_t Bytes(const AdapterResidency& adapter) const {
     return adapter.version->layout.pages * device_->page_bytes();
   }
+  // Makes the adapter device-resident and counts the load.
   void FinishLoad(AdapterResidency& adapter, TimeNs now);
+  // Frees the pages of a load that failed or was cancelled.
   void GiveUpLoad(AdapterResidency& adapter);
   void DropDevicePages(AdapterResidency& adapter);
+  // Updates idle_ after a change of residency, pins or lock.
   void UpdateIdle(AdapterResidency& adapter);
   void DropHostPages(AdapterResidency& adapter);
 

@@ -66,6 +66,7 @@ std::size_t CopyLayer(const TransferJob& job, std::int32_t layer);
 // copied and before publishing it. ThreadedTransfer's worker runs each job with it.
 TransferCompletion RunTransfer(const TransferJob& job, const std::function<void(std::size_t)>& after_layer = {});
 
+// Options of ThreadedTransfer.
 struct ThreadedTransferOptions {
   double bytes_per_second = 0;  // limit, to measure slower links; 0: as fast as memory
 };
@@ -101,10 +102,12 @@ class InlineTransfer final : public AdapterTransfer {
 // arrive evenly over its time on the link. Poll publishes them, so the engine's view is a function of the clock.
 class ModeledTransfer final : public AdapterTransfer {
  public:
+  // A link: the time of a job is latency + bytes / bandwidth.
   struct Link {
     TimeNs latency_ns = 100 * kNsPerUs;
     double bytes_per_second = 10e9;
   };
+  // Does not own the clock.
   ModeledTransfer(const Clock* clock, Link disk, Link host) : clock_(clock), disk_(disk), host_(host) {}
   void Submit(TransferJob job) override;
   std::optional<TransferCompletion> Poll() override;
@@ -115,6 +118,7 @@ class ModeledTransfer final : public AdapterTransfer {
   void set_fault(std::function<std::optional<Error>(const TransferJob&)> fault) { fault_ = std::move(fault); }
 
  private:
+  // A job in flight.
   struct Moving {
     TimeNs begin = 0, end = 0;  // of the arrival of the data
     TransferCompletion completion;
@@ -122,6 +126,7 @@ class ModeledTransfer final : public AdapterTransfer {
     TimeNs ArrivalOf(std::int32_t layers) const;  // of the first `layers` layers
     bool cancelled() const { return job.progress != nullptr && job.progress->cancelled(); }
   };
+  // Publishes the layers that have arrived by now.
   void PublishLayers(Moving& moving) const;
   const Clock* clock_;
   const Link disk_, host_;

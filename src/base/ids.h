@@ -9,6 +9,7 @@
 namespace loramux {
 
 template <typename Tag, typename Rep>
+// An id with the representation `Rep`; each `Tag` makes a distinct type.
 struct StrongId {
   Rep value{};
   constexpr auto operator<=>(const StrongId&) const = default;

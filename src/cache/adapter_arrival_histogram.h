@@ -35,6 +35,7 @@ enum class AdapterPrefetch : std::uint8_t {
 // The prefetch mode of this name (flag --adapter-prefetch). Error: unknown name; the message lists the valid names.
 Result<AdapterPrefetch> FindAdapterPrefetch(std::string_view name);
 
+// See the top of this file. Slots are those of the residency manager.
 class AdapterArrivalHistogram {
  public:
   // Samples before an adapter is expected.
@@ -81,6 +82,7 @@ class AdapterArrivalHistogram {
   void Settle(std::size_t slot);
 
  private:
+  // The history of the adapter in one slot.
   struct Entry {
     AdapterGeneration adapter;
     bool expected = false;                  // it is in expected_
@@ -90,8 +92,11 @@ class AdapterArrivalHistogram {
     std::array<std::uint16_t, kBins> counts = {};
   };
 
+  // The entry of `adapter`; discards the history of another adapter in this slot.
   Entry& At(std::size_t slot, AdapterGeneration adapter);
+  // Adds one idle time to the histogram.
   static void Count(Entry& entry, TimeNs idle);
+  // The expected idle times; see the top of this file.
   static std::optional<Window> Percentiles(const Entry& entry);
 
   std::vector<Entry> entries_;                         // by slot

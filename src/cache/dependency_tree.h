@@ -67,6 +67,7 @@ struct NodeId {
   friend bool operator==(NodeId, NodeId) = default;
 };
 
+// See the top of this file.
 class DependencyTree {
  public:
   // The properties of a node that policies may use. A visit is one Lock or Insert; frequencies decay by half each
@@ -183,6 +184,7 @@ class DependencyTree {
   // Result of Insert.
   struct Inserted {
     NodeId node;
+    // The owner of the page after Insert.
     enum Outcome {
       kTaken,    // the tree owns `page` now
       kExisted,  // the tree has a page of the same content; `page` stays with the caller
@@ -319,6 +321,7 @@ class DependencyTree {
     std::uint32_t leaf_position = kNone;  // in idle_leaves_
     std::uint32_t root_position = kNone;  // in host_roots_
   };
+  // A branch, or a free slot.
   struct alignas(64) Branch {
     std::int64_t pages = 0;  // on the device
     std::int64_t moving = 0;
@@ -342,20 +345,29 @@ class DependencyTree {
     CHECK(Exists(node));
     return nodes_[node.index];
   }
+  // The tokens of the node's page.
   std::span<const TokenId> TokensOf(std::uint32_t index) const;
   std::uint64_t HashOf(std::uint64_t parent_hash, const TokenId* tokens) const;
   std::uint32_t Find(std::uint32_t parent, std::uint64_t hash, const TokenId* tokens) const;
   std::uint32_t NewNode();
+  // Makes the index free; its handles become invalid.
   void FreeNode(std::uint32_t index);
   std::uint32_t GroupKey(std::uint32_t parent, const TokenId* tokens) const;
+  // Whether the node's parent has no other child.
   bool IsOnlyChild(std::uint32_t index) const;
+  // Updates edge_frequency on the path to `tail`.
   void CountEdges(std::uint32_t tail);
+  // The frequency in NodeView::edge_frequency.
   double EdgeFrequency(const Node& node) const {
     return static_cast<double>(host_ == nullptr ? node.frequency : node.edge_frequency);
   }
+  // Compares the node's page with `next` and keeps the better of it and `best`.
   void LookInPage(std::uint32_t index, std::uint32_t parent, std::span<const TokenId> next, InPage& best) const;
+  // Makes the node a child of `parent`, in the table and (unless it is the first child) in a group.
   void Link(std::uint32_t index, std::uint32_t parent);
+  // Undoes Link.
   void Unlink(std::uint32_t index);
+  // The table over all prefixes.
   void PutInTable(std::uint32_t tag, std::uint32_t index);
   void TakeFromTable(std::uint32_t tag, std::uint32_t index);
   void GrowTable();
@@ -365,13 +377,17 @@ class DependencyTree {
   std::size_t NextSlot(std::size_t slot) const { return (slot + 1) & (slots_.size() - 1); }
   float LeftAfter(TimeNs idle);  // the part of a frequency that is left
   bool IsObserved(const Node& node) const { return (&node - nodes_.data()) % kObservedOf == 0; }
+  // Counts a visit at `now`.
   void Visit(Node& node, TimeNs now);
+  // Removes one lock of the node.
   void LetGo(Node& node, TimeNs now);
+  // Bring idle_leaves_ and host_roots_ up to date after a change of the node.
   void UpdateIdleLeaf(std::uint32_t index);
   void UpdateHostRoot(std::uint32_t index);
   void UpdateHostRootsBelow(std::uint32_t index);
   NodeId IdOrNone(std::uint32_t index) const { return index == kNone ? NodeId{} : IdOf(index); }
   void CheckNode(std::uint32_t index) const;
+  // Whether the node is in the host tier alone, below a device node or a branch.
   bool IsHostRoot(const Node& node) const {
     return (node.generation & 1u) != 0 && node.depth > 0 && node.host_page.generation != 0 &&
            node.page.generation == 0 && OnDevice(nodes_[node.parent]);
@@ -380,18 +396,25 @@ class DependencyTree {
     return node.depth == 0 || (node.page.generation != 0 && node.move != Move::kFetch);
   }
   static bool HasHostCopy(const Node& node) { return node.host_page.generation != 0 && node.move != Move::kBackUp; }
+  // Record that the node got its device page, or lost it. LeaveDevice does not free the page.
   void ArriveOnDevice(std::uint32_t index, PageHandle page);
   void LeaveDevice(std::uint32_t index);
   void FreeHostPage(Node& node);
+  // Removes a leaf (Remove) or everything below `top` (RemoveBelow) from both tiers.
   void Remove(std::uint32_t index);
   void RemoveBelow(std::uint32_t top);
+  // Lock or unlock a path for a transfer; this is not a visit.
   void LockPath(std::uint32_t tail);
   void UnlockPath(std::uint32_t tail);
+  // Sets the node's move and keeps moving_ and moving_branches_ up to date.
   void SetMove(Node& node, Move move);
+  // Ends the move of one node. If the node has been removed, frees both pages and returns false.
   bool EndMove(const MovingPages& pages);
+  // Raises the node's host worth to that of its last use.
   void RaiseHostWorth(Node& node) {
     node.host_worth = std::max(node.host_worth, HostWorth(node.last_use, static_cast<double>(node.frequency)));
   }
+  // The heap of pages that can be dropped from the host tier.
   void OfferToDrop(std::uint32_t index);
   void PushDroppable(std::uint32_t index);
   bool NextToDrop();
@@ -414,6 +437,7 @@ class DependencyTree {
   std::vector<std::uint32_t> free_branches_, moving_branches_;
   std::unordered_map<std::string, std::uint32_t> branch_by_key_;  // looked up, never iterated
   std::int64_t pages_ = 0, idle_pages_ = 0, host_pages_ = 0, moving_ = 0, orphans_ = 0;
+  // An entry of the heap; outdated if the node or its worth has changed.
   struct Droppable {
     TimeNs worth = 0;
     std::int32_t depth = 0;

@@ -16,6 +16,7 @@
 
 namespace loramux {
 
+// What a candidate holds.
 enum class CandidateKind : std::uint8_t { kAdapter, kKeysAndValues };
 
 // Half-life of the visit counts of adapters and KV pages; also the default of DependencyTree.
@@ -52,11 +53,13 @@ struct EvictionContext {
   ReloadCosts costs;         // as measured
 };
 
+// Scores candidates for eviction; see the top of this file.
 class EvictionPolicy {
  public:
   virtual ~EvictionPolicy() = default;
   // The candidate with the lowest score is evicted first; at equal scores KV pages go before adapters.
   virtual double Score(const EvictionCandidate& candidate, const EvictionContext& context) const = 0;
+  // The name for MakeEvictionPolicy.
   virtual std::string_view name() const = 0;
   // Most pages by which the policy sizes a KV candidate: the pages that one query computed, up to this number. 1: a
   // candidate is as large as the single page that its eviction frees.

@@ -20,6 +20,7 @@
 
 namespace loramux {
 
+// See the top of this file.
 class KvEvictionPlan {
  public:
   // Owns neither argument. With a null tree there is nothing to evict.
@@ -100,27 +101,38 @@ class KvEvictionPlan {
     std::uint64_t plan = 0;
     std::int64_t gone = 0;
   };
+  // For heaps with the next victim on top.
   struct LaterFirst {
     bool operator()(const Victim& a, const Victim& b) const { return b.Before(a); }
   };
 
+  // The changes of this plan to a node; Peek returns empty ones if there are none.
   Mark Peek(std::uint32_t index) const;
   Mark& At(std::uint32_t index);
   std::int32_t Locks(NodeId node) const { return tree_->View(node).locks + Peek(node.index).locks; }
+  // Whether the node can be evicted in this plan: on the device, unlocked, without children there.
   bool IsIdleLeaf(NodeId node) const;
+  // The visits that the policy counts.
   double VisitsOf(const DependencyTree::NodeView& view) const {
     return policy_->counts_edges() ? view.edge_frequency : view.frequency;
   }
   std::int64_t PagesOfQuery(NodeId node, const DependencyTree::NodeView& view, std::int64_t most) const;
+  // The node with its current score.
   Victim Scored(NodeId node, TimeNs now) const;
+  // Adds a leaf that this plan created to offered_.
   void Offer(NodeId node, TimeNs now);
+  // Whether a scored leaf is still evictable with that score.
   bool Stands(const Victim& victim, TimeNs now);
+  // A walk over all idle leaves at once.
   void ScoreAll(TimeNs now);
+  // A walk in pieces: BeginWalk, Walk until walk_left_ is 0, EndWalk, which replaces queue_.
   void BeginWalk(TimeNs now);
   void Walk(std::int64_t most_looks, TimeNs now);
   void EndWalk();
+  // Add a victim to walk_, which keeps only the lowest scores.
   void Keep(const Victim& victim);
   void KeepLowest();
+  // Inserts a new leaf into queue_ if its score is among the lowest.
   void SortIn(NodeId leaf, TimeNs now);
 
   DependencyTree* tree_;  // not changed, except that its list of new leaves is taken

@@ -41,6 +41,7 @@ struct KvSlices {
   std::size_t layer_bytes = 0;  // 0: pages move whole
 };
 
+// See the top of this file.
 class KvTiers {
  public:
   static constexpr std::int64_t kMaxFetches = 4;  // at a time
@@ -84,6 +85,7 @@ class KvTiers {
 
   // Fetches that requests wait for.
   std::int64_t fetches_in_flight() const { return static_cast<std::int64_t>(fetches_.size()); }
+  // Whether a FetchAhead (back-up) job is in flight.
   bool fetching_ahead() const { return !ahead_pages_.empty(); }
   bool backing_up() const { return !backing_up_.empty(); }
   // Most pages of one job that no request waits for: a small part of the device, because a page in transfer cannot be
@@ -110,12 +112,16 @@ class KvTiers {
   const KvTierStats& stats() const { return stats_; }
 
  private:
+  // Starts a transfer of these pages.
   void Submit(TransferKind kind, std::uint64_t id, const std::vector<DependencyTree::MovingPages>& pages,
               std::shared_ptr<LayerProgress> progress);
+  // End the back-up job, one fetch, the FetchAhead job.
   void EndBackUp(bool failed);
   void EndFetch(Fetching& fetch, const TransferCompletion& completion, TimeNs now);
   void EndFetchAhead(bool failed);
+  // Makes `pages` host pages available, if this needs to drop at most one page of less worth.
   bool MakeHostRoom(std::int64_t pages, TimeNs worth);
+  // Adds up to `most` pages of the path to `tail`, from its top, to the back-up job.
   void BackUpPath(NodeId tail, std::size_t most);
 
   DependencyTree* tree_;

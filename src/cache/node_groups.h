@@ -12,6 +12,7 @@
 
 namespace loramux {
 
+// See the top of this file.
 class NodeGroups {
  public:
   // No node.
@@ -33,6 +34,7 @@ class NodeGroups {
   void CheckIntegrity() const;
 
  private:
+  // The neighbours of a node in its group's list.
   struct Link {
     std::uint32_t key = 0, next = kNone, previous = kNone;
   };
@@ -40,10 +42,13 @@ class NodeGroups {
   struct Slot {
     std::uint32_t key = 0, first = kNone;
   };
+  // Positions in the table; see Slot.
   std::size_t Home(std::uint32_t key) const { return key & (slots_.size() - 1); }
   std::size_t Following(std::size_t slot) const { return (slot + 1) & (slots_.size() - 1); }
   std::size_t SlotOf(std::uint32_t key) const;  // the key's slot, or the free slot where it belongs
+  // Doubles the table.
   void Grow();
+  // Removes the entry at `hole`.
   void FreeSlot(std::size_t hole);
 
   std::vector<Slot> slots_ = std::vector<Slot>(64);  // size: a power of two

@@ -30,6 +30,7 @@ struct SwapThresholds {
   double upper = 0.95, lower = 0.70;
 };
 
+// See the top of this file.
 class ProactiveSwapper {
  public:
   // Time between two observations.
@@ -45,6 +46,7 @@ class ProactiveSwapper {
   // lies between the thresholds. Freeing down to the lower threshold would empty a quarter of a cache in use, and
   // refilling would begin right away.
   Memory Observe(std::int64_t used, std::int64_t capacity, TimeNs now);
+  // The time of the last observation.
   TimeNs observed_at() const { return observed_at_; }
   // Whether memory is outside the thresholds and its use differs from the last observation.
   bool MayMove(std::int64_t used, std::int64_t capacity) const {
@@ -69,6 +71,7 @@ class ProactiveSwapper {
   // Begins a walk over the roots of the host part. Skips branches that are not `usable` (indexed by branch; not usable
   // beyond its end): without their adapter on the device no request could use them.
   void BeginWalk(const std::vector<bool>& usable);
+  // Whether a walk is in progress.
   bool walking() const { return walking_; }
   // Continues the walk for at most KvEvictionPlan::kLooksOfPiece looks. Returns true when it is done.
   bool Walk(const KvEvictionPlan& scores, TimeNs now);
@@ -98,17 +101,24 @@ class ProactiveSwapper {
 
  private:
   static constexpr std::size_t kNoTail = static_cast<std::size_t>(-1);
+  // A candidate in Choose.
   struct Entry {
     Candidate candidate;
     std::size_t tail = kNoTail;  // index in moves_.tails of the path that it would continue
     bool operator<(const Entry& other) const { return WorthLess(candidate, other.candidate); }
   };
+  // Whether `a` comes after `b`.
   static bool WorthLess(const Candidate& a, const Candidate& b);
+  // Keeps the kKept best candidates.
   void KeepBest();
+  // Removes candidates that are listed twice.
   void ForgetTwins();
   bool IsUsable(BranchId branch) const { return branch.value < usable_.size() && usable_[branch.value]; }
+  // Whether the node can still be fetched.
   bool MayCome(NodeId node) const;
+  // Adds the candidate's page to moves_. Returns false if it cannot come.
   bool TakePage(const Entry& entry, const KvEvictionPlan& scores, TimeNs now);
+  // Adds the children of a chosen node to heap_.
   void PushChildren(NodeId node, std::size_t tail, const KvEvictionPlan& scores, TimeNs now);
 
   const DependencyTree* tree_;

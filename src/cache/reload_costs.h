@@ -69,7 +69,9 @@ class ReloadCostEstimator {
   struct Line {
     std::int64_t samples = 0;
     double x = 0, y = 0, xx = 0, xy = 0;
+    // The line through the samples.
     Time Fit() const;
+    // Adds a sample of `pages` pages that took `ns` nanoseconds.
     void Add(double pages, double ns);
   };
   std::array<Line, 2> loads_;  // from the host tier, from disk

@@ -21,6 +21,7 @@
 
 namespace loramux {
 
+// See the top of this file.
 class ReuseRates {
  public:
   // Prior rate, in visits a second, of a page with `frequency` visits (decaying, as of the last one) and `idle_s`
@@ -54,6 +55,7 @@ class ReuseRates {
   static constexpr std::size_t kClasses = 6;  // by visits: below 1.5, 2.5, 4.5, 8.5, 16.5, and more
   static constexpr std::size_t kAges = 16;    // by idle time: below 0.27 s, 0.54 s, 1.1 s, ... and above 73 minutes
 
+  // The observations of one class of visits and one class of idle time.
   struct Cell {
     double visits = 0;  // observed
     double weight = 0;  // sum of observed idle page-seconds x (kPriorVisits + frequency)
@@ -61,6 +63,7 @@ class ReuseRates {
     double factor = 1;
   };
   static double Seconds(TimeNs time) { return static_cast<double>(time > 0 ? time : 0) / kNsPerSecond; }
+  // The highest mean rate over any period that begins at age `from`.
   static double BestMean(const std::array<double, kAges>& rate, const std::array<double, kAges>& seconds,
                          std::size_t from);
   static std::size_t ClassOf(double frequency);

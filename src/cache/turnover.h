@@ -24,8 +24,8 @@ class Turnover {
 
  private:
   static constexpr double kHalfLife = 10;  // seconds
-  static constexpr TimeNs kLongest =
-      kNsPerSecond;                     // most time counted between two calls: in longer gaps there was no load
+  // Most time counted between two calls: in a longer gap there was no load.
+  static constexpr TimeNs kLongest = kNsPerSecond;
   static constexpr double kFewest = 1;  // evicted pages
 
   double page_seconds_ = 0, evicted_ = 0;

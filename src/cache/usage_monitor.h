@@ -14,6 +14,7 @@
 
 namespace loramux {
 
+// See the top of this file.
 class UsageMonitor {
  public:
   // A visit count that decays.
@@ -52,15 +53,18 @@ class UsageMonitor {
  private:
   static constexpr std::size_t kBuckets = 20;
   static constexpr TimeNs kBucket = 250 * kNsPerMs;
+  // The visits of the adapter in one slot.
   struct Entry {
     AdapterGeneration generation;
     Visits visits;
   };
+  // The batches of one interval of kBucket.
   struct Bucket {
     std::int64_t number = -1;  // in units of kBucket since time 0
     std::int64_t batches = 0, requests = 0;
   };
 
+  // Adds a visit at `now`.
   static void Add(Visits& visits, TimeNs now);
 
   std::vector<Entry> entries_;  // by slot

@@ -124,10 +124,13 @@ using OpenedFileCheck = std::function<Status(const std::filesystem::path& real_p
 // be called from any thread; may block on the disk, because it reads every byte once for the digest. `check`, if given,
 // is called for both files; if it returns an error, nothing is read.
 //
-// Refuses, naming the tensor: a name that matches nothing, lora_A without lora_B, a module named twice, a shape that
-// does not fit the base layer, ranks that differ between A, B and the configuration, a module that target_modules does
-// not cover (PEFT would ignore it), a dtype other than f32, bf16 and f16. A targeted module without tensors is accepted
-// and adds nothing, as in PEFT. Values are not checked.
+// Refuses, naming the tensor:
+// - a name that matches nothing, lora_A without lora_B, a module named twice;
+// - a shape that does not fit the base layer;
+// - ranks that differ between A, B and the configuration;
+// - a module that target_modules does not cover (PEFT would ignore it);
+// - a dtype other than f32, bf16 and f16.
+// A targeted module without tensors is accepted and adds nothing, as in PEFT. Values are not checked.
 //
 // Accepts a `.default` part, a `base_layer.` part and a `language_model.` prefix. Patterns see the module's name as in
 // the file, without `base_model.model.`. Reads safetensors only.

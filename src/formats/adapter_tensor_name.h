@@ -11,6 +11,7 @@ namespace loramux {
 
 // The parts of a tensor's name.
 struct AdapterTensorName {
+  // lora_A, lora_B, or a copy of the base's matrix.
   enum class Part { kLoraA, kLoraB, kBaseCopy };
   // The module as PEFT's patterns see it: as in the file, without "base_model.model." and "base_layer".
   std::string module;

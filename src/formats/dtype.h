@@ -8,6 +8,7 @@
 
 namespace loramux {
 
+// The element types of safetensors.
 enum class DType : std::uint8_t {
   kF32,
   kBF16,

@@ -20,6 +20,7 @@ class RegularFile {
   RegularFile(RegularFile&& other) noexcept;
   RegularFile& operator=(RegularFile&& other) noexcept;
   ~RegularFile();
+  // Owned by this object.
   int descriptor() const { return descriptor_; }
   // As of Open.
   std::size_t size() const { return size_; }

@@ -42,6 +42,7 @@ class JsonFields {
   // The field; null if it is absent or null.
   const nlohmann::json* Find(const char* key) const;
   bool Has(const char* key) const { return Find(key) != nullptr; }
+  // Whether the field is present and null.
   bool IsExplicitNull(const char* key) const;
 
   // The field as an integer. Error: it is present and not an integer in [low, high] (RequiredInt: or absent).
@@ -50,9 +51,11 @@ class JsonFields {
   Result<std::int64_t> IntOr(const char* key, std::int64_t low, std::int64_t high, std::int64_t fallback) const;
   // The field as a number. Error: it is present and not a finite number.
   Result<std::optional<double>> Number(const char* key) const;
+  // The field as a boolean (string). Error: it is present and of another type.
   Result<bool> BoolOr(const char* key, bool fallback) const;
   Result<std::optional<std::string>> String(const char* key) const;
 
+  // The error for a field with a wrong value (a missing field).
   Error Bad(const char* key, const std::string& expected) const;
   Error Missing(const char* key, const std::string& expected) const;
   const std::string& label() const { return label_; }

@@ -12,6 +12,7 @@
 
 namespace loramux {
 
+// The supported architectures.
 enum class ModelFamily { kLlama, kMistral, kQwen2, kQwen3 };
 
 // The family's name for messages.

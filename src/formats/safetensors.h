@@ -23,6 +23,7 @@ namespace loramux {
 // renaming.
 class MappedFile {
  public:
+  // Maps the file at `path`.
   static Result<MappedFile> Open(const std::filesystem::path& path);
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
@@ -79,6 +80,7 @@ class TensorFile {
   };
 
   TensorFile() = default;
+  // Opens the shards that model.safetensors.index.json names.
   static Result<TensorFile> OpenShards(const std::filesystem::path& directory);
   // Maps one more file and adds its tensors.
   Status Add(const std::filesystem::path& path);

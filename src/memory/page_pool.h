@@ -76,6 +76,7 @@ class PagePool {
   std::int64_t page_bytes() const { return page_bytes_; }
   // The first byte of the arena.
   std::byte* base() const { return base_; }
+  // The current state and counters.
   PoolStats Stats() const;
 
   // Aborts if the free list, the generations and the category counts disagree. Takes time proportional to the capacity.

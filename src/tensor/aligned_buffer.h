@@ -14,6 +14,7 @@ inline constexpr std::size_t kCacheLineBytes = 64;
 // MiB and offered to the kernel for huge pages. Streaming weights touches each page once, and with 4 KiB pages the page
 // table walks cost a measurable part of the bandwidth. The caller frees the memory with FreeAligned.
 std::byte* AllocateAligned(std::size_t bytes);
+// Frees memory from AllocateAligned; null is allowed.
 void FreeAligned(std::byte* memory);
 
 // Deleter for std::unique_ptr.

@@ -45,6 +45,7 @@ struct KvLayout {
   std::int64_t PagesFor(std::int64_t tokens) const { return (tokens + page_tokens - 1) / page_tokens; }
 
  private:
+  // Bytes of K or V of one head in a page.
   std::size_t HeadBytes() const { return static_cast<std::size_t>(head_dim * page_tokens) * DTypeSize(dtype); }
 };
 

@@ -38,6 +38,7 @@ struct Deleter {
   }
 };
 
+// Owning handles of the library's objects.
 using TokenizerHandle = std::unique_ptr<loramux_tokenizer, Deleter<loramux_tokenizer_free>>;
 using DecodeStreamHandle = std::unique_ptr<loramux_decode_stream, Deleter<loramux_decode_stream_free>>;
 using TemplateHandle = std::unique_ptr<loramux_template, Deleter<loramux_template_free>>;

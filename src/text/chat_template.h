@@ -29,6 +29,7 @@ class ChatTemplate {
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
   ~ChatTemplate();
 
+  // Options of one rendering.
   struct Options {
     bool add_generation_prompt = true;
     std::int64_t unix_seconds = 0;  // the time that strftime_now returns (UTC)

@@ -20,6 +20,7 @@ namespace loramux {
 // turn all of it into U+FFFD. Not thread-safe; movable; keeps the parts of the tokenizer that it needs alive.
 class IncrementalDetokenizer {
  public:
+  // `skip_special_tokens` omits the text of special tokens.
   IncrementalDetokenizer(const Tokenizer& tokenizer, bool skip_special_tokens);
   IncrementalDetokenizer(IncrementalDetokenizer&&) noexcept;
   IncrementalDetokenizer& operator=(IncrementalDetokenizer&&) noexcept;
@@ -43,6 +44,7 @@ class StopStringMatcher {
  public:
   // Ignores empty stop strings. `include_stop` keeps the match in the output.
   StopStringMatcher(std::vector<std::string> stops, bool include_stop);
+  // The result of one Push.
   struct Output {
     std::string text;      // safe to send
     bool stopped = false;  // a stop string was found; nothing follows
