@@ -44,7 +44,7 @@ ProactiveSwapper::Memory ProactiveSwapper::Observe(std::int64_t used, std::int64
   return memory_;
 }
 
-// ---------------------------------------------------------------- What comes
+// ---------------------------------------------------------------- Swapping in
 
 // At equal scores adapters come before KV pages, in line with the order of eviction (EvictionPolicy).
 bool ProactiveSwapper::WorthLess(const Candidate& a, const Candidate& b) {

@@ -59,7 +59,7 @@ class ProactiveSwapper {
   // The upper threshold in pages.
   std::int64_t UpperPages(std::int64_t capacity) const;
 
-  // ---- What comes ----
+  // ---- Swapping in ----
 
   // A KV page or an adapter in the host tier that may be brought to the device.
   struct Candidate {
