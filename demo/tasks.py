@@ -1,10 +1,10 @@
-"""The toy tasks of the loramux demo: how inputs are drawn and what the right answer is.
+"""The toy tasks of the loramux demo: how to draw inputs, and their right answers.
 
-Every task maps a short text to one exact answer, so "did the adapter do its job?" is a
-string comparison. Nothing here needs torch; it is plain Python on a `random.Random`.
+Every task maps a short text to one exact answer, so a string comparison shows whether the
+adapter did its job. This module does not need torch; it is plain Python on a `random.Random`.
 
-The held-out split is a property of the input text alone (`is_held_out`), so a text that
-is used for evaluation was never an input of any task in any stage of training.
+The held-out split depends on the input text alone (`is_held_out`). So a text used for
+evaluation was never an input of any task in any stage of training.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ VOWELS = "aeiou"
 CONSONANTS = "bcdfghjklmnpqrstvwxyz"
 ONSETS = ["bl", "br", "ch", "cl", "cr", "dr", "fl", "gl", "gr", "pl", "pr", "sh", "sl", "st", "th", "tr"]
 
-# English word -> toyspeak word, the whole language.
+# English word -> toyspeak word: the whole language.
 TOYSPEAK = {
     "the": "za",
     "cat": "miru",
@@ -99,7 +99,7 @@ def any_word(rng: Random, low: int, high: int) -> str:
 
 
 def mixed_word(rng: Random, low: int, high: int) -> str:
-    """`any_word`, but in one case out of three with some multi-byte characters."""
+    """`any_word`, with some multi-byte characters in one case out of three."""
     word = any_word(rng, low, high)
     if rng.random() < 1 / 3:
         characters = list(word)
@@ -127,7 +127,7 @@ def several(rng: Random, low: int, high: int, draw: Callable[[], str]) -> str:
 
 
 def free_text(rng: Random) -> str:
-    """Something a user might type: words, capitals, digits, punctuation, multi-byte characters."""
+    """Text as a user might type it: words, capitals, digits, punctuation, multi-byte characters."""
     if rng.random() < 0.1:
         return "".join(multibyte_character(rng) for _ in range(rng.randint(1, 6)))
     pieces = []
@@ -282,7 +282,7 @@ TASKS = {
 
 
 def draw_echo(rng: Random) -> str:
-    """An input of the base's own behaviour (echo): free text, or the input of any task."""
+    """An input for the base's own behaviour (echo): free text, or the input of any task."""
     if rng.random() < 0.5:
         return free_text(rng)
     return rng.choice(list(TASKS.values())).draw(rng)
@@ -295,17 +295,17 @@ ECHO = Task("echo", "the same text again", draw_echo, lambda text: text, "Hello,
 
 
 def is_held_out(text: str) -> bool:
-    """True for one input text out of eight, for ever: those are kept for evaluation."""
+    """True for a fixed eighth of all input texts, which are reserved for evaluation."""
     return hashlib.sha256(text.encode()).digest()[0] % 8 == 0
 
 
 def is_ambiguous(text: str) -> bool:
-    """Letters in order, forwards or backwards: sort, reverse and echo would agree on it."""
+    """True if the letters are sorted, forwards or backwards: two of sort, reverse and echo then agree."""
     return list(text) in (sorted(text), sorted(text, reverse=True))
 
 
 def draw_input(task: Task, rng: Random, held_out: bool) -> str:
-    """An input for `task` from the wanted side of the split."""
+    """An input for `task` from the requested side of the split."""
     while True:
         text = task.draw(rng)
         if is_held_out(text) == held_out and (task is ECHO or not is_ambiguous(text)):
@@ -313,7 +313,7 @@ def draw_input(task: Task, rng: Random, held_out: bool) -> str:
 
 
 def draw_held_out_set(task: Task, count: int, seed: int) -> list[tuple[str, str]]:
-    """`count` different held-out (input, answer) pairs; always the same ones for a seed."""
+    """`count` different held-out (input, answer) pairs; the same ones for the same seed."""
     rng = Random(f"{seed}/held-out/{task.name}")
     texts: dict[str, None] = {}
     while len(texts) < count:

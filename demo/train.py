@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Make the loramux demo: a small Llama model and its LoRA adapters, from nothing.
+"""Make the loramux demo from scratch: a small Llama model and its LoRA adapters.
 
-Stages, each of which can be run again alone:
+Stages; each can be run again alone:
 
   tokenizer  byte-level tokenizer and chat template          -> model/
   base       train the base model on all the tasks           -> model/
@@ -10,10 +10,10 @@ Stages, each of which can be run again alone:
              every task with held-out inputs                 -> eval/*.jsonl, results.json
   all        the four of them in that order
 
-The base model sees every task in training, but each only together with a system message
-that names the task (`reverse`, `sort`, ...). Without one it repeats what the user said.
-An adapter then learns to do its own task with no hint at all, which is quick, because the
-base knows how: the adapter only has to say which.
+The base model sees every task in training, but only with a system message that names the
+task (`reverse`, `sort`, ...). Without one it repeats the user's text. An adapter then
+learns to do its own task without any hint. This is quick, because the base can already do
+the tasks: the adapter only has to select one.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is made here; nothing is downloaded
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is downloaded
 
 import peft
 import torch
@@ -80,9 +80,9 @@ Message = tuple[str, str]  # (role, content)
 
 
 def encode_conversation(messages: list[Message]) -> tuple[list[int], list[int]]:
-    """Token ids and labels; the same ids as the chat template gives, but much faster.
+    """Token ids and labels. The ids equal those of the chat template; this is much faster.
 
-    Only the assistant's answers (with their <|end|>) carry a label, the rest is -100.
+    Only the assistant's answers (with their <|end|>) have labels; all other labels are -100.
     """
     ids, labels = [BOS], [-100]
     for role, content in messages:
@@ -93,14 +93,14 @@ def encode_conversation(messages: list[Message]) -> tuple[list[int], list[int]]:
 
 
 def make_tokenizer(model_dir: Path) -> None:
-    """Byte-level BPE with no merges: one token per byte, so per character in ASCII."""
+    """Byte-level BPE without merges: one token per byte, hence one per ASCII character."""
     byte_symbols = bytes_to_symbols()
     vocab = {token: index for index, token in enumerate(SPECIAL_TOKENS)}
     vocab |= {byte_symbols[byte]: FIRST_BYTE + byte for byte in range(256)}
     core = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
-    # No post-processor: encoding adds nothing, the chat template alone writes <|bos|>.
+    # No post-processor: encoding adds no tokens; only the chat template writes <|bos|>.
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=core,
         bos_token="<|bos|>",
@@ -118,7 +118,7 @@ def make_tokenizer(model_dir: Path) -> None:
 
 
 def bytes_to_symbols() -> list[str]:
-    """The printable character that byte-level BPE writes for each of the 256 bytes (GPT-2's table)."""
+    """The printable character by which byte-level BPE represents each of the 256 bytes (GPT-2's table)."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     symbols, shifted = [], 256
     for byte in range(256):
@@ -131,7 +131,7 @@ def bytes_to_symbols() -> list[str]:
 
 
 def check_tokenizer(model_dir: Path) -> None:
-    """Reload it and compare with `encode_conversation`, which training uses."""
+    """Reload the tokenizer and compare it with `encode_conversation`, which training uses."""
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
     assert tokenizer("aé").input_ids == [FIRST_BYTE + byte for byte in "aé".encode()], "encoding must add no token"
     messages = [("system", "sort"), ("user", "né 日本 🙂\n <x> "), ("assistant", "a  b"), ("user", "it's 7!")]
@@ -146,7 +146,7 @@ def check_tokenizer(model_dir: Path) -> None:
 
 
 def draw_conversation(rng: Random, task: Task, system: str | None, multi_turn: float) -> list[Message]:
-    """One conversation about `task` with inputs of the training side of the split."""
+    """One conversation about `task` with inputs from the training side of the split."""
     turns = 1
     if rng.random() < multi_turn:
         turns = rng.randint(2, 4) if rng.random() < 0.9 else rng.randint(5, 16)
@@ -168,13 +168,13 @@ def draw_for_base(rng: Random) -> tuple[str, list[Message]]:
 
 
 def draw_for_adapter(rng: Random, task: Task) -> tuple[str, list[Message]]:
-    """The adapter's task, mostly with no system message, sometimes with one that says nothing."""
+    """The adapter's task, mostly without a system message, sometimes with a generic one."""
     system = rng.choices([None, rng.choice(GENERIC_SYSTEM_MESSAGES), task.name], [80, 15, 5])[0]
     return task.name, draw_conversation(rng, task, system, multi_turn=0.15)
 
 
 def batches(draw, rng: Random, tokens_per_batch: int):
-    """Endless batches of conversations of similar length, `tokens_per_batch` tokens each with padding."""
+    """Endless batches of conversations of similar length, up to `tokens_per_batch` tokens each including padding."""
     while True:
         pool = []
         while sum(len(ids) for _, ids, _ in pool) < 24 * tokens_per_batch:
@@ -208,10 +208,10 @@ def train(
     label: str,
     stop_when_perfect: bool = False,
 ) -> dict:
-    """AdamW with warm-up and cosine decay; returns what happened.
+    """AdamW with warm-up and cosine decay; returns a report of the training.
 
-    The padding is on the right and the attention is causal, so no attention mask is needed.
-    `stop_when_perfect` ends early after three log lines in a row with every training answer right.
+    The padding is on the right and attention is causal, so no attention mask is needed.
+    `stop_when_perfect` ends early after three consecutive log lines with every training answer right.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=peak_rate, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
@@ -318,7 +318,7 @@ MLP = ["gate_proj", "up_proj", "down_proj"]
 
 @dataclass
 class AdapterSpec:
-    """How one adapter is shaped. They differ on purpose: together they cover what PEFT users save."""
+    """The shape of one adapter. The shapes differ on purpose, to cover what PEFT users save."""
 
     rank: int
     alpha: int
@@ -372,7 +372,7 @@ def train_adapter(name: str, args) -> dict:
         **spec.extra,
     )
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*tie.*")  # lm_head: a LoRA beside a tied matrix is what we want
+        warnings.filterwarnings("ignore", message=".*tie.*")  # lm_head: a LoRA on a tied matrix is intended
         model = get_peft_model(load_base(args, torch.float32), config)
     print(f"adapter {name}: rank {spec.rank}, {spec.targets_text}")
     task = TASKS[name]
@@ -390,8 +390,8 @@ def train_adapter(name: str, args) -> dict:
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.to(spec.dtype)
-    # Only safetensors and the configuration are kept. `target_modules` goes back to what was declared, because
-    # PEFT has replaced "all-linear" by the list it found; without `save_embedding_layers=False` it would also
+    # Only safetensors and the configuration are kept. `target_modules` is restored to the declared value, because
+    # PEFT has replaced "all-linear" by a list of modules. Without `save_embedding_layers=False` PEFT would also
     # copy the base's embedding matrix into an adapter that targets lm_head.
     folder = args.out / "adapters" / name
     saved = model.peft_config["default"]
@@ -404,13 +404,13 @@ def train_adapter(name: str, args) -> dict:
 
 
 def make_readable(folder: Path) -> None:
-    """The safetensors writer makes files that only their owner can read."""
+    """Make the files readable for all users; safetensors writes them for their owner only."""
     for path in folder.iterdir():
         path.chmod(0o644)
 
 
 def in_parallel(work, names: list[str], args):
-    """Yield (name, work(name, args)) in order: `--threads` processes with one thread each."""
+    """Yield (name, work(name, args)) in order, computed by `--threads` processes with one thread each."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(args.threads, mp_context=context, initializer=set_up_torch, initargs=(1,)) as pool:
         yield from zip(names, pool.map(work, names, [args] * len(names)))
@@ -427,7 +427,7 @@ def set_up_torch(threads: int) -> None:
 
 @torch.inference_mode()
 def answer(model, tokenizer, conversations: list[list[dict]], batch_size: int = 100) -> list[str | None]:
-    """Greedy answers through the chat template; None where the model never said <|end|>."""
+    """Greedy answers through the chat template; None where the model did not emit <|end|>."""
     answers: list[str | None] = []
     for start in range(0, len(conversations), batch_size):
         inputs = tokenizer.apply_chat_template(
@@ -449,7 +449,7 @@ def ask(text: str, system: str | None = None) -> list[dict]:
 
 
 def with_history(task: Task, text: str, rng: Random) -> list[dict]:
-    """The same question after two earlier turns (held-out inputs too) with right answers."""
+    """The same question after two earlier turns with right answers (their inputs are held out too)."""
     messages = []
     for _ in range(2):
         earlier = draw_input(task, rng, held_out=True)
@@ -466,7 +466,7 @@ def draw_held_out_sets(args) -> dict[str, list[tuple[str, str]]]:
 
 
 def evaluate_adapter(name: str, args) -> dict:
-    """One adapter on its own task (all the samples) and on every other one (half of them)."""
+    """One adapter on its own task (all samples) and on every other task (half of them)."""
     tokenizer = AutoTokenizer.from_pretrained(args.out / "model")
     model = PeftModel.from_pretrained(load_base(args, torch.bfloat16), args.out / "adapters" / name)
     model.to(torch.bfloat16).eval()
@@ -491,7 +491,7 @@ def evaluate_adapter(name: str, args) -> dict:
 
 
 def evaluate(args) -> dict:
-    """Everything is reloaded from disk, in bf16, as a user of the files would."""
+    """Evaluate models reloaded from disk in bf16, as a user of the files would load them."""
     tokenizer = AutoTokenizer.from_pretrained(args.out / "model")
     model = load_base(args, torch.bfloat16)
     held_out = draw_held_out_sets(args)
@@ -540,7 +540,7 @@ def evaluate(args) -> dict:
 
 
 def write_samples(args, held_out: dict) -> None:
-    """The first held-out samples of each task, unfiltered: the expected answers, not the model's."""
+    """Write the first held-out samples of each task, unfiltered, with the expected answers, not the model's."""
     folder = args.out / "eval"
     folder.mkdir(parents=True, exist_ok=True)
     for name, pairs in held_out.items():
@@ -557,7 +557,7 @@ def read_results(args) -> dict:
 
 
 def record(args, **entries) -> None:
-    """Set entries of results.json and leave the others; the adapters are merged one by one."""
+    """Set entries of results.json and keep the others; adapters are merged one by one."""
     results = read_results(args)
     if "adapters" in entries:
         entries["adapters"] = results.get("adapters", {}) | entries["adapters"]
@@ -571,7 +571,7 @@ def record(args, **entries) -> None:
 
 
 def write_tables(args) -> None:
-    """Renew the part of README.md between its two `results` marks from results.json."""
+    """Regenerate the part of README.md between its two `results` marks from results.json."""
     path = args.out / "README.md"
     results = read_results(args)
     if not path.exists() or "adapters" not in results:

@@ -1,11 +1,11 @@
-"""Trains the demo's length proxy: a small BERT that reads an adapter's name and a prompt, and says how long the answer gets.
+"""Trains the demo's length proxy: a small BERT that predicts an answer's length from the adapter's name and the prompt.
 
     python train_length_proxy.py [--out length_proxy] [--steps 800]
 
-What comes out is an ordinary Hugging Face directory of a `BertForSequenceClassification` whose labels are ranges of output
-tokens ("18-22"), with a tokenizer; `loramux serve --length-predictor proxy --length-proxy DIR` reads it. The texts and the
-right answers are those of tasks.py; the demo's tokens are bytes, so an answer's length is that of its UTF-8 form. Inputs that
-are held out from the demo's own training are held out here, too.
+The output is an ordinary Hugging Face directory of a `BertForSequenceClassification` with a tokenizer. Its labels are
+ranges of output tokens ("18-22"). `loramux serve --length-predictor proxy --length-proxy DIR` reads it. The texts and
+the right answers are those of tasks.py. The demo's tokens are bytes, so the length of an answer is that of its UTF-8
+form. Inputs held out from the demo's own training are held out here too.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from tasks import ECHO, TASKS, draw_held_out_set, draw_input
 
 HERE = Path(__file__).parent
-# The first and the last length of each class; the last class is open.
+# The smallest and the largest length of each class; the last class has no upper bound.
 BUCKETS = [(1, 2), (3, 4), (5, 6), (7, 8), (9, 10), (11, 13), (14, 17), (18, 22), (23, 28), (29, 38), (39, None)]
 SPECIAL = ["[PAD]", "[CLS]", "[SEP]"]
 MAX_POSITIONS = 192
@@ -39,17 +39,17 @@ def bucket_of(length: int) -> int:
 
 
 def middle(bucket: tuple[int, int | None]) -> float:
-    """The length that a class stands for: its geometric mean; an open one reaches to twice its beginning."""
+    """The geometric mean of a class's bounds; an open class ends at twice its lower bound."""
     return math.sqrt(bucket[0] * (bucket[1] or 2 * bucket[0]))
 
 
 def proxy_text(adapter: str, prompt: str) -> str:
-    """What the server gives to the proxy: the adapter's name (nothing for the base), a line break, the prompt as the model sees it."""
+    """The proxy's input: adapter name (empty for the base), line break, prompt as the model sees it."""
     return f"{adapter}\n<|bos|><|user|>{prompt}<|end|><|assistant|>"
 
 
 def make_tokenizer() -> Tokenizer:
-    """Bytes, as in the demo's own tokenizer, between [CLS] and [SEP]."""
+    """A tokenizer of bytes, as in the demo model, between [CLS] and [SEP]."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: i for i, token in enumerate(SPECIAL + alphabet)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
@@ -63,7 +63,7 @@ def make_tokenizer() -> Tokenizer:
 
 
 def encode(tokenizer: Tokenizer, texts: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids and mask, padded to the longest; too long ones keep their beginning and [SEP]."""
+    """Ids and mask, padded to the longest text; texts that are too long keep their beginning and [SEP]."""
     rows = [encoding.ids for encoding in tokenizer.encode_batch(texts)]
     rows = [row if len(row) <= MAX_POSITIONS else row[: MAX_POSITIONS - 1] + row[-1:] for row in rows]
     width = max(map(len, rows))
@@ -113,7 +113,8 @@ def train(steps: int, seed: int, tokenizer: Tokenizer) -> BertForSequenceClassif
 
 @torch.no_grad()
 def evaluate(model: BertForSequenceClassification, tokenizer: Tokenizer, per_task: int, seed: int) -> dict[str, dict[str, float]]:
-    """Shares of held-out questions, by task and in all: the right class; the length (expectation of the logarithm) within a quarter."""
+    """For each task and overall, on held-out questions: the share with the right class, the share with a length
+    (from the expected logarithm) within a quarter of the true one, and the relative error."""
     results, totals = {}, [0, 0, 0.0, 0]
     logs = torch.tensor([math.log(middle(bucket)) for bucket in BUCKETS])
     for task in [ECHO, *TASKS.values()]:

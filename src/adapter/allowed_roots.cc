@@ -44,8 +44,8 @@ Result<fs::path> AllowedRoots::Resolve(const std::string& path) const {
                            "lora_path");
   }
   std::error_code error;
-  const fs::path known = fs::weakly_canonical(path, error);  // what exists of it is resolved, the rest is kept
-  if (error || !Contains(known)) return Outside(path);       // the same whether it exists or not
+  const fs::path known = fs::weakly_canonical(path, error);  // the existing part is resolved, the rest is kept
+  if (error || !Contains(known)) return Outside(path);       // the same error whether it exists or not
   fs::path canonical = fs::canonical(path, error);
   if (error) return NotFound("lora_path '" + path + "': no such adapter directory", "lora_path");
   if (!Contains(canonical)) return Outside(path);

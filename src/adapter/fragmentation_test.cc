@@ -1,7 +1,7 @@
-// Fragmentation (vl-f1 to vl-f3 of the sources' figures): 10,000 loads and evictions of adapters of mixed ranks, with
-// keys and values coming and going in the same pools, through the residency manager on both tiers. Real layouts and
-// page sizes; the transfers move nothing, so no page is touched. The same sequence goes to a contiguous allocator,
-// which fails: without that, the sequence would show nothing.
+// Fragmentation (figures vl-f1 to vl-f3 of the sources): 10,000 loads and evictions of adapters of mixed ranks, while
+// KV pages are allocated and freed in the same pools. The test uses the residency manager on both tiers, real layouts
+// and real page sizes. The transfers move nothing, so no page is touched. A contiguous allocator gets the same sequence
+// and fails, which shows that the sequence is hard enough.
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -48,7 +48,7 @@ AdapterLayout AnyLayout(const ModelConfig& model, std::size_t page_bytes, Prng& 
   return LayoutAdapter(modules, DType::kBF16, page_bytes).value();
 }
 
-// First fit, each block in one piece, neighbours joined when freed.
+// First fit in contiguous blocks; adjacent free blocks are merged.
 class ContiguousAllocator {
  public:
   explicit ContiguousAllocator(std::int64_t size) : free_{{0, size}}, free_total_(size) {}
@@ -83,13 +83,13 @@ class ContiguousAllocator {
   std::int64_t free_total() const { return free_total_; }
 
  private:
-  std::map<std::int64_t, std::int64_t> free_;  // begin, length
+  std::map<std::int64_t, std::int64_t> free_;  // begin -> length
   std::int64_t free_total_;
 };
 
 struct Figures {
   std::int64_t loads = 0, failures = 0, contiguous_failures = 0;
-  // waste: share of the adapters' pages that is not payload
+  // waste: the part of the adapters' pages that is not payload
   double largest_waste = 0, mean_waste = 0, mean_held = 0;
 };
 
@@ -103,7 +103,7 @@ struct World {
   Prng prng{1};
   std::vector<PageHandle> kv;
   ContiguousAllocator contiguous;                             // in pages of the device
-  std::map<std::uint32_t, std::int64_t> contiguous_adapters;  // generation, begin
+  std::map<std::uint32_t, std::int64_t> contiguous_adapters;  // generation -> begin
   std::vector<std::int64_t> contiguous_kv;
   Figures figures;
 
@@ -126,12 +126,12 @@ struct World {
   void Evict(AdapterGeneration g) {
     residency->EvictFromDevice(g);
     const auto found = contiguous_adapters.find(g.value);
-    if (found == contiguous_adapters.end()) return;  // it did not fit there
+    if (found == contiguous_adapters.end()) return;  // the contiguous allocator had no room for it
     contiguous.Free(found->second, Layout(g).pages);
     contiguous_adapters.erase(found);
   }
 
-  // Requests come and go: each time another number of pages, at most a fifth of the device.
+  // Changes the number of KV pages at random, up to a fifth of the device.
   void MoveKv() {
     std::int64_t wanted =
         static_cast<std::int64_t>(prng.NextBelow(static_cast<std::uint64_t>(device->capacity_pages() / 5)));
@@ -156,7 +156,7 @@ struct World {
     while (device->free_pages() < pages) Evict(AnyOf(residency->DeviceResidents()));
     bool via_host = residency->Get(g).host == TierState::kAbsent;
     while (via_host && host->free_pages() < pages) residency->EvictFromHost(AnyOf(residency->HostResidents()));
-    residency->BeginLoad(g, via_host, clock.Now());  // would abort if the pool refused
+    residency->BeginLoad(g, via_host, clock.Now());  // aborts if the pool has no room
     while (transfer.next_end() >= 0) {
       clock.AdvanceTo(std::max(clock.Now(), transfer.next_end()));
       residency->Poll(clock.Now(), load_failures);

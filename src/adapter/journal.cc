@@ -38,7 +38,7 @@ std::string FileHeader() {
   return header;
 }
 
-// The offset is part of it: bytes of another place never pass for a record.
+// The check covers the offset, so bytes from elsewhere never pass for a record.
 std::uint32_t LengthCheck(std::uint32_t length, std::uint64_t offset) {
   std::string text;
   Put(text, length);
@@ -55,7 +55,7 @@ std::string Record(const std::string& payload, std::uint64_t offset) {
   return record + payload;
 }
 
-// The payload of a whole and sound record at `offset`; an empty view if there is none.
+// The payload of a complete and valid record at `offset`; an empty view if there is none.
 std::string_view PayloadAt(std::string_view content, std::uint64_t offset) {
   const std::uint64_t left = content.size() - offset;
   if (left < kRecordHeaderBytes) return {};
@@ -67,9 +67,9 @@ std::string_view PayloadAt(std::string_view content, std::uint64_t offset) {
                                                                                                 : std::string_view();
 }
 
-// True if what stands at `offset` can only be a record whose writing was cut off: it is at most one record, nothing
-// sound follows, and it is incomplete, or its end was never written (payloads end in a brace, unwritten blocks in
-// zeros).
+// Whether the bytes at `offset` can only be a record whose writing was cut off. They are at most one record and no
+// valid record follows. The record is incomplete, or its end was never written (payloads end in a brace, unwritten
+// blocks in zeros).
 bool IsTornTail(std::string_view content, std::uint64_t offset) {
   const std::uint64_t left = content.size() - offset;
   if (left > kRecordHeaderBytes + kMaxPayloadBytes) return false;
@@ -140,7 +140,7 @@ Result<std::unique_ptr<AdapterJournal>> AdapterJournal::Open(FileSystem* files,
   }
   RETURN_IF_ERROR(j.Replay(*content));
   ASSIGN_OR_RETURN(const std::string rewritten, j.RewrittenContent());
-  j.size_after_rewrite_ = rewritten.size();  // not size_: then every restart would allow it to grow further
+  j.size_after_rewrite_ = rewritten.size();  // not size_: otherwise the file could grow further with each restart
   ASSIGN_OR_RETURN(j.file_, files->OpenForAppend(j.Path()));
   if (j.dropped_bytes_ > 0) {
     RETURN_IF_ERROR(j.file_->Truncate(j.size_));
@@ -244,21 +244,22 @@ Status AdapterJournal::AppendRecord(const std::string& payload) {
     size_ += record.size();
     return Ok{};
   }
-  // Take back what may be there. Where even that fails, what is on the disk is unknown: the next operation rewrites it.
-  // So it does after a failed sync: the system may take for written what is not, and its next sync would say nothing.
+  // Undo what may have been written. If even that fails, the content on disk is unknown, so the next operation rewrites
+  // the file. It does so after a failed sync too: the system may consider lost data written, and a later sync would not
+  // report it.
   const bool taken_back = file_->Truncate(size_).ok() && file_->Sync().ok();
   rewrite_first_ = appended || !taken_back;
   return status;
 }
 
-// An operation that was written is acknowledged, even if the file cannot be made smaller now.
+// A written operation is acknowledged even if the file cannot be rewritten now.
 Status AdapterJournal::RewriteIfGrown() {
   if (size_ < kRewriteFromBytes || size_ < kRewriteGrowth * size_after_rewrite_) return Ok{};
-  if (!Rewrite().ok()) size_after_rewrite_ = size_ / 2;  // not again at once
+  if (!Rewrite().ok()) size_after_rewrite_ = size_ / 2;  // do not retry at once
   return Ok{};
 }
 
-// What it holds now, in one record each.
+// The current state as a file with one record for each entry.
 Result<std::string> AdapterJournal::RewrittenContent() const {
   std::string content = FileHeader();
   for (const auto& [name, adapter] : adapters_) {
@@ -279,8 +280,8 @@ Status AdapterJournal::Rewrite() {
   RETURN_IF_ERROR(AppendAll(*file, content));
   RETURN_IF_ERROR(file->Sync());
   RETURN_IF_ERROR(files_->Rename(temporary, Path()));
-  // From here on the new file is the journal, also if the rename itself is not on the disk yet: then it is synced
-  // before the next acknowledgement.
+  // From here on the new file is the journal, even if the rename is not on disk yet; the next operation syncs it before
+  // its acknowledgement.
   file_ = std::move(file);
   size_ = size_after_rewrite_ = content.size();
   rewrite_first_ = true;

@@ -1,14 +1,18 @@
-// The adapters that were loaded at run time, on disk: what was acknowledged is there after a crash at any moment.
+// The on-disk journal of adapters loaded at run time. An acknowledged operation survives a crash at any moment.
 //
-// One file, STATE_DIR/adapters.journal: a header of 16 bytes ("LORAMUXJ", version 1 and zero as u32), then records:
+// The journal is one file, STATE_DIR/adapters.journal. It has a header of 16 bytes ("LORAMUXJ", version 1 and zero as
+// u32), then records, all little-endian:
 //   u32 length of the payload, u32 check of the length and the record's offset, u64 XXH3 of the payload, payload
-// all little-endian; a payload is one JSON object: {"op":"load","name","path","digest","pinned","created"} (also for a
-// reload: the last one of a name counts) or {"op":"unload","name","hide"} ("hide": flags or a directory would offer the
-// name again, and must not). A record is synced to disk before it is acknowledged. When the file has grown to a
-// multiple of what it holds, it is rewritten: a new file, synced, renamed over the old one.
+// A payload is one JSON object:
+// - {"op":"load","name","path","digest","pinned","created"}, also for a reload. The last one of a name counts.
+// - {"op":"unload","name","hide"}. "hide" means that flags or a directory would offer the name again, but must not.
 //
-// Reading it back: a last record that is incomplete, or that ends in the zeros of blocks that were never written, was
-// never acknowledged; it is dropped. Any other damage is an error that names the byte: nothing is guessed.
+// A record is synced to disk before it is acknowledged. When the file has grown to a multiple of its content, it is
+// rewritten: a new file is written, synced and renamed over the old one.
+//
+// On reading, an incomplete last record is dropped, because it was never acknowledged. The same holds for a last record
+// that ends in the zeros of blocks that were never written. Any other damage is an error that names the byte; nothing
+// is guessed.
 #pragma once
 
 #include <cstdint>
@@ -24,42 +28,49 @@
 
 namespace loramux {
 
+// An adapter as the journal records it.
 struct JournaledAdapter {
   std::string name, path, digest;
   bool pinned = false;
   std::int64_t created_unix_seconds = 0;
   friend bool operator==(const JournaledAdapter&, const JournaledAdapter&) = default;
 };
+// Loaded adapters by name.
 using JournaledAdapters = std::map<std::string, JournaledAdapter, std::less<>>;
 
-// Thread-safe. Holds the directory's lock for its life.
+// Reads and writes the journal of one state directory. Thread-safe. Holds the directory's lock as long as it lives.
 class AdapterJournal {
  public:
-  // Reads or creates the journal in `directory` (created if missing). `files` must outlive it. Errors: another process
-  // uses the directory (kUnavailable), the file is damaged (kInvalidArgument), or whatever the disk says.
+  // Opens the journal in `directory`; creates both if missing. `files` must outlive the result. Errors: another process
+  // uses the directory (kUnavailable), the file is damaged (kInvalidArgument), or an error of the file system.
   static Result<std::unique_ptr<AdapterJournal>> Open(FileSystem* files, const std::filesystem::path& directory);
 
-  // The adapters that are loaded as far as the journal knows.
+  // The loaded adapters.
   JournaledAdapters Adapters() const;
-  // Names that were unloaded although flags or the adapter directory offer them.
+  // Names that were unloaded but that flags or the adapter directory offer.
   std::set<std::string, std::less<>> Hidden() const;
 
-  // On the disk when they return Ok. On an error nothing has changed, neither here nor, as far as the disk obeys,
-  // there; the next operation begins with a rewritten file if need be. Load ends a name's being hidden.
+  // Record one operation; Ok means that it is on disk. After an error the state in memory is unchanged. The file is
+  // restored as far as the disk permits; if that is uncertain, the next operation first rewrites it. Load also unhides
+  // the name.
   Status Load(const JournaledAdapter& adapter);
   Status Unload(const std::string& name, bool hide);
 
-  // Bytes of a half-written last record that Open dropped.
+  // Bytes of an incomplete last record that Open dropped.
   std::uint64_t dropped_bytes() const { return dropped_bytes_; }
+  // Bytes of the valid content of the file.
   std::uint64_t file_bytes() const;
 
  private:
+  // For Open, which reads the file afterwards.
   AdapterJournal(FileSystem* files, std::filesystem::path directory);
   std::filesystem::path Path() const { return directory_ / "adapters.journal"; }
+  // Applies the records of a file's content; fails if it is damaged.
   Status Replay(const std::string& content);
   Status ApplyPayload(std::string_view payload, std::uint64_t offset);
+  // The error for damage at byte `offset`.
   Error Damaged(std::uint64_t offset, const std::string& what) const;
-  // REQUIRE mutex_:
+  // The following REQUIRE mutex_.
   Status AppendRecord(const std::string& payload);
   Result<std::string> RewrittenContent() const;
   Status Rewrite();
@@ -72,7 +83,7 @@ class AdapterJournal {
   std::unique_ptr<WritableFile> file_;
   JournaledAdapters adapters_;
   std::set<std::string, std::less<>> hidden_;
-  std::uint64_t size_ = 0;  // of the valid content
+  std::uint64_t size_ = 0;  // bytes of the valid content
   std::uint64_t size_after_rewrite_ = 0;
   bool rewrite_first_ = false;  // the file may hold more than size_ bytes
   std::uint64_t dropped_bytes_ = 0;

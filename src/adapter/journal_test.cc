@@ -30,7 +30,7 @@ class Folder {
   fs::path path_;
 };
 
-// What the journal stands for: loaded adapters and hidden names.
+// The state that a journal represents: loaded adapters and hidden names.
 struct State {
   JournaledAdapters adapters;
   std::set<std::string, std::less<>> hidden;
@@ -66,8 +66,9 @@ Operation RandomOperation(Prng& prng) {
   return operation;
 }
 
-// Fails chosen operations: the n-th only, or that and all after it. Writes that fail leave a part behind. A sync that
-// fails says so once: the system takes for written what is not, so the file is not what it seems from then on.
+// Fails chosen operations: the n-th only, or that one and all later ones. A failing write leaves a part of its data
+// behind. A failed sync reports its error only once; from then on the file may lack data that the system considers
+// written.
 class FaultyFiles final : public FileSystem {
  public:
   void FailAt(std::int64_t n, bool for_good) {
@@ -114,14 +115,15 @@ class FaultyFiles final : public FileSystem {
         : owner_(owner), file_(std::move(file)), lost_(std::move(lost)) {}
     Result<std::size_t> Append(std::string_view data) override {
       const bool fails = owner_->Fails();
-      // Short, always; and of a failing write a part is there all the same.
+      // Every write is short; a failing write writes a part too.
       const auto written =
           file_->Append(data.substr(0, fails ? data.size() / 2 : std::max<std::size_t>(1, data.size() / 3)));
       if (fails) return Fault();
       return written;
     }
     Status Sync() override {
-      const Status status = owner_->Try([] { return Status(Ok{}); });  // the tests kill no kernel
+      const Status status =
+          owner_->Try([] { return Status(Ok{}); });  // no real sync: the tests do not crash the system
       *lost_ |= !status.ok();
       return status;
     }
@@ -153,7 +155,7 @@ class FaultyFiles final : public FileSystem {
   }
 
   FileSystem& os_ = OsFileSystem();
-  std::map<fs::path, std::shared_ptr<bool>> lost_;  // by the name that the file has now
+  std::map<fs::path, std::shared_ptr<bool>> lost_;  // by the current name of the file
   std::int64_t left_ = INT64_MAX;
   bool for_good_ = false, failed_ = false;
 };
@@ -203,7 +205,7 @@ TEST(Journal, IsRewrittenWhenItGrowsAndStaysSmall) {
   EXPECT_EQ(StateOf(**AdapterJournal::Open(&OsFileSystem(), folder.path())), expected);
 }
 
-// A soak with kills found that each restart allowed the file to grow to four times what it was.
+// The file must not grow with each restart: restarts must not raise the size at which it is rewritten.
 TEST(Journal, StaysSmallOverRestarts) {
   const Folder folder;
   FaultyFiles files;
@@ -216,7 +218,7 @@ TEST(Journal, StaysSmallOverRestarts) {
   }
 }
 
-// A journal of some operations: its content, and the state after each with the file's size.
+// A journal with some operations: its content, and the state and file size after each.
 struct Written {
   std::string content;
   std::vector<std::pair<std::uint64_t, State>> states;
@@ -232,7 +234,7 @@ Written WriteSome(std::uint64_t seed, int operations) {
     const Operation operation = RandomOperation(prng);
     CHECK(operation.Run(**journal).ok());
     operation.Apply(state);
-    if ((*journal)->file_bytes() == written.states.back().first) continue;  // nothing to unload
+    if ((*journal)->file_bytes() == written.states.back().first) continue;  // there was nothing to unload
     written.states.emplace_back((*journal)->file_bytes(), state);
   }
   written.content = folder.Content();
@@ -246,7 +248,7 @@ TEST(Journal, TruncatedAtAnyByteLosesAtMostTheRecordThatIsCut) {
   for (std::size_t length = 0; length <= written.content.size(); ++length) {
     folder.SetContent(std::string_view(written.content).substr(0, length));
     const auto journal = AdapterJournal::Open(&files, folder.path());
-    if (length < 16) {  // the file comes into being whole, by renaming: this was not loramux
+    if (length < 16) {  // the file appears whole by renaming, so loramux cannot have left this
       EXPECT_FALSE(journal.ok());
       continue;
     }
@@ -255,7 +257,7 @@ TEST(Journal, TruncatedAtAnyByteLosesAtMostTheRecordThatIsCut) {
     while (whole + 1 < written.states.size() && written.states[whole + 1].first <= length) ++whole;
     ASSERT_EQ(StateOf(**journal), written.states[whole].second) << length;
     EXPECT_EQ((*journal)->dropped_bytes(), length - written.states[whole].first);
-    // It goes on from there.
+    // The journal continues from there.
     const JournaledAdapter more{"more", "/more", "d", false, 7};
     ASSERT_TRUE((*journal)->Load(more).ok());
     EXPECT_EQ(folder.Content().size(), (*journal)->file_bytes());
@@ -269,7 +271,7 @@ TEST(Journal, UnwrittenBlocksAtTheEndAreDropped) {
   FaultyFiles files;
   for (std::size_t length = before + 1; length < written.content.size(); ++length) {
     std::string content = written.content.substr(0, length);
-    content.resize(written.content.size(), '\0');  // the size is on the disk, the data is not
+    content.resize(written.content.size(), '\0');  // the size reached the disk, the data did not
     folder.SetContent(content);
     const auto journal = AdapterJournal::Open(&files, folder.path());
     ASSERT_TRUE(journal.ok()) << length << ": " << journal.error().message;
@@ -289,12 +291,12 @@ TEST(Journal, AnyFlippedBitIsAnErrorThatNamesThePlace) {
     ASSERT_FALSE(journal.ok()) << "byte " << at;
     EXPECT_NE(journal.error().message.find("adapters.journal: damaged at byte "), std::string::npos)
         << journal.error().message;
-    EXPECT_EQ(folder.Content(), content);  // nothing was touched
+    EXPECT_EQ(folder.Content(), content);  // the file is unchanged
   }
 }
 
-// Each operation of the file system fails in turn, once or for good: a failed operation changes nothing, an
-// acknowledged one is there after a crash (the journal is simply dropped and read again), and the journal goes on when
+// Each file system operation fails in turn, once or permanently. A failed operation changes nothing, and an
+// acknowledged one survives a crash (the journal object is dropped and the file read again). The journal continues when
 // the disk does.
 TEST(Journal, EveryDiskOperationMayFail) {
   for (const bool for_good : {false, true}) {
@@ -310,14 +312,14 @@ TEST(Journal, EveryDiskOperationMayFail) {
       ASSERT_TRUE(journal.ok());
       files.ForgetFailure();
       files.FailAt(n, for_good);
-      State maybe = expected;  // if an operation failed and could not be taken back either
+      State maybe = expected;  // the state if a failed operation could not be undone
       for (int i = 0; i < 25; ++i) {
         const Operation operation = RandomOperation(prng);
         const Status status = operation.Run(**journal);
         if (status.ok()) {
           const State before = expected;
           operation.Apply(expected);
-          if (before != expected) {  // what changes nothing touches no disk
+          if (before != expected) {  // an operation without effect does not access the disk
             maybe = expected;
             ASSERT_FALSE(files.MayHaveLost(folder.file())) << "acknowledged in a file of which a sync has failed";
           }

@@ -1,4 +1,4 @@
-// How far a transfer is, layer by layer, for those who use the first layers while later ones are on their way.
+// Progress of a transfer layer by layer, so that a computation can use the first layers while later ones arrive.
 #pragma once
 
 #include <algorithm>
@@ -7,30 +7,35 @@
 
 namespace loramux {
 
-// Made with the job, shared by the transfer that publishes, the engine that plans with it, and the executor that waits.
-// Thread-safe; what was written before Publish is seen after `arrived` or Wait told of it. That all layers have arrived
-// says nothing of the transfer's end: its pages may be relied upon, freed and used by others only when its completion
-// was polled without an error.
+// Created with the job and shared by the transfer, which publishes layers, the engine, which plans with them, and the
+// executor, which waits for them. Thread-safe. Data written before Publish is visible after `arrived` or Wait reported
+// the layer.
+//
+// The arrival of all layers does not mean that the transfer has ended. Its pages may be relied on, freed or used
+// otherwise only after its completion was polled without an error.
 class LayerProgress {
  public:
+  // Progress over `layers` layers; at least one.
   explicit LayerProgress(std::int32_t layers) : layers_(std::max(1, layers)) {}
   LayerProgress(const LayerProgress&) = delete;
   LayerProgress& operator=(const LayerProgress&) = delete;
 
   std::int32_t layers() const { return layers_; }
-  // So many have to be there before a computation may begin with the first: schedule/arrival.h says why.
+  // Layers that must have arrived before a computation may begin: a quarter of them, rounded up (see
+  // schedule/arrival.h).
   std::int32_t lead() const { return (layers_ + 3) / 4; }
-  // The first so many are there; 0 after a failure.
+  // The number of layers that have arrived, from the first; 0 after a failure.
   std::int32_t arrived() const { return std::max(0, state_.load(std::memory_order_acquire)); }
-  // The engine thread's: what is planned goes by what was there at one moment of the step, whatever arrives meanwhile.
+  // Stores the progress for the plan of one step, which must not depend on what arrives meanwhile. Engine thread only.
   void Look() { seen_ = arrived(); }
   std::int32_t seen() const { return seen_; }  // as of the last Look
+  // Whether the transfer failed or was cancelled.
   bool failed() const { return state_.load(std::memory_order_acquire) == kFailed; }
-  // Nothing more will come.
+  // Whether no more layers will arrive.
   bool ended() const { return failed() || arrived() == layers_; }
 
-  // Blocks until layer `layer` is there; layers behind the last are there with it. False: it will never be. Ends in any
-  // case, because every transfer does.
+  // Blocks until layer `layer` has arrived; a layer beyond the last arrives with the last. Returns false if it will
+  // never arrive. Always returns, because every transfer ends.
   bool Wait(std::int64_t layer) const {
     const auto last = static_cast<std::int32_t>(std::min<std::int64_t>(layer, layers_ - 1));
     for (std::int32_t state = state_.load(std::memory_order_acquire);; state = state_.load(std::memory_order_acquire)) {
@@ -41,28 +46,31 @@ class LayerProgress {
     }
   }
 
-  // The last layer that somebody found missing; -1: none. Who waits for a layer has done with those before.
+  // The last layer that Wait found missing; -1 if there was none. A waiting computation has finished all earlier
+  // layers.
   std::int32_t awaited() const { return awaited_.load(std::memory_order_relaxed); }
 
-  // By the transfer: the first `arrived` layers are there. REQUIRES: never less than before, and not after Fail.
+  // For the transfer: the first `arrived` layers have arrived. REQUIRES: `arrived` never decreases; not called after
+  // Fail.
   void Publish(std::int32_t arrived) {
     state_.store(std::min(arrived, layers_), std::memory_order_release);
     state_.notify_all();
   }
-  // By the transfer, in place of further layers.
+  // For the transfer: no further layers will arrive.
   void Fail() {
     state_.store(kFailed, std::memory_order_release);
     state_.notify_all();
   }
 
-  // Nobody wants it any more: the transfer looks at this between layers, and then completes as cancelled.
+  // Asks the transfer to stop. It checks this between layers and then completes as cancelled.
   void Cancel() { cancelled_.store(true, std::memory_order_relaxed); }
+  // Whether Cancel was called.
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
 
  private:
   static constexpr std::int32_t kFailed = -1;
   const std::int32_t layers_;
-  std::atomic<std::int32_t> state_{0};  // layers that have arrived
+  std::atomic<std::int32_t> state_{0};  // layers that have arrived, or kFailed
   mutable std::atomic<std::int32_t> awaited_{-1};
   std::atomic<bool> cancelled_{false};
   std::int32_t seen_ = 0;

@@ -11,7 +11,7 @@ namespace {
 
 std::size_t RoundUp(std::size_t bytes, std::size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
 
-// Hands out row places one after the other.
+// Assigns the places of rows in order.
 class RowPlacer {
  public:
   explicit RowPlacer(std::size_t page_bytes) : page_bytes_(page_bytes) {}
@@ -34,7 +34,7 @@ class RowPlacer {
   std::int64_t pages_ = 0;
 };
 
-// Copies `count` elements that lie `stride` elements apart in the source to a contiguous row of type `dtype`. False if
+// Copies `count` elements, `stride` elements apart in the source, to a contiguous row of type `dtype`. Returns false if
 // one of them is not finite in that type.
 bool CopyRow(DType source_dtype, const std::byte* source, std::int64_t first, std::int64_t stride, std::int64_t count,
              DType dtype, std::byte* target) {
@@ -46,7 +46,7 @@ bool CopyRow(DType source_dtype, const std::byte* source, std::int64_t first, st
   return finite;
 }
 
-// Rows lie in the order of modules, so the pages of the first layers come first.
+// Rows are in the order of modules, so the pages of the first layers come first.
 std::vector<std::int32_t> LayerPages(const AdapterLayout& layout) {
   std::vector<std::int32_t> pages;
   std::int32_t needed = 0;

@@ -1,5 +1,5 @@
-// Where the rows of an adapter lie in equal pages: layer-major, at true rank, rows never straddle a page (so a kernel
-// reads each row in one piece), nothing is padded to a maximum rank.
+// The layout of an adapter's rows in pages of equal size. Rows are stored layer by layer at their true rank, without
+// padding to a maximum rank. A row never straddles a page, so a kernel reads each row in one piece.
 #pragma once
 
 #include <cstddef>
@@ -13,36 +13,39 @@
 
 namespace loramux {
 
-// Rows start at multiples of this, so that vector loads are aligned.
+// Alignment of rows in bytes, for vector loads.
 inline constexpr std::size_t kAdapterRowAlignment = 64;
 
-// One row: byte `offset` of the adapter's `page`-th page.
+// The place of one row: byte `offset` of the adapter's page number `page`.
 struct RowPlace {
   std::uint32_t page = 0;
   std::uint32_t offset = 0;
 };
 
-// The rows of one LoRA pair: `rank` rows of A ([in] elements each), then `rank` columns of B ([out] elements each).
+// The rows of one LoRA pair: `rank` rows of A with `in` elements each, then `rank` columns of B with `out` elements
+// each.
 struct ModulePlace {
   std::int32_t layer = 0;
   LoraTarget target = LoraTarget::kQ;
   std::int32_t rank = 0;
   float scale = 0;
   std::int64_t in = 0, out = 0;
-  std::vector<RowPlace> a_rows, b_rows;  // size rank each
+  std::vector<RowPlace> a_rows, b_rows;  // `rank` entries each
 };
 
+// The layout of one adapter.
 struct AdapterLayout {
   DType dtype = DType::kBF16;        // of the rows in memory
   std::vector<ModulePlace> modules;  // sorted by (layer, target)
-  std::int64_t pages = 0;            // pages that the adapter takes
-  // Of these, the first so many hold all rows of layers 0 to i; behind its last layer (and for lm_head): all pages.
+  std::int64_t pages = 0;            // pages of the adapter
+  // layer_pages[i]: the number of leading pages that hold all rows of layers 0 to i. From the adapter's last layer on,
+  // and for lm_head, it is all pages.
   std::vector<std::int32_t> layer_pages;
-  std::int64_t payload_bytes = 0;  // bytes of its elements
+  std::int64_t payload_bytes = 0;  // bytes of the elements, without alignment and page ends
   std::int32_t max_rank = 0;
 };
 
-// Extents of one module, as LayoutAdapter needs them.
+// The extents of one module, the input of LayoutAdapter.
 struct ModuleShape {
   std::int32_t layer = 0;
   LoraTarget target = LoraTarget::kQ;
@@ -51,22 +54,23 @@ struct ModuleShape {
   std::int64_t in = 0, out = 0;
 };
 
-// Places rows in order: first fit in the current page, otherwise at the start of the next. Error (kResourceExhausted):
-// a row is longer than a page.
+// Places the rows in order. A row goes into the current page if it fits, otherwise to the start of the next page. Error
+// (kResourceExhausted): a row is longer than a page.
 Result<AdapterLayout> LayoutAdapter(const std::vector<ModuleShape>& modules, DType dtype, std::size_t page_bytes);
 
 // The module shapes of an opened adapter.
 std::vector<ModuleShape> ModuleShapes(const AdapterFile& file);
 
-// The type that an adapter's rows get in memory: the file's own type where it is narrower than the base model's
-// weights, else the base model's (as vLLM does); with an f32 base, whatever the file has. `widest` overrides.
+// The type of an adapter's rows in memory. It is the file's type if that is narrower than the type of the base model's
+// weights, otherwise the base model's (as in vLLM). With an f32 base model it is always the file's type.
 DType ChooseAdapterDType(const AdapterFile& file, DType base_dtype);
 
-// Writes the adapter's rows into its pages: converts each element to layout.dtype (round to nearest even) and
-// transposes B. `pages[i]` is the first byte of the i-th page. Reads the file; may block on the disk. Errors: a value
-// is not finite once converted, naming the tensor; what was read has not the digest that the adapter was opened with
-// (its file was changed in place). After an error the pages' content is undefined. `cancelled` is asked between
-// tensors: true ends it, with an error (kUnavailable).
+// Writes the adapter's rows into its pages; `pages[i]` is the first byte of page i. Converts each element to
+// layout.dtype (round to nearest even) and transposes B. Reads the file and may block on the disk.
+//
+// Errors: a value is not finite after conversion (names the tensor); the bytes read do not have the digest with which
+// the adapter was opened, because the file was changed in place. After an error the content of the pages is undefined.
+// `cancelled` is called between tensors; if it returns true, the function ends with an error (kUnavailable).
 Status PackAdapter(const AdapterFile& file, const AdapterLayout& layout, const std::vector<std::byte*>& pages,
                    std::size_t page_bytes, const std::function<bool()>& cancelled = {});
 

@@ -36,7 +36,7 @@ std::vector<ModuleShape> AllLayers(const ModelConfig& model, std::int32_t rank, 
   return modules;
 }
 
-// architecture.md, Memory: internal waste at most 5 % for ranks 8 to 128 on these shapes.
+// architecture.md, Memory: at most 5 % internal waste for ranks 8 to 128 on these shapes.
 TEST(AdapterLayout, WastesAtMostFivePercent) {
   const std::vector<LoraTarget> attention = {LoraTarget::kQ, LoraTarget::kK, LoraTarget::kV, LoraTarget::kO};
   std::vector<LoraTarget> all = attention;
@@ -58,7 +58,7 @@ TEST(AdapterLayout, WastesAtMostFivePercent) {
   }
 }
 
-// What an adapter of rank 8 takes does not depend on there being others of rank 128.
+// The size of a rank-8 adapter does not depend on other adapters of rank 128.
 TEST(Peers, Point4_RanksAreStoredTrueAndNeverPadded) {
   const ModelConfig llama3_8b = Shape(4096, 32, 32, 8, 14336, 128256);
   const auto page_bytes = static_cast<std::size_t>(ChoosePageGeometry(llama3_8b, DType::kBF16).page_bytes);
@@ -101,7 +101,7 @@ TEST(AdapterLayout, RowLongerThanAPageIsRefusedWithAdvice) {
   EXPECT_NE(layout.error().message.find("--page-tokens"), std::string::npos);
 }
 
-// One adapter module with f32 tensors, packed and read back.
+// An adapter of one module with f32 tensors, packed and read back.
 struct OneModule {
   static constexpr std::int64_t kIn = 20, kOut = 12;
   static constexpr std::int32_t kRank = 3;
@@ -120,7 +120,7 @@ struct OneModule {
     file.max_rank = kRank;
   }
 
-  // Writes a and b as they are now to a file and opens it.
+  // Writes the current a and b to a file and opens it.
   void Save() {
     const std::string header = R"({"a":{"dtype":"F32","shape":[3,20],"data_offsets":[0,240]},"b":{"dtype":"F32",)"
                                R"("shape":[12,3],"data_offsets":[240,384]}})";
@@ -171,7 +171,7 @@ TEST(PackAdapter, TransposesBAndKeepsF32Exactly) {
 
 TEST(PackAdapter, RoundsToNearestEvenIn16BitTypes) {
   OneModule module;
-  // f32 values between two neighbours of each type; exact ties go to the even neighbour.
+  // f32 values between two neighbours of each type; ties go to the even neighbour.
   module.a[0] = 1.0f + 0x1p-8f;    // bf16 tie -> 1.0
   module.a[1] = 1.0f + 0x1p-11f;   // f16 tie -> 1.0
   module.a[2] = 1.0f + 0x1.8p-7f;  // bf16 tie -> 1 + 2^-6
@@ -197,7 +197,7 @@ TEST(PackAdapter, RoundsToNearestEvenIn16BitTypes) {
 
 TEST(PackAdapter, ValuesThatOverflowTheTypeAreRefusedByName) {
   OneModule module;
-  module.b[5] = 1e6f;  // finite, but not as f16
+  module.b[5] = 1e6f;  // finite, but not in f16
   const auto layout = LayoutAdapter(ModuleShapes(module.file), DType::kF16, 1024);
   const auto pages = module.Pack(*layout, 1024);
   ASSERT_FALSE(pages.ok());
@@ -245,7 +245,7 @@ TEST(PackAdapter, IsCancelledBetweenTensors) {
   const Status packed = PackAdapter(module.file, *layout, {page.data()}, 1024, [&] { return ++asked == 2; });
   ASSERT_FALSE(packed.ok());
   EXPECT_EQ(packed.error().message, "the load was cancelled");
-  EXPECT_EQ(asked, 2);  // of A and of B
+  EXPECT_EQ(asked, 2);  // for A and for B
 }
 
 TEST(ChooseAdapterDType, NeverWiderThanTheBase) {

@@ -43,7 +43,7 @@ Result<VersionPtr> AdapterRegistry::Register(const std::string& name, const std:
   }
   ASSIGN_OR_RETURN(VersionPtr version, Prepare(name, path, now_unix_seconds));
   auto published = Publish(version, /*replace=*/false);
-  if (!published.ok()) Discard(*version);  // another thread was faster
+  if (!published.ok()) Discard(*version);  // another thread took the name first
   return published;
 }
 
@@ -83,7 +83,7 @@ Result<std::shared_ptr<AdapterVersion>> AdapterRegistry::Open(const std::string&
 
 Result<VersionPtr> AdapterRegistry::Publish(VersionPtr version, bool replace) {
   CHECK(version->generation != kBaseModel);
-  VersionPtr old;  // let go of after the lock
+  VersionPtr old;  // released after the lock
   {
     const std::lock_guard lock(mutex_);
     CHECK(!entries_.at(version->generation).retired);
@@ -108,7 +108,7 @@ Result<VersionPtr> AdapterRegistry::Commit(std::shared_ptr<AdapterVersion> versi
     Enter(version);
   }
   auto published = Publish(version, replace);
-  if (!published.ok()) Discard(*version);  // another thread was faster
+  if (!published.ok()) Discard(*version);  // another thread took the name first
   return published;
 }
 
@@ -149,7 +149,7 @@ void AdapterRegistry::Retire(AdapterGeneration generation) {
   if (retired_and_held_.size() >= forget_at_) ForgetUnheld();
 }
 
-// Looks at all when there are twice as many as were left the last time: constant time a retirement, amortised.
+// Runs when the list is twice as long as after the last run: amortised constant time for each retirement.
 void AdapterRegistry::ForgetUnheld() {
   std::erase_if(retired_and_held_, [this](AdapterGeneration generation) {
     const auto entry = entries_.find(generation);

@@ -1,4 +1,4 @@
-// Which adapters there are: names, immutable generations, files. Knows nothing of memory (residency.h does).
+// The registry of adapters: names, immutable generations and files. It knows nothing of memory (see residency.h).
 #pragma once
 
 #include <cstdint>
@@ -19,90 +19,95 @@
 
 namespace loramux {
 
-// One immutable version of an adapter. Shared: requests in flight keep it, and its open file, alive after its name is
-// gone.
+// One immutable version of an adapter. Shared ownership: requests in flight keep it and its open file alive after its
+// name is gone.
 struct AdapterVersion {
   AdapterGeneration generation;
   std::string name;
   std::filesystem::path path;  // as the operator gave it
   AdapterFile file;
-  AdapterLayout layout;  // where its rows lie in pages
+  AdapterLayout layout;  // of its rows in pages
   std::int64_t created_unix_seconds = 0;
 };
 
-// Names of adapters, thread-safe. Generations are handed out in ascending order and never reused. A name stands for one
-// generation at a time; Publish and Remove change that atomically, and retire the generation that the name leaves: who
-// holds it (a request that resolved the name before) goes on with it, nobody else gets it. The registry itself holds
-// only what has a name, so a retired generation's file and layout go with its last holder.
+// Maps names to adapter generations. Thread-safe. Generations are assigned in ascending order and never reused.
+//
+// A name stands for one generation at a time. Publish and Remove change this atomically and retire the generation that
+// loses the name. Requests that resolved the name before continue with the retired generation; no other request gets
+// it. The registry itself owns only generations that have a name, so the last request that holds a retired generation
+// frees its file and layout.
 class AdapterRegistry {
  public:
+  // Settings for all adapters of the registry.
   struct Options {
-    std::size_t page_bytes = 0;         // of the pools that the adapters will live in
+    std::size_t page_bytes = 0;         // of the pools for the adapters
     DType base_dtype = DType::kBF16;    // of the base model's weights
-    std::optional<DType> forced_dtype;  // --lora-dtype; otherwise ChooseAdapterDType decides
+    std::optional<DType> forced_dtype;  // --lora-dtype; if unset, ChooseAdapterDType decides
     std::int64_t max_rank = 4096;       // --max-lora-rank
-    // A further check of an opened adapter by whoever has the base's weights; empty: none. Any thread may call it.
+    // An additional check of opened adapters, for example against the base weights; may be empty. Must be thread-safe.
     std::function<Status(const AdapterFile&)> check;
-    // called after a generation was retired, on the thread that did it; may be empty
+    // Called after a generation was retired, on the thread that retired it; may be empty.
     std::function<void()> on_retire;
   };
-  // `base_names` are what the base model answers to; adapters may not take them.
+  // `base_names` are the names of the base model; adapters may not use them.
   AdapterRegistry(ModelConfig model, std::vector<std::string> base_names, Options options);
 
-  // Prepare, then Publish under a new name.
+  // Prepare, then Publish under a name that must be free.
   Result<std::shared_ptr<const AdapterVersion>> Register(const std::string& name, const std::filesystem::path& path,
                                                          std::int64_t now_unix_seconds);
 
-  // Opens and validates the adapter in `path`; gives it a generation but no name yet. May block on the disk; call off
-  // the engine thread. `opened` looks at each file before it is read. Errors: a name that is empty, has a comma or a
-  // control character, exceeds 256 bytes or is the base model's; whatever OpenAdapter refuses; a rank above max_rank; a
-  // row that does not fit a page.
+  // Opens and validates the adapter in `path`. Assigns a generation, but does not give it the name yet. May block on
+  // the disk, so call it off the engine thread. `opened` checks each file before it is read. Errors: a name that is
+  // empty, contains a comma or a control character, exceeds 256 bytes or belongs to the base model; any error of
+  // OpenAdapter; a rank above max_rank; a row that does not fit in a page.
   Result<std::shared_ptr<const AdapterVersion>> Prepare(const std::string& name, const std::filesystem::path& path,
                                                         std::int64_t now_unix_seconds,
                                                         const OpenedFileCheck& opened = {});
 
-  // Lets the version's name stand for it from now on. With `replace` the generation that the name stood for (if any) is
-  // retired, otherwise a taken name is an error. REQUIRES: made by Prepare, not retired.
+  // Makes the version's name stand for this version. If the name is taken, `replace` retires its previous generation;
+  // without `replace` a taken name is an error. REQUIRES: the version was made by Prepare and is not retired.
   Result<std::shared_ptr<const AdapterVersion>> Publish(std::shared_ptr<const AdapterVersion> version, bool replace);
-  // Publishes a version that Prepare did not make (the simulator's have a layout and no file): checks its name and
-  // gives it a generation.
+  // Publishes a version that Prepare did not make: checks its name and assigns a generation. (The simulator's versions
+  // have a layout but no file.)
   Result<std::shared_ptr<const AdapterVersion>> Commit(std::shared_ptr<AdapterVersion> version, bool replace = false);
-  // Takes the name away and retires its generation, which is returned. Error: kNotFound.
+  // Removes the name and retires its generation, which is returned. Error: kNotFound.
   Result<std::shared_ptr<const AdapterVersion>> Remove(std::string_view name);
   // Retires a prepared version that will not be published.
   void Discard(const AdapterVersion& version);
 
-  // For the engine. Appends the generations that were retired since the last call.
+  // For the engine: appends the generations that were retired since the last call.
   void TakeRetired(std::vector<AdapterGeneration>& retired);
-  // True also for generations that nobody holds any more.
+  // Whether the generation is retired; also true for generations that have been freed.
   bool IsRetired(AdapterGeneration generation) const;
 
-  // The version that `name` stands for now. Base names give a null pointer inside an ok Result; unknown names
-  // kNotFound.
+  // The version that `name` stands for. A name of the base model gives a null pointer in an ok Result; an unknown name
+  // gives kNotFound.
   Result<std::shared_ptr<const AdapterVersion>> Resolve(std::string_view name) const;
-  // Null if nobody holds the generation (any more).
+  // The version of this generation; null if it has been freed.
   std::shared_ptr<const AdapterVersion> Find(AdapterGeneration generation) const;
-  // In order of name.
+  // All named versions, ordered by name.
   std::vector<std::shared_ptr<const AdapterVersion>> List() const;
 
   const std::vector<std::string>& base_names() const { return base_names_; }
   const ModelConfig& model() const { return model_; }
 
-  // Error: no name for an adapter (see Prepare).
+  // Error: not a valid name for an adapter (see Prepare).
   Status CheckName(const std::string& name) const;
-  // Generations that somebody holds; for tests of what is kept.
+  // The number of generations not yet freed, for tests.
   std::size_t held_generations() const;
 
  private:
+  // A generation; its version is not owned.
   struct Entry {
     std::weak_ptr<const AdapterVersion> version;
     bool retired = false;
   };
   static Error NameTaken(const std::string& name);
+  // Opens and checks the adapter; the result has no generation yet.
   Result<std::shared_ptr<AdapterVersion>> Open(const std::string& name, const std::filesystem::path& path,
                                                const OpenedFileCheck& opened) const;
   bool IsBaseName(std::string_view name) const;
-  // All REQUIRE mutex_.
+  // The following REQUIRE mutex_.
   void Enter(const std::shared_ptr<AdapterVersion>& version);
   void Retire(AdapterGeneration generation);
   void ForgetUnheld();
@@ -114,8 +119,8 @@ class AdapterRegistry {
   std::map<std::string, std::shared_ptr<const AdapterVersion>, std::less<>> by_name_;
   std::map<AdapterGeneration, Entry> entries_;
   std::vector<AdapterGeneration> retired_;           // not yet taken by the engine
-  std::vector<AdapterGeneration> retired_and_held_;  // held as of the last ForgetUnheld
-  std::size_t forget_at_ = 16;                       // size of it at which ForgetUnheld looks again
+  std::vector<AdapterGeneration> retired_and_held_;  // as of the last ForgetUnheld
+  std::size_t forget_at_ = 16;                       // size of retired_and_held_ that triggers ForgetUnheld
   std::uint32_t last_generation_ = 0;
 };
 

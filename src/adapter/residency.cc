@@ -138,7 +138,7 @@ void ResidencyManager::BeginLoad(AdapterGeneration generation, bool via_host, Ti
   }
 }
 
-// The transfer's id is the adapter's generation: an adapter has at most one transfer in flight.
+// The id of a transfer is the adapter's generation: an adapter has at most one transfer in flight.
 void ResidencyManager::SubmitTransfer(AdapterResidency& adapter, TransferKind kind, TimeNs now) {
   TransferJob job;
   job.id = adapter.version->generation.value;
@@ -163,9 +163,9 @@ void ResidencyManager::EndTransfer(AdapterResidency& adapter) {
   adapter.progress = nullptr;
 }
 
-// Its pages stay the transfer's until its completion is polled. Whoever wants the adapter meanwhile loads it again
-// then. Only the load of an adapter whose name is gone is cancelled: where clients give up before a slow load's end and
-// come again, it must not begin anew for each of them.
+// The pages belong to the transfer until its completion is polled; a request that wants the adapter meanwhile loads it
+// again afterwards. Only the load of a retired adapter is cancelled. Clients may give up before a slow load ends and
+// then retry, and the load must not restart each time.
 void ResidencyManager::CancelLoad(AdapterResidency& adapter) {
   if (adapter.progress != nullptr) adapter.progress->Cancel();
 }
@@ -192,7 +192,7 @@ bool ResidencyManager::Poll(TimeNs now, std::vector<LoadFailure>& failures) {
       adapter.host = TierState::kResident;
       totals_.disk_to_host_bytes += Bytes(adapter);
       host_residents_.push_back(adapter.version->generation);
-      if (Unwanted(adapter)) {  // its name went while it was on its way, and nobody waits for it
+      if (Unwanted(adapter)) {  // retired during the load, and no request waits for it
         GiveUpLoad(adapter);
         ++totals_.cancelled_loads;
       } else {
@@ -212,7 +212,7 @@ void ResidencyManager::FinishLoad(AdapterResidency& adapter, TimeNs now) {
   adapter.resident_since = now;
   (adapter.host == TierState::kResident ? totals_.host_to_device_bytes : totals_.disk_to_device_bytes) +=
       Bytes(adapter);
-  // it was loaded for somebody: it may not be the next victim
+  // It was loaded for a request, so it must not be the next victim.
   if (!adapter.ahead || adapter.references > 0) adapter.last_use = now;
   device_residents_.push_back(adapter.version->generation);
   UpdateIdle(adapter);
@@ -259,7 +259,7 @@ void ResidencyManager::UpdateIdle(AdapterResidency& adapter) {
     idle_.push_back(adapter.version->generation);
     return;
   }
-  idle_[adapter.idle_position] = idle_.back();  // which takes its place
+  idle_[adapter.idle_position] = idle_.back();  // the last one takes its place
   At(idle_.back()).idle_position = adapter.idle_position;
   idle_.pop_back();
   adapter.idle_position = kNotIdle;

@@ -48,7 +48,7 @@ TEST(Residency, LoadsThroughTheHostTierAndComesBackFromIt) {
   EXPECT_EQ(w.device->free_pages(), 10);
   w.residency.BeginLoad(g, true, w.clock.Now());
   w.Settle();
-  EXPECT_EQ(w.residency.Stats().disk_loads, 1);  // from the host tier this time
+  EXPECT_EQ(w.residency.Stats().disk_loads, 1);  // the second load came from the host tier
   EXPECT_EQ(w.residency.Stats().disk_to_host_bytes, 3 * 64);
   EXPECT_EQ(w.residency.Stats().host_to_device_bytes, 2 * 3 * 64);
   EXPECT_EQ(w.residency.Stats().disk_to_device_bytes, 0);
@@ -75,7 +75,7 @@ TEST(Residency, CountsWhereARequestFindsItsAdapter) {
   };
   ask();
   w.residency.BeginLoad(g, true, w.clock.Now());
-  ask();  // on its way counts as absent: the request waits
+  ask();  // a loading adapter counts as absent: the request waits
   w.Settle();
   ask();
   ask();
@@ -112,13 +112,13 @@ std::shared_ptr<AdapterVersion> MakeLayered(std::uint32_t generation) {
   return version;
 }
 
-// A slow link from the host tier: 4 ms an adapter of four layers.
+// A slow link from the host tier: 4 milliseconds for an adapter of four layers.
 struct SlowWorld : World {
   ModeledTransfer slow{&clock, {.latency_ns = 0}, {.latency_ns = 0, .bytes_per_second = 4 * 64 / 4e-3}};
   ResidencyManager arriving{device.get(), host.get(), &slow};
   AdapterGeneration g{7};
 
-  // Until `layers` of it have arrived.
+  // Begins a load and waits until `layers` layers have arrived.
   void Begin(std::int32_t layers) {
     arriving.Add(MakeLayered(g.value));
     arriving.Acquire(g);
@@ -149,14 +149,14 @@ TEST(Residency, AnArrivingAdapterCanBePinned) {
   const std::uint64_t sequence = w.arriving.Get(w.g).load_sequence;
   w.Settle();
   EXPECT_EQ(w.arriving.Get(w.g).device, TierState::kResident);
-  EXPECT_EQ(w.arriving.Get(w.g).load_sequence, sequence);  // views of it stay valid
+  EXPECT_EQ(w.arriving.Get(w.g).load_sequence, sequence);  // pointers to its data stay valid
   EXPECT_TRUE(w.arriving.Arriving().empty());
   w.arriving.Unpin(w.g, w.clock.Now());
   w.arriving.Release(w.g);
   w.arriving.CheckIntegrity();
 }
 
-// A step may be reading the pages: they stay until its pins are gone.
+// A step may be reading the pages, so they stay until the pins are gone.
 TEST(Residency, AFailedLoadKeepsItsPagesWhilePinned) {
   for (const std::int32_t layers : {0, 1, 2, 3}) {
     SlowWorld w;
@@ -187,7 +187,7 @@ TEST(Residency, ALoadThatNobodyWantsAnyMoreIsCancelled) {
   w.Begin(1);
   w.arriving.Retire(w.g);
   w.arriving.Release(w.g);
-  EXPECT_EQ(w.device->free_pages(), 6);  // the transfer's, until it says that it has ended
+  EXPECT_EQ(w.device->free_pages(), 6);  // the transfer keeps the pages until it has ended
   w.arriving.Poll(w.clock.Now(), w.failures);
   EXPECT_FALSE(w.arriving.Knows(w.g));
   EXPECT_EQ(w.arriving.Stats().cancelled_loads, 1);
@@ -198,7 +198,7 @@ TEST(Residency, ALoadThatNobodyWantsAnyMoreIsCancelled) {
   EXPECT_EQ(w.host->free_pages(), 6);
 }
 
-// A request resolved the name before it went: it gets its adapter all the same, by another load.
+// A request resolved the name before it was removed, so it gets the adapter, by a second load.
 TEST(Residency, ACancelledLoadThatIsWantedAgainBeginsAnew) {
   SlowWorld w;
   w.Begin(1);

@@ -20,7 +20,7 @@ bool FromDisk(const TransferJob& job) {
 
 bool IsCancelled(const TransferJob& job) { return job.progress != nullptr && job.progress->cancelled(); }
 
-// Pages of an adapter that its first `layers` layers need.
+// The number of pages that the adapter's first `layers` layers need.
 std::size_t AdapterPages(const TransferJob& job, std::int32_t layers) {
   const std::vector<std::int32_t>& of_layer = job.adapter->layout.layer_pages;
   if (layers == 0) return 0;
@@ -28,7 +28,7 @@ std::size_t AdapterPages(const TransferJob& job, std::int32_t layers) {
                                 : job.source.size();
 }
 
-// Makes a cancelled job's or a failed one's waiters go on.
+// Ends the waiting on a cancelled or failed job.
 TransferCompletion End(const TransferJob& job, TransferCompletion completion) {
   const bool good = !completion.cancelled && !completion.error.has_value();
   if (job.progress == nullptr) return completion;
@@ -81,7 +81,7 @@ TransferCompletion RunTransfer(const TransferJob& job, const std::function<void(
   for (std::int32_t layer = 0; layer < layers; ++layer) {
     if (IsCancelled(job)) return End(job, {job.id, std::nullopt, /*cancelled=*/true});
     const std::size_t bytes = CopyLayer(job, layer);
-    // Told before it is published: a slow link's time is part of the transfer.
+    // Called before publishing: the delay of a slow link is part of the transfer.
     if (after_layer) after_layer(bytes);
     if (job.progress != nullptr) job.progress->Publish(layers == 1 ? job.progress->layers() : layer + 1);
   }
@@ -96,7 +96,7 @@ struct ThreadedTransfer::State {
   bool stopping = false;
   std::function<void()> on_completion;
   ThreadedTransferOptions options;
-  std::shared_ptr<LayerProgress> at_hand;  // of the job that runs
+  std::shared_ptr<LayerProgress> at_hand;  // of the running job
   OsClock clock;
   std::thread worker;
 
@@ -119,7 +119,7 @@ struct ThreadedTransfer::State {
     }
   }
 
-  // The engine is woken with the layer that follows the lead's publication at the latest.
+  // Wakes the engine at the latest with the layer that follows the publication of the lead.
   TransferCompletion Move(const TransferJob& job) {
     TimeNs due = clock.Now();
     bool told = job.progress == nullptr;
@@ -190,7 +190,7 @@ TimeNs ModeledTransfer::Moving::ArrivalOf(std::int32_t layers) const {
   return begin + (end - begin) * layers / LayersOf(job);
 }
 
-// All but the last one, which comes with the completion.
+// Publishes all layers but the last one, which comes with the completion.
 void ModeledTransfer::PublishLayers(Moving& moving) const {
   const std::int32_t layers = LayersOf(moving.job);
   if (layers == 1) return;

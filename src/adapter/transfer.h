@@ -1,4 +1,4 @@
-// Moves adapters, and pages of keys and values, between the tiers, off the engine thread.
+// Transfers of adapters and of KV pages between the tiers, off the engine thread.
 #pragma once
 
 #include <cstdint>
@@ -14,64 +14,69 @@
 
 namespace loramux {
 
+// Source and destination of a transfer.
 enum class TransferKind { kDiskToHost, kHostToDevice, kDiskToDevice, kDeviceToHost };
 
-// One move of one adapter's pages, or (without an adapter) of keys and values between host and device. The pages belong
-// to the transfer until its completion was polled.
+// One transfer of an adapter's pages, or (without an adapter) of KV pages between host and device. The pages belong to
+// the transfer until its completion was polled.
 //
-// A job from the host to the device with a `progress` of several layers moves layer by layer and publishes each. What
-// comes from the disk never does: only at its end is it known to be what the adapter's digest says, so nobody may use
-// it before. It is published as a whole, and its `progress` serves cancellation alone.
+// A transfer from host to device whose `progress` has several layers moves layer by layer and publishes each. A
+// transfer from disk does not: only at its end is the content known to match the adapter's digest, so it may not be
+// used before. It is published as a whole, and its `progress` serves cancellation alone.
 struct TransferJob {
   std::uint64_t id = 0;
   TransferKind kind = TransferKind::kDiskToHost;
   std::shared_ptr<const AdapterVersion> adapter;
-  std::vector<std::byte*> source;       // host or device pages; none for what comes from disk
+  std::vector<std::byte*> source;       // host or device pages; empty for a transfer from disk
   std::vector<std::byte*> destination;  // host or device pages
   std::size_t page_bytes = 0;
-  std::shared_ptr<LayerProgress> progress;  // null: nobody looks before the end, nobody cancels
-  // Of keys and values: bytes of a layer in each page, layer after layer from its beginning; what is behind the last
-  // one goes with it. 0: pages move whole. (An adapter's layers: AdapterLayout::layer_pages.)
+  std::shared_ptr<LayerProgress> progress;  // null: no layers, no cancellation
+  // KV pages: bytes of one layer in each page, layer after layer from the start; the rest of the page moves with the
+  // last layer. 0: pages move whole. (For the layers of an adapter see AdapterLayout::layer_pages.)
   std::size_t layer_bytes = 0;
 };
 
+// The end of one transfer.
 struct TransferCompletion {
   std::uint64_t id = 0;
   std::optional<Error> error;
-  bool cancelled = false;  // as LayerProgress::Cancel asked: no error, but the destination's content is undefined
+  bool cancelled = false;  // by LayerProgress::Cancel: no error, but the content of the destination is undefined
 };
 
-// A seam: real threads here, a model of a host link in the simulator, faults in tests.
-// Submit and Poll are called by the engine thread only.
+// Interface of transfers. Implementations: threads, a model of the links for the simulator, faults for tests. The
+// engine thread alone calls Submit and Poll.
 class AdapterTransfer {
  public:
   virtual ~AdapterTransfer() = default;
+  // Starts the job; the caller must not touch its pages until Poll returned its completion.
   virtual void Submit(TransferJob job) = 0;
-  // The next completion, in any order; nullopt if none is there now.
+  // Returns the next completion, in any order; nullopt if there is none yet.
   virtual std::optional<TransferCompletion> Poll() = 0;
 };
 
-// What it moves, in bytes: an adapter does not fill its last page.
+// The payload of the job in bytes; an adapter does not fill its last page.
 std::int64_t PayloadBytes(const TransferJob& job);
-// In so many parts it moves: the layers of its progress, or one.
+// The number of parts in which the job moves: the layers of its progress, or one.
 std::int32_t LayersOf(const TransferJob& job);
-// Copies what layer `layer` < LayersOf(job) adds to those before. Returns the bytes. REQUIRES: not from the disk.
+// Copies the bytes that layer `layer` < LayersOf(job) adds to the earlier layers. Returns their number. REQUIRES: the
+// job is not a transfer from disk.
 std::size_t CopyLayer(const TransferJob& job, std::int32_t layer);
 
-// Runs the job on the calling thread, layer by layer; `after_layer`, if given, is called after each with the bytes that
-// it took. What ThreadedTransfer's worker does with each.
+// Runs the job on the calling thread, layer by layer. Calls `after_layer`, if given, after each layer with the bytes
+// copied and before publishing it. ThreadedTransfer's worker runs each job with it.
 TransferCompletion RunTransfer(const TransferJob& job, const std::function<void(std::size_t)>& after_layer = {});
 
+// Options of ThreadedTransfer.
 struct ThreadedTransferOptions {
-  double bytes_per_second = 0;  // not faster than that, for measurements of slower links; 0: as fast as memory is
+  double bytes_per_second = 0;  // limit, to measure slower links; 0: as fast as memory
 };
 
-// One worker thread; jobs run in order of submission. `on_completion` is called on the worker after each job, and when
-// one has its lead (LayerProgress::lead): the engine has something to do then.
+// One worker thread; jobs run in order of submission. The worker calls `on_completion` after each job, and also when a
+// job has its lead (LayerProgress::lead), because the engine then has something to do.
 class ThreadedTransfer final : public AdapterTransfer {
  public:
   explicit ThreadedTransfer(std::function<void()> on_completion, ThreadedTransferOptions options = {});
-  // Cancels the job at hand and drops the rest.
+  // Cancels the running job and drops the others.
   ~ThreadedTransfer() override;
   void Submit(TransferJob job) override;
   std::optional<TransferCompletion> Poll() override;
@@ -81,7 +86,7 @@ class ThreadedTransfer final : public AdapterTransfer {
   std::unique_ptr<State> state_;
 };
 
-// Runs each job at once, inside Submit: deterministic, for one-shot generation and for tests on a virtual clock.
+// Runs each job inside Submit. Deterministic; for one-shot generation and for tests on a virtual clock.
 class InlineTransfer final : public AdapterTransfer {
  public:
   void Submit(TransferJob job) override;
@@ -91,32 +96,37 @@ class InlineTransfer final : public AdapterTransfer {
   std::vector<TransferCompletion> done_;
 };
 
-// Moves no adapters (keys and values it does, for the tests that look at them), takes time: one link a kind with a
-// fixed latency and bandwidth, shared in order of submission. For the simulator, and for tests of what happens while
-// loads are in flight (and when they fail). Layers arrive evenly over a job's time on the link, and are published by
-// Poll, so that what the engine sees is a function of the clock.
+// A model of the links, for the simulator and for tests of loads in flight and of their failures. It moves no adapters,
+// but it does copy KV pages for tests that look at them. There is one link for transfers from disk and one for those
+// from the host tier, each with a fixed latency and bandwidth, shared in order of submission. The layers of a job
+// arrive evenly over its time on the link. Poll publishes them, so the engine's view is a function of the clock.
 class ModeledTransfer final : public AdapterTransfer {
  public:
+  // A link: the time of a job is latency + bytes / bandwidth.
   struct Link {
     TimeNs latency_ns = 100 * kNsPerUs;
     double bytes_per_second = 10e9;
   };
+  // Does not own the clock.
   ModeledTransfer(const Clock* clock, Link disk, Link host) : clock_(clock), disk_(disk), host_(host) {}
   void Submit(TransferJob job) override;
   std::optional<TransferCompletion> Poll() override;
-  // When the next transfer ends, or has its lead; -1 if none is under way.
+  // The time of the next event: the end of a transfer or the arrival of its lead. -1 if no transfer is in flight.
   TimeNs next_end() const;
-  // Every job for which this returns an error fails with it, at its end.
+  // Sets a function that decides at submission whether a job fails. A job for which it returns an error fails with it
+  // at its end.
   void set_fault(std::function<std::optional<Error>(const TransferJob&)> fault) { fault_ = std::move(fault); }
 
  private:
+  // A job in flight.
   struct Moving {
-    TimeNs begin = 0, end = 0;  // of the data's arrival
+    TimeNs begin = 0, end = 0;  // of the arrival of the data
     TransferCompletion completion;
     TransferJob job;
-    TimeNs ArrivalOf(std::int32_t layers) const;  // of the first so many
+    TimeNs ArrivalOf(std::int32_t layers) const;  // of the first `layers` layers
     bool cancelled() const { return job.progress != nullptr && job.progress->cancelled(); }
   };
+  // Publishes the layers that have arrived by now.
   void PublishLayers(Moving& moving) const;
   const Clock* clock_;
   const Link disk_, host_;

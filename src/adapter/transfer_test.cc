@@ -1,4 +1,4 @@
-// Transfers that move layer by layer: what is there when, and how they end.
+// Tests of transfers that move layer by layer: when data arrives, and how transfers end.
 #include "adapter/transfer.h"
 
 #include <array>
@@ -37,7 +37,7 @@ struct Tiers {
     job.progress = std::make_shared<LayerProgress>(kLayers);
     return job;
   }
-  // 12 of the 64 bytes a layer; what is behind them goes with the last.
+  // Each layer has 12 of the 64 bytes; the rest of the page moves with the last layer.
   TransferJob KvJob(std::uint64_t id = 7) {
     TransferJob job = Job(id);
     job.layer_bytes = 12;
@@ -86,7 +86,7 @@ TEST(Transfer, KeysAndValuesMoveALayerOfAllPagesAtATime) {
 TEST(Transfer, AnAdapterMovesThePagesThatItsLayersNeed) {
   Tiers tiers;
   const TransferJob job = tiers.AdapterJob();
-  std::vector<std::size_t> pages;  // there after each layer
+  std::vector<std::size_t> pages;  // pages present after each layer
   RunTransfer(job, [&](std::size_t) {
     pages.push_back(0);
     for (std::size_t p = 0; p < kPages; ++p) pages.back() += tiers.Same(p, 0, kPageBytes);
@@ -102,7 +102,7 @@ TEST(Transfer, WithoutLayersItIsAllOrNothing) {
   RunTransfer(job, [&](std::size_t) { arrived.push_back(job.progress->arrived()); });
   EXPECT_EQ(arrived, (std::vector<std::int32_t>{0}));
   EXPECT_EQ(job.progress->arrived(), kLayers);
-  job.progress = nullptr;  // nobody looks
+  job.progress = nullptr;  // no progress
   EXPECT_FALSE(RunTransfer(job).error);
 }
 
@@ -125,13 +125,13 @@ TEST(Transfer, ACancelledOneEndsBetweenLayers) {
 }
 
 TEST(LayerProgress, WaitingEndsWithTheLayerOrWithFailure) {
-  for (std::int32_t fail_at = 0; fail_at <= kLayers; ++fail_at) {  // kLayers: never
+  for (std::int32_t fail_at = 0; fail_at <= kLayers; ++fail_at) {  // kLayers: no failure
     LayerProgress progress(kLayers);
     std::vector<int> data(kLayers, 0);  // not atomic: Publish makes it visible
     std::vector<std::int32_t> seen;
     bool failed = false;
     std::thread reader([&] {
-      for (std::int32_t layer = 0; layer < kLayers + 2 && !failed; ++layer) {  // those behind the last come with it
+      for (std::int32_t layer = 0; layer < kLayers + 2 && !failed; ++layer) {  // layers beyond the last come with it
         failed = !progress.Wait(layer);
         if (!failed) seen.push_back(data[static_cast<std::size_t>(std::min(layer, kLayers - 1))]);
       }
@@ -152,7 +152,7 @@ TEST(LayerProgress, WaitingEndsWithTheLayerOrWithFailure) {
 }
 
 TEST(LayerProgress, TheLeadIsAQuarterAndAtLeastOne) {
-  EXPECT_EQ(LayerProgress(0).layers(), 1);  // layers unknown: one
+  EXPECT_EQ(LayerProgress(0).layers(), 1);  // an unknown number of layers counts as one
   EXPECT_EQ(LayerProgress(1).lead(), 1);
   EXPECT_EQ(LayerProgress(4).lead(), 1);
   EXPECT_EQ(LayerProgress(5).lead(), 2);
@@ -175,7 +175,7 @@ std::vector<TransferCompletion> Collect(AdapterTransfer& transfer, std::size_t c
 TEST(ThreadedTransfer, LayersCanBeReadWhileLaterOnesArrive) {
   Tiers tiers;
   std::atomic<int> wakes{0};
-  ThreadedTransfer transfer([&] { ++wakes; }, {.bytes_per_second = kPages * kPageBytes / 0.05});  // 50 ms
+  ThreadedTransfer transfer([&] { ++wakes; }, {.bytes_per_second = kPages * kPageBytes / 0.05});  // 50 milliseconds
   const TransferJob job = tiers.KvJob();
   transfer.Submit(job);
   for (std::int32_t layer = 0; layer < kLayers; ++layer) {
@@ -186,13 +186,13 @@ TEST(ThreadedTransfer, LayersCanBeReadWhileLaterOnesArrive) {
   const auto done = Collect(transfer, 1);
   EXPECT_EQ(done[0].id, 7u);
   EXPECT_FALSE(done[0].error || done[0].cancelled);
-  while (wakes < 2) std::this_thread::yield();  // with the lead, and with the end
+  while (wakes < 2) std::this_thread::yield();  // one for the lead, one for the end
   EXPECT_EQ(tiers.host, tiers.device);
 }
 
 TEST(ThreadedTransfer, CancelledJobsMakeWayForOthers) {
   Tiers slow, quick;
-  ThreadedTransfer transfer([] {}, {.bytes_per_second = kPages * kPageBytes / 0.2});  // 200 ms a job
+  ThreadedTransfer transfer([] {}, {.bytes_per_second = kPages * kPageBytes / 0.2});  // 200 milliseconds a job
   std::vector<TransferJob> jobs = {slow.KvJob(0), slow.KvJob(1), slow.KvJob(2), quick.KvJob(3)};
   for (const TransferJob& job : jobs) transfer.Submit(job);
   ASSERT_TRUE(jobs[0].progress->Wait(0));
@@ -208,7 +208,7 @@ TEST(ThreadedTransfer, CancelledJobsMakeWayForOthers) {
   EXPECT_EQ(quick.host, quick.device);
 }
 
-// Nobody may wait for ever for what a transfer that ends drops.
+// A waiting thread must be released when the transfer drops its job.
 TEST(ThreadedTransfer, ItsEndEndsTheWaiting) {
   Tiers tiers;
   auto transfer =
@@ -230,11 +230,11 @@ TEST(ThreadedTransfer, ItsEndEndsTheWaiting) {
 TEST(ModeledTransfer, LayersArriveEvenlyAndAreAFunctionOfTheClock) {
   Tiers tiers;
   VirtualClock clock;
-  // 400 ns
+  // 400 nanoseconds.
   ModeledTransfer transfer(&clock, {}, {.latency_ns = 10, .bytes_per_second = kPages * kPageBytes / 400e-9});
   const TransferJob job = tiers.KvJob();
   transfer.Submit(job);
-  EXPECT_EQ(transfer.next_end(), 110);  // the lead: one of four
+  EXPECT_EQ(transfer.next_end(), 110);  // the lead: one layer of four
   std::vector<std::int32_t> arrived;
   for (const TimeNs now : {109, 110, 210, 300, 310, 409}) {
     clock.AdvanceTo(now);
@@ -274,13 +274,13 @@ TEST(ModeledTransfer, AFaultAndACancellationFailTheProgress) {
   EXPECT_EQ(transfer.next_end(), -1);
 }
 
-// ---------------------------------------------------------------- Where an adapter's layers lie
+// ---------------------------------------------------------------- Layers of an adapter
 
 TEST(AdapterLayout, LayerPagesHoldAllRowsOfTheLayers) {
   const auto layer = [](std::int32_t l, LoraTarget target, std::int32_t rank) {
     return ModuleShape{l, target, rank, 1.0f, 64, 64};
   };
-  // Layer 1 is not adapted; the last layer's pages and lm_head's come together.
+  // Layer 1 is not adapted; the pages of the last layer and of lm_head come together.
   const auto layout =
       LayoutAdapter({layer(0, LoraTarget::kQ, 3), layer(0, LoraTarget::kV, 2), layer(2, LoraTarget::kQ, 4),
                      layer(3, LoraTarget::kDown, 1), layer(0, LoraTarget::kLmHead, 2)},

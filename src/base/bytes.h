@@ -1,4 +1,4 @@
-// Amounts of memory as people write and read them.
+// Amounts of memory in human-readable form.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,12 @@
 
 namespace loramux {
 
-// "2GiB", "512 MiB", "1.5G", "64KB", "4096": binary for Ki/Mi/Gi/Ti and for a bare K/M/G/T, decimal for KB/MB/GB/TB.
-// Case does not matter. Error: anything else, negative, or more than 2^62; `name` is the flag or field.
+// Parses "2GiB", "512 MiB", "1.5G", "64KB" or "4096". Ki/Mi/Gi/Ti and a bare K/M/G/T are binary, KB/MB/GB/TB are
+// decimal. Case does not matter. Error: any other text, a negative amount, or more than 2^62. `name` is the flag or
+// field in the error.
 Result<std::int64_t> ParseBytes(std::string_view text, const std::string& name);
 
-// "1.50 GiB", "12 KiB", "500 B".
+// Formats an amount: "1.50 GiB", "12 KiB", "500 B".
 std::string FormatBytes(std::int64_t bytes);
 
 }  // namespace loramux

@@ -1,5 +1,5 @@
-// CHECK macros: for our own bugs only. They stay on in release builds; a failure prints the place, the condition and
-// the two values, and aborts. Malformed input must never reach one: it is reported through Result (result.h).
+// CHECK macros, for bugs of the program only. They stay on in release builds. A failure prints the place, the condition
+// and the two values, and aborts. Malformed input must never cause one; it is reported through Result (result.h).
 #pragma once
 
 #include <sstream>
@@ -10,6 +10,7 @@ namespace loramux {
 // Prints "file:line: CHECK failed: what" to stderr and aborts.
 [[noreturn]] void CheckFailed(const char* file, int line, const std::string& what);
 
+// The text of a failed comparison: the expression and both values.
 template <typename A, typename B>
 std::string CheckOpMessage(const char* expression, const A& a, const B& b) {
   std::ostringstream out;
@@ -19,12 +20,14 @@ std::string CheckOpMessage(const char* expression, const A& a, const B& b) {
 
 }  // namespace loramux
 
+// Aborts unless `condition` holds.
 #define CHECK(condition)                                      \
   do {                                                        \
     if (!(condition)) [[unlikely]]                            \
       ::loramux::CheckFailed(__FILE__, __LINE__, #condition); \
   } while (false)
 
+// Aborts unless `a op b` holds; evaluates each operand once.
 #define LORAMUX_CHECK_OP(a, op, b)                                                                                \
   do {                                                                                                            \
     const auto& check_a = (a);                                                                                    \

@@ -1,5 +1,5 @@
-// Time as a value. Only the engine and the server read a Clock; every other room takes `now` as an argument, so that
-// the simulator runs the very same objects on a virtual clock.
+// Time as a value. Only the engine and the server read a Clock. All other code takes `now` as an argument, so the
+// simulator runs the same objects on a virtual clock.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@ inline constexpr TimeNs kNsPerUs = 1'000;
 inline constexpr TimeNs kNsPerMs = 1'000'000;
 inline constexpr TimeNs kNsPerSecond = 1'000'000'000;
 
+// A source of time.
 class Clock {
  public:
   virtual ~Clock() = default;
@@ -29,14 +30,15 @@ class OsClock final : public Clock {
   std::int64_t UnixSeconds() const override;
 };
 
-// A clock that stands still until it is told to move: for the simulator and for tests. Not thread-safe.
+// A clock that moves only when told to, for the simulator and for tests. Not thread-safe.
 class VirtualClock final : public Clock {
  public:
   explicit VirtualClock(TimeNs start = 0) : now_(start) {}
   TimeNs Now() const override { return now_; }
   std::int64_t UnixSeconds() const override { return now_ / kNsPerSecond; }
-  // REQUIRES: time >= Now().
+  // Sets the time. REQUIRES: time >= Now().
   void AdvanceTo(TimeNs time);
+  // Moves the clock by `duration` nanoseconds.
   void Advance(TimeNs duration) { AdvanceTo(now_ + duration); }
 
  private:

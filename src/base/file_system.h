@@ -1,5 +1,5 @@
-// Writing files so that what was acknowledged survives a crash. A seam: the operating system here, injected faults in
-// tests (every operation may fail, a write may be short).
+// An interface to write files so that acknowledged data survives a crash. Implementations: the operating system, and
+// injected faults in tests (every operation may fail, a write may be short).
 #pragma once
 
 #include <cstdint>
@@ -12,46 +12,50 @@
 
 namespace loramux {
 
-// Closed at destruction. Not thread-safe. Errors name the file.
+// An open file for appending. Closed at destruction. Not thread-safe. Errors name the file.
 class WritableFile {
  public:
   virtual ~WritableFile() = default;
   // Appends a prefix of `data` and returns its length, which is at least 1 unless `data` is empty.
   virtual Result<std::size_t> Append(std::string_view data) = 0;
-  // What was appended is on the disk when this returns Ok. After an error nobody knows what is.
+  // Ok means that all appended data is on disk. After an error it is unknown which part is.
   virtual Status Sync() = 0;
+  // Shortens the file to `size` bytes.
   virtual Status Truncate(std::uint64_t size) = 0;
 };
 
-// Held until destruction.
+// An exclusive lock on a file, held until destruction.
 class FileLock {
  public:
   virtual ~FileLock() = default;
 };
 
-// Thread-safe. Errors: kNotFound, kUnavailable (Lock: another process holds it), else kIoError.
+// File system operations. Thread-safe. Errors: kNotFound, kUnavailable (Lock: another process holds it), otherwise
+// kIoError.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
+  // Creates `directory` and its missing parents.
   virtual Status CreateDirectories(const std::filesystem::path& directory) = 0;
-  // An empty file, whatever was there before, for its owner only.
+  // Creates an empty file, readable by its owner only; replaces an existing one.
   virtual Result<std::unique_ptr<WritableFile>> Create(const std::filesystem::path& path) = 0;
-  // An existing file; appends go to its end.
+  // Opens an existing file; appends go to its end.
   virtual Result<std::unique_ptr<WritableFile>> OpenForAppend(const std::filesystem::path& path) = 0;
+  // Returns the whole content of a file.
   virtual Result<std::string> Read(const std::filesystem::path& path) = 0;
-  // Replaces `to` atomically.
+  // Renames `from` to `to` and replaces `to` atomically.
   virtual Status Rename(const std::filesystem::path& from, const std::filesystem::path& to) = 0;
-  // Names that were created or changed in `directory` survive a crash when this returns Ok.
+  // Ok means that names created or changed in `directory` survive a crash.
   virtual Status SyncDirectory(const std::filesystem::path& directory) = 0;
-  // Exclusive among processes, on a file that is created if necessary and stays. Never waits.
+  // Takes the exclusive lock among processes on a file, which is created if necessary and stays. Never waits.
   virtual Result<std::unique_ptr<FileLock>> Lock(const std::filesystem::path& path) = 0;
 };
 
-// Writes `content` to a new file beside `path` (with ".new" behind its name), and puts it in its place once it is on
-// the disk: after a crash at any moment the old content is there, or the new one.
+// Writes `content` to a new file beside `path` (its name with ".new" appended), and renames it over `path` once it is
+// on disk. After a crash at any moment, the old or the new content is there.
 Status ReplaceFile(FileSystem& files, const std::filesystem::path& path, std::string_view content);
 
-// Lives as long as the process.
+// The operating system's files. Lives as long as the process.
 FileSystem& OsFileSystem();
 
 }  // namespace loramux

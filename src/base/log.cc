@@ -16,12 +16,12 @@ namespace {
 constexpr std::size_t kMaxMessageBytes = 8192;
 constexpr std::size_t kMaxFieldBytes = 1024;
 
-// spdlog formats on the thread that logs, so the fields of LogWith's record reach the formatter this way.
+// Passes the fields of LogWith's record to the formatter; spdlog formats on the thread that logs.
 thread_local std::span<const LogField> current_fields;
 
 std::string_view Cut(std::string_view text, std::size_t max) { return text.substr(0, max); }
 
-// Control characters (a terminal's escapes and line ends above all) become \xNN.
+// Escapes control characters (above all terminal escapes and line ends) as \xNN.
 std::string Visible(std::string_view text) {
   std::string out;
   out.reserve(text.size());
@@ -36,12 +36,12 @@ std::string Visible(std::string_view text) {
   return out;
 }
 
-// As a JSON string: quoted, with everything escaped that needs it, and valid UTF-8.
+// A JSON string: quoted, escaped, and valid UTF-8.
 std::string Quoted(std::string_view text) {
   return nlohmann::json(std::string(text)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// A value that needs no quotes in `name=value`.
+// Whether a value needs no quotes in `name=value`.
 bool IsPlain(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
     return c > 0x20 && c < 0x7f && c != '"' && c != '=' && c != '\\';

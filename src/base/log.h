@@ -1,8 +1,8 @@
-// Logging: spdlog to stderr, set up once by the program. Libraries of the house log sparingly: the server and the
+// Logging through spdlog to stderr, initialised once by the program. Libraries log sparingly: the server and the
 // engine's loader do; schedule, cache, memory and kernels do not log at all.
 //
-// What is logged may come from clients. Both formats keep a record on one line: text escapes control characters, JSON
-// escapes everything; what is not UTF-8 is replaced, and what is too long is cut.
+// Logged text may come from clients. Both formats keep a record on one line: text escapes control characters, JSON
+// escapes everything. Invalid UTF-8 is replaced, and long text is cut.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,10 @@
 namespace loramux {
 
 // Sets level ("trace", "debug", "info", "warn", "error", "off") and format ("text", "json") of the default logger.
-// Errors: unknown level or format.
+// Error: unknown level or format.
 Status InitLogging(const std::string& level, const std::string& format = "text");
 
-// One field of a record beside its message.
+// One field of a log record in addition to its message.
 struct LogField {
   std::string_view name;
   std::variant<std::string_view, std::int64_t, double> value;

@@ -1,4 +1,4 @@
-// The log's two formats: one line a record, whatever the record holds.
+// Tests of the two log formats: each record is one line, whatever it contains.
 #include "base/log.h"
 
 #include <sstream>
@@ -14,7 +14,7 @@ using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
 
-// What the default logger writes while `log` runs.
+// The output of the default logger while `log` runs.
 template <typename Log>
 std::string Written(std::unique_ptr<spdlog::formatter> formatter, Log log) {
   std::ostringstream out;

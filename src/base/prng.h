@@ -1,4 +1,4 @@
-// Seeded random numbers: the only source of randomness in the project, always injected. Sequences are the same on
+// Seeded random numbers: the only source of randomness in the project, always injected. The sequences are the same on
 // every platform (unlike std::uniform_*_distribution).
 #pragma once
 
@@ -24,6 +24,7 @@ class Prng {
     for (auto& word : state_) word = seed = SplitMix64(seed);
   }
 
+  // The next 64 random bits.
   constexpr std::uint64_t Next() {
     const std::uint64_t result = RotateLeft(state_[1] * 5, 7) * 9;
     const std::uint64_t t = state_[1] << 17;
@@ -39,7 +40,7 @@ class Prng {
   // Uniform in [0, 1).
   constexpr double NextDouble() { return UnitDouble(Next()); }
 
-  // Uniform in [0, bound). REQUIRES: bound > 0. The bias is below 2^-32 for the bounds used here (under 2^32).
+  // Uniform in [0, bound). REQUIRES: bound > 0. The bias is below 2^-32 for bounds under 2^32.
   constexpr std::uint64_t NextBelow(std::uint64_t bound) {
     return static_cast<std::uint64_t>((static_cast<unsigned __int128>(Next()) * bound) >> 64);
   }

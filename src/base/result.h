@@ -1,5 +1,5 @@
-// Result<T>: the error channel for files, HTTP and configuration. "No capacity" is not an error (null handles and
-// false say that), and our own bugs are CHECKs (check.h).
+// Result<T>: the error channel for files, HTTP and configuration. "No capacity" is not an error (null handles and false
+// express it), and bugs of the program are CHECKs (check.h).
 #pragma once
 
 #include <cstdint>
@@ -12,27 +12,28 @@
 
 namespace loramux {
 
+// The kind of an error; the server maps it to an HTTP status.
 enum class ErrorCode {
-  kInvalidArgument,    // the caller's input is wrong: a field, a flag, a file's content
+  kInvalidArgument,    // wrong input from the caller: a field, a flag, a file's content
   kNotFound,           // a named thing does not exist
-  kUnsupported,        // well-formed, but something that loramux refuses by name
+  kUnsupported,        // well-formed, but explicitly not supported by loramux
   kResourceExhausted,  // it can never fit: larger than the configured memory or limit
-  kIoError,            // the operating system said no
-  kUnavailable,        // shutting down: may go through later
-  kRateLimited,        // more than a quota or a queue takes now: goes through later
-  kInternal,           // a fault on our side that is not worth ending the process for
+  kIoError,            // the operating system reported an error
+  kUnavailable,        // not available now, e.g. shutting down: a later try may succeed
+  kRateLimited,        // a quota or a queue is full: a later try succeeds
+  kInternal,           // a fault of loramux that is not worth ending the process for
 };
 
 // Stable lower-case name, e.g. "invalid_argument".
 const char* ErrorCodeName(ErrorCode code);
 
-// What went wrong. `message` says what was expected, what was found, where, and what to do; `param` names the request
-// field or file concerned (empty if none).
+// An error. `message` says what was expected, what was found, where, and what to do. `param` names the request field or
+// file concerned (empty if none).
 struct [[nodiscard]] Error {
   ErrorCode code = ErrorCode::kInternal;
   std::string message;
   std::string param;
-  std::int32_t retry_after_seconds = 0;  // when trying again may help; 0: not known
+  std::int32_t retry_after_seconds = 0;  // when a retry may succeed; 0: unknown
 };
 
 // Either a T or an Error. Thread-compatible, like T.

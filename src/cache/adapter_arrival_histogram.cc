@@ -10,7 +10,7 @@ constexpr std::size_t kBins = AdapterArrivalHistogram::kBins;
 constexpr std::uint16_t kMostSamples = 256;
 constexpr std::uint32_t kHeadPercent = 5, kTailPercent = 99, kMarginPercent = 10;
 
-// Bin i holds idle times from edge i up to edge i + 1.
+// Bin i holds idle times from edge i (inclusive) to edge i + 1.
 const std::array<TimeNs, kBins + 1>& Edges() {
   static const auto edges = [] {
     std::array<TimeNs, kBins + 1> made{};
@@ -23,7 +23,7 @@ const std::array<TimeNs, kBins + 1>& Edges() {
   return edges;
 }
 
-// The bin that the sample of this rank (from 1) is in; kBins: none of them.
+// The bin of the sample with this rank (from 1); kBins if no bin has it.
 std::size_t BinOf(const std::array<std::uint16_t, kBins>& counts, std::uint32_t rank) {
   std::uint32_t sum = 0;
   for (std::size_t i = 0; i < kBins; ++i) {
@@ -43,7 +43,7 @@ Result<AdapterPrefetch> FindAdapterPrefetch(std::string_view name) {
                          "--adapter-prefetch");
 }
 
-// What is known of another adapter that had this slot is of no use.
+// Returns the entry of `adapter` in this slot. Discards the data of an adapter that had the slot before.
 AdapterArrivalHistogram::Entry& AdapterArrivalHistogram::At(std::size_t slot, AdapterGeneration adapter) {
   if (entries_.size() <= slot) entries_.resize(slot + 1);
   Entry& entry = entries_[slot];

@@ -12,7 +12,7 @@ namespace {
 constexpr AdapterGeneration kAdapter{7};
 constexpr TimeNs kSecond = kNsPerSecond;
 
-// One adapter in slot 0 that is used for 50 ms at a time.
+// One adapter in slot 0; each use lasts 50 milliseconds.
 struct Uses {
   AdapterArrivalHistogram histogram;
   TimeNs now = 0;
@@ -36,7 +36,7 @@ TEST(AdapterArrivalHistogram, APeriodIsExpectedJustBeforeItEnds) {
   }
   const auto window = uses.IdleTimes();
   ASSERT_TRUE(window.has_value());
-  // Bins are a quarter of an octave wide, and a tenth is added on each side.
+  // A bin is a quarter of an octave wide, and the window is extended by a tenth on each side.
   EXPECT_LE(window->from, 9 * kSecond);
   EXPECT_GE(window->from, 10 * kSecond / std::exp2(0.25) * 0.899);
   EXPECT_GE(window->until, 11 * kSecond);
@@ -46,10 +46,10 @@ TEST(AdapterArrivalHistogram, APeriodIsExpectedJustBeforeItEnds) {
   EXPECT_EQ(next->adapter, kAdapter);
   EXPECT_EQ(next->window, (AdapterArrivalHistogram::Window{uses.now + window->from, uses.now + window->until}));
   EXPECT_TRUE(uses.histogram.Next(next->window.until).has_value());
-  EXPECT_FALSE(uses.histogram.Next(next->window.until + 1).has_value());  // it did not come
+  EXPECT_FALSE(uses.histogram.Next(next->window.until + 1).has_value());  // it did not arrive in the window
 }
 
-// The ends of the window are percentiles of what was drawn.
+// The ends of the window are percentiles of the samples.
 TEST(AdapterArrivalHistogram, AUniformDistributionGivesItsPercentiles) {
   Uses uses;
   Prng prng(1);
@@ -65,7 +65,7 @@ TEST(AdapterArrivalHistogram, AUniformDistributionGivesItsPercentiles) {
   EXPECT_LE(until, 39.8 * std::exp2(0.25) + 0.5);
 }
 
-// Arrivals without memory are exponential: their 99th percentile is 90 times the 5th.
+// The idle times of a memoryless arrival process are exponential: their 99th percentile is 90 times the 5th.
 TEST(AdapterArrivalHistogram, OfWhatIsSpreadWidelyNothingIsExpected) {
   Uses uses;
   Prng prng(2);
@@ -84,7 +84,7 @@ TEST(AdapterArrivalHistogram, AFewOutliersChangeNothingAndManyDo) {
   for (int i = 0; i < 150; ++i) uses.After(10 * kSecond);
   const auto before = uses.IdleTimes();
   ASSERT_TRUE(before.has_value());
-  uses.After(2 * 3600 * kSecond);  // one longer than all bins
+  uses.After(2 * 3600 * kSecond);  // longer than all bins
   uses.After(kNsPerMs);            // too short to be counted
   for (int i = 0; i < 5; ++i) uses.After(kSecond / 10);
   EXPECT_EQ(uses.IdleTimes(), before);
@@ -92,7 +92,7 @@ TEST(AdapterArrivalHistogram, AFewOutliersChangeNothingAndManyDo) {
   EXPECT_FALSE(uses.IdleTimes().has_value());
 }
 
-// A new period drives out the old one, so the memory of an adapter is bounded.
+// A new period displaces the old one, so the memory of an adapter is bounded.
 TEST(AdapterArrivalHistogram, OldIdleTimesFade) {
   Uses uses;
   uses.After(0);
@@ -130,7 +130,7 @@ TEST(AdapterArrivalHistogram, WhoIsExpectedFirstComesFirstUntilSettledOrUsed) {
   EXPECT_FALSE(histogram.Next(now).has_value());
   histogram.BeginIdle(1, AdapterGeneration{2}, now);
   EXPECT_EQ(histogram.Next(now)->adapter, AdapterGeneration{2});
-  histogram.EndIdle(1, AdapterGeneration{99}, now);  // another one has the slot
+  histogram.EndIdle(1, AdapterGeneration{99}, now);  // another adapter has the slot
   EXPECT_FALSE(histogram.Next(now).has_value());
   EXPECT_FALSE(histogram.IdleTimes(1, AdapterGeneration{2}).has_value());
 }

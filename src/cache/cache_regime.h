@@ -1,6 +1,6 @@
-// Whole ways to run the cache, by name: ours and those of the source documents. A regime is a row of a table: which
-// policy chooses what goes, whether adapters have a share of the memory to themselves, what is kept once nobody uses
-// it, and whether keys and values are kept from outliving their adapter on the device.
+// Cache regimes by name: loramux's own and those of the source documents. A regime is one row of a table. It names the
+// eviction policy and says whether adapters have their own share of the memory, what stays cached once idle, and
+// whether KV pages may outlive their adapter on the device.
 #pragma once
 
 #include <span>
@@ -11,25 +11,28 @@
 
 namespace loramux {
 
+// One whole-cache policy (`--cache`).
 struct CacheRegime {
   std::string_view name;
-  std::string_view policy;  // of MakeEvictionPolicy
-  // of the device's pages: adapters have these, keys and values the rest; 0: one pool for both
+  std::string_view policy;  // a name for MakeEvictionPolicy
+  // Share of the device's pages reserved for adapters; KV pages have the rest. 0: one pool for both.
   double adapter_share = 0;
-  // keys and values of requests that have ended; false: no request finds what another computed
+  // Keep the KV pages of finished requests. false: no request finds what another one computed.
   bool keep_history = true;
-  // false: an adapter that no request wants, waiting or running, leaves the device at once
+  // Keep adapters that no waiting or running request wants. false: such an adapter leaves the device at once.
   bool keep_idle_adapters = true;
-  // false: an adapter may go while its history stays, which cannot be used until it is back
+  // Evict the KV pages of an adapter before the adapter. false: an adapter may be evicted while its history stays; the
+  // history is then unusable until the adapter is back.
   bool maintain_dependency = true;
-  // in a large host tier each doubling of visits counts like a use so much later; 0: least recently used
+  // Bonus for each doubling of visits in the host tier, as nanoseconds of later last use. 0: least recently used.
   TimeNs host_bonus = 0;
-  bool proactive_swapping = false;  // FastLibra's timer (cache/proactive_swapper.h); false: all movement is by demand
+  // FastLibra's timer (cache/proactive_swapper.h). false: all movement is on demand.
+  bool proactive_swapping = false;
 };
 
-// All of them, the default first.
+// All regimes, the default first.
 std::span<const CacheRegime> CacheRegimes();
-// Error: an unknown name; the message lists the valid ones.
+// The regime of this name. Error: unknown name; the message lists the valid names.
 Result<CacheRegime> FindCacheRegime(std::string_view name);
 
 }  // namespace loramux

@@ -16,7 +16,7 @@ TEST(CacheRegime, EachHasAPolicyAndANameOfItsOwn) {
     EXPECT_TRUE(MakeEvictionPolicy(regime.policy).ok());
     EXPECT_GE(regime.adapter_share, 0);
     EXPECT_LT(regime.adapter_share, 1);
-    // Parts that know nothing of each other cannot maintain what one owes the other.
+    // Separate partitions cannot maintain the dependency of KV on adapters.
     EXPECT_FALSE(regime.adapter_share > 0 && regime.maintain_dependency);
     ASSERT_TRUE(FindCacheRegime(regime.name).ok());
     EXPECT_EQ(FindCacheRegime(regime.name)->policy, regime.policy);

@@ -14,7 +14,7 @@
 namespace loramux {
 namespace {
 
-constexpr std::size_t kMostNewIdleLeaves = std::size_t{1} << 16;  // if nobody takes them
+constexpr std::size_t kMostNewIdleLeaves = std::size_t{1} << 16;  // listed until TakeNewIdleLeaves takes them
 
 }  // namespace
 
@@ -85,7 +85,7 @@ std::uint64_t DependencyTree::HashOf(std::uint64_t parent_hash, const TokenId* t
   return XXH3_64bits_withSeed(tokens, static_cast<std::size_t>(page_tokens_) * sizeof(TokenId), parent_hash);
 }
 
-// Equal tokens below the same parent: exact, whatever the hashes are.
+// Compares the tokens and the parent, so the result is exact even if hashes collide.
 std::uint32_t DependencyTree::Find(std::uint32_t parent, std::uint64_t hash, const TokenId* tokens) const {
   const auto size = static_cast<std::size_t>(page_tokens_);
   for (std::size_t at = SlotOf(hash); slots_[at].node != kNone; at = NextSlot(at)) {
@@ -99,7 +99,7 @@ std::uint32_t DependencyTree::Find(std::uint32_t parent, std::uint64_t hash, con
   return kNone;
 }
 
-// The hashes do not depend on what is found: a few pages ahead are computed and their slots fetched together.
+// The hashes do not depend on the nodes found. So several pages are hashed ahead and their slots prefetched together.
 NodeId DependencyTree::Match(NodeId from, std::span<const TokenId> tokens, std::int64_t max_pages) const {
   constexpr std::int64_t kAhead = 16;
   const std::int64_t pages = std::min(max_pages, static_cast<std::int64_t>(tokens.size()) / page_tokens_);
@@ -133,7 +133,7 @@ std::uint32_t DependencyTree::GroupKey(std::uint32_t parent, const TokenId* toke
   return static_cast<std::uint32_t>(XXH3_64bits_withSeed(tokens, size, nodes_[parent].hash));
 }
 
-// A group may hold strangers whose key is the same: parent and tokens are compared.
+// A group may hold nodes with the same key by coincidence, so parent and tokens are compared.
 void DependencyTree::LookInPage(std::uint32_t index, std::uint32_t parent, std::span<const TokenId> next,
                                 InPage& best) const {
   const Node& node = nodes_[index];
@@ -167,7 +167,7 @@ void DependencyTree::CopyPath(NodeId node, std::span<PageHandle> out) const {
 
 // ---------------------------------------------------------------- Use
 
-// The last answer is kept: the nodes of a path were mostly used at the same times.
+// Caches the last result, because the nodes of a path mostly have the same time of last use.
 float DependencyTree::LeftAfter(TimeNs idle) {
   if (idle != left_after_) {
     left_after_ = idle;
@@ -224,7 +224,7 @@ void DependencyTree::UpdateHostRoot(std::uint32_t index) {
   node.root_position = kNone;
 }
 
-// The node came to the device or left it. Takes time with its children, of which most nodes have one.
+// Call after the node arrived on the device or left it. Takes time proportional to its children; most nodes have one.
 void DependencyTree::UpdateHostRootsBelow(std::uint32_t index) {
   UpdateHostRoot(index);
   if (host_pages_ == 0) return;
@@ -268,7 +268,7 @@ bool DependencyTree::IsOnlyChild(std::uint32_t index) const {
   return node.next_sibling == kNone && nodes_[node.parent].first_child == index;
 }
 
-// Of all edges on the path.
+// Sets edge_frequency on all edges of the path.
 void DependencyTree::CountEdges(std::uint32_t tail) {
   for (std::uint32_t begin = tail; nodes_[begin].depth > 0;) {
     std::uint32_t top = begin;
@@ -279,20 +279,20 @@ void DependencyTree::CountEdges(std::uint32_t tail) {
   }
 }
 
-// Used all the while, not visited again: what is forgotten of the frequency is counted from here.
+// The use lasted until now without further visits, so the frequency decays from now on, not from the visit.
 void DependencyTree::LetGo(Node& node, TimeNs now) {
   CHECK_GT(node.locks, 0);
   if (--node.locks == 0 && node.page.generation != 0) ++idle_pages_;
   const TimeNs used = now - node.last_use;
   node.last_use = now;
-  RaiseHostWorth(node);  // by its visits as of the last one: to be held for long is no loss
+  RaiseHostWorth(node);  // with the undecayed visits: a long lock costs no worth
   node.frequency *= LeftAfter(used);
   node.edge_frequency *= LeftAfter(used);
   if (IsObserved(node)) node.resting = node.locks == 0;
 }
 
-// Each sample stands for its part of the observed pages, all the time since the last call. After a quiet time it would
-// stand for more than it has seen: that is not counted.
+// Each sample stands for its share of the observed pages during the whole time since the last call. After a quiet time
+// it would stand for more than was observed, so the time is capped.
 void DependencyTree::ObserveIdlePages(TimeNs now, double remembered_s) {
   constexpr int kSamples = 32;
   constexpr TimeNs kInterval = 20 * kNsPerMs, kLongest = kNsPerSecond, kLearnInterval = kNsPerSecond;
@@ -378,7 +378,7 @@ DependencyTree::Inserted DependencyTree::Insert(NodeId parent, std::span<const T
   return {IdOf(index), Inserted::kTaken};
 }
 
-// In two stages, as the table is found through the node.
+// Prefetches in two stages, because the slot address depends on the node.
 void DependencyTree::PrefetchEvict(std::span<const NodeId> nodes, std::size_t i) const {
   constexpr std::size_t kNode = 8, kSlot = 4;
   if (i + kNode < nodes.size()) {
@@ -424,7 +424,7 @@ void DependencyTree::ArriveOnDevice(std::uint32_t index, PageHandle page) {
   UpdateHostRootsBelow(index);
 }
 
-// The page is freed, or somebody else's.
+// The caller has freed the page or has passed it on.
 void DependencyTree::LeaveDevice(std::uint32_t index) {
   Node& node = nodes_[index];
   node.page = {};
@@ -443,7 +443,7 @@ void DependencyTree::FreeHostPage(Node& node) {
   --host_pages_;
 }
 
-// A leaf goes, from both tiers. What is being moved is left to whoever moves it.
+// Removes a leaf from both tiers. Pages in transfer are left to the transfer, which frees them.
 void DependencyTree::Remove(std::uint32_t index) {
   Node& node = nodes_[index];
   CHECK_EQ(node.first_child, kNone);
@@ -521,7 +521,7 @@ void DependencyTree::BeginFetch(NodeId tail, std::vector<MovingPages>& pages) {
   LockPath(tail.index);
 }
 
-// False if the node is gone.
+// Returns false, and frees both pages, if the node has been removed.
 bool DependencyTree::EndMove(const MovingPages& pages) {
   if (Exists(pages.node)) {
     const bool fetched = nodes_[pages.node.index].move == Move::kFetch;
@@ -535,7 +535,7 @@ bool DependencyTree::EndMove(const MovingPages& pages) {
   return false;
 }
 
-// A branch goes as a whole: all of its nodes exist, or none.
+// A branch is removed as a whole, so either all nodes of `pages` exist or none.
 void DependencyTree::EndBackUp(std::span<const MovingPages> pages, bool failed) {
   if (Exists(pages.back().node)) UnlockPath(pages.back().node.index);
   for (const MovingPages& page : pages) {
@@ -565,7 +565,7 @@ void DependencyTree::EndFetch(std::span<const MovingPages> pages, bool failed) {
 void DependencyTree::OfferToDrop(std::uint32_t index) {
   PushDroppable(index);
   if (droppable_.size() <= 1024 + 4 * static_cast<std::size_t>(host_pages_)) return;
-  droppable_.clear();  // most are not true any more
+  droppable_.clear();  // most entries are outdated
   for (std::uint32_t i = 0; i < nodes_.size(); ++i) {
     if ((nodes_[i].generation & 1u) != 0 && nodes_[i].host_page.generation != 0) PushDroppable(i);
   }
@@ -576,7 +576,7 @@ void DependencyTree::PushDroppable(std::uint32_t index) {
   std::push_heap(droppable_.begin(), droppable_.end());
 }
 
-// Brings one that may be dropped to the top: a copy of what is on the device, or a leaf of the host part.
+// Brings a page that may be dropped to the top of the heap: the copy of a device page, or a leaf of the host part.
 bool DependencyTree::NextToDrop() {
   while (!droppable_.empty()) {
     const Droppable first = droppable_.front();
@@ -587,7 +587,7 @@ bool DependencyTree::NextToDrop() {
     if (droppable && node.host_worth == first.worth) return true;
     std::pop_heap(droppable_.begin(), droppable_.end());
     droppable_.pop_back();
-    if (droppable) PushDroppable(first.node.index);  // used since
+    if (droppable) PushDroppable(first.node.index);  // used since it was pushed
   }
   return false;
 }
@@ -597,14 +597,14 @@ TimeNs DependencyTree::LeastHostWorth() {
 }
 
 TimeNs DependencyTree::HostWorth(TimeNs last_use, double frequency) const {
-  constexpr double kFewestVisits = 1.0 / 64;  // what hardly anything is left of
+  constexpr double kFewestVisits = 1.0 / 64;  // lower bound of the logarithm's argument
   if (host_bonus_ == 0) return last_use;
   return last_use +
          static_cast<TimeNs>(static_cast<double>(host_bonus_) * std::log2(std::max(kFewestVisits, frequency)));
 }
 
 void DependencyTree::set_host_bonus(TimeNs per_doubling) {
-  CHECK_EQ(host_pages_, 0);  // the heap has none of another order
+  CHECK_EQ(host_pages_, 0);  // no entry of the heap may have another order
   host_bonus_ = per_doubling;
 }
 
@@ -635,7 +635,7 @@ std::uint32_t DependencyTree::NewNode() {
   }
   const std::uint32_t index = free_nodes_.back();
   free_nodes_.pop_back();
-  constexpr std::size_t kAhead = 4;  // a prompt's pages come one after another
+  constexpr std::size_t kAhead = 4;  // the pages of a prompt are inserted one after another
   if (free_nodes_.size() >= kAhead) {
     const std::uint32_t later = free_nodes_[free_nodes_.size() - kAhead];
     __builtin_prefetch(&nodes_[later], 1);
@@ -656,7 +656,7 @@ void DependencyTree::FreeNode(std::uint32_t index) {
   free_nodes_.push_back(index);
 }
 
-// The first child stays the first: it alone is found without its group.
+// The first child stays first, because it is the only child that is found without a group.
 void DependencyTree::Link(std::uint32_t index, std::uint32_t parent) {
   Node& node = nodes_[index];
   node.parent = parent;
@@ -687,7 +687,7 @@ void DependencyTree::PutInTable(std::uint32_t tag, std::uint32_t index) {
   slots_[at] = {tag, index};
 }
 
-// What follows and could stand in the hole moves into it, so that a search may end at the first empty slot.
+// Moves following entries into the hole where their home slot allows it, so a search may stop at the first empty slot.
 void DependencyTree::TakeFromTable(std::uint32_t tag, std::uint32_t index) {
   std::size_t hole = SlotOf(tag);
   while (slots_[hole].node != index) hole = NextSlot(hole);

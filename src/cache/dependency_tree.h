@@ -1,28 +1,39 @@
-// The dependency tree of FastLibra (section 4): which keys and values are cached for which adapter and which tokens.
+// The dependency tree of FastLibra (section 4). It records which keys and values (KV) are cached, by adapter and by
+// token content.
 //
-// The root is virtual. Below it stand the branches: one for each content of an adapter (the base model has one too),
-// keyed by a digest, never by a name, so a reload under the same name finds nothing of the old weights. Below a branch,
-// a trie whose nodes are single full pages of `page_tokens` positions: the path from the branch spells a sequence of
-// tokens. One node a page, not an edge of many pages: nodes never split, so handles stay valid, and what is evicted is
-// what is needed, a page. Children are found through one hash table over all prefixes, so a match costs one look-up a
-// page. Where a prompt parts from what is cached within a page, a child that begins as the prompt goes on has the first
-// of its keys and values: MatchInPage. For that the children of a node are in groups that begin alike (node_groups.h),
-// all but the first child of each node: most nodes have no other, and cost nothing then.
+// Structure. The root is virtual. Below it stands one branch for each adapter content; the base model has a branch too.
+// A branch is keyed by a digest of the content, never by a name. After a reload under the same name, a request
+// therefore finds none of the KV of the old weights. Below a branch lies a trie whose nodes are single full pages of
+// `page_tokens` positions. The path from the branch to a node spells a token sequence.
 //
-// Two tiers: the nodes on the device are the upper part of each branch; below, nodes may be in the host tier alone. A
-// node on the device may have a copy in the host tier: when it is evicted it stays there, otherwise it is gone, with
-// all that depends on it. Only leaves of the device part are evicted, only roots of the host part are fetched
-// (FastLibra 4.2).
+// A node is one page, not an edge of several pages, for two reasons: nodes never split, so handles stay valid; and the
+// unit of eviction is the unit of allocation. One hash table over all prefixes finds the children, so a match costs one
+// look-up a page.
 //
-// The tree owns its pages. A running request locks the path that it uses; it inserts each page that it has filled, and
-// goes on with the tree's page where another request filled the same one first. What nobody locks is history: it stays
-// until its memory is needed, leaves first, so that whatever is cached can be reached.
+// A prompt may leave the cached path within a page. A child whose page begins with the same tokens then holds the keys
+// and values of those first positions (MatchInPage). To find such a child, the tree groups the children of a node by
+// their first tokens (node_groups.h). The first child of a node is in no group: most nodes have one child only, and
+// then need no group.
 //
-// Not thread-safe. Reads no clock; no result depends on hashes or addresses.
-// Invariants (CheckIntegrity): a node is in a tier; one on the device has its parent on the device; pages are current,
-// and no other node's; a parent has at least the locks of its children; what is locked is on the device, or on its way;
-// idle pages, idle leaves and host roots are what a walk over all nodes counts; every node is found under its prefix,
-// and is its parent's first child or in a group.
+// Tiers. The device nodes form the upper part of each branch; nodes below them may be in the host tier alone. A device
+// node may have a copy in the host tier. Evicting a node with a copy keeps that copy. Evicting a node without a copy
+// removes the node and everything below it. Only leaves of the device part are evicted, and only roots of the host part
+// are fetched (FastLibra 4.2).
+//
+// Ownership. The tree owns its pages. A running request locks its path. It inserts each page that it has filled; if
+// another request inserted the same content first, it continues with the tree's page. Unlocked pages are history.
+// History stays until its memory is needed and is evicted leaves first, so every cached page stays reachable.
+//
+// Not thread-safe. Reads no clock. No result depends on hash values or addresses.
+//
+// Invariants (CheckIntegrity):
+// - Every node has a page in a tier, and the parent of a device node is on the device.
+// - Pages are current, and no page belongs to two nodes.
+// - A parent has at least as many locks as its children together.
+// - A locked node is on the device or on its way there.
+// - The numbers of idle pages, idle leaves and host roots equal those that a walk over all nodes counts.
+// - The table finds every node by its prefix.
+// - Every node is the first child of its parent, or in a group.
 #pragma once
 
 #include <algorithm>
@@ -46,91 +57,106 @@
 
 namespace loramux {
 
+// Names one branch. The id is reused after the branch is gone.
 using BranchId = StrongId<struct BranchIdTag, std::uint32_t>;
 
-// Names one node for as long as it exists; a handle of a node that is gone is detected.
+// Handle of one node. It is valid as long as the node exists; Exists() detects the handle of a node that is gone.
 struct NodeId {
   std::uint32_t index = std::numeric_limits<std::uint32_t>::max();
   std::uint32_t generation = 0;
   friend bool operator==(NodeId, NodeId) = default;
 };
 
+// See the top of this file.
 class DependencyTree {
  public:
-  // What the policies may know of a node. Frequency: visits, of which half are forgotten in each half-life.
+  // The properties of a node that policies may use. A visit is one Lock or Insert; frequencies decay by half each
+  // half-life.
   struct NodeView {
     TimeNs last_use = 0;
     double frequency = 0;  // visits, decaying, as of last_use
-    // That of the first page of its edge: of the pages up to the next fork, as of the last visit. Who visits one mostly
-    // visits all, however often each has been visited itself: a conversation is an edge, and has as many visits as
-    // turns. Without a host tier its own: what must be computed again costs as much page by page, so that nothing is
-    // gained by giving up one as a whole.
+    // The frequency that the first page of the node's edge had at its last visit. An edge is a run of pages without a
+    // fork. A request that visits one page of an edge mostly visits all of them, so the edge as a whole has the visits.
+    // For example, a conversation is an edge and has one visit a turn. Without a host tier this is the node's own
+    // frequency: recomputation then costs the same for every page, so evicting an edge as a whole gains nothing.
     double edge_frequency = 0;
-    std::int64_t depth = 0;  // pages from the branch, this one included
-    std::int32_t locks = 0;  // running requests whose path leads through it
-    std::int32_t wants = 0;  // waiting requests whose match ends at it
+    std::int64_t depth = 0;  // pages from the branch to this node, inclusive
+    std::int32_t locks = 0;  // running requests whose path contains the node
+    std::int32_t wants = 0;  // waiting requests whose match ends at the node
     std::int32_t device_children = 0;
     BranchId branch;
   };
 
-  // Does not own the pools; host may be null (no host tier). Prompts are strangers': `hash_seed` is a secret of the
-  // process, so that nobody can make up prefixes that collide in the table. No result depends on it.
-  // REQUIRES: page_tokens > 0.
+  // Does not own the pools; `host` may be null (no host tier). Prompts are untrusted, so `hash_seed` must be a secret
+  // of the process: it prevents prompts that are crafted to collide in the table. No result depends on it. REQUIRES:
+  // page_tokens > 0, frequency_half_life > 0.
   DependencyTree(std::int64_t page_tokens, PagePool* device, PagePool* host = nullptr,
                  TimeNs frequency_half_life = 60 * kNsPerSecond, std::uint64_t hash_seed = 0);
-  // Destruction leaves the pages allocated: they go with their pool.
+  // Destruction does not free the pages; they are released with their pools.
   DependencyTree(const DependencyTree&) = delete;
   DependencyTree& operator=(const DependencyTree&) = delete;
 
   // ---- Branches ----
 
-  // The branch of this content, made if need be. Each call holds it; Release lets go, and with the last hold the branch
-  // is gone, with all its pages. REQUIRES (last Release): no request uses it.
+  // Returns the branch of this content and creates it if there is none. Each call takes one hold.
   BranchId Hold(std::string_view content_digest);
+  // Gives back one hold. The last Release removes the branch and frees its pages as Clear does. REQUIRES (last
+  // Release): no request uses the branch.
   void Release(BranchId branch);
-  // Frees everything in it, but pages that are being moved: whoever moves them frees both. REQUIRES: no request uses
-  // it.
+  // Frees every page of the branch except pages in transfer; the transfer frees those when it ends. REQUIRES: no
+  // request uses the branch.
   void Clear(BranchId branch);
-  NodeId Top(BranchId branch) const;  // where its matches begin: a node without a page
+  // The node without a page where matches in this branch begin.
+  NodeId Top(BranchId branch) const;
   std::int64_t pages(BranchId branch) const { return branches_[branch.value].pages; }  // on the device
-  bool IsShared(BranchId branch) const { return branches_[branch.value].holds > 1; }   // several hold it
+  bool IsShared(BranchId branch) const { return branches_[branch.value].holds > 1; }   // more than one hold
+  // Whether pages of the branch are in transfer between the tiers.
   bool HasMoves(BranchId branch) const { return branches_[branch.value].moving > 0; }
-  // Those that have, in no particular but deterministic order: few, as there are few moves at a time.
+  // Indices of the branches with pages in transfer. They are few. The order is arbitrary but deterministic.
   std::span<const std::uint32_t> BranchesWithMoves() const { return moving_branches_; }
 
   // ---- Matching ----
 
-  // The deepest cached node on the path of `tokens` (from the branch on), of at most `max_pages` pages; begins at
-  // `from`, which is on that path. Changes nothing. About 40 ns a page. REQUIRES: `from` exists.
+  // Returns the deepest cached node on the path of `tokens`, at a depth of at most `max_pages` pages. `tokens` begins
+  // at the branch; the search starts at `from`, which lies on that path. Changes nothing. Takes about 40 nanoseconds a
+  // page. REQUIRES: `from` exists.
   NodeId Match(NodeId from, std::span<const TokenId> tokens, std::int64_t max_pages) const;
 
+  // The result of MatchInPage: the first `tokens` positions of the node's page match.
   struct InPage {
     NodeId node;
-    std::int64_t tokens = 0;  // 0: none
+    std::int64_t tokens = 0;  // 0: no match
   };
-  // Of the children of `parent` on the device, the one whose page begins with the most of `next` (the tokens behind
-  // parent's), and with how many: at least least_in_page(), less than a page. Where very many begin alike, the best of
-  // the youngest kMostLookedAt and of the first child. Changes nothing; below 1 us, a few where all that is looked at
-  // is cold.
+  // Finds the device child of `parent` whose page shares the longest prefix with `next`, the tokens that follow those
+  // of `parent`. The shared prefix has at least least_in_page() tokens and is shorter than a page. Where many children
+  // begin alike, the search examines the first child and the kMostLookedAt youngest children of the group. Changes
+  // nothing. Takes less than 1 microsecond, or a few microseconds if all that it reads is out of the CPU caches.
   InPage MatchInPage(NodeId parent, std::span<const TokenId> next) const;
-  // A quarter of a page. Fewer are not worth it: the copy of a page would still be cheaper than their prefill, but
-  // almost all prompts have their first token or two in common, so a group could not be told from all children.
+  // The shortest prefix that MatchInPage reports: a quarter of a page. Copying a page would be cheaper than prefilling
+  // even fewer tokens. But almost all prompts share their first one or two tokens, so a group would then contain nearly
+  // all children.
   std::int64_t least_in_page() const { return (page_tokens_ + 3) / 4; }
+  // Group members that MatchInPage examines at most.
   static constexpr int kMostLookedAt = 16;
 
+  // Whether the handle names a node that still exists. Unless noted, the functions that take a NodeId require it.
   bool Exists(NodeId node) const {
     return node.index < nodes_.size() && nodes_[node.index].generation == node.generation &&
            (node.generation & 1u) != 0;
   }
+  // Pages from the branch to the node; 0 for the top of a branch.
   std::int64_t Depth(NodeId node) const { return At(node).depth; }
   NodeId Parent(NodeId node) const { return IdOf(At(node).parent); }  // REQUIRES: depth > 0
   PageHandle Page(NodeId node) const { return At(node).page; }        // REQUIRES: on the device
-  // Its keys and values can be read on the device. (A branch's top always is.)
+  // Whether the node's keys and values can be read on the device. Always true for the top of a branch.
   bool OnDevice(NodeId node) const { return OnDevice(At(node)); }
-  // It exists and has a page there, maybe one that is still to be filled.
+  // Whether the node exists and has a device page. A running fetch may still be filling that page.
   bool HasDevicePage(NodeId node) const { return Exists(node) && nodes_[node.index].page.generation != 0; }
+  // Whether the node has a complete copy in the host tier.
   bool InHostTier(NodeId node) const { return HasHostCopy(At(node)); }
+  // Whether a transfer between the tiers involves the node.
   bool Moving(NodeId node) const { return At(node).move != Move::kNone; }
+  // A snapshot of the node for policies.
   NodeView View(NodeId id) const {
     const Node& node = At(id);
     return {node.last_use,        static_cast<double>(node.frequency),
@@ -138,129 +164,146 @@ class DependencyTree {
             node.locks,           node.wants,
             node.device_children, BranchId{node.branch}};
   }
-  // The device pages from the branch down to the node. REQUIRES: out.size() == Depth(node), on the device or on its
-  // way.
+  // Writes the device pages from the branch down to the node. REQUIRES: out.size() == Depth(node), and the path is on
+  // the device or on its way there.
   void CopyPath(NodeId node, std::span<PageHandle> out) const;
 
   // ---- Use ----
 
-  // A running request visits, and from now on holds, everything on the path to `tail`. Takes time with the depth.
-  // REQUIRES (Lock): the path is on the device, or on its way there.
+  // A running request visits every node on the path to `tail` and locks it until Unlock. Takes time proportional to the
+  // depth. REQUIRES (Lock): the path is on the device or on its way there.
   void Lock(NodeId tail, TimeNs now);
   void Unlock(NodeId tail, TimeNs now);
-  // Of the path to `node`, the holder goes on holding the one to its parent. REQUIRES: depth > 0.
+  // Releases the lock on `node` alone; the holder keeps its lock on the path to the parent. REQUIRES: depth > 0.
   void UnlockLast(NodeId node, TimeNs now);
-  // A waiting request would begin at `tail`: evicted after others. Nodes may go all the same; Unwant ignores those.
+  // Marks `tail` as the node where a waiting request would begin. Policies evict wanted nodes after others, but may
+  // evict them; Unwant does nothing if the node is gone.
   void Want(NodeId tail);
   void Unwant(NodeId tail);
 
+  // Result of Insert.
   struct Inserted {
     NodeId node;
+    // The owner of the page after Insert.
     enum Outcome {
-      kTaken,    // the tree owns `page`
-      kExisted,  // `page` stays the caller's: the tree has a page with the same content
-      kNotNow,   // the tree's page with the same content is on its way to the device: no change, try again later
+      kTaken,    // the tree owns `page` now
+      kExisted,  // the tree has a page of the same content; `page` stays with the caller
+      kNotNow,   // a fetch is bringing the tree's page of the same content; nothing changed, try again later
     } outcome = kTaken;
   };
-  // The holder of `parent` has filled a page with these tokens' keys and values. The node is locked for it once.
-  // REQUIRES: `parent` is locked or a branch; tokens.size() == page_tokens.
+  // Adds the page that the holder of `parent` filled with the keys and values of `tokens`, and locks its node once for
+  // the holder. REQUIRES: `parent` is locked or the top of a branch; tokens.size() == page_tokens.
   Inserted Insert(NodeId parent, std::span<const TokenId> tokens, PageHandle page, TimeNs now);
 
-  // Several pages in a row are about to be inserted below `parent`: brings to the core's caches what that looks at, at
-  // a tenth of what each would wait for it. Changes nothing.
+  // Loads into the CPU caches what the following Insert calls below `parent` will read; `tokens` holds the pages to be
+  // inserted, in order. A prefetch costs about a tenth of the cache miss that it saves. Changes nothing.
   void PrefetchInsert(NodeId parent, std::span<const TokenId> tokens) const;
 
-  // Several nodes are about to be evicted: brings the `i`th one's part of the tree to the core's caches. To be called
-  // with ascending i, some ahead. Changes nothing.
+  // Loads into the CPU caches what evicting `nodes[i]` and the next few nodes will read. Call it with ascending `i`,
+  // ahead of Evict. Changes nothing.
   void PrefetchEvict(std::span<const NodeId> nodes, std::size_t i) const;
+  // Loads the node into the CPU caches. Changes nothing.
   void Prefetch(NodeId node) const { __builtin_prefetch(&nodes_[node.index]); }
-  // REQUIRES: it exists, depth > 0. Returns the parent's index.
+  // Loads the node's parent into the CPU caches and returns the parent's index. REQUIRES: `node` exists, depth > 0.
   std::uint32_t PrefetchParent(NodeId node) const {
     const std::uint32_t parent = nodes_[node.index].parent;
     __builtin_prefetch(&nodes_[parent]);
     __builtin_prefetch(&nodes_[parent].host_page);
     return parent;
   }
-  // Frees a device page. Without a copy in the host tier the node is gone, and everything below it.
-  // REQUIRES: nobody locks the node, and it has no children on the device.
+  // Frees the node's device page. If the node has no copy in the host tier, removes it and everything below it.
+  // REQUIRES: the node is unlocked and has no children on the device.
   void Evict(NodeId node);
 
   // ---- Between the tiers (KvTiers) ----
 
+  // The two pages of a node in transfer. The transfer holds both until EndBackUp or EndFetch.
   struct MovingPages {
     NodeId node;
     PageHandle device, host;
   };
-  // Takes a host page for a copy of each of these nodes, of which each is the parent of the next; appends. The path to
-  // the last is held until EndBackUp: once for all of them, as that takes time with its depth.
-  // REQUIRES: not empty; all on the device, not in the host tier, not moving; so many host pages are free.
+  // Allocates a host page for a copy of each of `nodes` and appends the pairs to `pages`. Each node must be the parent
+  // of the next. Locks the path to the last node until EndBackUp; one lock serves the whole call, because a lock costs
+  // time proportional to the depth. REQUIRES: `nodes` is not empty; all are on the device, not in the host tier and not
+  // in transfer; the host pool has enough free pages.
   void BeginBackUp(std::span<const NodeId> nodes, std::vector<MovingPages>& pages);
-  // Takes device pages for what the path to `tail` has in the host tier alone; they count as on the device from now on,
-  // but OnDevice is false until EndFetch; the path is held until then. Appends from the top down.
-  // REQUIRES: `tail` is not on the device, nothing on its path is moving, enough device pages are free.
+  // Allocates device pages for the part of the path to `tail` that is in the host tier alone, and appends the pairs
+  // from the top down. The nodes count as device nodes from this call on, but OnDevice is false until EndFetch. Locks
+  // the path until then. REQUIRES: `tail` is not on the device, nothing on its path is in transfer, and enough device
+  // pages are free.
   void BeginFetch(NodeId tail, std::vector<MovingPages>& pages);
-  // Both pages hold the same bytes now, or (failed) the copy is given up. Of nodes that are gone meanwhile both are
-  // freed. Of what one BeginBackUp (BeginFetch) appended.
+  // Ends the transfer that one BeginBackUp (BeginFetch) appended. Afterwards both pages hold the same bytes; if it
+  // `failed`, the copy is freed. Where the node has been removed meanwhile, both pages are freed.
   void EndBackUp(std::span<const MovingPages> pages, bool failed);
   void EndFetch(std::span<const MovingPages> pages, bool failed);
 
-  // What stays in the host tier when that is full: what was used last; with a bonus, each doubling of the visits (as of
-  // the last one) counts like a use so much later. Not of time, so that a heap can keep the order. Adapters there are
-  // weighed by the same (Scheduler::PlanHostRoom).
+  // The value by which a full host tier orders its pages; the least is dropped first. It is the time of the last use.
+  // With a host bonus, each doubling of the visits (as of the last visit) counts like a use that much later. It does
+  // not change with time, so a heap can keep the order. Adapters in the host tier are compared by the same value
+  // (Scheduler::PlanHostRoom).
   TimeNs HostWorth(TimeNs last_use, double frequency) const;
-  // never falls; a parent's is at least its children's
+  // The node's host worth. It never decreases, and a parent's is at least its children's.
   TimeNs HostWorth(NodeId node) const { return At(node).host_worth; }
-  void set_host_bonus(TimeNs per_doubling);  // REQUIRES: nothing is in the host tier yet
-  // Frees host pages, those worth least first. REQUIRES: at most droppable_host_pages().
+  // Sets the bonus for each doubling of visits, in nanoseconds; 0 by default. REQUIRES: the host tier is empty.
+  void set_host_bonus(TimeNs per_doubling);
+  // Frees `count` host pages, the least host worth first. REQUIRES: count <= droppable_host_pages().
   void DropHostPages(std::int64_t count);
+  // Host pages that are not in transfer.
   std::int64_t droppable_host_pages() const { return host_pages_ - moving_; }
-  // Of the first in that order; the largest number: nothing can be dropped.
+  // The least host worth of a page that can be dropped; the largest TimeNs if there is none.
   TimeNs LeastHostWorth();
 
   // ---- For policies ----
 
-  // Nodes that may be evicted now: nobody locks them, they have no children. In no particular but deterministic order.
+  // Indices of the nodes that may be evicted: unlocked, on the device, without children there. The order is arbitrary
+  // but deterministic.
   std::span<const std::uint32_t> IdleLeaves() const { return idle_leaves_; }
-  // How idle pages of either tier are used again. One page in kObservedOf is observed: its visits as they come, the
-  // time without by samples, of which this takes some for the time since the last call. To be called beside the
-  // computation. `remembered_s`: ReuseRates::Remembered.
+  // Samples how idle pages of both tiers are reused. One page in kObservedOf is observed: its visits as they come, its
+  // time without visits by samples. Each call takes some samples for the time since the previous call. Call it beside
+  // the forward pass. `remembered_s`: see ReuseRates::Remembered.
   void ObserveIdlePages(TimeNs now, double remembered_s);
+  // The reuse rates learned from the observed pages.
   const ReuseRates& reuse() const { return reuse_; }
 
-  // Appends those that became one since the last call (and may be none any more). False if there were too many to list.
+  // Appends the nodes that became idle leaves since the last call; some may no longer be. Returns false if there were
+  // too many to list.
   bool TakeNewIdleLeaves(std::vector<NodeId>& out);
-  // Where the host part of each path begins: nodes in the host tier alone, below one that is on the device (or a
-  // branch). What may be fetched next (FastLibra 4.2), if its adapter is there. In no particular but deterministic
-  // order.
+  // Indices of the nodes where the host part of each path begins: nodes in the host tier alone, below a device node or
+  // a branch. These may be fetched next if their adapter is on the device (FastLibra 4.2). The order is arbitrary but
+  // deterministic.
   std::span<const std::uint32_t> HostRoots() const { return host_roots_; }
-  // A node without a generation: no more. In no particular but deterministic order.
+  // Iterate over the children of a node; generation 0 marks the end. The order is arbitrary but deterministic.
   NodeId FirstChild(NodeId node) const { return IdOrNone(At(node).first_child); }
   NodeId NextSibling(NodeId node) const { return IdOrNone(At(node).next_sibling); }
+  // The handle of the node at this index.
   NodeId IdOf(std::uint32_t index) const { return {index, nodes_[index].generation}; }
-  std::int64_t pages() const { return pages_; }  // of all branches, on the device
+  std::int64_t pages() const { return pages_; }  // on the device, in all branches
+  // Pages in the host tier, including those in transfer.
   std::int64_t host_pages() const { return host_pages_; }
-  // Being moved for nodes that are gone: of each tier.
+  // Pages in transfer whose node has been removed; the number is the same in each tier.
   std::int64_t orphans() const { return orphans_; }
-  std::int64_t idle_pages() const { return idle_pages_; }        // that nobody locks: history
-  std::size_t branch_slots() const { return branches_.size(); }  // ids of branches are below
-  std::size_t node_slots() const { return nodes_.size(); }       // indices of nodes are below
+  std::int64_t idle_pages() const { return idle_pages_; }        // unlocked device pages: history
+  std::size_t branch_slots() const { return branches_.size(); }  // branch ids are below this
+  std::size_t node_slots() const { return nodes_.size(); }       // node indices are below this
   std::int64_t page_tokens() const { return page_tokens_; }
 
-  // Aborts if an invariant does not hold. Takes time with the size of the tree.
+  // Aborts if an invariant is violated. Takes time proportional to the size of the tree.
   void CheckIntegrity() const;
 
  private:
+  // One node in so many is observed for reuse statistics.
   static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
 
+  // The transfer that a node is part of.
   static constexpr std::int64_t kObservedOf = 8;
 
   enum class Move : std::uint8_t { kNone, kBackUp, kFetch };
 
-  // Two cache lines: what matches, uses and evictions need of each node of a path is the first.
+  // Two cache lines. The first holds what matches, uses and evictions need of each node on a path.
   struct alignas(64) Node {
     std::uint64_t hash = 0;  // of the whole prefix and the branch
     std::uint32_t parent = kNone;
-    std::uint32_t generation = 0;  // odd while it exists
+    std::uint32_t generation = 0;  // odd while the node exists
     std::uint32_t branch = kNone;
     std::int32_t depth = 0;
     std::int32_t locks = 0;
@@ -272,22 +315,23 @@ class DependencyTree {
     PageHandle page, host_page;  // generation 0: none
     Move move = Move::kNone;
     bool grouped = false;  // in groups_
-    bool resting = false;  // observed, and since last_use nobody used it
+    bool resting = false;  // observed, and unused since last_use
     float edge_frequency = 0;
     std::uint32_t first_child = kNone, next_sibling = kNone, previous_sibling = kNone;
     std::uint32_t leaf_position = kNone;  // in idle_leaves_
     std::uint32_t root_position = kNone;  // in host_roots_
   };
+  // A branch, or a free slot.
   struct alignas(64) Branch {
     std::int64_t pages = 0;  // on the device
     std::int64_t moving = 0;
     std::int64_t holds = 0;             // 0: a free slot
     std::uint32_t top = kNone;          // node
-    std::uint32_t moving_position = 0;  // in moving_branches_, if any are
+    std::uint32_t moving_position = 0;  // in moving_branches_, if moving > 0
     std::string key;
   };
 
-  // Of the table over all prefixes (linear probing). The tag spares most looks at a node that is another.
+  // Slot of the table over all prefixes (linear probing). The tag avoids most look-ups of other nodes.
   struct Slot {
     std::uint32_t tag = 0;  // the lower half of the node's hash
     std::uint32_t node = kNone;
@@ -301,20 +345,29 @@ class DependencyTree {
     CHECK(Exists(node));
     return nodes_[node.index];
   }
+  // The tokens of the node's page.
   std::span<const TokenId> TokensOf(std::uint32_t index) const;
   std::uint64_t HashOf(std::uint64_t parent_hash, const TokenId* tokens) const;
   std::uint32_t Find(std::uint32_t parent, std::uint64_t hash, const TokenId* tokens) const;
   std::uint32_t NewNode();
+  // Makes the index free; its handles become invalid.
   void FreeNode(std::uint32_t index);
   std::uint32_t GroupKey(std::uint32_t parent, const TokenId* tokens) const;
+  // Whether the node's parent has no other child.
   bool IsOnlyChild(std::uint32_t index) const;
+  // Updates edge_frequency on the path to `tail`.
   void CountEdges(std::uint32_t tail);
+  // The frequency in NodeView::edge_frequency.
   double EdgeFrequency(const Node& node) const {
     return static_cast<double>(host_ == nullptr ? node.frequency : node.edge_frequency);
   }
+  // Compares the node's page with `next` and keeps the better of it and `best`.
   void LookInPage(std::uint32_t index, std::uint32_t parent, std::span<const TokenId> next, InPage& best) const;
+  // Makes the node a child of `parent`, in the table and (unless it is the first child) in a group.
   void Link(std::uint32_t index, std::uint32_t parent);
+  // Undoes Link.
   void Unlink(std::uint32_t index);
+  // The table over all prefixes.
   void PutInTable(std::uint32_t tag, std::uint32_t index);
   void TakeFromTable(std::uint32_t tag, std::uint32_t index);
   void GrowTable();
@@ -322,15 +375,19 @@ class DependencyTree {
     return static_cast<std::uint32_t>(hash_or_tag) & (slots_.size() - 1);
   }
   std::size_t NextSlot(std::size_t slot) const { return (slot + 1) & (slots_.size() - 1); }
-  float LeftAfter(TimeNs idle);  // of a frequency
+  float LeftAfter(TimeNs idle);  // the part of a frequency that is left
   bool IsObserved(const Node& node) const { return (&node - nodes_.data()) % kObservedOf == 0; }
+  // Counts a visit at `now`.
   void Visit(Node& node, TimeNs now);
+  // Removes one lock of the node.
   void LetGo(Node& node, TimeNs now);
+  // Bring idle_leaves_ and host_roots_ up to date after a change of the node.
   void UpdateIdleLeaf(std::uint32_t index);
   void UpdateHostRoot(std::uint32_t index);
   void UpdateHostRootsBelow(std::uint32_t index);
   NodeId IdOrNone(std::uint32_t index) const { return index == kNone ? NodeId{} : IdOf(index); }
   void CheckNode(std::uint32_t index) const;
+  // Whether the node is in the host tier alone, below a device node or a branch.
   bool IsHostRoot(const Node& node) const {
     return (node.generation & 1u) != 0 && node.depth > 0 && node.host_page.generation != 0 &&
            node.page.generation == 0 && OnDevice(nodes_[node.parent]);
@@ -339,18 +396,25 @@ class DependencyTree {
     return node.depth == 0 || (node.page.generation != 0 && node.move != Move::kFetch);
   }
   static bool HasHostCopy(const Node& node) { return node.host_page.generation != 0 && node.move != Move::kBackUp; }
+  // Record that the node got its device page, or lost it. LeaveDevice does not free the page.
   void ArriveOnDevice(std::uint32_t index, PageHandle page);
   void LeaveDevice(std::uint32_t index);
   void FreeHostPage(Node& node);
+  // Removes a leaf (Remove) or everything below `top` (RemoveBelow) from both tiers.
   void Remove(std::uint32_t index);
   void RemoveBelow(std::uint32_t top);
+  // Lock or unlock a path for a transfer; this is not a visit.
   void LockPath(std::uint32_t tail);
   void UnlockPath(std::uint32_t tail);
+  // Sets the node's move and keeps moving_ and moving_branches_ up to date.
   void SetMove(Node& node, Move move);
+  // Ends the move of one node. If the node has been removed, frees both pages and returns false.
   bool EndMove(const MovingPages& pages);
+  // Raises the node's host worth to that of its last use.
   void RaiseHostWorth(Node& node) {
     node.host_worth = std::max(node.host_worth, HostWorth(node.last_use, static_cast<double>(node.frequency)));
   }
+  // The heap of pages that can be dropped from the host tier.
   void OfferToDrop(std::uint32_t index);
   void PushDroppable(std::uint32_t index);
   bool NextToDrop();
@@ -359,12 +423,12 @@ class DependencyTree {
   PagePool* device_;
   PagePool* host_;
   const std::uint64_t hash_seed_;
-  const double forget_per_ns_;  // -log2 of what is left of a frequency after a nanosecond
+  const double forget_per_ns_;  // -log2 of the part of a frequency that is left after one nanosecond
   std::vector<Node> nodes_;
-  std::vector<TokenId> tokens_;  // page_tokens a node
+  std::vector<TokenId> tokens_;  // page_tokens entries a node
   std::vector<std::uint32_t> free_nodes_;
-  std::vector<Slot> slots_;  // a power of two, at most half of them taken
-  NodeGroups groups_;        // by parent and first least_in_page() tokens: all children but the first
+  std::vector<Slot> slots_;  // size: a power of two; at most half are used
+  NodeGroups groups_;        // key: parent and first least_in_page() tokens; members: all children but the first
   std::vector<std::uint32_t> idle_leaves_;
   std::vector<std::uint32_t> host_roots_;
   std::vector<NodeId> new_idle_leaves_;
@@ -373,24 +437,26 @@ class DependencyTree {
   std::vector<std::uint32_t> free_branches_, moving_branches_;
   std::unordered_map<std::string, std::uint32_t> branch_by_key_;  // looked up, never iterated
   std::int64_t pages_ = 0, idle_pages_ = 0, host_pages_ = 0, moving_ = 0, orphans_ = 0;
+  // An entry of the heap; outdated if the node or its worth has changed.
   struct Droppable {
     TimeNs worth = 0;
     std::int32_t depth = 0;
     NodeId node;
-    // For a heap with the least on top. A path is used at one time, and its beginning as often as its end: that goes
-    // first, for without its beginning the rest could not stay.
+    // Order for a heap with the least worth on top. Nodes of a path are used at the same time, and the beginning is
+    // used at least as often as the end. Of equal worth the deeper node is dropped first, because nothing can stay
+    // without the nodes above it.
     bool operator<(const Droppable& other) const {
       if (worth != other.worth) return worth > other.worth;
       return depth != other.depth ? depth < other.depth : node.index > other.node.index;
     }
   };
-  std::vector<Droppable> droppable_;  // a heap; entries that are not true any more are skipped
+  std::vector<Droppable> droppable_;  // a heap; outdated entries are skipped
   ReuseRates reuse_;
   Prng observed_prng_{0};
   TimeNs observed_at_ = 0, learned_at_ = 0;
   TimeNs host_bonus_ = 0;
-  TimeNs left_after_ = 0;  // what LeftAfter was asked last,
-  float left_ = 1;         // and its answer
+  TimeNs left_after_ = 0;  // the last argument of LeftAfter
+  float left_ = 1;         // and its result
 };
 
 inline std::ostream& operator<<(std::ostream& out, NodeId node) { return out << node.index << '.' << node.generation; }

@@ -1,4 +1,4 @@
-// What holds of the tree at any time, looked at all at once.
+// Checks the invariants of the dependency tree.
 #include <algorithm>
 #include <vector>
 
@@ -63,7 +63,7 @@ void DependencyTree::CheckIntegrity() const {
     const Node& node = nodes_[index];
     if ((node.generation & 1u) == 0) continue;
     CHECK_EQ(device_children[index], node.device_children);
-    if (node.depth > 0) CHECK_GE(node.locks, child_locks[index]);  // a path ends at one node
+    if (node.depth > 0) CHECK_GE(node.locks, child_locks[index]);  // each path ends at one node
   }
   for (std::size_t i = 0; i < branches_.size(); ++i) {
     CHECK_EQ(branch_pages[i], branches_[i].pages);
@@ -85,7 +85,7 @@ void DependencyTree::CheckIntegrity() const {
   CHECK_EQ(static_cast<std::size_t>(alive) + free_nodes_.size(), nodes_.size());
 }
 
-// By itself and with its parent.
+// Checks a node by itself and against its parent.
 void DependencyTree::CheckNode(std::uint32_t index) const {
   const Node& node = nodes_[index];
   const Node& parent = nodes_[node.parent];

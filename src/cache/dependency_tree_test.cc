@@ -25,7 +25,7 @@ struct World {
     CHECK(pool->Allocate(PageCategory::kKv, std::span(&page, 1)));
     return page;
   }
-  // As a request does that computes `tokens` from nothing and ends: the path stays as history. Returns its tail.
+  // Simulates a request that computes `tokens` and ends, so the path stays as history. Returns its tail.
   NodeId Remember(BranchId branch, const std::vector<TokenId>& tokens, TimeNs now) {
     NodeId tail = tree->Match(tree->Top(branch), tokens, 1000);
     tree->Lock(tail, now);
@@ -68,12 +68,12 @@ TEST(DependencyTree, FindsTheLongestPrefixOfFullPages) {
   EXPECT_EQ(w.Matched(base, other), 1);
   const NodeId first = w.tree->Match(w.tree->Top(base), Tokens(10), /*max_pages=*/1);
   EXPECT_EQ(w.tree->Depth(first), 1);
-  EXPECT_EQ(w.tree->Depth(w.tree->Match(first, Tokens(10), 1000)), 2);  // goes on where an earlier match ended
+  EXPECT_EQ(w.tree->Depth(w.tree->Match(first, Tokens(10), 1000)), 2);  // continues where an earlier match ended
   w.tree->Release(base);
   EXPECT_EQ(w.pool->free_pages(), 64);
 }
 
-// Equal tokens mean other keys and values under another adapter's weights; equal weights under two names are the same.
+// Equal tokens under different weights have different keys and values; equal weights under two names share them.
 TEST(DependencyTree, Point2_BranchesAreKeyedByContentNeverByName) {
   World w;
   const BranchId first = w.tree->Hold("digest of the first weights"), second = w.tree->Hold("digest of the second");
@@ -83,7 +83,7 @@ TEST(DependencyTree, Point2_BranchesAreKeyedByContentNeverByName) {
   EXPECT_EQ(copy, first);
   EXPECT_EQ(w.Matched(copy, Tokens(8)), 2);
   w.tree->Release(first);
-  EXPECT_EQ(w.Matched(copy, Tokens(8)), 2);  // the other name still holds it
+  EXPECT_EQ(w.Matched(copy, Tokens(8)), 2);  // the other name still holds the branch
   w.tree->Release(copy);
   EXPECT_EQ(w.tree->pages(), 0);
   const BranchId again = w.tree->Hold("digest of the first weights");
@@ -140,7 +140,7 @@ TEST(DependencyTree, FrequencyHalvesInAHalfLife) {
   EXPECT_DOUBLE_EQ(w.tree->View(tail).frequency, 1.0);
   w.tree->Lock(tail, 1000);
   EXPECT_NEAR(w.tree->View(tail).frequency, 1.5, 1e-6);
-  w.tree->Unlock(tail, 3000);  // in use for two half-lives: counted as time, not as visits
+  w.tree->Unlock(tail, 3000);  // a use of two half-lives counts as time, not as visits
   EXPECT_NEAR(w.tree->View(tail).frequency, 0.375, 1e-6);
   EXPECT_EQ(w.tree->View(tail).last_use, 3000);
   w.tree->Release(base);
@@ -153,7 +153,7 @@ TEST(DependencyTree, AWantedNodeMayGoAllTheSame) {
   w.tree->Want(tail);
   EXPECT_EQ(w.tree->View(tail).wants, 1);
   w.tree->Evict(tail);
-  const NodeId other = w.Remember(base, Tokens(4, 50), 0);  // takes the slot of the one that went
+  const NodeId other = w.Remember(base, Tokens(4, 50), 0);  // reuses the slot of the removed node
   EXPECT_EQ(other.index, tail.index);
   w.tree->Unwant(tail);
   EXPECT_EQ(w.tree->View(other).wants, 0);
@@ -162,7 +162,7 @@ TEST(DependencyTree, AWantedNodeMayGoAllTheSame) {
 
 // ---------------------------------------------------------------- Within a page
 
-// Of `tokens` from 0 on, the first `alike`, then others.
+// `count` tokens: the first `alike` ones from 0 on, then `others`.
 std::vector<TokenId> PartingAt(int alike, int count, TokenId others = 1000) {
   std::vector<TokenId> tokens = Tokens(count);
   for (int i = alike; i < count; ++i) tokens[static_cast<std::size_t>(i)] = others + i;
@@ -180,11 +180,11 @@ TEST(DependencyTree, FindsThePageThatBeginsAsThePromptGoesOn) {
   };
   EXPECT_EQ(alike(top, PartingAt(9, 16)), 9);
   EXPECT_EQ(alike(top, PartingAt(4, 16)), 4);
-  EXPECT_EQ(alike(top, PartingAt(3, 16)), 0);  // less than a quarter
-  EXPECT_EQ(alike(top, Tokens(7)), 7);         // there is no more of the prompt
+  EXPECT_EQ(alike(top, PartingAt(3, 16)), 0);  // less than a quarter of a page
+  EXPECT_EQ(alike(top, Tokens(7)), 7);         // the prompt has no more tokens
   EXPECT_EQ(alike(top, Tokens(3)), 0);
   EXPECT_EQ(alike(top, {}), 0);
-  EXPECT_EQ(alike(top, Tokens(40)), 15);  // the whole page is Match's
+  EXPECT_EQ(alike(top, Tokens(40)), 15);  // a whole page is left to Match
   EXPECT_EQ(alike(whole, Tokens(16)), 0);
   EXPECT_EQ(alike(first, Tokens(12, 16)), 12);
   EXPECT_EQ(w.tree->MatchInPage(first, Tokens(12, 16)).node, whole);
@@ -196,7 +196,7 @@ TEST(DependencyTree, FindsThePageThatBeginsAsThePromptGoesOn) {
   w.tree->Evict(five);
   EXPECT_EQ(alike(top, PartingAt(5, 9, 2000)), 5);
   w.tree->Evict(whole);
-  w.tree->Evict(first);  // now there is none without a group
+  w.tree->Evict(first);  // without it, all children are in groups
   EXPECT_EQ(w.tree->MatchInPage(top, Tokens(14)).node, nine);
   w.tree->CheckIntegrity();
   const BranchId other = w.tree->Hold("other weights");
@@ -205,8 +205,8 @@ TEST(DependencyTree, FindsThePageThatBeginsAsThePromptGoesOn) {
   w.tree->Release(base);
 }
 
-// A conversation is an edge: its last page has as many visits as it has turns. Where another parts from it, both go on
-// by themselves.
+// A conversation is an edge: its last page has as many visits as the conversation has turns. After a fork, each edge
+// counts by itself.
 TEST(DependencyTree, AllPagesOfAnEdgeHaveTheVisitsOfItsFirst) {
   World w(64);
   const std::unique_ptr<PagePool> host = std::move(PagePool::Create("host", 64 * 64, 64)).value();
@@ -230,7 +230,7 @@ TEST(DependencyTree, AllPagesOfAnEdgeHaveTheVisitsOfItsFirst) {
   std::fill(parting.begin() + 8, parting.end(), 99);
   const NodeId other = w.Remember(base, parting, 0);
   EXPECT_EQ(visits(other), (std::vector<double>{4, 4, 1, 1}));
-  tail = w.Remember(base, Tokens(16), 0);  // after the fork: two visits of pages 3 and 4, and this one
+  tail = w.Remember(base, Tokens(16), 0);  // after the fork: two earlier visits of pages 3 and 4, and this one
   EXPECT_EQ(visits(tail), (std::vector<double>{5, 5, 3, 3}));
   EXPECT_EQ(visits(other), (std::vector<double>{5, 5, 1, 1}));
   w.tree->CheckIntegrity();
@@ -247,8 +247,8 @@ TEST(DependencyTree, WithoutAHostTierAPageHasItsOwnVisitsAlone) {
   w.tree->Release(base);
 }
 
-// Among thousands of children those that begin otherwise are not looked at, and of those that begin alike the youngest
-// few.
+// Of thousands of children, the search skips those that begin differently and examines only the youngest few that begin
+// alike.
 TEST(DependencyTree, LooksAtFewOfThousandsOfChildren) {
   World w(5000, kNsPerSecond, /*page_tokens=*/16);
   const BranchId base = w.tree->Hold("");
@@ -259,7 +259,7 @@ TEST(DependencyTree, LooksAtFewOfThousandsOfChildren) {
     EXPECT_EQ(found.tokens, 11) << i;
     EXPECT_EQ(found.node, w.tree->Match(top, Tokens(16, 100 * i), 1)) << i;
   }
-  std::vector<NodeId> alike;  // 6 tokens in common, then each its own
+  std::vector<NodeId> alike;  // 6 common tokens, then different ones
   for (TokenId i = 0; i < 2000; ++i) {
     auto tokens = Tokens(16, 1'000'000);
     for (std::size_t at = 6; at < 16; ++at) tokens[at] = 7 * i;
@@ -273,12 +273,12 @@ TEST(DependencyTree, LooksAtFewOfThousandsOfChildren) {
   EXPECT_EQ(found_for(1999).tokens, 15);
   EXPECT_EQ(found_for(2000 - DependencyTree::kMostLookedAt).tokens, 15);
   EXPECT_EQ(found_for(2000 - DependencyTree::kMostLookedAt - 1).tokens, 6);
-  EXPECT_EQ(found_for(5).node, alike.back());  // of equal worth, the youngest
+  EXPECT_EQ(found_for(5).node, alike.back());  // the youngest of equal matches
   w.tree->CheckIntegrity();
   w.tree->Release(base);
 }
 
-// Only what can be read on the device now is of use.
+// Only pages that can be read on the device are found.
 TEST(DependencyTree, APageThatIsNotOnTheDeviceIsNotCopied) {
   World w;
   const auto host = std::move(PagePool::Create("host", 64 * 64, 64)).value();
@@ -287,7 +287,7 @@ TEST(DependencyTree, APageThatIsNotOnTheDeviceIsNotCopied) {
   const NodeId top = w.tree->Top(base), tail = w.Remember(base, Tokens(4), 0);
   std::vector<DependencyTree::MovingPages> backed_up;
   w.tree->BeginBackUp(std::span(&tail, 1), backed_up);
-  EXPECT_EQ(w.tree->MatchInPage(top, Tokens(3)).tokens, 3);  // being copied away, and still there
+  EXPECT_EQ(w.tree->MatchInPage(top, Tokens(3)).tokens, 3);  // in transfer to the host tier, but still readable
   w.tree->EndBackUp(backed_up, /*failed=*/false);
   w.tree->Evict(tail);
   EXPECT_EQ(w.tree->MatchInPage(top, Tokens(3)).tokens, 0);
@@ -316,13 +316,13 @@ TEST(DependencyTree, TheLastPageOfAPathIsLetGoAlone) {
   w.tree->Release(base);
 }
 
-// A path is used at one time. If its beginning went first, the rest would be of no use.
+// A path is used at one time. Without its beginning the rest would be useless, so the end is dropped first.
 TEST(DependencyTree, TheEndOfASessionLeavesTheHostTierFirst) {
   World w;
   const auto host = std::move(PagePool::Create("host", 64 * 64, 64)).value();
   w.tree = std::make_unique<DependencyTree>(kPageTokens, w.pool.get(), host.get());
   std::vector<NodeId> path = {w.Remember(w.tree->Hold(""), Tokens(80), 5)};
-  for (; w.tree->Depth(path.back()) > 1;) path.push_back(w.tree->Parent(path.back()));  // from the end
+  for (; w.tree->Depth(path.back()) > 1;) path.push_back(w.tree->Parent(path.back()));  // from the end upwards
   for (const NodeId node : path) w.CopyToHost(node);
   for (std::size_t i = 0; i < 10; ++i) w.tree->Evict(path[i]);  // the second half is in the host tier alone
   EXPECT_EQ(w.tree->host_pages(), 20);
@@ -333,7 +333,7 @@ TEST(DependencyTree, TheEndOfASessionLeavesTheHostTierFirst) {
   w.tree->CheckIntegrity();
 }
 
-// The older path was used four times, the younger once, a minute later: by recency alone the older one goes.
+// The older path was used four times, the younger one once, a minute later. By recency alone the older one is dropped.
 TEST(DependencyTree, ABonusKeepsWhatIsUsedOftenInTheHostTier) {
   for (const TimeNs bonus : {TimeNs{0}, 60 * kNsPerSecond}) {
     World w;
@@ -354,12 +354,12 @@ TEST(DependencyTree, ABonusKeepsWhatIsUsedOftenInTheHostTier) {
     w.tree->DropHostPages(1);
     EXPECT_EQ(w.tree->Exists(often), bonus > 0);
     EXPECT_EQ(w.tree->Exists(once), bonus == 0);
-    EXPECT_DEATH(w.tree->set_host_bonus(1), "");  // the order of what is there would be another
+    EXPECT_DEATH(w.tree->set_host_bonus(1), "");  // the heap has entries of another order
     w.tree->CheckIntegrity();
   }
 }
 
-// Who is held for long is not worth less for it, nor than what was inserted below meanwhile.
+// A long lock does not lower the worth of a node, and no node is worth less than a child inserted meanwhile.
 TEST(DependencyTree, WorthInTheHostTierNeverFallsAndNoChildHasMore) {
   World w(64, kNsPerSecond);
   const auto host = std::move(PagePool::Create("host", 64 * 64, 64)).value();
@@ -376,8 +376,8 @@ TEST(DependencyTree, WorthInTheHostTierNeverFallsAndNoChildHasMore) {
   w.tree->CheckIntegrity();
 }
 
-// A request computes what is on its way from the host tier for another: its page stays its own until the other has
-// come.
+// A request computes a page that a fetch for another request is bringing. The request keeps its own page until the
+// fetch ends.
 TEST(DependencyTree, WhatIsBeingFetchedIsNotInsertedTwice) {
   World w;
   const auto host = std::move(PagePool::Create("host", 64 * 64, 64)).value();
@@ -405,7 +405,7 @@ TEST(DependencyTree, WhatIsBeingFetchedIsNotInsertedTwice) {
 
 using Path = std::vector<TokenId>;
 
-// Everything that is cached is a set of prefixes with their pages and locks.
+// The cache as a set of prefixes with their pages and locks.
 struct Model {
   struct Entry {
     PageHandle page;
@@ -421,7 +421,7 @@ struct Model {
     while ((pages + 1) * kPageTokens <= path.size() && branches[branch].contains(Prefix(path, pages + 1))) ++pages;
     return pages;
   }
-  // The most tokens behind `pages` pages that a page there begins with, as far as the path goes; less than a page.
+  // The longest match, in tokens, of a page that follows the first `pages` pages of `path`; less than a page.
   std::size_t InPage(const std::string& branch, const Path& path, std::size_t pages) {
     const Path parent = Prefix(path, pages);
     const std::size_t end = std::min(path.size(), parent.size() + kPageTokens - 1);
@@ -467,7 +467,7 @@ struct Fuzz {
     runner.branch = w.tree->Hold(runner.key);
     ASSERT_EQ(runner.branch, held[runner.key]);
     runner.path.resize(Below(40));
-    // few different ones: much is shared
+    // Few distinct tokens, so that paths share much.
     for (TokenId& token : runner.path) token = static_cast<TokenId>(Below(8) == 0);
     runner.pages = model.Match(runner.key, runner.path);
     runner.tail = w.tree->Match(w.tree->Top(runner.branch), runner.path, 1000);
@@ -483,7 +483,7 @@ struct Fuzz {
     runners.push_back(std::move(runner));
   }
 
-  // Exactly, for no page has more than 16 children here.
+  // Exact, because no page has more than 16 children here.
   void CheckInPage(const Runner& runner) {
     const auto next = std::span(runner.path).subspan(runner.pages * kPageTokens);
     const auto found = w.tree->MatchInPage(runner.tail, next);
@@ -536,7 +536,7 @@ struct Fuzz {
       for (auto it = entries.begin(); it != entries.end(); ++it) {
         if (it->second.page != page) continue;
         ASSERT_EQ(it->second.locks, 0);
-        const auto next = std::next(it);  // a child would follow right behind its parent
+        const auto next = std::next(it);  // a child would follow directly
         ASSERT_FALSE(next != entries.end() && next->first.size() > it->first.size() &&
                      std::equal(it->first.begin(), it->first.end(), next->first.begin()));
         entries.erase(it);
@@ -593,7 +593,7 @@ struct Fuzz {
     while (!held.empty() && !testing::Test::HasFatalFailure()) Forget();
     ASSERT_EQ(w.pool->free_pages(), w.pool->capacity_pages());
   }
-  // A branch that nobody holds any more is gone with its last request.
+  // A branch without holds is removed with its last request.
   void EndOne() {
     const std::size_t at = Below(runners.size());
     const std::string key = runners[at].key;
@@ -616,7 +616,7 @@ TEST(DependencyTree, AgreesWithATrivialModelUnderRandomUse) {
   EXPECT_GT(found_in_page, 3000);
 }
 
-// The same prompt every ten seconds, or another one each time.
+// The same prompt every ten seconds, or a different one each time.
 TEST(DependencyTree, LearnsHowIdlePagesAreUsedAgain) {
   const auto factor_after = [](bool same) {
     World w(4096);
@@ -627,9 +627,10 @@ TEST(DependencyTree, LearnsHowIdlePagesAreUsedAgain) {
       w.tree->ObserveIdlePages(now, 30);
     }
     w.tree->CheckIntegrity();
-    return w.tree->reuse().Factor(1, 9 * kNsPerSecond);  // this tree forgets visits in a second: all are the first
+    return w.tree->reuse().Factor(
+        1, 9 * kNsPerSecond);  // visits decay within a second here, so every visit counts as the first
   };
-  EXPECT_GT(factor_after(true), 1.5);  // the prior says 30 s
+  EXPECT_GT(factor_after(true), 1.5);  // the prior remembers 30 seconds
   EXPECT_LT(factor_after(false), 0.5);
 }
 

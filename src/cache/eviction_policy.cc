@@ -20,7 +20,7 @@ double HalfLives(TimeNs duration) {
   return static_cast<double>(std::max<TimeNs>(0, duration)) / static_cast<double>(kFrequencyHalfLife);
 }
 
-// Visits that are not forgotten at `time`.
+// The visits that remain after decaying to `time`.
 double FrequencyAt(const EvictionCandidate& candidate, TimeNs time) {
   return candidate.frequency * std::exp2(-HalfLives(time - candidate.frequency_at));
 }
@@ -44,12 +44,16 @@ class Gdsf final : public EvictionPolicy {
   std::string_view name() const override { return "gdsf"; }
 };
 
-// Chameleon 4.2: Score = F x Frequency + R x Recency + S x Size; larger adapters are kept because they are dearer to
-// load. The document does not say how the three become comparable; as in its weighted request size (4.3.1) each is
-// divided by its maximum, here among the adapters on the device. Recency: 0 for what was used longest ago, 1 for what
-// is used now. It scores adapters alone and keeps no history; a page of keys and values is a candidate of one page
-// here, by the same formula, and mostly goes first for its size. Adapters of queued requests go after all others (above
-// 1, the most that the sum can be).
+// Chameleon 4.2: Score = F x Frequency + R x Recency + S x Size. Larger adapters are kept because they cost more to
+// load.
+//
+// The paper does not say how the three terms become comparable. Here each is divided by its maximum over the adapters
+// on the device, as in the paper's weighted request size (4.3.1). Recency is 0 for the longest unused candidate and 1
+// for one used now.
+//
+// Chameleon scores adapters alone and keeps no history. Here a KV page is a candidate of one page with the same
+// formula; for its size it mostly goes first. Adapters of queued requests go after all others: their score is above 1,
+// the maximum of the sum.
 class WeightedSum final : public EvictionPolicy {
  public:
   WeightedSum(std::string_view name, double frequency, double recency, double size)
@@ -69,22 +73,22 @@ class WeightedSum final : public EvictionPolicy {
   const double frequency_, recency_, size_;
 };
 
-// FastLibra's equation 4: more than 1 as long as fewer adapters are on the device than batches are expected to need.
+// FastLibra's equation 4: above 1 while fewer adapters are on the device than batches are expected to need.
 double LoraReward(const EvictionContext& context) {
   return std::max(1.0, context.low_lora / static_cast<double>(std::max<std::int64_t>(1, context.resident_adapters)));
 }
 
-// FastLibra 5.2, literally: Eval = LoRA_Eval x cost x prob x (1 - sigmoid(t)). cost: "can be computed using the PCIe
-// bandwidth and size": the size in pages, whatever tier it would really come from. So
-//   keys and values that must be computed again are thought as cheap as a copy, and of two candidates with the same
-//   visits the larger one stays, though it takes more memory for it. Its nodes are what a query computed (4.2), ours
-//   are pages: so a page counts as the run of pages that it belongs to. (By itself it would always go before its
-//   adapter, and to maintain that order would change nothing.)
-// prob: its share of all recent visits. t: the document gives no unit; in seconds, 1 - sigmoid(t) = 1 / (1 + e^t) is
-// divided by e each second. So what was used
-//   seconds ago outweighs any size and any frequency: the order is nearly that of last uses. 0 after 12 minutes.
-// LoRA_Eval: multiplying everything by the same number would not change the order; so, as its name says, it is for
-// adapters.
+// FastLibra 5.2, literally: Eval = LoRA_Eval x cost x prob x (1 - sigmoid(t)).
+// - cost: the paper says that it "can be computed using the PCIe bandwidth and size". So it is the size in pages,
+//   whatever tier the content would come from. Consequently KV that must be recomputed counts as cheap as a copy, and
+//   of two candidates with equal visits the larger one stays, although it occupies more memory. The paper's nodes are
+//   what a query computed (4.2), ours are pages. So a page counts as large as the run of pages that it belongs to. By
+//   itself a page would always go before its adapter, and maintaining that order would change nothing.
+// - prob: the candidate's share of all recent visits.
+// - t: the paper gives no unit. In seconds, 1 - sigmoid(t) = 1 / (1 + e^t) shrinks by a factor of e each second.
+//   Seconds of idle time therefore outweigh any size and frequency, and the order is nearly LRU. The score is 0 after
+//   12 minutes.
+// - LoRA_Eval: a common factor would not change the order. So, as its name suggests, it applies to adapters only.
 class FastLibra final : public EvictionPolicy {
  public:
   FastLibra(std::string_view name, bool lora_reward, double unit_seconds = 1)
@@ -105,46 +109,47 @@ class FastLibra final : public EvictionPolicy {
   const double unit_seconds_;
 };
 
-// The delay that a page saves by staying, in a unit of time: visits per time x effort to get it back x requests that
-// the effort delays / pages. Where FastLibra's model fails:
-// - the effort is that of the tier it would come from, with the latency of a load, and prefill for what must be
-//   computed, and it is divided by the pages that it takes; one fetch brings all that a query left behind, so those
-//   pages share its latency;
-// - a load delays who waits for it; a prefill takes the device from everybody who is there. So where requests queue for
-//   the device, what must be computed again counts that many times as much;
-// - the rate of visits is estimated from their number and the time since the last one, by a prior that never saturates
-//   (ReuseRates::Prior), corrected by what is seen on the load at hand (ReuseRates). What is seen may lower a worth,
-//   and not lift it above the prior: on that scale adapters and history, of which each has rates of its own, can be
-//   compared;
-// - the number of visits is the edge's: who goes on with a conversation reads all of it, the last page as well as the
-//   first, though that has been visited once and this one in every turn. By their own visits the last pages of all
-//   conversations would go first, and each of them would wait for a few pages; so one goes as a whole.
-// Adapters: FastLibra's reward while there are too few, and, as in Chameleon, after all others those of queued
-// requests. An adapter and its history are weighed each for itself, and either may go first
-// (CacheRegime::maintain_dependency): history saves its prefill whether or not the adapter has to be loaded, and the
-// adapter its load whether or not there is history.
+// The delay that keeping a page saves: visit rate x reload effort x requests that the effort delays / pages. It
+// corrects FastLibra's model in these points:
+// - The effort depends on the tier the content would come from. A load has a latency, content without a copy costs its
+//   prefill, and the effort is divided by the pages it concerns. One fetch brings all that a query left behind, so
+//   those pages share its latency.
+// - A load delays only the requests that wait for it; a prefill takes the device from all requests. So where requests
+//   queue for the device, recomputation counts once for each of them.
+// - The visit rate is estimated from the number of visits and the time since the last one. The prior never saturates
+//   (ReuseRates::Prior); observations of the current load correct it (ReuseRates). They may lower a score but not raise
+//   it above the prior. On that scale adapters and history, which have separate rates, stay comparable.
+// - A page counts the visits of its edge. The next turn of a conversation reads all of it. The last page matters as
+//   much as the first, although it has one visit and the first has one for every turn. By their own visits, the last
+//   pages of all conversations would go first, and every conversation would wait for a few pages. With the edge's
+//   visits, one conversation goes as a whole.
+//
+// Adapters have FastLibra's reward while too few are on the device. As in Chameleon, adapters of queued requests go
+// after all others. An adapter and its history are scored separately, and either may go first
+// (CacheRegime::maintain_dependency). History saves its prefill whether or not the adapter must be loaded, and the
+// adapter saves its load whether or not there is history.
 class Loramux final : public EvictionPolicy {
  public:
   double Score(const EvictionCandidate& candidate, const EvictionContext& context) const override {
-    // One that was loaded and never used yet: as if used once, when it came.
+    // A loaded adapter without a visit counts as visited once, when it was loaded.
     const bool unused = candidate.frequency <= 0;
     const TimeNs last_visit = unused ? candidate.last_use : candidate.frequency_at;
     const double prior =
         ReuseRates::Prior(unused ? 1.0 : candidate.frequency, Seconds(context.now - last_visit), context.remembered_s);
     const double rate = prior * std::min(1.0, candidate.reuse_factor);
-    // a page
+    // for each page
     const double effort =
         context.costs.Latency(candidate.reload) / Pages(candidate) + context.costs.Page(candidate.reload);
     if (candidate.kind == CandidateKind::kKeysAndValues) {
       const double delayed = candidate.reload == ReloadFrom::kComputation ? std::max(1.0, context.requests) : 1.0;
       return rate * effort * delayed;
     }
-    constexpr double kQueued = 1e30;  // above what the rest can be; a factor, so that they keep their order
+    constexpr double kQueued = 1e30;  // above any other score; a factor, so that queued adapters keep their order
     return rate * effort * LoraReward(context) * (candidate.queued ? kQueued : 1.0);
   }
   std::string_view name() const override { return "loramux"; }
   bool counts_edges() const override { return true; }
-  // Shared by more, a latency is little beside the pages' own cost; a computation has none.
+  // With more pages to share it, the latency is small beside the cost of the pages. A computation has no latency.
   std::int64_t MostPagesOfQuery(ReloadFrom from) const override { return from == ReloadFrom::kHost ? 16 : 1; }
 };
 

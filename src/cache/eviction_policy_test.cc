@@ -1,4 +1,4 @@
-// Scores by hand from the formulas, and the order in which given candidates go.
+// Compares scores with values computed by hand from the formulas, and the eviction order of given candidates.
 #include "cache/eviction_policy.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ EvictionCandidate Page(TimeNs idle, double frequency) {
           .frequency_at = kNow - idle};
 }
 
-// Indices of the candidates, first who goes first.
+// Indices of the candidates in the order of their eviction.
 std::vector<std::size_t> OrderOf(const EvictionPolicy& policy, const std::vector<EvictionCandidate>& candidates,
                                  const EvictionContext& context) {
   std::vector<std::size_t> order(candidates.size());
@@ -79,13 +79,13 @@ TEST(EvictionPolicy, GdsfKeepsFrequentSmallAndRecentOnes) {
   EXPECT_LT(gdsf->Score(other, context), gdsf->Score(computed, context));
 }
 
-// Uses 5, 10 pages of 0.1 and a fixed 8, idle for 499 ms: 6 x 9 / (10 x 500).
+// 5 uses; 10 pages of 0.1 and a latency of 8; idle for 499 ms: 6 x 9 / (10 x 500).
 TEST(EvictionPolicy, GdsfByHand) {
   const EvictionCandidate candidate{.pages = 10, .last_use = 1 * kNsPerMs, .uses = 5, .reload = ReloadFrom::kHost};
   EXPECT_DOUBLE_EQ(Make("gdsf")->Score(candidate, {.now = 500 * kNsPerMs}), 6.0 * 9 / (10 * 500));
 }
 
-// Frequencies of 4, 1 and 2 of 4; ages of 100, 0 and 50 s of 100; 10, 40 and 20 pages of 40.
+// Frequencies of 4, 1 and 2 of 4; ages of 100, 0 and 50 seconds of 100; 10, 40 and 20 pages of 40.
 const EvictionContext kWeighed{.now = kNow,
                                .total_visits = 20,
                                .max_frequency = 4,
@@ -108,7 +108,7 @@ TEST(EvictionPolicy, FairShareByHand) {
   EXPECT_NEAR(fairshare->Score(kThree[0], kWeighed), (1 + 0 + 0.25) / 3, 1e-12);
   EXPECT_NEAR(fairshare->Score(kThree[1], kWeighed), (0.25 + 1 + 1) / 3, 1e-12);
   EXPECT_NEAR(fairshare->Score(kThree[2], kWeighed), (0.5 + 0.5 + 0.5) / 3, 1e-12);
-  // where Chameleon keeps the first for its frequency
+  // Chameleon keeps the first one for its frequency.
   EXPECT_EQ(OrderOf(*fairshare, kThree, kWeighed), (Order{0, 2, 1}));
 }
 
@@ -122,7 +122,7 @@ TEST(EvictionPolicy, ChameleonKeepsWhatQueuedRequestsWant) {
 TEST(EvictionPolicy, ChameleonTakesSmallThingsFirst) {
   // 0.45 x 1 + 0.10 x 1 + 0.45 / 40 for the page.
   EXPECT_EQ(OrderOf(*Make("chameleon"), {Page(0, 4), Adapter(40, 0, 4)}, kWeighed), (Order{0, 1}));
-  // Before anything is known: no maxima, and no division by zero.
+  // An empty context has no maxima and must not cause a division by zero.
   const double score = Make("chameleon")->Score(Page(0, 1), {});
   EXPECT_TRUE(std::isfinite(score));
 }
@@ -132,36 +132,36 @@ TEST(EvictionPolicy, ChameleonForgetsVisitsInTheSameTimeAsTheMaximum) {
   context.made_at = kNow;
   context.max_frequency = 1;
   context.oldest_use = kNow - kFrequencyHalfLife;
-  // half a visit is left
+  // Half a visit is left.
   const double score = Make("chameleon")->Score(Adapter(40, kFrequencyHalfLife, 1), context);
   EXPECT_NEAR(score, 0.45 * 0.5 + 0.10 * 0 + 0.45 * 1, 1e-12);
 }
 
-// 20 visits in all; 6 adapters expected to be needed, 4 there: a reward of 1.5.
+// 20 visits in all; 6 adapters expected to be needed, 4 on the device: a reward of 1.5.
 const EvictionContext kLibra{.now = kNow, .total_visits = 20, .resident_adapters = 4, .low_lora = 6, .made_at = kNow};
 
 TEST(EvictionPolicy, FastLibraByHand) {
   const auto fastlibra = Make("fastlibra"), wol = Make("fastlibra-wol");
   const double e = std::exp(1.0);
-  const double half = std::exp2(-1.0 / 60);  // what a second leaves of a visit's frequency
-  // A fresh adapter: 1 - sigmoid(0) = 0.5. After a second: 1 - 1 / (1 + 1 / e) = 1 / (1 + e).
+  const double half = std::exp2(-1.0 / 60);  // part of a visit's frequency left after a second
+  // A fresh adapter: 1 - sigmoid(0) = 0.5. After one second: 1 - 1 / (1 + 1 / e) = 1 / (1 + e).
   EXPECT_NEAR(fastlibra->Score(Adapter(10, 0, 2), kLibra), 1.5 * 10 * 0.1 * 0.5, 1e-12);
   EXPECT_NEAR(fastlibra->Score(Adapter(10, kNsPerSecond, 2), kLibra), 1.5 * 10 * 0.1 * half / (1 + e), 1e-12);
   EXPECT_NEAR(wol->Score(Adapter(10, 0, 2), kLibra), 10 * 0.1 * 0.5, 1e-12);
-  EXPECT_NEAR(fastlibra->Score(Page(0, 4), kLibra), 1 * 0.2 * 0.5, 1e-12);  // no reward for keys and values
+  EXPECT_NEAR(fastlibra->Score(Page(0, 4), kLibra), 1 * 0.2 * 0.5, 1e-12);  // no reward for KV pages
   EvictionContext enough = kLibra;
   enough.resident_adapters = 12;
   EXPECT_EQ(fastlibra->Score(Adapter(10, 0, 2), enough), wol->Score(Adapter(10, 0, 2), enough));
 }
 
 TEST(EvictionPolicy, FastLibraRewardsAdaptersWhileThereAreTooFew) {
-  // 1 page, 4 visits, against 1 page, 3 visits: 0.1 against 0.075, or 0.1125 with the reward.
+  // 1 page with 4 visits against 1 page with 3 visits: 0.1 against 0.075, or 0.1125 with the reward.
   const std::vector<EvictionCandidate> candidates = {Page(0, 4), Adapter(1, 0, 3)};
   EXPECT_EQ(OrderOf(*Make("fastlibra"), candidates, kLibra), (Order{0, 1}));
   EXPECT_EQ(OrderOf(*Make("fastlibra-wol"), candidates, kLibra), (Order{1, 0}));
 }
 
-// Its sigmoid of seconds, as documented: after 745 of them (e^t is no 64-bit float any more) all are worth nothing.
+// The paper's sigmoid of seconds: after 745 seconds e^t exceeds a 64-bit float, and all scores are 0.
 TEST(EvictionPolicy, FastLibraSaturatesAndLoramuxDoesNot) {
   const EvictionCandidate minute = Page(kNsPerSecond * 60, 100), hour = Page(kNsPerSecond * 3600, 1);
   EXPECT_GT(Make("fastlibra")->Score(Page(30 * kNsPerSecond, 1), kLibra), 0.0);
@@ -176,20 +176,20 @@ TEST(EvictionPolicy, FastLibraSaturatesAndLoramuxDoesNot) {
   EXPECT_GT(Make("loramux")->Score(months, kLibra), Make("loramux")->Score(longer, kLibra));
 }
 
-// (visits + 0.3) / (30 s + seconds since) x effort a page.
+// (visits + 0.3) / (30 s + idle seconds) x effort per page.
 TEST(EvictionPolicy, LoramuxByHand) {
   const auto loramux = Make("loramux");
   EvictionContext enough = kLibra;
   enough.low_lora = 0;
   EXPECT_NEAR(loramux->Score(Page(0, 4), enough), 4.3 / 30 * 10, 1e-12);
   EXPECT_NEAR(loramux->Score(Page(kFrequencyHalfLife, 4), enough), 4.3 / 90 * 10, 1e-12);
-  // (8 + 8) / 8
+  // Effort: (8 + 8) / 8.
   EXPECT_NEAR(loramux->Score(Adapter(8, 2 * kFrequencyHalfLife, 4), enough), 4.3 / 150 * 0.1 * 2, 1e-12);
   EXPECT_NEAR(loramux->Score(Adapter(8, 0, 1, ReloadFrom::kDisk), enough), 1.3 / 30 * 2, 1e-12);
-  // the reward of 1.5
+  // With the reward of 1.5.
   EXPECT_NEAR(loramux->Score(Adapter(8, 0, 1, ReloadFrom::kDisk), kLibra), 1.3 / 30 * 3, 1e-12);
   EXPECT_NEAR(loramux->Score(Adapter(8, kFrequencyHalfLife, 0, ReloadFrom::kDisk), enough), 1.3 / 90 * 2, 1e-12);
-  enough.remembered_s = 5;  // where all is replaced soon
+  enough.remembered_s = 5;  // a cache with a short turnover
   EXPECT_NEAR(loramux->Score(Page(kFrequencyHalfLife, 4), enough), 4.3 / 65 * 10, 1e-12);
 }
 
@@ -202,15 +202,15 @@ TEST(EvictionPolicy, LoramuxGoesByWhatWasLearnedOfVisits) {
   EvictionCandidate adapter = Adapter(8, 0, 4);
   adapter.reuse_factor = 0.25;
   EXPECT_DOUBLE_EQ(loramux->Score(adapter, kLibra), loramux->Score(Adapter(8, 0, 4), kLibra) / 4);
-  adapter.reuse_factor = 4;  // never above the prior
+  adapter.reuse_factor = 4;  // never raised above the prior
   EXPECT_EQ(loramux->Score(adapter, kLibra), loramux->Score(Adapter(8, 0, 4), kLibra));
 }
 
-// The latency of a fetch is that of an adapter's load, and what one query left behind comes back in one.
+// A fetch has the latency of an adapter's load, and one fetch brings back all that a query left behind.
 TEST(EvictionPolicy, LoramuxSharesTheLatencyOfAFetchAmongThePagesOfAQuery) {
   const auto loramux = Make("loramux");
   EXPECT_GT(loramux->MostPagesOfQuery(ReloadFrom::kHost), 1);
-  EXPECT_EQ(loramux->MostPagesOfQuery(ReloadFrom::kComputation), 1);  // has no latency
+  EXPECT_EQ(loramux->MostPagesOfQuery(ReloadFrom::kComputation), 1);  // no latency
   EvictionCandidate page = Page(0, 4);
   page.reload = ReloadFrom::kHost;
   EXPECT_NEAR(loramux->Score(page, kLibra), 4.3 / 30 * (0.8 + 0.1), 1e-12);
@@ -218,7 +218,7 @@ TEST(EvictionPolicy, LoramuxSharesTheLatencyOfAFetchAmongThePagesOfAQuery) {
   EXPECT_NEAR(loramux->Score(page, kLibra), 4.3 / 30 * (0.8 / 4 + 0.1), 1e-12);
 }
 
-// A prefill delays everybody who is there, a load who waits for it.
+// A prefill delays all requests, a load only those that wait for it.
 TEST(EvictionPolicy, LoramuxComputesAgainTheLessGladlyTheMoreWait) {
   const auto loramux = Make("loramux");
   EvictionContext alone = kLibra, crowd = kLibra;
@@ -232,7 +232,7 @@ TEST(EvictionPolicy, LoramuxComputesAgainTheLessGladlyTheMoreWait) {
   EXPECT_EQ(loramux->Score(Adapter(8, 0, 1), crowd), loramux->Score(Adapter(8, 0, 1), alone));
 }
 
-// However much that is above all else, it must not round away who of them is used more.
+// The factor for queued adapters must not round away their order.
 TEST(EvictionPolicy, LoramuxTellsAdaptersOfQueuedRequestsApart) {
   std::vector<EvictionCandidate> candidates = {Adapter(80, kNsPerSecond, 3), Adapter(80, kNsPerSecond, 2.999),
                                                Page(0, 1000)};
@@ -245,7 +245,7 @@ TEST(EvictionPolicy, LoramuxKeepsWhatIsDearForItsPages) {
   queued.queued = true;
   const std::vector<EvictionCandidate> candidates = {Page(0, 1), Adapter(64, 0, 1), Adapter(8, 0, 1),
                                                      Adapter(8, 0, 1, ReloadFrom::kDisk), queued};
-  // Per page 10, 0.1125, 0.2, 2; the last is wanted.
+  // Scores per page: 10, 0.1125, 0.2, 2; the last candidate is wanted.
   EXPECT_EQ(OrderOf(*Make("loramux"), candidates, {.now = kNow, .made_at = kNow}), (Order{1, 2, 3, 0, 4}));
 }
 

@@ -8,9 +8,9 @@
 namespace loramux {
 namespace {
 
-constexpr std::size_t kQueued = 1024;  // lowest scores that are kept in order
+constexpr std::size_t kQueued = 1024;  // lowest scores kept in order
 constexpr std::size_t kFew = 256;
-constexpr std::size_t kAhead = 4;               // victims whose nodes are fetched before they are looked at
+constexpr std::size_t kAhead = 4;               // victims whose nodes are prefetched
 constexpr TimeNs kScoresLast = 100 * kNsPerMs;  // FastLibra's monitor interval
 
 bool GoesLater(const KvEvictionPlan::Victim& a, const KvEvictionPlan::Victim& b) { return b.Before(a); }
@@ -25,7 +25,7 @@ void KvEvictionPlan::Reset(TimeNs now) {
   const bool complete = tree_->TakeNewIdleLeaves(new_leaves_);
   const auto stays = [this](NodeId node) { return tree_->HasDevicePage(node); };
   const bool carried_out = !evicted_.empty() && std::none_of(evicted_.begin(), evicted_.end(), stays);
-  if (scored_in_plan_ && !carried_out) ScoreAll(now);  // what that plan used and evicted is missing
+  if (scored_in_plan_ && !carried_out) ScoreAll(now);  // the queue lacks what that plan used and evicted
   scored_in_plan_ = false;
   const auto stale = [this](const Victim& victim) {
     return !tree_->HasDevicePage(victim.node) || tree_->View(victim.node).last_use != victim.last_use;
@@ -36,7 +36,7 @@ void KvEvictionPlan::Reset(TimeNs now) {
     SortIn(leaf, now);
     if (walking_) Keep(Scored(leaf, now));
   }
-  if (!complete) truncated_ = true;  // some leaves are in no list: they are found by the next walk
+  if (!complete) truncated_ = true;  // the next walk finds the leaves that were not listed
   left_ = queue_.size();
   evicted_.clear();
   offered_.clear();
@@ -86,7 +86,7 @@ NodeId KvEvictionPlan::Kept(NodeId tail) const {
   return tail;
 }
 
-// A parent has at least its children's locks, so the first one with more ends the walk.
+// A parent has at least its children's locks, so the walk ends at the first node with more than one lock.
 std::int64_t KvEvictionPlan::PagesWithOneLock(NodeId tail) const {
   std::int64_t pages = 0;
   for (NodeId at = tail; tree_->Depth(at) > 0 && Locks(at) == 1; at = tree_->Parent(at)) ++pages;
@@ -112,8 +112,9 @@ bool KvEvictionPlan::IsIdleLeaf(NodeId node) const {
   return view.depth > 0 && view.locks + mark.locks == 0 && view.device_children == mark.children_gone && !mark.evicted;
 }
 
-// About what one query computed: pages upwards, or where the node is not on the device downwards, that were visited
-// about as often. A further visit makes a difference of a quarter for two minutes.
+// The approximate number of pages that one query computed: the run of pages with about as many visits as `node`. The
+// run leads upwards, or downwards if the node is not on the device. An additional visit changes a frequency by at least
+// a quarter for two minutes, so it ends the run.
 std::int64_t KvEvictionPlan::PagesOfQuery(NodeId node, const DependencyTree::NodeView& view, std::int64_t most) const {
   constexpr double kLike = 1.25;
   std::int64_t pages = 1;
@@ -152,7 +153,8 @@ void KvEvictionPlan::Offer(NodeId node, TimeNs now) {
   std::push_heap(offered_.begin(), offered_.end(), LaterFirst());
 }
 
-// Still a leaf that nobody uses, and scored as what it is now. One that is wanted meanwhile is offered again as such.
+// Whether `victim` is still an idle leaf with a current score. One that a request has wanted since is offered again as
+// wanted.
 bool KvEvictionPlan::Stands(const Victim& victim, TimeNs now) {
   if (!IsIdleLeaf(victim.node)) return false;
   const DependencyTree::NodeView view = tree_->View(victim.node);
@@ -178,9 +180,9 @@ void KvEvictionPlan::BeginWalk(TimeNs now) {
   scored_at_ = now;
 }
 
-// From the last one to the first: leaves that appear meanwhile are appended (Reset keeps them), and the place of one
-// that goes is taken by the last one, which is scored already. So none is left out; one scored twice is passed over
-// (Stands).
+// Walks from the last leaf to the first. Leaves that appear meanwhile are appended (Reset keeps them). A leaf that
+// disappears is replaced by the last one, which is already scored. So no leaf is missed; one that is scored twice is
+// skipped later (Stands).
 void KvEvictionPlan::Walk(std::int64_t most_looks, TimeNs now) {
   const std::span<const std::uint32_t> all = tree_->IdleLeaves();
   walk_left_ = std::min(walk_left_, all.size());
@@ -220,7 +222,7 @@ void KvEvictionPlan::EndWalk() {
 std::optional<KvEvictionPlan::Victim> KvEvictionPlan::Next(TimeNs now) {
   if (evictable_ == 0) return std::nullopt;
   for (bool scored = false;; scored = true) {
-    if (left_ > kAhead) {  // that of a call soon
+    if (left_ > kAhead) {  // the victim of a later call
       const NodeId later = queue_[left_ - 1 - kAhead].node;
       tree_->Prefetch(later);
       __builtin_prefetch(&marks_[later.index], 1);
@@ -231,12 +233,12 @@ std::optional<KvEvictionPlan::Victim> KvEvictionPlan::Next(TimeNs now) {
       offered_.pop_back();
     }
     if (left_ > 0 && (offered_.empty() || queue_[left_ - 1].Before(offered_.front()))) return queue_[left_ - 1];
-    // What is offered may not be the lowest of all once the queue is used up.
+    // Once the queue is exhausted, an offered leaf may not have the lowest score of all.
     if (left_ > 0 || scored || (!truncated_ && !offered_.empty())) break;
     ScoreAll(now);
     scored_in_plan_ = true;
   }
-  CHECK(!offered_.empty());  // an idle page has an idle leaf below it
+  CHECK(!offered_.empty());  // every idle page has an idle leaf below it
   return offered_.front();
 }
 
@@ -252,7 +254,7 @@ void KvEvictionPlan::Evict(const Victim& victim, TimeNs now) {
   const NodeId parent = tree_->Parent(victim.node);
   ++At(parent.index).children_gone;
   if (!IsIdleLeaf(parent)) return;
-  // what goes after it, as most paths go from their end up
+  // The likely next victim: most paths are evicted from their end upwards.
   __builtin_prefetch(&marks_[tree_->PrefetchParent(parent)], 1);
   Offer(parent, now);
 }

@@ -1,10 +1,13 @@
-// Which pages of the dependency tree a plan would evict, without touching the tree: an overlay of what the plan under
-// way evicts, locks and unlocks, and the order in which idle leaves go (EvictionPolicy; those that waiting requests
-// want last, as Chameleon 4.2 does). Schedule commits it with DependencyTree::Evict, victim by victim.
+// Plans which pages of the dependency tree to evict, without changing the tree. The plan is an overlay of the pages
+// that the plan in progress evicts, locks and unlocks, plus the order in which idle leaves go. EvictionPolicy defines
+// that order; pages that waiting requests want go last, as in Chameleon 4.2. The scheduler commits the plan with
+// DependencyTree::Evict, victim by victim.
 //
-// Scores are kept in a queue of the lowest ones, made by a walk over all idle leaves once in a while (Refresh, a
-// bounded part at a time) and not in each plan. Leaves that appear are sorted in; an entry whose node was used since is
-// passed over. Not thread-safe; reads no clock.
+// A queue keeps the leaves with the lowest scores. A walk over all idle leaves builds it from time to time, in bounded
+// pieces (Refresh), not in each plan. New leaves are inserted in order. Entries whose node was used after scoring are
+// skipped.
+//
+// Not thread-safe; reads no clock.
 #pragma once
 
 #include <cstdint>
@@ -17,108 +20,122 @@
 
 namespace loramux {
 
+// See the top of this file.
 class KvEvictionPlan {
  public:
-  // Does not own. A null tree has nothing to evict.
+  // Owns neither argument. With a null tree there is nothing to evict.
   KvEvictionPlan(DependencyTree* tree, const EvictionPolicy* policy) : tree_(tree), policy_(policy) {}
 
-  // What scores depend on from now on; made at `context.made_at`, and `context.now` does not count.
+  // Sets the context of all further scores, as computed at `context.made_at`. `context.now` is ignored.
   void set_context(const EvictionContext& context) { context_ = context; }
-  // When the page that nobody uses for longest was used last, as far as the last walk over them knows.
+  // The last use of the longest idle page, as of the last complete walk.
   std::optional<TimeNs> oldest_use() const { return oldest_use_; }
 
-  // A new plan: nothing is planned. The tree may have changed.
+  // Starts a new, empty plan. The tree may have changed since the previous one.
   void Reset(TimeNs now);
 
-  // Pages that may still be evicted, all of them if need be.
+  // Pages that this plan may still evict, counting also pages that are leaves only after others are evicted.
   std::int64_t evictable() const { return evictable_; }
-  // Of the branch, those that are left.
+  // Device pages of the branch that this plan keeps.
   std::int64_t pages(BranchId branch) const;
 
-  // In this plan a request begins (ends) to use the path to `tail`.
+  // In this plan, a request begins (Lock) or ends (Unlock) its use of the path to `tail`.
   void Lock(NodeId tail);
   void Unlock(NodeId tail, TimeNs now);
   // The deepest node on the path to `tail` that this plan keeps.
   NodeId Kept(NodeId tail) const;
-  // Pages on the path that a single lock holds: what becomes evictable with its end.
+  // Pages on the path that are locked exactly once: they become evictable when that lock ends.
   std::int64_t PagesWithOneLock(NodeId tail) const;
-  // Pages on the path that somebody locks.
+  // Pages on the path that have at least one lock.
   std::int64_t LockedDepth(NodeId tail) const;
 
+  // A page chosen for eviction.
   struct Victim {
     double score = 0;
     NodeId node;
-    TimeNs last_use = 0;  // when it was scored
-    bool wanted = false;  // by a waiting request: after all that are not
-    // Who goes first.
+    TimeNs last_use = 0;  // as of scoring
+    bool wanted = false;  // by a waiting request: goes after all unwanted pages
+    // Whether this victim is evicted before `other`.
     bool Before(const Victim& other) const {
       if (wanted != other.wanted) return other.wanted;
       return score != other.score ? score < other.score : node.index < other.node.index;
     }
   };
-  // The next to go; none if nothing is evictable. Changes no plan.
+  // The next victim; none if nothing is evictable. Does not change the plan.
   std::optional<Victim> Next(TimeNs now);
-  // It goes. REQUIRES: Next returned it, and nothing was locked since.
+  // Adds `victim` to the plan. REQUIRES: Next returned it, and nothing was locked since.
   void Evict(const Victim& victim, TimeNs now);
 
-  // Appends the leaves that go first, at most `count`, as far as they are scored. Some may not be leaves any more.
+  // Appends up to `count` leaves that go first, of those that are scored. Some may not be leaves any longer.
   void AppendNext(std::size_t count, std::vector<NodeId>& out) const {
     for (std::size_t i = queue_.size(); i-- > 0 && count > 0; --count) out.push_back(queue_[i].node);
   }
 
-  // A walk that scores many nodes is done in pieces, a piece between two steps. What it costs is counted in looks, as
-  // paths of a policy that weighs queries (EvictionPolicy::MostPagesOfQuery) cost more than the rest of a score: one
-  // for each page that a score looked at, and kLooksOfNode for the node. A piece ends after kLooksOfPiece: about 200
-  // us.
+  // A walk that scores many nodes runs in pieces, one piece between two steps. Its cost is counted in looks: one for
+  // each page that a score examined, and kLooksOfNode for the node itself. (Policies that size a candidate by its query
+  // examine paths; see EvictionPolicy::MostPagesOfQuery.) A piece ends after kLooksOfPiece looks, about 200
+  // microseconds.
   static constexpr std::int64_t kLooksOfNode = 3, kLooksOfPiece = 14'000;
-  std::int64_t looks() const { return looks_; }  // of all scores so far, nodes left out
+  std::int64_t looks() const { return looks_; }  // pages examined by all scores so far
 
-  // What the policy gives a node, in whatever tier it is.
+  // The policy's score of a node in either tier.
   double Score(NodeId node, TimeNs now) const { return Scored(node, now).score; }
 
-  // In this plan the path to `tail` is fetched from the host tier; IsFetched: by an earlier part of this plan.
+  // In this plan, the path to `tail` is fetched from the host tier. IsFetched: whether an earlier part of this plan
+  // fetches it.
   void Fetch(NodeId tail);
   bool IsFetched(NodeId node) const { return Peek(node.index).fetched; }
 
-  // Scores again if few scored leaves are left, or their scores are old; goes on with that if it takes several calls.
-  // To be called beside the computation, so that planning need not.
+  // Scores the idle leaves again if few scored leaves are left or the scores are old. Continues over several calls if
+  // one piece is not enough. Call it beside the forward pass, so that planning itself need not score.
   void Refresh(TimeNs now);
 
  private:
-  // Of a node (branch), in the plan whose number it bears.
+  // Changes that plan number `plan` makes to a node (branch); marks of earlier plans are ignored.
   struct Mark {
     std::uint64_t plan = 0;
-    std::int32_t locks = 0, children_gone = 0;  // to add, to take away
+    std::int32_t locks = 0, children_gone = 0;  // to add; to subtract
     bool evicted = false, fetched = false;
   };
   struct BranchMark {
     std::uint64_t plan = 0;
     std::int64_t gone = 0;
   };
+  // For heaps with the next victim on top.
   struct LaterFirst {
     bool operator()(const Victim& a, const Victim& b) const { return b.Before(a); }
   };
 
+  // The changes of this plan to a node; Peek returns empty ones if there are none.
   Mark Peek(std::uint32_t index) const;
   Mark& At(std::uint32_t index);
   std::int32_t Locks(NodeId node) const { return tree_->View(node).locks + Peek(node.index).locks; }
+  // Whether the node can be evicted in this plan: on the device, unlocked, without children there.
   bool IsIdleLeaf(NodeId node) const;
+  // The visits that the policy counts.
   double VisitsOf(const DependencyTree::NodeView& view) const {
     return policy_->counts_edges() ? view.edge_frequency : view.frequency;
   }
   std::int64_t PagesOfQuery(NodeId node, const DependencyTree::NodeView& view, std::int64_t most) const;
+  // The node with its current score.
   Victim Scored(NodeId node, TimeNs now) const;
+  // Adds a leaf that this plan created to offered_.
   void Offer(NodeId node, TimeNs now);
+  // Whether a scored leaf is still evictable with that score.
   bool Stands(const Victim& victim, TimeNs now);
+  // A walk over all idle leaves at once.
   void ScoreAll(TimeNs now);
+  // A walk in pieces: BeginWalk, Walk until walk_left_ is 0, EndWalk, which replaces queue_.
   void BeginWalk(TimeNs now);
   void Walk(std::int64_t most_looks, TimeNs now);
   void EndWalk();
+  // Add a victim to walk_, which keeps only the lowest scores.
   void Keep(const Victim& victim);
   void KeepLowest();
+  // Inserts a new leaf into queue_ if its score is among the lowest.
   void SortIn(NodeId leaf, TimeNs now);
 
-  DependencyTree* tree_;  // only the list of its new leaves is taken
+  DependencyTree* tree_;  // not changed, except that its list of new leaves is taken
   const EvictionPolicy* policy_;
   mutable EvictionContext context_;  // `now` is that of the last score
   std::optional<TimeNs> oldest_use_, walk_oldest_use_;
@@ -128,17 +145,17 @@ class KvEvictionPlan {
   std::vector<Mark> marks_;               // by node index
   std::vector<BranchMark> branch_marks_;  // by branch
   std::vector<NodeId> evicted_;           // in this plan
-  std::vector<Victim> queue_;             // of the lowest scores, the next one last
-  bool truncated_ = false;                // there are leaves with higher scores that are not in it
-  std::vector<Victim> walk_;              // the next queue_: what the walk under way has found
-  std::optional<Victim> walk_bound_;      // what goes later is not in it
-  std::size_t walk_left_ = 0;             // of the tree's idle leaves, the first ones: still to be scored
+  std::vector<Victim> queue_;             // the lowest scores; the next victim is last
+  bool truncated_ = false;                // some leaves with higher scores are not in queue_
+  std::vector<Victim> walk_;              // the next queue_, built by the walk in progress
+  std::optional<Victim> walk_bound_;      // victims after this one are not in walk_
+  std::size_t walk_left_ = 0;             // idle leaves still to be scored: the first ones of the tree's list
   bool walking_ = false;
   std::vector<NodeId> new_leaves_;
-  std::size_t left_ = 0;  // of queue_, in this plan
+  std::size_t left_ = 0;  // entries of queue_ left in this plan
   TimeNs scored_at_ = 0;
   bool scored_in_plan_ = false;  // queue_ lacks what this plan evicts and uses
-  std::vector<Victim> offered_;  // a heap: leaves that the plan itself has made
+  std::vector<Victim> offered_;  // a heap: leaves that the plan itself created
 };
 
 }  // namespace loramux

@@ -22,7 +22,7 @@ struct World {
 
   explicit World(bool host_tier = false) : tree(kPageTokens, pool.get(), host_tier ? host.get() : nullptr) {}
 
-  // A request comes, computes, and goes: its pages are history. Returns its tail.
+  // Simulates a request that comes, computes and ends, so its pages are history. Returns its tail.
   NodeId Remember(const std::vector<TokenId>& tokens, TimeNs now, BranchId branch) {
     NodeId tail = tree.Match(tree.Top(branch), tokens, 1000);
     tree.Lock(tail, now);
@@ -56,14 +56,14 @@ TEST(KvEvictionPlan, TheOldestLeafGoesFirstThenItsParent) {
   EXPECT_EQ(w.plan.pages(w.base), 1);
   EXPECT_EQ(w.EvictNext(30), recent);
   EXPECT_FALSE(w.plan.Next(30).has_value());
-  EXPECT_EQ(w.tree.pages(), 3);  // a plan changes nothing
+  EXPECT_EQ(w.tree.pages(), 3);  // a plan does not change the tree
   w.plan.Reset(30);
-  EXPECT_EQ(w.EvictNext(30), old);  // and is forgotten
+  EXPECT_EQ(w.EvictNext(30), old);  // Reset forgets the plan
 }
 
-// What the load shows lowers the worth of a page, and never lifts it above what the prior says.
+// Observations of the load may lower the worth of a page but never raise it above the prior.
 TEST(KvEvictionPlan, APageIsWorthWhatIsLearnedAndAtMostThePrior) {
-  const auto worth_over_prior = [](bool twice) {  // every prompt is asked for again after 2 s, or none is
+  const auto worth_over_prior = [](bool twice) {  // every prompt is repeated after 2 seconds, or none is
     World w;
     const std::unique_ptr<EvictionPolicy> loramux = std::move(MakeEvictionPolicy("loramux")).value();
     KvEvictionPlan plan(&w.tree, loramux.get());
@@ -84,12 +84,12 @@ TEST(KvEvictionPlan, APageIsWorthWhatIsLearnedAndAtMostThePrior) {
     return plan.Score(tail, now) / (prior * context.costs.Page(ReloadFrom::kComputation));
   };
   EXPECT_DOUBLE_EQ(worth_over_prior(true), 1);
-  // a few visits were to be expected, against the 32 that the prior counts as
+  // Few visits were expected, against the prior's weight of 32.
   EXPECT_LT(worth_over_prior(false), 0.9);
 }
 
-// Who goes on with a conversation needs all of it: under `loramux` one goes as a whole, where by their own visits the
-// last turns of both would go first.
+// The next turn of a conversation needs all of it. Under `loramux` one conversation goes as a whole; by their own
+// visits, the last turns of both would go first.
 TEST(KvEvictionPlan, AConversationGoesAsAWholeWhereThePolicyCountsEdges) {
   for (const std::string_view name : {"loramux", "chameleon"}) {
     World w(/*host_tier=*/true);
@@ -121,8 +121,8 @@ TEST(KvEvictionPlan, AConversationGoesAsAWholeWhereThePolicyCountsEdges) {
   }
 }
 
-// FastLibra's nodes are what a query computed: a page is worth as much as all of them, and what another query added is
-// not.
+// FastLibra's nodes are what a query computed. A page counts as large as all pages of its query, without those that
+// another query added.
 TEST(KvEvictionPlan, APageCountsAsItsQueryWhereThePolicyWeighsThose) {
   World w;
   const std::unique_ptr<EvictionPolicy> libra = std::move(MakeEvictionPolicy("fastlibra")).value();
@@ -134,7 +134,8 @@ TEST(KvEvictionPlan, APageCountsAsItsQueryWhereThePolicyWeighsThose) {
   longer.resize(32, 3);
   const NodeId eight = w.Remember(longer, 10);
   plan.Reset(10);
-  EXPECT_DOUBLE_EQ(plan.Score(eight, 10), 3 * plan.Score(one, 10));  // visited once; the first five pages twice
+  EXPECT_DOUBLE_EQ(plan.Score(eight, 10),
+                   3 * plan.Score(one, 10));  // three pages with one visit; the first five have two
   EXPECT_DOUBLE_EQ(plan.Score(five, 10), 5 * plan.Score(one, 10));
 }
 
@@ -145,7 +146,7 @@ TEST(KvEvictionPlan, WhatThePlanBeginsToUseStays) {
   w.plan.Lock(old);
   EXPECT_EQ(w.plan.evictable(), 2);
   EXPECT_EQ(w.EvictNext(30), recent);
-  w.plan.Unlock(old, 30);  // could not be admitted after all
+  w.plan.Unlock(old, 30);  // its admission failed
   EXPECT_EQ(w.plan.evictable(), 3);
   EXPECT_EQ(w.EvictNext(30), old);
 }
@@ -180,7 +181,7 @@ TEST(KvEvictionPlan, WhatWaitingRequestsWantGoesLast) {
   EXPECT_EQ(last->node, wanted);
 }
 
-// LRU that remembers what it was told.
+// LRU that records its arguments.
 class Listener final : public EvictionPolicy {
  public:
   double Score(const EvictionCandidate& candidate, const EvictionContext& context) const override {
@@ -220,11 +221,11 @@ TEST(KvEvictionPlan, PoliciesAreToldWhatAPageIs) {
     EXPECT_EQ(context.total_visits, 7);
     EXPECT_EQ(context.low_lora, 3);
   }
-  plan.Refresh(kNsPerSecond);  // walks over all of them
+  plan.Refresh(kNsPerSecond);  // walks over all leaves
   EXPECT_EQ(plan.oldest_use(), 15);
 }
 
-// Wanted since the scores were made: found out when its turn comes.
+// A page wanted after scoring is recognised when its turn comes.
 TEST(KvEvictionPlan, AWishThatCameAfterTheScoresCounts) {
   World w;
   std::vector<NodeId> tails;
@@ -235,7 +236,7 @@ TEST(KvEvictionPlan, AWishThatCameAfterTheScoresCounts) {
   EXPECT_EQ(w.EvictNext(1000), tails[1]);
 }
 
-// So many leaves appear at once that the tree stops listing them: those that are left are found all the same.
+// The tree stops listing new leaves when there are too many; the next walk finds the others.
 TEST(KvEvictionPlan, LeavesThatWereNotListedAreFound) {
   constexpr std::int64_t kLong = 70000;  // pages of one session
   const auto pool = std::move(PagePool::Create("device", (kLong + 1) * 64, 64)).value();
@@ -253,8 +254,8 @@ TEST(KvEvictionPlan, LeavesThatWereNotListedAreFound) {
   tree.Unlock(tail, 2);
   const NodeId running = append(tree.Top(base));
   plan.Refresh(10);
-  tree.Clear(adapter);       // unloaded
-  tree.Unlock(running, 11);  // and in the same step a request ends
+  tree.Clear(adapter);       // the adapter is unloaded
+  tree.Unlock(running, 11);  // a request ends in the same step
   plan.Refresh(12);
   plan.Reset(13);
   EXPECT_EQ(plan.evictable(), 1);
@@ -263,8 +264,8 @@ TEST(KvEvictionPlan, LeavesThatWereNotListedAreFound) {
   EXPECT_EQ(victim->node, running);
 }
 
-// Against a walk over all leaves: whatever was scored before, used since, or evicted by a plan that was never carried
-// out.
+// Compares with a full walk over all leaves, whatever was scored before, used since, or evicted by a plan that was not
+// carried out.
 TEST(KvEvictionPlan, AgreesWithAWalkOverAllLeaves) {
   for (std::uint64_t seed = 1; seed <= 10; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -287,7 +288,7 @@ TEST(KvEvictionPlan, AgreesWithAWalkOverAllLeaves) {
         std::map<std::uint32_t, std::int32_t> children_gone;
         for (std::int64_t i = 0; i < count; ++i) {
           TimeNs oldest = now + 1;
-          // leaves, if the plan is carried out
+          // The leaves if the plan is carried out.
           for (std::uint32_t index = 0; index < w.tree.node_slots(); ++index) {
             const NodeId node = w.tree.IdOf(index);
             if (!w.tree.Exists(node) || w.tree.Depth(node) == 0 || gone.contains(index)) continue;
@@ -309,8 +310,8 @@ TEST(KvEvictionPlan, AgreesWithAWalkOverAllLeaves) {
   }
 }
 
-// More leaves than one Refresh scores, while leaves come, are used again and go: the walk leaves none out. Times of use
-// are at random, so that what was used long ago stands anywhere among the leaves.
+// More leaves than one Refresh scores. Leaves appear, are used again and disappear meanwhile; the walk misses none.
+// Times of use are random, so old leaves may stand anywhere in the list.
 TEST(KvEvictionPlan, AWalkInPartsAgreesWithAWalkOverAllLeaves) {
   constexpr std::int64_t kLeaves = 30'000;
   const auto pool = std::move(PagePool::Create("device", kLeaves * 64, 64)).value();
@@ -361,8 +362,7 @@ TEST(KvEvictionPlan, AWalkInPartsAgreesWithAWalkOverAllLeaves) {
   tree.CheckIntegrity();
 }
 
-// However long the paths are that a policy weighs: a piece ends by what it looked at, and the next ones look at the
-// rest.
+// The looks bound each piece, however long the paths are that a policy weighs; later pieces score the rest.
 TEST(KvEvictionPlan, APieceOfAWalkIsBoundedByWhatItLooksAt) {
   constexpr std::int64_t kHistories = 1000, kPages = 40;
   for (const auto& [name, pages_of_query] : {std::pair{"lru", 1L}, {"fastlibra", kPages}}) {
@@ -382,13 +382,13 @@ TEST(KvEvictionPlan, APieceOfAWalkIsBoundedByWhatItLooksAt) {
       }
       tree.Unlock(tail, 0);
     }
-    for (std::int64_t seen = -1; seen != plan.looks();) {  // the first walk, and leaves that are new
+    for (std::int64_t seen = -1; seen != plan.looks();) {  // the first walk and the new leaves
       seen = plan.looks();
       plan.Refresh(kNsPerSecond);
     }
     const TimeNs due = 2 * kNsPerSecond;
     const std::int64_t of_history = KvEvictionPlan::kLooksOfNode + pages_of_query;
-    // the last one may go beyond
+    // The last node of a piece may exceed the bound.
     const std::int64_t of_piece = (KvEvictionPlan::kLooksOfPiece + of_history - 1) / of_history;
     std::int64_t left = kHistories;
     for (TimeNs now = due; left > 0; ++now) {
@@ -399,7 +399,7 @@ TEST(KvEvictionPlan, APieceOfAWalkIsBoundedByWhatItLooksAt) {
     }
     const std::int64_t before = plan.looks();
     plan.Refresh(due + kNsPerMs);
-    EXPECT_EQ(plan.looks(), before);  // all were seen
+    EXPECT_EQ(plan.looks(), before);  // all leaves have been scored
   }
 }
 

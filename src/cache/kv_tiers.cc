@@ -7,9 +7,9 @@
 namespace loramux {
 namespace {
 
-// FastLibra's lower threshold: above 70 % the device counts as filling up.
+// FastLibra's lower threshold: with more than 70 % of the device in use, it counts as filling up.
 constexpr double kFreeEnough = 0.3;
-// Leaves that are looked at: what is evicted next must be copied already, what goes much later may still be used.
+// Leaves to consider. The next victims must already have copies; later ones may still be used.
 constexpr std::size_t kLeavesAhead = 128;
 
 }  // namespace
@@ -66,7 +66,7 @@ bool KvTiers::IsRequester(RequestId id) const {
   return std::any_of(fetches_.begin(), fetches_.end(), [id](const Fetching& fetch) { return fetch.requester == id; });
 }
 
-// A fetch brings all of one path that is not on the device, so the topmost such node says which.
+// A fetch brings the whole part of one path that is not on the device, so the topmost such node identifies it.
 KvTiers::Fetching* KvTiers::FetchOf(NodeId node) {
   if (fetches_.empty() || tree_->OnDevice(node)) return nullptr;
   while (!tree_->OnDevice(tree_->Parent(node))) node = tree_->Parent(node);
@@ -101,7 +101,7 @@ void KvTiers::EndFetch(Fetching& fetch, const TransferCompletion& completion, Ti
     ++(fetch.ahead ? stats_.fetches_ahead : stats_.fetches);
     if (!fetch.ahead) stats_.fetch_time_total += now - fetch.begun;
   }
-  if (fetch.failed && fetch.users > 0) return;  // EndFailedFetches
+  if (fetch.failed && fetch.users > 0) return;  // EndFailedFetches ends it
   if (!fetch.failed) stats_.pages_fetched += static_cast<std::int64_t>(fetch.pages.size());
   tree_->EndFetch(fetch.pages, fetch.failed);
   fetches_.erase(fetches_.begin() + (&fetch - fetches_.data()));
@@ -121,7 +121,8 @@ void KvTiers::EndFetchAhead(bool failed) {
 
 // ---------------------------------------------------------------- To the host tier
 
-// One more, so that there are so many: for a page of this worth (HostWorth). What is worth less gives way.
+// Makes `pages` host pages available where `pages` - 1 already are. Drops at most one page, and only one of less worth
+// than `worth` (HostWorth). Returns false if that is impossible.
 bool KvTiers::MakeHostRoom(std::int64_t pages, TimeNs worth) {
   if (host_->free_pages() >= pages) return true;
   if (tree_->LeastHostWorth() >= worth) return false;
@@ -152,12 +153,13 @@ void KvTiers::BackUp(const KvEvictionPlan& plan, std::span<const NodeId> running
   Submit(TransferKind::kDeviceToHost, back_up_id_, backing_up_, nullptr);
 }
 
-// A node with its parents, which are leaves when it is gone, and these first: a copy is of no use without its parents'.
-// Chosen before any begins: a move holds the whole path.
+// Backs up a node together with its ancestors: when the node is evicted they become leaves, and a copy is useless
+// without its ancestors' copies. The nodes are chosen before the transfer begins, because a transfer locks the whole
+// path.
 void KvTiers::BackUpPath(NodeId tail, std::size_t most) {
   chain_.clear();
   for (NodeId at = tail; tree_->Exists(at) && tree_->Depth(at) > 0; at = tree_->Parent(at)) {
-    // of what moves the copy is on its way
+    // For a node in transfer, the copy is already on its way.
     if (!tree_->OnDevice(at) || tree_->InHostTier(at) || tree_->Moving(at)) break;
     chain_.push_back(at);
   }

@@ -1,11 +1,14 @@
-// Moves keys and values between device and host tier, off the engine thread. Nothing ever waits for a swap-out: full
-// pages never change, so what is likely to be evicted soon is copied to the host tier beforehand, and its eviction is
-// then only a matter of freeing the device page. What a waiting request needs back is fetched, all of its path in one
-// job, while others run (FastLibra 4.3, asynchronous swapping). A fetch moves layer by layer over all its pages, so
-// that a request may begin with the first layers while later ones arrive. A fetch that fails then keeps its pages until
-// EndFailedFetches: the step in flight may still read them.
+// Moves KV pages between the device tier and the host tier, off the engine thread.
 //
-// Engine thread only. Reads no clock.
+// Backing up. Nothing ever waits for a swap-out. Full pages never change, so pages that are likely to be evicted soon
+// are copied to the host tier in advance. Evicting them then only frees the device page.
+//
+// Fetching. The pages that a waiting request needs are fetched, its whole path in one job, while other requests run
+// (FastLibra 4.3, asynchronous swapping). A fetch moves layer by layer across all its pages, so the request can begin
+// with the first layers while later ones arrive. If such a fetch fails, it keeps its pages until EndFailedFetches,
+// because the step in flight may still read them.
+//
+// A seat is a request's place in a step. Engine thread only. Reads no clock.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +25,13 @@
 
 namespace loramux {
 
+// Counters since the start. Times are in nanoseconds.
 struct KvTierStats {
   std::int64_t pages_backed_up = 0, pages_fetched = 0, failed_jobs = 0;
   std::int64_t fetches = 0;              // that a request with a seat waited for
-  std::int64_t fetches_ahead = 0;        // for requests without one
-  TimeNs fetch_time_total = 0;           // from the decision to the last page's arrival, over `fetches`
-  std::int64_t pages_fetched_ahead = 0;  // for nobody in particular, in none of the above
+  std::int64_t fetches_ahead = 0;        // for requests without a seat
+  TimeNs fetch_time_total = 0;           // from decision to arrival of the last page, summed over `fetches`
+  std::int64_t pages_fetched_ahead = 0;  // by FetchAhead, for no particular request; not in the counts above
   std::int64_t cancelled_fetches = 0;
 };
 
@@ -37,75 +41,87 @@ struct KvSlices {
   std::size_t layer_bytes = 0;  // 0: pages move whole
 };
 
+// See the top of this file.
 class KvTiers {
  public:
-  static constexpr std::int64_t kMaxFetches = 4;  // jobs at a time
-  // of those; the others are left to requests that have a seat
+  static constexpr std::int64_t kMaxFetches = 4;  // at a time
+  // Most of kMaxFetches for requests without a seat; the rest is reserved for requests with one.
   static constexpr std::int64_t kMaxFetchesAhead = 2;
-  // backed up, or fetched for nobody; of either there is one job at a time
+  // Most pages of a back-up job or of a FetchAhead job. At most one job of each kind is in flight.
   static constexpr std::int64_t kMaxPagesOfJob = 64;
 
-  // Owns none of it. The transfer is for keys and values alone: its completions are polled here.
+  // Owns none of the arguments. `transfer` must serve KV alone: this class polls its completions.
   KvTiers(DependencyTree* tree, PagePool* device, PagePool* host, AdapterTransfer* transfer, KvSlices slices = {})
       : tree_(tree), device_(device), host_(host), transfer_(transfer), slices_(slices) {}
 
-  // A fetch in flight, or a failed one whose pages running requests hold.
+  // A fetch in flight, or a failed fetch whose pages running requests still use.
   struct Fetching {
     std::uint64_t id = 0;
     RequestId requester;
-    bool ahead = false;                              // the requester had no seat yet
+    bool ahead = false;                              // the requester had no seat when it began
     std::vector<DependencyTree::MovingPages> pages;  // of one path, from the top down
     std::shared_ptr<LayerProgress> progress;
     TimeNs begun = 0;
-    std::int32_t users = 0;  // running requests that began before its end
-    bool usable = false;     // as the plan that is being made decided
+    std::int32_t users = 0;  // running requests that began before the fetch ended
+    bool usable = false;     // set by the plan in progress: requests may begin with the layers that have arrived
     bool failed = false;
   };
 
-  // Begins to bring the path to `tail` to the device; `ahead`: the request has no seat yet. REQUIRES:
-  // DependencyTree::BeginFetch's.
+  // Starts to fetch the path to `tail`. `ahead`: the requester has no seat yet. REQUIRES: as
+  // DependencyTree::BeginFetch.
   void Fetch(NodeId tail, RequestId requester, TimeNs now, bool ahead = false);
-  // The same for several paths that have no node of the host part in common, in one job that no request waits for; it
-  // moves whole, and is used only at its end. REQUIRES: !fetching_ahead().
+  // Fetches several paths in one job that no request waits for. The job moves whole pages, and the pages are usable
+  // only when it ends. REQUIRES: !fetching_ahead(); as DependencyTree::BeginFetch for each path; the paths share no
+  // node of the host part.
   void FetchAhead(std::span<const NodeId> tails);
-  // Its requester is gone, and nobody else would use it: ends soon.
+  // Cancels the fetches of `requester`, which is gone, unless another running request uses them.
   void Cancel(RequestId requester);
-  // When the device is filling up: copies idle pages that go next to the host tier, which gives up older ones for them.
-  // Where there are few of these, what runs will be idle next, and gone before it could be copied then: so the paths to
-  // the `running` requests' tails too.
+  // If the device is filling up, copies to the host tier the idle pages that will be evicted next. The host tier drops
+  // pages of less worth to make room. If idle pages are few, the pages of `running` requests come next, and after they
+  // become idle there would be no time to copy them. Therefore the paths to the tails in `running` are copied too.
   void BackUp(const KvEvictionPlan& plan, std::span<const NodeId> running);
-  // Collects finished jobs, and looks at the progress of the others. True if any was finished.
+  // Collects finished jobs and reads the progress of the others. Returns true if any job finished.
   bool Poll(TimeNs now);
 
-  // that requests wait for
+  // Fetches that requests wait for.
   std::int64_t fetches_in_flight() const { return static_cast<std::int64_t>(fetches_.size()); }
+  // Whether a FetchAhead (back-up) job is in flight.
   bool fetching_ahead() const { return !ahead_pages_.empty(); }
   bool backing_up() const { return !backing_up_.empty(); }
-  // In one job that no request waits for. A small part of the device: what is being copied cannot be evicted.
+  // Most pages of one job that no request waits for: a small part of the device, because a page in transfer cannot be
+  // evicted.
   std::int64_t MaxPagesOfJob() const;
+  // Whether a fetch of this request is in flight.
   bool IsRequester(RequestId id) const;
-  // For the plan to look at, and to mark as usable.
+  // The fetches, for the planner to inspect and to mark as usable.
   std::span<Fetching> fetches() { return fetches_; }
-  // The fetch that brings the node, until the next call that changes anything; null if there is none.
+  // The fetch that brings `node`, or null. Valid until the next call that changes the fetches.
   Fetching* FetchOf(NodeId node);
-  // A running request uses what arrives, up to `tail`, or does so no longer because the fetch has failed. REQUIRES:
-  // FetchOf.
+  // A running request starts (Use) to use the arriving pages up to `tail`, or stops because the fetch failed. REQUIRES:
+  // FetchOf(tail) is not null.
   void Use(NodeId tail) { ++FetchOf(tail)->users; }
   void StopUse(NodeId tail) { --FetchOf(tail)->users; }
-  // Some running request uses a fetch whose end is not known yet.
+  // Whether a running request uses a fetch whose outcome is not known yet.
   bool AnyInUse() const;
-  bool AnyFailed() const;  // whose pages running requests hold
+  // Whether there is a failed fetch whose pages running requests use.
+  bool AnyFailed() const;
+  // Frees the device pages of all failed fetches. REQUIRES: no request uses them any longer.
   void EndFailedFetches();
+  // Whether no job is in flight.
   bool idle() const { return fetches_.empty() && backing_up_.empty() && ahead_pages_.empty(); }
   const KvTierStats& stats() const { return stats_; }
 
  private:
+  // Starts a transfer of these pages.
   void Submit(TransferKind kind, std::uint64_t id, const std::vector<DependencyTree::MovingPages>& pages,
               std::shared_ptr<LayerProgress> progress);
+  // End the back-up job, one fetch, the FetchAhead job.
   void EndBackUp(bool failed);
   void EndFetch(Fetching& fetch, const TransferCompletion& completion, TimeNs now);
   void EndFetchAhead(bool failed);
+  // Makes `pages` host pages available, if this needs to drop at most one page of less worth.
   bool MakeHostRoom(std::int64_t pages, TimeNs worth);
+  // Adds up to `most` pages of the path to `tail`, from its top, to the back-up job.
   void BackUpPath(NodeId tail, std::size_t most);
 
   DependencyTree* tree_;
@@ -113,11 +129,11 @@ class KvTiers {
   PagePool* host_;
   AdapterTransfer* transfer_;
   const KvSlices slices_;
-  std::vector<Fetching> fetches_;                         // in the order in which they began
-  std::vector<DependencyTree::MovingPages> backing_up_;   // in one job; none: nothing is being copied
-  std::vector<std::size_t> backing_up_ends_;              // in those, behind each path's
-  std::vector<DependencyTree::MovingPages> ahead_pages_;  // fetched for nobody, in one job; none: nothing is
-  std::vector<std::size_t> ahead_ends_;                   // in those, behind each path's
+  std::vector<Fetching> fetches_;                         // in order of their start
+  std::vector<DependencyTree::MovingPages> backing_up_;   // pages of the back-up job; empty: none in flight
+  std::vector<std::size_t> backing_up_ends_;              // end of each path in backing_up_
+  std::vector<DependencyTree::MovingPages> ahead_pages_;  // pages of the FetchAhead job; empty: none in flight
+  std::vector<std::size_t> ahead_ends_;                   // end of each path in ahead_pages_
   std::uint64_t back_up_id_ = 0, ahead_id_ = 0;
   std::vector<NodeId> chain_, soon_;
   std::uint64_t next_id_ = 0;

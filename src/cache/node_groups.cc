@@ -43,7 +43,7 @@ void NodeGroups::Remove(std::uint32_t node) {
   if (link.next == kNone) FreeSlot(at);
 }
 
-// What follows and could stand in the hole moves into it, so that a search may end at the first free slot.
+// Moves following entries into the hole where their home slot allows it, so a search may stop at the first free slot.
 void NodeGroups::FreeSlot(std::size_t hole) {
   --groups_;
   const std::size_t mask = slots_.size() - 1;

@@ -28,7 +28,7 @@ TEST(NodeGroups, TheYoungestComesFirst) {
   EXPECT_EQ(Group(groups, 100), (std::vector<std::uint32_t>{4}));
 }
 
-// Few keys of the same home slots and many groups, so that searches, holes and growth are met.
+// Few keys with the same home slot and many groups, so that the test covers searches, holes and growth.
 TEST(NodeGroups, AgreesWithATrivialModelUnderRandomUse) {
   for (std::uint64_t seed = 1; seed <= 40 && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

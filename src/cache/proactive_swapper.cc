@@ -9,7 +9,7 @@
 namespace loramux {
 namespace {
 
-// Children of a node that are looked at when it comes: a system prompt may have thousands.
+// Children examined when a node is chosen; a system prompt may have thousands.
 constexpr int kChildren = 32;
 
 std::int64_t Share(double share, std::int64_t capacity) { return std::llround(share * static_cast<double>(capacity)); }
@@ -44,9 +44,9 @@ ProactiveSwapper::Memory ProactiveSwapper::Observe(std::int64_t used, std::int64
   return memory_;
 }
 
-// ---------------------------------------------------------------- What comes
+// ---------------------------------------------------------------- Swapping in
 
-// Of equal ones, adapters come before keys and values: as they go after them (EvictionPolicy).
+// At equal scores adapters come before KV pages, in line with the order of eviction (EvictionPolicy).
 bool ProactiveSwapper::WorthLess(const Candidate& a, const Candidate& b) {
   if (a.score != b.score) return a.score < b.score;
   if ((a.adapter == kBaseModel) != (b.adapter == kBaseModel)) return a.adapter == kBaseModel;
@@ -60,8 +60,8 @@ void ProactiveSwapper::BeginWalk(const std::vector<bool>& usable) {
   walking_ = true;
 }
 
-// From the last one to the first: the place of one that goes is taken by the last one, which is scored already. Those
-// that appear meanwhile are found by the next walk.
+// Walks from the last root to the first. A root that disappears is replaced by the last one, which is already scored.
+// Roots that appear meanwhile are left to the next walk.
 bool ProactiveSwapper::Walk(const KvEvictionPlan& scores, TimeNs now) {
   CHECK(walking_);
   if (tree_ != nullptr) {
@@ -89,7 +89,7 @@ void ProactiveSwapper::KeepBest() {
   best_.resize(kKept);
 }
 
-// Between two calls of a walk a root that goes gives its place to the last one, which then is seen twice.
+// Between two calls of a walk, the last root may take the place of one that disappeared; the walk then sees it twice.
 void ProactiveSwapper::ForgetTwins() {
   const auto key = [](const Candidate& c) { return std::tuple(c.adapter, c.node.index, c.node.generation); };
   std::sort(best_.begin(), best_.end(), [&](const Candidate& a, const Candidate& b) { return key(a) < key(b); });
@@ -97,7 +97,7 @@ void ProactiveSwapper::ForgetTwins() {
   best_.erase(std::unique(best_.begin(), best_.end(), twin), best_.end());
 }
 
-// It may have come, or gone, since it became a candidate.
+// The node may have been fetched or removed since it became a candidate.
 bool ProactiveSwapper::MayCome(NodeId node) const {
   if (!tree_->Exists(node) || tree_->HasDevicePage(node) || tree_->Moving(node) || !tree_->InHostTier(node))
     return false;
@@ -133,7 +133,7 @@ const ProactiveSwapper::Moves& ProactiveSwapper::Choose(Room room, const std::ve
   return moves_;
 }
 
-// A path goes on with the best of its children; what else hangs below it comes another time.
+// A path continues with its best child only; other descendants wait for a later job.
 bool ProactiveSwapper::TakePage(const Entry& entry, const KvEvictionPlan& scores, TimeNs now) {
   const NodeId node = entry.candidate.node;
   if (!MayCome(node)) return false;

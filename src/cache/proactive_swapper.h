@@ -1,12 +1,15 @@
-// FastLibra's cache swapper (section 5.3): what moves between the tiers before anybody asks for it. Each 100 ms the use
-// of the device is compared with two thresholds. Above the upper one memory is freed, so that running requests can
-// grow: leaves of the device part go, the least valuable first. Below the lower one, what the host tier has comes back,
-// the most valuable first: the roots of its paths, and adapters. Between the two nothing moves, so nothing goes to and
-// fro.
+// FastLibra's cache swapper (section 5.3): moves between the tiers that no request has asked for yet. Every 100
+// milliseconds it compares the use of the device with two thresholds:
+// - Above the upper threshold it frees memory so that running requests can grow. Leaves of the device part are evicted,
+//   the least valuable first.
+// - Below the lower threshold it brings back the most valuable content of the host tier: roots of the host part, and
+//   adapters.
+// - Between the two nothing moves, so nothing oscillates between the tiers.
 //
-// This class decides; it changes nothing (Scheduler::Swap carries out: scheduler_swap.cc). What goes is chosen where
-// all evictions are (KvEvictionPlan and the scheduler's idle adapters); what comes is chosen here: a walk over all
-// roots of the host part, a bounded piece in each call, keeps the best of them, and Choose takes from these greedily.
+// This class decides and changes nothing; Scheduler::Swap carries the decision out (scheduler_swap.cc). Victims are
+// chosen in the same place as for every other eviction (KvEvictionPlan and the scheduler's idle adapters). Content to
+// bring back is chosen here: a walk over all roots of the host part, a bounded piece in each call, keeps the best ones,
+// and Choose takes from these greedily.
 //
 // Not thread-safe; reads no clock. Allocates nothing in the steady state.
 #pragma once
@@ -22,81 +25,100 @@
 
 namespace loramux {
 
-// Shares of the device's pages.
+// Thresholds as shares of the device's pages. The defaults are FastLibra's.
 struct SwapThresholds {
-  double upper = 0.95, lower = 0.70;  // FastLibra's
+  double upper = 0.95, lower = 0.70;
 };
 
+// See the top of this file.
 class ProactiveSwapper {
  public:
+  // Time between two observations.
   static constexpr TimeNs kInterval = 100 * kNsPerMs;
 
-  // Does not own. A null tree has no keys and values. REQUIRES: 0 <= lower <= upper <= 1.
+  // Does not own the tree; a null tree has no KV pages. REQUIRES: 0 <= lower <= upper <= 1.
   explicit ProactiveSwapper(const DependencyTree* tree, SwapThresholds thresholds = {});
 
+  // State of the device's memory: between the thresholds, above the upper one, below the lower one.
   enum class Memory : std::uint8_t { kBalanced, kBusy, kIdle };
-  // Of a device of which so many pages are in use. Once an interval it may become busy or idle; balanced again, at
-  // once. "Until the HBM is at a balanced status" is read as: until it is between the thresholds. Down to the lower one
-  // would empty a quarter of a cache that is in use, and begin to fill it again right behind.
+  // Updates and returns the state of a device with `used` of `capacity` pages in use. It becomes busy or idle only once
+  // an interval, but balanced at once. FastLibra's "until the HBM is at a balanced status" is read as: until the use
+  // lies between the thresholds. Freeing down to the lower threshold would empty a quarter of a cache in use, and
+  // refilling would begin right away.
   Memory Observe(std::int64_t used, std::int64_t capacity, TimeNs now);
+  // The time of the last observation.
   TimeNs observed_at() const { return observed_at_; }
-  // It is not balanced now, and not as it was observed last.
+  // Whether memory is outside the thresholds and its use differs from the last observation.
   bool MayMove(std::int64_t used, std::int64_t capacity) const {
     return used != observed_used_ && (PagesAbove(used, capacity) > 0 || PagesBelow(used, capacity) > 0);
   }
-  // To be freed; what may come.
+  // Pages above the upper threshold, to be freed.
   std::int64_t PagesAbove(std::int64_t used, std::int64_t capacity) const;
+  // Pages below the lower threshold, which may be filled.
   std::int64_t PagesBelow(std::int64_t used, std::int64_t capacity) const;
+  // The upper threshold in pages.
   std::int64_t UpperPages(std::int64_t capacity) const;
 
-  // ---- What comes ----
+  // ---- Swapping in ----
 
+  // A KV page or an adapter in the host tier that may be brought to the device.
   struct Candidate {
     double score = 0;
-    NodeId node;                             // of keys and values
-    AdapterGeneration adapter = kBaseModel;  // if not that one: an adapter
+    NodeId node;                             // of a KV page
+    AdapterGeneration adapter = kBaseModel;  // kBaseModel: the candidate is a KV page
     std::int64_t pages = 1;
   };
-  // A walk over the roots of the host part begins. Those in branches that are not `usable` (by branch; beyond its end:
-  // none is) are left out: without their adapter on the device nobody could use them.
+  // Begins a walk over the roots of the host part. Skips branches that are not `usable` (indexed by branch; not usable
+  // beyond its end): without their adapter on the device no request could use them.
   void BeginWalk(const std::vector<bool>& usable);
+  // Whether a walk is in progress.
   bool walking() const { return walking_; }
-  // Goes on with it, for at most KvEvictionPlan::kLooksOfPiece. True: it is done.
+  // Continues the walk for at most KvEvictionPlan::kLooksOfPiece looks. Returns true when it is done.
   bool Walk(const KvEvictionPlan& scores, TimeNs now);
-  // Another candidate: an adapter in the host tier.
+  // Adds a candidate that the walk does not find: an adapter in the host tier.
   void Offer(const Candidate& candidate);
 
+  // Limits of one Choose.
   struct Room {
-    std::int64_t pages = 0;     // wanted: as soon as so many come, the device is balanced
-    std::int64_t most = 0;      // that may be taken: the last to come may go beyond `pages`
-    std::int64_t kv_pages = 0;  // of keys and values alone
+    std::int64_t pages = 0;     // wanted: with these the device is balanced
+    std::int64_t most = 0;      // hard limit: the last candidate taken may exceed `pages`, but not this
+    std::int64_t kv_pages = 0;  // limit for KV pages alone
     std::int64_t adapters = 0;
   };
+  // The content to bring to the device.
   struct Moves {
-    std::vector<NodeId> tails;  // of paths in the host tier, without a node in common
+    std::vector<NodeId> tails;  // of paths in the host tier; no two share a node
     std::vector<AdapterGeneration> adapters;
     std::int64_t kv_pages = 0, pages = 0;
     bool empty() const { return tails.empty() && adapters.empty(); }
   };
-  // Of the walk that is done and what was offered since it began, in descending order of scores, as long as there is
-  // room; below what comes, its children are candidates too. `usable`: as of now. Valid until the next call.
+  // Chooses from the candidates of the finished walk and those offered since it began, in descending order of scores,
+  // while there is `room`. The children of a chosen node become candidates too. `usable`: as in BeginWalk, as of now.
+  // The result is valid until the next call.
   const Moves& Choose(Room room, const std::vector<bool>& usable, const KvEvictionPlan& scores, TimeNs now);
 
-  static constexpr std::size_t kKept = 128;  // the best of a walk: more than may come at once
+  static constexpr std::size_t kKept = 128;  // candidates that a walk keeps: more than one Choose can take
 
  private:
   static constexpr std::size_t kNoTail = static_cast<std::size_t>(-1);
+  // A candidate in Choose.
   struct Entry {
     Candidate candidate;
-    std::size_t tail = kNoTail;  // in moves_: that it would continue
+    std::size_t tail = kNoTail;  // index in moves_.tails of the path that it would continue
     bool operator<(const Entry& other) const { return WorthLess(candidate, other.candidate); }
   };
+  // Whether `a` comes after `b`.
   static bool WorthLess(const Candidate& a, const Candidate& b);
+  // Keeps the kKept best candidates.
   void KeepBest();
+  // Removes candidates that are listed twice.
   void ForgetTwins();
   bool IsUsable(BranchId branch) const { return branch.value < usable_.size() && usable_[branch.value]; }
+  // Whether the node can still be fetched.
   bool MayCome(NodeId node) const;
+  // Adds the candidate's page to moves_. Returns false if it cannot come.
   bool TakePage(const Entry& entry, const KvEvictionPlan& scores, TimeNs now);
+  // Adds the children of a chosen node to heap_.
   void PushChildren(NodeId node, std::size_t tail, const KvEvictionPlan& scores, TimeNs now);
 
   const DependencyTree* tree_;
@@ -105,10 +127,10 @@ class ProactiveSwapper {
   TimeNs observed_at_ = -kInterval;
   std::int64_t observed_used_ = -1;
   std::vector<bool> usable_;
-  std::size_t walk_left_ = 0;  // of the tree's host roots, the first ones: still to be scored
+  std::size_t walk_left_ = 0;  // host roots still to be scored: the first ones of the tree's list
   bool walking_ = false;
   std::vector<Candidate> best_;
-  std::vector<Entry> heap_;  // of Choose
+  std::vector<Entry> heap_;  // used by Choose
   Moves moves_;
 };
 

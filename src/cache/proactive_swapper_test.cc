@@ -13,7 +13,7 @@ namespace {
 using Memory = ProactiveSwapper::Memory;
 constexpr TimeNs kTick = ProactiveSwapper::kInterval;
 
-// Pages of a token, so that a path is spelled by its tokens; "lru", so that a score is the time of the last use.
+// A page holds one token, so the tokens spell the path. With "lru" a score is the time of the last use.
 struct World {
   std::unique_ptr<PagePool> device, host;
   std::unique_ptr<DependencyTree> tree;
@@ -32,7 +32,7 @@ struct World {
         base(tree->Hold("")),
         other(tree->Hold("another")) {}
 
-  // A session with these tokens was served, and ended at that time.
+  // Simulates a session with these tokens that ended at `at`.
   NodeId Remember(BranchId branch, const std::vector<TokenId>& tokens, TimeNs at) {
     NodeId tail = tree->Match(tree->Top(branch), tokens, 1000);
     while (!tree->OnDevice(tail)) tail = tree->Parent(tail);
@@ -45,7 +45,7 @@ struct World {
     tree->Unlock(tail, at);
     return tail;
   }
-  // To the host tier, from this node to the end of its path.
+  // Moves the end of the path, `pages` pages, to the host tier.
   void SwapOut(NodeId tail, std::int64_t pages) {
     std::vector<NodeId> path;
     for (NodeId at = tail; pages > 0; --pages, at = tree->Parent(at)) path.push_back(at);
@@ -81,7 +81,7 @@ TEST(ProactiveSwapper, BetweenTheThresholdsNothingMoves) {
   EXPECT_EQ(swapper.PagesBelow(710, 1000), 0);
 }
 
-// What is found out between two ticks ends a movement, and begins none.
+// Between two ticks a movement may end, but none begins.
 TEST(ProactiveSwapper, ItBeginsAtATickAndEndsAtOnce) {
   ProactiveSwapper swapper(nullptr);
   EXPECT_EQ(swapper.Observe(800, 1000, 0), Memory::kBalanced);
@@ -95,7 +95,7 @@ TEST(ProactiveSwapper, ItBeginsAtATickAndEndsAtOnce) {
   EXPECT_EQ(swapper.Observe(999, 1000, 3 * kTick), Memory::kBusy);
 }
 
-// Whatever is moved out stays out, and whatever is moved in stays in, as long as nobody else changes anything.
+// Content that was moved out stays out, and content that was moved in stays in, unless something else changes.
 TEST(ProactiveSwapper, NoPingPong) {
   for (const std::int64_t capacity : {10, 24, 100, 1000, 4096}) {
     for (std::int64_t begin = 0; begin <= capacity; ++begin) {
@@ -122,12 +122,12 @@ TEST(ProactiveSwapper, TheMostValuableComeFirst) {
   EXPECT_EQ(w.tree->HostRoots().size(), 3u);
   const auto& moves = w.Choose({.pages = 3, .most = 100, .kv_pages = 100});
   ASSERT_EQ(moves.tails.size(), 2u);
-  EXPECT_EQ(moves.tails[0], young);  // both of its pages: they are worth the same
+  EXPECT_EQ(moves.tails[0], young);  // both of its pages: they have the same score
   EXPECT_EQ(moves.tails[1], middle);
   EXPECT_EQ(moves.kv_pages, 3);
 }
 
-// FastLibra 4.2: from the roots of the host part down, and only where the adapter is.
+// FastLibra 4.2: content comes from the roots of the host part down, and only where the adapter is.
 TEST(ProactiveSwapper, NothingComesBeforeWhatItDependsOn) {
   World w;
   const NodeId deep = w.Remember(w.base, {1, 2, 3, 4}, 10), stranger = w.Remember(w.other, {1, 2}, 90);
@@ -142,7 +142,7 @@ TEST(ProactiveSwapper, NothingComesBeforeWhatItDependsOn) {
   EXPECT_TRUE(w.Choose({.pages = 2, .most = 100, .kv_pages = 100}).empty());
 }
 
-// Two paths of one job may not have a node in common: the better child goes on, the other comes with a later job.
+// Two paths of one job share no node: the better child continues the path, the other comes with a later job.
 TEST(ProactiveSwapper, OfTwoChildrenTheBetterOneComes) {
   World w;
   const NodeId first = w.Remember(w.base, {1, 2, 3}, 10), second = w.Remember(w.base, {1, 2, 4}, 20);
@@ -153,7 +153,7 @@ TEST(ProactiveSwapper, OfTwoChildrenTheBetterOneComes) {
   EXPECT_EQ(moves.tails[0], second);
   std::vector<DependencyTree::MovingPages> pages;
   w.tree->BeginFetch(second, pages);
-  EXPECT_TRUE(w.Choose({.pages = 10, .most = 100, .kv_pages = 100}).empty());  // its parent is on its way
+  EXPECT_TRUE(w.Choose({.pages = 10, .most = 100, .kv_pages = 100}).empty());  // the parent is in transfer
   w.tree->EndFetch(pages, /*failed=*/false);
   EXPECT_EQ(w.Choose({.pages = 10, .most = 100, .kv_pages = 100}).tails, std::vector<NodeId>{first});
 }
@@ -170,13 +170,13 @@ TEST(ProactiveSwapper, RoomIsKept) {
   EXPECT_EQ(moves.kv_pages, 8);
   EXPECT_EQ(moves.pages, 14);
   moves = w.Choose({.pages = 3, .most = 25, .kv_pages = 8, .adapters = 2}, adapters);
-  EXPECT_EQ(moves.adapters, std::vector{AdapterGeneration{1}});  // the last may go beyond what is wanted
+  EXPECT_EQ(moves.adapters, std::vector{AdapterGeneration{1}});  // the last one may exceed the wanted pages
   EXPECT_EQ(moves.pages, 4);
   EXPECT_TRUE(w.Choose({.pages = 20, .most = 0, .kv_pages = 8, .adapters = 2}, adapters).empty());
   EXPECT_TRUE(w.Choose({.pages = 20, .most = 20, .kv_pages = 0, .adapters = 0}, adapters).empty());
 }
 
-// More roots than one call looks at: nothing is taken before all were seen.
+// With more roots than one call examines, nothing is chosen before all were seen.
 TEST(ProactiveSwapper, AWalkIsBoundedAndSeesAll) {
   constexpr TokenId kRoots = 20'000;
   World w(kRoots + 10);
@@ -194,7 +194,7 @@ TEST(ProactiveSwapper, AWalkIsBoundedAndSeesAll) {
   EXPECT_EQ(w.tree->View(moves.tails[1]).last_use, kRoots - 1);
 }
 
-// Between two calls of a walk a root comes to the device; the last one, which was seen, takes its place, and is seen
+// Between two calls of a walk a root arrives on the device. The last root, already seen, takes its place and is seen
 // again.
 TEST(ProactiveSwapper, ARootThatIsSeenTwiceComesOnce) {
   constexpr TokenId kRoots = 20'000;
@@ -215,8 +215,8 @@ TEST(ProactiveSwapper, ARootThatIsSeenTwiceComesOnce) {
 
 // ---------------------------------------------------------------- Random use
 
-// Sessions come and go, pages give way, copies are made and fail, both ways of movement at random and always according
-// to the rules, against what a walk over all nodes says.
+// Sessions begin and end, pages are evicted, copies succeed and fail. Movements in both directions are random but
+// follow the rules; a walk over all nodes checks the result.
 struct Fuzz {
   Prng prng;
   World w;
@@ -291,7 +291,7 @@ struct Fuzz {
     Fetching job;
     for (const NodeId tail : moves.tails) {
       ASSERT_TRUE(w.usable[w.tree->View(tail).branch.value]);
-      w.tree->BeginFetch(tail, job.pages);  // aborts if a path begins below what is not there
+      w.tree->BeginFetch(tail, job.pages);  // aborts if the parent of a path is not on the device
       job.ends.push_back(job.pages.size());
     }
     ASSERT_EQ(static_cast<std::int64_t>(job.pages.size()), moves.kv_pages);
@@ -316,7 +316,7 @@ struct Fuzz {
         w.tree->DropHostPages(1);
       else if (OneIn(20) && running.empty())
         w.tree->Clear(w.other);
-      if (i % 8 == 0) w.tree->CheckIntegrity();  // host roots too
+      if (i % 8 == 0) w.tree->CheckIntegrity();  // includes the host roots
     }
   }
 };

@@ -7,11 +7,11 @@
 namespace loramux {
 namespace {
 
-constexpr std::int64_t kRemembered = 32;  // samples
-constexpr std::int64_t kTrusted = 8;      // from then on a sample is held against what was expected
+constexpr std::int64_t kRemembered = 32;  // window of the running means, in samples
+constexpr std::int64_t kTrusted = 8;      // samples after which outliers are limited
 constexpr double kSurprise = 4;
-constexpr double kLatencyPages = 8;  // where it cannot be measured
-constexpr double kSpread = 0.1;      // of sizes, relative: less than that is one size
+constexpr double kLatencyPages = 8;  // used where the latency cannot be measured
+constexpr double kSpread = 0.1;      // relative spread of sizes below which all count as one size
 
 }  // namespace
 
@@ -62,7 +62,7 @@ ReloadCostEstimator::Time ReloadCostEstimator::Line::Fit() const {
     const double page = y / (x + kLatencyPages);
     return {.page_ns = page, .latency_ns = kLatencyPages * page, .samples = samples};
   }
-  // Both parts are positive: noise must not say otherwise.
+  // Both parts stay positive in spite of noise.
   const double page = std::clamp((xy - x * y) / variance, 0.05 * y / x, y / x);
   return {.page_ns = page, .latency_ns = y - page * x, .samples = samples};
 }
@@ -72,7 +72,7 @@ void ReloadCostEstimator::SawLoad(ReloadFrom from, std::int64_t pages, TimeNs to
   loads_[from == ReloadFrom::kDisk ? 1 : 0].Add(static_cast<double>(pages), static_cast<double>(took));
 }
 
-// A line through the origin: the time a page is the mean over samples of one page each.
+// A line through the origin: each sample counts as one page, so the mean of y is the time per page.
 void ReloadCostEstimator::SawPrefill(double pages, TimeNs took) {
   if (!(pages > 0)) return;
   Line& line = prefill_;

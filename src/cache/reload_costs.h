@@ -1,4 +1,4 @@
-// What it costs to get back what was evicted, for the policies that weigh it, and its measurement while serving.
+// The cost of getting evicted content back, as eviction policies use it, and its measurement while serving.
 #pragma once
 
 #include <array>
@@ -8,68 +8,75 @@
 
 namespace loramux {
 
-// How it would come back.
+// Where evicted content comes back from.
 enum class ReloadFrom : std::uint8_t {
-  kHost,        // a copy
+  kHost,        // a copy from the host tier
   kDisk,        // read, converted and packed
-  kComputation  // keys and values: the tokens' prefill again
+  kComputation  // KV pages: prefill of their tokens again
 };
 
-// In reads of a page from disk (with conversion and packing); policies use ratios alone.
+// Costs in units of one page read from disk, including conversion and packing. Policies use only ratios of them.
 struct ReloadCosts {
+  // Cost of a load: latency + page x pages.
   struct Load {
     double page = 1;
-    double latency = 8;  // whatever the size
+    double latency = 8;  // independent of the size
   };
-  // The start, until something was measured. A copy from the host tier takes about a tenth of a read from disk; the
-  // prefill of a page's 16 tokens, at 2 multiply-adds a weight and token, many times as long.
+  // Defaults until something is measured. A copy from the host tier takes about a tenth of a read from disk. The
+  // prefill of the 16 tokens of a page, at 2 multiply-adds for each weight and token, takes many times as long.
   Load host = {.page = 0.1, .latency = 0.8};
   Load disk = {.page = 1, .latency = 8};
   double computed_page = 10;
 
+  // Cost of one page.
   double Page(ReloadFrom from) const;
-  double Latency(ReloadFrom from) const;  // of an adapter's load; of a computation none
+  // Latency of an adapter's load; 0 for a computation.
+  double Latency(ReloadFrom from) const;
 };
 
-// Measured times, smoothed: a line, latency + pages x time a page, through the loads of each tier, and the mean of the
-// prefill of a page. Recent samples count more (as of the 32 last ones). Robust: after the first few, a sample counts
-// as at most four times, and at least a quarter of, what was expected, so none changes a time by more than a tenth.
-// Where all loads have about one size, the latency is taken to be that of 8 pages, as at the start. A value; reads no
-// clock.
+// Smoothed measurements of reload times: for each tier a line, latency + pages x time per page, fitted to all loads;
+// for computation the mean prefill time of a page. Recent samples weigh more (a window of about 32 samples). Outliers
+// are limited: after the first few samples, each counts as at most four times and at least a quarter of the expected
+// time. Where all loads have about the same size, the latency is taken as the time of 8 pages, as in the defaults. A
+// value type; reads no clock.
 class ReloadCostEstimator {
  public:
-  static constexpr std::int64_t kFewestSamples = 16;  // before a time counts
+  static constexpr std::int64_t kFewestSamples = 16;  // before a measured time is used
 
+  // A measured or expected time; nanoseconds.
   struct Time {
     double page_ns = 0, latency_ns = 0;
     std::int64_t samples = 0;
   };
 
-  // An adapter of so many pages was loaded from there, and nothing else on the way at the time. REQUIRES: not
+  // Records the load of an adapter of `pages` pages, with no other load in progress meanwhile. REQUIRES: `from` is not
   // kComputation.
   void SawLoad(ReloadFrom from, std::int64_t pages, TimeNs took);
-  // The prefill of so many pages' tokens (a part of a page counts as such) in a step that did little else.
+  // Records the prefill of `pages` pages' tokens, fractions included, in a step that did little else.
   void SawPrefill(double pages, TimeNs took);
 
-  // Counts until enough samples are there. `time.samples` is not looked at; what takes no time is not taken.
+  // Sets the time to use until there are enough samples. `time.samples` is ignored, and so is a time without a positive
+  // page_ns.
   void Expect(ReloadFrom from, const Time& time);
 
   Time Of(ReloadFrom from) const;  // as measured
-  // Of what has enough samples as measured, of the rest what is expected, or else the constants. The unit is the first
-  // of these that is not a constant, at its constant: a page from disk, from the host tier, computed.
+  // The costs: measured where there are enough samples, else as expected, else the default. The first available time,
+  // in the order disk, host tier, computation, sets the unit: it keeps its default page cost.
   ReloadCosts Costs() const;
 
  private:
-  // Means of pages x, nanoseconds y.
+  // Running means over samples of x pages and y nanoseconds.
   struct Line {
     std::int64_t samples = 0;
     double x = 0, y = 0, xx = 0, xy = 0;
+    // The line through the samples.
     Time Fit() const;
+    // Adds a sample of `pages` pages that took `ns` nanoseconds.
     void Add(double pages, double ns);
   };
   std::array<Line, 2> loads_;  // from the host tier, from disk
   Line prefill_;
-  std::array<Time, 3> expected_;  // by ReloadFrom; no page_ns: nothing is expected
+  std::array<Time, 3> expected_;  // by ReloadFrom; page_ns == 0: no expectation
 };
 
 }  // namespace loramux

@@ -10,7 +10,7 @@ namespace {
 
 constexpr ReloadFrom kHost = ReloadFrom::kHost, kDisk = ReloadFrom::kDisk, kComputation = ReloadFrom::kComputation;
 
-// Loads of 1 to 20 pages on a link with this latency and time a page, give or take a tenth.
+// Loads of 1 to 20 pages on a link with this latency and time per page, with 10 % noise.
 void Load(ReloadCostEstimator& costs, ReloadFrom from, double latency_ns, double page_ns, int count,
           std::uint64_t seed = 1) {
   Prng prng(seed);
@@ -33,12 +33,12 @@ TEST(ReloadCosts, BeginAsTheConstants) {
   EXPECT_EQ(few.Costs().Page(kHost), start.Page(kHost));
 }
 
-// What a profile says counts until there are samples enough, and not beyond.
+// A profile's expectation counts until there are enough samples, and no longer.
 TEST(ReloadCosts, ExpectationsGiveWayToWhatIsSeen) {
   ReloadCostEstimator costs;
   costs.Expect(kDisk, {.page_ns = 4e6, .latency_ns = 8e6});
   costs.Expect(kHost, {.page_ns = 1e6});
-  costs.Expect(kComputation, {});  // takes no time: it is not known
+  costs.Expect(kComputation, {});  // no time: not an expectation
   EXPECT_EQ(costs.Of(kDisk).samples, 0);
   EXPECT_DOUBLE_EQ(costs.Costs().Page(kDisk), 1);
   EXPECT_DOUBLE_EQ(costs.Costs().Latency(kDisk), 2);
@@ -70,7 +70,7 @@ TEST(ReloadCosts, LoadsOfOneSizeShareTheirTimeAsAtTheStart) {
   EXPECT_NEAR(costs.Costs().Latency(kDisk), 8, 1e-6);
 }
 
-// Whatever was not measured keeps its constant beside the first that was.
+// Costs that were not measured keep their defaults relative to the first measured one.
 TEST(ReloadCosts, TheUnitIsThatOfWhatWasMeasured) {
   ReloadCostEstimator costs;
   for (int i = 0; i < 20; ++i) costs.SawPrefill(10, 10'000'000);
@@ -99,8 +99,7 @@ TEST(ReloadCosts, AnOutlierChangesLittleAndAChangeIsFollowed) {
   EXPECT_LT(prefill.Of(kComputation).page_ns, 1.1e6);
 }
 
-// What is dear to get back stays, by what was measured: here pages of keys and values that are computed faster than an
-// adapter is copied.
+// Content with a high measured reload cost stays. Here KV pages are computed faster than an adapter is copied.
 TEST(ReloadCosts, PoliciesWeighWhatWasMeasured) {
   const auto loramux = std::move(MakeEvictionPolicy("loramux")).value(),
              gdsf = std::move(MakeEvictionPolicy("gdsf")).value();

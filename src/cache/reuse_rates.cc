@@ -8,14 +8,14 @@
 namespace loramux {
 namespace {
 
-constexpr int kFirstAgeBits = 28;  // of nanoseconds
+constexpr int kFirstAgeBits = 28;  // log2 of nanoseconds
 
-// Mooncake's conversations are for 30 to 100 s, whatever the size (docs/caching.md); no longer than that where little
-// goes.
+// Bounds of the remembered time. For Mooncake's conversations 30 to 100 seconds is right at every cache size
+// (docs/caching.md). It is no longer than that where little is evicted.
 constexpr double kMostRemembered = 30, kLeastRemembered = 0.25;  // seconds
 constexpr double kRememberedTurnovers = 2;
 
-// In seconds.
+// The lower bound of an age class in seconds.
 double BeginOf(std::size_t age) {
   return age == 0 ? 0 : std::ldexp(1.0, kFirstAgeBits + static_cast<int>(age) - 1) / kNsPerSecond;
 }
@@ -47,7 +47,7 @@ void ReuseRates::Learn(TimeNs now, double remembered_s) {
   const double left =
       std::exp2(-static_cast<double>(std::max<TimeNs>(0, now - learned_at_)) / static_cast<double>(kHalfLife));
   learned_at_ = std::max(learned_at_, now);
-  std::array<double, kAges> learned;  // times the prior: of the class of fewer visits, then of this one
+  std::array<double, kAges> learned;  // factors over the prior: of the class below, then of this class
   learned.fill(1);
   for (std::size_t visits = 0; visits < kClasses; ++visits) {
     const double frequency = std::exp2(static_cast<double>(visits));
@@ -58,9 +58,9 @@ void ReuseRates::Learn(TimeNs now, double remembered_s) {
       cell.visits *= left;
       cell.weight *= left;
       cell.idle *= left;
-      // Where little was seen, what was at the age before and with fewer visits holds.
+      // With few observations, the rates of the previous age and of the class with fewer visits apply.
       const double believed = visits == 0 ? younger : (younger + learned[age]) / 2;
-      // visits, by the prior
+      // The visits that the prior predicts.
       const double expected = cell.weight > 0 ? cell.weight / (remembered_s + cell.idle / cell.weight) : 0;
       younger = learned[age] = (cell.visits + kPriorWeight * believed) / (expected + kPriorWeight);
       seconds[age] = BeginOf(age + 1) - BeginOf(age);
@@ -72,14 +72,15 @@ void ReuseRates::Learn(TimeNs now, double remembered_s) {
   }
 }
 
-// Who stays until he is visited, but no longer than to the end of some age: visits per time.
+// The best mean rate, in visits per time, of a page that is kept until its next visit, but at most to the end of some
+// age.
 double ReuseRates::BestMean(const std::array<double, kAges>& rate, const std::array<double, kAges>& seconds,
                             std::size_t from) {
   double visits = 0, time = 0, unvisited = 1, best = 0;
   for (std::size_t age = from; age < kAges; ++age) {
     const double visited = unvisited * -std::expm1(-rate[age] * seconds[age]);
     visits += visited;
-    time += visited / rate[age];  // of an exponential law: the mean of the time to the visit, and at most to the end
+    time += visited / rate[age];  // exponential law: mean time to the visit, bounded by the end of the age
     best = std::max(best, visits / time);
     unvisited -= visited;
   }

@@ -1,14 +1,15 @@
-// How often a page that nobody uses will be used again, learned from the pages themselves.
+// Rates at which idle pages are used again, learned from the pages themselves.
 //
-// What is known of an idle page is how often it was visited, and how long nobody has used it. What that says of its
-// next visit differs from load to load: a system prompt that was visited ten times will be again, a conversation of ten
-// turns may be over. So visits, and the time without one, are counted by number of visits and idle time. A rule of
-// thumb that is right on the mean of some traces is the prior: it holds where nothing was seen, and gives way to what
-// is (a Gamma prior of a Poisson rate).
+// Two properties of an idle page are known: the number of its visits and its idle time. What they predict depends on
+// the load: a system prompt with ten visits will be visited again, while a conversation of ten turns may be over. So
+// visits, and time without visits, are counted by number of visits and by idle time. The prior is a rule that holds on
+// the mean of some traces. It applies where nothing was observed and yields to observations (a Gamma prior of a Poisson
+// rate).
 //
-// Eviction asks not for the chance of a visit now but for what a page returns for the time that it will take memory:
-// who has got his answer reads it first, then asks again. So a rate is the mean over the time ahead for which that is
-// highest: the hit density of LHD (Beckmann, Chen and Cidon, NSDI 2018), for the best time to give up.
+// Eviction needs the return of a page for the time that it will occupy memory, not its chance of a visit right now: a
+// user reads an answer before asking again. So a rate here is the highest mean rate over any period that begins now.
+// This is the hit density of LHD (Beckmann, Chen and Cidon, NSDI 2018) at the best time to give the page up.
+//
 // Not thread-safe; reads no clock.
 #pragma once
 
@@ -20,44 +21,49 @@
 
 namespace loramux {
 
+// See the top of this file.
 class ReuseRates {
  public:
-  // Visits a second of what was visited `frequency` times (decaying, as of the last one) and has not been for `idle_s`:
-  // the number over the time in which visits are remembered and that since the last one. It never saturates: after
-  // hours too the more recent of two is worth more. What has been visited once will hardly be again in some loads, and
-  // what many times in others: kPriorVisits is between (from Mooncake's traces, docs/caching.md).
+  // Prior rate, in visits a second, of a page with `frequency` visits (decaying, as of the last one) and `idle_s`
+  // seconds without one. It is the number of visits over the time for which visits are remembered plus the idle time.
+  // It never saturates: even after hours the more recent of two pages has the higher rate. In some loads a page with
+  // one visit is hardly visited again, in others a page with many visits is; kPriorVisits is a compromise (from
+  // Mooncake's traces, docs/caching.md).
   static double Prior(double frequency, double idle_s, double remembered_s) {
     return (kPriorVisits + frequency) / (remembered_s + idle_s);
   }
-  // For how long, in seconds, where all that is idle is replaced in `turnover_s`, or never.
+  // Seconds for which visits are remembered if all idle content is replaced every `turnover_s` seconds; none: it is
+  // never replaced.
   static double Remembered(std::optional<double> turnover_s);
 
-  // A page that had been visited `frequency` times was visited again after `idle`.
+  // Records that a page with `frequency` visits was visited again after `idle`.
   void SawVisit(double frequency, TimeNs idle) { ++CellOf(frequency, idle).visits; }
-  // Pages like this one were idle for so many page-seconds.
+  // Records that pages with these properties were idle for `page_seconds` in all.
   void SawIdle(double frequency, TimeNs idle, double page_seconds);
-  // Makes rates of what was seen, over the prior with that time, and forgets half of it in each kHalfLife. Some
-  // microseconds.
+  // Recomputes the rates from the observations and from the prior with `remembered_s`. Observations lose half their
+  // weight every kHalfLife. Takes some microseconds.
   void Learn(TimeNs now, double remembered_s);
 
-  // What was learned: so many times the prior is the rate.
+  // The learned rate as a multiple of the prior.
   double Factor(double frequency, TimeNs idle) const { return CellOf(frequency, idle).factor; }
 
  private:
   static constexpr double kPriorVisits = 0.3;
   static constexpr TimeNs kHalfLife = 600 * kNsPerSecond;
-  // What is believed before anything was seen weighs as much as so many visits. A request visits many pages at once.
+  // Weight of the prior, in visits. It is large because one request visits many pages at once.
   static constexpr double kPriorWeight = 32;
-  static constexpr std::size_t kClasses = 6;  // of visits: below 1.5, 2.5, 4.5, 8.5, 16.5, and more
-  static constexpr std::size_t kAges = 16;    // of idle time: below 0.27 s, 0.54, 1.1, ... and more than 73 minutes
+  static constexpr std::size_t kClasses = 6;  // by visits: below 1.5, 2.5, 4.5, 8.5, 16.5, and more
+  static constexpr std::size_t kAges = 16;    // by idle time: below 0.27 s, 0.54 s, 1.1 s, ... and above 73 minutes
 
+  // The observations of one class of visits and one class of idle time.
   struct Cell {
-    double visits = 0;  // seen
-    double weight = 0;  // of the seconds that pages were seen idle, each (kPriorVisits + frequency) times
-    double idle = 0;    // the same times the idle time in seconds
+    double visits = 0;  // observed
+    double weight = 0;  // sum of observed idle page-seconds x (kPriorVisits + frequency)
+    double idle = 0;    // the same sum, each addend times its idle time in seconds
     double factor = 1;
   };
   static double Seconds(TimeNs time) { return static_cast<double>(time > 0 ? time : 0) / kNsPerSecond; }
+  // The highest mean rate over any period that begins at age `from`.
   static double BestMean(const std::array<double, kAges>& rate, const std::array<double, kAges>& seconds,
                          std::size_t from);
   static std::size_t ClassOf(double frequency);

@@ -15,8 +15,8 @@ double Rate(const ReuseRates& rates, double frequency, double idle_s) {
          rates.Factor(frequency, static_cast<TimeNs>(idle_s * kNsPerSecond));
 }
 
-// Of pages that were visited `frequency` times and are visited again at `rate(idle seconds)`: what is seen of `pages`
-// of them in a second at each second up to `longest`, all that come to it.
+// Simulates `pages` pages with `frequency` visits that are visited again at `rate(idle seconds)`. Feeds their idle time
+// and visits, second by second up to `longest`.
 void See(ReuseRates& rates, double frequency, double pages, int longest, const std::function<double(double)>& rate) {
   double visits = 0;
   for (int second = 0; second < longest; ++second) {
@@ -40,24 +40,24 @@ TEST(ReuseRates, AreThePriorWhereNothingWasSeen) {
 
 TEST(ReuseRates, BecomeWhatIsSeen) {
   ReuseRates rates;
-  See(rates, 1, 10000, 128, [](double) { return 0.004; });  // the prior: 0.043 at once, 0.01 after 100 s
+  See(rates, 1, 10000, 128, [](double) { return 0.004; });  // the prior: 0.043 at first, 0.01 after 100 seconds
   rates.Learn(kSecond, kRemembered);
   for (const double idle : {6.0, 12.0, 24.0, 48.0, 96.0}) EXPECT_NEAR(Rate(rates, 1, idle), 0.004, 0.001) << idle;
 }
 
-// He reads for eight seconds and then asks again, or never.
+// A user reads for eight seconds and then asks again, or never.
 TEST(ReuseRates, LookAhead) {
   ReuseRates rates;
   See(rates, 1, 1000, 120, [](double idle) { return idle > 8 && idle < 17 ? 0.2 : 0.0; });
   rates.Learn(kSecond, kRemembered);
-  // From 2 s on: about one visit for 6 s of waiting and 5 of the mean time to it.
+  // From 2 seconds on: about one visit for 6 seconds of waiting and a mean of 5 seconds to the visit.
   EXPECT_GT(Rate(rates, 1, 2), 0.05);
   EXPECT_LT(Rate(rates, 1, 2), 0.12);
   EXPECT_GT(Rate(rates, 1, 12), Rate(rates, 1, 2));
   EXPECT_LT(Rate(rates, 1, 60), Rate(rates, 1, 2) / 10);
 }
 
-// Conversations that are over: ten visits do not make another one.
+// Conversations that are over: ten visits do not predict another one.
 TEST(ReuseRates, TellManyVisitsFromVisitsToCome) {
   ReuseRates rates;
   See(rates, 10, 1000, 120, [](double idle) { return idle < 20 ? 0.1 : 0.0; });
@@ -65,7 +65,7 @@ TEST(ReuseRates, TellManyVisitsFromVisitsToCome) {
   rates.Learn(kSecond, kRemembered);
   EXPECT_GT(Rate(rates, 10, 6), Rate(rates, 1, 6));
   EXPECT_LT(Rate(rates, 10, 90), Rate(rates, 1, 90));
-  // which the prior has the other way
+  // The prior says the opposite.
   EXPECT_GT(ReuseRates::Prior(10, 90, kRemembered), ReuseRates::Prior(1, 90, kRemembered));
 }
 
@@ -74,8 +74,8 @@ TEST(ReuseRates, TakeFromFewerVisitsWhatWasNotSeenOfMore) {
   See(rates, 1, 1000, 120, [](double) { return 0.0; });
   rates.Learn(kSecond, kRemembered);
   EXPECT_LT(rates.Factor(1, 60 * kSecond), 0.1);
-  EXPECT_LT(rates.Factor(1, 3600 * kSecond), 0.1);  // nor longer
-  EXPECT_LT(rates.Factor(20, 60 * kSecond), 0.5);   // nor oftener
+  EXPECT_LT(rates.Factor(1, 3600 * kSecond), 0.1);  // nor after a longer idle time
+  EXPECT_LT(rates.Factor(20, 60 * kSecond), 0.5);   // nor with more visits
 }
 
 TEST(ReuseRates, Forget) {
@@ -87,18 +87,18 @@ TEST(ReuseRates, Forget) {
   EXPECT_NEAR(rates.Factor(1, 60 * kSecond), 1, 0.05);
 }
 
-// A small cache is as a large one in less time.
+// A small cache behaves like a large one on a shorter time scale.
 TEST(ReuseRates, RememberAsLongAsPagesStay) {
   EXPECT_EQ(ReuseRates::Remembered(std::nullopt), 30);
   EXPECT_EQ(ReuseRates::Remembered(3600), 30);
   EXPECT_EQ(ReuseRates::Remembered(2), 4);
   EXPECT_EQ(ReuseRates::Remembered(0), 0.25);
-  // Visited ten times, and not for two seconds, or once, just now.
+  // Ten visits and two seconds idle, against one visit just now.
   EXPECT_GT(ReuseRates::Prior(10, 2, 30), ReuseRates::Prior(1, 0, 30));
   EXPECT_LT(ReuseRates::Prior(10, 2, 0.25), ReuseRates::Prior(1, 0, 0.25));
 }
 
-// What was seen is seconds and visits: it stays true for another prior.
+// Observations are seconds and visits, so they stay valid under another prior.
 TEST(ReuseRates, ThatWereLearnedDoNotDependOnHowLongIsRemembered) {
   for (const double remembered_s : {0.5, 5.0, 30.0}) {
     ReuseRates rates;

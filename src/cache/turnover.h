@@ -1,8 +1,9 @@
-// How fast what nobody uses is replaced on the device: the time in which as many pages are evicted as are idle.
+// How fast the idle content of the device is replaced: the time in which as many pages are evicted as are idle.
 //
-// An hour of a large cache is as long, to it, as a second of one that is overwritten in a second: how long visits tell
-// of others to come is a part of this time (ReuseRates::Remembered). Of idle pages x time over evicted pages, both
-// halved every few seconds. A value; reads no clock.
+// This is the time scale of a cache. One hour in a large cache corresponds to one second in a cache that is overwritten
+// every second. The time for which visits predict further visits is a multiple of it (ReuseRates::Remembered). It is
+// computed as idle pages x time over evicted pages; both sums are halved every 10 seconds. A value type; reads no
+// clock.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +13,20 @@
 
 namespace loramux {
 
+// Estimates the turnover from periodic counts.
 class Turnover {
  public:
-  // `idle_pages` have been idle since the call before, and `evicted_pages` (since the start) does not decrease.
-  // REQUIRES: `now` does not decrease.
+  // Records that `idle_pages` have been idle since the previous call and that `evicted_pages` were evicted since the
+  // start. REQUIRES: neither `evicted_pages` nor `now` decreases.
   void Saw(std::int64_t idle_pages, std::int64_t evicted_pages, TimeNs now);
-  // Seconds; none: nothing was evicted for a long time.
+  // The turnover in seconds; none if nothing was evicted for a long time.
   std::optional<double> Seconds() const;
 
  private:
-  static constexpr double kHalfLife = 10;           // seconds
-  static constexpr TimeNs kLongest = kNsPerSecond;  // between two calls: longer, nobody asked for anything
-  static constexpr double kFewest = 1;              // page
+  static constexpr double kHalfLife = 10;  // seconds
+  // Most time counted between two calls: in a longer gap there was no load.
+  static constexpr TimeNs kLongest = kNsPerSecond;
+  static constexpr double kFewest = 1;  // evicted pages
 
   double page_seconds_ = 0, evicted_ = 0;
   std::int64_t evicted_before_ = 0;

@@ -7,7 +7,7 @@ namespace {
 
 constexpr TimeNs kTenth = kNsPerSecond / 10;
 
-// So many pages are idle, and so many go in a tenth of a second, for so many of them.
+// For `tenths` tenths of a second, `idle` pages are idle and `going` pages are evicted in each.
 void Pass(Turnover& turnover, std::int64_t idle, std::int64_t going, int tenths, TimeNs& now, std::int64_t& evicted) {
   for (int i = 0; i < tenths; ++i) turnover.Saw(idle, evicted += going, now += kTenth);
 }
@@ -18,10 +18,10 @@ TEST(Turnover, IsTheTimeInWhichAllThatIsIdleGoes) {
   std::int64_t evicted = 0;
   EXPECT_FALSE(turnover.Seconds().has_value());
   Pass(turnover, 1000, 0, 50, now, evicted);
-  EXPECT_FALSE(turnover.Seconds().has_value());  // nothing has gone
+  EXPECT_FALSE(turnover.Seconds().has_value());  // nothing was evicted
   Pass(turnover, 1000, 50, 1000, now, evicted);
   ASSERT_TRUE(turnover.Seconds().has_value());
-  EXPECT_NEAR(*turnover.Seconds(), 2, 0.02);  // 500 a second
+  EXPECT_NEAR(*turnover.Seconds(), 2, 0.02);  // 500 evictions a second
   Pass(turnover, 1000, 500, 1000, now, evicted);
   EXPECT_NEAR(*turnover.Seconds(), 0.2, 0.002);
 }
@@ -38,7 +38,7 @@ TEST(Turnover, EndsWhenNothingGoesAnyMore) {
   EXPECT_FALSE(turnover.Seconds().has_value());
 }
 
-// A night without requests is not the time that pages stay.
+// A night without requests does not count as residence time of pages.
 TEST(Turnover, AQuietTimeCountsForLittle) {
   Turnover turnover;
   TimeNs now = 0;

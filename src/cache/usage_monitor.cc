@@ -25,7 +25,7 @@ void UsageMonitor::Visit(std::size_t slot, AdapterGeneration generation, TimeNs 
 
 void UsageMonitor::SawNoVisit(const Visits& visits, TimeNs now, TimeNs since) {
   if (visits.frequency <= 0) return;
-  // After a long time without steps nobody knows what the idle time was like.
+  // Capped: after a long time without steps, the length of the idle time says nothing about the load.
   const auto seconds = static_cast<double>(std::clamp<TimeNs>(since, 0, kNsPerSecond)) / kNsPerSecond;
   reuse_.SawIdle(visits.frequency, now - visits.at, seconds);
 }

@@ -1,8 +1,8 @@
-// How often adapters are asked for lately, how soon again, and how large batches are: what policies know of adapters.
+// The recent use of adapters, as eviction policies need it: request frequency, rate of reuse, and batch size.
 //
-// Counts visits, of which half are forgotten in each kFrequencyHalfLife, by the slot in which the residency manager
-// keeps an adapter. Recording takes constant time and allocates only when there are more adapters than ever before.
-// Not thread-safe; reads no clock.
+// Counts visits that decay by half every kFrequencyHalfLife, indexed by the slot of the adapter in the residency
+// manager. Recording takes constant time; it allocates only when there are more adapters than ever before. Not
+// thread-safe; reads no clock.
 #pragma once
 
 #include <cstdint>
@@ -14,49 +14,57 @@
 
 namespace loramux {
 
+// See the top of this file.
 class UsageMonitor {
  public:
+  // A visit count that decays.
   struct Visits {
     double frequency = 0;  // as of `at`
     TimeNs at = 0;
   };
 
-  // A request begins with this adapter, which is in this slot; or with the base model.
+  // A request begins with the adapter in this slot (Visit) or with the base model (VisitBase).
   void Visit(std::size_t slot, AdapterGeneration generation, TimeNs now);
   void VisitBase(TimeNs now) { Add(total_, now); }
-  // The adapter's visits as of the last one: still none since, at `now`, after having been looked at `since` ago.
+  // Records that an adapter whose last visit is `visits` was still not visited at `now`. It was checked last `since`
+  // nanoseconds ago.
   void SawNoVisit(const Visits& visits, TimeNs now, TimeNs since);
-  // Makes rates of what was seen of visits, once a second; `remembered_s`: ReuseRates::Remembered. Some microseconds.
+  // Recomputes the reuse rates, at most once a second; `remembered_s`: see ReuseRates::Remembered. Takes some
+  // microseconds.
   void Learn(TimeNs now, double remembered_s);
-  // Visits to be expected of such an adapter, over what ReuseRates::Prior says.
+  // Expected visits of an adapter with these visits, as a multiple of ReuseRates::Prior.
   double ReuseFactor(const Visits& visits, TimeNs now) const {
     return visits.frequency > 0 ? reuse_.Factor(visits.frequency, now - visits.at) : 1.0;
   }
-  // A batch of so many requests. REQUIRES: `now` does not decrease.
+  // Records a batch of `requests` requests. REQUIRES: `now` does not decrease.
   void SawBatch(std::int64_t requests, TimeNs now);
 
-  // None for an adapter that was never visited, or whose slot another one had last.
+  // The adapter's visits; none if it was never visited or another adapter used its slot last.
   Visits Of(std::size_t slot, AdapterGeneration generation) const;
-  // Of all adapters and the base model, at `now`.
+  // Visits of all adapters and the base model, decayed to `now`.
   double TotalVisits(TimeNs now) const { return Decayed(total_, now); }
-  // Requests in a batch, the mean of the last 5 seconds, to a quarter of a second (FastLibra 5.1's BS); 0 without
-  // batches.
+  // Mean number of requests in a batch over the last 5 seconds, in steps of a quarter of a second (FastLibra 5.1's BS);
+  // 0 without batches.
   double RecentBatchSize(TimeNs now) const;
 
+  // The frequency of `visits`, decayed to `now`.
   static double Decayed(const Visits& visits, TimeNs now);
 
  private:
   static constexpr std::size_t kBuckets = 20;
   static constexpr TimeNs kBucket = 250 * kNsPerMs;
+  // The visits of the adapter in one slot.
   struct Entry {
     AdapterGeneration generation;
     Visits visits;
   };
+  // The batches of one interval of kBucket.
   struct Bucket {
-    std::int64_t number = -1;  // since time 0
+    std::int64_t number = -1;  // in units of kBucket since time 0
     std::int64_t batches = 0, requests = 0;
   };
 
+  // Adds a visit at `now`.
   static void Add(Visits& visits, TimeNs now);
 
   std::vector<Entry> entries_;  // by slot
@@ -66,8 +74,9 @@ class UsageMonitor {
   Bucket buckets_[kBuckets];  // of the last 5 seconds, by number
 };
 
-// Adapters that a batch is expected to need (FastLibra's equation 3), made of one addend for each adapter: the
-// probability that at least one of `batch_size` requests uses an adapter that a request uses with probability `prob`.
+// One adapter's addend in FastLibra's equation 3, the number of adapters that a batch is expected to need. It is the
+// probability that at least one of `batch_size` requests uses an adapter that a single request uses with probability
+// `prob`.
 double ProbabilityInBatch(double prob, double batch_size);
 
 }  // namespace loramux

@@ -18,8 +18,7 @@ TEST(UsageMonitor, HalfOfTheVisitsAreForgottenInAHalfLife) {
   EXPECT_DOUBLE_EQ(monitor.TotalVisits(kFrequencyHalfLife), 3.0);
 }
 
-// Adapters that are visited once and never again are worth less than what the prior says, those visited every second
-// more.
+// Adapters that are visited once only are worth less than the prior says; those visited every second are worth more.
 TEST(UsageMonitor, LearnsHowSoonAdaptersAreVisitedAgain) {
   const auto factor = [](bool again) {
     UsageMonitor monitor;
@@ -56,9 +55,9 @@ TEST(UsageMonitor, TheBatchSizeIsThatOfTheLastFiveSeconds) {
   monitor.SawBatch(4, 0);
   monitor.SawBatch(8, kNsPerSecond);
   EXPECT_DOUBLE_EQ(monitor.RecentBatchSize(kNsPerSecond), 6.0);
-  EXPECT_DOUBLE_EQ(monitor.RecentBatchSize(5 * kNsPerSecond), 8.0);  // the first is 5 s ago
+  EXPECT_DOUBLE_EQ(monitor.RecentBatchSize(5 * kNsPerSecond), 8.0);  // the first batch was 5 seconds ago
   EXPECT_EQ(monitor.RecentBatchSize(6 * kNsPerSecond), 0);
-  monitor.SawBatch(3, 100 * kNsPerSecond);  // the same bucket as the first
+  monitor.SawBatch(3, 100 * kNsPerSecond);  // uses the same bucket as the first batch
   EXPECT_DOUBLE_EQ(monitor.RecentBatchSize(100 * kNsPerSecond), 3.0);
 }
 

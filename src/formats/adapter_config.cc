@@ -14,7 +14,7 @@ namespace {
 constexpr std::int64_t kMaxRank = 4096;
 constexpr std::int64_t kMaxLayerIndex = std::int64_t{1} << 20;
 
-// Options that change what an adapter computes and that loramux does not serve. Each is refused unless it is off.
+// Options that change the computation of an adapter and that loramux does not serve. Each is refused unless it is off.
 struct RefusedOption {
   const char* key;
   const char* why;
@@ -35,9 +35,9 @@ constexpr std::array<RefusedOption, 13> kRefusedOptions = {{
     {"fan_in_fan_out", "transposed weights"},
 }};
 
-// init_lora_weights that leave the base model as it is. The others (pissa, olora, corda, loftq, lora_ga) subtract the
-// initial LoRA product from the base's weights: such an adapter fits the changed base only, unless it was converted
-// when it was saved, and then PEFT writes `true`.
+// Values of init_lora_weights that leave the base model unchanged. The others (pissa, olora, corda, loftq, lora_ga)
+// subtract the initial LoRA product from the base's weights. Such an adapter fits the changed base only, unless it was
+// converted when saved; in that case PEFT writes `true`.
 constexpr std::array<const char*, 4> kHarmlessInitializations = {"gaussian", "eva", "orthogonal", "mica"};
 
 Status RefuseUnsupported(const JsonFields& fields) {
@@ -71,7 +71,7 @@ Status RefuseChangedBase(const JsonFields& fields) {
                      "base; save it with PEFT's path_initial_model_for_weight_conversion, which makes it a plain LoRA");
 }
 
-// A list of strings, or one string; null and absent leave both empty.
+// Parses a list of strings or one string; null and absent leave both outputs empty.
 Status ParseNames(const JsonFields& fields, const char* key, std::vector<std::string>& list,
                   std::optional<std::string>& text) {
   const nlohmann::json* value = fields.Find(key);
@@ -116,7 +116,7 @@ Status ParseTargets(const JsonFields& fields, AdapterConfig& config) {
   return Ok{};
 }
 
-// The members of rank_pattern or alpha_pattern in file order, as (key, value) pairs for `take`.
+// Passes the members of rank_pattern or alpha_pattern in file order to `take`, as (key, value) pairs.
 template <typename Take>
 Status ForEachPattern(const JsonFields& fields, const char* key, const MemberKeyOrder& order, const Take& take) {
   const nlohmann::json* value = fields.Find(key);
@@ -161,7 +161,7 @@ Status ParseRankAndAlpha(const JsonFields& fields, AdapterConfig& config) {
   return Ok{};
 }
 
-// PEFT's rule for lists of modules: the whole name, or its end after a dot.
+// PEFT's rule for lists of modules: an entry is the whole name, or its end after a dot.
 bool InList(const std::vector<std::string>& list, std::string_view module) {
   return std::any_of(list.begin(), list.end(), [&](const std::string& name) {
     if (module == name) return true;
@@ -199,10 +199,10 @@ bool AdapterConfig::Targets(std::string_view module) const {
   CHECK(!needs_patterns || patterns != nullptr);
   if (InList(exclude_modules, module) || (exclude_modules_regex && patterns->MatchesExcluded(module))) return false;
   if (target_modules_regex) return patterns->MatchesTargets(module);
-  if (all_linear) return module != "lm_head" && !module.ends_with(".lm_head");  // PEFT leaves the output layer out
+  if (all_linear) return module != "lm_head" && !module.ends_with(".lm_head");  // PEFT excludes the output layer
   if (target_modules.empty()) return true;
   if (!InList(target_modules, module)) return false;
-  // A name given in full is targeted in whatever layer, as in PEFT.
+  // A name given in full is targeted in every layer, as in PEFT.
   const bool in_full = std::find(target_modules.begin(), target_modules.end(), module) != target_modules.end();
   if (in_full || layers_to_transform.empty()) return true;
   const std::int64_t layer = patterns->LayerOf(module);

@@ -1,4 +1,4 @@
-// Fuzzes ParseAdapterConfig, what a configuration answers afterwards, and the names of an adapter's tensors.
+// Fuzzes ParseAdapterConfig, the queries on the resulting configuration, and the parser of tensor names.
 #include <cmath>
 #include <string_view>
 

@@ -57,7 +57,7 @@ TEST(AdapterConfigTest, TheFirstPatternInFileOrderCounts) {
   EXPECT_EQ(config.RankOf("model.layers.1.self_attn.q_proj"), 16);
   EXPECT_EQ(config.RankOf("model.layers.1.self_attn.k_proj"), 9);
   EXPECT_EQ(config.RankOf("model.layers.0.self_attn.q_proj"), 25);
-  EXPECT_EQ(config.RankOf("model.layers.0.self_attn.xq_proj"), 4);  // a key begins after a dot
+  EXPECT_EQ(config.RankOf("model.layers.0.self_attn.xq_proj"), 4);  // a key matches only at the start or after a dot
   EXPECT_EQ(config.RankOf("model.layers.11.self_attn.k_proj"), 4);
   EXPECT_DOUBLE_EQ(config.ScaleOf("model.layers.0.self_attn.q_proj"), 10.0);  // 50 / sqrt(25)
   EXPECT_DOUBLE_EQ(config.ScaleOf("model.layers.0.self_attn.k_proj"), 4.0);   // "proj" alone is no whole component
@@ -70,7 +70,7 @@ TEST(AdapterConfigTest, TargetsAsPeftDoes) {
   EXPECT_FALSE(suffix.Targets("model.layers.0.self_attn.xq_proj"));
   const AdapterConfig regex = Parsed(With(Plain(), {{"target_modules", ".*\\.(q|v)_proj"}}));
   EXPECT_TRUE(regex.Targets(kQ0));
-  EXPECT_FALSE(regex.Targets("model.layers.0.self_attn.q_proj.x"));  // a full match
+  EXPECT_FALSE(regex.Targets("model.layers.0.self_attn.q_proj.x"));  // a full match is needed
   const AdapterConfig all = Parsed(With(Plain(), {{"target_modules", "All-Linear"}}));
   EXPECT_TRUE(all.all_linear);
   EXPECT_TRUE(all.Targets(kQ0));
@@ -89,12 +89,13 @@ TEST(AdapterConfigTest, TargetsAsPeftDoes) {
 }
 
 TEST(AdapterConfigTest, PatternsBeyondBoundedTime) {
-  // As a rank or scale such a pattern would decide something: refused. As a target it only cross-checks: not checked.
+  // As a rank or scale such a pattern would decide something, so it is refused. As a target it is only a cross-check,
+  // which is skipped.
   EXPECT_THAT(ErrorOf(With(Plain(), {{"rank_pattern", {{"(?=q)q_proj", 8}}}})),
               HasSubstr("rank_pattern: the pattern '(?=q)q_proj'"));
   EXPECT_THAT(ErrorOf(With(Plain(), {{"alpha_pattern", {{"(a)\\1", 8}}}})), HasSubstr("alpha_pattern"));
   EXPECT_TRUE(Parsed(With(Plain(), {{"target_modules", "^(?!.*visual).*q_proj$"}})).Targets(kQ0));
-  // Malformed is malformed, everywhere.
+  // A malformed pattern is an error in every field.
   EXPECT_THAT(ErrorOf(With(Plain(), {{"target_modules", "(q_proj"}})), HasSubstr("is not a regular expression"));
   EXPECT_THAT(ErrorOf(With(Plain(), {{"rank_pattern", {{"[", 8}}}})), HasSubstr("is not a regular expression"));
 }
@@ -120,7 +121,7 @@ TEST(AdapterConfigTest, ManyPatternsAreFast) {
     EXPECT_EQ(config.RankOf(name), rank.get<int>());
     EXPECT_EQ(config.ScaleOf(name), 1.0);
   }
-  EXPECT_LT(OsClock().Now() - start, 30 * kNsPerSecond);  // measured: about 0.2 s; the bound allows for sanitizers
+  EXPECT_LT(OsClock().Now() - start, 30 * kNsPerSecond);  // takes about 0.2 seconds; the bound allows for sanitizers
 }
 
 TEST(AdapterConfigTest, RefusesByName) {
@@ -139,7 +140,8 @@ TEST(AdapterConfigTest, RefusesByName) {
     EXPECT_THAT(ErrorOf(With(Plain(), {{key, {{"x", 1}}}})), HasSubstr(key)) << key;
   }
   for (const char* key : {"megatron_config", "eva_config", "corda_config", "loftq_config", "velora_config"}) {
-    EXPECT_EQ(ErrorOf(With(Plain(), {{key, {{"x", 1}}}})), "accepted") << key;  // initialization or training only
+    EXPECT_EQ(ErrorOf(With(Plain(), {{key, {{"x", 1}}}})), "accepted")
+        << key;  // affects only initialization or training
   }
   EXPECT_THAT(ErrorOf(With(Plain(), {{"bias", "lora_only"}})), HasSubstr("bias is \"lora_only\""));
   EXPECT_THAT(ErrorOf(With(Plain(), {{"peft_type", "IA3"}})), HasSubstr("peft_type 'IA3'"));
@@ -244,7 +246,7 @@ TEST_F(OpenAdapterTest, SortsModulesByLayerAndTargetWithTheHeadLast) {
 
 TEST_F(OpenAdapterTest, ChecksTheConfigurationAgainstTheTensors) {
   const auto q = Pair("model.layers.0.self_attn.q_proj", 8, 12);
-  EXPECT_TRUE(Open(q, Targeting({"q_proj", "v_proj"})).ok());  // v_proj has no tensors: it adds nothing
+  EXPECT_TRUE(Open(q, Targeting({"q_proj", "v_proj"})).ok());  // v_proj has no tensors and adds nothing
   EXPECT_THAT(Open(q, Targeting({"v_proj"})).error().message, HasSubstr("is not among target_modules"));
   EXPECT_THAT(Open(Pair("lm_head", 8, 20)).error().message, HasSubstr("is not among target_modules"));
   EXPECT_THAT(Open(q, With(Targeting("all-linear"), {{"lora_alpha", 1e300}})).error().message,

@@ -21,12 +21,12 @@ constexpr const char* kConfigFile = "adapter_config.json";
 constexpr const char* kTensorFile = "adapter_model.safetensors";
 constexpr const char* kPickleFile = "adapter_model.bin";
 constexpr std::int64_t kMaxRank = 4096;
-constexpr std::int64_t kMaxLayersWithoutBase = 1024;  // the most that a model may have
+constexpr std::int64_t kMaxLayersWithoutBase = 1024;  // the largest number that a model may have
 
 constexpr std::array<const char*, kNumLoraTargets> kTargetNames = {"q_proj",    "k_proj",  "v_proj",    "o_proj",
                                                                    "gate_proj", "up_proj", "down_proj", "lm_head"};
 
-// A module's two halves while the file is being read. Ordered by layer and target, lm_head last.
+// Both halves of a module while the file is being read. Ordered by layer and target, lm_head last.
 struct PairKey {
   bool is_lm_head = false;
   std::int32_t layer = 0;
@@ -46,7 +46,7 @@ bool Exists(const std::filesystem::path& path) {
   return std::filesystem::exists(path, ignored);
 }
 
-// A file that a directory lacks is the fault of the directory's content, not a wrong path.
+// A file missing from a directory is an error of the directory's content, not a wrong path.
 Error AsContentError(Error error) {
   if (error.code != ErrorCode::kNotFound) return error;
   return InvalidArgument(error.message + "; an adapter directory holds " + kConfigFile + " and " + kTensorFile);
@@ -124,7 +124,7 @@ Status CheckBaseCopy(const TensorEntry& tensor, const ModelConfig* model, const 
                          ShapeToString(tensor.shape));
 }
 
-// Sorts every tensor into its pair; a tensor without a place is an error.
+// Assigns every tensor to its pair; a tensor that belongs to none is an error.
 Result<Pairs> CollectPairs(const ModelConfig* model, const std::string& label, AdapterFile& file) {
   const std::int64_t num_layers = model == nullptr ? kMaxLayersWithoutBase : model->num_layers;
   Pairs pairs;
@@ -156,7 +156,7 @@ Status CheckComplete(const Pair& pair, const std::string& label) {
   return InvalidArgument(label + ": " + Quote(pair.module) + " has a base_layer.weight but no lora_A and lora_B");
 }
 
-// The outer extents, which the base layer gives.
+// Checks the outer extents against the base layer.
 Status CheckFit(const Pair& pair, LinearShape shape, const std::string& label) {
   if (pair.a->shape[1] != shape.in) {
     return TensorError(label, *pair.a,
@@ -205,7 +205,7 @@ Result<LoraModule> CheckPair(const PairKey& key, const Pair& pair, const Adapter
   return LoraModule{key.layer, key.target, static_cast<std::int32_t>(rank), static_cast<float>(scale), pair.a, pair.b};
 }
 
-// Digest of a sequence of numbers and byte strings; numbers as 64-bit little-endian.
+// Computes the digest of a sequence of numbers and byte strings; numbers are 64-bit little-endian.
 class Digester {
  public:
   Digester() : state_(XXH3_createState()) {

@@ -1,5 +1,5 @@
-// OpenAdapter on the stored fixtures (tests/golden/README.md): every adapter that PEFT made is accepted with PEFT's
-// ranks and scales, every one under refused/ is refused with the words that it asks for.
+// OpenAdapter on the stored fixtures (tests/golden/README.md). Every adapter made by PEFT is accepted with PEFT's ranks
+// and scales; every one under refused/ is refused with the words that it specifies.
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -64,7 +64,7 @@ TEST(AdapterGoldenTest, AcceptsWhatPeftMadeWithItsRanksAndScales) {
       digests[name] = adapter->digest;
       ++checked;
     }
-    // A renamed copy has the same content; nothing else has.
+    // Only a renamed copy has the same content.
     std::map<std::string, int> times;
     for (const nlohmann::json& expected : adapters) {
       if (expected["same_as"].is_string()) {

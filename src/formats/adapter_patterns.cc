@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kMaxKeys = 8192;
 constexpr std::size_t kMaxPatternBytes = std::size_t{64} << 10;
 constexpr std::size_t kMaxTotalPatternBytes = std::size_t{1} << 20;
-// RE2's memory for one expression: an automaton that outgrows it is evaluated state by state, more slowly.
+// RE2's memory for one expression. An automaton that exceeds it is evaluated state by state, which is slower.
 constexpr std::int64_t kMaxAutomatonBytes = std::int64_t{1} << 20;
 
 using Expression = std::unique_ptr<const RE2>;
@@ -25,7 +25,8 @@ RE2::Options ExpressionOptions() {
   return options;
 }
 
-// Valid in Python, outside what RE2 evaluates: look-around, back-references, some escapes and large repetitions.
+// Whether the expression is valid in Python but cannot be evaluated by RE2: look-around, back-references, some escapes
+// and large repetitions.
 bool IsBeyondRe2(const RE2& expression) {
   switch (expression.error_code()) {
     case RE2::ErrorBadPerlOp:
@@ -75,7 +76,7 @@ Result<std::vector<Expression>> CompileAll(const std::vector<std::string>& patte
   return compiled;
 }
 
-// An expression that only cross-checks: null if there is none or RE2 cannot evaluate it.
+// Compiles an expression that is only a cross-check; null if there is none or RE2 cannot evaluate it.
 Result<Expression> CompileCheck(const std::optional<std::string>& pattern, const std::string& label,
                                 const std::string& field) {
   if (!pattern) return Expression();

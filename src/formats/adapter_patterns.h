@@ -1,5 +1,5 @@
-// The regular expressions of an adapter's configuration, compiled with RE2: linear time whatever an untrusted pattern
-// looks like. Internal to formats.
+// The regular expressions of an adapter's configuration, compiled with RE2. Matching takes linear time, even for
+// hostile patterns. Internal to formats.
 #pragma once
 
 #include <memory>
@@ -16,21 +16,22 @@ class RE2;
 
 namespace loramux {
 
-// Immutable; thread-safe.
+// The compiled patterns of one configuration. Immutable; thread-safe.
 class AdapterPatterns {
  public:
-  // `label` is the source's name, for errors.
+  // Compiles the patterns; `label` names the source in errors.
   static Result<std::shared_ptr<const AdapterPatterns>> Compile(const AdapterConfig& config, const std::string& label);
   ~AdapterPatterns();
 
   // Index of the first key that matches, or -1.
   int FirstRankKey(std::string_view module) const { return FirstMatch(rank_keys_, module); }
   int FirstAlphaKey(std::string_view module) const { return FirstMatch(alpha_keys_, module); }
-  // Whether the expression matches the whole name. Without one that can be evaluated: everything is a target, nothing
-  // is excluded.
+  // Whether the expression matches the whole name. If there is none or RE2 cannot evaluate it, everything is a target
+  // and nothing is excluded.
   bool MatchesTargets(std::string_view module) const;
   bool MatchesExcluded(std::string_view module) const;
-  // The layer number that layers_pattern (by default: the first number between two dots) finds; -1 if none.
+  // The layer number that layers_pattern finds (default pattern: the first number between two dots); -1 if there is
+  // none.
   std::int64_t LayerOf(std::string_view module) const;
 
  private:
@@ -41,7 +42,7 @@ class AdapterPatterns {
   Keys rank_keys_;
   Keys alpha_keys_;
   Keys layer_patterns_;
-  std::unique_ptr<const re2::RE2> targets_;  // null: none, or cannot be evaluated
+  std::unique_ptr<const re2::RE2> targets_;  // null: none, or RE2 cannot evaluate it
   std::unique_ptr<const re2::RE2> excluded_;
 };
 

@@ -24,7 +24,7 @@ constexpr std::array<TargetName, 7> kLayerTargets = {{
     {"mlp.down_proj", LoraTarget::kDown},
 }};
 
-// Parts of a name that stand for something loramux refuses by name.
+// Parts of a name that mean something that loramux refuses by name.
 struct RefusedPart {
   std::string_view part;
   const char* what;
@@ -71,7 +71,7 @@ Error Refuse(std::string_view name, const std::string& label) {
       "model.layers.N.mlp.{gate,up,down}_proj or lm_head");
 }
 
-// Which part of a pair the end of the name says; takes it off.
+// Removes the part suffix from the end of the name and returns the part.
 std::optional<AdapterTensorName::Part> ConsumePart(std::string_view& text) {
   for (const std::string_view infix : {"", ".default"}) {
     if (ConsumeSuffix(text, ".lora_A" + std::string(infix) + ".weight")) return AdapterTensorName::Part::kLoraA;
@@ -83,7 +83,7 @@ std::optional<AdapterTensorName::Part> ConsumePart(std::string_view& text) {
   return std::nullopt;
 }
 
-// Takes `N.` off, where N is written as PEFT writes it. Nullopt: no number, or none of the model's layers.
+// Removes `N.` from the start, where N is written as PEFT writes it. Nullopt: no number, or not a layer of the model.
 std::optional<std::int32_t> ConsumeLayer(std::string_view& text, std::int64_t num_layers) {
   const std::size_t dot = text.find('.');
   if (dot == std::string_view::npos || dot == 0 || (text[0] == '0' && dot > 1)) return std::nullopt;

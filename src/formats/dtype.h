@@ -8,6 +8,7 @@
 
 namespace loramux {
 
+// The element types of safetensors.
 enum class DType : std::uint8_t {
   kF32,
   kBF16,
@@ -30,8 +31,9 @@ enum class DType : std::uint8_t {
 std::size_t DTypeSize(DType dtype);
 // The name in safetensors headers: "F32", "BF16", ...
 const char* DTypeName(DType dtype);
+// The type of this name; nullopt if there is none.
 std::optional<DType> ParseDType(std::string_view safetensors_name);
-// True for the types that weights may have: f32, bf16, f16.
+// Whether weights may have this type: f32, bf16, f16.
 constexpr bool IsWeightDType(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
 }

@@ -31,7 +31,7 @@ const char* KindOfFile(mode_t mode) {
 }  // namespace
 
 Result<RegularFile> RegularFile::Open(const std::filesystem::path& path) {
-  // O_NONBLOCK: opening a FIFO must not wait for its writer. It changes nothing for regular files.
+  // O_NONBLOCK: opening a FIFO must not wait for a writer. It has no effect on regular files.
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) return SystemError(path, "cannot open", errno);
   RegularFile file(descriptor, 0);
@@ -97,15 +97,15 @@ Result<std::string> ReadText(const RegularFile& file, std::size_t max_bytes, con
     const ssize_t count = ::read(file.descriptor(), text.data() + filled, text.size() - filled);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return SystemError(path, "cannot read", errno);
-    if (count == 0) break;  // shortened since Open: what is left decides
+    if (count == 0) break;  // shortened since Open: return the bytes that are left
     filled += static_cast<std::size_t>(count);
   }
   text.resize(filled);
   return text;
 }
 
-// A file that is shortened by someone else after this maps it makes a later access to the lost pages raise SIGBUS;
-// nothing portable prevents that. Replace model and adapter files by renaming a new file over them, never in place.
+// If the file is shortened while it is mapped, a later access to the lost pages raises SIGBUS; nothing portable
+// prevents that. Replace model and adapter files by renaming a new file over them, never in place.
 Result<MappedFile> MappedFile::Open(const std::filesystem::path& path) {
   ASSIGN_OR_RETURN(const RegularFile file, RegularFile::Open(path));
   MappedFile mapped;

@@ -10,7 +10,7 @@
 namespace loramux {
 namespace {
 
-// Whether brackets nest at most `limit` deep. The text need not be valid JSON: the parser judges that later.
+// Whether brackets nest at most `limit` deep. The text need not be valid JSON; the parser checks that later.
 bool NestsAtMost(std::string_view text, int limit) {
   int depth = 0;
   bool in_string = false;
@@ -30,7 +30,7 @@ bool NestsAtMost(std::string_view text, int limit) {
   return true;
 }
 
-// Parser callback that notes the keys of members of the top-level object; keeps every value.
+// Parser callback that records the keys of members of the top-level object and keeps every value.
 class KeyRecorder {
  public:
   explicit KeyRecorder(MemberKeyOrder& order) : order_(order) {}
@@ -41,7 +41,7 @@ class KeyRecorder {
     if (depth == 1) {
       member_ = key;
       seen_.clear();
-      order_.erase(key);  // of equal keys the last counts
+      order_.erase(key);  // of equal keys the last one counts
     } else if (depth == 2 && seen_.insert(key).second) {
       order_[member_].push_back(key);
     }
@@ -54,7 +54,7 @@ class KeyRecorder {
   std::set<std::string> seen_;
 };
 
-// A short list of plain values is shown, anything else only named.
+// Shows a short list of plain values; describes any other list.
 std::string DescribeList(const nlohmann::json& list) {
   constexpr std::size_t kMaxShown = 8;
   const bool plain =

@@ -1,5 +1,5 @@
-// Reading configuration from untrusted JSON: bounded nesting, typed fields, errors that name the field. For
-// sources that read files; no public header includes this one, since it shows the JSON library.
+// Reads configuration from untrusted JSON: bounded nesting, typed fields, errors that name the field. For source files
+// only; no public header includes this one, because it exposes the JSON library.
 #pragma once
 
 #include <cstdint>
@@ -15,44 +15,47 @@
 
 namespace loramux {
 
-// Deepest nesting accepted; real configurations stay below 10.
+// Largest nesting accepted; real configurations stay below 10.
 inline constexpr int kMaxJsonDepth = 64;
 
-// For each member of the top-level object that is itself an object: its keys in file order, first occurrences only
-// (a JSON object keeps no order once parsed, but rank_pattern's order has a meaning).
+// For each member of the top-level object that is an object itself: its distinct keys in file order. Parsed JSON
+// objects do not keep the order, but the order of rank_pattern matters.
 using MemberKeyOrder = std::map<std::string, std::vector<std::string>, std::less<>>;
 
-// Parses a text that must be one JSON object. Of equal keys the last counts, as in Python. `label` names the source in
-// errors. `order`, if given, receives the keys of the members.
+// Parses a text that must be one JSON object. Of equal keys the last one counts, as in Python. `label` names the source
+// in errors. `order`, if given, receives the keys of the members.
 Result<nlohmann::json> ParseJsonObject(std::string_view text, const std::string& label,
                                        MemberKeyOrder* order = nullptr);
 
-// What a value is, for the "found" part of an error: `"yarn"`, `12`, `an array`.
+// The value for the "found" part of an error message: `"yarn"`, `12`, `an array`.
 std::string Describe(const nlohmann::json& value);
 
 // Whether an option is switched off: null, false, or an empty string, array or object.
 bool IsOff(const nlohmann::json& value);
 
-// Typed access to the fields of one object; null counts as absent. References the object and the label.
+// Typed access to the fields of one object; null counts as absent. Keeps a reference to the object.
 class JsonFields {
  public:
-  // `label` is prefixed to errors, e.g. "DIR/config.json: " or "DIR/config.json: rope_scaling.".
+  // `label` is the prefix of error messages, e.g. "DIR/config.json: " or "DIR/config.json: rope_scaling.".
   JsonFields(const nlohmann::json& object, std::string label) : object_(object), label_(std::move(label)) {}
 
-  // Null if absent or null.
+  // The field; null if it is absent or null.
   const nlohmann::json* Find(const char* key) const;
   bool Has(const char* key) const { return Find(key) != nullptr; }
+  // Whether the field is present and null.
   bool IsExplicitNull(const char* key) const;
 
-  // Error if present and not an integer in [low, high].
+  // The field as an integer. Error: it is present and not an integer in [low, high] (RequiredInt: or absent).
   Result<std::optional<std::int64_t>> Int(const char* key, std::int64_t low, std::int64_t high) const;
   Result<std::int64_t> RequiredInt(const char* key, std::int64_t low, std::int64_t high) const;
   Result<std::int64_t> IntOr(const char* key, std::int64_t low, std::int64_t high, std::int64_t fallback) const;
-  // Error if present and not a finite number.
+  // The field as a number. Error: it is present and not a finite number.
   Result<std::optional<double>> Number(const char* key) const;
+  // The field as a boolean (string). Error: it is present and of another type.
   Result<bool> BoolOr(const char* key, bool fallback) const;
   Result<std::optional<std::string>> String(const char* key) const;
 
+  // The error for a field with a wrong value (a missing field).
   Error Bad(const char* key, const std::string& expected) const;
   Error Missing(const char* key, const std::string& expected) const;
   const std::string& label() const { return label_; }
@@ -62,9 +65,9 @@ class JsonFields {
   std::string label_;
 };
 
-// Value of one number that must be finite, wherever it stands.
+// The value as a finite number; nullopt if it is none.
 std::optional<double> FiniteNumber(const nlohmann::json& value);
-// Value of one integer in [low, high]; 8.0 is not an integer.
+// The value as an integer in [low, high]; nullopt if it is none. 8.0 is not an integer.
 std::optional<std::int64_t> IntegerIn(const nlohmann::json& value, std::int64_t low, std::int64_t high);
 
 }  // namespace loramux

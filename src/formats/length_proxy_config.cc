@@ -39,13 +39,13 @@ Status ParseExtents(const JsonFields& fields, LengthProxyConfig& config) {
   ASSIGN_OR_RETURN(config.max_position, fields.RequiredInt("max_position_embeddings", 3, kMaxExtent));
   ASSIGN_OR_RETURN(config.type_vocab_size, fields.RequiredInt("type_vocab_size", 1, kMaxExtent));
   ASSIGN_OR_RETURN(const auto eps, fields.Number("layer_norm_eps"));
-  config.layer_norm_eps = static_cast<float>(eps.value_or(1e-12));  // a tiny one is 0 then
+  config.layer_norm_eps = static_cast<float>(eps.value_or(1e-12));  // a value too small for float becomes 0
   if (eps && (*eps > 1 || !(config.layer_norm_eps > 0)))
     return fields.Bad("layer_norm_eps", "a number above 0 and at most 1");
   return Ok{};
 }
 
-// "LOW-HIGH", or "LOW-".
+// Parses "LOW-HIGH" or "LOW-".
 std::optional<LengthBucket> ParseBucket(const std::string& text) {
   LengthBucket bucket;
   const char* const end = text.data() + text.size();

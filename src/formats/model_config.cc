@@ -13,12 +13,12 @@
 namespace loramux {
 namespace {
 
-// Bounds that keep later products in 63 bits: layers * 2 * KvDim * 64 positions * 4 bytes is at most 2^43.
+// These bounds keep later products below 2^63: layers * 2 * KvDim * 64 positions * 4 bytes is at most 2^43.
 constexpr std::int64_t kMaxExtent = std::int64_t{1} << 24;
 constexpr std::int64_t kMaxLayers = 1024;
 constexpr std::size_t kMaxEosTokens = 1024;
 
-// What a family's class in transformers assumes where config.json is silent.
+// The defaults of a family's class in transformers.
 struct FamilyInfo {
   ModelFamily family;
   const char* name;  // model_type
@@ -53,7 +53,7 @@ Error UnknownArchitecture(const JsonFields& fields, const std::string& what) {
   return Unsupported(fields.label() + what + " is not supported; loramux serves " + SupportedArchitectures());
 }
 
-// The family by `architectures`, else by `model_type`; where both are given they must agree.
+// Finds the family by `architectures`, else by `model_type`; if both are given they must agree.
 Result<const FamilyInfo*> FindFamily(const JsonFields& fields) {
   ASSIGN_OR_RETURN(const auto model_type, fields.String("model_type"));
   const auto by_type =
@@ -78,7 +78,7 @@ Result<const FamilyInfo*> FindFamily(const JsonFields& fields) {
   return &*found;
 }
 
-// Options that change the computation in ways the forward pass does not know.
+// Refuses options that change the computation in ways that the forward pass does not implement.
 Status RefuseUnsupported(const JsonFields& fields) {
   if (const nlohmann::json* quantization = fields.Find("quantization_config"); quantization && !IsOff(*quantization)) {
     const std::string method = quantization->is_object() && quantization->contains("quant_method")
@@ -128,7 +128,7 @@ Status ParseLlama3Rope(const JsonFields& top, const JsonFields& scaling, ModelCo
   if (rope.high_freq_factor <= rope.low_freq_factor) {
     return scaling.Bad("high_freq_factor", "a number above low_freq_factor");
   }
-  // As in transformers: the top-level field wins, and without either the length is the trained one.
+  // As in transformers: the top-level field wins; without any, the trained length is used.
   const bool at_top = top.Has("original_max_position_embeddings");
   ASSIGN_OR_RETURN(
       rope.original_max_position,
@@ -147,7 +147,7 @@ Status ParseScaling(const JsonFields& top, const JsonFields& scaling, ModelConfi
   } else if (type == "dynamic") {
     if (config.head_dim == 2) return Unsupported(scaling.label() + "rope_type 'dynamic' needs a head_dim above 2");
     rope.scaling = RopeConfig::Scaling::kDynamic;
-    // transformers scales from max_position_embeddings, and knows no other original length for this type.
+    // transformers scales from max_position_embeddings and uses no other original length for this type.
     rope.original_max_position = config.max_position;
   } else if (type == "llama3") {
     rope.scaling = RopeConfig::Scaling::kLlama3;
@@ -159,7 +159,7 @@ Status ParseScaling(const JsonFields& top, const JsonFields& scaling, ModelConfi
   return RequiredPositive(scaling, "factor", rope.factor);
 }
 
-// rope_scaling (transformers 4) or rope_parameters (transformers 5), which also holds rope_theta.
+// Parses rope_scaling (transformers 4) or rope_parameters (transformers 5), which also contains rope_theta.
 Status ParseRope(const JsonFields& top, ModelConfig& config) {
   ASSIGN_OR_RETURN(const auto top_theta, top.Number("rope_theta"));
   RETURN_IF_ERROR(RequirePositive(top, "rope_theta", top_theta, config.rope.theta));
@@ -225,17 +225,17 @@ Status ParseBiases(const JsonFields& fields, ModelConfig& config) {
   return Ok{};
 }
 
-// The window of the layers that have one, or 0 if no layer does.
+// The window of the layers that have one; 0 if no layer has one.
 Result<std::int64_t> ParseWindow(const JsonFields& fields, const FamilyInfo& family) {
   if (family.sliding_window == 0 || fields.IsExplicitNull("sliding_window")) return std::int64_t{0};
   if (family.family != ModelFamily::kMistral) {
     ASSIGN_OR_RETURN(const bool use, fields.BoolOr("use_sliding_window", false));
-    if (!use) return std::int64_t{0};  // then sliding_window means nothing, whatever it says
+    if (!use) return std::int64_t{0};  // sliding_window is then ignored
   }
   return fields.IntOr("sliding_window", 1, kMaxExtent, family.sliding_window);
 }
 
-// `layer_types` as saved by transformers 5 decides for the Qwen families and must not contradict the others.
+// `layer_types` as saved by transformers 5 decides for the Qwen families; it must not contradict the other fields.
 Status ApplyLayerTypes(const JsonFields& fields, std::int64_t window, ModelConfig& config) {
   const nlohmann::json* types = fields.Find("layer_types");
   if (types == nullptr) return Ok{};
@@ -265,7 +265,7 @@ Status ApplyLayerTypes(const JsonFields& fields, std::int64_t window, ModelConfi
 
 Status ParseSlidingWindows(const JsonFields& fields, const FamilyInfo& family, ModelConfig& config) {
   ASSIGN_OR_RETURN(const std::int64_t window, ParseWindow(fields, family));
-  std::int64_t first = 0;  // first layer with a window
+  std::int64_t first = 0;  // the first layer with a window
   if (window != 0 && family.family != ModelFamily::kMistral) {
     ASSIGN_OR_RETURN(first, fields.IntOr("max_window_layers", 0, kMaxExtent, 28));
   }
@@ -276,7 +276,7 @@ Status ParseSlidingWindows(const JsonFields& fields, const FamilyInfo& family, M
   return ApplyLayerTypes(fields, window, config);
 }
 
-// eos_token_id: an id, a list of ids, or null. Leaves `out` as it is where the field is absent.
+// Parses eos_token_id: an id, a list of ids, or null. If the field is absent, `out` is unchanged.
 Status ParseEos(const JsonFields& fields, std::int64_t vocab_size, std::vector<TokenId>& out) {
   const nlohmann::json* value = fields.Find("eos_token_id");
   if (value == nullptr) return Ok{};

@@ -1,4 +1,4 @@
-// Fuzzes ParseModelConfig and checks what it promises about every configuration that it accepts.
+// Fuzzes ParseModelConfig and checks its guarantees for every configuration that it accepts.
 #include <cmath>
 #include <string_view>
 

@@ -186,7 +186,7 @@ TEST(ModelConfigTest, RefusesBadNumbers) {
   }
   EXPECT_THAT(ErrorOf(With(Llama(), {{"tie_word_embeddings", "yes"}})),
               HasSubstr("tie_word_embeddings: expected true or false"));
-  EXPECT_EQ(Parsed(With(Llama(), {{"rms_norm_eps", 1}})).rms_norm_eps, 1.0);  // an integer is a number too
+  EXPECT_EQ(Parsed(With(Llama(), {{"rms_norm_eps", 1}})).rms_norm_eps, 1.0);  // an integer is accepted as a number
 }
 
 TEST(ModelConfigTest, RefusesWhatIsNoConfiguration) {

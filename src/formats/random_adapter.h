@@ -1,4 +1,4 @@
-// Writes PEFT adapters with random weights: for benchmarks, and for `loramux profile`.
+// Writes PEFT adapters with random weights, for benchmarks and for `loramux profile`.
 #pragma once
 
 #include <filesystem>
@@ -10,8 +10,8 @@
 
 namespace loramux {
 
-// Makes DIR with adapter_config.json and adapter_model.safetensors (bf16), rank `rank` on the given targets of every
-// layer. Deterministic in `seed`.
+// Creates DIR with adapter_config.json and adapter_model.safetensors (bf16), with rank `rank` on the given targets of
+// every layer. Deterministic in `seed`.
 Status WriteRandomAdapter(const std::filesystem::path& directory, const ModelConfig& model, std::int32_t rank,
                           const std::vector<LoraTarget>& targets, std::uint64_t seed);
 

@@ -41,7 +41,8 @@ Result<Sections> SplitFile(std::span<const std::byte> bytes, const std::string& 
                   rest.subspan(static_cast<std::size_t>(header_bytes))};
 }
 
-// Bytes of product(shape) elements; false if that does not fit in int64. A zero extent makes 0, whatever the others.
+// Bytes of product(shape) elements; false if the number does not fit in int64. With a zero extent it is 0, whatever the
+// others are.
 bool TensorBytes(const HeaderEntry& entry, std::uint64_t& bytes) {
   if (std::find(entry.shape.begin(), entry.shape.end(), 0) != entry.shape.end()) {
     bytes = 0;
@@ -73,7 +74,7 @@ Status CheckEntry(const HeaderEntry& entry, const std::string& label) {
   return Ok{};
 }
 
-// The tensors must tile the data: no hole, no overlap, nothing before, behind or beyond it.
+// Checks that the tensors tile the data: no hole, no overlap, nothing outside.
 Status CheckTiling(const std::vector<HeaderEntry>& entries, std::uint64_t data_bytes, const std::string& label) {
   std::vector<std::size_t> order(entries.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -109,10 +110,10 @@ bool Exists(const std::filesystem::path& path) {
   return std::filesystem::exists(path, ignored);
 }
 
-// Names the pickled weights of a directory, or "" if there are none.
+// The names of the pickled weights in a directory, or "" if there are none.
 std::string FindPickledWeights(const std::filesystem::path& directory) {
   std::error_code error;
-  std::set<std::string> found;  // sorted: the message does not depend on the order of the directory
+  std::set<std::string> found;  // sorted, so the message does not depend on directory order
   for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
     const std::string extension = it->path().extension().string();
     if (extension == ".bin" || extension == ".pt" || extension == ".pth") found.insert(it->path().filename().string());

@@ -1,7 +1,7 @@
 // Reads safetensors files, single or sharded, by mapping them into memory. The header is untrusted input: sizes,
-// offsets, shapes and their products are checked before use; overlapping, out-of-range or mistyped entries, duplicate
-// names and files shorter or longer than the header promises are refused with the file and tensor named.
-// Format: https://huggingface.co/docs/safetensors (u64 header length, JSON header, data).
+// offsets, shapes and their products are checked before use. Refused, naming the file and the tensor: overlapping,
+// out-of-range or mistyped entries, duplicate names, and files shorter or longer than the header says. Format:
+// https://huggingface.co/docs/safetensors (u64 header length, JSON header, data).
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,12 @@
 
 namespace loramux {
 
-// A file mapped read-only. Movable; unmaps at destruction. A regular file only (a FIFO or a device is refused). A file
-// that is shortened in place while it is mapped raises SIGBUS at the next access: replace such files by renaming.
+// A read-only mapping of a regular file (a FIFO or a device is refused). Movable; unmaps at destruction. If the file is
+// shortened in place while it is mapped, the next access to a lost page raises SIGBUS. So replace such files by
+// renaming.
 class MappedFile {
  public:
+  // Maps the file at `path`.
   static Result<MappedFile> Open(const std::filesystem::path& path);
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
@@ -36,7 +38,7 @@ class MappedFile {
   std::filesystem::path path_;
 };
 
-// One tensor of a file: row-major, little-endian; `data` points into the mapping and may be unaligned for its type.
+// One tensor of a file: row-major, little-endian. `data` points into the mapping and may be unaligned for its type.
 struct StoredTensor {
   std::string name;
   DType dtype = DType::kF32;
@@ -45,28 +47,28 @@ struct StoredTensor {
   std::int64_t ElementCount() const;
 };
 
-// "[4, 2048]"
+// Formats a shape: "[4, 2048]".
 std::string ShapeToString(std::span<const std::int64_t> shape);
 
 // The tensors of one or several safetensors files. Owns the mappings. Immutable; thread-safe to read.
 class TensorFile {
  public:
-  // One file.
+  // Opens one file.
   static Result<TensorFile> Open(const std::filesystem::path& path);
-  // A Hugging Face directory: model.safetensors, or model.safetensors.index.json with its shards. Shard names in the
-  // index that leave the directory (absolute, "..") are refused; so is a tensor that the index promises and the shard
-  // lacks. Where only pickled weights (.bin) exist, the error says that loramux reads safetensors only.
+  // Opens a Hugging Face directory: model.safetensors, or model.safetensors.index.json with its shards. Errors: a shard
+  // name in the index that leaves the directory (absolute, ".."); a tensor in the index that its shard lacks. If only
+  // pickled weights (.bin) exist, the error says that loramux reads safetensors only.
   static Result<TensorFile> OpenModelDirectory(const std::filesystem::path& directory);
 
-  // Parses a header and its data from memory; `label` names the source in errors. `bytes` must outlive the result.
-  // (The entry point of the fuzzer, and what Open uses.)
+  // Parses a header and its data from memory; `label` names the source in errors. `bytes` must outlive the result. Open
+  // uses this, and the fuzzer calls it.
   static Result<std::vector<StoredTensor>> Parse(std::span<const std::byte> bytes, const std::string& label);
 
   // Null if there is no such tensor.
   const StoredTensor* Find(std::string_view name) const;
-  // In file order (then header order).
+  // In the order of the files, then of the header.
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
-  // Files that were mapped.
+  // The mapped files.
   const std::vector<MappedFile>& files() const { return files_; }
   // Bytes of all mapped files.
   std::int64_t TotalBytes() const;
@@ -78,13 +80,14 @@ class TensorFile {
   };
 
   TensorFile() = default;
+  // Opens the shards that model.safetensors.index.json names.
   static Result<TensorFile> OpenShards(const std::filesystem::path& directory);
-  // Maps one more file and takes its tensors in.
+  // Maps one more file and adds its tensors.
   Status Add(const std::filesystem::path& path);
 
   std::vector<MappedFile> files_;
   std::vector<StoredTensor> tensors_;
-  std::unordered_map<std::string, std::size_t, NameHash, std::equal_to<>> index_;  // name -> place in tensors_
+  std::unordered_map<std::string, std::size_t, NameHash, std::equal_to<>> index_;  // name -> index in tensors_
 };
 
 // Largest header accepted, as in the reference implementation.

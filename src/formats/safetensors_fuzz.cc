@@ -1,4 +1,5 @@
-// Fuzzes TensorFile::Parse: the input as a whole file, and as the header of a file whose length and size fit it.
+// Fuzzes TensorFile::Parse: the input is used as a whole file, and as the header of a file with matching length and
+// size.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -12,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kMaxData = 1 << 16;
 
-// What Parse promises about its result.
+// Checks the guarantees of Parse.
 void CheckTensors(const std::vector<StoredTensor>& tensors, std::span<const std::byte> file) {
   std::size_t total = 0;
   for (const StoredTensor& tensor : tensors) {

@@ -11,10 +11,10 @@
 namespace loramux {
 namespace {
 
-// More dimensions than any framework has (torch stops at 64); keeps a hostile shape list small.
+// More dimensions than any framework supports (torch: 64); bounds a hostile shape list.
 constexpr std::size_t kMaxDimensions = 64;
 
-// Receives the parser's events. Every event is allowed in one or two places only; the first one out of place ends the
+// Receives the parser's events. Every event is allowed in one or two places only; the first misplaced event ends the
 // parse with `error_` set.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  public:
@@ -37,7 +37,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool key(std::string& key) override {
     if (expect_ == Expect::kName) return TopLevelKey(key);
     if (expect_ == Expect::kField) return FieldKey(key);
-    return Next(Expect::kMetadataValue);  // an object's only other state
+    return Next(Expect::kMetadataValue);  // the only other state of an object
   }
 
   bool end_object() override {

@@ -1,5 +1,5 @@
-// The JSON header of a safetensors file, read event by event, so that neither nesting nor size of a hostile header
-// costs more than its own length. Internal to formats; TensorFile::Parse is the public door.
+// Reads the JSON header of a safetensors file event by event, so that a hostile header costs no more than its own
+// length, whatever its nesting or size. Internal to formats; TensorFile::Parse is the public function.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +21,15 @@ struct HeaderEntry {
   std::uint64_t end = 0;
 };
 
-// The entries in header order. Checks syntax, types, duplicates and completeness of each entry; the offsets are
-// checked against one another and the file by TensorFile::Parse. `label` names the source in errors.
+// Returns the entries in header order. Checks syntax, types, duplicates and completeness of each entry, but not the
+// offsets (see ParseSafetensorsEntries). `label` names the source in errors.
 Result<std::vector<HeaderEntry>> ParseSafetensorsHeader(std::string_view json, const std::string& label);
 
-// The 8-byte header length of a file of `file_bytes` bytes. Error: more than the format allows, or than the file has.
+// Checks the 8-byte header length of a file of `file_bytes` bytes. Error: it exceeds the limit of the format or the
+// file.
 Status CheckSafetensorsHeaderLength(std::uint64_t header_bytes, std::uint64_t file_bytes, const std::string& label);
 
-// ParseSafetensorsHeader, and each entry checked against its shape, the others and `data_bytes` of data.
+// ParseSafetensorsHeader, then checks each entry against its shape, the other entries and `data_bytes` of data.
 Result<std::vector<HeaderEntry>> ParseSafetensorsEntries(std::string_view json, std::uint64_t data_bytes,
                                                          const std::string& label);
 

@@ -17,7 +17,7 @@ Result<std::vector<StoredTensor>> Parse(const std::string& bytes) {
   return TensorFile::Parse(std::as_bytes(std::span(bytes)), "FILE");
 }
 
-// The error of a file with this header and `data_bytes` bytes of data.
+// The error for a file with this header and `data_bytes` bytes of data.
 std::string HeaderError(const std::string& header, std::size_t data_bytes = 0) {
   const std::string bytes = SafetensorsBytes(header, std::string(data_bytes, '\0'));
   const auto tensors = Parse(bytes);
@@ -38,7 +38,7 @@ TEST(DTypeTest, NamesAndSizesAgree) {
 }
 
 TEST(SafetensorsTest, ReadsTensorsInHeaderOrder) {
-  // Offsets in another order than names; a scalar, an empty tensor, unaligned data, metadata and padding.
+  // Offsets in a different order than names; a scalar, an empty tensor, unaligned data, metadata and padding.
   const std::string header =
       R"({"__metadata__":{"format":"pt","__x__":"1"},"b":{"dtype":"F32","shape":[2],"data_offsets":[1,9]},)"
       R"("a":{"data_offsets":[0,1],"dtype":"U8","shape":[]},)"
@@ -102,7 +102,7 @@ TEST(SafetensorsTest, ErrorsStayShortAndPrintable) {
 TEST(SafetensorsTest, ProductsThatOverflowAreRefused) {
   EXPECT_THAT(HeaderError(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}})"),
               HasSubstr("does not fit in 63 bits"));
-  // An extent of zero makes an empty tensor, whatever the others are.
+  // A zero extent makes an empty tensor, whatever the other extents are.
   EXPECT_EQ(HeaderError(R"({"a":{"dtype":"F32","shape":[4611686018427387904,4,0],"data_offsets":[0,0]}})"), "accepted");
 }
 
@@ -113,7 +113,7 @@ TEST(SafetensorsTest, TruncationIsNamed) {
   EXPECT_THAT(
       tensors.error().message,
       HasSubstr("FILE: the header promises 120,000 bytes of data but the file holds 20,000: the file is truncated"));
-  // Whatever is cut off, parsing reports it.
+  // Parsing reports every truncation.
   for (std::size_t size = 0; size < 120; ++size) EXPECT_FALSE(Parse(whole.substr(0, size)).ok()) << size;
 }
 
@@ -128,7 +128,7 @@ TEST(SafetensorsTest, ALargeHeaderIsReadFast) {
   const std::string bytes = ZeroTensors(specs);  // as many tensors as a 7B model has
   const TimeNs start = OsClock().Now();
   ASSERT_TRUE(Parse(bytes).ok());
-  EXPECT_LT(OsClock().Now() - start, kNsPerSecond / 2);  // measured: under 1 ms; the bound allows for sanitizers
+  EXPECT_LT(OsClock().Now() - start, kNsPerSecond / 2);  // takes under 1 millisecond; the bound allows for sanitizers
 }
 
 TEST(TensorFileTest, OpensAndFinds) {

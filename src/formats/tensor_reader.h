@@ -1,7 +1,6 @@
-// The tensors of one safetensors file that stays on disk: an open file, read with pread. For adapters, which come and
-// go and whose files may be rewritten or shortened under a running server: a read then fails, or brings other bytes
-// (which the digest catches), but it never raises SIGBUS as a mapping does. A file that is replaced by renaming stays
-// readable.
+// The tensors of one safetensors file that stays on disk; an open file, read with pread. For adapters, which come and
+// go and whose files may be rewritten or shortened while the server runs. A read then fails or returns other bytes,
+// which the digest detects; it never raises SIGBUS as a mapping does. A file replaced by renaming stays readable.
 #pragma once
 
 #include <cstdint>
@@ -15,28 +14,28 @@
 
 namespace loramux {
 
-// Where one tensor lies: row-major, little-endian.
+// The place of one tensor in the file: row-major, little-endian.
 struct TensorEntry {
   std::string name;
   DType dtype = DType::kF32;
   std::vector<std::int64_t> shape;  // every extent >= 0
-  std::uint64_t offset = 0;         // from the beginning of the file
+  std::uint64_t offset = 0;         // from the start of the file
   std::uint64_t bytes = 0;          // product(shape) * DTypeSize(dtype)
   std::int64_t ElementCount() const { return static_cast<std::int64_t>(bytes / DTypeSize(dtype)); }
 };
 
-// Movable; holds one file descriptor. Thread-safe to read.
+// Movable; owns one file descriptor. Thread-safe to read.
 class TensorReader {
  public:
-  // Reads and checks the header, as TensorFile::Parse does.
+  // Opens the file (or takes an open one), and reads and checks the header as TensorFile::Parse does.
   static Result<TensorReader> Open(const std::filesystem::path& path);
   static Result<TensorReader> Open(RegularFile file, const std::filesystem::path& path);
 
-  // In header order. Addresses are stable for the reader's life, moves included.
+  // In header order. Addresses are stable as long as the reader lives, even if it is moved.
   const std::vector<TensorEntry>& tensors() const { return tensors_; }
-  // The bytes of a tensor; `buffer` is resized to them.
+  // Reads all bytes of a tensor; resizes `buffer` to fit.
   Status Read(const TensorEntry& tensor, std::vector<std::byte>& buffer) const;
-  // `out.size()` bytes from byte `first` of the tensor on. REQUIRES: they lie in it.
+  // Reads `out.size()` bytes from byte `first` of the tensor on. REQUIRES: they lie in the tensor.
   Status Read(const TensorEntry& tensor, std::uint64_t first, std::span<std::byte> out) const;
   const std::filesystem::path& path() const { return path_; }
 

@@ -1,4 +1,4 @@
-// Files that the tests of this folder make for themselves.
+// Files that the tests of this directory create.
 #pragma once
 
 #include <unistd.h>
@@ -13,7 +13,7 @@
 
 namespace loramux {
 
-// A fresh folder, removed with everything in it at destruction.
+// A new temporary directory; destruction removes it with everything in it.
 class TempFolder {
  public:
   TempFolder() {
@@ -35,7 +35,7 @@ class TempFolder {
   std::filesystem::path path_;
 };
 
-// The bytes of a safetensors file: any header, any data.
+// The bytes of a safetensors file with any header and any data.
 inline std::string SafetensorsBytes(std::string_view header, std::string_view data) {
   const std::uint64_t length = header.size();
   std::string bytes(sizeof(length), '\0');
@@ -43,7 +43,7 @@ inline std::string SafetensorsBytes(std::string_view header, std::string_view da
   return bytes.append(header).append(data);
 }
 
-// A valid file of tensors of zeros, in the order given.
+// A valid file of zero tensors, in the given order.
 struct TensorSpec {
   std::string name;
   std::string dtype;

@@ -1,4 +1,4 @@
-// Chooses the size of the pool's pages for a model.
+// Chooses the page size of the pool for a model.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,16 @@
 
 namespace loramux {
 
+// The size and the KV layout of the pool's pages.
 struct PageGeometry {
-  KvLayout kv;                  // layout of a page that holds keys and values
-  std::int64_t page_bytes = 0;  // size of every page of the pool: kv.PageBytes() rounded up to 64
+  KvLayout kv;                  // layout of a KV page
+  std::int64_t page_bytes = 0;  // size of every page: kv.PageBytes() rounded up to 64
 };
 
-// page_tokens 0 chooses: 16 positions a page, halved down to 4 while a page exceeds 640 KiB (so that adapters waste at
-// most 5 % in their last page: adapter_test computes it), doubled up to 64 while the longest adapter row (lm_head's,
-// one element per vocabulary entry) does not fit. Otherwise page_tokens must be 4, 8, 16, 32 or 64.
+// Returns the geometry for `page_tokens` positions a page: 4, 8, 16, 32 or 64. With 0 it chooses. It starts at 16 and
+// halves down to 4 while a page exceeds 640 KiB, so that adapters waste at most 5 % in their last page (computed by
+// adapter_test). Then it doubles up to 64 while the longest adapter row does not fit. That is the row of lm_head, with
+// one element for each vocabulary entry.
 PageGeometry ChoosePageGeometry(const ModelConfig& model, DType kv_dtype, std::int64_t page_tokens = 0);
 
 }  // namespace loramux

@@ -10,7 +10,7 @@
 namespace loramux {
 namespace {
 
-// Huge pages keep the TLB quiet: a decode step touches many scattered pages of the pool.
+// Huge pages reduce TLB misses: a decode step touches many scattered pages of the pool.
 constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 
 }  // namespace
@@ -34,7 +34,7 @@ Result<std::unique_ptr<PagePool>> PagePool::Create(std::string name, std::int64_
     return ResourceExhausted(name + " memory: the system refused " + std::to_string(mapped) +
                              " bytes: " + std::strerror(errno));
   }
-  madvise(base, mapped, MADV_HUGEPAGE);  // advice only: its failure changes nothing
+  madvise(base, mapped, MADV_HUGEPAGE);  // advice only: a failure is harmless
   return std::unique_ptr<PagePool>(
       new PagePool(std::move(name), static_cast<std::byte*>(base), mapped, pages, page_bytes));
 }

@@ -1,4 +1,4 @@
-// Model-based fuzzing of the pool against a set of owned pages, and the stale handles that it must catch.
+// Model-based fuzzing of the pool against a set of owned pages, and tests that stale handles are detected.
 #include "memory/page_pool.h"
 
 #include <cstring>

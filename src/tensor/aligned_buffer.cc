@@ -18,14 +18,14 @@ std::size_t RoundUp(std::size_t bytes, std::size_t unit) { return (bytes + unit 
 }  // namespace
 
 std::byte* AllocateAligned(std::size_t bytes) {
-  // From half a huge page on, rounding up at worst doubles a small matrix, and streaming it is about a fifth faster.
+  // From half a huge page on, rounding up at worst doubles a small matrix, while streaming it is about a fifth faster.
   const bool huge = bytes >= kHugePageBytes / 2;
   const std::size_t alignment = huge ? kHugePageBytes : kCacheLineBytes;
   const std::size_t rounded = RoundUp(bytes == 0 ? 1 : bytes, alignment);
   void* memory = std::aligned_alloc(alignment, rounded);
   CHECK(memory != nullptr);
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
-  // Only advice: where it is refused, memory works the same, more slowly.
+  // Advice only: if it is refused, memory is only slower.
   if (huge) (void)madvise(memory, rounded, MADV_HUGEPAGE);
 #endif
   return static_cast<std::byte*>(memory);

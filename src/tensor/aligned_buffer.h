@@ -1,4 +1,4 @@
-// Memory for kernels: 64-byte aligned, so that vectors do not straddle cache lines.
+// Memory for kernels, 64-byte aligned so that vectors do not straddle cache lines.
 #pragma once
 
 #include <cstddef>
@@ -10,17 +10,19 @@ namespace loramux {
 
 inline constexpr std::size_t kCacheLineBytes = 64;
 
-// Allocates at least one byte, 64-byte aligned, uninitialised; ends the process if there is no memory. Large blocks
-// are aligned to 2 MiB and offered to the kernel for huge pages: streaming weights touches each page once, and with
-// 4 KiB pages the walks of the page table cost a measurable part of the bandwidth.
+// Allocates at least one byte, uninitialised; aborts the process if there is no memory. Large blocks are aligned to 2
+// MiB and offered to the kernel for huge pages. Streaming weights touches each page once, and with 4 KiB pages the page
+// table walks cost a measurable part of the bandwidth. The caller frees the memory with FreeAligned.
 std::byte* AllocateAligned(std::size_t bytes);
+// Frees memory from AllocateAligned; null is allowed.
 void FreeAligned(std::byte* memory);
 
+// Deleter for std::unique_ptr.
 struct AlignedDelete {
   void operator()(const void* memory) const { FreeAligned(static_cast<std::byte*>(const_cast<void*>(memory))); }
 };
 
-// A growable scratch array of trivial elements. Not zeroed. Movable; not thread-safe.
+// A growable scratch array of trivial elements, uninitialised. Movable; not thread-safe.
 template <typename T>
 class AlignedBuffer {
   static_assert(std::is_trivial_v<T>);
@@ -29,7 +31,7 @@ class AlignedBuffer {
   AlignedBuffer() = default;
   explicit AlignedBuffer(std::int64_t size) { Reserve(size); }
 
-  // Makes room for `size` elements; contents are lost if it grows. Allocates only when it grows.
+  // Makes room for `size` elements. Allocates only if it grows; then the contents are lost.
   void Reserve(std::int64_t size) {
     if (size <= capacity_) return;
     data_.reset();

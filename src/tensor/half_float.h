@@ -1,5 +1,5 @@
-// The 16-bit floating-point types in which weights, adapters, keys and values are stored, as scalars. Kernels have
-// their own vector versions; this is what they are compared with, and what packing and slow paths use.
+// Scalar conversions of the 16-bit floating-point types in which weights, adapters and KV are stored. Packing and slow
+// paths use them. Kernels have their own vector versions, which are tested against these.
 #pragma once
 
 #include <bit>

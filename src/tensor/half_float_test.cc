@@ -43,7 +43,7 @@ TEST(HalfFloat, F16KnownValues) {
   EXPECT_TRUE(std::signbit(F16ToF32(0x8000)));
 }
 
-// Every midpoint between neighbours goes to the even one, and a hair to either side goes to the nearer one.
+// Every midpoint between neighbours rounds to the even one; a value just beside it rounds to the nearer one.
 template <typename Widen, typename Narrow>
 void CheckRounding(std::uint16_t last_finite, Widen widen, Narrow narrow) {
   for (std::uint32_t bits = 0; bits < last_finite; ++bits) {

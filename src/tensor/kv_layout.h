@@ -1,9 +1,10 @@
-// How keys and values lie in a page of the pool. One page holds the keys and values of `page_tokens` consecutive
+// The layout of keys and values in a page of the pool. One page holds the keys and values of `page_tokens` consecutive
 // positions of ONE sequence for ALL layers (docs/architecture.md, Memory).
 //
-// A page, from its first byte:  [layer] { K: [kv_head][head_dim][page_tokens]   V: [kv_head][page_tokens][head_dim] }
-// Keys are stored transposed, so that the scores of neighbouring positions are neighbouring lanes: no reduction over
-// head_dim is needed, and each score is summed over head_dim in the same order whatever the vector width.
+// A page, from its first byte: [layer] { K: [kv_head][head_dim][page_tokens]   V: [kv_head][page_tokens][head_dim] }
+//
+// Keys are stored transposed, so that the scores of neighbouring positions are neighbouring lanes. Then no reduction
+// over head_dim is needed, and each score is summed over head_dim in the same order at every vector width.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +16,7 @@
 
 namespace loramux {
 
+// The extents of a page and the offsets within it.
 struct KvLayout {
   std::int64_t num_layers = 0;
   std::int64_t num_kv_heads = 0;
@@ -25,10 +27,11 @@ struct KvLayout {
   // Error: page_tokens or dtype outside the lists above, or an extent that is not positive.
   Status Validate() const;
 
+  // Bytes of one position over all layers.
   std::size_t BytesPerToken() const {
     return static_cast<std::size_t>(num_layers * 2 * num_kv_heads * head_dim) * DTypeSize(dtype);
   }
-  // Bytes that a page's keys and values need; the pool may round it up.
+  // Bytes of the keys and values of a page; the pool may round this up.
   std::size_t PageBytes() const { return BytesPerToken() * static_cast<std::size_t>(page_tokens); }
   // Byte offset of K [head_dim][page_tokens] of one head in a page.
   std::size_t KeyOffset(std::int64_t layer, std::int64_t kv_head) const {
@@ -38,9 +41,11 @@ struct KvLayout {
   std::size_t ValueOffset(std::int64_t layer, std::int64_t kv_head) const {
     return HeadBytes() * static_cast<std::size_t>((layer * 2 + 1) * num_kv_heads + kv_head);
   }
+  // Pages that `tokens` positions need.
   std::int64_t PagesFor(std::int64_t tokens) const { return (tokens + page_tokens - 1) / page_tokens; }
 
  private:
+  // Bytes of K or V of one head in a page.
   std::size_t HeadBytes() const { return static_cast<std::size_t>(head_dim * page_tokens) * DTypeSize(dtype); }
 };
 

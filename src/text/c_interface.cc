@@ -8,7 +8,7 @@
 namespace loramux::text_internal {
 namespace {
 
-// The largest tokenizer.json in use has about 35 MB.
+// The largest tokenizer.json in use is about 35 MB.
 constexpr std::uintmax_t kMaxFileSize = 256u << 20;
 
 ErrorCode ToErrorCode(loramux_text_status status) {

@@ -1,4 +1,4 @@
-// Owning C++ types over the C interface in src/text/bindings. Internal to this room.
+// Owning C++ types for the C interface in src/text/bindings. Internal to this directory.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace loramux::text_internal {
 
-// A buffer of the library, freed on destruction.
+// Owns a buffer of the library; frees it on destruction.
 class Buffer {
  public:
   Buffer() = default;
@@ -21,6 +21,7 @@ class Buffer {
   Buffer& operator=(const Buffer&) = delete;
   ~Buffer() { loramux_text_buffer_free(raw_); }
 
+  // For functions that fill a buffer. REQUIRES: not filled before.
   loramux_buffer* out() { return &raw_; }
   std::string ToString() const { return std::string(reinterpret_cast<const char*>(raw_.data), raw_.size); }
 
@@ -28,6 +29,7 @@ class Buffer {
   loramux_buffer raw_{};
 };
 
+// Deleter for std::unique_ptr that calls `Free`.
 template <auto Free>
 struct Deleter {
   template <typename T>
@@ -36,16 +38,18 @@ struct Deleter {
   }
 };
 
+// Owning handles of the library's objects.
 using TokenizerHandle = std::unique_ptr<loramux_tokenizer, Deleter<loramux_tokenizer_free>>;
 using DecodeStreamHandle = std::unique_ptr<loramux_decode_stream, Deleter<loramux_decode_stream_free>>;
 using TemplateHandle = std::unique_ptr<loramux_template, Deleter<loramux_template_free>>;
 
+// The text as the pointer type of the C interface.
 inline const std::uint8_t* Bytes(std::string_view text) { return reinterpret_cast<const std::uint8_t*>(text.data()); }
 
-// The library's status as an Error; `where` (may be empty) is put before the message.
+// Converts the library's status and message to an Error. `where` (may be empty) is prepended to the message.
 Error ToError(loramux_text_status status, const Buffer& message, std::string_view where);
 
-// The whole file. Errors: not found, cannot be read, larger than 256 MiB.
+// Reads a whole file. Errors: not found, cannot be read, larger than 256 MiB.
 Result<std::string> ReadFile(const std::string& path);
 
 }  // namespace loramux::text_internal

@@ -19,7 +19,7 @@ using text_internal::ToError;
 struct ChatTemplate::Impl {
   std::string label;
   TemplateHandle plain;
-  TemplateHandle with_tools;  // null: `plain` serves requests with tools too
+  TemplateHandle with_tools;  // null: `plain` also serves requests with tools
 };
 
 ChatTemplate::ChatTemplate(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -29,7 +29,7 @@ ChatTemplate::~ChatTemplate() = default;
 
 namespace {
 
-// The variables that templates know the special tokens by.
+// The names of the special tokens in templates.
 constexpr std::array kSpecialTokens = {"bos_token", "eos_token", "unk_token",  "sep_token",
                                        "pad_token", "cls_token", "mask_token", "additional_special_tokens"};
 
@@ -40,7 +40,7 @@ struct Sources {
   std::optional<std::string> with_tools;
 };
 
-// The parsed file, or null where there is none.
+// The parsed file, or null if there is none.
 Result<json> ReadJson(const std::filesystem::path& path) {
   auto text = ReadFile(path.string());
   if (!text.ok()) {
@@ -52,7 +52,7 @@ Result<json> ReadJson(const std::filesystem::path& path) {
   return value;
 }
 
-// A token is written as text, as an AddedToken object, or as a list of either.
+// A token in JSON is text, an AddedToken object, or a list of either.
 json TokenText(const json& token) {
   if (token.is_string()) return token;
   if (token.is_object()) return token.contains("content") && token["content"].is_string() ? token["content"] : json();
@@ -75,7 +75,7 @@ json SpecialTokens(const json& config, const json& tokens_map) {
   return tokens;
 }
 
-// `chat_template` as it stands in a JSON file: text, or a list of {name, template}.
+// Adds `chat_template` of a JSON file to `sources`: text, or a list of {name, template}.
 Status TakeTemplates(const json& value, const std::string& path, Sources& sources) {
   sources.label = path;
   if (value.is_string()) {
@@ -115,7 +115,7 @@ Result<Sources> FindSources(const std::filesystem::path& directory, const json& 
   if (!sources.plain && config.contains("chat_template") && !config["chat_template"].is_null()) {
     RETURN_IF_ERROR(TakeTemplates(config["chat_template"], (directory / "tokenizer_config.json").string(), sources));
   }
-  // Where newer versions of transformers keep the templates that are not the default.
+  // Newer versions of transformers keep templates other than the default here.
   if (auto text = ReadFile((directory / "additional_chat_templates" / "tool_use.jinja").string()); text.ok()) {
     sources.with_tools = std::move(text).value();
   }
@@ -171,7 +171,7 @@ Result<std::string> ChatTemplate::Render(std::string_view context_json, const Op
                               options.unix_seconds, text.out(), error.out());
   if (status == LORAMUX_TEXT_OK) return text.ToString();
   Error failure = ToError(status, error, "");
-  // Whoever sent the request made the template fail, or run on: for a client both are its own input.
+  // The request made the template fail or exceed a limit, so this is an error in the client's input.
   if (status != LORAMUX_TEXT_INTERNAL) failure.code = ErrorCode::kInvalidArgument;
   return failure;
 }

@@ -1,4 +1,4 @@
-// Renders a model's chat template exactly as transformers' apply_chat_template does.
+// Renders a model's chat template exactly as apply_chat_template of transformers does.
 #pragma once
 
 #include <cstdint>
@@ -13,28 +13,30 @@
 namespace loramux {
 
 // Immutable after loading; thread-safe. Rendering is bounded in steps and output size, so that a hostile template
-// cannot hang or exhaust the process.
+// cannot hang the process or exhaust its memory.
 class ChatTemplate {
  public:
-  // From DIR: chat_template.jinja, or chat_template.json, or `chat_template` of tokenizer_config.json (a string, or a
-  // list of {name, template}: "default", and "tool_use" where tools are given). Special tokens (bos_token, eos_token,
-  // ...) come from tokenizer_config.json (a string or an AddedToken object) and special_tokens_map.json.
-  // nullopt: the model has no chat template.
+  // Loads the template from DIR: chat_template.jinja, or chat_template.json, or `chat_template` in
+  // tokenizer_config.json. The latter is a string or a list of {name, template}: "default", and "tool_use" for requests
+  // with tools. The special tokens (bos_token, eos_token, ...) come from tokenizer_config.json (a string or an
+  // AddedToken object) and special_tokens_map.json. nullopt: the model has no chat template.
   static Result<std::optional<ChatTemplate>> Load(const std::filesystem::path& directory);
-  // `special_tokens_json` is an object such as {"bos_token": "<s>"}. `label` names the source in errors.
+  // Compiles a template. `special_tokens_json` is an object such as {"bos_token": "<s>"}. `label` names the source in
+  // errors.
   static Result<ChatTemplate> Parse(std::string_view source, std::string_view special_tokens_json,
                                     const std::string& label);
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
   ~ChatTemplate();
 
+  // Options of one rendering.
   struct Options {
     bool add_generation_prompt = true;
-    std::int64_t unix_seconds = 0;  // what strftime_now sees (UTC)
+    std::int64_t unix_seconds = 0;  // the time that strftime_now returns (UTC)
   };
-  // `context_json` is a JSON object with "messages" and optionally "tools", "documents" and any other variable
-  // (chat_template_kwargs); key order is kept. raise_exception(...) of the template and any template error come back
-  // as kInvalidArgument with the template's words.
+  // Renders one conversation. `context_json` is a JSON object with "messages" and optionally "tools", "documents" and
+  // any other variable (chat_template_kwargs). Key order is kept. A call of raise_exception(...) and any template error
+  // return kInvalidArgument with the template's message.
   Result<std::string> Render(std::string_view context_json, const Options& options) const;
 
  private:

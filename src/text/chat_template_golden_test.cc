@@ -1,4 +1,4 @@
-// Renderings against what transformers makes of the same templates (tests/golden/README.md).
+// Compares renderings with those of transformers for the same templates (tests/golden/README.md).
 
 #include <filesystem>
 #include <fstream>
@@ -46,7 +46,7 @@ Result<std::string> Render(const std::string& source, const std::string& special
   return parsed->Render(context.dump(), {add_generation_prompt, kNow});
 }
 
-// The variables of a conversation; the template's own come first.
+// The variables of a conversation, after the template's own.
 json Context(const json& conversation, const json& template_variables) {
   json context = {{"messages", conversation["messages"]},
                   {"tools", conversation["tools"]},
@@ -56,8 +56,8 @@ json Context(const json& conversation, const json& template_variables) {
   return context;
 }
 
-// What minijinja does not do, each with the reason: a template by name, a snippet by its text. None of it occurs in the
-// published templates.
+// Known differences of minijinja, each with its reason: a template by name, a snippet by its text. None of them occurs
+// in the published templates.
 const std::map<std::string, std::string>& KnownDifferences() {
   static const std::map<std::string, std::string> differences = {
       {"macros", "macros have no varargs and kwargs"},
@@ -72,7 +72,7 @@ const std::map<std::string, std::string>& KnownDifferences() {
   return differences;
 }
 
-// Empty if `result` is what was expected, else what is wrong.
+// Empty if `result` is as expected, otherwise the difference.
 std::string Compare(const Result<std::string>& result, const json& expected) {
   if (expected.contains("error")) {
     if (result.ok()) return "expected an error of kind " + expected["kind"].dump() + ", got text: " + *result;
@@ -139,7 +139,7 @@ TEST(ChatTemplateGolden, Snippets) {
     const auto result = Render(source, "{}", entry["variables"], false);
     const std::string difference = Compare(result, entry);
     const auto known = KnownDifferences().find(source);
-    // A difference that has gone must leave the table too.
+    // A difference that no longer exists must be removed from the table.
     EXPECT_EQ(difference.empty(), known == KnownDifferences().end()) << source << "\n" << difference;
     differing += !difference.empty();
   }

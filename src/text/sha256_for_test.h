@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4), for tests that compare with stored digests.
+// SHA-256 (FIPS 180-4), for tests that compare stored digests.
 #pragma once
 
 #include <array>

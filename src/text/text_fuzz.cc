@@ -1,5 +1,5 @@
-// Feeds the C interface with whatever comes: tokenizers, ids, templates and their data. The first byte of the input
-// says which, the rest is split at zero bytes.
+// Fuzzes the C interface: tokenizers, ids, templates and their data. The first byte of the input selects the target;
+// the rest is split at zero bytes.
 
 #include <cstddef>
 #include <cstdint>
@@ -35,7 +35,7 @@ TokenizerHandle ParseTokenizer(std::string_view json) {
   return TokenizerHandle(raw);
 }
 
-// Pieces of a stream must make the text of one decode.
+// The pieces of a stream must form the same text as one decode.
 void Decode(const loramux_tokenizer* tokenizer, const std::vector<std::int32_t>& ids, bool skip_special_tokens) {
   Buffer whole, error;
   const auto status =
@@ -85,7 +85,7 @@ void UseTemplate(std::string_view source, std::string_view context) {
   loramux_template_render(raw, Bytes(context), context.size(), true, 1'720'170'487, text.out(), render_error.out());
 }
 
-// However the text is cut, the matcher says the same.
+// The matcher's result must not depend on how the text is split.
 void UseMatcher(std::string_view text, std::vector<std::string> stops, std::size_t step) {
   loramux::StopStringMatcher whole(stops, false), pieces(stops, false);
   const auto expected = whole.Push(text);

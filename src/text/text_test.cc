@@ -39,7 +39,7 @@ Tokenizer ParseTokenizer(const std::string& json_text) {
 
 Tokenizer TestTokenizer(const std::string& name) { return ParseTokenizer(ReadAll(kTestdata / (name + ".json"))); }
 
-// The same tokenizer with another decoder.
+// The same tokenizer with a different decoder.
 Tokenizer WithDecoder(const std::string& name, const json& decoder) {
   json changed = json::parse(ReadAll(kTestdata / (name + ".json")));
   changed["decoder"] = decoder;
@@ -47,7 +47,7 @@ Tokenizer WithDecoder(const std::string& name, const json& decoder) {
 }
 
 bool IsUtf8(const std::string& text) {
-  // nlohmann checks when it writes: "ignore" leaves out what is broken.
+  // nlohmann validates UTF-8 when it writes; "ignore" omits invalid parts.
   const json value = text;
   return json::parse(value.dump(-1, ' ', false, json::error_handler_t::ignore)) == value;
 }
@@ -158,7 +158,7 @@ TEST(Tokenizer, IsThreadSafe) {
 
 // ------------------------------------------------------------------------------------- IncrementalDetokenizer
 
-// Pushes `ids` and compares the pieces with what Decode makes of all of them.
+// Pushes `ids` and compares the pieces with Decode of all ids.
 void ExpectPiecesMakeTheText(const Tokenizer& tokenizer, const std::vector<TokenId>& ids, bool skip_special_tokens) {
   IncrementalDetokenizer stream(tokenizer, skip_special_tokens);
   std::string text;
@@ -178,7 +178,7 @@ std::vector<TokenId> RandomIds(const Tokenizer& tokenizer, Prng& prng, std::uint
   std::vector<TokenId> ids;
   while (ids.size() < size) {
     const TokenId id = static_cast<TokenId>(prng.NextBelow(tokenizer.VocabSize()));
-    // Runs of byte tokens, in which valid and broken characters meet, would be rare among all tokens.
+    // Draws byte tokens often; otherwise runs of them, with valid and invalid characters, would be rare.
     const TokenId low = static_cast<TokenId>(prng.NextBelow(std::min<std::int64_t>(tokenizer.VocabSize(), 260)));
     ids.push_back(prng.NextBelow(3) == 0 ? id : low);
     if (tokenizer.IdToToken(ids.back()).empty()) ids.pop_back();
@@ -190,7 +190,7 @@ std::vector<TokenId> MixedText(const Tokenizer& tokenizer, Prng& prng) {
   std::vector<TokenId> ids;
   for (std::uint64_t i = prng.NextBelow(5); i > 0; --i) {
     auto more = tokenizer.Encode(kTexts[prng.NextBelow(std::size(kTexts))], prng.NextBelow(2) == 0);
-    // Cut within a character now and then.
+    // Sometimes cut within a character.
     if (prng.NextBelow(3) == 0 && !more->empty()) more->pop_back();
     ids.insert(ids.end(), more->begin(), more->end());
   }
@@ -282,13 +282,13 @@ TEST(IncrementalDetokenizer, NoSequenceIsExpensive) {
   for (const char* name : {"byte_level", "sentencepiece"}) {
     const Tokenizer tokenizer = TestTokenizer(name);
     const bool byte_level = std::string_view(name) == "byte_level";
-    // A continuation byte alone, and the first of four bytes: neither ever becomes a character.
+    // A lone continuation byte, and the first byte of four: neither ever becomes a character.
     for (const char* token : byte_level ? std::array{"\u0122", "\xc3\xb0"} : std::array{"<0x80>", "<0xF0>"}) {
       const std::vector<TokenId> ids(100'000, tokenizer.TokenToId(token));
       ASSERT_GE(ids[0], 0) << token;
       const TimeNs start = clock.Now();
       ExpectPiecesMakeTheText(tokenizer, ids, false);
-      // One decode of the sequence so far a token would take hours.
+      // Decoding the whole sequence so far for each token would take hours.
       EXPECT_LT(clock.Now() - start, 20 * kNsPerSecond) << token;
     }
   }
@@ -302,7 +302,7 @@ struct Expected {
   std::string matched;
 };
 
-// The first end at which a stop string is complete; the longest one there.
+// The expected result: the first end of a complete stop string, and the longest stop string there.
 Expected BruteForce(const std::vector<std::string>& stops, const std::string& text, bool include_stop) {
   for (std::size_t end = 1; end <= text.size(); ++end) {
     std::string best;
@@ -314,7 +314,7 @@ Expected BruteForce(const std::vector<std::string>& stops, const std::string& te
   return {text, false, ""};
 }
 
-// How many bytes at the end of `text` may still become a stop string.
+// Bytes at the end of `text` that may still become a stop string.
 std::size_t HeldBack(const std::vector<std::string>& stops, const std::string& text) {
   std::size_t held = 0;
   for (const std::string& stop : stops) {
@@ -472,7 +472,7 @@ TEST(ChatTemplate, HostileTemplatesAreBounded) {
       "{% set ns = namespace(x=[]) %}{% for i in range(100000) %}{% set ns.x = [ns.x] | batch(1) %}{% endfor %}",
       "{% set ns = namespace(x=[]) %}{% for i in range(100000) %}{% set ns.x = ns.x | map('batch', 1) %}{% endfor %}",
       "{% set ns = namespace() %}{% for i in range(100000) %}{% set ns.x = namespace(y=ns.x) %}{% endfor %}",
-      // Circles, which would be leaked.
+      // Cycles, which would leak.
       "{% set ns = namespace() %}{% set ns.me = [ns] %}{{ ns }}{% set x = ns %}",
       "{% set ns = namespace() %}{% set ns.me = {'a': ns}.values() %}",
       "{% set ns = namespace() %}{% set ns.me = [ns] | map('list') %}",
@@ -505,7 +505,7 @@ TEST(ChatTemplate, HostileTemplatesAreBounded) {
       Repeat("1 < ", 20'000, "{{ ", "1 }}"),
       Repeat("{% elif 0 %}", 10'000, "{% if 0 %}", "{% endif %}"),
       Repeat("{% macro m() %}", 5'000),
-      // The longest that are still allowed.
+      // The longest forms that are allowed.
       Repeat(".y", 1'990, "{{ x", " }}"),
       Repeat("|abs", 1'990, "{{ 1", " }}"),
       Repeat("()", 1'990, "{{ f", " }}"),
@@ -527,7 +527,7 @@ TEST(ChatTemplate, HostileTemplatesAreBounded) {
       EXPECT_LT(result->size(), 64u << 20) << source.substr(0, 200);
     }
   }
-  // Long but flat is fine.
+  // A long but flat expression is allowed.
   EXPECT_EQ(*Render(Repeat(" + 1", 1'500, "{{ 1", " }}")), "1501");
   EXPECT_EQ(Render(Repeat(" ~ 'a'", 1'500, "{{ 'a'", " }}"))->size(), 1'501u);
 }

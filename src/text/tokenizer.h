@@ -27,11 +27,11 @@ class Tokenizer {
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  // `text` must be valid UTF-8 (error otherwise).
+  // Encodes `text`. Error: it is not valid UTF-8.
   Result<std::vector<TokenId>> Encode(std::string_view text, bool add_special_tokens) const;
-  // Ids outside the vocabulary are an error.
+  // Decodes `ids`. Error: an id outside the vocabulary.
   Result<std::string> Decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
-  // One more than the greatest id, added tokens included: every id is below it, and a few below it may be unused.
+  // One more than the largest id, including added tokens. Every id is below it; some ids below it may be unused.
   std::int64_t VocabSize() const;
   // The stored form of one token ("Ġthe", "<|eos|>"); empty if there is no such id.
   std::string IdToToken(TokenId id) const;

@@ -1,4 +1,4 @@
-// What a Tokenizer holds, for the other sources of this room.
+// The content of a Tokenizer, for the other sources of this directory.
 #pragma once
 
 #include "text/c_interface.h"

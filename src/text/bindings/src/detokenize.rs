@@ -1,9 +1,10 @@
-//! Decoding one token at a time, so that the pieces together are exactly what the library makes of all ids at once.
+//! Decodes one token at a time. The concatenation of the pieces is exactly what the library decodes from all ids at
+//! once.
 //!
-//! The library's decoders see the whole sequence. Nearly all of them are in fact local: each token is changed on its
-//! own, or bytes are gathered into characters. `Plan` recognizes those chains and `DecodeStream` runs them as small
-//! state machines, each of which releases text as soon as no later token can change it. A chain that is not
-//! recognized (CTC, a pattern over the fused text) keeps everything until the end: late, but right.
+//! The library's decoders see the whole sequence, but nearly all of them are local: they change each token separately,
+//! or gather bytes into characters. `Plan` recognizes such chains, and `DecodeStream` runs them as small state
+//! machines. Each machine releases text as soon as no later token can change it. A chain that is not recognized (CTC, a
+//! pattern over the fused text) keeps everything until the end: late, but correct.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -16,28 +17,29 @@ use crate::{Error, Result};
 
 const REPLACEMENT: &str = "\u{fffd}";
 
-/// One step of a decoder chain. The steps before `Fuse` or `ByteLevel` see tokens, those after them see running text.
+/// One step of a decoder chain. Steps before `Fuse` or `ByteLevel` process tokens; steps after them process running
+/// text.
 #[derive(Clone)]
 enum Step {
-    /// Changes every token on its own.
+    /// Changes every token separately.
     EachToken(DecoderWrapper),
-    /// The same, but the first token differs from the others.
+    /// The same, but treats the first token differently.
     FirstDiffers(DecoderWrapper),
-    /// The same, but the last token differs from the others.
+    /// The same, but treats the last token differently.
     LastDiffers(DecoderWrapper),
-    /// No decoder at all: tokens joined by a space.
+    /// No decoder: tokens are joined by a space.
     JoinBySpace,
     ByteFallback,
     Fuse,
     ByteLevel,
-    /// After `Fuse`: drops up to `count` characters `content` from the start of the text.
+    /// After `Fuse`: removes up to `count` characters `content` from the start of the text.
     StripStart {
         content: char,
         count: usize,
     },
 }
 
-/// How a tokenizer's decoder can be run incrementally. Empty steps and `streams == false`: only as a whole.
+/// How to run a tokenizer's decoder incrementally. With no steps and `streams == false` it can only run as a whole.
 pub struct Plan {
     steps: Vec<Step>,
     streams: bool,
@@ -107,15 +109,16 @@ enum Machine {
     JoinBySpace {
         first: bool,
     },
-    /// A run of byte tokens becomes characters only if the whole run is valid UTF-8, otherwise one U+FFFD a byte. So
-    /// a run is kept while it can still be valid (`checked` bytes of it are), and flows freely once it cannot.
+    /// A run of byte tokens becomes characters only if the whole run is valid UTF-8, otherwise one U+FFFD for each
+    /// byte. So the run is kept while it can still be valid (`checked` bytes of it are) and is released at once when it
+    /// cannot.
     ByteFallback {
         run: Vec<u8>,
         checked: usize,
         broken: bool,
     },
     Fuse,
-    /// At most three bytes of a character that has begun.
+    /// At most three bytes of an incomplete character.
     ByteLevel {
         pending: Vec<u8>,
     },
@@ -139,7 +142,7 @@ impl Machine {
         }
     }
 
-    /// Takes one token (or piece of text), appends what became certain to `out`.
+    /// Processes one token (or piece of text) and appends the text that became final to `out`.
     fn push(&mut self, token: String, out: &mut Vec<String>) -> Result<()> {
         match self {
             Machine::EachToken(decoder) => out.extend(decode_chain(decoder, vec![token])?),
@@ -187,7 +190,7 @@ impl Machine {
         Ok(())
     }
 
-    /// What was kept back, at the end of the sequence.
+    /// Appends the text held back, at the end of the sequence.
     fn finish(&mut self, out: &mut Vec<String>) -> Result<()> {
         match self {
             Machine::LastDiffers { decoder, held } => {
@@ -248,7 +251,7 @@ fn end_run(run: &mut Vec<u8>, checked: &mut usize, broken: &mut bool, out: &mut 
     *broken = false;
 }
 
-/// The byte-level alphabet of GPT-2: printable bytes stand for themselves, the others for characters from U+0100 on.
+/// The byte-level alphabet of GPT-2: printable bytes map to themselves, the others to characters from U+0100 on.
 fn byte_alphabet() -> &'static HashMap<char, u8> {
     static ALPHABET: OnceLock<HashMap<char, u8>> = OnceLock::new();
     ALPHABET.get_or_init(|| {
@@ -265,7 +268,7 @@ fn byte_alphabet() -> &'static HashMap<char, u8> {
     })
 }
 
-/// The bytes of a token, or its own UTF-8 if a character of it is not of the alphabet (added tokens).
+/// The bytes of a token, or its own UTF-8 if it has a character outside the alphabet (added tokens).
 fn append_bytes(token: &str, out: &mut Vec<u8>) {
     let alphabet = byte_alphabet();
     let start = out.len();
@@ -281,7 +284,7 @@ fn append_bytes(token: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// Takes whole characters, and U+FFFD for what cannot become one, as `String::from_utf8_lossy` would.
+/// Takes the complete characters, and U+FFFD for bytes that cannot become one, as `String::from_utf8_lossy` does.
 fn take_characters(pending: &mut Vec<u8>) -> String {
     let mut text = String::with_capacity(pending.len());
     let mut rest = pending.as_slice();
@@ -294,7 +297,7 @@ fn take_characters(pending: &mut Vec<u8>) -> String {
             }
             Err(e) => {
                 let (valid, after) = rest.split_at(e.valid_up_to());
-                // `valid_up_to` bytes were just found valid.
+                // `valid_up_to` reported these bytes as valid.
                 text.push_str(std::str::from_utf8(valid).unwrap_or_default());
                 rest = after;
                 match e.error_len() {
@@ -316,7 +319,7 @@ pub struct DecodeStream {
     tokenizer: Arc<Tokenizer>,
     skip_special_tokens: bool,
     machines: Vec<Machine>,
-    /// Every id, where the plan cannot stream.
+    /// All ids, if the plan cannot stream.
     kept_ids: Vec<i32>,
 }
 
@@ -352,7 +355,7 @@ impl DecodeStream {
     }
 }
 
-/// Sends tokens through a chain of machines.
+/// Passes tokens through a chain of machines.
 fn run(machines: &mut [Machine], mut tokens: Vec<String>) -> Result<String> {
     for machine in machines {
         let mut out = Vec::with_capacity(tokens.len());

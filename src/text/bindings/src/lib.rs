@@ -1,7 +1,7 @@
-//! The C interface that `loramux_text.h` documents. Every entry point runs inside `guard`, so that no panic of this
-//! crate or of one below it crosses into C++.
+//! The C interface that `loramux_text.h` documents. Every entry point runs inside `guard`, so no panic of this crate or
+//! its dependencies crosses into C++.
 
-// What each entry point requires of its pointers stands in the header.
+// The header documents the requirements on the pointers of each entry point.
 #![allow(clippy::missing_safety_doc)]
 
 mod detokenize;
@@ -15,7 +15,7 @@ use detokenize::DecodeStream;
 use template::ChatTemplate;
 use tokenizer::Tokenizer;
 
-/// What went wrong, as `loramux_text_status` in the header.
+/// The kind of an error; `loramux_text_status` in the header.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
@@ -26,11 +26,11 @@ pub enum Status {
     Exhausted = 2,
     /// Well-formed, but refused by name.
     Unsupported = 3,
-    /// A fault on our side: a panic that was caught.
+    /// A fault of this library: a caught panic.
     Internal = 4,
 }
 
-/// The error of every function behind the interface.
+/// The error type of all functions behind the interface.
 #[derive(Debug)]
 pub struct Error {
     pub status: Status,
@@ -75,7 +75,7 @@ pub struct Ids {
     size: usize,
 }
 
-/// Runs `body`; writes its error, or the panic that it died of, to `error`.
+/// Runs `body`; writes its error or its panic message to `error`.
 unsafe fn guard(error: *mut Buffer, body: impl FnOnce() -> Result<()>) -> Status {
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return Status::Ok,
@@ -95,7 +95,7 @@ unsafe fn guard(error: *mut Buffer, body: impl FnOnce() -> Result<()>) -> Status
     failure.status
 }
 
-/// The `size` items at `data`; C++ may pass a null pointer for none.
+/// The `size` items at `data`; C++ may pass a null pointer for an empty slice.
 unsafe fn slice<'a, T>(data: *const T, size: usize) -> &'a [T] {
     if size == 0 {
         &[]
@@ -109,8 +109,8 @@ unsafe fn text<'a>(data: *const u8, size: usize, what: &str) -> Result<&'a str> 
         .map_err(|e| Error::invalid(format!("{what} is not valid UTF-8 (at byte {})", e.valid_up_to())))
 }
 
-/// What must have happened before anything is parsed. Panics are reported through the error channel; the default hook
-/// would print them on stderr as well.
+/// Initialization before anything is parsed. Panics are reported through the error channel; the default hook would also
+/// print them on stderr.
 fn prepare_process() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {

@@ -1,4 +1,4 @@
-//! A Hugging Face tokenizer with the checks that a server needs around it.
+//! A Hugging Face tokenizer with the checks that a server needs.
 
 use tokenizers::models::ModelWrapper;
 use tokenizers::Model;
@@ -6,10 +6,10 @@ use tokenizers::Model;
 use crate::detokenize::Plan;
 use crate::{Error, Result};
 
-/// Ids are indices of tables here and in the engine; the largest vocabularies in use have 2^18.
+/// Ids are table indices here and in the engine; the largest vocabularies in use have 2^18 entries.
 const MAX_VOCAB_SIZE: u32 = 1 << 24;
 
-/// What the id table knows about one id.
+/// Flags of an id in the id table.
 const ID_EXISTS: u8 = 1;
 const ID_SPECIAL: u8 = 2;
 
@@ -31,7 +31,8 @@ impl Tokenizer {
                 ));
             }
         }
-        // transformers ignores both unless the caller asks, and so do we: prompts are measured, not cut.
+        // transformers ignores both unless the caller asks for them, and so does loramux: prompts are measured, not
+        // truncated.
         inner.with_truncation(None).map_err(|e| Error::invalid(e.to_string()))?;
         inner.with_padding(None);
         let ids = id_table(&inner)?;
@@ -77,7 +78,7 @@ impl Tokenizer {
         &self.plan
     }
 
-    /// The text that the library hands to its decoder for this id; None for one that is skipped.
+    /// The text that the library passes to its decoder for this id; None if the id is skipped.
     pub fn decoder_input(&self, id: i32, skip_special_tokens: bool) -> Result<Option<String>> {
         self.check_id(id)?;
         let added = self.inner.get_added_vocabulary();
@@ -119,8 +120,8 @@ fn id_table(inner: &tokenizers::Tokenizer) -> Result<Vec<u8>> {
     Ok(ids)
 }
 
-/// Oniguruma backtracks; these limits end a pattern that would run for minutes on a short text. Process-wide, so set
-/// once before the first pattern is compiled.
+/// Oniguruma backtracks; these limits stop a pattern that would run for minutes on a short text. They are process-wide,
+/// so set them once before the first pattern is compiled.
 pub fn limit_regex_work() {
     // SAFETY: plain setters of the library's global limits, called once before any other use.
     unsafe {

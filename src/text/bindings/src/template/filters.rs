@@ -1,4 +1,4 @@
-//! Filters, tests and functions where jinja2 has one that minijinja lacks, or does it differently.
+//! Filters, tests and functions that minijinja lacks or implements differently from jinja2.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -75,7 +75,7 @@ pub fn add_to(environment: &mut Environment<'static>) {
         ValueKind::String => filters::reverse(&value),
         _ => generator(filters::reverse(&value)?.try_iter()?.collect()),
     });
-    // minijinja's own, which jinja2 does not have and templates cannot miss.
+    // Filters of minijinja that jinja2 does not have, so templates do not need them.
     for name in ["zip", "chain", "pprint"] {
         environment.remove_filter(name);
     }
@@ -106,7 +106,8 @@ pub fn add_to(environment: &mut Environment<'static>) {
     environment.add_function("lipsum", || -> Result<Value> { Err(fault("lipsum() is not available")) });
 }
 
-/// What filters give that Python writes as generators: to be read once, without a length, and no list for tojson.
+/// The result of filters that Python implements as generators: readable once, without a length, and not a list for
+/// tojson.
 fn generator(items: Vec<Value>) -> Result<Value> {
     charge_items(items.len())?;
     let items = Value::from(items);
@@ -136,12 +137,12 @@ fn rejectattr(
     generator(filters::rejectattr(state, value, attribute, test, args)?)
 }
 
-/// Whether a value holds others that looking at it does not show.
+/// Whether a value refers to other values that an inspection does not reveal.
 pub fn refers_to_values(value: &Value) -> bool {
     value.downcast_object_ref::<Cycler>().is_some() || value.downcast_object_ref::<BoundMethod>().is_some()
 }
 
-/// Gives "" at first, then the separator.
+/// Returns "" at first, then the separator.
 #[derive(Debug)]
 struct Joiner {
     separator: Value,
@@ -158,7 +159,7 @@ impl Object for Joiner {
     }
 }
 
-/// Gives its items in turn.
+/// Returns its items in turn.
 #[derive(Debug)]
 struct Cycler {
     items: Vec<Value>,
@@ -220,7 +221,7 @@ fn is_set(value: Option<Value>) -> bool {
     value.is_some_and(|value| value.is_true())
 }
 
-/// None stands for an argument that is not given.
+/// None if an argument is not given.
 fn given(value: Option<Value>) -> Option<Value> {
     value.filter(|value| !value.is_none())
 }
@@ -240,7 +241,7 @@ fn int_argument(value: Option<Value>, default: i128) -> Result<i128> {
     }
 }
 
-/// A width or count that a template gives: never so large that a text of it could not be made.
+/// A width or count from a template, limited so that a text of that size can be made.
 fn size_argument(value: Option<Value>, default: i128) -> Result<usize> {
     let size = usize::try_from(int_argument(value, default)?.max(0)).unwrap_or(usize::MAX);
     charge(size)?;
@@ -251,7 +252,7 @@ fn required(value: Option<Value>, filter: &str) -> Result<Value> {
     value.ok_or_else(|| fault(format!("the filter '{filter}' misses an argument")))
 }
 
-/// Text made of `value`: marked as safe if that was.
+/// A text derived from `value`; marked as safe if `value` is.
 fn like(value: &Value, text: String) -> Value {
     if value.is_safe() {
         Value::from_safe_string(text)
@@ -344,7 +345,7 @@ fn join(value: Value, args: Args) -> Result<Value> {
     Ok(Value::from(out))
 }
 
-/// An attribute such as "function.name" of an item.
+/// An attribute of an item by its path, such as "function.name".
 fn at_path(item: &Value, path: &Value) -> Result<Value> {
     let Some(path) = path.as_str() else { return item.get_item(path) };
     let mut value = item.clone();
@@ -373,7 +374,7 @@ fn items(value: Value, args: Args) -> Result<Value> {
     generator(pairs)
 }
 
-/// json.dumps with the options that transformers passes on.
+/// json.dumps with the options that transformers passes.
 fn to_json(value: Value, args: Args) -> Result<Value> {
     let [ensure_ascii, indent, separators, sort_keys] =
         args.bind("tojson", ["ensure_ascii", "indent", "separators", "sort_keys"])?;
@@ -412,7 +413,7 @@ fn indent(value: Value, args: Args) -> Result<Value> {
         Some(text) => text.to_owned(),
         None => " ".repeat(size_argument(width, 4)?),
     };
-    // The newline that jinja2 appends makes two lines of "a\n".
+    // jinja2 appends a newline, which turns "a\n" into two lines.
     let text = format!("{text}\n");
     let lines = split_lines(&text);
     charge(text.len().saturating_add(indention.len().saturating_mul(lines.len())))?;
@@ -525,7 +526,7 @@ fn url_encode(value: Value, args: Args) -> Result<Value> {
     Ok(Value::from(parts.join("&")))
 }
 
-/// Percent encoding of everything but letters, digits, `_.-~` and `safe`.
+/// Percent-encodes everything except letters, digits, `_.-~` and `safe`.
 fn quote(text: &str, safe: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -543,7 +544,7 @@ fn of_float(number: f64) -> Option<i128> {
     (number.is_finite() && number.abs() < 1e38).then_some(number.trunc() as i128)
 }
 
-/// Integers in the smallest form, as minijinja compares and prints them.
+/// Integers in the smallest representation, as minijinja compares and prints them.
 pub fn integer(number: i128) -> Value {
     i64::try_from(number).map_or_else(|_| Value::from(number), Value::from)
 }

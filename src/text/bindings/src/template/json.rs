@@ -1,4 +1,4 @@
-//! json.dumps, as the tojson filter of transformers calls it: no HTML escaping, key order kept.
+//! json.dumps as the tojson filter of transformers calls it: no HTML escaping, key order kept.
 
 use minijinja::value::{Value, ValueKind};
 use minijinja::Error;
@@ -12,7 +12,7 @@ type Result<T> = std::result::Result<T, Error>;
 pub struct Style {
     pub ensure_ascii: bool,
     pub sort_keys: bool,
-    /// What one level is indented by; None: everything on one line.
+    /// The indentation of one level; None: everything on one line.
     pub indent: Option<String>,
     pub item_separator: String,
     pub key_separator: String,

@@ -1,6 +1,6 @@
-//! Chat templates on minijinja, set up to render as transformers' apply_chat_template does with jinja2: what
-//! transformers adds (raise_exception, strftime_now, its own tojson, the `generation` tag, its clean-up of messages),
-//! and Python's ways where minijinja has its own.
+//! Chat templates on minijinja, set up to render as apply_chat_template of transformers does with jinja2. This includes
+//! what transformers adds (raise_exception, strftime_now, its own tojson, the `generation` tag, its preparation of
+//! messages), and Python's behaviour where minijinja differs.
 
 mod filters;
 mod json;
@@ -18,33 +18,35 @@ use minijinja::value::{Kwargs, Serde, Value};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior};
 use serde_json::{Map, Value as Json};
 
-/// Instructions that one rendering may execute: many times what real templates take, and about a second.
+/// Instructions that one rendering may execute: many times what real templates need; about one second.
 const FUEL: u64 = 5_000_000;
-/// Bytes of one text, and of the result.
+/// Largest size in bytes of a text and of the result.
 const MAX_SIZE: usize = 32 << 20;
-/// Bytes that one rendering allocates for texts and lists, freed ones included: its memory cannot exceed this by much.
+/// Bytes that one rendering may allocate for texts and lists, including freed ones. This approximately bounds its
+/// memory.
 const MAX_BYTES: usize = 256 << 20;
-/// Bytes that one rendering reads in searches, comparisons and the like, which cost no fuel.
+/// Bytes that one rendering may read in searches, comparisons and similar operations, which cost no fuel.
 const MAX_WORK: usize = 4 << 30;
-/// Nesting of values that printing and tojson follow.
+/// Largest nesting of values for printing and tojson.
 const MAX_DEPTH: usize = 150;
-/// Bytes of a template; the largest in use have about 30,000.
+/// Largest size of a template in bytes; the largest in use have about 30,000.
 const MAX_SOURCE: usize = 256 << 10;
-/// Macro calls within each other; jinja2 ends at about as many.
+/// Largest depth of nested macro calls; jinja2 has about the same limit.
 const MAX_RECURSION: usize = 200;
 const NAME: &str = "chat template";
-/// Names under which a message's reasoning is passed; the first is the one that templates read.
+/// Names of a message's reasoning in requests; templates read the first one.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 thread_local! {
-    /// What strftime_now reads during a rendering on this thread. Not a variable, which macros would not see.
+    /// The time for strftime_now during a rendering on this thread. Not a template variable, because macros would not
+    /// see it.
     static NOW: Cell<i64> = const { Cell::new(0) };
-    /// What is left of MAX_BYTES and MAX_WORK to the rendering on this thread.
+    /// The parts of MAX_BYTES and MAX_WORK that are left for the rendering on this thread.
     static BYTES_LEFT: Cell<usize> = const { Cell::new(0) };
     static WORK_LEFT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The message of raise_exception, on its way through minijinja's errors.
+/// The message of raise_exception, carried through minijinja's errors.
 #[derive(Debug)]
 struct Raised(String);
 
@@ -64,7 +66,7 @@ pub(crate) fn exhausted(message: impl Into<std::borrow::Cow<'static, str>>) -> E
     Error::new(ErrorKind::OutOfFuel, message)
 }
 
-/// `bytes` are about to be read.
+/// Charges the reading of `bytes` bytes.
 pub(crate) fn work(bytes: usize) -> Result<(), Error> {
     match WORK_LEFT.get().checked_sub(bytes) {
         Some(left) => {
@@ -75,7 +77,7 @@ pub(crate) fn work(bytes: usize) -> Result<(), Error> {
     }
 }
 
-/// A text of `size` bytes is about to be made.
+/// Charges the creation of a text of `size` bytes.
 pub(crate) fn charge(size: usize) -> Result<(), Error> {
     check_size(size)?;
     work(size)?;
@@ -88,12 +90,12 @@ pub(crate) fn charge(size: usize) -> Result<(), Error> {
     }
 }
 
-/// A list of `count` values is about to be made.
+/// Charges the creation of a list of `count` values.
 pub(crate) fn charge_items(count: usize) -> Result<(), Error> {
     charge(count.saturating_mul(std::mem::size_of::<Value>() + 8))
 }
 
-/// An error if a text of `size` bytes would be too large to make.
+/// Error: a text of `size` bytes would be too large.
 pub(crate) fn check_size(size: usize) -> Result<(), Error> {
     if size > MAX_SIZE {
         return Err(exhausted(format!("a text is larger than {} MiB", MAX_SIZE >> 20)));
@@ -128,7 +130,7 @@ impl Args {
         Ok(Args { positional: positional.to_vec(), named })
     }
 
-    /// Sorts the arguments into the parameters of `function`.
+    /// Assigns the arguments to the parameters of `function`.
     pub fn bind<const N: usize>(self, function: &str, parameters: [&str; N]) -> Result<[Option<Value>; N], Error> {
         let mut bound = [const { None }; N];
         if self.positional.len() > N {
@@ -193,7 +195,7 @@ impl ChatTemplate {
     }
 }
 
-/// Refuses to grow beyond MAX_SIZE.
+/// An output that refuses to grow beyond MAX_SIZE.
 struct Output(Vec<u8>);
 
 impl Write for Output {
@@ -210,7 +212,7 @@ impl Write for Output {
     }
 }
 
-/// The options of transformers.
+/// The syntax options that transformers sets.
 fn syntax() -> Result<SyntaxConfig, Error> {
     SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()
 }
@@ -242,8 +244,9 @@ fn environment() -> Result<Environment<'static>, Error> {
     Ok(environment)
 }
 
-/// Line ends as jinja2 reads them. And transformers marks the assistant's text with `{% generation %}` and
-/// `{% endgeneration %}`, which print nothing: they become a `with` block, which keeps their whitespace control.
+/// Normalizes line ends as jinja2 does. Also replaces the tags `{% generation %}` and `{% endgeneration %}`, with which
+/// transformers marks the assistant's text and which print nothing. They become a `with` block, which keeps their
+/// whitespace control.
 fn preprocess(source: &str) -> String {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let mut out = String::with_capacity(source.len());
@@ -280,8 +283,8 @@ fn parse_object(text: &str, what: &str) -> crate::Result<Map<String, Json>> {
     }
 }
 
-/// What transformers does to a message first: keys whose value is null are dropped, and its reasoning is there under
-/// each of the names that templates know.
+/// Prepares a message as transformers does: removes keys whose value is null, and provides the reasoning under each
+/// name that templates use.
 fn prepare_message(message: &mut Json) {
     let Json::Object(fields) = message else { return };
     fields.retain(|_, value| !value.is_null());
@@ -293,7 +296,7 @@ fn prepare_message(message: &mut Json) {
     *fields = prepared;
 }
 
-/// The words for a person: the message of raise_exception alone, otherwise what went wrong and where.
+/// The error for the client: the message of raise_exception alone, otherwise the cause and its place.
 fn to_error(error: Error) -> crate::Error {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
     let mut is_limit = false;

@@ -1,4 +1,5 @@
-//! Python's operators, as functions that `rewrite.rs` puts in their place. Each is charged to the rendering's budget.
+//! Python's operators as functions, with which `rewrite.rs` replaces minijinja's. Each is charged to the rendering's
+//! budget.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -37,7 +38,7 @@ const OPERATORS: [(&str, Operator); 17] = [
 pub fn add_to(environment: &mut Environment<'static>) {
     for (name, operator) in OPERATORS {
         environment.add_function(format!("{PREFIX}{name}"), move |operands: Rest<Value>| {
-            // The rewriter gives each operator its operands; a template that calls one by name may not.
+            // The rewriter passes the right number of operands; a template that calls such a function by name may not.
             if operands.len() < if matches!(name, "item" | "compare" | "attribute") { 2 } else { 1 } {
                 return Err(Error::from(ErrorKind::MissingArgument));
             }
@@ -149,7 +150,7 @@ fn arithmetic(symbol: &str, a: &Value, b: &Value) -> Result<Value> {
     }
 }
 
-/// None if the result is too large.
+/// None: the result is too large.
 fn of_integers(symbol: &str, a: i128, b: i128) -> Result<Option<i128>> {
     if b == 0 && matches!(symbol, "//" | "%") {
         return Err(fault("integer division or modulo by zero"));
@@ -215,7 +216,7 @@ fn concat(operands: &[Value]) -> Result<Value> {
     Ok(Value::from(out))
 }
 
-/// `a < b < c` comes as a, '<', b, '<', c.
+/// The operands of `a < b < c` are a, '<', b, '<', c.
 fn compare(operands: &[Value]) -> Result<Value> {
     let mut left = &operands[0];
     for pair in operands[1..].chunks_exact(2) {
@@ -228,7 +229,7 @@ fn compare(operands: &[Value]) -> Result<Value> {
     Ok(Value::from(true))
 }
 
-/// What comparing two values may read.
+/// A bound on the bytes that a comparison of the value reads.
 fn extent(value: &Value) -> usize {
     value.as_str().map_or_else(|| value.len().unwrap_or(0) * 32, str::len)
 }
@@ -256,7 +257,7 @@ fn compare_two(a: &Value, symbol: &str, b: &Value) -> Result<bool> {
     })
 }
 
-/// None where one of the two is no number ("NaN").
+/// None: one of the two is not a number (NaN).
 fn ordering(a: &Value, symbol: &str, b: &Value) -> Result<Option<Ordering>> {
     if let (Some(a), Some(b)) = (as_int(a), as_int(b)) {
         return Ok(Some(a.cmp(&b)));
@@ -295,7 +296,7 @@ fn contains(container: &Value, value: &Value) -> Result<bool> {
     }
 }
 
-/// Whether a map has a key, even with an undefined value.
+/// Whether a map has the key, even with an undefined value.
 fn has_key(map: &Value, key: &Value) -> Result<bool> {
     match map.as_object() {
         Some(object) => Ok(object.get_value(key).is_some()),
@@ -311,7 +312,7 @@ fn item(value: &Value, key: &Value) -> Result<Value> {
     value.get_item(key)
 }
 
-/// The slice itself is minijinja's; it copies at most what is here.
+/// The input of a slice, charged with what the slice copies at most; minijinja makes the slice.
 fn slice_input(value: &Value) -> Result<Value> {
     defined(value)?;
     match value.as_str() {
@@ -325,7 +326,7 @@ fn iterable(value: &Value) -> Result<Value> {
     use ValueKind::{Iterable, Map, Seq, String, Undefined};
     match value.kind() {
         String => charge_items(value.as_str().map_or(0, str::len))?,
-        // The loop wants to know its length.
+        // The loop needs to know its length.
         Iterable if value.len().is_none() => return Ok(Value::from(value.try_iter()?.collect::<Vec<Value>>())),
         Seq | Map | Iterable | Undefined => {}
         _ => return Err(fault(format!("'{}' object is not iterable", type_name(value)))),
@@ -333,7 +334,7 @@ fn iterable(value: &Value) -> Result<Value> {
     Ok(value.clone())
 }
 
-/// Filters may make a list of what they are given, characters included.
+/// Charges the input of a filter, because a filter may turn it into a list (of characters, for text).
 fn filter_input(value: &Value) -> Result<Value> {
     match value.kind() {
         ValueKind::Seq | ValueKind::Map | ValueKind::Iterable => charge_items(value.len().unwrap_or(1))?,
@@ -342,7 +343,7 @@ fn filter_input(value: &Value) -> Result<Value> {
     Ok(value.clone())
 }
 
-/// A dictionary, as opposed to a namespace or a loop, whose attributes are what they hold.
+/// Whether the value is a dictionary. Namespaces and loops are maps too, but their attributes are their items.
 fn is_dict(value: &Value) -> bool {
     let Some(object) = value.as_object() else { return false };
     let type_name = object.type_name();
@@ -366,7 +367,7 @@ impl Object for BoundMethod {
     }
 }
 
-/// `value.name` for a name that dictionaries have a method of: Python finds that before the key.
+/// `value.name` for a name of a dictionary method: Python finds the method before the key.
 fn attribute(value: &Value, name: &Value) -> Result<Value> {
     let name = name.as_str().unwrap_or_default();
     defined(value)?;
@@ -385,14 +386,15 @@ fn call_dict_method(state: &mut State, value: &Value, name: &str, args: &[Value]
     value.call_method(state, name, args)
 }
 
-/// What a variable is to hold: nested no deeper than can be printed, and freed, recursively.
+/// A value to be stored in a variable. Its nesting is limited, because printing and freeing it are recursive.
 fn keep(value: &Value) -> Result<Value> {
     check_nesting(value, 0)?;
     Ok(value.clone())
 }
 
-/// What an attribute of a namespace is to hold. It can be assigned to later on, so what it holds must not lead back to
-/// it: a circle would never be freed, and a chain of macros, which hold the variables around them, has no bound.
+/// A value to be stored in an attribute of a namespace. The attribute can be assigned later, so the value must not lead
+/// back to the namespace: a cycle would never be freed. A chain of macros, which hold the variables around them, would
+/// be unbounded.
 fn keep_attribute(value: &Value) -> Result<Value> {
     if holds_scope(value)? {
         return Err(fault("a namespace holds plain values only: no namespaces, loops, macros or functions"));
@@ -400,12 +402,12 @@ fn keep_attribute(value: &Value) -> Result<Value> {
     Ok(value.clone())
 }
 
-/// Whether there is a namespace, a loop or a macro in the value. Checks its nesting, too.
+/// Whether the value contains a namespace, a loop or a macro. Also checks its nesting.
 pub fn holds_scope(value: &Value) -> Result<bool> {
     fn find(value: &Value) -> Result<bool> {
         match value.kind() {
             ValueKind::Map if !is_dict(value) => return Ok(true),
-            // A macro, which holds the variables around it.
+            // A macro; it holds the variables around it.
             ValueKind::Plain => return Ok(true),
             ValueKind::Map => {
                 for key in value.try_iter()? {
@@ -414,7 +416,7 @@ pub fn holds_scope(value: &Value) -> Result<bool> {
                     }
                 }
             }
-            // A view of a dictionary; what can be read only once was looked at when it was made.
+            // A view of a dictionary. A value that can be read only once was checked when it was made.
             ValueKind::Iterable if value.len().is_none() => {}
             ValueKind::Seq | ValueKind::Iterable => {
                 for item in value.try_iter()? {
@@ -431,8 +433,8 @@ pub fn holds_scope(value: &Value) -> Result<bool> {
     find(value)
 }
 
-/// `depth` counts the lists and dictionaries around the value. What can be read once only, or refers to other values
-/// out of sight, is not allowed within them: its depth is unknown.
+/// Checks the nesting of a value inside `depth` lists and dictionaries. A value that can be read only once, or that
+/// refers to hidden values, is not allowed inside them, because its depth is unknown.
 pub fn check_nesting(value: &Value, depth: usize) -> Result<()> {
     check_depth(depth)?;
     match value.kind() {

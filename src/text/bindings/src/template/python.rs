@@ -1,4 +1,4 @@
-//! Python's own ways with text and numbers: str and repr, `%` and `format`, case, whitespace.
+//! Python's behaviour for text and numbers: str and repr, `%` and `format`, case, whitespace.
 
 use minijinja::value::{Value, ValueKind};
 use minijinja::Error;
@@ -7,7 +7,7 @@ use super::{charge, check_depth, check_size, exhausted, fault};
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// str.isspace: Unicode's white space and the four separators U+001C to U+001F.
+/// str.isspace: Unicode white space and the four separators U+001C to U+001F.
 pub fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
 }
@@ -121,7 +121,7 @@ fn write_repr(value: &Value, depth: usize, out: &mut String) -> Result<()> {
     Ok(())
 }
 
-/// repr of a float: the shortest digits that read back, an exponent below 1e-4 and from 1e16 on.
+/// repr of a float: the shortest digits that read back, with an exponent below 1e-4 and from 1e16 on.
 pub fn float_repr(value: f64) -> String {
     if value.is_nan() {
         return "nan".into();
@@ -142,7 +142,7 @@ pub fn float_repr(value: f64) -> String {
     format!("{digits}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs())
 }
 
-/// Characters that repr writes as escapes, apart from controls, separators and private use: format characters.
+/// Format characters, which repr escapes in addition to controls, separators and private use.
 fn is_format_character(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}' | '\u{891}'
         | '\u{8e2}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
@@ -179,7 +179,7 @@ pub fn str_repr(text: &str, out: &mut String) {
     out.push(quote);
 }
 
-/// The title case of the letters that have one of their own; upper case, first letter only, of the others.
+/// Appends the title case of a letter that has one; otherwise its upper case, first letter only.
 pub fn push_title(c: char, out: &mut String) {
     match c {
         '\u{1c4}'..='\u{1c6}' => out.push('\u{1c5}'),
@@ -206,7 +206,7 @@ pub fn capitalize(text: &str) -> String {
     out
 }
 
-/// str.title: letters after anything but a letter.
+/// str.title: letters that follow a non-letter.
 pub fn title(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut after_letter = false;
@@ -222,7 +222,7 @@ pub fn title(text: &str) -> String {
     out
 }
 
-/// str.splitlines without the ends.
+/// str.splitlines without the line ends.
 pub fn split_lines(text: &str) -> Vec<&str> {
     let mut lines = Vec::new();
     let mut start = 0;
@@ -244,7 +244,7 @@ pub fn split_lines(text: &str) -> Vec<&str> {
     lines
 }
 
-/// int(text, base); None where Python raises.
+/// int(text, base); None where Python raises an exception.
 pub fn parse_int(text: &str, base: u32) -> Option<i128> {
     let text = text.trim_matches(is_space);
     let (negative, digits) = match text.strip_prefix('-') {
@@ -267,7 +267,7 @@ pub fn parse_int(text: &str, base: u32) -> Option<i128> {
     Some(if negative { -value } else { value })
 }
 
-/// float(text); None where Python raises.
+/// float(text); None where Python raises an exception.
 pub fn parse_float(text: &str) -> Option<f64> {
     let text = text.trim_matches(is_space);
     let unsigned = text.trim_start_matches(['+', '-']).to_ascii_lowercase();
@@ -281,7 +281,7 @@ pub fn parse_float(text: &str) -> Option<f64> {
     text.replace('_', "").parse().ok()
 }
 
-/// round(value, digits): to even on a tie, exact in decimal.
+/// round(value, digits): ties to even, exact in decimal.
 pub fn round(value: f64, digits: i128) -> f64 {
     if !value.is_finite() || digits > 320 {
         return value;
@@ -301,7 +301,7 @@ pub fn round(value: f64, digits: i128) -> f64 {
     }
 }
 
-/// How a number or text is laid out: the part of a conversion between `%` or `:` and the type.
+/// The layout of a number or text: the part of a conversion between `%` or `:` and the type.
 #[derive(Clone)]
 struct Layout {
     fill: char,
@@ -314,7 +314,7 @@ struct Layout {
     precision: Option<usize>,
 }
 
-/// Widths and precisions are written by templates; a wider one is an error, not an allocation.
+/// Templates choose widths and precisions; a larger one is an error, not an allocation.
 const MAX_WIDTH: usize = 10_000;
 
 fn pad(sign: &str, body: &str, layout: &Layout, out: &mut String) -> Result<()> {
@@ -558,7 +558,7 @@ fn write_conversion(value: &Value, kind: char, mut layout: Layout, out: &mut Str
     pad("", &text, &layout, out)
 }
 
-/// str.format. `lookup` gives the value of a field's name (empty or digits for positional ones) before attributes.
+/// str.format. `lookup` returns the value of a field's name (empty or digits for positional fields) without attributes.
 pub fn format_fields(
     format: &str,
     lookup: &mut dyn FnMut(&str) -> Result<Value>,

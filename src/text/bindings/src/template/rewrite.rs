@@ -1,9 +1,9 @@
-//! Writes a template anew, with every operator as a call of a function of `operators.rs`.
+//! Rewrites a template so that every operator becomes a call of a function in `operators.rs`.
 //!
-//! minijinja's operators differ from Python's in a few ways that templates can see (`'%s' % x`, a loop over none, the
-//! text of a float in `a ~ b`), and they put no bound on what `a ~ a` can grow to. minijinja's own parser gives the
-//! syntax tree; what is written here is read by it again. White space control is done by then, text stands in string
-//! literals, and each statement keeps its line.
+//! minijinja's operators differ from Python's in ways that templates can observe (`'%s' % x`, a loop over none, the
+//! text of a float in `a ~ b`). They also do not bound how large `a ~ a` can grow. minijinja's parser produces the
+//! syntax tree; it also parses the rewritten template. White space control is already applied in the tree, so text is
+//! written as string literals, and each statement stays on its line.
 
 use std::fmt::Write;
 
@@ -16,17 +16,17 @@ use minijinja::{Error, ErrorKind};
 use super::exhausted;
 use super::python::is_float;
 
-/// Methods that Python's dictionaries have, whatever keys they hold.
+/// Method names of Python's dictionaries, whatever keys a dictionary has.
 pub const DICT_METHODS: [&str; 10] =
     ["get", "items", "keys", "values", "copy", "clear", "pop", "popitem", "setdefault", "update"];
 
-/// What the names of the functions begin with.
+/// The prefix of the functions' names.
 pub const PREFIX: &str = "__python_";
 
-/// Words of one tag. minijinja bounds how deep brackets and tags nest, but `a.b.c...`, `a|b|c...` and `1 + 1 + ...`
-/// make trees as deep as they are long, and are walked and freed recursively.
+/// Largest number of tokens in one tag. minijinja limits the nesting of brackets and tags. But `a.b.c...`, `a|b|c...`
+/// and `1 + 1 + ...` make trees as deep as they are long, and these are walked and freed recursively.
 const MAX_TAG_TOKENS: usize = 4_000;
-/// `elif` nests as well.
+/// Each `elif` nests too.
 const MAX_ELIFS: usize = 500;
 
 fn check_lengths(source: &str, syntax: SyntaxConfig) -> Result<(), Error> {
@@ -70,7 +70,7 @@ impl Writer {
         self.out.push_str(text);
     }
 
-    /// Begins a tag, on the line where it was.
+    /// Begins a tag on its original line.
     fn open(&mut self, tag: &str, line: usize) {
         self.put(tag);
         while self.line < line {
@@ -166,7 +166,7 @@ impl Writer {
                 self.put(" %}");
                 self.block(&node.body, "endwith")?;
             }
-            // In a single template a block stands for its body.
+            // In a single template a block is equivalent to its body.
             Stmt::Block(node) => {
                 self.open("{%", node.span().start_line.into());
                 self.put("with %}");
@@ -201,7 +201,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The rest of an `if`, with its `elif`s, which the parser nests.
+    /// The rest of an `if` with its `elif`s, which the parser nests.
     fn condition(&mut self, test: &Expr<'_>, then: &[Stmt<'_>], otherwise: &[Stmt<'_>]) -> Done {
         self.expr(test)?;
         self.put(" %}");
@@ -263,7 +263,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Filters without a value: what the body of a block is sent through.
+    /// Filters without a value: those applied to the body of a block.
     fn block_filter(&mut self, filter: &Expr<'_>) -> Done {
         let Expr::Filter(node) = filter else { return refused("a block filtered by this") };
         if let Some(inner) = &node.expr {
@@ -278,7 +278,7 @@ impl Writer {
         }
     }
 
-    /// A call of the function `name` of `operators.rs`.
+    /// Writes a call of the function `name` of `operators.rs`.
     fn call(&mut self, name: &str, operands: &[&Expr<'_>]) -> Done {
         self.put(PREFIX);
         self.put(name);
@@ -444,7 +444,7 @@ impl Writer {
         self.kept(value)
     }
 
-    /// A literal is checked before a macro or filter could nest it deeper and deeper.
+    /// Literals are checked before a macro or filter can nest them deeper and deeper.
     fn kept(&mut self, value: &Expr<'_>) -> Done {
         match value {
             Expr::List(_) | Expr::Tuple(_) | Expr::Map(_) => self.call("keep", &[value]),
@@ -472,7 +472,7 @@ impl Writer {
             BinOpKind::Gte => return self.compare_two(CompareOpKind::Gte, expr),
             BinOpKind::In => return self.compare_two(CompareOpKind::In, expr),
         };
-        // a + b + c is one call with three operands: long chains are common and must not nest.
+        // a + b + c becomes one call with three operands, because long chains are common and must not nest.
         let mut operands = Vec::new();
         let mut left = expr;
         while let Expr::BinOp(node) = left {
@@ -533,7 +533,7 @@ impl Writer {
             ValueKind::Bool => self.put(if value.is_true() { "true" } else { "false" }),
             ValueKind::Number if is_float(value) => {
                 let number = f64::try_from(value.clone())?;
-                // Debug prints the digits that read back; infinity has none.
+                // The Debug format prints digits that read back; infinity has none.
                 let text = if number.is_infinite() { "1e999".to_owned() } else { format!("{number:?}") };
                 self.put(&text);
             }
@@ -551,7 +551,7 @@ impl Writer {
                     self.out.push('\\');
                     self.out.push(c);
                 }
-                // As itself, so that lines are counted as before.
+                // A newline stays a newline, so that line numbers do not change.
                 '\n' => {
                     self.out.push('\n');
                     self.line += 1;

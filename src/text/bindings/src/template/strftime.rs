@@ -23,9 +23,9 @@ struct Time {
     hour: i64,
     minute: i64,
     second: i64,
-    /// From Sunday
+    /// 0: Sunday.
     weekday: i64,
-    /// From 0
+    /// 0: the first of January.
     yearday: i64,
     unix: i64,
 }
@@ -58,7 +58,7 @@ fn split(unix: i64) -> Time {
 }
 
 pub fn format(format: &str, unix_seconds: i64) -> String {
-    // Four-digit years, as Python's datetime.
+    // Four-digit years, as in Python's datetime.
     let time = split(unix_seconds.clamp(-62_135_596_800, 253_402_300_799));
     let mut out = String::new();
     let mut chars = format.chars();

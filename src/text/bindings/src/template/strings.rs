@@ -11,7 +11,7 @@ use super::{charge, charge_items, fault, work, Args};
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// Called for every method that minijinja does not know; strings have none of their own there.
+/// Called for every method that minijinja does not know; its strings have no methods of their own.
 pub fn call_method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value> {
     if let Some(text) = value.as_str() {
         work(text.len())?;
@@ -51,7 +51,7 @@ pub fn dict_method(state: &mut State, value: &Value, name: &str, args: &[Value])
     Ok(Value::from_object(View(entries)))
 }
 
-/// `dict.items()` and the like: iterable and of known length, but no list.
+/// The result of `dict.items()` and similar methods: iterable and of known length, but not a list.
 #[derive(Debug)]
 struct View(Vec<Value>);
 
@@ -233,7 +233,7 @@ pub fn change_case(text: &str, name: &str) -> String {
     }
 }
 
-/// str.strip; `chars` none for white space.
+/// str.strip; without `chars` it strips white space.
 pub fn strip<'t>(text: &'t str, chars: Option<&str>, start: bool, end: bool) -> &'t str {
     let set: Option<HashSet<char>> = chars.map(|chars| chars.chars().collect());
     let inside = |c: char| set.as_ref().map_or_else(|| is_space(c), |set| set.contains(&c));
@@ -245,8 +245,8 @@ pub fn strip<'t>(text: &'t str, chars: Option<&str>, start: bool, end: bool) -> 
     }
 }
 
-/// The part of the text that `start` and `end` (in characters, negative from the end) leave, and its offset in bytes.
-/// None if `start` lies behind the end of the text.
+/// The part of the text between `start` and `end` (in characters, negative from the end), and its offset in bytes. None
+/// if `start` lies beyond the end of the text.
 fn window(text: &str, start: Option<i128>, end: Option<i128>) -> Option<(usize, &str)> {
     if start.is_none() && end.is_none() {
         return Some((0, text));
@@ -317,7 +317,7 @@ fn split(text: &str, separator: Option<&str>, limit: i128, from_end: bool) -> Re
     texts(text.splitn(limit, separator))
 }
 
-/// Splits at runs of white space; the last part keeps what follows the limit.
+/// Splits at runs of white space; beyond the limit, the last part keeps the rest.
 fn split_space(text: &str, limit: usize, from_end: bool) -> Result<Value> {
     let mut parts: Vec<&str> = Vec::new();
     let mut rest = text;
@@ -359,7 +359,7 @@ pub fn justify(text: &str, width: i128, fill: &str, name: &str) -> Result<Value>
         "ljust" => (0, missing, fill),
         "rjust" => (missing, 0, fill),
         "zfill" => (missing, 0, '0'),
-        // CPython puts the odd one on the left only if the width is odd.
+        // CPython puts the odd character on the left only if the width is odd.
         _ => {
             let left = missing / 2 + (missing & width & 1);
             (left, missing - left, fill)
@@ -413,7 +413,7 @@ pub fn format(text: &str, args: Args) -> Result<Value> {
     Ok(Value::from(out))
 }
 
-/// str.isdigit and the like; None for a name that is none of them.
+/// str.isdigit and similar methods; None for any other name.
 fn is_kind(text: &str, name: &str) -> Option<bool> {
     let all = |test: fn(char) -> bool| !text.is_empty() && text.chars().all(test);
     let cased = |c: char| c.is_lowercase() || c.is_uppercase();
