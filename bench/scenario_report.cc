@@ -20,7 +20,7 @@ using load::FormatNumber;
 
 constexpr double kMB = 1e6;
 
-// Everything that is told of a run but its memory over time. `key` is the JSON's.
+// The reported figures of a run, except its memory over time. `key` is the JSON's.
 struct Figure {
   const char* key;
   double (*value)(const CellResult&);
@@ -61,7 +61,7 @@ constexpr Figure kFigures[] = {
     {"worst_lag_ms", [](const CellResult& r) { return r.worst_lag_ms; }},
 };
 
-// Of the repetitions.
+// Over the repetitions.
 struct Spread {
   double mean = 0, low = 0, high = 0;
 };
@@ -136,7 +136,7 @@ std::string ScenarioSection(const ScenarioReport& report, const ScenarioSummary&
   return page;
 }
 
-// ---- Ours beside the best of the others
+// ---- Ours against the best of the others
 
 PairedRatio RatioOf(const ScenarioDuel& duel, double (*figure)(const CellResult&)) {
   std::vector<double> ours, others;
@@ -145,7 +145,7 @@ PairedRatio RatioOf(const ScenarioDuel& duel, double (*figure)(const CellResult&
   return RatioOfPairs(ours, others);
 }
 
-// And one, so that there is a ratio where nothing was.
+// Plus one, so that there is a ratio even without any transfers.
 double BytesBrought(const CellResult& run) {
   return 1 + static_cast<double>(run.adapters_disk_to_device + run.adapters_host_to_device + run.kv_host_to_device);
 }
@@ -204,7 +204,7 @@ constexpr SimulatedFigure kSimulatedFigures[] = {
     {"bytes_to_device", &SimulatedCellResult::bytes_to_device},
 };
 
-// Of the ratios ours / theirs by seed: their geometric mean, and its standard error.
+// Of the ratios ours / theirs by seed: the geometric mean and its standard error.
 struct SimulatedRatio {
   double mean = 1, error = 0;
 };
@@ -221,7 +221,7 @@ SimulatedRatio RatioOf(const SimulatedCell& ours, const SimulatedCell& theirs, d
   return {.mean = std::exp(sum / n), .error = std::sqrt(variance / n)};
 }
 
-// Of the others, that with the least of this figure; nullptr: none could run.
+// The other regime with the lowest value of this figure; nullptr: none could run.
 const SimulatedCell* BestSimulated(const ScenarioReport& report, const std::string& scenario, int percent,
                                    double SimulatedCellResult::*value) {
   const SimulatedCell* best = nullptr;
@@ -235,7 +235,7 @@ const SimulatedCell* BestSimulated(const ScenarioReport& report, const std::stri
 
 std::string ShowRatio(const SimulatedRatio& ratio) { return fmt::format("{:.3f} ± {:.3f}", ratio.mean, ratio.error); }
 
-// "0.987 ± 0.004 (`lru`)": beside the regime that is best by this figure.
+// "0.987 ± 0.004 (`lru`)": compared with the regime that is best by this figure.
 std::string BesideTheBest(const ScenarioReport& report, const SimulatedCell& ours, double SimulatedCellResult::*value) {
   const SimulatedCell* best = BestSimulated(report, ours.scenario, ours.memory_percent, value);
   return best == nullptr ? "-" : fmt::format("{} (`{}`)", ShowRatio(RatioOf(ours, *best, value)), best->regime);
@@ -425,7 +425,7 @@ StackedAreas::Panel MemoryPanel(const ScenarioCell& cell) {
   return panel;
 }
 
-// Of up to four regimes, ours and the documents' where they have run, in the middle of the sizes.
+// Of up to four regimes, ours and the documents' if they have run, at the middle size.
 std::string MemoryPlot(const ScenarioReport& report, const ScenarioSummary& scenario) {
   std::vector<std::string> names;
   for (const char* regime : {"loramux", "fastlibra", "vllm", "s-lora"}) {

@@ -25,7 +25,7 @@ constexpr std::array kFigures = {Figure{"TPOT", "tpot_ms", &LatencyFigures::tpot
                                  Figure{"TTFT P50", "ttft_p50_ms", &LatencyFigures::ttft_p50_ms, kTtftBound},
                                  Figure{"TTFT P90", "ttft_p90_ms", &LatencyFigures::ttft_p90_ms, kTtftBound}};
 
-// Everything else of a run, by its name in JSON.
+// The other figures of a run, by their names in JSON.
 struct Number {
   const char* key;
   double ValidationRun::*value;
@@ -71,7 +71,7 @@ struct Cell {
     for (const ValidationRun* run : runs) values.push_back(run->*number);
     return Median(std::move(values));
   }
-  // Each repetition against its own real run: they differ in their requests, and the machine is not the same in all.
+  // Compares each repetition with its own real run: requests and machine speed differ between repetitions.
   std::vector<double> Differences(Side side, const Figure& figure) const {
     std::vector<double> differences;
     for (const ValidationRun* run : runs)
@@ -79,7 +79,7 @@ struct Cell {
     return differences;
   }
   double Difference(Side side, const Figure& figure) const { return Median(Differences(side, figure)); }
-  // Least and largest, of the simulated runs.
+  // The least and largest difference of the simulated runs.
   std::pair<double, double> Range(const Figure& figure) const {
     const std::vector<double> differences = Differences(&ValidationRun::simulated, figure);
     const auto [least, largest] = std::minmax_element(differences.begin(), differences.end());
@@ -96,7 +96,7 @@ std::int64_t CountWithin(const std::vector<Cell>& cells, Side side) {
   return within;
 }
 
-// By load, then as the presets first come.
+// By load, then in the presets' order of appearance.
 std::vector<Cell> CellsOf(const std::vector<ValidationRun>& runs) {
   std::vector<Cell> cells;
   for (const ValidationRun& run : runs) {
@@ -154,7 +154,7 @@ std::string ModelTable(const std::vector<Cell>& cells) {
   return text;
 }
 
-// What the simulator would say with less to go by.
+// The simulator's results with less information.
 std::string LessTable(const std::vector<Cell>& cells) {
   struct Less {
     const char* name;
@@ -340,7 +340,7 @@ std::int64_t OutsideBounds(const ValidationReport& report) {
 Status WriteReport(const ValidationReport& report, const std::filesystem::path& folder) {
   const std::vector<Cell> cells = CellsOf(report.runs);
   CHECK(!cells.empty());
-  std::error_code ignored;  // writing says what is wrong
+  std::error_code ignored;  // a failure shows when writing
   std::filesystem::create_directories(folder, ignored);
   RETURN_IF_ERROR(load::WriteTextFile((folder / "simulator_validation.md").string(), AsMarkdown(report, cells)));
   RETURN_IF_ERROR(load::WriteTextFile((folder / "simulator_validation.json").string(), AsJson(report, cells)));
