@@ -1,5 +1,5 @@
 // The benefit of starting with the first layers of an adapter or of history while later ones arrive. Measures the time
-// to first token of a lone request whose adapter (history) lies in the host tier, loaded layer by layer or as a whole,
+// to first token of a lone request with its adapter (history) in the host tier, loaded layer by layer or as a whole,
 // over links of several speeds. "unbounded" is memory to memory, where layer-by-layer loading must not be slower.
 #include <algorithm>
 #include <condition_variable>

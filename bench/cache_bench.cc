@@ -231,7 +231,7 @@ struct Prompts {
   void Serve(std::int64_t found) {
     w.now += kStep;
     next = (next + 1) % kPrompts;
-    w.Touch(tail[(next + kPrompts / 2) % kPrompts]);  // not the current one, whose nodes must be as cold as others
+    w.Touch(tail[(next + kPrompts / 2) % kPrompts]);  // not the current one: its nodes must be as cold as others
     std::copy_n(tokens[next].begin(), found * kPageTokens, fresh.begin());
     w.FillWithAnything(std::span(fresh).subspan(static_cast<std::size_t>(found * kPageTokens)));
     CHECK_EQ(w.Serve(found == 0 ? w.AnyBranch() : branch[next], fresh), found);

@@ -99,7 +99,7 @@ void EvictCaches() {
   for (std::size_t i = 0; i < bytes.size(); i += 64) ++bytes[i];
 }
 
-std::string only;  // only cases whose name contains this; empty: all
+std::string only;  // only cases with this in their name; empty: all
 
 void Run(const Case& c) {
   if (std::string_view(c.name).find(only) == std::string_view::npos) return;

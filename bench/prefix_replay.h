@@ -46,8 +46,8 @@ struct ReplayResult {
 Result<ReplayResult> Replay(const RecordedPrompts& recorded, const std::string& policy, std::int64_t capacity_pages,
                             const std::function<void()>& progress);
 
-// The most that any policy could find that keeps the pages of each prompt until its end. Always evicts the page whose
-// next use is last (Belady 1966), and of those the deepest. REQUIRES: as above.
+// The most that any policy could find that keeps the pages of each prompt until its end. Always evicts the page with
+// the latest next use (Belady 1966), and of those the deepest. REQUIRES: as above.
 ReplayResult ReplayKnowingTheFuture(const RecordedPrompts& recorded, std::int64_t capacity_pages);
 
 }  // namespace loramux

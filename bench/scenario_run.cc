@@ -174,7 +174,7 @@ Result<ClosedRun> RunClosed(const ScenarioHouse& house, const std::vector<Sessio
   ASSIGN_OR_RETURN(World world, MakeWorld(house, Ample(cache)));
   ClosedLoop loop(world, sessions);
   const Status done = loop.Run();
-  world.runtime->Stop();  // before the loop is destroyed, whose requests may still run after an error
+  world.runtime->Stop();  // before the loop is destroyed: after an error, its requests may still run
   RETURN_IF_ERROR(done);
   ClosedRun run{.requests = loop.TakeRequests(),
                 .stats = world.Stats(),

@@ -138,8 +138,8 @@ std::string MainTable(const std::vector<Cell>& cells) {
 
 std::string ModelTable(const std::vector<Cell>& cells) {
   std::string text =
-      "| load | preset | requests a second | executor busy | adapter hits real | simulated | steps fitted "
-      "| mean error of a step % | linear terms alone % | unevenness % | all steps: model / measured % "
+      "| load | preset | requests per second | executor busy | adapter hits real | simulated | steps fitted "
+      "| mean error of a step % | linear terms only % | unevenness % | all steps: model / measured % "
       "| all steps, measured once: model / measured % |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n";
   for (const Cell& cell : cells) {
     text +=
@@ -194,47 +194,36 @@ std::string AsMarkdown(const ValidationReport& report, const std::vector<Cell>& 
   const auto figures = static_cast<std::int64_t>(cells.size() * kFigures.size());
   std::string text = "# The simulator against the real engine\n";
   text += fmt::format(
-      "Written by `bench/simulator_validation`; what it does and what it means: [docs/simulator.md](../simulator.md), "
-      "\"Validation\".\n\n{}, {}.\n\n```\n{}\n```\n{}\n\n",
+      "Written by `bench/simulator_validation`. [simulator.md](../design/simulator.md) explains the method and the "
+      "result under \"Validation\".\n\n{}, {}.\n\n```\n{}\n```\n{}\n\n",
       report.machine, report.date, report.command, report.setting);
   text += fmt::format(
-      "Milliseconds, medians of {} repetitions, each with requests of its own. \"Difference\": the simulated run "
-      "of a repetition against its real one, the median; \"repetitions\": the least and the largest of them. TPOT is "
-      "the "
-      "mean over requests, TTFT from the moment of sending. Bounds: TPOT within {:.0f} %, TTFT within {:.0f} %; "
-      "**bold**: "
-      "outside. {} of {} figures are within; {} if the machine is taken to be always as fast as on average "
-      "(below).\n\n",
+      "Milliseconds, medians of {} repetitions with different requests. \"Difference\": the median over the "
+      "repetitions of the difference between a simulated run and its real run. \"Repetitions\": the least and the "
+      "largest of these differences. TPOT is the mean over requests; TTFT counts from the time of sending. Bounds: "
+      "TPOT within {:.0f} %, TTFT within {:.0f} %; **bold**: outside. {} of {} figures are within; {} if the machine "
+      "is assumed to run always at its average speed (below).\n\n",
       least == most ? std::to_string(least) : fmt::format("{} to {}", least, most), 100 * kTpotBound, 100 * kTtftBound,
       CountWithin(cells, &ValidationRun::simulated), figures, CountWithin(cells, &ValidationRun::even));
   text += MainTable(cells) + "\n![TTFT P90 by load, real and simulated](simulator_validation.svg)\n\n";
   text +=
-      "## What went in\nThe profile is what `loramux profile` makes: linear terms from steps that are measured one by "
-      "one, factors "
-      "from steps of the running engine. The factors are fitted to the real run itself, by the same function: to the "
-      "steps of every "
-      "other quarter of a second of it for the simulation of the requests that are sent in those between, and the "
-      "other way round. So "
-      "what a step costs beside another one is known from other moments. How fast the machine was, which no simulator "
-      "can know, is "
-      "given like the times of sending: of each stretch of " +
+      "## Inputs of the simulation\nThe profile has the form that `loramux profile` makes: linear terms from steps "
+      "that are measured one by one, and factors from steps of the running engine. The factors are fitted to the real "
+      "run itself, by the same function. Factors fitted to the steps of every other quarter of a second simulate the "
+      "requests sent in the quarters between, and vice versa. So the cost of a combined step is known from other "
+      "moments only. The machine's speed, which no simulator can predict, is given, as are the times of sending. For "
+      "each stretch of " +
       std::to_string(kPaceStretch / kNsPerMs) +
-      " ms of computing, what all "
-      "of its steps together took over what the model says of them (`loramux simulate --pace`). No run is left "
-      "out.\n\n" +
+      " ms of computing, it is the measured time of all its steps over the model's time (`loramux simulate --pace`). "
+      "No run is left out.\n\n" +
       ModelTable(cells) +
-      "\n\"Unevenness\": how far the second with the slowest or fastest steps was from all, by the profile that was "
-      "measured before "
-      "all runs.\n\n"
-      "## With less\nDifferences in %, as above. \"One pace\": the same model, for a machine that is always as fast as "
-      "on average. "
-      "\"Pace beside\": as restless as in the quarters of a second that the model was fitted to, each also in place of "
-      "the next; "
-      "nothing is known of the moments that are judged. \"Linear\": the same without factors. \"Once\": the profile "
-      "that was measured "
-      "before all runs, under loads of its own choice, with the pace of then: what an operator gets who measures today "
-      "and simulates "
-      "tomorrow.\n\n" +
+      "\n\"Unevenness\": how far the second with the slowest or fastest steps was from the average, by the profile "
+      "measured before all runs.\n\n"
+      "## With less information\nDifferences in %, as above. \"One pace\": the same model, for a machine that always "
+      "runs at its average speed. \"Pace beside\": with the pace of the quarters of a second that the model was fitted "
+      "to, each also used for the next quarter; the judged moments are unknown. \"Linear\": the same without factors. "
+      "\"Once\": the profile measured before all runs, under loads of its own, with its pace: the result for an "
+      "operator that measures a profile on one day and simulates on another.\n\n" +
       LessTable(cells);
   return text;
 }

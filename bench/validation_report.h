@@ -33,7 +33,7 @@ struct ValidationRun {
   LatencyFigures once;    // simulated with the profile measured before all runs
   std::int64_t fitted_steps = 0;
   double fit_error = 0, linear_fit_error = 0;  // mean relative error on the steps that the model was fitted to
-  double unevenness = 0;                       // of the second whose steps were slowest or fastest, relative to all
+  double unevenness = 0;                       // of the second with the slowest or fastest steps, relative to all
   double step_time_ratio = 0;                  // predicted time of the steps not used for fitting, over measured time
   double once_step_time_ratio = 0;             // the same for the profile measured before all runs
   double between_steps_us = 0, submit_latency_us = 0;

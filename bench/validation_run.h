@@ -46,7 +46,7 @@ struct RealRun {
   std::vector<std::int64_t> adapter_pages;
 };
 
-// Runs on a new engine. Errors: those of EngineSession; adapters whose bytes are not proportional to their ranks.
+// Runs on a new engine. Errors: those of EngineSession; adapters with bytes that are not proportional to their ranks.
 Result<RealRun> RunReal(const ValidationHouse& house, const Preset& preset, const std::vector<EngineRequest>& requests);
 
 // Results of a simulated run.

@@ -442,7 +442,7 @@ struct Engine::Impl {
     return item;
   }
 
-  // Ends all requests that wait for an adapter whose load failed. Later requests try the load again.
+  // Ends all requests that wait for the adapter of a failed load. Later requests try the load again.
   void FailWaiting(const ResidencyManager::LoadFailure& failure, TimeNs now) {
     std::vector<Request*> concerned;
     for (Request* request : scheduler.waiting()) {

@@ -67,7 +67,7 @@ TEST(Engine, NobodyWaitsForThePageThatHeWouldCopy) {
   std::vector<TokenId> prompt(31, 5);  // with its answer, all eight pages
   EXPECT_EQ(ask(prompt), 0);
   prompt[2] = 6;
-  EXPECT_EQ(ask(prompt), 0);  // two tokens would be found, in a page whose memory is needed
+  EXPECT_EQ(ask(prompt), 0);  // two tokens would be found, but the memory of their page is needed
   EXPECT_EQ(w.engine->Stats().prefix.copied_pages, 0);
 }
 

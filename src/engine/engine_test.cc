@@ -19,7 +19,7 @@ struct Fuzzed {
   CacheRegime regime;
   EngineStats stats;
   std::int64_t cancelled = 0;
-  std::int64_t discarded = 0;      // chunks whose adapter or history failed to arrive
+  std::int64_t discarded = 0;      // chunks with a failed arrival of adapter or history
   std::int64_t invalid_pages = 0;  // the most at one time
 };
 

@@ -151,7 +151,7 @@ class Pseudonyms {
 // plan's generation numbers to the recorded ones; empty: they are the same.
 RecordedPlan DescribePlan(const StepPlan& plan, std::int64_t free_device, std::int64_t free_host,
                           std::span<const std::uint32_t> original = {});
-// Renders a plan as text for people.
+// Renders a plan as human-readable text.
 std::string ShowPlan(const RecordedPlan& plan);
 
 // ---- The file

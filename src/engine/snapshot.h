@@ -36,7 +36,7 @@ struct EngineStats {
   std::int64_t cold_starts = 0;       // Scheduler::cold_starts
   TimeNs step_wait_total = 0;         // time that steps waited for such layers
   std::int64_t history_pages = 0;     // device KV pages that no running request uses
-  // history pages whose adapter is not on the device; nonzero in some regimes only
+  // history pages without their adapter on the device; nonzero in some regimes only
   std::int64_t invalid_history_pages = 0;
   std::int64_t history_evictions = 0;  // pages
   PoolStats device, host;

@@ -40,7 +40,7 @@ void PagedAttention(const KernelContext& context, const KvLayout& layout, std::i
                     std::span<const AttentionSequence> sequences, std::int64_t num_heads, std::int64_t window,
                     const float* q, std::int64_t q_stride, float* out, std::int64_t out_stride, float* workspace);
 
-// Query rows (times heads of one key-value group) whose scores a thread holds at once.
+// Query rows (times heads of one key-value group) of which a thread holds the scores at once.
 inline constexpr std::int64_t kAttentionTileRows = 12;
 
 // Size of PagedAttention's workspace, in floats, for sequences of at most `max_positions` positions.

@@ -12,7 +12,7 @@ namespace {
 class LoraTest : public KernelTest {};
 LORAMUX_INSTANTIATE_KERNEL_TEST(LoraTest);
 
-// An adapter whose rows are scattered in memory, each 64-byte aligned, in descending order.
+// An adapter with rows scattered in memory, each 64-byte aligned, in descending order.
 struct Adapter {
   AlignedBuffer<std::byte> memory;
   std::vector<const std::byte*> a, b;

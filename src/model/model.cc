@@ -31,7 +31,7 @@ float* EnsureFloats(FloatBuffer& buffer, std::int64_t floats) {
   return buffer.data();
 }
 
-// Rows of activations whose number changes from batch to batch.
+// Rows of activations; their number changes from batch to batch.
 class RowBuffer {
  public:
   // Rows begin on cache lines.
@@ -172,7 +172,7 @@ class Model::Pass {
     AddToHidden(normed_);
   }
 
-  // lm_head(norm(hidden)) of the rows whose logits are wanted.
+  // lm_head(norm(hidden)) of the rows with wanted logits.
   std::span<const float> Logits() {
     if (w_.num_logit_rows == 0) return {};
     const std::int64_t vocab = config_.vocab_size;
@@ -285,8 +285,8 @@ class Model::Pass {
     Rows y;
   };
 
-  // y += scale * B (A x) for the linear layers that share x, for the rows whose adapter changes them. Calls no kernel
-  // if there are none.
+  // y += scale * B (A x) for the linear layers that share x, for the rows with an adapter that changes them. Calls no
+  // kernel if there are none.
   void Lora(std::int64_t layer, Rows x, std::initializer_list<LoraOutput> outputs) {
     LoraProjection projections[kMaxSharedInput];
     std::size_t count = 0;
@@ -303,7 +303,7 @@ class Model::Pass {
                TargetShape(config_, outputs.begin()->target).in, EnsureFloats(w_.lora, workspace));
   }
 
-  // Collects the rows whose adapter changes a linear layer. Returns the largest rank.
+  // Collects the rows with an adapter that changes a linear layer. Returns the largest rank.
   std::int64_t CollectSegments(std::int64_t layer, LoraTarget target, std::vector<LoraSegment>& segments) {
     const auto& groups = target == LoraTarget::kLmHead ? w_.logit_adapters : w_.adapters;
     const std::size_t index = LoraView::Index(layer, target, config_.num_layers);

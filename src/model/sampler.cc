@@ -15,7 +15,7 @@ namespace {
 using Candidate = std::pair<float, TokenId>;  // logit, id
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr std::size_t kBlock = 256;  // tokens whose weights are computed at a time
+constexpr std::size_t kBlock = 256;  // tokens per block of computed weights
 
 // The order of all thresholds: descending logit, ascending id.
 bool Better(const Candidate& a, const Candidate& b) {
@@ -229,7 +229,7 @@ Cut FindCut(double share, const Softmax& softmax, std::span<const float> logits)
   return {share * total};  // reached only by rounding, with a share of nearly 1
 }
 
-// Keeps the shortest prefix of the candidates, best first, whose weight is at least the cut's. Quickselect by weight:
+// Keeps the shortest prefix of the candidates, best first, with at least the weight of the cut. Quickselect by weight:
 // linear in the number of candidates that are not sure.
 void KeepWeight(const Softmax& softmax, const Cut& cut, SamplerScratch& scratch) {
   auto& selection = scratch.selection;

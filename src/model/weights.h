@@ -30,7 +30,7 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;
   std::vector<float> final_norm;  // [hidden]
 
-  // The matrix whose rows are the tokens' embeddings.
+  // The matrix with the tokens' embeddings as rows.
   const PackedMatrix& EmbeddingRows() const { return embedding.n() > 0 ? embedding : lm_head; }
   // Bytes in memory.
   std::int64_t Bytes() const;

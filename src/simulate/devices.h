@@ -66,7 +66,7 @@ struct CpuAssist {
   double per_token_rank = 0;  // arithmetic
 };
 
-// What a simulation runs on.
+// The simulated machine.
 struct SimulatedDevice {
   std::string name;  // human-readable
   PerformanceModel model;

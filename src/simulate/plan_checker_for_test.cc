@@ -142,7 +142,7 @@ void PlanChecker::CheckAdapters(const View& view) {
     Expect(!EvictsFromDevice(view.plan, adapter), view, "evicts an adapter in use");
 }
 
-// Lanes may use quota that others leave, but the same tokens are not used twice. A request whose lane has nothing
+// Lanes may use quota that others leave, but the same tokens are not used twice. A request in a lane with nothing
 // running, and one that has waited too long, need no quota.
 void PlanChecker::CheckQuotas(const View& view) {
   const QueueOrder& queue = view.scheduler.queue();

@@ -325,7 +325,7 @@ class World {
   std::vector<AdapterGeneration> generations_;
   std::vector<std::size_t> first_turns_;
   std::size_t next_first_ = 0;
-  // by the turn whose prompt begins with it; never iterated
+  // by the turn with a prompt that begins with it; never iterated
   std::unordered_map<std::size_t, std::vector<TokenId>> histories_;
   // by request, if its client will cancel; never iterated
   std::unordered_map<std::size_t, RequestId> cancellable_;

@@ -404,7 +404,7 @@ TEST(Simulation, SpreadPromptsServeMoreWhereMemoryIsShort) {
   EXPECT_LT(seconds(true), 0.85 * seconds(false));
 }
 
-// A prompt of 41 ms; at 10 ms a request arrives whose adapter takes 2 ms.
+// A prompt of 41 ms; at 10 ms a request arrives with an adapter that takes 2 ms.
 TEST(Simulation, WhoComesDuringAStepHasHisAdapterAtItsEnd) {
   Workload workload = TwoRequests(-1, 0, 10 * kNsPerMs);
   workload.requests[0].input_tokens = 400;

@@ -24,9 +24,9 @@ struct SimulationSummary {
   std::int64_t finished = 0, refused = 0;
   double seconds = 0;  // from the first arrival to the last token
   double requests_per_second = 0, output_tokens_per_second = 0, offered_per_second = 0;
-  // requests whose TTFT is within the SLO: per second, and as a share
+  // requests with a TTFT within the SLO: per second, and as a share
   double goodput = 0, within_slo = 0;
-  // share of adapter requests whose adapter was on the device at arrival
+  // share of adapter requests with their adapter on the device at arrival
   double adapter_hit_share = 0;
   double prefix_hit_share = 0;  // of the prompts' tokens
   double mean_load_ms = 0;      // of an adapter, from the decision to residency

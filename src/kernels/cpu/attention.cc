@@ -24,7 +24,7 @@ namespace loramux::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Rows whose accumulators (two vectors each) are in registers at once: 24 of 32 registers, or 8 of 16.
+// Rows with accumulators (two vectors each) in registers at once: 24 of 32 registers, or 8 of 16.
 constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64;
 constexpr int kMaxBlockRows = kManyRegisters ? 12 : 4;
 static_assert(kAttentionTileRows % kMaxBlockRows == 0);

@@ -1,4 +1,4 @@
-// Divides a step's attention into tiles. A tile is a piece of work for one thread, whose rows share the loads of one
+// Divides a step's attention into tiles. A tile is a piece of work for one thread; its rows share the loads of one
 // key-value head.
 #pragma once
 

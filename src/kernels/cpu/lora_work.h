@@ -91,7 +91,7 @@ class LoraWork {
     std::int64_t offset = 0;  // cost of the items before
     LoraPiece pending;        // found, not yet passed to fn
     ForEachItem(phase, [&](LoraPiece piece, std::int64_t units, std::int64_t unit_cost) {
-      // A unit belongs to the task in whose range its start lies.
+      // A unit belongs to the task with the range that contains its start.
       const auto unit_at = [&](std::int64_t cost) {
         return std::clamp<std::int64_t>((cost - offset + unit_cost - 1) / unit_cost, 0, units);
       };

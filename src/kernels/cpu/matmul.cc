@@ -210,7 +210,7 @@ HWY_INLINE void TileOfRows(std::int64_t rows, const TileWork<T>& work) {
   TileOfAllPairs<kRows, kPanels, kFetch>(work);
 }
 
-// Splits [0, total) into `parts` ranges whose lengths differ by at most one.
+// Splits [0, total) into `parts` ranges with lengths that differ by at most one.
 HWY_INLINE std::int64_t PartBegin(std::int64_t total, std::int64_t parts, std::int64_t part) {
   return total * part / parts;
 }
@@ -360,8 +360,8 @@ HWY_NOINLINE void WidenBlock(const T* HWY_RESTRICT from, std::int64_t depth, flo
 }
 
 // Many rows: a block of kBlockDepth x 32 weights is widened once and used for all row tiles in [first_tile, end_tile).
-// Between blocks of t, the accumulators are kept in scratch memory, tile by tile. In y itself, whose rows often are a
-// multiple of 4 KiB apart, they would compete for few sets of the caches.
+// Between blocks of t, the accumulators are kept in scratch memory, tile by tile. The rows of y itself are often a
+// multiple of 4 KiB apart; there the accumulators would compete for few sets of the caches.
 template <typename T>
 void MultiplyBlock(const Product<T>& product, std::int64_t first_tile, std::int64_t end_tile, std::int64_t first_panel,
                    std::int64_t end_panel) {
