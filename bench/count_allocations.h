@@ -6,6 +6,7 @@
 namespace loramux {
 
 inline std::atomic<bool> counting_allocations{false};  // allocations are counted while true
+// Heap allocations counted so far.
 inline std::atomic<long> allocations{0};
 
 }  // namespace loramux

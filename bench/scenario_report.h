@@ -72,6 +72,7 @@ struct ScenarioReport {
   const SimulatedCell& Simulated(const std::string& scenario, int memory_percent, const std::string& regime) const;
   // Answers of all cells and duels that were wrong or missing.
   std::int64_t WrongAnswers() const;
+  // Whether every cell could run.
   bool AllRan() const;
 };
 

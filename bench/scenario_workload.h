@@ -59,6 +59,7 @@ class ScenarioText {
   // `demo` is the demo folder (model/ and eval/). `dialogs` is a file of Taskmaster-4; empty: no agent scenario.
   static Result<ScenarioText> Load(const std::filesystem::path& demo, const std::filesystem::path& dialogs);
 
+  // Whether the agent scenario is available.
   bool has_dialogs() const { return !scenes_.empty(); }
   // Generates the sessions of a scenario. REQUIRES: has_dialogs() for Scenario::kAgent.
   Result<std::vector<Session>> MakeSessions(Scenario scenario, const ScenarioOptions& options) const;

@@ -64,6 +64,7 @@ Result<SimulatedRun> RunSimulated(const ValidationHouse& house, const Preset& pr
 // those between, and vice versa. So no model sees the steps that it is judged by, and a machine that slows down affects
 // both. A turn is long enough to serve most of its requests.
 inline constexpr TimeNs kTurn = kNsPerSecond / 4;
+// The turn, 0 or 1, that the time belongs to.
 inline std::size_t TurnOf(TimeNs at) { return static_cast<std::size_t>(at / kTurn % 2); }
 
 // The steps by the turn of their begin; each part has all requests. Empty parts: the run was too short.

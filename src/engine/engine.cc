@@ -262,7 +262,7 @@ struct Engine::Impl {
     return true;
   }
 
-  // No request uses the failed transfers any more.
+  // Ends failed transfers; no request uses them at this point.
   void EndFailures() {
     failed_arrivals.clear();
     residency.EndFailedLoads();

@@ -54,6 +54,7 @@ struct EngineParts {
 // called on any thread; Step, TimeToNextMove, Idle and CheckIntegrity only on one thread, the engine thread.
 class Engine {
  public:
+  // REQUIRES: max_model_len > 0, vocab_size > 0, and all required parts.
   Engine(EngineOptions options, EngineParts parts);
   ~Engine();
   Engine(const Engine&) = delete;

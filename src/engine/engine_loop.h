@@ -12,6 +12,7 @@ namespace loramux {
 // Does not own `engine` and `wakeup`; both must outlive it.
 class EngineLoop {
  public:
+  // Starts the thread.
   EngineLoop(Engine* engine, Wakeup* wakeup);
   ~EngineLoop();  // calls Stop()
 

@@ -53,9 +53,11 @@ class EngineObserver {
   virtual void Collected() {}
   // `request id` sampled `token`; `stops`: the token ends the request and is not delivered.
   virtual void Sampled(RequestId id, TokenId token, bool stops) {}
+  // The request ended, for any reason.
   virtual void Ended(RequestId id) {}
   // A plan was made and is about to be committed.
   virtual void Planned(const PlannedStep& step) {}
+  // The step is over.
   virtual void StepEnded() {}
 };
 

@@ -54,6 +54,7 @@ class FlightRecorder final : public EngineObserver {
   std::int64_t bytes() const { return bytes_; }                            // written; valid after Close
   bool failed() const { return failed_.load(std::memory_order_relaxed); }  // something could not be recorded
 
+  // EngineObserver, on the engine thread.
   void StepBegan(TimeNs now) override;
   void Arrived(const Request& request, const AdapterVersion* version) override;
   void Pinned(const AdapterVersion& version, bool pinned) override;

@@ -137,6 +137,7 @@ inline constexpr TokenId kStopToken = TokenId{1} << 30;
 // Nothing else about the tokens can be derived.
 class Pseudonyms {
  public:
+  // `key`: secret, 128 random bits.
   explicit Pseudonyms(std::array<std::uint64_t, 2> key) : key_(key) {}
   // The state at the start of a sequence with this adapter content (empty: the base model).
   std::uint64_t Begin(std::string_view adapter_digest) const;
@@ -179,6 +180,7 @@ class RecordingReader {
  public:
   // Errors: not a recording, another version, damaged, or values that no server writes.
   static Result<RecordingReader> Open(std::string bytes);
+  // The setup, including the history block.
   const RecordedSetup& setup() const { return setup_; }
   // Returns to the first step.
   void Rewind();

@@ -75,6 +75,7 @@ class Runtime {
   // Cancels all accepted requests and ends the engine thread. Idempotent.
   void Stop();
 
+  // The parts, owned by the runtime. max_model_len: positions that a sequence may have.
   Engine& engine() { return *engine_; }
   AdapterRegistry& registry() { return *registry_; }
   const Model& model() const { return *model_; }

@@ -51,6 +51,7 @@ class KernelTest : public testing::TestWithParam<KernelVariant> {
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());
   }
 
+  // The variant under test, and the single-threaded oracle.
   KernelContext context() { return {GetParam().backend, &pool_}; }
   KernelContext reference() { return {Backend::kReference, &reference_pool_}; }
 
@@ -83,6 +84,7 @@ inline std::vector<std::byte> RandomElements(DType dtype, std::int64_t count, Pr
   return bytes;
 }
 
+// Whether `count` floats have the same bits.
 inline bool BitwiseEqual(const float* a, const float* b, std::int64_t count) {
   return std::memcmp(a, b, static_cast<std::size_t>(count) * sizeof(float)) == 0;
 }
@@ -93,6 +95,7 @@ inline bool BitwiseEqual(const float* a, const float* b, std::int64_t count) {
 // makes a difference of order 0.3, so the margin does not weaken the test.
 inline float SumTolerance(std::int64_t terms) { return 8.0f * 0x1.0p-24f * static_cast<float>(terms) / 3 + 1e-6f; }
 
+// The types that weights and pages may have.
 inline constexpr DType kStoredTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 
 }  // namespace loramux

@@ -50,6 +50,7 @@ struct ForwardOptions {
 // allocate after that. Not thread-safe: one Forward at a time.
 class Model {
  public:
+  // Takes over packed weights. REQUIRES: they have the shapes that the configuration says.
   Model(ModelConfig config, ModelWeights weights);
   ~Model();
   // Reads and packs a Hugging Face directory. `progress` may be empty. Errors: those of the files.

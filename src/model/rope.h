@@ -17,6 +17,7 @@ std::vector<float> RopeInverseFrequencies(const ModelConfig& config, std::int64_
 // beyond the original length are computed on request, because they also depend on the length. Not thread-safe.
 class RopeTable {
  public:
+  // Computes no rows yet.
   explicit RopeTable(const ModelConfig& config);
 
   // Reserves memory for positions [0, positions), for which Row() then does not allocate. Computes nothing.

@@ -9,6 +9,7 @@
 
 namespace loramux {
 
+// `mean`: 1 / rate.
 double DrawExponential(Prng& prng, double mean);
 double DrawNormal(Prng& prng);                             // mean 0, standard deviation 1
 double DrawGamma(Prng& prng, double shape, double scale);  // REQUIRES: both > 0

@@ -25,12 +25,15 @@ struct Event {
 // A priority queue of events. Not thread-safe.
 class EventQueue {
  public:
+  // Adds an event; of equal times and kinds, the first one pushed comes first.
   void Push(TimeNs at, EventKind kind, std::int64_t subject = 0) {
     events_.push({at, kind, next_sequence_++, subject});
   }
   bool empty() const { return events_.empty(); }
   std::size_t size() const { return events_.size(); }
+  // The next event. REQUIRES: not empty.
   const Event& first() const { return events_.top(); }
+  // Removes and returns the next event. REQUIRES: not empty.
   Event Pop() {
     CHECK(!events_.empty());
     const Event event = events_.top();

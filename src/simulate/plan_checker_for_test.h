@@ -10,6 +10,7 @@
 
 namespace loramux {
 
+// Pass as the engine's observer; afterwards, `violations` must be empty.
 class PlanChecker final : public EngineObserver {
  public:
   // `options`: those the engine's scheduler was created with. `device_pages`: capacity of its device pool.

@@ -8,6 +8,7 @@
 
 namespace loramux {
 
+// The arguments of Simulate.
 struct RandomWorld {
   SimulationOptions options;
   Workload workload;

@@ -48,6 +48,7 @@ class ReplayedExecutor final : public Executor {
   // The batch in flight completes in the coming step, having waited `waited` ns, and samples these tokens. Other tokens
   // it samples do not count.
   void Expect(TimeNs waited, std::span<const RecordedToken> tokens);
+  // Whether a batch is in flight.
   bool in_flight() const { return batch_ != nullptr; }
   bool expected() const { return waited_.has_value(); }  // a completion is set and not polled yet
 

@@ -17,6 +17,7 @@
 
 namespace loramux {
 
+// See above. Not thread-safe.
 class SimulatedExecutor final : public Executor {
  public:
   // Token ids are in [0, kVocab).

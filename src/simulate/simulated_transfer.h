@@ -21,6 +21,7 @@ class SimulatedLink {
   explicit SimulatedLink(PerformanceModel::Link link) : link_(link) {}
   // Enqueues a job of `bytes` at time `now` and returns when it ends.
   TimeNs Occupy(double bytes, TimeNs now);
+  // Bytes of all jobs so far, and the time (ns) they occupy the link.
   double bytes() const { return bytes_; }
   TimeNs busy() const { return busy_; }
 

@@ -65,6 +65,7 @@ struct RequestRecord {
   bool cancelled = false;  // by its client, before its end
 
   bool Ended() const { return !refused && !cancelled; }  // completed in full
+  // Durations in ns. REQUIRES: the request ended.
   TimeNs Ttft() const { return first_token - arrival; }
   TimeNs EndToEnd() const { return last_token - arrival; }
 };

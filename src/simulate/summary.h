@@ -48,6 +48,7 @@ struct SizeClassSummary {
   LatencySummary ttft;
   double queue_share = 0;  // share of queueing in the end-to-end time, mean over the requests
 };
+// The three size classes, smallest first. Counts only requests that completed in full.
 std::vector<SizeClassSummary> SummariseBySize(const SimulationResult& result);
 
 }  // namespace loramux

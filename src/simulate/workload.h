@@ -51,6 +51,7 @@ enum class Popularity : std::uint8_t {
   kDistinct,  // round robin (FastLibra 6.9)
   kGaussian,  // around the middle adapter with standard deviation `deviation` (FastLibra's "skewed")
 };
+// "uniform", "power-law", "distinct" or "gaussian". Error: another name.
 Result<Popularity> ParsePopularity(const std::string& name);
 
 inline constexpr double kMinRate = 1e-6, kMaxRate = 1e6;  // requests per second
