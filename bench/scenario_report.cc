@@ -285,9 +285,9 @@ The real engine with the demo model, in three scenarios after FastLibra (section
   its own branch in the tree.
 - **TTFT** counts from the time when a request is due. It is the mean of the runs, with the least and the largest run if
   there are several. **Tokens found**: share of all prompt tokens, on the device + fetched from the host tier. **Adapter
-  hits**: share of requests with their adapter on the device + in the host tier at arrival. **Invalid history**: share of
-  the unused keys and values without their adapter on the device. **Wrong**: answers that differ in any token from those
-  with ample memory and no cache.
+  hits**: share of requests with their adapter on the device + in the host tier at arrival. **Invalid history**: share
+  of the unused keys and values without their adapter on the device. **Wrong**: answers that differ in any token from
+  those with ample memory and no cache.
 - The "device" of a machine without a GPU is RAM, and so is the file system's cache that adapters are read from. Moving
   bytes is cheap here compared with recomputing them (`adapter_load_ms` in the JSON: the mean time to load an adapter,
   including waiting). A GPU has other proportions.

@@ -14,7 +14,7 @@
 
 namespace loramux {
 
-// See above.
+// The padding of ranks in a batch.
 enum class LoraVariant { kMbgmv, kBgmv };
 
 // The weights of one adapter for one linear layer. Rows may lie anywhere (pages of the pool); each is contiguous and

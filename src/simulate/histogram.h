@@ -11,7 +11,7 @@
 
 namespace loramux {
 
-// See above. Values are in nanoseconds. Not thread-safe.
+// A histogram of nanoseconds. Not thread-safe.
 class DurationHistogram {
  public:
   // REQUIRES: value >= 0, in nanoseconds.

@@ -17,7 +17,7 @@
 
 namespace loramux {
 
-// See above. Not thread-safe.
+// The executor of a simulation. Not thread-safe.
 class SimulatedExecutor final : public Executor {
  public:
   // Token ids are in [0, kVocab).
