@@ -12,8 +12,8 @@ namespace {
 
 constexpr const char* kWeights = "adapter_model.safetensors";
 
-// Where in the file the low byte of the upper 16 bits of the first lora_A's first value lies: seven bits of bf16's
-// fraction and the last one of its exponent (in f16 the fraction alone).
+// The offset in the file of the low byte of the upper 16 bits of the first lora_A's first value. It holds seven bits of
+// bf16's fraction and the last bit of its exponent (in f16, only fraction bits).
 Result<std::size_t> PlaceToChange(const std::string& file, const std::string& label) {
   std::uint64_t header_bytes = 0;
   if (file.size() < sizeof(header_bytes)) return InvalidArgument(label + ": not a safetensors file");
@@ -55,7 +55,7 @@ Result<std::vector<std::filesystem::path>> CopyAdapters(const std::filesystem::p
     ASSIGN_OR_RETURN(std::string file, load::ReadTextFile(weights.string()));
     ASSIGN_OR_RETURN(const std::size_t place, PlaceToChange(file, weights.string()));
     if (place >= file.size()) return InvalidArgument(weights.string() + ": cut off");
-    // below 128: the exponent stays
+    // below 128: the exponent stays unchanged
     file[place] = static_cast<char>(static_cast<unsigned char>(file[place]) ^ round);
     const fs::path copy = directory / (source.filename().string() + "-" + std::to_string(round));
     fs::create_directories(copy);

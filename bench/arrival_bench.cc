@@ -1,6 +1,6 @@
-// What it is worth to begin with the first layers of an adapter or of history while later ones arrive: the time to the
-// first token of a lone request whose adapter (history) lies in the host tier, layer by layer and as a whole, over
-// links of several speeds. "unbounded" is memory to memory: there nothing may be lost.
+// The benefit of starting with the first layers of an adapter or of history while later ones arrive. Measures the time
+// to first token of a lone request with its adapter (history) in the host tier, loaded layer by layer or as a whole,
+// over links of several speeds. "unbounded" is memory to memory, where layer-by-layer loading must not be slower.
 #include <algorithm>
 #include <condition_variable>
 #include <cstdio>
@@ -17,7 +17,7 @@
 namespace loramux {
 namespace {
 
-// What a job without progress is like: nobody sees it before its end.
+// Removes the progress of jobs, so that a transfer is visible only when it ends.
 class WholeTransfer final : public AdapterTransfer {
  public:
   explicit WholeTransfer(std::unique_ptr<AdapterTransfer> real) : real_(std::move(real)) {}
@@ -44,7 +44,7 @@ std::vector<TokenId> Prompt(std::int64_t tokens, std::int64_t seed) {
   return prompt;
 }
 
-// A runtime on the 160M shape, with two large adapters of which the device holds one.
+// A runtime on the 160M shape with two large adapters, of which the device holds one.
 class World {
  public:
   World(const Flags& flags, const std::filesystem::path& directory, double bytes_per_second, bool layers)
@@ -97,7 +97,7 @@ class World {
     return seconds;
   }
 
-  // One adapter takes the place of the other each time; both are in the host tier after the first two.
+  // Each request evicts the other adapter; both are in the host tier after the first two.
   double AdapterFirstToken() {
     for (int i = 0; i < 2; ++i) FirstToken(Prompt(flags_.prompt, ++seed_), adapters_[i]->generation);
     double sum = 0;
@@ -105,7 +105,7 @@ class World {
       sum += FirstToken(Prompt(flags_.prompt, ++seed_), adapters_[i % 2]->generation);
     return sum / (2 * flags_.repetitions);
   }
-  // The history of a session gives way to another one's (and to an adapter's), and comes back with the session's next
+  // The history of a session is evicted for another one's (and for an adapter), and comes back with the session's next
   // turn.
   double HistoryFirstToken() {
     double sum = 0;

@@ -1,10 +1,12 @@
-// What the dependency tree costs at 2,000 adapters and 100,000 nodes, in the steady state of a full device: each prompt
-// of 4,096 tokens is matched, the history that has to give way is chosen and evicted, the pages that are new are
-// inserted. Times the match and the update (Match, MatchInPage, Lock, Insert, Unlock), MatchInPage where a node has all
-// of them as its children, and what a decision to evict costs (Refresh with all scores made anew, Reset, Next and Evict
-// of a plan) where the idle leaves are few and where every node is one, and to swap in (ProactiveSwapper) where every
-// node is a root of the host part, worst for a walk over those. Then ten million operations without growth: heap
-// allocations and resident memory. Requests that the system interrupted for other work are left out, and counted.
+// The cost of the dependency tree at 2,000 adapters and 100,000 nodes, in the steady state of a full device. Each
+// prompt of 4,096 tokens is matched, the history to evict is chosen and evicted, and the new pages are inserted. Times:
+// - the match and the update (Match, MatchInPage, Lock, Insert, Unlock);
+// - MatchInPage at a node with all others as its children;
+// - an eviction decision (Refresh with all scores recomputed, Reset, Next and Evict of a plan), with few idle leaves
+//   and with every node a leaf;
+// - a swap-in decision (ProactiveSwapper) with every node a root of the host part, the worst case for its walk.
+// Finally runs ten million operations without growth and checks heap allocations and resident memory. Requests during
+// which the system ran other work are excluded, and counted.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -30,7 +32,7 @@ constexpr std::int64_t kChunkPages = 16;  // of prefill, in a step
 constexpr std::int64_t kNodes = 100'000;
 constexpr std::uint64_t kBranches = 2000, kPrompts = 128;
 constexpr std::int64_t kOperations = 10'000'000;
-constexpr TimeNs kStep = 100 * kNsPerMs;  // so that each Refresh makes all scores anew
+constexpr TimeNs kStep = 100 * kNsPerMs;  // so that each Refresh recomputes all scores
 constexpr std::uint64_t kVocabulary = 32'000;
 
 using Clock = std::chrono::steady_clock;
@@ -53,7 +55,7 @@ void Print(const char* what, std::vector<double>& us, const char* target) {
               us.back(), *target != '\0' ? "  target " : "", target);
 }
 
-// How often the system has given this thread's core to others: what was timed meanwhile is not our time.
+// How often the system has given this thread's core to others; a time measured meanwhile is not this program's.
 long Preemptions() {
   rusage usage;
   CHECK_EQ(getrusage(RUSAGE_THREAD, &usage), 0);
@@ -75,11 +77,11 @@ struct World {
   TimeNs now = 0;
   std::int64_t operations = 0;
   std::vector<BranchId> branches;
-  std::vector<PageHandle> pages;  // of the request at hand
+  std::vector<PageHandle> pages;  // of the current request
   std::vector<NodeId> victims;
   std::vector<double> refreshing, deciding, choosing, matching_and_updating;  // samples, us
   std::int64_t in_page = 0;
-  std::int64_t requests = 0, preempted = 0;  // of which there are no samples
+  std::int64_t requests = 0, preempted = 0;  // those without samples
 
   explicit World(const std::string& policy_name)
       : policy(std::move(MakeEvictionPolicy(policy_name)).value()), plan(&tree, policy.get()) {
@@ -93,7 +95,7 @@ struct World {
     for (TokenId& token : tokens) token = static_cast<TokenId>(prng.NextBelow(kVocabulary));
   }
 
-  // A plan that evicts so many pages, and its commitment.
+  // A plan that evicts `count` pages, and its commit.
   void Evict(std::int64_t count) {
     victims.clear();
     const auto begin = Clock::now();
@@ -118,14 +120,14 @@ struct World {
     operations += 2 * count;
   }
 
-  // Its history becomes the youngest.
+  // Makes the path's history the most recently used.
   void Touch(NodeId tail) {
     tree.Lock(tail, now);
     tree.Unlock(tail, now);
     operations += 2;
   }
 
-  // A request with this prompt comes and goes, and is timed. Returns how many pages were found.
+  // Serves a request with this prompt, timed. Returns how many pages were found.
   std::int64_t Serve(BranchId branch, std::span<const TokenId> tokens) {
     const std::array<std::size_t, 4> sizes = {refreshing.size(), deciding.size(), choosing.size(),
                                               matching_and_updating.size()};
@@ -169,7 +171,7 @@ struct World {
     return found;
   }
 
-  // Room for the samples of so many requests, and none yet.
+  // Clears the samples and reserves memory for those of `coming` requests.
   void Forget(std::size_t coming) {
     for (auto* samples : {&refreshing, &deciding, &matching_and_updating}) samples->reserve(coming);
     choosing.reserve(coming * kPromptPages);
@@ -186,7 +188,7 @@ void PrintPreempted(const World& w) {
 
 // ---------------------------------------------------------------- Match and update
 
-// Prompts that are asked again and again, among others that nobody asks twice.
+// Prompts that are repeated, among others that occur once.
 struct Prompts {
   World& w;
   std::vector<std::vector<TokenId>> tokens;
@@ -195,7 +197,8 @@ struct Prompts {
   std::vector<TokenId> fresh = std::vector<TokenId>(kPromptTokens);
   std::size_t next = 0;
 
-  // Page by page in turns, as requests of one batch do: the nodes of a path are not neighbours in memory.
+  // Inserted page by page in turns, as requests of one batch do, so that the nodes of a path are not adjacent in
+  // memory.
   explicit Prompts(World& world) : w(world) {
     for (std::uint64_t i = 0; i < kPrompts; ++i) {
       w.FillWithAnything(tokens.emplace_back(kPromptTokens));
@@ -223,12 +226,12 @@ struct Prompts {
     for (const NodeId node : tail) w.Touch(node);
   }
 
-  // The next prompt in turn, of which `found` pages are in the tree and the rest is new; 0: of any adapter. REQUIRES: a
-  // policy that keeps what was used recently.
+  // Serves the next prompt in turn: the first `found` pages are in the tree, the rest is new; 0: of any adapter.
+  // REQUIRES: a policy that keeps recently used pages.
   void Serve(std::int64_t found) {
     w.now += kStep;
     next = (next + 1) % kPrompts;
-    w.Touch(tail[(next + kPrompts / 2) % kPrompts]);  // not the one at hand, whose nodes are to be as cold as others
+    w.Touch(tail[(next + kPrompts / 2) % kPrompts]);  // not the current one: its nodes must be as cold as others
     std::copy_n(tokens[next].begin(), found * kPageTokens, fresh.begin());
     w.FillWithAnything(std::span(fresh).subspan(static_cast<std::size_t>(found * kPageTokens)));
     CHECK_EQ(w.Serve(found == 0 ? w.AnyBranch() : branch[next], fresh), found);
@@ -257,7 +260,7 @@ void BenchMatchAndUpdate() {
   }
 }
 
-// One branch, in which all first pages begin alike, or each otherwise: one node with 100,000 children.
+// One branch in which all first pages begin alike, or all differently: one node with 100,000 children.
 void BenchMatchInPage() {
   std::printf("MatchInPage at a node with %ld children:\n", static_cast<long>(kNodes));
   for (const bool alike : {false, true}) {
@@ -299,7 +302,7 @@ void PrintDecisions(World& w, std::size_t leaves_at_first, const char* shape) {
   PrintPreempted(w);
 }
 
-// Histories of hundreds of pages, among at first thousands of a few: not many are leaves.
+// Histories of hundreds of pages, at first among thousands of short ones: few nodes are leaves.
 void BenchDecisionsOnPaths(const std::string& policy) {
   World w(policy);
   Prompts prompts(w);
@@ -311,7 +314,7 @@ void BenchDecisionsOnPaths(const std::string& policy) {
       w.Serve(w.AnyBranch(), prompts.fresh);
     }
   };
-  serve(16);  // the first ones grow what they work on
+  serve(16);  // the first ones grow their working memory
   std::vector<double> growing = w.deciding;
   const std::size_t leaves = w.tree.IdleLeaves().size();
   serve(500);
@@ -319,7 +322,7 @@ void BenchDecisionsOnPaths(const std::string& policy) {
   Print("before: the first 16, which grow what they work on", growing, "");
 }
 
-// Histories of a page: each is a leaf, the worst for a walk over all of them.
+// Histories of one page: each is a leaf, the worst case for a walk over all leaves.
 void BenchDecisionsOnLeaves(const std::string& policy) {
   World w(policy);
   std::vector<TokenId> tokens(kPageTokens);
@@ -339,7 +342,7 @@ void BenchDecisionsOnLeaves(const std::string& policy) {
     serve();
   }
   PrintDecisions(w, leaves, "each a history of its own");
-  // More pages than scores are kept: within the plan, all leaves are scored again.
+  // More pages than scores are kept: all leaves are scored again within the plan.
   std::vector<double> longest;
   tokens.resize(2000 * kPageTokens);
   for (int i = 0; i < 30; ++i) {
@@ -354,7 +357,7 @@ void BenchDecisionsOnLeaves(const std::string& policy) {
 
 // ---------------------------------------------------------------- The decision to swap in
 
-// Each call stands between two steps; a decision takes several.
+// Each call runs between two steps; a decision takes several calls.
 void BenchSwapIn(const std::string& policy_name) {
   const auto device = std::move(PagePool::Create("device", 4096 * 64, 64)).value();
   const auto host = std::move(PagePool::Create("host", kNodes * 64, 64)).value();

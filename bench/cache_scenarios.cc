@@ -1,10 +1,10 @@
-// The cache's regimes on the real engine with the demo model: three kinds of load, the device a part of what they would
-// fill. Writes a page with tables and plots, and compares every answer with that of ample memory.
+// The cache's regimes on the real engine with the demo model: three kinds of load, on a device smaller than their
+// working set. Writes a page with tables and plots, and compares every answer with that of ample memory.
 //
 //   cache_scenarios --output docs/results
 //
-// About 25 minutes on two cores. Exit status: 0; 2 if an answer was wrong or missing; 1 if something could not run, or
-// if a signal ended it after the cell at hand.
+// Takes about 25 minutes on two cores. Exit status: 0; 2 if an answer was wrong or missing; 1 if something could not
+// run, or if a signal ended it after the current cell.
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -34,8 +34,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The regime `vllm` gives adapters a fifth of the device, here of a quarter of the working set: the demo's largest
-// adapter would not fit, and its requests be refused.
+// The regime `vllm` gives adapters a fifth of the device, which is a quarter of the working set here. The demo's
+// largest adapter would not fit, and its requests would be refused.
 constexpr std::uintmax_t kLargestAdapter = 1'000'000;
 constexpr std::string_view kOurs = "loramux";
 
@@ -58,7 +58,8 @@ struct Flags {
   double WarmUp() const { return seconds / 4; }
 };
 
-// Set by the first SIGINT or SIGTERM: the cell at hand ends, and nothing is left behind. The second one kills.
+// Set by the first SIGINT or SIGTERM: the current cell is finished, and no files are left behind. The second signal
+// kills.
 volatile std::sig_atomic_t interrupted = 0;
 
 void EndAfterThisCell() {
@@ -69,7 +70,7 @@ void EndAfterThisCell() {
   sigaction(SIGTERM, &action, nullptr);
 }
 
-// Copies of adapters, gone with this.
+// A folder for copies of adapters; the destructor removes it.
 class TemporaryFolder {
  public:
   TemporaryFolder() : path_(fs::temp_directory_path() / fmt::format("loramux-scenarios-{}", getpid())) {
@@ -87,7 +88,7 @@ class TemporaryFolder {
   fs::path path_;
 };
 
-// A note with the time that is left, by what has been done.
+// A progress note with an estimate of the remaining time.
 class Progress {
  public:
   explicit Progress(std::int64_t cells) : cells_(cells) {}
@@ -98,7 +99,7 @@ class Progress {
     bar_.Update(done_, cells_);
   }
   void CellDone() { ++done_; }
-  // A line that stays, for logs.
+  // Prints a permanent line, for logs.
   void Say(const std::string& what) {
     bar_.Finish();
     fmt::print("{}; {} of {} cells, {:.0f} s so far\n", what, done_, cells_, Elapsed());
@@ -126,7 +127,7 @@ double MeanTokens(const std::vector<PlannedRequest>& requests, std::vector<Token
   return sum / static_cast<double>(std::max<std::size_t>(1, requests.size()));
 }
 
-// Requests a second after the warm-up: the sessions' first turns alone are fewer.
+// Requests per second after the warm-up; the sessions' first turns alone are fewer.
 double MeasuredRate(const std::vector<PlannedRequest>& requests, const Flags& flags) {
   const auto warm = std::count_if(requests.begin(), requests.end(), [&](const PlannedRequest& request) {
     return request.due >= static_cast<TimeNs>(flags.WarmUp() * kNsPerSecond);
@@ -134,7 +135,7 @@ double MeasuredRate(const std::vector<PlannedRequest>& requests, const Flags& fl
   return static_cast<double>(warm) / (flags.seconds - flags.WarmUp());
 }
 
-// The load of a scenario: as fast as asked, or a part of what the machine is measured to do.
+// The load of a scenario: the given rate, or a share of the machine's measured capacity.
 Result<Prepared> Prepare(const Flags& flags, const ScenarioText& text, const ScenarioHouse& house,
                          const std::string& name) {
   ASSIGN_OR_RETURN(const Scenario scenario, FindScenario(name));
@@ -194,7 +195,7 @@ void RunOnce(const Flags& flags, const ScenarioHouse& house, const Prepared& pre
   }
 }
 
-// Repetition by repetition, so that a machine that changes its mind does so to all cells.
+// Runs all cells repetition by repetition, so that a change of the machine's speed affects all of them.
 Status RunCells(const Flags& flags, const ScenarioHouse& house, const std::vector<Prepared>& scenarios,
                 Progress& progress, ScenarioReport& report) {
   for (const Prepared& prepared : scenarios) {
@@ -220,7 +221,7 @@ Status RunCells(const Flags& flags, const ScenarioHouse& house, const std::vecto
   return Ok{};
 }
 
-// Which of the others a duel is with is known from the cells, or better from virtual time. Pair by pair through all
+// Runs the duels. The cells, or better the runs in virtual time, determine the opponent. Goes pair by pair through all
 // duels, for the same reason as above.
 Status RunDuels(const Flags& flags, const ScenarioHouse& house, const std::vector<Prepared>& scenarios,
                 Progress& progress, ScenarioReport& report) {
@@ -258,7 +259,7 @@ Status RunDuels(const Flags& flags, const ScenarioHouse& house, const std::vecto
   return Ok{};
 }
 
-// All regimes in virtual time, other sessions with each seed.
+// Runs all regimes in virtual time, with different sessions for each seed.
 Status RunSimulations(const Flags& flags, const ScenarioText& text, const PerformanceModel& model,
                       const std::vector<Prepared>& scenarios, Progress& progress, ScenarioReport& report) {
   for (const Prepared& prepared : scenarios) {
@@ -282,7 +283,7 @@ Status RunSimulations(const Flags& flags, const ScenarioText& text, const Perfor
       ASSIGN_OR_RETURN(const SimulatedScenario simulated, PrepareSimulation(house, sessions));
       for (SimulatedCell& cell : cells) {
         const CellOptions at = CellOf(flags, simulated.working_set_bytes, cell.regime, cell.memory_percent);
-        // of this seed none of the regimes can serve all
+        // none of the regimes can serve all requests of this seed
         if (simulated.largest_request_bytes > at.device_bytes) continue;
         const Result<SimulatedCellResult> run = SimulateCell(house, simulated, at);
         if (run.ok() && run->refused == 0)
@@ -298,7 +299,8 @@ Status RunSimulations(const Flags& flags, const ScenarioText& text, const Perfor
   return Ok{};
 }
 
-// Those that can run: without the dialogs there are no agents, which is an error only if they were asked for.
+// The scenarios that can run. Without the dialogs there is no agent scenario, which is an error only if it was
+// requested.
 Result<std::vector<std::string>> Scenarios(const Flags& flags, const ScenarioText& text) {
   std::vector<std::string> names = flags.scenarios;
   const auto agent = std::find(names.begin(), names.end(), ScenarioName(Scenario::kAgent));

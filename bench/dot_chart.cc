@@ -85,7 +85,7 @@ std::string RenderSvg(const DotChart& chart) {
     for (std::size_t i = 0; i < row.dots.size(); ++i) {
       const DotChart::Dot& dot = row.dots[i];
       if (!dot.present) continue;
-      // One below the other, so that equal values do not hide each other.
+      // Placed below each other, so that equal values do not hide each other.
       const double dot_y = y + 7 * (static_cast<double>(i) - static_cast<double>(row.dots.size() - 1) / 2);
       svg += fmt::format(
           "<line stroke=\"{0}\" stroke-width=\"2\" x1=\"{1:.1f}\" x2=\"{2:.1f}\" y1=\"{3:.1f}\" y2=\"{3:.1f}\"/>"

@@ -1,4 +1,4 @@
-// Dots along one axis, a row for each thing compared and a colour for each condition, as an SVG file of its own.
+// A chart of dots along one axis as an SVG file: a row per compared item, a colour per condition.
 #pragma once
 
 #include <string>
@@ -6,8 +6,9 @@
 
 namespace loramux {
 
+// The content of a dot chart.
 struct DotChart {
-  // A value with the range that it came from; low == high: no whiskers.
+  // A value with its range; low == high: no whiskers.
   struct Dot {
     double value = 0, low = 0, high = 0;
     bool present = true;
@@ -21,9 +22,9 @@ struct DotChart {
   std::vector<Row> rows;
 };
 
-// The axis is logarithmic where the largest value is more than ten times the smallest; otherwise it begins at 0. A
-// value that is not above 0 is drawn at the axis' begin.
-// REQUIRES: a dot that is present; as many dots in each row as there are series.
+// Renders the chart. The axis is logarithmic if the largest value is more than ten times the smallest; otherwise it
+// begins at 0. A value of 0 or less is drawn at the axis' begin. REQUIRES: a dot that is present; as many dots in each
+// row as there are series.
 std::string RenderSvg(const DotChart& chart);
 
 }  // namespace loramux

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What a flood does to another tenant, measured on the real server by the clock on the wall.
+"""The effect of a flood of requests on another tenant, measured on the real server in wall-clock time.
 
     bench/fairness.py build/release/tools/loramux
 
 Starts `loramux serve` on the demo for each policy (none, vtc). Tenant B sends short streamed chats at a steady rate. In
-the baseline tenant A sends as many of the same kind; in the flood A sends 20 times as many, with long outputs. Prints
-B's time to first token, P50 and P99, and how many times the flood raises it. Standard library only.
+the baseline, tenant A sends as many of the same kind; in the flood, A sends 20 times as many, with long outputs. Prints
+P50 and P99 of B's time to first token, and the factor by which the flood raises them. Standard library only.
 """
 import argparse
 import asyncio
@@ -21,7 +21,7 @@ import serving
 
 
 async def chat(port, tenant, max_tokens, number, times, deadline):
-    """One streamed chat; its time to first token goes to `times`."""
+    """Sends one streamed chat and appends its time to first token, in seconds, to `times`."""
     body = json.dumps({"model": "demo", "stream": True, "max_tokens": max_tokens, "ignore_eos": True, "temperature": 0,
                        "messages": [{"role": "user", "content": f"tell me about the number {number}"}]}).encode()
     start = time.monotonic()
@@ -47,7 +47,7 @@ async def chat(port, tenant, max_tokens, number, times, deadline):
 
 
 async def send(port, tenant, rate, max_tokens, seconds, seed, times, grace):
-    """Poisson arrivals for `seconds`; waits for the answers up to `grace` longer."""
+    """Sends Poisson arrivals for `seconds`, then waits up to `grace` more seconds for the answers."""
     prng = random.Random(seed)
     begin = time.monotonic()
     at, tasks = 0.0, []

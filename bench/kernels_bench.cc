@@ -1,8 +1,8 @@
-// Kernels against the machine: each case is checked against the reference first, then timed, and printed as a share of
-// what this machine can do, measured in the same run: read bandwidth over a working set of the same size, or the
-// multiply-add peak. Best of several repetitions, since other programs share the machine.
+// Kernels against the machine's limits. Each case is checked against the reference, then timed, and printed as a share
+// of a limit measured in the same run: the read bandwidth over a working set of the same size, or the multiply-add
+// peak. Reports the best of several repetitions, since other programs share the machine.
 //   kernels_bench [--threads N] [--only pool|matmul|attention|lora|elementwise] [--rows M]
-// With --threads 1 processor time is measured instead of elapsed time, which other programs disturb less.
+// With --threads 1, it measures processor time instead of elapsed time, which other programs disturb less.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -48,7 +48,7 @@ void CheckClose(const float* actual, const float* expected, std::int64_t count, 
   }
 }
 
-// Best seconds of one call of `run`, over at least `repetitions` calls and 0.2 s.
+// The least seconds of one call of `run`, over at least `repetitions` calls and 0.2 s.
 double BestSeconds(int repetitions, const std::function<void()>& run) {
   run();
   double best = 1e30, total = 0;
@@ -86,7 +86,7 @@ void CheckMatMul(Bench& bench, DType dtype) {
   }
 }
 
-// One shape at one number of rows, over enough copies of the weights to exceed the caches of a core.
+// One shape with one number of rows, over enough copies of the weights to exceed the caches of a core.
 void BenchMatMulShape(Bench& bench, std::int64_t n, std::int64_t k, std::int64_t m, DType dtype, double fma_peak) {
   const std::int64_t bytes = n * k * static_cast<std::int64_t>(DTypeSize(dtype));
   const std::int64_t copies = m > 32 ? 1 : std::max<std::int64_t>(1, (std::int64_t{96} << 20) / bytes);
@@ -135,7 +135,7 @@ struct AttentionCase {
   std::int64_t sequences, context, tokens;  // tokens: of each sequence in this step, the last of `context`
 };
 
-// Several layers, so that a decode step's pages exceed the caches of a core.
+// Uses several layers, so that a decode step's pages exceed the caches of a core.
 void BenchAttentionCase(Bench& bench, const AttentionCase& c, double fma_peak) {
   const std::int64_t bytes_a_token = 2 * c.kv_heads * c.head_dim * 2;
   const std::int64_t layers =
@@ -180,7 +180,8 @@ void BenchAttentionCase(Bench& bench, const AttentionCase& c, double fma_peak) {
   });
   const std::int64_t bytes = bytes_a_token * c.context * c.sequences;
   const double memory_s = static_cast<double>(bytes) / ReadBandwidth(bench.pool, bytes * layers, 5);
-  // Each token sees the context before it; a score and its share of the output take two multiply-adds a dimension.
+  // Each token attends to the context before it; a score and its share of the output take two multiply-adds per
+  // dimension.
   const double mean_seen = static_cast<double>(c.context) - static_cast<double>(c.tokens - 1) / 2;
   const double seen = static_cast<double>(c.tokens) * mean_seen;
   const double flops = 4 * static_cast<double>(c.sequences * width) * seen;
@@ -248,7 +249,7 @@ Adapters MakeAdapters(Bench& bench, const std::vector<std::int32_t>& ranks, std:
 
 void BenchLoraCase(Bench& bench, const char* name, const std::vector<std::int32_t>& ranks, std::int64_t hidden,
                    std::int64_t tokens, LoraVariant variant, double fma_peak) {
-  // As many layers as exceed the caches of a core.
+  // Enough layers to exceed the caches of a core.
   std::vector<Adapters> layers;
   std::int64_t bytes = 0, rank_sum = 0;
   do {
@@ -341,7 +342,7 @@ int Main(int argc, char** argv) {
     if (std::strcmp(argv[i], "--only") == 0) only = argv[i + 1];
     if (std::strcmp(argv[i], "--rows") == 0) rows = {std::atoll(argv[i + 1])};
   }
-  // With several threads the time of one of them says little.
+  // With several threads, the processor time of one of them is not meaningful.
   if (threads == 1) UseCpuTime();
   Bench bench(threads);
   const auto wanted = [&only](const char* name) { return only.empty() || only == name; };

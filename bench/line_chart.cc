@@ -17,7 +17,7 @@ namespace loramux {
 namespace {
 
 constexpr double kWidth = 860, kHeight = 490, kLeft = 64, kRight = 600, kTop = 92, kBottom = 430;
-// Lines that coincide differ by their dashes.
+// Dashes distinguish lines that coincide.
 constexpr std::array<const char*, kChartColours.size()> kDashes = {"", "9 4", "", "3 3", "12 3 3 3", "6 3", "", "2 4"};
 
 struct Axes {
@@ -65,7 +65,7 @@ std::string Grid(const Chart& chart, const Axes& axes) {
   return svg;
 }
 
-// The n-th of its kind.
+// The style of the n-th line of its kind.
 std::string Style(bool reference, std::size_t n) {
   CHECK_LT(n, kChartColours.size());
   const char* const dashes = reference ? (n == 0 ? "" : "2 3") : kDashes[n];

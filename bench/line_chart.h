@@ -1,5 +1,4 @@
-// A line chart as an SVG file of its own, for results that are kept in the repository: readable on light and dark
-// pages.
+// A line chart as an SVG file for results kept in the repository; readable on light and dark pages.
 #pragma once
 
 #include <string>
@@ -8,19 +7,21 @@
 
 namespace loramux {
 
+// One line of a chart.
 struct ChartLine {
   std::string name;
   std::vector<std::pair<double, double>> points;  // ascending by x
-  bool reference = false;                         // a bound: grey
+  bool reference = false;                         // a bound, drawn in grey
 };
 
+// The content of a line chart.
 struct Chart {
   std::string title, subtitle, x_label, y_label;
   std::vector<ChartLine> lines;  // at most 8 that are not references
   bool log_x = false;            // all x > 0
 };
 
-// REQUIRES: a line with a point.
+// Renders the chart. REQUIRES: a line with a point.
 std::string RenderSvg(const Chart& chart);
 
 }  // namespace loramux

@@ -22,8 +22,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 using DF = hn::CappedTag<float, 16>;
 using VF = hn::Vec<DF>;
 
-// Reads `bytes` (a multiple of 1024) bytes in four streams, each fetched ahead as far as latency asks for; returns
-// something that depends on all of them.
+// Reads `bytes` (a multiple of 1024) bytes in four streams, each prefetched far enough ahead to cover the latency.
+// Returns a value that depends on all of them.
 std::uint32_t ReadAll(const std::byte* from, std::int64_t bytes) {
   constexpr std::int64_t kStreams = 4;
   constexpr std::int64_t kAheadWords = 1024;
@@ -44,8 +44,8 @@ std::uint32_t ReadAll(const std::byte* from, std::int64_t bytes) {
   return hn::GetLane(hn::SumOfLanes(d, hn::Xor(hn::Xor(a, b), hn::Xor(c, e))));
 }
 
-// `steps` rounds of kChains independent chains; returns their sum, and the lanes of one chain in `lanes`. Twelve chains
-// are enough for two ports at a latency of up to six cycles, and fit in 16 registers beside the factors.
+// `steps` rounds of kChains independent chains. Returns their sum, and the lanes of one chain in `lanes`. Twelve chains
+// suffice for two ports at a latency of up to six cycles, and fit in 16 registers beside the factors.
 float MultiplyAdd(std::int64_t steps, std::int64_t* lanes) {
   constexpr int kChains = 12;
   const DF d;

@@ -1,4 +1,4 @@
-// The machine that a result was measured on, in words.
+// A description of the machine that a result was measured on.
 #pragma once
 
 #include <fstream>
@@ -10,7 +10,7 @@
 
 namespace loramux {
 
-// "Intel(R) Xeon(R) Processor, 2 processors, 8 GiB".
+// For example "Intel(R) Xeon(R) Processor, 2 processors, 8 GiB".
 inline std::string Machine() {
   std::string model = "unknown processor", line;
   for (std::ifstream file("/proc/cpuinfo"); std::getline(file, line);) {

@@ -1,4 +1,5 @@
-// What a scrape of /metrics costs with many adapters: the page, made from a snapshot, without the wait for the engine.
+// The cost of a scrape of /metrics with many adapters: making the page from a snapshot, without the wait for the
+// engine.
 #include <algorithm>
 #include <cstdio>
 #include <vector>

@@ -9,8 +9,8 @@
 namespace loramux {
 namespace {
 
-// That the median is not between the (k + 1)th least and the (k + 1)th largest of n: at most k of n fair coins show
-// heads, or tails.
+// The probability that the median is outside the interval from the (k + 1)th least to the (k + 1)th largest of n: at
+// most k of n fair coins show heads, or tails.
 double Outside(std::size_t n, std::size_t k) {
   double choose = 1, sum = 0;
   for (std::size_t i = 0; i <= k; ++i) {

@@ -1,5 +1,4 @@
-// Two systems measured in pairs, one right after the other: what the ratio of their figures is, whatever else the
-// machine did.
+// The ratio of two systems measured in pairs, one directly after the other, robust against changes of the machine.
 #pragma once
 
 #include <cstdint>
@@ -7,16 +6,16 @@
 
 namespace loramux {
 
-// Of the ratios ours / theirs of pairs: their median, and two of them that the true median lies between with a
-// probability of at least `kConfidence` (order statistics: no assumption about the noise but that pairs are
-// independent).
+// Statistics of the ratios ours / theirs of pairs: the median, and an interval between two of the ratios that contains
+// the true median with a probability of at least `kConfidence`. Uses order statistics: the only assumption about the
+// noise is that pairs are independent.
 struct PairedRatio {
   static constexpr double kConfidence = 0.9;
   double median = 1, low = 1, high = 1;
-  double confidence = 0;  // of the interval; below kConfidence with fewer than 5 pairs: then it spans all ratios
+  double confidence = 0;  // of the interval; below kConfidence with fewer than 5 pairs, where it spans all ratios
 };
 
-// REQUIRES: `ours` and `theirs` are equally long, all positive. Without pairs: 1, with confidence 0.
+// REQUIRES: `ours` and `theirs` have equal length and positive values. Without pairs: 1, with confidence 0.
 PairedRatio RatioOfPairs(const std::vector<double>& ours, const std::vector<double>& theirs);
 
 }  // namespace loramux

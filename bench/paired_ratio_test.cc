@@ -28,7 +28,7 @@ TEST(PairedRatio, OrderStatistics) {
 
 TEST(PairedRatio, HoldsTheTrueRatioAsOftenAsItSays) {
   Prng random(7);
-  // Each pair on a machine whose speed changes tenfold, each run with noise that is at times very large.
+  // Each pair on a machine with tenfold changes of speed, each run with occasionally very large noise.
   int held = 0;
   constexpr int kTrials = 2000;
   for (int trial = 0; trial < kTrials; ++trial) {

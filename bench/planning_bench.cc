@@ -1,10 +1,10 @@
-// What planning a step costs: 256 running and 1,000 queued requests over 200 adapters (and `mlq` with the tree of keys
-// and values in full memory: 10,000 queued over 2,000), in the steady state (every running request decodes, finished
-// ones are replaced): with one tenant, with a tenant each adapter, and with 1,000 tenants. Counts heap allocations
-// inside Plan and Commit too, and times what fairness adds after a step (Advance). Then, without a target: where memory
-// is short, so that adapters come and go and requests are preempted (a load allocates its transfer), with every regime
-// of the cache there, and where the step left nothing of the scheduler in the caches of the core. What runs beside the
-// computation (Prepare) is timed for itself.
+// The cost of planning a step: 256 running and 1,000 queued requests over 200 adapters, in the steady state (every
+// running request decodes, finished ones are replaced). Variants: one tenant, one tenant per adapter, 1,000 tenants,
+// and `mlq` with the tree of keys and values in full memory (10,000 queued over 2,000 adapters). Counts heap
+// allocations inside Plan and Commit, and times the work of fairness after a step (Advance).
+// Further cases, without a target: memory is short, so that adapters are loaded and evicted and requests are preempted
+// (a load allocates its transfer), with every cache regime; and the step leaves none of the scheduler's data in the
+// caches of the core. Prepare, which runs beside the computation, is timed separately.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -28,12 +28,12 @@ constexpr std::int64_t kPageBytes = 64;
 
 struct Case {
   const char* name;
-  int tenants = 0;                    // 0: a tenant each adapter
+  int tenants = 0;                    // 0: one tenant per adapter
   std::int64_t device_pages = 40000;  // ample
   bool cold_caches = false;
-  const char* cache = nullptr;  // a regime, with the dependency tree that it has; null: LRU without a tree
+  const char* cache = nullptr;  // a regime, with its dependency tree; null: LRU without a tree
   int adapters = 200, queued = 1000;
-  bool popular = false;        // adapters by Zipf's law; false: all alike
+  bool popular = false;        // adapters by Zipf's law; false: equally likely
   const char* order = "fifo";  // lanes are fitted every ten seconds, not every five minutes
 };
 
@@ -85,7 +85,7 @@ struct World {
     request.max_total_tokens = request.prompt_tokens + 100 + static_cast<std::int32_t>(prng.NextBelow(400));
     request.tokens.reserve(static_cast<std::size_t>(request.max_total_tokens));
     request.tokens.assign(static_cast<std::size_t>(request.prompt_tokens), 1);
-    if (tree != nullptr) request.tokens[0] = static_cast<TokenId>(requests.size());  // nobody begins as another did
+    if (tree != nullptr) request.tokens[0] = static_cast<TokenId>(requests.size());  // no two prompts begin alike
     request.pages.reserve(80);
     request.page_table.reserve(80);
     if (request.adapter != kBaseModel) residency.Acquire(request.adapter);
@@ -99,7 +99,7 @@ void EvictCaches() {
   for (std::size_t i = 0; i < bytes.size(); i += 64) ++bytes[i];
 }
 
-std::string only;  // cases whose name has this alone; empty: all
+std::string only;  // only cases with this in their name; empty: all
 
 void Run(const Case& c) {
   if (std::string_view(c.name).find(only) == std::string_view::npos) return;
@@ -196,7 +196,7 @@ void RunFifo() {
 }  // namespace loramux
 
 int main(int argc, char** argv) {
-  const bool only_last = argc > 1 && std::string(argv[1]) == "--mlq";  // the last ones alone
+  const bool only_last = argc > 1 && std::string(argv[1]) == "--mlq";  // only the last cases
   if (argc > 2 && std::string(argv[1]) == "--only") loramux::only = argv[2];
   if (!only_last) loramux::RunFifo();
   for (const int queued : {1000, 10000}) {

@@ -42,7 +42,7 @@ Result<RecordedPrompts> PromptsOf(const load::Trace& trace, std::int64_t pages_p
   return recorded;
 }
 
-// What policies are told of all candidates (Scheduler::RefreshContext), where there are no adapters but only prompts.
+// The context that policies get of all candidates (Scheduler::RefreshContext), with prompts but without adapters.
 class PromptContext {
  public:
   EvictionContext At(TimeNs now, const KvEvictionPlan& plan) {
@@ -56,7 +56,7 @@ class PromptContext {
   TimeNs at_ = 0;
 };
 
-// A page of the tree holds a single token here: the id of what the page would hold.
+// A page of the tree holds a single token here: the id of the page's content.
 Result<ReplayResult> Replay(const RecordedPrompts& recorded, const std::string& policy_name,
                             std::int64_t capacity_pages, const std::function<void()>& progress) {
   CHECK_GE(capacity_pages, recorded.most_pages);
@@ -102,7 +102,7 @@ Result<ReplayResult> Replay(const RecordedPrompts& recorded, const std::string& 
   return result;
 }
 
-// Who needs a page next, by prompt and page; a number past the last prompt: nobody.
+// The next user of each page, by prompt and page; a number past the last prompt: none.
 std::vector<std::vector<std::size_t>> NextUses(const RecordedPrompts& recorded) {
   std::vector<std::vector<std::size_t>> next(recorded.prompts.size());
   std::unordered_map<TokenId, std::size_t> user;
@@ -116,7 +116,7 @@ std::vector<std::vector<std::size_t>> NextUses(const RecordedPrompts& recorded) 
   return next;
 }
 
-// A page is needed no later than what hangs below it, so whole paths stay without any further care.
+// A page's next use is no later than that of the pages below it, so whole paths stay without further care.
 ReplayResult ReplayKnowingTheFuture(const RecordedPrompts& recorded, std::int64_t capacity_pages) {
   CHECK_GE(capacity_pages, recorded.most_pages);
   using Entry = std::tuple<std::size_t, std::size_t, TokenId>;  // next use, depth, page

@@ -9,7 +9,7 @@ namespace {
 load::Trace TraceOf(std::vector<std::vector<std::int64_t>> prompts) {
   load::Trace trace{.block_tokens = 512};
   for (auto& blocks : prompts) {
-    // the last token's page is computed anyway
+    // the last token's page is always computed
     const auto tokens = static_cast<std::int64_t>(blocks.size()) * 512 + 1;
     trace.arrivals.push_back({.at = static_cast<TimeNs>(trace.arrivals.size()) * kNsPerSecond,
                               .input_tokens = tokens,
@@ -45,7 +45,7 @@ TEST(PromptsOf, CountsFullPagesWithoutTheLastToken) {
 TEST(Replay, FindsWhatTheDeviceStillHolds) {
   const auto trace = TraceOf({{1, 2, 3}, {4, 5}, {1, 2, 3}, {1, 2, 6}});
   EXPECT_EQ(Found(trace, "lru", 5), 5);  // everything fits until the last prompt
-  EXPECT_EQ(Found(trace, "lru", 4), 4);  // 5 takes the place of 3, the only leaf
+  EXPECT_EQ(Found(trace, "lru", 4), 4);  // 5 replaces 3, the only leaf
   EXPECT_EQ(Found(trace, "lru", 100), 5);
   EXPECT_EQ(Found(trace, "lru", 20, 4), 20);
 }

@@ -1,15 +1,14 @@
-// A trace replayed under every regime of the cache, on a virtual clock: the real scheduler, tree, residency and engine,
-// with a modelled executor and modelled links. Answers what the regimes keep and what that is worth; says nothing of
-// kernels.
+// Replays a trace under every cache regime on a virtual clock: the real scheduler, tree, residency and engine, with a
+// modelled executor and modelled links. Shows which data the regimes keep and the benefit; it does not measure kernels.
 //
-// The trace is Mooncake's (a JSON object a line: timestamp in ms, hash_ids of 512-token blocks, a prefix chain). A
-// block is one token here and a page holds one. A conversation belongs to an adapter, drawn by a Zipf law from its
-// first own block, so all its turns have the same. Every request generates one block. Time: 5 ms a step and 10 ms a
-// block of prefill; a page of 64 MiB takes 6.4 ms from the host tier and 64 ms from disk.
+// The trace is Mooncake's (a JSON object per line: timestamp in ms, hash_ids of 512-token blocks, a prefix chain). A
+// block is one token here, and a page holds one. A conversation belongs to an adapter, drawn by a Zipf law from its
+// first own block, so that all its turns use the same adapter. Every request generates one block. Times: 5 ms per step
+// and 10 ms per block of prefill; a page of 64 MiB takes 6.4 ms from the host tier and 64 ms from disk.
 //
-// With --kv-host-tier keys and values have the host tier too. --swapping both runs each regime with and without the
-// proactive swapper, whatever its row in the table says. --mappings N repeats all of it with other adapters for the
-// conversations: a row each; where memory is so short that requests are preempted, single runs vary.
+// With --kv-host-tier, keys and values use the host tier too. --swapping both runs each regime with and without the
+// proactive swapper, whatever the regime's definition says. --mappings N repeats everything with other adapters for the
+// conversations, a row each. If memory is so short that requests are preempted, single runs vary.
 //
 //   regimes_bench TRACE [--adapters 200] [--pages 1000,2000,4000] [--host-pages 300] [--requests 12031] [--zipf 1.0]
 //                       [--kv-host-tier] [--swapping regime|on|off|both] [--regimes lru,loramux] [--mappings 1]
@@ -35,7 +34,7 @@
 namespace loramux {
 namespace {
 
-constexpr std::int64_t kPageBytes = 64;  // of a stand-in for 64 MiB: links are as much slower
+constexpr std::int64_t kPageBytes = 64;  // stands for 64 MiB: the links are slower by the same factor
 constexpr std::int64_t kVocab = 1 << 20;
 
 struct TraceRequest {
@@ -57,7 +56,7 @@ struct Flags {
   std::uint64_t mappings = 1;
   double speed = 1.0;  // of the arrivals
   std::string adapter_prefetch = "none";
-  std::size_t periodic = 0;  // adapters that are asked for by the clock, besides
+  std::size_t periodic = 0;  // additional adapters that are requested periodically
   double period_s = 60, jitter = 0.1;
 };
 
@@ -91,7 +90,7 @@ std::vector<TraceRequest> ReadTrace(const Flags& flags, std::uint64_t mapping) {
   return requests;
 }
 
-// Besides the trace: adapters that are asked for at regular times, give or take, each with a short prompt of its own.
+// Adds adapters that are requested at regular times with some jitter, each with a short prompt of its own.
 void AddPeriodic(const Flags& flags, std::vector<TraceRequest>& trace) {
   const TimeNs end = trace.empty() ? 0 : trace.back().arrival;
   Prng prng(1);
@@ -110,9 +109,9 @@ void AddPeriodic(const Flags& flags, std::vector<TraceRequest>& trace) {
   std::ranges::stable_sort(trace, {}, &TraceRequest::arrival);
 }
 
-// The hit rate of a cache that forgets nothing and is filled at once. The last block is computed in any case.
+// The hit rate of a cache that never evicts and is filled at once. The last block is always computed.
 double InfiniteCache(const std::vector<TraceRequest>& trace) {
-  std::set<std::pair<std::size_t, TokenId>> seen;  // a block's id stands for all before it too
+  std::set<std::pair<std::size_t, TokenId>> seen;  // a block's id also identifies all blocks before it
   std::size_t found = 0, blocks = 0;
   for (const TraceRequest& request : trace) {
     blocks += request.blocks.size();

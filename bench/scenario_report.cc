@@ -20,7 +20,7 @@ using load::FormatNumber;
 
 constexpr double kMB = 1e6;
 
-// Everything that is told of a run but its memory over time. `key` is the JSON's.
+// The reported figures of a run, except its memory over time. `key` is the JSON's.
 struct Figure {
   const char* key;
   double (*value)(const CellResult&);
@@ -61,7 +61,7 @@ constexpr Figure kFigures[] = {
     {"worst_lag_ms", [](const CellResult& r) { return r.worst_lag_ms; }},
 };
 
-// Of the repetitions.
+// Over the repetitions.
 struct Spread {
   double mean = 0, low = 0, high = 0;
 };
@@ -111,22 +111,19 @@ std::string TableRow(const ScenarioCell& cell) {
 }
 
 constexpr const char* kTableHead =
-    "| regime | TTFT ms | p50 | p99 | TPOT ms | p99 | tokens found, % | adapters there, % | adapters MB disk→host | "
-    "disk→device | "
-    "host→device | KV MB device→host | host→device | invalid history % | preempted | wrong |\n"
+    "| regime | TTFT ms | p50 | p99 | TPOT ms | p99 | tokens found, % | adapter hits, % | adapters MB disk→host | "
+    "disk→device | host→device | KV MB device→host | host→device | invalid history % | preemptions | wrong |\n"
     "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n";
 
 std::string ScenarioSection(const ScenarioReport& report, const ScenarioSummary& s) {
   std::string page = fmt::format(
-      "\n## {}\n{} requests in {} sessions of {} adapters, {:.1f} a second once warm ({:.0f} % of the {:.0f} a second "
-      "that 16 "
-      "sessions at once get with ample memory); prompts of {:.0f} tokens, answers of {:.0f}, on average. Working set: "
-      "{:.1f} MB, of "
-      "which adapters {:.1f} MB.\n",
+      "\n## {}\n{} requests in {} sessions of {} adapters. After the warm-up, {:.1f} requests per second: {:.0f} % of "
+      "the {:.0f} per second of 16 concurrent sessions with ample memory. On average, prompts have {:.0f} tokens and "
+      "answers {:.0f}. Working set: {:.1f} MB, of which adapters {:.1f} MB.\n",
       s.name, s.requests, s.sessions, s.adapters_asked, s.rate, 100 * s.rate / s.capacity, s.capacity, s.prompt_tokens,
       s.answer_tokens, static_cast<double>(s.working_set_bytes) / kMB, static_cast<double>(s.adapter_bytes) / kMB);
   if (report.repetitions == 0) return page;
-  page += fmt::format("\n![TTFT by regime and size of the device]({})\n\n![Memory by use over time]({})\n",
+  page += fmt::format("\n![TTFT by regime and device size]({})\n\n![Memory by use over time]({})\n",
                       FileName(s.name, "ttft"), FileName(s.name, "memory"));
   for (const int percent : report.memory_percent) {
     page += fmt::format("\n### {}: device of {} % of the working set, {:.1f} MB\n{}", s.name, percent,
@@ -136,7 +133,7 @@ std::string ScenarioSection(const ScenarioReport& report, const ScenarioSummary&
   return page;
 }
 
-// ---- Ours beside the best of the others
+// ---- Ours against the best of the others
 
 PairedRatio RatioOf(const ScenarioDuel& duel, double (*figure)(const CellResult&)) {
   std::vector<double> ours, others;
@@ -145,7 +142,7 @@ PairedRatio RatioOf(const ScenarioDuel& duel, double (*figure)(const CellResult&
   return RatioOfPairs(ours, others);
 }
 
-// And one, so that there is a ratio where nothing was.
+// Plus one, so that there is a ratio even without any transfers.
 double BytesBrought(const CellResult& run) {
   return 1 + static_cast<double>(run.adapters_disk_to_device + run.adapters_host_to_device + run.kv_host_to_device);
 }
@@ -158,23 +155,19 @@ std::string DuelSection(const ScenarioReport& report) {
   if (report.duels.empty()) return {};
   const std::size_t pairs = report.duels.front().ours.size();
   std::string page = fmt::format(
-      "\n## `{}` beside the best of the others\nThe best of ten in a table like those below owes it to chance as well. "
-      "So the one with "
-      "the least mean TTFT {} and `{}` ran again, in {} pair{}, one right after the other, the first of a pair "
-      "changing each time; "
-      "only those runs count here. Ratio of `{}`'s to the other's, below 1 is better: median of the pairs, and two of "
-      "them that the true "
-      "median lies between with {:.0f} % probability. Request by request: the geometric mean over requests, which a "
-      "few that were held up "
-      "do not decide. Times are the machine's as well; what the cache itself is worth shows in the work that it "
-      "leaves: prompts' tokens "
-      "that were computed, and bytes of adapters and history that were brought to the device.\n\n"
+      "\n## `{}` against the best of the others\nThe lowest of ten figures in a table like those below is partly due "
+      "to chance. Therefore the other regime with the lowest mean TTFT {} and `{}` ran again, in {} pair{} of runs "
+      "directly after each other, with alternating order. Only those runs count here. Each figure is the ratio of "
+      "`{}`'s value to the other's; below 1 is better. It is the median of the pairs, with an interval that contains "
+      "the true median with {:.0f} % probability. \"Request by request\" is the geometric mean over requests, which a "
+      "few delayed requests do not dominate. Times also depend on the machine's speed. The remaining work shows the "
+      "effect of the cache alone: computed prompt tokens, and bytes of adapters and history moved to the device.\n\n"
       "| scenario | device | best other | TTFT request by request | TTFT, mean | TPOT request by request | TPOT, mean "
-      "| tokens computed | "
-      "bytes brought |\n"
+      "| tokens computed | bytes to device |\n"
       "|---|---|---|---|---|---|---|---|---|\n",
-      report.ours, report.simulated.empty() ? "there" : "in virtual time", report.ours, pairs, pairs == 1 ? "" : "s",
-      report.ours, 100 * RatioOf(report.duels.front(), [](const CellResult& r) { return r.ttft_ms.mean; }).confidence);
+      report.ours, report.simulated.empty() ? "in those tables" : "in virtual time", report.ours, pairs,
+      pairs == 1 ? "" : "s", report.ours,
+      100 * RatioOf(report.duels.front(), [](const CellResult& r) { return r.ttft_ms.mean; }).confidence);
   for (const ScenarioDuel& duel : report.duels) {
     page += fmt::format("| {} | {} % | `{}` | {} | {} | {} | {} | {} | {} |\n", duel.scenario, duel.memory_percent,
                         duel.other, ShowRatio(RatioOf(duel, [](const CellResult& r) { return r.ttft_geometric_ms; })),
@@ -204,7 +197,7 @@ constexpr SimulatedFigure kSimulatedFigures[] = {
     {"bytes_to_device", &SimulatedCellResult::bytes_to_device},
 };
 
-// Of the ratios ours / theirs by seed: their geometric mean, and its standard error.
+// Of the ratios ours / theirs by seed: the geometric mean and its standard error.
 struct SimulatedRatio {
   double mean = 1, error = 0;
 };
@@ -221,7 +214,7 @@ SimulatedRatio RatioOf(const SimulatedCell& ours, const SimulatedCell& theirs, d
   return {.mean = std::exp(sum / n), .error = std::sqrt(variance / n)};
 }
 
-// Of the others, that with the least of this figure; nullptr: none could run.
+// The other regime with the lowest value of this figure; nullptr: none could run.
 const SimulatedCell* BestSimulated(const ScenarioReport& report, const std::string& scenario, int percent,
                                    double SimulatedCellResult::*value) {
   const SimulatedCell* best = nullptr;
@@ -235,7 +228,7 @@ const SimulatedCell* BestSimulated(const ScenarioReport& report, const std::stri
 
 std::string ShowRatio(const SimulatedRatio& ratio) { return fmt::format("{:.3f} ± {:.3f}", ratio.mean, ratio.error); }
 
-// "0.987 ± 0.004 (`lru`)": beside the regime that is best by this figure.
+// "0.987 ± 0.004 (`lru`)": compared with the regime that is best by this figure.
 std::string BesideTheBest(const ScenarioReport& report, const SimulatedCell& ours, double SimulatedCellResult::*value) {
   const SimulatedCell* best = BestSimulated(report, ours.scenario, ours.memory_percent, value);
   return best == nullptr ? "-" : fmt::format("{} (`{}`)", ShowRatio(RatioOf(ours, *best, value)), best->regime);
@@ -259,20 +252,16 @@ std::string SimulatedSection(const ScenarioReport& report) {
   const bool ours = std::find(report.regimes.begin(), report.regimes.end(), report.ours) != report.regimes.end();
   if (report.simulated.empty() || !ours) return {};
   std::string page = fmt::format(
-      "\n## `{}` beside the best of the others, in virtual time\nThe same engine, scheduler, tree and pages on a "
-      "virtual clock "
-      "([simulator.md](../simulator.md)): a step and a transfer always take what the profile says, and no other "
-      "program runs. What is "
-      "left of chance is which sessions there are, and {} seeds of them are run with all regimes (less those with a "
-      "request that the "
-      "device cannot hold by itself). Ratio to the other's, below 1 is "
-      "better: geometric mean over the seeds, and its standard error. Both TTFT and the time to the last token beside "
-      "the regime that is "
-      "best by this very figure; TPOT beside the one with the least mean TTFT, as a regime that lets requests in later "
-      "has a lower one. "
-      "Profile: {}. What it leaves out is that loads and executor share the processors here.\n\n"
-      "| scenario | device | TTFT request by request | TTFT, mean | TPOT request by request | TPOT, mean | to the last "
-      "token, mean |\n"
+      "\n## `{}` against the best of the others, in virtual time\nThe same engine, scheduler, tree and pages on a "
+      "virtual clock ([simulator.md](../design/simulator.md)). A step and a transfer always take the profile's time, "
+      "and no other program runs. The only remaining chance is in the choice of sessions: all regimes run {} seeds of "
+      "them, except seeds with a request that does not fit the device alone. Each figure is the ratio to the other "
+      "regime's value; below 1 is better. It is the geometric mean over the seeds, with its standard error. TTFT and "
+      "the time to the last token are compared with the regime that is best by the same figure. TPOT is compared with "
+      "the regime with the lowest mean TTFT, because a regime that admits requests later has a lower TPOT. Profile: "
+      "{}. The model omits that loads and the executor share processors on this machine.\n\n"
+      "| scenario | device | TTFT request by request | TTFT, mean | TPOT request by request | TPOT, mean "
+      "| time to last token, mean |\n"
       "|---|---|---|---|---|---|---|\n",
       report.ours, report.seeds, report.profiled);
   for (const ScenarioSummary& scenario : report.scenarios) {
@@ -283,32 +272,32 @@ std::string SimulatedSection(const ScenarioReport& report) {
 }
 
 constexpr const char* kHowToRead = R"(
-The real engine with the demo model, in three scenarios after FastLibra (section 6.2), under regimes of the cache
-([caching.md](../caching.md)). Made by the command above, tables and plots and all; do not edit.
+The real engine with the demo model, in three scenarios after FastLibra (section 6.2), under the cache's regimes
+([cache.md](../design/cache.md)). The command above writes this page with its tables and plots; do not edit it.
 
-- **chat**: conversations of 3 to 8 turns, each turn sending all that was said; an adapter's users share a system prompt.
-  **translate**: single short requests; which adapters are popular changes four times in a run. **agent**: dialogs of
-  Taskmaster-4 (Google, CC-BY-4.0) with what their tools answered, one scene an adapter.
-- Arrivals are open loop: sessions begin at random (Poisson), turns follow after a time to think, whatever became of the one
-  before. They are the same in every cell of a scenario. A run begins with an empty cache; its first part warms up and is
-  not counted.
-- The adapters are copies of the demo's (but its largest) that differ in a bit or two, so each has a branch of its own in the
-  tree.
-- **TTFT** from when a request is due; mean of the runs, with the least and the largest of them if there are several. **Tokens
-  found**: of all prompts' tokens, on the device + fetched from the host tier. **Adapters there**: requests whose adapter was on the
-  device + in the host tier when they came in. **Invalid history**: of the keys and values that no request uses, those whose adapter is
-  not on the device. **Wrong**: answers that are not, token by token, those of ample memory without any cache.
-- The "device" of a machine without a GPU is RAM, and so is the file system's cache that adapters are read from: moving bytes is
-  cheap here beside computing them again (`adapter_load_ms` in the JSON: the mean time to load an adapter, waiting included). A
-  GPU's proportions are others.
-- The JSON has every run of every cell, with more figures: memory by use on average, how late requests were sent, and others.
+- **chat**: conversations of 3 to 8 turns; each turn sends the whole conversation, and an adapter's users share a system
+  prompt. **translate**: single short requests; the set of popular adapters changes four times in a run. **agent**:
+  dialogs of Taskmaster-4 (Google, CC-BY-4.0) with their tools' answers, one scene per adapter.
+- Arrivals are open loop: sessions begin at random times (Poisson), and turns follow after a thinking time, regardless
+  of earlier answers. They are the same in every cell of a scenario. A run begins with an empty cache; its first part is
+  warm-up and does not count.
+- The adapters are copies of the demo's adapters (without the largest) that differ in one or two bits, so that each has
+  its own branch in the tree.
+- **TTFT** counts from the time when a request is due. It is the mean of the runs, with the least and the largest run if
+  there are several. **Tokens found**: share of all prompt tokens, on the device + fetched from the host tier. **Adapter
+  hits**: share of requests with their adapter on the device + in the host tier at arrival. **Invalid history**: share
+  of the unused keys and values without their adapter on the device. **Wrong**: answers that differ in any token from
+  those with ample memory and no cache.
+- The "device" of a machine without a GPU is RAM, and so is the file system's cache that adapters are read from. Moving
+  bytes is cheap here compared with recomputing them (`adapter_load_ms` in the JSON: the mean time to load an adapter,
+  including waiting). A GPU has other proportions.
+- The JSON has every run of every cell with more figures, such as average memory by use and the delay of sent requests.
 )";
 
 std::string Markdown(const ScenarioReport& report) {
   std::string page = fmt::format(
-      "# The cache under three kinds of load\n\n```\n{}\n```\n{}- {}; {}. {} run{} of {:g} s a cell, the "
-      "first {:g} s to warm up; {} adapters (Zipf {:g}); host tier of {:g} of the working set; {:.0f} minutes "
-      "in all.\n",
+      "# The cache under three kinds of load\n\n```\n{}\n```\n{}- {}; {}. {} run{} of {:g} s per cell, with {:g} s of "
+      "warm-up; {} adapters (Zipf {:g}); host tier of {:g} of the working set; {:.0f} minutes in total.\n",
       report.command, kHowToRead, report.machine, report.date, report.repetitions, report.repetitions == 1 ? "" : "s",
       report.seconds, report.warm_up_seconds, report.adapters, report.zipf, report.host_share, report.run_seconds / 60);
   page += fmt::format("- {} of all answers were wrong or missing.\n", report.WrongAnswers());
@@ -393,9 +382,9 @@ std::string Json(const ScenarioReport& report) {
 // ---- The plots ----
 
 std::string TtftPlot(const ScenarioReport& report, const ScenarioSummary& scenario) {
-  DotChart chart{.title = fmt::format("Time to first token by regime of the cache: {}", scenario.name),
+  DotChart chart{.title = fmt::format("Time to first token by cache regime: {}", scenario.name),
                  .subtitle = fmt::format(
-                     "demo model, {} adapters, {:.0f} requests a second; device in % of the working set of {:.0f} MB",
+                     "demo model, {} adapters, {:.0f} requests per second; device in % of the working set of {:.0f} MB",
                      scenario.adapters_asked, scenario.rate, static_cast<double>(scenario.working_set_bytes) / kMB),
                  .x_label = "mean TTFT, ms; lines: least and largest run"};
   for (const int percent : report.memory_percent) chart.series.push_back(fmt::format("{} %", percent));
@@ -425,7 +414,7 @@ StackedAreas::Panel MemoryPanel(const ScenarioCell& cell) {
   return panel;
 }
 
-// Of up to four regimes, ours and the documents' where they have run, in the middle of the sizes.
+// Of up to four regimes, ours and the documents' if they have run, at the middle size.
 std::string MemoryPlot(const ScenarioReport& report, const ScenarioSummary& scenario) {
   std::vector<std::string> names;
   for (const char* regime : {"loramux", "fastlibra", "vllm", "s-lora"}) {
@@ -436,14 +425,14 @@ std::string MemoryPlot(const ScenarioReport& report, const ScenarioSummary& scen
     if (names.size() < 4 && std::find(names.begin(), names.end(), regime) == names.end()) names.push_back(regime);
   }
   const int percent = report.memory_percent[report.memory_percent.size() / 2];
-  StackedAreas chart{.title = fmt::format("Device memory by use over time: {}", scenario.name),
-                     .subtitle = fmt::format(
-                         "device of {} % of the working set; first run; the model's weights ({:.1f} MB) lie beside it",
-                         percent, static_cast<double>(report.weight_bytes) / kMB),
-                     .x_label = "seconds",
-                     .y_label = "MB",
-                     .layers = {"running requests' KV", "history", "invalid history", "adapters", "free"},
-                     .blank = 4};
+  StackedAreas chart{
+      .title = fmt::format("Device memory by use over time: {}", scenario.name),
+      .subtitle = fmt::format("device of {} % of the working set; first run; without the model's weights ({:.1f} MB)",
+                              percent, static_cast<double>(report.weight_bytes) / kMB),
+      .x_label = "seconds",
+      .y_label = "MB",
+      .layers = {"running requests' KV", "history", "invalid history", "adapters", "free"},
+      .blank = 4};
   for (const std::string& regime : names) {
     const ScenarioCell& cell = report.Cell(scenario.name, percent, regime);
     if (!cell.runs.empty()) chart.panels.push_back(MemoryPanel(cell));

@@ -51,7 +51,7 @@ GenerationRequest MakeRequest(const World& world, std::size_t adapter, const std
   return request;
 }
 
-// What callbacks on the engine's thread tell the thread that waits.
+// Passes messages from callbacks on the engine thread to the waiting thread.
 class Mailbox {
  public:
   void Post(std::size_t what) {
@@ -73,7 +73,7 @@ class Mailbox {
   std::deque<std::size_t> posted_;
 };
 
-// All sessions, sixteen at a time, each turn after the one before. Answers by session and turn.
+// Runs all sessions, sixteen at a time, each turn after the one before. Answers by session and turn.
 class ClosedLoop {
  public:
   ClosedLoop(World& world, const std::vector<Session>& sessions)
@@ -87,7 +87,7 @@ class ClosedLoop {
       const std::size_t i = mailbox_.Take();
       if (!states_[i].error.empty()) return Internal(states_[i].error);
       ++answered;
-      // Once the last session has begun, fewer and fewer run at once: what the machine can do shows before.
+      // Once the last session has begun, fewer and fewer run at once; the machine's capacity is measured before.
       if (begun < sessions_.size() || rate_ == 0) {
         rate_ = static_cast<double>(answered) / std::max(1e-9, Seconds(world_.runtime->clock().Now() - begin));
       }
@@ -101,7 +101,7 @@ class ClosedLoop {
     return Ok{};
   }
 
-  // Answered a second, while there were sixteen sessions at once.
+  // Answers per second while sixteen sessions ran.
   double rate() const { return rate_; }
 
   // In order of due.
@@ -174,7 +174,7 @@ Result<ClosedRun> RunClosed(const ScenarioHouse& house, const std::vector<Sessio
   ASSIGN_OR_RETURN(World world, MakeWorld(house, Ample(cache)));
   ClosedLoop loop(world, sessions);
   const Status done = loop.Run();
-  world.runtime->Stop();  // before the loop goes, whose requests may still run after an error
+  world.runtime->Stop();  // before the loop is destroyed: after an error, its requests may still run
   RETURN_IF_ERROR(done);
   ClosedRun run{.requests = loop.TakeRequests(),
                 .stats = world.Stats(),
@@ -189,14 +189,14 @@ Result<ClosedRun> RunClosed(const ScenarioHouse& house, const std::vector<Sessio
   return run;
 }
 
-// The requests of a cell as they were answered.
+// The requests of a cell with their answers.
 struct Answered {
   TimeNs first = 0, end = 0;  // the engine's clock
   std::vector<TokenId> answer;
   bool failed = false;
 };
 
-// Looks at the engine's memory beside the run.
+// Samples the engine's memory during the run.
 class MemorySampler {
  public:
   MemorySampler(World& world, TimeNs start)
@@ -228,7 +228,7 @@ class MemorySampler {
   std::jthread thread_;
 };
 
-// Of the samples from `begin` (seconds) on; all 0 without any.
+// Mean of the samples from `begin` (seconds) on; all 0 if there are none.
 MemorySample MeanMemory(const std::vector<MemorySample>& samples, double begin) {
   MemorySample sum;
   std::int64_t count = 0;
@@ -243,7 +243,7 @@ MemorySample MeanMemory(const std::vector<MemorySample>& samples, double begin) 
   return sum;
 }
 
-// Sends every request when it is due, whatever became of those before.
+// Sends every request when it is due, regardless of earlier ones.
 class OpenLoop {
  public:
   OpenLoop(World& world, const std::vector<PlannedRequest>& requests)
@@ -265,7 +265,7 @@ class OpenLoop {
       worst_lag_ = std::max(worst_lag_, clock.Now() - due);
       status = Send(sent);
     }
-    if (!status.ok()) --sent;  // the last one was not taken
+    if (!status.ok()) --sent;  // the last one was refused
     for (std::size_t i = 0; i < sent; ++i) mailbox_.Take();
     memory_ = sampler.Stop();
     return status;
@@ -298,7 +298,7 @@ class OpenLoop {
   std::vector<Answered> answered_;
   TimeNs start_ = 0, worst_lag_ = 0;
   std::size_t first_measured_ = 0;
-  EngineStats before_;  // when the warm-up ended
+  EngineStats before_;  // at the end of the warm-up
   std::vector<MemorySample> memory_;
   Mailbox mailbox_;
 };
@@ -333,7 +333,7 @@ void OpenLoop::CountMoves(CellResult& result) const {
   const std::int64_t looked_up = after.prefix.looked_up_tokens - before_.prefix.looked_up_tokens;
   const std::int64_t found = after.prefix.found_tokens - before_.prefix.found_tokens;
   const std::int64_t fetched_pages = after.kv_tiers.pages_fetched - before_.kv_tiers.pages_fetched;
-  // What was fetched was found by the request that it was fetched for.
+  // Fetched pages were found by the request that they were fetched for.
   const std::int64_t from_host = std::min(found, fetched_pages * page_tokens);
   result.hit_host = share(from_host, looked_up);
   result.hit_device = share(found - from_host, looked_up);

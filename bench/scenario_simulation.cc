@@ -9,7 +9,7 @@ namespace loramux {
 namespace {
 
 constexpr std::int64_t kAmple = std::int64_t{1} << 30;
-constexpr std::uint64_t kSeed = 1;  // of the simulation: what it answers
+constexpr std::uint64_t kSeed = 1;  // of the simulation: determines its answers
 
 double Milliseconds(TimeNs time) { return static_cast<double>(time) / kNsPerMs; }
 
@@ -35,7 +35,7 @@ Workload AsWorkload(const SimulatedHouse& house, const std::vector<Session>& ses
                     .adapter_ranks = house.sizes.ranks,
                     .adapter_pages = house.sizes.pages,
                     .adapter_bytes = house.sizes.bytes};
-  std::vector<std::vector<TokenId>> said(sessions.size());  // so far, answers included
+  std::vector<std::vector<TokenId>> said(sessions.size());  // the conversations so far, including answers
   for (std::size_t i = 0; i < order.size(); ++i) {
     const Session& session = sessions[order[i].session];
     const SessionTurn& turn = session.turns[order[i].turn];
@@ -52,8 +52,8 @@ Workload AsWorkload(const SimulatedHouse& house, const std::vector<Session>& ses
   return workload;
 }
 
-// As scenario_run's engine: first come first served among adapters that are served in turn, loads begin with the
-// request.
+// As scenario_run's engine: first come, first served within an adapter, adapters share fairly, and loads begin at
+// arrival.
 SimulationOptions OptionsOf(const SimulatedHouse& house, std::string_view regime, std::int64_t device_bytes,
                             std::int64_t host_bytes) {
   SimulationOptions options;

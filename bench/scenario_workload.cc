@@ -18,8 +18,8 @@ namespace {
 constexpr struct {
   Scenario scenario;
   const char* name;
-  double mean_turns;     // about: how many sessions make a rate of requests
-  double think_seconds;  // between the turns of a session, mean
+  double mean_turns;     // approximate: the number of sessions for a rate of requests
+  double think_seconds;  // mean, between the turns of a session
 } kScenarios[] = {
     {Scenario::kChat, "chat", 5.5, 0.5},
     {Scenario::kTranslate, "translate", 1, 0},
@@ -32,8 +32,8 @@ const auto& Traits(Scenario scenario) {
 }
 
 constexpr std::size_t kLongestToolAnswer = 48;  // bytes of a recorded one; the rest is left out
-constexpr std::size_t kShifts = 4;              // times that the popular adapters change in a run of kTranslate
-// of agents: dialogs of a scene follow each other until there are so many
+constexpr std::size_t kShifts = 4;              // how often the popular adapters change in a run of kTranslate
+// of agents: dialogs of a scene follow each other until there are this many turns
 constexpr std::size_t kSessionTurns = 4;
 
 }  // namespace
@@ -68,7 +68,7 @@ Result<ScenarioText> ScenarioText::Load(const std::filesystem::path& demo, const
   return text;
 }
 
-// The words of all held-out questions.
+// Collects the words of all held-out questions.
 Status ScenarioText::LoadWords(const std::filesystem::path& folder) {
   std::set<std::string> words;
   std::error_code error;
@@ -90,7 +90,7 @@ Status ScenarioText::LoadWords(const std::filesystem::path& folder) {
   return Ok{};
 }
 
-// A turn of the user, and of the assistant if one follows, is an exchange. What the tools answered is in its
+// An exchange is a turn of the user, and of the assistant if one follows. The tools' answers are in the dialog's
 // annotations.
 Status ScenarioText::LoadDialogs(const std::filesystem::path& path) {
   ASSIGN_OR_RETURN(const std::string file, load::ReadTextFile(path.string()));
@@ -101,7 +101,7 @@ Status ScenarioText::LoadDialogs(const std::filesystem::path& path) {
       for (const auto& utterance : dialog.at("utterances")) {
         const std::string text = utterance.at("text");
         if (utterance.at("speaker") != "user") {
-          // a byte a token
+          // one byte per token
           if (!exchanges.empty()) exchanges.back().answer_tokens = static_cast<std::int32_t>(text.size());
           continue;
         }
@@ -137,7 +137,7 @@ std::string ScenarioText::Words(std::uint64_t seed, std::size_t count) const {
 ScenarioText::Script ScenarioText::Write(Scenario scenario, std::size_t adapter, std::uint64_t seed) const {
   Prng prng(seed);
   const auto between = [&](std::uint64_t low, std::uint64_t high) { return low + prng.NextBelow(high - low + 1); };
-  // what is said is different, its system prompt is its own
+  // the texts differ by session, the system prompt only by adapter
   const std::uint64_t of_adapter = SplitMix64(adapter + 1);
   Script script;
   switch (scenario) {
@@ -181,7 +181,7 @@ Result<Session> ScenarioText::MakeSession(const Script& script, std::int64_t max
     const std::string user = exchange.user + (exchange.tools.empty() ? "" : " " + exchange.tools);
     SessionTurn turn{.answer_tokens = exchange.answer_tokens};
     ASSIGN_OR_RETURN(turn.said, Render(session.turns.empty() ? script.system : "", user));
-    // Later turns have the end of the answer where the first one has the beginning of the text.
+    // Later turns begin with the end of the answer where the first one has the beginning of the text.
     if (!session.turns.empty()) turn.said[0] = end_of_answer_;
     positions += static_cast<std::int64_t>(turn.said.size()) + turn.answer_tokens;
     if (positions > max_positions) break;

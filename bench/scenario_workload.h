@@ -1,5 +1,5 @@
-// FastLibra's three scenarios in small (section 6.2 of that document): who asks which adapter what, and when. Made
-// before anything runs, from a seed: the same conversations at the same times for every regime.
+// FastLibra's three scenarios, scaled down (section 6.2 of that document): the requests, their adapters and their
+// times. Generated in advance from a seed, so that every regime sees the same conversations at the same times.
 #pragma once
 
 #include <cstdint>
@@ -16,60 +16,64 @@
 
 namespace loramux {
 
+// The kinds of load.
 enum class Scenario {
-  // conversations: every turn sends all that was said, behind a system prompt that an adapter's users share
+  // conversations: every turn sends the whole conversation, after a system prompt shared by the adapter's users
   kChat,
-  kTranslate,  // single short requests; which adapters are asked most shifts over time
-  kAgent,      // recorded task dialogs with what the tools answered; one scene an adapter
+  kTranslate,  // single short requests; the most popular adapters change over time
+  kAgent,      // recorded task dialogs with the tools' answers; one scene per adapter
 };
 
-// "chat", "translate", "agent".
+// Names: "chat", "translate", "agent". Error of FindScenario: an unknown name.
 const char* ScenarioName(Scenario scenario);
 std::vector<std::string> ScenarioNames();
 Result<Scenario> FindScenario(std::string_view name);
 
+// One turn of a session.
 struct SessionTurn {
-  // what the prompt has behind the previous answer: the user's turn, with its template
+  // the prompt after the previous answer: the user's turn, with its template
   std::vector<TokenId> said;
-  std::int32_t answer_tokens = 0;  // exactly so many are generated
+  std::int32_t answer_tokens = 0;  // exactly this many are generated
   TimeNs at = 0;                   // since the start of the run
 };
 
-// One conversation: the prompt of a turn is all that was said before, answers included, and its own `said`.
+// One conversation. A turn's prompt is the whole conversation so far, including answers, and its own `said`.
 struct Session {
   std::size_t adapter = 0;         // index
   std::vector<SessionTurn> turns;  // ascending times
 };
 
+// Options of MakeSessions.
 struct ScenarioOptions {
   std::size_t adapters = 96;
   double zipf = 0.8;                  // exponent of the adapters' popularity
-  double rate = 40;                   // requests a second
-  double seconds = 7;                 // the last arrival's time at most
+  double rate = 40;                   // requests per second
+  double seconds = 7;                 // latest time of an arrival
   std::int64_t max_positions = 1024;  // of a conversation; turns beyond are left out
   std::uint64_t seed = 1;
 };
 
-// What people say, and how it becomes tokens.
+// The texts of the sessions, and their conversion to tokens.
 class ScenarioText {
  public:
-  // `demo` is the demo folder (model/ and eval/). `dialogs` is a file of Taskmaster-4; empty: no agents.
+  // `demo` is the demo folder (model/ and eval/). `dialogs` is a file of Taskmaster-4; empty: no agent scenario.
   static Result<ScenarioText> Load(const std::filesystem::path& demo, const std::filesystem::path& dialogs);
 
+  // Whether the agent scenario is available.
   bool has_dialogs() const { return !scenes_.empty(); }
-  // REQUIRES: has_dialogs() for agents.
+  // Generates the sessions of a scenario. REQUIRES: has_dialogs() for Scenario::kAgent.
   Result<std::vector<Session>> MakeSessions(Scenario scenario, const ScenarioOptions& options) const;
 
  private:
   struct Exchange {
-    std::string user, tools;  // said; what the tools answered to it
+    std::string user, tools;  // the user's text, and the tools' answer to it
     std::int32_t answer_tokens = 0;
   };
   struct Scene {
     std::string name;
     std::vector<std::vector<Exchange>> dialogs;
   };
-  // What one session says, without times.
+  // The text of one session, without times.
   struct Script {
     std::string system;
     std::vector<Exchange> exchanges;

@@ -129,7 +129,7 @@ TEST(ScenarioWorkload, AnUnknownScenarioNamesTheValidOnes) {
   EXPECT_NE(FindScenario("chess").error().message.find("chat, translate or agent"), std::string::npos);
 }
 
-// Copies that shared a branch of the tree would make the load lighter than it says.
+// Copies that shared a branch of the tree would make the load lighter than stated.
 TEST(AdapterCopies, EveryCopyIsAnotherAdapter) {
   const auto folder = std::filesystem::path(testing::TempDir()) / "adapter-copies";
   const auto copies = CopyAdapters(kDemo / "adapters", folder, 30, 1'000'000).value();

@@ -1,8 +1,7 @@
-// What the server costs beside the model: 16 streams over HTTP (server-sent events) and the same 16 straight through
-// the engine, on a synthetic bf16 model of the 160M shape, in turns. Two figures: processor time of the server's
-// threads for a token, as a share of what a token costs in the engine (this one does not depend on what else the
-// machine does, and is held against the target); and tokens a second, where the client on the same processors is part
-// of the cost.
+// The cost of the server beside the model: 16 streams over HTTP (server-sent events) and the same 16 directly through
+// the engine, alternating, on a synthetic bf16 model of the 160M shape. Two figures. The first is the processor time of
+// the server's threads per token, as a share of the engine's cost of a token; it does not depend on the machine's other
+// load, and has a target. The second is tokens per second, where the client on the same processors is part of the cost.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -125,7 +124,7 @@ void SendRequest(int fd, const Stream& stream, const Flags& flags) {
   CHECK_EQ(write(fd, text.data(), text.size()), static_cast<ssize_t>(text.size()));
 }
 
-// Counts a stream's events as their bytes come. An event is never split here: the server writes it in one piece.
+// Counts a stream's events as their bytes arrive. An event is never split here: the server writes it in one piece.
 void TakeBytes(Stream& stream, std::string_view bytes, TimeNs now) {
   for (std::size_t at = 0; (at = bytes.find("data: ", at)) != std::string_view::npos; at += 6) {
     if (bytes.substr(at + 6).starts_with("[DONE]")) {
@@ -222,7 +221,7 @@ int Run(const Flags& flags) {
   std::set<std::string> server_threads = Threads();
   for (const std::string& thread : engine_threads) server_threads.erase(thread);
   spdlog::set_level(spdlog::level::warn);
-  RunInProcess(*runtime, flags);  // warm up
+  RunInProcess(*runtime, flags);  // warm-up
   RunOverHttp(*server, runtime->clock(), flags);
   std::vector<double> inside, outside, client, model_us, server_us;
   const double tokens = static_cast<double>(flags.streams) * flags.output;

@@ -1,5 +1,5 @@
-// The whole engine on synthetic bf16 models, against the machine's own limits measured in the same run: single-stream
-// decode against the read bandwidth, prefill against the multiply-add peak, 16 streams with 16 different adapters
+// The whole engine on synthetic bf16 models, against the machine's limits measured in the same run: single-stream
+// decode against the read bandwidth, prefill against the multiply-add peak, and 16 streams with 16 different adapters
 // against the same 16 without and against one stream.
 #include <algorithm>
 #include <condition_variable>
@@ -59,7 +59,7 @@ struct Stream {
   TimeNs first = 0, end = 0, arrival = 0;
 };
 
-// Runs all streams at once; every one generates exactly `output` tokens.
+// Runs all streams at once; each generates exactly `output` tokens.
 Measured RunStreams(Runtime& runtime, std::vector<Stream> streams, std::int64_t prompt, std::int32_t output) {
   std::mutex mutex;
   std::condition_variable condition;
@@ -153,7 +153,7 @@ void BenchShape(const char* name, const ModelConfig& config, const Flags& flags)
   };
   runtime->Start();
   std::vector<Stream> base(16), adapted(16);
-  RunStreams(*runtime, base, 16, 4);  // warm up
+  RunStreams(*runtime, base, 16, 4);  // warm-up
   const Measured unaware = run(base, 16, flags.output);
 
   const std::filesystem::path directory =
@@ -171,7 +171,7 @@ void BenchShape(const char* name, const ModelConfig& config, const Flags& flags)
     adapted[i].adapter = (*version)->generation;
     adapter_bytes += (*version)->layout.payload_bytes;
   }
-  RunStreams(*runtime, adapted, 16, 4);  // warm up: adapters are loaded, the workspace has grown
+  RunStreams(*runtime, adapted, 16, 4);  // warm-up: loads the adapters and grows the workspace
   const Measured one = run({Stream{}}, 16, flags.output);
   const Measured prefill = run({Stream{}}, 512, 1);
   const Measured many = run(base, 16, flags.output);
@@ -188,7 +188,7 @@ void BenchShape(const char* name, const ModelConfig& config, const Flags& flags)
       PrefillFlops(config, 512) / prefill.ttft_seconds / peak, "of multiply-add peak", 0.70);
   Row("16 streams, no adapters, decode", many.decode_tokens_per_second, "tok/s",
       many.decode_tokens_per_second / one.decode_tokens_per_second, "x one stream", 1.0);
-  // Peers, point 12: adapters that are loaded and not used must cost nothing.
+  // Peers, point 12: loaded but unused adapters must cost nothing.
   Row("the same, 16 adapters loaded and idle", many.decode_tokens_per_second, "tok/s",
       many.decode_tokens_per_second / unaware.decode_tokens_per_second, "of before they were loaded", 0.98);
   Row("16 streams, 16 adapters, decode", mixed.decode_tokens_per_second, "tok/s",

@@ -1,4 +1,4 @@
-// Shapes of models that the benchmarks run on with random weights.
+// Model shapes for benchmarks with random weights.
 #pragma once
 
 #include "formats/model_config.h"

@@ -1,12 +1,12 @@
-// The simulator against the real engine: the demo model on the CPU, several presets under several loads. First what
-// `loramux profile` does gives a profile. After each run, its factors are fitted by the same function to the steps of
-// every other quarter of a second of it; then the requests of those between are simulated, on a machine of the pace
-// that the real one had.
+// The simulator against the real engine: the demo model on the CPU, several presets under several loads. First, the
+// code of `loramux profile` measures a profile. After each run, the same code fits the profile's factors to the steps
+// of every other quarter of a second. Then the requests of the quarters between are simulated, at the pace that the
+// real machine had.
 //
 //   simulator_validation --output docs/results
 //
-// Some twenty minutes, on a machine that does nothing else; in parts with --runs. Exit status: 0; 2 if a figure is
-// outside its bounds; 1 if something could not run.
+// Takes about twenty minutes, on an otherwise idle machine; --runs divides it into parts. Exit status: 0; 2 if a figure
+// is outside its bounds; 1 if something could not run.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -34,9 +34,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::array<std::int32_t, 4> kRanks = {8, 16, 32, 64};
-// of the seconds that show the machine's pace, in seconds
+// seconds; UnevennessOf ignores seconds in which the steps took less
 constexpr double kLeastBusy = 0.05;
-constexpr std::int64_t kBenchMemory = std::int64_t{256} << 20;  // of the steps that are measured one by one
+constexpr std::int64_t kBenchMemory = std::int64_t{256} << 20;  // for the steps that are measured one by one
 
 struct Flags {
   std::string demo = "demo", output, runs, steps, profile;
@@ -49,7 +49,7 @@ struct Flags {
   std::uint64_t seed = 1;
 };
 
-// Random adapters, gone with this.
+// A folder of random adapters; the destructor removes it.
 class AdapterFolder {
  public:
   AdapterFolder() : path_(fs::temp_directory_path() / fmt::format("loramux-validation-{}", getpid())) {}
@@ -104,7 +104,7 @@ StepTimes TimesOf(const EngineRun& run, const PerformanceModel& model) {
   return times;
 }
 
-// How far the second with the slowest or fastest steps is from all of them: of the machine, whatever is computed in it.
+// How far the second with the slowest or fastest steps is from the average: a property of the machine, not of the load.
 double UnevennessOf(const EngineRun& run, const PerformanceModel& model) {
   std::vector<StepTimes> seconds;
   StepTimes all;
@@ -123,14 +123,14 @@ double UnevennessOf(const EngineRun& run, const PerformanceModel& model) {
   return most;
 }
 
-// As a file of `loramux profile` would give it to `loramux simulate`.
+// Converts the profile to a file and back, as between `loramux profile` and `loramux simulate`.
 Result<PerformanceProfile> ThroughFile(const PerformanceProfile& profile) {
   return ParsePerformanceProfile(PerformanceProfileAsJson(profile), "the profile that was measured");
 }
 
 using Profiles = std::array<PerformanceProfile, 2>;  // of a run's turns
 
-// The linear terms alone, at the pace that was found beside the factors.
+// Only the linear terms, at the pace that was found with the factors.
 Profiles WithoutFactors(Profiles profiles) {
   for (PerformanceProfile& profile : profiles) {
     PerformanceModel& model = profile.mbgmv.model;
@@ -181,7 +181,7 @@ class Validation {
   Result<ValidationRun> Run(const Preset& preset, int load_percent, int repetition) {
     const double rate = saturation_ * load_percent / 100;
     EngineLoad load = LoadOf(flags_, config_, rate);
-    // other requests each time: one that is on the brink must not decide all
+    // different requests each time, so that a borderline one does not decide all repetitions
     load.seed += static_cast<std::uint64_t>(repetition);
     const std::vector<EngineRequest> requests = DrawRequests(load);
     if (requests.empty()) return TooShort();
@@ -229,7 +229,7 @@ class Validation {
   }
 
  private:
-  // Each request by the model of its turn. The counts are those of the first one's simulation.
+  // Takes each request from the simulation of its turn. The counts are those of the first turn's simulation.
   Result<SimulatedRun> SimulateByTurns(const Preset& preset, const std::vector<EngineRequest>& requests,
                                        const RealRun& real, const Profiles& fitted) const {
     std::array<SimulatedRun, 2> of_turn;
@@ -244,7 +244,7 @@ class Validation {
                            "--seconds");
   }
 
-  // For each turn, by the steps of the other one.
+  // Fits, for each turn, to the steps of the other one.
   Result<Profiles> FitByTurns(const std::array<EngineRun, 2>& by_turn) const {
     Profiles fitted = {profile_, profile_};
     for (std::size_t turn = 0; turn < fitted.size(); ++turn) {
@@ -256,7 +256,7 @@ class Validation {
     return fitted;
   }
 
-  // What `loramux profile --quick` measures on such a server, or the file of an earlier call.
+  // Measures what `loramux profile --quick` measures on such a server, or reads the file of an earlier call.
   Status TakeProfile() {
     if (!flags_.profile.empty() && fs::exists(flags_.profile)) {
       ASSIGN_OR_RETURN(profile_, LoadPerformanceProfile(flags_.profile));
@@ -291,7 +291,7 @@ class Validation {
   double saturation_ = 0;
 };
 
-// Calls that add to a file of runs go on behind those in it.
+// Calls that add to a file of runs continue after the runs in it.
 Result<int> FirstRepetition(const Flags& flags) {
   if (flags.runs.empty() || !fs::exists(flags.runs)) return 0;
   ASSIGN_OR_RETURN(const std::vector<ValidationRun> before, ReadRuns(flags.runs));
@@ -300,7 +300,7 @@ Result<int> FirstRepetition(const Flags& flags) {
   }));
 }
 
-// Repetition by repetition, so that a machine that changes its mind does so to all cells.
+// Runs repetition by repetition, so that a change of the machine's speed affects all cells.
 Result<std::vector<ValidationRun>> RunAll(const Flags& flags, const ModelConfig& config) {
   const AdapterFolder folder;
   Validation validation(flags, config);
@@ -345,7 +345,7 @@ Result<ValidationReport> Run(const Flags& flags, std::string command) {
     ASSIGN_OR_RETURN(report.runs, RunAll(flags, config));
   }
   if (!flags.runs.empty()) {
-    ASSIGN_OR_RETURN(report.runs, ReadRuns(flags.runs));  // those of other calls, too
+    ASSIGN_OR_RETURN(report.runs, ReadRuns(flags.runs));  // including those of other calls
   }
   if (report.runs.empty()) return InvalidArgument("no runs: --repetitions 0 needs --runs of calls before", "--runs");
   report.setting = SettingOf(flags, report.runs.front().saturation);
@@ -396,7 +396,7 @@ int main(int argc, char** argv) {
   app.add_option("--seed", flags.seed)->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   std::string command = "simulator_validation";
-  for (int i = 1; i < argc; ++i) command += " " + std::string(argv[i]);  // as it was asked, for the report
+  for (int i = 1; i < argc; ++i) command += " " + std::string(argv[i]);  // the given command line, for the report
   const auto report = loramux::Run(flags, std::move(command));
   if (!report.ok()) {
     fmt::print(stderr, "simulator_validation: {}\n", report.error().message);

@@ -70,8 +70,8 @@ TEST(ValidationWorkloadTest, TheSimulatorIsAskedTheSameAtTheTimesOfSending) {
   }
 }
 
-// A request is simulated with what was fitted to the steps of the other turns: none of those that it was served in, as
-// good as.
+// A request is simulated with a model fitted to the steps of the other turns, which include almost none of the steps
+// that served it.
 TEST(ValidationTurnsTest, StepsAndRequestsBelongToTheirTurns) {
   constexpr TimeNs kTenth = kTurn / 10;
   EngineRun run;
@@ -125,7 +125,7 @@ TEST(ValidationTurnsTest, TheOwnPaceIsThatOfTheStepsOfBothTurns) {
 
 TEST(ValidationReportTest, FiguresOfWhatWasSentAfterTheWarmUp) {
   const std::vector<ServedRequest> requests = {
-      {.sent = 0, .first_token = 90 * kNsPerMs, .last_token = 900 * kNsPerMs, .tokens = 2},  // warms up
+      {.sent = 0, .first_token = 90 * kNsPerMs, .last_token = 900 * kNsPerMs, .tokens = 2},  // warm-up
       {.sent = kNsPerMs, .first_token = 3 * kNsPerMs, .last_token = 9 * kNsPerMs, .tokens = 4},
       {.sent = 2 * kNsPerMs, .first_token = 6 * kNsPerMs, .last_token = 16 * kNsPerMs, .tokens = 6},
       {.sent = 3 * kNsPerMs, .first_token = 9 * kNsPerMs, .last_token = 9 * kNsPerMs, .tokens = 1}};
@@ -167,7 +167,7 @@ TEST(ValidationReportTest, RunsSurviveTheirFile) {
   EXPECT_NE(broken.error().message.find("line 2"), std::string::npos) << broken.error().message;
 }
 
-// Each repetition is held against its own real run, however much faster or slower the machine is in the next.
+// Each repetition is compared with its own real run, however much the machine's speed changes before the next.
 TEST(ValidationReportTest, AMachineThatChangesBetweenRepetitionsChangesNoDifference) {
   ValidationReport report{.command = "c", .machine = "m", .date = "d", .setting = "s", .runs = {}};
   struct Repetition {
@@ -178,12 +178,12 @@ TEST(ValidationReportTest, AMachineThatChangesBetweenRepetitionsChangesNoDiffere
     run.real.tpot_ms *= machine;
     run.simulated.tpot_ms *= machine;
   }
-  EXPECT_EQ(OutsideBounds(report), 0);  // of the medians it would be 1.05
+  EXPECT_EQ(OutsideBounds(report), 0);  // comparing the medians would give 1.05
   for (ValidationRun& run : report.runs) run.simulated.tpot_ms = run.real.tpot_ms * 1.04;
   EXPECT_EQ(OutsideBounds(report), 1);
 }
 
-// Medians count: one repetition that was disturbed does not.
+// Medians count; a single disturbed repetition does not.
 TEST(ValidationReportTest, CountsFiguresOutsideTheirBounds) {
   ValidationReport report{.command = "c", .machine = "m", .date = "d", .setting = "s", .runs = {}};
   report.runs = {SomeRun("fifo", 1.02, 1.09), SomeRun("fifo", 0.98, 0.95), SomeRun("fifo", 1.3, 1.5)};

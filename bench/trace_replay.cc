@@ -1,9 +1,9 @@
-// A recorded trace against the dependency tree alone: hit rate by eviction policy and by size of the device, between
-// what an infinite cache finds and what a policy that knows the future would find in the same room.
+// A recorded trace against the dependency tree alone: hit rate by eviction policy and device size, compared with an
+// infinite cache and with a policy that knows the future on the same device.
 //
 //   trace_replay mooncake_conversation.jsonl --json result.json --svg result.svg
 //
-// Prints the table as Markdown. Equal on every machine: nothing here is timed.
+// Prints the table as Markdown. The result is equal on every machine: nothing is timed.
 #include <cstdio>
 
 #include <CLI/CLI.hpp>
@@ -22,7 +22,7 @@ namespace {
 
 using load::FormatNumber;
 
-// For readers who think in bytes: keys and values of a token in bf16 on Llama-3-8B (32 layers, 8 heads of 128).
+// To express sizes in bytes: keys and values of a token in bf16 on Llama-3-8B (32 layers, 8 heads of 128).
 constexpr double kLlama3_8BTokenBytes = 2.0 * 32 * 8 * 128 * 2;
 
 struct Flags {

@@ -25,7 +25,7 @@ constexpr std::array kFigures = {Figure{"TPOT", "tpot_ms", &LatencyFigures::tpot
                                  Figure{"TTFT P50", "ttft_p50_ms", &LatencyFigures::ttft_p50_ms, kTtftBound},
                                  Figure{"TTFT P90", "ttft_p90_ms", &LatencyFigures::ttft_p90_ms, kTtftBound}};
 
-// Everything else of a run, by its name in JSON.
+// The other figures of a run, by their names in JSON.
 struct Number {
   const char* key;
   double ValidationRun::*value;
@@ -71,7 +71,7 @@ struct Cell {
     for (const ValidationRun* run : runs) values.push_back(run->*number);
     return Median(std::move(values));
   }
-  // Each repetition against its own real run: they differ in their requests, and the machine is not the same in all.
+  // Compares each repetition with its own real run: requests and machine speed differ between repetitions.
   std::vector<double> Differences(Side side, const Figure& figure) const {
     std::vector<double> differences;
     for (const ValidationRun* run : runs)
@@ -79,7 +79,7 @@ struct Cell {
     return differences;
   }
   double Difference(Side side, const Figure& figure) const { return Median(Differences(side, figure)); }
-  // Least and largest, of the simulated runs.
+  // The least and largest difference of the simulated runs.
   std::pair<double, double> Range(const Figure& figure) const {
     const std::vector<double> differences = Differences(&ValidationRun::simulated, figure);
     const auto [least, largest] = std::minmax_element(differences.begin(), differences.end());
@@ -96,7 +96,7 @@ std::int64_t CountWithin(const std::vector<Cell>& cells, Side side) {
   return within;
 }
 
-// By load, then as the presets first come.
+// By load, then in the presets' order of appearance.
 std::vector<Cell> CellsOf(const std::vector<ValidationRun>& runs) {
   std::vector<Cell> cells;
   for (const ValidationRun& run : runs) {
@@ -138,8 +138,8 @@ std::string MainTable(const std::vector<Cell>& cells) {
 
 std::string ModelTable(const std::vector<Cell>& cells) {
   std::string text =
-      "| load | preset | requests a second | executor busy | adapter hits real | simulated | steps fitted "
-      "| mean error of a step % | linear terms alone % | unevenness % | all steps: model / measured % "
+      "| load | preset | requests per second | executor busy | adapter hits real | simulated | steps fitted "
+      "| mean error of a step % | linear terms only % | unevenness % | all steps: model / measured % "
       "| all steps, measured once: model / measured % |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n";
   for (const Cell& cell : cells) {
     text +=
@@ -154,7 +154,7 @@ std::string ModelTable(const std::vector<Cell>& cells) {
   return text;
 }
 
-// What the simulator would say with less to go by.
+// The simulator's results with less information.
 std::string LessTable(const std::vector<Cell>& cells) {
   struct Less {
     const char* name;
@@ -194,47 +194,36 @@ std::string AsMarkdown(const ValidationReport& report, const std::vector<Cell>& 
   const auto figures = static_cast<std::int64_t>(cells.size() * kFigures.size());
   std::string text = "# The simulator against the real engine\n";
   text += fmt::format(
-      "Written by `bench/simulator_validation`; what it does and what it means: [docs/simulator.md](../simulator.md), "
-      "\"Validation\".\n\n{}, {}.\n\n```\n{}\n```\n{}\n\n",
+      "Written by `bench/simulator_validation`. [simulator.md](../design/simulator.md) explains the method and the "
+      "result under \"Validation\".\n\n{}, {}.\n\n```\n{}\n```\n{}\n\n",
       report.machine, report.date, report.command, report.setting);
   text += fmt::format(
-      "Milliseconds, medians of {} repetitions, each with requests of its own. \"Difference\": the simulated run "
-      "of a repetition against its real one, the median; \"repetitions\": the least and the largest of them. TPOT is "
-      "the "
-      "mean over requests, TTFT from the moment of sending. Bounds: TPOT within {:.0f} %, TTFT within {:.0f} %; "
-      "**bold**: "
-      "outside. {} of {} figures are within; {} if the machine is taken to be always as fast as on average "
-      "(below).\n\n",
+      "Milliseconds, medians of {} repetitions with different requests. \"Difference\": the median over the "
+      "repetitions of the difference between a simulated run and its real run. \"Repetitions\": the least and the "
+      "largest of these differences. TPOT is the mean over requests; TTFT counts from the time of sending. Bounds: "
+      "TPOT within {:.0f} %, TTFT within {:.0f} %; **bold**: outside. {} of {} figures are within; {} if the machine "
+      "is assumed to run always at its average speed (below).\n\n",
       least == most ? std::to_string(least) : fmt::format("{} to {}", least, most), 100 * kTpotBound, 100 * kTtftBound,
       CountWithin(cells, &ValidationRun::simulated), figures, CountWithin(cells, &ValidationRun::even));
   text += MainTable(cells) + "\n![TTFT P90 by load, real and simulated](simulator_validation.svg)\n\n";
   text +=
-      "## What went in\nThe profile is what `loramux profile` makes: linear terms from steps that are measured one by "
-      "one, factors "
-      "from steps of the running engine. The factors are fitted to the real run itself, by the same function: to the "
-      "steps of every "
-      "other quarter of a second of it for the simulation of the requests that are sent in those between, and the "
-      "other way round. So "
-      "what a step costs beside another one is known from other moments. How fast the machine was, which no simulator "
-      "can know, is "
-      "given like the times of sending: of each stretch of " +
+      "## Inputs of the simulation\nThe profile has the form that `loramux profile` makes: linear terms from steps "
+      "that are measured one by one, and factors from steps of the running engine. The factors are fitted to the real "
+      "run itself, by the same function. Factors fitted to the steps of every other quarter of a second simulate the "
+      "requests sent in the quarters between, and vice versa. So the cost of a combined step is known from other "
+      "moments only. The machine's speed, which no simulator can predict, is given, as are the times of sending. For "
+      "each stretch of " +
       std::to_string(kPaceStretch / kNsPerMs) +
-      " ms of computing, what all "
-      "of its steps together took over what the model says of them (`loramux simulate --pace`). No run is left "
-      "out.\n\n" +
+      " ms of computing, it is the measured time of all its steps over the model's time (`loramux simulate --pace`). "
+      "No run is left out.\n\n" +
       ModelTable(cells) +
-      "\n\"Unevenness\": how far the second with the slowest or fastest steps was from all, by the profile that was "
-      "measured before "
-      "all runs.\n\n"
-      "## With less\nDifferences in %, as above. \"One pace\": the same model, for a machine that is always as fast as "
-      "on average. "
-      "\"Pace beside\": as restless as in the quarters of a second that the model was fitted to, each also in place of "
-      "the next; "
-      "nothing is known of the moments that are judged. \"Linear\": the same without factors. \"Once\": the profile "
-      "that was measured "
-      "before all runs, under loads of its own choice, with the pace of then: what an operator gets who measures today "
-      "and simulates "
-      "tomorrow.\n\n" +
+      "\n\"Unevenness\": how far the second with the slowest or fastest steps was from the average, by the profile "
+      "measured before all runs.\n\n"
+      "## With less information\nDifferences in %, as above. \"One pace\": the same model, for a machine that always "
+      "runs at its average speed. \"Pace beside\": with the pace of the quarters of a second that the model was fitted "
+      "to, each also used for the next quarter; the judged moments are unknown. \"Linear\": the same without factors. "
+      "\"Once\": the profile measured before all runs, under loads of its own, with its pace: the result for an "
+      "operator that measures a profile on one day and simulates on another.\n\n" +
       LessTable(cells);
   return text;
 }
@@ -340,7 +329,7 @@ std::int64_t OutsideBounds(const ValidationReport& report) {
 Status WriteReport(const ValidationReport& report, const std::filesystem::path& folder) {
   const std::vector<Cell> cells = CellsOf(report.runs);
   CHECK(!cells.empty());
-  std::error_code ignored;  // writing says what is wrong
+  std::error_code ignored;  // a failure shows when writing
   std::filesystem::create_directories(folder, ignored);
   RETURN_IF_ERROR(load::WriteTextFile((folder / "simulator_validation.md").string(), AsMarkdown(report, cells)));
   RETURN_IF_ERROR(load::WriteTextFile((folder / "simulator_validation.json").string(), AsJson(report, cells)));

@@ -11,7 +11,7 @@
 namespace loramux {
 namespace {
 
-constexpr std::int64_t kBatchTokens = 512;  // where prompts are computed in chunks
+constexpr std::int64_t kBatchTokens = 512;  // if prompts are computed in chunks
 
 double Seconds(TimeNs time) { return static_cast<double>(time) / kNsPerSecond; }
 
@@ -26,7 +26,7 @@ SimulatedDevice DeviceOf(const RealRun& real) {
 
 }  // namespace
 
-// As the simulator's World sets its scheduler up.
+// Sets the scheduler up as the simulator's World does.
 RuntimeOptions OptionsOf(const ValidationHouse& house, const Preset& preset) {
   RuntimeOptions options;
   options.device_memory = house.device_bytes;

@@ -1,5 +1,5 @@
-// Adapters that come, change and go under a running engine: on a virtual clock, against a trivial model of which
-// generation each request must run with. ModeledExecutor's tokens depend on the generation, so a request that got
+// Adapters that are loaded, changed and unloaded under a running engine, on a virtual clock. A trivial model says which
+// generation each request must run with. ModeledExecutor's tokens depend on the generation, so a request that used
 // another adapter's weights, even for one token, gives another answer.
 #include <set>
 
@@ -14,7 +14,7 @@ struct World : EngineWorld {
                      .max_model_len = 60,
                      .cache = std::string(cache),
                      .host_bytes_per_second = host_bytes_per_second}) {}
-  // Of adapters and of what depends on them; the base model's history may stay.
+  // No pages of adapters or their history are left; the base model's history may stay.
   void ExpectNothingKept() {
     EXPECT_EQ(device->Stats().used(PageCategory::kAdapter), 0);
     EXPECT_EQ(host->Stats().used(PageCategory::kAdapter), 0);
@@ -33,7 +33,7 @@ TEST(Peers, Point1_AnotherTenantsAdapterNeverAnswersAfterAHotLoad) {
     asked.emplace(*w.Submit(prompt, mine, 20), mine);
     for (int i = 0; i < 3; ++i) w.Advance();  // it decodes
     const std::string other = "other-" + std::to_string(round);
-    const AdapterGeneration theirs = w.Load(other, 6);  // wants the memory and the slot
+    const AdapterGeneration theirs = w.Load(other, 6);  // needs the memory and the slot
     asked.emplace(*w.Submit(prompt, theirs, 20), theirs);
     w.Advance();
     mine = w.Replace("mine", 6);
@@ -55,7 +55,7 @@ TEST(Peers, Point2_AReloadUnderTheSameNameIsANewGeneration) {
   const AdapterGeneration after = w.Replace("x", 3);
   EXPECT_NE(before, after);
   EXPECT_EQ((*w.registry.Resolve("x"))->generation, after);
-  // Whoever resolved the name before is served by what it resolved, even if it comes to the engine after the reload.
+  // A request that resolved the name before is served by that generation, even if it is submitted after the reload.
   const auto late = w.Submit({1, 2}, held->generation, 8);
   ASSERT_TRUE(late.ok());
   const auto fresh = w.Submit({1, 2}, after, 8);
@@ -64,8 +64,8 @@ TEST(Peers, Point2_AReloadUnderTheSameNameIsANewGeneration) {
   EXPECT_EQ(w.outcomes[*fresh].tokens, ExpectedTokens(after, {1, 2}, 8));
 }
 
-// Unloading in each state that an adapter can be in: absent, on its way (with and without somebody who waits),
-// decoding, twice, after a reload.
+// Unloading in each state of an adapter: absent, loading (with and without a waiting request), decoding, twice, after a
+// reload.
 TEST(Peers, Point7_UnloadNeverLeaksOrDeadlocks) {
   for (int steps = 0; steps < 12; ++steps) {
     for (const bool cancel : {false, true}) {
@@ -148,7 +148,7 @@ TEST(AdapterLifecycle, APinnedAdapterIsLoadedAtOnceAndStays) {
   const std::int64_t loads = w.engine->Stats().adapters.device_loads;
   ASSERT_TRUE(w.Submit({5}, (*w.registry.Resolve("pinned"))->generation, 3).ok());
   w.Drain();
-  EXPECT_EQ(w.engine->Stats().adapters.device_loads, loads);  // it was there
+  EXPECT_EQ(w.engine->Stats().adapters.device_loads, loads);  // it was resident
   const auto unpin = Pin(w, "pinned", false);
   w.Drain();
   EXPECT_TRUE(unpin->done && unpin->status.ok());
@@ -167,7 +167,7 @@ TEST(AdapterLifecycle, APinThatCannotFitIsRefused) {
   EXPECT_EQ(w.device->Stats().used(PageCategory::kAdapter), 0);
 }
 
-// Where adapters have a share of the device: of 40 pages, 8.
+// With a regime that gives adapters a share of the device: 8 of 40 pages.
 TEST(AdapterLifecycle, PinsTakeFromTheShareOfAdapters) {
   World w({}, "vllm");
   w.Load("pinned", 5);
@@ -232,7 +232,7 @@ struct Asked {
 struct FuzzTotals {
   std::int64_t reloads = 0, unloads = 0, served_after_retirement = 0, failures = 0, dropped = 0, pins = 0,
                refused_pins = 0;
-  std::int64_t history_swapped_in = 0, adapters_swapped_in = 0;  // before anybody asked
+  std::int64_t history_swapped_in = 0, adapters_swapped_in = 0;  // ahead of demand
   std::int64_t early = 0, cancelled_loads = 0;
 };
 
@@ -243,7 +243,7 @@ void FuzzOnce(std::uint64_t seed, FuzzTotals& totals) {
   scheduler.max_batch_tokens = 8 + static_cast<std::int64_t>(prng.NextBelow(40));
   scheduler.lookahead = 1 + static_cast<std::int64_t>(prng.NextBelow(20));
   const auto regime = static_cast<std::size_t>(prng.NextBelow(CacheRegimes().size()));
-  // a page a millisecond: layer by layer
+  // a page per millisecond: layer by layer
   World w(scheduler, CacheRegimes()[regime].name, seed % 2 == 0 ? 10e9 : 64 / 1e-3);
   const bool faults = prng.NextBelow(3) == 0;
   Prng fault_prng(seed + 1);
@@ -254,12 +254,12 @@ void FuzzOnce(std::uint64_t seed, FuzzTotals& totals) {
     w.transfer.set_fault(sometimes);
     w.kv_transfer.set_fault(sometimes);
   }
-  std::map<std::string, AdapterGeneration> named;  // the model
+  std::map<std::string, AdapterGeneration> named;  // the expected content of the registry
   std::map<RequestId, Asked> asked;
   std::set<RequestId> cancelled;
   std::vector<std::shared_ptr<Pinned>> pins;
   const auto pages = [&] { return 1 + static_cast<std::int64_t>(prng.NextBelow(12)); };
-  // Now and then the weights of another name.
+  // Sometimes the weights of another name.
   const auto digest = [&] { return prng.NextBelow(2) == 0 ? "" : "content " + std::to_string(prng.NextBelow(4)); };
   for (int step = 0; step < 150; ++step) {
     const std::string name(1, static_cast<char>('a' + prng.NextBelow(6)));
@@ -297,14 +297,14 @@ void FuzzOnce(std::uint64_t seed, FuzzTotals& totals) {
         if (!version.ok()) break;
         ask.adapter = *version == nullptr ? kBaseModel : (*version)->generation;
         ASSERT_TRUE(*version == nullptr || ask.adapter == named.at(name));
-        if (*version != nullptr && prng.NextBelow(8) == 0) {  // the name goes between resolution and submission
+        if (*version != nullptr && prng.NextBelow(8) == 0) {  // the name is removed between resolution and submission
           ASSERT_TRUE(w.registry.Remove(name).ok());
           named.erase(name);
           while (w.engine->Step()) {
           }
         }
         const auto id = w.Submit(ask.prompt, ask.adapter, ask.max_tokens);
-        if (id.ok()) asked.emplace(*id, std::move(ask));  // a pin may have taken the room
+        if (id.ok()) asked.emplace(*id, std::move(ask));  // otherwise a pin has taken the memory
       }
     }
     for (std::uint64_t n = prng.NextBelow(4); n > 0; --n) w.Advance();

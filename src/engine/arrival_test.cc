@@ -1,5 +1,5 @@
-// Requests that begin while layers of their adapter or of their history are still arriving: on a virtual clock, and on
-// a real model with a link that the test opens layer by layer.
+// Requests that start while layers of their adapter or history are still arriving: on a virtual clock, and on a real
+// model with a link that the test opens layer by layer.
 #include <filesystem>
 #include <functional>
 #include <thread>
@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::int64_t kAdapterPages = 8;
 
-// An adapter takes 20 ms from the host to the device, 5 ms a layer; so does a path of 8 pages. A step takes 5 ms and
-// more.
+// An adapter takes 20 ms from the host to the device, 5 ms per layer; so does a path of 8 pages. A step takes at least
+// 5 ms.
 struct World : EngineWorld {
   explicit World(std::int64_t device_pages = 60)
       : EngineWorld(
@@ -46,15 +46,15 @@ TEST(Arrival, ARequestBeginsWithTheFirstLayersOfItsAdapter) {
   w.Drain();
   EXPECT_EQ(w.outcomes[id].tokens, ExpectedTokens(adapter, kPrompt, 4));
   EXPECT_GT(w.executor->layers_read_early(), 0);
-  EXPECT_GT(w.engine->Stats().step_wait_total, 0);  // alone it may: its step is shorter than the link's 15 ms
+  EXPECT_GT(w.engine->Stats().step_wait_total, 0);  // allowed when alone: its step is shorter than the link's 15 ms
   EXPECT_LE(w.engine->Stats().step_wait_total, 15 * kNsPerMs);
   EXPECT_EQ(w.executor->discarded(), 0);
 }
 
-// With others in the batch, a step begins with it only when the rest is expected in time: and then it is.
+// With others in the batch, a step starts with it only if the remaining layers are expected in time, and they are.
 TEST(Arrival, TheStepsOfOthersDoNotWait) {
   World w(600);
-  std::vector<RequestId> others;  // whose step takes 7 ms
+  std::vector<RequestId> others;  // their step takes 7 ms
   for (TokenId first = 1; first <= 40; ++first) others.push_back(*w.Submit({first, 2, 3}, kBaseModel, 40));
   for (int i = 0; i < 5; ++i) w.Advance();
   const AdapterGeneration adapter = w.Load("x", kAdapterPages);
@@ -69,8 +69,7 @@ TEST(Arrival, TheStepsOfOthersDoNotWait) {
   }
 }
 
-// Two names of one content share their history: it goes with the one that is on the device, while the other one is
-// arriving.
+// Two names of one content share their history. It is usable with the resident name, while the other is still arriving.
 TEST(Arrival, HistoryOfTheSameContentIsNotUsedBeforeTheAdapterIsThere) {
   for (int moment = 0; moment < 12; ++moment) {
     SCOPED_TRACE(moment);
@@ -93,7 +92,7 @@ TEST(Arrival, HistoryOfTheSameContentIsNotUsedBeforeTheAdapterIsThere) {
   }
 }
 
-// The load fails when the step that uses its first layers has begun.
+// The load fails after the step that uses its first layers has started.
 TEST(Arrival, AFaultFailsOnlyTheRequestsOfItsAdapter) {
   World w;
   w.FailHostToDevice(w.transfer);
@@ -115,10 +114,10 @@ TEST(Arrival, AFaultFailsOnlyTheRequestsOfItsAdapter) {
   const RequestId again = *w.Submit(kPrompt, adapter, 4);
   w.Drain();
   EXPECT_EQ(w.outcomes[again].tokens, ExpectedTokens(adapter, kPrompt, 4));
-  EXPECT_EQ(w.outcomes[again].cached_tokens, 0);  // nothing of the garbage was kept
+  EXPECT_EQ(w.outcomes[again].cached_tokens, 0);  // none of the garbage was kept
 }
 
-// A client that goes, and an adapter whose name goes, while the step is in flight.
+// A client cancels, and an adapter's name is removed, while the step is in flight.
 TEST(Arrival, WhoLeavesInTheMiddleLeavesNothing) {
   for (const bool fail : {false, true}) {
     World w;
@@ -180,11 +179,11 @@ TEST(Arrival, HistoryThatFailsToArriveIsComputed) {
   EXPECT_EQ(w.engine->Stats().preemptions, 1);
   EXPECT_EQ(w.engine->Stats().kv_tiers.failed_jobs, 1);
   EXPECT_EQ(w.outcomes[id].tokens, ExpectedTokens(kBaseModel, w.PromptOf(1), 2));
-  EXPECT_EQ(w.outcomes[id].cached_tokens, 0);  // and it says so
+  EXPECT_EQ(w.outcomes[id].cached_tokens, 0);  // and it reports so
   EXPECT_EQ(w.Found(), 0);
   EXPECT_GE(w.engine->Stats().tokens_prefilled - computed, 33);
   w.FailHostToDevice(w.kv_transfer, false);
-  EXPECT_EQ(w.Ask(1), 32);  // what it computed the second time is right: KvCheckingExecutor looks
+  EXPECT_EQ(w.Ask(1), 32);  // the recomputed pages are valid: KvCheckingExecutor checks them
 }
 
 TEST(Arrival, AFetchForNobodyIsCancelled) {
@@ -206,7 +205,7 @@ TEST(Arrival, AFetchForNobodyIsCancelled) {
     EXPECT_EQ(w.engine->Stats().kv_tiers.fetches, another_waits ? 1 : 0);
     EXPECT_EQ(w.engine->Stats().kv_tiers.failed_jobs, 0);
     if (other) EXPECT_GE(w.outcomes[*other].cached_tokens, 24);
-    EXPECT_GE(w.Ask(1), 24);  // the copy in the host tier is still there
+    EXPECT_GE(w.Ask(1), 24);  // the copy in the host tier still exists
   }
 }
 
@@ -214,8 +213,8 @@ TEST(Arrival, AFetchForNobodyIsCancelled) {
 
 const std::filesystem::path kDemo = std::filesystem::path(LORAMUX_SOURCE_DIR) / "demo";
 
-// Holds what goes from the host to the device until the test lets it pass, layer by layer; everything else moves at
-// once. For the thread that steps the engine, which is the test's.
+// Holds host-to-device transfers until the test lets them pass, layer by layer; other transfers complete at once. Used
+// only by the thread that steps the engine, which is the test's.
 class GatedTransfer final : public AdapterTransfer {
  public:
   void Submit(TransferJob job) override {
@@ -270,7 +269,7 @@ struct RealWorld {
     bool operator==(const Answer& other) const { return tokens == other.tokens && logprobs == other.logprobs; }
   };
 
-  GatedTransfer* adapters = nullptr;  // of the runtime
+  GatedTransfer* adapters = nullptr;  // owned by the runtime
   GatedTransfer* kv = nullptr;
   std::unique_ptr<Runtime> runtime;
   AdapterGeneration adapter = kBaseModel;
@@ -324,7 +323,7 @@ struct RealWorld {
       if (!runtime->engine().Step()) std::this_thread::yield();
     }
   }
-  // With nothing held back.
+  // Without held transfers.
   Answer Ask(std::vector<TokenId> prompt, AdapterGeneration who) {
     Answer answer;
     Submit(std::move(prompt), who, answer);
@@ -336,8 +335,8 @@ struct RealWorld {
     EXPECT_EQ(answer.error, "");
     return answer;
   }
-  // Lets the layers pass one by one, each only when the executor waits for it: it has computed those before. Stops with
-  // `pass` layers there.
+  // Lets the layers pass one by one, each only when the executor waits for it and so has computed those before. Stops
+  // after `pass` layers.
   void PassInLockstep(GatedTransfer& gate, std::int32_t pass) {
     const LayerProgress& progress = gate.progress();
     ASSERT_EQ(progress.layers(), 6);
@@ -371,11 +370,12 @@ TEST(ArrivalOnARealModel, PrefillComputesTheFirstLayersBeforeTheLastOnesArrive) 
   w.StepUntil([&] { return w.adapters->holding(); });
   w.PassInLockstep(*w.adapters, 6);
   EXPECT_TRUE(answer.tokens.empty());
-  for (int i = 0; i < 100; ++i) w.runtime->engine().Step();  // all layers are there, but the transfer has not ended
+  // all layers have arrived, but the transfer has not completed
+  for (int i = 0; i < 100; ++i) w.runtime->engine().Step();
   EXPECT_TRUE(answer.tokens.empty());
   w.adapters->Complete();
   w.StepUntil([&] { return answer.ended; });
-  EXPECT_EQ(answer, expected);  // to the last bit
+  EXPECT_EQ(answer, expected);  // bitwise
   EXPECT_GT(w.runtime->engine().Stats().step_wait_total, 0);
   w.ExpectExact();
 }
@@ -400,15 +400,15 @@ TEST(ArrivalOnARealModel, AFaultAfterAnyLayerFailsOnlyTheRequestsOfItsAdapter) {
     const EngineStats stats = broken.runtime->engine().Stats();
     EXPECT_EQ(stats.device.used(PageCategory::kAdapter), 0);
     EXPECT_EQ(stats.device.used(PageCategory::kKv), stats.history_pages);
-    // tried again; nothing of the garbage was kept
+    // tried again; none of the garbage was kept
     EXPECT_EQ(broken.Ask(RealWorld::Prompt(1), broken.adapter), expected);
   }
 }
 
-// History that was evicted to the host tier comes back layer by layer, or fails after some of them.
+// History that was evicted to the host tier comes back layer by layer, or fails after some layers.
 TEST(ArrivalOnARealModel, HistoryArrivesLayerByLayerOrIsComputed) {
   const std::int64_t page = RealWorld().runtime->geometry().page_bytes;
-  for (std::int32_t layers = 2; layers <= 7; ++layers) {  // 7: it does not fail
+  for (std::int32_t layers = 2; layers <= 7; ++layers) {  // 7: no failure
     SCOPED_TRACE(layers);
     RealWorld w(24 * page);
     const RealWorld::Answer expected = w.Ask(RealWorld::Prompt(1), kBaseModel);
@@ -432,7 +432,7 @@ TEST(ArrivalOnARealModel, HistoryArrivesLayerByLayerOrIsComputed) {
   }
 }
 
-// The engine ends while a step waits for layers on a slow link: nothing hangs.
+// The engine is stopped while a step waits for layers on a slow link; nothing hangs.
 TEST(ArrivalOnARealModel, StoppingInTheMiddleEnds) {
   RuntimeOptions options;
   options.device_memory = options.host_memory = std::int64_t{64} << 20;

@@ -21,7 +21,7 @@ class LoraViewBuilder {
   struct Built {
     std::uint64_t load_sequence = 0;
     LoraView view;
-    std::vector<const std::byte*> rows;  // what the view's row tables point into
+    std::vector<const std::byte*> rows;  // backing store of the view's row tables
   };
 
   void Build(const AdapterResidency& adapter, Built& built) const {
@@ -30,7 +30,7 @@ class LoraViewBuilder {
     for (const ModulePlace& module : layout.modules) row_count += 2 * static_cast<std::size_t>(module.rank);
     built.load_sequence = adapter.load_sequence;
     built.rows.clear();
-    built.rows.reserve(row_count);  // the tables below must not move
+    built.rows.reserve(row_count);  // the row tables point into `rows`, which must not reallocate
     built.view.modules.assign(static_cast<std::size_t>(num_layers_ * 7 + 1), LoraWeights{});
     for (const ModulePlace& module : layout.modules) {
       LoraWeights& weights = built.view.modules[LoraView::Index(module.layer, module.target, num_layers_)];
@@ -68,7 +68,7 @@ struct CpuExecutor::State {
 
   std::vector<std::unique_ptr<LoraViewBuilder::Built>> views;  // by residency slot
   std::vector<SequenceChunk> sequences;
-  std::vector<SamplerScratch> scratch;         // one a thread
+  std::vector<SamplerScratch> scratch;         // one per thread
   std::vector<const LayerProgress*> arrivals;  // that the batch in flight depends on
   const std::function<void(std::int64_t)> wait_for_layer = [this](std::int64_t layer) { WaitForLayer(layer); };
   OsClock clock;
@@ -95,14 +95,14 @@ struct CpuExecutor::State {
   }
 
   const LoraView* ViewOf(const AdapterResidency& adapter) {
-    const std::size_t index = adapter.slot;  // used again by others, whose load_sequence differs
+    const std::size_t index = adapter.slot;  // slots are reused; load_sequence distinguishes the adapters
     if (index >= views.size()) views.resize(index + 1);
     if (views[index] == nullptr) views[index] = std::make_unique<LoraViewBuilder::Built>();
     if (views[index]->load_sequence != adapter.load_sequence) view_builder.Build(adapter, *views[index]);
     return &views[index]->view;
   }
 
-  // In pieces, so that a single page of megabytes is copied by all threads too.
+  // Copies in pieces, so that all threads share the copy of even a single page of megabytes.
   void CopyPages(std::span<const PageCopy> copies) {
     constexpr std::size_t kPiece = std::size_t{128} << 10;
     const std::size_t bytes = layout.PageBytes(), pieces = (bytes + kPiece - 1) / kPiece;
@@ -142,8 +142,8 @@ struct CpuExecutor::State {
       arrivals.push_back(arrival);
   }
 
-  // If it will never be there, the step goes on with whatever the pages hold: rows do not depend on one another, and
-  // the engine throws away those of the requests concerned.
+  // Blocks until the layer has arrived everywhere. After a failure the step continues with the pages' arbitrary
+  // content: rows do not depend on each other, and the engine discards those of the affected requests.
   void WaitForLayer(std::int64_t layer) {
     const auto is_there = [layer](const LayerProgress* arrival) {
       return arrival->failed() || arrival->arrived() > std::min<std::int64_t>(layer, arrival->layers() - 1);
@@ -167,7 +167,7 @@ struct CpuExecutor::State {
     pool.Run(static_cast<std::int64_t>(sampled_chunks.size()), [&](std::int64_t task, int worker) {
       const std::size_t i = static_cast<std::size_t>(task);
       const ExecutorChunk& chunk = *sampled_chunks[i];
-      if (HasFailed(chunk.adapter_arrival) || HasFailed(chunk.kv_arrival)) {  // its logits may not be numbers
+      if (HasFailed(chunk.adapter_arrival) || HasFailed(chunk.kv_arrival)) {  // its logits may be NaN
         result.tokens[i] = SampledToken{};
         return;
       }

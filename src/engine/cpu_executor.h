@@ -1,4 +1,4 @@
-// Runs batches on the CPU: one thread that owns the forward pass, and a pool of kernel threads.
+// Runs batches on the CPU: one thread drives the forward pass, a pool of kernel threads computes it.
 #pragma once
 
 #include <functional>
@@ -11,17 +11,20 @@
 
 namespace loramux {
 
+// Options of CpuExecutor.
 struct CpuExecutorOptions {
-  int threads = 0;  // 0: one per processor that the process may use
+  int threads = 0;  // 0: one thread per processor that the process may use
   Backend backend = Backend::kCpu;
   LoraVariant lora_variant = LoraVariant::kMbgmv;
-  // The largest batch that will come, so that no step allocates.
+  // The largest batch that will be submitted. Buffers are sized by it, so that no step allocates.
   std::int64_t max_batch_tokens = 512, max_running = 256, max_positions = 4096, max_rank = 64;
 };
 
+// The real Executor of the engine: computes each batch on the CPU.
 class CpuExecutor final : public Executor {
  public:
-  // Does not own model and pool. `on_completion` is called on the executor's thread after each batch.
+  // Does not own `model` and `device`; both must outlive the executor. `layout` describes the pages of `device`. Calls
+  // `on_completion` on the executor's thread after each batch.
   CpuExecutor(CpuExecutorOptions options, Model* model, const KvLayout& layout, PagePool* device,
               std::function<void()> on_completion);
   ~CpuExecutor() override;
@@ -33,7 +36,7 @@ class CpuExecutor final : public Executor {
   std::unique_ptr<State> state_;
 };
 
-// Processors that this process may run on.
+// The number of processors that this process may run on (its CPU affinity).
 int AvailableProcessors();
 
 }  // namespace loramux

@@ -12,16 +12,17 @@
 namespace loramux {
 namespace {
 
-// A request with everything that the scheduler need not know.
+// A request with the data that the scheduler does not need.
 struct Sequence : Request {
   SamplingParams sampling;
   std::int32_t min_tokens = 0;
   std::shared_ptr<const AdapterVersion> version;  // until the residency manager holds it; null: base model
-  std::vector<TokenId> stop_ids;                  // end it; not delivered. Banned until min_tokens are out.
+  // end the request; not delivered; banned until min_tokens are generated
+  std::vector<TokenId> stop_ids;
   GenerationCallback on_event;
 };
 
-// What happened to a sequence in the step that was collected; told to its client after the next step was submitted.
+// What happened to a sequence in the collected step. Delivered to its client after the next step was submitted.
 struct News {
   Sequence* sequence = nullptr;
   SampledToken token;
@@ -31,16 +32,18 @@ struct News {
   Error error;
 };
 
+// A call of SetPinned.
 struct PinRequest {
   std::shared_ptr<const AdapterVersion> version;
   bool pinned = false;
   std::function<void(Status)> done;
 };
 
+// What other threads have posted since the last step.
 struct Inbox {
   std::mutex mutex;
   std::vector<PinRequest> pins;
-  std::map<AdapterGeneration, std::int64_t> locked_pages;  // of pinned adapters; changed by the engine thread
+  std::map<AdapterGeneration, std::int64_t> locked_pages;  // of pinned adapters; only the engine thread changes it
   std::vector<std::unique_ptr<Sequence>> submitted;
   std::vector<RequestId> cancelled;
   bool cancel_all = false;
@@ -64,15 +67,15 @@ struct Engine::Impl {
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences;
   std::vector<std::unique_ptr<Sequence>> arriving;  // swapped with inbox.submitted
   std::vector<RequestId> cancelling, cancelled_now;
-  // to decide; decided, until the adapter is there
+  // pinning: not decided yet; loading_pins: granted, but the adapter is not resident yet
   std::vector<PinRequest> pinning, loading_pins;
   std::vector<AdapterGeneration> retired;
   bool cancel_all = false, accepting = true;  // as of the last step
 
   bool step_in_flight = false;
-  bool step_computed = false;  // in flight, but maybe what it used has not all arrived
+  bool step_computed = false;  // in flight and computed, but transfers that it used may still be arriving
   TimeNs step_began = 0, step_ended = 0;
-  std::vector<std::shared_ptr<const LayerProgress>> arrivals;  // that the batch looks at
+  std::vector<std::shared_ptr<const LayerProgress>> arrivals;  // that the batch reads
   std::vector<PlannedChunk> in_flight;
   ExecutorBatch batch;
   ExecutorResult result;
@@ -135,7 +138,7 @@ struct Engine::Impl {
     return any;
   }
 
-  // Names that are gone: their generations are dropped now, or with their last request.
+  // Takes over retired generations. They are dropped at once, or with their last request.
   bool CollectRetired() {
     retired.clear();
     parts.registry->TakeRetired(retired);
@@ -154,7 +157,7 @@ struct Engine::Impl {
     if (parts.observer != nullptr) TellOfArrivals();
     for (const auto& failure : load_failures) {
       EndPin(failure.generation, failure.error);
-      // One that was unloaded meanwhile, and that nobody refers to, is not known any more.
+      // A generation that was unloaded meanwhile and has no references is unknown by now.
       if (residency.Knows(failure.generation) && residency.Get(failure.generation).failed)
         failed_arrivals.push_back(failure);
       FailWaiting(failure, now);
@@ -163,7 +166,7 @@ struct Engine::Impl {
     return changed;
   }
 
-  // True if no step is in flight (any more): the next one can be planned.
+  // True if no step is in flight, so that the next one can be planned.
   bool CollectStep(TimeNs now) {
     if (!step_in_flight) return true;
     if (!step_computed && !parts.executor->Poll(result)) return false;
@@ -172,7 +175,7 @@ struct Engine::Impl {
       step_computed = true;
       step_ended = now;
     }
-    if (UsesWhatIsArriving()) return false;  // nothing that was computed may be used before it is known to be right
+    if (UsesWhatIsArriving()) return false;  // no result may be used before it is known to be valid
     observer.Collected();
     step_in_flight = false;
     scheduler.StepTook(step_ended - step_began - result.waited);
@@ -191,7 +194,7 @@ struct Engine::Impl {
     return true;
   }
 
-  // Between steps no kernel reads any page, so cancelled requests give theirs back now.
+  // Between steps no kernel reads any page, so cancelled requests return theirs here.
   bool ApplyCancellations(TimeNs now) {
     if (cancel_all) {
       for (const auto& [id, sequence] : sequences) cancelling.push_back(id);
@@ -226,10 +229,11 @@ struct Engine::Impl {
     news_count = 0;
   }
 
-  // ---- What arrives while a step uses it ----
+  // ---- Transfers that a step uses while they arrive ----
 
-  // A request is admitted with it only for the step that is submitted next, and that step is not collected before all
-  // of it has arrived or failed. So it is only ever a request's first chunk since its admission that is thrown away.
+  // Whether the step in flight uses a transfer that is still arriving. A request is admitted with such a transfer only
+  // for the step that is submitted next. That step is not collected before the whole transfer has arrived or failed. So
+  // a failure discards only a request's first chunk since its admission.
   bool UsesWhatIsArriving() const {
     const auto arriving = residency.Arriving();
     const auto used = [this](AdapterGeneration generation) { return residency.Get(generation).pins > 0; };
@@ -244,8 +248,8 @@ struct Engine::Impl {
     for (const KvTiers::Fetching& fetch : tiers->fetches()) observer.SawLayers(true, fetch.id, fetch.progress->seen());
   }
 
-  // True if the request's adapter or history has failed to arrive: its part of the step is worth nothing. Without the
-  // adapter it ends; history is computed.
+  // Discards a request's part of the step if its adapter or history failed to arrive, and returns true. Without its
+  // adapter the request ends; missing history is recomputed.
   bool Discard(Request& request, TimeNs now) {
     const auto failure = std::find_if(failed_arrivals.begin(), failed_arrivals.end(),
                                       [&](const auto& failed) { return failed.generation == request.adapter; });
@@ -258,7 +262,7 @@ struct Engine::Impl {
     return true;
   }
 
-  // Nobody uses them any more.
+  // Ends failed transfers; no request uses them at this point.
   void EndFailures() {
     failed_arrivals.clear();
     residency.EndFailedLoads();
@@ -310,7 +314,7 @@ struct Engine::Impl {
     item.has_token = true;
   }
 
-  // The generation may have been retired between the request's resolution and now: it is served all the same.
+  // A generation that was retired after the request was resolved is still served.
   void AcquireAdapter(std::shared_ptr<const AdapterVersion> version) {
     const AdapterGeneration generation = version->generation;
     residency.Add(std::move(version));
@@ -337,7 +341,8 @@ struct Engine::Impl {
     EndPinsThatAreLoaded();
   }
 
-  // Under the inbox's lock, so that no request that was promised the memory slips in between.
+  // Reserves the adapter's pages if all accepted requests can still run. Holds the inbox's lock, so that no request can
+  // be accepted for the same memory in between.
   Status TryLock(const AdapterVersion& version) {
     if (parts.registry->IsRetired(version.generation))
       return Unavailable("the adapter was unloaded while it was pinned");
@@ -372,7 +377,7 @@ struct Engine::Impl {
     return Ok{};
   }
 
-  // What a request may need beside locked adapters, if `locked_too` is one.
+  // Device pages that a request may need beside locked adapters, assuming that `locked_too` is locked.
   std::int64_t PagesNeeded(const Sequence& sequence, AdapterGeneration locked_too) const {
     if (sequence.state == RequestState::kFinished) return 0;
     const std::int64_t own = AdapterShare() > 0 ? 0 : PagesOf(sequence.max_total_tokens);
@@ -386,11 +391,11 @@ struct Engine::Impl {
   std::int64_t PagesOf(std::int64_t tokens) const {
     return (tokens + options.scheduler.page_tokens - 1) / options.scheduler.page_tokens;
   }
-  // Device pages that adapters have to themselves; 0: they share the pool with keys and values.
+  // Device pages reserved for adapters; 0: adapters share the pool with keys and values.
   std::int64_t AdapterShare() const {
     return AdapterSharePages(options.scheduler.adapter_share, parts.device->capacity_pages());
   }
-  // REQUIRES: inbox.mutex.
+  // Pages of all locked adapters. REQUIRES: inbox.mutex is held.
   std::int64_t LockedPages() const {
     std::int64_t pages = 0;
     for (const auto& [generation, locked] : inbox.locked_pages) pages += locked;
@@ -437,7 +442,7 @@ struct Engine::Impl {
     return item;
   }
 
-  // Nobody can run with an adapter that did not load; whoever comes later tries again.
+  // Ends all requests that wait for the adapter of a failed load. Later requests try the load again.
   void FailWaiting(const ResidencyManager::LoadFailure& failure, TimeNs now) {
     std::vector<Request*> concerned;
     for (Request* request : scheduler.waiting()) {
@@ -452,7 +457,7 @@ struct Engine::Impl {
     batch.copies.clear();
     for (const PlannedAdmission& admission : plan.admissions) {
       if (admission.in_page.tokens == 0) continue;
-      const Request& request = *admission.request;  // its own pages begin behind the tree's
+      const Request& request = *admission.request;  // its own pages follow those of the tree
       const std::uint32_t destination = request.page_table[static_cast<std::size_t>(request.tree_pages)];
       batch.copies.push_back({parts.tree->Page(admission.in_page.node).index, destination});
     }
@@ -535,7 +540,7 @@ struct Engine::Impl {
     snapshots.Deliver(MakeSnapshot(now, totals, options.scheduler.page_tokens, residency, scheduler));
   }
 
-  // REQUIRES: inbox.mutex.
+  // Device pages for keys and values beside this adapter. REQUIRES: inbox.mutex is held.
   std::int64_t PagesBesideAdapter(AdapterGeneration adapter) const {
     const std::int64_t share = AdapterShare(), locked = LockedPages();
     const std::int64_t pages = parts.device->capacity_pages() - (share > 0 ? share : locked);
@@ -566,7 +571,7 @@ bool Engine::StepAt(TimeNs now) {
   progress |= e.CollectTransfers(now);
   if (!e.CollectStep(now)) {
     progress |= e.scheduler.LoadForNewcomer(now);
-    e.Publish(now);  // load failures do not wait for the step
+    e.Publish(now);  // load failures are reported without waiting for the step
     e.DeliverSnapshot(now);
     return progress;
   }
@@ -580,7 +585,7 @@ bool Engine::StepAt(TimeNs now) {
 
 std::optional<std::chrono::nanoseconds> Engine::TimeToNextMove() const {
   const std::optional<TimeNs> at = impl_->scheduler.NextMove();
-  if (!at.has_value() || impl_->step_in_flight) return std::nullopt;  // the end of the step is a signal
+  if (!at.has_value() || impl_->step_in_flight) return std::nullopt;  // the end of the step signals the wakeup
   return std::chrono::nanoseconds(std::max<TimeNs>(0, *at - impl_->parts.clock->Now()));
 }
 

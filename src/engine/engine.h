@@ -22,15 +22,17 @@
 
 namespace loramux {
 
+// Options of an Engine.
 struct EngineOptions {
   SchedulerOptions scheduler;
-  std::int64_t max_model_len = 0;  // positions that a sequence may have; > 0
+  std::int64_t max_model_len = 0;  // the most positions a sequence may have; > 0
   std::vector<TokenId> eos_token_ids;
   std::int64_t vocab_size = 0;
-  KvSlices kv_slices;  // of a page; by default history is fetched as a whole
+  KvSlices kv_slices;  // how a page divides into layers; by default history is fetched as a whole
 };
 
-// What the engine is made of. It owns none of it.
+// The parts an engine works with. The engine owns none of them; all must outlive it. Pointers without a note are
+// required.
 struct EngineParts {
   const Clock* clock = nullptr;
   Executor* executor = nullptr;
@@ -39,60 +41,66 @@ struct EngineParts {
   PagePool* host = nullptr;  // null: no host tier
   AdapterRegistry* registry = nullptr;
   const EvictionPolicy* eviction = nullptr;
-  DependencyTree* tree = nullptr;          // null: no prefix is used again
+  DependencyTree* tree = nullptr;          // null: no prefix cache
   AdapterTransfer* kv_transfer = nullptr;  // for keys and values; null: they never go to the host tier
   QueueOrder* queue = nullptr;             // null: first come, first served
   LengthPredictor* predictor = nullptr;    // null: no predictions
-  Wakeup* wakeup = nullptr;                // signalled when there is something to do
-  EngineObserver* observer = nullptr;      // null: nobody watches
+  Wakeup* wakeup = nullptr;                // signalled when there is work
+  EngineObserver* observer = nullptr;      // null: no observer
 };
 
-// Thread safety: Submit, Cancel, SetPinned, StopAccepting, CancelAll, Stats, Snapshot and MaxSequenceTokens from any
-// thread; Step, TimeToNextMove, Idle and CheckIntegrity from one thread, the engine's.
+// Turns requests into tokens, one step at a time.
+// Thread safety: Submit, Cancel, SetPinned, StopAccepting, CancelAll, Stats, Snapshot and MaxSequenceTokens may be
+// called on any thread; Step, TimeToNextMove, Idle and CheckIntegrity only on one thread, the engine thread.
 class Engine {
  public:
+  // REQUIRES: max_model_len > 0, vocab_size > 0, and all required parts.
   Engine(EngineOptions options, EngineParts parts);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Validates and posts a request. Errors: empty prompt, token id out of range, prompt (plus max_tokens, if given)
-  // longer than a sequence may be, or larger than memory could ever hold (kResourceExhausted, saying which flag to
-  // raise), unknown adapter, shutting down (kUnavailable).
+  // Validates a request, posts it to the inbox and returns its id. Errors: empty prompt; token id out of range;
+  // max_tokens of 0; prompt (plus max_tokens, if given) longer than the model's maximum; prompt and output larger than
+  // memory could ever hold (kResourceExhausted, naming the flag to raise); unknown adapter; shutting down, or an
+  // adapter pinned meanwhile took the memory (kUnavailable).
   Result<RequestId> Submit(GenerationRequest request);
 
-  // Ends a request at the next step: its pages are freed and its callback gets kCancelled. Unknown ids are ignored.
+  // Ends a request at the next step: its pages are freed and its callback receives kCancelled. Unknown ids are ignored.
   void Cancel(RequestId id);
 
-  // Keeps an adapter on the device from now on ("pinned"), or no longer. `done` is called once, on the engine thread
-  // (or at once, if shutting down): when the adapter is there, or when it may be evicted again. Errors: it would leave
-  // too little device memory for requests (kResourceExhausted), requests that are in need the memory (kUnavailable: try
-  // again), its load failed, its generation was retired meanwhile. A retired generation is no longer pinned.
+  // Pins an adapter to the device (`pinned`), or unpins it. Calls `done` once on the engine thread (on the calling
+  // thread if the engine is shutting down): when a pinned adapter is resident, or when an unpinned one may be evicted
+  // again. Errors: too little device memory would remain for requests (kResourceExhausted); accepted requests need the
+  // memory (kUnavailable, may be retried); the load failed; the generation was retired meanwhile. Retiring a generation
+  // unpins it.
   void SetPinned(std::shared_ptr<const AdapterVersion> version, bool pinned, std::function<void(Status)> done);
 
-  // One iteration: drain inbox, collect completions, plan, submit, publish. False if nothing was done: nothing can be
-  // until the wakeup is signalled.
+  // Runs one iteration: drains the inbox, collects completions, plans, submits, publishes. Returns false if it did
+  // nothing; then nothing can be done until the wakeup is signalled or TimeToNextMove has passed.
   bool Step();
-  // How long to wait for the wakeup before the next Step, which may move something between the tiers that nobody asked
-  // for; none: as long as it takes.
+  // How long to wait for the wakeup before the next Step, which may then move pages between the tiers ahead of demand.
+  // No value: wait until signalled.
   std::optional<std::chrono::nanoseconds> TimeToNextMove() const;
-  // No request anywhere and no transfer in flight.
+  // Whether there are no requests, no pin requests and no transfers in flight.
   bool Idle() const;
 
-  // Refuses new requests from now on; those that are in go on.
+  // Refuses new requests from this call on; accepted ones continue.
   void StopAccepting();
-  // Cancels everything that is in, at the next step.
+  // Cancels all accepted requests at the next step.
   void CancelAll();
 
+  // The counters as of the last completed step.
   EngineStats Stats() const;
-  // What only the engine's thread knows, made by it on request at the end of a step, at most every 100 ms. Waits for it
-  // up to `patience`, then returns the last one (null if there never was one). Not for the engine's own thread.
+  // Returns a snapshot of state that only the engine thread can read. The engine thread makes it on request at the end
+  // of a step. A snapshot up to 100 milliseconds old is returned at once. Otherwise waits up to `patience` and returns
+  // the last snapshot (null if there is none). Not for the engine thread.
   std::shared_ptr<const EngineSnapshot> Snapshot(std::chrono::milliseconds patience) const;
-  // The most tokens that a request of this adapter can have in all (prompt and output): the model's length, or what
-  // fits the device memory beside the adapter.
+  // The most tokens (prompt and output together) that a request with this adapter can have: the model's length limit,
+  // or what fits the device memory beside the adapter, whichever is smaller. Unit: tokens.
   std::int64_t MaxSequenceTokens(AdapterGeneration adapter) const;
 
-  // REQUIRES: no step in flight (Idle, or tests that know). Aborts if pool, residency and schedule disagree.
+  // Aborts if pools, residency and scheduler disagree. REQUIRES: no step in flight (Idle, or a test that ensures it).
   void CheckIntegrity() const;
 
  private:

@@ -1,5 +1,5 @@
-// The engine's cache on a virtual clock, test by test: what requests find of each other's prompts, what comes back from
-// the host tier, and what moves before anybody asks.
+// The engine's cache on a virtual clock: reuse of other requests' prompts, fetches from the host tier, and moves ahead
+// of demand.
 #include "engine/engine_world_for_test.h"
 
 namespace loramux {
@@ -22,7 +22,7 @@ TEST(Engine, ASecondRequestComputesOnlyWhatIsNew) {
   EXPECT_EQ(w.engine->Stats().tokens_prefilled, prefilled + 1);
   EXPECT_EQ(ask(2, prompt), 0);  // other weights, other keys and values
   EXPECT_EQ(ask(0, prompt), 0);
-  EXPECT_EQ(ask(1, {1, 2, 3, 4, 5, 6, 7, 8}), 7);  // the last token is computed in any case
+  EXPECT_EQ(ask(1, {1, 2, 3, 4, 5, 6, 7, 8}), 7);  // the last token is always computed
   std::vector<TokenId> next_turn = prompt;         // the answer is part of the next turn's prompt
   for (const TokenId token : ExpectedTokens(AdapterGeneration{1}, prompt, 3)) next_turn.push_back(token);
   next_turn.push_back(500);
@@ -33,8 +33,8 @@ TEST(Engine, ASecondRequestComputesOnlyWhatIsNew) {
   EXPECT_EQ(stats.prefix.looked_up_tokens, 10 * 4 + 8 + 14);
 }
 
-// Where a prompt parts from history within a page, what they have in common of it is not computed again: wherever that
-// page is, also in the first one, and whoever computed it. KvCheckingExecutor looks at each position that is read.
+// Where a prompt departs from history within a page, the common part of the page is not recomputed: in any page,
+// including the first, and whichever request computed it. KvCheckingExecutor checks each position that is read.
 TEST(Engine, APromptBeginsWithinAPage) {
   World w(64, 8, {}, {2, 2});
   const auto ask = [&](std::uint32_t adapter, const std::vector<TokenId>& tokens) {
@@ -46,16 +46,16 @@ TEST(Engine, APromptBeginsWithinAPage) {
   EXPECT_EQ(ask(1, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}), 0);
   EXPECT_EQ(ask(1, {1, 2, 3, 99, 5, 6, 7, 8}), 3);  // in the first page
   EXPECT_EQ(ask(1, {1, 2, 3, 4, 5, 6, 98, 8, 97}), 6);
-  EXPECT_EQ(ask(1, {1, 2, 3, 4, 5, 6, 98, 96, 95}), 7);  // of two pages that begin alike, the better one
+  EXPECT_EQ(ask(1, {1, 2, 3, 4, 5, 6, 98, 96, 95}), 7);  // of two pages that begin alike, the one with more in common
   EXPECT_EQ(ask(1, {1, 2}), 1);                          // shorter than a page; the last token is computed
   EXPECT_EQ(ask(1, {1}), 0);
   EXPECT_EQ(ask(1, {2, 2, 3, 4, 5}), 0);
-  EXPECT_EQ(ask(2, {1, 2, 3, 99, 5, 6, 7, 8}), 0);  // another adapter's pages are not the same
+  EXPECT_EQ(ask(2, {1, 2, 3, 99, 5, 6, 7, 8}), 0);  // another adapter's pages are different
   EXPECT_EQ(w.engine->Stats().prefix.copied_pages, 4);
   EXPECT_GT(w.executor->checked(), 3 + 6 + 7 + 1);
 }
 
-// The page that is copied may be one that is needed itself: then it goes, and the prompt is computed.
+// If the page to be copied is itself needed for memory, it is evicted and the prompt is computed.
 TEST(Engine, NobodyWaitsForThePageThatHeWouldCopy) {
   World w(8, 1, {}, {});
   const auto ask = [&](const std::vector<TokenId>& tokens) {
@@ -64,14 +64,14 @@ TEST(Engine, NobodyWaitsForThePageThatHeWouldCopy) {
     EXPECT_EQ(w.outcomes[id].tokens.size(), 1u);
     return w.outcomes[id].cached_tokens;
   };
-  std::vector<TokenId> prompt(31, 5);  // with what follows, all eight pages
+  std::vector<TokenId> prompt(31, 5);  // with its answer, all eight pages
   EXPECT_EQ(ask(prompt), 0);
   prompt[2] = 6;
-  EXPECT_EQ(ask(prompt), 0);  // two would be found, in a page that is in the way
+  EXPECT_EQ(ask(prompt), 0);  // two tokens would be found, but the memory of their page is needed
   EXPECT_EQ(w.engine->Stats().prefix.copied_pages, 0);
 }
 
-// Two names of one content share what is cached; the content's history goes with the last of them.
+// Two names of one content share its cached pages; the history is freed with the last name.
 TEST(Engine, NamesOfOneContentShareTheirHistory) {
   World w(64, 8, {}, {});
   const AdapterGeneration first = w.Load("first", 3, "same weights"), second = w.Load("second", 3, "same weights");
@@ -91,17 +91,17 @@ TEST(Engine, NamesOfOneContentShareTheirHistory) {
   w.Drain();
   EXPECT_EQ(w.engine->Stats().history_pages, 0);
   EXPECT_EQ(cached(changed), 0);
-  w.Load("first", 3, "same weights");  // comes back, and nothing of the old history with it
+  w.Load("first", 3, "same weights");  // loaded again, without any of the old history
   EXPECT_EQ(cached(AdapterGeneration{4}), 0);
 }
 
-// History fills the memory; an adapter that is needed takes it, least recently used first, and no adapter goes before
-// the history that depends on it.
+// History fills the memory. An adapter that is needed takes it, least recently used first, and no adapter is evicted
+// before the history that depends on it.
 TEST(Engine, AnAdapterGoesOnlyAfterItsHistory) {
   World w(14, 8, {}, {4, 4, 4});
   const auto ask = [&](std::uint32_t adapter) {
     ASSERT_TRUE(w.Submit({1, 2, 3, 4, 5, 6, 7, 8, 9}, adapter, 2).ok());
-    w.Drain();  // checks that all history can be used
+    w.Drain();  // checks that all history is usable
   };
   ask(1);
   ask(2);
@@ -114,8 +114,8 @@ TEST(Engine, AnAdapterGoesOnlyAfterItsHistory) {
   EXPECT_EQ(after.history_pages, 4);
 }
 
-// What gave way comes back from the host tier instead of being computed again, while others run; KvCheckingExecutor
-// looks at each page that is read.
+// Evicted history comes back from the host tier instead of being recomputed, while others run. KvCheckingExecutor
+// checks each page that is read.
 TEST(Engine, HistoryComesBackFromTheHostTier) {
   World w(24, 64, {}, {});
   const auto prompt_of = [](TokenId first) { return std::vector<TokenId>(33, first); };  // 8 full pages
@@ -129,7 +129,7 @@ TEST(Engine, HistoryComesBackFromTheHostTier) {
   const EngineStats before = w.engine->Stats();
   EXPECT_GT(before.history_evictions, 20);
   const std::int64_t computed = before.tokens_prefilled;
-  EXPECT_GE(ask(1), 24);  // one page at a time is copied here, and the end of a session goes first
+  EXPECT_GE(ask(1), 24);  // one page at a time is copied here, and the end of a session is evicted first
   EXPECT_GE(ask(2), 24);
   const EngineStats after = w.engine->Stats();
   EXPECT_GE(after.kv_tiers.pages_fetched, 12);
@@ -137,8 +137,8 @@ TEST(Engine, HistoryComesBackFromTheHostTier) {
   EXPECT_LE(after.tokens_prefilled, computed + 2 + 16);
 }
 
-// Once most of the device is in use, what has just ended is evicted before there was time to copy it: so it is copied
-// before.
+// When most of the device is in use, pages of a request are evicted before they could be copied after its end. So they
+// are copied while it runs.
 TEST(Engine, WhatRunsIsCopiedWhereLittleElseIsIdle) {
   const auto pages_copied = [](std::int64_t device_pages) {
     World w(device_pages, 64, {}, {});
@@ -154,7 +154,7 @@ TEST(Engine, WhatRunsIsCopiedWhereLittleElseIsIdle) {
   EXPECT_EQ(pages_copied(128), 0);
 }
 
-// There are more who want theirs than fetches at a time: computing it instead would take longer than waiting.
+// More requests want history than fetches may run at a time; recomputing it would take longer than waiting.
 TEST(Engine, HistoryIsWaitedForWhereOthersAreOnTheirWay) {
   World w(64, 256, {.fetch_ahead = false}, {});
   const auto prompt_of = [](TokenId first) { return std::vector<TokenId>(33, first); };  // 8 full pages
@@ -173,8 +173,8 @@ TEST(Engine, HistoryIsWaitedForWhereOthersAreOnTheirWay) {
   EXPECT_EQ(w.engine->Stats().kv_tiers.fetches - before.kv_tiers.fetches, 6);
 }
 
-// Who goes before takes pages that the next one would begin with, while the rest of what that one has is in the host
-// tier. All of it is fetched then, whatever the first one needs.
+// The first request takes pages that the next one would start with, while the rest of the next one's history is in the
+// host tier. All of it is then fetched, whatever the first one needs.
 TEST(Engine, HistoryThatAPlanTakesAPartOfIsFetched) {
   const auto prompt_of = [](TokenId first) { return std::vector<TokenId>(33, first); };  // 8 full pages
   for (std::size_t length = 5; length <= 81; length += 4) {
@@ -183,7 +183,7 @@ TEST(Engine, HistoryThatAPlanTakesAPartOfIsFetched) {
       ASSERT_TRUE(w.Submit(prompt_of(first), 0, 2).ok());
       w.Drain();
     }
-    ASSERT_TRUE(w.Submit(std::vector<TokenId>(21, 4), 0, 2).ok());  // some pages of the first one go
+    ASSERT_TRUE(w.Submit(std::vector<TokenId>(21, 4), 0, 2).ok());  // some pages of the first prompt are evicted
     w.Drain();
     ASSERT_GT(w.engine->Stats().history_evictions, 0);
     ASSERT_TRUE(w.Submit(std::vector<TokenId>(length, 9), 0, 2).ok());
@@ -194,7 +194,8 @@ TEST(Engine, HistoryThatAPlanTakesAPartOfIsFetched) {
   }
 }
 
-// What came for a request that then had no room gives way to one that runs, and comes again when there is room.
+// Fetched pages of a request that then had no room are evicted for a running request, and fetched again when there is
+// room.
 TEST(Engine, WhatWasFetchedAndWentIsFetchedAgain) {
   World w(24, 256, {.fetch_ahead = false}, {});
   const std::vector<TokenId> prompt(33, 1);  // 8 full pages
@@ -212,7 +213,7 @@ TEST(Engine, WhatWasFetchedAndWentIsFetchedAgain) {
   EXPECT_GE(w.engine->Stats().kv_tiers.fetches - before.kv_tiers.fetches, 2);
 }
 
-// A request without a seat gets its history while another one runs, and begins the moment that one has ended.
+// A request without a seat gets its history while another one runs, and starts as soon as that one has ended.
 TEST(Engine, HistoryIsFetchedAheadForThoseWithoutASeat) {
   const auto time_of_second = [](bool ahead, EngineStats* stats) {
     World w(24, 64, {.max_running = 1, .fetch_ahead = ahead}, {});
@@ -234,7 +235,7 @@ TEST(Engine, HistoryIsFetchedAheadForThoseWithoutASeat) {
   };
   EngineStats with, without;
   const TimeNs ahead = time_of_second(true, &with);
-  EXPECT_GE(time_of_second(false, &without) - ahead, 2 * kNsPerMs);  // a copy's time
+  EXPECT_GE(time_of_second(false, &without) - ahead, 2 * kNsPerMs);  // the time of a copy
   EXPECT_EQ(with.kv_tiers.fetches_ahead, 1);
   EXPECT_EQ(with.kv_tiers.fetches, 0);
   EXPECT_EQ(with.kv_tiers.pages_fetched, without.kv_tiers.pages_fetched);
@@ -242,8 +243,8 @@ TEST(Engine, HistoryIsFetchedAheadForThoseWithoutASeat) {
   EXPECT_EQ(without.kv_tiers.fetches, 1);
 }
 
-// With a device that does not hold the history of all who wait, nobody loses what he would have got, and next to
-// nothing is copied in vain.
+// On a device too small for the history of all waiting requests, no request finds less cached than without fetching
+// ahead, and almost nothing is copied in vain.
 TEST(Engine, FetchingAheadTakesNothingFromThoseAhead) {
   const auto cached_tokens = [](bool ahead, KvTierStats* stats) {
     World w(24, 128, {.max_running = 1, .fetch_ahead = ahead}, {});
@@ -272,11 +273,11 @@ TEST(Engine, FetchingAheadTakesNothingFromThoseAhead) {
   }
   EXPECT_GE(ahead[0], 24);
   EXPECT_GE(with[0].fetches_ahead, 1);
-  EXPECT_LE(with[0].fetches_ahead, 2);         // while the first one runs there are pages for two at most
+  EXPECT_LE(with[0].fetches_ahead, 2);         // while the first one runs, there are pages for at most two
   EXPECT_LE(with[1].pages_fetched, used + 6);  // the running one took 6 pages
 }
 
-// A copy that fails costs the request nothing but the computation that the history would have saved.
+// A failed copy costs the request only the computation that the history would have saved.
 TEST(Engine, AFetchThatFailsIsComputedAgain) {
   World w(24, 64, {}, {});
   const auto ask = [&](TokenId first) {
@@ -298,7 +299,7 @@ TEST(Engine, AFetchThatFailsIsComputedAgain) {
 
 // ---------------------------------------------------------------- Proactive swapping
 
-// Of a device of 80 pages, 76 are the upper threshold and 56 the lower one.
+// On a device of 80 pages, the upper threshold is 76 pages and the lower one 56.
 struct SwappingWorld : World {
   AdapterGeneration large, small;
   explicit SwappingWorld(const std::string& cache = "fastlibra-wos")
@@ -321,7 +322,8 @@ struct SwappingWorld : World {
     }
   }
   std::int64_t Used() const { return device->capacity_pages() - device->free_pages(); }
-  // What was asked first is in the host tier alone; then the large adapter leaves for good, and with it 16 pages.
+  // The history asked first is in the host tier alone. Then the large adapter is unloaded, which frees 16 pages with
+  // its history.
   void MakeRoom() {
     Ask(small, 1);
     for (TokenId first = 2; first <= 18; ++first) Ask(kBaseModel, first);
@@ -350,11 +352,11 @@ TEST(Engine, AboveTheUpperThresholdTheOldestGoesBeforeAnybodyNeedsItsPlace) {
   }
 }
 
-// Its adapter first, then what depends on it; until 70 % are in use again.
+// The adapter first, then the history that depends on it, until 70 % are in use again.
 TEST(Engine, BelowTheLowerThresholdTheMostValuableComesBeforeAnybodyAsks) {
   SwappingWorld w;
   w.MakeRoom();
-  EXPECT_EQ(w.residency_pages(), 32);  // the small one is not there
+  EXPECT_EQ(w.residency_pages(), 32);  // the small one is not resident
   w.Wait(5 * kNsPerSecond);
   EXPECT_EQ(w.residency_pages(), 2);
   EXPECT_EQ(w.Used(), 56);
@@ -365,7 +367,7 @@ TEST(Engine, BelowTheLowerThresholdTheMostValuableComesBeforeAnybodyAsks) {
   EXPECT_EQ(before.kv_tiers.fetches, 0);
   EXPECT_EQ(w.Ask(kBaseModel, 18), 30);  // 28 in full pages, 2 in a page that is copied
   EXPECT_EQ(w.engine->Stats().kv_tiers.fetches, 0);
-  EXPECT_FALSE(w.engine->TimeToNextMove().has_value());  // nothing to do: nobody wakes for it
+  EXPECT_FALSE(w.engine->TimeToNextMove().has_value());  // nothing to do: no wake-up
 }
 
 TEST(Engine, SwapsThatFailHarmNobody) {
@@ -379,18 +381,18 @@ TEST(Engine, SwapsThatFailHarmNobody) {
   w.Wait(kNsPerSecond);
   const EngineStats failed = w.engine->Stats();
   EXPECT_GT(failed.kv_tiers.failed_jobs, 0);   // tried again
-  EXPECT_LE(failed.kv_tiers.failed_jobs, 12);  // at ticks, and no more often
+  EXPECT_LE(failed.kv_tiers.failed_jobs, 12);  // at ticks only
   EXPECT_EQ(failed.kv_tiers.pages_fetched_ahead, 0);
   w.kv_transfer.set_fault({});
   w.transfer.set_fault({});
-  w.Ask(kBaseModel, 18);  // something happens
+  w.Ask(kBaseModel, 18);  // causes steps
   w.Wait();               // a tick
   w.Wait(5 * kNsPerSecond);
   EXPECT_EQ(w.Used(), 56);
   w.Ask(w.small, 1);
 }
 
-// Who stops takes no more in.
+// A server that is stopping fetches nothing ahead.
 TEST(Engine, NothingComesOnceTheServerEnds) {
   SwappingWorld w;
   w.MakeRoom();
@@ -400,7 +402,7 @@ TEST(Engine, NothingComesOnceTheServerEnds) {
   EXPECT_FALSE(w.engine->TimeToNextMove().has_value());
 }
 
-// The adapter goes while its history is on its way: both pages of each move are freed when it ends.
+// The adapter is unloaded while its history is being fetched: both pages of each move are freed when it ends.
 TEST(Engine, AnUnloadDuringAFetchLeaksNothing) {
   World w(24, 64, {}, {});
   const AdapterGeneration adapter = w.Load("x", 2, "weights");
@@ -415,7 +417,7 @@ TEST(Engine, AnUnloadDuringAFetchLeaksNothing) {
   }
   w.kv_transfer.set_fault({});
   const RequestId id = submit(adapter, 1);
-  while (w.engine->Stats().adapters.device_loads < 2) w.Advance();  // it had to go as well
+  while (w.engine->Stats().adapters.device_loads < 2) w.Advance();  // it had been evicted as well
   while (w.kv_transfer.next_end() < 0) ASSERT_TRUE(w.Advance());
   w.engine->Cancel(id);
   ASSERT_TRUE(w.registry.Remove("x").ok());
@@ -427,8 +429,8 @@ TEST(Engine, AnUnloadDuringAFetchLeaksNothing) {
   w.engine->CheckIntegrity();
 }
 
-// Without dependency between them, an adapter goes and its history stays: useless for now, and of use again when the
-// adapter is back.
+// Without dependency maintenance, an adapter is evicted and its history stays: invalid for now, and usable again when
+// the adapter is back.
 TEST(Engine, HistoryWithoutItsAdapterIsInvalidUntilItIsBack) {
   World w(40, 12, {}, {6, 6}, /*prefix_cache=*/true, "vllm");  // adapters have 8 pages: one at a time
   const auto ask = [&](std::uint32_t adapter) {
@@ -445,13 +447,13 @@ TEST(Engine, HistoryWithoutItsAdapterIsInvalidUntilItIsBack) {
   EXPECT_EQ(ask(1), 8);
   EXPECT_EQ(w.engine->Stats().history_pages, 4);
   EXPECT_EQ(w.engine->Stats().invalid_history_pages, 2);  // now those of adapter 2
-  ASSERT_TRUE(w.registry.Remove("adapter-1").ok());       // which nobody can bring back any more
+  ASSERT_TRUE(w.registry.Remove("adapter-1").ok());       // which no request can bring back
   w.Drain();
   EXPECT_EQ(w.engine->Stats().history_pages, 2);
   EXPECT_EQ(w.engine->Stats().invalid_history_pages, 0);
 }
 
-// The content's history outlives the one name of it that goes, though the other is not on the device at the time.
+// A content's history outlives one of its names, even if the other is not resident at the time.
 TEST(Engine, HistoryStaysForTheOtherNameOfItsContent) {
   World w(40, 20, {}, {}, /*prefix_cache=*/true, "vllm");
   const AdapterGeneration first = w.Load("first", 6, "same weights"), second = w.Load("second", 6, "same weights");
@@ -462,8 +464,8 @@ TEST(Engine, HistoryStaysForTheOtherNameOfItsContent) {
     return w.outcomes[id].cached_tokens;
   };
   EXPECT_EQ(cached(second), 0);
-  EXPECT_EQ(cached(first), 8);  // and takes the place of the second
-  EXPECT_EQ(cached(other), 0);  // of the first
+  EXPECT_EQ(cached(first), 8);  // and evicts the second
+  EXPECT_EQ(cached(other), 0);  // and evicts the first
   ASSERT_TRUE(w.registry.Remove("first").ok());
   w.Drain();
   EXPECT_EQ(w.engine->Stats().invalid_history_pages, 2);

@@ -8,14 +8,15 @@
 
 namespace loramux {
 
-// Steps the engine on its own thread from construction until Stop; sleeps on the wakeup while there is nothing to do.
-// Does not own engine and wakeup.
+// Steps the engine on its own thread from construction until Stop. Sleeps on the wakeup while there is nothing to do.
+// Does not own `engine` and `wakeup`; both must outlive it.
 class EngineLoop {
  public:
+  // Starts the thread.
   EngineLoop(Engine* engine, Wakeup* wakeup);
-  ~EngineLoop();  // Stop()
+  ~EngineLoop();  // calls Stop()
 
-  // Refuses new requests, cancels what is still in, waits for the engine to be idle, ends the thread. Idempotent.
+  // Refuses new requests, cancels accepted ones, waits until the engine is idle and joins the thread. Idempotent.
   void Stop();
 
  private:

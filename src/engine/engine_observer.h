@@ -1,6 +1,6 @@
-// Who watches an engine: is told everything that its decisions depend on and that is not a function of what it was told
-// before, and every plan. From that, FlightRecorder makes a file, a replay of the file compares its plans, and tests
-// hold each plan against what must not be exceeded.
+// EngineObserver receives every plan and every input of the engine's decisions that is not a function of earlier
+// inputs. FlightRecorder writes them to a file, the replay of that file compares its plans with them, and tests check
+// each plan against its limits.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace loramux {
 
-// A plan before it is carried out, and the world as the plan found it. Changes nothing of it; valid during the call.
+// A plan before it is committed, and the state that the planner saw. Read-only; valid during the call.
 struct PlannedStep {
   const StepPlan& plan;
   const Scheduler& scheduler;
@@ -25,32 +25,39 @@ struct PlannedStep {
   TimeNs now = 0;
 };
 
-// All calls on the engine's thread, within its step, in the order in which they stand here; they may not block. What
-// transfers complete is not among them: that is seen where they are polled (FlightRecorder::Watch). What a call is
-// given is valid during the call. Here, everything is ignored.
+// All calls are made on the engine thread within a step, in the order of their declaration. They may not block.
+// Transfer completions are not reported here; they are observed where they are polled (FlightRecorder::Watch).
+// Arguments are valid during the call only. This base class ignores all calls.
 class EngineObserver {
  public:
   virtual ~EngineObserver() = default;
 
-  // `now` is the step's only look at the clock.
+  // A step begins. `now` is its only reading of the clock.
   virtual void StepBegan(TimeNs now) {}
-  // From the inbox. `version` is null for the base model.
+  // `request` was taken from the inbox. `version` is null for the base model.
   virtual void Arrived(const Request& request, const AdapterVersion* version) {}
-  virtual void Pinned(const AdapterVersion& version, bool pinned) {}  // only what was granted
+  virtual void Pinned(const AdapterVersion& version, bool pinned) {}  // granted pins and all unpins
+  // A cancellation was taken from the inbox; the id may be unknown.
   virtual void CancelAsked(RequestId id) {}
-  virtual void CancelAllAsked() {}  // from then on in each step
-  virtual void Ending() {}          // nothing is accepted any more; in each step
+  virtual void CancelAllAsked() {}  // CancelAll was called; repeated in each later step
+  virtual void Ending() {}          // StopAccepting was called; repeated in each later step
+  // The registry retired this generation.
   virtual void Retired(AdapterGeneration generation) {}
-  // So many layers of what is arriving on the device were there when the step looked: an adapter by its generation,
-  // keys and values by their fetch's number. In each step until the transfer's completion.
+  // The step saw `layers` layers of an arriving transfer on the device. `transfer` is the adapter's generation, or, for
+  // keys and values (`kv`), the number of the fetch. Reported in each step until the transfer completes.
   virtual void SawLayers(bool kv, std::uint64_t transfer, std::int32_t layers) {}
-  // The executor is done with the batch in flight.
+  // The executor has finished the batch in flight, of which it waited `waited` ns for layers.
   virtual void Computed(TimeNs waited) {}
-  // The batch's results are taken: then each token that counts, and each request that ends (at any time in a step).
+  // The batch's results are taken. Then follow the calls for each token that counts. Ended is called for each request
+  // that ends, at any point of a step.
   virtual void Collected() {}
+  // `request id` sampled `token`; `stops`: the token ends the request and is not delivered.
   virtual void Sampled(RequestId id, TokenId token, bool stops) {}
+  // The request ended, for any reason.
   virtual void Ended(RequestId id) {}
+  // A plan was made and is about to be committed.
   virtual void Planned(const PlannedStep& step) {}
+  // The step is over.
   virtual void StepEnded() {}
 };
 

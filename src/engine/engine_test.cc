@@ -1,5 +1,5 @@
-// The engine on a virtual clock: random loads against what must hold whatever the order of events. The real executor is
-// tested in tests/.
+// The engine on a virtual clock: random loads, checked against invariants that hold for any order of events. The real
+// executor is tested in tests/.
 #include "engine/engine_world_for_test.h"
 
 namespace loramux {
@@ -15,15 +15,15 @@ struct Asked {
 };
 
 struct Fuzzed {
-  std::uint64_t digest = 0;  // of all that happened
+  std::uint64_t digest = 0;  // of all events
   CacheRegime regime;
   EngineStats stats;
   std::int64_t cancelled = 0;
-  std::int64_t discarded = 0;      // chunks whose adapter or history failed to arrive
+  std::int64_t discarded = 0;      // chunks with a failed arrival of adapter or history
   std::int64_t invalid_pages = 0;  // the most at one time
 };
 
-// What the regime promises, whatever happens.
+// Checks the regime's promises.
 void CheckRegime(const CacheRegime& regime, World& w, Fuzzed& fuzzed) {
   w.engine->CheckIntegrity();
   const EngineStats stats = w.engine->Stats();
@@ -38,7 +38,8 @@ void CheckRegime(const CacheRegime& regime, World& w, Fuzzed& fuzzed) {
   fuzzed.invalid_pages = std::max(fuzzed.invalid_pages, stats.invalid_history_pages);
 }
 
-// Links so slow that a page takes up to 4 ms, and a step begins while layers arrive; some as fast as memory.
+// Bytes per second: most links are so slow that a page takes up to 4 ms and steps start while layers arrive; some are
+// fast.
 double HostLink(std::uint64_t seed) {
   const double kPageTimes[] = {0.2e-3, 1e-3, 4e-3};
   return seed % 4 == 0 ? 10e9 : 64 / kPageTimes[seed % 4 - 1];
@@ -61,7 +62,7 @@ Fuzzed FuzzOnce(std::uint64_t seed) {
   scheduler.fairness.max_wait = static_cast<TimeNs>(prng.NextBelow(3)) * 200 * kNsPerMs;
   scheduler.discard_share = prng.NextBelow(3) == 0 ? 0 : 0.25;
   scheduler.load_on_arrival = seed / 4 % 2 == 0;
-  const std::uint64_t named_tenants = prng.NextBelow(5);  // 0: a tenant each adapter
+  const std::uint64_t named_tenants = prng.NextBelow(5);  // 0: one tenant per adapter
   const std::span<const CacheRegime> regimes = CacheRegimes();
   fuzzed.regime = regimes[static_cast<std::size_t>(prng.NextBelow(regimes.size()))];
   World w(24 + static_cast<std::int64_t>(prng.NextBelow(20)), 4 + static_cast<std::int64_t>(prng.NextBelow(50)),
@@ -83,7 +84,7 @@ Fuzzed FuzzOnce(std::uint64_t seed) {
     for (std::uint64_t burst = prng.NextBelow(6); burst > 0 && to_submit > 0; --burst, --to_submit) {
       Asked ask;
       ask.prompt.resize(1 + prng.NextBelow(40));
-      const std::uint64_t kinds = prng.NextBelow(2) == 0 ? 3 : kTestVocab;  // many begin alike
+      const std::uint64_t kinds = prng.NextBelow(2) == 0 ? 3 : kTestVocab;  // many prompts begin alike
       for (TokenId& id : ask.prompt) id = static_cast<TokenId>(prng.NextBelow(5) == 0 ? prng.NextBelow(kinds) : 7);
       ask.adapter = static_cast<std::uint32_t>(prng.NextBelow(13));
       ask.max_tokens = 1 + static_cast<std::int32_t>(prng.NextBelow(24));
@@ -164,7 +165,7 @@ TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
     tiers.failed_jobs += stats.kv_tiers.failed_jobs;
     if (seed <= 20) ASSERT_EQ(fuzzed.digest, FuzzOnce(seed).digest) << "not deterministic";
   }
-  // The test is worth something only if the hard paths were taken.
+  // The test is meaningful only if the difficult paths were taken.
   EXPECT_GT(preemptions, 100);
   EXPECT_GT(evictions, 1000);
   EXPECT_GT(failures, 100);
@@ -190,7 +191,7 @@ TEST(Engine, FuzzEveryRequestEndsOnceWithItsOwnTokens) {
   }
 }
 
-// Where adapters have a share, neither side takes from the other.
+// If adapters have a share, neither side takes from the other.
 TEST(Engine, AFixedShareIsFixed) {
   World w(40, 60, {}, {6, 6, 9}, /*prefix_cache=*/true, "vllm");
   EXPECT_EQ(w.Submit({1}, 3, 4).error().code, ErrorCode::kResourceExhausted);  // 9 pages of 8
@@ -212,7 +213,7 @@ TEST(Engine, AFixedShareIsFixed) {
   EXPECT_GE(w.engine->Stats().history_pages, 30);
 }
 
-// S-LoRA: the adapter leaves with its last request, and nothing of the prompt stays.
+// S-LoRA: the adapter is evicted with its last request, and nothing of the prompt stays.
 TEST(Engine, SLoraKeepsNothingThatIsIdle) {
   World w(64, 12, {}, {4, 4}, /*prefix_cache=*/true, "s-lora");
   const auto ask = [&](std::int32_t max_tokens) { return *w.Submit({1, 2, 3, 4, 5, 6, 7, 8, 9}, 1, max_tokens); };
@@ -280,8 +281,7 @@ TEST(Engine, AStopTokenEndsTheRequestAndIsNotDelivered) {
   EXPECT_EQ(outcome.finish, FinishReason::kStop);
 }
 
-// A snapshot is made when somebody asks, by the engine's own step, and is not made again for a while.
-// Says 3, and writes down what it is told.
+// Predicts 3, and records its calls.
 class RecordingPredictor final : public LengthPredictor {
  public:
   std::string_view name() const override { return "recording"; }
@@ -325,6 +325,7 @@ TEST(Engine, ThePredictorLearnsFromRequestsThatEndByThemselves) {
   EXPECT_EQ(stats.error_tokens, 2 + std::abs(static_cast<std::int64_t>(expected.size()) - 3));
 }
 
+// A snapshot is made on request, by the engine's own step, and is not made again for a while.
 TEST(Engine, SnapshotOnRequest) {
   World world(64, 64, {}, {4, 2, 3});
   const auto ask = [&] { return world.engine->Snapshot(std::chrono::milliseconds(0)); };
@@ -335,14 +336,14 @@ TEST(Engine, SnapshotOnRequest) {
   const auto first = ask();
   ASSERT_NE(first, nullptr);
   EXPECT_EQ(first->page_tokens, kTestPageTokens);
-  ASSERT_EQ(first->adapters.size(), 1u);  // the only one that was asked for
+  ASSERT_EQ(first->adapters.size(), 1u);  // the only one that was requested
   EXPECT_EQ(first->adapters[0].version.name, "adapter-1");
   EXPECT_EQ(first->adapters[0].device, TierState::kLoading);
   EXPECT_EQ(first->adapters[0].waiting, 1);
   EXPECT_EQ(ask(), first);
   world.Drain();
   world.clock.Advance(kNsPerSecond);
-  EXPECT_EQ(ask(), first);  // nobody steps: the last one
+  EXPECT_EQ(ask(), first);  // no step is made: the last snapshot
   world.engine->Step();     // idle, and still answers
   const auto last = ask();
   ASSERT_NE(last, first);

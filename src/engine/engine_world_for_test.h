@@ -1,5 +1,5 @@
-// An engine on a virtual clock, with a modelled executor and modelled transfers: what the engine's own tests share.
-// Pages hold 4 positions in 64 bytes: 4 layers, each with 4 bytes a position.
+// An engine on a virtual clock with a modelled executor and modelled transfers, shared by the engine's tests. A page
+// holds 4 positions in 64 bytes: 4 layers with 4 bytes per position each.
 #pragma once
 
 #include <algorithm>
@@ -18,15 +18,16 @@
 
 namespace loramux {
 
+// Vocabulary size of the test model.
 inline constexpr std::int64_t kTestVocab = 1000;
 inline constexpr std::int64_t kTestPageTokens = 4;
 inline constexpr std::int32_t kTestLayers = 4;
 inline constexpr std::size_t kTestLayerBytes = kTestPageTokens * sizeof(std::uint32_t);  // of a page
 
-// Each chunk's page table must lead to what was computed for exactly its tokens under its adapter's content, in each
-// layer when that is read: at once, or where it is still arriving when it has arrived. "Keys and values" are a hash of
-// all tokens so far, written where a real executor would write them. Like that one it takes its time until every layer
-// has arrived or failed, and what is computed with a failed arrival is garbage.
+// Checks that each chunk's page table leads to keys and values computed for exactly its tokens under its adapter's
+// content. A layer is checked when it is read: at once, or as soon as it has arrived. "Keys and values" are a hash of
+// all tokens so far, written where a real executor would write them. As with a real executor, a batch is not done until
+// every layer has arrived or failed, and a chunk with a failed arrival yields garbage.
 class KvCheckingExecutor final : public Executor {
  public:
   KvCheckingExecutor(const Clock* clock, ModeledExecutor* executor, PagePool* device)
@@ -40,7 +41,7 @@ class KvCheckingExecutor final : public Executor {
     for (std::size_t i = 0; i < batch.chunks.size(); ++i) ReadLayers(i);
     executor_->Submit(batch);
   }
-  // A real executor may have copied a page at any time up to now: it must be what it was.
+  // A real executor may copy a page at any time until now, so each source page must be unchanged.
   bool Poll(ExecutorResult& result) override {
     if (batch_ == nullptr) return false;
     bool all_ended = true;
@@ -62,7 +63,7 @@ class KvCheckingExecutor final : public Executor {
     batch_ = nullptr;
     return true;
   }
-  // Positions that were found computed by somebody else.
+  // Positions read that another request had computed.
   std::int64_t checked() const { return checked_; }
   // Layers that were read before the last one of the same chunk had arrived.
   std::int64_t layers_read_early() const { return layers_read_early_; }
@@ -85,7 +86,7 @@ class KvCheckingExecutor final : public Executor {
     const auto failed = [](const LayerProgress* arrival) { return arrival != nullptr && arrival->failed(); };
     return failed(chunk.adapter_arrival) || failed(chunk.kv_arrival);
   }
-  // So many layers of what the chunk reads are there.
+  // The number of layers available of everything that the chunk reads.
   static std::int32_t Layers(const ExecutorChunk& chunk) {
     std::int32_t layers = kTestLayers;
     for (const LayerProgress* arrival : {chunk.adapter_arrival, chunk.kv_arrival}) {
@@ -140,12 +141,13 @@ class KvCheckingExecutor final : public Executor {
   const ExecutorBatch* batch_ = nullptr;
   TimeNs computed_at_ = 0;
   bool computed_ = false;
-  std::vector<std::int32_t> next_layer_;  // by chunk: to be read next
+  std::vector<std::int32_t> next_layer_;  // by chunk: the next layer to read
   std::int64_t checked_ = 0, layers_read_early_ = 0, discarded_ = 0;
-  // pages copied by the step in flight, and what they held
+  // pages copied by the step in flight, and their content
   std::vector<std::pair<std::uint32_t, std::vector<std::byte>>> sources_;
 };
 
+// An engine with all parts, and the outcomes of its requests.
 struct EngineWorld {
   struct Outcome {
     std::vector<TokenId> tokens;
@@ -173,7 +175,7 @@ struct EngineWorld {
     std::int64_t max_model_len = 200;
     bool prefix_cache = true, kv_host_tier = true;
     std::string cache = "lru";
-    // of each link between host and device; what is slow arrives layer by layer
+    // of each link between host and device; a slow link makes transfers arrive layer by layer
     double host_bytes_per_second = 10e9;
     LengthPredictor* predictor = nullptr;
     EngineObserver* observer = nullptr;
@@ -249,7 +251,7 @@ struct EngineWorld {
     return engine->Submit(std::move(request));
   }
 
-  // Runs the engine until nothing moves, then the clock to the next event. False when all is quiet for good.
+  // Steps the engine until nothing changes, then advances the clock to the next event. False if no event is left.
   bool Advance() {
     while (engine->Step()) {
     }
@@ -261,6 +263,7 @@ struct EngineWorld {
     clock.AdvanceTo(std::max(next, clock.Now()));
     return true;
   }
+  // Advances until all requests have ended, then checks the engine's integrity.
   void Drain() {
     while (Advance()) {
     }
@@ -270,7 +273,7 @@ struct EngineWorld {
   }
 };
 
-// With adapters of so many pages, generations 1, 2, ...
+// A world with adapters of the given sizes in pages, generations 1, 2, ...
 struct AdapterWorld : EngineWorld {
   AdapterWorld(std::int64_t device_pages, std::int64_t host_pages, SchedulerOptions scheduler,
                const std::vector<std::int64_t>& adapter_pages, bool prefix_cache = true,
@@ -289,7 +292,7 @@ struct AdapterWorld : EngineWorld {
   }
 };
 
-// What a request must get, whatever shared its batches: the chain of NextToken up to eos or max_tokens.
+// The tokens a request must get, whatever shared its batches: the chain of NextToken up to eos or max_tokens.
 inline std::vector<TokenId> ExpectedTokens(AdapterGeneration adapter, const std::vector<TokenId>& prompt,
                                            std::int32_t max_tokens) {
   std::vector<TokenId> generated;

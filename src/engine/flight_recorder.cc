@@ -11,9 +11,9 @@
 namespace loramux {
 namespace {
 
-constexpr std::size_t kWriteAt = std::size_t{256} << 10;  // bytes that wait, or
-constexpr std::chrono::milliseconds kWriteAfter{200};     // so long: what a crash may cost
-constexpr std::size_t kStepBytes = 256, kItemBytes = 48;  // about, in memory
+constexpr std::size_t kWriteAt = std::size_t{256} << 10;  // write when this many bytes are queued, or
+constexpr std::chrono::milliseconds kWriteAfter{200};     // after this time: the most that a crash may lose
+constexpr std::size_t kStepBytes = 256, kItemBytes = 48;  // approximate sizes in memory
 
 std::array<std::uint64_t, 2> RandomKey() {
   std::array<std::uint64_t, 2> key{};
@@ -28,7 +28,7 @@ TransferOutcome OutcomeOf(const TransferCompletion& completion) {
 
 }  // namespace
 
-// Engine thread only, as its users are.
+// Used on the engine thread only, as the wrapped transfer is.
 class FlightRecorder::WatchedTransfer final : public AdapterTransfer {
  public:
   WatchedTransfer(FlightRecorder* recorder, std::unique_ptr<AdapterTransfer> transfer, bool kv)
@@ -49,7 +49,7 @@ class FlightRecorder::WatchedTransfer final : public AdapterTransfer {
 Result<std::unique_ptr<FlightRecorder>> FlightRecorder::Create(FileSystem* files, const std::filesystem::path& path,
                                                                FlightRecorderOptions options) {
   std::error_code none;  // then there is no file to keep
-  // an empty one is of a failed start
+  // an empty file is left by a failed start
   if (std::filesystem::is_regular_file(path, none) && std::filesystem::file_size(path, none) > 0) {
     std::filesystem::path old = path;
     RETURN_IF_ERROR(files->Rename(path, old += ".old"));
@@ -70,7 +70,7 @@ std::unique_ptr<AdapterTransfer> FlightRecorder::Watch(std::unique_ptr<AdapterTr
 
 void FlightRecorder::Begin(RecordedSetup setup) {
   CHECK(!writer_.joinable());
-  // in their order: the first have the weights
+  // in this order: the first tenants are those with weights
   for (std::size_t i = 0; i < setup.scheduler.fairness.weights.size(); ++i) {
     std::string& name = setup.scheduler.fairness.weights[i].first;
     tenants_.insert_or_assign(name, static_cast<std::uint32_t>(i));  // of equal names the last counts
@@ -157,7 +157,7 @@ void FlightRecorder::Retired(AdapterGeneration generation) {
 void FlightRecorder::TransferEnded(bool kv, const TransferCompletion& completion) {
   if (!in_step_) return;
   current_.step.completions.push_back({kv, completion.id, OutcomeOf(completion)});
-  layers_.erase({kv, completion.id});  // of another transfer, if there is one
+  layers_.erase({kv, completion.id});  // the number may be reused by another transfer
 }
 
 void FlightRecorder::SawLayers(bool kv, std::uint64_t transfer, std::int32_t layers) {
@@ -246,7 +246,7 @@ void FlightRecorder::Write(std::vector<Queued> queued) {
   spdlog::warn("{}: the recording has ended after {} bytes, the server goes on", path_.string(), bytes_);
 }
 
-// Tokens become pseudonyms. What a request ends by has one name for all.
+// Replaces tokens by pseudonyms. The token that stops a request has the same name everywhere.
 void FlightRecorder::Disguise(Queued& queued) {
   for (std::size_t i = 0; i < queued.step.arrivals.size(); ++i) {
     RecordedArrival& arrival = queued.step.arrivals[i];

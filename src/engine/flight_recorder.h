@@ -1,5 +1,5 @@
-// Writes what an engine is told, and what it plans, to a file (recording.h) from which `loramux simulate --replay`
-// makes the same plans again.
+// Records everything an engine is told, and every plan it makes, in a file (recording.h) from which `loramux simulate
+// --replay` makes the same plans again.
 #pragma once
 
 #include <atomic>
@@ -22,37 +22,39 @@
 
 namespace loramux {
 
+// Options of FlightRecorder. Reaching a limit ends the recording.
 struct FlightRecorderOptions {
-  std::int64_t max_file_bytes = std::int64_t{1} << 30;   // then the recording ends
-  std::size_t max_queued_bytes = std::size_t{64} << 20;  // that wait for the disk; beyond, the recording ends
-  // of tenants' names, which clients may make up; beyond, it ends
+  std::int64_t max_file_bytes = std::int64_t{1} << 30;   // of the recording
+  std::size_t max_queued_bytes = std::size_t{64} << 20;  // of steps not yet written to disk
+  // of tenant names, which clients may invent
   std::size_t max_tenant_bytes = std::size_t{64} << 20;
-  std::string program;  // version, for who reads the recording
+  std::string program;  // program version, for the reader of the recording
 };
 
-// Nothing here harms the engine: it never waits for the disk, and what cannot be written ends the recording with one
-// warning in the log. The engine's thread only copies; pseudonyms and bytes are made on a thread of the recorder's own.
-// Watch, Begin and Close are called while no step is under way; the observer's calls are the engine thread's.
+// Never harms the engine: it never waits for the disk, and a write failure ends the recording with one warning in the
+// log. The engine thread only copies; the recorder's own thread makes pseudonyms and bytes. Watch, Begin and Close may
+// be called only while no step runs; the observer's calls come from the engine thread.
 class FlightRecorder final : public EngineObserver {
  public:
-  // Makes the file, for its owner only; one that is there is kept as FILE.old. `files` must outlive it. Error: the
-  // system's.
+  // Creates the file, readable by its owner only. An existing non-empty file is kept as FILE.old. `files` must outlive
+  // the recorder. Errors: those of the file system.
   static Result<std::unique_ptr<FlightRecorder>> Create(FileSystem* files, const std::filesystem::path& path,
                                                         FlightRecorderOptions options = {});
-  ~FlightRecorder() override;  // Close
+  ~FlightRecorder() override;  // calls Close
 
-  // The transfer, with what it completes recorded: of keys and values (`kv`), or of adapters. The recorder must outlive
-  // it.
+  // Wraps `transfer` so that its completions are recorded, as those of keys and values (`kv`) or of adapters. The
+  // recorder must outlive the returned transfer.
   std::unique_ptr<AdapterTransfer> Watch(std::unique_ptr<AdapterTransfer> transfer, bool kv);
-  // Before the engine's first step; without it, nothing is recorded.
+  // Starts recording. Call before the engine's first step; without this call, nothing is recorded.
   void Begin(RecordedSetup setup);
-  // Writes what waits, and the end. Idempotent.
+  // Writes all queued steps and the end mark. Idempotent.
   void Close();
 
-  std::uint64_t steps() const { return steps_; }                           // recorded; after Close
-  std::int64_t bytes() const { return bytes_; }                            // written; after Close
-  bool failed() const { return failed_.load(std::memory_order_relaxed); }  // something was lost
+  std::uint64_t steps() const { return steps_; }                           // recorded; valid after Close
+  std::int64_t bytes() const { return bytes_; }                            // written; valid after Close
+  bool failed() const { return failed_.load(std::memory_order_relaxed); }  // something could not be recorded
 
+  // EngineObserver, on the engine thread.
   void StepBegan(TimeNs now) override;
   void Arrived(const Request& request, const AdapterVersion* version) override;
   void Pinned(const AdapterVersion& version, bool pinned) override;
@@ -70,23 +72,28 @@ class FlightRecorder final : public EngineObserver {
 
  private:
   class WatchedTransfer;
-  // A step with what the writer needs besides. Tokens are not pseudonyms yet.
+  // A step with the additional data that the writer needs. Its tokens are not pseudonyms yet.
   struct Queued {
     RecordedStep step;
-    std::vector<std::string> digests;  // of the arrivals' adapters
+    std::vector<std::string> digests;  // of the adapters of `step.arrivals`, in order
     std::vector<RequestId> ended;
-    std::size_t bytes = 0;  // about
+    std::size_t bytes = 0;  // approximate size in memory
   };
 
   FlightRecorder(std::filesystem::path path, std::unique_ptr<WritableFile> file, FlightRecorderOptions options);
+  // Records a completion of a watched transfer.
   void TransferEnded(bool kv, const TransferCompletion& completion);
+  // Records the adapter's version at its first appearance.
   void Know(const AdapterVersion& version);
+  // The number that stands for the tenant's name.
   std::uint32_t TenantOf(const std::string& name);
+  // Ends the recording with a warning that gives the reason.
   void Fail(const std::string& why);
 
   // On the recorder's own thread.
   void Run();
   void Write(std::vector<Queued> steps);
+  // Replaces the tokens of `queued` by pseudonyms.
   void Disguise(Queued& queued);
   void Append(std::string_view bytes);
 
@@ -94,22 +101,22 @@ class FlightRecorder final : public EngineObserver {
   const FlightRecorderOptions options_;
   std::atomic<bool> failed_{false}, full_{false};
 
-  // The engine thread's.
+  // State of the engine thread.
   bool recording_ = false, in_step_ = false;
-  bool cancelled_all_ = false, ending_ = false;  // as recorded
+  bool cancelled_all_ = false, ending_ = false;  // what has been recorded
   Queued current_;
-  std::unordered_set<std::uint32_t> known_;  // generations; looked up, never iterated, like the others
+  std::unordered_set<std::uint32_t> known_;  // generations; looked up, never iterated, as are the other hash tables
   std::unordered_map<std::string, std::uint32_t> tenants_;
   std::uint32_t next_tenant_ = 0;
-  std::size_t tenant_bytes_ = 0;                                   // of their names, about
-  std::map<std::pair<bool, std::uint64_t>, std::int32_t> layers_;  // by transfer, as recorded last
+  std::size_t tenant_bytes_ = 0;                                   // approximate size of the tenants' names
+  std::map<std::pair<bool, std::uint64_t>, std::int32_t> layers_;  // last recorded count, by (kv, transfer)
   std::uint64_t steps_ = 0;
 
-  // The writer's.
+  // State of the writer.
   std::unique_ptr<WritableFile> file_;
   RecordingEncoder encoder_;
   Pseudonyms pseudonyms_;
-  std::unordered_map<std::uint64_t, std::uint64_t> sequences_;  // by request: of Pseudonyms
+  std::unordered_map<std::uint64_t, std::uint64_t> sequences_;  // by request: the state of its Pseudonyms sequence
   std::int64_t bytes_ = 0;
 
   std::mutex mutex_;

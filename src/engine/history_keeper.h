@@ -1,4 +1,4 @@
-// Keeps what a HistoryPredictor learned in a file: read at the start, written now and then and at the end.
+// Persists what a HistoryPredictor has learned: reads the file at the start, writes it periodically and at the end.
 #pragma once
 
 #include <chrono>
@@ -13,14 +13,15 @@
 
 namespace loramux {
 
-// A thread of its own. Nothing here fails the server: a file that cannot be read or written is a warning in the log,
-// and the predictor begins with nothing, or the file stays as it was.
+// Has its own thread. A failure never stops the server: it is logged as a warning. After a failed read, the predictor
+// starts empty; after a failed write, the file stays as it was.
 class HistoryKeeper {
  public:
-  // Reads `file`, if there is one. `files` and `predictor` must outlive it.
+  // Reads `file` if it exists, then saves every `interval` (default: 5 minutes). `files` and `predictor` must outlive
+  // it.
   HistoryKeeper(FileSystem* files, std::filesystem::path file, HistoryPredictor* predictor,
                 std::chrono::milliseconds interval = std::chrono::minutes(5));
-  ~HistoryKeeper();  // writes it
+  ~HistoryKeeper();  // saves a last time
   HistoryKeeper(const HistoryKeeper&) = delete;
   HistoryKeeper& operator=(const HistoryKeeper&) = delete;
 
@@ -33,7 +34,7 @@ class HistoryKeeper {
   const std::filesystem::path file_;
   HistoryPredictor* const predictor_;
   const std::chrono::milliseconds interval_;
-  std::string written_;  // what the file holds, as far as known
+  std::string written_;  // content of the file, as far as known
   std::mutex mutex_;
   std::condition_variable stopping_;
   bool stop_ = false;

@@ -1,5 +1,5 @@
-// An executor without a model, which waits for no layer either (the engine collects a step only when what it used has
-// arrived): a step takes a modelled time, and tokens are a hash of the sequence. For the planning
+// An executor without a model: a step takes a modelled time, and tokens are a hash of the sequence. It never waits for
+// layers, because the engine collects a step only after everything the step uses has arrived. For the planning
 // benchmark, the scheduler's fuzz test and the simulator.
 #pragma once
 
@@ -8,16 +8,17 @@
 
 namespace loramux {
 
-// Linear in what a step computes (CaraServe section 5 uses the same form).
+// Cost of a step, linear in what it computes (the form of CaraServe section 5).
 struct StepCost {
   TimeNs base_ns = 5 * kNsPerMs;
   TimeNs per_token_ns = 50 * kNsPerUs;
-  TimeNs per_rank_ns = 5 * kNsPerUs;  // per unit of the sum of ranks over distinct adapters
+  TimeNs per_rank_ns = 5 * kNsPerUs;  // per unit of rank, summed over distinct adapters
 };
 
+// Takes StepCost's time for each batch. Not thread-safe.
 class ModeledExecutor final : public Executor {
  public:
-  // Polling succeeds once `clock` has passed the step's end. Does not own the clock.
+  // Does not own `clock`. Poll succeeds once `clock` has passed the end of the step.
   ModeledExecutor(const Clock* clock, StepCost cost, std::int64_t vocab_size)
       : clock_(clock), cost_(cost), vocab_size_(vocab_size) {}
   void Submit(const ExecutorBatch& batch) override;
@@ -25,7 +26,8 @@ class ModeledExecutor final : public Executor {
 
   // When the batch in flight ends; -1 if none. (The simulator advances its clock to it.)
   TimeNs ends_at() const { return batch_ == nullptr ? -1 : ends_at_; }
-  // The token that follows `tokens`: depends on nothing else, so that a resumed request must go on alike.
+  // The token that follows `prompt` and `generated`. Depends on the arguments alone, so that a preempted request must
+  // continue with the same tokens.
   static TokenId NextToken(AdapterGeneration adapter, std::span<const TokenId> prompt,
                            std::span<const TokenId> generated, std::int64_t vocab_size);
 

@@ -13,7 +13,8 @@ namespace loramux {
 namespace {
 
 constexpr std::string_view kMagic = "LORAMUXR";
-// 3: no after_prefill_per_sequence; 2: nor _decay, spread_prompts, ridge_tokens, load_on_arrival
+// Fields that older versions lack. Version 3: after_prefill_per_sequence. Version 2: also after_prefill_decay,
+// spread_prompts, ridge_tokens, load_on_arrival.
 constexpr std::uint32_t kVersion = 4;
 constexpr std::uint8_t kSetupBlock = 1, kHistoryBlock = 2, kStepsBlock = 3, kEndBlock = 4;
 constexpr std::size_t kBlockHead = 1 + 4 + 8;
@@ -49,12 +50,12 @@ void Put(std::string& out, std::uint64_t value) {
   out.push_back(static_cast<char>(value));
 }
 
-// Small numbers of either sign stay small.
+// Zigzag coding: small numbers of either sign stay small.
 void PutSigned(std::string& out, std::int64_t value) {
   Put(out, (static_cast<std::uint64_t>(value) << 1) ^ static_cast<std::uint64_t>(value >> 63));
 }
 
-// Once it has failed it gives zeros.
+// Reads coded values. After a failure it returns zeros.
 class Cursor {
  public:
   explicit Cursor(std::string_view bytes) : bytes_(bytes) {}
@@ -74,7 +75,7 @@ class Cursor {
     position_ += sizeof(T);
     return value;
   }
-  // At most `most`.
+  // Reads a variable-length integer. Fails above `most`.
   std::uint64_t Get(std::uint64_t most = UINT64_MAX) {
     std::uint64_t value = 0;
     for (int shift = 0; shift < 64; shift += 7) {
@@ -92,7 +93,7 @@ class Cursor {
     if (number < low || number > high) failed_ = true;
     return failed_ ? 0 : number;
   }
-  // Of items that take at least so many bytes each: not more than there can be.
+  // A count of items with at least `bytes_each` bytes each. Fails if the rest of the input is too short for them.
   std::size_t Count(std::size_t bytes_each = 1) {
     return static_cast<std::size_t>(Get((bytes_.size() - position_) / bytes_each));
   }
@@ -382,7 +383,7 @@ class PlanDescriber {
     if (admission.in_page.tokens > 0) AddNode(admission.in_page.node);
     Add(admission.overtakes.value);
   }
-  // With its progress: what was computed and generated before.
+  // Includes the request's progress: computed positions and known tokens.
   void AddChunk(const PlannedChunk& chunk) {
     Add(chunk.request->id.value);
     Add(static_cast<std::uint64_t>(chunk.request->computed) << 32 |
@@ -449,7 +450,7 @@ std::string RecordingEncoder::Head(const RecordedSetup& setup) {
   return head + Block(kHistoryBlock, setup.history);
 }
 
-// The first step's number and time are whole, the others' what they are behind the one before.
+// The first step's number and time are absolute, those of the others relative to the step before.
 std::string RecordingEncoder::Steps(std::span<const RecordedStep> steps) {
   std::string payload;
   Put(payload, steps.size());

@@ -1,11 +1,11 @@
-// The file that `loramux serve --record` writes: how the engine is made, and for each of its steps everything that its
-// decisions depend on, and the plan. No text, no token and no name of a client is in it: tokens are pseudonyms
-// (Pseudonyms).
+// The file format of `loramux serve --record`. A recording holds the engine's setup and, for each step, every input of
+// its decisions and its plan. It contains no text, no token ids and no client names: tokens are pseudonyms
+// (Pseudonyms), tenants are numbers.
 //
-// "LORAMUXR", u32 version, then blocks: u8 kind, u32 bytes, u64 checksum (XXH3, with the number of the block), payload.
-// One block of the setup (JSON), one of what the length predictor knew (HistoryPredictor::Serialise; may be empty),
-// then blocks of steps, then one of the end. Steps are variable-length integers; each has its number, so that none can
-// be missing unseen.
+// Layout: "LORAMUXR", u32 version, then blocks. A block is: u8 kind, u32 payload bytes, u64 checksum (XXH3, over kind,
+// payload and the block's number), payload. The blocks are, in order: one with the setup (JSON), one with the state of
+// the length predictor (HistoryPredictor::Serialise; may be empty), any number with steps, and one that marks the end.
+// Steps are coded as variable-length integers. Each step carries its number, so that a missing step is detected.
 #pragma once
 
 #include <array>
@@ -26,23 +26,23 @@
 
 namespace loramux {
 
-// What the engine was made of.
+// How the recorded engine was configured.
 struct RecordedSetup {
   std::string program;  // version
-  std::string model;    // its directory's name
+  std::string model;    // name of the model's directory
   std::int64_t started_unix_seconds = 0;
-  SchedulerOptions scheduler;  // with the regime's options. Tenants in `fairness.weights` are called "0", "1", ...
+  SchedulerOptions scheduler;  // with the regime's options; the tenants of `fairness.weights` are named "0", "1", ...
   QueueOrderOptions queue;
-  std::string cache = "lru";              // regime
-  std::string length_predictor = "none";  // "history", "proxy", "none"
-  std::string history;                    // HistoryPredictor::Serialise, where there is one
+  std::string cache = "lru";              // name of the regime
+  std::string length_predictor = "none";  // "history", "proxy" or "none"
+  std::string history;                    // HistoryPredictor::Serialise; empty: no history predictor
   std::int64_t max_model_len = 0;
   KvSlices kv_slices;
   std::int64_t page_bytes = 0, device_pages = 0, host_pages = 0;  // host_pages 0: no host tier
   bool tree = false, kv_transfer = false;
 };
 
-// An adapter's version that a request or a pin brings for the first time.
+// An adapter version at its first appearance, in a request or a pin.
 struct RecordedAdapter {
   AdapterGeneration generation;
   std::string digest;
@@ -51,6 +51,7 @@ struct RecordedAdapter {
   bool operator==(const RecordedAdapter&) const = default;
 };
 
+// A request taken from the inbox. Numbers are as in Request.
 struct RecordedArrival {
   RequestId id;
   AdapterGeneration adapter;
@@ -61,13 +62,16 @@ struct RecordedArrival {
   bool operator==(const RecordedArrival&) const = default;
 };
 
+// A pin (`pinned`) or an unpin.
 struct RecordedPin {
   AdapterGeneration adapter;
   bool pinned = false;
   bool operator==(const RecordedPin&) const = default;
 };
 
+// How a transfer ended.
 enum class TransferOutcome : std::uint8_t { kGood, kFailed, kCancelled };
+// A completed transfer: of keys and values (`kv`) by the fetch's number, of adapters by generation.
 struct RecordedCompletion {
   bool kv = false;
   std::uint64_t transfer = 0;
@@ -75,6 +79,7 @@ struct RecordedCompletion {
   bool operator==(const RecordedCompletion&) const = default;
 };
 
+// Layers of an arriving transfer that a step saw on the device (EngineObserver::SawLayers).
 struct RecordedLayers {
   bool kv = false;
   std::uint64_t transfer = 0;
@@ -82,80 +87,87 @@ struct RecordedLayers {
   bool operator==(const RecordedLayers&) const = default;
 };
 
+// A sampled token.
 struct RecordedToken {
   RequestId id;
   TokenId token = 0;  // a pseudonym, or kStopToken
   bool operator==(const RecordedToken&) const = default;
 };
 
-// A plan as far as it is told: what is rare by name, the rest counted; and a digest of all of it.
+// The recorded part of a plan: rare decisions by name, frequent ones as counts, and a digest of the whole plan.
 struct RecordedPlan {
   std::uint64_t digest = 0;
   std::uint64_t chunks = 0, tokens = 0, prefill_tokens = 0, history_evictions = 0;
-  std::uint64_t free_device = 0, free_host = 0;                        // pages, before it is carried out
-  std::vector<std::uint64_t> admissions, preemptions, fetches;         // requests
+  std::uint64_t free_device = 0, free_host = 0;                        // pages, before the plan is committed
+  std::vector<std::uint64_t> admissions, preemptions, fetches;         // request ids
   std::vector<std::uint64_t> loads, device_evictions, host_evictions;  // generations
   bool operator==(const RecordedPlan&) const = default;
 };
 
+// Everything recorded of one engine step.
 struct RecordedStep {
   std::uint64_t number = 0;
   TimeNs now = 0;
   std::vector<RecordedAdapter> adapters;
   std::vector<RecordedArrival> arrivals;
   std::vector<RecordedPin> pins;
-  std::vector<std::uint64_t> cancellations;  // requests
-  bool cancel_all = false, ending = false;   // from this step on
+  std::vector<std::uint64_t> cancellations;  // request ids
+  bool cancel_all = false, ending = false;   // set in the first step with it
   std::vector<std::uint32_t> retired;        // generations
   std::vector<RecordedCompletion> completions;
-  std::vector<RecordedLayers> layers;  // that differ from the last step's
-  std::optional<TimeNs> computed;      // the batch in flight is done, and waited so long for layers
-  bool collected = false;              // its results are taken
-  std::vector<RecordedToken> tokens;   // of those, in order, that count
+  std::vector<RecordedLayers> layers;  // only where the count differs from the last recorded one
+  std::optional<TimeNs> computed;      // the batch in flight is done; the value is the time it waited for layers
+  bool collected = false;              // the batch's results were taken
+  std::vector<RecordedToken> tokens;   // sampled tokens that count, in order
   std::optional<RecordedPlan> plan;
   bool operator==(const RecordedStep&) const = default;
 
-  // Nothing happened that a later decision could depend on.
+  // Whether the step has nothing that a later decision could depend on.
   bool empty() const {
     return arrivals.empty() && pins.empty() && cancellations.empty() && !cancel_all && !ending && retired.empty() &&
            completions.empty() && layers.empty() && !computed && !collected && tokens.empty() && !plan;
   }
 };
 
-// Pseudonyms of tokens are below; a request ends by the one that follows.
+// Pseudonyms are smaller than this value. This value stands for the token that stops a request.
 inline constexpr TokenId kStopToken = TokenId{1} << 30;
 
-// Names a token by all tokens before it, under a key that nobody else has: two sequences of one adapter have the same
-// pseudonyms as far as their tokens are the same, and nothing else can be told from them (but for a chance of 2^-30 a
-// token).
+// Names a token by all tokens before it, under a secret key. Two sequences with the same adapter content have the same
+// pseudonyms exactly as far as their tokens are the same, up to collisions with a probability of 2^-30 per token.
+// Nothing else about the tokens can be derived.
 class Pseudonyms {
  public:
+  // `key`: secret, 128 random bits.
   explicit Pseudonyms(std::array<std::uint64_t, 2> key) : key_(key) {}
-  // Of a sequence's beginning.
+  // The state at the start of a sequence with this adapter content (empty: the base model).
   std::uint64_t Begin(std::string_view adapter_digest) const;
-  // Goes on by a token, and returns its name.
+  // Advances `sequence` by `token` and returns the pseudonym of `token`.
   TokenId Name(std::uint64_t& sequence, TokenId token) const;
 
  private:
   const std::array<std::uint64_t, 2> key_;
 };
 
-// `original`: generations by the number that they have in the plan; empty: they have their own.
+// Summarises a plan for a recording. `free_device` and `free_host`: free pages before the commit. `original` maps the
+// plan's generation numbers to the recorded ones; empty: they are the same.
 RecordedPlan DescribePlan(const StepPlan& plan, std::int64_t free_device, std::int64_t free_host,
                           std::span<const std::uint32_t> original = {});
-// In words, for people.
+// Renders a plan as human-readable text.
 std::string ShowPlan(const RecordedPlan& plan);
 
 // ---- The file
 
-enum class RecordingEnd : std::uint8_t { kStopped, kLimit };  // with the server; at its largest size
+// Why a recording ended: with the server, or at its size limit.
+enum class RecordingEnd : std::uint8_t { kStopped, kLimit };
 
-// Makes the file's pieces, to be written one after the other.
+// Makes the pieces of a recording, to be written one after the other.
 class RecordingEncoder {
  public:
+  // The magic, the version, and the blocks of setup and history.
   std::string Head(const RecordedSetup& setup);
-  // REQUIRES: numbers and times ascend.
+  // One block of steps. REQUIRES: numbers and times ascend.
   std::string Steps(std::span<const RecordedStep> steps);
+  // The block that marks the end.
   std::string End(RecordingEnd end);
 
  private:
@@ -163,17 +175,19 @@ class RecordingEncoder {
   std::uint64_t blocks_ = 0;
 };
 
-// Reads a file of untrusted content that is in memory as a whole.
+// Reads a recording of untrusted content that is entirely in memory.
 class RecordingReader {
  public:
-  // Errors: not such a file, another version, damaged, values that no server has.
+  // Errors: not a recording, another version, damaged, or values that no server writes.
   static Result<RecordingReader> Open(std::string bytes);
+  // The setup, including the history block.
   const RecordedSetup& setup() const { return setup_; }
-  // Back to the first step.
+  // Returns to the first step.
   void Rewind();
-  // The next step; nullopt at the end. Errors: damaged, or it ends in the middle (`truncated` then).
+  // Returns the next step, or nullopt at the end. Errors: damaged, or cut off (then `truncated` is true).
   Result<std::optional<RecordedStep>> Next();
-  bool truncated() const { return truncated_; }  // after Next's error
+  bool truncated() const { return truncated_; }  // valid after Next returned an error
+  // Why the recording ended; set once Next has returned nullopt.
   std::optional<RecordingEnd> end() const { return end_; }
 
  private:
@@ -190,7 +204,7 @@ class RecordingReader {
   std::string bytes_;
   std::size_t position_ = 0;
   std::uint64_t blocks_ = 0;
-  std::size_t steps_begin_ = 0;  // byte
+  std::size_t steps_begin_ = 0;  // byte offset
   RecordedSetup setup_;
   std::vector<RecordedStep> steps_;  // of the block that was read last
   std::size_t next_step_ = 0;

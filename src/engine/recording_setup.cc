@@ -27,7 +27,7 @@ using Costs = std::shared_ptr<const PerformanceModel>;
 template <typename Visitor>
 Status VisitCosts(Visitor& v, PerformanceModel& model);
 
-// The two directions of VisitSetup: what is written is what is read.
+// The two directions of VisitSetup share one list of fields, so that writing and reading match.
 class Writer {
  public:
   template <typename T>
@@ -100,7 +100,7 @@ class Reader {
     value = std::move(*read);
     return Ok{};
   }
-  // Their names are not in a recording.
+  // A recording does not contain the tenants' names.
   Status Weights(const char* key, std::vector<std::pair<std::string, double>>& weights) {
     const json* list = fields_.Find(key);
     if (list == nullptr || !list->is_array() || list->size() > kMaxTenants)
@@ -120,7 +120,7 @@ class Reader {
     ASSIGN_OR_RETURN(factors, FactorsFromJson(*list, fields_.label() + key));
     return Ok{};
   }
-  // Recordings of servers without a profile have none.
+  // Recordings of servers without a profile do not have it.
   Status OptionalCosts(const char* key, Costs& costs) {
     const json* object = fields_.Find(key);
     if (object == nullptr) return Ok{};
@@ -142,7 +142,7 @@ Status VisitLink(Visitor& v, const std::string& name, PerformanceModel::Link& li
   return v.Number((name + "_bytes_per_second").c_str(), 0, kMaxBytesPerSecond, link.bytes_per_second);
 }
 
-// What SecondsOf goes by, and the links.
+// The coefficients that SecondsOf uses, and the links.
 template <typename Visitor>
 Status VisitCosts(Visitor& v, PerformanceModel& model) {
   RETURN_IF_ERROR(v.Int("shape", 0, 1, model.shape));
@@ -235,7 +235,7 @@ Status VisitSetup(Visitor& v, RecordedSetup& setup) {
   return Ok{};
 }
 
-// What must fit together.
+// Checks that the fields fit together.
 Status CheckSetup(const RecordedSetup& setup) {
   const SchedulerOptions& scheduler = setup.scheduler;
   RETURN_IF_ERROR(FindCacheRegime(setup.cache));

@@ -9,9 +9,9 @@
 
 namespace loramux {
 
-// All of it but `history`.
+// All fields except `history`.
 std::string SetupAsJson(const RecordedSetup& setup);
-// Errors name the field: it is missing, or has a value that no server has.
+// Errors name the field that is missing or has an invalid value.
 Result<RecordedSetup> SetupFromJson(std::string_view json);
 
 }  // namespace loramux

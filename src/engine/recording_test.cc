@@ -1,4 +1,4 @@
-// The file of a recording, and the recorder on disks that err. Whole runs: tests/replay_test.cc.
+// The recording file, and the recorder on failing disks. Whole runs: tests/replay_test.cc.
 #include "engine/flight_recorder.h"
 
 #include <condition_variable>
@@ -180,7 +180,7 @@ TEST(Pseudonyms, AreAlikeAsFarAsTheTokensAre) {
   EXPECT_EQ(da, Disguised(names, "x", a));
   EXPECT_EQ(da[0], db[0]);
   EXPECT_EQ(da[1], db[1]);
-  for (std::size_t i = 2; i < a.size(); ++i) EXPECT_NE(da[i], db[i]);  // nothing of the common end can be seen
+  for (std::size_t i = 2; i < a.size(); ++i) EXPECT_NE(da[i], db[i]);  // the common end is not visible
   EXPECT_NE(da[0], da[1]);
   EXPECT_NE(da, Disguised(names, "y", a));
   EXPECT_NE(da, Disguised(others, "x", a));
@@ -188,7 +188,7 @@ TEST(Pseudonyms, AreAlikeAsFarAsTheTokensAre) {
 
 // ---------------------------------------------------------------- The recorder
 
-// In memory. Fails behind its `room`, writes a little at a time, and waits while it is held.
+// A disk in memory. Fails after `room` bytes, writes a little at a time, and blocks while it is held.
 class Disk final : public FileSystem {
  public:
   std::size_t room = SIZE_MAX;
@@ -238,7 +238,7 @@ class Disk final : public FileSystem {
 
 constexpr const char* kTenant = "a tenant's name";
 
-// An engine under a little load, watched by the recorder: every request gets what it must.
+// An engine under a light load, watched by the recorder: every request gets its expected tokens.
 void Serve(FlightRecorder& recorder) {
   EngineWorld w({.observer = &recorder});
   for (int round = 0; round < 20; ++round) {
@@ -303,7 +303,7 @@ TEST(FlightRecorder, AFullDiskEndsTheRecordingAlone) {
     EXPECT_EQ(recorder->failed(), room != SIZE_MAX);
     EXPECT_LE(disk.content.size(), room);
     auto reader = RecordingReader::Open(disk.content);
-    while (reader.ok()) {  // what is there is right, up to where it ends
+    while (reader.ok()) {  // the existing part is valid, up to where it ends
       const auto step = reader->Next();
       if (step.ok() && step->has_value()) continue;
       EXPECT_EQ(step.ok(), room == SIZE_MAX);

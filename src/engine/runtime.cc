@@ -18,8 +18,8 @@ std::uint64_t RandomSeed() {
   return seed;
 }
 
-// An adapter that was saved beside another output matrix than the model's was trained on another base: it would answer,
-// but wrongly.
+// Rejects an adapter that was saved with a different output matrix than the model's. It was trained on another base and
+// would give wrong answers.
 Status CheckBaseCopy(const Model& model, const AdapterFile& file) {
   const TensorEntry* copy = file.lm_head_base_copy;
   if (copy == nullptr) return Ok{};
@@ -30,7 +30,7 @@ Status CheckBaseCopy(const Model& model, const AdapterFile& file) {
     lm_head.UnpackRow(i, row.data());
     RETURN_IF_ERROR(file.tensors->Read(*copy, static_cast<std::uint64_t>(i) * stored.size(), stored));
     for (std::int64_t j = 0; j < lm_head.k(); ++j) {
-      // A copy in a narrower type than the base is the rounded base.
+      // A copy in a narrower type than the base equals the rounded base.
       std::byte rounded[sizeof(float)];
       StoreFromF32(copy->dtype, rounded, 0, row[static_cast<std::size_t>(j)]);
       if (LoadAsF32(copy->dtype, rounded, 0) == LoadAsF32(copy->dtype, stored.data(), j)) continue;
@@ -94,7 +94,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
   r.transfer_ = new_transfer(/*kv=*/false);
   if (r.tree_ != nullptr && r.host_ != nullptr) r.kv_transfer_ = new_transfer(/*kv=*/true);
   const std::int64_t pool_tokens = r.device_->capacity_pages() * r.geometry_.kv.page_tokens;
-  // Longer ones than the pool holds are refused; activations for them need no room.
+  // Prompts longer than the pool are refused, so activations for them need no memory.
   if (options.whole_prompts) ComputePromptsWhole(std::min(r.max_model_len_, pool_tokens), options.scheduler);
   CpuExecutorOptions executor{.threads = options.threads,
                               .backend = options.backend,
@@ -182,12 +182,12 @@ void Runtime::Start() {
 void Runtime::Stop() {
   if (loop_ == nullptr) return;
   loop_->Stop();
-  engine_->CheckIntegrity();  // nothing is in flight any more: pages, pins and queues must agree
+  engine_->CheckIntegrity();  // nothing is in flight: pages, pins and queues must agree
 }
 
 Runtime::~Runtime() {
   Stop();
-  // Their threads read what the engine and the pools own: they end first.
+  // Their threads read data of the engine and the pools, so they end first.
   executor_.reset();
   transfer_.reset();
   kv_transfer_.reset();

@@ -1,5 +1,5 @@
-// Everything that serving one model needs, put together: weights, pools, registry, transfers, executor, engine and its
-// thread. What `serve`, `generate`, the benchmarks and the end-to-end tests start from.
+// Everything needed to serve one model: weights, pools, registry, transfers, executor, engine and its thread. `serve`,
+// `generate`, the benchmarks and the end-to-end tests start from it.
 #pragma once
 
 #include <cstdint>
@@ -25,62 +25,64 @@
 
 namespace loramux {
 
+// Options of Runtime.
 struct RuntimeOptions {
-  std::int64_t device_memory = std::int64_t{1} << 30;  // bytes of the page pool: KV cache and adapters
+  std::int64_t device_memory = std::int64_t{1} << 30;  // bytes of the page pool for KV cache and adapters
   std::int64_t host_memory = std::int64_t{1} << 30;    // bytes of the host tier; 0: none
   std::int64_t page_tokens = 0;                        // 0: ChoosePageGeometry decides
   std::optional<DType> kv_dtype;                       // nullopt: the type of the base weights
   std::optional<DType> lora_dtype;                     // nullopt: ChooseAdapterDType decides
   std::int64_t max_lora_rank = 4096;
-  std::int64_t max_model_len = 0;         // 0: the model's own
-  std::string cache = "loramux";          // a regime's name (cache/cache_regime.h)
+  std::int64_t max_model_len = 0;         // positions; 0: the model's own
+  std::string cache = "loramux";          // name of a regime (cache/cache_regime.h)
   std::string adapter_prefetch = "none";  // or "histogram" (cache/adapter_arrival_histogram.h)
-  // if the regime has one; never with dynamic rope scaling: keys depend on
+  // Use a prefix cache if the regime has one. Always off with dynamic rope scaling, where keys depend on the whole
+  // length.
   bool prefix_cache = true;
-  // the whole length
-  bool whole_prompts = false;  // computed in one step, however long (ComputePromptsWhole)
+  bool whole_prompts = false;  // compute each prompt in one step, however long (ComputePromptsWhole)
   SchedulerOptions scheduler;  // page_tokens and the regime's options are filled in
-  // who is let in first; age bound and costs are the scheduler's, tokens the device's
+  // order of admission; the age bound and costs come from `scheduler`, the token count from the device
   QueueOrderOptions queue;
-  std::string length_predictor = "history";  // "history", "proxy" (hints of requests, else history), "none"
+  std::string length_predictor = "history";  // "history", "proxy" (hints of requests, else history) or "none"
   int threads = 0;                           // 0: one per processor
   Backend backend = Backend::kCpu;
   LoraVariant lora_variant = LoraVariant::kMbgmv;
-  ThreadedTransferOptions transfer;     // of adapters, and of keys and values: a link each
-  std::vector<std::string> base_names;  // what the base model answers to
-  // Around each of the transfers (adapters, keys and values); empty: as they are. For faults behind the real
-  // interfaces.
+  ThreadedTransferOptions transfer;     // one link for adapters and another for keys and values
+  std::vector<std::string> base_names;  // names of the base model
+  // Wraps each of the two transfers (adapters; keys and values). Empty: not wrapped. For injecting faults behind the
+  // real interfaces.
   std::function<std::unique_ptr<AdapterTransfer>(std::unique_ptr<AdapterTransfer>)> wrap_transfer;
-  // Around the executor; empty: as it is. For watching the steps of the real engine.
+  // Wraps the executor. Empty: not wrapped. For observing the steps of the real engine.
   std::function<std::unique_ptr<Executor>(std::unique_ptr<Executor>)> wrap_executor;
-  // of all steps from Start on; outlives the runtime. Null: none
+  // Records all steps from Start on; must outlive the runtime. Null: no recording.
   FlightRecorder* recorder = nullptr;
 };
 
-// Not movable: the parts point to each other. Thread-safe as its parts are.
+// Owns all parts. Not movable, because the parts point to each other. Thread-safe as far as its parts are.
 class Runtime {
  public:
-  // Loads the model from a Hugging Face directory.
+  // Loads the model from a Hugging Face directory and reports to `progress`. Errors: those of the files and options.
   static Result<std::unique_ptr<Runtime>> Load(const std::filesystem::path& model_directory, RuntimeOptions options,
                                                const Progress& progress);
-  // Around a model that is in memory already (benchmarks).
+  // Wraps a model that is already in memory (for benchmarks).
   static Result<std::unique_ptr<Runtime>> Create(std::unique_ptr<Model> model, RuntimeOptions options);
-  ~Runtime();  // Stop()
+  ~Runtime();  // calls Stop()
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
-  // Starts the engine's thread. Before that, the caller may step the engine itself.
+  // Starts the engine thread. Before this call, the caller may step the engine itself.
   void Start();
-  // Cancels what is still in and ends the engine's thread. Idempotent.
+  // Cancels all accepted requests and ends the engine thread. Idempotent.
   void Stop();
 
+  // The parts, owned by the runtime. max_model_len: positions that a sequence may have.
   Engine& engine() { return *engine_; }
   AdapterRegistry& registry() { return *registry_; }
   const Model& model() const { return *model_; }
   const Clock& clock() const { return clock_; }
   const PageGeometry& geometry() const { return geometry_; }
   std::int64_t max_model_len() const { return max_model_len_; }
-  // What has been learned of output lengths; null: nothing is. Thread-safe.
+  // The learned output lengths; null if no history is kept. Thread-safe.
   HistoryPredictor* history() { return history_.get(); }
 
  private:
@@ -106,7 +108,7 @@ class Runtime {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<EngineLoop> loop_;
   FlightRecorder* recorder_ = nullptr;
-  RecordedSetup setup_;  // of a recording
+  RecordedSetup setup_;  // for the recording
 };
 
 }  // namespace loramux

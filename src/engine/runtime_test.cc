@@ -1,4 +1,4 @@
-// The runtime on a golden model (tests/golden): what it accepts, and what it refuses.
+// The runtime on a golden model (tests/golden): what it accepts and what it refuses.
 #include "engine/runtime.h"
 
 #include <bit>
@@ -84,7 +84,8 @@ TEST(Runtime, NamesAndLimitsOfAdapters) {
 
 const fs::path kModels = fs::path(LORAMUX_SOURCE_DIR) / "tests/golden/models";
 
-// A golden model that is asked one prompt after the other; its first adapter, if it has any, or the base model answers.
+// A golden model that answers one prompt after the other, with its first adapter if it has one, else with the base
+// model.
 struct Asked {
   std::unique_ptr<Runtime> runtime;
   AdapterGeneration adapter = kBaseModel;
@@ -126,8 +127,8 @@ struct Asked {
 
 class CopiedPages : public testing::TestWithParam<std::string> {};
 
-// A prompt is asked again and again, each time with another end from another position on. What it begins with, full
-// pages and the first positions of one that is copied, gives the very bits that are computed from nothing.
+// A prompt is sent repeatedly, each time with another end from another position on. Its cached beginning, full pages
+// and the first positions of a copied page, gives the same bits as a computation from scratch.
 TEST_P(CopiedPages, GiveTheBitsThatAreComputedFromNothing) {
   for (const std::int64_t page_tokens : {4, 16, 64}) {
     SCOPED_TRACE("pages of " + std::to_string(page_tokens));

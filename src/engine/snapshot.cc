@@ -5,7 +5,7 @@
 namespace loramux {
 namespace {
 
-// Requests in the queue by residency slot.
+// Waiting requests by residency slot.
 std::vector<std::int64_t> CountWaiting(const Scheduler& scheduler, const ResidencyManager& residency) {
   std::vector<std::int64_t> waiting(residency.All().size(), 0);
   for (const Request* request : scheduler.waiting()) {

@@ -1,4 +1,4 @@
-// What the engine tells about itself: to /health, metrics and tests.
+// What the engine reports about itself to /health, metrics and tests.
 #pragma once
 
 #include <atomic>
@@ -18,33 +18,34 @@
 
 namespace loramux {
 
-// Cheap; made at the end of each step.
+// Counters, cheap to copy; updated at the end of each step. Totals count since the engine's start.
 struct EngineStats {
   std::int64_t running = 0, waiting = 0;
   std::int64_t steps = 0, tokens_generated = 0, tokens_prefilled = 0, preemptions = 0, finished = 0;
-  std::int64_t squashes = 0;  // of those preemptions, of requests that had overtaken another one
-  std::int64_t given_up = 0;  // requests that others' objectives went before
+  std::int64_t squashes = 0;  // preemptions among them of requests that had overtaken another one
+  std::int64_t given_up = 0;  // requests put behind others that can still meet their objective
   PredictionStats predictions;
-  double profile_step_seconds = 0;  // by the profile that plans go by: ShortestStepSeconds; 0: there is none
+  double profile_step_seconds = 0;  // ShortestStepSeconds of the profile that plans use; 0: no profile
   PrefixStats prefix;
   TimeNs adapter_wait_total = 0;  // Scheduler::adapter_wait_total
   KvTierStats kv_tiers;
   SwapStats swaps;
-  // of requests that began while layers of their adapter or history were arriving
+  // requests that started while layers of their adapter or history were still arriving
   std::int64_t early_admissions = 0;
-  std::int64_t loads_on_arrival = 0;       // of adapters, beside a step (SchedulerOptions::load_on_arrival)
-  std::int64_t cold_starts = 0;            // Scheduler::cold_starts
-  TimeNs step_wait_total = 0;              // that steps waited for such layers
-  std::int64_t history_pages = 0;          // of keys and values on the device that no running request uses
-  std::int64_t invalid_history_pages = 0;  // of those, whose adapter is not on the device: only in some regimes
-  std::int64_t history_evictions = 0;      // pages
+  std::int64_t loads_on_arrival = 0;  // adapter loads started during a step (SchedulerOptions::load_on_arrival)
+  std::int64_t cold_starts = 0;       // Scheduler::cold_starts
+  TimeNs step_wait_total = 0;         // time that steps waited for such layers
+  std::int64_t history_pages = 0;     // device KV pages that no running request uses
+  // history pages without their adapter on the device; nonzero in some regimes only
+  std::int64_t invalid_history_pages = 0;
+  std::int64_t history_evictions = 0;  // pages
   PoolStats device, host;
   AdapterStats adapters;
   AdapterPrefetchStats prefetches;
   ReloadCostEstimator reload_costs;
 };
 
-// What a snapshot says of an adapter's version: a copy, so that the last snapshot keeps no unloaded adapter's file
+// A snapshot's copy of an adapter version's data, so that the last snapshot does not keep an unloaded adapter's file
 // open.
 struct VersionSummary {
   VersionSummary() = default;
@@ -64,31 +65,35 @@ struct VersionSummary {
 struct AdapterSnapshot {
   VersionSummary version;
   TierState device = TierState::kAbsent, host = TierState::kAbsent;
-  bool pinned = false;       // by an operator, to the device
+  bool pinned = false;       // to the device, by an operator
   std::int64_t running = 0;  // requests in the batch
   std::int64_t waiting = 0;  // requests in the queue
   TimeNs last_use = 0;
 };
 
-// Costs time in proportion to adapters and queue; made when somebody asks (Engine::Snapshot).
+// The engine's state in detail. Its cost is proportional to adapters and queue length; made on request
+// (Engine::Snapshot).
 struct EngineSnapshot {
   TimeNs made_at = 0;
   EngineStats stats;
   std::int64_t page_tokens = 0;
   std::vector<AdapterSnapshot> adapters;   // by residency slot
-  std::vector<std::int64_t> lane_waiting;  // requests in the queue, by its lanes
+  std::vector<std::int64_t> lane_waiting;  // requests in the queue, by lane
 };
 
+// Builds a snapshot. Engine thread only.
 std::shared_ptr<const EngineSnapshot> MakeSnapshot(TimeNs now, const EngineStats& stats, std::int64_t page_tokens,
                                                    const ResidencyManager& residency, const Scheduler& scheduler);
 
-// Where the engine's thread leaves a snapshot for those who ask. Thread-safe.
+// Where the engine thread hands over snapshots to other threads. Thread-safe.
 class SnapshotExchange {
  public:
-  // Asked for, and not delivered yet. Costs the engine's step one relaxed load.
+  // Whether a snapshot was requested and not delivered yet. Costs the engine's step one relaxed load.
   bool wanted() const { return wanted_.load(std::memory_order_relaxed); }
+  // Stores the snapshot and wakes the waiting threads. Called by the engine thread.
   void Deliver(std::shared_ptr<const EngineSnapshot> snapshot);
-  // The last one if it was made at `not_before` or later; otherwise asks for a new one, calls `wake`, and waits.
+  // Returns the last snapshot if it was made at `not_before` or later. Otherwise requests a new one, calls `wake`,
+  // waits up to `patience` and returns the last one (null if there is none).
   template <typename Wake>
   std::shared_ptr<const EngineSnapshot> Ask(TimeNs not_before, std::chrono::milliseconds patience, Wake wake) {
     std::unique_lock lock(mutex_);

@@ -1,5 +1,5 @@
-// What a batch computes, as PerformanceModel counts it: for measuring (loramux profile) and for executors that only
-// take time.
+// What a batch computes, in PerformanceModel's terms. Used for measuring (`loramux profile`) and by executors that only
+// model the time.
 #pragma once
 
 #include "engine/executor.h"
@@ -7,8 +7,8 @@
 
 namespace loramux {
 
-// REQUIRES: chunks of one adapter adjacent, as everywhere. Attention counts all positions up to the token, also where a
-// sliding window makes the model look at fewer. An adapter's rank is the largest of its modules'.
+// The load of a batch. Attention counts all positions up to each token, even where a sliding window makes the model
+// look at fewer. An adapter's rank is the largest of its modules' ranks. REQUIRES: chunks of one adapter are adjacent.
 StepLoad LoadOf(const ExecutorBatch& batch);
 
 }  // namespace loramux

@@ -10,6 +10,7 @@ namespace loramux {
 // Thread-safe. A signal that comes before the wait is not lost.
 class Wakeup {
  public:
+  // Sets the flag and wakes the waiting thread.
   void Signal() {
     {
       const std::lock_guard lock(mutex_);
@@ -17,13 +18,13 @@ class Wakeup {
     }
     condition_.notify_one();
   }
-  // Blocks until signalled, and clears the signal.
+  // Blocks until signalled, then clears the signal.
   void Wait() {
     std::unique_lock lock(mutex_);
     condition_.wait(lock, [this] { return signalled_; });
     signalled_ = false;
   }
-  // The same, but no longer than that.
+  // The same, but blocks for `longest` at most.
   void WaitFor(std::chrono::nanoseconds longest) {
     std::unique_lock lock(mutex_);
     condition_.wait_for(lock, longest, [this] { return signalled_; });

@@ -44,7 +44,7 @@ void PagedAttention(const KernelContext& context, const KvLayout& layout, std::i
 
 std::int64_t AttentionWorkspaceFloats(const KvLayout& layout, std::int64_t num_heads, std::int64_t max_positions,
                                       int threads) {
-  // Each thread keeps the queries of one tile and its scores, twice; a row of scores is rounded up at both ends to
+  // Each thread keeps the queries of one tile, and its scores twice. A row of scores is rounded up at both ends to
   // whole vectors of at most 16, and padded by one more.
   const std::int64_t scores = (max_positions + 15) / 16 * 16 + 32;
   return threads * kAttentionTileRows * (layout.head_dim + 2 * scores);

@@ -1,4 +1,4 @@
-// Causal attention over paged keys and values, and the store of new keys and values into pages.
+// Causal attention over paged keys and values, and storing new keys and values in pages.
 #pragma once
 
 #include <cstddef>
@@ -14,33 +14,36 @@ namespace loramux {
 struct AttentionSequence {
   std::int64_t first_row = 0;  // rows [first_row, first_row + num_tokens) of the batch
   std::int64_t num_tokens = 0;
-  std::int64_t position = 0;             // of the first row; earlier positions are in the pages already
-  const std::uint32_t* pages = nullptr;  // page index of positions [0, T), [T, 2T), ...; covers all rows
+  std::int64_t position = 0;  // of the first row; earlier positions are already in the pages
+  // page indices of positions [0, T), [T, 2T), ... (T: positions per page); cover all rows
+  const std::uint32_t* pages = nullptr;
 };
 
-// Where pages lie: page p starts at base + p * page_stride.
+// The pool's memory: page p starts at base + p * page_stride bytes. Not owning.
 struct PageArena {
   std::byte* base = nullptr;
   std::size_t page_stride = 0;
 };
 
-// Rounds k and v [rows, num_kv_heads * head_dim] (row strides in floats) to the page's type and stores them.
+// Rounds k and v, each [rows, num_kv_heads * head_dim], to the page's type and stores them in the sequences' pages of
+// `layer`. Row strides are in floats.
 void StoreKv(const KernelContext& context, const KvLayout& layout, std::int64_t layer, const PageArena& arena,
              std::span<const AttentionSequence> sequences, const float* k, std::int64_t k_stride, const float* v,
              std::int64_t v_stride);
 
-// out[row, head, :] = softmax(q . K / sqrt(head_dim)) V over positions p' of the row's own sequence with
-// p - window < p' <= p (window 0: all p' <= p). q, out: [rows, num_heads * head_dim]. Query head h reads key-value
-// head h / (num_heads / num_kv_heads). Call after StoreKv of the same rows.
-// workspace: AttentionWorkspaceFloats(...) floats. Bitwise independent of chunking and of the rest of the batch.
+// out[row, head, :] = softmax(q . K / sqrt(head_dim)) V over positions p' of the row's own sequence with p - window <
+// p' <= p (window 0: all p' <= p). q, out: [rows, num_heads * head_dim], strides in floats. Query head h reads
+// key-value head h / (num_heads / num_kv_heads).
+// workspace: AttentionWorkspaceFloats(...) floats. The result is bitwise independent of chunking and of the rest of the
+// batch. REQUIRES: StoreKv was called for the same rows.
 void PagedAttention(const KernelContext& context, const KvLayout& layout, std::int64_t layer, const PageArena& arena,
                     std::span<const AttentionSequence> sequences, std::int64_t num_heads, std::int64_t window,
                     const float* q, std::int64_t q_stride, float* out, std::int64_t out_stride, float* workspace);
 
-// Query rows (times heads of one key-value group) whose scores a thread holds at once.
+// Query rows (times heads of one key-value group) of which a thread holds the scores at once.
 inline constexpr std::int64_t kAttentionTileRows = 12;
 
-// Floats of workspace for sequences of at most max_positions positions.
+// Size of PagedAttention's workspace, in floats, for sequences of at most `max_positions` positions.
 std::int64_t AttentionWorkspaceFloats(const KvLayout& layout, std::int64_t num_heads, std::int64_t max_positions,
                                       int threads);
 

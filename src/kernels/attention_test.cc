@@ -129,8 +129,8 @@ TEST_P(AttentionTest, AgreesWithTheReference) {
       const auto expected = Attend(reference(), f, f.All(), window);
       const auto actual = Attend(context(), f, f.All(), window);
       for (std::size_t i = 0; i < expected.size(); ++i) {
-        // Averages of values in [-1, 1]; scores up to about 3 * 64 err by 64 * 2^-24 of that, and the exponential
-        // passes the error on: 200 * 64 / 2^24 would be 8e-4 at worst, a random walk makes it 1e-5.
+        // Averages of values in [-1, 1]. Scores up to about 3 * 64 have an error of 64 * 2^-24 of that, and the
+        // exponential passes it on. The worst case is 200 * 64 / 2^24 = 8e-4; a random walk makes it 1e-5.
         ASSERT_NEAR(actual[i], expected[i], 2e-5f)
             << DTypeName(layout.dtype) << " head_dim " << layout.head_dim << " page_tokens " << layout.page_tokens
             << " window " << window << " at " << i;
@@ -139,7 +139,7 @@ TEST_P(AttentionTest, AgreesWithTheReference) {
   });
 }
 
-// Prompt in one piece, in chunks, token by token, alone and beside others: all the same bits.
+// A prompt in one piece, in chunks, or token by token, alone and beside others, gives the same bits.
 TEST_P(AttentionTest, RowsHaveTheSameBitsHoweverTheyAreBatched) {
   ForEachLayout([&](const KvLayout& layout, std::int64_t num_heads) {
     const Fixture f = MakeFixture(layout, num_heads, {45, 70, 9}, 9);
@@ -165,7 +165,7 @@ TEST_P(AttentionTest, RowsHaveTheSameBitsHoweverTheyAreBatched) {
   });
 }
 
-// A row must not read positions after its own: whether later tokens are in the pages or NaN is, changes no bit.
+// A row must not read positions after its own: whether pages hold later tokens or NaN there changes no bit.
 TEST_P(AttentionTest, IgnoresWhatLiesBeyondTheOwnPosition) {
   ForEachLayout([&](const KvLayout& layout, std::int64_t num_heads) {
     const Fixture full = MakeFixture(layout, num_heads, {50}, 10);

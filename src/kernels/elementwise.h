@@ -1,4 +1,5 @@
-// Row-wise operations around the products. All: m rows; strides in floats; each row depends on itself alone.
+// Row-wise operations around the products. All take m rows and strides in floats; each row's result depends on that row
+// alone.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@ void RmsNorm(const KernelContext& context, const float* x, std::int64_t x_stride
              const float* weight, float eps, float* y, std::int64_t y_stride);
 
 // Rotates pairs (x[t], x[t + head_dim / 2]) of each of `heads` heads of each row in place, as transformers'
-// apply_rotary_pos_emb does: cos and sin are [m, head_dim / 2], one row a token.
+// apply_rotary_pos_emb does. cos and sin: [m, head_dim / 2], one row per token.
 void Rope(const KernelContext& context, float* x, std::int64_t x_stride, std::int64_t m, std::int64_t heads,
           std::int64_t head_dim, const float* cos, const float* sin);
 

@@ -21,7 +21,7 @@ void ExpectNear(const std::vector<float>& actual, const std::vector<float>& expe
   }
 }
 
-// Applies `op(context, row count, first row, buffer)` to all rows at once and to each alone; both must be bitwise
+// Applies `op(context, row count, first row, buffer)` to all rows at once and to each alone. Both must be bitwise
 // equal.
 template <typename Op>
 std::vector<float> CheckRowsAlone(const KernelContext& context, std::vector<float> y, std::int64_t width,
@@ -43,7 +43,7 @@ TEST_P(ElementwiseTest, RmsNorm) {
     };
     const std::vector<float> zero(x.size());
     const auto actual = CheckRowsAlone(context(), zero, n, op);
-    // The mean of squares errs by a few roundings, relatively.
+    // The mean of squares has a relative error of a few roundings.
     ExpectNear(actual, CheckRowsAlone(reference(), zero, n, op), 4e-6f);
     auto in_place = x;
     RmsNorm(context(), in_place.data(), n, kRows, n, weight.data(), 1e-5f, in_place.data(), n);
@@ -80,7 +80,7 @@ TEST_P(ElementwiseTest, SiluMul) {
       SiluMul(c, x.data() + first * 2 * n, 2 * n, m, n, y + first * n, n);
     };
     const std::vector<float> zero(static_cast<std::size_t>(kRows * n));
-    // The exponential is good to a few units in the last place.
+    // The exponential is exact to a few units in the last place.
     ExpectNear(CheckRowsAlone(context(), zero, n, op), CheckRowsAlone(reference(), zero, n, op), 1e-6f);
   }
 }

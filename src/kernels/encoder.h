@@ -1,4 +1,4 @@
-// What an encoder such as BERT needs beside products: rows that see each other in both directions.
+// Operations of an encoder such as BERT, besides the products. Attention is bidirectional.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace loramux {
 
-// y[i, :] = (x[i, :] - mean) / sqrt(variance + eps) * weight + bias over m rows of n; the variance is that of the row
-// (by n, not n - 1). Strides in floats. x and y may be the same. Each row depends on itself alone.
+// y[i, :] = (x[i, :] - mean) / sqrt(variance + eps) * weight + bias, over m rows of n. The variance divides by n, not n
+// - 1. Strides in floats. x and y may be the same. Each row depends on itself alone.
 void LayerNorm(const KernelContext& context, const float* x, std::int64_t x_stride, std::int64_t m, std::int64_t n,
                const float* weight, const float* bias, float eps, float* y, std::int64_t y_stride);
 
@@ -16,7 +16,7 @@ void LayerNorm(const KernelContext& context, const float* x, std::int64_t x_stri
 // |x|.
 void Gelu(const KernelContext& context, float* x, std::int64_t x_stride, std::int64_t m, std::int64_t n);
 
-// q, k and v of the same rows, `stride` floats from row to row; heads of head_dim lie beside each other.
+// q, k and v of the same rows; consecutive rows are `stride` floats apart; heads of head_dim are adjacent. Not owning.
 struct EncoderRows {
   const float* q = nullptr;
   const float* k = nullptr;
@@ -27,11 +27,12 @@ struct EncoderRows {
   std::int64_t head_dim = 0;
 };
 
-// out[row, head, :] = softmax(q . K / sqrt(head_dim)) V over all rows: one sequence, in which every row sees every row.
-// workspace: EncoderAttentionFloats(...) floats.
+// out[row, head, :] = softmax(q . K / sqrt(head_dim)) V over all rows: one sequence, in which every row attends to
+// every row. workspace: EncoderAttentionFloats(...) floats.
 void EncoderAttention(const KernelContext& context, const EncoderRows& x, float* out, std::int64_t out_stride,
                       float* workspace);
 
+// Size of EncoderAttention's workspace in floats.
 inline std::int64_t EncoderAttentionFloats(std::int64_t rows, int threads) { return rows * threads; }
 
 }  // namespace loramux

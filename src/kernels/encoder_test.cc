@@ -24,12 +24,12 @@ TEST_P(EncoderTest, LayerNorm) {
   const std::int64_t rows = 70;
   for (const std::int64_t n : kWidths) {
     auto x = RandomFloats(rows * n, prng);
-    for (float& value : x) value += 3;  // a mean that must go
+    for (float& value : x) value += 3;  // a mean that must be removed
     const auto weight = RandomFloats(n, prng), bias = RandomFloats(n, prng);
     std::vector<float> actual(x.size()), expected(x.size()), alone(x.size());
     LayerNorm(context(), x.data(), n, rows, n, weight.data(), bias.data(), 1e-5f, actual.data(), n);
     LayerNorm(reference(), x.data(), n, rows, n, weight.data(), bias.data(), 1e-5f, expected.data(), n);
-    // The mean of numbers around 3 errs by 2^-22; what is left of them after it is of size 1, and of size 0.01 for
+    // The mean of numbers around 3 has an error of 2^-22. The remainder after subtracting it is of size 1, or 0.01 for
     // small n.
     ExpectNear(actual, expected, n < 7 ? 2e-4f : 1e-5f);
     for (std::int64_t i = 0; i < rows; ++i) {
@@ -84,7 +84,7 @@ TEST_P(EncoderTest, Attention) {
   }
 }
 
-// The last row counts for the first one, too.
+// The last row also affects the first one.
 TEST_P(EncoderTest, EveryRowSeesEveryRow) {
   const std::vector<float> q = {1, 1}, k = {0, 0}, v = {2, 6};
   const EncoderRows x = {

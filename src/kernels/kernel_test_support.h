@@ -1,4 +1,4 @@
-// Shared by the tests of kernels: every backend at every instruction set that the machine offers, and random data.
+// Shared by kernel tests: every backend at every instruction set that the machine supports, and random data.
 #pragma once
 
 #include <cstring>
@@ -28,6 +28,7 @@ struct KernelVariant {
   }
 };
 
+// The reference, and kCpu with each instruction set at 1 and 3 threads.
 inline std::vector<KernelVariant> AllKernelVariants() {
   std::vector<KernelVariant> variants = {{Backend::kReference, 0, 1}};
   for (std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
@@ -50,6 +51,7 @@ class KernelTest : public testing::TestWithParam<KernelVariant> {
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());
   }
 
+  // The variant under test, and the single-threaded oracle.
   KernelContext context() { return {GetParam().backend, &pool_}; }
   KernelContext reference() { return {Backend::kReference, &reference_pool_}; }
 
@@ -82,16 +84,18 @@ inline std::vector<std::byte> RandomElements(DType dtype, std::int64_t count, Pr
   return bytes;
 }
 
+// Whether `count` floats have the same bits.
 inline bool BitwiseEqual(const float* a, const float* b, std::int64_t count) {
   return std::memcmp(a, b, static_cast<std::size_t>(count) * sizeof(float)) == 0;
 }
 
 // Bound of the difference between two orders of summation of `terms` products of numbers in [-1, 1]. Partial sums are
-// of order sqrt(terms) / 3 and are rounded `terms` times, each time by at most 2^-24 of themselves, in random
-// directions: of order 2^-24 * terms / 3 in all, here with a margin of eight. A product that is missing or wrong makes
-// a difference of order 0.3, so the margin costs the test nothing.
+// of order sqrt(terms) / 3. They are rounded `terms` times, each time by at most 2^-24 of their value, in random
+// directions. The total is of order 2^-24 * terms / 3; the bound has a margin of eight. A missing or wrong product
+// makes a difference of order 0.3, so the margin does not weaken the test.
 inline float SumTolerance(std::int64_t terms) { return 8.0f * 0x1.0p-24f * static_cast<float>(terms) / 3 + 1e-6f; }
 
+// The types that weights and pages may have.
 inline constexpr DType kStoredTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 
 }  // namespace loramux

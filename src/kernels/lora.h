@@ -1,5 +1,5 @@
-// The batched LoRA product: y += scale * B (A x) for every token of a mixed batch, each adapter at its true rank.
-// The two cost shapes that CaraServe's performance models describe (section 5) exist as variants:
+// The batched LoRA product: y += scale * B (A x) for every token of a mixed batch, each adapter at its true rank. The
+// two cost shapes of CaraServe's performance models (section 5) exist as variants:
 //   kMbgmv  segments at their true rank (S-LoRA's MBGMV): cost ~ sum of ranks
 //   kBgmv   every segment padded to the largest rank of the batch (Punica's BGMV): cost ~ segments x maximum rank
 // Both give bitwise equal results. Each adapter's rows are read once per call, however many tokens share it.
@@ -14,10 +14,11 @@
 
 namespace loramux {
 
+// The padding of ranks in a batch.
 enum class LoraVariant { kMbgmv, kBgmv };
 
-// The weights of one adapter for one linear layer. Rows lie anywhere (pages of the pool), each contiguous and 64-byte
-// aligned: a_rows[j] = row j of A, `in` elements; b_rows[j] = column j of B, `out` elements. Not owning.
+// The weights of one adapter for one linear layer. Rows may lie anywhere (pages of the pool); each is contiguous and
+// 64-byte aligned. a_rows[j] is row j of A (`in` elements), b_rows[j] is column j of B (`out` elements). Not owning.
 struct LoraWeights {
   std::int32_t rank = 0;  // 0: this adapter does not change this layer
   float scale = 0;
@@ -26,18 +27,18 @@ struct LoraWeights {
   const std::byte* const* b_rows = nullptr;
 };
 
-// The token rows [begin, end) of the batch that use one adapter. Segments are disjoint and ascending; rows in none
-// have no adapter.
+// The token rows [begin, end) of the batch that use one adapter. Segments are disjoint and ascending. Rows outside all
+// segments have no adapter.
 struct LoraSegment {
   std::int64_t begin = 0;
   std::int64_t end = 0;
   LoraWeights weights;
 };
 
-// y[i, :] += scale * sum over j ascending of (dot(x[i, :], A[j, :])) * B[:, j], for i in each segment.
-// x: rows of `in` floats, x_stride apart; y: rows of `out` floats, y_stride apart.
-// workspace: at least (largest end) * (largest rank) floats.
-// Bitwise independent of what else is in the batch: a dot product's order depends on `in` alone.
+// y[i, :] += scale * sum over j ascending of (dot(x[i, :], A[j, :])) * B[:, j], for i in each segment. x: rows of `in`
+// floats, x_stride apart; y: rows of `out` floats, y_stride apart; strides in floats. workspace: at least (largest end)
+// * (largest rank) floats.
+// The result is bitwise independent of the rest of the batch: the order of a dot product depends on `in` alone.
 void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<const LoraSegment> segments,
                 const float* x, std::int64_t x_stride, std::int64_t in, float* y, std::int64_t y_stride,
                 std::int64_t out, float* workspace);
@@ -45,14 +46,14 @@ void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<con
 // One product of a group that shares x: q, k and v, or gate and up.
 struct LoraProjection {
   std::span<const LoraSegment> segments;  // as above; may differ between projections
-  float* y = nullptr;                     // rows of `out` floats, y_stride apart
+  float* y = nullptr;                     // rows of `out` floats, y_stride floats apart
   std::int64_t y_stride = 0;
   std::int64_t out = 0;
 };
 
-// LoraMatMul of several projections of the same x, bitwise the same as one call each, in two parallel regions
-// altogether. The y of different projections must not overlap.
-// workspace: at least the sum over the projections of (largest end) * (largest rank) floats.
+// LoraMatMul of several projections of the same x: bitwise the same as one call each, but in two parallel regions in
+// total. The y of different projections must not overlap. workspace: at least the sum over the projections of (largest
+// end) * (largest rank) floats.
 void LoraMatMul(const KernelContext& context, LoraVariant variant, std::span<const LoraProjection> projections,
                 const float* x, std::int64_t x_stride, std::int64_t in, float* workspace);
 

@@ -12,7 +12,7 @@ namespace {
 class LoraTest : public KernelTest {};
 LORAMUX_INSTANTIATE_KERNEL_TEST(LoraTest);
 
-// An adapter whose rows lie scattered in memory, each 64-byte aligned, in descending order.
+// An adapter with rows scattered in memory, each 64-byte aligned, in descending order.
 struct Adapter {
   AlignedBuffer<std::byte> memory;
   std::vector<const std::byte*> a, b;
@@ -69,7 +69,7 @@ TEST_P(LoraTest, AgreesWithTheReference) {
       for (LoraVariant variant : {LoraVariant::kMbgmv, LoraVariant::kBgmv}) {
         const auto actual = Apply(context(), variant, segments, x, y, c);
         for (std::size_t i = 0; i < y.size(); ++i) {
-          // |s| stays below about sqrt(in), so the sum over the rank is of order sqrt(in * rank).
+          // s| stays below about sqrt(in), so the sum over the rank is of order sqrt(in * rank).
           ASSERT_NEAR(actual[i], expected[i], SumTolerance(c.in) * 20)
               << DTypeName(dtype) << " in=" << c.in << " out=" << c.out << " at " << i;
         }
@@ -78,7 +78,7 @@ TEST_P(LoraTest, AgreesWithTheReference) {
   }
 }
 
-// Padding to the largest rank changes no bit: not of -0, not where x is infinite or NaN.
+// Padding to the largest rank changes no bit: neither of -0, nor if x is infinite or NaN.
 TEST_P(LoraTest, VariantsAreBitwiseEqual) {
   Prng prng(2);
   for (DType dtype : kStoredTypes) {
@@ -135,7 +135,7 @@ TEST_P(LoraTest, RowsWithoutAnAdapterStayAsTheyAre) {
   EXPECT_TRUE(BitwiseEqual(Apply(context(), LoraVariant::kMbgmv, {}, x, y, c).data(), y.data(), 10 * c.out));
 }
 
-// q, k and v in one call, with their columns side by side in one y, as the model has them.
+// q, k and v in one call, with their columns side by side in one y, as in the model.
 TEST_P(LoraTest, ProjectionsTogetherEqualProjectionsApart) {
   Prng prng(5);
   const std::int64_t in = 192, outs[] = {192, 64, 80}, y_stride = 192 + 64 + 80, rows = 40;

@@ -27,8 +27,8 @@ struct PanelRows {
   std::int64_t rows;
 };
 
-// Element (row, t) goes to [t][slot]. A block of t at a time, whose part of the panel (64 x 32 elements) stays in L1
-// while the rows pass; elements are copied as bytes, since the source may be a mapped file at any address.
+// Moves element (row, t) to [t][slot]. Works on a block of t at a time; its part of the panel (64 x 32 elements) stays
+// in L1 for all rows. Elements are copied as bytes, since the source may be a mapped file at any address.
 template <typename T>
 void ScatterRows(const PanelRows& from, DType dtype, std::int64_t k, std::byte* panel) {
   constexpr std::int64_t kBlock = 64;

@@ -16,7 +16,7 @@ struct Shape {
   std::int64_t k;
 };
 
-// Whole and broken panels; depths below, at and beyond a block.
+// Complete and partial panels; depths below, at and beyond a block.
 constexpr Shape kShapes[] = {{1, 1}, {31, 7}, {32, 64}, {33, 256}, {96, 300}, {128, 513}, {200, 96}, {330, 40}};
 constexpr std::int64_t kRowCounts[] = {1, 2, 3, 4, 5, 7, 8, 11, 12, 13, 16, 24, 25, 37, 100};
 
@@ -59,7 +59,7 @@ TEST_P(MatMulTest, RowsHaveTheSameBitsInEveryBatch) {
         MatMul(context(), x.data() + i * shape.k, shape.k, 1, w, bias.data(), alone.data() + i * shape.n, shape.n);
       }
       for (std::int64_t m : kRowCounts) {
-        // The last m rows, so that a row meets different places in a tile.
+        // The last m rows, so that a row is at different places in a tile.
         const std::int64_t first = most - m;
         MatMul(context(), x.data() + first * shape.k, shape.k, m, w, bias.data(), batch.data(), shape.n);
         ASSERT_TRUE(BitwiseEqual(batch.data(), alone.data() + first * shape.n, m * shape.n))

@@ -22,23 +22,23 @@ inline void Pause() {
 #endif
 }
 
-// A pause takes 40 to 140 cycles on current x86 cores, so this is 20 to 50 us: longer than the serial stretches
-// between the loops of a forward pass, far shorter than an idle engine.
+// A pause takes 40 to 140 cycles on current x86 cores, so this is 20 to 50 us: longer than the serial stretches between
+// the loops of a forward pass, far shorter than an idle engine.
 constexpr int kSpinPauses = 1000;
 
-// Workers that hold a task end soon, unless the system took their core away: it gives them another one only if that
-// idles.
+// Workers with a task end soon, unless the operating system took their core away; it gives them another core only if
+// that one is idle.
 constexpr int kPausesBeforeSleep = 2000;
 
 }  // namespace
 
 // A loop is open from its publication until the caller finds no task left. A worker joins an open loop by counting
-// itself in `ticket`; one that wakes up too late finds it closed and is not waited for.
+// itself in `ticket`. A worker that wakes up too late finds the loop closed, and the caller does not wait for it.
 struct ThreadPool::State {
   static constexpr std::uint64_t kOpen = std::uint64_t{1} << 31;
   static constexpr std::uint64_t kActiveMask = kOpen - 1;
 
-  // Written by the caller while the loop is closed and nobody is active.
+  // Written by the caller while the loop is closed and no worker is active.
   Trampoline trampoline = nullptr;
   const void* fn = nullptr;
   std::int64_t tasks = 0;
@@ -98,18 +98,18 @@ struct ThreadPool::State {
     Wake();
   }
 
-  // Sequentially consistent: the increment must not pass notify_all's look at whether anybody sleeps.
+  // Sequentially consistent: the increment must not be reordered after notify_all's check for sleepers.
   void Wake() {
     generation.fetch_add(1, std::memory_order_seq_cst);
     generation.notify_all();
   }
 
-  // Sequentially consistent, as Wake(): the caller may sleep until the last one leaves a closed loop.
+  // Sequentially consistent, as Wake(): the caller may sleep until the last worker leaves a closed loop.
   void Leave() {
     if (ticket.fetch_sub(1, std::memory_order_seq_cst) % (2 * kOpen) == 1) ticket.notify_one();
   }
 
-  // No task is left: lets nobody join any more, and waits for those that did.
+  // Called when no task is left: closes the loop to workers, and waits for those that joined.
   void CloseAndWait() {
     ticket.fetch_and(~kOpen, std::memory_order_relaxed);
     for (int i = 0; i < kPausesBeforeSleep; ++i) {

@@ -28,7 +28,7 @@ TEST_P(ThreadPoolTest, ManyShortLoopsSeeEachOthersWrites) {
   std::vector<std::int64_t> values(64, 0);
   for (std::int64_t loop = 0; loop < 5000; ++loop) {
     pool.Run(64, [&](std::int64_t task, int) {
-      // A neighbour's value of the last loop was written by any thread.
+      // In the last loop, any thread may have written a neighbour's value.
       if (values[static_cast<std::size_t>(task)] == loop) values[static_cast<std::size_t>(task)] = loop + 1;
     });
   }
@@ -47,7 +47,7 @@ TEST_P(ThreadPoolTest, NoThreadRunsTwoTasksAtOnce) {
 TEST_P(ThreadPoolTest, WakesWorkersThatSleep) {
   ThreadPool pool(GetParam());
   for (int loop = 0; loop < 5; ++loop) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(3));  // far beyond the spin
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));  // much longer than the spin
     std::atomic<int> arrived{0};
     // Each task waits for the others, so they end only if every thread of the pool wakes up.
     pool.Run(pool.size(), [&](std::int64_t, int) {
@@ -58,8 +58,8 @@ TEST_P(ThreadPoolTest, WakesWorkersThatSleep) {
   }
 }
 
-// Long after the caller has run out of tasks, as where the system took a worker's processor away: he sleeps, and must
-// be woken.
+// Workers end long after the caller has run out of tasks, as if the system had taken a worker's processor away. The
+// caller sleeps and must be woken.
 TEST_P(ThreadPoolTest, TheCallerWaitsForWorkersThatTakeTheirTime) {
   ThreadPool pool(GetParam());
   for (int loop = 0; loop < 20; ++loop) {

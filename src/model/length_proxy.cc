@@ -48,9 +48,9 @@ struct LengthProxy::Loader {
     return values;
   }
 
-  // Several layers of the same input beside each other, in float32.
+  // Stacks several layers with the same input in float32.
   Result<Linear> Linears(const std::vector<std::string>& names, std::int64_t out, std::int64_t in) {
-    for (const std::string& name : names) {  // before memory is taken for what config.json asks for
+    for (const std::string& name : names) {  // checked before allocating the sizes from config.json
       RETURN_IF_ERROR(Require(name + ".weight", {out, in}));
       RETURN_IF_ERROR(Require(name + ".bias", {out}));
     }
@@ -172,7 +172,7 @@ std::vector<float> LengthProxy::Logits(std::span<const TokenId> all_ids, Backend
     ids.resize(most);
     ids.back() = all_ids.back();
   }
-  ThreadPool pool(1);  // no thread but the caller's
+  ThreadPool pool(1);  // only the calling thread
   const KernelContext context{backend, &pool};
   const auto rows = static_cast<std::int64_t>(ids.size());
   std::vector<float> x(ids.size() * static_cast<std::size_t>(config_.hidden_size));

@@ -1,5 +1,5 @@
-// The length proxy: a small BERT that reads a prompt and says how many tokens the answer will have (uServe, Chameleon
-// 4.3.1). Runs beside the engine, on whatever thread asks.
+// The length proxy: a small BERT that reads a prompt and predicts how many tokens the answer will have (uServe,
+// Chameleon 4.3.1). Runs beside the engine, on the calling thread.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,22 @@
 
 namespace loramux {
 
-// Immutable after loading; thread-safe. A call takes memory for its activations and one thread's time.
+// Immutable after loading; thread-safe. A call allocates memory for its activations and uses one thread.
 class LengthProxy {
  public:
   // Reads config.json and model.safetensors of a Hugging Face directory of a BertForSequenceClassification. Errors name
-  // the file and the field or tensor: another kind of model, a tensor that is missing, misshapen, of another type, or
-  // of no use.
+  // the file and the field or tensor: another kind of model, or a tensor that is missing, misshapen, of another type,
+  // or unused.
   static Result<LengthProxy> Load(const std::filesystem::path& directory);
 
   const LengthProxyConfig& config() const { return config_; }
 
-  // Of each class; as transformers computes them, without dropout, token types all 0. More than max_position ids are
-  // cut: what stays is the beginning and the last id. REQUIRES: ids in [0, vocab_size), at least one.
+  // The logits of all classes, as transformers computes them: without dropout, token types all 0. If there are more
+  // than max_position ids, the first max_position - 1 and the last are used. REQUIRES: at least one id; ids in [0,
+  // vocab_size).
   std::vector<float> Logits(std::span<const TokenId> ids, Backend backend = Backend::kCpu) const;
-  // In tokens, at least 1 (0: the logits are no numbers): the geometric mean of the classes' middles (an open class
-  // reaches to twice its beginning), each as probable as the model says.
+  // The predicted length in tokens, at least 1 (0: the logits are not numbers). It is the geometric mean of the
+  // classes' middles, weighted by the model's probabilities. An open class extends to twice its beginning.
   std::int32_t Guess(std::span<const TokenId> ids) const { return GuessOf(Logits(ids)); }
   std::int32_t GuessOf(std::span<const float> logits) const;
 

@@ -83,7 +83,7 @@ class Scratch {
   }
   ~Scratch() { fs::remove_all(path_); }
   const fs::path& path() const { return path_; }
-  // The error after `change`d config.json.
+  // The error with a config.json modified by `change`.
   std::string Refused(const std::function<void(json&)>& change) const {
     json config = ReadJson(DirectoryOf("random") / "config.json");
     change(config);

@@ -16,7 +16,7 @@
 namespace loramux {
 namespace {
 
-// A matrix of activations, one row a token. Not owning. Rows may be wider than what an operation looks at.
+// A matrix of activations, one row per token. Not owning. Rows may be wider than an operation uses.
 struct Rows {
   float* data = nullptr;
   std::int64_t stride = 0;
@@ -31,12 +31,12 @@ float* EnsureFloats(FloatBuffer& buffer, std::int64_t floats) {
   return buffer.data();
 }
 
-// Rows of activations whose number changes from batch to batch.
+// Rows of activations; their number changes from batch to batch.
 class RowBuffer {
  public:
   // Rows begin on cache lines.
   explicit RowBuffer(std::int64_t width) : stride_((width + 15) / 16 * 16) {}
-  // Room for so many rows; their content is lost if it grows.
+  // Provides memory for `rows` rows; their content is lost if it grows.
   Rows Ensure(std::int64_t rows) { return {EnsureFloats(buffer_, rows * stride_), stride_}; }
 
  private:
@@ -44,7 +44,7 @@ class RowBuffer {
   FloatBuffer buffer_;
 };
 
-// Most linear layers that share an input: q, k and v.
+// The most linear layers that share an input: q, k and v.
 constexpr std::size_t kMaxSharedInput = 3;
 
 // Adjacent rows that use one adapter.
@@ -54,7 +54,7 @@ struct AdapterRows {
   std::int64_t end = 0;
 };
 
-// Adds rows to the last group if they continue it.
+// Adds rows to the last group if they continue it, else starts a group.
 void AppendAdapterRows(const LoraView* adapter, std::int64_t begin, std::int64_t count,
                        std::vector<AdapterRows>& groups) {
   if (adapter == nullptr || count == 0) return;
@@ -73,7 +73,7 @@ void CheckLayout(const ModelConfig& config, const KvLayout& layout) {
 
 }  // namespace
 
-// What a batch is made of, and the memory it is computed in.
+// The description of a batch, and the memory it is computed in.
 struct Model::Workspace {
   explicit Workspace(const ModelConfig& config)
       : rope(config),
@@ -94,11 +94,11 @@ struct Model::Workspace {
   std::vector<AttentionSequence> sequences;
   std::vector<AdapterRows> adapters;                               // in rows of the batch
   std::vector<AdapterRows> logit_adapters;                         // in rows of the logits
-  std::array<std::vector<LoraSegment>, kMaxSharedInput> segments;  // of the linear layers at hand
+  std::array<std::vector<LoraSegment>, kMaxSharedInput> segments;  // of the current linear layers
 
-  RowBuffer hidden, normed, qkv, attended, gate_up, activated;  // a row a token
+  RowBuffer hidden, normed, qkv, attended, gate_up, activated;  // one row per token
   FloatBuffer cosines, sines;                                   // [num_rows, head_dim / 2]
-  RowBuffer last_hidden;                                        // a row for each row of logits
+  RowBuffer last_hidden;                                        // one row per row of logits
   FloatBuffer logits, lora, attention;
 };
 
@@ -145,7 +145,7 @@ class Model::Pass {
       NormHeads(q, config_.num_heads, w.q_norm);
       NormHeads(k, config_.num_kv_heads, w.k_norm);
     }
-    // q and k are neighbours: the heads of both are rotated at once.
+    // q and k are adjacent, so one call rotates the heads of both.
     Rope(context_, q.data, q.stride, w_.num_rows, config_.num_heads + config_.num_kv_heads, config_.head_dim,
          w_.cosines.data(), w_.sines.data());
     StoreKv(context_, layout_, layer, arena_, w_.sequences, k.data, k.stride, v.data, v.stride);
@@ -172,7 +172,7 @@ class Model::Pass {
     AddToHidden(normed_);
   }
 
-  // lm_head(norm(hidden)) of the rows whose logits are wanted.
+  // lm_head(norm(hidden)) of the rows with wanted logits.
   std::span<const float> Logits() {
     if (w_.num_logit_rows == 0) return {};
     const std::int64_t vocab = config_.vocab_size;
@@ -186,7 +186,7 @@ class Model::Pass {
     return {logits.data, static_cast<std::size_t>(w_.num_logit_rows * vocab)};
   }
 
-  // Turns the chunks into what the kernels want to know of them.
+  // Builds the kernels' descriptions of the batch from the chunks.
   void DescribeBatch() {
     w_.num_rows = w_.num_logit_rows = w_.max_positions = 0;
     w_.sequences.clear();
@@ -219,7 +219,7 @@ class Model::Pass {
     w_.attention.Reserve(AttentionWorkspaceFloats(layout_, config_.num_heads, w_.max_positions, context_.pool->size()));
   }
 
-  // The angles are the same in every layer.
+  // Computes the angles, which are the same in every layer.
   void PrepareRope() {
     const std::int64_t half = config_.head_dim / 2;
     float* cos = EnsureFloats(w_.cosines, w_.num_rows * half);
@@ -261,8 +261,8 @@ class Model::Pass {
     RmsNorm(context_, x.data, x.stride, w_.num_rows, config_.hidden_size, weight.data(), Epsilon(), y.data, y.stride);
   }
 
-  // Normalises each head of each row in place. The kernel knows one stride only, so it is called for each row or for
-  // each head, whichever is less often (the result is the same).
+  // Normalises each head of each row in place. The kernel takes a single stride, so it is called per row or per head,
+  // whichever needs fewer calls (the result is the same).
   void NormHeads(Rows x, std::int64_t heads, const std::vector<float>& weight) {
     const std::int64_t dim = config_.head_dim;
     const auto norm = [&](float* first, std::int64_t stride, std::int64_t count) {
@@ -279,14 +279,14 @@ class Model::Pass {
     MatMul(context_, x.data, x.stride, w_.num_rows, matrix, bias.empty() ? nullptr : bias.data(), y.data, y.stride);
   }
 
-  // What a LoRA product adds to.
+  // The target of a LoRA product and the rows that it adds to.
   struct LoraOutput {
     LoraTarget target;
     Rows y;
   };
 
-  // y += scale * B (A x) for the linear layers that share x, for the rows whose adapter changes them. Nothing at all if
-  // there are none.
+  // y += scale * B (A x) for the linear layers that share x, for the rows with an adapter that changes them. Calls no
+  // kernel if there are none.
   void Lora(std::int64_t layer, Rows x, std::initializer_list<LoraOutput> outputs) {
     LoraProjection projections[kMaxSharedInput];
     std::size_t count = 0;
@@ -303,7 +303,7 @@ class Model::Pass {
                TargetShape(config_, outputs.begin()->target).in, EnsureFloats(w_.lora, workspace));
   }
 
-  // The rows whose adapter changes a linear layer. Returns the largest rank.
+  // Collects the rows with an adapter that changes a linear layer. Returns the largest rank.
   std::int64_t CollectSegments(std::int64_t layer, LoraTarget target, std::vector<LoraSegment>& segments) {
     const auto& groups = target == LoraTarget::kLmHead ? w_.logit_adapters : w_.adapters;
     const std::size_t index = LoraView::Index(layer, target, config_.num_layers);
@@ -368,7 +368,7 @@ void Model::Reserve(std::int64_t max_tokens, std::int64_t max_logit_rows, std::i
   w.last_hidden.Ensure(max_logit_rows);
   w.logits.Reserve(max_logit_rows * config_.vocab_size);
   w.lora.Reserve(max_tokens * max_rank * static_cast<std::int64_t>(kMaxSharedInput));
-  // The page size is not known yet: the largest.
+  // The page size is not known yet; assume the largest.
   const KvLayout layout = {config_.num_layers, config_.num_kv_heads, config_.head_dim, 64, DType::kF32};
   w.attention.Reserve(AttentionWorkspaceFloats(layout, config_.num_heads, max_positions, threads));
 }

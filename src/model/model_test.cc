@@ -15,7 +15,7 @@
 
 namespace {
 
-// Counts what the program allocates, so that "no allocation in the steady state" can be seen.
+// Counts the program's allocations, to verify "no allocation in the steady state".
 std::atomic<std::int64_t> allocations{0};
 
 void* CountedAllocation(std::size_t size, std::size_t alignment) {
@@ -27,7 +27,7 @@ void* CountedAllocation(std::size_t size, std::size_t alignment) {
 
 }  // namespace
 
-// What AlignedBuffer calls.
+// Called by AlignedBuffer.
 extern "C" void* aligned_alloc(std::size_t alignment, std::size_t size) { return CountedAllocation(size, alignment); }
 void* operator new(std::size_t size) { return CountedAllocation(size, alignof(std::max_align_t)); }
 void* operator new[](std::size_t size) { return CountedAllocation(size, alignof(std::max_align_t)); }
@@ -71,7 +71,7 @@ ModelConfig SmallConfig() {
 struct Pair {
   std::int64_t rank, in, out;
   float scale;
-  AlignedBuffer<float> a, b;  // rows 16 floats aligned: [rank][in], [rank][out]
+  AlignedBuffer<float> a, b;  // rows aligned to 16 floats: [rank][in], [rank][out]
   std::vector<const std::byte*> a_rows, b_rows;
 
   Pair(std::int64_t rank, LinearShape shape, float scale, Prng& prng)
@@ -176,7 +176,7 @@ Floats Rows(const Floats& logits, std::size_t first, std::size_t count, std::siz
           logits.begin() + static_cast<std::ptrdiff_t>((first + count) * vocab)};
 }
 
-// y = W x + s B (A x) must be (W + s B A) x, for each target alone and in its own layer.
+// y = W x + s B (A x) must equal (W + s B A) x, for each target alone and in its own layer.
 TEST_P(ModelTest, LoraIsWhatMergedWeightsCompute) {
   Prng prng(5);
   const Tokens tokens = {1, 7, 3, 49, 0, 22, 22, 9, 15};
@@ -255,9 +255,9 @@ TEST_P(ModelTest, AdaptersMayBeMixedAndNeedNotBeAdjacent) {
   EXPECT_NE(by, bx);
 }
 
-// peers.md, 12: LoRA that is on and unused costs nothing. What it costs in time: bench/serving_bench, "loaded and
-// idle". Adapter and cached keys and values of a layer come when its gate is called, and are not numbers before:
-// whatever was read too early would be in the logits.
+// LoRA that is enabled and unused costs no extra work (Peers, point 12); its time is measured by bench/serving_bench,
+// "loaded and idle". A layer's adapter weights and cached keys and values are provided when its gate is called, and are
+// NaN before. Any premature read would show in the logits.
 TEST_P(ModelTest, NothingOfALayerIsReadBeforeItsGate) {
   Prng prng(11);
   const auto pair = [&](LoraTarget target) { return Pair(4, TargetShape(config_, target), 2.0f, prng); };
@@ -316,7 +316,7 @@ TEST_P(ModelTest, NothingOfALayerIsReadBeforeItsGate) {
   EXPECT_EQ(ask(&gate), expected);
   EXPECT_EQ(gates, (std::vector<std::int64_t>{0, 1}));
 
-  // What never comes spoils only the rows that wait for it.
+  // Data that never arrives spoils only the rows that depend on it.
   clear();
   const std::function<void(std::int64_t)> nothing = [](std::int64_t) {};
   const Floats spoilt = ask(&nothing);
@@ -339,7 +339,7 @@ TEST_P(ModelTest, Point12_ABatchWithoutAdaptersDoesNoLoraWork) {
   LoraView one = EmptyView(config_);
   one.modules[LoraView::Index(1, LoraTarget::kQ, 2)] = pair.weights();
   EXPECT_EQ(loops_of(&one), never_used + 2);  // of one module: shrink and expand
-  EXPECT_EQ(loops_of(&nothing), never_used);  // an adapter that has nothing for these layers
+  EXPECT_EQ(loops_of(&nothing), never_used);  // an adapter that does not change these layers
   EXPECT_EQ(loops_of(nullptr), never_used);
 }
 
@@ -354,8 +354,8 @@ TEST_P(ModelTest, SteadyStateDoesNotAllocate) {
   model_.Reserve(/*max_tokens=*/16, /*max_logit_rows=*/4, /*max_positions=*/100, /*max_rank=*/8, threads_.size());
   const PageArena arena = {arena_.data(), layout_.PageBytes()};
   const Tokens prompt(14, 3), token = {5};
-  // Kernels keep scratch memory for each thread, which the largest product makes at its first time: with one thread,
-  // that is the first step.
+  // Kernels keep scratch memory per thread, allocated by the largest product at its first use: with one thread, in the
+  // first step.
   ThreadPool one(1);
   std::int64_t before = 0;
   for (std::int64_t step = 0; step + 14 < 100; ++step) {

@@ -17,7 +17,7 @@ void DefaultFrequencies(float base, std::vector<float>& out) {
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = 1.0f / std::pow(base, static_cast<float>(2 * i) / dim);
 }
 
-// Llama 3: low frequencies are divided by the factor, high ones stay, those between are blended.
+// Llama 3: low frequencies are divided by the factor, high ones stay unchanged, those in between are blended.
 float Llama3Frequency(const RopeConfig& rope, float frequency) {
   const float context = static_cast<float>(rope.original_max_position);
   const float factor = static_cast<float>(rope.factor);
@@ -91,7 +91,7 @@ void RopeTable::Extend(std::int64_t positions) {
 void RopeTable::Row(std::int64_t position, std::int64_t length, float* cos, float* sin) {
   CHECK(position >= 0 && position < length);
   if (length > dynamic_from_) {
-    // A prompt's rows share one length, so the frequencies are worth keeping from row to row.
+    // A prompt's rows share one length, so the frequencies are kept from row to row.
     if (length != dynamic_length_) ComputeFrequencies(config_, dynamic_length_ = length, dynamic_frequencies_);
     ComputeRow(dynamic_frequencies_, position, cos, sin);
     return;

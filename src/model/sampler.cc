@@ -15,15 +15,15 @@ namespace {
 using Candidate = std::pair<float, TokenId>;  // logit, id
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr std::size_t kBlock = 256;  // tokens whose weights are computed at a time
+constexpr std::size_t kBlock = 256;  // tokens per block of computed weights
 
 // The order of all thresholds: descending logit, ascending id.
 bool Better(const Candidate& a, const Candidate& b) {
   return a.first != b.first ? a.first > b.first : a.second < b.second;
 }
 
-// e^x for x <= 0, to 2e-7 relative; exactly 0 below -87 (so -infinity gives 0). Without branches or calls, so that
-// loops over the vocabulary become vector code.
+// e^x for x <= 0, with a relative error of 2e-7; exactly 0 below -87 (so -infinity gives 0). Without branches or calls,
+// so that the compiler vectorises loops over the vocabulary.
 inline float ExpNonPositive(float x) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
   const float rounded = x * 1.44269504f + kRound;
@@ -37,7 +37,7 @@ inline float ExpNonPositive(float x) {
   p = p * r + 5.0000001201e-1f;
   const float mantissa = p * r * r + r + 1.0f;
   const std::uint32_t exponent = std::bit_cast<std::uint32_t>(rounded) - std::bit_cast<std::uint32_t>(kRound);
-  const std::uint32_t in_range = -static_cast<std::uint32_t>(x > -87.0f);  // a mask: a condition becomes a branch
+  const std::uint32_t in_range = -static_cast<std::uint32_t>(x > -87.0f);  // a mask: a condition would become a branch
   return std::bit_cast<float>((std::bit_cast<std::uint32_t>(mantissa) + (exponent << 23)) & in_range);
 }
 
@@ -80,7 +80,7 @@ double TotalWeight(const Softmax& softmax, std::span<const Candidate> candidates
 }
 
 struct Scan {
-  float max = -kInfinity;  // of what is not a NaN
+  float max = -kInfinity;  // ignoring NaNs
   bool has_nan = false;
 };
 
@@ -101,7 +101,7 @@ Scan ScanLogits(std::span<const float> logits) {
   return {*std::max_element(max, max + kLanes), std::any_of(nan, nan + kLanes, [](auto n) { return n != 0; })};
 }
 
-// ---- what is done to the logits before the draw
+// ---- adjusting the logits before the draw
 
 bool NeedsAdjustment(const SamplingParams& params, const SamplerContext& context) {
   return params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f || params.frequency_penalty != 0.0f ||
@@ -135,7 +135,7 @@ void ApplyPenalties(const SamplingParams& params, const SamplerContext& context,
   if (!repetition && params.frequency_penalty == 0.0f && params.presence_penalty == 0.0f) return;
   if (scratch.counts.size() != scratch.logits.size()) scratch.counts.assign(scratch.logits.size(), 0);
   SamplerContext seen = context;
-  if (!repetition) seen.prompt = {};  // the others do not look at it
+  if (!repetition) seen.prompt = {};  // the other penalties ignore the prompt
   ForEachSeenToken(seen, scratch.counts, [&](TokenId id, std::int32_t count) {
     float& logit = scratch.logits[id];
     if (repetition) logit = logit > 0 ? logit / params.repetition_penalty : logit * params.repetition_penalty;
@@ -145,7 +145,7 @@ void ApplyPenalties(const SamplingParams& params, const SamplerContext& context,
   });
 }
 
-// Returns the logits with ban, bias and penalties; the given ones where there are none.
+// Returns the logits with ban, bias and penalties applied; the given ones if there are none.
 std::span<const float> AdjustLogits(std::span<const float> logits, const SamplingParams& params,
                                     const SamplerContext& context, SamplerScratch& scratch) {
   if (!NeedsAdjustment(params, context)) return logits;
@@ -161,7 +161,7 @@ std::span<const float> AdjustLogits(std::span<const float> logits, const Samplin
   return scratch.logits;
 }
 
-// ---- candidates: the tokens that the thresholds leave, by ascending id
+// ---- candidates: the tokens that pass the thresholds, by ascending id
 
 // Collects the tokens with Score >= -depth.
 void Gather(const Softmax& softmax, std::span<const float> logits, float depth, std::vector<Candidate>& out) {
@@ -171,8 +171,8 @@ void Gather(const Softmax& softmax, std::span<const float> logits, float depth, 
   }
 }
 
-// Collects at least the n best tokens. A softmax is peaked: the few tokens near the maximum nearly always suffice, and
-// then nothing of the vocabulary's size needs to be selected from.
+// Collects at least the n best tokens. A softmax is peaked: the few tokens near the maximum nearly always suffice,
+// which avoids a selection from the whole vocabulary.
 void GatherAtLeast(std::size_t n, const Softmax& softmax, std::span<const float> logits, std::vector<Candidate>& out) {
   for (float depth : {2.0f, 8.0f, 32.0f, kInfinity}) {
     Gather(softmax, logits, depth, out);
@@ -193,8 +193,8 @@ void KeepBest(std::size_t k, SamplerScratch& scratch) {
   DropWorseThan(selection[k - 1], scratch.candidates);
 }
 
-// Where the shortest prefix of tokens that weighs `target` ends, as far as depths tell: all tokens above `sure` (those
-// with Score > -sure) belong to it and weigh `sure_weight`; none below `enough` does.
+// Bounds of the shortest prefix of tokens with weight `target`, in terms of depth. All tokens with Score > -sure belong
+// to the prefix and weigh `sure_weight`; no token below depth `enough` belongs to it.
 struct Cut {
   double target = 0;
   float sure = -1;
@@ -202,10 +202,10 @@ struct Cut {
   float enough = kInfinity;
 };
 
-// Cuts the whole vocabulary at a share of its weight, by a histogram of the depths.
+// Cuts the whole vocabulary at a share of its weight, using a histogram of the depths.
 Cut FindCut(double share, const Softmax& softmax, std::span<const float> logits) {
   constexpr float kBinsPerUnit = 8;          // a power of two: the scaling is exact
-  constexpr std::size_t kBins = 87 * 8 + 1;  // deeper tokens weigh nothing
+  constexpr std::size_t kBins = 87 * 8 + 1;  // deeper tokens have no weight
   double bins[kBins] = {};
   float weights[kBlock];
   double total = 0;
@@ -226,10 +226,10 @@ Cut FindCut(double share, const Softmax& softmax, std::span<const float> logits)
     }
     cut.sure_weight += bins[bin];
   }
-  return {share * total};  // only by rounding, with a share of nearly 1
+  return {share * total};  // reached only by rounding, with a share of nearly 1
 }
 
-// Keeps the shortest prefix of the candidates, best first, whose weight is at least the cut's. Quickselect by weight:
+// Keeps the shortest prefix of the candidates, best first, with at least the weight of the cut. Quickselect by weight:
 // linear in the number of candidates that are not sure.
 void KeepWeight(const Softmax& softmax, const Cut& cut, SamplerScratch& scratch) {
   auto& selection = scratch.selection;
@@ -240,7 +240,7 @@ void KeepWeight(const Softmax& softmax, const Cut& cut, SamplerScratch& scratch)
   if (selection.empty()) return;
   std::size_t low = 0;  // the last one kept is in [low, high)
   std::size_t high = selection.size();
-  double before = cut.sure_weight;  // weight of all that are better than selection[low]
+  double before = cut.sure_weight;  // weight of all tokens better than selection[low]
   while (high - low > 1) {
     const std::size_t middle = low + (high - low) / 2;
     std::nth_element(selection.begin() + low, selection.begin() + middle, selection.begin() + high, Better);
@@ -294,7 +294,7 @@ double UniformDraw(std::uint64_t seed, std::size_t step) {
 
 TokenId DrawCandidate(const Softmax& softmax, std::span<const Candidate> candidates, double u) {
   double left = u * TotalWeight(softmax, candidates);
-  TokenId last = candidates.front().second;  // the last one with a weight: rounding may leave a rest at the end
+  TokenId last = candidates.front().second;  // the last one with a weight: rounding may leave a remainder
   for (const Candidate& candidate : candidates) {
     const float weight = softmax.Weight(candidate.first);
     if (weight <= 0) continue;
@@ -309,7 +309,7 @@ TokenId DrawCandidate(const Softmax& softmax, std::span<const Candidate> candida
 TokenId DrawAny(const Softmax& softmax, std::span<const float> logits, double u) {
   float weights[kBlock];
   double left = u * TotalWeight(softmax, logits);
-  std::size_t chosen = 0;  // the last block with a weight: rounding may leave a rest at the end
+  std::size_t chosen = 0;  // the last block with a weight: rounding may leave a remainder
   double left_in_chosen = left;
   for (std::size_t begin = 0; begin < logits.size() && left >= 0; begin += kBlock) {
     const double sum = BlockWeights(softmax, BlockAt(logits, begin), weights);
@@ -340,7 +340,7 @@ TokenId FirstAllowed(std::span<const float> logits, const SamplerContext& contex
   return 0;
 }
 
-// The choice where the logits hold a NaN or have no finite maximum.
+// The choice if the logits hold a NaN or have no finite maximum.
 TokenId ChooseFromIrregular(std::span<const float> logits, const Scan& scan, const SamplerContext& context) {
   if (!scan.has_nan && scan.max == kInfinity) return FirstWith(logits, kInfinity);
   float best = -kInfinity;
@@ -368,7 +368,7 @@ TokenId Choose(std::span<const float> logits, const SamplingParams& params, cons
 void AddLogprobs(std::span<const float> logits, std::int32_t alternatives, SamplerScratch& scratch,
                  SampledToken& token) {
   Scan scan = ScanLogits(logits);
-  if (scan.has_nan) {  // a NaN is as impossible as -infinity
+  if (scan.has_nan) {  // a NaN is treated as -infinity
     scratch.logits.assign(logits.begin(), logits.end());
     for (float& logit : scratch.logits) logit = std::isnan(logit) ? -kInfinity : logit;
     logits = scratch.logits;

@@ -1,4 +1,4 @@
-// From logits to a token.
+// Sampling: from logits to a token.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace loramux {
 
-// The sampling parameters of a request (the OpenAI and vLLM meanings of the same names).
+// The sampling parameters of a request. Names mean the same as in OpenAI's API and vLLM.
 struct SamplingParams {
-  float temperature = 1.0f;  // 0 (in fact anything below kGreedyBelow): greedy
+  float temperature = 1.0f;  // below kGreedyBelow, such as 0: greedy
   std::int32_t top_k = 0;    // 0 or -1: off
   float top_p = 1.0f;
   float min_p = 0.0f;
@@ -20,37 +20,38 @@ struct SamplingParams {
   float frequency_penalty = 0.0f;   // over generated tokens
   float repetition_penalty = 1.0f;  // over prompt and generated tokens, as transformers
   std::vector<std::pair<TokenId, float>> logit_bias;
-  std::uint64_t seed = 0;          // the server draws one where the client gives none
-  std::int32_t top_logprobs = -1;  // -1: no logprobs; otherwise that many alternatives beside the chosen token
+  std::uint64_t seed = 0;          // the server draws one if the client gives none
+  std::int32_t top_logprobs = -1;  // -1: no logprobs; otherwise the number of alternatives beside the chosen token
 
-  // As vLLM: a smaller temperature would only overflow.
+  // As vLLM: a smaller temperature would overflow.
   static constexpr float kGreedyBelow = 1e-5f;
   bool IsGreedy() const { return temperature < kGreedyBelow; }
 };
 
+// A token with its log probability.
 struct TokenLogprob {
   TokenId id = 0;
   float logprob = 0;
 };
 
+// The result of Sample.
 struct SampledToken {
   TokenId id = 0;
-  // Log softmax of the raw logits, before anything is applied to them (as vLLM); if asked for. Never NaN; -infinity for
-  // a token that the model rules out.
+  // If requested: log softmax of the raw logits, before any change to them (as vLLM). Never NaN; -infinity for a token
+  // that the model rules out.
   float logprob = 0;
-  // The most likely tokens by the raw logits, descending; the chosen one may be among them or not. If asked for.
+  // If requested: the most likely tokens by the raw logits, descending; may or may not include the chosen one.
   std::vector<TokenLogprob> top_logprobs;
 };
 
-// What the sampler must know of the sequence.
+// The sampler's input about the sequence. Not owning.
 struct SamplerContext {
   std::span<const TokenId> prompt;
   std::span<const TokenId> generated;
-  std::span<const TokenId> banned;  // may not be chosen now (eos and stop ids while min_tokens is not reached)
+  std::span<const TokenId> banned;  // may not be chosen now (eos and stop ids until min_tokens is reached)
 };
 
-// Scratch memory that is used again from call to call: no allocation once it has grown to the vocabulary. Not
-// thread-safe.
+// Scratch memory reused between calls: no allocation once it has grown to the vocabulary. Not thread-safe.
 struct SamplerScratch {
   std::vector<float> logits;
   std::vector<std::pair<float, TokenId>> candidates;
@@ -58,18 +59,17 @@ struct SamplerScratch {
   std::vector<std::int32_t> counts;  // all zero between calls
 };
 
-// Order (vLLM's): ban, logit bias, repetition, frequency and presence penalties, temperature, min-p, top-k, top-p, then
-// one draw. The draw's random number depends on (seed, number of generated tokens) only: same seed, same tokens,
-// whatever else is in the batch. It picks from the cumulative distribution by ascending id. Every threshold keeps a
-// prefix of the tokens ordered by descending logit and ascending id:
+// Samples one token. The order of operations is vLLM's: ban, logit bias, repetition, frequency and presence penalties,
+// temperature, min-p, top-k, top-p, then one draw. The draw's random number depends only on (seed, number of generated
+// tokens): same seed, same tokens, whatever else is in the batch. It picks from the cumulative distribution by
+// ascending id. Every threshold keeps a prefix of the tokens ordered by descending logit and ascending id:
 //   min-p   those at least min_p times as likely as the likeliest
 //   top-k   the first k
-//   top-p   the shortest prefix whose share of what min-p and top-k left is at least top_p; at least one
-// Greedy takes the first maximum. Logits that hold a NaN give the lowest-id finite maximum; a +infinity wins; where
-// nothing at all is possible, the lowest id that is not banned (0 if all are).
+//   top-p   the shortest prefix with at least top_p of the probability left after min-p and top-k; at least one token
+// Greedy takes the first maximum. Logits with a NaN give the lowest-id finite maximum. A +infinity wins. If no token is
+// possible, the result is the lowest id that is not banned (0 if all are).
 // Tokens less likely than e^-87 times the likeliest are never drawn. Ids of logit_bias, prompt, generated and banned
-// that are outside the vocabulary are ignored.
-// REQUIRES: logits not empty; repetition_penalty > 0.
+// outside the vocabulary are ignored. REQUIRES: logits not empty; repetition_penalty > 0.
 SampledToken Sample(std::span<const float> logits, const SamplingParams& params, const SamplerContext& context,
                     SamplerScratch& scratch);
 

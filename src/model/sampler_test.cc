@@ -18,7 +18,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 using Logits = std::vector<float>;
 
-// Normally distributed, roughly.
+// Approximately normally distributed.
 Logits RandomLogits(std::size_t n, float spread, Prng& prng) {
   Logits logits(n);
   for (float& logit : logits) {
@@ -83,7 +83,7 @@ class SamplerTest : public ::testing::Test {
     return Sample(logits, params, context, scratch_).id;
   }
 
-  // Every token that many seeds give, with its count.
+  // The tokens drawn with many seeds, with their counts.
   std::map<TokenId, int> Histogram(const Logits& logits, SamplingParams params, int draws,
                                    const SamplerContext& context = {}) {
     std::map<TokenId, int> counts;
@@ -101,7 +101,7 @@ class SamplerTest : public ::testing::Test {
   }
 
   // Expects frequencies within five standard deviations of the oracle's probabilities (and two draws: a rare token's
-  // count is no normal distribution).
+  // count is not normally distributed).
   void ExpectFrequencies(const Logits& logits, const SamplingParams& params, const SamplerContext& context = {}) {
     constexpr int kDraws = 40000;
     const std::vector<double> expected = ExpectedDistribution(logits, params, context);
@@ -127,7 +127,7 @@ TEST_F(SamplerTest, GreedyTakesTheFirstMaximum) {
   Logits large(1000, -1.0f);
   large[777] = large[778] = 2.0f;
   EXPECT_EQ(Draw(large, params), 777);
-  params.temperature = 1e-6f;  // as good as zero
+  params.temperature = 1e-6f;  // practically zero
   EXPECT_EQ(Draw({1, 5, 3, 5}, params), 1);
 }
 
@@ -212,7 +212,7 @@ TEST_F(SamplerTest, MinPComparesWithTheLikeliest) {
   params.min_p = 1.0f;
   EXPECT_EQ(Support(logits, params), (Ids{3}));
   params.min_p = 0.51f;
-  params.temperature = 2.0f;  // it counts after temperature: sqrt(1/4) = 0.5, sqrt(2/4) = 0.71
+  params.temperature = 2.0f;  // it applies after temperature: sqrt(1/4) = 0.5, sqrt(2/4) = 0.71
   EXPECT_EQ(Support(logits, params), (Ids{1, 2, 3}));
 }
 
@@ -229,7 +229,7 @@ TEST_F(SamplerTest, PresenceAndFrequencyPenaltiesCountGeneratedTokensOnly) {
   params.presence_penalty = 1.0f;  // 10, 12 - 1, 10.5 - 1
   EXPECT_EQ(Draw({10, 12, 10.5f}, params, context), 1);
   EXPECT_EQ(Draw({10, 10.9f, 10.9f}, params, context), 0);
-  params.presence_penalty = -2.0f;  // negative ones invite repetition
+  params.presence_penalty = -2.0f;  // negative ones encourage repetition
   EXPECT_EQ(Draw({10, 8.5f, 9}, params, context), 2);
 }
 
@@ -282,7 +282,7 @@ TEST_F(SamplerTest, BannedTokensAreNeverChosen) {
   const Ids banned = {1, 3, 77};
   const SamplerContext context{{}, {}, banned};
   EXPECT_EQ(Support({0, 90, 0, 90}, params, context), (Ids{0, 2}));
-  params.logit_bias = {{1, 100.0f}};  // nor with a bias
+  params.logit_bias = {{1, 100.0f}};  // even with a bias
   EXPECT_EQ(Support({0, 90, 0, 90}, params, context), (Ids{0, 2}));
   params.temperature = 0;
   EXPECT_EQ(Draw({0, 90, 1, 90}, params, context), 2);
@@ -337,7 +337,7 @@ TEST_F(SamplerTest, TheDrawDependsOnSeedAndStepOnly) {
     const SamplerContext context{{}, generated, {}};
     const TokenId id = Draw(logits, params, context);
     EXPECT_EQ(Sample(logits, params, context, other).id, id);
-    const Ids different(seed % 7, 9);  // other tokens, as many
+    const Ids different(seed % 7, 9);  // the same number of other tokens
     EXPECT_EQ(Draw(logits, params, {different, different, {}}), id);
     const Ids steps(seed, 0);
     params.seed = 1;
@@ -377,7 +377,7 @@ TEST_F(SamplerTest, MatchesTheOracleForRandomParameters) {
     const double u = DrawOf(params.seed, generated.size());
     const TokenId id = Draw(logits, params, context);
     const double before = std::accumulate(expected.begin(), expected.begin() + id, 0.0);
-    // Thresholds compare sums of weights, so a boundary token may differ where it ties with the threshold to 1e-6.
+    // Thresholds compare sums of weights, so a boundary token may differ if it ties with the threshold to 1e-6.
     ASSERT_GT(expected[id], 0) << "trial " << trial;
     ASSERT_LE(before, u + 2e-6) << "trial " << trial;
     ASSERT_GE(before + expected[id], u - 2e-6) << "trial " << trial;

@@ -28,12 +28,12 @@ std::vector<float> ToFloats(const StoredTensor& tensor) {
 
 // ---- finding the tensors
 
-// Hands out the tensors of a file by name and remembers which were asked for.
+// Hands out the tensors of a file by name and records which ones were requested.
 class TensorFinder {
  public:
   explicit TensorFinder(const TensorFile& file) : file_(file) {}
 
-  // Null if there is none; an error if there is one of another shape or of a type that weights cannot have.
+  // Returns null if there is none. Error: it has another shape, or a type that weights cannot have.
   Result<const StoredTensor*> Find(const std::string& name, const Shape& shape) {
     const StoredTensor* tensor = file_.Find(name);
     if (tensor == nullptr) return tensor;
@@ -60,7 +60,7 @@ class TensorFinder {
     return tensor;
   }
 
-  // Error: a tensor that no one asked for, which would silently change nothing.
+  // Error: a tensor that was never requested, which would silently have no effect.
   Status CheckAllUsed() const {
     for (const StoredTensor& tensor : file_.tensors()) {
       if (used_.contains(&tensor) || tensor.name.ends_with("rotary_emb.inv_freq")) continue;
@@ -179,7 +179,7 @@ Result<ModelTensors> FindModelTensors(const ModelConfig& config, const TensorFil
 
 // ---- packing them
 
-// Packs tensors and keeps count.
+// Packs tensors and reports progress.
 class Packer {
  public:
   Packer(const Progress& progress, const ModelTensors& tensors) : progress_(progress) {

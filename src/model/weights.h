@@ -12,7 +12,7 @@
 
 namespace loramux {
 
-// Weights of one decoder layer, packed; q|k|v share one matrix, and gate|up another.
+// Weights of one decoder layer, packed; q|k|v share one matrix, gate|up another.
 struct LayerWeights {
   PackedMatrix qkv;                                              // [QDim + 2 KvDim, hidden]
   PackedMatrix o;                                                // [hidden, QDim]
@@ -23,13 +23,14 @@ struct LayerWeights {
   std::vector<float> q_norm, k_norm;                             // [head_dim], Qwen3
 };
 
+// All weights of a base model.
 struct ModelWeights {
   PackedMatrix embedding;  // [vocab, hidden]; empty if tied to lm_head
   PackedMatrix lm_head;    // [vocab, hidden]; with tied weights it serves both
   std::vector<LayerWeights> layers;
   std::vector<float> final_norm;  // [hidden]
 
-  // The matrix whose rows are the tokens' embeddings.
+  // The matrix with the tokens' embeddings as rows.
   const PackedMatrix& EmbeddingRows() const { return embedding.n() > 0 ? embedding : lm_head; }
   // Bytes in memory.
   std::int64_t Bytes() const;
@@ -39,18 +40,18 @@ struct ModelWeights {
 using Progress = std::function<void(std::int64_t done, std::int64_t total)>;
 
 // Packs the weights of an opened model directory. Every tensor must be used, except known buffers (rotary_emb.inv_freq)
-// and the second copy of a tied embedding; a missing, misshapen or mistyped tensor is an error that names it with the
-// expected and the found shape or type (Error::param is its name). All of that is checked before anything is packed.
-// Tied embeddings may be stored as lm_head.weight, model.embed_tokens.weight, or both; where both are stored and
-// differ, each is used for itself (as transformers 5 does).
-// Matrices keep their stored type. Where q, k and v (or gate and up) have different types, their common matrix is
-// float32, which holds the values of all exactly. Norms and biases become float32.
+// and the second copy of a tied embedding. A missing, misshapen or mistyped tensor is an error that names it with the
+// expected and the found shape or type (Error::param is its name). All checks precede any packing.
+// Tied embeddings may be stored as lm_head.weight, model.embed_tokens.weight, or both. If both are stored and differ,
+// each is used for its own purpose (as transformers 5 does).
+// Matrices keep their stored type. If q, k and v (or gate and up) have different types, their common matrix is float32,
+// which holds all values exactly. Norms and biases become float32.
 // `progress` may be empty. The mapped pages can be dropped afterwards.
 Result<ModelWeights> PackModelWeights(const ModelConfig& config, const TensorFile& file, const Progress& progress);
 
 // Random weights of the given type, for benchmarks: uniform, scaled so that activations neither vanish nor explode;
-// norms are 1, biases 0, embeddings tied as the configuration says. Deterministic in `seed`.
-// REQUIRES: IsWeightDType(dtype).
+// norms are 1, biases 0, embeddings tied as the configuration says. Deterministic in `seed`. REQUIRES:
+// IsWeightDType(dtype).
 ModelWeights RandomModelWeights(const ModelConfig& config, DType dtype, std::uint64_t seed);
 
 }  // namespace loramux

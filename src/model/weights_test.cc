@@ -299,7 +299,7 @@ TEST(PackModelWeights, ProgressReachesTheTotal) {
   EXPECT_GT(total, 0);
 }
 
-// A real small model whose tied matrix is stored as lm_head.weight alone.
+// A real small model with its tied matrix stored as lm_head.weight alone.
 TEST(PackModelWeights, RealModelWithHeadOnly) {
   const fs::path directory = fs::path(LORAMUX_SOURCE_DIR) / ".." / "shared" / "data" / "models" / "story656k";
   if (!fs::exists(directory)) GTEST_SKIP() << directory << " is not here";

@@ -8,35 +8,36 @@ namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
-// Shares of the published peaks that serving software reaches. One set for all devices and models; none is fitted to a
+// Shares of the published peaks that serving software reaches: one set for all devices and models, not fitted to any
 // document's results.
 constexpr double kBandwidthShare = 0.8;       // a copy kernel reaches 80 to 90 % of the memory's peak
 constexpr double kFlopsShare = 0.55;          // dense products of a prompt; cuBLAS reaches 60 to 70 % on large ones
 constexpr double kAttentionFlopsShare = 0.3;  // FlashAttention-2 on an A100, with short sequences
-constexpr double kLoraFlopsShare = 0.1;       // products as thin as a rank: bound by gathering and by their launches
+constexpr double kLoraFlopsShare = 0.1;       // products as thin as a rank: bound by gathering and by kernel launches
 constexpr double kHostLinkShare = 0.8;        // pinned copies over PCIe 4.0 x16 reach 25 of 31.5 GB/s
 constexpr double kPeerLinkShare = 0.7;        // all-reduce
-constexpr double kStepSeconds = 1.5e-3;       // planning, launches, sampling: beside the products
-constexpr double kTransferSeconds = 100e-6;   // to begin a copy of many pieces
-constexpr double kAllReduceSeconds = 10e-6;   // its latency; two a layer
+constexpr double kStepSeconds = 1.5e-3;       // planning, launches, sampling: per step, beside the products
+constexpr double kTransferSeconds = 100e-6;   // to start a copy of many pieces
+constexpr double kAllReduceSeconds = 10e-6;   // latency of an all-reduce; two per layer
 // bytes per second: an NVMe drive on PCIe 4.0 x4, read through a file system
 constexpr double kDiskBandwidth = 3e9;
 constexpr double kDiskSeconds = 1e-3;
 
-// The host's processor: 16 cores of AMD EPYC 7R32 (beside the A10 of AWS g5.8xlarge) at 2.8 GHz with 32 32-bit
-// operations a cycle (AVX2, two FMAs), of which a product as thin as a rank reaches half.
+// The host's processor: 16 cores of AMD EPYC 7R32 (as in AWS g5.8xlarge, with an A10) at 2.8 GHz with 32 32-bit
+// operations per cycle (AVX2, two FMAs). A product as thin as a rank reaches half of that.
 constexpr double kCpuFlops = 16 * 2.8e9 * 32 * 0.5;
-constexpr double kCpuSignalSeconds = 20e-6;  // through shared memory, there and back, a layer
+constexpr double kCpuSignalSeconds = 20e-6;  // through shared memory, round trip, per layer
 
-// NVIDIA's data sheets: memory, its bandwidth, dense fp16 tensor FLOPs (half of the figure "with sparsity"); PCIe 4.0
-// x16 is 31.5 GB/s in one direction, 5.0 63.0. Peer links are per direction: half of the data sheet's NVLink figure.
+// NVIDIA's data sheets: memory, its bandwidth, dense fp16 tensor FLOPs (half of the figure "with sparsity"). PCIe 4.0
+// x16 has 31.5 GB/s in one direction, PCIe 5.0 63.0. Peer links are per direction: half of the data sheet's NVLink
+// figure.
 constexpr std::array kDevices = std::to_array<DeviceShape>({
     // nvidia.com A40 data sheet: 48 GB, 696 GB/s, 149.7 TFLOPS, PCIe 4.0, NVLink 112.5 GB/s.
     {"a40", "A40 48 GB", 48 * kGiB, 696e9, 149.7e12, 31.5e9, 56.25e9},
-    // nvidia.com A10 data sheet: 24 GB, 600 GB/s, 125 TFLOPS, PCIe 4.0; no NVLink: peers by PCIe.
+    // nvidia.com A10 data sheet: 24 GB, 600 GB/s, 125 TFLOPS, PCIe 4.0; no NVLink, so peers use PCIe.
     {"a10", "A10 24 GB", 24 * kGiB, 600e9, 125e12, 31.5e9, 31.5e9},
-    // nvidia.com A100 data sheet: 40 GB 1,555 GB/s; 80 GB SXM 2,039 GB/s; 312 TFLOPS; NVLink 600 GB/s. The smaller ones
-    // are an 80 GB card of which less is used, as in Chameleon 5.5.
+    // nvidia.com A100 data sheet: 40 GB 1,555 GB/s; 80 GB SXM 2,039 GB/s; 312 TFLOPS; NVLink 600 GB/s. The 24 GB and 48
+    // GB entries are an 80 GB card with less memory in use, as in Chameleon 5.5.
     {"a100-24", "A100, 24 GB of it", 24 * kGiB, 2039e9, 312e12, 31.5e9, 300e9},
     {"a100-40", "A100 40 GB", 40 * kGiB, 1555e9, 312e12, 31.5e9, 300e9},
     {"a100-48", "A100, 48 GB of it", 48 * kGiB, 2039e9, 312e12, 31.5e9, 300e9},
@@ -45,8 +46,8 @@ constexpr std::array kDevices = std::to_array<DeviceShape>({
     {"h100", "H100 80 GB", 80 * kGiB, 3350e9, 989.4e12, 63e9, 450e9},
     // nvidia.com H200 SXM data sheet: 141 GB (GB of 10^9), 4.8 TB/s; the rest as H100.
     {"h200", "H200 141 GB", 141e9, 4800e9, 989.4e12, 63e9, 450e9},
-    // FastLibra, table 1: 64 GB, 256 TFLOPS fp16, PCIe 4.0 x16. Its memory's bandwidth is not given: 1.6 TB/s is our
-    // assumption (HBM2E); peers by PCIe.
+    // FastLibra, table 1: 64 GB, 256 TFLOPS fp16, PCIe 4.0 x16. The memory's bandwidth is not given; 1.6 TB/s (HBM2E)
+    // is our assumption. Peers use PCIe.
     {"npu-64", "FastLibra's NPU, 64 GB", 64 * kGiB, 1600e9, 256e12, 31.5e9, 31.5e9},
 });
 
@@ -71,12 +72,12 @@ Result<Shape> FindByName(std::span<const Shape> shapes, std::string_view name, c
   return InvalidArgument(what + ": expected one of " + valid + ", found '" + std::string(name) + "'", flag);
 }
 
-// Every rate of a single device; `n` of them have n times as much, and two all-reduces a layer on top.
+// Rates of `n` devices: n times those of one device, plus two all-reduces per layer.
 PerformanceModel ModelOf(const DeviceShape& device, const ModelShape& model, double rank_bytes, double n) {
   const double bandwidth = n * device.memory_bandwidth * kBandwidthShare, flops = n * device.flops;
   const double token_flops = 2.0 * static_cast<double>(model.MatmulParameters());
   const double layers = static_cast<double>(model.layers), hidden = static_cast<double>(model.hidden);
-  // Ring all-reduce: 2 (n - 1) / n of the activations pass each link, twice a layer, in 16 bits.
+  // Ring all-reduce: 2 (n - 1) / n of the activations pass each link, twice per layer, in 16 bits.
   const double reduced_bytes = 2 * layers * 2 * (n - 1) / n * hidden * 2;
   const double reduce_token = n > 1 ? reduced_bytes / (device.peer_link * kPeerLinkShare) : 0;
   PerformanceModel result;
@@ -84,10 +85,10 @@ PerformanceModel ModelOf(const DeviceShape& device, const ModelShape& model, dou
   result.dense_floor = static_cast<double>(2 * model.MatmulParameters()) / bandwidth;
   result.per_prefill_token = token_flops / (flops * kFlopsShare) + reduce_token;
   result.per_decode_sequence = result.per_prefill_token;
-  // Scores and weighted sums: two products as wide as the queries, a layer and pair.
+  // Scores and weighted sums: two products as wide as the queries, per layer and pair.
   result.per_prefill_attention = 4 * layers * static_cast<double>(model.QueryWidth()) / (flops * kAttentionFlopsShare);
   result.per_decode_context = static_cast<double>(model.KvBytesPerToken()) / bandwidth;
-  // An adapter has rank_bytes / 2 elements a rank, and each takes a multiplication and an addition a token.
+  // An adapter has rank_bytes / 2 elements per rank; each takes a multiplication and an addition per token.
   result.per_adapter_token_rank = rank_bytes / (flops * kLoraFlopsShare);
   result.per_rank = rank_bytes / bandwidth;
   result.per_padded_rank = result.per_adapter_token_rank;

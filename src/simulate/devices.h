@@ -1,5 +1,5 @@
-// Built-in descriptions of accelerators and models, from published rates, and what follows from them: the performance
-// model, the sizes of pages and adapters, the memory that is left for them.
+// Built-in descriptions of accelerators and models, based on published rates, and what follows from them: the
+// performance model, the sizes of pages and adapters, and the memory left for them.
 #pragma once
 
 #include <array>
@@ -16,72 +16,77 @@
 
 namespace loramux {
 
+// The default targets of an adapter: the four attention projections.
 inline constexpr std::array kAttentionTargets = {LoraTarget::kQ, LoraTarget::kK, LoraTarget::kV, LoraTarget::kO};
 
-// A decoder-only transformer with 16-bit weights, keys and values.
+// A decoder-only transformer with 16-bit weights, keys and values. Dimensions are in elements.
 struct ModelShape {
   std::string_view name;
   std::int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, intermediate = 0, vocab = 0;
   std::int64_t head_dim = 0;  // 0: hidden / heads
-  bool tied = false;          // the embeddings are the output matrix
+  bool tied = false;          // whether the embedding matrix is also the output matrix
 
   std::int64_t HeadDim() const { return head_dim > 0 ? head_dim : hidden / heads; }
   std::int64_t QueryWidth() const { return heads * HeadDim(); }
   std::int64_t KvWidth() const { return kv_heads * HeadDim(); }
-  std::int64_t Parameters() const;        // embeddings and output matrix included
-  std::int64_t MatmulParameters() const;  // without the embeddings: what a token is multiplied with
+  std::int64_t Parameters() const;        // including embeddings and output matrix
+  std::int64_t MatmulParameters() const;  // without the embeddings: the parameters each token is multiplied with
   std::int64_t WeightBytes() const { return 2 * Parameters(); }
   std::int64_t KvBytesPerToken() const { return 2 * 2 * layers * KvWidth(); }
-  // Of an adapter of rank 1 on these layers: both matrices, 16 bits. (Rank 32 on q, k, v, o: 64 MiB for Llama-7B.)
+  // Bytes per unit of rank of an adapter with these targets: both matrices, 16 bits, all layers. (Rank 32 on q, k, v,
+  // o: 64 MiB for Llama-7B.)
   std::int64_t AdapterBytesPerRank(std::span<const LoraTarget> targets = kAttentionTargets) const;
 };
-// `name` must outlive it.
+// The shape of a model configuration. The data of `name` must outlive the result.
 ModelShape ShapeOf(const ModelConfig& config, std::string_view name);
-// "q", ..., "down", "lm_head", or as in PEFT's files, "q_proj". Error: another name, or none at all.
+// Parses target names: "q", ..., "down", "lm_head", or as in PEFT's files, "q_proj". Errors: an unknown name, or an
+// empty list.
 Result<std::vector<LoraTarget>> ParseLoraTargets(const std::vector<std::string>& names);
 
 // One accelerator. Rates are published peaks, per second.
 struct DeviceShape {
   std::string_view name, what;
   double memory_bytes = 0, memory_bandwidth = 0;
-  double flops = 0;      // dense, 16 bits
+  double flops = 0;      // dense, 16-bit operations
   double host_link = 0;  // bytes, one direction
   double peer_link = 0;  // bytes, one direction, to the other accelerators of a server
 };
 
-// All of them. Errors of Find: an unknown name; the message lists the valid ones.
+// All built-in shapes. Errors of the Find functions: an unknown name; the message lists the valid ones.
 std::span<const DeviceShape> DeviceShapes();
 std::span<const ModelShape> ModelShapes();
 Result<DeviceShape> FindDevice(std::string_view name);
 Result<ModelShape> FindModel(std::string_view name);
 
-// An adapter's part of a step on the host's processor, while the adapter is on its way to the device (CaraServe 4).
-// Seconds. The device's own products go on meanwhile, which is not subtracted.
+// Cost, in seconds, of computing an adapter's part of a step on the host's processor while the adapter is being loaded
+// (CaraServe 4). The device's own products run at the same time; this overlap is not subtracted.
 struct CpuAssist {
-  double per_step = 0;        // to signal and to wait, layer by layer
+  double per_step = 0;        // signalling and waiting, layer by layer
   double per_token = 0;       // activations to the host and results back
   double per_token_rank = 0;  // arithmetic
 };
 
-// What a simulation runs on.
+// The simulated machine.
 struct SimulatedDevice {
-  std::string name;  // in words
+  std::string name;  // human-readable
   PerformanceModel model;
   std::int64_t page_tokens = 16, page_bytes = 0;
   std::int64_t device_pages = 0;  // for keys, values and adapters
   std::int64_t adapter_bytes_per_rank = 0;
-  CpuAssist cpu_assist;  // for presets that use it
+  CpuAssist cpu_assist;  // used by presets with CPU assistance
 
+  // Pages that an adapter of this rank takes, rounded up.
   std::int64_t AdapterPages(std::int64_t rank) const {
     return (rank * adapter_bytes_per_rank + page_bytes - 1) / page_bytes;
   }
+  // Whole pages in `bytes`.
   std::int64_t PagesOf(double bytes) const {
     return static_cast<std::int64_t>(bytes / static_cast<double>(page_bytes));
   }
 };
 
-// `gpus` of the device as one, by tensor parallelism. `memory_share` of its memory may be used. Errors: gpus out of
-// 1..64, or the weights leave no memory.
+// Describes `gpus` accelerators combined by tensor parallelism. `memory_share` of the memory may be used. Errors:
+// `gpus` outside 1 to 64, or no memory left beside the weights.
 Result<SimulatedDevice> DescribeDevice(const DeviceShape& device, const ModelShape& model, std::int64_t gpus = 1,
                                        double memory_share = 0.9,
                                        std::span<const LoraTarget> targets = kAttentionTargets);

@@ -10,13 +10,13 @@ namespace loramux {
 
 double DrawExponential(Prng& prng, double mean) { return -mean * std::log1p(-prng.NextDouble()); }
 
-// Box and Muller's; the second of the pair is not used, so that a draw depends on two numbers alone.
+// The Box-Muller method. The pair's second number is not used, so that each draw consumes exactly two uniform numbers.
 double DrawNormal(Prng& prng) {
   const double radius = std::sqrt(-2 * std::log1p(-prng.NextDouble()));
   return radius * std::cos(2 * std::numbers::pi * prng.NextDouble());
 }
 
-// Marsaglia and Tsang 2000; a shape below 1 by their power of a uniform number.
+// Marsaglia and Tsang 2000; for a shape below 1, with their power of a uniform number.
 double DrawGamma(Prng& prng, double shape, double scale) {
   CHECK(shape > 0 && scale > 0);
   if (shape < 1) {

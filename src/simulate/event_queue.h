@@ -1,5 +1,4 @@
-// What is going to happen on the virtual clock, in a total order: time, then kind, then the order in which it was put
-// in.
+// Future events on the virtual clock, totally ordered by time, then kind, then insertion.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +11,29 @@
 
 namespace loramux {
 
-// At the same time, in this order: what is done is seen before what comes.
+// Order of events at the same time: completions come before new work.
 enum class EventKind : std::uint8_t { kTransferEnds, kStepEnds, kMove, kArrival, kCancel, kSample };
 
+// One event.
 struct Event {
   TimeNs at = 0;
   EventKind kind = EventKind::kArrival;
   std::uint64_t sequence = 0;
-  std::int64_t subject = 0;  // of an arrival or a cancellation: the request
+  std::int64_t subject = 0;  // the request of an arrival or a cancellation
 };
 
+// A priority queue of events. Not thread-safe.
 class EventQueue {
  public:
+  // Adds an event; of equal times and kinds, the first one pushed comes first.
   void Push(TimeNs at, EventKind kind, std::int64_t subject = 0) {
     events_.push({at, kind, next_sequence_++, subject});
   }
   bool empty() const { return events_.empty(); }
   std::size_t size() const { return events_.size(); }
+  // The next event. REQUIRES: not empty.
   const Event& first() const { return events_.top(); }
+  // Removes and returns the next event. REQUIRES: not empty.
   Event Pop() {
     CHECK(!events_.empty());
     const Event event = events_.top();

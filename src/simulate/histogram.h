@@ -1,4 +1,5 @@
-// Counts of durations in buckets of like ratio: percentiles within 0.8 % in constant memory, for a value a token.
+// A histogram of durations with buckets of constant ratio. Percentiles are exact to 0.8 % in constant memory, even with
+// one value per token.
 #pragma once
 
 #include <array>
@@ -10,9 +11,10 @@
 
 namespace loramux {
 
+// A histogram of nanoseconds. Not thread-safe.
 class DurationHistogram {
  public:
-  // REQUIRES: value >= 0.
+  // REQUIRES: value >= 0, in nanoseconds.
   void Add(TimeNs value) {
     ++counts_[BucketOf(static_cast<std::uint64_t>(value))];
     ++count_;
@@ -20,7 +22,7 @@ class DurationHistogram {
   }
   std::int64_t count() const { return count_; }
   double mean() const { return count_ == 0 ? 0 : sum_ / static_cast<double>(count_); }  // ns
-  // ns; 0 if empty. REQUIRES: 0 <= q <= 1.
+  // In ns; 0 if empty. REQUIRES: 0 <= q <= 1.
   double Quantile(double q) const {
     const double wanted = q * static_cast<double>(count_);
     std::int64_t seen = 0;
@@ -32,7 +34,7 @@ class DurationHistogram {
   }
 
  private:
-  static constexpr int kBits = 6;  // buckets of a power of two: 2^kBits
+  static constexpr int kBits = 6;  // each power of two has 2^kBits buckets
   static constexpr std::size_t kPerPower = std::size_t{1} << kBits;
   static std::size_t BucketOf(std::uint64_t value) {
     if (value < kPerPower) return static_cast<std::size_t>(value);

@@ -1,4 +1,4 @@
-// The parts of the simulated world, each alone.
+// The parts of the simulator, each alone.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -39,7 +39,7 @@ TEST(Devices, ShapesGiveThePublishedSizes) {
   EXPECT_EQ(FindModel("llama-3-8b").value().KvBytesPerToken(), 128 * 1024);
 }
 
-// paper_targets.md: a rank-32 adapter is 64 MB for Llama-7B, 256 MB for Llama-70B.
+// Chameleon: a rank-32 adapter is 64 MB for Llama-7B, 256 MB for Llama-70B.
 TEST(Devices, AdaptersAreAsLargeAsChameleonSays) {
   EXPECT_EQ(32 * FindModel("llama-7b").value().AdapterBytesPerRank(), 64 << 20);
   EXPECT_NEAR(32.0 * static_cast<double>(FindModel("llama-70b").value().AdapterBytesPerRank()), 256e6, 10e6);
@@ -73,10 +73,10 @@ TEST(Devices, DecodeIsBoundByBandwidthAndPrefillByArithmetic) {
   const SimulatedDevice a40 = Describe("a40", "llama-7b");
   // 13.2 GB of weights at 80 % of 696 GB/s.
   EXPECT_NEAR(a40.model.SecondsOf({.decode_sequences = 1, .decode_context = 1}), 0.0237 + 0.0015, 0.001);
-  // 1,000 tokens x 13.2 GFLOP at 55 % of 149.7 TFLOPS: the weights' reading is hidden behind it.
+  // 1,000 tokens x 13.2 GFLOP at 55 % of 149.7 TFLOPS; reading the weights is hidden behind it.
   EXPECT_NEAR(a40.model.SecondsOf({.prefill_tokens = 1000, .prefill_attention = 500'500}), 0.160 + 0.006 + 0.0015,
               0.003);
-  // 20,000 tokens of context are 10.5 GB, read on top of the weights.
+  // 20,000 tokens of context are 10.5 GB, read in addition to the weights.
   EXPECT_NEAR(a40.model.SecondsOf({.decode_sequences = 20, .decode_context = 20'000}), 0.0237 + 0.0188 + 0.0015, 0.001);
   EXPECT_LT(Describe("h100", "llama-7b").model.SecondsOf({.decode_sequences = 1}),
             a40.model.SecondsOf({.decode_sequences = 1}) / 3);
@@ -99,7 +99,7 @@ TEST(Devices, MemoryAndTensorParallelism) {
 }
 
 TEST(Devices, AdapterPagesRoundUp) {
-  const SimulatedDevice a40 = Describe("a40", "llama-7b");  // pages of 8 MiB, 2 MiB a rank
+  const SimulatedDevice a40 = Describe("a40", "llama-7b");  // pages of 8 MiB, 2 MiB per rank
   EXPECT_EQ(a40.page_bytes, 8 << 20);
   EXPECT_EQ(a40.AdapterPages(8), 2);
   EXPECT_EQ(a40.AdapterPages(9), 3);
@@ -121,7 +121,7 @@ TEST(SimulatedTransfer, KvAndAdaptersQueueOnOneLink) {
   VirtualClock clock;
   EventQueue events;
   PerformanceModel model;
-  model.host_to_device = model.device_to_host = {.latency = 1e-6, .bytes_per_second = 1e9};  // a page a microsecond
+  model.host_to_device = model.device_to_host = {.latency = 1e-6, .bytes_per_second = 1e9};  // a page per microsecond
   model.disk = {.latency = 0, .bytes_per_second = 1e8};
   SimulatedLinks links(model);
   SimulatedTransfer adapters(&clock, &events, &links, false), kv(&clock, &events, &links, false);
@@ -168,7 +168,7 @@ TEST(SloSearch, FindsTheLoadThatIsSustained) {
   SimulationOptions options{.device = Describe("a40", "llama-7b"), .preset = FindPreset("fifo").value()};
   WorkloadOptions load{.requests = 300, .rate = 1, .input_mean = 256, .output_mean = 32, .adapters = 10, .ranks = {8}};
   const TimeNs low_load = LowLoadTime(options, load).value();
-  // 31 decodes of 25 ms and a prompt of 43: about 0.8 s.
+  // 31 decodes of 25 ms and a prompt of 43 ms: about 0.8 s.
   EXPECT_NEAR(static_cast<double>(low_load) / kNsPerSecond, 0.82, 0.12);
   const SustainedLoad found = FindSustainedLoad(options, load, low_load).value();
   EXPECT_GT(found.rate, 2);

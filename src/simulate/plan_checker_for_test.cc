@@ -12,7 +12,7 @@ namespace loramux {
 namespace {
 
 constexpr std::size_t kMostViolations = 3;
-constexpr std::int64_t kMostPlans = 1'000'000;  // more than any world needs: it would go on for ever
+constexpr std::int64_t kMostPlans = 1'000'000;  // more than any world needs: otherwise it would never end
 
 bool Admits(const StepPlan& plan, const Request& request) {
   return std::any_of(plan.admissions.begin(), plan.admissions.end(),
@@ -79,10 +79,10 @@ void PlanChecker::CheckBatch(const View& view) {
          "too many whole prompts in the batch");
 }
 
-// What is given back in the plan and what is free is enough for what it takes; each side keeps to its own part.
+// The pages freed by the plan and the free pages cover those it takes; each share keeps to its own part.
 void PlanChecker::CheckMemory(const View& view) {
   const PoolStats pool = view.residency.device()->Stats();
-  std::int64_t adapters = 0, kv = 0;  // taken, less given back
+  std::int64_t adapters = 0, kv = 0;  // taken, less freed
   for (const PlannedLoad& load : view.plan.loads) adapters += view.residency.Get(load.adapter).version->layout.pages;
   for (const AdapterGeneration gone : view.plan.device_evictions)
     adapters -= view.residency.Get(gone).version->layout.pages;
@@ -100,8 +100,8 @@ void PlanChecker::CheckMemory(const View& view) {
   Expect(kv_after <= device_pages_ - share, view, "keys and values exceed their share");
 }
 
-// Adapters that come to the host tier have room there, with what gives way for them (keys and values do when they
-// come).
+// Adapters loaded to the host tier fit there, together with the evictions for them. (Keys and values make room when
+// they arrive.)
 void PlanChecker::CheckHostMemory(const View& view) {
   const PagePool* host = view.residency.host();
   std::int64_t taken = 0;
@@ -142,8 +142,8 @@ void PlanChecker::CheckAdapters(const View& view) {
     Expect(!EvictsFromDevice(view.plan, adapter), view, "evicts an adapter in use");
 }
 
-// Lanes may use what others leave of their quotas, but nobody the same tokens twice. A request beside which nobody of
-// its lane runs, and one that has waited too long, need no quota.
+// Lanes may use quota that others leave, but the same tokens are not used twice. A request in a lane with nothing
+// running, and one that has waited too long, need no quota.
 void PlanChecker::CheckQuotas(const View& view) {
   const QueueOrder& queue = view.scheduler.queue();
   if (!queue.has_quotas()) return;
@@ -170,8 +170,8 @@ void PlanChecker::CheckQuotas(const View& view) {
 
 // ---------------------------------------------------------------- Promises
 
-// With one tenant the youngest gives way first, and never to a younger one. Who overtook somebody gives way to that
-// one.
+// With one tenant, the youngest running request is preempted first, and never for a younger one. A request that
+// overtook another is preempted for that one.
 void PlanChecker::CheckPreemptions(const View& view) {
   if (view.scheduler.tenants().active_tenants() > 1) return;
   for (const Request* gone : view.plan.preemptions) {
@@ -186,7 +186,8 @@ void PlanChecker::CheckPreemptions(const View& view) {
   }
 }
 
-// It cannot begin yet, as its adapter or its history is still to arrive, or nothing more may be asked of the link.
+// Whether the request cannot start yet: its adapter or history is still to arrive, or the link accepts no more
+// transfers.
 bool PlanChecker::Arrives(const View& view, const Request& request) const {
   if (request.adapter != kBaseModel) {
     const AdapterResidency& adapter = view.residency.Get(request.adapter);
@@ -204,7 +205,7 @@ bool PlanChecker::Arrives(const View& view, const Request& request) const {
   NodeId at = request.found;
   for (; !tree->OnDevice(at); at = tree->Parent(at)) {
     if (tree->Moving(at) || fetches >= KvTiers::kMaxFetches) return true;
-    for (const PlannedFetch& fetch : view.plan.fetches) {  // somebody else's, of the same path
+    for (const PlannedFetch& fetch : view.plan.fetches) {  // another request's fetch of the same path
       NodeId on = fetch.tail;
       while (tree->Depth(on) > tree->Depth(at)) on = tree->Parent(on);
       if (on == at) return true;
@@ -214,10 +215,11 @@ bool PlanChecker::Arrives(const View& view, const Request& request) const {
   const std::vector<NodeId>& gone = view.plan.kv_evictions;
   const auto evicted = [&](NodeId node) { return std::find(gone.begin(), gone.end(), node) != gone.end(); };
   while (tree->Depth(at) > 0 && !evicted(at)) at = tree->Parent(at);
-  return tree->Depth(at) > 0;  // this plan takes a part of it: the next one fetches that, too
+  return tree->Depth(at) > 0;  // this plan evicts part of it, which the next plan fetches too
 }
 
-// Of one tenant (and lane), who is due first is let in first; that time is at most an age bound from the arrival.
+// Within a tenant (and lane), the request with the earliest due time is admitted first. That time is at most one age
+// bound after the arrival.
 void PlanChecker::CheckOrder(const View& view) {
   for (const Request* request : view.scheduler.running()) {
     Expect(!request->late, view, "request " + std::to_string(request->id.value) + " runs and is still given up");
@@ -239,8 +241,8 @@ void PlanChecker::CheckOrder(const View& view) {
   }
 }
 
-// With one tenant: who has waited for longer than the age bound goes before everybody that has not, the oldest first.
-// That one's adapter stays where it is, unless an older one that runs needs the memory.
+// With one tenant: requests that have waited longer than the age bound precede all others, the oldest first. The oldest
+// one's adapter stays resident, unless an older running request needs the memory.
 void PlanChecker::CheckAgeBound(const View& view) {
   std::int64_t left = options_.lookahead;
   for (const Request* request : view.scheduler.waiting()) {
@@ -255,7 +257,7 @@ void PlanChecker::CheckAgeBound(const View& view) {
   }
 }
 
-// Of the lanes' first turns that are overdue, the oldest request's; null: none is.
+// Of the lanes' first turns that are overdue, the oldest request; null: none is overdue.
 const Request* PlanChecker::OverdueTurn(const View& view) {
   const Request* oldest = nullptr;
   for (std::int32_t lane = 0; lane < view.scheduler.queue().lanes(); ++lane) {
@@ -267,7 +269,7 @@ const Request* PlanChecker::OverdueTurn(const View& view) {
   return oldest;
 }
 
-// With several: a tenant that has waited for its turn for too long is next.
+// With several tenants: a tenant that has waited too long for its turn is next.
 void PlanChecker::CheckTurns(const View& view) {
   const Request* const next = OverdueTurn(view);
   if (next == nullptr || Admits(view.plan, *next) || Arrives(view, *next)) return;

@@ -1,5 +1,5 @@
-// Holds every plan of an engine against what the scheduler promises (docs/scheduling.md) and against the capacities.
-// Knows of the scheduler what it shows to everybody, and counts for itself.
+// Checks every plan of an engine against the scheduler's promises (docs/design/scheduling.md) and against the
+// capacities. It uses only the scheduler's public interface and does its own accounting.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,20 @@
 
 namespace loramux {
 
+// Pass as the engine's observer; afterwards, `violations` must be empty.
 class PlanChecker final : public EngineObserver {
  public:
-  // The options that the engine's scheduler was made with, and its device's pages.
+  // `options`: those the engine's scheduler was created with. `device_pages`: capacity of its device pool.
   PlanChecker(SchedulerOptions options, std::int64_t device_pages)
       : options_(std::move(options)), device_pages_(device_pages) {}
   void Planned(const PlannedStep& step) override;
 
   const std::vector<std::string>& violations() const { return violations_; }  // the first few
-  std::uint64_t digest() const { return digest_; }                            // of all plans, in their order
+  std::uint64_t digest() const { return digest_; }                            // of all plans, in order
   std::int64_t plans() const { return plans_; }
 
  private:
-  // One plan and the world that it was made in.
+  // A plan and the state it was made in.
   struct View {
     const StepPlan& plan;
     const Scheduler& scheduler;

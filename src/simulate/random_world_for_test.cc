@@ -20,7 +20,7 @@ class Drawing {
     return *(values.begin() + static_cast<std::ptrdiff_t>(prng_.NextBelow(values.size())));
   }
   bool Chance(double probability) { return prng_.NextDouble() < probability; }
-  // of each magnitude alike
+  // log-uniform: each magnitude is equally likely
   double Between(double low, double high) { return low * std::pow(high / low, prng_.NextDouble()); }
   std::uint64_t Below(std::uint64_t bound) { return prng_.NextBelow(bound); }
 
@@ -28,7 +28,7 @@ class Drawing {
   Prng prng_;
 };
 
-// A step 1 ms, a prompt's token 0.1 ms, a decoding sequence 0.2 ms: about as long as on the real thing, and round.
+// A step takes 1 ms, a prompt's token 0.1 ms, a decoding sequence 0.2 ms: round figures close to a real device.
 SimulatedDevice DrawDevice(Drawing& draw) {
   SimulatedDevice device{.name = "random",
                          .page_tokens = draw.OneOf<std::int64_t>({4, 16}),
@@ -68,7 +68,7 @@ Workload DrawRequests(Drawing& draw, std::uint64_t seed) {
   return MakeWorkload(options).value();
 }
 
-// What clients may ask besides, and prompts that begin alike.
+// Optional properties of requests, and prompts that begin alike.
 void DrawWishes(Drawing& draw, Workload& workload) {
   const std::uint64_t tenants = draw.OneOf<std::uint64_t>({0, 0, 1, 2, 5});
   const double urgent = draw.OneOf({0.0, 0.3}), leaving = draw.OneOf({0.0, 0.0, 0.1}), alike = draw.OneOf({0.0, 0.5});
@@ -80,7 +80,7 @@ void DrawWishes(Drawing& draw, Workload& workload) {
     if (draw.Chance(leaving)) request.cancel_after = static_cast<TimeNs>(draw.Between(1e5, 1e10));
     if (request.follows || !draw.Chance(alike)) continue;
     request.first_block = static_cast<std::uint32_t>(draw.Below(workload.blocks.size()));
-    request.num_blocks = 1;  // 512 tokens: all of most prompts
+    request.num_blocks = 1;  // 512 tokens: most prompts completely
   }
 }
 

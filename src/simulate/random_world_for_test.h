@@ -1,4 +1,4 @@
-// A simulated server and what is asked of it, drawn from a seed: from tiny to ample, from a trickle to overload.
+// A simulated server and its workload, drawn from a seed: from tiny to ample memory, from light load to overload.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,16 @@
 
 namespace loramux {
 
+// The arguments of Simulate.
 struct RandomWorld {
   SimulationOptions options;
   Workload workload;
 };
 
-// The same for the same preset and seed. Every request fits the model's length; some are larger than the memory.
+// Deterministic in preset and seed. Every request fits the model's length; some are larger than the memory.
 RandomWorld DrawWorld(std::string_view preset, std::uint64_t seed);
 
-// As World makes them of these options.
+// The scheduler options that Simulate makes from this world's options.
 SchedulerOptions SchedulerOptionsOf(const RandomWorld& world);
 
 }  // namespace loramux

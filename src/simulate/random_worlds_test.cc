@@ -1,4 +1,4 @@
-// What must hold in every world: seeds by the thousand. One that fails says how to repeat it alone.
+// Invariants of every world, tested with thousands of seeds. A failing one reports how to repeat it alone.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,15 +13,15 @@
 namespace loramux {
 namespace {
 
-// A sanitizer makes everything many times slower: a part of the seeds then.
+// A sanitizer makes everything many times slower, so fewer seeds are used.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr std::uint64_t kSeeds = 12;
 #else
 constexpr std::uint64_t kSeeds = 200;  // for each preset
 #endif
-constexpr std::uint64_t kTwiceEvery = 8;  // of the worlds, one is run again
+constexpr std::uint64_t kTwiceEvery = 8;  // one in so many worlds is run a second time
 
-// For a CHECK that ends the process: which world it was.
+// Names the world for a CHECK that ends the process.
 char running_world[256] = "";
 
 void SayWhichWorld(int) {
@@ -29,7 +29,7 @@ void SayWhichWorld(int) {
   if (::write(STDERR_FILENO, running_world, size) < 0) return;
 }
 
-// Of the preset that is the test's parameter. The seed 0 stands for all of them in gtest.
+// For the preset that is the test's parameter. In gtest, seed 0 stands for all seeds.
 std::string HowToRepeat(std::string_view preset, std::uint64_t seed) {
   std::string name(preset);
   std::replace(name.begin(), name.end(), '-', '_');
@@ -67,7 +67,7 @@ void ExpectEnds(const RandomWorld& world, const SimulationResult& result) {
     EXPECT_NE(why.find("tokens"), std::string::npos) << index << ": " << why;
   EXPECT_EQ(result.stats.tokens_generated, generated);
   EXPECT_EQ(result.stats.running + result.stats.waiting, 0);
-  const PoolStats& device = result.stats.device;  // what is left there is history and idle adapters
+  const PoolStats& device = result.stats.device;  // history and idle adapters are left there
   EXPECT_EQ(device.free_pages + result.stats.history_pages + device.used(PageCategory::kAdapter),
             device.capacity_pages);
 }
@@ -110,8 +110,8 @@ TEST_P(RandomWorlds, KeepWhatIsPromised) {
   std::signal(SIGABRT, before);
 }
 
-// Two requests took turns going past a third one that memory had no room for, and were squashed for it in the next
-// step.
+// Without a limit, two requests would alternate in overtaking a third one that did not fit the memory, each squashed
+// for it in the next step.
 TEST(ARandomWorld, ASquashIsNotForEver) {
   RandomWorld world = DrawWorld("loramux-mlq", 1270);
   const Outcome outcome = RunWorld(world);

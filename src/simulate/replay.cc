@@ -12,12 +12,12 @@
 namespace loramux {
 namespace {
 
-// Generations of a recording by number, without the gaps of those that no request asked for. The order is that of the
-// recording: some decisions go by it.
+// Maps a recording's generation numbers to consecutive ones, without the gaps of adapters that no request asked for.
+// Keeps the recording's order, because some decisions depend on it.
 class Generations {
  public:
   void Add(const RecordedAdapter& adapter) { adapters_.push_back(adapter); }
-  // Error: one is there twice.
+  // Assigns the numbers. Error: a generation occurs twice.
   Status Settle() {
     std::sort(adapters_.begin(), adapters_.end(),
               [](const auto& a, const auto& b) { return a.generation < b.generation; });
@@ -31,7 +31,7 @@ class Generations {
   }
   std::span<const RecordedAdapter> adapters() const { return adapters_; }  // the first has number 1
   std::span<const std::uint32_t> original() const { return original_; }
-  // The base model's is 0. Nullopt: it is not there.
+  // The base model is 0. Nullopt: unknown.
   std::optional<AdapterGeneration> Find(std::uint32_t original) const {
     const auto found = std::lower_bound(original_.begin(), original_.end(), original);
     if (found == original_.end() || *found != original) return std::nullopt;
@@ -51,7 +51,7 @@ class ReplayWorld final : private EngineObserver {
   Status Build() {
     RETURN_IF_ERROR(ReadAhead());
     ASSIGN_OR_RETURN(const CacheRegime regime, FindCacheRegime(setup_.cache));
-    // Reserved addresses: no byte of them is ever touched.
+    // The pools only reserve addresses; no byte of them is ever touched.
     ASSIGN_OR_RETURN(device_, PagePool::Create("device", setup_.device_pages * setup_.page_bytes, setup_.page_bytes));
     if (setup_.host_pages > 0) {
       ASSIGN_OR_RETURN(host_, PagePool::Create("host", setup_.host_pages * setup_.page_bytes, setup_.page_bytes));
@@ -100,7 +100,7 @@ class ReplayWorld final : private EngineObserver {
   }
 
  private:
-  // The adapters of all of it; what is damaged is found before anything is replayed.
+  // Collects all adapters of the recording. Finds damage before anything is replayed.
   Status ReadAhead() {
     recording_.Rewind();
     while (true) {
@@ -137,7 +137,7 @@ class ReplayWorld final : private EngineObserver {
   }
   static std::string NameOf(std::uint32_t generation) { return "adapter-" + std::to_string(generation); }
 
-  // So that there are `count` steps in the queue. False: there are not so many.
+  // Reads until `count` steps are queued. False: there are not that many.
   Result<bool> Fill(std::size_t count) {
     while (steps_.size() < count && !at_end_) {
       auto step = recording_.Next();
@@ -151,7 +151,7 @@ class ReplayWorld final : private EngineObserver {
 
   // ---- One step
 
-  // False: it differs from the recorded one.
+  // False: the step differs from the recorded one.
   Result<bool> Step() {
     const RecordedStep& step = steps_.front();
     clock_.AdvanceTo(step.now);
@@ -175,7 +175,7 @@ class ReplayWorld final : private EngineObserver {
     return false;
   }
 
-  // The tokens of a batch that is done are taken in the same step, or in a later one.
+  // The tokens of a completed batch are taken in the same step or in a later one.
   Status ExpectOfTheExecutor() {
     if (!steps_.front().computed) return Ok{};
     for (std::size_t i = 0;; ++i) {
@@ -189,7 +189,7 @@ class ReplayWorld final : private EngineObserver {
     }
   }
 
-  // An adapter's transfer has its generation as number, which is another one here.
+  // A recorded adapter transfer is numbered by its generation, which has another number here.
   std::string ExpectOfTransfers(const RecordedStep& step) {
     for (const bool kv : {false, true}) {
       std::vector<RecordedCompletion> completions;
@@ -217,7 +217,7 @@ class ReplayWorld final : private EngineObserver {
     return true;
   }
 
-  // Puts into the inbox what the recorded engine found there. Returns what is wrong with it, or nothing.
+  // Posts the recorded inputs to the inbox. Returns what is wrong with them, or an empty string.
   std::string Tell(const RecordedStep& step) {
     if (begun_ < 0) begun_ = step.now;
     const bool done = step.computed.has_value();
@@ -231,8 +231,8 @@ class ReplayWorld final : private EngineObserver {
       const auto generation = generations_.Find(pin.adapter.value);
       if (!generation || *generation == kBaseModel) return "an adapter is pinned that is not known";
       engine_->SetPinned(versions_[generation->value - 1], pin.pinned, [](const Status&) {});
-      // The registry of the replay knows already what is retired later in this step; then nothing is granted, and
-      // nothing lost.
+      // The replay's registry already knows which generations are retired later in this step. The pin is then not
+      // granted, which changes nothing.
       const bool gone = registry_.IsRetired(*generation) ||
                         std::count(step.retired.begin(), step.retired.end(), pin.adapter.value) > 0;
       pins_to_grant_ += pin.pinned && !gone;
@@ -376,7 +376,7 @@ class ReplayWorld final : private EngineObserver {
   bool at_end_ = false;             // of the recording
   bool planned_ = false, collected_ = false;
   std::int64_t pins_to_grant_ = 0;  // in this step
-  std::size_t next_token_ = 0;      // of the step's
+  std::size_t next_token_ = 0;      // index into the step's tokens
   TimeNs begun_ = -1, submitted_ = 0;
   ReplayReport result_;
 };

@@ -1,6 +1,6 @@
-// A recorded run of `loramux serve` on the virtual clock: an engine made as the recorded one was, with the same
-// scheduler, tree, pools, residency, tiers and predictor, is told in each step what that one was told, and must make
-// the same plans.
+// Replays a recorded run of `loramux serve` on the virtual clock. An engine is configured as the recorded one was, with
+// the same scheduler, tree, pools, residency, tiers and predictor. In each step it receives the recorded inputs, and it
+// must make the same plans.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +13,24 @@
 
 namespace loramux {
 
+// Options of Replay.
 struct ReplayOptions {
-  bool allow_truncated = false;  // of a server that was killed: what there is
-  std::int64_t check_every = 0;  // steps after which all accounts are compared; 0: at the end alone
+  bool allow_truncated = false;  // accept the recording of a server that was killed; replay what exists
+  std::int64_t check_every = 0;  // steps between integrity checks; 0: only at the end
 };
 
+// Outcome of a replay.
 struct ReplayReport {
   std::int64_t steps = 0;                   // replayed
-  std::int64_t plans = 0, equal_plans = 0;  // compared, and the same
-  std::string difference;                   // the first one in words; empty: none. Nothing is replayed behind it
+  std::int64_t plans = 0, equal_plans = 0;  // compared plans, and those of them that are the same
+  std::string difference;                   // the first difference in words; empty: none. The replay ends there
   bool truncated = false;
-  std::optional<RecordingEnd> end;                                 // of a whole recording
+  std::optional<RecordingEnd> end;                                 // set for a complete recording
   std::int64_t arrived = 0, ended = 0, cancelled = 0, failed = 0;  // requests
   SimulationResult simulation;                                     // with the recorded times; requests that got a token
 };
 
-// Errors: the recording is damaged or truncated, or is none of any server.
+// Errors: the recording is damaged, truncated (unless allowed), or not one that a server writes.
 Result<ReplayReport> Replay(RecordingReader& recording, const ReplayOptions& options);
 
 }  // namespace loramux

@@ -1,5 +1,4 @@
-// What stands for the executor and the transfers when a recorded run is replayed: they end when, and as, the recording
-// says.
+// Stand-ins for the executor and the transfers during a replay. They complete when, and as, the recording says.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +16,17 @@
 
 namespace loramux {
 
-// Of adapters, or of keys and values. Nothing is copied.
+// A transfer of adapters, or of keys and values. Copies nothing.
 class ReplayedTransfer final : public AdapterTransfer {
  public:
-  // What it completes, and how far it is, in the step that comes.
+  // Sets the completions and the layer counts of the coming step.
   void Expect(std::vector<RecordedCompletion> completions, std::vector<RecordedLayers> layers);
-  // After the step: something of it did not happen, because no such transfer was under way, or nobody asked.
+  // Whether an expected event did not happen in the step, because no such transfer was in flight or the engine did not
+  // poll.
   bool diverged() const { return diverged_ || next_ < completions_.size() || !layers_.empty(); }
 
   void Submit(TransferJob job) override;
+  // Payload bytes of all submitted jobs towards the device.
   std::optional<TransferCompletion> Poll() override;
   double bytes_to_device() const { return bytes_to_device_; }
   double bytes_to_host() const { return bytes_to_host_; }
@@ -33,7 +34,7 @@ class ReplayedTransfer final : public AdapterTransfer {
  private:
   void PublishLayers();
 
-  std::map<std::uint64_t, std::shared_ptr<LayerProgress>> moving_;  // by the job; null: nobody looks at its progress
+  std::map<std::uint64_t, std::shared_ptr<LayerProgress>> moving_;  // by job id; null: the job has no progress
   std::vector<RecordedCompletion> completions_;
   std::size_t next_ = 0;
   std::vector<RecordedLayers> layers_;
@@ -41,12 +42,15 @@ class ReplayedTransfer final : public AdapterTransfer {
   double bytes_to_device_ = 0, bytes_to_host_ = 0;
 };
 
+// An executor that completes batches as recorded.
 class ReplayedExecutor final : public Executor {
  public:
-  // The batch in flight is done in the step that comes, and samples these; others it samples do not count.
+  // The batch in flight completes in the coming step, having waited `waited` ns, and samples these tokens. Other tokens
+  // it samples do not count.
   void Expect(TimeNs waited, std::span<const RecordedToken> tokens);
+  // Whether a batch is in flight.
   bool in_flight() const { return batch_ != nullptr; }
-  bool expected() const { return waited_.has_value(); }  // and not polled yet
+  bool expected() const { return waited_.has_value(); }  // a completion is set and not polled yet
 
   void Submit(const ExecutorBatch& batch) override;
   bool Poll(ExecutorResult& result) override;

@@ -30,7 +30,8 @@ double SimulatedExecutor::SecondsOf(const ExecutorBatch& batch) {
       static_cast<double>(std::max<TimeNs>(0, there - clock_->Now())) / static_cast<double>(kNsPerSecond);
   if (wait == 0) return on_device;
   if (!assist_.has_value()) return wait + on_device;
-  // Layer by layer at the speed of the assisted step until the adapters are there; what is left then, at the device's.
+  // Until the adapters are resident, layers run at the speed of the assisted step; the remaining ones run at the
+  // device's speed.
   const double assisted =
       on_device + assist_->per_step + assist_->per_token * tokens + assist_->per_token_rank * token_ranks;
   return assisted <= wait ? assisted : wait + (1 - wait / assisted) * on_device;

@@ -1,6 +1,6 @@
-// An executor that computes nothing: a step takes what the performance model says of it, and a token is a hash of its
-// sequence's seed and its place. Where an adapter is still on its way, the step waits for it; or it computes with it on
-// the host's processor until then, and on the device from then on (CaraServe 4).
+// An executor that computes nothing. A step takes the time that the performance model gives, and a token is a hash of
+// its sequence's seed and its index. If an adapter is still being loaded, the step waits for it. With CPU assistance,
+// the step computes with it on the host's processor until it is resident, and then on the device (CaraServe 4).
 #pragma once
 
 #include <cstdint>
@@ -17,23 +17,25 @@
 
 namespace loramux {
 
+// The executor of a simulation. Not thread-safe.
 class SimulatedExecutor final : public Executor {
  public:
+  // Token ids are in [0, kVocab).
   static constexpr std::int64_t kVocab = std::int64_t{1} << 30;
 
-  // Owns none of it. Puts the end of each step into `events`. `pace`: how long steps take beside what the model says
-  // when they begin. `adapters`: whose ends it knows. `assist`: no value: steps wait.
+  // Owns none of its arguments. Pushes the end of each step to `events`. `pace` scales the model's time of a step by
+  // its factor at the step's begin. `adapters` tells when adapter loads end. `assist`: no value means that steps wait.
   SimulatedExecutor(const Clock* clock, EventQueue* events, PerformanceModel model, const Pace* pace,
                     const SimulatedTransfer* adapters, std::optional<CpuAssist> assist)
       : clock_(clock), events_(events), model_(std::move(model)), pace_(pace), adapters_(adapters), assist_(assist) {}
   void Submit(const ExecutorBatch& batch) override;
   bool Poll(ExecutorResult& result) override;
 
-  // The n-th token that a sequence with this seed generates: the same whatever shares its batch, and after a
+  // The n-th token that a sequence with this seed generates. It does not depend on the batch and is the same after a
   // preemption.
   static TokenId TokenAt(std::uint64_t seed, std::size_t n);
 
-  TimeNs busy() const { return busy_; }  // in all steps so far
+  TimeNs busy() const { return busy_; }  // total of all steps so far
 
  private:
   double SecondsOf(const ExecutorBatch& batch);
@@ -45,7 +47,7 @@ class SimulatedExecutor final : public Executor {
   const std::optional<CpuAssist> assist_;
   const ExecutorBatch* batch_ = nullptr;
   TimeNs ends_at_ = 0, busy_ = 0;
-  std::int32_t after_prefill_ = 0;  // StepLoad's, of the next step
+  std::int32_t after_prefill_ = 0;  // StepLoad's field for the next step
 };
 
 }  // namespace loramux

@@ -41,7 +41,7 @@ void SimulatedTransfer::Submit(TransferJob job) {
     case TransferKind::kDeviceToHost:
       end = links_->to_host.Occupy(bytes, now);
       break;
-    // Piece by piece through a small buffer: the slower link decides.
+    // Piece by piece through a small buffer, so the slower link decides.
     case TransferKind::kDiskToDevice:
       end = std::max(FromDisk(job, bytes, now), links_->to_device.Occupy(bytes, now));
       break;

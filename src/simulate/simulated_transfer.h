@@ -1,4 +1,4 @@
-// Links of finite bandwidth that all transfers share. Nothing is copied.
+// Simulated links of finite bandwidth, shared by all transfers. Nothing is copied.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,14 @@
 
 namespace loramux {
 
-// One link in one direction: jobs in order of submission, each with all of its bandwidth (as a copy engine does it).
-// How long a job takes therefore depends on all that was submitted before it, whoever did.
+// One link in one direction. It serves jobs in order of submission, each with the full bandwidth, as a copy engine
+// does. A job's duration therefore depends on all jobs submitted before it, by any user.
 class SimulatedLink {
  public:
   explicit SimulatedLink(PerformanceModel::Link link) : link_(link) {}
-  // When a job of so many bytes that is submitted at `now` ends.
+  // Enqueues a job of `bytes` at time `now` and returns when it ends.
   TimeNs Occupy(double bytes, TimeNs now);
+  // Bytes of all jobs so far, and the time (ns) they occupy the link.
   double bytes() const { return bytes_; }
   TimeNs busy() const { return busy_; }
 
@@ -30,27 +31,28 @@ class SimulatedLink {
   double bytes_ = 0;
 };
 
-// The links of a server: adapters, keys and values share them.
+// The links of a server; adapters, keys and values share them.
 struct SimulatedLinks {
   explicit SimulatedLinks(const PerformanceModel& model)
       : disk(model.disk), to_device(model.host_to_device), to_host(model.device_to_host) {}
   SimulatedLink disk, to_device, to_host;
 };
 
-// One user of the links: the residency manager has one, the tiers of keys and values another, as each polls its own.
+// One user of the links. The residency manager and the tiers of keys and values each have one, because each polls its
+// own completions.
 class SimulatedTransfer final : public AdapterTransfer {
  public:
-  // Owns none of it. `in_host_memory`: each adapter lies in the host's memory at first, so that its first move from
-  // "disk" takes no time of the disk.
+  // Owns none of its arguments. `in_host_memory`: all adapters initially lie in the host's memory, so that an adapter's
+  // first move from "disk" takes no disk time.
   SimulatedTransfer(const Clock* clock, EventQueue* events, SimulatedLinks* links, bool in_host_memory)
       : clock_(clock), events_(events), links_(links), in_host_memory_(in_host_memory) {}
   void Submit(TransferJob job) override;
   std::optional<TransferCompletion> Poll() override;
-  // When the transfer of this adapter under way ends. REQUIRES: there is one.
+  // When the load of this adapter ends. REQUIRES: a load is in flight.
   TimeNs EndOf(AdapterGeneration generation) const;
 
-  // How long the adapter's last load to the device took between `from` and `to`: what a request that came at `from` and
-  // began at `to` waited for it.
+  // How much of the adapter's last load to the device lies between `from` and `to`: the part of a request's wait, from
+  // arrival to start, that the load took.
   TimeNs LoadedBetween(std::uint32_t generation, TimeNs from, TimeNs to) const;
 
  private:

@@ -33,12 +33,12 @@ class World {
         executor_(&clock_, &events_, options.device.model, &options.pace, &adapter_transfer_, AssistOf(options)),
         predictor_(options.predictor_accuracy, options.seed, LongestOutput(workload)) {}
 
-  // Once, before Run.
+  // Call once, before Run.
   Status Build() {
     ASSIGN_OR_RETURN(const CacheRegime regime, FindCacheRegime(options_.preset.cache));
     const std::int64_t page_bytes = options_.device.page_bytes,
                        max_model_len = std::max<std::int64_t>(2, workload_.MaxSequenceTokens());
-    // Reserved addresses: no byte of them is ever touched.
+    // The pools only reserve addresses; no byte of them is ever touched.
     ASSIGN_OR_RETURN(device_, PagePool::Create("device", options_.device.device_pages * page_bytes, page_bytes));
     if (options_.host_bytes > 0) {
       ASSIGN_OR_RETURN(host_, PagePool::Create("host", static_cast<std::int64_t>(options_.host_bytes), page_bytes));
@@ -57,7 +57,7 @@ class World {
     if (options_.adapter_share > 0) scheduler.adapter_share = options_.adapter_share;
     order.lanes.slo = order.objective = options_.slo;
     PlanByModel(options_.costs, scheduler, order);
-    if (options_.costs == nullptr) scheduler.ridge_tokens = RidgeTokens(options_.device.model);  // of the data sheet
+    if (options_.costs == nullptr) scheduler.ridge_tokens = RidgeTokens(options_.device.model);  // from the data sheet
     ASSIGN_OR_RETURN(queue_, MakeQueueOrder(order));
     if (regime.keep_history && options_.preset.keep_history) {
       tree_ = std::make_unique<DependencyTree>(scheduler.page_tokens, device_.get(), host_.get(), kFrequencyHalfLife,
@@ -100,7 +100,7 @@ class World {
       if (sampling_) TakeSample();
       if (options_.check_every > 0 && rounds % options_.check_every == 0) engine_->CheckIntegrity();
     }
-    CHECK(engine_->Idle());  // otherwise something waits for what never comes
+    CHECK(engine_->Idle());  // otherwise something waits for an event that never comes
     engine_->CheckIntegrity();
     return Finish();
   }
@@ -110,7 +110,8 @@ class World {
     return options.preset.cpu_assist ? std::optional(options.device.cpu_assist) : std::nullopt;
   }
 
-  // Before the first arrival, which is put off until all are there. Those that memory has no room for come on demand.
+  // Pins all adapters before the first arrival, which is delayed until they are resident. Adapters that do not fit load
+  // on demand.
   void PinAll() {
     for (const AdapterGeneration generation : generations_) {
       engine_->SetPinned(registry_.Find(generation), true, [](const Status&) {});
@@ -130,7 +131,7 @@ class World {
     for (std::size_t i = 0; i < workload_.adapter_ranks.size(); ++i) {
       auto version = std::make_shared<AdapterVersion>();
       version->name = "adapter-" + std::to_string(i);
-      version->file.digest = version->name;  // the content of each is its own
+      version->file.digest = version->name;  // each has distinct content
       version->layout.max_rank = static_cast<std::int32_t>(workload_.adapter_ranks[i]);
       version->layout.pages = workload_.adapter_pages.empty() ? options_.device.AdapterPages(workload_.adapter_ranks[i])
                                                               : workload_.adapter_pages.at(i);
@@ -143,7 +144,7 @@ class World {
     return Ok{};
   }
 
-  // Only the next first turn is in the queue, so that it stays small.
+  // Only the next first turn is an event, so that the queue stays small.
   void PushFirstTurn(std::size_t request) {
     const TimeNs at = SeenAt(begin_ + workload_.requests[request].arrival);
     if (first_turns_.empty()) events_.Push(at, EventKind::kArrival, static_cast<std::int64_t>(request));
@@ -179,13 +180,12 @@ class World {
     }
   }
 
-  // Neither a sample nor a look at the tiers is what keeps the world alive.
+  // Pending samples and tier moves alone do not keep the simulation running.
   bool AnythingToCome() const {
     return events_.size() > static_cast<std::size_t>(sample_pending_) + static_cast<std::size_t>(move_pending_);
   }
 
-  // What moves between the tiers before anybody asks (swaps, adapters that are expected) needs a step though nothing
-  // happens.
+  // Pages that move ahead of demand (swaps, expected adapters) need a step even if nothing else happens.
   void ScheduleMove() {
     if (move_pending_ || !AnythingToCome()) return;
     const auto wait = engine_->TimeToNextMove();
@@ -232,7 +232,7 @@ class World {
     events_.Push(record.arrival + asked.cancel_after, EventKind::kCancel, static_cast<std::int64_t>(index));
   }
 
-  // The turns behind one that was refused or cancelled are never asked.
+  // The turns after a refused or cancelled one are never asked.
   void DropSession(std::size_t index) {
     for (std::int32_t next = workload_.requests[index].next; next >= 0;
          next = workload_.requests[static_cast<std::size_t>(next)].next) {
@@ -303,7 +303,7 @@ class World {
     return std::move(result_);
   }
 
-  // By an engine that sleeps; one that computes looks between steps anyway.
+  // When an idle engine notices a request. An engine that computes looks between steps anyway.
   TimeNs SeenAt(TimeNs sent) const { return sent + submit_latency_; }
 
   const SimulationOptions& options_;
@@ -325,9 +325,9 @@ class World {
   std::vector<AdapterGeneration> generations_;
   std::vector<std::size_t> first_turns_;
   std::size_t next_first_ = 0;
-  // by the turn whose prompt begins with it; never iterated
+  // by the turn with a prompt that begins with it; never iterated
   std::unordered_map<std::size_t, std::vector<TokenId>> histories_;
-  // by request, where its client goes away; never iterated
+  // by request, if its client will cancel; never iterated
   std::unordered_map<std::size_t, RequestId> cancellable_;
   TimeNs sample_gap_ = 0, begin_ = 0;  // begin_: of the workload
   bool sampling_ = false;

@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::int64_t kMiB = 1 << 20;
 
-// Round figures: a step 1 ms, a prompt's token 0.1 ms, a decoding sequence 1 ms; a page of 1 MiB takes 1.048576 ms and
-// 1 ms of latency from the host tier.
+// Round figures: a step takes 1 ms, a prompt's token 0.1 ms, a decoding sequence 1 ms. A page of 1 MiB takes 1.048576
+// ms plus 1 ms of latency from the host tier.
 SimulatedDevice RoundDevice(std::int64_t pages = 1000) {
   SimulatedDevice device{.name = "round",
                          .page_tokens = 16,
@@ -54,7 +54,7 @@ TEST(Simulation, OneRequestTakesWhatTheModelSays) {
   EXPECT_EQ(record.output_tokens, 3);
 }
 
-// A second turn that was written down beforehand, with the answer that the first one gets.
+// A second turn written in advance, with the answer that the first one gets.
 TEST(Simulation, APromptThatQuotesAnAnswerFindsItCached) {
   Workload workload = TwoRequests(0, 0, kNsPerSecond);
   workload.requests[0].output_tokens = 40;
@@ -72,7 +72,7 @@ TEST(Simulation, APromptThatQuotesAnAnswerFindsItCached) {
   EXPECT_LT(result.requests[1].cached_tokens, 140);  // the last token of an answer is never computed
 }
 
-// What an adapter is moved with, where that is known.
+// Transfers use the adapters' bytes if they are known.
 TEST(Simulation, AdaptersHaveTheBytesThatTheyAreSaidToHave) {
   Workload workload = TwoRequests(0, 1, 0);
   workload.adapter_pages = {3, 4};
@@ -93,7 +93,7 @@ TEST(Simulation, StepsTakeWhatThePaceOfTheMachineSaysWhenTheyBegin) {
   EXPECT_EQ(result.requests[0].last_token, 36 * kNsPerMs);
 }
 
-// Both decode steps come after the prompt, the second one less.
+// Both decode steps follow the prompt; the second one is slowed less.
 TEST(Simulation, DecodingAfterAPromptTakesLonger) {
   Workload workload = TwoRequests(-1, -1, 0);
   workload.requests.resize(1);
@@ -115,7 +115,7 @@ TEST(Simulation, AdaptersTakeThePagesThatAreSaid) {
 
 TEST(Simulation, AStepIsNotInterrupted) {
   const SimulationResult result = Simulate(OptionsFor("fifo"), TwoRequests(-1, -1, 4 * kNsPerMs)).value();
-  // The second one waits for the first step, then shares one with the first one's decode: 1 + 50 x 0.1 + 1.
+  // The second request waits for the first step, then shares one with the first one's decode: 1 + 50 x 0.1 + 1.
   EXPECT_EQ(result.requests[1].first_scheduled, 11 * kNsPerMs);
   EXPECT_EQ(result.requests[1].first_token, 18 * kNsPerMs);
   EXPECT_EQ(result.requests[1].Ttft(), 14 * kNsPerMs);
@@ -149,8 +149,8 @@ TEST(Simulation, PromptsAndDecodesTakeTurnsWherePhasesAreSeparate) {
   options.preset.chunked_prefill = false;
   options.preset.separate_phases = true;
   const SimulationResult result = Simulate(options, TwoRequests(-1, -1, 4 * kNsPerMs)).value();
-  // The first prompt until 11; its decode until 13, though the second one waits; the second prompt, 1 + 5, while the
-  // first one waits; then both decode, 1 + 2.
+  // The first prompt until 11; its decode until 13, although the second request waits; the second prompt, 1 + 5, while
+  // the first request waits; then both decode, 1 + 2.
   EXPECT_EQ(result.requests[1].first_token, 19 * kNsPerMs);
   EXPECT_EQ(result.requests[0].last_token, 22 * kNsPerMs);
   EXPECT_EQ(result.requests[1].last_token, 22 * kNsPerMs);
@@ -165,13 +165,13 @@ TEST(Simulation, AfterPromptsThereAreAsManyStepsOfDecodesAsAreOwed) {
   workload.requests[0].output_tokens = 12;
   // The first prompt until 11, four decodes until 19, the second prompt, 1 + 5.
   EXPECT_EQ(Simulate(options, workload).value().requests[1].first_token, 25 * kNsPerMs);
-  // With an adapter that comes after S-LoRA's prefetches, nothing is loaded beside the last decode.
+  // For an adapter requested after S-LoRA's prefetches, nothing is loaded beside the last decode.
   workload = TwoRequests(-1, 1, 16 * kNsPerMs);
   workload.requests[0].output_tokens = 12;
   options.preset.cold_start = ColdStart::kHold;
   const TimeNs load = 2 * 1'048'576 + kNsPerMs;
   EXPECT_EQ(Simulate(options, workload).value().requests[1].first_token, 25 * kNsPerMs + load);
-  // Before them, it is, and is there in time.
+  // Requested before them, it is loaded in time.
   workload.requests[1].arrival = 12 * kNsPerMs;
   EXPECT_EQ(Simulate(options, workload).value().requests[1].first_token, 25 * kNsPerMs);
 }
@@ -181,13 +181,13 @@ TEST(Simulation, AStepWaitsForTheAdaptersOfThoseWhomItLetsIn) {
   const Workload workload = TwoRequests(-1, 1, 4 * kNsPerMs);
   const TimeNs load = 2 * 1'048'576 + kNsPerMs;
   const SimulationResult beside = Simulate(options, workload).value();
-  // The first one decodes until 13 and 15 while the load goes on; the second one is computed from 15 on.
+  // The first request decodes until 13 and 15 during the load; the second one is computed from 15 on.
   EXPECT_EQ(beside.requests[0].last_token, 15 * kNsPerMs);
   EXPECT_EQ(beside.requests[1].first_token, 21 * kNsPerMs);
   EXPECT_EQ(beside.requests[1].adapter_load, load);
   options.preset.cold_start = ColdStart::kHold;
   const SimulationResult blocking = Simulate(options, workload).value();
-  // From 11 on nothing is computed until the load has ended; then both, 1 + 1 + 5, and both decode, 1 + 2.
+  // From 11 on, nothing is computed until the load has ended; then both, 1 + 1 + 5, and both decode, 1 + 2.
   EXPECT_EQ(blocking.requests[1].first_token, 11 * kNsPerMs + load + 7 * kNsPerMs);
   EXPECT_EQ(blocking.requests[0].last_token, 11 * kNsPerMs + load + 10 * kNsPerMs);
   EXPECT_EQ(blocking.requests[0].adapter_load, 0);
@@ -202,7 +202,8 @@ TEST(Simulation, RanksCostTime) {
   Workload workload = TwoRequests(1, -1, 0);
   workload.requests.resize(1);
   const SimulationResult result = Simulate(options, workload).value();
-  // 1 + 10 as without, 16 x 0.1 for reading, 100 tokens x rank 16 x 0.001; up to the link's nanosecond and rounding.
+  // 1 + 10 as without an adapter, 16 x 0.1 for reading, 100 tokens x rank 16 x 0.001; up to the link's nanosecond and
+  // rounding.
   EXPECT_NEAR(static_cast<double>(result.requests[0].first_token), (11 + 1.6 + 1.6) * kNsPerMs, 5);
 }
 
@@ -213,7 +214,7 @@ TEST(Simulation, AStepWaitsForTheAdaptersOfThoseWhoJoin) {
   SimulationOptions pass_over = OptionsFor("ondmd");
   pass_over.preset.cold_start = ColdStart::kPassOver;
   const SimulationResult passes = Simulate(pass_over, TwoRequests(-1, 0, 4 * kNsPerMs)).value();
-  EXPECT_EQ(passes.requests[0].last_token, 15 * kNsPerMs);  // nobody waits for another one's adapter
+  EXPECT_EQ(passes.requests[0].last_token, 15 * kNsPerMs);  // no request waits for another one's adapter
   EXPECT_EQ(passes.stats.cold_starts, 0);
   const SimulationResult waits = Simulate(OptionsFor("ondmd"), TwoRequests(-1, 0, 4 * kNsPerMs)).value();
   EXPECT_NEAR(static_cast<double>(waits.requests[1].first_token), (11 + kLoadMs + kStepMs) * kNsPerMs, 5);
@@ -247,10 +248,10 @@ TEST(Simulation, WhoWaitsForASeatGetsHisAdapterMeanwhile) {
   options.max_running = 1;
   const SimulationResult result = Simulate(options, TwoRequests(-1, 0, 4 * kNsPerMs)).value();
   EXPECT_EQ(result.stats.cold_starts, 0);
-  EXPECT_EQ(result.requests[1].first_token, (15 + 6) * kNsPerMs);  // right behind the first one
+  EXPECT_EQ(result.requests[1].first_token, (15 + 6) * kNsPerMs);  // directly after the first one
 }
 
-// 40 adapters are wanted at once: those beyond the 32nd let others by, and have their turn.
+// 40 adapters are requested at once: those beyond the 32nd let others pass, and get their turn.
 TEST(Simulation, SomeAdaptersMakeABatchWithoutStoppingTheOthers) {
   Workload workload;
   for (std::int32_t i = 0; i < 80; ++i)
@@ -259,7 +260,7 @@ TEST(Simulation, SomeAdaptersMakeABatchWithoutStoppingTheOthers) {
   const SimulationResult result = Simulate(OptionsFor("vllm-lora-batch32"), workload).value();
   std::int64_t first = 0;
   for (const RequestRecord& record : result.requests) first += record.first_token == result.requests[0].first_token;
-  EXPECT_GE(first, 50);  // 512 tokens a step: 51 prompts of 10
+  EXPECT_GE(first, 50);  // 512 tokens per step: 51 prompts of 10
   for (const RequestRecord& record : result.requests) EXPECT_EQ(record.output_tokens, 3);
 }
 
@@ -314,7 +315,7 @@ TEST_P(EveryPreset, EndsEveryRequestAndLosesNothing) {
     options.host_bytes = 100.0 * kMiB;
     options.age_bound = 2 * kNsPerSecond;
     const Workload workload = MakeWorkload(SmallLoad(seed)).value();
-    const SimulationResult result = Simulate(options, workload).value();  // checks itself every 20 events
+    const SimulationResult result = Simulate(options, workload).value();  // checks integrity every 20 events
     std::int64_t generated = 0, prompts = 0;
     for (std::size_t i = 0; i < result.requests.size(); ++i) {
       const RequestRecord& record = result.requests[i];
@@ -330,7 +331,7 @@ TEST_P(EveryPreset, EndsEveryRequestAndLosesNothing) {
     EXPECT_EQ(result.stats.finished, static_cast<std::int64_t>(result.requests.size()));
     // A last token that a prompt's chunk has to itself counts as decoded.
     EXPECT_GE(result.stats.tokens_prefilled + result.stats.prefix.found_tokens + result.stats.finished, prompts);
-    // What is left on the device is history and idle adapters.
+    // History and idle adapters are left on the device.
     EXPECT_EQ(
         result.stats.device.free_pages + result.stats.history_pages + result.stats.device.used(PageCategory::kAdapter),
         result.stats.device.capacity_pages);
@@ -360,8 +361,8 @@ TEST(Simulation, ALongerHostLinkMakesLoadsSlower) {
   EXPECT_GT(slow.ttft.mean, fast.ttft.mean);
 }
 
-// More adapters are wanted than the link can bring: the large ones come later, so that most come in time. Meanwhile
-// most requests are for an adapter that is there, so that the device seems to get a lot done.
+// More adapters are requested than the link can load. The large ones load later, so that most are in time. Meanwhile
+// most requests are for a resident adapter, so that the device's throughput seems high.
 TEST(Simulation, WhereTheLinkIsShortLoramuxIsLateForFew) {
   Workload workload;
   for (std::int32_t i = 0; i < 300; ++i) {
@@ -388,7 +389,7 @@ TEST(Simulation, WhereTheLinkIsShortLoramuxIsLateForFew) {
   EXPECT_LT(ours, 60);  // a third of those of rank 128
 }
 
-// Where memory is what is short, prompts that fill the steps of those who decode cost nothing.
+// If memory is the bottleneck, prompts that fill decoding steps cost nothing.
 TEST(Simulation, SpreadPromptsServeMoreWhereMemoryIsShort) {
   Workload workload;
   for (std::int32_t i = 0; i < 200; ++i)
@@ -403,7 +404,7 @@ TEST(Simulation, SpreadPromptsServeMoreWhereMemoryIsShort) {
   EXPECT_LT(seconds(true), 0.85 * seconds(false));
 }
 
-// A prompt of 41 ms; at 10 ms one comes whose adapter takes 2 ms.
+// A prompt of 41 ms; at 10 ms a request arrives with an adapter that takes 2 ms.
 TEST(Simulation, WhoComesDuringAStepHasHisAdapterAtItsEnd) {
   Workload workload = TwoRequests(-1, 0, 10 * kNsPerMs);
   workload.requests[0].input_tokens = 400;
@@ -421,7 +422,7 @@ TEST(Simulation, WhoComesDuringAStepHasHisAdapterAtItsEnd) {
   EXPECT_GT(ttft(false), early + kNsPerMs);  // the other's next token is computed alone
 }
 
-// An adapter could never leave where its history had to go first and each side evicts its own alone.
+// If each side evicts only its own pages, an adapter could never be evicted if its history had to be evicted first.
 TEST(Simulation, AdaptersWithAShareLeaveBeforeTheirHistory) {
   for (const std::string_view preset : {"loramux", "fastlibra", "mlq"}) {
     SimulationOptions options = OptionsFor(preset, RoundDevice(160));
@@ -434,7 +435,7 @@ TEST(Simulation, AdaptersWithAShareLeaveBeforeTheirHistory) {
 
 TEST(Simulation, AClientMayGoAway) {
   Workload workload = TwoRequests(-1, -1, 0);
-  workload.requests[0].cancel_after = 12 * kNsPerMs;  // two tokens are out of three
+  workload.requests[0].cancel_after = 12 * kNsPerMs;  // two of three tokens are generated
   workload.requests[1].cancel_after = kNsPerSecond;   // long after its end
   const SimulationResult result = Simulate(OptionsFor("fifo"), workload).value();
   EXPECT_TRUE(result.requests[0].cancelled);
@@ -462,7 +463,7 @@ TEST(Simulation, WhatNeverFitsIsRefused) {
   workload.requests[1].follows = true;
   const SimulationResult result = Simulate(OptionsFor("fifo", RoundDevice(20)), workload).value();
   EXPECT_TRUE(result.requests[0].refused);
-  EXPECT_TRUE(result.requests[1].refused);  // nobody could ask it
+  EXPECT_TRUE(result.requests[1].refused);  // it could never be asked
   EXPECT_EQ(Summarise(result, kNsPerSecond).refused, 2);
 }
 

@@ -52,7 +52,7 @@ Result<SustainedLoad> FindSustainedLoad(const SimulationOptions& options, Worklo
   SimulationOptions bare = options;
   bare.samples = 0;
   SustainedLoad found;
-  double low = 0, high = 0;  // within; not
+  double low = 0, high = 0;  // low: within the objective; high: not
   double rate = workload.rate > 0 ? std::clamp(workload.rate, kLowest, kHighest) : 1;
   while (rate >= kLowest && rate <= kHighest && (low == 0 || high == 0 || high / low > kPrecision)) {
     ASSIGN_OR_RETURN(const LoadProbe probe, ProbeLoad(bare, workload, rate, slo));

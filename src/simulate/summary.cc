@@ -71,7 +71,7 @@ SimulationSummary Summarise(const SimulationResult& result, TimeNs slo) {
   SimulationSummary summary;
   TimeNs first = result.end, last = 0;
   for (const RequestRecord& record : result.requests) {
-    if (record.arrival < 0) continue;  // a turn that never was asked
+    if (record.arrival < 0) continue;  // a turn that was never asked
     first = std::min(first, record.arrival);
     last = std::max(last, record.arrival);
   }

@@ -1,4 +1,4 @@
-// What a simulation says, in figures: latencies, throughput, hit rates, bytes.
+// A simulation's result in figures: latencies, throughput, hit rates, bytes.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace loramux {
 
-// In ms; all 0 where there is nothing.
+// In milliseconds; all 0 if there are no values.
 struct LatencySummary {
   std::int64_t count = 0;
   double mean = 0, p50 = 0, p90 = 0, p99 = 0, max = 0;
@@ -17,35 +17,38 @@ struct LatencySummary {
 // Quantiles by linear interpolation between the closest ranks.
 LatencySummary SummariseLatencies(std::vector<double> ms);
 
+// Figures of one simulation.
 struct SimulationSummary {
-  LatencySummary ttft, tpot, end_to_end, queue;  // per request; tpot of those with more than one token
+  LatencySummary ttft, tpot, end_to_end, queue;  // per request; tpot of requests with more than one token
   LatencySummary between_tokens;                 // per token, within 0.8 %; max is 0: not kept
   std::int64_t finished = 0, refused = 0;
   double seconds = 0;  // from the first arrival to the last token
   double requests_per_second = 0, output_tokens_per_second = 0, offered_per_second = 0;
-  // requests whose TTFT is within the SLO: per second, and their share
+  // requests with a TTFT within the SLO: per second, and as a share
   double goodput = 0, within_slo = 0;
-  // of the requests with an adapter: it was on the device when they came
+  // share of adapter requests with their adapter on the device at arrival
   double adapter_hit_share = 0;
   double prefix_hit_share = 0;  // of the prompts' tokens
-  double mean_load_ms = 0;      // of an adapter, from the decision
+  double mean_load_ms = 0;      // of an adapter, from the decision to residency
   std::int64_t adapter_loads = 0, preemptions = 0, squashes = 0, history_evictions = 0;
   double gigabytes_to_device = 0, gigabytes_to_host = 0, gigabytes_from_disk = 0;
-  double busy_share = 0, link_busy_share = 0;  // of the time: the executor, the host link towards the device
+  double busy_share = 0, link_busy_share = 0;  // share of time in use: the executor, the host link towards the device
   double invalid_history_share = 0;
 };
 
+// Summarises a result; `slo` is the TTFT objective in ns.
 SimulationSummary Summarise(const SimulationResult& result, TimeNs slo);
 
 // TTFT in ms of each request that was not refused, in order of arrival.
 std::vector<double> TtftsOf(const SimulationResult& result);
 
-// Waits by size: requests in thirds by the tokens that they compute (prompt, and twice the output), smallest third
+// Latency by size: requests in thirds by the tokens that they compute (prompt plus twice the output), smallest third
 // first.
 struct SizeClassSummary {
   LatencySummary ttft;
-  double queue_share = 0;  // of their end-to-end time, the mean of the requests' shares
+  double queue_share = 0;  // share of queueing in the end-to-end time, mean over the requests
 };
+// The three size classes, smallest first. Counts only requests that completed in full.
 std::vector<SizeClassSummary> SummariseBySize(const SimulationResult& result);
 
 }  // namespace loramux

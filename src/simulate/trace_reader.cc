@@ -20,7 +20,7 @@
 namespace loramux {
 namespace {
 
-constexpr std::int32_t kMaxTokens = 1 << 24;  // of one request; more is no length
+constexpr std::int32_t kMaxTokens = 1 << 24;  // of one request; larger values are rejected
 constexpr double kMaxSeconds = 4e9;           // since 1970, or since the recording's begin; differences fit TimeNs
 constexpr double kMaxClientRate = 1e6;        // per second
 
@@ -48,7 +48,7 @@ bool ParseNumber(const std::string& text, Number& value) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-// Seconds since 1970, of "2023-11-16 18:15:46.6805900" or of a plain number.
+// Parses "2023-11-16 18:15:46.6805900" (to seconds since 1970) or a plain number of seconds.
 bool ParseTime(const std::string& text, double& seconds) {
   if (ParseNumber(text, seconds)) return std::abs(seconds) <= kMaxSeconds;
   int year = 0, hour = 0, minute = 0, length = 0;
@@ -88,7 +88,7 @@ Result<std::vector<TraceRequest>> ReadAzure(const std::filesystem::path& path, s
   return requests;
 }
 
-// Nothing: a value of another type, or out of its range. Throws where a field is missing.
+// Nullopt: a value has another type or is out of range. Throws if a field is missing.
 std::optional<TraceRequest> MooncakeRequest(const nlohmann::json& json) {
   const auto input = IntegerIn(json.at("input_length"), 0, kMaxTokens),
              output = IntegerIn(json.at("output_length"), 0, kMaxTokens);
@@ -125,7 +125,7 @@ Result<std::vector<TraceRequest>> ReadMooncake(const std::filesystem::path& path
   return requests;
 }
 
-// Per second, all clients together, in the first hour from `first` on.
+// Requests per second of all clients together, in the first hour from window `first` on.
 double HourlyRate(const std::vector<std::vector<ClientWindow>>& clients, std::size_t first) {
   double requests = 0;
   const std::size_t end = std::min(first + 6, clients.front().size());
@@ -135,7 +135,7 @@ double HourlyRate(const std::vector<std::vector<ClientWindow>>& clients, std::si
   return requests / (static_cast<double>(end - first) * kClientWindowSeconds);
 }
 
-// At most `count`.
+// Draws at most `count` arrivals.
 void DrawWindow(const ClientWindow& window, std::int32_t client, double start_seconds, double stretch,
                 std::size_t count, Prng& prng, std::vector<ClientArrival>& arrivals) {
   if (window.gaps == ClientWindow::Gaps::kNone) return;

@@ -15,11 +15,11 @@ namespace loramux {
 namespace {
 
 constexpr std::int64_t kDefaultRequests = 2000, kMaxRequests = 100'000'000;
-constexpr double kLastArrival = 4e18;  // ns, 127 years: what happens after it still fits TimeNs
-// Sequences are told apart by where the numbers of their tokens begin.
+constexpr double kLastArrival = 4e18;  // ns, 127 years: times after it still fit TimeNs
+// Sequences of tokens differ in where their numbers begin.
 constexpr std::uint64_t kBlockSeed = 0x426c6f636b, kPromptSeed = 0x50726f6d7074;
 
-// Tokens of one kind: cheap to make, and no two kinds agree on a page.
+// Appends tokens derived from `seed`. Cheap to make; no two seeds agree on a page.
 void AppendTokens(std::uint64_t seed, std::int32_t count, std::vector<TokenId>& tokens) {
   const std::uint64_t start = SplitMix64(seed);
   for (std::int32_t i = 0; i < count; ++i) {
@@ -28,7 +28,7 @@ void AppendTokens(std::uint64_t seed, std::int32_t count, std::vector<TokenId>& 
   }
 }
 
-// Chooses adapters: first a rank, then one of those that have it.
+// Chooses an adapter: first a rank, then an adapter with that rank.
 class AdapterChoice {
  public:
   explicit AdapterChoice(const WorkloadOptions& options) : options_(options) {
@@ -62,13 +62,13 @@ class AdapterChoice {
 
  private:
   const WorkloadOptions& options_;
-  std::size_t groups_ = 0;  // of adapters of the same rank
+  std::size_t groups_ = 0;  // adapters of the same rank
   std::vector<double> weights_;
-  std::vector<WeightedChoice> within_, ranks_;  // by group; one
+  std::vector<WeightedChoice> within_, ranks_;  // within_: one per group; ranks_: a single one
 };
 
-// Makes one workload. Independent generators for what is independent: another rate changes no length and, but with
-// recorded clients, no adapter.
+// Builds one workload. Independent properties use independent generators: another rate changes no length and, except
+// with recorded clients, no adapter.
 class Maker {
  public:
   Maker(const WorkloadOptions& options, std::vector<TraceRequest> trace, std::vector<std::vector<ClientWindow>> clients)
@@ -107,7 +107,7 @@ class Maker {
     for (bool follows = false; workload_.requests.size() < count; follows = true) {
       WorkloadRequest request{.arrival = follows ? ThinkTime() : arrival, .follows = follows};
       SetLengths(workload_.requests.size(), request);
-      // its conversation is as long as it may be
+      // the session has reached its maximum length
       if (follows && tokens + request.input_tokens > options_.max_input) return;
       if (adapter == -2) adapter = AdapterOf(nth, request);
       request.adapter = adapter;
@@ -124,7 +124,7 @@ class Maker {
       now_ += DrawExponential(times_, options_.turns / options_.rate) * static_cast<double>(kNsPerSecond);
       return ArrivalAt(now_);
     }
-    // Recorded times, over again where they are not enough.
+    // Recorded times, repeated if there are too few.
     const double period = static_cast<double>(trace_.back().arrival) * (1 + 1.0 / static_cast<double>(trace_.size()));
     const double recorded =
         static_cast<double>(trace_[nth % trace_.size()].arrival) + period * static_cast<double>(nth / trace_.size());
@@ -168,8 +168,8 @@ class Maker {
                             recorded.blocks.begin() + request.num_blocks);
   }
 
-  // Of recorded conversations the turns are requests of their own: all must have the same adapter, so it is drawn from
-  // the first block that is the conversation's own (the very first is often a system prompt that all share).
+  // The turns of a recorded conversation are separate requests that must use the same adapter. So the adapter is drawn
+  // from the first block that belongs to the conversation alone (the very first block is often a shared system prompt).
   std::int32_t AdapterOf(std::size_t nth, const WorkloadRequest& request) {
     if (options_.adapters == 0) return -1;
     if (!arrivals_.empty()) {
@@ -201,18 +201,19 @@ class Maker {
       adapters_{SplitMix64(options_.seed + 3)}, turns_{SplitMix64(options_.seed + 4)};
   std::vector<ClientArrival> arrivals_;
   double now_ = 0;     // ns
-  bool late_ = false;  // an arrival was beyond kLastArrival
+  bool late_ = false;  // an arrival was after kLastArrival
   Workload workload_;
 };
 
-// A flag's number and its range; the comparison refuses what is no number.
+// A flag's number and its range. The comparison also rejects NaN.
 struct NumberCheck {
   const char* flag;
   double value, low, high;
 };
 
 Status CheckNumbers(const WorkloadOptions& o) {
-  // A Gaussian much wider than the adapters would be drawn for ever: what falls beside them is drawn again.
+  // Draws outside the adapters are repeated. A Gaussian much wider than the range of adapters would therefore
+  // practically never end.
   const bool gaussian = o.popularity == Popularity::kGaussian;
   const double widest = gaussian ? 100.0 * static_cast<double>(std::max<std::int64_t>(1, o.adapters)) : 1e9;
   const std::array checks = {NumberCheck{"--input-mean", o.input_mean, 1e-3, 1e9},
@@ -265,7 +266,7 @@ Status CheckOptions(const WorkloadOptions& options) {
 }  // namespace
 
 std::int64_t Workload::MaxSequenceTokens() const {
-  std::vector<std::int64_t> tokens(requests.size());  // of the session, up to and with this turn
+  std::vector<std::int64_t> tokens(requests.size());  // of the session, up to and including this turn
   std::int64_t most = 0;
   for (std::size_t i = 0; i < requests.size(); ++i) {
     tokens[i] += requests[i].input_tokens + requests[i].output_tokens;

@@ -16,7 +16,7 @@ namespace {
 
 double Seconds(TimeNs time) { return static_cast<double>(time) / static_cast<double>(kNsPerSecond); }
 
-// A file in a folder of the test's own.
+// A file in a directory of its own.
 class TempFile {
  public:
   TempFile(const std::string& name, const std::string& text)
@@ -97,7 +97,7 @@ TEST(Workload, TheSameSeedGivesTheSame) {
   for (std::size_t i = 0; i < 300; ++i) {
     EXPECT_EQ(a.requests[i].arrival, b.requests[i].arrival);
     EXPECT_EQ(a.requests[i].adapter, b.requests[i].adapter);
-    // Another rate changes when, not what.
+    // Another rate changes arrival times only.
     EXPECT_EQ(a.requests[i].adapter, c.requests[i].adapter);
     EXPECT_EQ(a.requests[i].input_tokens, c.requests[i].input_tokens);
   }
@@ -113,7 +113,7 @@ std::vector<double> Shares(const Workload& workload, std::size_t adapters) {
 
 TEST(Workload, PopularityOfAdapters) {
   WorkloadOptions options{.requests = 60000, .rate = 100, .adapters = 20, .ranks = {8, 128}};
-  // Chameleon's: ranks alike, a power law within each. Ten adapters of each rank; H(10) = 2.929.
+  // Chameleon's: ranks equally likely, a power law within each. Ten adapters of each rank; H(10) = 2.929.
   const std::vector<double> zipf = Shares(MakeWorkload(options).value(), 20);
   EXPECT_NEAR(zipf[0], 0.5 / 2.929, 0.01);
   EXPECT_NEAR(zipf[1], 0.5 / 2.929, 0.01);
@@ -155,7 +155,7 @@ TEST(Workload, SessionsKeepTheirAdapterAndEnd) {
     EXPECT_EQ(workload.requests[i + 1].adapter, request.adapter);
   }
   EXPECT_NEAR(20000.0 / static_cast<double>(sessions), 4, 0.2);
-  // As many requests a second as without sessions.
+  // The same request rate as without sessions.
   TimeNs last = 0;
   for (const WorkloadRequest& request : workload.requests) last = request.follows ? last : request.arrival;
   EXPECT_NEAR(20000 / Seconds(last), 10, 0.6);
@@ -196,7 +196,7 @@ TEST(Trace, Azure) {
   EXPECT_EQ(trace[0].arrival, 0);
   EXPECT_EQ(trace[1].arrival, 1750 * kNsPerMs);
   EXPECT_EQ(trace[0].input_tokens, 374);
-  EXPECT_EQ(trace[1].input_tokens, 1);  // a prompt has a token at least
+  EXPECT_EQ(trace[1].input_tokens, 1);  // a prompt has at least one token
   const Workload workload =
       MakeWorkload({.trace = file.path(), .rate = 2, .poisson = false, .input_scale = 0.5}).value();
   ASSERT_EQ(workload.requests.size(), 2u);
@@ -210,7 +210,7 @@ TEST(Trace, RecordedTimesAreStretched) {
   WorkloadOptions options{.trace = file.path(), .requests = 250, .rate = 4, .poisson = false};
   const Workload workload = MakeWorkload(options).value();
   EXPECT_NEAR(Seconds(workload.requests[40].arrival), 10, 0.2);
-  EXPECT_NEAR(Seconds(workload.requests[249].arrival), 249 / 4.0, 0.5);  // over again
+  EXPECT_NEAR(Seconds(workload.requests[249].arrival), 249 / 4.0, 0.5);  // repeated
   options.rate = 0;
   EXPECT_EQ(MakeWorkload(options).value().requests[40].arrival, 40 * kNsPerSecond);
 }
@@ -261,7 +261,7 @@ TEST(Clients, ArriveAtTheirRates) {
   std::ofstream(std::filesystem::path(file.directory()) / "chunk-1-trace.csv") << busy;
   const auto clients = ReadClients(file.directory()).value();
   ASSERT_EQ(clients.size(), 2u);
-  EXPECT_EQ(clients[0][0].rate, 8);  // the busiest first
+  EXPECT_EQ(clients[0][0].rate, 8);  // busiest first
   Prng prng(5);
   const auto arrivals = DrawClientArrivals(clients, 0, 0, 20000, prng);
   ASSERT_EQ(arrivals.size(), 20000u);
@@ -291,7 +291,7 @@ TEST(Clients, GapsOfNothingEnd) {
 
 TEST(Clients, AnEmptyRecordingIsAnError) {
   const TempFile file("chunk-0-trace.csv", "0,8,1,Gamma,1,0.125\n600,0,0,,0,0\n");
-  for (const double hour : {0.2, 1.0}) {  // nobody comes; after its end
+  for (const double hour : {0.2, 1.0}) {  // no arrivals; after its end
     const auto workload = MakeWorkload({.clients = file.directory(), .clients_hour = hour, .rate = 1});
     ASSERT_FALSE(workload.ok()) << hour;
     EXPECT_EQ(workload.error().param, "--clients-hour");

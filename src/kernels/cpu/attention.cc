@@ -17,19 +17,19 @@
 #include "kernels/cpu/widen-inl.h"
 
 // The rows of a tile share the loads of keys and values, and nothing else. Vectors of positions start at multiples of
-// their length, so the lane in which a position is summed depends on the position alone. Positions that a row does not
-// see are never multiplied in, not even by zero: the rest of a page may hold anything.
+// their length, so the lane in which a position is summed depends on the position alone. Positions outside a row's view
+// are never multiplied in, not even by zero: the rest of a page may hold anything.
 HWY_BEFORE_NAMESPACE();
 namespace loramux::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Rows whose accumulators (two vectors each) are in registers at once: 24 of 32, or 8 of 16.
+// Rows with accumulators (two vectors each) in registers at once: 24 of 32 registers, or 8 of 16.
 constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64;
 constexpr int kMaxBlockRows = kManyRegisters ? 12 : 4;
 static_assert(kAttentionTileRows % kMaxBlockRows == 0);
 
-// What all tiles of a call share, with the pages' element type.
+// The parameters common to all tiles of a call, with the pages' element type.
 template <typename T>
 struct Problem {
   const KvLayout& layout;
@@ -42,14 +42,14 @@ struct Problem {
   std::int64_t out_stride;
 };
 
-// One tile at work.
+// The state of one tile's computation.
 template <typename T>
 struct Work {
   const Problem<T>& problem;
   const AttentionTile& tile;
   float* queries;  // [group of four rows][head_dim][4], for blocks of whole groups
   float* scores;   // [rows][score_stride], from position `begin` on
-  float* weights;  // [group of four rows][score_stride][4]: the exponentials again
+  float* weights;  // [group of four rows][score_stride][4]: copy of the exponentials
   std::int64_t score_stride;
   const std::uint32_t* pages;
   std::size_t page_stride;
@@ -57,14 +57,14 @@ struct Work {
   const std::byte* values;
   int page_shift;  // log2(page_tokens)
   std::int64_t head_dim;
-  std::int64_t begin;  // first position that any row sees, rounded down to a whole vector
-  std::int64_t end;    // one past the last position that any row sees
+  std::int64_t begin;  // first position in any row's view, rounded down to a whole vector
+  std::int64_t end;    // one past the last position in any row's view
 
   std::int64_t Last(std::int64_t row) const { return tile.sequence->position + tile.Token(row); }
   std::int64_t First(std::int64_t row) const {
     return problem.window > 0 ? std::max<std::int64_t>(0, Last(row) - problem.window + 1) : 0;
   }
-  // Dimension 0 of the key; dimensions are page_tokens elements apart, positions of a page follow each other.
+  // Dimension 0 of the key. Dimensions are page_tokens elements apart; positions of a page are adjacent.
   const T* Keys(std::int64_t position) const {
     return reinterpret_cast<const T*>(keys + pages[position >> page_shift] * page_stride) + Slot(position);
   }
@@ -88,21 +88,22 @@ struct Work {
   }
 };
 
-// Blocks of whole groups of rows read what they broadcast from the interleaved copies, whose first group is that of
-// the block; other blocks have one or two rows, and read the rows themselves.
+// Blocks of whole groups of rows read the broadcast elements from the interleaved copies, starting with the block's
+// first group. Other blocks have one or two rows and read the rows themselves.
 template <int kRows>
 constexpr bool kInterleaved = kRows % kGroupRows == 0;
 template <int kRows>
 constexpr std::int64_t kStep = kInterleaved<kRows> ? kGroupRows : 1;
 
-// Element of row i, where the first row's is at `at`; `stride` is from one group of rows, or from one row, to the next.
+// The element of row i, if the first row's is at `at`. `stride` is the distance between groups of rows, or between
+// rows.
 template <int kRows>
 HWY_INLINE float RowElement(const float* at, std::int64_t stride, int i) {
   return kInterleaved<kRows> ? at[i / kGroupRows * stride + i % kGroupRows] : at[i * stride];
 }
 
-// Scores of rows [row, row + kRows) at kVectors vectors of positions from `position` on. In a decode step pages stream
-// from memory, in pieces too short for the hardware's prefetchers: the keys of the next block are fetched meanwhile.
+// Scores of rows [row, row + kRows) at kVectors vectors of positions from `position` on. In a decode step, pages stream
+// from memory in pieces too short for the hardware's prefetchers, so the keys of the next block are prefetched here.
 template <int kRows, int kVectors, class D, typename T>
 HWY_INLINE void ScoreBlock(D d, const Work<T>& work, std::int64_t row, std::int64_t position) {
   const std::int64_t head_dim = work.head_dim;
@@ -158,7 +159,7 @@ HWY_NOINLINE void ScoreRows(D d, const Work<T>& work, std::int64_t row) {
   for (; position < work.end; position += lanes) ScoreBlock<kRows, 1>(d, work, row, position);
 }
 
-// Turns the scores [first, end) of one row (indices from work.begin) into exponentials relative to their maximum, and
+// Replaces the scores [first, end) of one row (indices from work.begin) by exponentials relative to their maximum, and
 // returns their sum, taken lane by lane in order of position.
 template <class D>
 HWY_NOINLINE float Exponentiate(D d, float scale, float* HWY_RESTRICT scores, std::int64_t first, std::int64_t end) {
@@ -169,7 +170,7 @@ HWY_NOINLINE float Exponentiate(D d, float scale, float* HWY_RESTRICT scores, st
                    hn::Lt(index, hn::Set(d, static_cast<float>(end - i))));
   };
   const std::int64_t begin = first / lanes * lanes;
-  const auto factor = hn::Set(d, scale);  // positive, so the maximum may be taken before it is applied
+  const auto factor = hn::Set(d, scale);  // positive, so the maximum may be taken before scaling
   const auto lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
   auto maximum = lowest;
   for (std::int64_t i = begin; i < end; i += lanes) {
@@ -188,7 +189,7 @@ HWY_NOINLINE float Exponentiate(D d, float scale, float* HWY_RESTRICT scores, st
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
-// How many positions ahead values are fetched: a position takes some 5 to 15 cycles, memory several hundred.
+// How many positions ahead values are prefetched: a position takes about 5 to 15 cycles, memory several hundred.
 constexpr std::int64_t kValuesAhead = 64;
 
 // out += weight * V over positions [begin, end), in order, for rows [row, row + kRows) and kVectors vectors of
@@ -252,8 +253,8 @@ HWY_NOINLINE void AddValues(const Work<T>& work, std::int64_t row, std::int64_t 
   for (; dim < head_dim; ++dim) AddValueBlock<kRows, 1>(single, work, row, dim, begin, end);
 }
 
-// Positions from `begin` on: those that the first row sees are taken by all rows together; the rest, which only later
-// rows see, by the two parts of the rows apart, and so on.
+// Adds positions from `begin` on. All rows together take the positions in the first row's view. The rest, in the view
+// of later rows only, is taken by the two halves of the rows separately, recursively.
 template <int kRows, typename T>
 void WeighFrom(const Work<T>& work, std::int64_t row, std::int64_t begin) {
   const std::int64_t end = std::max(begin, work.Last(row) + 1);
@@ -267,7 +268,7 @@ void WeighFrom(const Work<T>& work, std::int64_t row, std::int64_t begin) {
 }
 
 // Outputs of rows [row, row + kRows) from their exponentials, before the division by the sum. Rows are in order of
-// position, hence also of the first position that they see; what lies before that of the last row is taken row by row.
+// position, hence also of the first position in their view. Positions before the last row's view are taken row by row.
 template <int kRows, typename T>
 void WeighRows(const Work<T>& work, std::int64_t row) {
   for (int i = 0; i < kRows; ++i) std::fill_n(work.Out(row + i), work.head_dim, 0.0f);
@@ -327,7 +328,7 @@ void AttendTile(D d, const Problem<T>& problem, const AttentionTile& tile, float
   work.begin = work.First(0) / kScoreAlign * kScoreAlign;
   work.end = work.Last(tile.rows - 1) + 1;
   work.scores = workspace + kAttentionTileRows * head_dim;
-  // One more vector than needed: with a stride of 4 KiB all rows would compete for the same sets of L1.
+  // One vector more than needed: with a stride of 4 KiB, all rows would compete for the same sets of L1.
   work.score_stride = (work.end - work.begin + kScoreAlign - 1) / kScoreAlign * kScoreAlign + kScoreAlign;
   work.weights = work.scores + kAttentionTileRows * work.score_stride;
   std::int64_t row = 0;
@@ -350,7 +351,7 @@ void Attend(D d, const KernelContext& context, const Problem<T>& problem, std::s
   }
   const std::int64_t per_thread =
       AttentionWorkspaceFloats(problem.layout, problem.layout.num_kv_heads * group, positions, 1);
-  // Tiles differ in length: sixteen tasks a thread level that out.
+  // Tiles differ in length; sixteen tasks per thread even that out.
   const std::int64_t count = tiles.Count();
   const std::int64_t tasks = std::min<std::int64_t>(count, context.pool->size() * 16);
   context.pool->Run(tasks, [&](std::int64_t task, int thread) HWY_ATTR {

@@ -1,5 +1,5 @@
-// How a step's attention is cut into tiles: pieces of work of one thread, whose rows share the loads of one key-value
-// head.
+// Divides a step's attention into tiles. A tile is a piece of work for one thread; its rows share the loads of one
+// key-value head.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 
 namespace loramux::cpu {
 
-// Rows are the pairs (token of the sequence, query head of the key-value head's group), token-major; a tile has up to
-// kAttentionTileRows of them, from pair `first` on.
+// Rows are pairs (token of the sequence, query head of the key-value head's group), in token-major order. A tile has up
+// to kAttentionTileRows of them, starting with pair `first`. `group`: query heads per key-value head.
 struct AttentionTile {
   const AttentionSequence* sequence = nullptr;
   std::int64_t kv_head = 0;
@@ -19,11 +19,12 @@ struct AttentionTile {
   std::int64_t first = 0;
   std::int64_t rows = 0;
 
+  // Token and query head of a row of the tile.
   std::int64_t Token(std::int64_t row) const { return (first + row) / group; }
   std::int64_t Head(std::int64_t row) const { return kv_head * group + (first + row) % group; }
 };
 
-// Walks through the tiles of a step: sequence by sequence, head by head.
+// The tiles of a step, sequence by sequence and head by head.
 class AttentionTiles {
  public:
   AttentionTiles(std::span<const AttentionSequence> sequences, std::int64_t num_kv_heads, std::int64_t group)
@@ -35,10 +36,10 @@ class AttentionTiles {
     return count;
   }
 
-  // Calls fn(tile) for the tiles of index [begin, end).
+  // Calls fn(tile) for the tiles with index in [begin, end).
   template <typename F>
   void ForEach(std::int64_t begin, std::int64_t end, const F& fn) const {
-    std::int64_t offset = 0;  // index of the first tile of the sequence
+    std::int64_t offset = 0;  // index of the sequence's first tile
     for (const AttentionSequence& sequence : sequences_) {
       const std::int64_t per_head = PerHead(sequence);
       const std::int64_t stop = std::min(end - offset, num_kv_heads_ * per_head);

@@ -78,7 +78,7 @@ void RopeRow(float* x, std::int64_t heads, std::int64_t head_dim, const float* c
 void SiluMulRow(const float* gate, const float* up, std::int64_t n, float* y) {
   ForEachVector(n, [&](auto d, std::int64_t i) HWY_ATTR {
     const auto x = hn::LoadU(d, gate + i);
-    // From exp(88) on the quotient is zero as far as float32 is concerned.
+    // From exp(88) on, the quotient is zero in float32.
     const auto silu = hn::Div(x, hn::Add(hn::Set(d, 1.0f), Exp(d, hn::Neg(x))));
     hn::StoreU(hn::Mul(silu, hn::LoadU(d, up + i)), d, y + i);
   });
@@ -103,7 +103,7 @@ HWY_EXPORT(RopeRow);
 HWY_EXPORT(SiluMulRow);
 HWY_EXPORT(AddRow);
 
-// Calls fn(row) for all rows; in parallel only if that saves more than the wake-up of a thread (2 us) costs: an element
+// Calls fn(row) for all rows. Runs in parallel only if that saves more than waking a thread costs (2 us); an element
 // takes about a tenth of a nanosecond.
 template <typename F>
 void ForEachRow(const KernelContext& context, std::int64_t m, std::int64_t n, const F& fn) {

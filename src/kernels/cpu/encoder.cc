@@ -55,8 +55,8 @@ void LayerNormRow(const float* x, std::int64_t n, const float* weight, const flo
   });
 }
 
-// erf to 1.5e-7, absolutely (Abramowitz and Stegun 7.1.26): 1 - (a1 t + ... + a5 t^5) e^(-x^2) with t = 1 / (1 + p
-// |x|).
+// erf with an absolute error of 1.5e-7 (Abramowitz and Stegun 7.1.26): 1 - (a1 t + ... + a5 t^5) e^(-x^2) with t = 1 /
+// (1 + p |x|).
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Erf(D d, V x) {
   const V size = hn::Abs(x);
@@ -78,7 +78,7 @@ void GeluRow(float* x, std::int64_t n) {
   });
 }
 
-// One head of one row. `weights`: a float for each row.
+// One head of one row. `weights`: scratch, one float per row.
 void AttendRow(const EncoderRows& x, std::int64_t row, std::int64_t head, float* out, float* weights) {
   const std::int64_t offset = head * x.head_dim;
   const float* q = x.q + row * x.stride + offset;
@@ -117,7 +117,7 @@ HWY_EXPORT(LayerNormRow);
 HWY_EXPORT(GeluRow);
 HWY_EXPORT(AttendRow);
 
-// Calls fn(task, thread); in parallel only where a few microseconds of waking threads pay off.
+// Calls fn(task, thread). Runs in parallel only if that saves more than the few microseconds of waking threads.
 template <typename F>
 void ForEachTask(const KernelContext& context, std::int64_t tasks, std::int64_t elements, const F& fn) {
   constexpr std::int64_t kMinElements = std::int64_t{48} << 10;

@@ -1,4 +1,4 @@
-// The encoder's operations (Google Highway): the public ones of the same name without validation.
+// The encoder's operations (Google Highway): the public functions of the same names without validation.
 #pragma once
 
 #include "kernels/encoder.h"

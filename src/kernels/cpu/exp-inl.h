@@ -13,15 +13,15 @@ namespace loramux::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// e^x to about 2 units in the last place; x is taken into [-87, 88] first, where the result is a normal number. A NaN
-// stays one. Every lane is computed in the same way.
+// e^x to about 2 units in the last place. x is first clamped to [-87, 88], where the result is a normal number. NaN
+// stays NaN. Every lane is computed in the same way.
 //
-// x = n ln 2 + r with |r| <= ln 2 / 2, so e^x = 2^n e^r. ln 2 is split in two, the first part so short that n times it
+// x = n ln 2 + r with |r| <= ln 2 / 2, so e^x = 2^n e^r. ln 2 is split in two parts, the first so short that n times it
 // is exact. e^r = 1 + r + r^2 q(r) with the minimax polynomial q of Cephes' expf.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Exp(D d, V x) {
   const hn::RebindToSigned<D> di;
-  x = hn::Min(hn::Set(d, 88.0f), hn::Max(hn::Set(d, -87.0f), x));  // of (constant, NaN) x86 takes the NaN
+  x = hn::Min(hn::Set(d, 88.0f), hn::Max(hn::Set(d, -87.0f), x));  // of (constant, NaN), x86 returns the NaN
   const auto n = hn::NearestInt(hn::Mul(x, hn::Set(d, 1.44269504088896341f)));
   const auto nf = hn::ConvertTo(d, n);
   V r = hn::NegMulAdd(nf, hn::Set(d, 0.693359375f), x);

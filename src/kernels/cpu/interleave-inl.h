@@ -1,6 +1,6 @@
-// Four rows side by side, once per instruction set (included under foreach_target). A tile that broadcasts one element
-// of each of its rows at every step reads them from one place per four rows, not from one per row: there are not
-// enough address registers for twelve.
+// Interleaves four rows, once per instruction set (included under foreach_target). A tile that broadcasts one element
+// of each row at every step then reads from one address per four rows instead of one per row; there are not enough
+// address registers for twelve.
 #if defined(LORAMUX_KERNELS_CPU_INTERLEAVE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LORAMUX_KERNELS_CPU_INTERLEAVE_INL_H_
 #undef LORAMUX_KERNELS_CPU_INTERLEAVE_INL_H_
@@ -20,7 +20,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Rows in a group.
 constexpr std::int64_t kGroupRows = 4;
 
-// to[4 * t + i] = rows[i][t] for t < n and i < `rows`, 1 to 4; of fewer than four rows the rest of `to` stays as it is.
+// to[4 * t + i] = rows[i][t] for t < n and i < `rows` (1 to 4). With fewer than four rows, the rest of `to` stays
+// unchanged.
 HWY_INLINE void InterleaveRows(const float* const (&from)[kGroupRows], std::int64_t rows, std::int64_t n,
                                float* HWY_RESTRICT to) {
   std::int64_t t = 0;

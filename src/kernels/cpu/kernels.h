@@ -1,4 +1,4 @@
-// The vectorised implementations (Google Highway): each call goes to the best instruction set of the machine. Each
+// The vectorised implementations (Google Highway); each call dispatches to the machine's best instruction set. Each
 // function is the public one of the same name and signature without validation.
 #pragma once
 

@@ -11,9 +11,9 @@
 #include "kernels/cpu/lora_work.h"
 #include "kernels/cpu/widen-inl.h"
 
-// Shrink: a dot product adds vector by vector into one accumulator, sums its lanes, then adds what is left of `in` one
-// by one; the tile that computes it only decides which loads it shares. Expand: y takes one multiply-add for each row
-// of B in ascending order, whether y waits in a register or in memory meanwhile.
+// Shrink: a dot product adds vector by vector into one accumulator, sums its lanes, then adds the rest of `in` one by
+// one. The tile that computes it decides only which loads it shares. Expand: y takes one multiply-add for each row of B
+// in ascending order, whether y is kept in a register or in memory meanwhile.
 HWY_BEFORE_NAMESPACE();
 namespace loramux::cpu {
 namespace HWY_NAMESPACE {
@@ -23,31 +23,31 @@ using DF = hn::CappedTag<float, 16>;
 using VF = hn::Vec<DF>;
 constexpr std::int64_t kLanes = static_cast<std::int64_t>(hn::MaxLanes(DF()));
 
-// 4 tokens x 4 rows are 16 accumulators and 4 widened rows: too many for 16 registers.
+// 4 tokens x 4 rows need 16 accumulators and 4 widened rows: too many for 16 registers.
 constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64;
 constexpr int kTileTokens = kManyRegisters ? 4 : 2;
 constexpr int kTileVectors = 4;
 
-// Below this many tokens expand goes along the rows of B, which then stream from memory; from it on along the rank,
-// with y in registers.
+// With fewer tokens, expand goes along the rows of B, which then stream from memory. With at least this many, it goes
+// along the rank, with y in registers.
 constexpr std::int64_t kMinTokensToTile = 16;
 
-// Rows are fetched from memory this many rows before their use: 8 KiB or more, which last longer than the latency of a
-// busy memory (400 to 1000 cycles). Into L2: L1's few miss buffers stay free for what is used now.
+// How many rows ahead rows are prefetched: 8 KiB or more, which covers the latency of a busy memory (400 to 1000
+// cycles). Into L2: L1's few miss buffers stay free for the current loads.
 template <typename T>
 HWY_INLINE std::int64_t FetchAhead(std::int64_t row_elements) {
   return row_elements * static_cast<std::int64_t>(sizeof(T)) <= 2048 ? 8 : 4;
 }
 
-// Once for each line: elements `at` of rows are reached in ascending order, and rows begin at lines.
+// One prefetch per cache line: elements `at` of rows are reached in ascending order, and rows begin at lines.
 template <typename T>
 HWY_INLINE void FetchIntoL2(const T* row, std::int64_t at) {
   constexpr std::int64_t kLineElements = 64 / sizeof(T);
   if (at % kLineElements == 0) __builtin_prefetch(row + at, 0, 2);
 }
 
-// coefficients[i * stride + j] = scale * dot(x[i], rows[j]) for kTokens tokens and kRows rows. `next` are rows of
-// later, fetched meanwhile if kFetch.
+// coefficients[i * stride + j] = scale * dot(x[i], rows[j]) for kTokens tokens and kRows rows. With kFetch, prefetches
+// `next`, rows that are used later.
 template <int kTokens, int kRows, bool kFetch, typename T>
 HWY_INLINE void Dot(const float* x, std::int64_t x_stride, std::int64_t in, const T* const* rows, const T* const* next,
                     float scale, float* coefficients, std::int64_t stride) {
@@ -90,7 +90,7 @@ HWY_INLINE void Dot(const float* x, std::int64_t x_stride, std::int64_t in, cons
   }
 }
 
-// kRows rows with all tokens of the segment. The first tokens fetch what is read later.
+// kRows rows with all tokens of the segment. The first tokens prefetch the rows read later.
 template <int kRows, typename T>
 HWY_NOINLINE void ShrinkRows(const LoraPiece& piece, const LoraPiece* following, const float* x, std::int64_t x_stride,
                              std::int64_t in, std::int64_t first_row) {
@@ -168,8 +168,8 @@ HWY_NOINLINE void ExpandRows(const float* coefficients, const T* const* rows, co
   }
 }
 
-// Few tokens: blocks of four rows of B with all tokens, in pieces of columns that stay in L1 (four rows of at most
-// 4 KiB) while the tokens pass.
+// For few tokens: blocks of four rows of B with all tokens, in pieces of columns (four rows of at most 4 KiB) that stay
+// in L1 for all tokens.
 template <typename T>
 void ExpandAlongRows(const LoraPiece& piece, const LoraPiece* following) {
   constexpr std::int64_t kBlockColumns = 1024;
@@ -177,7 +177,7 @@ void ExpandAlongRows(const LoraPiece& piece, const LoraPiece* following) {
   const std::int64_t ahead = FetchAhead<T>(std::min(kBlockColumns, piece.end - piece.begin));
   for (std::int64_t begin = piece.begin; begin < piece.end; begin += kBlockColumns) {
     const bool last = begin + kBlockColumns >= piece.end;
-    // Row `later` of B, counting on into the next block of columns and then into the piece that follows.
+    // Row `later` of B; indices beyond the rank continue in the next block of columns, then in the following piece.
     const auto row_of_later = [&](std::int64_t later) HWY_ATTR {
       if (later < rank) return piece.template BRow<T>(later) + begin;
       if (!last) return piece.template BRow<T>(std::min(later - rank, rank - 1)) + begin + kBlockColumns;
@@ -204,7 +204,7 @@ void ExpandAlongRows(const LoraPiece& piece, const LoraPiece* following) {
   }
 }
 
-// y of kTokens tokens and kVectors vectors of columns in registers, all of the rank.
+// y of kTokens tokens and kVectors vectors of columns in registers, over the whole rank.
 template <int kTokens, int kVectors, class D, typename T>
 HWY_NOINLINE void ExpandTile(D d, const LoraPiece& piece, std::int64_t first, std::int64_t column) {
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
@@ -256,7 +256,7 @@ void Expand(const LoraPiece& piece, const LoraPiece* following) {
   for (; column < piece.end; ++column) ExpandColumns<1, T>(hn::CappedTag<float, 1>(), piece, column);
 }
 
-// `following` is the piece that this thread computes next; null: unknown.
+// `following`: the piece that this thread computes next; null: unknown.
 void ShrinkPiece(const LoraPiece& piece, const LoraPiece* following, const float* x, std::int64_t x_stride,
                  std::int64_t in) {
   switch (piece.segment->weights.dtype) {

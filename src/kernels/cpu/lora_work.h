@@ -1,5 +1,5 @@
-// How the work of a batched LoRA product is divided: both phases, over all projections and segments, into tasks of
-// equal cost, without a list in memory.
+// Divides the work of a batched LoRA product, both phases over all projections and segments, into tasks of equal cost.
+// No list is stored in memory.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +12,14 @@
 
 namespace loramux::cpu {
 
+// The two phases: coefficients = A x, then y += scale * B * coefficients.
 enum class LoraPhase { kShrink, kExpand };
 
 // A part of one segment of one projection: rows [begin, end) of A in shrink, columns [begin, end) of y in expand.
 struct LoraPiece {
   const LoraProjection* projection = nullptr;
   const LoraSegment* segment = nullptr;
-  std::int64_t rank = 0;          // that is computed: padded in kBgmv
+  std::int64_t rank = 0;          // computed rank: padded in kBgmv
   float* coefficients = nullptr;  // [row of the batch][stride], of the projection
   std::int64_t stride = 0;
   const std::byte* padding = nullptr;  // a row of negative zeros
@@ -51,22 +52,23 @@ inline const std::byte* NegativeZeros(DType dtype, std::int64_t elements) {
   return dtype == DType::kF32 ? row(single, std::uint32_t{0x80000000u}) : row(half, std::uint16_t{0x8000u});
 }
 
+// Walks through the work of one LoraMatMul call.
 class LoraWork {
  public:
   LoraWork(LoraVariant variant, std::span<const LoraProjection> projections, std::int64_t in, float* workspace)
       : variant_(variant), projections_(projections), in_(in), workspace_(workspace) {
     if (variant == LoraVariant::kMbgmv) return;
-    // Padding adds 0 * -0 = -0, which leaves every number as it is, -0 included.
+    // Padding adds 0 * -0 = -0, which leaves every number unchanged, including -0.
     std::int64_t widest = in;
     for (const LoraProjection& projection : projections) widest = std::max(widest, projection.out);
     padding_single_ = NegativeZeros(DType::kF32, widest);
     padding_half_ = NegativeZeros(DType::kBF16, widest);
   }
 
-  // Into how many tasks of equal cost to divide a phase.
+  // The number of tasks of equal cost to divide a phase into.
   std::int64_t Tasks(LoraPhase phase, int threads) const {
-    // An element of a row read for one token costs about 0.1 ns of memory's time, hence a task at least 2 us: as
-    // much as waking a thread. Four tasks a thread level out what the model of the cost gets wrong.
+    // An element of a row read for one token costs about 0.1 ns of memory time. So a task takes at least 2 us, about as
+    // much as waking a thread. Four tasks per thread even out errors of the cost model.
     constexpr std::int64_t kMinTaskCost = 20'000 * (kReadCost + 1);
     std::int64_t cost = 0;
     ForEachItem(phase, [&cost](const LoraPiece&, std::int64_t units, std::int64_t unit_cost) {
@@ -76,7 +78,7 @@ class LoraWork {
     return cost == 0 ? 0 : std::clamp<std::int64_t>(cost / kMinTaskCost, 1, threads * 4);
   }
 
-  // Calls fn(piece, following) for the pieces of one of `tasks` tasks; `following` is the next one, null at the last.
+  // Calls fn(piece, following) for the pieces of one of `tasks` tasks; `following` is the next piece, null at the last.
   template <typename F>
   void ForEachPiece(LoraPhase phase, std::int64_t task, std::int64_t tasks, const F& fn) const {
     std::int64_t total = 0;
@@ -87,9 +89,9 @@ class LoraWork {
     const std::int64_t from = total * task / tasks;
     const std::int64_t to = total * (task + 1) / tasks;
     std::int64_t offset = 0;  // cost of the items before
-    LoraPiece pending;        // found, not yet handed to fn
+    LoraPiece pending;        // found, not yet passed to fn
     ForEachItem(phase, [&](LoraPiece piece, std::int64_t units, std::int64_t unit_cost) {
-      // A unit belongs to the task in whose range its start lies.
+      // A unit belongs to the task with the range that contains its start.
       const auto unit_at = [&](std::int64_t cost) {
         return std::clamp<std::int64_t>((cost - offset + unit_cost - 1) / unit_cost, 0, units);
       };
@@ -107,7 +109,7 @@ class LoraWork {
     if (pending.begin < pending.end) fn(pending, static_cast<const LoraPiece*>(nullptr));
   }
 
-  // After shrink: the coefficients of padded rows are positive zeros, whatever x (a NaN, say) made of them.
+  // After shrink: sets the coefficients of padded rows to positive zero, whatever x (such as a NaN) made of them.
   void ClearPadding(const LoraPiece& piece) const {
     const std::int64_t begin = std::max<std::int64_t>(piece.begin, piece.segment->weights.rank);
     for (std::int64_t i = piece.segment->begin; begin < piece.end && i < piece.segment->end; ++i) {
@@ -135,7 +137,7 @@ class LoraWork {
       }
       for (const LoraSegment& segment : projection.segments) {
         const std::int64_t tokens = segment.end - segment.begin;
-        // kBgmv pads every segment that has an adapter; one without has no rows to start from, but costs the same.
+        // kBgmv pads every segment to the largest rank. A segment of rank 0 is all padding, but costs the same.
         const std::int64_t rank = variant_ == LoraVariant::kBgmv ? largest_rank : segment.weights.rank;
         if (tokens == 0 || rank == 0) continue;
         const LoraPiece piece = {.projection = &projection,

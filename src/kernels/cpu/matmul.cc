@@ -12,9 +12,9 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/widen-inl.h"
 
-// Every output is one chain of fused multiply-adds over ascending t, from zero. Which tile computes it, and whether
-// the accumulator was stored to y and reloaded between blocks of t, leaves the chain as it is; hence the same bits for
-// every m. (Without hardware FMA the same holds for the chain of multiplications and additions.)
+// Every output is one chain of fused multiply-adds over ascending t, from zero. The chain is the same whichever tile
+// computes it, and whether or not the accumulator is stored to y and reloaded between blocks of t. Hence the result has
+// the same bits for every m. (Without hardware FMA, the same holds for the chain of multiplications and additions.)
 HWY_BEFORE_NAMESPACE();
 namespace loramux::cpu {
 namespace HWY_NAMESPACE {
@@ -30,27 +30,27 @@ using VF = hn::Vec<DF>;
 constexpr int kLanes = static_cast<int>(hn::MaxLanes(DF()));
 constexpr int kPairs = static_cast<int>(kHalf) / kLanes;
 
-// Register budget. 32 registers (AVX-512): tiles of 12 rows x 1 pair are 24 accumulators, 2 weights and a broadcast;
-// 24 multiply-adds a step against 14 loads keep both multiplier ports busy (4 cycles of latency x 2 ports ask for 8).
-// 16 registers: 3 rows x 2 pairs are 12 accumulators, a broadcast, and a weight at a time.
+// Register budget. 32 registers (AVX-512): tiles of 12 rows x 1 pair take 24 accumulators, 2 weights and a broadcast.
+// 24 multiply-adds per step against 14 loads keep both multiplier ports busy (4 cycles of latency x 2 ports need 8). 16
+// registers: 3 rows x 2 pairs take 12 accumulators, a broadcast, and one weight at a time.
 constexpr bool kManyRegisters = HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64;
 constexpr int kPairsAtOnce = kPairs < 2 ? kPairs : 2;
 constexpr int kMaxRows = kManyRegisters ? 24 / (2 * kPairsAtOnce) : 3;
 
-// Rows up to which weights are widened in registers again for each row tile: 2 operations to 24 multiply-adds.
-// Beyond, a block of the panel is widened to scratch memory once.
+// Up to this many rows, each row tile widens the weights in registers again: 2 operations to 24 multiply-adds. Beyond,
+// a block of the panel is widened once to scratch memory.
 constexpr std::int64_t kMaxDirectRows = kManyRegisters ? 3 * kMaxRows : kMaxRows;
 
-// Depth of a block: 256 x 32 floats of widened weights are 32 KiB, which stay in L1 (48 KiB on the cores that this was
-// tuned for) beside the rows of x that stream past them.
+// Depth of a block: 256 x 32 floats of widened weights are 32 KiB. They stay in L1 (tuned for cores with 48 KiB) beside
+// the rows of x that stream past them.
 constexpr std::int64_t kBlockDepth = 256;
 
 // Rows of x per task: 512 x 256 floats are 512 KiB, a part of L2 (1 to 2 MiB).
 constexpr std::int64_t kBlockRows = 512;
 
-// How far ahead of use weights are fetched by a lone row tile, which reads them from memory itself: the hardware's
-// prefetchers stop at each 4 KiB page, and the latency of memory is 400 to 1000 cycles on a busy server; a line lasts 6
-// cycles at least, so it takes 64 to 128 lines.
+// How far ahead a lone row tile, which reads weights from memory itself, prefetches them. The hardware's prefetchers
+// stop at each 4 KiB page, and memory latency is 400 to 1000 cycles on a busy server. A line takes at least 6 cycles,
+// so 64 to 128 lines are needed.
 constexpr std::int64_t kFetchAheadBytes = 8192;
 constexpr std::int64_t kLineBytes = 64;
 
@@ -70,12 +70,12 @@ HWY_INLINE void LoadPair(const hwy::bfloat16_t* HWY_RESTRICT row, int pair, VF& 
   high = hn::BitCast(DF(), hn::And(words, hn::Set(DU(), 0xffff0000u)));
 }
 
-// What a tile fetches while it computes, so that memory is never idle: a line of each of its panels at every step,
-// kFetchAheadBytes ahead; or one line every other step from `fetch` on, of what comes next (into L2: a whole panel
-// would fill L1).
+// What a tile prefetches while it computes, so that memory is never idle. kOwnPanels: a line of each of its panels at
+// every step, kFetchAheadBytes ahead. kNext: one line every other step from `fetch` on, of the data used next (into L2:
+// a whole panel would fill L1).
 enum class Fetch { kNone, kOwnPanels, kNext };
 
-// One call of Tile.
+// The arguments of one call of Tile.
 template <typename T>
 struct TileWork {
   const float* x;           // at the first t: a group of packed rows, [t][4]; of a tile with one row, the row itself
@@ -86,8 +86,8 @@ struct TileWork {
   float* y;                 // row 0, output 0 of panel 0
   std::int64_t y_stride;
   std::int64_t columns;              // outputs that exist: fewer than panels * 32 in the last panel of a matrix
-  const float* bias;                 // of output 0; null: none, or not yet
-  const float* partial = nullptr;    // accumulators of the t before, [row][32]; null: start from zero
+  const float* bias;                 // of output 0; null: none, or added later
+  const float* partial = nullptr;    // accumulators of the preceding t, [row][32]; null: start from zero
   const std::byte* fetch = nullptr;  // only with Fetch::kNext
 };
 
@@ -124,7 +124,7 @@ HWY_INLINE void Step(const float* HWY_RESTRICT x, std::int64_t group_size, const
 template <int kRows, int kPanels, Fetch kFetch, typename T>
 HWY_NOINLINE void Tile(const TileWork<T>& work, int first_pair) {
   constexpr int kVectors = 2 * kPairsAtOnce * kPanels;
-  // Output that lane 0 of vector v computes.
+  // The output that lane 0 of vector v computes.
   const auto column = [first_pair](int v) HWY_ATTR {
     const int panel = v / (2 * kPairsAtOnce);
     const int pair = first_pair + v / 2 % kPairsAtOnce;
@@ -181,7 +181,7 @@ HWY_INLINE void TileOfAllPairs(const TileWork<T>& work) {
   for (int pair = 0; pair < kPairs; pair += kPairsAtOnce) Tile<kRows, kPanels, kFetch>(work, pair);
 }
 
-// The last panel of a matrix may have outputs that y and bias lack: works on a copy of full width.
+// The last panel of a matrix may have more outputs than y and bias; this works on a copy of full width.
 template <int kRows, Fetch kFetch, typename T>
 HWY_NOINLINE void TileAtEdge(const TileWork<T>& work) {
   HWY_ALIGN float y[kRows * kPanel] = {};
@@ -210,7 +210,7 @@ HWY_INLINE void TileOfRows(std::int64_t rows, const TileWork<T>& work) {
   TileOfAllPairs<kRows, kPanels, kFetch>(work);
 }
 
-// Splits [0, total) into `parts` ranges whose lengths differ by at most one.
+// Splits [0, total) into `parts` ranges with lengths that differ by at most one.
 HWY_INLINE std::int64_t PartBegin(std::int64_t total, std::int64_t parts, std::int64_t part) {
   return total * part / parts;
 }
@@ -225,13 +225,13 @@ struct Product {
   const float* bias;
   float* y;
   std::int64_t y_stride;
-  const float* packed = nullptr;  // PackAllRows
-  std::int64_t block_depth = 0;   // t of a block of packed rows
+  const float* packed = nullptr;  // see PackAllRows
+  std::int64_t block_depth = 0;   // number of t in a block of packed rows
 
   std::int64_t row_tiles() const { return (m + kMaxRows - 1) / kMaxRows; }
   std::int64_t TileRow(std::int64_t tile) const { return PartBegin(m, row_tiles(), tile); }
 
-  // Panel `panel` of row tile `tile` over t in [begin, begin + depth) with weights from `w`.
+  // The work for panel `panel` of row tile `tile` over t in [begin, begin + depth) with weights from `w`.
   template <typename W>
   TileWork<W> Work(std::int64_t tile, std::int64_t panel, std::int64_t begin, std::int64_t depth, const W* w) const {
     const std::int64_t column = panel * kPanel;
@@ -251,8 +251,8 @@ struct Product {
 
   // Rows that a tile takes in `packed`: whole groups.
   static constexpr std::int64_t kTilePackedRows = (kMaxRows + kGroupRows - 1) / kGroupRows * kGroupRows;
-  // Where the tile's t from `begin` on lie: [block][tile][group][depth][4], so that what one block of t needs of all
-  // rows is contiguous, and stays in L2 whatever k is.
+  // The offset of the tile's data for t from `begin` on. The layout [block][tile][group][depth][4] makes the data that
+  // one block of t needs of all rows contiguous, so that it stays in L2 for any k.
   std::int64_t PackedOffset(std::int64_t tile, std::int64_t begin, std::int64_t depth) const {
     return (begin * row_tiles() + tile * depth) * kTilePackedRows;
   }
@@ -274,8 +274,9 @@ void PackTile(const Product<T>& product, std::int64_t tile, float* packed) {
   }
 }
 
-// Packs all rows of x, in groups of four side by side, into the calling thread's scratch memory, which grows
-// to the largest x and stays. (A stride that is a multiple of 4 KiB would put the rows of a tile into one set of L1.)
+// Packs all rows of x, in interleaved groups of four, into the calling thread's scratch memory, which grows to the
+// largest x and stays allocated. (A stride that is a multiple of 4 KiB would put the rows of a tile into one set of
+// L1.)
 template <typename T>
 void PackAllRows(const KernelContext& context, Product<T>& product) {
   thread_local AlignedBuffer<float> scratch;
@@ -283,7 +284,7 @@ void PackAllRows(const KernelContext& context, Product<T>& product) {
   scratch.Reserve(tiles * Product<T>::kTilePackedRows * product.matrix.k());
   float* packed = scratch.data();
   product.packed = packed;
-  // At about half a cycle an element, below 32 Ki elements waking the other threads costs as much as it saves.
+  // An element takes about half a cycle; below 32 Ki elements, waking the other threads costs as much as it saves.
   if (product.m * product.matrix.k() < (std::int64_t{32} << 10)) {
     for (std::int64_t tile = 0; tile < tiles; ++tile) PackTile(product, tile, packed);
   } else {
@@ -291,7 +292,7 @@ void PackAllRows(const KernelContext& context, Product<T>& product) {
   }
 }
 
-// Into how many tasks `panels` are divided: as even as possible, at most `most` panels each, and enough of them that a
+// The number of tasks to divide `panels` into: as even as possible, at most `most` panels each, and enough tasks that a
 // thread that loses its core for a while delays the others little.
 HWY_INLINE std::int64_t PanelTasks(std::int64_t panels, std::int64_t threads, std::int64_t most) {
   const std::int64_t rounds = std::max<std::int64_t>((panels + threads * most - 1) / (threads * most), 4);
@@ -319,8 +320,8 @@ void MultiplyFewRows(const KernelContext& context, const Product<T>& product) {
   });
 }
 
-// A few tiles of rows: weights are widened in registers, by each tile anew. The first two tiles of a panel fetch the
-// two halves of the next panel; a lone tile fetches ahead in its own.
+// A few tiles of rows: each tile widens the weights in registers again. The first two tiles of a panel prefetch the two
+// halves of the next panel; a lone tile prefetches ahead in its own panel.
 template <typename T>
 void MultiplyDirect(const KernelContext& context, const Product<T>& product) {
   const std::int64_t k = product.matrix.k();
@@ -359,8 +360,8 @@ HWY_NOINLINE void WidenBlock(const T* HWY_RESTRICT from, std::int64_t depth, flo
 }
 
 // Many rows: a block of kBlockDepth x 32 weights is widened once and used for all row tiles in [first_tile, end_tile).
-// Between blocks of t the accumulators wait in scratch memory, tile by tile: in y itself, whose rows often are a
-// multiple of 4 KiB apart, they would compete for few sets of the caches.
+// Between blocks of t, the accumulators are kept in scratch memory, tile by tile. The rows of y itself are often a
+// multiple of 4 KiB apart; there the accumulators would compete for few sets of the caches.
 template <typename T>
 void MultiplyBlock(const Product<T>& product, std::int64_t first_tile, std::int64_t end_tile, std::int64_t first_panel,
                    std::int64_t end_panel) {
@@ -389,7 +390,7 @@ void MultiplyBlock(const Product<T>& product, std::int64_t first_tile, std::int6
           work.y_stride = kPanel;
           work.columns = kPanel;
         }
-        // A tile fetches a line every other step: for 16-bit weights two tiles fetch the next block.
+        // A tile prefetches a line every other step: for 16-bit weights, two tiles prefetch the next block.
         const std::int64_t part = tile - first_tile;
         if (part * depth / 2 * kLineBytes < depth * kPanel * static_cast<std::int64_t>(sizeof(T))) {
           work.fetch = reinterpret_cast<const std::byte*>(next) + part * (depth / 2) * kLineBytes;
@@ -406,7 +407,7 @@ template <typename T>
 void MultiplyBlocked(const KernelContext& context, const Product<T>& product) {
   const std::int64_t panels = product.matrix.panels();
   const std::int64_t row_blocks = (product.m + kBlockRows - 1) / kBlockRows;
-  // Up to 8 panels a task: x comes from L3 once per task.
+  // Up to 8 panels per task: x is read from L3 once per task.
   const std::int64_t panel_tasks = PanelTasks(panels, context.pool->size(), 8);
   context.pool->Run(row_blocks * panel_tasks, [&](std::int64_t task, int) HWY_ATTR {
     const std::int64_t block = task / panel_tasks;
@@ -423,7 +424,7 @@ void Multiply(const KernelContext& context, Product<T> product) {
   product.block_depth = blocked ? kBlockDepth : product.matrix.k();
   if (product.m > 1) PackAllRows(context, product);
   if (blocked) return MultiplyBlocked(context, product);
-  // Few rows have few accumulators: several panels at once make enough independent chains to hide the latency of the
+  // Few rows have few accumulators. Several panels at once make enough independent chains to hide the latency of the
   // multiply-adds and of memory.
   if (product.m == 1) return MultiplyFewRows < kManyRegisters ? 4 : 2 > (context, product);
   if (product.m <= kMaxRows / 3) return MultiplyFewRows < kManyRegisters ? 3 : 1 > (context, product);

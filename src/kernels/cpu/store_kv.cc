@@ -3,17 +3,17 @@
 #include "kernels/cpu/kernels.h"
 #include "tensor/half_float.h"
 
-// Scalar on purpose: a token has a few thousand elements a layer, which are written to as many places (keys are
-// transposed). What counts is that whole pages of a prompt are written line by line.
+// Deliberately scalar: a token has a few thousand elements per layer, each written to a different place (keys are
+// transposed). It matters more that whole pages of a prompt are written line by line.
 namespace loramux::cpu {
 namespace {
 
 // The tokens [begin, begin + count) of a sequence, all in one page.
 struct Run {
   std::byte* page;
-  std::int64_t slot;  // of the first
+  std::int64_t slot;  // of the first token
   std::int64_t count;
-  const float* k;  // row of the first
+  const float* k;  // row of the first token
   const float* v;
 };
 
@@ -71,7 +71,7 @@ void StoreKv(const KernelContext& context, const KvLayout& layout, std::int64_t 
                        std::min(end, (page + 1) * page_tokens) - begin, k + row * k_stride, v + row * v_stride};
       store(layout, layer, run, k_stride, v_stride);
     };
-    // A prompt's chunk is worth waking the other threads for, a decode step's token is not.
+    // A prompt's chunk is worth waking the other threads, a decode step's token is not.
     const std::int64_t pages = (end - 1) / page_tokens - first_page + 1;
     if (sequence.num_tokens >= 32) {
       context.pool->Run(pages, store_page);

@@ -1,5 +1,5 @@
-// Loads of stored element types as float32 vectors, once per instruction set (included under foreach_target).
-// The scalar counterpart is tensor/half_float.h.
+// Loads of stored element types as float32 vectors, once per instruction set (included under foreach_target). The
+// scalar counterpart is tensor/half_float.h.
 #if defined(LORAMUX_KERNELS_CPU_WIDEN_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LORAMUX_KERNELS_CPU_WIDEN_INL_H_
 #undef LORAMUX_KERNELS_CPU_WIDEN_INL_H_
@@ -14,7 +14,7 @@ namespace loramux::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Lanes(df) elements from `from`, which may be unaligned, widened exactly.
+// Loads Lanes(df) elements from `from`, which may be unaligned, and widens them exactly.
 template <class D>
 HWY_INLINE hn::Vec<D> LoadWide(D df, const float* HWY_RESTRICT from) {
   return hn::LoadU(df, from);

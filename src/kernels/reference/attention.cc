@@ -33,8 +33,8 @@ struct Query {
   const PageArena& arena;
   const AttentionSequence& sequence;
   std::int64_t kv_head;
-  std::int64_t first;     // first position that it sees
-  std::int64_t position;  // last position that it sees: its own
+  std::int64_t first;     // first position in its view
+  std::int64_t position;  // last position in its view: its own
 };
 
 float Key(const Query& query, std::int64_t position, std::int64_t d) {

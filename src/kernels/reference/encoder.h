@@ -1,4 +1,5 @@
-// The encoder's operations (plain float loops: the oracle): the public ones of the same name without validation.
+// The encoder's operations as plain float loops (the oracle): the public functions of the same names without
+// validation.
 #pragma once
 
 #include "kernels/encoder.h"

@@ -1,5 +1,5 @@
-// The reference implementations: the contracts of the public headers as plain float loops, nothing else. Each function
-// is the one of the same name and signature without validation.
+// The reference implementations: the contracts of the public headers as plain float loops. Each function is the public
+// one of the same name and signature without validation.
 #pragma once
 
 #include "kernels/attention.h"
