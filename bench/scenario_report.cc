@@ -261,7 +261,7 @@ std::string SimulatedSection(const ScenarioReport& report) {
   std::string page = fmt::format(
       "\n## `{}` beside the best of the others, in virtual time\nThe same engine, scheduler, tree and pages on a "
       "virtual clock "
-      "([simulator.md](../simulator.md)): a step and a transfer always take what the profile says, and no other "
+      "([simulator](../design/simulator.md)): a step and a transfer always take what the profile says, and no other "
       "program runs. What is "
       "left of chance is which sessions there are, and {} seeds of them are run with all regimes (less those with a "
       "request that the "
@@ -284,7 +284,7 @@ std::string SimulatedSection(const ScenarioReport& report) {
 
 constexpr const char* kHowToRead = R"(
 The real engine with the demo model, in three scenarios after FastLibra (section 6.2), under regimes of the cache
-([caching.md](../caching.md)). Made by the command above, tables and plots and all; do not edit.
+([the cache](../design/cache.md)). Made by the command above, tables and plots and all; do not edit.
 
 - **chat**: conversations of 3 to 8 turns, each turn sending all that was said; an adapter's users share a system prompt.
   **translate**: single short requests; which adapters are popular changes four times in a run. **agent**: dialogs of

@@ -194,7 +194,8 @@ std::string AsMarkdown(const ValidationReport& report, const std::vector<Cell>& 
   const auto figures = static_cast<std::int64_t>(cells.size() * kFigures.size());
   std::string text = "# The simulator against the real engine\n";
   text += fmt::format(
-      "Written by `bench/simulator_validation`; what it does and what it means: [docs/simulator.md](../simulator.md), "
+      "Written by `bench/simulator_validation`; what it does and what it means: [the "
+      "simulator](../design/simulator.md), "
       "\"Validation\".\n\n{}, {}.\n\n```\n{}\n```\n{}\n\n",
       report.machine, report.date, report.command, report.setting);
   text += fmt::format(

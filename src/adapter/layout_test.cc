@@ -36,7 +36,7 @@ std::vector<ModuleShape> AllLayers(const ModelConfig& model, std::int32_t rank, 
   return modules;
 }
 
-// architecture.md, Memory: internal waste at most 5 % for ranks 8 to 128 on these shapes.
+// docs/design/architecture.md, Memory: internal waste at most 5 % for ranks 8 to 128 on these shapes.
 TEST(AdapterLayout, WastesAtMostFivePercent) {
   const std::vector<LoraTarget> attention = {LoraTarget::kQ, LoraTarget::kK, LoraTarget::kV, LoraTarget::kO};
   std::vector<LoraTarget> all = attention;

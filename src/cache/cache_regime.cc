@@ -11,7 +11,7 @@ namespace {
 constexpr std::array<CacheRegime, 11> kRegimes = {{
     // Without the dependency: whoever asks for an adapter has it loaded, and then its history is of use again; so each
     // of the two is worth what it saves by itself. The bonus: of 0, 60 and 180 s on Mooncake's traces the best
-    // (docs/caching.md).
+    // (docs/results/cache.md).
     {.name = "loramux", .policy = "loramux", .maintain_dependency = false, .host_bonus = 3 * kFrequencyHalfLife},
     {.name = "lru", .policy = "lru"},
     {.name = "gdsf", .policy = "gdsf"},

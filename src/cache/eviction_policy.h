@@ -1,6 +1,6 @@
 // What gives way when memory is short: idle adapters and idle pages of keys and values, weighed on one scale. A policy
 // is a pure function of what is known about a candidate and of what all candidates have in common; the planner applies
-// it (schedule/scheduler.h), the residency manager and the dependency tree carry the decision out. docs/caching.md
+// it (schedule/scheduler.h), the residency manager and the dependency tree carry the decision out. docs/design/cache.md
 // explains the policies to an operator.
 #pragma once
 

@@ -10,8 +10,8 @@ namespace {
 
 constexpr int kFirstAgeBits = 28;  // of nanoseconds
 
-// Mooncake's conversations are for 30 to 100 s, whatever the size (docs/caching.md); no longer than that where little
-// goes.
+// Mooncake's conversations are for 30 to 100 s, whatever the size (docs/design/cache.md); no longer than that where
+// little goes.
 constexpr double kMostRemembered = 30, kLeastRemembered = 0.25;  // seconds
 constexpr double kRememberedTurnovers = 2;
 

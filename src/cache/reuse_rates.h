@@ -25,7 +25,7 @@ class ReuseRates {
   // Visits a second of what was visited `frequency` times (decaying, as of the last one) and has not been for `idle_s`:
   // the number over the time in which visits are remembered and that since the last one. It never saturates: after
   // hours too the more recent of two is worth more. What has been visited once will hardly be again in some loads, and
-  // what many times in others: kPriorVisits is between (from Mooncake's traces, docs/caching.md).
+  // what many times in others: kPriorVisits is between (from Mooncake's traces, docs/design/cache.md).
   static double Prior(double frequency, double idle_s, double remembered_s) {
     return (kPriorVisits + frequency) / (remembered_s + idle_s);
   }

@@ -1,6 +1,6 @@
 // One arena of equal pages with one free list, for one tier (device or host). KV cache and adapters draw from it alike:
-// no fixed split, no contiguous runs, no compaction (architecture.md, Memory; the idea is S-LoRA's unified paging and
-// FastLibra's unified pool, section 4.1). The pool knows sizes and owners' categories, not meanings.
+// no fixed split, no contiguous runs, no compaction (docs/design/architecture.md, Memory; the idea is S-LoRA's unified
+// paging and FastLibra's unified pool, section 4.1). The pool knows sizes and owners' categories, not meanings.
 //
 // Not thread-safe: only the engine thread allocates and frees. The bytes of an allocated page belong to whoever holds
 // its handle, on any thread.

@@ -229,7 +229,7 @@ TEST(HistoryPredictor, ValuesThatNoHistoryHasAreRefused) {
   EXPECT_NE(refused.error().message.find("twice"), std::string::npos);
 }
 
-// ---------------------------------------------------------------- How good it is (docs/scheduling.md has the figures)
+// ---------------------------------------------------------------- Accuracy (figures: docs/results/scheduling.md)
 
 struct Quality {
   int requests = 0, within_quarter = 0, within_half = 0;  // of the true length

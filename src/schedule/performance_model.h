@@ -5,7 +5,7 @@
 //
 // Fitted by `loramux profile`, or written down for a known device (simulate/). Read by the simulator and the scheduler
 // (service_times.h).
-// docs/profile.md says what each term stands for.
+// docs/design/performance-model.md says what each term stands for.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // The file that `loramux profile` writes: performance models of one base model on one device, what they were measured
-// on, and how good they are. docs/profile.md describes it field by field.
+// on, and how good they are. docs/design/performance-model.md describes it field by field.
 #pragma once
 
 #include <cstdint>

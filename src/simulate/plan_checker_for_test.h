@@ -1,5 +1,5 @@
-// Holds every plan of an engine against what the scheduler promises (docs/scheduling.md) and against the capacities.
-// Knows of the scheduler what it shows to everybody, and counts for itself.
+// Holds every plan of an engine against what the scheduler promises (docs/design/scheduling.md) and against the
+// capacities. Knows of the scheduler what it shows to everybody, and counts for itself.
 #pragma once
 
 #include <cstdint>
