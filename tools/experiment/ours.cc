@@ -257,7 +257,7 @@ Result<ExperimentResult> RunOurs(ExperimentContext& context) {
       "beside steps, first "
       "come, first served. What the engine is worth shows against those that fill steps as their documents do: "
       "`s-lora`, `chameleon*`, "
-      "`vllm-lora-batch32`. What ours does besides (docs/scheduling.md):");
+      "`vllm-lora-batch32`. What ours does besides (docs/design/scheduling.md):");
   result.remarks.push_back(
       "Where the host link is short (500 adapters, most of which are wanted for the first time), it does not bring "
       "adapters first come, "
