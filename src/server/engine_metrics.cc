@@ -16,11 +16,11 @@ using prometheus::MetricFamily;
 using prometheus::MetricType;
 using LabelList = std::vector<ClientMetric::Label>;
 
-// The tier nearest to the kernels that holds an adapter.
+// The tier closest to the compute device that holds an adapter.
 enum Level { kGpu, kCpu, kDisk, kNumLevels };
 constexpr const char* kLevelNames[] = {"gpu", "cpu", "disk"};
 
-// One adapter version, from the engine's and the registry's knowledge.
+// One adapter generation, merged from the engine's snapshot and the registry.
 struct Adapter {
   VersionSummary version;
   Level level = kDisk;
@@ -34,7 +34,7 @@ Level LevelOf(const AdapterSnapshot& adapter) {
   return adapter.host == TierState::kResident ? kCpu : kDisk;
 }
 
-// What is registered, and what is not any more but still in memory or asked for.
+// Returns the registered adapters, and the unregistered ones that are still in memory or have waiting requests.
 std::vector<Adapter> Merge(const EngineMetricsInput& input) {
   std::set<AdapterGeneration> unseen;
   for (const auto& version : input.registered) unseen.insert(version->generation);
@@ -51,7 +51,7 @@ std::vector<Adapter> Merge(const EngineMetricsInput& input) {
   return adapters;
 }
 
-// Running ones first, then those that are waited for, the longest in use, the oldest.
+// Sorts by requests in descending order, then by closeness of the tier, then by last use, then by age.
 void SortByBusiness(std::vector<Adapter>& adapters) {
   const auto key = [](const Adapter& a) {
     return std::make_tuple(-(a.running + a.waiting), static_cast<int>(a.level), -a.last_use,
@@ -60,6 +60,7 @@ void SortByBusiness(std::vector<Adapter>& adapters) {
   std::sort(adapters.begin(), adapters.end(), [&](const Adapter& a, const Adapter& b) { return key(a) < key(b); });
 }
 
+// A page of metric families in the making.
 class Page {
  public:
   explicit Page(const std::string& model_name) : model_labels_{{"model_name", model_name}, {"engine", "0"}} {}
@@ -73,14 +74,14 @@ class Page {
     (family.type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
     family.metric.push_back(std::move(metric));
   }
-  // One of vLLM's, with its labels.
+  // Adds a metric with vLLM's name and labels.
   void Model(MetricType type, const std::string& name, std::string help, double value) {
     AddValue(Add(type, "vllm:" + name, std::move(help)), model_labels_, value);
   }
   void Model(MetricType type, const std::string& name, std::string help, std::int64_t value) {
     Model(type, name, std::move(help), static_cast<double>(value));
   }
-  // One of ours.
+  // Adds a metric of this project's own.
   void Own(MetricType type, const std::string& name, std::string help, auto value) {
     AddValue(Add(type, "loramux:" + name, std::move(help)), {}, static_cast<double>(value));
   }
@@ -92,8 +93,8 @@ class Page {
   std::vector<MetricFamily> families_;
 };
 
-// Running requests' pages, of those that are not held by adapters in use or pinned: when it is 1, nothing is left to
-// evict.
+// KV pages of running requests, as a share of the pages that adapters in use and pinned adapters leave. At 1 nothing is
+// left to evict.
 double KvUsage(const EngineSnapshot& snapshot) {
   const PoolStats& pool = snapshot.stats.device;
   std::int64_t in_use = 0;
@@ -147,7 +148,7 @@ void AddRequests(Page& page, const EngineSnapshot& snapshot) {
            "Pages of cached keys and values whose adapter is not on the device.", stats.invalid_history_pages);
 }
 
-// What has moved between the tiers since the start. Copies that failed do not count.
+// Bytes copied between the tiers since the start. Failed copies do not count.
 void AddMovedBytes(Page& page, const EngineStats& stats) {
   MetricFamily& family = page.Add(MetricType::Counter, "loramux:moved_bytes_total", "Copied between the tiers.");
   const auto add = [&](const char* what, const char* from, const char* to, std::int64_t bytes) {
@@ -162,7 +163,7 @@ void AddMovedBytes(Page& page, const EngineStats& stats) {
   add("history", "cpu", "gpu", (stats.kv_tiers.pages_fetched + stats.kv_tiers.pages_fetched_ahead) * page_bytes);
 }
 
-// Where requests found what they need.
+// Where requests found their adapter and their prompt's keys and values.
 void AddHits(Page& page, const EngineStats& stats) {
   const AdapterStats& adapters = stats.adapters;
   MetricFamily& lookups = page.Add(MetricType::Counter, "loramux:adapter_lookups_total",
@@ -234,7 +235,7 @@ void AddMemory(Page& page, const EngineSnapshot& snapshot) {
   AddHits(page, snapshot.stats);
 }
 
-// Residents, and how many more of the usual size the free pages and those of history would take.
+// Adapters on the device, plus the number of adapters of average size that fit into the free and the history pages.
 std::int64_t MaxLora(const std::vector<Adapter>& adapters, const EngineStats& stats) {
   std::int64_t pages = 0, residents = 0;
   for (const Adapter& adapter : adapters) {
@@ -251,7 +252,7 @@ std::string Join(const std::set<std::string>& names) {
   return joined;
 }
 
-// Routers split the names at commas and take the series with the largest value. A name is either ready or waited for.
+// Routers split the names at commas and use the series with the largest value. A name is either ready or waiting.
 void AddLoraInfo(Page& page, const EngineMetricsInput& input, const std::vector<Adapter>& adapters) {
   std::set<std::string> ready, awaited;
   for (const Adapter& adapter : adapters) {
@@ -292,7 +293,7 @@ void AddRequestsByAdapter(Page& page, const std::vector<Adapter>& by_business, s
   std::map<std::string, std::int64_t> running, waiting;
   for (std::size_t i = 0; i < by_business.size(); ++i) {
     const Adapter& adapter = by_business[i];
-    if (adapter.running + adapter.waiting == 0) break;  // they are sorted
+    if (adapter.running + adapter.waiting == 0) break;  // sorted, so the rest has no requests either
     const std::string name = i < top ? adapter.version.name : kOtherAdapters;
     running[name] += adapter.running;
     waiting[name] += adapter.waiting;

@@ -15,7 +15,7 @@ namespace {
 using prometheus::Labels;
 using Buckets = prometheus::Histogram::BucketBoundaries;
 
-// vLLM's buckets (vllm/v1/metrics/loggers.py), so that its dashboards and alerts read ours.
+// vLLM's buckets (vllm/v1/metrics/loggers.py), so that dashboards and alerts for vLLM work.
 const Buckets kFirstTokenSeconds = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
                                     1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640, 2560};
 const Buckets kPerTokenSeconds = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
@@ -23,7 +23,7 @@ const Buckets kPerTokenSeconds = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3,
 const Buckets kRequestSeconds = {0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
                                  30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680};
 
-// 1, 2, 5, 10, ... up to `max`.
+// Returns 1, 2, 5, 10, ... up to `max`.
 Buckets LengthBuckets(std::int64_t max) {
   Buckets buckets;
   for (std::int64_t power = 1; power <= max; power *= 10) {
@@ -134,7 +134,8 @@ void ServerMetrics::CountToken(TimeNs since_last) {
   impl_->inter_token.Observe(Seconds(since_last));
 }
 
-// Times are told only of sequences that came to their own end: how long a client was patient is no latency of ours.
+// Times and lengths are recorded only for sequences that ended by stop or length: the patience of a client that
+// disconnects is not a latency of the server.
 void ServerMetrics::CountEnd(const SequenceEnd& end) {
   Impl& m = *impl_;
   m.ended.Add({{"finished_reason", FinishedReason(end.reason)}}).Increment();

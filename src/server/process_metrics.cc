@@ -22,7 +22,8 @@ void Add(std::vector<MetricFamily>& families, MetricType type, std::string name,
   families.push_back({std::move(name), std::move(help), type, {std::move(metric)}});
 }
 
-// The fields of /proc/self/stat from the third on (proc(5)); the second, the program's name, may hold anything.
+// Returns the fields of /proc/self/stat from the third on (proc(5)). Skips the second, the program's name, because it
+// may contain any character.
 std::vector<double> StatFields() {
   std::ifstream file("/proc/self/stat");
   std::string line;
@@ -37,7 +38,7 @@ std::vector<double> StatFields() {
   return fields;
 }
 
-// Seconds since 1970 at which the machine was started; 0 if unknown.
+// Returns the Unix time at which the machine was booted; 0 if unknown.
 double BootTime() {
   std::ifstream file("/proc/stat");
   for (std::string line; std::getline(file, line);) {
@@ -48,7 +49,7 @@ double BootTime() {
 
 void AddStat(std::vector<MetricFamily>& families) {
   const std::vector<double> fields = StatFields();
-  const auto field = [&](int number) { return fields[static_cast<std::size_t>(number - 3)]; };  // as proc(5) counts
+  const auto field = [&](int number) { return fields[static_cast<std::size_t>(number - 3)]; };  // numbers as in proc(5)
   if (fields.size() < 22) return;
   const double ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
   Add(families, MetricType::Counter, "process_cpu_seconds_total", "User and system time.",
@@ -66,7 +67,7 @@ void AddDescriptors(std::vector<MetricFamily>& families) {
   std::error_code error;
   const std::filesystem::directory_iterator open("/proc/self/fd", error);
   if (!error) {
-    const auto count = std::distance(begin(open), end(open)) - 1;  // one is the iterator's own
+    const auto count = std::distance(begin(open), end(open)) - 1;  // without the iterator's own descriptor
     Add(families, MetricType::Gauge, "process_open_fds", "Open file descriptors.", static_cast<double>(count));
   }
   rlimit limit{};
