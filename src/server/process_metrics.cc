@@ -52,14 +52,15 @@ void AddStat(std::vector<MetricFamily>& families) {
   const auto field = [&](int number) { return fields[static_cast<std::size_t>(number - 3)]; };  // numbers as in proc(5)
   if (fields.size() < 22) return;
   const double ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
-  Add(families, MetricType::Counter, "process_cpu_seconds_total", "User and system time.",
+  Add(families, MetricType::Counter, "process_cpu_seconds_total", "CPU time, user and system.",
       (field(14) + field(15)) / ticks);
-  Add(families, MetricType::Gauge, "process_threads", "Threads.", field(20));
+  Add(families, MetricType::Gauge, "process_threads", "Number of threads.", field(20));
   if (const double boot = BootTime(); boot > 0) {
-    Add(families, MetricType::Gauge, "process_start_time_seconds", "Unix time of the start.", boot + field(22) / ticks);
+    Add(families, MetricType::Gauge, "process_start_time_seconds", "Unix time at which the process started.",
+        boot + field(22) / ticks);
   }
-  Add(families, MetricType::Gauge, "process_virtual_memory_bytes", "Address space.", field(23));
-  Add(families, MetricType::Gauge, "process_resident_memory_bytes", "Memory that is in RAM.",
+  Add(families, MetricType::Gauge, "process_virtual_memory_bytes", "Virtual memory size.", field(23));
+  Add(families, MetricType::Gauge, "process_resident_memory_bytes", "Resident memory size.",
       field(24) * static_cast<double>(sysconf(_SC_PAGESIZE)));
 }
 
@@ -68,11 +69,12 @@ void AddDescriptors(std::vector<MetricFamily>& families) {
   const std::filesystem::directory_iterator open("/proc/self/fd", error);
   if (!error) {
     const auto count = std::distance(begin(open), end(open)) - 1;  // without the iterator's own descriptor
-    Add(families, MetricType::Gauge, "process_open_fds", "Open file descriptors.", static_cast<double>(count));
+    Add(families, MetricType::Gauge, "process_open_fds", "Number of open file descriptors.",
+        static_cast<double>(count));
   }
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-    Add(families, MetricType::Gauge, "process_max_fds", "File descriptors that may be open.",
+    Add(families, MetricType::Gauge, "process_max_fds", "Maximum number of open file descriptors.",
         static_cast<double>(limit.rlim_cur));
   }
 }
