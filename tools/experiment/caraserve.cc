@@ -1,4 +1,4 @@
-// CaraServe (arXiv 2401.11240, in the notes that we have of it): prefill assisted by the CPU against loads on demand.
+// CaraServe (arXiv 2401.11240, from secondary notes on it): prefill assisted by the CPU, compared with loads on demand.
 #include <array>
 #include <cmath>
 
@@ -11,19 +11,21 @@
 namespace loramux {
 namespace {
 
-constexpr std::array kTargets = {LoraTarget::kQ, LoraTarget::kK, LoraTarget::kV};  // "lora adapter应用在QKV权重矩阵"
+// the notes: LoRA adapters are applied to the Q, K and V weight matrices
+constexpr std::array kTargets = {LoraTarget::kQ, LoraTarget::kK, LoraTarget::kV};
 constexpr std::array<std::string_view, 4> kPresets = {"ondmd", "s-lora", "caraserve", "cached"};
 constexpr std::array<std::string_view, 4> kNames = {"ONDMD", "S-LoRA", "CaraServe", "CACHED"};
 constexpr std::int64_t kAdapters = 128;
 
-// One setting of the document, for all four systems.
+// One setting of the paper, simulated for all four systems.
 struct Setting {
   std::string name;
   std::string_view device = "a10", model = "llama-7b";
   std::int64_t gpus = 1, rank = 64;
   double rate = 9;
-  bool skewed = false;  // "MAF-scaled": recorded clients, bursts and skew; else Poisson and uniform
-  double link = 0;      // bytes a second to the device; 0: published
+  // the paper's "MAF-scaled": here recorded clients with bursts and skew; false: Poisson and uniform
+  bool skewed = false;
+  double link = 0;  // bytes per second to the device; 0: the published rate
 };
 
 Result<SimulationJob> MakeJob(const ExperimentContext& context, const Setting& setting, std::string_view preset) {
@@ -32,15 +34,15 @@ Result<SimulationJob> MakeJob(const ExperimentContext& context, const Setting& s
   SimulationJob job;
   ASSIGN_OR_RETURN(job.options.device, DescribeDevice(device, model, setting.gpus, 0.9, kTargets));
   ASSIGN_OR_RETURN(job.options.preset, FindPreset(preset));
-  // All fill their steps alike, so that cold starts are what differs. S-LoRA's adapters come beside the steps of
-  // others.
+  // All systems fill their steps alike, so that they differ in cold starts only. S-LoRA's adapters load during other
+  // requests' steps.
   if (preset == "s-lora") {
     job.options.preset.separate_phases = false;
     job.options.preset.cold_start = ColdStart::kPassOver;
   }
   job.options.device.model.shape = preset == "s-lora" ? LoraCostShape::kMbgmv : LoraCostShape::kBgmv;
   if (setting.link > 0) job.options.device.model.host_to_device.bytes_per_second = setting.link;
-  // The upper bound has the memory for its adapters on top.
+  // CACHED, the upper bound, has additional memory for its adapters.
   if (preset == "cached") job.options.device.device_pages += kAdapters * job.options.device.AdapterPages(setting.rank);
   job.options.seed = job.load.seed = context.seed;
   job.load = {.requests = context.Requests(3000),
@@ -62,7 +64,7 @@ Result<SimulationJob> MakeJob(const ExperimentContext& context, const Setting& s
 
 struct Outcomes {
   Setting setting;
-  std::vector<SimulationOutcome> systems;  // as kPresets
+  std::vector<SimulationOutcome> systems;  // ordered as kPresets
   const SimulationSummary& Of(std::size_t system) const { return systems[system].summary; }
 };
 
@@ -98,7 +100,7 @@ ExperimentTable TableOf(const Outcomes& outcomes) {
   return table;
 }
 
-// The document's figures have no numbers in our notes: that CaraServe is close to CACHED, and nearer than both others.
+// The notes give no numbers for these figures, only claims: CaraServe is close to CACHED, and closer than the others.
 void CompareClose(const Outcomes& outcomes, const char* id, ExperimentResult& result) {
   const auto add = [&](const char* metric, const LatencySummary SimulationSummary::*field) {
     const auto value = [&](std::size_t system) { return (outcomes.Of(system).*field).mean; };
@@ -252,8 +254,8 @@ constexpr std::array kExperiments = std::to_array<Experiment>({
 
 Result<SimulationJob> MakeCaraServeJob(const ExperimentContext& context, std::string_view preset, bool recorded) {
   ASSIGN_OR_RETURN(SimulationJob job, MakeJob(context, {.skewed = recorded}, preset));
-  job.options.device.model.shape = LoraCostShape::kMbgmv;    // the kernels' shape is not what presets are compared by
-  ASSIGN_OR_RETURN(job.options.preset, FindPreset(preset));  // as it is
+  job.options.device.model.shape = LoraCostShape::kMbgmv;    // the comparison of presets uses one kernel shape
+  ASSIGN_OR_RETURN(job.options.preset, FindPreset(preset));  // unchanged
   return job;
 }
 

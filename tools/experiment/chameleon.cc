@@ -1,5 +1,5 @@
-// Chameleon (MICRO '25): its cache of adapters and its scheduler against S-LoRA. Load, latency and loading; policies
-// and scale are in chameleon_policies.cc and chameleon_scale.cc.
+// Chameleon (MICRO '25): its adapter cache and its scheduler compared with S-LoRA. This file covers load, latency and
+// loading; chameleon_policies.cc covers policies, chameleon_scale.cc scale.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -19,7 +19,7 @@ constexpr std::size_t kSLora = 0, kNoCache = 1, kNoSched = 2, kChameleon = 3;
 
 struct LoadCurves {
   std::vector<double> rates;
-  std::vector<SimulationOutcome> outcomes;  // by rate, then by system
+  std::vector<SimulationOutcome> outcomes;  // ordered by rate, then by system
   const SimulationOutcome& At(std::size_t rate, std::size_t system) const {
     return outcomes[rate * kSystems.size() + system];
   }
@@ -51,13 +51,13 @@ void CompareLatencies(const LoadCurves& at, bool relative, ExperimentResult& res
   }
 }
 
-// What else might decide about the load: each line changes one thing.
+// Other possible causes of the sustained load: each variant changes one thing.
 struct Variant {
   std::string what;
   std::function<void(SimulationJob&)> change;
 };
 constexpr std::size_t kEveryStep = 1, kLanesTenth = 2, kQuickLink = 4, kHalfMemory = 7, kShortRun = 8, kSjf = 9,
-                      kFifo = 10, kLonger = 13, kTight = 14, kSeeds = 17, kBothQuick = 19;  // of LoadVariants
+                      kFifo = 10, kLonger = 13, kTight = 14, kSeeds = 17, kBothQuick = 19;  // indices into LoadVariants
 void LetInAlwaysWithQuickLink(SimulationJob& job) {
   job.options.preset.decode_turns = 1;
   job.options.device.model.host_to_device.bytes_per_second = kChameleonQuietLink;
@@ -216,8 +216,8 @@ void CompareSquashes(const LoadCurves& curves, ExperimentResult& result) {
                                .verdict = VerdictOfClaim(most <= 0.05)});
 }
 
-// Chameleon against S-LoRA at 6 RPS, both letting in after every step, with the quick link: the two settings of which
-// figure 11's gain at low load is.
+// The change of Chameleon against S-LoRA at 6 RPS, with admission after every step and the quick link for both: the
+// settings that reproduce figure 11's gain at low load.
 struct QuietGain {
   double tail = 0, median = 0;
 };
@@ -353,7 +353,7 @@ double QuantileOf(const std::vector<double>& sorted, double q) {
   return sorted.empty() ? 0 : sorted[static_cast<std::size_t>(q * static_cast<double>(sorted.size() - 1))];
 }
 
-// Section 3.2: adapters of rank 32, asked for alike, 8 RPS: the slowdown of many against one.
+// Section 3.2: adapters of rank 32, uniform popularity, 8 RPS: the slowdown of many adapters against one.
 Status AddCalibration(ExperimentContext& context, ExperimentResult& result) {
   const std::array<std::int64_t, 3> adapters = {1, 50, 500};
   const std::array<double, 2> links = {kChameleonLink, kChameleonQuietLink};
@@ -436,7 +436,7 @@ Result<ExperimentResult> RunLoading(ExperimentContext& context) {
   };
   row("loads of S-LoRA on the critical path", 30, QuantileOf(loads[0], 0.99));
   row("the same, with the link of figures 2 and 14", 30, QuantileOf(loads[2], 0.99));
-  const auto misses = [&](std::size_t i) {  // those whose adapter was on its way
+  const auto misses = [&](std::size_t i) {  // requests that waited for their adapter
     return std::vector<double>(std::upper_bound(loads[i].begin(), loads[i].end(), 0.0), loads[i].end());
   };
   row("misses of Chameleon", 6, QuantileOf(misses(1), 0.99));

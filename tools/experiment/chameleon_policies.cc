@@ -1,4 +1,4 @@
-// Chameleon 5.3 and 5.4: orders of the queue, eviction, prefetching, predictions, lanes.
+// Chameleon 5.3 and 5.4: queue orders, eviction, prefetching, predictions, lanes.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -23,9 +23,9 @@ std::vector<double> TtftsOfRank(const SimulationOutcome& outcome, const Workload
   return ms;
 }
 
-// Requests in thirds by the tokens that they compute, as SummariseBySize has them: how long they wait to be let in.
+// The queueing of one size class. Classes are thirds of the requests by computed tokens, as in SummariseBySize.
 struct QueueOfClass {
-  double mean_ms = 0, share = 0;  // of the end-to-end time, of all requests of the class together
+  double mean_ms = 0, share = 0;  // mean wait for admission; share: of the class's total end-to-end time
   double p99_ttft_ms = 0;
 };
 std::array<QueueOfClass, 3> QueueBySize(const SimulationOutcome& outcome) {
@@ -53,7 +53,7 @@ std::array<QueueOfClass, 3> QueueBySize(const SimulationOutcome& outcome) {
   return classes;
 }
 
-// P99 TTFT of those that came in each window.
+// Returns the P99 TTFT of the requests that arrived in each window of the run: (seconds, milliseconds).
 std::vector<std::pair<double, double>> TailOverTime(const SimulationOutcome& outcome) {
   constexpr std::int64_t kWindows = 16;
   TimeNs last = 1;
@@ -71,8 +71,9 @@ std::vector<std::pair<double, double>> TailOverTime(const SimulationOutcome& out
   return points;
 }
 
-// Waits of the thirds by `size`, in seconds: of the whole run, and of each `kNear` requests in order of arrival, whose
-// mean is taken: the trace's lengths change over its hour, and with them the load.
+// Returns the mean waits, in seconds, of the thirds of the requests by `size`. The thirds are formed within groups of
+// `near` consecutive arrivals, because the trace's lengths, and with them the load, change over its hour. 0: thirds of
+// the whole run.
 using ThirdsOf = std::array<double, 3>;
 template <typename Size>
 ThirdsOf WaitsByThird(const SimulationOutcome& outcome, std::size_t near, Size size) {
@@ -98,7 +99,7 @@ ThirdsOf WaitsByThird(const SimulationOutcome& outcome, std::size_t near, Size s
 std::int32_t OutputOf(const RequestRecord& record) { return record.output_tokens; }
 std::int32_t TokensOf(const RequestRecord& record) { return record.prompt_tokens + 2 * record.output_tokens; }
 
-// Of the requests, those that began after one that came later.
+// Returns the share of requests that started after a request that arrived later.
 double OvertakenShare(const SimulationOutcome& outcome) {
   std::vector<const RequestRecord*> records;
   for (const RequestRecord& record : outcome.result.requests) {
@@ -106,7 +107,7 @@ double OvertakenShare(const SimulationOutcome& outcome) {
   }
   std::stable_sort(records.begin(), records.end(),
                    [](const RequestRecord* a, const RequestRecord* b) { return a->arrival < b->arrival; });
-  TimeNs first = std::numeric_limits<TimeNs>::max();  // that one who came later began
+  TimeNs first = std::numeric_limits<TimeNs>::max();  // earliest start of a request that arrived later
   std::size_t overtaken = 0;
   for (std::size_t i = records.size(); i-- > 0;) {
     if (records[i]->first_scheduled > first) ++overtaken;
@@ -115,11 +116,11 @@ double OvertakenShare(const SimulationOutcome& outcome) {
   return static_cast<double>(overtaken) / static_cast<double>(std::max<std::size_t>(1, records.size()));
 }
 
-// What keeps shortest-first from starving anybody, one thing at a time.
+// Shortest-first with single protections against starvation changed.
 struct SjfVariant {
   const char* name;
   std::string_view preset;
-  double load;  // of what S-LoRA sustains
+  double load;  // as a share of the load that S-LoRA sustains
   double accuracy = 0.8;
   TimeNs age_bound = 30 * kNsPerSecond;
 };
@@ -303,7 +304,8 @@ Result<ExperimentResult> RunChameleonQueueing(ExperimentContext& context) {
 namespace {
 
 struct EvictionCell {
-  double p50 = 0, p99 = 0, large_p99 = 0, hits = 0, gigabytes = 0;  // mean of the seeds; ms; large: of rank 128
+  // means over the seeds; ms; large: requests for adapters of rank 128
+  double p50 = 0, p99 = 0, large_p99 = 0, hits = 0, gigabytes = 0;
 };
 constexpr std::size_t kEvictionSeeds = 3;
 
@@ -319,7 +321,7 @@ Result<std::vector<EvictionCell>> RunEvictions(ExperimentContext& context,
     }
   }
   ASSIGN_OR_RETURN(const auto outcomes, SimulateAll(context, jobs));
-  // the adapters' ranks are those of all
+  // All jobs have adapters of the same ranks.
   ASSIGN_OR_RETURN(const Workload workload, MakeWorkload(jobs.front().load));
   std::vector<EvictionCell> cells(settings.size());
   for (std::size_t i = 0; i < outcomes.size(); ++i) {

@@ -1,4 +1,4 @@
-// Chameleon 5.4 to 5.6: more adapters, other traces, models, memory and devices.
+// Chameleon 5.4 to 5.6: more adapters, other traces, models, memory sizes and numbers of devices.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -17,9 +17,10 @@ constexpr std::array<const char*, 3> kLoadNames = {"low", "medium", "high"};
 
 std::string Ms(double ms) { return fmt::format("{:.0f}", ms); }
 
-// A machine with both systems: the load that each sustains, and P99 TTFT at low, medium and high load of its S-LoRA.
+// One machine with both systems: the load that each sustains, and P99 TTFT at low, medium and high shares of S-LoRA's
+// load.
 struct Comparison {
-  double s_lora = 0, chameleon = 0;               // RPS sustained
+  double s_lora = 0, chameleon = 0;               // sustained requests per second
   double s_lora_tight = 0, chameleon_tight = 0;   // the same with a fifth of the objective
   std::array<std::array<double, 2>, 3> p99 = {};  // ms, by load and system
   double Factor() const { return chameleon / std::max(1e-9, s_lora); }
@@ -185,9 +186,9 @@ Result<ExperimentResult> RunChameleonAdapters(ExperimentContext& context) {
 // ---------------------------------------------------------------- Figure 21
 
 Result<ExperimentResult> RunChameleonTraces(ExperimentContext& context) {
-  // Mean tokens of prompts and answers: from memory of the papers of the data sets, not checked against a source, as
-  // neither they nor the data are here. Lengths are log-normal with these means, shortened until a request takes a
-  // fifth of the document's SLO at low load: so only the ratio of the two means matters.
+  // Mean tokens of prompts and answers. They are quoted from memory of the data sets' papers and not checked against a
+  // source, because neither papers nor data are available here. Lengths are log-normal with these means, scaled down
+  // until a request at low load takes a fifth of the paper's SLO; so only the ratio of the two means matters.
   struct Trace {
     const char* name;
     double input, output, slo_seconds;
@@ -206,7 +207,7 @@ Result<ExperimentResult> RunChameleonTraces(ExperimentContext& context) {
       job.load.input_cv = job.load.output_cv = 1;
     };
     setting.change = change;
-    for (int i = 0; i < 6; ++i) {  // time at low load is nearly in proportion to the lengths
+    for (int i = 0; i < 6; ++i) {  // the time at low load is nearly proportional to the lengths
       ASSIGN_OR_RETURN(SimulationJob job, MakeChameleonJob(context, setting));
       RETURN_IF_ERROR(SetChameleonSlo(job));
       scale *= trace.slo_seconds / (static_cast<double>(job.options.slo) / kNsPerSecond);
@@ -249,7 +250,7 @@ Result<ExperimentResult> RunChameleonTraces(ExperimentContext& context) {
 
 namespace {
 
-// Which part of Chameleon does it, where memory is short and adapters are large: 30B with 10 of them.
+// Separates the parts of Chameleon where memory is short and adapters are large: 30B with 10 adapters.
 struct LoopPart {
   const char* name;
   std::string_view preset;

@@ -1,5 +1,5 @@
-// FastLibra: unified caching of adapters and of keys and values, on the NPU that it describes: its systems, and the
-// list of its experiments.
+// FastLibra: unified caching of adapters, keys and values, on the NPU that the paper describes. This file compares the
+// systems and lists all FastLibra experiments.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -81,12 +81,12 @@ void CompareBreakdown(const std::vector<Figures>& figures, ExperimentResult& res
   }
 }
 
-// 7B with 100 adapters of each scenario at two loads: what is the cache's, and what the loop's.
+// 7B with 100 adapters in each scenario at two loads: separates the effect of the cache from the effect of the loop.
 struct LoopRuns {
   ExperimentTable table;
   std::vector<Figures> figures;  // by scenario, load and system
 };
-constexpr std::array kLoopLoads = {0.7, 1.0};  // of FastLibra's peak
+constexpr std::array kLoopLoads = {0.7, 1.0};  // shares of FastLibra's peak
 Result<LoopRuns> RunLoops(ExperimentContext& context, const std::vector<Cell>& cells,
                           const std::vector<Figures>& figures) {
   const std::size_t n = kWithOtherLoops.size(), loads = kLoopLoads.size();

@@ -10,10 +10,10 @@ namespace loramux::fastlibra {
 
 namespace {
 
-constexpr double kPeakTtftMs = 500;                                // 6.1: peak throughput is what keeps the TTFT below
-constexpr double kHighestRate = 256;                               // that the search for a peak asks for
-constexpr double kFirstGuess = 2;                                  // of a peak
-constexpr std::array<std::int64_t, 2> kAdapterCounts = {20, 100};  // the document has 50, too
+constexpr double kPeakTtftMs = 500;   // 6.1: the peak throughput is the highest with a TTFT below this
+constexpr double kHighestRate = 256;  // upper bound of the search for a peak
+constexpr double kFirstGuess = 2;     // start of the search
+constexpr std::array<std::int64_t, 2> kAdapterCounts = {20, 100};  // the paper also has 50
 
 }  // namespace
 
@@ -53,7 +53,7 @@ Result<double> FindPeak(const ExperimentContext& context, const Cell& cell, std:
 
 namespace {
 
-// Peaks by cell and system: peaks[cell * systems + system].
+// Returns the peaks of all cells and systems: peaks[cell * systems + system].
 Result<std::vector<double>> FindPeaks(ExperimentContext& context, const std::vector<Cell>& cells,
                                       std::span<const std::string_view> systems) {
   std::vector<double> peaks(cells.size() * systems.size());

@@ -1,4 +1,4 @@
-// FastLibra 6.5: what the memory holds over time.
+// FastLibra 6.5: the content of the memory over time.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -13,7 +13,7 @@
 namespace loramux::fastlibra {
 namespace {
 
-// 6.5: Llama-13B, 100 adapters, chatbot, 1.6 requests a second, and its four parts of the half hour.
+// Section 6.5: Llama-13B, 100 adapters, chatbot, 1.6 requests per second, and its four parts of the half hour.
 constexpr double kDocumentRate = 1.6;
 constexpr std::array kLengths = {1.0, 2.0, 3.0, 3.5, kFastLibraLengths, 4.5};
 struct Part {
@@ -25,7 +25,7 @@ constexpr std::array kParts = std::to_array<Part>(
 constexpr Part kFullPart{"900-1,800 s", 900, 1800};
 const Cell kMemoryCell{.scenario = 0, .model = 1, .adapters = 100};
 
-// What the memory holds in a part of the run, in shares, and the mean TTFT of who comes then, in ms.
+// The content of the memory in a part of the run, as shares, and the mean TTFT of the requests that arrive then, in ms.
 struct PartMeans {
   double running = 0, history = 0, adapters = 0, ttft = 0;
 };
@@ -54,7 +54,7 @@ PartMeans MeansOf(const CellRun& run, const Part& part) {
   return means;
 }
 
-// All of a table's runs, side by side: runs[cell * systems + system].
+// Runs all cells of a table: runs[cell * systems + system].
 Result<std::vector<CellRun>> RunCells(ExperimentContext& context, std::span<const Cell> cells,
                                       std::span<const std::string_view> systems, double rate) {
   std::vector<CellRun> runs(cells.size() * systems.size());

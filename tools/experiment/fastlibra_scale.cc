@@ -1,4 +1,4 @@
-// FastLibra 6.9 and 6.10: thousands of adapters, and the overhead of its tree and its cost model.
+// FastLibra 6.9 and 6.10: thousands of adapters, and the overhead of the dependency tree and the cost model.
 #include <algorithm>
 #include <array>
 #include <string>
@@ -109,8 +109,8 @@ Result<ExperimentResult> RunMany(ExperimentContext& context) {
   return result;
 }
 
-// A tree as large as the memory of the NPU with Llama-7B, full: what a request's match and insertion take, and the
-// decision which pages go next. On the real clock: other figures on another machine.
+// Measures a full tree as large as the memory of the NPU with Llama-7B: the time of a request's match and insertion,
+// and the time to choose the next pages to evict. Uses the real clock, so results differ between machines.
 Result<ExperimentResult> RunOverhead(ExperimentContext& context) {
   ASSIGN_OR_RETURN(const SimulationJob job,
                    MakeFastLibraCellJob(context, {.scenario = 0, .model = 0, .adapters = 100}, "fastlibra", 8));

@@ -1,4 +1,4 @@
-// FastLibra 6.6 to 6.8: without each of its parts.
+// FastLibra 6.6 to 6.8: FastLibra without each of its parts.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -14,11 +14,11 @@
 namespace loramux::fastlibra {
 namespace {
 
-constexpr double kPressure = 1;  // of FastLibra's peak: where evictions are compared
+constexpr double kPressure = 1;  // share of FastLibra's peak at which evictions are compared
 struct Variant {
   std::string_view preset;
   const char *id, *what;
-  double ttft, tpot, throughput;  // as reported: factors, and a change
+  double ttft, tpot, throughput;  // as reported: TTFT and TPOT as factors, throughput as a change
 };
 constexpr std::array kVariants = std::to_array<Variant>({
     {"fastlibra-wom", "fl-15m", "without dependency maintenance", 1.27, 1.18, -0.198},
@@ -27,19 +27,19 @@ constexpr std::array kVariants = std::to_array<Variant>({
 });
 constexpr std::array<std::string_view, 4> kVariantPresets = {"fastlibra", "fastlibra-wom", "fastlibra-wos",
                                                              "fastlibra-wol"};
-constexpr std::array kUnits = {1.0, 10.0, 60.0, 600.0, 3600.0};  // seconds, of equation 5's t
-constexpr double kAmple = 8;                                     // times the memory: next to nothing has to go
-constexpr std::array kLinks = {1.0, 1.0 / 16, 1.0 / 64};         // of table 1's PCIe, to the device and back
-constexpr std::array kLinkRates = {0.4, 1.0};                    // of FastLibra's peak there
-constexpr double kCoarse = 600;  // seconds, of equation 5's t: cost and frequency decide
+constexpr std::array kUnits = {1.0, 10.0, 60.0, 600.0, 3600.0};  // in seconds: units of the t in equation 5
+constexpr double kAmple = 8;                              // factor of the memory with which nearly nothing is evicted
+constexpr std::array kLinks = {1.0, 1.0 / 16, 1.0 / 64};  // shares of table 1's PCIe rate, in both directions
+constexpr std::array kLinkRates = {0.4, 1.0};             // shares of FastLibra's peak on that link
+constexpr double kCoarse = 600;  // in seconds: a unit of t with which cost and frequency decide
 
-// 7B with 100 adapters at FastLibra's peak, where its memory is under pressure: what each way of evicting waits for,
-// and what none would.
+// Runs of 7B with 100 adapters at FastLibra's peak, where memory is under pressure: one for each eviction policy, and
+// one with ample memory.
 struct PressureRun {
   std::string name;
   Cell cell;
   std::string_view system;
-  double unit = 0;  // seconds of t, in place of the preset's policy; 0: as it is
+  double unit = 0;  // unit of t in seconds, instead of the preset's policy; 0: the preset's policy
 };
 std::vector<PressureRun> PressureRuns(std::size_t scenario) {
   const Cell cell{.scenario = scenario, .model = 0, .adapters = 100};
@@ -55,7 +55,7 @@ std::vector<PressureRun> PressureRuns(std::size_t scenario) {
   return runs;
 }
 
-// Equation 3 of who runs, and what is on the device: means over the samples with anybody running.
+// Equation 3 for the running requests, and the adapters on the device: means over the samples with running requests.
 struct Expected {
   double adapters = 0, on_device = 0;
 };
@@ -89,8 +89,8 @@ Expected ExpectedAdapters(const CellRun& run) {
 struct Pressure {
   ExperimentTable table;
   std::vector<Figures> figures;    // by scenario, then by run
-  std::vector<Expected> expected;  // by scenario: FastLibra's
-  std::size_t runs = 0;            // of a scenario
+  std::vector<Expected> expected;  // by scenario, for FastLibra
+  std::size_t runs = 0;            // per scenario
 };
 Result<Pressure> RunUnderPressure(ExperimentContext& context) {
   const std::size_t scenarios = FastLibraScenarios().size(), runs = PressureRuns(0).size();
@@ -105,7 +105,7 @@ Result<Pressure> RunUnderPressure(ExperimentContext& context) {
     const auto policy = run.unit > 0 ? MakeFastLibraPolicy(run.unit) : nullptr;
     ASSIGN_OR_RETURN(outcomes[i], RunCell(context, run.cell, run.system, kPressure * peaks[i / runs],
                                           [&](SimulationJob& job) { job.options.eviction = policy.get(); }));
-    outcomes[i].job.options.eviction = nullptr;  // it ends here
+    outcomes[i].job.options.eviction = nullptr;  // the policy is destroyed here
     return Ok{};
   }));
   Pressure pressure{
@@ -144,11 +144,11 @@ ExperimentTable ExpectedTable(const Pressure& pressure) {
   return table;
 }
 
-// The same cells with slower links: what evicting is worth where a cold start takes long. FastLibra, WOM and WOS; then
-// FastLibra and WOM with a coarse t.
+// The same cells on slower links: the value of eviction policies where a cold start takes long. FastLibra, WOM and WOS;
+// then FastLibra and WOM with a coarse t.
 struct LinkRun {
   std::string_view system;
-  double unit = 0;  // as PressureRun's
+  double unit = 0;  // as in PressureRun
 };
 constexpr std::array kLinkRuns = std::to_array<LinkRun>({{kVariantPresets[0]},
                                                          {kVariantPresets[1]},
@@ -234,7 +234,7 @@ std::string LinkRemark(const std::vector<LinkCell>& cells) {
 }
 
 std::vector<std::string> VariantRemarks(const Pressure& pressure) {
-  const std::size_t first_unit = kVariantPresets.size() + 1;  // then FastLibra and WOM in turn
+  const std::size_t first_unit = kVariantPresets.size() + 1;  // from here on FastLibra and WOM alternate
   std::string worth, units, invalid, cost;
   for (std::size_t s = 0; s < FastLibraScenarios().size(); ++s) {
     const Figures* const of = &pressure.figures[s * pressure.runs];  // by run

@@ -1,4 +1,4 @@
-// Our own preset beside the others, on the workloads of all documents.
+// This project's preset compared with the others, on the workloads of all papers.
 #include <algorithm>
 #include <array>
 #include <string>
@@ -14,12 +14,12 @@ namespace {
 
 struct System {
   std::string_view name, preset;
-  // among adapters as tenants. The documents' systems are not, and theirs is one tenant's load
+  // Fairness with each adapter as a tenant. The papers' systems have none, and their workloads are of one tenant.
   bool fair = false;
-  // fills its steps as its document does; the others are our engine with another cache
+  // Fills its steps as its paper describes. Otherwise: this project's engine with another cache.
   bool own_loop = false;
 };
-// Ours first. The others: each document's system, and its strongest variant where that is another.
+// This project's presets come first. The others: each paper's system, and its strongest variant if that is another one.
 constexpr std::array kSystems = std::to_array<System>({
     {"loramux", "loramux"},
     {"loramux, each adapter a tenant", "loramux", true},
@@ -33,19 +33,21 @@ constexpr std::array kSystems = std::to_array<System>({
     {"fifo", "fifo"},
 });
 constexpr std::size_t kOurSystems = 3;
-constexpr double kSloFactor = 5;  // Chameleon 5.1, here for all
-// FastLibra 6.1 keeps TTFT below it; short requests: five times theirs would be more than a run of so many lasts.
-constexpr double kShortSlo = 0.5;     // s
-constexpr double kShareOfLoad = 0.8;  // of what the best of the others sustains, for the comparison of times
-constexpr std::size_t kLoadSeeds = 7, kTimeSeeds = 41;  // from the run's on
-constexpr double kNoLoad = 1e9;                         // over a system that sustains none
-constexpr double kSearchStep = 1.02;                    // FindSustainedLoad's: less is no difference
+constexpr double kSloFactor = 5;  // as in Chameleon 5.1; used for all
+// FastLibra 6.1 keeps the TTFT below this. For short requests five times their own time would exceed a run of this
+// size.
+constexpr double kShortSlo = 0.5;  // s
+// share of the load that the best other system sustains, at which times are compared
+constexpr double kShareOfLoad = 0.8;
+constexpr std::size_t kLoadSeeds = 7, kTimeSeeds = 41;  // consecutive seeds, starting with the run's
+constexpr double kNoLoad = 1e9;                         // ratio to a system that sustains no load
+constexpr double kSearchStep = 1.02;                    // of FindSustainedLoad; smaller differences do not count
 constexpr double kTargetGain = 1.10, kTargetTime = 1.03;
 
 struct NamedWorkload {
   const char* name;
   Result<SimulationJob> (*make)(const ExperimentContext& context, std::string_view preset);
-  double slo = 0;  // s; 0: kSloFactor times the mean time of a request at low load
+  double slo = 0;  // seconds; 0: kSloFactor times the mean time of a request at low load
 };
 constexpr std::array kWorkloads = std::to_array<NamedWorkload>({
     {"Chameleon: Azure's conversations, 7B, A40",
@@ -87,7 +89,7 @@ constexpr std::array kWorkloads = std::to_array<NamedWorkload>({
 });
 constexpr std::size_t kCount = kSystems.size();
 
-// Workload by workload, system by system. One objective for all of a workload.
+// Returns jobs ordered by workload, then by system. All systems of a workload have the same objective.
 Result<std::vector<SimulationJob>> MakeJobs(const ExperimentContext& context) {
   std::vector<SimulationJob> jobs;
   for (const NamedWorkload& workload : kWorkloads) {
@@ -120,7 +122,7 @@ ExperimentTable TableOf(std::string title, const std::vector<double>& values, co
   return table;
 }
 
-// Of one system on one workload, seed by seed; as many for all.
+// The values of one system on one workload, by seed; every system has the same number of seeds.
 using SeedValues = std::vector<double>;
 
 double Median(SeedValues values) {
@@ -129,15 +131,15 @@ double Median(SeedValues values) {
   return *middle;
 }
 
-// The first system beside the others of a workload.
+// The first system compared with the best other system of a workload.
 struct Comparison {
-  std::size_t best = 0;  // of the others
-  double factor = 0;     // the first over it: the median over the seeds
-  double worst = 0;      // seed
+  std::size_t best = 0;  // index of the best other system
+  double factor = 0;     // ratio of the first system to it: median over the seeds
+  double worst = 0;      // ratio with the worst seed
 };
 enum class Better : std::uint8_t { kLarger, kSmaller };
 
-// Seed by seed, as the same requests were sent to both: what they ask for differs much more from seed to seed than
+// Compares seed by seed, because both systems got the same requests: requests differ much more between seeds than
 // systems do.
 Comparison CompareWithBest(std::span<const SeedValues> of, Better better, bool own_loops_alone) {
   const bool larger = better == Better::kLarger;
@@ -195,7 +197,7 @@ void CompareTimes(const std::vector<SeedValues>& times, ExperimentResult& result
 
 void SetSeed(SimulationJob& job, std::uint64_t seed) { job.options.seed = job.load.seed = seed; }
 
-// By job, seed by seed.
+// Returns the sustained loads by job, then by seed.
 Result<std::vector<SeedValues>> FindLoadsOfSeeds(ExperimentContext& context, const std::vector<SimulationJob>& jobs) {
   std::vector<SimulationJob> all;
   for (std::size_t seed = 0; seed < kLoadSeeds; ++seed) {
@@ -208,7 +210,7 @@ Result<std::vector<SeedValues>> FindLoadsOfSeeds(ExperimentContext& context, con
 }
 
 struct Times {
-  std::vector<SeedValues> p99_ttft, mean_tpot;  // ms; by job, seed by seed
+  std::vector<SeedValues> p99_ttft, mean_tpot;  // milliseconds; by job, then by seed
 };
 Result<Times> MeasureTimes(ExperimentContext& context, std::vector<SimulationJob> jobs) {
   Times times{std::vector<SeedValues>(jobs.size()), std::vector<SeedValues>(jobs.size())};

@@ -1,4 +1,4 @@
-// vLLM-LoRA (the series on vLLM v1, part 10): adapter-aware scheduling in four strategies, and a paged pool of
+// vLLM-LoRA (the series on vLLM v1, part 10): adapter-aware scheduling with four strategies, and a paged pool of
 // adapters.
 #include <algorithm>
 #include <array>
@@ -19,15 +19,15 @@
 namespace loramux {
 namespace {
 
-// "Per-Adapter Memory Footprint"; "2 MB pages"; "GPU Memory Budget".
+// From "Per-Adapter Memory Footprint"; "2 MB pages"; "GPU Memory Budget".
 constexpr std::int64_t kAdapterBytes = 167'772'160, kRank = 16, kPageBytes = 2 * 1024 * 1024;
 constexpr std::int64_t kAdapterPoolBytes = 12'288LL * 1024 * 1024, kKvPoolBytes = 30'720LL * 1024 * 1024;
 constexpr std::int64_t kAdapters = 1000;
 constexpr double kRate = 200, kExponent = 1.2;
-// Not in the document. Output: such that about 128 run at once, the batch that it measured with 40 adapters. Prompts:
-// short enough for that rate.
+// Not in the source. Output length: chosen so that about 128 requests run at a time, the batch that the source measured
+// with 40 adapters. Prompt length: short enough for that rate.
 constexpr double kOutputTokens = 19, kPromptTokens = 64;
-constexpr double kLongOutputTokens = 26;  // its best throughput over its rate, 5,340 / 200
+constexpr double kLongOutputTokens = 26;  // the source's best throughput divided by its rate: 5,340 / 200
 constexpr double kSkewedExponent = 1.8;
 constexpr std::int64_t kGpus = 8;
 
@@ -42,8 +42,8 @@ constexpr std::array kStrategies = std::to_array<Strategy>({
     {"vl-s4", "vllm-lora-batch32", "+ at most 32 adapters a batch", 88, 160, 5280, 2.8},
 });
 
-// The document's figures where it has them; the arithmetic of prompts, attention and keys and values from H100's data
-// sheet.
+// The source's figures where it gives them. The arithmetic of prompts, attention, keys and values is from the data
+// sheet of the H100.
 Result<SimulatedDevice> Describe() {
   ASSIGN_OR_RETURN(const DeviceShape h100, FindDevice("h100"));
   ASSIGN_OR_RETURN(const ModelShape model, FindModel("llama-70b"));
@@ -57,15 +57,15 @@ Result<SimulatedDevice> Describe() {
   m.device = device.name;
   m.step = 0;
   m.dense_floor = 28.5e-3;             // "Kernel-Level Optimization": the base forward, batch 128
-  m.per_rank = 3.1e-3 / (40 * kRank);  // there: one batched kernel, 40 adapters
-  // 5.7 ms for 160 MB; paged 6.1 ms
+  m.per_rank = 3.1e-3 / (40 * kRank);  // same section: one batched kernel, 40 adapters
+  // 5.7 ms for 160 MB; with pages 6.1 ms.
   m.host_to_device = m.device_to_host = {.latency = 100e-6, .bytes_per_second = 28e9};
   return device;
 }
 
 struct Setting {
   double rate = kRate, exponent = kExponent, output = kOutputTokens;
-  std::int64_t bound = 0;  // adapters a batch, where the strategy has a bound; 0: the document's 32
+  std::int64_t bound = 0;  // adapters per batch, where the strategy bounds them; 0: the source's 32
   std::int64_t pool_bytes = kAdapterPoolBytes;
 };
 
@@ -134,12 +134,12 @@ ExperimentTable TableOf(std::string title, const std::vector<SimulationOutcome>&
   return table;
 }
 
-// Share of requests that an LRU list of so many adapters does not have, if each request draws on its own.
+// Returns the share of independent requests that miss an LRU list of `slots` adapters.
 double LruMissShare(double exponent, std::size_t slots, std::uint64_t seed) {
   const WeightedChoice choice(PowerLaw(static_cast<std::size_t>(kAdapters), exponent));
   Prng prng(seed);
   std::list<std::size_t> order;
-  std::unordered_map<std::size_t, std::list<std::size_t>::iterator> places;  // looked up, never iterated
+  std::unordered_map<std::size_t, std::list<std::size_t>::iterator> places;  // only looked up, never iterated
   constexpr int kWarm = 20'000, kDraws = 200'000;
   int misses = 0;
   for (int i = 0; i < kWarm + kDraws; ++i) {
@@ -158,13 +158,13 @@ double LruMissShare(double exponent, std::size_t slots, std::uint64_t seed) {
   return misses / static_cast<double>(kDraws);
 }
 
-// What the bound on a batch's adapters costs: the strategies with and without it, by bound and by rate.
+// The cost of the bound on a batch's adapters: by bound, rate and exponent.
 struct BoundRuns {
   ExperimentTable table{.title = "The bound on adapters a batch",
                         .header = {"adapters a batch", "requests/s", "Zipf", "mean TTFT ms", "P99 TTFT ms",
                                    "output tok/s", "cold starts/s", "running"},
                         .rows = {}};
-  std::vector<double> mean_ttft;  // ms, as `table`'s rows
+  std::vector<double> mean_ttft;  // milliseconds, ordered as the rows of `table`
 };
 Result<BoundRuns> RunBounds(ExperimentContext& context) {
   const std::vector<Setting> settings = {{.bound = 32},
@@ -191,7 +191,7 @@ Result<BoundRuns> RunBounds(ExperimentContext& context) {
   return runs;
 }
 
-// Each strategy against the one before it: what the document's text draws its conclusions from.
+// Compares each strategy with FIFO, as the source does in its conclusions.
 void Compare(const std::vector<SimulationOutcome>& ours, ExperimentResult& result) {
   for (std::size_t i = 0; i < kStrategies.size(); ++i) {
     const Strategy& said = kStrategies[i];
@@ -318,7 +318,7 @@ Result<ExperimentResult> RunStrategies(ExperimentContext& context) {
 
 // ---------------------------------------------------------------- Fragmentation
 
-// Square matrices, as the document computes 160 MB; or Llama-70B's own, whose K and V are narrower.
+// Square matrices, with which the source computes 160 MB; or Llama-70B's true shapes, with narrower K and V.
 AdapterLayout LayoutOf(std::int32_t rank, bool with_output, bool as_documented) {
   using enum LoraTarget;
   constexpr std::int64_t kHidden = 8192, kKvWidth = 1024;
@@ -478,7 +478,7 @@ constexpr std::array kExperiments = std::to_array<Experiment>({
 
 }  // namespace
 
-// The share of 12 GB is of the systems that have one.
+// Only systems with a fixed share for adapters get the 12 GB.
 Result<SimulationJob> MakeVllmLoraJob(const ExperimentContext& context, std::string_view preset) {
   ASSIGN_OR_RETURN(SimulationJob job, MakeJob(context, preset, Setting{}));
   if (job.options.preset.cache != "vllm") job.options.adapter_share = 0;
