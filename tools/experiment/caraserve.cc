@@ -88,7 +88,7 @@ Result<std::vector<Outcomes>> SimulateSettings(ExperimentContext& context, const
 ExperimentTable TableOf(const Outcomes& outcomes) {
   ExperimentTable table{.title = outcomes.setting.name,
                         .header = {"system", "TTFT ms", "P99", "TPOT ms", "latency ms", "P99",
-                                   "adapter there on arrival", "load ms, mean"},
+                                   "adapter on device on arrival", "mean load ms"},
                         .rows = {}};
   for (std::size_t i = 0; i < kNames.size(); ++i) {
     const SimulationSummary& s = outcomes.Of(i);
@@ -109,8 +109,8 @@ void CompareClose(const Outcomes& outcomes, const char* id, ExperimentResult& re
     const bool close = Change(ours, cached) < 0.05 || std::abs(ours - cached) < std::min(ondmd, s_lora) - cached;
     result.comparison.push_back(
         {.id = id,
-         .what = fmt::format("{}: mean {} over CACHED", outcomes.setting.name, metric),
-         .reported = "CaraServe close to CACHED, before ONDMD and S-LoRA",
+         .what = fmt::format("{}: mean {}, relative to CACHED", outcomes.setting.name, metric),
+         .reported = "CaraServe close to CACHED, better than ONDMD and S-LoRA",
          .ours = fmt::format("ONDMD {}, S-LoRA {}, CaraServe {}", over(ondmd), over(s_lora), over(ours)),
          .verdict = VerdictOfClaim(close && ours <= std::min(ondmd, s_lora))});
   };
@@ -122,7 +122,7 @@ void CompareClose(const Outcomes& outcomes, const char* id, ExperimentResult& re
 ExperimentPlot PlotOf(const std::vector<Outcomes>& all, const char* name, const char* title,
                       const LatencySummary SimulationSummary::*field) {
   DotChart chart{
-      .title = title, .subtitle = "mean of the requests, simulated", .x_label = "ms", .series = {}, .rows = {}};
+      .title = title, .subtitle = "mean over the requests, simulated", .x_label = "ms", .series = {}, .rows = {}};
   for (const std::string_view system : kNames) chart.series.emplace_back(system);
   for (const Outcomes& outcomes : all) {
     DotChart::Row row{.name = outcomes.setting.name, .dots = {}};
@@ -137,25 +137,16 @@ ExperimentPlot PlotOf(const std::vector<Outcomes>& all, const char* name, const 
 
 std::string SettingText() {
   return fmt::format(
-      "A10 24 GB and PCIe 4.0 by their data sheets (the notes give no measured load or step), adapters on Q, K and V, "
-      "{} of them in the "
-      "host's "
-      "memory. S-LoRA computes with MBGMV, the others with BGMV, as in the document. Not in the notes, so ours: "
-      "prompts of 128 and "
-      "answers of "
-      "64 tokens on average (log-normal), the number of adapters, uniform popularity where arrivals are Poisson; in "
-      "place of MAF, the "
-      "recorded clients of ServeGen (bursts, skew), an adapter each. ONDMD: a step waits for the adapters of those who "
-      "join it. CaraServe: "
-      "until an adapter is there, its part of the step is computed on 16 cores of the host (their published rate, half "
-      "of which is "
-      "reached) "
-      "with the activations copied both ways, nothing of which is hidden behind the device's own products; presets "
-      "`ondmd`, `s-lora`, "
-      "`caraserve`, "
-      "`cached`. An adapter leaves with its last request; CACHED has all of them, with the memory for them on top. "
-      "**`caraserve` is "
-      "simulated only**: the engine waits for layers instead (a later issue brings it there).",
+      "A10 24 GB and PCIe 4.0 by their data sheets, because the notes give no measured load or step. {} adapters on Q, "
+      "K and V in host memory. S-LoRA computes with MBGMV, the other systems with BGMV, as in the paper. Assumptions "
+      "of this project, where the notes say nothing: prompts of 128 and answers of 64 tokens on average (log-normal); "
+      "the number of adapters; uniform popularity where arrivals are Poisson; in place of MAF, the recorded clients of "
+      "ServeGen (bursts, skew), with one adapter per client. ONDMD: a step waits for the adapters of the requests that "
+      "join it. CaraServe: until an adapter has arrived, its part of the step is computed on 16 cores of the host, at "
+      "half of their published rate. The activations are copied in both directions, and none of this overlaps with the "
+      "device's own computation. Presets: `ondmd`, `s-lora`, `caraserve`, `cached`. An adapter leaves the device with "
+      "its last request. CACHED holds all adapters from the start, in additional memory. **`caraserve` exists in the "
+      "simulator only**; the engine waits for layers instead.",
       kAdapters);
 }
 
@@ -165,26 +156,21 @@ Result<ExperimentResult> RunSingle(ExperimentContext& context) {
   ExperimentResult result{.setting = SettingText()};
   CompareClose(all[0], "ca-10", result);
   for (const Outcomes& outcomes : all) result.tables.push_back(TableOf(outcomes));
-  result.plots = {PlotOf(all, "ttft", "Time to the first token", &SimulationSummary::ttft),
+  result.plots = {PlotOf(all, "ttft", "Time to first token", &SimulationSummary::ttft),
                   PlotOf(all, "latency", "Latency of a request", &SimulationSummary::end_to_end)};
   const auto over = [&](std::size_t setting, std::size_t system) {
     return ShowChange(Change(all[setting].Of(system).ttft.mean, all[setting].Of(3).ttft.mean));
   };
   result.remarks = {
-      fmt::format(
-          "An adapter of 100 MB takes {:.1f} ms at the published rate, beside steps of 30 ms and more: that is all "
-          "that a cold "
-          "start "
-          "costs, and all that the CPU can save. With a link of 3 GB/s (second table, the only change) ONDMD's mean "
-          "TTFT is {} "
-          "over "
-          "CACHED, and CaraServe's {}. The document calls its cold starts long, so its loads were rather of that kind.",
-          all[0].Of(0).mean_load_ms, over(1, 0), over(1, 2)),
-      fmt::format("S-LoRA loads beside the step that others compute here (the preset `s-lora` lets steps wait, as "
-                  "Chameleon describes it): "
-                  "whoever waits joins one step later (mean TTFT {} over CACHED), and nobody else pays for it (TPOT as "
-                  "CACHED). ONDMD and "
-                  "CaraServe join with the next step. So CaraServe is before S-LoRA in TTFT alone.",
+      fmt::format("Loading an adapter of 100 MB takes {:.1f} ms at the published rate, while steps take 30 ms and "
+                  "more. This is all that a cold start costs, and all that the CPU can save. With a link of 3 GB/s "
+                  "(second table, the only change) ONDMD's mean TTFT is {} over CACHED, and CaraServe's {}. The paper "
+                  "calls its cold starts long, so its loads were probably of that kind.",
+                  all[0].Of(0).mean_load_ms, over(1, 0), over(1, 2)),
+      fmt::format("Here S-LoRA loads adapters while other requests' steps run (the preset `s-lora` lets steps wait, as "
+                  "Chameleon describes it). The waiting request joins one step later (mean TTFT {} over CACHED), and "
+                  "other requests are not delayed (TPOT equals CACHED). ONDMD and CaraServe let the request join with "
+                  "the next step. So CaraServe is better than S-LoRA in TTFT only.",
                   over(0, 1))};
   return result;
 }
@@ -198,12 +184,11 @@ Result<ExperimentResult> RunSensitivity(ExperimentContext& context) {
     CompareClose(outcomes, "ca-13", result);
     result.tables.push_back(TableOf(outcomes));
   }
-  result.plots = {PlotOf(all, "ttft", "Time to the first token", &SimulationSummary::ttft)};
+  result.plots = {PlotOf(all, "ttft", "Time to first token", &SimulationSummary::ttft)};
   result.remarks = {
-      "Half of the rank is half of the load's time, and a trace with skew finds more of its adapters on the device "
-      "because others use "
-      "them: "
-      "as the document says, rank decides what a cold start costs and the trace how often there is one."};
+      "Half of the rank halves the load time. With a skewed trace more adapters are on the device already, because "
+      "other requests use them. As the paper says, the rank determines the cost of a cold start, and the trace how "
+      "often one occurs."};
   return result;
 }
 
@@ -235,11 +220,9 @@ Result<ExperimentResult> RunLarge(ExperimentContext& context) {
   result.plots = {PlotOf(all, "latency", "Latency of a request", &SimulationSummary::end_to_end)};
   const double slow = Change(all[2].Of(2).end_to_end.mean, all[2].Of(0).end_to_end.mean);
   result.remarks = {
-      fmt::format("Each of several devices loads its part of an adapter over its own link, so a load is short ({:.1f} "
-                  "ms for 13B). Over links of 3 "
-                  "GB/s "
-                  "each (third table, the only change) the latency against ONDMD is {}: the document's loads must have "
-                  "been that slow.",
+      fmt::format("With several devices, each loads its part of an adapter over its own link, so a load is short "
+                  "({:.1f} ms for 13B). With links of 3 GB/s each (third table, the only change) the latency against "
+                  "ONDMD is {}: the paper's loads must have been that slow.",
                   all[0].Of(0).mean_load_ms, ShowChange(slow))};
   return result;
 }

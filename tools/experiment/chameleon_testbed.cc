@@ -92,15 +92,11 @@ Result<double> SLoraLoad(ExperimentContext& context, ChameleonSetting setting) {
 std::string DescribeChameleonTestbed(const SimulationJob& job) {
   const double link = job.options.device.model.host_to_device.bytes_per_second / 1e9;
   return fmt::format(
-      "{}; {} adapters of ranks 8 to 128; Azure's conversations with {:g} of their lengths, Poisson arrivals, {} "
-      "requests; "
-      "objective: P99 TTFT of {:.2f} s. Constants from the document: adapters come at {:.2f} GB/s (slowdowns of "
-      "section "
-      "3.2), their kernels are as slow as figure 2 says, lengths by the SLO of figure 20. A line comes near with "
-      "`loramux "
-      "simulate --host-link {:.2f} --input-scale {:g} --output-scale {:g} --trace TRACE --rate R --preset P` (its "
-      "kernels "
-      "are faster).",
+      "{}; {} adapters of ranks 8 to 128; Azure's conversation trace with {:g} of its lengths, Poisson arrivals, {} "
+      "requests; objective: P99 TTFT of {:.2f} s. Constants from the paper: adapters load at {:.2f} GB/s (slowdowns of "
+      "section 3.2), adapter kernels are as slow as in figure 2, lengths follow from the SLO of figure 20. `loramux "
+      "simulate --host-link {:.2f} --input-scale {:g} --output-scale {:g} --trace TRACE --rate R --preset P` gives an "
+      "approximation of a line (with faster adapter kernels).",
       job.options.device.name, job.load.adapters, job.load.input_scale, job.load.requests,
       static_cast<double>(job.options.slo) / kNsPerSecond, link, link, job.load.input_scale, job.load.output_scale);
 }
