@@ -67,18 +67,12 @@ std::string SettingText();
 // Describes the baselines of section 6.1, and which parts are this project's own.
 inline constexpr const char* kBaselinesText =
     " Systems: `fastlibra`. `vllm-waits`: vLLM's cache (a fifth of the memory for adapters, LRU on each side, the host "
-    "tier for both), "
-    "each "
-    "step waits for the adapters of those who join it, as vLLM's loop does (waiting while others go on is FastLibra's "
-    "own, 4.3), and "
-    "an adapter's slot is as large as one of rank 64: figure 4's 41 adapters are 58.9 % of the fifth, so 70 fill it, "
-    "and 72 such slots "
-    "do here. "
-    "`s-lora-same-loop`: S-LoRA's memory (nothing stays) on the same engine, as the document built it on NPUs, which "
-    "S-LoRA's kernels do "
-    "not "
-    "run on. Beside them `vllm` and `s-lora`: the presets of that name, vLLM's cache on our loop, and S-LoRA's own "
-    "loop.";
+    "tier for both). Each step waits for the adapters of the requests that join it, as in vLLM's loop (waiting while "
+    "other requests go on is FastLibra's own technique, 4.3). An adapter's slot has the size of rank 64: in figure 4, "
+    "41 adapters are 58.9 % of the fifth, so 70 fill it, and here 72 such slots fill it. `s-lora-same-loop`: S-LoRA's "
+    "memory management (nothing is kept) on the same engine, as in the paper, which built it on NPUs, where S-LoRA's "
+    "kernels do not run. For comparison `vllm` and `s-lora`: the presets with these names, which are vLLM's cache on "
+    "this project's loop, and S-LoRA's own loop.";
 
 // All cells of the paper.
 std::vector<Cell> AllCells();

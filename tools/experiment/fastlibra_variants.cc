@@ -22,7 +22,7 @@ struct Variant {
 };
 constexpr std::array kVariants = std::to_array<Variant>({
     {"fastlibra-wom", "fl-15m", "without dependency maintenance", 1.27, 1.18, -0.198},
-    {"fastlibra-wos", "fl-15s", "LRU in place of the cost model", 1.24, 1.15, -0.172},
+    {"fastlibra-wos", "fl-15s", "LRU instead of the cost model", 1.24, 1.15, -0.172},
     {"fastlibra-wol", "fl-15l", "without the reward for enough adapters", 1.13, 1.11, -0.131},
 });
 constexpr std::array<std::string_view, 4> kVariantPresets = {"fastlibra", "fastlibra-wom", "fastlibra-wos",
@@ -109,10 +109,9 @@ Result<Pressure> RunUnderPressure(ExperimentContext& context) {
     return Ok{};
   }));
   Pressure pressure{
-      .table = {.title = fmt::format("7B with 100 adapters at {:g} of FastLibra's peak, by what is evicted first",
-                                     kPressure),
+      .table = {.title = fmt::format("7B with 100 adapters at {:g} of FastLibra's peak, by eviction policy", kPressure),
                 .header = {"scenario", "", "TTFT ms", "TPOT ms", "adapter's cold start ms", "history's cold start ms",
-                           "adapter hits", "history found", "of it on the device", "invalid history"},
+                           "adapter hits", "history found", "history on the device", "invalid history"},
                 .rows = {}},
       .figures = std::vector<Figures>(outcomes.size()),
       .expected = {},
@@ -131,12 +130,11 @@ Result<Pressure> RunUnderPressure(ExperimentContext& context) {
 }
 
 ExperimentTable ExpectedTable(const Pressure& pressure) {
-  ExperimentTable table{
-      .title =
-          "Equation 3: adapters that a batch is expected to need, and those on the device, in FastLibra's runs "
-          "above",
-      .header = {"scenario", "expected", "on the device"},
-      .rows = {}};
+  ExperimentTable table{.title =
+                            "Equation 3: adapters that a batch is expected to need, and adapters on the device, in "
+                            "FastLibra's runs above",
+                        .header = {"scenario", "expected", "on the device"},
+                        .rows = {}};
   for (std::size_t s = 0; s < pressure.expected.size(); ++s) {
     table.rows.push_back({FastLibraScenarios()[s].name, fmt::format("{:.1f}", pressure.expected[s].adapters),
                           fmt::format("{:.1f}", pressure.expected[s].on_device)});
@@ -194,12 +192,13 @@ Result<std::vector<LinkCell>> RunOnSlowerLinks(ExperimentContext& context) {
 }
 
 ExperimentTable LinkTable(const std::vector<LinkCell>& cells) {
-  ExperimentTable table{.title = "7B with 100 adapters on slower links: mean TTFT, ms",
-                        .header = {"scenario", "of table 1's link", "requests per second", "of the peak there",
-                                   "of it adapter's cold start", "fastlibra", "without dependencies", "LRU",
-                                   fmt::format("fastlibra, t in units of {:g} s", kCoarse),
-                                   "the same without dependencies", "its invalid history"},
-                        .rows = {}};
+  ExperimentTable table{
+      .title = "7B with 100 adapters on slower links: mean TTFT, ms",
+      .header = {"scenario", "share of table 1's link", "requests per second", "share of the peak on this link",
+                 "adapter's cold start in TTFT", "fastlibra", "without dependencies", "LRU",
+                 fmt::format("fastlibra, t in units of {:g} s", kCoarse), "fastlibra with this t, without dependencies",
+                 "invalid history of the latter"},
+      .rows = {}};
   for (const LinkCell& cell : cells) {
     std::vector<std::string> row = {FastLibraScenarios()[cell.scenario].name, fmt::format("1/{:.0f}", 1 / cell.link),
                                     fmt::format("{:.2f}", cell.rate * cell.peak), fmt::format("{:g}", cell.rate),
@@ -224,12 +223,11 @@ std::string LinkRemark(const std::vector<LinkCell>& cells) {
     ++count;
   }
   return fmt::format(
-      "Is it the link? (Third table.) At 1/{:.0f} of table 1's, some 0.4 GB/s, an adapter takes a quarter of a second, "
-      "and "
-      "the means over the scenarios and rates are: without dependency maintenance {}, LRU in place of the cost model "
-      "{}. So "
-      "a slow link makes LRU no worse. With t in units of {:g} s, so that cost and frequency decide, it is {} without "
-      "dependency maintenance against with it (document 1.27x), but both are mostly slower than with t in seconds.",
+      "The link (third table). At 1/{:.0f} of table 1's link, about 0.4 GB/s, loading an adapter takes a quarter of a "
+      "second. The means over the scenarios and rates are then: without dependency maintenance {}, LRU instead of the "
+      "cost model {}. So LRU is not worse on a slow link. With t in units of {:g} s, where cost and frequency decide, "
+      "it is {} without dependency maintenance against with it (paper: 1.27x), but both are mostly slower than with t "
+      "in seconds.",
       1 / kLinks.back(), ShowFactor(wom / count), ShowFactor(wos / count), kCoarse, ShowFactor(coarse / count));
 }
 
@@ -249,47 +247,38 @@ std::vector<std::string> VariantRemarks(const Pressure& pressure) {
       beside = of[run].ttft;
     }
     worth += fmt::format(
-        "{}{} {:.0f} ms, of which {:.0f} are for adapters and {:.0f} for history, and {:.0f} with {:g} times the "
-        "memory",
+        "{}{} {:.0f} ms, of which {:.0f} ms are waits for adapters and {:.0f} ms waits for history, and {:.0f} ms with "
+        "{:g} times the memory",
         separator, name, of[1].ttft, of[1].adapter_wait, of[1].kv_wait, of[0].ttft, kAmple);
     units += fmt::format("{}{} {:.0f} ms against LRU's {:.0f}", separator, name, best, of[3].ttft);
     invalid += fmt::format("{}{} {:.1f} %", separator, name, 100 * most);
     cost += fmt::format("{}{} {:.0f} ms against {:.0f}", separator, name, with_most, beside);
   }
-  return {fmt::format("What evicting can be worth (second table), in mean TTFT at {:g} of FastLibra's peak: {}. The "
-                      "rest of the difference is "
-                      "waiting until running requests end, which no order of evictions changes. What the orders differ "
-                      "in is how often "
-                      "somebody waits for an adapter or for history, and by table 1's PCIe an adapter takes 3 to 6 ms "
-                      "and a conversation's "
-                      "history some 10, beside the computation: a quarter more of such waits, which would be a lot, is "
-                      "a few percent of TTFT.",
-                      kPressure, worth),
-          fmt::format("WOS. Equation 5 gives t no unit. In seconds, 1 - sigmoid(t) is divided by e each second, so a "
-                      "few seconds outweigh any "
-                      "cost and any frequency, and the cost model orders as LRU does. In coarser units cost and "
-                      "frequency do count (second "
-                      "table): the best of all units: {}. So no reading of t makes LRU the 24 % worse that are "
-                      "reported: what comes back is "
-                      "the next turn of a conversation, soon or never, which is what recency says; how often its "
-                      "history was used, and how "
-                      "large it is, says little of that.",
-                      units),
-          fmt::format("WOM. With t in seconds next to no history is invalid: an adapter is used with each of its "
-                      "histories, so it was used at "
-                      "least as late and as often, and by equations 5 and 6 only a history that is larger outlives it. "
-                      "With coarser units of t "
-                      "it is, at most, {} (document 48.6 %), and even so mean TTFT is no longer than with dependency "
-                      "maintenance: {}. Invalid "
-                      "history is worth what it was as soon as its adapter is back, a few milliseconds later, while "
-                      "the history that goes "
-                      "first to keep the order must come back, or be computed.",
-                      invalid, cost),
+  return {fmt::format(
+              "The possible gain of an eviction policy (second table), in mean TTFT at {:g} of FastLibra's peak: {}. "
+              "The rest of the difference is the wait until running requests end, which no eviction order changes. "
+              "Eviction orders differ in how often a request waits for an adapter or for history. With table 1's PCIe "
+              "an adapter takes 3 to 6 ms and the history of a conversation about 10 ms, in parallel with computation. "
+              "A quarter more of such waits would be much, and is a few percent of TTFT.",
+              kPressure, worth),
+          fmt::format(
+              "WOS. Equation 5 gives no unit for t. In seconds, 1 - sigmoid(t) is divided by e each second. So a few "
+              "seconds outweigh any cost and any frequency, and the cost model orders like LRU. In coarser units cost "
+              "and frequency have an effect (second table); the best of all units: {}. So no reading of t makes LRU 24 "
+              "% worse, as reported. A history that returns is the next turn of a conversation, which comes soon or "
+              "never, and recency predicts this. The number of its uses and its size predict it poorly.",
+              units),
+          fmt::format(
+              "WOM. With t in seconds nearly no history is invalid: an adapter is used whenever one of its histories "
+              "is, so it was used at least as recently and as often. By equations 5 and 6 only a history that is "
+              "larger than its adapter outlives it. With coarser units of t the invalid share is, at most, {} (paper: "
+              "48.6 %), and even then mean TTFT is not longer than with dependency maintenance: {}. Invalid history is "
+              "useful again as soon as its adapter is back, a few milliseconds later. The history that must be evicted "
+              "first to keep the dependency order has to be fetched or computed again.",
+              invalid, cost),
           "WOL. Equation 4 rewards adapters while fewer are on the device than a batch is expected to need (fourth "
-          "table): there are always "
-          "more, as "
-          "those of the batch cannot leave, and idle ones stay besides. So the reward is 1, and taking it away changes "
-          "nothing."};
+          "table). There are always more, because the batch's adapters cannot be evicted and idle ones stay as well. "
+          "So the reward is 1, and removing it changes nothing."};
 }
 
 }  // namespace
@@ -300,7 +289,7 @@ Result<ExperimentResult> RunVariants(ExperimentContext& context) {
     for (const std::size_t model : {std::size_t{0}, std::size_t{1}}) cells.push_back({scenario, model, 100});
   }
   ASSIGN_OR_RETURN(const std::vector<Figures> figures, Measure(context, cells, kVariantPresets));
-  ExperimentResult result{.setting = SettingText() + " Here the cells with 100 adapters of 7B and 13B."};
+  ExperimentResult result{.setting = SettingText() + " Here: the cells with 100 adapters of 7B and 13B."};
   const std::size_t n = kVariantPresets.size();
   for (std::size_t v = 0; v < kVariants.size(); ++v) {
     const Variant& variant = kVariants[v];
@@ -327,7 +316,7 @@ Result<ExperimentResult> RunVariants(ExperimentContext& context) {
   result.tables = {BreakdownTable(cells, figures, kVariantPresets), pressure.table, LinkTable(links),
                    ExpectedTable(pressure)};
   for (ExperimentTable& table : CellTables(cells, figures, kVariantPresets)) result.tables.push_back(std::move(table));
-  result.plots = {TtftPlot(cells, figures, kVariantPresets, "Time to the first token, without each part")};
+  result.plots = {TtftPlot(cells, figures, kVariantPresets, "Time to first token, without each part")};
   result.remarks = VariantRemarks(pressure);
   result.remarks.push_back(LinkRemark(links));
   return result;

@@ -165,7 +165,7 @@ std::span<const SeedValues> OfWorkload(const std::vector<SeedValues>& values, st
 ComparisonRow RowOf(const char* id, std::size_t workload, const char* what, const char* asked,
                     const Comparison& comparison, bool holds) {
   return {.id = id,
-          .what = fmt::format("{}: {}, over the best other's ({})", kWorkloads[workload].name, what,
+          .what = fmt::format("{}: {}, relative to the best other system ({})", kWorkloads[workload].name, what,
                               kSystems[comparison.best].name),
           .reported = asked,
           .ours = fmt::format("{}, worst seed {}", ShowFactor(comparison.factor), ShowFactor(comparison.worst)),
@@ -179,13 +179,13 @@ void CompareLoads(const std::vector<SeedValues>& loads, ExperimentResult& result
     sum += all.factor;
     own_loops += CompareWithBest(OfWorkload(loads, i), Better::kLarger, /*own_loops_alone=*/true).factor;
     result.comparison.push_back(
-        RowOf("lm-1", i, "load sustained", "at least 1.00x", all, all.factor >= 1 / kSearchStep));
+        RowOf("lm-1", i, "sustained load", "at least 1.00x", all, all.factor >= 1 / kSearchStep));
   }
   const double mean = sum / static_cast<double>(kWorkloads.size());
-  result.comparison.push_back({"lm-1", "the mean over the best of those that fill steps as their documents do", "-",
+  result.comparison.push_back({"lm-1", "mean relative to the best system that fills steps as its paper does", "-",
                                ShowFactor(own_loops / static_cast<double>(kWorkloads.size())), Verdict::kInformation});
   result.comparison.push_back(
-      {"lm-1", "the mean of these", "at least 1.10x", ShowFactor(mean), VerdictOfClaim(mean >= kTargetGain)});
+      {"lm-1", "mean of these rows", "at least 1.10x", ShowFactor(mean), VerdictOfClaim(mean >= kTargetGain)});
 }
 
 void CompareTimes(const std::vector<SeedValues>& times, ExperimentResult& result) {
@@ -242,55 +242,48 @@ Result<ExperimentResult> RunOurs(ExperimentContext& context) {
   ASSIGN_OR_RETURN(const Times times, MeasureTimes(context, std::move(jobs)));
   ExperimentResult result;
   result.setting = fmt::format(
-      "Each workload on the device of its document; {} requests a run; objective: P99 TTFT within {:g} times the mean "
-      "time of a request at "
-      "low load, for vLLM-LoRA's and FastLibra's within {:g} s; one for all systems of a workload, and told to all, as "
-      "an operator would "
-      "(`--ttft-objective`). Loads are of {} seeds; times, of {}, are compared at {:g} of the load that the best of "
-      "the others sustains. "
-      "Medians of the seeds, and where one is over another's the median of what it is with each seed. (A P99 of one "
-      "seed is that of 30 "
-      "requests, and some draw more work than their rate says.) Fairness among tenants is ours alone and each load "
-      "is one tenant's, so it is off; a column has it on, with each adapter a tenant, as `serve` does where no key "
-      "says otherwise.",
+      "Each workload on the device of its paper; {} requests per run. Objective: P99 TTFT within {:g} times the mean "
+      "time of a request at low load; for the workloads of vLLM-LoRA and FastLibra within {:g} s. All systems of a "
+      "workload have the same objective and are told it, as an operator would (`--ttft-objective`). Loads are of {} "
+      "seeds; times, of {} seeds, are compared at {:g} of the load that the best other system sustains. Values are "
+      "medians over the seeds; ratios are medians of the ratios with each seed. (The P99 of one seed depends on 30 "
+      "requests, and some seeds draw more work than their rate says.) Fairness among tenants exists in this project "
+      "only, and each workload is that of one tenant, so fairness is off. One column has it on, with each adapter as a "
+      "tenant, which is what `serve` does if no key says otherwise.",
       context.Requests(3000), kSloFactor, kShortSlo, kLoadSeeds, kTimeSeeds, kShareOfLoad);
   result.remarks.push_back(
-      "`vllm`, `fastlibra` and `fifo` are the documents' caches on our engine: prompts in chunks beside decodes, loads "
-      "beside steps, first "
-      "come, first served. What the engine is worth shows against those that fill steps as their documents do: "
-      "`s-lora`, `chameleon*`, "
-      "`vllm-lora-batch32`. What ours does besides (docs/scheduling.md):");
+      "`vllm`, `fastlibra` and `fifo` are the papers' caches on this project's engine: prompts in chunks together with "
+      "decodes, loads during steps, first come, first served. The effect of the engine shows in comparison with the "
+      "systems that fill steps as their papers do: `s-lora`, `chameleon*`, `vllm-lora-batch32`. The preset `loramux` "
+      "differs further as follows ([scheduling](../design/scheduling.md)):");
   result.remarks.push_back(
-      "Where the host link is short (500 adapters, most of which are wanted for the first time), it does not bring "
-      "adapters first come, "
-      "first served, which makes everybody late who waits for one, but gives up those that take longest for each "
-      "request that waits "
-      "for them. The one request in a hundred that may be late frees more of the link than any other would.");
+      "Where the host link is the bottleneck (500 adapters, most of them requested for the first time), it does not "
+      "load adapters in order of arrival, which would delay every request that waits for one. It gives up the adapters "
+      "that take longest for each waiting request. The one request in a hundred that may be late frees more of the "
+      "link than any other would.");
   result.remarks.push_back(
-      "Where memory is short (30B; 7B on the A10), it spreads prompts over the steps of those who decode. A step reads "
-      "all weights, "
-      "however few tokens it computes, and there are too few who decode to make up for it; a prompt computed at once "
-      "makes one step "
-      "longer, and leaves the next ones as they were.");
+      "Where memory is short (30B; 7B on the A10), it spreads prompts over the decode steps of the running requests. A "
+      "step reads all weights, however few tokens it computes, and here few requests decode, so a step has room for "
+      "prompt tokens at nearly no cost. A prompt that is computed at once makes one step longer, and leaves the "
+      "following steps no shorter.");
   result.remarks.push_back(
-      "Who comes while a step computes has his adapter loaded at once, where the link is idle, and need not wait for "
-      "the next plan and the "
-      "step behind it: most where steps are long and adapters many (vLLM-LoRA's: P99 TTFT).");
+      "If a request arrives during a step and the link is idle, the load of its adapter starts at once. The request "
+      "need not wait for the next plan and the step after it. This helps most where steps are long and adapters many "
+      "(vLLM-LoRA's workload: P99 TTFT).");
   result.remarks.push_back(
-      "Elsewhere the device computes all the time, and a step is bound by the products of its tokens: a cache saves "
-      "only what would be "
-      "computed again, and the order can gain no more than the work of the one request in a hundred that may be late: "
-      "a few percent.");
+      "Elsewhere the device computes all the time, and the matrix products of its tokens bound a step. A cache then "
+      "saves only repeated computation. The order can gain no more than the work of the one request in a hundred that "
+      "may be late: a few percent.");
   CompareLoads(loads, result);
   CompareTimes(times.p99_ttft, result);
-  result.tables.push_back(TableOf("Load sustained, requests per second", median_loads, "{:.3g}"));
+  result.tables.push_back(TableOf("Sustained load, requests per second", median_loads, "{:.3g}"));
   result.tables.push_back(TableOf("P99 TTFT, ms", Medians(times.p99_ttft), "{:.0f}"));
   result.tables.push_back(TableOf("Mean TPOT, ms", Medians(times.mean_tpot), "{:.1f}"));
   return result;
 }
 
 constexpr std::array kOurs = std::to_array<Experiment>({
-    {"lm-1", "lm-1, lm-2", "Our preset on the workloads of all documents", "this project", RunOurs},
+    {"lm-1", "lm-1, lm-2", "The preset loramux on the workloads of all papers", "this project", RunOurs},
 });
 
 }  // namespace

@@ -87,10 +87,10 @@ std::string ExperimentCommand(const Experiment& experiment, const ExperimentCont
 std::string ExperimentAsMarkdown(const Experiment& experiment, const ExperimentResult& result,
                                  const std::string& command) {
   std::string text =
-      fmt::format("# {}\n{}. Covers {}. Written by `{}`; what the verdicts mean: [experiments](../experiments.md).\n\n",
+      fmt::format("# {}\n{}. Covers {}. Written by `{}`; meaning of the verdicts: [results](README.md).\n\n",
                   experiment.title, experiment.source, experiment.covers, command);
   text += TableAsMarkdown(kComparisonHeader, ComparisonCells(result));
-  if (!result.remarks.empty()) text += "\n## Where ours differs, and what else is seen\n";
+  if (!result.remarks.empty()) text += "\n## Differences and further observations\n";
   for (const std::string& remark : result.remarks) text += "- " + remark + "\n";
   text += "\n## Setting\n" + result.setting + "\n";
   for (const ExperimentTable& table : result.tables)
@@ -166,8 +166,8 @@ Status WriteExperimentIndex(const std::string& directory, std::span<const Experi
     }
   }
   std::string text =
-      "# Experiments: reported beside ours\nWritten by `loramux experiment`; [how to run it and how to read this]"
-      "(../experiments.md).\n\n";
+      "# Experiments: reported and reproduced results\nWritten by `loramux experiment`; [how to run it and how to read "
+      "this page](README.md).\n\n";
   for (const char* verdict : {"agrees", "weaker", "stronger", "opposite", "information"}) {
     text += fmt::format("{}{} {}", verdict == std::string_view("agrees") ? "" : ", ", counts[verdict], verdict);
   }
