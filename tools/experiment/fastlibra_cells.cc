@@ -121,7 +121,7 @@ std::string SettingText() {
       "ranks 32 and 64 on Q, K, V, O; 256 GB of host memory; all as in section 6.1. ";
   text += fmt::format(
       "A run is half an hour of requests (figures 2, 4 and 14), 300 to 3,000, with the rate of section 6.5: low until "
-      "400 s, rising until 900 s, highest until 1,300 s, then lower (0.5, 1.8 and 0.7 times the mean: this project's "
+      "400 s, rising until 900 s, highest until 1,300 s, then lower (relative rates 0.5, 1.8 and 0.7: this project's "
       "assumption). Adapters follow section 2.3.2: 41 % of them are in use until 1,100 s, then 75 %, partly other "
       "ones. This applies to translation and agents, which have the arrivals of Azure Functions in the paper, and not "
       "to the chatbot. Lengths: {:g} times the means of the paper's data sets, because then 1.6 requests per second of "
