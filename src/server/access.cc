@@ -15,7 +15,7 @@ namespace loramux {
 namespace {
 
 constexpr std::size_t kMaxKeyFileBytes = std::size_t{16} << 20;
-constexpr std::size_t kMaxKeys = 10'000;  // each request looks at all of them
+constexpr std::size_t kMaxKeys = 10'000;  // each request compares its key with all of them
 constexpr std::size_t kMinKeyBytes = 16;
 constexpr std::size_t kMaxKeyBytes = 1024;
 
@@ -37,7 +37,7 @@ std::optional<Sha256> ParseHexDigest(std::string_view text) {
   return digest;
 }
 
-// Messages never show a key, nor a part of it.
+// Reads the key or its digest. Error messages never show any part of a key.
 Status ReadSecret(FieldReader& fields, ApiKey& key) {
   std::string secret, hex;
   const bool plain = fields.String("key", secret);

@@ -1,4 +1,4 @@
-// API keys: who may call the server, with which models, and within which limits.
+// API keys: which callers may use the server, with which models, and within which limits.
 #pragma once
 
 #include <array>
@@ -14,42 +14,51 @@
 
 namespace loramux {
 
+// A SHA-256 digest, 32 bytes.
 using Sha256 = std::array<unsigned char, 32>;
+// Returns the SHA-256 digest of `text`.
 Sha256 Sha256Of(std::string_view text);
 
-// One entry of the file of keys. The key itself is not kept.
+// One entry of the file of API keys. It holds the digest of the key, not the key.
 struct ApiKey {
-  std::string name;                 // for logs and limits
-  Sha256 digest{};                  // of the key
-  std::vector<std::string> models;  // base models and adapters: names, or prefixes that end in '*'
+  std::string name;                 // names the key in logs, in error messages and in the accounts of its limits
+  Sha256 digest{};                  // of the key's text
+  std::vector<std::string> models;  // permitted base models and adapters: exact names, or prefixes that end in '*'
+  // Limits on all requests with this key together.
   QuotaLimits limits;
 
+  // True if one of `models` matches the name `model`.
   bool Allows(std::string_view model) const;
 };
 
-// The keys of one file. Immutable.
+// The API keys of one file. Immutable.
 class ApiKeyTable {
  public:
-  // {"keys": [{"name", "key" or "key_sha256", "models": [...], "limits": {...}}]}: docs/operations.md describes it.
+  // Parses {"keys": [{"name", "key" or "key_sha256", "models": [...], "limits": {...}}]}; docs/reference/files.md
+  // describes the format. Errors name the field and never show a key. Names and keys must be unique.
   static Result<ApiKeyTable> Parse(std::string_view text);
 
-  // Null if there is no such key. Takes the same time wherever it is in the table, and whichever of its bytes differ.
+  // Returns the entry for `key`, or null if the table has none. Takes constant time: the time does not depend on the
+  // position of the entry in the table, nor on which bytes of the key differ.
   std::shared_ptr<const ApiKey> Find(std::string_view key) const;
+  // The number of keys.
   std::size_t size() const { return keys_.size(); }
 
  private:
   std::vector<std::shared_ptr<const ApiKey>> keys_;
 };
 
-// The file of keys while the server runs. Thread-safe.
+// The file of API keys, which can be reloaded while the server runs. Thread-safe.
 class AccessControl {
  public:
+  // Reads and parses the file at `path`. Errors name the file.
   static Result<std::unique_ptr<AccessControl>> Load(std::string path);
 
-  // Reads the file again. On error the old keys stay in use.
+  // Reads the file again. On error the previous keys stay in use.
   Status Reload();
+  // The number of keys in use.
   std::size_t size() const;
-  // Of a request's Authorization header, "Bearer KEY". Null: refuse it.
+  // Returns the key for the value of an Authorization header, "Bearer KEY". Null: refuse the request.
   std::shared_ptr<const ApiKey> Authenticate(std::string_view authorization) const;
 
  private:

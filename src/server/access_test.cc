@@ -1,4 +1,4 @@
-// The files of keys and of limits: what is let in, what is refused, and that secrets stay secret.
+// The files of API keys and limits: which callers are admitted and which refused, and that secrets stay secret.
 #include "server/access.h"
 
 #include <cstdio>
@@ -14,7 +14,7 @@ using testing::HasSubstr;
 using testing::Not;
 
 constexpr const char* kAcmeKey = "sk-acme-0123456789";
-// of nothing known
+// The digest of an unknown key.
 constexpr const char* kOpsDigest = "b8d7b1ac10ed4a46bf3b6c6d5ecbb3ac2ae0e1b53b3f3f2c2e2e6a3b0c6ed1f0";
 
 std::string Table() {
@@ -42,7 +42,7 @@ TEST(ApiKeyTable, FindsKeysAndTheirModels) {
 }
 
 TEST(ApiKeyTable, ADigestStandsForItsKey) {
-  // printf '%s' sk-test-key-for-digest | sha256sum
+  // printf '%s' abc | sha256sum
   const Sha256 digest = Sha256Of("abc");
   EXPECT_EQ(digest[0], 0xba);
   EXPECT_EQ(digest[31], 0xad);

@@ -12,6 +12,7 @@ namespace {
 
 using VersionPtr = std::shared_ptr<const AdapterVersion>;
 
+// How long a failed load on first use is remembered, and the interval between attempts to restore an adapter.
 constexpr TimeNs kRefusalLifetime = 2 * kNsPerSecond;
 constexpr std::size_t kMaxRefusals = 1024;
 
@@ -21,8 +22,7 @@ std::set<std::string, std::less<>> NamesOf(const AdapterRegistry& registry) {
   return names;
 }
 
-// True where the same files may do another time; a digest that differs or a file that is gone is for the operator to
-// settle.
+// True if the same files may be usable later. A digest that differs or a missing file needs the operator.
 bool MayPass(const Error& error) {
   return error.code == ErrorCode::kIoError || error.code == ErrorCode::kUnavailable ||
          error.code == ErrorCode::kResourceExhausted;
@@ -35,6 +35,7 @@ VersionPtr Current(const AdapterRegistry& registry, const std::string& name) {
 
 }  // namespace
 
+// Holds a name for one operation: waits until no other operation holds it.
 class AdapterAdmin::NameGuard {
  public:
   NameGuard(AdapterAdmin& admin, std::string name) : admin_(admin), name_(std::move(name)) {
@@ -97,7 +98,7 @@ Status AdapterAdmin::PinAndJournal(const VersionPtr& version, bool pinned) {
   return Journal(*version, pinned);
 }
 
-// The weights are the same: nothing is loaded, but the pin may be another.
+// Changes only the pin: the weights are the same, so nothing is loaded.
 Result<AdapterAdmin::LoadOutcome> AdapterAdmin::ChangePin(const VersionPtr& version, bool pinned) {
   bool was_pinned = false;
   {
@@ -153,7 +154,7 @@ Status AdapterAdmin::Unload(const std::string& name) {
   }
   if (!known) return NotFound("The lora adapter '" + name + "' cannot be found.", "lora_name");
   if (parts_.journal != nullptr) RETURN_IF_ERROR(parts_.journal->Unload(name, offered));
-  const bool loaded = parts_.registry->Remove(name).ok();  // one that only failed to come back has no name
+  const bool loaded = parts_.registry->Remove(name).ok();  // an adapter that could not be restored is not registered
   Forget(name);
   const std::lock_guard lock(mutex_);
   if (offered) hidden_.insert(name);
@@ -171,7 +172,7 @@ Result<VersionPtr> AdapterAdmin::Find(std::string_view name_view) {
   const bool in_directory = parts_.directory != nullptr && AdapterDirectory::IsPlainName(name);
   if (!in_directory && !HasFailed(name)) return UnknownModel(name);
   const NameGuard guard(*this, name);
-  known = parts_.registry->Resolve(name);  // somebody else may have found it meanwhile
+  known = parts_.registry->Resolve(name);  // another request may have registered it meanwhile
   if (known.ok()) return known;
   if (auto refusal = RememberedRefusal(name)) return *std::move(refusal);
   if (HasFailed(name)) return RestoreAgain(name);
@@ -254,7 +255,7 @@ void AdapterAdmin::Restore() {
     spdlog::error("adapter '{}' could not be restored: {}. {}", name, status.error().message,
                   MayPass(status.error()) ? "It is tried again when it is asked for"
                                           : "Its name is not served until it is loaded again");
-    static_cast<void>(parts_.registry->Remove(name));  // flags may have loaded something else under it
+    static_cast<void>(parts_.registry->Remove(name));  // flags may have loaded a different adapter under this name
     RememberFailure(adapter, status.error());
   }
   if (restored > 0) spdlog::info("{} adapters restored from --state-dir", restored);
@@ -280,7 +281,7 @@ Status AdapterAdmin::RestoreOne(const JournaledAdapter& adapter) {
   return Ok{};
 }
 
-// REQUIRES: the name's guard, HasFailed(name).
+// REQUIRES: the caller holds the name's guard, and HasFailed(name).
 Result<VersionPtr> AdapterAdmin::RestoreAgain(const std::string& name) {
   JournaledAdapter adapter;
   {
@@ -300,8 +301,7 @@ Result<VersionPtr> AdapterAdmin::RestoreAgain(const std::string& name) {
   return parts_.registry->Resolve(name);
 }
 
-// What users get to see: a name that is served no more is not found, one that the machine's state keeps away is an
-// error.
+// Decides the error that clients get: kUnavailable if the cause may be temporary, kNotFound otherwise.
 void AdapterAdmin::RememberFailure(const JournaledAdapter& adapter, const Error& error) {
   const ErrorCode code = MayPass(error) ? ErrorCode::kUnavailable : ErrorCode::kNotFound;
   const std::lock_guard lock(mutex_);

@@ -1,9 +1,9 @@
-// Adapters at run time: load, reload, unload, pin, load on first use, and back again after a restart. What the HTTP
-// routes (adapter_service.h) and the completion endpoints (AdapterFinder) call.
+// Management of adapters at run time: load, reload, unload, pin, load on first use, and restore after a restart. The
+// HTTP routes (adapter_service.h) and the completion endpoints (through AdapterFinder) call it.
 //
-// Every change is made in this order: the new adapter is opened and validated without a name; it is pinned to the
-// device if asked; the change is journalled; the name is switched. So a failure at any point leaves everything as it
-// was, and what was acknowledged is on the disk.
+// Every change takes these steps, in this order: open and validate the new adapter without publishing its name; pin it
+// to the device if the request says so; write the change to the journal; switch the name. A failure at any step leaves
+// everything as it was, and an acknowledged change is on disk.
 #pragma once
 
 #include <condition_variable>
@@ -24,53 +24,61 @@
 
 namespace loramux {
 
-// Engine::SetPinned.
+// Pins `version` to the device or unpins it, and calls `done` with the outcome; see Engine::SetPinned.
 using SetPinned =
     std::function<void(std::shared_ptr<const AdapterVersion> version, bool pinned, std::function<void(Status)> done)>;
 
-// It owns directory and journal; the others must outlive it.
+// What an AdapterAdmin works with. It owns `directory` and `journal`; `clock` and `registry` must outlive it.
 struct AdapterAdminParts {
   const Clock* clock = nullptr;
   AdapterRegistry* registry = nullptr;
-  AllowedRoots roots;                           // with the adapter directory
-  std::unique_ptr<AdapterDirectory> directory;  // null: none
-  std::unique_ptr<AdapterJournal> journal;      // null: nothing survives a restart
+  AllowedRoots roots;  // directories that adapters may be loaded from; includes the adapter directory
+  std::unique_ptr<AdapterDirectory> directory;  // --adapter-dir; null: none
+  std::unique_ptr<AdapterJournal> journal;      // the journal in --state-dir; null: changes do not survive a restart
   SetPinned set_pinned;
 };
 
-// Thread-safe. All methods but Loaded block: on the disk, on another operation on the same name, and Load on the device
-// if the adapter is to be pinned. The engine must be running.
+// Thread-safe. Every method except Loaded and Failed may block: on the disk and on another operation on the same name.
+// Load, Restore and Find also wait for the device where they pin an adapter. The engine must be running.
 class AdapterAdmin final : public AdapterFinder {
  public:
-  // Names that the registry holds now come from flags.
+  // REQUIRES: the registry holds exactly the adapters that the command line's flags name.
   explicit AdapterAdmin(AdapterAdminParts parts);
 
-  // Loads what the journal holds, and takes away the names that it hides. An adapter that is gone, has changed or
-  // cannot be read is logged as an error, listed in Failed, and stays in the journal; its name answers with the reason.
-  // Where the reason may pass (the disk, memory), Find tries again, at most every two seconds.
+  // Loads the adapters in the journal, and removes the names that the journal hides. An adapter that is missing, has
+  // changed or cannot be read is logged as an error, listed in Failed(), and stays in the journal; requests for its
+  // name get the reason. Where the cause may be temporary (an I/O error, lack of memory), Find tries again, at most
+  // every two seconds.
   void Restore();
 
+  // A request to load the adapter folder at `path` as `name`.
   struct LoadRequest {
     std::string name, path;
-    bool replace = false;  // a loaded name is reloaded instead of refused
+    bool replace = false;  // true: reload a name that is loaded; false: refuse the request
+    // Keep the adapter on the device until it is unloaded
     bool pinned = false;
   };
-  enum class LoadOutcome { kLoaded, kReloaded, kUnchanged };  // kUnchanged: same path, same content
+  enum class LoadOutcome { kLoaded, kReloaded, kUnchanged };  // kUnchanged: same path and content as loaded
+  // Loads or reloads an adapter and, if asked, pins it. Errors: a name that is invalid, or loaded already while
+  // `replace` is false; a path outside the allowed roots; an adapter that is not valid; a pin or a journal write that
+  // fails. With unchanged content only the pin changes.
   Result<LoadOutcome> Load(const LoadRequest& request);
-  // The name is free at once; running and queued requests end as they began. A name that flags or the adapter directory
-  // offer stays away until it is loaded again.
+  // Removes the name. It is free at once; running and queued requests finish with the version that they began with. A
+  // name that comes from flags or from the adapter directory stays hidden until it is loaded again, also after a
+  // restart. Error: kNotFound, if the name is unknown.
   Status Unload(const std::string& name);
 
+  // AdapterFinder. Find also retries adapters that could not be restored, and remembers a failure for two seconds.
   Result<std::shared_ptr<const AdapterVersion>> Find(std::string_view name) override;
   std::vector<OfferedAdapter> Offered() override;
 
-  // Name and path of what is registered, in order of name.
+  // Returns name and path of every registered adapter, sorted by name.
   std::map<std::string, std::string> Loaded() const;
-  // Names that could not be restored, and why.
+  // Returns the names that could not be restored, each with the reason.
   std::map<std::string, std::string> Failed() const;
 
  private:
-  class NameGuard;  // one operation a name at a time
+  class NameGuard;  // holds a name for one operation at a time
   struct Refusal {
     Error error;
     TimeNs until = 0;

@@ -1,5 +1,5 @@
-// Adapters at run time on a golden model (tests/golden), without sockets: load, reload, unload, discovery, restart, and
-// what must not change when something fails.
+// Management of adapters at run time on a golden model (tests/golden), without sockets: load, reload, unload, discovery
+// and restart, and the state that failures must not change.
 #include "server/adapter_admin.h"
 
 #include <atomic>
@@ -23,7 +23,7 @@ using testing::HasSubstr;
 
 const fs::path kCase = fs::path(LORAMUX_SOURCE_DIR) / "tests/golden/models/tied_embed_only";
 
-// A disk that is full when told so.
+// A file system; the test can fill its disk.
 class FullDisk final : public FileSystem {
  public:
   bool full = false;
@@ -78,7 +78,7 @@ class AdapterAdminTest : public testing::Test {
     fs::copy(kCase / "adapters" / golden, top_ / to, fs::copy_options::recursive);
     return top_ / to;
   }
-  // As after a kill: nothing is told, everything is new.
+  // Restarts as after a kill: without any shutdown work, and with new objects.
   void Restart() {
     admin_.reset();
     runtime_.reset();
@@ -121,7 +121,7 @@ using Outcome = AdapterAdmin::LoadOutcome;
 TEST_F(AdapterAdminTest, LoadReloadUnload) {
   EXPECT_EQ(*Load("x", top_ / "a"), Outcome::kLoaded);
   const std::string first = DigestOf("x");
-  EXPECT_EQ(Load("x", top_ / "b").error().param, "lora_name");  // taken
+  EXPECT_EQ(Load("x", top_ / "b").error().param, "lora_name");  // the name is taken
   EXPECT_EQ(*Load("x", top_ / "a", true), Outcome::kUnchanged);
   EXPECT_EQ(*Load("x", top_ / "b", true), Outcome::kReloaded);
   EXPECT_NE(DigestOf("x"), first);
@@ -150,7 +150,7 @@ TEST_F(AdapterAdminTest, Point10_WhatWasAcknowledgedIsThereAfterARestart) {
   ASSERT_TRUE(Load("gone", top_ / "a").ok());
   ASSERT_TRUE(admin_->Unload("gone").ok());
   ASSERT_TRUE(admin_->Find("first").ok());
-  ASSERT_TRUE(admin_->Unload("first").ok());  // the directory offers it still
+  ASSERT_TRUE(admin_->Unload("first").ok());  // the directory still offers it
   const std::string digest = DigestOf("x");
   Restart();
   EXPECT_EQ(DigestOf("x"), digest);
@@ -171,19 +171,19 @@ TEST_F(AdapterAdminTest, Point10_AnAdapterThatChangedWhileTheServerWasDownIsNotS
   EXPECT_EQ(admin_->Failed().size(), 1u);
   EXPECT_THAT(admin_->Find("x").error().message, HasSubstr("has changed since it was loaded"));
   EXPECT_TRUE(admin_->Find("y").ok());
-  EXPECT_EQ(*Load("x", top_ / "a"), Outcome::kLoaded);  // the operator says that it is meant
+  EXPECT_EQ(*Load("x", top_ / "a"), Outcome::kLoaded);  // the operator confirms the new content
   EXPECT_TRUE(admin_->Find("x").ok());
   Restart();
   EXPECT_TRUE(admin_->Failed().empty());
 }
 
-// A soak with disk errors found that one bad read at the start kept an adapter away until somebody loaded it again.
+// A failed read at the start must not keep an adapter away until an operator loads it again.
 TEST_F(AdapterAdminTest, Point10_AnAdapterThatCouldNotBeReadAtTheStartComesBackWhenTheDiskDoes) {
   ASSERT_TRUE(Load("x", top_ / "a", false, true).ok());
   const std::string digest = DigestOf("x");
   const fs::path weights = top_ / "a/adapter_model.safetensors", whole = top_ / "whole";
   fs::rename(weights, whole);
-  fs::create_symlink(weights, weights);  // opening it fails, and not because nothing is there
+  fs::create_symlink(weights, weights);  // opening it fails, although the file exists
   Restart();
   EXPECT_EQ(admin_->Failed().size(), 1u);
   const auto refused = admin_->Find("x");
@@ -191,14 +191,14 @@ TEST_F(AdapterAdminTest, Point10_AnAdapterThatCouldNotBeReadAtTheStartComesBackW
   EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable);
   EXPECT_THAT(refused.error().message, HasSubstr("cannot open: Too many levels of symbolic links"));
   fs::rename(whole, weights);
-  EXPECT_FALSE(admin_->Find("x").ok());  // the disk is not asked at each request
+  EXPECT_FALSE(admin_->Find("x").ok());  // failures are remembered, so not every request reads the disk
   std::this_thread::sleep_for(std::chrono::milliseconds(2100));
   const auto found = admin_->Find("x");
   ASSERT_TRUE(found.ok()) << found.error().message;
   EXPECT_EQ((*found)->file.digest, digest);
   EXPECT_TRUE(admin_->Failed().empty());
   EXPECT_EQ(*Load("x", top_ / "a", true, true), Outcome::kUnchanged);
-  EXPECT_EQ(runtime_->engine().Stats().adapters.locked, 1);  // pinned, as it was
+  EXPECT_EQ(runtime_->engine().Stats().adapters.locked, 1);  // pinned, as before the restart
 }
 
 TEST_F(AdapterAdminTest, AFullDiskFailsTheOperationAndChangesNothing) {
@@ -229,7 +229,7 @@ TEST_F(AdapterAdminTest, Point11_NothingOutsideTheRootsIsRead) {
   for (const char* name : {"..", ".", "../a", "a/../../a", "/etc", ".hidden"}) {
     EXPECT_EQ(admin_->Find(name).error().message, UnknownModel(name).message);
   }
-  // The directory is allowed, a file in it is a link to elsewhere.
+  // The directory is allowed, but a file in it is a link to another place.
   fs::remove(top_ / "a/adapter_config.json");
   fs::create_symlink(other / "adapter_config.json", top_ / "a/adapter_config.json");
   EXPECT_THAT(Load("x", top_ / "a").error().message, HasSubstr("is a link to a place"));
@@ -245,11 +245,11 @@ TEST_F(AdapterAdminTest, AdaptersInTheDirectoryAreFoundWhileRunning) {
   for (int i = 0; i < 8; ++i) threads.emplace_back([&] { found += admin_->Find("second").ok(); });
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(found, 8);
-  EXPECT_EQ((*runtime_->registry().Resolve("second"))->generation.value, 1u);  // opened once
+  EXPECT_EQ((*runtime_->registry().Resolve("second"))->generation.value, 1u);  // opened only once
   const ModelListing listing{"/models/base", 1, 100};
   EXPECT_THAT(ModelListBody(runtime_->registry(), listing, admin_.get()), HasSubstr("\"id\":\"first\""));
   EXPECT_TRUE(ModelBody(runtime_->registry(), listing, "first", admin_.get()).ok());
-  // Its files change: the name goes on as it was until it is reloaded.
+  // Changes to its files have no effect on the name until it is reloaded.
   const std::string before = DigestOf("second");
   fs::remove_all(top_ / "dir/second");
   Copy("lm_head", "dir/second");

@@ -9,7 +9,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr TimeNs kLookInterval = kNsPerSecond;
-constexpr TimeNs kScanInterval = 10 * kNsPerSecond;  // a new file in a sub-directory does not change the directory
+// necessary because a new file in a sub-directory does not change the directory's own time
+constexpr TimeNs kScanInterval = 10 * kNsPerSecond;
 
 bool HoldsAdapter(const fs::path& path) {
   std::error_code ignored;

@@ -1,4 +1,4 @@
-// A directory with one sub-directory for each adapter (--adapter-dir), looked at while the server runs.
+// The directory of adapters (--adapter-dir): one sub-directory per adapter, read while the server runs.
 #pragma once
 
 #include <filesystem>
@@ -12,19 +12,19 @@
 
 namespace loramux {
 
-// Thread-safe; may block on the disk.
+// Thread-safe. Methods may block on the disk.
 class AdapterDirectory {
  public:
-  // Error: no directory, naming the flag. `clock` must outlive it.
+  // Opens `directory`. Error: it cannot be listed; the message names the flag. `clock` must outlive the result.
   static Result<std::unique_ptr<AdapterDirectory>> Open(std::filesystem::path directory, const Clock* clock);
 
-  // True for a name that can be an entry of a directory and nothing else: not empty, not beginning with a dot, no
-  // slash, no NUL, at most 255 bytes.
+  // True if `name` can be one entry of a directory: not empty, no leading dot, no slash, no NUL, at most 255 bytes.
   static bool IsPlainName(std::string_view name);
-  // The sub-directory of that name, if it holds an adapter_config.json; empty otherwise. REQUIRES: IsPlainName.
+  // Returns the path of the sub-directory `name` if it holds an adapter_config.json, and an empty path otherwise.
+  // REQUIRES: IsPlainName(name).
   std::filesystem::path PathOf(std::string_view name) const;
-  // Every sub-directory that holds an adapter_config.json, in order of name. Listed again when the directory has
-  // changed, at most once a second, and at least every ten seconds.
+  // Returns every sub-directory that holds an adapter_config.json, sorted by name. The list is cached: List looks at
+  // the directory at most once a second, and reads it again if it has changed or if the list is ten seconds old.
   std::vector<OfferedAdapter> List();
 
   const std::filesystem::path& path() const { return directory_; }

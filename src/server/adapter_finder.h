@@ -1,4 +1,4 @@
-// Finds adapters that the registry does not hold yet.
+// Finds adapters that are not in the registry yet.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +12,22 @@
 
 namespace loramux {
 
-// An adapter that would be opened if somebody asked for it.
+// An adapter that is not registered, but that a request for its name would load.
 struct OfferedAdapter {
   std::string name;
   std::string path;
+  // When the folder was last modified.
   std::int64_t created_unix_seconds = 0;
 };
 
-// Thread-safe. Both may block on the disk: not for I/O threads.
+// Thread-safe. Both methods may block on the disk: do not call them on I/O threads.
 class AdapterFinder {
  public:
   virtual ~AdapterFinder() = default;
-  // As AdapterRegistry::Resolve, but an unknown name is looked for and registered. Errors: kNotFound, or what is wrong
-  // with the adapter.
+  // Like AdapterRegistry::Resolve, but searches for an unknown name and registers the adapter found. Errors: kNotFound,
+  // or the reason why the adapter cannot be served.
   virtual Result<std::shared_ptr<const AdapterVersion>> Find(std::string_view name) = 0;
-  // What Find would find and the registry does not hold, in order of name. May be a little old.
+  // Returns the adapters that Find would find and the registry does not hold, sorted by name. May be a few seconds old.
   virtual std::vector<OfferedAdapter> Offered() = 0;
 };
 

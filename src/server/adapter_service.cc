@@ -19,7 +19,7 @@ HttpReply Unauthorised() {
   return reply;
 }
 
-// Counts an operation from its arrival to its reply.
+// Counts an operation from its arrival to its reply. Not ok if `limit` operations are counted already.
 class Ticket {
  public:
   Ticket(std::atomic<int>& in, int limit) : in_(in), ok_(in.fetch_add(1) < limit) {}
@@ -50,7 +50,7 @@ void AdapterService::AddRoutes(RouteTable& routes) {
   const auto add = [&](const char* path, Operation operation, Dialect dialect) {
     routes.Add(
         "POST", path, [this, operation, dialect](HttpExchange& exchange) { return Run(exchange, operation, dialect); },
-        RouteAccess::kOpen);  // it has a key of its own
+        RouteAccess::kOpen);  // the handlers check a key of their own
   };
   add("/v1/load_lora_adapter", &AdapterService::Load, Dialect::kVllm);
   add("/v1/unload_lora_adapter", &AdapterService::Unload, Dialect::kVllm);
@@ -103,7 +103,7 @@ HttpReply AdapterService::Reply(const Status& status, std::string text, Dialect 
     if (reply.status == 503) reply.headers.emplace_back("Retry-After", "1");
   }
   if (dialect == Dialect::kSglang) {
-    if (reply.status == 404) reply.status = 400;  // SGLang knows one status for all failures
+    if (reply.status == 404) reply.status = 400;  // SGLang uses one status for all failures
     reply.body = SglangBody(status.ok() ? nullptr : &status.error(), admin_->Loaded());
   } else if (status.ok()) {
     reply.content_type = "text/plain; charset=utf-8";

@@ -1,4 +1,4 @@
-// The HTTP routes that change which adapters there are. Needs coroutines.
+// The HTTP routes that load and unload adapters. Needs coroutines.
 #pragma once
 
 #include <atomic>
@@ -12,20 +12,23 @@
 
 namespace loramux {
 
+// Settings of an AdapterService.
 struct AdapterServiceOptions {
-  std::string admin_key;  // empty: whoever reaches the port may change adapters
-  int threads = 2;        // operations at one time
-  int max_waiting = 64;   // operations that are in; further ones get 503
+  std::string admin_key;  // the key that callers must send; empty: every caller may change adapters
+  int threads = 2;        // operations that run at a time
+  int max_waiting = 64;   // operations that run or wait; requests beyond this get status 503
 };
 
 // Thread-safe: one instance serves all connections.
 class AdapterService {
  public:
-  // `admin` must outlive the service, and the service its HTTP server.
+  // `admin` must outlive the service; the service must outlive its HTTP server.
   AdapterService(AdapterAdmin* admin, AdapterServiceOptions options);
+  // Waits for the operations that run.
   ~AdapterService();
 
-  // POST /v1/load_lora_adapter, /v1/unload_lora_adapter (vLLM) and /load_lora_adapter, /unload_lora_adapter (SGLang).
+  // Adds POST /v1/load_lora_adapter and /v1/unload_lora_adapter (vLLM), and POST /load_lora_adapter and
+  // /unload_lora_adapter (SGLang).
   void AddRoutes(RouteTable& routes);
 
  private:

@@ -22,7 +22,7 @@ double AdapterUsage::At(const Score& score, TimeNs now) {
 
 void AdapterUsage::Add(const std::string& adapter, const AdapterCounts& counts, TimeNs now) {
   const std::lock_guard lock(mutex_);
-  if (adapter != kOtherAdapters) {  // an adapter of that very name has no series of its own
+  if (adapter != kOtherAdapters) {  // an adapter with exactly this name gets no series of its own
     if (scores_.size() >= kMaxRemembered && !scores_.contains(adapter)) Forget(now);
     Score& score = scores_[adapter];
     score = {At(score, now) + static_cast<double>(std::max<std::int64_t>(1, counts.requests)), now};
@@ -32,18 +32,19 @@ void AdapterUsage::Add(const std::string& adapter, const AdapterCounts& counts, 
   AddTo(others_, counts);
 }
 
-// True if the adapter has a series, or gets one now.
+// True if the adapter has a series or gets one in this call.
 bool AdapterUsage::TakesSeries(const std::string& adapter, double score, TimeNs now) {
   if (series_.contains(adapter) || series_.size() < max_series_) return true;
   const auto score_of = [&](const auto& entry) { return At(scores_[entry.first], now); };
   const auto least = std::min_element(series_.begin(), series_.end(),
                                       [&](const auto& a, const auto& b) { return score_of(a) < score_of(b); });
-  if (score <= score_of(*least) + 1) return false;  // by more than one request: equals do not take turns
+  // a lead of more than one request, so that equally busy adapters do not alternate
+  if (score <= score_of(*least) + 1) return false;
   series_.erase(least);
   return true;
 }
 
-// Keeps the busier half and whoever has a series.
+// Forgets the less busy half of the scores, except adapters with a series.
 void AdapterUsage::Forget(TimeNs now) {
   std::vector<double> values;
   values.reserve(scores_.size());

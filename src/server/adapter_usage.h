@@ -1,5 +1,5 @@
-// Who is busy: counters by adapter for the busiest N and one sum for all others, so that the number of series is
-// bounded however many adapters there are.
+// Usage counters by adapter: separate series for the busiest adapters and one sum for all others. The number of series
+// is bounded, however many adapters there are.
 #pragma once
 
 #include <cstdint>
@@ -12,35 +12,40 @@
 
 namespace loramux {
 
-// The name under which the adapters without series of their own are summed up.
+// The name of the series that sums up all adapters without a series of their own.
 inline constexpr const char* kOtherAdapters = "other";
 
+// Usage of one adapter, or of several together.
 struct AdapterCounts {
   std::int64_t requests = 0, prompt_tokens = 0, generation_tokens = 0;
 };
 
-// Thread-safe. A request counts where its adapter stands when it ends. An adapter that becomes busier than the least
-// busy one with a series takes its place: that series ends, and the new one begins at zero. So every series only grows
-// while it exists, and rates are right; what an adapter did while it was among the others stays there.
+// Thread-safe. A request counts for the series that its adapter has when the request ends. An adapter that becomes
+// busier than the least busy adapter with a series takes over its place: the old series ends, and the new one starts at
+// zero. So every series only grows while it exists, and its rate is correct. What an adapter did while it was part of
+// the sum stays in the sum.
 class AdapterUsage {
  public:
-  // REQUIRES: max_series > 0.
+  // `max_series` is the number of adapters with a series of their own. REQUIRES: max_series > 0.
   explicit AdapterUsage(std::size_t max_series) : max_series_(max_series) {}
 
+  // Adds the usage of one request of `adapter` that ended at `now`.
   void Add(const std::string& adapter, const AdapterCounts& counts, TimeNs now);
 
+  // One adapter's counters, or the sum's (kOtherAdapters).
   struct Series {
     std::string adapter;
     AdapterCounts counts;
   };
-  // At most max_series of them in order of name, then the others' sum, if there was ever one.
+  // Returns at most max_series series, sorted by name, and then the sum of all others once there is one.
   std::vector<Series> Collect() const;
-  // Names that are remembered; at most kMaxRemembered.
+  // The number of adapters with a score: at most kMaxRemembered.
   std::size_t remembered() const;
   static constexpr std::size_t kMaxRemembered = 16384;
 
  private:
-  // Requests, an older one counting less: half of it after every kHalfLife. Kept as of `updated`.
+  // The number of requests with exponential decay: a request's weight halves every ten minutes (kHalfLife). `value` is
+  // as of `updated`.
   struct Score {
     double value = 0;
     TimeNs updated = 0;
@@ -51,8 +56,8 @@ class AdapterUsage {
 
   const std::size_t max_series_;
   mutable std::mutex mutex_;
-  std::map<std::string, Score> scores_;          // of all that were seen lately
-  std::map<std::string, AdapterCounts> series_;  // of the busiest
+  std::map<std::string, Score> scores_;          // every adapter seen recently
+  std::map<std::string, AdapterCounts> series_;  // the busiest adapters
   AdapterCounts others_;
   bool any_others_ = false;
 };

@@ -47,7 +47,7 @@ AdmissionTicket::AdmissionTicket() = default;
 AdmissionTicket::AdmissionTicket(std::unique_ptr<State> state) : state_(std::move(state)) {}
 AdmissionTicket::AdmissionTicket(AdmissionTicket&& other) noexcept = default;
 AdmissionTicket& AdmissionTicket::operator=(AdmissionTicket&& other) noexcept {
-  std::swap(state_, other.state_);  // the old place is given back by `other`
+  std::swap(state_, other.state_);  // `other` returns the old place when it is destroyed
   return *this;
 }
 
@@ -121,7 +121,7 @@ void Admission::Return(Accounts::iterator account, std::int64_t sequences, std::
   if (state.serving == 0) state.idle = idle_.insert(idle_.end(), account);
 }
 
-// Forgets what has been idle longest. Its buckets are full again when it comes back: a small gift, for bounded memory.
+// Forgets the accounts that have been idle longest. Their buckets are full when they return; this bounds the memory.
 void Admission::Trim() {
   while (idle_.size() > options_.max_idle_names) {
     accounts_.erase(idle_.front());

@@ -1,4 +1,4 @@
-// Whether a request may come in now: rates, concurrency and queues, for each adapter and each API key.
+// Admission of HTTP requests: limits on rates, concurrency and queue length, for each adapter and each API key.
 #pragma once
 
 #include <cstdint>
@@ -14,36 +14,41 @@
 
 namespace loramux {
 
+// Settings of Admission.
 struct AdmissionOptions {
-  std::int64_t max_queued = 4096;       // sequences of all adapters that wait for their first token; 0: no limit
-  std::size_t max_idle_names = 65'536;  // adapters and keys without requests whose buckets are remembered
+  std::int64_t max_queued = 4096;       // waiting sequences (no first token yet) of all adapters; 0: no limit
+  std::size_t max_idle_names = 65'536;  // idle adapters and keys (without requests) that keep their buckets
 };
 
+// A request to admit.
 struct AdmissionRequest {
-  std::string adapter;  // or the base model's name
-  std::string key;      // the API key's name; empty: none
+  std::string adapter;  // the adapter's or the base model's name
+  std::string key;      // name of the API key; empty: none
   QuotaLimits key_limits;
+  // The sequences that the request starts: prompts times `n`.
   std::int64_t sequences = 1;
 };
 
+// Counters, as of one moment.
 struct AdmissionLoad {
-  std::int64_t serving = 0;  // sequences that were let in and have not ended
-  std::int64_t queued = 0;   // of these, still without a first token
-  std::int64_t refused = 0;  // requests, since the start
-  std::size_t names = 0;     // adapters and keys that are remembered
+  std::int64_t serving = 0;  // sequences that were admitted and have not ended
+  std::int64_t queued = 0;   // sequences among `serving` without a first token
+  std::int64_t refused = 0;  // requests refused since the start
+  std::size_t names = 0;     // adapters and keys that have an account
 };
 
 class Admission;
 
-// A request that was let in. Gives its place back when it is destroyed. Movable; not thread-safe by itself.
+// An admitted request. Its destructor returns the request's place. Movable; not thread-safe.
 class AdmissionTicket {
  public:
-  AdmissionTicket();  // of nobody: does nothing
+  AdmissionTicket();  // empty: admits nothing and does nothing
   AdmissionTicket(AdmissionTicket&& other) noexcept;
   AdmissionTicket& operator=(AdmissionTicket&& other) noexcept;
   ~AdmissionTicket();
 
-  // `started` more sequences have their first token, and `tokens` more tokens (prompts included) were served.
+  // Reports that `started` further sequences have received their first token, and that the server computed `tokens`
+  // further tokens (prompt tokens included). REQUIRES: `started` in all is at most the sequences of the request.
   void Progress(std::int64_t started, std::int64_t tokens);
 
  private:
@@ -53,37 +58,41 @@ class AdmissionTicket {
   std::unique_ptr<State> state_;
 };
 
-// Thread-safe. Holds memory for names with requests, and for a bounded number of others. Must outlive its tickets.
+// Thread-safe. Keeps an account for every name with requests and for a bounded number of idle names. Must outlive its
+// tickets.
 class Admission {
  public:
   Admission(AdmissionOptions options, QuotaTable quotas);
   ~Admission();
 
-  // All or nothing. Errors: kRateLimited, which says what is exceeded and when to try again; kInvalidArgument for a
-  // request with more sequences than could ever come in. `now` does not decrease.
+  // Admits the whole request or nothing. Errors: kRateLimited, with the limit that is exceeded and when to retry;
+  // kInvalidArgument for a request with more sequences than a limit can ever allow. `now` must not decrease.
   Result<AdmissionTicket> Admit(const AdmissionRequest& request, TimeNs now);
 
-  // For requests from now on.
+  // Replaces the limits, for requests from now on.
   void SetQuotas(QuotaTable quotas);
+  // Returns the current counters.
   AdmissionLoad Load() const;
+  // CHECKs the invariants. For tests.
   void CheckIntegrity() const;
 
  private:
   friend class AdmissionTicket;
-  // Fills with time. A level below zero is debt.
+  // A token bucket. A level below zero is debt.
   struct Bucket {
     double level = 0;
     TimeNs filled_at = 0;
-    bool used = false;  // an unused one is full
+    bool used = false;  // false: the bucket is new, and its first Fill fills it up
     void Fill(double rate, double capacity, TimeNs now);
   };
   struct Account;
   using Accounts = std::map<std::string, Account, std::less<>>;
+  // The state of one adapter or API key.
   struct Account {
     Bucket requests, tokens;
     std::int64_t serving = 0;
     std::int64_t queued = 0;
-    std::list<Accounts::iterator>::iterator idle;  // its place in idle_, if nothing is being served
+    std::list<Accounts::iterator>::iterator idle;  // position in idle_, while `serving` is 0
   };
 
   Accounts::iterator Open(const std::string& name);
@@ -98,8 +107,8 @@ class Admission {
   const AdmissionOptions options_;
   mutable std::mutex mutex_;
   QuotaTable quotas_;
-  Accounts accounts_;                   // "a:" adapters, "k:" keys
-  std::list<Accounts::iterator> idle_;  // without requests, the one used last at the end
+  Accounts accounts_;                   // keys: "a:" + adapter or "k:" + API key
+  std::list<Accounts::iterator> idle_;  // accounts without requests; the most recently used is last
   AdmissionLoad load_;
 };
 

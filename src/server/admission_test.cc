@@ -1,4 +1,4 @@
-// Quotas and queues on a clock that the test moves.
+// Quotas and queues, on a clock that the test sets.
 #include "server/admission.h"
 
 #include <atomic>
@@ -29,7 +29,7 @@ TEST(Admission, RatesFillWithTime) {
   EXPECT_EQ(refused.error().code, ErrorCode::kRateLimited);
   EXPECT_EQ(refused.error().retry_after_seconds, 1);
   EXPECT_THAT(refused.error().message, HasSubstr("the model `sql`: expected at most 2 a second"));
-  EXPECT_TRUE(admission.Admit(For("other"), now).ok());  // a quota of its own
+  EXPECT_TRUE(admission.Admit(For("other"), now).ok());  // has its own quota
   EXPECT_FALSE(admission.Admit(For("sql"), now + kNsPerSecond / 2 - kNsPerMs).ok());
   EXPECT_TRUE(admission.Admit(For("sql"), now + kNsPerSecond / 2).ok());
   now += 100 * kNsPerSecond;
@@ -70,7 +70,7 @@ TEST(Admission, ConcurrencyCountsSequencesUntilTheyEnd) {
   EXPECT_TRUE(admission.Admit(For("sql", 3), 0).ok());
   const auto never = admission.Admit(For("sql", 4), 0);
   ASSERT_FALSE(never.ok());
-  EXPECT_EQ(never.error().code, ErrorCode::kInvalidArgument);  // trying again would not help
+  EXPECT_EQ(never.error().code, ErrorCode::kInvalidArgument);  // retrying would not help
   EXPECT_EQ(never.error().param, "n");
   EXPECT_EQ(admission.Load().refused, 3);
 }
@@ -101,7 +101,7 @@ TEST(Admission, TokensAreADebtThatTimePays) {
   {
     auto ticket = admission.Admit(For("sql"), 0);
     ASSERT_TRUE(ticket.ok());
-    ticket->Progress(1, 600);  // 100 were there
+    ticket->Progress(1, 600);  // the bucket held 100
   }
   const auto refused = admission.Admit(For("sql"), 0);
   ASSERT_FALSE(refused.ok());
@@ -121,7 +121,7 @@ TEST(Admission, KeysHaveLimitsOfTheirOwnAndARefusalTakesNothing) {
   for (int i = 0; i < 5; ++i) {
     EXPECT_THAT(admission.Admit(WithKey("acme", key), 0).error().message, HasSubstr("the API key `acme`"));
   }
-  auto second = admission.Admit(WithKey("other", key), 0);  // the adapter's bucket still has one
+  auto second = admission.Admit(WithKey("other", key), 0);  // the adapter's bucket still has one token
   EXPECT_TRUE(second.ok());
   EXPECT_THAT(admission.Admit(WithKey("third", key), 0).error().message, HasSubstr("the model `sql`"));
   admission.CheckIntegrity();
@@ -150,7 +150,7 @@ TEST(Admission, MillionsOfNamesStayInBoundedMemory) {
     EXPECT_TRUE(admission.Admit(For("name" + std::to_string(i)), i).ok());
   }
   EXPECT_LE(admission.Load().names, 101u);
-  EXPECT_FALSE(admission.Admit(For("held"), 0).ok());  // what is in use is never forgotten
+  EXPECT_FALSE(admission.Admit(For("held"), 0).ok());  // names in use are never forgotten
   EXPECT_FALSE(admission.Admit(For("name199999"), 200'000).ok());
   admission.CheckIntegrity();
 }

@@ -1,4 +1,4 @@
-// Secret keys that clients show as `Authorization: Bearer KEY`.
+// Secret keys that clients send as `Authorization: Bearer KEY`.
 #pragma once
 
 #include <filesystem>
@@ -9,14 +9,15 @@
 
 namespace loramux {
 
-// The key in a file: its content without white space around it. Error: unreadable, shorter than 16 bytes, or with white
-// space or control characters inside; `flag` names the option in messages, which never show the key.
+// Reads the key from a file: its content without surrounding white space. Error: the file cannot be read, or the key is
+// shorter than 16 bytes or contains white space or control characters. `flag` names the command-line option in
+// messages; messages never show the key.
 Result<std::string> ReadKeyFile(const std::filesystem::path& path, const std::string& flag);
 
-// The key of an Authorization header's value; empty if it is none.
+// Returns the key in the value of an Authorization header; empty if the value holds none.
 std::string_view BearerToken(std::string_view authorization);
 
-// Takes the same time wherever the two differ; depends on their lengths alone.
+// Compares two keys in constant time: the time depends on the lengths alone.
 bool SameKey(std::string_view a, std::string_view b);
 
 }  // namespace loramux

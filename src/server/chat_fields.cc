@@ -5,7 +5,7 @@ namespace {
 
 constexpr std::size_t kMaxTemplateVariables = 256;
 
-// A string, or text parts, which are joined by line breaks as vLLM does; templates see a string.
+// Turns the content into a string, which templates expect. Text parts are joined by line breaks, as in vLLM.
 void NormaliseContent(Json& message, FieldReader& fields, const std::string& where) {
   const auto found = message.find("content");
   if (found == message.end()) {
@@ -38,7 +38,8 @@ void NormaliseContent(Json& message, FieldReader& fields, const std::string& whe
   content = std::move(text);
 }
 
-// Templates walk the arguments of earlier tool calls as an object; the protocol has them as a string of JSON.
+// Parses the arguments of earlier tool calls, which are strings of JSON in the protocol: templates iterate over
+// objects.
 void NormaliseToolCalls(Json& message, FieldReader& fields, const std::string& where) {
   const auto found = message.find("tool_calls");
   if (found == message.end()) return;
@@ -134,7 +135,7 @@ void ReadTemplateOptions(FieldReader& fields, ChatPrompt& prompt, Json& context)
   }
 }
 
-// Templates come with the model: one from a client would decide what the model is told.
+// Refuses `chat_template`. Templates come with the model; a client's template could change what the model is told.
 void RefuseTemplate(FieldReader& fields) {
   const Json* own = fields.Find("chat_template");
   if (own == nullptr || (own->is_string() && own->get_ref<const std::string&>().empty())) return;

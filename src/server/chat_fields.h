@@ -1,4 +1,4 @@
-// The fields of a request that make a chat prompt: messages, tools and what the template is told besides. The same for
+// The request fields from which a chat prompt is built: messages, tools and the other template variables. Used by
 // /v1/chat/completions and /tokenize.
 #pragma once
 
@@ -8,14 +8,19 @@
 
 namespace loramux {
 
+// A chat prompt before its template is rendered.
 struct ChatPrompt {
-  std::string template_context;  // what the template sees: {"messages", "tools", "documents", chat_template_kwargs...}
+  // variables of the template, as JSON: {"messages", "tools", "documents", chat_template_kwargs...}
+  std::string template_context;
+  // Ends the prompt with the header of the assistant's answer.
   bool add_generation_prompt = true;
+  // The model continues the last message instead of answering it.
   bool continue_final_message = false;
-  std::string final_message;  // content of the last message, if it is continued
+  std::string final_message;  // content of the last message, if continue_final_message
 };
 
-// Errors are left in `fields`, which reads `body`. Takes the messages out of `body`: call it last.
+// Reads the chat fields from `body` into `prompt`. `fields` must read the same `body`, and receives the errors. Moves
+// the messages out of `body`, so call this last.
 void ReadChatPrompt(Json& body, FieldReader& fields, ChatPrompt& prompt);
 
 }  // namespace loramux

@@ -11,7 +11,7 @@ std::string_view StripLeft(std::string_view text) {
 }
 
 std::string_view StripRight(std::string_view text) {
-  return text.substr(0, text.find_last_not_of(kWhiteSpace) + 1);  // npos + 1 is 0
+  return text.substr(0, text.find_last_not_of(kWhiteSpace) + 1);  // the sum is 0 for npos
 }
 
 }  // namespace
@@ -26,7 +26,7 @@ Result<std::string> CutAfterFinalMessage(std::string rendered, std::string_view 
         "found it changed",
         "continue_final_message");
   }
-  // The trailing white space is part of the message, unless the template has dropped it.
+  // Keep the trailing white space, which is part of the message, unless the template dropped it.
   const bool kept = rendered.compare(at, left_stripped.size(), left_stripped) == 0;
   rendered.resize(at + (kept ? left_stripped : stripped).size());
   return rendered;

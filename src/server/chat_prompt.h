@@ -1,4 +1,4 @@
-// From chat messages to the prompt's text.
+// Turns chat messages into the text of a prompt.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace loramux {
 
-// Renders the template over the messages. `chat_template` may be null: the model has none, and the error
-// says what to do. Thread-safe.
+// Renders the template over the messages. `unix_seconds` is the time that the template sees. `chat_template` may be
+// null: the model has no template, and the error says how to add one. Thread-safe.
 Result<std::string> RenderChatPrompt(const ChatTemplate* chat_template, const ChatPrompt& prompt,
                                      std::int64_t unix_seconds);
 
-// For continue_final_message: cuts `rendered` behind the last occurrence of the final message, so that the model goes
-// on with it (what transformers does). Error if the template changed the message beyond recognition.
+// For continue_final_message: cuts `rendered` after the last occurrence of the final message, so that the model
+// continues it (as transformers does). Error: the template changed the message, so `rendered` does not contain it.
 Result<std::string> CutAfterFinalMessage(std::string rendered, std::string_view final_message);
 
 }  // namespace loramux

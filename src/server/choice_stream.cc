@@ -40,7 +40,7 @@ void ChoiceStream::Prepend(std::string text) {
   text_ = std::move(text) + text_;
 }
 
-// Models pad their vocabulary beyond the tokenizer's; such ids have no text.
+// True if the id has text. Models pad their vocabulary beyond the tokenizer's; padding ids have no text.
 bool ChoiceStream::Knows(TokenId id) const {
   return id < tokenizer_->VocabSize() && !tokenizer_->IdToToken(id).empty();
 }
@@ -58,7 +58,7 @@ Status ChoiceStream::Apply(const TokenEvent& event) {
   if (event.token) RETURN_IF_ERROR(AddToken(*event.token));
   if (event.finish == FinishReason::kNone || finished()) return Ok{};
   RETURN_IF_ERROR(FinishText());
-  if (finished()) return Ok{};  // by a stop string in the text that was still held back
+  if (finished()) return Ok{};  // a stop string in the text that was held back
   const bool asked_for =
       std::find(stop_token_ids_.begin(), stop_token_ids_.end(), event.stop_token) != stop_token_ids_.end();
   const bool by_id = event.finish == FinishReason::kStop && asked_for;
@@ -76,7 +76,7 @@ Status ChoiceStream::AddToken(const SampledToken& token) {
 }
 
 void ChoiceStream::AddText(std::string_view text) {
-  if (usage_.completion_tokens <= min_tokens_) {  // no stop string may end the output yet, as in vLLM
+  if (usage_.completion_tokens <= min_tokens_) {  // stop strings may not end the output yet, as in vLLM
     text_ += text;
     return;
   }

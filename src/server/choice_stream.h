@@ -1,4 +1,4 @@
-// One choice of a response: from token events to text, stop strings, logprobs and a finish reason.
+// One choice of a response: turns token events into text, stop strings, logprobs and a finish reason.
 #pragma once
 
 #include <cstdint>
@@ -13,28 +13,31 @@
 
 namespace loramux {
 
-// Not thread-safe; the tokenizer must outlive it.
+// Not thread-safe. The tokenizer must outlive it.
 class ChoiceStream {
  public:
+  // `index` is the position of the choice in the response.
   ChoiceStream(const Tokenizer& tokenizer, const OpenAiRequest& request, std::int32_t index);
 
-  // Text that comes before everything generated (echo).
+  // Puts `text` before all generated text, for `echo`.
   void Prepend(std::string text);
 
-  // Applies the next event of this sequence. Events after the end are ignored. Error: the generation failed or was
-  // cancelled by someone else than us, and the response cannot be completed.
+  // Applies the next event of this sequence. Ignores events after the end. Error: the generation failed or was
+  // cancelled by another party, so the response cannot be completed.
   Status Apply(const TokenEvent& event);
 
-  // The choice is complete: the engine said so, or a stop string was found.
+  // True if the choice is complete: the engine ended it, or a stop string was found.
   bool finished() const { return finish_ != FinishReason::kNone; }
+  // Why the choice ended; kNone while it runs.
   FinishReason finish() const { return finish_; }
-  // The engine has delivered its last event.
+  // True if the engine has delivered its last event.
   bool engine_done() const { return engine_done_; }
-  // Something arrived since the last TakeOutput.
+  // True if an event arrived since the last TakeOutput.
   bool HasOutput() const { return has_news_; }
-  // What is new since the last call (all of it, if this is the first).
+  // Returns the output since the last call (everything, on the first call).
   ChoiceOutput TakeOutput();
 
+  // Tokens so far.
   Usage usage() const { return usage_; }
 
  private:
@@ -63,8 +66,8 @@ class ChoiceStream {
   StopReason stop_reason_;
 };
 
-// One token's text as clients see it in logprobs: with the leading space that a decoder would drop at the start of a
-// text; U+FFFD where it is part of a character.
+// Returns the text of one token for logprobs: with the leading space that a decoder drops at the start of a text, and
+// with U+FFFD where the token is part of a character.
 std::string TokenText(const Tokenizer& tokenizer, TokenId id);
 
 }  // namespace loramux

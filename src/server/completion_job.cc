@@ -11,7 +11,7 @@
 namespace loramux {
 namespace {
 
-// Of a request with many prompts only so many are read by the length proxy: its time is other clients' time.
+// The length proxy reads only this many prompts of a request with many, because it takes time from other requests.
 constexpr std::int32_t kGuessedPrompts = 16;
 
 std::string MakeId(Endpoint endpoint, SeedSource& seeds) {
@@ -25,7 +25,7 @@ Result<OpenAiRequest> Parse(const ServingContext& context, Endpoint endpoint, st
   return endpoint == Endpoint::kChat ? ParseChatRequest(body, limits) : ParseCompletionRequest(body, limits);
 }
 
-// The base model has one account, whichever of its names a request uses.
+// Admits the request, or returns an error. The base model has one account for all its names.
 Result<AdmissionTicket> Admit(const ServingContext& context, const OpenAiRequest& request,
                               const AdapterVersion* adapter) {
   if (context.admission == nullptr) return AdmissionTicket();
@@ -120,7 +120,7 @@ std::int32_t CompletionJob::Guess(const ServingContext& context, std::string_vie
   return context.lengths->Guess(adapter_ == nullptr ? std::string_view() : std::string_view(adapter_->name), text);
 }
 
-// A guess is no condition of the answer: ids that have no text (the model may have more than the tokenizer) have none.
+// Returns 0 for ids without text (the model may have more ids than the tokenizer): a missing guess is no error.
 std::int32_t CompletionJob::GuessOfTokens(const ServingContext& context, std::span<const TokenId> tokens) const {
   if (!WantsGuess(context)) return 0;
   const auto read = tokens.first(std::min(tokens.size(), context.lengths->MaxPromptBytes()));
@@ -155,7 +155,8 @@ GenerationRequest CompletionJob::MakeRequest(const ServingContext& context, cons
   request.stop_token_ids = request_.stop_token_ids;
   if (request_.max_tokens) {
     request.max_tokens = *request_.max_tokens;
-  } else if (request_.endpoint == Endpoint::kCompletion) {  // the default gives way to the model's length
+    // the default is reduced if the model's length does not allow it
+  } else if (request_.endpoint == Endpoint::kCompletion) {
     const std::int64_t room =
         context.generation->MaxSequenceTokens(request.adapter) - static_cast<std::int64_t>(tokens.size());
     const auto wanted = std::max(kDefaultCompletionTokens, request_.min_tokens);
@@ -231,7 +232,7 @@ Usage CompletionJob::TotalUsage() const {
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     const Usage usage = choices_[i].stream.usage();
     total.completion_tokens += usage.completion_tokens;
-    if (i % static_cast<std::size_t>(request_.n) != 0) continue;  // the choices of a prompt share it
+    if (i % static_cast<std::size_t>(request_.n) != 0) continue;  // count the prompt once for all its choices
     total.prompt_tokens += usage.prompt_tokens;
     total.cached_tokens += usage.cached_tokens;
   }

@@ -1,5 +1,5 @@
-// One completion request from its body to its response, without the sockets: parse, resolve the model, render the
-// template, tokenize, submit, collect. HTTP and threads are openai_service.h's business.
+// One completion request from its body to its response: parse, resolve the model, render the template, tokenize, submit
+// and collect. openai_service.h adds HTTP and threads.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@
 
 namespace loramux {
 
-// Random bits for ids and for requests without a seed. Thread-safe.
+// A source of random bits for ids and for requests without a seed. Thread-safe.
 class SeedSource {
  public:
   explicit SeedSource(std::uint64_t seed) : prng_(seed) {}
@@ -44,67 +44,71 @@ class SeedSource {
   Prng prng_;
 };
 
-// Names the tenant of a request (schedule/fairness.h); at most kMaxTenantBytes.
+// The header that names the tenant of a request (schedule/fairness.h), and its maximum length.
 inline constexpr std::string_view kFairnessHeader = "x-gateway-inference-fairness-id";
 inline constexpr std::size_t kMaxTenantBytes = 256;
 
-// What requests are served from. Owns nothing; everything must outlive the jobs.
+// What completion jobs work with. Owns nothing; everything must outlive the jobs.
 struct ServingContext {
   const Clock* clock = nullptr;
   GenerationService* generation = nullptr;
   const AdapterRegistry* registry = nullptr;
   const Tokenizer* tokenizer = nullptr;
-  const ChatTemplate* chat_template = nullptr;  // null: chat requests are refused
+  const ChatTemplate* chat_template = nullptr;  // null: the server refuses chat requests
   SeedSource* seeds = nullptr;
   ServerMetrics* metrics = nullptr;        // null: nothing is counted
-  Admission* admission = nullptr;          // null: everything is let in
-  AdapterFinder* finder = nullptr;         // null: only registered adapters are served; it may block
-  const ApiKey* caller = nullptr;          // of this request; null: no API keys are configured
-  const LengthGuesser* lengths = nullptr;  // null: nobody guesses from the text how long an answer gets
-  // when this HTTP request was; a deadline counts from it. Absent: at Prepare
+  Admission* admission = nullptr;          // null: every request is admitted
+  AdapterFinder* finder = nullptr;         // null: only registered adapters are served; may block on the disk
+  const ApiKey* caller = nullptr;          // the request's API key; null: the server has no API keys
+  const LengthGuesser* lengths = nullptr;  // predicts output lengths from the prompt's text; null: none
+  // When the HTTP request was received; its deadline counts from then. nullopt: when Prepare runs.
   std::optional<TimeNs> received = {};
 };
 
-// The seed of the i-th choice of a prompt: the request's own for the first, unrelated streams for the others.
+// Returns the seed of choice number `choice` of a prompt: `seed` itself for choice 0, unrelated seeds for the others.
 std::uint64_t ChoiceSeed(std::uint64_t seed, std::int32_t choice);
 
-// Movable, not thread-safe.
+// Movable; not thread-safe.
 class CompletionJob {
  public:
-  // Parses and tokenizes; takes time in proportion to the body, so call it off the I/O threads. Errors are for the
-  // client. `tenant`, from a header, names whose share of the server the request takes (empty: its adapter's).
+  // Parses, admits and tokenizes a request. The time grows with the body, so call it off the I/O threads. Errors are
+  // meant for the client. `tenant` is the value of kFairnessHeader; empty: the adapter is the tenant.
   static Result<CompletionJob> Prepare(const ServingContext& context, Endpoint endpoint, std::string_view body,
                                        std::string_view tenant = {});
 
   CompletionJob(CompletionJob&&) = default;
   CompletionJob& operator=(CompletionJob&&) = delete;
-  // Cancels what still runs.
+  // Cancels the sequences that still run.
   ~CompletionJob();
 
+  // True if the client asked for a stream.
   bool stream() const { return request_.stream; }
+  // The response id, "chatcmpl-..." or "cmpl-...".
   const std::string& id() const { return head_.id; }
+  // The model's name as the client sent it.
   const std::string& model() const { return request_.model; }
 
-  // From now on every choice is counted there; its HTTP request was received at `received`.
-  // REQUIRES: comes before Submit.
+  // Makes `metrics` count every choice from now on; `received` is when the HTTP request was received. REQUIRES: Submit
+  // was not called yet.
   void Count(ServerMetrics* metrics, TimeNs received);
-  // Submits every choice; events go to `inbox`. On error nothing stays submitted. REQUIRES: not called before.
+  // Submits every choice; events go to `inbox`. On error no choice stays submitted. REQUIRES: not called before.
   Status Submit(std::shared_ptr<GenerationInbox> inbox);
 
-  // Takes in what arrived; cancels sequences that a stop string has ended. Error: the response cannot be completed.
+  // Applies events, and cancels sequences that a stop string has ended. Error: the response cannot be completed.
   Status Apply(const std::vector<TokenEvent>& events);
-  // Every choice is complete.
+  // True if every choice is complete.
   bool finished() const;
 
-  // Streaming: the events of everything new since the last call; at the end with usage, if asked for, and [DONE].
+  // Streaming: returns the server-sent events of all output since the last call. The last ones are usage, if asked for,
+  // and [DONE].
   std::string TakeEvents();
-  // Not streaming: the whole body. REQUIRES: finished().
+  // Not streaming: returns the whole body. REQUIRES: finished().
   std::string TakeBody();
 
-  // What the log says of it: the model's name, tokens and how the choices ended.
+  // Returns the fields for the access log: the model's name, tokens and finish reasons.
   CompletionSummary Summary() const;
 
-  // Ends all sequences that still run.
+  // Cancels all sequences that still run.
   void Cancel();
 
  private:
@@ -114,7 +118,7 @@ class CompletionJob {
     RequestId id;
     bool submitted = false;
     bool role_sent = false;
-    bool started = false;  // it has its first token
+    bool started = false;  // true once it has its first token
     SequenceMetrics metrics = {};
   };
 
@@ -122,7 +126,8 @@ class CompletionJob {
   Status BuildPrompts(const ServingContext& context);
   Status AddChatPrompt(const ServingContext& context);
   Status AddPrompt(const ServingContext& context, const Prompt& prompt);
-  // How long the next prompt's answer gets; 0: it is not wanted, or cannot be told.
+  // Whether to predict the output length of the next prompt, and the predictions. Guesses are in tokens; 0: not wanted,
+  // or not possible.
   bool WantsGuess(const ServingContext& context) const;
   std::int32_t Guess(const ServingContext& context, std::string_view text) const;
   std::int32_t GuessOfTokens(const ServingContext& context, std::span<const TokenId> tokens) const;
@@ -141,8 +146,8 @@ class CompletionJob {
   std::string tenant_;
   std::shared_ptr<const AdapterVersion> adapter_;  // null: the base model
   AdmissionTicket ticket_;
-  std::vector<Choice> choices_;          // prompt by prompt, n each
-  std::unique_ptr<EventWriter> writer_;  // if streaming
+  std::vector<Choice> choices_;          // ordered by prompt, with `n` choices each
+  std::unique_ptr<EventWriter> writer_;  // null unless streaming
 };
 
 }  // namespace loramux

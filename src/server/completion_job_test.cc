@@ -15,7 +15,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// Keeps what is submitted; the test plays the engine.
+// Records the requests submitted; the test plays the engine.
 class RecordingService final : public GenerationService {
  public:
   Result<RequestId> Submit(GenerationRequest request) override {
@@ -126,8 +126,8 @@ TEST_F(CompletionJobTest, DeadlinesCountFromTheRequestsArrival) {
   EXPECT_EQ(service_.requests[0].deadline, 255 * kNsPerMs);
 }
 
-// The model has 300 tokens, its tokenizer 258: an id without a text is as good a prompt with the length proxy as
-// without.
+// The model has 300 tokens, its tokenizer 258. A prompt with an id without text must work with and without the length
+// proxy.
 TEST_F(CompletionJobTest, TokenIdsNeedNoTextToBeGuessed) {
   const auto guesser = LengthGuesser::Load(std::string(LORAMUX_SOURCE_DIR) + "/demo/length_proxy");
   ASSERT_TRUE(guesser.ok()) << guesser.error().message;
@@ -144,7 +144,7 @@ TEST_F(CompletionJobTest, TokenIdsNeedNoTextToBeGuessed) {
   submit("\"AB\"");
   EXPECT_GT(service_.requests[1].length_hint, 0);
   EXPECT_EQ(service_.requests[1].length_hint, service_.requests[2].length_hint);
-  // What the proxy cannot read makes no difference.
+  // Tokens beyond the beginning that the proxy reads make no difference.
   std::string ids = "[65";
   for (std::size_t i = 1; i < guesser->MaxPromptBytes(); ++i) ids += ",65";
   submit(ids + "]");
@@ -156,7 +156,7 @@ TEST_F(CompletionJobTest, TokenIdsNeedNoTextToBeGuessed) {
 TEST_F(CompletionJobTest, TheDefaultLengthGivesWay) {
   service_.max_tokens = 10;
   const auto job = Submitted(Endpoint::kCompletion, R"({"model":"base","prompt":"123456"})");
-  EXPECT_EQ(service_.requests[0].max_tokens, 3);  // <s> and six bytes are in
+  EXPECT_EQ(service_.requests[0].max_tokens, 3);  // <s> and six bytes are taken
 }
 
 TEST_F(CompletionJobTest, PreparationErrors) {
@@ -217,7 +217,7 @@ TEST_F(CompletionJobTest, StopStringsAcrossTokensCancel) {
   ASSERT_TRUE(Apply(job).ok());
   EXPECT_THAT(service_.cancelled, ElementsAre(1));
   service_.End(0, FinishReason::kCancelled);
-  ASSERT_TRUE(Apply(job).ok());  // too late to matter
+  ASSERT_TRUE(Apply(job).ok());  // the sequence has ended already, so this has no effect
   const Json body = Body(job);
   EXPECT_EQ(body["choices"][0]["text"], "some ");
   EXPECT_EQ(body["choices"][0]["finish_reason"], "stop");
@@ -268,7 +268,7 @@ TEST_F(CompletionJobTest, IdsBeyondTheTokenizerHaveNoText) {
   auto job = Submitted(Endpoint::kCompletion, R"({"model":"base","prompt":"p","logprobs":1})");
   service_.Say(0, "a");
   service_.Emit(0, 299);
-  service_.Emit(0, kEosToken);  // special: skipped
+  service_.Emit(0, kEosToken);  // special token: skipped
   service_.Emit(0, 'b', FinishReason::kLength);
   ASSERT_TRUE(Apply(job).ok());
   const Json body = Body(job);
@@ -337,7 +337,7 @@ TEST(GenerationInbox, OverflowsAndCloses) {
   EXPECT_EQ(inbox.Take().size(), 2u);
   for (int i = 0; i < 5; ++i) inbox.Push({});
   EXPECT_TRUE(inbox.overflowed());
-  EXPECT_EQ(woken, 3);  // at the first and at the overflow
+  EXPECT_EQ(woken, 3);  // at the first event after each Take, and at the overflow
   inbox.Close();
   inbox.Push({});
   EXPECT_EQ(woken, 3);

@@ -5,7 +5,7 @@
 namespace loramux {
 namespace {
 
-constexpr const char* kMaxAgeSeconds = "600";  // how long a browser may remember a preflight
+constexpr const char* kMaxAgeSeconds = "600";  // how long a browser may cache a preflight response
 constexpr const char* kExposedHeaders = "X-Request-Id, Retry-After";
 
 bool Contains(const std::vector<std::string>& allowed, std::string_view origin) {
@@ -22,7 +22,7 @@ HeaderList CorsHeaders(const std::vector<std::string>& allowed, std::string_view
   if (allowed.empty()) return {};
   const bool any = Contains(allowed, "*");
   HeaderList headers;
-  if (!any) headers.emplace_back("Vary", "Origin");  // caches keep one response for each origin
+  if (!any) headers.emplace_back("Vary", "Origin");  // caches must keep one response per origin
   if (!Allows(allowed, origin)) return headers;
   headers.emplace_back("Access-Control-Allow-Origin", any ? "*" : std::string(origin));
   headers.emplace_back("Access-Control-Expose-Headers", kExposedHeaders);
@@ -34,7 +34,7 @@ HeaderList PreflightHeaders(const std::vector<std::string>& allowed, std::string
   if (!Allows(allowed, origin)) return {};
   HeaderList headers = {{"Access-Control-Allow-Methods", std::string(methods)},
                         {"Access-Control-Max-Age", kMaxAgeSeconds}};
-  // Any header may be sent; "*" would not cover Authorization.
+  // Allow the requested headers by name, because "*" does not include Authorization.
   if (!requested_headers.empty()) headers.emplace_back("Access-Control-Allow-Headers", std::string(requested_headers));
   return headers;
 }

@@ -1,4 +1,4 @@
-// Cross-origin requests: which web pages of other hosts may read responses (the Fetch standard's CORS protocol).
+// Cross-origin requests: which web pages of other origins may read responses (the CORS protocol of the Fetch standard).
 #pragma once
 
 #include <string>
@@ -8,15 +8,16 @@
 
 namespace loramux {
 
+// Header fields: names and values.
 using HeaderList = std::vector<std::pair<std::string, std::string>>;
 
-// `allowed` are exact origins such as "https://chat.example.com", or "*" for any; if it is empty, no header is ever
-// sent. Credentials (cookies) are never allowed; keys in the Authorization header are.
+// In both functions `allowed` holds exact origins such as "https://chat.example.com", or "*" for any origin. If it is
+// empty, no header is sent. Credentials (cookies) are never allowed; keys in the Authorization header are.
 
-// What every response to a request with this Origin header (empty: none) carries.
+// Returns the headers of every response to a request with this Origin header (empty: the request has none).
 HeaderList CorsHeaders(const std::vector<std::string>& allowed, std::string_view origin);
-// What the answer to a preflight carries besides. `methods` is the value of Allow, `requested_headers` that of
-// Access-Control-Request-Headers. Empty unless the origin is allowed.
+// Returns the further headers of the response to a preflight request. `methods` is the value of the Allow header,
+// `requested_headers` the value of Access-Control-Request-Headers. Empty unless the origin is allowed.
 HeaderList PreflightHeaders(const std::vector<std::string>& allowed, std::string_view origin, std::string_view methods,
                             std::string_view requested_headers);
 

@@ -1,5 +1,5 @@
-// The engine's part of /metrics, from one snapshot: nothing here is remembered between scrapes, so no series outlives
-// what it is about.
+// The engine's part of /metrics, computed from one snapshot. No state is kept between scrapes, so a series ends
+// together with the adapter that it describes.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,18 @@
 
 namespace loramux {
 
+// The input of EngineMetrics.
 struct EngineMetricsInput {
   const EngineSnapshot* snapshot = nullptr;
-  std::vector<std::shared_ptr<const AdapterVersion>> registered;  // AdapterRegistry::List()
+  std::vector<std::shared_ptr<const AdapterVersion>> registered;  // from AdapterRegistry::List()
+  // The value of the label model_name.
   std::string model_name;
-  std::size_t top_adapters = 50;  // with series of their own
+  std::size_t top_adapters = 50;  // adapters with series of their own; the others are summed up
+  // The time of the scrape.
   std::int64_t unix_seconds = 0;
 };
 
+// Returns the engine's metric families. REQUIRES: input.snapshot is not null.
 std::vector<prometheus::MetricFamily> EngineMetrics(const EngineMetricsInput& input);
 
 }  // namespace loramux

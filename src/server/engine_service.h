@@ -1,4 +1,4 @@
-// The engine, as the server sees it.
+// The engine as a GenerationService.
 #pragma once
 
 #include <utility>
@@ -8,7 +8,7 @@
 
 namespace loramux {
 
-// Thread-safe, as the engine's calls are. Does not own the engine, which must outlive it.
+// Forwards every call to the engine. Thread-safe. Does not own the engine, which must outlive it.
 class EngineService final : public GenerationService {
  public:
   explicit EngineService(Engine* engine) : engine_(engine) {}

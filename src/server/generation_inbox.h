@@ -1,4 +1,4 @@
-// Where the engine thread leaves the news of one HTTP request's sequences until the connection's thread takes them.
+// The queue of events between the engine thread and a connection's thread, for the sequences of one HTTP request.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@
 
 namespace loramux {
 
-// A GenerationEvent that outlives the callback.
+// A copy of a GenerationEvent that can outlive the callback.
 struct TokenEvent {
-  std::size_t choice = 0;  // of the HTTP request
+  std::size_t choice = 0;  // index of the choice in the HTTP request
   std::optional<SampledToken> token;
   FinishReason finish = FinishReason::kNone;
   TokenId stop_token = -1;
@@ -29,20 +29,22 @@ struct TokenEvent {
   TokenEvent(std::size_t choice_index, const GenerationEvent& event);
 };
 
-// Thread-safe. Bounded: a connection that does not keep up overflows it instead of filling the memory.
+// Thread-safe. Bounded: if the connection does not keep up, the inbox overflows instead of using more memory.
 class GenerationInbox {
  public:
-  // `wake` is called on the pushing thread, under the lock, when the first event arrives after a Take, and at overflow.
-  // It may only post.
+  // `wake` is called on the pushing thread, with the lock held, when the first event arrives after a Take and when the
+  // inbox overflows. It may only post work to another thread. `max_bytes` bounds the events that are held.
   GenerationInbox(std::size_t max_bytes, std::function<void()> wake);
 
+  // Adds an event. Drops it once the inbox is closed or has overflowed.
   void Push(TokenEvent event);
-  // Everything that arrived, in order.
+  // Removes and returns all events, in order of arrival.
   std::vector<TokenEvent> Take();
+  // True if events wait to be taken.
   bool HasEvents() const;
-  // Events were dropped: the response cannot be completed.
+  // True if events were dropped for lack of space: the response cannot be completed.
   bool overflowed() const;
-  // Drops what is there and all that comes; `wake` is not called again after this returns.
+  // Drops the events held and all later ones. `wake` is not called again after this returns.
   void Close();
 
  private:

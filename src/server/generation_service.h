@@ -1,4 +1,4 @@
-// What the server needs of the engine, and no more. The engine implements it in the program; tests script it.
+// The part of the engine that the server uses. The program passes the engine (engine_service.h); tests pass a script.
 #pragma once
 
 #include <cstdint>
@@ -9,22 +9,23 @@
 
 namespace loramux {
 
+// Numbers of sequences.
 struct GenerationLoad {
   std::int64_t running = 0;
   std::int64_t waiting = 0;
 };
 
-// Thread-safe: the server calls it from its own threads. Nothing here may block for long.
+// Thread-safe: the server calls it from its own threads. No method may block for long.
 class GenerationService {
  public:
   virtual ~GenerationService() = default;
-  // Engine::Submit. The callback may come before this returns.
+  // Submits a request; see Engine::Submit. Its callback may run before this returns.
   virtual Result<RequestId> Submit(GenerationRequest request) = 0;
-  // Engine::Cancel: unknown ids are ignored.
+  // Cancels a request; see Engine::Cancel. Ignores unknown ids.
   virtual void Cancel(RequestId id) = 0;
-  // Engine::MaxSequenceTokens: bounds the length where the client gives none.
+  // The most tokens a sequence may have; see Engine::MaxSequenceTokens. Bounds the length where the client gives none.
   virtual std::int64_t MaxSequenceTokens(AdapterGeneration adapter) const = 0;
-  // For /health.
+  // Returns the current load, for /health.
   virtual GenerationLoad Load() const = 0;
 };
 

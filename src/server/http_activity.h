@@ -1,5 +1,4 @@
-// What the connections of one server share: which requests are being answered, and what their bodies may take of
-// memory.
+// State that all connections of one server share: the requests in flight, and the memory that request bodies may use.
 #pragma once
 
 #include <chrono>
@@ -13,31 +12,37 @@
 
 namespace loramux {
 
-// How a shutdown went.
+// The outcome of a shutdown.
 struct DrainReport {
-  std::int64_t in_flight = 0;        // requests that ran when it began
-  std::vector<std::string> dropped;  // those of them that were cut off, in words
+  std::int64_t in_flight = 0;        // requests that were running when the shutdown began
+  std::vector<std::string> dropped;  // descriptions of the requests among them that were cut off
 };
 
 // Thread-safe.
 class HttpActivity {
+  // `max_body_bytes` bounds the bodies held by all connections together.
  public:
   explicit HttpActivity(std::size_t max_body_bytes) : max_body_bytes_(max_body_bytes) {}
 
-  // A request that a handler answers from now on. False once draining: it must be refused.
+  // Counts a request that a handler starts to answer. False if the server is draining: refuse the request.
   bool Begin();
+  // Ends a request for which Begin returned true.
   void End();
-  // No further requests.
+  // Makes Begin return false from now on.
   void StartDraining();
   bool draining() const;
-  // No request is being answered. False after `timeout`.
+  // Waits until no request is in flight. False if `timeout` passes first.
   bool WaitUntilIdle(std::chrono::milliseconds timeout);
 
+  // Adds the description of a request that was cut off to the report.
   void AddDropped(std::string request);
+  // Returns the outcome of the shutdown so far.
   DrainReport Report() const;
 
-  // Bytes of bodies that are held at the same time, by all connections. False: they are more than they may be together.
+  // Reserves bytes for bodies. False if all connections together would hold more than the limit; then nothing is
+  // reserved.
   bool TakeBodyBytes(std::size_t bytes);
+  // Returns reserved bytes.
   void ReturnBodyBytes(std::size_t bytes);
 
  private:
@@ -50,7 +55,7 @@ class HttpActivity {
   const std::size_t max_body_bytes_;
 };
 
-// Begins, if wanted and possible, and ends.
+// Calls Begin if `wanted`, and End on destruction if Begin returned true.
 class InFlight {
  public:
   InFlight(HttpActivity& activity, bool wanted) : activity_(activity), begun_(wanted && activity.Begin()) {}
@@ -66,7 +71,7 @@ class InFlight {
   const bool begun_;
 };
 
-// One request's share of the body bytes; gives it back at the end.
+// One request's share of the body bytes. Returns it on destruction.
 class BodyLease {
  public:
   explicit BodyLease(HttpActivity& activity) : activity_(activity) {}
@@ -74,12 +79,14 @@ class BodyLease {
   BodyLease(const BodyLease&) = delete;
   BodyLease& operator=(const BodyLease&) = delete;
 
-  // To `bytes` in all, which is not less than before.
+  // Grows the share to `bytes` in total. False if the limit does not allow it. REQUIRES: `bytes` is not less than
+  // before.
   bool Grow(std::size_t bytes) {
     if (!activity_.TakeBodyBytes(bytes - bytes_)) return false;
     bytes_ = bytes;
     return true;
   }
+  // Returns the whole share.
   void Release() { activity_.ReturnBodyBytes(std::exchange(bytes_, 0)); }
 
  private:

@@ -1,4 +1,4 @@
-// A blocking HTTP client for the tests of this room, which can also misbehave.
+// A blocking HTTP client for this directory's tests. It can also violate the protocol.
 #pragma once
 
 #include <string>
@@ -17,10 +17,12 @@
 
 namespace loramux {
 
+// A response as the client received it.
 struct ClientResponse {
   int status = 0;  // 0: the connection ended without a response
   std::vector<std::pair<std::string, std::string>> headers;
   std::string body;
+  // True if the whole response arrived.
   bool complete = false;
   bool keep_alive = false;
 
@@ -31,7 +33,7 @@ struct ClientResponse {
     return {};
   }
   Json json() const { return Json::parse(body, nullptr, false); }
-  // The data of every server-sent event.
+  // Returns the data of every server-sent event in the body.
   std::vector<std::string> events() const {
     std::vector<std::string> data;
     std::size_t at = 0;
@@ -48,7 +50,7 @@ struct ClientResponse {
 
 class HttpClient {
  public:
-  // `receive_bytes` > 0 makes the socket's receive buffer that small.
+  // Connects to 127.0.0.1. `receive_bytes` > 0 sets the size of the socket's receive buffer.
   explicit HttpClient(std::uint16_t port, int receive_bytes = 0) : socket_(context_) {
     using boost::asio::ip::tcp;
     socket_.open(tcp::v4());
@@ -56,11 +58,13 @@ class HttpClient {
     socket_.connect(tcp::endpoint(boost::asio::ip::make_address("127.0.0.1"), port));
   }
 
+  // Sends raw bytes. False on error.
   bool Send(std::string_view bytes) {
     boost::system::error_code error;
     boost::asio::write(socket_, boost::asio::buffer(bytes.data(), bytes.size()), error);
     return !error;
   }
+  // Returns the text of a request.
   static std::string Format(std::string_view method, std::string_view target, std::string_view body = {},
                             std::string_view extra_headers = {}) {
     std::string text =
@@ -69,6 +73,7 @@ class HttpClient {
       text += "Content-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n";
     return text + "\r\n" + std::string(body);
   }
+  // Reads one response. `head_only`: it has no body.
   ClientResponse Read(bool head_only = false) {
     namespace http = boost::beast::http;
     http::response_parser<http::string_body> parser;
@@ -85,18 +90,20 @@ class HttpClient {
     response.complete = !error;
     return response;
   }
+  // Sends one request and reads its response.
   ClientResponse Do(std::string_view method, std::string_view target, std::string_view body = {},
                     std::string_view extra_headers = {}) {
     Send(Format(method, target, body, extra_headers));
     return Read(method == "HEAD");
   }
-  // At least one byte; empty at the end of the connection.
+  // Reads at least one byte. Empty at the end of the connection.
   std::string ReadSome() {
     char bytes[4096];
     boost::system::error_code error;
     const std::size_t n = socket_.read_some(boost::asio::buffer(bytes), error);
     return std::string(bytes, n);
   }
+  // Reads until the text contains `wanted`, or to the end of the connection.
   std::string ReadUntil(std::string_view wanted) {
     std::string text;
     while (text.find(wanted) == std::string::npos) {
@@ -115,7 +122,7 @@ class HttpClient {
     boost::system::error_code ignored;
     socket_.close(ignored);
   }
-  // RST instead of FIN.
+  // Closes the connection with RST instead of FIN.
   void Reset() {
     socket_.set_option(boost::asio::socket_base::linger(true, 0));
     Close();

@@ -24,15 +24,16 @@ namespace beast = boost::beast;
 namespace http = boost::beast::http;
 using boost::system::error_code;
 
-constexpr std::size_t kWatchBytes = 512;               // a client that waits for its answer sends nothing
+constexpr std::size_t kWatchBytes = 512;               // a client that waits for its response normally sends nothing
 constexpr std::size_t kMaxPipelinedBytes = 64 * 1024;  // read ahead while a handler works
 constexpr std::size_t kLingerBytes = 16 * 1024;
+// The body limit of open routes.
 constexpr std::size_t kMaxOpenBodyBytes = 64 * 1024;
 constexpr std::size_t kMaxTargetInLog = 200;
 constexpr std::string_view kShuttingDown = "The server is shutting down; try again elsewhere or later.";
 constexpr std::size_t kMaxLingerBytes = std::size_t{64} << 20;
 
-// All but the body.
+// Returns the request without its body.
 HttpRequest TakeHead(const HttpConnection::RequestParser& parser) {
   const auto& message = parser.get();
   HttpRequest request;
@@ -91,7 +92,7 @@ asio::awaitable<void> HttpConnection::Run() {
   co_await Close();
 }
 
-// An id for what is about to come: even a request that cannot be read is answered with one.
+// Makes a request id in advance, so that even the reply to a request that cannot be read has one.
 void HttpConnection::BeginTrace() {
   const auto& random_bits = options_.hooks.random_bits;
   trace_ = NewTrace(random_bits ? random_bits : [this, n = std::uint64_t{0}]() mutable {
@@ -138,12 +139,12 @@ asio::awaitable<bool> HttpConnection::ServeOne() {
   co_await Answer(exchange, route, std::move(refusal));
   co_await StopWatching();
   body_lease_.Release();
-  if (!exchange.complete()) MarkGone();  // half a response cannot be mended
+  if (!exchange.complete()) MarkGone();  // the response is incomplete and cannot be repaired
   Log(exchange, start);
   co_return keep_alive_ && !gone_;
 }
 
-// The parser lives only here: what it holds of the header need not stay while the handler works.
+// The parser lives only in this function, so that its copy of the header is freed before the handler runs.
 asio::awaitable<bool> HttpConnection::ReadRequest(HttpRequest& request, const HttpRoute*& route,
                                                   std::optional<HttpReply>& refusal) {
   RequestParser parser;
@@ -157,7 +158,7 @@ asio::awaitable<bool> HttpConnection::ReadRequest(HttpRequest& request, const Ht
   refusal = Screen(request, route);
   keep_alive_ = parser.keep_alive() && (!refusal || parser.is_done());
   if (refusal) co_return true;  // its body is not read
-  // Who has not shown a key may not make the server hold much.
+  // Open routes need no key, so they may hold only small bodies.
   const std::size_t limit = route->access == RouteAccess::kOpen ? kMaxOpenBodyBytes : options_.max_body_bytes;
   const bool body = co_await ReadBody(parser, limit);
   request.body = std::move(parser.get().body());
@@ -188,7 +189,7 @@ asio::awaitable<void> HttpConnection::Close() {
   ArmDeadline(options_.linger_timeout);
   error_code error;
   if (!gone_ && linger_) {
-    // Closing with unread input would reset the connection, and the client might never see the response.
+    // Closing with unread input would reset the connection, and the client might lose the response.
     co_await stream_->EndWriting();
     buffer_.clear();
     for (std::size_t total = 0; !error && !deadline_passed_ && total < kMaxLingerBytes;) {
@@ -228,7 +229,7 @@ void HttpConnection::MarkGone() {
 
 // ---- Handling ----
 
-// Refuses what its header already shows to be unwanted, so that its body need not be received.
+// Refuses a request by its header alone, so that its body need not be received.
 std::optional<HttpReply> HttpConnection::Screen(HttpRequest& request, const HttpRoute*& route) const {
   std::vector<std::string> allowed;
   route = routes_.Find(request, allowed);
@@ -259,7 +260,7 @@ HttpReply HttpConnection::NoRouteReply(const HttpRequest& request, std::vector<s
   return reply;
 }
 
-// Exceptions of libraries (or of memory) end the request, not the process.
+// Exceptions of libraries, or for lack of memory, end the request and not the process.
 asio::awaitable<void> HttpConnection::RunHandler(const HttpHandler& handler, HttpExchange& exchange) {
   try {
     co_await handler(exchange);
@@ -314,20 +315,20 @@ asio::awaitable<bool> HttpConnection::SendReply(HttpReply reply, bool head_only)
 }
 
 asio::awaitable<bool> HttpConnection::StartStream(std::string content_type) {
-  // HTTP/1.0 clients do not know chunks: for them the end of the connection is the end.
+  // HTTP/1.0 clients do not support chunks: for them the end of the connection ends the body.
   if (activity_.draining() || http_version_ == 10) keep_alive_ = false;
   http::response<http::empty_body> response(http::status::ok, http_version_);
   response.set(http::field::server, "loramux");
   response.set(http::field::content_type, content_type);
   response.set(http::field::cache_control, "no-cache");
-  response.set("X-Accel-Buffering", "no");  // proxies pass events on at once
+  response.set("X-Accel-Buffering", "no");  // makes proxies pass on events at once
   for (const auto& [name, value] : trace_.Headers()) response.set(name, value);
   if (options_.hooks.responded) options_.hooks.responded(200);
   for (const auto& [name, value] : CorsHeaders(options_.allowed_origins, origin_)) response.set(name, value);
   response.keep_alive(keep_alive_);
   if (http_version_ == 11) response.chunked(true);
   std::ostringstream head;
-  head << response.base();  // the message itself would add the last chunk
+  head << response.base();  // the message itself would also write the last chunk
   const std::string text = std::move(head).str();
   co_return co_await WriteAll(text);
 }
@@ -345,7 +346,7 @@ asio::awaitable<bool> HttpConnection::EndStream() {
   co_return co_await WriteAll("0\r\n\r\n");
 }
 
-// ---- Watching for the client's leaving while a handler works ----
+// ---- Watching for the client's disconnect while a handler works ----
 
 void HttpConnection::WatchForDisconnect(std::function<void()> gone) {
   on_gone_ = std::move(gone);
@@ -354,7 +355,7 @@ void HttpConnection::WatchForDisconnect(std::function<void()> gone) {
   ContinueWatching();
 }
 
-// What arrives is the next, pipelined request: it is kept, up to a bound. Beyond it only errors are noticed.
+// Input that arrives is the next, pipelined request: it is kept, up to a bound. Beyond it only errors are noticed.
 void HttpConnection::ContinueWatching() {
   watch_read_pending_ = true;
   const auto arrived = [self = shared_from_this()](error_code error, std::size_t n) {

@@ -1,4 +1,4 @@
-// One client connection: reads requests, runs their handlers, writes what they answer. Internal to the HTTP server.
+// One client connection: reads requests, runs their handlers, writes the responses. Internal to the HTTP server.
 #pragma once
 
 #include <chrono>
@@ -25,7 +25,7 @@
 
 namespace loramux {
 
-// What all connections of a server have in common. All of it outlives them.
+// What all connections of a server share. Everything in it must outlive the connections.
 struct HttpShared {
   const HttpServerOptions& options;
   const RouteTable& routes;
@@ -33,32 +33,33 @@ struct HttpShared {
   HttpActivity& activity;
 };
 
-// Everything runs on the strand that the stream's socket was made with; requests are served one after the other, in
-// order (pipelined ones wait in the buffer). How much memory a connection may hold is bounded: see docs/operations.md.
+// Runs on the strand that the stream's socket was made with. Serves requests one after the other, in order; pipelined
+// requests wait in the buffer. The memory of a connection is bounded (docs/guide/memory.md).
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
   using RequestParser = boost::beast::http::request_parser<boost::beast::http::string_body>;
 
   HttpConnection(std::unique_ptr<HttpStream> stream, const HttpShared& shared);
 
-  // Serves until the connection ends. The caller keeps the connection alive. May throw what libraries throw.
+  // Serves requests until the connection ends. The caller keeps the connection object alive. Libraries may throw.
   boost::asio::awaitable<void> Run();
-  // Tells the client why it is not served (503), and closes.
+  // Tells the client why the server refuses the connection (status 503), and closes it.
   boost::asio::awaitable<void> RunRefused(std::string why);
 
   boost::asio::any_io_executor executor() { return stream_->socket().get_executor(); }
 
-  // The rest on the strand only.
-  // Shutdown's three steps. The running handler is to end, and is reported as dropped; ...
+  // The methods below may only be called on the strand. The first three are the steps of a shutdown.
+  // CutOff: asks the running handler to end, and adds its request to the report of dropped requests.
   void CutOff();
-  // ... the connection closes unless a request is being answered; ...
+  // Closes the connection unless a request is being answered.
   void CloseIfIdle();
-  // ... and closes now, whatever happens.
+  // Closes the connection at once.
   void Abort();
+  // True if the client is gone, or the server has given up on it.
   bool gone() const { return gone_; }
-  const RequestTrace& trace() const { return trace_; }  // of the request being served
+  const RequestTrace& trace() const { return trace_; }  // the request being served
 
-  // For HttpExchange.
+  // The following methods implement HttpExchange.
   boost::asio::awaitable<bool> SendReply(HttpReply reply, bool head_only);
   boost::asio::awaitable<bool> StartStream(std::string content_type);
   boost::asio::awaitable<bool> WriteStream(std::string_view data);
@@ -68,8 +69,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void BodyIsGone() { body_lease_.Release(); }
 
  private:
-  // Reading (http_connection_read.cc). Where these return false, the connection is over, and a reply was sent where
-  // that makes sense.
+  // Reading (http_connection_read.cc). Where these return false, the connection is over; they have sent a reply where a
+  // client can still receive one.
   boost::asio::awaitable<bool> WaitForFirstByte();
   void BeginTrace();
   void ContinueTrace(const RequestParser& parser);
@@ -110,22 +111,22 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   BodyLease body_lease_;
 
   boost::asio::steady_timer deadline_;
-  std::uint64_t deadline_number_ = 0;  // an expired handler of an older deadline does nothing
+  std::uint64_t deadline_number_ = 0;  // a timer callback with an older number does nothing
   bool deadline_passed_ = false;
 
-  RequestTrace trace_;  // of the request being served
+  RequestTrace trace_;  // the request being served
   unsigned http_version_ = 11;
   bool keep_alive_ = true;
-  bool gone_ = false;                 // the client is, or we gave up on it
-  bool linger_ = false;               // a last response is on its way
-  bool closing_ = false;              // no further request
-  HttpExchange* exchange_ = nullptr;  // being answered
+  bool gone_ = false;                 // the client is gone, or the server has given up on it
+  bool linger_ = false;               // a last response has been sent that the client may still have to read
+  bool closing_ = false;              // no further request will be served
+  HttpExchange* exchange_ = nullptr;  // the exchange being answered
   std::uint64_t bytes_sent_ = 0;
-  std::string origin_;  // the request's Origin header
+  std::string origin_;  // Origin header of the request
 
   bool watching_ = false;
   bool watch_read_pending_ = false;
-  bool input_ended_ = false;  // the watch has seen the end, which a later read need not see again
+  bool input_ended_ = false;  // the watch has read the end of the input; later reads need not repeat that
   std::function<void()> on_gone_;
   std::function<void()> on_cut_off_;
   boost::asio::cancellation_signal stop_watch_;

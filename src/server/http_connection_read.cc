@@ -1,4 +1,4 @@
-// How a connection reads requests from clients that may be slow, wrong or hostile.
+// Reads requests from clients that may be slow, wrong or hostile.
 #include <algorithm>
 #include <limits>
 
@@ -17,7 +17,7 @@ namespace beast = boost::beast;
 namespace http = boost::beast::http;
 using boost::system::error_code;
 
-constexpr std::size_t kFirstReadBytes = 1024;  // all that an idle connection holds
+constexpr std::size_t kFirstReadBytes = 1024;  // the buffer of an idle connection
 constexpr std::size_t kReadBytes = 16 * 1024;
 
 std::string BodyTooLarge(std::size_t limit) {
@@ -39,14 +39,15 @@ asio::awaitable<bool> HttpConnection::WaitForFirstByte() {
   co_return !error;
 }
 
-// Gives the parser what the buffer holds, and reads more where that does not suffice. False on error, or if the
-// deadline has passed. The parser sees the end of the connection as an error, as every request has a length.
+// Passes the buffer to the parser, and reads more if the parser needs it. False on error, or if the deadline has
+// passed. The end of the connection is an error for the parser, because every request has a length.
 asio::awaitable<bool> HttpConnection::ParseMore(RequestParser& parser, error_code& error) {
   if (deadline_passed_) co_return false;
   if (buffer_.size() > 0) {
     buffer_.consume(parser.put(buffer_.data(), error));
     if (error != http::error::need_more) co_return !error;
-    if (buffer_.size() > options_.max_header_bytes + kReadBytes) {  // the parser bounds headers, but not these
+    // the parser limits headers, but not chunk extensions
+    if (buffer_.size() > options_.max_header_bytes + kReadBytes) {
       error = http::error::bad_chunk_extension;
       co_return false;
     }
@@ -92,7 +93,7 @@ std::optional<HttpReply> HttpConnection::HeaderTooLarge(const RequestParser& par
   return std::nullopt;
 }
 
-// Every byte earns a little time, so that a large body may take longer, but not one that only drips.
+// The time left for a body. Received bytes extend it, so large bodies get more time; a client that only drips does not.
 std::chrono::milliseconds HttpConnection::BodyTimeLeft(TimeNs start, std::size_t received) const {
   const auto elapsed = std::chrono::milliseconds((clock_.Now() - start) / kNsPerMs);
   const auto earned = std::chrono::milliseconds(static_cast<std::int64_t>(received) * 1000 /
@@ -127,7 +128,7 @@ asio::awaitable<bool> HttpConnection::ReadBody(RequestParser& parser, std::size_
   co_return true;
 }
 
-// Both always false. They say what was wrong, unless nobody is there to hear it.
+// Both always return false. They send the reason, if the client is still there.
 asio::awaitable<bool> HttpConnection::FailRead(error_code error, bool in_header) {
   int status = 0;
   std::string message;

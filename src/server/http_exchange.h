@@ -1,4 +1,4 @@
-// One HTTP request and the way to answer it: what handlers see of the server. Needs coroutines.
+// One HTTP request and its response: the interface between handlers and the server. Needs coroutines.
 #pragma once
 
 #include <functional>
@@ -19,36 +19,38 @@ namespace loramux {
 
 struct ApiKey;
 
+// A request; its header has been read, and usually its body too.
 struct HttpRequest {
   std::string method;  // "GET"
-  std::string target;  // as sent
+  std::string target;  // as the client sent it
   std::string path;    // percent-decoded, without the query
-  std::string query;   // as sent, without '?'
-  std::string tail;    // what the route's '*' stands for
+  std::string query;   // as the client sent it, without '?'
+  std::string tail;    // the part of the path that matches the '*' of the route
   std::vector<std::pair<std::string, std::string>> headers;
   std::string body;
-  bool draining = false;                 // the server is shutting down (only open routes see that)
-  std::shared_ptr<const ApiKey> caller;  // null: no API keys are configured, or the route is open
+  bool draining = false;                 // the server is shutting down (only open routes see this)
+  std::shared_ptr<const ApiKey> caller;  // the API key; null: the server has no API keys, or the route is open
 
-  // The first header of that name, whatever its case; empty if there is none.
+  // Returns the value of the first header with that name, ignoring case; empty if there is none.
   std::string_view Header(std::string_view name) const;
 };
 
+// A whole response.
 struct HttpReply {
   int status = 200;
   std::string body;
-  std::string content_type = "application/json";  // not sent with an empty body
+  std::string content_type = "application/json";  // not sent if the body is empty
   std::vector<std::pair<std::string, std::string>> headers;
 };
 
-// {"error":{...}} with the status that belongs to the error's code.
+// Returns {"error":{...}} with the HTTP status for the error's code, or with `status`.
 HttpReply ErrorReply(const Error& error);
 HttpReply ErrorReply(int status, std::string_view message, std::string_view param = {});
 
 class HttpConnection;
 
-// Lives on its connection's strand: every method is called there, and handlers resume there. A handler either sends one
-// reply or starts a stream, writes and ends it. Calls return false once the client is gone.
+// Belongs to its connection's strand: call every method there; handlers resume there. A handler either sends one reply,
+// or starts a stream, writes to it and ends it. Calls return false once the client is gone.
 class HttpExchange {
  public:
   HttpExchange(HttpConnection& connection, HttpRequest request);
@@ -58,35 +60,41 @@ class HttpExchange {
   const HttpRequest& request() const { return request_; }
   boost::asio::any_io_executor executor() const;
 
+  // Sends the whole response. REQUIRES: no other response was begun.
   boost::asio::awaitable<bool> Send(HttpReply reply);
 
-  // Status 200 and a body of unknown length: chunked, or up to the connection's end for HTTP/1.0 clients.
+  // Begins a response with status 200 and a body of unknown length. The body is chunked; for HTTP/1.0 clients it
+  // extends to the end of the connection. REQUIRES: no other response was begun.
   boost::asio::awaitable<bool> StartStream(std::string content_type);
+  // Sends a piece of the stream.
   boost::asio::awaitable<bool> Write(std::string_view data);
+  // Ends the stream.
   boost::asio::awaitable<bool> EndStream();
 
-  // Begins to watch the connection while the handler works; `gone` is called (once, on the strand) when the client
-  // closes it or it fails. Null: nobody is called any more.
+  // Starts to watch the connection while the handler works. `gone` is called once, on the strand, when the client
+  // closes the connection or it fails. Null removes the callback.
   void OnDisconnect(std::function<void()> gone);
+  // True once the client is gone.
   bool disconnected() const;
-  // At the end of a shutdown's patience `cut_off` is called (once, on the strand): the handler should tell its client
-  // and end within moments. Without it the connection is closed.
+  // `cut_off` is called once, on the strand, when a shutdown has waited long enough: the handler should tell its client
+  // and end within moments. Without a callback the connection is closed. Null removes the callback.
   void OnCutOff(std::function<void()> cut_off);
-  // What a report of dropped requests calls this one: "cmpl-... of sql"; method and path if nothing was set.
+  // Sets the text that names this request in a report of dropped requests, such as "cmpl-... of sql". Default: method
+  // and path.
   void Describe(std::string description) { description_ = std::move(description); }
   std::string description() const;
-  // The handler has read the body and needs it no more: frees it.
+  // Frees the request's body, once the handler does not need it any longer.
   void ReleaseBody();
-  // Gives up: the connection is closed without a proper end.
+  // Closes the connection in the middle of the response.
   void Abort();
 
-  // The request's id and trace, which are in its response's headers too.
+  // The request's id and trace; the response's headers carry them too.
   const RequestTrace& trace() const;
-  // For the log's line.
+  // Sets the completion's fields of the access log.
   void Describe(CompletionSummary completion) { completion_ = std::move(completion); }
   const CompletionSummary& completion() const { return completion_; }
 
-  // For the log and the connection's fate.
+  // The status that was sent, and whether the response was sent to its end.
   int status() const { return status_; }
   bool complete() const { return complete_; }
 
@@ -95,19 +103,20 @@ class HttpExchange {
   HttpRequest request_;
   CompletionSummary completion_;
   std::string description_;
-  int status_ = 0;         // 0: nothing sent
-  bool complete_ = false;  // the reply or the stream was sent to its end
+  int status_ = 0;         // 0: nothing was sent
+  bool complete_ = false;  // the whole reply or stream was sent
 };
 
-// Must not outlive the exchange.
+// Answers one request. Must not keep the exchange after it ends.
 using HttpHandler = std::function<boost::asio::awaitable<void>(HttpExchange&)>;
 
-// Who may use a route.
+// Access control of a route.
 enum class RouteAccess {
-  kGated,  // whom the gate lets through, while the server is not shutting down
-  kOpen,   // everybody, always (or the handler looks for itself): probes, metrics, routes with a key of their own
+  kGated,  // requests must pass the gate; refused during shutdown
+  kOpen,   // no gate, also served during shutdown: probes, metrics, routes that check a key of their own
 };
 
+// One entry of the route table.
 struct HttpRoute {
   std::string method;
   std::string path;
@@ -115,24 +124,26 @@ struct HttpRoute {
   RouteAccess access = RouteAccess::kGated;
 };
 
-// Looks at a request's header before its body is received: sets `caller`, or answers with a refusal. Thread-safe.
+// Checks a request's header before its body is received. Returns nullopt and may set `caller`, or returns the reply
+// that refuses the request. Thread-safe.
 using HttpGate = std::function<std::optional<HttpReply>(HttpRequest&)>;
 
-// Which handler serves what. Filled before the server starts, read-only afterwards.
+// Maps methods and paths to handlers. Filled before the server starts, read-only afterwards.
 class RouteTable {
  public:
-  // Without one, nobody is refused.
+  // Sets the gate of gated routes. Default: none, which admits every request.
   void SetGate(HttpGate gate) { gate_ = std::move(gate); }
   const HttpGate& gate() const { return gate_; }
 
-  // `path` is exact ("/health"), or ends in "/*", which matches any non-empty rest, slashes included.
-  // HEAD goes to GET's handler. REQUIRES: the pair is new.
+  // Adds a route. `path` is exact ("/health"), or ends in "/*", which matches any non-empty rest, slashes included. The
+  // handler for GET also serves HEAD. REQUIRES: no route with the same method and path.
   void Add(std::string method, std::string path, HttpHandler handler, RouteAccess access = RouteAccess::kGated);
-  // For what is known at once.
+  // Adds a route with a handler that returns the reply without waiting.
   void AddSimple(std::string method, std::string path, std::function<HttpReply(const HttpRequest&)> handler,
                  RouteAccess access = RouteAccess::kGated);
 
-  // The route, setting request.tail; null if there is none, with the methods that the path has (none: unknown path).
+  // Returns the route of a request and sets request.tail. Null if there is none; then `allowed` receives the methods
+  // that the path has, and stays empty for an unknown path.
   const HttpRoute* Find(HttpRequest& request, std::vector<std::string>& allowed) const;
 
  private:
@@ -140,7 +151,7 @@ class RouteTable {
   HttpGate gate_;
 };
 
-// "%2F" -> "/"; malformed escapes stay as they are.
+// Decodes percent escapes: "%2F" -> "/". Malformed escapes stay as they are.
 std::string PercentDecode(std::string_view text);
 
 }  // namespace loramux

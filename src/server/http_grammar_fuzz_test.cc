@@ -1,6 +1,6 @@
-// Requests out of a grammar, broken at random, cut into random pieces, against the real connection code with the real
-// routes. Every connection must come to its end, and the server must still answer afterwards. ctest runs a small
-// number; `http_grammar_fuzz_test --inputs=1000000` (and --seed=N, --first=N) runs as many as wanted.
+// Sends random requests from a grammar, randomly damaged and cut into random pieces, to the real connection code with
+// the real routes. Every connection must end, and the server must still answer afterwards. ctest runs a small number;
+// `http_grammar_fuzz_test --inputs=1000000` (and --seed=N, --first=N) runs any number.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -40,7 +40,7 @@ class Grammar {
  public:
   explicit Grammar(std::uint64_t seed) : prng_(seed) {}
 
-  // The bytes of one connection: a few requests, some of them damaged.
+  // Returns the bytes of one connection: a few requests, some of them damaged.
   std::string Connection() {
     std::string bytes;
     const std::uint64_t requests = 1 + prng_.NextBelow(3);
@@ -55,7 +55,8 @@ class Grammar {
   using Choices = std::vector<std::string_view>;
   std::string_view Pick(const Choices& choices) { return choices[prng_.NextBelow(choices.size())]; }
 
-  // One of `good`, now and then one of `bad`: a request has many parts, and should often be wrong in one only.
+  // Returns one of `good`, sometimes one of `bad`. The share of bad parts is small, so that requests are often wrong in
+  // one part only.
   std::string_view Mostly(const Choices& good, const Choices& bad) { return Chance(25) ? Pick(bad) : Pick(good); }
 
   std::string Request() {
@@ -259,7 +260,8 @@ class Harness {
     service_.AddRoutes(routes_);
   }
 
-  // Plays one client: sends the pieces, reads what comes, leaves. Returns what the server sent. Fails after 20 s.
+  // Plays one client: sends the pieces, reads responses, and disconnects. Returns the server's output. Fails after 20
+  // s.
   std::string Play(std::string_view bytes, Grammar& random) {
     int ends[2];
     CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
@@ -273,7 +275,7 @@ class Harness {
       ended = true;
     });
     std::string answer;
-    const bool hurried = random.Chance(4);  // leaves without waiting for answers
+    const bool hurried = random.Chance(4);  // disconnects without waiting for responses
     while (!bytes.empty() && !ended) {
       const std::size_t n = std::min<std::size_t>(bytes.size(), random.Chance(3) ? 1 + random.Below(50) : bytes.size());
       const ssize_t sent = send(ends[1], bytes.data(), n, MSG_NOSIGNAL);
@@ -286,7 +288,7 @@ class Harness {
     while (!ended) {
       Step(hurried ? -1 : ends[1], answer);
       if (!ended) context_.run_for(std::chrono::microseconds(200));
-      CHECK_LT(clock_.Now() - start, 20 * kNsPerSecond);  // hung
+      CHECK_LT(clock_.Now() - start, 20 * kNsPerSecond);  // otherwise it hangs
     }
     if (!hurried) close(ends[1]);
     return answer;
@@ -353,7 +355,7 @@ TEST(HttpGrammarFuzz, NoInputEndsTheProcessOrHangs) {
               static_cast<double>(clock.Now() - start) / kNsPerSecond, static_cast<long long>(slowest_ms));
   for (const auto& [status, count] : statuses) std::printf(" %s: %lld", status.c_str(), static_cast<long long>(count));
   std::printf("\n");
-  if (fuzz_inputs >= 1000) {  // the grammar reaches what it should
+  if (fuzz_inputs >= 1000) {  // the grammar reaches all these cases
     for (const char* status : {"200", "400", "404", "405", "431"}) EXPECT_GT(statuses[status], 0) << status;
   }
 }

@@ -29,7 +29,7 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-constexpr int kMaxRefusedConnections = 64;                    // at a time, that are still told why
+constexpr int kMaxRefusedConnections = 64;                    // refused connections at a time that are still told why
 constexpr auto kAcceptPause = std::chrono::milliseconds(50);  // after a failure such as "too many open files"
 
 }  // namespace
@@ -70,8 +70,8 @@ struct HttpServer::Impl {
 
   std::mutex mutex;
   std::condition_variable emptied;
-  std::set<std::shared_ptr<HttpConnection>> connections;  // all of them, refused ones too
-  std::map<std::string, int> per_address;                 // of those that are served
+  std::set<std::shared_ptr<HttpConnection>> connections;  // all of them, including refused ones
+  std::map<std::string, int> per_address;                 // accepted connections by client address
   int refused = 0;
   bool stopping = false;
 };
@@ -116,7 +116,7 @@ asio::awaitable<void> HttpServer::Impl::Accept() {
   }
 }
 
-// False if memory or the like did not suffice.
+// Serves the connection. False on a failure such as lack of memory.
 bool HttpServer::Impl::Admit(tcp::socket socket) {
   try {
     Serve(std::move(socket));
@@ -131,7 +131,7 @@ std::unique_ptr<HttpStream> HttpServer::Impl::MakeStream(tcp::socket socket) con
   return tls == nullptr ? MakePlainStream(std::move(socket)) : MakeTlsStream(std::move(socket), tls->Current());
 }
 
-// Empty: it is served. REQUIRES: the mutex.
+// Returns the reason to refuse a connection, or an empty string. REQUIRES: the mutex is held.
 std::string HttpServer::Impl::WhyRefused(const std::string& address) const {
   const int served = static_cast<int>(connections.size()) - refused;
   if (served >= options.max_connections) {
@@ -165,7 +165,7 @@ void HttpServer::Impl::Serve(tcp::socket socket) {
                  [this, connection, address](std::exception_ptr failure) { Remove(connection, address, failure); });
 }
 
-// An empty address: it was refused.
+// Removes a connection that has ended. `counted_address` is empty for a refused connection.
 void HttpServer::Impl::Remove(const std::shared_ptr<HttpConnection>& connection, const std::string& counted_address,
                               std::exception_ptr failure) {
   try {

@@ -1,4 +1,4 @@
-// A small HTTP/1.1 server: listens, keeps connections, runs the route table's handlers, shuts down gracefully.
+// A small HTTP/1.1 server: accepts connections, runs the handlers of the route table, shuts down gracefully.
 #pragma once
 
 #include <cstdint>
@@ -14,28 +14,30 @@ namespace loramux {
 class RouteTable;
 class TlsContext;
 
-// Start, port and Shutdown are for one owning thread; handlers run on the server's own threads.
+// One thread owns it and calls Start, port and Shutdown; handlers run on the server's own threads.
 class HttpServer {
  public:
-  // `routes`, `clock` and `tls` (null: plain HTTP) must outlive the server.
+  // `routes`, `clock` and `tls` must outlive the server. `tls` null: plain HTTP.
   HttpServer(HttpServerOptions options, const RouteTable& routes, const Clock& clock, const TlsContext* tls = nullptr);
-  // Shuts down.
+  // Calls Shutdown.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  // Binds, listens and starts the threads. Errors: a host that does not resolve, a port that is taken.
-  // REQUIRES: not started yet.
+  // Binds, listens and starts the threads. Errors: a host that does not resolve, a port that is in use. REQUIRES: not
+  // started yet.
   Status Start();
-  // The bound port. REQUIRES: started.
+  // Returns the port in use. REQUIRES: started.
   std::uint16_t port() const;
+  // Returns the number of open connections, refused ones included.
   int connections() const;
 
-  // A shutdown has begun. Thread-safe.
+  // True once a shutdown has begun. Thread-safe.
   bool draining() const;
 
-  // Stops accepting, answers new requests of open connections with 503, lets running ones end until the drain timeout,
-  // cuts off the rest, joins the threads. Says how it went; the second time it does nothing and says the same.
+  // Stops accepting, answers new requests on open connections with 503, waits for running requests until the drain
+  // timeout, cuts off the rest and joins the threads. Returns the outcome. A second call does nothing and returns the
+  // same.
   DrainReport Shutdown();
 
  private:

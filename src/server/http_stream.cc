@@ -43,7 +43,7 @@ class TlsLayer {
   }
 
  private:
-  std::shared_ptr<ssl::context> context_;  // the one that the connection began with, whatever is reloaded
+  std::shared_ptr<ssl::context> context_;  // the context with which the connection began; a reload does not affect it
   bool open_ = false;
 
  public:

@@ -1,4 +1,4 @@
-// The HTTP layer alone: what it makes of good, bad and slow clients.
+// The HTTP layer alone, with correct, incorrect and slow clients.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -134,7 +134,7 @@ TEST_F(HttpTest, HeadOptionsAndWrongMethods) {
   EXPECT_EQ(unknown.status, 404);
   EXPECT_EQ(unknown.json()["error"]["type"], "NotFoundError");
   EXPECT_EQ(client.Do("GET", "/tail/").status, 404);
-  EXPECT_EQ(client.Do("GET", "/fixed").status, 200);  // the connection is still good
+  EXPECT_EQ(client.Do("GET", "/fixed").status, 200);  // the connection is still usable
 }
 
 TEST_F(HttpTest, PipelinedRequestsAreAnsweredInOrder) {
@@ -181,7 +181,7 @@ TEST_F(HttpTest, TooLargeIsRefused) {
   options_.max_header_bytes = 2000;
   Start();
   const std::string big(200'000, 'x');
-  const ClientResponse body = Connect().Do("POST", "/echo", big);  // the answer arrives though the body is not read
+  const ClientResponse body = Connect().Do("POST", "/echo", big);  // the reply arrives although the body is not read
   EXPECT_EQ(body.status, 413);
   EXPECT_THAT(body.json()["error"]["message"].get<std::string>(), HasSubstr("at most 1000 bytes"));
   HttpClient chunked = Connect();
@@ -245,7 +245,7 @@ TEST_F(HttpTest, SlowRequestsTimeOut) {
   body.Send("POST /echo HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc");
   EXPECT_EQ(body.Read().status, 408);
   HttpClient idle = Connect();
-  EXPECT_EQ(idle.ReadSome(), "");  // closed without a word
+  EXPECT_EQ(idle.ReadSome(), "");  // closed without a reply
   HttpClient used = Connect();
   EXPECT_EQ(used.Do("GET", "/fixed").status, 200);
   EXPECT_EQ(used.ReadSome(), "");
@@ -271,7 +271,7 @@ TEST_F(HttpTest, BrokenHandlersEndTheirRequestOnly) {
   EXPECT_EQ(client.Do("GET", "/fixed").status, 200);
   const ClientResponse half = client.Do("GET", "/throw-in-stream");
   EXPECT_EQ(half.body, "half");
-  EXPECT_FALSE(half.complete);  // the client can tell
+  EXPECT_FALSE(half.complete);  // the client can detect it
   EXPECT_TRUE(StillServes());
 }
 
@@ -361,7 +361,7 @@ TEST_F(HttpTest, BodiesOfAllConnectionsTogetherAreBounded) {
   EXPECT_EQ(second.Read().status, 503);
   first.Send(std::string(10'000, 'x'));
   EXPECT_EQ(first.Read().body.size(), 190'000u);
-  EXPECT_EQ(Connect().Do("POST", "/echo", std::string(190'000, 'x')).status, 200);  // all was given back
+  EXPECT_EQ(Connect().Do("POST", "/echo", std::string(190'000, 'x')).status, 200);  // all body bytes were returned
 }
 
 TEST_F(HttpTest, TheGateIsAskedBeforeTheBody) {
@@ -375,7 +375,7 @@ TEST_F(HttpTest, TheGateIsAskedBeforeTheBody) {
   HttpClient client = Connect();
   EXPECT_EQ(client.Do("GET", "/open").status, 200);
   EXPECT_EQ(client.Do("GET", "/fixed").status, 401);
-  EXPECT_EQ(client.Do("GET", "/fixed", "", "X-Pass: yes\r\n").status, 200);  // the connection stays good
+  EXPECT_EQ(client.Do("GET", "/fixed", "", "X-Pass: yes\r\n").status, 200);  // the connection stays usable
   client.Send("POST /echo HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n");
   const ClientResponse refused = client.Read();
   EXPECT_EQ(refused.status, 401);
@@ -414,7 +414,7 @@ TEST_F(HttpTest, RequestsDuringTheDrainAreToldSo) {
   EXPECT_EQ(busy.Read().body, "\"slow\"");
   busy.Close();
   stopper.join();
-  const DrainReport report = server_->Shutdown();  // says the same again
+  const DrainReport report = server_->Shutdown();  // returns the same report again
   EXPECT_EQ(report.in_flight, 1);
   EXPECT_TRUE(report.dropped.empty());
 }

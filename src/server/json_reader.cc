@@ -9,7 +9,7 @@ namespace {
 constexpr std::size_t kMaxQuotedBytes = 40;
 constexpr std::size_t kMaxDetailBytes = 160;
 
-// Cuts at a character boundary.
+// Cuts the text to `max_bytes` at a character boundary.
 std::string Shorten(std::string_view text, std::size_t max_bytes) {
   if (text.size() <= max_bytes) return std::string(text);
   std::size_t end = max_bytes;
@@ -22,7 +22,8 @@ Error Malformed(const JsonLimits& limits, std::string detail) {
                          std::move(detail));
 }
 
-// Builds the document from parser events without looking keys up, so that hostile objects cost no quadratic time.
+// Builds the document from parser events. It looks no key up while building, so objects with many keys do not cost
+// quadratic time.
 class DocumentBuilder {
  public:
   explicit DocumentBuilder(const JsonLimits& limits) : limits_(limits) {}
@@ -65,7 +66,7 @@ class DocumentBuilder {
 
   bool Add(Json value) { return Place(std::move(value)) != nullptr; }
 
-  // Puts the value where the document stands now; null after an error.
+  // Appends the value at the current position of the document. Null after an error.
   Json* Place(Json value) {
     if (++values_ > limits_.max_values) {
       Stop(InvalidArgument(std::string(limits_.subject) + " is too complex: expected at most " +
@@ -119,7 +120,7 @@ class DocumentBuilder {
   const JsonLimits& limits_;
   std::size_t values_ = 0;
   Json root_;
-  std::vector<Json*> open_;  // a parent does not grow while its last child is open, so the pointers hold
+  std::vector<Json*> open_;  // stays valid: a parent does not grow while its last child is open
   std::optional<Error> error_;
 };
 
@@ -161,7 +162,8 @@ std::optional<std::int64_t> AsInteger(const Json& value) {
   if (value.is_number_integer()) return value.get<std::int64_t>();
   if (!value.is_number_float()) return std::nullopt;
   const double number = value.get<double>();
-  if (std::trunc(number) != number || std::abs(number) > 0x1p53) return std::nullopt;  // exact integers only
+  // only integers that a double represents exactly
+  if (std::trunc(number) != number || std::abs(number) > 0x1p53) return std::nullopt;
   return static_cast<std::int64_t>(number);
 }
 

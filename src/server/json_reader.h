@@ -1,4 +1,4 @@
-// JSON from clients, which may be hostile: bounded, strict, and with errors that name the field.
+// Strict, bounded parsing of JSON from clients that may be hostile. Errors name the field.
 #pragma once
 
 #include <cstdint>
@@ -14,59 +14,68 @@
 
 namespace loramux {
 
-// Objects keep the order of their keys: chat templates print tool schemas as the client wrote them.
+// JSON. Objects keep the order of their keys, so that chat templates print tool schemas as the client wrote them.
 using Json = nlohmann::ordered_json;
 
+// Limits of one document, and the wording of its errors.
 struct JsonLimits {
-  int max_depth = 64;  // arrays and objects within each other
+  int max_depth = 64;  // nesting of arrays and objects
+  // Values of any type in the document.
   std::size_t max_values = std::size_t{1} << 20;
-  std::string_view subject = "The request body";  // what errors call the document
-  bool quote = true;                              // errors may show pieces of it (not where it holds secrets)
+  std::string_view subject = "The request body";  // how errors name the document
+  bool quote = true;                              // errors may quote the document; false for documents with secrets
 };
 
-// Parses one document. Refused: malformed JSON, invalid UTF-8, numbers beyond double, duplicate keys, more nesting or
-// values than `limits`. Time is O(n log n) in the text, and no recursion follows the input.
+// Parses one document. Refuses malformed JSON, invalid UTF-8, numbers beyond double, duplicate keys, and more nesting
+// or values than `limits` allow. Time is O(n log n) in the text's length; nesting causes no recursion.
 Result<Json> ParseJson(std::string_view text, const JsonLimits& limits = {});
 
-// The same for the body of a request, which must be one object.
+// Parses the body of a request, which must be one JSON object.
 Result<Json> ParseRequestBody(std::string_view body);
 
-// Serialises without white space. Never throws: invalid UTF-8 comes out as U+FFFD.
+// Serialises without white space. Never throws: invalid UTF-8 becomes U+FFFD.
 std::string DumpJson(const Json& value);
 
-// A short description of a value for error messages: `"hot"`, `-1`, `an array of 3`.
+// Describes a value briefly for error messages: `"hot"`, `-1`, `an array of 3`.
 std::string DescribeJson(const Json& value);
 
-// Typed access to one object's fields. The first error sticks and names the field; null counts as absent. Every getter
-// returns true if the field was present and valid, and leaves the value alone otherwise. The object must outlive it.
+// Typed access to the fields of one object. The first error is kept and names the field; null counts as absent. Every
+// getter returns true and sets the value if the field is present and valid, and leaves the value alone otherwise. The
+// object must outlive the reader.
 class FieldReader {
  public:
-  // `where` comes before field names in messages, e.g. "messages[2]."; empty at the top.
-  // REQUIRES: object.is_object().
+  // `where` precedes field names in messages, e.g. "messages[2]."; empty at the top level. REQUIRES:
+  // object.is_object().
   FieldReader(const Json& object, std::string where);
 
-  // Null if absent or JSON null.
+  // Returns the field, or null if it is absent or JSON null.
   const Json* Find(std::string_view name) const;
 
+  // Reads true or false.
   bool Boolean(std::string_view name, bool& value);
+  // Reads a whole number in [min, max]; see AsInteger.
   bool Integer(std::string_view name, std::int64_t min, std::int64_t max, std::int64_t& value);
-  // In [min, max]; `open_min` excludes min.
+  // Reads a number in [min, max]; `open_min` excludes `min`.
   bool Number(std::string_view name, double min, double max, bool open_min, float& value);
+  // Reads a string.
   bool String(std::string_view name, std::string& value);
-  // An array of whole numbers in [min, max].
+  // Reads an array of at most `max_count` whole numbers in [min, max].
   bool Integers(std::string_view name, std::int64_t min, std::int64_t max, std::size_t max_count,
                 std::vector<std::int32_t>& values);
-  // The array (or object) itself; null if absent or of another type, which is an error.
+  // Return the array or object itself; null if it is absent. Another type is an error and returns null too.
   const Json* Array(std::string_view name);
   const Json* Object(std::string_view name);
 
-  // Records "`name`: expected <expected>, found <found>", if it is the first error.
+  // Records the error "`name`: expected <expected>, found <found>", unless there is one already.
   void Expect(std::string_view name, std::string_view expected, const Json* found);
-  // Records any other error about a field.
+  // Records any other error about a field, unless there is one already.
   void Fail(ErrorCode code, std::string_view name, std::string message);
 
+  // True if no error was recorded.
   bool ok() const { return !error_.has_value(); }
+  // The first error. REQUIRES: !ok().
   const Error& error() const { return *error_; }
+  // Returns `where` + `name`.
   std::string FullName(std::string_view name) const { return where_ + std::string(name); }
 
  private:
@@ -75,7 +84,8 @@ class FieldReader {
   std::optional<Error> error_;
 };
 
-// The value as a whole number (5 and 5.0, not 5.5 or "5"); nullopt if it is none or does not fit.
+// Returns the value as a whole number; nullopt if it is none or does not fit. 5 and 5.0 are whole numbers, 5.5 and "5"
+// are not.
 std::optional<std::int64_t> AsInteger(const Json& value);
 
 }  // namespace loramux

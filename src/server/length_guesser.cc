@@ -7,10 +7,10 @@
 namespace loramux {
 namespace {
 
-// Longer tokens are rare: text of so many bytes a position fills all positions.
+// Upper estimate of a token's bytes: this many bytes per position fill all positions in nearly all texts.
 constexpr std::size_t kBytesPerPosition = 16;
 
-// At most `bytes` of the beginning, in whole characters.
+// Returns at most `bytes` from the beginning, in whole characters.
 std::string_view Beginning(std::string_view text, std::size_t bytes) {
   if (text.size() <= bytes) return text;
   while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xC0) == 0x80) --bytes;

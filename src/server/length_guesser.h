@@ -1,4 +1,5 @@
-// Guesses how long an answer gets from the adapter's name and the prompt's text: the length proxy with its tokenizer.
+// Predicts the output length of a request from the adapter's name and the prompt's text: the length proxy and its
+// tokenizer.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +12,19 @@
 
 namespace loramux {
 
-// Thread-safe. Takes a millisecond or more of the caller's thread: not for the engine's or one that serves connections.
+// Thread-safe. Guess takes a millisecond or more: do not call it on the engine's thread or on I/O threads.
 class LengthGuesser {
  public:
-  // Reads config.json, model.safetensors and tokenizer.json. Errors name the file; a tokenizer with more tokens than
-  // the model has is one.
+  // Reads config.json, model.safetensors and tokenizer.json from `directory`. Errors name the file. A tokenizer with
+  // more tokens than the proxy's vocabulary is an error.
   static Result<LengthGuesser> Load(const std::filesystem::path& directory);
 
-  // In tokens, at least 1; 0: it cannot tell (text that is not UTF-8). `adapter`: its name, empty for the base model.
-  // Of a long prompt only the beginning is read, as much as the proxy has positions.
+  // Returns the predicted length in tokens, at least 1; 0 if there is no prediction (the text is not UTF-8). `adapter`
+  // is the adapter's name, empty for the base model. Reads only the beginning of a long prompt, up to the proxy's
+  // number of positions.
   std::int32_t Guess(std::string_view adapter, std::string_view prompt) const;
-  // So much of a prompt's beginning is read at most; a prefix of so many tokens of the base model has it.
+  // The most bytes of a prompt that Guess reads. As every token of the base model has at least one byte,
+  // a prefix of that many tokens contains them.
   std::size_t MaxPromptBytes() const;
 
  private:

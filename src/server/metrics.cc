@@ -15,7 +15,7 @@ namespace {
 using prometheus::Labels;
 using Buckets = prometheus::Histogram::BucketBoundaries;
 
-// vLLM's buckets (vllm/v1/metrics/loggers.py), so that its dashboards and alerts read ours.
+// vLLM's buckets (vllm/v1/metrics/loggers.py), so that dashboards and alerts for vLLM work.
 const Buckets kFirstTokenSeconds = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
                                     1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640, 2560};
 const Buckets kPerTokenSeconds = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
@@ -23,7 +23,7 @@ const Buckets kPerTokenSeconds = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3,
 const Buckets kRequestSeconds = {0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
                                  30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680};
 
-// 1, 2, 5, 10, ... up to `max`.
+// Returns 1, 2, 5, 10, ... up to `max`.
 Buckets LengthBuckets(std::int64_t max) {
   Buckets buckets;
   for (std::int64_t power = 1; power <= max; power *= 10) {
@@ -55,31 +55,33 @@ struct ServerMetrics::Impl {
   Impl(const MetricsOptions& options, const std::string& model_name, std::int64_t max_model_len)
       : labels{{"model_name", model_name}, {"engine", "0"}},
         usage(static_cast<std::size_t>(std::max(1, options.top_adapters))),
-        first_token(AddHistogram("time_to_first_token_seconds", "From an HTTP request's receipt to its first token.",
-                                 kFirstTokenSeconds)),
-        inter_token(AddHistogram("inter_token_latency_seconds", "Between two tokens of a sequence.", kPerTokenSeconds)),
+        first_token(AddHistogram("time_to_first_token_seconds",
+                                 "Time to first token: from the receipt of the HTTP request.", kFirstTokenSeconds)),
+        inter_token(
+            AddHistogram("inter_token_latency_seconds", "Time between two tokens of a sequence.", kPerTokenSeconds)),
         per_output_token(AddHistogram("request_time_per_output_token_seconds",
-                                      "Mean time of a sequence's tokens after the first.", kPerTokenSeconds)),
-        e2e(AddHistogram("e2e_request_latency_seconds", "From an HTTP request's receipt to a sequence's end.",
-                         kRequestSeconds)),
-        queue(AddHistogram("request_queue_time_seconds", "From the queue to the first step.", kRequestSeconds)),
-        prefill(
-            AddHistogram("request_prefill_time_seconds", "From the first step to the first token.", kRequestSeconds)),
-        decode(AddHistogram("request_decode_time_seconds", "From the first token to the last.", kRequestSeconds)),
-        inference(
-            AddHistogram("request_inference_time_seconds", "From the first step to the last token.", kRequestSeconds)),
-        prompt_length(AddHistogram("request_prompt_tokens", "Tokens of the prompt of a sequence that ended.",
+                                      "Time per output token: mean over a sequence's tokens after the first.",
+                                      kPerTokenSeconds)),
+        e2e(AddHistogram("e2e_request_latency_seconds",
+                         "Time from the receipt of the HTTP request to the end of a sequence.", kRequestSeconds)),
+        queue(AddHistogram("request_queue_time_seconds",
+                           "Time in the queue: from arrival at the engine to the first step.", kRequestSeconds)),
+        prefill(AddHistogram("request_prefill_time_seconds", "Time from the first step to the first token.",
+                             kRequestSeconds)),
+        decode(AddHistogram("request_decode_time_seconds", "Time from the first token to the last.", kRequestSeconds)),
+        inference(AddHistogram("request_inference_time_seconds", "Time from the first step to the last token.",
+                               kRequestSeconds)),
+        prompt_length(AddHistogram("request_prompt_tokens", "Prompt tokens of a finished sequence.",
                                    LengthBuckets(max_model_len))),
-        generation_length(AddHistogram("request_generation_tokens", "Tokens that a sequence which ended had generated.",
+        generation_length(AddHistogram("request_generation_tokens", "Output tokens of a finished sequence.",
                                        LengthBuckets(max_model_len))),
-        prompt_tokens(AddCounter("prompt_tokens_total", "Tokens of prompts that were computed.")),
-        generation_tokens(AddCounter("generation_tokens_total", "Tokens generated.")),
-        cache_queries(
-            AddCounter("prefix_cache_queries_total", "Tokens of prompts that the prefix cache was asked for.")),
-        cache_hits(AddCounter("prefix_cache_hits_total", "Tokens of prompts that the prefix cache had.")),
+        prompt_tokens(AddCounter("prompt_tokens_total", "Prompt tokens of sequences that reached their first token.")),
+        generation_tokens(AddCounter("generation_tokens_total", "Output tokens.")),
+        cache_queries(AddCounter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.")),
+        cache_hits(AddCounter("prefix_cache_hits_total", "Prompt tokens found in the prefix cache.")),
         ended(prometheus::BuildCounter()
                   .Name("vllm:request_success_total")
-                  .Help("Sequences that have ended, by reason.")
+                  .Help("Sequences that have ended, by finish reason.")
                   .Labels(labels)
                   .Register(registry)),
         responses(prometheus::BuildCounter()
@@ -134,7 +136,8 @@ void ServerMetrics::CountToken(TimeNs since_last) {
   impl_->inter_token.Observe(Seconds(since_last));
 }
 
-// Times are told only of sequences that came to their own end: how long a client was patient is no latency of ours.
+// Times and lengths are recorded only for sequences that ended by stop or length: the patience of a client that
+// disconnects is not a latency of the server.
 void ServerMetrics::CountEnd(const SequenceEnd& end) {
   Impl& m = *impl_;
   m.ended.Add({{"finished_reason", FinishedReason(end.reason)}}).Increment();
@@ -177,9 +180,10 @@ std::vector<prometheus::MetricFamily> ServerMetrics::Collect() const {
   const auto usage = impl_->usage.Collect();
   families.push_back(UsageFamily("loramux:adapter_requests_total", "Sequences that have ended, by adapter.", usage,
                                  &AdapterCounts::requests));
-  families.push_back(UsageFamily("loramux:adapter_prompt_tokens_total", "Their prompts' tokens.", usage,
-                                 &AdapterCounts::prompt_tokens));
-  families.push_back(UsageFamily("loramux:adapter_generation_tokens_total", "Their generated tokens.", usage,
+  families.push_back(UsageFamily("loramux:adapter_prompt_tokens_total", "Prompt tokens of these sequences, by adapter.",
+                                 usage, &AdapterCounts::prompt_tokens));
+  families.push_back(UsageFamily("loramux:adapter_generation_tokens_total",
+                                 "Output tokens of these sequences, by adapter.", usage,
                                  &AdapterCounts::generation_tokens));
   return families;
 }

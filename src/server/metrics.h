@@ -1,5 +1,5 @@
-// What the server counts: the requests' histograms and counters, by the names and buckets that vLLM gives them
-// (docs/metrics.md lists every series). What the engine counts is read from it at each scrape (engine_metrics.h).
+// The server's own metrics: histograms and counters of requests, with vLLM's names and buckets
+// (docs/reference/metrics.md lists every series). The engine's metrics are read at each scrape (engine_metrics.h).
 #pragma once
 
 #include <chrono>
@@ -20,45 +20,49 @@ struct MetricFamily;
 
 namespace loramux {
 
-// Engine::Snapshot. Any thread; may block up to the patience. Null, or an empty function: there is no engine to ask.
+// Returns a snapshot of the engine (Engine::Snapshot). Callable on any thread; may block up to `patience`. A null
+// result or an empty function: no engine to ask.
 using SnapshotSource = std::function<std::shared_ptr<const EngineSnapshot>(std::chrono::milliseconds patience)>;
 
+// Settings of the metrics.
 struct MetricsOptions {
-  int top_adapters = 50;  // with series of their own; the rest is summed up. > 0
+  int top_adapters = 50;  // adapters with series of their own; the others are summed up; > 0
 };
 
-// One sequence that has ended. Times are 0 where something never happened.
+// One sequence that has ended. A time is 0 if its event did not happen.
 struct SequenceEnd {
-  FinishReason reason = FinishReason::kNone;  // kCancelled: the client went away
+  FinishReason reason = FinishReason::kNone;  // kCancelled: the client disconnected
   std::string adapter;                        // empty: the base model
   std::int32_t prompt_tokens = 0, generated_tokens = 0;
-  TimeNs received = 0;                      // the HTTP request was
+  TimeNs received = 0;                      // when the HTTP request was received
   TimeNs arrival = 0, first_scheduled = 0;  // at the engine
   TimeNs first_token = 0, last_token = 0, now = 0;
 };
 
-// As vLLM calls it: stop, length, abort, error.
+// Returns vLLM's name of a finish reason: stop, length, abort or error.
 const char* FinishedReason(FinishReason reason);
 
-// Thread-safe. Never called on the engine's thread: locks are held for a few additions.
+// Thread-safe. Locks are held only for a few additions. Not called on the engine's thread.
 class ServerMetrics {
  public:
-  // `model_name` labels the series. Histograms of lengths have buckets up to `max_model_len`.
+  // `model_name` is a label of the series. `max_model_len` bounds the buckets of the histograms of lengths.
   ServerMetrics(MetricsOptions options, std::string model_name, std::int64_t max_model_len);
   ~ServerMetrics();
   ServerMetrics(const ServerMetrics&) = delete;
   ServerMetrics& operator=(const ServerMetrics&) = delete;
 
-  // A prompt was computed, so many of its tokens taken from the cache.
+  // Counts the prompt of a sequence; `cached_tokens` of its tokens came from the prefix cache.
   void CountPrompt(std::int32_t tokens, std::int32_t cached_tokens);
-  // The first token, since the HTTP request was received.
+  // Counts a sequence's first token; `since_received` is the time since the HTTP request was received.
   void CountFirstToken(TimeNs since_received);
-  // A further one, since the one before.
+  // Counts a further token; `since_last` is the time since the token before.
   void CountToken(TimeNs since_last);
+  // Counts a sequence that has ended.
   void CountEnd(const SequenceEnd& end);
-  // An HTTP response began.
+  // Counts an HTTP response, when it begins.
   void CountResponse(int status);
 
+  // Returns all families, for one scrape.
   std::vector<prometheus::MetricFamily> Collect() const;
   const MetricsOptions& options() const { return options_; }
   const std::string& model_name() const { return model_name_; }
@@ -70,17 +74,19 @@ class ServerMetrics {
   std::unique_ptr<Impl> impl_;
 };
 
-// What one sequence tells the metrics, event by event. A copyable value; not thread-safe.
+// Reports the events of one sequence to the metrics. A copyable value; not thread-safe.
 class SequenceMetrics {
  public:
-  SequenceMetrics() = default;  // tells nobody
-  // `metrics` may be null.
+  SequenceMetrics() = default;  // reports nothing
+  // `metrics` may be null: nothing is reported.
   SequenceMetrics(ServerMetrics* metrics, std::string adapter, TimeNs received);
 
+  // Reports the next event of the sequence.
   void Take(const TokenEvent& event);
-  // The sequence is over for the client; the first call counts. kCancelled: the client went away.
+  // Reports that the sequence has ended for the client. Only the first call counts. kCancelled: the client
+  // disconnected.
   void End(FinishReason reason);
-  // How it ended; kNone: not yet.
+  // Why the sequence ended; kNone while it runs.
   FinishReason reason() const { return state_.reason; }
 
  private:

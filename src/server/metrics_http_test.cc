@@ -1,4 +1,4 @@
-// Metrics, ids and traces over HTTP, with a scripted engine behind the server.
+// Metrics, request ids and traces over HTTP, with a scripted engine behind the server.
 #include <chrono>
 #include <thread>
 
@@ -42,7 +42,8 @@ class MetricsHttp : public testing::Test {
     return HttpClient(server_->port()).Do(body.empty() ? "GET" : "POST", path, body, headers);
   }
   MetricsPage Page() { return MetricsPage(Do("/metrics").body); }
-  // The page once `name` has that value; what comes late is counted on the connection's own thread.
+  // Polls until `name` has this value, and returns the page. Necessary because the connection's thread updates some
+  // counters after the response.
   MetricsPage PageWith(const std::string& name, const std::string& label, double value) {
     MetricsPage page = Page();
     for (int i = 0; i < 2000 && page.Sum(name, label) != value; ++i) {
@@ -71,7 +72,7 @@ TEST_F(MetricsHttp, CountersMoveAsTheTruthDoes) {
   Start();
   EXPECT_EQ(Do("/v1/chat/completions", kChat).status, 200);                             // 20 + 5 tokens
   EXPECT_EQ(Do("/v1/completions", Completion(R"(,"n":2,"stream":true)")).status, 200);  // twice 1 + 5
-  EXPECT_EQ(Do("/v1/completions", Completion(R"(,"stop":"l")")).status, 200);           // three tokens: "l" ends it
+  EXPECT_EQ(Do("/v1/completions", Completion(R"(,"stop":"l")")).status, 200);           // three tokens: "l" stops it
   director_ = [](const GenerationRequest&) {
     Script script = Say("x");
     script.finish = FinishReason::kError;
@@ -88,7 +89,8 @@ TEST_F(MetricsHttp, CountersMoveAsTheTruthDoes) {
   EXPECT_EQ(page.Sum("loramux:adapter_prompt_tokens_total", "\"sql\""), 20);
   EXPECT_EQ(page.Sum("vllm:prefix_cache_queries_total"), prompts);
   const int base_prompt = static_cast<int>(prompts - 20) / 4;
-  EXPECT_EQ(page.Sum("vllm:prefix_cache_hits_total"), 10 + 4 * (base_prompt / 2));  // the script says: half of each
+  // the scripted engine reports half of each prompt as cached
+  EXPECT_EQ(page.Sum("vllm:prefix_cache_hits_total"), 10 + 4 * (base_prompt / 2));
   EXPECT_EQ(page.Sum("vllm:request_generation_tokens_sum"), 18);
   EXPECT_EQ(page.Sum("vllm:time_to_first_token_seconds_count"), 5);
   EXPECT_EQ(page.Sum("vllm:e2e_request_latency_seconds_count"), 4);
@@ -160,7 +162,7 @@ TEST_F(MetricsHttp, TracesAreContinued) {
     EXPECT_EQ(response.Header("tracestate"), "v=1");
   }
   EXPECT_EQ(Do("/health", "", "traceparent: 00-x\r\n").Header("traceparent"), "");
-  EXPECT_EQ(Do("/health", "", parent + parent).Header("traceparent"), "");  // which one?
+  EXPECT_EQ(Do("/health", "", parent + parent).Header("traceparent"), "");  // ambiguous
   EXPECT_EQ(Do("/health").Header("traceparent"), "");
 }
 

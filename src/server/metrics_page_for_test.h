@@ -1,4 +1,4 @@
-// A page in Prometheus' text format, taken apart for the tests.
+// Parses a page in Prometheus' text format, for tests.
 #pragma once
 
 #include <cstdlib>
@@ -9,10 +9,11 @@
 
 namespace loramux {
 
+// The content of one page.
 struct MetricsPage {
-  std::map<std::string, double> values;      // by name and labels, as written: vllm:x{a="b"}
+  std::map<std::string, double> values;      // by name and labels as written: vllm:x{a="b"}
   std::map<std::string, std::string> types;  // by family
-  std::set<std::string> duplicates;          // series that came twice
+  std::set<std::string> duplicates;          // series that occur twice
 
   explicit MetricsPage(const std::string& text) {
     std::istringstream in(text);
@@ -30,7 +31,7 @@ struct MetricsPage {
     }
   }
 
-  // The sum over all series of that name (without suffixes) whose labels contain all of `label`.
+  // Returns the sum of all series with that name (without suffixes) and with the text `label` in their labels.
   double Sum(const std::string& name, const std::string& label = "") const {
     double sum = 0;
     for (const auto& [series, value] : values) {
@@ -38,12 +39,13 @@ struct MetricsPage {
     }
     return sum;
   }
+  // Returns the number of the series that Sum adds up.
   int Count(const std::string& name, const std::string& label = "") const {
     int count = 0;
     for (const auto& [series, value] : values) count += Named(series, name) && series.find(label) != std::string::npos;
     return count;
   }
-  // The one series of that name; empty if there is none, or more than one.
+  // Returns the only series with that name; empty if there is none, or more than one.
   std::string Only(const std::string& name) const {
     std::string found;
     for (const auto& [series, value] : values) {

@@ -17,7 +17,7 @@ namespace {
 
 namespace asio = boost::asio;
 
-// For the engine to come round; it does so between two looks at its executor, so this is long.
+// How long a scrape waits for the engine. Long, because the engine answers only between two checks of its executor.
 constexpr std::chrono::milliseconds kSnapshotPatience(1000);
 
 void Append(std::vector<prometheus::MetricFamily>& all, std::vector<prometheus::MetricFamily> more) {

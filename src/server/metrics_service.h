@@ -1,4 +1,4 @@
-// GET /metrics. Needs coroutines.
+// The handler of GET /metrics. Needs coroutines.
 #pragma once
 
 #include <memory>
@@ -13,18 +13,21 @@
 
 namespace loramux {
 
+// The content type of Prometheus' text format.
 inline constexpr const char* kMetricsContentType = "text/plain; version=0.0.4; charset=utf-8";
 
-// Thread-safe. Pages are made one at a time on a thread of its own: a scrape stops neither engine nor connections.
+// Thread-safe. Builds pages one at a time on a thread of its own, so a scrape delays neither the engine nor
+// connections.
 class MetricsService {
  public:
-  // All of it must outlive the service.
+  // All arguments must outlive the service; the service must outlive its HTTP server.
   MetricsService(const ServerMetrics& metrics, SnapshotSource snapshots, const AdapterRegistry& registry,
                  const Clock& clock);
   ~MetricsService();
 
+  // Adds GET /metrics.
   void AddRoutes(RouteTable& routes);
-  // The page itself, in Prometheus' text format 0.0.4.
+  // Returns the page in Prometheus' text format 0.0.4. May block while it waits for the engine's snapshot.
   std::string Page() const;
 
  private:

@@ -1,4 +1,4 @@
-// What /metrics says, given what happened: the pages are made from hand-made snapshots and events.
+// The content of /metrics for given snapshots and events.
 #include "server/metrics.h"
 
 #include <gmock/gmock.h>
@@ -28,9 +28,10 @@ std::shared_ptr<const AdapterVersion> Version(std::uint32_t generation, const st
   return version;
 }
 
+// The tier that holds an adapter.
 enum class Place { kDevice, kHost, kNowhere };
 
-// A device of 100 pages of 64 bytes.
+// An engine with a device of 100 pages of 64 bytes each.
 struct WorldView {
   EngineSnapshot snapshot;
   std::vector<std::shared_ptr<const AdapterVersion>> registered;
@@ -72,7 +73,7 @@ TEST(EngineMetrics, RequestsAndMemory) {
   EXPECT_EQ(page.Sum("vllm:num_requests_running"), 3);
   EXPECT_EQ(page.Sum("vllm:num_requests_waiting"), 7);
   EXPECT_EQ(page.Sum("vllm:num_preemptions_total"), 2);
-  EXPECT_DOUBLE_EQ(page.Sum("vllm:kv_cache_usage_perc"), 0.5);  // 30 of the 60 pages that the used adapter leaves
+  EXPECT_DOUBLE_EQ(page.Sum("vllm:kv_cache_usage_perc"), 0.5);  // 30 of the 60 pages that the adapter in use leaves
   EXPECT_DOUBLE_EQ(page.Sum("vllm:gpu_cache_usage_perc"), 0.5);
   EXPECT_EQ(page.Sum("vllm:cache_config_info", "block_size=\"16\",num_gpu_blocks=\"100\""), 1);
   EXPECT_EQ(page.Sum("loramux:pool_bytes", "use=\"adapters\""), 60 * 64);
@@ -93,7 +94,7 @@ TEST(EngineMetrics, LoadTimesAreAHistogram) {
   EXPECT_EQ(page.Sum("vllm:lora_adapter_load_seconds_sum"), 200);
 }
 
-// vllm#45325: a router could not see an adapter that is loaded and idle.
+// vllm#45325: routers could not see adapters that are loaded and idle.
 TEST(Peers, Point9_IdleResidentsAreSeen) {
   WorldView world;
   world.Add(Version(1, "idle", 4, 16), Place::kDevice);
@@ -108,7 +109,7 @@ TEST(Peers, Point9_IdleResidentsAreSeen) {
 
 TEST(Peers, Point9_EveryTierIsSeenAndWhoIsWaitedFor) {
   WorldView world;
-  world.Add(Version(1, "b"), Place::kDevice).waiting = 1;  // for memory, not for the adapter
+  world.Add(Version(1, "b"), Place::kDevice).waiting = 1;  // waits for memory, not for the adapter
   world.Add(Version(2, "a"), Place::kDevice).pinned = true;
   world.Add(Version(3, "host"), Place::kHost).waiting = 2;
   world.Add(Version(4, "loading"), Place::kNowhere).waiting = 1;
@@ -124,7 +125,7 @@ TEST(Peers, Point9_EveryTierIsSeenAndWhoIsWaitedFor) {
   EXPECT_EQ(page.Sum("loramux:adapter_requests_waiting", "adapter_name=\"host\""), 2);
 }
 
-// sgl#13349: the cliff came when slots ran out, whatever the adapters' sizes.
+// sgl#13349: latency rose sharply when slots ran out, whatever the adapters' sizes.
 TEST(Peers, Point3_MaxLoraFollowsBytesNotSlots) {
   for (const auto& [pages, expected] : {std::pair(10, "max_lora=\"10\""), std::pair(2, "max_lora=\"50\"")}) {
     WorldView world;
@@ -177,7 +178,7 @@ TEST(EngineMetrics, SeriesAreBoundedWith5000Adapters) {
   EXPECT_EQ(page.Sum("loramux:adapters"), 5000);
   EXPECT_EQ(page.Sum("loramux:adapter_requests_running"), 1000);
   EXPECT_LE(page.Count("loramux:adapter_requests_waiting"), 51);
-  for (int i = 4991; i <= 5000; ++i) {  // the busiest are the ones with series
+  for (int i = 4991; i <= 5000; ++i) {  // the busiest adapters have series of their own
     EXPECT_EQ(page.Count("vllm:lora_adapter_loaded", "adapter_name=\"adapter-" + std::to_string(i) + "\""), 1);
   }
 }
@@ -213,11 +214,11 @@ TEST(ServerMetrics, OneSequence) {
   SequenceMetrics sequence(&metrics, "sql", 1 * kSecond);
   sequence.Take(Token(5 * kSecond));
   sequence.Take(Token(6 * kSecond));
-  EXPECT_EQ(PageOf(metrics).Sum("vllm:generation_tokens_total"), 2);  // as they come
+  EXPECT_EQ(PageOf(metrics).Sum("vllm:generation_tokens_total"), 2);  // counted as they arrive
   EXPECT_EQ(PageOf(metrics).Sum("vllm:request_success_total"), 0);
   sequence.Take(Token(9 * kSecond, FinishReason::kLength));
   sequence.End(FinishReason::kLength);
-  sequence.End(FinishReason::kCancelled);  // the job's destruction: too late to count
+  sequence.End(FinishReason::kCancelled);  // by the job's destructor: has no effect
   const MetricsPage page = PageOf(metrics);
   const std::map<std::string, double> sums = {{"time_to_first_token_seconds", 4},
                                               {"inter_token_latency_seconds", 1 + 3},
@@ -304,7 +305,7 @@ TEST(AdapterUsage, SeriesOnlyGrowWhileTheyExist) {
   std::map<std::string, std::int64_t> last;
   for (int i = 0; i < 5000; ++i) {
     usage.Add("adapter-" + std::to_string((i * i) % 17 + i / 1000), {1, 1, 1}, i * kSecond);
-    std::map<std::string, std::int64_t> now;  // a series that is not in `last` was at zero
+    std::map<std::string, std::int64_t> now;  // a series that is not in `last` started at zero
     for (const auto& series : usage.Collect()) now[series.adapter] = series.counts.requests;
     ASSERT_LE(now.size(), 4u);
     for (const auto& [name, count] : now) {

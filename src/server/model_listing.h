@@ -1,4 +1,4 @@
-// GET /v1/models and /v1/models/{id}: the base model under its names, then the adapters.
+// GET /v1/models and /v1/models/{id}: the base model under each of its names, then the adapters.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +13,22 @@ namespace loramux {
 
 struct ApiKey;
 
+// What the listing says about the base model.
 struct ModelListing {
-  std::string base_root;          // the base model's path, as the operator gave it
+  std::string base_root;          // the base model's path as given on the command line
   std::int64_t base_created = 0;  // Unix seconds
   std::int64_t max_model_len = 0;
 };
 
-// Both return the JSON body. Thread-safe. `finder` (null: none) adds what would be found by its name; it may block.
-// With a `caller`, models that its API key may not use do not exist.
+// Returns the JSON body of GET /v1/models. Thread-safe. `finder` adds the adapters that it would load on first use
+// (null: none); it may block. With a `caller`, models that its API key does not permit are left out.
 std::string ModelListBody(const AdapterRegistry& registry, const ModelListing& listing, AdapterFinder* finder = nullptr,
                           const ApiKey* caller = nullptr);
-// kNotFound for an unknown name.
+// Returns the JSON body of GET /v1/models/{id}, with the same parameters. Error: kNotFound for an unknown name.
 Result<std::string> ModelBody(const AdapterRegistry& registry, const ModelListing& listing, std::string_view id,
                               AdapterFinder* finder = nullptr, const ApiKey* caller = nullptr);
 
-// "The model `x` does not exist.", for the field "model".
+// Returns the error "The model `x` does not exist.", for the field "model".
 Error UnknownModel(std::string_view name);
 
 }  // namespace loramux

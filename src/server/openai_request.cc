@@ -18,7 +18,7 @@ constexpr std::size_t kMaxStopTokenIds = 1024;
 constexpr std::int64_t kMaxLogprobs = 20;
 constexpr std::size_t kMaxLogitBias = 1024;
 
-// Fields that change what comes out, or what it costs, in ways that are not served.
+// Fields that would change the output or its cost in ways that are not supported.
 constexpr std::string_view kRefused[] = {"functions",          "audio",
                                          "web_search_options", "guided_json",
                                          "guided_regex",       "guided_choice",
@@ -55,7 +55,7 @@ void ReadLengths(FieldReader& fields, OpenAiRequest& request) {
   std::int64_t tokens = 0;
   if (fields.Integer("max_tokens", 1, kMaxInt32, tokens)) request.max_tokens = static_cast<std::int32_t>(tokens);
   if (fields.Integer("max_completion_tokens", 1, kMaxInt32, tokens)) {
-    request.max_tokens = static_cast<std::int32_t>(tokens);  // the newer spelling wins, as in vLLM
+    request.max_tokens = static_cast<std::int32_t>(tokens);  // the newer name has precedence, as in vLLM
   }
   ReadInt32(fields, "min_tokens", 0, kMaxInt32, request.min_tokens);
   if (request.max_tokens && request.min_tokens > *request.max_tokens) {
@@ -84,7 +84,7 @@ void ReadSampling(FieldReader& fields, OpenAiRequest& request) {
   ReadInt32(fields, "n", 1, kMaxChoicesPerPrompt, request.n);
 }
 
-// A token id as written in the keys of logit_bias: decimal, no sign, no leading zeros.
+// Parses a token id in the form of the keys of logit_bias: decimal, no sign, no leading zeros.
 std::optional<TokenId> ParseTokenKey(std::string_view key, std::int64_t vocab_size) {
   std::int64_t id = 0;
   const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
@@ -168,7 +168,7 @@ void ReadResponseFormat(FieldReader& fields) {
   }
 }
 
-// Clients such as sglang's benchmark send best_of: 1.
+// Accepts best_of if it equals n. Clients such as SGLang's benchmark send best_of: 1.
 void ReadBestOf(FieldReader& fields, const OpenAiRequest& request) {
   std::int64_t best_of = request.n;
   if (fields.Integer("best_of", 1, kMaxChoicesPerPrompt, best_of) && best_of != request.n) {
@@ -193,7 +193,7 @@ void ReadCommon(FieldReader& fields, const RequestLimits& limits, OpenAiRequest&
 
 // ---- Chat ----
 
-// "auto" and "none" leave the choice to the model, which is what happens; anything else would have to be enforced.
+// "auto" and "none" leave the choice to the model, as the server does. Other values would have to be enforced.
 void ReadToolChoice(FieldReader& fields) {
   for (const std::string_view name : {"tool_choice", "function_call"}) {
     const Json* choice = fields.Find(name);
@@ -289,7 +289,7 @@ Result<OpenAiRequest> ParseChatRequest(std::string_view body, const RequestLimit
   RefuseField(fields, "echo");
   ReadChatLogprobs(fields, request);
   ReadToolChoice(fields);
-  ReadChatPrompt(json, fields, request.chat);  // last: it takes the messages out of `json`
+  ReadChatPrompt(json, fields, request.chat);  // last, because it moves the messages out of `json`
   if (!fields.ok()) return fields.error();
   return request;
 }

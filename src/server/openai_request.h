@@ -1,6 +1,6 @@
-// The bodies of POST /v1/chat/completions and /v1/completions, from untrusted JSON to typed, checked fields.
-// OpenAI's fields and vLLM's extras; unknown fields are accepted, and what would change the output but is not served
-// is refused by name.
+// Parses the bodies of POST /v1/chat/completions and /v1/completions: from untrusted JSON to typed, checked fields.
+// Supports OpenAI's fields and vLLM's additions. Unknown fields are accepted. Known fields that would change the output
+// but are not supported are refused by name.
 #pragma once
 
 #include <cstdint>
@@ -17,20 +17,24 @@
 
 namespace loramux {
 
+// The endpoint of a request.
 enum class Endpoint { kChat, kCompletion };
 
-inline constexpr std::int64_t kMaxChoicesPerPrompt = 128;     // `n`
-inline constexpr std::int64_t kMaxChoicesPerRequest = 1024;   // prompts * n
-inline constexpr std::int32_t kMaxPriority = 10;              // `priority` is from -10 to 10
-inline constexpr std::int32_t kMaxDeadlineMs = 86'400'000;    // `deadline_ms`: a day
-inline constexpr std::int32_t kDefaultCompletionTokens = 16;  // OpenAI's, for /v1/completions
+inline constexpr std::int64_t kMaxChoicesPerPrompt = 128;     // the maximum of `n`
+inline constexpr std::int64_t kMaxChoicesPerRequest = 1024;   // the maximum of prompts times `n`
+inline constexpr std::int32_t kMaxPriority = 10;              // the range of `priority` is -10 to 10
+inline constexpr std::int32_t kMaxDeadlineMs = 86'400'000;    // the maximum of `deadline_ms`: one day
+inline constexpr std::int32_t kDefaultCompletionTokens = 16;  // OpenAI's default for /v1/completions
 
+// Limits that depend on the model.
 struct RequestLimits {
-  std::int64_t vocab_size = std::int64_t{1} << 31;  // token ids of the request lie below
+  std::int64_t vocab_size = std::int64_t{1} << 31;  // token ids in the request must be below
 };
 
+// A prompt of /v1/completions: text or token ids.
 using Prompt = std::variant<std::string, std::vector<TokenId>>;
 
+// A parsed request.
 struct OpenAiRequest {
   Endpoint endpoint = Endpoint::kChat;
   std::string model;
@@ -38,29 +42,30 @@ struct OpenAiRequest {
   std::optional<std::int32_t> max_tokens;
   std::int32_t min_tokens = 0;
   bool ignore_eos = false;
-  SamplingParams sampling;  // its seed is not set here
+  SamplingParams sampling;  // without the seed
   std::optional<std::uint64_t> seed;
-  std::int32_t priority = 0;     // vLLM's: lower is sooner
-  std::int32_t deadline_ms = 0;  // from arrival, by which the client wants the first token; 0: no wish
+  std::int32_t priority = 0;     // as in vLLM: the lower value is served first
+  std::int32_t deadline_ms = 0;  // milliseconds from arrival within which the client wants the first token; 0: none
 
   std::vector<std::string> stop;
   std::vector<TokenId> stop_token_ids;
   bool include_stop = false;  // include_stop_str_in_output
   bool skip_special_tokens = true;
-  bool add_special_tokens = true;  // default: true for completions, false for chat (the template has them)
+  bool add_special_tokens = true;  // default: true for completions, false for chat (the template adds them)
 
   bool stream = false;
   bool include_usage = false;
-  bool continuous_usage = false;  // only with include_usage, as vLLM
+  bool continuous_usage = false;  // usage in every event; only together with include_usage, as in vLLM
 
-  ChatPrompt chat;  // only of chat requests
+  ChatPrompt chat;  // for chat requests only
 
-  // Completions.
+  // For completion requests only.
   std::vector<Prompt> prompts;  // not empty
   bool echo = false;
 };
 
-// Errors name the field (`param`), what was expected and what was found. Thread-safe; never throws.
+// Parse and check a body. Errors name the field (`param`), what was expected and what was found. Thread-safe; never
+// throw.
 Result<OpenAiRequest> ParseChatRequest(std::string_view body, const RequestLimits& limits);
 Result<OpenAiRequest> ParseCompletionRequest(std::string_view body, const RequestLimits& limits);
 

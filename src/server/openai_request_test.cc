@@ -12,7 +12,7 @@ using testing::HasSubstr;
 
 constexpr RequestLimits kLimits{1000};
 
-// The body with `extra` fields, e.g. R"("n":2)".
+// The body with additional fields, e.g. R"("n":2)".
 std::string Chat(const std::string& extra) {
   return R"({"model":"m","messages":[{"role":"user","content":"hi"}])" + (extra.empty() ? "" : "," + extra) + "}";
 }
@@ -149,7 +149,7 @@ struct BadField {
   const char* message;  // a part of it
 };
 
-// Valid for both endpoints but for one field.
+// Bodies that are valid for both endpoints except for one field.
 TEST(OpenAiRequest, ErrorsNameTheField) {
   const BadField cases[] = {
       {R"("temperature":"hot")", "temperature", "expected a number from 0.0 to 100.0, found \"hot\""},

@@ -7,7 +7,7 @@
 namespace loramux {
 namespace {
 
-constexpr float kLeastLogprob = -9999.0f;  // JSON has no -infinity; vLLM writes this
+constexpr float kLeastLogprob = -9999.0f;  // JSON has no -infinity; vLLM writes this value
 
 Json UsageJson(const Usage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
@@ -43,7 +43,7 @@ std::int64_t CountCharacters(std::string_view text) {
   return std::count_if(text.begin(), text.end(), [](unsigned char c) { return (c & 0xC0) != 0x80; });
 }
 
-// The alternatives as an object, the chosen token always among them; the likelier wins where two look alike.
+// The alternatives as an object, which always contains the chosen token. Of tokens with equal text the likelier counts.
 Json CompletionTopLogprobs(const TokenLogprobText& token) {
   Json top = Json::object();
   for (const auto& [text, logprob] : token.top) {

@@ -18,13 +18,13 @@ namespace {
 
 namespace asio = boost::asio;
 
-// Lets a handler sleep until there is news, on its connection's strand.
+// Suspends a handler until there is news, on its connection's strand.
 class Sleeper {
  public:
   explicit Sleeper(const asio::any_io_executor& executor) : timer_(executor) {}
 
-  // True: nobody woke it for `longest` (0: it sleeps on until somebody does). A wake-up that comes before the sleep is
-  // lost, so look at what you wait for right before.
+  // Sleeps until Wake, or for `longest` (0: without limit). Returns true if `longest` passed without a Wake. A Wake
+  // before the sleep is lost, so check the condition immediately before.
   asio::awaitable<bool> Sleep(std::chrono::milliseconds longest) {
     if (longest.count() > 0) {
       timer_.expires_after(longest);
@@ -46,7 +46,7 @@ class Sleeper {
   std::function<void()> on_wake_;
 };
 
-// For the engine thread: posts a wake-up to the strand; harmless when the handler has ended.
+// Returns a function for the engine thread that posts a Wake to the strand. It does nothing once the handler has ended.
 std::function<void()> Waker(const asio::any_io_executor& executor, const std::shared_ptr<Sleeper>& sleeper) {
   return [executor, weak = std::weak_ptr<Sleeper>(sleeper)] {
     asio::post(executor, [weak] {
@@ -55,7 +55,7 @@ std::function<void()> Waker(const asio::any_io_executor& executor, const std::sh
   };
 }
 
-// When a handler ends, however it ends: nobody calls into its frame any more.
+// Removes all callbacks into a handler's frame when the handler ends, for whatever reason.
 class HandlerScope {
  public:
   HandlerScope(HttpExchange& exchange, std::shared_ptr<GenerationInbox> inbox)
@@ -73,12 +73,12 @@ class HandlerScope {
   std::shared_ptr<GenerationInbox> inbox_;
 };
 
-// The response of one job. The header is held back until the first news, so that an early failure has its own status.
+// The response of one job. It sends the header with the first news, so that an early failure can have its own status.
 class Responder {
  public:
   Responder(HttpExchange& exchange, CompletionJob& job) : exchange_(exchange), job_(job) {}
 
-  // A comment line, which clients ignore. False: the response is over.
+  // Sends a comment line, which clients ignore. False: the response is over.
   asio::awaitable<bool> KeepAlive() {
     if (!job_.stream()) co_return true;
     const bool started = co_await Start();
@@ -86,7 +86,7 @@ class Responder {
     co_return co_await exchange_.Write(": keep-alive\n\n");
   }
 
-  // False: the response is over.
+  // Applies events and sends their output. False: the response is over.
   asio::awaitable<bool> Advance(const std::vector<TokenEvent>& events) {
     const Status applied = job_.Apply(events);
     if (!applied.ok()) {
@@ -101,7 +101,7 @@ class Responder {
     co_return false;
   }
 
-  // Ends the response with an error: of its own status, or an event if it has begun.
+  // Ends the response with an error: as a reply with its own status, or as an event if the stream has begun.
   asio::awaitable<void> Fail(const Error& error) {
     LogWith(spdlog::level::warn, fmt::format("generation failed ({}): {}", ErrorCodeName(error.code), error.message),
             {{"request_id", exchange_.trace().request_id}});
@@ -171,7 +171,7 @@ void OpenAiService::AddRoutes(RouteTable& routes) {
   routes.Add("GET", "/v1/models/*", [this](HttpExchange& exchange) { return Model(exchange); });
   routes.AddSimple(
       "GET", "/health", [this](const HttpRequest& request) { return Health(request); }, RouteAccess::kOpen);
-  for (const char* method : {"GET", "POST"}) {  // SageMaker's probe
+  for (const char* method : {"GET", "POST"}) {  // the probe of SageMaker
     routes.AddSimple(
         method, "/ping", [](const HttpRequest&) { return HttpReply(); }, RouteAccess::kOpen);
   }
@@ -217,7 +217,7 @@ asio::awaitable<void> OpenAiService::Complete(HttpExchange& exchange, Endpoint e
   std::optional<Result<CompletionJob>> job;
   co_await RunOn(tokenizers_, [&] { job.emplace(CompletionJob::Prepare(context, endpoint, request.body, tenant)); });
   if (!job->ok() && finder_ != nullptr && job->error().code == ErrorCode::kNotFound && job->error().param == "model") {
-    // Looking for it on the disk may take a while: not on a tokenizer's thread.
+    // Opening adapters on the disk may take a while, so it does not run on a tokenizer thread.
     context.finder = finder_;
     co_await RunOn(finders_, [&] { job.emplace(CompletionJob::Prepare(context, endpoint, request.body, tenant)); });
   }

@@ -14,11 +14,12 @@
 
 namespace loramux {
 
+// Settings of an OpenAiService.
 struct OpenAiServiceOptions {
-  int tokenizer_threads = 1;  // that parse, render and tokenize
-  // of tokens that a slow client has not taken, a request
+  int tokenizer_threads = 1;  // threads that parse, render and tokenize
+  // Of tokens that a slow client has not received yet, per request.
   std::size_t max_buffered_bytes = std::size_t{1} << 20;
-  // A stream that has nothing to say for so long carries a comment line, for proxies that cut idle ones off. 0: never.
+  // A stream without output for this long sends a comment line, because proxies cut off idle streams. 0: never.
   std::chrono::milliseconds sse_keepalive{0};
   bool fairness_header = true;  // kFairnessHeader names the tenant
 };
@@ -26,10 +27,12 @@ struct OpenAiServiceOptions {
 // Thread-safe: one instance serves all connections.
 class OpenAiService {
  public:
-  // What `context` points to must outlive the service, and the service its HTTP server.
+  // What `context` points to must outlive the service; the service must outlive its HTTP server.
   OpenAiService(ServingContext context, ModelListing listing, OpenAiServiceOptions options);
+  // Waits for the work on its threads.
   ~OpenAiService();
 
+  // Adds all routes of the OpenAI API, the probes, /version, /tokenize and /detokenize.
   void AddRoutes(RouteTable& routes);
 
  private:
@@ -39,13 +42,14 @@ class OpenAiService {
   boost::asio::awaitable<void> Models(HttpExchange& exchange);
   boost::asio::awaitable<void> Model(HttpExchange& exchange);
 
-  const ServingContext context_;  // without the finder, which may block
+  const ServingContext context_;  // without the finder, because that may block
   AdapterFinder* finder_;
   const ModelListing listing_;
   const OpenAiServiceOptions options_;
   boost::asio::thread_pool tokenizers_;
-  boost::asio::thread_pool finders_{4};  // that open adapters on the disk
-  boost::asio::thread_pool listers_{1};  // that list them: probes do not wait for who opens one
+  boost::asio::thread_pool finders_{4};  // threads that open adapters on the disk
+  // a thread that lists adapters, so that listings do not wait while one is opened
+  boost::asio::thread_pool listers_{1};
 };
 
 }  // namespace loramux

@@ -22,7 +22,8 @@ void Add(std::vector<MetricFamily>& families, MetricType type, std::string name,
   families.push_back({std::move(name), std::move(help), type, {std::move(metric)}});
 }
 
-// The fields of /proc/self/stat from the third on (proc(5)); the second, the program's name, may hold anything.
+// Returns the fields of /proc/self/stat from the third on (proc(5)). Skips the second, the program's name, because it
+// may contain any character.
 std::vector<double> StatFields() {
   std::ifstream file("/proc/self/stat");
   std::string line;
@@ -37,7 +38,7 @@ std::vector<double> StatFields() {
   return fields;
 }
 
-// Seconds since 1970 at which the machine was started; 0 if unknown.
+// Returns the Unix time at which the machine was booted; 0 if unknown.
 double BootTime() {
   std::ifstream file("/proc/stat");
   for (std::string line; std::getline(file, line);) {
@@ -48,17 +49,18 @@ double BootTime() {
 
 void AddStat(std::vector<MetricFamily>& families) {
   const std::vector<double> fields = StatFields();
-  const auto field = [&](int number) { return fields[static_cast<std::size_t>(number - 3)]; };  // as proc(5) counts
+  const auto field = [&](int number) { return fields[static_cast<std::size_t>(number - 3)]; };  // numbers as in proc(5)
   if (fields.size() < 22) return;
   const double ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
-  Add(families, MetricType::Counter, "process_cpu_seconds_total", "User and system time.",
+  Add(families, MetricType::Counter, "process_cpu_seconds_total", "CPU time, user and system.",
       (field(14) + field(15)) / ticks);
-  Add(families, MetricType::Gauge, "process_threads", "Threads.", field(20));
+  Add(families, MetricType::Gauge, "process_threads", "Number of threads.", field(20));
   if (const double boot = BootTime(); boot > 0) {
-    Add(families, MetricType::Gauge, "process_start_time_seconds", "Unix time of the start.", boot + field(22) / ticks);
+    Add(families, MetricType::Gauge, "process_start_time_seconds", "Unix time at which the process started.",
+        boot + field(22) / ticks);
   }
-  Add(families, MetricType::Gauge, "process_virtual_memory_bytes", "Address space.", field(23));
-  Add(families, MetricType::Gauge, "process_resident_memory_bytes", "Memory that is in RAM.",
+  Add(families, MetricType::Gauge, "process_virtual_memory_bytes", "Virtual memory size.", field(23));
+  Add(families, MetricType::Gauge, "process_resident_memory_bytes", "Resident memory size.",
       field(24) * static_cast<double>(sysconf(_SC_PAGESIZE)));
 }
 
@@ -66,12 +68,13 @@ void AddDescriptors(std::vector<MetricFamily>& families) {
   std::error_code error;
   const std::filesystem::directory_iterator open("/proc/self/fd", error);
   if (!error) {
-    const auto count = std::distance(begin(open), end(open)) - 1;  // one is the iterator's own
-    Add(families, MetricType::Gauge, "process_open_fds", "Open file descriptors.", static_cast<double>(count));
+    const auto count = std::distance(begin(open), end(open)) - 1;  // without the iterator's own descriptor
+    Add(families, MetricType::Gauge, "process_open_fds", "Number of open file descriptors.",
+        static_cast<double>(count));
   }
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-    Add(families, MetricType::Gauge, "process_max_fds", "File descriptors that may be open.",
+    Add(families, MetricType::Gauge, "process_max_fds", "Maximum number of open file descriptors.",
         static_cast<double>(limit.rlim_cur));
   }
 }

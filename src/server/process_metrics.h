@@ -1,4 +1,4 @@
-// What the operating system says of this process, under the names that Prometheus clients give it.
+// Metrics of this process as the operating system reports them, under the names that Prometheus clients use.
 #pragma once
 
 #include <vector>
@@ -7,8 +7,9 @@
 
 namespace loramux {
 
-// process_resident_memory_bytes, process_virtual_memory_bytes, process_cpu_seconds_total, process_start_time_seconds,
-// process_threads, process_open_fds, process_max_fds. What the system does not tell is left out. Any thread.
+// Returns process_resident_memory_bytes, process_virtual_memory_bytes, process_cpu_seconds_total,
+// process_start_time_seconds, process_threads, process_open_fds and process_max_fds. Leaves out values that the system
+// does not provide. Thread-safe.
 std::vector<prometheus::MetricFamily> ProcessMetrics();
 
 }  // namespace loramux

@@ -1,4 +1,4 @@
-// Request bodies are hostile. Whatever comes in, the parsers return, and errors can be sent.
+// Fuzzes the parsers of request bodies: for any input they must return, and their errors must be valid response bodies.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -14,7 +14,7 @@ namespace {
 
 void CheckError(const Error& error) {
   CHECK(!error.message.empty());
-  CHECK_LT(error.message.size(), 2000u);  // the client's data is not sent back to it
+  CHECK_LT(error.message.size(), 2000u);  // errors must not echo the client's data
   CHECK(ParseJson(ErrorBody(HttpStatus(error), error.message, error.param)).ok());
 }
 
@@ -33,7 +33,7 @@ void CheckRequest(const OpenAiRequest& request, const RequestLimits& limits) {
 
 void CheckChat(const ChatPrompt& prompt) {
   JsonLimits deeper;
-  deeper.max_depth = 200;  // parsed tool-call arguments lie below the message
+  deeper.max_depth = 200;  // parsed tool-call arguments are nested below the message
   CHECK(ParseJson(prompt.template_context, deeper).ok());
 }
 

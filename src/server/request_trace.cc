@@ -23,7 +23,7 @@ bool IsSaneId(std::string_view id) {
   });
 }
 
-// version "-" trace-id "-" parent-id "-" flags
+// The ends of the fields of: version "-" trace-id "-" parent-id "-" flags
 constexpr std::size_t kVersionEnd = 2, kTraceIdEnd = 35, kParentIdEnd = 52, kFlagsEnd = 55;
 
 bool IsTraceParent(std::string_view text) {
@@ -86,7 +86,7 @@ void AdoptTrace(RequestTrace& trace, std::string_view request_id, std::string_vi
   if (IsSaneId(request_id)) trace.request_id = request_id;
   if (!IsTraceParent(traceparent)) return;
   trace.trace_id = traceparent.substr(3, 32);
-  trace.span_id = fmt::format("{:016x}", std::max<std::uint64_t>(1, random_bits()));  // zero means none
+  trace.span_id = fmt::format("{:016x}", std::max<std::uint64_t>(1, random_bits()));  // zero means no span
   const char last_flag = traceparent[kFlagsEnd - 1];
   trace.sampled = ((last_flag <= '9' ? last_flag - '0' : last_flag - 'a' + 10) & 1) != 0;
   if (IsTraceState(tracestate)) trace.tracestate = tracestate;

@@ -1,4 +1,4 @@
-// Request ids and trace contexts: what is taken from clients, and what is ignored.
+// Request ids and trace contexts: which values are adopted from clients, and which are ignored.
 #include "server/request_trace.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Work that takes long, away from the threads of the connections. Needs coroutines.
+// Runs long work away from the connections' threads. Needs coroutines.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -8,7 +8,7 @@
 
 namespace loramux {
 
-// Runs `function` on the pool while the calling coroutine sleeps, and resumes it where it was.
+// Runs `function` on the pool while the calling coroutine is suspended, and resumes the coroutine on its own executor.
 template <typename Function>
 boost::asio::awaitable<void> RunOn(boost::asio::thread_pool& pool, Function function) {
   co_await boost::asio::co_spawn(

@@ -12,7 +12,7 @@
 namespace loramux {
 namespace {
 
-// The guards that the options ask for; null: not asked for.
+// The guards that the options ask for. Null: not configured.
 struct Guards {
   std::unique_ptr<AccessControl> access;
   std::unique_ptr<TlsContext> tls;
@@ -102,13 +102,13 @@ struct Server::Impl {
   Guards guards;
   Admission admission;
   SeedSource seeds;
-  SeedSource trace_ids;  // of their own: probes must not change what requests without a seed sample
+  SeedSource trace_ids;  // separate, so that probes do not change the seeds of requests without one
   ServerMetrics metrics;
   MetricsService metrics_service;
   RouteTable routes;
   OpenAiService service;
   std::optional<AdapterService> adapters;
-  HttpServer http;  // last: its threads end before what they use
+  HttpServer http;  // last, so that its threads end before the objects that they use
 };
 
 Result<std::unique_ptr<Server>> Server::Start(ServerOptions options, ServerParts parts) {

@@ -1,4 +1,4 @@
-// The server as the program sees it: OpenAI's protocol over HTTP in front of an engine.
+// The server as the program uses it: OpenAI's protocol over HTTP in front of an engine.
 #pragma once
 
 #include <chrono>
@@ -23,61 +23,67 @@
 
 namespace loramux {
 
-// Who may do how much.
+// Access control and limits.
 struct ProtectionOptions {
-  std::string api_key_file;  // empty: everybody may use everything
-  std::string limits_file;   // of adapters; empty: adapter_limits for all
+  std::string api_key_file;  // empty: no keys, and every caller may use every model
+  std::string limits_file;   // limits by adapter; empty: adapter_limits apply to all
   QuotaLimits adapter_limits;
   AdmissionOptions admission;
-  TlsFiles tls;  // none: plain HTTP
+  TlsFiles tls;  // empty: plain HTTP
 };
 
+// Settings of a Server.
 struct ServerOptions {
   HttpServerOptions http;
   MetricsOptions metrics;
   ProtectionOptions protection;
   int tokenizer_threads = 1;
-  std::size_t max_buffered_bytes = std::size_t{1} << 20;  // of tokens that a slow client has not taken, a request
-  // a comment line in streams that are silent so long; 0: never
+  // of tokens that a slow client has not received yet, per request
+  std::size_t max_buffered_bytes = std::size_t{1} << 20;
+  // A stream without output for this long sends a comment line; 0: never.
   std::chrono::milliseconds sse_keepalive{0};
-  std::string model_path;          // as the operator gave it, for /v1/models
-  std::int64_t max_model_len = 0;  // for /v1/models
-  bool fairness_header = true;     // x-gateway-inference-fairness-id names the tenant
-  std::uint64_t seed = 0;          // of ids and of requests that bring no seed
-  // set: adapters can be changed over HTTP; empty: by anybody
+  std::string model_path;          // as given on the command line, for /v1/models
+  std::int64_t max_model_len = 0;  // tokens, for /v1/models
+  bool fairness_header = true;     // the header x-gateway-inference-fairness-id names the tenant
+  std::uint64_t seed = 0;          // of ids, and of requests without a seed
+  // Absent: adapters cannot be changed over HTTP. Empty: every caller may change them. Otherwise the key that callers
+  // must send.
   std::optional<std::string> adapter_admin_key;
 };
 
-// What the server serves from. It owns none of it; all of it must outlive the server.
+// What the server works with. The server owns none of it; all of it must outlive the server.
 struct ServerParts {
   const Clock* clock = nullptr;
   GenerationService* generation = nullptr;
   const AdapterRegistry* registry = nullptr;
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat_template = nullptr;  // null: the model has none
-  const LengthGuesser* lengths = nullptr;       // null: nobody guesses answers' lengths from the text
+  const LengthGuesser* lengths = nullptr;       // null: output lengths are not predicted from the text
   SnapshotSource engine_snapshot;               // of the engine behind `generation`, for /metrics
-  AdapterAdmin* adapters = nullptr;             // null: adapters are what the registry holds
+  AdapterAdmin* adapters = nullptr;             // null: the registry's adapters do not change
 };
 
+// The HTTP server with all its services. The methods may be called on any thread.
 class Server {
  public:
-  // Listens and serves on its own threads. Errors: a host or port that cannot be listened on, files of keys, limits or
+  // Listens and serves on its own threads. Errors: a host or port that cannot be used, or a file of keys, limits or
   // certificates that cannot be used.
   static Result<std::unique_ptr<Server>> Start(ServerOptions options, ServerParts parts);
-  // Shuts down.
+  // Calls Shutdown.
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
+  // Returns the port in use.
   std::uint16_t port() const;
-  // Open client connections.
+  // Returns the number of open client connections.
   int connections() const;
-  // Reads the files of keys, limits and certificates again. One that is wrong changes nothing; the log says why.
+  // Reads the files of keys, limits and certificates again. A file with an error changes nothing; the log gives the
+  // reason.
   void Reload();
 
-  // Stops accepting, waits for running requests up to the drain timeout, cancels the rest and says which; blocks until
-  // done. The engine must go on stepping meanwhile. No engine callback touches the server afterwards.
+  // Stops accepting, waits for running requests until the drain timeout, cancels the rest and reports them. Blocks
+  // until done. The engine must keep stepping meanwhile. No engine callback touches the server afterwards.
   DrainReport Shutdown();
 
  private:

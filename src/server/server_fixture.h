@@ -1,5 +1,5 @@
-// For the tests of this room: a byte-level tokenizer, a chat template, a registry with one adapter, and an engine that
-// follows a script on a thread of its own.
+// Fixtures for this directory's tests: a byte-level tokenizer, a chat template, a registry with one adapter, and an
+// engine that follows a script on its own thread.
 #pragma once
 
 #include <atomic>
@@ -26,35 +26,38 @@
 
 namespace loramux {
 
-// The test tokenizer's ids: a byte's value is its id.
+// Ids of the test tokenizer: the id of a byte is its value.
 inline constexpr TokenId kBosToken = 256, kEosToken = 257;
-inline constexpr std::int64_t kTestVocabSize = 300;  // the model's; the tokenizer has 258
+inline constexpr std::int64_t kTestVocabSize = 300;  // of the model; the tokenizer has 258
 inline constexpr std::int64_t kTestMaxTokens = 4096;
 
+// Returns the token ids of a text.
 inline std::vector<TokenId> Bytes(std::string_view text) {
   std::vector<TokenId> ids;
   for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
   return ids;
 }
 
-// What the engine does with one request.
+// The engine's answer to one request.
 struct Script {
   std::vector<TokenId> tokens;
   FinishReason finish = FinishReason::kStop;
   TokenId stop_token = kEosToken;
-  Error error = Internal("scripted failure");  // if finish is kError
-  bool repeat = false;                         // begin again at the end, until max_tokens or a cancellation
+  Error error = Internal("scripted failure");  // for kError
+  bool repeat = false;                         // start again at the end, until max_tokens or a cancellation
 };
 
+// A script that generates `text` and stops.
 inline Script Say(std::string_view text) {
   Script script;
   script.tokens = Bytes(text);
   return script;
 }
 
-// Steps like an engine: every running request gets its next token, then `step_time` passes.
+// Steps like an engine: each step gives every running request its next token, then waits for `step_time`.
 class ScriptedService final : public GenerationService {
  public:
+  // Returns the script for a request, or the error with which Submit refuses it.
   using Director = std::function<Result<Script>(const GenerationRequest&)>;
 
   explicit ScriptedService(Director director) : director_(std::move(director)), thread_([this] { Loop(); }) {}
@@ -100,7 +103,7 @@ class ScriptedService final : public GenerationService {
     const std::lock_guard lock(mutex_);
     return cancelled_;
   }
-  // That many requests have come, in all, and none runs. False after ten seconds.
+  // Waits until `requests` requests have arrived in total and none runs. False after ten seconds.
   bool WaitUntilIdleAfter(std::size_t requests) const {
     for (int i = 0; i < 10000; ++i) {
       {
@@ -135,7 +138,7 @@ class ScriptedService final : public GenerationService {
     }
   }
 
-  // Callbacks run without the lock, as an engine's do. Only this thread erases.
+  // Callbacks run without the lock, as in the engine. Only this thread erases.
   void Step(std::unique_lock<std::mutex>& lock) {
     std::vector<RequestId> batch;
     for (const auto& [id, running] : running_) batch.push_back(id);
@@ -190,10 +193,10 @@ class ScriptedService final : public GenerationService {
   std::uint64_t last_id_ = 0;
   int cancelled_ = 0;
   bool stopping_ = false;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last, because it uses the other members
 };
 
-// Base model "base", adapter "sql" (generation 1).
+// A model "base" and an adapter "sql" (generation 1).
 struct ServingFixture {
   ServingFixture() : registry(Model(), {"base"}, {}), tokenizer(LoadTokenizer()), chat_template(ParseTemplate()) {
     auto adapter = std::make_shared<AdapterVersion>();
@@ -211,7 +214,7 @@ struct ServingFixture {
     auto loaded = Tokenizer::Load(LORAMUX_SOURCE_DIR "/src/server/testdata");
     return std::move(loaded).value();
   }
-  // Writes the beginning-of-sequence token itself, as Llama's do.
+  // Writes the beginning-of-sequence token itself, as Llama's templates do.
   static ChatTemplate ParseTemplate() {
     auto parsed = ChatTemplate::Parse(
         "{{ bos_token }}{% for m in messages %}{% if m.role == 'bad' %}{{ raise_exception('no such role') }}{% endif %}"

@@ -43,7 +43,7 @@ class ServerTest : public testing::Test {
   }
   HttpClient Connect(int receive_bytes = 0) { return HttpClient(server_->port(), receive_bytes); }
 
-  // Every choice's text, put together from a stream's events.
+  // Returns the text of each choice, concatenated from the events of a stream.
   static std::map<int, std::string> Texts(const ClientResponse& response) {
     std::map<int, std::string> texts;
     for (const std::string& event : response.events()) {
@@ -61,7 +61,7 @@ class ServerTest : public testing::Test {
   ServingFixture fixture_;
   ScriptedService::Director director_ = [](const GenerationRequest&) { return Say("hello"); };
   ScriptedService service_;
-  std::unique_ptr<Server> server_;  // before the engine goes
+  std::unique_ptr<Server> server_;  // destroyed before the engine
 };
 
 TEST_F(ServerTest, Chat) {
@@ -98,7 +98,7 @@ TEST_F(ServerTest, ChatStream) {
   EXPECT_EQ(usage["usage"]["total_tokens"], 25);
   EXPECT_EQ(Json::parse(events[events.size() - 3])["choices"][0]["finish_reason"], "stop");
   EXPECT_EQ(Texts(response)[0], "hello");
-  EXPECT_EQ(client.Do("POST", "/v1/chat/completions", Chat()).status, 200);  // the connection lives on
+  EXPECT_EQ(client.Do("POST", "/v1/chat/completions", Chat()).status, 200);  // the connection stays usable
 }
 
 TEST_F(ServerTest, TokensAreStreamedAsTheyCome) {
@@ -274,7 +274,7 @@ TEST_F(ServerTest, ALeavingClientWithPipelinedRequestsCancels) {
 
 TEST_F(ServerTest, SlowReadersGetEverythingInLargerPieces) {
   const int count = 20000;
-  options_.max_buffered_bytes = std::size_t{8} << 20;  // all of them at once
+  options_.max_buffered_bytes = std::size_t{8} << 20;  // for all tokens at once
   Start([](const GenerationRequest&) {
     Script script = Say("0123456789");
     script.repeat = true;
@@ -402,7 +402,7 @@ TEST_F(ServerTest, ShutdownCancelsWhatDoesNotEnd) {
   EXPECT_THAT(report.dropped, ElementsAre(testing::EndsWith(" of base"), testing::EndsWith(" of base")));
   EXPECT_TRUE(service_.WaitUntilIdleAfter(2));
   EXPECT_EQ(service_.cancelled(), 2);
-  const ClientResponse told = stream.Read();  // the client learns why
+  const ClientResponse told = stream.Read();  // the client is told the reason
   EXPECT_TRUE(told.complete);
   const auto events = told.events();
   ASSERT_GE(events.size(), 2u);
@@ -431,7 +431,7 @@ TEST_F(ServerTest, QuotasHoldUntilTheAnswerEnds) {
   busy.Reset();
   EXPECT_TRUE(service_.WaitUntilIdleAfter(2));
   int status = 0;
-  for (int i = 0; i < 500 && status != 200; ++i) {  // the place is given back once the connection has noticed
+  for (int i = 0; i < 500 && status != 200; ++i) {  // the place is returned once the connection has noticed
     status = other.Do("POST", "/v1/completions", Completion(R"(,"max_tokens":2)")).status;
     std::this_thread::sleep_for(2ms);
   }

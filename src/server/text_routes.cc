@@ -23,7 +23,7 @@ bool IsOffered(const ServingContext& context, const std::string& model) {
                      [&](const OfferedAdapter& adapter) { return adapter.name == model; });
 }
 
-// Adapters share the base model's tokenizer: the name only has to be one that is served.
+// Checks only that the model name is served: adapters share the base model's tokenizer.
 Status CheckModel(const ServingContext& context, const std::string& model) {
   if (!model.empty() && context.caller != nullptr && !context.caller->Allows(model)) return UnknownModel(model);
   if (model.empty() || context.registry->Resolve(model).ok() || IsOffered(context, model)) return Ok{};

@@ -1,4 +1,4 @@
-// POST /tokenize and /detokenize: text to token ids and back, as the completion endpoints do it. Needs coroutines.
+// POST /tokenize and /detokenize: convert text to token ids and back, as the completion endpoints do. Needs coroutines.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,13 @@
 
 namespace loramux {
 
-// The bodies of the two responses. Take time in proportion to the body, so call them off the I/O threads. Errors are
-// for the client. Thread-safe.
+// Return the bodies of the two responses. The time grows with the body, so call them off the I/O threads. Errors are
+// meant for the client. Thread-safe.
 Result<std::string> Tokenize(const ServingContext& context, std::int64_t max_model_len, std::string_view body);
 Result<std::string> Detokenize(const ServingContext& context, std::string_view body);
 
-// `workers` do the work; they and what `context` points to must outlive the table's HTTP server.
+// Adds both routes. `workers` run the work. `workers` and what `context` points to must outlive the table's HTTP
+// server.
 void AddTextRoutes(RouteTable& routes, const ServingContext& context, std::int64_t max_model_len,
                    boost::asio::thread_pool& workers);
 

@@ -22,7 +22,7 @@ class TextRoutesTest : public testing::Test {
 
 TEST_F(TextRoutesTest, TokenizesAsTheCompletionEndpointsDo) {
   const Json chat = Post(TokenizeText(R"({"model":"sql","messages":[{"role":"user","content":"hi"}]})"));
-  EXPECT_EQ(chat["count"], 20);  // <s>[user]hi[assistant], as ServerTest.Chat's prompt_tokens
+  EXPECT_EQ(chat["count"], 20);  // <s>[user]hi[assistant], as in the prompt_tokens of ServerTest.Chat
   EXPECT_EQ(chat["tokens"][0], kBosToken);
   EXPECT_EQ(chat["max_model_len"], 99);
   EXPECT_TRUE(chat["token_strs"].is_null());
@@ -44,7 +44,8 @@ TEST_F(TextRoutesTest, Detokenizes) {
 TEST_F(TextRoutesTest, Errors) {
   EXPECT_EQ(TokenizeText(R"({"model":"no","prompt":"x"})").error().code, ErrorCode::kNotFound);
   EXPECT_EQ(DetokenizeText(R"({"model":"no","tokens":[1]})").error().param, "model");
-  EXPECT_EQ(DetokenizeText(R"({"tokens":[258]})").error().param, "tokens[0]");  // the model's, not the tokenizer's
+  // the id is in the model's vocabulary, but not in the tokenizer's
+  EXPECT_EQ(DetokenizeText(R"({"tokens":[258]})").error().param, "tokens[0]");
   EXPECT_EQ(TokenizeText(R"({"messages":[{"role":"bad","content":"x"}]})").error().param, "messages");
   ServingContext context = fixture_.Context(service_);
   context.chat_template = nullptr;

@@ -10,10 +10,10 @@ namespace {
 namespace ssl = boost::asio::ssl;
 using boost::system::error_code;
 
-constexpr const char* kTls12Ciphers = "ECDHE+AESGCM:ECDHE+CHACHA20";  // TLS 1.3 has only such
+constexpr const char* kTls12Ciphers = "ECDHE+AESGCM:ECDHE+CHACHA20";  // all cipher suites of TLS 1.3 are of this kind
 constexpr const unsigned char kHttp11[] = {8, 'h', 't', 't', 'p', '/', '1', '.', '1'};
 
-// HTTP/1.1 is what is spoken here; a client that offers only others goes on without ALPN and finds out.
+// Selects HTTP/1.1 by ALPN. A client that offers only other protocols continues without ALPN.
 int SelectProtocol(SSL*, const unsigned char** out, unsigned char* out_size, const unsigned char* offered,
                    unsigned int offered_size, void*) {
   unsigned char* chosen = nullptr;
@@ -25,7 +25,7 @@ int SelectProtocol(SSL*, const unsigned char** out, unsigned char* out_size, con
 Status Configure(ssl::context& context) {
   SSL_CTX* native = context.native_handle();
   SSL_CTX_set_options(native, SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION | SSL_OP_CIPHER_SERVER_PREFERENCE);
-  SSL_CTX_set_mode(native, SSL_MODE_RELEASE_BUFFERS);  // idle connections keep none
+  SSL_CTX_set_mode(native, SSL_MODE_RELEASE_BUFFERS);  // idle connections keep no buffers
   SSL_CTX_set_alpn_select_cb(native, SelectProtocol, nullptr);
   if (SSL_CTX_set_min_proto_version(native, TLS1_2_VERSION) != 1 ||
       SSL_CTX_set_cipher_list(native, kTls12Ciphers) != 1) {
@@ -51,7 +51,7 @@ Result<TlsContext::Context> TlsContext::Read(const TlsFiles& files) {
   error_code error;
   context->set_password_callback(
       [&asked](std::size_t, ssl::context::password_purpose) {
-        asked = true;  // nobody is there to type one
+        asked = true;  // the server cannot ask for a passphrase
         return std::string();
       },
       error);

@@ -1,4 +1,4 @@
-// The certificate and the key that the server shows its clients, read from files and read again on request.
+// The server's TLS certificate and private key, read from files and reloadable.
 #pragma once
 
 #include <memory>
@@ -11,21 +11,23 @@
 
 namespace loramux {
 
+// Paths of the files. Both empty: TLS is off.
 struct TlsFiles {
-  std::string certificate;  // PEM: the server's certificate, then those that it was issued with
-  std::string key;          // PEM: its private key, without a passphrase
+  std::string certificate;  // PEM: the server's certificate, followed by its intermediate certificates
+  std::string key;          // PEM: the private key, without a passphrase
   bool enabled() const { return !certificate.empty() || !key.empty(); }
 };
 
-// TLS 1.2 and later, forward-secret AEAD ciphers only. Thread-safe.
+// TLS 1.2 and later, with forward-secret AEAD ciphers only. Thread-safe.
 class TlsContext {
  public:
-  // Errors name the file: one that cannot be read, holds no such thing, a key that needs a passphrase or belongs to
-  // another certificate.
+  // Reads the files. Errors name the file: it cannot be read, does not hold a certificate or key, the key needs a
+  // passphrase, or the key does not belong to the certificate.
   static Result<std::unique_ptr<TlsContext>> Load(TlsFiles files);
 
-  // Reads the files again, for connections that come from now on. On error the old ones stay in use.
+  // Reads the files again, for connections accepted from now on. On error the previous ones stay in use.
   Status Reload();
+  // Returns the context for new connections.
   std::shared_ptr<boost::asio::ssl::context> Current() const;
 
  private:

@@ -7,7 +7,7 @@
 namespace loramux {
 namespace {
 
-// Prompt or messages, whichever is there.
+// Reads the prompt or the messages, whichever the request has.
 void ReadText(Json& body, FieldReader& fields, TokenizeRequest& request) {
   const bool has_messages = fields.Find("messages") != nullptr;
   const Json* prompt = fields.Find("prompt");
@@ -30,7 +30,7 @@ Result<TokenizeRequest> ParseTokenizeRequest(std::string_view body) {
   request.add_special_tokens = fields.Find("messages") == nullptr;
   fields.Boolean("add_special_tokens", request.add_special_tokens);
   fields.Boolean("return_token_strs", request.return_token_strs);
-  ReadText(json, fields, request);  // last: it takes the messages out of `json`
+  ReadText(json, fields, request);  // last, because it moves the messages out of `json`
   if (!fields.ok()) return fields.error();
   return request;
 }

@@ -1,5 +1,5 @@
-// The bodies of POST /tokenize and /detokenize (vLLM's shapes), from untrusted JSON to typed, checked fields, and the
-// bodies of their responses.
+// Parses the bodies of POST /tokenize and /detokenize (vLLM's formats), from untrusted JSON to typed, checked fields,
+// and builds the bodies of their responses.
 #pragma once
 
 #include <cstdint>
@@ -16,28 +16,31 @@
 
 namespace loramux {
 
+// A parsed request to tokenize a prompt or a chat.
 struct TokenizeRequest {
   std::string model;   // empty: the base model
-  std::string prompt;  // if `chat` is empty
+  std::string prompt;  // used unless `chat` is set
   std::optional<ChatPrompt> chat;
-  bool add_special_tokens = true;  // default: true for `prompt`, false for `messages` (the template has them)
+  bool add_special_tokens = true;  // default: true for `prompt`, false for `messages` (the template adds them)
   bool return_token_strs = false;
 };
 
+// A parsed request to detokenize.
 struct DetokenizeRequest {
   std::string model;            // empty: the base model
   std::vector<TokenId> tokens;  // may be empty
   bool skip_special_tokens = false;
 };
 
-// Errors name the field (`param`), what was expected and what was found. Thread-safe; never throws.
+// Parse and check a body. Errors name the field (`param`), what was expected and what was found. Thread-safe; never
+// throw.
 Result<TokenizeRequest> ParseTokenizeRequest(std::string_view body);
 Result<DetokenizeRequest> ParseDetokenizeRequest(std::string_view body, const RequestLimits& limits);
 
-// {"count","max_model_len","tokens","token_strs"}; the last is null unless `token_strs` is given.
+// Returns {"count","max_model_len","tokens","token_strs"}; token_strs is null unless `token_strs` is given.
 std::string TokenizeResponse(std::span<const TokenId> tokens, std::int64_t max_model_len,
                              const std::optional<std::vector<std::string>>& token_strs);
-// {"prompt"}
+// Returns {"prompt"}.
 std::string DetokenizeResponse(std::string_view prompt);
 
 }  // namespace loramux

@@ -67,11 +67,11 @@ class ServerConnection {
     co_return error;
   }
 
-  // From now on everything on this connection together.
+  // Sets the time left for everything that follows on this connection.
   void SetTimeout(std::chrono::nanoseconds left) { tcp_.expires_after(left); }
   void Close() { tcp_.close(); }
-  bool reused = false;     // it carried a request before
-  bool got_bytes = false;  // of the response to the current one
+  bool reused = false;     // it has carried a request before
+  bool got_bytes = false;  // bytes of the response to the current request have arrived
 
   asio::awaitable<error_code> Write(const Request& request) {
     error_code error;
@@ -83,11 +83,11 @@ class ServerConnection {
     co_return error;
   }
 
-  // Reads the response into the sink; the connection may be kept if `keep` comes out true.
+  // Reads the response into `sink`. Sets `keep` if the connection can be used again.
   asio::awaitable<error_code> Read(BodySink& sink, bool& keep) {
     Parser parser;
     parser.body_limit(boost::none);
-    // eagerly, it would wait for the end of the next chunk's head before it tells of this chunk
+    // An eager parser would hold back a chunk until the header of the next chunk arrives.
     parser.eager(false);
     bool header_seen = false;
     error_code error;
@@ -141,7 +141,7 @@ Status ApiClient::Resolve() {
 
 std::unique_ptr<ServerConnection> ApiClient::TakeIdle() {
   if (idle_.empty()) return std::make_unique<ServerConnection>(*this);
-  auto connection = std::move(idle_.back());  // the one used last is the least likely to be closed
+  auto connection = std::move(idle_.back());  // the connection used last is the least likely to be closed by the server
   idle_.pop_back();
   connection->reused = true;
   connection->got_bytes = false;
@@ -176,7 +176,7 @@ asio::awaitable<ExchangeEnd> ApiClient::Exchange(std::string path, std::string b
     const bool opened = !error;
     bool keep = false;
     if (opened) error = co_await connection->Write(request);
-    // A server may answer (413, 429) and close before it has read everything: what it said counts.
+    // A server may reply (413, 429) and close before it has read the whole request; its reply counts.
     if (opened && error != beast::error::timeout) {
       const error_code read_error = co_await connection->Read(sink, keep);
       if (!error || connection->got_bytes) error = read_error;
@@ -187,7 +187,7 @@ asio::awaitable<ExchangeEnd> ApiClient::Exchange(std::string path, std::string b
       co_return ExchangeEnd{};
     }
     const bool stale = connection->reused && !connection->got_bytes && error != beast::error::timeout;
-    if (error && stale && !cancelled_) continue;  // again, on another one
+    if (error && stale && !cancelled_) continue;  // retry on another connection
     co_return Describe(error, opened);
   }
 }

@@ -1,5 +1,5 @@
-// HTTP/1.1 exchanges with one server over kept-alive connections: as many at once as there are calls, so that an open
-// loop never waits for a free one. For one thread, the one that runs the io_context.
+// HTTP/1.1 exchanges with one server over kept-alive connections. The number of connections is not limited, so an open
+// loop never waits for a free one. Use it only on the thread that runs the io_context.
 #pragma once
 
 #include <chrono>
@@ -21,33 +21,38 @@
 
 namespace loramux::load {
 
+// Settings of an ApiClient.
 struct ApiClientOptions {
   Url url;
-  std::string api_key;                                           // empty: none
-  std::vector<std::pair<std::string, std::string>> headers;      // more of them
-  std::chrono::nanoseconds timeout = std::chrono::seconds(300);  // of a whole exchange
+  std::string api_key;                                           // sent as `Authorization: Bearer KEY`; empty: none
+  std::vector<std::pair<std::string, std::string>> headers;      // additional headers
+  std::chrono::nanoseconds timeout = std::chrono::seconds(300);  // for a whole exchange
   bool insecure = false;                                         // do not check the server's certificate
 };
 
 class ServerConnection;
 
+// Sends requests to one server.
 class ApiClient {
  public:
-  // `clock` tells body sinks the time, minus set_origin's. Both outlive the client.
+  // Passes BodySinks the time of `clock`, counted from the origin (set_origin). `context` and `clock` must outlive the
+  // client.
   ApiClient(boost::asio::io_context& context, ApiClientOptions options, const Clock& clock);
   ~ApiClient();
 
-  // Looks the host up, once. Blocks.
+  // Resolves the host name. Blocks. REQUIRES: called once, before Exchange.
   Status Resolve();
+  // Sets the time that counts as zero. Default: the clock's own zero.
   void set_origin(TimeNs origin) { origin_ = origin; }
+  // The time since the origin.
   TimeNs Now() const { return clock_.Now() - origin_; }
 
-  // Sends one request and feeds the response to `sink`, which outlives the call. A kept-alive connection that the
-  // server has closed meanwhile is replaced once, unseen. `path` follows the URL's prefix. An empty body makes it a
-  // GET.
+  // Sends one request and feeds the response to `sink`, which must outlive the call. If the server has closed a
+  // kept-alive connection meanwhile, the exchange retries once on another connection. `path` is appended to the URL's
+  // prefix. With an empty body the method is GET.
   boost::asio::awaitable<ExchangeEnd> Exchange(std::string path, std::string body, BodySink& sink);
 
-  // Ends every running exchange with kCancelled, now and from now on.
+  // Ends all running and all later exchanges with kCancelled.
   void CancelAll();
 
   const ApiClientOptions& options() const { return options_; }

@@ -1,12 +1,13 @@
-// `loramux bench`: sends load to an OpenAI-compatible server and measures what comes back.
+// `loramux bench`: sends load to an OpenAI-compatible server and measures the responses.
 #pragma once
 
 #include "tools/bench/flags.h"
 
 namespace loramux::load {
 
-// 0: everything was answered (rightly, where that was checked), or a comparison was shown; 1: the run could not be
-// made; 2: some requests failed; 130: stopped by the user.
+// Runs the command and returns its exit status. 0: every request was answered (correctly, where the answer was
+// checked), or a comparison was printed. 1: the run could not be made. 2: some requests failed. 130: the user stopped
+// the run.
 int RunBench(BenchFlags flags);
 
 Command BenchCommand();

@@ -1,4 +1,4 @@
-// The summary that a run prints.
+// The summary that a run prints to the terminal.
 #pragma once
 
 #include <string>
@@ -7,12 +7,14 @@
 
 namespace loramux::load {
 
-// Of a document of BuildReport; ends with a line break. At most `adapters` adapters are listed, the busiest first.
+// Returns the summary of a document of BuildReport, ending with a line break. Lists at most `adapters` adapters, the
+// busiest first.
 std::string ConsoleSummary(const ReportJson& report, std::size_t adapters = 20);
 
-// `text` without control characters, cut at `width` code points (with a mark) and padded to it: for names of others.
+// Returns `text`, which may come from others, without control characters, cut to `width` code points (with a mark) and
+// padded to that width.
 std::string FixedWidth(const std::string& text, std::size_t width);
-// The same without the padding.
+// Like FixedWidth, without padding.
 std::string OneLine(const std::string& text, std::size_t width);
 
 }  // namespace loramux::load

@@ -52,7 +52,7 @@ details{margin-top:34px}summary{cursor:pointer;font-size:17px;font-weight:600}pr
 @media (max-width:560px){.plots{grid-template-columns:1fr}main{padding:18px 12px}}
 )";
 
-// A cross hair with the values of all lines at the pointer; the page is whole without it.
+// Shows a cross hair with the values of all lines at the pointer. The page is complete without the script.
 constexpr std::string_view kScript = R"(
 for(const f of document.querySelectorAll("figure[data-plot]")){
 const p=JSON.parse(f.dataset.plot),s=f.querySelector("svg"),h=s.querySelector(".hair"),t=f.querySelector(".tip");
@@ -69,7 +69,7 @@ if(left+t.offsetWidth>fr.width-6)left=e.clientX-fr.left-t.offsetWidth-14;t.style
 s.addEventListener("pointerleave",()=>{h.style.visibility=t.style.visibility="hidden"})}
 )";
 
-// Valid UTF-8: what is not is replaced.
+// Replaces invalid UTF-8.
 std::string ValidUtf8(std::string_view text) {
   const nlohmann::json json(text);
   const std::string quoted = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

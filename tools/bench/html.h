@@ -1,4 +1,4 @@
-// The pieces of a self-contained HTML page. Every text goes through EscapeHtml; nothing is loaded from elsewhere.
+// Building blocks of a self-contained HTML page. Every text passes through EscapeHtml; the page loads nothing.
 #pragma once
 
 #include <string>
@@ -6,13 +6,14 @@
 
 namespace loramux::load {
 
-// For text and for attributes in double quotes. Control characters and broken UTF-8 become replacement characters.
+// Escapes `text` for use as text or within an attribute in double quotes. Replaces control characters and invalid UTF-8
+// with the replacement character.
 std::string EscapeHtml(std::string_view text);
 
-// A whole page; `body` is HTML already.
+// Returns a whole page. `title` is text; `body` is HTML.
 std::string HtmlPage(std::string_view title, std::string_view body);
 
-// A number with its meaning, as the tiles at the top of a report; all are text. `tone`: "", "good" or "bad".
+// Returns a tile for the top of a report: a number with its label and a note, all as text. `tone`: "", "good" or "bad".
 std::string HtmlTile(std::string_view label, std::string_view value, std::string_view note, std::string_view tone = "");
 
 }  // namespace loramux::load

@@ -1,4 +1,4 @@
-// Reports that can be looked at: one file, nothing loaded from elsewhere, light and dark.
+// HTML reports of runs: one self-contained file with light and dark colours.
 #pragma once
 
 #include <string>
@@ -7,10 +7,10 @@
 
 namespace loramux::load {
 
-// Of a document of BuildReport. Its strings are not trusted.
+// Returns the page for a document of BuildReport. Does not trust the strings in the document.
 std::string HtmlReport(const ReportJson& report);
 
-// The line under a report's title: against what, how, when.
+// Returns the line below the title of a report: the server, the load and the time of the run.
 std::string DescribeRun(const ReportJson& report);
 
 }  // namespace loramux::load

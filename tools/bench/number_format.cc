@@ -28,7 +28,7 @@ std::string FormatMs(double milliseconds) {
 
 std::string FormatShare(double share) {
   const double percent = share * 100;
-  // never rounded up to all
+  // Never round up to 100 %.
   if (percent > 99 && percent < 100) return fmt::format("{:.2f} %", std::floor(percent * 100) / 100);
   return percent == std::round(percent) ? fmt::format("{:.0f} %", percent) : fmt::format("{:.1f} %", percent);
 }

@@ -1,15 +1,15 @@
-// Numbers for people, the same in the terminal and in the report.
+// Number formats for people, the same in the terminal and in HTML reports.
 #pragma once
 
 #include <string>
 
 namespace loramux::load {
 
-// About three significant digits, with commas in thousands: 0.123, 4.57, 45.7, 1,234.
+// Formats with about three significant digits and commas in thousands: 0.123, 4.57, 45.7, 1,234.
 std::string FormatNumber(double value);
-// Milliseconds with a unit that suits: 0.42 ms, 45.7 ms, 1.23 s, 123 s.
+// Formats milliseconds with a suitable unit: 0.42 ms, 45.7 ms, 1.23 s, 123 s.
 std::string FormatMs(double milliseconds);
-// 0.5 -> "50 %".
+// Formats a share as a percentage: 0.5 -> "50 %".
 std::string FormatShare(double share);
 
 }  // namespace loramux::load

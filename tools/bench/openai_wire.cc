@@ -33,7 +33,7 @@ std::string MessageOf(const Json& error) {
   return message.empty() ? error.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 300) : message;
 }
 
-// Adds what choice 0 says. False: it is not shaped like a choice.
+// Adds the content of choice 0 to `piece`. False: the JSON is not a choice.
 bool ReadChoice(const Json& choice, ApiEndpoint endpoint, bool stream, ApiPiece& piece) {
   if (!choice.is_object()) return false;
   piece.finish_reason = Text(choice, "finish_reason");
@@ -86,7 +86,7 @@ ApiPiece ParsePiece(std::string_view text, ApiEndpoint endpoint, bool stream) {
   const auto choices = json.find("choices");
   if (choices == json.end() || !choices->is_array()) return {.malformed = true};
   if (choices->empty()) {
-    piece.malformed = !stream;  // in a stream, that is the chunk with the usage
+    piece.malformed = !stream;  // in a stream, this is the chunk with the usage
   } else {
     piece.malformed = !ReadChoice(choices->front(), endpoint, stream, piece);
   }

@@ -1,4 +1,4 @@
-// What a client of an OpenAI-compatible server sends and reads. Tolerant of fields that it does not know.
+// The client's side of the OpenAI protocol: request bodies and parsed responses. Ignores unknown fields.
 #pragma once
 
 #include <cstdint>
@@ -10,44 +10,52 @@
 
 namespace loramux::load {
 
+// The endpoint to send requests to.
 enum class ApiEndpoint { kChat, kCompletions };
 
-// "/v1/chat/completions" or "/v1/completions".
+// Returns "/v1/chat/completions" or "/v1/completions".
 std::string_view EndpointPath(ApiEndpoint endpoint);
 
+// One completion request.
 struct ApiRequest {
   ApiEndpoint endpoint = ApiEndpoint::kChat;
   bool stream = true;
   std::string model;
-  // (role, text): sent as messages, or run together as the prompt of a completion.
+  // (role, text) pairs: sent as messages, or concatenated to the prompt of a completion.
   std::vector<std::pair<std::string, std::string>> dialogue;
   std::int64_t max_tokens = 128;
-  bool ignore_eos = false;  // with min_tokens: exactly max_tokens, where the server knows these fields
+  bool ignore_eos = false;  // also sends min_tokens, so that servers that know both fields generate exactly max_tokens
   double temperature = 0;
 };
+// Returns the request's body.
 std::string ToJson(const ApiRequest& request);
 
+// Token counts as the server reports them.
 struct ApiUsage {
   std::int64_t input_tokens = 0, output_tokens = 0, cached_tokens = 0;
 };
 
 // A chunk of a stream, or a whole answer.
 struct ApiPiece {
+  // True: not JSON of the expected form.
   bool malformed = false;
   std::string text;
   std::string finish_reason;  // empty: none yet
   std::optional<ApiUsage> usage;
-  std::optional<std::string> error;  // an error object's message instead of an answer
+  std::optional<std::string> error;  // message of the error object that came instead of an answer
 };
+// Parses a chunk (`stream`) or a whole response body.
 ApiPiece ParsePiece(std::string_view json, ApiEndpoint endpoint, bool stream);
 
-// The message of an error body, or the start of the body if it is not one.
+// Returns the message of an error body, or the beginning of a body of another form.
 std::string ErrorText(std::string_view body);
 
-// The ids of a /v1/models answer: first those without a parent, then those with one. Empty lists if it is not one.
+// The ids in a response of /v1/models: models without a parent are base models, models with one are adapters. Both
+// lists are empty if the response has another form.
 struct ModelNames {
   std::vector<std::string> bases, adapters;
 };
+// Parses a response of /v1/models.
 ModelNames ParseModels(std::string_view json);
 
 }  // namespace loramux::load

@@ -1,4 +1,4 @@
-// What the flags mean to the parts of a run.
+// Converts the flags of `loramux bench` into the options of each part of a run.
 #pragma once
 
 #include "base/result.h"
@@ -11,14 +11,16 @@
 
 namespace loramux::load {
 
+// Options of the HTTP client. Errors: a URL or header that is malformed, a key file that cannot be read.
 Result<ApiClientOptions> MakeClientOptions(const BenchFlags& flags);
+// Options of the runner.
 RunOptions MakeRunOptions(const BenchFlags& flags);
-// Without the names, which may come from the server.
+// Options of the workload, without the names of models, which may come from the server.
 Result<WorkloadOptions> MakeWorkloadOptions(const BenchFlags& flags);
-// Of an open loop. REQUIRES: flags.open_loop().
+// Returns the arrivals of an open loop. REQUIRES: flags.open_loop().
 Result<Trace> MakeTrace(const BenchFlags& flags);
 
-// What a report says of how it was made. No key or header is in it.
+// Returns the configuration that a report shows. It contains no key and no header.
 ReportJson ConfigurationJson(const BenchFlags& flags, const WorkloadOptions& workload);
 
 }  // namespace loramux::load

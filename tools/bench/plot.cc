@@ -36,7 +36,7 @@ void ForEachPoint(const Plot& plot, const Visit& visit) {
 std::optional<Axes> FitAxes(const Plot& plot) {
   double low = std::numeric_limits<double>::infinity(), high = -low, top = 0;
   ForEachPoint(plot, [&](const std::pair<double, double>& point) {
-    // false for what is no number
+    // False for values that are not numbers.
     const bool drawable = std::abs(point.first) < 1e300 && std::abs(point.second) < 1e300;
     if (!drawable) return;
     low = std::min(low, point.first);
@@ -78,7 +78,7 @@ std::string Grid(const Plot& plot, const Axes& axes) {
   return svg;
 }
 
-// The runs of points between gaps.
+// Returns the runs of points between gaps.
 std::vector<std::vector<std::pair<double, double>>> Runs(const PlotSeries& series) {
   std::vector<std::vector<std::pair<double, double>>> runs(1);
   for (const auto& point : series.points) {
@@ -140,7 +140,7 @@ std::string Legend(const Plot& plot) {
   return html + "</span>";
 }
 
-// What the script needs for the cross hair.
+// Returns the data that the script needs for the cross hair.
 std::string PointerData(const Plot& plot, const Axes& axes) {
   nlohmann::json json{{"w", kWidth},   {"l", kLeft},        {"r", kRight},       {"x0", axes.x0},
                       {"x1", axes.x1}, {"log", axes.log_x}, {"x", plot.x_label}, {"s", nlohmann::json::array()}};
@@ -161,7 +161,7 @@ std::vector<double> Ticks(double low, double high, int count) {
   const double raw = (high - low) / count, power = std::pow(10, std::floor(std::log10(raw)));
   const double rest = raw / power;
   const double step = power * (rest <= 1 ? 1 : rest <= 2 ? 2 : rest <= 5 ? 5 : 10);
-  std::vector<double> ticks;  // + 0.0: no minus before a zero
+  std::vector<double> ticks;  // + 0.0 avoids a minus sign before zero
   for (double k = std::ceil(low / step - 1e-9) + 0.0; k * step <= high * (1 + 1e-9); ++k) ticks.push_back(k * step);
   return ticks;
 }

@@ -33,7 +33,7 @@ void ReplyReader::OnEvent(std::string_view data, TimeNs now) {
   }
   const ApiPiece piece = ParsePiece(data, endpoint_, /*stream=*/true);
   OnPiece(piece, data);
-  // The first token is the first that can be read. Some answers have no text at all: then it is the end that was told.
+  // The first token is the first readable text. If an answer has no text at all, its finish reason counts instead.
   if (!piece.text.empty() || (!piece.finish_reason.empty() && pieces_ == 0)) OnText(piece.text, now);
 }
 
@@ -57,7 +57,7 @@ void ReplyReader::OnText(const std::string& text, TimeNs now) {
 }
 
 void ReplyReader::Fail(Failure failure, std::string detail) {
-  if (record_.failure != Failure::kNone) return;  // the first is the cause
+  if (record_.failure != Failure::kNone) return;  // the first failure is the cause
   record_.failure = failure;
   record_.detail = std::move(detail);
 }

@@ -1,4 +1,4 @@
-// Turns the bytes of one answer, as they arrive, into the times, counts and failure of its record.
+// Converts the bytes of one answer, as they arrive, into the times, counts and failure of its record.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +13,25 @@
 
 namespace loramux::load {
 
-// Takes an HTTP response as it arrives.
+// Receives an HTTP response as it arrives.
 class BodySink {
  public:
   virtual ~BodySink() = default;
+  // Called once, before OnBody.
   virtual void OnStatus(int status) = 0;
+  // Called for each piece of the body, which arrived at `now`.
   virtual void OnBody(std::string_view bytes, TimeNs now) = 0;
 };
 
 // How an HTTP exchange ended.
 struct ExchangeEnd {
-  enum class Kind { kComplete, kConnect, kTimeout, kBroken, kGarbled, kCancelled };  // kGarbled: not HTTP
+  // kGarbled: the response was not HTTP
+  enum class Kind { kComplete, kConnect, kTimeout, kBroken, kGarbled, kCancelled };
   Kind kind = Kind::kComplete;
   std::string detail;
 };
 
-// Keeps the body as it is, up to a bound.
+// Stores the body, up to kMaxBytes.
 class BodyCollector final : public BodySink {
  public:
   static constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
@@ -42,17 +45,17 @@ class BodyCollector final : public BodySink {
   std::string body_;
 };
 
-// Reads the answer to one ApiRequest. `now` is after the start of the run. Not thread-safe.
+// Reads the answer to one ApiRequest. Times are relative to the start of the run. Not thread-safe.
 class ReplyReader final : public BodySink {
  public:
-  // Writes into `record`, and counts each piece of text in `live_tokens`; both outlive the reader.
+  // Fills in `record` and adds each piece of text to `live_tokens`. Both must outlive the reader.
   ReplyReader(ApiEndpoint endpoint, bool stream, RequestRecord& record, std::int64_t& live_tokens)
       : endpoint_(endpoint), stream_(stream), record_(record), live_tokens_(live_tokens) {}
   void OnStatus(int status) override { record_.http_status = status; }
   void OnBody(std::string_view bytes, TimeNs now) override;
-  // Decides the failure, if any. With `expected`, the text must be exactly that. REQUIRES: called once, last.
+  // Decides whether the request failed. With `expected`, the text must be equal to it. REQUIRES: called once, last.
   void Finish(const ExchangeEnd& end, TimeNs now, const std::optional<std::string>& expected);
-  // The whole answer so far.
+  // The text received so far.
   const std::string& text() const { return text_; }
 
  private:
@@ -68,7 +71,7 @@ class ReplyReader final : public BodySink {
   RequestRecord& record_;
   std::int64_t& live_tokens_;
   SseParser events_;
-  std::string body_, text_;  // body_: of an answer that is not a stream
+  std::string body_, text_;  // body_: for answers that are not streams
   std::int64_t pieces_ = 0;
   std::optional<ApiUsage> usage_;
   bool done_ = false;

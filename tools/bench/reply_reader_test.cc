@@ -1,4 +1,4 @@
-// What arrives on the wire, split anywhere, becomes the right record.
+// Bytes from the wire, split anywhere, must result in the right record.
 #include "tools/bench/reply_reader.h"
 
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ TEST(SseParser, DoesNotKeepAnEndlessEvent) {
   EXPECT_FALSE(fits);
 }
 
-// A reader and what it writes into.
+// A reader with the objects that it writes to.
 struct Reading {
   explicit Reading(bool stream = true, ApiEndpoint endpoint = ApiEndpoint::kChat)
       : reader(endpoint, stream, record, live) {}
@@ -78,7 +78,7 @@ TEST(ReplyReader, MeasuresAStream) {
   Reading r;
   r.record.sent = 100 * kNsPerMs;
   r.reader.OnStatus(200);
-  r.Feed(kRole, 110 * kNsPerMs);  // no text yet: not the first token
+  r.Feed(kRole, 110 * kNsPerMs);  // no text yet, so not the first token
   r.Feed(Chunk("ab"), 130 * kNsPerMs);
   r.Feed(Chunk("c"), 150 * kNsPerMs);
   r.Feed(Chunk("d", "\"stop\"") + kUsage + "data: [DONE]\n\n", 190 * kNsPerMs);
@@ -87,7 +87,7 @@ TEST(ReplyReader, MeasuresAStream) {
   EXPECT_TRUE(r.record.checked);
   EXPECT_EQ(r.reader.text(), "abcd");
   EXPECT_DOUBLE_EQ(r.record.ttft_ms(), 30);
-  EXPECT_DOUBLE_EQ(r.record.tpot_ms(), 60.0 / 4);  // 5 tokens by usage, in three pieces
+  EXPECT_DOUBLE_EQ(r.record.tpot_ms(), 60.0 / 4);  // 5 tokens by the reported usage, in three pieces
   EXPECT_DOUBLE_EQ(r.record.e2e_ms(), 95);
   EXPECT_EQ(r.record.gaps_ms, (std::vector<float>{20, 40}));
   EXPECT_EQ(r.record.input_tokens, 11);

@@ -25,7 +25,7 @@ ReportJson ToJson(const Summary& s) {
           {"p90", Rounded(s.p90)}, {"p99", Rounded(s.p99)},   {"max", Rounded(s.max)}};
 }
 
-// What is measured, of the requests that did not fail.
+// The latencies of the requests that did not fail.
 struct Latencies {
   std::vector<double> ttft, tpot, itl, e2e;
 };
@@ -139,7 +139,7 @@ ReportJson LagJson(const Records& records) {
 
 ReportJson ExamplesJson(const Records& records, const std::vector<std::string>& models) {
   ReportJson json = ReportJson::array();
-  std::map<std::string, int> seen;  // some of each kind
+  std::map<std::string, int> seen;  // at most five of each kind
   for (const RequestRecord* record : records) {
     if (record->ok() || json.size() >= kMaxExamples || ++seen[record->failure_kind()] > 5) continue;
     json.push_back({{"kind", record->failure_kind()},
@@ -151,7 +151,7 @@ ReportJson ExamplesJson(const Records& records, const std::vector<std::string>& 
   return json;
 }
 
-// Points for a scatter plot: evenly picked, not the first ones.
+// Returns points for a scatter plot, picked at even distances.
 ReportJson SamplesJson(const Records& records) {
   ReportJson json = ReportJson::array();
   const std::size_t step = std::max<std::size_t>(1, (records.size() + kMaxSamples - 1) / kMaxSamples);
@@ -238,7 +238,7 @@ ReportJson BuildReport(const RunResult& result, const std::vector<std::string>& 
 }
 
 std::int64_t PeakInFlight(const std::vector<RequestRecord>& records) {
-  std::vector<std::pair<TimeNs, int>> steps;  // at the same time, ends come first
+  std::vector<std::pair<TimeNs, int>> steps;  // at equal times, ends come first
   for (const RequestRecord& record : records) {
     steps.emplace_back(record.sent, 1);
     steps.emplace_back(record.end, -1);

@@ -1,4 +1,4 @@
-// The arithmetic of reports against values computed by hand, and what untrusted names become in them.
+// The arithmetic of reports, compared with values computed by hand; and the escaping of untrusted names.
 #include "tools/bench/report.h"
 
 #include <cmath>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char* kHostile = "<script>alert('x')</script>\"&\x01";
 
-// Times in ms.
+// Times are in milliseconds.
 RequestRecord Answer(int model, double sent, double first, double last, double end, std::int64_t tokens) {
   const auto ns = [](double ms) { return static_cast<TimeNs>(ms * 1e6); };
   return {.model = model,
@@ -78,12 +78,12 @@ TEST(Report, Counts) {
 
 TEST(Report, GoodputCountsWhatMeetsBothBounds) {
   const ReportJson report = SmallReport();
-  // 50 / 10 ms, and 10 ms with a single token
+  // TTFT 50 ms with TPOT 10 ms, and TTFT 10 ms with a single token.
   EXPECT_EQ(NumberAt(report, {"summary", "goodput", "requests_met"}), 2);
   EXPECT_EQ(NumberAt(report, {"summary", "goodput", "share"}), 0.5);
   EXPECT_EQ(NumberAt(report, {"summary", "goodput", "requests_per_s"}), 1);
   const RequestRecord record = Answer(0, 0, 50, 150, 160, 11);
-  EXPECT_TRUE((ServiceObjective{.ttft_ms = 50, .tpot_ms = 10}).Met(record));  // the bounds are included
+  EXPECT_TRUE((ServiceObjective{.ttft_ms = 50, .tpot_ms = 10}).Met(record));  // values equal to the bounds meet them
   EXPECT_FALSE((ServiceObjective{.ttft_ms = 49.9}).Met(record));
   EXPECT_FALSE((ServiceObjective{.tpot_ms = 9.9}).Met(record));
   EXPECT_TRUE(BuildReport(SmallRun(), {"a", "base"}, {})["summary"]["goodput"].is_null());
@@ -212,12 +212,12 @@ TEST(NumberFormat, IsForPeople) {
   EXPECT_EQ(FormatNumber(-123), "-123");
   EXPECT_EQ(FormatMs(2500), "2.50 s");
   EXPECT_EQ(FormatShare(0.5), "50 %");
-  EXPECT_EQ(FormatShare(0.99999), "99.99 %");  // not "100 %": something failed
+  EXPECT_EQ(FormatShare(0.99999), "99.99 %");  // not "100 %", because something failed
 }
 
 TEST(Plot, TicksAreRound) {
   EXPECT_EQ(Ticks(0, 10, 5), (std::vector<double>{0, 2, 4, 6, 8, 10}));
-  EXPECT_FALSE(std::signbit(Ticks(0, 10, 5).front()));  // it would read "-0"
+  EXPECT_FALSE(std::signbit(Ticks(0, 10, 5).front()));  // it would be printed as "-0"
   EXPECT_EQ(LogTicks(3, 60), (std::vector<double>{5, 10, 20, 50}));
   EXPECT_EQ(RenderPlot({}), "");
 }

@@ -18,7 +18,8 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr auto kProgressInterval = std::chrono::milliseconds(200);
-constexpr auto kPauseAfterNoConnection = std::chrono::milliseconds(100);  // in a closed loop, which would spin
+// in a closed loop, which would otherwise retry without pause
+constexpr auto kPauseAfterNoConnection = std::chrono::milliseconds(100);
 
 asio::awaitable<void> Sleep(std::chrono::nanoseconds duration) {
   asio::steady_timer timer(co_await asio::this_coro::executor);
@@ -27,7 +28,7 @@ asio::awaitable<void> Sleep(std::chrono::nanoseconds duration) {
   co_await timer.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
 }
 
-// Runs one coroutine to its end.
+// Runs one coroutine to its end. Blocks.
 void RunToEnd(asio::io_context& context, asio::awaitable<void> work) {
   asio::co_spawn(context, std::move(work), asio::detached);
   context.run();
@@ -88,7 +89,7 @@ Result<TokenScale> BenchRunner::MeasureScale(const std::string& model) {
     }
     tokens[many] = record.input_tokens;
   }
-  // a server that does not count: a usual tokenizer
+  // The server reports no token counts: assume a usual tokenizer.
   if (tokens[1] <= tokens[0] || tokens[0] <= 0) return TokenScale{};
   const double per_word = static_cast<double>(tokens[1] - tokens[0]) / (kMany - kFew);
   return TokenScale{.per_word = per_word, .overhead = std::max(0.0, static_cast<double>(tokens[0]) - per_word * kFew)};
@@ -97,7 +98,7 @@ Result<TokenScale> BenchRunner::MeasureScale(const std::string& model) {
 void BenchRunner::Start(asio::awaitable<void> work) {
   ++working_;
   asio::co_spawn(context_, std::move(work), [this](std::exception_ptr error) {
-    if (error) std::rethrow_exception(error);  // out of memory, or a bug: not an answer to count
+    if (error) std::rethrow_exception(error);  // lack of memory or a bug, not a result to count
     OnWorkDone();
   });
 }
@@ -112,9 +113,9 @@ asio::awaitable<void> BenchRunner::WaitUntil(TimeNs at) {
 }
 
 asio::awaitable<void> BenchRunner::OpenLoop(const Workload& workload, const Trace& trace) {
-  constexpr TimeNs kGlance = kNsPerSecond / 5;  // how often a long wait looks whether it shall stop
+  constexpr TimeNs kGlance = kNsPerSecond / 5;  // how often a long wait checks for a stop
   for (const Arrival& arrival : trace.arrivals) {
-    Session session = workload.MakeSession(next_session_++, &arrival);  // ready before it is due
+    Session session = workload.MakeSession(next_session_++, &arrival);  // made before it is due
     while (!stopping_ && client_.Now() < arrival.at) {
       co_await WaitUntil(std::min(arrival.at, client_.Now() + kGlance));
     }
@@ -146,7 +147,7 @@ asio::awaitable<void> BenchRunner::RunSession(Session session, TimeNs scheduled)
     std::string answer;
     const Failure failure = co_await RunTurn(session, turn, request, turn == 0 ? scheduled : -1, answer);
     if (failure == Failure::kConnect && scheduled < 0) co_await Sleep(kPauseAfterNoConnection);
-    // there is no dialogue to go on with
+    // Without an answer the dialogue cannot continue.
     if (failure != Failure::kNone && failure != Failure::kWrongAnswer) co_return;
     request.dialogue.emplace_back("assistant", std::move(answer));
   }

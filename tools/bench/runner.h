@@ -1,5 +1,6 @@
-// Sends a workload to a server: in an open loop at the times of a trace, or in a closed loop with so many sessions at
-// once. One thread; the trace and the sessions are made before they are due, so answers cannot hold up arrivals.
+// Sends a workload to a server: in an open loop at the times of a trace, or in a closed loop with a fixed number of
+// concurrent sessions. Uses one thread. Traces and sessions are made before they are due, so answers cannot delay
+// arrivals.
 #pragma once
 
 #include <cstdint>
@@ -19,43 +20,47 @@
 
 namespace loramux::load {
 
+// Settings of a run.
 struct RunOptions {
   ApiEndpoint endpoint = ApiEndpoint::kChat;
   bool stream = true;
   double temperature = 0;
-  int concurrency = 0;        // > 0: closed loop
-  std::int64_t sessions = 0;  // of a closed loop; 0: no bound
-  double duration_s = 0;      // of a closed loop; 0: no bound
-  double think_s = 0;         // between the turns of a session
+  int concurrency = 0;        // concurrent sessions of a closed loop; 0: open loop
+  std::int64_t sessions = 0;  // of a closed loop; 0: no limit
+  double duration_s = 0;      // of a closed loop; 0: no limit
+  double think_s = 0;         // pause between the turns of a session
 };
 
+// The progress of a run.
 struct RunProgress {
-  std::int64_t started = 0, finished = 0, failed = 0, tokens = 0;  // requests; pieces of text
+  std::int64_t started = 0, finished = 0, failed = 0, tokens = 0;  // numbers of requests; tokens: pieces of text
   TimeNs elapsed = 0;
 };
 
+// Runs one benchmark. Not thread-safe.
 class BenchRunner {
  public:
-  // `clock` outlives the runner.
+  // `clock` must outlive the runner.
   BenchRunner(ApiClientOptions client, RunOptions options, const Clock& clock);
 
+  // Resolves the server's name. Blocks.
   Status Resolve() { return client_.Resolve(); }
-  // The model names of /v1/models. Blocks.
+  // Returns the model names from /v1/models. Blocks.
   Result<ModelNames> FetchModels();
-  // One request outside the measurement. Blocks.
+  // Sends one request that is not measured. Blocks.
   RequestRecord Ask(const std::string& model, const std::string& prompt, std::int64_t max_tokens);
   // Measures the server's tokens per word with two requests. Blocks.
   Result<TokenScale> MeasureScale(const std::string& model);
 
-  // The run. The first SIGINT or SIGTERM sends nothing more and waits; the second one cancels what is running.
-  // `trace` is null for a closed loop. `progress` is called some times a second. REQUIRES: called once.
+  // Runs the benchmark. The first SIGINT or SIGTERM stops sending and waits for running requests; the second cancels
+  // them. `trace` is null for a closed loop. `progress` is called several times per second. REQUIRES: called once.
   RunResult Run(const Workload& workload, const Trace* trace, const std::function<void(const RunProgress&)>& progress);
 
  private:
   boost::asio::awaitable<void> OpenLoop(const Workload& workload, const Trace& trace);
   boost::asio::awaitable<void> ClosedLoopWorker(const Workload& workload);
   boost::asio::awaitable<void> RunSession(Session session, TimeNs scheduled);
-  // The answer's text goes to `answer`.
+  // Puts the text of the answer into `answer`.
   boost::asio::awaitable<Failure> RunTurn(const Session& session, int turn, ApiRequest request, TimeNs scheduled,
                                           std::string& answer);
   boost::asio::awaitable<void> ReportProgress(const std::function<void(const RunProgress&)>& progress);
@@ -73,7 +78,7 @@ class BenchRunner {
   RunProgress progress_;
   std::int64_t next_session_ = 0;
   int working_ = 0;        // coroutines that the run waits for
-  bool stopping_ = false;  // nothing more is sent
+  bool stopping_ = false;  // no further requests are sent
 };
 
 }  // namespace loramux::load

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kMaxLength = 10'000'000;
 
-// Uniform in (0, 1]: its logarithm is finite.
+// Uniform in (0, 1], so that its logarithm is finite.
 double DrawOpen(Prng& prng) { return 1.0 - prng.NextDouble(); }
 
 double DrawNormal(Prng& prng) {  // Box and Muller 1958

@@ -1,4 +1,4 @@
-// Random draws for load: intervals between arrivals, lengths, and which adapter is asked. All from an injected Prng.
+// Random draws for load: intervals between arrivals, lengths, and adapters. All randomness comes from the given Prng.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace loramux::load {
 
-// REQUIRES for all: mean, shape > 0. The mean of each draw is `mean`; `shape` decides how bursty it is (1:
-// exponential).
+// Draw one interval with mean `mean`. `shape` determines the burstiness; 1 is the exponential distribution. REQUIRES:
+// mean > 0, shape > 0.
 double DrawExponential(Prng& prng, double mean);
 double DrawGamma(Prng& prng, double shape, double mean);
 double DrawWeibull(Prng& prng, double shape, double mean);
 
-// Index i of [0, count) with a probability in proportion to 1 / (i + 1)^exponent. Exponent 0 is uniform.
+// Draws index i of [0, count) with probability proportional to 1 / (i + 1)^exponent. Exponent 0 is uniform.
 class ZipfPicker {
  public:
   // REQUIRES: count > 0, exponent >= 0.
@@ -28,17 +28,19 @@ class ZipfPicker {
   std::vector<double> cumulative_;
 };
 
-// How many tokens: "128", "uniform:64:256" (both ends included) or "exponential:128" (the mean; at least 1 token).
+// A distribution of token counts: "128", "uniform:64:256" (both ends included) or "exponential:128" (the mean; draws
+// are at least 1).
 class LengthDistribution {
  public:
-  // `flag` is named in the error.
+  // Parses one of these forms. The error names `flag`.
   static Result<LengthDistribution> Parse(std::string_view text, const std::string& flag);
+  // Returns one draw.
   std::int64_t Draw(Prng& prng) const;
 
  private:
   enum class Kind { kFixed, kUniform, kExponential };
   Kind kind_ = Kind::kFixed;
-  std::int64_t low_ = 1, high_ = 1;  // fixed and exponential use low_
+  std::int64_t low_ = 1, high_ = 1;  // kFixed and kExponential use low_
 };
 
 }  // namespace loramux::load

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kDraws = 200'000;
 
-// Mean and coefficient of variation of many draws.
+// Returns the mean and the coefficient of variation of many draws.
 template <typename Draw>
 std::pair<double, double> Moments(const Draw& draw) {
   Prng prng(7);

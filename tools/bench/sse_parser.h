@@ -1,4 +1,4 @@
-// Server-sent events out of a byte stream that may be split anywhere.
+// Parses server-sent events from a byte stream that may be split anywhere.
 #pragma once
 
 #include <functional>
@@ -7,16 +7,16 @@
 
 namespace loramux::load {
 
-// Lines end with LF, CRLF or CR; several data lines of one event are joined by LF; other fields and comments are
+// Lines end with LF, CRLF or CR. Several data lines of one event are joined by LF. Other fields and comments are
 // ignored (WHATWG HTML, section 9.2). Not thread-safe.
 class SseParser {
  public:
-  // An event longer than this is not kept: Feed returns false from then on.
+  // The maximum length of an event. After a longer one Feed returns false.
   static constexpr std::size_t kMaxEventBytes = std::size_t{16} << 20;
 
-  // Calls on_event with the data of each event that these bytes complete, in order. False: too long an event.
+  // Calls on_event with the data of each event that `bytes` completes, in order. False: an event was too long.
   bool Feed(std::string_view bytes, const std::function<void(std::string_view data)>& on_event);
-  // Whether bytes of an event that has not ended are held: the stream broke off inside it.
+  // True if part of an event is held: the stream ended within an event.
   bool mid_event() const { return has_data_ || !line_.empty(); }
 
  private:

@@ -1,4 +1,4 @@
-// Questions with exactly one right answer, so that a run can tell whether it was the right adapter that answered.
+// Questions with exactly one correct answer, so that a run can check that the right adapter answered.
 #pragma once
 
 #include <string>
@@ -8,16 +8,19 @@
 
 namespace loramux::load {
 
+// A question and its answer.
 struct Question {
   std::string prompt, answer;
 };
 
+// The questions for one adapter.
 struct Task {
-  std::string name;  // the file's name without .jsonl: the adapter to ask; "base" stands for the base model
+  std::string name;  // file name without .jsonl: the adapter to ask; "base" is the base model
   std::vector<Question> questions;
 };
 
-// Every *.jsonl of a folder, ascending by name; lines {"prompt": ..., "answer": ...}. Errors name file and line.
+// Reads every *.jsonl of a folder, sorted by name, with lines {"prompt": ..., "answer": ...}. Errors name file and
+// line.
 Result<std::vector<Task>> LoadTasks(const std::string& folder);
 
 }  // namespace loramux::load

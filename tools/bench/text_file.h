@@ -1,4 +1,4 @@
-// Whole text files, for traces, tasks and reports.
+// Reads and writes whole text files: traces, tasks and reports.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace loramux::load {
 
-// Errors name the path; files over 1 GiB are refused.
+// Read or write a file. Errors name the path; reading refuses files over 1 GiB.
 Result<std::string> ReadTextFile(const std::string& path);
 Status WriteTextFile(const std::string& path, std::string_view text);
 

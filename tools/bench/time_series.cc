@@ -14,7 +14,7 @@ constexpr int kMaxBins = 60;
 
 struct Bin {
   std::int64_t started = 0, finished = 0, failed = 0;
-  double tokens = 0, busy_s = 0;  // busy_s: seconds of requests in flight
+  double tokens = 0, busy_s = 0;  // busy_s: seconds of requests in flight, summed
   std::vector<double> ttft_ms;
 };
 
@@ -39,7 +39,7 @@ class Bins {
   std::vector<Bin> bins_;
 };
 
-// Each piece of text stands for an equal part of the answer's tokens.
+// Each piece of text counts for an equal part of the answer's tokens.
 void AddTokens(const RequestRecord& record, Bins& bins) {
   const auto pieces = static_cast<double>(record.gaps_ms.size() + 1);
   const double tokens = static_cast<double>(record.output_tokens) / pieces;
@@ -76,7 +76,7 @@ Json TimeSeriesJson(const std::vector<RequestRecord>& records, double seconds) {
   Json list = Json::array();
   for (const Bin& bin : bins.all()) {
     const double begin = static_cast<double>(list.size()) * bin_s;
-    const double width = std::max(std::min(bin_s, seconds - begin), 1e-9);  // the last may be shorter
+    const double width = std::max(std::min(bin_s, seconds - begin), 1e-9);  // the last bin may be shorter
     const Summary ttft = Summarise(bin.ttft_ms);
     const auto if_any = [&](double value) { return ttft.count > 0 ? Json(Rounded(value)) : Json(nullptr); };
     list.push_back({{"t_s", Rounded(begin)},

@@ -9,12 +9,13 @@
 
 namespace loramux::load {
 
-// A round length (1, 2 or 5 times a power of ten, from 0.01) that cuts `seconds` into at most 60 bins.
+// Returns a round bin length (1, 2 or 5 times a power of ten, at least 0.01) that divides `seconds` into at most 60
+// bins.
 double BinSeconds(double seconds);
 
-// {"bin_s", "bins": [{"t_s", "started", "finished", "failed", "output_tokens_per_s", "in_flight", "ttft_p50_ms",
-// "ttft_p99_ms"}]}: t_s is a bin's beginning; in_flight its time average; TTFT is of the requests sent in it, null if
-// there are none.
+// Returns {"bin_s", "bins": [{"t_s", "started", "finished", "failed", "output_tokens_per_s", "in_flight",
+// "ttft_p50_ms", "ttft_p99_ms"}]}. t_s is the beginning of a bin; in_flight is the time average within it. The TTFT is
+// that of the requests sent in the bin, null if there are none.
 nlohmann::ordered_json TimeSeriesJson(const std::vector<RequestRecord>& records, double seconds);
 
 }  // namespace loramux::load

@@ -40,7 +40,7 @@ std::vector<std::string_view> Split(std::string_view line, char separator) {
   }
 }
 
-// Calls visit(line, number) for each line without its end, until one fails; empty lines are skipped.
+// Calls visit(line, number) for each non-empty line, without its line break. Stops at the first error and returns it.
 template <typename Visit>
 Status ForEachLine(std::string_view text, const Visit& visit) {
   std::int64_t number = 0;
@@ -55,7 +55,7 @@ Status ForEachLine(std::string_view text, const Visit& visit) {
   return Ok{};
 }
 
-// Days since 1970-01-01 of a civil date (Howard Hinnant's algorithm).
+// Returns the days from 1970-01-01 to a civil date (Howard Hinnant's algorithm).
 std::int64_t DaysFromCivil(std::int64_t year, std::int64_t month, std::int64_t day) {
   year -= month <= 2;
   const std::int64_t era = (year >= 0 ? year : year - 399) / 400, of_era = year - era * 400;
@@ -63,7 +63,7 @@ std::int64_t DaysFromCivil(std::int64_t year, std::int64_t month, std::int64_t d
   return era * 146097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719468;
 }
 
-// "2023-11-16 18:15:46.6805900" in ns since 1970, or nothing.
+// Parses "2023-11-16 18:15:46.6805900" as nanoseconds since 1970; nullopt if it has another form.
 std::optional<TimeNs> ParseTimestamp(std::string_view text) {
   if (text.size() < 19 || text[4] != '-' || text[7] != '-' || text[13] != ':' || text[16] != ':') return std::nullopt;
   const auto year = Parse<int>(text.substr(0, 4)), month = Parse<int>(text.substr(5, 2)),
@@ -79,7 +79,7 @@ std::optional<TimeNs> ParseTimestamp(std::string_view text) {
   return minutes * 60 * kNsPerSecond + ToNs(*second);
 }
 
-// Sorted, with the first arrival at 0.
+// Sorts the trace and moves its first arrival to time 0.
 Result<Trace> Finished(Trace trace, const std::string& name) {
   if (trace.arrivals.empty()) return InvalidArgument(fmt::format("{}: the trace has no requests", name));
   std::stable_sort(trace.arrivals.begin(), trace.arrivals.end(),
@@ -105,8 +105,8 @@ std::vector<Arrival> DrawClient(const std::vector<ClientWindow>& windows, int cl
     const double until =
         std::min(end_s - options.start_s, options.limits.duration_s > 0 ? options.limits.duration_s : 1e18);
     if (rate <= 0 || end_s <= options.start_s) continue;
-    // A renewal process is stationary only if it starts at a random moment of an interval; without that, every client
-    // would send at the start of its window together.
+    // A renewal process is stationary only if it starts at a random moment of an interval. Without that, all clients
+    // would send together at the start of their windows.
     double at = std::max(window.start_s - options.start_s, 0.0) + prng.NextDouble() / rate;
     while (at < until) {
       arrivals.push_back({.at = ToNs(at), .client = client});
@@ -118,7 +118,7 @@ std::vector<Arrival> DrawClient(const std::vector<ClientWindow>& windows, int cl
   return arrivals;
 }
 
-// The rate of the window that `at_s` lies in.
+// Returns the rate of the window that contains `at_s`.
 double RateAt(const std::vector<ClientWindow>& windows, double at_s) {
   double rate = 0;
   for (const ClientWindow& window : windows) {
@@ -150,7 +150,7 @@ Result<Trace> LoadClientTrace(const std::string& folder, const ClientTraceOption
   return DrawClientTrace(std::move(clients), options);
 }
 
-// Recorded traffic from start_s on, at an average of `rate` if that is given.
+// Drops arrivals before start_s. Stretches time to a mean of `rate`, if that is given.
 Result<Trace> CutAndStretch(Trace trace, const std::string& path, const ClientTraceOptions& options) {
   std::erase_if(trace.arrivals, [&](const Arrival& arrival) { return arrival.at < ToNs(options.start_s); });
   ASSIGN_OR_RETURN(Trace cut, Finished(std::move(trace), path));
@@ -252,7 +252,7 @@ Result<std::vector<ClientWindow>> ParseClientWindows(std::string_view text, cons
 }
 
 Result<Trace> DrawClientTrace(std::vector<std::vector<ClientWindow>> clients, const ClientTraceOptions& options) {
-  // The busiest first: client 0 is the first adapter of a run.
+  // The busiest client first, because client 0 is the first adapter of a run.
   std::stable_sort(clients.begin(), clients.end(),
                    [](const auto& a, const auto& b) { return TotalRate(a) > TotalRate(b); });
   double factor = 1;

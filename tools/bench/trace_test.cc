@@ -18,7 +18,7 @@ TEST(AzureTrace, IsReadAcrossMidnightAndSorted) {
   ASSERT_EQ(trace->arrivals.size(), 3u);
   EXPECT_EQ(trace->arrivals[0].at, 0);
   EXPECT_EQ(trace->arrivals[1].at, kNsPerSecond / 2);
-  EXPECT_EQ(trace->arrivals[1].output_tokens, 1);  // at least one can be asked for
+  EXPECT_EQ(trace->arrivals[1].output_tokens, 1);  // at least one token is requested
   EXPECT_EQ(trace->arrivals[2].at, 2'250 * kNsPerMs);
   EXPECT_EQ(trace->arrivals[2].input_tokens, 396);
   EXPECT_EQ(trace->arrivals[2].output_tokens, 109);
@@ -81,7 +81,7 @@ TEST(ClientWindows, NamesTheHostileLine) {
     ASSERT_FALSE(windows.ok()) << line;
     EXPECT_NE(windows.error().message.find("c.csv, line 1"), std::string::npos);
   }
-  EXPECT_FALSE(ParseClientWindows("600,1,1,,0,0\n600,1,1,,0,0\n", "c.csv").ok());  // time stands still
+  EXPECT_FALSE(ParseClientWindows("600,1,1,,0,0\n600,1,1,,0,0\n", "c.csv").ok());  // time does not advance
   EXPECT_FALSE(ParseClientWindows("", "c.csv").ok());
 }
 
@@ -123,7 +123,7 @@ TEST(ClientTrace, KeepsSharesOrderAndRate) {
 }
 
 TEST(ClientTrace, TheBurstiestClientsEnd) {
-  // The least shape that is allowed: nearly all intervals are 0, a few are very long.
+  // The smallest shape that is allowed: nearly all intervals are 0, and a few are very long.
   for (const bool weibull : {false, true}) {
     const std::vector<ClientWindow> bursty{{.start_s = 0, .rate = 5, .weibull = weibull, .shape = 0.006}};
     const auto trace = DrawClientTrace({bursty}, {.limits = {.duration_s = 10, .requests = 1000}, .seed = 2});
@@ -145,7 +145,7 @@ TEST(ScaleTrace, StretchesThenCuts) {
   ASSERT_EQ(trace.arrivals.size(), 6u);  // 0, 0.5, ..., 2.5 s
   EXPECT_EQ(trace.arrivals[1].at, kNsPerSecond / 2);
   EXPECT_EQ(trace.arrivals[1].input_tokens, 25);
-  EXPECT_EQ(trace.arrivals[1].output_tokens, 1);  // never scaled to nothing
+  EXPECT_EQ(trace.arrivals[1].output_tokens, 1);  // never scaled to 0
   ScaleTrace(trace, 1, 1, {.requests = 2});
   EXPECT_EQ(trace.arrivals.size(), 2u);
 }

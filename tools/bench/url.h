@@ -1,4 +1,4 @@
-// Where the server is.
+// The address of the server.
 #pragma once
 
 #include <string>
@@ -8,16 +8,17 @@
 
 namespace loramux::load {
 
+// A parsed URL.
 struct Url {
   bool tls = false;
   std::string host;  // without the brackets of an IPv6 address
   std::string port;
   std::string prefix;  // path before /v1, without a trailing slash
-  // "host:port" for the Host header.
+  // Returns "host:port" for the Host header.
   std::string authority() const;
 };
 
-// http://HOST[:PORT][/PREFIX] or https://...; a trailing /v1 is dropped, as OpenAI clients write it.
+// Parses http://HOST[:PORT][/PREFIX] or https://... . Drops a trailing /v1, which OpenAI clients write.
 Result<Url> ParseUrl(std::string_view text);
 
 }  // namespace loramux::load

@@ -32,7 +32,7 @@ std::uint64_t Mix(std::uint64_t seed, std::uint64_t value) { return SplitMix64(s
 
 std::int64_t Bounded(std::int64_t tokens, std::int64_t bound) { return bound > 0 ? std::min(tokens, bound) : tokens; }
 
-// The text of a trace's blocks: the same block is the same text in every request.
+// Returns the text of a trace's blocks. A block has the same text in every request.
 std::string BlockWords(const std::vector<std::int64_t>& blocks, std::int64_t words, std::int64_t words_a_block) {
   std::string text;
   for (const std::int64_t block : blocks) {

@@ -1,4 +1,4 @@
-// What is asked: which model, which words, how long an answer. Session i is the same in every run with the same seed,
+// The content of requests: models, words and answer lengths. With the same seed, session i is the same in every run,
 // whenever it is sent.
 #pragma once
 
@@ -15,39 +15,43 @@
 
 namespace loramux::load {
 
-// One table from name to choice of adapter; an unknown name lists the valid ones.
+// How sessions choose their adapter. ParseAdapterChoice returns the choice with that name; the error for an unknown
+// name lists the valid ones.
 enum class AdapterChoice { kUniform, kZipf, kDistinct, kTrace };
 Result<AdapterChoice> ParseAdapterChoice(std::string_view name);
 
-// How many tokens a server makes of our words; measured before the run, because tokenizers differ.
+// Conversion from words to tokens. It is measured before the run, because tokenizers differ.
 struct TokenScale {
   double per_word = 1.3;
-  double overhead = 0;  // of a prompt without words: the chat template's
+  double overhead = 0;  // tokens of a prompt without words: the chat template's
 };
 
+// Settings of a workload.
 struct WorkloadOptions {
   std::string base_model;
   std::vector<std::string> adapters;
   AdapterChoice choice = AdapterChoice::kUniform;
   double zipf_exponent = 1;
-  double base_share = 0;  // of the sessions
+  double base_share = 0;  // share of the sessions that use the base model
   LengthDistribution input_tokens, output_tokens;
-  std::int64_t max_input_tokens = 0, max_output_tokens = 0;  // bounds on what traces ask; 0: none
-  std::int64_t prefix_tokens = 0;                            // the same system message for all sessions of a model
+  std::int64_t max_input_tokens = 0, max_output_tokens = 0;  // upper bounds for lengths from traces; 0: none
+  std::int64_t prefix_tokens = 0;  // length of a system message that all sessions of a model share
   int turns = 1;
-  std::vector<Task> tasks;           // if any: questions instead of random words
+  std::vector<Task> tasks;           // if not empty: questions instead of random words
   std::int64_t answer_tokens = 200;  // max_tokens of a question
   bool ignore_eos = true;
   std::uint64_t seed = 0;
 };
 
+// One request of a session.
 struct Turn {
   std::string prompt;
-  std::optional<std::string> answer;  // what exactly must come back
+  std::optional<std::string> answer;  // the only correct answer; absent: not checked
   std::int64_t max_tokens = 0;
   bool ignore_eos = false;
 };
 
+// A dialogue with one model.
 struct Session {
   std::int64_t index = 0;
   int model = 0;       // index into Workload::models()
@@ -55,20 +59,21 @@ struct Session {
   std::vector<Turn> turns;
 };
 
-// Immutable once the scale is set. Moves, but does not copy.
+// Immutable once the scale is set. Movable, not copyable.
 class Workload {
  public:
   Workload(Workload&&) = default;
   Workload& operator=(Workload&&) = default;
-  // Errors: an adapter without a task, kTrace with a trace that knows no clients, no adapters where they are needed.
+  // Errors: an adapter without a task, kTrace with a trace that has no clients, or no adapters where they are needed.
+  // `trace` is null in a closed loop.
   static Result<Workload> Make(WorkloadOptions options, const Trace* trace);
   // The adapters, then the base model.
   const std::vector<std::string>& models() const { return models_; }
   const WorkloadOptions& options() const { return options_; }
   void set_scale(TokenScale scale) { scale_ = scale; }
-  // Whether prompts are made of words, so that a TokenScale is needed.
+  // True if prompts are made of random words, which need a TokenScale.
   bool needs_scale() const { return options_.tasks.empty(); }
-  // `arrival` may be null (closed loop).
+  // Returns session number `index`. `arrival` is null in a closed loop.
   Session MakeSession(std::int64_t index, const Arrival* arrival) const;
 
  private:
@@ -81,13 +86,13 @@ class Workload {
 
   WorkloadOptions options_;
   std::vector<std::string> models_;
-  std::vector<const Task*> task_of_;  // by model, into options_.tasks; null: none
+  std::vector<const Task*> task_of_;  // by model: a pointer into options_.tasks; null: none
   std::optional<ZipfPicker> picker_;
   TokenScale scale_;
   std::int64_t block_tokens_ = 0;
 };
 
-// `count` common English words, drawn by `prng`.
+// Returns `count` common English words, drawn with `prng`.
 std::string RandomWords(std::int64_t count, Prng& prng);
 
 }  // namespace loramux::load

@@ -106,7 +106,7 @@ TEST(Workload, AsksEachAdapterItsOwnQuestions) {
     EXPECT_EQ(session.turns[2].prompt, "q" + workload.models()[static_cast<std::size_t>(session.model)]);
     EXPECT_EQ(session.turns[2].answer, std::to_string(session.model + 1));
   }
-  options.base_share = 0.1;  // the base model would be asked, but has no questions
+  options.base_share = 0.1;  // the base model would get requests, but has no questions
   EXPECT_FALSE(Workload::Make(options, nullptr).ok());
   options.base_share = 0;
   options.tasks.pop_back();

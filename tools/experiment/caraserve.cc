@@ -1,4 +1,4 @@
-// CaraServe (arXiv 2401.11240, in the notes that we have of it): prefill assisted by the CPU against loads on demand.
+// CaraServe (arXiv 2401.11240, from secondary notes on it): prefill assisted by the CPU, compared with loads on demand.
 #include <array>
 #include <cmath>
 
@@ -11,19 +11,21 @@
 namespace loramux {
 namespace {
 
-constexpr std::array kTargets = {LoraTarget::kQ, LoraTarget::kK, LoraTarget::kV};  // "lora adapter应用在QKV权重矩阵"
+// the notes: LoRA adapters are applied to the Q, K and V weight matrices
+constexpr std::array kTargets = {LoraTarget::kQ, LoraTarget::kK, LoraTarget::kV};
 constexpr std::array<std::string_view, 4> kPresets = {"ondmd", "s-lora", "caraserve", "cached"};
 constexpr std::array<std::string_view, 4> kNames = {"ONDMD", "S-LoRA", "CaraServe", "CACHED"};
 constexpr std::int64_t kAdapters = 128;
 
-// One setting of the document, for all four systems.
+// One setting of the paper, simulated for all four systems.
 struct Setting {
   std::string name;
   std::string_view device = "a10", model = "llama-7b";
   std::int64_t gpus = 1, rank = 64;
   double rate = 9;
-  bool skewed = false;  // "MAF-scaled": recorded clients, bursts and skew; else Poisson and uniform
-  double link = 0;      // bytes a second to the device; 0: published
+  // the paper's "MAF-scaled": here recorded clients with bursts and skew; false: Poisson and uniform
+  bool skewed = false;
+  double link = 0;  // bytes per second to the device; 0: the published rate
 };
 
 Result<SimulationJob> MakeJob(const ExperimentContext& context, const Setting& setting, std::string_view preset) {
@@ -32,15 +34,15 @@ Result<SimulationJob> MakeJob(const ExperimentContext& context, const Setting& s
   SimulationJob job;
   ASSIGN_OR_RETURN(job.options.device, DescribeDevice(device, model, setting.gpus, 0.9, kTargets));
   ASSIGN_OR_RETURN(job.options.preset, FindPreset(preset));
-  // All fill their steps alike, so that cold starts are what differs. S-LoRA's adapters come beside the steps of
-  // others.
+  // All systems fill their steps alike, so that they differ in cold starts only. S-LoRA's adapters load during other
+  // requests' steps.
   if (preset == "s-lora") {
     job.options.preset.separate_phases = false;
     job.options.preset.cold_start = ColdStart::kPassOver;
   }
   job.options.device.model.shape = preset == "s-lora" ? LoraCostShape::kMbgmv : LoraCostShape::kBgmv;
   if (setting.link > 0) job.options.device.model.host_to_device.bytes_per_second = setting.link;
-  // The upper bound has the memory for its adapters on top.
+  // CACHED, the upper bound, has additional memory for its adapters.
   if (preset == "cached") job.options.device.device_pages += kAdapters * job.options.device.AdapterPages(setting.rank);
   job.options.seed = job.load.seed = context.seed;
   job.load = {.requests = context.Requests(3000),
@@ -62,7 +64,7 @@ Result<SimulationJob> MakeJob(const ExperimentContext& context, const Setting& s
 
 struct Outcomes {
   Setting setting;
-  std::vector<SimulationOutcome> systems;  // as kPresets
+  std::vector<SimulationOutcome> systems;  // ordered as kPresets
   const SimulationSummary& Of(std::size_t system) const { return systems[system].summary; }
 };
 
@@ -86,7 +88,7 @@ Result<std::vector<Outcomes>> SimulateSettings(ExperimentContext& context, const
 ExperimentTable TableOf(const Outcomes& outcomes) {
   ExperimentTable table{.title = outcomes.setting.name,
                         .header = {"system", "TTFT ms", "P99", "TPOT ms", "latency ms", "P99",
-                                   "adapter there on arrival", "load ms, mean"},
+                                   "adapter on device on arrival", "mean load ms"},
                         .rows = {}};
   for (std::size_t i = 0; i < kNames.size(); ++i) {
     const SimulationSummary& s = outcomes.Of(i);
@@ -98,7 +100,7 @@ ExperimentTable TableOf(const Outcomes& outcomes) {
   return table;
 }
 
-// The document's figures have no numbers in our notes: that CaraServe is close to CACHED, and nearer than both others.
+// The notes give no numbers for these figures, only claims: CaraServe is close to CACHED, and closer than the others.
 void CompareClose(const Outcomes& outcomes, const char* id, ExperimentResult& result) {
   const auto add = [&](const char* metric, const LatencySummary SimulationSummary::*field) {
     const auto value = [&](std::size_t system) { return (outcomes.Of(system).*field).mean; };
@@ -107,8 +109,8 @@ void CompareClose(const Outcomes& outcomes, const char* id, ExperimentResult& re
     const bool close = Change(ours, cached) < 0.05 || std::abs(ours - cached) < std::min(ondmd, s_lora) - cached;
     result.comparison.push_back(
         {.id = id,
-         .what = fmt::format("{}: mean {} over CACHED", outcomes.setting.name, metric),
-         .reported = "CaraServe close to CACHED, before ONDMD and S-LoRA",
+         .what = fmt::format("{}: mean {}, relative to CACHED", outcomes.setting.name, metric),
+         .reported = "CaraServe close to CACHED, better than ONDMD and S-LoRA",
          .ours = fmt::format("ONDMD {}, S-LoRA {}, CaraServe {}", over(ondmd), over(s_lora), over(ours)),
          .verdict = VerdictOfClaim(close && ours <= std::min(ondmd, s_lora))});
   };
@@ -120,7 +122,7 @@ void CompareClose(const Outcomes& outcomes, const char* id, ExperimentResult& re
 ExperimentPlot PlotOf(const std::vector<Outcomes>& all, const char* name, const char* title,
                       const LatencySummary SimulationSummary::*field) {
   DotChart chart{
-      .title = title, .subtitle = "mean of the requests, simulated", .x_label = "ms", .series = {}, .rows = {}};
+      .title = title, .subtitle = "mean over the requests, simulated", .x_label = "ms", .series = {}, .rows = {}};
   for (const std::string_view system : kNames) chart.series.emplace_back(system);
   for (const Outcomes& outcomes : all) {
     DotChart::Row row{.name = outcomes.setting.name, .dots = {}};
@@ -135,25 +137,16 @@ ExperimentPlot PlotOf(const std::vector<Outcomes>& all, const char* name, const 
 
 std::string SettingText() {
   return fmt::format(
-      "A10 24 GB and PCIe 4.0 by their data sheets (the notes give no measured load or step), adapters on Q, K and V, "
-      "{} of them in the "
-      "host's "
-      "memory. S-LoRA computes with MBGMV, the others with BGMV, as in the document. Not in the notes, so ours: "
-      "prompts of 128 and "
-      "answers of "
-      "64 tokens on average (log-normal), the number of adapters, uniform popularity where arrivals are Poisson; in "
-      "place of MAF, the "
-      "recorded clients of ServeGen (bursts, skew), an adapter each. ONDMD: a step waits for the adapters of those who "
-      "join it. CaraServe: "
-      "until an adapter is there, its part of the step is computed on 16 cores of the host (their published rate, half "
-      "of which is "
-      "reached) "
-      "with the activations copied both ways, nothing of which is hidden behind the device's own products; presets "
-      "`ondmd`, `s-lora`, "
-      "`caraserve`, "
-      "`cached`. An adapter leaves with its last request; CACHED has all of them, with the memory for them on top. "
-      "**`caraserve` is "
-      "simulated only**: the engine waits for layers instead (a later issue brings it there).",
+      "A10 24 GB and PCIe 4.0 by their data sheets, because the notes give no measured load or step. {} adapters on Q, "
+      "K and V in host memory. S-LoRA computes with MBGMV, the other systems with BGMV, as in the paper. Assumptions "
+      "of this project, where the notes say nothing: prompts of 128 and answers of 64 tokens on average (log-normal); "
+      "the number of adapters; uniform popularity where arrivals are Poisson; in place of MAF, the recorded clients of "
+      "ServeGen (bursts, skew), with one adapter per client. ONDMD: a step waits for the adapters of the requests that "
+      "join it. CaraServe: until an adapter has arrived, its part of the step is computed on 16 cores of the host, at "
+      "half of their published rate. The activations are copied in both directions, and none of this overlaps with the "
+      "device's own computation. Presets: `ondmd`, `s-lora`, `caraserve`, `cached`. An adapter leaves the device with "
+      "its last request. CACHED holds all adapters from the start, in additional memory. **`caraserve` exists in the "
+      "simulator only**; the engine waits for layers instead.",
       kAdapters);
 }
 
@@ -163,26 +156,21 @@ Result<ExperimentResult> RunSingle(ExperimentContext& context) {
   ExperimentResult result{.setting = SettingText()};
   CompareClose(all[0], "ca-10", result);
   for (const Outcomes& outcomes : all) result.tables.push_back(TableOf(outcomes));
-  result.plots = {PlotOf(all, "ttft", "Time to the first token", &SimulationSummary::ttft),
+  result.plots = {PlotOf(all, "ttft", "Time to first token", &SimulationSummary::ttft),
                   PlotOf(all, "latency", "Latency of a request", &SimulationSummary::end_to_end)};
   const auto over = [&](std::size_t setting, std::size_t system) {
     return ShowChange(Change(all[setting].Of(system).ttft.mean, all[setting].Of(3).ttft.mean));
   };
   result.remarks = {
-      fmt::format(
-          "An adapter of 100 MB takes {:.1f} ms at the published rate, beside steps of 30 ms and more: that is all "
-          "that a cold "
-          "start "
-          "costs, and all that the CPU can save. With a link of 3 GB/s (second table, the only change) ONDMD's mean "
-          "TTFT is {} "
-          "over "
-          "CACHED, and CaraServe's {}. The document calls its cold starts long, so its loads were rather of that kind.",
-          all[0].Of(0).mean_load_ms, over(1, 0), over(1, 2)),
-      fmt::format("S-LoRA loads beside the step that others compute here (the preset `s-lora` lets steps wait, as "
-                  "Chameleon describes it): "
-                  "whoever waits joins one step later (mean TTFT {} over CACHED), and nobody else pays for it (TPOT as "
-                  "CACHED). ONDMD and "
-                  "CaraServe join with the next step. So CaraServe is before S-LoRA in TTFT alone.",
+      fmt::format("Loading an adapter of 100 MB takes {:.1f} ms at the published rate, while steps take 30 ms and "
+                  "more. This is all that a cold start costs, and all that the CPU can save. With a link of 3 GB/s "
+                  "(second table, the only change) ONDMD's mean TTFT is {} over CACHED, and CaraServe's {}. The paper "
+                  "calls its cold starts long, so its loads were probably of that kind.",
+                  all[0].Of(0).mean_load_ms, over(1, 0), over(1, 2)),
+      fmt::format("Here S-LoRA loads adapters while other requests' steps run (the preset `s-lora` lets steps wait, as "
+                  "Chameleon describes it). The waiting request joins one step later (mean TTFT {} over CACHED), and "
+                  "other requests are not delayed (TPOT equals CACHED). ONDMD and CaraServe let the request join with "
+                  "the next step. So CaraServe is better than S-LoRA in TTFT only.",
                   over(0, 1))};
   return result;
 }
@@ -196,12 +184,11 @@ Result<ExperimentResult> RunSensitivity(ExperimentContext& context) {
     CompareClose(outcomes, "ca-13", result);
     result.tables.push_back(TableOf(outcomes));
   }
-  result.plots = {PlotOf(all, "ttft", "Time to the first token", &SimulationSummary::ttft)};
+  result.plots = {PlotOf(all, "ttft", "Time to first token", &SimulationSummary::ttft)};
   result.remarks = {
-      "Half of the rank is half of the load's time, and a trace with skew finds more of its adapters on the device "
-      "because others use "
-      "them: "
-      "as the document says, rank decides what a cold start costs and the trace how often there is one."};
+      "Half of the rank halves the load time. With a skewed trace more adapters are on the device already, because "
+      "other requests use them. As the paper says, the rank determines the cost of a cold start, and the trace how "
+      "often one occurs."};
   return result;
 }
 
@@ -233,11 +220,9 @@ Result<ExperimentResult> RunLarge(ExperimentContext& context) {
   result.plots = {PlotOf(all, "latency", "Latency of a request", &SimulationSummary::end_to_end)};
   const double slow = Change(all[2].Of(2).end_to_end.mean, all[2].Of(0).end_to_end.mean);
   result.remarks = {
-      fmt::format("Each of several devices loads its part of an adapter over its own link, so a load is short ({:.1f} "
-                  "ms for 13B). Over links of 3 "
-                  "GB/s "
-                  "each (third table, the only change) the latency against ONDMD is {}: the document's loads must have "
-                  "been that slow.",
+      fmt::format("With several devices, each loads its part of an adapter over its own link, so a load is short "
+                  "({:.1f} ms for 13B). With links of 3 GB/s each (third table, the only change) the latency against "
+                  "ONDMD is {}: the paper's loads must have been that slow.",
                   all[0].Of(0).mean_load_ms, ShowChange(slow))};
   return result;
 }
@@ -252,8 +237,8 @@ constexpr std::array kExperiments = std::to_array<Experiment>({
 
 Result<SimulationJob> MakeCaraServeJob(const ExperimentContext& context, std::string_view preset, bool recorded) {
   ASSIGN_OR_RETURN(SimulationJob job, MakeJob(context, {.skewed = recorded}, preset));
-  job.options.device.model.shape = LoraCostShape::kMbgmv;    // the kernels' shape is not what presets are compared by
-  ASSIGN_OR_RETURN(job.options.preset, FindPreset(preset));  // as it is
+  job.options.device.model.shape = LoraCostShape::kMbgmv;    // the comparison of presets uses one kernel shape
+  ASSIGN_OR_RETURN(job.options.preset, FindPreset(preset));  // unchanged
   return job;
 }
 

@@ -1,4 +1,4 @@
-// Chameleon 5.4 to 5.6: more adapters, other traces, models, memory and devices.
+// Chameleon 5.4 to 5.6: more adapters, other traces, models, memory sizes and numbers of devices.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -17,9 +17,10 @@ constexpr std::array<const char*, 3> kLoadNames = {"low", "medium", "high"};
 
 std::string Ms(double ms) { return fmt::format("{:.0f}", ms); }
 
-// A machine with both systems: the load that each sustains, and P99 TTFT at low, medium and high load of its S-LoRA.
+// One machine with both systems: the load that each sustains, and P99 TTFT at low, medium and high shares of S-LoRA's
+// load.
 struct Comparison {
-  double s_lora = 0, chameleon = 0;               // RPS sustained
+  double s_lora = 0, chameleon = 0;               // sustained requests per second
   double s_lora_tight = 0, chameleon_tight = 0;   // the same with a fifth of the objective
   std::array<std::array<double, 2>, 3> p99 = {};  // ms, by load and system
   double Factor() const { return chameleon / std::max(1e-9, s_lora); }
@@ -65,7 +66,7 @@ Result<std::vector<Comparison>> CompareMachines(ExperimentContext& context,
 
 void AddComparisons(const std::vector<std::string>& names, const std::vector<Comparison>& found,
                     ExperimentResult& result) {
-  ExperimentTable table{"Load sustained (RPS), and P99 TTFT (ms) at 70, 93 and 105 % of S-LoRA's",
+  ExperimentTable table{"Sustained load (RPS), and P99 TTFT (ms) at 70, 93 and 105 % of S-LoRA's load",
                         {"", "S-LoRA", "Chameleon", "factor", "a fifth of the objective", "low: S-LoRA", "Chameleon",
                          "medium: S-LoRA", "Chameleon", "high: S-LoRA", "Chameleon"},
                         {}};
@@ -73,7 +74,7 @@ void AddComparisons(const std::vector<std::string>& names, const std::vector<Com
     std::vector<std::string> row = {names[i], fmt::format("{:.2f}", found[i].s_lora),
                                     fmt::format("{:.2f}", found[i].chameleon), ShowFactor(found[i].Factor())};
     row.push_back(found[i].s_lora_tight > 0 ? ShowFactor(found[i].chameleon_tight / found[i].s_lora_tight)
-                                            : "S-LoRA never holds it");
+                                            : "S-LoRA never meets it");
     for (const auto& pair : found[i].p99) {
       for (const double ms : pair) row.push_back(Ms(ms));
     }
@@ -83,12 +84,10 @@ void AddComparisons(const std::vector<std::string>& names, const std::vector<Com
 }
 
 const char* const kSustainedRemark =
-    "What decides is S-LoRA's loop, as in ch-11: it lets requests in after every tenth step of decodes. Where memory "
-    "is ample, that"
-    " costs it more here than the document reports. Where memory is short (30B, 24 GB), adapters go and come back all "
-    "the time, and "
-    "Chameleon, whose steps wait for them as S-LoRA's do, but after every step, gains little or loses (ch-23 takes 30B "
-    "apart).";
+    "The main cause is S-LoRA's loop, as in ch-11: it admits requests only after every tenth decode step. Where memory "
+    "is ample, this costs S-LoRA more here than the paper reports. Where memory is short (30B, 24 GB), adapters are "
+    "evicted and loaded again all the time. Chameleon's steps wait for them as S-LoRA's do, but after every step, so "
+    "Chameleon gains little or loses (ch-23 analyses 30B).";
 
 }  // namespace
 
@@ -131,8 +130,8 @@ Result<ExperimentResult> RunChameleonAdapters(ExperimentContext& context) {
   ASSIGN_OR_RETURN(const auto outcomes, SimulateAll(context, jobs));
   const double slo = jobs[2].options.slo / static_cast<double>(kNsPerMs);
   ExperimentResult result{.setting = DescribeChameleonTestbed(jobs[2]) +
-                                     fmt::format(" {:.2f} RPS: 9.5 / 8.6 of what S-LoRA sustains.", rate)};
-  Chart chart{.title = "P99 time to the first token by number of adapters",
+                                     fmt::format(" {:.2f} RPS: 9.5 / 8.6 of the load that S-LoRA sustains.", rate)};
+  Chart chart{.title = "P99 time to first token by number of adapters",
               .subtitle = fmt::format("{:.1f} requests per second, simulated", rate),
               .x_label = "adapters",
               .y_label = "ms",
@@ -155,7 +154,7 @@ Result<ExperimentResult> RunChameleonAdapters(ExperimentContext& context) {
     table.rows.push_back(std::move(row));
     result.comparison.push_back(
         {.id = "ch-20",
-         .what = fmt::format("adapters up to which P99 TTFT is within the objective: {}", lines[line].name),
+         .what = fmt::format("largest number of adapters with P99 TTFT within the objective: {}", lines[line].name),
          .reported = std::to_string(kReported[line]),
          .ours = std::to_string(most),
          .verdict = CompareEffects(static_cast<double>(kReported[line]), static_cast<double>(most))});
@@ -167,27 +166,26 @@ Result<ExperimentResult> RunChameleonAdapters(ExperimentContext& context) {
     const auto p99 = [&](std::size_t mix) { return outcomes[first + 2 * mix + system].summary.ttft.p99; };
     mixed.rows.push_back({std::string(kBoth[system]), Ms(p99(0)), Ms(p99(1)), Ms(p99(2))});
     result.comparison.push_back(
-        ClaimRow("ch-20", fmt::format("{}: P99 TTFT is least where both are power laws", kBoth[system]), "yes",
+        ClaimRow("ch-20", fmt::format("{}: P99 TTFT is lowest where both are power laws", kBoth[system]), "yes",
                  fmt::format("{:.0f}, {:.0f}, {:.0f} ms", p99(0), p99(1), p99(2)), p99(2) <= std::min(p99(0), p99(1))));
   }
   result.tables.push_back(std::move(table));
   result.tables.push_back(std::move(mixed));
   result.plots.push_back({"adapters", chart.title, RenderSvg(chart)});
   result.remarks = {
-      "The load is the document's share of what S-LoRA sustains with 100 adapters (110 %), where ours is already "
-      "beyond its "
-      "objective; with fewer adapters more requests share one that is there. Chameleon bears 200, as all of them (20 "
-      "GB) fit "
-      "beside the requests: its memory is a sixth full of keys and values here (ch-11), the document's was full."};
+      "The load is the paper's share (110 %) of the load that S-LoRA sustains with 100 adapters, where S-LoRA already "
+      "misses its objective here; with fewer adapters more requests find their adapter on the device. Chameleon "
+      "handles 200 adapters, because all of them (20 GB) fit beside the requests: a sixth of its memory holds keys and "
+      "values here (ch-11), while the paper's memory was full."};
   return result;
 }
 
 // ---------------------------------------------------------------- Figure 21
 
 Result<ExperimentResult> RunChameleonTraces(ExperimentContext& context) {
-  // Mean tokens of prompts and answers: from memory of the papers of the data sets, not checked against a source, as
-  // neither they nor the data are here. Lengths are log-normal with these means, shortened until a request takes a
-  // fifth of the document's SLO at low load: so only the ratio of the two means matters.
+  // Mean tokens of prompts and answers. They are quoted from memory of the data sets' papers and not checked against a
+  // source, because neither papers nor data are available here. Lengths are log-normal with these means, scaled down
+  // until a request at low load takes a fifth of the paper's SLO; so only the ratio of the two means matters.
   struct Trace {
     const char* name;
     double input, output, slo_seconds;
@@ -206,7 +204,7 @@ Result<ExperimentResult> RunChameleonTraces(ExperimentContext& context) {
       job.load.input_cv = job.load.output_cv = 1;
     };
     setting.change = change;
-    for (int i = 0; i < 6; ++i) {  // time at low load is nearly in proportion to the lengths
+    for (int i = 0; i < 6; ++i) {  // the time at low load is nearly proportional to the lengths
       ASSIGN_OR_RETURN(SimulationJob job, MakeChameleonJob(context, setting));
       RETURN_IF_ERROR(SetChameleonSlo(job));
       scale *= trace.slo_seconds / (static_cast<double>(job.options.slo) / kNsPerSecond);
@@ -227,21 +225,19 @@ Result<ExperimentResult> RunChameleonTraces(ExperimentContext& context) {
       table.rows.push_back({trace.name, fmt::format("{:.3f}", scale), fmt::format("{:.2f}", settings[at].rate),
                             fmt::format("{:.1f}", trace.slo_seconds), Ms(s_lora), Ms(chameleon),
                             fmt::format("{:.0f} %", 100 * outcomes[at].summary.adapter_hit_share)});
-      const char* where = at == 2 ? "9.5 RPS" : "9.5 / 8.6 of what S-LoRA sustains";
+      const char* where = at == 2 ? "9.5 RPS" : "9.5 / 8.6 of the load that S-LoRA sustains";
       result.comparison.push_back(
           ChangeRow("ch-21", fmt::format("P99 TTFT against S-LoRA (about 4x lower): {}, {}", trace.name, where), -0.75,
                     Change(chameleon, s_lora)));
     }
     result.setting = DescribeChameleonTestbed(jobs[0]) +
-                     " Lengths: log-normal, shortened until the objective is the document's; the "
-                     "ratio of mean prompt to mean answer (0.67 and 0.32) is from memory of the data "
-                     "sets' papers, not checked.";
+                     " Lengths: log-normal, scaled down until the objective is the paper's. The ratios of mean prompt "
+                     "to mean answer (0.67 and 0.32) are quoted from memory of the data sets' papers and not checked.";
   }
   result.tables.push_back(std::move(table));
   result.remarks = {
-      "At the document's rate, and at its share of what S-LoRA sustains, the gain is the document's or "
-      "larger, as for the other "
-      "trace. Requests are shorter here, so our S-LoRA sustains more than that rate."};
+      "At the paper's rate, and at its share of the load that S-LoRA sustains, the gain is that of the paper or "
+      "larger, as with the Azure trace. Requests are shorter here, so S-LoRA sustains more than the paper's rate."};
   return result;
 }
 
@@ -249,7 +245,7 @@ Result<ExperimentResult> RunChameleonTraces(ExperimentContext& context) {
 
 namespace {
 
-// Which part of Chameleon does it, where memory is short and adapters are large: 30B with 10 of them.
+// Separates the parts of Chameleon where memory is short and adapters are large: 30B with 10 adapters.
 struct LoopPart {
   const char* name;
   std::string_view preset;
@@ -258,15 +254,14 @@ struct LoopPart {
 constexpr std::array kLoopParts = std::to_array<LoopPart>({
     {"S-LoRA", "s-lora"},
     {"Chameleon", "chameleon"},
-    {"its cache alone", "chameleon-nosched"},
-    {"its lanes alone", "chameleon-nocache"},
-    {"first come, first served in place of its lanes", "chameleon",
-     [](Preset& preset, SimulatedDevice&) { preset.queue = "fifo"; }},
-    {"its lanes every tenth step, as S-LoRA", "chameleon",
+    {"Chameleon's cache alone", "chameleon-nosched"},
+    {"Chameleon's lanes alone", "chameleon-nocache"},
+    {"FIFO instead of Chameleon's lanes", "chameleon", [](Preset& preset, SimulatedDevice&) { preset.queue = "fifo"; }},
+    {"Chameleon's lanes, admission after every tenth step as in S-LoRA", "chameleon",
      [](Preset& preset, SimulatedDevice&) { preset.decode_turns = FindPreset("s-lora").value().decode_turns; }},
-    {"steps do not wait for loads", "chameleon",
+    {"Chameleon, steps do not wait for loads", "chameleon",
      [](Preset& preset, SimulatedDevice&) { preset.cold_start = ColdStart::kPassOver; }},
-    {"steps do not wait for loads, prompts beside decodes", "chameleon",
+    {"Chameleon, steps do not wait for loads, prompts and decodes in one step", "chameleon",
      [](Preset& preset, SimulatedDevice&) {
        preset.cold_start = ColdStart::kPassOver;
        preset.separate_phases = false;
@@ -290,8 +285,8 @@ Status AddLoopParts(ExperimentContext& context, const ChameleonSetting& machine,
   ASSIGN_OR_RETURN(const auto loads, FindLoads(context, jobs));
   ASSIGN_OR_RETURN(const auto outcomes, SimulateAll(context, jobs));
   ExperimentTable table{
-      fmt::format("30B with 10 adapters: what of Chameleon does it; times at {:.2f} RPS", kMediumLoad * s_lora),
-      {"", "load sustained, RPS", "of S-LoRA's", "TTFT P50 ms", "P99 ms", "TPOT ms", "loads", "device computes"},
+      fmt::format("30B with 10 adapters: the parts of Chameleon; times at {:.2f} RPS", kMediumLoad * s_lora),
+      {"", "sustained load, RPS", "relative to S-LoRA", "TTFT P50 ms", "P99 ms", "TPOT ms", "loads", "device busy"},
       {}};
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
     const SimulationSummary& s = outcomes[i].summary;
@@ -303,22 +298,14 @@ Status AddLoopParts(ExperimentContext& context, const ChameleonSetting& machine,
   const auto sustained = [&](std::size_t i) { return loads[i].rate; };
   const double busy = outcomes[0].summary.busy_share;
   result.remarks.push_back(fmt::format(
-      "30B, part by part (second table). It is neither the lanes nor their quotas: first come, first served in their "
-      "place sustains "
-      "{:.2f} RPS, with them "
-      "{:.2f}, and every tenth step {:.2f}. It is that a step which lets somebody in waits for his adapter, as in "
-      "S-LoRA's loop, but "
-      "after every step: "
-      "an adapter of rank 128 has 0.8 GB here, 0.9 s at the rate of section 3.2, and with room for some 20 requests "
-      "idle ones have to "
-      "go. Where steps do "
-      "not wait for loads Chameleon sustains {:.2f}, and with prompts beside decodes {:.2f}. More is not to be had: "
-      "S-LoRA's device "
-      "computes {:.0f} % of the "
-      "time already, so what waits for loads can gain {:.2f}x and not the document's 1.67x, and with loads at the rate "
-      "of figures 2 and "
-      "14 both sustain "
-      "{:.2f} and {:.2f}. What Chameleon gains there is the median: {:.0f} ms against "
+      "30B, part by part (second table). Neither the lanes nor their quotas are the cause: FIFO instead of lanes "
+      "sustains {:.2f} RPS, lanes {:.2f}, and lanes with admission after every tenth step {:.2f}. The cause is that a "
+      "step which admits a request waits for its adapter, as in S-LoRA's loop, but after every step. An adapter of "
+      "rank 128 has 0.8 GB here and takes 0.9 s at the rate of section 3.2; with memory for only about 20 requests, "
+      "idle adapters must be evicted. If steps do not wait for loads, Chameleon sustains {:.2f}, and with prompts and "
+      "decodes in one step {:.2f}. More is not possible: S-LoRA's device already computes {:.0f} % of the time, so the "
+      "part that waits for loads can gain at most {:.2f}x and not the paper's 1.67x. With loads at the rate of figures "
+      "2 and 14, the two systems sustain {:.2f} and {:.2f}. Chameleon's gain is in the median: {:.0f} ms against "
       "{:.0f}.",
       sustained(4), sustained(1), sustained(5), sustained(6), sustained(7), 100 * busy, 1 / std::max(1e-9, busy),
       sustained(8), sustained(9), outcomes[1].summary.ttft.p50, outcomes[0].summary.ttft.p50));
@@ -347,9 +334,9 @@ Result<ExperimentResult> RunChameleonModels(ExperimentContext& context) {
   ExperimentResult result{.setting = DescribeChameleonTestbed(job)};
   for (std::size_t i = 0; i < rows.size(); ++i) {
     result.comparison.push_back(ChangeRow("ch-23",
-                                          fmt::format("P99 TTFT against S-LoRA, mean of three loads: {}", names[i]),
+                                          fmt::format("P99 TTFT against S-LoRA, mean over three loads: {}", names[i]),
                                           rows[i].latency, found[i].MeanChange()));
-    result.comparison.push_back(FactorRow("ch-23", fmt::format("load sustained against S-LoRA: {}", names[i]),
+    result.comparison.push_back(FactorRow("ch-23", fmt::format("sustained load against S-LoRA: {}", names[i]),
                                           rows[i].throughput, found[i].Factor()));
   }
   AddComparisons(names, found, result);
@@ -371,7 +358,7 @@ Result<ExperimentResult> RunChameleonMemory(ExperimentContext& context) {
   ASSIGN_OR_RETURN(const SimulationJob job, MakeChameleonJob(context, machines.front()));
   ExperimentResult result{.setting = DescribeChameleonTestbed(job)};
   for (std::size_t i = 0; i < devices.size(); ++i) {
-    result.comparison.push_back(FactorRow("ch-24", fmt::format("load sustained against S-LoRA, Llama-7B: {}", names[i]),
+    result.comparison.push_back(FactorRow("ch-24", fmt::format("sustained load against S-LoRA, Llama-7B: {}", names[i]),
                                           reported[i], found[i].Factor()));
   }
   const bool grows = found[0].Factor() <= found[1].Factor() && found[1].Factor() <= found[2].Factor();
@@ -392,14 +379,13 @@ Result<ExperimentResult> RunChameleonParallel(ExperimentContext& context) {
   ASSIGN_OR_RETURN(const auto found, CompareMachines(context, machines));
   ASSIGN_OR_RETURN(const SimulationJob job, MakeChameleonJob(context, machines.front()));
   ExperimentResult result{.setting = DescribeChameleonTestbed(job) +
-                                     " A load takes the same time on several devices: parts go to each "
-                                     "separately "
-                                     "over the host's one path, and are synchronised (section 3.2)."};
+                                     " A load takes the same time on several devices: the parts go to each device "
+                                     "separately over the host's single path, and are synchronised (section 3.2)."};
   const auto high = [&](std::size_t at) { return Change(found[at].p99[2][1], found[at].p99[2][0]); };
   result.comparison.push_back(ChangeRow("ch-25", "P99 TTFT against S-LoRA: TP4, high load", -0.958, high(2)));
   const bool widens = high(2) <= high(1) && high(1) <= high(0);
   result.comparison.push_back(
-      ClaimRow("ch-25", "the gain at high load widens with the number of devices", "yes",
+      ClaimRow("ch-25", "the gain at high load grows with the number of devices", "yes",
                fmt::format("{}, {}, {}", ShowChange(high(0)), ShowChange(high(1)), ShowChange(high(2))), widens));
   AddComparisons(names, found, result);
   result.remarks.emplace_back(kSustainedRemark);

@@ -8,17 +8,18 @@ namespace loramux {
 namespace {
 
 constexpr double kSloFactor = 5;  // 5.1: "5x the average request execution time in a low-load system"
-// Figure 20: that SLO is 5 s for the Azure trace, so a request takes 1 s at low load. The document shortens the trace's
-// lengths by "a constant factor" that it does not give (3.2): this one makes it 1 s on the A40 as modelled here.
+// Figure 20: that SLO is 5 s for the Azure trace, so a request takes 1 s at low load. The paper shortens the trace's
+// lengths by "a constant factor" that it does not give (3.2). This factor makes a request take 1 s on the A40 as
+// modelled here.
 constexpr double kLengthScale = 0.165;
-// Figure 2: with rank 128, 17.5 % of the time to the first token is loading and about 60 % loading and computing the
-// adapter: so 42.5 % computing it, against 40 % for the base model. S-LoRA's kernel (MBGMM) works at true ranks, so
-// this is in proportion.
+// Figure 2: with rank 128, loading takes 17.5 % of the time to the first token, and loading and computing the adapter
+// together about 60 %. So computing the adapter takes 42.5 %, and the base model 40 %. S-LoRA's kernel (MBGMM) works
+// with true ranks, so its time is proportional to the rank.
 constexpr double kAdapterToBase = 0.425 / 0.40;
 constexpr double kAdapterRank = 128;
 
-// By how much S-LoRA's kernels are slower than DescribeDevice's assumption, from the machine of figure 2. The others
-// are in proportion to their data sheets.
+// The factor by which S-LoRA's kernels are slower than DescribeDevice assumes, on the machine of figure 2. Other
+// machines are scaled by their data sheets.
 Result<double> KernelFactor() {
   ASSIGN_OR_RETURN(const DeviceShape device, FindDevice("a40"));
   ASSIGN_OR_RETURN(const ModelShape model, FindModel("llama-7b"));
@@ -26,8 +27,7 @@ Result<double> KernelFactor() {
   return kAdapterToBase * known.model.per_prefill_token / kAdapterRank / known.model.per_adapter_token_rank;
 }
 
-// S-LoRA's batch_max_tokens, where its operator does not give one (its api_server.py): a sixth of the pool, at least
-// 3,072.
+// S-LoRA's batch_max_tokens, if the operator gives none (its api_server.py): a sixth of the pool, at least 3,072.
 constexpr std::int64_t kLeastPromptsTogether = 3072;
 
 }  // namespace
@@ -40,8 +40,7 @@ void LimitPromptsTogether(SimulationJob& job) {
 
 void SetObjective(SimulationJob& job, TimeNs slo) {
   job.options.slo = slo;
-  // The document's quotas are to keep every lane within the SLO, and "no request starves"; an age bound is how it is
-  // kept here.
+  // The paper's quotas are to keep every lane within the SLO, and "no request starves". Here an age limit ensures it.
   if (job.options.preset.queue.starts_with("mlq")) job.options.age_bound = slo / 2;
 }
 
@@ -93,15 +92,11 @@ Result<double> SLoraLoad(ExperimentContext& context, ChameleonSetting setting) {
 std::string DescribeChameleonTestbed(const SimulationJob& job) {
   const double link = job.options.device.model.host_to_device.bytes_per_second / 1e9;
   return fmt::format(
-      "{}; {} adapters of ranks 8 to 128; Azure's conversations with {:g} of their lengths, Poisson arrivals, {} "
-      "requests; "
-      "objective: P99 TTFT of {:.2f} s. Constants from the document: adapters come at {:.2f} GB/s (slowdowns of "
-      "section "
-      "3.2), their kernels are as slow as figure 2 says, lengths by the SLO of figure 20. A line comes near with "
-      "`loramux "
-      "simulate --host-link {:.2f} --input-scale {:g} --output-scale {:g} --trace TRACE --rate R --preset P` (its "
-      "kernels "
-      "are faster).",
+      "{}; {} adapters of ranks 8 to 128; Azure's conversation trace with {:g} of its lengths, Poisson arrivals, {} "
+      "requests; objective: P99 TTFT of {:.2f} s. Constants from the paper: adapters load at {:.2f} GB/s (slowdowns of "
+      "section 3.2), adapter kernels are as slow as in figure 2, lengths follow from the SLO of figure 20. `loramux "
+      "simulate --host-link {:.2f} --input-scale {:g} --output-scale {:g} --trace TRACE --rate R --preset P` gives an "
+      "approximation of a line (with faster adapter kernels).",
       job.options.device.name, job.load.adapters, job.load.input_scale, job.load.requests,
       static_cast<double>(job.options.slo) / kNsPerSecond, link, link, job.load.input_scale, job.load.output_scale);
 }

@@ -1,4 +1,4 @@
-// `loramux experiment`: reproduces what the source documents report, and writes ours beside it.
+// `loramux experiment`: reproduces the results that the papers report, and writes this project's results beside them.
 #pragma once
 
 #include <string>
@@ -9,6 +9,7 @@
 
 namespace loramux {
 
+// The command-line flags.
 struct ExperimentFlags {
   std::vector<std::string> ids;  // or "all"
   std::string output = "docs/results";
@@ -16,14 +17,16 @@ struct ExperimentFlags {
   ExperimentContext context;
 };
 
+// Adds the flags to `line`; they write into `flags`, which must outlive it.
 void AddExperimentFlags(CommandLine& line, ExperimentFlags& flags);
-// Prints each comparison to stdout. Returns the process's exit status: 0 whatever the verdicts are.
+// Runs the experiments and prints each comparison to stdout. Returns the process's exit status: 0 whatever the
+// verdicts.
 int RunExperiment(ExperimentFlags flags);
 
 Command ExperimentCommand();
 
-// Those with these ids ("ch-11", or one that an experiment covers: "ch-13"), in order, each once; all for "all".
-// Error: an unknown id; the message lists the valid ones.
+// Returns the experiments with these ids ("ch-11", or an id that an experiment covers: "ch-13"), in order and without
+// duplicates; all experiments for "all". Error: an unknown id; the message lists the valid ones.
 Result<std::vector<Experiment>> FindExperiments(const std::vector<std::string>& ids);
 
 }  // namespace loramux

@@ -14,7 +14,7 @@
 namespace loramux {
 namespace {
 
-constexpr double kLikeness = 1.0 / 3;  // an effect that differs by more is another one
+constexpr double kLikeness = 1.0 / 3;  // an effect that differs by a larger share does not agree
 constexpr double kNoEffect = 0.05;
 constexpr std::int64_t kFewestRequests = 50;
 
@@ -91,7 +91,7 @@ Status ParallelFor(ExperimentContext& context, std::size_t count, const std::fun
   std::vector<std::jthread> helpers;
   for (std::size_t i = 1; i < std::min(std::max<std::size_t>(1, cores), count); ++i) helpers.emplace_back(work);
   work();
-  helpers.clear();  // joined
+  helpers.clear();  // joins them
   for (const auto& outcome : outcomes) RETURN_IF_ERROR(*outcome);
   return Ok{};
 }

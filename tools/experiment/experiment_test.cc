@@ -77,7 +77,7 @@ TEST(Simulations, DoNotDependOnTheNumberOfThreads) {
     EXPECT_EQ(first[i].result.end, second[i].result.end);
     EXPECT_EQ(TtftsOf(first[i].result), TtftsOf(second[i].result));
   }
-  EXPECT_LT(first[0].summary.ttft.mean, first[4].summary.ttft.mean);  // in the jobs' order
+  EXPECT_LT(first[0].summary.ttft.mean, first[4].summary.ttft.mean);  // in the order of the jobs
   const auto loads = FindLoads(one, jobs).value(), again = FindLoads(several, jobs).value();
   for (std::size_t i = 0; i < jobs.size(); ++i) EXPECT_EQ(loads[i].rate, again[i].rate);
 }
@@ -90,10 +90,10 @@ TEST(Simulations, SayWhatIsWrong) {
   EXPECT_FALSE(FindLoads(context, jobs).ok());
 }
 
-// FastLibra's half hour: the rate as 6.5 says, the adapters in use as 2.3.2 does.
+// FastLibra's half hour: the rate changes as in section 6.5, the adapters in use as in 2.3.2.
 TEST(FastLibraLoads, ChangeOverTheRun) {
   ExperimentContext context;
-  const FastLibraCell cell{.scenario = 1, .model = 0, .adapters = 100};  // translation: single requests
+  const FastLibraCell cell{.scenario = 1, .model = 0, .adapters = 100};  // translation: single-turn requests
   const SimulationJob job = MakeFastLibraCellJob(context, cell, "vllm-waits", 1.6).value();
   EXPECT_EQ(job.load.requests, 2880);
   EXPECT_EQ(job.options.preset.cache, "vllm");
@@ -104,7 +104,7 @@ TEST(FastLibraLoads, ChangeOverTheRun) {
   EXPECT_TRUE(std::is_sorted(workload.requests.begin(), workload.requests.end(), arrives));
   const double last = static_cast<double>(workload.requests.back().arrival);
   std::set<std::int32_t> before, after;
-  std::array<double, 2> rates = {};  // per second of the half hour: until 400 s, from 900 to 1,300 s
+  std::array<double, 2> rates = {};  // per second of the half hour: before 400 s, and from 900 to 1,300 s
   for (const WorkloadRequest& request : workload.requests) {
     const double seconds = static_cast<double>(request.arrival) / last * kFastLibraSeconds;
     (seconds < 1100 ? before : after).insert(request.adapter);
@@ -116,7 +116,7 @@ TEST(FastLibraLoads, ChangeOverTheRun) {
   EXPECT_NEAR(rates[1] / rates[0], 3.6, 0.4);
   ASSERT_EQ(workload.adapter_pages.size(), 100u);  // slots of the largest rank
   EXPECT_EQ(workload.adapter_pages[0], job.options.device.AdapterPages(64));
-  // A fifth of the memory holds as many as figure 4 says, about 70.
+  // A fifth of the memory holds about 70 adapters, as in figure 4.
   EXPECT_EQ(job.options.device.device_pages / 5 / workload.adapter_pages[0], 72);
 }
 

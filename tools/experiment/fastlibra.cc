@@ -1,5 +1,5 @@
-// FastLibra: unified caching of adapters and of keys and values, on the NPU that it describes: its systems, and the
-// list of its experiments.
+// FastLibra: unified caching of adapters, keys and values, on the NPU that the paper describes. This file compares the
+// systems and lists all FastLibra experiments.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -47,13 +47,13 @@ void CompareBreakdown(const std::vector<Figures>& figures, ExperimentResult& res
   };
   const auto lowest = [&](const char* what, double Figures::*field, bool all = true) {
     const double libra = mean(0, field), vllm = mean(1, field), s_lora = mean(2, field);
-    result.comparison.push_back(ClaimRow("fl-12", fmt::format("{}, mean of a request", what), "FastLibra lowest",
+    result.comparison.push_back(ClaimRow("fl-12", fmt::format("{}, mean per request", what), "FastLibra lowest",
                                          fmt::format("{:.1f} ms; vLLM {:.1f}, S-LoRA {:.1f}", libra, vllm, s_lora),
                                          libra <= (all ? std::min(vllm, s_lora) : vllm) + 0.05));
   };
   lowest("queueing", &Figures::queue);
   lowest("adapter's cold start", &Figures::adapter_wait);
-  lowest("history's cold start (of those that keep any)", &Figures::kv_wait, /*all=*/false);
+  lowest("history's cold start (of the systems that keep history)", &Figures::kv_wait, /*all=*/false);
   const auto factor = [&](const char* what, double Figures::*field, std::size_t preset, const char* name,
                           double reported) {
     const double other = mean(preset, field), ours = other == 0 ? 0 : mean(0, field) / other;
@@ -71,28 +71,27 @@ void CompareBreakdown(const std::vector<Figures>& figures, ExperimentResult& res
   for (const auto& [preset, name, reported] :
        {std::tuple(std::size_t{1}, "vLLM", 1.3), std::tuple(std::size_t{2}, "S-LoRA", 3.2)}) {
     const double ours = hits(preset) == 0 ? 0 : hits(0) / hits(preset);
-    result.comparison.push_back({.id = "fl-13",
-                                 .what = fmt::format("cache hits (mean of adapters and history on the device) against "
-                                                     "{}",
-                                                     name),
-                                 .reported = ShowFactor(reported),
-                                 .ours = ShowFactor(ours),
-                                 .verdict = CompareEffects(reported - 1, ours - 1)});
+    result.comparison.push_back(
+        {.id = "fl-13",
+         .what = fmt::format("cache hits (mean of adapters and of history on the device) against {}", name),
+         .reported = ShowFactor(reported),
+         .ours = ShowFactor(ours),
+         .verdict = CompareEffects(reported - 1, ours - 1)});
   }
 }
 
-// 7B with 100 adapters of each scenario at two loads: what is the cache's, and what the loop's.
+// 7B with 100 adapters in each scenario at two loads: separates the effect of the cache from the effect of the loop.
 struct LoopRuns {
   ExperimentTable table;
   std::vector<Figures> figures;  // by scenario, load and system
 };
-constexpr std::array kLoopLoads = {0.7, 1.0};  // of FastLibra's peak
+constexpr std::array kLoopLoads = {0.7, 1.0};  // shares of FastLibra's peak
 Result<LoopRuns> RunLoops(ExperimentContext& context, const std::vector<Cell>& cells,
                           const std::vector<Figures>& figures) {
   const std::size_t n = kWithOtherLoops.size(), loads = kLoopLoads.size();
   LoopRuns runs{
-      .table = {.title = "7B with 100 adapters, the same caches on other loops",
-                .header = {"scenario", "of the peak", "system", "TTFT ms", "P99 ms", "TPOT ms", "adapter hits"},
+      .table = {.title = "7B with 100 adapters: the same caches with other loops",
+                .header = {"scenario", "share of the peak", "system", "TTFT ms", "P99 ms", "TPOT ms", "adapter hits"},
                 .rows = {}},
       .figures = std::vector<Figures>(FastLibraScenarios().size() * loads * n)};
   std::vector<double> tails(runs.figures.size());
@@ -128,7 +127,7 @@ Result<ExperimentResult> RunSystems(ExperimentContext& context) {
   ASSIGN_OR_RETURN(const LoopRuns loops, RunLoops(context, cells, figures));
   result.tables = {BreakdownTable(cells, figures, kSystems), loops.table};
   for (ExperimentTable& table : CellTables(cells, figures, kSystems)) result.tables.push_back(std::move(table));
-  result.plots = {TtftPlot(cells, figures, kSystems, "Time to the first token")};
+  result.plots = {TtftPlot(cells, figures, kSystems, "Time to first token")};
   const std::size_t per_scenario = cells.size() / FastLibraScenarios().size(), n = kSystems.size();
   const auto change = [&](std::size_t system, std::size_t first, std::size_t last) {
     return MeanOver(figures, n, system, TtftChange, first * per_scenario, (last + 1) * per_scenario);
@@ -160,51 +159,32 @@ Result<ExperimentResult> RunSystems(ExperimentContext& context) {
     return text;
   };
   result.remarks = {
-      "Adapter's cold start: from a request's arrival until its adapter is on the device; history's: from the decision "
-      "to fetch it until "
-      "it is "
-      "there. Queueing is the rest of the time until a request is first computed. S-LoRA keeps no history, so it has "
-      "no cold start of "
-      "it: it "
-      "computes it again.",
+      "An adapter's cold start lasts from a request's arrival until its adapter is on the device, a history's from the "
+      "decision to fetch it until it has arrived. Queueing is the rest of the time until a request is first computed. "
+      "S-LoRA keeps no history, so it has no cold start of history: it computes it again.",
       fmt::format("TTFT against vLLM by scenario: {}; by model: {}. The effect comes from loads at which running "
-                  "requests need more than "
-                  "vLLM's "
-                  "part of the memory, 80 %, and not all of it (second table): below, both have room, and what vLLM "
-                  "gives up of the "
-                  "history was "
-                  "mostly nobody's. For translation the document has more, as its vLLM waits for adapters and history "
-                  "then (2.3.2); by "
-                  "table 1's PCIe those "
-                  "are milliseconds (first table).",
+                  "requests need more than vLLM's part of the memory, 80 %, but less than all of it (second table). At "
+                  "lower loads both have enough memory, and the history that vLLM evicts is mostly not used again. For "
+                  "translation the paper reports a larger effect, because its vLLM then waits for adapters and history "
+                  "(2.3.2). With the PCIe of table 1 these waits are milliseconds (first table).",
                   by_scenario(1), by_model(1)),
-      fmt::format("Peaks: where memory ends, TTFT goes from some 100 ms to seconds within a tenth of the load, so "
-                  "peaks differ by no more "
-                  "than what each may use of it, 80 % or all. S-LoRA's factor is the agents' alone: it computes their "
-                  "conversations again, "
-                  "which takes half a second at any load; without them it is {}. In the document TTFT must rise slowly "
-                  "with load for a "
-                  "peak to be 1.7 times another one.",
+      fmt::format("Peaks: where the memory is exhausted, TTFT grows from about 100 ms to seconds within a tenth of the "
+                  "load. So peaks differ by no more than the share of the memory that each system may use, 80 % or "
+                  "all. S-LoRA's factor comes from the agents alone: it computes their conversations again, which "
+                  "takes half a second at any load; without the agents the factor is {}. For a peak to be 1.7 times "
+                  "another one, TTFT must rise slowly with load in the paper.",
                   ShowFactor(PeakFactor(figures, n, 2, 2 * per_scenario))),
-      "TPOT: prompts are computed beside decodes here, and nobody who decodes waits for a load, so it differs by what "
-      "is computed again "
-      "(S-LoRA) and by "
-      "preemptions. Where a cold start holds the whole batch up, as the document's -33.9 % against vLLM needs, it must "
-      "last much longer "
-      "than "
-      "the milliseconds that an adapter takes by table 1.",
-      "Cache hits (first table): FastLibra lets adapters go for history, so it finds fewer adapters and more history "
-      "on the device than "
-      "vLLM, whose fifth of the memory holds nearly all adapters; the mean of both is level. So its requests wait "
-      "longer for adapters.",
-      "The loop (second table): `vllm` loads adapters beside steps, into pages of their own size; `s-lora` lets "
-      "requests in after every "
-      "tenth "
-      "step of decodes.",
-      "34B is CodeLlama's shape, as Llama-2-34B's: its keys and values are an eighth as large as without grouped "
-      "queries, so four NPUs "
-      "hold far more "
-      "history than any run has: history is never given up, and the effect is smaller."};
+      "TPOT: prompts and decodes share steps here, and decoding requests never wait for a load. So TPOT differs by "
+      "repeated computation (S-LoRA) and by preemptions. The paper's -33.9 % against vLLM needs cold starts that stop "
+      "the whole batch, and that last much longer than the milliseconds that an adapter takes by table 1.",
+      "Cache hits (first table): FastLibra evicts adapters in favour of history. So it finds fewer adapters and more "
+      "history on the device than vLLM, which holds nearly all adapters in its fifth of the memory; the mean of both "
+      "is equal. So FastLibra's requests wait longer for adapters.",
+      "The loop (second table): `vllm` loads adapters during steps, into pages of their own size; `s-lora` admits "
+      "requests after every tenth decode step.",
+      "34B has CodeLlama's shape, which is also that of Llama-2-34B. With grouped queries its keys and values have an "
+      "eighth of the size. So four NPUs hold far more history than any run has; history is never evicted, and the "
+      "effect is smaller."};
   return result;
 }
 

@@ -10,10 +10,10 @@ namespace loramux::fastlibra {
 
 namespace {
 
-constexpr double kPeakTtftMs = 500;                                // 6.1: peak throughput is what keeps the TTFT below
-constexpr double kHighestRate = 256;                               // that the search for a peak asks for
-constexpr double kFirstGuess = 2;                                  // of a peak
-constexpr std::array<std::int64_t, 2> kAdapterCounts = {20, 100};  // the document has 50, too
+constexpr double kPeakTtftMs = 500;   // 6.1: the peak throughput is the highest with a TTFT below this
+constexpr double kHighestRate = 256;  // upper bound of the search for a peak
+constexpr double kFirstGuess = 2;     // start of the search
+constexpr std::array<std::int64_t, 2> kAdapterCounts = {20, 100};  // the paper also has 50
 
 }  // namespace
 
@@ -53,7 +53,7 @@ Result<double> FindPeak(const ExperimentContext& context, const Cell& cell, std:
 
 namespace {
 
-// Peaks by cell and system: peaks[cell * systems + system].
+// Returns the peaks of all cells and systems: peaks[cell * systems + system].
 Result<std::vector<double>> FindPeaks(ExperimentContext& context, const std::vector<Cell>& cells,
                                       std::span<const std::string_view> systems) {
   std::vector<double> peaks(cells.size() * systems.size());
@@ -116,35 +116,28 @@ Result<std::vector<Figures>> Measure(ExperimentContext& context, const std::vect
 
 std::string SettingText() {
   std::string text =
-      "FastLibra's NPU by its table 1 (64 GB, 256 TFLOPS, PCIe 4.0 x16; the memory's bandwidth is not given: 1.6 TB/s "
-      "is our assumption), "
-      "1, 2 and 4 of them for Llama-7B, -13B and -34B, adapters of ranks 32 and 64 on Q, K, V, O, 256 GB of host "
-      "memory, all as in its "
-      "6.1. ";
+      "FastLibra's NPU by the paper's table 1 (64 GB, 256 TFLOPS, PCIe 4.0 x16; the paper does not give the memory "
+      "bandwidth, 1.6 TB/s is this project's assumption). 1, 2 and 4 NPUs for Llama-7B, -13B and -34B; adapters of "
+      "ranks 32 and 64 on Q, K, V, O; 256 GB of host memory; all as in section 6.1. ";
   text += fmt::format(
-      "A run is half an hour of requests (figures 2, 4 and 14), 300 to 3,000, at a rate as 6.5 describes it: low until "
-      "400 s, rising until "
-      "900 s, highest until 1,300 s, then lower (0.5, 1.8 and 0.7 of one another: our assumption). Adapters as 2.3.2 "
-      "says: 41 % of them "
-      "are "
-      "in use until 1,100 s, then 75 %, which are others in part; for translation and agents, whose arrivals are Azure "
-      "Functions' in the "
-      "document, and not for the chatbot. Lengths: {:g} times the means of its data sets, for then 1.6 requests a "
-      "second of 13B with 100 "
-      "adapters fill the memory, as figure 14 has it (fl-14 shows others). What it does not give, and we chose, before "
-      "that: ",
+      "A run is half an hour of requests (figures 2, 4 and 14), 300 to 3,000, with the rate of section 6.5: low until "
+      "400 s, rising until 900 s, highest until 1,300 s, then lower (relative rates 0.5, 1.8 and 0.7: this project's "
+      "assumption). Adapters follow section 2.3.2: 41 % of them are in use until 1,100 s, then 75 %, partly other "
+      "ones. This applies to translation and agents, which have the arrivals of Azure Functions in the paper, and not "
+      "to the chatbot. Lengths: {:g} times the means of the paper's data sets, because then 1.6 requests per second of "
+      "13B with 100 adapters fill the memory, as in figure 14 (fl-14 shows other factors). Values that the paper does "
+      "not give, chosen by this project, before that factor: ",
       kFastLibraLengths);
   for (const FastLibraScenario& s : FastLibraScenarios()) {
     text += fmt::format(
-        "{}: {:g} new tokens a turn, {:g} an answer, {:g} turns, {:g} s to think, adapters in use by Zipf {:g}; ",
+        "{}: {:g} new tokens per turn, {:g} per answer, {:g} turns, {:g} s between turns, Zipf {:g} over the adapters "
+        "in use; ",
         s.name, s.input, s.output, s.turns, s.think_seconds, s.exponent);
   }
   text += fmt::format(
-      "2,048 tokens a step, 1,024 seats (memory is what bounds the document's). Rates are shares of FastLibra's own "
-      "peak ({:.0f} to "
-      "{:.0f} %; "
-      "the document has ten), figures the mean over the rates, then over the cells. Peak: the highest rate with a mean "
-      "TTFT below 500 ms.",
+      "2,048 tokens per step, 1,024 seats (in the paper memory is the limit). Rates are shares of FastLibra's own peak "
+      "({:.0f} to {:.0f} %; the paper has ten), figures are means over the rates and then over the cells. Peak: the "
+      "highest rate with a mean TTFT below 500 ms.",
       100 * kRateShares.front(), 100 * kRateShares.back());
   return text;
 }
@@ -183,11 +176,11 @@ std::vector<ExperimentTable> CellTables(const std::vector<Cell>& cells, const st
 ExperimentTable BreakdownTable(const std::vector<Cell>& cells, const std::vector<Figures>& figures,
                                std::span<const std::string_view> presets) {
   ExperimentTable table{
-      .title = "By scenario: mean over models and numbers of adapters",
+      .title = "By scenario: means over models and numbers of adapters",
       .header = {"scenario", "system", "queueing ms", "adapter's cold start ms", "history's cold start ms",
                  "memory in "
                  "use",
-                 "adapter hits", "history found", "of it on the device", "invalid history"},
+                 "adapter hits", "history found", "history on the device", "invalid history"},
       .rows = {}};
   const std::size_t per_scenario = cells.size() / FastLibraScenarios().size(), n = presets.size();
   for (std::size_t s = 0; s < FastLibraScenarios().size(); ++s) {

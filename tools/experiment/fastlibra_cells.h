@@ -1,5 +1,5 @@
-// What FastLibra's experiments share: runs of its cells (a scenario, a model, a number of adapters; fastlibra_load.h),
-// peaks, figures over the rates, and tables of them.
+// Shared parts of FastLibra's experiments: runs of its cells (a scenario, a model and a number of adapters;
+// fastlibra_load.h), peak rates, mean figures over the rates, and tables of them.
 #pragma once
 
 #include <algorithm>
@@ -16,32 +16,36 @@
 
 namespace loramux::fastlibra {
 
-inline constexpr std::array kRateShares = {0.2, 0.4, 0.6, 0.8, 1.0};  // of FastLibra's peak; the document has ten
+inline constexpr std::array kRateShares = {0.2, 0.4, 0.6, 0.8, 1.0};  // of FastLibra's peak; the paper has ten
 
 using Cell = FastLibraCell;
-using ChangeOfJob = std::function<void(SimulationJob&)>;  // before its workload is made; null: none
+using ChangeOfJob = std::function<void(SimulationJob&)>;  // applied before the workload is made; null: none
 
+// One simulated cell.
 struct CellRun {
   SimulationJob job;
   SimulationOutcome outcome;
 };
-// Errors: as MakeFastLibraCellJob's, MakeWorkload's and Simulate's.
+// Simulates a cell under a system at a rate (requests per second). Errors: those of MakeFastLibraCellJob, MakeWorkload
+// and Simulate.
 Result<CellRun> RunCell(const ExperimentContext& context, const Cell& cell, std::string_view system, double rate,
                         const ChangeOfJob& change = nullptr);
-// The highest rate whose mean TTFT is below 500 ms (6.1), to 7 %.
+// Finds the highest rate with a mean TTFT below 500 ms (6.1), to within 7 %.
 Result<double> FindPeak(const ExperimentContext& context, const Cell& cell, std::string_view system,
                         const ChangeOfJob& change = nullptr);
 
-// Of a cell under a preset, the mean over the rates.
+// The means over the rates, for one cell under one system.
 struct Figures {
-  double ttft = 0, tpot = 0, peak = 0, queue = 0, adapter_wait = 0, kv_wait = 0;          // ms; requests a second
+  // milliseconds; peak: requests per second
+  double ttft = 0, tpot = 0, peak = 0, queue = 0, adapter_wait = 0, kv_wait = 0;
   double used = 0, adapter_hits = 0, prefix_hits = 0, prefix_on_device = 0, invalid = 0;  // shares
 };
+// Adds `share` of an outcome's figures to `figures`.
 void AddTo(Figures& figures, const SimulationOutcome& outcome, double share);
-// figures[cell * systems + system]; the first system's peak decides the rates of all.
+// Returns figures[cell * systems + system]. The first system's peak determines the rates for all systems.
 Result<std::vector<Figures>> Measure(ExperimentContext& context, const std::vector<Cell>& cells,
                                      std::span<const std::string_view> systems);
-// Mean over the cells of f(first preset's figures, that preset's figures).
+// Returns the mean of f(figures of the first preset, figures of `preset`) over the cells [begin, end).
 template <typename F>
 double MeanOver(const std::vector<Figures>& figures, std::size_t presets, std::size_t preset, F f,
                 std::size_t begin = 0, std::size_t end = SIZE_MAX) {
@@ -54,35 +58,30 @@ double MeanOver(const std::vector<Figures>& figures, std::size_t presets, std::s
   return sum / static_cast<double>(count);
 }
 
-// Mean over the cells whose peaks the search has found: the first one's over that preset's. 0: there is none.
+// Returns the mean ratio of the first preset's peak to that of `preset`, over the cells with both peaks found. 0: none.
 double PeakFactor(const std::vector<Figures>& figures, std::size_t presets, std::size_t preset,
                   std::size_t end = SIZE_MAX);
 
-// The testbed, the load and the rates in words.
+// Describes the testbed, the load and the rates.
 std::string SettingText();
-// The baselines of 6.1, and what is ours about them.
+// Describes the baselines of section 6.1, and which parts are this project's own.
 inline constexpr const char* kBaselinesText =
     " Systems: `fastlibra`. `vllm-waits`: vLLM's cache (a fifth of the memory for adapters, LRU on each side, the host "
-    "tier for both), "
-    "each "
-    "step waits for the adapters of those who join it, as vLLM's loop does (waiting while others go on is FastLibra's "
-    "own, 4.3), and "
-    "an adapter's slot is as large as one of rank 64: figure 4's 41 adapters are 58.9 % of the fifth, so 70 fill it, "
-    "and 72 such slots "
-    "do here. "
-    "`s-lora-same-loop`: S-LoRA's memory (nothing stays) on the same engine, as the document built it on NPUs, which "
-    "S-LoRA's kernels do "
-    "not "
-    "run on. Beside them `vllm` and `s-lora`: the presets of that name, vLLM's cache on our loop, and S-LoRA's own "
-    "loop.";
+    "tier for both). Each step waits for the adapters of the requests that join it, as in vLLM's loop (waiting while "
+    "other requests go on is FastLibra's own technique, 4.3). An adapter's slot has the size of rank 64: in figure 4, "
+    "41 adapters are 58.9 % of the fifth, so 70 fill it, and here 72 such slots fill it. `s-lora-same-loop`: S-LoRA's "
+    "memory management (nothing is kept) on the same engine, as in the paper, which built it on NPUs, where S-LoRA's "
+    "kernels do not run. For comparison `vllm` and `s-lora`: the presets with these names, which are vLLM's cache on "
+    "this project's loop, and S-LoRA's own loop.";
 
+// All cells of the paper.
 std::vector<Cell> AllCells();
-// Those that the rows compare; and with those that show what is the loop's.
+// kSystems: the systems that rows compare. kWithOtherLoops adds the systems that show the effect of the loop.
 inline constexpr std::array<std::string_view, 3> kSystems = {"fastlibra", "vllm-waits", "s-lora-same-loop"};
 inline constexpr std::array<std::string_view, 5> kWithOtherLoops = {"fastlibra", "vllm-waits", "vllm",
                                                                     "s-lora-same-loop", "s-lora"};
 
-// A table each for TTFT, TPOT and peak.
+// Return one table each for TTFT, TPOT and peak; the shares of waiting; and the plot of TTFT.
 std::vector<ExperimentTable> CellTables(const std::vector<Cell>& cells, const std::vector<Figures>& figures,
                                         std::span<const std::string_view> systems);
 ExperimentTable BreakdownTable(const std::vector<Cell>& cells, const std::vector<Figures>& figures,
@@ -90,7 +89,7 @@ ExperimentTable BreakdownTable(const std::vector<Cell>& cells, const std::vector
 ExperimentPlot TtftPlot(const std::vector<Cell>& cells, const std::vector<Figures>& figures,
                         std::span<const std::string_view> systems, const char* title);
 
-// Experiments of the other files.
+// Experiments in other files.
 Result<ExperimentResult> RunMemory(ExperimentContext& context);
 Result<ExperimentResult> RunVariants(ExperimentContext& context);
 Result<ExperimentResult> RunMany(ExperimentContext& context);

@@ -13,9 +13,9 @@
 namespace loramux {
 namespace {
 
-// 6.2. LMSYS-33k is Chatbot Arena's conversations: 52.3 tokens a prompt, 189.5 an answer, 1.2 turns (table 1 of the
-// paper on LMSYS-Chat-1M, from memory, unchecked). OPUS-100: sentences. Taskmaster-1: 22 utterances a dialog, and what
-// tools answer.
+// Section 6.2. LMSYS-33k are conversations of Chatbot Arena: 52.3 tokens per prompt, 189.5 per answer, 1.2 turns (table
+// 1 of the paper on LMSYS-Chat-1M, quoted from memory, not checked). OPUS-100: sentences. Taskmaster-1: 22 utterances
+// per dialogue, and the results of tools.
 constexpr std::array kScenarios = std::to_array<FastLibraScenario>({
     {"chatbot", 52, 190, 1.2, 20, 1, false},
     {"translation", 50, 40, 1, 0, 0.8, true},
@@ -25,20 +25,20 @@ constexpr std::array kModels =
     std::to_array<FastLibraModel>({{"llama-7b", "7B", 1}, {"llama-13b", "13B", 2}, {"llama-34b", "34B", 4}});
 
 constexpr std::int64_t kFewest = 300, kMost = 3000;  // requests
-// Where the document's baseline runs out of memory (6.5), running requests hold it, not seats: vLLM's 256 would be
-// fewer.
+// When the paper's baseline runs out of memory (6.5), running requests hold the memory, so memory and not seats must be
+// the limit. vLLM's default of 256 seats would be too few.
 constexpr std::int64_t kSeats = 1024;
 
-// 6.5: from 0 to 400 s little load, rising until 900 s, full until 1,300 s, then less. By how much it does not say: our
-// assumption.
+// Section 6.5: low load from 0 to 400 s, rising until 900 s, highest until 1,300 s, then lower. The paper does not give
+// the ratios; these are this project's assumption.
 struct Knot {
   double seconds, rate;
 };
 constexpr std::array kProfile = std::to_array<Knot>({{0, 0.5}, {400, 0.5}, {900, 1.8}, {1300, 1.8}, {1800, 0.7}});
-// 2.3.2: until 1,100 s of the half hour requests are for 41 adapters, then for 75; of 100, as we read it.
+// Section 2.3.2: until 1,100 s of the half hour requests use 41 adapters, then 75; of 100, by this project's reading.
 constexpr double kShiftAt = 1100 / kFastLibraSeconds, kBefore = 0.41, kAfter = 0.75;
 
-// Seconds of the half hour by which a share of its requests has come.
+// Returns the second of the half hour by which a share of its requests has arrived.
 double ArrivalOf(double share) {
   double total = 0;
   for (std::size_t i = 1; i < kProfile.size(); ++i) {
@@ -53,7 +53,7 @@ double ArrivalOf(double share) {
       left -= part;
       continue;
     }
-    // from x + slope x^2 / 2 = left
+    // Solves from x + slope x^2 / 2 = left.
     return begin +
            (slope == 0 ? left / from : (std::sqrt(std::max(0.0, from * from + 2 * slope * left)) - from) / slope);
   }
@@ -76,7 +76,7 @@ Result<Preset> SystemOf(std::string_view name) {
   return FindPreset(name);
 }
 
-// Which adapters are in use, the most wanted first.
+// Returns the adapters in use, the most popular first.
 std::vector<std::int32_t> InUse(std::int64_t adapters, double share, bool last, Prng& prng,
                                 const std::vector<std::int32_t>& order) {
   const auto count =
@@ -154,23 +154,24 @@ void ShapeFastLibraLoad(const SimulationJob& job, const FastLibraCell& cell, std
     const std::size_t phase = at < kShiftAt ? 0 : 1;
     request.adapter = used[phase][choices[phase].At(prng.NextDouble())];
   }
-  for (WorkloadRequest& request : workload.requests) {  // a turn comes behind the one before
+  for (WorkloadRequest& request : workload.requests) {  // all turns of a conversation use one adapter
     if (request.next >= 0) workload.requests[static_cast<std::size_t>(request.next)].adapter = request.adapter;
   }
-  // vLLM's slots are of the largest rank (max_lora_rank). Figure 4: 41 adapters are 58.9 % of a fifth of the memory
-  // that 7B leaves, so some 70 fill it; 72 slots of rank 64 do, of adapters at their own ranks 96 would.
+  // vLLM's slots have the size of the largest rank (max_lora_rank). Figure 4: 41 adapters occupy 58.9 % of a fifth of
+  // the memory that 7B leaves, so about 70 fill it. Here 72 slots of rank 64 fill it; with slots of the adapters' own
+  // ranks it would be 96.
   if (system != "vllm-waits") return;
   const std::int64_t largest = *std::max_element(job.load.ranks.begin(), job.load.ranks.end());
   workload.adapter_pages.assign(workload.adapter_ranks.size(), job.options.device.AdapterPages(largest));
 }
 
-// For a comparison of any presets (workloads.h): table 1's arithmetic, a steady load, longer conversations.
+// For the comparison of any presets (workloads.h): the arithmetic of table 1, a steady load, longer conversations.
 Result<SimulationJob> MakeFastLibraJob(const ExperimentContext& context, FastLibraLoad load, std::string_view preset) {
   const FastLibraCell cell{.scenario = static_cast<std::size_t>(load), .lengths = 1};
   ASSIGN_OR_RETURN(SimulationJob job, MakeFastLibraCellJob(context, cell, preset, 16));
   job.options.max_running = SimulationOptions().max_running;
   job.load.max_output = 1024;
-  if (load == FastLibraLoad::kChatbot) {  // LMSYS-Chat-1M: 69.5 tokens a prompt, 214.5 an answer, 2 turns
+  if (load == FastLibraLoad::kChatbot) {  // LMSYS-Chat-1M: 69.5 tokens per prompt, 214.5 per answer, 2 turns
     job.load.input_mean = 70;
     job.load.output_mean = 215;
     job.load.turns = 2;

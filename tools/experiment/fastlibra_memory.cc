@@ -1,4 +1,4 @@
-// FastLibra 6.5: what the memory holds over time.
+// FastLibra 6.5: the content of the memory over time.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -13,7 +13,7 @@
 namespace loramux::fastlibra {
 namespace {
 
-// 6.5: Llama-13B, 100 adapters, chatbot, 1.6 requests a second, and its four parts of the half hour.
+// Section 6.5: Llama-13B, 100 adapters, chatbot, 1.6 requests per second, and its four parts of the half hour.
 constexpr double kDocumentRate = 1.6;
 constexpr std::array kLengths = {1.0, 2.0, 3.0, 3.5, kFastLibraLengths, 4.5};
 struct Part {
@@ -25,7 +25,7 @@ constexpr std::array kParts = std::to_array<Part>(
 constexpr Part kFullPart{"900-1,800 s", 900, 1800};
 const Cell kMemoryCell{.scenario = 0, .model = 1, .adapters = 100};
 
-// What the memory holds in a part of the run, in shares, and the mean TTFT of who comes then, in ms.
+// The content of the memory in a part of the run, as shares, and the mean TTFT of the requests that arrive then, in ms.
 struct PartMeans {
   double running = 0, history = 0, adapters = 0, ttft = 0;
 };
@@ -54,7 +54,7 @@ PartMeans MeansOf(const CellRun& run, const Part& part) {
   return means;
 }
 
-// All of a table's runs, side by side: runs[cell * systems + system].
+// Runs all cells of a table: runs[cell * systems + system].
 Result<std::vector<CellRun>> RunCells(ExperimentContext& context, std::span<const Cell> cells,
                                       std::span<const std::string_view> systems, double rate) {
   std::vector<CellRun> runs(cells.size() * systems.size());
@@ -66,7 +66,7 @@ Result<std::vector<CellRun>> RunCells(ExperimentContext& context, std::span<cons
 }
 
 StackedAreas MemoryAreas(std::span<const CellRun> runs, std::span<const std::string_view> systems) {
-  StackedAreas areas{.title = "What the device's memory holds",
+  StackedAreas areas{.title = "Content of the device's memory",
                      .subtitle = fmt::format("{}, {:g} requests/s, simulated", kMemoryCell.Name(), kDocumentRate),
                      .x_label = "s",
                      .y_label = "%",
@@ -106,12 +106,11 @@ ExperimentTable PartTable(std::span<const CellRun> runs, std::span<const std::st
 }
 
 ExperimentTable LengthsTable(std::span<const CellRun> runs, std::span<const std::string_view> systems) {
-  ExperimentTable table{
-      .title = fmt::format("{} at {:g} requests a second, by how many times as long as its data set's requests are",
-                           kMemoryCell.Name(), kDocumentRate),
-      .header = {"x", "system", "TTFT ms", "TPOT ms", "memory in use", "by running requests at most", "adapter hits",
-                 "history found", "invalid history"},
-      .rows = {}};
+  ExperimentTable table{.title = fmt::format("{} at {:g} requests per second, by factor on the lengths of its data set",
+                                             kMemoryCell.Name(), kDocumentRate),
+                        .header = {"x", "system", "TTFT ms", "TPOT ms", "memory in use", "by running requests, at most",
+                                   "adapter hits", "history found", "invalid history"},
+                        .rows = {}};
   for (std::size_t i = 0; i < runs.size(); ++i) {
     Figures f;
     AddTo(f, runs[i].outcome, 1);
@@ -154,34 +153,28 @@ Result<ExperimentResult> RunMemory(ExperimentContext& context) {
                     percent(idle[0].adapters), percent(idle[2].adapters)),
         idle[0].adapters > idle[2].adapters);
   const PartMeans rising = MeansOf(usual[0], kParts[1]), rising_vllm = MeansOf(usual[1], kParts[1]);
-  claim("400-900 s: FastLibra keeps more history than vLLM", "yes, vLLM's part for it is fixed",
+  claim("400-900 s: FastLibra keeps more history than vLLM", "yes, vLLM's part for history is fixed",
         fmt::format("{} of the memory against {}", percent(rising.history), percent(rising_vllm.history)),
         rising.history > rising_vllm.history);
   const PartMeans full = MeansOf(usual[0], kFullPart), full_vllm = MeansOf(usual[1], kFullPart);
-  claim("900-1,800 s: FastLibra's history gives way to running requests", "all of it by 1,300 s",
+  claim("900-1,800 s: FastLibra evicts history for running requests", "all of it by 1,300 s",
         fmt::format("from {} to {}", percent(rising.history), percent(full.history)), full.history < rising.history);
-  claim("the same: vLLM's requests queue, as 80 % of the memory are all that they can have", "rapid growth of TTFT",
+  claim("900-1,800 s: vLLM's requests queue, because they can use only 80 % of the memory", "rapid growth of TTFT",
         fmt::format("{:.0f} ms against {:.0f} ms", full_vllm.ttft, full.ttft), full_vllm.ttft > full.ttft);
   claim("S-LoRA keeps no history", "discarded", percent(MeansOf(usual[2], kFullPart).history),
         MeansOf(usual[2], kFullPart).history == 0);
   result.tables = {PartTable(usual, kSystems), LengthsTable(runs, kSystems)};
   result.remarks = {
-      fmt::format("Lengths (second table). With its data set's means, 1.6 requests a second never hold more than a few "
-                  "percent of the "
-                  "memory that the "
-                  "document has full of running requests at that rate. With {:g} times those they hold it: TTFT is "
-                  "{:.0f} ms for "
-                  "FastLibra, and "
-                  "{:.0f} ms for vLLM, for which the document reports 1,032 ms as the mean of its chatbot (2.2), and "
-                  "an answer takes "
-                  "tens of "
-                  "seconds, as there (6.10). This factor serves all rows and all scenarios; the device's constants are "
-                  "those of table 1.",
-                  kFastLibraLengths, usual[0].outcome.summary.ttft.mean, usual[1].outcome.summary.ttft.mean),
-      "FastLibra fetches all adapters while memory is idle in the document; here those that were asked for once, as no "
-      "other is in the "
-      "host tier "
-      "before (its 100 are some 14 % of the memory)."};
+      fmt::format(
+          "Lengths (second table). With the means of the data set, 1.6 requests per second never hold more than a few "
+          "percent of the memory; in the paper running requests fill it at that rate. With {:g} times these lengths "
+          "they do here: TTFT is {:.0f} ms for FastLibra and {:.0f} ms for vLLM. For vLLM the paper reports 1,032 ms "
+          "as the mean of its chatbot (2.2), and an answer takes tens of seconds, as in the paper (6.10). All rows and "
+          "scenarios use this factor; the device's constants are those of table 1.",
+          kFastLibraLengths, usual[0].outcome.summary.ttft.mean, usual[1].outcome.summary.ttft.mean),
+      "In the paper FastLibra fetches all adapters while memory is idle. Here it fetches the adapters that were "
+      "requested at least once, because no other adapter is in the host tier before its first use (all 100 adapters "
+      "are about 14 % of the memory)."};
   const StackedAreas areas = MemoryAreas(usual, kSystems);
   result.plots.push_back({.name = "memory", .title = areas.title, .svg = RenderSvg(areas)});
   return result;

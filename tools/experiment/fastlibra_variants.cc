@@ -1,4 +1,4 @@
-// FastLibra 6.6 to 6.8: without each of its parts.
+// FastLibra 6.6 to 6.8: FastLibra without each of its parts.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -14,32 +14,32 @@
 namespace loramux::fastlibra {
 namespace {
 
-constexpr double kPressure = 1;  // of FastLibra's peak: where evictions are compared
+constexpr double kPressure = 1;  // share of FastLibra's peak at which evictions are compared
 struct Variant {
   std::string_view preset;
   const char *id, *what;
-  double ttft, tpot, throughput;  // as reported: factors, and a change
+  double ttft, tpot, throughput;  // as reported: TTFT and TPOT as factors, throughput as a change
 };
 constexpr std::array kVariants = std::to_array<Variant>({
     {"fastlibra-wom", "fl-15m", "without dependency maintenance", 1.27, 1.18, -0.198},
-    {"fastlibra-wos", "fl-15s", "LRU in place of the cost model", 1.24, 1.15, -0.172},
+    {"fastlibra-wos", "fl-15s", "LRU instead of the cost model", 1.24, 1.15, -0.172},
     {"fastlibra-wol", "fl-15l", "without the reward for enough adapters", 1.13, 1.11, -0.131},
 });
 constexpr std::array<std::string_view, 4> kVariantPresets = {"fastlibra", "fastlibra-wom", "fastlibra-wos",
                                                              "fastlibra-wol"};
-constexpr std::array kUnits = {1.0, 10.0, 60.0, 600.0, 3600.0};  // seconds, of equation 5's t
-constexpr double kAmple = 8;                                     // times the memory: next to nothing has to go
-constexpr std::array kLinks = {1.0, 1.0 / 16, 1.0 / 64};         // of table 1's PCIe, to the device and back
-constexpr std::array kLinkRates = {0.4, 1.0};                    // of FastLibra's peak there
-constexpr double kCoarse = 600;  // seconds, of equation 5's t: cost and frequency decide
+constexpr std::array kUnits = {1.0, 10.0, 60.0, 600.0, 3600.0};  // in seconds: units of the t in equation 5
+constexpr double kAmple = 8;                              // factor of the memory with which nearly nothing is evicted
+constexpr std::array kLinks = {1.0, 1.0 / 16, 1.0 / 64};  // shares of table 1's PCIe rate, in both directions
+constexpr std::array kLinkRates = {0.4, 1.0};             // shares of FastLibra's peak on that link
+constexpr double kCoarse = 600;  // in seconds: a unit of t with which cost and frequency decide
 
-// 7B with 100 adapters at FastLibra's peak, where its memory is under pressure: what each way of evicting waits for,
-// and what none would.
+// Runs of 7B with 100 adapters at FastLibra's peak, where memory is under pressure: one for each eviction policy, and
+// one with ample memory.
 struct PressureRun {
   std::string name;
   Cell cell;
   std::string_view system;
-  double unit = 0;  // seconds of t, in place of the preset's policy; 0: as it is
+  double unit = 0;  // unit of t in seconds, instead of the preset's policy; 0: the preset's policy
 };
 std::vector<PressureRun> PressureRuns(std::size_t scenario) {
   const Cell cell{.scenario = scenario, .model = 0, .adapters = 100};
@@ -55,7 +55,7 @@ std::vector<PressureRun> PressureRuns(std::size_t scenario) {
   return runs;
 }
 
-// Equation 3 of who runs, and what is on the device: means over the samples with anybody running.
+// Equation 3 for the running requests, and the adapters on the device: means over the samples with running requests.
 struct Expected {
   double adapters = 0, on_device = 0;
 };
@@ -89,8 +89,8 @@ Expected ExpectedAdapters(const CellRun& run) {
 struct Pressure {
   ExperimentTable table;
   std::vector<Figures> figures;    // by scenario, then by run
-  std::vector<Expected> expected;  // by scenario: FastLibra's
-  std::size_t runs = 0;            // of a scenario
+  std::vector<Expected> expected;  // by scenario, for FastLibra
+  std::size_t runs = 0;            // per scenario
 };
 Result<Pressure> RunUnderPressure(ExperimentContext& context) {
   const std::size_t scenarios = FastLibraScenarios().size(), runs = PressureRuns(0).size();
@@ -105,14 +105,13 @@ Result<Pressure> RunUnderPressure(ExperimentContext& context) {
     const auto policy = run.unit > 0 ? MakeFastLibraPolicy(run.unit) : nullptr;
     ASSIGN_OR_RETURN(outcomes[i], RunCell(context, run.cell, run.system, kPressure * peaks[i / runs],
                                           [&](SimulationJob& job) { job.options.eviction = policy.get(); }));
-    outcomes[i].job.options.eviction = nullptr;  // it ends here
+    outcomes[i].job.options.eviction = nullptr;  // the policy is destroyed here
     return Ok{};
   }));
   Pressure pressure{
-      .table = {.title = fmt::format("7B with 100 adapters at {:g} of FastLibra's peak, by what is evicted first",
-                                     kPressure),
+      .table = {.title = fmt::format("7B with 100 adapters at {:g} of FastLibra's peak, by eviction policy", kPressure),
                 .header = {"scenario", "", "TTFT ms", "TPOT ms", "adapter's cold start ms", "history's cold start ms",
-                           "adapter hits", "history found", "of it on the device", "invalid history"},
+                           "adapter hits", "history found", "history on the device", "invalid history"},
                 .rows = {}},
       .figures = std::vector<Figures>(outcomes.size()),
       .expected = {},
@@ -131,12 +130,11 @@ Result<Pressure> RunUnderPressure(ExperimentContext& context) {
 }
 
 ExperimentTable ExpectedTable(const Pressure& pressure) {
-  ExperimentTable table{
-      .title =
-          "Equation 3: adapters that a batch is expected to need, and those on the device, in FastLibra's runs "
-          "above",
-      .header = {"scenario", "expected", "on the device"},
-      .rows = {}};
+  ExperimentTable table{.title =
+                            "Equation 3: adapters that a batch is expected to need, and adapters on the device, in "
+                            "FastLibra's runs above",
+                        .header = {"scenario", "expected", "on the device"},
+                        .rows = {}};
   for (std::size_t s = 0; s < pressure.expected.size(); ++s) {
     table.rows.push_back({FastLibraScenarios()[s].name, fmt::format("{:.1f}", pressure.expected[s].adapters),
                           fmt::format("{:.1f}", pressure.expected[s].on_device)});
@@ -144,11 +142,11 @@ ExperimentTable ExpectedTable(const Pressure& pressure) {
   return table;
 }
 
-// The same cells with slower links: what evicting is worth where a cold start takes long. FastLibra, WOM and WOS; then
-// FastLibra and WOM with a coarse t.
+// The same cells on slower links: the value of eviction policies where a cold start takes long. FastLibra, WOM and WOS;
+// then FastLibra and WOM with a coarse t.
 struct LinkRun {
   std::string_view system;
-  double unit = 0;  // as PressureRun's
+  double unit = 0;  // as in PressureRun
 };
 constexpr std::array kLinkRuns = std::to_array<LinkRun>({{kVariantPresets[0]},
                                                          {kVariantPresets[1]},
@@ -194,12 +192,13 @@ Result<std::vector<LinkCell>> RunOnSlowerLinks(ExperimentContext& context) {
 }
 
 ExperimentTable LinkTable(const std::vector<LinkCell>& cells) {
-  ExperimentTable table{.title = "7B with 100 adapters on slower links: mean TTFT, ms",
-                        .header = {"scenario", "of table 1's link", "requests per second", "of the peak there",
-                                   "of it adapter's cold start", "fastlibra", "without dependencies", "LRU",
-                                   fmt::format("fastlibra, t in units of {:g} s", kCoarse),
-                                   "the same without dependencies", "its invalid history"},
-                        .rows = {}};
+  ExperimentTable table{
+      .title = "7B with 100 adapters on slower links: mean TTFT, ms",
+      .header = {"scenario", "share of table 1's link", "requests per second", "share of the peak on this link",
+                 "adapter's cold start in TTFT", "fastlibra", "without dependencies", "LRU",
+                 fmt::format("fastlibra, t in units of {:g} s", kCoarse), "fastlibra with this t, without dependencies",
+                 "invalid history of the latter"},
+      .rows = {}};
   for (const LinkCell& cell : cells) {
     std::vector<std::string> row = {FastLibraScenarios()[cell.scenario].name, fmt::format("1/{:.0f}", 1 / cell.link),
                                     fmt::format("{:.2f}", cell.rate * cell.peak), fmt::format("{:g}", cell.rate),
@@ -224,17 +223,16 @@ std::string LinkRemark(const std::vector<LinkCell>& cells) {
     ++count;
   }
   return fmt::format(
-      "Is it the link? (Third table.) At 1/{:.0f} of table 1's, some 0.4 GB/s, an adapter takes a quarter of a second, "
-      "and "
-      "the means over the scenarios and rates are: without dependency maintenance {}, LRU in place of the cost model "
-      "{}. So "
-      "a slow link makes LRU no worse. With t in units of {:g} s, so that cost and frequency decide, it is {} without "
-      "dependency maintenance against with it (document 1.27x), but both are mostly slower than with t in seconds.",
+      "The link (third table). At 1/{:.0f} of table 1's link, about 0.4 GB/s, loading an adapter takes a quarter of a "
+      "second. The means over the scenarios and rates are then: without dependency maintenance {}, LRU instead of the "
+      "cost model {}. So LRU is not worse on a slow link. With t in units of {:g} s, where cost and frequency decide, "
+      "it is {} without dependency maintenance against with it (paper: 1.27x), but both are mostly slower than with t "
+      "in seconds.",
       1 / kLinks.back(), ShowFactor(wom / count), ShowFactor(wos / count), kCoarse, ShowFactor(coarse / count));
 }
 
 std::vector<std::string> VariantRemarks(const Pressure& pressure) {
-  const std::size_t first_unit = kVariantPresets.size() + 1;  // then FastLibra and WOM in turn
+  const std::size_t first_unit = kVariantPresets.size() + 1;  // from here on FastLibra and WOM alternate
   std::string worth, units, invalid, cost;
   for (std::size_t s = 0; s < FastLibraScenarios().size(); ++s) {
     const Figures* const of = &pressure.figures[s * pressure.runs];  // by run
@@ -249,47 +247,38 @@ std::vector<std::string> VariantRemarks(const Pressure& pressure) {
       beside = of[run].ttft;
     }
     worth += fmt::format(
-        "{}{} {:.0f} ms, of which {:.0f} are for adapters and {:.0f} for history, and {:.0f} with {:g} times the "
-        "memory",
+        "{}{} {:.0f} ms, of which {:.0f} ms are waits for adapters and {:.0f} ms waits for history, and {:.0f} ms with "
+        "{:g} times the memory",
         separator, name, of[1].ttft, of[1].adapter_wait, of[1].kv_wait, of[0].ttft, kAmple);
     units += fmt::format("{}{} {:.0f} ms against LRU's {:.0f}", separator, name, best, of[3].ttft);
     invalid += fmt::format("{}{} {:.1f} %", separator, name, 100 * most);
     cost += fmt::format("{}{} {:.0f} ms against {:.0f}", separator, name, with_most, beside);
   }
-  return {fmt::format("What evicting can be worth (second table), in mean TTFT at {:g} of FastLibra's peak: {}. The "
-                      "rest of the difference is "
-                      "waiting until running requests end, which no order of evictions changes. What the orders differ "
-                      "in is how often "
-                      "somebody waits for an adapter or for history, and by table 1's PCIe an adapter takes 3 to 6 ms "
-                      "and a conversation's "
-                      "history some 10, beside the computation: a quarter more of such waits, which would be a lot, is "
-                      "a few percent of TTFT.",
-                      kPressure, worth),
-          fmt::format("WOS. Equation 5 gives t no unit. In seconds, 1 - sigmoid(t) is divided by e each second, so a "
-                      "few seconds outweigh any "
-                      "cost and any frequency, and the cost model orders as LRU does. In coarser units cost and "
-                      "frequency do count (second "
-                      "table): the best of all units: {}. So no reading of t makes LRU the 24 % worse that are "
-                      "reported: what comes back is "
-                      "the next turn of a conversation, soon or never, which is what recency says; how often its "
-                      "history was used, and how "
-                      "large it is, says little of that.",
-                      units),
-          fmt::format("WOM. With t in seconds next to no history is invalid: an adapter is used with each of its "
-                      "histories, so it was used at "
-                      "least as late and as often, and by equations 5 and 6 only a history that is larger outlives it. "
-                      "With coarser units of t "
-                      "it is, at most, {} (document 48.6 %), and even so mean TTFT is no longer than with dependency "
-                      "maintenance: {}. Invalid "
-                      "history is worth what it was as soon as its adapter is back, a few milliseconds later, while "
-                      "the history that goes "
-                      "first to keep the order must come back, or be computed.",
-                      invalid, cost),
+  return {fmt::format(
+              "The possible gain of an eviction policy (second table), in mean TTFT at {:g} of FastLibra's peak: {}. "
+              "The rest of the difference is the wait until running requests end, which no eviction order changes. "
+              "Eviction orders differ in how often a request waits for an adapter or for history. With table 1's PCIe "
+              "an adapter takes 3 to 6 ms and the history of a conversation about 10 ms, in parallel with computation. "
+              "A quarter more of such waits would be much, and is a few percent of TTFT.",
+              kPressure, worth),
+          fmt::format(
+              "WOS. Equation 5 gives no unit for t. In seconds, 1 - sigmoid(t) is divided by e each second. So a few "
+              "seconds outweigh any cost and any frequency, and the cost model orders like LRU. In coarser units cost "
+              "and frequency have an effect (second table); the best of all units: {}. So no reading of t makes LRU 24 "
+              "% worse, as reported. A history that returns is the next turn of a conversation, which comes soon or "
+              "never, and recency predicts this. The number of its uses and its size predict it poorly.",
+              units),
+          fmt::format(
+              "WOM. With t in seconds nearly no history is invalid: an adapter is used whenever one of its histories "
+              "is, so it was used at least as recently and as often. By equations 5 and 6 only a history that is "
+              "larger than its adapter outlives it. With coarser units of t the invalid share is, at most, {} (paper: "
+              "48.6 %), and even then mean TTFT is not longer than with dependency maintenance: {}. Invalid history is "
+              "useful again as soon as its adapter is back, a few milliseconds later. The history that must be evicted "
+              "first to keep the dependency order has to be fetched or computed again.",
+              invalid, cost),
           "WOL. Equation 4 rewards adapters while fewer are on the device than a batch is expected to need (fourth "
-          "table): there are always "
-          "more, as "
-          "those of the batch cannot leave, and idle ones stay besides. So the reward is 1, and taking it away changes "
-          "nothing."};
+          "table). There are always more, because the batch's adapters cannot be evicted and idle ones stay as well. "
+          "So the reward is 1, and removing it changes nothing."};
 }
 
 }  // namespace
@@ -300,7 +289,7 @@ Result<ExperimentResult> RunVariants(ExperimentContext& context) {
     for (const std::size_t model : {std::size_t{0}, std::size_t{1}}) cells.push_back({scenario, model, 100});
   }
   ASSIGN_OR_RETURN(const std::vector<Figures> figures, Measure(context, cells, kVariantPresets));
-  ExperimentResult result{.setting = SettingText() + " Here the cells with 100 adapters of 7B and 13B."};
+  ExperimentResult result{.setting = SettingText() + " Here: the cells with 100 adapters of 7B and 13B."};
   const std::size_t n = kVariantPresets.size();
   for (std::size_t v = 0; v < kVariants.size(); ++v) {
     const Variant& variant = kVariants[v];
@@ -327,7 +316,7 @@ Result<ExperimentResult> RunVariants(ExperimentContext& context) {
   result.tables = {BreakdownTable(cells, figures, kVariantPresets), pressure.table, LinkTable(links),
                    ExpectedTable(pressure)};
   for (ExperimentTable& table : CellTables(cells, figures, kVariantPresets)) result.tables.push_back(std::move(table));
-  result.plots = {TtftPlot(cells, figures, kVariantPresets, "Time to the first token, without each part")};
+  result.plots = {TtftPlot(cells, figures, kVariantPresets, "Time to first token, without each part")};
   result.remarks = VariantRemarks(pressure);
   result.remarks.push_back(LinkRemark(links));
   return result;

@@ -14,7 +14,7 @@
 namespace loramux {
 namespace {
 
-// First fit, each block in one piece, neighbours joined when freed. In bytes.
+// A first-fit allocator of contiguous blocks, which joins neighbouring holes when a block is freed. Sizes in bytes.
 class FirstFit {
  public:
   explicit FirstFit(std::int64_t size) : holes_{{0, size}}, free_(size) {}
@@ -52,11 +52,11 @@ class FirstFit {
   }
 
  private:
-  std::map<std::int64_t, std::int64_t> holes_;  // begin, length
+  std::map<std::int64_t, std::int64_t> holes_;  // begin -> length
   std::int64_t free_;
 };
 
-// Adapters in order of use.
+// Adapters in order of use, the least recently used first.
 class LruList {
  public:
   bool Has(std::uint32_t adapter) const { return places_.contains(adapter); }
@@ -96,7 +96,7 @@ class Run {
     return Ok{};
   }
 
-  // Each cycle asks for an adapter that the pages do not hold, so each is a load for them.
+  // Each cycle requests an adapter that the paged pool does not hold, so each is a load for that pool.
   FragmentationFigures Count() {
     const std::int64_t part = std::max<std::int64_t>(1, options_.cycles / 100);
     double in_part = 0;

@@ -1,4 +1,4 @@
-// Our own preset beside the others, on the workloads of all documents.
+// This project's preset compared with the others, on the workloads of all papers.
 #include <algorithm>
 #include <array>
 #include <string>
@@ -14,12 +14,12 @@ namespace {
 
 struct System {
   std::string_view name, preset;
-  // among adapters as tenants. The documents' systems are not, and theirs is one tenant's load
+  // Fairness with each adapter as a tenant. The papers' systems have none, and their workloads are of one tenant.
   bool fair = false;
-  // fills its steps as its document does; the others are our engine with another cache
+  // Fills its steps as its paper describes. Otherwise: this project's engine with another cache.
   bool own_loop = false;
 };
-// Ours first. The others: each document's system, and its strongest variant where that is another.
+// This project's presets come first. The others: each paper's system, and its strongest variant if that is another one.
 constexpr std::array kSystems = std::to_array<System>({
     {"loramux", "loramux"},
     {"loramux, each adapter a tenant", "loramux", true},
@@ -33,19 +33,21 @@ constexpr std::array kSystems = std::to_array<System>({
     {"fifo", "fifo"},
 });
 constexpr std::size_t kOurSystems = 3;
-constexpr double kSloFactor = 5;  // Chameleon 5.1, here for all
-// FastLibra 6.1 keeps TTFT below it; short requests: five times theirs would be more than a run of so many lasts.
-constexpr double kShortSlo = 0.5;     // s
-constexpr double kShareOfLoad = 0.8;  // of what the best of the others sustains, for the comparison of times
-constexpr std::size_t kLoadSeeds = 7, kTimeSeeds = 41;  // from the run's on
-constexpr double kNoLoad = 1e9;                         // over a system that sustains none
-constexpr double kSearchStep = 1.02;                    // FindSustainedLoad's: less is no difference
+constexpr double kSloFactor = 5;  // as in Chameleon 5.1; used for all
+// FastLibra 6.1 keeps the TTFT below this. For short requests five times their own time would exceed a run of this
+// size.
+constexpr double kShortSlo = 0.5;  // s
+// share of the load that the best other system sustains, at which times are compared
+constexpr double kShareOfLoad = 0.8;
+constexpr std::size_t kLoadSeeds = 7, kTimeSeeds = 41;  // consecutive seeds, starting with the run's
+constexpr double kNoLoad = 1e9;                         // ratio to a system that sustains no load
+constexpr double kSearchStep = 1.02;                    // of FindSustainedLoad; smaller differences do not count
 constexpr double kTargetGain = 1.10, kTargetTime = 1.03;
 
 struct NamedWorkload {
   const char* name;
   Result<SimulationJob> (*make)(const ExperimentContext& context, std::string_view preset);
-  double slo = 0;  // s; 0: kSloFactor times the mean time of a request at low load
+  double slo = 0;  // seconds; 0: kSloFactor times the mean time of a request at low load
 };
 constexpr std::array kWorkloads = std::to_array<NamedWorkload>({
     {"Chameleon: Azure's conversations, 7B, A40",
@@ -87,7 +89,7 @@ constexpr std::array kWorkloads = std::to_array<NamedWorkload>({
 });
 constexpr std::size_t kCount = kSystems.size();
 
-// Workload by workload, system by system. One objective for all of a workload.
+// Returns jobs ordered by workload, then by system. All systems of a workload have the same objective.
 Result<std::vector<SimulationJob>> MakeJobs(const ExperimentContext& context) {
   std::vector<SimulationJob> jobs;
   for (const NamedWorkload& workload : kWorkloads) {
@@ -120,7 +122,7 @@ ExperimentTable TableOf(std::string title, const std::vector<double>& values, co
   return table;
 }
 
-// Of one system on one workload, seed by seed; as many for all.
+// The values of one system on one workload, by seed; every system has the same number of seeds.
 using SeedValues = std::vector<double>;
 
 double Median(SeedValues values) {
@@ -129,15 +131,15 @@ double Median(SeedValues values) {
   return *middle;
 }
 
-// The first system beside the others of a workload.
+// The first system compared with the best other system of a workload.
 struct Comparison {
-  std::size_t best = 0;  // of the others
-  double factor = 0;     // the first over it: the median over the seeds
-  double worst = 0;      // seed
+  std::size_t best = 0;  // index of the best other system
+  double factor = 0;     // ratio of the first system to it: median over the seeds
+  double worst = 0;      // ratio with the worst seed
 };
 enum class Better : std::uint8_t { kLarger, kSmaller };
 
-// Seed by seed, as the same requests were sent to both: what they ask for differs much more from seed to seed than
+// Compares seed by seed, because both systems got the same requests: requests differ much more between seeds than
 // systems do.
 Comparison CompareWithBest(std::span<const SeedValues> of, Better better, bool own_loops_alone) {
   const bool larger = better == Better::kLarger;
@@ -163,7 +165,7 @@ std::span<const SeedValues> OfWorkload(const std::vector<SeedValues>& values, st
 ComparisonRow RowOf(const char* id, std::size_t workload, const char* what, const char* asked,
                     const Comparison& comparison, bool holds) {
   return {.id = id,
-          .what = fmt::format("{}: {}, over the best other's ({})", kWorkloads[workload].name, what,
+          .what = fmt::format("{}: {}, relative to the best other system ({})", kWorkloads[workload].name, what,
                               kSystems[comparison.best].name),
           .reported = asked,
           .ours = fmt::format("{}, worst seed {}", ShowFactor(comparison.factor), ShowFactor(comparison.worst)),
@@ -177,13 +179,13 @@ void CompareLoads(const std::vector<SeedValues>& loads, ExperimentResult& result
     sum += all.factor;
     own_loops += CompareWithBest(OfWorkload(loads, i), Better::kLarger, /*own_loops_alone=*/true).factor;
     result.comparison.push_back(
-        RowOf("lm-1", i, "load sustained", "at least 1.00x", all, all.factor >= 1 / kSearchStep));
+        RowOf("lm-1", i, "sustained load", "at least 1.00x", all, all.factor >= 1 / kSearchStep));
   }
   const double mean = sum / static_cast<double>(kWorkloads.size());
-  result.comparison.push_back({"lm-1", "the mean over the best of those that fill steps as their documents do", "-",
+  result.comparison.push_back({"lm-1", "mean relative to the best system that fills steps as its paper does", "-",
                                ShowFactor(own_loops / static_cast<double>(kWorkloads.size())), Verdict::kInformation});
   result.comparison.push_back(
-      {"lm-1", "the mean of these", "at least 1.10x", ShowFactor(mean), VerdictOfClaim(mean >= kTargetGain)});
+      {"lm-1", "mean of these rows", "at least 1.10x", ShowFactor(mean), VerdictOfClaim(mean >= kTargetGain)});
 }
 
 void CompareTimes(const std::vector<SeedValues>& times, ExperimentResult& result) {
@@ -195,7 +197,7 @@ void CompareTimes(const std::vector<SeedValues>& times, ExperimentResult& result
 
 void SetSeed(SimulationJob& job, std::uint64_t seed) { job.options.seed = job.load.seed = seed; }
 
-// By job, seed by seed.
+// Returns the sustained loads by job, then by seed.
 Result<std::vector<SeedValues>> FindLoadsOfSeeds(ExperimentContext& context, const std::vector<SimulationJob>& jobs) {
   std::vector<SimulationJob> all;
   for (std::size_t seed = 0; seed < kLoadSeeds; ++seed) {
@@ -208,7 +210,7 @@ Result<std::vector<SeedValues>> FindLoadsOfSeeds(ExperimentContext& context, con
 }
 
 struct Times {
-  std::vector<SeedValues> p99_ttft, mean_tpot;  // ms; by job, seed by seed
+  std::vector<SeedValues> p99_ttft, mean_tpot;  // milliseconds; by job, then by seed
 };
 Result<Times> MeasureTimes(ExperimentContext& context, std::vector<SimulationJob> jobs) {
   Times times{std::vector<SeedValues>(jobs.size()), std::vector<SeedValues>(jobs.size())};
@@ -240,55 +242,48 @@ Result<ExperimentResult> RunOurs(ExperimentContext& context) {
   ASSIGN_OR_RETURN(const Times times, MeasureTimes(context, std::move(jobs)));
   ExperimentResult result;
   result.setting = fmt::format(
-      "Each workload on the device of its document; {} requests a run; objective: P99 TTFT within {:g} times the mean "
-      "time of a request at "
-      "low load, for vLLM-LoRA's and FastLibra's within {:g} s; one for all systems of a workload, and told to all, as "
-      "an operator would "
-      "(`--ttft-objective`). Loads are of {} seeds; times, of {}, are compared at {:g} of the load that the best of "
-      "the others sustains. "
-      "Medians of the seeds, and where one is over another's the median of what it is with each seed. (A P99 of one "
-      "seed is that of 30 "
-      "requests, and some draw more work than their rate says.) Fairness among tenants is ours alone and each load "
-      "is one tenant's, so it is off; a column has it on, with each adapter a tenant, as `serve` does where no key "
-      "says otherwise.",
+      "Each workload on the device of its paper; {} requests per run. Objective: P99 TTFT within {:g} times the mean "
+      "time of a request at low load; for the workloads of vLLM-LoRA and FastLibra within {:g} s. All systems of a "
+      "workload have the same objective and are told it, as an operator would (`--ttft-objective`). Loads are of {} "
+      "seeds; times, of {} seeds, are compared at {:g} of the load that the best other system sustains. Values are "
+      "medians over the seeds; ratios are medians of the ratios with each seed. (The P99 of one seed depends on 30 "
+      "requests, and some seeds draw more work than their rate says.) Fairness among tenants exists in this project "
+      "only, and each workload is that of one tenant, so fairness is off. One column has it on, with each adapter as a "
+      "tenant, which is what `serve` does if no key says otherwise.",
       context.Requests(3000), kSloFactor, kShortSlo, kLoadSeeds, kTimeSeeds, kShareOfLoad);
   result.remarks.push_back(
-      "`vllm`, `fastlibra` and `fifo` are the documents' caches on our engine: prompts in chunks beside decodes, loads "
-      "beside steps, first "
-      "come, first served. What the engine is worth shows against those that fill steps as their documents do: "
-      "`s-lora`, `chameleon*`, "
-      "`vllm-lora-batch32`. What ours does besides (docs/design/scheduling.md):");
+      "`vllm`, `fastlibra` and `fifo` are the papers' caches on this project's engine: prompts in chunks together with "
+      "decodes, loads during steps, first come, first served. The effect of the engine shows in comparison with the "
+      "systems that fill steps as their papers do: `s-lora`, `chameleon*`, `vllm-lora-batch32`. The preset `loramux` "
+      "differs further as follows ([scheduling](../design/scheduling.md)):");
   result.remarks.push_back(
-      "Where the host link is short (500 adapters, most of which are wanted for the first time), it does not bring "
-      "adapters first come, "
-      "first served, which makes everybody late who waits for one, but gives up those that take longest for each "
-      "request that waits "
-      "for them. The one request in a hundred that may be late frees more of the link than any other would.");
+      "Where the host link is the bottleneck (500 adapters, most of them requested for the first time), it does not "
+      "load adapters in order of arrival, which would delay every request that waits for one. It gives up the adapters "
+      "that take longest for each waiting request. The one request in a hundred that may be late frees more of the "
+      "link than any other would.");
   result.remarks.push_back(
-      "Where memory is short (30B; 7B on the A10), it spreads prompts over the steps of those who decode. A step reads "
-      "all weights, "
-      "however few tokens it computes, and there are too few who decode to make up for it; a prompt computed at once "
-      "makes one step "
-      "longer, and leaves the next ones as they were.");
+      "Where memory is short (30B; 7B on the A10), it spreads prompts over the decode steps of the running requests. A "
+      "step reads all weights, however few tokens it computes, and here few requests decode, so a step has room for "
+      "prompt tokens at nearly no cost. A prompt that is computed at once makes one step longer, and leaves the "
+      "following steps no shorter.");
   result.remarks.push_back(
-      "Who comes while a step computes has his adapter loaded at once, where the link is idle, and need not wait for "
-      "the next plan and the "
-      "step behind it: most where steps are long and adapters many (vLLM-LoRA's: P99 TTFT).");
+      "If a request arrives during a step and the link is idle, the load of its adapter starts at once. The request "
+      "need not wait for the next plan and the step after it. This helps most where steps are long and adapters many "
+      "(vLLM-LoRA's workload: P99 TTFT).");
   result.remarks.push_back(
-      "Elsewhere the device computes all the time, and a step is bound by the products of its tokens: a cache saves "
-      "only what would be "
-      "computed again, and the order can gain no more than the work of the one request in a hundred that may be late: "
-      "a few percent.");
+      "Elsewhere the device computes all the time, and the matrix products of its tokens bound a step. A cache then "
+      "saves only repeated computation. The order can gain no more than the work of the one request in a hundred that "
+      "may be late: a few percent.");
   CompareLoads(loads, result);
   CompareTimes(times.p99_ttft, result);
-  result.tables.push_back(TableOf("Load sustained, requests per second", median_loads, "{:.3g}"));
+  result.tables.push_back(TableOf("Sustained load, requests per second", median_loads, "{:.3g}"));
   result.tables.push_back(TableOf("P99 TTFT, ms", Medians(times.p99_ttft), "{:.0f}"));
   result.tables.push_back(TableOf("Mean TPOT, ms", Medians(times.mean_tpot), "{:.1f}"));
   return result;
 }
 
 constexpr std::array kOurs = std::to_array<Experiment>({
-    {"lm-1", "lm-1, lm-2", "Our preset on the workloads of all documents", "this project", RunOurs},
+    {"lm-1", "lm-1, lm-2", "The preset loramux on the workloads of all papers", "this project", RunOurs},
 });
 
 }  // namespace

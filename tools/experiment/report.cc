@@ -17,7 +17,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 constexpr std::size_t kMaxReportBytes = 16 << 20;
 
-// A bar would end a cell.
+// Escapes vertical bars, which would end a cell.
 std::string Cell(std::string text) {
   for (std::size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2) text.replace(at, 1, "\\|");
   return text;
@@ -58,7 +58,7 @@ Status WriteText(const std::string& path, const std::string& text) {
   return Ok{};
 }
 
-// The rows of comparison in an <id>.json.
+// Returns the rows of comparison in an <id>.json.
 Result<std::vector<std::vector<std::string>>> ReadComparison(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxReportBytes));
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -86,12 +86,11 @@ std::string ExperimentCommand(const Experiment& experiment, const ExperimentCont
 
 std::string ExperimentAsMarkdown(const Experiment& experiment, const ExperimentResult& result,
                                  const std::string& command) {
-  std::string text = fmt::format(
-      "# {}\n{}. Covers {}. Written by `{}`; what the verdicts mean: [about the "
-      "experiments](about-experiments.md).\n\n",
-      experiment.title, experiment.source, experiment.covers, command);
+  std::string text =
+      fmt::format("# {}\n{}. Covers {}. Written by `{}`; meaning of the verdicts: [results](README.md).\n\n",
+                  experiment.title, experiment.source, experiment.covers, command);
   text += TableAsMarkdown(kComparisonHeader, ComparisonCells(result));
-  if (!result.remarks.empty()) text += "\n## Where ours differs, and what else is seen\n";
+  if (!result.remarks.empty()) text += "\n## Differences and further observations\n";
   for (const std::string& remark : result.remarks) text += "- " + remark + "\n";
   text += "\n## Setting\n" + result.setting + "\n";
   for (const ExperimentTable& table : result.tables)
@@ -157,7 +156,7 @@ Status WriteExperimentIndex(const std::string& directory, std::span<const Experi
   std::map<std::string, int> counts;
   for (const Experiment& experiment : experiments) {
     const std::string path = directory + "/" + std::string(experiment.id) + ".json";
-    std::error_code ignored;  // what cannot be looked at was not run
+    std::error_code ignored;  // a file that cannot be accessed counts as absent
     if (!std::filesystem::exists(path, ignored)) continue;
     ASSIGN_OR_RETURN(const auto comparison, ReadComparison(path));
     for (auto row : comparison) {
@@ -167,8 +166,8 @@ Status WriteExperimentIndex(const std::string& directory, std::span<const Experi
     }
   }
   std::string text =
-      "# Experiments: reported beside ours\nWritten by `loramux experiment`; [how to run it and how to read this]"
-      "(about-experiments.md).\n\n";
+      "# Experiments: reported and reproduced results\nWritten by `loramux experiment`; [how to run it and how to read "
+      "this page](README.md).\n\n";
   for (const char* verdict : {"agrees", "weaker", "stronger", "opposite", "information"}) {
     text += fmt::format("{}{} {}", verdict == std::string_view("agrees") ? "" : ", ", counts[verdict], verdict);
   }

@@ -1,4 +1,4 @@
-// vLLM-LoRA (the series on vLLM v1, part 10): adapter-aware scheduling in four strategies, and a paged pool of
+// vLLM-LoRA (the series on vLLM v1, part 10): adapter-aware scheduling with four strategies, and a paged pool of
 // adapters.
 #include <algorithm>
 #include <array>
@@ -19,15 +19,15 @@
 namespace loramux {
 namespace {
 
-// "Per-Adapter Memory Footprint"; "2 MB pages"; "GPU Memory Budget".
+// From "Per-Adapter Memory Footprint"; "2 MB pages"; "GPU Memory Budget".
 constexpr std::int64_t kAdapterBytes = 167'772'160, kRank = 16, kPageBytes = 2 * 1024 * 1024;
 constexpr std::int64_t kAdapterPoolBytes = 12'288LL * 1024 * 1024, kKvPoolBytes = 30'720LL * 1024 * 1024;
 constexpr std::int64_t kAdapters = 1000;
 constexpr double kRate = 200, kExponent = 1.2;
-// Not in the document. Output: such that about 128 run at once, the batch that it measured with 40 adapters. Prompts:
-// short enough for that rate.
+// Not in the source. Output length: chosen so that about 128 requests run at a time, the batch that the source measured
+// with 40 adapters. Prompt length: short enough for that rate.
 constexpr double kOutputTokens = 19, kPromptTokens = 64;
-constexpr double kLongOutputTokens = 26;  // its best throughput over its rate, 5,340 / 200
+constexpr double kLongOutputTokens = 26;  // the source's best throughput divided by its rate: 5,340 / 200
 constexpr double kSkewedExponent = 1.8;
 constexpr std::int64_t kGpus = 8;
 
@@ -39,16 +39,16 @@ constexpr std::array kStrategies = std::to_array<Strategy>({
     {"vl-s1", "vllm-lora-fifo", "FIFO", 142, 385, 4850, 12.3},
     {"vl-s2", "vllm-lora-residency", "device-resident first", 98, 220, 5120, 8.1},
     {"vl-s3", "vllm-lora-prefetch", "+ prefetch, lookahead 10", 84, 175, 5340, 3.2},
-    {"vl-s4", "vllm-lora-batch32", "+ at most 32 adapters a batch", 88, 160, 5280, 2.8},
+    {"vl-s4", "vllm-lora-batch32", "+ at most 32 adapters per batch", 88, 160, 5280, 2.8},
 });
 
-// The document's figures where it has them; the arithmetic of prompts, attention and keys and values from H100's data
-// sheet.
+// The source's figures where it gives them. The arithmetic of prompts, attention, keys and values is from the data
+// sheet of the H100.
 Result<SimulatedDevice> Describe() {
   ASSIGN_OR_RETURN(const DeviceShape h100, FindDevice("h100"));
   ASSIGN_OR_RETURN(const ModelShape model, FindModel("llama-70b"));
   ASSIGN_OR_RETURN(SimulatedDevice device, DescribeDevice(h100, model, kGpus));
-  device.name = "vLLM-LoRA's server: Llama-70B, 28.5 ms a forward";
+  device.name = "vLLM-LoRA's server: Llama-70B, 28.5 ms per forward pass";
   device.page_bytes = kPageBytes;
   device.page_tokens = kPageBytes / model.KvBytesPerToken();
   device.device_pages = (kAdapterPoolBytes + kKvPoolBytes) / kPageBytes;
@@ -57,15 +57,15 @@ Result<SimulatedDevice> Describe() {
   m.device = device.name;
   m.step = 0;
   m.dense_floor = 28.5e-3;             // "Kernel-Level Optimization": the base forward, batch 128
-  m.per_rank = 3.1e-3 / (40 * kRank);  // there: one batched kernel, 40 adapters
-  // 5.7 ms for 160 MB; paged 6.1 ms
+  m.per_rank = 3.1e-3 / (40 * kRank);  // same section: one batched kernel, 40 adapters
+  // 5.7 ms for 160 MB; with pages 6.1 ms.
   m.host_to_device = m.device_to_host = {.latency = 100e-6, .bytes_per_second = 28e9};
   return device;
 }
 
 struct Setting {
   double rate = kRate, exponent = kExponent, output = kOutputTokens;
-  std::int64_t bound = 0;  // adapters a batch, where the strategy has a bound; 0: the document's 32
+  std::int64_t bound = 0;  // adapters per batch, where the strategy bounds them; 0: the source's 32
   std::int64_t pool_bytes = kAdapterPoolBytes;
 };
 
@@ -123,9 +123,15 @@ std::vector<std::string> RowOf(std::string name, const SimulationOutcome& outcom
           fmt::format("{:.0f}", waiting)};
 }
 
-const std::vector<std::string> kHeader = {
-    "strategy", "mean TTFT ms", "P99 TTFT ms", "output tok/s", "cold starts/s", "loads/s", "adapter there on arrival",
-    "running",  "waiting"};
+const std::vector<std::string> kHeader = {"strategy",
+                                          "mean TTFT ms",
+                                          "P99 TTFT ms",
+                                          "output tok/s",
+                                          "cold starts/s",
+                                          "loads/s",
+                                          "adapter on device on arrival",
+                                          "running",
+                                          "waiting"};
 
 ExperimentTable TableOf(std::string title, const std::vector<SimulationOutcome>& outcomes) {
   ExperimentTable table{.title = std::move(title), .header = kHeader};
@@ -134,12 +140,12 @@ ExperimentTable TableOf(std::string title, const std::vector<SimulationOutcome>&
   return table;
 }
 
-// Share of requests that an LRU list of so many adapters does not have, if each request draws on its own.
+// Returns the share of independent requests that miss an LRU list of `slots` adapters.
 double LruMissShare(double exponent, std::size_t slots, std::uint64_t seed) {
   const WeightedChoice choice(PowerLaw(static_cast<std::size_t>(kAdapters), exponent));
   Prng prng(seed);
   std::list<std::size_t> order;
-  std::unordered_map<std::size_t, std::list<std::size_t>::iterator> places;  // looked up, never iterated
+  std::unordered_map<std::size_t, std::list<std::size_t>::iterator> places;  // only looked up, never iterated
   constexpr int kWarm = 20'000, kDraws = 200'000;
   int misses = 0;
   for (int i = 0; i < kWarm + kDraws; ++i) {
@@ -158,13 +164,13 @@ double LruMissShare(double exponent, std::size_t slots, std::uint64_t seed) {
   return misses / static_cast<double>(kDraws);
 }
 
-// What the bound on a batch's adapters costs: the strategies with and without it, by bound and by rate.
+// The cost of the bound on a batch's adapters: by bound, rate and exponent.
 struct BoundRuns {
-  ExperimentTable table{.title = "The bound on adapters a batch",
-                        .header = {"adapters a batch", "requests/s", "Zipf", "mean TTFT ms", "P99 TTFT ms",
+  ExperimentTable table{.title = "The bound on adapters per batch",
+                        .header = {"adapters per batch", "requests/s", "Zipf", "mean TTFT ms", "P99 TTFT ms",
                                    "output tok/s", "cold starts/s", "running"},
                         .rows = {}};
-  std::vector<double> mean_ttft;  // ms, as `table`'s rows
+  std::vector<double> mean_ttft;  // milliseconds, ordered as the rows of `table`
 };
 Result<BoundRuns> RunBounds(ExperimentContext& context) {
   const std::vector<Setting> settings = {{.bound = 32},
@@ -191,7 +197,7 @@ Result<BoundRuns> RunBounds(ExperimentContext& context) {
   return runs;
 }
 
-// Each strategy against the one before it: what the document's text draws its conclusions from.
+// Compares each strategy with FIFO, as the source does in its conclusions.
 void Compare(const std::vector<SimulationOutcome>& ours, ExperimentResult& result) {
   for (std::size_t i = 0; i < kStrategies.size(); ++i) {
     const Strategy& said = kStrategies[i];
@@ -219,7 +225,7 @@ void Compare(const std::vector<SimulationOutcome>& ours, ExperimentResult& resul
 }
 
 ExperimentPlot PlotOf(const std::vector<SimulationOutcome>& ours) {
-  DotChart chart{.title = "Time to the first token by strategy",
+  DotChart chart{.title = "Time to first token by strategy",
                  .subtitle = "200 requests/s, 1,000 adapters, 76 on the device",
                  .x_label = "ms",
                  .series = {"mean, reported", "mean, simulated", "P99, reported", "P99, simulated"},
@@ -242,28 +248,24 @@ Result<ExperimentResult> RunStrategies(ExperimentContext& context) {
   ASSIGN_OR_RETURN(const auto three_quarters, SimulateStrategies(context, {.rate = 150}));
   ExperimentResult result;
   result.setting = fmt::format(
-      "From the document: 1,000 adapters of rank 16 with 160 MB each, a pool of 12 GB for them (76) and 30 GB for keys "
-      "and values, pages "
-      "of 2 MB, 200 requests a second, Zipf {}, a base forward of 28.5 ms, 3.1 ms for 40 adapters in a batch, 28 GB/s "
-      "to the device and "
-      "0.1 ms a load (its 6.1 ms with pages). Not in the document, so ours: answers of {} tokens on average (so about "
-      "128 run at once, the "
-      "batch of its kernel figures), prompts of {} (log-normal, both), 256 seats, 2,048 tokens a step, and the "
-      "arithmetic of eight H100 "
-      "for "
-      "prompts, since one cannot compute 200 prompts a second with 70 billion parameters; the forward's 28.5 ms are "
-      "its floor. A step "
-      "waits for the adapters of those who join it (`AdapterPool.ensure_loaded` blocks), and each such load counts as "
-      "a cold start. "
-      "Presets `vllm-lora-fifo`, `-residency`, `-prefetch`, `-batch32`.",
+      "From the source: 1,000 adapters of rank 16 with 160 MB each, a pool of 12 GB for them (76) and 30 GB for keys "
+      "and values, pages of 2 MB, 200 requests per second, Zipf {}, a base forward pass of 28.5 ms, 3.1 ms for 40 "
+      "adapters in a batch, 28 GB/s to the device and 0.1 ms per load (its 6.1 ms with pages). Assumptions of this "
+      "project, which the source does not give: answers of {} tokens on average (so that about 128 requests run at a "
+      "time, the batch of its kernel figures), prompts of {} tokens (both log-normal), 256 seats, 2,048 tokens per "
+      "step, and the arithmetic of eight H100 for prompts, because one cannot compute 200 prompts per second with 70 "
+      "billion parameters; the 28.5 ms are the lower bound of a forward pass. A step waits for the adapters of the "
+      "requests that join it (`AdapterPool.ensure_loaded` blocks), and each such load counts as a cold start. Presets: "
+      "`vllm-lora-fifo`, `-residency`, `-prefetch`, `-batch32`.",
       kExponent, kOutputTokens, kPromptTokens);
   Compare(ours, result);
-  result.tables.push_back(TableOf("200 requests a second", ours));
+  result.tables.push_back(TableOf("200 requests per second", ours));
   result.tables.push_back(
-      TableOf(fmt::format("Answers of {} tokens (its best throughput over its rate)", kLongOutputTokens), longer));
-  result.tables.push_back(TableOf("Half of the load: 100 requests a second", half));
+      TableOf(fmt::format("Answers of {} tokens (the source's best throughput divided by its rate)", kLongOutputTokens),
+              longer));
+  result.tables.push_back(TableOf("Half of the load: 100 requests per second", half));
   result.tables.push_back(TableOf(fmt::format("Zipf {}", kSkewedExponent), skewed));
-  result.tables.push_back(TableOf("150 requests a second", three_quarters));
+  result.tables.push_back(TableOf("150 requests per second", three_quarters));
   ASSIGN_OR_RETURN(const BoundRuns bounds, RunBounds(context));
   result.tables.push_back(bounds.table);
   result.plots.push_back(PlotOf(ours));
@@ -273,52 +275,39 @@ Result<ExperimentResult> RunStrategies(ExperimentContext& context) {
     return outcomes[i].summary.ttft.mean;
   };
   result.remarks = {
-      fmt::format("Cold starts. Of requests that draw one of 1,000 adapters by Zipf {} independently, a list of the 76 "
-                  "most recently used "
-                  "misses {:.1f} % (counted, 200,000 draws): {:.0f} a second at 200 requests. The reported 12.3 are "
-                  "6.2 %; with {} as the "
-                  "exponent it would be {:.1f} %. The document's requests must have been more alike than it says.",
+      fmt::format("Cold starts. If requests draw one of 1,000 adapters by Zipf {} independently, a list of the 76 most "
+                  "recently used adapters misses {:.1f} % (counted over 200,000 draws): {:.0f} per second at 200 "
+                  "requests per second. The reported 12.3 are 6.2 %; with {} as the exponent it would be {:.1f} %. So "
+                  "the source's requests must have been more alike than it says.",
                   kExponent, 100 * miss, 200 * miss, kSkewedExponent, 100 * skewed_miss),
-      fmt::format("The document gives neither lengths nor how full its server was. Each cold start stops a step for 6 "
-                  "ms; at 200 "
-                  "requests a second these "
-                  "stops make steps so much longer that more run at once, who use up the pool's 76 places. Then first "
-                  "come, first served "
-                  "makes "
-                  "everybody wait behind the one who waits for a place (mean TTFT {:.0f} ms), residents first only him "
-                  "({:.0f} ms), and "
-                  "prefetching finds "
-                  "time to load ({:.0f} ms): the document's order, with larger effects. At 150 requests a second "
-                  "(fifth table) it is "
-                  "{:.0f}, {:.0f} and {:.0f} ms. "
-                  "Where seats and places suffice (third and fourth tables) everybody joins with the next step, which "
-                  "loads what he "
-                  "needs, and the first "
-                  "three strategies are one: prefetching for those who wait helps nobody who does not.",
+      fmt::format("The source gives neither lengths nor the utilisation of its server. Each cold start stops a step "
+                  "for 6 ms. At 200 requests per second these stops lengthen steps so much that more requests run at a "
+                  "time and use up the pool's 76 places. With FIFO every request then waits behind the request that "
+                  "waits for a place (mean TTFT {:.0f} ms); with residents first only that request waits ({:.0f} ms); "
+                  "prefetching finds time to load ({:.0f} ms). This is the source's order, with larger effects. At 150 "
+                  "requests per second (fifth table) it is {:.0f}, {:.0f} and {:.0f} ms. Where seats and places "
+                  "suffice (third and fourth tables), every request joins the next step, which loads its adapter, and "
+                  "the first three strategies are equal: prefetching helps waiting requests only.",
                   mean(ours, 0), mean(ours, 1), mean(ours, 2), mean(three_quarters, 0), mean(three_quarters, 1),
                   mean(three_quarters, 2)),
-      fmt::format("At most 32 adapters a batch is a bound on what runs together, and at Zipf {:g} 32 is too tight: "
-                  "mean TTFT is {:.0f} ms "
-                  "with 32, {:.0f} with 40, {:.0f} with 48, {:.0f} with 57 (what 128 independent draws have on "
-                  "average), {:.0f} with 76, which "
-                  "is no bound (last table). With 48 and 57 the strategy does what the document says of it: fewer "
-                  "cold starts and a lower P99 "
-                  "than without, since the pool keeps places to prefetch into. At 100 requests a second 32 are {:.0f} "
-                  "ms against {:.0f}; by "
-                  "Zipf {} {:.0f} against {:.0f}. So the document's batch of 128 with 40 adapters was more alike than "
-                  "its Zipf. Its code "
-                  "(`select_batch`) may also be read as bounding those who join a step alone; some 8 do here, so by "
-                  "that reading the fourth "
-                  "row would be the third's, near the document's 88 against 84 ms.",
-                  kExponent, bounds.mean_ttft[0], bounds.mean_ttft[1], bounds.mean_ttft[2], bounds.mean_ttft[3],
-                  bounds.mean_ttft[4], bounds.mean_ttft[5], bounds.mean_ttft[6], kSkewedExponent, bounds.mean_ttft[7],
-                  bounds.mean_ttft[8])};
+      fmt::format(
+          "At most 32 adapters per batch bounds the requests that run together, and at Zipf {:g} 32 is too tight. Mean "
+          "TTFT is {:.0f} ms with 32, {:.0f} with 40, {:.0f} with 48, {:.0f} with 57 (the average number in 128 "
+          "independent draws) and {:.0f} with 76, which is no bound (last table). With 48 and 57 the strategy has the "
+          "effects that the source reports: fewer cold starts and a lower P99 than without the bound, because the pool "
+          "keeps places to prefetch into. At 100 requests per second 32 gives {:.0f} ms against {:.0f}; with Zipf {} "
+          "{:.0f} against {:.0f}. So the source's batch of 128 with 40 adapters was more alike than its Zipf exponent. "
+          "Its code (`select_batch`) may also be read as a bound on the requests that join a step. Here about 8 join a "
+          "step, so by that reading the fourth row would equal the third, close to the source's 88 against 84 ms.",
+          kExponent, bounds.mean_ttft[0], bounds.mean_ttft[1], bounds.mean_ttft[2], bounds.mean_ttft[3],
+          bounds.mean_ttft[4], bounds.mean_ttft[5], bounds.mean_ttft[6], kSkewedExponent, bounds.mean_ttft[7],
+          bounds.mean_ttft[8])};
   return result;
 }
 
 // ---------------------------------------------------------------- Fragmentation
 
-// Square matrices, as the document computes 160 MB; or Llama-70B's own, whose K and V are narrower.
+// Square matrices, with which the source computes 160 MB; or Llama-70B's true shapes, with narrower K and V.
 AdapterLayout LayoutOf(std::int32_t rank, bool with_output, bool as_documented) {
   using enum LoraTarget;
   constexpr std::int64_t kHidden = 8192, kKvWidth = 1024;
@@ -371,7 +360,7 @@ Result<ExperimentResult> RunFragmentation(ExperimentContext& context) {
     FragmentationFigures figures;
   };
   std::array<Case, 4> cases = {{{"six sizes", true, Sizes::kMixed, {}},
-                                {"six, real shapes", false, Sizes::kMixed, {}},
+                                {"six sizes, true shapes", false, Sizes::kMixed, {}},
                                 {"80 and 160 MB", true, Sizes::kTwo, {}},
                                 {"160 MB", true, Sizes::kOne, {}}}};
   RETURN_IF_ERROR(ParallelFor(context, cases.size(), [&](std::size_t i) -> Status {
@@ -383,15 +372,12 @@ Result<ExperimentResult> RunFragmentation(ExperimentContext& context) {
   const double cycles = static_cast<double>(context.Requests(10'000));
   ExperimentResult result;
   result.setting = fmt::format(
-      "Counted, not simulated: the project's own page pool and residency manager with pages of 2 MB, and a first-fit "
-      "allocator that joins "
-      "neighbouring holes, with the same {:.0f} loads one after the other. A pool of 12 GB, 1,000 adapters of six "
-      "sizes (ranks 8, 16 and "
-      "32, "
-      "on Q, K, V or Q, K, V, O: 60 to 320 MB; the document says \"different sizes\"), one drawn at random for each "
-      "cycle, the least "
-      "recently used evicted until "
-      "the bytes that are needed are free. A failure: they are, but not in one piece; more is evicted then.",
+      "Counted, not simulated: the project's page pool and residency manager with pages of 2 MB, and a first-fit "
+      "allocator that joins neighbouring holes, with the same {:.0f} loads one after another. The pool has 12 GB. "
+      "There are 1,000 adapters of six sizes (ranks 8, 16 and 32, on Q, K, V or Q, K, V, O: 60 to 320 MB; the source "
+      "says \"different sizes\"). Each cycle loads one at random, and evicts the least recently used adapters until "
+      "enough bytes are free. A failure: enough bytes are free, but they are not contiguous; then more adapters are "
+      "evicted.",
       cycles);
   const auto held = [](const AllocatorFigures& c, const AllocatorFigures& p) { return c.held / p.held - 1; };
   result.comparison = {{.id = "vl-f1",
@@ -414,21 +400,21 @@ Result<ExperimentResult> RunFragmentation(ExperimentContext& context) {
                         .verdict = CompareEffects(0.183, contiguous.external),
                         .origin = "counted"},
                        {.id = "vl-f2",
-                        .what = "internal fragmentation, paged (of Llama-70B's own shapes)",
+                        .what = "internal fragmentation, paged (with the true shapes of Llama-70B)",
                         .reported = "0.6 %",
                         .ours = fmt::format("{:.2f} %", 100 * cases[1].figures.paged.internal),
                         .verdict = CompareEffects(0.006, cases[1].figures.paged.internal),
                         .origin = "counted"},
                        {.id = "vl-f3",
-                        .what = "adapters held at once, contiguous against paged",
+                        .what = "adapters held at a time, contiguous against paged",
                         .reported = "68 against 76 (-10.5 %)",
                         .ours = fmt::format("{:.1f} against {:.1f} ({})", contiguous.held, paged.held,
                                             ShowChange(held(contiguous, paged))),
                         .verdict = CompareEffects(-0.105, held(contiguous, paged)),
                         .origin = "counted"}};
-  ExperimentTable table{.title = "All of it",
+  ExperimentTable table{.title = "All measurements",
                         .header = {"sizes, allocator", "failures", "evictions", "external fragmentation", "internal",
-                                   "pool unused", "adapters held, mean"},
+                                   "unused pool", "adapters held, mean"},
                         .rows = {}};
   for (const Case& c : cases) {
     table.rows.push_back(FragmentationRow(fmt::format("{}, contiguous", c.name), c.figures.contiguous));
@@ -450,22 +436,16 @@ Result<ExperimentResult> RunFragmentation(ExperimentContext& context) {
   }
   result.plots.push_back({.name = "external", .title = chart.title, .svg = RenderSvg(chart)});
   result.remarks = {
-      fmt::format("External fragmentation is the share of the free bytes outside the largest hole. The document does "
-                  "not say how it "
-                  "measured its 18.3 %, nor "
-                  "which sizes came. The pool is kept nearly full here, as a cache is: what is free is what the last "
-                  "evictions left "
-                  "over, in pieces, "
-                  "so most of it lies outside the largest hole, and far more loads fail. It is a matter of sizes: with "
-                  "80 and 160 MB "
-                  "alone {:.1f} % of "
-                  "the loads fail, with 160 MB alone none (the last rows; the rest is the same). The document's 3.4 % "
-                  "lies between.",
-                  100 * static_cast<double>(cases[2].figures.contiguous.failures) / cycles),
-      "With the document's square matrices every size is a whole number of 2 MB pages, so nothing is wasted; its 0.6 % "
-      "is half a page of "
-      "160 MB. Llama-70B's own K and V are narrower: the figure for those is given.",
-      "76 is the number of 160 MB adapters in 12 GB; ours is the mean number of mixed ones that are there."};
+      fmt::format(
+          "External fragmentation is the share of the free bytes outside the largest hole. The source does not say how "
+          "it measured its 18.3 %, nor which sizes occurred. The pool is kept nearly full here, as a cache is. The "
+          "free memory is what the last evictions left over, in pieces, so most of it lies outside the largest hole, "
+          "and far more loads fail. The result depends on the sizes: with 80 and 160 MB alone {:.1f} % of the loads "
+          "fail, with 160 MB alone none (the last rows; everything else is the same). The source's 3.4 % lies between.",
+          100 * static_cast<double>(cases[2].figures.contiguous.failures) / cycles),
+      "With the source's square matrices every size is a whole number of 2 MB pages, so nothing is wasted; its 0.6 % "
+      "is half a page of 160 MB. Llama-70B's own K and V are narrower; the row gives the figure for those.",
+      "76 is the number of 160 MB adapters in 12 GB; the row gives the mean number of adapters of mixed sizes."};
   return result;
 }
 
@@ -478,7 +458,7 @@ constexpr std::array kExperiments = std::to_array<Experiment>({
 
 }  // namespace
 
-// The share of 12 GB is of the systems that have one.
+// Only systems with a fixed share for adapters get the 12 GB.
 Result<SimulationJob> MakeVllmLoraJob(const ExperimentContext& context, std::string_view preset) {
   ASSIGN_OR_RETURN(SimulationJob job, MakeJob(context, preset, Setting{}));
   if (job.options.preset.cache != "vllm") job.options.adapter_share = 0;

@@ -22,7 +22,7 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
-// The requests that came while no other one was in the engine: it slept.
+// Returns the median time until the engine sees a request, over requests that found the engine idle and asleep.
 double SubmitLatency(std::span<const EngineRun> runs) {
   std::vector<double> waits;
   for (const EngineRun& run : runs) {
@@ -35,8 +35,8 @@ double SubmitLatency(std::span<const EngineRun> runs) {
   return Median(std::move(waits));
 }
 
-// Between steps of an engine that has work: before those in which somebody goes on decoding. Else the gap may be as
-// long as nobody comes. The mean: an engine's thread that was held up holds up them all.
+// Returns the mean time between steps of a busy engine. Uses only gaps before steps with decoding sequences: other gaps
+// may include idle time. The mean is right because a delay of the engine's thread delays all sequences.
 double BetweenSteps(std::span<const EngineRun> runs) {
   double sum = 0, count = 0;
   for (const EngineRun& run : runs) {
@@ -73,7 +73,7 @@ FitQuality HeldOutQuality(const std::vector<StepMeasurement>& points, Predict pr
   return QualityOf(predicted, measured);
 }
 
-// What a profile may hold.
+// Limits the factors to what a profile may hold.
 void Clamp(PerformanceModel& model) {
   for (const FactorTable table : kFactorTables) {
     std::vector<StepFactor>& factors = model.*table;

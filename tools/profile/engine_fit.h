@@ -1,5 +1,5 @@
-// What the linear terms miss of a running engine: fitted to the steps of EngineSession's runs, on top of a model of
-// steps that were measured one by one (fit.h).
+// Fits the part of a running engine's step times that the linear terms miss. The input are the steps of EngineSession
+// runs; the linear terms come from single steps (fit.h).
 #pragma once
 
 #include <span>
@@ -9,10 +9,10 @@
 
 namespace loramux {
 
-// Fills in the model's factors and after_prefill for `shape`, which the engine ran with, and their qualities on a
-// quarter of the steps, which the fit does not see; between_steps and submit_latency of both shapes, and the pace.
-// Factors of the other shape are left as they are. Steps that waited for a transfer or copied pages are not looked at.
-// REQUIRES: the runs had steps, of every run the first has begun on an engine that slept.
+// Sets the factors and after_prefill of the model for `shape`, with which the engine ran, and the quality of both on a
+// quarter of the steps, which the fit does not use. Also sets between_steps and submit_latency of both shapes, and the
+// pace. Leaves the factors of the other shape alone. Ignores steps that waited for a transfer or copied pages.
+// REQUIRES: the runs have steps, and the first request of every run found the engine idle.
 void FitEngine(std::span<const EngineRun> runs, LoraCostShape shape, PerformanceProfile& profile);
 
 }  // namespace loramux

@@ -10,26 +10,26 @@
 namespace loramux {
 namespace {
 
-// Steps of one to eight sequences that take half as long again as their linear terms say; some waited.
+// Steps of one to eight sequences that take 1.5 times as long as the linear terms predict; some waited for a transfer.
 EngineRun SlowRun() {
   EngineRun run;
   TimeNs ended = 0;
   for (int i = 0; i < 400; ++i) {
     ObservedStep step;
-    const bool after_idling = i % 50 == 0;  // at times nobody came
+    const bool after_idling = i % 50 == 0;  // at times no request arrived
     step.load.decode_sequences = after_idling ? 0 : 1 + i % 8;
     step.load.prefill_tokens = after_idling ? 16 : 0;
-    // one in twenty held up
+    // The engine's thread was delayed before one step in twenty.
     step.gap = i == 0 ? -1 : after_idling ? 20 * kNsPerMs : i % 20 == 11 ? 61 * kNsPerUs : kNsPerUs;
     step.seconds_ns = (150 + 75 * step.load.decode_sequences) * kNsPerUs;
     step.plain = i % 7 != 0;
-    if (!step.plain) step.seconds_ns *= 9;  // it waited
+    if (!step.plain) step.seconds_ns *= 9;  // it waited for a transfer
     step.begin = ended + std::max<TimeNs>(0, step.gap);
     ended = step.begin + step.seconds_ns;
     run.steps.push_back(step);
   }
   run.end = ended;
-  // The second one comes while the first is served, the others to an engine that sleeps.
+  // The second request arrives while the first is served; the others find the engine idle.
   run.requests = {{.sent = 1000, .seen = 1050, .first_token = 2000, .last_token = 5000, .tokens = 2},
                   {.sent = 3000, .seen = 4900, .first_token = 5000, .last_token = 6000, .tokens = 2},
                   {.sent = 7000, .seen = 7060, .first_token = 7500, .last_token = 8000, .tokens = 2},
@@ -56,15 +56,15 @@ TEST(EngineFitTest, FactorsGapsAndLatencyOfRuns) {
   EXPECT_EQ(profile.bgmv.model.submit_latency, profile.submit_latency);
   const StepLoad load{.decode_sequences = 6};
   EXPECT_NEAR(profile.mbgmv.model.SecondsOf(load), 600e-6, 1e-9);
-  EXPECT_NEAR(profile.bgmv.model.SecondsOf(load), 400e-6, 1e-9);  // it did not run
+  EXPECT_NEAR(profile.bgmv.model.SecondsOf(load), 400e-6, 1e-9);  // the engine did not run with this variant
   EXPECT_TRUE(profile.bgmv.model.decode_factors.empty());
   EXPECT_EQ(profile.bgmv.engine.points, 0);
-  // Held out: about a quarter of the 684 that waited for nothing.
+  // About a quarter of the 684 plain steps is held out.
   EXPECT_GT(profile.mbgmv.engine.points, 100);
   EXPECT_LT(profile.mbgmv.engine.points, 250);
   EXPECT_NEAR(profile.mbgmv.engine.mean_error, 0, 1e-6);
   EXPECT_NEAR(profile.mbgmv.engine_linear.mean_error, 1.0 / 3, 1e-6);
-  // Beside the factors the machine was always as fast.
+  // Apart from the factors, the machine's pace was constant.
   EXPECT_EQ(profile.pace.period(), 2 * SlowRun().end);
   for (const Pace::Change& change : profile.pace.changes()) EXPECT_NEAR(change.factor, 1, 1e-6);
 }
@@ -102,7 +102,7 @@ TEST(EngineFitTest, WhatWasFittedIsWhatAFileHolds) {
   EXPECT_FALSE(read->pace.changes().empty());
 }
 
-// Steps of a run that something else disturbed a lot: the table stays one that a file may hold.
+// Extremely disturbed steps must still give a table that the file can hold.
 TEST(EngineFitTest, AbsurdStepsGiveFactorsWithinBounds) {
   EngineRun run = SlowRun();
   for (ObservedStep& step : run.steps) step.seconds_ns *= 1'000'000;

@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kStepsReserved = std::size_t{1} << 18;
 constexpr std::size_t kTransfersReserved = std::size_t{1} << 16;
 
-// Counts ends; callbacks come from the engine's thread.
+// Counts requests down; callbacks come from the engine's thread.
 class Countdown {
  public:
   explicit Countdown(std::size_t open) : open_(open) {}
@@ -21,7 +21,7 @@ class Countdown {
     failed_ |= failed;
     if ((open_ -= count) == 0) condition_.notify_one();
   }
-  // True if none has failed.
+  // Waits for all. Returns true if none has failed.
   bool Wait() {
     std::unique_lock lock(mutex_);
     condition_.wait(lock, [this] { return open_ == 0; });
@@ -35,7 +35,7 @@ class Countdown {
   bool failed_ = false;
 };
 
-// The sender's side of a run.
+// The sending side of a run.
 class OpenLoop {
  public:
   OpenLoop(EngineSession& session, const std::vector<EngineRequest>& requests)
@@ -49,7 +49,8 @@ class OpenLoop {
       if (wait > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(wait));
       const Status sent = Send(i);
       if (sent.ok()) continue;
-      open_.Down(requests_.size() - i, true);  // those before may still be running, and their callbacks use this
+      // requests submitted before may still run, and their callbacks use this object
+      open_.Down(requests_.size() - i, true);
       open_.Wait();
       return sent;
     }
@@ -117,7 +118,7 @@ EngineSession::~EngineSession() {
   if (runtime_ != nullptr) runtime_->Stop();
 }
 
-// When the last request has ended, so have the steps; the next ones begin with the next run.
+// When the last request has ended, all steps have ended too; no step begins before the next run.
 Result<EngineRun> EngineSession::Run(const std::vector<EngineRequest>& requests) {
   steps_.clear();
   transfers_.clear();

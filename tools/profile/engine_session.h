@@ -1,5 +1,5 @@
-// The whole engine (its thread, its executor, its transfers) under requests that come when they are due, and what its
-// steps took.
+// Runs the whole engine (its thread, executor and transfers) with requests that arrive at given times, and records the
+// times of its steps and transfers.
 #pragma once
 
 #include <memory>
@@ -14,32 +14,35 @@
 
 namespace loramux {
 
-// Of one request, in the order of the load; ns since the start of the run.
+// One request, in the order of the load. Times are nanoseconds since the start of the run.
 struct ServedRequest {
-  TimeNs sent = 0;  // when the engine was given it
-  TimeNs seen = 0;  // when it drained its inbox
+  TimeNs sent = 0;  // when it was submitted to the engine
+  TimeNs seen = 0;  // when the engine took it from its inbox
   TimeNs first_token = 0, last_token = 0;
   std::int32_t tokens = 0;
 };
 
+// The outcome of a run.
 struct EngineRun {
   std::vector<ServedRequest> requests;
   std::vector<ObservedStep> steps;
   std::vector<ObservedTransfer> transfers;
-  TimeNs end = 0;  // the last answer's
+  TimeNs end = 0;  // end of the last answer
 };
 
-// Not thread-safe. An engine of its own for as long as it lives: what one run leaves in memory, the next one finds.
+// Owns an engine that lives as long as the session: a run finds in memory what the previous run left there. Not
+// thread-safe.
 class EngineSession {
  public:
-  // `adapters`: directories. `options.wrap_executor` and `wrap_transfer` are replaced. Errors: Runtime::Create's and
-  // the registry's.
+  // `adapters` are directories. Replaces `options.wrap_executor` and `wrap_transfer`. Errors: those of Runtime::Create
+  // and of registering the adapters.
   static Result<std::unique_ptr<EngineSession>> Create(std::unique_ptr<Model> model, RuntimeOptions options,
                                                        const std::vector<std::string>& adapters);
+  // Stops the engine.
   ~EngineSession();
 
-  // Sends each request when it is due, whatever became of those before, and waits for all. Errors: a request that the
-  // engine does not take, or that fails.
+  // Submits each request when it is due, whatever the state of earlier ones, and waits for all. Errors: the engine
+  // refuses a request, or a request fails.
   Result<EngineRun> Run(const std::vector<EngineRequest>& requests);
 
   Runtime& runtime() { return *runtime_; }
@@ -47,7 +50,7 @@ class EngineSession {
 
  private:
   EngineSession() = default;
-  std::vector<ObservedStep> steps_;  // these are written by the engine's thread while requests run
+  std::vector<ObservedStep> steps_;  // written by the engine's thread while requests run
   std::vector<ObservedTransfer> transfers_;
   std::unique_ptr<Runtime> runtime_;
   std::vector<std::shared_ptr<const AdapterVersion>> adapters_;

@@ -13,8 +13,8 @@
 namespace loramux {
 namespace {
 
-// The unconstrained solution over the columns in `passive`; zero elsewhere. Rank-revealing, so that columns that depend
-// on each other do no harm.
+// Returns the unconstrained solution over the columns in `passive`, and zero elsewhere. The decomposition reveals the
+// rank, so linearly dependent columns are harmless.
 Eigen::VectorXd SolvePassive(const Eigen::MatrixXd& a, const Eigen::VectorXd& b,
                              const std::vector<Eigen::Index>& passive) {
   Eigen::VectorXd solution = Eigen::VectorXd::Zero(a.cols());
@@ -25,7 +25,8 @@ Eigen::VectorXd SolvePassive(const Eigen::MatrixXd& a, const Eigen::VectorXd& b,
   return solution;
 }
 
-// Steps from x towards `wanted` until the first passive coefficient reaches zero; those at zero leave the passive set.
+// Moves x towards `wanted` until the first passive coefficient reaches zero, and removes the coefficients at zero from
+// the passive set.
 void StepToBoundary(const Eigen::VectorXd& wanted, std::vector<Eigen::Index>& passive, Eigen::VectorXd& x) {
   double alpha = 1;
   for (const Eigen::Index j : passive) {
@@ -43,7 +44,7 @@ Eigen::VectorXd LawsonHanson(const Eigen::MatrixXd& a, const Eigen::VectorXd& b)
   Eigen::VectorXd x = Eigen::VectorXd::Zero(a.cols());
   std::vector<Eigen::Index> passive;
   const double tolerance = 1e-10 * (a.transpose() * b).cwiseAbs().maxCoeff();
-  // Each round lowers the residual, so no set comes twice; the bound is for rounding errors.
+  // Each round lowers the residual, so no set occurs twice; the bound is a guard against rounding errors.
   for (Eigen::Index round = 0; round < 30 * a.cols(); ++round) {
     const Eigen::VectorXd gradient = a.transpose() * (b - a * x);
     Eigen::Index best = -1;
@@ -54,7 +55,7 @@ Eigen::VectorXd LawsonHanson(const Eigen::MatrixXd& a, const Eigen::VectorXd& b)
     if (best < 0) return x;
     passive.push_back(best);
     Eigen::VectorXd wanted = SolvePassive(a, b, passive);
-    if (wanted(best) <= 0) return x;  // nothing but rounding is left to gain
+    if (wanted(best) <= 0) return x;  // only rounding errors are left to gain
     while (!passive.empty() && wanted(passive).minCoeff() <= 0) {
       StepToBoundary(wanted, passive, x);
       wanted = SolvePassive(a, b, passive);
@@ -64,7 +65,7 @@ Eigen::VectorXd LawsonHanson(const Eigen::MatrixXd& a, const Eigen::VectorXd& b)
   return x;
 }
 
-// Relative errors: every row divided by what was measured, so that each target is 1.
+// Minimises relative errors: divides every row by its measured time, so that each target is 1.
 std::vector<double> FitRelative(std::vector<std::vector<double>> rows, std::span<const double> seconds) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     for (double& value : rows[i]) value /= seconds[i];
@@ -72,8 +73,8 @@ std::vector<double> FitRelative(std::vector<std::vector<double>> rows, std::span
   return NonNegativeLeastSquares(rows, std::vector<double>(rows.size(), 1.0));
 }
 
-// Rows or columns of the tiles that matrix kernels of CPUs and GPUs use. 0 is first: where no tile is better, there is
-// none.
+// Row or column counts of the tiles in matrix kernels of CPUs and GPUs. 0 is first, so that the result is no tile
+// unless a tile is better.
 constexpr std::int64_t kTokenTiles[] = {0, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128};
 
 PerformanceModel FitWithTile(std::span<const StepMeasurement> points, LoraCostShape shape, std::int64_t tile) {
@@ -94,7 +95,7 @@ PerformanceModel FitWithTile(std::span<const StepMeasurement> points, LoraCostSh
   return model;
 }
 
-// Of the relative errors on the points that are not held out.
+// The sum of the squared relative errors on the points that are not held out.
 double RelativeSquares(const PerformanceModel& model, std::span<const StepMeasurement> points) {
   double squares = 0;
   for (const StepMeasurement& point : points) {
@@ -110,15 +111,17 @@ bool IsCold(const StepLoad& load) {
   return load.prefill_tokens == 0 && load.after_prefill > 0 && load.after_prefill <= kColdSteps;
 }
 
-constexpr double kDisturbed = 1.5;  // times what is usual among their like
-// steps: one in a hundred that takes five times as long then makes 2 % of error
+// factor over the usual time of similar steps, above which a step counts as disturbed
+constexpr double kDisturbed = 1.5;
+// Steps that a place needs for half of its own weight. If one step in a hundred takes five times as long, this many
+// steps give an error of 2 %.
 constexpr double kEnough = 1000;
 
-// Steps of about the same number of tokens, in seconds.
+// Steps with about the same number of tokens. Times are in seconds.
 struct FactorPlace {
   double tokens = 0;  // geometric mean
   double steps = 0, measured = 0, linear = 0;
-  double usual = 1;  // measured over linear, without the disturbed ones
+  double usual = 1;  // measured over linear, without the disturbed steps
 };
 
 FactorPlace PlaceOf(std::span<const StepMeasurement* const> points, const PerformanceModel& model) {
@@ -146,14 +149,16 @@ FactorPlace PlaceOf(std::span<const StepMeasurement* const> points, const Perfor
   return place;
 }
 
-// A place ends where it has its points and the next step has more tokens by a quarter than its first.
+// Groups the steps into places. A place ends once it has enough points and the next step has at least a quarter more
+// tokens than its first.
 std::vector<FactorPlace> PlacesOf(std::span<const StepMeasurement> points, std::size_t least,
                                   const PerformanceModel& model, FactorTable table) {
   std::vector<const StepMeasurement*> chosen, cold;
   for (const StepMeasurement& point : points) {
     if (!point.held_out && FactorTableOf(point.load) == table) (IsCold(point.load) ? cold : chosen).push_back(&point);
   }
-  if (chosen.size() < least) chosen.insert(chosen.end(), cold.begin(), cold.end());  // prompts come all the time
+  // decode steps follow prompts nearly all the time
+  if (chosen.size() < least) chosen.insert(chosen.end(), cold.begin(), cold.end());
   std::stable_sort(chosen.begin(), chosen.end(),
                    [](const auto* a, const auto* b) { return TokensOf(a->load) < TokensOf(b->load); });
   std::vector<FactorPlace> places;
@@ -169,8 +174,9 @@ std::vector<FactorPlace> PlacesOf(std::span<const StepMeasurement> points, std::
   return places;
 }
 
-// What disturbed steps took: a millisecond more is little beside a prompt and a multiple of a small step, so each table
-// has its own share of it, and within a table a place as far as its steps are enough to tell.
+// Adds the time of disturbed steps to the factors. A delay of a millisecond is little for a prefill and a multiple of a
+// small step, so each table has a share of its own; within a table a place has its own share, weighted by its number of
+// steps.
 std::vector<StepFactor> FactorsOf(std::span<const StepMeasurement> points, std::size_t least,
                                   const PerformanceModel& model, FactorTable table) {
   const std::vector<FactorPlace> places = PlacesOf(points, least, model, table);
@@ -196,9 +202,9 @@ double TrimmedMean(std::vector<double> values) {
   return sum / static_cast<double>(values.size());
 }
 
-// A decode step after a prefill, and what the model says of it but for that.
+// A decode step shortly after a prefill, with its measured time and the model's prediction for a warm step.
 struct ColdStep {
-  std::size_t ago = 0;  // 0: the first behind it
+  std::size_t ago = 0;  // number of decode steps since the prefill; 0: the first
   double sequences = 0, seconds = 0, warm = 0;
   double Excess() const { return seconds - warm; }
 };
@@ -215,8 +221,8 @@ std::vector<ColdStep> ColdStepsOf(std::span<const StepMeasurement> points, const
   return steps;
 }
 
-// What each sequence adds, beside steps as long after a prefill that are not disturbed: least squares. 0: they are all
-// of as many.
+// Returns the extra time per sequence, by least squares over undisturbed steps at equal distance from a prefill. 0: all
+// have the same number of sequences.
 double PerSequenceAfterPrefill(std::span<const ColdStep> steps) {
   std::array<std::vector<double>, kColdSteps> excess;
   for (const ColdStep& step : steps) excess[step.ago].push_back(step.Excess());
@@ -247,9 +253,9 @@ double PerSequenceAfterPrefill(std::span<const ColdStep> steps) {
   return squares > 0 ? std::max(0.0, product / squares) : 0;
 }
 
-// What decode steps after a prefill take on top: a part by their sequences, and by how many steps ago it was a
-// geometric series, from the means without the disturbed ones; of these there is as much in it as the steps are enough
-// to tell. 0: the first of them are too few.
+// Fits the extra time of decode steps after a prefill: a part per sequence, and a geometric series in the number of
+// steps since the prefill, from the means without the disturbed steps. The time of the disturbed steps is added with a
+// weight that grows with the number of steps. Sets nothing if there are too few first steps.
 void FitAfterPrefill(std::span<const StepMeasurement> points, std::size_t least, PerformanceModel& model) {
   const std::vector<ColdStep> steps = ColdStepsOf(points, model);
   const double per_sequence = PerSequenceAfterPrefill(steps);
@@ -268,7 +274,7 @@ void FitAfterPrefill(std::span<const StepMeasurement> points, std::size_t least,
   if (means.empty() || means.front() == 0) return;
   model.after_prefill_per_sequence = per_sequence;
   const double sum = std::accumulate(means.begin(), means.end(), 0.0);
-  // of a geometric series just that
+  // This ratio is exactly the decay of a geometric series.
   const double decay = means.size() < 2 ? 0 : (sum - means.front()) / (sum - means.back());
   double series = 0, term = 1;
   for (std::size_t i = 0; i < means.size(); ++i, term *= std::min(decay, kMaxDecay)) series += term;
@@ -281,7 +287,7 @@ void FitAfterPrefill(std::span<const StepMeasurement> points, std::size_t least,
   model.after_prefill *= 1 + weight * (std::clamp(total / predicted, 0.5, 2.0) - 1);
 }
 
-// So that all steps together take what they took, the disturbed ones too.
+// Scales the model so that its total time for all steps, disturbed ones included, is the measured total.
 void ScaleToTotal(std::span<const StepMeasurement> points, PerformanceModel& model) {
   double measured = 0, predicted = 0;
   for (const StepMeasurement& point : points) {
@@ -312,7 +318,7 @@ std::vector<double> NonNegativeLeastSquares(std::span<const std::vector<double>>
     for (Eigen::Index j = 0; j < a.cols(); ++j)
       a(i, j) = rows[static_cast<std::size_t>(i)][static_cast<std::size_t>(j)];
   }
-  // Columns of length 1: coefficients differ by many orders of magnitude.
+  // Normalise the columns, because the coefficients differ by many orders of magnitude.
   Eigen::VectorXd scale = a.colwise().norm();
   for (double& value : scale) value = value > 0 ? value : 1;
   const Eigen::Map<const Eigen::VectorXd> b(targets.data(), static_cast<Eigen::Index>(targets.size()));
@@ -368,7 +374,7 @@ PerformanceModel::Link FitLink(std::span<const double> bytes, std::span<const do
   const std::vector<double> line = FitRelative(std::move(rows), seconds);
   const auto rate = [](double value) { return std::clamp(value, kMinBytesPerSecond, kMaxBytesPerSecond); };
   if (line[1] > 0) return {line[0], rate(1 / line[1])};
-  double all_bytes = 0, all_seconds = 0;  // time does not grow: one rate is what can be said
+  double all_bytes = 0, all_seconds = 0;  // time does not grow with bytes: only a mean rate can be given
   for (const double size : bytes) all_bytes += size;
   for (const double time : seconds) all_seconds += time;
   return {0, rate(all_bytes / all_seconds)};

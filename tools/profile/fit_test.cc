@@ -10,7 +10,7 @@
 namespace loramux {
 namespace {
 
-// A device whose every term is felt.
+// A device on which every term matters.
 PerformanceModel KnownDevice(LoraCostShape shape) {
   PerformanceModel model;
   model.shape = shape;
@@ -56,7 +56,7 @@ StepLoad RandomLoad(Prng& prng) {
   return load;
 }
 
-// `noise`: relative, uniform.
+// `noise` is relative and uniform.
 std::vector<StepMeasurement> Measure(const PerformanceModel& device, int count, double noise, std::uint64_t seed) {
   Prng prng(seed);
   std::vector<StepMeasurement> points;
@@ -94,7 +94,8 @@ TEST_P(FitOfEachShape, NoisyMeasurementsPredictWhatWasHeldOut) {
     }
     const FitQuality quality = QualityOf(predicted, truth);
     EXPECT_GT(quality.r2, 0.995) << "seed " << seed;
-    EXPECT_LT(quality.mean_error, 0.02) << "seed " << seed;  // the noise is 2.5 % on average: the fit has less
+    // the noise is 2.5 % on average; the error of the fit is smaller
+    EXPECT_LT(quality.mean_error, 0.02) << "seed " << seed;
     EXPECT_LT(quality.p90_error, 0.05) << "seed " << seed;
   }
 }
@@ -112,7 +113,7 @@ TEST_P(FitOfEachShape, HeldOutPointsAreNotLookedAt) {
 }
 
 TEST_P(FitOfEachShape, TermsThatNeverVaryDoNoHarm) {
-  // No adapters at all, and the same number of chunks as of tokens: columns of zeros and equal columns.
+  // No adapters at all, and as many chunks as tokens: columns of zeros, and equal columns.
   PerformanceModel device = KnownDevice(GetParam());
   Prng prng(4);
   std::vector<StepMeasurement> points;
@@ -128,8 +129,8 @@ TEST_P(FitOfEachShape, TermsThatNeverVaryDoNoHarm) {
   EXPECT_EQ(fitted.per_adapter, 0);
 }
 
-// A device that the linear terms miss: decode steps of few tokens slower, prefill faster, and caches that prefill
-// empties.
+// A device with effects beyond the linear terms: decode steps of few tokens are slower, prefill is faster, and prefill
+// empties the caches.
 TEST_P(FitOfEachShape, FactorsTakeUpWhatTheLinearTermsMiss) {
   PerformanceModel device = KnownDevice(GetParam());
   device.decode_factors = {{1, 1.5}, {16, 1.2}, {64, 1}};
@@ -143,7 +144,7 @@ TEST_P(FitOfEachShape, FactorsTakeUpWhatTheLinearTermsMiss) {
       point.seconds +=
           0.02 * std::pow(0.6, point.load.after_prefill - 1) + 1e-3 * static_cast<double>(point.load.decode_sequences);
     }
-    if (point.held_out) point.seconds *= 100;  // must not be seen
+    if (point.held_out) point.seconds *= 100;  // the fit must not see it
   }
   PerformanceModel model = KnownDevice(GetParam());
   FitFactors(points, 20, model);
@@ -175,7 +176,7 @@ TEST(FactorsTest, FewPointsShareAPlace) {
   EXPECT_EQ(model.after_prefill, 0);
 }
 
-// A disturbed step keeps others of its kind from being right on the mean, and nobody else.
+// Disturbed steps change the mean predicted for steps of their kind, and for no other kind.
 TEST(FactorsTest, WhatDisturbedStepsTookStaysWithTheirKind) {
   PerformanceModel model;
   model.step = 1e-3;
@@ -184,20 +185,20 @@ TEST(FactorsTest, WhatDisturbedStepsTookStaysWithTheirKind) {
     const StepLoad load{.prefill_tokens = prompt, .decode_sequences = decodes, .prefill_sequences = prompt > 0};
     points.push_back({.load = load, .seconds = seconds});
   };
-  for (int i = 0; i < 20000; ++i) add(0, 1, i % 20 == 0 ? 5e-3 : 1e-3);   // 1.2 ms on the mean
+  for (int i = 0; i < 20000; ++i) add(0, 1, i % 20 == 0 ? 5e-3 : 1e-3);   // mean: 1.2 ms
   for (int i = 0; i < 20000; ++i) add(0, 4, i % 20 == 10 ? 3e-3 : 1e-3);  // 1.1 ms
-  for (int i = 0; i < 40; ++i) add(0, 16, i == 7 ? 41e-3 : 1e-3);         // 2 ms, by a single one
+  for (int i = 0; i < 40; ++i) add(0, 16, i == 7 ? 41e-3 : 1e-3);         // mean: 2 ms, because of a single step
   for (int i = 0; i < 500; ++i) add(100, 0, 1e-3);
   FitFactors(points, 30, model);
   EXPECT_NEAR(model.SecondsOf({.decode_sequences = 1}), 1.2e-3, 0.01e-3);
   EXPECT_NEAR(model.SecondsOf({.decode_sequences = 4}), 1.1e-3, 0.01e-3);
-  EXPECT_NEAR(model.SecondsOf({.decode_sequences = 16}), 1.17e-3, 0.03e-3);  // mostly the table's
+  EXPECT_NEAR(model.SecondsOf({.decode_sequences = 16}), 1.17e-3, 0.03e-3);  // mostly the share of the whole table
   EXPECT_NEAR(model.SecondsOf({.prefill_tokens = 100, .prefill_sequences = 1}), 1e-3, 0.01e-3);
 }
 
 TEST(NonNegativeLeastSquaresTest, NeverNegativeAndNoNeighbourIsBetter) {
-  // Where the unconstrained solution is negative, the constrained one is not that solution cut off: no feasible
-  // direction may improve it (Karush, Kuhn and Tucker).
+  // If the unconstrained solution is negative somewhere, clamping it does not give the constrained solution. The test
+  // checks that no feasible direction improves the result (Karush, Kuhn and Tucker).
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     Prng prng(seed);
     const std::size_t columns = 1 + prng.NextBelow(8), rows = columns + prng.NextBelow(20);
@@ -209,7 +210,7 @@ TEST(NonNegativeLeastSquaresTest, NeverNegativeAndNoNeighbourIsBetter) {
     }
     const std::vector<double> x = NonNegativeLeastSquares(a, b);
     for (std::size_t j = 0; j < columns; ++j) {
-      double gradient = 0;  // of the squares' sum, downhill
+      double gradient = 0;  // of the sum of squares, downhill
       for (std::size_t i = 0; i < rows; ++i) {
         double residual = b[i];
         for (std::size_t k = 0; k < columns; ++k) residual -= a[i][k] * x[k];
@@ -233,7 +234,7 @@ TEST(QualityTest, AsComputedByHand) {
   EXPECT_NEAR(quality.p90_error, 0.25, 1e-12);
   std::vector<double> ten_measured(10, 1.0), ten_predicted;
   for (int i = 1; i <= 10; ++i) ten_predicted.push_back(1 + 0.01 * i);
-  EXPECT_NEAR(QualityOf(ten_predicted, ten_measured).p90_error, 0.09, 1e-12);  // nine of ten are at most that
+  EXPECT_NEAR(QualityOf(ten_predicted, ten_measured).p90_error, 0.09, 1e-12);  // nine of ten are at most this
   EXPECT_EQ(QualityOf({}, {}).points, 0);
 }
 

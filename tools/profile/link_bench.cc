@@ -15,7 +15,7 @@ namespace loramux {
 namespace {
 
 constexpr int kLeastRepetitions = 3, kMostRepetitions = 15;
-constexpr std::int64_t kArenaBytes = std::int64_t{160} << 20;  // beyond what caches hold
+constexpr std::int64_t kArenaBytes = std::int64_t{160} << 20;  // larger than CPU caches
 constexpr std::int64_t kLargestMove = std::int64_t{64} << 20;
 
 double Seconds(TimeNs duration) { return static_cast<double>(duration) / static_cast<double>(kNsPerSecond); }
@@ -47,10 +47,10 @@ class TransferTimer {
   ThreadedTransfer transfer_{[this] { wakeup_.Signal(); }};
 };
 
-// All pages of one tier, handed out round and round.
+// All pages of one tier, handed out in turn.
 class PageRing {
  public:
-  // At least `least` pages.
+  // Allocates at least `least` pages.
   static Result<PageRing> Create(const char* name, std::int64_t page_bytes, std::int64_t least) {
     PageRing ring;
     ASSIGN_OR_RETURN(ring.pool_, PagePool::Create(name, std::max(kArenaBytes, least * page_bytes), page_bytes));
@@ -58,7 +58,7 @@ class PageRing {
     CHECK(ring.pool_->Allocate(PageCategory::kAdapter, handles));
     for (const PageHandle handle : handles) {
       ring.pages_.push_back(ring.pool_->Data(handle));
-      std::fill_n(ring.pages_.back(), page_bytes, std::byte{1});  // memory of its own
+      std::fill_n(ring.pages_.back(), page_bytes, std::byte{1});  // gives each page physical memory of its own
     }
     return ring;
   }
@@ -75,13 +75,13 @@ class PageRing {
   std::size_t next_ = 0;
 };
 
-// The next read comes from the disk, unless the file is not on one.
+// Makes the next read come from the disk, if the file is on one.
 void DropFromPageCache(const std::filesystem::path& directory) {
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(directory, ignored)) {
     const int file = open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
     if (file < 0) continue;
-    static_cast<void>(fdatasync(file));  // only clean pages can go
+    static_cast<void>(fdatasync(file));  // only clean pages can be dropped
     static_cast<void>(posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED));
     close(file);
   }
@@ -92,7 +92,7 @@ class LinkBench {
   LinkBench(PageRing device, PageRing host, std::int64_t page_bytes, double seconds, Prng& prng)
       : device_(std::move(device)), host_(std::move(host)), page_bytes_(page_bytes), seconds_(seconds), prng_(prng) {}
 
-  // About 24 sizes in random order, evenly over their orders of magnitude.
+  // Measures about 24 random sizes, uniform over their orders of magnitude.
   Status Move(TransferKind kind, LinkMeasurements& measured) {
     constexpr int kSizes = 24;
     const std::int64_t most = std::clamp<std::int64_t>(kLargestMove / page_bytes_, 1, device_.size() / 2 + 1);
@@ -146,7 +146,7 @@ class LinkBench {
   TransferTimer timer_;
   PageRing device_, host_;
   const std::int64_t page_bytes_;
-  const double seconds_;  // of each link
+  const double seconds_;  // for each link
   Prng& prng_;
 };
 
@@ -154,7 +154,7 @@ class LinkBench {
 
 Result<LinkMeasurementsOfAll> MeasureLinks(const std::vector<std::shared_ptr<const AdapterVersion>>& adapters,
                                            std::int64_t page_bytes, double seconds, Prng& prng) {
-  std::int64_t largest = 1;  // adapter, in pages
+  std::int64_t largest = 1;  // the largest adapter, in pages
   for (const auto& adapter : adapters) largest = std::max(largest, adapter->layout.pages);
   ASSIGN_OR_RETURN(PageRing device, PageRing::Create("device", page_bytes, 1));
   ASSIGN_OR_RETURN(PageRing host, PageRing::Create("host", page_bytes, largest));

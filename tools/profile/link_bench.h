@@ -1,4 +1,4 @@
-// The transfer links, measured through the thread that serves them: how long moves of different sizes take.
+// Measures the transfer links through the thread that serves them: the time of moves of different sizes.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,19 @@
 
 namespace loramux {
 
-// Medians of repetitions.
+// Sizes and median times of moves over one link.
 struct LinkMeasurements {
   std::vector<double> bytes, seconds;
 };
 
+// The measurements of all links.
 struct LinkMeasurementsOfAll {
   LinkMeasurements disk, host_to_device, device_to_host;
 };
 
-// Host and device: 1 to 64 MiB of pages (at least one), each time other pages, so that they come from memory. Disk:
-// each adapter from its file, transposition included; the file's pages are dropped from the system's cache first, as
-// far as the system lets us. `seconds`: about how long it may take.
+// Measures all links. Host and device: moves of 1 to 64 MiB (at least one page), each with other pages, so that they
+// come from memory and not from a CPU cache. Disk: loads each adapter from its file, transposition included; the file
+// is dropped from the page cache first, as far as the system permits. `seconds` is the approximate duration.
 Result<LinkMeasurementsOfAll> MeasureLinks(const std::vector<std::shared_ptr<const AdapterVersion>>& adapters,
                                            std::int64_t page_bytes, double seconds, Prng& prng);
 

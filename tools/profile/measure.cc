@@ -15,9 +15,9 @@
 namespace loramux {
 namespace {
 
-// Of what the engine sustains: from steps of a sequence or two to full batches.
+// Shares of the rate that the engine sustains: from steps of one or two sequences to full batches.
 constexpr std::array<double, 4> kShares = {0.2, 0.4, 0.6, 0.8};
-constexpr double kBurstShare = 0.2;  // of the engine's time, for finding out what it sustains
+constexpr double kBurstShare = 0.2;  // share of the engine's time for finding the rate that it sustains
 constexpr double kFewestRequests = 8, kMostRequests = 2000;
 constexpr double kShortestInput = 8, kShortestOutput = 4;
 
@@ -63,7 +63,7 @@ void DescribeModel(const MeasureOptions& options, const Model& model, const Step
   profile.unix_seconds = OsClock().UnixSeconds();
 }
 
-// Quality over the points that `wanted` chooses.
+// Returns the quality over the points that `wanted` selects.
 template <typename Wanted>
 FitQuality QualityWhere(const PerformanceModel& model, const std::vector<StepMeasurement>& points, Wanted wanted) {
   std::vector<double> predicted, measured;
@@ -116,8 +116,8 @@ void FitLinks(const LinkMeasurementsOfAll& measured, PerformanceProfile& profile
   other.device_to_host = model.device_to_host;
 }
 
-// The engine at one load after the other. It stays the same engine: after the first of them its memory is full, as a
-// server's is.
+// Runs one engine at one load after another. It stays the same engine, so that its memory is full after the first load,
+// like a server's.
 class EngineMeasurement {
  public:
   EngineMeasurement(const MeasureOptions& options, const PerformanceModel& linear, EngineSession& session)
@@ -147,7 +147,7 @@ class EngineMeasurement {
       const double left =
           options_.engine_seconds * (options_.rates.empty() ? 1 - kBurstShare : 1) / static_cast<double>(rates.size());
       load_.rate = rates[i];
-      load_.seconds = std::max(left, 2 / rates[i]);  // a request or two at least
+      load_.seconds = std::max(left, 2 / rates[i]);  // at least one or two requests
       load_.seed = SplitMix64(options_.seed + i + 1);
       Report();
       ASSIGN_OR_RETURN(EngineRun run, session_.Run(DrawRequests(load_)));
@@ -165,8 +165,7 @@ class EngineMeasurement {
     options_.progress("running the engine", passed, std::max(passed, options_.engine_seconds));
   }
 
-  // About what one costs among others, by the linear terms. Where that is so much that hardly any would fit in, shorter
-  // ones.
+  // Halves the lengths of the requests while the linear terms predict that hardly any would fit into the time.
   void Shorten(const PerformanceModel& linear) {
     const auto seconds = [&] {
       const auto input = static_cast<std::int64_t>(load_.input_mean);
@@ -181,7 +180,7 @@ class EngineMeasurement {
     burst_requests_ = std::clamp(kBurstShare * options_.engine_seconds / seconds(), kFewestRequests, kMostRequests);
   }
 
-  // All at once: what is done in a second is what the engine sustains.
+  // Submits all requests at once. The completion rate is the rate that the engine sustains.
   Result<EngineRun> Burst() {
     load_.rate = burst_requests_;
     load_.seconds = 1;
@@ -191,7 +190,7 @@ class EngineMeasurement {
     for (EngineRequest& request : requests) request.due = 0;
     Report();
     ASSIGN_OR_RETURN(EngineRun run, session_.Run(requests));
-    // Until nine tenths are done: at the end fewer and fewer run at once.
+    // Count only until nine tenths are done, because towards the end fewer and fewer requests run at once.
     std::vector<TimeNs> ends;
     for (const ServedRequest& request : run.requests) ends.push_back(request.last_token);
     std::sort(ends.begin(), ends.end());
@@ -242,7 +241,7 @@ Result<MeasuredProfile> MeasureProfile(const MeasureOptions& options) {
                      MeasureLinks(bench->Adapters(), bench->geometry().page_bytes, options.link_seconds, prng));
     FitLinks(links, profile);
     profile.mbgmv.model.device = profile.bgmv.model.device = profile.device;
-  }  // the memory of both is the engine's now
+  }  // frees the bench's memory for the engine
   if (options.engine_seconds > 0) RETURN_IF_ERROR(MeasureEngine(options, profile));
   return measured;
 }

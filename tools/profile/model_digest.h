@@ -1,4 +1,4 @@
-// Which weights a profile was measured on.
+// The digest of the weights that a profile was measured on.
 #pragma once
 
 #include <filesystem>
@@ -8,8 +8,9 @@
 
 namespace loramux {
 
-// XXH3 (128 bits, hexadecimal) of the names, types, shapes and contents of a model directory's tensors, in file order:
-// another order of shards is another digest. Not cryptographic. Reads every byte. Errors: those of opening it.
+// Returns XXH3 (128 bits, hexadecimal) of the names, types, shapes and contents of the tensors in a model directory, in
+// file order: the same tensors in another order of shards have another digest. Not cryptographic. Reads every byte.
+// Errors: those of opening the model.
 Result<std::string> ModelDigest(const std::filesystem::path& directory);
 
 }  // namespace loramux

@@ -8,20 +8,22 @@
 namespace loramux {
 namespace {
 
-constexpr double kDisturbed = 1.5;  // times what is usual among their like
+// factor over the usual time of similar steps, above which a step counts as disturbed
+constexpr double kDisturbed = 1.5;
 constexpr TimeNs kLongestStretch = 5 * kPaceStretch;
 
 double Seconds(TimeNs time) { return static_cast<double>(time) / static_cast<double>(kNsPerSecond); }
 
-// Stretches, one behind the other, without gaps.
+// Consecutive stretches without gaps.
 class Tape {
  public:
-  // `stretch` on the tape's clock.
+  // Appends a stretch; its times are on the tape's clock. Fills a longer gap before it by repetition.
   void Add(const PaceStretch& stretch) {
     if (stretch.begin > end_ + kPaceStretch) RepeatUntil(stretch.begin);
     changes_.push_back({stretch.begin, stretch.factor});
     end_ = stretch.end;
   }
+  // Extends the tape to `until` by repeating its end: as long a piece as the gap, or the whole tape.
   void RepeatUntil(TimeNs until) {
     const TimeNs ago = std::min(until - end_, end_);
     if (changes_.empty() || ago <= 0) return;
@@ -32,12 +34,13 @@ class Tape {
   TimeNs end() const { return end_; }
   Pace Take() && {
     const auto fits = [&] { return changes_.size() <= kMaxPaceChanges && end_ <= kMaxPacePeriod; };
-    for (; !changes_.empty() && !fits(); changes_.pop_back()) end_ = changes_.back().at;  // a file holds no more
+    // the limits of the profile file
+    for (; !changes_.empty() && !fits(); changes_.pop_back()) end_ = changes_.back().at;
     return changes_.empty() ? Pace() : Pace(std::move(changes_), end_);
   }
 
  private:
-  // What the tape has in [from, from + length), at `to`. REQUIRES: to is its end.
+  // Copies [from, from + length) to `to`. REQUIRES: `to` is the end of the tape.
   void Copy(TimeNs from, TimeNs to, TimeNs length) {
     const std::size_t size = changes_.size();
     const auto after = std::upper_bound(changes_.begin(), changes_.end(), from,
@@ -53,7 +56,8 @@ class Tape {
   TimeNs end_ = 0;
 };
 
-// The part of what the factors are off that chance does not explain: of deviations, not of their squares.
+// Returns the share of the factors' deviation from 1 that chance does not explain: a ratio of standard deviations, not
+// of variances.
 double ShareOfTheMachine(std::span<const PaceStretch> stretches) {
   double chance = 0, squares = 0;
   for (const PaceStretch& stretch : stretches) {
@@ -88,11 +92,11 @@ std::vector<PaceStretch> StretchesOf(std::span<const TimedStep> steps) {
     stretch.factor = std::clamp(Seconds(took) / predicted, Pace::kMinFactor, Pace::kMaxFactor);
     for (const TimedStep& step : steps.subspan(first, i - first)) {
       const double measured = Seconds(step.took), usual = stretch.factor * step.predicted;
-      if (measured > kDisturbed * usual) continue;  // held up: that is the machine
+      if (measured > kDisturbed * usual) continue;  // a disturbance, which belongs to the machine's pace
       stretch.chance += (measured - usual) * (measured - usual) / (predicted * predicted);
     }
     const auto count = static_cast<double>(i - first);
-    // Their own mean fits them best; and of one step alone nobody can tell.
+    // Correct for the use of the stretch's own mean. For a single step chance and pace cannot be told apart.
     stretch.chance = count > 1 ? stretch.chance * count / (count - 1) : (stretch.factor - 1) * (stretch.factor - 1);
     stretches.push_back(stretch);
   }

@@ -1,4 +1,4 @@
-// How fast the machine was from one moment to the next, by the steps of a running engine.
+// The machine's pace over time: how fast it ran from moment to moment, derived from the steps of a running engine.
 #pragma once
 
 #include <span>
@@ -10,29 +10,31 @@
 
 namespace loramux {
 
+// One step: its begin, its measured and its predicted duration.
 struct TimedStep {
   TimeNs begin = 0, took = 0;
   double predicted = 0;  // seconds
 };
-// The plain steps of a run, as `model` has them.
+// Returns the plain steps of a run with the predictions of `model`.
 std::vector<TimedStep> TimedStepsOf(const EngineRun& run, const PerformanceModel& model);
 
-// Of stretches of so much computing, and at most five times as much time, what all of their steps took together over
-// what the model says of them. Long enough for some prompts and many steps that decode, so that it tells of the
-// machine, not of the model's error for steps of one kind.
+// The computing time of a stretch. A stretch covers this much computing within at most five times as much wall-clock
+// time. It is long enough for some prompts and many decode steps, so that it shows the machine's pace and not the
+// model's error for one kind of step.
 inline constexpr TimeNs kPaceStretch = 50 * kNsPerMs;
+// One stretch: the ratio of the measured to the predicted time of all its steps.
 struct PaceStretch {
-  TimeNs begin = 0, end = 0;  // its last step's
+  TimeNs begin = 0, end = 0;  // `end` is the end of the last step
   double factor = 1;
-  // variance of the factor that steps make that are each off for reasons of their own
+  // Variance of `factor` that independent errors of single steps would cause by chance.
   double chance = 0;
 };
-// REQUIRES: in order of time.
+// Cuts the steps into stretches. REQUIRES: in order of time.
 std::vector<PaceStretch> StretchesOf(std::span<const TimedStep> steps);
 
-// Of runs, each behind the one before, over and over. The factors are as far from 1 as is left of their variance
-// without chance: the model's error for one step or another is not the machine's. What passed without steps is taken to
-// have been as what came right before it: as long a piece, or all that there is, again.
+// Returns the pace of the runs, concatenated and repeated without end. The factors deviate from 1 by the part of their
+// variance that chance does not explain: the model's errors for single steps are not the machine's pace. A period
+// without steps repeats the period of the same length before it, or everything before it if that is shorter.
 Pace PaceOf(std::span<const EngineRun> runs, const PerformanceModel& model);
 
 }  // namespace loramux

@@ -12,7 +12,7 @@
 namespace loramux {
 namespace {
 
-// A step takes 10 ms, says the model.
+// A model that predicts 10 ms for every step.
 PerformanceModel TenMilliseconds() {
   PerformanceModel model;
   model.step = 10e-3;
@@ -23,7 +23,7 @@ ObservedStep StepAt(TimeNs begin_ms, TimeNs took_ms, bool plain = true) {
   return {.begin = begin_ms * kNsPerMs, .seconds_ns = took_ms * kNsPerMs, .plain = plain};
 }
 
-// Ten steps that took so long together, and a model that says 1 ms of each.
+// Adds ten steps that take `took_ms` in total; the model predicts 1 ms for each, plus half of that per sequence.
 void AddTen(EngineRun& run, TimeNs begin_ms, TimeNs took_ms, std::int64_t sequences = 0) {
   for (TimeNs i = 0; i < 10; ++i) {
     ObservedStep step{.begin = begin_ms * kNsPerMs + i * took_ms * kNsPerMs / 10,
@@ -39,20 +39,20 @@ PerformanceModel OneMillisecond() {
   return model;
 }
 
-// Stretches of 50 ms of steps, or of 250 that passed.
+// A stretch ends after 50 ms of steps, or after 250 ms of wall-clock time.
 TEST(PaceFitTest, AStretchIsWhatAllOfItsStepsTook) {
   EngineRun run;
-  // the second one waited
+  // The second step waited for a transfer.
   run.steps = {StepAt(0, 30), StepAt(30, 500, false), StepAt(200, 30), StepAt(230, 36), StepAt(530, 5)};
   const std::vector<PaceStretch> stretches = StretchesOf(TimedStepsOf(run, TenMilliseconds()));
   ASSERT_EQ(stretches.size(), 3U);
   EXPECT_EQ(stretches[0].begin, 0);
   EXPECT_EQ(stretches[0].end, 230 * kNsPerMs);
-  EXPECT_DOUBLE_EQ(stretches[0].factor, 3);  // 60 ms of 20
+  EXPECT_DOUBLE_EQ(stretches[0].factor, 3);  // 60 ms measured, 20 ms predicted
   EXPECT_EQ(stretches[1].begin, 230 * kNsPerMs);
   EXPECT_EQ(stretches[1].end, 266 * kNsPerMs);
   EXPECT_DOUBLE_EQ(stretches[1].factor, 3.6);
-  EXPECT_DOUBLE_EQ(stretches[2].factor, 0.5);  // long after the one before
+  EXPECT_DOUBLE_EQ(stretches[2].factor, 0.5);  // long after the previous step
 }
 
 TEST(PaceFitTest, RunsFollowEachOtherOverAndOver) {
@@ -67,23 +67,23 @@ TEST(PaceFitTest, RunsFollowEachOtherOverAndOver) {
   EXPECT_NEAR(pace.At(0), 5, 1e-9);
   EXPECT_NEAR(pace.At(59 * kNsPerMs), 5, 1e-9);
   EXPECT_NEAR(pace.At(60 * kNsPerMs), 10.0 / 3, 1e-9);
-  EXPECT_NEAR(pace.At(149 * kNsPerMs), 10.0 / 3, 1e-9);  // the fast one's first 20 ms nobody saw
+  EXPECT_NEAR(pace.At(149 * kNsPerMs), 10.0 / 3, 1e-9);  // the fast run's first 20 ms have no steps
   EXPECT_NEAR(pace.At(150 * kNsPerMs), 0.5, 1e-9);
   EXPECT_NEAR(pace.At(160 * kNsPerMs), 5, 1e-9);
   EXPECT_EQ(PaceOf({}, TenMilliseconds()).At(7), 1);
 }
 
-// As where every other second was looked at: those between are as the ones before them.
+// Only every other second has steps; the seconds between repeat the ones before them.
 TEST(PaceFitTest, WhatNobodySawIsAsWhatCameBefore) {
   EngineRun run;
   for (const TimeNs second : {1, 3}) {
-    // half as much again for each
+    // The number of sequences: each adds half a millisecond to the prediction.
     for (TimeNs at = 0; at < 1000; at += 50) AddTen(run, second * 1000 + at, 50, at == 500 ? second : 0);
   }
   run.end = 5 * kNsPerSecond;
   const Pace pace = PaceOf({&run, 1}, OneMillisecond());
   EXPECT_EQ(pace.period(), 5 * kNsPerSecond);
-  EXPECT_EQ(pace.At(500 * kNsPerMs), 1);  // nothing before it
+  EXPECT_EQ(pace.At(500 * kNsPerMs), 1);  // there is nothing before it to repeat
   for (const auto& [second, like] : std::vector<std::pair<TimeNs, double>>{{1, 1}, {2, 1}, {3, 3}, {4, 3}}) {
     const TimeNs at = second * kNsPerSecond;
     EXPECT_NEAR(pace.At(at), 5, 1e-9) << second;
@@ -94,8 +94,8 @@ TEST(PaceFitTest, WhatNobodySawIsAsWhatCameBefore) {
   }
 }
 
-// A stretch counts for its own time, not for all that nobody saw behind it, were that no longer than a stretch may
-// last.
+// A stretch counts for its own time only, and not for a period without steps after it, even if that is shorter than the
+// longest stretch.
 TEST(PaceFitTest, TheLastStretchIsNotHeld) {
   EngineRun run;
   AddTen(run, 0, 50);
@@ -111,8 +111,8 @@ TEST(PaceFitTest, TheLastStretchIsNotHeld) {
   EXPECT_NEAR(pace.At(300 * kNsPerMs), 5, 1e-9);
 }
 
-// Steps of 10 ms, each by itself up to a half more or less, on a machine that is so much slower in one second and
-// faster in the next.
+// Steps of 10 ms with independent errors of up to one half, on a machine that alternates every second between slower
+// and faster by `unrest`.
 EngineRun Scattered(double unrest) {
   EngineRun run;
   Prng prng(3);
@@ -133,18 +133,18 @@ double Unrest(const Pace& pace) {
   return std::sqrt(squares / static_cast<double>(pace.changes().size()));
 }
 
-// What single steps are off is not taken for the machine.
+// Errors of single steps must not be taken for the machine's pace.
 TEST(PaceFitTest, ChanceIsNotThePace) {
   const EngineRun steady = Scattered(0), restless = Scattered(0.2);
   double squares = 0;
   const std::vector<PaceStretch> stretches = StretchesOf(TimedStepsOf(steady, TenMilliseconds()));
   for (const PaceStretch& stretch : stretches) squares += (stretch.factor - 1) * (stretch.factor - 1);
-  EXPECT_GT(std::sqrt(squares / static_cast<double>(stretches.size())), 0.1);  // though nothing changed
+  EXPECT_GT(std::sqrt(squares / static_cast<double>(stretches.size())), 0.1);  // although the pace is constant
   EXPECT_LT(Unrest(PaceOf({&steady, 1}, TenMilliseconds())), 0.06);
   EXPECT_NEAR(Unrest(PaceOf({&restless, 1}, TenMilliseconds())), 0.2, 0.03);
 }
 
-// A gap that is longer than all before it; one step in a day.
+// A gap longer than everything before it; and a single step in a day.
 TEST(PaceFitTest, LongGapsRepeatWhatThereIsAndTheTapeIsBounded) {
   EngineRun run;
   AddTen(run, 0, 50);
@@ -166,7 +166,7 @@ TEST(PaceFitTest, LongGapsRepeatWhatThereIsAndTheTapeIsBounded) {
   EXPECT_NEAR(long_pace.At(50 * kNsPerMs), 10.0 / 3, 1e-9);
 }
 
-// Where a step takes longer than a stretch, what it is off may as well be the model's error.
+// If a step takes longer than a stretch, its deviation may be the model's error.
 TEST(PaceFitTest, OneStepTellsNothingOfTheMachine) {
   EngineRun run;
   for (TimeNs i = 0; i < 8; ++i) run.steps.push_back(StepAt(i * 100, i % 2 == 0 ? 60 : 100));

@@ -9,12 +9,12 @@
 namespace loramux {
 namespace {
 
-// Evenly in [low, high]. REQUIRES: low <= high.
+// Draws uniformly from [low, high]. REQUIRES: low <= high.
 std::int64_t Uniform(std::int64_t low, std::int64_t high, Prng& prng) {
   return low + static_cast<std::int64_t>(prng.NextBelow(static_cast<std::uint64_t>(high - low + 1)));
 }
 
-// Evenly over the orders of magnitude of [low, high]. REQUIRES: 1 <= low <= high.
+// Draws uniformly over the orders of magnitude of [low, high]. REQUIRES: 1 <= low <= high.
 std::int64_t LogUniform(std::int64_t low, std::int64_t high, Prng& prng) {
   const double from = std::log(static_cast<double>(low)), to = std::log(static_cast<double>(high + 1));
   return std::clamp(static_cast<std::int64_t>(std::exp(from + (to - from) * prng.NextDouble())), low, high);
@@ -25,8 +25,8 @@ void Shuffle(std::vector<T>& values, Prng& prng) {
   for (std::size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[prng.NextBelow(i)]);
 }
 
-// Different adapters, `count` of them: half of the time neighbours by rank, so that the number of adapters and the sum
-// of their ranks vary independently.
+// Draws `count` different adapters. Half of the time they are neighbours by rank, so that the number of adapters and
+// the sum of their ranks vary independently.
 std::vector<int> DrawAdapters(const PointSpace& space, std::int64_t count, Prng& prng) {
   std::vector<int> all(space.ranks.size());
   std::iota(all.begin(), all.end(), 0);
@@ -44,7 +44,7 @@ void SortByAdapter(StepPoint& point) {
                    [](const PointSequence& a, const PointSequence& b) { return a.adapter < b.adapter; });
 }
 
-// A quarter of the points has no adapters, in half of the others every sequence has one.
+// A quarter of the points has no adapters. In half of the other points every sequence has one.
 void AssignAdapters(const PointSpace& space, StepPoint& point, Prng& prng) {
   if (space.ranks.empty() || prng.NextDouble() < 0.25) return;
   const auto sequences = static_cast<std::int64_t>(point.sequences.size());
@@ -68,7 +68,7 @@ void AddDecodes(const PointSpace& space, std::int64_t count, StepPoint& point, P
   }
 }
 
-// Splits `tokens` among a few chunks of at least 2.
+// Splits `tokens` into a few chunks of at least 2 tokens.
 void AddPrefills(const PointSpace& space, std::int64_t tokens, StepPoint& point, Prng& prng) {
   tokens = std::max<std::int64_t>(tokens, 2);
   std::int64_t chunks = LogUniform(1, std::min<std::int64_t>(8, tokens / 2), prng);
@@ -114,7 +114,7 @@ StepPoint DrawPoint(const PointSpace& space, PointKind kind, Prng& prng) {
   return point;
 }
 
-// Halves lengths until the memory holds them.
+// Halves the lengths until the memory holds them.
 void Shorten(const PointSpace& space, StepPoint& point) {
   while (PagesOf(point, space.page_tokens) > space.kv_pages) {
     bool shorter = false;

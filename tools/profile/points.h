@@ -1,4 +1,4 @@
-// Which steps are measured: drawn at random over everything that the server may put into a batch.
+// Chooses the steps to measure: drawn at random over everything that a batch of the server may contain.
 #pragma once
 
 #include <cstdint>
@@ -9,34 +9,35 @@
 
 namespace loramux {
 
-// One sequence's part of a step.
+// The part of one sequence in a step.
 struct PointSequence {
   std::int64_t tokens = 1;
-  std::int64_t position = 0;  // of the first of them: keys and values of all positions before are read
+  std::int64_t position = 0;  // of the first of the tokens: the keys and values of all earlier positions are read
   int adapter = -1;           // index; -1: the base model
-  bool sample = true;         // its next token is chosen
+  bool sample = true;         // choose the next token
 };
 
-// kOwnAdapters: decode steps as in CaraServe's measurements: each sequence with another adapter, all at one length.
+// kOwnAdapters: decode steps as CaraServe measures them, with a different adapter for each sequence and equal lengths.
 enum class PointKind : std::uint8_t { kDecode, kPrefill, kMixed, kOwnAdapters };
 
+// One step to measure.
 struct StepPoint {
   PointKind kind = PointKind::kDecode;
-  std::vector<PointSequence> sequences;  // the base model's first, those of one adapter adjacent
+  std::vector<PointSequence> sequences;  // those of the base model first; those of one adapter are adjacent
 };
 
-// What a batch may hold.
+// The limits of a batch.
 struct PointSpace {
   std::int64_t max_batch_tokens = 512, max_running = 256, max_positions = 1024;
-  std::int64_t kv_pages = 0, page_tokens = 16;  // of keys and values, all sequences together
-  std::vector<std::int64_t> ranks;              // of the adapters, ascending; empty: none
+  std::int64_t kv_pages = 0, page_tokens = 16;  // for keys and values of all sequences together
+  std::vector<std::int64_t> ranks;              // of the adapters, ascending; empty: no adapters
 };
 
-// `count` points, the kinds in fixed shares. Batch sizes, tokens and lengths are drawn evenly over their orders of
-// magnitude, so that small steps are as well covered as large ones. Deterministic in `prng`.
+// Draws `count` points, with fixed shares of the kinds. Batch sizes, tokens and lengths are uniform over their orders
+// of magnitude, so that small steps are covered as well as large ones. Deterministic for a state of `prng`.
 std::vector<StepPoint> DrawPoints(const PointSpace& space, int count, Prng& prng);
 
-// The pages of keys and values that a step's sequences take together.
+// Returns the pages that the keys and values of the step's sequences occupy.
 std::int64_t PagesOf(const StepPoint& point, std::int64_t page_tokens);
 
 }  // namespace loramux

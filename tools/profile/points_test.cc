@@ -23,7 +23,7 @@ void ExpectFits(const StepPoint& point, const PointSpace& space) {
     EXPECT_GE(sequence.tokens, 1);
     EXPECT_GE(sequence.position, 0);
     EXPECT_LE(sequence.position + sequence.tokens, space.max_positions);
-    EXPECT_GE(sequence.adapter, previous);  // those of one adapter adjacent, the base model first
+    EXPECT_GE(sequence.adapter, previous);  // those of one adapter are adjacent, the base model first
     EXPECT_LT(sequence.adapter, static_cast<int>(space.ranks.size()));
     previous = sequence.adapter;
     tokens += sequence.tokens;

@@ -74,8 +74,8 @@ std::vector<std::shared_ptr<const AdapterVersion>> StepBench::Adapters() const {
   return versions;
 }
 
-// Every page gets memory of its own and random content: untouched pages would all be one page of zeros, always in the
-// cache.
+// Gives every page physical memory of its own with random content. Untouched pages would all map to one page of zeros,
+// which is always in the cache.
 Status StepBench::FillPages() {
   const KvLayout& kv = geometry_.kv;
   const std::int64_t longest = kv.PagesFor(space_.max_positions);
@@ -102,7 +102,7 @@ Status StepBench::FillPages() {
 }
 
 void StepBench::UseVariant(LoraVariant variant) {
-  executor_.reset();  // its threads end first
+  executor_.reset();  // ends its threads before the new executor starts
   CpuExecutorOptions options{.threads = threads_,
                              .lora_variant = variant,
                              .max_batch_tokens = space_.max_batch_tokens,

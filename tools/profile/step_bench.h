@@ -1,5 +1,5 @@
-// Steps of our own making on the real executor, timed from Submit to the moment when Poll gives the result, as the
-// engine waits for it.
+// Runs synthetic steps on the real executor. Times each from Submit until Poll returns the result, as the engine waits
+// for it.
 #pragma once
 
 #include <cstdint>
@@ -21,31 +21,34 @@
 
 namespace loramux {
 
+// One executor with its memory and adapters. Not thread-safe.
 class StepBench {
  public:
+  // Settings.
   struct Options {
     std::int64_t device_memory = std::int64_t{1} << 30;  // bytes: adapters first, the rest for keys and values
-    std::int64_t page_tokens = 0;                        // 0: ChoosePageGeometry decides
+    std::int64_t page_tokens = 0;                        // 0: chosen by ChoosePageGeometry
     std::optional<DType> kv_dtype, lora_dtype;
-    std::int64_t max_batch_tokens = 512, max_running = 256, max_positions = 0;  // 0: the model's
+    std::int64_t max_batch_tokens = 512, max_running = 256, max_positions = 0;  // max_positions 0: the model's
     int threads = 0;
   };
 
-  // `adapters` are directories, all of which go to the device. Does not own the model. Errors: those of registering an
-  // adapter; the adapters and the longest sequence do not fit into the device memory.
+  // `adapters` are directories; all adapters are loaded to the device. `model` must outlive the bench. Errors: those of
+  // registering an adapter; the device memory does not hold the adapters and the longest sequence.
   static Result<std::unique_ptr<StepBench>> Create(Model* model, const Options& options,
                                                    const std::vector<std::string>& adapters);
 
   const PointSpace& space() const { return space_; }
   const PageGeometry& geometry() const { return geometry_; }
-  // By rank, as PointSpace::ranks.
+  // Returns the adapters, sorted by rank as in PointSpace::ranks.
   std::vector<std::shared_ptr<const AdapterVersion>> Adapters() const;
   int threads() const { return threads_; }
 
-  // Makes the executor anew. REQUIRES: called before the first Run.
+  // Makes a new executor with this kernel variant. REQUIRES: called before the first Run.
   void UseVariant(LoraVariant variant);
+  // Returns the content of the step as the performance model counts it.
   StepLoad Load(const StepPoint& point);
-  // Runs the step once; seconds. REQUIRES: drawn from space().
+  // Runs the step once and returns its time in seconds. REQUIRES: drawn from space().
   double Run(const StepPoint& point);
 
  private:
@@ -65,9 +68,9 @@ class StepBench {
   std::unique_ptr<AdapterRegistry> registry_;
   InlineTransfer transfer_;
   std::unique_ptr<ResidencyManager> residency_;
-  std::vector<const AdapterResidency*> adapters_;  // by rank
+  std::vector<const AdapterResidency*> adapters_;  // sorted by rank
   std::vector<std::uint32_t> kv_pages_;
-  std::vector<TokenId> tokens_;  // random, as many as a step may compute
+  std::vector<TokenId> tokens_;  // random; as many as a step may compute
   SamplingParams greedy_;
   std::unique_ptr<CpuExecutor> executor_;
   ExecutorBatch batch_;

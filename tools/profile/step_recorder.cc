@@ -7,7 +7,7 @@ namespace loramux {
 void StepRecorder::Submit(const ExecutorBatch& batch) {
   const TimeNs now = clock_.Now();
   inner_->Submit(batch);
-  submitted_ = now;  // looking at the batch happens beside the computation
+  submitted_ = now;  // the batch is examined while it is computed
   const std::int32_t after_prefill = StepsAfterPrefill(current_.load);
   current_ = {
       .load = LoadOf(batch), .begin = now, .gap = ended_ > 0 ? now - ended_ : -1, .plain = batch.copies.empty()};

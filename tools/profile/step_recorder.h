@@ -1,4 +1,4 @@
-// What the steps of a running engine computed and how long they took, as the engine sees it.
+// Records the content and the time of each step of a running engine, as the engine sees them.
 #pragma once
 
 #include <memory>
@@ -10,16 +10,17 @@
 
 namespace loramux {
 
+// One step.
 struct ObservedStep {
   StepLoad load;
-  TimeNs begin = 0;       // Submit; of a run's step since its start, of a recorder's on the machine's clock
-  TimeNs gap = -1;        // from the result of the step before to this one's Submit; -1: the first
-  TimeNs seconds_ns = 0;  // from Submit to the Poll that gave the result: both wake-ups included
-  bool plain = true;      // waited for no transfer, copied no page: what StepLoad counts is all it did
+  TimeNs begin = 0;       // when it was submitted: on the machine's clock, or relative to the start of an EngineRun
+  TimeNs gap = -1;        // from the result of the previous step to this Submit; -1: the first step
+  TimeNs seconds_ns = 0;  // from Submit to the Poll that returned the result, both wake-ups included
+  bool plain = true;      // it waited for no transfer and copied no page, so `load` describes all its work
 };
 
-// Around the real executor; used by the engine's thread, as that is. `steps` must outlive it and may be read once the
-// engine's thread has ended.
+// Wraps the real executor. The engine's thread uses it, like the executor. `steps` must outlive it, and may be read
+// once the engine's thread has ended.
 class StepRecorder final : public Executor {
  public:
   StepRecorder(std::unique_ptr<Executor> inner, std::vector<ObservedStep>* steps)

@@ -13,7 +13,7 @@ namespace {
 constexpr std::array<LoraVariant, 2> kVariants = {LoraVariant::kMbgmv, LoraVariant::kBgmv};
 constexpr std::size_t kBlock = 32;
 
-// A visit takes at least three runs and 20 ms; of steps so long that a disturbance hardly shows, one run is enough.
+// A visit has at least three runs and 20 ms; one run is enough for steps so long that disturbances hardly matter.
 constexpr int kLeastRuns = 3, kMostRuns = 200;
 constexpr double kLeastSeconds = 0.02, kLongSeconds = 0.25;
 
@@ -26,9 +26,9 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
-bool UsesAdapters(const StepPoint& point) { return point.sequences.back().adapter >= 0; }  // they are sorted
+bool UsesAdapters(const StepPoint& point) { return point.sequences.back().adapter >= 0; }  // adapters come last
 
-// Without adapters the variants are the same program, and share what was measured.
+// Without adapters both variants run the same program, so they share the measurements.
 std::size_t SlotOf(const StepPoint& point, std::size_t variant) { return UsesAdapters(point) ? variant : 0; }
 
 struct Measured {
@@ -36,7 +36,7 @@ struct Measured {
   std::vector<double> visits;   // the median of each visit
 };
 
-// The two fastest visits agree: nothing disturbed them, or the same thing did.
+// True if the two fastest visits agree: nothing disturbed them, or the same disturbance did.
 bool IsSettled(const Measured& measured) {
   std::vector<double> visits = measured.visits;
   if (visits.size() < 2) return false;
@@ -91,7 +91,7 @@ class Sweeper {
     }
   }
 
-  // Visits once more what was disturbed.
+  // Repeats the visits of points that are not settled.
   void SettlePass(std::vector<std::size_t>& order, int pass) {
     for (std::size_t variant = 0; variant < kVariants.size(); ++variant) {
       bench_.UseVariant(kVariants[variant]);
@@ -104,14 +104,15 @@ class Sweeper {
     }
   }
 
-  // Points without adapters are measured with one of the variants in each round.
+  // True if the point is measured in this round. Points without adapters are measured with one of the variants per
+  // round.
   bool HasTurn(std::size_t index, std::size_t variant, int round) const {
     return UsesAdapters(points_[index]) || variant == static_cast<std::size_t>(round % 2);
   }
 
   void Visit(std::size_t index, std::size_t variant) {
     const StepPoint& point = points_[index];
-    bench_.Run(point);  // warm up: weights of its adapters, its pages, the workspace
+    bench_.Run(point);  // warm up: the adapters' weights, the pages, the workspace
     std::vector<double> times;
     double total = 0;
     for (int run = 0; run < kMostRuns && !(total > kLongSeconds || (run >= kLeastRuns && total > kLeastSeconds));
@@ -129,12 +130,12 @@ class Sweeper {
   void ReportProgress() {
     const double passed = Passed();
     const double share = static_cast<double>(std::max<std::int64_t>(visited_, 1)) / static_cast<double>(points_.size());
-    // of the points that must be
+    // The estimate for the points that must be measured.
     const double least = measured_points_ < options_.least_points ? passed / share : 0;
     progress_(passed, std::max({passed, least, options_.seconds}));
   }
 
-  // See SweepResult.
+  // See SweepResult::repeat_error.
   double RepeatError() const {
     double sum = 0;
     std::int64_t count = 0;
@@ -171,7 +172,7 @@ class Sweeper {
   const std::function<void(double, double)>& progress_;
   const std::vector<StepPoint> points_;
   std::vector<std::array<Measured, kVariants.size()>> measured_;  // by point and slot
-  std::vector<bool> held_out_;  // drawn before anything is measured: the same for the same seed
+  std::vector<bool> held_out_;  // drawn before anything is measured, so that it depends on the seed only
   OsClock clock_;
   const TimeNs begin_ = clock_.Now();
   int measured_points_ = 0;

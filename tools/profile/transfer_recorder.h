@@ -1,4 +1,4 @@
-// What the transfers of a running engine moved and how long they took, as the engine sees it.
+// Records the size and the time of each transfer of a running engine, as the engine sees them.
 #pragma once
 
 #include <memory>
@@ -10,17 +10,18 @@
 
 namespace loramux {
 
+// One transfer.
 struct ObservedTransfer {
   TransferKind kind = TransferKind::kHostToDevice;
-  bool kv = false;         // keys and values, not an adapter
+  bool kv = false;         // keys and values; false: an adapter
   std::int64_t bytes = 0;  // PayloadBytes
-  // From Submit, or from the end of the job before it if that was later, to the Poll that gave its completion: both
+  // From Submit, or from the end of the previous job if that was later, to the Poll that returned the completion; both
   // wake-ups included.
   TimeNs seconds_ns = 0;
 };
 
-// Around a real transfer, one job after the other; used by the engine's thread, as that is. Cancelled jobs and failed
-// ones are left out. `transfers` must outlive it and may be read once the engine's thread has ended.
+// Wraps a real transfer that runs one job at a time. The engine's thread uses it, like the transfer. Leaves out
+// cancelled and failed jobs. `transfers` must outlive it, and may be read once the engine's thread has ended.
 class TransferRecorder final : public AdapterTransfer {
  public:
   TransferRecorder(std::unique_ptr<AdapterTransfer> inner, std::vector<ObservedTransfer>* transfers)
@@ -36,8 +37,8 @@ class TransferRecorder final : public AdapterTransfer {
   OsClock clock_;
   std::unique_ptr<AdapterTransfer> inner_;
   std::vector<ObservedTransfer>* transfers_;
-  std::unordered_map<std::uint64_t, Open> open_;  // by the job's id
-  TimeNs ended_ = 0;                              // the job before
+  std::unordered_map<std::uint64_t, Open> open_;  // by job id
+  TimeNs ended_ = 0;                              // end of the previous job
 };
 
 }  // namespace loramux

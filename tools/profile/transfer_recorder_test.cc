@@ -7,7 +7,7 @@
 namespace loramux {
 namespace {
 
-// Completes what it is told to.
+// Completes the jobs that the test tells it to.
 class ToldTransfer final : public AdapterTransfer {
  public:
   explicit ToldTransfer(std::vector<TransferCompletion>* told) : told_(told) {}
@@ -71,7 +71,7 @@ TEST_F(TransferRecorderTest, WhatFailsOrIsCancelledIsLeftOut) {
   EXPECT_TRUE(seen_.empty());
 }
 
-// One worker: the second job does not begin before the first has ended.
+// With one worker, the second job does not begin before the first has ended.
 TEST_F(TransferRecorderTest, WaitingForTheJobBeforeIsNotItsTime) {
   const OsClock clock;
   recorder_.Submit(Job(1, TransferKind::kHostToDevice, 1));
