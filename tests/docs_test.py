@@ -184,6 +184,15 @@ def free_port():
         return free.getsockname()[1]
 
 
+def end_group(process):
+    """Ends what a block has left running, and the block itself."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
 class Page:
     """The world in which the blocks of one page run."""
 
@@ -193,7 +202,6 @@ class Page:
         self.root = pathlib.Path(self.folder.name)
         self.port = free_port()
         self.server = self.server_block = None
-        self.groups = []
         home, work, programs = (self.root / part for part in ("home", "work", "bin"))
         for folder in (home / "models", home / "adapters", work, programs):
             folder.mkdir(parents=True)
@@ -212,16 +220,14 @@ class Page:
         self.log = self.root / "server.log"
 
     def script(self, block):
-        path = self.root / "block.sh"
+        path = self.root / f"block-{block.line}.sh"   # one each: a shell reads its script as it goes
         path.write_text(PROLOGUE + re.sub(r"\b8000\b", str(self.port), block.text), encoding="utf-8")
         (self.root / "failed").unlink(missing_ok=True)
         return ["bash", str(path)]
 
     def start(self, block, output, **more):
-        process = subprocess.Popen(self.script(block), cwd=self.work, stdin=subprocess.DEVNULL, stdout=output,
-                                   stderr=subprocess.STDOUT, start_new_session=True, env={**self.environment, **more})
-        self.groups.append(process.pid)
-        return process
+        return subprocess.Popen(self.script(block), cwd=self.work, stdin=subprocess.DEVNULL, stdout=output,
+                                stderr=subprocess.STDOUT, start_new_session=True, env={**self.environment, **more})
 
     def run(self, block):
         if block.info == "sh server":
@@ -232,6 +238,7 @@ class Page:
                 status = process.wait(timeout=BLOCK_SECONDS)
             except subprocess.TimeoutExpired:
                 status = f"no end within {BLOCK_SECONDS} s"
+            end_group(process)
             output.seek(0)
             if status != 0:
                 self.fail(block, status, output.read().decode(errors="replace"))
@@ -261,6 +268,7 @@ class Page:
             status = self.server.wait(timeout=60)
         except subprocess.TimeoutExpired:
             status = "no end within 60 s of SIGTERM"
+        end_group(self.server)
         self.server = None
         if status != 0:
             self.fail(self.server_block, status, self.log.read_text(errors="replace"))
@@ -278,11 +286,8 @@ class Page:
                              f"output:\n{output[-6000:]}{server}")
 
     def close(self):
-        for group in self.groups:
-            try:
-                os.killpg(group, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        if self.server is not None:
+            end_group(self.server)
         self.folder.cleanup()
 
 
@@ -315,9 +320,12 @@ for page_path in runnable_pages():
 
 # ---------------------------------------------------------------- text
 
-class Text(unittest.TestCase):
-    maxDiff = None
+def report(test, findings):
+    if findings:
+        test.fail("\n" + "\n".join(findings))
 
+
+class Text(unittest.TestCase):
     def test_links_and_anchors_exist(self):
         pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
         findings = [f"{name_of(page)}: missing" for page in pages if not page.exists()]
@@ -336,7 +344,7 @@ class Text(unittest.TestCase):
                         prose[file] = split_page(file.read_text(encoding="utf-8"))[1]
                     if anchor not in slugs(prose[file]):
                         findings.append(f"{name_of(page)}:{line}: {target}: no such heading")
-        self.assertEqual(findings, [], "\n" + "\n".join(findings))
+        report(self, findings)
 
     def test_sentences_are_short(self):
         findings = []
@@ -345,7 +353,7 @@ class Text(unittest.TestCase):
                 for sentence in sentences(text):
                     if len(words(sentence)) > MAX_SENTENCE_WORDS:
                         findings.append(f"{name_of(page)}:{line}: {len(words(sentence))} words: {sentence}")
-        self.assertEqual(findings, [], "\n" + "\n".join(findings))
+        report(self, findings)
 
     def test_no_banned_words(self):
         findings = []
@@ -356,7 +364,7 @@ class Text(unittest.TestCase):
             for match in BANNED.finditer(text):
                 line = text.count("\n", 0, match.start()) + 1
                 findings.append(f"{name_of(page)}:{line}: {' '.join(match.group(0).split())}")
-        self.assertEqual(findings, [], "\n" + "\n".join(findings))
+        report(self, findings)
 
     def test_the_readme_is_short(self):
         count = len((ROOT / "README.md").read_text(encoding="utf-8").split())
