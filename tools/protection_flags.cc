@@ -12,7 +12,7 @@ namespace {
 constexpr int kOtherOpenFiles = 64;  // besides connections; each registered adapter keeps one more
 
 void AddKeyFlags(CLI::App& command, ProtectionOptions& protection) {
-  const std::string group = "Access (docs/operations.md; files are read again at SIGHUP)";
+  const std::string group = "Access (docs/guide/tenants.md; files are read again at SIGHUP)";
   command.add_option("--api-key-file", protection.api_key_file, "JSON file of API keys; without it everybody may call")
       ->group(group)
       ->check(CLI::ExistingFile);

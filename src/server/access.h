@@ -30,7 +30,8 @@ struct ApiKey {
 // The keys of one file. Immutable.
 class ApiKeyTable {
  public:
-  // {"keys": [{"name", "key" or "key_sha256", "models": [...], "limits": {...}}]}: docs/operations.md describes it.
+  // {"keys": [{"name", "key" or "key_sha256", "models": [...], "limits": {...}}]}: docs/reference/files.md describes
+  // it.
   static Result<ApiKeyTable> Parse(std::string_view text);
 
   // Null if there is no such key. Takes the same time wherever it is in the table, and whichever of its bytes differ.

@@ -34,7 +34,8 @@ struct HttpShared {
 };
 
 // Everything runs on the strand that the stream's socket was made with; requests are served one after the other, in
-// order (pipelined ones wait in the buffer). How much memory a connection may hold is bounded: see docs/operations.md.
+// order (pipelined ones wait in the buffer). How much memory a connection may hold is bounded: see
+// docs/guide/tenants.md.
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
   using RequestParser = boost::beast::http::request_parser<boost::beast::http::string_body>;

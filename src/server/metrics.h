@@ -1,5 +1,6 @@
 // What the server counts: the requests' histograms and counters, by the names and buckets that vLLM gives them
-// (docs/reference/metrics.md lists every series). What the engine counts is read from it at each scrape (engine_metrics.h).
+// (docs/reference/metrics.md lists every series). What the engine counts is read from it at each scrape
+// (engine_metrics.h).
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,5 @@
 // A run's records as one JSON document, from which the console's summary, the HTML report and comparisons are made.
-// docs/bench.md describes it.
+// docs/reference/files.md describes it.
 #pragma once
 
 #include <string>
