@@ -5,9 +5,9 @@ Usage: docs_test.py PATH_OF_LORAMUX   (one page: docs_test.py PATH_OF_LORAMUX Co
 
 Fenced blocks of README.md and docs/guide/*.md whose info string begins with `sh` are run, page by page, in order:
 - "sh": by bash -euo pipefail; it must end with 0.
-- "sh server": starts a server that stays up until the next such block, or the end of the page, and must then end with 0.
+- "sh server": starts a server that stays up until the next such block or the end of the page; it must end with 0.
 - "sh skip": not run; the reason stands in an HTML comment on the line before.
-HOME is a temporary folder with ~/models/Llama-3.2-1B-Instruct (the demo model) and ~/adapters/customer-01 to customer-50
+HOME is a temporary folder with ~/models/Llama-3.2-1B-Instruct (the demo model) and ~/adapters/customer-01 to -50
 (the demo adapters); the current folder holds demo/; `loramux` is on the PATH. Port 8000 is replaced by a free one.
 """
 import os
@@ -295,12 +295,13 @@ class Commands(unittest.TestCase):
     """A test a page, made below."""
 
     def run_page(self, path):
-        blocks = [block for block in split_page(path.read_text(encoding="utf-8"))[0] if block.info.split()[:1] == ["sh"]]
+        blocks = split_page(path.read_text(encoding="utf-8"))[0]
+        blocks = [block for block in blocks if block.info.split()[:1] == ["sh"]]
         for block in blocks:
             self.assertIn(block.info, ("sh", "sh server", "sh skip"), f"{name_of(path)}:{block.line - 1}")
             if block.info == "sh skip":
-                self.assertRegex(block.before, r"<!--.*-->$",
-                                 f"{name_of(path)}:{block.line - 1}: expected the reason for `skip` in a comment before it")
+                where = f"{name_of(path)}:{block.line - 1}"
+                self.assertRegex(block.before, r"<!--.*-->$", f"{where}: expected the reason in a comment before it")
         blocks = [block for block in blocks if block.info != "sh skip"]
         if not blocks:
             return
