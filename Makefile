@@ -12,7 +12,7 @@ help:
 	@echo "make demo ONCE=1   the same, but end after the answers"
 	@echo "make test          install what the tests need, build, run every test (about 40 minutes on 2 cores)"
 	@echo "make build         configure and build the release preset"
-	@echo "make deb           build the Debian package: build/package/loramux_VERSION_ARCH.deb (docs/install.md)"
+	@echo "make deb           build the Debian package: build/package/loramux_VERSION_ARCH.deb (docs/guide/install.md)"
 	@echo "make bench         measure this machine, and loramux against its limits"
 	@echo "make clean         remove build/"
 

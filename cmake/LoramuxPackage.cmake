@@ -2,7 +2,7 @@
 
 install(FILES "${CMAKE_SOURCE_DIR}/deploy/systemd/loramux.service" DESTINATION lib/systemd/system)
 install(FILES "${CMAKE_SOURCE_DIR}/deploy/debian/serve.toml" DESTINATION /etc/loramux)
-install(FILES "${CMAKE_SOURCE_DIR}/README.md" "${CMAKE_SOURCE_DIR}/docs/install.md"
+install(FILES "${CMAKE_SOURCE_DIR}/README.md" "${CMAKE_SOURCE_DIR}/docs/guide/install.md"
               "${CMAKE_SOURCE_DIR}/deploy/debian/copyright" DESTINATION share/doc/loramux)
 
 # The package alone: a Debian changelog with the version, and the manual page, both compressed without a time in them.

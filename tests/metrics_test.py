@@ -211,7 +211,7 @@ class Metrics(unittest.TestCase):
                 self.assertIn(name, names, query)
 
     def test_every_series_is_documented(self):
-        text = (ROOT / "docs/metrics.md").read_text()
+        text = (ROOT / "docs/reference/metrics.md").read_text()
         for name in exported(scrape(self.server)):
             self.assertIn(re.sub(r"_(bucket|sum|count)$", "", name), text)
 
