@@ -3,16 +3,20 @@
 # The objects of one build directory serve the others too.
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
-export CCACHE_SLOPPINESS := pch_defines,time_macros
+export CCACHE_SLOPPINESS := pch_defines,time_macros,include_file_mtime,include_file_ctime
 
-.PHONY: help demo test build deb setup setup-test bench clean
+.PHONY: help demo test test-all build deb docs format setup setup-test bench clean
 
 help:
-	@echo "make demo          install what is missing, build, serve the demo model with all its adapters, ask each one"
+	@echo "make demo          install what is missing, build the server, serve the demo model with all its adapters,"
+	@echo "                   and ask each one"
 	@echo "make demo ONCE=1   the same, but end after the answers"
-	@echo "make test          install what the tests need, build, run every test (about 40 minutes on 2 cores)"
-	@echo "make build         configure and build the release preset"
-	@echo "make deb           build the Debian package: build/package/loramux_VERSION_ARCH.deb (docs/guide/install.md)"
+	@echo "make test          install what the tests need, build, run the tests (CONTRIBUTING.md says which)"
+	@echo "make test-all      the rest: every test under every sanitizer, long soaks, long fuzzing"
+	@echo "make build         build the program with all its commands: build/release/tools/loramux"
+	@echo "make deb           build the Debian package: build/package/loramux_VERSION_ARCH.deb"
+	@echo "make docs          write docs/reference/flags.md anew from the program's definitions"
+	@echo "make format        format the C++ sources with clang-format 14"
 	@echo "make bench         measure this machine, and loramux against its limits"
 	@echo "make clean         remove build/"
 
@@ -24,11 +28,11 @@ setup-test:
 
 build: setup
 	cmake --preset release
-	cmake --build --preset release
+	cmake --build --preset release --target loramux
 
 demo: setup
-	cmake --preset release -DLORAMUX_BUILD_TESTS=OFF -DLORAMUX_BUILD_BENCH=OFF -B build/demo
-	cmake --build build/demo
+	cmake --preset demo
+	cmake --build --preset demo --target loramux
 	python3 tools/demo.py --binary build/demo/tools/loramux $(if $(ONCE),--once,)
 
 deb: setup
@@ -38,7 +42,19 @@ deb: setup
 test: setup-test
 	tests/run.sh
 
-bench: build
+test-all: setup-test
+	tests/run.sh all
+
+docs: build
+	build/release/tools/loramux reference markdown >build/flags.md
+	mv build/flags.md docs/reference/flags.md
+
+format:
+	git ls-files '*.cc' '*.h' '*.c' | xargs clang-format-14 -i
+
+bench: setup
+	cmake --preset release
+	cmake --build --preset release --target benchmarks
 	build/release/bench/planning_bench && build/release/bench/cache_bench && build/release/bench/kernels_bench && build/release/bench/serving_bench
 
 clean:

@@ -2,19 +2,22 @@
 
 install(FILES "${CMAKE_SOURCE_DIR}/deploy/systemd/loramux.service" DESTINATION lib/systemd/system)
 install(FILES "${CMAKE_SOURCE_DIR}/deploy/debian/serve.toml" DESTINATION /etc/loramux)
-install(FILES "${CMAKE_SOURCE_DIR}/README.md" "${CMAKE_SOURCE_DIR}/docs/guide/install.md"
+install(FILES "${CMAKE_SOURCE_DIR}/README.md" "${CMAKE_SOURCE_DIR}/CHANGELOG.md" "${CMAKE_SOURCE_DIR}/CONTRIBUTING.md"
               "${CMAKE_SOURCE_DIR}/deploy/debian/copyright" DESTINATION share/doc/loramux)
+install(DIRECTORY "${CMAKE_SOURCE_DIR}/docs" DESTINATION share/doc/loramux
+        FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
 
-# The package alone: a Debian changelog with the version, and the manual page, both compressed without a time in them.
+# The package alone: a Debian changelog with the version, compressed without a time in it; the manual page and the
+# completions, which the program prints (tools/CMakeLists.txt).
 set(package_files "${CMAKE_BINARY_DIR}/package")
 configure_file("${CMAKE_SOURCE_DIR}/deploy/debian/changelog.in" "${package_files}/changelog" @ONLY)
-configure_file("${CMAKE_SOURCE_DIR}/deploy/debian/loramux.1.in" "${package_files}/loramux.1" @ONLY)
 find_program(GZIP_PROGRAM gzip REQUIRED)
-foreach(text changelog loramux.1)
-  execute_process(COMMAND "${GZIP_PROGRAM}" -9nkf "${package_files}/${text}" COMMAND_ERROR_IS_FATAL ANY)
-endforeach()
+execute_process(COMMAND "${GZIP_PROGRAM}" -9nkf "${package_files}/changelog" COMMAND_ERROR_IS_FATAL ANY)
 install(FILES "${package_files}/changelog.gz" DESTINATION share/doc/loramux)
-install(FILES "${package_files}/loramux.1.gz" DESTINATION share/man/man1)
+install(FILES "${LORAMUX_REFERENCE_DIR}/loramux.1.gz" DESTINATION share/man/man1)
+install(FILES "${LORAMUX_REFERENCE_DIR}/loramux.bash" DESTINATION share/bash-completion/completions RENAME loramux)
+install(FILES "${LORAMUX_REFERENCE_DIR}/_loramux" DESTINATION share/zsh/vendor-completions)
+install(FILES "${LORAMUX_REFERENCE_DIR}/loramux.fish" DESTINATION share/fish/vendor_completions.d)
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME loramux)
@@ -29,7 +32,9 @@ they are asked for.
 .
 The service is installed disabled: it needs a model, which
 /etc/loramux/serve.toml names.")
+# The program is stripped; its debug information goes to loramux-dbgsym.
 set(CPACK_STRIP_FILES TRUE)
+set(CPACK_DEBIAN_DEBUGINFO_PACKAGE ON)
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)   # loramux_<version>_<architecture>.deb
 set(CPACK_DEBIAN_PACKAGE_SECTION net)

@@ -28,7 +28,10 @@ STATE = "/var/lib/loramux"
 WANTS = "/etc/systemd/system/multi-user.target.wants/loramux.service"   # there if the service is enabled
 FILES = {   # path: mode
     "/usr/bin/loramux": "-rwxr-xr-x", UNIT: "-rw-r--r--", CONFIG: "-rw-r--r--",
-    "/usr/share/doc/loramux/README.md": "-rw-r--r--", "/usr/share/doc/loramux/install.md": "-rw-r--r--",
+    "/usr/share/doc/loramux/README.md": "-rw-r--r--", "/usr/share/doc/loramux/CHANGELOG.md": "-rw-r--r--",
+    "/usr/share/doc/loramux/CONTRIBUTING.md": "-rw-r--r--", "/usr/share/bash-completion/completions/loramux": "-rw-r--r--",
+    "/usr/share/zsh/vendor-completions/_loramux": "-rw-r--r--",
+    "/usr/share/fish/vendor_completions.d/loramux.fish": "-rw-r--r--",
     "/usr/share/doc/loramux/copyright": "-rw-r--r--", "/usr/share/doc/loramux/changelog.gz": "-rw-r--r--",
     "/usr/share/man/man1/loramux.1.gz": "-rw-r--r--"}
 
@@ -100,7 +103,10 @@ class Contents(Packages):
             else:
                 found[path.lstrip(".")] = mode
                 self.assertGreater(int(size), 0, line)
+        pages = {path: found.pop(path) for path in list(found) if path.startswith("/usr/share/doc/loramux/docs/")}
         self.assertEqual(found, FILES)
+        self.assertIn("/usr/share/doc/loramux/docs/guide/install.md", pages)
+        self.assertEqual(set(pages.values()), {"-rw-r--r--"})
 
     def test_configuration_is_a_conffile_and_scripts_are_shell(self):
         control = pathlib.Path(self.folder.name) / "control"
@@ -116,6 +122,12 @@ class Contents(Packages):
         sections = call("readelf", "--wide", "--sections", "--dynamic", data / "usr/bin/loramux")
         for unwanted in (".symtab", ".debug_info", "RPATH", "RUNPATH"):
             self.assertNotIn(unwanted, sections)
+        self.assertLess((data / "usr/bin/loramux").stat().st_size, 15_000_000)
+
+    def test_debug_information_is_a_package_of_its_own(self):
+        debug = next(self.new.parent.glob("*.ddeb"))
+        self.assertEqual(call("dpkg-deb", "-f", debug, "Package").strip(), "loramux-dbgsym")
+        self.assertIn("/usr/lib/debug/.build-id/", call("dpkg-deb", "-c", debug))
 
     def test_every_key_of_the_configuration_is_a_flag(self):
         """Also those that stand there as comments: an operator will remove the comment sign."""

@@ -1,29 +1,41 @@
 #!/usr/bin/env bash
-# Runs every test: release; then the same load under ASan/UBSan and under TSan; then each fuzzer briefly.
-# Usage: tests/run.sh [release|asan-ubsan|tsan|fuzz ...]   (default: all four)
+# Runs the tests. CONTRIBUTING.md has the table of which test runs where, and for how long.
+# Usage: tests/run.sh          the release tests; under ASan/UBSan what is stateful or reads untrusted input; under TSan
+#                              what has threads; each fuzzer for some seconds
+#        tests/run.sh all      the rest: every test under every sanitizer, long soaks, long fuzzing, all benchmarks built
+#        tests/run.sh release|asan-ubsan|tsan|fuzz ...     only these parts
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export CCACHE_SLOPPINESS=pch_defines,time_macros
+export CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
 # Sanitizer reports must fail the test, and say where.
 export ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 
-run() {
+# part PRESET [CMake setting ...]: builds the preset with these settings, then runs its tests.
+part() {
   local preset=$1; shift
   printf '\n== %s: build\n' "$preset"
-  cmake --preset "$preset" >/dev/null
+  cmake --preset "$preset" "$@" >/dev/null
   cmake --build --preset "$preset"
   printf '\n== %s: test\n' "$preset"
-  ctest --preset "$preset" "$@"
+  ctest --preset "$preset"
 }
 
-presets=("$@")
-[ ${#presets[@]} -eq 0 ] && presets=(release asan-ubsan tsan fuzz)
-for preset in "${presets[@]}"; do
-  case "$preset" in
-    release) tests/clients/install.sh; run release ;;
-    asan-ubsan) run asan-ubsan -LE golden ;;
-    tsan) run tsan -L 'threads|e2e' ;;
-    fuzz) run fuzz ;;
-    *) echo "tests/run.sh: unknown preset '$preset'" >&2; exit 2 ;;
+run() {
+  case "$1" in
+    release) tests/clients/install.sh; part release ;;
+    asan-ubsan) part asan-ubsan ;;
+    tsan) part tsan ;;
+    fuzz) part fuzz -DLORAMUX_FUZZ_SECONDS=8 ;;
+    all)
+      part release -DLORAMUX_LONG_TESTS=ON
+      cmake --build --preset release --target benchmarks
+      part asan-ubsan -DLORAMUX_LONG_TESTS=ON -DLORAMUX_TEST_LABELS= -DLORAMUX_BUILD_LABORATORY=ON
+      part tsan -DLORAMUX_LONG_TESTS=ON "-DLORAMUX_TEST_LABELS=threads;e2e"
+      part fuzz -DLORAMUX_FUZZ_SECONDS=300 ;;
+    *) echo "tests/run.sh: unknown part '$1': expected release, asan-ubsan, tsan, fuzz or all" >&2; exit 2 ;;
   esac
-done
+}
+
+parts=("$@")
+[ ${#parts[@]} -eq 0 ] && parts=(release asan-ubsan tsan fuzz)
+for name in "${parts[@]}"; do run "$name"; done

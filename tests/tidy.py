@@ -4,13 +4,25 @@
 - `src/` may read clocks, environment and randomness only in base/ (time is an argument, randomness is injected).
 - A room includes only itself and the rooms that its CMakeLists.txt lists (and what those list).
 - Every source file is listed by a CMakeLists.txt, and every test binary is run by ctest.
-- No file names the house's own unfinished business, a tab in C++ code, or a line over 140 columns.
+- No file names unfinished business. C++ has no tab and no line over 120 columns, and is formatted (`make format`).
+- Comments and pages avoid the words that made them hard to read. Sentences of README and docs/guide have at most 45
+  words, README has at most 900. Links and anchors of all pages lead somewhere.
 """
 import pathlib
 import re
+import shutil
+import subprocess
 import sys
+import urllib.parse
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from markdown import ROOT, all_pages, links, name_of, paragraphs, runnable_pages, sentences, slugs, split_page, visible, words
+
+MAX_COLUMNS = 120
+MAX_SENTENCE_WORDS = 45
+MAX_README_WORDS = 900
+BANNED_WORDS = re.compile(r"\b(nobody|whoever|somebody|everybody|anybody|those\s+who|of\s+who|he|his|him|for\s+ever|"
+                          r"so\s+much\s+later)\b", re.IGNORECASE)
+CLANG_FORMAT = "clang-format-14"
 BANNED = {
     r"steady_clock::now|system_clock::now|high_resolution_clock": "read a Clock instead (base/clock.h)",
     r"\brand\(|\bsrand\(|random_device|mt19937": "take a seeded Prng (base/prng.h)",
@@ -58,8 +70,15 @@ def check_bans(path, text):
     for number, line in enumerate(text.split("\n"), 1):
         if "\t" in line:
             yield f"{name}:{number}: a tab"
-        if len(line) > 140:
-            yield f"{name}:{number}: {len(line)} columns, at most 140"
+        if len(line) > MAX_COLUMNS and not inside_raw_string(text, number):
+            yield f"{name}:{number}: {len(line)} columns, at most {MAX_COLUMNS}"
+
+
+def inside_raw_string(text, line):
+    """True if the line is part of a raw string: pages of Markdown or HTML, whose lines may be long."""
+    before = "\n".join(text.split("\n")[:line])
+    return before.count('R"(') + before.count('R"--(') > before.count(')"') + before.count(')--"')
+
 
 
 def check_includes(path, text, cache):
@@ -117,6 +136,59 @@ def check_tests_run():
                 yield f"{cmake.relative_to(ROOT)}: {name} is built but ctest does not run it"
 
 
+def check_comments(path, text):
+    """The words of `//` comments, and those of Python's comments and docstrings."""
+    pattern = r"//(.*)$" if path.suffix in (".h", ".cc", ".c", ".rs") else r"#(.*)$"
+    for number, line in enumerate(text.split("\n"), 1):
+        comment = re.search(pattern, line)
+        for word in BANNED_WORDS.finditer(comment.group(1) if comment else ""):
+            yield f"{name_of(path)}:{number}: '{word.group(0)}': name the thing instead (CONTRIBUTING.md, Language)"
+
+
+def check_format(paths):
+    program = shutil.which(CLANG_FORMAT)
+    if program is None:
+        yield f"{CLANG_FORMAT} is missing: tools/setup.sh test installs it"
+        return
+    run = subprocess.run([program, "--dry-run", "--Werror", *map(str, paths)], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    for place in sorted(set(re.findall(r"^(\S+?:\d+):\d+: error", run.stderr, re.MULTILINE))):
+        yield f"{place}: not formatted: run `make format`"
+    if run.returncode != 0 and "error" not in run.stderr:
+        yield f"{CLANG_FORMAT}: {run.stderr.strip()}"
+
+
+def check_pages():
+    prose = {page: split_page(page.read_text(encoding="utf-8"))[1] for page in all_pages()}
+    for page, lines in prose.items():
+        if ROOT / "docs/results" in page.parents:
+            continue
+        for number, line in enumerate(map(visible, lines), 1):
+            for word in BANNED_WORDS.finditer(line):
+                yield f"{name_of(page)}:{number}: '{word.group(0)}': name the thing instead"
+    for page in runnable_pages():
+        for line, text in paragraphs(prose[page]):
+            for sentence in sentences(text):
+                if len(words(sentence)) > MAX_SENTENCE_WORDS:
+                    yield f"{name_of(page)}:{line}: a sentence of {len(words(sentence))} words: {sentence}"
+    count = len((ROOT / "README.md").read_text(encoding="utf-8").split())
+    if count > MAX_README_WORDS:
+        yield f"README.md: {count} words, at most {MAX_README_WORDS}"
+
+
+def check_links():
+    prose = {page: split_page(page.read_text(encoding="utf-8"))[1] for page in all_pages()}
+    for page, lines in prose.items():
+        for line, target in links(lines):
+            if re.match(r"[a-z][a-z0-9+.-]*:", target):
+                continue   # another site
+            path, _, anchor = urllib.parse.unquote(target).partition("#")
+            file = (page.parent / path).resolve() if path else page
+            if not file.exists() or ROOT not in (file, *file.parents):
+                yield f"{name_of(page)}:{line}: {target}: no such file"
+            elif anchor and file in prose and anchor not in slugs(prose[file]):
+                yield f"{name_of(page)}:{line}: {target}: no such heading"
+
+
 def main():
     findings, cache = [], {}
     for path in cpp_files():
@@ -124,6 +196,12 @@ def main():
         findings += check_bans(path, text)
         findings += check_includes(path, text, cache)
         findings += check_listed(path)
+        findings += check_comments(path, text)
+    for path in [*ROOT.glob("tests/*.py"), *ROOT.glob("tools/*.py"), *ROOT.glob("src/text/bindings/src/**/*.rs")]:
+        findings += check_comments(path, path.read_text(encoding="utf-8"))
+    findings += check_format(list(cpp_files()))
+    findings += check_pages()
+    findings += check_links()
     findings += check_unique_types(list(cpp_files()))
     findings += check_tests_run()
     for finding in findings:

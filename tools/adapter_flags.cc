@@ -15,12 +15,33 @@ bool IsLoopback(const std::string& host) {
 
 void AddAdapterFlags(CommandLine& line, AdapterFlags& flags) {
   const std::string group = "Adapters at run time";
-  line.Add({.names = "--enable-runtime-lora", .target = &flags.enable_runtime_lora, .group = group, .help = "Serve /v1/load_lora_adapter and /v1/unload_lora_adapter, and SGLang's forms of them"});
-  line.Add({.names = "--allowed-adapter-root", .target = &flags.allowed_roots, .unit = "DIR", .group = group, .help = "Allow loading adapters from DIR and below. Repeatable; --adapter-dir is always allowed"});
-  line.Add({.names = "--admin-key-file", .target = &flags.admin_key_file, .unit = "FILE", .group = group, .help = "File whose first line is the key that the load and unload routes require"});
-  line.Add({.names = "--insecure-no-admin-key", .target = &flags.insecure_no_admin_key, .group = group, .help = "Let the load and unload routes work without a key; only if --host is a loopback address"});
-  line.Add({.names = "--state-dir", .target = &flags.state_dir, .unit = "DIR", .group = group, .help = "Directory that keeps adapters loaded at run time, and learned output lengths, over restarts"});
-  line.Add({.names = "--adapter-dir-eager", .target = &flags.adapter_dir_eager, .group = group, .help = "Check every adapter of --adapter-dir at the start, and refuse to start if one is broken"});
+  line.Add({.names = "--enable-runtime-lora",
+            .target = &flags.enable_runtime_lora,
+            .group = group,
+            .help = "Serve /v1/load_lora_adapter and /v1/unload_lora_adapter, and SGLang's forms of them"});
+  line.Add({.names = "--allowed-adapter-root",
+            .target = &flags.allowed_roots,
+            .unit = "DIR",
+            .group = group,
+            .help = "Allow loading adapters from DIR and below. Repeatable; --adapter-dir is always allowed"});
+  line.Add({.names = "--admin-key-file",
+            .target = &flags.admin_key_file,
+            .unit = "FILE",
+            .group = group,
+            .help = "File whose first line is the key that the load and unload routes require"});
+  line.Add({.names = "--insecure-no-admin-key",
+            .target = &flags.insecure_no_admin_key,
+            .group = group,
+            .help = "Let the load and unload routes work without a key; only if --host is a loopback address"});
+  line.Add({.names = "--state-dir",
+            .target = &flags.state_dir,
+            .unit = "DIR",
+            .group = group,
+            .help = "Directory that keeps adapters loaded at run time, and learned output lengths, over restarts"});
+  line.Add({.names = "--adapter-dir-eager",
+            .target = &flags.adapter_dir_eager,
+            .group = group,
+            .help = "Check every adapter of --adapter-dir at the start, and refuse to start if one is broken"});
 }
 
 RuntimeFlags EagerAdapters(const RuntimeFlags& runtime, const AdapterFlags& flags) {

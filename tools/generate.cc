@@ -1,25 +1,24 @@
 #include "tools/generate.h"
 
-#include <cstdint>
-#include <string>
-#include <vector>
-#include <memory>
 #include <condition_variable>
+#include <cstdint>
 #include <cstdio>
 #include <deque>
+#include <memory>
 #include <mutex>
+#include <string>
+#include <vector>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
-#include "tools/runtime_flags.h"
 #include "text/chat_template.h"
 #include "text/detokenizer.h"
 #include "text/tokenizer.h"
+#include "tools/runtime_flags.h"
 
 namespace loramux {
 namespace {
-
 
 struct GenerateFlags {
   RuntimeFlags runtime;
@@ -155,19 +154,63 @@ void AddGenerateFlags(CommandLine& line, GenerateFlags& flags) {
   AddRuntimeFlags(line, flags.runtime);
   flags.runtime.log_level = "warn";
   const std::string sampling = "Sampling";
-  line.Add({.names = "-p,--prompt", .target = &flags.prompt, .unit = "TEXT", .help = "The user's message; with --raw, the text to continue", .required = true});
-  line.Add({.names = "--lora", .target = &flags.lora, .unit = "NAME", .help = "Adapter to answer with, by its name in --lora-modules or --adapter-dir", .default_text = "none: the base model"});
+  line.Add({.names = "-p,--prompt",
+            .target = &flags.prompt,
+            .unit = "TEXT",
+            .help = "The user's message; with --raw, the text to continue",
+            .required = true});
+  line.Add({.names = "--lora",
+            .target = &flags.lora,
+            .unit = "NAME",
+            .help = "Adapter to answer with, by its name in --lora-modules or --adapter-dir",
+            .default_text = "none: the base model"});
   line.Add({.names = "--system", .target = &flags.system, .unit = "TEXT", .help = "System message of the chat"});
   line.Add({.names = "--raw", .target = &flags.raw, .help = "Continue the prompt as it is, without the chat template"});
-  line.Add({.names = "-n,--max-tokens", .target = &flags.max_tokens, .unit = "TOKENS", .group = sampling, .help = "Output tokens", .default_text = "as many as fit"});
-  line.Add({.names = "--temperature", .target = &flags.temperature, .unit = "T", .group = sampling, .help = "Sampling temperature; 0: greedy"});
-  line.Add({.names = "--top-k", .target = &flags.top_k, .unit = "N", .group = sampling, .help = "Sample from the N likeliest tokens; 0: from all"});
-  line.Add({.names = "--top-p", .target = &flags.top_p, .unit = "P", .group = sampling, .help = "Sample from the likeliest tokens whose probabilities add up to P"});
-  line.Add({.names = "--min-p", .target = &flags.min_p, .unit = "P", .group = sampling, .help = "Leave out tokens less likely than P times the likeliest"});
-  line.Add({.names = "--repetition-penalty", .target = &flags.repetition_penalty, .unit = "FACTOR", .group = sampling, .help = "Divide the scores of tokens that occurred before; 1: off"});
-  line.Add({.names = "--seed", .target = &flags.seed, .unit = "N", .group = sampling, .help = "Seed of the sampling; the same seed gives the same answer"});
-  line.Add({.names = "--stop", .target = &flags.stop, .unit = "TEXT", .group = sampling, .help = "Texts that end the answer"});
-  line.Add({.names = "--ignore-eos", .target = &flags.ignore_eos, .group = sampling, .help = "Continue after the end-of-sequence token"});
+  line.Add({.names = "-n,--max-tokens",
+            .target = &flags.max_tokens,
+            .unit = "TOKENS",
+            .group = sampling,
+            .help = "Output tokens",
+            .default_text = "as many as fit"});
+  line.Add({.names = "--temperature",
+            .target = &flags.temperature,
+            .unit = "T",
+            .group = sampling,
+            .help = "Sampling temperature; 0: greedy"});
+  line.Add({.names = "--top-k",
+            .target = &flags.top_k,
+            .unit = "N",
+            .group = sampling,
+            .help = "Sample from the N likeliest tokens; 0: from all"});
+  line.Add({.names = "--top-p",
+            .target = &flags.top_p,
+            .unit = "P",
+            .group = sampling,
+            .help = "Sample from the likeliest tokens whose probabilities add up to P"});
+  line.Add({.names = "--min-p",
+            .target = &flags.min_p,
+            .unit = "P",
+            .group = sampling,
+            .help = "Leave out tokens less likely than P times the likeliest"});
+  line.Add({.names = "--repetition-penalty",
+            .target = &flags.repetition_penalty,
+            .unit = "FACTOR",
+            .group = sampling,
+            .help = "Divide the scores of tokens that occurred before; 1: off"});
+  line.Add({.names = "--seed",
+            .target = &flags.seed,
+            .unit = "N",
+            .group = sampling,
+            .help = "Seed of the sampling; the same seed gives the same answer"});
+  line.Add({.names = "--stop",
+            .target = &flags.stop,
+            .unit = "TEXT",
+            .group = sampling,
+            .help = "Texts that end the answer"});
+  line.Add({.names = "--ignore-eos",
+            .target = &flags.ignore_eos,
+            .group = sampling,
+            .help = "Continue after the end-of-sequence token"});
 }
 
 int RunGenerate(const GenerateFlags& flags) {

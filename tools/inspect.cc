@@ -1,21 +1,21 @@
 #include "tools/inspect.h"
 
-#include <string>
-#include <vector>
-#include <memory>
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <set>
+#include <string>
+#include <vector>
 
 #include <fmt/core.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "base/result.h"
 #include "adapter/layout.h"
 #include "base/bytes.h"
+#include "base/result.h"
 #include "formats/adapter_config.h"
 #include "formats/message.h"
 #include "formats/model_config.h"
@@ -24,7 +24,6 @@
 
 namespace loramux {
 namespace {
-
 
 struct InspectFlags {
   std::string directory;
@@ -278,8 +277,15 @@ std::string ReportAsTable(const Report& report) {
 }
 
 void AddInspectFlags(CommandLine& line, InspectFlags& flags) {
-  line.Add({.names = "directory", .target = &flags.directory, .unit = "DIR", .help = "A Hugging Face model directory or a PEFT adapter directory", .required = true});
-  line.Add({.names = "--base", .target = &flags.base, .unit = "DIR", .help = "Check an adapter against this model directory, and print the memory that it takes"});
+  line.Add({.names = "directory",
+            .target = &flags.directory,
+            .unit = "DIR",
+            .help = "A Hugging Face model directory or a PEFT adapter directory",
+            .required = true});
+  line.Add({.names = "--base",
+            .target = &flags.base,
+            .unit = "DIR",
+            .help = "Check an adapter against this model directory, and print the memory that it takes"});
   line.Add({.names = "--json", .target = &flags.json, .help = "Print one JSON object, with numbers as numbers"});
 }
 

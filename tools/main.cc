@@ -1,4 +1,5 @@
-// The program: `loramux COMMAND`. Each command brings its own flags; laboratory.h adds those that serving does not need.
+// The program: `loramux COMMAND`. Each command brings its own flags; laboratory.h adds those that serving does not
+// need.
 #include <string>
 
 #include "tools/command_line/command_line.h"

@@ -14,34 +14,127 @@ constexpr int kOtherOpenFiles = 64;  // besides connections; each registered ada
 
 void AddKeyFlags(CommandLine& line, ProtectionOptions& protection) {
   const std::string group = "Access (files are read again at SIGHUP)";
-  line.Add({.names = "--api-key-file", .target = &protection.api_key_file, .unit = "FILE", .group = group, .help = "JSON file of API keys; without it every client may call", .path = FlagPath::kExistingFile});
-  line.Add({.names = "--tls-cert", .target = &protection.tls.certificate, .unit = "FILE", .group = group, .help = "PEM file with the certificate chain; serves HTTPS"});
-  line.Add({.names = "--tls-key", .target = &protection.tls.key, .unit = "FILE", .group = group, .help = "PEM file with the certificate's private key"});
+  line.Add({.names = "--api-key-file",
+            .target = &protection.api_key_file,
+            .unit = "FILE",
+            .group = group,
+            .help = "JSON file of API keys; without it every client may call",
+            .path = FlagPath::kExistingFile});
+  line.Add({.names = "--tls-cert",
+            .target = &protection.tls.certificate,
+            .unit = "FILE",
+            .group = group,
+            .help = "PEM file with the certificate chain; serves HTTPS"});
+  line.Add({.names = "--tls-key",
+            .target = &protection.tls.key,
+            .unit = "FILE",
+            .group = group,
+            .help = "PEM file with the certificate's private key"});
 }
 
 void AddQuotaFlags(CommandLine& line, ProtectionOptions& protection) {
   const std::string group = "Quotas (a request beyond one gets 429 and Retry-After; 0: no limit)";
   QuotaLimits& each = protection.adapter_limits;
-  line.Add({.names = "--limits-file", .target = &protection.limits_file, .unit = "FILE", .group = group, .help = "JSON file of limits per adapter, which win over the flags below", .path = FlagPath::kExistingFile});
-  line.Add({.names = "--max-queued-requests", .target = &protection.admission.max_queued, .unit = "N", .group = group, .help = "Sequences of all adapters that may wait for their first token", .range = kCount});
-  line.Add({.names = "--adapter-rate", .target = &each.requests_per_second, .unit = "REQUESTS/S", .group = group, .help = "Requests per second, per adapter", .range = {{0.0, 1e9}}});
-  line.Add({.names = "--adapter-burst", .target = &each.burst, .unit = "REQUESTS", .group = group, .help = "Requests at once within --adapter-rate, per adapter; 0: as many as one second allows", .range = {{0.0, 1e9}}});
-  line.Add({.names = "--adapter-token-rate", .target = &each.tokens_per_second, .unit = "TOKENS/S", .group = group, .help = "Prompt and output tokens per second, per adapter", .range = {{0.0, 1e9}}});
-  line.Add({.names = "--adapter-concurrency", .target = &each.concurrency, .unit = "N", .group = group, .help = "Sequences in progress, per adapter", .range = kCount});
-  line.Add({.names = "--adapter-queue", .target = &each.queued, .unit = "N", .group = group, .help = "Sequences that may wait for their first token, per adapter", .range = kCount});
+  line.Add({.names = "--limits-file",
+            .target = &protection.limits_file,
+            .unit = "FILE",
+            .group = group,
+            .help = "JSON file of limits per adapter, which win over the flags below",
+            .path = FlagPath::kExistingFile});
+  line.Add({.names = "--max-queued-requests",
+            .target = &protection.admission.max_queued,
+            .unit = "N",
+            .group = group,
+            .help = "Sequences of all adapters that may wait for their first token",
+            .range = kCount});
+  line.Add({.names = "--adapter-rate",
+            .target = &each.requests_per_second,
+            .unit = "REQUESTS/S",
+            .group = group,
+            .help = "Requests per second, per adapter",
+            .range = {{0.0, 1e9}}});
+  line.Add({.names = "--adapter-burst",
+            .target = &each.burst,
+            .unit = "REQUESTS",
+            .group = group,
+            .help = "Requests at once within --adapter-rate, per adapter; 0: as many as one second allows",
+            .range = {{0.0, 1e9}}});
+  line.Add({.names = "--adapter-token-rate",
+            .target = &each.tokens_per_second,
+            .unit = "TOKENS/S",
+            .group = group,
+            .help = "Prompt and output tokens per second, per adapter",
+            .range = {{0.0, 1e9}}});
+  line.Add({.names = "--adapter-concurrency",
+            .target = &each.concurrency,
+            .unit = "N",
+            .group = group,
+            .help = "Sequences in progress, per adapter",
+            .range = kCount});
+  line.Add({.names = "--adapter-queue",
+            .target = &each.queued,
+            .unit = "N",
+            .group = group,
+            .help = "Sequences that may wait for their first token, per adapter",
+            .range = kCount});
 }
 
 void AddHttpFlags(CommandLine& line, HttpServerOptions& http) {
   const std::string group = "HTTP limits";
-  line.Add({.names = "--max-header-bytes", .target = &http.max_header_bytes, .unit = "BYTES", .group = group, .help = "Largest request header", .range = kBytes});
-  line.Add({.names = "--max-header-fields", .target = &http.max_header_fields, .unit = "N", .group = group, .help = "Largest number of fields in a request header", .range = {{1, 10'000}}});
-  line.Add({.names = "--max-target-bytes", .target = &http.max_target_bytes, .unit = "BYTES", .group = group, .help = "Longest request target", .range = kBytes});
-  line.Add({.names = "--max-connections-per-address", .target = &http.max_connections_per_address, .unit = "N", .group = group, .help = "Open connections of one client address; further ones get 503; 0: no limit", .range = {{0, 1 << 20}}});
-  line.Add({.names = "--idle-timeout", .target = &http.idle_timeout, .unit = "SECONDS", .group = group, .help = "Time that a connection may stay open without a request", .range = kSeconds});
-  line.Add({.names = "--header-timeout", .target = &http.header_timeout, .unit = "SECONDS", .group = group, .help = "Time for a request header, and for the TLS handshake", .range = kSeconds});
-  line.Add({.names = "--body-timeout", .target = &http.body_timeout, .unit = "SECONDS", .group = group, .help = "Time for a request body, plus what --min-body-rate adds for the bytes received", .range = kSeconds});
-  line.Add({.names = "--min-body-rate", .target = &http.min_body_bytes_per_second, .unit = "BYTES/S", .group = group, .help = "Rate at which received body bytes extend --body-timeout", .range = {{1, 1e12}}});
-  line.Add({.names = "--write-timeout", .target = &http.write_timeout, .unit = "SECONDS", .group = group, .help = "Time that a client may go without reading", .range = kSeconds});
+  line.Add({.names = "--max-header-bytes",
+            .target = &http.max_header_bytes,
+            .unit = "BYTES",
+            .group = group,
+            .help = "Largest request header",
+            .range = kBytes});
+  line.Add({.names = "--max-header-fields",
+            .target = &http.max_header_fields,
+            .unit = "N",
+            .group = group,
+            .help = "Largest number of fields in a request header",
+            .range = {{1, 10'000}}});
+  line.Add({.names = "--max-target-bytes",
+            .target = &http.max_target_bytes,
+            .unit = "BYTES",
+            .group = group,
+            .help = "Longest request target",
+            .range = kBytes});
+  line.Add({.names = "--max-connections-per-address",
+            .target = &http.max_connections_per_address,
+            .unit = "N",
+            .group = group,
+            .help = "Open connections of one client address; further ones get 503; 0: no limit",
+            .range = {{0, 1 << 20}}});
+  line.Add({.names = "--idle-timeout",
+            .target = &http.idle_timeout,
+            .unit = "SECONDS",
+            .group = group,
+            .help = "Time that a connection may stay open without a request",
+            .range = kSeconds});
+  line.Add({.names = "--header-timeout",
+            .target = &http.header_timeout,
+            .unit = "SECONDS",
+            .group = group,
+            .help = "Time for a request header, and for the TLS handshake",
+            .range = kSeconds});
+  line.Add({.names = "--body-timeout",
+            .target = &http.body_timeout,
+            .unit = "SECONDS",
+            .group = group,
+            .help = "Time for a request body, plus what --min-body-rate adds for the bytes received",
+            .range = kSeconds});
+  line.Add({.names = "--min-body-rate",
+            .target = &http.min_body_bytes_per_second,
+            .unit = "BYTES/S",
+            .group = group,
+            .help = "Rate at which received body bytes extend --body-timeout",
+            .range = {{1, 1e12}}});
+  line.Add({.names = "--write-timeout",
+            .target = &http.write_timeout,
+            .unit = "SECONDS",
+            .group = group,
+            .help = "Time that a client may go without reading",
+            .range = kSeconds});
 }
 
 }  // namespace

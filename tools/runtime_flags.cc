@@ -179,32 +179,134 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
 }
 
 void AddRuntimeFlags(CommandLine& line, RuntimeFlags& flags) {
-  line.Add({.names = "model", .target = &flags.model_dir, .unit = "DIR", .help = "Hugging Face model directory: config.json, *.safetensors, tokenizer.json", .required = true});
+  line.Add({.names = "model",
+            .target = &flags.model_dir,
+            .unit = "DIR",
+            .help = "Hugging Face model directory: config.json, *.safetensors, tokenizer.json",
+            .required = true});
   const std::string adapters = "Adapters", memory = "Memory", batching = "Batching", machine = "Machine";
-  line.Add({.names = "--lora-modules", .target = &flags.lora_modules, .unit = "NAME=PATH", .group = adapters, .help = "Adapters to serve, each as name=path or as JSON {\"name\", \"path\"}"});
-  line.Add({.names = "--adapter-dir", .target = &flags.adapter_dir, .unit = "DIR", .group = adapters, .help = "Serve every PEFT adapter in DIR/*/ under the name of its folder. `serve` also finds adapters that are added while it runs"});
-  line.Add({.names = "--max-lora-rank", .target = &flags.max_lora_rank, .unit = "RANK", .group = adapters, .help = "Refuse adapters of a higher rank"});
-  line.Add({.names = "--max-loras", .target = &flags.max_loras, .unit = "N", .group = adapters, .help = "Upper bound on different adapters in one batch; 0: bounded by memory only", .default_text = "the preset's, or 0"});
-  line.Add({.names = "--max-cpu-loras", .target = &flags.max_cpu_loras, .unit = "N", .group = adapters, .help = "Accepted for compatibility; --host-memory bounds the host tier in bytes instead"});
-  line.Add({.names = "--lora-dtype", .target = &flags.lora_dtype, .unit = "DTYPE", .group = adapters, .help = "Type of adapter weights in memory: auto (as in the file), f32, bf16 or f16"});
-  line.Add({.names = "--lora-variant", .target = &flags.lora_variant, .unit = "NAME", .group = adapters, .help = "Batched LoRA kernel: mbgmv computes each adapter at its true rank, bgmv pads to the largest rank of the batch"});
-  line.Add({.names = "--device-memory", .target = &flags.device_memory, .unit = "BYTES", .group = memory, .help = "Size of the page pool for KV cache and adapters, as in 2GiB; auto: a quarter of the machine's memory, at most 8 GiB"});
-  line.Add({.names = "--host-memory", .target = &flags.host_memory, .unit = "BYTES", .group = memory, .help = "Size of the host tier, which keeps evicted adapters and KV pages, as in 4GiB; 0: no host tier"});
-  line.Add({.names = "--page-tokens", .target = &flags.page_tokens, .unit = "TOKENS", .group = memory, .help = "Positions in a KV page: 4, 8, 16, 32 or 64; 0: chosen by the model's shape"});
-  line.Add({.names = "--kv-cache-dtype", .target = &flags.kv_dtype, .unit = "DTYPE", .group = memory, .help = "Type of keys and values: auto (the weights' type), f32, bf16 or f16"});
+  line.Add({.names = "--lora-modules",
+            .target = &flags.lora_modules,
+            .unit = "NAME=PATH",
+            .group = adapters,
+            .help = "Adapters to serve, each as name=path or as JSON {\"name\", \"path\"}"});
+  line.Add({.names = "--adapter-dir",
+            .target = &flags.adapter_dir,
+            .unit = "DIR",
+            .group = adapters,
+            .help = "Serve every PEFT adapter in DIR/*/ under the name of its folder. `serve` also finds adapters that "
+                    "are added while it runs"});
+  line.Add({.names = "--max-lora-rank",
+            .target = &flags.max_lora_rank,
+            .unit = "RANK",
+            .group = adapters,
+            .help = "Refuse adapters of a higher rank"});
+  line.Add({.names = "--max-loras",
+            .target = &flags.max_loras,
+            .unit = "N",
+            .group = adapters,
+            .help = "Upper bound on different adapters in one batch; 0: bounded by memory only",
+            .default_text = "the preset's, or 0"});
+  line.Add({.names = "--max-cpu-loras",
+            .target = &flags.max_cpu_loras,
+            .unit = "N",
+            .group = adapters,
+            .help = "Accepted for compatibility; --host-memory bounds the host tier in bytes instead"});
+  line.Add({.names = "--lora-dtype",
+            .target = &flags.lora_dtype,
+            .unit = "DTYPE",
+            .group = adapters,
+            .help = "Type of adapter weights in memory: auto (as in the file), f32, bf16 or f16"});
+  line.Add({.names = "--lora-variant",
+            .target = &flags.lora_variant,
+            .unit = "NAME",
+            .group = adapters,
+            .help = "Batched LoRA kernel: mbgmv computes each adapter at its true rank, bgmv pads to the largest rank "
+                    "of the batch"});
+  line.Add({.names = "--device-memory",
+            .target = &flags.device_memory,
+            .unit = "BYTES",
+            .group = memory,
+            .help = "Size of the page pool for KV cache and adapters, as in 2GiB; auto: a quarter of the machine's "
+                    "memory, at most 8 GiB"});
+  line.Add({.names = "--host-memory",
+            .target = &flags.host_memory,
+            .unit = "BYTES",
+            .group = memory,
+            .help = "Size of the host tier, which keeps evicted adapters and KV pages, as in 4GiB; 0: no host tier"});
+  line.Add({.names = "--page-tokens",
+            .target = &flags.page_tokens,
+            .unit = "TOKENS",
+            .group = memory,
+            .help = "Positions in a KV page: 4, 8, 16, 32 or 64; 0: chosen by the model's shape"});
+  line.Add({.names = "--kv-cache-dtype",
+            .target = &flags.kv_dtype,
+            .unit = "DTYPE",
+            .group = memory,
+            .help = "Type of keys and values: auto (the weights' type), f32, bf16 or f16"});
   std::string regimes;
   for (const CacheRegime& regime : CacheRegimes()) regimes += (regimes.empty() ? "" : ", ") + std::string(regime.name);
-  line.Add({.names = "--cache,--eviction", .target = &flags.cache, .unit = "NAME", .group = memory, .help = "Cache regime, which decides what stays in memory and what is evicted first: " + regimes, .default_text = "the preset's, or loramux"});
-  line.Add({.names = "--adapter-prefetch", .target = &flags.adapter_prefetch, .unit = "POLICY", .group = memory, .help = "Load adapters before a request asks for them: none, or histogram (by each adapter's history of idle times)"});
-  line.Add({.names = "--enable-prefix-caching,!--no-enable-prefix-caching", .target = &flags.prefix_cache, .group = memory, .help = "Reuse keys and values of earlier requests that had the same adapter content and the same first tokens", .default_text = "the preset's, or on"});
-  line.Add({.names = "--max-model-len", .target = &flags.max_model_len, .unit = "TOKENS", .group = batching, .help = "Positions of a sequence, prompt and output together; 0: the model's own limit"});
-  line.Add({.names = "--max-num-seqs", .target = &flags.max_num_seqs, .unit = "N", .group = batching, .help = "Requests in one batch"});
-  line.Add({.names = "--max-num-batched-tokens", .target = &flags.max_num_batched_tokens, .unit = "TOKENS", .group = batching, .help = "Tokens computed in one step", .default_text = "512, or as many as a preset with whole prompts needs"});
-  line.Add({.names = "--prefill-chunk", .target = &flags.prefill_chunk, .unit = "TOKENS", .group = batching, .help = "Prompt tokens of one request that one step computes", .default_text = "256, or whole prompts where the preset has them"});
-  line.Add({.names = "--served-model-name", .target = &flags.served_model_names, .unit = "NAME", .help = "Names of the base model in requests", .default_text = "the name of its folder"});
-  line.Add({.names = "--threads", .target = &flags.threads, .unit = "N", .group = machine, .help = "Kernel threads; 0: one per processor"});
-  line.Add({.names = "--log-level", .target = &flags.log_level, .unit = "LEVEL", .group = machine, .help = "Least severe log records to write: trace, debug, info, warn, error or off"});
-  line.Add({.names = "--log-format", .target = &flags.log_format, .unit = "FORMAT", .group = machine, .help = "text writes a line per record, json an object per line", .choices = {"text", "json"}});
+  line.Add({.names = "--cache,--eviction",
+            .target = &flags.cache,
+            .unit = "NAME",
+            .group = memory,
+            .help = "Cache regime, which decides what stays in memory and what is evicted first: " + regimes,
+            .default_text = "the preset's, or loramux"});
+  line.Add({.names = "--adapter-prefetch",
+            .target = &flags.adapter_prefetch,
+            .unit = "POLICY",
+            .group = memory,
+            .help = "Load adapters before a request asks for them: none, or histogram (by each adapter's history of "
+                    "idle times)"});
+  line.Add(
+      {.names = "--enable-prefix-caching,!--no-enable-prefix-caching",
+       .target = &flags.prefix_cache,
+       .group = memory,
+       .help = "Reuse keys and values of earlier requests that had the same adapter content and the same first tokens",
+       .default_text = "the preset's, or on"});
+  line.Add({.names = "--max-model-len",
+            .target = &flags.max_model_len,
+            .unit = "TOKENS",
+            .group = batching,
+            .help = "Positions of a sequence, prompt and output together; 0: the model's own limit"});
+  line.Add({.names = "--max-num-seqs",
+            .target = &flags.max_num_seqs,
+            .unit = "N",
+            .group = batching,
+            .help = "Requests in one batch"});
+  line.Add({.names = "--max-num-batched-tokens",
+            .target = &flags.max_num_batched_tokens,
+            .unit = "TOKENS",
+            .group = batching,
+            .help = "Tokens computed in one step",
+            .default_text = "512, or as many as a preset with whole prompts needs"});
+  line.Add({.names = "--prefill-chunk",
+            .target = &flags.prefill_chunk,
+            .unit = "TOKENS",
+            .group = batching,
+            .help = "Prompt tokens of one request that one step computes",
+            .default_text = "256, or whole prompts where the preset has them"});
+  line.Add({.names = "--served-model-name",
+            .target = &flags.served_model_names,
+            .unit = "NAME",
+            .help = "Names of the base model in requests",
+            .default_text = "the name of its folder"});
+  line.Add({.names = "--threads",
+            .target = &flags.threads,
+            .unit = "N",
+            .group = machine,
+            .help = "Kernel threads; 0: one per processor"});
+  line.Add({.names = "--log-level",
+            .target = &flags.log_level,
+            .unit = "LEVEL",
+            .group = machine,
+            .help = "Least severe log records to write: trace, debug, info, warn, error or off"});
+  line.Add({.names = "--log-format",
+            .target = &flags.log_format,
+            .unit = "FORMAT",
+            .group = machine,
+            .help = "text writes a line per record, json an object per line",
+            .choices = {"text", "json"}});
 }
 
 Result<std::vector<NamedPath>> AdaptersOf(const RuntimeFlags& flags) {

@@ -9,8 +9,8 @@
 
 #include "base/result.h"
 #include "engine/runtime.h"
-#include "tools/schedule_flags.h"
 #include "tools/command_line/command_line.h"
+#include "tools/schedule_flags.h"
 
 namespace loramux {
 

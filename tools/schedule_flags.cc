@@ -30,13 +30,48 @@ Result<LaneCountRule> CountRule(const std::string& text) {
 
 void AddScheduleFlags(CommandLine& line, ScheduleFlags& flags) {
   const std::string group = "Order of service";
-  line.Add({.names = "--schedule", .target = &flags.schedule, .unit = "ORDER", .group = group, .help = "Order in which waiting requests of a tenant are admitted: " + Listed(QueueOrderNames()), .default_text = "the preset's, or fifo"});
-  line.Add({.names = "--age-bound", .target = &flags.age_bound_seconds, .unit = "SECONDS", .group = group, .help = "Seconds after which a waiting request is served first within its tenant, in any order", .range = {{0.1, 86400.0}}});
-  line.Add({.names = "--ttft-objective", .target = &flags.ttft_objective_seconds, .unit = "SECONDS", .group = group, .help = "Time to first token that --schedule objective aims at: it minimises requests that miss it", .range = {{0.001, 86400.0}}});
-  line.Add({.names = "--request-size", .target = &flags.request_size, .unit = "FORM", .group = group, .help = "Size of a request for mlq: product or sum of input, predicted output and adapter size, or output alone", .default_text = "the preset's, or product"});
-  line.Add({.names = "--lane-count", .target = &flags.lane_count, .unit = "RULE", .group = group, .help = "Number of mlq lanes: worth-it adds a lane while it pays, least-squares follows Chameleon (nearly always 4)"});
-  line.Add({.names = "--length-predictor", .target = &flags.length_predictor, .unit = "NAME", .group = group, .help = "Source of predicted output lengths: history (per adapter, kept in --state-dir), proxy (a model that reads the prompt) or none"});
-  line.Add({.names = "--length-proxy", .target = &flags.length_proxy, .unit = "DIR", .group = group, .help = "Model of the proxy: a Hugging Face BertForSequenceClassification over ranges of output tokens"});
+  line.Add({.names = "--schedule",
+            .target = &flags.schedule,
+            .unit = "ORDER",
+            .group = group,
+            .help = "Order in which waiting requests of a tenant are admitted: " + Listed(QueueOrderNames()),
+            .default_text = "the preset's, or fifo"});
+  line.Add({.names = "--age-bound",
+            .target = &flags.age_bound_seconds,
+            .unit = "SECONDS",
+            .group = group,
+            .help = "Seconds after which a waiting request is served first within its tenant, in any order",
+            .range = {{0.1, 86400.0}}});
+  line.Add({.names = "--ttft-objective",
+            .target = &flags.ttft_objective_seconds,
+            .unit = "SECONDS",
+            .group = group,
+            .help = "Time to first token that --schedule objective aims at: it minimises requests that miss it",
+            .range = {{0.001, 86400.0}}});
+  line.Add(
+      {.names = "--request-size",
+       .target = &flags.request_size,
+       .unit = "FORM",
+       .group = group,
+       .help = "Size of a request for mlq: product or sum of input, predicted output and adapter size, or output alone",
+       .default_text = "the preset's, or product"});
+  line.Add({.names = "--lane-count",
+            .target = &flags.lane_count,
+            .unit = "RULE",
+            .group = group,
+            .help = "Number of mlq lanes: worth-it adds a lane while it pays, least-squares follows Chameleon (nearly "
+                    "always 4)"});
+  line.Add({.names = "--length-predictor",
+            .target = &flags.length_predictor,
+            .unit = "NAME",
+            .group = group,
+            .help = "Source of predicted output lengths: history (per adapter, kept in --state-dir), proxy (a model "
+                    "that reads the prompt) or none"});
+  line.Add({.names = "--length-proxy",
+            .target = &flags.length_proxy,
+            .unit = "DIR",
+            .group = group,
+            .help = "Model of the proxy: a Hugging Face BertForSequenceClassification over ranges of output tokens"});
 }
 
 Status ApplyScheduleFlags(const ScheduleFlags& flags, RuntimeOptions& options) {

@@ -1,23 +1,19 @@
 #include "tools/serve.h"
 
-#include <cstdint>
-#include <string>
 #include <algorithm>
 #include <condition_variable>
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <pthread.h>
 
 #include <fmt/core.h>
 
-#include "server/http_options.h"
-#include "server/metrics.h"
-#include "tools/adapter_flags.h"
-#include "tools/runtime_flags.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/prng.h"
@@ -25,16 +21,19 @@
 #include "engine/history_keeper.h"
 #include "schedule/presets.h"
 #include "server/engine_service.h"
+#include "server/http_options.h"
 #include "server/length_guesser.h"
+#include "server/metrics.h"
 #include "server/server.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
+#include "tools/adapter_flags.h"
 #include "tools/protection_flags.h"
+#include "tools/runtime_flags.h"
 #include "tools/service_notify.h"
 
 namespace loramux {
 namespace {
-
 
 struct ServeFlags {
   RuntimeFlags runtime;
@@ -227,31 +226,121 @@ void AddServeFlags(CommandLine& line, ServeFlags& flags) {
   AddRuntimeFlags(line, flags.runtime);
   AddAdapterFlags(line, flags.adapters);
   const std::string http = "HTTP";
-  line.Add({.names = "--host", .target = &flags.http.host, .unit = "ADDRESS", .group = http, .help = "Address to listen on; the default is reachable from this machine only"});
-  line.Add({.names = "--port", .target = &flags.http.port, .unit = "PORT", .group = http, .help = "TCP port to listen on; 0 takes a free one"});
-  line.Add({.names = "--http-threads", .target = &flags.http.threads, .unit = "N", .group = http, .help = "Threads that serve connections", .range = {{1, 256}}});
-  line.Add({.names = "--max-body-size", .target = &flags.max_body_size, .unit = "BYTES", .group = http, .help = "Largest request body, as in 16MiB; a larger one gets 413"});
-  line.Add({.names = "--max-unread-output", .target = &flags.max_unread_output, .unit = "BYTES", .group = http, .help = "Output that may wait for a slow client, as in 1MiB; a client that is further behind is disconnected"});
-  line.Add({.names = "--max-connections", .target = &flags.http.max_connections, .unit = "N", .group = http, .help = "Open connections at a time; further ones get 503", .range = {{1, 1 << 20}}});
-  line.Add({.names = "--drain-timeout", .target = &flags.drain_timeout_seconds, .unit = "SECONDS", .group = http, .help = "Time that running requests get to finish after SIGTERM or SIGINT", .range = {{0.0, 86400.0}}});
-  line.Add({.names = "--metrics-top-adapters", .target = &flags.metrics.top_adapters, .unit = "N", .group = http, .help = "Adapters that have series of their own in /metrics: the busiest. The others are summed up as 'other'", .range = {{1, 10000}}});
-  line.Add({.names = "--allowed-origins", .target = &flags.http.allowed_origins, .unit = "ORIGIN", .group = http, .help = "Origins of web pages that may call this server (CORS), as in https://chat.example.com; * allows all", .comma_list = true});
-  line.Add({.names = "--sse-keepalive", .target = &flags.sse_keepalive_seconds, .unit = "SECONDS", .group = http, .help = "Idle time after which a stream carries a comment line, so that proxies keep it open; 0: never", .range = {{0.0, 3600.0}}});
+  line.Add({.names = "--host",
+            .target = &flags.http.host,
+            .unit = "ADDRESS",
+            .group = http,
+            .help = "Address to listen on; the default is reachable from this machine only"});
+  line.Add({.names = "--port",
+            .target = &flags.http.port,
+            .unit = "PORT",
+            .group = http,
+            .help = "TCP port to listen on; 0 takes a free one"});
+  line.Add({.names = "--http-threads",
+            .target = &flags.http.threads,
+            .unit = "N",
+            .group = http,
+            .help = "Threads that serve connections",
+            .range = {{1, 256}}});
+  line.Add({.names = "--max-body-size",
+            .target = &flags.max_body_size,
+            .unit = "BYTES",
+            .group = http,
+            .help = "Largest request body, as in 16MiB; a larger one gets 413"});
+  line.Add(
+      {.names = "--max-unread-output",
+       .target = &flags.max_unread_output,
+       .unit = "BYTES",
+       .group = http,
+       .help = "Output that may wait for a slow client, as in 1MiB; a client that is further behind is disconnected"});
+  line.Add({.names = "--max-connections",
+            .target = &flags.http.max_connections,
+            .unit = "N",
+            .group = http,
+            .help = "Open connections at a time; further ones get 503",
+            .range = {{1, 1 << 20}}});
+  line.Add({.names = "--drain-timeout",
+            .target = &flags.drain_timeout_seconds,
+            .unit = "SECONDS",
+            .group = http,
+            .help = "Time that running requests get to finish after SIGTERM or SIGINT",
+            .range = {{0.0, 86400.0}}});
+  line.Add(
+      {.names = "--metrics-top-adapters",
+       .target = &flags.metrics.top_adapters,
+       .unit = "N",
+       .group = http,
+       .help = "Adapters that have series of their own in /metrics: the busiest. The others are summed up as 'other'",
+       .range = {{1, 10000}}});
+  line.Add(
+      {.names = "--allowed-origins",
+       .target = &flags.http.allowed_origins,
+       .unit = "ORIGIN",
+       .group = http,
+       .help = "Origins of web pages that may call this server (CORS), as in https://chat.example.com; * allows all",
+       .comma_list = true});
+  line.Add({.names = "--sse-keepalive",
+            .target = &flags.sse_keepalive_seconds,
+            .unit = "SECONDS",
+            .group = http,
+            .help = "Idle time after which a stream carries a comment line, so that proxies keep it open; 0: never",
+            .range = {{0.0, 3600.0}}});
   std::string presets;
   for (const Preset& preset : Presets()) presets += (presets.empty() ? "" : ", ") + std::string(preset.name);
-  line.Add({.names = "--preset", .target = &flags.runtime.preset, .unit = "NAME", .help = "A whole system by name: cache regime, queue order, fairness and prefill mode. Other flags win over it. One of " + presets + " (loramux simulate --list-presets explains them)"});
+  line.Add({.names = "--preset",
+            .target = &flags.runtime.preset,
+            .unit = "NAME",
+            .help = "A whole system by name: cache regime, queue order, fairness and prefill mode. Other flags win "
+                    "over it. One of " +
+                    presets + " (loramux simulate --list-presets explains them)"});
   AddScheduleFlags(line, flags.runtime.schedule);
-  line.Add({.names = "--profile", .target = &flags.runtime.profile, .unit = "FILE", .group = "Order of service", .help = "A file of `loramux profile` for a model of this shape. The planner then uses its measured times for bypasses, lane quotas and reloads", .default_text = "none: learned while serving"});
+  line.Add({.names = "--profile",
+            .target = &flags.runtime.profile,
+            .unit = "FILE",
+            .group = "Order of service",
+            .help = "A file of `loramux profile` for a model of this shape. The planner then uses its measured times "
+                    "for bypasses, lane quotas and reloads",
+            .default_text = "none: learned while serving"});
   const std::string fairness = "Fairness";
-  line.Add({.names = "--fairness", .target = &flags.runtime.fairness, .unit = "POLICY", .group = fairness, .help = "Order among tenants: vtc serves the tenant that received the least service; none serves in order of arrival", .default_text = "the preset's, or vtc"});
-  line.Add({.names = "--tenant-weight", .target = &flags.runtime.tenant_weights, .unit = "NAME=WEIGHT", .group = fairness, .help = "Share of a tenant relative to the others, whose weight is 1. Repeatable"});
-  line.Add({.names = "--fairness-max-wait", .target = &flags.runtime.fairness_max_wait_seconds, .unit = "SECONDS", .group = fairness, .help = "Time without service after which a tenant is served next, whatever it received before", .range = {{0.0, 86400.0}}});
-  line.Add({.names = "--ignore-fairness-header", .target = &flags.ignore_fairness_header, .group = fairness, .help = "Make the adapter the tenant even if a request carries x-gateway-inference-fairness-id"});
+  line.Add({.names = "--fairness",
+            .target = &flags.runtime.fairness,
+            .unit = "POLICY",
+            .group = fairness,
+            .help = "Order among tenants: vtc serves the tenant that received the least service; none serves in order "
+                    "of arrival",
+            .default_text = "the preset's, or vtc"});
+  line.Add({.names = "--tenant-weight",
+            .target = &flags.runtime.tenant_weights,
+            .unit = "NAME=WEIGHT",
+            .group = fairness,
+            .help = "Share of a tenant relative to the others, whose weight is 1. Repeatable"});
+  line.Add({.names = "--fairness-max-wait",
+            .target = &flags.runtime.fairness_max_wait_seconds,
+            .unit = "SECONDS",
+            .group = fairness,
+            .help = "Time without service after which a tenant is served next, whatever it received before",
+            .range = {{0.0, 86400.0}}});
+  line.Add({.names = "--ignore-fairness-header",
+            .target = &flags.ignore_fairness_header,
+            .group = fairness,
+            .help = "Make the adapter the tenant even if a request carries x-gateway-inference-fairness-id"});
   AddProtectionFlags(line, flags.http, flags.protection);
   const std::string recording = "Recording";
-  line.Add({.names = "--record", .target = &flags.record, .unit = "FILE", .group = recording, .help = "Record the engine's inputs and a digest of its plans for `loramux simulate --replay`. The file holds no text of requests or answers"});
-  line.Add({.names = "--record-limit", .target = &flags.record_limit, .unit = "BYTES", .group = recording, .help = "Size at which a recording ends"});
-  line.Add({.names = "--seed", .target = &flags.seed, .unit = "N", .help = "Seed of requests that bring none; 0 takes one from the clock"});
+  line.Add({.names = "--record",
+            .target = &flags.record,
+            .unit = "FILE",
+            .group = recording,
+            .help = "Record the engine's inputs and a digest of its plans for `loramux simulate --replay`. The file "
+                    "holds no text of requests or answers"});
+  line.Add({.names = "--record-limit",
+            .target = &flags.record_limit,
+            .unit = "BYTES",
+            .group = recording,
+            .help = "Size at which a recording ends"});
+  line.Add({.names = "--seed",
+            .target = &flags.seed,
+            .unit = "N",
+            .help = "Seed of requests that bring none; 0 takes one from the clock"});
 }
 
 int RunServe(const ServeFlags& flags) {

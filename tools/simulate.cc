@@ -1,10 +1,10 @@
 #include "tools/simulate.h"
 
-#include <memory>
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 
 #include <fmt/core.h>
 #include <unistd.h>
@@ -30,65 +30,269 @@ std::string Names(const Range& range, Name name) {
 void AddDeviceFlags(CommandLine& line, SimulateFlags& flags) {
   const std::string group = "Device";
   const auto name = [](const auto& shape) { return shape.name; };
-  line.Add({.names = "--device", .target = &flags.device, .unit = "NAME", .group = group, .help = "Device to simulate, one of " + Names(DeviceShapes(), name)});
-  line.Add({.names = "--model", .target = &flags.model, .unit = "DIR or NAME", .group = group, .help = "Directory with a model's config.json, or one of " + Names(ModelShapes(), name)});
-  line.Add({.names = "--profile", .target = &flags.profile, .unit = "FILE", .group = group, .help = "A file of `loramux profile`. Steps and transfers take its measured times instead of --device's rates; memory stays --device's", .path = FlagPath::kExistingFile});
-  line.Add({.names = "--gpus", .target = &flags.gpus, .unit = "N", .group = group, .help = "Devices that act as one by tensor parallelism"});
-  line.Add({.names = "--memory-share", .target = &flags.memory_share, .unit = "SHARE", .group = group, .help = "Share of the device's memory that may be used", .range = {{0.01, 1.0}}});
-  line.Add({.names = "--host-link", .target = &flags.host_link_gb, .unit = "GB/S", .group = group, .help = "Measured bandwidth from host to device", .default_text = "four fifths of the published rate, or --profile's", .range = {{0.0, 1e5}}});
-  line.Add({.names = "--host-memory", .target = &flags.host_memory_gb, .unit = "GB", .group = group, .help = "Size of the host tier; 0: none", .range = {{0.0, 1e6}}});
-  line.Add({.names = "--pace", .target = &flags.pace, .unit = "FILE", .group = group, .help = "CSV file of seconds,factor: from each time on, steps take factor times as long (busy neighbours, heat, a power limit). Replaces the pace in --profile", .path = FlagPath::kExistingFile});
-  line.Add({.names = "--steady", .target = &flags.steady, .group = group, .help = "Simulate a machine of constant speed, without the variation that --profile found", .needs = "--profile", .excludes = "--pace"});
-  line.Add({.names = "--adapters-on-disk", .target = &flags.adapters_on_disk, .group = group, .help = "Start with the adapters on disk instead of in host memory"});
+  line.Add({.names = "--device",
+            .target = &flags.device,
+            .unit = "NAME",
+            .group = group,
+            .help = "Device to simulate, one of " + Names(DeviceShapes(), name)});
+  line.Add({.names = "--model",
+            .target = &flags.model,
+            .unit = "DIR or NAME",
+            .group = group,
+            .help = "Directory with a model's config.json, or one of " + Names(ModelShapes(), name)});
+  line.Add({.names = "--profile",
+            .target = &flags.profile,
+            .unit = "FILE",
+            .group = group,
+            .help = "A file of `loramux profile`. Steps and transfers take its measured times instead of --device's "
+                    "rates; memory stays --device's",
+            .path = FlagPath::kExistingFile});
+  line.Add({.names = "--gpus",
+            .target = &flags.gpus,
+            .unit = "N",
+            .group = group,
+            .help = "Devices that act as one by tensor parallelism"});
+  line.Add({.names = "--memory-share",
+            .target = &flags.memory_share,
+            .unit = "SHARE",
+            .group = group,
+            .help = "Share of the device's memory that may be used",
+            .range = {{0.01, 1.0}}});
+  line.Add({.names = "--host-link",
+            .target = &flags.host_link_gb,
+            .unit = "GB/S",
+            .group = group,
+            .help = "Measured bandwidth from host to device",
+            .default_text = "four fifths of the published rate, or --profile's",
+            .range = {{0.0, 1e5}}});
+  line.Add({.names = "--host-memory",
+            .target = &flags.host_memory_gb,
+            .unit = "GB",
+            .group = group,
+            .help = "Size of the host tier; 0: none",
+            .range = {{0.0, 1e6}}});
+  line.Add({.names = "--pace",
+            .target = &flags.pace,
+            .unit = "FILE",
+            .group = group,
+            .help = "CSV file of seconds,factor: from each time on, steps take factor times as long (busy neighbours, "
+                    "heat, a power limit). Replaces the pace in --profile",
+            .path = FlagPath::kExistingFile});
+  line.Add({.names = "--steady",
+            .target = &flags.steady,
+            .group = group,
+            .help = "Simulate a machine of constant speed, without the variation that --profile found",
+            .needs = "--profile",
+            .excludes = "--pace"});
+  line.Add({.names = "--adapters-on-disk",
+            .target = &flags.adapters_on_disk,
+            .group = group,
+            .help = "Start with the adapters on disk instead of in host memory"});
 }
 
 void AddPresetFlags(CommandLine& line, SimulateFlags& flags) {
   const std::string group = "System";
-  line.Add({.names = "--preset", .target = &flags.presets, .unit = "NAME", .group = group, .help = "Presets to compare, separated by commas, or 'all'; --list-presets explains them", .comma_list = true});
+  line.Add({.names = "--preset",
+            .target = &flags.presets,
+            .unit = "NAME",
+            .group = group,
+            .help = "Presets to compare, separated by commas, or 'all'; --list-presets explains them",
+            .comma_list = true});
   line.Add({.names = "--list-presets", .target = &flags.list, .group = group, .help = "Print the presets and exit"});
-  line.Add({.names = "--cache", .target = &flags.cache, .unit = "NAME", .group = group, .help = "Cache regime for all presets", .default_text = "each preset's"});
-  line.Add({.names = "--schedule", .target = &flags.schedule, .unit = "ORDER", .group = group, .help = "Queue order for all presets", .default_text = "each preset's"});
-  line.Add({.names = "--adapter-share", .target = &flags.adapter_share, .unit = "SHARE", .group = group, .help = "Share of memory reserved for adapters, for all presets", .default_text = "each preset's", .range = {{0.0, 0.95}}});
-  line.Add({.names = "--max-num-seqs", .target = &flags.max_num_seqs, .unit = "N", .group = group, .help = "Requests in one batch", .range = {{1, 1 << 20}}});
-  line.Add({.names = "--max-num-batched-tokens", .target = &flags.max_num_batched_tokens, .unit = "TOKENS", .group = group, .help = "Tokens in one step, for presets that prefill in chunks", .range = {{1, 1 << 24}}});
-  line.Add({.names = "--predictor-accuracy", .target = &flags.predictor_accuracy, .unit = "SHARE", .group = group, .help = "Share of output lengths that the predictor guesses right", .range = {{0.0, 1.0}}});
-  line.Add({.names = "--age-bound", .target = &flags.age_bound_seconds, .unit = "SECONDS", .group = group, .help = "Seconds after which a waiting request is served before all others", .range = {{0.001, 1e6}}});
+  line.Add({.names = "--cache",
+            .target = &flags.cache,
+            .unit = "NAME",
+            .group = group,
+            .help = "Cache regime for all presets",
+            .default_text = "each preset's"});
+  line.Add({.names = "--schedule",
+            .target = &flags.schedule,
+            .unit = "ORDER",
+            .group = group,
+            .help = "Queue order for all presets",
+            .default_text = "each preset's"});
+  line.Add({.names = "--adapter-share",
+            .target = &flags.adapter_share,
+            .unit = "SHARE",
+            .group = group,
+            .help = "Share of memory reserved for adapters, for all presets",
+            .default_text = "each preset's",
+            .range = {{0.0, 0.95}}});
+  line.Add({.names = "--max-num-seqs",
+            .target = &flags.max_num_seqs,
+            .unit = "N",
+            .group = group,
+            .help = "Requests in one batch",
+            .range = {{1, 1 << 20}}});
+  line.Add({.names = "--max-num-batched-tokens",
+            .target = &flags.max_num_batched_tokens,
+            .unit = "TOKENS",
+            .group = group,
+            .help = "Tokens in one step, for presets that prefill in chunks",
+            .range = {{1, 1 << 24}}});
+  line.Add({.names = "--predictor-accuracy",
+            .target = &flags.predictor_accuracy,
+            .unit = "SHARE",
+            .group = group,
+            .help = "Share of output lengths that the predictor guesses right",
+            .range = {{0.0, 1.0}}});
+  line.Add({.names = "--age-bound",
+            .target = &flags.age_bound_seconds,
+            .unit = "SECONDS",
+            .group = group,
+            .help = "Seconds after which a waiting request is served before all others",
+            .range = {{0.001, 1e6}}});
 }
 
 void AddWorkloadFlags(CommandLine& line, SimulateFlags& flags) {
   const std::string group = "Load";
   WorkloadOptions& load = flags.workload;
-  line.Add({.names = "--trace", .target = &load.trace, .unit = "FILE", .group = group, .help = "Take lengths from a trace: Azure's CSV, or Mooncake's JSONL with shared prefixes", .path = FlagPath::kExistingFile});
-  line.Add({.names = "--arrivals", .target = &flags.arrivals, .unit = "SOURCE", .group = group, .help = "poisson draws arrival times; trace uses the trace's own", .choices = {"poisson", "trace"}});
-  line.Add({.names = "--clients", .target = &load.clients, .unit = "DIR", .group = group, .help = "Directory of ServeGen client traces: arrivals are theirs, and each client has an adapter", .path = FlagPath::kExistingDirectory});
-  line.Add({.names = "--clients-hour", .target = &load.clients_hour, .unit = "HOURS", .group = group, .help = "Point in the --clients recording at which to begin", .default_text = "0", .range = {{0.0, 1e5}}});
-  line.Add({.names = "--requests", .target = &load.requests, .unit = "N", .group = group, .help = "Number of requests", .default_text = "all of the trace, or 2000"});
-  line.Add({.names = "--rate", .target = &load.rate, .unit = "REQUESTS/S", .group = group, .help = "Mean arrival rate; recorded times are stretched to it"});
-  line.Add({.names = "--input-mean", .target = &load.input_mean, .unit = "TOKENS", .group = group, .help = "Mean prompt length without a trace (log-normal)"});
-  line.Add({.names = "--output-mean", .target = &load.output_mean, .unit = "TOKENS", .group = group, .help = "Mean output length without a trace (log-normal)"});
-  line.Add({.names = "--input-cv", .target = &load.input_cv, .unit = "RATIO", .group = group, .help = "Standard deviation of prompt lengths over their mean; 0: all alike"});
-  line.Add({.names = "--output-cv", .target = &load.output_cv, .unit = "RATIO", .group = group, .help = "Standard deviation of output lengths over their mean; 0: all alike"});
-  line.Add({.names = "--input-scale", .target = &load.input_scale, .unit = "FACTOR", .group = group, .help = "Multiplies the trace's prompt lengths"});
-  line.Add({.names = "--output-scale", .target = &load.output_scale, .unit = "FACTOR", .group = group, .help = "Multiplies the trace's output lengths"});
-  line.Add({.names = "--max-input", .target = &load.max_input, .unit = "TOKENS", .group = group, .help = "Cut longer prompts"});
-  line.Add({.names = "--max-output", .target = &load.max_output, .unit = "TOKENS", .group = group, .help = "Cut longer outputs"});
-  line.Add({.names = "--turns", .target = &load.turns, .unit = "N", .group = group, .help = "Mean number of turns in a session; each prompt begins with the dialogue so far"});
-  line.Add({.names = "--think-seconds", .target = &load.think_seconds, .unit = "SECONDS", .group = group, .help = "Mean time between an answer and the next turn of its session"});
-  line.Add({.names = "--seed", .target = &load.seed, .unit = "N", .group = group, .help = "Seed of everything that is drawn"});
+  line.Add({.names = "--trace",
+            .target = &load.trace,
+            .unit = "FILE",
+            .group = group,
+            .help = "Take lengths from a trace: Azure's CSV, or Mooncake's JSONL with shared prefixes",
+            .path = FlagPath::kExistingFile});
+  line.Add({.names = "--arrivals",
+            .target = &flags.arrivals,
+            .unit = "SOURCE",
+            .group = group,
+            .help = "poisson draws arrival times; trace uses the trace's own",
+            .choices = {"poisson", "trace"}});
+  line.Add({.names = "--clients",
+            .target = &load.clients,
+            .unit = "DIR",
+            .group = group,
+            .help = "Directory of ServeGen client traces: arrivals are theirs, and each client has an adapter",
+            .path = FlagPath::kExistingDirectory});
+  line.Add({.names = "--clients-hour",
+            .target = &load.clients_hour,
+            .unit = "HOURS",
+            .group = group,
+            .help = "Point in the --clients recording at which to begin",
+            .default_text = "0",
+            .range = {{0.0, 1e5}}});
+  line.Add({.names = "--requests",
+            .target = &load.requests,
+            .unit = "N",
+            .group = group,
+            .help = "Number of requests",
+            .default_text = "all of the trace, or 2000"});
+  line.Add({.names = "--rate",
+            .target = &load.rate,
+            .unit = "REQUESTS/S",
+            .group = group,
+            .help = "Mean arrival rate; recorded times are stretched to it"});
+  line.Add({.names = "--input-mean",
+            .target = &load.input_mean,
+            .unit = "TOKENS",
+            .group = group,
+            .help = "Mean prompt length without a trace (log-normal)"});
+  line.Add({.names = "--output-mean",
+            .target = &load.output_mean,
+            .unit = "TOKENS",
+            .group = group,
+            .help = "Mean output length without a trace (log-normal)"});
+  line.Add({.names = "--input-cv",
+            .target = &load.input_cv,
+            .unit = "RATIO",
+            .group = group,
+            .help = "Standard deviation of prompt lengths over their mean; 0: all alike"});
+  line.Add({.names = "--output-cv",
+            .target = &load.output_cv,
+            .unit = "RATIO",
+            .group = group,
+            .help = "Standard deviation of output lengths over their mean; 0: all alike"});
+  line.Add({.names = "--input-scale",
+            .target = &load.input_scale,
+            .unit = "FACTOR",
+            .group = group,
+            .help = "Multiplies the trace's prompt lengths"});
+  line.Add({.names = "--output-scale",
+            .target = &load.output_scale,
+            .unit = "FACTOR",
+            .group = group,
+            .help = "Multiplies the trace's output lengths"});
+  line.Add({.names = "--max-input",
+            .target = &load.max_input,
+            .unit = "TOKENS",
+            .group = group,
+            .help = "Cut longer prompts"});
+  line.Add({.names = "--max-output",
+            .target = &load.max_output,
+            .unit = "TOKENS",
+            .group = group,
+            .help = "Cut longer outputs"});
+  line.Add({.names = "--turns",
+            .target = &load.turns,
+            .unit = "N",
+            .group = group,
+            .help = "Mean number of turns in a session; each prompt begins with the dialogue so far"});
+  line.Add({.names = "--think-seconds",
+            .target = &load.think_seconds,
+            .unit = "SECONDS",
+            .group = group,
+            .help = "Mean time between an answer and the next turn of its session"});
+  line.Add({.names = "--seed",
+            .target = &load.seed,
+            .unit = "N",
+            .group = group,
+            .help = "Seed of everything that is drawn"});
 }
 
 void AddAdapterFlags(CommandLine& line, SimulateFlags& flags) {
   const std::string group = "Adapters";
   WorkloadOptions& load = flags.workload;
-  line.Add({.names = "--adapters", .target = &load.adapters, .unit = "N", .group = group, .help = "Number of adapters; 0: the base model alone"});
-  line.Add({.names = "--ranks", .target = &load.ranks, .unit = "RANK", .group = group, .help = "Ranks of the adapters, in turn, separated by commas", .comma_list = true});
-  line.Add({.names = "--adapter-dir", .target = &flags.adapter_dir, .unit = "DIR", .group = group, .help = "Take the number and the ranks of the adapters from this directory", .path = FlagPath::kExistingDirectory});
-  line.Add({.names = "--lora-targets", .target = &flags.lora_targets, .unit = "LAYER", .group = group, .help = "Layers that the adapters change, separated by commas", .comma_list = true});
-  line.Add({.names = "--popularity", .target = &flags.popularity, .unit = "NAME", .group = group, .help = "Distribution of requests over adapters: uniform, power-law, distinct (in turn) or gaussian"});
-  line.Add({.names = "--exponent", .target = &load.exponent, .unit = "X", .group = group, .help = "Exponent of --popularity power-law", .range = {{0.0, 10.0}}});
-  line.Add({.names = "--deviation", .target = &load.deviation, .unit = "ADAPTERS", .group = group, .help = "Standard deviation of --popularity gaussian"});
-  line.Add({.names = "--rank-popularity", .target = &flags.rank_popularity, .unit = "NAME", .group = group, .help = "Distribution of requests over ranks: uniform, or power-law (low ranks most)"});
-  line.Add({.names = "--base-share", .target = &load.base_share, .unit = "SHARE", .group = group, .help = "Share of requests for the base model", .range = {{0.0, 1.0}}});
+  line.Add({.names = "--adapters",
+            .target = &load.adapters,
+            .unit = "N",
+            .group = group,
+            .help = "Number of adapters; 0: the base model alone"});
+  line.Add({.names = "--ranks",
+            .target = &load.ranks,
+            .unit = "RANK",
+            .group = group,
+            .help = "Ranks of the adapters, in turn, separated by commas",
+            .comma_list = true});
+  line.Add({.names = "--adapter-dir",
+            .target = &flags.adapter_dir,
+            .unit = "DIR",
+            .group = group,
+            .help = "Take the number and the ranks of the adapters from this directory",
+            .path = FlagPath::kExistingDirectory});
+  line.Add({.names = "--lora-targets",
+            .target = &flags.lora_targets,
+            .unit = "LAYER",
+            .group = group,
+            .help = "Layers that the adapters change, separated by commas",
+            .comma_list = true});
+  line.Add({.names = "--popularity",
+            .target = &flags.popularity,
+            .unit = "NAME",
+            .group = group,
+            .help = "Distribution of requests over adapters: uniform, power-law, distinct (in turn) or gaussian"});
+  line.Add({.names = "--exponent",
+            .target = &load.exponent,
+            .unit = "X",
+            .group = group,
+            .help = "Exponent of --popularity power-law",
+            .range = {{0.0, 10.0}}});
+  line.Add({.names = "--deviation",
+            .target = &load.deviation,
+            .unit = "ADAPTERS",
+            .group = group,
+            .help = "Standard deviation of --popularity gaussian"});
+  line.Add({.names = "--rank-popularity",
+            .target = &flags.rank_popularity,
+            .unit = "NAME",
+            .group = group,
+            .help = "Distribution of requests over ranks: uniform, or power-law (low ranks most)"});
+  line.Add({.names = "--base-share",
+            .target = &load.base_share,
+            .unit = "SHARE",
+            .group = group,
+            .help = "Share of requests for the base model",
+            .range = {{0.0, 1.0}}});
 }
 
 Result<std::vector<Preset>> PresetsOf(const SimulateFlags& flags) {
@@ -263,14 +467,47 @@ void AddSimulateFlags(CommandLine& line, SimulateFlags& flags) {
   AddDeviceFlags(line, flags);
   AddPresetFlags(line, flags);
   const std::string group = "Result";
-  line.Add({.names = "--slo", .target = &flags.slo_seconds, .unit = "SECONDS", .group = group, .help = "TTFT objective", .default_text = "5 times the mean time of a request at low load", .range = {{0.0, 1e6}}});
-  line.Add({.names = "--find-load", .target = &flags.find_load, .group = group, .help = "Also search for the highest rate at which 99 % of requests meet the objective"});
-  line.Add({.names = "--json", .target = &flags.json, .unit = "FILE", .group = group, .help = "Write all figures, and the memory's contents over time"});
-  line.Add({.names = "--html", .target = &flags.html, .unit = "FILE", .group = group, .help = "Write a self-contained report with plots"});
+  line.Add({.names = "--slo",
+            .target = &flags.slo_seconds,
+            .unit = "SECONDS",
+            .group = group,
+            .help = "TTFT objective",
+            .default_text = "5 times the mean time of a request at low load",
+            .range = {{0.0, 1e6}}});
+  line.Add({.names = "--find-load",
+            .target = &flags.find_load,
+            .group = group,
+            .help = "Also search for the highest rate at which 99 % of requests meet the objective"});
+  line.Add({.names = "--json",
+            .target = &flags.json,
+            .unit = "FILE",
+            .group = group,
+            .help = "Write all figures, and the memory's contents over time"});
+  line.Add({.names = "--html",
+            .target = &flags.html,
+            .unit = "FILE",
+            .group = group,
+            .help = "Write a self-contained report with plots"});
   const std::string replay = "Replay";
-  line.Add({.names = "--replay", .target = &flags.replay, .unit = "FILE", .group = replay, .help = "Replay a recording of `loramux serve --record`: a like engine on a virtual clock gets the recorded inputs, and every plan is compared. Load, device and presets are the recording's. Exit status 1: a plan differs", .path = FlagPath::kExistingFile});
-  line.Add({.names = "--replay-truncated", .target = &flags.replay_truncated, .group = replay, .help = "Also accept a recording without an end, of a server that was killed"});
-  line.Add({.names = "--check-every", .target = &flags.check_every, .unit = "EVENTS", .group = group, .help = "Verify all accounts after every so many events; for tests", .default_text = "0: never"});
+  line.Add(
+      {.names = "--replay",
+       .target = &flags.replay,
+       .unit = "FILE",
+       .group = replay,
+       .help =
+           "Replay a recording of `loramux serve --record`: a like engine on a virtual clock gets the recorded inputs, "
+           "and every plan is compared. Load, device and presets are the recording's. Exit status 1: a plan differs",
+       .path = FlagPath::kExistingFile});
+  line.Add({.names = "--replay-truncated",
+            .target = &flags.replay_truncated,
+            .group = replay,
+            .help = "Also accept a recording without an end, of a server that was killed"});
+  line.Add({.names = "--check-every",
+            .target = &flags.check_every,
+            .unit = "EVENTS",
+            .group = group,
+            .help = "Verify all accounts after every so many events; for tests",
+            .default_text = "0: never"});
 }
 
 int RunSimulate(SimulateFlags flags) {

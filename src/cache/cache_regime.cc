@@ -11,7 +11,7 @@ namespace {
 constexpr std::array<CacheRegime, 11> kRegimes = {{
     // Without the dependency: a request for an adapter causes its load, after which its history is usable again. So
     // adapter and history are each worth what they save by themselves. The bonus is the best of 0, 60 and 180 seconds
-    // on Mooncake's traces (docs/caching.md).
+    // on Mooncake's traces (docs/design/cache.md).
     {.name = "loramux", .policy = "loramux", .maintain_dependency = false, .host_bonus = 3 * kFrequencyHalfLife},
     {.name = "lru", .policy = "lru"},
     {.name = "gdsf", .policy = "gdsf"},

@@ -1,7 +1,7 @@
 // Eviction policies: which idle adapter or idle KV page is evicted first when memory is short. Adapters and KV pages
 // are scored on one scale. A policy is a pure function of a candidate and of a context that all candidates share. The
 // planner applies it (schedule/scheduler.h); the residency manager and the dependency tree carry the decision out.
-// docs/caching.md explains the policies to an operator.
+// docs/design/cache.md explains the policies to an operator.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@ namespace {
 constexpr int kFirstAgeBits = 28;  // log2 of nanoseconds
 
 // Bounds of the remembered time. For Mooncake's conversations 30 to 100 seconds is right at every cache size
-// (docs/caching.md). It is no longer than that where little is evicted.
+// (docs/design/cache.md). It is no longer than that where little is evicted.
 constexpr double kMostRemembered = 30, kLeastRemembered = 0.25;  // seconds
 constexpr double kRememberedTurnovers = 2;
 

@@ -28,7 +28,7 @@ class ReuseRates {
   // seconds without one. It is the number of visits over the time for which visits are remembered plus the idle time.
   // It never saturates: even after hours the more recent of two pages has the higher rate. In some loads a page with
   // one visit is hardly visited again, in others a page with many visits is; kPriorVisits is a compromise (from
-  // Mooncake's traces, docs/caching.md).
+  // Mooncake's traces, docs/design/cache.md).
   static double Prior(double frequency, double idle_s, double remembered_s) {
     return (kPriorVisits + frequency) / (remembered_s + idle_s);
   }

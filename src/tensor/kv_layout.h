@@ -1,5 +1,5 @@
 // The layout of keys and values in a page of the pool. One page holds the keys and values of `page_tokens` consecutive
-// positions of ONE sequence for ALL layers (docs/architecture.md, Memory).
+// positions of ONE sequence for ALL layers (docs/design/architecture.md, Memory).
 //
 // A page, from its first byte: [layer] { K: [kv_head][head_dim][page_tokens]   V: [kv_head][page_tokens][head_dim] }
 //

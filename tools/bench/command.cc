@@ -1,9 +1,9 @@
 #include "tools/bench/command.h"
 
-#include <memory>
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <sys/resource.h>
 
@@ -217,7 +217,8 @@ int RunBench(BenchFlags flags) {
 
 Command BenchCommand() {
   const auto flags = std::make_shared<BenchFlags>();
-  Command command{.name = "bench", .summary = "Send load to an OpenAI-compatible server, check its answers and measure it"};
+  Command command{.name = "bench",
+                  .summary = "Send load to an OpenAI-compatible server, check its answers and measure it"};
   AddBenchFlags(command.line, *flags);
   command.run = [flags] { return RunBench(*flags); };
   return command;

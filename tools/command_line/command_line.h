@@ -1,6 +1,6 @@
 // The command line as data: every flag of every command with its text, unit, default, environment variable and checks.
-// parse.cc hands the data to CLI11 (the only unit that sees it); reference.cc writes the flag reference, the manual page
-// and the shell completions from the same data.
+// parse.cc hands the data to CLI11 (the only unit that sees it); reference.cc writes the flag reference, the manual
+// page and the shell completions from the same data.
 #pragma once
 
 #include <chrono>
@@ -16,8 +16,8 @@ namespace loramux {
 
 // Where the value of a flag goes. A bool is a switch: the flag takes no value. Vectors take several values.
 // std::chrono::milliseconds are given in seconds.
-using FlagTarget = std::variant<bool*, std::optional<bool>*, int*, std::int64_t*, std::uint64_t*, std::uint16_t*, float*,
-                                double*, std::optional<std::int64_t>*, std::chrono::milliseconds*, std::string*,
+using FlagTarget = std::variant<bool*, std::optional<bool>*, int*, std::int64_t*, std::uint64_t*, std::uint16_t*,
+                                float*, double*, std::optional<std::int64_t>*, std::chrono::milliseconds*, std::string*,
                                 std::vector<std::int64_t>*, std::vector<double>*, std::vector<std::string>*>;
 
 // A path that must exist when the command line is parsed.
@@ -27,7 +27,8 @@ struct Flag {
   // "--port", "-o,--output", "--on,!--no-on" for a switch with a negation; without dashes: a positional argument.
   std::string names;
   FlagTarget target;  // must outlive the parse
-  // Stands for the value in the help text, and names the unit: "SECONDS", "TOKENS", "BYTES", "FILE". Empty for switches.
+  // Stands for the value in the help text, and names the unit: "SECONDS", "TOKENS", "BYTES", "FILE". Empty for
+  // switches.
   std::string unit;
   std::string group;
   std::string help;
@@ -49,8 +50,8 @@ class CommandLine {
   // Reads the flag's default from its target. REQUIRES: a name that no other flag has.
   void Add(Flag flag);
   void set_footer(std::string footer) { footer_ = std::move(footer); }
-  // Adds `--config FILE` (a TOML file whose keys are flags), and reads each flag that the command line does not set from
-  // the environment: LORAMUX_ and the flag's name in capitals, as in LORAMUX_PORT. The command line wins over the
+  // Adds `--config FILE` (a TOML file whose keys are flags), and reads each flag that the command line does not set
+  // from the environment: LORAMUX_ and the flag's name in capitals, as in LORAMUX_PORT. The command line wins over the
   // environment, and the environment over the file.
   void ReadConfiguration() { reads_configuration_ = true; }
 

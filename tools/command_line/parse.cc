@@ -120,9 +120,10 @@ void AddConfigOption(CLI::App& app) {
     if (!entries.ok()) throw CLI::ConfigError(entries.error().message);
     for (const ConfigEntry& entry : *entries) ApplyEntry(app, entry);
   };
-  app.add_option_function<std::string>("--config", apply,
-                                       "TOML file with flags as keys, without dashes: port = 8000. The command line and "
-                                       "the environment win over it")
+  app.add_option_function<std::string>(
+         "--config", apply,
+         "TOML file with flags as keys, without dashes: port = 8000. The command line and "
+         "the environment win over it")
       ->configurable(false)
       ->type_name("FILE")
       ->envname("LORAMUX_CONFIG");

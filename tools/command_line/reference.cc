@@ -87,8 +87,9 @@ std::string MarkdownCommand(const Command& command) {
   }
   for (const auto& [group, flags] : Groups(command.line)) {
     text += fmt::format("\n### {}: {}\n\n", command.name, group.empty() ? "general" : Cell(group));
-    text += configuration ? "| flag | value | default | meaning | environment | key in --config |\n|---|---|---|---|---|---|\n"
-                          : "| flag | value | default | meaning |\n|---|---|---|---|\n";
+    text += configuration
+                ? "| flag | value | default | meaning | environment | key in --config |\n|---|---|---|---|---|---|\n"
+                : "| flag | value | default | meaning |\n|---|---|---|---|\n";
     for (const Flag* flag : flags) text += MarkdownFlag(*flag, configuration);
   }
   return text + "\n";
@@ -104,9 +105,9 @@ std::string Roff(const std::string& text) {
 std::string ManFlag(const Flag& flag) {
   std::string names;
   for (const std::string& name : AllNames(flag)) names += (names.empty() ? "" : ", ") + Roff(name);
-  std::string text = fmt::format(".TP\n\\fB{}\\fR{}\n{}", names,
-                                 IsSwitch(flag) || flag.unit.empty() ? "" : " \\fI" + Roff(flag.unit) + "\\fR",
-                                 Roff(flag.help));
+  std::string text =
+      fmt::format(".TP\n\\fB{}\\fR{}\n{}", names,
+                  IsSwitch(flag) || flag.unit.empty() ? "" : " \\fI" + Roff(flag.unit) + "\\fR", Roff(flag.help));
   if (const std::string valid = ValidValues(flag); !valid.empty()) text += " (" + Roff(valid) + ")";
   return text + fmt::format(". Default: {}.\n", Roff(Default(flag)));
 }
@@ -156,12 +157,13 @@ std::string MarkdownReference(const Program& program) {
 }
 
 std::string ManualPage(const Program& program) {
-  std::string text = fmt::format(".TH LORAMUX 1 \"\" \"loramux {}\" \"User Commands\"\n.SH NAME\nloramux \\- serve one "
-                                 "base language model with hundreds of LoRA adapters\n.SH SYNOPSIS\n.B loramux\n"
-                                 "\\fICOMMAND\\fR [\\fIFLAG\\fR ...]\n.SH DESCRIPTION\nloramux serves a base language "
-                                 "model with hundreds of LoRA adapters behind an OpenAI\\-compatible API. Requests of "
-                                 "different adapters share every batch.\n.SH COMMANDS\n",
-                                 Roff(program.version));
+  std::string text = fmt::format(
+      ".TH LORAMUX 1 \"\" \"loramux {}\" \"User Commands\"\n.SH NAME\nloramux \\- serve one "
+      "base language model with hundreds of LoRA adapters\n.SH SYNOPSIS\n.B loramux\n"
+      "\\fICOMMAND\\fR [\\fIFLAG\\fR ...]\n.SH DESCRIPTION\nloramux serves a base language "
+      "model with hundreds of LoRA adapters behind an OpenAI\\-compatible API. Requests of "
+      "different adapters share every batch.\n.SH COMMANDS\n",
+      Roff(program.version));
   for (const Command& command : program.commands) {
     text += fmt::format(".TP\n.B {}\n{}.\n", Roff(command.name), Roff(command.summary));
   }
@@ -169,7 +171,8 @@ std::string ManualPage(const Program& program) {
     text += fmt::format(".SH \"FLAGS OF {}\"\n", Roff(command.name));
     if (command.line.reads_configuration()) {
       text +=
-          "Each flag is also read from the environment (LORAMUX_ and its name in capitals, as in LORAMUX_PORT) and from "
+          "Each flag is also read from the environment (LORAMUX_ and its name in capitals, as in LORAMUX_PORT) and "
+          "from "
           "the TOML file of \\fB\\-\\-config\\fR (its name without dashes). The command line wins over the "
           "environment, and the environment over the file.\n";
     }
@@ -197,7 +200,8 @@ std::string BashCompletion(const Program& program) {
       }
     }
   }
-  return fmt::format(R"(# bash completion of loramux: source it, or put it into /usr/share/bash-completion/completions/loramux.
+  return fmt::format(
+      R"(# bash completion of loramux: source it, or put it into /usr/share/bash-completion/completions/loramux.
 _loramux() {{
   local current="${{COMP_WORDS[COMP_CWORD]}}" previous="${{COMP_WORDS[COMP_CWORD-1]}}" command="${{COMP_WORDS[1]}}" words
   if [ "$COMP_CWORD" -eq 1 ]; then
@@ -217,7 +221,7 @@ _loramux() {{
 }}
 complete -o filenames -F _loramux loramux
 )",
-                     commands, choices, paths.empty() ? "" : paths.substr(1), cases);
+      commands, choices, paths.empty() ? "" : paths.substr(1), cases);
 }
 
 std::string ZshCompletion(const Program& program) {
@@ -233,8 +237,9 @@ std::string ZshCompletion(const Program& program) {
         if (name.front() != '-') continue;
         cases += fmt::format(" \\\n      '{}[{}]", name, quoted(Brief(flag)));
         if (!IsSwitch(flag)) {
-          const std::string action =
-              TakesPath(flag) ? "_files" : flag.choices.empty() ? " " : "(" + Joined(flag.choices) + ")";
+          const std::string action = TakesPath(flag)        ? "_files"
+                                     : flag.choices.empty() ? " "
+                                                            : "(" + Joined(flag.choices) + ")";
           cases += fmt::format(":{}:{}", quoted(flag.unit), action);
         }
         cases += "'";
@@ -290,8 +295,7 @@ std::string FishCompletion(const Program& program) {
 
 Command ReferenceCommand(const Program& program) {
   const auto format = std::make_shared<std::string>("markdown");
-  Command command{.name = "reference",
-                  .summary = "Print the flag reference, the manual page or a shell completion"};
+  Command command{.name = "reference", .summary = "Print the flag reference, the manual page or a shell completion"};
   command.line.Add({.names = "format",
                     .target = format.get(),
                     .unit = "FORMAT",

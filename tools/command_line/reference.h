@@ -16,7 +16,8 @@ std::string BashCompletion(const Program& program);
 std::string ZshCompletion(const Program& program);
 std::string FishCompletion(const Program& program);
 
-// `loramux reference FORMAT`: prints one of these. `program` must outlive the command; it is read when the command runs.
+// `loramux reference FORMAT`: prints one of these. `program` must outlive the command; it is read when the command
+// runs.
 Command ReferenceCommand(const Program& program);
 
 }  // namespace loramux

@@ -1,8 +1,8 @@
 #include "tools/experiment/command.h"
 
-#include <memory>
 #include <algorithm>
 #include <cstdio>
+#include <memory>
 
 #include <fmt/core.h>
 
@@ -61,14 +61,37 @@ Result<std::vector<Experiment>> FindExperiments(const std::vector<std::string>& 
 }
 
 void AddExperimentFlags(CommandLine& line, ExperimentFlags& flags) {
-  line.Add({.names = "ID", .target = &flags.ids, .unit = "ID", .help = "Experiments by id as in docs/results/experiments.md (ch-11 ...), or 'all'; --list explains them"});
+  line.Add({.names = "ID",
+            .target = &flags.ids,
+            .unit = "ID",
+            .help = "Experiments by id as in docs/results/experiments.md (ch-11 ...), or 'all'; --list explains them"});
   line.Add({.names = "--list", .target = &flags.list, .help = "Print the experiments and exit"});
-  line.Add({.names = "--quick", .target = &flags.quick, .help = "Run a tenth of the requests: a check that it runs, not a result"});
-  line.Add({.names = "--scale", .target = &flags.context.scale, .unit = "FACTOR", .help = "Multiplies the numbers of requests", .range = {{1e-3, 100.0}}});
-  line.Add({.names = "--output", .target = &flags.output, .unit = "DIR", .help = "Directory for ID.md, ID.json, plots and experiments.md"});
-  line.Add({.names = "--data-dir", .target = &flags.context.data_dir, .unit = "DIR", .help = "Directory that holds traces/ with Azure's conversations"});
-  line.Add({.names = "--seed", .target = &flags.context.seed, .unit = "N", .help = "Seed of everything that is drawn; the same seed writes the same bytes"});
-  line.Add({.names = "--threads", .target = &flags.context.threads, .unit = "N", .help = "Simulations at a time; changes no result", .default_text = "one per processor", .range = {{0, 1024}}});
+  line.Add({.names = "--quick",
+            .target = &flags.quick,
+            .help = "Run a tenth of the requests: a check that it runs, not a result"});
+  line.Add({.names = "--scale",
+            .target = &flags.context.scale,
+            .unit = "FACTOR",
+            .help = "Multiplies the numbers of requests",
+            .range = {{1e-3, 100.0}}});
+  line.Add({.names = "--output",
+            .target = &flags.output,
+            .unit = "DIR",
+            .help = "Directory for ID.md, ID.json, plots and experiments.md"});
+  line.Add({.names = "--data-dir",
+            .target = &flags.context.data_dir,
+            .unit = "DIR",
+            .help = "Directory that holds traces/ with Azure's conversations"});
+  line.Add({.names = "--seed",
+            .target = &flags.context.seed,
+            .unit = "N",
+            .help = "Seed of everything that is drawn; the same seed writes the same bytes"});
+  line.Add({.names = "--threads",
+            .target = &flags.context.threads,
+            .unit = "N",
+            .help = "Simulations at a time; changes no result",
+            .default_text = "one per processor",
+            .range = {{0, 1024}}});
   line.set_footer(
       "Each prints what the document reports beside ours, with a verdict:\n"
       "  agrees    same direction, effect within a third of the reported one\n"

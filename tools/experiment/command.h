@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "tools/experiment/experiment.h"
 #include "tools/command_line/command_line.h"
+#include "tools/experiment/experiment.h"
 
 namespace loramux {
 

@@ -1,10 +1,10 @@
 #include "tools/profile/command.h"
 
-#include <memory>
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 
 #include <fmt/core.h>
@@ -302,21 +302,96 @@ void AddProfileFlags(CommandLine& line, ProfileFlags& flags) {
   AddRuntimeFlags(line, flags.runtime);
   flags.runtime.log_level = "warn";
   const std::string measuring = "Measuring";
-  line.Add({.names = "-o,--output", .target = &flags.output, .unit = "FILE", .help = "Profile to write (JSON)", .required = true});
-  line.Add({.names = "--measurements", .target = &flags.measurements, .unit = "FILE", .group = measuring, .help = "Also write every measured step (CSV)"});
-  line.Add({.names = "--ranks", .target = &flags.ranks, .unit = "RANK", .group = measuring, .help = "Measure with random adapters of these ranks, separated by commas", .default_text = "8,16,32,64 if no adapters are given", .range = {{1, 4096}}, .comma_list = true});
-  line.Add({.names = "--random-adapters", .target = &flags.random_adapters, .unit = "N", .group = measuring, .help = "Number of random adapters", .range = {{1, 4096}}});
-  line.Add({.names = "--lora-targets", .target = &flags.lora_targets, .unit = "LAYER", .group = measuring, .help = "Layers that the random adapters change, separated by commas", .comma_list = true});
-  line.Add({.names = "--scratch", .target = &flags.scratch, .unit = "DIR", .group = measuring, .help = "Folder for the random adapters; the disk's read rate is measured there", .default_text = "the system's temporary folder"});
-  line.Add({.names = "--random-weights", .target = &flags.random_weights, .group = measuring, .help = "Use random weights: the model directory needs config.json only"});
-  line.Add({.names = "--quick", .target = &flags.quick, .group = measuring, .help = "Measure fewer points: about a minute for a small model instead of five"});
-  line.Add({.names = "--points", .target = &flags.points, .unit = "N", .group = measuring, .help = "Different steps to measure", .default_text = "400, or 160 with --quick", .range = {{16, 100000}}});
-  line.Add({.names = "--seconds", .target = &flags.seconds, .unit = "SECONDS", .group = measuring, .help = "Time after which step measurements end, but not before 64 points", .default_text = "240, or 45 with --quick", .range = {{0.001, 1e9}}});
-  line.Add({.names = "--engine-seconds", .target = &flags.engine_seconds, .unit = "SECONDS", .group = measuring, .help = "Time to run the whole engine under several loads, which shows what linear terms miss; 0: none", .default_text = "30, or 10 with --quick", .range = {{0.0, 3600.0}}});
-  line.Add({.names = "--rates", .target = &flags.rates, .unit = "REQUESTS/S", .group = measuring, .help = "Request rates for the engine runs, separated by commas", .default_text = "20 to 80 % of what the engine sustains", .range = {{0.001, 1e6}}, .comma_list = true});
-  line.Add({.names = "--input-mean", .target = &flags.input_mean, .unit = "TOKENS", .group = measuring, .help = "Mean prompt length in the engine runs; shorter where the engine is slow", .range = {{2.0, 1e6}}});
-  line.Add({.names = "--output-mean", .target = &flags.output_mean, .unit = "TOKENS", .group = measuring, .help = "Mean output length in the engine runs", .range = {{2.0, 1e6}}});
-  line.Add({.names = "--seed", .target = &flags.seed, .unit = "N", .group = measuring, .help = "Seed for the choice of points and of held-out steps"});
+  line.Add({.names = "-o,--output",
+            .target = &flags.output,
+            .unit = "FILE",
+            .help = "Profile to write (JSON)",
+            .required = true});
+  line.Add({.names = "--measurements",
+            .target = &flags.measurements,
+            .unit = "FILE",
+            .group = measuring,
+            .help = "Also write every measured step (CSV)"});
+  line.Add({.names = "--ranks",
+            .target = &flags.ranks,
+            .unit = "RANK",
+            .group = measuring,
+            .help = "Measure with random adapters of these ranks, separated by commas",
+            .default_text = "8,16,32,64 if no adapters are given",
+            .range = {{1, 4096}},
+            .comma_list = true});
+  line.Add({.names = "--random-adapters",
+            .target = &flags.random_adapters,
+            .unit = "N",
+            .group = measuring,
+            .help = "Number of random adapters",
+            .range = {{1, 4096}}});
+  line.Add({.names = "--lora-targets",
+            .target = &flags.lora_targets,
+            .unit = "LAYER",
+            .group = measuring,
+            .help = "Layers that the random adapters change, separated by commas",
+            .comma_list = true});
+  line.Add({.names = "--scratch",
+            .target = &flags.scratch,
+            .unit = "DIR",
+            .group = measuring,
+            .help = "Folder for the random adapters; the disk's read rate is measured there",
+            .default_text = "the system's temporary folder"});
+  line.Add({.names = "--random-weights",
+            .target = &flags.random_weights,
+            .group = measuring,
+            .help = "Use random weights: the model directory needs config.json only"});
+  line.Add({.names = "--quick",
+            .target = &flags.quick,
+            .group = measuring,
+            .help = "Measure fewer points: about a minute for a small model instead of five"});
+  line.Add({.names = "--points",
+            .target = &flags.points,
+            .unit = "N",
+            .group = measuring,
+            .help = "Different steps to measure",
+            .default_text = "400, or 160 with --quick",
+            .range = {{16, 100000}}});
+  line.Add({.names = "--seconds",
+            .target = &flags.seconds,
+            .unit = "SECONDS",
+            .group = measuring,
+            .help = "Time after which step measurements end, but not before 64 points",
+            .default_text = "240, or 45 with --quick",
+            .range = {{0.001, 1e9}}});
+  line.Add({.names = "--engine-seconds",
+            .target = &flags.engine_seconds,
+            .unit = "SECONDS",
+            .group = measuring,
+            .help = "Time to run the whole engine under several loads, which shows what linear terms miss; 0: none",
+            .default_text = "30, or 10 with --quick",
+            .range = {{0.0, 3600.0}}});
+  line.Add({.names = "--rates",
+            .target = &flags.rates,
+            .unit = "REQUESTS/S",
+            .group = measuring,
+            .help = "Request rates for the engine runs, separated by commas",
+            .default_text = "20 to 80 % of what the engine sustains",
+            .range = {{0.001, 1e6}},
+            .comma_list = true});
+  line.Add({.names = "--input-mean",
+            .target = &flags.input_mean,
+            .unit = "TOKENS",
+            .group = measuring,
+            .help = "Mean prompt length in the engine runs; shorter where the engine is slow",
+            .range = {{2.0, 1e6}}});
+  line.Add({.names = "--output-mean",
+            .target = &flags.output_mean,
+            .unit = "TOKENS",
+            .group = measuring,
+            .help = "Mean output length in the engine runs",
+            .range = {{2.0, 1e6}}});
+  line.Add({.names = "--seed",
+            .target = &flags.seed,
+            .unit = "N",
+            .group = measuring,
+            .help = "Seed for the choice of points and of held-out steps"});
 }
 
 int RunProfile(const ProfileFlags& flags) {
@@ -328,7 +403,8 @@ int RunProfile(const ProfileFlags& flags) {
 
 Command ProfileCommand() {
   const auto flags = std::make_shared<ProfileFlags>();
-  Command command{.name = "profile", .summary = "Measure how long steps and transfers take on this machine, and fit models to it"};
+  Command command{.name = "profile",
+                  .summary = "Measure how long steps and transfers take on this machine, and fit models to it"};
   AddProfileFlags(command.line, *flags);
   command.run = [flags] { return RunProfile(*flags); };
   return command;

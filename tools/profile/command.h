@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "tools/runtime_flags.h"
 #include "tools/command_line/command_line.h"
+#include "tools/runtime_flags.h"
 
 namespace loramux {
 

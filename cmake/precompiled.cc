@@ -1,0 +1,1 @@
+// Nothing: the targets that precompile the shared headers need a source.
