@@ -258,7 +258,7 @@ TEST_F(DemoLoad, CancelledRequestsHarmNobody) {
   std::atomic<int> cancelled{0};
   std::thread vandal([&] {
     Prng prng(7);
-    while (!stop.load()) {
+    while (!stop.load() || cancelled.load() == 0) {  // at least one, however late this thread begins
       GenerationRequest request = tight.Request(questions[prng.NextBelow(questions.size())]);
       request.ignore_eos = true;
       request.max_tokens = 60;
