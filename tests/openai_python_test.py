@@ -167,7 +167,7 @@ class OpenAiPython(unittest.TestCase):
         with self.assertRaises(openai.APITimeoutError):
             hurried.chat.completions.create(model="count", messages=ask("hello"), max_tokens=900, n=128, temperature=1,
                                             extra_body={"ignore_eos": True})
-        self.server.wait_idle(seconds=120)
+        self.server.wait_idle()
 
     def test_many_adapters_at_once(self):
         async def one(client, model, prompt, stream):
@@ -187,7 +187,7 @@ class OpenAiPython(unittest.TestCase):
         self.assertEqual(asyncio.run(everything()), expected)
 
     def expected(self, model, prompt, answer):
-        """The answer that the server gives alone (the demo's adapters are right nearly always, not always)."""
+        """The answer that the server gives to this question alone. The demo's adapters are not right every time."""
         return self.server.chat(model, prompt)[1]["choices"][0]["message"]["content"]
 
 
