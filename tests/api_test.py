@@ -71,7 +71,7 @@ class Api(unittest.TestCase):
 
     def test_tokenize_errors(self):
         for path, body, status, param in [
-                ("/tokenize", {"model": "nobody", "prompt": "x"}, 404, "model"), ("/tokenize", {}, 400, "prompt"),
+                ("/tokenize", {"model": "unknown", "prompt": "x"}, 404, "model"), ("/tokenize", {}, 400, "prompt"),
                 ("/tokenize", {"prompt": 1}, 400, "prompt"), ("/tokenize", {"messages": []}, 400, "messages"),
                 ("/tokenize", {"messages": [{"role": "alien", "content": "x"}]}, 400, "messages"),
                 ("/detokenize", {"tokens": [10**9]}, 400, "tokens[0]"), ("/detokenize", {}, 400, "tokens"),
@@ -101,7 +101,7 @@ class Api(unittest.TestCase):
         self.assertEqual(card["permission"][0]["object"], "model_permission")
         base = self.server.json("GET", "/v1/models/demo")[1]
         self.assertEqual((base["parent"], base["root"]), (None, str(DEMO / "model")))
-        self.assertEqual(self.server.json("GET", "/v1/models/nobody")[1]["error"]["code"], 404)
+        self.assertEqual(self.server.json("GET", "/v1/models/unknown")[1]["error"]["code"], 404)
 
     # ---- Streams ----
 
@@ -131,7 +131,7 @@ class Api(unittest.TestCase):
         blocker.release()
         answer = first + response.read()
         connection.close()
-        refused, _ = server.request("POST", TEXT, {**body, "model": "nobody"})
+        refused, _ = server.request("POST", TEXT, {**body, "model": "unknown"})
         server.stop()
         parts = [part for part in answer.decode().split("\n\n") if part]
         self.assertEqual((response.status, refused), (200, 404))
@@ -159,7 +159,7 @@ class Api(unittest.TestCase):
             self.assertEqual(headers["access-control-allow-origin"], origin)
             self.assertIn("POST", headers["access-control-allow-methods"])
             self.assertEqual(headers["access-control-allow-headers"], "authorization, content-type")
-            for body, expected in ((chat_body(), 200), (chat_body(stream=True), 200), (chat_body(model="nobody"), 404)):
+            for body, expected in ((chat_body(), 200), (chat_body(stream=True), 200), (chat_body(model="unknown"), 404)):
                 status, headers, _ = call(server, "POST", CHAT, json.dumps(body), {"Origin": origin})
                 self.assertEqual((status, headers["access-control-allow-origin"]), (expected, origin))
         for origin in ("https://evil.example", "https://chat.example.com.evil.example", "null"):

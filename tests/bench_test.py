@@ -104,10 +104,10 @@ class AgainstTheDemo(Folder):
         self.assertGreaterEqual(text.count("<svg"), 6)
 
     def test_a_wrong_model_name_is_counted_by_kind(self):
-        run = self.run_bench("--adapters", "nobody,reverse", "--adapter-distribution", "distinct", "--num-requests", 10,
+        run = self.run_bench("--adapters", "unknown,reverse", "--adapter-distribution", "distinct", "--num-requests", 10,
                              "--output-tokens", 2, status=2)
         self.assertEqual(run["summary"]["failures"], {"http_404": 5})
-        self.assertIn("The model `nobody` does not exist.", self.stdout)
+        self.assertIn("The model `unknown` does not exist.", self.stdout)
         self.assertIn("5 of 10 requests failed", self.stderr)
 
     def test_turns_send_the_whole_dialogue(self):

@@ -15,14 +15,14 @@ namespace {
 
 const std::filesystem::path kDemo = std::filesystem::path(LORAMUX_SOURCE_DIR) / "demo";
 
-// Fails the process with the error's words: a test cannot go on without its world.
+// Ends the process with the error's message: a test cannot go on without its world.
 template <typename T>
 T Must(Result<T> result) {
   if (!result.ok()) CheckFailed(__FILE__, __LINE__, result.error().message);
   return std::move(result).value();
 }
 
-// Counts down from the number of requests in flight.
+// Waits for a number of requests to end.
 class Latch {
  public:
   explicit Latch(std::size_t count) : count_(count) {}

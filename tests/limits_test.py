@@ -126,9 +126,9 @@ class ApiKeys(unittest.TestCase):
         self.assertEqual((status, answer["choices"][0]["finish_reason"]), (200, "stop"))
         # A model that the key may not use looks like one that does not exist.
         hidden = request(server, "POST", CHAT, chat_body("rot13"), reader)
-        unknown = request(server, "POST", CHAT, chat_body("nobody"), reader)
+        unknown = request(server, "POST", CHAT, chat_body("unknown"), reader)
         self.assertEqual((hidden[0], unknown[0]), (404, 404))
-        self.assertEqual(hidden[2]["error"]["message"].replace("rot13", "nobody"), unknown[2]["error"]["message"])
+        self.assertEqual(hidden[2]["error"]["message"].replace("rot13", "unknown"), unknown[2]["error"]["message"])
         self.assertEqual(request(server, "GET", "/v1/models/demo", key=reader)[0], 404)
         listed = {card["id"] for card in request(server, "GET", "/v1/models", key=reader)[2]["data"]}
         self.assertTrue(listed and all(name == "reverse" or name.startswith("up") for name in listed), listed)

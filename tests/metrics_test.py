@@ -165,7 +165,7 @@ class Metrics(unittest.TestCase):
             self.assertNotIn("00f067aa0ba902b7", found["traceparent"])
             self.assertEqual(found["tracestate"], "a=b")
         span = found["traceparent"].split("-")[2]
-        status, found, _ = call(self.server, "POST", "/v1/completions", {"model": "nobody", "prompt": "x"},
+        status, found, _ = call(self.server, "POST", "/v1/completions", {"model": "unknown", "prompt": "x"},
                                 {"X-Request-Id": "bad id", "traceparent": "00-zz"})
         self.assertEqual(status, 404)
         self.assertRegex(found["x-request-id"], "^[0-9a-f]{32}$")

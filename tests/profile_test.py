@@ -20,7 +20,7 @@ SMALL = ["--quick", "--points", "40", "--seconds", "1", "--engine-seconds", "1",
 
 
 def profile(*arguments, model=DEMO / "model"):
-    return subprocess.run([serving.LORAMUX, "profile", str(model), *map(str, arguments)], capture_output=True, text=True, timeout=600)
+    return subprocess.run([serving.LORAMUX, "profile", str(model), *map(str, arguments)], capture_output=True, text=True, timeout=1800)
 
 
 class Profile(unittest.TestCase):

@@ -93,15 +93,15 @@ class Http(unittest.TestCase):
     def test_errors_name_what_is_wrong(self):
         good = {"model": "demo", "messages": [{"role": "user", "content": "x"}]}
         for change, status, param in [
-                ({"model": "nobody"}, 404, "model"), ({"temperature": "hot"}, 400, "temperature"),
+                ({"model": "unknown"}, 404, "model"), ({"temperature": "hot"}, 400, "temperature"),
                 ({"messages": []}, 400, "messages"), ({"n": 0}, 400, "n"), ({"top_p": 2}, 400, "top_p"),
                 ({"max_tokens": 10**6}, 400, "max_tokens"), ({"logit_bias": {"x": 1}}, 400, "logit_bias")]:
             code, answer = self.server.json("POST", "/v1/chat/completions", {**good, **change})
             self.assertEqual(code, status, (change, answer))
             self.assertEqual(answer["error"]["code"], status)
             self.assertTrue((answer["error"]["param"] or "").startswith(param), (change, answer))
-        code, answer = self.server.json("POST", "/v1/chat/completions", {**good, "model": "nobody"})
-        self.assertEqual(answer["error"]["message"], "The model `nobody` does not exist.")
+        code, answer = self.server.json("POST", "/v1/chat/completions", {**good, "model": "unknown"})
+        self.assertEqual(answer["error"]["message"], "The model `unknown` does not exist.")
         self.assertEqual(answer["error"]["type"], "NotFoundError")
         for body in (b"", b"{", b"[1]", b"\xff\xfe", b"[" * 100_000, b'{"model":' * 10_000):
             self.assertEqual(self.server.request("POST", "/v1/chat/completions", body)[0], 400, body[:20])
@@ -188,8 +188,8 @@ class CommandLine(unittest.TestCase):
                                 model, "-p", prompt)
         self.assertEqual(done.stdout.strip(), answer)
         self.assertIn("tokens/s", done.stderr)
-        done = self.run_program("generate", str(DEMO / "model"), "-p", "abc", "--lora", "nobody", status=1)
-        self.assertIn("`nobody` does not exist", done.stderr)
+        done = self.run_program("generate", str(DEMO / "model"), "-p", "abc", "--lora", "unknown", status=1)
+        self.assertIn("`unknown` does not exist", done.stderr)
 
     def test_inspect(self):
         model = json.loads(self.run_program("inspect", str(DEMO / "model"), "--json").stdout)

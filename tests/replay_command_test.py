@@ -17,7 +17,7 @@ SECRET = "xylophone quicksand"   # words of a prompt
 
 def replay(path, *flags):
     return subprocess.run([serving.LORAMUX, "simulate", "--replay", str(path), *flags], capture_output=True, text=True,
-                          errors="replace", timeout=300)
+                          errors="replace", timeout=1800)
 
 
 def hang_up(port, model):

@@ -25,7 +25,7 @@ class ServeProfile(unittest.TestCase):
         run = subprocess.run([serving.LORAMUX, "profile", str(DEMO / "model"), "--quick", "--points", "20", "--seconds", "1",
                               "--engine-seconds", "1", "--threads", "2", "--device-memory", "96MiB", "--max-num-batched-tokens", "64",
                               "--max-num-seqs", "12", "--max-model-len", "256", "--random-adapters", "4", "-o", str(cls.profile)],
-                             capture_output=True, text=True, timeout=600)
+                             capture_output=True, text=True, timeout=1800)
         assert run.returncode == 0, run.stderr
 
     @classmethod
@@ -60,7 +60,7 @@ class ServeProfile(unittest.TestCase):
                 self.assertNotIn("plans go by", log)
         self.assertEqual(answers[True], answers[False])
         done = subprocess.run([serving.LORAMUX, "simulate", "--replay", str(self.path / "recording"), "--check-every", "50"],
-                              capture_output=True, text=True, timeout=300)
+                              capture_output=True, text=True, timeout=1800)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertRegex(done.stdout, r"plans: \d+ compared, all equal")
         self.assertIn("plans by a profile", done.stdout)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Bans what review would forget. Run by ctest; prints every finding and exits with 1 if there is one.
+"""Rules that a review might overlook. ctest runs it; it prints every finding and exits with 1 if there is one.
 
-- `src/` may read clocks, environment and randomness only in base/ (time is an argument, randomness is injected).
-- A room includes only itself and the rooms that its CMakeLists.txt lists (and what those list).
-- Every source file is listed by a CMakeLists.txt, and every test binary is run by ctest.
-- No file names the house's own unfinished business, a tab in C++ code, or a line over 140 columns.
+- `src/` reads clocks, the environment and randomness only in base/. Elsewhere time is an argument and randomness is injected.
+- A room includes only itself, the rooms that its CMakeLists.txt lists, and the rooms that those list.
+- A CMakeLists.txt lists every source file, and ctest runs every test binary.
+- No C++ file contains a mark of unfinished work, a tab, or a line over 140 columns.
 """
 import pathlib
 import re
@@ -90,7 +90,7 @@ def check_listed(path):
 
 
 def check_unique_types(paths):
-    """Two types of one name in one namespace are one type to the linker: its functions serve both, and one is broken."""
+    """Two types with one name in one namespace are one type to the linker. It keeps the functions of one of them only."""
     places = {}
     for path in paths:
         if path.suffix != ".h":
