@@ -171,7 +171,7 @@ class Orders(unittest.TestCase):
                     for model, prompt, _ in asked[name]:
                         self.assertEqual(server.chat(model, prompt)[0], 200)
                 self.shortest_first(server, asked)
-                self.wait_for_predictions(server, 2 * 20 + 5)   # the blocker was cancelled, so it does not count
+                self.wait_for_predictions(server, 2 * 20 + 5)
                 self.assertGreater(server.metric("loramux:length_predictions_total", outcome="right"), 10)
                 self.assertGreater(server.metric("loramux:length_prediction_error_tokens_total"), 0)
             finally:
@@ -180,7 +180,8 @@ class Orders(unittest.TestCase):
             try:
                 self.shortest_first(server, asked)
             finally:
-                self.assertIn("output lengths of 2 adapters are known from before", server.stop())
+                # The two adapters, and the base model if a sequence of the blocker came to its end.
+                self.assertRegex(server.stop(), "output lengths of [23] adapters are known from before")
             kept = pathlib.Path(state) / "output_lengths"
             kept.write_bytes(kept.read_bytes()[:-1] + b"?")
             server = Server(*flags)
@@ -204,7 +205,8 @@ class Orders(unittest.TestCase):
     def wait_for_predictions(self, server, count):
         """The page may be of a moment before."""
         wait_for(lambda: server.metric("loramux:length_predictions_total") >= count, f"{count} predictions")
-        self.assertEqual(server.metric("loramux:length_predictions_total"), count)
+        # A sequence of the blocker counts only if it came to its end before the test let go.
+        self.assertLess(server.metric("loramux:length_predictions_total"), count + Blocker.SEQUENCES)
 
     def shortest_first(self, server, asked):
         blocked = Blocked(server, "demo")
