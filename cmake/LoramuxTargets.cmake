@@ -76,6 +76,7 @@ endfunction()
 # loramux_test(name SOURCES a_test.cc ... [DEPS room ...] [LINK target ...] [LABELS label ...] [TIMEOUT seconds] [ASIO])
 # A GoogleTest binary registered with ctest, one ctest entry each. Labels: unit (default), golden, e2e, and threads (it
 # also runs under ThreadSanitizer). A preset that sets LORAMUX_TEST_LABELS builds only the tests that have one of them.
+# TIMEOUT (default 900) ends a test that hangs. It is many times what the test takes: no slow machine may reach it.
 set(LORAMUX_TEST_LABELS "" CACHE STRING "Build only the tests with one of these labels (empty: all)")
 function(loramux_test name)
   if(NOT LORAMUX_BUILD_TESTS)
@@ -97,7 +98,7 @@ function(loramux_test name)
     endif()
   endif()
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 300)
+    set(ARG_TIMEOUT 900)
   endif()
   list(TRANSFORM ARG_DEPS PREPEND loramux_)
   add_executable(${name} ${ARG_SOURCES})
@@ -136,8 +137,8 @@ function(loramux_fuzzer name)
   target_link_options(${name} PRIVATE -fsanitize=fuzzer,address,undefined)
   file(MAKE_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/${name}_corpus")
   add_test(NAME ${name}
-           COMMAND ${name} -max_total_time=${LORAMUX_FUZZ_SECONDS} -timeout=10 -rss_limit_mb=4096 -verbosity=0
+           COMMAND ${name} -max_total_time=${LORAMUX_FUZZ_SECONDS} -timeout=60 -rss_limit_mb=4096 -verbosity=0
                    -print_final_stats=1 "${CMAKE_CURRENT_BINARY_DIR}/${name}_corpus" "${ARG_CORPUS}"
            WORKING_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}")
-  set_tests_properties(${name} PROPERTIES LABELS fuzz TIMEOUT 300)
+  set_tests_properties(${name} PROPERTIES LABELS fuzz TIMEOUT 900)
 endfunction()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The API beyond the two completion endpoints' basics: /tokenize and /detokenize, probes, usage in streams, which
-fields are served, accepted or refused, and the shape of every error. Standard library only.
+"""The API beyond the basics of the two completion endpoints: /tokenize and /detokenize, probes, usage in streams, the fields
+that are served, accepted or refused, and the shape of every error. Standard library only.
 
 Usage: api_test.py PATH_OF_LORAMUX
 """
@@ -9,7 +9,7 @@ import json
 import unittest
 
 import serving
-from serving import DEMO, Server
+from serving import DEMO, PATIENCE, Blocker, Server
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
@@ -21,7 +21,7 @@ def chat_body(model="demo", prompt="hello", **more):
 
 def call(server, method, path, body=None, headers=()):
     """(status, headers with lower-case names, body)"""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
     connection.request(method, path, body, dict(headers))
     response = connection.getresponse()
     answer = response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
@@ -71,7 +71,7 @@ class Api(unittest.TestCase):
 
     def test_tokenize_errors(self):
         for path, body, status, param in [
-                ("/tokenize", {"model": "nobody", "prompt": "x"}, 404, "model"), ("/tokenize", {}, 400, "prompt"),
+                ("/tokenize", {"model": "unknown", "prompt": "x"}, 404, "model"), ("/tokenize", {}, 400, "prompt"),
                 ("/tokenize", {"prompt": 1}, 400, "prompt"), ("/tokenize", {"messages": []}, 400, "messages"),
                 ("/tokenize", {"messages": [{"role": "alien", "content": "x"}]}, 400, "messages"),
                 ("/detokenize", {"tokens": [10**9]}, 400, "tokens[0]"), ("/detokenize", {}, 400, "tokens"),
@@ -90,7 +90,7 @@ class Api(unittest.TestCase):
             status, headers, body = call(self.server, "HEAD", path)
             self.assertEqual((status, body), (200, b""))
             self.assertEqual(int(headers["content-length"]), len(call(self.server, "GET", path)[2]))
-        # What load generators wait for: one token of the base model.
+        # Load generators wait for one token of the base model.
         self.assertEqual(self.post(TEXT, {"model": "demo", "prompt": "x", "max_tokens": 1})["model"], "demo")
 
     def test_model_cards(self):
@@ -101,7 +101,7 @@ class Api(unittest.TestCase):
         self.assertEqual(card["permission"][0]["object"], "model_permission")
         base = self.server.json("GET", "/v1/models/demo")[1]
         self.assertEqual((base["parent"], base["root"]), (None, str(DEMO / "model")))
-        self.assertEqual(self.server.json("GET", "/v1/models/nobody")[1]["error"]["code"], 404)
+        self.assertEqual(self.server.json("GET", "/v1/models/unknown")[1]["error"]["code"], 404)
 
     # ---- Streams ----
 
@@ -121,20 +121,24 @@ class Api(unittest.TestCase):
         self.assertEqual(each[-1]["total_tokens"], each[-1]["prompt_tokens"] + each[-1]["completion_tokens"])
 
     def test_a_silent_stream_is_kept_alive(self):
-        server = Server("--sse-keepalive", "0.001", "--threads", "1", "--max-num-batched-tokens", "20")
-        body = {"model": "demo", "prompt": "x" * 900, "max_tokens": 2, "stream": True, "ignore_eos": True}
-        status, answer = server.request("POST", TEXT, body)
-        quick, _ = server.request("POST", TEXT, {**body, "model": "nobody"})
+        server = Server("--sse-keepalive", "0.001", "--max-num-seqs", "1")
+        body = {"model": "demo", "prompt": "x" * 90, "max_tokens": 2, "stream": True, "ignore_eos": True}
+        blocker = Blocker(server)   # the stream is silent for as long as this holds the server's only seat
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
+        connection.request("POST", TEXT, json.dumps(body))
+        response = connection.getresponse()
+        first = response.readline()
+        blocker.release()
+        answer = first + response.read()
+        connection.close()
+        refused, _ = server.request("POST", TEXT, {**body, "model": "unknown"})
         server.stop()
         parts = [part for part in answer.decode().split("\n\n") if part]
-        comments = [part for part in parts if part.startswith(":")]
-        self.assertEqual((status, quick), (200, 404))
-        self.assertEqual(parts[0], ": keep-alive")   # 45 steps without a token
-        self.assertGreater(len(comments), 0)
-        self.assertTrue(all(part.startswith("data: ") for part in parts[len(comments):]
-                            if not part.startswith(":")))
+        self.assertEqual((response.status, refused), (200, 404))
+        self.assertEqual(parts[0], ": keep-alive")
+        self.assertTrue(all(part == ": keep-alive" or part.startswith("data: ") for part in parts), parts)
         self.assertEqual(parts[-1], "data: [DONE]")
-        for event in self.server.stream(TEXT, {**body, "model": "demo"}):   # off by default
+        for event in self.server.stream(TEXT, body):   # off by default
             self.assertEqual(event["object"], "text_completion")
 
     # ---- Cross-origin requests ----
@@ -155,7 +159,7 @@ class Api(unittest.TestCase):
             self.assertEqual(headers["access-control-allow-origin"], origin)
             self.assertIn("POST", headers["access-control-allow-methods"])
             self.assertEqual(headers["access-control-allow-headers"], "authorization, content-type")
-            for body, expected in ((chat_body(), 200), (chat_body(stream=True), 200), (chat_body(model="nobody"), 404)):
+            for body, expected in ((chat_body(), 200), (chat_body(stream=True), 200), (chat_body(model="unknown"), 404)):
                 status, headers, _ = call(server, "POST", CHAT, json.dumps(body), {"Origin": origin})
                 self.assertEqual((status, headers["access-control-allow-origin"]), (expected, origin))
         for origin in ("https://evil.example", "https://chat.example.com.evil.example", "null"):
@@ -236,7 +240,7 @@ class PrefixCache(unittest.TestCase):
         self.assertEqual(first[0], 0)
         self.assertEqual(self.cached(server, "reverse", prompt), (32, first[1]))       # two full pages of 16
         self.assertEqual(self.cached(server, "reverse", prompt + [8])[0], 32)
-        self.assertEqual(self.cached(server, "reverse", [7] * 10 + [8] * 10)[0], 10)   # of a page: it is copied
+        self.assertEqual(self.cached(server, "reverse", [7] * 10 + [8] * 10)[0], 10)   # a part of a page, which is copied
         self.assertEqual(self.cached(server, "reverse", [8] + prompt)[0], 0)
         self.assertEqual(self.cached(server, "rot13", prompt)[0], 0)                   # other weights
         self.assertEqual(self.cached(server, "demo", prompt)[0], 0)

@@ -19,15 +19,15 @@ class Config(unittest.TestCase):
         self.folder.cleanup()
 
     def refused(self, text, *flags, file=None):
-        """What the program says of a file that it does not start with."""
+        """The program's message about a file that it refuses."""
         self.file.write_text(text, encoding="utf-8")
-        run = subprocess.run([serving.LORAMUX, "serve", "--config", str(file or self.file), *flags], timeout=60,
+        run = subprocess.run([serving.LORAMUX, "serve", "--config", str(file or self.file), *flags], timeout=serving.PATIENCE,
                              stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True)
-        self.assertNotIn(run.returncode, (0, 1), run.stdout)   # not an error of the running server either
+        self.assertNotIn(run.returncode, (0, 1), run.stdout)   # 1 would be an error of a server that has started
         return run.stdout
 
     def test_every_flag_may_stand_in_the_file(self):
-        """The positional model, a repeated flag as name=path and as JSON (with # and , in a string)."""
+        """Among them are the positional model, and a repeated flag as name=path and as JSON with # and , in a string."""
         module = json.dumps({"name": "b#c", "path": str(DEMO / "adapters" / "upper")})
         self.file.write_text(f'''# a comment
 model = "{DEMO / "model"}"

@@ -1,6 +1,6 @@
-// The demo model under load: 200 concurrent requests over all adapters and the base, in so little memory that adapters
-// are evicted and requests preempted all the time. Every answer must be the one that is given alone. The same test
-// runs under ASan/UBSan and under TSan.
+// The demo model under load: 200 concurrent requests over all adapters and the base model. There is so little memory
+// that adapters are evicted and requests preempted all the time. Every answer must be the one that the request gets
+// alone. The same test runs under ASan/UBSan and under TSan.
 #include <atomic>
 
 #include "base/prng.h"
@@ -14,11 +14,11 @@ RuntimeOptions Roomy() {
   RuntimeOptions options;
   options.device_memory = std::int64_t{256} << 20;
   options.host_memory = std::int64_t{64} << 20;
-  options.prefix_cache = false;  // what is computed from nothing is the truth
+  options.prefix_cache = false;  // the reference answers are computed without reuse
   return options;
 }
 
-// Room for the largest adapter and a few sequences only.
+// Memory for the largest adapter and a few sequences only.
 RuntimeOptions Tight(World& roomy) {
   std::int64_t largest = 0;
   for (const auto& version : roomy.runtime().registry().List()) largest = std::max(largest, version->layout.pages);
@@ -33,7 +33,7 @@ RuntimeOptions Tight(World& roomy) {
   return options;
 }
 
-// Two of three requests talk on after its answer, so that sequences grow by many pages while they run.
+// Two of three requests talk on after the answer, so that sequences grow by many pages while they run.
 bool TalksOn(std::size_t i) { return i % 3 != 0; }
 void LetSomeTalkOn(std::size_t i, GenerationRequest& request) {
   if (!TalksOn(i)) return;
@@ -41,7 +41,7 @@ void LetSomeTalkOn(std::size_t i, GenerationRequest& request) {
   request.max_tokens = 100;
 }
 
-// The answers are the first thing said; those that talk on say more.
+// A request that talks on begins with the answer.
 std::size_t Correct(const std::vector<Question>& questions, const std::vector<Answer>& answers) {
   std::size_t correct = 0;
   for (std::size_t i = 0; i < questions.size(); ++i) {
@@ -58,7 +58,7 @@ void ExpectEmptyAndExact(Runtime& runtime) {
   EXPECT_EQ(stats.running + stats.waiting, 0);
 }
 
-// A sanitizer makes everything many times slower: a part of the questions then.
+// A sanitizer slows everything down many times, so a part of the questions is enough.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr std::size_t kSlowdown = 4;
 #else
@@ -122,7 +122,8 @@ TEST_F(DemoLoad, ASeedGivesTheSameTokensInEveryCompany) {
   }
 }
 
-// Asks sessions of several turns, each turn's prompt the whole session so far (with the answers of `truth`): by turns.
+// Asks sessions of several turns. The prompt of a turn is the whole session so far, with the answers of `truth` if it
+// is given. Returns the answers by turn.
 std::vector<std::vector<Answer>> AskSessions(World& world, const std::vector<Question>& questions, std::size_t turns,
                                              const std::vector<std::vector<Answer>>* truth = nullptr) {
   std::vector<std::vector<TokenId>> sessions(questions.size()), next = sessions;
@@ -143,8 +144,8 @@ std::vector<std::vector<Answer>> AskSessions(World& world, const std::vector<Que
   return answers;
 }
 
-// What comes from the cache, from either tier and in so little memory that most of it is in the host tier by the next
-// turn, gives the tokens that are computed from nothing.
+// Pages from the cache give the same tokens as a computation without reuse. In the tight case most pages are in the
+// host tier by the next turn.
 TEST_F(DemoLoad, TurnsOfASessionGiveTheSameTokensFromTheCache) {
   constexpr std::size_t kTurns = kSlowdown == 1 ? 4 : 3;
   const std::vector<Question> questions = Questions(kSlowdown == 1 ? 16 : 1);
@@ -180,7 +181,7 @@ TEST_F(DemoLoad, TurnsOfASessionGiveTheSameTokensFromTheCache) {
   }
 }
 
-// Every eighth job fails, at once.
+// One in eight jobs fails at once.
 class FailingTransfer final : public AdapterTransfer {
  public:
   FailingTransfer(std::unique_ptr<AdapterTransfer> real, std::uint64_t seed) : real_(std::move(real)), prng_(seed) {}
@@ -201,8 +202,8 @@ class FailingTransfer final : public AdapterTransfer {
   std::vector<TransferCompletion> failed_;
 };
 
-// Every regime of the cache, in little memory, with transfers that fail: an answer is the right one, or the error of
-// the load that failed.
+// Every regime of the cache, in little memory, with transfers that fail. A request gets the right answer or the error
+// of the load that failed.
 TEST_F(DemoLoad, EveryRegimeAnswersRightThroughFailingTransfers) {
   constexpr std::size_t kTurns = 3;
   const std::vector<Question> questions = Questions(4 / kSlowdown);
@@ -248,8 +249,8 @@ TEST_F(DemoLoad, EveryRegimeAnswersRightThroughFailingTransfers) {
   EXPECT_GT(found, 0);
 }
 
-// Clients that vanish at random moments: everyone else's answer is untouched, and their pages come back.
-TEST_F(DemoLoad, CancelledRequestsHarmNobody) {
+// Clients vanish at random moments. The other answers stay the same, and the pages become free.
+TEST_F(DemoLoad, CancelledRequestsDoNoHarm) {
   const std::vector<Question> questions = Questions(8 / kSlowdown);
   World roomy(Roomy());
   const std::vector<Answer> alone = roomy.Ask(questions, true);
@@ -258,7 +259,7 @@ TEST_F(DemoLoad, CancelledRequestsHarmNobody) {
   std::atomic<int> cancelled{0};
   std::thread vandal([&] {
     Prng prng(7);
-    while (!stop.load()) {
+    while (!stop.load() || cancelled.load() == 0) {  // at least one, however late this thread begins
       GenerationRequest request = tight.Request(questions[prng.NextBelow(questions.size())]);
       request.ignore_eos = true;
       request.max_tokens = 60;

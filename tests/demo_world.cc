@@ -15,14 +15,14 @@ namespace {
 
 const std::filesystem::path kDemo = std::filesystem::path(LORAMUX_SOURCE_DIR) / "demo";
 
-// Fails the process with the error's words: a test cannot go on without its world.
+// Ends the process with the error's message: a test cannot go on without its world.
 template <typename T>
 T Must(Result<T> result) {
   if (!result.ok()) CheckFailed(__FILE__, __LINE__, result.error().message);
   return std::move(result).value();
 }
 
-// Counts down from the number of requests in flight.
+// Waits for a number of requests to end.
 class Latch {
  public:
   explicit Latch(std::size_t count) : count_(count) {}
@@ -108,10 +108,15 @@ std::string World::Decode(const std::vector<TokenId>& tokens) const {
 std::vector<Answer> World::Ask(const std::vector<Question>& questions, bool one_by_one,
                                const std::function<void(std::size_t, GenerationRequest&)>& adjust) {
   std::vector<Answer> answers(questions.size());
+  // Made before the first is submitted, so that all are in flight at the same time even where tokenizing is slow.
+  std::vector<GenerationRequest> requests;
+  for (std::size_t i = 0; i < questions.size(); ++i) {
+    requests.push_back(Request(questions[i]));
+    if (adjust) adjust(i, requests.back());
+  }
   Latch all(questions.size());
   const auto ask = [&](std::size_t i) {
-    GenerationRequest request = Request(questions[i]);
-    if (adjust) adjust(i, request);
+    GenerationRequest request = std::move(requests[i]);
     Latch one(1);
     Latch* done = one_by_one ? &one : &all;
     request.on_event = [&answer = answers[i], done](const GenerationEvent& event) {

@@ -30,7 +30,8 @@ std::vector<std::string> AdapterNames();
 // `per_task` held-out questions of each adapter and of the base model, interleaved.
 std::vector<Question> Questions(std::size_t per_task);
 
-// A runtime with every demo adapter registered, plus what turns questions into requests.
+// A runtime with every demo adapter registered, plus the tokenizer and the chat template that make requests of
+// questions.
 class World {
  public:
   explicit World(RuntimeOptions options);
@@ -38,7 +39,8 @@ class World {
   Runtime& runtime() { return *runtime_; }
   GenerationRequest Request(const Question& question) const;
   std::string Decode(const std::vector<TokenId>& tokens) const;
-  // Submits all at once (from several threads) and waits for the last answer; `one_by_one` waits for each.
+  // Submits all requests at once from several threads, and waits for the last answer. `one_by_one` waits for each
+  // answer before the next request. `adjust`, if given, changes request i before the first is submitted.
   std::vector<Answer> Ask(const std::vector<Question>& questions, bool one_by_one,
                           const std::function<void(std::size_t, GenerationRequest&)>& adjust = {});
 

@@ -1,22 +1,21 @@
-// A disk that errs: a library to preload into a program under test. It stands between the program and the system calls
-// that read, write, sync and open files, and makes some of them fail as a failing disk would.
+// A library to preload into a program under test: it makes disk operations fail. It stands between the program and the
+// functions that read, write, sync and open files, and makes some calls fail as a failing disk would.
 //
 // Environment:
-//   LORAMUX_DISK_FAULTS      path of the control file. While it exists, its rules hold; it is looked at before each
-//   call,
-//                            so replace it by renaming. Each line: KIND PROBABILITY PREFIX, where PREFIX is the
-//                            beginning of the files' absolute paths (to the end of the line), and KIND one of
+//   LORAMUX_DISK_FAULTS      path of the control file. While it exists, its rules hold. Every call reads it, so replace
+//                            it by renaming. Each line: KIND PROBABILITY PREFIX, where PREFIX is the beginning of the
+//                            files' absolute paths (to the end of the line), and KIND is one of
 //                              open         opening fails with EIO
 //                              read         a read fails with EIO
-//                              short_read   a read returns a part of what it could, at least one byte
-//                              write        a write fails with EIO, nothing of it was written
+//                              short_read   a read returns a part of the bytes, at least one
+//                              write        a write fails with EIO and writes nothing
 //                              full         a write fails with ENOSPC
-//                              short_write  a write writes a part, at least one byte
-//                              sync         fsync or fdatasync fails with EIO, and synced nothing
+//                              short_write  a write writes a part of the bytes, at least one
+//                              sync         fsync or fdatasync fails with EIO and syncs nothing
 //   LORAMUX_DISK_FAULTS_LOG  path of a file that gets one line for each fault: KIND PATH.
 //
-// Files are told by /proc/self/fd, so nothing needs to be remembered of descriptors. With a sanitizer preload its
-// runtime first, then this: the runtime's wrappers then call these.
+// /proc/self/fd gives the path of a descriptor, so the library keeps no state of descriptors. With a sanitizer preload
+// its runtime before this library: the runtime's wrappers then call these functions.
 #define _GNU_SOURCE
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -36,7 +35,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-// The function that this library's one hides. Looked up at each call: a test can afford it, and there is no state.
+// The function that this library's function of that name hides. Looked up at each call, which a test can afford.
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
 enum { kMaxControlBytes = 4096 };
@@ -52,7 +51,7 @@ static double Draw(void) {
   return (double)((x ^ (x >> 31)) >> 11) * 0x1p-53;
 }
 
-// The control file as text; false if there is none. Leaves errno alone.
+// Reads the control file as text; false if there is none. Keeps errno.
 static bool ReadControl(char* text) {
   const char* path = getenv("LORAMUX_DISK_FAULTS");
   if (path == NULL) return false;
@@ -68,7 +67,7 @@ static bool ReadControl(char* text) {
   return size > 0;
 }
 
-// The probability that `kind` fails at `path`: the first rule that fits.
+// The probability that `kind` fails at `path`, by the first rule that matches.
 static double Probability(char* rules, const char* kind, const char* path) {
   char* rest = NULL;
   for (char* line = strtok_r(rules, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest)) {
@@ -87,11 +86,11 @@ static void Log(const char* kind, const char* path) {
   char line[PATH_MAX + 32];
   const int length = snprintf(line, sizeof(line), "%s %s\n", kind, path);
   const int file = NEXT(open)(log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
-  if (file < 0 || NEXT(write)(file, line, (size_t)length) != length) abort();  // a fault that nobody counts
+  if (file < 0 || NEXT(write)(file, line, (size_t)length) != length) abort();  // a fault that is not counted
   close(file);
 }
 
-// True if the call is to fail in this way now; then the fault is logged.
+// True if this call must fail in this way. Then it logs the fault.
 static bool FailsAt(const char* kind, const char* path) {
   char rules[kMaxControlBytes];
   if (!ReadControl(rules)) return false;
@@ -126,13 +125,13 @@ static int WriteError(int descriptor) {
   return Fails("full", descriptor) ? ENOSPC : 0;
 }
 
-// How much of `size` bytes a call moves.
+// The number of bytes, out of `size`, that a call moves.
 static size_t Part(const char* kind, int descriptor, size_t size) {
   if (size < 2 || !Fails(kind, descriptor)) return size;
   return 1 + (size_t)(Draw() * (double)(size - 1));
 }
 
-// ---- What stands in for the system's ----
+// ---- The functions that replace those of the system ----
 
 EXPORT ssize_t read(int descriptor, void* data, size_t size) {
   if (Fails("read", descriptor)) return Failure(EIO);
@@ -205,7 +204,7 @@ static mode_t ModeOf(int flags, va_list arguments) {
 DEFINE_OPEN(open)
 DEFINE_OPEN(open64)
 
-// A path that is relative to `folder` is not looked at.
+// A path relative to `folder` matches no rule, because rules have absolute paths.
 #define DEFINE_OPENAT(name)                                       \
   EXPORT int name(int folder, const char* path, int flags, ...) { \
     va_list arguments;                                            \

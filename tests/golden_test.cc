@@ -1,5 +1,5 @@
-// The forward pass against transformers + PEFT (tests/golden/README.md describes the fixtures), and against itself:
-// what a request gets must not depend on what shares its batches.
+// The forward pass against transformers + PEFT (tests/golden/README.md describes the fixtures), and against itself: the
+// logits of a request must not depend on the other requests in its batches.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -22,8 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// An adapter's weights in memory as the forward pass wants them: rows of A as stored, columns of B as rows, each
-// aligned.
+// An adapter's weights in the layout of the forward pass: rows of A as stored, columns of B as rows, each aligned.
 class ResidentAdapter {
  public:
   ResidentAdapter(const AdapterFile& file, const ModelConfig& config) {
@@ -139,7 +138,7 @@ class PagePool {
   const KvLayout& layout() const { return layout_; }
   PageArena arena() { return {memory_.data(), stride_}; }
 
-  // Extends a page table to so many tokens.
+  // Extends a page table until it covers `tokens`.
   void Cover(std::int64_t tokens, std::vector<std::uint32_t>& pages) {
     while (static_cast<std::int64_t>(pages.size()) < layout_.PagesFor(tokens)) {
       CHECK(!free_.empty());
@@ -168,7 +167,7 @@ struct Request {
   std::vector<TokenId> tokens;
   std::vector<std::uint32_t> pages;
   std::int64_t position = 0;    // tokens whose keys and values are stored
-  std::vector<float> expected;  // [tokens, vocab]: the logits of the request alone in one piece
+  std::vector<float> expected;  // [tokens, vocab]: the logits of the request computed alone in one pass
   int preemptions = 0;
 
   explicit Request(const GoldenRun& golden) : run(&golden), tokens(golden.prompt) {}
@@ -268,8 +267,8 @@ std::vector<Request> GoldenTest::ComputeAlone(PagePool& pages) {
   return requests;
 }
 
-// One step: some of the unfinished requests, in random order but for adapters side by side, with chunks of random
-// sizes; some requests lose their pages instead. Compares every row of logits.
+// Computes one step of some unfinished requests with chunks of random sizes, and compares every row of logits. The
+// order is random, except that requests of one adapter stand side by side. Some requests lose their pages instead.
 void GoldenTest::AdvanceTogether(std::vector<Request>& requests, PagePool& pages, Prng& prng) {
   std::map<const LoraView*, std::uint64_t> adapter_order;
   std::vector<std::pair<std::uint64_t, Request*>> chosen;

@@ -13,16 +13,16 @@ import unittest
 
 try:
     from prometheus_client.parser import text_string_to_metric_families
-except ModuleNotFoundError:   # not the distribution's Python; its package is pure Python, so any can take it
+except ModuleNotFoundError:   # the distribution's package is pure Python, so another Python can use it
     sys.path.append("/usr/lib/python3/dist-packages")
     from prometheus_client.parser import text_string_to_metric_families
 
 import serving
-from serving import DEMO, ROOT, Server, questions
+from serving import DEMO, PATIENCE, ROOT, Server, questions, wait_for
 
 
 def scrape(server):
-    """{name of sample: [(labels, value)]}, parsed by the official parser; families without samples are there too."""
+    """{name of sample: [(labels, value)]} by the official parser. Families without samples have an empty list."""
     status, payload = server.request("GET", "/metrics")
     assert status == 200, payload
     samples = {}
@@ -40,12 +40,12 @@ def total(samples, name, **labels):
 
 
 def exported(samples):
-    """Names as queries use them."""
+    """The names that queries use."""
     return set(samples)
 
 
 def call(server, method, path, body=None, headers=None):
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
     connection.request(method, path, json.dumps(body).encode() if body is not None else None,
                        {"Content-Type": "application/json", **(headers or {})})
     response = connection.getresponse()
@@ -65,27 +65,40 @@ class Metrics(unittest.TestCase):
     def tearDownClass(cls):
         cls.server.stop()
 
-    def wait_for(self, condition):
-        """The first page that meets it; what a client has got may be counted a moment later."""
-        deadline = time.monotonic() + 60
-        while True:
-            samples = scrape(self.server)
-            if condition(samples) or time.monotonic() > deadline:
-                return samples
-            time.sleep(0.05)
+    def scrape_until(self, condition):
+        """The first page that meets the condition, and the number of pages that were read before it."""
+        pages = []
 
-    def test_values_agree_with_what_was_asked(self):
-        before = scrape(self.server)
+        def met():
+            pages.append(scrape(self.server))
+            return condition(pages[-1], len(pages) - 1)
+        wait_for(met, "a page with the expected values")
+        return pages[-1], len(pages) - 1
+
+    def calm_page(self):
+        """A page after the last one of which only its own response was counted: earlier requests are counted in full."""
+        responses = lambda page: total(page, "loramux:http_responses_total")
+        last = [scrape(self.server)]
+
+        def calm():
+            before, last[0] = last[0], scrape(self.server)
+            return responses(last[0]) == responses(before) + 1
+        wait_for(calm, "two pages in a row without other responses between them")
+        return last[0]
+
+    def test_values_agree_with_the_requests(self):
+        before = self.calm_page()
         asked = questions(2)
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             answers = list(pool.map(lambda q: self.server.chat(q[0], q[1]), asked))
         self.assertTrue(all(status == 200 for status, _ in answers))
         usages = [answer["usage"] for _, answer in answers]
-        finished = lambda samples: (total(samples, "vllm:request_success_total") -
-                                    total(before, "vllm:request_success_total"))
-        after = self.wait_for(lambda samples: finished(samples) == len(asked))
-        delta = lambda name, **labels: total(after, name, **labels) - total(before, name, **labels)
-        self.assertEqual(finished(after), len(asked))
+        # A response may be counted a moment after its client has read it. `before` and every later page are responses too.
+        since = lambda page, name, **labels: total(page, name, **labels) - total(before, name, **labels)
+        after, _ = self.scrape_until(
+            lambda page, scrapes: since(page, "vllm:request_success_total") == len(asked) and
+            since(page, "loramux:http_responses_total", code="200") == len(asked) + 1 + scrapes)
+        delta = lambda name, **labels: since(after, name, **labels)
         self.assertEqual(delta("vllm:prompt_tokens_total"), sum(u["prompt_tokens"] for u in usages))
         self.assertEqual(delta("vllm:generation_tokens_total"), sum(u["completion_tokens"] for u in usages))
         self.assertEqual(delta("vllm:request_generation_tokens_sum"), sum(u["completion_tokens"] for u in usages))
@@ -99,24 +112,24 @@ class Metrics(unittest.TestCase):
         self.assertLessEqual(delta("vllm:request_inference_time_seconds_sum"),
                              delta("vllm:e2e_request_latency_seconds_sum"))
         self.assertEqual(delta("loramux:adapter_requests_total"), len(asked))
-        self.assertEqual(delta("loramux:http_responses_total", code="200") - 1, len(asked))   # one is the scrape
 
     def test_residency_is_seen(self):
         adapters = sorted(path.name for path in (DEMO / "adapters").iterdir())
         for name in adapters[:3]:
             self.assertEqual(self.server.chat(name, "x", max_tokens=1)[0], 200)
         self.server.wait_idle()
-        time.sleep(0.2)   # a snapshot is at most 100 ms old
-        samples = scrape(self.server)
+        ready_on = lambda page: page["vllm:lora_requests_info"][0][0]["running_lora_adapters"].split(",")
+
+        def up_to_date(page, _):   # the engine's figures on a page may be of a moment before
+            return (set(adapters[:3]) <= set(ready_on(page)) and
+                    page["vllm:lora_requests_info"][0][0]["waiting_lora_adapters"] == "" and
+                    total(page, "vllm:num_gpu_loaded_lora_adapters") == len(ready_on(page)))
+        samples, _ = self.scrape_until(up_to_date)
         self.assertEqual(len(samples["vllm:lora_requests_info"]), 1)
         labels, value = samples["vllm:lora_requests_info"][0]
-        ready = labels["running_lora_adapters"].split(",")
-        for name in adapters[:3]:
-            self.assertIn(name, ready)
-        self.assertEqual(labels["waiting_lora_adapters"], "")
+        ready = ready_on(samples)
         self.assertGreaterEqual(int(labels["max_lora"]), len(ready))
-        self.assertLess(abs(value - time.time()), 60)
-        self.assertEqual(total(samples, "vllm:num_gpu_loaded_lora_adapters"), len(ready))
+        self.assertLess(abs(value - time.time()), 3600)
         self.assertEqual(total(samples, "vllm:lora_adapter_loaded"), len(adapters))
         self.assertEqual(total(samples, "vllm:lora_adapter_loaded", level="gpu"), len(ready))
         self.assertLessEqual(len({have["adapter_name"] for have, _ in samples["vllm:lora_adapter_loaded"]}), 6)
@@ -124,23 +137,20 @@ class Metrics(unittest.TestCase):
         self.assertEqual(total(samples, "vllm:cache_config_info", block_size="16"), 1)
 
     def test_gauges_while_busy(self):
-        def long_one(i):
-            return self.server.chat("demo", f"count {i}", max_tokens=400, ignore_eos=True)
-        # Again and again: how long one takes, and when this test sees it, is up to the machine.
-        deadline, seen, asked = time.monotonic() + 30, False, []
-        with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            while not seen and time.monotonic() < deadline:
-                if sum(not future.done() for future in asked) < 4:
-                    asked.append(pool.submit(long_one, len(asked)))
-                samples = scrape(self.server)
-                seen = total(samples, "vllm:num_requests_running") > 0 and total(samples, "vllm:kv_cache_usage_perc") > 0
-        self.assertTrue(seen)
-        self.assertTrue(all(future.result()[0] == 200 for future in asked))
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=PATIENCE)
+        body = {"model": "demo", "messages": [{"role": "user", "content": "x"}], "n": 100, "max_tokens": 800,
+                "ignore_eos": True}
+        connection.request("POST", "/v1/chat/completions", json.dumps(body))   # runs until this test hangs up
+        self.scrape_until(lambda page, _: total(page, "vllm:num_requests_running") > 0 and
+                          total(page, "vllm:kv_cache_usage_perc") > 0)
+        connection.close()
+        self.scrape_until(lambda page, _: total(page, "vllm:request_success_total", finished_reason="abort") > 0)
+        self.server.wait_idle()
 
     def test_process(self):
         samples = scrape(self.server)
         self.assertGreater(total(samples, "process_resident_memory_bytes"), 10e6)
-        self.assertLess(abs(total(samples, "process_start_time_seconds") - time.time()), 600)
+        self.assertLess(abs(total(samples, "process_start_time_seconds") - time.time()), 3600)
         self.assertGreater(total(samples, "process_cpu_seconds_total"), 0)
 
     def test_request_ids_and_traces(self):
@@ -155,7 +165,7 @@ class Metrics(unittest.TestCase):
             self.assertNotIn("00f067aa0ba902b7", found["traceparent"])
             self.assertEqual(found["tracestate"], "a=b")
         span = found["traceparent"].split("-")[2]
-        status, found, _ = call(self.server, "POST", "/v1/completions", {"model": "nobody", "prompt": "x"},
+        status, found, _ = call(self.server, "POST", "/v1/completions", {"model": "unknown", "prompt": "x"},
                                 {"X-Request-Id": "bad id", "traceparent": "00-zz"})
         self.assertEqual(status, 404)
         self.assertRegex(found["x-request-id"], "^[0-9a-f]{32}$")
@@ -165,13 +175,12 @@ class Metrics(unittest.TestCase):
         self.assertEqual(lines[0]["trace_id"], trace)
 
     def access_lines(self, condition):
-        deadline = time.monotonic() + 30
-        while True:
-            lines = [json.loads(line) for line in self.server.text().splitlines() if line.startswith('{"time"')]
-            found = [line for line in lines if "path" in line and condition(line)]
-            if found or time.monotonic() > deadline:
-                return found
-            time.sleep(0.05)
+        def found():
+            # The last line may be a part of one that is being written.
+            whole = self.server.text().rpartition("\n")[0].splitlines()
+            lines = [json.loads(line) for line in whole if line.startswith('{"time"')]
+            return [line for line in lines if "path" in line and condition(line)]
+        return wait_for(found, "a line of the access log")
 
     def test_log_lines(self):
         forged = "/v1/\r\n{\"time\":\"0\",\"level\":\"error\"}\x1b[31m"
@@ -188,7 +197,7 @@ class Metrics(unittest.TestCase):
                          ("reverse", usage["prompt_tokens"], usage["completion_tokens"], "length"))
         self.assertGreater(line["bytes"], 100)
         self.assertGreater(line["ms"], 0)
-        log = self.server.text()
+        log = self.server.text().rpartition("\n")[0]
         started = log.index('{"time"')
         for text in log[started:].splitlines():
             parsed = json.loads(text)   # every line

@@ -38,7 +38,8 @@ test('chat answers with each adapter, whole and streamed', async () => {
       usage = chunk.usage;
     }
     assert.equal(text, answer);
-    // The second time, full pages of the prompt are known, and where its answer filled the page after those, the rest but one.
+    // The second time the cache has the full pages of the prompt. Where the answer filled the next page too, the cache has
+    // all but one of the prompt's tokens.
     const cached = usage.prompt_tokens_details.cached_tokens;
     const pages = Math.floor((usage.prompt_tokens - 1) / 16);
     assert.ok(cached >= pages * 16 && cached < usage.prompt_tokens, `${cached} of ${usage.prompt_tokens}`);
@@ -81,7 +82,7 @@ test('logprobs, stop, n and seed', async () => {
 
 test('errors have their classes', async () => {
   const create = (body) => client.chat.completions.create({ model: 'demo', messages: ask('x'), ...body });
-  await assert.rejects(create({ model: 'nobody' }), (error) => {
+  await assert.rejects(create({ model: 'unknown' }), (error) => {
     assert.ok(error instanceof OpenAI.NotFoundError);
     assert.deepEqual([error.status, error.param, error.type, error.code], [404, 'model', 'NotFoundError', 404]);
     return true;

@@ -21,7 +21,7 @@ class OpenAiJavaScript(unittest.TestCase):
         asked = [{"model": model, "prompt": prompt, "answer": answer} for model, prompt, answer in questions(1)]
         command = ["node", "--test-reporter=tap", str(ROOT / "tests/openai_js_test.mjs"), str(server.port),
                    json.dumps(asked)]
-        run = subprocess.run(command, cwd=CLIENTS, timeout=600, text=True, stdout=subprocess.PIPE,
+        run = subprocess.run(command, cwd=CLIENTS, timeout=1800, text=True, stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT)
         server.wait_idle()
         server.stop()

@@ -125,13 +125,13 @@ class OpenAiPython(unittest.TestCase):
 
     def test_errors_have_their_classes(self):
         with self.assertRaises(openai.NotFoundError) as unknown:
-            self.answer("nobody", "x")
+            self.answer("unknown", "x")
         self.assertEqual(unknown.exception.param, "model")
-        self.assertEqual(unknown.exception.body["message"], "The model `nobody` does not exist.")
+        self.assertEqual(unknown.exception.body["message"], "The model `unknown` does not exist.")
         self.assertEqual((unknown.exception.status_code, unknown.exception.type), (404, "NotFoundError"))
         self.assertEqual(str(unknown.exception.code), "404")
         with self.assertRaises(openai.NotFoundError):
-            self.client.models.retrieve("nobody")
+            self.client.models.retrieve("unknown")
         with self.assertRaises(openai.BadRequestError) as hot:
             self.answer("demo", "x", top_p=7)
         self.assertEqual((hot.exception.param, hot.exception.status_code), ("top_p", 400))
@@ -143,7 +143,7 @@ class OpenAiPython(unittest.TestCase):
         with self.assertRaises(openai.NotFoundError):
             self.client.embeddings.create(model="demo", input="x")
         with self.assertRaises(openai.NotFoundError):
-            self.answer("nobody", "x", stream=True)
+            self.answer("unknown", "x", stream=True)
 
     def test_raw_response(self):
         raw = self.client.chat.completions.with_raw_response.create(model="swap", messages=ask("hello"), max_tokens=5)
@@ -167,7 +167,7 @@ class OpenAiPython(unittest.TestCase):
         with self.assertRaises(openai.APITimeoutError):
             hurried.chat.completions.create(model="count", messages=ask("hello"), max_tokens=900, n=128, temperature=1,
                                             extra_body={"ignore_eos": True})
-        self.server.wait_idle(seconds=120)
+        self.server.wait_idle()
 
     def test_many_adapters_at_once(self):
         async def one(client, model, prompt, stream):
@@ -187,7 +187,7 @@ class OpenAiPython(unittest.TestCase):
         self.assertEqual(asyncio.run(everything()), expected)
 
     def expected(self, model, prompt, answer):
-        """The answer that the server gives alone (the demo's adapters are right nearly always, not always)."""
+        """The answer that the server gives to this question alone. The demo's adapters are not right every time."""
         return self.server.chat(model, prompt)[1]["choices"][0]["message"]["content"]
 
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The Debian package: what is in it, and its life from the installation to the purge. Standard library only.
+"""The Debian package: its content, and its life from the installation to the purge. Standard library only.
 
 Usage: package_test.py PATH_OF_LORAMUX   (in its build directory, from which CPack makes the package)
 
-Installing needs root. It happens in a throw-away copy of this system: an overlay over / that only this process sees, so
-that nothing of the machine changes. Where the kernel refuses that, the package is installed for real, but only with
-LORAMUX_TEST_INSTALL=1 in the environment. With that variable nothing is skipped: what cannot run fails (for CI).
+Installing needs root. It happens in a throw-away copy of this system: an overlay over / that only this process sees. The
+machine itself does not change. Where the kernel refuses the overlay, the test installs the package for real, but only with
+LORAMUX_TEST_INSTALL=1 in the environment. With that variable a test that cannot run fails instead of being skipped (for CI).
 """
 import ctypes
 import os
@@ -25,7 +25,7 @@ PREFIX = pathlib.Path("/srv/loramux-package-test")   # in the copy: the demo and
 UNIT = "/usr/lib/systemd/system/loramux.service"
 CONFIG = "/etc/loramux/serve.toml"
 STATE = "/var/lib/loramux"
-WANTS = "/etc/systemd/system/multi-user.target.wants/loramux.service"   # there if the service is enabled
+WANTS = "/etc/systemd/system/multi-user.target.wants/loramux.service"   # exists while the service is enabled
 FILES = {   # path: mode
     "/usr/bin/loramux": "-rwxr-xr-x", UNIT: "-rw-r--r--", CONFIG: "-rw-r--r--",
     "/usr/share/doc/loramux/README.md": "-rw-r--r--", "/usr/share/doc/loramux/CHANGELOG.md": "-rw-r--r--",
@@ -37,16 +37,16 @@ FILES = {   # path: mode
 
 
 def call(*command, ok=True, **more):
-    """Standard output and error of a command, together; it must succeed unless ok is False."""
+    """Standard output and error of a command, together. The command must succeed unless `ok` is False."""
     run = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                         timeout=600, **more)
+                         timeout=1800, **more)
     if ok and run.returncode != 0:
         raise AssertionError(f"{' '.join(map(str, command))} ended with {run.returncode}:\n{run.stdout}")
     return run.stdout
 
 
 def make_package(folder, *settings):
-    """The package as CPack makes it from the build directory; settings are NAME=VALUE of CPack variables."""
+    """The package that CPack makes from the build directory. `settings` are NAME=VALUE of CPack variables."""
     build = pathlib.Path(serving.LORAMUX).resolve().parent.parent
     call("cpack", "-G", "DEB", "--config", build / "CPackConfig.cmake", "-B", folder,
          *[word for setting in settings for word in ("-D", setting)], cwd=build)
@@ -58,7 +58,7 @@ def unit_setting(text, name):
 
 
 class Packages(unittest.TestCase):
-    """Makes two packages once: an older version, and that of the source."""
+    """Makes two packages once: one of an older version, and one of the source's version."""
     folder = None
 
     @classmethod
@@ -130,7 +130,7 @@ class Contents(Packages):
         self.assertIn("/usr/lib/debug/.build-id/", call("dpkg-deb", "-c", debug))
 
     def test_every_key_of_the_configuration_is_a_flag(self):
-        """Also those that stand there as comments: an operator will remove the comment sign."""
+        """This includes the keys in comments: an operator will remove the comment sign."""
         text = (DEMO.parent / "deploy/debian/serve.toml").read_text(encoding="utf-8")
         keys = re.findall(r"^# ([a-z-]+ = .*)$", text, re.M)
         self.assertIn('host = "127.0.0.1"', keys)
@@ -138,10 +138,10 @@ class Contents(Packages):
         flags = call(serving.LORAMUX, "serve", "--help")
         for key in keys:
             self.assertIn("--" + key.split(" ")[0], flags if not key.startswith("model ") else "--model")
-        # Files that must be there are looked at before the rest.
+        # The server looks at files that must exist before it looks at anything else.
         file.write_text("\n".join(key for key in keys if "/etc/loramux/" not in key), encoding="utf-8")
         said = call(serving.LORAMUX, "serve", "--config", file, ok=False)
-        self.assertRegex(said, "/srv/(models|adapters)|--admin-key-file|--insecure-no-admin-key")   # got as far as looking for the example's files
+        self.assertRegex(said, "/srv/(models|adapters)|--admin-key-file|--insecure-no-admin-key")   # it reached the search for the files of the example
         self.assertNotIn(str(file), said)
 
     def test_unit_waits_longer_than_the_server_drains(self):
@@ -151,7 +151,7 @@ class Contents(Packages):
 
 
 class ThrowAwayRoot:
-    """The root file system with changes kept in memory, mounted where only this process and its children see it."""
+    """The root file system with its changes in memory. Only this process and its children see the mount."""
 
     def __init__(self):
         if ctypes.CDLL(None, use_errno=True).unshare(0x00020000) != 0:   # CLONE_NEWNS
@@ -164,7 +164,7 @@ class ThrowAwayRoot:
         self.path, self.base = base / "root", base
         call("mount", "-t", "overlay", "overlay", "-o",
              f"lowerdir=/,upperdir={base}/upper,workdir={base}/work", self.path)
-        (self.path / "var/lib/man-db/auto-update").unlink(missing_ok=True)   # its index of all pages takes long
+        (self.path / "var/lib/man-db/auto-update").unlink(missing_ok=True)   # the index of all manual pages takes long
         for shared in ("proc", "dev"):
             call("mount", "--rbind", f"/{shared}", self.path / shared)
 
@@ -181,7 +181,7 @@ class RealRoot:
 
 
 def make_root():
-    """Where to install. Skips where that would be a surprise."""
+    """The root to install to. Skips the test where an installation would surprise the owner of the machine."""
     if os.geteuid() != 0:
         skip("needs root to install it")
     if "install ok installed" in call("dpkg-query", "-W", "-f", "${Status}", "loramux", ok=False):
@@ -195,7 +195,7 @@ def make_root():
 
 
 class Installed(Packages):
-    """From the installation to the purge. Methods are steps on one root; each begins and ends without the package."""
+    """From the installation to the purge. All tests use one root; each begins and ends without the package."""
 
     @classmethod
     def setUpClass(cls):
@@ -227,12 +227,12 @@ class Installed(Packages):
                            PREFIX / name)
 
     def snapshot(self):
-        """Every path that a package may change, with type, mode, owner and target; accounts with their content."""
+        """Every path that a package may change, with its type, mode, owner and link target; and the accounts."""
         prune = [word for path in ("/var/log", "/var/cache", "/var/tmp", "/var/lib/dpkg", "/var/lib/apt", PREFIX)
                  for word in ("-path", str(path), "-prune", "-o")]
         deep = ("/etc", "/var", "/srv", "/usr/lib/systemd")
         shallow = ("/", "/opt", "/home", "/usr", "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/local/bin", "/usr/share",
-                   "/usr/share/doc", "/usr/share/man/man1")   # all of /usr would take a minute where much is installed
+                   "/usr/share/doc", "/usr/share/man/man1")   # all of /usr would take a minute on a machine with many packages
         show = ("-printf", "%p %y %M %u %g %l\\n")
         listing = (self.inside("find", *deep, "-xdev", *prune, *show) +
                    self.inside("find", *shallow, "-maxdepth", "1", *show)).splitlines()
@@ -245,14 +245,14 @@ class Installed(Packages):
         return self.inside("stat", "-c", "%U:%G %a", path).strip()
 
     def service_command(self, *environment):
-        """What systemd would run: the unit's command, as the unit's user, with nothing from our environment."""
+        """The command of the unit, run as systemd would: as the unit's user, with an empty environment."""
         unit = self.file(UNIT).read_text(encoding="utf-8")
         return ["chroot", str(self.root.path), "setpriv", "--reuid", unit_setting(unit, "User"), "--regid",
                 unit_setting(unit, "Group"), "--clear-groups", "--no-new-privs", "--bounding-set=-all", "env", "-i", "-C",
                 unit_setting(unit, "WorkingDirectory"), *environment, *unit_setting(unit, "ExecStart").split()]
 
     def configure(self):
-        """As an operator would: the comment signs go, and the values are his."""
+        """Removes comment signs and sets values, as an operator would."""
         text = self.file(CONFIG).read_text(encoding="utf-8")
         for key, value in (("model", f'"{PREFIX}/demo/model"'), ("adapter-dir", f'"{PREFIX}/demo/adapters"'),
                            ("port", "0"), ("device-memory", '"64MiB"'), ("host-memory", '"32MiB"')):
@@ -262,7 +262,7 @@ class Installed(Packages):
         return text
 
     def enable(self):
-        """What `systemctl enable` does; systemd need not be installed here."""
+        """Does the work of `systemctl enable`, because systemd may not be installed here."""
         folder = self.file(WANTS).parent
         if not folder.exists():
             folder.mkdir(parents=True)
@@ -279,18 +279,19 @@ class Installed(Packages):
         self.assertFalse(os.path.lexists(self.file(WANTS)), "enabled without a model")
 
     def check_service_without_a_model(self):
-        """It ends at once, says why, and with a status for which systemd does not start it again."""
+        """The service ends at once with the reason, and with a status for which systemd does not restart it."""
         unit = self.file(UNIT).read_text(encoding="utf-8")
-        run = subprocess.run(self.service_command(), stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True, timeout=60)
+        run = subprocess.run(self.service_command(), stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True,
+                             timeout=serving.PATIENCE)
         self.assertIn("model is required", run.stdout)
         self.assertIn(str(run.returncode), unit_setting(unit, "RestartPreventExitStatus").split())
 
     def check_service(self):
-        """It answers, as the user of the unit, ends with 0 at SIGTERM, and tells the service manager both."""
+        """The service answers, runs as the unit's user, ends with 0 at SIGTERM, and notifies the service manager."""
         manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self.addCleanup(manager.close)
         manager.bind("")   # the kernel chooses an abstract name
-        manager.settimeout(60)
+        manager.settimeout(serving.PATIENCE)
         server = Server.run(self.service_command("NOTIFY_SOCKET=@" + manager.getsockname()[1:].decode()))
         try:
             self.assertIn(f"READY=1\nSTATUS=Serving on port {server.port}", manager.recv(4096).decode())

@@ -1,8 +1,8 @@
-// Fairness among tenants with the real engine and the real forward pass of the demo model, on a virtual clock: a step
-// takes modelled time, so that the figures are the same on every machine.
+// Fairness among tenants with the real engine and the real forward pass of the demo model, on a virtual clock. A step
+// takes modelled time, so the figures are the same on every machine.
 //
-// Tenant B sends what is its equal share of the server. In the baseline A does the same; in the flood A sends 20 times
-// as many requests, and heavier ones. B's P99 time to first token must not rise more than 1.5 times over the baseline.
+// Tenant B uses its equal share of the server. In the baseline tenant A does the same. In the flood A sends 20 times as
+// many requests, and heavier ones. The flood may raise B's P99 TTFT to 1.5 times the baseline at most.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -21,7 +21,7 @@ T Must(Result<T> result) {
   return std::move(result).value();
 }
 
-// Computes on the CPU for real; when a step ends is a matter of the virtual clock.
+// Computes on the CPU. The virtual clock decides when a step ends.
 class TimedExecutor final : public Executor {
  public:
   TimedExecutor(const VirtualClock* clock, CpuExecutorOptions options, Model* model, const KvLayout& layout,
@@ -98,7 +98,7 @@ struct Engines {
   }
 };
 
-// What a tenant sends: Poisson arrivals of equal requests, over so many adapters (0: the base model).
+// The load of a tenant: Poisson arrivals of equal requests, spread over `adapters` adapters (0: the base model).
 struct Load {
   double requests_per_second;
   std::int32_t prompt, output;
@@ -124,7 +124,8 @@ void AddArrivals(const Load& load, bool of_b, TimeNs until, std::uint64_t seed, 
   }
 }
 
-// Arrivals end, and the measurement: who has no token then waited at least that long.
+// The ends of the arrivals and of the measurement. A request without a token at the horizon counts with its wait so
+// far.
 constexpr TimeNs kUntil = 2 * kNsPerSecond, kHorizon = kUntil + kNsPerSecond / 2;
 
 // B's times to first token in milliseconds, ascending.
@@ -181,14 +182,14 @@ double Percentile(const std::vector<double>& sorted, double q) {
   return sorted.at(static_cast<std::size_t>(std::ceil(q * static_cast<double>(sorted.size()))) - 1);
 }
 
-// The server does about 238 requests of B's kind a second: together the two ask for two thirds of that.
+// The server can serve about 238 requests of B's kind a second. In the baseline both tenants use two thirds of that.
 constexpr Load kShare{80, 24, 8};
 
 class Peers : public testing::Test {
  protected:
   std::unique_ptr<Model> model_ = Must(Model::Load(ModelDirectory(), {}));
 
-  // How many times B's P99 rises when A floods.
+  // B's P99 in the flood divided by B's P99 in the baseline.
   double Ratio(const char* name, FairnessPolicy fairness, std::int64_t kv_tokens, const Load& flood) {
     const Load share{kShare.requests_per_second, kShare.prompt, kShare.output, flood.adapters};
     const std::vector<double> equal = TimesOfB(model_.get(), fairness, kv_tokens, share, kShare);
@@ -203,7 +204,8 @@ class Peers : public testing::Test {
   }
   void ExpectFair(const char* name, std::int64_t kv_tokens, const Load& flood) {
     EXPECT_LE(Ratio(name, FairnessPolicy::kVtc, kv_tokens, flood), 1.5);
-    EXPECT_GE(Ratio(name, FairnessPolicy::kNone, kv_tokens, flood), 5.0);  // what it is worth; and the test can fail
+    // Shows the effect of vtc, and that the test can fail.
+    EXPECT_GE(Ratio(name, FairnessPolicy::kNone, kv_tokens, flood), 5.0);
   }
 };
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`loramux profile` on the demo model, with a budget too small for good figures: the file is whole, of the documented
-form, and sane. Standard library only.
+"""`loramux profile` on the demo model, with a budget too small for good figures: the file is complete, of the documented
+form, and plausible. No figure has a bound that a slow or busy machine could exceed. Standard library only.
 
 Usage: profile_test.py PATH_OF_LORAMUX
 """
@@ -20,7 +20,7 @@ SMALL = ["--quick", "--points", "40", "--seconds", "1", "--engine-seconds", "1",
 
 
 def profile(*arguments, model=DEMO / "model"):
-    return subprocess.run([serving.LORAMUX, "profile", str(model), *map(str, arguments)], capture_output=True, text=True, timeout=600)
+    return subprocess.run([serving.LORAMUX, "profile", str(model), *map(str, arguments)], capture_output=True, text=True, timeout=1800)
 
 
 class Profile(unittest.TestCase):
@@ -52,15 +52,14 @@ class Profile(unittest.TestCase):
             tokens = [at[0] for at in engine[table]]
             self.assertEqual(tokens, sorted(set(tokens)))
             self.assertTrue(all(factor > 0 for _, factor in engine[table]), engine)
-        self.assertEqual(data["bgmv"]["engine"]["decode_factors"], [])   # the engine ran with the other one
+        self.assertEqual(data["bgmv"]["engine"]["decode_factors"], [])   # the engine ran with the other variant
         self.assertGreater(data["requests_per_second"], 0)
         times = [at for at, _ in data["pace"]["changes"]]
         self.assertTrue(times)
         self.assertEqual(times, sorted(set(times)))
         self.assertLess(times[-1], data["pace"]["period_seconds"])
-        self.assertTrue(all(0.1 < factor < 10 for _, factor in data["pace"]["changes"]), data["pace"])
+        self.assertTrue(all(factor > 0 and math.isfinite(factor) for _, factor in data["pace"]["changes"]), data["pace"])
         self.assertGreater(data["between_steps_seconds"], 0)
-        self.assertLess(data["between_steps_seconds"], 1)
         for link in data["links"].values():
             self.assertGreater(link["bytes_per_second"], 0)
             self.assertGreater(link["fitted"]["points"], 0)
@@ -111,7 +110,7 @@ class Profile(unittest.TestCase):
             run = profile(*arguments)
             self.assertNotEqual(run.returncode, 0, arguments)
             self.assertIn(expected, run.stderr)
-            self.assertEqual(list(self.folder.iterdir()), [])   # nothing half-written
+            self.assertEqual(list(self.folder.iterdir()), [])   # no partial file
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The loramux program as its users meet it: over HTTP and on the command line. Standard library only.
+"""The loramux program over HTTP and on the command line. Standard library only.
 
 Usage: program_test.py PATH_OF_LORAMUX
 """
@@ -93,15 +93,15 @@ class Http(unittest.TestCase):
     def test_errors_name_what_is_wrong(self):
         good = {"model": "demo", "messages": [{"role": "user", "content": "x"}]}
         for change, status, param in [
-                ({"model": "nobody"}, 404, "model"), ({"temperature": "hot"}, 400, "temperature"),
+                ({"model": "unknown"}, 404, "model"), ({"temperature": "hot"}, 400, "temperature"),
                 ({"messages": []}, 400, "messages"), ({"n": 0}, 400, "n"), ({"top_p": 2}, 400, "top_p"),
                 ({"max_tokens": 10**6}, 400, "max_tokens"), ({"logit_bias": {"x": 1}}, 400, "logit_bias")]:
             code, answer = self.server.json("POST", "/v1/chat/completions", {**good, **change})
             self.assertEqual(code, status, (change, answer))
             self.assertEqual(answer["error"]["code"], status)
             self.assertTrue((answer["error"]["param"] or "").startswith(param), (change, answer))
-        code, answer = self.server.json("POST", "/v1/chat/completions", {**good, "model": "nobody"})
-        self.assertEqual(answer["error"]["message"], "The model `nobody` does not exist.")
+        code, answer = self.server.json("POST", "/v1/chat/completions", {**good, "model": "unknown"})
+        self.assertEqual(answer["error"]["message"], "The model `unknown` does not exist.")
         self.assertEqual(answer["error"]["type"], "NotFoundError")
         for body in (b"", b"{", b"[1]", b"\xff\xfe", b"[" * 100_000, b'{"model":' * 10_000):
             self.assertEqual(self.server.request("POST", "/v1/chat/completions", body)[0], 400, body[:20])
@@ -116,7 +116,7 @@ class Http(unittest.TestCase):
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
         sockets = []
         for _ in range(20):
-            client = socket.create_connection(("127.0.0.1", server.port))
+            client = socket.create_connection(("127.0.0.1", server.port), timeout=serving.PATIENCE)
             client.sendall(head + body)
             sockets.append(client)
         server.wait_until_busy(20)
@@ -129,19 +129,19 @@ class Http(unittest.TestCase):
         self.assertEqual(server.chat("demo", "abc")[1]["choices"][0]["message"]["content"], "abc")
         served = re.search(r"served 21 requests, (\d+) tokens", server.stop())
         self.assertIsNotNone(served)
-        self.assertLess(int(served.group(1)), 20 * 900)   # nobody was served to the end
+        self.assertLess(int(served.group(1)), 20 * 900)   # not all were served to the end
 
     def test_garbage_on_the_wire(self):
         for garbage in (b"\0" * 1000, b"GET", b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", b"\r\n" * 1000,
                         b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"):
-            with socket.create_connection(("127.0.0.1", self.server.port), timeout=10) as client:
+            with socket.create_connection(("127.0.0.1", self.server.port), timeout=serving.PATIENCE) as client:
                 client.sendall(garbage)
         self.assertEqual(self.server.request("GET", "/health")[0], 200)
 
 
 class Load(unittest.TestCase):
     def test_200_at_once_in_little_memory(self):
-        """All adapters and the base at the same time, adapters evicted and requests preempted all the time."""
+        """All adapters and the base model at the same time. The memory forces evictions and preemptions all the time."""
         asked = questions(20)
         self.assertGreaterEqual(len(asked), 200)
         roomy = Server("--device-memory", "256MiB")
@@ -164,13 +164,13 @@ class Load(unittest.TestCase):
         self.assertRegex(log, r"[1-9]\d* evictions")
 
     def test_sigterm_drains(self):
-        server = Server("--drain-timeout", "300")   # 7,200 tokens: with sanitizers, on a busy machine, more than 30 s
+        server = Server("--drain-timeout", "3000")   # 7,200 tokens take long with sanitizers on a busy machine
         answers = []
         thread = threading.Thread(target=lambda: answers.append(
             server.chat("demo", "hello there", ignore_eos=True, max_tokens=900, n=8)))
         thread.start()
-        server.wait_until_busy(8)        # eight, so that none is done before it is seen
-        server.stop(timeout=310)
+        server.wait_until_busy(8)        # they come with one request, so all are seen before the first ends
+        server.stop(timeout=3000)
         thread.join()
         self.assertEqual(answers[0][0], 200, answers)
         self.assertEqual(answers[0][1]["usage"]["completion_tokens"], 8 * 900)
@@ -178,7 +178,7 @@ class Load(unittest.TestCase):
 
 class CommandLine(unittest.TestCase):
     def run_program(self, *arguments, status=0):
-        done = subprocess.run([serving.LORAMUX, *arguments], capture_output=True, text=True, timeout=120)
+        done = subprocess.run([serving.LORAMUX, *arguments], capture_output=True, text=True, timeout=serving.PATIENCE)
         self.assertEqual(done.returncode, status, (arguments, done.stdout, done.stderr))
         return done
 
@@ -188,8 +188,8 @@ class CommandLine(unittest.TestCase):
                                 model, "-p", prompt)
         self.assertEqual(done.stdout.strip(), answer)
         self.assertIn("tokens/s", done.stderr)
-        done = self.run_program("generate", str(DEMO / "model"), "-p", "abc", "--lora", "nobody", status=1)
-        self.assertIn("`nobody` does not exist", done.stderr)
+        done = self.run_program("generate", str(DEMO / "model"), "-p", "abc", "--lora", "unknown", status=1)
+        self.assertIn("`unknown` does not exist", done.stderr)
 
     def test_inspect(self):
         model = json.loads(self.run_program("inspect", str(DEMO / "model"), "--json").stdout)

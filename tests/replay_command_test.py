@@ -1,5 +1,5 @@
-"""`loramux serve --record` and `loramux simulate --replay`, as an operator uses them. Whole runs in little memory, under several
-regimes, are tests/replay_test.cc. Standard library only."""
+"""`loramux serve --record` and `loramux simulate --replay`, as an operator uses them. tests/replay_test.cc replays whole runs in
+little memory, under several regimes. Standard library only."""
 import concurrent.futures
 import json
 import pathlib
@@ -12,16 +12,16 @@ import unittest
 import serving
 from serving import Server, questions
 
-SECRET = "xylophone quicksand"   # of a prompt
+SECRET = "xylophone quicksand"   # words of a prompt
 
 
 def replay(path, *flags):
     return subprocess.run([serving.LORAMUX, "simulate", "--replay", str(path), *flags], capture_output=True, text=True,
-                          errors="replace", timeout=300)
+                          errors="replace", timeout=1800)
 
 
 def hang_up(port, model):
-    """A client that goes in the middle of its answer."""
+    """A client that leaves in the middle of its answer."""
     body = json.dumps({"model": model, "prompt": SECRET, "max_tokens": 200, "ignore_eos": True, "stream": True}).encode()
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
@@ -64,9 +64,9 @@ class Replay(unittest.TestCase):
         run = json.loads(pathlib.Path(str(self.file) + ".json").read_text())["presets"][0]
         self.assertGreaterEqual(run["requests"]["finished"], self.requests - 4)
 
-    def test_nobody_reads_prompts_in_it(self):
+    def test_it_holds_no_prompts_and_no_names(self):
         data = self.file.read_bytes()
-        steps = data[data.index(b"LORAMUXH"):]   # behind the options, whose names are words
+        steps = data[data.index(b"LORAMUXH"):]   # after the options, which are words
         names = [adapter.name for adapter in (serving.DEMO / "adapters").iterdir() if adapter.is_dir() and len(adapter.name) > 4]
         self.assertGreater(len(names), 3)
         self.assertEqual([word for word in [SECRET, *names] if word.encode() in steps], [])
@@ -94,7 +94,7 @@ class Replay(unittest.TestCase):
         other.write_bytes(b"of a server that crashed")
         Server("--record", str(other)).stop()
         self.assertEqual((other.parent / "again.old").read_bytes(), b"of a server that crashed")
-        done = replay(other)   # nobody asked anything
+        done = replay(other)   # of a server without requests
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_a_file_that_cannot_be_made_is_refused_at_the_start(self):

@@ -1,5 +1,5 @@
-// Real runs of the demo model, recorded and replayed on the virtual clock: the plans must be the same, one by one. And
-// what is no such recording must be told from one, and never end the process.
+// Real runs of the demo model, recorded and replayed on the virtual clock: all plans must be equal. A file that is no
+// such recording must be recognised, and must never end the process.
 #include "simulate/replay.h"
 
 #include <atomic>
@@ -27,11 +27,11 @@ struct Regime {
   const char* name;
   std::string cache, queue, prefetch, predictor;
   FairnessPolicy fairness = FairnessPolicy::kVtc;
-  double link_bytes_per_second = 0;  // slow ones: layers are used while later ones arrive
+  double link_bytes_per_second = 0;  // with a slow link steps use layers while later ones arrive
   bool by_profile = false;
 };
 
-// As a profile might have it, with figures that no round number is.
+// Costs as a profile might have them, with figures that have no short decimal form.
 std::shared_ptr<const PerformanceModel> SomeCosts() {
   return std::make_shared<const PerformanceModel>(
       PerformanceModel{.step = 7.1e-5,
@@ -68,7 +68,7 @@ Sizes MeasureSizes() {
   return sizes;
 }
 
-// Room for two of the largest adapters and a few sequences; where adapters have a fifth of it, as many fit that.
+// Memory for two of the largest adapters and a few sequences. Where adapters may use a fifth of it, two fit the fifth.
 RuntimeOptions OptionsOf(const Regime& regime, FlightRecorder* recorder) {
   static const Sizes sizes = MeasureSizes();
   const std::int64_t pages = regime.cache == "vllm" ? 11 * sizes.largest_adapter : 2 * sizes.largest_adapter + 120;
@@ -93,8 +93,8 @@ RuntimeOptions OptionsOf(const Regime& regime, FlightRecorder* recorder) {
   return options;
 }
 
-// Conversations: each turn's prompt is all that was said, and a new question. In one of them somebody hangs up, some
-// want to be soon, some have a guess of their length.
+// Conversations: the prompt of a turn is the whole conversation and a new question. Requests differ in priority, and
+// some have a deadline, a length hint or a tenant.
 void Converse(World& world, std::size_t sessions, int turns) {
   const std::vector<Question> questions = Questions(sessions);
   std::vector<std::vector<TokenId>> said(sessions);
@@ -119,7 +119,7 @@ void Converse(World& world, std::size_t sessions, int turns) {
   }
 }
 
-// Most of them are cancelled: before they begin, at their first token, or later.
+// Most of the requests are cancelled: before they begin, at their first token, or later.
 void AskAndLeave(World& world, std::vector<GenerationRequest> requests) {
   std::vector<std::promise<void>> ended(requests.size());
   for (std::size_t i = 0; i < requests.size(); ++i) {
@@ -133,7 +133,7 @@ void AskAndLeave(World& world, std::vector<GenerationRequest> requests) {
       if (event.finish != FinishReason::kNone) promise->set_value();
     };
     const auto id = engine->Submit(std::move(request));
-    if (!id.ok()) {  // its adapter's version is gone, or the memory that it needs was just pinned
+    if (!id.ok()) {  // its adapter generation is gone, or the memory that it needs was just pinned
       ended[i].set_value();
       continue;
     }
@@ -150,7 +150,7 @@ Status Pin(World& world, const std::string& name, bool pinned) {
   return done.get_future().get();
 }
 
-// Names go, and come again with the same content, while requests run.
+// Removes a name and registers it again with the same content, while requests run.
 void ChangeAdapters(World& world) {
   AdapterRegistry& registry = world.runtime().registry();
   const std::string name = AdapterNames().front();
@@ -171,7 +171,7 @@ Recorded Record(const Regime& regime) {
     auto recorder = std::move(FlightRecorder::Create(&OsFileSystem(), path)).value();
     World world(OptionsOf(regime, recorder.get()));
     const std::string first = AdapterNames().front(), last = AdapterNames().back();
-    // nobody ever asks for its first version, so that the recording's numbers are not without gaps
+    // No request uses the first generation of this name, so the recording's numbers have a gap.
     ChangeAdapters(world);
     Converse(world, 24 / kSlowdown, 3);
     EXPECT_TRUE(Pin(world, last, true).ok());
@@ -183,10 +183,10 @@ Recorded Record(const Regime& regime) {
     leaving.join();
     EXPECT_TRUE(Pin(world, last, false).ok());
     Converse(world, 12 / kSlowdown, 2);
-    std::this_thread::sleep_for(std::chrono::milliseconds(250));  // what is moved and loaded ahead
+    std::this_thread::sleep_for(std::chrono::milliseconds(250));  // for moves and loads ahead, if there are any
     ChangeAdapters(world);
     Converse(world, 8, 1);
-    world.Ask(Questions(2), /*one_by_one=*/true);  // who is alone begins with the first layers of what is arriving
+    world.Ask(Questions(2), /*one_by_one=*/true);  // a request alone begins while layers arrive
     world.runtime().Stop();
     recorder->Close();
     EXPECT_FALSE(recorder->failed());
@@ -252,7 +252,7 @@ INSTANTIATE_TEST_SUITE_P(
                            true}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// ---------------------------------------------------------------- What is no recording of a server
+// ---------------------------------------------------------------- Files that are no recording of a server
 
 class NotARun : public testing::Test {
  protected:
@@ -269,7 +269,7 @@ class NotARun : public testing::Test {
     while (auto step = *reader.Next()) steps.push_back(std::move(*step));
     return steps;
   }
-  // Formally a whole recording, whatever is in it.
+  // A recording that is complete in form, whatever its steps say.
   static std::string Encode(std::vector<RecordedStep> steps, const RecordedSetup& setup = RecordedWith()) {
     for (std::size_t i = 0; i < steps.size(); ++i) steps[i].number = i;
     RecordingEncoder encoder;
@@ -280,7 +280,7 @@ class NotARun : public testing::Test {
     }
     return bytes + encoder.End(RecordingEnd::kStopped);
   }
-  // It is refused, or found to differ.
+  // The replay refuses the steps or finds a difference.
   static bool IsFound(const std::vector<RecordedStep>& steps) {
     const auto replay = ReplayBytes(Encode(steps));
     return !replay.ok() || !replay->difference.empty();
@@ -298,7 +298,7 @@ TEST_F(NotARun, WrittenAgainItIsTheSame) {
   EXPECT_EQ(*reader.Next(), std::nullopt);
 }
 
-// What plans go by is in the recording: with other costs, or none, other plans are made.
+// The recording holds the costs that plans use: other costs, or none, would give other plans.
 TEST(ReplayByProfile, TheRecordingHasWhatPlansGoBy) {
   const std::string bytes =
       Record({"by_profile", "loramux", "mlq", "none", "history", FairnessPolicy::kVtc, 0, true}).bytes;
@@ -327,7 +327,7 @@ TEST_F(NotARun, AMovedArrivalIsFound) {
   const auto steps = Steps();
   for (std::size_t i = 0; i < steps.size(); ++i) {
     if (steps[i].arrivals.empty()) continue;
-    // To the next step that plans something.
+    // The target is the next step that plans something and has no arrivals.
     std::size_t to = i + 1;
     while (to < steps.size() && !(steps[to].plan && steps[to].plan->chunks > 0 && steps[to].arrivals.empty())) ++to;
     const bool planned_between = steps[i].plan.has_value() && steps[i].plan->chunks > 0;
@@ -337,7 +337,7 @@ TEST_F(NotARun, AMovedArrivalIsFound) {
     tampered[i].arrivals.clear();
     const auto replay = ReplayBytes(Encode(tampered));
     const bool seats = replay.ok() && replay->difference.empty();
-    // One that had to wait in any case may make no difference; most do.
+    // The move of a request that had to wait in any case may make no difference. Most moves do.
     moved += !seats;
     if (moved >= 5) break;
   }
@@ -348,20 +348,20 @@ TEST_F(NotARun, AMissingStepIsFound) {
   const auto steps = Steps();
   std::vector<std::size_t> matter;
   for (std::size_t i = 5; i < steps.size(); ++i) {
-    // Without a step that only decodes, written again with numbers that have no gap, it is another run that can be: one
-    // in which requests stop a token earlier. Only the numbers tell (see below).
+    // Without a step that only decodes, and with new numbers, the recording is that of another possible run, in which
+    // requests stop a token earlier. Only the numbers of the steps show it (see below).
     const auto& plan = steps[i].plan;
     const bool begins = plan && (plan->prefill_tokens > 0 || !plan->admissions.empty() || !plan->loads.empty());
     if (begins || !steps[i].arrivals.empty()) matter.push_back(i);
   }
-  ASSERT_GE(matter.size(), 20U);  // each request of the run has one at least
+  ASSERT_GE(matter.size(), 20U);  // each request that was asked alone has at least one
   const std::size_t stride = std::max<std::size_t>(1, matter.size() / 40);
   for (std::size_t k = 0; k < matter.size(); k += stride) {
     auto tampered = steps;
     tampered.erase(tampered.begin() + static_cast<std::ptrdiff_t>(matter[k]));
     EXPECT_TRUE(IsFound(tampered)) << "step " << matter[k];
   }
-  // A step that does not even matter is missed by its number.
+  // The numbers show that a step is missing, even one that makes no difference.
   std::vector<RecordedStep> gap(steps.begin(), steps.begin() + 10);
   gap.erase(gap.begin() + 4);
   RecordingEncoder encoder;
@@ -373,7 +373,7 @@ TEST_F(NotARun, AMissingStepIsFound) {
   EXPECT_NE(replay.error().message.find("step"), std::string::npos);
 }
 
-// Each kind of input that is recorded is needed: without it, the plans are others.
+// The recording needs every kind of input: without it, the plans differ.
 TEST_F(NotARun, AForgottenInputIsFound) {
   const auto steps = Steps();
   const auto found_without = [&](const std::function<void(RecordedStep&)>& forget) {
@@ -435,7 +435,7 @@ TEST_F(NotARun, DamagedBytesAreRefused) {
   EXPECT_FALSE(ReplayBytes(*bytes_ + "more").ok());
 }
 
-// The same steps, told to an engine that is made otherwise.
+// The same steps, given to an engine with other options.
 TEST_F(NotARun, AnotherServerMakesOtherPlans) {
   const auto steps = Steps();
   const auto found = [&](const RecordedSetup& setup) {
@@ -452,7 +452,7 @@ TEST_F(NotARun, AnotherServerMakesOtherPlans) {
   Prng prng(8);
   const auto regimes = CacheRegimes();
   const auto orders = QueueOrderNames();
-  for (int i = 0; i < 100; ++i) {  // whatever they do, they do not end the process
+  for (int i = 0; i < 100; ++i) {  // no combination may end the process
     SCOPED_TRACE(i);
     RecordedSetup other = RecordedWith();
     const CacheRegime& regime = regimes[prng.NextBelow(regimes.size())];
@@ -472,7 +472,7 @@ TEST_F(NotARun, AnotherServerMakesOtherPlans) {
   }
 }
 
-// One that means harm knows the checksums. Whatever the steps say, the process goes on.
+// Changes steps as an attacker could with the right checksums. Whatever the steps say, the process goes on.
 void Vandalise(Prng& prng, std::vector<RecordedStep>& steps) {
   const auto any = [&]() -> RecordedStep& { return steps[prng.NextBelow(steps.size())]; };
   const auto number = [&]() -> std::uint64_t {
@@ -548,7 +548,7 @@ void Vandalise(Prng& prng, std::vector<RecordedStep>& steps) {
       for (RecordedToken& token : a.tokens)
         token.token = prng.NextBelow(2) == 0 ? kStopToken : static_cast<TokenId>(prng.NextBelow(99));
       break;
-    case 18:  // later steps are all later
+    case 18:  // delays all later steps
       if (const TimeNs jump = static_cast<TimeNs>(number() >> 3); true) {
         for (RecordedStep* step = &a; step != steps.data() + steps.size(); ++step)
           step->now = std::min(step->now + jump, TimeNs{1} << 61);
@@ -558,7 +558,6 @@ void Vandalise(Prng& prng, std::vector<RecordedStep>& steps) {
       for (RecordedCompletion& completion : a.completions)
         completion.outcome = static_cast<TransferOutcome>(prng.NextBelow(3));
   }
-  // What the plan was is changed with it now and then, so that the replay goes on as far as it can.
 }
 
 TEST_F(NotARun, NothingThatTheStepsSayEndsTheProcess) {
@@ -571,7 +570,7 @@ TEST_F(NotARun, NothingThatTheStepsSayEndsTheProcess) {
     for (std::uint64_t n = 1 + prng.NextBelow(3); n > 0; --n) Vandalise(prng, tampered);
     found += IsFound(tampered);
   }
-  EXPECT_GT(found, all / 4);  // what comes a step sooner or later may change nothing
+  EXPECT_GT(found, all / 4);  // an input that comes a step earlier or later may change nothing
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`loramux serve --profile`: a profile of this machine, a server whose plans go by it, the replay of what it recorded, and profiles that
+"""`loramux serve --profile`: a profile of this machine, a server that plans by it, the replay of its recording, and profiles that
 are refused. Standard library only.
 
 Usage: serve_profile_test.py PATH_OF_LORAMUX
@@ -25,7 +25,7 @@ class ServeProfile(unittest.TestCase):
         run = subprocess.run([serving.LORAMUX, "profile", str(DEMO / "model"), "--quick", "--points", "20", "--seconds", "1",
                               "--engine-seconds", "1", "--threads", "2", "--device-memory", "96MiB", "--max-num-batched-tokens", "64",
                               "--max-num-seqs", "12", "--max-model-len", "256", "--random-adapters", "4", "-o", str(cls.profile)],
-                             capture_output=True, text=True, timeout=600)
+                             capture_output=True, text=True, timeout=1800)
         assert run.returncode == 0, run.stderr
 
     @classmethod
@@ -60,7 +60,7 @@ class ServeProfile(unittest.TestCase):
                 self.assertNotIn("plans go by", log)
         self.assertEqual(answers[True], answers[False])
         done = subprocess.run([serving.LORAMUX, "simulate", "--replay", str(self.path / "recording"), "--check-every", "50"],
-                              capture_output=True, text=True, timeout=300)
+                              capture_output=True, text=True, timeout=1800)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertRegex(done.stdout, r"plans: \d+ compared, all equal")
         self.assertIn("plans by a profile", done.stdout)
@@ -69,7 +69,7 @@ class ServeProfile(unittest.TestCase):
         other = self.path / "other.json"
         other.write_text(text)
         done = subprocess.run([serving.LORAMUX, "serve", str(DEMO / "model"), "--port", "0", "--profile", str(other)],
-                              capture_output=True, text=True, timeout=60)
+                              capture_output=True, text=True, timeout=serving.PATIENCE)
         self.assertEqual(done.returncode, 1, done.stderr)
         return done.stderr
 
@@ -94,7 +94,7 @@ class ServeProfile(unittest.TestCase):
     def test_the_simulator_reads_it(self):
         done = subprocess.run([serving.LORAMUX, "simulate", "--model", str(DEMO / "model"), "--profile", str(self.profile), "--rate", "20",
                                "--requests", "100", "--input-mean", "30", "--output-mean", "8", "--adapters", "4", "--ranks", "8",
-                               "--preset", "loramux,mlq"], capture_output=True, text=True, timeout=120)
+                               "--preset", "loramux,mlq"], capture_output=True, text=True, timeout=serving.PATIENCE)
         self.assertEqual(done.returncode, 0, done.stderr)
 
 

@@ -1,4 +1,8 @@
-"""What the end-to-end tests share: the demo's questions and `loramux serve` as a process. Standard library only."""
+"""What the end-to-end tests share: the demo's questions and `loramux serve` as a process. Standard library only.
+
+No test depends on how fast the machine is. A test waits for a condition, with PATIENCE as the limit. Load that must be in
+flight is in flight by construction: it lasts until the test ends it.
+"""
 import atexit
 import http.client
 import json
@@ -15,6 +19,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DEMO = ROOT / "demo"
 LORAMUX = None   # path of the program, set by run_tests
+PATIENCE = 300   # seconds: the limit of every wait, generous so that a slow or busy machine does not reach it
 
 
 def run_tests():
@@ -24,8 +29,20 @@ def run_tests():
     unittest.main(module="__main__", verbosity=2)
 
 
+def wait_for(condition, what, seconds=PATIENCE):
+    """Asks `condition` every 20 ms until its result is true, and returns that. `what` names it in the error."""
+    deadline = time.monotonic() + seconds
+    while True:
+        result = condition()
+        if result:
+            return result
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds} s: {what() if callable(what) else what}")
+        time.sleep(0.02)
+
+
 def questions(per_task):
-    """(model, prompt, answer), tasks interleaved; the base model is called "demo"."""
+    """Returns (model, prompt, answer) triples with the tasks interleaved. The base model is called "demo"."""
     tasks = [[("demo" if path.stem == "base" else path.stem, s["prompt"], s["answer"])
               for s in map(json.loads, path.read_text(encoding="utf-8").splitlines()[:per_task])]
              for path in sorted((DEMO / "eval").glob("*.jsonl"))]
@@ -33,8 +50,8 @@ def questions(per_task):
 
 
 def with_preloaded(program, library):
-    """The environment in which `program` finds the functions of `library` before the system's; before these, those of the
-    sanitizer that it was built with, which insist on being the first."""
+    """The environment in which `program` finds the functions of `library` before those of the system. The runtimes of the
+    sanitizers that the program was built with insist on being the first, so they stand before the library."""
     linked = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
     runtimes = re.findall(r"=> (\S*/lib[at]san\.so\S*)", linked)
     return {**os.environ, "LD_PRELOAD": ":".join([*runtimes, str(library)])}
@@ -49,7 +66,7 @@ class Server:
 
     @classmethod
     def run(cls, command, **more):
-        """A server by a command line of its own; `more` goes to Popen."""
+        """A server with a command line of its own; `more` goes to Popen."""
         server = cls.__new__(cls)
         server.start(command, **more)
         return server
@@ -57,8 +74,8 @@ class Server:
     def start(self, command, **more):
         self.log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(command, stderr=self.log, **more)
-        atexit.register(self.process.kill)   # a failed test stops nothing, and ctest waits for whoever holds its pipe
-        deadline = time.monotonic() + 120
+        atexit.register(self.process.kill)   # a failed test stops nothing, and ctest waits for each process with its pipe
+        deadline = time.monotonic() + PATIENCE
         self.port = None
         while self.port is None:
             match = re.search(r"ready: https?://[\d.]+:(\d+)", self.text())
@@ -69,13 +86,13 @@ class Server:
                 self.log.close()
                 raise RuntimeError(f"the server did not start ({self.process.poll()}):\n{text}")
             else:
-                time.sleep(0.05)
+                time.sleep(0.02)
 
     def text(self):
-        # Not seek and read: the server writes at the same file offset.
+        # pread, because the server writes at the same file offset.
         return os.pread(self.log.fileno(), os.fstat(self.log.fileno()).st_size, 0).decode(errors="replace")
 
-    def stop(self, timeout=60):
+    def stop(self, timeout=PATIENCE):
         self.process.send_signal(signal.SIGTERM)
         status = self.process.wait(timeout=timeout)
         if status != 0:
@@ -85,7 +102,7 @@ class Server:
         return text
 
     def request(self, method, path, body=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
         connection.request(method, path, data, {"Content-Type": "application/json"})
         response = connection.getresponse()
@@ -111,19 +128,40 @@ class Server:
         assert lines[-1] == "data: [DONE]", lines[-1]
         return [json.loads(line[len("data: "):]) for line in lines[:-1]]
 
-    def wait_until_busy(self, requests, seconds=30):
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            load = self.json("GET", "/health")[1]
-            if load["running"] + load["waiting"] >= requests:
-                return
-        raise AssertionError(f"expected {requests} requests, found {load}")
+    def metric(self, name, **labels):
+        """The sum of a metric's series that have these labels; None if there are none."""
+        values = []
+        for line in self.request("GET", "/metrics")[1].decode().splitlines():
+            series, _, value = line.rpartition(" ")
+            if series.split("{")[0] == name and all(f'{key}="{wanted}"' in series for key, wanted in labels.items()):
+                values.append(float(value))
+        return sum(values) if values else None
 
-    def wait_idle(self, seconds=30):
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            load = self.json("GET", "/health")[1]
-            if load.get("running", 0) == 0 and load.get("waiting", 0) == 0:
-                return
-            time.sleep(0.05)
-        raise AssertionError(f"still busy: {load}")
+    def requests_now(self):
+        """The requests that run or wait now."""
+        health = self.json("GET", "/health")[1]
+        return health.get("running", 0) + health.get("waiting", 0)
+
+    def wait_until_busy(self, requests):
+        wait_for(lambda: self.requests_now() >= requests, lambda: f"expected {requests} requests, found {self.requests_now()}")
+
+    def wait_idle(self):
+        wait_for(lambda: self.requests_now() == 0, lambda: f"an idle server, found {self.requests_now()} requests")
+
+
+class Blocker:
+    """Holds the only seat of a server (--max-num-seqs 1) until `release`. It asks for so many sequences, one after the other,
+    that no test sees their end. Their priority is the highest, so every other request waits."""
+    SEQUENCES = 100
+
+    def __init__(self, server, model="demo"):
+        self.server = server
+        self.connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
+        body = {"model": model, "messages": [{"role": "user", "content": "x"}], "n": self.SEQUENCES, "max_tokens": 800,
+                "ignore_eos": True, "priority": -10}
+        self.connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+        server.wait_until_busy(self.SEQUENCES)
+
+    def release(self):
+        """Hangs up, which cancels the sequences."""
+        self.connection.close()

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A soak of the real server: adapters are loaded, reloaded, pinned and unloaded under load, clients vanish in mid-stream,
 weight files are damaged, the disk of the journal fills up, the disks of journal and weights err (disk_faults.c), and the
-process is killed and started again. Every answer must be the one that the adapter gave alone; what was acknowledged must
-survive; what fails must say why, and only while there is a reason; memory must not grow. Standard library only.
+process is killed and started again. Every answer must be the one that the adapter gave alone. Acknowledged operations must
+survive. A refusal must name its reason, and the reason must hold. Memory must not grow. Standard library only.
 
 Usage: soak_test.py PATH_OF_LORAMUX --disk-faults LIBRARY [--seconds N] [unittest arguments]   (600 for the long form)
 """
@@ -25,20 +25,21 @@ import time
 import unittest
 
 import serving
-from serving import DEMO, Server, questions
+from serving import DEMO, PATIENCE, Server, questions, wait_for
 
-SECONDS = 25.0
+SECONDS = 25.0                           # at least; longer where a slow machine needs it for MIN_ANSWERS and coverage
 DISK_FAULTS = None                       # path of the library
-NAMES = ["blue", "green", "red"]         # that operators load, reload, pin and unload
+NAMES = ["blue", "green", "red"]         # operators load, reload, pin and unload these
 CLIENTS = 8
 PROMPTS = 6
-GROWTH_ALLOWED = 1.10                    # of resident memory, from the mark to the end
+MIN_ANSWERS = 50                         # before memory is first measured, and again until the end
+GROWTH_ALLOWED = 1.10                    # of resident memory, from the first measurement to the last
 EIO, ENOSPC = "Input/output error", "No space left on device"
-# What pins may do to others, and requests to pins: there is no room beside them.
+# Refusals for want of memory: of requests beside pins, and of pins beside requests.
 NO_ROOM = ["device memory holds at most", "was pinned to the memory"]
 NOT_PINNED = ["pages would not stay free for requests", "cannot be pinned now"]
 
-# What a name stands for: a task, and whether it is kept on the device. None: it is not loaded.
+# The state of a loaded name: its task, and whether it is pinned. None stands for a name that is not loaded.
 Loaded = collections.namedtuple("Loaded", "task pinned")
 
 
@@ -47,7 +48,7 @@ def sanitized():
 
 
 class Truth:
-    """What one name may stand for now: a set of states, two of them while an operation is under way."""
+    """The states that one name may be in: one, or two while an operation is under way."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -71,7 +72,7 @@ class Truth:
 
 
 class SmallDisk:
-    """A file system of its own for the journal, that can be filled; where mounting is not allowed, a plain folder."""
+    """A small file system for the journal, which can be filled. Where mounting is not allowed, a plain folder."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -100,7 +101,7 @@ class SmallDisk:
 
 
 class DiskFaults:
-    """The rules of disk_faults.c, and what came of them."""
+    """The rules of disk_faults.c and its log."""
 
     def __init__(self, folder):
         self.control, self.log = folder / "faults", folder / "faults.log"
@@ -127,10 +128,9 @@ class DiskFaults:
 
 
 class Troubles:
-    """When what was wrong with the disks."""
-    # A request may join a load that has failed already, and whose end nobody has seen yet.
+    """The times at which something was wrong with the disks, and the kinds of trouble."""
+
     def __init__(self):
-        self.grace = 3.0 if sanitized() else 0.5
         self.lock = threading.Lock()
         self.windows = []                # [kinds, begin, end or None]
 
@@ -146,8 +146,9 @@ class Troubles:
                 window[2] = time.monotonic()
 
     def since(self, begin):
+        """The kinds that have not ended before `begin`."""
         with self.lock:
-            return {kind for kinds, _, end in self.windows if end is None or end > begin - self.grace for kind in kinds}
+            return {kind for kinds, _, end in self.windows if end is None or end > begin for kind in kinds}
 
 
 class Soak(unittest.TestCase):
@@ -157,9 +158,9 @@ class Soak(unittest.TestCase):
         self.disk = SmallDisk(self.folder / "state")
         self.addCleanup(self.disk.close)
         self.server = None
-        self.addCleanup(self.kill)       # a failed test's server would keep the disk busy
+        self.addCleanup(self.kill)       # the server of a failed test would keep the disk busy
         self.tasks = sorted(path.name for path in (DEMO / "adapters").iterdir())
-        # Copies, so that the disk errs below them and nowhere else. `fragile` gets damaged.
+        # Copies, so that disk errors hit these files only. `fragile` gets damaged.
         self.weights = self.folder / "adapters"
         for copy in ("fixed", "loaded"):
             shutil.copytree(DEMO / "adapters", self.weights / copy)
@@ -177,7 +178,7 @@ class Soak(unittest.TestCase):
         self.up = threading.Event()      # clients wait while the server is down
         self.gate = threading.Condition()
         self.operating = 0               # operations under way, guarded by the gate
-        self.damaging = threading.Lock() # while the disks or the weights are not as they should be
+        self.damaging = threading.Lock() # held while something is wrong with the disks or the weights
         self.stop = threading.Event()
         self.count = collections.Counter()
         self.failures = []
@@ -201,7 +202,7 @@ class Soak(unittest.TestCase):
             self.server.process.wait()
 
     def kill_and_restart(self, kind, chance):
-        """`kind`: what is wrong with the disks then (None: nothing), and also when it starts, or only until then."""
+        """`kind` is the trouble during the kill (None: none). By chance it lasts until the server has started again."""
         with self.damaging, contextlib.ExitStack() as trouble:
             self.check_alive()
             if kind is not None:
@@ -212,7 +213,7 @@ class Soak(unittest.TestCase):
                 self.restarts += 1
             self.kill()
             self.server.log.close()
-            with self.gate:              # none may reach the next process unseen
+            with self.gate:              # no operation may reach the next process unseen
                 self.gate.wait_for(lambda: self.operating == 0)
             if kind is None or (kind != self.disk_errors_at_the_start and chance.random() < 0.5):
                 trouble.close()
@@ -224,7 +225,7 @@ class Soak(unittest.TestCase):
         self.up.set()
 
     def start_in_trouble(self, trouble):
-        """It starts, or says why not."""
+        """The server starts, or says why it does not."""
         try:
             self.start()
             self.count["started in trouble"] += 1
@@ -240,7 +241,7 @@ class Soak(unittest.TestCase):
             self.fail_later(f"the server ended by itself with {self.server.process.returncode}: {self.server.text()[-3000:]}")
 
     def check_registry(self):
-        """What was acknowledged is there, pinned or not; an operation that was cut off took place or did not."""
+        """Each name is in an acknowledged state. An operation that a kill cut off may have taken place or not."""
         for name, truth in self.truth.items():
             found = self.state_of(name, truth.now())
             if found not in truth.now():
@@ -251,22 +252,22 @@ class Soak(unittest.TestCase):
             self.count["found pinned after a restart"] += found is not None and found.pinned
 
     def state_of(self, name, expected):
-        """What the server says of it. What could not be read at the start is tried again when it is asked for; metrics
-        may be a moment old."""
-        deadline = time.monotonic() + 20
+        """The state of a name by the server. A request for an adapter that could not be read at the start makes the server
+        try again. Metrics may be of a moment before."""
+        deadline = time.monotonic() + PATIENCE
         while True:
             roots = {card["id"]: card["root"] for card in self.server.json("GET", "/v1/models")[1]["data"]}
             found = Loaded(pathlib.Path(roots[name]).name, self.is_pinned(name)) if name in roots else None
             if found is not None and (found in expected or time.monotonic() > deadline):
                 return found
-            # One that is not listed may have been unloaded, or could not be read: only its answer tells.
+            # A name that is not listed is unloaded, or its files could not be read: only an answer tells.
             status, answer = self.ask(name, self.prompts[0])
             self.count["asked for again after a restart"] += status == 503
             if status not in (200, 404) and not (status == 503 and EIO in json.dumps(answer)):
                 self.fail_later(f"'{name}' after a restart: {status} {answer}")
             if found is None and (status == 404 or time.monotonic() > deadline):
                 return found
-            time.sleep(0.2)
+            time.sleep(0.05)
 
     def is_pinned(self, name):
         page = self.server.request("GET", "/metrics")[1].decode()
@@ -280,7 +281,7 @@ class Soak(unittest.TestCase):
     def fail_later(self, message):
         self.failures.append(message)
 
-    # ---- Those who use it ----
+    # ---- Clients ----
 
     def ask(self, model, prompt, **more):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
@@ -290,14 +291,14 @@ class Soak(unittest.TestCase):
             connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
             response = connection.getresponse()
             if more.get("stream") and response.status == 200:
-                response.read(random.randrange(1, 400))   # and is gone
+                response.read(random.randrange(1, 400))   # then the client leaves
                 return response.status, None
             return response.status, json.loads(response.read())
         finally:
             connection.close()
 
     def make_oracle(self):
-        """Every adapter's answer, alone, to prompts of which each one tells every adapter from every other."""
+        """Every adapter's answer to prompts that tell all adapters apart, each prompt alone in the server."""
         self.prompts, self.oracle = [], {}
         for prompt in (prompt for _, prompt, _ in questions(2)):
             answers = {}
@@ -315,28 +316,29 @@ class Soak(unittest.TestCase):
     def client(self, seed):
         chance = random.Random(seed)
         while not self.stop.is_set():
-            restarts = self.restarts     # before the wait: who is let through just before a kill saw none of it
-            self.up.wait()
             model = chance.choice(self.tasks + NAMES * 4 + ["fragile"] * 2 + ["demo"])
-            prompt = chance.choice(self.prompts)
-            stream = chance.random() < 0.15
-            more = {"stream": True, "max_tokens": 200, "ignore_eos": True} if stream else {}
-            begin, marks = time.monotonic(), {name: self.truth[name].mark() for name in NAMES}
-            try:
-                status, answer = self.ask(model, prompt, **more)
-            except (OSError, http.client.HTTPException, ValueError) as error:
-                if restarts == self.restarts:
-                    self.fail_later(f"{model}: {error!r} without a restart")
-                self.count["cut off by a kill"] += 1
-                time.sleep(0.02)
-                continue
-            since = {name: self.truth[name].since(mark) for name, mark in marks.items()}
-            if status == 200 and stream:
-                self.count["vanished"] += 1
-            elif status == 200:
-                self.judge_answer(model, prompt, since, answer)
-            else:
-                self.judge_refusal(model, since, begin, status, json.dumps(answer))
+            self.ask_and_judge(model, chance.choice(self.prompts), stream=chance.random() < 0.15)
+
+    def ask_and_judge(self, model, prompt, stream=False, may_be_late=True):
+        restarts = self.restarts         # before the wait, because a kill may follow right after it
+        self.up.wait()
+        more = {"stream": True, "max_tokens": 200, "ignore_eos": True} if stream else {}
+        begin, marks = time.monotonic(), {name: self.truth[name].mark() for name in NAMES}
+        try:
+            status, answer = self.ask(model, prompt, **more)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            if restarts == self.restarts:
+                self.fail_later(f"{model}: {error!r} without a restart")
+            self.count["cut off by a kill"] += 1
+            time.sleep(0.02)
+            return
+        since = {name: self.truth[name].since(mark) for name, mark in marks.items()}
+        if status == 200 and stream:
+            self.count["vanished"] += 1
+        elif status == 200:
+            self.judge_answer(model, prompt, since, answer)
+        else:
+            self.judge_refusal(model, prompt, since, begin, status, json.dumps(answer), may_be_late)
 
     def judge_answer(self, model, prompt, since, answer):
         text = answer["choices"][0]["message"]["content"]
@@ -345,21 +347,33 @@ class Soak(unittest.TestCase):
             self.fail_later(f"{model}: '{prompt}' -> '{text}', which is none of {sorted(map(str, allowed))}")
         self.count["answers"] += 1
 
-    def judge_refusal(self, model, since, begin, status, text):
+    def judge_refusal(self, model, prompt, since, begin, status, text, may_be_late):
         troubles = self.troubles.since(begin)
-        pins = any(state is not None and state.pinned for states in since.values() for state in states)
-        if status == 404 and None in since.get(model, []):
-            self.count["not loaded"] += 1
-        elif status == 500 and EIO in text and "weights" in troubles and model != "demo":
-            self.count["weights not read"] += 1
-        elif status in (400, 500) and model == "fragile" and "fragile" in troubles:
-            self.count["damaged weights refused"] += 1
-        elif status in (400, 503) and pins and any(reason in text for reason in NO_ROOM):
-            self.count["no room beside pins"] += 1
+        reason = self.reason_of_refusal(model, since, troubles, status, text)
+        if reason is not None:
+            self.count[reason] += 1
+        elif may_be_late and self.reason_of_refusal(model, since, self.troubles.since(begin - PATIENCE), status, text):
+            # It joined a load that a trouble had failed before, whose end the engine had not seen. By now it has, so the
+            # same request must not fail again.
+            self.count["late refusals"] += 1
+            self.ask_and_judge(model, prompt, may_be_late=False)
         else:
             self.fail_later(f"{model}: status {status}, {text}; {sorted(troubles)}, {since.get(model)}")
 
-    # ---- Those who operate it ----
+    def reason_of_refusal(self, model, since, troubles, status, text):
+        """None: there is no reason for it."""
+        pins = any(state is not None and state.pinned for states in since.values() for state in states)
+        if status == 404 and None in since.get(model, []):
+            return "not loaded"
+        if status == 500 and EIO in text and "weights" in troubles and model != "demo":
+            return "weights not read"
+        if status in (400, 500) and model == "fragile" and "fragile" in troubles:
+            return "damaged weights refused"
+        if status in (400, 503) and pins and any(reason in text for reason in NO_ROOM):
+            return "no room beside pins"
+        return None
+
+    # ---- Operators ----
 
     def operate(self, name, seed):
         """Loads, reloads, pins and unloads one name."""
@@ -379,17 +393,18 @@ class Soak(unittest.TestCase):
                     self.operating -= 1
                     self.gate.notify_all()
 
-    def operate_once(self, name, chance, restarts):
+    def operate_once(self, name, chance, restarts, again=None):
+        """`again`: the state that an operation of before wanted, as a tuple of one."""
         truth, begin = self.truth[name], time.monotonic()
         (current,) = truth.now()
-        wanted = self.choose(current, chance)
+        wanted = self.choose(current, chance) if again is None else again[0]
         truth.change([current, wanted])
         try:
             status, reply = self.change(name, current, wanted, chance.choice(["", "/v1"]))
         except (OSError, http.client.HTTPException) as error:
             if restarts == self.restarts:
                 self.fail_later(f"operation on {name}: {error!r} without a restart")
-            return                       # after a kill check_registry finds out what became of it
+            return                       # after the kill check_registry finds out whether it took place
         if status == 200:
             truth.change([wanted])
             self.count["operations"] += 1
@@ -397,7 +412,12 @@ class Soak(unittest.TestCase):
             self.count["unpinned"] += current is not None and current.pinned and not (wanted is not None and wanted.pinned)
         else:
             truth.change([current])
-            self.judge_operation(f"{name}: {current} -> {wanted}", wanted, begin, status, reply)
+            what = f"{name}: {current} -> {wanted}"
+            if self.is_late(wanted, begin, status, reply, again):
+                self.count["late refusals"] += 1
+                self.operate_once(name, chance, restarts, again=(wanted,))
+            else:
+                self.judge_operation(what, wanted, begin, status, reply)
 
     def choose(self, current, chance):
         if current is not None and chance.random() < 0.25:
@@ -408,16 +428,28 @@ class Soak(unittest.TestCase):
                       chance.random() < 0.3)
 
     def judge_operation(self, what, wanted, begin, status, reply):
-        """One that was refused: nothing has changed, and there was a reason."""
+        """A refused operation has changed nothing, and there was a reason for the refusal."""
         troubles = self.troubles.since(begin)
-        if status == 500 and ENOSPC in reply and "full" in troubles:
-            self.count["operations refused by the full disk"] += 1
-        elif status == 500 and EIO in reply and ("weights" in troubles or "journal" in troubles):
-            self.count["operations refused by disk errors"] += 1
-        elif status in (400, 503) and wanted is not None and wanted.pinned and any(reason in reply for reason in NOT_PINNED):
-            self.count["pins refused"] += 1
-        else:
+        reason = self.reason_of_failure(wanted, troubles, status, reply)
+        if reason is None:
             self.fail_later(f"{what}: {status} {reply}; {sorted(troubles)}")
+        else:
+            self.count[reason] += 1
+
+    def is_late(self, wanted, begin, status, reply, again):
+        """The operation pins, and joined a load that a trouble had failed before: see judge_refusal."""
+        return (again is None and self.reason_of_failure(wanted, self.troubles.since(begin), status, reply) is None and
+                self.reason_of_failure(wanted, self.troubles.since(begin - PATIENCE), status, reply) is not None)
+
+    def reason_of_failure(self, wanted, troubles, status, reply):
+        """None: there is no reason for it."""
+        if status == 500 and ENOSPC in reply and "full" in troubles:
+            return "operations refused by the full disk"
+        if status == 500 and EIO in reply and ("weights" in troubles or "journal" in troubles):
+            return "operations refused by disk errors"
+        if status in (400, 503) and wanted is not None and wanted.pinned and any(reason in reply for reason in NOT_PINNED):
+            return "pins refused"
+        return None
 
     def change(self, name, current, wanted, prefix):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
@@ -433,10 +465,10 @@ class Soak(unittest.TestCase):
         finally:
             connection.close()
 
-    # ---- What goes wrong ----
+    # ---- Troubles ----
 
     def damage(self, seed):
-        """One thing after another, each for a while."""
+        """Causes one trouble after another, each for a while."""
         chance = random.Random(seed)
         while True:
             kinds = [self.full_disk, self.disk_errors, self.weight_errors, self.short_transfers, self.damaged_weights]
@@ -462,7 +494,7 @@ class Soak(unittest.TestCase):
 
     @contextlib.contextmanager
     def rules(self, chance, kinds, **folders):
-        """Some of `kinds`, at least one, fail more or less often below each of the folders, which are known as troubles."""
+        """Below each folder at least one of `kinds` fails, more or less often. The names of the folders are the troubles."""
         rules = [(kind, chance.uniform(0.1, 1), folder) for folder in folders.values()
                  for kind in chance.sample(kinds, chance.randint(1, len(kinds)))]
         with self.troubles.of(*folders):
@@ -481,7 +513,7 @@ class Soak(unittest.TestCase):
         return self.rules(chance, ["open", "read", "short_read"], weights=self.weights)
 
     def disk_errors_at_the_start(self, chance):
-        """For adapters that were loaded, not for those of the flags, without which it does not start."""
+        """Hits loaded adapters only: without the adapters of its flags the server does not start."""
         self.count["disk errors at the start"] += 1
         folders = {"weights": self.weights / "loaded"}
         if chance.random() < 0.3:
@@ -489,7 +521,7 @@ class Soak(unittest.TestCase):
         return self.rules(chance, ["open", "read", "short_read"], **folders)
 
     def short_transfers(self, chance):
-        """They are no errors, and nothing may come of them."""
+        """These are no errors, so they must have no effect."""
         self.count["short transfers"] += 1
         return self.rules(chance, ["short_read", "short_write"], no_trouble=self.folder)
 
@@ -522,7 +554,7 @@ class Soak(unittest.TestCase):
     def guard(self, job, arguments):
         try:
             job(*arguments)
-        except Exception as error:   # a defect of this test must not pass as silence
+        except Exception as error:   # a defect of this test must not go unnoticed
             self.fail_later(f"{job.__name__}: {error!r}")
 
     def kill_for(self, seconds):
@@ -531,39 +563,42 @@ class Soak(unittest.TestCase):
         kinds = [None, self.full_disk, self.disk_errors, self.disk_errors_at_the_start, self.disk_errors_at_the_start]
         chance.shuffle(kinds)
         for kind in itertools.cycle(kinds):
-            if self.failures or (time.monotonic() > end and self.restarts >= len(kinds)):
+            done = self.restarts >= len(kinds) and self.count["found after a restart"] > 0
+            if self.failures or (time.monotonic() > end and done) or time.monotonic() > end + PATIENCE:
                 return
             time.sleep(chance.uniform(0.5, 2.0))
             self.kill_and_restart(kind, chance)
 
     def watch_memory_for(self, seconds):
-        """Resident bytes of a process that is not killed: each second after a minute, or a third of the time, to settle."""
+        """Resident bytes each second of a process that is not killed. It settles first: for a minute, or for a third of
+        the time, and for MIN_ANSWERS answers."""
         end = time.monotonic() + seconds
-        time.sleep(min(60.0, seconds / 3))
+        self.wait_for_answers()
+        time.sleep(max(0.0, end - time.monotonic() - max(seconds - 60.0, seconds * 2 / 3)))
         resident = [self.resident_bytes()]
-        while time.monotonic() < end and not self.failures:
+        wanted = self.count["answers"] + MIN_ANSWERS
+        enough = lambda: self.count["answers"] >= wanted and not self.missing_coverage()
+        while not self.failures and (time.monotonic() < end or (not enough() and time.monotonic() < end + PATIENCE)):
             time.sleep(1)
             resident.append(self.resident_bytes())
         return resident
 
+    def wait_for_answers(self):
+        wanted = self.count["answers"] + MIN_ANSWERS
+        wait_for(lambda: self.failures or self.count["answers"] >= wanted, f"{MIN_ANSWERS} answers")
+
     def join_threads(self):
         self.stop.set()
         for thread in self.threads:
-            thread.join(timeout=300)
+            thread.join(timeout=2 * PATIENCE)   # longer than a request may take
         self.assertFalse(any(thread.is_alive() for thread in self.threads), "a request or an operation hangs")
 
     def check_calm(self):
-        """Nothing is wrong any more: every name answers as it should, and is where it should be."""
-        time.sleep(self.troubles.grace)
+        """Without troubles every name answers as it should and is in its state."""
         self.server.wait_idle()
         self.check_registry()
-        marks = {name: truth.now() for name, truth in self.truth.items()}
         for model, prompt in itertools.product([*NAMES, "fragile", *self.tasks], self.prompts):
-            status, answer = self.ask(model, prompt)
-            if status == 200:
-                self.judge_answer(model, prompt, marks, answer)
-            else:
-                self.judge_refusal(model, marks, time.monotonic(), status, json.dumps(answer))
+            self.ask_and_judge(model, prompt)
 
     def test_soak(self):
         self.start()
@@ -583,26 +618,28 @@ class Soak(unittest.TestCase):
         self.check_registry()
         self.server.stop()
         self.assertEqual(self.failures[:5], [], f"{len(self.failures)} failures")
-        self.check_coverage()
-        if not sanitized():              # their allocators keep what was freed, and they are slow
+        self.assertEqual(self.missing_coverage(), [])
+        if not sanitized():              # the allocators of sanitizers keep freed memory
             self.assertLess(resident[-1] / resident[0], GROWTH_ALLOWED)
 
-    def check_coverage(self):
-        """That all of it happened. In the short form what did is a matter of chance, and only the most frequent is asked for."""
+    def missing_coverage(self):
+        """What should happen in a soak and did not yet. In the short form chance decides about the rare cases, so that only
+        the frequent ones count."""
         long_form = SECONDS >= 300
         kinds = ["answers", "operations", "found after a restart"]
         if long_form:
             kinds += ["not loaded", "vanished", "pinned", "unpinned", "weights damaged", "weights not read", "disk filled",
                       "operations refused by disk errors"]
-        for kind in kinds:
-            self.assertGreater(self.count[kind], 0, kind)
-        self.assertGreater(self.count["started in trouble"] + self.count["refused to start in trouble"], 0)
+        missing = [kind for kind in kinds if self.count[kind] == 0]
+        if self.count["started in trouble"] + self.count["refused to start in trouble"] == 0:
+            missing.append("a start in trouble")
         for folder, kinds in [(self.weights, ["open", "read", "short_read"]),
                               (self.disk.folder, ["write", "short_write", "sync"])]:
             injected = self.faults.injected(folder)
-            for kind in kinds if long_form else []:
-                self.assertGreater(injected[kind], 0, f"{kind} below {folder}")
-            self.assertGreater(sum(injected.values()), 0, folder)
+            missing += [f"{kind} below {folder}" for kind in kinds if long_form and injected[kind] == 0]
+            if sum(injected.values()) == 0:
+                missing.append(f"a fault below {folder}")
+        return missing
 
     def report(self, resident):
         print(f"soak: {dict(sorted(self.count.items()))}, {self.restarts} kills", file=sys.stderr)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Bans what review would forget. Run by ctest; prints every finding and exits with 1 if there is one.
+"""Rules that a review might overlook. ctest runs it; it prints every finding and exits with 1 if there is one.
 
 - `src/` may read clocks, environment and randomness only in base/ (time is an argument, randomness is injected).
 - A room includes only itself and the rooms that its CMakeLists.txt lists (and what those list).
@@ -109,7 +109,7 @@ def check_listed(path):
 
 
 def check_unique_types(paths):
-    """Two types of one name in one namespace are one type to the linker: its functions serve both, and one is broken."""
+    """Two types with one name in one namespace are one type to the linker. It keeps the functions of one of them only."""
     places = {}
     for path in paths:
         if path.suffix != ".h":

@@ -1,5 +1,6 @@
-// Requests that start while layers of their adapter or history are still arriving: on a virtual clock, and on a real
-// model with a link that the test opens layer by layer.
+// Requests that begin while layers of their adapter or of their history are still arriving: on a virtual clock, and on
+// a real model with a link that the test opens layer by layer.
+#include <atomic>
 #include <filesystem>
 #include <functional>
 #include <thread>
@@ -438,18 +439,24 @@ TEST(ArrivalOnARealModel, StoppingInTheMiddleEnds) {
   options.device_memory = options.host_memory = std::int64_t{64} << 20;
   options.threads = 1;
   options.base_names = {"base"};
-  options.transfer.bytes_per_second = 1e6;
-  auto runtime = std::move(Runtime::Load(kDemo / "model", options, {})).value();
-  const auto version = runtime->registry().Register("rot13", kDemo / "adapters/rot13", 0);
-  ASSERT_TRUE(version.ok());
-  GenerationRequest request;
-  request.prompt = RealWorld::Prompt(1);
-  request.adapter = (*version)->generation;
-  request.max_tokens = 4;
-  ASSERT_TRUE(runtime->engine().Submit(std::move(request)).ok());
-  runtime->Start();
-  while (runtime->engine().Stats().early_admissions == 0) std::this_thread::yield();
-  runtime.reset();  // checks the integrity
+  // A machine that stands still may miss the middle: then once more, with a slower link.
+  bool in_the_middle = false;
+  for (options.transfer.bytes_per_second = 1e6; !in_the_middle; options.transfer.bytes_per_second /= 4) {
+    std::atomic<bool> ended = false;
+    auto runtime = std::move(Runtime::Load(kDemo / "model", options, {})).value();
+    const auto version = runtime->registry().Register("rot13", kDemo / "adapters/rot13", 0);
+    ASSERT_TRUE(version.ok());
+    GenerationRequest request;
+    request.prompt = RealWorld::Prompt(1);
+    request.adapter = (*version)->generation;
+    request.max_tokens = 4;
+    request.on_event = [&ended](const GenerationEvent& event) { ended = event.finish != FinishReason::kNone; };
+    ASSERT_TRUE(runtime->engine().Submit(std::move(request)).ok());
+    runtime->Start();
+    while (runtime->engine().Stats().early_admissions == 0 && !ended) std::this_thread::yield();
+    in_the_middle = !ended;
+    runtime.reset();  // checks the integrity
+  }
 }
 
 }  // namespace

@@ -2,10 +2,11 @@
 
 #include <chrono>
 #include <fstream>
-#include <thread>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
+
+#include "base/wait_until_for_test.h"
 
 namespace loramux {
 namespace {
@@ -50,9 +51,7 @@ TEST_F(HistoryKeeperTest, IsWrittenNowAndThen) {
   const HistoryKeeper keeper(&OsFileSystem(), file(), &history, std::chrono::milliseconds(5));
   Learn(history);
   const std::string expected = history.Serialise();
-  for (int tries = 0; tries < 2000 && Content() != expected; ++tries)
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  EXPECT_EQ(Content(), expected);
+  EXPECT_TRUE(WaitUntil([&] { return Content() == expected; }));
 }
 
 TEST_F(HistoryKeeperTest, ADamagedFileIsIgnoredAndReplaced) {

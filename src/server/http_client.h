@@ -103,7 +103,25 @@ class HttpClient {
     const std::size_t n = socket_.read_some(boost::asio::buffer(bytes), error);
     return std::string(bytes, n);
   }
-  // Reads until the text contains `wanted`, or to the end of the connection.
+  // Reads until `wanted` has arrived so many times, and keeps it all for Read. False at the end of the connection.
+  bool Await(std::string_view wanted, int times = 1) {
+    while (true) {
+      const auto data = buffer_.cdata();
+      const std::string_view text(static_cast<const char*>(data.data()), data.size());
+      int found = 0;
+      for (auto at = text.find(wanted); at != std::string_view::npos; at = text.find(wanted, at + 1)) ++found;
+      if (found >= times) return true;
+      boost::system::error_code error;
+      const std::size_t n = socket_.read_some(buffer_.prepare(4096), error);
+      if (error) return false;
+      buffer_.commit(n);
+    }
+  }
+  // Something has arrived that was not read yet.
+  bool HasBytes() const {
+    boost::system::error_code ignored;
+    return buffer_.size() > 0 || socket_.available(ignored) > 0;
+  }
   std::string ReadUntil(std::string_view wanted) {
     std::string text;
     while (text.find(wanted) == std::string::npos) {

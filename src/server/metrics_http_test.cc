@@ -1,6 +1,5 @@
 // Metrics, request ids and traces over HTTP, with a scripted engine behind the server.
 #include <chrono>
-#include <thread>
 
 #include <gmock/gmock.h>
 
@@ -46,10 +45,11 @@ class MetricsHttp : public testing::Test {
   // counters after the response.
   MetricsPage PageWith(const std::string& name, const std::string& label, double value) {
     MetricsPage page = Page();
-    for (int i = 0; i < 2000 && page.Sum(name, label) != value; ++i) {
-      std::this_thread::sleep_for(5ms);
+    WaitUntil([&] {
+      if (page.Sum(name, label) == value) return true;
       page = Page();
-    }
+      return false;
+    });
     return page;
   }
 
@@ -103,7 +103,7 @@ TEST_F(MetricsHttp, CountersMoveAsTheTruthDoes) {
 TEST_F(MetricsHttp, ClientsThatLeaveAreAborts) {
   director_ = [](const GenerationRequest&) {
     Script script = Say("x");
-    script.repeat = true;
+    script.repeat = script.endless = true;
     return script;
   };
   service_.set_step_time(1ms);

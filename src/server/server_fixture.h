@@ -19,6 +19,7 @@
 
 #include "adapter/registry.h"
 #include "base/clock.h"
+#include "base/wait_until_for_test.h"
 #include "server/completion_job.h"
 #include "server/generation_service.h"
 #include "text/chat_template.h"
@@ -43,8 +44,9 @@ struct Script {
   std::vector<TokenId> tokens;
   FinishReason finish = FinishReason::kStop;
   TokenId stop_token = kEosToken;
-  Error error = Internal("scripted failure");  // for kError
-  bool repeat = false;                         // start again at the end, until max_tokens or a cancellation
+  Error error = Internal("scripted failure");  // if finish is kError
+  bool repeat = false;                         // begin again at the end, until max_tokens or a cancellation
+  bool endless = false;                        // with `repeat`: max_tokens does not end it, only a cancellation
 };
 
 // A script that generates `text` and stops.
@@ -54,7 +56,8 @@ inline Script Say(std::string_view text) {
   return script;
 }
 
-// Steps like an engine: each step gives every running request its next token, then waits for `step_time`.
+// Steps like an engine: every running request gets its next token, then `step_time` passes. A test that needs a request
+// to be in flight holds the steps.
 class ScriptedService final : public GenerationService {
  public:
   // Returns the script for a request, or the error with which Submit refuses it.
@@ -71,6 +74,11 @@ class ScriptedService final : public GenerationService {
   }
 
   void set_step_time(std::chrono::microseconds time) { step_time_us_ = time.count(); }
+  // No further step, except as many as AllowSteps says.
+  void HoldSteps() { SetAllowedSteps(0); }
+  void AllowSteps(std::int64_t count) { SetAllowedSteps(count); }
+  // As many steps as there is work for.
+  void ReleaseSteps() { SetAllowedSteps(-1); }
 
   Result<RequestId> Submit(GenerationRequest request) override {
     const std::lock_guard lock(mutex_);
@@ -103,19 +111,16 @@ class ScriptedService final : public GenerationService {
     const std::lock_guard lock(mutex_);
     return cancelled_;
   }
-  // Waits until `requests` requests have arrived in total and none runs. False after ten seconds.
+  // That many requests have come, in all, and none runs. False after kTestPatience.
   bool WaitUntilIdleAfter(std::size_t requests) const {
-    for (int i = 0; i < 10000; ++i) {
-      {
-        const std::lock_guard lock(mutex_);
-        if (submitted_.size() >= requests && running_.empty()) return true;
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return false;
+    return WaitUntil([&] {
+      const std::lock_guard lock(mutex_);
+      return submitted_.size() >= requests && running_.empty();
+    });
   }
-  void WaitUntilRunning(std::int64_t requests) const {
-    while (Load().running < requests) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  // That many requests run at the same time. False after kTestPatience.
+  bool WaitUntilRunning(std::int64_t requests) const {
+    return WaitUntil([&] { return Load().running >= requests; });
   }
 
  private:
@@ -127,11 +132,18 @@ class ScriptedService final : public GenerationService {
     TimeNs first_step = 0;
   };
 
+  void SetAllowedSteps(std::int64_t count) {
+    const std::lock_guard lock(mutex_);
+    allowed_steps_ = count;
+    changed_.notify_all();
+  }
+
   void Loop() {
     std::unique_lock lock(mutex_);
     while (true) {
-      changed_.wait(lock, [this] { return stopping_ || !running_.empty(); });
+      changed_.wait(lock, [this] { return stopping_ || (!running_.empty() && allowed_steps_ != 0); });
       if (stopping_) return;
+      if (allowed_steps_ > 0) --allowed_steps_;
       Step(lock);
       const std::chrono::microseconds pause(step_time_us_);
       if (pause.count() > 0) changed_.wait_for(lock, pause, [this] { return stopping_; });
@@ -173,7 +185,9 @@ class ScriptedService final : public GenerationService {
         token.top_logprobs.push_back({'a' + i, -0.25f - static_cast<float>(i)});
       }
       event.token = &token;
-      if (static_cast<std::int64_t>(running.next) == running.request.max_tokens) event.finish = FinishReason::kLength;
+      if (!running.script.endless && static_cast<std::int64_t>(running.next) == running.request.max_tokens) {
+        event.finish = FinishReason::kLength;
+      }
     } else {
       event.finish = running.script.finish;
       event.stop_token = running.script.stop_token;
@@ -192,6 +206,7 @@ class ScriptedService final : public GenerationService {
   std::vector<GenerationRequest> submitted_;
   std::uint64_t last_id_ = 0;
   int cancelled_ = 0;
+  std::int64_t allowed_steps_ = -1;  // -1: any number
   bool stopping_ = false;
   std::thread thread_;  // last, because it uses the other members
 };

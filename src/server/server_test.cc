@@ -102,9 +102,16 @@ TEST_F(ServerTest, ChatStream) {
 }
 
 TEST_F(ServerTest, TokensAreStreamedAsTheyCome) {
-  service_.set_step_time(20ms);
+  service_.HoldSteps();
   Start();
-  const ClientResponse response = Connect().Do("POST", "/v1/completions", Completion(R"(,"stream":true)"));
+  HttpClient client = Connect();
+  client.Send(HttpClient::Format("POST", "/v1/completions", Completion(R"(,"stream":true)")));
+  for (int token = 1; token <= 5; ++token) {
+    service_.AllowSteps(1);
+    ASSERT_TRUE(client.Await("data: ", token));  // before the engine makes the next one
+  }
+  service_.AllowSteps(1);
+  const ClientResponse response = client.Read();
   const auto events = response.events();
   ASSERT_EQ(events.size(), 7u);  // five tokens, the end, [DONE]
   EXPECT_EQ(Json::parse(events[0])["choices"][0]["text"], "h");
@@ -140,7 +147,7 @@ TEST_F(ServerTest, StopStringsEndTheGeneration) {
   service_.set_step_time(1ms);
   Start([](const GenerationRequest&) {
     Script script = Say("abc END ");
-    script.repeat = true;
+    script.repeat = script.endless = true;
     return script;
   });
   const Json json = Connect().Do("POST", "/v1/completions", Completion(R"(,"stop":["END"],"max_tokens":4000)")).json();
@@ -210,7 +217,6 @@ TEST_F(ServerTest, TheEngineMayRefuse) {
 }
 
 TEST_F(ServerTest, FailuresBeforeAndAmidTheStream) {
-  service_.set_step_time(5ms);
   Start([](const GenerationRequest& request) {
     Script script = Say(request.prompt.size() > 10 ? "" : "ab");
     script.finish = FinishReason::kError;
@@ -220,7 +226,12 @@ TEST_F(ServerTest, FailuresBeforeAndAmidTheStream) {
   EXPECT_EQ(early.status, 500);
   EXPECT_EQ(early.json()["error"]["message"], "scripted failure");
   HttpClient client = Connect();
-  const ClientResponse amid = client.Do("POST", "/v1/completions", Completion(R"(,"stream":true,"n":2)"));
+  service_.HoldSteps();
+  client.Send(HttpClient::Format("POST", "/v1/completions", Completion(R"(,"stream":true,"n":2)")));
+  service_.AllowSteps(1);
+  ASSERT_TRUE(client.Await("data: "));  // the stream has begun before the engine fails
+  service_.ReleaseSteps();
+  const ClientResponse amid = client.Read();
   EXPECT_EQ(amid.status, 200);
   const auto events = amid.events();
   ASSERT_GE(events.size(), 3u);
@@ -233,7 +244,7 @@ TEST_F(ServerTest, LeavingClientsCancel) {
   service_.set_step_time(2ms);
   Start([](const GenerationRequest&) {
     Script script = Say("and so on ");
-    script.repeat = true;
+    script.repeat = script.endless = true;
     return script;
   });
   int expected = 0;
@@ -243,9 +254,8 @@ TEST_F(ServerTest, LeavingClientsCancel) {
       client.Send(HttpClient::Format("POST", "/v1/chat/completions", Chat(std::string(R"(,"n":2)") + extra)));
       if (*extra != '\0') {
         EXPECT_THAT(client.ReadUntil("data: "), HasSubstr("data: "));
-      } else {
-        service_.WaitUntilRunning(2);
       }
+      EXPECT_TRUE(service_.WaitUntilRunning(2));
       if (reset)
         client.Reset();
       else
@@ -260,13 +270,13 @@ TEST_F(ServerTest, ALeavingClientWithPipelinedRequestsCancels) {
   service_.set_step_time(2ms);
   Start([](const GenerationRequest&) {
     Script script = Say("and so on ");
-    script.repeat = true;
+    script.repeat = script.endless = true;
     return script;
   });
   HttpClient client = Connect();
   const std::string request = HttpClient::Format("POST", "/v1/completions", Completion(R"(,"max_tokens":4000)"));
   client.Send(request + request);
-  service_.WaitUntilRunning(1);
+  EXPECT_TRUE(service_.WaitUntilRunning(1));
   client.Close();
   EXPECT_TRUE(service_.WaitUntilIdleAfter(1));
   EXPECT_EQ(service_.submitted().size(), 1u);
@@ -292,7 +302,7 @@ TEST_F(ServerTest, ReadersThatNeverReadAreCutOff) {
   options_.max_buffered_bytes = 100'000;
   Start([](const GenerationRequest&) {
     Script script = Say("0123456789");
-    script.repeat = true;
+    script.repeat = script.endless = true;
     return script;
   });
   HttpClient client = Connect(4096);
@@ -372,12 +382,16 @@ TEST_F(ServerTest, ModelsAndProbes) {
 }
 
 TEST_F(ServerTest, ShutdownLetsGenerationsEnd) {
-  service_.set_step_time(10ms);
+  options_.http.drain_timeout = 120s;
+  service_.HoldSteps();
   Start();
-  HttpClient client = Connect();
+  HttpClient client = Connect(), probe = Connect();
+  EXPECT_EQ(probe.Do("GET", "/health").status, 200);
   client.Send(HttpClient::Format("POST", "/v1/completions", Completion()));
-  service_.WaitUntilRunning(1);
+  EXPECT_TRUE(service_.WaitUntilRunning(1));
   std::thread stopper([this] { server_->Shutdown(); });
+  EXPECT_TRUE(WaitUntil([&] { return probe.Do("GET", "/health").status == 503; }));
+  service_.ReleaseSteps();
   const ClientResponse response = client.Read();
   EXPECT_EQ(response.json()["choices"][0]["text"], "hello");
   client.Close();
@@ -388,15 +402,16 @@ TEST_F(ServerTest, ShutdownLetsGenerationsEnd) {
 TEST_F(ServerTest, ShutdownCancelsWhatDoesNotEnd) {
   service_.set_step_time(2ms);
   options_.http.drain_timeout = 100ms;
+  options_.http.cut_off_timeout = 120s;
   Start([](const GenerationRequest&) {
     Script script = Say("on ");
-    script.repeat = true;
+    script.repeat = script.endless = true;
     return script;
   });
   HttpClient stream = Connect(), whole = Connect();
   stream.Send(HttpClient::Format("POST", "/v1/completions", Completion(R"(,"stream":true,"max_tokens":100000)")));
   whole.Send(HttpClient::Format("POST", "/v1/completions", Completion(R"(,"max_tokens":100000)")));
-  service_.WaitUntilRunning(2);
+  EXPECT_TRUE(service_.WaitUntilRunning(2));
   const DrainReport report = server_->Shutdown();
   EXPECT_EQ(report.in_flight, 2);
   EXPECT_THAT(report.dropped, ElementsAre(testing::EndsWith(" of base"), testing::EndsWith(" of base")));
@@ -414,9 +429,10 @@ TEST_F(ServerTest, ShutdownCancelsWhatDoesNotEnd) {
 TEST_F(ServerTest, QuotasHoldUntilTheAnswerEnds) {
   options_.protection.adapter_limits.concurrency = 1;
   service_.set_step_time(2ms);
-  Start([](const GenerationRequest&) {
+  Start([](const GenerationRequest& request) {
     Script script = Say("on ");
     script.repeat = true;
+    script.endless = request.max_tokens == 100'000;
     return script;
   });
   HttpClient busy = Connect();
@@ -430,12 +446,9 @@ TEST_F(ServerTest, QuotasHoldUntilTheAnswerEnds) {
   EXPECT_EQ(other.Do("POST", "/v1/chat/completions", Chat(R"(,"max_tokens":2)")).status, 200);  // another adapter
   busy.Reset();
   EXPECT_TRUE(service_.WaitUntilIdleAfter(2));
-  int status = 0;
-  for (int i = 0; i < 500 && status != 200; ++i) {  // the place is returned once the connection has noticed
-    status = other.Do("POST", "/v1/completions", Completion(R"(,"max_tokens":2)")).status;
-    std::this_thread::sleep_for(2ms);
-  }
-  EXPECT_EQ(status, 200);
+  // The place is given back once the connection has noticed.
+  EXPECT_TRUE(
+      WaitUntil([&] { return other.Do("POST", "/v1/completions", Completion(R"(,"max_tokens":2)")).status == 200; }));
 }
 
 }  // namespace

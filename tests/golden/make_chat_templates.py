@@ -36,7 +36,7 @@ class PinnedDatetime(datetime.datetime):
         return NOW
 
 
-chat_template_utils.datetime = PinnedDatetime  # what strftime_now asks
+chat_template_utils.datetime = PinnedDatetime  # strftime_now reads this
 
 
 # --------------------------------------------------------------------------- conversations

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes tests/golden/models: tiny random models, PEFT adapters on them, and what
-transformers + PEFT compute with them (README.md describes the files)."""
+"""Makes tests/golden/models: tiny random models, PEFT adapters for them, and the results of
+transformers + PEFT (README.md describes the files)."""
 
 import argparse
 import copy
@@ -74,7 +74,7 @@ LAYOUTS = {
                                                 "base_model.model.model.language_model.", 1),
 }
 
-# What PEFT wrote in 2023: none of the newer keys.
+# The keys that PEFT wrote in 2023, without the newer ones.
 OLD_ADAPTER_KEYS = ["base_model_name_or_path", "bias", "fan_in_fan_out", "inference_mode",
                     "init_lora_weights", "lora_alpha", "lora_dropout", "modules_to_save", "peft_type",
                     "r", "revision", "target_modules", "task_type"]
