@@ -75,9 +75,11 @@ def check_bans(path, text):
 
 
 def inside_raw_string(text, line):
-    """True if the line is part of a raw string: pages of Markdown or HTML, whose lines may be long."""
-    before = "\n".join(text.split("\n")[:line])
-    return before.count('R"(') + before.count('R"--(') > before.count(')"') + before.count(')--"')
+    """True if the line is part of a raw string: JSON, Markdown or HTML, whose lines may be long."""
+    lines = text.split("\n")
+    opened = len(re.findall(r'R"(\w|-)*\(', "\n".join(lines[:line])))
+    closed = len(re.findall(r'\)(\w|-)*"', "\n".join(lines[:line - 1])))
+    return 'R"' in lines[line - 1] or opened > closed
 
 
 

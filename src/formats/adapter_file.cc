@@ -189,9 +189,10 @@ Result<LoraModule> CheckPair(const PairKey& key, const Pair& pair, const Adapter
                              const ModelConfig* model, const std::string& label) {
   RETURN_IF_ERROR(CheckComplete(pair, label));
   if (!config.Targets(pair.module) && !config.Targets(pair.plain_module)) {
-    return TensorError(
-        label, *pair.a,
-        std::string("the module is not among target_modules of ") + kConfigFile + ": one of the two is wrong");
+    std::string problem = "the module is not among target_modules of ";
+    problem += kConfigFile;
+    problem += ": one of the two is wrong";
+    return TensorError(label, *pair.a, problem);
   }
   const std::int64_t rank = config.RankOf(pair.module);
   CHECK(rank >= 1 && rank <= kMaxRank);

@@ -20,10 +20,14 @@ std::string TokenText(const Tokenizer& tokenizer, TokenId id) {
     auto text = tokenizer.Decode(ids, false);
     return text.ok() ? std::move(*text) : std::string();
   }
-  for (std::size_t at = 0; (at = piece.find(kSentencePieceSpace, at)) != std::string::npos; ++at) {
-    piece.replace(at, kSentencePieceSpace.size(), " ");
+  std::string text;
+  for (std::size_t from = 0; from <= piece.size();) {
+    const std::size_t at = std::min(piece.find(kSentencePieceSpace, from), piece.size());
+    text.append(piece, from, at - from);
+    if (at < piece.size()) text += ' ';
+    from = at + kSentencePieceSpace.size();
   }
-  return piece;
+  return text;
 }
 
 ChoiceStream::ChoiceStream(const Tokenizer& tokenizer, const OpenAiRequest& request, std::int32_t index)

@@ -108,9 +108,9 @@ TEST_F(CommandLineTest, TheCommandLineWinsOverTheEnvironmentAndThatOverTheFile) 
   setenv("LORAMUX_THREADS", "7", 1);
   setenv("LORAMUX_CONFIG", file.c_str(), 1);
   EXPECT_EQ(Run({"serve", "m", "--level", "info"}), 7);
-  EXPECT_EQ(values_.level, "info");    // the command line
-  EXPECT_EQ(values_.threads, 7);       // the environment
-  EXPECT_TRUE(values_.eager);          // the file
+  EXPECT_EQ(values_.level, "info");  // the command line
+  EXPECT_EQ(values_.threads, 7);     // the environment
+  EXPECT_TRUE(values_.eager);        // the file
   EXPECT_EQ(values_.idle.count(), 2000);
   EXPECT_EQ(Run({"serve", "m", "-t", "2"}), 7);
   EXPECT_EQ(values_.threads, 2);

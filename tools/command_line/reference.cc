@@ -203,7 +203,8 @@ std::string BashCompletion(const Program& program) {
   return fmt::format(
       R"(# bash completion of loramux: source it, or put it into /usr/share/bash-completion/completions/loramux.
 _loramux() {{
-  local current="${{COMP_WORDS[COMP_CWORD]}}" previous="${{COMP_WORDS[COMP_CWORD-1]}}" command="${{COMP_WORDS[1]}}" words
+  local current="${{COMP_WORDS[COMP_CWORD]}}" previous="${{COMP_WORDS[COMP_CWORD-1]}}"
+  local command="${{COMP_WORDS[1]}}" words
   if [ "$COMP_CWORD" -eq 1 ]; then
     COMPREPLY=($(compgen -W "{} --help --version" -- "$current")); return
   fi
