@@ -31,9 +31,11 @@ class Reference(unittest.TestCase):
     def test_the_page_has_every_flag_of_the_help(self):
         page = printed("reference", "markdown")
         for command in COMMANDS:
-            for flag in set(re.findall(r"^ +(?:-\w,)?(--[a-z][\w-]*)", printed(command, "--help"), re.MULTILINE)):
-                if flag != "--help":
-                    self.assertIn(f"`{flag}", page, command)
+            lines = re.findall(r"^  (-.*)$", printed(command, "--help"), re.MULTILINE)
+            flags = {flag for line in lines for flag in re.findall(r"(?<!\S)--[a-z][\w-]*", line)} - {"--help", "--config"}
+            self.assertTrue(flags or command == "reference")
+            for flag in flags:
+                self.assertIn(f"`{flag}`", page, command)
 
     def test_every_flag_has_a_help_text_and_a_unit(self):
         for line in printed("reference", "markdown").split("\n"):

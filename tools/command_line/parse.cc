@@ -6,6 +6,7 @@
 
 #include "tools/command_line/command_line.h"
 #include "tools/command_line/config_file.h"
+#include "tools/command_line/reference.h"
 
 namespace loramux {
 namespace {
@@ -141,15 +142,14 @@ int RunProgram(Program& program, int argc, char** argv) {
     CLI::App* sub = app.add_subcommand(command.name, command.summary);
     if (command.line.reads_configuration()) AddConfigOption(*sub);
     AddFlags(*sub, command.line);
-    sub->footer(command.line.footer());
+    sub->formatter_fn([&command](const CLI::App*, std::string, CLI::AppFormatMode) { return HelpText(command); });
     sub->callback([&status, &command] { status = command.run(); });
   }
   for (const auto& [name, advice] : program.absent) {
     CLI::App* sub = app.add_subcommand(name, "")->group("");  // not listed
     sub->allow_extras()->set_help_flag();
-    sub->parse_complete_callback([name = name, advice = advice] {
-      throw CLI::RuntimeError("loramux " + name + ": " + advice, static_cast<int>(CLI::ExitCodes::ExtrasError));
-    });
+    sub->parse_complete_callback(
+        [name = name, advice = advice] { throw CLI::ValidationError("loramux " + name, advice); });
   }
   try {
     app.parse(argc, argv);

@@ -59,6 +59,35 @@ std::vector<std::pair<std::string, std::vector<const Flag*>>> Groups(const Comma
 
 std::string Default(const Flag& flag) { return flag.required ? "required" : flag.default_text.value_or("none"); }
 
+// ---------------------------------------------------------------- Help
+
+// Words of `text`, wrapped and indented.
+std::string Wrapped(const std::string& text, const std::string& indent) {
+  constexpr std::size_t kColumns = 100;
+  std::string result, line = indent;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    if (line.size() > indent.size() && line.size() + 1 + word.size() > kColumns) {
+      result += line + "\n";
+      line = indent;
+    }
+    line += (line.size() > indent.size() ? " " : "") + word;
+  }
+  return result + line + "\n";
+}
+
+std::string Sentence(std::string text) { return text.ends_with('.') ? text : text + "."; }
+
+std::string HelpFlag(const Flag& flag) {
+  std::string text = "  ";
+  for (const std::string& name : AllNames(flag)) text += (text.size() > 2 ? ", " : "") + name;
+  if (!IsSwitch(flag) && !IsPositional(flag)) text += " " + flag.unit + (IsList(flag) ? " ..." : "");
+  std::string help = Sentence(flag.help);
+  if (const std::string valid = ValidValues(flag); !valid.empty()) help += " Valid: " + valid + ".";
+  help += flag.required ? " Required." : " Default: " + Default(flag) + ".";
+  return text + "\n" + Wrapped(help, "      ");
+}
+
 // ---------------------------------------------------------------- Markdown
 
 std::string Cell(const std::string& text) {
@@ -145,6 +174,29 @@ std::string Brief(const Flag& flag) {
 }
 
 }  // namespace
+
+std::string HelpText(const Command& command) {
+  std::string positional;
+  for (const Flag& flag : command.line.flags()) {
+    if (IsPositional(flag)) positional += " " + flag.names + (IsList(flag) ? "..." : "");
+  }
+  std::string text = fmt::format("{}.\n\nUsage: loramux {}{} [FLAGS]\n", command.summary, command.name, positional);
+  for (const auto& [group, flags] : Groups(command.line)) {
+    text += "\n" + (group.empty() ? "General" : group) + ":\n";
+    for (const Flag* flag : flags) text += HelpFlag(*flag);
+  }
+  text += "\nHelp:\n  -h, --help\n      Print this text.\n";
+  if (command.line.reads_configuration()) {
+    text += "\nConfiguration:\n  --config FILE\n" +
+            Wrapped(
+                "Read flags from a TOML file, with their names without dashes as keys: port = 8000. Each flag is also "
+                "read from the environment, as in LORAMUX_PORT. The command line wins over the environment, and the "
+                "environment over the file.",
+                "      ");
+  }
+  if (!command.line.footer().empty()) text += "\n" + command.line.footer() + "\n";
+  return text;
+}
 
 std::string MarkdownReference(const Program& program) {
   std::string text =
