@@ -8,16 +8,16 @@ export CCACHE_SLOPPINESS := pch_defines,time_macros,include_file_mtime,include_f
 .PHONY: help demo test test-all build deb docs format setup setup-test bench clean
 
 help:
-	@echo "make demo          install what is missing, build the server, serve the demo model with all its adapters,"
+	@echo "make demo          install missing dependencies, build the server, serve the demo model with all its adapters,"
 	@echo "                   and ask each one"
-	@echo "make demo ONCE=1   the same, but end after the answers"
-	@echo "make test          install what the tests need, build, run the tests (CONTRIBUTING.md says which)"
+	@echo "make demo ONCE=1   the same, but stop the server after the answers"
+	@echo "make test          install the tests' dependencies, build, run the tests (CONTRIBUTING.md lists them)"
 	@echo "make test-all      the rest: every test under every sanitizer, long soaks, long fuzzing"
 	@echo "make build         build the program with all its commands: build/release/tools/loramux"
 	@echo "make deb           build the Debian package: build/package/loramux_VERSION_ARCH.deb"
-	@echo "make docs          write docs/reference/flags.md anew from the program's definitions"
+	@echo "make docs          regenerate docs/reference/flags.md from the program's definitions"
 	@echo "make format        format the C++ sources with clang-format 14"
-	@echo "make bench         measure this machine, and loramux against its limits"
+	@echo "make bench         measure this machine, and compare loramux with its limits"
 	@echo "make clean         remove build/"
 
 setup:

@@ -28,7 +28,7 @@ Result<std::size_t> PlaceToChange(const std::string& file, const std::string& la
     const std::size_t begin = 8 + header_bytes + tensor.at("data_offsets").at(0).get<std::size_t>();
     return begin + (tensor.at("dtype") == "F32" ? 2 : 0);
   }
-  return InvalidArgument(label + ": no lora_A");
+  return InvalidArgument(label + ": expected a lora_A tensor, found none");
 }
 
 }  // namespace
@@ -44,7 +44,8 @@ Result<std::vector<std::filesystem::path>> CopyAdapters(const std::filesystem::p
     if (!error && bytes <= max_bytes) sources.push_back(entry.path());
   }
   if (sources.empty())
-    return NotFound("no adapters of at most " + std::to_string(max_bytes) + " bytes in " + originals.string());
+    return NotFound("expected adapters of at most " + std::to_string(max_bytes) + " bytes in " + originals.string() +
+                    ", found none");
   std::sort(sources.begin(), sources.end());
   std::vector<fs::path> copies;
   for (std::size_t i = 0; i < count; ++i) {
@@ -54,7 +55,7 @@ Result<std::vector<std::filesystem::path>> CopyAdapters(const std::filesystem::p
     const fs::path weights = source / kWeights;
     ASSIGN_OR_RETURN(std::string file, load::ReadTextFile(weights.string()));
     ASSIGN_OR_RETURN(const std::size_t place, PlaceToChange(file, weights.string()));
-    if (place >= file.size()) return InvalidArgument(weights.string() + ": cut off");
+    if (place >= file.size()) return InvalidArgument(weights.string() + ": the file is truncated");
     // below 128: the exponent stays unchanged
     file[place] = static_cast<char>(static_cast<unsigned char>(file[place]) ^ round);
     const fs::path copy = directory / (source.filename().string() + "-" + std::to_string(round));

@@ -148,8 +148,8 @@ class World {
 void Row(const char* what, double bytes_per_second, double whole, double layers, const EngineStats& stats) {
   char link[32] = "unbounded";
   if (bytes_per_second > 0) std::snprintf(link, sizeof(link), "%.2f GB/s", bytes_per_second / 1e9);
-  std::printf("  %-10s %-12s %9.1f %9.1f %8.2f   %lld began early; steps waited %.1f ms in all\n", what, link,
-              whole * 1e3, layers * 1e3, whole / layers, static_cast<long long>(stats.early_admissions),
+  std::printf("  %-10s %-12s %9.1f %9.1f %8.2f   %lld requests began early; steps waited %.1f ms in total\n", what,
+              link, whole * 1e3, layers * 1e3, whole / layers, static_cast<long long>(stats.early_admissions),
               static_cast<double>(stats.step_wait_total) / kNsPerMs);
   std::fflush(stdout);
 }
@@ -197,7 +197,8 @@ int Run(int argc, char** argv) {
   app.add_option("--rank", flags.rank);
   app.add_option("--prompt", flags.prompt);
   app.add_option("--history", flags.history);
-  app.add_option("--links", flags.links, "GB/s each; 0: as fast as memory is")->delimiter(',');
+  app.add_option("--links", flags.links, "Link rates in GB/s, separated by commas; 0: the rate of memory")
+      ->delimiter(',');
   CLI11_PARSE(app, argc, argv);
   const std::filesystem::path directory =
       std::filesystem::temp_directory_path() / ("loramux-arrival-" + std::to_string(getpid()));

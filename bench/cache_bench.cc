@@ -182,8 +182,8 @@ struct World {
 
 void PrintPreempted(const World& w) {
   if (w.preempted == 0) return;
-  std::printf("    without %ld of %ld requests, during which other work had the core\n", static_cast<long>(w.preempted),
-              static_cast<long>(w.requests));
+  std::printf("    excludes %ld of %ld requests that other work on the core interrupted\n",
+              static_cast<long>(w.preempted), static_cast<long>(w.requests));
 }
 
 // ---------------------------------------------------------------- Match and update
@@ -247,7 +247,7 @@ void BenchMatchAndUpdate() {
   for (const bool cold : {false, true}) {
     const int samples = cold ? 1000 : 4000, warm_up = samples / 4;
     for (const auto& [found, name] :
-         {std::pair{kPromptPages, "all found"}, {kPromptPages / 2, "half found"}, {0L, "nothing found"}}) {
+         {std::pair{kPromptPages, "all found"}, {kPromptPages / 2, "half found"}, {0L, "none found"}}) {
       w.Forget(static_cast<std::size_t>(samples));
       for (int i = 0; i < samples; ++i) {
         if (i == warm_up) w.Forget(0);
@@ -293,11 +293,11 @@ void BenchMatchInPage() {
 // ---------------------------------------------------------------- The decision to evict
 
 void PrintDecisions(World& w, std::size_t leaves_at_first, const char* shape) {
-  std::printf("a decision to evict, %s, %ld nodes, %zu idle leaves (at first %zu), %s:\n",
+  std::printf("eviction decision, %s, %ld nodes, %zu idle leaves (at first %zu), %s:\n",
               std::string(w.policy->name()).c_str(), static_cast<long>(w.tree.pages()), w.tree.IdleLeaves().size(),
               leaves_at_first, shape);
-  Print("all of it, one page", w.deciding, "500 us");
-  Print("Refresh, a piece of a walk", w.refreshing, "");
+  Print("whole decision, one page", w.deciding, "500 us");
+  Print("Refresh, one piece of a walk", w.refreshing, "");
   Print("Next and Evict, each page of a plan", w.choosing, "");
   PrintPreempted(w);
 }
@@ -319,7 +319,7 @@ void BenchDecisionsOnPaths(const std::string& policy) {
   const std::size_t leaves = w.tree.IdleLeaves().size();
   serve(500);
   PrintDecisions(w, leaves, "long histories");
-  Print("before: the first 16, which grow what they work on", growing, "");
+  Print("before: the first 16, which grow their buffers", growing, "");
 }
 
 // Histories of one page: each is a leaf, the worst case for a walk over all leaves.
@@ -341,7 +341,7 @@ void BenchDecisionsOnLeaves(const std::string& policy) {
     w.now += kStep;
     serve();
   }
-  PrintDecisions(w, leaves, "each a history of its own");
+  PrintDecisions(w, leaves, "histories of one page each");
   // More pages than scores are kept: all leaves are scored again within the plan.
   std::vector<double> longest;
   tokens.resize(2000 * kPageTokens);
@@ -352,7 +352,7 @@ void BenchDecisionsOnLeaves(const std::string& policy) {
     w.Serve(w.AnyBranch(), tokens);
     if (!w.choosing.empty()) longest.push_back(*std::max_element(w.choosing.begin(), w.choosing.end()));
   }
-  Print("the longest of a plan of 2000 pages", longest, "");
+  Print("slowest page of a plan of 2000 pages", longest, "");
 }
 
 // ---------------------------------------------------------------- The decision to swap in
@@ -404,11 +404,11 @@ void BenchSwapIn(const std::string& policy_name) {
   }
   CHECK_EQ(moved, 100 * 64);
   const auto roots = tree.HostRoots().size();
-  std::printf("a decision to swap in, %s, %zu roots of the host part in %zu branches, %zu calls:\n",
-              policy_name.c_str(), roots, branches.size(), pieces);
+  std::printf("swap-in decision, %s, %zu host roots in %zu branches, %zu calls:\n", policy_name.c_str(), roots,
+              branches.size(), pieces);
   Print("Walk, each call", calls, "500 us");
   Print("Choose, 64 pages", choices, "500 us");
-  if (Preemptions() != preemptions) std::printf("    without calls during which other work had the core\n");
+  if (Preemptions() != preemptions) std::printf("    excludes calls that other work on the core interrupted\n");
 }
 
 // ---------------------------------------------------------------- Growth

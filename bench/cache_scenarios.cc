@@ -152,7 +152,7 @@ Result<Prepared> Prepare(const Flags& flags, const ScenarioText& text, const Sce
     options.rate = flags.load * capacity;
   }
   ASSIGN_OR_RETURN(const std::vector<Session> sessions, text.MakeSessions(scenario, options));
-  if (sessions.empty()) return InvalidArgument("--seconds: too short for a single request");
+  if (sessions.empty()) return InvalidArgument("--seconds: expected time for at least one request; raise it");
   Prepared prepared{.summary = {}, .options = options, .reference = {}};
   ASSIGN_OR_RETURN(prepared.reference, RunReference(house, sessions));
   const Reference& reference = prepared.reference;
@@ -248,7 +248,7 @@ Status RunDuels(const Flags& flags, const ScenarioHouse& house, const std::vecto
         progress.Begin(fmt::format("{} with {} %, pair {}: {}", duel.scenario, duel.memory_percent, pair + 1, regime));
         ASSIGN_OR_RETURN(CellResult run, RunRegime(flags, house, *prepared, regime, duel.memory_percent));
         if (run.requests == 0 || run.tpot_ms.count == 0)
-          return InvalidArgument("--seconds: too short to compare a single request");
+          return InvalidArgument("--seconds: expected time to compare at least one request; raise it");
         (ours ? duel.ours : duel.others).push_back(std::move(run));
         progress.CellDone();
         if (interrupted) return Unavailable("interrupted: nothing was written");
@@ -305,8 +305,8 @@ Result<std::vector<std::string>> Scenarios(const Flags& flags, const ScenarioTex
   std::vector<std::string> names = flags.scenarios;
   const auto agent = std::find(names.begin(), names.end(), ScenarioName(Scenario::kAgent));
   if (text.has_dialogs() || agent == names.end()) return names;
-  if (flags.scenarios_given) return NotFound(flags.dialogs + " is not there: --dialogs names Taskmaster-4's file");
-  fmt::print(stderr, "cache_scenarios: no {}: the scenario 'agent' is left out\n", flags.dialogs);
+  if (flags.scenarios_given) return NotFound(flags.dialogs + ": no such file; give Taskmaster-4's file with --dialogs");
+  fmt::print(stderr, "cache_scenarios: {}: no such file, so the scenario 'agent' does not run\n", flags.dialogs);
   names.erase(agent);
   return names;
 }
@@ -330,11 +330,11 @@ Result<ScenarioReport> Run(const Flags& flags, ScenarioReport report) {
   Progress progress(static_cast<std::int64_t>(names.size() * (runs + static_cast<std::size_t>(flags.simulated))));
   std::vector<Prepared> scenarios;
   for (const std::string& name : names) {
-    progress.Begin(name + ": what the answers are");
+    progress.Begin(name + ": reference answers");
     if (interrupted) return Unavailable("interrupted: nothing was written");
     ASSIGN_OR_RETURN(Prepared prepared, Prepare(flags, text, house, name));
     report.scenarios.push_back(prepared.summary);
-    progress.Say(fmt::format("{}: {} requests, {:.1f} a second once warm; working set {:.1f} MB", name,
+    progress.Say(fmt::format("{}: {} requests, {:.1f} per second after the warm-up; working set {:.1f} MB", name,
                              prepared.summary.requests, prepared.summary.rate,
                              static_cast<double>(prepared.summary.working_set_bytes) / 1e6));
     scenarios.push_back(std::move(prepared));
@@ -396,12 +396,13 @@ int Main(const Flags& flags, int argc, char** argv) {
 
 int main(int argc, char** argv) {
   loramux::Flags flags;
-  CLI::App app("The cache's regimes under three kinds of load, on the real engine with the demo model.");
+  CLI::App app("Compares the cache regimes under three kinds of load, on the real engine with the demo model.");
   app.add_option("--output", flags.output, "Folder for cache_scenarios.md, .json and .svg")->required();
   app.add_option("--demo", flags.demo, "Folder with model/, adapters/ and eval/")
       ->check(CLI::ExistingDirectory)
       ->capture_default_str();
-  app.add_option("--dialogs", flags.dialogs, "Taskmaster-4's file, for the scenario 'agent'")->capture_default_str();
+  app.add_option("--dialogs", flags.dialogs, "File of Taskmaster-4 dialogs, for the scenario 'agent'")
+      ->capture_default_str();
   CLI::Option* scenarios = app.add_option("--scenarios", flags.scenarios)
                                ->delimiter(',')
                                ->capture_default_str()
@@ -410,46 +411,45 @@ int main(int argc, char** argv) {
       ->delimiter(',')
       ->check(CLI::IsMember(loramux::AllRegimes()))
       ->capture_default_str();
-  app.add_option("--memory", flags.memory, "Of the device, in % of the working set")
+  app.add_option("--memory", flags.memory, "Sizes of the device tier, in % of the working set")
       ->delimiter(',')
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  app.add_option("--host", flags.host, "Of the host tier, as a part of the working set")
+  app.add_option("--host", flags.host, "Size of the host tier, as a fraction of the working set")
       ->check(CLI::Range(0.0, 100.0))
       ->capture_default_str();
   app.add_option("--adapters", flags.adapters)->check(CLI::Range(1, 1000))->capture_default_str();
-  app.add_option("--zipf", flags.zipf, "Exponent of their popularity")
+  app.add_option("--zipf", flags.zipf, "Zipf exponent of the adapters' popularity")
       ->check(CLI::Range(0.0, 10.0))
       ->capture_default_str();
-  app.add_option("--load", flags.load, "Of what the machine does with ample memory")
+  app.add_option("--load", flags.load,
+                 "Request rate, as a fraction of the rate that the machine sustains with ample memory")
       ->check(CLI::Range(0.01, 10.0))
       ->capture_default_str();
-  app.add_option("--rate", flags.rate, "Requests a second, instead of --load")->check(CLI::Range(0.0, 1e6));
-  app.add_option("--seconds", flags.seconds, "Of arrivals in a run, of which the first quarter warms up")
+  app.add_option("--rate", flags.rate, "Requests per second, instead of --load")->check(CLI::Range(0.0, 1e6));
+  app.add_option("--seconds", flags.seconds, "Seconds of arrivals in a run; the first quarter is warm-up")
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
-  app.add_option("--repetitions", flags.repetitions, "Of every cell; 0: only what --simulated asks for")
+  app.add_option("--repetitions", flags.repetitions, "Repetitions of each cell; 0: only the runs of --simulated")
       ->check(CLI::Range(0, 100))
       ->capture_default_str();
   app.add_option("--pairs", flags.pairs,
-                 "Then loramux beside the best other of each scenario and size, in so many pairs of runs")
+                 "Pairs of runs that then compare loramux with the best other regime of each scenario and size")
       ->check(CLI::Range(0, 1000))
       ->capture_default_str();
   CLI::Option* profile =
-      app.add_option("--profile", flags.profile, "Of this machine and the demo model, as `loramux profile` writes it")
+      app.add_option("--profile", flags.profile, "File of `loramux profile` for this machine and the demo model")
           ->check(CLI::ExistingFile);
   app.add_option("--simulated", flags.simulated,
-                 "Then all regimes in virtual time, with steps and transfers as the profile has them:\n"
-                 "so many seeds of sessions")
+                 "Seeds of sessions that then run in virtual time under all regimes, with the profile's times")
       ->check(CLI::Range(0, 10000))
       ->capture_default_str()
       ->needs(profile);
   app.add_option("--adapter-share", flags.adapter_share,
-                 "In virtual time: of the device for adapters alone, in place of every regime's;\n"
-                 "0: as each regime has it")
+                 "In virtual time: share of the device reserved for adapters, for all regimes; 0: each regime's own")
       ->check(CLI::Range(0.0, 0.99))
       ->capture_default_str();
-  app.add_option("--threads", flags.threads, "Of the executor; 0: one a processor")
+  app.add_option("--threads", flags.threads, "Threads of the executor; 0: one per processor")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   app.add_option("--seed", flags.seed)->capture_default_str();

@@ -14,10 +14,11 @@
 namespace loramux {
 
 Result<RecordedPrompts> PromptsOf(const load::Trace& trace, std::int64_t pages_per_block) {
-  if (trace.block_tokens <= 0) return InvalidArgument("the trace does not say which prompts share text");
+  if (trace.block_tokens <= 0) return InvalidArgument("expected a trace with prefix hashes, found one without");
   if (pages_per_block < 1 || trace.block_tokens % pages_per_block != 0) {
-    return InvalidArgument("pages a block: expected a divisor of the trace's " + std::to_string(trace.block_tokens) +
-                           " tokens a block, found " + std::to_string(pages_per_block));
+    return InvalidArgument("--pages-per-block: expected a divisor of the trace's " +
+                           std::to_string(trace.block_tokens) + " tokens per block, found " +
+                           std::to_string(pages_per_block));
   }
   RecordedPrompts recorded{.page_tokens = trace.block_tokens / pages_per_block};
   const std::int64_t most_blocks = std::numeric_limits<TokenId>::max() / pages_per_block;

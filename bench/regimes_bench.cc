@@ -302,8 +302,9 @@ void Run(const Flags& flags) {
     std::vector<TraceRequest> trace = ReadTrace(flags, mapping);
     AddPeriodic(flags, trace);
     std::printf(
-        "%s%zu requests, %zu adapters (Zipf %.2f), host tier of %ld pages %s; a cache without end would hit %.2f "
-        "%%\n\n",
+        "%s%zu requests, %zu adapters (Zipf %.2f), host tier of %ld pages %s; an infinite cache would find %.2f %% of "
+        "the "
+        "blocks\n\n",
         mapping > 0 ? "\n" : "", trace.size(), flags.adapters, flags.zipf, static_cast<long>(flags.host_pages),
         flags.kv_host_tier ? "for adapters, keys and values" : "for adapters", 100 * InfiniteCache(trace));
     for (const char* column : kColumns) std::printf("| %s ", column);
@@ -331,28 +332,37 @@ void Run(const Flags& flags) {
 
 int main(int argc, char** argv) {
   loramux::Flags flags;
-  CLI::App app("Replays a trace under every regime of the cache, on a virtual clock.");
-  app.add_option("trace", flags.trace, "A JSON object a line, as Mooncake's traces")
+  CLI::App app("Replays a trace under every cache regime, on a virtual clock.");
+  app.add_option("trace", flags.trace, "File of JSON lines, in the format of Mooncake's traces")
       ->required()
       ->check(CLI::ExistingFile);
   app.add_option("--adapters", flags.adapters)->capture_default_str();
-  app.add_option("--pages", flags.pages, "Of the device: one table each")->delimiter(',')->capture_default_str();
+  app.add_option("--pages", flags.pages, "Sizes of the device in pages, separated by commas; one table each")
+      ->delimiter(',')
+      ->capture_default_str();
   app.add_option("--host-pages", flags.host_pages)->capture_default_str();
-  app.add_option("--requests", flags.requests, "At most so many of the trace");
-  app.add_option("--zipf", flags.zipf, "Exponent of the adapters' popularity")->capture_default_str();
-  app.add_flag("--kv-host-tier", flags.kv_host_tier, "Keys and values go to the host tier too");
-  app.add_option("--swapping", flags.swapping, "Proactively: as the regime says, or not")
+  app.add_option("--requests", flags.requests, "Largest number of requests to take from the trace");
+  app.add_option("--zipf", flags.zipf, "Zipf exponent of the adapters' popularity")->capture_default_str();
+  app.add_flag("--kv-host-tier", flags.kv_host_tier, "Keep evicted keys and values in the host tier too");
+  app.add_option("--swapping", flags.swapping, "Proactive swapping: as the regime specifies, on, off, or both")
       ->check(CLI::IsMember({"regime", "on", "off", "both"}))
       ->capture_default_str();
-  app.add_option("--regimes", flags.regimes, "Not all of them")->delimiter(',');
-  app.add_option("--mappings", flags.mappings, "Of conversations to adapters")->capture_default_str();
-  app.add_option("--speed", flags.speed, "Of the arrivals")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--regimes", flags.regimes, "Cache regimes to run, separated by commas; all by default")
+      ->delimiter(',');
+  app.add_option("--mappings", flags.mappings, "Number of random mappings of conversations to adapters")
+      ->capture_default_str();
+  app.add_option("--speed", flags.speed, "Factor by which arrivals are accelerated")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_flag("--fetch-ahead,!--no-fetch-ahead", flags.fetch_ahead,
-               "History comes back without a seat (default: yes)");
+               "Fetch history before a request is admitted (default: yes)");
   app.add_option("--adapter-prefetch", flags.adapter_prefetch)->check(CLI::IsMember({"none", "histogram"}));
-  app.add_option("--periodic", flags.periodic, "So many adapters more, each asked for every so often");
-  app.add_option("--period", flags.period_s, "Seconds, from half to one and a half of it")->capture_default_str();
-  app.add_option("--jitter", flags.jitter, "Of the period, each way")->capture_default_str();
+  app.add_option("--periodic", flags.periodic, "Number of additional adapters that each receive periodic requests");
+  app.add_option("--period", flags.period_s,
+                 "Mean period of these requests in seconds; each adapter's is between half and one and a half of it")
+      ->capture_default_str();
+  app.add_option("--jitter", flags.jitter, "Largest deviation of an arrival, as a fraction of the period")
+      ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   loramux::Run(flags);
   return 0;

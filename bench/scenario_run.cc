@@ -380,9 +380,10 @@ Result<double> MeasureCapacity(const ScenarioHouse& house, const std::vector<Ses
 Result<Reference> RunReference(const ScenarioHouse& house, const std::vector<Session>& sessions) {
   ASSIGN_OR_RETURN(ClosedRun plain, RunClosed(house, sessions, /*cache=*/false));
   ASSIGN_OR_RETURN(const ClosedRun cached, RunClosed(house, sessions, /*cache=*/true));
-  if (!SameAnswers(plain.requests, cached.requests)) return Internal("with ample memory, the cache changes an answer");
+  if (!SameAnswers(plain.requests, cached.requests)) return Internal("with ample memory, the cache changed an answer");
   const EngineStats& stats = cached.stats;
-  if (stats.history_evictions > 0) return ResourceExhausted("the working set is larger than 1 GiB: ask for less");
+  if (stats.history_evictions > 0)
+    return ResourceExhausted("the working set is larger than 1 GiB: lower --seconds, --rate or --adapters");
   const std::int64_t page = stats.device.page_bytes;
   return Reference{.requests = std::move(plain.requests),
                    .working_set_bytes = (stats.device.capacity_pages - stats.device.free_pages) * page,

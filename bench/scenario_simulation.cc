@@ -77,7 +77,8 @@ SimulationOptions OptionsOf(const SimulatedHouse& house, std::string_view regime
 Result<SimulatedScenario> PrepareSimulation(const SimulatedHouse& house, const std::vector<Session>& sessions) {
   SimulatedScenario scenario{.workload = AsWorkload(house, sessions)};
   ASSIGN_OR_RETURN(const SimulationResult ample, Simulate(OptionsOf(house, "lru", kAmple, 0), scenario.workload));
-  if (ample.stats.history_evictions > 0) return ResourceExhausted("the working set is larger than 1 GiB: ask for less");
+  if (ample.stats.history_evictions > 0)
+    return ResourceExhausted("the working set is larger than 1 GiB: lower --seconds, --rate or --adapters");
   const std::int64_t page_tokens = house.sizes.geometry.kv.page_tokens;
   for (const WorkloadRequest& request : scenario.workload.requests) {
     const std::int64_t kv = (request.input_tokens + request.output_tokens + page_tokens - 1) / page_tokens;
@@ -108,7 +109,8 @@ Result<SimulatedCellResult> SimulateCell(const SimulatedHouse& house, const Simu
     if (request.output_tokens > 1)
       tpot.push_back(Milliseconds(request.last_token - request.first_token) / (request.output_tokens - 1));
   }
-  if (tpot.empty()) return InvalidArgument("--seconds: too short for a single request after the warm-up");
+  if (tpot.empty())
+    return InvalidArgument("--seconds: expected time for at least one request after the warm-up; raise it");
   result.ttft_ms = Mean(ttft);
   result.ttft_geometric_ms = GeometricMean(ttft);
   result.tpot_ms = Mean(tpot);

@@ -56,12 +56,12 @@ Result<Scenario> FindScenario(std::string_view name) {
 Result<ScenarioText> ScenarioText::Load(const std::filesystem::path& demo, const std::filesystem::path& dialogs) {
   ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(demo / "model"));
   ASSIGN_OR_RETURN(std::optional<ChatTemplate> chat, ChatTemplate::Load(demo / "model"));
-  if (!chat) return NotFound("no chat template in " + (demo / "model").string());
+  if (!chat) return NotFound("expected a chat template, found none in " + (demo / "model").string());
   ScenarioText text(std::move(tokenizer), std::move(*chat));
   ASSIGN_OR_RETURN(const std::vector<TokenId> first, text.Render("a", "b"));
   ASSIGN_OR_RETURN(const std::vector<TokenId> end, text.tokenizer_.Encode("<|end|>", false));
   if (first.size() < 2 || end.size() != 1)
-    return InvalidArgument("not the demo model's tokenizer: " + (demo / "model").string());
+    return InvalidArgument("expected the demo model's tokenizer, found another one in " + (demo / "model").string());
   text.end_of_answer_ = end[0];
   RETURN_IF_ERROR(text.LoadWords(demo / "eval"));
   if (!dialogs.empty()) RETURN_IF_ERROR(text.LoadDialogs(dialogs));
@@ -86,7 +86,7 @@ Status ScenarioText::LoadWords(const std::filesystem::path& folder) {
   }
   if (error) return IoError(folder.string() + ": " + error.message());
   words_.assign(words.begin(), words.end());
-  if (words_.empty()) return NotFound("no questions in " + folder.string());
+  if (words_.empty()) return NotFound("expected questions, found none in " + folder.string());
   return Ok{};
 }
 
@@ -118,12 +118,12 @@ Status ScenarioText::LoadDialogs(const std::filesystem::path& path) {
       if (!exchanges.empty()) scene.dialogs.push_back(std::move(exchanges));
     }
   } catch (const nlohmann::json::exception& e) {
-    return InvalidArgument(path.string() + ": not a file of Taskmaster-4: " + e.what());
+    return InvalidArgument(path.string() + ": expected a file of Taskmaster-4: " + e.what());
   }
   for (auto& [name, scene] : scenes) {
     if (!scene.dialogs.empty()) scenes_.push_back(std::move(scene));
   }
-  if (scenes_.empty()) return InvalidArgument(path.string() + ": no dialogs");
+  if (scenes_.empty()) return InvalidArgument(path.string() + ": expected dialogs, found none");
   return Ok{};
 }
 

@@ -240,9 +240,9 @@ int Run(const Flags& flags) {
   const double best_inside = *std::max_element(inside.begin(), inside.end());
   const double best_outside = *std::max_element(outside.begin(), outside.end());
   const double overhead = 100 * Median(server_us) / Median(model_us);
-  std::printf("160M shape, bf16, %d threads, %d streams, %d tokens each, %d turns; decode\n", flags.threads,
+  std::printf("160M shape, bf16, %d threads, %d streams, %d tokens each, %d repetitions; decode\n", flags.threads,
               flags.streams, flags.output, flags.repetitions);
-  std::printf("  processor time a token: engine %.0f us, server %.1f us, client %.1f us\n", Median(model_us),
+  std::printf("  processor time per token: engine %.0f us, server %.1f us, client %.1f us\n", Median(model_us),
               Median(server_us), Median(client));
   std::printf("  through the engine  best %8.1f tok/s, median %8.1f\n", best_inside, Median(inside));
   std::printf("  over HTTP           best %8.1f tok/s, median %8.1f\n", best_outside, Median(outside));
@@ -255,11 +255,11 @@ int Run(const Flags& flags) {
 }  // namespace loramux
 
 int main(int argc, char** argv) {
-  CLI::App app{"loramux server overhead: streams over HTTP against the same ones straight through the engine"};
+  CLI::App app{"loramux server overhead: streams over HTTP against the same streams directly through the engine"};
   loramux::Flags flags;
   app.add_option("--streams", flags.streams)->capture_default_str()->check(CLI::Range(1, 256));
   app.add_option("--threads", flags.threads)->capture_default_str();
-  app.add_option("--repetitions", flags.repetitions, "Turns of both")
+  app.add_option("--repetitions", flags.repetitions, "Repetitions of both measurements")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
   app.add_option("--output", flags.output, "Tokens that each stream generates")

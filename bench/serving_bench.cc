@@ -190,12 +190,12 @@ void BenchShape(const char* name, const ModelConfig& config, const Flags& flags)
       many.decode_tokens_per_second / one.decode_tokens_per_second, "x one stream", 1.0);
   // Peers, point 12: loaded but unused adapters must cost nothing.
   Row("the same, 16 adapters loaded and idle", many.decode_tokens_per_second, "tok/s",
-      many.decode_tokens_per_second / unaware.decode_tokens_per_second, "of before they were loaded", 0.98);
+      many.decode_tokens_per_second / unaware.decode_tokens_per_second, "of the rate before loading", 0.98);
   Row("16 streams, 16 adapters, decode", mixed.decode_tokens_per_second, "tok/s",
       mixed.decode_tokens_per_second / many.decode_tokens_per_second, "of 16 without adapters", 0.80);
   Row("", mixed.decode_tokens_per_second, "tok/s", mixed.decode_tokens_per_second / one.decode_tokens_per_second,
       "x one stream", 4.5);
-  std::printf("  %-46s %9.1f tok/s, mean TTFT %.3f s\n", "16 streams, 16 adapters, 16 + output tokens, in all",
+  std::printf("  %-46s %9.1f tok/s, mean TTFT %.3f s\n", "16 streams, 16 adapters, input and output tokens",
               mixed.total_tokens_per_second, mixed.ttft_seconds);
   runtime->Stop();
   std::filesystem::remove_all(directory);
@@ -211,7 +211,7 @@ int main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::IsMember({"160m", "tinyllama", "all"}));
   app.add_option("--threads", flags.threads)->capture_default_str();
-  app.add_option("--repetitions", flags.repetitions, "The best of so many runs counts")->capture_default_str();
+  app.add_option("--repetitions", flags.repetitions, "Number of runs; the best one counts")->capture_default_str();
   app.add_option("--output", flags.output, "Tokens that each stream generates")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   if (flags.shape != "tinyllama") loramux::BenchShape("160M shape", loramux::Shape160M(), flags);

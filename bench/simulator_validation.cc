@@ -125,7 +125,7 @@ double UnevennessOf(const EngineRun& run, const PerformanceModel& model) {
 
 // Converts the profile to a file and back, as between `loramux profile` and `loramux simulate`.
 Result<PerformanceProfile> ThroughFile(const PerformanceProfile& profile) {
-  return ParsePerformanceProfile(PerformanceProfileAsJson(profile), "the profile that was measured");
+  return ParsePerformanceProfile(PerformanceProfileAsJson(profile), "the measured profile");
 }
 
 using Profiles = std::array<PerformanceProfile, 2>;  // of a run's turns
@@ -173,7 +173,7 @@ class Validation {
       if (!before.empty()) saturation_ = before.front().saturation;
     }
     if (saturation_ <= 0)
-      return InvalidArgument("the profile does not say what its engine sustains: --saturation does", "--saturation");
+      return InvalidArgument("the profile has no sustained request rate: give one with --saturation", "--saturation");
     house_.costs = std::make_shared<const PerformanceModel>(profile_.EngineModel());
     return Ok{};
   }
@@ -347,7 +347,10 @@ Result<ValidationReport> Run(const Flags& flags, std::string command) {
   if (!flags.runs.empty()) {
     ASSIGN_OR_RETURN(report.runs, ReadRuns(flags.runs));  // including those of other calls
   }
-  if (report.runs.empty()) return InvalidArgument("no runs: --repetitions 0 needs --runs of calls before", "--runs");
+  if (report.runs.empty())
+    return InvalidArgument(
+        "expected at least one run, found none: with --repetitions 0, --runs must name a file of earlier runs",
+        "--runs");
   report.setting = SettingOf(flags, report.runs.front().saturation);
   RETURN_IF_ERROR(WriteReport(report, flags.output));
   return report;
@@ -358,41 +361,44 @@ Result<ValidationReport> Run(const Flags& flags, std::string command) {
 
 int main(int argc, char** argv) {
   loramux::Flags flags;
-  CLI::App app("The simulator against the real engine, on the demo model.");
+  CLI::App app("Compares the simulator with the real engine, on the demo model.");
   app.add_option("--output", flags.output, "Folder for simulator_validation.md, .json and .svg")->required();
   app.add_option("--demo", flags.demo, "Folder with model/")->check(CLI::ExistingDirectory)->capture_default_str();
   app.add_option("--presets", flags.presets)->delimiter(',')->capture_default_str();
-  app.add_option("--loads", flags.loads, "In % of what the machine does")
+  app.add_option("--loads", flags.loads, "Request rates, in % of the rate that the machine sustains")
       ->delimiter(',')
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
   app.add_option("--saturation", flags.saturation,
-                 "Requests a second that are 100 % (default: as --runs has it, or measured)")
+                 "Requests per second that count as 100 % (default: the rate in --runs, or measured)")
       ->check(CLI::Range(0.0, 1e6));
-  app.add_option("--seconds", flags.seconds, "Of arrivals in a run")
+  app.add_option("--seconds", flags.seconds, "Seconds of arrivals in a run")
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
-  app.add_option("--repetitions", flags.repetitions, "0: write the report of --runs again")
+  app.add_option("--repetitions", flags.repetitions,
+                 "Repetitions of each run; 0: only write the report of --runs again")
       ->check(CLI::Range(0, 100))
       ->capture_default_str();
-  app.add_option("--runs", flags.runs, "File to which runs are added, a line each; the report has all that are in it");
-  app.add_option("--profile", flags.profile,
-                 "File for the profile that is measured first; if it is there, it is taken instead");
-  app.add_option("--profile-seconds", flags.profile_seconds, "Of the steps that it is measured by")
+  app.add_option("--runs", flags.runs,
+                 "File to which the runs are appended, one per line; the report covers all runs in it");
+  app.add_option("--profile", flags.profile, "File of the profile; measured first if the file does not exist");
+  app.add_option("--profile-seconds", flags.profile_seconds, "Seconds of step measurements for the profile")
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
   app.add_option("--adapters", flags.adapters)->check(CLI::Range(1, 1000))->capture_default_str();
   app.add_option("--device-mb", flags.device_mb)->check(CLI::Range(1.0, 1e5))->capture_default_str();
   app.add_option("--host-mb", flags.host_mb)->check(CLI::Range(1.0, 1e5))->capture_default_str();
-  app.add_option("--input-mean", flags.input, "Tokens of a prompt")
+  app.add_option("--input-mean", flags.input, "Mean prompt length in tokens")
       ->check(CLI::Range(2.0, 512.0))
       ->capture_default_str();
-  app.add_option("--output-mean", flags.output_tokens, "Tokens of an answer")
+  app.add_option("--output-mean", flags.output_tokens, "Mean answer length in tokens")
       ->check(CLI::Range(2.0, 192.0))
       ->capture_default_str();
-  app.add_option("--threads", flags.threads, "Of the executor")->check(CLI::Range(1, 1024))->capture_default_str();
+  app.add_option("--threads", flags.threads, "Threads of the executor")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   app.add_option("--steps", flags.steps,
-                 "Begin of the names of files for every run's steps, transfers and requests (CSV)");
+                 "Prefix of the names of CSV files with the steps, transfers and requests of each run");
   app.add_option("--seed", flags.seed)->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   std::string command = "simulator_validation";

@@ -60,8 +60,8 @@ Result<Report> Run(const Flags& flags) {
   for (const std::int64_t blocks : flags.sizes) {
     const std::int64_t capacity = blocks * flags.pages_per_block;
     if (capacity < recorded.most_pages) {
-      return InvalidArgument(fmt::format("--sizes: {} blocks are less than the longest prompt has, {}", blocks,
-                                         recorded.most_pages / flags.pages_per_block));
+      return InvalidArgument(fmt::format("--sizes: expected at least {1} blocks, as the longest prompt has, found {0}",
+                                         blocks, recorded.most_pages / flags.pages_per_block));
     }
     Row row{.blocks = blocks, .optimum = report.Share(ReplayKnowingTheFuture(recorded, capacity))};
     for (const std::string& policy : flags.policies) {
@@ -84,7 +84,7 @@ double GiB(double tokens) { return tokens * kLlama3_8BTokenBytes / (1024.0 * 102
 void PrintTable(const Flags& flags, const Report& report) {
   const RecordedPrompts& recorded = report.recorded;
   fmt::print(
-      "{} prompts, {} tokens, {} full pages of {} tokens, {} of them different; the longest prompt has {}.\n"
+      "{} prompts, {} tokens, {} full pages of {} tokens, {} of them distinct; the longest prompt has {} pages.\n"
       "An infinite cache finds {:.1f} % of all prompt tokens.\n\n",
       FormatNumber(static_cast<double>(recorded.prompts.size())), FormatNumber(static_cast<double>(recorded.tokens)),
       FormatNumber(static_cast<double>(recorded.pages)), recorded.page_tokens,
@@ -162,19 +162,23 @@ Status Main(const Flags& flags) {
 int main(int argc, char** argv) {
   loramux::Flags flags;
   CLI::App app("Replays a trace with prefix hashes (Mooncake's JSON lines) against the dependency tree alone.");
-  app.add_option("trace", flags.trace, "for example ../shared/data/traces/mooncake_conversation.jsonl")
+  app.add_option("trace", flags.trace,
+                 "Trace in Mooncake's format, for example ../shared/data/traces/mooncake_conversation.jsonl")
       ->required()
       ->check(CLI::ExistingFile);
-  app.add_option("--sizes", flags.sizes, "of the device, in blocks of the trace, ascending")
+  app.add_option("--sizes", flags.sizes, "Sizes of the device in blocks of the trace, ascending, separated by commas")
       ->delimiter(',')
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--policies", flags.policies, "all by default")->delimiter(',')->capture_default_str();
-  app.add_option("--pages-per-block", flags.pages_per_block, "1: what is evicted is a whole block of the trace")
+  app.add_option("--policies", flags.policies, "Eviction policies, separated by commas; all by default")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--pages-per-block", flags.pages_per_block,
+                 "Pages per block of the trace; 1: each eviction removes a whole block")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--json", flags.json, "file to write");
-  app.add_option("--svg", flags.svg, "file to write: the plot");
+  app.add_option("--json", flags.json, "JSON file to write");
+  app.add_option("--svg", flags.svg, "SVG file to write, with the plot");
   CLI11_PARSE(app, argc, argv);
   const loramux::Status done = loramux::Main(flags);
   if (done.ok()) return 0;

@@ -212,7 +212,7 @@ std::string AsMarkdown(const ValidationReport& report, const std::vector<Cell>& 
       "run itself, by the same function. Factors fitted to the steps of every other quarter of a second simulate the "
       "requests sent in the quarters between, and vice versa. So the cost of a combined step is known from other "
       "moments only. The machine's speed, which no simulator can predict, is given, as are the times of sending. For "
-      "each stretch of " +
+      "each interval of " +
       std::to_string(kPaceStretch / kNsPerMs) +
       " ms of computing, it is the measured time of all its steps over the model's time (`loramux simulate --pace`). "
       "No run is left out.\n\n" +

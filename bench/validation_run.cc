@@ -60,7 +60,7 @@ Result<RealRun> RunReal(const ValidationHouse& house, const Preset& preset,
     const AdapterLayout& layout = session->adapters()[i]->layout;
     if (i == 0) real.bytes_per_rank = layout.payload_bytes / house.ranks[0];
     if (layout.payload_bytes != house.ranks[i] * real.bytes_per_rank)
-      return Internal("adapters change different layers");
+      return Internal("expected adapters that change the same layers, found different ones");
     real.adapter_pages.push_back(layout.pages);
   }
   ASSIGN_OR_RETURN(real.run, session->Run(requests));
@@ -92,7 +92,7 @@ Result<SimulatedRun> RunSimulated(const ValidationHouse& house, const Preset& pr
   SimulatedRun simulated{.requests = {}, .stats = result.stats};
   for (std::size_t i = 0; i < result.requests.size(); ++i) {
     const RequestRecord& record = result.requests[i];
-    if (record.refused) return Internal("the simulated engine refuses a request that the real one took");
+    if (record.refused) return Internal("the simulated engine refused a request that the real one accepted");
     simulated.requests.push_back({.sent = sent[i],
                                   .seen = record.arrival,
                                   .first_token = record.first_token,

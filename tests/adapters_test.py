@@ -77,7 +77,7 @@ class Routes(WithFolder):
 
     def test_a_key_is_demanded_at_the_start(self):
         for flags, message in [
-                ([], "--admin-key-file"), (["--insecure-no-admin-key", "--host", "0.0.0.0"], "others can reach"),
+                ([], "--admin-key-file"), (["--insecure-no-admin-key", "--host", "0.0.0.0"], "other machines can reach"),
                 (["--admin-key-file", "/nowhere"], "/nowhere"), (["--admin-key-file", "/dev/null"], "/dev/null")]:
             with self.assertRaises(RuntimeError) as caught:
                 Server("--enable-runtime-lora", *flags)

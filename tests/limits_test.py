@@ -142,7 +142,7 @@ class ApiKeys(unittest.TestCase):
         self.assertEqual(request(server, "GET", "/v1/models", key=everything)[0], 200)
         self.file.write_text('{"keys": [{"name": "broken", "key": "sk-secret-0123456789"}]}', encoding="utf-8")
         reload(server)
-        self.assertIn("API keys not read again, the old ones stay in use", server.text())
+        self.assertIn("API keys could not be read again, so the old ones stay in use", server.text())
         self.assertIn("keys[0].models", server.text())
         self.assertEqual(request(server, "GET", "/v1/models", key=everything)[0], 200)
         self.assertNotIn("sk-", server.stop())   # no key is ever logged
@@ -266,7 +266,7 @@ class Tls(unittest.TestCase):
             self.connect(server, cert)
         pathlib.Path(used[1]).write_bytes(pathlib.Path(key).read_bytes())
         reload(server)
-        self.assertIn("certificate and key not read again", server.text())
+        self.assertIn("certificate and key could not be read again", server.text())
         with self.connect(server, other_cert) as client:
             client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
             self.assertEqual(answer_of(client)[0], 200)
@@ -434,7 +434,7 @@ class Limits(unittest.TestCase):
         answers = [read_to_end(client) for client in clients[-2:]]
         for client in clients:
             client.close()
-        self.assertTrue(all(b"HTTP/1.1 503" in answer and b"of an address" in answer for answer in answers), answers)
+        self.assertTrue(all(b"HTTP/1.1 503" in answer and b"from one address" in answer for answer in answers), answers)
         wait_for(lambda: self.server_answers(), "room for a connection")
 
     def server_answers(self):

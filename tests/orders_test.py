@@ -181,12 +181,12 @@ class Orders(unittest.TestCase):
                 self.shortest_first(server, asked)
             finally:
                 # The two adapters, and the base model if a sequence of the blocker came to its end.
-                self.assertRegex(server.stop(), "output lengths of [23] adapters are known from before")
+                self.assertRegex(server.stop(), "restored the output lengths of [23] adapters")
             kept = pathlib.Path(state) / "output_lengths"
             kept.write_bytes(kept.read_bytes()[:-1] + b"?")
             server = Server(*flags)
             self.assertEqual(server.chat("count", "banana")[0], 200)
-            self.assertIn("output_lengths: ignored, output lengths are learned anew: the checksum does not match", server.stop())
+            self.assertIn("output_lengths: ignored, so output lengths are learned from the start: the checksum does not match", server.stop())
 
     def test_shortest_first_by_the_proxy_from_the_start(self):
         server = Server("--schedule", "sjf", "--length-predictor", "proxy", "--length-proxy", str(DEMO / "length_proxy"), *ONE_AT_A_TIME)

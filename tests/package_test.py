@@ -186,7 +186,7 @@ def make_root():
     if os.geteuid() != 0:
         skip("needs root to install it")
     if "install ok installed" in call("dpkg-query", "-W", "-f", "${Status}", "loramux", ok=False):
-        skip("finds loramux installed on this machine, and leaves it alone")
+        skip("does not run because loramux is installed on this machine")
     try:
         return ThrowAwayRoot()
     except (OSError, AssertionError) as error:

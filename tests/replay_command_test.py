@@ -80,10 +80,10 @@ class Replay(unittest.TestCase):
         self.assertIn("--replay-truncated", done.stderr)
         done = replay(other, "--replay-truncated")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertIn("ends in the middle", done.stdout)
+        self.assertIn("the recording is truncated", done.stdout)
         middle = len(data) // 2
-        for damaged, words in ((data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1:], "checksum"), (b"", "something else"),
-                               (b"{}" * 100, "something else"), (data + b"x", "at byte")):
+        for damaged, words in ((data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1:], "checksum"), (b"", "another file"),
+                               (b"{}" * 100, "another file"), (data + b"x", "at byte")):
             other.write_bytes(damaged)
             done = replay(other)
             self.assertEqual(done.returncode, 1)

@@ -52,12 +52,12 @@ class ServeProfile(unittest.TestCase):
             seconds = self.step_seconds(server)
             log = server.stop()
             if flags:
-                shown = float(re.search(r"plans go by .*profile\.json: .* decodes in ([\d.]+) ms", log).group(1))
+                shown = float(re.search(r"planning with profile .*profile\.json: .* decodes in ([\d.]+) ms", log).group(1))
                 self.assertGreater(seconds, 0)
                 self.assertAlmostEqual(seconds * 1000, shown, delta=0.001)
             else:
                 self.assertEqual(seconds, 0)
-                self.assertNotIn("plans go by", log)
+                self.assertNotIn("planning with profile", log)
         self.assertEqual(answers[True], answers[False])
         done = subprocess.run([serving.LORAMUX, "simulate", "--replay", str(self.path / "recording"), "--check-every", "50"],
                               capture_output=True, text=True, timeout=1800)
@@ -76,7 +76,7 @@ class ServeProfile(unittest.TestCase):
     def test_what_is_refused(self):
         data = json.loads(self.profile.read_text())
         data["model"]["hidden_size"] = 64
-        self.assertRegex(self.refused(json.dumps(data)), r"--profile: .*other\.json: .*another shape.* hidden_size 64, not 192")
+        self.assertRegex(self.refused(json.dumps(data)), r"--profile: .*other\.json: .*another shape.* hidden_size is 64, not 192")
         data = json.loads(self.profile.read_text())
         data["mbgmv"]["engine"]["decode_factors"] = [[1, -1]]
         self.assertRegex(self.refused(json.dumps(data)), r"other\.json: mbgmv\.engine\.decode_factors: ")
@@ -89,7 +89,7 @@ class ServeProfile(unittest.TestCase):
 
     def test_other_threads_are_told(self):
         server = Server("--threads", "1", "--profile", str(self.profile))
-        self.assertIn("measured with 2 threads, this server has 1", server.stop())
+        self.assertIn("measured with 2 threads, but this server uses 1", server.stop())
 
     def test_the_simulator_reads_it(self):
         done = subprocess.run([serving.LORAMUX, "simulate", "--model", str(DEMO / "model"), "--profile", str(self.profile), "--rate", "20",

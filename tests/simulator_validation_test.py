@@ -59,7 +59,7 @@ class SimulatorValidation(unittest.TestCase):
         self.assertEqual(len(requests) - 1, next(r for r in data["runs"] if r["preset"] == "fifo")["requests"])
 
     def test_refuses(self):
-        for arguments, message in ((["--presets", "nonsense"], "preset: expected one of"), (["--repetitions", "0"], "no runs"),
+        for arguments, message in ((["--presets", "nonsense"], "preset: expected one of"), (["--repetitions", "0"], "expected at least one run"),
                                    (["--runs", "/dev/full", "--repetitions", "1"], "/dev/full")):
             result = run(self.path, *SMALL, "--loads", "50", *arguments)
             self.assertEqual(result.returncode, 1, arguments)

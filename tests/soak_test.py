@@ -36,8 +36,8 @@ MIN_ANSWERS = 50                         # before memory is first measured, and 
 GROWTH_ALLOWED = 1.10                    # of resident memory, from the first measurement to the last
 EIO, ENOSPC = "Input/output error", "No space left on device"
 # Refusals for want of memory: of requests beside pins, and of pins beside requests.
-NO_ROOM = ["device memory holds at most", "was pinned to the memory"]
-NOT_PINNED = ["pages would not stay free for requests", "cannot be pinned now"]
+NO_ROOM = ["device memory holds at most", "was pinned in the memory"]
+NOT_PINNED = ["pages would stay free for requests", "cannot be pinned now"]
 
 # The state of a loaded name: its task, and whether it is pinned. None stands for a name that is not loaded.
 Loaded = collections.namedtuple("Loaded", "task pinned")
@@ -81,7 +81,7 @@ class SmallDisk:
                               capture_output=True, text=True)
         self.mounted = done.returncode == 0
         if not self.mounted:
-            print(f"soak: the full disk is feigned, mounting one is not allowed: {done.stderr.strip()}", file=sys.stderr)
+            print(f"soak: the full disk is simulated, because mounting one is not allowed: {done.stderr.strip()}", file=sys.stderr)
 
     def fill(self):
         with open(self.folder / "ballast", "wb", buffering=0) as ballast:
@@ -231,7 +231,7 @@ class Soak(unittest.TestCase):
             self.count["started in trouble"] += 1
         except RuntimeError as error:
             if EIO not in str(error) or "did not start (1)" not in str(error):
-                self.fail_later(f"in trouble, without saying why: {error}")
+                self.fail_later(f"the server refused to start without naming the injected fault: {error}")
             self.count["refused to start in trouble"] += 1
             trouble.close()
             self.start()
@@ -245,7 +245,7 @@ class Soak(unittest.TestCase):
         for name, truth in self.truth.items():
             found = self.state_of(name, truth.now())
             if found not in truth.now():
-                self.fail_later(f"after restart {self.restarts}: '{name}' is {found}, acknowledged was "
+                self.fail_later(f"after restart {self.restarts}: '{name}' is {found}, expected an acknowledged state: "
                                 f"{sorted(map(str, truth.now()))}")
             truth.change([found])
             self.count["found after a restart"] += found is not None
@@ -275,7 +275,7 @@ class Soak(unittest.TestCase):
         mine = [labels for labels, value in series if f'adapter_name="{name}"' in labels and float(value) > 0]
         pinned = [labels for labels in mine if 'pinned="true"' in labels]
         if any('level="gpu"' not in labels for labels in pinned):
-            self.fail_later(f"pinned, and not on the device: {pinned}")
+            self.fail_later(f"pinned, but not on the device: {pinned}")
         return bool(pinned)
 
     def fail_later(self, message):

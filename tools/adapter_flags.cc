@@ -65,13 +65,13 @@ Result<std::optional<std::string>> AdminKey(const AdapterFlags& flags, const Run
   }
   if (!flags.insecure_no_admin_key) {
     return InvalidArgument(
-        "--enable-runtime-lora: give --admin-key-file FILE, or --insecure-no-admin-key on a machine of "
-        "your own",
+        "--enable-runtime-lora: give --admin-key-file FILE, or --insecure-no-admin-key on a machine that only "
+        "you use",
         "--admin-key-file");
   }
   if (!IsLoopback(host)) {
     return InvalidArgument("--insecure-no-admin-key: refused with --host " + host +
-                               ", which others can reach; give "
+                               ", which other machines can reach; give "
                                "--admin-key-file FILE",
                            "--insecure-no-admin-key");
   }

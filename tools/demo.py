@@ -23,12 +23,12 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default=str(ROOT / "build/demo/tools/loramux"), help="the loramux program")
     parser.add_argument("--port", type=int, default=8000, help="port to serve on (the next free one if it is taken)")
-    parser.add_argument("--once", action="store_true", help="end after the answers instead of serving on")
+    parser.add_argument("--once", action="store_true", help="stop the server after the answers instead of keeping it running")
     return parser.parse_args()
 
 
 def free_port(first):
-    """`first`, or the next port that nobody listens on."""
+    """`first`, or the next free port."""
     for port in range(first, first + 100):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -129,10 +129,10 @@ def main():
         wait_until_ready(server, port)
         good = ask_everyone(port)
         if not arguments.once:
-            print("\nServing on. Try, in another terminal:\n")
+            print("\nThe server keeps running. Try this in another terminal:\n")
             print(f"  curl http://127.0.0.1:{port}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
                   "    -d '{\"model\": \"reverse\", \"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]}'\n")
-            print("Ctrl-C ends it.", flush=True)
+            print("Press Ctrl-C to stop the server.", flush=True)
             server.wait()
     except KeyboardInterrupt:
         good = True

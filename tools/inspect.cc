@@ -161,9 +161,9 @@ DType BaseDType(const TensorFile& tensors) {
 }
 
 void AddPages(Report& report, const PageGeometry& geometry) {
-  AddText(report, "kv_dtype", "keys and values as", DTypeName(geometry.kv.dtype));
-  AddBytes(report, "kv_bytes_per_token", "bytes a token", static_cast<std::int64_t>(geometry.kv.BytesPerToken()));
-  AddCount(report, "page_tokens", "tokens a page", geometry.kv.page_tokens);
+  AddText(report, "kv_dtype", "keys and values in", DTypeName(geometry.kv.dtype));
+  AddBytes(report, "kv_bytes_per_token", "bytes per token", static_cast<std::int64_t>(geometry.kv.BytesPerToken()));
+  AddCount(report, "page_tokens", "tokens per page", geometry.kv.page_tokens);
   AddBytes(report, "page_bytes", "page", geometry.page_bytes);
 }
 

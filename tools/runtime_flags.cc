@@ -86,11 +86,10 @@ Result<NamedPath> ParseLoraModule(const std::string& text) {
 Status UsePreset(const std::string& name, RuntimeOptions& options) {
   ASSIGN_OR_RETURN(const Preset preset, FindPreset(name));
   if (preset.cpu_assist || preset.all_on_device) {
-    return InvalidArgument(
-        "preset " + name +
-            " is there to be simulated only: expected one that `loramux simulate --list-presets` does "
-            "not mark so",
-        "--preset");
+    return InvalidArgument("preset " + name +
+                               " can only be simulated: choose one that `loramux simulate --list-presets` does not "
+                               "mark \"simulated only\"",
+                           "--preset");
   }
   options.cache = preset.cache;
   options.prefix_cache = preset.keep_history;
@@ -115,17 +114,18 @@ Status UseProfile(const RuntimeFlags& flags, RuntimeOptions& options) {
   RETURN_IF_ERROR(CheckSameShape(profile.base, wanted, "--profile: " + flags.profile));
   const int threads = options.threads > 0 ? options.threads : AvailableProcessors();
   if (profile.threads != threads) {
-    spdlog::warn("--profile: measured with {} threads, this server has {}: its seconds are of another server",
+    spdlog::warn("--profile: measured with {} threads, but this server uses {}: its times may be wrong here",
                  profile.threads, threads);
   }
   const LoraCostShape shape = options.lora_variant == LoraVariant::kBgmv ? LoraCostShape::kBgmv : LoraCostShape::kMbgmv;
   const FittedModel& other = shape == LoraCostShape::kBgmv ? profile.mbgmv : profile.bgmv;
   if (&profile.EngineModel() == &other.model && other.engine.points > 0) {
-    spdlog::warn("--profile: its engine ran with the other --lora-variant: what this one takes is known less well");
+    spdlog::warn(
+        "--profile: its engine ran with the other --lora-variant, so predictions for this one are less accurate");
   }
   PlanByModel(std::make_shared<const PerformanceModel>(profile.ModelOf(shape)), options.scheduler, options.queue);
-  spdlog::info("plans go by {}: measured on {}; a sequence alone decodes in {:.3f} ms", flags.profile,
-               Printable(profile.device), ShortestStepSeconds(*options.scheduler.costs) * 1e3);
+  spdlog::info("planning with profile {}: measured on {}; a single sequence decodes in {:.3f} ms per step",
+               flags.profile, Printable(profile.device), ShortestStepSeconds(*options.scheduler.costs) * 1e3);
   return Ok{};
 }
 

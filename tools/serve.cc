@@ -148,7 +148,7 @@ Status Serve(const ServeFlags& flags) {
                    AdminKey(flags.adapters, flags.runtime, flags.http.host));
   if (admin_key && admin_key->empty() && !flags.protection.api_key_file.empty()) {
     return InvalidArgument(
-        "--insecure-no-admin-key: refused with --api-key-file, whose clients may not change adapters; "
+        "--insecure-no-admin-key: refused with --api-key-file, because clients must not change adapters; "
         "give --admin-key-file FILE",
         "--insecure-no-admin-key");
   }
@@ -216,7 +216,7 @@ Status Serve(const ServeFlags& flags) {
   spdlog::info("served {} requests, {} tokens in {} steps; {} preemptions, {} adapter loads, {} evictions",
                stats.finished, stats.tokens_generated, stats.steps, stats.preemptions, stats.adapters.device_loads,
                stats.adapters.device_evictions);
-  spdlog::info("memory agrees with its accounts; KV pages in use: {}, cached: {}",
+  spdlog::info("all memory is accounted for; KV pages in use: {}, cached: {}",
                stats.device.used(PageCategory::kKv) - stats.history_pages, stats.history_pages);
   return Ok{};
 }

@@ -19,7 +19,7 @@ say() { printf 'setup: %s\n' "$*" >&2; }
 
 as_root() {
   if [ "$(id -u)" -eq 0 ]; then "$@"; elif command -v sudo >/dev/null; then sudo "$@"; else
-    say "root rights are needed for: $*"; say "run that as root, then try again"; exit 1
+    say "this command needs root rights: $*"; say "run it as root, then run setup again"; exit 1
   fi
 }
 
@@ -31,7 +31,7 @@ install_packages() {
   [ ${#missing[@]} -eq 0 ] && return
   say "installing: ${missing[*]}"
   as_root env DEBIAN_FRONTEND=noninteractive apt-get update -q >&2 ||
-    say "apt-get update failed; trying with the package lists that are there"
+    say "apt-get update failed; continuing with the existing package lists"
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" >&2
 }
 
@@ -60,7 +60,7 @@ rust_is_new_enough() {
 
 install_rust() {
   rust_is_new_enough && return
-  say "Rust 1.$min_rust_minor or later is needed (found: $(cargo --version 2>/dev/null || echo none)); trying packages"
+  say "expected Rust 1.$min_rust_minor or later, found $(cargo --version 2>/dev/null || echo none); trying packages"
   # Debian bookworm has a current Rust as cargo-web; newer releases as cargo.
   for package in cargo-web cargo; do
     (install_packages "$package") || continue
@@ -80,7 +80,7 @@ install_node() {
 
 main() {
   if ! command -v apt-get >/dev/null; then
-    say "this is not a Debian or Ubuntu system: nothing is installed for you. Needed, by their Debian names:"
+    say "this is not a Debian or Ubuntu system, so nothing was installed. Install these packages (Debian names):"
     say "  ${build_packages[*]} ${boost_packages[0]} cargo (1.$min_rust_minor+)"
     if [ "${1:-build}" = test ]; then say "  for the tests: ${test_packages[*]} nodejs npm"; fi
     return 0

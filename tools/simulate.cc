@@ -233,11 +233,8 @@ void AddWorkloadFlags(CommandLine& line, SimulateFlags& flags) {
             .unit = "SECONDS",
             .group = group,
             .help = "Mean time between an answer and the next turn of its session"});
-  line.Add({.names = "--seed",
-            .target = &load.seed,
-            .unit = "N",
-            .group = group,
-            .help = "Seed of everything that is drawn"});
+  line.Add(
+      {.names = "--seed", .target = &load.seed, .unit = "N", .group = group, .help = "Seed of all random choices"});
 }
 
 void AddAdapterFlags(CommandLine& line, SimulateFlags& flags) {
@@ -357,7 +354,8 @@ Status TakeProfile(const SimulateFlags& flags, const ModelShape& model, Simulati
                                                 .vocab_size = model.vocab};
   RETURN_IF_ERROR(CheckSameShape(profile.base, wanted, flags.profile));
   if (flags.gpus != 1)
-    return InvalidArgument("--gpus: expected 1 with --profile: it was measured on one device", "--gpus");
+    return InvalidArgument("--gpus: expected 1 with --profile, because the profile was measured on one device",
+                           "--gpus");
   UseProfile(profile, options);
   options.device.name = fmt::format("{} (measured: {}), memory of {}", Printable(profile.base.name),
                                     Printable(profile.device), options.device.name);
@@ -430,7 +428,7 @@ Result<SimulationReport> MakeReport(SimulateFlags flags) {
     ASSIGN_OR_RETURN(run.result, Simulate(options, workload));
     run.summary = Summarise(run.result, options.slo);
     if (flags.find_load) {
-      Progress("searching the load that " + std::string(preset.name) + " sustains");
+      Progress("searching for the load that " + std::string(preset.name) + " sustains");
       ASSIGN_OR_RETURN(run.sustained, FindSustainedLoad(options, flags.workload, options.slo));
     }
     report.runs.push_back(std::move(run));
@@ -495,18 +493,20 @@ void AddSimulateFlags(CommandLine& line, SimulateFlags& flags) {
        .unit = "FILE",
        .group = replay,
        .help =
-           "Replay a recording of `loramux serve --record`: a like engine on a virtual clock gets the recorded inputs, "
-           "and every plan is compared. Load, device and presets are the recording's. Exit status 1: a plan differs",
+           "Replay a recording of `loramux serve --record`: an engine with the recorded configuration gets the "
+           "recorded "
+           "inputs on a virtual clock, and every plan is compared. Flags for load, device and presets do not apply. "
+           "Exit status 1: a plan differs",
        .path = FlagPath::kExistingFile});
   line.Add({.names = "--replay-truncated",
             .target = &flags.replay_truncated,
             .group = replay,
-            .help = "Also accept a recording without an end, of a server that was killed"});
+            .help = "Also accept a truncated recording, as a killed server leaves it"});
   line.Add({.names = "--check-every",
             .target = &flags.check_every,
             .unit = "EVENTS",
             .group = group,
-            .help = "Verify all accounts after every so many events; for tests",
+            .help = "Verify the accounting of memory after every EVENTS events; for tests",
             .default_text = "0: never"});
 }
 

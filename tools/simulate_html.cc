@@ -84,8 +84,8 @@ std::string SizeTable(const SimulationReport& report) {
     rows.push_back(std::move(row));
   }
   return "<h2>By size of the request (thirds)</h2>" +
-         Table({"preset", "small: TTFT P50", "P99", "waits, of its time", "medium: P50", "P99", "waits", "large: P50",
-                "P99", "waits"},
+         Table({"preset", "small: TTFT P50", "P99", "waiting share", "medium: TTFT P50", "P99", "waiting share",
+                "large: TTFT P50", "P99", "waiting share"},
                rows);
 }
 
@@ -95,7 +95,8 @@ std::string WhatTable(const SimulationReport& report) {
     rows.push_back({NameOf(run), std::string(run.preset.what), std::string(run.preset.cache),
                     std::string(run.preset.queue), run.preset.chunked_prefill ? "in chunks" : "whole"});
   }
-  return "<h2>Presets</h2>" + Table({"preset", "what it is", "cache", "queue", "prompts"}, rows, /*words=*/true);
+  return "<h2>Presets</h2>" +
+         Table({"preset", "description", "cache regime", "queue order", "prompts"}, rows, /*words=*/true);
 }
 
 // One line a preset.
@@ -195,8 +196,8 @@ std::string SustainedPlot(const SimulationReport& report) {
   // Beyond a few times the objective a line only says that it was missed.
   const double top = 3 * report.slo_ms;
   Plot plot{.title = "TTFT P99 by load",
-            .x_label = "requests a second",
-            .y_label = "ms; the objective is at a third",
+            .x_label = "requests per second",
+            .y_label = "ms; the axis ends at three times the objective",
             .y_max = top};
   return "<h2>Load sustained within the objective</h2><div class=\"plots\">" +
          Lines(report, plot,
@@ -206,7 +207,7 @@ std::string SustainedPlot(const SimulationReport& report) {
                    points.emplace_back(probe.rate, std::min(probe.p99_ttft_ms, top));
                  return points;
                }) +
-         Table({"preset", "sustained", "of the first"}, rows) + "</div>\n";
+         Table({"preset", "sustained load", "relative to the first"}, rows) + "</div>\n";
 }
 
 // Layers on top of each other: each area covers those above it.
@@ -243,7 +244,7 @@ std::string Tiles(const SimulationReport& report) {
   html += load::HtmlTile(
       "objective, TTFT", FormatMs(report.slo_ms),
       report.low_load_ms > 0 ? "5 x a request at low load, " + FormatMs(report.low_load_ms) : "as given");
-  html += load::HtmlTile("memory beside the weights",
+  html += load::HtmlTile("memory without the weights",
                          FormatNumber(static_cast<double>(report.device_pages * report.page_bytes) / 1e9) + " GB",
                          FormatNumber(static_cast<double>(report.device_pages)) + " pages");
   return html + "</div>\n";
@@ -255,14 +256,13 @@ std::string ReportAsHtml(const SimulationReport& report) {
   std::string html =
       fmt::format("<h1>{}</h1><p class=\"sub\">{}</p>", EscapeHtml(report.device), EscapeHtml(report.workload));
   html +=
-      "<p class=\"note\">Simulated: scheduler, caches and engine are the server's own code, on a virtual clock; how "
-      "long a step and a "
-      "transfer take is a model.</p>";
+      "<p class=\"note\">Simulated: scheduler, caches and engine are the server's own code on a virtual clock. A model "
+      "gives the durations of steps and transfers.</p>";
   html += Tiles(report) + LatencyTable(report) + LatencyPlots(report) + SustainedPlot(report) + LoadTable(report);
   html += "<h2>Device memory over time</h2><div class=\"plots\">";
   for (const PresetRun& run : report.runs) html += MemoryPlot(report, run);
   html += "</div>\n" + SizeTable(report) + WhatTable(report);
-  html += "<details><summary>How it was made</summary><pre>" + EscapeHtml(report.command) + "</pre></details>";
+  html += "<details><summary>Command</summary><pre>" + EscapeHtml(report.command) + "</pre></details>";
   return load::HtmlPage("loramux simulation: " + report.device, html);
 }
 

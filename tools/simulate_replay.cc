@@ -26,8 +26,8 @@ std::string DescribeServer(const RecordedSetup& setup) {
 
 std::string DescribeRequests(const ReplayReport& replay) {
   const char* end = "";
-  if (replay.truncated) end = "; the recording ends in the middle: the server was killed, or the disk was full";
-  if (replay.end == RecordingEnd::kLimit) end = "; the recording ends at its largest size, before the server's end";
+  if (replay.truncated) end = "; the recording is truncated: the server was killed, or the disk was full";
+  if (replay.end == RecordingEnd::kLimit) end = "; the recording reached its size limit before the server ended";
   return fmt::format("{} requests: {} ended, {} cancelled, {} failed; {} steps{}", replay.arrived, replay.ended,
                      replay.cancelled, replay.failed, replay.steps, end);
 }
@@ -37,7 +37,7 @@ void PrintVerdict(const ReplayReport& replay) {
     fmt::print("\nplans: {} compared, all equal\n", replay.plans);
     return;
   }
-  fmt::print("\nplans: {} compared, {} equal; the first difference, where the replay ends:\n{}\n", replay.plans,
+  fmt::print("\nplans: {} compared, {} equal; the replay ends at the first difference:\n{}\n", replay.plans,
              replay.equal_plans, replay.difference);
 }
 
@@ -48,7 +48,7 @@ Status ReportReplay(const SimulateFlags& flags, bool& equal) {
   ASSIGN_OR_RETURN(RecordingReader reader, RecordingReader::Open(std::move(bytes)));
   auto replayed = Replay(reader, {.allow_truncated = flags.replay_truncated, .check_every = flags.check_every});
   if (!replayed.ok()) {
-    const std::string hint = reader.truncated() ? "; --replay-truncated replays what is there" : "";
+    const std::string hint = reader.truncated() ? "; --replay-truncated replays the steps before that point" : "";
     return Error{replayed.error().code, flags.replay + ": " + replayed.error().message + hint, "--replay"};
   }
   ReplayReport& replay = *replayed;

@@ -156,7 +156,9 @@ std::string ReportAsJson(const SimulationReport& report) {
             {"workload", report.workload},
             {"command", report.command},
             {"simulated",
-             "all times: the executor and the transfers are models; scheduler, caches and engine are the server's own"},
+             "all times come from models of the executor and the transfers; scheduler, caches and engine are the "
+             "server's own "
+             "code"},
             {"page_bytes", report.page_bytes},
             {"device_pages", report.device_pages},
             {"slo_ttft_ms", report.slo_ms}};

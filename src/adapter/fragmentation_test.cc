@@ -211,7 +211,7 @@ void RunCycles(const char* name, const ModelConfig& model) {
   EXPECT_EQ(f.failures, 0);
   EXPECT_TRUE(w.load_failures.empty());
   EXPECT_LE(f.largest_waste, 0.05);
-  EXPECT_GT(f.contiguous_failures, 0) << "the sequence does not fragment anything";
+  EXPECT_GT(f.contiguous_failures, 0) << "the sequence of operations causes no fragmentation";
   const AdapterStats stats = w.residency->Stats();
   EXPECT_EQ(stats.device_loads, kCycles);
   EXPECT_GT(stats.device_evictions, kCycles / 2);

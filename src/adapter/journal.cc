@@ -160,7 +160,7 @@ Error AdapterJournal::Damaged(std::uint64_t offset, const std::string& what) con
 Status AdapterJournal::Replay(const std::string& content) {
   const std::string header = FileHeader();
   if (content.substr(0, kMagic.size()) != kMagic || content.size() < kFileHeaderBytes) {
-    return Damaged(0, "expected a journal of loramux");
+    return Damaged(0, "expected a loramux journal, found another file");
   }
   if (content.substr(0, header.size()) != header) {
     return Damaged(kMagic.size(), "expected version " + std::to_string(kVersion) + ", found " +
@@ -182,7 +182,7 @@ Status AdapterJournal::Replay(const std::string& content) {
 
 Status AdapterJournal::ApplyPayload(std::string_view payload, std::uint64_t offset) {
   const auto json = nlohmann::json::parse(payload, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return Damaged(offset, "the record is no JSON object");
+  if (!json.is_object()) return Damaged(offset, "the record is not a JSON object");
   try {
     const std::string name = json.at("name");
     if (json.at("op") == "unload") {
@@ -192,7 +192,7 @@ Status AdapterJournal::ApplyPayload(std::string_view payload, std::uint64_t offs
       hidden_.erase(name);
       adapters_[name] = {name, json.at("path"), json.at("digest"), json.at("pinned"), json.at("created")};
     } else {
-      return Damaged(offset, "unknown operation; it was written by a newer version");
+      return Damaged(offset, "the record holds an unknown operation; a newer version of loramux wrote it");
     }
   } catch (const nlohmann::json::exception& error) {
     return Damaged(offset, error.what());

@@ -321,7 +321,8 @@ TEST(Journal, EveryDiskOperationMayFail) {
           operation.Apply(expected);
           if (before != expected) {  // an operation without effect does not access the disk
             maybe = expected;
-            ASSERT_FALSE(files.MayHaveLost(folder.file())) << "acknowledged in a file of which a sync has failed";
+            ASSERT_FALSE(files.MayHaveLost(folder.file()))
+                << "the operation was acknowledged although a sync of its file had failed";
           }
         } else {
           EXPECT_EQ(status.error().code, ErrorCode::kIoError);

@@ -141,8 +141,8 @@ Status PackAdapter(const AdapterFile& file, const AdapterLayout& layout, const s
   if (digest == file.digest) return Ok{};
   return InvalidArgument(file.directory.string() +
                          ": its weights were changed in place since the adapter was loaded (digest " + digest +
-                         ", expected " + file.digest + "); load it again to serve the new ones, and replace " +
-                         "adapter files by renaming");
+                         ", expected " + file.digest +
+                         "); load the adapter again to serve the new weights, and replace adapter files by renaming");
 }
 
 }  // namespace loramux

@@ -69,7 +69,7 @@ TEST(Transfer, KeysAndValuesMoveALayerOfAllPagesAtATime) {
   const TransferJob job = tiers.KvJob();
   std::int32_t done = 0;
   const TransferCompletion completion = RunTransfer(job, [&](std::size_t bytes) {
-    EXPECT_EQ(job.progress->arrived(), done) << "published before it was told";
+    EXPECT_EQ(job.progress->arrived(), done) << "the layer was published before its progress callback";
     ++done;
     const std::size_t end = done == kLayers ? kPageBytes : static_cast<std::size_t>(done) * 12;
     for (std::size_t p = 0; p < kPages; ++p) {

@@ -544,7 +544,7 @@ struct Fuzz {
         return;
       }
     }
-    FAIL() << "the model does not know the victim";
+    FAIL() << "the tree chose a victim that the test's model does not hold";
   }
 
   void Forget() {

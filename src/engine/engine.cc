@@ -329,7 +329,7 @@ struct Engine::Impl {
     if (!pin.pinned) {
       observer.Pinned(*pin.version, false);
       Unlock(generation);
-      EndPin(generation, InvalidArgument("the adapter was unpinned while it was loaded", "pinned"));
+      EndPin(generation, InvalidArgument("the adapter was unpinned before its load ended", "pinned"));
       return pin.done(Ok{});
     }
     const Status locked = TryLock(*pin.version);
@@ -356,8 +356,8 @@ struct Engine::Impl {
     if (locked + reserve > capacity) {
       const std::string room =
           share > 0 ? "it does not fit the " + std::to_string(share) + " pages that this cache has for adapters"
-                    : std::to_string(reserve) + " of the device's " + std::to_string(capacity) +
-                          " pages would not stay free for requests";
+                    : "fewer than " + std::to_string(reserve) + " of the device's " + std::to_string(capacity) +
+                          " pages would stay free for requests";
       return ResourceExhausted("adapter '" + version.name + "' takes " + std::to_string(version.layout.pages) +
                                    " pages; with " + std::to_string(locked - version.layout.pages) +
                                    " pages pinned already, " + room +
@@ -368,10 +368,10 @@ struct Engine::Impl {
     for (const auto& [id, sequence] : sequences) needed = std::max(needed, PagesNeeded(*sequence, version.generation));
     for (const auto& sequence : inbox.submitted) needed = std::max(needed, PagesNeeded(*sequence, version.generation));
     if (locked + needed > capacity) {
-      return Unavailable("adapter '" + version.name +
-                             "' cannot be pinned now: a request that is being served may need the " +
-                             "memory; try again when it has ended",
-                         "pinned");
+      return Unavailable(
+          "adapter '" + version.name +
+              "' cannot be pinned now: a running or waiting request may need the memory; try again later",
+          "pinned");
     }
     inbox.locked_pages.emplace(version.generation, version.layout.pages);
     return Ok{};
@@ -714,7 +714,7 @@ Result<RequestId> Engine::Submit(GenerationRequest input) {
     const std::lock_guard lock(e.inbox.mutex);
     if (!e.inbox.accepting) return Unavailable("the server is shutting down");
     if (e.PagesOf(request.max_total_tokens) > e.PagesBesideAdapter(request.adapter)) {
-      return Unavailable("an adapter was pinned to the memory that the request needs; ask again");
+      return Unavailable("an adapter was pinned in the memory that the request needs; send the request again");
     }
     id = RequestId{e.inbox.next_id++};
     request.id = id;

@@ -122,7 +122,7 @@ class KvCheckingExecutor final : public Executor {
       }
       std::uint32_t found = 0;
       std::memcpy(&found, At(chunk, p, layer), sizeof(found));
-      ASSERT_EQ(found, expected) << "request " << chunk.id << " reads other keys and values at position " << p
+      ASSERT_EQ(found, expected) << "request " << chunk.id << " reads wrong keys and values at position " << p
                                  << ", layer " << layer;
       checked_ += layer == 0;
     }

@@ -97,7 +97,7 @@ void FlightRecorder::Close() {
 
 void FlightRecorder::Fail(const std::string& why) {
   if (failed_.exchange(true)) return;
-  spdlog::warn("{}: the recording has ended, the server goes on: {}", path_.string(), why);
+  spdlog::warn("{}: the recording stopped early, and the server continues without it: {}", path_.string(), why);
 }
 
 // ---------------------------------------------------------------- The engine's thread
@@ -118,7 +118,7 @@ std::uint32_t FlightRecorder::TenantOf(const std::string& name) {
   const auto [entry, is_new] = tenants_.emplace(name, next_tenant_);
   next_tenant_ += is_new;
   tenant_bytes_ += is_new ? name.size() + kItemBytes : 0;
-  if (tenant_bytes_ > options_.max_tenant_bytes) Fail("too many tenants: " + std::to_string(tenants_.size()));
+  if (tenant_bytes_ > options_.max_tenant_bytes) Fail("too many tenants to record: " + std::to_string(tenants_.size()));
   return entry->second;
 }
 
@@ -207,7 +207,7 @@ void FlightRecorder::StepEnded() {
     }
   }
   current_ = {};
-  if (waiting + bytes > options_.max_queued_bytes) return Fail("the disk does not keep up");
+  if (waiting + bytes > options_.max_queued_bytes) return Fail("the disk writes more slowly than steps arrive");
   if (waiting == 0 || (waiting < kWriteAt && waiting + bytes >= kWriteAt)) wake_.notify_one();
 }
 
@@ -243,7 +243,8 @@ void FlightRecorder::Write(std::vector<Queued> queued) {
   if (bytes_ < options_.max_file_bytes || failed_) return;
   Append(encoder_.End(RecordingEnd::kLimit));
   full_ = true;
-  spdlog::warn("{}: the recording has ended after {} bytes, the server goes on", path_.string(), bytes_);
+  spdlog::warn("{}: the recording reached its size limit after {} bytes, and the server continues without it",
+               path_.string(), bytes_);
 }
 
 // Replaces tokens by pseudonyms. The token that stops a request has the same name everywhere.

@@ -29,9 +29,10 @@ void HistoryKeeper::Load() {
   const Status restored = bytes.ok() ? predictor_->Restore(*bytes) : Status(bytes.error());
   if (restored.ok()) {
     written_ = std::move(*bytes);
-    spdlog::info("output lengths of {} adapters are known from before", predictor_->adapters());
+    spdlog::info("restored the output lengths of {} adapters", predictor_->adapters());
   } else {
-    spdlog::warn("{}: ignored, output lengths are learned anew: {}", file_.string(), restored.error().message);
+    spdlog::warn("{}: ignored, so output lengths are learned from the start: {}", file_.string(),
+                 restored.error().message);
   }
 }
 

@@ -423,8 +423,8 @@ std::string ShowPlan(const RecordedPlan& plan) {
   ShowList(text, "preempts requests", plan.preemptions);
   ShowList(text, "fetches history of requests", plan.fetches);
   ShowList(text, "loads adapters", plan.loads);
-  ShowList(text, "evicts adapters from the device", plan.device_evictions);
-  ShowList(text, "and from the host tier", plan.host_evictions);
+  ShowList(text, "evicts from the device adapters", plan.device_evictions);
+  ShowList(text, "evicts from the host tier adapters", plan.host_evictions);
   if (plan.history_evictions > 0) text += ", evicts " + std::to_string(plan.history_evictions) + " pages of history";
   return text + "; free before: " + std::to_string(plan.free_device) + " device pages, " +
          std::to_string(plan.free_host) + " host pages";
@@ -478,7 +478,7 @@ Result<RecordingReader::Block> RecordingReader::NextBlock() {
   const auto checksum = head.Fixed<std::uint64_t>();
   if (head.failed() || rest.size() - kBlockHead < size) {
     truncated_ = true;
-    return InvalidArgument("recording: it ends in the middle, at byte " + std::to_string(bytes_.size()));
+    return InvalidArgument("recording: truncated at byte " + std::to_string(bytes_.size()));
   }
   const std::string_view payload = rest.substr(kBlockHead, size);
   if (checksum != ChecksumOf(kind, payload, blocks_)) {
@@ -498,7 +498,7 @@ Result<RecordingReader::Block> RecordingReader::BlockOf(std::uint8_t kind, const
 
 Result<RecordingReader> RecordingReader::Open(std::string bytes) {
   if (bytes.size() < kMagic.size() + sizeof(kVersion) || std::string_view(bytes).substr(0, kMagic.size()) != kMagic) {
-    return InvalidArgument("expected a recording of `loramux serve --record`, found something else");
+    return InvalidArgument("expected a recording of `loramux serve --record`, found another file");
   }
   RecordingReader reader(std::move(bytes));
   std::uint32_t version = 0;
@@ -533,7 +533,8 @@ Status RecordingReader::Check(const RecordedStep& step) {
                            std::to_string(step.number));
   }
   if (step.now < last_now_ || step.now > static_cast<TimeNs>(kMaxTime)) {
-    return InvalidArgument("recording: step " + std::to_string(step.number) + ": the clock goes backwards, or too far");
+    return InvalidArgument("recording: step " + std::to_string(step.number) +
+                           ": its time is before the previous step's or too large");
   }
   ++next_number_;
   last_now_ = step.now;
@@ -555,7 +556,7 @@ Status RecordingReader::ReadSteps(std::string_view payload) {
     RETURN_IF_ERROR(Check(step));
   }
   if (!in.failed() && in.at_end()) return Ok{};
-  return InvalidArgument("recording: step " + std::to_string(next_number_) + " is not one that a server writes");
+  return InvalidArgument("recording: step " + std::to_string(next_number_) + " holds values that no server writes");
 }
 
 Result<std::optional<RecordedStep>> RecordingReader::Next() {
@@ -567,7 +568,7 @@ Result<std::optional<RecordedStep>> RecordingReader::Next() {
     }
     if (block.kind != kEndBlock || block.payload.size() != 1 || position_ != bytes_.size() ||
         static_cast<std::uint8_t>(block.payload[0]) > static_cast<std::uint8_t>(RecordingEnd::kLimit)) {
-      return InvalidArgument("recording: expected steps or the end, found something else at byte " +
+      return InvalidArgument("recording: expected a block of steps or the end, found another block at byte " +
                              std::to_string(position_));
     }
     end_ = static_cast<RecordingEnd>(block.payload[0]);

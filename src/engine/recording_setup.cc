@@ -241,19 +241,19 @@ Status CheckSetup(const RecordedSetup& setup) {
   RETURN_IF_ERROR(FindCacheRegime(setup.cache));
   const auto names = QueueOrderNames();
   if (std::find(names.begin(), names.end(), setup.queue.name) == names.end()) {
-    return InvalidArgument("recording: setup.queue: an unknown order of the queue");
+    return InvalidArgument("recording: setup.queue: unknown queue order");
   }
   if (setup.length_predictor != "none" && setup.length_predictor != "history" && setup.length_predictor != "proxy") {
     return InvalidArgument("recording: setup.length_predictor: expected history, proxy or none");
   }
   if (setup.page_bytes % 64 != 0) return InvalidArgument("recording: setup.page_bytes: expected a multiple of 64");
   if (setup.kv_transfer && (!setup.tree || setup.host_pages == 0)) {
-    return InvalidArgument("recording: setup.kv_host_tier: expected a prefix cache and a host tier with it");
+    return InvalidArgument("recording: setup.kv_host_tier: true requires a prefix cache and a host tier");
   }
   const std::int64_t longest = std::min(setup.max_model_len, setup.device_pages * scheduler.page_tokens);
   const bool holds_any = scheduler.max_batch_tokens >= longest && scheduler.prefill_chunk >= longest;
   if (scheduler.whole_prompt_tokens > 0 && !holds_any) {
-    return InvalidArgument("recording: setup.whole_prompt_tokens: a step would not hold every prompt");
+    return InvalidArgument("recording: setup.whole_prompt_tokens: a step could not hold the longest prompt");
   }
   return Ok{};
 }

@@ -142,7 +142,7 @@ TEST_P(CopiedPages, GiveTheBitsThatAreComputedFromNothing) {
     };
     draw_from(0);
     for (std::size_t parts = 87; parts > 0; parts -= 3) {
-      ASSERT_EQ(cached.Ask(prompt), computed.Ask(prompt)) << "the next one parts at " << parts;
+      ASSERT_EQ(cached.Ask(prompt), computed.Ask(prompt)) << "the next prompt differs from position " << parts << " on";
       draw_from(parts);
     }
     cached.runtime->Stop();

@@ -263,9 +263,9 @@ TEST_F(OpenAdapterTest, RefusesTensorsByName) {
       {"base_model.model.model.layers.00.self_attn.q_proj.lora_A.weight", "expected a layer from 0 to 1"},
       {"base_model.model.model.layers.+1.self_attn.q_proj.lora_A.weight", "expected a layer from 0 to 1"},
       {"base_model.model.model.layers..self_attn.q_proj.lora_A.weight", "expected a layer from 0 to 1"},
-      {"base_model.model.model.layers.1.self_attn.q_proj.lora_A.other.weight", "matches nothing"},
-      {"model.layers.1.self_attn.q_proj.lora_A.weight", "matches nothing"},
-      {"", "matches nothing"},
+      {"base_model.model.model.layers.1.self_attn.q_proj.lora_A.other.weight", "has an unknown name"},
+      {"model.layers.1.self_attn.q_proj.lora_A.weight", "has an unknown name"},
+      {"", "has an unknown name"},
   };
   for (const auto& [name, why] : cases) {
     const std::string message = OpenError(Join(q, {{name, "F32", {4, 8}}}));

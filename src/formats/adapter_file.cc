@@ -138,9 +138,8 @@ Result<Pairs> CollectPairs(const ModelConfig* model, const std::string& label, A
                                : name.part == AdapterTensorName::Part::kLoraA ? pair.a
                                                                               : pair.b;
     if (slot != nullptr || (!pair.module.empty() && pair.module != name.module)) {
-      return TensorError(
-          label, tensor,
-          "its module is in the file twice" + (slot == nullptr ? "" : ", the other time as " + Quote(slot->name)));
+      return TensorError(label, tensor,
+                         "the file holds its module twice" + (slot == nullptr ? "" : ", also as " + Quote(slot->name)));
     }
     slot = &tensor;
     pair.module = std::move(name.module);

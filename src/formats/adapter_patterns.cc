@@ -46,7 +46,7 @@ Error BadPattern(const std::string& label, const std::string& field, std::string
     return Unsupported(what +
                        " uses something that cannot be matched in bounded time (look-around, a back-reference "
                        "or the like: " +
-                       Printable(expression.error()) + "); write it without");
+                       Printable(expression.error()) + "); rewrite the pattern without it");
   }
   return InvalidArgument(what + " is not a regular expression: " + Printable(expression.error()));
 }

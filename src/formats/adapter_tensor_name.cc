@@ -66,7 +66,7 @@ Error Refuse(std::string_view name, const std::string& label) {
     return Unsupported(tensor + " belongs to a part outside the language model, which is not supported");
   }
   return InvalidArgument(
-      tensor + " matches nothing: expected " + std::string(kRoot) +
+      tensor + " has an unknown name: expected " + std::string(kRoot) +
       "MODULE.lora_A.weight or .lora_B.weight, where MODULE is model.layers.N.self_attn.{q,k,v,o}_proj, "
       "model.layers.N.mlp.{gate,up,down}_proj or lm_head");
 }

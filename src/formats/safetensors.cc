@@ -176,7 +176,7 @@ Status CheckSafetensorsHeaderLength(std::uint64_t header_bytes, std::uint64_t fi
   if (header_bytes > kMaxSafetensorsHeaderBytes) {
     return InvalidArgument(label + ": the header length says " + WithSeparators(header_bytes) +
                            " bytes, more than the " + WithSeparators(kMaxSafetensorsHeaderBytes) +
-                           " that the format allows: this is no safetensors file");
+                           " that the format allows: this is not a safetensors file");
   }
   if (header_bytes > file_bytes - kLengthBytes) {
     return InvalidArgument(label + ": the header length says " + WithSeparators(header_bytes) + " bytes but only " +

@@ -75,7 +75,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool number_integer(std::int64_t) override { return Unexpected("a negative number"); }
-  bool number_float(double, const std::string&) override { return Unexpected("a number that is no 64-bit integer"); }
+  bool number_float(double, const std::string&) override { return Unexpected("a number that is not a 64-bit integer"); }
   bool boolean(bool) override { return Unexpected("a boolean"); }
   bool null() override { return Unexpected("null"); }
   bool binary(nlohmann::json::binary_t&) override { return Unexpected("binary data"); }

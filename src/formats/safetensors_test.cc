@@ -70,8 +70,8 @@ TEST(SafetensorsTest, RefusesBadHeaders) {
   EXPECT_THAT(HeaderError(R"({"a":{"shape":[[1]]}})"), HasSubstr("found an array"));
   EXPECT_THAT(HeaderError(R"({"a":{"shape":[-1]}})"), HasSubstr("found a negative number"));
   EXPECT_THAT(HeaderError(R"({"a":{"shape":[9223372036854775808]}})"), HasSubstr("63 bits"));
-  EXPECT_THAT(HeaderError(R"({"a":{"shape":[99999999999999999999999]}})"), HasSubstr("no 64-bit integer"));
-  EXPECT_THAT(HeaderError(R"({"a":{"shape":[1.0]}})"), HasSubstr("no 64-bit integer"));
+  EXPECT_THAT(HeaderError(R"({"a":{"shape":[99999999999999999999999]}})"), HasSubstr("not a 64-bit integer"));
+  EXPECT_THAT(HeaderError(R"({"a":{"shape":[1.0]}})"), HasSubstr("not a 64-bit integer"));
   EXPECT_THAT(HeaderError(R"({"a":{"data_offsets":[0]}})"), HasSubstr("expected two data_offsets, found 1"));
   EXPECT_THAT(HeaderError(R"({"a":{"data_offsets":null}})"), HasSubstr("found null"));
   EXPECT_THAT(HeaderError(R"({"a":{"color":1}})"), HasSubstr("unknown field 'color'"));

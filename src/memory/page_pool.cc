@@ -25,7 +25,8 @@ Result<std::unique_ptr<PagePool>> PagePool::Create(std::string name, std::int64_
                              " bytes, found " + std::to_string(capacity_bytes) + " bytes in all");
   }
   if (pages > std::numeric_limits<std::uint32_t>::max()) {
-    return InvalidArgument(name + " memory: " + std::to_string(pages) + " pages are more than a 32-bit index can name");
+    return InvalidArgument(name + " memory: " + std::to_string(pages) +
+                           " pages are more than a 32-bit index can address");
   }
   const std::size_t bytes = static_cast<std::size_t>(pages * page_bytes);
   const std::size_t mapped = (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;

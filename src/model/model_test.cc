@@ -366,7 +366,7 @@ TEST_P(ModelTest, SteadyStateDoesNotAllocate) {
   }
   const std::int64_t steady = allocations - before;
   { AlignedBuffer<float> seen(100); }
-  EXPECT_EQ(allocations - before, steady + 1) << "the count does not see what the workspace is made of";
+  EXPECT_EQ(allocations - before, steady + 1) << "the counter misses AlignedBuffer's allocations";
   EXPECT_EQ(steady, 0);
 }
 

@@ -150,7 +150,7 @@ bool HistoryPredictor::Plausible(const Level& level) const {
 
 Status HistoryPredictor::Check(std::string_view bytes) const {
   if (bytes.size() < kHeaderBytes + sizeof(Group) || bytes.substr(0, kMagic.size()) != kMagic) {
-    return InvalidArgument("expected the history of output lengths of loramux, found something else");
+    return InvalidArgument("expected a loramux history of output lengths, found another file");
   }
   const auto version = Get<std::uint32_t>(bytes, 8);
   if (version != kVersion) {
@@ -180,8 +180,7 @@ Status HistoryPredictor::CheckGroups(std::string_view payload, std::size_t count
     const auto group = Get<Group>(payload, offset);
     bool plausible = Plausible(group.all);
     for (const Level& level : group.by_prompt) plausible = plausible && Plausible(level);
-    if (!plausible)
-      return InvalidArgument("no lengths have the mean that stands there for adapter " + std::to_string(i));
+    if (!plausible) return InvalidArgument("the statistics of adapter " + std::to_string(i) + " fit no output lengths");
   }
   return Ok{};
 }

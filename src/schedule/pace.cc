@@ -62,7 +62,7 @@ Result<Pace> ReadPace(const std::filesystem::path& path) {
     Pace::Change change;
     if (!ParseChange(line, change) || (!changes.empty() && Before(change, changes.back()))) {
       return InvalidArgument(
-          fmt::format("{}:{}: expected seconds,factor, in order of time, factors from {:g} to {:g}, found {}",
+          fmt::format("{}:{}: expected seconds,factor with ascending seconds and a factor from {:g} to {:g}, found {}",
                       path.string(), number, Pace::kMinFactor, Pace::kMaxFactor, Quote(line)),
           "--pace");
     }

@@ -153,7 +153,8 @@ Status ReadModel(StrictFields& fields, LoraCostShape shape, FittedModel& fitted)
     return seconds.Number("floor", 0, kMaxSeconds, fitted.model.floor);
   }));
   if (sum + fitted.model.floor + fitted.model.dense_floor <= 0) {
-    return InvalidArgument(std::string(LoraCostShapeName(shape)) + ".seconds: a step would take no time");
+    return InvalidArgument(std::string(LoraCostShapeName(shape)) +
+                           ".seconds: expected at least one value above 0, found none");
   }
   RETURN_IF_ERROR(fields.Int("token_tile", 0, 65536, fitted.model.token_tile));
   RETURN_IF_ERROR(ReadQuality(fields, "fitted", fitted.fitted));
@@ -326,9 +327,8 @@ Result<PerformanceProfile> ParsePerformanceProfile(std::string_view text, const 
   if (format != kFormat) return head.Bad("format", Quote(kFormat));
   ASSIGN_OR_RETURN(const std::int64_t version, head.RequiredInt("version", 1, kMaxCount));
   if (version > PerformanceProfile::kVersion) {
-    return Unsupported(label + ": version " + std::to_string(version) +
-                       " of the format, this program reads up to version " +
-                       std::to_string(PerformanceProfile::kVersion) + ": measure again with loramux profile");
+    return Unsupported(label + ": expected format version " + std::to_string(PerformanceProfile::kVersion) +
+                       " or older, found " + std::to_string(version) + ": measure again with `loramux profile`");
   }
   json rest = object;
   rest.erase("format");
@@ -357,7 +357,7 @@ Status CheckSameShape(const PerformanceProfile::BaseModel& measured, const Perfo
   for (const auto& [name, field] : kFields) {
     if (measured.*field == wanted.*field) continue;
     return InvalidArgument(label + ": measured with " + Quote(measured.name) + ", a model of another shape than " +
-                               Quote(wanted.name) + ": " + name + " " + std::to_string(measured.*field) + ", not " +
+                               Quote(wanted.name) + ": " + name + " is " + std::to_string(measured.*field) + ", not " +
                                std::to_string(wanted.*field),
                            "--profile");
   }

@@ -93,8 +93,7 @@ Result<std::unique_ptr<QueueOrder>> MakeQueueOrder(const QueueOrderOptions& opti
     if (entry.name == options.name) return entry.make(options);
     valid += (valid.empty() ? "" : ", ") + std::string(entry.name);
   }
-  return InvalidArgument("order of the queue: expected one of " + valid + ", found '" + options.name + "'",
-                         "--schedule");
+  return InvalidArgument("queue order: expected one of " + valid + ", found '" + options.name + "'", "--schedule");
 }
 
 void PlaceInQueue(const QueueOrder& order, TimeNs age_bound, Request& request) {

@@ -338,7 +338,8 @@ struct PeriodicWorld : World {
         if (at >= 0) next = std::min(next, at);
       }
       if (clock.Now() >= time) return;
-      ASSERT_TRUE(next > clock.Now() || transfer.next_end() >= 0) << "it would not sleep";
+      ASSERT_TRUE(next > clock.Now() || transfer.next_end() >= 0)
+          << "the next event is not in the future, so the engine would not sleep";
       clock.AdvanceTo(std::max(next, clock.Now() + 1));
     }
   }

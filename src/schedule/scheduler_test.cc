@@ -432,7 +432,7 @@ TEST_P(DistinctAdapters, WhoIsBeyondTheBoundLetsOthersByUntilItIsOverdue) {
     const bool overdue = w.clock.Now() - beyond->arrival > kBound;
     for (const PlannedAdmission& admission : w.Step().admissions) {
       if (admission.request == beyond) continue;
-      EXPECT_FALSE(overdue) << "somebody went before one that waited too long";
+      EXPECT_FALSE(overdue) << "a request was admitted before one that had waited too long";
       ++went_by;
     }
   }

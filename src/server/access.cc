@@ -122,7 +122,8 @@ Result<ApiKeyTable> ApiKeyTable::Parse(std::string_view text) {
   for (std::size_t i = 0; i < list->size(); ++i) {
     const std::string where = "keys[" + std::to_string(i) + "]";
     ASSIGN_OR_RETURN(ApiKey key, ReadKey((*list)[i], where));
-    if (!names.insert(key.name).second) return InvalidArgument("`" + where + ".name`: found twice: " + key.name);
+    if (!names.insert(key.name).second)
+      return InvalidArgument("`" + where + ".name`: expected a unique name, found `" + key.name + "` twice");
     if (!digests.insert(key.digest).second) return InvalidArgument("`" + where + "`: another entry has the same key");
     table.keys_.push_back(std::make_shared<const ApiKey>(std::move(key)));
   }

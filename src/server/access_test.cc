@@ -82,7 +82,7 @@ TEST(ApiKeyTable, ErrorsNameTheFieldAndShowNoKey) {
   }
   const std::string twice = "{" + good + R"(, "models": ["*"]})";
   EXPECT_THAT(ApiKeyTable::Parse("{\"keys\": [" + twice + "," + twice + "]}").error().message,
-              HasSubstr("found twice"));
+              HasSubstr("expected a unique name"));
 }
 
 class AccessControlTest : public testing::Test {

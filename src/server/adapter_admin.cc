@@ -253,8 +253,8 @@ void AdapterAdmin::Restore() {
     restored += status.ok();
     if (status.ok()) continue;
     spdlog::error("adapter '{}' could not be restored: {}. {}", name, status.error().message,
-                  MayPass(status.error()) ? "It is tried again when it is asked for"
-                                          : "Its name is not served until it is loaded again");
+                  MayPass(status.error()) ? "The server tries again at the next request for it"
+                                          : "Its name is not served until the adapter is loaded again");
     static_cast<void>(parts_.registry->Remove(name));  // flags may have loaded a different adapter under this name
     RememberFailure(adapter, status.error());
   }
@@ -295,7 +295,7 @@ Result<VersionPtr> AdapterAdmin::RestoreAgain(const std::string& name) {
     const std::lock_guard lock(mutex_);
     return failed_.at(name).error;
   }
-  spdlog::info("adapter '{}' restored at last: {}", name, adapter.path);
+  spdlog::info("adapter '{}' restored after an earlier failure: {}", name, adapter.path);
   const std::lock_guard lock(mutex_);
   failed_.erase(name);
   return parts_.registry->Resolve(name);

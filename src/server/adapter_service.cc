@@ -35,7 +35,7 @@ class Ticket {
 
 const char* OutcomeText(AdapterAdmin::LoadOutcome outcome) {
   return outcome == AdapterAdmin::LoadOutcome::kUnchanged
-             ? "is loaded already with the same content; nothing was reloaded."
+             ? "is already loaded with the same content; nothing was reloaded."
              : "added successfully.";
 }
 
@@ -65,16 +65,16 @@ bool AdapterService::Authorised(const HttpRequest& request) const {
 asio::awaitable<void> AdapterService::Run(HttpExchange& exchange, Operation operation, Dialect dialect) {
   HttpReply reply;
   if (!Authorised(exchange.request())) {
-    spdlog::warn("{}: refused, wrong or no admin key", exchange.request().path);
+    spdlog::warn("{}: refused: the admin key is missing or wrong", exchange.request().path);
     reply = Unauthorised();
   } else if (exchange.request().draining) {
-    reply = ErrorReply(Unavailable("The server is shutting down; adapters do not change any more."));
+    reply = ErrorReply(Unavailable("The server is shutting down; adapters can no longer be loaded or unloaded."));
   } else {
     const Ticket ticket(in_, options_.max_waiting);
     if (ticket.ok()) {
       co_await RunOn(workers_, [&] { reply = (this->*operation)(exchange.request(), dialect); });
     } else {
-      reply = ErrorReply(Unavailable("too many adapter operations at one time"));
+      reply = ErrorReply(Unavailable("too many adapter operations at the same time; try again later"));
     }
   }
   co_await exchange.Send(std::move(reply));

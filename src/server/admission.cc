@@ -24,10 +24,11 @@ Status CheckCount(const std::string& what, const char* kind, std::int64_t limit,
   if (limit == 0 || now + more <= limit) return Ok{};
   if (more > limit) {
     return InvalidArgument(
-        fmt::format("`n`: expected at most {} sequences in a request ({}, {}), found {}", limit, what, kind, more),
+        fmt::format("`n`: expected at most {} sequences in a request (the limit of {} for {}), found {}", limit, what,
+                    kind, more),
         "n");
   }
-  return TooMuch(fmt::format("Too many requests of {}: expected at most {} {}, found {} and {} more.", what, limit,
+  return TooMuch(fmt::format("Too many requests for {}: expected at most {} {}, found {} and {} more.", what, limit,
                              kind, now, more),
                  kRetrySoon);
 }
@@ -136,12 +137,12 @@ Status Admission::Check(const std::string& what, const QuotaLimits& limits, Acco
   RETURN_IF_ERROR(CheckCount(what, "sequences at a time", limits.concurrency, account.serving, sequences));
   RETURN_IF_ERROR(CheckCount(what, "waiting sequences", limits.queued, account.queued, sequences));
   if (limits.requests_per_second > 0 && account.requests.level < 1) {
-    return TooMuch(fmt::format("Too many requests of {}: expected at most {} a second (and {} at once), found more.",
+    return TooMuch(fmt::format("Too many requests for {}: expected at most {} per second (and {} at once), found more.",
                                what, limits.requests_per_second, limits.Burst()),
                    (1 - account.requests.level) / limits.requests_per_second);
   }
   if (limits.tokens_per_second > 0 && account.tokens.level < 0) {
-    return TooMuch(fmt::format("Too many tokens of {}: expected at most {} a second, found {:.0f} beyond that.", what,
+    return TooMuch(fmt::format("Too many tokens for {}: expected at most {} per second, found {:.0f} more.", what,
                                limits.tokens_per_second, -account.tokens.level),
                    -account.tokens.level / limits.tokens_per_second);
   }

@@ -28,7 +28,7 @@ TEST(Admission, RatesFillWithTime) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::kRateLimited);
   EXPECT_EQ(refused.error().retry_after_seconds, 1);
-  EXPECT_THAT(refused.error().message, HasSubstr("the model `sql`: expected at most 2 a second"));
+  EXPECT_THAT(refused.error().message, HasSubstr("the model `sql`: expected at most 2 per second"));
   EXPECT_TRUE(admission.Admit(For("other"), now).ok());  // has its own quota
   EXPECT_FALSE(admission.Admit(For("sql"), now + kNsPerSecond / 2 - kNsPerMs).ok());
   EXPECT_TRUE(admission.Admit(For("sql"), now + kNsPerSecond / 2).ok());

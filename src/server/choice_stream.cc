@@ -56,7 +56,7 @@ Status ChoiceStream::Apply(const TokenEvent& event) {
   usage_.prompt_tokens = event.prompt_tokens;
   usage_.cached_tokens = event.cached_prompt_tokens;
   if (event.finish == FinishReason::kError) {
-    return event.error ? *event.error : Internal("The engine could not go on with this request.");
+    return event.error ? *event.error : Internal("The engine could not continue this request.");
   }
   if (event.finish == FinishReason::kCancelled) return Unavailable("The server is shutting down.");
   if (event.token) RETURN_IF_ERROR(AddToken(*event.token));

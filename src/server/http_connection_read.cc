@@ -135,10 +135,10 @@ asio::awaitable<bool> HttpConnection::FailRead(error_code error, bool in_header)
   if (deadline_passed_) {
     status = 408;
     const auto timeout = in_header ? options_.header_timeout : options_.body_timeout;
-    message =
-        fmt::format("The request's {} did not arrive in time: expected it within {} ms{}.",
-                    in_header ? "header" : "body", timeout.count(),
-                    in_header ? "" : fmt::format(" plus its bytes at {} a second", options_.min_body_bytes_per_second));
+    message = fmt::format(
+        "The request's {} did not arrive in time: expected it within {} ms{}.", in_header ? "header" : "body",
+        timeout.count(),
+        in_header ? "" : fmt::format(" plus one second per {} received bytes", options_.min_body_bytes_per_second));
   } else if (error == http::error::header_limit || error == http::error::buffer_overflow) {
     status = 431;
     message = fmt::format("The request's header is too large: expected at most {} bytes.", options_.max_header_bytes);

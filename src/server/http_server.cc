@@ -135,13 +135,13 @@ std::unique_ptr<HttpStream> HttpServer::Impl::MakeStream(tcp::socket socket) con
 std::string HttpServer::Impl::WhyRefused(const std::string& address) const {
   const int served = static_cast<int>(connections.size()) - refused;
   if (served >= options.max_connections) {
-    return "Too many connections: this server takes " + std::to_string(options.max_connections) + ".";
+    return "Too many connections: this server accepts at most " + std::to_string(options.max_connections) + ".";
   }
   const auto found = per_address.find(address);
   if (options.max_connections_per_address > 0 && found != per_address.end() &&
       found->second >= options.max_connections_per_address) {
-    return "Too many connections of " + address + ": this server takes " +
-           std::to_string(options.max_connections_per_address) + " of an address.";
+    return "Too many connections from " + address + ": this server accepts at most " +
+           std::to_string(options.max_connections_per_address) + " from one address.";
   }
   return {};
 }

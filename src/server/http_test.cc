@@ -424,7 +424,7 @@ TEST_F(HttpTest, ConnectionsOfAnAddressAreBounded) {
   EXPECT_EQ(first.Do("GET", "/fixed").status, 200);
   const ClientResponse second = Connect().Do("GET", "/fixed");
   EXPECT_EQ(second.status, 503);
-  EXPECT_THAT(second.json()["error"]["message"].get<std::string>(), HasSubstr("of 127.0.0.1"));
+  EXPECT_THAT(second.json()["error"]["message"].get<std::string>(), HasSubstr("from 127.0.0.1"));
 }
 
 TEST_F(HttpTest, RequestsDuringTheDrainAreToldSo) {

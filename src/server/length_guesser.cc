@@ -23,7 +23,7 @@ Result<LengthGuesser> LengthGuesser::Load(const std::filesystem::path& directory
   ASSIGN_OR_RETURN(LengthProxy proxy, LengthProxy::Load(directory));
   ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(directory));
   if (tokenizer.VocabSize() > proxy.config().vocab_size) {
-    return InvalidArgument((directory / "tokenizer.json").string() + ": has token ids up to " +
+    return InvalidArgument((directory / "tokenizer.json").string() + " has token ids up to " +
                            std::to_string(tokenizer.VocabSize() - 1) + ", but config.json says vocab_size " +
                            std::to_string(proxy.config().vocab_size));
   }

@@ -237,7 +237,7 @@ asio::awaitable<void> OpenAiService::Run(HttpExchange& exchange, CompletionJob j
   const HandlerScope scope(exchange, inbox);
   sleeper->OnWake([&exchange, inbox = inbox.get()] {
     if (inbox->overflowed() && !exchange.disconnected()) {
-      LogWith(spdlog::level::warn, "a client reads too slowly; its request is cancelled",
+      LogWith(spdlog::level::warn, "a client reads too slowly; the server cancelled its request",
               {{"request_id", exchange.trace().request_id}});
       exchange.Abort();
     }

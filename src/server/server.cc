@@ -131,7 +131,7 @@ DrainReport Server::Shutdown() { return impl_->http.Shutdown(); }
 void Server::Reload() {
   const auto report = [](const char* what, const Status& status) {
     if (status.ok()) return spdlog::info("{} read again", what);
-    spdlog::error("{} not read again, the old ones stay in use: {}", what, status.error().message);
+    spdlog::error("{} could not be read again, so the old ones stay in use: {}", what, status.error().message);
   };
   if (impl_->guards.access != nullptr) report("API keys", impl_->guards.access->Reload());
   if (impl_->guards.tls != nullptr) report("TLS certificate and key", impl_->guards.tls->Reload());

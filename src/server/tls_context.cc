@@ -60,7 +60,7 @@ Result<TlsContext::Context> TlsContext::Read(const TlsFiles& files) {
   }
   context->use_private_key_file(files.key, ssl::context::pem, error);
   if (asked)
-    return InvalidArgument("the key in '" + files.key + "' needs a passphrase: expected one without", files.key);
+    return InvalidArgument("the key in '" + files.key + "' needs a passphrase: expected a key without one", files.key);
   if (error)
     return Refused("the private key (PEM) with the certificate of '" + files.certificate + "'", files.key, error);
   if (SSL_CTX_check_private_key(context->native_handle()) != 1) {

@@ -38,9 +38,9 @@ constexpr std::array kDevices = std::to_array<DeviceShape>({
     {"a10", "A10 24 GB", 24 * kGiB, 600e9, 125e12, 31.5e9, 31.5e9},
     // nvidia.com A100 data sheet: 40 GB 1,555 GB/s; 80 GB SXM 2,039 GB/s; 312 TFLOPS; NVLink 600 GB/s. The 24 GB and 48
     // GB entries are an 80 GB card with less memory in use, as in Chameleon 5.5.
-    {"a100-24", "A100, 24 GB of it", 24 * kGiB, 2039e9, 312e12, 31.5e9, 300e9},
+    {"a100-24", "A100 limited to 24 GB", 24 * kGiB, 2039e9, 312e12, 31.5e9, 300e9},
     {"a100-40", "A100 40 GB", 40 * kGiB, 1555e9, 312e12, 31.5e9, 300e9},
-    {"a100-48", "A100, 48 GB of it", 48 * kGiB, 2039e9, 312e12, 31.5e9, 300e9},
+    {"a100-48", "A100 limited to 48 GB", 48 * kGiB, 2039e9, 312e12, 31.5e9, 300e9},
     {"a100-80", "A100 80 GB", 80 * kGiB, 2039e9, 312e12, 31.5e9, 300e9},
     // nvidia.com H100 SXM data sheet: 80 GB, 3.35 TB/s, 989.4 TFLOPS dense, PCIe 5.0, NVLink 900 GB/s.
     {"h100", "H100 80 GB", 80 * kGiB, 3350e9, 989.4e12, 63e9, 450e9},
@@ -169,7 +169,7 @@ Result<std::vector<LoraTarget>> ParseLoraTargets(const std::vector<std::string>&
     }
   }
   if (targets.size() == names.size() && !targets.empty()) return targets;
-  return InvalidArgument("targets of the adapters: expected some of q, k, v, o, gate, up, down, lm_head",
+  return InvalidArgument("adapter targets: expected one or more of q, k, v, o, gate, up, down, lm_head",
                          "--lora-targets");
 }
 
@@ -196,7 +196,7 @@ Result<SimulatedDevice> DescribeDevice(const DeviceShape& device, const ModelSha
   result.device_pages = left > 0 ? result.PagesOf(left) : 0;
   if (result.device_pages < 1) {
     return ResourceExhausted(std::string(model.name) + " has " + std::to_string(model.WeightBytes() / 1'000'000'000) +
-                                 " GB of weights: they do not fit " + result.name + " (raise --gpus or --memory-share)",
+                                 " GB of weights: they do not fit " + result.name + "; raise --gpus or --memory-share",
                              "--gpus");
   }
   return result;

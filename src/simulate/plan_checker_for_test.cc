@@ -64,9 +64,11 @@ void PlanChecker::CheckBatch(const View& view) {
     const std::string who = "request " + std::to_string(request.id.value);
     Expect(seen.insert(&request).second, view, who + " is in the batch twice");
     Expect(chunk.num_tokens > 0 && chunk.num_tokens <= options_.prefill_chunk, view, who + ": a chunk out of range");
-    Expect(chunk.num_tokens <= request.uncomputed(), view, who + " computes what is not there");
-    Expect(chunk.admits == Admits(plan, request), view, who + " is computed but not let in, or the other way round");
-    Expect(chunk.admits || request.state == RequestState::kRunning, view, who + " is computed but does not run");
+    Expect(chunk.num_tokens <= request.uncomputed(), view, who + " computes more tokens than it has uncomputed");
+    Expect(chunk.admits == Admits(plan, request), view,
+           who + ": its chunk and the plan's admissions disagree on whether it is admitted");
+    Expect(chunk.admits || request.state == RequestState::kRunning, view,
+           who + " is computed but neither runs nor is admitted");
     Expect(!Preempts(plan, &request), view, who + " is computed and preempted");
     tokens += chunk.num_tokens;
     if (chunk.num_tokens > 1 || !chunk.samples) prompt_tokens += chunk.num_tokens, ++prompts;
@@ -108,13 +110,14 @@ void PlanChecker::CheckHostMemory(const View& view) {
   for (const PlannedLoad& load : view.plan.loads) {
     const AdapterResidency& adapter = view.residency.Get(load.adapter);
     if (!load.via_host || adapter.host == TierState::kResident) continue;
-    Expect(host != nullptr, view, "a load by way of a host tier that is not there");
+    Expect(host != nullptr, view, "a load through the host tier, but there is no host tier");
     taken += adapter.version->layout.pages;
   }
   for (const AdapterGeneration gone : view.plan.host_evictions) {
     const AdapterResidency& adapter = view.residency.Get(gone);
-    Expect(adapter.host == TierState::kResident, view, "evicts from the host tier what is not there");
-    Expect(!Loads(view.plan, gone), view, "evicts from the host tier what it loads");
+    Expect(adapter.host == TierState::kResident, view,
+           "evicts an adapter from the host tier that is not resident there");
+    Expect(!Loads(view.plan, gone), view, "evicts an adapter from the host tier that the same plan loads");
     taken -= adapter.version->layout.pages;
   }
   if (host == nullptr || taken <= 0) return;
@@ -134,7 +137,8 @@ void PlanChecker::CheckAdapters(const View& view) {
     if (adapter == kBaseModel) continue;
     distinct.insert(adapter);
     const AdapterResidency& residency = view.residency.Get(adapter);
-    Expect(residency.device == TierState::kResident || residency.arriving(), view, "an admission without its adapter");
+    Expect(residency.device == TierState::kResident || residency.arriving(), view,
+           "admits a request whose adapter is neither resident nor arriving");
   }
   const auto most = static_cast<std::size_t>(options_.max_distinct_adapters);
   Expect(most == 0 || distinct.size() <= most, view, "too many distinct adapters");
@@ -165,7 +169,7 @@ void PlanChecker::CheckQuotas(const View& view) {
     if (of_lane > 0 && !waited) taken += tokens;
     of_lane += tokens;
   }
-  Expect(taken <= left, view, "lanes use more than was left of all quotas");
+  Expect(taken <= left, view, "lanes use more tokens than all quotas have left");
 }
 
 // ---------------------------------------------------------------- Promises
@@ -178,10 +182,11 @@ void PlanChecker::CheckPreemptions(const View& view) {
     if (gone->overtook != RequestId{}) continue;
     const std::string who = "request " + std::to_string(gone->id.value) + " is preempted";
     for (const Request* request : view.scheduler.running()) {
-      Expect(request->id <= gone->id || Preempts(view.plan, request), view, who + " while a younger one runs on");
+      Expect(request->id <= gone->id || Preempts(view.plan, request), view,
+             who + " while a younger request continues to run");
     }
     for (const PlannedAdmission& admission : view.plan.admissions) {
-      Expect(admission.request->id < gone->id, view, who + " and a younger one let in");
+      Expect(admission.request->id < gone->id, view, who + " although a younger request is admitted");
     }
   }
 }
@@ -222,7 +227,7 @@ bool PlanChecker::Arrives(const View& view, const Request& request) const {
 // bound after the arrival.
 void PlanChecker::CheckOrder(const View& view) {
   for (const Request* request : view.scheduler.running()) {
-    Expect(!request->late, view, "request " + std::to_string(request->id.value) + " runs and is still given up");
+    Expect(!request->late, view, "request " + std::to_string(request->id.value) + " runs although it was given up");
   }
   const QueueOrder& queue = view.scheduler.queue();
   for (const PlannedAdmission& admission : view.plan.admissions) {
@@ -231,12 +236,12 @@ void PlanChecker::CheckOrder(const View& view) {
     Expect(std::abs(in.due - in.arrival) <= options_.age_bound, view, who + " is due beyond the age bound");
     const bool out_of_turn = view.now - in.arrival > std::min(options_.age_bound, options_.fairness.max_wait);
     Expect(admission.overtakes == RequestId{} || !in.squashed, view,
-           who + " overtakes another though it was squashed for that before");
+           who + " overtakes another request although it was already squashed for overtaking");
     if (queue.residents_first() || out_of_turn || admission.overtakes != RequestId{}) continue;
     for (const Request* waits : view.scheduler.waiting()) {
       if (waits->tenant != in.tenant || waits->lane != in.lane || !(UrgencyOf(*waits) < UrgencyOf(in))) continue;
       Expect(Admits(view.plan, *waits) || Arrives(view, *waits), view,
-             who + " goes before " + std::to_string(waits->id.value) + ", which is due before it");
+             who + " is admitted before request " + std::to_string(waits->id.value) + ", which is due earlier");
     }
   }
 }
@@ -288,13 +293,13 @@ void PlanChecker::CheckNext(const View& view, const Request& next, const char* w
       };
       const auto waiting = view.scheduler.waiting();
       Expect(std::any_of(waiting.begin(), waiting.end(), older), view,
-             who + ", has no adapter, and another's is loaded");
+             who + ", lacks its adapter, but the plan loads another request's");
     }
   }
   if (Admits(view.plan, next) || Arrives(view, next)) return;
   for (const PlannedAdmission& admission : view.plan.admissions) {
     Expect(admission.request->id < next.id, view,
-           who + ", is passed over for " + std::to_string(admission.request->id.value));
+           who + ", is passed over for request " + std::to_string(admission.request->id.value));
   }
 }
 

@@ -24,7 +24,7 @@ class Generations {
     original_ = {0};
     for (const RecordedAdapter& adapter : adapters_) {
       if (adapter.generation.value == original_.back())
-        return InvalidArgument("recording: an adapter's version is there twice");
+        return InvalidArgument("recording: the same adapter generation occurs twice");
       original_.push_back(adapter.generation.value);
     }
     return Ok{};
@@ -122,7 +122,7 @@ class ReplayWorld final : private EngineObserver {
   Status RegisterAdapters() {
     for (const RecordedAdapter& adapter : generations_.adapters()) {
       if (adapter.layers > setup_.kv_slices.layers + 1)
-        return InvalidArgument("recording: an adapter has more layers than the model");
+        return InvalidArgument("recording: an adapter has more layers than the model has");
       auto version = std::make_shared<AdapterVersion>();
       version->name = NameOf(adapter.generation.value);
       version->file.digest = adapter.digest;
@@ -170,7 +170,7 @@ class ReplayWorld final : private EngineObserver {
       result_.difference =
           "step " + std::to_string(steps_.front().number) + ", " +
           std::to_string(static_cast<double>(clock_.Now() - begun_) / static_cast<double>(kNsPerSecond)) +
-          " s after the first: " + what;
+          " s after the first step: " + what;
     }
     return false;
   }
@@ -199,10 +199,11 @@ class ReplayWorld final : private EngineObserver {
       std::copy_if(step.layers.begin(), step.layers.end(), std::back_inserter(layers),
                    [kv](const RecordedLayers& seen) { return seen.kv == kv; });
       for (RecordedCompletion& completion : completions) {
-        if (!kv && !Renumber(completion.transfer)) return "the load of an adapter ends that is not known";
+        if (!kv && !Renumber(completion.transfer))
+          return "the recording reports the end of a load for an unknown adapter";
       }
       for (RecordedLayers& seen : layers) {
-        if (!kv && !Renumber(seen.transfer)) return "layers of an adapter arrive that is not known";
+        if (!kv && !Renumber(seen.transfer)) return "the recording reports arrived layers of an unknown adapter";
       }
       (kv ? kv_transfer_ : adapter_transfer_).Expect(std::move(completions), std::move(layers));
     }
@@ -222,14 +223,14 @@ class ReplayWorld final : private EngineObserver {
     if (begun_ < 0) begun_ = step.now;
     const bool done = step.computed.has_value();
     if (done && (!executor_.in_flight() || *step.computed > step.now - submitted_)) {
-      return "a batch is done that was not in flight for so long";
+      return "the recording completes a batch that the replay has not computed for that long";
     }
     for (const RecordedArrival& arrival : step.arrivals) {
       if (std::string wrong = Submit(arrival); !wrong.empty()) return wrong;
     }
     for (const RecordedPin& pin : step.pins) {
       const auto generation = generations_.Find(pin.adapter.value);
-      if (!generation || *generation == kBaseModel) return "an adapter is pinned that is not known";
+      if (!generation || *generation == kBaseModel) return "the recording pins an unknown adapter";
       engine_->SetPinned(versions_[generation->value - 1], pin.pinned, [](const Status&) {});
       // The replay's registry already knows which generations are retired later in this step. The pin is then not
       // granted, which changes nothing.
@@ -250,7 +251,7 @@ class ReplayWorld final : private EngineObserver {
 
   std::string Submit(const RecordedArrival& arrival) {
     const auto generation = generations_.Find(arrival.adapter.value);
-    if (!generation) return "request " + std::to_string(arrival.id.value) + " asks for an adapter that is not known";
+    if (!generation) return "request " + std::to_string(arrival.id.value) + " asks for an unknown adapter";
     GenerationRequest request;
     request.prompt = arrival.prompt;
     request.adapter = *generation;
@@ -267,26 +268,33 @@ class ReplayWorld final : private EngineObserver {
     result_.simulation.requests.push_back({.adapter = static_cast<std::int32_t>(arrival.adapter.value) - 1,
                                            .prompt_tokens = static_cast<std::int32_t>(arrival.prompt.size())});
     const auto id = engine_->Submit(std::move(request));
-    if (!id.ok()) return "request " + std::to_string(arrival.id.value) + " is refused: " + id.error().message;
+    if (!id.ok())
+      return "request " + std::to_string(arrival.id.value) +
+             " was accepted by the recorded engine, but the replayed one refuses it: " + id.error().message;
     ++result_.arrived;
     if (*id == arrival.id) return {};
-    return "request " + std::to_string(id->value) + " is missing: " + std::to_string(arrival.id.value) +
-           " comes in its place";
+    return "request " + std::to_string(id->value) + " is expected next, but the recording continues with request " +
+           std::to_string(arrival.id.value);
   }
 
   bool NothingIsLeft(const RecordedStep& step) {
     if (adapter_transfer_.diverged() || kv_transfer_.diverged()) {
-      return Differs("a transfer ends, or is seen on its way, that the replay has not begun, or nobody cancelled");
+      return Differs(
+          "the recording reports progress of a transfer that the replay has not begun, or a cancellation that the "
+          "replay "
+          "has not requested");
     }
-    if (executor_.expected()) return Differs("a batch is done that nobody waits for");
+    if (executor_.expected())
+      return Differs("the recording completes a batch, but the replayed engine did not wait for one");
     if (collected_ != step.collected) {
-      return Differs(step.collected ? "the recorded engine took a step's results, the replayed one did not"
-                                    : "the replayed engine takes a step's results, the recorded one did not");
+      return Differs(step.collected ? "the recorded engine took a step's results, but the replayed one did not"
+                                    : "the replayed engine took a step's results, but the recorded one did not");
     }
-    if (next_token_ != step.tokens.size()) return Differs("the recorded engine took more tokens");
-    if (pins_to_grant_ > 0) return Differs("an adapter is pinned that there is no room for");
+    if (next_token_ != step.tokens.size()) return Differs("the recorded engine took more tokens than the replayed one");
+    if (pins_to_grant_ > 0)
+      return Differs("the recorded engine pinned an adapter, but the replayed one has no room for it");
     if (step.plan && !planned_)
-      return Differs("the recorded engine planned: " + ShowPlan(*step.plan) + "; the replayed one did not plan");
+      return Differs("the recorded engine planned a step, but the replayed one did not: " + ShowPlan(*step.plan));
     return true;
   }
 
@@ -301,7 +309,7 @@ class ReplayWorld final : private EngineObserver {
       ++next_token_;
       return;
     }
-    Differs("the replayed engine takes another token of request " + std::to_string(id.value));
+    Differs("the replayed engine took a token that was not recorded, of request " + std::to_string(id.value));
   }
 
   void Planned(const PlannedStep& step) override {
@@ -312,7 +320,7 @@ class ReplayWorld final : private EngineObserver {
                      generations_.original());
     const std::optional<RecordedPlan>& recorded = steps_.front().plan;
     if (!recorded) {
-      Differs("the recorded engine did not plan; the replayed one: " + ShowPlan(replayed));
+      Differs("the replayed engine planned a step, but the recorded one did not: " + ShowPlan(replayed));
       return;
     }
     ++result_.plans;
@@ -321,7 +329,7 @@ class ReplayWorld final : private EngineObserver {
     } else {
       Differs("plan " + std::to_string(result_.plans) + "\n  recorded: " + ShowPlan(*recorded) +
               "\n  replayed: " + ShowPlan(replayed) +
-              (ShowPlan(*recorded) == ShowPlan(replayed) ? "\n  (they differ in what is not shown)" : ""));
+              (ShowPlan(*recorded) == ShowPlan(replayed) ? "\n  (they differ in details that are not shown)" : ""));
     }
   }
 

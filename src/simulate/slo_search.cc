@@ -41,8 +41,8 @@ Result<TimeNs> LowLoadTime(const SimulationOptions& options, const WorkloadOptio
   const SimulationSummary summary = Summarise(result, 0);
   if (summary.finished == 0) {
     return ResourceExhausted(
-        "the objective is five times a request's time at low load, but even then all are refused: none fits the "
-        "device's memory (another --device, --gpus, --memory-share, shorter requests; or give --slo)",
+        "cannot derive the TTFT objective from the time of a request at low load: no request fits the device's "
+        "memory. Choose another --device, raise --gpus or --memory-share, shorten the requests, or give --slo",
         "--slo");
   }
   return static_cast<TimeNs>(summary.end_to_end.mean * kNsPerMs);

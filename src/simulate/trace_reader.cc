@@ -79,7 +79,7 @@ Result<std::vector<TraceRequest>> ReadAzure(const std::filesystem::path& path, s
     const bool good = fields.size() == 3 && ParseTime(fields[0], seconds) && ParseNumber(fields[1], input) &&
                       ParseNumber(fields[2], output);
     if (!good || !IsLength(input) || !IsLength(output))
-      return BadLine(path, number, "time, input tokens, output tokens", line);
+      return BadLine(path, number, "a time, a number of input tokens and a number of output tokens", line);
     if (requests.empty()) first = seconds;
     requests.push_back({.arrival = static_cast<TimeNs>((seconds - first) * static_cast<double>(kNsPerSecond)),
                         .input_tokens = std::max(1, static_cast<std::int32_t>(input)),
@@ -116,7 +116,8 @@ Result<std::vector<TraceRequest>> ReadMooncake(const std::filesystem::path& path
     try {
       const auto json = nlohmann::json::parse(line);
       auto request = MooncakeRequest(json);
-      if (!request) return BadLine(path, number, "a time, lengths, and a hash id for each 512 tokens of input", line);
+      if (!request)
+        return BadLine(path, number, "a time, both lengths, and one hash id for every 512 input tokens", line);
       requests.push_back(std::move(*request));
     } catch (const nlohmann::json::exception&) {
       return BadLine(path, number, "an object with timestamp, input_length, output_length and hash_ids", line);
@@ -166,7 +167,7 @@ Result<std::vector<ClientWindow>> ReadClient(const std::filesystem::path& path) 
                       std::abs(window.rate) <= kMaxClientRate && std::isfinite(cv) && std::isfinite(window.shape) &&
                       std::isfinite(window.scale);
     const bool known = sane && (fields[3].empty() || fields[3] == "Gamma" || fields[3] == "Weibull");
-    if (!known) return BadLine(path, number, "start, rate, cv, Gamma or Weibull or nothing, shape, scale", line);
+    if (!known) return BadLine(path, number, "start, rate, cv, pattern (Gamma, Weibull or empty), shape, scale", line);
     const bool active = !fields[3].empty() && window.rate > 0 && window.shape > 0 && window.scale > 0;
     if (active)
       window.gaps = fields[3] == "Gamma" ? ClientWindow::Gaps::kGamma : ClientWindow::Gaps::kWeibull;
@@ -184,7 +185,8 @@ Result<std::vector<TraceRequest>> ReadTrace(const std::filesystem::path& path) {
   if (!file) return IoError(path.string() + ": cannot be read", "--trace");
   ASSIGN_OR_RETURN(std::vector<TraceRequest> requests,
                    path.extension() == ".jsonl" ? ReadMooncake(path, file) : ReadAzure(path, file));
-  if (requests.empty()) return InvalidArgument(path.string() + ": no requests in it", "--trace");
+  if (requests.empty())
+    return InvalidArgument(path.string() + ": expected a trace with requests, found none", "--trace");
   std::stable_sort(requests.begin(), requests.end(),
                    [](const TraceRequest& a, const TraceRequest& b) { return a.arrival < b.arrival; });
   const TimeNs first = requests.front().arrival;
@@ -205,12 +207,13 @@ Result<std::vector<std::vector<ClientWindow>>> ReadClients(const std::filesystem
   for (const auto& path : paths) {
     ASSIGN_OR_RETURN(std::vector<ClientWindow> windows, ReadClient(path));
     if (!clients.empty() && windows.size() != clients.front().size()) {
-      return InvalidArgument(path.string() + ": expected as many windows as the other clients have", "--clients");
+      return InvalidArgument(path.string() + ": expected as many windows as in the files of the other clients",
+                             "--clients");
     }
     clients.push_back(std::move(windows));
   }
   if (clients.empty() || clients.front().empty())
-    return InvalidArgument(directory.string() + ": no chunk-*-trace.csv in it", "--clients");
+    return InvalidArgument(directory.string() + ": expected files chunk-*-trace.csv, found none", "--clients");
   const auto load = [](const std::vector<ClientWindow>& windows) {
     return std::accumulate(windows.begin(), windows.end(), 0.0,
                            [](double sum, const ClientWindow& window) { return sum + window.rate; });

@@ -84,14 +84,14 @@ class Maker {
       count = std::min(count, arrivals_.size());
     }
     if (count == 0) {
-      return InvalidArgument(
-          fmt::format("{}: no request in the recording from hour {} on", options_.clients, options_.clients_hour),
-          "--clients-hour");
+      return InvalidArgument(fmt::format("{}: expected requests in the recording after hour {}, found none",
+                                         options_.clients, options_.clients_hour),
+                             "--clients-hour");
     }
     for (std::size_t nth = 0; workload_.requests.size() < count; ++nth) AddSession(nth, count);
     if (late_)
-      return InvalidArgument("rate: the last request would come after a century; raise --rate or lower --requests",
-                             "--rate");
+      return InvalidArgument(
+          "rate: the last request would arrive after more than a century; raise --rate or lower --requests", "--rate");
     for (std::int64_t i = 0; i < options_.adapters; ++i) {
       workload_.adapter_ranks.push_back(options_.ranks[static_cast<std::size_t>(i) % options_.ranks.size()]);
     }
@@ -245,7 +245,8 @@ Status CheckOptions(const WorkloadOptions& options) {
     return refuse("rate: expected 0.000001 to 1,000,000 requests per second", "--rate");
   }
   if (options.rate <= 0 && !recorded) {
-    return refuse("rate: expected requests per second; only recorded arrivals have a rate of their own", "--rate");
+    return refuse("rate: expected a number of requests per second; only recorded arrivals have a rate of their own",
+                  "--rate");
   }
   if (!options.poisson && !recorded) return refuse("arrivals: 'trace' needs --trace", "--arrivals");
   if (options.adapters < 0 || options.adapters > 1'000'000)
@@ -255,11 +256,11 @@ Status CheckOptions(const WorkloadOptions& options) {
     if (rank < 1 || rank > 4096) return refuse("ranks: expected 1 to 4096, found " + std::to_string(rank), "--ranks");
   }
   if (options.rank_popularity != Popularity::kUniform && options.rank_popularity != Popularity::kPowerLaw) {
-    return refuse("popularity of ranks: expected uniform or power-law", "--rank-popularity");
+    return refuse("rank popularity: expected uniform or power-law", "--rank-popularity");
   }
   RETURN_IF_ERROR(CheckNumbers(options));
   if (options.max_input < 1 || options.max_output < 1)
-    return refuse("longest lengths: expected at least 1", "--max-input");
+    return refuse("maximum lengths: expected at least 1", "--max-input");
   return Ok{};
 }
 

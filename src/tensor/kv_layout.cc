@@ -8,15 +8,17 @@ Status KvLayout::Validate() const {
   const bool page_ok =
       page_tokens == 4 || page_tokens == 8 || page_tokens == 16 || page_tokens == 32 || page_tokens == 64;
   if (!page_ok) {
-    return InvalidArgument("a page holds 4, 8, 16, 32 or 64 tokens, not " + std::to_string(page_tokens), "page_tokens");
+    return InvalidArgument("page_tokens: expected 4, 8, 16, 32 or 64, found " + std::to_string(page_tokens),
+                           "page_tokens");
   }
   if (!IsWeightDType(dtype)) {
-    return InvalidArgument(std::string("keys and values are f32, bf16 or f16, not ") + DTypeName(dtype), "dtype");
+    return InvalidArgument(std::string("type of keys and values: expected f32, bf16 or f16, found ") + DTypeName(dtype),
+                           "dtype");
   }
   if (num_layers <= 0 || num_kv_heads <= 0 || head_dim <= 0) {
-    return InvalidArgument("layers, heads and their dimension must be positive: " + std::to_string(num_layers) +
-                           " layers, " + std::to_string(num_kv_heads) + " heads, dimension " +
-                           std::to_string(head_dim));
+    return InvalidArgument("expected positive numbers of layers and heads and a positive head dimension, found " +
+                           std::to_string(num_layers) + " layers, " + std::to_string(num_kv_heads) +
+                           " heads, dimension " + std::to_string(head_dim));
   }
   return Ok{};
 }

@@ -38,7 +38,7 @@ Result<std::string> ReadFile(const std::string& path) {
   if (failure) return IoError("cannot read " + path + ": " + failure.message(), path);
   if (size > kMaxFileSize) {
     return InvalidArgument(
-        path + " has " + std::to_string(size) + " bytes; at most " + std::to_string(kMaxFileSize) + " are read", path);
+        path + ": expected at most " + std::to_string(kMaxFileSize) + " bytes, found " + std::to_string(size), path);
   }
   std::ifstream in(path, std::ios::binary);
   std::string content(size, '\0');

@@ -82,7 +82,8 @@ Status TakeTemplates(const json& value, const std::string& path, Sources& source
     sources.plain = value.get<std::string>();
     return Ok{};
   }
-  if (!value.is_array()) return InvalidArgument(path + ": chat_template must be a text or a list", path);
+  if (!value.is_array())
+    return InvalidArgument(path + ": chat_template: expected a string or a list of templates", path);
   for (const json& entry : value) {
     const auto text = [&entry](const char* key) {
       return entry.is_object() && entry.contains(key) && entry[key].is_string() ? entry[key].get<std::string>() : "";

@@ -104,7 +104,8 @@ TEST(ChatTemplateGolden, PublishedTemplates) {
     const std::string file = entry["file"];
     templates[file] = &entry;
     sources[file] = ReadAll(kTemplates / file);
-    ASSERT_EQ(Sha256Hex(sources[file]), entry["sha256"].get<std::string>()) << file << " is another one";
+    ASSERT_EQ(Sha256Hex(sources[file]), entry["sha256"].get<std::string>())
+        << file << " has other content than the recorded digest";
   }
   int compared = 0;
   for (const json& row : golden["results"]) {

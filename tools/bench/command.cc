@@ -94,21 +94,20 @@ ReportJson Warnings(const ReportJson& report, const WorkloadOptions& workload) {
   const ReportJson& summary = ChildAt(report, "summary");
   const double lag = NumberAt(summary, {"scheduling_lag_ms", "p99"});
   if (lag > 20) {
-    warnings.push_back(
-        fmt::format("This client sent one request in a hundred {} late or more: it, or its machine, was too busy for "
-                    "this load.",
-                    FormatMs(lag)));
+    warnings.push_back(fmt::format(
+        "This client sent 1 % of its requests at least {} late: the client or its machine was too busy for this load.",
+        FormatMs(lag)));
   }
   if (const double without = NumberAt(summary, {"tokens", "requests_without_usage"}); without > 0) {
     warnings.push_back(
-        fmt::format("{} answers came without token counts; their output tokens are counted as pieces of text.",
+        fmt::format("{} answers came without token counts; in these, each piece of text counts as one output token.",
                     FormatNumber(without)));
   }
   const double asked = NumberAt(summary, {"tokens", "requested_output"}), got = NumberAt(summary, {"tokens", "output"});
   const bool exact = workload.tasks.empty() && workload.ignore_eos && NumberAt(summary, {"requests", "failed"}) == 0;
   if (exact && got < 0.99 * asked) {
     warnings.push_back(fmt::format(
-        "Answers were shorter than asked for ({} of {} tokens): the server does not know ignore_eos, or its "
+        "Answers were shorter than requested ({} of {} tokens): the server does not support ignore_eos, or its "
         "context is too short.",
         FormatNumber(got), FormatNumber(asked)));
   }
@@ -143,7 +142,8 @@ Result<ReportJson> Measure(const BenchFlags& flags) {
   if (flags.open_loop()) {
     ASSIGN_OR_RETURN(trace, MakeTrace(flags));
     if (trace->arrivals.empty())
-      return InvalidArgument("no request would be sent: --duration is too short for this --rate or --trace");
+      return InvalidArgument(
+          "expected at least one request, found none: --duration is too short for this --rate or --trace");
   }
   BenchRunner runner(std::move(client), MakeRunOptions(flags), clock);
   RETURN_IF_ERROR(runner.Resolve());

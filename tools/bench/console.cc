@@ -44,9 +44,9 @@ std::string Head(const ReportJson& report) {
   text += Line("token throughput",
                fmt::format("{} in/s, {} out/s", FormatNumber(NumberAt(summary, {"throughput", "input_tokens_per_s"})),
                            FormatNumber(NumberAt(summary, {"throughput", "output_tokens_per_s"}))));
-  text += Line("most in flight", FormatNumber(NumberAt(summary, {"peak_in_flight"})));
+  text += Line("peak in flight", FormatNumber(NumberAt(summary, {"peak_in_flight"})));
   if (NumberAt(summary, {"scheduling_lag_ms", "count"}) > 0) {
-    text += Line("sent late by",
+    text += Line("sending delay",
                  fmt::format("P50 {}, P99 {}, at most {}", FormatMs(NumberAt(summary, {"scheduling_lag_ms", "p50"})),
                              FormatMs(NumberAt(summary, {"scheduling_lag_ms", "p99"})),
                              FormatMs(NumberAt(summary, {"scheduling_lag_ms", "max"}))));

@@ -31,7 +31,7 @@ void AddServerFlags(CommandLine& line, BenchFlags& flags) {
   line.Add({.names = "--no-stream",
             .target = &flags.no_stream,
             .group = group,
-            .help = "Ask for whole answers; only end-to-end times are measured"});
+            .help = "Request answers without streaming; only end-to-end times are measured"});
   line.Add({.names = "--api-key",
             .target = &flags.api_key,
             .unit = "KEY",
@@ -128,13 +128,13 @@ void AddAdapterFlags(CommandLine& line, BenchFlags& flags) {
             .target = &flags.adapters,
             .unit = "NAME",
             .group = group,
-            .help = "Adapters to ask, separated by commas",
+            .help = "Adapters to send requests to, separated by commas",
             .comma_list = true,
             .one_value_each = true});
   line.Add({.names = "--adapters-from-server",
             .target = &flags.adapters_from_server,
             .group = group,
-            .help = "Ask every adapter that /v1/models lists"});
+            .help = "Send requests to every adapter that /v1/models lists"});
   line.Add({.names = "--adapter-distribution",
             .target = &flags.adapter_distribution,
             .unit = "NAME",
@@ -151,11 +151,13 @@ void AddAdapterFlags(CommandLine& line, BenchFlags& flags) {
             .target = &flags.base_share,
             .unit = "SHARE",
             .group = group,
-            .help = "Share of sessions that ask the base model",
+            .help = "Share of sessions for the base model",
             .default_text = "0, or 1 without adapters",
             .range = {{0.0, 1.0}}});
-  line.Add(
-      {.names = "--warmup", .target = &flags.warmup, .group = group, .help = "First ask every model once, unmeasured"});
+  line.Add({.names = "--warmup",
+            .target = &flags.warmup,
+            .group = group,
+            .help = "First send one unmeasured request to every model"});
 }
 
 void AddQuestionFlags(CommandLine& line, BenchFlags& flags) {
@@ -271,18 +273,19 @@ void AddBenchFlags(CommandLine& line, BenchFlags& flags) {
   AddResultFlags(line, flags);
   line.set_footer(
       "Examples:\n"
-      "  Is every adapter right, 16 requests at once?\n"
+      "  Check the answers of all adapters with 16 requests at once\n"
       "    loramux bench --tasks demo/eval --concurrency 16 --num-requests 500\n"
-      "  How much load within half a second to the first token? (Open loop: slow answers do not slow the arrivals.)\n"
+      "  Measure which share of requests meets a TTFT objective of 500 ms (open loop: slow answers do not slow "
+      "arrivals)\n"
       "    loramux bench --rate 8 --duration 60 --adapters-from-server --adapter-distribution zipf --slo-ttft 500 "
       "--html run.html\n"
-      "  Recorded traffic, ten times as fast, at a quarter of its lengths\n"
+      "  Replay recorded traffic ten times as fast, with a quarter of its lengths\n"
       "    loramux bench --trace AzureLLMInferenceTrace_conv.csv --time-scale 0.1 --length-scale 0.25 --duration 120\n"
-      "  Conversations of five turns\n"
+      "  Hold conversations of five turns\n"
       "    loramux bench --concurrency 8 --turns 5 --think-time 1 --adapters a,b,c\n"
-      "  Before and after\n"
+      "  Compare two results\n"
       "    loramux bench --compare before.json after.json --html both.html\n"
-      "The exit status is 0 only if every request was answered, and rightly where that can be told; 2 if some failed.");
+      "The exit status is 0 if every request was answered and every checked answer was right, and 2 if some failed.");
 }
 
 Status CompleteFlags(BenchFlags& flags) {
@@ -296,10 +299,10 @@ Status CompleteFlags(BenchFlags& flags) {
     return InvalidArgument("--adapters and --adapters-from-server: give one of them");
   }
   if (flags.endpoint == "completions" && !flags.tasks.empty()) {
-    return InvalidArgument("--tasks asks by chat: leave --endpoint completions away");
+    return InvalidArgument("--tasks needs the chat API: remove --endpoint completions");
   }
   if (flags.no_stream && (flags.slo_ttft_ms > 0 || flags.slo_tpot_ms > 0)) {
-    return InvalidArgument("--slo-ttft and --slo-tpot need streams: leave --no-stream away");
+    return InvalidArgument("--slo-ttft and --slo-tpot need streamed answers: remove --no-stream");
   }
   if (flags.json_requests && flags.json.empty()) return InvalidArgument("--json-requests needs --json FILE");
   if (!flags.open_loop() && flags.concurrency == 0) flags.concurrency = 8;

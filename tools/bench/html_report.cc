@@ -72,7 +72,7 @@ std::string LatencyTable(const ReportJson& summary) {
     html += fmt::format("<td>{}</td></tr>\n", FormatNumber(Latency(summary, key, "count")));
   }
   if (NumberAt(summary, {"scheduling_lag_ms", "count"}) > 0) {
-    html += "<tr><td>sent late by (this client)</td>";
+    html += "<tr><td>sending delay (this client)</td>";
     for (const char* what : {"mean", "min", "p50", "p90", "p99", "max"}) {
       html += fmt::format("<td>{}</td>", FormatMs(NumberAt(summary, {"scheduling_lag_ms", what})));
     }
@@ -216,7 +216,7 @@ std::string DescribeRun(const ReportJson& report) {
 
 std::string HtmlReport(const ReportJson& report) {
   std::string body = "<h1>loramux bench</h1>\n<p class=\"sub\">" + EscapeHtml(DescribeRun(report)) + "</p>\n";
-  if (TrueAt(report, "interrupted")) body += "<p class=\"note\">Stopped before its end.</p>\n";
+  if (TrueAt(report, "interrupted")) body += "<p class=\"note\">The run was stopped before its end.</p>\n";
   for (const ReportJson& warning : ChildAt(report, "warnings")) {
     if (warning.is_string()) body += "<p class=\"note\">" + EscapeHtml(warning.get<std::string>()) + "</p>\n";
   }

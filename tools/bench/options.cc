@@ -67,7 +67,7 @@ Result<WorkloadOptions> MakeWorkloadOptions(const BenchFlags& flags) {
   if (flags.tasks.empty()) return options;
   ASSIGN_OR_RETURN(options.tasks, LoadTasks(flags.tasks));
   if (!flags.adapters.empty() || flags.adapters_from_server) return options;
-  // The files say whom to ask; the base model gets an equal share, if it has questions.
+  // The files name the models to ask; the base model gets an equal share if it has questions.
   for (const Task& task : options.tasks) {
     if (task.name != "base") options.adapters.push_back(task.name);
   }
@@ -80,7 +80,7 @@ Result<Trace> MakeTrace(const BenchFlags& flags) {
   const TraceLimits limits{.duration_s = flags.duration_s, .requests = flags.num_requests};
   if (flags.trace.empty()) return PoissonTrace(flags.rate, limits, flags.seed);
   if (std::filesystem::is_directory(flags.trace) && flags.duration_s == 0 && flags.num_requests == 0) {
-    return InvalidArgument("--trace: a folder of clients goes on for days: give --duration or --num-requests");
+    return InvalidArgument("--trace: a folder of clients covers several days: give --duration or --num-requests");
   }
   ClientTraceOptions options{.start_s = flags.trace_start_s, .rate = flags.rate, .limits = limits, .seed = flags.seed};
   if (flags.time_scale > 0) options.limits.duration_s /= flags.time_scale;  // in the trace's own time

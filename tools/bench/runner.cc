@@ -84,7 +84,7 @@ Result<TokenScale> BenchRunner::MeasureScale(const std::string& model) {
     Prng prng(many ? 1 : 2);
     const RequestRecord record = Ask(model, RandomWords(many ? kMany : kFew, prng), 1);
     if (!record.ok()) {
-      return Unavailable(fmt::format("the server did not answer a first question to '{}': {}: {}", model,
+      return Unavailable(fmt::format("the server did not answer a first request for '{}': {}: {}", model,
                                      record.failure_kind(), record.detail));
     }
     tokens[many] = record.input_tokens;

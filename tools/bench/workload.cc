@@ -71,7 +71,8 @@ Result<Workload> Workload::Make(WorkloadOptions options, const Trace* trace) {
   const WorkloadOptions& o = workload.options_;
   if (o.choice == AdapterChoice::kTrace && (trace == nullptr || trace->clients == 0)) {
     return InvalidArgument(
-        "--adapter-distribution trace: the trace must say whose each request is (a folder of ServeGen clients)");
+        "--adapter-distribution trace: expected a trace that names the client of each request (a folder of ServeGen "
+        "clients)");
   }
   workload.models_ = o.adapters;
   workload.models_.push_back(o.base_model);

@@ -68,7 +68,7 @@ void AddExperimentFlags(CommandLine& line, ExperimentFlags& flags) {
   line.Add({.names = "--list", .target = &flags.list, .help = "Print the experiments and exit"});
   line.Add({.names = "--quick",
             .target = &flags.quick,
-            .help = "Run a tenth of the requests: a check that it runs, not a result"});
+            .help = "Run a tenth of the requests: checks that the experiment runs, but gives no result"});
   line.Add({.names = "--scale",
             .target = &flags.context.scale,
             .unit = "FACTOR",
@@ -85,7 +85,7 @@ void AddExperimentFlags(CommandLine& line, ExperimentFlags& flags) {
   line.Add({.names = "--seed",
             .target = &flags.context.seed,
             .unit = "N",
-            .help = "Seed of everything that is drawn; the same seed writes the same bytes"});
+            .help = "Seed of all random choices; the same seed writes the same bytes"});
   line.Add({.names = "--threads",
             .target = &flags.context.threads,
             .unit = "N",
@@ -93,7 +93,7 @@ void AddExperimentFlags(CommandLine& line, ExperimentFlags& flags) {
             .default_text = "one per processor",
             .range = {{0, 1024}}});
   line.set_footer(
-      "Each prints what the document reports beside ours, with a verdict:\n"
+      "Each experiment prints the figures of its document beside ours, with a verdict:\n"
       "  agrees    same direction, effect within a third of the reported one\n"
       "  weaker, stronger    same direction, differs by more than a third\n"
       "  opposite  the other direction; information: nothing to compare with\n"
@@ -110,7 +110,7 @@ int RunExperiment(ExperimentFlags flags) {
     return 0;
   }
   if (flags.ids.empty()) {
-    fmt::print(stderr, "error: which experiment? --list names them, 'all' runs all\n");
+    fmt::print(stderr, "error: expected ids of experiments or 'all', found none; --list prints the ids\n");
     return 1;
   }
   if (flags.quick) flags.context.scale *= kQuickScale;

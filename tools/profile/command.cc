@@ -154,11 +154,11 @@ void PrintFactors(const char* what, const std::vector<StepFactor>& factors) {
 void PrintModel(const FittedModel& fitted) {
   fmt::print("\n{}\n  {:<44} {:>6} {:>8} {:>10} {:>10}\n", LoraCostShapeName(fitted.model.shape), "", "points", "R2",
              "mean error", "P90 error");
-  PrintQuality("steps it was fitted to", fitted.fitted);
+  PrintQuality("fitted steps", fitted.fitted);
   PrintQuality("steps held out", fitted.held_out);
-  PrintQuality("  of them prefill", fitted.held_out_prefill);
-  PrintQuality("  of them decode", fitted.held_out_decode);
-  PrintQuality("  of them both", fitted.held_out_mixed);
+  PrintQuality("  prefill steps", fitted.held_out_prefill);
+  PrintQuality("  decode steps", fitted.held_out_decode);
+  PrintQuality("  mixed steps", fitted.held_out_mixed);
   PrintQuality("batch size and ranks alone, decode", fitted.caraserve_decode);
   if (fitted.engine.points > 0) {
     PrintQuality("the engine's steps, linear terms alone", fitted.engine_linear);
@@ -173,8 +173,8 @@ void PrintModel(const FittedModel& fitted) {
   fmt::print("  {:<44} {:>14.4g}\n", "after_prefill_decay", fitted.model.after_prefill_decay);
   fmt::print("  {:<44} {:>14.4g} us\n", "after_prefill_per_sequence", fitted.model.after_prefill_per_sequence * 1e6);
   PrintFactors("factors of decode steps (tokens: factor)", fitted.model.decode_factors);
-  PrintFactors("factors of prefill", fitted.model.prefill_factors);
-  PrintFactors("factors of steps with both", fitted.model.mixed_factors);
+  PrintFactors("factors of prefill steps", fitted.model.prefill_factors);
+  PrintFactors("factors of mixed steps", fitted.model.mixed_factors);
 }
 
 void PrintLink(const char* what, const PerformanceModel::Link& link, const FitQuality& quality) {
@@ -185,14 +185,15 @@ void PrintLink(const char* what, const PerformanceModel::Link& link, const FitQu
 void PrintReport(const PerformanceProfile& profile, const std::string& output) {
   fmt::print("{}: model {} on {}; {} adapters on {}\n", output, profile.base.name, profile.device, profile.ranks.size(),
              profile.lora_targets.empty() ? "nothing" : profile.lora_targets);
-  fmt::print("visits of the same step are {:.1f} % off their median on average (a quiet machine: 1 to 2 %)\n",
-             profile.repeat_error * 100);
+  fmt::print(
+      "repeated measurements of a step differ by {:.1f} % from their median on average (quiet machine: 1 to 2 %)\n",
+      profile.repeat_error * 100);
   PrintModel(profile.mbgmv);
   PrintModel(profile.bgmv);
-  fmt::print("\nbetween two steps of the engine {:.1f} us; one that sleeps sees a request after {:.1f} us",
+  fmt::print("\nthe engine takes {:.1f} us between two steps; when idle, it notices a request after {:.1f} us",
              profile.between_steps * 1e6, profile.submit_latency * 1e6);
   if (profile.requests_per_second > 0)
-    fmt::print("; it sustained {:.3g} requests a second", profile.requests_per_second);
+    fmt::print("; it sustained {:.3g} requests per second", profile.requests_per_second);
   fmt::print("\n\nlinks\n");
   const PerformanceModel& model = profile.mbgmv.model;
   PrintLink("disk to host", model.disk, profile.disk);
@@ -289,7 +290,7 @@ Status Profile(const ProfileFlags& flags) {
   if (measurements) RETURN_IF_ERROR(measurements->Commit(MeasurementsAsCsv(sweep, profile)));
   const std::string text = PerformanceProfileAsJson(profile);
   if (const auto read = ParsePerformanceProfile(text, flags.output); !read.ok()) {
-    return Internal("what was measured is no profile, nothing is written: " + read.error().message);
+    return Internal("the measurements form no valid profile, so nothing was written: " + read.error().message);
   }
   RETURN_IF_ERROR(output.Commit(text));
   PrintReport(profile, flags.output);

@@ -54,7 +54,7 @@ class OpenLoop {
       open_.Wait();
       return sent;
     }
-    if (!open_.Wait()) return Internal("a request ended before its time");
+    if (!open_.Wait()) return Internal("a request ended early");
     return Ok{};
   }
   std::vector<ServedRequest> TakeServed() { return std::move(served_); }

@@ -52,7 +52,7 @@ Status StepBench::LoadAdapters(const std::vector<std::string>& directories) {
     if (version->layout.pages > device_->free_pages()) {
       return ResourceExhausted("--device-memory: " + FormatBytes(options_.device_memory) + " holds only " +
                                    std::to_string(i) + " of " + std::to_string(directories.size()) +
-                                   " adapters: give more, or fewer adapters",
+                                   " adapters: raise it, or measure fewer adapters",
                                "--device-memory");
     }
     residency_->Add(version);
@@ -83,7 +83,7 @@ Status StepBench::FillPages() {
   space_.kv_pages = std::min(device_->free_pages(), wanted);
   if (space_.kv_pages < longest) {
     return ResourceExhausted("--device-memory: a sequence of " + std::to_string(space_.max_positions) +
-                                 " positions does not fit beside the adapters: give more, or a smaller --max-model-len",
+                                 " positions does not fit beside the adapters: raise it, or lower --max-model-len",
                              "--device-memory");
   }
   std::vector<PageHandle> handles(static_cast<std::size_t>(space_.kv_pages));

@@ -23,7 +23,7 @@ pub struct Tokenizer {
 impl Tokenizer {
     pub fn parse(json: &str) -> Result<Self> {
         let mut inner: tokenizers::Tokenizer =
-            json.parse().map_err(|e| Error::invalid(format!("not a tokenizer.json that can be read: {e}")))?;
+            json.parse().map_err(|e| Error::invalid(format!("cannot read tokenizer.json: {e}")))?;
         if let ModelWrapper::BPE(model) = inner.get_model() {
             if model.dropout.is_some_and(|dropout| dropout > 0.0) {
                 return Err(Error::unsupported(

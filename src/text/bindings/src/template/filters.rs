@@ -249,7 +249,7 @@ fn size_argument(value: Option<Value>, default: i128) -> Result<usize> {
 }
 
 fn required(value: Option<Value>, filter: &str) -> Result<Value> {
-    value.ok_or_else(|| fault(format!("the filter '{filter}' misses an argument")))
+    value.ok_or_else(|| fault(format!("the filter '{filter}' needs another argument")))
 }
 
 /// A text derived from `value`; marked as safe if `value` is.

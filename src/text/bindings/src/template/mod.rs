@@ -187,9 +187,8 @@ impl ChatTemplate {
         let mut out = Output(Vec::new());
         let template = self.environment.get_template(NAME).map_err(to_error)?;
         match template.render_captured_to(Value::from(Serde(variables)), &mut out) {
-            Ok(_) => {
-                String::from_utf8(out.0).map_err(|_| crate::Error::invalid("the template printed half a character"))
-            }
+            Ok(_) => String::from_utf8(out.0)
+                .map_err(|_| crate::Error::invalid("the template printed an incomplete UTF-8 character")),
             Err(error) => Err(to_error(error)),
         }
     }

@@ -201,7 +201,7 @@ fn of_floats(symbol: &str, a: f64, b: f64) -> Result<f64> {
         _ => {
             let power = a.powf(b);
             if a.is_finite() && b.is_finite() && !power.is_finite() {
-                return Err(fault("the result of ** is no float"));
+                return Err(fault("the result of ** is not a float"));
             }
             power
         }
@@ -452,7 +452,9 @@ pub fn check_nesting(value: &Value, depth: usize) -> Result<()> {
             }
         }
         ValueKind::Iterable if depth > 0 && value.len().is_none() => {
-            return Err(fault("what a filter generates must become a list before it is put into another value"));
+            return Err(fault(
+                "the values that a filter generates must become a list before they are put into another value",
+            ));
         }
         ValueKind::Plain if depth > 0 && filters::refers_to_values(value) => {
             return Err(fault("a cycler or a method cannot be put into another value"));

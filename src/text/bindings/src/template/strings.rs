@@ -66,7 +66,7 @@ impl Object for View {
 }
 
 fn required(value: Option<Value>, function: &str) -> Result<Value> {
-    value.ok_or_else(|| fault(format!("{function}() misses an argument")))
+    value.ok_or_else(|| fault(format!("{function}() needs another argument")))
 }
 
 /// An argument that must be text.
@@ -194,7 +194,7 @@ fn string_method(text: &str, name: &str, args: Args) -> Result<Value> {
         }
         "center" | "ljust" | "rjust" | "zfill" => {
             let [width, fill] = args.bind(name, ["width", "fillchar"])?;
-            let width = optional_int(width, name)?.ok_or_else(|| fault(format!("{name}() misses an argument")))?;
+            let width = optional_int(width, name)?.ok_or_else(|| fault(format!("{name}() needs another argument")))?;
             let fill = optional_text(fill, name)?.unwrap_or_else(|| " ".into());
             justify(text, width, &fill, name)
         }
