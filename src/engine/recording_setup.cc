@@ -19,7 +19,7 @@ using nlohmann::ordered_json;
 constexpr std::int64_t kMaxPages = std::int64_t{1} << 26;
 constexpr std::int64_t kMaxPageBytes = std::int64_t{1} << 30;
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 24;
-constexpr std::int64_t kMaxTime = 1'000'000 * kNsPerSecond;
+constexpr std::int64_t kMaxSetupTime = 1'000'000 * kNsPerSecond;
 constexpr double kMaxSeconds = 1e6;
 constexpr std::size_t kMaxTenants = 1 << 20, kMaxText = 4096;
 
@@ -185,32 +185,32 @@ Status VisitScheduler(Visitor& v, SchedulerOptions& o) {
   RETURN_IF_ERROR(v.Number("prompt_token_cost", 0, 1e6, o.fairness.prompt_token_cost));
   RETURN_IF_ERROR(v.Number("output_token_cost", 0, 1e6, o.fairness.output_token_cost));
   RETURN_IF_ERROR(v.Number("fairness_burst", 0, 1e12, o.fairness.burst));
-  RETURN_IF_ERROR(v.Int("fairness_max_wait", 0, kMaxTime, o.fairness.max_wait));
+  RETURN_IF_ERROR(v.Int("fairness_max_wait", 0, kMaxSetupTime, o.fairness.max_wait));
   RETURN_IF_ERROR(v.Int("max_idle_tenants", 1, 1 << 24, o.fairness.max_idle_tenants));
   RETURN_IF_ERROR(v.Bool("fetch_ahead", o.fetch_ahead));
   RETURN_IF_ERROR(v.Int("adapter_prefetch", 0, 1, o.adapter_prefetch));
-  RETURN_IF_ERROR(v.Int("age_bound", 1, kMaxTime, o.age_bound));
+  RETURN_IF_ERROR(v.Int("age_bound", 1, kMaxSetupTime, o.age_bound));
   RETURN_IF_ERROR(v.Number("discard_share", 0, 1, o.discard_share));
   RETURN_IF_ERROR(v.Number("adapter_share", 0, 0.95, o.adapter_share));
   RETURN_IF_ERROR(v.Bool("keep_idle_adapters", o.keep_idle_adapters));
   RETURN_IF_ERROR(v.Bool("maintain_dependency", o.maintain_dependency));
-  RETURN_IF_ERROR(v.Int("host_bonus", 0, kMaxTime, o.host_bonus));
+  RETURN_IF_ERROR(v.Int("host_bonus", 0, kMaxSetupTime, o.host_bonus));
   return v.Bool("proactive_swapping", o.proactive_swapping);
 }
 
 template <typename Visitor>
 Status VisitQueue(Visitor& v, QueueOrderOptions& o) {
   RETURN_IF_ERROR(v.Text("queue", o.name));
-  RETURN_IF_ERROR(v.Int("queue_age_bound", 1, kMaxTime, o.age_bound));
-  RETURN_IF_ERROR(v.Int("ttft_objective", 1, kMaxTime, o.objective));
+  RETURN_IF_ERROR(v.Int("queue_age_bound", 1, kMaxSetupTime, o.age_bound));
+  RETURN_IF_ERROR(v.Int("ttft_objective", 1, kMaxSetupTime, o.objective));
   RETURN_IF_ERROR(v.Number("total_tokens", 1, 1e15, o.total_tokens));
   RETURN_IF_ERROR(v.Int("size_form", 0, 2, o.lanes.form));
   RETURN_IF_ERROR(v.Number("size_input_weight", 0, 1e6, o.lanes.input_weight));
   RETURN_IF_ERROR(v.Number("size_output_weight", 0, 1e6, o.lanes.output_weight));
   RETURN_IF_ERROR(v.Int("lane_count_rule", 0, 1, o.lanes.count_rule));
   RETURN_IF_ERROR(v.Bool("fixed_lanes", o.lanes.fixed));
-  RETURN_IF_ERROR(v.Int("lane_refresh", 1, kMaxTime, o.lanes.refresh));
-  return v.Int("lane_slo", 1, kMaxTime, o.lanes.slo);
+  RETURN_IF_ERROR(v.Int("lane_refresh", 1, kMaxSetupTime, o.lanes.refresh));
+  return v.Int("lane_slo", 1, kMaxSetupTime, o.lanes.slo);
 }
 
 template <typename Visitor>

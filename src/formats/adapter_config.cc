@@ -40,7 +40,7 @@ constexpr std::array<RefusedOption, 13> kRefusedOptions = {{
 // converted when saved; in that case PEFT writes `true`.
 constexpr std::array<const char*, 4> kHarmlessInitializations = {"gaussian", "eva", "orthogonal", "mica"};
 
-Status RefuseUnsupported(const JsonFields& fields) {
+Status RefuseUnsupportedAdapter(const JsonFields& fields) {
   ASSIGN_OR_RETURN(const auto peft_type, fields.String("peft_type"));
   if (!peft_type) return fields.Missing("peft_type", "\"LORA\"");
   if (*peft_type != "LORA") {
@@ -213,7 +213,7 @@ Result<AdapterConfig> ParseAdapterConfig(std::string_view json, const std::strin
   MemberKeyOrder order;
   ASSIGN_OR_RETURN(const nlohmann::json object, ParseJsonObject(json, label, &order));
   const JsonFields fields(object, label + ": ");
-  RETURN_IF_ERROR(RefuseUnsupported(fields));
+  RETURN_IF_ERROR(RefuseUnsupportedAdapter(fields));
   RETURN_IF_ERROR(RefuseChangedBase(fields));
   AdapterConfig config;
   RETURN_IF_ERROR(ParseRankAndAlpha(fields, config));

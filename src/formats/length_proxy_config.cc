@@ -9,8 +9,8 @@
 namespace loramux {
 namespace {
 
-constexpr std::int64_t kMaxExtent = std::int64_t{1} << 20;
-constexpr std::int64_t kMaxLayers = 128;
+constexpr std::int64_t kMaxProxyExtent = std::int64_t{1} << 20;
+constexpr std::int64_t kMaxProxyLayers = 128;
 constexpr std::size_t kMaxBuckets = 4096;
 
 Status CheckKind(const JsonFields& fields) {
@@ -28,16 +28,16 @@ Status CheckKind(const JsonFields& fields) {
 }
 
 Status ParseExtents(const JsonFields& fields, LengthProxyConfig& config) {
-  ASSIGN_OR_RETURN(config.hidden_size, fields.RequiredInt("hidden_size", 1, kMaxExtent));
-  ASSIGN_OR_RETURN(config.num_layers, fields.RequiredInt("num_hidden_layers", 1, kMaxLayers));
-  ASSIGN_OR_RETURN(config.num_heads, fields.RequiredInt("num_attention_heads", 1, kMaxExtent));
+  ASSIGN_OR_RETURN(config.hidden_size, fields.RequiredInt("hidden_size", 1, kMaxProxyExtent));
+  ASSIGN_OR_RETURN(config.num_layers, fields.RequiredInt("num_hidden_layers", 1, kMaxProxyLayers));
+  ASSIGN_OR_RETURN(config.num_heads, fields.RequiredInt("num_attention_heads", 1, kMaxProxyExtent));
   if (config.hidden_size % config.num_heads != 0) {
     return fields.Bad("num_attention_heads", "a divisor of hidden_size (" + std::to_string(config.hidden_size) + ")");
   }
-  ASSIGN_OR_RETURN(config.intermediate_size, fields.RequiredInt("intermediate_size", 1, kMaxExtent));
-  ASSIGN_OR_RETURN(config.vocab_size, fields.RequiredInt("vocab_size", 1, kMaxExtent));
-  ASSIGN_OR_RETURN(config.max_position, fields.RequiredInt("max_position_embeddings", 3, kMaxExtent));
-  ASSIGN_OR_RETURN(config.type_vocab_size, fields.RequiredInt("type_vocab_size", 1, kMaxExtent));
+  ASSIGN_OR_RETURN(config.intermediate_size, fields.RequiredInt("intermediate_size", 1, kMaxProxyExtent));
+  ASSIGN_OR_RETURN(config.vocab_size, fields.RequiredInt("vocab_size", 1, kMaxProxyExtent));
+  ASSIGN_OR_RETURN(config.max_position, fields.RequiredInt("max_position_embeddings", 3, kMaxProxyExtent));
+  ASSIGN_OR_RETURN(config.type_vocab_size, fields.RequiredInt("type_vocab_size", 1, kMaxProxyExtent));
   ASSIGN_OR_RETURN(const auto eps, fields.Number("layer_norm_eps"));
   config.layer_norm_eps = static_cast<float>(eps.value_or(1e-12));  // a value too small for float becomes 0
   if (eps && (*eps > 1 || !(config.layer_norm_eps > 0)))
