@@ -171,6 +171,9 @@ struct Engine::Impl {
     if (!step_in_flight) return true;
     if (!step_computed && !parts.executor->Poll(result)) return false;
     if (!step_computed) {
+      // `now` is older than the Poll. If the engine's thread was held up in between, the executor has seen more time
+      // pass.
+      result.waited = std::min(result.waited, now - step_began);
       observer.Computed(result.waited);
       step_computed = true;
       step_ended = now;

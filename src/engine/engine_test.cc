@@ -263,6 +263,16 @@ TEST(Engine, ShuttingDownRefusesTheNewAndEndsTheOld) {
   EXPECT_EQ(w.outcomes.begin()->second.finish, FinishReason::kCancelled);
 }
 
+// The engine reads the clock before it asks the executor, which measures with a clock of its own.
+TEST(Engine, AStepHasNotWaitedLongerThanItWasInFlight) {
+  World w(64, 8, {}, {});
+  w.executor->set_held_up(kNsPerSecond);
+  ASSERT_TRUE(w.Submit({1, 2, 3}, 0, 4).ok());
+  w.Drain();
+  EXPECT_GT(w.engine->Stats().step_wait_total, 0);
+  EXPECT_LE(w.engine->Stats().step_wait_total, w.clock.Now());
+}
+
 TEST(Engine, AStopTokenEndsTheRequestAndIsNotDelivered) {
   World w(64, 8, {}, {});
   GenerationRequest request;
