@@ -33,7 +33,7 @@ they are asked for.
 The service is installed disabled: it needs a model, which
 /etc/loramux/serve.toml names.")
 # The program is stripped; its debug information goes to loramux-dbgsym.
-set(CPACK_STRIP_FILES TRUE)
+set(CPACK_STRIP_FILES FALSE)   # CPack strips what it takes the debug information from
 set(CPACK_DEBIAN_DEBUGINFO_PACKAGE ON)
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)   # loramux_<version>_<architecture>.deb

@@ -146,7 +146,7 @@ class Contents(Packages):
 
     def test_unit_waits_longer_than_the_server_drains(self):
         unit = (DEMO.parent / "deploy/systemd/loramux.service").read_text(encoding="utf-8")
-        drain = re.search(r"--drain-timeout SECONDS\n.*?Default: (\d+)\.", call(serving.LORAMUX, "serve", "--help"),
+        drain = re.search(r"--drain-timeout SECONDS\n.*?Default:\s+(\d+)\.", call(serving.LORAMUX, "serve", "--help"),
                           re.DOTALL).group(1)
         self.assertGreater(int(unit_setting(unit, "TimeoutStopSec")), int(drain))
 

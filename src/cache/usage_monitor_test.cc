@@ -27,9 +27,9 @@ TEST(UsageMonitor, LearnsHowSoonAdaptersAreVisitedAgain) {
     for (int second = 1; second <= 600; ++second) {
       now = second * kNsPerSecond;
       const std::size_t slot = again ? static_cast<std::size_t>(second % 20) : static_cast<std::size_t>(second);
-      monitor.Visit(slot, AdapterGeneration{slot + 1}, now);
+      monitor.Visit(slot, AdapterGeneration{static_cast<std::uint32_t>(slot + 1)}, now);
       for (std::size_t i = 0; i <= slot || (again && i < 20); ++i) {
-        monitor.SawNoVisit(monitor.Of(i, AdapterGeneration{i + 1}), now, kNsPerSecond);
+        monitor.SawNoVisit(monitor.Of(i, AdapterGeneration{static_cast<std::uint32_t>(i + 1)}), now, kNsPerSecond);
       }
       monitor.Learn(now, 30);
     }

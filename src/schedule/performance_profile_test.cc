@@ -379,7 +379,7 @@ TEST(PerformanceProfileTest, OtherShapesAreTold) {
   const Status status = CheckSameShape(measured, other, "FILE");
   ASSERT_FALSE(status.ok());
   EXPECT_NE(status.error().message.find("another shape"), std::string::npos);
-  EXPECT_NE(status.error().message.find("intermediate_size 512, not 1024"), std::string::npos)
+  EXPECT_NE(status.error().message.find("intermediate_size is 512, not 1024"), std::string::npos)
       << status.error().message;
 }
 
