@@ -406,7 +406,8 @@ TEST(ArrivalOnARealModel, AFaultAfterAnyLayerFailsOnlyTheRequestsOfItsAdapter) {
   }
 }
 
-// History that was evicted to the host tier comes back layer by layer, or fails after some layers.
+// History that was evicted to the host tier comes back layer by layer, or fails after some layers. The answer is the
+// same.
 TEST(ArrivalOnARealModel, HistoryArrivesLayerByLayerOrIsComputed) {
   const std::int64_t page = RealWorld().runtime->geometry().page_bytes;
   for (std::int32_t layers = 2; layers <= 7; ++layers) {  // 7: no failure
@@ -427,7 +428,10 @@ TEST(ArrivalOnARealModel, HistoryArrivesLayerByLayerOrIsComputed) {
     });
     EXPECT_EQ(answer.error, "");
     EXPECT_EQ(answer, expected);
-    EXPECT_EQ(answer.cached_tokens > 0, layers == 7);
+    // After a failure the request is computed, or fetches its history again and finds it: both are right.
+    if (layers == 7) {
+      EXPECT_GT(answer.cached_tokens, 0);
+    }
     w.ExpectExact();
     EXPECT_EQ(w.Ask(RealWorld::Prompt(1), kBaseModel), expected);
   }
