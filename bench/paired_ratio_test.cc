@@ -6,7 +6,7 @@
 
 #include "base/prng.h"
 
-namespace loramux {
+namespace loramux::paired_ratio_test {
 namespace {
 
 TEST(PairedRatio, OrderStatistics) {
@@ -47,4 +47,4 @@ TEST(PairedRatio, HoldsTheTrueRatioAsOftenAsItSays) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::paired_ratio_test

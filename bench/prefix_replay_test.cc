@@ -3,7 +3,7 @@
 #include "base/prng.h"
 #include "cache/eviction_policy.h"
 
-namespace loramux {
+namespace loramux::prefix_replay_test {
 namespace {
 
 load::Trace TraceOf(std::vector<std::vector<std::int64_t>> prompts) {
@@ -87,4 +87,4 @@ TEST(Replay, NoPolicyFindsMoreThanTheFutureAllows) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::prefix_replay_test

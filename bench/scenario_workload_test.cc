@@ -10,7 +10,7 @@
 #include "formats/adapter_config.h"
 #include "formats/model_config.h"
 
-namespace loramux {
+namespace loramux::scenario_workload_test {
 namespace {
 
 const std::filesystem::path kDemo = std::filesystem::path(LORAMUX_SOURCE_DIR) / "demo";
@@ -148,4 +148,4 @@ TEST(AdapterCopies, EveryCopyIsAnotherAdapter) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::scenario_workload_test

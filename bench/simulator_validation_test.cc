@@ -7,7 +7,7 @@
 #include "bench/validation_run.h"
 #include "tools/bench/text_file.h"
 
-namespace loramux {
+namespace loramux::simulator_validation_test {
 namespace {
 
 TEST(ValidationWorkloadTest, ArrivalsAndLengthsAsAsked) {
@@ -201,4 +201,4 @@ TEST(ValidationReportTest, CountsFiguresOutsideTheirBounds) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::simulator_validation_test

@@ -21,6 +21,9 @@ target_compile_definitions(loramux_options INTERFACE SPDLOG_FMT_EXTERNAL)
 if(LORAMUX_SANITIZE)
   target_compile_options(loramux_options INTERFACE -fsanitize=${LORAMUX_SANITIZE} -fno-omit-frame-pointer
                          -fno-sanitize-recover=all)
+  if(LORAMUX_SANITIZE_EXCEPT)
+    target_compile_options(loramux_options INTERFACE -fno-sanitize=${LORAMUX_SANITIZE_EXCEPT})
+  endif()
   target_link_options(loramux_options INTERFACE -fsanitize=${LORAMUX_SANITIZE})
 endif()
 if(LORAMUX_BUILD_FUZZERS)
@@ -30,7 +33,7 @@ if(LORAMUX_BUILD_FUZZERS)
 endif()
 
 # One precompiled header serves every target, and one more with GoogleTest every test: parsing the standard library, fmt
-# and spdlog is half of what most units cost. Units include what they use all the same; the fuzz preset builds without.
+# and spdlog is half of what most units cost. Units include what they use all the same: `make test-all` builds without.
 add_library(loramux_headers OBJECT "${CMAKE_SOURCE_DIR}/cmake/precompiled.cc")
 target_link_libraries(loramux_headers PRIVATE loramux_options spdlog::spdlog fmt::fmt)
 set(LORAMUX_SHARED_HEADERS <algorithm> <array> <chrono> <cstdint> <filesystem> <functional> <map> <memory> <optional> <span>
@@ -41,13 +44,19 @@ function(loramux_share_headers target)
   target_precompile_headers(${target} REUSE_FROM loramux_headers)
 endfunction()
 # Several units of a target compiled as one: half the time for a whole build, some seconds more for a change of one
-# file. Names in unnamed namespaces must then differ within a target. The presets debug and fuzz build without.
-option(LORAMUX_UNITY_BUILD "Compile several units of a library as one" OFF)
+# file. Names in unnamed namespaces must then differ within a target; a test has a namespace of its own,
+# loramux::<file>. The preset debug and `make test-all` also build without.
+option(LORAMUX_UNITY_BUILD "Compile several units of a target as one" OFF)
 function(loramux_unity_build target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${LORAMUX_UNITY_BUILD} UNITY_BUILD_BATCH_SIZE 6)
   if(LORAMUX_UNITY_BUILD)   # GCC takes the units for headers, where such types would be an error
     target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
   endif()
+endfunction()
+# For code that runs for every token. GCC 12 may crash where units use a precompiled header of a lower level.
+function(loramux_optimise_hot target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O3> $<$<CONFIG:RelWithDebInfo>:-O2>)
+  set_target_properties(${target} PROPERTIES DISABLE_PRECOMPILE_HEADERS ON)
 endfunction()
 # For tests, and for code that runs once a command. (Not -Os: it makes the precompiled header invalid.)
 function(loramux_optimise_little target)
@@ -78,9 +87,7 @@ function(loramux_library room)
     endif()
   endforeach()
   add_library(loramux_${room} STATIC ${ARG_SOURCES})
-  if(LORAMUX_BUILD_FUZZERS)   # only what a fuzzer links
-    set_target_properties(loramux_${room} PROPERTIES EXCLUDE_FROM_ALL TRUE)
-  endif()
+  set_target_properties(loramux_${room} PROPERTIES EXCLUDE_FROM_ALL TRUE)   # only what a program or a test links
   list(TRANSFORM ARG_DEPS PREPEND loramux_)
   target_link_libraries(loramux_${room} PUBLIC loramux_options ${ARG_DEPS} PRIVATE ${ARG_LINK})
   loramux_unity_build(loramux_${room})
@@ -130,6 +137,7 @@ function(loramux_test name)
     target_precompile_headers(${name} REUSE_FROM loramux_test_headers)
   endif()
   loramux_optimise_little(${name})
+  loramux_unity_build(${name})
   # GoogleTest's assertions after an `if`; in a precompiled header they no longer count as a system's.
   target_compile_options(${name} PRIVATE -Wno-dangling-else)
   target_compile_definitions(${name} PRIVATE LORAMUX_SOURCE_DIR="${CMAKE_SOURCE_DIR}")

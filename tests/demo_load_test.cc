@@ -7,7 +7,7 @@
 #include "cache/cache_regime.h"
 #include "tests/demo_world.h"
 
-namespace loramux::demo {
+namespace loramux::demo::demo_load_test {
 namespace {
 
 RuntimeOptions Roomy() {
@@ -279,4 +279,4 @@ TEST_F(DemoLoad, CancelledRequestsDoNoHarm) {
 }
 
 }  // namespace
-}  // namespace loramux::demo
+}  // namespace loramux::demo::demo_load_test

@@ -17,7 +17,7 @@
 #include "model/model.h"
 #include "tensor/aligned_buffer.h"
 
-namespace loramux {
+namespace loramux::golden_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -347,4 +347,4 @@ INSTANTIATE_TEST_SUITE_P(Models, GoldenTest, ::testing::ValuesIn(AllParams()), [
 });
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::golden_test

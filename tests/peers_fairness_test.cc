@@ -12,7 +12,7 @@
 #include "engine/modeled_executor.h"
 #include "tests/demo_world.h"
 
-namespace loramux::demo {
+namespace loramux::demo::peers_fairness_test {
 namespace {
 
 template <typename T>
@@ -217,4 +217,4 @@ TEST_F(Peers, Point8_AFloodOverManyAdapters) { ExpectFair("many adapters", 16000
 TEST_F(Peers, Point8_AFloodThatFillsTheMemory) { ExpectFair("full memory", 1600, {kFlood, 150, 150}); }
 
 }  // namespace
-}  // namespace loramux::demo
+}  // namespace loramux::demo::peers_fairness_test

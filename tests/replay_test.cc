@@ -12,7 +12,7 @@
 #include "formats/file.h"
 #include "tests/demo_world.h"
 
-namespace loramux::demo {
+namespace loramux::demo::replay_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -574,4 +574,4 @@ TEST_F(NotARun, NothingThatTheStepsSayEndsTheProcess) {
 }
 
 }  // namespace
-}  // namespace loramux::demo
+}  // namespace loramux::demo::replay_test

@@ -216,7 +216,8 @@ void AddRuntimeFlags(CommandLine& line, RuntimeFlags& flags) {
             .target = &flags.lora_dtype,
             .unit = "DTYPE",
             .group = adapters,
-            .help = "Type of adapter weights in memory: auto (as in the file), f32, bf16 or f16"});
+            .help = "Type of adapter weights in memory: auto (the narrower of the file's and the model's), f32, bf16 "
+                    "or f16"});
   line.Add({.names = "--lora-variant",
             .target = &flags.lora_variant,
             .unit = "NAME",

@@ -8,7 +8,7 @@
 
 #include "formats/file.h"
 
-namespace loramux {
+namespace loramux::allowed_roots_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -64,4 +64,4 @@ TEST_F(AllowedRootsTest, NothingIsAllowedWithoutRoots) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::allowed_roots_test

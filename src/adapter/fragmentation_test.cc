@@ -12,7 +12,7 @@
 #include "base/prng.h"
 #include "memory/page_geometry.h"
 
-namespace loramux {
+namespace loramux::fragmentation_test {
 namespace {
 
 constexpr int kCycles = 10'000;
@@ -222,4 +222,4 @@ TEST(Fragmentation, TenThousandLoadsFailNeverAndWasteLittleOnLlama2_7B) { RunCyc
 TEST(Fragmentation, TenThousandLoadsFailNeverAndWasteLittleOnLlama3_8B) { RunCycles("Llama-3-8B", kLlama3_8B); }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::fragmentation_test

@@ -7,7 +7,7 @@
 
 #include "base/prng.h"
 
-namespace loramux {
+namespace loramux::journal_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -368,4 +368,4 @@ TEST(Journal, GoesOnWhenTheDiskDoes) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::journal_test

@@ -9,7 +9,7 @@
 #include "base/prng.h"
 #include "memory/page_geometry.h"
 
-namespace loramux {
+namespace loramux::layout_test {
 namespace {
 
 ModelConfig Shape(std::int64_t hidden, std::int64_t layers, std::int64_t heads, std::int64_t kv_heads, std::int64_t ffn,
@@ -258,4 +258,4 @@ TEST(ChooseAdapterDType, NeverWiderThanTheBase) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::layout_test

@@ -1,6 +1,6 @@
 #include "adapter/residency.h"
 
-namespace loramux {
+namespace loramux::residency_test {
 namespace {
 
 std::shared_ptr<const AdapterVersion> MakeVersion(std::uint32_t generation, std::int64_t pages) {
@@ -229,4 +229,4 @@ TEST(ResidencyDeathTest, APinnedAdapterIsNeverEvicted) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::residency_test

@@ -10,7 +10,7 @@
 
 #include "formats/adapter_config.h"
 
-namespace loramux {
+namespace loramux::transfer_test {
 namespace {
 
 constexpr std::size_t kPageBytes = 64;
@@ -324,4 +324,4 @@ TEST(AdapterLayout, LayerPagesHoldAllRowsOfTheLayers) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::transfer_test

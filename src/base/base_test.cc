@@ -7,7 +7,7 @@
 #include "base/prng.h"
 #include "base/result.h"
 
-namespace loramux {
+namespace loramux::base_test {
 namespace {
 
 Result<int> Half(int x) {
@@ -89,4 +89,4 @@ TEST(OsClock, DoesNotGoBack) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::base_test

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <spdlog/sinks/ostream_sink.h>
 
-namespace loramux {
+namespace loramux::log_test {
 namespace {
 
 using testing::EndsWith;
@@ -82,4 +82,4 @@ TEST(Log, UnknownFormatIsNamed) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::log_test

@@ -6,7 +6,7 @@
 
 #include "base/prng.h"
 
-namespace loramux {
+namespace loramux::adapter_arrival_histogram_test {
 namespace {
 
 constexpr AdapterGeneration kAdapter{7};
@@ -136,4 +136,4 @@ TEST(AdapterArrivalHistogram, WhoIsExpectedFirstComesFirstUntilSettledOrUsed) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::adapter_arrival_histogram_test

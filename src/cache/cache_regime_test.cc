@@ -5,7 +5,7 @@
 
 #include "cache/eviction_policy.h"
 
-namespace loramux {
+namespace loramux::cache_regime_test {
 namespace {
 
 TEST(CacheRegime, EachHasAPolicyAndANameOfItsOwn) {
@@ -55,4 +55,4 @@ TEST(CacheRegime, UnknownNameListsTheValidOnes) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::cache_regime_test

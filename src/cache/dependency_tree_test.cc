@@ -7,7 +7,7 @@
 
 #include "base/prng.h"
 
-namespace loramux {
+namespace loramux::dependency_tree_test {
 namespace {
 
 constexpr std::int64_t kPageTokens = 4;
@@ -635,4 +635,4 @@ TEST(DependencyTree, LearnsHowIdlePagesAreUsedAgain) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::dependency_tree_test

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace loramux {
+namespace loramux::eviction_policy_test {
 namespace {
 
 std::unique_ptr<EvictionPolicy> Make(std::string_view name) { return std::move(MakeEvictionPolicy(name)).value(); }
@@ -250,4 +250,4 @@ TEST(EvictionPolicy, LoramuxKeepsWhatIsDearForItsPages) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::eviction_policy_test

@@ -7,7 +7,7 @@
 
 #include "base/prng.h"
 
-namespace loramux {
+namespace loramux::kv_eviction_plan_test {
 namespace {
 
 constexpr std::int64_t kPageTokens = 4;
@@ -404,4 +404,4 @@ TEST(KvEvictionPlan, APieceOfAWalkIsBoundedByWhatItLooksAt) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::kv_eviction_plan_test

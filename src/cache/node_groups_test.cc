@@ -5,7 +5,7 @@
 
 #include "base/prng.h"
 
-namespace loramux {
+namespace loramux::node_groups_test {
 namespace {
 
 std::vector<std::uint32_t> Group(const NodeGroups& groups, std::uint32_t key) {
@@ -60,4 +60,4 @@ TEST(NodeGroups, AgreesWithATrivialModelUnderRandomUse) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::node_groups_test

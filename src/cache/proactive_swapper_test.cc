@@ -7,7 +7,7 @@
 #include "base/prng.h"
 #include "cache/kv_tiers.h"
 
-namespace loramux {
+namespace loramux::proactive_swapper_test {
 namespace {
 
 using Memory = ProactiveSwapper::Memory;
@@ -335,4 +335,4 @@ TEST(ProactiveSwapper, RandomUseKeepsTheTreeInOrder) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::proactive_swapper_test

@@ -5,7 +5,7 @@
 #include "base/prng.h"
 #include "cache/eviction_policy.h"
 
-namespace loramux {
+namespace loramux::reload_costs_test {
 namespace {
 
 constexpr ReloadFrom kHost = ReloadFrom::kHost, kDisk = ReloadFrom::kDisk, kComputation = ReloadFrom::kComputation;
@@ -120,4 +120,4 @@ TEST(ReloadCosts, PoliciesWeighWhatWasMeasured) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::reload_costs_test

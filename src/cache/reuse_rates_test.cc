@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace loramux {
+namespace loramux::reuse_rates_test {
 namespace {
 
 constexpr TimeNs kSecond = kNsPerSecond;
@@ -114,4 +114,4 @@ TEST(ReuseRates, ThatWereLearnedDoNotDependOnHowLongIsRemembered) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::reuse_rates_test

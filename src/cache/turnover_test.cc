@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace loramux {
+namespace loramux::turnover_test {
 namespace {
 
 constexpr TimeNs kTenth = kNsPerSecond / 10;
@@ -49,4 +49,4 @@ TEST(Turnover, AQuietTimeCountsForLittle) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::turnover_test

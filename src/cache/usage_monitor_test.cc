@@ -2,7 +2,7 @@
 
 #include "cache/eviction_policy.h"
 
-namespace loramux {
+namespace loramux::usage_monitor_test {
 namespace {
 
 TEST(UsageMonitor, HalfOfTheVisitsAreForgottenInAHalfLife) {
@@ -71,4 +71,4 @@ TEST(UsageMonitor, ProbabilityInBatch) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::usage_monitor_test

@@ -5,7 +5,7 @@
 
 #include "engine/engine_world_for_test.h"
 
-namespace loramux {
+namespace loramux::adapter_lifecycle_test {
 namespace {
 
 struct World : EngineWorld {
@@ -360,4 +360,4 @@ TEST(AdapterLifecycle, FuzzEveryRequestRunsWithTheGenerationItResolved) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::adapter_lifecycle_test

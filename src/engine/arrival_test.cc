@@ -8,7 +8,7 @@
 #include "engine/engine_world_for_test.h"
 #include "engine/runtime.h"
 
-namespace loramux {
+namespace loramux::arrival_test {
 namespace {
 
 constexpr std::int64_t kAdapterPages = 8;
@@ -464,4 +464,4 @@ TEST(ArrivalOnARealModel, StoppingInTheMiddleEnds) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::arrival_test

@@ -2,7 +2,7 @@
 // of demand.
 #include "engine/engine_world_for_test.h"
 
-namespace loramux {
+namespace loramux::engine_history_test {
 namespace {
 
 using World = AdapterWorld;
@@ -473,4 +473,4 @@ TEST(Engine, HistoryStaysForTheOtherNameOfItsContent) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::engine_history_test

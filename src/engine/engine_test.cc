@@ -2,7 +2,7 @@
 // executor is tested in tests/.
 #include "engine/engine_world_for_test.h"
 
-namespace loramux {
+namespace loramux::engine_test {
 namespace {
 
 using World = AdapterWorld;
@@ -366,4 +366,4 @@ TEST(Engine, SnapshotOnRequest) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::engine_test

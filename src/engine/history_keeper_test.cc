@@ -8,7 +8,7 @@
 
 #include "base/wait_until_for_test.h"
 
-namespace loramux {
+namespace loramux::history_keeper_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -77,4 +77,4 @@ TEST_F(HistoryKeeperTest, AFolderThatIsGoneFailsNothing) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::history_keeper_test

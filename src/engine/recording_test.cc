@@ -7,7 +7,7 @@
 
 #include "engine/engine_world_for_test.h"
 
-namespace loramux {
+namespace loramux::recording_test {
 namespace {
 
 // ---------------------------------------------------------------- The file
@@ -351,4 +351,4 @@ TEST(FlightRecorder, EndsAtItsLargestSize) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::recording_test

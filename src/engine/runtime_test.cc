@@ -8,7 +8,7 @@
 
 #include "base/prng.h"
 
-namespace loramux {
+namespace loramux::runtime_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -167,4 +167,4 @@ TEST(Runtime, MemoryThatHoldsNoPageIsRefused) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::runtime_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace loramux {
+namespace loramux::step_load_test {
 namespace {
 
 AdapterResidency AdapterOfRank(std::int32_t rank) {
@@ -50,4 +50,4 @@ TEST(StepLoadTest, NothingFromAnEmptyBatch) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::step_load_test

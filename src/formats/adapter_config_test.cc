@@ -10,7 +10,7 @@
 
 #include "formats/test_files.h"
 
-namespace loramux {
+namespace loramux::adapter_config_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -385,4 +385,4 @@ TEST_F(RealAdapterTest, JudgesEveryConfigurationOfTheSurvey) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::adapter_config_test

@@ -10,7 +10,7 @@
 
 #include "formats/adapter_config.h"
 
-namespace loramux {
+namespace loramux::adapter_golden_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -113,4 +113,4 @@ TEST(AdapterGoldenTest, RefusesByName) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::adapter_golden_test

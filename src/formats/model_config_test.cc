@@ -6,7 +6,7 @@
 
 #include "formats/test_files.h"
 
-namespace loramux {
+namespace loramux::model_config_test {
 namespace {
 
 using nlohmann::json;
@@ -221,4 +221,4 @@ TEST(ModelConfigTest, EndOfSequenceTokens) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::model_config_test

@@ -7,7 +7,7 @@
 
 #include "formats/test_files.h"
 
-namespace loramux {
+namespace loramux::safetensors_test {
 namespace {
 
 using testing::HasSubstr;
@@ -207,4 +207,4 @@ TEST_F(ShardsTest, NamesPickledWeights) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::safetensors_test

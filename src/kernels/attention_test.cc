@@ -6,7 +6,7 @@
 #include "kernels/kernel_test_support.h"
 #include "tensor/aligned_buffer.h"
 
-namespace loramux {
+namespace loramux::attention_test {
 namespace {
 
 class AttentionTest : public KernelTest {};
@@ -202,4 +202,4 @@ TEST_P(AttentionTest, SoftmaxDoesNotOverflow) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::attention_test

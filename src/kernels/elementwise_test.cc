@@ -4,7 +4,7 @@
 
 #include "kernels/kernel_test_support.h"
 
-namespace loramux {
+namespace loramux::elementwise_test {
 namespace {
 
 class ElementwiseTest : public KernelTest {};
@@ -109,4 +109,4 @@ TEST_P(ElementwiseTest, RespectsStrides) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::elementwise_test

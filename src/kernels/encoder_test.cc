@@ -4,7 +4,7 @@
 
 #include "kernels/kernel_test_support.h"
 
-namespace loramux {
+namespace loramux::encoder_test {
 namespace {
 
 class EncoderTest : public KernelTest {};
@@ -95,4 +95,4 @@ TEST_P(EncoderTest, EveryRowSeesEveryRow) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::encoder_test

@@ -6,7 +6,7 @@
 #include "kernels/kernel_test_support.h"
 #include "tensor/aligned_buffer.h"
 
-namespace loramux {
+namespace loramux::lora_test {
 namespace {
 
 class LoraTest : public KernelTest {};
@@ -169,4 +169,4 @@ TEST_P(LoraTest, ProjectionsTogetherEqualProjectionsApart) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::lora_test

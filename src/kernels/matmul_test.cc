@@ -5,7 +5,7 @@
 
 #include "kernels/kernel_test_support.h"
 
-namespace loramux {
+namespace loramux::matmul_test {
 namespace {
 
 class MatMulTest : public KernelTest {};
@@ -135,4 +135,4 @@ TEST(PackedMatrix, PanelSlotIsAPermutation) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::matmul_test

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <thread>
 
-namespace loramux {
+namespace loramux::thread_pool_test {
 namespace {
 
 class ThreadPoolTest : public testing::TestWithParam<int> {};
@@ -90,4 +90,4 @@ TEST(ThreadPool, DestructionOfAnIdlePoolReturns) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::thread_pool_test

@@ -6,7 +6,7 @@
 
 #include "base/prng.h"
 
-namespace loramux {
+namespace loramux::page_pool_test {
 namespace {
 
 std::unique_ptr<PagePool> MakePool(std::int64_t pages, std::int64_t page_bytes = 128) {
@@ -87,4 +87,4 @@ TEST(PagePool, FuzzAgainstModel) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::page_pool_test

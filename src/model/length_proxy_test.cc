@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-namespace loramux {
+namespace loramux::length_proxy_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -163,4 +163,4 @@ TEST(LengthProxy, ErrorsNameTheFile) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::length_proxy_test

@@ -46,7 +46,7 @@ void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memo
 void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 
-namespace loramux {
+namespace loramux::model_test {
 namespace {
 
 using Tokens = std::vector<TokenId>;
@@ -393,4 +393,4 @@ TEST(UsesRopeLength, OnlyDynamicScalingBeyondTheMaximum) {
 TEST(ModelLoad, MissingDirectoryIsAnError) { EXPECT_FALSE(Model::Load("/nonexistent/model", nullptr).ok()); }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::model_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace loramux {
+namespace loramux::rope_test {
 namespace {
 
 // The expected numbers of this file were computed by LlamaRotaryEmbedding of transformers 5.23 with torch 2.15.
@@ -148,4 +148,4 @@ TEST(RopeTable, RowsDoNotDependOnTheOrderOfQuestions) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::rope_test

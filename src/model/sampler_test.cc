@@ -10,7 +10,7 @@
 
 #include "base/prng.h"
 
-namespace loramux {
+namespace loramux::sampler_test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -471,4 +471,4 @@ TEST_F(SamplerTest, ScratchIsNotReallocated) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::sampler_test

@@ -11,7 +11,7 @@
 #include "base/prng.h"
 #include "tensor/half_float.h"
 
-namespace loramux {
+namespace loramux::weights_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -332,4 +332,4 @@ TEST(RandomModelWeights, FitTheConfigurationAndFollowTheSeed) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::weights_test

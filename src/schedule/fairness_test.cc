@@ -7,7 +7,7 @@
 
 #include "base/prng.h"
 
-namespace loramux {
+namespace loramux::fairness_test {
 namespace {
 
 // A TenantCounters without a scheduler, and its requests.
@@ -360,4 +360,4 @@ TEST(Fairness, Flags) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::fairness_test

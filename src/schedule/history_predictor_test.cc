@@ -13,7 +13,7 @@
 #include "base/prng.h"
 #include "schedule/hint_predictor.h"
 
-namespace loramux {
+namespace loramux::history_predictor_test {
 namespace {
 
 LengthQuery Query(std::string_view adapter, std::int32_t prompt = 100, std::int32_t most = 100000) {
@@ -319,4 +319,4 @@ TEST(HistoryPredictor, OnAConversationTrace) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::history_predictor_test

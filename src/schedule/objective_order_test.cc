@@ -11,7 +11,7 @@
 
 #include "base/prng.h"
 
-namespace loramux {
+namespace loramux::objective_order_test {
 namespace {
 
 constexpr TimeNs kObjective = 20 * kNsPerSecond, kMargin = kObjective / 20, kAgeBound = 100 * kNsPerSecond;
@@ -403,4 +403,4 @@ TEST(ObjectiveOrder, IsDeterministicAndLosesNobody) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::objective_order_test

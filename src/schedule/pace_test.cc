@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace loramux {
+namespace loramux::pace_test {
 namespace {
 
 constexpr TimeNs kTenth = kNsPerSecond / 10;
@@ -55,4 +55,4 @@ TEST(Pace, WhatIsNoneIsRefusedWithItsLine) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::pace_test

@@ -6,7 +6,7 @@
 
 #include "schedule/service_times.h"
 
-namespace loramux {
+namespace loramux::performance_model_test {
 namespace {
 
 StepLoad MixedLoad() {
@@ -171,4 +171,4 @@ TEST(PerformanceModelTest, HowManyStepsAgoTheLastPromptWas) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::performance_model_test

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-namespace loramux {
+namespace loramux::performance_profile_test {
 namespace {
 
 using nlohmann::json;
@@ -392,4 +392,4 @@ TEST(PerformanceProfileTest, FilesThatAreNone) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::performance_profile_test

@@ -6,7 +6,7 @@
 #include "base/prng.h"
 #include "schedule/scheduler.h"
 
-namespace loramux {
+namespace loramux::plan_golden_test {
 namespace {
 
 // Digests of all plans of all loads below. A faster planner must not change them; update them only with a change of
@@ -381,4 +381,4 @@ INSTANTIATE_TEST_SUITE_P(All, PlanOfRegime, testing::ValuesIn(CacheRegimes().beg
                          });
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::plan_golden_test

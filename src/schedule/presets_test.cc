@@ -9,7 +9,7 @@
 #include "schedule/oracle_predictor.h"
 #include "schedule/performance_model.h"
 
-namespace loramux {
+namespace loramux::presets_test {
 namespace {
 
 TEST(Presets, NameThingsThatExist) {
@@ -121,4 +121,4 @@ TEST(PerformanceModel, WeightsAreReadOnceHoweverLittleIsComputed) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::presets_test

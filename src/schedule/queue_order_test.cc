@@ -9,7 +9,7 @@
 #include "base/prng.h"
 #include "schedule/scheduler.h"
 
-namespace loramux {
+namespace loramux::queue_order_test {
 namespace {
 
 // Predicts the hint of the request, and records what it observes.
@@ -371,4 +371,4 @@ TEST(QueueOrder, RandomLoadsEnd) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::queue_order_test

@@ -5,7 +5,7 @@
 
 #include "schedule/scheduler_world_for_test.h"
 
-namespace loramux {
+namespace loramux::scheduler_memory_test {
 namespace {
 
 using World = SchedulerWorld;
@@ -456,4 +456,4 @@ TEST(Scheduler, VisitsAreRememberedForAsLongAsWhatIsIdleStays) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::scheduler_memory_test

@@ -1,6 +1,6 @@
 #include "schedule/scheduler_world_for_test.h"
 
-namespace loramux {
+namespace loramux::scheduler_test {
 namespace {
 
 using World = SchedulerWorld;
@@ -580,4 +580,4 @@ TEST(Scheduler, WeightsDivideTheSeats) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::scheduler_test

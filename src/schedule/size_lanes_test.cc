@@ -6,7 +6,7 @@
 
 #include "base/prng.h"
 
-namespace loramux {
+namespace loramux::size_lanes_test {
 namespace {
 
 double SumOfSquares(std::span<const double> values) {
@@ -188,4 +188,4 @@ TEST(SizeLanes, QuotasCountThePrefillThatAProfileKnows) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::size_lanes_test

@@ -8,7 +8,7 @@
 #include "schedule/merge_runs.h"
 #include "schedule/plan.h"
 
-namespace loramux {
+namespace loramux::sorting_test {
 namespace {
 
 TEST(Heap, FuzzAgainstASortedVector) {
@@ -90,4 +90,4 @@ TEST(SortByAdapter, SortsStablyByGenerationsOfAnySize) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::sorting_test

@@ -7,7 +7,7 @@
 
 #include <gmock/gmock.h>
 
-namespace loramux {
+namespace loramux::access_test {
 namespace {
 
 using testing::HasSubstr;
@@ -137,4 +137,4 @@ TEST(QuotaTable, TheMostSpecificEntryCounts) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::access_test

@@ -15,7 +15,7 @@
 #include "server/bearer_key.h"
 #include "server/model_listing.h"
 
-namespace loramux {
+namespace loramux::adapter_admin_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -310,4 +310,4 @@ TEST(BearerKey, ReadsAndCompares) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::adapter_admin_test

@@ -9,7 +9,7 @@
 
 #include "base/prng.h"
 
-namespace loramux {
+namespace loramux::admission_test {
 namespace {
 
 using testing::HasSubstr;
@@ -190,4 +190,4 @@ TEST(Admission, RandomUseOnManyThreadsAddsUp) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::admission_test

@@ -9,7 +9,7 @@
 #include "server/length_guesser.h"
 #include "server/server_fixture.h"
 
-namespace loramux {
+namespace loramux::completion_job_test {
 namespace {
 
 using testing::ElementsAre;
@@ -352,4 +352,4 @@ TEST(ChatPrompt, CutsAfterTheFinalMessage) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::completion_job_test

@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-namespace loramux {
+namespace loramux::cors_test {
 namespace {
 
 using testing::ElementsAre;
@@ -38,4 +38,4 @@ TEST(Cors, AnyOrigin) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::cors_test

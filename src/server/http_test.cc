@@ -15,7 +15,7 @@
 #include "server/http_exchange.h"
 #include "server/http_server.h"
 
-namespace loramux {
+namespace loramux::http_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -480,4 +480,4 @@ TEST_F(HttpTest, ManyThreadsManyConnections) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::http_test

@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-namespace loramux {
+namespace loramux::json_reader_test {
 namespace {
 
 using testing::HasSubstr;
@@ -107,4 +107,4 @@ TEST(FieldReader, TheFirstErrorSticksAndNullIsAbsent) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::json_reader_test

@@ -9,7 +9,7 @@
 #include "server/server.h"
 #include "server/server_fixture.h"
 
-namespace loramux {
+namespace loramux::metrics_http_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -167,4 +167,4 @@ TEST_F(MetricsHttp, TracesAreContinued) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::metrics_http_test

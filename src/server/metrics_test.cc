@@ -9,7 +9,7 @@
 #include "server/metrics_page_for_test.h"
 #include "server/metrics_service.h"
 
-namespace loramux {
+namespace loramux::metrics_test {
 namespace {
 
 using testing::HasSubstr;
@@ -376,4 +376,4 @@ TEST(MetricsService, ProcessIsMeasured) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::metrics_test

@@ -4,7 +4,7 @@
 
 #include "server/json_reader.h"
 
-namespace loramux {
+namespace loramux::model_listing_test {
 namespace {
 
 Json Parse(const std::string& text) {
@@ -41,4 +41,4 @@ TEST(ModelListing, CardsOfBaseAndAdapters) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::model_listing_test

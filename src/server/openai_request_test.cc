@@ -4,7 +4,7 @@
 
 #include "server/json_reader.h"
 
-namespace loramux {
+namespace loramux::openai_request_test {
 namespace {
 
 using testing::ElementsAre;
@@ -309,4 +309,4 @@ TEST(OpenAiRequest, TheBodyMustBeAnObject) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::openai_request_test

@@ -6,7 +6,7 @@
 
 #include "server/json_reader.h"
 
-namespace loramux {
+namespace loramux::openai_response_test {
 namespace {
 
 const ResponseHead kChatHead{Endpoint::kChat, "chatcmpl-1", 1700000000, "sql"};
@@ -112,4 +112,4 @@ TEST(OpenAiResponse, Errors) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::openai_response_test

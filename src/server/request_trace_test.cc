@@ -5,7 +5,7 @@
 
 #include "base/prng.h"
 
-namespace loramux {
+namespace loramux::request_trace_test {
 namespace {
 
 using testing::Contains;
@@ -94,4 +94,4 @@ TEST(RequestTrace, IgnoresMalformedTraceStates) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::request_trace_test

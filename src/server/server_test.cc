@@ -10,7 +10,7 @@
 #include "server/http_client.h"
 #include "server/server_fixture.h"
 
-namespace loramux {
+namespace loramux::server_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -452,4 +452,4 @@ TEST_F(ServerTest, QuotasHoldUntilTheAnswerEnds) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::server_test

@@ -3,7 +3,7 @@
 #include "server/json_reader.h"
 #include "server/server_fixture.h"
 
-namespace loramux {
+namespace loramux::text_routes_test {
 namespace {
 
 class TextRoutesTest : public testing::Test {
@@ -53,4 +53,4 @@ TEST_F(TextRoutesTest, Errors) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::text_routes_test

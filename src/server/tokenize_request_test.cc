@@ -4,7 +4,7 @@
 
 #include "server/json_reader.h"
 
-namespace loramux {
+namespace loramux::tokenize_request_test {
 namespace {
 
 using testing::ElementsAre;
@@ -87,4 +87,4 @@ TEST(TokenizeRequest, Responses) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::tokenize_request_test

@@ -10,7 +10,7 @@
 #include "simulate/simulated_transfer.h"
 #include "simulate/slo_search.h"
 
-namespace loramux {
+namespace loramux::models_test {
 namespace {
 
 TEST(EventQueue, TimeThenKindThenSequence) {
@@ -200,4 +200,4 @@ TEST(SloSearch, AnObjectiveNeedsARequestThatFits) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::models_test

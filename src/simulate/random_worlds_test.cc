@@ -10,7 +10,7 @@
 #include "simulate/plan_checker_for_test.h"
 #include "simulate/random_world_for_test.h"
 
-namespace loramux {
+namespace loramux::random_worlds_test {
 namespace {
 
 // A sanitizer makes everything many times slower, so fewer seeds are used.
@@ -132,4 +132,4 @@ INSTANTIATE_TEST_SUITE_P(Presets, RandomWorlds, testing::ValuesIn(PresetNames())
 });
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::random_worlds_test

@@ -9,7 +9,7 @@
 #include "base/prng.h"
 #include "simulate/summary.h"
 
-namespace loramux {
+namespace loramux::simulation_test {
 namespace {
 
 constexpr std::int64_t kMiB = 1 << 20;
@@ -505,4 +505,4 @@ TEST(Summary, HistogramIsWithinOnePercent) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::simulation_test

@@ -11,7 +11,7 @@
 #include "simulate/distributions.h"
 #include "simulate/trace_reader.h"
 
-namespace loramux {
+namespace loramux::workload_test {
 namespace {
 
 double Seconds(TimeNs time) { return static_cast<double>(time) / static_cast<double>(kNsPerSecond); }
@@ -329,4 +329,4 @@ TEST(Workload, BadOptionsAreErrors) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::workload_test

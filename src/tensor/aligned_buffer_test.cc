@@ -1,6 +1,6 @@
 #include "tensor/aligned_buffer.h"
 
-namespace loramux {
+namespace loramux::aligned_buffer_test {
 namespace {
 
 TEST(AlignedBuffer, StartsAtACacheLine) {
@@ -24,4 +24,4 @@ TEST(AlignedBuffer, ReserveKeepsMemoryThatIsLargeEnough) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::aligned_buffer_test

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <limits>
 
-namespace loramux {
+namespace loramux::half_float_test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -75,4 +75,4 @@ TEST(HalfFloat, ArraysMayBeUnaligned) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::half_float_test

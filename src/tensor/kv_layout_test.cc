@@ -1,6 +1,6 @@
 #include "tensor/kv_layout.h"
 
-namespace loramux {
+namespace loramux::kv_layout_test {
 namespace {
 
 KvLayout Example() {
@@ -45,4 +45,4 @@ TEST(KvLayout, ValidateNamesWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::kv_layout_test

@@ -11,7 +11,7 @@
 #include "text/chat_template.h"
 #include "text/sha256_for_test.h"
 
-namespace loramux {
+namespace loramux::chat_template_golden_test {
 namespace {
 
 using json = nlohmann::ordered_json;
@@ -149,4 +149,4 @@ TEST(ChatTemplateGolden, Snippets) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::chat_template_golden_test

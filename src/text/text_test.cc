@@ -14,7 +14,7 @@
 #include "text/detokenizer.h"
 #include "text/tokenizer.h"
 
-namespace loramux {
+namespace loramux::text_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -547,4 +547,4 @@ TEST(ChatTemplate, IsThreadSafe) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::text_test

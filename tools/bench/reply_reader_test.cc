@@ -7,7 +7,7 @@
 #include "tools/bench/openai_wire.h"
 #include "tools/bench/sse_parser.h"
 
-namespace loramux::load {
+namespace loramux::load::reply_reader_test {
 namespace {
 
 using Kind = ExchangeEnd::Kind;
@@ -176,4 +176,4 @@ TEST(OpenAiWire, TellsBasesFromAdapters) {
 }
 
 }  // namespace
-}  // namespace loramux::load
+}  // namespace loramux::load::reply_reader_test

@@ -15,7 +15,7 @@
 #include "tools/bench/text_file.h"
 #include "tools/bench/time_series.h"
 
-namespace loramux::load {
+namespace loramux::load::report_test {
 namespace {
 
 constexpr const char* kHostile = "<script>alert('x')</script>\"&\x01";
@@ -223,4 +223,4 @@ TEST(Plot, TicksAreRound) {
 }
 
 }  // namespace
-}  // namespace loramux::load
+}  // namespace loramux::load::report_test

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace loramux::load {
+namespace loramux::load::sampling_test {
 namespace {
 
 constexpr int kDraws = 200'000;
@@ -81,4 +81,4 @@ TEST(LengthDistribution, RefusesTheRest) {
 }
 
 }  // namespace
-}  // namespace loramux::load
+}  // namespace loramux::load::sampling_test

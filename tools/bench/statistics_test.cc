@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace loramux::load {
+namespace loramux::load::statistics_test {
 namespace {
 
 TEST(Quantile, InterpolatesBetweenClosestRanks) {
@@ -36,4 +36,4 @@ TEST(QuantileCurve, HasBothEnds) {
 }
 
 }  // namespace
-}  // namespace loramux::load
+}  // namespace loramux::load::statistics_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace loramux::load {
+namespace loramux::load::trace_test {
 namespace {
 
 constexpr const char* kAzure =
@@ -151,4 +151,4 @@ TEST(ScaleTrace, StretchesThenCuts) {
 }
 
 }  // namespace
-}  // namespace loramux::load
+}  // namespace loramux::load::trace_test

@@ -7,7 +7,7 @@
 
 #include "tools/bench/url.h"
 
-namespace loramux::load {
+namespace loramux::load::workload_test {
 namespace {
 
 WorkloadOptions Three() {
@@ -155,4 +155,4 @@ TEST(ParseUrl, ReadsWhatOpenAiClientsTake) {
 }
 
 }  // namespace
-}  // namespace loramux::load
+}  // namespace loramux::load::workload_test

@@ -8,7 +8,7 @@
 
 #include "tools/command_line/reference.h"
 
-namespace loramux {
+namespace loramux::command_line_test {
 namespace {
 
 using testing::ElementsAre;
@@ -157,4 +157,4 @@ TEST_F(CommandLineTest, ManualPageAndCompletionsNameEveryFlag) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::command_line_test

@@ -13,7 +13,7 @@
 #include "tools/experiment/fastlibra_load.h"
 #include "tools/experiment/report.h"
 
-namespace loramux {
+namespace loramux::experiment_test {
 namespace {
 
 using testing::AllOf;
@@ -188,4 +188,4 @@ TEST(Command, FindsExperimentsByIdAndByWhatTheyCover) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::experiment_test

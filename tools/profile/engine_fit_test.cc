@@ -7,7 +7,7 @@
 
 #include "base/prng.h"
 
-namespace loramux {
+namespace loramux::engine_fit_test {
 namespace {
 
 // Steps of one to eight sequences that take 1.5 times as long as the linear terms predict; some waited for a transfer.
@@ -112,4 +112,4 @@ TEST(EngineFitTest, AbsurdStepsGiveFactorsWithinBounds) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::engine_fit_test

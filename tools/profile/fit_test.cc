@@ -7,7 +7,7 @@
 
 #include "base/prng.h"
 
-namespace loramux {
+namespace loramux::fit_test {
 namespace {
 
 // A device on which every term matters.
@@ -283,4 +283,4 @@ TEST(CaraServeFormTest, FindsTheLineOfEachShape) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::fit_test

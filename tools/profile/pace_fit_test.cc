@@ -9,7 +9,7 @@
 #include "base/prng.h"
 #include "schedule/performance_profile.h"
 
-namespace loramux {
+namespace loramux::pace_fit_test {
 namespace {
 
 // A model that predicts 10 ms for every step.
@@ -176,4 +176,4 @@ TEST(PaceFitTest, OneStepTellsNothingOfTheMachine) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::pace_fit_test

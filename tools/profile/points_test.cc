@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace loramux {
+namespace loramux::points_test {
 namespace {
 
 PointSpace Space() {
@@ -80,4 +80,4 @@ TEST(PointsTest, TheSpaceIsCovered) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::points_test

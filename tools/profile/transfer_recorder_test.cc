@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace loramux {
+namespace loramux::transfer_recorder_test {
 namespace {
 
 // Completes the jobs that the test tells it to.
@@ -90,4 +90,4 @@ TEST_F(TransferRecorderTest, WaitingForTheJobBeforeIsNotItsTime) {
 }
 
 }  // namespace
-}  // namespace loramux
+}  // namespace loramux::transfer_recorder_test
