@@ -133,7 +133,8 @@ struct OneModule {
     file.tensors = std::make_unique<TensorReader>(std::move(TensorReader::Open(path)).value());
     a_tensor.offset = file.tensors->tensors()[0].offset;
     b_tensor.offset = file.tensors->tensors()[1].offset;
-    file.digest = *ScanAdapterTensors(file, {});
+    const auto digest = ScanAdapterTensors(file, {});  // an error if a weight is not finite
+    file.digest = digest.ok() ? *digest : "";
   }
 
   Result<std::vector<std::vector<std::byte>>> Pack(const AdapterLayout& layout, std::size_t page_bytes,

@@ -12,6 +12,7 @@ namespace loramux {
 namespace {
 
 constexpr std::int64_t kMaxRank = 4096;
+constexpr std::size_t kMaxNames = 8192;  // a model has at most 1,024 layers of seven modules
 constexpr std::int64_t kMaxLayerIndex = std::int64_t{1} << 20;
 
 // Options that change the computation of an adapter and that loramux does not serve. Each is refused unless it is off.
@@ -81,6 +82,9 @@ Status ParseNames(const JsonFields& fields, const char* key, std::vector<std::st
     return Ok{};
   }
   if (!value->is_array()) return fields.Bad(key, "a string or a list of strings");
+  if (value->size() > kMaxNames) {
+    return fields.Bad(key, "at most " + WithSeparators(kMaxNames) + " names");
+  }
   for (const nlohmann::json& item : *value) {
     if (!item.is_string()) {
       return InvalidArgument(fields.label() + key + ": expected strings in the list, found " + Describe(item));
@@ -113,6 +117,9 @@ Status ParseTargets(const JsonFields& fields, AdapterConfig& config) {
     if (!layer) return fields.Bad("layers_to_transform", "a layer number or a list of them");
     config.layers_to_transform.push_back(*layer);
   }
+  std::vector<std::int64_t>& sorted = config.layers_to_transform;
+  std::sort(sorted.begin(), sorted.end());
+  sorted.erase(std::unique(sorted.begin(), sorted.end()), sorted.end());
   return Ok{};
 }
 
@@ -206,7 +213,7 @@ bool AdapterConfig::Targets(std::string_view module) const {
   const bool in_full = std::find(target_modules.begin(), target_modules.end(), module) != target_modules.end();
   if (in_full || layers_to_transform.empty()) return true;
   const std::int64_t layer = patterns->LayerOf(module);
-  return std::find(layers_to_transform.begin(), layers_to_transform.end(), layer) != layers_to_transform.end();
+  return std::binary_search(layers_to_transform.begin(), layers_to_transform.end(), layer);
 }
 
 Result<AdapterConfig> ParseAdapterConfig(std::string_view json, const std::string& label) {

@@ -50,7 +50,8 @@ struct AdapterConfig {
   // exclude_modules: a list or a regular expression; it overrides target_modules.
   std::vector<std::string> exclude_modules;
   std::optional<std::string> exclude_modules_regex;
-  // layers_to_transform (with layers_pattern): restricts a list of target_modules to these layers. Empty: all layers.
+  // layers_to_transform (with layers_pattern): restricts a list of target_modules to these layers, which are sorted.
+  // Empty: all layers.
   std::vector<std::int64_t> layers_to_transform;
   std::vector<std::string> layers_pattern;
   std::string base_model_name;  // informational

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "formats/adapter_patterns.h"
 #include "formats/test_files.h"
 
 namespace loramux::adapter_config_test {
@@ -103,6 +104,68 @@ TEST(AdapterConfigTest, PatternsBeyondBoundedTime) {
 TEST(AdapterConfigTest, AnEvilPatternIsFast) {
   const AdapterConfig config = Parsed(With(Plain(), {{"rank_pattern", {{"(((a*)*)*)*b|(.*.*.*.*.*)*c", 8}}}}));
   EXPECT_EQ(config.RankOf(std::string(20'000, 'a')), 4);
+}
+
+ordered_json Keys(int count, const std::string& before, const std::string& after) {
+  ordered_json keys = ordered_json::object();
+  for (int i = 0; i < count; ++i) keys[before + std::to_string(i) + after] = 8;
+  return keys;
+}
+
+// The limits are on sizes, which decide how much time and memory an adapter can cost.
+TEST(AdapterConfigTest, PatternsAreBounded) {
+  for (const char* field : {"rank_pattern", "alpha_pattern"}) {
+    const auto error = [&](const ordered_json& keys) { return ErrorOf(With(Plain(), {{field, keys}})); };
+    EXPECT_EQ(error(Keys(4096, "layers.", ".q_proj")), "accepted");
+    EXPECT_THAT(error(Keys(4097, "layers.", ".q_proj")), HasSubstr("at most 4,096 patterns, found 4,097"));
+    EXPECT_EQ(error(Keys(512, "layers\\.", "\\.[qv]_proj")), "accepted");
+    EXPECT_THAT(error(Keys(513, "layers\\.", "\\.[qv]_proj")), HasSubstr("at most 512 regular expressions"));
+    EXPECT_THAT(error({{std::string(1025, 'a'), 8}}), HasSubstr("at most 1,024 bytes in a pattern, found 1,025"));
+    EXPECT_THAT(error(Keys(64, "[" + std::string(600, 'a') + "]", "")),
+                HasSubstr("at most 32,768 bytes of regular expressions"));
+    EXPECT_THAT(error(Keys(1000, "\\pL{50}", "")), HasSubstr("none of Python's escapes"));
+    EXPECT_THAT(error(Keys(1000, "[^.]{999}", "")), HasSubstr("bounded time"));  // a program that is too large
+    EXPECT_THAT(error(Keys(500, "[^.]{60}", "")), HasSubstr("at most 32,768 instructions"));
+  }
+  EXPECT_THAT(ErrorOf(With(Plain(), {{"target_modules", "\\pL{50}"}})), HasSubstr("none of Python's escapes"));
+  EXPECT_THAT(ErrorOf(With(Plain(), {{"target_modules", "(a|b){3}" + std::string(32768, 'c')}})),
+              HasSubstr("at most 32,768 bytes of regular expressions"));
+  EXPECT_THAT(ErrorOf(With(Plain(), {{"target_modules", std::vector<std::string>(8193)}})),
+              HasSubstr("at most 8,192 names"));
+}
+
+TEST(AdapterConfigTest, MatchingIsBoundedByTheNames) {
+  const AdapterConfig config = Parsed(With(Plain(), {{"rank_pattern", Keys(20, "(.?){100}", "")}}));
+  EXPECT_TRUE(config.patterns->CheckWork(1'000, "FILE").ok());
+  const Status status = config.patterns->CheckWork(1'000'000, "FILE");
+  ASSERT_FALSE(status.ok());
+  EXPECT_THAT(status.error().message, HasSubstr("at most 100,000,000 steps"));
+}
+
+TEST(AdapterConfigTest, PlainKeysMatchAsExpressions) {
+  const AdapterConfig config =
+      Parsed(With(Plain(), {{"rank_pattern", {{"layers.1.q", 1}, {"layers\\.2.q", 2}, {"_proj", 3}, {"", 5}}}}));
+  EXPECT_EQ(config.RankOf("layers.1.q"), 1);
+  EXPECT_EQ(config.RankOf("model.layers.1.q"), 1);
+  EXPECT_EQ(config.RankOf("model.layersX1Xq"), 1);  // a dot is any character
+  EXPECT_EQ(config.RankOf("model.layers.2Xq"), 2);
+  EXPECT_EQ(config.RankOf("model.layersX2.q"), 4);  // an escaped dot is a dot
+  EXPECT_EQ(config.RankOf("model.layers.11.q"), 4);
+  EXPECT_EQ(config.RankOf("q_proj"), 4);
+  EXPECT_EQ(config.RankOf("q._proj"), 3);
+  EXPECT_EQ(config.RankOf("q."), 5);
+}
+
+// Quadratic work would take minutes.
+TEST(AdapterConfigTest, ManyObjectsTakeLinearTime) {
+  std::string json = Plain().dump();
+  json.back() = ',';
+  json += "\"unknown\":[{}";
+  while (json.size() < std::size_t{2} << 20) json += ",{}";
+  json += R"(,{"rank_pattern":{"x":1}}],"rank_pattern":{"b":1,"a":2},"y":{"rank_pattern":{"c":1}}})";
+  const auto config = ParseAdapterConfig(json, "FILE");
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  EXPECT_EQ(config->rank_pattern, (std::vector<std::pair<std::string, std::int64_t>>{{"b", 1}, {"a", 2}}));
 }
 
 TEST(AdapterConfigTest, ManyPatternsAreEachFound) {
@@ -307,6 +370,59 @@ TEST_F(OpenAdapterTest, PathsThatHoldNoAdapter) {
   folder_.Write("adapter_config.json", Plain().dump());
   fs::create_directory(folder_.path() / "adapter_model.safetensors");
   EXPECT_THAT(OpenAdapter(folder_.path(), SmallModel()).error().message, HasSubstr("found a directory"));
+}
+
+TEST_F(OpenAdapterTest, TheHeaderIsBoundedByTheModel) {
+  std::vector<TensorSpec> tensors;
+  for (int i = 0; i <= 168; ++i) tensors.push_back({"t" + std::to_string(i), "F32", {1, 1}});
+  EXPECT_THAT(OpenError(tensors), HasSubstr("at most 168 tensors, found more"));  // 3 x 56
+  tensors.pop_back();
+  EXPECT_THAT(OpenError(tensors), HasSubstr("'t0' has an unknown name"));
+  const std::string header = "{" + std::string(1'200'000, ' ') + "}";
+  folder_.Write("adapter_model.safetensors", SafetensorsBytes(header, ""));
+  EXPECT_THAT(OpenAdapter(folder_.path(), SmallModel()).error().message,
+              HasSubstr("expected a header of at most 1,134,592 bytes"));
+  EXPECT_THAT(OpenAdapterWithoutBase(folder_.path()).error().message, HasSubstr("found none"));
+  folder_.Write("adapter_config.json", std::string((1 << 20) + 1, ' '));
+  EXPECT_THAT(OpenAdapter(folder_.path(), SmallModel()).error().message, HasSubstr("at most 1,048,576 bytes"));
+}
+
+TEST_F(OpenAdapterTest, WithoutABaseExtentsAndHolesAreBounded) {
+  folder_.Write("adapter_config.json", With(Targeting("all-linear"), {{"r", 8}}).dump());
+  const auto error_of = [&](std::uint64_t in) {  // a sparse file
+    const std::uint64_t a = 8 * in * 2;
+    const std::uint64_t all = a + 128;
+    const std::string shapes = std::to_string(in) + R"(],"data_offsets":[0,)" + std::to_string(a);
+    const std::string module = R"("base_model.model.model.layers.0.self_attn.q_proj.lora_)";
+    const std::string header = "{" + module + R"(A.weight":{"dtype":"BF16","shape":[8,)" + shapes + "]}," + module +
+                               R"(B.weight":{"dtype":"BF16","shape":[8,8],"data_offsets":[)" + std::to_string(a) + "," +
+                               std::to_string(all) + "]}}";
+    const fs::path path = folder_.Write("adapter_model.safetensors", SafetensorsBytes(header, ""));
+    fs::resize_file(path, fs::file_size(path) + all);
+    const auto adapter = OpenAdapterWithoutBase(folder_.path());
+    return adapter.ok() ? "accepted" : adapter.error().message;
+  };
+  EXPECT_EQ(error_of(8), "accepted");
+  EXPECT_THAT(error_of(std::uint64_t{1} << 24 | 1), HasSubstr("extents of at most 16,777,216"));
+  EXPECT_THAT(error_of(std::uint64_t{1} << 35), HasSubstr("the file is sparse"));
+}
+
+TEST_F(OpenAdapterTest, RefusesWeightsThatAreNotFinite) {
+  const std::string bytes = ZeroTensors(Pair("model.layers.0.self_attn.q_proj", 8, 12));  // 128 bytes f32, 96 bf16
+  const std::size_t data = bytes.size() - 128 - 96;
+  folder_.Write("adapter_config.json", Targeting("all-linear").dump());
+  const auto error_with = [&](std::size_t at, const std::string& value) {
+    folder_.Write("adapter_model.safetensors", std::string(bytes).replace(data + at, value.size(), value));
+    const auto adapter = OpenAdapter(folder_.path(), SmallModel());
+    return adapter.ok() ? "accepted" : adapter.error().message;
+  };
+  EXPECT_EQ(error_with(0, std::string("\xff\xff\x7f\x7f", 4)), "accepted");  // the largest f32
+  const std::string infinity("\x00\x00\x80\xff", 4);
+  EXPECT_THAT(error_with(4 * 9, infinity), HasSubstr("q_proj.lora_A.weight': expected finite weights, found NaN or "
+                                                     "infinity at [1, 1]"));
+  EXPECT_THAT(error_with(4 * 9, infinity), HasSubstr(folder_.path().string()));  // names the adapter
+  EXPECT_THAT(error_with(128 + 94, std::string("\xc0\x7f", 2)), HasSubstr("lora_B.weight': expected finite weights, "
+                                                                          "found NaN or infinity at [11, 3]"));
 }
 
 // --------------------------------------------------------------------------------------------------- real adapters

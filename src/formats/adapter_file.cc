@@ -10,6 +10,7 @@
 #include <xxhash.h>
 
 #include "formats/adapter_config.h"
+#include "formats/adapter_patterns.h"
 #include "formats/adapter_tensor_name.h"
 #include "formats/file.h"
 #include "formats/message.h"
@@ -21,7 +22,20 @@ constexpr const char* kConfigFile = "adapter_config.json";
 constexpr const char* kTensorFile = "adapter_model.safetensors";
 constexpr const char* kPickleFile = "adapter_model.bin";
 constexpr std::int64_t kMaxRank = 4096;
-constexpr std::int64_t kMaxLayersWithoutBase = 1024;  // the largest number that a model may have
+constexpr std::int64_t kMaxLayersWithoutBase = 1024;                   // the largest number that a model may have
+constexpr std::int64_t kMaxExtentWithoutBase = std::int64_t{1} << 24;  // likewise
+// adapter_config.json with a rank for each module of the largest model takes about 60 KB.
+constexpr std::size_t kMaxConfigBytes = std::size_t{1} << 20;
+// A header has about 250 bytes for each tensor, and text in __metadata__.
+constexpr std::uint64_t kHeaderBytesPerTensor = 512;
+constexpr std::uint64_t kMetadataBytes = std::uint64_t{1} << 20;
+// A, B and a bias of each of the seven linear layers fit twice: a file that is a little too large for the model gets an
+// error that names the tensor.
+constexpr std::int64_t kMaxTensorsPerLayer = 56;
+constexpr std::int64_t kMaxTensorsWithoutBase = 16384;  // 1,024 layers with 14 tensors, and more for lm_head
+// An adapter whose lora_B is zero may have been stored as a sparse file.
+constexpr std::uint64_t kMaxHoleBytes = std::uint64_t{1} << 30;
+constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20;  // read at a time for the digest; holds whole elements
 
 constexpr std::array<const char*, kNumLoraTargets> kTargetNames = {"q_proj",    "k_proj",  "v_proj",    "o_proj",
                                                                    "gate_proj", "up_proj", "down_proj", "lm_head"};
@@ -73,12 +87,23 @@ Result<RegularFile> OpenChecked(const std::filesystem::path& path, const OpenedF
 
 Result<std::string> ReadChecked(const std::filesystem::path& path, const OpenedFileCheck& check) {
   ASSIGN_OR_RETURN(const RegularFile file, OpenChecked(path, check));
-  return ReadText(file, kMaxJsonFileBytes, path);
+  return ReadText(file, kMaxConfigBytes, path);
 }
 
-Result<TensorReader> OpenReader(const std::filesystem::path& path, const OpenedFileCheck& check) {
+// No adapter of the model (null: of any model) needs more.
+TensorFileLimits AdapterLimits(const ModelConfig* model) {
+  std::int64_t tensors = kMaxTensorsWithoutBase;
+  if (model != nullptr) tensors = std::min(tensors, kMaxTensorsPerLayer * (model->num_layers + 1));
+  const auto count = static_cast<std::uint64_t>(tensors);
+  return {.max_header_bytes = kMetadataBytes + count * kHeaderBytesPerTensor,
+          .max_tensors = static_cast<std::size_t>(count),
+          .max_hole_bytes = kMaxHoleBytes};
+}
+
+Result<TensorReader> OpenReader(const std::filesystem::path& path, const ModelConfig* model,
+                                const OpenedFileCheck& check) {
   ASSIGN_OR_RETURN(RegularFile file, OpenChecked(path, check));
-  return TensorReader::Open(std::move(file), path);
+  return TensorReader::Open(std::move(file), path, AdapterLimits(model));
 }
 
 Result<AdapterConfig> ReadConfig(const std::filesystem::path& directory, const OpenedFileCheck& check) {
@@ -88,14 +113,15 @@ Result<AdapterConfig> ReadConfig(const std::filesystem::path& directory, const O
   return ParseAdapterConfig(*text, path.string());
 }
 
-Result<TensorReader> OpenTensors(const std::filesystem::path& directory, const OpenedFileCheck& check) {
+Result<TensorReader> OpenTensors(const std::filesystem::path& directory, const ModelConfig* model,
+                                 const OpenedFileCheck& check) {
   const std::filesystem::path path = directory / kTensorFile;
   if (!Exists(path) && Exists(directory / kPickleFile)) {
     return Unsupported(directory.string() + ": found " + kPickleFile + " but no " + kTensorFile +
                        ": loramux reads safetensors only, because unpickling runs code; save the adapter with "
                        "safe_serialization=True");
   }
-  auto tensors = OpenReader(path, check);
+  auto tensors = OpenReader(path, model, check);
   if (!tensors.ok()) return AsContentError(std::move(tensors).error());
   return tensors;
 }
@@ -111,6 +137,11 @@ Status CheckTensor(const TensorEntry& tensor, const std::string& label) {
   }
   if (tensor.shape.size() != 2) {
     return TensorError(label, tensor, "expected two dimensions, found " + ShapeToString(tensor.shape));
+  }
+  if (tensor.shape[0] > kMaxExtentWithoutBase || tensor.shape[1] > kMaxExtentWithoutBase) {
+    return TensorError(label, tensor,
+                       "expected extents of at most " + WithSeparators(kMaxExtentWithoutBase) +
+                           ", the largest of any model; found " + ShapeToString(tensor.shape));
   }
   return Ok{};
 }
@@ -153,6 +184,12 @@ Status CheckComplete(const Pair& pair, const std::string& label) {
   if (pair.a != nullptr) return TensorError(label, *pair.a, "lora_A without its lora_B");
   if (pair.b != nullptr) return TensorError(label, *pair.b, "lora_B without its lora_A");
   return InvalidArgument(label + ": " + Quote(pair.module) + " has a base_layer.weight but no lora_A and lora_B");
+}
+
+Status CheckPatternWork(const Pairs& pairs, const AdapterConfig& config, const std::string& label) {
+  std::uint64_t name_bytes = 0;
+  for (const auto& [key, pair] : pairs) name_bytes += pair.module.size() + pair.plain_module.size();
+  return config.patterns->CheckWork(name_bytes, label);
 }
 
 // Checks the outer extents against the base layer.
@@ -243,10 +280,36 @@ void AddModule(const LoraModule& module, Digester& digest) {
   digest.Add(scale_bits);
 }
 
-void AddTensor(const TensorEntry& tensor, std::span<const std::byte> data, Digester& digest) {
+// Adds a tensor to the digest, up to its data.
+void AddTensorHead(const TensorEntry& tensor, Digester& digest) {
   digest.Add(static_cast<std::uint64_t>(tensor.dtype));
   for (const std::int64_t extent : tensor.shape) digest.Add(static_cast<std::uint64_t>(extent));
-  digest.Add(data);
+}
+
+// `data` begins at byte `first` of the tensor.
+Status CheckFinite(const AdapterFile& file, const TensorEntry& tensor, std::uint64_t first,
+                   std::span<const std::byte> data) {
+  const auto index = FirstNotFinite(tensor.dtype, data);
+  if (!index) return Ok{};
+  const std::uint64_t element = first / DTypeSize(tensor.dtype) + *index;
+  const auto columns = static_cast<std::uint64_t>(tensor.shape[1]);
+  return TensorError((file.directory / kTensorFile).string(), tensor,
+                     "expected finite weights, found NaN or infinity at [" + std::to_string(element / columns) + ", " +
+                         std::to_string(element % columns) +
+                         "]: the training diverged or the file is damaged; save the adapter again");
+}
+
+// Reads, checks and digests a tensor piece by piece: its size is that of the file, not of memory.
+Status ScanInPieces(const AdapterFile& file, const TensorEntry& tensor, std::vector<std::byte>& buffer,
+                    Digester& digest) {
+  AddTensorHead(tensor, digest);
+  for (std::uint64_t first = 0; first < tensor.bytes; first += kPieceBytes) {
+    buffer.resize(static_cast<std::size_t>(std::min(kPieceBytes, tensor.bytes - first)));
+    RETURN_IF_ERROR(file.tensors->Read(tensor, first, buffer));
+    RETURN_IF_ERROR(CheckFinite(file, tensor, first, buffer));
+    digest.Add(buffer);
+  }
+  return Ok{};
 }
 
 // `model` may be null: then nothing is checked against it.
@@ -256,11 +319,12 @@ Result<AdapterFile> Open(const std::filesystem::path& directory, const ModelConf
   AdapterFile file;
   file.directory = directory;
   ASSIGN_OR_RETURN(file.config, ReadConfig(directory, check));
-  ASSIGN_OR_RETURN(TensorReader tensors, OpenTensors(directory, check));
+  ASSIGN_OR_RETURN(TensorReader tensors, OpenTensors(directory, model, check));
   file.tensors = std::make_unique<TensorReader>(std::move(tensors));
   const std::string label = (directory / kTensorFile).string();
   ASSIGN_OR_RETURN(const Pairs pairs, CollectPairs(model, label, file));
   if (pairs.empty()) return InvalidArgument(label + ": expected lora_A and lora_B tensors, found none");
+  RETURN_IF_ERROR(CheckPatternWork(pairs, file.config, (directory / kConfigFile).string()));
   for (const auto& [key, pair] : pairs) {
     ASSIGN_OR_RETURN(const LoraModule module, CheckPair(key, pair, file.config, model, label));
     file.max_rank = std::max(file.max_rank, module.rank);
@@ -305,9 +369,14 @@ Result<std::string> ScanAdapterTensors(const AdapterFile& file, const AdapterTen
   for (std::size_t m = 0; m < file.modules.size(); ++m) {
     AddModule(file.modules[m], digest);
     for (const TensorEntry* tensor : {file.modules[m].a, file.modules[m].b}) {
+      if (!visit) {
+        RETURN_IF_ERROR(ScanInPieces(file, *tensor, buffer, digest));
+        continue;
+      }
       RETURN_IF_ERROR(file.tensors->Read(*tensor, buffer));
-      AddTensor(*tensor, buffer, digest);
-      if (visit) RETURN_IF_ERROR(visit(m, *tensor, buffer));
+      AddTensorHead(*tensor, digest);
+      digest.Add(buffer);
+      RETURN_IF_ERROR(visit(m, *tensor, buffer));
     }
   }
   return digest.Hex();

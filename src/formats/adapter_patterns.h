@@ -16,12 +16,32 @@ class RE2;
 
 namespace loramux {
 
+// A key of rank_pattern or alpha_pattern: `(.*\.)?(KEY)$`, matched from the start of a module's name. Keys of letters,
+// digits, dots and escaped dots, as PEFT writes them, are compared without RE2.
+class PatternKey {
+ public:
+  explicit PatternKey(std::string plain);
+  explicit PatternKey(std::unique_ptr<const re2::RE2> expression);
+  PatternKey(PatternKey&&) noexcept;
+  ~PatternKey();
+  bool Matches(std::string_view module) const;
+
+ private:
+  std::string plain_;                           // kAnyCharacter stands for a dot
+  std::unique_ptr<const re2::RE2> expression_;  // null: use plain_
+};
+
 // The compiled patterns of one configuration. Immutable; thread-safe.
 class AdapterPatterns {
  public:
-  // Compiles the patterns; `label` names the source in errors.
+  // Compiles the patterns; `label` names the source in errors. Error: a pattern is malformed, or the patterns exceed
+  // the limits of adapter_patterns.cc on number, bytes and instructions.
   static Result<std::shared_ptr<const AdapterPatterns>> Compile(const AdapterConfig& config, const std::string& label);
   ~AdapterPatterns();
+
+  // Error: matching names of together `name_bytes` bytes may take too many steps. A step is one instruction of RE2 for
+  // one byte, the most that it can take. Call it before names of untrusted number are matched.
+  Status CheckWork(std::uint64_t name_bytes, const std::string& label) const;
 
   // Index of the first key that matches, or -1.
   int FirstRankKey(std::string_view module) const { return FirstMatch(rank_keys_, module); }
@@ -35,15 +55,15 @@ class AdapterPatterns {
   std::int64_t LayerOf(std::string_view module) const;
 
  private:
-  using Keys = std::vector<std::unique_ptr<const re2::RE2>>;
   AdapterPatterns() = default;
-  static int FirstMatch(const Keys& keys, std::string_view module);
+  static int FirstMatch(const std::vector<PatternKey>& keys, std::string_view module);
 
-  Keys rank_keys_;
-  Keys alpha_keys_;
-  Keys layer_patterns_;
+  std::vector<PatternKey> rank_keys_;
+  std::vector<PatternKey> alpha_keys_;
+  std::vector<std::unique_ptr<const re2::RE2>> layer_patterns_;
   std::unique_ptr<const re2::RE2> targets_;  // null: none, or RE2 cannot evaluate it
   std::unique_ptr<const re2::RE2> excluded_;
+  std::uint64_t instructions_ = 0;  // of all expressions
 };
 
 }  // namespace loramux

@@ -1,6 +1,7 @@
 #include "formats/dtype.h"
 
 #include <array>
+#include <cstring>
 
 #include "base/check.h"
 
@@ -46,7 +47,42 @@ const DTypeInfo& Info(DType dtype) {
   return kDTypes[index];
 }
 
+// The exponent of each element in eight bytes, and its lowest bit. All bits of an exponent are set in NaN and infinity
+// only; then adding the lowest bit carries into the sign's place, and never into the next element.
+struct ExponentBits {
+  std::uint64_t mask;
+  std::uint64_t low;
+  std::uint64_t sign;
+};
+
+ExponentBits BitsOf(DType dtype) {
+  if (dtype == DType::kF32) return {0x7F8000007F800000, 0x0080000000800000, 0x8000000080000000};
+  if (dtype == DType::kBF16) return {0x7F807F807F807F80, 0x0080008000800080, 0x8000800080008000};
+  CHECK(dtype == DType::kF16);
+  return {0x7C007C007C007C00, 0x0400040004000400, 0x8000800080008000};
+}
+
+// Non-zero if one of the elements in the first `size` <= 8 bytes at `data` is not finite.
+std::uint64_t NotFinite(const ExponentBits& bits, const std::byte* data, std::size_t size) {
+  std::uint64_t word = 0;
+  std::memcpy(&word, data, size);
+  return ((word & bits.mask) + bits.low) & bits.sign;
+}
+
 }  // namespace
+
+std::optional<std::size_t> FirstNotFinite(DType dtype, std::span<const std::byte> data) {
+  const ExponentBits bits = BitsOf(dtype);
+  constexpr std::size_t kWord = sizeof(std::uint64_t);
+  std::uint64_t found = 0;
+  std::size_t at = 0;
+  for (; at + kWord <= data.size(); at += kWord) found |= NotFinite(bits, data.data() + at, kWord);
+  if (at < data.size()) found |= NotFinite(bits, data.data() + at, data.size() - at);
+  if (found == 0) return std::nullopt;
+  const std::size_t element = DTypeSize(dtype);
+  for (at = 0; NotFinite(bits, data.data() + at, element) == 0;) at += element;
+  return at / element;
+}
 
 std::size_t DTypeSize(DType dtype) { return Info(dtype).size; }
 

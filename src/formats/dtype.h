@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 
 namespace loramux {
@@ -37,5 +38,9 @@ std::optional<DType> ParseDType(std::string_view safetensors_name);
 constexpr bool IsWeightDType(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
 }
+
+// Index of the first element that is NaN or infinite; nullopt if all are finite. `data` holds whole elements and may be
+// unaligned. REQUIRES: IsWeightDType(dtype).
+std::optional<std::size_t> FirstNotFinite(DType dtype, std::span<const std::byte> data);
 
 }  // namespace loramux

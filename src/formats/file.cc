@@ -57,6 +57,28 @@ RegularFile::~RegularFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
+std::uint64_t RegularFile::HoleBytes() const {
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0) return 0;
+  const auto stored = static_cast<std::uint64_t>(status.st_blocks) * 512;
+  if (stored >= size_) return 0;
+  // Fewer blocks than bytes: holes, or a file system that compresses. The latter reports compressed data as data.
+  const auto end = static_cast<off_t>(size_);
+  std::uint64_t holes = 0;
+  for (off_t at = 0; at < end;) {
+    const off_t hole = ::lseek(descriptor_, at, SEEK_HOLE);
+    if (hole < 0 && errno == EINVAL) return size_ - stored;  // no such query here
+    if (hole < 0 || hole >= end) break;
+    off_t data = ::lseek(descriptor_, hole, SEEK_DATA);
+    if (data < 0 || data > end) data = end;  // no data follows
+    if (data <= hole) break;                 // written to meanwhile
+    holes += static_cast<std::uint64_t>(data - hole);
+    at = data;
+  }
+  ::lseek(descriptor_, 0, SEEK_SET);
+  return holes;
+}
+
 Status RegularFile::ReadAt(std::uint64_t offset, std::span<std::byte> out, const std::filesystem::path& path) const {
   std::size_t filled = 0;
   while (filled < out.size()) {

@@ -10,46 +10,38 @@
 namespace loramux {
 namespace {
 
-// Whether brackets nest at most `limit` deep. The text need not be valid JSON; the parser checks that later.
-bool NestsAtMost(std::string_view text, int limit) {
-  int depth = 0;
-  bool in_string = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > limit) return false;
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
-  return true;
-}
-
-// Parser callback that records the keys of members of the top-level object and keeps every value.
-class KeyRecorder {
+// Records the keys of members of the top-level object. A pass of its own: nlohmann's parser with a callback looks
+// through the parent after every object in it, which is quadratic.
+class KeyRecorder : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit KeyRecorder(MemberKeyOrder& order) : order_(order) {}
 
-  bool operator()(int depth, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
-    if (event != nlohmann::json::parse_event_t::key) return true;
-    const auto& key = parsed.get_ref<const std::string&>();
-    if (depth == 1) {
+  bool key(std::string& key) override {
+    if (depth_ == 1) {
       member_ = key;
       seen_.clear();
       order_.erase(key);  // of equal keys the last one counts
-    } else if (depth == 2 && seen_.insert(key).second) {
+    } else if (depth_ == 2 && seen_.insert(key).second) {
       order_[member_].push_back(key);
     }
     return true;
   }
+  bool start_object(std::size_t) override { return ++depth_ > 0; }
+  bool start_array(std::size_t) override { return ++depth_ > 0; }
+  bool end_object() override { return --depth_ >= 0; }
+  bool end_array() override { return --depth_ >= 0; }
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(std::int64_t) override { return true; }
+  bool number_unsigned(std::uint64_t) override { return true; }
+  bool number_float(double, const std::string&) override { return true; }
+  bool string(std::string&) override { return true; }
+  bool binary(nlohmann::json::binary_t&) override { return true; }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) override { return false; }
 
  private:
   MemberKeyOrder& order_;
+  int depth_ = 0;
   std::string member_;
   std::set<std::string> seen_;
 };
@@ -70,19 +62,16 @@ std::string DescribeList(const nlohmann::json& list) {
 }  // namespace
 
 Result<nlohmann::json> ParseJsonObject(std::string_view text, const std::string& label, MemberKeyOrder* order) {
-  if (!NestsAtMost(text, kMaxJsonDepth)) {
-    return InvalidArgument(label + ": the JSON nests more than " + std::to_string(kMaxJsonDepth) + " levels deep");
-  }
-  nlohmann::json::parser_callback_t callback;
-  if (order != nullptr) {
-    callback = [recorder = KeyRecorder(*order)](int depth, nlohmann::json::parse_event_t event,
-                                                nlohmann::json& parsed) mutable {
-      return recorder(depth, event, parsed);
-    };
+  if (const auto problem = JsonTextProblem(text)) {
+    return InvalidArgument(label + ": not valid JSON: found " + *problem);
   }
   try {
-    nlohmann::json value = nlohmann::json::parse(text.begin(), text.end(), callback);
+    nlohmann::json value = nlohmann::json::parse(text.begin(), text.end());
     if (!value.is_object()) return InvalidArgument(label + ": expected a JSON object, found " + Describe(value));
+    if (order != nullptr) {
+      KeyRecorder recorder(*order);
+      nlohmann::json::sax_parse(text.begin(), text.end(), &recorder);
+    }
     return value;
   } catch (const nlohmann::json::exception& error) {
     return InvalidArgument(label + ": not valid JSON: " + WithoutTag(error.what()));

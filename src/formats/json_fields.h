@@ -11,19 +11,18 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "base/result.h"
 
 namespace loramux {
-
-// Largest nesting accepted; real configurations stay below 10.
-inline constexpr int kMaxJsonDepth = 64;
 
 // For each member of the top-level object that is an object itself: its distinct keys in file order. Parsed JSON
 // objects do not keep the order, but the order of rank_pattern matters.
 using MemberKeyOrder = std::map<std::string, std::vector<std::string>, std::less<>>;
 
-// Parses a text that must be one JSON object. Of equal keys the last one counts, as in Python. `label` names the source
-// in errors. `order`, if given, receives the keys of the members.
+// Parses a text that must be one JSON object, nested at most kMaxJsonDepth deep, and nothing after it. Of equal keys
+// the last one counts, as in Python. `label` names the source in errors. `order`, if given, receives the keys of the
+// members.
 Result<nlohmann::json> ParseJsonObject(std::string_view text, const std::string& label,
                                        MemberKeyOrder* order = nullptr);
 

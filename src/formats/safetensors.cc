@@ -168,7 +168,8 @@ Result<WeightMap> ReadIndex(const std::filesystem::path& path) {
 
 }  // namespace
 
-Status CheckSafetensorsHeaderLength(std::uint64_t header_bytes, std::uint64_t file_bytes, const std::string& label) {
+Status CheckSafetensorsHeaderLength(std::uint64_t header_bytes, std::uint64_t file_bytes, const std::string& label,
+                                    const TensorFileLimits& limits) {
   if (file_bytes < kLengthBytes) {
     return InvalidArgument(label + ": expected a safetensors file, which begins with an 8-byte header length; found " +
                            std::to_string(file_bytes) + " bytes");
@@ -178,6 +179,11 @@ Status CheckSafetensorsHeaderLength(std::uint64_t header_bytes, std::uint64_t fi
                            " bytes, more than the " + WithSeparators(kMaxSafetensorsHeaderBytes) +
                            " that the format allows: this is not a safetensors file");
   }
+  if (header_bytes > limits.max_header_bytes) {
+    return InvalidArgument(label + ": expected a header of at most " + WithSeparators(limits.max_header_bytes) +
+                           " bytes, which is ample for an adapter; found " + WithSeparators(header_bytes) +
+                           " bytes: this is not an adapter of the base model");
+  }
   if (header_bytes > file_bytes - kLengthBytes) {
     return InvalidArgument(label + ": the header length says " + WithSeparators(header_bytes) + " bytes but only " +
                            WithSeparators(file_bytes - kLengthBytes) + " follow: the file is truncated");
@@ -186,8 +192,8 @@ Status CheckSafetensorsHeaderLength(std::uint64_t header_bytes, std::uint64_t fi
 }
 
 Result<std::vector<HeaderEntry>> ParseSafetensorsEntries(std::string_view json, std::uint64_t data_bytes,
-                                                         const std::string& label) {
-  ASSIGN_OR_RETURN(std::vector<HeaderEntry> entries, ParseSafetensorsHeader(json, label));
+                                                         const std::string& label, const TensorFileLimits& limits) {
+  ASSIGN_OR_RETURN(std::vector<HeaderEntry> entries, ParseSafetensorsHeader(json, label, limits.max_tensors));
   for (const HeaderEntry& entry : entries) RETURN_IF_ERROR(CheckEntry(entry, label));
   RETURN_IF_ERROR(CheckTiling(entries, data_bytes, label));
   return entries;

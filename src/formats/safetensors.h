@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +18,18 @@
 #include "formats/dtype.h"
 
 namespace loramux {
+
+// Largest header accepted, as in the reference implementation.
+inline constexpr std::uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
+
+// What a file may hold; the defaults are those of the format. Adapters get smaller ones (adapter_file.cc).
+struct TensorFileLimits {
+  std::uint64_t max_header_bytes = kMaxSafetensorsHeaderBytes;
+  std::size_t max_tensors = std::numeric_limits<std::size_t>::max();
+  // Bytes of the file without storage behind them (holes of a sparse file). They cost the file's owner nothing, but
+  // reading them costs as much as reading data.
+  std::uint64_t max_hole_bytes = std::numeric_limits<std::uint64_t>::max();
+};
 
 // A read-only mapping of a regular file (a FIFO or a device is refused). Movable; unmaps at destruction. If the file is
 // shortened in place while it is mapped, the next access to a lost page raises SIGBUS. So replace such files by
@@ -89,8 +102,5 @@ class TensorFile {
   std::vector<StoredTensor> tensors_;
   std::unordered_map<std::string, std::size_t, NameHash, std::equal_to<>> index_;  // name -> index in tensors_
 };
-
-// Largest header accepted, as in the reference implementation.
-inline constexpr std::uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 
 }  // namespace loramux

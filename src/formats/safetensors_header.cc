@@ -18,6 +18,7 @@ constexpr std::size_t kMaxDimensions = 64;
 // parse with `error_` set.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  public:
+  explicit HeaderReader(std::size_t max_tensors) : max_tensors_(max_tensors) {}
   std::vector<HeaderEntry> TakeEntries() { return std::move(entries_); }
   const std::string& error() const { return error_; }
 
@@ -152,6 +153,10 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       return false;
     }
     if (name == "__metadata__") return Next(Expect::kMetadata);
+    if (entries_.size() == max_tensors_) {
+      error_ = "expected at most " + WithSeparators(max_tensors_) + " tensors, found more";
+      return false;
+    }
     entries_.emplace_back().name = name;
     fields_ = 0;
     num_offsets_ = 0;
@@ -195,6 +200,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
+  const std::size_t max_tensors_;
   Expect expect_ = Expect::kHeader;
   std::vector<HeaderEntry> entries_;
   std::unordered_set<std::string> names_;
@@ -205,8 +211,12 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
 }  // namespace
 
-Result<std::vector<HeaderEntry>> ParseSafetensorsHeader(std::string_view json, const std::string& label) {
-  HeaderReader reader;
+Result<std::vector<HeaderEntry>> ParseSafetensorsHeader(std::string_view json, const std::string& label,
+                                                        std::size_t max_tensors) {
+  if (const std::size_t nul = json.find('\0'); nul != std::string_view::npos) {  // the parser would stop there
+    return InvalidArgument(label + ": bad safetensors header: found a NUL byte at byte " + std::to_string(nul));
+  }
+  HeaderReader reader(max_tensors);
   if (!nlohmann::json::sax_parse(json.begin(), json.end(), &reader)) {
     return InvalidArgument(label + ": bad safetensors header: " + reader.error());
   }

@@ -36,6 +36,30 @@ TEST(DTypeTest, NamesAndSizesAgree) {
   EXPECT_FALSE(ParseDType(""));
 }
 
+TEST(DTypeTest, FindsWhatIsNotFinite) {
+  struct Case {
+    DType dtype;
+    std::uint32_t largest, infinity, nan;
+  };
+  for (const Case& c : {Case{DType::kF32, 0xFF7FFFFF, 0x7F800000, 0xFF800001},
+                        Case{DType::kBF16, 0xFF7F, 0xFF80, 0x7F81}, Case{DType::kF16, 0xFBFF, 0x7C00, 0xFC01}}) {
+    const std::size_t size = DTypeSize(c.dtype);
+    for (std::size_t count = 1; count < 12; ++count) {
+      std::vector<std::byte> data(count * size);
+      for (std::size_t i = 0; i < count; ++i) std::memcpy(&data[i * size], &c.largest, size);
+      EXPECT_EQ(FirstNotFinite(c.dtype, data), std::nullopt);
+      for (std::size_t i = count; i-- > 0;) {
+        std::memcpy(&data[i * size], i % 2 == 0 ? &c.infinity : &c.nan, size);
+        EXPECT_EQ(FirstNotFinite(c.dtype, data), i) << DTypeName(c.dtype) << " of " << count;
+      }
+    }
+  }
+}
+
+TEST(SafetensorsTest, NothingMayFollowTheHeader) {
+  EXPECT_THAT(HeaderError(std::string("{}\0garbage", 10)), HasSubstr("found a NUL byte at byte 2"));
+}
+
 TEST(SafetensorsTest, ReadsTensorsInHeaderOrder) {
   // Offsets in a different order than names; a scalar, an empty tensor, unaligned data, metadata and padding.
   const std::string header =

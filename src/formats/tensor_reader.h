@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "formats/dtype.h"
 #include "formats/file.h"
+#include "formats/safetensors.h"
 
 namespace loramux {
 
@@ -27,9 +28,11 @@ struct TensorEntry {
 // Movable; owns one file descriptor. Thread-safe to read.
 class TensorReader {
  public:
-  // Opens the file (or takes an open one), and reads and checks the header as TensorFile::Parse does.
+  // Opens the file (or takes an open one), and reads and checks the header as TensorFile::Parse does. Reads nothing of
+  // a file beyond `limits` but its length.
   static Result<TensorReader> Open(const std::filesystem::path& path);
-  static Result<TensorReader> Open(RegularFile file, const std::filesystem::path& path);
+  static Result<TensorReader> Open(RegularFile file, const std::filesystem::path& path,
+                                   const TensorFileLimits& limits = {});
 
   // In header order. Addresses are stable as long as the reader lives, even if it is moved.
   const std::vector<TensorEntry>& tensors() const { return tensors_; }
