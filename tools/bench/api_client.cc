@@ -7,6 +7,8 @@
 #include <boost/asio/ssl/host_name_verification.hpp>
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <boost/beast/core/buffer_traits.hpp>
+#include <boost/beast/core/buffers_range.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -23,9 +25,37 @@ namespace beast = boost::beast;
 namespace http = boost::beast::http;
 using boost::system::error_code;
 using Request = http::request<http::string_body>;
-using Parser = http::response_parser<http::string_body>;
 
 namespace {
+
+// The bytes of a body that have arrived. Unlike http::string_body it takes no memory for the length that a response
+// only announces.
+struct PieceBody {
+  using value_type = std::string;
+
+  class reader {
+   public:
+    template <bool kIsRequest, class Fields>
+    reader(http::header<kIsRequest, Fields>&, value_type& body) : body_(body) {}
+    void init(const boost::optional<std::uint64_t>&, error_code& error) { error = {}; }
+    template <class Buffers>
+    std::size_t put(const Buffers& buffers, error_code& error) {
+      error = {};
+      for (const auto buffer : beast::buffers_range_ref(buffers)) {
+        body_.append(static_cast<const char*>(buffer.data()), buffer.size());
+      }
+      return beast::buffer_bytes(buffers);
+    }
+    void finish(error_code& error) { error = {}; }
+
+   private:
+    value_type& body_;
+  };
+};
+using Parser = http::response_parser<PieceBody>;
+
+// Bytes that are read before they are parsed: a header (8 KiB at most), the line of a chunk, a piece of a body.
+constexpr std::size_t kMaxBuffer = 256 * 1024;
 
 auto Into(error_code& error) { return asio::redirect_error(asio::use_awaitable, error); }
 
@@ -49,7 +79,7 @@ Request MakeRequest(const ApiClientOptions& options, const std::string& path, st
 // One connection, plain or TLS.
 class ServerConnection {
  public:
-  explicit ServerConnection(ApiClient& client) : client_(client), tcp_(client.context_) {
+  explicit ServerConnection(ApiClient& client) : client_(client), tcp_(client.context_), buffer_(kMaxBuffer) {
     if (client.options_.url.tls) tls_.emplace(tcp_, client.tls_);
   }
 
@@ -72,6 +102,7 @@ class ServerConnection {
   void Close() { tcp_.close(); }
   bool reused = false;     // it has carried a request before
   bool got_bytes = false;  // bytes of the response to the current request have arrived
+  bool refused = false;    // the BodySink wanted no more of the response
 
   asio::awaitable<error_code> Write(const Request& request) {
     error_code error;
@@ -98,7 +129,8 @@ class ServerConnection {
       if (!header_seen) sink.OnStatus(static_cast<int>(parser.get().result_int()));
       header_seen = true;
       std::string& body = parser.get().body();
-      if (!body.empty()) sink.OnBody(body, client_.Now());
+      refused = !body.empty() && !sink.OnBody(body, client_.Now());
+      if (refused) co_return error;
       body.clear();
     }
     keep = !error && parser.keep_alive();
@@ -182,6 +214,7 @@ asio::awaitable<ExchangeEnd> ApiClient::Exchange(std::string path, std::string b
       if (!error || connection->got_bytes) error = read_error;
     }
     std::erase(busy_, connection.get());
+    if (connection->refused) co_return ExchangeEnd{Kind::kRefused, "the answer is too large"};
     if (keep) {
       idle_.push_back(std::move(connection));
       co_return ExchangeEnd{};

@@ -1,29 +1,43 @@
 #include "tools/bench/openai_wire.h"
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
+
+#include "base/json_text.h"
 
 namespace loramux::load {
 namespace {
 
 using Json = nlohmann::json;
 
+constexpr std::size_t kMaxModelName = 1024;  // a longer one is no model that could be asked for
+
+// The document, or a discarded one if the text is not JSON or nests too deep.
+Json Parse(std::string_view text) {
+  if (JsonTextProblem(text)) return Json(Json::value_t::discarded);
+  return Json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
 std::string Text(const Json& object, const char* key) {
   const auto it = object.find(key);
   return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
 }
 
-std::int64_t Integer(const Json& object, const char* key) {
+// A count of tokens; 0 if it is no number. Counts of a run are added, so one is bounded.
+std::int64_t Count(const Json& object, const char* key) {
+  constexpr double kMaxCount = 1e9;
   const auto it = object.find(key);
-  return it != object.end() && it->is_number() ? it->get<std::int64_t>() : 0;
+  const double count = it != object.end() && it->is_number() ? it->get<double>() : 0;
+  return static_cast<std::int64_t>(std::clamp(count, 0.0, kMaxCount));
 }
 
 std::optional<ApiUsage> ReadUsage(const Json& json) {
   const auto usage = json.find("usage");
   if (usage == json.end() || !usage->is_object()) return std::nullopt;
-  ApiUsage result{.input_tokens = Integer(*usage, "prompt_tokens"),
-                  .output_tokens = Integer(*usage, "completion_tokens")};
+  ApiUsage result{.input_tokens = Count(*usage, "prompt_tokens"), .output_tokens = Count(*usage, "completion_tokens")};
   const auto details = usage->find("prompt_tokens_details");
-  if (details != usage->end() && details->is_object()) result.cached_tokens = Integer(*details, "cached_tokens");
+  if (details != usage->end() && details->is_object()) result.cached_tokens = Count(*details, "cached_tokens");
   return result;
 }
 
@@ -75,7 +89,7 @@ std::string ToJson(const ApiRequest& request) {
 
 ApiPiece ParsePiece(std::string_view text, ApiEndpoint endpoint, bool stream) {
   ApiPiece piece;
-  const Json json = Json::parse(text, nullptr, false);
+  const Json json = Parse(text);
   if (!json.is_object()) return {.malformed = true};
   const auto error = json.find("error");
   if (error != json.end() && !error->is_null()) {
@@ -94,19 +108,20 @@ ApiPiece ParsePiece(std::string_view text, ApiEndpoint endpoint, bool stream) {
 }
 
 std::string ErrorText(std::string_view body) {
-  const Json json = Json::parse(body, nullptr, false);
+  const Json json = Parse(body);
   if (json.is_object() && json.contains("error")) return MessageOf(json["error"]);
   return std::string(body.substr(0, 300));
 }
 
 ModelNames ParseModels(std::string_view text) {
   ModelNames names;
-  const Json json = Json::parse(text, nullptr, false);
+  const Json json = Parse(text);
   if (!json.is_object() || !json.contains("data") || !json["data"].is_array()) return names;
   for (const Json& card : json["data"]) {
     if (!card.is_object()) continue;
     const std::string id = Text(card, "id");
-    if (!id.empty()) (Text(card, "parent").empty() ? names.bases : names.adapters).push_back(id);
+    if (!id.empty() && id.size() <= kMaxModelName)
+      (Text(card, "parent").empty() ? names.bases : names.adapters).push_back(id);
   }
   return names;
 }

@@ -8,7 +8,7 @@ namespace loramux::load {
 namespace {
 
 constexpr std::size_t kMaxErrorBody = 64 * 1024;
-constexpr std::size_t kMaxAnswerBody = std::size_t{64} << 20;
+constexpr std::size_t kMaxShown = 300;
 
 std::string Quoted(std::string_view text) {
   return fmt::format("'{}{}'", text.substr(0, 120), text.size() > 120 ? "..." : "");
@@ -16,14 +16,36 @@ std::string Quoted(std::string_view text) {
 
 }  // namespace
 
-void ReplyReader::OnBody(std::string_view bytes, TimeNs now) {
-  if (record_.http_status == 200 && stream_) {
-    const bool fits = events_.Feed(bytes, [&](std::string_view data) { OnEvent(data, now); });
-    if (!fits) Fail(Failure::kMalformed, "an event of more than 16 MiB");
-    return;
+std::string ShownText(std::string_view text) {
+  std::string shown(text.substr(0, kMaxShown));
+  for (char& c : shown) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7F) c = ' ';
   }
-  const std::size_t limit = record_.http_status == 200 ? kMaxAnswerBody : kMaxErrorBody;
-  body_.append(bytes.substr(0, limit - std::min(limit, body_.size())));
+  return shown;
+}
+
+bool ReplyReader::OnBody(std::string_view bytes, TimeNs now) {
+  if (record_.http_status == 200 && stream_) {
+    stream_bytes_ += bytes.size();
+    if (stream_bytes_ > kMaxStreamBytes) {
+      Fail(Failure::kMalformed, fmt::format("a stream of more than {} MiB", kMaxStreamBytes >> 20));
+      return false;
+    }
+    if (events_.Feed(bytes, [&](std::string_view data) { OnEvent(data, now); })) return true;
+    Fail(Failure::kMalformed, fmt::format("an event of more than {} MiB", SseParser::kMaxEventBytes >> 20));
+    return false;
+  }
+  const std::size_t limit = record_.http_status == 200 ? kMaxAnswerBytes : kMaxErrorBody;
+  if (body_.size() + bytes.size() <= limit) {
+    body_.append(bytes);
+    return true;
+  }
+  body_.append(bytes.substr(0, limit - body_.size()));
+  if (record_.http_status == 200) {
+    Fail(Failure::kMalformed, fmt::format("an answer of more than {} MiB", kMaxAnswerBytes >> 20));
+  }
+  return false;
 }
 
 void ReplyReader::OnEvent(std::string_view data, TimeNs now) {
@@ -41,7 +63,7 @@ void ReplyReader::OnPiece(const ApiPiece& piece, std::string_view json) {
   if (piece.malformed) return Fail(Failure::kMalformed, "expected a chunk with choices, found " + Quoted(json));
   if (piece.error) return Fail(Failure::kStreamError, *piece.error);
   if (piece.usage) usage_ = piece.usage;
-  if (!piece.finish_reason.empty()) record_.finish_reason = piece.finish_reason;
+  if (!piece.finish_reason.empty()) record_.finish_reason = ShownText(piece.finish_reason);
 }
 
 void ReplyReader::OnText(const std::string& text, TimeNs now) {
@@ -56,10 +78,10 @@ void ReplyReader::OnText(const std::string& text, TimeNs now) {
   text_ += text;
 }
 
-void ReplyReader::Fail(Failure failure, std::string detail) {
+void ReplyReader::Fail(Failure failure, std::string_view detail) {
   if (record_.failure != Failure::kNone) return;  // the first failure is the cause
   record_.failure = failure;
-  record_.detail = std::move(detail);
+  record_.detail = ShownText(detail);
 }
 
 void ReplyReader::JudgeEnd(const ExchangeEnd& end) {
@@ -69,6 +91,7 @@ void ReplyReader::JudgeEnd(const ExchangeEnd& end) {
   if (end.kind == Kind::kGarbled) return Fail(Failure::kMalformed, end.detail);
   if (end.kind == Kind::kCancelled) return Fail(Failure::kCancelled, end.detail);
   if (record_.http_status != 200 && record_.http_status != 0) return Fail(Failure::kHttpStatus, ErrorText(body_));
+  if (end.kind == Kind::kRefused) return;  // OnBody said why
   if (end.kind == Kind::kBroken) return Fail(Failure::kCutOff, end.detail);
   if (stream_ && !done_ && record_.failure == Failure::kNone) {
     Fail(Failure::kCutOff, fmt::format("the stream ended without [DONE] after {} pieces of text", pieces_));

@@ -13,20 +13,23 @@
 
 namespace loramux::load {
 
+// Text of a server for a report or a terminal: at most 300 bytes, without control characters.
+std::string ShownText(std::string_view text);
+
 // Receives an HTTP response as it arrives.
 class BodySink {
  public:
   virtual ~BodySink() = default;
   // Called once, before OnBody.
   virtual void OnStatus(int status) = 0;
-  // Called for each piece of the body, which arrived at `now`.
-  virtual void OnBody(std::string_view bytes, TimeNs now) = 0;
+  // Called for each piece of the body, which arrived at `now`. False: the rest is not wanted, and the exchange ends.
+  virtual bool OnBody(std::string_view bytes, TimeNs now) = 0;
 };
 
 // How an HTTP exchange ended.
 struct ExchangeEnd {
-  // kGarbled: the response was not HTTP
-  enum class Kind { kComplete, kConnect, kTimeout, kBroken, kGarbled, kCancelled };
+  // kGarbled: the response was not HTTP. kRefused: the BodySink wanted no more of it
+  enum class Kind { kComplete, kConnect, kTimeout, kBroken, kGarbled, kRefused, kCancelled };
   Kind kind = Kind::kComplete;
   std::string detail;
 };
@@ -36,7 +39,10 @@ class BodyCollector final : public BodySink {
  public:
   static constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
   void OnStatus(int status) override { status_ = status; }
-  void OnBody(std::string_view bytes, TimeNs) override { body_.append(bytes.substr(0, kMaxBytes - body_.size())); }
+  bool OnBody(std::string_view bytes, TimeNs) override {
+    body_.append(bytes.substr(0, kMaxBytes - body_.size()));
+    return body_.size() < kMaxBytes;
+  }
   int status() const { return status_; }
   const std::string& body() const { return body_; }
 
@@ -45,14 +51,19 @@ class BodyCollector final : public BodySink {
   std::string body_;
 };
 
-// Reads the answer to one ApiRequest. Times are relative to the start of the run. Not thread-safe.
+// Reads the answer to one ApiRequest. Times are relative to the start of the run. Not thread-safe. Whatever a server
+// sends, the reader keeps at most kMaxStreamBytes and shows only printable text.
 class ReplyReader final : public BodySink {
  public:
+  // The maximum size of an answer, streamed or whole.
+  static constexpr std::size_t kMaxStreamBytes = std::size_t{256} << 20;
+  static constexpr std::size_t kMaxAnswerBytes = std::size_t{64} << 20;
+
   // Fills in `record` and adds each piece of text to `live_tokens`. Both must outlive the reader.
   ReplyReader(ApiEndpoint endpoint, bool stream, RequestRecord& record, std::int64_t& live_tokens)
       : endpoint_(endpoint), stream_(stream), record_(record), live_tokens_(live_tokens) {}
   void OnStatus(int status) override { record_.http_status = status; }
-  void OnBody(std::string_view bytes, TimeNs now) override;
+  bool OnBody(std::string_view bytes, TimeNs now) override;
   // Decides whether the request failed. With `expected`, the text must be equal to it. REQUIRES: called once, last.
   void Finish(const ExchangeEnd& end, TimeNs now, const std::optional<std::string>& expected);
   // The text received so far.
@@ -62,7 +73,7 @@ class ReplyReader final : public BodySink {
   void OnEvent(std::string_view data, TimeNs now);
   void OnPiece(const ApiPiece& piece, std::string_view json);
   void OnText(const std::string& text, TimeNs now);
-  void Fail(Failure failure, std::string detail);
+  void Fail(Failure failure, std::string_view detail);
   void JudgeEnd(const ExchangeEnd& end);
   void CountTokens();
 
@@ -74,6 +85,7 @@ class ReplyReader final : public BodySink {
   std::string body_, text_;  // body_: for answers that are not streams
   std::int64_t pieces_ = 0;
   std::optional<ApiUsage> usage_;
+  std::size_t stream_bytes_ = 0;
   bool done_ = false;
 };
 

@@ -139,6 +139,72 @@ TEST(ReplyReader, TellsEveryKindOfFailure) {
   EXPECT_EQ(failure(200, R"({"choices":[]})", {}, false).substr(0, 10), "malformed|");
 }
 
+// ----------------------------------------------------------------------------------------- answers that are too much
+
+TEST(ReplyReader, EndsAnEndlessEvent) {
+  Reading r;
+  r.reader.OnStatus(200);
+  const std::string block(1 << 20, 'x');
+  int blocks = 0;
+  while (r.reader.OnBody(block, 1) && blocks < 100) ++blocks;
+  EXPECT_EQ(blocks, 16);
+  r.reader.Finish({Kind::kRefused, "too large"}, 2, std::nullopt);
+  EXPECT_EQ(r.record.failure_kind() + "|" + r.record.detail, "malformed|an event of more than 16 MiB");
+}
+
+TEST(ReplyReader, EndsAnEndlessStreamAndAnswer) {
+  const auto failure = [](bool stream, int status, const std::string& block) {
+    Reading r(stream);
+    r.reader.OnStatus(status);
+    std::size_t bytes = 0;
+    while (r.reader.OnBody(block, 1) && bytes < (std::size_t{1} << 30)) bytes += block.size();
+    r.reader.Finish({Kind::kRefused, "too large"}, 2, std::nullopt);
+    return r.record.failure_kind() + "|" + r.record.detail.substr(0, 40);
+  };
+  const std::string comment = ":" + std::string((1 << 20) - 2, 'c') + "\n";
+  EXPECT_EQ(failure(true, 200, comment), "malformed|a stream of more than 256 MiB");
+  EXPECT_EQ(failure(false, 200, std::string(1 << 20, ' ')), "malformed|an answer of more than 64 MiB");
+  EXPECT_EQ(failure(false, 500, std::string(1 << 20, 'e')), "http_500|" + std::string(40, 'e'));
+  BodyCollector models;
+  while (models.OnBody(comment, 1)) {
+  }
+  EXPECT_EQ(models.body().size(), BodyCollector::kMaxBytes);
+}
+
+TEST(ReplyReader, DeepJsonCostsNoStack) {
+  const std::string deep = "{\"error\":" + std::string(1'000'000, '[') + std::string(1'000'000, ']') + "}";
+  EXPECT_TRUE(ParsePiece(deep, ApiEndpoint::kChat, true).malformed);
+  EXPECT_EQ(ErrorText(deep), deep.substr(0, 300));
+  EXPECT_TRUE(ParseModels(deep).bases.empty());
+}
+
+TEST(ReplyReader, WhatFollowsTheJsonIsMalformed) {
+  const std::string good = R"({"choices":[{"delta":{"content":"x"}}]})";
+  EXPECT_FALSE(ParsePiece(good, ApiEndpoint::kChat, true).malformed);
+  EXPECT_TRUE(ParsePiece(good + "x", ApiEndpoint::kChat, true).malformed);
+  EXPECT_TRUE(ParsePiece(good + std::string(1, '\0') + "x", ApiEndpoint::kChat, true).malformed);
+}
+
+TEST(ReplyReader, CountsOfTokensAreBounded) {
+  const auto tokens = [](const std::string& number) {
+    const std::string body = R"({"choices":[],"usage":{"completion_tokens":)" + number + "}}";
+    return ParsePiece(body, ApiEndpoint::kChat, true).usage->output_tokens;
+  };
+  EXPECT_EQ(tokens("12"), 12);
+  EXPECT_EQ(tokens("-5"), 0);
+  EXPECT_EQ(tokens("1e300"), 1'000'000'000);
+  EXPECT_EQ(tokens("18446744073709551615"), 1'000'000'000);
+}
+
+TEST(ReplyReader, ShowsNoControlCharacters) {
+  Reading r;
+  r.reader.OnStatus(200);
+  r.Feed("data: {\"error\":{\"message\":\"\\u001b[2J" + std::string(5000, 'x') + "\"}}\n\n", 1);
+  r.reader.Finish({}, 2, std::nullopt);
+  EXPECT_EQ(r.record.detail.substr(0, 6), " [2Jxx");
+  EXPECT_EQ(r.record.detail.size(), 300u);
+}
+
 TEST(ReplyReader, SurvivesGarbage) {
   Prng prng(99);
   const std::string good = std::string(kRole) + Chunk("x") + kUsage + "data: [DONE]\n\n";

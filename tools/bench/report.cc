@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/json_text.h"
 #include "tools/bench/statistics.h"
 #include "tools/bench/text_file.h"
 #include "tools/bench/time_series.h"
@@ -251,6 +252,9 @@ std::int64_t PeakInFlight(const std::vector<RequestRecord>& records) {
 
 Result<ReportJson> LoadReport(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
+  if (const auto problem = JsonTextProblem(text)) {
+    return InvalidArgument(fmt::format("{}: expected the JSON of `loramux bench --json`, found {}", path, *problem));
+  }
   ReportJson json = ReportJson::parse(text, nullptr, false);
   if (!json.is_object() || StringAt(json, "schema") != kReportSchema || !ChildAt(json, "summary").is_object()) {
     return InvalidArgument(fmt::format("{}: expected a result of `loramux bench --json` ({})", path, kReportSchema));

@@ -51,10 +51,11 @@ Result<ModelNames> BenchRunner::FetchModels() {
                             client_.options().url.authority() + client_.options().url.prefix + "/v1/models";
   if (end.kind != ExchangeEnd::Kind::kComplete) return Unavailable(fmt::format("{}: {}", where, end.detail));
   if (body.status() != 200)
-    return Unavailable(fmt::format("{}: status {}: {}", where, body.status(), ErrorText(body.body())));
+    return Unavailable(fmt::format("{}: status {}: {}", where, body.status(), ShownText(ErrorText(body.body()))));
   ModelNames names = ParseModels(body.body());
   if (names.bases.empty() && names.adapters.empty()) {
-    return Unavailable(fmt::format("{}: expected a list of models, found '{}'", where, body.body().substr(0, 120)));
+    return Unavailable(
+        fmt::format("{}: expected a list of models, found '{}'", where, ShownText(body.body().substr(0, 120))));
   }
   return names;
 }

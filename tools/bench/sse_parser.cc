@@ -7,8 +7,12 @@ bool SseParser::Feed(std::string_view bytes, const std::function<void(std::strin
     if (after_cr_ && bytes.front() == '\n') bytes.remove_prefix(1);
     after_cr_ = false;
     const auto end = bytes.find_first_of("\r\n");
-    line_.append(bytes.substr(0, end));
-    if (line_.size() + data_.size() > kMaxEventBytes) return false;
+    const std::string_view part = bytes.substr(0, end);
+    if (line_.size() + data_.size() + part.size() > kMaxEventBytes) {
+      *this = SseParser();
+      return false;
+    }
+    line_.append(part);
     if (end == std::string_view::npos) return true;
     after_cr_ = bytes[end] == '\r';
     bytes.remove_prefix(end + 1);

@@ -11,7 +11,7 @@ namespace loramux::load {
 // ignored (WHATWG HTML, section 9.2). Not thread-safe.
 class SseParser {
  public:
-  // The maximum length of an event. After a longer one Feed returns false.
+  // The maximum length of an event. At a longer one Feed returns false and drops it.
   static constexpr std::size_t kMaxEventBytes = std::size_t{16} << 20;
 
   // Calls on_event with the data of each event that `bytes` completes, in order. False: an event was too long.

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "tools/bench/text_file.h"
 
 namespace loramux::load {
@@ -21,8 +22,8 @@ Result<Task> LoadTask(const std::filesystem::path& path) {
     ++number;
     if (line.empty()) continue;
     const auto json = nlohmann::json::parse(line, nullptr, false);
-    const bool good = json.is_object() && json.contains("prompt") && json["prompt"].is_string() &&
-                      json.contains("answer") && json["answer"].is_string();
+    const bool good = !JsonTextProblem(line) && json.is_object() && json.contains("prompt") &&
+                      json["prompt"].is_string() && json.contains("answer") && json["answer"].is_string();
     if (!good) {
       return InvalidArgument(
           fmt::format("{}, line {}: expected an object with the strings prompt and answer, found '{}'", path.string(),

@@ -1,5 +1,6 @@
 #include "tools/bench/text_file.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -10,15 +11,26 @@ namespace loramux::load {
 
 Result<std::string> ReadTextFile(const std::string& path) {
   constexpr std::streamoff kMaxBytes = std::streamoff{1} << 30;
+  constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return IoError(fmt::format("cannot read {}: {}", path, std::strerror(errno)), path);
   const std::streamoff size = file.tellg();
   if (size < 0 || size > kMaxBytes)
     return IoError(fmt::format("cannot read {}: not a text file of at most 1 GiB", path), path);
-  std::string text(static_cast<std::size_t>(size), '\0');
   file.seekg(0);
-  if (!file.read(text.data(), size))
-    return IoError(fmt::format("cannot read {}: {}", path, std::strerror(errno)), path);
+  std::string text, piece;
+  text.reserve(static_cast<std::size_t>(size));
+  while (text.size() < static_cast<std::size_t>(size)) {
+    piece.resize(std::min(kPieceBytes, static_cast<std::size_t>(size) - text.size()));
+    if (!file.read(piece.data(), static_cast<std::streamsize>(piece.size())))
+      return IoError(fmt::format("cannot read {}: {}", path, std::strerror(errno)), path);
+    // Text has none; a sparse file has nothing else, and need not be read to its end.
+    if (const std::size_t nul = piece.find('\0'); nul != std::string::npos) {
+      return IoError(fmt::format("cannot read {}: expected text, found a NUL byte at byte {}", path, text.size() + nul),
+                     path);
+    }
+    text += piece;
+  }
   return text;
 }
 

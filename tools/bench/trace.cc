@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "tools/bench/sampling.h"
 #include "tools/bench/text_file.h"
 
@@ -203,6 +204,7 @@ Result<Trace> ParseMooncakeTrace(std::string_view text, const std::string& name)
   Trace trace;
   trace.block_tokens = 512;
   const Status status = ForEachLine(text, [&](std::string_view line, std::int64_t number) -> Status {
+    if (const auto problem = JsonTextProblem(line)) return BadLine(name, number, "JSON without " + *problem, line);
     try {
       const auto json = nlohmann::json::parse(line);
       Arrival arrival{.at = ToNs(json.at("timestamp").get<double>() / 1e3),

@@ -12,6 +12,17 @@ constexpr const char* kAzure =
     "\r\n"
     "2023-11-17 00:00:00.0000000,1,0\r\n";
 
+TEST(TextFile, IsReadUpToItsFirstNulByte) {
+  const auto path = std::filesystem::temp_directory_path() / ("loramux_text_file_" + std::to_string(::getpid()));
+  ASSERT_TRUE(WriteTextFile(path.string(), "one\ntwo\n").ok());
+  EXPECT_EQ(*ReadTextFile(path.string()), "one\ntwo\n");
+  std::filesystem::resize_file(path, std::uintmax_t{1} << 30);  // sparse
+  const auto text = ReadTextFile(path.string());
+  std::filesystem::remove(path);
+  ASSERT_FALSE(text.ok());
+  EXPECT_NE(text.error().message.find("a NUL byte at byte 8"), std::string::npos) << text.error().message;
+}
+
 TEST(AzureTrace, IsReadAcrossMidnightAndSorted) {
   const auto trace = ParseAzureTrace(kAzure, "t.csv");
   ASSERT_TRUE(trace.ok()) << trace.error().message;
