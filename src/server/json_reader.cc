@@ -127,6 +127,10 @@ class DocumentBuilder {
 }  // namespace
 
 Result<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
+  if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    // The parser would take it for the end of the text, and ignore what follows.
+    return Malformed(limits, "a NUL byte at byte " + std::to_string(nul));
+  }
   DocumentBuilder builder(limits);
   try {
     if (Json::sax_parse(text.begin(), text.end(), &builder)) return builder.TakeRoot();

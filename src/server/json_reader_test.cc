@@ -29,6 +29,7 @@ TEST(ParseJson, RefusesWithThePlace) {
       {"", "byte"},
       {"{", "byte"},
       {"{} {}", "byte"},
+      {std::string("{}\0garbage", 10), "a NUL byte at byte 2"},
       {"{\"a\":1,}", "byte"},
       {"{\"a\":NaN}", "byte"},
       {"{\"a\":Infinity}", "byte"},
