@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "base/fuzz_limits.h"
 #include "formats/adapter_config.h"
 #include "formats/adapter_tensor_name.h"
 
@@ -38,6 +39,7 @@ void ParseName(std::string_view text) {
 }  // namespace loramux
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const loramux::FuzzLimits cost;
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   loramux::ParseConfig(text);
   loramux::ParseName(text);

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "base/fuzz_limits.h"
 #include "formats/model_config.h"
 
 namespace loramux {
@@ -36,6 +37,7 @@ void CheckConfig(const ModelConfig& config) {
 }  // namespace loramux
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const loramux::FuzzLimits cost;
   const auto config = loramux::ParseModelConfig({reinterpret_cast<const char*>(data), size}, "FILE");
   if (config.ok()) {
     loramux::CheckConfig(*config);

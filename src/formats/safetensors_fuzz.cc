@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "base/fuzz_limits.h"
 #include "formats/safetensors.h"
 #include "formats/safetensors_header.h"
 
@@ -62,6 +63,7 @@ void ParseAsHeader(std::string_view header) {
 }  // namespace loramux
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const loramux::FuzzLimits cost;
   loramux::ParseFile(std::as_bytes(std::span(data, size)));
   loramux::ParseAsHeader({reinterpret_cast<const char*>(data), size});
   return 0;
