@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 
 #include <nlohmann/json.hpp>
 
+#include "formats/file.h"
 #include "tools/bench/text_file.h"
 
 namespace loramux {
@@ -33,13 +32,6 @@ Result<std::size_t> PlaceToChange(const std::string& file, const std::string& la
   return InvalidArgument(label + ": expected a lora_A tensor, found none");
 }
 
-Result<std::string> ReadBinaryFile(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (file.bad() || !file.is_open()) return IoError("cannot read " + path.string());
-  return bytes;
-}
-
 }  // namespace
 
 Result<std::vector<std::filesystem::path>> CopyAdapters(const std::filesystem::path& originals,
@@ -62,7 +54,7 @@ Result<std::vector<std::filesystem::path>> CopyAdapters(const std::filesystem::p
     const std::size_t round = i / sources.size();
     if (round >= kMaxAdapterCopies) return InvalidArgument("too many copies of " + source.string());
     const fs::path weights = source / kWeights;
-    ASSIGN_OR_RETURN(std::string file, ReadBinaryFile(weights));
+    ASSIGN_OR_RETURN(std::string file, ReadTextFile(weights, max_bytes));
     ASSIGN_OR_RETURN(const std::size_t place, PlaceToChange(file, weights.string()));
     if (place >= file.size()) return InvalidArgument(weights.string() + ": the file is truncated");
     // below 128: the exponent stays unchanged

@@ -296,6 +296,18 @@ class AgainstServersThatMisbehave(Folder):
         self.assertEqual(self.failures(b"HTTP/1.1 429 Too Many\r\nContent-Length: 0\r\n\r\n"), {"http_429": 2})
         self.assertEqual(self.failures(None, "--timeout", 0.2), {"timeout": 2})
 
+    def test_hostile_answers_are_failures_of_requests(self):
+        ok = b"HTTP/1.1 200 OK\r\n"
+        self.assertEqual(self.failures(ok + b"Content-Length: 1000000000000000\r\n\r\ndata: x"), {"cut_off": 2})
+        self.assertEqual(self.failures(ok + b"X-A: b\r\n" * 100000 + b"\r\n"), {"malformed": 2})
+        chunk_line = b"Transfer-Encoding: chunked\r\n\r\n5;" + b"x" * 1_000_000
+        self.assertEqual(self.failures(ok + chunk_line), {"malformed": 2})
+        deep = b'{"error":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
+        self.assertEqual(self.failures(stream(deep, b"[DONE]")), {"malformed": 2})
+        self.assertEqual(self.failures(stream(CHUNK + b"\0x", b"[DONE]")), {"malformed": 2})
+        self.assertEqual(self.failures(stream(b'{"error":{"message":"\xff"}}', b"[DONE]")), {"malformed": 2})
+        self.assertEqual(self.failures(ok + b"\r\n" + b"x" * (17 << 20)), {"malformed": 2})
+
     def test_times_are_those_of_the_bytes(self):
         server = Dripping(b"")
         tasks = self.path / "tasks"

@@ -24,7 +24,8 @@ class RegularFile {
   int descriptor() const { return descriptor_; }
   // As of Open.
   std::size_t size() const { return size_; }
-  // Bytes that have no storage: the holes of a sparse file. 0 if the file system cannot tell. Not thread-safe.
+  // Bytes that have no storage: the holes of a sparse file. Where the file system does not report holes, the bytes for
+  // which no blocks are allocated. Not thread-safe.
   std::uint64_t HoleBytes() const;
   // Fills `out` from byte `offset` on. Error: the operating system's, or the file is too short. Unlike a mapping it
   // never raises a signal when the file is shortened. Thread-safe. `path` names the file in errors.

@@ -1,7 +1,8 @@
 #include "tools/bench/html.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
+
+#include "tools/bench/shown_text.h"
 
 namespace loramux::load {
 namespace {
@@ -68,13 +69,6 @@ t.style.visibility="visible";const fr=f.getBoundingClientRect();let left=e.clien
 if(left+t.offsetWidth>fr.width-6)left=e.clientX-fr.left-t.offsetWidth-14;t.style.left=left+"px";t.style.top=(e.clientY-fr.top-10)+"px"});
 s.addEventListener("pointerleave",()=>{h.style.visibility=t.style.visibility="hidden"})}
 )";
-
-// Replaces invalid UTF-8.
-std::string ValidUtf8(std::string_view text) {
-  const nlohmann::json json(text);
-  const std::string quoted = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  return nlohmann::json::parse(quoted).get<std::string>();
-}
 
 }  // namespace
 

@@ -4,26 +4,18 @@
 
 #include <fmt/format.h>
 
+#include "tools/bench/shown_text.h"
+
 namespace loramux::load {
 namespace {
 
 constexpr std::size_t kMaxErrorBody = 64 * 1024;
-constexpr std::size_t kMaxShown = 300;
 
 std::string Quoted(std::string_view text) {
   return fmt::format("'{}{}'", text.substr(0, 120), text.size() > 120 ? "..." : "");
 }
 
 }  // namespace
-
-std::string ShownText(std::string_view text) {
-  std::string shown(text.substr(0, kMaxShown));
-  for (char& c : shown) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7F) c = ' ';
-  }
-  return shown;
-}
 
 bool ReplyReader::OnBody(std::string_view bytes, TimeNs now) {
   if (record_.http_status == 200 && stream_) {

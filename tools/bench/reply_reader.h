@@ -13,9 +13,6 @@
 
 namespace loramux::load {
 
-// Text of a server for a report or a terminal: at most 300 bytes, without control characters.
-std::string ShownText(std::string_view text);
-
 // Receives an HTTP response as it arrives.
 class BodySink {
  public:

@@ -1,5 +1,6 @@
 // Bytes from the wire, split anywhere, must result in the right record.
 #include "tools/bench/reply_reader.h"
+#include "tools/bench/shown_text.h"
 
 #include <gtest/gtest.h>
 
@@ -203,6 +204,16 @@ TEST(ReplyReader, ShowsNoControlCharacters) {
   r.reader.Finish({}, 2, std::nullopt);
   EXPECT_EQ(r.record.detail.substr(0, 6), " [2Jxx");
   EXPECT_EQ(r.record.detail.size(), 300u);
+}
+
+TEST(ReplyReader, ShowsValidUtf8) {
+  EXPECT_EQ(ShownText("a\xFF\n\x7F"
+                      "b"),
+            "a\xEF\xBF\xBD  b");
+  EXPECT_EQ(ShownText("\xC2\x9B"
+                      "2J\xC3\xA9"),
+            " 2J\xC3\xA9");  // U+009B is a control character, U+00E9 is not
+  EXPECT_EQ(ShownText(std::string(299, 'x') + "\xC3\xA9"), std::string(299, 'x') + "\xEF\xBF\xBD");  // cut in two
 }
 
 TEST(ReplyReader, SurvivesGarbage) {

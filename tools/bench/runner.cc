@@ -11,6 +11,8 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <fmt/format.h>
 
+#include "tools/bench/shown_text.h"
+
 namespace loramux::load {
 
 namespace asio = boost::asio;

@@ -19,7 +19,6 @@ Result<std::string> ReadTextFile(const std::string& path) {
     return IoError(fmt::format("cannot read {}: not a text file of at most 1 GiB", path), path);
   file.seekg(0);
   std::string text, piece;
-  text.reserve(static_cast<std::size_t>(size));
   while (text.size() < static_cast<std::size_t>(size)) {
     piece.resize(std::min(kPieceBytes, static_cast<std::size_t>(size) - text.size()));
     if (!file.read(piece.data(), static_cast<std::streamsize>(piece.size())))
