@@ -353,6 +353,37 @@ class SlowClients(unittest.TestCase):
         self.assertEqual(request(self.server, "GET", "/health")[0], 200)
 
 
+class LongTexts(unittest.TestCase):
+    """Texts that no prompt of the model can have are refused by their size; /tokenize has a limit of its own."""
+
+    def test_each_route(self):
+        server = Server("--max-tokenize-bytes", "1000")
+        self.addCleanup(server.process.kill)
+
+        def message(path, body, status):
+            code, _, answer = request(server, "POST", path, body)
+            self.assertEqual(code, status, answer)
+            return answer["error"]["message"]
+        self.assertIn("expected at most 1134592 bytes", message(CHAT, chat_body(prompt="x" * 1_200_000), 413))
+        self.assertIn("strings of at most 86016 characters, found one of 100000. This model's maximum context length is 1024 "
+                      "tokens", message(CHAT, chat_body(prompt="x" * 100_000), 400))
+        for path, body in ((CHAT, chat_body(prompt="x" * 20_000)),
+                           ("/v1/completions", {"model": "demo", "prompt": ["a", "x" * 20_000]})):
+            self.assertIn("so a prompt has at most 14336 bytes. However, you sent 20", message(path, body, 400))
+        self.assertIn("maximum context length is 1024 tokens",
+                      message("/v1/completions", {"model": "demo", "prompt": "xy" * 1000}, 400))
+        self.assertIn("maximum context length is 1024 tokens. However, you sent 1025",
+                      message("/v1/completions", {"model": "demo", "prompt": [70] * 1025}, 400))
+        status, _, answer = request(server, "POST", "/tokenize", {"prompt": "x" * 1000})
+        self.assertEqual((status, answer["count"] > 500), (200, True))
+        self.assertIn("at most 1000 bytes of text (--max-tokenize-bytes), found 1001",
+                      message("/tokenize", {"prompt": "x" * 1001}, 400))
+        self.assertIn("--max-tokenize-bytes", message("/tokenize", {"prompt": "x" * 7000}, 400))
+        message("/tokenize", {"prompt": "x" * 1_100_000}, 413)
+        self.assertIn("`tokens`", message("/detokenize", {"tokens": [70] * 1001}, 400))
+        server.stop()
+
+
 class Limits(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -394,7 +425,8 @@ class Limits(unittest.TestCase):
         self.error({"model": "demo", "prompt": [1] * 5000}, 400, "", "/v1/completions")
         self.error({"model": "demo", "prompt": "x " * 100_000}, 400, "", "/v1/completions")
         self.error(chat_body(prompt="x " * 100_000), 400, "")
-        self.error(chat_body("x" * 100_000), 404, "model")
+        self.error(chat_body("x" * 50_000), 404, "model")
+        self.error(chat_body("x" * 100_000), 400, "")   # longer than any prompt of this model in JSON
 
     def test_deep_and_wide_json(self):
         for body in (b"[" * 1_000_000, b'{"a":' * 200_000, b'{"model":"demo","messages":' + b"[" * 100 + b"]" * 100 + b"}",

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <malloc.h>
 #include <pthread.h>
 
 #include <fmt/core.h>
@@ -42,6 +43,7 @@ struct ServeFlags {
   MetricsOptions metrics;
   ProtectionOptions protection;
   std::string max_body_size = "16MiB";
+  std::string max_tokenize_bytes = "0";
   std::string max_unread_output = "1MiB";
   double drain_timeout_seconds = 30;
   double sse_keepalive_seconds = 0;
@@ -141,8 +143,17 @@ Result<std::unique_ptr<FlightRecorder>> StartRecorder(const ServeFlags& flags) {
   return recorder;
 }
 
+// Makes the C library give large blocks back when they are freed. By default it raises both thresholds with the first
+// large block, and then keeps the memory of every long request.
+void ReturnFreedMemory() {
+  constexpr int kLargeBytes = 256 << 10;
+  mallopt(M_MMAP_THRESHOLD, kLargeBytes);
+  mallopt(M_TRIM_THRESHOLD, 4 * kLargeBytes);
+}
+
 Status Serve(const ServeFlags& flags) {
   Signals signals;
+  ReturnFreedMemory();
   RaiseOpenFileLimit(flags.http.max_connections);
   ASSIGN_OR_RETURN(const std::optional<std::string> admin_key,
                    AdminKey(flags.adapters, flags.runtime, flags.http.host));
@@ -170,6 +181,8 @@ Status Serve(const ServeFlags& flags) {
   options.protection = flags.protection;
   ASSIGN_OR_RETURN(const std::int64_t body_bytes, ParseBytes(flags.max_body_size, "--max-body-size"));
   options.http.max_body_bytes = static_cast<std::size_t>(body_bytes);
+  ASSIGN_OR_RETURN(const std::int64_t tokenize_bytes, ParseBytes(flags.max_tokenize_bytes, "--max-tokenize-bytes"));
+  options.max_tokenize_bytes = static_cast<std::size_t>(tokenize_bytes);
   ASSIGN_OR_RETURN(const std::int64_t unread_bytes, ParseBytes(flags.max_unread_output, "--max-unread-output"));
   options.max_buffered_bytes = static_cast<std::size_t>(unread_bytes);
   options.http.max_held_body_bytes = std::max(options.http.max_held_body_bytes, options.http.max_body_bytes * 4);
@@ -247,6 +260,13 @@ void AddServeFlags(CommandLine& line, ServeFlags& flags) {
             .unit = "BYTES",
             .group = http,
             .help = "Largest request body, as in 16MiB; a larger one gets 413"});
+  line.Add({.names = "--max-tokenize-bytes",
+            .target = &flags.max_tokenize_bytes,
+            .unit = "BYTES",
+            .group = http,
+            .help =
+                "Longest text that /tokenize takes, as in 1MiB; 0: 16 bytes for each token of --max-model-len, and at "
+                "least 64KiB"});
   line.Add(
       {.names = "--max-unread-output",
        .target = &flags.max_unread_output,

@@ -63,9 +63,12 @@ void NormaliseToolCalls(Json& message, FieldReader& fields, const std::string& w
   }
 }
 
-void ReadMessages(Json& body, FieldReader& fields, ChatPrompt& prompt, Json& context) {
+void ReadMessages(Json& body, FieldReader& fields, std::int64_t max_messages, ChatPrompt& prompt, Json& context) {
   const Json* list = fields.Array("messages");
   if (list == nullptr || list->empty()) return fields.Expect("messages", "an array of at least one message", list);
+  if (static_cast<std::int64_t>(list->size()) > max_messages) {
+    return fields.Expect("messages", "at most " + std::to_string(max_messages) + " messages", list);
+  }
   Json messages = std::move(body["messages"]);
   for (std::size_t i = 0; i < messages.size() && fields.ok(); ++i) {
     const std::string where = "messages[" + std::to_string(i) + "]";
@@ -145,12 +148,12 @@ void RefuseTemplate(FieldReader& fields) {
 
 }  // namespace
 
-void ReadChatPrompt(Json& body, FieldReader& fields, ChatPrompt& prompt) {
+void ReadChatPrompt(Json& body, FieldReader& fields, std::int64_t max_messages, ChatPrompt& prompt) {
   RefuseTemplate(fields);
   Json context = Json::object();
   ReadTools(fields, context);
   ReadTemplateOptions(fields, prompt, context);
-  ReadMessages(body, fields, prompt, context);
+  ReadMessages(body, fields, max_messages, prompt, context);
   if (fields.ok()) prompt.template_context = DumpJson(context);
 }
 

@@ -2,6 +2,7 @@
 // /v1/chat/completions and /tokenize.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "server/json_reader.h"
@@ -19,8 +20,8 @@ struct ChatPrompt {
   std::string final_message;  // content of the last message, if continue_final_message
 };
 
-// Reads the chat fields from `body` into `prompt`. `fields` must read the same `body`, and receives the errors. Moves
-// the messages out of `body`, so call this last.
-void ReadChatPrompt(Json& body, FieldReader& fields, ChatPrompt& prompt);
+// Reads the chat fields from `body` into `prompt`. `fields` must read the same `body`, and receives the errors. More
+// than `max_messages` messages are an error. Moves the messages out of `body`, so call this last.
+void ReadChatPrompt(Json& body, FieldReader& fields, std::int64_t max_messages, ChatPrompt& prompt);
 
 }  // namespace loramux

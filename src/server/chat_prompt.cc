@@ -1,5 +1,7 @@
 #include "server/chat_prompt.h"
 
+#include <cstring>
+
 namespace loramux {
 namespace {
 
@@ -14,12 +16,22 @@ std::string_view StripRight(std::string_view text) {
   return text.substr(0, text.find_last_not_of(kWhiteSpace) + 1);  // the sum is 0 for npos
 }
 
+// Returns where `part` begins last in `text`, or npos. Takes linear time, unlike rfind: memmem of the C library does,
+// which finds the first place, so both are turned round.
+std::size_t FindLast(std::string_view text, std::string_view part) {
+  const std::string reversed(text.rbegin(), text.rend()), wanted(part.rbegin(), part.rend());
+  const void* found = memmem(reversed.data(), reversed.size(), wanted.data(), wanted.size());
+  if (found == nullptr) return std::string_view::npos;
+  const auto offset = static_cast<std::size_t>(static_cast<const char*>(found) - reversed.data());
+  return text.size() - offset - part.size();
+}
+
 }  // namespace
 
 Result<std::string> CutAfterFinalMessage(std::string rendered, std::string_view final_message) {
   const std::string_view left_stripped = StripLeft(final_message);
   const std::string_view stripped = StripRight(left_stripped);
-  const auto at = rendered.rfind(stripped);
+  const auto at = FindLast(rendered, stripped);
   if (at == std::string::npos) {
     return InvalidArgument(
         "`continue_final_message`: expected the chat template to print the last message as it is, "

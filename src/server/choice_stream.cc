@@ -106,6 +106,7 @@ void ChoiceStream::AddLogprob(const SampledToken& token) {
   for (const TokenLogprob& other : token.top_logprobs) {
     text.top.emplace_back(TokenText(*tokenizer_, other.id), other.logprob);
   }
+  logprob_bytes_ += sizeof(text) + text.top.size() * sizeof(text.top[0]);
   logprobs_.push_back(std::move(text));
 }
 
@@ -115,6 +116,7 @@ ChoiceOutput ChoiceStream::TakeOutput() {
   output.text = std::exchange(text_, {});
   output.wants_logprobs = wants_logprobs_;
   output.logprobs = std::exchange(logprobs_, {});
+  logprob_bytes_ = 0;
   output.text_offset = text_offset_;
   for (const TokenLogprobText& token : output.logprobs) text_offset_ += CountCharacters(token.token);
   output.finish = finish_;

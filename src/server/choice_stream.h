@@ -34,6 +34,8 @@ class ChoiceStream {
   bool engine_done() const { return engine_done_; }
   // True if an event arrived since the last TakeOutput.
   bool HasOutput() const { return has_news_; }
+  // Returns about how many bytes of text and log-probabilities TakeOutput would return.
+  std::size_t held_bytes() const { return text_.size() + logprob_bytes_; }
   // Returns the output since the last call (everything, on the first call).
   ChoiceOutput TakeOutput();
 
@@ -59,6 +61,7 @@ class ChoiceStream {
   Usage usage_;
   std::string text_;
   std::vector<TokenLogprobText> logprobs_;
+  std::size_t logprob_bytes_ = 0;
   std::int64_t text_offset_ = 0;
   bool has_news_ = false;
   bool engine_done_ = false;

@@ -7,6 +7,7 @@
 
 #include "server/chat_prompt.h"
 #include "server/model_listing.h"
+#include "server/prompt_limit.h"
 
 namespace loramux {
 namespace {
@@ -19,9 +20,17 @@ std::string MakeId(Endpoint endpoint, SeedSource& seeds) {
   return fmt::format("{}-{:016x}{:016x}", endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl", high, seeds.Next());
 }
 
+// The limit of a prompt without an adapter. Beside an adapter, the engine may allow less.
+PromptLimit LimitOf(const ServingContext& context) {
+  return PromptLimit::For(*context.tokenizer, context.generation->MaxSequenceTokens(kBaseModel));
+}
+
 Result<OpenAiRequest> Parse(const ServingContext& context, Endpoint endpoint, std::string_view body) {
+  const PromptLimit prompt = LimitOf(context);
   RequestLimits limits;
   limits.vocab_size = context.registry->model().vocab_size;
+  limits.max_tokens = prompt.tokens;
+  limits.max_string = BoundedProduct(prompt.bytes, kJsonCharactersPerByte);
   return endpoint == Endpoint::kChat ? ParseChatRequest(body, limits) : ParseCompletionRequest(body, limits);
 }
 
@@ -94,13 +103,15 @@ Status CompletionJob::AddChatPrompt(const ServingContext& context) {
   ASSIGN_OR_RETURN(const std::string text,
                    RenderChatPrompt(context.chat_template, request_.chat, context.clock->UnixSeconds()));
   request_.chat.template_context.clear();
-  ASSIGN_OR_RETURN(std::vector<TokenId> tokens, context.tokenizer->Encode(text, request_.add_special_tokens));
-  return AddChoices(context, std::move(tokens), {}, Guess(context, text));
+  auto tokens = EncodePrompt(*context.tokenizer, text, request_.add_special_tokens, LimitOf(context));
+  if (!tokens.ok()) return Error{tokens.error().code, tokens.error().message, "messages"};
+  return AddChoices(context, std::move(*tokens), {}, Guess(context, text));
 }
 
 Status CompletionJob::AddPrompt(const ServingContext& context, const Prompt& prompt) {
   if (const auto* text = std::get_if<std::string>(&prompt)) {
-    ASSIGN_OR_RETURN(std::vector<TokenId> tokens, context.tokenizer->Encode(*text, request_.add_special_tokens));
+    ASSIGN_OR_RETURN(std::vector<TokenId> tokens,
+                     EncodePrompt(*context.tokenizer, *text, request_.add_special_tokens, LimitOf(context)));
     return AddChoices(context, std::move(tokens), request_.echo ? *text : std::string(), Guess(context, *text));
   }
   const auto& tokens = std::get<std::vector<TokenId>>(prompt);
@@ -184,7 +195,7 @@ Status CompletionJob::Submit(std::shared_ptr<GenerationInbox> inbox) {
   return Ok{};
 }
 
-Status CompletionJob::Apply(const std::vector<TokenEvent>& events) {
+Status CompletionJob::Apply(std::span<const TokenEvent> events) {
   std::int64_t started = 0, tokens = 0;
   for (const TokenEvent& event : events) {
     Choice& choice = choices_[event.choice];
@@ -202,7 +213,17 @@ Status CompletionJob::Apply(const std::vector<TokenEvent>& events) {
     if (!was_finished && choice.stream.finished() && !choice.stream.engine_done()) generation_->Cancel(choice.id);
   }
   ticket_.Progress(started, tokens);
-  return Ok{};
+  if (request_.stream || HeldBytes() <= kMaxAnswerBytes) return Ok{};
+  return InvalidArgument(
+      fmt::format("The answer: expected at most {} bytes of text and log-probabilities, found more; "
+                  "ask for fewer choices, tokens or log-probabilities, or for `stream`: true",
+                  kMaxAnswerBytes));
+}
+
+std::size_t CompletionJob::HeldBytes() const {
+  std::size_t bytes = 0;
+  for (const Choice& choice : choices_) bytes += choice.stream.held_bytes();
+  return bytes;
 }
 
 bool CompletionJob::finished() const {

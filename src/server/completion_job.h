@@ -47,6 +47,8 @@ class SeedSource {
 // The header that names the tenant of a request (schedule/fairness.h), and its maximum length.
 inline constexpr std::string_view kFairnessHeader = "x-gateway-inference-fairness-id";
 inline constexpr std::size_t kMaxTenantBytes = 256;
+// The most text and log-probabilities that the server collects for an answer that is not streamed.
+inline constexpr std::size_t kMaxAnswerBytes = std::size_t{32} << 20;
 
 // What completion jobs work with. Owns nothing; everything must outlive the jobs.
 struct ServingContext {
@@ -95,7 +97,10 @@ class CompletionJob {
   Status Submit(std::shared_ptr<GenerationInbox> inbox);
 
   // Applies events, and cancels sequences that a stop string has ended. Error: the response cannot be completed.
-  Status Apply(const std::vector<TokenEvent>& events);
+  // An answer that is not streamed may not become longer than kMaxAnswerBytes.
+  Status Apply(std::span<const TokenEvent> events);
+  // Returns about how many bytes of text and log-probabilities wait to be taken.
+  std::size_t HeldBytes() const;
   // True if every choice is complete.
   bool finished() const;
 

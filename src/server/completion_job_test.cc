@@ -208,6 +208,20 @@ TEST_F(CompletionJobTest, CollectsTextAndUsage) {
   EXPECT_TRUE(service_.cancelled.empty());
 }
 
+TEST_F(CompletionJobTest, AnAnswerThatIsNotStreamedIsBounded) {
+  auto job = Submitted(Endpoint::kCompletion, R"({"model":"base","prompt":"x","logprobs":1,"max_tokens":4000})");
+  const std::string text(1000, 'a');
+  Status applied = Ok{};
+  std::size_t rounds = 0;
+  for (; applied.ok() && rounds < 1000; ++rounds) {
+    service_.Say(0, text);
+    applied = Apply(job);
+  }
+  EXPECT_GT(rounds, 100u);
+  ASSERT_FALSE(applied.ok());
+  EXPECT_THAT(applied.error().message, HasSubstr("expected at most 33554432 bytes"));
+}
+
 TEST_F(CompletionJobTest, StopStringsAcrossTokensCancel) {
   auto job = Submitted(Endpoint::kCompletion, R"({"model":"base","prompt":"p","stop":["END","\n"],"max_tokens":50})");
   service_.Say(0, "some E");

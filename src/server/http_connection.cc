@@ -30,6 +30,8 @@ constexpr std::size_t kLingerBytes = 16 * 1024;
 // The body limit of open routes.
 constexpr std::size_t kMaxOpenBodyBytes = 64 * 1024;
 constexpr std::size_t kMaxTargetInLog = 200;
+// A longer body is sent by itself instead of being copied behind its header.
+constexpr std::size_t kMaxJoinedBytes = 64 * 1024;
 constexpr std::string_view kShuttingDown = "The server is shutting down; try again elsewhere or later.";
 constexpr std::size_t kMaxLingerBytes = std::size_t{64} << 20;
 
@@ -47,22 +49,17 @@ HttpRequest TakeHead(const HttpConnection::RequestParser& parser) {
   return request;
 }
 
-template <typename Message>
-std::string Serialise(const Message& message) {
-  std::ostringstream out;
-  out << message;
-  return std::move(out).str();
-}
-
-std::string ToString(const HttpReply& reply, unsigned version, bool keep_alive, bool head_only) {
-  http::response<http::string_body> response(static_cast<http::status>(reply.status), version);
+// Returns the reply without its body.
+std::string HeadOf(const HttpReply& reply, unsigned version, bool keep_alive) {
+  http::response<http::empty_body> response(static_cast<http::status>(reply.status), version);
   response.set(http::field::server, "loramux");
   for (const auto& [name, value] : reply.headers) response.set(name, value);
   if (!reply.body.empty()) response.set(http::field::content_type, reply.content_type);
   if (reply.status != 204) response.content_length(reply.body.size());
   response.keep_alive(keep_alive);
-  if (!head_only) response.body() = reply.body;
-  return Serialise(response);
+  std::ostringstream head;
+  head << response.base();
+  return std::move(head).str();
 }
 
 }  // namespace
@@ -78,6 +75,7 @@ HttpConnection::HttpConnection(std::unique_ptr<HttpStream> stream, const HttpSha
       watch_stopped_(stream_->socket().get_executor(), asio::steady_timer::time_point::max()) {
   error_code ignored;
   stream_->socket().set_option(asio::ip::tcp::no_delay(true), ignored);
+  address_ = stream_->socket().remote_endpoint(ignored).address().to_string();
 }
 
 // ---- The connection's life ----
@@ -155,11 +153,13 @@ asio::awaitable<bool> HttpConnection::ReadRequest(HttpRequest& request, const Ht
   ContinueTrace(parser);
   origin_ = std::string(parser.get()[http::field::origin]);
   request = TakeHead(parser);
+  request.address = address_;
   refusal = Screen(request, route);
   keep_alive_ = parser.keep_alive() && (!refusal || parser.is_done());
   if (refusal) co_return true;  // its body is not read
   // Open routes need no key, so they may hold only small bodies.
-  const std::size_t limit = route->access == RouteAccess::kOpen ? kMaxOpenBodyBytes : options_.max_body_bytes;
+  const std::size_t most = route->access == RouteAccess::kOpen ? kMaxOpenBodyBytes : options_.max_body_bytes;
+  const std::size_t limit = std::min(most, route->max_body_bytes);
   const bool body = co_await ReadBody(parser, limit);
   request.body = std::move(parser.get().body());
   co_return body;
@@ -310,8 +310,13 @@ asio::awaitable<bool> HttpConnection::SendReply(HttpReply reply, bool head_only)
   for (auto& header : trace_.Headers()) reply.headers.push_back(std::move(header));
   if (options_.hooks.responded) options_.hooks.responded(reply.status);
   for (auto& header : CorsHeaders(options_.allowed_origins, origin_)) reply.headers.push_back(std::move(header));
-  const std::string text = ToString(reply, http_version_, keep_alive_, head_only);
-  co_return co_await WriteAll(text);
+  std::string text = HeadOf(reply, http_version_, keep_alive_);
+  if (head_only) co_return co_await WriteAll(text);
+  const bool at_once = reply.body.size() <= kMaxJoinedBytes;
+  if (at_once) text += reply.body;
+  const bool written = co_await WriteAll(text);
+  if (at_once || !written) co_return written;
+  co_return co_await WriteAll(reply.body);
 }
 
 asio::awaitable<bool> HttpConnection::StartStream(std::string content_type) {

@@ -122,7 +122,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool closing_ = false;              // no further request will be served
   HttpExchange* exchange_ = nullptr;  // the exchange being answered
   std::uint64_t bytes_sent_ = 0;
-  std::string origin_;  // Origin header of the request
+  std::string origin_;   // Origin header of the request
+  std::string address_;  // of the client
 
   bool watching_ = false;
   bool watch_read_pending_ = false;

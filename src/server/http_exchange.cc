@@ -114,9 +114,10 @@ void HttpExchange::ReleaseBody() {
 
 void HttpExchange::Abort() { connection_.Abort(); }
 
-void RouteTable::Add(std::string method, std::string path, HttpHandler handler, RouteAccess access) {
+void RouteTable::Add(std::string method, std::string path, HttpHandler handler, RouteAccess access,
+                     std::size_t max_body_bytes) {
   for (const HttpRoute& route : routes_) CHECK(route.method != method || route.path != path);
-  routes_.push_back({std::move(method), std::move(path), std::move(handler), access});
+  routes_.push_back({std::move(method), std::move(path), std::move(handler), access, max_body_bytes});
 }
 
 namespace {

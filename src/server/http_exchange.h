@@ -1,7 +1,9 @@
 // One HTTP request and its response: the interface between handlers and the server. Needs coroutines.
 #pragma once
 
+#include <cstddef>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +30,7 @@ struct HttpRequest {
   std::string tail;    // the part of the path that matches the '*' of the route
   std::vector<std::pair<std::string, std::string>> headers;
   std::string body;
+  std::string address;                   // of the client, such as "192.0.2.7"
   bool draining = false;                 // the server is shutting down (only open routes see this)
   std::shared_ptr<const ApiKey> caller;  // the API key; null: the server has no API keys, or the route is open
 
@@ -122,6 +125,7 @@ struct HttpRoute {
   std::string path;
   HttpHandler handler;
   RouteAccess access = RouteAccess::kGated;
+  std::size_t max_body_bytes = std::numeric_limits<std::size_t>::max();  // besides the server's own limit; beyond: 413
 };
 
 // Checks a request's header before its body is received. Returns nullopt and may set `caller`, or returns the reply
@@ -137,7 +141,8 @@ class RouteTable {
 
   // Adds a route. `path` is exact ("/health"), or ends in "/*", which matches any non-empty rest, slashes included. The
   // handler for GET also serves HEAD. REQUIRES: no route with the same method and path.
-  void Add(std::string method, std::string path, HttpHandler handler, RouteAccess access = RouteAccess::kGated);
+  void Add(std::string method, std::string path, HttpHandler handler, RouteAccess access = RouteAccess::kGated,
+           std::size_t max_body_bytes = std::numeric_limits<std::size_t>::max());
   // Adds a route with a handler that returns the reply without waiting.
   void AddSimple(std::string method, std::string path, std::function<HttpReply(const HttpRequest&)> handler,
                  RouteAccess access = RouteAccess::kGated);

@@ -249,10 +249,7 @@ class ImmediateService final : public GenerationService {
 
 class Harness {
  public:
-  Harness()
-      : admission_({}, QuotaTable()),
-        service_(Context(), {"base", 0, kTestMaxTokens}, {1, 1 << 20}),
-        activity_(64 << 20) {
+  Harness() : admission_({}, QuotaTable()), service_(Context(), {"base", 0, kTestMaxTokens}, {}), activity_(64 << 20) {
     options_.linger_timeout = std::chrono::milliseconds(0);
     options_.idle_timeout = options_.header_timeout = options_.body_timeout = std::chrono::milliseconds(10'000);
     options_.max_header_bytes = 8 << 10;

@@ -124,12 +124,31 @@ class DocumentBuilder {
   std::optional<Error> error_;
 };
 
+// Returns the length of the text's first string of more than `max` characters; nullopt if it has none. Reads each
+// character once. Text that is not JSON gives some result, which the parser's error then hides or replaces.
+std::optional<std::size_t> LongString(std::string_view text, std::size_t max) {
+  if (text.size() <= max) return std::nullopt;
+  for (auto open = text.find('"'); open != std::string_view::npos;) {
+    std::size_t end = open + 1;
+    for (; end < text.size() && text[end] != '"'; ++end) end += text[end] == '\\' ? 1 : 0;
+    end = std::min(end, text.size());
+    if (end - open - 1 > max) return end - open - 1;
+    open = text.find('"', end + 1);
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 Result<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
   if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
     // The parser would take it for the end of the text, and ignore what follows.
     return Malformed(limits, "a NUL byte at byte " + std::to_string(nul));
+  }
+  if (const auto length = LongString(text, limits.max_string)) {
+    return InvalidArgument(std::string(limits.subject) + ": expected strings of at most " +
+                           std::to_string(limits.max_string) + " characters, found one of " + std::to_string(*length) +
+                           limits.why_strings_are_short);
   }
   DocumentBuilder builder(limits);
   try {
@@ -140,8 +159,8 @@ Result<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
   return builder.error() ? std::move(*builder.error()) : Malformed(limits, "something else");
 }
 
-Result<Json> ParseRequestBody(std::string_view body) {
-  ASSIGN_OR_RETURN(Json json, ParseJson(body));
+Result<Json> ParseRequestBody(std::string_view body, const JsonLimits& limits) {
+  ASSIGN_OR_RETURN(Json json, ParseJson(body, limits));
   if (!json.is_object()) {
     return InvalidArgument("The request body: expected a JSON object, found " + DescribeJson(json));
   }

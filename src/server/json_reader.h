@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,6 +23,9 @@ struct JsonLimits {
   int max_depth = 64;  // nesting of arrays and objects
   // Values of any type in the document.
   std::size_t max_values = std::size_t{1} << 20;
+  // Characters between the quotes of one string, escapes as they are written. Checked before anything is parsed.
+  std::size_t max_string = std::numeric_limits<std::size_t>::max();
+  std::string why_strings_are_short = {};         // ends the error about a longer one
   std::string_view subject = "The request body";  // how errors name the document
   bool quote = true;                              // errors may quote the document; false for documents with secrets
 };
@@ -31,7 +35,7 @@ struct JsonLimits {
 Result<Json> ParseJson(std::string_view text, const JsonLimits& limits = {});
 
 // Parses the body of a request, which must be one JSON object.
-Result<Json> ParseRequestBody(std::string_view body);
+Result<Json> ParseRequestBody(std::string_view body, const JsonLimits& limits = {});
 
 // Serialises without white space. Never throws: invalid UTF-8 becomes U+FFFD.
 std::string DumpJson(const Json& value);

@@ -63,6 +63,22 @@ TEST(ParseJson, BoundsDepthAndValuesExactly) {
   EXPECT_FALSE(ParseJson("[1,2,3,4]", limits).ok());
 }
 
+TEST(ParseJson, BoundsStringsBeforeItParses) {
+  JsonLimits limits;
+  limits.max_string = 6;
+  limits.why_strings_are_short = "; because";
+  for (const char* good : {R"(["123456","",[]])", R"(["\"\"\""])", R"({"abcdef":"abcdef"})", R"(["\\\\\\"])"}) {
+    EXPECT_TRUE(ParseJson(good, limits).ok()) << good;
+  }
+  for (const char* bad : {R"(["1234567"])", R"(["\"\"\"1"])", R"(["", "\u0041\u0041"])", R"({"abcdefg":1})",
+                          R"(["1234567)", R"("123456\)"}) {
+    EXPECT_THAT(ParseJson(bad, limits).error().message,
+                HasSubstr("expected strings of at most 6 characters, found one of "))
+        << bad;
+    EXPECT_THAT(ParseJson(bad, limits).error().message, HasSubstr("; because"));
+  }
+}
+
 TEST(ParseJson, ManyKeysTakeNoQuadraticTime) {
   std::string text = "{";
   for (int i = 0; i < 300000; ++i) text += (i == 0 ? "\"" : ",\"") + std::to_string(i) + "\":0";

@@ -17,6 +17,9 @@ constexpr std::size_t kMaxStopBytes = 4096;
 constexpr std::size_t kMaxStopTokenIds = 1024;
 constexpr std::int64_t kMaxLogprobs = 20;
 constexpr std::size_t kMaxLogitBias = 1024;
+// JSON values that a body of a chat may have, whatever the model's length, and for each token of it. A message with a
+// text has three; tools and template variables have their own.
+constexpr std::size_t kMinMaxValues = 4096, kValuesPerToken = 16;
 
 // Fields that would change the output or its cost in ways that are not supported.
 constexpr std::string_view kRefused[] = {"functions",          "audio",
@@ -219,15 +222,20 @@ void ReadChatLogprobs(FieldReader& fields, OpenAiRequest& request) {
 
 std::string PromptName(std::size_t index) { return "prompt[" + std::to_string(index) + "]"; }
 
-void ReadTokenPrompt(FieldReader& fields, const Json& list, const std::string& name, std::int64_t vocab_size,
+void ReadTokenPrompt(FieldReader& fields, const Json& list, const std::string& name, const RequestLimits& limits,
                      OpenAiRequest& request) {
+  if (static_cast<std::int64_t>(list.size()) > limits.max_tokens) {
+    return fields.Fail(ErrorCode::kInvalidArgument, name,
+                       "this model's maximum context length is " + std::to_string(limits.max_tokens) +
+                           " tokens. However, you sent " + std::to_string(list.size()) + ". Please reduce the length.");
+  }
   std::vector<TokenId> ids;
   ids.reserve(list.size());
   for (const Json& item : list) {
     const auto id = AsInteger(item);
-    if (!id || *id < 0 || *id >= vocab_size) {
+    if (!id || *id < 0 || *id >= limits.vocab_size) {
       return fields.Expect(name + "[" + std::to_string(ids.size()) + "]",
-                           "a token id from 0 to " + std::to_string(vocab_size - 1), &item);
+                           "a token id from 0 to " + std::to_string(limits.vocab_size - 1), &item);
     }
     ids.push_back(static_cast<TokenId>(*id));
   }
@@ -235,7 +243,7 @@ void ReadTokenPrompt(FieldReader& fields, const Json& list, const std::string& n
   request.prompts.emplace_back(std::move(ids));
 }
 
-void ReadPrompt(FieldReader& fields, std::int64_t vocab_size, OpenAiRequest& request) {
+void ReadPrompt(FieldReader& fields, const RequestLimits& limits, OpenAiRequest& request) {
   constexpr std::string_view kExpected =
       "a string, an array of strings, an array of token ids, or an array of arrays of token ids";
   const Json* prompt = fields.Find("prompt");
@@ -246,7 +254,7 @@ void ReadPrompt(FieldReader& fields, std::int64_t vocab_size, OpenAiRequest& req
     request.prompts.emplace_back(prompt->get<std::string>());
     return;
   }
-  if (prompt->front().is_number()) return ReadTokenPrompt(fields, *prompt, "prompt", vocab_size, request);
+  if (prompt->front().is_number()) return ReadTokenPrompt(fields, *prompt, "prompt", limits, request);
   if (static_cast<std::int64_t>(prompt->size()) > kMaxChoicesPerRequest) {
     return fields.Expect("prompt", "at most " + std::to_string(kMaxChoicesPerRequest) + " prompts", prompt);
   }
@@ -256,7 +264,7 @@ void ReadPrompt(FieldReader& fields, std::int64_t vocab_size, OpenAiRequest& req
     if (texts && item.is_string()) {
       request.prompts.emplace_back(item.get<std::string>());
     } else if (!texts && item.is_array()) {
-      ReadTokenPrompt(fields, item, PromptName(i), vocab_size, request);
+      ReadTokenPrompt(fields, item, PromptName(i), limits, request);
     } else {
       return fields.Expect(PromptName(i), texts ? "a string like the ones before" : kExpected, &item);
     }
@@ -271,6 +279,12 @@ void ReadCompletionOptions(FieldReader& fields, OpenAiRequest& request) {
                     std::to_string(choices));
   }
   ReadInt32(fields, "logprobs", 0, kMaxLogprobs, request.sampling.top_logprobs);
+  const std::int64_t alternatives = choices * request.sampling.top_logprobs;
+  if (alternatives > kMaxTopLogprobs) {
+    fields.Fail(ErrorCode::kInvalidArgument, "logprobs",
+                "expected at most " + std::to_string(kMaxTopLogprobs) + " in all choices together, found " +
+                    std::to_string(alternatives) + "; ask for fewer, or send several requests");
+  }
   fields.Boolean("echo", request.echo);
   if (request.echo && request.sampling.top_logprobs >= 0) {
     fields.Fail(ErrorCode::kUnsupported, "echo", "this server does not support it together with `logprobs`");
@@ -279,8 +293,20 @@ void ReadCompletionOptions(FieldReader& fields, OpenAiRequest& request) {
 
 }  // namespace
 
+JsonLimits BodyLimits(const RequestLimits& limits) {
+  JsonLimits body;
+  body.max_string = limits.max_string;
+  body.why_strings_are_short =
+      ". This model's maximum context length is " + std::to_string(limits.max_tokens) + " tokens.";
+  const auto tokens = static_cast<std::size_t>(std::max<std::int64_t>(0, limits.max_tokens));
+  if (tokens < body.max_values / kValuesPerToken) {
+    body.max_values = std::min(body.max_values, kMinMaxValues + kValuesPerToken * tokens);
+  }
+  return body;
+}
+
 Result<OpenAiRequest> ParseChatRequest(std::string_view body, const RequestLimits& limits) {
-  ASSIGN_OR_RETURN(Json json, ParseRequestBody(body));
+  ASSIGN_OR_RETURN(Json json, ParseRequestBody(body, BodyLimits(limits)));
   OpenAiRequest request;
   request.endpoint = Endpoint::kChat;
   request.add_special_tokens = false;
@@ -289,19 +315,21 @@ Result<OpenAiRequest> ParseChatRequest(std::string_view body, const RequestLimit
   RefuseField(fields, "echo");
   ReadChatLogprobs(fields, request);
   ReadToolChoice(fields);
-  ReadChatPrompt(json, fields, request.chat);  // last, because it moves the messages out of `json`
+  ReadChatPrompt(json, fields, limits.max_tokens, request.chat);  // last, because it moves the messages out of `json`
   if (!fields.ok()) return fields.error();
   return request;
 }
 
 Result<OpenAiRequest> ParseCompletionRequest(std::string_view body, const RequestLimits& limits) {
-  ASSIGN_OR_RETURN(const Json json, ParseRequestBody(body));
+  JsonLimits body_limits = BodyLimits(limits);
+  body_limits.max_values = JsonLimits().max_values;  // several prompts of token ids
+  ASSIGN_OR_RETURN(const Json json, ParseRequestBody(body, body_limits));
   OpenAiRequest request;
   request.endpoint = Endpoint::kCompletion;
   FieldReader fields(json, "");
   ReadCommon(fields, limits, request);
   for (const std::string_view name : kRefusedCompletion) RefuseField(fields, name);
-  ReadPrompt(fields, limits.vocab_size, request);
+  ReadPrompt(fields, limits, request);
   ReadCompletionOptions(fields, request);
   if (!fields.ok()) return fields.error();
   return request;

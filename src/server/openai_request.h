@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include "base/result.h"
 #include "model/sampler.h"
 #include "server/chat_fields.h"
+#include "server/json_reader.h"
 
 namespace loramux {
 
@@ -26,10 +28,19 @@ inline constexpr std::int32_t kMaxPriority = 10;              // the range of `p
 inline constexpr std::int32_t kMaxDeadlineMs = 86'400'000;    // the maximum of `deadline_ms`: one day
 inline constexpr std::int32_t kDefaultCompletionTokens = 16;  // OpenAI's default for /v1/completions
 
-// Limits that depend on the model.
+inline constexpr std::int64_t kMaxTopLogprobs = 2560;  // the maximum of choices times alternatives per token
+
+// Limits that depend on the model. The defaults for lengths limit nothing.
 struct RequestLimits {
   std::int64_t vocab_size = std::int64_t{1} << 31;  // token ids in the request must be below
+  // The model's length. No prompt has more tokens; no chat has more messages, because each has at least one token.
+  std::int64_t max_tokens = std::numeric_limits<std::int64_t>::max();
+  // Characters of one JSON string. A longer one cannot be a prompt of `max_tokens` tokens.
+  std::size_t max_string = std::numeric_limits<std::size_t>::max();
 };
+
+// Returns the limits of a body whose strings and values count as parts of a prompt of the model's length.
+JsonLimits BodyLimits(const RequestLimits& limits);
 
 // A prompt of /v1/completions: text or token ids.
 using Prompt = std::variant<std::string, std::vector<TokenId>>;

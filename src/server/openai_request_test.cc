@@ -51,6 +51,33 @@ TEST(OpenAiRequest, Defaults) {
   EXPECT_EQ(std::get<std::string>(completion.prompts.at(0)), "hi");
 }
 
+// What cannot be part of a prompt of the model's length is refused before work is done for it.
+TEST(OpenAiRequest, LengthsThatNoPromptHas) {
+  const RequestLimits limits{.vocab_size = 1000, .max_tokens = 3, .max_string = 60};
+  const auto error = [&](const std::string& body) { return ParseCompletionRequest(body, limits).error().message; };
+  EXPECT_TRUE(ParseCompletionRequest(R"({"model":"m","prompt":[1,2,3]})", limits).ok());
+  EXPECT_THAT(error(R"({"model":"m","prompt":[1,2,3,4]})"), HasSubstr("maximum context length is 3 tokens"));
+  EXPECT_THAT(error(R"({"model":"m","prompt":[[1],[1,2,3,4]]})"), HasSubstr("`prompt[1]`"));
+  EXPECT_THAT(error(R"({"model":"m","prompt":")" + std::string(61, 'x') + R"("})"),
+              HasSubstr("expected strings of at most 60 characters, found one of 61. This model's maximum context"));
+  std::string messages = R"({"role":"user","content":""})";
+  for (int i = 0; i < 2; ++i) messages += R"(,{"role":"user","content":""})";
+  EXPECT_TRUE(ParseChatRequest(R"({"model":"m","messages":[)" + messages + "]}", limits).ok());
+  const auto four = ParseChatRequest(R"({"model":"m","messages":[)" + messages + R"(,{"role":"user"}]})", limits);
+  EXPECT_THAT(four.error().message, HasSubstr("`messages`: expected at most 3 messages, found an array of 4"));
+  std::string values = "[0";
+  for (int i = 0; i < 5000; ++i) values += ",0";
+  const auto many = ParseChatRequest(R"({"model":"m","messages":[],"other":)" + values + "]}", limits);
+  EXPECT_THAT(many.error().message, HasSubstr("too complex: expected at most 4144 JSON values"));
+}
+
+TEST(OpenAiRequest, BoundsLogprobsOfAllChoices) {
+  const std::string prompts = R"({"model":"m","prompt":["a","b"],"n":)";
+  EXPECT_EQ(GoodCompletion(prompts + R"(64,"logprobs":20})").n, 64);
+  const auto more = ParseCompletionRequest(prompts + R"(65,"logprobs":20})", kLimits);
+  EXPECT_THAT(more.error().message, HasSubstr("`logprobs`: expected at most 2560 in all choices together, found 2600"));
+}
+
 TEST(OpenAiRequest, ReadsEveryField) {
   const OpenAiRequest request = GoodCompletion(Completion(
       R"("max_tokens":7,"temperature":0.5,"top_p":0.9,"top_k":40,"min_p":0.1,"n":3,"stream":true,

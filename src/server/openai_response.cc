@@ -118,17 +118,20 @@ Json HeadJson(const ResponseHead& head, bool streamed) {
 
 }  // namespace
 
+// Serialises one choice after the other: a tree of all log-probabilities would take several times the answer's memory.
 std::string CompletionBody(const ResponseHead& head, std::span<const ChoiceOutput> choices, const Usage& usage) {
-  Json body = HeadJson(head, false);
-  Json& list = body["choices"] = Json::array();
+  std::string body = DumpJson(HeadJson(head, false));
+  body.pop_back();  // the closing brace
+  body += ",\"choices\":[";
   for (const ChoiceOutput& choice : choices) {
     const bool chat = head.endpoint == Endpoint::kChat;
     Json content =
         chat ? Json{{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}} : Json(choice.text);
-    list.push_back(ChoiceJson(choice, head.endpoint, chat ? "message" : "text", std::move(content)));
+    if (&choice != &choices.front()) body += ',';
+    body += DumpJson(ChoiceJson(choice, head.endpoint, chat ? "message" : "text", std::move(content)));
   }
-  body["usage"] = UsageJson(usage);
-  return DumpJson(body);
+  body += "],\"usage\":" + DumpJson(UsageJson(usage)) + "}";
+  return body;
 }
 
 EventWriter::EventWriter(const ResponseHead& head, bool null_usage)

@@ -1,7 +1,9 @@
 #include "server/openai_service.h"
 
+#include <algorithm>
 #include <functional>
 #include <utility>
+#include <malloc.h>
 
 #include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
@@ -10,8 +12,8 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "server/prompt_limit.h"
 #include "server/run_on.h"
-#include "server/text_routes.h"
 
 namespace loramux {
 namespace {
@@ -73,10 +75,26 @@ class HandlerScope {
   std::shared_ptr<GenerationInbox> inbox_;
 };
 
+// Alternatives and tokens that a network thread turns into text by itself. More of them are work for the queue.
+constexpr std::size_t kMaxInlineTokens = 64;
+constexpr std::size_t kMaxInlineBytes = 16 * 1024;  // of a body to serialise
+constexpr std::size_t kEventsPerPiece = 128;
+constexpr std::size_t kOtherBodyBytes = std::size_t{1} << 20;  // of tools and template variables
+// Beyond this, it is worth returning the freed memory of a body or an answer to the system.
+constexpr std::size_t kLargeBytes = std::size_t{1} << 20;
+
+std::size_t TokensOf(std::span<const TokenEvent> events) {
+  std::size_t count = 0;
+  for (const TokenEvent& event : events) count += event.token ? 1 + event.token->top_logprobs.size() : 0;
+  return count;
+}
+
 // The response of one job. It sends the header with the first news, so that an early failure can have its own status.
+// Long work is done on `work`, as the tenant's.
 class Responder {
  public:
-  Responder(HttpExchange& exchange, CompletionJob& job) : exchange_(exchange), job_(job) {}
+  Responder(HttpExchange& exchange, CompletionJob& job, FairWorkQueue& work)
+      : exchange_(exchange), job_(job), work_(work), tenant_(WorkTenant(exchange.request())) {}
 
   // Sends a comment line, which clients ignore. False: the response is over.
   asio::awaitable<bool> KeepAlive() {
@@ -87,19 +105,18 @@ class Responder {
   }
 
   // Applies events and sends their output. False: the response is over.
-  asio::awaitable<bool> Advance(const std::vector<TokenEvent>& events) {
-    const Status applied = job_.Apply(events);
-    if (!applied.ok()) {
-      co_await Fail(applied.error());
-      co_return false;
+  asio::awaitable<bool> Advance(std::span<const TokenEvent> events) {
+    bool more = true;
+    while (more && !events.empty()) {
+      const std::size_t count = std::min(events.size(), kEventsPerPiece);
+      more = co_await AdvancePiece(events.first(count));
+      events = events.subspan(count);
     }
-    if (job_.stream()) co_return co_await AdvanceStream();
-    if (!job_.finished()) co_return true;
-    HttpReply reply;
-    reply.body = job_.TakeBody();
-    co_await exchange_.Send(std::move(reply));
-    co_return false;
+    co_return more;
   }
+
+  // True if the answer, so far, had so many alternatives that much memory is to be freed.
+  bool large() const { return bytes_ > kLargeBytes; }
 
   // Ends the response with an error: as a reply with its own status, or as an event if the stream has begun.
   asio::awaitable<void> Fail(const Error& error) {
@@ -116,15 +133,54 @@ class Responder {
   }
 
  private:
-  asio::awaitable<bool> AdvanceStream() {
+  // What some events lead to.
+  struct Outcome {
+    Status applied = Ok{};
+    bool finished = false;
+    std::string text;  // streaming: events to send; else the whole body, once finished
+  };
+
+  Outcome Apply(std::span<const TokenEvent> events) {
+    Outcome outcome{job_.Apply(events), job_.finished(), {}};
+    if (outcome.applied.ok() && job_.stream()) outcome.text = job_.TakeEvents();
+    return outcome;
+  }
+
+  asio::awaitable<bool> AdvancePiece(std::span<const TokenEvent> events) {
+    Outcome outcome;
+    if (TokensOf(events) <= kMaxInlineTokens) {
+      outcome = Apply(events);
+    } else {
+      co_await RunOn(work_, tenant_, [&] { outcome = Apply(events); });
+    }
+    bytes_ = std::max(bytes_, job_.HeldBytes());
+    if (!outcome.applied.ok()) {
+      co_await Fail(outcome.applied.error());
+      co_return false;
+    }
+    if (job_.stream()) co_return co_await SendEvents(outcome);
+    if (!outcome.finished) co_return true;
+    co_await SendBody();
+    co_return false;
+  }
+
+  asio::awaitable<bool> SendEvents(const Outcome& outcome) {
     const bool started = co_await Start();
     if (!started) co_return false;
-    const std::string text = job_.TakeEvents();
-    const bool written = co_await exchange_.Write(text);
-    if (!written) co_return false;
-    if (!job_.finished()) co_return true;
+    const bool written = co_await exchange_.Write(outcome.text);
+    if (!written || !outcome.finished) co_return written;
     co_await exchange_.EndStream();
     co_return false;
+  }
+
+  asio::awaitable<void> SendBody() {
+    HttpReply reply;
+    if (job_.HeldBytes() <= kMaxInlineBytes) {
+      reply.body = job_.TakeBody();
+    } else {
+      co_await RunOn(work_, tenant_, [&] { reply.body = job_.TakeBody(); });
+    }
+    co_await exchange_.Send(std::move(reply));
   }
 
   asio::awaitable<bool> Start() {
@@ -134,7 +190,24 @@ class Responder {
 
   HttpExchange& exchange_;
   CompletionJob& job_;
+  FairWorkQueue& work_;
+  const std::string tenant_;
+  std::size_t bytes_ = 0;  // held by the job at most
   bool started_ = false;
+};
+
+// Notes the name of an adapter that is not registered, so that it can be searched for on another thread.
+class MissingAdapter final : public AdapterFinder {
+ public:
+  Result<std::shared_ptr<const AdapterVersion>> Find(std::string_view name) override {
+    name_ = name;
+    return UnknownModel(name_);
+  }
+  std::vector<OfferedAdapter> Offered() override { return {}; }
+  const std::string& name() const { return name_; }
+
+ private:
+  std::string name_;
 };
 
 HttpReply JsonReply(std::string body) {
@@ -145,6 +218,10 @@ HttpReply JsonReply(std::string body) {
 
 }  // namespace
 
+std::string WorkTenant(const HttpRequest& request) {
+  return request.caller == nullptr ? "address " + request.address : "key " + request.caller->name;
+}
+
 OpenAiService::OpenAiService(ServingContext context, ModelListing listing, OpenAiServiceOptions options)
     : context_([&context] {
         ServingContext without = context;
@@ -154,17 +231,17 @@ OpenAiService::OpenAiService(ServingContext context, ModelListing listing, OpenA
       finder_(context.finder),
       listing_(std::move(listing)),
       options_(options),
-      tokenizers_(static_cast<std::size_t>(std::max(1, options.tokenizer_threads))) {}
+      work_(*context.clock, options.work) {}
 
 OpenAiService::~OpenAiService() {
-  tokenizers_.join();
   finders_.join();
   listers_.join();
 }
 
 void OpenAiService::AddRoutes(RouteTable& routes) {
-  routes.Add("POST", "/v1/chat/completions",
-             [this](HttpExchange& exchange) { return Complete(exchange, Endpoint::kChat); });
+  routes.Add(
+      "POST", "/v1/chat/completions", [this](HttpExchange& exchange) { return Complete(exchange, Endpoint::kChat); },
+      RouteAccess::kGated, MaxChatBytes());
   routes.Add("POST", "/v1/completions",
              [this](HttpExchange& exchange) { return Complete(exchange, Endpoint::kCompletion); });
   routes.Add("GET", "/v1/models", [this](HttpExchange& exchange) { return Models(exchange); });
@@ -180,7 +257,19 @@ void OpenAiService::AddRoutes(RouteTable& routes) {
       RouteAccess::kOpen);
   ServingContext text_context = context_;
   text_context.finder = finder_;
-  AddTextRoutes(routes, text_context, listing_.max_model_len, tokenizers_);
+  AddTextRoutes(routes, text_context, LimitsOfText(), work_);
+}
+
+// The text of a chat has one prompt's bytes at most, as JSON writes them, and its tools and variables some more.
+std::size_t OpenAiService::MaxChatBytes() const {
+  const auto prompt = PromptLimit::For(*context_.tokenizer, listing_.max_model_len);
+  return BoundedProduct(prompt.bytes, kJsonCharactersPerByte, kOtherBodyBytes);
+}
+
+TextLimits OpenAiService::LimitsOfText() const {
+  const auto tokens = static_cast<std::size_t>(std::max<std::int64_t>(0, listing_.max_model_len));
+  const std::size_t usual = std::max(kMinTokenizeBytes, BoundedProduct(tokens, kTokenizeBytesPerToken));
+  return {listing_.max_model_len, options_.max_tokenize_bytes > 0 ? options_.max_tokenize_bytes : usual};
 }
 
 HttpReply OpenAiService::Health(const HttpRequest& request) const {
@@ -209,18 +298,7 @@ asio::awaitable<void> OpenAiService::Model(HttpExchange& exchange) {
 
 asio::awaitable<void> OpenAiService::Complete(HttpExchange& exchange, Endpoint endpoint) {
   const TimeNs received = context_.clock->Now();
-  const HttpRequest& request = exchange.request();
-  ServingContext context = context_;
-  context.caller = request.caller.get();
-  context.received = received;
-  const std::string_view tenant = options_.fairness_header ? request.Header(kFairnessHeader) : std::string_view();
-  std::optional<Result<CompletionJob>> job;
-  co_await RunOn(tokenizers_, [&] { job.emplace(CompletionJob::Prepare(context, endpoint, request.body, tenant)); });
-  if (!job->ok() && finder_ != nullptr && job->error().code == ErrorCode::kNotFound && job->error().param == "model") {
-    // Opening adapters on the disk may take a while, so it does not run on a tokenizer thread.
-    context.finder = finder_;
-    co_await RunOn(finders_, [&] { job.emplace(CompletionJob::Prepare(context, endpoint, request.body, tenant)); });
-  }
+  std::optional<Result<CompletionJob>> job = co_await Prepare(exchange, endpoint, received);
   exchange.ReleaseBody();
   if (!job->ok()) {
     co_await exchange.Send(ErrorReply(job->error()));
@@ -228,6 +306,37 @@ asio::awaitable<void> OpenAiService::Complete(HttpExchange& exchange, Endpoint e
   }
   (*job)->Count(context_.metrics, received);
   co_await Run(exchange, std::move(**job));
+}
+
+// Opening an adapter on the disk may take a while, so it does not run on the threads of the queue.
+asio::awaitable<std::optional<Result<CompletionJob>>> OpenAiService::Prepare(HttpExchange& exchange, Endpoint endpoint,
+                                                                             TimeNs received) {
+  const HttpRequest& request = exchange.request();
+  const std::string_view tenant = options_.fairness_header ? request.Header(kFairnessHeader) : std::string_view();
+  ServingContext context = context_;
+  context.caller = request.caller.get();
+  context.received = received;
+  MissingAdapter missing;
+  context.finder = finder_ == nullptr ? nullptr : &missing;
+  std::optional<Result<CompletionJob>> job;
+  const auto prepare = [&] {
+    job.emplace(CompletionJob::Prepare(context, endpoint, request.body, tenant));
+    if (request.body.size() > kLargeBytes) malloc_trim(0);
+  };
+  co_await RunOn(work_, WorkTenant(request), prepare);
+  if (missing.name().empty()) co_return job;
+  Status found = Ok{};
+  co_await RunOn(finders_, [&] {
+    const auto adapter = finder_->Find(missing.name());
+    if (!adapter.ok()) found = adapter.error();
+  });
+  context.finder = nullptr;
+  if (found.ok()) {
+    co_await RunOn(work_, WorkTenant(request), prepare);
+  } else {
+    job.emplace(std::move(found).error());
+  }
+  co_return job;
 }
 
 asio::awaitable<void> OpenAiService::Run(HttpExchange& exchange, CompletionJob job) {
@@ -242,10 +351,7 @@ asio::awaitable<void> OpenAiService::Run(HttpExchange& exchange, CompletionJob j
       exchange.Abort();
     }
   });
-  exchange.OnDisconnect([&job, sleeper = sleeper.get()] {
-    job.Cancel();
-    sleeper->Wake();
-  });
+  exchange.OnDisconnect([sleeper = sleeper.get()] { sleeper->Wake(); });
   bool cut_off = false;
   exchange.Describe(job.id() + " of " + job.model());
   exchange.OnCutOff([&cut_off, sleeper = sleeper.get()] {
@@ -257,7 +363,7 @@ asio::awaitable<void> OpenAiService::Run(HttpExchange& exchange, CompletionJob j
     co_await exchange.Send(ErrorReply(submitted.error()));
     co_return;
   }
-  Responder responder(exchange, job);
+  Responder responder(exchange, job, work_);
   bool more = true;
   while (more && !exchange.disconnected()) {
     const std::vector<TokenEvent> events = inbox->Take();
@@ -273,6 +379,11 @@ asio::awaitable<void> OpenAiService::Run(HttpExchange& exchange, CompletionJob j
   }
   job.Cancel();
   exchange.Describe(job.Summary());
+  if (!responder.large()) co_return;
+  co_await RunOn(work_, WorkTenant(exchange.request()), [&job] {
+    { const CompletionJob freed = std::move(job); }
+    malloc_trim(0);
+  });
 }
 
 }  // namespace loramux

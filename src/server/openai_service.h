@@ -9,14 +9,18 @@
 #include <boost/asio/thread_pool.hpp>
 
 #include "server/completion_job.h"
+#include "server/fair_work_queue.h"
 #include "server/http_exchange.h"
 #include "server/model_listing.h"
+#include "server/text_routes.h"
 
 namespace loramux {
 
 // Settings of an OpenAiService.
 struct OpenAiServiceOptions {
-  int tokenizer_threads = 1;  // threads that parse, render and tokenize
+  FairWorkOptions work;  // threads that parse, render, tokenize, detokenize and serialise
+  // Of the text of /tokenize; 0: kTokenizeBytesPerToken for each token of the model's length.
+  std::size_t max_tokenize_bytes = 0;
   // Of tokens that a slow client has not received yet, per request.
   std::size_t max_buffered_bytes = std::size_t{1} << 20;
   // A stream without output for this long sends a comment line, because proxies cut off idle streams. 0: never.
@@ -37,7 +41,11 @@ class OpenAiService {
 
  private:
   boost::asio::awaitable<void> Complete(HttpExchange& exchange, Endpoint endpoint);
+  boost::asio::awaitable<std::optional<Result<CompletionJob>>> Prepare(HttpExchange& exchange, Endpoint endpoint,
+                                                                       TimeNs received);
   boost::asio::awaitable<void> Run(HttpExchange& exchange, CompletionJob job);
+  std::size_t MaxChatBytes() const;
+  TextLimits LimitsOfText() const;
   HttpReply Health(const HttpRequest& request) const;
   boost::asio::awaitable<void> Models(HttpExchange& exchange);
   boost::asio::awaitable<void> Model(HttpExchange& exchange);
@@ -46,7 +54,7 @@ class OpenAiService {
   AdapterFinder* finder_;
   const ModelListing listing_;
   const OpenAiServiceOptions options_;
-  boost::asio::thread_pool tokenizers_;
+  FairWorkQueue work_;
   boost::asio::thread_pool finders_{4};  // threads that open adapters on the disk
   // a thread that lists adapters, so that listings do not wait while one is opened
   boost::asio::thread_pool listers_{1};

@@ -43,7 +43,7 @@ void CheckChat(const ChatPrompt& prompt) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace loramux;
   const std::string_view body(reinterpret_cast<const char*>(data), size);
-  const RequestLimits limits{1000};
+  const RequestLimits limits{.vocab_size = 1000, .max_tokens = 200, .max_string = 2000};
   const auto chat = ParseChatRequest(body, limits);
   if (chat.ok()) {
     CheckRequest(*chat, limits);
@@ -58,7 +58,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } else {
     CheckError(completion.error());
   }
-  const auto tokenize = ParseTokenizeRequest(body);
+  const auto tokenize = ParseTokenizeRequest(body, limits);
   if (!tokenize.ok()) CheckError(tokenize.error());
   if (tokenize.ok() && tokenize->chat) CheckChat(*tokenize->chat);
   const auto detokenize = ParseDetokenizeRequest(body, limits);

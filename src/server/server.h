@@ -38,6 +38,7 @@ struct ServerOptions {
   MetricsOptions metrics;
   ProtectionOptions protection;
   int tokenizer_threads = 1;
+  std::size_t max_tokenize_bytes = 0;  // of the text of /tokenize; 0: as OpenAiServiceOptions says
   // of tokens that a slow client has not received yet, per request
   std::size_t max_buffered_bytes = std::size_t{1} << 20;
   // A stream without output for this long sends a comment line; 0: never.

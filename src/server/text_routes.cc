@@ -8,6 +8,7 @@
 
 #include "server/chat_prompt.h"
 #include "server/model_listing.h"
+#include "server/prompt_limit.h"
 #include "server/run_on.h"
 #include "server/tokenize_request.h"
 
@@ -42,13 +43,38 @@ std::vector<std::string> TokenStrings(const Tokenizer& tokenizer, const std::vec
   return strings;
 }
 
-using Answer = std::function<Result<std::string>(const ServingContext& context, std::string_view body)>;
+// A body with more bytes is refused before it is received. Tools and other variables of a template may take this much
+// besides the text.
+constexpr std::size_t kOtherBodyBytes = std::size_t{1} << 20;
+// A token id in JSON, with white space.
+constexpr std::size_t kJsonCharactersPerId = 12;
 
-asio::awaitable<void> AnswerOn(asio::thread_pool& workers, ServingContext context, const Answer& answer,
-                               HttpExchange& exchange) {
+RequestLimits LimitsOf(const ServingContext& context, const TextLimits& limits) {
+  RequestLimits request;
+  request.vocab_size = context.tokenizer->VocabSize();
+  request.max_tokens = static_cast<std::int64_t>(limits.max_bytes);
+  request.max_string = BoundedProduct(limits.max_bytes, kJsonCharactersPerByte);
+  return request;
+}
+
+Status CheckLength(const std::string& text, const TokenizeRequest& request, const TextLimits& limits) {
+  if (text.size() <= limits.max_bytes) return Ok{};
+  const std::string field = request.chat ? "messages" : "prompt";
+  return InvalidArgument("`" + field + "`: expected at most " + std::to_string(limits.max_bytes) +
+                             " bytes of text (--max-tokenize-bytes), found " + std::to_string(text.size()),
+                         field);
+}
+
+using Answer =
+    std::function<Result<std::string>(const ServingContext& context, const TextLimits& limits, std::string_view body)>;
+
+asio::awaitable<void> AnswerOn(FairWorkQueue& workers, ServingContext context, const TextLimits& limits,
+                               const Answer& answer, HttpExchange& exchange) {
   context.caller = exchange.request().caller.get();
   std::optional<Result<std::string>> body;
-  co_await RunOn(workers, [&] { body.emplace(answer(context, exchange.request().body)); });
+  co_await RunOn(workers, WorkTenant(exchange.request()),
+                 [&] { body.emplace(answer(context, limits, exchange.request().body)); });
+  exchange.ReleaseBody();
   HttpReply reply;
   if (body->ok()) {
     reply.body = std::move(**body);
@@ -60,36 +86,36 @@ asio::awaitable<void> AnswerOn(asio::thread_pool& workers, ServingContext contex
 
 }  // namespace
 
-Result<std::string> Tokenize(const ServingContext& context, std::int64_t max_model_len, std::string_view body) {
-  ASSIGN_OR_RETURN(const TokenizeRequest request, ParseTokenizeRequest(body));
+Result<std::string> Tokenize(const ServingContext& context, const TextLimits& limits, std::string_view body) {
+  ASSIGN_OR_RETURN(const TokenizeRequest request, ParseTokenizeRequest(body, LimitsOf(context, limits)));
   RETURN_IF_ERROR(CheckModel(context, request.model));
   ASSIGN_OR_RETURN(const std::string text, PromptText(context, request));
+  RETURN_IF_ERROR(CheckLength(text, request, limits));
   ASSIGN_OR_RETURN(const std::vector<TokenId> tokens, context.tokenizer->Encode(text, request.add_special_tokens));
   std::optional<std::vector<std::string>> strings;
   if (request.return_token_strs) strings = TokenStrings(*context.tokenizer, tokens);
-  return TokenizeResponse(tokens, max_model_len, strings);
+  return TokenizeResponse(tokens, limits.max_model_len, strings);
 }
 
-Result<std::string> Detokenize(const ServingContext& context, std::string_view body) {
-  const RequestLimits limits{context.tokenizer->VocabSize()};
-  ASSIGN_OR_RETURN(const DetokenizeRequest request, ParseDetokenizeRequest(body, limits));
+Result<std::string> Detokenize(const ServingContext& context, const TextLimits& limits, std::string_view body) {
+  ASSIGN_OR_RETURN(const DetokenizeRequest request, ParseDetokenizeRequest(body, LimitsOf(context, limits)));
   RETURN_IF_ERROR(CheckModel(context, request.model));
   const auto text = context.tokenizer->Decode(request.tokens, request.skip_special_tokens);
   if (!text.ok()) return Error{text.error().code, text.error().message, "tokens"};
   return DetokenizeResponse(*text);
 }
 
-void AddTextRoutes(RouteTable& routes, const ServingContext& context, std::int64_t max_model_len,
-                   asio::thread_pool& workers) {
-  const auto add = [&](const char* path, Answer answer) {
-    routes.Add("POST", path, [&workers, context, answer = std::move(answer)](HttpExchange& exchange) {
-      return AnswerOn(workers, context, answer, exchange);
-    });
+void AddTextRoutes(RouteTable& routes, const ServingContext& context, const TextLimits& limits,
+                   FairWorkQueue& workers) {
+  const auto add = [&](const char* path, std::size_t characters, Answer answer) {
+    const auto handler = [&workers, context, limits, answer = std::move(answer)](HttpExchange& exchange) {
+      return AnswerOn(workers, context, limits, answer, exchange);
+    };
+    routes.Add("POST", path, handler, RouteAccess::kGated,
+               BoundedProduct(limits.max_bytes, characters, kOtherBodyBytes));
   };
-  add("/tokenize", [max_model_len](const ServingContext& caller, std::string_view body) {
-    return Tokenize(caller, max_model_len, body);
-  });
-  add("/detokenize", Detokenize);
+  add("/tokenize", kJsonCharactersPerByte, Tokenize);
+  add("/detokenize", kJsonCharactersPerId, Detokenize);
 }
 
 }  // namespace loramux

@@ -13,10 +13,15 @@ class TextRoutesTest : public testing::Test {
     EXPECT_TRUE(body.ok()) << body.error().message;
     return body.ok() ? Json::parse(*body) : Json();
   }
-  Result<std::string> TokenizeText(std::string_view body) { return Tokenize(fixture_.Context(service_), 99, body); }
-  Result<std::string> DetokenizeText(std::string_view body) { return Detokenize(fixture_.Context(service_), body); }
+  Result<std::string> TokenizeText(std::string_view body) {
+    return Tokenize(fixture_.Context(service_), limits_, body);
+  }
+  Result<std::string> DetokenizeText(std::string_view body) {
+    return Detokenize(fixture_.Context(service_), limits_, body);
+  }
 
   ServingFixture fixture_;
+  TextLimits limits_{.max_model_len = 99, .max_bytes = 4096};
   ScriptedService service_;
 };
 
@@ -46,10 +51,19 @@ TEST_F(TextRoutesTest, Errors) {
   EXPECT_EQ(DetokenizeText(R"({"model":"no","tokens":[1]})").error().param, "model");
   // the id is in the model's vocabulary, but not in the tokenizer's
   EXPECT_EQ(DetokenizeText(R"({"tokens":[258]})").error().param, "tokens[0]");
+  limits_.max_bytes = 8;
+  EXPECT_TRUE(TokenizeText(R"({"prompt":"12345678"})").ok());
+  EXPECT_EQ(TokenizeText(R"({"prompt":"123456789"})").error().message,
+            "`prompt`: expected at most 8 bytes of text (--max-tokenize-bytes), found 9");
+  EXPECT_EQ(TokenizeText(R"({"messages":[{"role":"user","content":"x"}]})").error().param, "messages");
+  EXPECT_NE(TokenizeText(R"({"prompt":")" + std::string(49, 'x') + R"("})").error().message.find("49; --max-tokenize"),
+            std::string::npos);
+  EXPECT_FALSE(DetokenizeText(R"({"tokens":[1,1,1,1,1,1,1,1,1]})").ok());
+  limits_.max_bytes = 4096;
   EXPECT_EQ(TokenizeText(R"({"messages":[{"role":"bad","content":"x"}]})").error().param, "messages");
   ServingContext context = fixture_.Context(service_);
   context.chat_template = nullptr;
-  EXPECT_FALSE(Tokenize(context, 99, R"({"messages":[{"role":"user","content":"x"}]})").ok());
+  EXPECT_FALSE(Tokenize(context, limits_, R"({"messages":[{"role":"user","content":"x"}]})").ok());
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #include "server/tokenize_request.h"
 
-#include <limits>
+#include <algorithm>
 
 #include "server/json_reader.h"
 
@@ -8,13 +8,13 @@ namespace loramux {
 namespace {
 
 // Reads the prompt or the messages, whichever the request has.
-void ReadText(Json& body, FieldReader& fields, TokenizeRequest& request) {
+void ReadText(Json& body, FieldReader& fields, const RequestLimits& limits, TokenizeRequest& request) {
   const bool has_messages = fields.Find("messages") != nullptr;
   const Json* prompt = fields.Find("prompt");
   if (has_messages && prompt != nullptr) {
     return fields.Fail(ErrorCode::kInvalidArgument, "prompt", "expected `prompt` or `messages`, found both");
   }
-  if (has_messages) return ReadChatPrompt(body, fields, request.chat.emplace());
+  if (has_messages) return ReadChatPrompt(body, fields, limits.max_tokens, request.chat.emplace());
   if (!fields.String("prompt", request.prompt)) {
     fields.Expect("prompt", "a string (or an array of messages in `messages`)", prompt);
   }
@@ -22,15 +22,17 @@ void ReadText(Json& body, FieldReader& fields, TokenizeRequest& request) {
 
 }  // namespace
 
-Result<TokenizeRequest> ParseTokenizeRequest(std::string_view body) {
-  ASSIGN_OR_RETURN(Json json, ParseRequestBody(body));
+Result<TokenizeRequest> ParseTokenizeRequest(std::string_view body, const RequestLimits& limits) {
+  JsonLimits body_limits = BodyLimits(limits);
+  body_limits.why_strings_are_short = "; --max-tokenize-bytes sets this limit";
+  ASSIGN_OR_RETURN(Json json, ParseRequestBody(body, body_limits));
   TokenizeRequest request;
   FieldReader fields(json, "");
   fields.String("model", request.model);
   request.add_special_tokens = fields.Find("messages") == nullptr;
   fields.Boolean("add_special_tokens", request.add_special_tokens);
   fields.Boolean("return_token_strs", request.return_token_strs);
-  ReadText(json, fields, request);  // last, because it moves the messages out of `json`
+  ReadText(json, fields, limits, request);  // last, because it moves the messages out of `json`
   if (!fields.ok()) return fields.error();
   return request;
 }
@@ -41,7 +43,8 @@ Result<DetokenizeRequest> ParseDetokenizeRequest(std::string_view body, const Re
   FieldReader fields(json, "");
   fields.String("model", request.model);
   fields.Boolean("skip_special_tokens", request.skip_special_tokens);
-  if (!fields.Integers("tokens", 0, limits.vocab_size - 1, std::numeric_limits<std::size_t>::max(), request.tokens)) {
+  const auto max_count = static_cast<std::size_t>(std::max<std::int64_t>(0, limits.max_tokens));
+  if (!fields.Integers("tokens", 0, limits.vocab_size - 1, max_count, request.tokens)) {
     fields.Expect("tokens", "an array of token ids", fields.Find("tokens"));
   }
   if (!fields.ok()) return fields.error();

@@ -34,7 +34,8 @@ struct DetokenizeRequest {
 
 // Parse and check a body. Errors name the field (`param`), what was expected and what was found. Thread-safe; never
 // throw.
-Result<TokenizeRequest> ParseTokenizeRequest(std::string_view body);
+// RequestLimits::max_tokens bounds the messages of a chat, and the ids to detokenize.
+Result<TokenizeRequest> ParseTokenizeRequest(std::string_view body, const RequestLimits& limits);
 Result<DetokenizeRequest> ParseDetokenizeRequest(std::string_view body, const RequestLimits& limits);
 
 // Returns {"count","max_model_len","tokens","token_strs"}; token_strs is null unless `token_strs` is given.

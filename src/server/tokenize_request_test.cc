@@ -13,20 +13,20 @@ using testing::HasSubstr;
 constexpr RequestLimits kLimits{1000};
 
 TEST(TokenizeRequest, Prompt) {
-  const auto request = ParseTokenizeRequest(R"({"model":"m","prompt":"","return_token_strs":true,"unknown":[1]})");
+  const auto request = ParseTokenizeRequest(R"({"model":"m","prompt":"","return_token_strs":true,"unknown":[1]})", {});
   ASSERT_TRUE(request.ok()) << request.error().message;
   EXPECT_EQ(request->model, "m");
   EXPECT_EQ(request->prompt, "");
   EXPECT_FALSE(request->chat);
   EXPECT_TRUE(request->add_special_tokens);
   EXPECT_TRUE(request->return_token_strs);
-  EXPECT_FALSE(ParseTokenizeRequest(R"({"prompt":"x","add_special_tokens":false})")->add_special_tokens);
-  EXPECT_EQ(ParseTokenizeRequest(R"({"prompt":"x","model":null})")->model, "");
+  EXPECT_FALSE(ParseTokenizeRequest(R"({"prompt":"x","add_special_tokens":false})", {})->add_special_tokens);
+  EXPECT_EQ(ParseTokenizeRequest(R"({"prompt":"x","model":null})", {})->model, "");
 }
 
 TEST(TokenizeRequest, Messages) {
   const auto request = ParseTokenizeRequest(
-      R"({"messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}],"add_generation_prompt":false})");
+      R"({"messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}],"add_generation_prompt":false})", {});
   ASSERT_TRUE(request.ok()) << request.error().message;
   ASSERT_TRUE(request->chat);
   EXPECT_EQ(request->chat->template_context, R"({"messages":[{"role":"user","content":"hi"}]})");
@@ -50,7 +50,7 @@ TEST(TokenizeRequest, ErrorsNameTheField) {
       {R"([])", "", "a JSON object"},
       {"{", "", "not valid JSON"}};
   for (const auto& [body, param, found] : cases) {
-    const auto request = ParseTokenizeRequest(body);
+    const auto request = ParseTokenizeRequest(body, {});
     ASSERT_FALSE(request.ok()) << body;
     EXPECT_EQ(request.error().param, param) << body;
     EXPECT_THAT(request.error().message, HasSubstr(found)) << body;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -103,6 +104,40 @@ TEST(Tokenizer, KnowsItsVocabulary) {
     ASSERT_FALSE(decoded.ok());
     EXPECT_EQ(decoded.error().code, ErrorCode::kInvalidArgument);
   }
+}
+
+// The same tokenizer with one part changed.
+Tokenizer With(const std::string& name, const json& patch) {
+  json changed = json::parse(ReadAll(kTestdata / (name + ".json")));
+  changed.merge_patch(patch);
+  return ParseTokenizer(changed.dump());
+}
+
+TEST(Tokenizer, KnowsTheLongestTextOfAToken) {
+  for (const char* name : {"byte_level", "sentencepiece"}) {
+    const Tokenizer tokenizer = TestTokenizer(name);
+    const auto bound = tokenizer.MaxTokenBytes();
+    ASSERT_TRUE(bound) << name;
+    for (TokenId id = 0; id < tokenizer.VocabSize(); ++id) {
+      const auto text = tokenizer.Decode(std::vector<TokenId>{id}, false);
+      if (text.ok()) EXPECT_LE(text->size(), *bound) << id;
+    }
+    for (const char* text : kTexts) EXPECT_LE(std::strlen(text), *bound * tokenizer.Encode(text, false)->size());
+  }
+  // Tokenizers that may drop text, or join any amount of it.
+  const json strip = {{"normalizer", {{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}}}};
+  EXPECT_FALSE(With("byte_level", strip).MaxTokenBytes());
+  EXPECT_FALSE(With("byte_level", {{"pre_tokenizer", {{"type", "WhitespaceSplit"}}}}).MaxTokenBytes());
+  json removes = {{"type", "Split"}, {"pattern", {{"String", " "}}}, {"behavior", "Removed"}, {"invert", false}};
+  EXPECT_FALSE(With("byte_level", {{"pre_tokenizer", removes}}).MaxTokenBytes());
+  removes["behavior"] = "Isolated";
+  EXPECT_TRUE(With("byte_level", {{"pre_tokenizer", removes}}).MaxTokenBytes());
+  json swallows = json::parse(ReadAll(kTestdata / "byte_level.json"))["added_tokens"];
+  swallows[0]["rstrip"] = true;
+  EXPECT_FALSE(With("byte_level", {{"added_tokens", swallows}}).MaxTokenBytes());
+  EXPECT_FALSE(With("sentencepiece", {{"model", {{"byte_fallback", false}}}}).MaxTokenBytes());
+  const auto composes = With("byte_level", {{"normalizer", {{"type", "NFC"}}}}).MaxTokenBytes();
+  EXPECT_EQ(composes, *TestTokenizer("byte_level").MaxTokenBytes() * 3);
 }
 
 TEST(Tokenizer, AddsAndSkipsSpecialTokens) {

@@ -51,6 +51,11 @@ Result<std::string> Tokenizer::Decode(std::span<const TokenId> ids, bool skip_sp
 
 std::int64_t Tokenizer::VocabSize() const { return loramux_tokenizer_vocab_size(impl_->handle.get()); }
 
+std::optional<std::size_t> Tokenizer::MaxTokenBytes() const {
+  const std::size_t bytes = loramux_tokenizer_max_token_bytes(impl_->handle.get());
+  return bytes == 0 ? std::nullopt : std::optional(bytes);
+}
+
 std::string Tokenizer::IdToToken(TokenId id) const {
   return Buffer(loramux_tokenizer_id_to_token(impl_->handle.get(), id)).ToString();
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -33,6 +34,9 @@ class Tokenizer {
   Result<std::string> Decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
   // One more than the largest id, including added tokens. Every id is below it; some ids below it may be unused.
   std::int64_t VocabSize() const;
+  // The most bytes of text that one token can stand for. nullopt: there is no such bound, because the tokenizer drops
+  // text (white space, say) or joins any amount of it in one token.
+  std::optional<std::size_t> MaxTokenBytes() const;
   // The stored form of one token ("Ġthe", "<|eos|>"); empty if there is no such id.
   std::string IdToToken(TokenId id) const;
   // -1 if there is no such token.

@@ -56,6 +56,8 @@ loramux_text_status loramux_tokenizer_decode(const loramux_tokenizer* tokenizer,
                                              bool skip_special_tokens, loramux_buffer* out, loramux_buffer* error);
 /* One more than the largest id. */
 int64_t loramux_tokenizer_vocab_size(const loramux_tokenizer* tokenizer);
+/* The most bytes of text that one token can stand for; 0: there is no such bound. */
+size_t loramux_tokenizer_max_token_bytes(const loramux_tokenizer* tokenizer);
 /* A null buffer if there is no such id. */
 loramux_buffer loramux_tokenizer_id_to_token(const loramux_tokenizer* tokenizer, int32_t id);
 /* -1 if there is no such token. */

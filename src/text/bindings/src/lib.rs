@@ -4,6 +4,7 @@
 // The header documents the requirements on the pointers of each entry point.
 #![allow(clippy::missing_safety_doc)]
 
+mod bound;
 mod detokenize;
 mod template;
 mod tokenizer;
@@ -191,6 +192,11 @@ pub unsafe extern "C" fn loramux_tokenizer_decode(
 #[no_mangle]
 pub unsafe extern "C" fn loramux_tokenizer_vocab_size(tokenizer: *const Arc<Tokenizer>) -> i64 {
     (*tokenizer).vocab_size()
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn loramux_tokenizer_max_token_bytes(tokenizer: *const Arc<Tokenizer>) -> usize {
+    (*tokenizer).max_token_bytes().unwrap_or(0)
 }
 
 #[no_mangle]

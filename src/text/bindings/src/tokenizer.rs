@@ -3,6 +3,7 @@
 use tokenizers::models::ModelWrapper;
 use tokenizers::Model;
 
+use crate::bound;
 use crate::detokenize::Plan;
 use crate::{Error, Result};
 
@@ -18,6 +19,7 @@ pub struct Tokenizer {
     /// Flags of every id below the vocabulary's size.
     ids: Vec<u8>,
     plan: Plan,
+    max_token_bytes: Option<usize>,
 }
 
 impl Tokenizer {
@@ -37,7 +39,8 @@ impl Tokenizer {
         inner.with_padding(None);
         let ids = id_table(&inner)?;
         let plan = Plan::new(inner.get_decoder());
-        Ok(Tokenizer { inner, ids, plan })
+        let max_token_bytes = bound::max_token_bytes(&inner);
+        Ok(Tokenizer { inner, ids, plan, max_token_bytes })
     }
 
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<i32>> {
@@ -72,6 +75,11 @@ impl Tokenizer {
 
     pub fn is_special(&self, id: i32) -> bool {
         self.flags(id) & ID_SPECIAL != 0
+    }
+
+    /// The most bytes of text that one token can stand for; None if there is no such bound.
+    pub fn max_token_bytes(&self) -> Option<usize> {
+        self.max_token_bytes
     }
 
     pub fn plan(&self) -> &Plan {
