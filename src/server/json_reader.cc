@@ -124,14 +124,23 @@ class DocumentBuilder {
   std::optional<Error> error_;
 };
 
-// Returns the length of the text's first string of more than `max` characters; nullopt if it has none. Reads each
-// character once. Text that is not JSON gives some result, which the parser's error then hides or replaces.
+// Returns where the string ends whose characters begin at `from`: at its quote, or at the end of the text.
+std::size_t EndOfString(std::string_view text, std::size_t from) {
+  for (std::size_t begin = from;;) {
+    const std::size_t quote = std::min(text.find('"', begin), text.size());
+    std::size_t slashes = 0;
+    while (slashes < quote - begin && text[quote - slashes - 1] == '\\') ++slashes;
+    if (slashes % 2 == 0 || quote == text.size()) return quote;
+    begin = quote + 1;  // it was escaped
+  }
+}
+
+// Returns the length of the text's first string of more than `max` characters; nullopt if it has none. Takes linear
+// time. Text that is not JSON gives some result, which the parser's error then hides or replaces.
 std::optional<std::size_t> LongString(std::string_view text, std::size_t max) {
   if (text.size() <= max) return std::nullopt;
   for (auto open = text.find('"'); open != std::string_view::npos;) {
-    std::size_t end = open + 1;
-    for (; end < text.size() && text[end] != '"'; ++end) end += text[end] == '\\' ? 1 : 0;
-    end = std::min(end, text.size());
+    const std::size_t end = EndOfString(text, open + 1);
     if (end - open - 1 > max) return end - open - 1;
     open = text.find('"', end + 1);
   }

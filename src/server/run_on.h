@@ -48,7 +48,10 @@ boost::asio::awaitable<void> RunOn(FairWorkQueue& queue, const std::string& tena
       } catch (...) {
         failure = std::current_exception();
       }
-      boost::asio::post(busy.get_executor(), [resume, failure] { std::move (*resume)(failure); });
+      boost::asio::post(busy.get_executor(), [resume, failure] {
+        auto handler = std::move(*resume);
+        handler(failure);
+      });
     });
   };
   co_await boost::asio::async_initiate<const boost::asio::use_awaitable_t<>, void(std::exception_ptr)>(
