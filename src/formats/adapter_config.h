@@ -102,9 +102,9 @@ struct AdapterFile {
   std::unique_ptr<TensorReader> tensors;
   std::vector<LoraModule> modules;  // sorted by (layer, target), lm_head last; never empty
   std::int32_t max_rank = 0;
-  // The 128-bit XXH3 of ranks, scales and weights as 32 hexadecimal digits. It identifies the content in every cache
-  // key. The same content under other tensor names, or with other unused options, has the same digest. Not
-  // cryptographic.
+  // The SHA-256 of ranks, scales and weights as 64 hexadecimal digits. It identifies the content in every cache key, so
+  // it must not be possible to make other content with the same one. The same content under other tensor names, or with
+  // other unused options, has the same digest.
   std::string digest;
   // PEFT saves a copy of the base model's output matrix with an lm_head adapter (`lm_head.base_layer.weight`). It is
   // not part of the adapter; the runtime compares it with the base's weights. Null if there is none.
@@ -117,6 +117,12 @@ struct AdapterFile {
 using AdapterTensorVisitor =
     std::function<Status(std::size_t module, const TensorEntry& tensor, std::span<const std::byte> data)>;
 Result<std::string> ScanAdapterTensors(const AdapterFile& file, const AdapterTensorVisitor& visit);
+
+// Digests were XXH3-128 before, which can be forged. True if `digest` is one of those.
+bool IsOldAdapterDigest(std::string_view digest);
+// Reads all weights and returns their XXH3-128, for comparison with a digest that an older version recorded. Error:
+// kIoError.
+Result<std::string> OldAdapterDigest(const AdapterFile& file);
 
 // Checks a file that was just opened, before anything is read from it. `real_path` is its real location.
 using OpenedFileCheck = std::function<Status(const std::filesystem::path& real_path)>;

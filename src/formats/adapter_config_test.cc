@@ -1,6 +1,7 @@
 #include "formats/adapter_config.h"
 
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <set>
 
@@ -360,6 +361,35 @@ TEST_F(OpenAdapterTest, TheDigestNamesTheContent) {
   folder_.Write("adapter_config.json", Targeting("all-linear").dump());
   folder_.Write("adapter_model.safetensors", bytes);
   EXPECT_NE(OpenAdapter(folder_.path(), SmallModel())->digest, digest);
+}
+
+// XXH3 mixes each eight bytes with known ones. Where their low halves are equal, the product is zero, and only the sum
+// of the high halves counts: two adapters with other weights, and the same XXH3.
+TEST_F(OpenAdapterTest, TheDigestCannotBeForgedAsXxh3Can) {
+  const auto q = Pair("model.layers.0.self_attn.q_proj", 8, 12);
+  const auto write = [&](std::uint32_t first_high, std::uint32_t second_high) {
+    std::string bytes = ZeroTensors(q);
+    char* weights = bytes.data() + bytes.size() - (4 * 8 * 4 + 12 * 4 * 2);  // lora_A begins a block of 64 bytes
+    const std::uint32_t forged[2][2] = {{0x2c81017c, first_high}, {0xe96dd4de, second_high}};
+    for (std::size_t i = 0; i < 2; ++i) std::memcpy(weights + 64 * i, forged[i], sizeof(forged[i]));
+    folder_.Write("adapter_config.json", Targeting("all-linear").dump());
+    folder_.Write("adapter_model.safetensors", bytes);
+    return OpenAdapter(folder_.path(), SmallModel());
+  };
+  const auto one = write(0x3f800000, 0x3f800000), other = write(0x3f800001, 0x3f7fffff);
+  ASSERT_TRUE(one.ok() && other.ok());
+  EXPECT_EQ(*OldAdapterDigest(*one), *OldAdapterDigest(*other));
+  EXPECT_NE(one->digest, other->digest);
+  EXPECT_EQ(one->digest.size(), 64u);
+}
+
+// Journals of older versions hold digests of this kind.
+TEST_F(OpenAdapterTest, TheOldDigestIsWhatItWas) {
+  const auto adapter = Open(Pair("model.layers.0.self_attn.q_proj", 8, 12));
+  ASSERT_TRUE(adapter.ok());
+  EXPECT_EQ(*OldAdapterDigest(*adapter), "53c0dfa69bc3e18692c1d18b5b83607a");
+  EXPECT_TRUE(IsOldAdapterDigest(*OldAdapterDigest(*adapter)));
+  EXPECT_FALSE(IsOldAdapterDigest(adapter->digest));
 }
 
 TEST_F(OpenAdapterTest, PathsThatHoldNoAdapter) {

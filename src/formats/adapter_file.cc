@@ -7,8 +7,6 @@
 #include <map>
 #include <utility>
 
-#include <xxhash.h>
-
 #include "formats/adapter_config.h"
 #include "formats/adapter_patterns.h"
 #include "formats/adapter_tensor_name.h"
@@ -35,7 +33,6 @@ constexpr std::int64_t kMaxTensorsPerLayer = 56;
 constexpr std::int64_t kMaxTensorsWithoutBase = 16384;  // 1,024 layers with 14 tensors, and more for lm_head
 // An adapter whose lora_B is zero may have been stored as a sparse file.
 constexpr std::uint64_t kMaxHoleBytes = std::uint64_t{1} << 30;
-constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20;  // read at a time for the digest; holds whole elements
 
 constexpr std::array<const char*, kNumLoraTargets> kTargetNames = {"q_proj",    "k_proj",  "v_proj",    "o_proj",
                                                                    "gate_proj", "up_proj", "down_proj", "lm_head"};
@@ -242,76 +239,6 @@ Result<LoraModule> CheckPair(const PairKey& key, const Pair& pair, const Adapter
   return LoraModule{key.layer, key.target, static_cast<std::int32_t>(rank), static_cast<float>(scale), pair.a, pair.b};
 }
 
-// Computes the digest of a sequence of numbers and byte strings; numbers are 64-bit little-endian.
-class Digester {
- public:
-  Digester() : state_(XXH3_createState()) {
-    CHECK(state_ != nullptr);
-    CHECK(XXH3_128bits_reset(state_) == XXH_OK);
-  }
-  ~Digester() { XXH3_freeState(state_); }
-  Digester(const Digester&) = delete;
-  Digester& operator=(const Digester&) = delete;
-
-  void Add(std::span<const std::byte> bytes) {
-    CHECK(XXH3_128bits_update(state_, bytes.data(), bytes.size()) == XXH_OK);
-  }
-  void Add(std::uint64_t number) { Add(std::as_bytes(std::span(&number, 1))); }
-  std::string Hex() const {
-    XXH128_canonical_t canonical;
-    XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state_));
-    std::string hex;
-    for (const unsigned char byte : canonical.digest) {
-      hex += {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
-    }
-    return hex;
-  }
-
- private:
-  XXH3_state_t* state_;
-};
-
-void AddModule(const LoraModule& module, Digester& digest) {
-  std::uint32_t scale_bits = 0;
-  std::memcpy(&scale_bits, &module.scale, sizeof(scale_bits));
-  digest.Add(static_cast<std::uint64_t>(module.layer));
-  digest.Add(static_cast<std::uint64_t>(module.target));
-  digest.Add(static_cast<std::uint64_t>(module.rank));
-  digest.Add(scale_bits);
-}
-
-// Adds a tensor to the digest, up to its data.
-void AddTensorHead(const TensorEntry& tensor, Digester& digest) {
-  digest.Add(static_cast<std::uint64_t>(tensor.dtype));
-  for (const std::int64_t extent : tensor.shape) digest.Add(static_cast<std::uint64_t>(extent));
-}
-
-// `data` begins at byte `first` of the tensor.
-Status CheckFinite(const AdapterFile& file, const TensorEntry& tensor, std::uint64_t first,
-                   std::span<const std::byte> data) {
-  const auto index = FirstNotFinite(tensor.dtype, data);
-  if (!index) return Ok{};
-  const std::uint64_t element = first / DTypeSize(tensor.dtype) + *index;
-  const auto columns = static_cast<std::uint64_t>(tensor.shape[1]);
-  return TensorError((file.directory / kTensorFile).string(), tensor,
-                     "expected finite weights, found NaN or infinity at [" + std::to_string(element / columns) + ", " +
-                         std::to_string(element % columns) +
-                         "]: the training diverged or the file is damaged; save the adapter again");
-}
-
-// Reads, checks and digests a tensor piece by piece: its size is that of the file, not of memory.
-Status ScanInPieces(const AdapterFile& file, const TensorEntry& tensor, std::vector<std::byte>& buffer,
-                    Digester& digest) {
-  AddTensorHead(tensor, digest);
-  for (std::uint64_t first = 0; first < tensor.bytes; first += kPieceBytes) {
-    buffer.resize(static_cast<std::size_t>(std::min(kPieceBytes, tensor.bytes - first)));
-    RETURN_IF_ERROR(file.tensors->Read(tensor, first, buffer));
-    RETURN_IF_ERROR(CheckFinite(file, tensor, first, buffer));
-    digest.Add(buffer);
-  }
-  return Ok{};
-}
-
 // `model` may be null: then nothing is checked against it.
 Result<AdapterFile> Open(const std::filesystem::path& directory, const ModelConfig* model,
                          const OpenedFileCheck& check) {
@@ -360,26 +287,6 @@ LinearShape TargetShape(const ModelConfig& model, LoraTarget target) {
       return {model.hidden_size, model.vocab_size};
   }
   CHECK(false);
-}
-
-Result<std::string> ScanAdapterTensors(const AdapterFile& file, const AdapterTensorVisitor& visit) {
-  Digester digest;
-  std::vector<std::byte> buffer;
-  digest.Add(file.modules.size());
-  for (std::size_t m = 0; m < file.modules.size(); ++m) {
-    AddModule(file.modules[m], digest);
-    for (const TensorEntry* tensor : {file.modules[m].a, file.modules[m].b}) {
-      if (!visit) {
-        RETURN_IF_ERROR(ScanInPieces(file, *tensor, buffer, digest));
-        continue;
-      }
-      RETURN_IF_ERROR(file.tensors->Read(*tensor, buffer));
-      AddTensorHead(*tensor, digest);
-      digest.Add(buffer);
-      RETURN_IF_ERROR(visit(m, *tensor, buffer));
-    }
-  }
-  return digest.Hex();
 }
 
 Result<AdapterFile> OpenAdapter(const std::filesystem::path& directory, const ModelConfig& model,

@@ -28,6 +28,18 @@ bool MayPass(const Error& error) {
          error.code == ErrorCode::kResourceExhausted;
 }
 
+// Refuses content that is not what was loaded. A record of an older version holds a digest of another kind: then that
+// kind is compared.
+Status CheckContent(const JournaledAdapter& adapter, const AdapterVersion& version) {
+  std::string found = version.file.digest;
+  if (IsOldAdapterDigest(adapter.digest)) {
+    ASSIGN_OR_RETURN(found, OldAdapterDigest(version.file));
+  }
+  if (found == adapter.digest) return Ok{};
+  return InvalidArgument(adapter.path + ": its content has changed since it was loaded (digest " + found +
+                         ", expected " + adapter.digest + ")");
+}
+
 VersionPtr Current(const AdapterRegistry& registry, const std::string& name) {
   auto version = registry.Resolve(name);
   return version.ok() ? *version : nullptr;
@@ -263,22 +275,27 @@ void AdapterAdmin::Restore() {
 
 Status AdapterAdmin::RestoreOne(const JournaledAdapter& adapter) {
   ASSIGN_OR_RETURN(const VersionPtr version, Open(adapter.name, adapter.path));
-  if (version->file.digest != adapter.digest) {
+  Status status = CheckContent(adapter, *version);
+  if (status.ok() && adapter.pinned) status = Pin(version, true);
+  if (!status.ok()) {
     parts_.registry->Discard(*version);
-    return InvalidArgument(adapter.path + ": its content has changed since it was loaded (digest " +
-                           version->file.digest + ", expected " + adapter.digest + ")");
-  }
-  if (adapter.pinned) {
-    Status pinned = Pin(version, true);
-    if (!pinned.ok()) {
-      parts_.registry->Discard(*version);
-      return pinned;
-    }
+    return status;
   }
   CHECK(parts_.registry->Publish(version, /*replace=*/true).ok());
+  RenewDigest(adapter, *version);
   const std::lock_guard lock(mutex_);
   if (adapter.pinned) pinned_.insert(adapter.name);
   return Ok{};
+}
+
+// Records the digest of today in place of an older one. If that fails, the next restart tries again.
+void AdapterAdmin::RenewDigest(const JournaledAdapter& adapter, const AdapterVersion& version) {
+  if (adapter.digest == version.file.digest) return;
+  JournaledAdapter renewed = adapter;
+  renewed.digest = version.file.digest;
+  const Status status = parts_.journal->Load(renewed);
+  if (!status.ok())
+    spdlog::warn("adapter '{}': its new digest is not recorded: {}", adapter.name, status.error().message);
 }
 
 // REQUIRES: the caller holds the name's guard, and HasFailed(name).

@@ -95,6 +95,7 @@ class AdapterAdmin final : public AdapterFinder {
   Status PinAndJournal(const std::shared_ptr<const AdapterVersion>& version, bool pinned);
   Result<LoadOutcome> ChangePin(const std::shared_ptr<const AdapterVersion>& version, bool pinned);
   Status RestoreOne(const JournaledAdapter& adapter);
+  void RenewDigest(const JournaledAdapter& adapter, const AdapterVersion& version);
   Result<std::shared_ptr<const AdapterVersion>> RestoreAgain(const std::string& name);
   void RememberFailure(const JournaledAdapter& adapter, const Error& error);
   bool HasFailed(const std::string& name) const;

@@ -105,6 +105,15 @@ class AdapterAdminTest : public testing::Test {
                                          bool pinned = false) {
     return admin_->Load({name, path.string(), replace, pinned});
   }
+  // Stops as a kill does, and replaces the journal's record of `adapter.name`.
+  void StopAndRecord(const JournaledAdapter& adapter) {
+    admin_.reset();
+    ASSERT_TRUE((*AdapterJournal::Open(&disk_, top_ / "state"))->Load(adapter).ok());
+  }
+  JournaledAdapter RecordOf(const std::string& name) {
+    admin_.reset();
+    return (*AdapterJournal::Open(&disk_, top_ / "state"))->Adapters().at(name);
+  }
   std::string DigestOf(const std::string& name) {
     const auto version = runtime_->registry().Resolve(name);
     return version.ok() ? (*version)->file.digest : "";
@@ -176,6 +185,25 @@ TEST_F(AdapterAdminTest, Point10_AnAdapterThatChangedWhileTheServerWasDownIsNotS
   EXPECT_TRUE(admin_->Find("x").ok());
   Restart();
   EXPECT_TRUE(admin_->Failed().empty());
+}
+
+TEST_F(AdapterAdminTest, ARecordOfAnOlderVersionIsComparedByItsDigestAndRenewed) {
+  ASSERT_TRUE(Load("x", top_ / "a", false, true).ok());
+  const AdapterFile& file = (*runtime_->registry().Resolve("x"))->file;
+  const std::string digest = file.digest;
+  const JournaledAdapter old = {"x", (top_ / "a").string(), *OldAdapterDigest(file), true, 77};
+  StopAndRecord(old);
+  Restart();
+  EXPECT_TRUE(admin_->Failed().empty());
+  EXPECT_EQ(DigestOf("x"), digest);
+  const JournaledAdapter renewed = RecordOf("x");
+  EXPECT_EQ(renewed, (JournaledAdapter{"x", old.path, digest, true, 77}));
+  StopAndRecord(old);
+  fs::remove_all(top_ / "a");
+  fs::copy(top_ / "b", top_ / "a");
+  Restart();
+  EXPECT_THAT(admin_->Find("x").error().message, HasSubstr("expected " + old.digest));
+  EXPECT_EQ(RecordOf("x"), old);  // what was not accepted is not renewed
 }
 
 // A failed read at the start must not keep an adapter away until an operator loads it again.

@@ -1,0 +1,142 @@
+// The scan of an adapter's weights, and the digests that name its content.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <memory>
+#include <span>
+
+#include <openssl/evp.h>
+#include <xxhash.h>
+
+#include "formats/adapter_config.h"
+#include "formats/message.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20;  // read at a time; holds whole elements
+
+std::string HexOf(std::span<const unsigned char> bytes) {
+  std::string hex;
+  for (const unsigned char byte : bytes) hex += {"0123456789abcdef"[byte >> 4], "0123456789abcdef"[byte & 15]};
+  return hex;
+}
+
+class Sha256Hash {
+ public:
+  Sha256Hash() : state_(EVP_MD_CTX_new(), EVP_MD_CTX_free) {
+    CHECK(state_ != nullptr && EVP_DigestInit_ex(state_.get(), EVP_sha256(), nullptr) == 1);
+  }
+  void Add(std::span<const std::byte> bytes) {
+    CHECK_EQ(EVP_DigestUpdate(state_.get(), bytes.data(), bytes.size()), 1);
+  }
+  std::string Hex() {
+    std::array<unsigned char, EVP_MAX_MD_SIZE> digest;
+    unsigned size = 0;
+    CHECK_EQ(EVP_DigestFinal_ex(state_.get(), digest.data(), &size), 1);
+    return HexOf(std::span(digest).first(size));
+  }
+
+ private:
+  std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> state_;
+};
+
+class Xxh3Hash {
+ public:
+  Xxh3Hash() : state_(XXH3_createState(), XXH3_freeState) {
+    CHECK(state_ != nullptr && XXH3_128bits_reset(state_.get()) == XXH_OK);
+  }
+  void Add(std::span<const std::byte> bytes) {
+    CHECK(XXH3_128bits_update(state_.get(), bytes.data(), bytes.size()) == XXH_OK);
+  }
+  std::string Hex() {
+    XXH128_canonical_t canonical;
+    XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state_.get()));
+    return HexOf(canonical.digest);
+  }
+
+ private:
+  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state_;
+};
+
+// Numbers are 64-bit little-endian.
+template <typename Hash>
+void AddNumber(Hash& hash, std::uint64_t number) {
+  hash.Add(std::as_bytes(std::span(&number, 1)));
+}
+
+template <typename Hash>
+void AddModule(const LoraModule& module, Hash& hash) {
+  std::uint32_t scale_bits = 0;
+  std::memcpy(&scale_bits, &module.scale, sizeof(scale_bits));
+  AddNumber(hash, static_cast<std::uint64_t>(module.layer));
+  AddNumber(hash, static_cast<std::uint64_t>(module.target));
+  AddNumber(hash, static_cast<std::uint64_t>(module.rank));
+  AddNumber(hash, scale_bits);
+}
+
+// Adds a tensor to the digest, up to its data.
+template <typename Hash>
+void AddTensorHead(const TensorEntry& tensor, Hash& hash) {
+  AddNumber(hash, static_cast<std::uint64_t>(tensor.dtype));
+  for (const std::int64_t extent : tensor.shape) AddNumber(hash, static_cast<std::uint64_t>(extent));
+}
+
+// `data` begins at byte `first` of the tensor.
+Status CheckFinite(const AdapterFile& file, const TensorEntry& tensor, std::uint64_t first,
+                   std::span<const std::byte> data) {
+  const auto index = FirstNotFinite(tensor.dtype, data);
+  if (!index) return Ok{};
+  const std::uint64_t element = first / DTypeSize(tensor.dtype) + *index;
+  const auto columns = static_cast<std::uint64_t>(tensor.shape[1]);
+  return InvalidArgument(file.tensors->path().string() + ": tensor " + Quote(tensor.name) +
+                         ": expected finite weights, found NaN or infinity at [" + std::to_string(element / columns) +
+                         ", " + std::to_string(element % columns) +
+                         "]: the training diverged or the file is damaged; save the adapter again");
+}
+
+// Reads, checks and digests a tensor piece by piece: its size is that of the file, not of memory.
+template <typename Hash>
+Status ScanInPieces(const AdapterFile& file, const TensorEntry& tensor, std::vector<std::byte>& buffer, Hash& hash) {
+  AddTensorHead(tensor, hash);
+  for (std::uint64_t first = 0; first < tensor.bytes; first += kPieceBytes) {
+    buffer.resize(static_cast<std::size_t>(std::min(kPieceBytes, tensor.bytes - first)));
+    RETURN_IF_ERROR(file.tensors->Read(tensor, first, buffer));
+    RETURN_IF_ERROR(CheckFinite(file, tensor, first, buffer));
+    hash.Add(buffer);
+  }
+  return Ok{};
+}
+
+template <typename Hash>
+Result<std::string> Scan(const AdapterFile& file, const AdapterTensorVisitor& visit) {
+  Hash hash;
+  std::vector<std::byte> buffer;
+  AddNumber(hash, file.modules.size());
+  for (std::size_t m = 0; m < file.modules.size(); ++m) {
+    AddModule(file.modules[m], hash);
+    for (const TensorEntry* tensor : {file.modules[m].a, file.modules[m].b}) {
+      if (!visit) {
+        RETURN_IF_ERROR(ScanInPieces(file, *tensor, buffer, hash));
+        continue;
+      }
+      RETURN_IF_ERROR(file.tensors->Read(*tensor, buffer));
+      AddTensorHead(*tensor, hash);
+      hash.Add(buffer);
+      RETURN_IF_ERROR(visit(m, *tensor, buffer));
+    }
+  }
+  return hash.Hex();
+}
+
+}  // namespace
+
+Result<std::string> ScanAdapterTensors(const AdapterFile& file, const AdapterTensorVisitor& visit) {
+  return Scan<Sha256Hash>(file, visit);
+}
+
+bool IsOldAdapterDigest(std::string_view digest) { return digest.size() == 2 * sizeof(XXH128_hash_t); }
+
+Result<std::string> OldAdapterDigest(const AdapterFile& file) { return Scan<Xxh3Hash>(file, {}); }
+
+}  // namespace loramux
