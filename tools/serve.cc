@@ -17,7 +17,6 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "base/prng.h"
 #include "engine/flight_recorder.h"
 #include "engine/history_keeper.h"
 #include "schedule/presets.h"
@@ -50,7 +49,7 @@ struct ServeFlags {
   bool ignore_fairness_header = false;
   std::string record;  // file for a recording of the engine; empty: none
   std::string record_limit = "1GiB";
-  std::uint64_t seed = 0;  // of requests that bring none; 0: from the clock
+  std::uint64_t seed = 0;  // of requests that bring none; 0: seeds that cannot be repeated
 };
 
 // SIGINT, SIGTERM and SIGHUP are blocked in every thread (so this comes before any other thread is made) and waited for
@@ -191,10 +190,7 @@ Status Serve(const ServeFlags& flags) {
   options.fairness_header = !flags.ignore_fairness_header;
   options.model_path = flags.runtime.model_dir;
   options.max_model_len = runtime->max_model_len();
-  const Clock& clock = runtime->clock();
-  options.seed = flags.seed != 0 ? flags.seed
-                                 : SplitMix64(static_cast<std::uint64_t>(clock.Now()) ^
-                                              SplitMix64(static_cast<std::uint64_t>(clock.UnixSeconds())));
+  options.seed = flags.seed;
   options.adapter_admin_key = admin_key;
   runtime->Start();
   adapters->Restore();
@@ -360,7 +356,8 @@ void AddServeFlags(CommandLine& line, ServeFlags& flags) {
   line.Add({.names = "--seed",
             .target = &flags.seed,
             .unit = "N",
-            .help = "Seed of requests that bring none; 0 takes one from the clock"});
+            .help = "Decides the seeds of requests that bring none. Keep it secret: with it, answers can be repeated. "
+                    "0: seeds that cannot be predicted or repeated"});
 }
 
 int RunServe(const ServeFlags& flags) {

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "base/prng.h"
 #include "server/chat_prompt.h"
 #include "server/model_listing.h"
 #include "server/prompt_limit.h"
@@ -15,9 +16,9 @@ namespace {
 // The length proxy reads only this many prompts of a request with many, because it takes time from other requests.
 constexpr std::int32_t kGuessedPrompts = 16;
 
-std::string MakeId(Endpoint endpoint, SeedSource& seeds) {
-  const std::uint64_t high = seeds.Next();
-  return fmt::format("{}-{:016x}{:016x}", endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl", high, seeds.Next());
+std::string MakeId(Endpoint endpoint) {
+  return fmt::format("{}-{:016x}{:016x}", endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl", RandomIdBits(),
+                     RandomIdBits());
 }
 
 // The limit of a prompt without an adapter. Beside an adapter, the engine may allow less.
@@ -58,7 +59,7 @@ CompletionJob::CompletionJob(const ServingContext& context, OpenAiRequest reques
     : generation_(context.generation),
       request_(std::move(request)),
       received_(context.received.value_or(context.clock->Now())) {
-  head_ = {request_.endpoint, MakeId(request_.endpoint, *context.seeds), context.clock->UnixSeconds(), request_.model};
+  head_ = {request_.endpoint, MakeId(request_.endpoint), context.clock->UnixSeconds(), request_.model};
   seed_ = request_.seed ? *request_.seed : context.seeds->Next();
   if (request_.stream) writer_ = std::make_unique<EventWriter>(head_, request_.include_usage);
 }

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,7 +12,6 @@
 
 #include "adapter/registry.h"
 #include "base/clock.h"
-#include "base/prng.h"
 #include "server/access.h"
 #include "server/access_line.h"
 #include "server/adapter_finder.h"
@@ -25,24 +23,11 @@
 #include "server/metrics.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
+#include "server/random_source.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace loramux {
-
-// A source of random bits for ids and for requests without a seed. Thread-safe.
-class SeedSource {
- public:
-  explicit SeedSource(std::uint64_t seed) : prng_(seed) {}
-  std::uint64_t Next() {
-    const std::lock_guard lock(mutex_);
-    return prng_.Next();
-  }
-
- private:
-  std::mutex mutex_;
-  Prng prng_;
-};
 
 // The header that names the tenant of a request (schedule/fairness.h), and its maximum length.
 inline constexpr std::string_view kFairnessHeader = "x-gateway-inference-fairness-id";
@@ -57,12 +42,12 @@ struct ServingContext {
   const AdapterRegistry* registry = nullptr;
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat_template = nullptr;  // null: the server refuses chat requests
-  SeedSource* seeds = nullptr;
-  ServerMetrics* metrics = nullptr;        // null: nothing is counted
-  Admission* admission = nullptr;          // null: every request is admitted
-  AdapterFinder* finder = nullptr;         // null: only registered adapters are served; may block on the disk
-  const ApiKey* caller = nullptr;          // the request's API key; null: the server has no API keys
-  const LengthGuesser* lengths = nullptr;  // predicts output lengths from the prompt's text; null: none
+  SeedSource* seeds = nullptr;                  // of requests that bring none
+  ServerMetrics* metrics = nullptr;             // null: nothing is counted
+  Admission* admission = nullptr;               // null: every request is admitted
+  AdapterFinder* finder = nullptr;              // null: only registered adapters are served; may block on the disk
+  const ApiKey* caller = nullptr;               // the request's API key; null: the server has no API keys
+  const LengthGuesser* lengths = nullptr;       // predicts output lengths from the prompt's text; null: none
   // When the HTTP request was received; its deadline counts from then. nullopt: when Prepare runs.
   std::optional<TimeNs> received = {};
 };

@@ -13,8 +13,8 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
-#include "base/prng.h"
 #include "server/cors.h"
+#include "server/random_source.h"
 
 namespace loramux {
 namespace {
@@ -91,20 +91,12 @@ asio::awaitable<void> HttpConnection::Run() {
 }
 
 // Makes a request id in advance, so that even the reply to a request that cannot be read has one.
-void HttpConnection::BeginTrace() {
-  const auto& random_bits = options_.hooks.random_bits;
-  trace_ = NewTrace(random_bits ? random_bits : [this, n = std::uint64_t{0}]() mutable {
-    return SplitMix64(static_cast<std::uint64_t>(clock_.Now()) + ++n);
-  });
-}
+void HttpConnection::BeginTrace() { trace_ = NewTrace(RandomIdBits); }
 
 void HttpConnection::ContinueTrace(const RequestParser& parser) {
   const auto& header = parser.get();
-  const auto& random_bits = options_.hooks.random_bits;
-  AdoptTrace(
-      trace_, header["X-Request-Id"], header.count("traceparent") == 1 ? header["traceparent"] : "",
-      header["tracestate"],
-      random_bits ? random_bits : [this] { return SplitMix64(static_cast<std::uint64_t>(clock_.Now())); });
+  AdoptTrace(trace_, header["X-Request-Id"], header.count("traceparent") == 1 ? header["traceparent"] : "",
+             header["tracestate"], RandomIdBits);
 }
 
 asio::awaitable<void> HttpConnection::RunRefused(std::string why) {

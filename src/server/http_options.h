@@ -7,13 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "server/request_trace.h"
-
 namespace loramux {
 
 // Callbacks to the server's owner, called on any of the server's threads. Empty ones are not called.
 struct HttpHooks {
-  RandomBits random_bits;                     // the source of request ids; empty: the clock
   std::function<void(int status)> responded;  // a response with this status begins
 };
 

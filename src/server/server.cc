@@ -1,7 +1,6 @@
 #include "server/server.h"
 
 #include "base/log.h"
-#include "base/prng.h"
 #include "server/access.h"
 #include "server/adapter_service.h"
 #include "server/http_exchange.h"
@@ -59,7 +58,6 @@ struct Server::Impl {
         guards(std::move(loaded)),
         admission(protection.admission, guards.quotas),
         seeds(options.seed),
-        trace_ids(SplitMix64(options.seed ^ 0x7472616365ull)),
         metrics(options.metrics, parts.registry->base_names().front(), options.max_model_len),
         metrics_service(metrics, parts.engine_snapshot, *parts.registry, *parts.clock),
         service({.clock = parts.clock,
@@ -90,7 +88,6 @@ struct Server::Impl {
   }
 
   HttpServerOptions WithHooks(HttpServerOptions http_options) {
-    http_options.hooks.random_bits = [this] { return trace_ids.Next(); };
     http_options.hooks.responded = [this](int status) { metrics.CountResponse(status); };
     return http_options;
   }
@@ -105,7 +102,6 @@ struct Server::Impl {
   Guards guards;
   Admission admission;
   SeedSource seeds;
-  SeedSource trace_ids;  // separate, so that probes do not change the seeds of requests without one
   ServerMetrics metrics;
   MetricsService metrics_service;
   RouteTable routes;

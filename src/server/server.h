@@ -46,7 +46,7 @@ struct ServerOptions {
   std::string model_path;          // as given on the command line, for /v1/models
   std::int64_t max_model_len = 0;  // tokens, for /v1/models
   bool fairness_header = true;     // the header x-gateway-inference-fairness-id names the tenant
-  std::uint64_t seed = 0;          // of ids, and of requests without a seed
+  std::uint64_t seed = 0;          // of requests without a seed; secret; 0: seeds that cannot be repeated
   // Absent: adapters cannot be changed over HTTP. Empty: every caller may change them. Otherwise the key that callers
   // must send.
   std::optional<std::string> adapter_admin_key;
