@@ -32,7 +32,7 @@ class AdminServer(Server):
 
     def post(self, path, body, key=KEY):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
         connection.request("POST", path, json.dumps(body).encode(), headers)
         response = connection.getresponse()
         payload = response.read().decode()

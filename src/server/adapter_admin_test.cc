@@ -12,7 +12,10 @@
 
 #include "engine/runtime.h"
 #include "server/adapter_request.h"
+#include "server/adapter_service.h"
 #include "server/bearer_key.h"
+#include "server/http_client.h"
+#include "server/http_server.h"
 #include "server/model_listing.h"
 
 namespace loramux::adapter_admin_test {
@@ -305,6 +308,40 @@ TEST_F(AdapterAdminTest, OperationsOnOneNameComeOneAfterTheOther) {
   runtime_->Stop();
   runtime_->engine().CheckIntegrity();
   EXPECT_EQ(runtime_->registry().held_generations(), 0u);
+}
+
+// What a web page can make an operator's browser send: its origin, and content types of forms.
+TEST_F(AdapterAdminTest, TheRoutesRefuseWebPagesAndForms) {
+  AdapterService service(admin_.get(), {.allowed_origins = {"*", "https://admin.example.com"}});
+  RouteTable routes;
+  service.AddRoutes(routes);
+  HttpServerOptions options;
+  options.port = 0;
+  options.linger_timeout = std::chrono::milliseconds(200);
+  const OsClock clock;
+  HttpServer server(options, routes, clock);
+  ASSERT_TRUE(server.Start().ok());
+  const std::string body = R"({"lora_name":"x","lora_path":")" + (top_ / "a").string() + "\"}";
+  const auto status = [&](const std::string& headers) {
+    HttpClient client(server.port());
+    client.Send("POST /v1/load_lora_adapter HTTP/1.1\r\nHost: x\r\n" + headers +
+                "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+    return client.Read().status;
+  };
+  const std::string json = "Content-Type: application/json\r\n";
+  for (const char* page :
+       {"https://evil.example.com", "http://127.0.0.1:8000", "null", "https://admin.example.com:1"}) {
+    EXPECT_EQ(status("Origin: " + std::string(page) + "\r\n" + json), 403) << page;
+  }
+  for (const char* type : {"", "Content-Type: text/plain\r\n", "Content-Type: application/x-www-form-urlencoded\r\n",
+                           "Content-Type: multipart/form-data; boundary=x\r\n", "Content-Type: application/jsonp\r\n",
+                           "Content-Type: text/plain; application/json\r\n"}) {
+    EXPECT_EQ(status(type), 415) << type;
+  }
+  EXPECT_TRUE(admin_->Loaded().empty());
+  EXPECT_EQ(status("Content-Type: Application/JSON ; charset=utf-8\r\n"), 200);
+  EXPECT_EQ(admin_->Loaded().size(), 1u);
+  EXPECT_EQ(status("Origin: https://admin.example.com\r\n" + json), 400);  // served: the name is taken
 }
 
 TEST(AdapterRequest, FieldsAndErrors) {

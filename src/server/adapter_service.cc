@@ -1,6 +1,9 @@
 #include "server/adapter_service.h"
 
+#include <algorithm>
 #include <utility>
+
+#include <boost/beast/core/string.hpp>
 
 #include "base/log.h"
 #include "server/adapter_request.h"
@@ -17,6 +20,14 @@ HttpReply Unauthorised() {
   HttpReply reply = ErrorReply(401, "This needs the admin key: send it as `Authorization: Bearer KEY`.");
   reply.headers.emplace_back("WWW-Authenticate", "Bearer");
   return reply;
+}
+
+// True for application/json with or without parameters. Web pages cannot send it to another origin without asking it
+// first, unlike the types of forms and plain text.
+bool IsJson(std::string_view content_type) {
+  std::string_view type = content_type.substr(0, content_type.find(';'));
+  while (!type.empty() && (type.back() == ' ' || type.back() == '\t')) type.remove_suffix(1);
+  return boost::beast::iequals(type, "application/json");
 }
 
 // Counts an operation from its arrival to its reply. Not ok if `limit` operations are counted already.
@@ -62,13 +73,28 @@ bool AdapterService::Authorised(const HttpRequest& request) const {
   return options_.admin_key.empty() || SameKey(BearerToken(request.Header("Authorization")), options_.admin_key);
 }
 
+// A web page in an operator's browser can send requests to this server, also where its name changes its address to that
+// of this server (DNS rebinding). Its origin gives it away.
+std::optional<HttpReply> AdapterService::Refusal(const HttpRequest& request) const {
+  const std::string_view origin = request.Header("Origin");
+  const auto& allowed = options_.allowed_origins;
+  if (!origin.empty() && std::find(allowed.begin(), allowed.end(), origin) == allowed.end()) {
+    return ErrorReply(403, "Web pages of this origin may not change adapters; --allowed-origins can name it.");
+  }
+  if (!Authorised(request)) return Unauthorised();
+  if (!IsJson(request.Header("Content-Type"))) {
+    return ErrorReply(415,
+                      "Content-Type: expected application/json; send the header `Content-Type: application/json`.");
+  }
+  if (!request.draining) return std::nullopt;
+  return ErrorReply(Unavailable("The server is shutting down; adapters can no longer be loaded or unloaded."));
+}
+
 asio::awaitable<void> AdapterService::Run(HttpExchange& exchange, Operation operation, Dialect dialect) {
   HttpReply reply;
-  if (!Authorised(exchange.request())) {
-    spdlog::warn("{}: refused: the admin key is missing or wrong", exchange.request().path);
-    reply = Unauthorised();
-  } else if (exchange.request().draining) {
-    reply = ErrorReply(Unavailable("The server is shutting down; adapters can no longer be loaded or unloaded."));
+  if (auto refusal = Refusal(exchange.request())) {
+    spdlog::warn("{}: refused ({}): {}", exchange.request().path, refusal->status, refusal->body);
+    reply = std::move(*refusal);
   } else {
     const Ticket ticket(in_, options_.max_waiting);
     if (ticket.ok()) {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <atomic>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/thread_pool.hpp>
@@ -15,8 +17,10 @@ namespace loramux {
 // Settings of an AdapterService.
 struct AdapterServiceOptions {
   std::string admin_key;  // the key that callers must send; empty: every caller may change adapters
-  int threads = 2;        // operations that run at a time
-  int max_waiting = 64;   // operations that run or wait; requests beyond this get status 503
+  // Origins of web pages that may change adapters, by name: "*" does not count here, because it names no page.
+  std::vector<std::string> allowed_origins;
+  int threads = 2;       // operations that run at a time
+  int max_waiting = 64;  // operations that run or wait; requests beyond this get status 503
 };
 
 // Thread-safe: one instance serves all connections.
@@ -36,6 +40,7 @@ class AdapterService {
   using Operation = HttpReply (AdapterService::*)(const HttpRequest& request, Dialect dialect);
   boost::asio::awaitable<void> Run(HttpExchange& exchange, Operation operation, Dialect dialect);
   bool Authorised(const HttpRequest& request) const;
+  std::optional<HttpReply> Refusal(const HttpRequest& request) const;
   HttpReply Load(const HttpRequest& request, Dialect dialect);
   HttpReply Unload(const HttpRequest& request, Dialect dialect);
   HttpReply Reply(const Status& status, std::string text, Dialect dialect) const;

@@ -80,7 +80,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   boost::asio::awaitable<bool> FailRead(boost::system::error_code error, bool in_header);
   boost::asio::awaitable<bool> FailRead(int status, std::string message);
   std::chrono::milliseconds BodyTimeLeft(TimeNs start, std::size_t received) const;
-  std::optional<HttpReply> HeaderTooLarge(const RequestParser& parser) const;
+  std::optional<HttpReply> HeaderRefusal(const RequestParser& parser) const;
 
   // Handling.
   boost::asio::awaitable<bool> ServeOne();

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "server/http_connection.h"
+#include "server/request_framing.h"
 
 namespace loramux {
 namespace {
@@ -71,15 +72,15 @@ asio::awaitable<bool> HttpConnection::ReadHeader(RequestParser& parser) {
   DisarmDeadline();
   if (!more) co_return co_await FailRead(error, true);
   http_version_ = parser.get().version() == 10 ? 10 : 11;
-  const std::optional<HttpReply> too_large = HeaderTooLarge(parser);
-  if (!too_large) co_return true;
+  std::optional<HttpReply> refusal = HeaderRefusal(parser);
+  if (!refusal) co_return true;
   keep_alive_ = false;
-  HttpReply reply = *too_large;
+  HttpReply reply = std::move(*refusal);
   co_await SendReply(std::move(reply), false);
   co_return false;
 }
 
-std::optional<HttpReply> HttpConnection::HeaderTooLarge(const RequestParser& parser) const {
+std::optional<HttpReply> HttpConnection::HeaderRefusal(const RequestParser& parser) const {
   const auto& message = parser.get();
   const auto fields = static_cast<std::size_t>(std::distance(message.begin(), message.end()));
   if (fields > options_.max_header_fields) {
@@ -90,6 +91,8 @@ std::optional<HttpReply> HttpConnection::HeaderTooLarge(const RequestParser& par
     return ErrorReply(414, fmt::format("The request's target is too long: expected at most {} bytes, found {}.",
                                        options_.max_target_bytes, message.target().size()));
   }
+  const std::string fault = FramingFault(message, http_version_);
+  if (!fault.empty()) return ErrorReply(400, fmt::format("Malformed HTTP request ({}).", fault));
   return std::nullopt;
 }
 

@@ -80,7 +80,8 @@ class Grammar {
     return text;
   }
   std::string Fields(const std::string& body) {
-    std::string text;
+    std::string text(Mostly({"Host: x\r\n", "Host: 127.0.0.1:8000\r\n", "Host: [::1]:1\r\n"},
+                            {"", "Host: x\r\nHost: y\r\n", "Host: a b\r\n", "Host:\r\n", "Host: x:99999\r\n"}));
     const std::uint64_t count = Chance(20) ? prng_.NextBelow(200) : prng_.NextBelow(5);
     for (std::uint64_t i = 0; i < count; ++i) text += Field();
     switch (prng_.NextBelow(20)) {
@@ -100,11 +101,11 @@ class Grammar {
     }
   }
   std::string Field() {
-    std::string text(Mostly(
-        {"Host: x", "Connection: close", "Connection: keep-alive", "Connection: upgrade", "Upgrade: h2c",
-         "Expect: 100-continue", "Authorization: Bearer x", "Authorization:", "X: y", "Trailer: X",
-         "Content-Type: application/json", "TE: trailers", "Accept-Encoding: gzip", "Cookie: a=b"},
-        {"Transfer-Encoding: gzip, chunked", "Content-Length: 0", ": x", " folded", "X\0Y: z", "Expect: 200-ok"}));
+    std::string text(Mostly({"Connection: close", "Connection: keep-alive", "Connection: upgrade", "Upgrade: h2c",
+                             "Expect: 100-continue", "Authorization: Bearer x", "Authorization:", "X: y", "Trailer: X",
+                             "Content-Type: application/json", "TE: trailers", "Accept-Encoding: gzip", "Cookie: a=b"},
+                            {"Transfer-Encoding: gzip, chunked", "Transfer-Encoding: identity", "Content-Length: 0",
+                             "Host: z", ": x", " folded", "X\0Y: z", "Expect: 200-ok"}));
     if (Chance(50)) text += Noise(30);
     if (Chance(80)) text += std::string(prng_.NextBelow(40'000), 'b');
     return text + std::string(Mostly({"\r\n"}, {"\n", "\r", "\r\n\r\n"}));

@@ -213,16 +213,56 @@ TEST_F(HttpTest, MalformedRequestsAreRefused) {
   Start();
   for (const char* text :
        {"GARBAGE\r\n\r\n", "GET /fixed\r\n\r\n", "GET /fixed HTTP/9.9\r\n\r\n",
-        "GET /fixed HTTP/1.1\r\nNo colon\r\n\r\n", "POST /echo HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
-        "POST /echo HTTP/1.1\r\nContent-Length: 1x\r\n\r\n",
-        "POST /echo HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
-        "POST /echo HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "\r\n\r\n\r\n"}) {
+        "GET /fixed HTTP/1.1\r\nNo colon\r\n\r\n", "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1x\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
+        "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "\r\n\r\n\r\n"}) {
     HttpClient client = Connect();
     client.Send(text);
     const ClientResponse response = client.Read();
     EXPECT_EQ(response.status, 400) << text;
     EXPECT_EQ(response.json()["error"]["code"], 400) << text;
+  }
+  EXPECT_TRUE(StillServes());
+}
+
+// The bytes behind each of these heads are a body to one server and a second request to another.
+TEST_F(HttpTest, RequestsOfDoubtfulLengthAreRefusedAndTheConnectionEnds) {
+  Start();
+  for (const char* fields :
+       {"Transfer-Encoding: gzip", "Transfer-Encoding: identity", "Transfer-Encoding: chunked, gzip",
+        "Transfer-Encoding: gzip, chunked", "Transfer-Encoding: chunked;q=1", "Transfer-Encoding: xchunked",
+        "Transfer-Encoding:", "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity",
+        "Transfer-Encoding: identity\r\nTransfer-Encoding: chunked", "Transfer-Encoding: gzip\r\nContent-Length: 4",
+        "Content-Length: 4\r\nTransfer-Encoding: gzip", "Content-Length: 4\r\nTransfer-Encoding: chunked",
+        "Content-Length: 4\r\nContent-Length: 4", "Content-Length: 4, 4", "Content-Length: +4"}) {
+    HttpClient client = Connect();
+    client.Send("POST /echo HTTP/1.1\r\nHost: x\r\n" + std::string(fields) + "\r\n\r\n" +
+                HttpClient::Format("GET", "/fixed"));
+    const std::string answer = client.ReadToEnd();
+    EXPECT_THAT(answer, testing::StartsWith("HTTP/1.1 400 ")) << fields;
+    EXPECT_THAT(answer, HasSubstr("Connection: close")) << fields;
+    EXPECT_EQ(answer.find("fixed"), std::string::npos) << fields;  // no second request was answered
+  }
+  HttpClient old = Connect();
+  old.Send("POST /echo HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
+  EXPECT_EQ(old.Read().status, 400);
+  HttpClient good = Connect();
+  good.Send("POST /echo HTTP/1.1\r\nHost: x\r\ntransfer-encoding: Chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n");
+  EXPECT_EQ(good.Read().body, "body");
+}
+
+TEST_F(HttpTest, ARequestNamesOneHost) {
+  Start();
+  for (const char* fields : {"", "Host: a\r\nHost: b\r\n", "Host: a\r\nHost: a\r\n", "Host:\r\n", "Host: a b\r\n",
+                             "Host: a/b\r\n", "Host: user@a\r\n", "Host: a:x\r\n"}) {
+    HttpClient client = Connect();
+    client.Send("GET /fixed HTTP/1.1\r\n" + std::string(fields) + "\r\n");
+    const ClientResponse response = client.Read();
+    EXPECT_EQ(response.status, 400) << fields;
+    EXPECT_THAT(response.json()["error"]["message"].get<std::string>(), HasSubstr("Host")) << fields;
+    EXPECT_FALSE(response.keep_alive) << fields;
   }
   EXPECT_TRUE(StillServes());
 }
@@ -260,7 +300,7 @@ TEST_F(HttpTest, SlowBodiesTimeOut) {
   options_.body_timeout = 100ms;
   Start();
   HttpClient body = Connect();
-  body.Send("POST /echo HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc");
+  body.Send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc");
   EXPECT_EQ(body.Read().status, 408);
 }
 
@@ -363,7 +403,7 @@ TEST_F(HttpTest, FieldsAndTargetsAreBounded) {
 TEST_F(HttpTest, AnEndlessChunkExtensionIsCutOff) {
   Start();
   HttpClient client = Connect();
-  client.Send("POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1;" + std::string(100'000, 'x'));
+  client.Send("POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1;" + std::string(100'000, 'x'));
   EXPECT_EQ(client.Read().status, 400);
 }
 
@@ -373,7 +413,7 @@ TEST_F(HttpTest, ADrippingBodyEarnsNoTime) {
   options_.linger_timeout = 120s;  // the client drips on until it sees the answer
   Start();
   HttpClient client = Connect();
-  client.Send("POST /echo HTTP/1.1\r\nContent-Length: 10000000\r\n\r\n");
+  client.Send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\n");
   EXPECT_TRUE(WaitUntil([&] {
     client.Send("x");
     return client.HasBytes();
@@ -386,7 +426,7 @@ TEST_F(HttpTest, BodiesOfAllConnectionsTogetherAreBounded) {
   options_.max_held_body_bytes = 300'000;
   Start();
   HttpClient first = Connect(), second = Connect();
-  const std::string head = "POST /echo HTTP/1.1\r\nContent-Length: 190000\r\n\r\n";
+  const std::string head = "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 190000\r\n\r\n";
   first.Send(head + std::string(180'000, 'x'));
   // The server's one thread reads at most 16 KiB of a connection before it serves the next one. So it has read the
   // first body once it has answered a hundred requests of another connection.
@@ -411,7 +451,7 @@ TEST_F(HttpTest, TheGateIsAskedBeforeTheBody) {
   EXPECT_EQ(client.Do("GET", "/open").status, 200);
   EXPECT_EQ(client.Do("GET", "/fixed").status, 401);
   EXPECT_EQ(client.Do("GET", "/fixed", "", "X-Pass: yes\r\n").status, 200);  // the connection stays usable
-  client.Send("POST /echo HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n");
+  client.Send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n");
   const ClientResponse refused = client.Read();
   EXPECT_EQ(refused.status, 401);
   EXPECT_FALSE(refused.keep_alive);

@@ -189,6 +189,8 @@ const char* ErrorType(int status) {
   switch (status) {
     case 401:
       return "AuthenticationError";
+    case 403:
+      return "PermissionDeniedError";
     case 404:
       return "NotFoundError";
     case 429:

@@ -80,7 +80,8 @@ struct Server::Impl {
     service.AddRoutes(routes);
     metrics_service.AddRoutes(routes);
     if (options.adapter_admin_key) {
-      adapters.emplace(parts.adapters, AdapterServiceOptions{.admin_key = *options.adapter_admin_key});
+      adapters.emplace(parts.adapters, AdapterServiceOptions{.admin_key = *options.adapter_admin_key,
+                                                             .allowed_origins = options.http.allowed_origins});
       adapters->AddRoutes(routes);
     }
     if (guards.access == nullptr) return;
