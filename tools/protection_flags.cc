@@ -103,8 +103,17 @@ void AddHttpFlags(CommandLine& line, HttpServerOptions& http) {
             .target = &http.max_connections_per_address,
             .unit = "N",
             .group = group,
-            .help = "Open connections of one client address; further ones get 503; 0: no limit",
+            .help = "Open connections of one client address, or of one IPv6 network of 64 bits; further ones get 503; "
+                    "0: no limit, as behind a proxy that opens all of them",
+            .default_text = "a quarter of --max-connections, at least 16",
             .range = {{0, 1 << 20}}});
+  line.Add({.names = "--max-body-bytes-per-address",
+            .target = &http.max_held_body_bytes_per_address,
+            .unit = "BYTES",
+            .group = group,
+            .help = "Bytes of unfinished request bodies of one client address; a body beyond it gets 503; 0: no limit",
+            .default_text = "a quarter of what all may hold: 128 MiB",
+            .range = {{0, 1e12}}});
   line.Add({.names = "--idle-timeout",
             .target = &http.idle_timeout,
             .unit = "SECONDS",

@@ -273,7 +273,8 @@ void AddServeFlags(CommandLine& line, ServeFlags& flags) {
             .target = &flags.http.max_connections,
             .unit = "N",
             .group = http,
-            .help = "Open connections at a time; further ones get 503",
+            .help = "Open connections at a time. A further one takes the place of one that waits for its client, if "
+                    "that client has more of them; otherwise it gets 503",
             .range = {{1, 1 << 20}}});
   line.Add({.names = "--drain-timeout",
             .target = &flags.drain_timeout_seconds,

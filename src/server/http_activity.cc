@@ -43,16 +43,25 @@ DrainReport HttpActivity::Report() const {
   return report_;
 }
 
-bool HttpActivity::TakeBodyBytes(std::size_t bytes) {
+bool HttpActivity::TakeBodyBytes(const std::string& address, std::size_t bytes) {
+  if (bytes == 0) return true;
   const std::lock_guard lock(mutex_);
   if (bytes > max_body_bytes_ - body_bytes_) return false;
+  const auto held = body_bytes_by_address_.find(address);
+  const std::size_t before = held == body_bytes_by_address_.end() ? 0 : held->second;
+  if (max_body_bytes_per_address_ > 0 && before + bytes > max_body_bytes_per_address_) return false;
+  body_bytes_by_address_[address] = before + bytes;
   body_bytes_ += bytes;
   return true;
 }
 
-void HttpActivity::ReturnBodyBytes(std::size_t bytes) {
+void HttpActivity::ReturnBodyBytes(const std::string& address, std::size_t bytes) {
+  if (bytes == 0) return;
   const std::lock_guard lock(mutex_);
-  CHECK_GE(body_bytes_, bytes);
+  const auto held = body_bytes_by_address_.find(address);
+  CHECK(held != body_bytes_by_address_.end() && held->second >= bytes);
+  held->second -= bytes;
+  if (held->second == 0) body_bytes_by_address_.erase(held);
   body_bytes_ -= bytes;
 }
 

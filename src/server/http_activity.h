@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -20,9 +21,11 @@ struct DrainReport {
 
 // Thread-safe.
 class HttpActivity {
-  // `max_body_bytes` bounds the bodies held by all connections together.
+  // The first number bounds the bodies held by all connections together, the second those of one client address; 0: no
+  // such bound.
  public:
-  explicit HttpActivity(std::size_t max_body_bytes) : max_body_bytes_(max_body_bytes) {}
+  explicit HttpActivity(std::size_t max_body_bytes, std::size_t max_body_bytes_per_address = 0)
+      : max_body_bytes_(max_body_bytes), max_body_bytes_per_address_(max_body_bytes_per_address) {}
 
   // Counts a request that a handler starts to answer. False if the server is draining: refuse the request.
   bool Begin();
@@ -39,11 +42,11 @@ class HttpActivity {
   // Returns the outcome of the shutdown so far.
   DrainReport Report() const;
 
-  // Reserves bytes for bodies. False if all connections together would hold more than the limit; then nothing is
-  // reserved.
-  bool TakeBodyBytes(std::size_t bytes);
+  // Reserves bytes for bodies of a client address. False if that address, or all connections together, would hold more
+  // than the limit; then nothing is reserved.
+  bool TakeBodyBytes(const std::string& address, std::size_t bytes);
   // Returns reserved bytes.
-  void ReturnBodyBytes(std::size_t bytes);
+  void ReturnBodyBytes(const std::string& address, std::size_t bytes);
 
  private:
   mutable std::mutex mutex_;
@@ -52,7 +55,8 @@ class HttpActivity {
   bool draining_ = false;
   DrainReport report_;
   std::size_t body_bytes_ = 0;
-  const std::size_t max_body_bytes_;
+  std::map<std::string, std::size_t> body_bytes_by_address_;  // none of them 0
+  const std::size_t max_body_bytes_, max_body_bytes_per_address_;
 };
 
 // Calls Begin if `wanted`, and End on destruction if Begin returned true.
@@ -74,23 +78,23 @@ class InFlight {
 // One request's share of the body bytes. Returns it on destruction.
 class BodyLease {
  public:
-  explicit BodyLease(HttpActivity& activity) : activity_(activity) {}
+  BodyLease(HttpActivity& activity, std::string address) : activity_(activity), address_(std::move(address)) {}
   ~BodyLease() { Release(); }
   BodyLease(const BodyLease&) = delete;
   BodyLease& operator=(const BodyLease&) = delete;
 
-  // Grows the share to `bytes` in total. False if the limit does not allow it. REQUIRES: `bytes` is not less than
-  // before.
+  // Grows the share to `bytes` in total. False if a limit does not allow it. REQUIRES: `bytes` is not less than before.
   bool Grow(std::size_t bytes) {
-    if (!activity_.TakeBodyBytes(bytes - bytes_)) return false;
+    if (!activity_.TakeBodyBytes(address_, bytes - bytes_)) return false;
     bytes_ = bytes;
     return true;
   }
   // Returns the whole share.
-  void Release() { activity_.ReturnBodyBytes(std::exchange(bytes_, 0)); }
+  void Release() { activity_.ReturnBodyBytes(address_, std::exchange(bytes_, 0)); }
 
  private:
   HttpActivity& activity_;
+  const std::string address_;
   std::size_t bytes_ = 0;
 };
 

@@ -50,10 +50,13 @@ struct ClientResponse {
 
 class HttpClient {
  public:
-  // Connects to 127.0.0.1. `receive_bytes` > 0 sets the size of the socket's receive buffer.
-  explicit HttpClient(std::uint16_t port, int receive_bytes = 0) : socket_(context_) {
+  // Connects to 127.0.0.1. `receive_bytes` > 0 sets the size of the socket's receive buffer. `own_address`: the address
+  // that the server sees, in 127.0.0.0/8.
+  explicit HttpClient(std::uint16_t port, int receive_bytes = 0, const char* own_address = "127.0.0.1")
+      : socket_(context_) {
     using boost::asio::ip::tcp;
     socket_.open(tcp::v4());
+    socket_.bind(tcp::endpoint(boost::asio::ip::make_address(own_address), 0));
     if (receive_bytes > 0) socket_.set_option(boost::asio::socket_base::receive_buffer_size(receive_bytes));
     socket_.connect(tcp::endpoint(boost::asio::ip::make_address("127.0.0.1"), port));
   }

@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "server/connection_limits.h"
 #include "server/cors.h"
 #include "server/random_source.h"
 
@@ -64,14 +65,15 @@ std::string HeadOf(const HttpReply& reply, unsigned version, bool keep_alive) {
 
 }  // namespace
 
-HttpConnection::HttpConnection(std::unique_ptr<HttpStream> stream, const HttpShared& shared)
+HttpConnection::HttpConnection(std::unique_ptr<HttpStream> stream, const HttpShared& shared, std::string address)
     : stream_(std::move(stream)),
       options_(shared.options),
       routes_(shared.routes),
       clock_(shared.clock),
       activity_(shared.activity),
-      body_lease_(shared.activity),
+      body_lease_(shared.activity, std::move(address)),
       deadline_(stream_->socket().get_executor()),
+      waiting_since_(clock_.Now()),
       watch_stopped_(stream_->socket().get_executor(), asio::steady_timer::time_point::max()) {
   error_code ignored;
   stream_->socket().set_option(asio::ip::tcp::no_delay(true), ignored);
@@ -123,7 +125,11 @@ asio::awaitable<bool> HttpConnection::ServeOne() {
   const HttpRoute* route = nullptr;
   std::optional<HttpReply> refusal;
   const bool read = co_await ReadRequest(request, route, refusal);
-  if (!read) co_return false;
+  if (!read) {
+    body_lease_.Release();  // now: the last answer may linger
+    co_return false;
+  }
+  waiting_since_ = OpenConnection::kAnswering;
   if (buffer_.size() == 0) buffer_.shrink_to_fit();
   HttpExchange exchange(*this, std::move(request));
   co_await Answer(exchange, route, std::move(refusal));
@@ -131,6 +137,7 @@ asio::awaitable<bool> HttpConnection::ServeOne() {
   body_lease_.Release();
   if (!exchange.complete()) MarkGone();  // the response is incomplete and cannot be repaired
   Log(exchange, start);
+  waiting_since_ = clock_.Now();
   co_return keep_alive_ && !gone_;
 }
 
@@ -205,6 +212,11 @@ void HttpConnection::CloseIfIdle() {
   closing_ = true;
   error_code ignored;
   stream_->socket().cancel(ignored);
+}
+
+void HttpConnection::CloseSoon() {
+  if (exchange_ == nullptr) return CloseIfIdle();
+  closing_ = true;
 }
 
 void HttpConnection::Abort() {

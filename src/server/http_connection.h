@@ -1,6 +1,7 @@
 // One client connection: reads requests, runs their handlers, writes the responses. Internal to the HTTP server.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -39,7 +40,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
   using RequestParser = boost::beast::http::request_parser<boost::beast::http::string_body>;
 
-  HttpConnection(std::unique_ptr<HttpStream> stream, const HttpShared& shared);
+  // `address`: the client's, as limits count it.
+  HttpConnection(std::unique_ptr<HttpStream> stream, const HttpShared& shared, std::string address = {});
 
   // Serves requests until the connection ends. The caller keeps the connection object alive. Libraries may throw.
   boost::asio::awaitable<void> Run();
@@ -47,12 +49,17 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   boost::asio::awaitable<void> RunRefused(std::string why);
 
   boost::asio::any_io_executor executor() { return stream_->socket().get_executor(); }
+  // Since when the server waits for the next request, until that has arrived as a whole; OpenConnection::kAnswering
+  // otherwise. May be called on any thread.
+  TimeNs waiting_since() const { return waiting_since_; }
 
-  // The methods below may only be called on the strand. The first three are the steps of a shutdown.
+  // The methods below may only be called on the strand. CutOff, CloseIfIdle and Abort are the steps of a shutdown.
   // CutOff: asks the running handler to end, and adds its request to the report of dropped requests.
   void CutOff();
   // Closes the connection unless a request is being answered.
   void CloseIfIdle();
+  // The same; if a request is being answered, closes the connection after the answer.
+  void CloseSoon();
   // Closes the connection at once.
   void Abort();
   // True if the client is gone, or the server has given up on it.
@@ -121,6 +128,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool linger_ = false;               // a last response has been sent that the client may still have to read
   bool closing_ = false;              // no further request will be served
   HttpExchange* exchange_ = nullptr;  // the exchange being answered
+  std::atomic<TimeNs> waiting_since_;
   std::uint64_t bytes_sent_ = 0;
   std::string origin_;   // Origin header of the request
   std::string address_;  // of the client

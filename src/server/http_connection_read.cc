@@ -44,6 +44,10 @@ asio::awaitable<bool> HttpConnection::WaitForFirstByte() {
 // passed. The end of the connection is an error for the parser, because every request has a length.
 asio::awaitable<bool> HttpConnection::ParseMore(RequestParser& parser, error_code& error) {
   if (deadline_passed_) co_return false;
+  if (closing_) {
+    error = asio::error::operation_aborted;
+    co_return false;
+  }
   if (buffer_.size() > 0) {
     buffer_.consume(parser.put(buffer_.data(), error));
     if (error != http::error::need_more) co_return !error;
@@ -120,7 +124,7 @@ asio::awaitable<bool> HttpConnection::ReadBody(RequestParser& parser, std::size_
     const std::size_t held = parser.get().body().size();
     if (held > limit) co_return co_await FailRead(413, BodyTooLarge(limit));
     if (!body_lease_.Grow(held))
-      co_return co_await FailRead(503, "The server is receiving too much at once; try again.");
+      co_return co_await FailRead(503, "The server receives too much at once, or from this address; try again.");
     const auto left = BodyTimeLeft(start, held);
     ArmDeadline(left);
     deadline_passed_ = left.count() == 0;

@@ -1,9 +1,11 @@
 // Settings of the HTTP server: the values behind the command-line flags.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +16,9 @@ struct HttpHooks {
   std::function<void(int status)> responded;  // a response with this status begins
 };
 
+// A browser opens up to 6, and a pool of connections commonly 10.
+inline constexpr int kLeastConnectionsPerAddress = 16;
+
 // Settings of an HttpServer. Values beyond a limit get the status given in the comment.
 struct HttpServerOptions {
   std::string host = "127.0.0.1";
@@ -23,14 +28,19 @@ struct HttpServerOptions {
   std::size_t max_body_bytes = std::size_t{16} << 20;
   // Of all connections together, until the bodies are parsed; beyond: 503.
   std::size_t max_held_body_bytes = std::size_t{512} << 20;
+  // The same for the connections of one client address. 0: no limit; nullopt: a quarter of max_held_body_bytes.
+  std::optional<std::int64_t> max_held_body_bytes_per_address;
   // Per request; beyond: 431.
   std::size_t max_header_bytes = std::size_t{32} << 10;
   // Per request; beyond: 431.
   std::size_t max_header_fields = 100;
   std::size_t max_target_bytes = std::size_t{8} << 10;  // of the request line; beyond: 414
-  int max_connections = 4096;                           // beyond: 503
-  int max_connections_per_address = 0;                  // beyond: 503; 0: no limit
-  std::chrono::milliseconds idle_timeout{120'000};      // between two requests of a connection
+  // Beyond: a connection of a client with more connections is closed if it waits (server/connection_limits.h), or the
+  // new one gets 503.
+  int max_connections = 4096;
+  // Beyond: 503. 0: no limit; nullopt: a quarter of max_connections, but at least kLeastConnectionsPerAddress.
+  std::optional<std::int64_t> max_connections_per_address;
+  std::chrono::milliseconds idle_timeout{120'000};  // between two requests of a connection
   // For the TLS handshake, and from the first byte of a request to the end of its header.
   std::chrono::milliseconds header_timeout{20'000};
   // For a body: this long, plus the time that its bytes take at this rate.
@@ -42,6 +52,15 @@ struct HttpServerOptions {
   std::chrono::milliseconds drain_timeout{30'000};   // for running requests to finish at shutdown
   std::chrono::milliseconds cut_off_timeout{2'000};  // then, for handlers to tell their clients that they are cut off
   HttpHooks hooks;
+
+  // The two limits of one client address; 0: none.
+  std::int64_t ConnectionsPerAddress() const {
+    return max_connections_per_address.value_or(std::max(kLeastConnectionsPerAddress, max_connections / 4));
+  }
+  std::size_t HeldBodyBytesPerAddress() const {
+    return static_cast<std::size_t>(
+        max_held_body_bytes_per_address.value_or(static_cast<std::int64_t>(max_held_body_bytes / 4)));
+  }
 };
 
 }  // namespace loramux

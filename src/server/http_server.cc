@@ -3,7 +3,6 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
-#include <set>
 #include <thread>
 #include <vector>
 
@@ -19,6 +18,7 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include "base/log.h"
+#include "server/connection_limits.h"
 #include "server/http_connection.h"
 #include "server/http_stream.h"
 
@@ -30,14 +30,23 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 constexpr int kMaxRefusedConnections = 64;                    // refused connections at a time that are still told why
+constexpr int kMaxLeavingConnections = 64;                    // connections at a time that are closed for others
 constexpr auto kAcceptPause = std::chrono::milliseconds(50);  // after a failure such as "too many open files"
+
+// An open connection's place in the count.
+struct Place {
+  // kLeaving: it is being closed to make room for another, which has its place already.
+  enum class State { kServed, kRefused, kLeaving } state;
+  std::string address;  // as AddressGroup names it
+};
+using Places = std::map<std::shared_ptr<HttpConnection>, Place>;
 
 }  // namespace
 
 struct HttpServer::Impl {
   Impl(HttpServerOptions server_options, const RouteTable& routes, const Clock& clock, const TlsContext* tls_context)
       : options(std::move(server_options)),
-        activity(options.max_held_body_bytes),
+        activity(options.max_held_body_bytes, options.HeldBodyBytesPerAddress()),
         shared{options, routes, clock, activity},
         tls(tls_context),
         context(options.threads),
@@ -50,9 +59,11 @@ struct HttpServer::Impl {
   bool Admit(tcp::socket socket);
   void Serve(tcp::socket socket);
   std::unique_ptr<HttpStream> MakeStream(tcp::socket socket) const;
-  std::string WhyRefused(const std::string& address) const;
-  void Remove(const std::shared_ptr<HttpConnection>& connection, const std::string& counted_address,
-              std::exception_ptr failure);
+  bool MakeRoom(const std::string& newcomer);
+  std::string WhyRefused(const std::string& address);
+  void Enter(const std::shared_ptr<HttpConnection>& connection, Place place);
+  void Leave(Places::iterator entry);
+  void Remove(const std::shared_ptr<HttpConnection>& connection, std::exception_ptr failure);
   void RunThread();
   void OnEach(void (HttpConnection::*action)());
   void StopAccepting();
@@ -70,9 +81,9 @@ struct HttpServer::Impl {
 
   std::mutex mutex;
   std::condition_variable emptied;
-  std::set<std::shared_ptr<HttpConnection>> connections;  // all of them, including refused ones
-  std::map<std::string, int> per_address;                 // accepted connections by client address
-  int refused = 0;
+  Places connections;                      // all of them, including refused ones
+  std::map<std::string, int> per_address;  // served connections by client address
+  std::map<Place::State, int> counts;
   bool stopping = false;
 };
 
@@ -131,43 +142,72 @@ std::unique_ptr<HttpStream> HttpServer::Impl::MakeStream(tcp::socket socket) con
   return tls == nullptr ? MakePlainStream(std::move(socket)) : MakeTlsStream(std::move(socket), tls->Current());
 }
 
+// Counts a connection. REQUIRES: the mutex is held.
+void HttpServer::Impl::Enter(const std::shared_ptr<HttpConnection>& connection, Place place) {
+  ++counts[place.state];
+  if (place.state == Place::State::kServed) ++per_address[place.address];
+  connections.emplace(connection, std::move(place));
+}
+
+// Counts a connection no longer. REQUIRES: the mutex is held.
+void HttpServer::Impl::Leave(Places::iterator entry) {
+  const Place& place = entry->second;
+  --counts[place.state];
+  if (place.state == Place::State::kServed && --per_address[place.address] == 0) per_address.erase(place.address);
+  connections.erase(entry);
+}
+
+// Closes a connection that waits, and returns true if one may be closed. REQUIRES: the mutex is held.
+bool HttpServer::Impl::MakeRoom(const std::string& newcomer) {
+  if (counts[Place::State::kLeaving] >= kMaxLeavingConnections) return false;
+  std::vector<OpenConnection> views;
+  std::vector<Places::iterator> entries;
+  for (auto entry = connections.begin(); entry != connections.end(); ++entry) {
+    if (entry->second.state != Place::State::kServed) continue;
+    views.push_back({entry->second.address, entry->first->waiting_since()});
+    entries.push_back(entry);
+  }
+  const auto chosen = ConnectionToClose(views, newcomer);
+  if (!chosen) return false;
+  const auto [connection, place] = *entries[*chosen];
+  spdlog::debug("a connection of {} makes room for one of {}", place.address, newcomer);
+  Leave(entries[*chosen]);
+  Enter(connection, {Place::State::kLeaving, place.address});
+  asio::post(connection->executor(), [connection = connection] { connection->CloseSoon(); });
+  return true;
+}
+
 // Returns the reason to refuse a connection, or an empty string. REQUIRES: the mutex is held.
-std::string HttpServer::Impl::WhyRefused(const std::string& address) const {
-  const int served = static_cast<int>(connections.size()) - refused;
-  if (served >= options.max_connections) {
-    return "Too many connections: this server accepts at most " + std::to_string(options.max_connections) + ".";
-  }
+std::string HttpServer::Impl::WhyRefused(const std::string& address) {
   const auto found = per_address.find(address);
-  if (options.max_connections_per_address > 0 && found != per_address.end() &&
-      found->second >= options.max_connections_per_address) {
-    return "Too many connections from " + address + ": this server accepts at most " +
-           std::to_string(options.max_connections_per_address) + " from one address.";
+  const std::int64_t limit = options.ConnectionsPerAddress();
+  if (limit > 0 && found != per_address.end() && found->second >= limit) {
+    return "Too many connections from " + address + ": this server accepts at most " + std::to_string(limit) +
+           " from one address.";
   }
-  return {};
+  if (counts[Place::State::kServed] < options.max_connections || MakeRoom(address)) return {};
+  return "Too many connections: this server accepts at most " + std::to_string(options.max_connections) + ".";
 }
 
 void HttpServer::Impl::Serve(tcp::socket socket) {
   error_code ignored;
-  std::string address = socket.remote_endpoint(ignored).address().to_string();
-  const auto connection = std::make_shared<HttpConnection>(MakeStream(std::move(socket)), shared);
+  const std::string address = AddressGroup(socket.remote_endpoint(ignored).address());
+  const auto connection = std::make_shared<HttpConnection>(MakeStream(std::move(socket)), shared, address);
   std::string refusal;
   {
     const std::lock_guard lock(mutex);
     if (stopping) return;
     refusal = WhyRefused(address);
-    if (!refusal.empty() && refused >= kMaxRefusedConnections) return;
-    if (!refusal.empty()) address.clear();
-    (refusal.empty() ? per_address[address] : refused) += 1;
-    connections.insert(connection);
+    if (!refusal.empty() && counts[Place::State::kRefused] >= kMaxRefusedConnections) return;
+    Enter(connection, {refusal.empty() ? Place::State::kServed : Place::State::kRefused, address});
   }
   asio::co_spawn(connection->executor(),
                  refusal.empty() ? connection->Run() : connection->RunRefused(std::move(refusal)),
-                 [this, connection, address](std::exception_ptr failure) { Remove(connection, address, failure); });
+                 [this, connection](std::exception_ptr failure) { Remove(connection, failure); });
 }
 
-// Removes a connection that has ended. `counted_address` is empty for a refused connection.
-void HttpServer::Impl::Remove(const std::shared_ptr<HttpConnection>& connection, const std::string& counted_address,
-                              std::exception_ptr failure) {
+// Removes a connection that has ended.
+void HttpServer::Impl::Remove(const std::shared_ptr<HttpConnection>& connection, std::exception_ptr failure) {
   try {
     if (failure) std::rethrow_exception(failure);
   } catch (const std::exception& exception) {
@@ -175,12 +215,7 @@ void HttpServer::Impl::Remove(const std::shared_ptr<HttpConnection>& connection,
     connection->Abort();
   }
   const std::lock_guard lock(mutex);
-  if (counted_address.empty()) {
-    --refused;
-  } else if (--per_address[counted_address] == 0) {
-    per_address.erase(counted_address);
-  }
-  connections.erase(connection);
+  Leave(connections.find(connection));
   if (connections.empty()) emptied.notify_all();
 }
 
@@ -197,8 +232,8 @@ void HttpServer::Impl::RunThread() {
 
 void HttpServer::Impl::OnEach(void (HttpConnection::*action)()) {
   const std::lock_guard lock(mutex);
-  for (const auto& connection : connections) {
-    asio::post(connection->executor(), [connection, action] { (connection.get()->*action)(); });
+  for (const auto& [entry, place] : connections) {
+    asio::post(entry->executor(), [connection = entry, action] { (connection.get()->*action)(); });
   }
 }
 

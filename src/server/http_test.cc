@@ -424,6 +424,7 @@ TEST_F(HttpTest, ADrippingBodyEarnsNoTime) {
 TEST_F(HttpTest, BodiesOfAllConnectionsTogetherAreBounded) {
   options_.max_body_bytes = 200'000;
   options_.max_held_body_bytes = 300'000;
+  options_.max_held_body_bytes_per_address = 0;
   Start();
   HttpClient first = Connect(), second = Connect();
   const std::string head = "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 190000\r\n\r\n";
@@ -465,6 +466,64 @@ TEST_F(HttpTest, ConnectionsOfAnAddressAreBounded) {
   const ClientResponse second = Connect().Do("GET", "/fixed");
   EXPECT_EQ(second.status, 503);
   EXPECT_THAT(second.json()["error"]["message"].get<std::string>(), HasSubstr("from 127.0.0.1"));
+}
+
+// One client takes all places with connections that wait: idle ones, and unfinished headers and bodies. Another client
+// is served all the same, and the first one keeps its newest connections.
+TEST_F(HttpTest, OneClientCannotTakeAllPlaces) {
+  options_.max_connections = 6;
+  options_.max_connections_per_address = 0;
+  Start();
+  constexpr const char* kGreedy = "127.0.0.2";
+  std::vector<std::unique_ptr<HttpClient>> greedy;
+  for (const char* sent :
+       {"", "GET /fixed HTTP/1.1\r\nHost: ", "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc",
+        "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", "", ""}) {
+    greedy.push_back(std::make_unique<HttpClient>(server_->port(), 0, kGreedy));
+    greedy.back()->Send(sent);
+    ASSERT_TRUE(WaitUntil([&] { return server_->connections() == static_cast<int>(greedy.size()); }));
+  }
+  EXPECT_EQ(HttpClient(server_->port(), 0, kGreedy).Do("GET", "/fixed").status, 503);
+  std::vector<std::unique_ptr<HttpClient>> others;
+  for (int i = 0; i < 3; ++i) {
+    others.push_back(std::make_unique<HttpClient>(server_->port()));
+    EXPECT_EQ(others.back()->Do("GET", "/fixed").status, 200) << i;
+  }
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(greedy[i]->ReadSome(), "") << i;
+  greedy[3]->Send("cde\r\n0\r\n\r\n");
+  EXPECT_EQ(greedy[3]->Read().body, "abcde");
+  EXPECT_EQ(Connect().Do("GET", "/fixed").status, 503);  // now both have three: an equal share
+}
+
+TEST_F(HttpTest, AnAnswerIsNeverCutShortForANewcomer) {
+  options_.max_connections = 2;
+  Start();
+  HttpClient busy(server_->port(), 0, "127.0.0.2"), idle(server_->port(), 0, "127.0.0.2");
+  busy.Send(HttpClient::Format("GET", "/held"));
+  ASSERT_TRUE(WaitUntil([&] { return gate_.entered.load(); }));
+  EXPECT_EQ(idle.Do("GET", "/fixed").status, 200);
+  HttpClient newcomer = Connect();
+  EXPECT_EQ(newcomer.Do("GET", "/fixed").status, 200);
+  EXPECT_EQ(idle.ReadSome(), "");
+  gate_.open = true;
+  EXPECT_EQ(busy.Read().body, "\"held\"");
+}
+
+TEST_F(HttpTest, UnfinishedBodiesOfOneAddressAreBounded) {
+  options_.max_held_body_bytes = 4'000'000;  // a quarter of it for one address
+  Start();
+  const std::string head = "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n";
+  HttpClient first(server_->port(), 0, "127.0.0.2"), second(server_->port(), 0, "127.0.0.2");
+  first.Send(head + std::string(800'000, 'x'));
+  HttpClient other = Connect();
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(other.Do("GET", "/fixed").status, 200);  // by then it has read the body
+  second.Send(head + std::string(800'000, 'x'));
+  const ClientResponse refused = second.Read();
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_THAT(refused.json()["error"]["message"].get<std::string>(), HasSubstr("from this address"));
+  EXPECT_EQ(other.Do("POST", "/echo", std::string(900'000, 'x')).status, 200);
+  first.Send(std::string(100'000, 'x'));
+  EXPECT_EQ(first.Read().body.size(), 900'000u);
 }
 
 TEST_F(HttpTest, RequestsDuringTheDrainAreToldSo) {
