@@ -2,10 +2,14 @@
 
 namespace loramux {
 
+std::optional<std::string> JsonNulProblem(std::string_view text) {
+  const std::size_t nul = text.find('\0');
+  if (nul == std::string_view::npos) return std::nullopt;
+  return "a NUL byte at byte " + std::to_string(nul) + " (JSON has none)";
+}
+
 std::optional<std::string> JsonTextProblem(std::string_view text, int max_depth) {
-  if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
-    return "a NUL byte at byte " + std::to_string(nul) + " (JSON has none)";
-  }
+  if (auto problem = JsonNulProblem(text)) return problem;
   int depth = 0;
   bool in_string = false;
   for (std::size_t i = 0; i < text.size(); ++i) {

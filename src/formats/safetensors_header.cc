@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "formats/message.h"
 
 namespace loramux {
@@ -213,8 +214,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
 Result<std::vector<HeaderEntry>> ParseSafetensorsHeader(std::string_view json, const std::string& label,
                                                         std::size_t max_tensors) {
-  if (const std::size_t nul = json.find('\0'); nul != std::string_view::npos) {  // the parser would stop there
-    return InvalidArgument(label + ": bad safetensors header: found a NUL byte at byte " + std::to_string(nul));
+  if (const auto problem = JsonNulProblem(json)) {
+    return InvalidArgument(label + ": bad safetensors header: found " + *problem);
   }
   HeaderReader reader(max_tensors);
   if (!nlohmann::json::sax_parse(json.begin(), json.end(), &reader)) {

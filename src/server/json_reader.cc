@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/json_text.h"
+
 namespace loramux {
 namespace {
 
@@ -150,10 +152,7 @@ std::optional<std::size_t> LongString(std::string_view text, std::size_t max) {
 }  // namespace
 
 Result<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
-  if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
-    // The parser would take it for the end of the text, and ignore what follows.
-    return Malformed(limits, "a NUL byte at byte " + std::to_string(nul));
-  }
+  if (const auto problem = JsonNulProblem(text)) return Malformed(limits, *problem);
   if (const auto length = LongString(text, limits.max_string)) {
     return InvalidArgument(std::string(limits.subject) + ": expected strings of at most " +
                            std::to_string(limits.max_string) + " characters, found one of " + std::to_string(*length) +
