@@ -122,9 +122,19 @@ class Routes(WithFolder):
         for body, expected in ((b"", 400), (b"{", 400), (b"[]", 400), (b"[" * 60_000, 400), (b'{"lora_name":1}', 400),
                                (b"\xff", 400), (b"[" * 100_000, 413)):
             connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
-            connection.request("POST", "/v1/load_lora_adapter", body, {"Authorization": f"Bearer {KEY}"})
+            connection.request("POST", "/v1/load_lora_adapter", body, {"Authorization": f"Bearer {KEY}",
+                                                                       "Content-Type": "application/json"})
             self.assertEqual(connection.getresponse().status, expected, body[:20])
             connection.close()
+        # A page in the operator's browser may know the key, and is refused all the same.
+        for headers, expected in (({}, 415), ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+                                  ({"Content-Type": "application/json", "Origin": "http://127.0.0.1"}, 403)):
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
+            connection.request("POST", "/v1/load_lora_adapter", json.dumps({"lora_name": "k", "lora_path": str(reverse)}),
+                               {"Authorization": f"Bearer {KEY}", **headers})
+            self.assertEqual(connection.getresponse().status, expected, headers)
+            connection.close()
+        self.assertNotIn("k", server.cards())
         server.stop()
 
     def test_point11_no_path_leaves_the_roots(self):

@@ -7,6 +7,7 @@ import html.parser
 import json
 import os
 import pathlib
+import resource
 import subprocess
 import sys
 import tempfile
@@ -78,6 +79,15 @@ class Simulate(unittest.TestCase):
         self.assertEqual(drop("a"), drop("b"))
         self.assertEqual(simulate(*self.load[:-1], "4", "--json", str(self.path / "c")).returncode, 0)
         self.assertNotEqual(drop("a"), drop("c"))
+
+    def test_too_little_memory_is_said_and_is_no_crash(self):
+        if "asan" in LORAMUX or "tsan" in LORAMUX:
+            self.skipTest("sanitizers reserve more address space than this allows")
+        limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (300 << 20, 300 << 20))
+        done = subprocess.run([LORAMUX, "simulate", "--requests", "50000000", "--rate", "10"], capture_output=True, text=True,
+                              preexec_fn=limit, timeout=1800)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("loramux: not enough memory", done.stderr)
 
     def test_another_model_and_other_adapters(self):
         done = simulate("--model", str(DEMO / "model"), "--adapter-dir", str(DEMO / "adapters"), "--rate", "50", "--requests", "60",

@@ -1,5 +1,7 @@
 // The program: `loramux COMMAND`. Each command brings its own flags; laboratory.h adds those that serving does not
 // need.
+#include <cstdio>
+#include <new>
 #include <string>
 
 #include "tools/command_line/command_line.h"
@@ -9,7 +11,9 @@
 #include "tools/laboratory.h"
 #include "tools/serve.h"
 
-int main(int argc, char** argv) {
+namespace {
+
+int Run(int argc, char** argv) {
   std::string command_line;
   for (int i = 0; i < argc; ++i) command_line += (i == 0 ? "" : " ") + std::string(argv[i]);
 
@@ -33,4 +37,17 @@ int main(int argc, char** argv) {
   loramux::AddLaboratory(program, std::move(command_line));
   program.commands.push_back(loramux::ReferenceCommand(program));
   return loramux::RunProgram(program, argc, argv);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return Run(argc, argv);
+  } catch (const std::bad_alloc&) {  // fputs allocates nothing
+    std::fputs(
+        "loramux: not enough memory. Raise this process's limit (ulimit -v, or the container's), or ask for less\n",
+        stderr);
+    return 1;
+  }
 }
