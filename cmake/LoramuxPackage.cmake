@@ -3,6 +3,7 @@
 install(FILES "${CMAKE_SOURCE_DIR}/deploy/systemd/loramux.service" DESTINATION lib/systemd/system)
 install(FILES "${CMAKE_SOURCE_DIR}/deploy/debian/serve.toml" DESTINATION /etc/loramux)
 install(FILES "${CMAKE_SOURCE_DIR}/README.md" "${CMAKE_SOURCE_DIR}/CHANGELOG.md" "${CMAKE_SOURCE_DIR}/CONTRIBUTING.md"
+              "${CMAKE_SOURCE_DIR}/SECURITY.md"
               "${CMAKE_SOURCE_DIR}/deploy/debian/copyright" DESTINATION share/doc/loramux)
 install(DIRECTORY "${CMAKE_SOURCE_DIR}/docs" DESTINATION share/doc/loramux
         FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
