@@ -113,11 +113,17 @@ TenantCounters::TenantCounters(FairnessOptions options, std::int32_t lanes)
 }
 
 void TenantCounters::Add(Request* request, TimeNs now) {
-  request->tenant = Intern(options_.policy == FairnessPolicy::kNone ? std::string() : request->tenant_name);
-  const Tenant& tenant = tenants_[request->tenant];
+  bool is_new = false;
+  request->tenant = Intern(options_.policy == FairnessPolicy::kNone ? std::string() : request->tenant_name, is_new);
+  Tenant& tenant = tenants_[request->tenant];
   if (idle_.Contains(request->tenant)) idle_.Remove(request->tenant);
-  if (tenant.waiting + tenant.running == 0) ++active_;
-  BeginToWait(request, now);
+  if (tenant.waiting + tenant.running == 0) {
+    ++active_;
+    active_weight_ += tenant.weight;
+    tenant.progressed = now;
+  }
+  floor_ = Floor();
+  BeginToWait(request, is_new ? std::max(floor_, virtual_time_) : floor_ - options_.burst, now);
 }
 
 void TenantCounters::Admit(Request* request, TimeNs now) {
@@ -133,8 +139,10 @@ void TenantCounters::Admit(Request* request, TimeNs now) {
 }
 
 void TenantCounters::Return(Request* request, TimeNs now) {
-  if (--tenants_[request->tenant].running == 0) running_.Remove(request->tenant);
-  BeginToWait(request, now);
+  Tenant& tenant = tenants_[request->tenant];
+  if (--tenant.running == 0) running_.Remove(request->tenant);
+  floor_ = Floor();
+  BeginToWait(request, floor_ - options_.burst, std::min(now, tenant.progressed));
 }
 
 void TenantCounters::Remove(Request* request) {
@@ -148,17 +156,32 @@ void TenantCounters::Remove(Request* request) {
   LeaveIfIdle(id);
 }
 
-void TenantCounters::BeginToWait(Request* request, TimeNs now) {
+void TenantCounters::BeginToWait(Request* request, double least, TimeNs since) {
   const TenantId id = request->tenant;
   Tenant& tenant = tenants_[id];
   if (tenant.waiting++ == 0) {
-    if (options_.policy != FairnessPolicy::kNone) tenant.service = std::max(tenant.service, Floor() - options_.burst);
+    if (options_.policy != FairnessPolicy::kNone) tenant.service = std::max(tenant.service, least);
     running_.Raise(id, tenant.service);
   }
   Lane& lane = LaneOf(*request);
   if (lane.queues.size() <= id) lane.queues.resize(id + std::size_t{1});
-  if (lane.queues[id].list.empty()) lane.queues[id].since = now;
+  Queue& queue = lane.queues[id];
+  if (queue.list.empty()) {
+    queue.since = since;
+  } else if (since < queue.since) {  // the last turn brought no progress
+    lane.turns.Remove(id);
+    queue.since = since;
+    PutInTurns(lane, id);
+  }
   PutIn(*request);
+}
+
+// Few tenants wait longer than the one that is inserted last, except after a preemption.
+void TenantCounters::PutInTurns(Lane& lane, TenantId id) {
+  std::uint32_t before = lane.turns.last();
+  while (before != IndexChain::kNone && lane.queues[before].since > lane.queues[id].since)
+    before = lane.turns.previous(before);
+  lane.turns.InsertAfter(before, id);
 }
 
 void TenantCounters::TakeOut(Request& request) {
@@ -189,7 +212,7 @@ void TenantCounters::PutIn(Request& request) {
   const Urgency urgency = list.entries().front().urgency;
   if (!first) return lane.waiting.SetFirst(request.tenant, urgency);
   lane.waiting.Push(request.tenant, tenants_[request.tenant].service, urgency);
-  lane.turns.Append(request.tenant);
+  PutInTurns(lane, request.tenant);
 }
 
 double TenantCounters::Cost(const Request& request, std::int64_t from, std::int64_t to) const {
@@ -200,10 +223,13 @@ double TenantCounters::Cost(const Request& request, std::int64_t from, std::int6
          tenants_[request.tenant].weight;
 }
 
-void TenantCounters::Charge(Request* request) {
+void TenantCounters::Charge(Request* request, TimeNs now) {
   if (options_.policy == FairnessPolicy::kNone || request->computed <= request->charged) return;
   Tenant& tenant = tenants_[request->tenant];
-  tenant.service += Cost(*request, request->charged, request->computed);
+  const double cost = Cost(*request, request->charged, request->computed);
+  tenant.service += cost;
+  tenant.progressed = now;
+  virtual_time_ += cost * tenant.weight / active_weight_;
   request->charged = request->computed;
   running_.Raise(request->tenant, tenant.service);
   for (Lane& lane : lanes_) lane.waiting.Raise(request->tenant, tenant.service);
@@ -217,13 +243,21 @@ double TenantCounters::LeastWaiting() const {
   return least;
 }
 
+// Without the maximum it would fall with each tenant that begins to wait with credit, and the next would fall further.
 double TenantCounters::Floor() const {
   const double waiting = LeastWaiting();
-  if (waiting < std::numeric_limits<double>::infinity()) return waiting;
-  return running_.empty() ? 0 : running_.least();
+  if (waiting < std::numeric_limits<double>::infinity()) return std::max(floor_, waiting);
+  return running_.empty() ? floor_ : std::max(floor_, running_.least());
 }
 
-// Never falls while any tenant is active, so no later floor can be lower.
+TimeNs TenantCounters::LongestWaitSince() const {
+  TimeNs since = std::numeric_limits<TimeNs>::max();
+  for (const Lane& lane : lanes_) {
+    if (!lane.turns.empty()) since = std::min(since, lane.queues[lane.turns.first()].since);
+  }
+  return since;
+}
+
 double TenantCounters::LeastActive() const {
   return std::min(LeastWaiting(), running_.empty() ? std::numeric_limits<double>::infinity() : running_.least());
 }
@@ -296,8 +330,9 @@ double TenantCounters::CostOfWaiting(const Request& request) const {
 
 // ---------------------------------------------------------------- Tenants come and go
 
-TenantId TenantCounters::Intern(const std::string& name) {
-  const auto [found, added] = by_name_.try_emplace(name, IndexChain::kNone);
+TenantId TenantCounters::Intern(const std::string& name, bool& added) {
+  const auto [found, inserted] = by_name_.try_emplace(name, IndexChain::kNone);
+  added = inserted;
   if (!added) return found->second;
   if (free_.empty()) {
     free_.push_back(static_cast<TenantId>(tenants_.size()));
@@ -320,21 +355,24 @@ void TenantCounters::LeaveIfIdle(TenantId id) {
   const Tenant& tenant = tenants_[id];
   if (tenant.waiting + tenant.running > 0) return;
   --active_;
+  active_weight_ -= tenant.weight;
   if (active_ == 0) {  // no tenant is left to be fair to
     while (!idle_.empty()) Forget(idle_.first());
     Forget(id);
+    active_weight_ = floor_ = virtual_time_ = 0;  // also drops the rounding errors of the sums
     return;
   }
   idle_.Append(id);
-  ForgetTheLevel();
+  BoundIdle();
 }
 
-// Looks at up to four idle tenants per call, the oldest first. Each call follows the addition of one, so all are
-// looked at again and again.
-void TenantCounters::ForgetTheLevel() {
-  for (int looks = 0; looks < 4 && !idle_.empty(); ++looks) {
+// Looks at up to four idle tenants, the oldest first, for one that would be lifted: it loses its credit at most. The
+// others would lose a debt.
+void TenantCounters::BoundIdle() {
+  constexpr int kLooks = 4;
+  for (int looks = 1; idle_.size() > options_.max_idle_tenants; ++looks) {
     const TenantId id = idle_.first();
-    if (tenants_[id].service <= LeastActive() - options_.burst || idle_.size() > options_.max_idle_tenants) {
+    if (looks > kLooks || tenants_[id].service <= LeastActive()) {
       Forget(id);
     } else {
       idle_.Remove(id);
@@ -353,6 +391,7 @@ void TenantCounters::Forget(TenantId id) {
 void TenantCounters::CheckIntegrity() const {
   running_.CheckIntegrity();
   std::size_t active = 0, idle = 0, known = 0;
+  double weight = 0;
   std::vector<std::int32_t> waiting(tenants_.size(), 0);
   for (std::size_t index = 0; index < lanes_.size(); ++index) {
     const Lane& lane = lanes_[index];
@@ -375,6 +414,10 @@ void TenantCounters::CheckIntegrity() const {
       CHECK_EQ(lane.turns.Contains(id), !list.empty());
     }
     CHECK_EQ(waiting_tenants, lane.turns.size());
+    for (std::uint32_t at = lane.turns.first(); at != IndexChain::kNone; at = lane.turns.next(at)) {
+      const std::uint32_t before = lane.turns.previous(at);
+      if (before != IndexChain::kNone) CHECK_LE(lane.queues[before].since, lane.queues[at].since);
+    }
     CHECK_EQ(waiting_tenants, lane.waiting.entries().size());
   }
   for (TenantId id = 0; id < tenants_.size(); ++id) {
@@ -384,11 +427,13 @@ void TenantCounters::CheckIntegrity() const {
     CHECK_EQ(idle_.Contains(id), tenant.known && tenant.waiting + tenant.running == 0);
     CHECK(tenant.known || tenant.waiting + tenant.running == 0);
     active += tenant.waiting + tenant.running > 0;
+    if (tenant.waiting + tenant.running > 0) weight += tenant.weight;
     idle += idle_.Contains(id);
     known += tenant.known;
     if (tenant.known) CHECK_EQ(by_name_.at(names_[id]), id);
   }
   CHECK_EQ(active, active_);
+  CHECK(std::abs(weight - active_weight_) <= 1e-6 * (1 + weight));
   CHECK_EQ(idle, idle_.size());
   CHECK_EQ(known, known_tenants());
   CHECK_EQ(known, by_name_.size());

@@ -6,13 +6,18 @@
 // and within a tenant, the most urgent request comes first (Urgency). Requests may wait in several lanes; the counters
 // are shared, and each lane has its own order of service.
 //
-// A tenant that begins to wait is lifted to the least counter of the waiting tenants (or, if none waits, of the running
-// ones), less `burst`. So idle time earns no more credit than `burst`. Tokens that are computed again after a
-// preemption are not charged again.
+// A known tenant that begins to wait is lifted to the floor, less `burst`. The floor is the least counter of the
+// waiting tenants (or, if none waits, of the running ones), and never falls. So idle time earns no more credit than
+// `burst`. Tokens that are computed again after a preemption are not charged again.
 //
-// Bounded memory: a tenant without requests is forgotten as soon as its counter is no higher than the counter of any
-// tenant with requests, less `burst`. That loses nothing, because it would be lifted. When no tenant has requests, all
-// are forgotten. At most `max_idle_tenants` are remembered.
+// An unknown tenant begins at the virtual time, if that is above the floor, and without credit. The virtual time is the
+// service that a tenant would have got if all tenants with requests had shared all service by their weights. So a
+// stream of invented tenants advances it, and takes from the others no more than the share of those that are present.
+//
+// Time without progress counts as waiting, also if the requests of a tenant run and have no seat, or were preempted.
+//
+// Bounded memory: at most `max_idle_tenants` tenants without requests are remembered; of the oldest, those go first
+// that have no debt. When no tenant has requests, all are forgotten.
 //
 // Deterministic: no order depends on hashes or addresses. Not thread-safe. Reads no clock.
 #pragma once
@@ -49,8 +54,9 @@ struct FairnessOptions {
   FairnessPolicy policy = FairnessPolicy::kVtc;
   std::vector<std::pair<std::string, double>> weights;  // by tenant name; other tenants have 1
   double prompt_token_cost = 1, output_token_cost = 2;  // as in the paper
-  double burst = 0;  // how far below the others a tenant may begin to wait; 0: Scheduler takes the tokens of two steps
-  TimeNs max_wait = 30 * kNsPerSecond;  // a tenant that waited longer for its turn is served first
+  // How far below the floor a known tenant may begin to wait; 0: Scheduler takes the tokens of two steps.
+  double burst = 0;
+  TimeNs max_wait = 30 * kNsPerSecond;  // a tenant that waited longer for a turn, or for progress, is served first
   std::size_t max_idle_tenants = 4096;  // tenants without requests that are remembered
 };
 
@@ -167,8 +173,9 @@ class TenantCounters {
     list.Insert({UrgencyOf(*request), request, CostOfWaiting(*request)});
     lane.waiting.SetFirst(request->tenant, list.entries().front().urgency);
   }
-  // Charges the tenant for the positions of the request that were computed and not charged before.
-  void Charge(Request* request);
+  // Charges the tenant for the positions of the request that were computed and not charged before. If there are any,
+  // the tenant has made progress.
+  void Charge(Request* request, TimeNs now);
 
   // Sets `order` to the first `limit` waiting requests of the lane, in the order of service.
   void Order(TimeNs now, std::int32_t lane, std::size_t limit, ServiceOrder& order) const {
@@ -179,8 +186,12 @@ class TenantCounters {
   void AppendOrder(TimeNs now, std::int32_t lane, std::size_t limit, ServiceOrder& order) const;
   // The counter of the request's tenant.
   double Service(const Request& request) const { return tenants_[request.tenant].service; }
-  // The counter to which a tenant that begins to wait is lifted, before `burst` is subtracted.
+  // The counter to which a known tenant that begins to wait is lifted, before `burst` is subtracted.
   double Floor() const;
+  // When the tenant of the request last made progress, or began to have requests.
+  TimeNs ProgressedAt(const Request& request) const { return tenants_[request.tenant].progressed; }
+  // Since when the tenant waits that waits longest for a turn; the largest TimeNs if none waits.
+  TimeNs LongestWaitSince() const;
   // True if a request waits in the lane.
   bool AnyWaits(std::int32_t lane) const { return !lanes_[static_cast<std::size_t>(lane)].waiting.empty(); }
 
@@ -198,6 +209,7 @@ class TenantCounters {
     double service = 0;
     double weight = 1;
     std::int32_t waiting = 0, running = 0;  // requests, in all lanes
+    TimeNs progressed = 0;                  // ProgressedAt
     bool known = false;                     // false: the slot is free
   };
   // The waiting requests of one tenant in one lane.
@@ -213,24 +225,26 @@ class TenantCounters {
   };
 
   Lane& LaneOf(const Request& request) { return lanes_[static_cast<std::size_t>(request.lane)]; }
-  // Returns the slot of the tenant; takes a free one if the name is unknown.
-  TenantId Intern(const std::string& name);
-  // Lifts the counter if the tenant did not wait before, and inserts the request.
-  void BeginToWait(Request* request, TimeNs now);
+  // Returns the slot of the tenant; takes a free one if the name is unknown (`added`).
+  TenantId Intern(const std::string& name, bool& added);
+  // Lifts the counter to `least` if the tenant did not wait before, and inserts the request, which waits since `since`.
+  void BeginToWait(Request* request, double least, TimeNs since);
   // Removes a waiting request from its queue.
   void TakeOut(Request& request);
   // Empties the queues of all lanes.
   void TakeOutAll();
   // Inserts a waiting request into its queue.
   void PutIn(Request& request);
+  // Inserts the tenant into lane.turns by the time since which it waits.
+  void PutInTurns(Lane& lane, TenantId id);
   // Makes the tenant idle, or forgets it, if it has no requests.
   void LeaveIfIdle(TenantId id);
   // Least counter of waiting tenants; infinity if none waits.
   double LeastWaiting() const;
   // Least counter of tenants with requests; infinity if there are none.
   double LeastActive() const;
-  // Forgets some idle tenants with a counter no higher than that of any active one.
-  void ForgetTheLevel();
+  // Forgets idle tenants beyond the bound.
+  void BoundIdle();
   // Frees the slot of an idle tenant.
   void Forget(TenantId id);
   // AppendOrder for several tenants; up to `end` turns in `order`.
@@ -247,9 +261,12 @@ class TenantCounters {
   std::vector<std::string> names_;                     // by slot
   std::vector<TenantId> free_;                         // free slots
   std::vector<Lane> lanes_;
-  ServiceHeap running_;     // tenants with running requests
-  IndexChain idle_;         // tenants without requests that are still remembered
-  std::size_t active_ = 0;  // tenants with requests
+  ServiceHeap running_;       // tenants with running requests
+  IndexChain idle_;           // tenants without requests that are still remembered
+  std::size_t active_ = 0;    // tenants with requests
+  double active_weight_ = 0;  // the sum of their weights
+  double floor_ = 0;          // the highest that Floor() was when a tenant began to wait
+  double virtual_time_ = 0;
 };
 
 }  // namespace loramux

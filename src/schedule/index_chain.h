@@ -19,15 +19,23 @@ class IndexChain {
   std::uint32_t first() const { return first_; }
   // The number after `index`; kNone at the end. REQUIRES: `index` is in the list.
   std::uint32_t next(std::uint32_t index) const { return links_[index].next; }
+  // The last number; kNone if the list is empty.
+  std::uint32_t last() const { return last_; }
+  // The number before `index`; kNone at the beginning. REQUIRES: `index` is in the list.
+  std::uint32_t previous(std::uint32_t index) const { return links_[index].previous; }
   std::size_t size() const { return size_; }
   bool Contains(std::uint32_t index) const { return index < links_.size() && links_[index].in; }
 
   // Appends `index`. REQUIRES: it is not in the list.
-  void Append(std::uint32_t index) {
+  void Append(std::uint32_t index) { InsertAfter(last_, index); }
+  // Inserts `index` behind `previous`; at the beginning if that is kNone. REQUIRES: `index` is not in the list,
+  // `previous` is.
+  void InsertAfter(std::uint32_t previous, std::uint32_t index) {
     if (links_.size() <= index) links_.resize(index + std::size_t{1});
-    links_[index] = {.next = kNone, .previous = last_, .in = true};
-    (last_ == kNone ? first_ : links_[last_].next) = index;
-    last_ = index;
+    const std::uint32_t next = previous == kNone ? first_ : links_[previous].next;
+    links_[index] = {.next = next, .previous = previous, .in = true};
+    (previous == kNone ? first_ : links_[previous].next) = index;
+    (next == kNone ? last_ : links_[next].previous) = index;
     ++size_;
   }
   // Removes `index`. REQUIRES: it is in the list.

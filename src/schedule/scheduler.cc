@@ -181,7 +181,7 @@ void Scheduler::Advance(Request* request, std::int64_t num_tokens, TimeNs now) {
   MeasureStep(now);
   request->computed += num_tokens;
   CHECK_LE(request->computed, static_cast<std::int64_t>(request->tokens.size()));
-  tenants_.Charge(request);
+  tenants_.Charge(request, now);
   if (tree_ != nullptr) InsertFilledPages(request, now);
   const auto most = static_cast<double>(8 * options_.max_batch_tokens);
   discardable_ = std::min(most, discardable_ + options_.discard_share * static_cast<double>(num_tokens));

@@ -378,7 +378,9 @@ class Scheduler {
   // Finds the loads and fetches of which enough layers have arrived to begin with them.
   void LookAtArrivals(TimeNs now);
   // Fills scratch_.runners by rank.
-  void RankRunning();
+  void RankRunning(TimeNs now);
+  // The runner that is served before all others because its tenant made no progress for too long; null: none.
+  Scratch::Runner* OverdueRunner(TimeNs now);
   // The rank of a request; `service` is the counter of its tenant.
   Rank RankOf(RequestId id, double service) const;
   // Marks as wanted the adapters of waiting requests that outrank a running one.

@@ -31,7 +31,6 @@ TEST(Scheduler, AnIdleAdapterWithAShareIsNotCountedAgainstItsRequest) {
   World w(40, {.max_batch_tokens = 16, .adapter_share = 0.2, .maintain_dependency = false});
   w.AddAdapter(1, 8);
   w.Add(2, 1, 1, "quiet");
-  w.RunToEnd();
   for (int i = 0; i < 3; ++i) w.AddFor("flood", 32, 8);
   while (w.requests[3].generated().empty()) w.Step();
   Request* quiet = w.Add(20, 1, 2, "quiet");  // 6 pages

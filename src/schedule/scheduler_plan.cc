@@ -30,7 +30,7 @@ void Scheduler::MakePlan(TimeNs now, bool may_pause) {
   ResetScratch(now);
   OrderWaiting(now);
   LookAtArrivals(now);
-  RankRunning();
+  RankRunning(now);
   MarkAdaptersOfWaitersAhead();
   if (!options_.keep_idle_adapters) PlanIdleEvictions(now);
   PlanSquashes(now);
@@ -118,7 +118,7 @@ Scheduler::Rank Scheduler::RankOf(RequestId id, double service) const {
 }
 
 // Few ranks change from step to step, so the order of the last step is nearly sorted.
-void Scheduler::RankRunning() {
+void Scheduler::RankRunning(TimeNs now) {
   auto& runners = scratch_.runners;
   runners.clear();
   scratch_.decode_pages = 0;
@@ -131,9 +131,30 @@ void Scheduler::RankRunning() {
     runner.next_pages = static_cast<std::int32_t>(MissingPages(*request, request->computed + 1));
     scratch_.decode_pages += runner.next_pages;
   }
+  if (Scratch::Runner* const overdue = OverdueRunner(now)) {
+    overdue->service = -std::numeric_limits<double>::infinity();
+    overdue->rank.level = std::numeric_limits<std::int64_t>::min();
+  }
   MergeRuns(runners, scratch_.merge_buffer,
             [](const Scratch::Runner& a, const Scratch::Runner& b) { return a.rank < b.rank; });
   for (std::size_t i = 0; i < runners.size(); ++i) by_rank_[i] = runners[i].request;
+}
+
+// The oldest request of the tenant that has made no progress for longest, because its requests pause: it is treated as
+// the turn of a tenant that waits. With a single seat only the tenant that has waited longest of all has its turn.
+Scheduler::Scratch::Runner* Scheduler::OverdueRunner(TimeNs now) {
+  if (tenants_.active_tenants() <= 1) return nullptr;
+  Scratch::Runner* overdue = nullptr;
+  TimeNs longest = now - options_.fairness.max_wait;
+  if (Seats() == 1) longest = std::min(longest, tenants_.LongestWaitSince());
+  for (Scratch::Runner& runner : scratch_.runners) {
+    const TimeNs progressed = tenants_.ProgressedAt(*runner.request);
+    const bool older = overdue != nullptr && progressed == longest && runner.rank.id < overdue->rank.id;
+    if (progressed >= longest && !older) continue;
+    overdue = &runner;
+    longest = progressed;
+  }
+  return overdue;
 }
 
 // A waiting request that outranks a running one was passed over while its adapter was loading, or was preempted.
