@@ -110,6 +110,7 @@ void Converse(World& world, std::size_t sessions, int turns) {
       request.length_hint = static_cast<std::int32_t>(i % 4) * 8;
       if (i % 4 == 1) request.deadline = world.runtime().clock().Now() + 50 * kNsPerMs;
       if (i % 4 == 2) request.tenant = i % 8 == 2 ? "heavy" : "light";
+      if (i % 3 == 1) request.prefix_domain = i % 2 == 0 ? "one" : "two";
     });
     for (std::size_t i = 0; i < sessions; ++i) {
       ASSERT_EQ(answers[i].error, "");
@@ -536,6 +537,7 @@ void Vandalise(Prng& prng, std::vector<RecordedStep>& steps) {
         arrival.priority = static_cast<std::int32_t>(number());
         arrival.length_hint = static_cast<std::int32_t>(number());
         arrival.tenant = static_cast<std::uint32_t>(number());
+        arrival.prefix_domain = static_cast<std::uint32_t>(number());
       }
       break;
     case 16:

@@ -50,10 +50,7 @@ BranchId DependencyTree::Hold(std::string_view content_digest) {
   }
   const std::uint32_t id = free_branches_.back();
   free_branches_.pop_back();
-  const std::uint32_t top = NewNode();
-  nodes_[top].branch = id;
-  nodes_[top].hash = XXH3_64bits_withSeed(key.data(), key.size(), hash_seed_);
-  branches_[id] = {.holds = 1, .top = top, .key = key};
+  branches_[id] = {.holds = 1, .top = NewTop(id, key), .tops = {}, .key = key};
   branch_by_key_.emplace(std::move(key), id);
   return BranchId{id};
 }
@@ -63,6 +60,7 @@ void DependencyTree::Release(BranchId branch) {
   CHECK_GT(entry.holds, 0);
   if (--entry.holds > 0) return;
   Clear(branch);
+  CHECK(entry.tops.empty());  // no request holds one
   FreeNode(entry.top);
   branch_by_key_.erase(entry.key);
   entry = {};
@@ -71,12 +69,62 @@ void DependencyTree::Release(BranchId branch) {
 
 void DependencyTree::Clear(BranchId branch) {
   RemoveBelow(branches_[branch.value].top);
+  const std::vector<std::uint32_t> tops = branches_[branch.value].tops;  // those without holds are removed
+  for (const std::uint32_t top : tops) RemoveBelow(top);
   CHECK_EQ(branches_[branch.value].pages, 0);
 }
 
 NodeId DependencyTree::Top(BranchId branch) const {
   CHECK_GT(branches_[branch.value].holds, 0);
   return IdOf(branches_[branch.value].top);
+}
+
+std::uint32_t DependencyTree::NewTop(std::uint32_t branch, std::string_view key) {
+  const std::uint32_t top = NewNode();
+  nodes_[top].branch = branch;
+  nodes_[top].hash = XXH3_64bits_withSeed(key.data(), key.size(), hash_seed_);
+  return top;
+}
+
+NodeId DependencyTree::HoldTop(BranchId branch, std::string_view domain) {
+  if (domain.empty()) return Top(branch);
+  CHECK_GT(branches_[branch.value].holds, 0);
+  std::string key = std::to_string(branch.value) + "/";
+  key += domain;
+  const auto found = top_by_key_.find(key);
+  if (found != top_by_key_.end()) {
+    ++tops_.at(found->second).holds;
+    return IdOf(found->second);
+  }
+  std::vector<std::uint32_t>& tops = branches_[branch.value].tops;
+  const std::uint32_t top = NewTop(branch.value, branches_[branch.value].key + "\n" + key);
+  tops_[top] = {.key = key, .holds = 1, .position = static_cast<std::uint32_t>(tops.size())};
+  tops.push_back(top);
+  top_by_key_.emplace(std::move(key), top);
+  return IdOf(top);
+}
+
+void DependencyTree::ReleaseTop(NodeId top) {
+  CHECK(Exists(top) && At(top).depth == 0);
+  const auto found = tops_.find(top.index);
+  if (found == tops_.end()) return;  // the shared domain's
+  CHECK_GT(found->second.holds, 0);
+  --found->second.holds;
+  RemoveTopIfUnused(top.index);
+}
+
+void DependencyTree::RemoveTopIfUnused(std::uint32_t index) {
+  const Node& node = nodes_[index];
+  if (node.depth > 0 || node.first_child != kNone) return;
+  const auto found = tops_.find(index);
+  if (found == tops_.end() || found->second.holds > 0) return;
+  std::vector<std::uint32_t>& tops = branches_[node.branch].tops;
+  tops[found->second.position] = tops.back();
+  tops_.at(tops.back()).position = found->second.position;
+  tops.pop_back();
+  top_by_key_.erase(found->second.key);
+  tops_.erase(found);
+  FreeNode(index);
 }
 
 // ---------------------------------------------------------------- Matching
@@ -459,8 +507,10 @@ void DependencyTree::Remove(std::uint32_t index) {
   } else if (node.host_page.generation != 0) {
     FreeHostPage(node);
   }
+  const std::uint32_t parent = node.parent;
   Unlink(index);
   FreeNode(index);
+  RemoveTopIfUnused(parent);
 }
 
 void DependencyTree::RemoveBelow(std::uint32_t top) {
@@ -619,7 +669,7 @@ void DependencyTree::DropHostPages(std::int64_t count) {
       continue;
     }
     const std::uint32_t parent = nodes_[index].parent;
-    Remove(index);
+    Remove(index);  // perhaps the parent too, if that is a top
     if (nodes_[parent].host_page.generation != 0) OfferToDrop(parent);
   }
 }

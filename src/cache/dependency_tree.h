@@ -6,6 +6,10 @@
 // therefore finds none of the KV of the old weights. Below a branch lies a trie whose nodes are single full pages of
 // `page_tokens` positions. The path from the branch to a node spells a token sequence.
 //
+// Domains. A branch has one trie for each sharing domain that has pages or requests (HoldTop): a match finds only pages
+// of its own domain. Each trie begins at a node without a page, its top; the branch's own top is that of the shared
+// domain "". Domains change nothing else: pages are counted and evicted by branch, whatever their domain.
+//
 // A node is one page, not an edge of several pages, for two reasons: nodes never split, so handles stay valid; and the
 // unit of eviction is the unit of allocation. One hash table over all prefixes finds the children, so a match costs one
 // look-up a page.
@@ -104,10 +108,17 @@ class DependencyTree {
   // Release): no request uses the branch.
   void Release(BranchId branch);
   // Frees every page of the branch except pages in transfer; the transfer frees those when it ends. REQUIRES: no
-  // request uses the branch.
+  // request runs with the branch.
   void Clear(BranchId branch);
-  // The node without a page where matches in this branch begin.
+  // The node without a page where matches of the shared domain begin in this branch.
   NodeId Top(BranchId branch) const;
+  // The same for another sharing domain (empty: the shared one). Each call takes one hold, so that the top exists until
+  // ReleaseTop. Without holds it exists as long as there are pages below it. Tops of other domains are one node each.
+  NodeId HoldTop(BranchId branch, std::string_view domain);
+  // Gives back one hold of HoldTop.
+  void ReleaseTop(NodeId top);
+  // Tops of all branches, those of the shared domain included.
+  std::size_t tops() const { return branch_by_key_.size() + tops_.size(); }
   std::int64_t pages(BranchId branch) const { return branches_[branch.value].pages; }  // on the device
   bool IsShared(BranchId branch) const { return branches_[branch.value].holds > 1; }   // more than one hold
   // Whether pages of the branch are in transfer between the tiers.
@@ -326,9 +337,17 @@ class DependencyTree {
     std::int64_t pages = 0;  // on the device
     std::int64_t moving = 0;
     std::int64_t holds = 0;             // 0: a free slot
-    std::uint32_t top = kNone;          // node
+    std::uint32_t top = kNone;          // node of the shared domain
     std::uint32_t moving_position = 0;  // in moving_branches_, if moving > 0
+    std::vector<std::uint32_t> tops;    // nodes of the other domains
     std::string key;
+  };
+
+  // The top of a domain other than the shared one.
+  struct DomainTop {
+    std::string key;             // in top_by_key_
+    std::int64_t holds = 0;      // by HoldTop
+    std::uint32_t position = 0;  // in Branch::tops
   };
 
   // Slot of the table over all prefixes (linear probing). The tag avoids most look-ups of other nodes.
@@ -350,6 +369,10 @@ class DependencyTree {
   std::uint64_t HashOf(std::uint64_t parent_hash, const TokenId* tokens) const;
   std::uint32_t Find(std::uint32_t parent, std::uint64_t hash, const TokenId* tokens) const;
   std::uint32_t NewNode();
+  // Makes the node where a trie of the branch begins; `key` identifies branch and domain.
+  std::uint32_t NewTop(std::uint32_t branch, std::string_view key);
+  // Removes the node if it is the top of a domain that has neither holds nor pages.
+  void RemoveTopIfUnused(std::uint32_t index);
   // Makes the index free; its handles become invalid.
   void FreeNode(std::uint32_t index);
   std::uint32_t GroupKey(std::uint32_t parent, const TokenId* tokens) const;
@@ -387,6 +410,7 @@ class DependencyTree {
   void UpdateHostRootsBelow(std::uint32_t index);
   NodeId IdOrNone(std::uint32_t index) const { return index == kNone ? NodeId{} : IdOf(index); }
   void CheckNode(std::uint32_t index) const;
+  void CheckTop(std::uint32_t index) const;
   // Whether the node is in the host tier alone, below a device node or a branch.
   bool IsHostRoot(const Node& node) const {
     return (node.generation & 1u) != 0 && node.depth > 0 && node.host_page.generation != 0 &&
@@ -435,7 +459,9 @@ class DependencyTree {
   bool new_idle_leaves_complete_ = true;
   std::vector<Branch> branches_;
   std::vector<std::uint32_t> free_branches_, moving_branches_;
-  std::unordered_map<std::string, std::uint32_t> branch_by_key_;  // looked up, never iterated
+  std::unordered_map<std::string, std::uint32_t> branch_by_key_;  // looked up, never iterated, as are the next two
+  std::unordered_map<std::string, std::uint32_t> top_by_key_;     // nodes
+  std::unordered_map<std::uint32_t, DomainTop> tops_;             // by node
   std::int64_t pages_ = 0, idle_pages_ = 0, host_pages_ = 0, moving_ = 0, orphans_ = 0;
   // An entry of the heap; outdated if the node or its worth has changed.
   struct Droppable {

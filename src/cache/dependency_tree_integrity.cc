@@ -24,7 +24,7 @@ void DependencyTree::CheckIntegrity() const {
     ++alive;
     CHECK_GT(branches_[node.branch].holds, 0);
     if (node.depth == 0) {
-      CHECK_EQ(branches_[node.branch].top, index);
+      CheckTop(index);
       ++tops;
       continue;
     }
@@ -81,8 +81,20 @@ void DependencyTree::CheckIntegrity() const {
   CHECK_EQ(idle_leaves, idle_leaves_.size());
   CHECK_EQ(host_roots, host_roots_.size());
   for (const Slot& slot : slots_) in_table += slot.node != kNone;
+  CHECK_EQ(tops, this->tops());
+  CHECK_EQ(tops_.size(), top_by_key_.size());
   CHECK_EQ(in_table + tops, static_cast<std::size_t>(alive));
   CHECK_EQ(static_cast<std::size_t>(alive) + free_nodes_.size(), nodes_.size());
+}
+
+// Checks that the node is the top of its branch, or that of a domain that has holds or pages.
+void DependencyTree::CheckTop(std::uint32_t index) const {
+  const Node& node = nodes_[index];
+  if (branches_[node.branch].top == index) return;
+  const DomainTop& top = tops_.at(index);
+  CHECK_EQ(branches_[node.branch].tops.at(top.position), index);
+  CHECK_EQ(top_by_key_.at(top.key), index);
+  CHECK(top.holds > 0 || node.first_child != kNone);
 }
 
 // Checks a node by itself and against its parent.

@@ -1,5 +1,6 @@
 #include "cache/dependency_tree.h"
 
+#include <array>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -90,6 +91,54 @@ TEST(DependencyTree, Point2_BranchesAreKeyedByContentNeverByName) {
   EXPECT_EQ(w.Matched(again, Tokens(8)), 0);
   w.tree->Release(again);
   w.tree->Release(second);
+}
+
+// Equal tokens of two domains have pages of their own: neither a whole page nor the beginning of one is found.
+TEST(DependencyTree, DomainsFindNoPagesOfEachOther) {
+  World w;
+  const BranchId base = w.tree->Hold("");
+  w.Remember(base, Tokens(8), 0);
+  const NodeId first = w.tree->HoldTop(base, "first"), second = w.tree->HoldTop(base, "second");
+  EXPECT_EQ(w.tree->HoldTop(base, ""), w.tree->Top(base));
+  const auto inserted = w.tree->Insert(first, Tokens(4), w.NewPage(), 0);
+  EXPECT_EQ(inserted.outcome, DependencyTree::Inserted::kTaken);
+  EXPECT_EQ(w.tree->Match(first, Tokens(8), 1000), inserted.node);
+  EXPECT_EQ(w.tree->Match(second, Tokens(8), 1000), second);
+  EXPECT_EQ(w.tree->MatchInPage(first, Tokens(3)).tokens, 3);
+  EXPECT_EQ(w.tree->MatchInPage(second, Tokens(3)).tokens, 0);
+  EXPECT_EQ(w.Matched(base, Tokens(8)), 2);
+  EXPECT_EQ(w.tree->pages(base), 3);  // evictions count by branch
+  w.tree->CheckIntegrity();
+  w.tree->Unlock(inserted.node, 1);
+  for (const NodeId top : {first, second}) w.tree->ReleaseTop(top);
+  w.tree->Release(base);
+  EXPECT_EQ(w.pool->free_pages(), 64);
+}
+
+// As many domains as requests have invented do not fill memory.
+TEST(DependencyTree, ADomainIsForgottenWithItsLastPage) {
+  World w;
+  const BranchId base = w.tree->Hold("");
+  for (int i = 0; i < 1000; ++i) {
+    const NodeId top = w.tree->HoldTop(base, "invented " + std::to_string(i));
+    const NodeId node = w.tree->Insert(top, Tokens(4), w.NewPage(), 0).node;
+    w.tree->Unlock(node, 0);
+    w.tree->ReleaseTop(top);
+    EXPECT_TRUE(w.tree->Exists(top));  // its page stays as history
+    if (i % 2 == 0)
+      w.tree->Evict(node);
+    else
+      w.tree->Clear(base);
+    EXPECT_FALSE(w.tree->Exists(top));
+  }
+  const NodeId top = w.tree->HoldTop(base, "empty");
+  w.tree->Clear(base);
+  EXPECT_TRUE(w.tree->Exists(top));  // held
+  w.tree->CheckIntegrity();
+  w.tree->ReleaseTop(top);
+  EXPECT_EQ(w.tree->tops(), 1u);
+  EXPECT_LE(w.tree->node_slots(), 3u);
+  w.tree->Release(base);
 }
 
 TEST(DependencyTree, WhatIsLockedStaysAndOnlyLeavesGo) {
@@ -443,6 +492,8 @@ struct Model {
 struct Runner {
   std::string key;
   BranchId branch;
+  std::string trie;  // the key, and a sharing domain
+  NodeId top;
   Path path;
   NodeId tail;
   std::size_t pages = 0;
@@ -466,20 +517,23 @@ struct Fuzz {
     if (!held.contains(runner.key)) held[runner.key] = w.tree->Hold(runner.key);
     runner.branch = w.tree->Hold(runner.key);
     ASSERT_EQ(runner.branch, held[runner.key]);
+    const std::string domain = std::array<std::string, 3>{"", "a", "b"}[Below(3)];
+    runner.trie = runner.key + "/" + domain;
+    runner.top = w.tree->HoldTop(runner.branch, domain);
     runner.path.resize(Below(40));
     // Few distinct tokens, so that paths share much.
     for (TokenId& token : runner.path) token = static_cast<TokenId>(Below(8) == 0);
-    runner.pages = model.Match(runner.key, runner.path);
-    runner.tail = w.tree->Match(w.tree->Top(runner.branch), runner.path, 1000);
+    runner.pages = model.Match(runner.trie, runner.path);
+    runner.tail = w.tree->Match(runner.top, runner.path, 1000);
     ASSERT_EQ(static_cast<std::size_t>(w.tree->Depth(runner.tail)), runner.pages);
     std::vector<PageHandle> pages(runner.pages);
     w.tree->CopyPath(runner.tail, pages);
     for (std::size_t i = 0; i < pages.size(); ++i) {
-      ASSERT_EQ(pages[i], model.branches[runner.key].at(Model::Prefix(runner.path, i + 1)).page);
+      ASSERT_EQ(pages[i], model.branches[runner.trie].at(Model::Prefix(runner.path, i + 1)).page);
     }
     CheckInPage(runner);
     w.tree->Lock(runner.tail, 0);
-    model.Lock(runner.key, runner.path, runner.pages, 1);
+    model.Lock(runner.trie, runner.path, runner.pages, 1);
     runners.push_back(std::move(runner));
   }
 
@@ -487,13 +541,13 @@ struct Fuzz {
   void CheckInPage(const Runner& runner) {
     const auto next = std::span(runner.path).subspan(runner.pages * kPageTokens);
     const auto found = w.tree->MatchInPage(runner.tail, next);
-    ASSERT_EQ(static_cast<std::size_t>(found.tokens), model.InPage(runner.key, runner.path, runner.pages));
+    ASSERT_EQ(static_cast<std::size_t>(found.tokens), model.InPage(runner.trie, runner.path, runner.pages));
     if (found.tokens == 0) return;
     ++found_in_page;
     ASSERT_EQ(w.tree->Parent(found.node), runner.tail);
     Path page(runner.path.begin(), runner.path.begin() + static_cast<std::ptrdiff_t>(runner.pages * kPageTokens));
     page.insert(page.end(), next.begin(), next.begin() + found.tokens);
-    const auto& entries = model.branches[runner.key];
+    const auto& entries = model.branches[runner.trie];
     ASSERT_TRUE(std::any_of(entries.begin(), entries.end(), [&](const auto& entry) {
       return entry.first.size() == (runner.pages + 1) * kPageTokens && entry.second.page == w.tree->Page(found.node) &&
              std::equal(page.begin(), page.end(), entry.first.begin());
@@ -505,7 +559,7 @@ struct Fuzz {
     const PageHandle page = w.NewPage();
     const auto tokens = std::span(runner.path).subspan(runner.pages * kPageTokens, kPageTokens);
     const auto inserted = w.tree->Insert(runner.tail, tokens, page, 0);
-    auto& entries = model.branches[runner.key];
+    auto& entries = model.branches[runner.trie];
     const Path prefix = Model::Prefix(runner.path, runner.pages + 1);
     const bool existed = inserted.outcome == DependencyTree::Inserted::kExisted;
     ASSERT_EQ(existed, entries.contains(prefix));
@@ -522,7 +576,8 @@ struct Fuzz {
   void End(std::size_t at) {
     Runner& runner = runners[at];
     w.tree->Unlock(runner.tail, 0);
-    model.Lock(runner.key, runner.path, runner.pages, -1);
+    model.Lock(runner.trie, runner.path, runner.pages, -1);
+    w.tree->ReleaseTop(runner.top);
     w.tree->Release(runner.branch);
     runners.erase(runners.begin() + static_cast<std::ptrdiff_t>(at));
   }
@@ -556,7 +611,10 @@ struct Fuzz {
     for (const Runner& runner : runners) {
       if (runner.key == key) return;
     }
-    model.branches.erase(key);
+    ForgetInModel(key);
+  }
+  void ForgetInModel(const std::string& key) {
+    for (const char* domain : {"", "a", "b"}) model.branches.erase(key + "/" + domain);
   }
 
   void Check() {
@@ -591,6 +649,7 @@ struct Fuzz {
     }
     while (!runners.empty()) EndOne();
     while (!held.empty() && !testing::Test::HasFatalFailure()) Forget();
+    ASSERT_EQ(w.tree->tops(), 0u);
     ASSERT_EQ(w.pool->free_pages(), w.pool->capacity_pages());
   }
   // A branch without holds is removed with its last request.
@@ -601,7 +660,7 @@ struct Fuzz {
     for (const Runner& runner : runners) {
       if (runner.key == key) return;
     }
-    if (!held.contains(key)) model.branches.erase(key);
+    if (!held.contains(key)) ForgetInModel(key);
   }
 };
 

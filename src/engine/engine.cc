@@ -693,6 +693,7 @@ Result<RequestId> Engine::Submit(GenerationRequest input) {
   Sequence& request = *sequence;
   request.adapter = input.adapter;
   request.tenant_name = input.tenant.empty() && version != nullptr ? version->name : std::move(input.tenant);
+  request.prefix_domain = std::move(input.prefix_domain);
   sequence->version = version;
   request.prompt_tokens = static_cast<std::int32_t>(prompt);
   request.priority = input.priority;

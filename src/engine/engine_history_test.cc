@@ -55,6 +55,30 @@ TEST(Engine, APromptBeginsWithinAPage) {
   EXPECT_GT(w.executor->checked(), 3 + 6 + 7 + 1);
 }
 
+// Of two sharing domains, neither learns what the other has cached: not by cached tokens, and not by the time to the
+// first token, which is that of a prompt that was never seen.
+TEST(Engine, DomainsLearnNothingOfEachOthersPrompts) {
+  World w(64, 8, {}, {2});
+  const std::vector<TokenId> prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+  const auto ask = [&](std::uint32_t adapter, const std::string& domain) {
+    const TimeNs begun = w.clock.Now();
+    const RequestId id = *w.Submit(prompt, adapter, 1, "", domain);
+    w.Drain();
+    EXPECT_EQ(w.outcomes[id].tokens, ExpectedTokens(AdapterGeneration{adapter}, prompt, 1));
+    return std::pair(w.outcomes[id].cached_tokens, w.clock.Now() - begun);
+  };
+  for (const std::uint32_t adapter : {0u, 1u}) {
+    ask(adapter, "warm");  // loads the adapter
+    const auto unseen = ask(adapter, "first");
+    EXPECT_EQ(unseen.first, 0);
+    EXPECT_EQ(ask(adapter, "second"), unseen);
+    EXPECT_EQ(ask(adapter, ""), unseen);
+    for (const char* domain : {"", "first", "second"}) EXPECT_EQ(ask(adapter, domain).first, 8) << domain;
+  }
+  EXPECT_TRUE(w.registry.Remove("adapter-0").ok());
+  w.Drain();
+}
+
 // If the page to be copied is itself needed for memory, it is evicted and the prompt is computed.
 TEST(Engine, NobodyWaitsForThePageThatHeWouldCopy) {
   World w(8, 1, {}, {});

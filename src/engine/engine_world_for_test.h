@@ -235,9 +235,10 @@ struct EngineWorld {
   }
 
   Result<RequestId> Submit(std::vector<TokenId> prompt, AdapterGeneration adapter, std::int32_t max_tokens,
-                           std::string tenant = {}) {
+                           std::string tenant = {}, std::string prefix_domain = {}) {
     GenerationRequest request;
     request.tenant = std::move(tenant);
+    request.prefix_domain = std::move(prefix_domain);
     request.prompt = std::move(prompt);
     request.adapter = adapter;
     request.max_tokens = max_tokens;
@@ -290,8 +291,9 @@ struct AdapterWorld : EngineWorld {
     for (std::size_t i = 0; i < adapter_pages.size(); ++i) Load("adapter-" + std::to_string(i), adapter_pages[i]);
   }
   Result<RequestId> Submit(std::vector<TokenId> prompt, std::uint32_t adapter, std::int32_t max_tokens,
-                           std::string tenant = {}) {
-    return EngineWorld::Submit(std::move(prompt), AdapterGeneration{adapter}, max_tokens, std::move(tenant));
+                           std::string tenant = {}, std::string prefix_domain = {}) {
+    return EngineWorld::Submit(std::move(prompt), AdapterGeneration{adapter}, max_tokens, std::move(tenant),
+                               std::move(prefix_domain));
   }
 };
 

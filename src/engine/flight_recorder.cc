@@ -114,7 +114,7 @@ void FlightRecorder::Know(const AdapterVersion& version) {
                                     version.layout.max_rank});
 }
 
-std::uint32_t FlightRecorder::TenantOf(const std::string& name) {
+std::uint32_t FlightRecorder::NumberOf(const std::string& name) {
   const auto [entry, is_new] = tenants_.emplace(name, next_tenant_);
   next_tenant_ += is_new;
   tenant_bytes_ += is_new ? name.size() + kItemBytes : 0;
@@ -125,10 +125,12 @@ std::uint32_t FlightRecorder::TenantOf(const std::string& name) {
 void FlightRecorder::Arrived(const Request& request, const AdapterVersion* version) {
   if (!in_step_) return;
   if (version != nullptr) Know(*version);
-  current_.digests.push_back(version == nullptr ? std::string() : version->file.digest);
-  current_.step.arrivals.push_back({request.id, request.adapter, TenantOf(request.tenant_name), request.priority,
-                                    std::max(0, request.length_hint), request.max_total_tokens, request.deadline,
-                                    request.tokens});
+  std::string& content = current_.contents.emplace_back(version == nullptr ? std::string() : version->file.digest);
+  const std::string& domain = request.prefix_domain;
+  if (!domain.empty()) content += "\n" + domain;
+  current_.step.arrivals.push_back(
+      {request.id, request.adapter, NumberOf(request.tenant_name), domain.empty() ? 0 : NumberOf(domain) + 1,
+       request.priority, std::max(0, request.length_hint), request.max_total_tokens, request.deadline, request.tokens});
   current_.bytes += kItemBytes * 4 + request.tokens.size() * sizeof(TokenId);
 }
 
@@ -251,7 +253,7 @@ void FlightRecorder::Write(std::vector<Queued> queued) {
 void FlightRecorder::Disguise(Queued& queued) {
   for (std::size_t i = 0; i < queued.step.arrivals.size(); ++i) {
     RecordedArrival& arrival = queued.step.arrivals[i];
-    std::uint64_t sequence = pseudonyms_.Begin(queued.digests[i]);
+    std::uint64_t sequence = pseudonyms_.Begin(queued.contents[i]);
     for (TokenId& token : arrival.prompt) token = pseudonyms_.Name(sequence, token);
     sequences_[arrival.id.value] = sequence;
   }

@@ -75,7 +75,7 @@ class FlightRecorder final : public EngineObserver {
   // A step with the additional data that the writer needs. Its tokens are not pseudonyms yet.
   struct Queued {
     RecordedStep step;
-    std::vector<std::string> digests;  // of the adapters of `step.arrivals`, in order
+    std::vector<std::string> contents;  // of `step.arrivals`, in order, for Pseudonyms::Begin
     std::vector<RequestId> ended;
     std::size_t bytes = 0;  // approximate size in memory
   };
@@ -85,8 +85,8 @@ class FlightRecorder final : public EngineObserver {
   void TransferEnded(bool kv, const TransferCompletion& completion);
   // Records the adapter's version at its first appearance.
   void Know(const AdapterVersion& version);
-  // The number that stands for the tenant's name.
-  std::uint32_t TenantOf(const std::string& name);
+  // The number that stands for the name of a tenant or of a sharing domain.
+  std::uint32_t NumberOf(const std::string& name);
   // Ends the recording with a warning that gives the reason.
   void Fail(const std::string& why);
 

@@ -47,6 +47,8 @@ struct GenerationRequest {
   AdapterGeneration adapter = kBaseModel;
   // charged for the request's service; empty: the adapter's name, or the base model
   std::string tenant;
+  // Only requests of one domain find each other's keys and values in the prefix cache. Empty: the shared domain.
+  std::string prefix_domain;
   SamplingParams sampling;
   std::int32_t max_tokens = -1;  // -1: as many as fit the model's length and the memory
   std::int32_t min_tokens = 0;   // end-of-sequence and stop tokens cannot be sampled before

@@ -13,9 +13,9 @@ namespace loramux {
 namespace {
 
 constexpr std::string_view kMagic = "LORAMUXR";
-// Fields that older versions lack. Version 3: after_prefill_per_sequence. Version 2: also after_prefill_decay,
-// spread_prompts, ridge_tokens, load_on_arrival.
-constexpr std::uint32_t kVersion = 4;
+// Fields that older versions lack. Version 4: prefix_domain. Version 3: also after_prefill_per_sequence. Version 2:
+// also after_prefill_decay, spread_prompts, ridge_tokens, load_on_arrival.
+constexpr std::uint32_t kVersion = 5;
 constexpr std::uint8_t kSetupBlock = 1, kHistoryBlock = 2, kStepsBlock = 3, kEndBlock = 4;
 constexpr std::size_t kBlockHead = 1 + 4 + 8;
 constexpr std::size_t kMaxDigest = 256;
@@ -150,6 +150,7 @@ void PutArrival(std::string& out, const RecordedArrival& arrival) {
   Put(out, arrival.id.value);
   Put(out, arrival.adapter.value);
   Put(out, arrival.tenant);
+  Put(out, arrival.prefix_domain);
   PutSigned(out, arrival.priority);
   Put(out, static_cast<std::uint64_t>(arrival.length_hint));
   Put(out, static_cast<std::uint64_t>(arrival.max_total_tokens));
@@ -162,6 +163,7 @@ RecordedArrival GetArrival(Cursor& in) {
   arrival.id = RequestId{in.Get()};
   arrival.adapter = AdapterGeneration{static_cast<std::uint32_t>(in.Get(UINT32_MAX))};
   arrival.tenant = static_cast<std::uint32_t>(in.Get(UINT32_MAX));
+  arrival.prefix_domain = static_cast<std::uint32_t>(in.Get(UINT32_MAX));
   arrival.priority = static_cast<std::int32_t>(in.GetSigned(INT32_MIN, INT32_MAX));
   arrival.length_hint = static_cast<std::int32_t>(in.Get(INT32_MAX));
   arrival.max_total_tokens = static_cast<std::int32_t>(in.Get(INT32_MAX));
@@ -321,8 +323,8 @@ std::uint64_t SipHash(const std::array<std::uint64_t, 2>& key, std::uint64_t a, 
 
 }  // namespace
 
-std::uint64_t Pseudonyms::Begin(std::string_view adapter_digest) const {
-  return SipHash(key_, adapter_digest.size(), XXH3_64bits(adapter_digest.data(), adapter_digest.size()));
+std::uint64_t Pseudonyms::Begin(std::string_view content) const {
+  return SipHash(key_, content.size(), XXH3_64bits(content.data(), content.size()));
 }
 
 TokenId Pseudonyms::Name(std::uint64_t& sequence, TokenId token) const {

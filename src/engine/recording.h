@@ -1,6 +1,6 @@
 // The file format of `loramux serve --record`. A recording holds the engine's setup and, for each step, every input of
 // its decisions and its plan. It contains no text, no token ids and no client names: tokens are pseudonyms
-// (Pseudonyms), tenants are numbers.
+// (Pseudonyms), tenants and sharing domains are numbers.
 //
 // Layout: "LORAMUXR", u32 version, then blocks. A block is: u8 kind, u32 payload bytes, u64 checksum (XXH3, over kind,
 // payload and the block's number), payload. The blocks are, in order: one with the setup (JSON), one with the state of
@@ -56,6 +56,7 @@ struct RecordedArrival {
   RequestId id;
   AdapterGeneration adapter;
   std::uint32_t tenant = 0;
+  std::uint32_t prefix_domain = 0;  // 0: the shared one
   std::int32_t priority = 0, length_hint = 0, max_total_tokens = 0;
   TimeNs deadline = 0;
   std::vector<TokenId> prompt;  // pseudonyms
@@ -132,15 +133,16 @@ struct RecordedStep {
 // Pseudonyms are smaller than this value. This value stands for the token that stops a request.
 inline constexpr TokenId kStopToken = TokenId{1} << 30;
 
-// Names a token by all tokens before it, under a secret key. Two sequences with the same adapter content have the same
-// pseudonyms exactly as far as their tokens are the same, up to collisions with a probability of 2^-30 per token.
-// Nothing else about the tokens can be derived.
+// Names a token by all tokens before it, under a secret key. Two sequences with the same adapter content and sharing
+// domain have the same pseudonyms exactly as far as their tokens are the same, up to collisions with a probability of
+// 2^-30 per token. Nothing else about the tokens can be derived.
 class Pseudonyms {
  public:
   // `key`: secret, 128 random bits.
   explicit Pseudonyms(std::array<std::uint64_t, 2> key) : key_(key) {}
-  // The state at the start of a sequence with this adapter content (empty: the base model).
-  std::uint64_t Begin(std::string_view adapter_digest) const;
+  // The state at the start of a sequence. `content` names the adapter's content and the sharing domain; empty: the base
+  // model in the shared domain.
+  std::uint64_t Begin(std::string_view content) const;
   // Advances `sequence` by `token` and returns the pseudonym of `token`.
   TokenId Name(std::uint64_t& sequence, TokenId token) const;
 

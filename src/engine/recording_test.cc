@@ -50,6 +50,7 @@ RecordedStep AnyStep(Prng& prng) {
     RecordedArrival arrival{RequestId{AnyNumber(prng)},
                             AdapterGeneration{number32()},
                             number32(),
+                            number32(),
                             static_cast<std::int32_t>(number32()),
                             static_cast<std::int32_t>(number32() >> 1),
                             0,
@@ -286,6 +287,35 @@ TEST(FlightRecorder, HasNoTokenAndNoNameInItsFile) {
   // Tokens are below kTestVocab; of thousands of pseudonyms below 2^30, hardly any is.
   EXPECT_LT(std::count_if(seen.begin(), seen.end(), [](TokenId token) { return token < kTestVocab; }), 5);
   EXPECT_EQ(reader->end(), RecordingEnd::kStopped);
+}
+
+// A domain is a number, and its tokens are unlike those of other domains, as in the prefix cache.
+TEST(FlightRecorder, KeepsSharingDomainsApart) {
+  constexpr const char* kDomain = "a domain's name";
+  Disk disk;
+  auto recorder = std::move(FlightRecorder::Create(&disk, "recording")).value();
+  recorder->Begin(SmallSetup());
+  EngineWorld w({.observer = recorder.get()});
+  for (const char* domain : {"", kDomain, kDomain, "another"}) {
+    ASSERT_TRUE(w.Submit(std::vector<TokenId>(10, 7), kBaseModel, 2, kTenant, domain).ok());
+    w.Drain();
+  }
+  recorder->Close();
+  EXPECT_EQ(disk.content.find(kDomain), std::string::npos);
+  auto reader = RecordingReader::Open(disk.content);
+  ASSERT_TRUE(reader.ok());
+  std::vector<RecordedArrival> arrivals;
+  for (auto step = reader->Next(); step.ok() && step->has_value(); step = reader->Next())
+    arrivals.insert(arrivals.end(), (*step)->arrivals.begin(), (*step)->arrivals.end());
+  ASSERT_EQ(arrivals.size(), 4u);
+  for (std::size_t i = 0; i < 4; ++i) {
+    for (std::size_t j = 0; j < 4; ++j) {
+      const bool same = i == j || (i + j == 3 && i * j == 2);
+      EXPECT_EQ(arrivals[i].prefix_domain == arrivals[j].prefix_domain, same) << i << " " << j;
+      EXPECT_EQ(arrivals[i].prompt == arrivals[j].prompt, same) << i << " " << j;
+    }
+  }
+  EXPECT_EQ(arrivals[0].prefix_domain, 0u);
 }
 
 TEST(FlightRecorder, AFullDiskEndsTheRecordingAlone) {

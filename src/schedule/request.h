@@ -63,8 +63,11 @@ struct alignas(64) Request {
   std::vector<std::uint32_t> page_table;  // indices of `pages`, for the kernels
   std::string tenant_name;                // the tenant that is charged (fairness.h)
 
+  // Only requests of one sharing domain find each other's pages (DependencyTree::HoldTop). Set before Scheduler::Add.
+  std::string prefix_domain;
   // Place in the dependency tree, if there is one. Kept by the scheduler.
   BranchId branch;
+  NodeId top;  // where its path begins; held until Scheduler::Remove
   // While the request runs: the last node of its path, which is locked for it. While it waits: the node after which it
   // would begin, which may no longer exist.
   NodeId tail;

@@ -195,6 +195,7 @@ void Scheduler::Add(Request* request) {
   newest_ = request->id;
   if (tree_ != nullptr) {
     KnowBranch(request);
+    request->top = tree_->HoldTop(request->branch, request->prefix_domain);
     request->tail = FindTail(*request);
     tree_->Want(request->tail);
   }
@@ -217,6 +218,7 @@ void Scheduler::Remove(Request* request, TimeNs now, bool by_itself) {
     if (tree_ != nullptr) tree_->Unwant(request->tail);
     if (tiers_ != nullptr) CancelFetchFor(*request);
   }
+  if (tree_ != nullptr) tree_->ReleaseTop(request->top);
   request->state = RequestState::kFinished;
   BeginIdle(*request, now);
 }
@@ -226,7 +228,7 @@ void Scheduler::CancelFetchFor(const Request& request) {
   if (!tiers_->IsRequester(request.id)) return;
   const auto queue = waiting();
   const bool shared =
-      std::any_of(queue.begin(), queue.end(), [&](const Request* other) { return other->branch == request.branch; });
+      std::any_of(queue.begin(), queue.end(), [&](const Request* other) { return other->top == request.top; });
   if (!shared) tiers_->Cancel(request.id);
 }
 

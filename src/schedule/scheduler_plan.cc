@@ -465,7 +465,7 @@ NodeId Scheduler::DeviceTail(NodeId tail) const {
 NodeId Scheduler::FindTail(Request& request) const {
   if (tree_ == nullptr) return {};
   const std::int64_t most = (static_cast<std::int64_t>(request.tokens.size()) - 1) / options_.page_tokens;
-  NodeId from = tree_->Top(request.branch);
+  NodeId from = request.top;
   if (tree_->Exists(request.found))
     from = request.found;
   else if (tree_->Exists(request.tail))

@@ -107,6 +107,9 @@ RandomWorld DrawWorld(std::string_view preset, std::uint64_t seed) {
   if (draw.Chance(0.3)) options.adapter_prefetch = AdapterPrefetch::kHistogram;
   if (draw.Chance(0.5)) options.device.model.dense_floor = draw.OneOf({2e-3, 2e-2});  // a ridge of 20 and 200 tokens
   if (draw.Chance(0.3)) options.preset.load_on_arrival = true;
+  if (draw.Chance(0.5)) {  // each tenant is a sharing domain
+    for (WorkloadRequest& request : world.workload.requests) request.prefix_domain = request.tenant;
+  }
   return world;
 }
 

@@ -256,6 +256,7 @@ class ReplayWorld final : private EngineObserver {
     request.prompt = arrival.prompt;
     request.adapter = *generation;
     request.tenant = std::to_string(arrival.tenant);
+    if (arrival.prefix_domain > 0) request.prefix_domain = std::to_string(arrival.prefix_domain);
     request.max_tokens = arrival.max_total_tokens - static_cast<std::int32_t>(arrival.prompt.size());
     request.ignore_eos = true;
     request.priority = arrival.priority;

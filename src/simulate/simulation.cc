@@ -218,6 +218,7 @@ class World {
     request.length_hint = asked.output_tokens;
     request.sampling.seed = SamplingSeed(options_.seed, index);
     if (asked.tenant >= 0) request.tenant = "tenant-" + std::to_string(asked.tenant);
+    if (asked.prefix_domain >= 0) request.prefix_domain = "domain-" + std::to_string(asked.prefix_domain);
     request.priority = asked.priority;
     if (asked.deadline > 0) request.deadline = record.arrival + asked.deadline;
     request.on_event = [this, index](const GenerationEvent& event) { Hear(index, event); };

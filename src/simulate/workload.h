@@ -22,6 +22,7 @@ struct WorkloadRequest {
   bool follows = false;                           // it is such a later turn
   std::uint32_t first_block = 0, num_blocks = 0;  // range of Workload::blocks; empty: the prompt is unlike any other
   std::int32_t tenant = -1;                       // the tenant that is charged; -1: the adapter
+  std::int32_t prefix_domain = -1;                // the domain that shares its cached prefixes; -1: all requests
   std::int32_t priority = 0;                      // GenerationRequest::priority
   TimeNs deadline = 0;                            // relative to the arrival; 0: none
   TimeNs cancel_after = 0;  // time after arrival when the client cancels and asks no later turn; 0: never
