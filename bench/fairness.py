@@ -91,7 +91,8 @@ def main():
         results = []
         for factor, tokens in ((1, 8), (20, options.flood_tokens)):
             server = serving.Server("--fairness", policy, "--max-num-seqs", options.max_num_seqs, "--log-level", "info",
-                                    "--max-connections", "32768", "--max-queued-requests", "0")
+                                    "--max-connections", "32768", "--max-queued-requests", "0",
+                                    "--trust-fairness-header")
             try:
                 times, sent = asyncio.run(scenario(server.port, options.rate * factor, tokens, options.rate, options.seconds))
             finally:

@@ -30,6 +30,13 @@ void AddKeyFlags(CommandLine& line, ProtectionOptions& protection) {
             .unit = "FILE",
             .group = group,
             .help = "PEM file with the certificate's private key"});
+  line.Add({.names = "--prefix-sharing",
+            .target = &protection.prefix_sharing,
+            .unit = "MODE",
+            .group = group,
+            .help = "Who shares cached prefixes: tenant keeps them apart by API key, so that neither times nor "
+                    "cached_tokens tell one key about another; all shares them",
+            .default_text = "tenant with API keys, else all"});
 }
 
 void AddQuotaFlags(CommandLine& line, ProtectionOptions& protection) {
@@ -46,6 +53,12 @@ void AddQuotaFlags(CommandLine& line, ProtectionOptions& protection) {
             .unit = "N",
             .group = group,
             .help = "Sequences of all adapters that may wait for their first token",
+            .range = kCount});
+  line.Add({.names = "--key-concurrency",
+            .target = &protection.key_limits.concurrency,
+            .unit = "N",
+            .group = group,
+            .help = "Sequences in progress, per API key; `concurrency` in the file of keys wins over it",
             .range = kCount});
   line.Add({.names = "--adapter-rate",
             .target = &each.requests_per_second,
@@ -77,6 +90,15 @@ void AddQuotaFlags(CommandLine& line, ProtectionOptions& protection) {
             .group = group,
             .help = "Sequences that may wait for their first token, per adapter",
             .range = kCount});
+}
+
+void AddRequestFlags(CommandLine& line, ProtectionOptions& protection) {
+  line.Add({.names = "--max-sequences-per-request",
+            .target = &protection.max_sequences_per_request,
+            .unit = "N",
+            .group = "Limits of a request (a larger one gets 400)",
+            .help = "Sequences that one request may start: its prompts times `n`",
+            .range = {{1, 1 << 20}}});
 }
 
 void AddHttpFlags(CommandLine& line, HttpServerOptions& http) {
@@ -151,6 +173,7 @@ void AddHttpFlags(CommandLine& line, HttpServerOptions& http) {
 void AddProtectionFlags(CommandLine& line, HttpServerOptions& http, ProtectionOptions& protection) {
   AddKeyFlags(line, protection);
   AddQuotaFlags(line, protection);
+  AddRequestFlags(line, protection);
   AddHttpFlags(line, http);
 }
 

@@ -46,7 +46,7 @@ struct ServeFlags {
   std::string max_unread_output = "1MiB";
   double drain_timeout_seconds = 30;
   double sse_keepalive_seconds = 0;
-  bool ignore_fairness_header = false;
+  bool trust_fairness_header = false;
   std::string record;  // file for a recording of the engine; empty: none
   std::string record_limit = "1GiB";
   std::uint64_t seed = 0;  // of requests that bring none; 0: seeds that cannot be repeated
@@ -187,7 +187,7 @@ Status Serve(const ServeFlags& flags) {
   options.http.max_held_body_bytes = std::max(options.http.max_held_body_bytes, options.http.max_body_bytes * 4);
   options.http.drain_timeout = std::chrono::milliseconds(static_cast<std::int64_t>(flags.drain_timeout_seconds * 1000));
   options.sse_keepalive = std::chrono::milliseconds(static_cast<std::int64_t>(flags.sse_keepalive_seconds * 1000));
-  options.fairness_header = !flags.ignore_fairness_header;
+  options.trust_fairness_header = flags.trust_fairness_header;
   options.model_path = flags.runtime.model_dir;
   options.max_model_len = runtime->max_model_len();
   options.seed = flags.seed;
@@ -337,10 +337,11 @@ void AddServeFlags(CommandLine& line, ServeFlags& flags) {
             .group = fairness,
             .help = "Time without service after which a tenant is served next, whatever it received before",
             .range = {{0.0, 86400.0}}});
-  line.Add({.names = "--ignore-fairness-header",
-            .target = &flags.ignore_fairness_header,
+  line.Add({.names = "--trust-fairness-header",
+            .target = &flags.trust_fairness_header,
             .group = fairness,
-            .help = "Make the adapter the tenant even if a request carries x-gateway-inference-fairness-id"});
+            .help = "Let the header x-gateway-inference-fairness-id name the tenant, within its API key if there are "
+                    "keys. Only behind a gateway that sets the header: a client could invent tenants"});
   AddProtectionFlags(line, flags.http, flags.protection);
   const std::string recording = "Recording";
   line.Add({.names = "--record",

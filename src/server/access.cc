@@ -73,19 +73,21 @@ Status ReadModels(FieldReader& fields, ApiKey& key) {
   return Ok{};
 }
 
-Result<ApiKey> ReadKey(const Json& object, const std::string& where) {
+Result<ApiKey> ReadKey(const Json& object, const std::string& where, const QuotaLimits& defaults) {
   if (!object.is_object()) return InvalidArgument("`" + where + "`: expected an object, found something else");
   RETURN_IF_ERROR(CheckKnownFields(object, where + ".", {"name", "key", "key_sha256", "models", "limits"}));
   FieldReader fields(object, where + ".");
   ApiKey key;
-  if (!fields.String("name", key.name) || key.name.empty() || key.name.size() > 256) {
-    fields.Expect("name", "a string of 1 to 256 bytes", fields.Find("name"));
+  key.limits = defaults;
+  const bool named = fields.String("name", key.name) && !key.name.empty() && key.name.size() <= 256;
+  if (!named || std::any_of(key.name.begin(), key.name.end(), IsControl)) {
+    fields.Expect("name", "a string of 1 to 256 bytes without control characters", fields.Find("name"));
     return fields.error();
   }
   RETURN_IF_ERROR(ReadSecret(fields, key));
   RETURN_IF_ERROR(ReadModels(fields, key));
   if (const Json* limits = fields.Find("limits")) {
-    ASSIGN_OR_RETURN(key.limits, ReadQuota(*limits, where + ".limits", {}));
+    ASSIGN_OR_RETURN(key.limits, ReadQuota(*limits, where + ".limits", defaults));
   }
   return key;
 }
@@ -103,7 +105,7 @@ bool ApiKey::Allows(std::string_view model) const {
                      [model](const std::string& pattern) { return MatchesName(pattern, model); });
 }
 
-Result<ApiKeyTable> ApiKeyTable::Parse(std::string_view text) {
+Result<ApiKeyTable> ApiKeyTable::Parse(std::string_view text, const QuotaLimits& defaults) {
   JsonLimits limits;
   limits.subject = "The file of keys";
   limits.quote = false;
@@ -121,7 +123,7 @@ Result<ApiKeyTable> ApiKeyTable::Parse(std::string_view text) {
   std::set<Sha256> digests;
   for (std::size_t i = 0; i < list->size(); ++i) {
     const std::string where = "keys[" + std::to_string(i) + "]";
-    ASSIGN_OR_RETURN(ApiKey key, ReadKey((*list)[i], where));
+    ASSIGN_OR_RETURN(ApiKey key, ReadKey((*list)[i], where, defaults));
     if (!names.insert(key.name).second)
       return InvalidArgument("`" + where + ".name`: expected a unique name, found `" + key.name + "` twice");
     if (!digests.insert(key.digest).second) return InvalidArgument("`" + where + "`: another entry has the same key");
@@ -139,20 +141,20 @@ std::shared_ptr<const ApiKey> ApiKeyTable::Find(std::string_view key) const {
   return found == nullptr ? nullptr : *found;
 }
 
-Result<ApiKeyTable> AccessControl::Read(const std::string& path) {
+Result<ApiKeyTable> AccessControl::Read(const std::string& path, const QuotaLimits& defaults) {
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxKeyFileBytes));
-  auto table = ApiKeyTable::Parse(text);
+  auto table = ApiKeyTable::Parse(text, defaults);
   if (!table.ok()) return InvalidArgument("the API keys in '" + path + "': " + table.error().message, path);
   return table;
 }
 
-Result<std::unique_ptr<AccessControl>> AccessControl::Load(std::string path) {
-  ASSIGN_OR_RETURN(ApiKeyTable table, Read(path));
-  return std::unique_ptr<AccessControl>(new AccessControl(std::move(path), std::move(table)));
+Result<std::unique_ptr<AccessControl>> AccessControl::Load(std::string path, const QuotaLimits& defaults) {
+  ASSIGN_OR_RETURN(ApiKeyTable table, Read(path, defaults));
+  return std::unique_ptr<AccessControl>(new AccessControl(std::move(path), defaults, std::move(table)));
 }
 
 Status AccessControl::Reload() {
-  ASSIGN_OR_RETURN(ApiKeyTable table, Read(path_));
+  ASSIGN_OR_RETURN(ApiKeyTable table, Read(path_, defaults_));
   auto current = std::make_shared<const ApiKeyTable>(std::move(table));
   const std::lock_guard lock(mutex_);
   table_ = std::move(current);

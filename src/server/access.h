@@ -19,6 +19,9 @@ using Sha256 = std::array<unsigned char, 32>;
 // Returns the SHA-256 digest of `text`.
 Sha256 Sha256Of(std::string_view text);
 
+// True for the characters that names of keys and tenants may not have.
+inline bool IsControl(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
+
 // One entry of the file of API keys. It holds the digest of the key, not the key.
 struct ApiKey {
   std::string name;                 // names the key in logs, in error messages and in the accounts of its limits
@@ -35,8 +38,9 @@ struct ApiKey {
 class ApiKeyTable {
  public:
   // Parses {"keys": [{"name", "key" or "key_sha256", "models": [...], "limits": {...}}]}; docs/reference/files.md
-  // describes the format. Errors name the field and never show a key. Names and keys must be unique.
-  static Result<ApiKeyTable> Parse(std::string_view text);
+  // describes the format. Errors name the field and never show a key. Names and keys must be unique. Limits that an
+  // entry leaves out are as in `defaults`.
+  static Result<ApiKeyTable> Parse(std::string_view text, const QuotaLimits& defaults = {});
 
   // Returns the entry for `key`, or null if the table has none. Takes constant time: the time does not depend on the
   // position of the entry in the table, nor on which bytes of the key differ.
@@ -51,8 +55,8 @@ class ApiKeyTable {
 // The file of API keys, which can be reloaded while the server runs. Thread-safe.
 class AccessControl {
  public:
-  // Reads and parses the file at `path`. Errors name the file.
-  static Result<std::unique_ptr<AccessControl>> Load(std::string path);
+  // Reads and parses the file at `path`. Limits that an entry leaves out are as in `defaults`. Errors name the file.
+  static Result<std::unique_ptr<AccessControl>> Load(std::string path, const QuotaLimits& defaults = {});
 
   // Reads the file again. On error the previous keys stay in use.
   Status Reload();
@@ -62,12 +66,13 @@ class AccessControl {
   std::shared_ptr<const ApiKey> Authenticate(std::string_view authorization) const;
 
  private:
-  AccessControl(std::string path, ApiKeyTable table)
-      : path_(std::move(path)), table_(std::make_shared<const ApiKeyTable>(std::move(table))) {}
-  static Result<ApiKeyTable> Read(const std::string& path);
+  AccessControl(std::string path, const QuotaLimits& defaults, ApiKeyTable table)
+      : path_(std::move(path)), defaults_(defaults), table_(std::make_shared<const ApiKeyTable>(std::move(table))) {}
+  static Result<ApiKeyTable> Read(const std::string& path, const QuotaLimits& defaults);
   std::shared_ptr<const ApiKeyTable> Current() const;
 
   const std::string path_;
+  const QuotaLimits defaults_;
   mutable std::mutex mutex_;
   std::shared_ptr<const ApiKeyTable> table_;
 };

@@ -70,6 +70,7 @@ TEST(ApiKeyTable, ErrorsNameTheFieldAndShowNoKey) {
            {entry(good + R"(, "models": ["*"], "limits": {"rate": 1})"), "`keys[0].limits.rate`: unknown field"},
            {entry(good + R"(, "models": ["*"], "limits": {"concurrency": -1})"), "`keys[0].limits.concurrency`"},
            {entry(R"("name": "", "key": "0123456789abcdef", "models": ["*"])"), "`keys[0].name`"},
+           {entry(R"("name": "a\nb", "key": "0123456789abcdef", "models": ["*"])"), "without control characters"},
            {entry(R"("name": "a", "models": ["*"])"), "either `key` or `key_sha256`"},
            {entry(good + R"(, "key_sha256": "00", "models": ["*"])"), "either `key` or `key_sha256`"},
            {entry(R"("name": "a", "key": "secret", "models": ["*"])"), "expected 16 to 1024 bytes, found 6"},
@@ -85,6 +86,19 @@ TEST(ApiKeyTable, ErrorsNameTheFieldAndShowNoKey) {
               HasSubstr("expected a unique name"));
 }
 
+// A key without limits of its own has the defaults; 0 lifts one.
+TEST(ApiKeyTable, DefaultsHoldForWhatAnEntryLeavesOut) {
+  const auto table = ApiKeyTable::Parse(R"({"keys": [
+      {"name": "plain", "key": "plain-0123456789abcdef", "models": ["*"]},
+      {"name": "fast", "key": "fast-0123456789abcdef", "models": ["*"], "limits": {"requests_per_second": 9}},
+      {"name": "free", "key": "free-0123456789abcdef", "models": ["*"], "limits": {"concurrency": 0}}]})",
+                                        {.concurrency = 7});
+  ASSERT_TRUE(table.ok()) << table.error().message;
+  EXPECT_EQ(table->Find("plain-0123456789abcdef")->limits.concurrency, 7);
+  EXPECT_EQ(table->Find("fast-0123456789abcdef")->limits.concurrency, 7);
+  EXPECT_EQ(table->Find("free-0123456789abcdef")->limits.concurrency, 0);
+}
+
 class AccessControlTest : public testing::Test {
  protected:
   ~AccessControlTest() override { std::filesystem::remove(path_); }
@@ -95,7 +109,7 @@ class AccessControlTest : public testing::Test {
 TEST_F(AccessControlTest, ReloadsAndKeepsTheOldKeysOnError) {
   EXPECT_THAT(AccessControl::Load(path_).error().message, HasSubstr(path_));
   Write(Table());
-  const auto access = AccessControl::Load(path_);
+  const auto access = AccessControl::Load(path_, {.concurrency = 7});
   ASSERT_TRUE(access.ok()) << access.error().message;
   const std::string header = std::string("Bearer ") + kAcmeKey;
   EXPECT_NE((*access)->Authenticate(header), nullptr);
@@ -109,6 +123,10 @@ TEST_F(AccessControlTest, ReloadsAndKeepsTheOldKeysOnError) {
   ASSERT_FALSE(broken.ok());
   EXPECT_THAT(broken.error().message, HasSubstr(path_));
   EXPECT_NE((*access)->Authenticate(header), nullptr);
+  EXPECT_EQ((*access)->Authenticate(header)->limits.concurrency, 7);
+  Write(Table());
+  EXPECT_TRUE((*access)->Reload().ok());
+  EXPECT_EQ((*access)->Authenticate(header)->limits.concurrency, 7);
   Write(R"({"keys": []})");
   EXPECT_TRUE((*access)->Reload().ok());
   EXPECT_EQ((*access)->Authenticate(header), nullptr);

@@ -32,6 +32,7 @@ Result<OpenAiRequest> Parse(const ServingContext& context, Endpoint endpoint, st
   limits.vocab_size = context.registry->model().vocab_size;
   limits.max_tokens = prompt.tokens;
   limits.max_string = BoundedProduct(prompt.bytes, kJsonCharactersPerByte);
+  limits.max_sequences = context.max_sequences;
   return endpoint == Endpoint::kChat ? ParseChatRequest(body, limits) : ParseCompletionRequest(body, limits);
 }
 
@@ -67,12 +68,8 @@ CompletionJob::CompletionJob(const ServingContext& context, OpenAiRequest reques
 CompletionJob::~CompletionJob() { Cancel(); }
 
 Result<CompletionJob> CompletionJob::Prepare(const ServingContext& context, Endpoint endpoint, std::string_view body,
-                                             std::string_view tenant) {
-  if (tenant.size() > kMaxTenantBytes) {
-    return InvalidArgument(
-        fmt::format("{}: expected at most {} bytes, found {}", kFairnessHeader, kMaxTenantBytes, tenant.size()),
-        std::string(kFairnessHeader));
-  }
+                                             std::string_view fairness_id) {
+  ASSIGN_OR_RETURN(std::string tenant, TenantName(context.caller, fairness_id));
   ASSIGN_OR_RETURN(OpenAiRequest request, Parse(context, endpoint, body));
   if (context.caller != nullptr && !context.caller->Allows(request.model)) return UnknownModel(request.model);
   auto adapter = context.registry->Resolve(request.model);
@@ -85,7 +82,8 @@ Result<CompletionJob> CompletionJob::Prepare(const ServingContext& context, Endp
   CompletionJob job(context, std::move(request));
   job.ticket_ = std::move(ticket);
   job.adapter_ = std::move(adapter).value();
-  job.tenant_ = tenant;
+  if (context.separate_prefixes) job.prefix_domain_ = tenant;
+  job.tenant_ = std::move(tenant);
   RETURN_IF_ERROR(job.BuildPrompts(context));
   return job;
 }
@@ -158,6 +156,7 @@ GenerationRequest CompletionJob::MakeRequest(const ServingContext& context, cons
   request.prompt = tokens;
   request.adapter = adapter_ == nullptr ? kBaseModel : adapter_->generation;
   request.tenant = tenant_;
+  request.prefix_domain = prefix_domain_;
   request.sampling = request_.sampling;
   request.sampling.seed = ChoiceSeed(seed_, choice);
   request.min_tokens = request_.min_tokens;

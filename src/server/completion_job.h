@@ -24,14 +24,12 @@
 #include "server/openai_request.h"
 #include "server/openai_response.h"
 #include "server/random_source.h"
+#include "server/tenancy.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace loramux {
 
-// The header that names the tenant of a request (schedule/fairness.h), and its maximum length.
-inline constexpr std::string_view kFairnessHeader = "x-gateway-inference-fairness-id";
-inline constexpr std::size_t kMaxTenantBytes = 256;
 // The most text and log-probabilities that the server collects for an answer that is not streamed.
 inline constexpr std::size_t kMaxAnswerBytes = std::size_t{32} << 20;
 
@@ -48,6 +46,8 @@ struct ServingContext {
   AdapterFinder* finder = nullptr;              // null: only registered adapters are served; may block on the disk
   const ApiKey* caller = nullptr;               // the request's API key; null: the server has no API keys
   const LengthGuesser* lengths = nullptr;       // predicts output lengths from the prompt's text; null: none
+  std::int64_t max_sequences = RequestLimits().max_sequences;  // of a request: prompts times `n`
+  bool separate_prefixes = false;  // cached prefixes are not shared between tenants (GenerationRequest::prefix_domain)
   // When the HTTP request was received; its deadline counts from then. nullopt: when Prepare runs.
   std::optional<TimeNs> received = {};
 };
@@ -59,9 +59,9 @@ std::uint64_t ChoiceSeed(std::uint64_t seed, std::int32_t choice);
 class CompletionJob {
  public:
   // Parses, admits and tokenizes a request. The time grows with the body, so call it off the I/O threads. Errors are
-  // meant for the client. `tenant` is the value of kFairnessHeader; empty: the adapter is the tenant.
+  // meant for the client. `fairness_id` is the value of kFairnessHeader, if that is trusted (TenantName).
   static Result<CompletionJob> Prepare(const ServingContext& context, Endpoint endpoint, std::string_view body,
-                                       std::string_view tenant = {});
+                                       std::string_view fairness_id = {});
 
   CompletionJob(CompletionJob&&) = default;
   CompletionJob& operator=(CompletionJob&&) = delete;
@@ -133,7 +133,8 @@ class CompletionJob {
   TimeNs received_ = 0;
   ResponseHead head_;
   std::uint64_t seed_ = 0;
-  std::string tenant_;
+  std::string tenant_;                             // TenantName
+  std::string prefix_domain_;                      // GenerationRequest::prefix_domain
   std::shared_ptr<const AdapterVersion> adapter_;  // null: the base model
   AdmissionTicket ticket_;
   std::vector<Choice> choices_;          // ordered by prompt, with `n` choices each

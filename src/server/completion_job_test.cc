@@ -117,6 +117,47 @@ TEST_F(CompletionJobTest, UrgencyGoesToTheEngine) {
   EXPECT_EQ(service_.requests[2].deadline, 0);
 }
 
+// With API keys the key is charged, not the adapter, and finds only what it cached itself.
+TEST_F(CompletionJobTest, TheKeyIsTheTenantAndItsPrefixesAreItsOwn) {
+  const ApiKey acme{.name = "acme", .models = {"*"}};
+  ServingContext context = fixture_.Context(service_);
+  context.caller = &acme;
+  context.separate_prefixes = true;
+  const std::string body = R"({"model":"sql","prompt":"a"})";
+  std::vector<CompletionJob> jobs;
+  for (const char* id : {"", "team"}) {
+    auto job = CompletionJob::Prepare(context, Endpoint::kCompletion, body, id);
+    ASSERT_TRUE(job.ok() && job->Submit(inbox_).ok());
+    jobs.push_back(std::move(job).value());
+  }
+  EXPECT_EQ(service_.requests[0].tenant, "acme");
+  EXPECT_EQ(service_.requests[1].tenant, *TenantName(&acme, "team"));
+  for (const GenerationRequest& request : service_.requests) EXPECT_EQ(request.prefix_domain, request.tenant);
+  context.separate_prefixes = false;
+  auto shared = CompletionJob::Prepare(context, Endpoint::kCompletion, body);
+  ASSERT_TRUE(shared.ok() && shared->Submit(inbox_).ok());
+  EXPECT_EQ(service_.requests[2].prefix_domain, "");
+  EXPECT_FALSE(CompletionJob::Prepare(context, Endpoint::kCompletion, body, "a\nb").ok());
+}
+
+TEST_F(CompletionJobTest, ARequestStartsABoundedNumberOfSequences) {
+  ServingContext context = fixture_.Context(service_);
+  context.max_sequences = 4;
+  const auto refusal = [&](Endpoint endpoint, const std::string& body) {
+    const auto job = CompletionJob::Prepare(context, endpoint, body);
+    return job.ok() ? std::string("accepted") : job.error().message;
+  };
+  EXPECT_EQ(refusal(Endpoint::kCompletion, R"({"model":"base","prompt":["a","b"],"n":2})"), "accepted");
+  const std::string most = "expected at most 4 sequences in a request (prompts times `n`), found ";
+  const std::string remedy = "; send several requests, or let the operator raise --max-sequences-per-request";
+  EXPECT_THAT(refusal(Endpoint::kCompletion, R"({"model":"base","prompt":["a","b"],"n":3})"),
+              HasSubstr("`n`: " + most + "6" + remedy));
+  EXPECT_THAT(refusal(Endpoint::kCompletion, R"({"model":"base","prompt":["a","b","c","d","e"],"n":2})"),
+              HasSubstr("`prompt`: " + most + "10" + remedy));
+  EXPECT_THAT(refusal(Endpoint::kChat, R"({"model":"sql","messages":[{"role":"user","content":"a"}],"n":5})"),
+              HasSubstr("`n`: " + most + "5" + remedy));
+}
+
 TEST_F(CompletionJobTest, DeadlinesCountFromTheRequestsArrival) {
   ServingContext context = fixture_.Context(service_);
   context.received = 5 * kNsPerMs;

@@ -194,6 +194,17 @@ void ReadCommon(FieldReader& fields, const RequestLimits& limits, OpenAiRequest&
   ReadBestOf(fields, request);
 }
 
+void FailSequences(FieldReader& fields, std::string_view field, const RequestLimits& limits, std::int64_t found) {
+  fields.Fail(ErrorCode::kInvalidArgument, field,
+              "expected at most " + std::to_string(limits.max_sequences) +
+                  " sequences in a request (prompts times `n`), found " + std::to_string(found) +
+                  "; send several requests, or let the operator raise --max-sequences-per-request");
+}
+
+void CheckSequences(FieldReader& fields, const RequestLimits& limits, std::int64_t prompts, std::int64_t n) {
+  if (prompts * n > limits.max_sequences) FailSequences(fields, "n", limits, prompts * n);
+}
+
 // ---- Chat ----
 
 // "auto" and "none" leave the choice to the model, as the server does. Other values would have to be enforced.
@@ -255,8 +266,8 @@ void ReadPrompt(FieldReader& fields, const RequestLimits& limits, OpenAiRequest&
     return;
   }
   if (prompt->front().is_number()) return ReadTokenPrompt(fields, *prompt, "prompt", limits, request);
-  if (static_cast<std::int64_t>(prompt->size()) > kMaxChoicesPerRequest) {
-    return fields.Expect("prompt", "at most " + std::to_string(kMaxChoicesPerRequest) + " prompts", prompt);
+  if (static_cast<std::int64_t>(prompt->size()) > limits.max_sequences) {
+    return FailSequences(fields, "prompt", limits, static_cast<std::int64_t>(prompt->size()) * request.n);
   }
   const bool texts = prompt->front().is_string();
   for (std::size_t i = 0; i < prompt->size() && fields.ok(); ++i) {
@@ -272,13 +283,8 @@ void ReadPrompt(FieldReader& fields, const RequestLimits& limits, OpenAiRequest&
 }
 
 void ReadCompletionOptions(FieldReader& fields, OpenAiRequest& request) {
-  const std::int64_t choices = static_cast<std::int64_t>(request.prompts.size()) * request.n;
-  if (choices > kMaxChoicesPerRequest) {
-    fields.Fail(ErrorCode::kInvalidArgument, "n",
-                "expected at most " + std::to_string(kMaxChoicesPerRequest) + " choices in all, found " +
-                    std::to_string(choices));
-  }
   ReadInt32(fields, "logprobs", 0, kMaxLogprobs, request.sampling.top_logprobs);
+  const std::int64_t choices = static_cast<std::int64_t>(request.prompts.size()) * request.n;
   const std::int64_t alternatives = choices * request.sampling.top_logprobs;
   if (alternatives > kMaxTopLogprobs) {
     fields.Fail(ErrorCode::kInvalidArgument, "logprobs",
@@ -312,6 +318,7 @@ Result<OpenAiRequest> ParseChatRequest(std::string_view body, const RequestLimit
   request.add_special_tokens = false;
   FieldReader fields(json, "");
   ReadCommon(fields, limits, request);
+  CheckSequences(fields, limits, 1, request.n);
   RefuseField(fields, "echo");
   ReadChatLogprobs(fields, request);
   ReadToolChoice(fields);
@@ -330,6 +337,7 @@ Result<OpenAiRequest> ParseCompletionRequest(std::string_view body, const Reques
   ReadCommon(fields, limits, request);
   for (const std::string_view name : kRefusedCompletion) RefuseField(fields, name);
   ReadPrompt(fields, limits, request);
+  CheckSequences(fields, limits, static_cast<std::int64_t>(request.prompts.size()), request.n);
   ReadCompletionOptions(fields, request);
   if (!fields.ok()) return fields.error();
   return request;

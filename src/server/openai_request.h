@@ -23,16 +23,16 @@ namespace loramux {
 enum class Endpoint { kChat, kCompletion };
 
 inline constexpr std::int64_t kMaxChoicesPerPrompt = 128;     // the maximum of `n`
-inline constexpr std::int64_t kMaxChoicesPerRequest = 1024;   // the maximum of prompts times `n`
 inline constexpr std::int32_t kMaxPriority = 10;              // the range of `priority` is -10 to 10
 inline constexpr std::int32_t kMaxDeadlineMs = 86'400'000;    // the maximum of `deadline_ms`: one day
 inline constexpr std::int32_t kDefaultCompletionTokens = 16;  // OpenAI's default for /v1/completions
 
 inline constexpr std::int64_t kMaxTopLogprobs = 2560;  // the maximum of choices times alternatives per token
 
-// Limits that depend on the model. The defaults for lengths limit nothing.
+// Limits that depend on the model or on the operator. The defaults for lengths limit nothing.
 struct RequestLimits {
   std::int64_t vocab_size = std::int64_t{1} << 31;  // token ids in the request must be below
+  std::int64_t max_sequences = 256;                 // the maximum of prompts times `n`
   // The model's length. No prompt has more tokens; no chat has more messages, because each has at least one token.
   std::int64_t max_tokens = std::numeric_limits<std::int64_t>::max();
   // Characters of one JSON string. A longer one cannot be a prompt of `max_tokens` tokens.

@@ -312,7 +312,7 @@ asio::awaitable<void> OpenAiService::Complete(HttpExchange& exchange, Endpoint e
 asio::awaitable<std::optional<Result<CompletionJob>>> OpenAiService::Prepare(HttpExchange& exchange, Endpoint endpoint,
                                                                              TimeNs received) {
   const HttpRequest& request = exchange.request();
-  const std::string_view tenant = options_.fairness_header ? request.Header(kFairnessHeader) : std::string_view();
+  const std::string_view tenant = options_.trust_fairness_header ? request.Header(kFairnessHeader) : std::string_view();
   ServingContext context = context_;
   context.caller = request.caller.get();
   context.received = received;

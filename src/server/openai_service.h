@@ -25,7 +25,7 @@ struct OpenAiServiceOptions {
   std::size_t max_buffered_bytes = std::size_t{1} << 20;
   // A stream without output for this long sends a comment line, because proxies cut off idle streams. 0: never.
   std::chrono::milliseconds sse_keepalive{0};
-  bool fairness_header = true;  // kFairnessHeader names the tenant
+  bool trust_fairness_header = false;  // kFairnessHeader names the tenant (TenantName)
 };
 
 // Thread-safe: one instance serves all connections.

@@ -7,6 +7,7 @@
 #include "server/http_server.h"
 #include "server/metrics_service.h"
 #include "server/openai_service.h"
+#include "server/tenancy.h"
 
 namespace loramux {
 namespace {
@@ -16,6 +17,7 @@ struct Guards {
   std::unique_ptr<AccessControl> access;
   std::unique_ptr<TlsContext> tls;
   QuotaTable quotas;
+  bool separate_prefixes = false;
 };
 
 Result<QuotaTable> LoadQuotas(const ProtectionOptions& options) {
@@ -26,12 +28,13 @@ Result<QuotaTable> LoadQuotas(const ProtectionOptions& options) {
 Result<Guards> LoadGuards(const ProtectionOptions& options) {
   Guards guards;
   if (!options.api_key_file.empty()) {
-    ASSIGN_OR_RETURN(guards.access, AccessControl::Load(options.api_key_file));
+    ASSIGN_OR_RETURN(guards.access, AccessControl::Load(options.api_key_file, options.key_limits));
   }
   if (options.tls.enabled()) {
     ASSIGN_OR_RETURN(guards.tls, TlsContext::Load(options.tls));
   }
   ASSIGN_OR_RETURN(guards.quotas, LoadQuotas(options));
+  ASSIGN_OR_RETURN(guards.separate_prefixes, SeparatesPrefixes(options.prefix_sharing, !options.api_key_file.empty()));
   return guards;
 }
 
@@ -69,13 +72,15 @@ struct Server::Impl {
                  .metrics = &metrics,
                  .admission = &admission,
                  .finder = parts.adapters,
-                 .lengths = parts.lengths},
+                 .lengths = parts.lengths,
+                 .max_sequences = protection.max_sequences_per_request,
+                 .separate_prefixes = guards.separate_prefixes},
                 {options.model_path, parts.clock->UnixSeconds(), options.max_model_len},
                 {.work = {.threads = options.tokenizer_threads},
                  .max_tokenize_bytes = options.max_tokenize_bytes,
                  .max_buffered_bytes = options.max_buffered_bytes,
                  .sse_keepalive = options.sse_keepalive,
-                 .fairness_header = options.fairness_header}),
+                 .trust_fairness_header = options.trust_fairness_header}),
         http(WithHooks(options.http), routes, *parts.clock, guards.tls.get()) {
     service.AddRoutes(routes);
     metrics_service.AddRoutes(routes);

@@ -28,6 +28,9 @@ struct ProtectionOptions {
   std::string api_key_file;  // empty: no keys, and every caller may use every model
   std::string limits_file;   // limits by adapter; empty: adapter_limits apply to all
   QuotaLimits adapter_limits;
+  QuotaLimits key_limits{.concurrency = 1024};   // of each API key, where the file of keys sets no others
+  std::int64_t max_sequences_per_request = 256;  // prompts times `n`
+  std::string prefix_sharing;                    // the mode of SeparatesPrefixes
   AdmissionOptions admission;
   TlsFiles tls;  // empty: plain HTTP
 };
@@ -43,10 +46,10 @@ struct ServerOptions {
   std::size_t max_buffered_bytes = std::size_t{1} << 20;
   // A stream without output for this long sends a comment line; 0: never.
   std::chrono::milliseconds sse_keepalive{0};
-  std::string model_path;          // as given on the command line, for /v1/models
-  std::int64_t max_model_len = 0;  // tokens, for /v1/models
-  bool fairness_header = true;     // the header x-gateway-inference-fairness-id names the tenant
-  std::uint64_t seed = 0;          // of requests without a seed; secret; 0: seeds that cannot be repeated
+  std::string model_path;              // as given on the command line, for /v1/models
+  std::int64_t max_model_len = 0;      // tokens, for /v1/models
+  bool trust_fairness_header = false;  // the header x-gateway-inference-fairness-id names the tenant
+  std::uint64_t seed = 0;              // of requests without a seed; secret; 0: seeds that cannot be repeated
   // Absent: adapters cannot be changed over HTTP. Empty: every caller may change them. Otherwise the key that callers
   // must send.
   std::optional<std::string> adapter_admin_key;

@@ -2,13 +2,18 @@
 #include "server/server.h"
 
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <map>
+#include <mutex>
+#include <set>
 #include <thread>
 
 #include <gmock/gmock.h>
 
 #include "server/http_client.h"
 #include "server/server_fixture.h"
+#include "server/tenancy.h"
 
 namespace loramux::server_test {
 namespace {
@@ -449,6 +454,74 @@ TEST_F(ServerTest, QuotasHoldUntilTheAnswerEnds) {
   // The place is given back once the connection has noticed.
   EXPECT_TRUE(
       WaitUntil([&] { return other.Do("POST", "/v1/completions", Completion(R"(,"max_tokens":2)")).status == 200; }));
+}
+
+// Two API keys on a server, and what the engine is told of their requests.
+class KeyedServerTest : public ServerTest {
+ protected:
+  KeyedServerTest() {
+    std::ofstream(path_) << R"({"keys": [{"name": "acme", "key": "sk-acme-0123456789", "models": ["*"]},
+                                          {"name": "other", "key": "sk-other-0123456789", "models": ["*"]}]})";
+    options_.protection.api_key_file = path_;
+    director_ = [this](const GenerationRequest& request) {
+      const std::lock_guard lock(mutex_);
+      tenants_.push_back(request.tenant);
+      domains_.push_back(request.prefix_domain);
+      return Say("hello");
+    };
+  }
+  ~KeyedServerTest() override { std::filesystem::remove(path_); }
+
+  ClientResponse Ask(const std::string& key, const std::string& headers = "", const std::string& extra = "") {
+    return Connect().Do("POST", "/v1/completions", Completion(extra),
+                        "Authorization: Bearer " + key + "\r\n" + headers);
+  }
+
+  const std::string path_ = testing::TempDir() + "loramux_keyed_server_" + std::to_string(getpid()) + ".json";
+  std::mutex mutex_;
+  std::vector<std::string> tenants_, domains_;
+};
+
+// A client cannot name a tenant, unless the operator trusts the header.
+TEST_F(KeyedServerTest, TheKeyIsTheTenantWhateverTheHeaderSays) {
+  Start();
+  const std::string header = std::string(kFairnessHeader) + ": other\r\n";
+  EXPECT_EQ(Ask("sk-acme-0123456789", header).status, 200);
+  EXPECT_EQ(Ask("sk-other-0123456789").status, 200);
+  EXPECT_THAT(tenants_, testing::ElementsAre("acme", "other"));
+  EXPECT_EQ(domains_, tenants_);
+}
+
+TEST_F(KeyedServerTest, ATrustedHeaderNamesASubTenantOfTheKey) {
+  options_.trust_fairness_header = true;
+  options_.protection.prefix_sharing = "all";
+  Start();
+  const std::string header = std::string(kFairnessHeader) + ": other\r\n";
+  EXPECT_EQ(Ask("sk-acme-0123456789", header).status, 200);
+  EXPECT_EQ(Ask("sk-other-0123456789", header).status, 200);
+  EXPECT_EQ(Ask("sk-other-0123456789").status, 200);
+  EXPECT_EQ(std::set<std::string>(tenants_.begin(), tenants_.end()).size(), 3u);
+  EXPECT_EQ(tenants_.back(), "other");
+  EXPECT_THAT(domains_, testing::Each(""));
+}
+
+TEST_F(KeyedServerTest, AKeyHasABoundedNumberOfSequences) {
+  options_.protection.key_limits.concurrency = 4;
+  options_.protection.max_sequences_per_request = 8;
+  Start();
+  EXPECT_EQ(Ask("sk-acme-0123456789", "", R"(,"n":4)").status, 200);
+  const ClientResponse never = Ask("sk-acme-0123456789", "", R"(,"n":5)");
+  EXPECT_EQ(never.status, 400);  // it could not fit later either
+  EXPECT_THAT(never.body, HasSubstr("the limit of the API key `acme`"));
+  EXPECT_EQ(Ask("sk-acme-0123456789", "", R"(,"n":9)").status, 400);
+}
+
+TEST_F(KeyedServerTest, AnUnknownModeOfPrefixSharingIsRefused) {
+  options_.protection.prefix_sharing = "key";
+  const auto server = Server::Start(
+      options_, {&fixture_.clock, &service_, &fixture_.registry, &fixture_.tokenizer, &fixture_.chat_template});
+  ASSERT_FALSE(server.ok());
+  EXPECT_THAT(server.error().message, HasSubstr("expected tenant or all, found 'key'"));
 }
 
 }  // namespace
