@@ -362,11 +362,17 @@ class HostileNeighbour(unittest.TestCase):
         honest.ask_many(QUIET)
         quiet = honest.ask_many(QUIET)
         quiet_memory = memory(self.server)
-        rows = []
+        rows, table = [], [
+            "| attack | P99 of the honest client's TTFT, ms | times the quiet value | memory after it, MB | at the peak, MB |",
+            "|---|---|---|---|---|", f"| none | {quiet * 1000:.0f} | 1 | {quiet_memory / 1e6:.0f} | |"]
+        print("\n".join(table), file=sys.stderr, flush=True)
         for attack in (attack for attack in ATTACKS if self.only in attack.name):
             with self.subTest(attack=attack.name):
                 rows.append(self.beside(attack, Honest(self.server, self)))
-        self.write(rows, quiet, quiet_memory)
+                table.append(self.row(*rows[-1], quiet))
+                print(table[-1], file=sys.stderr, flush=True)
+        if self.markdown:
+            pathlib.Path(self.markdown).write_text("\n".join(table) + "\n", encoding="utf-8")
         for attack, ttft, after, peak in rows:
             with self.subTest(attack=attack.name):
                 self.assertLess(ttft, 1.5 * quiet + PAUSE, "seconds of TTFT")
@@ -387,14 +393,10 @@ class HostileNeighbour(unittest.TestCase):
         peak = memory(self.server, "VmHWM")
         return attack, ttft, memory(self.server), peak
 
-    def write(self, rows, quiet, quiet_memory):
-        lines = ["| attack | P99 of the honest client's TTFT, ms | times the quiet value | memory after it, MB | at the peak, MB |",
-                 "|---|---|---|---|---|", f"| none | {quiet * 1000:.0f} | 1 | {quiet_memory / 1e6:.0f} | |"]
-        lines += [f"| {attack.name} | {ttft * 1000:.0f} | {ttft / quiet:.1f} | {after / 1e6:.0f} | {peak / 1e6:.0f} |"
-                  for attack, ttft, after, peak in rows]
-        print("\n".join(lines), file=sys.stderr)
-        if self.markdown:
-            pathlib.Path(self.markdown).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    @staticmethod
+    def row(attack, ttft, after, peak, quiet):
+        return (f"| {attack.name} | {ttft * 1000:.0f} | {ttft / quiet:.1f} | {after / 1e6:.0f} | "
+                f"{peak / 1e6:.0f} |")
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ TEST(FairWorkQueue, SpareThreadsAreForWorkThatIsOverdue) {
 TEST(FairWorkQueue, ATenantTakesOneSpareThreadAtMost) {
   Gate first, second;
   Served served;
-  FairWorkQueue queue(clock, {.threads = 1, .spare_threads = 2, .turn = kNsPerMs});
+  FairWorkQueue queue(clock, {.threads = 1, .spare_threads = 1, .turn = kNsPerMs});
   queue.Post("a", first.Work());
   queue.Post("a", second.Work());
   queue.Post("b", served.Note("b"));
