@@ -29,7 +29,8 @@ WANTS = "/etc/systemd/system/multi-user.target.wants/loramux.service"   # exists
 FILES = {   # path: mode
     "/usr/bin/loramux": "-rwxr-xr-x", UNIT: "-rw-r--r--", CONFIG: "-rw-r--r--",
     "/usr/share/doc/loramux/README.md": "-rw-r--r--", "/usr/share/doc/loramux/CHANGELOG.md": "-rw-r--r--",
-    "/usr/share/doc/loramux/CONTRIBUTING.md": "-rw-r--r--", "/usr/share/bash-completion/completions/loramux": "-rw-r--r--",
+    "/usr/share/doc/loramux/CONTRIBUTING.md": "-rw-r--r--", "/usr/share/doc/loramux/SECURITY.md": "-rw-r--r--",
+    "/usr/share/bash-completion/completions/loramux": "-rw-r--r--",
     "/usr/share/zsh/vendor-completions/_loramux": "-rw-r--r--",
     "/usr/share/fish/vendor_completions.d/loramux.fish": "-rw-r--r--",
     "/usr/share/doc/loramux/copyright": "-rw-r--r--", "/usr/share/doc/loramux/changelog.gz": "-rw-r--r--",
