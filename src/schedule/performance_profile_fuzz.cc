@@ -3,9 +3,11 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "base/fuzz_limits.h"
 #include "schedule/performance_profile.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const loramux::FuzzLimits cost;
   using namespace loramux;
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const auto profile = ParsePerformanceProfile(text, "FILE");

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "base/fuzz_limits.h"
 #include "server/json_reader.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
@@ -41,6 +42,7 @@ void CheckChat(const ChatPrompt& prompt) {
 }  // namespace loramux
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const loramux::FuzzLimits cost;
   using namespace loramux;
   const std::string_view body(reinterpret_cast<const char*>(data), size);
   const RequestLimits limits{.vocab_size = 1000, .max_tokens = 200, .max_string = 2000};

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/fuzz_limits.h"
 #include "text/bindings/loramux_text.h"
 #include "text/c_interface.h"
 #include "text/detokenizer.h"
@@ -104,6 +105,7 @@ void UseMatcher(std::string_view text, std::vector<std::string> stops, std::size
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const loramux::FuzzLimits cost;
   if (size == 0 || size > 64'000) return 0;
   std::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
   switch (data[0] % 4) {
