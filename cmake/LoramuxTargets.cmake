@@ -2,7 +2,7 @@
 # They set the common compile options and enforce the link rule of the house.
 
 # The rooms, lowest first. A room may link only rooms before it in this list.
-set(LORAMUX_ROOMS base formats text tensor kernels memory model adapter cache schedule engine server cluster simulate)
+set(LORAMUX_ROOMS base http formats text tensor kernels memory model adapter cache schedule engine server cluster simulate)
 
 # These rooms run under the simulator too, so they may not know how a forward pass is computed.
 set(LORAMUX_PURE_ROOMS memory adapter cache schedule)

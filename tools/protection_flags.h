@@ -1,7 +1,7 @@
 // The flags of `serve` that bound what clients may do: keys, quotas, TLS, sizes and times.
 #pragma once
 
-#include "server/http_options.h"
+#include "http/options.h"
 #include "server/server.h"
 #include "tools/command_line/command_line.h"
 

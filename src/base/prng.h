@@ -1,6 +1,6 @@
 // Seeded random numbers, always injected. The sequences are the same on every platform (unlike
 // std::uniform_*_distribution). A few outputs give all others: what clients must not predict comes from
-// server/random_source.h.
+// http/random_source.h.
 #pragma once
 
 #include <cstdint>

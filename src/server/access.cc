@@ -9,6 +9,7 @@
 #include <openssl/sha.h>
 
 #include "formats/file.h"
+#include "http/exchange.h"
 #include "server/bearer_key.h"
 
 namespace loramux {
@@ -171,6 +172,13 @@ std::size_t AccessControl::size() const { return Current()->size(); }
 std::shared_ptr<const ApiKey> AccessControl::Authenticate(std::string_view authorization) const {
   const std::string_view key = BearerToken(authorization);
   return key.empty() || key.size() > kMaxKeyBytes ? nullptr : Current()->Find(key);
+}
+
+const ApiKey* CallerOf(const HttpRequest& request) { return static_cast<const ApiKey*>(request.caller.get()); }
+
+std::string WorkTenant(const HttpRequest& request) {
+  const ApiKey* caller = CallerOf(request);
+  return caller == nullptr ? "address " + request.address : "key " + caller->name;
 }
 
 }  // namespace loramux

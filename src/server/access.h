@@ -14,6 +14,8 @@
 
 namespace loramux {
 
+struct HttpRequest;
+
 // A SHA-256 digest, 32 bytes.
 using Sha256 = std::array<unsigned char, 32>;
 // Returns the SHA-256 digest of `text`.
@@ -76,5 +78,11 @@ class AccessControl {
   mutable std::mutex mutex_;
   std::shared_ptr<const ApiKeyTable> table_;
 };
+
+// Returns the API key that the gate found for a request (Server sets the gate); null: the server has no API keys, or
+// the route is open.
+const ApiKey* CallerOf(const HttpRequest& request);
+// Returns the tenant that the work on the request's texts belongs to: the API key, or else the client's address.
+std::string WorkTenant(const HttpRequest& request);
 
 }  // namespace loramux

@@ -11,11 +11,11 @@
 #include <gtest/gtest.h>
 
 #include "engine/runtime.h"
+#include "http/client.h"
+#include "http/server.h"
 #include "server/adapter_request.h"
 #include "server/adapter_service.h"
 #include "server/bearer_key.h"
-#include "server/http_client.h"
-#include "server/http_server.h"
 #include "server/model_listing.h"
 
 namespace loramux::adapter_admin_test {

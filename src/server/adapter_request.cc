@@ -1,6 +1,6 @@
 #include "server/adapter_request.h"
 
-#include "server/json_reader.h"
+#include "http/json_reader.h"
 #include "server/openai_response.h"
 
 namespace loramux {

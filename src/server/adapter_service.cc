@@ -6,10 +6,10 @@
 #include <boost/beast/core/string.hpp>
 
 #include "base/log.h"
+#include "http/run_on.h"
 #include "server/adapter_request.h"
 #include "server/bearer_key.h"
 #include "server/openai_response.h"
-#include "server/run_on.h"
 
 namespace loramux {
 namespace {

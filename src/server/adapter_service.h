@@ -9,8 +9,8 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/thread_pool.hpp>
 
+#include "http/exchange.h"
 #include "server/adapter_admin.h"
-#include "server/http_exchange.h"
 
 namespace loramux {
 

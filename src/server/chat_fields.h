@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "server/json_reader.h"
+#include "http/json_reader.h"
 
 namespace loramux {
 

@@ -237,15 +237,17 @@ void CompletionJob::Cancel() {
   }
 }
 
-CompletionSummary CompletionJob::Summary() const {
+std::vector<AccessDetail> CompletionJob::Summary() const {
   const Usage usage = TotalUsage();
-  CompletionSummary summary{request_.model, usage.prompt_tokens, usage.completion_tokens, ""};
+  std::string finish;
   for (const Choice& choice : choices_) {
     const std::string reason = FinishedReason(choice.metrics.reason());
-    if (summary.finish.find(reason) == std::string::npos)
-      summary.finish += (summary.finish.empty() ? "" : ",") + reason;
+    if (finish.find(reason) == std::string::npos) finish += (finish.empty() ? "" : ",") + reason;
   }
-  return summary;
+  return {{"adapter", request_.model},
+          {"prompt_tokens", usage.prompt_tokens},
+          {"completion_tokens", usage.completion_tokens},
+          {"finish", finish}};
 }
 
 Usage CompletionJob::TotalUsage() const {

@@ -12,8 +12,9 @@
 
 #include "adapter/registry.h"
 #include "base/clock.h"
+#include "http/access_line.h"
+#include "http/random_source.h"
 #include "server/access.h"
-#include "server/access_line.h"
 #include "server/adapter_finder.h"
 #include "server/admission.h"
 #include "server/choice_stream.h"
@@ -23,7 +24,6 @@
 #include "server/metrics.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
-#include "server/random_source.h"
 #include "server/tenancy.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -96,7 +96,7 @@ class CompletionJob {
   std::string TakeBody();
 
   // Returns the fields for the access log: the model's name, tokens and finish reasons.
-  CompletionSummary Summary() const;
+  std::vector<AccessDetail> Summary() const;
 
   // Cancels all sequences that still run.
   void Cancel();

@@ -4,8 +4,8 @@
 
 #include <gmock/gmock.h>
 
+#include "http/json_reader.h"
 #include "server/chat_prompt.h"
-#include "server/json_reader.h"
 #include "server/length_guesser.h"
 #include "server/server_fixture.h"
 

@@ -20,7 +20,7 @@
 
 #include "base/log.h"
 #include "base/prng.h"
-#include "server/http_connection.h"
+#include "http/connection.h"
 #include "server/openai_service.h"
 #include "server/server_fixture.h"
 

@@ -3,7 +3,7 @@
 
 #include <gmock/gmock.h>
 
-#include "server/http_client.h"
+#include "http/client.h"
 #include "server/metrics_page_for_test.h"
 #include "server/metrics_service.h"
 #include "server/server.h"

@@ -8,7 +8,7 @@
 
 #include "adapter/registry.h"
 #include "base/clock.h"
-#include "server/http_exchange.h"
+#include "http/exchange.h"
 #include "server/metrics.h"
 
 namespace loramux {

@@ -3,8 +3,8 @@
 #include <map>
 #include <utility>
 
+#include "http/json_reader.h"
 #include "server/access.h"
-#include "server/json_reader.h"
 
 namespace loramux {
 namespace {

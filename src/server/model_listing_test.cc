@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "server/json_reader.h"
+#include "http/json_reader.h"
 
 namespace loramux::model_listing_test {
 namespace {

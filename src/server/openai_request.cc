@@ -4,7 +4,7 @@
 #include <charconv>
 #include <limits>
 
-#include "server/json_reader.h"
+#include "http/json_reader.h"
 
 namespace loramux {
 namespace {

@@ -13,9 +13,9 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "http/json_reader.h"
 #include "model/sampler.h"
 #include "server/chat_fields.h"
-#include "server/json_reader.h"
 
 namespace loramux {
 

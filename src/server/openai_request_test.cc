@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include "server/json_reader.h"
+#include "http/json_reader.h"
 
 namespace loramux::openai_request_test {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "server/json_reader.h"
+#include "http/json_reader.h"
 
 namespace loramux {
 namespace {
@@ -164,48 +164,6 @@ std::string EventWriter::Delta(const ChoiceOutput& choice, const Usage* usage) c
 }
 
 std::string EventWriter::FinalUsage(const Usage& usage) const { return Event("[]", &usage); }
-
-int HttpStatus(const Error& error) {
-  switch (error.code) {
-    case ErrorCode::kInvalidArgument:
-    case ErrorCode::kUnsupported:
-    case ErrorCode::kResourceExhausted:
-      return 400;
-    case ErrorCode::kNotFound:
-      return 404;
-    case ErrorCode::kUnavailable:
-      return 503;
-    case ErrorCode::kRateLimited:
-      return 429;
-    case ErrorCode::kIoError:
-    case ErrorCode::kInternal:
-      break;
-  }
-  return 500;
-}
-
-const char* ErrorType(int status) {
-  if (status >= 500) return "InternalServerError";
-  switch (status) {
-    case 401:
-      return "AuthenticationError";
-    case 403:
-      return "PermissionDeniedError";
-    case 404:
-      return "NotFoundError";
-    case 429:
-      return "RateLimitError";
-    default:
-      return "BadRequestError";
-  }
-}
-
-std::string ErrorBody(int status, std::string_view message, std::string_view param) {
-  const char* type = ErrorType(status);
-  return DumpJson(
-      {{"error",
-        {{"message", message}, {"type", type}, {"param", param.empty() ? Json() : Json(param)}, {"code", status}}}});
-}
 
 std::string ErrorEvent(const Error& error) {
   return "data: " + ErrorBody(HttpStatus(error), error.message, error.param) + "\n\n";

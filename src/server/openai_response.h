@@ -13,6 +13,7 @@
 
 #include "base/result.h"
 #include "engine/generation.h"
+#include "http/error_body.h"
 #include "server/openai_request.h"
 
 namespace loramux {
@@ -80,12 +81,5 @@ class EventWriter {
 std::string ErrorEvent(const Error& error);
 // The event that ends every stream.
 inline constexpr std::string_view kDoneEvent = "data: [DONE]\n\n";
-
-// Returns the HTTP status for an error: 400, 404, 429, 500 or 503.
-int HttpStatus(const Error& error);
-// Returns the error type for an HTTP status, such as "BadRequestError".
-const char* ErrorType(int status);
-// Returns {"error":{"message","type","param","code"}}; the type follows from the status.
-std::string ErrorBody(int status, std::string_view message, std::string_view param);
 
 }  // namespace loramux

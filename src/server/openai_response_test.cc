@@ -4,7 +4,7 @@
 
 #include <gmock/gmock.h>
 
-#include "server/json_reader.h"
+#include "http/json_reader.h"
 
 namespace loramux::openai_response_test {
 namespace {

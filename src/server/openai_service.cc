@@ -12,8 +12,8 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "http/run_on.h"
 #include "server/prompt_limit.h"
-#include "server/run_on.h"
 
 namespace loramux {
 namespace {
@@ -218,10 +218,6 @@ HttpReply JsonReply(std::string body) {
 
 }  // namespace
 
-std::string WorkTenant(const HttpRequest& request) {
-  return request.caller == nullptr ? "address " + request.address : "key " + request.caller->name;
-}
-
 OpenAiService::OpenAiService(ServingContext context, ModelListing listing, OpenAiServiceOptions options)
     : context_([&context] {
         ServingContext without = context;
@@ -281,7 +277,7 @@ HttpReply OpenAiService::Health(const HttpRequest& request) const {
 asio::awaitable<void> OpenAiService::Models(HttpExchange& exchange) {
   HttpReply reply;
   co_await RunOn(listers_, [&] {
-    reply = JsonReply(ModelListBody(*context_.registry, listing_, finder_, exchange.request().caller.get()));
+    reply = JsonReply(ModelListBody(*context_.registry, listing_, finder_, CallerOf(exchange.request())));
   });
   co_await exchange.Send(std::move(reply));
 }
@@ -289,8 +285,7 @@ asio::awaitable<void> OpenAiService::Models(HttpExchange& exchange) {
 asio::awaitable<void> OpenAiService::Model(HttpExchange& exchange) {
   HttpReply reply;
   co_await RunOn(listers_, [&] {
-    auto body =
-        ModelBody(*context_.registry, listing_, exchange.request().tail, finder_, exchange.request().caller.get());
+    auto body = ModelBody(*context_.registry, listing_, exchange.request().tail, finder_, CallerOf(exchange.request()));
     reply = body.ok() ? JsonReply(std::move(*body)) : ErrorReply(body.error());
   });
   co_await exchange.Send(std::move(reply));
@@ -314,7 +309,7 @@ asio::awaitable<std::optional<Result<CompletionJob>>> OpenAiService::Prepare(Htt
   const HttpRequest& request = exchange.request();
   const std::string_view tenant = options_.trust_fairness_header ? request.Header(kFairnessHeader) : std::string_view();
   ServingContext context = context_;
-  context.caller = request.caller.get();
+  context.caller = CallerOf(request);
   context.received = received;
   MissingAdapter missing;
   context.finder = finder_ == nullptr ? nullptr : &missing;
@@ -378,7 +373,7 @@ asio::awaitable<void> OpenAiService::Run(HttpExchange& exchange, CompletionJob j
     }
   }
   job.Cancel();
-  exchange.Describe(job.Summary());
+  exchange.AddDetails(job.Summary());
   if (!responder.large()) co_return;
   co_await RunOn(work_, WorkTenant(exchange.request()), [&job] {
     { const CompletionJob freed = std::move(job); }

@@ -8,9 +8,9 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/thread_pool.hpp>
 
+#include "http/exchange.h"
+#include "http/fair_work_queue.h"
 #include "server/completion_job.h"
-#include "server/fair_work_queue.h"
-#include "server/http_exchange.h"
 #include "server/model_listing.h"
 #include "server/text_routes.h"
 

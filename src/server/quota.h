@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "server/json_reader.h"
+#include "http/json_reader.h"
 
 namespace loramux {
 

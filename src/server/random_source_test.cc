@@ -1,5 +1,5 @@
 // Attacks on ids and seeds: what a client sees must not tell it what another client gets.
-#include "server/random_source.h"
+#include "http/random_source.h"
 
 #include <array>
 #include <charconv>
@@ -8,8 +8,8 @@
 #include <gmock/gmock.h>
 
 #include "base/prng.h"
+#include "http/client.h"
 #include "server/completion_job.h"
-#include "server/http_client.h"
 #include "server/server.h"
 #include "server/server_fixture.h"
 

@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "base/fuzz_limits.h"
-#include "server/json_reader.h"
+#include "http/json_reader.h"
 #include "server/openai_request.h"
 #include "server/openai_response.h"
 #include "server/tokenize_request.h"

@@ -1,10 +1,10 @@
 #include "server/server.h"
 
 #include "base/log.h"
+#include "http/exchange.h"
+#include "http/server.h"
 #include "server/access.h"
 #include "server/adapter_service.h"
-#include "server/http_exchange.h"
-#include "server/http_server.h"
 #include "server/metrics_service.h"
 #include "server/openai_service.h"
 #include "server/tenancy.h"

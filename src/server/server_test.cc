@@ -11,7 +11,7 @@
 
 #include <gmock/gmock.h>
 
-#include "server/http_client.h"
+#include "http/client.h"
 #include "server/server_fixture.h"
 #include "server/tenancy.h"
 

@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "http/run_on.h"
 #include "server/chat_prompt.h"
 #include "server/model_listing.h"
 #include "server/prompt_limit.h"
-#include "server/run_on.h"
 #include "server/tokenize_request.h"
 
 namespace loramux {
@@ -70,7 +70,7 @@ using Answer =
 
 asio::awaitable<void> AnswerOn(FairWorkQueue& workers, ServingContext context, const TextLimits& limits,
                                const Answer& answer, HttpExchange& exchange) {
-  context.caller = exchange.request().caller.get();
+  context.caller = CallerOf(exchange.request());
   std::optional<Result<std::string>> body;
   co_await RunOn(workers, WorkTenant(exchange.request()),
                  [&] { body.emplace(answer(context, limits, exchange.request().body)); });

@@ -7,9 +7,9 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "http/exchange.h"
+#include "http/fair_work_queue.h"
 #include "server/completion_job.h"
-#include "server/fair_work_queue.h"
-#include "server/http_exchange.h"
 
 namespace loramux {
 

@@ -1,6 +1,6 @@
 #include "server/text_routes.h"
 
-#include "server/json_reader.h"
+#include "http/json_reader.h"
 #include "server/server_fixture.h"
 
 namespace loramux::text_routes_test {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "server/json_reader.h"
+#include "http/json_reader.h"
 
 namespace loramux {
 namespace {

@@ -1,0 +1,174 @@
+// Reads requests from clients that may be slow, wrong or hostile.
+#include <algorithm>
+#include <limits>
+
+#include <boost/beast/core/string.hpp>
+#include <boost/beast/http/error.hpp>
+#include <fmt/format.h>
+
+#include "base/log.h"
+#include "http/connection.h"
+#include "http/request_framing.h"
+
+namespace loramux {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+using boost::system::error_code;
+
+constexpr std::size_t kFirstReadBytes = 1024;  // the buffer of an idle connection
+constexpr std::size_t kReadBytes = 16 * 1024;
+
+std::string BodyTooLarge(std::size_t limit) {
+  return fmt::format("The request's body is too large: expected at most {} bytes.", limit);
+}
+
+}  // namespace
+
+asio::awaitable<bool> HttpConnection::WaitForFirstByte() {
+  if (closing_ || gone_) co_return false;
+  if (buffer_.size() > 0) co_return true;
+  if (input_ended_) co_return false;
+  buffer_.shrink_to_fit();
+  ArmDeadline(options_.idle_timeout);
+  error_code error;
+  const std::size_t n = co_await stream_->Read(buffer_.prepare(kFirstReadBytes), error);
+  DisarmDeadline();
+  buffer_.commit(n);
+  co_return !error;
+}
+
+// Passes the buffer to the parser, and reads more if the parser needs it. False on error, or if the deadline has
+// passed. The end of the connection is an error for the parser, because every request has a length.
+asio::awaitable<bool> HttpConnection::ParseMore(RequestParser& parser, error_code& error) {
+  if (deadline_passed_) co_return false;
+  if (closing_) {
+    error = asio::error::operation_aborted;
+    co_return false;
+  }
+  if (buffer_.size() > 0) {
+    buffer_.consume(parser.put(buffer_.data(), error));
+    if (error != http::error::need_more) co_return !error;
+    // the parser limits headers, but not chunk extensions
+    if (buffer_.size() > options_.max_header_bytes + kReadBytes) {
+      error = http::error::bad_chunk_extension;
+      co_return false;
+    }
+  }
+  if (input_ended_) {
+    error = asio::error::eof;
+  } else {
+    const std::size_t n = co_await stream_->Read(buffer_.prepare(kReadBytes), error);
+    buffer_.commit(n);
+  }
+  if (error == asio::error::eof && parser.got_some()) error = http::error::partial_message;
+  co_return !error;
+}
+
+asio::awaitable<bool> HttpConnection::ReadHeader(RequestParser& parser) {
+  parser.eager(false);
+  ArmDeadline(options_.header_timeout);
+  error_code error;
+  bool more = true;
+  while (more && !parser.is_header_done()) more = co_await ParseMore(parser, error);
+  DisarmDeadline();
+  if (!more) co_return co_await FailRead(error, true);
+  http_version_ = parser.get().version() == 10 ? 10 : 11;
+  std::optional<HttpReply> refusal = HeaderRefusal(parser);
+  if (!refusal) co_return true;
+  keep_alive_ = false;
+  HttpReply reply = std::move(*refusal);
+  co_await SendReply(std::move(reply), false);
+  co_return false;
+}
+
+std::optional<HttpReply> HttpConnection::HeaderRefusal(const RequestParser& parser) const {
+  const auto& message = parser.get();
+  const auto fields = static_cast<std::size_t>(std::distance(message.begin(), message.end()));
+  if (fields > options_.max_header_fields) {
+    return ErrorReply(431, fmt::format("The request's header has too many fields: expected at most {}, found {}.",
+                                       options_.max_header_fields, fields));
+  }
+  if (message.target().size() > options_.max_target_bytes) {
+    return ErrorReply(414, fmt::format("The request's target is too long: expected at most {} bytes, found {}.",
+                                       options_.max_target_bytes, message.target().size()));
+  }
+  const std::string fault = FramingFault(message, http_version_);
+  if (!fault.empty()) return ErrorReply(400, fmt::format("Malformed HTTP request ({}).", fault));
+  return std::nullopt;
+}
+
+// The time left for a body. Received bytes extend it, so large bodies get more time; a client that only drips does not.
+std::chrono::milliseconds HttpConnection::BodyTimeLeft(TimeNs start, std::size_t received) const {
+  const auto elapsed = std::chrono::milliseconds((clock_.Now() - start) / kNsPerMs);
+  const auto earned = std::chrono::milliseconds(static_cast<std::int64_t>(received) * 1000 /
+                                                std::max<std::int64_t>(1, options_.min_body_bytes_per_second));
+  return std::max(std::chrono::milliseconds(0), options_.body_timeout + earned - elapsed);
+}
+
+asio::awaitable<bool> HttpConnection::ReadBody(RequestParser& parser, std::size_t limit) {
+  if (parser.is_done()) co_return true;
+  const auto announced = parser.content_length();
+  if (announced && *announced > limit) co_return co_await FailRead(413, BodyTooLarge(limit));
+  if (http_version_ == 11 && beast::iequals(parser.get()[http::field::expect], "100-continue")) {
+    const bool told = co_await WriteAll("HTTP/1.1 100 Continue\r\n\r\n");
+    if (!told) co_return false;
+  }
+  parser.eager(true);
+  const TimeNs start = clock_.Now();
+  error_code error;
+  bool more = true;
+  while (more && !parser.is_done()) {
+    const std::size_t held = parser.get().body().size();
+    if (held > limit) co_return co_await FailRead(413, BodyTooLarge(limit));
+    if (!body_lease_.Grow(held))
+      co_return co_await FailRead(503, "The server receives too much at once, or from this address; try again.");
+    const auto left = BodyTimeLeft(start, held);
+    ArmDeadline(left);
+    deadline_passed_ = left.count() == 0;
+    more = co_await ParseMore(parser, error);
+    DisarmDeadline();
+  }
+  if (!more) co_return co_await FailRead(error, false);
+  co_return true;
+}
+
+// Both always return false. They send the reason, if the client is still there.
+asio::awaitable<bool> HttpConnection::FailRead(error_code error, bool in_header) {
+  int status = 0;
+  std::string message;
+  if (deadline_passed_) {
+    status = 408;
+    const auto timeout = in_header ? options_.header_timeout : options_.body_timeout;
+    message = fmt::format(
+        "The request's {} did not arrive in time: expected it within {} ms{}.", in_header ? "header" : "body",
+        timeout.count(),
+        in_header ? "" : fmt::format(" plus one second per {} received bytes", options_.min_body_bytes_per_second));
+  } else if (error == http::error::header_limit || error == http::error::buffer_overflow) {
+    status = 431;
+    message = fmt::format("The request's header is too large: expected at most {} bytes.", options_.max_header_bytes);
+  } else if (error == http::error::body_limit) {
+    status = 413;
+    message = BodyTooLarge(options_.max_body_bytes);
+  } else if (error.category() == make_error_code(http::error::bad_method).category()) {
+    status = 400;
+    message = fmt::format("Malformed HTTP request ({}).", error.message());
+  }
+  if (status == 0) {
+    spdlog::debug("request not read: {}", error.message());
+    co_return false;
+  }
+  co_return co_await FailRead(status, std::move(message));
+}
+
+asio::awaitable<bool> HttpConnection::FailRead(int status, std::string message) {
+  keep_alive_ = false;
+  spdlog::debug("request not read: {}", message);
+  HttpReply reply = ErrorReply(status, message);
+  co_await SendReply(std::move(reply), false);
+  co_return false;
+}
+
+}  // namespace loramux

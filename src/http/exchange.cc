@@ -1,0 +1,155 @@
+#include "http/exchange.h"
+
+#include <algorithm>
+
+#include "http/connection.h"
+#include "http/error_body.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::size_t kMaxPathInDescription = 200;
+
+int HexDigit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+bool IsWildcard(std::string_view path) { return path.ends_with("/*"); }
+
+bool Matches(std::string_view route, std::string_view path, std::string& tail) {
+  if (!IsWildcard(route)) return route == path;
+  const std::string_view prefix = route.substr(0, route.size() - 1);
+  if (!path.starts_with(prefix) || path.size() == prefix.size()) return false;
+  tail = path.substr(prefix.size());
+  return true;
+}
+
+}  // namespace
+
+std::string PercentDecode(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool escape =
+        text[i] == '%' && i + 2 < text.size() && HexDigit(text[i + 1]) >= 0 && HexDigit(text[i + 2]) >= 0;
+    out += escape ? static_cast<char>(HexDigit(text[i + 1]) * 16 + HexDigit(text[i + 2])) : text[i];
+    if (escape) i += 2;
+  }
+  return out;
+}
+
+std::string_view HttpRequest::Header(std::string_view name) const {
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
+  const auto same = [&](std::string_view a) {
+    return std::equal(a.begin(), a.end(), name.begin(), name.end(),
+                      [&](char x, char y) { return lower(x) == lower(y); });
+  };
+  for (const auto& [key, value] : headers) {
+    if (same(key)) return value;
+  }
+  return {};
+}
+
+HttpReply ErrorReply(int status, std::string_view message, std::string_view param) {
+  HttpReply reply;
+  reply.status = status;
+  reply.body = ErrorBody(status, message, param);
+  if (status == 503) reply.headers.emplace_back("Retry-After", "1");
+  return reply;
+}
+
+HttpReply ErrorReply(const Error& error) {
+  HttpReply reply = ErrorReply(HttpStatus(error), error.message, error.param);
+  if (error.retry_after_seconds > 0) {
+    reply.headers.clear();
+    reply.headers.emplace_back("Retry-After", std::to_string(error.retry_after_seconds));
+  }
+  return reply;
+}
+
+HttpExchange::HttpExchange(HttpConnection& connection, HttpRequest request)
+    : connection_(connection), request_(std::move(request)) {}
+
+boost::asio::any_io_executor HttpExchange::executor() const { return connection_.executor(); }
+
+const RequestTrace& HttpExchange::trace() const { return connection_.trace(); }
+
+boost::asio::awaitable<bool> HttpExchange::Send(HttpReply reply) {
+  CHECK_EQ(status_, 0);
+  status_ = reply.status;
+  complete_ = co_await connection_.SendReply(std::move(reply), request_.method == "HEAD");
+  co_return complete_;
+}
+
+boost::asio::awaitable<bool> HttpExchange::StartStream(std::string content_type) {
+  CHECK_EQ(status_, 0);
+  status_ = 200;
+  return connection_.StartStream(std::move(content_type));
+}
+
+boost::asio::awaitable<bool> HttpExchange::Write(std::string_view data) { return connection_.WriteStream(data); }
+
+boost::asio::awaitable<bool> HttpExchange::EndStream() {
+  complete_ = co_await connection_.EndStream();
+  co_return complete_;
+}
+
+void HttpExchange::OnDisconnect(std::function<void()> gone) { connection_.WatchForDisconnect(std::move(gone)); }
+
+bool HttpExchange::disconnected() const { return connection_.gone(); }
+
+void HttpExchange::OnCutOff(std::function<void()> cut_off) { connection_.OnCutOff(std::move(cut_off)); }
+
+std::string HttpExchange::description() const {
+  return description_.empty() ? request_.method + " " + request_.path.substr(0, kMaxPathInDescription) : description_;
+}
+
+void HttpExchange::ReleaseBody() {
+  request_.body = std::string();
+  connection_.BodyIsGone();
+}
+
+void HttpExchange::Abort() { connection_.Abort(); }
+
+void RouteTable::Add(std::string method, std::string path, HttpHandler handler, RouteAccess access,
+                     std::size_t max_body_bytes) {
+  for (const HttpRoute& route : routes_) CHECK(route.method != method || route.path != path);
+  routes_.push_back({std::move(method), std::move(path), std::move(handler), access, max_body_bytes});
+}
+
+namespace {
+
+boost::asio::awaitable<void> SendSimple(HttpExchange& exchange,
+                                        const std::function<HttpReply(const HttpRequest&)>& make) {
+  HttpReply reply = make(exchange.request());
+  co_await exchange.Send(std::move(reply));
+}
+
+}  // namespace
+
+void RouteTable::AddSimple(std::string method, std::string path, std::function<HttpReply(const HttpRequest&)> handler,
+                           RouteAccess access) {
+  Add(
+      std::move(method), std::move(path),
+      [handler = std::move(handler)](HttpExchange& exchange) { return SendSimple(exchange, handler); }, access);
+}
+
+const HttpRoute* RouteTable::Find(HttpRequest& request, std::vector<std::string>& allowed) const {
+  const std::string& wanted = request.method == "HEAD" ? "GET" : request.method;
+  for (const HttpRoute& route : routes_) {
+    std::string tail;
+    if (!Matches(route.path, request.path, tail)) continue;
+    if (route.method == wanted) {
+      request.tail = std::move(tail);
+      return &route;
+    }
+    allowed.push_back(route.method);
+    if (route.method == "GET") allowed.emplace_back("HEAD");
+  }
+  return nullptr;
+}
+
+}  // namespace loramux

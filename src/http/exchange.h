@@ -1,0 +1,162 @@
+// One HTTP request and its response: the interface between handlers and the server. Needs coroutines.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
+
+#include "base/result.h"
+#include "http/access_line.h"
+
+namespace loramux {
+
+// A request; its header has been read, and usually its body too.
+struct HttpRequest {
+  std::string method;  // "GET"
+  std::string target;  // as the client sent it
+  std::string path;    // percent-decoded, without the query
+  std::string query;   // as the client sent it, without '?'
+  std::string tail;    // the part of the path that matches the '*' of the route
+  std::vector<std::pair<std::string, std::string>> headers;
+  std::string body;
+  std::string address;    // of the client, such as "192.0.2.7"
+  bool draining = false;  // the server is shutting down (only open routes see this)
+  // What the gate found out about the client; only the owner of the gate knows the type. Null: there is no gate, or the
+  // route is open.
+  std::shared_ptr<const void> caller;
+
+  // Returns the value of the first header with that name, ignoring case; empty if there is none.
+  std::string_view Header(std::string_view name) const;
+};
+
+// A whole response.
+struct HttpReply {
+  int status = 200;
+  std::string body;
+  std::string content_type = "application/json";  // not sent if the body is empty
+  std::vector<std::pair<std::string, std::string>> headers;
+};
+
+// Returns {"error":{...}} with the HTTP status for the error's code, or with `status`.
+HttpReply ErrorReply(const Error& error);
+HttpReply ErrorReply(int status, std::string_view message, std::string_view param = {});
+
+class HttpConnection;
+
+// Belongs to its connection's strand: call every method there; handlers resume there. A handler either sends one reply,
+// or starts a stream, writes to it and ends it. Calls return false once the client is gone.
+class HttpExchange {
+ public:
+  HttpExchange(HttpConnection& connection, HttpRequest request);
+  HttpExchange(const HttpExchange&) = delete;
+  HttpExchange& operator=(const HttpExchange&) = delete;
+
+  const HttpRequest& request() const { return request_; }
+  boost::asio::any_io_executor executor() const;
+
+  // Sends the whole response. REQUIRES: no other response was begun.
+  boost::asio::awaitable<bool> Send(HttpReply reply);
+
+  // Begins a response with status 200 and a body of unknown length. The body is chunked; for HTTP/1.0 clients it
+  // extends to the end of the connection. REQUIRES: no other response was begun.
+  boost::asio::awaitable<bool> StartStream(std::string content_type);
+  // Sends a piece of the stream.
+  boost::asio::awaitable<bool> Write(std::string_view data);
+  // Ends the stream.
+  boost::asio::awaitable<bool> EndStream();
+
+  // Starts to watch the connection while the handler works. `gone` is called once, on the strand, when the client
+  // closes the connection or it fails. Null removes the callback.
+  void OnDisconnect(std::function<void()> gone);
+  // True once the client is gone.
+  bool disconnected() const;
+  // `cut_off` is called once, on the strand, when a shutdown has waited long enough: the handler should tell its client
+  // and end within moments. Without a callback the connection is closed. Null removes the callback.
+  void OnCutOff(std::function<void()> cut_off);
+  // Sets the text that names this request in a report of dropped requests, such as "cmpl-... of sql". Default: method
+  // and path.
+  void Describe(std::string description) { description_ = std::move(description); }
+  std::string description() const;
+  // Frees the request's body, once the handler does not need it any longer.
+  void ReleaseBody();
+  // Closes the connection in the middle of the response.
+  void Abort();
+
+  // The request's id and trace; the response's headers carry them too.
+  const RequestTrace& trace() const;
+  // Sets further fields of the access log.
+  void AddDetails(std::vector<AccessDetail> details) { details_ = std::move(details); }
+  const std::vector<AccessDetail>& details() const { return details_; }
+
+  // The status that was sent, and whether the response was sent to its end.
+  int status() const { return status_; }
+  bool complete() const { return complete_; }
+
+ private:
+  HttpConnection& connection_;
+  HttpRequest request_;
+  std::vector<AccessDetail> details_;
+  std::string description_;
+  int status_ = 0;         // 0: nothing was sent
+  bool complete_ = false;  // the whole reply or stream was sent
+};
+
+// Answers one request. Must not keep the exchange after it ends.
+using HttpHandler = std::function<boost::asio::awaitable<void>(HttpExchange&)>;
+
+// Access control of a route.
+enum class RouteAccess {
+  kGated,  // requests must pass the gate; refused during shutdown
+  kOpen,   // no gate, also served during shutdown: probes, metrics, routes that check a key of their own
+};
+
+// One entry of the route table.
+struct HttpRoute {
+  std::string method;
+  std::string path;
+  HttpHandler handler;
+  RouteAccess access = RouteAccess::kGated;
+  std::size_t max_body_bytes = std::numeric_limits<std::size_t>::max();  // besides the server's own limit; beyond: 413
+};
+
+// Checks a request's header before its body is received. Returns nullopt and may set `caller`, or returns the reply
+// that refuses the request. Thread-safe.
+using HttpGate = std::function<std::optional<HttpReply>(HttpRequest&)>;
+
+// Maps methods and paths to handlers. Filled before the server starts, read-only afterwards.
+class RouteTable {
+ public:
+  // Sets the gate of gated routes. Default: none, which admits every request.
+  void SetGate(HttpGate gate) { gate_ = std::move(gate); }
+  const HttpGate& gate() const { return gate_; }
+
+  // Adds a route. `path` is exact ("/health"), or ends in "/*", which matches any non-empty rest, slashes included. The
+  // handler for GET also serves HEAD. REQUIRES: no route with the same method and path.
+  void Add(std::string method, std::string path, HttpHandler handler, RouteAccess access = RouteAccess::kGated,
+           std::size_t max_body_bytes = std::numeric_limits<std::size_t>::max());
+  // Adds a route with a handler that returns the reply without waiting.
+  void AddSimple(std::string method, std::string path, std::function<HttpReply(const HttpRequest&)> handler,
+                 RouteAccess access = RouteAccess::kGated);
+
+  // Returns the route of a request and sets request.tail. Null if there is none; then `allowed` receives the methods
+  // that the path has, and stays empty for an unknown path.
+  const HttpRoute* Find(HttpRequest& request, std::vector<std::string>& allowed) const;
+
+ private:
+  std::vector<HttpRoute> routes_;
+  HttpGate gate_;
+};
+
+// Decodes percent escapes: "%2F" -> "/". Malformed escapes stay as they are.
+std::string PercentDecode(std::string_view text);
+
+}  // namespace loramux

@@ -1,0 +1,154 @@
+#include "http/fair_work_queue.h"
+
+#include <atomic>
+#include <future>
+
+#include <gtest/gtest.h>
+
+#include "base/wait_until_for_test.h"
+
+namespace loramux::fair_work_queue_test {
+namespace {
+
+const OsClock clock;
+
+// A latch that a piece of work waits for, as if it took long.
+class Gate {
+ public:
+  void Open() { promise_.set_value(); }
+  std::function<void()> Work() {
+    return [passed = passed_] { passed.wait(); };
+  }
+
+ private:
+  std::promise<void> promise_;
+  std::shared_future<void> passed_ = promise_.get_future().share();
+};
+
+// Records who was served, in order.
+class Served {
+ public:
+  std::function<void()> Note(std::string name) {
+    return [this, name = std::move(name)] {
+      const std::lock_guard lock(mutex_);
+      names_.push_back(name);
+    };
+  }
+  std::vector<std::string> names() const {
+    const std::lock_guard lock(mutex_);
+    return names_;
+  }
+  bool WaitFor(std::size_t count) const {
+    return WaitUntil([&] { return names().size() >= count; });
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::string> names_;
+};
+
+TEST(FairWorkQueue, RunsEverythingInTheOrderOfATenant) {
+  Served served;
+  {
+    FairWorkQueue queue(clock, {.threads = 1, .spare_threads = 0});
+    for (const char* name : {"1", "2", "3"}) queue.Post("a", served.Note(name));
+  }
+  EXPECT_EQ(served.names(), (std::vector<std::string>{"1", "2", "3"}));
+}
+
+TEST(FairWorkQueue, AnotherTenantDoesNotStandBehindAQueue) {
+  Gate gate;
+  Served served;
+  {
+    FairWorkQueue queue(clock, {.threads = 1, .spare_threads = 0});
+    queue.Post("flood", gate.Work());
+    ASSERT_TRUE(WaitUntil([&] { return queue.tenants() == 1; }));
+    for (int i = 0; i < 50; ++i) queue.Post("flood", served.Note("flood"));
+    queue.Post("other", served.Note("other"));
+    gate.Open();
+  }
+  ASSERT_EQ(served.names().size(), 51u);
+  EXPECT_EQ(served.names().front(), "other");  // the other tenant has used less time
+}
+
+TEST(FairWorkQueue, AnotherTenantDoesNotWaitForWorkThatTakesLong) {
+  Gate gate;
+  Served served;
+  FairWorkQueue queue(clock, {.threads = 1, .spare_threads = 1, .turn = kNsPerMs});
+  queue.Post("slow", gate.Work());
+  queue.Post("slow", served.Note("slow"));
+  queue.Post("other", served.Note("other"));
+  EXPECT_TRUE(served.WaitFor(1));
+  EXPECT_EQ(served.names(), std::vector<std::string>{"other"});  // though "slow" came before, and has not ended
+  gate.Open();
+  EXPECT_TRUE(served.WaitFor(2));
+}
+
+TEST(FairWorkQueue, SpareThreadsAreForWorkThatIsOverdue) {
+  Gate gate;
+  Served served;
+  FairWorkQueue queue(clock, {.threads = 1, .spare_threads = 3, .turn = 3600 * kNsPerSecond});
+  std::atomic<int> started = 0;
+  queue.Post("a", [&, wait = gate.Work()] {
+    ++started;
+    wait();
+  });
+  ASSERT_TRUE(WaitUntil([&] { return started == 1; }));
+  queue.Post("b", served.Note("b"));
+  std::this_thread::sleep_for(
+      std::chrono::milliseconds(20));  // time for a mistake to show; a late thread cannot fail the test
+  EXPECT_TRUE(served.names().empty());
+  gate.Open();
+  EXPECT_TRUE(served.WaitFor(1));
+}
+
+TEST(FairWorkQueue, ATenantTakesOneSpareThreadAtMost) {
+  Gate first, second;
+  Served served;
+  FairWorkQueue queue(clock, {.threads = 1, .spare_threads = 1, .turn = kNsPerMs});
+  queue.Post("a", first.Work());
+  queue.Post("a", second.Work());
+  queue.Post("b", served.Note("b"));
+  queue.Post("c", served.Note("c"));
+  EXPECT_TRUE(served.WaitFor(2));
+  first.Open();
+  second.Open();
+}
+
+TEST(FairWorkQueue, UsesEveryThreadForOneTenantIfNoOtherWaits) {
+  std::atomic<int> together = 0, met = 0;
+  {
+    FairWorkQueue queue(clock, {.threads = 2, .spare_threads = 0});
+    for (int i = 0; i < 2; ++i) {
+      queue.Post("a", [&] {
+        ++together;
+        met += WaitUntil([&] { return together == 2; });  // each waits for the other
+      });
+    }
+  }
+  EXPECT_EQ(met, 2);
+}
+
+TEST(FairWorkQueue, ForgetsTenantsWithoutWork) {
+  FairWorkQueue queue(clock, {.threads = 2, .spare_threads = 1});
+  for (int i = 0; i < 100; ++i) queue.Post("tenant " + std::to_string(i), [] {});
+  EXPECT_TRUE(WaitUntil([&] { return queue.tenants() == 0; }));
+}
+
+TEST(FairWorkQueue, ManyThreadsPostAtOnce) {
+  std::atomic<int> count = 0;
+  {
+    FairWorkQueue queue(clock, {.threads = 2, .spare_threads = 2, .turn = kNsPerMs});
+    std::vector<std::thread> posters;
+    for (int i = 0; i < 4; ++i) {
+      posters.emplace_back([&, tenant = std::to_string(i % 3)] {
+        for (int j = 0; j < 500; ++j) queue.Post(tenant, [&] { ++count; });
+      });
+    }
+    for (std::thread& poster : posters) poster.join();
+  }
+  EXPECT_EQ(count, 2000);
+}
+
+}  // namespace
+}  // namespace loramux::fair_work_queue_test

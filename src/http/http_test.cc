@@ -1,0 +1,582 @@
+// The HTTP layer alone, with correct, incorrect and slow clients.
+#include <atomic>
+#include <chrono>
+#include <optional>
+#include <thread>
+
+#include <gmock/gmock.h>
+
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include "base/prng.h"
+#include "base/wait_until_for_test.h"
+#include "http/client.h"
+#include "http/exchange.h"
+#include "http/server.h"
+
+namespace loramux::http_test {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+
+boost::asio::awaitable<void> Pause(HttpExchange& exchange, std::chrono::milliseconds time) {
+  boost::asio::steady_timer timer(exchange.executor(), time);
+  co_await timer.async_wait(boost::asio::use_awaitable);
+}
+
+boost::asio::awaitable<void> Stream(HttpExchange& exchange) {
+  co_await exchange.StartStream("text/plain");
+  for (const char* piece : {"one ", "two ", "three"}) {
+    co_await Pause(exchange, 2ms);
+    co_await exchange.Write(piece);
+  }
+  co_await exchange.EndStream();
+}
+
+// A request that is in flight for as long as the test wants.
+struct Gate {
+  std::atomic<bool> entered = false, open = false;
+};
+
+boost::asio::awaitable<void> Held(HttpExchange& exchange, Gate& gate) {
+  gate.entered = true;
+  while (!gate.open) co_await Pause(exchange, 1ms);
+  HttpReply reply;
+  reply.body = "\"held\"";
+  co_await exchange.Send(std::move(reply));
+}
+
+boost::asio::awaitable<void> Throw(HttpExchange&) {
+  throw std::runtime_error("broken handler");
+  co_return;
+}
+
+boost::asio::awaitable<void> ThrowInStream(HttpExchange& exchange) {
+  co_await exchange.StartStream("text/plain");
+  co_await exchange.Write("half");
+  throw std::runtime_error("broken stream");
+}
+
+boost::asio::awaitable<void> Flood(HttpExchange& exchange, std::atomic<bool>& ended) {
+  const std::string piece(100000, 'x');
+  bool alive = co_await exchange.StartStream("text/plain");
+  while (alive) alive = co_await exchange.Write(piece);
+  ended = true;
+}
+
+class HttpTest : public testing::Test {
+ protected:
+  HttpTest() {
+    routes_.AddSimple("GET", "/fixed", [](const HttpRequest&) {
+      return HttpReply{200, "\"fixed\"", "application/json", {}};
+    });
+    routes_.AddSimple("GET", "/tail/*", [](const HttpRequest& request) {
+      return HttpReply{200, request.tail + "|" + request.query, "text/plain", {}};
+    });
+    routes_.AddSimple("POST", "/echo", [](const HttpRequest& request) {
+      return HttpReply{200, request.body, "text/plain", {{"X-Seen", std::string(request.Header("x-sent"))}}};
+    });
+    routes_.Add("GET", "/stream", Stream);
+    routes_.Add("GET", "/held", [this](HttpExchange& exchange) { return Held(exchange, gate_); });
+    routes_.Add("GET", "/throw", Throw);
+    routes_.Add("GET", "/throw-in-stream", ThrowInStream);
+    routes_.Add("GET", "/flood", [this](HttpExchange& exchange) { return Flood(exchange, flood_ended_); });
+    options_.port = 0;
+    options_.linger_timeout = 300ms;
+    options_.drain_timeout = 120s;
+  }
+  ~HttpTest() override { gate_.open = true; }
+
+  HttpServer& Start() {
+    server_ = std::make_unique<HttpServer>(options_, routes_, clock_);
+    const Status started = server_->Start();
+    EXPECT_TRUE(started.ok());
+    return *server_;
+  }
+  HttpClient Connect() { return HttpClient(server_->port()); }
+  bool StillServes() { return Connect().Do("GET", "/fixed").body == "\"fixed\""; }
+
+  OsClock clock_;
+  RouteTable routes_;
+  HttpServerOptions options_;
+  std::atomic<bool> flood_ended_ = false;
+  Gate gate_;
+  std::unique_ptr<HttpServer> server_;
+};
+
+TEST_F(HttpTest, ServesManyRequestsOfOneConnection) {
+  Start();
+  HttpClient client = Connect();
+  for (int i = 0; i < 3; ++i) {
+    const ClientResponse response = client.Do("GET", "/fixed");
+    EXPECT_EQ(response.status, 200);
+    EXPECT_EQ(response.body, "\"fixed\"");
+    EXPECT_EQ(response.Header("Content-Type"), "application/json");
+    EXPECT_TRUE(response.keep_alive);
+  }
+  const ClientResponse echo = client.Do("POST", "/echo", "some text", "X-Sent: yes\r\n");
+  EXPECT_EQ(echo.body, "some text");
+  EXPECT_EQ(echo.Header("X-Seen"), "yes");
+  EXPECT_EQ(client.Do("GET", "/tail/a%2Fb%20c/d?x=1").body, "a/b c/d|x=1");
+  EXPECT_EQ(client.Do("GET", "/stream").body, "one two three");
+  EXPECT_FALSE(client.Do("GET", "/fixed", "", "Connection: close\r\n").keep_alive);
+  EXPECT_EQ(client.ReadSome(), "");
+}
+
+TEST_F(HttpTest, HeadOptionsAndWrongMethods) {
+  Start();
+  HttpClient client = Connect();
+  const ClientResponse head = client.Do("HEAD", "/fixed");
+  EXPECT_EQ(head.status, 200);
+  EXPECT_EQ(head.Header("Content-Length"), "7");
+  EXPECT_EQ(head.body, "");
+  const ClientResponse options = client.Do("OPTIONS", "/fixed");
+  EXPECT_EQ(options.status, 204);
+  EXPECT_EQ(options.Header("Allow"), "GET, HEAD, OPTIONS");
+  EXPECT_EQ(client.Do("OPTIONS", "*").status, 204);
+  const ClientResponse wrong = client.Do("DELETE", "/echo");
+  EXPECT_EQ(wrong.status, 405);
+  EXPECT_EQ(wrong.Header("Allow"), "POST, OPTIONS");
+  EXPECT_EQ(wrong.json()["error"]["code"], 405);
+  EXPECT_EQ(wrong.json()["error"]["type"], "BadRequestError");
+  const ClientResponse unknown = client.Do("GET", "/nothing/here");
+  EXPECT_EQ(unknown.status, 404);
+  EXPECT_EQ(unknown.json()["error"]["type"], "NotFoundError");
+  EXPECT_EQ(client.Do("GET", "/tail/").status, 404);
+  EXPECT_EQ(client.Do("GET", "/fixed").status, 200);  // the connection is still usable
+}
+
+TEST_F(HttpTest, PipelinedRequestsAreAnsweredInOrder) {
+  Start();
+  HttpClient client = Connect();
+  client.Send(HttpClient::Format("GET", "/held") + HttpClient::Format("GET", "/stream") +
+              HttpClient::Format("POST", "/echo", "last") + HttpClient::Format("GET", "/nothing"));
+  ASSERT_TRUE(WaitUntil([&] { return gate_.entered.load(); }));
+  EXPECT_FALSE(client.HasBytes());
+  gate_.open = true;
+  EXPECT_EQ(client.Read().body, "\"held\"");
+  EXPECT_EQ(client.Read().body, "one two three");
+  EXPECT_EQ(client.Read().body, "last");
+  EXPECT_EQ(client.Read().status, 404);
+}
+
+TEST_F(HttpTest, OldClientsGetUnchunkedStreams) {
+  Start();
+  HttpClient client = Connect();
+  client.Send("GET /stream HTTP/1.0\r\n\r\n");
+  const std::string text = client.ReadToEnd();
+  EXPECT_THAT(text, HasSubstr("HTTP/1.0 200"));
+  EXPECT_THAT(text, testing::EndsWith("\r\n\r\none two three"));
+}
+
+TEST_F(HttpTest, ContinueIsSentWhereTheBodyIsWanted) {
+  options_.max_body_bytes = 1000;
+  Start();
+  HttpClient client = Connect();
+  client.Send("POST /echo HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
+  EXPECT_EQ(client.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  client.Send("body");
+  EXPECT_EQ(client.Read().body, "body");
+  for (const auto& [target, length, status] :
+       {std::tuple("/nothing", "4", 404), std::tuple("/fixed", "4", 405), std::tuple("/echo", "1001", 413)}) {
+    HttpClient other = Connect();
+    other.Send(std::string("POST ") + target +
+               " HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: " + length + "\r\n\r\n");
+    const ClientResponse response = other.Read();
+    EXPECT_EQ(response.status, status);
+    EXPECT_FALSE(response.keep_alive);
+  }
+}
+
+TEST_F(HttpTest, TooLargeIsRefused) {
+  options_.max_body_bytes = 1000;
+  options_.max_header_bytes = 2000;
+  Start();
+  const std::string big(200'000, 'x');
+  const ClientResponse body = Connect().Do("POST", "/echo", big);  // the reply arrives although the body is not read
+  EXPECT_EQ(body.status, 413);
+  EXPECT_THAT(body.json()["error"]["message"].get<std::string>(), HasSubstr("at most 1000 bytes"));
+  HttpClient chunked = Connect();
+  chunked.Send("POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+  for (int i = 0; i < 20; ++i) chunked.Send("64\r\n" + std::string(100, 'x') + "\r\n");
+  EXPECT_EQ(chunked.Read().status, 413);
+  const ClientResponse header = Connect().Do("GET", "/fixed", "", "X-Long: " + std::string(3000, 'x') + "\r\n");
+  EXPECT_EQ(header.status, 431);
+  EXPECT_EQ(header.json()["error"]["code"], 431);
+  EXPECT_EQ(Connect().Do("GET", "/fixed?" + std::string(3000, 'x')).status, 431);
+  EXPECT_EQ(Connect().Do("POST", "/echo", std::string(1000, 'x')).status, 200);
+}
+
+TEST_F(HttpTest, MalformedRequestsAreRefused) {
+  Start();
+  for (const char* text :
+       {"GARBAGE\r\n\r\n", "GET /fixed\r\n\r\n", "GET /fixed HTTP/9.9\r\n\r\n",
+        "GET /fixed HTTP/1.1\r\nNo colon\r\n\r\n", "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1x\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
+        "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "\r\n\r\n\r\n"}) {
+    HttpClient client = Connect();
+    client.Send(text);
+    const ClientResponse response = client.Read();
+    EXPECT_EQ(response.status, 400) << text;
+    EXPECT_EQ(response.json()["error"]["code"], 400) << text;
+  }
+  EXPECT_TRUE(StillServes());
+}
+
+// The bytes behind each of these heads are a body to one server and a second request to another.
+TEST_F(HttpTest, RequestsOfDoubtfulLengthAreRefusedAndTheConnectionEnds) {
+  Start();
+  for (const char* fields :
+       {"Transfer-Encoding: gzip", "Transfer-Encoding: identity", "Transfer-Encoding: chunked, gzip",
+        "Transfer-Encoding: gzip, chunked", "Transfer-Encoding: chunked;q=1", "Transfer-Encoding: xchunked",
+        "Transfer-Encoding:", "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity",
+        "Transfer-Encoding: identity\r\nTransfer-Encoding: chunked", "Transfer-Encoding: gzip\r\nContent-Length: 4",
+        "Content-Length: 4\r\nTransfer-Encoding: gzip", "Content-Length: 4\r\nTransfer-Encoding: chunked",
+        "Content-Length: 4\r\nContent-Length: 4", "Content-Length: 4, 4", "Content-Length: +4"}) {
+    HttpClient client = Connect();
+    client.Send("POST /echo HTTP/1.1\r\nHost: x\r\n" + std::string(fields) + "\r\n\r\n" +
+                HttpClient::Format("GET", "/fixed", "", "Connection: close\r\n"));
+    const std::string answer = client.ReadToEnd();
+    EXPECT_THAT(answer, testing::StartsWith("HTTP/1.1 400 ")) << fields;
+    EXPECT_THAT(answer, HasSubstr("Connection: close")) << fields;
+    EXPECT_EQ(answer.find("fixed"), std::string::npos) << fields;  // no second request was answered
+  }
+  HttpClient old = Connect();
+  old.Send("POST /echo HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
+  EXPECT_EQ(old.Read().status, 400);
+  HttpClient good = Connect();
+  good.Send("POST /echo HTTP/1.1\r\nHost: x\r\ntransfer-encoding: Chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n");
+  EXPECT_EQ(good.Read().body, "body");
+}
+
+TEST_F(HttpTest, ARequestNamesOneHost) {
+  Start();
+  for (const char* fields : {"", "Host: a\r\nHost: b\r\n", "Host: a\r\nHost: a\r\n", "Host:\r\n", "Host: a b\r\n",
+                             "Host: a/b\r\n", "Host: user@a\r\n", "Host: a:x\r\n"}) {
+    HttpClient client = Connect();
+    client.Send("GET /fixed HTTP/1.1\r\n" + std::string(fields) + "\r\n");
+    const ClientResponse response = client.Read();
+    EXPECT_EQ(response.status, 400) << fields;
+    EXPECT_THAT(response.json()["error"]["message"].get<std::string>(), HasSubstr("Host")) << fields;
+    EXPECT_FALSE(response.keep_alive) << fields;
+  }
+  EXPECT_TRUE(StillServes());
+}
+
+TEST_F(HttpTest, RandomBytesDoNoHarm) {
+  Start();
+  Prng prng(20240601);
+  const std::string good = HttpClient::Format("POST", "/echo", "some text", "X-Sent: yes\r\n");
+  for (int round = 0; round < 200; ++round) {
+    std::string bytes = round % 2 == 0 ? good : std::string(prng.NextBelow(300), '\0');
+    const std::size_t changes = round % 2 == 0 ? 1 + prng.NextBelow(4) : bytes.size();
+    for (std::size_t i = 0; i < changes; ++i) {
+      const std::size_t at = round % 2 == 0 ? prng.NextBelow(bytes.size()) : i;
+      bytes[at] = static_cast<char>(prng.NextBelow(256));
+    }
+    HttpClient client = Connect();
+    client.Send(bytes);
+    if (round % 3 == 0) client.Reset();
+  }
+  EXPECT_TRUE(StillServes());
+}
+
+// Each of these tests has one short timeout. The others are at least 20 s, so that none of them comes first.
+TEST_F(HttpTest, SlowHeadersTimeOut) {
+  options_.header_timeout = 100ms;
+  Start();
+  HttpClient header = Connect();
+  header.Send("GET /fixed HT");
+  const ClientResponse late_header = header.Read();
+  EXPECT_EQ(late_header.status, 408);
+  EXPECT_THAT(late_header.json()["error"]["message"].get<std::string>(), HasSubstr("header did not arrive"));
+}
+
+TEST_F(HttpTest, SlowBodiesTimeOut) {
+  options_.body_timeout = 100ms;
+  Start();
+  HttpClient body = Connect();
+  body.Send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc");
+  EXPECT_EQ(body.Read().status, 408);
+}
+
+TEST_F(HttpTest, IdleConnectionsAreClosed) {
+  options_.idle_timeout = 150ms;
+  Start();
+  HttpClient idle = Connect();
+  EXPECT_EQ(idle.ReadSome(), "");  // closed without a word
+  // A busy machine may delay the client until its connection is closed: then it tries again.
+  std::optional<HttpClient> used;
+  EXPECT_TRUE(WaitUntil([&] {
+    used.emplace(server_->port());
+    return used->Do("GET", "/fixed").status == 200;
+  }));
+  EXPECT_EQ(used->ReadSome(), "");
+}
+
+TEST_F(HttpTest, AClientThatDoesNotReadIsCutOff) {
+  options_.write_timeout = 150ms;
+  Start();
+  HttpClient client(server_->port(), 4096);
+  client.Send(HttpClient::Format("GET", "/flood"));
+  EXPECT_TRUE(WaitUntil([&] { return flood_ended_.load(); }));
+  EXPECT_TRUE(StillServes());
+}
+
+TEST_F(HttpTest, BrokenHandlersEndTheirRequestOnly) {
+  Start();
+  HttpClient client = Connect();
+  const ClientResponse failed = client.Do("GET", "/throw");
+  EXPECT_EQ(failed.status, 500);
+  EXPECT_EQ(failed.json()["error"]["type"], "InternalServerError");
+  EXPECT_THAT(failed.json()["error"]["message"].get<std::string>(), HasSubstr("failed on this request"));
+  EXPECT_EQ(client.Do("GET", "/fixed").status, 200);
+  const ClientResponse half = client.Do("GET", "/throw-in-stream");
+  EXPECT_EQ(half.body, "half");
+  EXPECT_FALSE(half.complete);  // the client can detect it
+  EXPECT_TRUE(StillServes());
+}
+
+TEST_F(HttpTest, TooManyConnectionsAreTold) {
+  options_.max_connections = 2;
+  Start();
+  HttpClient first = Connect(), second = Connect();
+  EXPECT_EQ(first.Do("GET", "/fixed").status, 200);
+  EXPECT_EQ(second.Do("GET", "/fixed").status, 200);
+  const ClientResponse third = Connect().Do("GET", "/fixed");
+  EXPECT_EQ(third.status, 503);
+  EXPECT_EQ(third.Header("Retry-After"), "1");
+  first.Close();
+  EXPECT_TRUE(WaitUntil([&] { return server_->connections() <= 1; }));
+  EXPECT_TRUE(StillServes());
+}
+
+TEST_F(HttpTest, ShutdownLetsRunningRequestsEnd) {
+  Start();
+  HttpClient idle = Connect(), busy = Connect();
+  EXPECT_EQ(idle.Do("GET", "/fixed").status, 200);
+  busy.Send(HttpClient::Format("GET", "/held"));
+  ASSERT_TRUE(WaitUntil([&] { return gate_.entered.load(); }));
+  std::thread stopper([this] { server_->Shutdown(); });
+  EXPECT_TRUE(WaitUntil([&] { return server_->draining(); }));
+  gate_.open = true;
+  const ClientResponse response = busy.Read();
+  EXPECT_EQ(response.body, "\"held\"");
+  EXPECT_FALSE(response.keep_alive);
+  EXPECT_EQ(idle.ReadSome(), "");
+  busy.Close();
+  stopper.join();
+  EXPECT_EQ(server_->connections(), 0);
+}
+
+TEST_F(HttpTest, ShutdownCutsOffWhatDoesNotEnd) {
+  options_.drain_timeout = 100ms;
+  Start();
+  HttpClient client(server_->port(), 4096);
+  client.Send(HttpClient::Format("GET", "/flood"));
+  client.ReadSome();
+  const DrainReport report = server_->Shutdown();
+  EXPECT_TRUE(flood_ended_);
+  EXPECT_EQ(report.in_flight, 1);
+  EXPECT_THAT(report.dropped, testing::ElementsAre("GET /flood"));
+}
+
+TEST_F(HttpTest, FieldsAndTargetsAreBounded) {
+  options_.max_header_fields = 5;
+  options_.max_target_bytes = 100;
+  Start();
+  std::string fields;
+  for (int i = 0; i < 5; ++i) fields += "X-" + std::to_string(i) + ": y\r\n";
+  const ClientResponse many = Connect().Do("GET", "/fixed", "", fields);
+  EXPECT_EQ(many.status, 431);
+  EXPECT_THAT(many.json()["error"]["message"].get<std::string>(), HasSubstr("expected at most 5, found 6"));
+  const ClientResponse target = Connect().Do("GET", "/fixed?" + std::string(200, 'x'));
+  EXPECT_EQ(target.status, 414);
+  EXPECT_THAT(target.json()["error"]["message"].get<std::string>(), HasSubstr("expected at most 100 bytes, found 207"));
+  EXPECT_TRUE(StillServes());
+}
+
+TEST_F(HttpTest, AnEndlessChunkExtensionIsCutOff) {
+  Start();
+  HttpClient client = Connect();
+  client.Send("POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1;" + std::string(100'000, 'x'));
+  EXPECT_EQ(client.Read().status, 400);
+}
+
+TEST_F(HttpTest, ADrippingBodyEarnsNoTime) {
+  options_.body_timeout = 200ms;
+  options_.min_body_bytes_per_second = 1'000'000;
+  options_.linger_timeout = 120s;  // the client drips on until it sees the answer
+  Start();
+  HttpClient client = Connect();
+  client.Send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\n");
+  EXPECT_TRUE(WaitUntil([&] {
+    client.Send("x");
+    return client.HasBytes();
+  }));
+  EXPECT_EQ(client.Read().status, 408);
+}
+
+TEST_F(HttpTest, BodiesOfAllConnectionsTogetherAreBounded) {
+  options_.max_body_bytes = 200'000;
+  options_.max_held_body_bytes = 300'000;
+  options_.max_held_body_bytes_per_address = 0;
+  Start();
+  HttpClient first = Connect(), second = Connect();
+  const std::string head = "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 190000\r\n\r\n";
+  first.Send(head + std::string(180'000, 'x'));
+  // The server's one thread reads at most 16 KiB of a connection before it serves the next one. So it has read the
+  // first body once it has answered a hundred requests of another connection.
+  HttpClient other = Connect();
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(other.Do("GET", "/fixed").status, 200);
+  second.Send(head + std::string(180'000, 'x'));
+  EXPECT_EQ(second.Read().status, 503);
+  first.Send(std::string(10'000, 'x'));
+  EXPECT_EQ(first.Read().body.size(), 190'000u);
+  EXPECT_EQ(Connect().Do("POST", "/echo", std::string(190'000, 'x')).status, 200);  // all body bytes were returned
+}
+
+TEST_F(HttpTest, TheGateIsAskedBeforeTheBody) {
+  routes_.AddSimple(
+      "GET", "/open", [](const HttpRequest&) { return HttpReply{}; }, RouteAccess::kOpen);
+  routes_.SetGate([](HttpRequest& request) -> std::optional<HttpReply> {
+    if (request.Header("x-pass") == "yes") return std::nullopt;
+    return ErrorReply(401, "no pass");
+  });
+  Start();
+  HttpClient client = Connect();
+  EXPECT_EQ(client.Do("GET", "/open").status, 200);
+  EXPECT_EQ(client.Do("GET", "/fixed").status, 401);
+  EXPECT_EQ(client.Do("GET", "/fixed", "", "X-Pass: yes\r\n").status, 200);  // the connection stays usable
+  client.Send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n");
+  const ClientResponse refused = client.Read();
+  EXPECT_EQ(refused.status, 401);
+  EXPECT_FALSE(refused.keep_alive);
+}
+
+TEST_F(HttpTest, ConnectionsOfAnAddressAreBounded) {
+  options_.max_connections_per_address = 1;
+  Start();
+  HttpClient first = Connect();
+  EXPECT_EQ(first.Do("GET", "/fixed").status, 200);
+  const ClientResponse second = Connect().Do("GET", "/fixed");
+  EXPECT_EQ(second.status, 503);
+  EXPECT_THAT(second.json()["error"]["message"].get<std::string>(), HasSubstr("from 127.0.0.1"));
+}
+
+// One client takes all places with connections that wait: idle ones, and unfinished headers and bodies. Another client
+// is served all the same, and the first one keeps its newest connections.
+TEST_F(HttpTest, OneClientCannotTakeAllPlaces) {
+  options_.max_connections = 6;
+  options_.max_connections_per_address = 0;
+  Start();
+  constexpr const char* kGreedy = "127.0.0.2";
+  std::vector<std::unique_ptr<HttpClient>> greedy;
+  for (const char* sent :
+       {"", "GET /fixed HTTP/1.1\r\nHost: ", "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc",
+        "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", "", ""}) {
+    greedy.push_back(std::make_unique<HttpClient>(server_->port(), 0, kGreedy));
+    greedy.back()->Send(sent);
+    ASSERT_TRUE(WaitUntil([&] { return server_->connections() == static_cast<int>(greedy.size()); }));
+  }
+  EXPECT_EQ(HttpClient(server_->port(), 0, kGreedy).Do("GET", "/fixed").status, 503);
+  std::vector<std::unique_ptr<HttpClient>> others;
+  for (int i = 0; i < 3; ++i) {
+    others.push_back(std::make_unique<HttpClient>(server_->port()));
+    ASSERT_EQ(others.back()->Do("GET", "/fixed").status, 200) << i;
+  }
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(greedy[i]->ReadSome(), "") << i;
+  greedy[3]->Send("cde\r\n0\r\n\r\n");
+  EXPECT_EQ(greedy[3]->Read().body, "abcde");
+  EXPECT_EQ(Connect().Do("GET", "/fixed").status, 503);  // now both have three: an equal share
+}
+
+TEST_F(HttpTest, AnAnswerIsNeverCutShortForANewcomer) {
+  options_.max_connections = 2;
+  Start();
+  HttpClient busy(server_->port(), 0, "127.0.0.2"), idle(server_->port(), 0, "127.0.0.2");
+  busy.Send(HttpClient::Format("GET", "/held"));
+  ASSERT_TRUE(WaitUntil([&] { return gate_.entered.load(); }));
+  EXPECT_EQ(idle.Do("GET", "/fixed").status, 200);
+  HttpClient newcomer = Connect();
+  ASSERT_EQ(newcomer.Do("GET", "/fixed").status, 200);
+  EXPECT_EQ(idle.ReadSome(), "");
+  gate_.open = true;
+  EXPECT_EQ(busy.Read().body, "\"held\"");
+}
+
+TEST_F(HttpTest, UnfinishedBodiesOfOneAddressAreBounded) {
+  options_.max_held_body_bytes = 4'000'000;  // a quarter of it for one address
+  Start();
+  const std::string head = "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n";
+  HttpClient first(server_->port(), 0, "127.0.0.2"), second(server_->port(), 0, "127.0.0.2");
+  first.Send(head + std::string(800'000, 'x'));
+  HttpClient other = Connect();
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(other.Do("GET", "/fixed").status, 200);  // by then it has read the body
+  second.Send(head + std::string(800'000, 'x'));
+  const ClientResponse refused = second.Read();
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_THAT(refused.json()["error"]["message"].get<std::string>(), HasSubstr("from this address"));
+  EXPECT_EQ(other.Do("POST", "/echo", std::string(900'000, 'x')).status, 200);
+  first.Send(std::string(100'000, 'x'));
+  EXPECT_EQ(first.Read().body.size(), 900'000u);
+}
+
+TEST_F(HttpTest, RequestsDuringTheDrainAreToldSo) {
+  routes_.AddSimple(
+      "GET", "/probe",
+      [](const HttpRequest& request) {
+        return HttpReply{request.draining ? 503 : 200, "", "", {}};
+      },
+      RouteAccess::kOpen);
+  Start();
+  HttpClient kept = Connect(), probe = Connect(), busy = Connect();
+  EXPECT_EQ(kept.Do("GET", "/fixed").status, 200);
+  EXPECT_EQ(probe.Do("GET", "/probe").status, 200);
+  busy.Send(HttpClient::Format("GET", "/held"));
+  ASSERT_TRUE(WaitUntil([&] { return gate_.entered.load(); }));
+  std::thread stopper([this] { server_->Shutdown(); });
+  EXPECT_TRUE(WaitUntil([&] { return server_->draining(); }));
+  const ClientResponse late = kept.Do("GET", "/fixed");
+  EXPECT_EQ(late.status, 503);
+  EXPECT_FALSE(late.keep_alive);
+  EXPECT_EQ(probe.Do("GET", "/probe").status, 503);
+  gate_.open = true;
+  EXPECT_EQ(busy.Read().body, "\"held\"");
+  busy.Close();
+  stopper.join();
+  const DrainReport report = server_->Shutdown();  // returns the same report again
+  EXPECT_EQ(report.in_flight, 1);
+  EXPECT_TRUE(report.dropped.empty());
+}
+
+TEST_F(HttpTest, StartErrorsSayWhy) {
+  Start();
+  HttpServerOptions taken = options_;
+  taken.port = server_->port();
+  HttpServer second(taken, routes_, clock_);
+  const Status started = second.Start();
+  ASSERT_FALSE(started.ok());
+  EXPECT_THAT(started.error().message, HasSubstr(std::to_string(server_->port())));
+  HttpServerOptions nowhere = options_;
+  nowhere.host = "no such host.invalid";
+  EXPECT_THAT(HttpServer(nowhere, routes_, clock_).Start().error().message, HasSubstr("no such host"));
+}
+
+TEST_F(HttpTest, ManyThreadsManyConnections) {
+  options_.threads = 4;
+  Start();
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < 200; ++i) clients.push_back(std::make_unique<HttpClient>(server_->port()));
+  for (int round = 0; round < 3; ++round) {
+    for (auto& client : clients) client->Send(HttpClient::Format("GET", round == 1 ? "/stream" : "/fixed"));
+    for (auto& client : clients) EXPECT_EQ(client->Read().status, 200);
+  }
+}
+
+}  // namespace
+}  // namespace loramux::http_test
