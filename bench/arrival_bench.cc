@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "bench/shapes.h"
-#include "engine/runtime.h"
 #include "formats/random_adapter.h"
+#include "runtime/runtime.h"
 
 namespace loramux {
 namespace {

@@ -11,8 +11,8 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "bench/scenario_workload.h"
-#include "engine/runtime.h"
 #include "memory/page_geometry.h"
+#include "runtime/runtime.h"
 #include "tools/bench/statistics.h"
 
 namespace loramux {

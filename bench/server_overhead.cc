@@ -21,7 +21,7 @@
 
 #include "base/log.h"
 #include "bench/shapes.h"
-#include "engine/runtime.h"
+#include "runtime/runtime.h"
 #include "server/engine_service.h"
 #include "server/server.h"
 

@@ -13,8 +13,8 @@
 
 #include "bench/machine_limits.h"
 #include "bench/shapes.h"
-#include "engine/runtime.h"
 #include "formats/random_adapter.h"
+#include "runtime/runtime.h"
 
 namespace loramux {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/runtime.h"
+#include "runtime/runtime.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "engine/runtime.h"
+#include "runtime/runtime.h"
 #include "server/adapter_admin.h"
 #include "tools/command_line/command_line.h"
 #include "tools/runtime_flags.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "engine/runtime.h"
+#include "runtime/runtime.h"
 #include "tools/command_line/command_line.h"
 #include "tools/schedule_flags.h"
 

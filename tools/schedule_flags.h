@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "engine/runtime.h"
+#include "runtime/runtime.h"
 #include "tools/command_line/command_line.h"
 
 namespace loramux {

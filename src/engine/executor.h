@@ -8,7 +8,7 @@
 #include "adapter/residency.h"
 #include "base/clock.h"
 #include "base/ids.h"
-#include "model/sampler.h"
+#include "base/sampling.h"
 
 namespace loramux {
 

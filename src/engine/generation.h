@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/result.h"
-#include "model/sampler.h"
+#include "base/sampling.h"
 
 namespace loramux {
 

@@ -13,8 +13,8 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "base/sampling.h"
 #include "http/json_reader.h"
-#include "model/sampler.h"
 #include "server/chat_fields.h"
 
 namespace loramux {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "engine/runtime.h"
+#include "runtime/runtime.h"
 #include "tools/profile/engine_load.h"
 #include "tools/profile/step_recorder.h"
 #include "tools/profile/transfer_recorder.h"

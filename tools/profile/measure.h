@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "engine/runtime.h"
+#include "runtime/runtime.h"
 #include "schedule/performance_profile.h"
 #include "tools/profile/engine_session.h"
 #include "tools/profile/step_bench.h"

@@ -11,11 +11,11 @@
 #include "adapter/residency.h"
 #include "base/clock.h"
 #include "base/result.h"
-#include "engine/cpu_executor.h"
 #include "engine/wakeup.h"
 #include "memory/page_geometry.h"
 #include "memory/page_pool.h"
 #include "model/model.h"
+#include "runtime/cpu_executor.h"
 #include "schedule/performance_model.h"
 #include "tools/profile/points.h"
 

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "engine/engine_world_for_test.h"
-#include "engine/runtime.h"
+#include "runtime/runtime.h"
 
 namespace loramux::arrival_test {
 namespace {

@@ -1,4 +1,4 @@
-#include "engine/history_keeper.h"
+#include "runtime/history_keeper.h"
 
 #include <chrono>
 #include <fstream>

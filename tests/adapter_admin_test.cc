@@ -10,9 +10,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/runtime.h"
 #include "http/client.h"
 #include "http/server.h"
+#include "runtime/runtime.h"
 #include "server/adapter_request.h"
 #include "server/adapter_service.h"
 #include "server/bearer_key.h"

@@ -1,4 +1,4 @@
-#include "engine/runtime.h"
+#include "runtime/runtime.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "engine/cpu_executor.h"
+#include "runtime/cpu_executor.h"
 
 #include <algorithm>
 #include <condition_variable>
@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "model/sampler.h"
 
 namespace loramux {
 namespace {

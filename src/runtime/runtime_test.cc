@@ -1,5 +1,5 @@
 // The runtime on a golden model (tests/golden): what it accepts and what it refuses.
-#include "engine/runtime.h"
+#include "runtime/runtime.h"
 
 #include <bit>
 #include <fstream>

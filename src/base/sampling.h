@@ -1,0 +1,55 @@
+// What a request says about sampling, and what sampling gives: the protocol, the engine and the model share these
+// types.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace loramux {
+
+// The sampling parameters of a request. Names mean the same as in OpenAI's API and vLLM.
+struct SamplingParams {
+  float temperature = 1.0f;  // below kGreedyBelow, such as 0: greedy
+  std::int32_t top_k = 0;    // 0 or -1: off
+  float top_p = 1.0f;
+  float min_p = 0.0f;
+  float presence_penalty = 0.0f;    // over generated tokens
+  float frequency_penalty = 0.0f;   // over generated tokens
+  float repetition_penalty = 1.0f;  // over prompt and generated tokens, as transformers
+  std::vector<std::pair<TokenId, float>> logit_bias;
+  std::uint64_t seed = 0;          // the server draws one if the client gives none
+  std::int32_t top_logprobs = -1;  // -1: no logprobs; otherwise the number of alternatives beside the chosen token
+
+  // As vLLM: a smaller temperature would overflow.
+  static constexpr float kGreedyBelow = 1e-5f;
+  bool IsGreedy() const { return temperature < kGreedyBelow; }
+};
+
+// A token with its log probability.
+struct TokenLogprob {
+  TokenId id = 0;
+  float logprob = 0;
+};
+
+// The result of Sample.
+struct SampledToken {
+  TokenId id = 0;
+  // If requested: log softmax of the raw logits, before any change to them (as vLLM). Never NaN; -infinity for a token
+  // that the model rules out.
+  float logprob = 0;
+  // If requested: the most likely tokens by the raw logits, descending; may or may not include the chosen one.
+  std::vector<TokenLogprob> top_logprobs;
+};
+
+// The sampler's input about the sequence. Not owning.
+struct SamplerContext {
+  std::span<const TokenId> prompt;
+  std::span<const TokenId> generated;
+  std::span<const TokenId> banned;  // may not be chosen now (eos and stop ids until min_tokens is reached)
+};
+
+}  // namespace loramux
