@@ -137,7 +137,7 @@ class Responder {
   struct Outcome {
     Status applied = Ok{};
     bool finished = false;
-    std::string text;  // streaming: events to send; else the whole body, once finished
+    std::string text;  // streaming: the events to send
   };
 
   Outcome Apply(std::span<const TokenEvent> events) {
