@@ -26,7 +26,7 @@
 #include "bench/scenario_simulation.h"
 #include "bench/scenario_workload.h"
 #include "cache/cache_regime.h"
-#include "schedule/performance_profile.h"
+#include "schedule/profile/performance_profile.h"
 #include "tools/progress_bar.h"
 
 namespace loramux {

@@ -17,7 +17,7 @@
 
 #include "base/prng.h"
 #include "bench/count_allocations.h"
-#include "schedule/history_predictor.h"
+#include "schedule/predict/history_predictor.h"
 #include "schedule/scheduler.h"
 
 namespace loramux {
@@ -124,7 +124,7 @@ void Run(const Case& c) {
     counting_allocations = measured;
     const auto begin = std::chrono::steady_clock::now();
     const StepPlan& plan = w.scheduler->Plan(w.clock.Now());
-    w.scheduler->Commit(w.clock.Now());
+    w.scheduler->Commit(plan, w.clock.Now());
     const auto end = std::chrono::steady_clock::now();
     counting_allocations = false;
     if (measured) {
@@ -168,13 +168,14 @@ void Run(const Case& c) {
     std::printf("  beside the computation (Prepare): p50 %.1f us, p99 %.1f us, max %.1f us\n",
                 preparing[preparing.size() / 2], preparing[preparing.size() * 99 / 100], preparing.back());
     std::printf("  history %ld pages, found %ld of %ld prompt tokens\n", static_cast<long>(w.tree->idle_pages()),
-                static_cast<long>(w.scheduler->prefix_stats().found_tokens),
-                static_cast<long>(w.scheduler->prefix_stats().looked_up_tokens));
+                static_cast<long>(w.scheduler->stats().prefix.found_tokens),
+                static_cast<long>(w.scheduler->stats().prefix.looked_up_tokens));
   }
   std::printf("  heap allocations in Plan and Commit: %ld in %zu steps\n", counted, microseconds.size());
   const AdapterStats adapters = w.residency.Stats();
-  std::printf("  preemptions %ld, adapter loads %ld, evictions %ld\n", static_cast<long>(w.scheduler->preemptions()),
-              static_cast<long>(adapters.device_loads), static_cast<long>(adapters.device_evictions));
+  std::printf("  preemptions %ld, adapter loads %ld, evictions %ld\n",
+              static_cast<long>(w.scheduler->stats().preemptions), static_cast<long>(adapters.device_loads),
+              static_cast<long>(adapters.device_evictions));
 }
 
 }  // namespace

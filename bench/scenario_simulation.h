@@ -10,7 +10,7 @@
 #include "base/result.h"
 #include "bench/scenario_run.h"
 #include "bench/scenario_workload.h"
-#include "schedule/performance_model.h"
+#include "schedule/profile/performance_model.h"
 #include "simulate/workload.h"
 
 namespace loramux {

@@ -10,9 +10,9 @@
 #include "base/log.h"
 #include "cache/cache_regime.h"
 #include "formats/message.h"
-#include "schedule/performance_profile.h"
 #include "schedule/presets.h"
-#include "schedule/service_times.h"
+#include "schedule/profile/performance_profile.h"
+#include "schedule/profile/service_times.h"
 #include "tools/progress_bar.h"
 
 namespace loramux {
@@ -163,7 +163,7 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   options.scheduler.max_batch_tokens = flags.max_num_batched_tokens.value_or(512);
   options.scheduler.prefill_chunk = flags.prefill_chunk.value_or(256);
   if (flags.max_num_batched_tokens || flags.prefill_chunk)
-    options.whole_prompts = options.scheduler.separate_phases = false;
+    options.whole_prompts = options.scheduler.shape.separate_phases = false;
   options.scheduler.max_distinct_adapters = flags.max_loras.value_or(options.scheduler.max_distinct_adapters);
   ASSIGN_OR_RETURN(options.scheduler.fairness, FairnessFlags(flags, options.scheduler.fairness));
   RETURN_IF_ERROR(ApplyScheduleFlags(flags.schedule, options));

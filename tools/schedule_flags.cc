@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "schedule/queue_order.h"
+#include "schedule/queue/queue_order.h"
 
 namespace loramux {
 namespace {

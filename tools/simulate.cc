@@ -11,7 +11,7 @@
 
 #include "formats/file.h"
 #include "formats/message.h"
-#include "schedule/performance_profile.h"
+#include "schedule/profile/performance_profile.h"
 #include "tools/simulate_replay.h"
 #include "tools/simulate_report.h"
 

@@ -67,7 +67,7 @@ bool KvTiers::IsRequester(RequestId id) const {
 }
 
 // A fetch brings the whole part of one path that is not on the device, so the topmost such node identifies it.
-KvTiers::Fetching* KvTiers::FetchOf(NodeId node) {
+const KvTiers::Fetching* KvTiers::FetchOf(NodeId node) const {
   if (fetches_.empty() || tree_->OnDevice(node)) return nullptr;
   while (!tree_->OnDevice(tree_->Parent(node))) node = tree_->Parent(node);
   const auto found = std::find_if(fetches_.begin(), fetches_.end(),

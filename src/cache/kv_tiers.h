@@ -63,7 +63,6 @@ class KvTiers {
     std::shared_ptr<LayerProgress> progress;
     TimeNs begun = 0;
     std::int32_t users = 0;  // running requests that began before the fetch ended
-    bool usable = false;     // set by the plan in progress: requests may begin with the layers that have arrived
     bool failed = false;
   };
 
@@ -93,14 +92,13 @@ class KvTiers {
   std::int64_t MaxPagesOfJob() const;
   // Whether a fetch of this request is in flight.
   bool IsRequester(RequestId id) const;
-  // The fetches, for the planner to inspect and to mark as usable.
-  std::span<Fetching> fetches() { return fetches_; }
+  std::span<const Fetching> fetches() const { return fetches_; }
   // The fetch that brings `node`, or null. Valid until the next call that changes the fetches.
-  Fetching* FetchOf(NodeId node);
+  const Fetching* FetchOf(NodeId node) const;
   // A running request starts (Use) to use the arriving pages up to `tail`, or stops because the fetch failed. REQUIRES:
   // FetchOf(tail) is not null.
-  void Use(NodeId tail) { ++FetchOf(tail)->users; }
-  void StopUse(NodeId tail) { --FetchOf(tail)->users; }
+  void Use(NodeId tail) { ++At(tail).users; }
+  void StopUse(NodeId tail) { --At(tail).users; }
   // Whether a running request uses a fetch whose outcome is not known yet.
   bool AnyInUse() const;
   // Whether there is a failed fetch whose pages running requests use.
@@ -112,6 +110,7 @@ class KvTiers {
   const KvTierStats& stats() const { return stats_; }
 
  private:
+  Fetching& At(NodeId node) { return const_cast<Fetching&>(*FetchOf(node)); }
   // Starts a transfer of these pages.
   void Submit(TransferKind kind, std::uint64_t id, const std::vector<DependencyTree::MovingPages>& pages,
               std::shared_ptr<LayerProgress> progress);

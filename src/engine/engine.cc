@@ -7,7 +7,7 @@
 #include <unordered_map>
 
 #include "base/check.h"
-#include "schedule/service_times.h"
+#include "schedule/profile/service_times.h"
 
 namespace loramux {
 namespace {
@@ -220,7 +220,7 @@ struct Engine::Impl {
     const StepPlan& plan = scheduler.Plan(now);
     observer.Planned({plan, scheduler, residency, *parts.device, parts.host, now});
     const bool changes = !plan.ChangesNothing();
-    scheduler.Commit(now);
+    scheduler.Commit(plan, now);
     if (!plan.chunks.empty()) SubmitBatch(plan, now);
     UpdateStats(plan);
     return scheduler.Prepare(now, /*ending=*/!accepting) || changes;
@@ -512,26 +512,26 @@ struct Engine::Impl {
   void UpdateStats(const StepPlan& plan) {
     totals.steps += !plan.chunks.empty();
     totals.tokens_prefilled += plan.prefill_tokens;
-    totals.preemptions = scheduler.preemptions();
-    totals.squashes = scheduler.squashes();
-    totals.given_up = scheduler.given_up();
-    totals.predictions = scheduler.prediction_stats();
+    totals.preemptions = scheduler.stats().preemptions;
+    totals.squashes = scheduler.stats().squashes;
+    totals.given_up = scheduler.stats().given_up;
+    totals.predictions = scheduler.stats().predictions;
     totals.running = static_cast<std::int64_t>(scheduler.running().size());
     totals.waiting = static_cast<std::int64_t>(scheduler.waiting().size());
-    totals.prefix = scheduler.prefix_stats();
-    totals.adapter_wait_total = scheduler.adapter_wait_total();
+    totals.prefix = scheduler.stats().prefix;
+    totals.adapter_wait_total = scheduler.stats().adapter_wait_total;
     if (tiers) totals.kv_tiers = tiers->stats();
-    totals.swaps = scheduler.swap_stats();
-    totals.early_admissions = scheduler.early_admissions();
-    totals.loads_on_arrival = scheduler.loads_on_arrival();
-    totals.cold_starts = scheduler.cold_starts();
+    totals.swaps = scheduler.stats().swaps;
+    totals.early_admissions = scheduler.stats().early_admissions;
+    totals.loads_on_arrival = scheduler.stats().loads_on_arrival;
+    totals.cold_starts = scheduler.stats().cold_starts;
     totals.history_pages = scheduler.history_pages();
-    totals.history_evictions = scheduler.history_evictions();
+    totals.history_evictions = scheduler.stats().history_evictions;
     totals.invalid_history_pages = scheduler.CountInvalidHistory();
     totals.device = parts.device->Stats();
     if (parts.host != nullptr) totals.host = parts.host->Stats();
     totals.adapters = residency.Stats();
-    totals.prefetches = scheduler.prefetch_stats();
+    totals.prefetches = scheduler.stats().prefetches;
     totals.reload_costs = scheduler.reload_costs();
     const std::lock_guard lock(stats_mutex);
     stats = totals;

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "memory/page_pool.h"
-#include "schedule/plan.h"
+#include "schedule/plan/step_plan.h"
 #include "schedule/scheduler.h"
 
 namespace loramux {

@@ -20,8 +20,8 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "cache/kv_tiers.h"
-#include "schedule/plan.h"
-#include "schedule/queue_order.h"
+#include "schedule/plan/step_plan.h"
+#include "schedule/queue/queue_order.h"
 #include "schedule/scheduler.h"
 
 namespace loramux {

@@ -7,8 +7,8 @@
 
 #include "cache/cache_regime.h"
 #include "formats/json_fields.h"
-#include "schedule/factors_json.h"
-#include "schedule/service_times.h"
+#include "schedule/profile/factors_json.h"
+#include "schedule/profile/service_times.h"
 
 namespace loramux {
 namespace {
@@ -172,14 +172,14 @@ Status VisitScheduler(Visitor& v, SchedulerOptions& o) {
   RETURN_IF_ERROR(v.Int("whole_prompt_tokens", 0, kMaxTokens, o.whole_prompt_tokens));
   RETURN_IF_ERROR(v.Bool("spread_prompts", o.spread_prompts));
   RETURN_IF_ERROR(v.Bool("load_on_arrival", o.load_on_arrival));
-  RETURN_IF_ERROR(v.Bool("separate_phases", o.separate_phases));
-  RETURN_IF_ERROR(v.Int("decode_turns", 1, 1 << 20, o.decode_turns));
+  RETURN_IF_ERROR(v.Bool("separate_phases", o.shape.separate_phases));
+  RETURN_IF_ERROR(v.Int("decode_turns", 1, 1 << 20, o.shape.decode_turns));
   RETURN_IF_ERROR(v.Int("max_distinct_adapters", 0, 1 << 20, o.max_distinct_adapters));
   RETURN_IF_ERROR(v.Int("lookahead", 1, 1 << 20, o.lookahead));
   RETURN_IF_ERROR(v.Int("max_loads_in_flight", 1, 1 << 20, o.max_loads_in_flight));
-  RETURN_IF_ERROR(v.Int("cold_start", 0, 3, o.cold_start));
-  RETURN_IF_ERROR(v.Int("prefetch_lookahead", 0, 1 << 20, o.prefetch_lookahead));
-  RETURN_IF_ERROR(v.Bool("skip_beyond_distinct", o.skip_beyond_distinct));
+  RETURN_IF_ERROR(v.Int("cold_start", 0, 3, o.shape.cold_start));
+  RETURN_IF_ERROR(v.Int("prefetch_lookahead", 0, 1 << 20, o.shape.prefetch_lookahead));
+  RETURN_IF_ERROR(v.Bool("skip_beyond_distinct", o.shape.skip_beyond_distinct));
   RETURN_IF_ERROR(v.Int("fairness", 0, 1, o.fairness.policy));
   RETURN_IF_ERROR(v.Weights("tenant_weights", o.fairness.weights));
   RETURN_IF_ERROR(v.Number("prompt_token_cost", 0, 1e6, o.fairness.prompt_token_cost));

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "engine/executor.h"
-#include "schedule/performance_model.h"
+#include "schedule/profile/performance_model.h"
 
 namespace loramux {
 

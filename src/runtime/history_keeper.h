@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "base/file_system.h"
-#include "schedule/history_predictor.h"
+#include "schedule/predict/history_predictor.h"
 
 namespace loramux {
 

@@ -19,9 +19,9 @@
 #include "memory/page_geometry.h"
 #include "model/model.h"
 #include "runtime/cpu_executor.h"
-#include "schedule/hint_predictor.h"
-#include "schedule/history_predictor.h"
-#include "schedule/queue_order.h"
+#include "schedule/predict/hint_predictor.h"
+#include "schedule/predict/history_predictor.h"
+#include "schedule/queue/queue_order.h"
 
 namespace loramux {
 

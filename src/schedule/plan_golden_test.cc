@@ -258,7 +258,7 @@ struct Load {
     CheckPlan(plan);
     digest = Mix(digest, once);
     const auto before = static_cast<std::int64_t>(scheduler->running().size());
-    scheduler->Commit(clock.Now());
+    scheduler->Commit(plan, clock.Now());
     preemptions += static_cast<std::int64_t>(plan.preemptions.size());
     discarded += plan.discarded_tokens;
     evictions += static_cast<std::int64_t>(plan.device_evictions.size());
@@ -307,9 +307,9 @@ TEST_P(Plan, IsExactlyWhatItWas) {
     discarded += load.discarded;
     evictions += load.evictions;
     paused += load.paused;
-    found += load.scheduler->prefix_stats().found_tokens;
-    history_evictions += load.scheduler->history_evictions();
-    copied_pages += load.scheduler->prefix_stats().copied_pages;
+    found += load.scheduler->stats().prefix.found_tokens;
+    history_evictions += load.scheduler->stats().history_evictions;
+    copied_pages += load.scheduler->stats().prefix.copied_pages;
   }
   EXPECT_EQ(digest, with_tree ? kGoldenWithTree : kGolden);
   // Ensures that the loads exercise the rare paths.
@@ -339,11 +339,11 @@ TEST_P(PlanOfObjective, IsExactlyWhatItWas) {
     load.Run();
     fifo.Run();
     digest = Mix(digest, load.digest);
-    given_up += load.scheduler->given_up();
+    given_up += load.scheduler->stats().given_up;
     late += load.late;
     late_of_fifo += fifo.late;
     others += load.digest != fifo.digest;
-    ASSERT_EQ(fifo.scheduler->given_up(), 0);
+    ASSERT_EQ(fifo.scheduler->stats().given_up, 0);
   }
   EXPECT_EQ(digest, tenants == 1 ? kGoldenObjective : kGoldenObjectiveOfTenants);
   EXPECT_GT(others, 30);
@@ -365,7 +365,7 @@ TEST_P(PlanOfRegime, EveryRequestEnds) {
     load.Run();
     preemptions += load.preemptions;
     evictions += load.evictions;
-    found += load.scheduler->prefix_stats().found_tokens;
+    found += load.scheduler->stats().prefix.found_tokens;
     ASSERT_TRUE(load.scheduler->running().empty() && load.scheduler->waiting().empty());
   }
   EXPECT_GT(preemptions, 20);

@@ -22,10 +22,10 @@ constexpr Preset SLora(std::string_view name, std::string_view what, std::string
           .queue = queue,
           .keep_history = false,
           .chunked_prefill = false,
-          .separate_phases = true,
-          .decode_turns = queue.starts_with("mlq") ? 1 : kSLoraDecodeTurns,
           .max_loads_in_flight = 256,
-          .cold_start = ColdStart::kHold,
+          .shape = {.cold_start = ColdStart::kHold,
+                    .separate_phases = true,
+                    .decode_turns = queue.starts_with("mlq") ? 1 : kSLoraDecodeTurns},
           .size_form = form};
 }
 
@@ -39,9 +39,8 @@ constexpr Preset VllmLora(std::string_view name, std::string_view what, std::str
           .queue = queue,
           .max_loads_in_flight = 256,
           .max_distinct_adapters = max_distinct_adapters,
-          .cold_start = ColdStart::kStall,
-          .prefetch_lookahead = prefetch_lookahead,
-          .skip_beyond_distinct = true};
+          .shape = {
+              .cold_start = ColdStart::kStall, .prefetch_lookahead = prefetch_lookahead, .skip_beyond_distinct = true}};
 }
 
 constexpr Preset CaraServe(std::string_view name, std::string_view what, ColdStart cold_start) {
@@ -52,7 +51,7 @@ constexpr Preset CaraServe(std::string_view name, std::string_view what, ColdSta
           .keep_history = false,
           .chunked_prefill = false,
           .max_loads_in_flight = 256,
-          .cold_start = cold_start,
+          .shape = {.cold_start = cold_start},
           .all_on_device = cached,
           .cpu_assist = cold_start == ColdStart::kBeginAtOnce};
 }
@@ -160,11 +159,7 @@ void ApplyPresetOrder(const Preset& preset, SchedulerOptions& scheduler, QueueOr
   scheduler.max_distinct_adapters = preset.max_distinct_adapters;
   scheduler.spread_prompts = preset.spread_prompts;
   scheduler.load_on_arrival = preset.load_on_arrival;
-  scheduler.separate_phases = preset.separate_phases;
-  scheduler.decode_turns = preset.decode_turns;
-  scheduler.cold_start = preset.cold_start;
-  scheduler.prefetch_lookahead = preset.prefetch_lookahead;
-  scheduler.skip_beyond_distinct = preset.skip_beyond_distinct;
+  scheduler.shape = preset.shape;
   scheduler.fairness.policy = preset.fair ? FairnessPolicy::kVtc : FairnessPolicy::kNone;
   queue.name = preset.queue;
   queue.lanes.form = preset.size_form;

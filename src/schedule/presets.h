@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "schedule/queue_order.h"
-#include "schedule/scheduler.h"
+#include "schedule/options.h"
+#include "schedule/queue/queue_order.h"
 
 namespace loramux {
 
@@ -21,14 +21,10 @@ struct Preset {
   bool keep_history = true;         // false: no request reuses pages of another one, whatever the regime says
   bool chunked_prefill = true;      // false: ComputePromptsWhole
   bool spread_prompts = false, load_on_arrival = false;
-  bool separate_phases = false;
-  std::int64_t decode_turns = 1;
   std::int64_t whole_prompt_tokens = 0;  // without chunked_prefill; 0: 4096
   bool fair = false;                     // fairness among tenants; the systems of the papers have none
   std::int64_t lookahead = 64, max_loads_in_flight = 4, max_distinct_adapters = 0;
-  ColdStart cold_start = ColdStart::kPassOver;
-  std::int64_t prefetch_lookahead = 0;
-  bool skip_beyond_distinct = false;
+  StepShapeOptions shape;
   bool all_on_device = false;  // every adapter stays on the device from the start (CaraServe's CACHED)
   // While an adapter loads, its requests compute with it on the CPU. Simulator only.
   bool cpu_assist = false;

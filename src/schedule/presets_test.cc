@@ -6,8 +6,8 @@
 #include <set>
 #include <string>
 
-#include "schedule/oracle_predictor.h"
-#include "schedule/performance_model.h"
+#include "schedule/predict/oracle_predictor.h"
+#include "schedule/profile/performance_model.h"
 
 namespace loramux::presets_test {
 namespace {
@@ -34,8 +34,8 @@ TEST(Presets, FillInOptions) {
   EXPECT_EQ(scheduler.fairness.policy, FairnessPolicy::kNone);
   EXPECT_TRUE(scheduler.keep_idle_adapters);
   EXPECT_GT(scheduler.whole_prompt_tokens, 0);
-  EXPECT_TRUE(scheduler.separate_phases);
-  EXPECT_EQ(scheduler.cold_start, ColdStart::kHold);
+  EXPECT_TRUE(scheduler.shape.separate_phases);
+  EXPECT_EQ(scheduler.shape.cold_start, ColdStart::kHold);
   EXPECT_GE(scheduler.prefill_chunk, 10'000);
   EXPECT_GE(scheduler.max_batch_tokens, 10'000 + scheduler.max_running);  // any prompt fits beside all decodes
   EXPECT_FALSE(scheduler.spread_prompts);
@@ -47,10 +47,10 @@ TEST(Presets, FillInOptions) {
   ApplyPreset(FindPreset("s-lora").value(), 10'000, scheduler, queue);
   EXPECT_FALSE(scheduler.keep_idle_adapters);
   EXPECT_EQ(queue.name, "fifo");
-  EXPECT_EQ(scheduler.decode_turns, 10);
+  EXPECT_EQ(scheduler.shape.decode_turns, 10);
   scheduler = {};
   ApplyPreset(FindPreset("chameleon").value(), 10'000, scheduler, queue);
-  EXPECT_EQ(scheduler.decode_turns, 1);  // Chameleon's scheduler admits requests after every step
+  EXPECT_EQ(scheduler.shape.decode_turns, 1);  // Chameleon's scheduler admits requests after every step
   Preset together = FindPreset("s-lora").value();
   together.whole_prompt_tokens = 9000;
   ApplyPreset(together, 5000, scheduler, queue);
@@ -61,8 +61,8 @@ TEST(Presets, FillInOptions) {
   EXPECT_EQ(scheduler.max_distinct_adapters, 32);
   EXPECT_GT(scheduler.adapter_share, 0);
   EXPECT_EQ(scheduler.whole_prompt_tokens, 0);
-  EXPECT_FALSE(scheduler.separate_phases);
-  EXPECT_EQ(scheduler.cold_start, ColdStart::kStall);
+  EXPECT_FALSE(scheduler.shape.separate_phases);
+  EXPECT_EQ(scheduler.shape.cold_start, ColdStart::kStall);
   EXPECT_EQ(scheduler.max_batch_tokens, SchedulerOptions{}.max_batch_tokens);
 }
 

@@ -20,7 +20,7 @@ TEST(Scheduler, NobodyIsPreemptedForAnAdapterThatHasAShareOfItsOwn) {
   while (w.requests[2].generated().empty()) w.Step();
   Request* quiet = w.Add(4, 2, 2, "quiet");
   w.RunToEnd();
-  EXPECT_EQ(w.scheduler.preemptions(), 0);
+  EXPECT_EQ(w.scheduler.stats().preemptions, 0);
   EXPECT_EQ(quiet->state, RequestState::kFinished);
   EXPECT_EQ(w.residency.Stats().device_evictions, 1);  // adapter 1, while idle
 }
@@ -35,7 +35,7 @@ TEST(Scheduler, AnIdleAdapterWithAShareIsNotCountedAgainstItsRequest) {
   while (w.requests[3].generated().empty()) w.Step();
   Request* quiet = w.Add(20, 1, 2, "quiet");  // 6 pages
   while (quiet->state == RequestState::kWaiting) w.Step();
-  EXPECT_EQ(w.scheduler.preemptions(), 1);
+  EXPECT_EQ(w.scheduler.stats().preemptions, 1);
   EXPECT_EQ(w.requests[1].state, RequestState::kRunning);
   w.RunToEnd();
 }
@@ -60,7 +60,7 @@ struct TreeWorld : World {
   // Plans and commits a step, as the engine does before it submits one.
   StepPlan Begin() {
     const StepPlan plan = with_tree.Plan(clock.Now());
-    with_tree.Commit(clock.Now());
+    with_tree.Commit(plan, clock.Now());
     Check();
     return plan;
   }
@@ -102,7 +102,7 @@ TEST(Scheduler, APromptBeginsWithinAPageOfAnother) {
   w.End(plan);
   EXPECT_EQ(request->tree_pages, 2);  // the page that began with a copy is full and belongs to the tree
   w.with_tree.Remove(request, w.clock.Now());
-  EXPECT_EQ(w.with_tree.prefix_stats().copied_pages, 1);
+  EXPECT_EQ(w.with_tree.stats().prefix.copied_pages, 1);
   EXPECT_EQ(w.tree.idle_pages(), 3);
   w.Check();
 }
@@ -176,8 +176,7 @@ TEST(Scheduler, PoliciesAreToldWhatAnAdapterIs) {
     for (int i = 0; i < 40 && request.state != RequestState::kRunning; ++i) {
       w.clock.Advance(500);
       w.residency.Poll(w.clock.Now(), failures);
-      scheduler.Plan(w.clock.Now());
-      scheduler.Commit(w.clock.Now());
+      scheduler.Commit(scheduler.Plan(w.clock.Now()), w.clock.Now());
     }
     ASSERT_EQ(request.state, RequestState::kRunning);
     scheduler.Remove(&request, w.clock.Now());
@@ -235,7 +234,7 @@ struct HistoryWorld : World {
     std::vector<ResidencyManager::LoadFailure> failures;
     residency.Poll(clock.Now(), failures);
     const StepPlan plan = with_tree.Plan(clock.Now());
-    with_tree.Commit(clock.Now());
+    with_tree.Commit(plan, clock.Now());
     with_tree.CheckIntegrity();
     tree.CheckIntegrity();
     device->CheckIntegrity();
@@ -328,12 +327,11 @@ struct PeriodicWorld : World {
     std::vector<ResidencyManager::LoadFailure> failures;
     while (true) {
       residency.Poll(clock.Now(), failures);
-      scheduler.Plan(clock.Now());
-      scheduler.Commit(clock.Now());
+      scheduler.Commit(scheduler.Plan(clock.Now()), clock.Now());
       scheduler.Prepare(clock.Now());
       scheduler.CheckIntegrity();
       TimeNs next = time;
-      for (const TimeNs at : {transfer.next_end(), scheduler.NextPrefetch().value_or(-1)}) {
+      for (const TimeNs at : {transfer.next_end(), scheduler.NextMove().value_or(-1)}) {
         if (at >= 0) next = std::min(next, at);
       }
       if (clock.Now() >= time) return;
@@ -363,10 +361,10 @@ struct PeriodicWorld : World {
 TEST(Scheduler, AnAdapterThatIsExpectedIsThereBeforeItsRequest) {
   PeriodicWorld with(AdapterPrefetch::kHistogram), without(AdapterPrefetch::kNone);
   EXPECT_EQ(without.Run(30), 0);
-  EXPECT_EQ(without.scheduler.prefetch_stats().loads, 0);
-  EXPECT_FALSE(without.scheduler.NextPrefetch().has_value());
+  EXPECT_EQ(without.scheduler.stats().prefetches.loads, 0);
+  EXPECT_FALSE(without.scheduler.NextMove().has_value());
   EXPECT_GE(with.Run(30), 30 - static_cast<int>(AdapterArrivalHistogram::kFewestSamples) - 1);
-  const AdapterPrefetchStats stats = with.scheduler.prefetch_stats();
+  const AdapterPrefetchStats stats = with.scheduler.stats().prefetches;
   EXPECT_GE(stats.used, 30 - 9);
   EXPECT_EQ(stats.wasted, 0);
 }
@@ -380,22 +378,22 @@ TEST(Scheduler, AnExpectedAdapterStaysWhereIdleOnesLeave) {
   EXPECT_EQ(w.residency.Get(AdapterGeneration{1}).device, TierState::kResident);
   w.SleepUntil(now + 60 * kNsPerSecond);
   EXPECT_EQ(w.residency.Get(AdapterGeneration{1}).device, TierState::kAbsent);
-  EXPECT_GE(w.scheduler.prefetch_stats().wasted, 1);
-  EXPECT_LE(w.scheduler.prefetch_stats().wasted, 2);  // the other adapter is expected too
-  EXPECT_FALSE(w.scheduler.NextPrefetch().has_value());
+  EXPECT_GE(w.scheduler.stats().prefetches.wasted, 1);
+  EXPECT_LE(w.scheduler.stats().prefetches.wasted, 2);  // the other adapter is expected too
+  EXPECT_FALSE(w.scheduler.NextMove().has_value());
 }
 
 // A prefetch evicts nothing that requests need: here the pages that a running request will need.
 TEST(Scheduler, APrefetchTakesNothingThatIsInUse) {
   PeriodicWorld w(AdapterPrefetch::kHistogram);
   w.Run(12);
-  const std::int64_t loads = w.scheduler.prefetch_stats().loads;
+  const std::int64_t loads = w.scheduler.stats().prefetches.loads;
   EXPECT_GT(loads, 0);
   Request* running = w.Add(2, 2, 12);  // with 6 + 4 pages there is no room for the prefetch
   while (running->generated().empty()) w.Step();
   w.SleepUntil(w.clock.Now() + 30 * kNsPerSecond);
   EXPECT_EQ(w.residency.Get(AdapterGeneration{1}).device, TierState::kAbsent);
-  EXPECT_EQ(w.scheduler.prefetch_stats().loads, loads);
+  EXPECT_EQ(w.scheduler.stats().prefetches.loads, loads);
   EXPECT_EQ(running->preemptions, 0);
   w.RunToEnd();
 }
@@ -410,7 +408,7 @@ TEST(Scheduler, ReloadCostsAreMeasured) {
     while (request->state != RequestState::kFinished) {
       w.residency.Poll(w.clock.Now(), failures);
       const StepPlan plan = w.scheduler.Plan(w.clock.Now());
-      w.scheduler.Commit(w.clock.Now());
+      w.scheduler.Commit(plan, w.clock.Now());
       w.clock.AdvanceTo(plan.chunks.empty() ? w.transfer.next_end() : w.clock.Now() + plan.num_tokens * kNsPerMs / 2);
       for (const PlannedChunk& chunk : plan.chunks) {
         w.scheduler.Advance(chunk.request, chunk.num_tokens, w.clock.Now());

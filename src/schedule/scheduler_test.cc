@@ -138,7 +138,7 @@ TEST_F(LoadOnArrivalTest, WhoComesNeedNotWaitForTheNextPlan) {
   const Request* const newcomer = w.Add(3, 1);
   EXPECT_TRUE(Load(w));
   EXPECT_EQ(StateOf(w, 1), TierState::kLoading);
-  EXPECT_EQ(w.scheduler.loads_on_arrival(), 1);
+  EXPECT_EQ(w.scheduler.stats().loads_on_arrival, 1);
   EndLoads(w);
   const StepPlan plan = w.Step();
   EXPECT_TRUE(plan.loads.empty());
@@ -152,7 +152,7 @@ TEST_F(LoadOnArrivalTest, OnlyWhereThatWasAskedFor) {
   Begin(w);
   w.Add(3, 1);
   EXPECT_FALSE(Load(w));
-  SchedulerWorld stalls(64, {.load_on_arrival = true, .cold_start = ColdStart::kStall});
+  SchedulerWorld stalls(64, {.load_on_arrival = true, .shape = {.cold_start = ColdStart::kStall}});
   Begin(stalls);
   stalls.Add(3, 1);
   EXPECT_FALSE(Load(stalls));
@@ -358,7 +358,7 @@ void GoAway(World& w, Request* request) {
 // Clients request absent adapters and disconnect before these are loaded. If each of them could make the step wait
 // again, the running request would never compute.
 TEST(Scheduler, StepsWaitAtMostOnceInARow) {
-  World w(64, {.cold_start = ColdStart::kStall});
+  World w(64, {.shape = {.cold_start = ColdStart::kStall}});
   for (std::uint32_t g = 1; g <= 20; ++g) w.AddAdapter(g, 1);
   const Request* running = w.Add(4, 0, 12);
   w.Step();
@@ -370,13 +370,13 @@ TEST(Scheduler, StepsWaitAtMostOnceInARow) {
     EXPECT_EQ(plan.chunks.empty(), may_wait) << g;
     GoAway(w, cold);
   }
-  EXPECT_EQ(w.scheduler.cold_starts(), 10);
+  EXPECT_EQ(w.scheduler.stats().cold_starts, 10);
   EXPECT_EQ(running->generated().size(), 11u);
 }
 
 // A request for which a step waited computes before the next wait.
 TEST(Scheduler, AStepThatWaitedComputesBeforeTheNextOneWaits) {
-  World w(64, {.cold_start = ColdStart::kStall});
+  World w(64, {.shape = {.cold_start = ColdStart::kStall}});
   w.AddAdapter(1, 1);
   w.AddAdapter(2, 1);
   const Request* running = w.Add(4, 0, 30);
@@ -400,7 +400,7 @@ TEST(Scheduler, AStepThatWaitedComputesBeforeTheNextOneWaits) {
   EXPECT_TRUE(plan.chunks.empty());
   for (int i = 0; i < 10 && plan.chunks.empty(); ++i) plan = w.Step();
   EXPECT_TRUE(computes(plan, running) && computes(plan, first) && computes(plan, second));
-  EXPECT_EQ(w.scheduler.cold_starts(), 2);
+  EXPECT_EQ(w.scheduler.stats().cold_starts, 2);
   w.RunToEnd();
 }
 
@@ -417,8 +417,7 @@ class DistinctAdapters : public testing::TestWithParam<BeyondTheBound> {};
 TEST_P(DistinctAdapters, WhoIsBeyondTheBoundLetsOthersByUntilItIsOverdue) {
   constexpr TimeNs kBound = 20 * 500;
   World w(200, {.max_distinct_adapters = 1,
-                .cold_start = GetParam().cold_start,
-                .skip_beyond_distinct = true,
+                .shape = {.cold_start = GetParam().cold_start, .skip_beyond_distinct = true},
                 .fairness = {.max_wait = kBound},
                 .age_bound = kBound});
   w.AddAdapter(1, 1);
@@ -510,7 +509,7 @@ TEST(Scheduler, AFloodDoesNotHoldAllSeats) {
     for (int i = 0; i < 10; ++i) w.Step();
     const int result = StepsToFirstToken(w, w.AddFor("other", 4, 10));
     w.RunToEnd();
-    *preemptions = w.scheduler.preemptions();
+    *preemptions = w.scheduler.stats().preemptions;
     return result;
   };
   std::int64_t preemptions = -1;

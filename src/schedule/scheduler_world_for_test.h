@@ -71,7 +71,7 @@ struct SchedulerWorld {
     std::vector<ResidencyManager::LoadFailure> failures;
     residency.Poll(clock.Now(), failures);
     const StepPlan plan = scheduler.Plan(clock.Now());
-    scheduler.Commit(clock.Now());
+    scheduler.Commit(plan, clock.Now());
     for (const PlannedChunk& chunk : plan.chunks) {
       scheduler.Advance(chunk.request, chunk.num_tokens, clock.Now());
       if (!chunk.samples) continue;

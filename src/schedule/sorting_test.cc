@@ -5,8 +5,8 @@
 
 #include "base/prng.h"
 #include "schedule/heap.h"
-#include "schedule/merge_runs.h"
-#include "schedule/plan.h"
+#include "schedule/plan/merge_runs.h"
+#include "schedule/plan/step_plan.h"
 
 namespace loramux::sorting_test {
 namespace {

@@ -12,7 +12,7 @@
 #include "base/result.h"
 #include "formats/adapter_config.h"
 #include "formats/model_config.h"
-#include "schedule/performance_model.h"
+#include "schedule/profile/performance_model.h"
 
 namespace loramux {
 

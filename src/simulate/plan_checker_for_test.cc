@@ -267,7 +267,7 @@ const Request* PlanChecker::OverdueTurn(const View& view) {
   const Request* oldest = nullptr;
   for (std::int32_t lane = 0; lane < view.scheduler.queue().lanes(); ++lane) {
     view.scheduler.tenants().Order(view.now, lane, 1, order_);
-    if (order_.turns.empty() || order_.turns.front().service > -std::numeric_limits<double>::infinity()) continue;
+    if (order_.turns.empty() || !order_.turns.front().standing.overdue) continue;
     const Request* first = order_.turns.front().request;
     if (oldest == nullptr || first->id < oldest->id) oldest = first;
   }

@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "engine/engine.h"
-#include "schedule/hint_predictor.h"
-#include "schedule/history_predictor.h"
+#include "schedule/predict/hint_predictor.h"
+#include "schedule/predict/history_predictor.h"
 #include "simulate/replayed_parts.h"
 
 namespace loramux {

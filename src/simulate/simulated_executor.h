@@ -9,8 +9,8 @@
 
 #include "base/clock.h"
 #include "engine/executor.h"
-#include "schedule/pace.h"
-#include "schedule/performance_model.h"
+#include "schedule/profile/pace.h"
+#include "schedule/profile/performance_model.h"
 #include "simulate/devices.h"
 #include "simulate/event_queue.h"
 #include "simulate/simulated_transfer.h"

@@ -9,7 +9,7 @@
 
 #include "adapter/transfer.h"
 #include "base/clock.h"
-#include "schedule/performance_model.h"
+#include "schedule/profile/performance_model.h"
 #include "simulate/event_queue.h"
 
 namespace loramux {

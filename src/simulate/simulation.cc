@@ -5,8 +5,8 @@
 
 #include "base/prng.h"
 #include "engine/engine.h"
-#include "schedule/oracle_predictor.h"
-#include "schedule/service_times.h"
+#include "schedule/predict/oracle_predictor.h"
+#include "schedule/profile/service_times.h"
 #include "simulate/event_queue.h"
 #include "simulate/simulated_executor.h"
 #include "simulate/simulated_transfer.h"

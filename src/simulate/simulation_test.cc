@@ -147,7 +147,7 @@ TEST(Simulation, AdaptersMayLieOnDiskAtFirst) {
 TEST(Simulation, PromptsAndDecodesTakeTurnsWherePhasesAreSeparate) {
   SimulationOptions options = OptionsFor("fifo");
   options.preset.chunked_prefill = false;
-  options.preset.separate_phases = true;
+  options.preset.shape.separate_phases = true;
   const SimulationResult result = Simulate(options, TwoRequests(-1, -1, 4 * kNsPerMs)).value();
   // The first prompt until 11; its decode until 13, although the second request waits; the second prompt, 1 + 5, while
   // the first request waits; then both decode, 1 + 2.
@@ -159,8 +159,8 @@ TEST(Simulation, PromptsAndDecodesTakeTurnsWherePhasesAreSeparate) {
 TEST(Simulation, AfterPromptsThereAreAsManyStepsOfDecodesAsAreOwed) {
   SimulationOptions options = OptionsFor("fifo");
   options.preset.chunked_prefill = false;
-  options.preset.separate_phases = true;
-  options.preset.decode_turns = 4;
+  options.preset.shape.separate_phases = true;
+  options.preset.shape.decode_turns = 4;
   Workload workload = TwoRequests(-1, -1, 4 * kNsPerMs);
   workload.requests[0].output_tokens = 12;
   // The first prompt until 11, four decodes until 19, the second prompt, 1 + 5.
@@ -168,7 +168,7 @@ TEST(Simulation, AfterPromptsThereAreAsManyStepsOfDecodesAsAreOwed) {
   // For an adapter requested after S-LoRA's prefetches, nothing is loaded beside the last decode.
   workload = TwoRequests(-1, 1, 16 * kNsPerMs);
   workload.requests[0].output_tokens = 12;
-  options.preset.cold_start = ColdStart::kHold;
+  options.preset.shape.cold_start = ColdStart::kHold;
   const TimeNs load = 2 * 1'048'576 + kNsPerMs;
   EXPECT_EQ(Simulate(options, workload).value().requests[1].first_token, 25 * kNsPerMs + load);
   // Requested before them, it is loaded in time.
@@ -185,7 +185,7 @@ TEST(Simulation, AStepWaitsForTheAdaptersOfThoseWhomItLetsIn) {
   EXPECT_EQ(beside.requests[0].last_token, 15 * kNsPerMs);
   EXPECT_EQ(beside.requests[1].first_token, 21 * kNsPerMs);
   EXPECT_EQ(beside.requests[1].adapter_load, load);
-  options.preset.cold_start = ColdStart::kHold;
+  options.preset.shape.cold_start = ColdStart::kHold;
   const SimulationResult blocking = Simulate(options, workload).value();
   // From 11 on, nothing is computed until the load has ended; then both, 1 + 1 + 5, and both decode, 1 + 2.
   EXPECT_EQ(blocking.requests[1].first_token, 11 * kNsPerMs + load + 7 * kNsPerMs);
@@ -212,7 +212,7 @@ constexpr double kLoadMs = 2.048576, kStepMs = 7;
 
 TEST(Simulation, AStepWaitsForTheAdaptersOfThoseWhoJoin) {
   SimulationOptions pass_over = OptionsFor("ondmd");
-  pass_over.preset.cold_start = ColdStart::kPassOver;
+  pass_over.preset.shape.cold_start = ColdStart::kPassOver;
   const SimulationResult passes = Simulate(pass_over, TwoRequests(-1, 0, 4 * kNsPerMs)).value();
   EXPECT_EQ(passes.requests[0].last_token, 15 * kNsPerMs);  // no request waits for another one's adapter
   EXPECT_EQ(passes.stats.cold_starts, 0);

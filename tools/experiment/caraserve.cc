@@ -37,8 +37,8 @@ Result<SimulationJob> MakeJob(const ExperimentContext& context, const Setting& s
   // All systems fill their steps alike, so that they differ in cold starts only. S-LoRA's adapters load during other
   // requests' steps.
   if (preset == "s-lora") {
-    job.options.preset.separate_phases = false;
-    job.options.preset.cold_start = ColdStart::kPassOver;
+    job.options.preset.shape.separate_phases = false;
+    job.options.preset.shape.cold_start = ColdStart::kPassOver;
   }
   job.options.device.model.shape = preset == "s-lora" ? LoraCostShape::kMbgmv : LoraCostShape::kBgmv;
   if (setting.link > 0) job.options.device.model.host_to_device.bytes_per_second = setting.link;

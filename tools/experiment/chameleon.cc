@@ -59,7 +59,7 @@ struct Variant {
 constexpr std::size_t kEveryStep = 1, kLanesTenth = 2, kQuickLink = 4, kHalfMemory = 7, kShortRun = 8, kSjf = 9,
                       kFifo = 10, kLonger = 13, kTight = 14, kSeeds = 17, kBothQuick = 19;  // indices into LoadVariants
 void LetInAlwaysWithQuickLink(SimulationJob& job) {
-  job.options.preset.decode_turns = 1;
+  job.options.preset.shape.decode_turns = 1;
   job.options.device.model.host_to_device.bytes_per_second = kChameleonQuietLink;
 }
 
@@ -67,16 +67,16 @@ std::vector<Variant> LoadVariants() {
   const auto has_lanes = [](const SimulationJob& job) { return job.options.preset.queue == "mlq"; };
   std::vector<Variant> variants = {
       {"as above", nullptr},
-      {"S-LoRA also admits after every step", [](SimulationJob& job) { job.options.preset.decode_turns = 1; }},
+      {"S-LoRA also admits after every step", [](SimulationJob& job) { job.options.preset.shape.decode_turns = 1; }},
       {"lanes also admit only after every tenth step",
-       [](SimulationJob& job) { job.options.preset.decode_turns = 10; }},
+       [](SimulationJob& job) { job.options.preset.shape.decode_turns = 10; }},
       {"at most 3,072 prompt tokens per step",
        [](SimulationJob& job) { job.options.preset.whole_prompt_tokens = 3072; }},
       {"adapters of rank 128 load in 30 ms (figures 2 and 14)",
        [](SimulationJob& job) { job.options.device.model.host_to_device.bytes_per_second = kChameleonQuietLink; }},
       {"loads run during steps, not before them",
-       [](SimulationJob& job) { job.options.preset.cold_start = ColdStart::kPassOver; }},
-      {"prompts and decodes in one step", [](SimulationJob& job) { job.options.preset.separate_phases = false; }},
+       [](SimulationJob& job) { job.options.preset.shape.cold_start = ColdStart::kPassOver; }},
+      {"prompts and decodes in one step", [](SimulationJob& job) { job.options.preset.shape.separate_phases = false; }},
       {"half of the memory for keys, values and adapters",
        [](SimulationJob& job) {
          job.options.device.device_pages /= 2;

@@ -258,13 +258,15 @@ constexpr std::array kLoopParts = std::to_array<LoopPart>({
     {"Chameleon's lanes alone", "chameleon-nocache"},
     {"FIFO instead of Chameleon's lanes", "chameleon", [](Preset& preset, SimulatedDevice&) { preset.queue = "fifo"; }},
     {"Chameleon's lanes, admission after every tenth step as in S-LoRA", "chameleon",
-     [](Preset& preset, SimulatedDevice&) { preset.decode_turns = FindPreset("s-lora").value().decode_turns; }},
+     [](Preset& preset, SimulatedDevice&) {
+       preset.shape.decode_turns = FindPreset("s-lora").value().shape.decode_turns;
+     }},
     {"Chameleon, steps do not wait for loads", "chameleon",
-     [](Preset& preset, SimulatedDevice&) { preset.cold_start = ColdStart::kPassOver; }},
+     [](Preset& preset, SimulatedDevice&) { preset.shape.cold_start = ColdStart::kPassOver; }},
     {"Chameleon, steps do not wait for loads, prompts and decodes in one step", "chameleon",
      [](Preset& preset, SimulatedDevice&) {
-       preset.cold_start = ColdStart::kPassOver;
-       preset.separate_phases = false;
+       preset.shape.cold_start = ColdStart::kPassOver;
+       preset.shape.separate_phases = false;
      }},
     {"S-LoRA, the link of figures 2 and 14", "s-lora",
      [](Preset&, SimulatedDevice& device) { device.model.host_to_device.bytes_per_second = kChameleonQuietLink; }},

@@ -97,7 +97,7 @@ TEST(FastLibraLoads, ChangeOverTheRun) {
   const SimulationJob job = MakeFastLibraCellJob(context, cell, "vllm-waits", 1.6).value();
   EXPECT_EQ(job.load.requests, 2880);
   EXPECT_EQ(job.options.preset.cache, "vllm");
-  EXPECT_EQ(job.options.preset.cold_start, ColdStart::kStall);
+  EXPECT_EQ(job.options.preset.shape.cold_start, ColdStart::kStall);
   Workload workload = MakeWorkload(job.load).value();
   ShapeFastLibraLoad(job, cell, "vllm-waits", workload);
   const auto arrives = [](const WorkloadRequest& a, const WorkloadRequest& b) { return a.arrival < b.arrival; };

@@ -63,7 +63,7 @@ double ArrivalOf(double share) {
 Result<Preset> SystemOf(std::string_view name) {
   if (name == "vllm-waits") {
     ASSIGN_OR_RETURN(Preset preset, FindPreset("vllm"));
-    preset.cold_start = ColdStart::kStall;
+    preset.shape.cold_start = ColdStart::kStall;
     preset.max_loads_in_flight = 256;
     return preset;
   }

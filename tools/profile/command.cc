@@ -15,7 +15,7 @@
 #include "base/file_system.h"
 #include "base/log.h"
 #include "formats/random_adapter.h"
-#include "schedule/performance_profile.h"
+#include "schedule/profile/performance_profile.h"
 #include "tools/profile/measure.h"
 #include "tools/profile/model_digest.h"
 #include "tools/progress_bar.h"

@@ -4,7 +4,7 @@
 
 #include <span>
 
-#include "schedule/performance_profile.h"
+#include "schedule/profile/performance_profile.h"
 #include "tools/profile/engine_session.h"
 
 namespace loramux {

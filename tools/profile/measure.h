@@ -9,7 +9,7 @@
 
 #include "base/result.h"
 #include "runtime/runtime.h"
-#include "schedule/performance_profile.h"
+#include "schedule/profile/performance_profile.h"
 #include "tools/profile/engine_session.h"
 #include "tools/profile/step_bench.h"
 #include "tools/profile/sweep.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "schedule/performance_profile.h"
+#include "schedule/profile/performance_profile.h"
 
 namespace loramux {
 namespace {

@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
-#include "schedule/pace.h"
-#include "schedule/performance_model.h"
+#include "schedule/profile/pace.h"
+#include "schedule/profile/performance_model.h"
 #include "tools/profile/engine_session.h"
 
 namespace loramux {

@@ -16,7 +16,7 @@
 #include "memory/page_pool.h"
 #include "model/model.h"
 #include "runtime/cpu_executor.h"
-#include "schedule/performance_model.h"
+#include "schedule/profile/performance_model.h"
 #include "tools/profile/points.h"
 
 namespace loramux {

@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "engine/executor.h"
-#include "schedule/performance_model.h"
+#include "schedule/profile/performance_model.h"
 
 namespace loramux {
 

@@ -1,0 +1,73 @@
+// Options of the scheduler.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+
+#include "base/clock.h"
+#include "cache/adapter_arrival_histogram.h"
+#include "cache/cache_regime.h"
+#include "schedule/plan/step_shape_options.h"
+#include "schedule/profile/performance_model.h"
+#include "schedule/queue/fairness.h"
+
+namespace loramux {
+
+// Options of Scheduler.
+struct SchedulerOptions {
+  std::int64_t page_tokens = 16;        // positions in a page
+  std::int64_t max_running = 256;       // requests in a batch
+  std::int64_t max_batch_tokens = 512;  // tokens computed in a step
+  std::int64_t prefill_chunk = 512;     // tokens of one request in a step
+  // > 0: prompts are never split, and a step computes several prompts only if they have at most so many tokens
+  // together. REQUIRES then: any prompt fits max_batch_tokens and prefill_chunk.
+  std::int64_t whole_prompt_tokens = 0;
+  // Tokens up to which a step takes constant time, because it is bound by reading the weights (RidgeTokens). 0:
+  // unknown.
+  std::int64_t ridge_tokens = 0;
+  // If memory admits no more requests, prompts are spread over decoding steps, up to ridge_tokens in each.
+  bool spread_prompts = false;
+  std::int64_t max_distinct_adapters = 0;  // distinct adapters in a batch (--max-loras); 0: bounded by memory alone
+  std::int64_t lookahead = 64;             // waiting requests that a step considers
+  std::int64_t max_loads_in_flight = 4;    // adapter loads under way
+  // The adapter of a request that arrives during a step begins to load at once (BackgroundPlanner), not with the next
+  // plan. Only with ColdStart::kPassOver.
+  bool load_on_arrival = false;
+  StepShapeOptions shape;  // what steps do otherwise than continuous batching
+  FairnessOptions fairness;
+  bool fetch_ahead = true;  // fetch history from the host tier for waiting requests without a seat
+  AdapterPrefetch adapter_prefetch = AdapterPrefetch::kNone;  // load adapters before a request wants them
+  TimeNs age_bound = 30 * kNsPerSecond;                       // QueueOrderOptions::age_bound
+  double discard_share = 0.25;  // share of the computed tokens that preemptions for waiting requests may discard
+  // From the cache regime (cache/cache_regime.h): Share of the device's pages for adapters; keys and values have the
+  // rest. 0: one pool for both.
+  double adapter_share = 0;
+  bool keep_idle_adapters = true;  // false: an adapter that no request wants is evicted at once
+  // False: an adapter may be evicted before the history that needs it. Taken as false if adapters have a share,
+  // because each side then evicts only its own.
+  bool maintain_dependency = true;
+  TimeNs host_bonus = 0;            // DependencyTree::set_host_bonus if the host tier is much larger than the device
+  bool proactive_swapping = false;  // pages also move without a request (cache/proactive_swapper.h); one pool only
+  std::shared_ptr<const PerformanceModel> costs;  // for predictions (service_times.h); null: steps count alike
+
+  // Requests that a step can compute.
+  std::int64_t Seats() const { return std::min(max_running, max_batch_tokens); }
+};
+
+// Pages reserved for adapters on a device of `capacity_pages`. 0: one pool for all.
+inline std::int64_t AdapterSharePages(double adapter_share, std::int64_t capacity_pages) {
+  if (adapter_share <= 0) return 0;
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(adapter_share * static_cast<double>(capacity_pages)));
+}
+
+// Sets the options that the regime decides. The caller makes the regime's EvictionPolicy and DependencyTree.
+inline void ApplyRegime(const CacheRegime& regime, SchedulerOptions& options) {
+  options.adapter_share = regime.adapter_share;
+  options.keep_idle_adapters = regime.keep_idle_adapters;
+  options.maintain_dependency = regime.maintain_dependency;
+  options.host_bonus = regime.host_bonus;
+  options.proactive_swapping = regime.proactive_swapping;
+}
+
+}  // namespace loramux

@@ -1,0 +1,185 @@
+#include "schedule/plan/admitter.h"
+
+namespace loramux {
+
+// Few adapters are arriving at a time. If the device has another adapter of the same content, the history depends on
+// that one until this one has arrived; until then no request begins with this one.
+void Admitter::LookAtArrivals() {
+  const PlanningView& view = draft_.view;
+  const TimeNs now = draft_.room.now();
+  const bool alone = view.queues.running().empty() && draft_.turns.all().size() <= 1;
+  for (const AdapterGeneration generation : view.residency.Arriving()) {
+    const AdapterResidency& adapter = view.residency.Get(generation);
+    if (view.pages.branches().IsShared(adapter.slot)) continue;
+    const TimeNs elapsed = now - adapter.transfer_started;
+    if (shape_.BeginsWhileLoading() || LeadSuffices(*adapter.progress, elapsed, view.step_floor.value(), alone))
+      draft_.room.adapters().MarkUsable(generation);
+  }
+  draft_.prefixes.LookAtFetches(now, alone);
+}
+
+AdmissionOutcome Admitter::TryAdmit(Request* request) {
+  if (request->adapter != kBaseModel) {
+    AdapterDraft& adapters = draft_.room.adapters();
+    adapters.Want(request->adapter);
+    const TierState state = draft_.view.residency.Get(request->adapter).device;
+    const bool loading = (state == TierState::kLoading && !adapters.IsUsable(request->adapter)) ||
+                         adapters.IsLoadPlanned(request->adapter);
+    const bool absent = state == TierState::kAbsent || adapters.IsEvicted(request->adapter);
+    if (loading || absent) return TryLoadFor(request, absent && !loading);
+  }
+  if (draft_.full()) return AdmissionOutcome::kPassedOver;
+  if (draft_.view.tiers != nullptr && TryFetch(request) == AdmissionOutcome::kPassedOver)
+    return AdmissionOutcome::kPassedOver;
+  if (draft_.room.adapters().ExceedsDistinct(*request)) return BeyondDistinct(*request);
+  return Admit(request);
+}
+
+AdmissionOutcome Admitter::TryLoadFor(Request* request, bool absent) {
+  if (const auto outcome = shape_.AdmitCold(*this, request)) return *outcome;
+  if (absent && draft_.loads_pause) return AdmissionOutcome::kPassedOver;
+  const AdmissionOutcome outcome = absent ? TryLoad(request->adapter) : AdmissionOutcome::kPassedOver;
+  if (!absent || draft_.room.adapters().IsLoadPlanned(request->adapter)) {
+    const bool could_begin = draft_.free_seats > 0 && draft_.budget > 0 && draft_.blocked == nullptr;
+    draft_.awaits_load |= could_begin && shape_.HoldsForLoads();
+  }
+  return outcome;
+}
+
+AdmissionOutcome Admitter::Admit(Request* request) {
+  AdapterDraft& adapters = draft_.room.adapters();
+  PlannedAdmission admission{request, draft_.prefixes.PlannedTail(*request), {}};
+  const std::int64_t cached = draft_.prefixes.Depth(admission.tail);  // pages
+  if (draft_.BreaksWholePrompts(request->uncomputed() - cached * draft_.view.options.page_tokens))
+    return AdmissionOutcome::kBlocked;
+  const std::int64_t pages = draft_.view.PagesToStart(*request) - cached;
+  const bool uses_adapter = request->adapter != kBaseModel;
+  if (uses_adapter) adapters.Pin(request->adapter);  // so that its own admission does not evict it
+  if (!TakePages(admission, pages)) {
+    if (uses_adapter) adapters.Unpin(request->adapter);
+    return AdmissionOutcome::kBlocked;
+  }
+  --draft_.free_seats;
+  draft_.AddAdmission(admission, pages);
+  return AdmissionOutcome::kAdmitted;
+}
+
+// The page to copy from is kept until it is copied, but it is evicted if the admission would otherwise fail.
+bool Admitter::TakePages(PlannedAdmission& admission, std::int64_t pages) {
+  PlanDraft& room = draft_.room;
+  const bool has_tree = draft_.view.tree != nullptr;
+  const std::int64_t wanted = pages + draft_.view.GrowthReserve();
+  if (has_tree) {
+    admission.in_page = draft_.prefixes.FindInPage(*admission.request, admission.tail);
+    if (admission.in_page.tokens > 0) {
+      room.history().Lock(admission.in_page.node);
+      if (room.MakeRoom(PageCategory::kKv, wanted)) {
+        room.Take(pages);
+        return true;
+      }
+      room.history().Unlock(admission.in_page.node, room.now());
+      admission.in_page = {};
+    }
+    room.history().Lock(admission.tail);
+  }
+  if (!room.MakeRoom(PageCategory::kKv, wanted)) {
+    if (has_tree) room.history().Unlock(admission.tail, room.now());
+    return false;
+  }
+  room.Take(pages);
+  return true;
+}
+
+// No request passes an overdue one, nor the first turn if its tenant is overdue.
+AdmissionOutcome Admitter::BeyondDistinct(const Request& request) const {
+  const auto& turns = draft_.turns.all();
+  const bool turn_overdue = !turns.empty() && turns.front().request == &request && turns.front().standing.overdue;
+  const bool may_pass = shape_.SkipsBeyondDistinct() && !draft_.turns.IsOverdue(request) && !turn_overdue;
+  return may_pass ? AdmissionOutcome::kPassedOver : AdmissionOutcome::kBlocked;
+}
+
+// ---------------------------------------------------------------- Fetches
+
+// The request waits while its history is on the way from the host tier, or while too many fetches are under way. It
+// goes ahead with what the device has if there is nothing to fetch or no room for it. Fetched pages may be evicted
+// before the request gets its turn; then they are fetched again, at most Request::kMostFetches times.
+AdmissionOutcome Admitter::TryFetch(Request* request) {
+  const PlanningView& view = draft_.view;
+  PlanDraft& room = draft_.room;
+  if (view.tree->host_pages() == 0) return AdmissionOutcome::kAdmitted;
+  const NodeId tail = FindTail(view.tree, *request);
+  std::int64_t pages = 0;
+  if (const auto outcome = LookAtPath(tail, pages)) return *outcome;
+  // History is fetched only once its adapter is on the device, because the load may still fail.
+  const bool arriving =
+      request->adapter != kBaseModel && view.residency.Get(request->adapter).device != TierState::kResident;
+  if (arriving && pages > 0) return AdmissionOutcome::kPassedOver;
+  if (pages == 0 || request->fetches == Request::kMostFetches) return AdmissionOutcome::kAdmitted;
+  if (room.host().fetches_in_flight() >= KvTiers::kMaxFetches) return AdmissionOutcome::kPassedOver;
+  if (room.host().droppable() < pages) return AdmissionOutcome::kAdmitted;
+  const NodeId device_tail = draft_.prefixes.DeviceTail(tail);
+  // This plan evicts part of the path that the fetched pages depend on. The next plan fetches that part too. To
+  // recompute everything that the host tier has would cost all requests more than this one loses by waiting.
+  if (room.history().Kept(device_tail) != device_tail) return AdmissionOutcome::kPassedOver;
+  room.history().Lock(device_tail);
+  if (!room.MakeRoom(PageCategory::kKv, pages + view.GrowthReserve())) {
+    room.history().Unlock(device_tail, room.now());
+    return AdmissionOutcome::kAdmitted;
+  }
+  draft_.AddFetch(request, tail, pages, /*ahead=*/false);
+  return AdmissionOutcome::kPassedOver;
+}
+
+std::optional<AdmissionOutcome> Admitter::LookAtPath(NodeId tail, std::int64_t& pages) const {
+  const DependencyTree* tree = draft_.view.tree;
+  for (NodeId at = tail; !tree->OnDevice(at); at = tree->Parent(at)) {
+    if (tree->Moving(at) && pages == 0 && draft_.prefixes.IsUsable(at)) return AdmissionOutcome::kAdmitted;
+    if (tree->Moving(at) || draft_.room.history().IsFetched(at)) return AdmissionOutcome::kPassedOver;
+    ++pages;
+  }
+  return std::nullopt;
+}
+
+// ---------------------------------------------------------------- Loads
+
+AdmissionOutcome Admitter::TryLoad(AdapterGeneration generation) {
+  PlanDraft& room = draft_.room;
+  if (room.adapters().IsEvicted(generation)) return AdmissionOutcome::kBlocked;  // this plan needs its pages
+  if (room.loads_in_flight() >= draft_.view.options.max_loads_in_flight) {
+    draft_.loads_wait = true;
+    return AdmissionOutcome::kPassedOver;
+  }
+  const AdapterResidency& adapter = draft_.view.residency.Get(generation);
+  const std::int64_t reserve = draft_.view.partitioned() ? 0 : draft_.view.GrowthReserve();
+  if (!room.MakeRoom(PageCategory::kAdapter, adapter.pages + reserve)) return AdmissionOutcome::kBlocked;
+  room.CountLoad();
+  room.AddLoad(adapter);
+  return AdmissionOutcome::kPassedOver;
+}
+
+void Admitter::LoadLocked() {
+  if (draft_.memory_short) return;  // no request is admitted anyway
+  for (const AdapterGeneration generation : draft_.view.residency.Locked()) {
+    if (draft_.view.residency.Get(generation).device != TierState::kAbsent) continue;
+    if (TryLoad(generation) != AdmissionOutcome::kBlocked) continue;
+    draft_.locked_waits = true;
+    return;
+  }
+}
+
+// Later requests must not take the room from an earlier one.
+void Admitter::LoadForOldest(std::int64_t most) {
+  AdapterDraft& adapters = draft_.room.adapters();
+  for (const Request* request : draft_.view.queues.waiting()) {
+    if (most == 0) return;
+    if (draft_.IsAdmitted(request)) continue;
+    --most;
+    if (request->adapter == kBaseModel) continue;
+    adapters.Want(request->adapter);
+    const bool absent = draft_.view.MustLoad(*request) && !adapters.IsLoadPlanned(request->adapter) &&
+                        !adapters.IsEvicted(request->adapter);
+    if (absent && TryLoad(request->adapter) == AdmissionOutcome::kBlocked) return;
+  }
+}
+
+}  // namespace loramux

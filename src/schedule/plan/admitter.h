@@ -1,0 +1,55 @@
+// Whether a waiting request starts with this step, and what it needs first.
+#pragma once
+
+#include <cstdint>
+
+#include "schedule/plan/step_draft.h"
+#include "schedule/plan/step_shape.h"
+
+namespace loramux {
+
+// Plans admissions, and the loads and fetches that come before them. Owns none of its arguments.
+//
+// A request with a loading adapter is passed over, so that a step never waits for a load. Exception: enough layers have
+// arrived that the step is not expected to wait for the others (arrival.h). The same holds for keys and values from the
+// host tier. A request that memory has no room for ends the scan, so that no later request takes the room that it
+// needs.
+class Admitter {
+ public:
+  Admitter(StepDraft& draft, const StepShape& shape) : draft_(draft), shape_(shape) {}
+
+  // Finds the loads and fetches of which enough layers have arrived to begin with them.
+  void LookAtArrivals();
+  // Admits the request, or starts the load or the fetch that it needs first. If this step has no seat for the request,
+  // only the load of its adapter begins.
+  AdmissionOutcome TryAdmit(Request* request);
+  // Plans loads of locked adapters. If one waits for room, no request may be admitted and take the room.
+  void LoadLocked();
+
+  // The rest is for StepShape.
+  // Plans the load of an adapter. kPassedOver: planned or put off. kBlocked: no room.
+  AdmissionOutcome TryLoad(AdapterGeneration generation);
+  // Loads adapters beside the step for the oldest waiting requests without a seat, at most `most` requests.
+  void LoadForOldest(std::int64_t most);
+  // The outcome for a request that would exceed max_distinct_adapters.
+  AdmissionOutcome BeyondDistinct(const Request& request) const;
+  StepDraft& draft() { return draft_; }
+
+ private:
+  // The adapter of the request is not usable: loads it. `absent`: it is not on its way either.
+  AdmissionOutcome TryLoadFor(Request* request, bool absent);
+  // Fetches history from the host tier for the request. kAdmitted: there is nothing to wait for.
+  AdmissionOutcome TryFetch(Request* request);
+  // Pages on the path to `tail` that only the host tier has. kPassedOver if some are on their way, kAdmitted if all are
+  // usable in time, none if `pages` must be fetched.
+  std::optional<AdmissionOutcome> LookAtPath(NodeId tail, std::int64_t& pages) const;
+  // Locks the pages that the request begins with, and takes `pages` more. False: there is no room.
+  bool TakePages(PlannedAdmission& admission, std::int64_t pages);
+  // Admits the request to a step that has a seat, with its adapter.
+  AdmissionOutcome Admit(Request* request);
+
+  StepDraft& draft_;
+  const StepShape& shape_;
+};
+
+}  // namespace loramux

@@ -1,0 +1,247 @@
+#include "schedule/plan/background_planner.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/check.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::int64_t kMostOut = 64;  // evictions in one swap
+
+}  // namespace
+
+const MovePlan* BackgroundPlanner::Plan(MoveReason reason, TimeNs now) {
+  const auto decides = [&] {
+    switch (reason) {
+      case MoveReason::kNewcomer:
+        return ForNewcomer(now);
+      case MoveReason::kExpected:
+        return ForExpected(now);
+      case MoveReason::kReserve:
+        return ForReserve(now);
+      case MoveReason::kSwapOut:
+        return SwapOut(now);
+      case MoveReason::kSwapIn:
+        return SwapIn(now);
+    }
+    return false;
+  };
+  return decides() ? &plan_ : nullptr;
+}
+
+void BackgroundPlanner::Begin(MoveReason reason, TimeNs now) {
+  plan_.Clear();
+  plan_.reason = reason;
+  room_.Reset(now, plan_);
+}
+
+void BackgroundPlanner::WantAdaptersOfWaiting() {
+  for (const Request* request : view_.queues.waiting()) {
+    if (request->adapter != kBaseModel) room_.adapters().Want(request->adapter);
+  }
+}
+
+// ---------------------------------------------------------------- Adapters of new requests
+
+// Considers the requests that arrived since the last plan, and takes the first with an adapter that fits beside the
+// needs of the running requests and of the waiting requests up to it. If a load is under way or waits for its turn, the
+// next plan decides the order. In a queue longer than lookahead, new requests do not start with the next step anyway.
+// One call considers all new requests, because later calls may happen in steps without any effect, which recordings do
+// not contain.
+bool BackgroundPlanner::ForNewcomer(TimeNs now) {
+  const std::optional<RequestId> newest = view_.queues.newest(), seen = outlook_.newest_seen;
+  if (!view_.options.load_on_arrival || !shape_.LoadsBesideSteps() || newest == seen) return false;
+  if (outlook_.waits_for_room || outlook_.loads_wait || view_.residency.loads_in_flight() > 0) return false;
+  const std::span<Request* const> queue = view_.queues.waiting();
+  if (queue.size() > static_cast<std::size_t>(view_.options.lookahead)) return false;
+  auto newcomer = std::partition_point(
+      queue.begin(), queue.end(), [seen](const Request* request) { return seen.has_value() && request->id <= *seen; });
+  plan_.Clear();
+  plan_.reason = MoveReason::kNewcomer;
+  plan_.newest_seen = newest;
+  const auto must_load = [this](const Request* request) { return view_.MustLoad(*request); };
+  if (std::none_of(newcomer, queue.end(), must_load)) return true;
+  room_.Reset(now, plan_);
+  WantAdaptersOfWaiting();
+  for (; newcomer != queue.end(); ++newcomer) {
+    const auto up_to = static_cast<std::size_t>(newcomer - queue.begin()) + 1;
+    if (!view_.MustLoad(**newcomer) || !PlanLoadFor(queue.first(up_to))) continue;
+    plan_.newest_seen = (*newcomer)->id;
+    break;
+  }
+  return true;
+}
+
+bool BackgroundPlanner::PlanLoadFor(std::span<Request* const> waiting) {
+  const Request& request = *waiting.back();
+  const AdapterResidency& adapter = view_.residency.Get(request.adapter);
+  const std::int64_t pages = adapter.pages, needs = NextPlanNeeds(waiting);
+  const std::int64_t room =
+      room_.free(PageCategory::kAdapter) + room_.evictable(PageCategory::kAdapter, /*even_wanted=*/false);
+  if (room_.adapters().ExceedsDistinct(request) || room < pages + needs) return false;
+  const std::int64_t reserve = view_.partitioned() ? 0 : view_.GrowthReserve();
+  if (!room_.MakeRoom(PageCategory::kAdapter, pages + reserve)) return false;
+  room_.AddLoad(adapter);
+  return true;
+}
+
+// An upper bound. If adapters have a share, requests need no pages of it.
+std::int64_t BackgroundPlanner::NextPlanNeeds(std::span<Request* const> waiting) const {
+  if (view_.partitioned()) return 0;
+  std::int64_t pages = view_.GrowthReserve();
+  for (const std::span<Request* const> requests : {view_.queues.running(), waiting}) {
+    for (const Request* request : requests)
+      pages += view_.MissingPages(*request, static_cast<std::int64_t>(request->tokens.size()) + 1);
+  }
+  return pages;
+}
+
+// ---------------------------------------------------------------- Expected adapters
+
+// One load, if no other is under way and no request waits for memory: loads for requests come first.
+bool BackgroundPlanner::ForExpected(TimeNs now) {
+  const std::optional<AdapterGeneration> expected = view_.expected.Due(now);
+  if (!expected.has_value()) return false;
+  Begin(MoveReason::kExpected, now);
+  if (outlook_.waits_for_room || !PlanExpectedLoad(view_.residency.Get(*expected), now)) plan_.Clear();
+  return true;
+}
+
+// Uses pages that are free beyond the reserve, and pages whose content scores less than the adapter would if it were
+// used now. Never evicts anything that a waiting request wants.
+bool BackgroundPlanner::PlanExpectedLoad(const AdapterResidency& adapter, TimeNs now) {
+  WantAdaptersOfWaiting();
+  const double worth = view_.worth.ScoreIfUsed(adapter, now);
+  const bool partitioned = view_.partitioned();
+  const std::int64_t reserve = partitioned ? 0 : std::max(view_.GrowthReserve(), view_.NewcomersReserve());
+  while (room_.free(PageCategory::kAdapter) < adapter.pages + reserve) {
+    const std::optional<double> idle_adapter = room_.LeastIdleAdapter();
+    std::optional<KvEvictionPlan::Victim> history;
+    if (!partitioned) history = room_.NextHistory();
+    if (history.has_value() && history->wanted) history.reset();
+    double least = idle_adapter.value_or(std::numeric_limits<double>::infinity());
+    if (history.has_value()) least = std::min(least, history->score);
+    if (!(least < worth)) return false;
+    CHECK(room_.EvictOne(PageCategory::kAdapter, /*even_wanted=*/false));
+  }
+  room_.AddLoad(adapter);
+  return true;
+}
+
+// ---------------------------------------------------------------- The reserve
+
+// Evicts history that is next anyway, so that a plan finds free pages for new requests and for the pages that those
+// must leave free. Stops where an adapter would be evicted first; a step's plan decides about that.
+bool BackgroundPlanner::ForReserve(TimeNs now) {
+  const std::int64_t reserve = view_.NewcomersReserve();
+  if (view_.tree == nullptr || (!view_.partitioned() && view_.device.free_pages() >= reserve)) return false;
+  Begin(MoveReason::kReserve, now);
+  while (room_.free_kv() < reserve) {
+    const std::optional<KvEvictionPlan::Victim> history = room_.NextHistory();
+    if (!history.has_value() || history->wanted) break;
+    const std::optional<double> adapter = view_.partitioned() ? std::nullopt : room_.LeastIdleAdapter();
+    if (adapter.has_value() && *adapter < history->score) break;
+    room_.EvictHistory(*history);
+  }
+  return true;
+}
+
+// ---------------------------------------------------------------- Proactive swapping
+
+std::optional<MoveReason> BackgroundPlanner::ObserveMemory(TimeNs now, bool ending) {
+  swaps_on_ = false;
+  if (!view_.options.proactive_swapping || view_.partitioned()) return std::nullopt;
+  switch (swapper_.Observe(UsedPages(), view_.device.capacity_pages(), now)) {
+    case ProactiveSwapper::Memory::kBalanced:
+      return std::nullopt;
+    case ProactiveSwapper::Memory::kBusy:
+      return MoveReason::kSwapOut;
+    case ProactiveSwapper::Memory::kIdle:
+      break;
+  }
+  // Uses only free memory, and only while no request waits for room. Begins once per interval.
+  if (!swapper_.walking() && swapped_in_at_ == swapper_.observed_at()) return std::nullopt;
+  return outlook_.waits_for_room || ending ? std::nullopt : std::optional(MoveReason::kSwapIn);
+}
+
+std::optional<TimeNs> BackgroundPlanner::NextSwap() const {
+  const bool may = view_.options.proactive_swapping && !view_.partitioned() &&
+                   swapper_.MayMove(UsedPages(), view_.device.capacity_pages());
+  return may ? std::optional(swapper_.observed_at() + ProactiveSwapper::kInterval) : std::nullopt;
+}
+
+bool BackgroundPlanner::SwapOut(TimeNs now) {
+  Begin(MoveReason::kSwapOut, now);
+  for (const AdapterGeneration generation : view_.residency.DeviceResidents()) {
+    const AdapterResidency& adapter = view_.residency.Get(generation);
+    if (adapter.references > adapter.pins) room_.adapters().Want(generation);
+  }
+  const std::int64_t enough = room_.free_kv() + swapper_.PagesAbove(UsedPages(), view_.device.capacity_pages());
+  for (std::int64_t i = 0; i < kMostOut && room_.free_kv() < enough && SwapOutOne(); ++i) {
+  }
+  swaps_on_ = !plan_.empty();
+  return true;
+}
+
+// What no waiting request wants. A page without a copy in the host tier stays as long as copies are being made
+// (KvTiers::BackUp begins with those that are evicted next). If none are being made, the host tier has no room for it.
+// Adapters need no copy, because they are on disk.
+bool BackgroundPlanner::SwapOutOne() {
+  std::optional<KvEvictionPlan::Victim> history = room_.NextHistory();
+  if (history.has_value() && history->wanted) history.reset();
+  const std::optional<double> adapter = room_.LeastIdleAdapter();
+  if (adapter.has_value() && (!history.has_value() || *adapter < history->score)) {
+    room_.EvictIdleAdapter();
+    return true;
+  }
+  if (!history.has_value()) return false;
+  if (view_.tiers != nullptr && view_.tiers->backing_up() && !view_.tree->InHostTier(history->node)) return false;
+  room_.EvictHistory(*history);
+  return true;
+}
+
+// The walk over the host tier takes several calls.
+bool BackgroundPlanner::SwapIn(TimeNs now) {
+  const AdapterBranches& branches = view_.pages.branches();
+  const bool all = !view_.options.maintain_dependency;
+  if (!swapper_.walking()) {
+    swapped_in_at_ = swapper_.observed_at();
+    branches.MarkUsable(all, usable_branches_);
+    swapper_.BeginWalk(usable_branches_);
+  }
+  swaps_on_ = !swapper_.Walk(room_.history(), now);
+  if (swaps_on_) return false;
+  OfferAdapters(now);
+  branches.MarkUsable(all, usable_branches_);  // steps may have run since the walk began
+  const ProactiveSwapper::Moves& moves = swapper_.Choose(RoomToSwapIn(), usable_branches_, room_.history(), now);
+  plan_.Clear();
+  plan_.reason = MoveReason::kSwapIn;
+  for (const AdapterGeneration generation : moves.adapters) plan_.loads.push_back({generation, /*via_host=*/true});
+  plan_.fetches = moves.tails;
+  plan_.fetched_pages = moves.kv_pages;
+  return true;
+}
+
+// Half of the loads in flight are left to requests that arrive meanwhile.
+ProactiveSwapper::Room BackgroundPlanner::RoomToSwapIn() const {
+  const std::int64_t used = UsedPages(), capacity = view_.device.capacity_pages();
+  const std::int64_t most_loads = std::max<std::int64_t>(1, view_.options.max_loads_in_flight / 2);
+  const bool kv = view_.tiers != nullptr && !view_.tiers->fetching_ahead();
+  return {.pages = swapper_.PagesBelow(used, capacity),
+          .most = std::min(swapper_.UpperPages(capacity) - used, view_.device.free_pages() - view_.GrowthReserve()),
+          .kv_pages = kv ? view_.tiers->MaxPagesOfJob() : 0,
+          .adapters = most_loads - view_.residency.loads_in_flight()};
+}
+
+// An adapter may always be swapped in: its parent is the virtual root, which is always on the device.
+void BackgroundPlanner::OfferAdapters(TimeNs now) {
+  for (const AdapterGeneration generation : view_.residency.HostResidents()) {
+    const AdapterResidency& adapter = view_.residency.Get(generation);
+    if (adapter.device != TierState::kAbsent || adapter.retired || adapter.locked) continue;
+    swapper_.Offer({.score = view_.worth.ScoreOf(adapter, now), .adapter = generation, .pages = adapter.pages});
+  }
+}
+
+}  // namespace loramux

@@ -1,0 +1,76 @@
+// Decides what moves in memory beside the steps: loads for requests that arrive during a step and for adapters that are
+// expected, pages that are kept free, and proactive swapping (FastLibra 5.3; cache/proactive_swapper.h). Never at the
+// cost of a request.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "cache/proactive_swapper.h"
+#include "schedule/plan/move_plan.h"
+#include "schedule/plan/plan_draft.h"
+#include "schedule/plan/planning_view.h"
+#include "schedule/plan/step_plan.h"
+#include "schedule/plan/step_shape.h"
+
+namespace loramux {
+
+// See the top of this file. Plans on the scratch copy of the memory that the step planner uses, between its plans. Owns
+// none of its arguments.
+class BackgroundPlanner {
+ public:
+  // `outlook`: what the last committed plan has seen.
+  BackgroundPlanner(const PlanningView& view, PlanDraft& room, const StepShape& shape, const PlanOutlook& outlook)
+      : view_(view), room_(room), shape_(shape), outlook_(outlook), swapper_(view.tree) {}
+
+  // Plans the moves for one reason. Null: there is nothing to decide. A plan that moves nothing is a decision too, and
+  // is to be committed. Valid until the next call of either planner.
+  const MovePlan* Plan(MoveReason reason, TimeNs now);
+
+  // Observes the use of memory, at most once an interval. Returns whether pages are to be swapped in or out. None:
+  // memory is balanced, or pages are not swapped proactively. `ending`: no request will come any more.
+  std::optional<MoveReason> ObserveMemory(TimeNs now, bool ending);
+  // True if the last swap has more to do at once.
+  bool swaps_on() const { return swaps_on_; }
+  // The time of the next swap if nothing else happens. None if nothing could move the last time and nothing has
+  // happened since.
+  std::optional<TimeNs> NextSwap() const;
+
+ private:
+  // True: plan_ is the decision.
+  bool ForNewcomer(TimeNs now);
+  bool ForExpected(TimeNs now);
+  bool ForReserve(TimeNs now);
+  bool SwapOut(TimeNs now);
+  bool SwapIn(TimeNs now);
+
+  void Begin(MoveReason reason, TimeNs now);
+  // Plans the load for the last of these requests if all of them have room beside it.
+  bool PlanLoadFor(std::span<Request* const> waiting);
+  // Upper bound of the pages that running requests and `waiting` need in the next plan.
+  std::int64_t NextPlanNeeds(std::span<Request* const> waiting) const;
+  // Plans the load of an expected adapter. False: there is no room.
+  bool PlanExpectedLoad(const AdapterResidency& adapter, TimeNs now);
+  // Evicts the least valuable page or adapter for a swap. False: none may go.
+  bool SwapOutOne();
+  // Offers the adapters in the host tier to the swapper.
+  void OfferAdapters(TimeNs now);
+  // The room that swapping in may use.
+  ProactiveSwapper::Room RoomToSwapIn() const;
+  void WantAdaptersOfWaiting();
+  std::int64_t UsedPages() const { return view_.device.capacity_pages() - view_.device.free_pages(); }
+
+  const PlanningView& view_;
+  PlanDraft& room_;
+  const StepShape& shape_;
+  const PlanOutlook& outlook_;
+  ProactiveSwapper swapper_;
+  MovePlan plan_;
+  bool swaps_on_ = false;
+  TimeNs swapped_in_at_ = -ProactiveSwapper::kInterval;  // time of the observation after which a swap in last began
+  std::vector<bool> usable_branches_;                    // by branch: its keys and values may be swapped in
+};
+
+}  // namespace loramux

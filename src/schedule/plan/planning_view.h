@@ -1,0 +1,65 @@
+// What planning reads.
+#pragma once
+
+#include <cstdint>
+
+#include "adapter/residency.h"
+#include "cache/dependency_tree.h"
+#include "cache/kv_tiers.h"
+#include "memory/page_pool.h"
+#include "schedule/options.h"
+#include "schedule/plan/arrival.h"
+#include "schedule/predict/adapter_worth.h"
+#include "schedule/predict/expected_adapters.h"
+#include "schedule/queue/request_queues.h"
+#include "schedule/request_pages.h"
+
+namespace loramux {
+
+// Everything that a plan is a function of, besides the time. Planning changes none of it, except that a request notes
+// where it was last found in the tree (Request::found). All that is referred to outlives the view.
+struct PlanningView {
+  const SchedulerOptions& options;
+  const PagePool& device;
+  const ResidencyManager& residency;
+  const DependencyTree* tree;  // null: requests share no pages
+  const KvTiers* tiers;        // null: no keys and values in the host tier
+  const RequestQueues& queues;
+  const RequestPages& pages;
+  const AdapterWorth& worth;
+  const ExpectedAdapters& expected;
+  const StepFloor& step_floor;
+  const double& discardable;   // computed tokens that preemptions for waiting requests may discard
+  std::int64_t adapter_pages;  // pages of the device for adapters; 0: one pool for all
+
+  // True if adapters have a share of the device.
+  bool partitioned() const { return adapter_pages > 0; }
+  std::int64_t host_pages() const { return tree == nullptr ? 0 : tree->host_pages(); }
+  // Pages that hold so many positions of the request beyond those that it has. Avoids the division in the usual case
+  // that none is missing.
+  std::int64_t MissingPages(const Request& request, std::int64_t positions) const {
+    const std::int64_t missing = positions - static_cast<std::int64_t>(request.pages.size()) * options.page_tokens;
+    return missing <= 0 ? 0 : (missing + options.page_tokens - 1) / options.page_tokens;
+  }
+  // True if its adapter is absent from the device and not loading.
+  bool MustLoad(const Request& request) const {
+    return request.adapter != kBaseModel && residency.Get(request.adapter).device == TierState::kAbsent;
+  }
+  // Pages that a request needs next. Without its adapter: the pages of the adapter. Otherwise: pages for all known
+  // tokens and for the next one, at once, so that a request that began its prefill can finish it.
+  std::int64_t PagesToStart(const Request& request) const {
+    if (MustLoad(request)) return residency.Get(request.adapter).pages;
+    return MissingPages(request, static_cast<std::int64_t>(request.tokens.size()) + 1);
+  }
+  // Pages that admissions and loads leave free: one for each running request, so that the next decoding step does not
+  // have to preempt right away. 0 if no request runs, so that a request that fits alone is admitted.
+  std::int64_t GrowthReserve() const { return static_cast<std::int64_t>(queues.running().size()); }
+  // Pages that are kept free beside the computation: room for new requests, and for the pages that those must leave
+  // free.
+  std::int64_t NewcomersReserve() const {
+    constexpr std::int64_t kNewcomers = 64;  // pages
+    return std::min(GrowthReserve() + kNewcomers, device.capacity_pages() / 32);
+  }
+};
+
+}  // namespace loramux

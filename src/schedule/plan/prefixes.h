@@ -1,0 +1,54 @@
+// Where requests begin in this plan: what the dependency tree has of their tokens, and what of that is on its way.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "schedule/plan/plan_draft.h"
+#include "schedule/plan/planning_view.h"
+#include "schedule/prefix_search.h"
+
+namespace loramux {
+
+// A prompt begins after the pages that the tree has of it, computed by requests with the same adapter content. Of the
+// next page, its first tokens are reused too, if the device has a page of which at least the first quarter matches;
+// that page is copied. Owns none of its arguments.
+class Prefixes {
+ public:
+  Prefixes(const PlanningView& view, const PlanDraft& room) : view_(view), room_(room) {}
+
+  // Finds the fetches of which enough layers have arrived to begin with them, once per plan, so that the whole plan
+  // uses the same result. `alone`: at most one request waits, and none runs.
+  void LookAtFetches(TimeNs now, bool alone);
+
+  // Pages on the path to `tail`; 0 without a tree.
+  std::int64_t Depth(NodeId tail) const { return view_.tree == nullptr ? 0 : view_.tree->Depth(tail); }
+  // True if the page is on the device, or is expected to arrive in time.
+  bool IsUsable(NodeId node) const {
+    if (view_.tree->OnDevice(node)) return true;
+    return !usable_fetches_.empty() && view_.tree->Moving(node) && ArrivesInTime(node);
+  }
+  // True if the history that the request would begin with is being fetched and not usable yet.
+  bool IsFetching(const Request& request) const;
+  // The deepest usable node on the path to `tail`.
+  NodeId DeviceTail(NodeId tail) const;
+  // The node after which the request would begin, as far as this plan does not evict the path.
+  NodeId PlannedTail(Request& request) const {
+    if (view_.tree == nullptr) return NodeId{};
+    return room_.history().Kept(DeviceTail(FindTail(view_.tree, request)));
+  }
+  // The page after `tail` of which the first tokens can be reused.
+  DependencyTree::InPage FindInPage(const Request& request, NodeId tail) const;
+  // Pages that the preemption of the request frees. Pages that it shares with other requests do not count, even if
+  // those are preempted too.
+  std::int64_t PagesFreedBy(const Request& request) const;
+
+ private:
+  bool ArrivesInTime(NodeId node) const;
+
+  const PlanningView& view_;
+  const PlanDraft& room_;
+  std::vector<std::uint64_t> usable_fetches_;  // KvTiers::Fetching::id; few
+};
+
+}  // namespace loramux

@@ -1,0 +1,47 @@
+#include "schedule/plan/step_draft.h"
+
+namespace loramux {
+
+void StepDraft::Reset(TimeNs now) {
+  room.Reset(now, plan);
+  budget = view.options.max_batch_tokens;
+  lane_use = view.queues.lane_use();
+  memory_short = locked_waits = loads_wait = loads_pause = awaits_load = false;
+  blocked = nullptr;
+}
+
+bool StepDraft::IsAdmitted(const Request* request) const {
+  return std::any_of(plan.admissions.begin(), plan.admissions.end(),
+                     [request](const PlannedAdmission& admission) { return admission.request == request; });
+}
+
+void StepDraft::AddChunk(Request* request, std::int64_t tokens, std::int64_t new_pages) {
+  PlannedChunk& chunk = plan.chunks.emplace_back();
+  chunk.request = request;
+  chunk.num_tokens = static_cast<std::int32_t>(tokens);
+  chunk.new_pages = static_cast<std::int32_t>(new_pages);
+  chunk.samples = tokens == request->uncomputed();
+  plan.num_tokens += tokens;
+  if (tokens > 1 || !chunk.samples) plan.prefill_tokens += tokens;
+  budget -= tokens;
+}
+
+void StepDraft::AddAdmission(const PlannedAdmission& admission, std::int64_t new_pages) {
+  Request* request = admission.request;
+  plan.admissions.push_back(admission);
+  const std::int64_t uncomputed =
+      request->uncomputed() - prefixes.Depth(admission.tail) * view.options.page_tokens - admission.in_page.tokens;
+  const std::int64_t tokens = ChunkTokens(uncomputed);
+  AddChunk(request, tokens, new_pages);
+  plan.chunks.back().admits = true;
+  plan.chunks.back().samples = tokens == uncomputed;
+}
+
+void StepDraft::AddFetch(Request* request, NodeId tail, std::int64_t pages, bool ahead) {
+  room.history().Fetch(tail);
+  plan.fetches.push_back({request, tail, ahead, pages});
+  room.host().Fetch(pages);
+  room.Take(pages);
+}
+
+}  // namespace loramux

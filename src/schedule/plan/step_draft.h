@@ -1,0 +1,83 @@
+// The computation of a step as its plan under construction leaves it: seats, tokens, chunks.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "schedule/plan/plan_draft.h"
+#include "schedule/plan/planning_view.h"
+#include "schedule/plan/prefixes.h"
+#include "schedule/plan/runners.h"
+#include "schedule/plan/step_plan.h"
+#include "schedule/plan/turns.h"
+
+namespace loramux {
+
+// What became of a waiting request. kAdmitted: it starts. kPassedOver: it does not, but later requests may. kBlocked:
+// it does not, and ends the scan.
+enum class AdmissionOutcome : std::uint8_t { kAdmitted, kPassedOver, kBlocked };
+
+// The blackboard of the parts of StepPlanner. Each part writes what it decides; all read what the others decided.
+struct StepDraft {
+  // `tree`: that of the view.
+  StepDraft(const PlanningView& view, DependencyTree* tree, const EvictionPolicy* policy)
+      : view(view), room(view, tree, policy), prefixes(view, room), runners(view), turns(view, room.adapters()) {}
+  StepDraft(const StepDraft&) = delete;
+  StepDraft& operator=(const StepDraft&) = delete;
+
+  // Starts a new plan from the present state.
+  void Reset(TimeNs now);
+
+  // Tokens of a chunk for a request with `uncomputed` tokens.
+  std::int64_t ChunkTokens(std::int64_t uncomputed) const {
+    return std::min({uncomputed, view.options.prefill_chunk, budget});
+  }
+  // True if `prompt` more tokens of prompts would exceed whole_prompt_tokens in this step.
+  bool BreaksWholePrompts(std::int64_t prompt) const {
+    const std::int64_t limit = view.options.whole_prompt_tokens;
+    return limit > 0 && plan.prefill_tokens > 0 && plan.prefill_tokens + prompt > limit;
+  }
+  // True if the step has neither a seat nor a token left for another request.
+  bool full() const { return free_seats == 0 || budget == 0; }
+  // True if no request may be admitted: running requests lost pages to each other, or a locked adapter waits for room.
+  bool closed() const { return memory_short || locked_waits; }
+  // True if the request waits for its adapter or for history that is on its way.
+  bool IsArriving(const Request& request) const {
+    return room.adapters().IsLoading(request) || prefixes.IsFetching(request);
+  }
+  // Pages of its adapter that PlanDraft::evictable counts: a request does not get room by evicting its own adapter.
+  std::int64_t PagesOfIdleAdapter(const Request& request) const {
+    if (request.adapter == kBaseModel || view.partitioned()) return 0;
+    return room.adapters().EvictablePagesOf(view.residency.Get(request.adapter));
+  }
+  // True if this plan admits the request.
+  bool IsAdmitted(const Request* request) const;
+  // Tokens of running and admitted requests in the lane of the request.
+  double& LaneUse(const Request& request) { return lane_use[static_cast<std::size_t>(request.lane)]; }
+
+  // Adds a chunk to the plan.
+  void AddChunk(Request* request, std::int64_t tokens, std::int64_t new_pages);
+  // Adds an admission and its first chunk to the plan.
+  void AddAdmission(const PlannedAdmission& admission, std::int64_t new_pages);
+  // Adds a fetch to the plan. REQUIRES: there is room.
+  void AddFetch(Request* request, NodeId tail, std::int64_t pages, bool ahead);
+
+  const PlanningView& view;
+  StepPlan plan;
+  PlanDraft room;
+  Prefixes prefixes;
+  Runners runners;
+  Turns turns;
+  std::int64_t budget = 0;                      // tokens left in this step
+  std::int64_t free_seats = 0;                  // in the batch of this step
+  bool memory_short = false;                    // running requests lost pages to each other
+  bool locked_waits = false;                    // a locked adapter waits for room
+  bool loads_wait = false;                      // a load was put off by max_loads_in_flight
+  bool loads_pause = false;                     // no load begins beside this step (StepShape)
+  bool awaits_load = false;                     // PlanOutlook::awaits_load
+  const Request* blocked = nullptr;             // the first waiting request that was kBlocked
+  std::array<double, kMaxLanes> lane_use = {};  // tokens of running and of admitted requests
+};
+
+}  // namespace loramux

@@ -1,0 +1,165 @@
+#include "schedule/plan/step_shape.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "schedule/plan/admitter.h"
+
+namespace loramux {
+namespace {
+
+bool IsLoadingForRequest(const AdapterResidency& adapter) {
+  return adapter.device == TierState::kLoading && adapter.references > 0;
+}
+
+// S-LoRA's loop: steps of prompts and steps of decodes take turns, and a step of prompts waits for its adapters. Each
+// of the two may be switched off.
+class TakingTurns final : public StepShape {
+ public:
+  explicit TakingTurns(const StepShapeOptions& options)
+      : StepShape(options.skip_beyond_distinct),
+        separates_(options.separate_phases),
+        holds_(options.cold_start == ColdStart::kHold),
+        decode_turns_(options.decode_turns) {}
+
+  // The batch of the next step was fixed when its loads began, and no request is admitted until they have ended. Loads
+  // without a request do not hold the step.
+  bool Waits(const ResidencyManager& residency) const override {
+    if (!held_ || residency.loads_in_flight() == 0) return false;
+    const auto& all = residency.All();
+    return std::any_of(all.begin(), all.end(), [](const AdapterResidency& adapter) {
+      return adapter.version != nullptr && IsLoadingForRequest(adapter);
+    });
+  }
+  bool HoldsForLoads() const override { return holds_; }
+  bool LoadsBesideSteps() const override { return !holds_; }
+
+  // After a step of prompts, the running requests get the decoding steps that are owed to them. No request is admitted,
+  // but adapters of waiting requests load beside these steps.
+  void BeforePrompts(StepDraft& draft) const override {
+    if (!separates_ || decodes_due_ == 0 || draft.plan.chunks.empty()) return;
+    draft.free_seats = 0;
+    const bool prefetches = decodes_due_ == kPrefetchTurns || decodes_due_ == decode_turns_ - decode_turns_ / 2;
+    draft.loads_pause = decode_turns_ > kPrefetchTurns && !prefetches;
+  }
+  // Prompts go first; requests that only decode wait for the next step. If the step is to wait for loads, only the
+  // loads begin, and the evictions for them. Once they have ended, the step also computes requests that arrived
+  // meanwhile.
+  void AfterPrompts(Admitter& admitter) const override {
+    StepDraft& draft = admitter.draft();
+    if (separates_ && draft.plan.prefill_tokens > 0) {
+      draft.plan.num_tokens -= static_cast<std::int64_t>(std::erase_if(draft.plan.chunks, Decodes));
+    }
+    if (!held_ && draft.awaits_load) draft.plan.DropComputation();
+  }
+  void Committed(const StepPlan& plan, const ResidencyManager& residency) override {
+    if (!plan.chunks.empty()) {
+      decodes_due_ = plan.prefill_tokens > 0 ? decode_turns_ : std::max<std::int64_t>(0, decodes_due_ - 1);
+      held_ = false;
+    } else if (!Waits(residency)) {
+      held_ = plan.outlook.has_value() && plan.outlook->awaits_load;
+    }
+  }
+
+ private:
+  static bool Decodes(const PlannedChunk& chunk) { return !chunk.admits && chunk.num_tokens == 1 && chunk.samples; }
+
+  const bool separates_, holds_;
+  const std::int64_t decode_turns_;
+  std::int64_t decodes_due_ = 0;  // steps owed to decoding
+  bool held_ = false;             // the next step waits for loads
+};
+
+// The step waits for the adapters of the requests that it admits, and computes then. vLLM-LoRA's ensure_loaded,
+// CaraServe's ONDMD.
+class Stalling final : public StepShape {
+ public:
+  explicit Stalling(const StepShapeOptions& options)
+      : StepShape(options.skip_beyond_distinct), prefetch_lookahead_(options.prefetch_lookahead) {}
+
+  // A load counts only while a request holds a reference to its adapter.
+  bool Waits(const ResidencyManager& residency) const override {
+    return std::any_of(stalls_.begin(), stalls_.end(), [&](AdapterGeneration generation) {
+      return residency.Knows(generation) && IsLoadingForRequest(residency.Get(generation));
+    });
+  }
+  bool LoadsBesideSteps() const override { return false; }
+
+  // The request would be admitted now. Its seat and its tokens are taken, so that no more adapters are loaded than the
+  // step has room for. After steps have waited once, one must compute before the next may wait. Otherwise clients that
+  // connect and leave could starve all other requests.
+  std::optional<AdmissionOutcome> AdmitCold(Admitter& admitter, Request* request) const override {
+    StepDraft& draft = admitter.draft();
+    AdapterDraft& adapters = draft.room.adapters();
+    const AdapterGeneration adapter = request->adapter;
+    if (draft.full()) return AdmissionOutcome::kPassedOver;
+    if (adapters.ExceedsDistinct(*request)) return admitter.BeyondDistinct(*request);
+    if (!adapters.IsLoading(*request) && !adapters.IsLoadPlanned(adapter)) {
+      const AdmissionOutcome outcome = admitter.TryLoad(adapter);
+      if (!adapters.IsLoadPlanned(adapter)) return outcome;
+    }
+    if (stalled_since_step_) return AdmissionOutcome::kPassedOver;
+    std::vector<AdapterGeneration>& stalls = draft.plan.stalls;
+    if (std::find(stalls.begin(), stalls.end(), adapter) == stalls.end()) stalls.push_back(adapter);
+    --draft.free_seats;
+    draft.budget -= draft.ChunkTokens(request->uncomputed());
+    adapters.Pin(adapter);
+    return AdmissionOutcome::kPassedOver;
+  }
+  // vLLM-LoRA's prefetch_adapters. Does nothing if the step waits anyway.
+  void AfterPrompts(Admitter& admitter) const override {
+    StepDraft& draft = admitter.draft();
+    if (prefetch_lookahead_ > 0 && draft.plan.stalls.empty() && !draft.closed())
+      admitter.LoadForOldest(prefetch_lookahead_);
+  }
+  // Adapters of requests that would be admitted are loaded first; the computation is planned again after that.
+  // Evictions stay in the plan, because the loads may need their room. Preemptions stay too, because evictions may
+  // depend on them.
+  void Finish(StepPlan& plan) const override {
+    if (plan.stalls.empty()) return;
+    plan.DropComputation();
+    plan.fetches.clear();
+  }
+  void Committed(const StepPlan& plan, const ResidencyManager& residency) override {
+    if (!Waits(residency)) stalls_.assign(plan.stalls.begin(), plan.stalls.end());
+    stalled_since_step_ = plan.chunks.empty() && (stalled_since_step_ || !stalls_.empty());
+  }
+
+ private:
+  const std::int64_t prefetch_lookahead_;
+  std::vector<AdapterGeneration> stalls_;  // adapters that steps wait for
+  bool stalled_since_step_ = false;        // a step has waited, and none has computed since
+};
+
+// A request starts while its adapter loads: the CPU computes its part meanwhile (CaraServe).
+class BeginningAtOnce final : public StepShape {
+ public:
+  using StepShape::StepShape;
+  bool BeginsWhileLoading() const override { return true; }
+  bool LoadsBesideSteps() const override { return false; }
+  // The load begins first; the computation is planned again with the adapter on its way.
+  void Finish(StepPlan& plan) const override {
+    if (plan.loads.empty()) return;
+    plan.DropComputation();
+    plan.fetches.clear();
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<StepShape> MakeStepShape(const StepShapeOptions& options) {
+  switch (options.cold_start) {
+    case ColdStart::kStall:
+      return std::make_unique<Stalling>(options);
+    case ColdStart::kBeginAtOnce:
+      return std::make_unique<BeginningAtOnce>(options.skip_beyond_distinct);
+    case ColdStart::kHold:
+      return std::make_unique<TakingTurns>(options);
+    case ColdStart::kPassOver:
+      break;
+  }
+  if (options.separate_phases) return std::make_unique<TakingTurns>(options);
+  return std::make_unique<StepShape>(options.skip_beyond_distinct);
+}
+
+}  // namespace loramux

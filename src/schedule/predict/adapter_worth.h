@@ -1,0 +1,77 @@
+// What adapters and history are worth to the eviction policy, learned from the use of both.
+#pragma once
+
+#include <cstdint>
+
+#include "adapter/residency.h"
+#include "cache/dependency_tree.h"
+#include "cache/eviction_policy.h"
+#include "cache/reload_costs.h"
+#include "cache/turnover.h"
+#include "cache/usage_monitor.h"
+#include "schedule/plan/step_plan.h"
+#include "schedule/predict/expected_adapters.h"
+
+namespace loramux {
+
+// Scores adapters. Owns none of its arguments.
+class AdapterWorth {
+ public:
+  AdapterWorth(const EvictionPolicy& policy, const ResidencyManager& residency, const ExpectedAdapters& expected,
+               std::int64_t page_tokens)
+      : policy_(policy), residency_(residency), expected_(expected), page_tokens_(page_tokens) {}
+
+  // A step's plan was committed. Its admissions count as visits, and the step is measured.
+  void StepBegan(const StepPlan& plan, TimeNs now);
+  // The step has ended. Later calls for the same step have no effect.
+  void StepEnded(TimeNs now);
+  // A load to the device has ended.
+  void SawLoad(const AdapterResidency& adapter, TimeNs took);
+  // The costs of reloads, to set what they are until they were measured.
+  ReloadCostEstimator& reload_costs() { return reload_costs_; }
+  const ReloadCostEstimator& reload_costs() const { return reload_costs_; }
+
+  // The state of the cache, for Refresh.
+  struct CacheState {
+    std::int64_t idle_pages = 0;     // of history and adapters that no request uses
+    std::int64_t evicted_pages = 0;  // so far
+    std::int64_t requests = 0;       // running and waiting
+    TimeNs oldest_history = 0;       // the last use of the longest idle page; now if there is none
+  };
+  // Updates the context of the policy. Takes about 0.1 us per known adapter.
+  void Refresh(const CacheState& state, TimeNs now);
+  // True if the context is so old that it should be refreshed.
+  bool IsStale(TimeNs now) const;
+  // The context that the policy gets.
+  const EvictionContext& context() const { return context_; }
+
+  // The score of an adapter: the lowest is evicted first.
+  double ScoreOf(const AdapterResidency& adapter, TimeNs now) const;
+  // The score that it would have if a request used it now.
+  double ScoreIfUsed(const AdapterResidency& adapter, TimeNs now) const;
+  // The worth of its copy in the host tier, computed as the tree computes it for keys and values, so that both compare.
+  TimeNs HostWorthOf(const AdapterResidency& adapter, const DependencyTree* tree) const;
+
+ private:
+  // The step under way.
+  struct StepUnderWay {
+    TimeNs began = -1;  // -1: none, or already measured
+    std::int64_t tokens = 0, prefill_tokens = 0;
+  };
+  double Score(const EvictionCandidate& candidate, TimeNs now) const {
+    context_.now = now;
+    return policy_.Score(candidate, context_);
+  }
+
+  const EvictionPolicy& policy_;
+  const ResidencyManager& residency_;
+  const ExpectedAdapters& expected_;
+  const std::int64_t page_tokens_;
+  UsageMonitor usage_;
+  ReloadCostEstimator reload_costs_;
+  Turnover turnover_;
+  mutable EvictionContext context_;  // `now` is that of the last score
+  StepUnderWay step_;
+};
+
+}  // namespace loramux

@@ -1,0 +1,23 @@
+// Where in the dependency tree a request would begin.
+#pragma once
+
+#include "cache/dependency_tree.h"
+#include "schedule/request.h"
+
+namespace loramux {
+
+// The deepest node that the tree has for the tokens of the request, in either tier; no node without a tree. The last
+// token is never reused, because its logits are needed. Notes the result in Request::found, which usually still exists
+// the next time, so that the search continues from it.
+inline NodeId FindTail(const DependencyTree* tree, Request& request) {
+  if (tree == nullptr) return {};
+  const std::int64_t most = (static_cast<std::int64_t>(request.tokens.size()) - 1) / tree->page_tokens();
+  NodeId from = request.top;
+  if (tree->Exists(request.found))
+    from = request.found;
+  else if (tree->Exists(request.tail))
+    from = request.tail;
+  return request.found = tree->Match(from, request.tokens, most);
+}
+
+}  // namespace loramux

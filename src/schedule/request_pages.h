@@ -1,0 +1,96 @@
+// The memory of requests: their pages, their place in the dependency tree, and the pins of their adapters.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "adapter/residency.h"
+#include "cache/adapter_branches.h"
+#include "cache/dependency_tree.h"
+#include "cache/kv_tiers.h"
+#include "memory/page_pool.h"
+#include "schedule/plan/step_plan.h"
+#include "schedule/request.h"
+
+namespace loramux {
+
+// Prefix cache hits of prompts, at their first admission.
+struct PrefixStats {
+  std::int64_t looked_up_tokens = 0, found_tokens = 0;
+  std::int64_t from_host_tokens = 0;  // of the found tokens: fetched from the host tier first
+  std::int64_t copied_pages = 0;      // pages copied for their first tokens, over all admissions
+};
+
+// Carries out what plans decide about the pages of requests. Owns none of its arguments, and no requests.
+class RequestPages {
+ public:
+  // Null `tree`: requests share no pages. Null `tiers`: no keys and values in the host tier.
+  RequestPages(std::int64_t page_tokens, PagePool* device, ResidencyManager* residency, DependencyTree* tree,
+               KvTiers* tiers);
+
+  // A new request begins to wait: finds its place in the tree.
+  void Enter(Request* request);
+  // An admitted request takes the pages that it begins with, and pins its adapter. Returns true if it begins while its
+  // adapter or its history is still arriving.
+  bool Admit(const PlannedAdmission& admission, TimeNs now);
+  // Allocates the new pages of a chunk. REQUIRES: they are free.
+  void Allocate(const PlannedChunk& chunk);
+  // Starts a fetch for a waiting request.
+  void Fetch(const PlannedFetch& fetch, TimeNs now);
+  // After a step that computed tokens of the request: unlocks the page that was copied for it, and hands the pages that
+  // it has filled to the tree.
+  void Fill(Request* request, TimeNs now);
+  // Unlocks the page that was copied for the request. REQUIRES: no step that copies it is in flight.
+  void EndCopy(Request* request, TimeNs now);
+  // A running request was preempted: frees its pages and unpins its adapter.
+  void Return(Request* request, TimeNs now);
+  // A running (waiting) request leaves. `waiting`: those that still wait. A fetch for the request goes on if one of
+  // them would begin in the same place, because it may wait for the same history.
+  void LeaveRunning(Request* request, TimeNs now);
+  void LeaveWaiting(Request* request, std::span<Request* const> waiting);
+
+  // True if the fetch of keys and values that the running request uses has failed.
+  bool BeganOnFailedFetch(const Request& request) const;
+  // Undoes the admission of a request that began on a failed fetch, also in the statistics if it was its first.
+  void UndoAdmission(Request* request);
+
+  // Forgets an adapter that is dropped. `clear`: as AdapterBranches::Forget.
+  void ForgetAdapter(const AdapterResidency& adapter, bool clear) { branches_.Forget(adapter, clear); }
+
+  // By residency slot: running requests with the adapter. Slots beyond the end have none.
+  std::span<const std::int32_t> pins() const { return pins_; }
+  // Slots with pins.
+  std::int64_t pinned_adapters() const { return pinned_adapters_; }
+  const AdapterBranches& branches() const { return branches_; }
+  const PrefixStats& prefix_stats() const { return prefix_stats_; }
+
+  // Aborts if pages, pins and tree do not belong to these requests.
+  void CheckIntegrity(std::span<Request* const> running, std::span<Request* const> waiting) const;
+
+ private:
+  // Gives an admitted request the pages that it begins with.
+  void BeginFrom(const PlannedAdmission& admission, TimeNs now);
+  void Pin(AdapterGeneration generation, TimeNs now);
+  // Hands the pages that the request has filled to the tree.
+  void InsertFilled(Request* request, TimeNs now);
+  // Frees the pages of the request and unpins its adapter.
+  void Release(Request* request, TimeNs now);
+  // Adds (sign 1) or subtracts (-1) the prefix of the request in prefix_stats_.
+  void CountPrefix(const Request& request, std::int64_t sign);
+  // Aborts if the pages of a running request are inconsistent. Returns those that it owns itself.
+  std::int64_t CheckPages(const Request& request) const;
+  void CheckPins(std::span<Request* const> running) const;
+
+  const std::int64_t page_tokens_;
+  PagePool* device_;
+  ResidencyManager* residency_;
+  DependencyTree* tree_;
+  KvTiers* tiers_;
+  AdapterBranches branches_;
+  std::vector<std::int32_t> pins_;
+  std::int64_t pinned_adapters_ = 0;
+  PrefixStats prefix_stats_;
+};
+
+}  // namespace loramux

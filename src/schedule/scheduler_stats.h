@@ -1,0 +1,36 @@
+// Counters of the scheduler since its start.
+#pragma once
+
+#include <cstdint>
+
+#include "base/clock.h"
+#include "schedule/predict/expected_adapters.h"
+#include "schedule/predict/length_predictor.h"
+#include "schedule/request_pages.h"
+
+namespace loramux {
+
+// Pages that moved without a request for them (proactive swapping).
+struct SwapStats {
+  std::int64_t history_out = 0, adapters_out = 0;  // left the device
+  std::int64_t history_in = 0, adapters_in = 0;    // started to move from the host tier
+};
+
+struct SchedulerStats {
+  std::int64_t preemptions = 0;       // includes squashes
+  std::int64_t squashes = 0;          // preemptions of requests that had overtaken another
+  std::int64_t given_up = 0;          // requests that the queue order gave up (ObjectiveOrder)
+  std::int64_t early_admissions = 0;  // admissions while layers were arriving
+  std::int64_t loads_on_arrival = 0;  // loads by LoadForNewcomer
+  std::int64_t cold_starts = 0;       // loads that steps waited for; only with ColdStart::kStall
+  // Total time from the arrival of requests until their adapter was on the device, even if they also waited for other
+  // reasons.
+  TimeNs adapter_wait_total = 0;
+  std::int64_t history_evictions = 0, evicted_adapter_pages = 0;  // pages that left the device
+  SwapStats swaps;
+  PrefixStats prefix;
+  AdapterPrefetchStats prefetches;
+  PredictionStats predictions;
+};
+
+}  // namespace loramux
