@@ -98,6 +98,7 @@ struct Engine::Impl {
                   p.predictor) {
     CHECK_GT(options.max_model_len, 0);
     CHECK_GT(options.vocab_size, 0);
+    scheduler.set_on_moves([this](const MovePlan& moves) { observer.Moving(moves); });
     stats.device = parts.device->Stats();
     if (parts.host != nullptr) stats.host = parts.host->Stats();
     const PerformanceModel* const costs = scheduler.options().costs.get();

@@ -1,6 +1,6 @@
-// EngineObserver receives every plan and every input of the engine's decisions that is not a function of earlier
-// inputs. FlightRecorder writes them to a file, the replay of that file compares its plans with them, and tests check
-// each plan against its limits.
+// EngineObserver receives every plan, of steps and of moves beside them, and every input of the engine's decisions that
+// is not a function of earlier inputs. FlightRecorder writes them to a file, the replay of that file compares its plans
+// with them, and tests check each plan against its limits.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "memory/page_pool.h"
+#include "schedule/plan/move_plan.h"
 #include "schedule/plan/step_plan.h"
 #include "schedule/scheduler.h"
 
@@ -57,6 +58,9 @@ class EngineObserver {
   virtual void Ended(RequestId id) {}
   // A plan was made and is about to be committed.
   virtual void Planned(const PlannedStep& step) {}
+  // Moves beside steps were planned, and are about to be committed. Several times in a step, or not at all; also while
+  // a batch is in flight.
+  virtual void Moving(const MovePlan& moves) {}
   // The step is over.
   virtual void StepEnded() {}
 };

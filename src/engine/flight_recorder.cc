@@ -192,6 +192,10 @@ void FlightRecorder::Planned(const PlannedStep& step) {
       DescribePlan(step.plan, step.device.free_pages(), step.host == nullptr ? 0 : step.host->free_pages());
 }
 
+void FlightRecorder::Moving(const MovePlan& moves) {
+  if (in_step_) current_.step.moves.push_back(DescribeMoves(moves));
+}
+
 void FlightRecorder::StepEnded() {
   if (!std::exchange(in_step_, false)) return;
   RecordedStep& step = current_.step;

@@ -68,6 +68,7 @@ class FlightRecorder final : public EngineObserver {
   void Sampled(RequestId id, TokenId token, bool stops) override;
   void Ended(RequestId id) override;
   void Planned(const PlannedStep& step) override;
+  void Moving(const MovePlan& moves) override;
   void StepEnded() override;
 
  private:

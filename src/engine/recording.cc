@@ -1,6 +1,7 @@
 #include "engine/recording.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 
@@ -13,9 +14,9 @@ namespace loramux {
 namespace {
 
 constexpr std::string_view kMagic = "LORAMUXR";
-// Fields that older versions lack. Version 4: prefix_domain. Version 3: also after_prefill_per_sequence. Version 2:
-// also after_prefill_decay, spread_prompts, ridge_tokens, load_on_arrival.
-constexpr std::uint32_t kVersion = 5;
+// Version 5 lacks moves, and is read. Fields that older versions lack. Version 4: prefix_domain. Version 3: also
+// after_prefill_per_sequence. Version 2: also after_prefill_decay, spread_prompts, ridge_tokens, load_on_arrival.
+constexpr std::uint32_t kVersion = 6, kVersionWithoutMoves = 5;
 constexpr std::uint8_t kSetupBlock = 1, kHistoryBlock = 2, kStepsBlock = 3, kEndBlock = 4;
 constexpr std::size_t kBlockHead = 1 + 4 + 8;
 constexpr std::size_t kMaxDigest = 256;
@@ -36,7 +37,8 @@ enum Section : std::uint64_t {
   kCollected = 1024,
   kTokens = 2048,
   kPlan = 4096,
-  kAllSections = 8191
+  kMoves = 8192,
+  kAllSections = 16383
 };
 
 template <typename T>
@@ -204,6 +206,23 @@ RecordedPlan GetPlan(Cursor& in) {
   return plan;
 }
 
+void PutMoves(std::string& out, const RecordedMoves& moves) {
+  Put(out, static_cast<std::uint64_t>(moves.reason));
+  PutFixed(out, moves.digest);
+  Put(out, moves.history_evictions);
+  Put(out, moves.fetched_pages);
+  for (const auto* list : {&moves.loads, &moves.device_evictions, &moves.host_evictions}) PutList(out, *list);
+}
+RecordedMoves GetMoves(Cursor& in) {
+  RecordedMoves moves;
+  moves.reason = static_cast<MoveReason>(in.Get(static_cast<std::uint64_t>(MoveReason::kSwapIn)));
+  moves.digest = in.Fixed<std::uint64_t>();
+  moves.history_evictions = in.Get();
+  moves.fetched_pages = in.Get();
+  for (auto* list : {&moves.loads, &moves.device_evictions, &moves.host_evictions}) *list = GetList(in);
+  return moves;
+}
+
 std::uint64_t SectionsOf(const RecordedStep& step) {
   const auto bit = [](bool present, Section section) { return present ? std::uint64_t{section} : 0; };
   return bit(!step.adapters.empty(), kAdapters) | bit(!step.arrivals.empty(), kArrivals) |
@@ -211,7 +230,7 @@ std::uint64_t SectionsOf(const RecordedStep& step) {
          bit(step.cancel_all, kCancelAll) | bit(step.ending, kEnding) | bit(!step.retired.empty(), kRetired) |
          bit(!step.completions.empty(), kCompletions) | bit(!step.layers.empty(), kLayers) |
          bit(step.computed.has_value(), kComputed) | bit(step.collected, kCollected) |
-         bit(!step.tokens.empty(), kTokens) | bit(step.plan.has_value(), kPlan);
+         bit(!step.tokens.empty(), kTokens) | bit(step.plan.has_value(), kPlan) | bit(!step.moves.empty(), kMoves);
 }
 
 template <typename Item, typename PutItem>
@@ -243,6 +262,7 @@ void PutStep(std::string& out, const RecordedStep& step) {
     PutFixed(out, token.token);
   });
   if (step.plan) PutPlan(out, *step.plan);
+  PutSection(out, step.moves, [&](const RecordedMoves& moves) { PutMoves(out, moves); });
 }
 
 template <typename Item, typename GetItem>
@@ -284,6 +304,7 @@ void GetStep(Cursor& in, RecordedStep& step) {
     return RecordedToken{id, token};
   });
   if (has(kPlan)) step.plan = GetPlan(in);
+  GetSection(in, has(kMoves), step.moves, [&] { return GetMoves(in); });
 }
 
 // ---------------------------------------------------------------- SipHash-2-4 (Aumasson, Bernstein 2012), of 16 bytes
@@ -349,9 +370,7 @@ class PlanDescriber {
     Add(static_cast<std::uint64_t>(plan.discarded_tokens));
     for (const Request* request : plan.preemptions) out.preemptions.push_back(request->id.value);
     for (const NodeId node : plan.kv_evictions) AddNode(node);
-    for (const AdapterGeneration generation : plan.device_evictions)
-      out.device_evictions.push_back(Original(generation));
-    for (const AdapterGeneration generation : plan.host_evictions) out.host_evictions.push_back(Original(generation));
+    AddEvictions(plan, out.device_evictions, out.host_evictions);
     for (const PlannedAdmission& admission : plan.admissions) AddAdmission(admission, out);
     for (const PlannedChunk& chunk : plan.chunks) AddChunk(chunk);
     for (const PlannedFetch& fetch : plan.fetches) {
@@ -359,21 +378,43 @@ class PlanDescriber {
       AddNode(fetch.tail);
       Add(static_cast<std::uint64_t>(fetch.pages) * 2 + fetch.ahead);
     }
-    for (const PlannedLoad& load : plan.loads) {
-      out.loads.push_back(Original(load.adapter));
-      Add(load.via_host);
-    }
+    AddLoads(plan, out.loads);
     for (const auto* list :
          {&out.admissions, &out.preemptions, &out.fetches, &out.loads, &out.device_evictions, &out.host_evictions}) {
-      Add(list->size());
-      words_.insert(words_.end(), list->begin(), list->end());
+      AddList(*list);
     }
+    return out;
+  }
+  RecordedMoves Describe(const MovePlan& plan) {
+    RecordedMoves out;
+    out.reason = plan.reason;
+    out.history_evictions = plan.kv_evictions.size();
+    out.fetched_pages = static_cast<std::uint64_t>(plan.fetched_pages);
+    for (const NodeId node : plan.kv_evictions) AddNode(node);
+    for (const NodeId node : plan.fetches) AddNode(node);
+    AddEvictions(plan, out.device_evictions, out.host_evictions);
+    AddLoads(plan, out.loads);
+    for (const auto* list : {&out.loads, &out.device_evictions, &out.host_evictions}) AddList(*list);
     return out;
   }
   std::uint64_t Digest() const { return XXH3_64bits(words_.data(), words_.size() * sizeof(std::uint64_t)); }
 
  private:
   void Add(std::uint64_t word) { words_.push_back(word); }
+  void AddList(const std::vector<std::uint64_t>& list) {
+    Add(list.size());
+    words_.insert(words_.end(), list.begin(), list.end());
+  }
+  void AddEvictions(const MemoryMoves& moves, std::vector<std::uint64_t>& device, std::vector<std::uint64_t>& host) {
+    for (const AdapterGeneration generation : moves.device_evictions) device.push_back(Original(generation));
+    for (const AdapterGeneration generation : moves.host_evictions) host.push_back(Original(generation));
+  }
+  void AddLoads(const MemoryMoves& moves, std::vector<std::uint64_t>& loads) {
+    for (const PlannedLoad& load : moves.loads) {
+      loads.push_back(Original(load.adapter));
+      Add(load.via_host);
+    }
+  }
   void AddNode(NodeId node) { Add(std::uint64_t{node.generation} << 32 | node.index); }
   std::uint64_t Original(AdapterGeneration generation) const {
     return original_.empty() ? generation.value : original_[generation.value];
@@ -416,6 +457,25 @@ RecordedPlan DescribePlan(const StepPlan& plan, std::int64_t free_device, std::i
   described.free_device = static_cast<std::uint64_t>(free_device);
   described.free_host = static_cast<std::uint64_t>(free_host);
   return described;
+}
+
+RecordedMoves DescribeMoves(const MovePlan& plan, std::span<const std::uint32_t> original) {
+  PlanDescriber describer(original);
+  RecordedMoves described = describer.Describe(plan);
+  described.digest = describer.Digest();
+  return described;
+}
+
+std::string ShowMoves(const RecordedMoves& moves) {
+  constexpr std::array kReasons = {"for a new request", "for an expected adapter", "to keep pages free",
+                                   "because memory is busy", "because memory is idle"};
+  std::string text = std::string("moves ") + kReasons[static_cast<std::size_t>(moves.reason)];
+  ShowList(text, "loads adapters", moves.loads);
+  ShowList(text, "evicts from the device adapters", moves.device_evictions);
+  ShowList(text, "evicts from the host tier adapters", moves.host_evictions);
+  if (moves.history_evictions > 0) text += ", evicts " + std::to_string(moves.history_evictions) + " pages of history";
+  if (moves.fetched_pages > 0) text += ", fetches " + std::to_string(moves.fetched_pages) + " pages of history";
+  return text;
 }
 
 std::string ShowPlan(const RecordedPlan& plan) {
@@ -505,10 +565,11 @@ Result<RecordingReader> RecordingReader::Open(std::string bytes) {
   RecordingReader reader(std::move(bytes));
   std::uint32_t version = 0;
   std::memcpy(&version, reader.bytes_.data() + kMagic.size(), sizeof(version));
-  if (version != kVersion) {
-    return InvalidArgument("recording: expected version " + std::to_string(kVersion) + ", found " +
-                           std::to_string(version));
+  if (version != kVersion && version != kVersionWithoutMoves) {
+    return InvalidArgument("recording: expected version " + std::to_string(kVersionWithoutMoves) + " or " +
+                           std::to_string(kVersion) + ", found " + std::to_string(version));
   }
+  reader.has_moves_ = version != kVersionWithoutMoves;
   reader.position_ = kMagic.size() + sizeof(kVersion);
   ASSIGN_OR_RETURN(const Block setup, reader.BlockOf(kSetupBlock, "its setup"));
   ASSIGN_OR_RETURN(reader.setup_, SetupFromJson(setup.payload));

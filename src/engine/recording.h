@@ -20,6 +20,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "cache/kv_tiers.h"
+#include "schedule/plan/move_plan.h"
 #include "schedule/plan/step_plan.h"
 #include "schedule/queue/queue_order.h"
 #include "schedule/scheduler.h"
@@ -105,6 +106,15 @@ struct RecordedPlan {
   bool operator==(const RecordedPlan&) const = default;
 };
 
+// Moves beside steps (MovePlan). A recording has only those that move something.
+struct RecordedMoves {
+  MoveReason reason = MoveReason::kReserve;
+  std::uint64_t digest = 0;  // of all that it moves
+  std::uint64_t history_evictions = 0, fetched_pages = 0;
+  std::vector<std::uint64_t> loads, device_evictions, host_evictions;  // generations
+  bool operator==(const RecordedMoves&) const = default;
+};
+
 // Everything recorded of one engine step.
 struct RecordedStep {
   std::uint64_t number = 0;
@@ -121,12 +131,13 @@ struct RecordedStep {
   bool collected = false;              // the batch's results were taken
   std::vector<RecordedToken> tokens;   // sampled tokens that count, in order
   std::optional<RecordedPlan> plan;
+  std::vector<RecordedMoves> moves;  // in order
   bool operator==(const RecordedStep&) const = default;
 
   // Whether the step has nothing that a later decision could depend on.
   bool empty() const {
     return arrivals.empty() && pins.empty() && cancellations.empty() && !cancel_all && !ending && retired.empty() &&
-           completions.empty() && layers.empty() && !computed && !collected && tokens.empty() && !plan;
+           completions.empty() && layers.empty() && !computed && !collected && tokens.empty() && !plan && moves.empty();
   }
 };
 
@@ -154,8 +165,11 @@ class Pseudonyms {
 // plan's generation numbers to the recorded ones; empty: they are the same.
 RecordedPlan DescribePlan(const StepPlan& plan, std::int64_t free_device, std::int64_t free_host,
                           std::span<const std::uint32_t> original = {});
+// Summarises moves for a recording. `original`: as in DescribePlan.
+RecordedMoves DescribeMoves(const MovePlan& plan, std::span<const std::uint32_t> original = {});
 // Renders a plan as human-readable text.
 std::string ShowPlan(const RecordedPlan& plan);
+std::string ShowMoves(const RecordedMoves& moves);
 
 // ---- The file
 
@@ -182,6 +196,8 @@ class RecordingReader {
  public:
   // Errors: not a recording, another version, damaged, or values that no server writes.
   static Result<RecordingReader> Open(std::string bytes);
+  // Whether steps have their moves: from version 6 on.
+  bool has_moves() const { return has_moves_; }
   // The setup, including the history block.
   const RecordedSetup& setup() const { return setup_; }
   // Returns to the first step.
@@ -207,6 +223,7 @@ class RecordingReader {
   std::size_t position_ = 0;
   std::uint64_t blocks_ = 0;
   std::size_t steps_begin_ = 0;  // byte offset
+  bool has_moves_ = true;
   RecordedSetup setup_;
   std::vector<RecordedStep> steps_;  // of the block that was read last
   std::size_t next_step_ = 0;

@@ -75,6 +75,15 @@ RecordedStep AnyStep(Prng& prng) {
   step.collected = flip();
   if (flip()) step.computed = static_cast<TimeNs>(AnyNumber(prng) >> 4);
   if (flip()) step.plan = AnyPlan(prng);
+  MakeSome(prng, step.moves, [&] {
+    return RecordedMoves{static_cast<MoveReason>(prng.NextBelow(5)),
+                         prng.Next(),
+                         AnyNumber(prng),
+                         AnyNumber(prng),
+                         {AnyNumber(prng)},
+                         {},
+                         {AnyNumber(prng), 1}};
+  });
   return step;
 }
 
@@ -130,6 +139,26 @@ TEST(Recording, WhatIsWrittenIsRead) {
       EXPECT_EQ(reader->end(), RecordingEnd::kLimit);
       reader->Rewind();
     }
+  }
+}
+
+// Version 5 has no moves; its steps are those of version 6.
+TEST(Recording, TheVersionBeforeIsReadWithoutMoves) {
+  RecordingEncoder encoder;
+  std::string bytes = encoder.Head(SmallSetup());
+  const RecordedStep step{.number = 0, .now = 5, .collected = true};
+  bytes += encoder.Steps(std::span(&step, 1)) + encoder.End(RecordingEnd::kStopped);
+  EXPECT_TRUE(RecordingReader::Open(bytes)->has_moves());
+  bytes[8] = 5;
+  auto old = RecordingReader::Open(bytes);
+  ASSERT_TRUE(old.ok()) << old.error().message;
+  EXPECT_FALSE(old->has_moves());
+  EXPECT_EQ(old->Next().value(), step);
+  for (const char version : {4, 7}) {
+    bytes[8] = version;
+    const auto refused = RecordingReader::Open(bytes);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_THAT(refused.error().message, testing::HasSubstr("expected version 5 or 6, found"));
   }
 }
 

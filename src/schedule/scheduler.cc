@@ -208,7 +208,7 @@ void Scheduler::StartLoads(const MemoryMoves& moves, bool ahead, TimeNs now) {
 bool Scheduler::Move(MoveReason reason, TimeNs now) {
   const MovePlan* plan = background_.Plan(reason, now);
   if (plan == nullptr) return false;
-  if (on_moves_ != nullptr && !plan->empty()) on_moves_(*plan, now);
+  if (on_moves_ != nullptr && !plan->empty()) on_moves_(*plan);
   CommitMoves(*plan, now);
   return !plan->empty();
 }

@@ -69,7 +69,7 @@ class Scheduler {
   void StepTook(TimeNs duration) { step_floor_.Add(duration); }
 
   // Sets who sees each plan of moves beside steps, before it is committed. May be empty.
-  void set_on_moves(std::function<void(const MovePlan&, TimeNs now)> on_moves) { on_moves_ = std::move(on_moves); }
+  void set_on_moves(std::function<void(const MovePlan&)> on_moves) { on_moves_ = std::move(on_moves); }
   // Starts the load of one adapter during a step (load_on_arrival), so that a request need not wait for the next plan
   // and its step. Each request is considered once. Returns true if a load began. Invalidates the last plan.
   bool LoadForNewcomer(TimeNs now);
@@ -131,7 +131,7 @@ class Scheduler {
   double discardable_ = 0;  // computed tokens that preemptions for waiting requests may discard
   PlanOutlook outlook_;     // of the last committed plan
   SchedulerStats stats_;    // without what other parts count
-  std::function<void(const MovePlan&, TimeNs)> on_moves_;
+  std::function<void(const MovePlan&)> on_moves_;
   std::vector<NodeId> running_tails_;  // scratch of Prepare
   const PlanningView view_;
   std::unique_ptr<StepShape> shape_;

@@ -157,6 +157,7 @@ class ReplayWorld final : private EngineObserver {
     clock_.AdvanceTo(step.now);
     next_token_ = 0;
     planned_ = collected_ = false;
+    moves_ = 0;
     pins_to_grant_ = 0;
     RETURN_IF_ERROR(ExpectOfTheExecutor());
     if (const std::string wrong = ExpectOfTransfers(steps_.front()); !wrong.empty()) return Differs(wrong);
@@ -296,6 +297,8 @@ class ReplayWorld final : private EngineObserver {
       return Differs("the recorded engine pinned an adapter, but the replayed one has no room for it");
     if (step.plan && !planned_)
       return Differs("the recorded engine planned a step, but the replayed one did not: " + ShowPlan(*step.plan));
+    if (moves_ < step.moves.size())
+      return Differs("the recorded engine moved pages, but the replayed one did not: " + ShowMoves(step.moves[moves_]));
     return true;
   }
 
@@ -332,6 +335,19 @@ class ReplayWorld final : private EngineObserver {
               "\n  replayed: " + ShowPlan(replayed) +
               (ShowPlan(*recorded) == ShowPlan(replayed) ? "\n  (they differ in details that are not shown)" : ""));
     }
+  }
+
+  void Moving(const MovePlan& moves) override {
+    if (!recording_.has_moves()) return;
+    const RecordedMoves replayed = DescribeMoves(moves, generations_.original());
+    const std::vector<RecordedMoves>& recorded = steps_.front().moves;
+    if (moves_ == recorded.size()) {
+      Differs("the replayed engine moved pages, but the recorded one did not: " + ShowMoves(replayed));
+      return;
+    }
+    const RecordedMoves& expected = recorded[moves_++];
+    if (replayed != expected)
+      Differs("moves\n  recorded: " + ShowMoves(expected) + "\n  replayed: " + ShowMoves(replayed));
   }
 
   void Hear(std::size_t index, const GenerationEvent& event) {
@@ -384,6 +400,7 @@ class ReplayWorld final : private EngineObserver {
   std::deque<RecordedStep> steps_;  // the first is being replayed
   bool at_end_ = false;             // of the recording
   bool planned_ = false, collected_ = false;
+  std::size_t moves_ = 0;           // of this step
   std::int64_t pins_to_grant_ = 0;  // in this step
   std::size_t next_token_ = 0;      // index into the step's tokens
   TimeNs begun_ = -1, submitted_ = 0;
