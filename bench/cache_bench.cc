@@ -146,9 +146,9 @@ struct World {
   std::int64_t ServeTimed(BranchId branch, std::span<const TokenId> tokens) {
     const auto total = static_cast<std::int64_t>(tokens.size()) / kPageTokens;
     auto begin = Clock::now();
-    NodeId tail = tree.Match(tree.Top(branch), tokens, total);
-    const std::int64_t found = tree.Depth(tail);
-    in_page += tree.MatchInPage(tail, tokens.subspan(static_cast<std::size_t>(found * kPageTokens))).tokens > 0;
+    NodeId tail = tree.index().Match(tree.branches().Top(branch), tokens, total);
+    const std::int64_t found = tree.nodes().Depth(tail);
+    in_page += tree.index().MatchInPage(tail, tokens.subspan(static_cast<std::size_t>(found * kPageTokens))).tokens > 0;
     tree.Lock(tail, now);
     double us = Microseconds(begin, Clock::now());
     Evict(std::max<std::int64_t>(0, total - found - device->free_pages()));
@@ -159,7 +159,7 @@ struct World {
       if ((at - found) % kChunkPages == 0) {
         const std::int64_t chunk = std::min(kChunkPages, total - at);
         const auto first = static_cast<std::size_t>(at * kPageTokens);
-        tree.PrefetchInsert(tail, tokens.subspan(first, static_cast<std::size_t>(chunk * kPageTokens)));
+        tree.index().PrefetchInsert(tail, tokens.subspan(first, static_cast<std::size_t>(chunk * kPageTokens)));
       }
       const auto of_page = tokens.subspan(static_cast<std::size_t>(at * kPageTokens), kPageTokens);
       tail = tree.Insert(tail, of_page, pages[static_cast<std::size_t>(at - found)], now).node;
@@ -203,7 +203,7 @@ struct Prompts {
     for (std::uint64_t i = 0; i < kPrompts; ++i) {
       w.FillWithAnything(tokens.emplace_back(kPromptTokens));
       branch.push_back(w.AnyBranch());
-      tail.push_back(w.tree.Top(branch.back()));
+      tail.push_back(w.tree.branches().Top(branch.back()));
     }
     for (std::int64_t at = 0; at < kPromptPages; ++at) {
       for (std::size_t i = 0; i < tokens.size(); ++i) {
@@ -214,9 +214,9 @@ struct Prompts {
       }
     }
     for (const NodeId node : tail) w.tree.Unlock(node, 0);
-    while (w.tree.pages() < kNodes) {  // short histories in all branches
+    while (w.tree.tiers().pages() < kNodes) {  // short histories in all branches
       const auto pages =
-          std::min<std::int64_t>(kNodes - w.tree.pages(), 1 + static_cast<std::int64_t>(w.prng.NextBelow(33)));
+          std::min<std::int64_t>(kNodes - w.tree.tiers().pages(), 1 + static_cast<std::int64_t>(w.prng.NextBelow(33)));
       const auto prompt = std::span(fresh).first(static_cast<std::size_t>(pages * kPageTokens));
       w.FillWithAnything(prompt);
       w.Serve(w.AnyBranch(), prompt);
@@ -242,7 +242,7 @@ void BenchMatchAndUpdate() {
   World w("lru");
   Prompts prompts(w);
   std::printf("match and update of a prompt of %ld tokens; %zu adapters, %ld nodes, pages of %ld tokens:\n",
-              static_cast<long>(kPromptTokens), w.branches.size(), static_cast<long>(w.tree.pages()),
+              static_cast<long>(kPromptTokens), w.branches.size(), static_cast<long>(w.tree.tiers().pages()),
               static_cast<long>(kPageTokens));
   for (const bool cold : {false, true}) {
     const int samples = cold ? 1000 : 4000, warm_up = samples / 4;
@@ -280,7 +280,7 @@ void BenchMatchInPage() {
         if (cold) EvictCaches();
         const long preemptions = Preemptions();
         const auto begin = Clock::now();
-        const DependencyTree::InPage found = w.tree.MatchInPage(w.tree.Top(w.branches[0]), page);
+        const DependencyTree::InPage found = w.tree.index().MatchInPage(w.tree.branches().Top(w.branches[0]), page);
         const double taken = Microseconds(begin, Clock::now());
         CHECK_GE(found.tokens, kPageTokens / 4);
         if (Preemptions() == preemptions) us.push_back(taken);
@@ -294,8 +294,8 @@ void BenchMatchInPage() {
 
 void PrintDecisions(World& w, std::size_t leaves_at_first, const char* shape) {
   std::printf("eviction decision, %s, %ld nodes, %zu idle leaves (at first %zu), %s:\n",
-              std::string(w.policy->name()).c_str(), static_cast<long>(w.tree.pages()), w.tree.IdleLeaves().size(),
-              leaves_at_first, shape);
+              std::string(w.policy->name()).c_str(), static_cast<long>(w.tree.tiers().pages()),
+              w.tree.tiers().IdleLeaves().size(), leaves_at_first, shape);
   Print("whole decision, one page", w.deciding, "500 us");
   Print("Refresh, one piece of a walk", w.refreshing, "");
   Print("Next and Evict, each page of a plan", w.choosing, "");
@@ -316,7 +316,7 @@ void BenchDecisionsOnPaths(const std::string& policy) {
   };
   serve(16);  // the first ones grow their working memory
   std::vector<double> growing = w.deciding;
-  const std::size_t leaves = w.tree.IdleLeaves().size();
+  const std::size_t leaves = w.tree.tiers().IdleLeaves().size();
   serve(500);
   PrintDecisions(w, leaves, "long histories");
   Print("before: the first 16, which grow their buffers", growing, "");
@@ -335,7 +335,7 @@ void BenchDecisionsOnLeaves(const std::string& policy) {
     serve();
     w.plan.Reset(w.now);
   }
-  const std::size_t leaves = w.tree.IdleLeaves().size();
+  const std::size_t leaves = w.tree.tiers().IdleLeaves().size();
   w.Forget(3000);
   for (int i = 0; i < 3000; ++i) {
     w.now += kStep;
@@ -373,15 +373,16 @@ void BenchSwapIn(const std::string& policy_name) {
     PageHandle page;
     CHECK(device->Allocate(PageCategory::kKv, std::span(&page, 1)));
     const auto token = static_cast<TokenId>(i);
-    const NodeId node = tree.Insert(tree.Top(branches[prng.NextBelow(kBranches)]), std::span(&token, 1), page, i).node;
+    const NodeId node =
+        tree.Insert(tree.branches().Top(branches[prng.NextBelow(kBranches)]), std::span(&token, 1), page, i).node;
     tree.Unlock(node, i);
     copying.clear();
     tree.BeginBackUp(std::span(&node, 1), copying);
     tree.EndBackUp(copying, /*failed=*/false);
     tree.Evict(node);
   }
-  CHECK_EQ(tree.HostRoots().size(), static_cast<std::size_t>(kNodes));
-  const std::vector<bool> usable(tree.branch_slots(), true);
+  CHECK_EQ(tree.tiers().HostRoots().size(), static_cast<std::size_t>(kNodes));
+  const std::vector<bool> usable(tree.branches().slots(), true);
   std::vector<double> calls, choices;
   std::size_t pieces = 0;
   TimeNs now = kNodes;
@@ -403,7 +404,7 @@ void BenchSwapIn(const std::string& policy_name) {
     if (Preemptions() == before) choices.push_back(Microseconds(begin, Clock::now()));
   }
   CHECK_EQ(moved, 100 * 64);
-  const auto roots = tree.HostRoots().size();
+  const auto roots = tree.tiers().HostRoots().size();
   std::printf("swap-in decision, %s, %zu host roots in %zu branches, %zu calls:\n", policy_name.c_str(), roots,
               branches.size(), pieces);
   Print("Walk, each call", calls, "500 us");

@@ -167,7 +167,8 @@ void Run(const Case& c) {
   if (w.tree != nullptr) {
     std::printf("  beside the computation (Prepare): p50 %.1f us, p99 %.1f us, max %.1f us\n",
                 preparing[preparing.size() / 2], preparing[preparing.size() * 99 / 100], preparing.back());
-    std::printf("  history %ld pages, found %ld of %ld prompt tokens\n", static_cast<long>(w.tree->idle_pages()),
+    std::printf("  history %ld pages, found %ld of %ld prompt tokens\n",
+                static_cast<long>(w.tree->tiers().idle_pages()),
                 static_cast<long>(w.scheduler->stats().prefix.found_tokens),
                 static_cast<long>(w.scheduler->stats().prefix.looked_up_tokens));
   }

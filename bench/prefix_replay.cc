@@ -75,8 +75,8 @@ Result<ReplayResult> Replay(const RecordedPrompts& recorded, const std::string& 
     plan.Refresh(prompt.at);
     plan.Reset(prompt.at);
     const auto total = static_cast<std::int64_t>(prompt.pages.size());
-    NodeId tail = tree.Match(tree.Top(base), prompt.pages, total);
-    const std::int64_t found = tree.Depth(tail);
+    NodeId tail = tree.index().Match(tree.branches().Top(base), prompt.pages, total);
+    const std::int64_t found = tree.nodes().Depth(tail);
     plan.Lock(tail);
     victims.clear();
     while (device->free_pages() + static_cast<std::int64_t>(victims.size()) < total - found) {

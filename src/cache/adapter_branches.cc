@@ -43,7 +43,7 @@ void AdapterBranches::Forget(const AdapterResidency& adapter, bool clear) {
 void AdapterBranches::MarkUsable(bool all, std::vector<bool>& usable) const {
   usable.clear();
   if (tree_ == nullptr) return;
-  usable.resize(tree_->branch_slots(), all);
+  usable.resize(tree_->branches().slots(), all);
   usable[base_.value] = true;
   for (const AdapterGeneration generation : residency_.DeviceResidents()) {
     const std::size_t slot = residency_.SlotOf(generation);
@@ -55,9 +55,9 @@ std::int64_t AdapterBranches::CountUnusablePages() const {
   if (tree_ == nullptr) return 0;
   std::vector<bool> usable;
   MarkUsable(/*all=*/false, usable);
-  std::int64_t pages = tree_->pages();
+  std::int64_t pages = tree_->tiers().pages();
   for (std::uint32_t branch = 0; branch < usable.size(); ++branch) {
-    if (usable[branch]) pages -= tree_->pages(BranchId{branch});
+    if (usable[branch]) pages -= tree_->tiers().pages(BranchId{branch});
   }
   return pages;
 }
@@ -66,7 +66,7 @@ void AdapterBranches::CheckUsable() const {
   std::vector<bool> usable;
   MarkUsable(/*all=*/false, usable);
   for (std::uint32_t branch = 0; branch < slots_of_branch_.size(); ++branch) {
-    if (!slots_of_branch_[branch].empty()) CHECK(usable[branch] || tree_->pages(BranchId{branch}) == 0);
+    if (!slots_of_branch_[branch].empty()) CHECK(usable[branch] || tree_->tiers().pages(BranchId{branch}) == 0);
   }
 }
 

@@ -37,9 +37,9 @@ class AdapterBranches {
                                                   : std::span<const std::uint32_t>();
   }
   // True if several known adapters share the branch of this one.
-  bool IsShared(std::size_t slot) const { return Has(slot) && tree_->IsShared(Of(slot)); }
+  bool IsShared(std::size_t slot) const { return Has(slot) && tree_->branches().IsShared(Of(slot)); }
   // True if pages of the adapter's history move between the tiers.
-  bool HasMoves(std::size_t slot) const { return Has(slot) && tree_->HasMoves(Of(slot)); }
+  bool HasMoves(std::size_t slot) const { return Has(slot) && tree_->tiers().HasMoves(Of(slot)); }
 
   // Sets `usable`, by branch: the base model and an adapter of its content are on the device. `all`: every branch is.
   void MarkUsable(bool all, std::vector<bool>& usable) const;

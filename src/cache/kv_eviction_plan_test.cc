@@ -24,9 +24,9 @@ struct World {
 
   // Simulates a request that comes, computes and ends, so its pages are history. Returns its tail.
   NodeId Remember(const std::vector<TokenId>& tokens, TimeNs now, BranchId branch) {
-    NodeId tail = tree.Match(tree.Top(branch), tokens, 1000);
+    NodeId tail = tree.index().Match(tree.branches().Top(branch), tokens, 1000);
     tree.Lock(tail, now);
-    for (auto at = static_cast<std::size_t>(tree.Depth(tail)); (at + 1) * kPageTokens <= tokens.size(); ++at) {
+    for (auto at = static_cast<std::size_t>(tree.nodes().Depth(tail)); (at + 1) * kPageTokens <= tokens.size(); ++at) {
       PageHandle page;
       CHECK(pool->Allocate(PageCategory::kKv, std::span(&page, 1)));
       tail = tree.Insert(tail, std::span(tokens).subspan(at * kPageTokens, kPageTokens), page, now).node;
@@ -52,11 +52,11 @@ TEST(KvEvictionPlan, TheOldestLeafGoesFirstThenItsParent) {
   w.plan.Reset(30);
   EXPECT_EQ(w.plan.evictable(), 3);
   EXPECT_EQ(w.EvictNext(30), old);
-  EXPECT_EQ(w.EvictNext(30), w.tree.Parent(old));
+  EXPECT_EQ(w.EvictNext(30), w.tree.nodes().Parent(old));
   EXPECT_EQ(w.plan.pages(w.base), 1);
   EXPECT_EQ(w.EvictNext(30), recent);
   EXPECT_FALSE(w.plan.Next(30).has_value());
-  EXPECT_EQ(w.tree.pages(), 3);  // a plan does not change the tree
+  EXPECT_EQ(w.tree.tiers().pages(), 3);  // a plan does not change the tree
   w.plan.Reset(30);
   EXPECT_EQ(w.EvictNext(30), old);  // Reset forgets the plan
 }
@@ -78,7 +78,7 @@ TEST(KvEvictionPlan, APageIsWorthWhatIsLearnedAndAtMostThePrior) {
     now += kNsPerSecond;
     plan.Reset(now);
     const DependencyTree::NodeView view = w.tree.View(tail);
-    EXPECT_EQ(twice, w.tree.reuse().Factor(view.frequency, now - view.last_use) > 1);
+    EXPECT_EQ(twice, w.tree.reuse().rates().Factor(view.frequency, now - view.last_use) > 1);
     const EvictionContext context;
     const double prior = ReuseRates::Prior(view.frequency, 1, context.remembered_s);
     return plan.Score(tail, now) / (prior * context.costs.Page(ReloadFrom::kComputation));
@@ -154,7 +154,7 @@ TEST(KvEvictionPlan, WhatThePlanBeginsToUseStays) {
 TEST(KvEvictionPlan, APreemptedRequestsPagesBecomeEvictable) {
   World w;
   const NodeId tail = w.Remember(Tokens(12, 1), 10);
-  const NodeId shared = w.tree.Parent(w.tree.Parent(tail));
+  const NodeId shared = w.tree.nodes().Parent(w.tree.nodes().Parent(tail));
   w.tree.Lock(tail, 20);
   w.tree.Lock(shared, 20);
   w.plan.Reset(30);
@@ -165,7 +165,7 @@ TEST(KvEvictionPlan, APreemptedRequestsPagesBecomeEvictable) {
   EXPECT_EQ(w.plan.evictable(), 2);
   EXPECT_EQ(w.plan.LockedDepth(tail), 1);
   EXPECT_EQ(w.EvictNext(20), tail);
-  EXPECT_EQ(w.plan.Kept(tail), w.tree.Parent(tail));
+  EXPECT_EQ(w.plan.Kept(tail), w.tree.nodes().Parent(tail));
 }
 
 TEST(KvEvictionPlan, WhatWaitingRequestsWantGoesLast) {
@@ -249,10 +249,10 @@ TEST(KvEvictionPlan, LeavesThatWereNotListedAreFound) {
     CHECK(pool->Allocate(PageCategory::kKv, std::span(&page, 1)));
     return tree.Insert(parent, Tokens(kPageTokens, 1), page, 1).node;
   };
-  NodeId tail = tree.Top(adapter);
+  NodeId tail = tree.branches().Top(adapter);
   for (std::int64_t i = 0; i < kLong; ++i) tail = append(tail);
   tree.Unlock(tail, 2);
-  const NodeId running = append(tree.Top(base));
+  const NodeId running = append(tree.branches().Top(base));
   plan.Refresh(10);
   tree.Clear(adapter);       // the adapter is unloaded
   tree.Unlock(running, 11);  // a request ends in the same step
@@ -280,7 +280,7 @@ TEST(KvEvictionPlan, AgreesWithAWalkOverAllLeaves) {
         if (w.pool->free_pages() > 12) w.Remember(tokens, now += below(5));
       }
       if (below(2) == 0) w.plan.Refresh(now);
-      const std::int64_t count = std::min<std::int64_t>(w.tree.idle_pages(), below(40));
+      const std::int64_t count = std::min<std::int64_t>(w.tree.tiers().idle_pages(), below(40));
       for (const bool carried_out : {false, true}) {
         w.plan.Reset(now);
         std::vector<NodeId> victims;
@@ -289,9 +289,9 @@ TEST(KvEvictionPlan, AgreesWithAWalkOverAllLeaves) {
         for (std::int64_t i = 0; i < count; ++i) {
           TimeNs oldest = now + 1;
           // The leaves if the plan is carried out.
-          for (std::uint32_t index = 0; index < w.tree.node_slots(); ++index) {
-            const NodeId node = w.tree.IdOf(index);
-            if (!w.tree.Exists(node) || w.tree.Depth(node) == 0 || gone.contains(index)) continue;
+          for (std::uint32_t index = 0; index < w.tree.nodes().slots(); ++index) {
+            const NodeId node = w.tree.nodes().IdOf(index);
+            if (!w.tree.nodes().Exists(node) || w.tree.nodes().Depth(node) == 0 || gone.contains(index)) continue;
             const auto found = children_gone.find(index);
             const std::int32_t children =
                 w.tree.View(node).device_children - (found == children_gone.end() ? 0 : found->second);
@@ -300,7 +300,7 @@ TEST(KvEvictionPlan, AgreesWithAWalkOverAllLeaves) {
           victims.push_back(w.EvictNext(now));
           ASSERT_EQ(w.tree.View(victims.back()).last_use, oldest);
           ASSERT_TRUE(gone.insert(victims.back().index).second);
-          ++children_gone[w.tree.Parent(victims.back()).index];
+          ++children_gone[w.tree.nodes().Parent(victims.back()).index];
         }
         if (!carried_out || below(3) == 0) continue;
         for (const NodeId victim : victims) w.tree.Evict(victim);
@@ -318,7 +318,7 @@ TEST(KvEvictionPlan, AWalkInPartsAgreesWithAWalkOverAllLeaves) {
   DependencyTree tree(1, pool.get());
   const auto policy = std::move(MakeEvictionPolicy("lru")).value();
   KvEvictionPlan plan(&tree, policy.get());
-  const NodeId top = tree.Top(tree.Hold(""));
+  const NodeId top = tree.branches().Top(tree.Hold(""));
   Prng prng(1);
   TimeNs now = 0;
   TokenId next = 0;
@@ -333,7 +333,7 @@ TEST(KvEvictionPlan, AWalkInPartsAgreesWithAWalkOverAllLeaves) {
     by_use.emplace(time, leaves.back().index);
   };
   const auto use = [&](NodeId leaf) {
-    if (!tree.Exists(leaf)) return;
+    if (!tree.nodes().Exists(leaf)) return;
     by_use.erase({tree.View(leaf).last_use, leaf.index});
     const auto time = static_cast<TimeNs>(prng.NextBelow(1'000'000'000));
     tree.Lock(leaf, time);
@@ -373,7 +373,7 @@ TEST(KvEvictionPlan, APieceOfAWalkIsBoundedByWhatItLooksAt) {
     KvEvictionPlan plan(&tree, policy.get());
     const BranchId branch = tree.Hold("");
     for (TokenId history = 0; history < kHistories; ++history) {
-      NodeId tail = tree.Top(branch);
+      NodeId tail = tree.branches().Top(branch);
       for (TokenId at = 0; at < kPages; ++at) {
         PageHandle page;
         CHECK(pool->Allocate(PageCategory::kKv, std::span(&page, 1)));

@@ -68,8 +68,8 @@ bool KvTiers::IsRequester(RequestId id) const {
 
 // A fetch brings the whole part of one path that is not on the device, so the topmost such node identifies it.
 const KvTiers::Fetching* KvTiers::FetchOf(NodeId node) const {
-  if (fetches_.empty() || tree_->OnDevice(node)) return nullptr;
-  while (!tree_->OnDevice(tree_->Parent(node))) node = tree_->Parent(node);
+  if (fetches_.empty() || tree_->tiers().OnDevice(node)) return nullptr;
+  while (!tree_->tiers().OnDevice(tree_->nodes().Parent(node))) node = tree_->nodes().Parent(node);
   const auto found = std::find_if(fetches_.begin(), fetches_.end(),
                                   [node](const Fetching& fetch) { return fetch.pages.front().node == node; });
   return found == fetches_.end() ? nullptr : &*found;
@@ -141,8 +141,8 @@ void KvTiers::BackUp(const KvEvictionPlan& plan, std::span<const NodeId> running
   const auto most = static_cast<std::size_t>(MaxPagesOfJob());
   soon_.clear();
   plan.AppendNext(kLeavesAhead, soon_);
-  std::erase_if(soon_, [this](NodeId leaf) { return !tree_->Exists(leaf) || tree_->View(leaf).locks > 0; });
-  const bool few_idle = free + static_cast<double>(tree_->idle_pages()) < kFreeEnough * capacity;
+  std::erase_if(soon_, [this](NodeId leaf) { return !tree_->nodes().Exists(leaf) || tree_->View(leaf).locks > 0; });
+  const bool few_idle = free + static_cast<double>(tree_->tiers().idle_pages()) < kFreeEnough * capacity;
   if (few_idle) soon_.insert(soon_.end(), running.begin(), running.end());
   for (const NodeId tail : soon_) {
     BackUpPath(tail, most - backing_up_.size());
@@ -158,15 +158,15 @@ void KvTiers::BackUp(const KvEvictionPlan& plan, std::span<const NodeId> running
 // path.
 void KvTiers::BackUpPath(NodeId tail, std::size_t most) {
   chain_.clear();
-  for (NodeId at = tail; tree_->Exists(at) && tree_->Depth(at) > 0; at = tree_->Parent(at)) {
+  for (NodeId at = tail; tree_->nodes().Exists(at) && tree_->nodes().Depth(at) > 0; at = tree_->nodes().Parent(at)) {
     // For a node in transfer, the copy is already on its way.
-    if (!tree_->OnDevice(at) || tree_->InHostTier(at) || tree_->Moving(at)) break;
+    if (!tree_->tiers().OnDevice(at) || tree_->tiers().InHostTier(at) || tree_->tiers().Moving(at)) break;
     chain_.push_back(at);
   }
   std::reverse(chain_.begin(), chain_.end());
   std::size_t count = 0;
   while (count < std::min(most, chain_.size()) &&
-         MakeHostRoom(static_cast<std::int64_t>(count) + 1, tree_->HostWorth(chain_[count]))) {
+         MakeHostRoom(static_cast<std::int64_t>(count) + 1, tree_->reuse().HostWorth(chain_[count]))) {
     ++count;
   }
   if (count == 0) return;

@@ -34,10 +34,10 @@ struct World {
 
   // Simulates a session with these tokens that ended at `at`.
   NodeId Remember(BranchId branch, const std::vector<TokenId>& tokens, TimeNs at) {
-    NodeId tail = tree->Match(tree->Top(branch), tokens, 1000);
-    while (!tree->OnDevice(tail)) tail = tree->Parent(tail);
+    NodeId tail = tree->index().Match(tree->branches().Top(branch), tokens, 1000);
+    while (!tree->tiers().OnDevice(tail)) tail = tree->nodes().Parent(tail);
     tree->Lock(tail, at);
-    for (auto depth = static_cast<std::size_t>(tree->Depth(tail)); depth < tokens.size(); ++depth) {
+    for (auto depth = static_cast<std::size_t>(tree->nodes().Depth(tail)); depth < tokens.size(); ++depth) {
       PageHandle page;
       CHECK(device->Allocate(PageCategory::kKv, std::span(&page, 1)));
       tail = tree->Insert(tail, std::span(tokens).subspan(depth, 1), page, at).node;
@@ -48,9 +48,9 @@ struct World {
   // Moves the end of the path, `pages` pages, to the host tier.
   void SwapOut(NodeId tail, std::int64_t pages) {
     std::vector<NodeId> path;
-    for (NodeId at = tail; pages > 0; --pages, at = tree->Parent(at)) path.push_back(at);
+    for (NodeId at = tail; pages > 0; --pages, at = tree->nodes().Parent(at)) path.push_back(at);
     for (const NodeId node : path) {
-      if (tree->InHostTier(node)) continue;
+      if (tree->tiers().InHostTier(node)) continue;
       std::vector<DependencyTree::MovingPages> copying;
       tree->BeginBackUp(std::span(&node, 1), copying);
       tree->EndBackUp(copying, /*failed=*/false);
@@ -119,7 +119,7 @@ TEST(ProactiveSwapper, TheMostValuableComeFirst) {
                middle = w.Remember(w.base, {5}, 20);
   for (const NodeId tail : {old, young}) w.SwapOut(tail, 2);
   w.SwapOut(middle, 1);
-  EXPECT_EQ(w.tree->HostRoots().size(), 3u);
+  EXPECT_EQ(w.tree->tiers().HostRoots().size(), 3u);
   const auto& moves = w.Choose({.pages = 3, .most = 100, .kv_pages = 100});
   ASSERT_EQ(moves.tails.size(), 2u);
   EXPECT_EQ(moves.tails[0], young);  // both of its pages: they have the same score
@@ -136,8 +136,8 @@ TEST(ProactiveSwapper, NothingComesBeforeWhatItDependsOn) {
   w.usable = {true, false};
   const auto& moves = w.Choose({.pages = 2, .most = 100, .kv_pages = 100});
   ASSERT_EQ(moves.tails.size(), 1u);
-  EXPECT_EQ(w.tree->Depth(moves.tails[0]), 3);
-  EXPECT_EQ(w.tree->Parent(deep), moves.tails[0]);
+  EXPECT_EQ(w.tree->nodes().Depth(moves.tails[0]), 3);
+  EXPECT_EQ(w.tree->nodes().Parent(deep), moves.tails[0]);
   w.usable = {false};
   EXPECT_TRUE(w.Choose({.pages = 2, .most = 100, .kv_pages = 100}).empty());
 }
@@ -200,11 +200,11 @@ TEST(ProactiveSwapper, ARootThatIsSeenTwiceComesOnce) {
   constexpr TokenId kRoots = 20'000;
   World w(kRoots + 10);
   for (TokenId i = 0; i < kRoots; ++i) w.SwapOut(w.Remember(w.base, {i}, i), 1);
-  const NodeId last = w.tree->IdOf(w.tree->HostRoots().back());
+  const NodeId last = w.tree->nodes().IdOf(w.tree->tiers().HostRoots().back());
   w.swapper->BeginWalk(w.usable);
   ASSERT_FALSE(w.swapper->Walk(*w.plan, 0));
   w.Remember(w.base, {3}, kRoots);  // computed again
-  ASSERT_EQ(w.tree->IdOf(w.tree->HostRoots()[3]), last);
+  ASSERT_EQ(w.tree->nodes().IdOf(w.tree->tiers().HostRoots()[3]), last);
   while (!w.swapper->Walk(*w.plan, 0)) {
   }
   const auto& moves = w.swapper->Choose({.pages = 2, .most = 100, .kv_pages = 100}, w.usable, *w.plan, 0);
@@ -238,10 +238,10 @@ struct Fuzz {
     std::vector<TokenId> tokens(1 + prng.NextBelow(8));
     for (TokenId& token : tokens) token = static_cast<TokenId>(OneIn(4));
     const BranchId branch = OneIn(2) ? w.base : w.other;
-    NodeId tail = w.tree->Match(w.tree->Top(branch), tokens, 1000);
-    while (!w.tree->OnDevice(tail)) tail = w.tree->Parent(tail);
+    NodeId tail = w.tree->index().Match(w.tree->branches().Top(branch), tokens, 1000);
+    while (!w.tree->tiers().OnDevice(tail)) tail = w.tree->nodes().Parent(tail);
     w.tree->Lock(tail, now);
-    for (auto depth = static_cast<std::size_t>(w.tree->Depth(tail));
+    for (auto depth = static_cast<std::size_t>(w.tree->nodes().Depth(tail));
          depth < tokens.size() && w.device->free_pages() > 0; ++depth) {
       PageHandle page;
       CHECK(w.device->Allocate(PageCategory::kKv, std::span(&page, 1)));
@@ -258,10 +258,10 @@ struct Fuzz {
     running.erase(running.begin() + static_cast<std::ptrdiff_t>(at));
   }
   void EvictOrCopy() {
-    const auto leaves = w.tree->IdleLeaves();
+    const auto leaves = w.tree->tiers().IdleLeaves();
     if (leaves.empty()) return;
-    const NodeId leaf = w.tree->IdOf(leaves[prng.NextBelow(leaves.size())]);
-    if (!w.tree->InHostTier(leaf) && !OneIn(4)) {
+    const NodeId leaf = w.tree->nodes().IdOf(leaves[prng.NextBelow(leaves.size())]);
+    if (!w.tree->tiers().InHostTier(leaf) && !OneIn(4)) {
       if (w.host->free_pages() > 0) w.tree->BeginBackUp(std::span(&leaf, 1), copying);
     } else {
       w.tree->Evict(leaf);
@@ -283,7 +283,7 @@ struct Fuzz {
   }
   void SwapIn() {
     w.usable = {true, OneIn(2)};
-    roots_seen += static_cast<std::int64_t>(w.tree->HostRoots().size());
+    roots_seen += static_cast<std::int64_t>(w.tree->tiers().HostRoots().size());
     const std::int64_t room =
         std::min<std::int64_t>(w.device->free_pages(), 1 + static_cast<std::int64_t>(prng.NextBelow(12)));
     const auto& moves = w.Choose({.pages = room, .most = room, .kv_pages = 8, .adapters = 0});
@@ -312,7 +312,7 @@ struct Fuzz {
         EndMoves();
       else if (what < 19)
         SwapIn();
-      else if (w.tree->droppable_host_pages() > 0 && OneIn(2))
+      else if (w.tree->tiers().droppable_host_pages() > 0 && OneIn(2))
         w.tree->DropHostPages(1);
       else if (OneIn(20) && running.empty())
         w.tree->Clear(w.other);

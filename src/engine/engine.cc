@@ -280,7 +280,7 @@ struct Engine::Impl {
 
   void DescribeArrivals(const Request& request, ExecutorChunk& chunk) {
     if (chunk.adapter != nullptr && chunk.adapter->arriving()) chunk.adapter_arrival = Watch(chunk.adapter->progress);
-    if (!tiers || parts.tree->OnDevice(request.tail)) return;
+    if (!tiers || parts.tree->tiers().OnDevice(request.tail)) return;
     const KvTiers::Fetching* fetch = tiers->FetchOf(request.tail);
     CHECK(fetch != nullptr);
     chunk.kv_arrival = Watch(fetch->progress);
@@ -463,7 +463,7 @@ struct Engine::Impl {
       if (admission.in_page.tokens == 0) continue;
       const Request& request = *admission.request;  // its own pages follow those of the tree
       const std::uint32_t destination = request.page_table[static_cast<std::size_t>(request.tree_pages)];
-      batch.copies.push_back({parts.tree->Page(admission.in_page.node).index, destination});
+      batch.copies.push_back({parts.tree->tiers().Page(admission.in_page.node).index, destination});
     }
     for (const PlannedChunk& planned : plan.chunks) {
       const Sequence& request = SequenceOf(planned.request);

@@ -449,7 +449,7 @@ TEST(Engine, AnUnloadDuringAFetchLeaksNothing) {
   }
   w.Drain();
   EXPECT_EQ(w.device->Stats().used(PageCategory::kAdapter), 0);
-  EXPECT_EQ(w.tree->orphans(), 0);
+  EXPECT_EQ(w.tree->tiers().orphans(), 0);
   w.engine->CheckIntegrity();
 }
 

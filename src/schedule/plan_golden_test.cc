@@ -204,11 +204,11 @@ struct Load {
   // be computed.
   void CheckCopy(const StepPlan& plan, const PlannedAdmission& admission) {
     ASSERT_TRUE(tree != nullptr);
-    EXPECT_TRUE(tree->OnDevice(admission.in_page.node));
-    EXPECT_EQ(tree->Parent(admission.in_page.node), admission.tail);
+    EXPECT_TRUE(tree->tiers().OnDevice(admission.in_page.node));
+    EXPECT_EQ(tree->nodes().Parent(admission.in_page.node), admission.tail);
     EXPECT_EQ(std::count(plan.kv_evictions.begin(), plan.kv_evictions.end(), admission.in_page.node), 0);
     EXPECT_LT(admission.in_page.tokens, options.page_tokens);
-    EXPECT_LT(tree->Depth(admission.tail) * options.page_tokens + admission.in_page.tokens,
+    EXPECT_LT(tree->nodes().Depth(admission.tail) * options.page_tokens + admission.in_page.tokens,
               admission.request->uncomputed());
   }
 
@@ -222,7 +222,7 @@ struct Load {
       const auto admission = std::find_if(plan.admissions.begin(), plan.admissions.end(),
                                           [&](const PlannedAdmission& a) { return a.request == chunk.request; });
       EXPECT_EQ(admission != plan.admissions.end(), chunk.admits);
-      const std::int64_t cached = chunk.admits && tree != nullptr ? tree->Depth(admission->tail) : 0;  // pages
+      const std::int64_t cached = chunk.admits && tree != nullptr ? tree->nodes().Depth(admission->tail) : 0;  // pages
       const std::int64_t in_page = chunk.admits ? admission->in_page.tokens : 0;
       if (in_page > 0) CheckCopy(plan, *admission);
       const std::int64_t uncomputed = chunk.request->uncomputed() - cached * options.page_tokens - in_page;

@@ -11,13 +11,13 @@ namespace loramux {
 // the next time, so that the search continues from it.
 inline NodeId FindTail(const DependencyTree* tree, Request& request) {
   if (tree == nullptr) return {};
-  const std::int64_t most = (static_cast<std::int64_t>(request.tokens.size()) - 1) / tree->page_tokens();
+  const std::int64_t most = (static_cast<std::int64_t>(request.tokens.size()) - 1) / tree->index().page_tokens();
   NodeId from = request.top;
-  if (tree->Exists(request.found))
+  if (tree->nodes().Exists(request.found))
     from = request.found;
-  else if (tree->Exists(request.tail))
+  else if (tree->nodes().Exists(request.tail))
     from = request.tail;
-  return request.found = tree->Match(from, request.tokens, most);
+  return request.found = tree->index().Match(from, request.tokens, most);
 }
 
 }  // namespace loramux

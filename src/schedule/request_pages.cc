@@ -15,7 +15,7 @@ RequestPages::RequestPages(std::int64_t page_tokens, PagePool* device, Residency
       tree_(tree),
       tiers_(tiers),
       branches_(tree, *residency) {
-  if (tree_ != nullptr) CHECK_EQ(tree_->page_tokens(), page_tokens_);
+  if (tree_ != nullptr) CHECK_EQ(tree_->index().page_tokens(), page_tokens_);
 }
 
 // ---------------------------------------------------------------- The life of a request
@@ -35,7 +35,7 @@ bool RequestPages::Admit(const PlannedAdmission& admission, TimeNs now) {
     early = residency_->Get(request.adapter).arriving();
     Pin(request.adapter, now);
   }
-  if (tiers_ != nullptr && !tree_->OnDevice(admission.tail)) {
+  if (tiers_ != nullptr && !tree_->tiers().OnDevice(admission.tail)) {
     tiers_->Use(admission.tail);
     early = true;
   }
@@ -54,10 +54,10 @@ void RequestPages::BeginFrom(const PlannedAdmission& admission, TimeNs now) {
   request->fetches = 0;
   request->fetched_ahead = false;
   request->tail = tail;
-  const std::int64_t depth = tree_->Depth(tail);
+  const std::int64_t depth = tree_->nodes().Depth(tail);
   request->tree_pages = static_cast<std::int32_t>(depth);
   request->pages.resize(static_cast<std::size_t>(depth));
-  tree_->CopyPath(tail, request->pages);
+  tree_->tiers().CopyPath(tail, request->pages);
   request->page_table.clear();
   for (const PageHandle page : request->pages) request->page_table.push_back(page.index);
   request->computed = depth * page_tokens_ + admission.in_page.tokens;
@@ -100,7 +100,8 @@ void RequestPages::InsertFilled(Request* request, TimeNs now) {
   const auto done = static_cast<std::size_t>(request->tree_pages) * size,
              computed = static_cast<std::size_t>(request->computed);
   if (computed >= done + 2 * size) {
-    tree_->PrefetchInsert(request->tail, std::span<const TokenId>(request->tokens).subspan(done, computed - done));
+    tree_->index().PrefetchInsert(request->tail,
+                                  std::span<const TokenId>(request->tokens).subspan(done, computed - done));
   }
   for (; (request->tree_pages + 1) * page_tokens_ <= request->computed; ++request->tree_pages) {
     const auto at = static_cast<std::size_t>(request->tree_pages);
@@ -110,7 +111,7 @@ void RequestPages::InsertFilled(Request* request, TimeNs now) {
     request->tail = inserted.node;
     if (inserted.outcome == DependencyTree::Inserted::kTaken) continue;
     device_->Free(PageCategory::kKv, std::span(&request->pages[at], 1));
-    request->pages[at] = tree_->Page(inserted.node);
+    request->pages[at] = tree_->tiers().Page(inserted.node);
     request->page_table[at] = request->pages[at].index;
   }
 }
@@ -167,7 +168,7 @@ void RequestPages::Pin(AdapterGeneration generation, TimeNs now) {
 // ---------------------------------------------------------------- Failed fetches
 
 bool RequestPages::BeganOnFailedFetch(const Request& request) const {
-  if (tiers_ == nullptr || tree_->OnDevice(request.tail)) return false;
+  if (tiers_ == nullptr || tree_->tiers().OnDevice(request.tail)) return false;
   const KvTiers::Fetching* fetch = tiers_->FetchOf(request.tail);
   CHECK(fetch != nullptr);
   return fetch->failed;
@@ -201,11 +202,12 @@ void RequestPages::CheckIntegrity(std::span<Request* const> running, std::span<R
   }
   if (tree_ != nullptr) {
     tree_->CheckIntegrity();
-    kv_pages += tree_->pages() + tree_->orphans();
+    kv_pages += tree_->tiers().pages() + tree_->tiers().orphans();
   }
   CHECK_EQ(kv_pages, device_->Stats().used(PageCategory::kKv));
   if (tiers_ != nullptr) {
-    CHECK_EQ(tree_->host_pages() + tree_->orphans(), residency_->host()->Stats().used(PageCategory::kKv));
+    CHECK_EQ(tree_->tiers().host_pages() + tree_->tiers().orphans(),
+             residency_->host()->Stats().used(PageCategory::kKv));
   }
   CheckPins(running);
 }
@@ -217,8 +219,8 @@ std::int64_t RequestPages::CheckPages(const Request& request) const {
     CHECK(device_->IsCurrent(request.pages[i]));
     CHECK_EQ(request.pages[i].index, request.page_table[i]);
   }
-  if (tree_ != nullptr) CHECK_EQ(tree_->Depth(request.tail), request.tree_pages);
-  if (request.copied_from.has_value()) CHECK(tree_->Parent(*request.copied_from) == request.tail);
+  if (tree_ != nullptr) CHECK_EQ(tree_->nodes().Depth(request.tail), request.tree_pages);
+  if (request.copied_from.has_value()) CHECK(tree_->nodes().Parent(*request.copied_from) == request.tail);
   return static_cast<std::int64_t>(request.pages.size()) - request.tree_pages;
 }
 

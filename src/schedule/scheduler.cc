@@ -83,7 +83,7 @@ Scheduler::~Scheduler() {
 
 void Scheduler::Add(Request* request) {
   pages_.Enter(request);
-  const std::int64_t cached = tree_ == nullptr ? 0 : tree_->Depth(request->tail) * options_.page_tokens;
+  const std::int64_t cached = tree_ == nullptr ? 0 : tree_->nodes().Depth(request->tail) * options_.page_tokens;
   queues_.Enter(request, cached);
   expected_.Arrived(*request);
 }

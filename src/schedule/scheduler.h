@@ -95,7 +95,7 @@ class Scheduler {
   // The context that the eviction policy was given last.
   const EvictionContext& eviction_context() const { return worth_.context(); }
   // Pages of keys and values that no running request uses.
-  std::int64_t history_pages() const { return tree_ == nullptr ? 0 : tree_->idle_pages(); }
+  std::int64_t history_pages() const { return tree_ == nullptr ? 0 : tree_->tiers().idle_pages(); }
   // The pages of history that no request can use because their adapter is not on the device. 0 if dependency is
   // maintained. Takes time proportional to the adapters on the device.
   std::int64_t CountInvalidHistory() const;

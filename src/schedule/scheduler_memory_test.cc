@@ -92,18 +92,18 @@ TEST(Scheduler, APromptBeginsWithinAPageOfAnother) {
   const StepPlan plan = w.Begin();
   ASSERT_EQ(plan.admissions.size(), 1u);
   EXPECT_EQ(plan.admissions[0].in_page.tokens, 2);
-  EXPECT_EQ(w.tree.Parent(plan.admissions[0].in_page.node), plan.admissions[0].tail);
+  EXPECT_EQ(w.tree.nodes().Parent(plan.admissions[0].in_page.node), plan.admissions[0].tail);
   EXPECT_EQ(plan.chunks[0].num_tokens, 3);
   EXPECT_TRUE(plan.chunks[0].samples);
   EXPECT_EQ(request->computed, 6);
   EXPECT_EQ(request->tree_pages, 1);
   EXPECT_EQ(request->cached_tokens, 6);
-  EXPECT_NE(request->page_table[1], w.tree.Page(plan.admissions[0].in_page.node).index);
+  EXPECT_NE(request->page_table[1], w.tree.tiers().Page(plan.admissions[0].in_page.node).index);
   w.End(plan);
   EXPECT_EQ(request->tree_pages, 2);  // the page that began with a copy is full and belongs to the tree
   w.with_tree.Remove(request, w.clock.Now());
   EXPECT_EQ(w.with_tree.stats().prefix.copied_pages, 1);
-  EXPECT_EQ(w.tree.idle_pages(), 3);
+  EXPECT_EQ(w.tree.tiers().idle_pages(), 3);
   w.Check();
 }
 
@@ -120,7 +120,7 @@ TEST(Scheduler, ThePageThatIsCopiedStaysUntilTheStepHasEnded) {
   EXPECT_EQ(w.tree.View(source).locks, 1);
   for (int i = 0; i < 4; ++i) w.with_tree.Prepare(w.clock.Now());
   EXPECT_GE(w.device->free_pages(), 8);  // other pages were evicted
-  ASSERT_TRUE(w.tree.OnDevice(source));
+  ASSERT_TRUE(w.tree.tiers().OnDevice(source));
   w.Check();
   w.End(plan);
   EXPECT_FALSE(request->copied_from.has_value());
@@ -135,10 +135,10 @@ TEST(Scheduler, AnEndBeforeTheStepLetsGoOfThePage) {
     Request* request = w.Ask(prompt);
     const StepPlan plan = w.Begin();
     ASSERT_GT(plan.admissions[0].in_page.tokens, 0);
-    EXPECT_LT(w.tree.idle_pages(), 2);
+    EXPECT_LT(w.tree.tiers().idle_pages(), 2);
     w.with_tree.Remove(request, w.clock.Now());
     w.Check();
-    EXPECT_EQ(w.tree.idle_pages(), 2);
+    EXPECT_EQ(w.tree.tiers().idle_pages(), 2);
   }
 }
 

@@ -203,24 +203,24 @@ bool PlanChecker::Arrives(const View& view, const Request& request) const {
   const auto own = [&](const PlannedFetch& fetch) { return fetch.request == &request; };
   if (std::any_of(view.plan.fetches.begin(), view.plan.fetches.end(), own)) return true;
   const DependencyTree* tree = view.scheduler.tree();
-  if (tree == nullptr || !tree->Exists(request.found)) return false;
+  if (tree == nullptr || !tree->nodes().Exists(request.found)) return false;
   const KvTiers* tiers = view.scheduler.tiers();
   const std::int64_t fetches =
       tiers == nullptr ? 0 : tiers->fetches_in_flight() + static_cast<std::int64_t>(view.plan.fetches.size());
   NodeId at = request.found;
-  for (; !tree->OnDevice(at); at = tree->Parent(at)) {
-    if (tree->Moving(at) || fetches >= KvTiers::kMaxFetches) return true;
+  for (; !tree->tiers().OnDevice(at); at = tree->nodes().Parent(at)) {
+    if (tree->tiers().Moving(at) || fetches >= KvTiers::kMaxFetches) return true;
     for (const PlannedFetch& fetch : view.plan.fetches) {  // another request's fetch of the same path
       NodeId on = fetch.tail;
-      while (tree->Depth(on) > tree->Depth(at)) on = tree->Parent(on);
+      while (tree->nodes().Depth(on) > tree->nodes().Depth(at)) on = tree->nodes().Parent(on);
       if (on == at) return true;
     }
   }
   if (at == request.found) return false;
   const std::vector<NodeId>& gone = view.plan.kv_evictions;
   const auto evicted = [&](NodeId node) { return std::find(gone.begin(), gone.end(), node) != gone.end(); };
-  while (tree->Depth(at) > 0 && !evicted(at)) at = tree->Parent(at);
-  return tree->Depth(at) > 0;  // this plan evicts part of it, which the next plan fetches too
+  while (tree->nodes().Depth(at) > 0 && !evicted(at)) at = tree->nodes().Parent(at);
+  return tree->nodes().Depth(at) > 0;  // this plan evicts part of it, which the next plan fetches too
 }
 
 // Within a tenant (and lane), the request with the earliest due time is admitted first. That time is at most one age

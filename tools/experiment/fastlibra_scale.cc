@@ -144,9 +144,9 @@ Result<ExperimentResult> RunOverhead(ExperimentContext& context) {
     decisions_ms.push_back(static_cast<double>(took) / kNsPerMs);
     ++decisions;
     const TimeNs begin = clock.Now();
-    NodeId tail = tree.Match(tree.Top(branch), tokens, kPathPages);
+    NodeId tail = tree.index().Match(tree.branches().Top(branch), tokens, kPathPages);
     tree.Lock(tail, now);
-    for (std::int64_t at = tree.Depth(tail); at < kPathPages; ++at) {
+    for (std::int64_t at = tree.nodes().Depth(tail); at < kPathPages; ++at) {
       PageHandle page;
       if (!pool->Allocate(PageCategory::kKv, std::span(&page, 1))) return ResourceExhausted("no page", "");
       tail = tree.Insert(tail, std::span(tokens).subspan(static_cast<std::size_t>(at * kPageTokens), kPageTokens), page,

@@ -106,7 +106,7 @@ AdmissionOutcome Admitter::BeyondDistinct(const Request& request) const {
 AdmissionOutcome Admitter::TryFetch(Request* request) {
   const PlanningView& view = draft_.view;
   PlanDraft& room = draft_.room;
-  if (view.tree->host_pages() == 0) return AdmissionOutcome::kAdmitted;
+  if (view.tree->tiers().host_pages() == 0) return AdmissionOutcome::kAdmitted;
   const NodeId tail = FindTail(view.tree, *request);
   std::int64_t pages = 0;
   if (const auto outcome = LookAtPath(tail, pages)) return *outcome;
@@ -132,9 +132,9 @@ AdmissionOutcome Admitter::TryFetch(Request* request) {
 
 std::optional<AdmissionOutcome> Admitter::LookAtPath(NodeId tail, std::int64_t& pages) const {
   const DependencyTree* tree = draft_.view.tree;
-  for (NodeId at = tail; !tree->OnDevice(at); at = tree->Parent(at)) {
-    if (tree->Moving(at) && pages == 0 && draft_.prefixes.IsUsable(at)) return AdmissionOutcome::kAdmitted;
-    if (tree->Moving(at) || draft_.room.history().IsFetched(at)) return AdmissionOutcome::kPassedOver;
+  for (NodeId at = tail; !tree->tiers().OnDevice(at); at = tree->nodes().Parent(at)) {
+    if (tree->tiers().Moving(at) && pages == 0 && draft_.prefixes.IsUsable(at)) return AdmissionOutcome::kAdmitted;
+    if (tree->tiers().Moving(at) || draft_.room.history().IsFetched(at)) return AdmissionOutcome::kPassedOver;
     ++pages;
   }
   return std::nullopt;

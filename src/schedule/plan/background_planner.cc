@@ -197,7 +197,8 @@ bool BackgroundPlanner::SwapOutOne() {
     return true;
   }
   if (!history.has_value()) return false;
-  if (view_.tiers != nullptr && view_.tiers->backing_up() && !view_.tree->InHostTier(history->node)) return false;
+  if (view_.tiers != nullptr && view_.tiers->backing_up() && !view_.tree->tiers().InHostTier(history->node))
+    return false;
   room_.EvictHistory(*history);
   return true;
 }

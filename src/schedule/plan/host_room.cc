@@ -6,7 +6,7 @@ void HostRoom::Reset(MemoryMoves& moves) {
   moves_ = &moves;
   free_ = view_.residency.host() == nullptr ? 0 : view_.residency.host()->free_pages();
   fetches_in_flight_ = view_.tiers == nullptr ? 0 : view_.tiers->fetches_in_flight();
-  droppable_ = view_.tiers == nullptr ? 0 : view_.tree->droppable_host_pages();
+  droppable_ = view_.tiers == nullptr ? 0 : view_.tree->tiers().droppable_host_pages();
 }
 
 bool HostRoom::Plan(const AdapterResidency& adapter) {

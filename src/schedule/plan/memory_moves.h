@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "cache/dependency_tree.h"
+#include "cache/tree_nodes.h"
 
 namespace loramux {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "cache/dependency_tree.h"
+#include "cache/tree_nodes.h"
 #include "schedule/plan/memory_moves.h"
 
 namespace loramux {

@@ -34,7 +34,7 @@ struct PlanningView {
 
   // True if adapters have a share of the device.
   bool partitioned() const { return adapter_pages > 0; }
-  std::int64_t host_pages() const { return tree == nullptr ? 0 : tree->host_pages(); }
+  std::int64_t host_pages() const { return tree == nullptr ? 0 : tree->tiers().host_pages(); }
   // Pages that hold so many positions of the request beyond those that it has. Avoids the division in the usual case
   // that none is missing.
   std::int64_t MissingPages(const Request& request, std::int64_t positions) const {

@@ -21,16 +21,16 @@ bool Prefixes::ArrivesInTime(NodeId node) const {
 
 // A fetch that covers the whole path and is usable already does not count.
 bool Prefixes::IsFetching(const Request& request) const {
-  if (view_.tiers == nullptr || !view_.tree->Exists(request.found)) return false;
+  if (view_.tiers == nullptr || !view_.tree->nodes().Exists(request.found)) return false;
   NodeId at = request.found;
-  for (; !view_.tree->OnDevice(at); at = view_.tree->Parent(at)) {
-    if (view_.tree->Moving(at)) return at != request.found || !IsUsable(at);
+  for (; !view_.tree->tiers().OnDevice(at); at = view_.tree->nodes().Parent(at)) {
+    if (view_.tree->tiers().Moving(at)) return at != request.found || !IsUsable(at);
   }
   return false;
 }
 
 NodeId Prefixes::DeviceTail(NodeId tail) const {
-  while (!IsUsable(tail)) tail = view_.tree->Parent(tail);
+  while (!IsUsable(tail)) tail = view_.tree->nodes().Parent(tail);
   return tail;
 }
 
@@ -38,7 +38,7 @@ NodeId Prefixes::DeviceTail(NodeId tail) const {
 DependencyTree::InPage Prefixes::FindInPage(const Request& request, NodeId tail) const {
   const auto begin = static_cast<std::ptrdiff_t>(Depth(tail) * view_.options.page_tokens);
   const std::span<const TokenId> next(request.tokens.begin() + begin, request.tokens.end() - 1);
-  const DependencyTree::InPage found = view_.tree->MatchInPage(tail, next);
+  const DependencyTree::InPage found = view_.tree->index().MatchInPage(tail, next);
   return found.tokens > 0 && room_.history().Kept(found.node) == found.node ? found : DependencyTree::InPage{};
 }
 

@@ -22,11 +22,11 @@ class Prefixes {
   void LookAtFetches(TimeNs now, bool alone);
 
   // Pages on the path to `tail`; 0 without a tree.
-  std::int64_t Depth(NodeId tail) const { return view_.tree == nullptr ? 0 : view_.tree->Depth(tail); }
+  std::int64_t Depth(NodeId tail) const { return view_.tree == nullptr ? 0 : view_.tree->nodes().Depth(tail); }
   // True if the page is on the device, or is expected to arrive in time.
   bool IsUsable(NodeId node) const {
-    if (view_.tree->OnDevice(node)) return true;
-    return !usable_fetches_.empty() && view_.tree->Moving(node) && ArrivesInTime(node);
+    if (view_.tree->tiers().OnDevice(node)) return true;
+    return !usable_fetches_.empty() && view_.tree->tiers().Moving(node) && ArrivesInTime(node);
   }
   // True if the history that the request would begin with is being fetched and not usable yet.
   bool IsFetching(const Request& request) const;

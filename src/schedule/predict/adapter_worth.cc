@@ -97,7 +97,7 @@ double AdapterWorth::ScoreIfUsed(const AdapterResidency& adapter, TimeNs now) co
 
 TimeNs AdapterWorth::HostWorthOf(const AdapterResidency& adapter, const DependencyTree* tree) const {
   if (tree == nullptr) return adapter.last_use;
-  return tree->HostWorth(adapter.last_use, usage_.Of(adapter.slot, adapter.version->generation).frequency);
+  return tree->reuse().HostWorth(adapter.last_use, usage_.Of(adapter.slot, adapter.version->generation).frequency);
 }
 
 }  // namespace loramux

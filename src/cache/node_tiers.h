@@ -1,0 +1,175 @@
+// The tiers of the dependency tree: which node has a page on the device or in the host tier, who uses it, and what is
+// in transfer. It owns the pages of all nodes.
+//
+// The device nodes form the upper part of each branch; nodes below them may be in the host tier alone. A device node
+// may have a copy in the host tier. Only leaves of the device part are evicted, and only roots of the host part are
+// fetched (FastLibra 4.2). A node with locks, by requests or by a transfer, stays where it is.
+//
+// Not thread-safe. Reads no clock. Knows neither tokens nor visits.
+//
+// Invariants (CheckIntegrity):
+// - Every node has a page in a tier, and the parent of a device node is on the device.
+// - Pages are current, and no page belongs to two nodes.
+// - A parent has at least as many locks as its children together.
+// - A locked node is on the device or on its way there.
+// - The counts and lists (idle pages, idle leaves, host roots, transfers by branch) equal those of a walk.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/clock.h"
+#include "cache/host_drop_order.h"
+#include "cache/node_list.h"
+#include "cache/tree_nodes.h"
+#include "memory/page_pool.h"
+
+namespace loramux {
+
+// See the top of this file. Unless noted, functions that take a NodeId require that the node exists.
+class NodeTiers {
+ public:
+  // Owns none of the arguments. `host` may be null (no host tier).
+  NodeTiers(TreeNodes* nodes, PagePool* device, PagePool* host);
+
+  // ---- Where pages are ----
+
+  PageHandle Page(NodeId node) const { return nodes_->At(node).page; }  // REQUIRES: on the device
+  // Whether the node's keys and values can be read on the device. Always true for the top of a branch.
+  bool OnDevice(NodeId node) const { return nodes_->At(node).on_device(); }
+  // Whether the node exists and has a device page. A running fetch may still be filling that page.
+  bool HasDevicePage(NodeId node) const { return nodes_->Exists(node) && (*nodes_)[node.index].has_device_page(); }
+  // Whether the node has a complete copy in the host tier.
+  bool InHostTier(NodeId node) const { return nodes_->At(node).has_host_copy(); }
+  // Whether a transfer between the tiers involves the node.
+  bool Moving(NodeId node) const { return nodes_->At(node).moving(); }
+  // Writes the device pages from the branch down to the node. REQUIRES: out.size() is the depth of the node, and the
+  // path is on the device or on its way there.
+  void CopyPath(NodeId node, std::span<PageHandle> out) const;
+
+  std::int64_t pages() const { return pages_; }  // on the device, in all branches
+  std::int64_t pages(BranchId branch) const { return CountsOf(branch).pages; }
+  std::int64_t idle_pages() const { return idle_pages_; }  // unlocked device pages: history
+  // Pages in the host tier, including those in transfer.
+  std::int64_t host_pages() const { return host_pages_; }
+  // Host pages that are not in transfer.
+  std::int64_t droppable_host_pages() const { return host_pages_ - moving_; }
+  // Pages in transfer whose node has been removed; the number is the same in each tier.
+  std::int64_t orphans() const { return orphans_; }
+  // Whether pages of the branch are in transfer between the tiers.
+  bool HasMoves(BranchId branch) const { return CountsOf(branch).moving > 0; }
+  // Indices of the branches with pages in transfer. They are few. The order is arbitrary but deterministic.
+  std::span<const std::uint32_t> BranchesWithMoves() const { return moving_branches_; }
+
+  // Indices of the nodes that may be evicted: unlocked, on the device, without children there. The order is arbitrary
+  // but deterministic.
+  std::span<const std::uint32_t> IdleLeaves() const { return idle_leaves_.all(); }
+  // Appends the nodes that became idle leaves since the last call; some may no longer be. Returns false if there were
+  // too many to list.
+  bool TakeNewIdleLeaves(std::vector<NodeId>& out);
+  // Indices of the nodes where the host part of each path begins: nodes in the host tier alone, below a device node or
+  // a branch. These may be fetched next if their adapter is on the device (FastLibra 4.2). The order is arbitrary but
+  // deterministic.
+  std::span<const std::uint32_t> HostRoots() const { return host_roots_.all(); }
+
+  // ---- Locks ----
+
+  // Adds or removes a lock of one node. Call UpdateLeaf for the last node of the path when all its nodes are done.
+  void AddLock(std::uint32_t index) {
+    TreeNode& node = (*nodes_)[index];
+    if (node.locks++ == 0 && node.has_device_page()) --idle_pages_;
+  }
+  // Returns true if it was the last lock. REQUIRES: the node is locked.
+  bool RemoveLock(std::uint32_t index) {
+    TreeNode& node = (*nodes_)[index];
+    CHECK_GT(node.locks, 0);
+    if (--node.locks == 0 && node.has_device_page()) ++idle_pages_;
+    return node.locks == 0;
+  }
+  void UpdateLeaf(std::uint32_t index);
+
+  // ---- Pages come and go ----
+
+  // The node's page on the device is `page` from now on. If the node has a copy in the host tier, the copy stays.
+  // REQUIRES: the node has no device page, and its parent has one or is a top.
+  void ArriveOnDevice(std::uint32_t index, PageHandle page);
+  // Frees the device page of a node with a copy in the host tier. REQUIRES: no locks, no children on the device.
+  void EvictToHost(std::uint32_t index);
+  // Frees the node's pages in both tiers. Pages in transfer are left to the transfer, which frees them. The caller
+  // removes the node. REQUIRES: no children.
+  void RemovePages(std::uint32_t index);
+
+  // The least host worth of a page that can be dropped; the largest TimeNs if there is none.
+  TimeNs LeastHostWorth() { return drop_order_.LeastWorth(); }
+  // Chooses the page to drop from the host tier. Frees it and returns kNone if the node keeps its device page;
+  // otherwise the caller removes the returned node and calls OfferToDrop for its parent. REQUIRES:
+  // droppable_host_pages() > 0.
+  std::uint32_t DropNext();
+  // Call when the last child of a node was removed: its host page can be dropped now.
+  void OfferToDrop(std::uint32_t index) { drop_order_.Offer(index, host_pages_); }
+
+  // ---- Transfers ----
+
+  // The two pages of a node in transfer. The transfer holds both until EndBackUp or EndFetch.
+  struct MovingPages {
+    NodeId node;
+    PageHandle device, host;
+  };
+  // See the functions of these names in DependencyTree.
+  void BeginBackUp(std::span<const NodeId> nodes, std::vector<MovingPages>& pages);
+  void BeginFetch(NodeId tail, std::vector<MovingPages>& pages);
+  void EndBackUp(std::span<const MovingPages> pages, bool failed);
+  void EndFetch(std::span<const MovingPages> pages, bool failed);
+
+  // Aborts if an invariant is violated.
+  void CheckIntegrity() const;
+
+ private:
+  static constexpr std::uint32_t kNone = TreeNode::kNone;
+  using Move = TreeNode::Move;
+
+  // The pages of one branch.
+  struct BranchCounts {
+    std::int64_t pages = 0;  // on the device
+    std::int64_t moving = 0;
+    std::uint32_t moving_position = 0;  // in moving_branches_, if moving > 0
+  };
+  BranchCounts CountsOf(BranchId branch) const {
+    return branch.value < branches_.size() ? branches_[branch.value] : BranchCounts{};
+  }
+  // Bring host_roots_ up to date after a change of the node, or also of its children.
+  void UpdateHostRoot(std::uint32_t index);
+  void UpdateHostRootsBelow(std::uint32_t index);
+  static bool IsIdleLeaf(const TreeNode& node);
+  // Whether the node is in the host tier alone, below a device node or a branch.
+  bool IsHostRoot(const TreeNode& node) const;
+  // Records that the node lost its device page, which the caller has freed or passed on.
+  void LeaveDevice(std::uint32_t index);
+  void FreeDevicePage(PageHandle page) { device_->Free(PageCategory::kKv, std::span(&page, 1)); }
+  void FreeHostPage(TreeNode& node);
+  // Lock or unlock a path for a transfer.
+  void LockPath(std::uint32_t tail);
+  void UnlockPath(std::uint32_t tail);
+  // Sets the node's move and keeps moving_ and moving_branches_ up to date.
+  void SetMove(TreeNode& node, Move move);
+  // Ends the move of one node. If the node has been removed, frees both pages and returns false.
+  bool EndMove(const MovingPages& pages);
+  void CheckNode(std::uint32_t index) const;
+  void CheckLocks() const;
+  void CheckCounts() const;
+
+  TreeNodes* nodes_;
+  PagePool* device_;
+  PagePool* host_;
+  NodeList<&TreeNode::leaf_position> idle_leaves_;
+  NodeList<&TreeNode::root_position> host_roots_;
+  HostDropOrder drop_order_;
+  std::vector<NodeId> new_idle_leaves_;
+  bool new_idle_leaves_complete_ = true;
+  std::vector<BranchCounts> branches_;  // by branch, as far as any had pages
+  std::vector<std::uint32_t> moving_branches_;
+  std::int64_t pages_ = 0, idle_pages_ = 0, host_pages_ = 0, moving_ = 0, orphans_ = 0;
+};
+
+}  // namespace loramux

@@ -1,0 +1,191 @@
+#include "cache/node_tiers.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cache/tree_world_for_test.h"
+
+namespace loramux::node_tiers_test {
+namespace {
+
+using tree_world::kPageTokens;
+using tree_world::Tokens;
+using tree_world::World;
+
+TEST(NodeTiers, WhatIsLockedStaysAndOnlyLeavesGo) {
+  World w;
+  const BranchId base = w.tree->Hold("");
+  const NodeId tail = w.Remember(base, Tokens(12), 0);
+  ASSERT_EQ(w.tree->tiers().IdleLeaves().size(), 1u);
+  EXPECT_EQ(w.tree->nodes().IdOf(w.tree->tiers().IdleLeaves()[0]), tail);
+  const NodeId middle = w.tree->nodes().Parent(tail);
+  w.tree->Lock(middle, 1);
+  EXPECT_EQ(w.tree->tiers().idle_pages(), 1);
+  w.tree->Evict(tail);
+  EXPECT_FALSE(w.tree->nodes().Exists(tail));
+  EXPECT_TRUE(w.tree->tiers().IdleLeaves().empty());
+  EXPECT_DEATH(w.tree->Evict(middle), "");
+  w.tree->Unlock(middle, 2);
+  EXPECT_DEATH(w.tree->Evict(w.tree->nodes().Parent(middle)), "");
+  w.tree->Evict(middle);
+  EXPECT_EQ(w.Matched(base, Tokens(12)), 1);
+  w.tree->CheckIntegrity();
+  w.tree->Release(base);
+}
+
+TEST(NodeTiers, TheLastPageOfAPathIsLetGoAlone) {
+  World w;
+  const BranchId base = w.tree->Hold("");
+  const NodeId tail = w.Remember(base, Tokens(12), 0);
+  w.tree->Lock(tail, 1);
+  w.tree->UnlockLast(tail, 2);
+  w.tree->CheckIntegrity();
+  EXPECT_EQ(w.tree->tiers().idle_pages(), 1);
+  w.tree->Evict(tail);
+  EXPECT_DEATH(w.tree->UnlockLast(w.tree->branches().Top(base), 2), "");
+  const NodeId middle = w.tree->index().Match(w.tree->branches().Top(base), Tokens(12), 1000);
+  EXPECT_EQ(w.tree->View(middle).locks, 1);
+  w.tree->Unlock(middle, 3);
+  EXPECT_EQ(w.tree->tiers().idle_pages(), 2);
+  w.tree->Release(base);
+}
+
+// ---------------------------------------------------------------- Tiers alone
+
+struct Tiers {
+  std::unique_ptr<PagePool> device = std::move(PagePool::Create("device", 32 * 64, 64)).value();
+  std::unique_ptr<PagePool> host = std::move(PagePool::Create("host", 32 * 64, 64)).value();
+  TreeNodes nodes{1};
+  PrefixIndex index{&nodes, 0};
+  NodeTiers tiers{&nodes, device.get(), host.get()};
+  TokenId next = 0;
+
+  // A node with a page on the device.
+  NodeId Add(NodeId parent) {
+    const std::vector<TokenId> tokens = {next++};
+    const std::uint32_t node = index.Insert(parent.index, tokens, index.Find(parent.index, tokens).hash);
+    PageHandle page;
+    CHECK(device->Allocate(PageCategory::kKv, std::span(&page, 1)));
+    tiers.ArriveOnDevice(node, page);
+    return nodes.IdOf(node);
+  }
+  NodeId AddTop(std::uint32_t branch) { return nodes.IdOf(index.AddTop(branch, std::to_string(branch))); }
+  std::vector<NodeTiers::MovingPages> BackUp(std::vector<NodeId> path) {
+    std::vector<NodeTiers::MovingPages> pages;
+    tiers.BeginBackUp(path, pages);
+    return pages;
+  }
+  // Backs the path up and evicts it, from its end.
+  void MoveToHost(const std::vector<NodeId>& path) {
+    tiers.EndBackUp(BackUp(path), /*failed=*/false);
+    for (std::size_t i = path.size(); i-- > 0;) tiers.EvictToHost(path[i].index);
+  }
+  std::vector<NodeTiers::MovingPages> Fetch(NodeId tail) {
+    std::vector<NodeTiers::MovingPages> pages;
+    tiers.BeginFetch(tail, pages);
+    return pages;
+  }
+};
+
+TEST(NodeTiers, AloneAFetchBringsThePartOfAPathThatIsInTheHostTier) {
+  Tiers t;
+  const NodeId top = t.AddTop(3), first = t.Add(top), second = t.Add(first), third = t.Add(second);
+  t.MoveToHost({first, second, third});
+  EXPECT_EQ(t.tiers.pages(), 0);
+  EXPECT_EQ(t.tiers.host_pages(), 3);
+  ASSERT_EQ(t.tiers.HostRoots().size(), 1u);
+  EXPECT_EQ(t.tiers.HostRoots()[0], first.index);
+  t.tiers.EndFetch(t.Fetch(first), /*failed=*/false);
+  ASSERT_EQ(t.tiers.HostRoots().size(), 1u);
+  EXPECT_EQ(t.tiers.HostRoots()[0], second.index);
+  const auto pages = t.Fetch(third);
+  ASSERT_EQ(pages.size(), 2u);
+  EXPECT_EQ(pages[0].node, second);
+  EXPECT_TRUE(t.tiers.HasMoves(BranchId{3}));
+  EXPECT_EQ(t.tiers.BranchesWithMoves().size(), 1u);
+  EXPECT_TRUE(t.tiers.HasDevicePage(third));
+  EXPECT_FALSE(t.tiers.OnDevice(third));
+  EXPECT_EQ(t.tiers.idle_pages(), 0);  // the transfer locks the whole path
+  t.tiers.CheckIntegrity();
+  t.tiers.EndFetch(pages, /*failed=*/true);
+  EXPECT_FALSE(t.tiers.HasDevicePage(third));
+  EXPECT_TRUE(t.tiers.InHostTier(third));
+  EXPECT_FALSE(t.tiers.HasMoves(BranchId{3}));
+  EXPECT_EQ(t.tiers.pages(BranchId{3}), 1);
+  EXPECT_EQ(t.tiers.pages(BranchId{4}), 0);
+  EXPECT_EQ(t.device->free_pages(), 31);
+  t.tiers.CheckIntegrity();
+}
+
+TEST(NodeTiers, AloneAFailedBackUpLeavesNoCopy) {
+  Tiers t;
+  const NodeId node = t.Add(t.AddTop(0));
+  const auto pages = t.BackUp({node});
+  EXPECT_EQ(t.tiers.droppable_host_pages(), 0);
+  EXPECT_FALSE(t.tiers.InHostTier(node));  // not yet
+  EXPECT_TRUE(t.tiers.IdleLeaves().empty());
+  t.tiers.EndBackUp(pages, /*failed=*/true);
+  EXPECT_FALSE(t.tiers.InHostTier(node));
+  EXPECT_EQ(t.host->free_pages(), 32);
+  EXPECT_EQ(t.tiers.IdleLeaves().size(), 1u);
+  t.tiers.CheckIntegrity();
+}
+
+// A transfer outlives the node: its pages stay allocated until it ends.
+TEST(NodeTiers, AloneATransferKeepsThePagesOfARemovedNode) {
+  Tiers t;
+  const NodeId node = t.Add(t.AddTop(0));
+  const auto pages = t.BackUp({node});
+  t.tiers.RemovePages(node.index);
+  t.index.Remove(node.index);
+  EXPECT_EQ(t.tiers.orphans(), 1);
+  EXPECT_FALSE(t.tiers.HasMoves(BranchId{0}));
+  EXPECT_EQ(t.device->free_pages(), 31);
+  t.tiers.CheckIntegrity();
+  t.tiers.EndBackUp(pages, /*failed=*/false);
+  EXPECT_EQ(t.tiers.orphans(), 0);
+  EXPECT_EQ(t.device->free_pages() + t.host->free_pages(), 64);
+}
+
+TEST(NodeTiers, AloneNewIdleLeavesAreListedOnce) {
+  Tiers t;
+  const NodeId first = t.Add(t.AddTop(0)), second = t.Add(first);
+  std::vector<NodeId> leaves;
+  EXPECT_TRUE(t.tiers.TakeNewIdleLeaves(leaves));
+  EXPECT_EQ(leaves, (std::vector<NodeId>{first, second}));  // the first one is a leaf no longer
+  ASSERT_EQ(t.tiers.IdleLeaves().size(), 1u);
+  t.tiers.AddLock(second.index);
+  t.tiers.AddLock(first.index);
+  t.tiers.UpdateLeaf(second.index);
+  EXPECT_TRUE(t.tiers.IdleLeaves().empty());
+  EXPECT_EQ(t.tiers.idle_pages(), 0);
+  for (const NodeId node : {second, first}) EXPECT_TRUE(t.tiers.RemoveLock(node.index));
+  t.tiers.UpdateLeaf(second.index);
+  leaves.clear();
+  EXPECT_TRUE(t.tiers.TakeNewIdleLeaves(leaves));
+  EXPECT_EQ(leaves, std::vector<NodeId>{second});
+  EXPECT_DEATH(t.tiers.RemoveLock(second.index), "locks");
+}
+
+// A copy of a device page is dropped and its node stays; a node of the host part alone is returned to be removed.
+TEST(NodeTiers, AloneADroppedCopyKeepsItsNode) {
+  Tiers t;
+  const NodeId top = t.AddTop(0), copied = t.Add(top), away = t.Add(top);
+  t.tiers.EndBackUp(t.BackUp({copied}), /*failed=*/false);
+  t.MoveToHost({away});
+  t.nodes[copied.index].host_worth = 1;
+  t.nodes[away.index].host_worth = 2;
+  EXPECT_EQ(t.tiers.LeastHostWorth(), 1);
+  EXPECT_EQ(t.tiers.DropNext(), TreeNodes::kNone);
+  EXPECT_FALSE(t.tiers.InHostTier(copied));
+  EXPECT_TRUE(t.tiers.OnDevice(copied));
+  EXPECT_EQ(t.tiers.DropNext(), away.index);
+  t.tiers.RemovePages(away.index);
+  t.index.Remove(away.index);
+  EXPECT_EQ(t.tiers.host_pages(), 0);
+  t.tiers.CheckIntegrity();
+}
+
+}  // namespace
+}  // namespace loramux::node_tiers_test
