@@ -18,9 +18,9 @@ namespace loramux {
 namespace {
 
 // Removes the progress of jobs, so that a transfer is visible only when it ends.
-class WholeTransfer final : public AdapterTransfer {
+class WholeTransfer final : public PageTransfer {
  public:
-  explicit WholeTransfer(std::unique_ptr<AdapterTransfer> real) : real_(std::move(real)) {}
+  explicit WholeTransfer(std::unique_ptr<PageTransfer> real) : real_(std::move(real)) {}
   void Submit(TransferJob job) override {
     job.progress = nullptr;
     real_->Submit(std::move(job));
@@ -28,7 +28,7 @@ class WholeTransfer final : public AdapterTransfer {
   std::optional<TransferCompletion> Poll() override { return real_->Poll(); }
 
  private:
-  std::unique_ptr<AdapterTransfer> real_;
+  std::unique_ptr<PageTransfer> real_;
 };
 
 struct Flags {
@@ -58,7 +58,7 @@ class World {
     options.base_names = {"base"};
     options.transfer.bytes_per_second = bytes_per_second;
     if (!layers) {
-      options.wrap_transfer = [](std::unique_ptr<AdapterTransfer> real) {
+      options.wrap_transfer = [](std::unique_ptr<PageTransfer> real) {
         return std::make_unique<WholeTransfer>(std::move(real));
       };
     }

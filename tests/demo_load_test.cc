@@ -182,9 +182,9 @@ TEST_F(DemoLoad, TurnsOfASessionGiveTheSameTokensFromTheCache) {
 }
 
 // One in eight jobs fails at once.
-class FailingTransfer final : public AdapterTransfer {
+class FailingTransfer final : public PageTransfer {
  public:
-  FailingTransfer(std::unique_ptr<AdapterTransfer> real, std::uint64_t seed) : real_(std::move(real)), prng_(seed) {}
+  FailingTransfer(std::unique_ptr<PageTransfer> real, std::uint64_t seed) : real_(std::move(real)), prng_(seed) {}
   void Submit(TransferJob job) override {
     if (prng_.NextBelow(8) == 0) return failed_.push_back({job.id, IoError("injected")});
     real_->Submit(std::move(job));
@@ -197,7 +197,7 @@ class FailingTransfer final : public AdapterTransfer {
   }
 
  private:
-  std::unique_ptr<AdapterTransfer> real_;
+  std::unique_ptr<PageTransfer> real_;
   Prng prng_;
   std::vector<TransferCompletion> failed_;
 };
@@ -219,7 +219,7 @@ TEST_F(DemoLoad, EveryRegimeAnswersRightThroughFailingTransfers) {
     const std::int64_t page_bytes = roomy.runtime().geometry().page_bytes / 4;
     options.device_memory = 5 * options.device_memory;  // so that each adapter fits a fifth of it
     options.host_memory += 800 * page_bytes;
-    options.wrap_transfer = [&, seed = std::uint64_t{1}](std::unique_ptr<AdapterTransfer> real) mutable {
+    options.wrap_transfer = [&, seed = std::uint64_t{1}](std::unique_ptr<PageTransfer> real) mutable {
       return std::make_unique<FailingTransfer>(std::move(real), seed++);
     };
     World world(options);

@@ -57,7 +57,7 @@ struct Engines {
   PageGeometry geometry;
   std::unique_ptr<PagePool> device, host;
   std::unique_ptr<AdapterRegistry> registry;
-  InlineTransfer transfer;
+  std::optional<InlineTransfer> transfer;
   std::unique_ptr<EvictionPolicy> eviction = Must(MakeEvictionPolicy("lru"));
   std::unique_ptr<TimedExecutor> executor;
   std::unique_ptr<Engine> engine;
@@ -76,6 +76,7 @@ struct Engines {
     }
     device = Must(PagePool::Create("device", pages * geometry.page_bytes, geometry.page_bytes));
     host = Must(PagePool::Create("host", std::int64_t{64} << 20, geometry.page_bytes));
+    transfer.emplace(TierMemory{host->View(), device->View()});
     CpuExecutorOptions cpu{
         .threads = 1, .max_batch_tokens = kMaxBatchTokens, .max_running = kSeats, .max_positions = 512};
     executor = std::make_unique<TimedExecutor>(&clock, cpu, model, geometry.kv, device.get());
@@ -89,7 +90,7 @@ struct Engines {
                           .vocab_size = config.vocab_size};
     engine = std::make_unique<Engine>(options, EngineParts{.clock = &clock,
                                                            .executor = executor.get(),
-                                                           .transfer = &transfer,
+                                                           .transfer = &*transfer,
                                                            .device = device.get(),
                                                            .host = host.get(),
                                                            .registry = registry.get(),

@@ -9,11 +9,14 @@ namespace {
 
 constexpr std::uint32_t kNotIdle = UINT32_MAX;
 
-std::vector<std::byte*> PagePointers(const PagePool& pool, const std::vector<PageHandle>& pages) {
-  std::vector<std::byte*> pointers;
-  pointers.reserve(pages.size());
-  for (const PageHandle page : pages) pointers.push_back(pool.Data(page));
-  return pointers;
+PageSet PagesIn(Tier tier, const PagePool& pool, const std::vector<PageHandle>& handles) {
+  PageSet set{.tier = tier, .pages = {}};
+  set.pages.reserve(handles.size());
+  for (const PageHandle handle : handles) {
+    CHECK(pool.IsCurrent(handle));
+    set.pages.push_back(handle.index);
+  }
+  return set;
 }
 
 void Erase(std::vector<AdapterGeneration>& list, AdapterGeneration generation) {
@@ -24,7 +27,7 @@ void Erase(std::vector<AdapterGeneration>& list, AdapterGeneration generation) {
 
 }  // namespace
 
-ResidencyManager::ResidencyManager(PagePool* device, PagePool* host, AdapterTransfer* transfer)
+ResidencyManager::ResidencyManager(PagePool* device, PagePool* host, PageTransfer* transfer)
     : device_(device), host_(host), transfer_(transfer) {
   if (host_ != nullptr) CHECK_EQ(device_->page_bytes(), host_->page_bytes());
 }
@@ -127,29 +130,27 @@ void ResidencyManager::BeginLoad(AdapterGeneration generation, bool via_host, Ti
   adapter.from_disk = adapter.host != TierState::kResident;
   ++loads_in_flight_;
   if (adapter.host == TierState::kResident) {
-    SubmitTransfer(adapter, TransferKind::kHostToDevice, now);
+    SubmitTransfer(adapter, Tier::kHost, Tier::kDevice, now);
   } else if (via_host) {
     adapter.host_pages.resize(pages);
     CHECK(host_->Allocate(PageCategory::kAdapter, adapter.host_pages));
     adapter.host = TierState::kLoading;
-    SubmitTransfer(adapter, TransferKind::kDiskToHost, now);
+    SubmitTransfer(adapter, Tier::kDisk, Tier::kHost, now);
   } else {
-    SubmitTransfer(adapter, TransferKind::kDiskToDevice, now);
+    SubmitTransfer(adapter, Tier::kDisk, Tier::kDevice, now);
   }
 }
 
 // The id of a transfer is the adapter's generation: an adapter has at most one transfer in flight.
-void ResidencyManager::SubmitTransfer(AdapterResidency& adapter, TransferKind kind, TimeNs now) {
+void ResidencyManager::SubmitTransfer(AdapterResidency& adapter, Tier from, Tier to, TimeNs now) {
   TransferJob job;
   job.id = adapter.version->generation.value;
-  job.kind = kind;
   job.adapter = adapter.version;
   job.page_bytes = static_cast<std::size_t>(device_->page_bytes());
-  if (kind == TransferKind::kHostToDevice) job.source = PagePointers(*host_, adapter.host_pages);
-  job.destination = kind == TransferKind::kDiskToHost ? PagePointers(*host_, adapter.host_pages)
-                                                      : PagePointers(*device_, adapter.device_pages);
-  if (kind != TransferKind::kHostToDevice) ++totals_.disk_loads;
-  adapter.to_device = kind == TransferKind::kHostToDevice;
+  job.from = from == Tier::kDisk ? PageSet{Tier::kDisk, {}} : PagesIn(from, *host_, adapter.host_pages);
+  job.to = to == Tier::kHost ? PagesIn(to, *host_, adapter.host_pages) : PagesIn(to, *device_, adapter.device_pages);
+  if (from == Tier::kDisk) ++totals_.disk_loads;
+  adapter.to_device = from == Tier::kHost;
   adapter.transfer_started = now;
   job.progress = adapter.progress =
       std::make_shared<LayerProgress>(static_cast<std::int32_t>(adapter.version->layout.layer_pages.size()));
@@ -196,7 +197,7 @@ bool ResidencyManager::Poll(TimeNs now, std::vector<LoadFailure>& failures) {
         GiveUpLoad(adapter);
         ++totals_.cancelled_loads;
       } else {
-        SubmitTransfer(adapter, TransferKind::kHostToDevice, now);
+        SubmitTransfer(adapter, Tier::kHost, Tier::kDevice, now);
       }
     } else {
       FinishLoad(adapter, now);

@@ -99,7 +99,7 @@ class ResidencyManager {
  public:
   // Owns none of the arguments; `host` may be null (no host tier). REQUIRES: the pages of both pools have the same
   // size.
-  ResidencyManager(PagePool* device, PagePool* host, AdapterTransfer* transfer);
+  ResidencyManager(PagePool* device, PagePool* host, PageTransfer* transfer);
 
   // Makes the adapter known. Idempotent.
   void Add(std::shared_ptr<const AdapterVersion> version);
@@ -186,7 +186,7 @@ class ResidencyManager {
  private:
   AdapterResidency& At(AdapterGeneration generation);
   // Starts the next transfer of a load.
-  void SubmitTransfer(AdapterResidency& adapter, TransferKind kind, TimeNs now);
+  void SubmitTransfer(AdapterResidency& adapter, Tier from, Tier to, TimeNs now);
   // Clears the state of the transfer that ended.
   void EndTransfer(AdapterResidency& adapter);
   // Asks the transfer in flight to stop.
@@ -211,7 +211,7 @@ class ResidencyManager {
 
   PagePool* device_;
   PagePool* host_;
-  AdapterTransfer* transfer_;
+  PageTransfer* transfer_;
   static constexpr std::uint32_t kNoSlot = std::numeric_limits<std::uint32_t>::max();
 
   std::deque<AdapterResidency> adapters_;   // a deque: executors hold pointers to entries while others are added

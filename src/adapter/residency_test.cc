@@ -90,7 +90,7 @@ TEST(Residency, AFailedLoadGivesEverythingBackAndCanBeTriedAgain) {
   World w;
   for (const TransferKind broken : {TransferKind::kDiskToHost, TransferKind::kHostToDevice}) {
     w.transfer.set_fault([&](const TransferJob& job) {
-      return job.kind == broken ? std::optional<Error>(IoError("disk on fire")) : std::nullopt;
+      return job.kind() == broken ? std::optional<Error>(IoError("disk on fire")) : std::nullopt;
     });
     w.residency.BeginLoad(AdapterGeneration{3}, true, w.clock.Now());
     w.Settle();
@@ -161,7 +161,7 @@ TEST(Residency, AFailedLoadKeepsItsPagesWhilePinned) {
   for (const std::int32_t layers : {0, 1, 2, 3}) {
     SlowWorld w;
     w.slow.set_fault([](const TransferJob& job) {
-      return job.kind == TransferKind::kHostToDevice ? std::optional<Error>(IoError("injected")) : std::nullopt;
+      return job.kind() == TransferKind::kHostToDevice ? std::optional<Error>(IoError("injected")) : std::nullopt;
     });
     w.Begin(layers);
     w.arriving.Pin(w.g, w.clock.Now());

@@ -14,9 +14,7 @@ namespace loramux {
 
 namespace {
 
-bool FromDisk(const TransferJob& job) {
-  return job.kind == TransferKind::kDiskToHost || job.kind == TransferKind::kDiskToDevice;
-}
+bool FromDisk(const TransferJob& job) { return job.from.tier == Tier::kDisk; }
 
 bool IsCancelled(const TransferJob& job) { return job.progress != nullptr && job.progress->cancelled(); }
 
@@ -25,7 +23,7 @@ std::size_t AdapterPages(const TransferJob& job, std::int32_t layers) {
   const std::vector<std::int32_t>& of_layer = job.adapter->layout.layer_pages;
   if (layers == 0) return 0;
   return layers < LayersOf(job) ? static_cast<std::size_t>(of_layer[static_cast<std::size_t>(layers - 1)])
-                                : job.source.size();
+                                : job.from.pages.size();
 }
 
 // Ends the waiting on a cancelled or failed job.
@@ -39,9 +37,12 @@ TransferCompletion End(const TransferJob& job, TransferCompletion completion) {
   return completion;
 }
 
-TransferCompletion PackFromDisk(const TransferJob& job) {
-  const Status packed = PackAdapter(job.adapter->file, job.adapter->layout, job.destination, job.page_bytes,
-                                    [&job] { return IsCancelled(job); });
+TransferCompletion PackFromDisk(const TransferJob& job, const PageArena& to) {
+  std::vector<std::byte*> pages;
+  pages.reserve(job.to.pages.size());
+  for (const std::uint32_t page : job.to.pages) pages.push_back(to.Page(page));
+  const Status packed =
+      PackAdapter(job.adapter->file, job.adapter->layout, pages, job.page_bytes, [&job] { return IsCancelled(job); });
   if (packed.ok()) return {job.id, std::nullopt};
   if (IsCancelled(job)) return {job.id, std::nullopt, /*cancelled=*/true};
   return {job.id, packed.error()};
@@ -49,8 +50,14 @@ TransferCompletion PackFromDisk(const TransferJob& job) {
 
 }  // namespace
 
+TransferKind TransferJob::kind() const {
+  CHECK(from.tier != to.tier);
+  if (from.tier == Tier::kDisk) return to.tier == Tier::kHost ? TransferKind::kDiskToHost : TransferKind::kDiskToDevice;
+  return to.tier == Tier::kHost ? TransferKind::kDeviceToHost : TransferKind::kHostToDevice;
+}
+
 std::int64_t PayloadBytes(const TransferJob& job) {
-  const auto pages = static_cast<std::int64_t>(job.destination.size() * job.page_bytes);
+  const auto pages = static_cast<std::int64_t>(job.to.pages.size() * job.page_bytes);
   return job.adapter == nullptr ? pages : std::min(pages, static_cast<std::int64_t>(job.adapter->layout.payload_bytes));
 }
 
@@ -59,10 +66,11 @@ std::int32_t LayersOf(const TransferJob& job) {
   return layered && job.progress != nullptr && !FromDisk(job) ? job.progress->layers() : 1;
 }
 
-std::size_t CopyLayer(const TransferJob& job, std::int32_t layer) {
-  CHECK_EQ(job.source.size(), job.destination.size());
+std::size_t CopyLayer(const TransferJob& job, const TierMemory& memory, std::int32_t layer) {
+  CHECK_EQ(job.from.pages.size(), job.to.pages.size());
+  const PageArena &from = memory.Of(job.from.tier), &to = memory.Of(job.to.tier);
   const std::int32_t layers = LayersOf(job);
-  std::size_t first = 0, end = job.source.size(), offset = 0, bytes = job.page_bytes;
+  std::size_t first = 0, end = job.from.pages.size(), offset = 0, bytes = job.page_bytes;
   if (job.adapter != nullptr) {
     first = AdapterPages(job, layer);
     end = AdapterPages(job, layer + 1);
@@ -70,17 +78,22 @@ std::size_t CopyLayer(const TransferJob& job, std::int32_t layer) {
     offset = static_cast<std::size_t>(layer) * job.layer_bytes;
     bytes = layer + 1 < layers ? job.layer_bytes : job.page_bytes - offset;
   }
-  for (std::size_t i = first; i < end; ++i) std::memcpy(job.destination[i] + offset, job.source[i] + offset, bytes);
+  for (std::size_t i = first; i < end; ++i) {
+    std::memcpy(to.Page(job.to.pages[i]) + offset, from.Page(job.from.pages[i]) + offset, bytes);
+  }
   return (end - first) * bytes;
 }
 
-TransferCompletion RunTransfer(const TransferJob& job, const std::function<void(std::size_t)>& after_layer) {
-  if (FromDisk(job))
-    return End(job, IsCancelled(job) ? TransferCompletion{job.id, std::nullopt, true} : PackFromDisk(job));
+TransferCompletion RunTransfer(const TransferJob& job, const TierMemory& memory,
+                               const std::function<void(std::size_t)>& after_layer) {
+  if (FromDisk(job)) {
+    const PageArena& to = memory.Of(job.to.tier);
+    return End(job, IsCancelled(job) ? TransferCompletion{job.id, std::nullopt, true} : PackFromDisk(job, to));
+  }
   const std::int32_t layers = LayersOf(job);
   for (std::int32_t layer = 0; layer < layers; ++layer) {
     if (IsCancelled(job)) return End(job, {job.id, std::nullopt, /*cancelled=*/true});
-    const std::size_t bytes = CopyLayer(job, layer);
+    const std::size_t bytes = CopyLayer(job, memory, layer);
     // Called before publishing: the delay of a slow link is part of the transfer.
     if (after_layer) after_layer(bytes);
     if (job.progress != nullptr) job.progress->Publish(layers == 1 ? job.progress->layers() : layer + 1);
@@ -95,6 +108,7 @@ struct ThreadedTransfer::State {
   std::deque<TransferCompletion> done;
   bool stopping = false;
   std::function<void()> on_completion;
+  TierMemory memory;
   ThreadedTransferOptions options;
   std::shared_ptr<LayerProgress> at_hand;  // of the running job
   OsClock clock;
@@ -128,7 +142,7 @@ struct ThreadedTransfer::State {
       told = true;
       on_completion();
     };
-    return RunTransfer(job, [&](std::size_t bytes) {
+    return RunTransfer(job, memory, [&](std::size_t bytes) {
       tell();
       if (options.bytes_per_second <= 0) return;
       due += static_cast<TimeNs>(static_cast<double>(bytes) / options.bytes_per_second *
@@ -138,9 +152,11 @@ struct ThreadedTransfer::State {
   }
 };
 
-ThreadedTransfer::ThreadedTransfer(std::function<void()> on_completion, ThreadedTransferOptions options)
+ThreadedTransfer::ThreadedTransfer(std::function<void()> on_completion, const TierMemory& memory,
+                                   ThreadedTransferOptions options)
     : state_(std::make_unique<State>()) {
   state_->on_completion = std::move(on_completion);
+  state_->memory = memory;
   state_->options = options;
   state_->worker = std::thread([state = state_.get()] { state->Run(); });
 }
@@ -174,12 +190,12 @@ std::optional<TransferCompletion> ThreadedTransfer::Poll() {
   return completion;
 }
 
-void InlineTransfer::Submit(TransferJob job) { done_.push_back(RunTransfer(job)); }
+void InlineTransfer::Submit(TransferJob job) { done_.push_back(RunTransfer(job, memory_)); }
 
 void ModeledTransfer::Submit(TransferJob job) {
   const Link& link = FromDisk(job) ? disk_ : host_;
   TimeNs& free_at = FromDisk(job) ? disk_free_at_ : host_free_at_;
-  const double bytes = static_cast<double>(job.destination.size() * job.page_bytes);
+  const double bytes = static_cast<double>(job.to.pages.size() * job.page_bytes);
   const TimeNs begin = std::max(free_at, clock_->Now());
   free_at = begin + static_cast<TimeNs>(bytes / link.bytes_per_second * static_cast<double>(kNsPerSecond));
   TransferCompletion completion{job.id, fault_ ? fault_(job) : std::nullopt};
@@ -196,7 +212,7 @@ void ModeledTransfer::PublishLayers(Moving& moving) const {
   if (layers == 1) return;
   std::int32_t next = moving.job.progress->arrived();
   for (; next + 1 < layers && moving.ArrivalOf(next + 1) <= clock_->Now(); ++next) {
-    if (moving.job.adapter == nullptr) CopyLayer(moving.job, next);
+    if (Copies(moving.job)) CopyLayer(moving.job, memory_, next);
   }
   moving.job.progress->Publish(next);
 }
@@ -210,7 +226,7 @@ std::optional<TransferCompletion> ModeledTransfer::Poll() {
   TransferCompletion completion = std::move(earliest->completion);
   if (earliest->cancelled()) completion = {earliest->job.id, std::nullopt, /*cancelled=*/true};
   const bool good = !completion.cancelled && !completion.error.has_value();
-  if (good && earliest->job.adapter == nullptr) completion = RunTransfer(earliest->job);
+  if (good && Copies(earliest->job)) completion = RunTransfer(earliest->job, memory_);
   if (good && earliest->job.progress != nullptr) earliest->job.progress->Publish(earliest->job.progress->layers());
   if (!good) End(earliest->job, completion);
   moving_.erase(earliest);

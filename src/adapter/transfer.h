@@ -7,10 +7,11 @@
 #include <optional>
 #include <vector>
 
-#include "adapter/layer_progress.h"
 #include "adapter/registry.h"
 #include "base/clock.h"
 #include "base/result.h"
+#include "memory/layer_progress.h"
+#include "memory/tier.h"
 
 namespace loramux {
 
@@ -18,22 +19,25 @@ namespace loramux {
 enum class TransferKind { kDiskToHost, kHostToDevice, kDiskToDevice, kDeviceToHost };
 
 // One transfer of an adapter's pages, or (without an adapter) of KV pages between host and device. The pages belong to
-// the transfer until its completion was polled.
+// the transfer until its completion was polled. The job names pages and no addresses: a transfer knows the memory of
+// the tiers that it serves (TierMemory, or what a device's copy engine has instead).
 //
 // A transfer from host to device whose `progress` has several layers moves layer by layer and publishes each. A
 // transfer from disk does not: only at its end is the content known to match the adapter's digest, so it may not be
 // used before. It is published as a whole, and its `progress` serves cancellation alone.
 struct TransferJob {
   std::uint64_t id = 0;
-  TransferKind kind = TransferKind::kDiskToHost;
+  PageSet from;  // kDisk: the adapter's own file; otherwise as many pages as `to`
+  PageSet to;    // kHost or kDevice
   std::shared_ptr<const AdapterVersion> adapter;
-  std::vector<std::byte*> source;       // host or device pages; empty for a transfer from disk
-  std::vector<std::byte*> destination;  // host or device pages
-  std::size_t page_bytes = 0;
+  std::size_t page_bytes = 0;               // of each page, in both tiers
   std::shared_ptr<LayerProgress> progress;  // null: no layers, no cancellation
   // KV pages: bytes of one layer in each page, layer after layer from the start; the rest of the page moves with the
   // last layer. 0: pages move whole. (For the layers of an adapter see AdapterLayout::layer_pages.)
   std::size_t layer_bytes = 0;
+
+  // REQUIRES: the tiers differ.
+  TransferKind kind() const;
 };
 
 // The end of one transfer.
@@ -43,12 +47,13 @@ struct TransferCompletion {
   bool cancelled = false;  // by LayerProgress::Cancel: no error, but the content of the destination is undefined
 };
 
-// Interface of transfers. Implementations: threads, a model of the links for the simulator, faults for tests. The
-// engine thread alone calls Submit and Poll.
-class AdapterTransfer {
+// Interface of transfers. Implementations: threads, a model of the links for the simulator, faults for tests. A
+// device's copy engine enqueues the whole job in Submit, attaches the events of the layers to the job's progress
+// (LayerProgress::AttachEvents) and publishes counts from Poll. The engine thread alone calls Submit and Poll.
+class PageTransfer {
  public:
-  virtual ~AdapterTransfer() = default;
-  // Starts the job; the caller must not touch its pages until Poll returned its completion.
+  virtual ~PageTransfer() = default;
+  // Starts the job without waiting for it; the caller must not touch its pages until Poll returned its completion.
   virtual void Submit(TransferJob job) = 0;
   // Returns the next completion, in any order; nullopt if there is none yet.
   virtual std::optional<TransferCompletion> Poll() = 0;
@@ -59,12 +64,14 @@ std::int64_t PayloadBytes(const TransferJob& job);
 // The number of parts in which the job moves: the layers of its progress, or one.
 std::int32_t LayersOf(const TransferJob& job);
 // Copies the bytes that layer `layer` < LayersOf(job) adds to the earlier layers. Returns their number. REQUIRES: the
-// job is not a transfer from disk.
-std::size_t CopyLayer(const TransferJob& job, std::int32_t layer);
+// job is not a transfer from disk; the processor can read both tiers.
+std::size_t CopyLayer(const TransferJob& job, const TierMemory& memory, std::int32_t layer);
 
-// Runs the job on the calling thread, layer by layer. Calls `after_layer`, if given, after each layer with the bytes
-// copied and before publishing it. ThreadedTransfer's worker runs each job with it.
-TransferCompletion RunTransfer(const TransferJob& job, const std::function<void(std::size_t)>& after_layer = {});
+// Runs the job on the calling thread, layer by layer. REQUIRES: the processor can read the tiers of the job. Calls
+// `after_layer`, if given, after each layer with the bytes copied and before publishing it. ThreadedTransfer's worker
+// runs each job with it.
+TransferCompletion RunTransfer(const TransferJob& job, const TierMemory& memory,
+                               const std::function<void(std::size_t)>& after_layer = {});
 
 // Options of ThreadedTransfer.
 struct ThreadedTransferOptions {
@@ -73,9 +80,10 @@ struct ThreadedTransferOptions {
 
 // One worker thread; jobs run in order of submission. The worker calls `on_completion` after each job, and also when a
 // job has its lead (LayerProgress::lead), because the engine then has something to do.
-class ThreadedTransfer final : public AdapterTransfer {
+class ThreadedTransfer final : public PageTransfer {
  public:
-  explicit ThreadedTransfer(std::function<void()> on_completion, ThreadedTransferOptions options = {});
+  // The processor can read all of `memory`, which outlives the transfer.
+  ThreadedTransfer(std::function<void()> on_completion, const TierMemory& memory, ThreadedTransferOptions options = {});
   // Cancels the running job and drops the others.
   ~ThreadedTransfer() override;
   void Submit(TransferJob job) override;
@@ -87,20 +95,23 @@ class ThreadedTransfer final : public AdapterTransfer {
 };
 
 // Runs each job inside Submit. Deterministic; for one-shot generation and for tests on a virtual clock.
-class InlineTransfer final : public AdapterTransfer {
+class InlineTransfer final : public PageTransfer {
  public:
+  explicit InlineTransfer(const TierMemory& memory) : memory_(memory) {}
   void Submit(TransferJob job) override;
   std::optional<TransferCompletion> Poll() override;
 
  private:
+  const TierMemory memory_;
   std::vector<TransferCompletion> done_;
 };
 
 // A model of the links, for the simulator and for tests of loads in flight and of their failures. It moves no adapters,
-// but it does copy KV pages for tests that look at them. There is one link for transfers from disk and one for those
-// from the host tier, each with a fixed latency and bandwidth, shared in order of submission. The layers of a job
-// arrive evenly over its time on the link. Poll publishes them, so the engine's view is a function of the clock.
-class ModeledTransfer final : public AdapterTransfer {
+// but it does copy KV pages for tests that look at them, if it is given the tiers' memory. There is one link for
+// transfers from disk and one for those from the host tier, each with a fixed latency and bandwidth, shared in order of
+// submission. The layers of a job arrive evenly over its time on the link. Poll publishes them, so the engine's view is
+// a function of the clock.
+class ModeledTransfer final : public PageTransfer {
  public:
   // A link: the time of a job is latency + bytes / bandwidth.
   struct Link {
@@ -108,7 +119,8 @@ class ModeledTransfer final : public AdapterTransfer {
     double bytes_per_second = 10e9;
   };
   // Does not own the clock.
-  ModeledTransfer(const Clock* clock, Link disk, Link host) : clock_(clock), disk_(disk), host_(host) {}
+  ModeledTransfer(const Clock* clock, Link disk, Link host, const TierMemory& memory = {})
+      : clock_(clock), disk_(disk), host_(host), memory_(memory) {}
   void Submit(TransferJob job) override;
   std::optional<TransferCompletion> Poll() override;
   // The time of the next event: the end of a transfer or the arrival of its lead. -1 if no transfer is in flight.
@@ -128,8 +140,10 @@ class ModeledTransfer final : public AdapterTransfer {
   };
   // Publishes the layers that have arrived by now.
   void PublishLayers(Moving& moving) const;
+  bool Copies(const TransferJob& job) const { return job.adapter == nullptr && memory_.host.base != nullptr; }
   const Clock* clock_;
   const Link disk_, host_;
+  const TierMemory memory_;
   TimeNs disk_free_at_ = 0, host_free_at_ = 0;
   std::vector<Moving> moving_;
   std::function<std::optional<Error>(const TransferJob&)> fault_;

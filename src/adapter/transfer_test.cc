@@ -20,6 +20,7 @@ constexpr std::int32_t kLayers = 4;
 // Pages with known bytes in one tier, empty ones in the other.
 struct Tiers {
   std::array<std::array<std::byte, kPageBytes>, kPages> host = {}, device = {};
+  TierMemory Memory() { return {{host[0].data(), kPageBytes}, {device[0].data(), kPageBytes}}; }
 
   Tiers() {
     for (std::size_t p = 0; p < kPages; ++p) {
@@ -29,11 +30,12 @@ struct Tiers {
   TransferJob Job(std::uint64_t id = 7) {
     TransferJob job;
     job.id = id;
-    job.kind = TransferKind::kHostToDevice;
+    job.from = {Tier::kHost, {}};
+    job.to = {Tier::kDevice, {}};
     job.page_bytes = kPageBytes;
-    for (std::size_t p = 0; p < kPages; ++p) {
-      job.source.push_back(host[p].data());
-      job.destination.push_back(device[p].data());
+    for (std::uint32_t p = 0; p < kPages; ++p) {
+      job.from.pages.push_back(p);
+      job.to.pages.push_back(p);
     }
     job.progress = std::make_shared<LayerProgress>(kLayers);
     return job;
@@ -68,7 +70,7 @@ TEST(Transfer, KeysAndValuesMoveALayerOfAllPagesAtATime) {
   Tiers tiers;
   const TransferJob job = tiers.KvJob();
   std::int32_t done = 0;
-  const TransferCompletion completion = RunTransfer(job, [&](std::size_t bytes) {
+  const TransferCompletion completion = RunTransfer(job, tiers.Memory(), [&](std::size_t bytes) {
     EXPECT_EQ(job.progress->arrived(), done) << "the layer was published before its progress callback";
     ++done;
     const std::size_t end = done == kLayers ? kPageBytes : static_cast<std::size_t>(done) * 12;
@@ -88,7 +90,7 @@ TEST(Transfer, AnAdapterMovesThePagesThatItsLayersNeed) {
   Tiers tiers;
   const TransferJob job = tiers.AdapterJob();
   std::vector<std::size_t> pages;  // pages present after each layer
-  RunTransfer(job, [&](std::size_t) {
+  RunTransfer(job, tiers.Memory(), [&](std::size_t) {
     pages.push_back(0);
     for (std::size_t p = 0; p < kPages; ++p) pages.back() += tiers.Same(p, 0, kPageBytes);
   });
@@ -96,15 +98,33 @@ TEST(Transfer, AnAdapterMovesThePagesThatItsLayersNeed) {
   EXPECT_EQ(tiers.host, tiers.device);
 }
 
+// A job names pages by their index in each tier; the pages of one job may lie anywhere.
+TEST(Transfer, PagesGoWhereTheJobSays) {
+  for (const bool adapter : {false, true}) {
+    Tiers tiers;
+    TransferJob job = adapter ? tiers.AdapterJob() : tiers.KvJob();
+    job.from.pages = {4, 0, 2, 1, 5, 3};
+    job.to.pages = {1, 5, 0, 4, 2, 3};
+    EXPECT_FALSE(RunTransfer(job, tiers.Memory()).error);
+    for (std::size_t i = 0; i < kPages; ++i) EXPECT_EQ(tiers.device[job.to.pages[i]], tiers.host[job.from.pages[i]]);
+    std::swap(job.from, job.to);  // and back
+    EXPECT_EQ(job.kind(), TransferKind::kDeviceToHost);
+    tiers.host = {};
+    job.progress = nullptr;
+    EXPECT_FALSE(RunTransfer(job, tiers.Memory()).error);
+    for (std::size_t i = 0; i < kPages; ++i) EXPECT_EQ(tiers.host[job.to.pages[i]], tiers.device[job.from.pages[i]]);
+  }
+}
+
 TEST(Transfer, WithoutLayersItIsAllOrNothing) {
   Tiers tiers;
   TransferJob job = tiers.Job();  // no layer_bytes
   std::vector<std::int32_t> arrived;
-  RunTransfer(job, [&](std::size_t) { arrived.push_back(job.progress->arrived()); });
+  RunTransfer(job, tiers.Memory(), [&](std::size_t) { arrived.push_back(job.progress->arrived()); });
   EXPECT_EQ(arrived, (std::vector<std::int32_t>{0}));
   EXPECT_EQ(job.progress->arrived(), kLayers);
   job.progress = nullptr;  // no progress
-  EXPECT_FALSE(RunTransfer(job).error);
+  EXPECT_FALSE(RunTransfer(job, tiers.Memory()).error);
 }
 
 TEST(Transfer, ACancelledOneEndsBetweenLayers) {
@@ -113,7 +133,7 @@ TEST(Transfer, ACancelledOneEndsBetweenLayers) {
     const TransferJob job = tiers.KvJob();
     if (cancel_after == 0) job.progress->Cancel();
     std::int32_t done = 0;
-    const TransferCompletion completion = RunTransfer(job, [&](std::size_t) {
+    const TransferCompletion completion = RunTransfer(job, tiers.Memory(), [&](std::size_t) {
       if (++done == cancel_after) job.progress->Cancel();
     });
     EXPECT_EQ(done, cancel_after);
@@ -162,7 +182,7 @@ TEST(LayerProgress, TheLeadIsAQuarterAndAtLeastOne) {
 
 // ---------------------------------------------------------------- Threads
 
-std::vector<TransferCompletion> Collect(AdapterTransfer& transfer, std::size_t count) {
+std::vector<TransferCompletion> Collect(PageTransfer& transfer, std::size_t count) {
   std::vector<TransferCompletion> done;
   while (done.size() < count) {
     if (auto completion = transfer.Poll())
@@ -176,7 +196,8 @@ std::vector<TransferCompletion> Collect(AdapterTransfer& transfer, std::size_t c
 TEST(ThreadedTransfer, LayersCanBeReadWhileLaterOnesArrive) {
   Tiers tiers;
   std::atomic<int> wakes{0};
-  ThreadedTransfer transfer([&] { ++wakes; }, {.bytes_per_second = kPages * kPageBytes / 0.05});  // 50 milliseconds
+  ThreadedTransfer transfer([&] { ++wakes; }, tiers.Memory(),
+                            {.bytes_per_second = kPages * kPageBytes / 0.05});  // 50 milliseconds
   const TransferJob job = tiers.KvJob();
   transfer.Submit(job);
   for (std::int32_t layer = 0; layer < kLayers; ++layer) {
@@ -191,35 +212,39 @@ TEST(ThreadedTransfer, LayersCanBeReadWhileLaterOnesArrive) {
   EXPECT_EQ(tiers.host, tiers.device);
 }
 
-// A page of so many layers that it takes ten minutes on a link of kBytesPerSecond: no test sees its end, however slow
+// Pages of so many layers that each takes ten minutes on a link of kBytesPerSecond: no test sees its end, however slow
 // the machine is. A layer takes a millisecond, so it can be cancelled at any time.
-struct LongMove {
+struct LongMoves {
   static constexpr double kBytesPerSecond = 1000;
   static constexpr std::int32_t kBytes = 600'000;
-  std::vector<std::byte> host = std::vector<std::byte>(kBytes, std::byte{1}),
-                         device = std::vector<std::byte>(kBytes, std::byte{0});
+  static constexpr std::size_t kMoves = 4;
+  std::vector<std::byte> host = std::vector<std::byte>(kMoves * kBytes, std::byte{1}),
+                         device = std::vector<std::byte>(kMoves * kBytes, std::byte{0});
 
-  TransferJob Job(std::uint64_t id) {
+  TierMemory Memory() { return {{host.data(), kBytes}, {device.data(), kBytes}}; }
+  // Moves page `page`, and has its number as id.
+  static TransferJob Job(std::uint32_t page) {
     TransferJob job;
-    job.id = id;
-    job.kind = TransferKind::kHostToDevice;
+    job.id = page;
+    job.from = {Tier::kHost, {page}};
+    job.to = {Tier::kDevice, {page}};
     job.page_bytes = kBytes;
     job.layer_bytes = 1;
-    job.source = {host.data()};
-    job.destination = {device.data()};
     job.progress = std::make_shared<LayerProgress>(kBytes);
     return job;
   }
-  std::int64_t Moved() const { return std::count(device.begin(), device.end(), std::byte{1}); }
+  std::int64_t Moved(std::size_t page) const {
+    const auto first = device.begin() + static_cast<std::ptrdiff_t>(page * kBytes);
+    return std::count(first, first + kBytes, std::byte{1});
+  }
 };
 
 TEST(ThreadedTransfer, CancelledJobsMakeWayForOthers) {
-  std::array<LongMove, 3> slow;
-  Tiers quick;
-  ThreadedTransfer transfer([] {}, {.bytes_per_second = LongMove::kBytesPerSecond});
-  std::vector<TransferJob> jobs = {slow[0].Job(0), slow[1].Job(1), slow[2].Job(2), quick.KvJob(3)};
-  jobs[3].source.resize(1);
-  jobs[3].destination.resize(1);
+  LongMoves moves;
+  ThreadedTransfer transfer([] {}, moves.Memory(), {.bytes_per_second = LongMoves::kBytesPerSecond});
+  std::vector<TransferJob> jobs = {LongMoves::Job(0), LongMoves::Job(1), LongMoves::Job(2), LongMoves::Job(3)};
+  jobs[3].page_bytes = 64;  // a quick one
+  jobs[3].progress = nullptr;
   for (const TransferJob& job : jobs) transfer.Submit(job);
   ASSERT_TRUE(jobs[0].progress->Wait(0));
   for (std::size_t i = 0; i < 3; ++i) jobs[i].progress->Cancel();
@@ -228,22 +253,22 @@ TEST(ThreadedTransfer, CancelledJobsMakeWayForOthers) {
     EXPECT_EQ(done[i].id, i);
     EXPECT_EQ(done[i].cancelled, i < 3);
   }
-  EXPECT_LT(slow[0].Moved(), LongMove::kBytes);
-  EXPECT_EQ(slow[1].Moved() + slow[2].Moved(), 0);
-  EXPECT_TRUE(quick.Same(0, 0, kPageBytes));
+  EXPECT_LT(moves.Moved(0), LongMoves::kBytes);
+  EXPECT_EQ(moves.Moved(1) + moves.Moved(2), 0);
+  EXPECT_EQ(moves.Moved(3), 64);
 }
 
 // A waiting thread must be released when the transfer drops its job.
 TEST(ThreadedTransfer, ItsEndEndsTheWaiting) {
-  std::array<LongMove, 2> moves;
-  auto transfer =
-      std::make_unique<ThreadedTransfer>([] {}, ThreadedTransferOptions{.bytes_per_second = LongMove::kBytesPerSecond});
-  const TransferJob first = moves[0].Job(0), second = moves[1].Job(1);
+  LongMoves moves;
+  auto transfer = std::make_unique<ThreadedTransfer>(
+      [] {}, moves.Memory(), ThreadedTransferOptions{.bytes_per_second = LongMoves::kBytesPerSecond});
+  const TransferJob first = LongMoves::Job(0), second = LongMoves::Job(1);
   transfer->Submit(first);
   transfer->Submit(second);
   ASSERT_TRUE(first.progress->Wait(0));
   std::thread waiter([&] {
-    EXPECT_FALSE(first.progress->Wait(LongMove::kBytes - 1));
+    EXPECT_FALSE(first.progress->Wait(LongMoves::kBytes - 1));
     EXPECT_FALSE(second.progress->Wait(0));
   });
   transfer.reset();
@@ -256,7 +281,8 @@ TEST(ModeledTransfer, LayersArriveEvenlyAndAreAFunctionOfTheClock) {
   Tiers tiers;
   VirtualClock clock;
   // 400 nanoseconds.
-  ModeledTransfer transfer(&clock, {}, {.latency_ns = 10, .bytes_per_second = kPages * kPageBytes / 400e-9});
+  ModeledTransfer transfer(&clock, {}, {.latency_ns = 10, .bytes_per_second = kPages * kPageBytes / 400e-9},
+                           tiers.Memory());
   const TransferJob job = tiers.KvJob();
   transfer.Submit(job);
   EXPECT_EQ(transfer.next_end(), 110);  // the lead: one layer of four

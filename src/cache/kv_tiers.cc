@@ -14,20 +14,19 @@ constexpr std::size_t kLeavesAhead = 128;
 
 }  // namespace
 
-void KvTiers::Submit(TransferKind kind, std::uint64_t id, const std::vector<DependencyTree::MovingPages>& pages,
+void KvTiers::Submit(Tier from, Tier to, std::uint64_t id, const std::vector<DependencyTree::MovingPages>& pages,
                      std::shared_ptr<LayerProgress> progress) {
   TransferJob job;
   job.id = id;
-  job.kind = kind;
   job.page_bytes = static_cast<std::size_t>(device_->page_bytes());
   job.progress = std::move(progress);
   job.layer_bytes = slices_.layer_bytes;
-  const bool fetch = kind == TransferKind::kHostToDevice;
+  job.from.tier = from;
+  job.to.tier = to;
   for (const DependencyTree::MovingPages& page : pages) {
-    std::byte* const device = device_->Data(page.device);
-    std::byte* const host = host_->Data(page.host);
-    job.source.push_back(fetch ? host : device);
-    job.destination.push_back(fetch ? device : host);
+    CHECK(device_->IsCurrent(page.device) && host_->IsCurrent(page.host));
+    job.from.pages.push_back((from == Tier::kHost ? page.host : page.device).index);
+    job.to.pages.push_back((to == Tier::kHost ? page.host : page.device).index);
   }
   transfer_->Submit(std::move(job));
 }
@@ -41,7 +40,7 @@ void KvTiers::Fetch(NodeId tail, RequestId requester, TimeNs now, bool ahead) {
                  .progress = std::make_shared<LayerProgress>(slices_.layers),
                  .begun = now};
   tree_->BeginFetch(tail, fetch.pages);
-  Submit(TransferKind::kHostToDevice, fetch.id, fetch.pages, fetch.progress);
+  Submit(Tier::kHost, Tier::kDevice, fetch.id, fetch.pages, fetch.progress);
   fetches_.push_back(std::move(fetch));
 }
 
@@ -53,7 +52,7 @@ void KvTiers::FetchAhead(std::span<const NodeId> tails) {
     ahead_ends_.push_back(ahead_pages_.size());
   }
   ahead_id_ = next_id_++;
-  Submit(TransferKind::kHostToDevice, ahead_id_, ahead_pages_, std::make_shared<LayerProgress>(slices_.layers));
+  Submit(Tier::kHost, Tier::kDevice, ahead_id_, ahead_pages_, std::make_shared<LayerProgress>(slices_.layers));
 }
 
 void KvTiers::Cancel(RequestId requester) {
@@ -150,7 +149,7 @@ void KvTiers::BackUp(const KvEvictionPlan& plan, std::span<const NodeId> running
   }
   if (backing_up_.empty()) return;
   back_up_id_ = next_id_++;
-  Submit(TransferKind::kDeviceToHost, back_up_id_, backing_up_, nullptr);
+  Submit(Tier::kDevice, Tier::kHost, back_up_id_, backing_up_, nullptr);
 }
 
 // Backs up a node together with its ancestors: when the node is evicted they become leaves, and a copy is useless

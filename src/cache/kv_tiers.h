@@ -51,7 +51,7 @@ class KvTiers {
   static constexpr std::int64_t kMaxPagesOfJob = 64;
 
   // Owns none of the arguments. `transfer` must serve KV alone: this class polls its completions.
-  KvTiers(DependencyTree* tree, PagePool* device, PagePool* host, AdapterTransfer* transfer, KvSlices slices = {})
+  KvTiers(DependencyTree* tree, PagePool* device, PagePool* host, PageTransfer* transfer, KvSlices slices = {})
       : tree_(tree), device_(device), host_(host), transfer_(transfer), slices_(slices) {}
 
   // A fetch in flight, or a failed fetch whose pages running requests still use.
@@ -112,7 +112,7 @@ class KvTiers {
  private:
   Fetching& At(NodeId node) { return const_cast<Fetching&>(*FetchOf(node)); }
   // Starts a transfer of these pages.
-  void Submit(TransferKind kind, std::uint64_t id, const std::vector<DependencyTree::MovingPages>& pages,
+  void Submit(Tier from, Tier to, std::uint64_t id, const std::vector<DependencyTree::MovingPages>& pages,
               std::shared_ptr<LayerProgress> progress);
   // End the back-up job, one fetch, the FetchAhead job.
   void EndBackUp(bool failed);
@@ -126,7 +126,7 @@ class KvTiers {
   DependencyTree* tree_;
   PagePool* device_;
   PagePool* host_;
-  AdapterTransfer* transfer_;
+  PageTransfer* transfer_;
   const KvSlices slices_;
   std::vector<Fetching> fetches_;                         // in order of their start
   std::vector<DependencyTree::MovingPages> backing_up_;   // pages of the back-up job; empty: none in flight

@@ -36,17 +36,17 @@ struct EngineOptions {
 struct EngineParts {
   const Clock* clock = nullptr;
   Executor* executor = nullptr;
-  AdapterTransfer* transfer = nullptr;
+  PageTransfer* transfer = nullptr;
   PagePool* device = nullptr;
   PagePool* host = nullptr;  // null: no host tier
   AdapterRegistry* registry = nullptr;
   const EvictionPolicy* eviction = nullptr;
-  DependencyTree* tree = nullptr;          // null: no prefix cache
-  AdapterTransfer* kv_transfer = nullptr;  // for keys and values; null: they never go to the host tier
-  QueueOrder* queue = nullptr;             // null: first come, first served
-  LengthPredictor* predictor = nullptr;    // null: no predictions
-  Wakeup* wakeup = nullptr;                // signalled when there is work
-  EngineObserver* observer = nullptr;      // null: no observer
+  DependencyTree* tree = nullptr;        // null: no prefix cache
+  PageTransfer* kv_transfer = nullptr;   // for keys and values; null: they never go to the host tier
+  QueueOrder* queue = nullptr;           // null: first come, first served
+  LengthPredictor* predictor = nullptr;  // null: no predictions
+  Wakeup* wakeup = nullptr;              // signalled when there is work
+  EngineObserver* observer = nullptr;    // null: no observer
 };
 
 // Turns requests into tokens, one step at a time.

@@ -313,7 +313,7 @@ TEST(Engine, AFetchThatFailsIsComputedAgain) {
   };
   for (TokenId first = 1; first <= 6; ++first) ask(first);
   w.kv_transfer.set_fault([](const TransferJob& job) {
-    return job.kind == TransferKind::kHostToDevice ? std::optional<Error>(IoError("injected")) : std::nullopt;
+    return job.kind() == TransferKind::kHostToDevice ? std::optional<Error>(IoError("injected")) : std::nullopt;
   });
   EXPECT_EQ(ask(1), 0);
   w.kv_transfer.set_fault({});
@@ -398,7 +398,7 @@ TEST(Engine, SwapsThatFailHarmNobody) {
   SwappingWorld w;
   w.MakeRoom();
   const auto fault = [](const TransferJob& job) {
-    return job.kind == TransferKind::kHostToDevice ? std::optional<Error>(IoError("injected")) : std::nullopt;
+    return job.kind() == TransferKind::kHostToDevice ? std::optional<Error>(IoError("injected")) : std::nullopt;
   };
   w.kv_transfer.set_fault(fault);
   w.transfer.set_fault(fault);

@@ -72,7 +72,7 @@ class KvCheckingExecutor final : public Executor {
   std::int64_t discarded() const { return discarded_; }  // chunks with a failed arrival
 
  private:
-  std::byte* PageAt(std::uint32_t page) const { return device_->base() + page * device_->page_bytes(); }
+  std::byte* PageAt(std::uint32_t page) const { return device_->View().Page(page); }
   void Copy(const PageCopy& copy) {
     const auto bytes = static_cast<std::size_t>(device_->page_bytes());
     ASSERT_NE(copy.source, copy.destination);
@@ -97,8 +97,7 @@ class KvCheckingExecutor final : public Executor {
     return layers;
   }
   std::byte* At(const ExecutorChunk& chunk, std::int64_t position, std::int32_t layer) const {
-    return device_->base() + chunk.pages[position / kTestPageTokens] * device_->page_bytes() +
-           layer * static_cast<std::int64_t>(kTestLayerBytes) +
+    return PageAt(chunk.pages[position / kTestPageTokens]) + layer * static_cast<std::int64_t>(kTestLayerBytes) +
            position % kTestPageTokens * static_cast<std::int64_t>(sizeof(std::uint32_t));
   }
   void ReadLayers(std::size_t i) {
@@ -184,10 +183,10 @@ struct EngineWorld {
     EngineObserver* observer = nullptr;
   };
   explicit EngineWorld(Options options)
-      : transfer(&clock, {.latency_ns = 3 * kNsPerMs}, {kNsPerMs, options.host_bytes_per_second}),
-        kv_transfer(&clock, {}, {2 * kNsPerMs, options.host_bytes_per_second}) {
-    device = std::move(PagePool::Create("device", options.device_pages * 64, 64)).value();
-    host = std::move(PagePool::Create("host", options.host_pages * 64, 64)).value();
+      : device(std::move(PagePool::Create("device", options.device_pages * 64, 64)).value()),
+        host(std::move(PagePool::Create("host", options.host_pages * 64, 64)).value()),
+        transfer(&clock, {.latency_ns = 3 * kNsPerMs}, {kNsPerMs, options.host_bytes_per_second}),
+        kv_transfer(&clock, {}, {2 * kNsPerMs, options.host_bytes_per_second}, {host->View(), device->View()}) {
     executor = std::make_unique<KvCheckingExecutor>(&clock, &modeled, device.get());
     const CacheRegime regime = *FindCacheRegime(options.cache);
     policy = std::move(MakeEvictionPolicy(regime.policy)).value();

@@ -29,9 +29,9 @@ TransferOutcome OutcomeOf(const TransferCompletion& completion) {
 }  // namespace
 
 // Used on the engine thread only, as the wrapped transfer is.
-class FlightRecorder::WatchedTransfer final : public AdapterTransfer {
+class FlightRecorder::WatchedTransfer final : public PageTransfer {
  public:
-  WatchedTransfer(FlightRecorder* recorder, std::unique_ptr<AdapterTransfer> transfer, bool kv)
+  WatchedTransfer(FlightRecorder* recorder, std::unique_ptr<PageTransfer> transfer, bool kv)
       : recorder_(recorder), transfer_(std::move(transfer)), kv_(kv) {}
   void Submit(TransferJob job) override { transfer_->Submit(std::move(job)); }
   std::optional<TransferCompletion> Poll() override {
@@ -42,7 +42,7 @@ class FlightRecorder::WatchedTransfer final : public AdapterTransfer {
 
  private:
   FlightRecorder* const recorder_;
-  const std::unique_ptr<AdapterTransfer> transfer_;
+  const std::unique_ptr<PageTransfer> transfer_;
   const bool kv_;
 };
 
@@ -64,7 +64,7 @@ FlightRecorder::FlightRecorder(std::filesystem::path path, std::unique_ptr<Writa
 
 FlightRecorder::~FlightRecorder() { Close(); }
 
-std::unique_ptr<AdapterTransfer> FlightRecorder::Watch(std::unique_ptr<AdapterTransfer> transfer, bool kv) {
+std::unique_ptr<PageTransfer> FlightRecorder::Watch(std::unique_ptr<PageTransfer> transfer, bool kv) {
   return std::make_unique<WatchedTransfer>(this, std::move(transfer), kv);
 }
 

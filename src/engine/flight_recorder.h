@@ -44,7 +44,7 @@ class FlightRecorder final : public EngineObserver {
 
   // Wraps `transfer` so that its completions are recorded, as those of keys and values (`kv`) or of adapters. The
   // recorder must outlive the returned transfer.
-  std::unique_ptr<AdapterTransfer> Watch(std::unique_ptr<AdapterTransfer> transfer, bool kv);
+  std::unique_ptr<PageTransfer> Watch(std::unique_ptr<PageTransfer> transfer, bool kv);
   // Starts recording. Call before the engine's first step; without this call, nothing is recorded.
   void Begin(RecordedSetup setup);
   // Writes all queued steps and the end mark. Idempotent.

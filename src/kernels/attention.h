@@ -7,6 +7,7 @@
 
 #include "kernels/kernel_context.h"
 #include "tensor/kv_layout.h"
+#include "tensor/page_arena.h"
 
 namespace loramux {
 
@@ -17,12 +18,6 @@ struct AttentionSequence {
   std::int64_t position = 0;  // of the first row; earlier positions are already in the pages
   // page indices of positions [0, T), [T, 2T), ... (T: positions per page); cover all rows
   const std::uint32_t* pages = nullptr;
-};
-
-// The pool's memory: page p starts at base + p * page_stride bytes. Not owning.
-struct PageArena {
-  std::byte* base = nullptr;
-  std::size_t page_stride = 0;
 };
 
 // Rounds k and v, each [rows, num_kv_heads * head_dim], to the page's type and stores them in the sequences' pages of

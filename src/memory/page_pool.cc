@@ -1,58 +1,51 @@
 #include "memory/page_pool.h"
 
-#include <cerrno>
-#include <cstring>
 #include <limits>
-#include <sys/mman.h>
 
 #include "base/check.h"
 
 namespace loramux {
 namespace {
 
-// Huge pages reduce TLB misses: a decode step touches many scattered pages of the pool.
-constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
-
-}  // namespace
-
-Result<std::unique_ptr<PagePool>> PagePool::Create(std::string name, std::int64_t capacity_bytes,
-                                                   std::int64_t page_bytes) {
+// The number of pages in `bytes`, or the error that PagePool::Create returns.
+Result<std::int64_t> PagesIn(const std::string& name, std::int64_t bytes, std::int64_t page_bytes) {
   CHECK_GT(page_bytes, 0);
   CHECK_EQ(page_bytes % 64, 0);
-  const std::int64_t pages = capacity_bytes / page_bytes;
+  const std::int64_t pages = bytes / page_bytes;
   if (pages < 1) {
     return ResourceExhausted(name + " memory: expected room for at least one page of " + std::to_string(page_bytes) +
-                             " bytes, found " + std::to_string(capacity_bytes) + " bytes in all");
+                             " bytes, found " + std::to_string(bytes) + " bytes in all");
   }
   if (pages > std::numeric_limits<std::uint32_t>::max()) {
     return InvalidArgument(name + " memory: " + std::to_string(pages) +
                            " pages are more than a 32-bit index can address");
   }
-  const std::size_t bytes = static_cast<std::size_t>(pages * page_bytes);
-  const std::size_t mapped = (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-  void* base = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) {
-    return ResourceExhausted(name + " memory: the system refused " + std::to_string(mapped) +
-                             " bytes: " + std::strerror(errno));
-  }
-  madvise(base, mapped, MADV_HUGEPAGE);  // advice only: a failure is harmless
-  return std::unique_ptr<PagePool>(
-      new PagePool(std::move(name), static_cast<std::byte*>(base), mapped, pages, page_bytes));
+  return pages;
 }
 
-PagePool::PagePool(std::string name, std::byte* base, std::size_t mapped_bytes, std::int64_t pages,
-                   std::int64_t page_bytes)
-    : name_(std::move(name)),
-      base_(base),
-      mapped_bytes_(mapped_bytes),
+}  // namespace
+
+Result<std::unique_ptr<PagePool>> PagePool::Create(std::string name, std::unique_ptr<Arena> arena,
+                                                   std::int64_t page_bytes) {
+  ASSIGN_OR_RETURN(const std::int64_t pages, PagesIn(name, arena->size(), page_bytes));
+  return std::unique_ptr<PagePool>(new PagePool(std::move(arena), pages, page_bytes));
+}
+
+Result<std::unique_ptr<PagePool>> PagePool::Create(std::string name, std::int64_t capacity_bytes,
+                                                   std::int64_t page_bytes) {
+  ASSIGN_OR_RETURN(const std::int64_t pages, PagesIn(name, capacity_bytes, page_bytes));
+  ASSIGN_OR_RETURN(std::unique_ptr<Arena> arena, MapHostArena(name, pages * page_bytes));
+  return Create(std::move(name), std::move(arena), page_bytes);
+}
+
+PagePool::PagePool(std::unique_ptr<Arena> arena, std::int64_t pages, std::int64_t page_bytes)
+    : arena_(std::move(arena)),
       page_bytes_(page_bytes),
       generation_(static_cast<std::size_t>(pages), 0),
       category_(static_cast<std::size_t>(pages), PageCategory::kKv) {
   free_.reserve(generation_.size());
   for (std::size_t i = generation_.size(); i-- > 0;) free_.push_back(static_cast<std::uint32_t>(i));
 }
-
-PagePool::~PagePool() { munmap(base_, mapped_bytes_); }
 
 bool PagePool::Allocate(PageCategory category, std::span<PageHandle> out) {
   if (out.size() > free_.size()) return false;
@@ -79,7 +72,8 @@ void PagePool::Free(PageCategory category, std::span<const PageHandle> handles) 
 
 std::byte* PagePool::Data(PageHandle handle) const {
   CHECK(IsCurrent(handle));
-  return base_ + static_cast<std::size_t>(handle.index) * static_cast<std::size_t>(page_bytes_);
+  CHECK(arena_->base() != nullptr);
+  return View().Page(handle.index);
 }
 
 PoolStats PagePool::Stats() const {

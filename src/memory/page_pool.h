@@ -1,7 +1,7 @@
-// The memory pool of one tier (device or host): one arena of pages of equal size with one free list. KV pages and
-// adapters share it, without a fixed split, contiguous runs or compaction (architecture.md, Memory). The idea is
-// S-LoRA's unified paging and FastLibra's unified pool (section 4.1). The pool knows sizes and categories of owners,
-// not the content of pages.
+// The memory pool of one tier (device or host): one arena of pages of equal size with one free list. The arena comes
+// from the tier's device (memory/arena.h). KV pages and adapters share it, without a fixed split, contiguous runs or
+// compaction (architecture.md, Memory). The idea is S-LoRA's unified paging and FastLibra's unified pool (section 4.1).
+// The pool knows sizes and categories of owners, not the content of pages.
 //
 // Not thread-safe: only the engine thread allocates and frees. The bytes of an allocated page belong to the holder of
 // its handle, on any thread.
@@ -20,6 +20,8 @@
 #include <vector>
 
 #include "base/result.h"
+#include "memory/arena.h"
+#include "tensor/page_arena.h"
 
 namespace loramux {
 
@@ -48,12 +50,13 @@ struct PoolStats {
 // The pool; see the top of this file.
 class PagePool {
  public:
-  // Reserves an arena of floor(capacity_bytes / page_bytes) pages. Physical memory is taken when a page is first
-  // touched. REQUIRES: page_bytes is a positive multiple of 64. Error: not even one page fits, or the system refuses
-  // the memory.
+  // Divides `arena` into floor(size / page_bytes) pages and owns it. `name` appears in errors. REQUIRES: page_bytes is
+  // a positive multiple of 64. Error: not even one page fits, or more than a 32-bit index can address.
+  static Result<std::unique_ptr<PagePool>> Create(std::string name, std::unique_ptr<Arena> arena,
+                                                  std::int64_t page_bytes);
+  // The same over host memory of `capacity_bytes` bytes (MapHostArena). Error also: the system refuses the memory.
   static Result<std::unique_ptr<PagePool>> Create(std::string name, std::int64_t capacity_bytes,
                                                   std::int64_t page_bytes);
-  ~PagePool();
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
 
@@ -63,7 +66,7 @@ class PagePool {
   // Frees the pages. REQUIRES: every handle is current and of `category`.
   void Free(PageCategory category, std::span<const PageHandle> handles);
 
-  // The first byte of a page. REQUIRES: the handle is current.
+  // The first byte of a page, in the arena's kind of memory. REQUIRES: the handle is current, and the arena has bytes.
   std::byte* Data(PageHandle handle) const;
   // Whether the handle names a page that is still allocated under it.
   bool IsCurrent(PageHandle handle) const {
@@ -74,8 +77,10 @@ class PagePool {
   std::int64_t capacity_pages() const { return static_cast<std::int64_t>(generation_.size()); }
   std::int64_t free_pages() const { return static_cast<std::int64_t>(free_.size()); }
   std::int64_t page_bytes() const { return page_bytes_; }
-  // The first byte of the arena.
-  std::byte* base() const { return base_; }
+  // Who can read the pages.
+  MemoryKind memory_kind() const { return arena_->kind(); }
+  // The pages by index, for kernels and transfers; base is null if the arena has no bytes.
+  PageArena View() const { return {arena_->base(), static_cast<std::size_t>(page_bytes_)}; }
   // The current state and counters.
   PoolStats Stats() const;
 
@@ -83,11 +88,9 @@ class PagePool {
   void CheckIntegrity() const;
 
  private:
-  PagePool(std::string name, std::byte* base, std::size_t mapped_bytes, std::int64_t pages, std::int64_t page_bytes);
+  PagePool(std::unique_ptr<Arena> arena, std::int64_t pages, std::int64_t page_bytes);
 
-  std::string name_;
-  std::byte* base_;
-  std::size_t mapped_bytes_;
+  std::unique_ptr<Arena> arena_;
   std::int64_t page_bytes_;
   std::vector<std::uint32_t> generation_;  // per page; odd: allocated
   std::vector<PageCategory> category_;     // per page; meaningful while allocated

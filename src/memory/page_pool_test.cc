@@ -1,6 +1,7 @@
 // Model-based fuzzing of the pool against a set of owned pages, and tests that stale handles are detected.
 #include "memory/page_pool.h"
 
+#include <array>
 #include <cstring>
 #include <map>
 
@@ -29,6 +30,53 @@ TEST(PagePool, RefusesAnArenaWithoutAPage) {
   const auto pool = PagePool::Create("device", 100, 128);
   ASSERT_FALSE(pool.ok());
   EXPECT_EQ(pool.error().code, ErrorCode::kResourceExhausted);
+}
+
+// A world that only counts pages needs no memory, however large it is; to touch a byte of it is a mistake.
+TEST(PagePoolDeathTest, AnArenaWithoutBytesCountsPages) {
+  constexpr std::int64_t kPageBytes = std::int64_t{1} << 40, kPages = 1000;  // no machine has so many addresses
+  const auto pool = std::move(PagePool::Create("device", ArenaWithoutBytes(kPages * kPageBytes), kPageBytes)).value();
+  EXPECT_EQ(pool->capacity_pages(), kPages);
+  EXPECT_EQ(pool->memory_kind(), MemoryKind::kNone);
+  EXPECT_EQ(pool->View().base, nullptr);
+  std::vector<PageHandle> pages(3);
+  ASSERT_TRUE(pool->Allocate(PageCategory::kKv, pages));
+  EXPECT_DEATH((void)pool->Data(pages[0]), "CHECK failed");
+  pool->Free(PageCategory::kKv, pages);
+  pool->CheckIntegrity();
+}
+
+// A device brings its own memory.
+class BorrowedArena final : public Arena {
+ public:
+  BorrowedArena(std::span<std::byte> bytes, bool* freed) : bytes_(bytes), freed_(freed) {}
+  ~BorrowedArena() override { *freed_ = true; }
+  MemoryKind kind() const override { return MemoryKind::kPinned; }
+  std::byte* base() const override { return bytes_.data(); }
+  std::int64_t size() const override { return static_cast<std::int64_t>(bytes_.size()); }
+
+ private:
+  std::span<std::byte> bytes_;
+  bool* freed_;
+};
+
+TEST(PagePool, DividesTheArenaItIsGivenAndFreesIt) {
+  alignas(64) std::array<std::byte, 300> bytes = {};
+  bool freed = false;
+  auto pool = std::move(PagePool::Create("device", std::make_unique<BorrowedArena>(bytes, &freed), 128)).value();
+  EXPECT_EQ(pool->capacity_pages(), 2);  // 44 bytes are too few for a page
+  EXPECT_EQ(pool->memory_kind(), MemoryKind::kPinned);
+  std::vector<PageHandle> pages(2);
+  ASSERT_TRUE(pool->Allocate(PageCategory::kAdapter, pages));
+  for (const PageHandle page : pages) EXPECT_EQ(pool->Data(page), bytes.data() + page.index * 128);
+  pool->Free(PageCategory::kAdapter, pages);
+  pool.reset();
+  EXPECT_TRUE(freed);
+  const auto none =
+      PagePool::Create("device", std::make_unique<BorrowedArena>(std::span(bytes).first(100), &freed), 128);
+  ASSERT_FALSE(none.ok());
+  EXPECT_EQ(none.error().message,
+            "device memory: expected room for at least one page of 128 bytes, found 100 bytes in all");
 }
 
 TEST(PagePoolDeathTest, StaleAndForeignHandlesAreCaught) {

@@ -30,7 +30,7 @@ struct World : EngineWorld {
   void FailHostToDevice(ModeledTransfer& link, bool fail = true) {
     if (!fail) return link.set_fault(nullptr);
     link.set_fault([](const TransferJob& job) {
-      return job.kind == TransferKind::kHostToDevice ? std::optional<Error>(IoError("injected")) : std::nullopt;
+      return job.kind() == TransferKind::kHostToDevice ? std::optional<Error>(IoError("injected")) : std::nullopt;
     });
   }
 };
@@ -216,13 +216,13 @@ const std::filesystem::path kDemo = std::filesystem::path(LORAMUX_SOURCE_DIR) / 
 
 // Holds host-to-device transfers until the test lets them pass, layer by layer; other transfers complete at once. Used
 // only by the thread that steps the engine, which is the test's.
-class GatedTransfer final : public AdapterTransfer {
+class GatedTransfer final : public PageTransfer {
  public:
   void Submit(TransferJob job) override {
-    if (job.kind == TransferKind::kHostToDevice)
+    if (job.kind() == TransferKind::kHostToDevice)
       held_.push_back(std::move(job));
     else
-      done_.push_back(RunTransfer(job));
+      done_.push_back(RunTransfer(job, memory_));
   }
   std::optional<TransferCompletion> Poll() override {
     if (done_.empty()) return std::nullopt;
@@ -231,12 +231,14 @@ class GatedTransfer final : public AdapterTransfer {
     return completion;
   }
 
+  // Must be called before the first job.
+  void set_memory(const TierMemory& memory) { memory_ = memory; }
   bool holding() const { return !held_.empty(); }
   const LayerProgress& progress() const { return *held_.front().progress; }
   void PassLayer() {
     const TransferJob& job = held_.front();
     const std::int32_t layer = job.progress->arrived();
-    CopyLayer(job, layer);
+    CopyLayer(job, memory_, layer);
     job.progress->Publish(layer + 1);
   }
   void Complete() {
@@ -255,6 +257,7 @@ class GatedTransfer final : public AdapterTransfer {
   }
 
  private:
+  TierMemory memory_;
   std::vector<TransferJob> held_;
   std::vector<TransferCompletion> done_;
 };
@@ -282,7 +285,7 @@ struct RealWorld {
     options.page_tokens = 4;
     options.threads = 2;
     options.base_names = {"base"};
-    options.wrap_transfer = [this](std::unique_ptr<AdapterTransfer>) {
+    options.wrap_transfer = [this](std::unique_ptr<PageTransfer>) {
       auto gated = std::make_unique<GatedTransfer>();
       (adapters == nullptr ? adapters : kv) = gated.get();
       return gated;
@@ -290,6 +293,7 @@ struct RealWorld {
     auto loaded = Runtime::Load(kDemo / "model", options, {});
     EXPECT_TRUE(loaded.ok()) << (loaded.ok() ? "" : loaded.error().message);
     runtime = std::move(loaded).value();
+    for (GatedTransfer* gate : {adapters, kv}) gate->set_memory(runtime->tiers());
     const auto version = runtime->registry().Register("rot13", kDemo / "adapters/rot13", 0);
     EXPECT_TRUE(version.ok());
     adapter = (*version)->generation;

@@ -86,7 +86,7 @@ struct CpuExecutor::State {
       : options(o),
         model(m),
         layout(l),
-        arena{device->base(), static_cast<std::size_t>(device->page_bytes())},
+        arena(device->View()),
         pool(o.threads > 0 ? o.threads : AvailableProcessors()),
         context{o.backend, &pool},
         view_builder(*device, m->config().num_layers),

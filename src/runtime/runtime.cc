@@ -87,7 +87,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
 
   const auto wake = [wakeup = &r.wakeup_] { wakeup->Signal(); };
   const auto new_transfer = [&](bool kv) {
-    std::unique_ptr<AdapterTransfer> transfer = std::make_unique<ThreadedTransfer>(wake, options.transfer);
+    std::unique_ptr<PageTransfer> transfer = std::make_unique<ThreadedTransfer>(wake, r.tiers(), options.transfer);
     if (options.wrap_transfer) transfer = options.wrap_transfer(std::move(transfer));
     return options.recorder == nullptr ? std::move(transfer) : options.recorder->Watch(std::move(transfer), kv);
   };

@@ -17,6 +17,7 @@
 #include "engine/engine_loop.h"
 #include "engine/flight_recorder.h"
 #include "memory/page_geometry.h"
+#include "memory/tier.h"
 #include "model/model.h"
 #include "runtime/cpu_executor.h"
 #include "schedule/predict/hint_predictor.h"
@@ -51,7 +52,7 @@ struct RuntimeOptions {
   std::vector<std::string> base_names;  // names of the base model
   // Wraps each of the two transfers (adapters; keys and values). Empty: not wrapped. For injecting faults behind the
   // real interfaces.
-  std::function<std::unique_ptr<AdapterTransfer>(std::unique_ptr<AdapterTransfer>)> wrap_transfer;
+  std::function<std::unique_ptr<PageTransfer>(std::unique_ptr<PageTransfer>)> wrap_transfer;
   // Wraps the executor. Empty: not wrapped. For observing the steps of the real engine.
   std::function<std::unique_ptr<Executor>(std::unique_ptr<Executor>)> wrap_executor;
   // Records all steps from Start on; must outlive the runtime. Null: no recording.
@@ -82,6 +83,8 @@ class Runtime {
   const Clock& clock() const { return clock_; }
   const PageGeometry& geometry() const { return geometry_; }
   std::int64_t max_model_len() const { return max_model_len_; }
+  // The memory of the pools. For transfers and for tests that look at pages.
+  TierMemory tiers() const { return {host_ == nullptr ? PageArena{} : host_->View(), device_->View()}; }
   // The learned output lengths; null if no history is kept. Thread-safe.
   HistoryPredictor* history() { return history_.get(); }
 
@@ -103,7 +106,7 @@ class Runtime {
   std::unique_ptr<QueueOrder> queue_;
   std::unique_ptr<HistoryPredictor> history_;
   std::unique_ptr<HintPredictor> hints_;
-  std::unique_ptr<AdapterTransfer> transfer_, kv_transfer_;
+  std::unique_ptr<PageTransfer> transfer_, kv_transfer_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<EngineLoop> loop_;

@@ -110,10 +110,13 @@ TEST(Devices, AdapterPagesRoundUp) {
 
 TransferJob Job(std::uint64_t id, TransferKind kind, std::size_t pages,
                 std::shared_ptr<AdapterVersion> adapter = nullptr) {
+  const bool disk = kind == TransferKind::kDiskToHost || kind == TransferKind::kDiskToDevice,
+             to_device = kind == TransferKind::kHostToDevice || kind == TransferKind::kDiskToDevice;
+  const Tier other = to_device ? Tier::kHost : Tier::kDevice;
   return {.id = id,
-          .kind = kind,
+          .from = {disk ? Tier::kDisk : other, std::vector<std::uint32_t>(disk ? 0 : pages)},
+          .to = {to_device ? Tier::kDevice : Tier::kHost, std::vector<std::uint32_t>(pages)},
           .adapter = std::move(adapter),
-          .destination = std::vector<std::byte*>(pages),
           .page_bytes = 1000};
 }
 

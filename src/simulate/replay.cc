@@ -51,10 +51,11 @@ class ReplayWorld final : private EngineObserver {
   Status Build() {
     RETURN_IF_ERROR(ReadAhead());
     ASSIGN_OR_RETURN(const CacheRegime regime, FindCacheRegime(setup_.cache));
-    // The pools only reserve addresses; no byte of them is ever touched.
-    ASSIGN_OR_RETURN(device_, PagePool::Create("device", setup_.device_pages * setup_.page_bytes, setup_.page_bytes));
+    ASSIGN_OR_RETURN(device_, PagePool::Create("device", ArenaWithoutBytes(setup_.device_pages * setup_.page_bytes),
+                                               setup_.page_bytes));
     if (setup_.host_pages > 0) {
-      ASSIGN_OR_RETURN(host_, PagePool::Create("host", setup_.host_pages * setup_.page_bytes, setup_.page_bytes));
+      ASSIGN_OR_RETURN(
+          host_, PagePool::Create("host", ArenaWithoutBytes(setup_.host_pages * setup_.page_bytes), setup_.page_bytes));
     }
     ASSIGN_OR_RETURN(policy_, MakeEvictionPolicy(regime.policy));
     ASSIGN_OR_RETURN(queue_, MakeQueueOrder(setup_.queue));

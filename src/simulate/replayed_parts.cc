@@ -13,9 +13,9 @@ void ReplayedTransfer::Expect(std::vector<RecordedCompletion> completions, std::
 }
 
 void ReplayedTransfer::Submit(TransferJob job) {
-  const double bytes = static_cast<double>(job.destination.size() * job.page_bytes);
-  if (job.kind == TransferKind::kHostToDevice || job.kind == TransferKind::kDiskToDevice) bytes_to_device_ += bytes;
-  if (job.kind == TransferKind::kDeviceToHost) bytes_to_host_ += bytes;
+  const double bytes = static_cast<double>(job.to.pages.size() * job.page_bytes);
+  if (job.to.tier == Tier::kDevice) bytes_to_device_ += bytes;
+  if (job.from.tier == Tier::kDevice) bytes_to_host_ += bytes;
   moving_[job.id] = std::move(job.progress);
 }
 

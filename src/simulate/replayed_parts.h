@@ -17,7 +17,7 @@
 namespace loramux {
 
 // A transfer of adapters, or of keys and values. Copies nothing.
-class ReplayedTransfer final : public AdapterTransfer {
+class ReplayedTransfer final : public PageTransfer {
  public:
   // Sets the completions and the layer counts of the coming step.
   void Expect(std::vector<RecordedCompletion> completions, std::vector<RecordedLayers> layers);

@@ -31,7 +31,7 @@ void SimulatedTransfer::Submit(TransferJob job) {
   const TimeNs now = clock_->Now();
   const auto bytes = static_cast<double>(PayloadBytes(job));
   TimeNs end = now;
-  switch (job.kind) {
+  switch (job.kind()) {
     case TransferKind::kDiskToHost:
       end = FromDisk(job, bytes, now);
       break;
@@ -46,8 +46,7 @@ void SimulatedTransfer::Submit(TransferJob job) {
       end = std::max(FromDisk(job, bytes, now), links_->to_device.Occupy(bytes, now));
       break;
   }
-  const bool to_device = job.kind == TransferKind::kHostToDevice || job.kind == TransferKind::kDiskToDevice;
-  if (to_device && job.adapter != nullptr) last_loads_[job.adapter->generation.value] = {now, end};
+  if (job.to.tier == Tier::kDevice && job.adapter != nullptr) last_loads_[job.adapter->generation.value] = {now, end};
   const auto after =
       std::upper_bound(moving_.begin(), moving_.end(), end, [](TimeNs at, const Moving& m) { return at < m.end; });
   moving_.insert(after, {end, job.id});

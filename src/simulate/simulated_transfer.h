@@ -40,7 +40,7 @@ struct SimulatedLinks {
 
 // One user of the links. The residency manager and the tiers of keys and values each have one, because each polls its
 // own completions.
-class SimulatedTransfer final : public AdapterTransfer {
+class SimulatedTransfer final : public PageTransfer {
  public:
   // Owns none of its arguments. `in_host_memory`: all adapters initially lie in the host's memory, so that an adapter's
   // first move from "disk" takes no disk time.

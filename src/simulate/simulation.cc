@@ -38,10 +38,12 @@ class World {
     ASSIGN_OR_RETURN(const CacheRegime regime, FindCacheRegime(options_.preset.cache));
     const std::int64_t page_bytes = options_.device.page_bytes,
                        max_model_len = std::max<std::int64_t>(2, workload_.MaxSequenceTokens());
-    // The pools only reserve addresses; no byte of them is ever touched.
-    ASSIGN_OR_RETURN(device_, PagePool::Create("device", options_.device.device_pages * page_bytes, page_bytes));
+    ASSIGN_OR_RETURN(
+        device_, PagePool::Create("device", ArenaWithoutBytes(options_.device.device_pages * page_bytes), page_bytes));
     if (options_.host_bytes > 0) {
-      ASSIGN_OR_RETURN(host_, PagePool::Create("host", static_cast<std::int64_t>(options_.host_bytes), page_bytes));
+      ASSIGN_OR_RETURN(
+          host_,
+          PagePool::Create("host", ArenaWithoutBytes(static_cast<std::int64_t>(options_.host_bytes)), page_bytes));
     }
     ASSIGN_OR_RETURN(policy_, MakeEvictionPolicy(regime.policy));
     SchedulerOptions scheduler{.page_tokens = options_.device.page_tokens,

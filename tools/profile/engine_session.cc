@@ -101,7 +101,7 @@ Result<std::unique_ptr<EngineSession>> EngineSession::Create(std::unique_ptr<Mod
     return std::make_unique<StepRecorder>(std::move(executor), steps);
   };
   session->transfers_.reserve(kTransfersReserved);
-  options.wrap_transfer = [transfers = &session->transfers_](std::unique_ptr<AdapterTransfer> transfer) {
+  options.wrap_transfer = [transfers = &session->transfers_](std::unique_ptr<PageTransfer> transfer) {
     return std::make_unique<TransferRecorder>(std::move(transfer), transfers);
   };
   ASSIGN_OR_RETURN(session->runtime_, Runtime::Create(std::move(model), std::move(options)));

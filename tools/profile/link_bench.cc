@@ -28,6 +28,7 @@ double Median(std::vector<double> values) {
 
 class TransferTimer {
  public:
+  explicit TransferTimer(const TierMemory& memory) : transfer_([this] { wakeup_.Signal(); }, memory) {}
   Result<double> Run(TransferJob job) {
     const TimeNs begin = clock_.Now();
     transfer_.Submit(std::move(job));
@@ -44,7 +45,7 @@ class TransferTimer {
  private:
   OsClock clock_;
   Wakeup wakeup_;
-  ThreadedTransfer transfer_{[this] { wakeup_.Signal(); }};
+  ThreadedTransfer transfer_;
 };
 
 // All pages of one tier, handed out in turn.
@@ -57,21 +58,22 @@ class PageRing {
     std::vector<PageHandle> handles(static_cast<std::size_t>(ring.pool_->capacity_pages()));
     CHECK(ring.pool_->Allocate(PageCategory::kAdapter, handles));
     for (const PageHandle handle : handles) {
-      ring.pages_.push_back(ring.pool_->Data(handle));
-      std::fill_n(ring.pages_.back(), page_bytes, std::byte{1});  // gives each page physical memory of its own
+      ring.pages_.push_back(handle.index);
+      std::fill_n(ring.pool_->Data(handle), page_bytes, std::byte{1});  // gives each page physical memory of its own
     }
     return ring;
   }
-  std::vector<std::byte*> Next(std::int64_t count) {
-    std::vector<std::byte*> result;
-    for (std::int64_t i = 0; i < count; ++i) result.push_back(pages_[next_++ % pages_.size()]);
-    return result;
+  PageSet Next(Tier tier, std::int64_t count) {
+    PageSet set{.tier = tier, .pages = {}};
+    for (std::int64_t i = 0; i < count; ++i) set.pages.push_back(pages_[next_++ % pages_.size()]);
+    return set;
   }
+  PageArena View() const { return pool_->View(); }
   std::int64_t size() const { return static_cast<std::int64_t>(pages_.size()); }
 
  private:
   std::unique_ptr<PagePool> pool_;
-  std::vector<std::byte*> pages_;
+  std::vector<std::uint32_t> pages_;
   std::size_t next_ = 0;
 };
 
@@ -90,21 +92,26 @@ void DropFromPageCache(const std::filesystem::path& directory) {
 class LinkBench {
  public:
   LinkBench(PageRing device, PageRing host, std::int64_t page_bytes, double seconds, Prng& prng)
-      : device_(std::move(device)), host_(std::move(host)), page_bytes_(page_bytes), seconds_(seconds), prng_(prng) {}
+      : device_(std::move(device)),
+        host_(std::move(host)),
+        timer_({host_.View(), device_.View()}),
+        page_bytes_(page_bytes),
+        seconds_(seconds),
+        prng_(prng) {}
 
   // Measures about 24 random sizes, uniform over their orders of magnitude.
-  Status Move(TransferKind kind, LinkMeasurements& measured) {
+  Status Move(Tier from, Tier to, LinkMeasurements& measured) {
     constexpr int kSizes = 24;
     const std::int64_t most = std::clamp<std::int64_t>(kLargestMove / page_bytes_, 1, device_.size() / 2 + 1);
-    const double from = std::log(1.0), to = std::log(static_cast<double>(most));
+    const double least_log = std::log(1.0), most_log = std::log(static_cast<double>(most));
     for (int i = 0; i < kSizes; ++i) {
-      const auto pages = static_cast<std::int64_t>(std::llround(std::exp(from + (to - from) * prng_.NextDouble())));
+      const auto pages =
+          static_cast<std::int64_t>(std::llround(std::exp(least_log + (most_log - least_log) * prng_.NextDouble())));
       RETURN_IF_ERROR(Repeat(measured, static_cast<double>(pages * page_bytes_), seconds_ / kSizes, [&] {
-        const bool to_device = kind == TransferKind::kHostToDevice;
-        TransferJob job{.id = 1, .kind = kind, .page_bytes = static_cast<std::size_t>(page_bytes_)};
-        job.source = (to_device ? host_ : device_).Next(pages);
-        job.destination = (to_device ? device_ : host_).Next(pages);
-        return timer_.Run(std::move(job));
+        return timer_.Run({.id = 1,
+                           .from = Ring(from).Next(from, pages),
+                           .to = Ring(to).Next(to, pages),
+                           .page_bytes = static_cast<std::size_t>(page_bytes_)});
       }));
     }
     return Ok{};
@@ -117,12 +124,11 @@ class LinkBench {
       RETURN_IF_ERROR(Repeat(measured, static_cast<double>(pages * page_bytes_),
                              seconds_ / static_cast<double>(adapters.size()), [&] {
                                DropFromPageCache(adapter->path);
-                               TransferJob job{.id = 1,
-                                               .kind = TransferKind::kDiskToHost,
-                                               .adapter = adapter,
-                                               .page_bytes = static_cast<std::size_t>(page_bytes_)};
-                               job.destination = host_.Next(pages);
-                               return timer_.Run(std::move(job));
+                               return timer_.Run({.id = 1,
+                                                  .from = {.tier = Tier::kDisk, .pages = {}},
+                                                  .to = host_.Next(Tier::kHost, pages),
+                                                  .adapter = adapter,
+                                                  .page_bytes = static_cast<std::size_t>(page_bytes_)});
                              }));
     }
     return Ok{};
@@ -143,8 +149,10 @@ class LinkBench {
     return Ok{};
   }
 
-  TransferTimer timer_;
+  PageRing& Ring(Tier tier) { return tier == Tier::kHost ? host_ : device_; }
+
   PageRing device_, host_;
+  TransferTimer timer_;
   const std::int64_t page_bytes_;
   const double seconds_;  // for each link
   Prng& prng_;
@@ -160,8 +168,8 @@ Result<LinkMeasurementsOfAll> MeasureLinks(const std::vector<std::shared_ptr<con
   ASSIGN_OR_RETURN(PageRing host, PageRing::Create("host", page_bytes, largest));
   LinkBench bench(std::move(device), std::move(host), page_bytes, seconds / 3, prng);
   LinkMeasurementsOfAll measured;
-  RETURN_IF_ERROR(bench.Move(TransferKind::kHostToDevice, measured.host_to_device));
-  RETURN_IF_ERROR(bench.Move(TransferKind::kDeviceToHost, measured.device_to_host));
+  RETURN_IF_ERROR(bench.Move(Tier::kHost, Tier::kDevice, measured.host_to_device));
+  RETURN_IF_ERROR(bench.Move(Tier::kDevice, Tier::kHost, measured.device_to_host));
   RETURN_IF_ERROR(bench.Read(adapters, measured.disk));
   return measured;
 }

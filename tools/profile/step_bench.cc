@@ -22,12 +22,13 @@ Result<std::unique_ptr<StepBench>> StepBench::Create(Model* model, const Options
   const DType base_dtype = model->weights().lm_head.dtype();
   b.geometry_ = ChoosePageGeometry(config, options.kv_dtype.value_or(base_dtype), options.page_tokens);
   ASSIGN_OR_RETURN(b.device_, PagePool::Create("device", options.device_memory, b.geometry_.page_bytes));
+  b.transfer_.emplace(TierMemory{{}, b.device_->View()});
   b.registry_ = std::make_unique<AdapterRegistry>(
       config, std::vector<std::string>{"base"},
       AdapterRegistry::Options{.page_bytes = static_cast<std::size_t>(b.geometry_.page_bytes),
                                .base_dtype = base_dtype,
                                .forced_dtype = options.lora_dtype});
-  b.residency_ = std::make_unique<ResidencyManager>(b.device_.get(), nullptr, &b.transfer_);
+  b.residency_ = std::make_unique<ResidencyManager>(b.device_.get(), nullptr, &*b.transfer_);
   RETURN_IF_ERROR(b.LoadAdapters(adapters));
 
   b.space_.max_batch_tokens = options.max_batch_tokens;

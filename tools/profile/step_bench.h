@@ -66,7 +66,7 @@ class StepBench {
   int threads_ = 0;
   std::unique_ptr<PagePool> device_;
   std::unique_ptr<AdapterRegistry> registry_;
-  InlineTransfer transfer_;
+  std::optional<InlineTransfer> transfer_;
   std::unique_ptr<ResidencyManager> residency_;
   std::vector<const AdapterResidency*> adapters_;  // sorted by rank
   std::vector<std::uint32_t> kv_pages_;

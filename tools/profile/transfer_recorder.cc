@@ -5,7 +5,7 @@
 namespace loramux {
 
 void TransferRecorder::Submit(TransferJob job) {
-  open_[job.id] = {.transfer = {.kind = job.kind, .kv = job.adapter == nullptr, .bytes = PayloadBytes(job)},
+  open_[job.id] = {.transfer = {.kind = job.kind(), .kv = job.adapter == nullptr, .bytes = PayloadBytes(job)},
                    .submitted = clock_.Now()};
   inner_->Submit(std::move(job));
 }

@@ -22,9 +22,9 @@ struct ObservedTransfer {
 
 // Wraps a real transfer that runs one job at a time. The engine's thread uses it, like the transfer. Leaves out
 // cancelled and failed jobs. `transfers` must outlive it, and may be read once the engine's thread has ended.
-class TransferRecorder final : public AdapterTransfer {
+class TransferRecorder final : public PageTransfer {
  public:
-  TransferRecorder(std::unique_ptr<AdapterTransfer> inner, std::vector<ObservedTransfer>* transfers)
+  TransferRecorder(std::unique_ptr<PageTransfer> inner, std::vector<ObservedTransfer>* transfers)
       : inner_(std::move(inner)), transfers_(transfers) {}
   void Submit(TransferJob job) override;
   std::optional<TransferCompletion> Poll() override;
@@ -35,7 +35,7 @@ class TransferRecorder final : public AdapterTransfer {
     TimeNs submitted = 0;
   };
   OsClock clock_;
-  std::unique_ptr<AdapterTransfer> inner_;
+  std::unique_ptr<PageTransfer> inner_;
   std::vector<ObservedTransfer>* transfers_;
   std::unordered_map<std::uint64_t, Open> open_;  // by job id
   TimeNs ended_ = 0;                              // end of the previous job

@@ -8,7 +8,7 @@ namespace loramux::transfer_recorder_test {
 namespace {
 
 // Completes the jobs that the test tells it to.
-class ToldTransfer final : public AdapterTransfer {
+class ToldTransfer final : public PageTransfer {
  public:
   explicit ToldTransfer(std::vector<TransferCompletion>* told) : told_(told) {}
   void Submit(TransferJob) override {}
@@ -26,12 +26,12 @@ class ToldTransfer final : public AdapterTransfer {
 class TransferRecorderTest : public testing::Test {
  protected:
   TransferJob Job(std::uint64_t id, TransferKind kind, std::size_t pages) {
+    const bool disk = kind == TransferKind::kDiskToHost;
     return {.id = id,
-            .kind = kind,
-            .destination = std::vector<std::byte*>(pages, memory_.data()),
-            .page_bytes = memory_.size()};
+            .from = {disk ? Tier::kDisk : Tier::kHost, std::vector<std::uint32_t>(disk ? 0 : pages)},
+            .to = {disk ? Tier::kHost : Tier::kDevice, std::vector<std::uint32_t>(pages)},
+            .page_bytes = 64};
   }
-  std::array<std::byte, 64> memory_;
   std::vector<TransferCompletion> told_;
   std::vector<ObservedTransfer> seen_;
   TransferRecorder recorder_{std::make_unique<ToldTransfer>(&told_), &seen_};

@@ -1,4 +1,4 @@
-// When a step may begin although its data is still arriving on the device layer by layer (adapter/layer_progress.h).
+// When a step may begin although its data is still arriving on the device layer by layer (memory/layer_progress.h).
 //
 // Layers arrive one after the other and are used one after the other. If `a` of `n` layers have arrived, a step never
 // waits if the other layers take no longer to arrive than the step takes to compute its layers. A step also computes
@@ -9,8 +9,8 @@
 
 #include <cstdint>
 
-#include "adapter/layer_progress.h"
 #include "base/clock.h"
+#include "memory/layer_progress.h"
 
 namespace loramux {
 

@@ -4,12 +4,28 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <utility>
 
 namespace loramux {
 
+// A queue of work on a device. Only the device's own code defines it.
+class DeviceStream;
+
+// The arrival of layers as a device sees it, such as one event for each layer. For transfers that a device's copy
+// engine carries out: the device waits for its own copies, and no thread of the host does.
+class LayerEvents {
+ public:
+  virtual ~LayerEvents() = default;
+  // Makes work that is enqueued on `stream` from now on wait for layer `layer`; a layer beyond the last arrives with
+  // the last. Does not block. If the transfer fails, the work runs all the same, on arbitrary content.
+  virtual void EnqueueWait(DeviceStream& stream, std::int64_t layer) const = 0;
+};
+
 // Created with the job and shared by the transfer, which publishes layers, the engine, which plans with them, and the
-// executor, which waits for them. Thread-safe. Data written before Publish is visible after `arrived` or Wait reported
-// the layer.
+// executor, which waits for them. The counts are for planning. To wait, a thread of the host calls Wait, and an
+// executor on a device asks `events`. Thread-safe. Data written before Publish is visible after `arrived` or Wait
+// reported the layer.
 //
 // The arrival of all layers does not mean that the transfer has ended. Its pages may be relied on, freed or used
 // otherwise only after its completion was polled without an error.
@@ -46,6 +62,11 @@ class LayerProgress {
     }
   }
 
+  // For the transfer, in PageTransfer::Submit: the device's way to wait.
+  void AttachEvents(std::unique_ptr<const LayerEvents> events) { events_ = std::move(events); }
+  // Null: the layers are copied by the host, and only Wait tells of them. Constant once the transfer is submitted.
+  const LayerEvents* events() const { return events_.get(); }
+
   // The last layer that Wait found missing; -1 if there was none. A waiting computation has finished all earlier
   // layers.
   std::int32_t awaited() const { return awaited_.load(std::memory_order_relaxed); }
@@ -74,6 +95,7 @@ class LayerProgress {
   mutable std::atomic<std::int32_t> awaited_{-1};
   std::atomic<bool> cancelled_{false};
   std::int32_t seen_ = 0;
+  std::unique_ptr<const LayerEvents> events_;
 };
 
 }  // namespace loramux
