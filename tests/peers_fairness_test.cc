@@ -27,13 +27,11 @@ class TimedExecutor final : public Executor {
   TimedExecutor(const VirtualClock* clock, CpuExecutorOptions options, Model* model, const KvLayout& layout,
                 PagePool* device)
       : clock_(clock), inner_(options, model, layout, device, [this] { done_.Signal(); }) {}
-  void Submit(const ExecutorBatch& batch) override {
-    std::size_t tokens = 0;
-    for (const ExecutorChunk& chunk : batch.chunks) tokens += chunk.tokens.size();
-    ends_at_ = clock_->Now() + 2 * kNsPerMs + static_cast<TimeNs>(tokens) * 100 * kNsPerUs;
-    inner_.Submit(batch);
+  void Submit(StepBatch batch) override {
+    ends_at_ = clock_->Now() + 2 * kNsPerMs + static_cast<TimeNs>(batch.tokens.size()) * 100 * kNsPerUs;
+    inner_.Submit(std::move(batch));
   }
-  bool Poll(ExecutorResult& result) override {
+  bool Poll(StepResult& result) override {
     if (ends_at_ < 0 || clock_->Now() < ends_at_) return false;
     while (!inner_.Poll(result)) done_.Wait();
     ends_at_ = -1;

@@ -50,6 +50,11 @@ struct SamplerContext {
   std::span<const TokenId> prompt;
   std::span<const TokenId> generated;
   std::span<const TokenId> banned;  // may not be chosen now (eos and stop ids until min_tokens is reached)
+  // The number of generated tokens, where `generated` leaves them out because no penalty reads them. 0: its size.
+  std::size_t generated_count = 0;
+
+  // The number of the draw.
+  std::size_t step() const { return generated_count > 0 ? generated_count : generated.size(); }
 };
 
 }  // namespace loramux

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "engine/step_batch_builder.h"
 #include "schedule/profile/service_times.h"
 
 namespace loramux {
@@ -75,10 +76,9 @@ struct Engine::Impl {
   bool step_in_flight = false;
   bool step_computed = false;  // in flight and computed, but transfers that it used may still be arriving
   TimeNs step_began = 0, step_ended = 0;
-  std::vector<std::shared_ptr<const LayerProgress>> arrivals;  // that the batch reads
   std::vector<PlannedChunk> in_flight;
-  ExecutorBatch batch;
-  ExecutorResult result;
+  StepBatchBuilder builder;
+  StepResult result;
   std::vector<News> news;
   std::size_t news_count = 0;  // entries of `news` in use; the rest keep their memory
   std::vector<ResidencyManager::LoadFailure> load_failures;
@@ -176,6 +176,7 @@ struct Engine::Impl {
       // pass.
       result.waited = std::min(result.waited, now - step_began);
       observer.Computed(result.waited);
+      builder.Recycle(std::move(result.batch));
       step_computed = true;
       step_ended = now;
     }
@@ -193,7 +194,6 @@ struct Engine::Impl {
       if (token != nullptr) TakeToken(SequenceOf(chunk.request), std::move(*token), now);
     }
     CHECK_EQ(sampled, result.tokens.size());
-    arrivals.clear();
     if (any_failed) EndFailures();
     return true;
   }
@@ -273,17 +273,12 @@ struct Engine::Impl {
     if (tiers) tiers->EndFailedFetches();
   }
 
-  const LayerProgress* Watch(const std::shared_ptr<LayerProgress>& progress) {
-    arrivals.push_back(progress);
-    return progress.get();
-  }
-
-  void DescribeArrivals(const Request& request, ExecutorChunk& chunk) {
-    if (chunk.adapter != nullptr && chunk.adapter->arriving()) chunk.adapter_arrival = Watch(chunk.adapter->progress);
+  void DescribeArrivals(const Request& request, SequencePart& part) {
+    if (part.adapter != nullptr && part.adapter->arriving()) part.adapter_arrival = part.adapter->progress;
     if (!tiers || parts.tree->tiers().OnDevice(request.tail)) return;
     const KvTiers::Fetching* fetch = tiers->FetchOf(request.tail);
     CHECK(fetch != nullptr);
-    chunk.kv_arrival = Watch(fetch->progress);
+    part.kv_arrival = fetch->progress;
   }
 
   // ---- Details ----
@@ -457,39 +452,38 @@ struct Engine::Impl {
 
   void SubmitBatch(const StepPlan& plan, TimeNs now) {
     in_flight.assign(plan.chunks.begin(), plan.chunks.end());
-    batch.chunks.clear();
-    batch.copies.clear();
     for (const PlannedAdmission& admission : plan.admissions) {
       if (admission.in_page.tokens == 0) continue;
       const Request& request = *admission.request;  // its own pages follow those of the tree
       const std::uint32_t destination = request.page_table[static_cast<std::size_t>(request.tree_pages)];
-      batch.copies.push_back({parts.tree->tiers().Page(admission.in_page.node).index, destination});
+      builder.Copy({parts.tree->tiers().Page(admission.in_page.node).index, destination});
     }
-    for (const PlannedChunk& planned : plan.chunks) {
-      const Sequence& request = SequenceOf(planned.request);
-      ExecutorChunk chunk;
-      chunk.id = request.id;
-      chunk.tokens =
-          std::span(request.tokens)
-              .subspan(static_cast<std::size_t>(request.computed), static_cast<std::size_t>(planned.num_tokens));
-      chunk.position = request.computed;
-      chunk.pages = request.page_table.data();
-      chunk.adapter = request.adapter == kBaseModel ? nullptr : &residency.Get(request.adapter);
-      chunk.sample = planned.samples;
-      chunk.sampling = &request.sampling;
-      chunk.context.prompt = request.prompt();
-      chunk.context.generated = request.generated();
-      if (static_cast<std::int32_t>(chunk.context.generated.size()) < request.min_tokens) {
-        chunk.context.banned = request.stop_ids;
-      }
-      chunk.prompt_tokens = request.prompt_tokens;
-      if (planned.admits) DescribeArrivals(request, chunk);
-      batch.chunks.push_back(chunk);
-    }
-    parts.executor->Submit(batch);
+    for (const PlannedChunk& chunk : plan.chunks) builder.Add(PartOf(chunk));
+    parts.executor->Submit(builder.Take());
     step_in_flight = true;
     step_computed = false;
     step_began = now;
+  }
+
+  SequencePart PartOf(const PlannedChunk& chunk) {
+    const Sequence& request = SequenceOf(chunk.request);
+    SequencePart part;
+    part.id = request.id;
+    part.tokens = std::span(request.tokens)
+                      .subspan(static_cast<std::size_t>(request.computed), static_cast<std::size_t>(chunk.num_tokens));
+    part.position = request.computed;
+    part.pages = request.page_table;
+    part.page_tokens = options.scheduler.page_tokens;
+    part.adapter = request.adapter == kBaseModel ? nullptr : &residency.Get(request.adapter);
+    part.sampling = chunk.samples ? &request.sampling : nullptr;
+    part.context.prompt = request.prompt();
+    part.context.generated = request.generated();
+    if (static_cast<std::int32_t>(part.context.generated.size()) < request.min_tokens) {
+      part.context.banned = request.stop_ids;
+    }
+    part.prompt_tokens = request.prompt_tokens;
+    if (chunk.admits) DescribeArrivals(request, part);
+    return part;
   }
 
   void Tell(News& item, TimeNs now) {

@@ -5,42 +5,48 @@
 
 namespace loramux {
 
-TokenId ModeledExecutor::NextToken(AdapterGeneration adapter, std::span<const TokenId> prompt,
-                                   std::span<const TokenId> generated, std::int64_t vocab_size) {
+namespace {
+
+TokenId TokenAfter(AdapterGeneration adapter, std::uint64_t prompt_tokens, std::uint64_t generated, TokenId last,
+                   std::int64_t vocab_size) {
   std::uint64_t hash = SplitMix64(adapter.value);
-  hash = SplitMix64(hash ^ static_cast<std::uint64_t>(prompt.size()) << 32 ^ static_cast<std::uint64_t>(prompt.back()));
-  hash = SplitMix64(hash ^ generated.size());
-  if (!generated.empty()) hash = SplitMix64(hash ^ static_cast<std::uint64_t>(generated.back()));
+  hash = SplitMix64(hash ^ prompt_tokens << 32 ^ generated);
+  hash = SplitMix64(hash ^ static_cast<std::uint64_t>(last));
   return static_cast<TokenId>(hash % static_cast<std::uint64_t>(vocab_size));
 }
 
-void ModeledExecutor::Submit(const ExecutorBatch& batch) {
-  CHECK(batch_ == nullptr);
-  batch_ = &batch;
-  TimeNs duration = cost_.base_ns;
-  const AdapterResidency* previous = nullptr;
-  for (const ExecutorChunk& chunk : batch.chunks) {
-    duration += cost_.per_token_ns * static_cast<TimeNs>(chunk.tokens.size());
-    if (chunk.adapter != nullptr && chunk.adapter != previous) {
-      duration += cost_.per_rank_ns * chunk.adapter->version->layout.max_rank;
-    }
-    previous = chunk.adapter;
-  }
-  ends_at_ = clock_->Now() + duration;
+}  // namespace
+
+TokenId ModeledExecutor::NextToken(AdapterGeneration adapter, std::span<const TokenId> prompt,
+                                   std::span<const TokenId> generated, std::int64_t vocab_size) {
+  const TokenId last = generated.empty() ? prompt.back() : generated.back();
+  return TokenAfter(adapter, prompt.size(), generated.size(), last, vocab_size);
 }
 
-bool ModeledExecutor::Poll(ExecutorResult& result) {
-  if (batch_ == nullptr || clock_->Now() < ends_at_) return false;
+void ModeledExecutor::Submit(StepBatch batch) {
+  CHECK(!batch_.has_value());
+  TimeNs duration = cost_.base_ns + cost_.per_token_ns * static_cast<TimeNs>(batch.tokens.size());
+  for (const AdapterSegment& segment : batch.segments) duration += cost_.per_rank_ns * segment.rank;
+  ends_at_ = clock_->Now() + duration;
+  batch_ = std::move(batch);
+}
+
+bool ModeledExecutor::Poll(StepResult& result) {
+  if (!batch_.has_value() || clock_->Now() < ends_at_) return false;
   result.tokens.clear();
   result.waited = 0;
-  for (const ExecutorChunk& chunk : batch_->chunks) {
-    if (!chunk.sample) continue;
+  for (const StepSequence& sequence : batch_->sequences) {
+    if (sequence.sample < 0) continue;
+    const AdapterSegment* const segment = batch_->SegmentOf(sequence);
+    const SampleRow& row = batch_->samples.rows[static_cast<std::size_t>(sequence.sample)];
     SampledToken token;
-    token.id = NextToken(chunk.adapter == nullptr ? kBaseModel : chunk.adapter->version->generation,
-                         chunk.context.prompt, chunk.context.generated, vocab_size_);
+    token.id = TokenAfter(segment == nullptr ? kBaseModel : segment->generation,
+                          static_cast<std::uint64_t>(sequence.prompt_tokens), row.generated_count,
+                          batch_->TokensOf(sequence).back(), vocab_size_);
     result.tokens.push_back(std::move(token));
   }
-  batch_ = nullptr;
+  result.batch = std::move(*batch_);
+  batch_.reset();
   return true;
 }
 

@@ -3,6 +3,8 @@
 // benchmark, the scheduler's fuzz test and the simulator.
 #pragma once
 
+#include <optional>
+
 #include "base/clock.h"
 #include "engine/executor.h"
 
@@ -21,13 +23,13 @@ class ModeledExecutor final : public Executor {
   // Does not own `clock`. Poll succeeds once `clock` has passed the end of the step.
   ModeledExecutor(const Clock* clock, StepCost cost, std::int64_t vocab_size)
       : clock_(clock), cost_(cost), vocab_size_(vocab_size) {}
-  void Submit(const ExecutorBatch& batch) override;
-  bool Poll(ExecutorResult& result) override;
+  void Submit(StepBatch batch) override;
+  bool Poll(StepResult& result) override;
 
   // When the batch in flight ends; -1 if none. (The simulator advances its clock to it.)
-  TimeNs ends_at() const { return batch_ == nullptr ? -1 : ends_at_; }
-  // The token that follows `prompt` and `generated`. Depends on the arguments alone, so that a preempted request must
-  // continue with the same tokens.
+  TimeNs ends_at() const { return batch_.has_value() ? ends_at_ : -1; }
+  // The token that follows `prompt` and `generated`. Depends on the adapter, the two lengths and the last token alone,
+  // so that a preempted request must continue with the same tokens.
   static TokenId NextToken(AdapterGeneration adapter, std::span<const TokenId> prompt,
                            std::span<const TokenId> generated, std::int64_t vocab_size);
 
@@ -35,7 +37,7 @@ class ModeledExecutor final : public Executor {
   const Clock* clock_;
   const StepCost cost_;
   const std::int64_t vocab_size_;
-  const ExecutorBatch* batch_ = nullptr;
+  std::optional<StepBatch> batch_;  // in flight
   TimeNs ends_at_ = 0;
 };
 

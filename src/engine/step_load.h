@@ -8,7 +8,8 @@
 namespace loramux {
 
 // The load of a batch. Attention counts all positions up to each token, even where a sliding window makes the model
-// look at fewer. An adapter's rank is the largest of its modules' ranks. REQUIRES: chunks of one adapter are adjacent.
-StepLoad LoadOf(const ExecutorBatch& batch);
+// look at fewer. An adapter's rank is the largest of its modules' ranks. REQUIRES: sequences of one adapter are
+// adjacent.
+StepLoad LoadOf(const StepBatch& batch);
 
 }  // namespace loramux

@@ -4,31 +4,40 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/step_batch_builder.h"
+
 namespace loramux::step_load_test {
 namespace {
 
-AdapterResidency AdapterOfRank(std::int32_t rank) {
+AdapterResidency AdapterOfRank(std::int32_t rank, std::uint32_t slot) {
   auto version = std::make_shared<AdapterVersion>();
   version->layout.max_rank = rank;
   AdapterResidency adapter;
   adapter.version = version;
+  adapter.slot = slot;
+  adapter.load_sequence = slot + 1;
   return adapter;
 }
 
 TEST(StepLoadTest, CountsBothPhasesAndEachAdapterOnce) {
-  const AdapterResidency small = AdapterOfRank(8), large = AdapterOfRank(64);
+  const AdapterResidency small = AdapterOfRank(8, 0), large = AdapterOfRank(64, 1);
   const std::vector<TokenId> tokens(100, 1);
-  const auto chunk = [&](std::size_t count, std::int64_t position, const AdapterResidency* adapter) {
-    ExecutorChunk result;
-    result.tokens = std::span(tokens).first(count);
-    result.position = position;
-    result.adapter = adapter;
-    return result;
+  const std::vector<std::uint32_t> pages(100);
+  StepBatchBuilder builder;
+  const auto add = [&](std::size_t count, std::int64_t position, const AdapterResidency* adapter) {
+    SequencePart part;
+    part.tokens = std::span(tokens).first(count);
+    part.position = position;
+    part.pages = pages;
+    part.adapter = adapter;
+    builder.Add(part);
   };
-  ExecutorBatch batch;
-  batch.chunks = {chunk(1, 9, nullptr), chunk(3, 10, nullptr), chunk(1, 99, &small), chunk(4, 0, &small),
-                  chunk(1, 0, &large)};
-  const StepLoad load = LoadOf(batch);
+  add(1, 9, nullptr);
+  add(3, 10, nullptr);
+  add(1, 99, &small);
+  add(4, 0, &small);
+  add(1, 0, &large);
+  const StepLoad load = LoadOf(builder.Take());
   EXPECT_EQ(load.prefill_tokens, 7);
   EXPECT_EQ(load.prefill_sequences, 2);
   EXPECT_EQ(load.prefill_context, 13 + 4);

@@ -356,7 +356,7 @@ TokenId Choose(std::span<const float> logits, const SamplingParams& params, cons
   if (scan.has_nan || !std::isfinite(scan.max)) return ChooseFromIrregular(logits, scan, context);
   if (params.IsGreedy()) return FirstWith(logits, scan.max);
   const Softmax softmax{scan.max, 1.0f / params.temperature};
-  const double u = UniformDraw(params.seed, context.generated.size());
+  const double u = UniformDraw(params.seed, context.step());
   const Thresholds limits(params, logits.size());
   if (limits.top_k == logits.size() && limits.top_p >= 1 && limits.min_p <= 0) return DrawAny(softmax, logits, u);
   SelectCandidates(softmax, logits, limits, scratch);

@@ -17,19 +17,19 @@ namespace {
 // Points a LoraView's rows into the pages of a resident adapter.
 class LoraViewBuilder {
  public:
-  LoraViewBuilder(const PagePool& device, std::int64_t num_layers) : device_(device), num_layers_(num_layers) {}
+  LoraViewBuilder(const PageArena& device, std::int64_t num_layers) : device_(device), num_layers_(num_layers) {}
 
   struct Built {
-    std::uint64_t load_sequence = 0;
+    std::uint64_t load = 0;
     LoraView view;
     std::vector<const std::byte*> rows;  // backing store of the view's row tables
   };
 
-  void Build(const AdapterResidency& adapter, Built& built) const {
-    const AdapterLayout& layout = adapter.version->layout;
+  void Build(const AdapterPlacement& placement, Built& built) const {
+    const AdapterLayout& layout = placement.version->layout;
     std::size_t row_count = 0;
     for (const ModulePlace& module : layout.modules) row_count += 2 * static_cast<std::size_t>(module.rank);
-    built.load_sequence = adapter.load_sequence;
+    built.load = placement.adapter.load;
     built.rows.clear();
     built.rows.reserve(row_count);  // the row tables point into `rows`, which must not reallocate
     built.view.modules.assign(static_cast<std::size_t>(num_layers_ * 7 + 1), LoraWeights{});
@@ -38,20 +38,20 @@ class LoraViewBuilder {
       weights.rank = module.rank;
       weights.scale = module.scale;
       weights.dtype = layout.dtype;
-      weights.a_rows = AddRows(adapter, module.a_rows, built.rows);
-      weights.b_rows = AddRows(adapter, module.b_rows, built.rows);
+      weights.a_rows = AddRows(placement.pages, module.a_rows, built.rows);
+      weights.b_rows = AddRows(placement.pages, module.b_rows, built.rows);
     }
   }
 
  private:
-  const std::byte* const* AddRows(const AdapterResidency& adapter, const std::vector<RowPlace>& places,
+  const std::byte* const* AddRows(const PageSet& pages, const std::vector<RowPlace>& places,
                                   std::vector<const std::byte*>& rows) const {
     const std::size_t first = rows.size();
-    for (const RowPlace place : places) rows.push_back(device_.Data(adapter.device_pages[place.page]) + place.offset);
+    for (const RowPlace place : places) rows.push_back(device_.Page(pages.pages[place.page]) + place.offset);
     return rows.data() + first;
   }
 
-  const PagePool& device_;
+  const PageArena device_;
   std::int64_t num_layers_;
 };
 
@@ -67,19 +67,21 @@ struct CpuExecutor::State {
   LoraViewBuilder view_builder;
   std::function<void()> on_completion;
 
-  std::vector<std::unique_ptr<LoraViewBuilder::Built>> views;  // by residency slot
+  std::vector<std::unique_ptr<LoraViewBuilder::Built>> views;  // by slot
   std::vector<SequenceChunk> sequences;
-  std::vector<SamplerScratch> scratch;         // one per thread
-  std::vector<const LayerProgress*> arrivals;  // that the batch in flight depends on
+  std::vector<SamplerScratch> scratch;                             // one per thread
+  std::vector<SamplingParams> sampling;                            // one per thread
+  std::span<const std::shared_ptr<const LayerProgress>> arrivals;  // that the step depends on
+  TimeNs waited = 0;                                               // of the step
   const std::function<void(std::int64_t)> wait_for_layer = [this](std::int64_t layer) { WaitForLayer(layer); };
   OsClock clock;
 
   std::mutex mutex;
   std::condition_variable work;
-  const ExecutorBatch* batch = nullptr;  // in flight
-  bool done = false;
+  std::vector<StepBatch> queued;  // in the order of submission; vectors, because there are few
+  std::vector<StepResult> done;   // not polled yet
+  StepResult spare;               // memory for the next result
   bool stopping = false;
-  ExecutorResult result;
   std::thread thread;
 
   State(CpuExecutorOptions o, Model* m, const KvLayout& l, PagePool* device, std::function<void()> callback)
@@ -89,18 +91,25 @@ struct CpuExecutor::State {
         arena(device->View()),
         pool(o.threads > 0 ? o.threads : AvailableProcessors()),
         context{o.backend, &pool},
-        view_builder(*device, m->config().num_layers),
+        view_builder(device->View(), m->config().num_layers),
         on_completion(std::move(callback)),
-        scratch(static_cast<std::size_t>(pool.size())) {
+        scratch(static_cast<std::size_t>(pool.size())),
+        sampling(static_cast<std::size_t>(pool.size())) {
     model->Reserve(options.max_batch_tokens, options.max_running, options.max_positions, options.max_rank, pool.size());
   }
 
-  const LoraView* ViewOf(const AdapterResidency& adapter) {
-    const std::size_t index = adapter.slot;  // slots are reused; load_sequence distinguishes the adapters
-    if (index >= views.size()) views.resize(index + 1);
-    if (views[index] == nullptr) views[index] = std::make_unique<LoraViewBuilder::Built>();
-    if (views[index]->load_sequence != adapter.load_sequence) view_builder.Build(adapter, *views[index]);
-    return &views[index]->view;
+  void Place(const AdapterPlacement& placement) {
+    const std::size_t slot = placement.adapter.slot;
+    if (slot >= views.size()) views.resize(slot + 1);
+    if (views[slot] == nullptr) views[slot] = std::make_unique<LoraViewBuilder::Built>();
+    view_builder.Build(placement, *views[slot]);
+  }
+
+  const LoraView* ViewOf(const AdapterSegment* segment) const {
+    if (segment == nullptr) return nullptr;
+    const LoraViewBuilder::Built& built = *views[segment->adapter.slot];
+    CHECK_EQ(built.load, segment->adapter.load);
+    return &built.view;
   }
 
   // Copies in pieces, so that all threads share the copy of even a single page of megabytes.
@@ -115,79 +124,67 @@ struct CpuExecutor::State {
     });
   }
 
-  void Execute(const ExecutorBatch& work_batch) {
-    if (!work_batch.copies.empty()) CopyPages(work_batch.copies);
+  void Execute(const StepBatch& batch, StepResult& result) {
+    for (const AdapterPlacement& placement : batch.placements) Place(placement);
+    if (!batch.copies.empty()) CopyPages(batch.copies);
     sequences.clear();
-    arrivals.clear();
-    result.waited = 0;
-    for (const ExecutorChunk& chunk : work_batch.chunks) {
-      DependOn(chunk.adapter_arrival);
-      DependOn(chunk.kv_arrival);
-      SequenceChunk sequence;
-      sequence.tokens = chunk.tokens;
-      sequence.position = chunk.position;
-      sequence.pages = chunk.pages;
-      sequence.adapter = chunk.adapter == nullptr ? nullptr : ViewOf(*chunk.adapter);
-      sequence.logit_rows = chunk.sample ? 1 : 0;
-      sequence.rope_length = chunk.prompt_tokens;
-      sequences.push_back(sequence);
+    for (const StepSequence& sequence : batch.sequences) {
+      SequenceChunk chunk;
+      chunk.tokens = batch.TokensOf(sequence);
+      chunk.position = sequence.position;
+      chunk.pages = batch.PagesOf(sequence).data();
+      chunk.adapter = ViewOf(batch.SegmentOf(sequence));
+      chunk.logit_rows = sequence.sample < 0 ? 0 : 1;
+      chunk.rope_length = sequence.prompt_tokens;
+      sequences.push_back(chunk);
     }
+    arrivals = batch.arrivals;
+    waited = 0;
     const std::span<const float> logits = model->Forward(
         context, sequences, layout, arena,
         {.lora_variant = options.lora_variant, .before_layer = arrivals.empty() ? nullptr : &wait_for_layer});
-    SampleAll(work_batch, logits);
-  }
-
-  void DependOn(const LayerProgress* arrival) {
-    if (arrival != nullptr && std::find(arrivals.begin(), arrivals.end(), arrival) == arrivals.end())
-      arrivals.push_back(arrival);
+    SampleAll(batch.samples, logits, result.tokens);
+    result.waited = waited;
   }
 
   // Blocks until the layer has arrived everywhere. After a failure the step continues with the pages' arbitrary
   // content: rows do not depend on each other, and the engine discards those of the affected requests.
   void WaitForLayer(std::int64_t layer) {
-    const auto is_there = [layer](const LayerProgress* arrival) {
+    const auto is_there = [layer](const auto& arrival) {
       return arrival->failed() || arrival->arrived() > std::min<std::int64_t>(layer, arrival->layers() - 1);
     };
     if (std::all_of(arrivals.begin(), arrivals.end(), is_there)) return;
     const TimeNs begin = clock.Now();
-    for (const LayerProgress* arrival : arrivals) arrival->Wait(layer);
-    result.waited += clock.Now() - begin;
+    for (const auto& arrival : arrivals) arrival->Wait(layer);
+    waited += clock.Now() - begin;
   }
 
-  static bool HasFailed(const LayerProgress* arrival) { return arrival != nullptr && arrival->failed(); }
-
-  void SampleAll(const ExecutorBatch& work_batch, std::span<const float> logits) {
-    sampled_chunks.clear();
-    for (const ExecutorChunk& chunk : work_batch.chunks) {
-      if (chunk.sample) sampled_chunks.push_back(&chunk);
-    }
+  // Also samples rows whose arrival failed: their logits may be anything, and the engine discards their tokens.
+  void SampleAll(const SampleBatch& samples, std::span<const float> logits, std::vector<SampledToken>& tokens) {
     const std::size_t vocab = static_cast<std::size_t>(model->config().vocab_size);
-    CHECK_EQ(logits.size(), sampled_chunks.size() * vocab);
-    result.tokens.resize(sampled_chunks.size());
-    pool.Run(static_cast<std::int64_t>(sampled_chunks.size()), [&](std::int64_t task, int worker) {
-      const std::size_t i = static_cast<std::size_t>(task);
-      const ExecutorChunk& chunk = *sampled_chunks[i];
-      if (HasFailed(chunk.adapter_arrival) || HasFailed(chunk.kv_arrival)) {  // its logits may be NaN
-        result.tokens[i] = SampledToken{};
-        return;
-      }
-      result.tokens[i] = Sample(logits.subspan(i * vocab, vocab), *chunk.sampling, chunk.context,
-                                scratch[static_cast<std::size_t>(worker)]);
+    CHECK_EQ(logits.size(), samples.rows.size() * vocab);
+    tokens.resize(samples.rows.size());
+    pool.Run(static_cast<std::int64_t>(samples.rows.size()), [&](std::int64_t task, int worker) {
+      const auto row = static_cast<std::size_t>(task), thread = static_cast<std::size_t>(worker);
+      SamplerContext of_row;
+      samples.Unpack(row, sampling[thread], of_row);
+      tokens[row] = Sample(logits.subspan(row * vocab, vocab), sampling[thread], of_row, scratch[thread]);
     });
   }
-  std::vector<const ExecutorChunk*> sampled_chunks;
 
   void Run() {
     std::unique_lock lock(mutex);
     while (true) {
-      work.wait(lock, [this] { return stopping || (batch != nullptr && !done); });
+      work.wait(lock, [this] { return stopping || !queued.empty(); });
       if (stopping) return;
-      const ExecutorBatch* current = batch;
+      StepBatch batch = std::move(queued.front());
+      queued.erase(queued.begin());
+      StepResult result = std::move(spare);
       lock.unlock();
-      Execute(*current);
+      Execute(batch, result);
+      result.batch = std::move(batch);
       lock.lock();
-      done = true;
+      done.push_back(std::move(result));
       lock.unlock();
       on_completion();
       lock.lock();
@@ -210,22 +207,20 @@ CpuExecutor::~CpuExecutor() {
   state_->thread.join();
 }
 
-void CpuExecutor::Submit(const ExecutorBatch& batch) {
+void CpuExecutor::Submit(StepBatch batch) {
   {
     const std::lock_guard lock(state_->mutex);
-    CHECK(state_->batch == nullptr);
-    state_->batch = &batch;
-    state_->done = false;
+    state_->queued.push_back(std::move(batch));
   }
   state_->work.notify_one();
 }
 
-bool CpuExecutor::Poll(ExecutorResult& result) {
+bool CpuExecutor::Poll(StepResult& result) {
   const std::lock_guard lock(state_->mutex);
-  if (state_->batch == nullptr || !state_->done) return false;
-  std::swap(result.tokens, state_->result.tokens);
-  result.waited = state_->result.waited;
-  state_->batch = nullptr;
+  if (state_->done.empty()) return false;
+  std::swap(result, state_->done.front());
+  state_->spare = std::move(state_->done.front());
+  state_->done.erase(state_->done.begin());
   return true;
 }
 

@@ -20,7 +20,7 @@ struct CpuExecutorOptions {
   std::int64_t max_batch_tokens = 512, max_running = 256, max_positions = 4096, max_rank = 64;
 };
 
-// The real Executor of the engine: computes each batch on the CPU.
+// The real Executor of the engine: computes each step on the CPU, one after another.
 class CpuExecutor final : public Executor {
  public:
   // Does not own `model` and `device`; both must outlive the executor. `layout` describes the pages of `device`. Calls
@@ -28,8 +28,8 @@ class CpuExecutor final : public Executor {
   CpuExecutor(CpuExecutorOptions options, Model* model, const KvLayout& layout, PagePool* device,
               std::function<void()> on_completion);
   ~CpuExecutor() override;
-  void Submit(const ExecutorBatch& batch) override;
-  bool Poll(ExecutorResult& result) override;
+  void Submit(StepBatch batch) override;
+  bool Poll(StepResult& result) override;
 
  private:
   struct State;

@@ -59,21 +59,22 @@ void ReplayedExecutor::Expect(TimeNs waited, std::span<const RecordedToken> toke
   for (const RecordedToken& token : tokens) tokens_.emplace(token.id, token.token);
 }
 
-void ReplayedExecutor::Submit(const ExecutorBatch& batch) {
-  CHECK(batch_ == nullptr);
-  batch_ = &batch;
+void ReplayedExecutor::Submit(StepBatch batch) {
+  CHECK(!batch_.has_value());
+  batch_ = std::move(batch);
 }
 
-bool ReplayedExecutor::Poll(ExecutorResult& result) {
-  if (batch_ == nullptr || !waited_) return false;
+bool ReplayedExecutor::Poll(StepResult& result) {
+  if (!batch_.has_value() || !waited_) return false;
   result.tokens.clear();
   result.waited = *waited_;
-  for (const ExecutorChunk& chunk : batch_->chunks) {
-    if (!chunk.sample) continue;
-    const auto token = tokens_.find(chunk.id);
+  for (const StepSequence& sequence : batch_->sequences) {
+    if (sequence.sample < 0) continue;
+    const auto token = tokens_.find(sequence.id);
     result.tokens.emplace_back().id = token == tokens_.end() ? 0 : token->second;
   }
-  batch_ = nullptr;
+  result.batch = std::move(*batch_);
+  batch_.reset();
   waited_.reset();
   return true;
 }

@@ -49,14 +49,14 @@ class ReplayedExecutor final : public Executor {
   // it samples do not count.
   void Expect(TimeNs waited, std::span<const RecordedToken> tokens);
   // Whether a batch is in flight.
-  bool in_flight() const { return batch_ != nullptr; }
+  bool in_flight() const { return batch_.has_value(); }
   bool expected() const { return waited_.has_value(); }  // a completion is set and not polled yet
 
-  void Submit(const ExecutorBatch& batch) override;
-  bool Poll(ExecutorResult& result) override;
+  void Submit(StepBatch batch) override;
+  bool Poll(StepResult& result) override;
 
  private:
-  const ExecutorBatch* batch_ = nullptr;
+  std::optional<StepBatch> batch_;
   std::optional<TimeNs> waited_;
   std::unordered_map<RequestId, TokenId> tokens_;  // looked up, never iterated
 };

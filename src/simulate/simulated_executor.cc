@@ -13,18 +13,19 @@ TokenId SimulatedExecutor::TokenAt(std::uint64_t seed, std::size_t n) {
   return static_cast<TokenId>(SplitMix64(seed + n) & static_cast<std::uint64_t>(kVocab - 1));
 }
 
-double SimulatedExecutor::SecondsOf(const ExecutorBatch& batch) {
+double SimulatedExecutor::SecondsOf(const StepBatch& batch) {
   StepLoad load = LoadOf(batch);
   load.after_prefill = after_prefill_;
   after_prefill_ = StepsAfterPrefill(load);
   const double on_device = model_.SecondsOf(load) * pace_->At(clock_->Now());
   TimeNs there = 0;
   double tokens = 0, token_ranks = 0;
-  for (const ExecutorChunk& chunk : batch.chunks) {
-    if (chunk.adapter == nullptr || !chunk.adapter->arriving()) continue;
-    there = std::max(there, adapters_->EndOf(chunk.adapter->version->generation));
-    tokens += static_cast<double>(chunk.tokens.size());
-    token_ranks += static_cast<double>(chunk.tokens.size()) * chunk.adapter->version->layout.max_rank;
+  for (const StepSequence& sequence : batch.sequences) {
+    if (sequence.adapter_arrival < 0) continue;
+    const AdapterSegment& segment = *batch.SegmentOf(sequence);
+    there = std::max(there, adapters_->EndOf(segment.generation));
+    tokens += static_cast<double>(sequence.tokens.size);
+    token_ranks += static_cast<double>(sequence.tokens.size) * segment.rank;
   }
   const double wait =
       static_cast<double>(std::max<TimeNs>(0, there - clock_->Now())) / static_cast<double>(kNsPerSecond);
@@ -37,23 +38,24 @@ double SimulatedExecutor::SecondsOf(const ExecutorBatch& batch) {
   return assisted <= wait ? assisted : wait + (1 - wait / assisted) * on_device;
 }
 
-void SimulatedExecutor::Submit(const ExecutorBatch& batch) {
-  CHECK(batch_ == nullptr);
-  batch_ = &batch;
+void SimulatedExecutor::Submit(StepBatch batch) {
+  CHECK(!batch_.has_value());
   const auto duration =
       static_cast<TimeNs>(std::ceil((SecondsOf(batch) + model_.between_steps) * static_cast<double>(kNsPerSecond)));
   busy_ += duration;
   ends_at_ = clock_->Now() + duration;
   events_->Push(ends_at_, EventKind::kStepEnds);
+  batch_ = std::move(batch);
 }
 
-bool SimulatedExecutor::Poll(ExecutorResult& result) {
-  if (batch_ == nullptr || clock_->Now() < ends_at_) return false;
+bool SimulatedExecutor::Poll(StepResult& result) {
+  if (!batch_.has_value() || clock_->Now() < ends_at_) return false;
   result.tokens.clear();
-  for (const ExecutorChunk& chunk : batch_->chunks) {
-    if (chunk.sample) result.tokens.emplace_back().id = TokenAt(chunk.sampling->seed, chunk.context.generated.size());
+  for (const SampleRow& row : batch_->samples.rows) {
+    result.tokens.emplace_back().id = TokenAt(row.seed, row.generated_count);
   }
-  batch_ = nullptr;
+  result.batch = std::move(*batch_);
+  batch_.reset();
   return true;
 }
 

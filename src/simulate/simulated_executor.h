@@ -28,8 +28,8 @@ class SimulatedExecutor final : public Executor {
   SimulatedExecutor(const Clock* clock, EventQueue* events, PerformanceModel model, const Pace* pace,
                     const SimulatedTransfer* adapters, std::optional<CpuAssist> assist)
       : clock_(clock), events_(events), model_(std::move(model)), pace_(pace), adapters_(adapters), assist_(assist) {}
-  void Submit(const ExecutorBatch& batch) override;
-  bool Poll(ExecutorResult& result) override;
+  void Submit(StepBatch batch) override;
+  bool Poll(StepResult& result) override;
 
   // The n-th token that a sequence with this seed generates. It does not depend on the batch and is the same after a
   // preemption.
@@ -38,14 +38,14 @@ class SimulatedExecutor final : public Executor {
   TimeNs busy() const { return busy_; }  // total of all steps so far
 
  private:
-  double SecondsOf(const ExecutorBatch& batch);
+  double SecondsOf(const StepBatch& batch);
   const Clock* clock_;
   EventQueue* events_;
   const PerformanceModel model_;
   const Pace* pace_;
   const SimulatedTransfer* adapters_;
   const std::optional<CpuAssist> assist_;
-  const ExecutorBatch* batch_ = nullptr;
+  std::optional<StepBatch> batch_;  // in flight
   TimeNs ends_at_ = 0, busy_ = 0;
   std::int32_t after_prefill_ = 0;  // StepLoad's field for the next step
 };

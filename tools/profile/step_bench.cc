@@ -104,6 +104,7 @@ Status StepBench::FillPages() {
 
 void StepBench::UseVariant(LoraVariant variant) {
   executor_.reset();  // ends its threads before the new executor starts
+  builder_ = {};      // the new one knows no adapters
   CpuExecutorOptions options{.threads = threads_,
                              .lora_variant = variant,
                              .max_batch_tokens = space_.max_batch_tokens,
@@ -113,35 +114,39 @@ void StepBench::UseVariant(LoraVariant variant) {
   executor_ = std::make_unique<CpuExecutor>(options, model_, geometry_.kv, device_.get(), [this] { wakeup_.Signal(); });
 }
 
-void StepBench::MakeBatch(const StepPoint& point) {
-  batch_.chunks.clear();
+void StepBench::MakeBatch(const StepPoint& point, StepBatchBuilder& builder) const {
   std::int64_t next_page = 0, next_token = 0;
+  std::uint64_t next_id = 1;
   for (const PointSequence& sequence : point.sequences) {
-    ExecutorChunk& chunk = batch_.chunks.emplace_back();
-    chunk.id = RequestId{batch_.chunks.size()};
-    chunk.tokens =
+    SequencePart part;
+    part.id = RequestId{next_id++};
+    part.tokens =
         std::span(tokens_).subspan(static_cast<std::size_t>(next_token), static_cast<std::size_t>(sequence.tokens));
-    chunk.position = sequence.position;
-    chunk.pages = kv_pages_.data() + next_page;
-    chunk.adapter = sequence.adapter < 0 ? nullptr : adapters_[static_cast<std::size_t>(sequence.adapter)];
-    chunk.sample = sequence.sample;
-    chunk.sampling = &greedy_;
-    chunk.prompt_tokens = sequence.position + sequence.tokens;
+    part.position = sequence.position;
+    part.pages = std::span(kv_pages_).subspan(static_cast<std::size_t>(next_page));
+    part.page_tokens = geometry_.kv.page_tokens;
+    part.adapter = sequence.adapter < 0 ? nullptr : adapters_[static_cast<std::size_t>(sequence.adapter)];
+    part.sampling = sequence.sample ? &greedy_ : nullptr;
+    part.prompt_tokens = sequence.position + sequence.tokens;
     next_token += sequence.tokens;
     next_page += geometry_.kv.PagesFor(sequence.position + sequence.tokens);
+    CHECK_LE(next_page, static_cast<std::int64_t>(kv_pages_.size()));
+    builder.Add(part);
   }
-  CHECK_LE(next_page, static_cast<std::int64_t>(kv_pages_.size()));
 }
 
 StepLoad StepBench::Load(const StepPoint& point) {
-  MakeBatch(point);
-  return LoadOf(batch_);
+  StepBatchBuilder builder;  // the batch is not submitted
+  MakeBatch(point, builder);
+  return LoadOf(builder.Take());
 }
 
 double StepBench::Run(const StepPoint& point) {
-  MakeBatch(point);
+  builder_.Recycle(std::move(result_.batch));
+  MakeBatch(point, builder_);
+  StepBatch batch = builder_.Take();
   const TimeNs begin = clock_.Now();
-  executor_->Submit(batch_);
+  executor_->Submit(std::move(batch));
   while (!executor_->Poll(result_)) wakeup_.Wait();
   return static_cast<double>(clock_.Now() - begin) / static_cast<double>(kNsPerSecond);
 }

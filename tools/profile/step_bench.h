@@ -55,7 +55,7 @@ class StepBench {
   StepBench() = default;
   Status LoadAdapters(const std::vector<std::string>& directories);
   Status FillPages();
-  void MakeBatch(const StepPoint& point);
+  void MakeBatch(const StepPoint& point, StepBatchBuilder& builder) const;
 
   OsClock clock_;
   Wakeup wakeup_;
@@ -73,8 +73,8 @@ class StepBench {
   std::vector<TokenId> tokens_;  // random; as many as a step may compute
   SamplingParams greedy_;
   std::unique_ptr<CpuExecutor> executor_;
-  ExecutorBatch batch_;
-  ExecutorResult result_;
+  StepBatchBuilder builder_;  // for executor_
+  StepResult result_;
 };
 
 }  // namespace loramux

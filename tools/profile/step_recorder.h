@@ -25,8 +25,8 @@ class StepRecorder final : public Executor {
  public:
   StepRecorder(std::unique_ptr<Executor> inner, std::vector<ObservedStep>* steps)
       : inner_(std::move(inner)), steps_(steps) {}
-  void Submit(const ExecutorBatch& batch) override;
-  bool Poll(ExecutorResult& result) override;
+  void Submit(StepBatch batch) override;
+  bool Poll(StepResult& result) override;
 
  private:
   OsClock clock_;

@@ -1,0 +1,47 @@
+// What a step samples, as flat arrays: it can be copied to a device as it stands.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/sampling.h"
+
+namespace loramux {
+
+// A part of a flat array.
+struct FlatRange {
+  std::uint32_t first = 0, size = 0;
+};
+
+// One token to sample: SamplingParams and SamplerContext without pointers.
+struct SampleRow {
+  std::uint64_t seed = 0;
+  float temperature = 1, top_p = 1, min_p = 0;
+  float presence_penalty = 0, frequency_penalty = 0, repetition_penalty = 1;
+  std::int32_t top_k = 0, top_logprobs = -1;
+  std::uint32_t generated_count = 0;    // tokens that the sequence has generated: the number of the draw
+  FlatRange bias;                       // of SampleBatch::biases
+  FlatRange prompt, generated, banned;  // of SampleBatch::tokens; prompt and generated are empty if no penalty is set
+};
+
+// The rows of a step. Memory is kept by Clear.
+struct SampleBatch {
+  std::vector<SampleRow> rows;
+  std::vector<std::pair<TokenId, float>> biases;
+  std::vector<TokenId> tokens;
+
+  void Clear();
+  // Appends a row. Copies the sequence's tokens only if a penalty reads them.
+  void Add(const SamplingParams& params, const SamplerContext& context);
+  // The row in the sampler's terms. `params` keeps its memory from call to call; the context refers to this batch.
+  void Unpack(std::size_t row, SamplingParams& params, SamplerContext& context) const;
+
+ private:
+  FlatRange Append(std::span<const TokenId> more);
+  std::span<const TokenId> Tokens(FlatRange range) const { return std::span(tokens).subspan(range.first, range.size); }
+};
+
+}  // namespace loramux

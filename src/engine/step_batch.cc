@@ -1,0 +1,16 @@
+#include "engine/step_batch.h"
+
+namespace loramux {
+
+void StepBatch::Clear() {
+  copies.clear();
+  placements.clear();
+  tokens.clear();
+  pages.clear();
+  sequences.clear();
+  segments.clear();
+  arrivals.clear();
+  samples.Clear();
+}
+
+}  // namespace loramux

@@ -1,0 +1,93 @@
+// One step's work as flat arrays: what an executor needs, and no pointer into the engine. A device copies the arrays to
+// its memory; the engine may change its requests as soon as the batch is submitted.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "adapter/registry.h"
+#include "base/ids.h"
+#include "base/sample_batch.h"
+#include "memory/layer_progress.h"
+#include "memory/tier.h"
+
+namespace loramux {
+
+// Copies a whole page of the device pool; both are page indices. The source page is full and unchanged until the step's
+// result has been polled. The destination belongs to one sequence alone. Positions after the ones that the sequence
+// takes over are overwritten before they are read.
+struct PageCopy {
+  std::uint32_t source = 0, destination = 0;
+};
+
+// One load of an adapter to the device. Slots are small numbers that are used again; `load` tells the loads apart.
+struct AdapterRef {
+  std::uint32_t slot = 0;
+  std::uint64_t load = 0;
+  friend bool operator==(AdapterRef, AdapterRef) = default;
+};
+
+// Registers a load with the executor: where its rows lie. It stands in the first batch that uses the load, and holds
+// until the slot is registered again; no step in flight then uses the earlier load. (Pages are here and not in each
+// AdapterRef because they stay the same as long as the load does: a device writes its tables of row addresses once.)
+struct AdapterPlacement {
+  AdapterRef adapter;
+  std::shared_ptr<const AdapterVersion> version;  // its layout says which row is where
+  PageSet pages;                                  // of the device
+};
+
+// Adjacent rows of the batch that use one adapter; also adjacent sequences.
+struct AdapterSegment {
+  AdapterRef adapter;
+  AdapterGeneration generation;
+  std::int32_t rank = 0;  // the largest of its modules
+  std::int32_t first_token = 0, num_tokens = 0;
+};
+
+// One sequence's part of the step. An index of -1 means that there is none.
+struct StepSequence {
+  RequestId id;
+  std::int64_t position = 0;       // of its first token in this step; earlier positions are in its pages
+  std::int64_t prompt_tokens = 0;  // prompt length of the sequence (dynamic rope scaling depends on it)
+  FlatRange tokens;                // of StepBatch::tokens; at least one
+  FlatRange pages;                 // of StepBatch::pages: its page table, up to the last of its tokens
+  std::int32_t segment = -1;       // of StepBatch::segments; -1: the base model
+  // Of StepBatch::arrivals: set while layers of the adapter, or of the keys and values before `position`, are still
+  // arriving. A layer may be read only after it has arrived. If a transfer fails, the sequence's keys, values and token
+  // are garbage that the engine discards.
+  std::int32_t adapter_arrival = -1, kv_arrival = -1;
+  std::int32_t sample = -1;  // of StepBatch::samples: the token that follows its last one is sampled
+};
+
+// The work of one step. Vectors keep their memory when a batch is used again (StepBatchBuilder).
+struct StepBatch {
+  std::vector<PageCopy> copies;              // done before any computation; a destination is never a source
+  std::vector<AdapterPlacement> placements;  // loads that this step is the first to use
+  std::vector<TokenId> tokens;               // to compute: one row each, sequence after sequence
+  std::vector<std::uint32_t> pages;          // page tables, one after another: indices into the device pool
+  std::vector<StepSequence> sequences;       // those of one adapter are adjacent, base model first
+  std::vector<AdapterSegment> segments;      // in the order of their rows
+  std::vector<std::shared_ptr<const LayerProgress>> arrivals;  // that the step waits for, each once
+  SampleBatch samples;                                         // in the order of the sequences
+
+  std::span<const TokenId> TokensOf(const StepSequence& sequence) const {
+    return std::span(tokens).subspan(sequence.tokens.first, sequence.tokens.size);
+  }
+  std::span<const std::uint32_t> PagesOf(const StepSequence& sequence) const {
+    return std::span(pages).subspan(sequence.pages.first, sequence.pages.size);
+  }
+  // Null: the base model.
+  const AdapterSegment* SegmentOf(const StepSequence& sequence) const {
+    return sequence.segment < 0 ? nullptr : &segments[static_cast<std::size_t>(sequence.segment)];
+  }
+  // Null: nothing that the index stands for is arriving.
+  const LayerProgress* Arrival(std::int32_t index) const {
+    return index < 0 ? nullptr : arrivals[static_cast<std::size_t>(index)].get();
+  }
+  // Empties the arrays and keeps their memory.
+  void Clear();
+};
+
+}  // namespace loramux

@@ -1,0 +1,51 @@
+// Makes StepBatches: flattens what the engine knows of its sequences, and registers adapters when they are first used.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "adapter/residency.h"
+#include "base/ids.h"
+#include "base/sampling.h"
+#include "engine/step_batch.h"
+
+namespace loramux {
+
+// One sequence's part of a step. Not owning; valid until StepBatchBuilder::Add returns.
+struct SequencePart {
+  RequestId id;
+  std::span<const TokenId> tokens;  // to compute, at positions [position, position + size)
+  std::int64_t position = 0;
+  std::span<const std::uint32_t> pages;       // page table; covers all these positions, and may be longer
+  std::int64_t page_tokens = 1;               // positions a page
+  const AdapterResidency* adapter = nullptr;  // device-resident or arriving; null: the base model
+  std::shared_ptr<const LayerProgress> adapter_arrival, kv_arrival;  // null: nothing is arriving
+  const SamplingParams* sampling = nullptr;                          // null: no token is sampled
+  SamplerContext context;
+  std::int64_t prompt_tokens = 0;
+};
+
+// Serves one executor, because it remembers which adapters that executor knows. Every batch that it makes must be
+// submitted, in order. Not thread-safe. Allocates only while batches grow.
+class StepBatchBuilder {
+ public:
+  // Adds to the batch. REQUIRES (Add): sequences of one adapter come one after another.
+  void Copy(PageCopy copy) { batch_.copies.push_back(copy); }
+  void Add(const SequencePart& part);
+  // Hands out the batch and begins the next one.
+  StepBatch Take();
+  // Gives back a batch that was computed: its memory serves a later batch. Lets go of the adapters that it placed.
+  void Recycle(StepBatch&& used);
+
+ private:
+  std::int32_t SegmentOf(const AdapterResidency& adapter, std::int32_t first_token, std::int32_t num_tokens);
+  std::int32_t ArrivalOf(const std::shared_ptr<const LayerProgress>& progress);
+  void Place(const AdapterResidency& adapter);
+
+  StepBatch batch_, spare_;
+  std::vector<std::uint64_t> placed_;  // by slot: the load that the executor knows; 0: none
+};
+
+}  // namespace loramux

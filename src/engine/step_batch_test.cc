@@ -1,0 +1,173 @@
+// What an executor is given: everything by value, each adapter registered once a load, each arrival once.
+#include "engine/step_batch_builder.h"
+
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+namespace loramux::step_batch_test {
+namespace {
+
+// An adapter on the device.
+AdapterResidency Resident(std::uint32_t slot, std::uint64_t load, std::vector<std::uint32_t> pages) {
+  auto version = std::make_shared<AdapterVersion>();
+  version->generation = AdapterGeneration{slot + 1};
+  version->layout.max_rank = 8;
+  AdapterResidency adapter;
+  adapter.version = version;
+  adapter.slot = slot;
+  adapter.load_sequence = load;
+  for (const std::uint32_t page : pages) adapter.device_pages.push_back({page, 1});
+  return adapter;
+}
+
+// A request of 40 tokens, of which the first 30 are the prompt, in pages of 4 positions.
+struct Asking {
+  std::vector<TokenId> tokens = std::vector<TokenId>(40);
+  std::vector<std::uint32_t> pages = std::vector<std::uint32_t>(20);
+  std::vector<TokenId> banned = {7, 9};
+  SamplingParams sampling;
+
+  Asking() {
+    std::iota(tokens.begin(), tokens.end(), 100);
+    std::iota(pages.begin(), pages.end(), 500u);
+  }
+  SequencePart Part(std::int64_t position, std::size_t count, const AdapterResidency* adapter = nullptr) const {
+    SequencePart part;
+    part.id = RequestId{3};
+    part.tokens = std::span(tokens).subspan(static_cast<std::size_t>(position), count);
+    part.position = position;
+    part.pages = pages;
+    part.page_tokens = 4;
+    part.adapter = adapter;
+    part.sampling = &sampling;
+    part.context = {std::span(tokens).first(30), std::span(tokens).subspan(30), banned};
+    part.prompt_tokens = 30;
+    return part;
+  }
+};
+
+TEST(StepBatch, HoldsCopiesOfWhatItNeeds) {
+  StepBatchBuilder builder;
+  StepBatch batch;
+  {
+    Asking asking;
+    asking.sampling = {.temperature = 0.5f, .top_k = 11, .top_p = 0.75f, .min_p = 0.125f, .presence_penalty = 0.25f};
+    asking.sampling.seed = 77;
+    asking.sampling.top_logprobs = 4;
+    asking.sampling.logit_bias = {{5, 1.5f}, {6, -2.0f}};
+    builder.Copy({1, 2});
+    builder.Add(asking.Part(9, 4));
+    batch = builder.Take();
+  }  // the request is gone
+  ASSERT_EQ(batch.sequences.size(), 1u);
+  const StepSequence& sequence = batch.sequences[0];
+  EXPECT_EQ(std::vector<TokenId>(batch.TokensOf(sequence).begin(), batch.TokensOf(sequence).end()),
+            (std::vector<TokenId>{109, 110, 111, 112}));
+  // 13 positions need four pages of the longer table
+  EXPECT_EQ(std::vector<std::uint32_t>(batch.PagesOf(sequence).begin(), batch.PagesOf(sequence).end()),
+            (std::vector<std::uint32_t>{500, 501, 502, 503}));
+  EXPECT_EQ(batch.SegmentOf(sequence), nullptr);
+  EXPECT_EQ(batch.copies.size(), 1u);
+  SamplingParams params;
+  SamplerContext context;
+  batch.samples.Unpack(0, params, context);
+  EXPECT_EQ(params.temperature, 0.5f);
+  EXPECT_EQ(params.top_k, 11);
+  EXPECT_EQ(params.top_p, 0.75f);
+  EXPECT_EQ(params.min_p, 0.125f);
+  EXPECT_EQ(params.presence_penalty, 0.25f);
+  EXPECT_EQ(params.frequency_penalty, 0.0f);
+  EXPECT_EQ(params.repetition_penalty, 1.0f);
+  EXPECT_EQ(params.seed, 77u);
+  EXPECT_EQ(params.top_logprobs, 4);
+  EXPECT_EQ(params.logit_bias, (std::vector<std::pair<TokenId, float>>{{5, 1.5f}, {6, -2.0f}}));
+  EXPECT_EQ(std::vector<TokenId>(context.banned.begin(), context.banned.end()), (std::vector<TokenId>{7, 9}));
+  EXPECT_TRUE(context.prompt.empty());  // a presence penalty does not read it
+  EXPECT_EQ(context.generated.size(), 10u);
+  EXPECT_EQ(context.generated.front(), 130);
+  EXPECT_EQ(context.step(), 10u);
+}
+
+// Histories may be long: they are copied for penalties alone, and the number of the draw does not depend on them.
+TEST(StepBatch, TokensOfTheSequenceComeWithPenaltiesOnly) {
+  StepBatchBuilder builder;
+  Asking asking;
+  asking.banned.clear();
+  builder.Add(asking.Part(39, 1));
+  EXPECT_TRUE(builder.Take().samples.tokens.empty());
+  asking.sampling.repetition_penalty = 1.5f;
+  builder.Add(asking.Part(39, 1));
+  const StepBatch batch = builder.Take();
+  SamplingParams params;
+  SamplerContext context;
+  batch.samples.Unpack(0, params, context);
+  EXPECT_EQ(context.prompt.size(), 30u);
+  EXPECT_EQ(context.prompt.front(), 100);
+  EXPECT_EQ(context.generated.size(), 10u);
+  EXPECT_EQ(context.step(), 10u);
+}
+
+TEST(StepBatch, AnAdapterIsPlacedByTheFirstBatchOfEachLoad) {
+  StepBatchBuilder builder;
+  const Asking asking;
+  const AdapterResidency a = Resident(0, 1, {4, 2}), b = Resident(5, 2, {9}), a_again = Resident(0, 3, {7, 8});
+  const auto batch_of = [&](std::initializer_list<const AdapterResidency*> adapters) {
+    for (const AdapterResidency* adapter : adapters) builder.Add(asking.Part(0, 2, adapter));
+    return builder.Take();
+  };
+  StepBatch batch = batch_of({nullptr, &a, &a, &b});
+  ASSERT_EQ(batch.segments.size(), 2u);
+  EXPECT_EQ(batch.segments[0].first_token, 2);
+  EXPECT_EQ(batch.segments[0].num_tokens, 4);
+  EXPECT_EQ(batch.segments[1].first_token, 6);
+  EXPECT_EQ(batch.segments[1].generation, AdapterGeneration{6});
+  EXPECT_EQ(batch.SegmentOf(batch.sequences[3]), &batch.segments[1]);
+  ASSERT_EQ(batch.placements.size(), 2u);
+  EXPECT_EQ(batch.placements[0].pages.pages, (std::vector<std::uint32_t>{4, 2}));
+  EXPECT_EQ(batch.placements[0].pages.tier, Tier::kDevice);
+  EXPECT_EQ(batch.placements[1].adapter, (AdapterRef{5, 2}));
+  EXPECT_TRUE(batch_of({&a, &b}).placements.empty());
+  batch = batch_of({&a_again, &b});
+  ASSERT_EQ(batch.placements.size(), 1u);
+  EXPECT_EQ(batch.placements[0].adapter, (AdapterRef{0, 3}));
+  const std::weak_ptr<const AdapterVersion> version = batch.placements[0].version;
+  const long users = version.use_count();
+  builder.Recycle(std::move(batch));
+  EXPECT_EQ(version.use_count(), users - 1) << "a computed batch keeps a retired adapter's file open";
+}
+
+TEST(StepBatch, EachArrivalIsWaitedForOnce) {
+  StepBatchBuilder builder;
+  const Asking asking;
+  const AdapterResidency adapter = Resident(0, 1, {1});
+  const auto weights = std::make_shared<LayerProgress>(2), history = std::make_shared<LayerProgress>(2);
+  for (int i = 0; i < 3; ++i) {
+    SequencePart part = asking.Part(4, 1, &adapter);
+    part.adapter_arrival = weights;
+    if (i == 2) part.kv_arrival = history;
+    builder.Add(part);
+  }
+  const StepBatch batch = builder.Take();
+  ASSERT_EQ(batch.arrivals.size(), 2u);
+  EXPECT_EQ(batch.Arrival(batch.sequences[1].adapter_arrival), weights.get());
+  EXPECT_EQ(batch.Arrival(batch.sequences[1].kv_arrival), nullptr);
+  EXPECT_EQ(batch.Arrival(batch.sequences[2].kv_arrival), history.get());
+}
+
+TEST(StepBatch, MemoryIsUsedAgain) {
+  StepBatchBuilder builder;
+  const Asking asking;
+  builder.Add(asking.Part(0, 30));
+  StepBatch first = builder.Take();
+  const TokenId* const memory = first.tokens.data();
+  builder.Recycle(std::move(first));
+  EXPECT_TRUE(builder.Take().sequences.empty());  // the batch after next has it: a step may still be in flight
+  builder.Add(asking.Part(0, 30));
+  const StepBatch third = builder.Take();
+  EXPECT_EQ(third.tokens.data(), memory);
+  EXPECT_EQ(third.sequences.size(), 1u);
+}
+
+}  // namespace
+}  // namespace loramux::step_batch_test
