@@ -7,67 +7,80 @@
 
 namespace loramux {
 
-AdapterBranches::AdapterBranches(DependencyTree* tree, const ResidencyManager& residency)
+AdapterBranches::AdapterBranches(DependencyTree* tree, const ResidencyManager* residency)
     : tree_(tree), residency_(residency) {
   if (tree_ != nullptr) base_ = tree_->Hold("");
 }
 
-// An adapter without a digest (in the simulator) shares its content with no other adapter.
 BranchId AdapterBranches::Know(AdapterGeneration generation) {
   if (generation == kBaseModel) return base_;
-  const std::size_t slot = residency_.SlotOf(generation);
-  if (branch_of_slot_.size() <= slot) branch_of_slot_.resize(slot + 1);
-  if (!branch_of_slot_[slot].has_value()) {
-    const std::string& digest = residency_.Get(generation).version->file.digest;
-    const BranchId branch = tree_->Hold(digest.empty() ? "generation " + std::to_string(generation.value) : digest);
-    branch_of_slot_[slot] = branch;
-    if (slots_of_branch_.size() <= branch.value) slots_of_branch_.resize(branch.value + std::size_t{1});
-    slots_of_branch_[branch.value].push_back(static_cast<std::uint32_t>(slot));
-  }
-  return *branch_of_slot_[slot];
+  const std::size_t slot = residency_->SlotOf(generation);
+  if (Has(slot)) return Of(slot);
+  const std::string& digest = residency_->Get(generation).version->file.digest;
+  const BranchId branch = tree_->Hold(digest.empty() ? "generation " + std::to_string(generation.value) : digest);
+  if (branch_of_.size() <= slot) branch_of_.resize(slot + 1);
+  branch_of_[slot] = branch;
+  if (slots_of_.size() <= branch.value) slots_of_.resize(branch.value + std::size_t{1});
+  slots_of_[branch.value].push_back(static_cast<std::uint32_t>(slot));
+  return branch;
 }
 
-void AdapterBranches::Forget(const AdapterResidency& adapter, bool clear) {
+void AdapterBranches::Forget(const AdapterResidency& adapter, bool depends) {
   if (!Has(adapter.slot)) return;
   const BranchId branch = Of(adapter.slot);
-  branch_of_slot_[adapter.slot].reset();
-  std::vector<std::uint32_t>& slots = slots_of_branch_[branch.value];
+  branch_of_[adapter.slot].reset();
+  std::vector<std::uint32_t>& slots = slots_of_[branch.value];
   slots.erase(std::find(slots.begin(), slots.end(), adapter.slot));
-  const bool usable = std::any_of(slots.begin(), slots.end(), [&](std::uint32_t slot) {
-    return residency_.All()[slot].device == TierState::kResident;
-  });
-  if (!usable && clear) tree_->Clear(branch);
+  if (depends && !IsUsable(branch)) tree_->Clear(branch);
   tree_->Release(branch);
 }
 
-void AdapterBranches::MarkUsable(bool all, std::vector<bool>& usable) const {
+std::span<const std::uint32_t> AdapterBranches::SlotsOf(BranchId branch) const {
+  return branch.value < slots_of_.size() ? std::span<const std::uint32_t>(slots_of_[branch.value])
+                                         : std::span<const std::uint32_t>();
+}
+
+bool AdapterBranches::IsUsable(BranchId branch) const {
+  const std::span<const std::uint32_t> slots = SlotsOf(branch);
+  return std::any_of(slots.begin(), slots.end(),
+                     [this](std::uint32_t slot) { return residency_->All()[slot].device == TierState::kResident; });
+}
+
+void AdapterBranches::MarkUsable(bool depends, std::vector<bool>& usable) const {
   usable.clear();
   if (tree_ == nullptr) return;
-  usable.resize(tree_->branches().slots(), all);
+  usable.resize(tree_->branches().slots(), !depends);
   usable[base_.value] = true;
-  for (const AdapterGeneration generation : residency_.DeviceResidents()) {
-    const std::size_t slot = residency_.SlotOf(generation);
+  for (const AdapterGeneration generation : residency_->DeviceResidents()) {
+    const std::size_t slot = residency_->SlotOf(generation);
     if (Has(slot)) usable[Of(slot).value] = true;
   }
 }
 
-std::int64_t AdapterBranches::CountUnusablePages() const {
+std::int64_t AdapterBranches::UnusablePages() {
   if (tree_ == nullptr) return 0;
-  std::vector<bool> usable;
-  MarkUsable(/*all=*/false, usable);
+  MarkUsable(/*depends=*/true, usable_);
   std::int64_t pages = tree_->tiers().pages();
-  for (std::uint32_t branch = 0; branch < usable.size(); ++branch) {
-    if (usable[branch]) pages -= tree_->tiers().pages(BranchId{branch});
+  for (std::uint32_t branch = 0; branch < usable_.size(); ++branch) {
+    if (usable_[branch]) pages -= tree_->tiers().pages(BranchId{branch});
   }
   return pages;
 }
 
-void AdapterBranches::CheckUsable() const {
-  std::vector<bool> usable;
-  MarkUsable(/*all=*/false, usable);
-  for (std::uint32_t branch = 0; branch < slots_of_branch_.size(); ++branch) {
-    if (!slots_of_branch_[branch].empty()) CHECK(usable[branch] || tree_->tiers().pages(BranchId{branch}) == 0);
+void AdapterBranches::CheckIntegrity(bool depends) const {
+  std::size_t known = 0;
+  for (std::uint32_t branch = 0; branch < slots_of_.size(); ++branch) {
+    known += slots_of_[branch].size();
+    for (const std::uint32_t slot : slots_of_[branch]) CHECK(Has(slot) && Of(slot).value == branch);
+    if (!depends || slots_of_[branch].empty() || tree_->tiers().pages(BranchId{branch}) == 0) continue;
+    CHECK(IsUsable(BranchId{branch}));
   }
+  for (std::size_t slot = 0; slot < branch_of_.size(); ++slot) {
+    if (!Has(slot)) continue;
+    CHECK(residency_->All()[slot].version != nullptr);
+    --known;
+  }
+  CHECK_EQ(known, 0u);
 }
 
 }  // namespace loramux

@@ -1,4 +1,8 @@
-// Which branch of the dependency tree holds the history of which adapter. Adapters of the same content share a branch.
+// Which adapters hold the content of which branch of the dependency tree. Several adapters of equal content share a
+// branch, and history on the device is usable as long as one of them is on the device.
+//
+// An adapter is known here from the first request that uses it (Know) until it is dropped (Forget). It is named by its
+// slot in the ResidencyManager. Not thread-safe; reads no clock. Allocates nothing in the steady state.
 #pragma once
 
 #include <cstdint>
@@ -12,49 +16,48 @@
 
 namespace loramux {
 
-// The branches of the adapters that requests have used. An adapter is named by its slot (ResidencyManager::SlotOf).
-// Holds each branch from Know to Forget. Owns neither argument.
+// See the top of this file.
 class AdapterBranches {
  public:
-  // Null `tree`: no adapter has a branch.
-  AdapterBranches(DependencyTree* tree, const ResidencyManager& residency);
+  // Owns neither argument. With a null tree no adapter has a branch. Holds the branch of the base model for good.
+  AdapterBranches(DependencyTree* tree, const ResidencyManager* residency);
 
-  // The branch of the adapter; holds it if the adapter is new. REQUIRES: a tree; the adapter is known.
-  BranchId Know(AdapterGeneration generation);
-  // The adapter is dropped. Its history goes with it if `clear`, unless the device has another adapter of the same
-  // content.
-  void Forget(const AdapterResidency& adapter, bool clear);
-
-  // The branch of the base model.
+  // The branch of the base model. REQUIRES, as for the functions that return a branch: a tree.
   BranchId base() const { return base_; }
-  // True if the adapter in the slot has a branch.
-  bool Has(std::size_t slot) const { return slot < branch_of_slot_.size() && branch_of_slot_[slot].has_value(); }
-  // REQUIRES: Has(slot).
-  BranchId Of(std::size_t slot) const { return *branch_of_slot_[slot]; }
-  // The slots of the adapters with this branch; none for the base model.
-  std::span<const std::uint32_t> SlotsOf(BranchId branch) const {
-    return branch.value < slots_of_branch_.size() ? std::span<const std::uint32_t>(slots_of_branch_[branch.value])
-                                                  : std::span<const std::uint32_t>();
-  }
-  // True if several known adapters share the branch of this one.
-  bool IsShared(std::size_t slot) const { return Has(slot) && tree_->branches().IsShared(Of(slot)); }
-  // True if pages of the adapter's history move between the tiers.
+  // The branch of the adapter's content; holds it if the adapter is new here. An adapter without a digest (in the
+  // simulator) shares its content with no other adapter. REQUIRES: known to the residency, or kBaseModel.
+  BranchId Know(AdapterGeneration generation);
+  // Forgets an adapter that is about to be dropped, and releases its branch. If `depends` and no other adapter of the
+  // content is on the device, its history becomes unusable and is freed.
+  void Forget(const AdapterResidency& adapter, bool depends);
+
+  // Whether the adapter in the slot has a branch, and which.
+  bool Has(std::size_t slot) const { return slot < branch_of_.size() && branch_of_[slot].has_value(); }
+  BranchId Of(std::size_t slot) const { return *branch_of_[slot]; }
+  // Slots of the adapters with the branch's content; none for the base model's branch.
+  std::span<const std::uint32_t> SlotsOf(BranchId branch) const;
+  // Whether pages of the adapter's branch are in transfer between the tiers.
   bool HasMoves(std::size_t slot) const { return Has(slot) && tree_->tiers().HasMoves(Of(slot)); }
+  // Whether other adapters have the branch of the adapter too.
+  bool IsShared(std::size_t slot) const { return Has(slot) && tree_->branches().IsShared(Of(slot)); }
 
-  // Sets `usable`, by branch: the base model and an adapter of its content are on the device. `all`: every branch is.
-  void MarkUsable(bool all, std::vector<bool>& usable) const;
-  // Pages of history on the device of which no adapter is there. Takes time proportional to the adapters on the device.
-  std::int64_t CountUnusablePages() const;
+  // Fills `usable`, by branch: those of the base model and of the adapters on the device, or all if not `depends`.
+  void MarkUsable(bool depends, std::vector<bool>& usable) const;
+  // Pages of history on the device without an adapter of their content there.
+  std::int64_t UnusablePages();
 
-  // Aborts if history on the device is unusable. REQUIRES: dependency is maintained.
-  void CheckUsable() const;
+  // Aborts if slots and branches disagree. `depends`: also if history on the device is unusable.
+  void CheckIntegrity(bool depends) const;
 
  private:
+  bool IsUsable(BranchId branch) const;
+
   DependencyTree* tree_;
-  const ResidencyManager& residency_;
+  const ResidencyManager* residency_;
   BranchId base_;
-  std::vector<std::optional<BranchId>> branch_of_slot_;
-  std::vector<std::vector<std::uint32_t>> slots_of_branch_;  // the inverse
+  std::vector<std::optional<BranchId>> branch_of_;    // by slot
+  std::vector<std::vector<std::uint32_t>> slots_of_;  // by branch: the inverse
+  std::vector<bool> usable_;                          // scratch of UnusablePages
 };
 
 }  // namespace loramux

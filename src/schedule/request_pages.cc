@@ -14,7 +14,7 @@ RequestPages::RequestPages(std::int64_t page_tokens, PagePool* device, Residency
       residency_(residency),
       tree_(tree),
       tiers_(tiers),
-      branches_(tree, *residency) {
+      branches_(tree, residency) {
   if (tree_ != nullptr) CHECK_EQ(tree_->index().page_tokens(), page_tokens_);
 }
 

@@ -58,6 +58,9 @@ class RequestPages {
   // Forgets an adapter that is dropped. `clear`: as AdapterBranches::Forget.
   void ForgetAdapter(const AdapterResidency& adapter, bool clear) { branches_.Forget(adapter, clear); }
 
+  // AdapterBranches::UnusablePages.
+  std::int64_t UnusablePages() { return branches_.UnusablePages(); }
+
   // By residency slot: running requests with the adapter. Slots beyond the end have none.
   std::span<const std::int32_t> pins() const { return pins_; }
   // Slots with pins.

@@ -258,14 +258,14 @@ SchedulerStats Scheduler::stats() const {
   return stats;
 }
 
-std::int64_t Scheduler::CountInvalidHistory() const {
-  return options_.maintain_dependency ? 0 : pages_.branches().CountUnusablePages();
+std::int64_t Scheduler::CountInvalidHistory() {
+  return options_.maintain_dependency ? 0 : pages_.UnusablePages();
 }
 
 void Scheduler::CheckIntegrity() const {
   queues_.CheckIntegrity();
   pages_.CheckIntegrity(running(), waiting());
-  if (tree_ != nullptr && options_.maintain_dependency) pages_.branches().CheckUsable();
+  pages_.branches().CheckIntegrity(options_.maintain_dependency);
 }
 
 }  // namespace loramux

@@ -98,7 +98,7 @@ class Scheduler {
   std::int64_t history_pages() const { return tree_ == nullptr ? 0 : tree_->tiers().idle_pages(); }
   // The pages of history that no request can use because their adapter is not on the device. 0 if dependency is
   // maintained. Takes time proportional to the adapters on the device.
-  std::int64_t CountInvalidHistory() const;
+  std::int64_t CountInvalidHistory();
 
   // Aborts if queues, pages and pins are inconsistent.
   void CheckIntegrity() const;

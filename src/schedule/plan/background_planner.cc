@@ -206,16 +206,16 @@ bool BackgroundPlanner::SwapOutOne() {
 // The walk over the host tier takes several calls.
 bool BackgroundPlanner::SwapIn(TimeNs now) {
   const AdapterBranches& branches = view_.pages.branches();
-  const bool all = !view_.options.maintain_dependency;
+  const bool depends = view_.options.maintain_dependency;
   if (!swapper_.walking()) {
     swapped_in_at_ = swapper_.observed_at();
-    branches.MarkUsable(all, usable_branches_);
+    branches.MarkUsable(depends, usable_branches_);
     swapper_.BeginWalk(usable_branches_);
   }
   swaps_on_ = !swapper_.Walk(room_.history(), now);
   if (swaps_on_) return false;
   OfferAdapters(now);
-  branches.MarkUsable(all, usable_branches_);  // steps may have run since the walk began
+  branches.MarkUsable(depends, usable_branches_);  // steps may have run since the walk began
   const ProactiveSwapper::Moves& moves = swapper_.Choose(RoomToSwapIn(), usable_branches_, room_.history(), now);
   plan_.Clear();
   plan_.reason = MoveReason::kSwapIn;
