@@ -1,0 +1,143 @@
+// A small world in which one part of the planner can be tested alone: requests that wait and run, adapters, pages, and
+// a draft of a plan, without a scheduler.
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "cache/eviction_policy.h"
+#include "schedule/plan/admitter.h"
+#include "schedule/plan/step_draft.h"
+#include "schedule/plan/step_shape.h"
+
+namespace loramux {
+
+// Pages hold 4 tokens; policies are LRU. Sizes are in pages. Owns everything.
+class PlanningWorld {
+ public:
+  explicit PlanningWorld(std::int64_t device_pages, SchedulerOptions options = {}, std::int64_t host_pages = 256)
+      : options_(WithPageTokens(std::move(options))),
+        device_(std::move(PagePool::Create("device", device_pages * 64, 64)).value()),
+        host_(std::move(PagePool::Create("host", host_pages * 64, 64)).value()),
+        residency_(device_.get(), host_.get(), &transfer_),
+        tree_(4, device_.get(), host_.get()),
+        queues_(options_, residency_, nullptr, nullptr),
+        pages_(options_.page_tokens, device_.get(), &residency_, &tree_, nullptr),
+        expected_(options_.adapter_prefetch, residency_),
+        worth_(*policy_, residency_, expected_, options_.page_tokens),
+        view_{.options = options_,
+              .device = *device_,
+              .residency = residency_,
+              .tree = &tree_,
+              .tiers = nullptr,
+              .queues = queues_,
+              .pages = pages_,
+              .worth = worth_,
+              .expected = expected_,
+              .step_floor = step_floor_,
+              .discardable = discardable_,
+              .adapter_pages = AdapterSharePages(options_.adapter_share, device_pages)},
+        draft_(view_, &tree_, policy_.get()) {}
+
+  // Registers an adapter of so many pages; on the device if `resident`.
+  AdapterGeneration AddAdapter(std::uint32_t generation, std::int64_t pages, bool resident = true) {
+    auto version = std::make_shared<AdapterVersion>();
+    version->generation = AdapterGeneration{generation};
+    version->layout.pages = pages;
+    residency_.Add(std::move(version));
+    if (resident) Load(AdapterGeneration{generation});
+    return AdapterGeneration{generation};
+  }
+  // A request begins to wait. Its prompt differs from those of all others in every token.
+  Request* Wait(std::int64_t prompt, std::uint32_t adapter = 0, const std::string& tenant = "") {
+    Request& request = requests_.emplace_back();
+    request.id = RequestId{requests_.size()};
+    request.arrival = clock_.Now();
+    request.adapter = AdapterGeneration{adapter};
+    request.tenant_name = tenant;
+    request.tokens.assign(static_cast<std::size_t>(prompt), static_cast<TokenId>(requests_.size()));
+    request.prompt_tokens = static_cast<std::int32_t>(prompt);
+    request.max_total_tokens = request.prompt_tokens + 100;
+    if (request.adapter != kBaseModel) residency_.Acquire(request.adapter);
+    pages_.Enter(&request);
+    queues_.Enter(&request, 0);
+    return &request;
+  }
+  // A request that runs and has computed its prompt, so that it decodes. It has pages for its tokens and no more.
+  Request* Run(std::int64_t prompt, std::uint32_t adapter = 0, const std::string& tenant = "") {
+    Request* request = Wait(prompt, adapter, tenant);
+    Admit(request);
+    pages_.Allocate({.request = request, .new_pages = static_cast<std::int32_t>((prompt + 3) / 4)});
+    request->computed = prompt;
+    queues_.Charge(request, clock_.Now());
+    request->tokens.push_back(1);
+    return request;
+  }
+  // Begins a plan, as StepPlanner does before it decides anything.
+  StepDraft& Begin() {
+    draft_.plan.Clear();
+    draft_.Reset(clock_.Now());
+    draft_.turns.Order(clock_.Now());
+    draft_.runners.Rank(clock_.Now());
+    draft_.free_seats = options_.Seats() - static_cast<std::int64_t>(draft_.runners.size());
+    return draft_;
+  }
+
+  StepDraft& draft() { return draft_; }
+  const PlanningView& view() const { return view_; }
+  VirtualClock& clock() { return clock_; }
+  PagePool& device() { return *device_; }
+  ResidencyManager& residency() { return residency_; }
+  RequestQueues& queues() { return queues_; }
+  void set_discardable(double tokens) { discardable_ = tokens; }
+
+ private:
+  static SchedulerOptions WithPageTokens(SchedulerOptions options) {
+    options.page_tokens = 4;
+    return options;
+  }
+  void Load(AdapterGeneration generation) {
+    residency_.BeginLoad(generation, /*via_host=*/true, clock_.Now());
+    std::vector<ResidencyManager::LoadFailure> failures;
+    for (int i = 0; i < 4; ++i) {
+      clock_.Advance(2000);
+      residency_.Poll(clock_.Now(), failures);
+    }
+    CHECK(residency_.Get(generation).device == TierState::kResident);
+  }
+  void Admit(Request* request) {
+    queues_.Admit(request, RequestId{}, clock_.Now());
+    pages_.Admit({.request = request, .tail = request->tail}, clock_.Now());
+  }
+
+  const SchedulerOptions options_;
+  VirtualClock clock_;
+  std::unique_ptr<PagePool> device_, host_;
+  ModeledTransfer transfer_{&clock_, {.latency_ns = 1000}, {.latency_ns = 100}};
+  ResidencyManager residency_;
+  std::unique_ptr<EvictionPolicy> policy_ = std::move(MakeEvictionPolicy("lru")).value();
+  DependencyTree tree_;
+  RequestQueues queues_;
+  RequestPages pages_;
+  ExpectedAdapters expected_;
+  AdapterWorth worth_;
+  StepFloor step_floor_;
+  double discardable_ = 0;
+  const PlanningView view_;
+  StepDraft draft_;
+  std::deque<Request> requests_;
+};
+
+// The requests of a list, by id.
+inline std::vector<std::uint64_t> IdsOf(const std::vector<Request*>& requests) {
+  std::vector<std::uint64_t> ids;
+  for (const Request* request : requests) ids.push_back(request->id.value);
+  return ids;
+}
+
+}  // namespace loramux
