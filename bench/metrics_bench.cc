@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "server/metrics_service.h"
+#include "server/metrics/metrics_service.h"
 
 namespace loramux {
 namespace {

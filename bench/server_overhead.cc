@@ -22,7 +22,7 @@
 #include "base/log.h"
 #include "bench/shapes.h"
 #include "runtime/runtime.h"
-#include "server/engine_service.h"
+#include "server/generation/engine_service.h"
 #include "server/server.h"
 
 namespace loramux {

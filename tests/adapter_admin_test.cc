@@ -1,6 +1,6 @@
 // Management of adapters at run time on a golden model (tests/golden), without sockets: load, reload, unload, discovery
 // and restart, and the state that failures must not change.
-#include "server/adapter_admin.h"
+#include "server/adapters/adapter_admin.h"
 
 #include <atomic>
 #include <fstream>
@@ -13,10 +13,10 @@
 #include "http/client.h"
 #include "http/server.h"
 #include "runtime/runtime.h"
-#include "server/adapter_request.h"
-#include "server/adapter_service.h"
-#include "server/bearer_key.h"
-#include "server/model_listing.h"
+#include "server/adapters/adapter_request.h"
+#include "server/adapters/adapter_service.h"
+#include "server/guard/bearer_key.h"
+#include "server/openai/model_listing.h"
 
 namespace loramux::adapter_admin_test {
 namespace {

@@ -2,7 +2,8 @@
 """Rules that a review might overlook. ctest runs it; it prints every finding and exits with 1 if there is one.
 
 - `src/` may read clocks, environment and randomness only in base/ (time is an argument, randomness is injected).
-- A room includes only itself and the rooms that its CMakeLists.txt lists (and what those list).
+- A room includes only itself and the rooms that its CMakeLists.txt lists (and what those list). Where a room has ordered
+  folders (FOLDERS), a folder includes only itself and the folders before it.
 - Every source file is listed by a CMakeLists.txt, and every test binary is run by ctest.
 - No file names unfinished business. C++ has no tab and no line over 120 columns, and is formatted (`make format`).
 - Comments and pages avoid the words that made them hard to read. Sentences of README and docs/guide have at most 45
@@ -30,6 +31,12 @@ BANNED = {
     r"\busing namespace std;": "name what you use",
     r"\bTODO\b|\bFIXME\b|\bXXX\b": "finish it, or file an issue",
 }
+
+# Rooms whose folders have an order. What lies beside the folders may include all of them; so may tests.
+FOLDERS = {
+    "src/server": ("guard", "generation", "adapters", "metrics", "openai"),
+}
+
 
 def rooms():
     text = (ROOT / "cmake/LoramuxTargets.cmake").read_text()
@@ -94,6 +101,22 @@ def check_includes(path, text, cache):
         if target in rooms() and target not in allowed:
             line = text.count("\n", 0, match.start()) + 1
             yield f"{path.relative_to(ROOT)}:{line}: includes {target}/, which {room} does not link"
+
+
+def check_folders(path, text):
+    """The order of the folders within a room."""
+    name = str(path.relative_to(ROOT))
+    if path.stem.endswith("_test") or path.stem.endswith("_for_test"):
+        return
+    for room, folders in FOLDERS.items():
+        for rank, folder in enumerate(folders):
+            if not name.startswith(f"{room}/{folder}/"):
+                continue
+            place = room.removeprefix("src/")
+            for match in re.finditer(r'#include "%s/(?:(\w+)/)?\w+\.h"' % place, text):
+                if match.group(1) not in folders[:rank + 1]:
+                    line = text.count("\n", 0, match.start()) + 1
+                    yield f"{name}:{line}: {match.group(0)}: {room}/{folder} may include only {folders[:rank + 1]}"
 
 
 def check_listed(path):
@@ -197,6 +220,7 @@ def main():
         text = path.read_text()
         findings += check_bans(path, text)
         findings += check_includes(path, text, cache)
+        findings += check_folders(path, text)
         findings += check_listed(path)
         findings += check_comments(path, text)
     for path in [*ROOT.glob("tests/*.py"), *ROOT.glob("tools/*.py"), *ROOT.glob("src/text/bindings/src/**/*.rs")]:

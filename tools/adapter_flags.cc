@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "server/bearer_key.h"
+#include "server/guard/bearer_key.h"
 
 namespace loramux {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "base/result.h"
 #include "runtime/runtime.h"
-#include "server/adapter_admin.h"
+#include "server/adapters/adapter_admin.h"
 #include "tools/command_line/command_line.h"
 #include "tools/runtime_flags.h"
 

@@ -21,7 +21,7 @@
 #include "base/log.h"
 #include "base/prng.h"
 #include "http/connection.h"
-#include "server/openai_service.h"
+#include "server/openai/openai_service.h"
 #include "server/server_fixture.h"
 
 namespace loramux {

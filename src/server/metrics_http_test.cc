@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 
 #include "http/client.h"
-#include "server/metrics_page_for_test.h"
-#include "server/metrics_service.h"
+#include "server/metrics/metrics_page_for_test.h"
+#include "server/metrics/metrics_service.h"
 #include "server/server.h"
 #include "server/server_fixture.h"
 

@@ -9,7 +9,7 @@
 
 #include "base/prng.h"
 #include "http/client.h"
-#include "server/completion_job.h"
+#include "server/openai/completion_job.h"
 #include "server/server.h"
 #include "server/server_fixture.h"
 

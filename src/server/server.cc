@@ -3,11 +3,11 @@
 #include "base/log.h"
 #include "http/exchange.h"
 #include "http/server.h"
-#include "server/access.h"
-#include "server/adapter_service.h"
-#include "server/metrics_service.h"
-#include "server/openai_service.h"
-#include "server/tenancy.h"
+#include "server/adapters/adapter_service.h"
+#include "server/guard/access.h"
+#include "server/guard/tenancy.h"
+#include "server/metrics/metrics_service.h"
+#include "server/openai/openai_service.h"
 
 namespace loramux {
 namespace {

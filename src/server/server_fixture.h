@@ -20,8 +20,8 @@
 #include "adapter/registry.h"
 #include "base/clock.h"
 #include "base/wait_until_for_test.h"
-#include "server/completion_job.h"
-#include "server/generation_service.h"
+#include "server/generation/generation_service.h"
+#include "server/openai/completion_job.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 

@@ -12,8 +12,8 @@
 #include <gmock/gmock.h>
 
 #include "http/client.h"
+#include "server/guard/tenancy.h"
 #include "server/server_fixture.h"
-#include "server/tenancy.h"
 
 namespace loramux::server_test {
 namespace {

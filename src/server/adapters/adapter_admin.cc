@@ -1,0 +1,349 @@
+#include "server/adapters/adapter_admin.h"
+
+#include <algorithm>
+#include <future>
+#include <utility>
+
+#include "base/log.h"
+
+namespace loramux {
+namespace {
+
+using VersionPtr = std::shared_ptr<const AdapterVersion>;
+
+// How long a failed load on first use is remembered, and the interval between attempts to restore an adapter.
+constexpr TimeNs kRefusalLifetime = 2 * kNsPerSecond;
+constexpr std::size_t kMaxRefusals = 1024;
+
+std::set<std::string, std::less<>> NamesOf(const AdapterRegistry& registry) {
+  std::set<std::string, std::less<>> names;
+  for (const auto& version : registry.List()) names.insert(version->name);
+  return names;
+}
+
+// True if the same files may be usable later. A digest that differs or a missing file needs the operator.
+bool MayPass(const Error& error) {
+  return error.code == ErrorCode::kIoError || error.code == ErrorCode::kUnavailable ||
+         error.code == ErrorCode::kResourceExhausted;
+}
+
+// Refuses content that is not what was loaded. A record of an older version holds a digest of another kind: then that
+// kind is compared.
+Status CheckContent(const JournaledAdapter& adapter, const AdapterVersion& version) {
+  std::string found = version.file.digest;
+  if (IsOldAdapterDigest(adapter.digest)) {
+    ASSIGN_OR_RETURN(found, OldAdapterDigest(version.file));
+  }
+  if (found == adapter.digest) return Ok{};
+  return InvalidArgument(adapter.path + ": its content has changed since it was loaded (digest " + found +
+                         ", expected " + adapter.digest + ")");
+}
+
+VersionPtr Current(const AdapterRegistry& registry, const std::string& name) {
+  auto version = registry.Resolve(name);
+  return version.ok() ? *version : nullptr;
+}
+
+}  // namespace
+
+// Holds a name for one operation: waits until no other operation holds it.
+class AdapterAdmin::NameGuard {
+ public:
+  NameGuard(AdapterAdmin& admin, std::string name) : admin_(admin), name_(std::move(name)) {
+    std::unique_lock lock(admin_.mutex_);
+    admin_.name_free_.wait(lock, [this] { return !admin_.busy_.contains(name_); });
+    admin_.busy_.insert(name_);
+  }
+  ~NameGuard() {
+    {
+      const std::lock_guard lock(admin_.mutex_);
+      admin_.busy_.erase(name_);
+    }
+    admin_.name_free_.notify_all();
+  }
+  NameGuard(const NameGuard&) = delete;
+  NameGuard& operator=(const NameGuard&) = delete;
+
+ private:
+  AdapterAdmin& admin_;
+  const std::string name_;
+};
+
+AdapterAdmin::AdapterAdmin(AdapterAdminParts parts)
+    : parts_(std::move(parts)), from_flags_(NamesOf(*parts_.registry)) {}
+
+Result<VersionPtr> AdapterAdmin::Open(const std::string& name, const std::string& path) {
+  ASSIGN_OR_RETURN(const std::filesystem::path canonical, parts_.roots.Resolve(path));
+  return parts_.registry->Prepare(name, canonical, parts_.clock->UnixSeconds(),
+                                  [this](const std::filesystem::path& real) { return parts_.roots.CheckOpened(real); });
+}
+
+Result<AdapterAdmin::LoadOutcome> AdapterAdmin::Load(const LoadRequest& request) {
+  RETURN_IF_ERROR(parts_.registry->CheckName(request.name));
+  const NameGuard guard(*this, request.name);
+  const VersionPtr old = Current(*parts_.registry, request.name);
+  if (old != nullptr && !request.replace) {
+    return InvalidArgument("The lora adapter '" + request.name + "' has already been loaded.", "lora_name");
+  }
+  ASSIGN_OR_RETURN(const VersionPtr version, Open(request.name, request.path));
+  if (old != nullptr && old->path == version->path && old->file.digest == version->file.digest) {
+    parts_.registry->Discard(*version);
+    return ChangePin(old, request.pinned);
+  }
+  Status prepared = PinAndJournal(version, request.pinned);
+  if (!prepared.ok()) {
+    parts_.registry->Discard(*version);  // ends the pin too
+    return std::move(prepared).error();
+  }
+  CHECK(parts_.registry->Publish(version, /*replace=*/true).ok());
+  Forget(request.name);
+  const std::lock_guard lock(mutex_);
+  if (request.pinned) pinned_.insert(request.name);
+  spdlog::info("adapter '{}' {}: {} (rank {}, digest {}{})", request.name, old == nullptr ? "loaded" : "reloaded",
+               version->path.string(), version->file.max_rank, version->file.digest, request.pinned ? ", pinned" : "");
+  return old == nullptr ? LoadOutcome::kLoaded : LoadOutcome::kReloaded;
+}
+
+Status AdapterAdmin::PinAndJournal(const VersionPtr& version, bool pinned) {
+  if (pinned) RETURN_IF_ERROR(Pin(version, true));
+  return Journal(*version, pinned);
+}
+
+// Changes only the pin: the weights are the same, so nothing is loaded.
+Result<AdapterAdmin::LoadOutcome> AdapterAdmin::ChangePin(const VersionPtr& version, bool pinned) {
+  bool was_pinned = false;
+  {
+    const std::lock_guard lock(mutex_);
+    was_pinned = pinned_.contains(version->name);
+  }
+  if (pinned && !was_pinned) RETURN_IF_ERROR(Pin(version, true));
+  Status journalled = Journal(*version, pinned);
+  if (!journalled.ok()) {
+    if (pinned && !was_pinned) static_cast<void>(Pin(version, false));
+    return std::move(journalled).error();
+  }
+  if (!pinned && was_pinned) RETURN_IF_ERROR(Pin(version, false));
+  const std::lock_guard lock(mutex_);
+  if (pinned) pinned_.insert(version->name);
+  if (!pinned) pinned_.erase(version->name);
+  return LoadOutcome::kUnchanged;
+}
+
+Status AdapterAdmin::Pin(VersionPtr version, bool pinned) {
+  const auto promise = std::make_shared<std::promise<Status>>();
+  std::future<Status> done = promise->get_future();
+  parts_.set_pinned(std::move(version), pinned, [promise](Status status) { promise->set_value(std::move(status)); });
+  return done.get();
+}
+
+Status AdapterAdmin::Journal(const AdapterVersion& version, bool pinned) {
+  if (parts_.journal == nullptr) return Ok{};
+  return parts_.journal->Load(
+      {version.name, version.path.string(), version.file.digest, pinned, version.created_unix_seconds});
+}
+
+void AdapterAdmin::Forget(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  pinned_.erase(name);
+  hidden_.erase(name);
+  failed_.erase(name);
+  refusals_.erase(name);
+}
+
+bool AdapterAdmin::IsOffered(const std::string& name) const {
+  if (from_flags_.contains(name)) return true;
+  return parts_.directory != nullptr && AdapterDirectory::IsPlainName(name) && !parts_.directory->PathOf(name).empty();
+}
+
+Status AdapterAdmin::Unload(const std::string& name) {
+  const NameGuard guard(*this, name);
+  const bool offered = IsOffered(name);
+  bool known = Current(*parts_.registry, name) != nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    known |= failed_.contains(name) || (offered && !hidden_.contains(name));
+  }
+  if (!known) return NotFound("The lora adapter '" + name + "' cannot be found.", "lora_name");
+  if (parts_.journal != nullptr) RETURN_IF_ERROR(parts_.journal->Unload(name, offered));
+  const bool loaded = parts_.registry->Remove(name).ok();  // an adapter that could not be restored is not registered
+  Forget(name);
+  const std::lock_guard lock(mutex_);
+  if (offered) hidden_.insert(name);
+  spdlog::info("adapter '{}' unloaded{}", name, loaded ? "" : " (it was not registered yet)");
+  return Ok{};
+}
+
+// ---- Load on first use ----
+
+Result<VersionPtr> AdapterAdmin::Find(std::string_view name_view) {
+  auto known = parts_.registry->Resolve(name_view);
+  if (known.ok()) return known;
+  const std::string name(name_view);
+  if (auto refusal = RememberedRefusal(name)) return *std::move(refusal);
+  const bool in_directory = parts_.directory != nullptr && AdapterDirectory::IsPlainName(name);
+  if (!in_directory && !HasFailed(name)) return UnknownModel(name);
+  const NameGuard guard(*this, name);
+  known = parts_.registry->Resolve(name);  // another request may have registered it meanwhile
+  if (known.ok()) return known;
+  if (auto refusal = RememberedRefusal(name)) return *std::move(refusal);
+  if (HasFailed(name)) return RestoreAgain(name);
+  if (!in_directory) return UnknownModel(name);
+  auto found = Discover(name);
+  if (!found.ok()) RememberRefusal(name, found.error());
+  return found;
+}
+
+Result<VersionPtr> AdapterAdmin::Discover(const std::string& name) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (hidden_.contains(name)) return UnknownModel(name);
+  }
+  const std::filesystem::path path = parts_.directory->PathOf(name);
+  if (path.empty()) return UnknownModel(name);
+  RETURN_IF_ERROR(parts_.registry->CheckName(name));
+  auto version = Open(name, path.string());
+  if (!version.ok()) {
+    spdlog::warn("adapter '{}' in --adapter-dir cannot be served: {}", name, version.error().message);
+    return Error{version.error().code, "The adapter `" + name + "` cannot be served: " + version.error().message,
+                 "model"};
+  }
+  spdlog::info("adapter '{}' found: {} (rank {}, digest {})", name, (*version)->path.string(),
+               (*version)->file.max_rank, (*version)->file.digest);
+  return parts_.registry->Publish(*version, /*replace=*/false);
+}
+
+std::optional<Error> AdapterAdmin::RememberedRefusal(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  if (const auto failed = failed_.find(name); failed != failed_.end()) {
+    const auto& [adapter, error, tried_at] = failed->second;
+    if (MayPass(error) && parts_.clock->Now() >= tried_at + kRefusalLifetime) return std::nullopt;
+    return error;
+  }
+  const auto refusal = refusals_.find(name);
+  if (refusal == refusals_.end()) return std::nullopt;
+  if (parts_.clock->Now() < refusal->second.until) return refusal->second.error;
+  refusals_.erase(refusal);
+  return std::nullopt;
+}
+
+void AdapterAdmin::RememberRefusal(const std::string& name, const Error& error) {
+  const std::lock_guard lock(mutex_);
+  if (refusals_.size() >= kMaxRefusals) refusals_.clear();
+  refusals_[name] = {error, parts_.clock->Now() + kRefusalLifetime};
+}
+
+std::vector<OfferedAdapter> AdapterAdmin::Offered() {
+  if (parts_.directory == nullptr) return {};
+  std::vector<OfferedAdapter> offered = parts_.directory->List();
+  const auto& bases = parts_.registry->base_names();
+  const std::lock_guard lock(mutex_);
+  std::erase_if(offered, [&](const OfferedAdapter& adapter) {
+    return hidden_.contains(adapter.name) || failed_.contains(adapter.name) ||
+           parts_.registry->Resolve(adapter.name).ok() ||
+           std::find(bases.begin(), bases.end(), adapter.name) != bases.end();
+  });
+  return offered;
+}
+
+// ---- Restart ----
+
+void AdapterAdmin::Restore() {
+  if (parts_.journal == nullptr) return;
+  if (parts_.journal->dropped_bytes() > 0) {
+    spdlog::warn("--state-dir: dropped a half-written last record of {} bytes; it was never acknowledged",
+                 parts_.journal->dropped_bytes());
+  }
+  for (const std::string& name : parts_.journal->Hidden()) {
+    static_cast<void>(parts_.registry->Remove(name));
+    const std::lock_guard lock(mutex_);
+    hidden_.insert(name);
+  }
+  std::size_t restored = 0;
+  for (const auto& [name, adapter] : parts_.journal->Adapters()) {
+    const Status status = RestoreOne(adapter);
+    restored += status.ok();
+    if (status.ok()) continue;
+    spdlog::error("adapter '{}' could not be restored: {}. {}", name, status.error().message,
+                  MayPass(status.error()) ? "The server tries again at the next request for it"
+                                          : "Its name is not served until the adapter is loaded again");
+    static_cast<void>(parts_.registry->Remove(name));  // flags may have loaded a different adapter under this name
+    RememberFailure(adapter, status.error());
+  }
+  if (restored > 0) spdlog::info("{} adapters restored from --state-dir", restored);
+}
+
+Status AdapterAdmin::RestoreOne(const JournaledAdapter& adapter) {
+  ASSIGN_OR_RETURN(const VersionPtr version, Open(adapter.name, adapter.path));
+  Status status = CheckContent(adapter, *version);
+  if (status.ok() && adapter.pinned) status = Pin(version, true);
+  if (!status.ok()) {
+    parts_.registry->Discard(*version);
+    return status;
+  }
+  CHECK(parts_.registry->Publish(version, /*replace=*/true).ok());
+  RenewDigest(adapter, *version);
+  const std::lock_guard lock(mutex_);
+  if (adapter.pinned) pinned_.insert(adapter.name);
+  return Ok{};
+}
+
+// Records the digest of today in place of an older one. If that fails, the next restart tries again.
+void AdapterAdmin::RenewDigest(const JournaledAdapter& adapter, const AdapterVersion& version) {
+  if (adapter.digest == version.file.digest) return;
+  JournaledAdapter renewed = adapter;
+  renewed.digest = version.file.digest;
+  const Status status = parts_.journal->Load(renewed);
+  if (!status.ok())
+    spdlog::warn("adapter '{}': its new digest is not recorded: {}", adapter.name, status.error().message);
+}
+
+// REQUIRES: the caller holds the name's guard, and HasFailed(name).
+Result<VersionPtr> AdapterAdmin::RestoreAgain(const std::string& name) {
+  JournaledAdapter adapter;
+  {
+    const std::lock_guard lock(mutex_);
+    adapter = failed_.at(name).adapter;
+  }
+  const Status status = RestoreOne(adapter);
+  if (!status.ok()) {
+    spdlog::error("adapter '{}' could not be restored: {}", name, status.error().message);
+    RememberFailure(adapter, status.error());
+    const std::lock_guard lock(mutex_);
+    return failed_.at(name).error;
+  }
+  spdlog::info("adapter '{}' restored after an earlier failure: {}", name, adapter.path);
+  const std::lock_guard lock(mutex_);
+  failed_.erase(name);
+  return parts_.registry->Resolve(name);
+}
+
+// Decides the error that clients get: kUnavailable if the cause may be temporary, kNotFound otherwise.
+void AdapterAdmin::RememberFailure(const JournaledAdapter& adapter, const Error& error) {
+  const ErrorCode code = MayPass(error) ? ErrorCode::kUnavailable : ErrorCode::kNotFound;
+  const std::lock_guard lock(mutex_);
+  failed_[adapter.name] = {
+      adapter,
+      Error{code, "The adapter `" + adapter.name + "` could not be restored after a restart: " + error.message,
+            "model"},
+      parts_.clock->Now()};
+}
+
+bool AdapterAdmin::HasFailed(const std::string& name) const {
+  const std::lock_guard lock(mutex_);
+  return failed_.contains(name);
+}
+
+std::map<std::string, std::string> AdapterAdmin::Loaded() const {
+  std::map<std::string, std::string> loaded;
+  for (const auto& version : parts_.registry->List()) loaded.emplace(version->name, version->path.string());
+  return loaded;
+}
+
+std::map<std::string, std::string> AdapterAdmin::Failed() const {
+  const std::lock_guard lock(mutex_);
+  std::map<std::string, std::string> failed;
+  for (const auto& [name, failure] : failed_) failed.emplace(name, failure.error.message);
+  return failed;
+}
+
+}  // namespace loramux

@@ -1,0 +1,119 @@
+// Management of adapters at run time: load, reload, unload, pin, load on first use, and restore after a restart. The
+// HTTP routes (adapter_service.h) and the completion endpoints (through AdapterFinder) call it.
+//
+// Every change takes these steps, in this order: open and validate the new adapter without publishing its name; pin it
+// to the device if the request says so; write the change to the journal; switch the name. A failure at any step leaves
+// everything as it was, and an acknowledged change is on disk.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "adapter/allowed_roots.h"
+#include "adapter/journal.h"
+#include "adapter/registry.h"
+#include "base/clock.h"
+#include "server/adapters/adapter_directory.h"
+#include "server/adapters/adapter_finder.h"
+
+namespace loramux {
+
+// Pins `version` to the device or unpins it, and calls `done` with the outcome; see Engine::SetPinned.
+using SetPinned =
+    std::function<void(std::shared_ptr<const AdapterVersion> version, bool pinned, std::function<void(Status)> done)>;
+
+// What an AdapterAdmin works with. It owns `directory` and `journal`; `clock` and `registry` must outlive it.
+struct AdapterAdminParts {
+  const Clock* clock = nullptr;
+  AdapterRegistry* registry = nullptr;
+  AllowedRoots roots;  // directories that adapters may be loaded from; includes the adapter directory
+  std::unique_ptr<AdapterDirectory> directory;  // --adapter-dir; null: none
+  std::unique_ptr<AdapterJournal> journal;      // the journal in --state-dir; null: changes do not survive a restart
+  SetPinned set_pinned;
+};
+
+// Thread-safe. Every method except Loaded and Failed may block: on the disk and on another operation on the same name.
+// Load, Restore and Find also wait for the device where they pin an adapter. The engine must be running.
+class AdapterAdmin final : public AdapterFinder {
+ public:
+  // REQUIRES: the registry holds exactly the adapters that the command line's flags name.
+  explicit AdapterAdmin(AdapterAdminParts parts);
+
+  // Loads the adapters in the journal, and removes the names that the journal hides. An adapter that is missing, has
+  // changed or cannot be read is logged as an error, listed in Failed(), and stays in the journal; requests for its
+  // name get the reason. Where the cause may be temporary (an I/O error, lack of memory), Find tries again, at most
+  // every two seconds.
+  void Restore();
+
+  // A request to load the adapter folder at `path` as `name`.
+  struct LoadRequest {
+    std::string name, path;
+    bool replace = false;  // true: reload a name that is loaded; false: refuse the request
+    // Keep the adapter on the device until it is unloaded
+    bool pinned = false;
+  };
+  enum class LoadOutcome { kLoaded, kReloaded, kUnchanged };  // kUnchanged: same path and content as loaded
+  // Loads or reloads an adapter and, if asked, pins it. Errors: a name that is invalid, or loaded already while
+  // `replace` is false; a path outside the allowed roots; an adapter that is not valid; a pin or a journal write that
+  // fails. With unchanged content only the pin changes.
+  Result<LoadOutcome> Load(const LoadRequest& request);
+  // Removes the name. It is free at once; running and queued requests finish with the version that they began with. A
+  // name that comes from flags or from the adapter directory stays hidden until it is loaded again, also after a
+  // restart. Error: kNotFound, if the name is unknown.
+  Status Unload(const std::string& name);
+
+  // AdapterFinder. Find also retries adapters that could not be restored, and remembers a failure for two seconds.
+  Result<std::shared_ptr<const AdapterVersion>> Find(std::string_view name) override;
+  std::vector<OfferedAdapter> Offered() override;
+
+  // Returns name and path of every registered adapter, sorted by name.
+  std::map<std::string, std::string> Loaded() const;
+  // Returns the names that could not be restored, each with the reason.
+  std::map<std::string, std::string> Failed() const;
+
+ private:
+  class NameGuard;  // holds a name for one operation at a time
+  struct Refusal {
+    Error error;
+    TimeNs until = 0;
+  };
+  struct Failure {
+    JournaledAdapter adapter;
+    Error error;
+    TimeNs tried_at = 0;
+  };
+
+  Result<std::shared_ptr<const AdapterVersion>> Open(const std::string& name, const std::string& path);
+  Status Pin(std::shared_ptr<const AdapterVersion> version, bool pinned);
+  Status Journal(const AdapterVersion& version, bool pinned);
+  Status PinAndJournal(const std::shared_ptr<const AdapterVersion>& version, bool pinned);
+  Result<LoadOutcome> ChangePin(const std::shared_ptr<const AdapterVersion>& version, bool pinned);
+  Status RestoreOne(const JournaledAdapter& adapter);
+  void RenewDigest(const JournaledAdapter& adapter, const AdapterVersion& version);
+  Result<std::shared_ptr<const AdapterVersion>> RestoreAgain(const std::string& name);
+  void RememberFailure(const JournaledAdapter& adapter, const Error& error);
+  bool HasFailed(const std::string& name) const;
+  Result<std::shared_ptr<const AdapterVersion>> Discover(const std::string& name);
+  std::optional<Error> RememberedRefusal(const std::string& name);
+  void RememberRefusal(const std::string& name, const Error& error);
+  bool IsOffered(const std::string& name) const;
+  void Forget(const std::string& name);
+
+  AdapterAdminParts parts_;
+  const std::set<std::string, std::less<>> from_flags_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable name_free_;
+  std::set<std::string, std::less<>> busy_;
+  std::set<std::string, std::less<>> pinned_, hidden_;
+  std::map<std::string, Failure, std::less<>> failed_;
+  std::map<std::string, Refusal, std::less<>> refusals_;
+};
+
+}  // namespace loramux

@@ -1,0 +1,37 @@
+// Finds adapters that are not in the registry yet.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "adapter/registry.h"
+#include "base/result.h"
+
+namespace loramux {
+
+// An adapter that is not registered, but that a request for its name would load.
+struct OfferedAdapter {
+  std::string name;
+  std::string path;
+  // When the folder was last modified.
+  std::int64_t created_unix_seconds = 0;
+};
+
+// Thread-safe. Both methods may block on the disk: do not call them on I/O threads.
+class AdapterFinder {
+ public:
+  virtual ~AdapterFinder() = default;
+  // Like AdapterRegistry::Resolve, but searches for an unknown name and registers the adapter found. Errors: kNotFound,
+  // or the reason why the adapter cannot be served.
+  virtual Result<std::shared_ptr<const AdapterVersion>> Find(std::string_view name) = 0;
+  // Returns the adapters that Find would find and the registry does not hold, sorted by name. May be a few seconds old.
+  virtual std::vector<OfferedAdapter> Offered() = 0;
+};
+
+// Returns the error "The model `x` does not exist.", for the field "model".
+Error UnknownModel(std::string_view name);
+
+}  // namespace loramux

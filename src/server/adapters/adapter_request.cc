@@ -1,0 +1,61 @@
+#include "server/adapters/adapter_request.h"
+
+#include "http/error_body.h"
+#include "http/json_reader.h"
+
+namespace loramux {
+namespace {
+
+constexpr JsonLimits kLimits = {.max_depth = 8, .max_values = 256};
+
+Result<Json> ParseObject(std::string_view body) {
+  ASSIGN_OR_RETURN(Json json, ParseJson(body, kLimits));
+  if (!json.is_object())
+    return InvalidArgument("The request body: expected a JSON object, found " + DescribeJson(json));
+  return json;
+}
+
+}  // namespace
+
+Result<AdapterAdmin::LoadRequest> ParseLoadRequest(std::string_view body) {
+  ASSIGN_OR_RETURN(const Json json, ParseObject(body));
+  FieldReader fields(json, "");
+  AdapterAdmin::LoadRequest request;
+  fields.String("lora_name", request.name);
+  fields.String("lora_path", request.path);
+  fields.Boolean("load_inplace", request.replace);
+  fields.Boolean("pinned", request.pinned);
+  if (!fields.ok()) return fields.error();
+  if (request.name.empty() || request.path.empty()) {
+    return InvalidArgument("Both 'lora_name' and 'lora_path' must be provided.", "lora_name");
+  }
+  return request;
+}
+
+Result<std::string> ParseUnloadRequest(std::string_view body) {
+  ASSIGN_OR_RETURN(const Json json, ParseObject(body));
+  FieldReader fields(json, "");
+  std::string name;
+  fields.String("lora_name", name);
+  if (!fields.ok()) return fields.error();
+  if (name.empty()) return InvalidArgument("'lora_name' needs to be provided to unload a LoRA adapter.", "lora_name");
+  return name;
+}
+
+std::string AdapterErrorBody(const Error& error) {
+  const int status = HttpStatus(error);
+  if (status != 400 || error.param != "lora_name") return ErrorBody(status, error.message, error.param);
+  return DumpJson(
+      {{"error",
+        {{"message", error.message}, {"type", "InvalidUserInput"}, {"param", error.param}, {"code", status}}}});
+}
+
+std::string SglangBody(const Error* error, const std::map<std::string, std::string>& loaded) {
+  Json adapters = Json::object();
+  for (const auto& [name, path] : loaded) adapters[name] = path;
+  return DumpJson({{"success", error == nullptr},
+                   {"error_message", error == nullptr ? "" : error->message},
+                   {"loaded_adapters", std::move(adapters)}});
+}
+
+}  // namespace loramux

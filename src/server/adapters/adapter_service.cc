@@ -1,0 +1,143 @@
+#include "server/adapters/adapter_service.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <boost/beast/core/string.hpp>
+
+#include "base/log.h"
+#include "http/error_body.h"
+#include "http/run_on.h"
+#include "server/adapters/adapter_request.h"
+#include "server/guard/bearer_key.h"
+
+namespace loramux {
+namespace {
+
+namespace asio = boost::asio;
+
+HttpReply Unauthorised() {
+  HttpReply reply = ErrorReply(401, "This needs the admin key: send it as `Authorization: Bearer KEY`.");
+  reply.headers.emplace_back("WWW-Authenticate", "Bearer");
+  return reply;
+}
+
+// True for application/json with or without parameters. Web pages cannot send it to another origin without asking it
+// first, unlike the types of forms and plain text.
+bool IsJson(std::string_view content_type) {
+  std::string_view type = content_type.substr(0, content_type.find(';'));
+  while (!type.empty() && (type.back() == ' ' || type.back() == '\t')) type.remove_suffix(1);
+  return boost::beast::iequals(type, "application/json");
+}
+
+// Counts an operation from its arrival to its reply. Not ok if `limit` operations are counted already.
+class Ticket {
+ public:
+  Ticket(std::atomic<int>& in, int limit) : in_(in), ok_(in.fetch_add(1) < limit) {}
+  ~Ticket() { in_.fetch_sub(1); }
+  Ticket(const Ticket&) = delete;
+  Ticket& operator=(const Ticket&) = delete;
+  bool ok() const { return ok_; }
+
+ private:
+  std::atomic<int>& in_;
+  const bool ok_;
+};
+
+const char* OutcomeText(AdapterAdmin::LoadOutcome outcome) {
+  return outcome == AdapterAdmin::LoadOutcome::kUnchanged
+             ? "is already loaded with the same content; nothing was reloaded."
+             : "added successfully.";
+}
+
+}  // namespace
+
+AdapterService::AdapterService(AdapterAdmin* admin, AdapterServiceOptions options)
+    : admin_(admin), options_(std::move(options)), workers_(static_cast<std::size_t>(options_.threads)) {}
+
+AdapterService::~AdapterService() { workers_.join(); }
+
+void AdapterService::AddRoutes(RouteTable& routes) {
+  const auto add = [&](const char* path, Operation operation, Dialect dialect) {
+    routes.Add(
+        "POST", path, [this, operation, dialect](HttpExchange& exchange) { return Run(exchange, operation, dialect); },
+        RouteAccess::kOpen);  // the handlers check a key of their own
+  };
+  add("/v1/load_lora_adapter", &AdapterService::Load, Dialect::kVllm);
+  add("/v1/unload_lora_adapter", &AdapterService::Unload, Dialect::kVllm);
+  add("/load_lora_adapter", &AdapterService::Load, Dialect::kSglang);
+  add("/unload_lora_adapter", &AdapterService::Unload, Dialect::kSglang);
+}
+
+bool AdapterService::Authorised(const HttpRequest& request) const {
+  return options_.admin_key.empty() || SameKey(BearerToken(request.Header("Authorization")), options_.admin_key);
+}
+
+// A web page in an operator's browser can send requests to this server, also where its name changes its address to that
+// of this server (DNS rebinding). Its origin gives it away.
+std::optional<HttpReply> AdapterService::Refusal(const HttpRequest& request) const {
+  const std::string_view origin = request.Header("Origin");
+  const auto& allowed = options_.allowed_origins;
+  if (!origin.empty() && std::find(allowed.begin(), allowed.end(), origin) == allowed.end()) {
+    return ErrorReply(403, "Web pages of this origin may not change adapters; --allowed-origins can name it.");
+  }
+  if (!Authorised(request)) return Unauthorised();
+  if (!IsJson(request.Header("Content-Type"))) {
+    return ErrorReply(415,
+                      "Content-Type: expected application/json; send the header `Content-Type: application/json`.");
+  }
+  if (!request.draining) return std::nullopt;
+  return ErrorReply(Unavailable("The server is shutting down; adapters can no longer be loaded or unloaded."));
+}
+
+asio::awaitable<void> AdapterService::Run(HttpExchange& exchange, Operation operation, Dialect dialect) {
+  HttpReply reply;
+  if (auto refusal = Refusal(exchange.request())) {
+    spdlog::warn("{}: refused ({}): {}", exchange.request().path, refusal->status, refusal->body);
+    reply = std::move(*refusal);
+  } else {
+    const Ticket ticket(in_, options_.max_waiting);
+    if (ticket.ok()) {
+      co_await RunOn(workers_, [&] { reply = (this->*operation)(exchange.request(), dialect); });
+    } else {
+      reply = ErrorReply(Unavailable("too many adapter operations at the same time; try again later"));
+    }
+  }
+  co_await exchange.Send(std::move(reply));
+}
+
+HttpReply AdapterService::Load(const HttpRequest& request, Dialect dialect) {
+  const auto parsed = ParseLoadRequest(request.body);
+  if (!parsed.ok()) return Reply(parsed.error(), {}, dialect);
+  const auto outcome = admin_->Load(*parsed);
+  if (!outcome.ok()) return Reply(outcome.error(), {}, dialect);
+  return Reply(Ok{}, "Success: LoRA adapter '" + parsed->name + "' " + OutcomeText(*outcome), dialect);
+}
+
+HttpReply AdapterService::Unload(const HttpRequest& request, Dialect dialect) {
+  const auto name = ParseUnloadRequest(request.body);
+  if (!name.ok()) return Reply(name.error(), {}, dialect);
+  const Status status = admin_->Unload(*name);
+  return Reply(status, "Success: LoRA adapter '" + *name + "' removed successfully.", dialect);
+}
+
+HttpReply AdapterService::Reply(const Status& status, std::string text, Dialect dialect) const {
+  HttpReply reply;
+  if (!status.ok()) {
+    spdlog::warn("adapter operation refused ({}): {}", ErrorCodeName(status.error().code), status.error().message);
+    reply.status = HttpStatus(status.error());
+    if (reply.status == 503) reply.headers.emplace_back("Retry-After", "1");
+  }
+  if (dialect == Dialect::kSglang) {
+    if (reply.status == 404) reply.status = 400;  // SGLang uses one status for all failures
+    reply.body = SglangBody(status.ok() ? nullptr : &status.error(), admin_->Loaded());
+  } else if (status.ok()) {
+    reply.content_type = "text/plain; charset=utf-8";
+    reply.body = std::move(text);
+  } else {
+    reply.body = AdapterErrorBody(status.error());
+  }
+  return reply;
+}
+
+}  // namespace loramux

@@ -1,0 +1,54 @@
+// The HTTP routes that load and unload adapters. Needs coroutines.
+#pragma once
+
+#include <atomic>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/thread_pool.hpp>
+
+#include "http/exchange.h"
+#include "server/adapters/adapter_admin.h"
+
+namespace loramux {
+
+// Settings of an AdapterService.
+struct AdapterServiceOptions {
+  std::string admin_key;  // the key that callers must send; empty: every caller may change adapters
+  // Origins of web pages that may change adapters, by name: "*" does not count here, because it names no page.
+  std::vector<std::string> allowed_origins;
+  int threads = 2;       // operations that run at a time
+  int max_waiting = 64;  // operations that run or wait; requests beyond this get status 503
+};
+
+// Thread-safe: one instance serves all connections.
+class AdapterService {
+ public:
+  // `admin` must outlive the service; the service must outlive its HTTP server.
+  AdapterService(AdapterAdmin* admin, AdapterServiceOptions options);
+  // Waits for the operations that run.
+  ~AdapterService();
+
+  // Adds POST /v1/load_lora_adapter and /v1/unload_lora_adapter (vLLM), and POST /load_lora_adapter and
+  // /unload_lora_adapter (SGLang).
+  void AddRoutes(RouteTable& routes);
+
+ private:
+  enum class Dialect { kVllm, kSglang };
+  using Operation = HttpReply (AdapterService::*)(const HttpRequest& request, Dialect dialect);
+  boost::asio::awaitable<void> Run(HttpExchange& exchange, Operation operation, Dialect dialect);
+  bool Authorised(const HttpRequest& request) const;
+  std::optional<HttpReply> Refusal(const HttpRequest& request) const;
+  HttpReply Load(const HttpRequest& request, Dialect dialect);
+  HttpReply Unload(const HttpRequest& request, Dialect dialect);
+  HttpReply Reply(const Status& status, std::string text, Dialect dialect) const;
+
+  AdapterAdmin* admin_;
+  const AdapterServiceOptions options_;
+  std::atomic<int> in_{0};
+  boost::asio::thread_pool workers_;
+};
+
+}  // namespace loramux

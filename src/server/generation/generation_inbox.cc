@@ -1,0 +1,64 @@
+#include "server/generation/generation_inbox.h"
+
+namespace loramux {
+namespace {
+
+std::size_t BytesOf(const TokenEvent& event) {
+  const std::size_t top = event.token ? event.token->top_logprobs.size() * sizeof(TokenLogprob) : 0;
+  return sizeof(TokenEvent) + top;
+}
+
+}  // namespace
+
+TokenEvent::TokenEvent(std::size_t choice_index, const GenerationEvent& event)
+    : choice(choice_index),
+      finish(event.finish),
+      stop_token(event.stop_token),
+      prompt_tokens(event.prompt_tokens),
+      cached_prompt_tokens(event.cached_prompt_tokens),
+      arrival(event.arrival),
+      first_scheduled(event.first_scheduled),
+      now(event.now) {
+  if (event.token != nullptr) token = *event.token;
+  if (event.error != nullptr) error = *event.error;
+}
+
+GenerationInbox::GenerationInbox(std::size_t max_bytes, std::function<void()> wake)
+    : max_bytes_(max_bytes), wake_(std::move(wake)) {}
+
+void GenerationInbox::Push(TokenEvent event) {
+  const std::lock_guard lock(mutex_);
+  if (!wake_ || overflowed_) return;
+  const bool first = events_.empty();
+  bytes_ += BytesOf(event);
+  if (bytes_ > max_bytes_) {
+    overflowed_ = true;
+    return wake_();
+  }
+  events_.push_back(std::move(event));
+  if (first) wake_();
+}
+
+std::vector<TokenEvent> GenerationInbox::Take() {
+  const std::lock_guard lock(mutex_);
+  bytes_ = 0;
+  return std::exchange(events_, {});
+}
+
+bool GenerationInbox::HasEvents() const {
+  const std::lock_guard lock(mutex_);
+  return !events_.empty();
+}
+
+bool GenerationInbox::overflowed() const {
+  const std::lock_guard lock(mutex_);
+  return overflowed_;
+}
+
+void GenerationInbox::Close() {
+  const std::lock_guard lock(mutex_);
+  wake_ = nullptr;
+  events_.clear();
+}
+
+}  // namespace loramux

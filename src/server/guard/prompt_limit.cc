@@ -1,0 +1,83 @@
+#include "server/guard/prompt_limit.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace loramux {
+namespace {
+
+constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
+// A shorter text is encoded at once. Pieces are as long: short enough for little memory, long enough that the tokens
+// that a cut adds do not count.
+constexpr std::size_t kPieceBytes = 32 * 1024;
+// Tokens that one cut may add to the sum over pieces: those of a word that it divides.
+constexpr std::int64_t kTokensPerCut = 64;
+// A text of at most this many bytes per token of the limit is encoded at once: it is hardly longer than what fits.
+constexpr std::size_t kUsualTokenBytes = 8;
+
+Error TooManyBytes(std::size_t found, const PromptLimit& limit) {
+  return InvalidArgument(
+      fmt::format("This model's maximum context length is {} tokens, so a prompt has at most {} "
+                  "bytes. However, you sent {} bytes. Please reduce the length.",
+                  limit.tokens, limit.bytes, found));
+}
+
+Error TooManyTokens(const PromptLimit& limit, std::size_t bytes) {
+  return InvalidArgument(
+      fmt::format("This model's maximum context length is {} tokens. However, your prompt of {} "
+                  "bytes has more. Please reduce the length.",
+                  limit.tokens, bytes));
+}
+
+// Returns the length of the first piece: it ends after white space if there is any, and never within a character.
+std::size_t PieceLength(std::string_view text) {
+  if (text.size() <= kPieceBytes) return text.size();
+  const auto space = text.substr(0, kPieceBytes).find_last_of(" \t\n\r");
+  if (space != std::string_view::npos && space > 0) return space;
+  std::size_t length = kPieceBytes;
+  while (length > 1 && (static_cast<unsigned char>(text[length]) & 0xC0) == 0x80) --length;
+  return length;
+}
+
+// Error if the pieces of the text have more tokens than the limit, whatever the cuts between them add.
+Status CheckPieces(const Tokenizer& tokenizer, std::string_view text, const PromptLimit& limit) {
+  std::int64_t least = 0;
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::size_t length = PieceLength(rest);
+    ASSIGN_OR_RETURN(const std::vector<TokenId> tokens, tokenizer.Encode(rest.substr(0, length), false));
+    least += static_cast<std::int64_t>(tokens.size()) - kTokensPerCut;
+    if (least > limit.tokens) return TooManyTokens(limit, text.size());
+    rest.remove_prefix(length);
+  }
+  return Ok{};
+}
+
+}  // namespace
+
+PromptLimit PromptLimit::For(const Tokenizer& tokenizer, std::int64_t tokens) {
+  const auto longest = tokenizer.MaxTokenBytes();
+  const auto count = static_cast<std::size_t>(std::max<std::int64_t>(0, tokens));
+  return {tokens, longest ? BoundedProduct(count, *longest) : kNoLimit};
+}
+
+std::size_t BoundedProduct(std::size_t bytes, std::size_t factor, std::size_t more) {
+  std::size_t product = 0;
+  if (__builtin_mul_overflow(bytes, factor, &product) || __builtin_add_overflow(product, more, &product)) {
+    return kNoLimit;
+  }
+  return product;
+}
+
+Result<std::vector<TokenId>> EncodePrompt(const Tokenizer& tokenizer, std::string_view text, bool add_special_tokens,
+                                          const PromptLimit& limit) {
+  if (text.size() > limit.bytes) return TooManyBytes(text.size(), limit);
+  const auto count = static_cast<std::size_t>(std::max<std::int64_t>(0, limit.tokens));
+  const std::size_t usual = BoundedProduct(count, kUsualTokenBytes);
+  if (text.size() > std::max(usual, kPieceBytes)) RETURN_IF_ERROR(CheckPieces(tokenizer, text, limit));
+  ASSIGN_OR_RETURN(std::vector<TokenId> tokens, tokenizer.Encode(text, add_special_tokens));
+  if (static_cast<std::int64_t>(tokens.size()) > limit.tokens) return TooManyTokens(limit, text.size());
+  return tokens;
+}
+
+}  // namespace loramux

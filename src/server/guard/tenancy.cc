@@ -1,0 +1,34 @@
+#include "server/guard/tenancy.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace loramux {
+namespace {
+
+// Neither a key's name nor an id has it, so the name of a sub-tenant can be split in one way only.
+constexpr char kSeparator = '\n';
+
+}  // namespace
+
+Result<std::string> TenantName(const ApiKey* caller, std::string_view id) {
+  const std::string header(kFairnessHeader);
+  if (id.size() > kMaxTenantBytes) {
+    return InvalidArgument(fmt::format("{}: expected at most {} bytes, found {}", header, kMaxTenantBytes, id.size()),
+                           header);
+  }
+  if (std::any_of(id.begin(), id.end(), IsControl)) {
+    return InvalidArgument(header + ": expected no control characters, found one", header);
+  }
+  if (caller == nullptr) return std::string(id);
+  return id.empty() ? caller->name : caller->name + kSeparator + std::string(id);
+}
+
+Result<bool> SeparatesPrefixes(const std::string& mode, bool has_keys) {
+  if (mode.empty()) return has_keys;
+  if (mode == "tenant" || mode == "all") return mode == "tenant";
+  return InvalidArgument("--prefix-sharing: expected tenant or all, found '" + mode + "'", "--prefix-sharing");
+}
+
+}  // namespace loramux

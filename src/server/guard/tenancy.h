@@ -1,0 +1,29 @@
+// Who is charged for a request (schedule/fairness.h), and whose cached prefixes it may use.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "server/guard/access.h"
+
+namespace loramux {
+
+// The header that names a tenant, if the operator trusts it, and its maximum length.
+inline constexpr std::string_view kFairnessHeader = "x-gateway-inference-fairness-id";
+inline constexpr std::size_t kMaxTenantBytes = 256;
+
+// Returns the tenant of a request of the API key `caller` (null: the server has no keys) with the trusted header value
+// `id` (empty: none):
+//  - with a key, the key's name; with an id too, a sub-tenant of the key, whose name no key and no other key's
+//    sub-tenant can have;
+//  - without a key, the id. If that is empty too, so is the result: the engine then charges the adapter.
+// Error: the id is too long or has a control character.
+Result<std::string> TenantName(const ApiKey* caller, std::string_view id);
+
+// Whether the prefix cache is separate for each TenantName. `mode` is the value of --prefix-sharing: "tenant", "all",
+// or empty, which means "tenant" if there are API keys (`has_keys`) and "all" otherwise. Error: another value; the
+// message lists the valid ones.
+Result<bool> SeparatesPrefixes(const std::string& mode, bool has_keys);
+
+}  // namespace loramux

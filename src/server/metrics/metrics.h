@@ -1,0 +1,97 @@
+// The server's own metrics: histograms and counters of requests, with vLLM's names and buckets
+// (docs/reference/metrics.md lists every series). The engine's metrics are read at each scrape (engine_metrics.h).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "engine/generation.h"
+#include "engine/snapshot.h"
+#include "server/generation/generation_inbox.h"
+
+namespace prometheus {
+struct MetricFamily;
+}
+
+namespace loramux {
+
+// Returns a snapshot of the engine (Engine::Snapshot). Callable on any thread; may block up to `patience`. A null
+// result or an empty function: no engine to ask.
+using SnapshotSource = std::function<std::shared_ptr<const EngineSnapshot>(std::chrono::milliseconds patience)>;
+
+// Settings of the metrics.
+struct MetricsOptions {
+  int top_adapters = 50;  // adapters with series of their own; the others are summed up; > 0
+};
+
+// One sequence that has ended. A time is 0 if its event did not happen.
+struct SequenceEnd {
+  FinishReason reason = FinishReason::kNone;  // kCancelled: the client disconnected
+  std::string adapter;                        // empty: the base model
+  std::int32_t prompt_tokens = 0, generated_tokens = 0;
+  TimeNs received = 0;                      // when the HTTP request was received
+  TimeNs arrival = 0, first_scheduled = 0;  // at the engine
+  TimeNs first_token = 0, last_token = 0, now = 0;
+};
+
+// Returns vLLM's name of a finish reason: stop, length, abort or error.
+const char* FinishedReason(FinishReason reason);
+
+// Thread-safe. Locks are held only for a few additions. Not called on the engine's thread.
+class ServerMetrics {
+ public:
+  // `model_name` is a label of the series. `max_model_len` bounds the buckets of the histograms of lengths.
+  ServerMetrics(MetricsOptions options, std::string model_name, std::int64_t max_model_len);
+  ~ServerMetrics();
+  ServerMetrics(const ServerMetrics&) = delete;
+  ServerMetrics& operator=(const ServerMetrics&) = delete;
+
+  // Counts the prompt of a sequence; `cached_tokens` of its tokens came from the prefix cache.
+  void CountPrompt(std::int32_t tokens, std::int32_t cached_tokens);
+  // Counts a sequence's first token; `since_received` is the time since the HTTP request was received.
+  void CountFirstToken(TimeNs since_received);
+  // Counts a further token; `since_last` is the time since the token before.
+  void CountToken(TimeNs since_last);
+  // Counts a sequence that has ended.
+  void CountEnd(const SequenceEnd& end);
+  // Counts an HTTP response, when it begins.
+  void CountResponse(int status);
+
+  // Returns all families, for one scrape.
+  std::vector<prometheus::MetricFamily> Collect() const;
+  const MetricsOptions& options() const { return options_; }
+  const std::string& model_name() const { return model_name_; }
+
+ private:
+  struct Impl;
+  const MetricsOptions options_;
+  const std::string model_name_;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Reports the events of one sequence to the metrics. A copyable value; not thread-safe.
+class SequenceMetrics {
+ public:
+  SequenceMetrics() = default;  // reports nothing
+  // `metrics` may be null: nothing is reported.
+  SequenceMetrics(ServerMetrics* metrics, std::string adapter, TimeNs received);
+
+  // Reports the next event of the sequence.
+  void Take(const TokenEvent& event);
+  // Reports that the sequence has ended for the client. Only the first call counts. kCancelled: the client
+  // disconnected.
+  void End(FinishReason reason);
+  // Why the sequence ended; kNone while it runs.
+  FinishReason reason() const { return state_.reason; }
+
+ private:
+  ServerMetrics* metrics_ = nullptr;
+  SequenceEnd state_;
+};
+
+}  // namespace loramux

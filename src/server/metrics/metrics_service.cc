@@ -1,0 +1,67 @@
+#include "server/metrics/metrics_service.h"
+
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
+
+#include "server/metrics/engine_metrics.h"
+#include "server/metrics/process_metrics.h"
+
+namespace loramux {
+namespace {
+
+namespace asio = boost::asio;
+
+// How long a scrape waits for the engine. Long, because the engine answers only between two checks of its executor.
+constexpr std::chrono::milliseconds kSnapshotPatience(1000);
+
+void Append(std::vector<prometheus::MetricFamily>& all, std::vector<prometheus::MetricFamily> more) {
+  all.insert(all.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+}
+
+}  // namespace
+
+MetricsService::MetricsService(const ServerMetrics& metrics, SnapshotSource snapshots, const AdapterRegistry& registry,
+                               const Clock& clock)
+    : metrics_(metrics), snapshots_(std::move(snapshots)), registry_(registry), clock_(clock), thread_(1) {}
+
+MetricsService::~MetricsService() { thread_.join(); }
+
+void MetricsService::AddRoutes(RouteTable& routes) {
+  routes.Add(
+      "GET", "/metrics", [this](HttpExchange& exchange) { return Scrape(exchange); }, RouteAccess::kOpen);
+}
+
+std::string MetricsService::Page() const {
+  std::vector<prometheus::MetricFamily> families = metrics_.Collect();
+  const auto snapshot = snapshots_ ? snapshots_(kSnapshotPatience) : nullptr;
+  if (snapshot != nullptr) {
+    Append(families, EngineMetrics({.snapshot = snapshot.get(),
+                                    .registered = registry_.List(),
+                                    .model_name = metrics_.model_name(),
+                                    .top_adapters = static_cast<std::size_t>(metrics_.options().top_adapters),
+                                    .unix_seconds = clock_.UnixSeconds()}));
+  }
+  Append(families, ProcessMetrics());
+  return prometheus::TextSerializer().Serialize(families);
+}
+
+asio::awaitable<void> MetricsService::Scrape(HttpExchange& exchange) {
+  HttpReply reply;
+  reply.content_type = kMetricsContentType;
+  co_await asio::co_spawn(
+      thread_,
+      [this, &reply]() -> asio::awaitable<void> {
+        reply.body = Page();
+        co_return;
+      },
+      asio::use_awaitable);
+  co_await exchange.Send(std::move(reply));
+}
+
+}  // namespace loramux

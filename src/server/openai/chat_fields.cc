@@ -1,0 +1,160 @@
+#include "server/openai/chat_fields.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::size_t kMaxTemplateVariables = 256;
+
+// Turns the content into a string, which templates expect. Text parts are joined by line breaks, as in vLLM.
+void NormaliseContent(Json& message, FieldReader& fields, const std::string& where) {
+  const auto found = message.find("content");
+  if (found == message.end()) {
+    message["content"] = "";
+    return;
+  }
+  Json& content = *found;
+  if (content.is_string()) return;
+  if (content.is_null()) {
+    content = "";
+    return;
+  }
+  if (!content.is_array()) return fields.Expect(where + ".content", "a string or an array of text parts", &content);
+  std::string text;
+  for (std::size_t i = 0; i < content.size(); ++i) {
+    const std::string part_name = where + ".content[" + std::to_string(i) + "]";
+    if (!content[i].is_object()) return fields.Expect(part_name, "an object {\"type\", \"text\"}", &content[i]);
+    FieldReader part(content[i], "");
+    std::string type;
+    if (!part.String("type", type)) return fields.Expect(part_name + ".type", "\"text\"", part.Find("type"));
+    if (type != "text" && type != "input_text" && type != "output_text") {
+      return fields.Fail(ErrorCode::kUnsupported, part_name + ".type",
+                         "expected \"text\", the only kind that is supported, found " + DescribeJson(Json(type)));
+    }
+    std::string piece;
+    if (!part.String("text", piece)) return fields.Expect(part_name + ".text", "a string", part.Find("text"));
+    if (i > 0) text += '\n';
+    text += piece;
+  }
+  content = std::move(text);
+}
+
+// Parses the arguments of earlier tool calls, which are strings of JSON in the protocol: templates iterate over
+// objects.
+void NormaliseToolCalls(Json& message, FieldReader& fields, const std::string& where) {
+  const auto found = message.find("tool_calls");
+  if (found == message.end()) return;
+  Json& calls = *found;
+  if (calls.is_null()) return;
+  if (!calls.is_array()) return fields.Expect(where + ".tool_calls", "an array", &calls);
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const std::string name = where + ".tool_calls[" + std::to_string(i) + "]";
+    if (!calls[i].is_object() || !calls[i].contains("function") || !calls[i]["function"].is_object()) {
+      return fields.Expect(name + ".function", "an object {\"name\", \"arguments\"}", nullptr);
+    }
+    Json& function = calls[i]["function"];
+    if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
+    Json& arguments = function["arguments"];
+    const std::string& text = arguments.get_ref<const std::string&>();
+    auto parsed = text.empty() ? Result<Json>(Json::object()) : ParseJson(text);
+    if (!parsed.ok() || !parsed->is_object()) {
+      return fields.Expect(name + ".function.arguments", "a string that holds a JSON object", &arguments);
+    }
+    arguments = std::move(parsed).value();
+  }
+}
+
+void ReadMessages(Json& body, FieldReader& fields, std::int64_t max_messages, ChatPrompt& prompt, Json& context) {
+  const Json* list = fields.Array("messages");
+  if (list == nullptr || list->empty()) return fields.Expect("messages", "an array of at least one message", list);
+  if (static_cast<std::int64_t>(list->size()) > max_messages) {
+    return fields.Expect("messages", "at most " + std::to_string(max_messages) + " messages", list);
+  }
+  Json messages = std::move(body["messages"]);
+  for (std::size_t i = 0; i < messages.size() && fields.ok(); ++i) {
+    const std::string where = "messages[" + std::to_string(i) + "]";
+    if (!messages[i].is_object()) return fields.Expect(where, "an object {\"role\", \"content\"}", &messages[i]);
+    FieldReader message(messages[i], "");
+    std::string role;
+    if (!message.String("role", role) || role.empty()) {
+      return fields.Expect(where + ".role", "a string such as \"user\"", message.Find("role"));
+    }
+    NormaliseContent(messages[i], fields, where);
+    NormaliseToolCalls(messages[i], fields, where);
+  }
+  if (!fields.ok()) return;
+  prompt.final_message = messages.back()["content"].get<std::string>();
+  context["messages"] = std::move(messages);
+}
+
+void ReadTools(FieldReader& fields, Json& context) {
+  const Json* tools = fields.Array("tools");
+  if (tools == nullptr) return;
+  for (std::size_t i = 0; i < tools->size(); ++i) {
+    const Json& tool = (*tools)[i];
+    const std::string where = "tools[" + std::to_string(i) + "]";
+    if (!tool.is_object()) return fields.Expect(where, "an object {\"type\", \"function\"}", &tool);
+    FieldReader reader(tool, "");
+    std::string type;
+    if (!reader.String("type", type) || type != "function") {
+      return fields.Expect(where + ".type", "\"function\"", reader.Find("type"));
+    }
+    const Json* function = reader.Object("function");
+    if (function == nullptr) return fields.Expect(where + ".function", "an object", reader.Find("function"));
+    FieldReader function_fields(*function, "");
+    std::string name;
+    if (!function_fields.String("name", name) || name.empty()) {
+      return fields.Expect(where + ".function.name", "a string", function_fields.Find("name"));
+    }
+  }
+  if (!tools->empty()) context["tools"] = *tools;
+}
+
+void ReadTemplateOptions(FieldReader& fields, ChatPrompt& prompt, Json& context) {
+  if (const Json* documents = fields.Array("documents")) context["documents"] = *documents;
+  fields.Boolean("add_generation_prompt", prompt.add_generation_prompt);
+  fields.Boolean("continue_final_message", prompt.continue_final_message);
+  if (prompt.continue_final_message) {
+    if (fields.Find("add_generation_prompt") != nullptr && prompt.add_generation_prompt) {
+      return fields.Fail(ErrorCode::kInvalidArgument, "continue_final_message",
+                         "expected `add_generation_prompt`: false with it, found true");
+    }
+    prompt.add_generation_prompt = false;
+  }
+  const Json* extra = fields.Object("chat_template_kwargs");
+  if (extra == nullptr) return;
+  if (extra->size() > kMaxTemplateVariables) {
+    return fields.Expect("chat_template_kwargs", "at most " + std::to_string(kMaxTemplateVariables) + " entries",
+                         extra);
+  }
+  for (const auto& [key, value] : extra->items()) {
+    for (const std::string_view reserved :
+         {"messages", "tools", "documents", "add_generation_prompt", "chat_template"}) {
+      if (key == reserved) {
+        return fields.Fail(ErrorCode::kInvalidArgument, "chat_template_kwargs",
+                           "expected no `" + key + "` in it, found one (it has a field of its own)");
+      }
+    }
+    context[key] = value;
+  }
+}
+
+// Refuses `chat_template`. Templates come with the model; a client's template could change what the model is told.
+void RefuseTemplate(FieldReader& fields) {
+  const Json* own = fields.Find("chat_template");
+  if (own == nullptr || (own->is_string() && own->get_ref<const std::string&>().empty())) return;
+  fields.Fail(ErrorCode::kUnsupported, "chat_template",
+              "this server does not support it; leave it out (found " + DescribeJson(*own) + ")");
+}
+
+}  // namespace
+
+void ReadChatPrompt(Json& body, FieldReader& fields, std::int64_t max_messages, ChatPrompt& prompt) {
+  RefuseTemplate(fields);
+  Json context = Json::object();
+  ReadTools(fields, context);
+  ReadTemplateOptions(fields, prompt, context);
+  ReadMessages(body, fields, max_messages, prompt, context);
+  if (fields.ok()) prompt.template_context = DumpJson(context);
+}
+
+}  // namespace loramux

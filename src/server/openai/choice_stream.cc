@@ -1,0 +1,128 @@
+#include "server/openai/choice_stream.h"
+
+#include <algorithm>
+
+namespace loramux {
+namespace {
+
+constexpr std::string_view kSentencePieceSpace = "\xE2\x96\x81";  // U+2581
+
+std::int64_t CountCharacters(std::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](unsigned char c) { return (c & 0xC0) != 0x80; });
+}
+
+}  // namespace
+
+std::string TokenText(const Tokenizer& tokenizer, TokenId id) {
+  std::string piece = tokenizer.IdToToken(id);
+  if (!piece.starts_with(kSentencePieceSpace)) {
+    const TokenId ids[] = {id};
+    auto text = tokenizer.Decode(ids, false);
+    return text.ok() ? std::move(*text) : std::string();
+  }
+  std::string text;
+  for (std::size_t from = 0; from <= piece.size();) {
+    const std::size_t at = std::min(piece.find(kSentencePieceSpace, from), piece.size());
+    text.append(piece, from, at - from);
+    if (at < piece.size()) text += ' ';
+    from = at + kSentencePieceSpace.size();
+  }
+  return text;
+}
+
+ChoiceStream::ChoiceStream(const Tokenizer& tokenizer, const OpenAiRequest& request, std::int32_t index)
+    : tokenizer_(&tokenizer),
+      detokenizer_(tokenizer, request.skip_special_tokens),
+      matcher_(request.stop, request.include_stop),
+      stop_token_ids_(request.stop_token_ids),
+      min_tokens_(request.stop.empty() ? 0 : request.min_tokens),
+      wants_logprobs_(request.sampling.top_logprobs >= 0),
+      index_(index) {}
+
+void ChoiceStream::Prepend(std::string text) {
+  text_offset_ += CountCharacters(text);
+  text_ = std::move(text) + text_;
+}
+
+// True if the id has text. Models pad their vocabulary beyond the tokenizer's; padding ids have no text.
+bool ChoiceStream::Knows(TokenId id) const {
+  return id < tokenizer_->VocabSize() && !tokenizer_->IdToToken(id).empty();
+}
+
+Status ChoiceStream::Apply(const TokenEvent& event) {
+  if (event.finish != FinishReason::kNone) engine_done_ = true;
+  if (finished()) return Ok{};
+  has_news_ = true;
+  usage_.prompt_tokens = event.prompt_tokens;
+  usage_.cached_tokens = event.cached_prompt_tokens;
+  if (event.finish == FinishReason::kError) {
+    return event.error ? *event.error : Internal("The engine could not continue this request.");
+  }
+  if (event.finish == FinishReason::kCancelled) return Unavailable("The server is shutting down.");
+  if (event.token) RETURN_IF_ERROR(AddToken(*event.token));
+  if (event.finish == FinishReason::kNone || finished()) return Ok{};
+  RETURN_IF_ERROR(FinishText());
+  if (finished()) return Ok{};  // a stop string in the text that was held back
+  const bool asked_for =
+      std::find(stop_token_ids_.begin(), stop_token_ids_.end(), event.stop_token) != stop_token_ids_.end();
+  const bool by_id = event.finish == FinishReason::kStop && asked_for;
+  Finish(event.finish, by_id ? StopReason(event.stop_token) : StopReason());
+  return Ok{};
+}
+
+Status ChoiceStream::AddToken(const SampledToken& token) {
+  ++usage_.completion_tokens;
+  if (wants_logprobs_) AddLogprob(token);
+  if (!Knows(token.id)) return Ok{};
+  ASSIGN_OR_RETURN(const std::string piece, detokenizer_.Push(token.id));
+  AddText(piece);
+  return Ok{};
+}
+
+void ChoiceStream::AddText(std::string_view text) {
+  if (usage_.completion_tokens <= min_tokens_) {  // stop strings may not end the output yet, as in vLLM
+    text_ += text;
+    return;
+  }
+  StopStringMatcher::Output output = matcher_.Push(text);
+  text_ += output.text;
+  if (output.stopped) Finish(FinishReason::kStop, std::move(output.matched));
+}
+
+Status ChoiceStream::FinishText() {
+  ASSIGN_OR_RETURN(const std::string rest, detokenizer_.Finish());
+  AddText(rest);
+  if (!finished()) text_ += matcher_.Finish();
+  return Ok{};
+}
+
+void ChoiceStream::Finish(FinishReason reason, StopReason stop_reason) {
+  finish_ = reason;
+  stop_reason_ = std::move(stop_reason);
+}
+
+void ChoiceStream::AddLogprob(const SampledToken& token) {
+  TokenLogprobText text{TokenText(*tokenizer_, token.id), token.logprob, {}};
+  for (const TokenLogprob& other : token.top_logprobs) {
+    text.top.emplace_back(TokenText(*tokenizer_, other.id), other.logprob);
+  }
+  logprob_bytes_ += sizeof(text) + text.top.size() * sizeof(text.top[0]);
+  logprobs_.push_back(std::move(text));
+}
+
+ChoiceOutput ChoiceStream::TakeOutput() {
+  ChoiceOutput output;
+  output.index = index_;
+  output.text = std::exchange(text_, {});
+  output.wants_logprobs = wants_logprobs_;
+  output.logprobs = std::exchange(logprobs_, {});
+  logprob_bytes_ = 0;
+  output.text_offset = text_offset_;
+  for (const TokenLogprobText& token : output.logprobs) text_offset_ += CountCharacters(token.token);
+  output.finish = finish_;
+  output.stop_reason = stop_reason_;
+  has_news_ = false;
+  return output;
+}
+
+}  // namespace loramux

@@ -1,0 +1,76 @@
+// One choice of a response: turns token events into text, stop strings, logprobs and a finish reason.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "server/generation/generation_inbox.h"
+#include "server/openai/openai_request.h"
+#include "server/openai/openai_response.h"
+#include "text/detokenizer.h"
+#include "text/tokenizer.h"
+
+namespace loramux {
+
+// Not thread-safe. The tokenizer must outlive it.
+class ChoiceStream {
+ public:
+  // `index` is the position of the choice in the response.
+  ChoiceStream(const Tokenizer& tokenizer, const OpenAiRequest& request, std::int32_t index);
+
+  // Puts `text` before all generated text, for `echo`.
+  void Prepend(std::string text);
+
+  // Applies the next event of this sequence. Ignores events after the end. Error: the generation failed or was
+  // cancelled by another party, so the response cannot be completed.
+  Status Apply(const TokenEvent& event);
+
+  // True if the choice is complete: the engine ended it, or a stop string was found.
+  bool finished() const { return finish_ != FinishReason::kNone; }
+  // Why the choice ended; kNone while it runs.
+  FinishReason finish() const { return finish_; }
+  // True if the engine has delivered its last event.
+  bool engine_done() const { return engine_done_; }
+  // True if an event arrived since the last TakeOutput.
+  bool HasOutput() const { return has_news_; }
+  // Returns about how many bytes of text and log-probabilities TakeOutput would return.
+  std::size_t held_bytes() const { return text_.size() + logprob_bytes_; }
+  // Returns the output since the last call (everything, on the first call).
+  ChoiceOutput TakeOutput();
+
+  // Tokens so far.
+  Usage usage() const { return usage_; }
+
+ private:
+  Status AddToken(const SampledToken& token);
+  void AddText(std::string_view text);
+  void AddLogprob(const SampledToken& token);
+  Status FinishText();
+  void Finish(FinishReason reason, StopReason stop_reason);
+  bool Knows(TokenId id) const;
+
+  const Tokenizer* tokenizer_;
+  IncrementalDetokenizer detokenizer_;
+  StopStringMatcher matcher_;
+  std::vector<TokenId> stop_token_ids_;
+  std::int32_t min_tokens_;
+  bool wants_logprobs_;
+  std::int32_t index_;
+
+  Usage usage_;
+  std::string text_;
+  std::vector<TokenLogprobText> logprobs_;
+  std::size_t logprob_bytes_ = 0;
+  std::int64_t text_offset_ = 0;
+  bool has_news_ = false;
+  bool engine_done_ = false;
+  FinishReason finish_ = FinishReason::kNone;
+  StopReason stop_reason_;
+};
+
+// Returns the text of one token for logprobs: with the leading space that a decoder drops at the start of a text, and
+// with U+FFFD where the token is part of a character.
+std::string TokenText(const Tokenizer& tokenizer, TokenId id);
+
+}  // namespace loramux

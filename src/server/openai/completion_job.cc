@@ -1,0 +1,292 @@
+#include "server/openai/completion_job.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/prng.h"
+#include "server/guard/prompt_limit.h"
+#include "server/openai/chat_prompt.h"
+#include "server/openai/model_listing.h"
+
+namespace loramux {
+namespace {
+
+// The length proxy reads only this many prompts of a request with many, because it takes time from other requests.
+constexpr std::int32_t kGuessedPrompts = 16;
+
+std::string MakeId(Endpoint endpoint) {
+  return fmt::format("{}-{:016x}{:016x}", endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl", RandomIdBits(),
+                     RandomIdBits());
+}
+
+// The limit of a prompt without an adapter. Beside an adapter, the engine may allow less.
+PromptLimit LimitOf(const ServingContext& context) {
+  return PromptLimit::For(*context.tokenizer, context.generation->MaxSequenceTokens(kBaseModel));
+}
+
+Result<OpenAiRequest> Parse(const ServingContext& context, Endpoint endpoint, std::string_view body) {
+  const PromptLimit prompt = LimitOf(context);
+  RequestLimits limits;
+  limits.vocab_size = context.registry->model().vocab_size;
+  limits.max_tokens = prompt.tokens;
+  limits.max_string = BoundedProduct(prompt.bytes, kJsonCharactersPerByte);
+  limits.max_sequences = context.max_sequences;
+  return endpoint == Endpoint::kChat ? ParseChatRequest(body, limits) : ParseCompletionRequest(body, limits);
+}
+
+// Admits the request, or returns an error. The base model has one account for all its names.
+Result<AdmissionTicket> Admit(const ServingContext& context, const OpenAiRequest& request,
+                              const AdapterVersion* adapter) {
+  if (context.admission == nullptr) return AdmissionTicket();
+  AdmissionRequest wanted;
+  wanted.adapter = adapter == nullptr ? context.registry->base_names().front() : adapter->name;
+  wanted.sequences = request.n * std::max<std::int64_t>(1, static_cast<std::int64_t>(request.prompts.size()));
+  if (context.caller != nullptr) {
+    wanted.key = context.caller->name;
+    wanted.key_limits = context.caller->limits;
+  }
+  return context.admission->Admit(wanted, context.clock->Now());
+}
+
+}  // namespace
+
+std::uint64_t ChoiceSeed(std::uint64_t seed, std::int32_t choice) {
+  return choice == 0 ? seed : SplitMix64(seed ^ SplitMix64(static_cast<std::uint64_t>(choice)));
+}
+
+CompletionJob::CompletionJob(const ServingContext& context, OpenAiRequest request)
+    : generation_(context.generation),
+      request_(std::move(request)),
+      received_(context.received.value_or(context.clock->Now())) {
+  head_ = {request_.endpoint, MakeId(request_.endpoint), context.clock->UnixSeconds(), request_.model};
+  seed_ = request_.seed ? *request_.seed : context.seeds->Next();
+  if (request_.stream) writer_ = std::make_unique<EventWriter>(head_, request_.include_usage);
+}
+
+CompletionJob::~CompletionJob() { Cancel(); }
+
+Result<CompletionJob> CompletionJob::Prepare(const ServingContext& context, Endpoint endpoint, std::string_view body,
+                                             std::string_view fairness_id) {
+  ASSIGN_OR_RETURN(std::string tenant, TenantName(context.caller, fairness_id));
+  ASSIGN_OR_RETURN(OpenAiRequest request, Parse(context, endpoint, body));
+  if (context.caller != nullptr && !context.caller->Allows(request.model)) return UnknownModel(request.model);
+  auto adapter = context.registry->Resolve(request.model);
+  if (!adapter.ok() && context.finder == nullptr) return UnknownModel(request.model);
+  if (!adapter.ok()) {
+    adapter = context.finder->Find(request.model);
+    if (!adapter.ok()) return std::move(adapter).error();
+  }
+  ASSIGN_OR_RETURN(AdmissionTicket ticket, Admit(context, request, adapter->get()));
+  CompletionJob job(context, std::move(request));
+  job.ticket_ = std::move(ticket);
+  job.adapter_ = std::move(adapter).value();
+  if (context.separate_prefixes) job.prefix_domain_ = tenant;
+  job.tenant_ = std::move(tenant);
+  RETURN_IF_ERROR(job.BuildPrompts(context));
+  return job;
+}
+
+Status CompletionJob::BuildPrompts(const ServingContext& context) {
+  if (request_.endpoint == Endpoint::kChat) return AddChatPrompt(context);
+  for (std::size_t i = 0; i < request_.prompts.size(); ++i) {
+    Status added = AddPrompt(context, request_.prompts[i]);
+    if (!added.ok()) return Error{added.error().code, added.error().message, "prompt"};
+  }
+  request_.prompts.clear();
+  return Ok{};
+}
+
+Status CompletionJob::AddChatPrompt(const ServingContext& context) {
+  ASSIGN_OR_RETURN(const std::string text,
+                   RenderChatPrompt(context.chat_template, request_.chat, context.clock->UnixSeconds()));
+  request_.chat.template_context.clear();
+  auto tokens = EncodePrompt(*context.tokenizer, text, request_.add_special_tokens, LimitOf(context));
+  if (!tokens.ok()) return Error{tokens.error().code, tokens.error().message, "messages"};
+  return AddChoices(context, std::move(*tokens), {}, Guess(context, text));
+}
+
+Status CompletionJob::AddPrompt(const ServingContext& context, const Prompt& prompt) {
+  if (const auto* text = std::get_if<std::string>(&prompt)) {
+    ASSIGN_OR_RETURN(std::vector<TokenId> tokens,
+                     EncodePrompt(*context.tokenizer, *text, request_.add_special_tokens, LimitOf(context)));
+    return AddChoices(context, std::move(tokens), request_.echo ? *text : std::string(), Guess(context, *text));
+  }
+  const auto& tokens = std::get<std::vector<TokenId>>(prompt);
+  std::string echo;
+  if (request_.echo) {
+    ASSIGN_OR_RETURN(echo, context.tokenizer->Decode(tokens, request_.skip_special_tokens));
+  }
+  return AddChoices(context, tokens, echo, GuessOfTokens(context, tokens));
+}
+
+bool CompletionJob::WantsGuess(const ServingContext& context) const {
+  return context.lengths != nullptr && choices_.size() < static_cast<std::size_t>(kGuessedPrompts * request_.n);
+}
+
+std::int32_t CompletionJob::Guess(const ServingContext& context, std::string_view text) const {
+  if (!WantsGuess(context)) return 0;
+  return context.lengths->Guess(adapter_ == nullptr ? std::string_view() : std::string_view(adapter_->name), text);
+}
+
+// Returns 0 for ids without text (the model may have more ids than the tokenizer): a missing guess is no error.
+std::int32_t CompletionJob::GuessOfTokens(const ServingContext& context, std::span<const TokenId> tokens) const {
+  if (!WantsGuess(context)) return 0;
+  const auto read = tokens.first(std::min(tokens.size(), context.lengths->MaxPromptBytes()));
+  const auto text = context.tokenizer->Decode(read, /*skip_special_tokens=*/false);
+  return text.ok() ? Guess(context, *text) : 0;
+}
+
+Status CompletionJob::AddChoices(const ServingContext& context, std::vector<TokenId> tokens, const std::string& echo,
+                                 std::int32_t guess) {
+  if (tokens.empty()) return InvalidArgument("The prompt: expected at least one token, found none");
+  for (std::int32_t i = 0; i < request_.n; ++i) {
+    ChoiceStream stream(*context.tokenizer, request_, static_cast<std::int32_t>(choices_.size()));
+    if (request_.echo) stream.Prepend(echo);
+    choices_.push_back({std::move(stream), MakeRequest(context, tokens, i), {}});
+    choices_.back().request.length_hint = guess;
+  }
+  return Ok{};
+}
+
+GenerationRequest CompletionJob::MakeRequest(const ServingContext& context, const std::vector<TokenId>& tokens,
+                                             std::int32_t choice) const {
+  GenerationRequest request;
+  request.prompt = tokens;
+  request.adapter = adapter_ == nullptr ? kBaseModel : adapter_->generation;
+  request.tenant = tenant_;
+  request.prefix_domain = prefix_domain_;
+  request.sampling = request_.sampling;
+  request.sampling.seed = ChoiceSeed(seed_, choice);
+  request.min_tokens = request_.min_tokens;
+  request.ignore_eos = request_.ignore_eos;
+  request.priority = request_.priority;
+  if (request_.deadline_ms > 0) request.deadline = received_ + request_.deadline_ms * kNsPerMs;
+  request.stop_token_ids = request_.stop_token_ids;
+  if (request_.max_tokens) {
+    request.max_tokens = *request_.max_tokens;
+    // the default is reduced if the model's length does not allow it
+  } else if (request_.endpoint == Endpoint::kCompletion) {
+    const std::int64_t room =
+        context.generation->MaxSequenceTokens(request.adapter) - static_cast<std::int64_t>(tokens.size());
+    const auto wanted = std::max(kDefaultCompletionTokens, request_.min_tokens);
+    request.max_tokens = static_cast<std::int32_t>(std::clamp<std::int64_t>(room, 1, wanted));
+  }
+  return request;
+}
+
+void CompletionJob::Count(ServerMetrics* metrics, TimeNs received) {
+  const std::string adapter = adapter_ == nullptr ? std::string() : adapter_->name;
+  for (Choice& choice : choices_) choice.metrics = SequenceMetrics(metrics, adapter, received);
+}
+
+Status CompletionJob::Submit(std::shared_ptr<GenerationInbox> inbox) {
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    choices_[i].request.on_event = [inbox, i](const GenerationEvent& event) { inbox->Push(TokenEvent(i, event)); };
+    auto id = generation_->Submit(std::move(choices_[i].request));
+    if (!id.ok()) {
+      Cancel();
+      return std::move(id).error();
+    }
+    choices_[i].id = *id;
+    choices_[i].submitted = true;
+  }
+  return Ok{};
+}
+
+Status CompletionJob::Apply(std::span<const TokenEvent> events) {
+  std::int64_t started = 0, tokens = 0;
+  for (const TokenEvent& event : events) {
+    Choice& choice = choices_[event.choice];
+    if (event.token) ++tokens;
+    if (event.token && !std::exchange(choice.started, true)) {
+      ++started;
+      tokens += event.prompt_tokens;
+    }
+    const bool was_finished = choice.stream.finished();
+    choice.metrics.Take(event);
+    const Status applied = choice.stream.Apply(event);
+    if (!applied.ok()) choice.metrics.End(FinishReason::kError);
+    if (choice.stream.finished()) choice.metrics.End(choice.stream.finish());
+    RETURN_IF_ERROR(applied);
+    if (!was_finished && choice.stream.finished() && !choice.stream.engine_done()) generation_->Cancel(choice.id);
+  }
+  ticket_.Progress(started, tokens);
+  if (request_.stream || HeldBytes() <= kMaxAnswerBytes) return Ok{};
+  return InvalidArgument(
+      fmt::format("The answer: expected at most {} bytes of text and log-probabilities, found more; "
+                  "ask for fewer choices, tokens or log-probabilities, or for `stream`: true",
+                  kMaxAnswerBytes));
+}
+
+std::size_t CompletionJob::HeldBytes() const {
+  std::size_t bytes = 0;
+  for (const Choice& choice : choices_) bytes += choice.stream.held_bytes();
+  return bytes;
+}
+
+bool CompletionJob::finished() const {
+  return std::all_of(choices_.begin(), choices_.end(), [](const Choice& choice) { return choice.stream.finished(); });
+}
+
+void CompletionJob::Cancel() {
+  for (Choice& choice : choices_) {
+    if (choice.submitted && !choice.stream.engine_done() && !choice.stream.finished()) generation_->Cancel(choice.id);
+    if (std::exchange(choice.submitted, false)) choice.metrics.End(FinishReason::kCancelled);
+  }
+}
+
+std::vector<AccessDetail> CompletionJob::Summary() const {
+  const Usage usage = TotalUsage();
+  std::string finish;
+  for (const Choice& choice : choices_) {
+    const std::string reason = FinishedReason(choice.metrics.reason());
+    if (finish.find(reason) == std::string::npos) finish += (finish.empty() ? "" : ",") + reason;
+  }
+  return {{"adapter", request_.model},
+          {"prompt_tokens", usage.prompt_tokens},
+          {"completion_tokens", usage.completion_tokens},
+          {"finish", finish}};
+}
+
+Usage CompletionJob::TotalUsage() const {
+  Usage total;
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    const Usage usage = choices_[i].stream.usage();
+    total.completion_tokens += usage.completion_tokens;
+    if (i % static_cast<std::size_t>(request_.n) != 0) continue;  // count the prompt once for all its choices
+    total.prompt_tokens += usage.prompt_tokens;
+    total.cached_tokens += usage.cached_tokens;
+  }
+  return total;
+}
+
+void CompletionJob::AppendEvents(Choice& choice, std::string& events) {
+  if (!choice.stream.HasOutput()) return;
+  const Usage usage = choice.stream.usage();
+  const Usage* shown = request_.continuous_usage ? &usage : nullptr;
+  const ChoiceOutput output = choice.stream.TakeOutput();
+  if (request_.endpoint == Endpoint::kChat && !std::exchange(choice.role_sent, true)) {
+    events += writer_->Role(output.index, shown);
+  }
+  events += writer_->Delta(output, shown);
+}
+
+std::string CompletionJob::TakeEvents() {
+  std::string events;
+  for (Choice& choice : choices_) AppendEvents(choice, events);
+  if (!finished()) return events;
+  if (request_.include_usage) events += writer_->FinalUsage(TotalUsage());
+  events += kDoneEvent;
+  return events;
+}
+
+std::string CompletionJob::TakeBody() {
+  std::vector<ChoiceOutput> outputs;
+  outputs.reserve(choices_.size());
+  for (Choice& choice : choices_) outputs.push_back(choice.stream.TakeOutput());
+  return CompletionBody(head_, outputs, TotalUsage());
+}
+
+}  // namespace loramux

@@ -1,0 +1,144 @@
+// One completion request from its body to its response: parse, resolve the model, render the template, tokenize, submit
+// and collect. openai_service.h adds HTTP and threads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "adapter/registry.h"
+#include "base/clock.h"
+#include "http/access_line.h"
+#include "http/random_source.h"
+#include "server/adapters/adapter_finder.h"
+#include "server/generation/generation_inbox.h"
+#include "server/generation/generation_service.h"
+#include "server/guard/access.h"
+#include "server/guard/admission.h"
+#include "server/guard/tenancy.h"
+#include "server/metrics/metrics.h"
+#include "server/openai/choice_stream.h"
+#include "server/openai/length_guesser.h"
+#include "server/openai/openai_request.h"
+#include "server/openai/openai_response.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace loramux {
+
+// The most text and log-probabilities that the server collects for an answer that is not streamed.
+inline constexpr std::size_t kMaxAnswerBytes = std::size_t{32} << 20;
+
+// What completion jobs work with. Owns nothing; everything must outlive the jobs.
+struct ServingContext {
+  const Clock* clock = nullptr;
+  GenerationService* generation = nullptr;
+  const AdapterRegistry* registry = nullptr;
+  const Tokenizer* tokenizer = nullptr;
+  const ChatTemplate* chat_template = nullptr;  // null: the server refuses chat requests
+  SeedSource* seeds = nullptr;                  // of requests that bring none
+  ServerMetrics* metrics = nullptr;             // null: nothing is counted
+  Admission* admission = nullptr;               // null: every request is admitted
+  AdapterFinder* finder = nullptr;              // null: only registered adapters are served; may block on the disk
+  const ApiKey* caller = nullptr;               // the request's API key; null: the server has no API keys
+  const LengthGuesser* lengths = nullptr;       // predicts output lengths from the prompt's text; null: none
+  std::int64_t max_sequences = RequestLimits().max_sequences;  // of a request: prompts times `n`
+  bool separate_prefixes = false;  // cached prefixes are not shared between tenants (GenerationRequest::prefix_domain)
+  // When the HTTP request was received; its deadline counts from then. nullopt: when Prepare runs.
+  std::optional<TimeNs> received = {};
+};
+
+// Returns the seed of choice number `choice` of a prompt: `seed` itself for choice 0, unrelated seeds for the others.
+std::uint64_t ChoiceSeed(std::uint64_t seed, std::int32_t choice);
+
+// Movable; not thread-safe.
+class CompletionJob {
+ public:
+  // Parses, admits and tokenizes a request. The time grows with the body, so call it off the I/O threads. Errors are
+  // meant for the client. `fairness_id` is the value of kFairnessHeader, if that is trusted (TenantName).
+  static Result<CompletionJob> Prepare(const ServingContext& context, Endpoint endpoint, std::string_view body,
+                                       std::string_view fairness_id = {});
+
+  CompletionJob(CompletionJob&&) = default;
+  CompletionJob& operator=(CompletionJob&&) = delete;
+  // Cancels the sequences that still run.
+  ~CompletionJob();
+
+  // True if the client asked for a stream.
+  bool stream() const { return request_.stream; }
+  // The response id, "chatcmpl-..." or "cmpl-...".
+  const std::string& id() const { return head_.id; }
+  // The model's name as the client sent it.
+  const std::string& model() const { return request_.model; }
+
+  // Makes `metrics` count every choice from now on; `received` is when the HTTP request was received. REQUIRES: Submit
+  // was not called yet.
+  void Count(ServerMetrics* metrics, TimeNs received);
+  // Submits every choice; events go to `inbox`. On error no choice stays submitted. REQUIRES: not called before.
+  Status Submit(std::shared_ptr<GenerationInbox> inbox);
+
+  // Applies events, and cancels sequences that a stop string has ended. Error: the response cannot be completed.
+  // An answer that is not streamed may not become longer than kMaxAnswerBytes.
+  Status Apply(std::span<const TokenEvent> events);
+  // Returns about how many bytes of text and log-probabilities wait to be taken.
+  std::size_t HeldBytes() const;
+  // True if every choice is complete.
+  bool finished() const;
+
+  // Streaming: returns the server-sent events of all output since the last call. The last ones are usage, if asked for,
+  // and [DONE].
+  std::string TakeEvents();
+  // Not streaming: returns the whole body. REQUIRES: finished().
+  std::string TakeBody();
+
+  // Returns the fields for the access log: the model's name, tokens and finish reasons.
+  std::vector<AccessDetail> Summary() const;
+
+  // Cancels all sequences that still run.
+  void Cancel();
+
+ private:
+  struct Choice {
+    ChoiceStream stream;
+    GenerationRequest request;  // moved out by Submit
+    RequestId id;
+    bool submitted = false;
+    bool role_sent = false;
+    bool started = false;  // true once it has its first token
+    SequenceMetrics metrics = {};
+  };
+
+  CompletionJob(const ServingContext& context, OpenAiRequest request);
+  Status BuildPrompts(const ServingContext& context);
+  Status AddChatPrompt(const ServingContext& context);
+  Status AddPrompt(const ServingContext& context, const Prompt& prompt);
+  // Whether to predict the output length of the next prompt, and the predictions. Guesses are in tokens; 0: not wanted,
+  // or not possible.
+  bool WantsGuess(const ServingContext& context) const;
+  std::int32_t Guess(const ServingContext& context, std::string_view text) const;
+  std::int32_t GuessOfTokens(const ServingContext& context, std::span<const TokenId> tokens) const;
+  Status AddChoices(const ServingContext& context, std::vector<TokenId> tokens, const std::string& echo,
+                    std::int32_t guess);
+  GenerationRequest MakeRequest(const ServingContext& context, const std::vector<TokenId>& tokens,
+                                std::int32_t choice) const;
+  void AppendEvents(Choice& choice, std::string& events);
+  Usage TotalUsage() const;
+
+  GenerationService* generation_;
+  OpenAiRequest request_;
+  TimeNs received_ = 0;
+  ResponseHead head_;
+  std::uint64_t seed_ = 0;
+  std::string tenant_;                             // TenantName
+  std::string prefix_domain_;                      // GenerationRequest::prefix_domain
+  std::shared_ptr<const AdapterVersion> adapter_;  // null: the base model
+  AdmissionTicket ticket_;
+  std::vector<Choice> choices_;          // ordered by prompt, with `n` choices each
+  std::unique_ptr<EventWriter> writer_;  // null unless streaming
+};
+
+}  // namespace loramux

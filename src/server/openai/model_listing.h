@@ -1,0 +1,31 @@
+// GET /v1/models and /v1/models/{id}: the base model under each of its names, then the adapters.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "adapter/registry.h"
+#include "base/result.h"
+#include "server/adapters/adapter_finder.h"
+
+namespace loramux {
+
+struct ApiKey;
+
+// What the listing says about the base model.
+struct ModelListing {
+  std::string base_root;          // the base model's path as given on the command line
+  std::int64_t base_created = 0;  // Unix seconds
+  std::int64_t max_model_len = 0;
+};
+
+// Returns the JSON body of GET /v1/models. Thread-safe. `finder` adds the adapters that it would load on first use
+// (null: none); it may block. With a `caller`, models that its API key does not permit are left out.
+std::string ModelListBody(const AdapterRegistry& registry, const ModelListing& listing, AdapterFinder* finder = nullptr,
+                          const ApiKey* caller = nullptr);
+// Returns the JSON body of GET /v1/models/{id}, with the same parameters. Error: kNotFound for an unknown name.
+Result<std::string> ModelBody(const AdapterRegistry& registry, const ModelListing& listing, std::string_view id,
+                              AdapterFinder* finder = nullptr, const ApiKey* caller = nullptr);
+
+}  // namespace loramux

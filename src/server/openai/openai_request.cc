@@ -1,0 +1,346 @@
+#include "server/openai/openai_request.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+
+#include "http/json_reader.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kMaxInt64 = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kMinInt64 = std::numeric_limits<std::int64_t>::min();
+constexpr std::size_t kMaxStops = 16;
+constexpr std::size_t kMaxStopBytes = 4096;
+constexpr std::size_t kMaxStopTokenIds = 1024;
+constexpr std::int64_t kMaxLogprobs = 20;
+constexpr std::size_t kMaxLogitBias = 1024;
+// JSON values that a body of a chat may have, whatever the model's length, and for each token of it. A message with a
+// text has three; tools and template variables have their own.
+constexpr std::size_t kMinMaxValues = 4096, kValuesPerToken = 16;
+
+// Fields that would change the output or its cost in ways that are not supported.
+constexpr std::string_view kRefused[] = {"functions",          "audio",
+                                         "web_search_options", "guided_json",
+                                         "guided_regex",       "guided_choice",
+                                         "guided_grammar",     "structured_outputs",
+                                         "bad_words",          "allowed_token_ids",
+                                         "prompt_logprobs",    "prompt_embeds",
+                                         "use_beam_search",    "truncate_prompt_tokens"};
+constexpr std::string_view kRefusedCompletion[] = {"suffix"};
+
+bool IsEmptyValue(const Json& value) {
+  return (value.is_boolean() && !value.get<bool>()) ||
+         ((value.is_string() || value.is_array() || value.is_object()) &&
+          (value.is_string() ? value.get_ref<const std::string&>().empty() : value.empty()));
+}
+
+void RefuseField(FieldReader& fields, std::string_view name) {
+  const Json* value = fields.Find(name);
+  if (value == nullptr || IsEmptyValue(*value)) return;
+  fields.Fail(ErrorCode::kUnsupported, name,
+              "this server does not support it; leave it out (found " + DescribeJson(*value) + ")");
+}
+
+void ReadInt32(FieldReader& fields, std::string_view name, std::int64_t min, std::int64_t max, std::int32_t& value) {
+  std::int64_t number = 0;
+  if (fields.Integer(name, min, max, number)) value = static_cast<std::int32_t>(number);
+}
+
+void ReadModel(FieldReader& fields, OpenAiRequest& request) {
+  if (fields.String("model", request.model) && !request.model.empty()) return;
+  fields.Expect("model", "the name of a model or adapter", fields.Find("model"));
+}
+
+void ReadLengths(FieldReader& fields, OpenAiRequest& request) {
+  std::int64_t tokens = 0;
+  if (fields.Integer("max_tokens", 1, kMaxInt32, tokens)) request.max_tokens = static_cast<std::int32_t>(tokens);
+  if (fields.Integer("max_completion_tokens", 1, kMaxInt32, tokens)) {
+    request.max_tokens = static_cast<std::int32_t>(tokens);  // the newer name has precedence, as in vLLM
+  }
+  ReadInt32(fields, "min_tokens", 0, kMaxInt32, request.min_tokens);
+  if (request.max_tokens && request.min_tokens > *request.max_tokens) {
+    fields.Expect("min_tokens", "at most max_tokens (" + std::to_string(*request.max_tokens) + ")",
+                  fields.Find("min_tokens"));
+  }
+  fields.Boolean("ignore_eos", request.ignore_eos);
+}
+
+void ReadUrgency(FieldReader& fields, OpenAiRequest& request) {
+  ReadInt32(fields, "priority", -kMaxPriority, kMaxPriority, request.priority);
+  ReadInt32(fields, "deadline_ms", 1, kMaxDeadlineMs, request.deadline_ms);
+}
+
+void ReadSampling(FieldReader& fields, OpenAiRequest& request) {
+  SamplingParams& sampling = request.sampling;
+  fields.Number("temperature", 0, 100, false, sampling.temperature);
+  fields.Number("top_p", 0, 1, true, sampling.top_p);
+  fields.Number("min_p", 0, 1, false, sampling.min_p);
+  ReadInt32(fields, "top_k", -1, kMaxInt32, sampling.top_k);
+  fields.Number("presence_penalty", -2, 2, false, sampling.presence_penalty);
+  fields.Number("frequency_penalty", -2, 2, false, sampling.frequency_penalty);
+  fields.Number("repetition_penalty", 0, 100, true, sampling.repetition_penalty);
+  std::int64_t seed = 0;
+  if (fields.Integer("seed", kMinInt64, kMaxInt64, seed)) request.seed = static_cast<std::uint64_t>(seed);
+  ReadInt32(fields, "n", 1, kMaxChoicesPerPrompt, request.n);
+}
+
+// Parses a token id in the form of the keys of logit_bias: decimal, no sign, no leading zeros.
+std::optional<TokenId> ParseTokenKey(std::string_view key, std::int64_t vocab_size) {
+  std::int64_t id = 0;
+  const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+  if (error != std::errc() || end != key.data() + key.size() || key != std::to_string(id)) return std::nullopt;
+  if (id < 0 || id >= vocab_size) return std::nullopt;
+  return static_cast<TokenId>(id);
+}
+
+void ReadLogitBias(FieldReader& fields, std::int64_t vocab_size, OpenAiRequest& request) {
+  const Json* map = fields.Object("logit_bias");
+  if (map == nullptr) return;
+  if (map->size() > kMaxLogitBias) {
+    const Json found = map->size();
+    return fields.Expect("logit_bias", "at most " + std::to_string(kMaxLogitBias) + " entries", &found);
+  }
+  FieldReader entries(*map, "logit_bias.");
+  for (const auto& [key, value] : map->items()) {
+    const auto id = ParseTokenKey(key, vocab_size);
+    if (!id) {
+      const Json found = key;
+      return fields.Expect("logit_bias", "token ids from 0 to " + std::to_string(vocab_size - 1) + " as keys", &found);
+    }
+    float bias = 0;
+    const bool present = entries.Number(key, -100, 100, false, bias);
+    if (!entries.ok()) return fields.Fail(entries.error().code, "logit_bias", "in " + entries.error().message);
+    if (present) request.sampling.logit_bias.emplace_back(*id, bias);
+  }
+}
+
+void ReadStop(FieldReader& fields, OpenAiRequest& request) {
+  const Json* stop = fields.Find("stop");
+  if (stop == nullptr) return;
+  const std::string expected = "a string or an array of at most " + std::to_string(kMaxStops) +
+                               " strings, each of 1 to " + std::to_string(kMaxStopBytes) + " bytes";
+  if (!stop->is_string() && !stop->is_array()) return fields.Expect("stop", expected, stop);
+  if (stop->is_array() && stop->size() > kMaxStops) return fields.Expect("stop", expected, stop);
+  const auto add = [&](const Json& item) {
+    const bool valid = item.is_string() && !item.get_ref<const std::string&>().empty() &&
+                       item.get_ref<const std::string&>().size() <= kMaxStopBytes;
+    if (!valid) return fields.Expect("stop", expected, &item);
+    request.stop.push_back(item.get<std::string>());
+  };
+  if (stop->is_string()) return add(*stop);
+  for (const Json& item : *stop) add(item);
+}
+
+void ReadOutputOptions(FieldReader& fields, std::int64_t vocab_size, OpenAiRequest& request) {
+  ReadStop(fields, request);
+  fields.Integers("stop_token_ids", 0, vocab_size - 1, kMaxStopTokenIds, request.stop_token_ids);
+  fields.Boolean("include_stop_str_in_output", request.include_stop);
+  fields.Boolean("skip_special_tokens", request.skip_special_tokens);
+  fields.Boolean("add_special_tokens", request.add_special_tokens);
+}
+
+void ReadStreaming(FieldReader& fields, OpenAiRequest& request) {
+  fields.Boolean("stream", request.stream);
+  const Json* object = fields.Object("stream_options");
+  if (object == nullptr) return;
+  if (!request.stream) {
+    return fields.Fail(ErrorCode::kInvalidArgument, "stream_options",
+                       "expected only together with `stream`: true, found it without");
+  }
+  FieldReader options(*object, "stream_options.");
+  bool continuous = false;
+  options.Boolean("include_usage", request.include_usage);
+  options.Boolean("continuous_usage_stats", continuous);
+  request.continuous_usage = request.include_usage && continuous;
+  if (!options.ok()) fields.Fail(options.error().code, "stream_options", "in " + options.error().message);
+}
+
+void ReadResponseFormat(FieldReader& fields) {
+  const Json* object = fields.Object("response_format");
+  if (object == nullptr) return;
+  FieldReader format(*object, "response_format.");
+  std::string type;
+  format.String("type", type);
+  if (type != "text") {
+    fields.Fail(
+        ErrorCode::kUnsupported, "response_format",
+        "expected {\"type\": \"text\"}, the only format that is supported, found type " + DescribeJson(Json(type)));
+  }
+}
+
+// Accepts best_of if it equals n. Clients such as SGLang's benchmark send best_of: 1.
+void ReadBestOf(FieldReader& fields, const OpenAiRequest& request) {
+  std::int64_t best_of = request.n;
+  if (fields.Integer("best_of", 1, kMaxChoicesPerPrompt, best_of) && best_of != request.n) {
+    fields.Fail(ErrorCode::kUnsupported, "best_of",
+                "this server does not support it: expected nothing or n (" + std::to_string(request.n) + "), found " +
+                    std::to_string(best_of));
+  }
+}
+
+void ReadCommon(FieldReader& fields, const RequestLimits& limits, OpenAiRequest& request) {
+  ReadModel(fields, request);
+  for (const std::string_view name : kRefused) RefuseField(fields, name);
+  ReadLengths(fields, request);
+  ReadUrgency(fields, request);
+  ReadSampling(fields, request);
+  ReadLogitBias(fields, limits.vocab_size, request);
+  ReadOutputOptions(fields, limits.vocab_size, request);
+  ReadStreaming(fields, request);
+  ReadResponseFormat(fields);
+  ReadBestOf(fields, request);
+}
+
+void FailSequences(FieldReader& fields, std::string_view field, const RequestLimits& limits, std::int64_t found) {
+  fields.Fail(ErrorCode::kInvalidArgument, field,
+              "expected at most " + std::to_string(limits.max_sequences) +
+                  " sequences in a request (prompts times `n`), found " + std::to_string(found) +
+                  "; send several requests, or let the operator raise --max-sequences-per-request");
+}
+
+void CheckSequences(FieldReader& fields, const RequestLimits& limits, std::int64_t prompts, std::int64_t n) {
+  if (prompts * n > limits.max_sequences) FailSequences(fields, "n", limits, prompts * n);
+}
+
+// ---- Chat ----
+
+// "auto" and "none" leave the choice to the model, as the server does. Other values would have to be enforced.
+void ReadToolChoice(FieldReader& fields) {
+  for (const std::string_view name : {"tool_choice", "function_call"}) {
+    const Json* choice = fields.Find(name);
+    if (choice == nullptr || (choice->is_string() && (*choice == "auto" || *choice == "none"))) continue;
+    fields.Fail(ErrorCode::kUnsupported, name,
+                "expected \"auto\" or \"none\", which is all that is supported, found " + DescribeJson(*choice));
+  }
+}
+
+void ReadChatLogprobs(FieldReader& fields, OpenAiRequest& request) {
+  bool wanted = false;
+  std::int32_t top = 0;
+  fields.Boolean("logprobs", wanted);
+  ReadInt32(fields, "top_logprobs", 0, kMaxLogprobs, top);
+  if (top > 0 && !wanted) {
+    return fields.Fail(ErrorCode::kInvalidArgument, "top_logprobs",
+                       "expected only together with `logprobs`: true, found " + std::to_string(top) + " without it");
+  }
+  if (wanted) request.sampling.top_logprobs = top;
+}
+
+// ---- Completions ----
+
+std::string PromptName(std::size_t index) { return "prompt[" + std::to_string(index) + "]"; }
+
+void ReadTokenPrompt(FieldReader& fields, const Json& list, const std::string& name, const RequestLimits& limits,
+                     OpenAiRequest& request) {
+  if (static_cast<std::int64_t>(list.size()) > limits.max_tokens) {
+    return fields.Fail(ErrorCode::kInvalidArgument, name,
+                       "this model's maximum context length is " + std::to_string(limits.max_tokens) +
+                           " tokens. However, you sent " + std::to_string(list.size()) + ". Please reduce the length.");
+  }
+  std::vector<TokenId> ids;
+  ids.reserve(list.size());
+  for (const Json& item : list) {
+    const auto id = AsInteger(item);
+    if (!id || *id < 0 || *id >= limits.vocab_size) {
+      return fields.Expect(name + "[" + std::to_string(ids.size()) + "]",
+                           "a token id from 0 to " + std::to_string(limits.vocab_size - 1), &item);
+    }
+    ids.push_back(static_cast<TokenId>(*id));
+  }
+  if (ids.empty()) return fields.Expect(name, "at least one token id", &list);
+  request.prompts.emplace_back(std::move(ids));
+}
+
+void ReadPrompt(FieldReader& fields, const RequestLimits& limits, OpenAiRequest& request) {
+  constexpr std::string_view kExpected =
+      "a string, an array of strings, an array of token ids, or an array of arrays of token ids";
+  const Json* prompt = fields.Find("prompt");
+  if (prompt == nullptr || !(prompt->is_string() || prompt->is_array()) || (prompt->is_array() && prompt->empty())) {
+    return fields.Expect("prompt", kExpected, prompt);
+  }
+  if (prompt->is_string()) {
+    request.prompts.emplace_back(prompt->get<std::string>());
+    return;
+  }
+  if (prompt->front().is_number()) return ReadTokenPrompt(fields, *prompt, "prompt", limits, request);
+  if (static_cast<std::int64_t>(prompt->size()) > limits.max_sequences) {
+    return FailSequences(fields, "prompt", limits, static_cast<std::int64_t>(prompt->size()) * request.n);
+  }
+  const bool texts = prompt->front().is_string();
+  for (std::size_t i = 0; i < prompt->size() && fields.ok(); ++i) {
+    const Json& item = (*prompt)[i];
+    if (texts && item.is_string()) {
+      request.prompts.emplace_back(item.get<std::string>());
+    } else if (!texts && item.is_array()) {
+      ReadTokenPrompt(fields, item, PromptName(i), limits, request);
+    } else {
+      return fields.Expect(PromptName(i), texts ? "a string like the ones before" : kExpected, &item);
+    }
+  }
+}
+
+void ReadCompletionOptions(FieldReader& fields, OpenAiRequest& request) {
+  ReadInt32(fields, "logprobs", 0, kMaxLogprobs, request.sampling.top_logprobs);
+  const std::int64_t choices = static_cast<std::int64_t>(request.prompts.size()) * request.n;
+  const std::int64_t alternatives = choices * request.sampling.top_logprobs;
+  if (alternatives > kMaxTopLogprobs) {
+    fields.Fail(ErrorCode::kInvalidArgument, "logprobs",
+                "expected at most " + std::to_string(kMaxTopLogprobs) + " in all choices together, found " +
+                    std::to_string(alternatives) + "; ask for fewer, or send several requests");
+  }
+  fields.Boolean("echo", request.echo);
+  if (request.echo && request.sampling.top_logprobs >= 0) {
+    fields.Fail(ErrorCode::kUnsupported, "echo", "this server does not support it together with `logprobs`");
+  }
+}
+
+}  // namespace
+
+JsonLimits BodyLimits(const RequestLimits& limits) {
+  JsonLimits body;
+  body.max_string = limits.max_string;
+  body.why_strings_are_short =
+      ". This model's maximum context length is " + std::to_string(limits.max_tokens) + " tokens.";
+  const auto tokens = static_cast<std::size_t>(std::max<std::int64_t>(0, limits.max_tokens));
+  if (tokens < body.max_values / kValuesPerToken) {
+    body.max_values = std::min(body.max_values, kMinMaxValues + kValuesPerToken * tokens);
+  }
+  return body;
+}
+
+Result<OpenAiRequest> ParseChatRequest(std::string_view body, const RequestLimits& limits) {
+  ASSIGN_OR_RETURN(Json json, ParseRequestBody(body, BodyLimits(limits)));
+  OpenAiRequest request;
+  request.endpoint = Endpoint::kChat;
+  request.add_special_tokens = false;
+  FieldReader fields(json, "");
+  ReadCommon(fields, limits, request);
+  CheckSequences(fields, limits, 1, request.n);
+  RefuseField(fields, "echo");
+  ReadChatLogprobs(fields, request);
+  ReadToolChoice(fields);
+  ReadChatPrompt(json, fields, limits.max_tokens, request.chat);  // last, because it moves the messages out of `json`
+  if (!fields.ok()) return fields.error();
+  return request;
+}
+
+Result<OpenAiRequest> ParseCompletionRequest(std::string_view body, const RequestLimits& limits) {
+  JsonLimits body_limits = BodyLimits(limits);
+  body_limits.max_values = JsonLimits().max_values;  // several prompts of token ids
+  ASSIGN_OR_RETURN(const Json json, ParseRequestBody(body, body_limits));
+  OpenAiRequest request;
+  request.endpoint = Endpoint::kCompletion;
+  FieldReader fields(json, "");
+  ReadCommon(fields, limits, request);
+  for (const std::string_view name : kRefusedCompletion) RefuseField(fields, name);
+  ReadPrompt(fields, limits, request);
+  CheckSequences(fields, limits, static_cast<std::int64_t>(request.prompts.size()), request.n);
+  ReadCompletionOptions(fields, request);
+  if (!fields.ok()) return fields.error();
+  return request;
+}
+
+}  // namespace loramux

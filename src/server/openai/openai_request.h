@@ -1,0 +1,83 @@
+// Parses the bodies of POST /v1/chat/completions and /v1/completions: from untrusted JSON to typed, checked fields.
+// Supports OpenAI's fields and vLLM's additions. Unknown fields are accepted. Known fields that would change the output
+// but are not supported are refused by name.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "base/sampling.h"
+#include "http/json_reader.h"
+#include "server/openai/chat_fields.h"
+
+namespace loramux {
+
+// The endpoint of a request.
+enum class Endpoint { kChat, kCompletion };
+
+inline constexpr std::int64_t kMaxChoicesPerPrompt = 128;     // the maximum of `n`
+inline constexpr std::int32_t kMaxPriority = 10;              // the range of `priority` is -10 to 10
+inline constexpr std::int32_t kMaxDeadlineMs = 86'400'000;    // the maximum of `deadline_ms`: one day
+inline constexpr std::int32_t kDefaultCompletionTokens = 16;  // OpenAI's default for /v1/completions
+
+inline constexpr std::int64_t kMaxTopLogprobs = 2560;  // the maximum of choices times alternatives per token
+
+// Limits that depend on the model or on the operator. The defaults for lengths limit nothing.
+struct RequestLimits {
+  std::int64_t vocab_size = std::int64_t{1} << 31;  // token ids in the request must be below
+  std::int64_t max_sequences = 256;                 // the maximum of prompts times `n`
+  // The model's length. No prompt has more tokens; no chat has more messages, because each has at least one token.
+  std::int64_t max_tokens = std::numeric_limits<std::int64_t>::max();
+  // Characters of one JSON string. A longer one cannot be a prompt of `max_tokens` tokens.
+  std::size_t max_string = std::numeric_limits<std::size_t>::max();
+};
+
+// Returns the limits of a body whose strings and values count as parts of a prompt of the model's length.
+JsonLimits BodyLimits(const RequestLimits& limits);
+
+// A prompt of /v1/completions: text or token ids.
+using Prompt = std::variant<std::string, std::vector<TokenId>>;
+
+// A parsed request.
+struct OpenAiRequest {
+  Endpoint endpoint = Endpoint::kChat;
+  std::string model;
+  std::int32_t n = 1;
+  std::optional<std::int32_t> max_tokens;
+  std::int32_t min_tokens = 0;
+  bool ignore_eos = false;
+  SamplingParams sampling;  // without the seed
+  std::optional<std::uint64_t> seed;
+  std::int32_t priority = 0;     // as in vLLM: the lower value is served first
+  std::int32_t deadline_ms = 0;  // milliseconds from arrival within which the client wants the first token; 0: none
+
+  std::vector<std::string> stop;
+  std::vector<TokenId> stop_token_ids;
+  bool include_stop = false;  // include_stop_str_in_output
+  bool skip_special_tokens = true;
+  bool add_special_tokens = true;  // default: true for completions, false for chat (the template adds them)
+
+  bool stream = false;
+  bool include_usage = false;
+  bool continuous_usage = false;  // usage in every event; only together with include_usage, as in vLLM
+
+  ChatPrompt chat;  // for chat requests only
+
+  // For completion requests only.
+  std::vector<Prompt> prompts;  // not empty
+  bool echo = false;
+};
+
+// Parse and check a body. Errors name the field (`param`), what was expected and what was found. Thread-safe; never
+// throw.
+Result<OpenAiRequest> ParseChatRequest(std::string_view body, const RequestLimits& limits);
+Result<OpenAiRequest> ParseCompletionRequest(std::string_view body, const RequestLimits& limits);
+
+}  // namespace loramux

@@ -1,0 +1,339 @@
+#include "server/openai/openai_request.h"
+
+#include <gmock/gmock.h>
+
+#include "http/json_reader.h"
+
+namespace loramux::openai_request_test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr RequestLimits kLimits{1000};
+
+// The body with additional fields, e.g. R"("n":2)".
+std::string Chat(const std::string& extra) {
+  return R"({"model":"m","messages":[{"role":"user","content":"hi"}])" + (extra.empty() ? "" : "," + extra) + "}";
+}
+std::string Completion(const std::string& extra) {
+  return R"({"model":"m","prompt":"hi")" + (extra.empty() ? "" : "," + extra) + "}";
+}
+
+OpenAiRequest GoodChat(const std::string& body) {
+  auto request = ParseChatRequest(body, kLimits);
+  EXPECT_TRUE(request.ok()) << body << ": " << request.error().message;
+  return request.ok() ? *request : OpenAiRequest();
+}
+OpenAiRequest GoodCompletion(const std::string& body) {
+  auto request = ParseCompletionRequest(body, kLimits);
+  EXPECT_TRUE(request.ok()) << body << ": " << request.error().message;
+  return request.ok() ? *request : OpenAiRequest();
+}
+
+TEST(OpenAiRequest, Defaults) {
+  const OpenAiRequest chat = GoodChat(Chat(""));
+  EXPECT_EQ(chat.model, "m");
+  EXPECT_EQ(chat.n, 1);
+  EXPECT_FALSE(chat.max_tokens);
+  EXPECT_FALSE(chat.seed);
+  EXPECT_EQ(chat.priority, 0);
+  EXPECT_EQ(chat.deadline_ms, 0);
+  EXPECT_FALSE(chat.stream);
+  EXPECT_FALSE(chat.add_special_tokens);
+  EXPECT_TRUE(chat.chat.add_generation_prompt);
+  EXPECT_EQ(chat.sampling.temperature, 1.0f);
+  EXPECT_EQ(chat.sampling.top_logprobs, -1);
+  EXPECT_EQ(chat.chat.template_context, R"({"messages":[{"role":"user","content":"hi"}]})");
+  const OpenAiRequest completion = GoodCompletion(Completion(""));
+  EXPECT_TRUE(completion.add_special_tokens);
+  EXPECT_TRUE(completion.skip_special_tokens);
+  EXPECT_EQ(std::get<std::string>(completion.prompts.at(0)), "hi");
+}
+
+// What cannot be part of a prompt of the model's length is refused before work is done for it.
+TEST(OpenAiRequest, LengthsThatNoPromptHas) {
+  const RequestLimits limits{.vocab_size = 1000, .max_tokens = 3, .max_string = 60};
+  const auto error = [&](const std::string& body) { return ParseCompletionRequest(body, limits).error().message; };
+  EXPECT_TRUE(ParseCompletionRequest(R"({"model":"m","prompt":[1,2,3]})", limits).ok());
+  EXPECT_THAT(error(R"({"model":"m","prompt":[1,2,3,4]})"), HasSubstr("maximum context length is 3 tokens"));
+  EXPECT_THAT(error(R"({"model":"m","prompt":[[1],[1,2,3,4]]})"), HasSubstr("`prompt[1]`"));
+  EXPECT_THAT(error(R"({"model":"m","prompt":")" + std::string(61, 'x') + R"("})"),
+              HasSubstr("expected strings of at most 60 characters, found one of 61. This model's maximum context"));
+  std::string messages = R"({"role":"user","content":""})";
+  for (int i = 0; i < 2; ++i) messages += R"(,{"role":"user","content":""})";
+  EXPECT_TRUE(ParseChatRequest(R"({"model":"m","messages":[)" + messages + "]}", limits).ok());
+  const auto four = ParseChatRequest(R"({"model":"m","messages":[)" + messages + R"(,{"role":"user"}]})", limits);
+  EXPECT_THAT(four.error().message, HasSubstr("`messages`: expected at most 3 messages, found an array of 4"));
+  std::string values = "[0";
+  for (int i = 0; i < 5000; ++i) values += ",0";
+  const auto many = ParseChatRequest(R"({"model":"m","messages":[],"other":)" + values + "]}", limits);
+  EXPECT_THAT(many.error().message, HasSubstr("too complex: expected at most 4144 JSON values"));
+}
+
+TEST(OpenAiRequest, BoundsLogprobsOfAllChoices) {
+  const std::string prompts = R"({"model":"m","prompt":["a","b"],"n":)";
+  EXPECT_EQ(GoodCompletion(prompts + R"(64,"logprobs":20})").n, 64);
+  const auto more = ParseCompletionRequest(prompts + R"(65,"logprobs":20})", kLimits);
+  EXPECT_THAT(more.error().message, HasSubstr("`logprobs`: expected at most 2560 in all choices together, found 2600"));
+}
+
+TEST(OpenAiRequest, ReadsEveryField) {
+  const OpenAiRequest request = GoodCompletion(Completion(
+      R"("max_tokens":7,"temperature":0.5,"top_p":0.9,"top_k":40,"min_p":0.1,"n":3,"stream":true,
+         "stream_options":{"include_usage":true,"continuous_usage_stats":true},"stop":["a","b"],"stop_token_ids":[3,4],
+         "ignore_eos":true,"min_tokens":2,"seed":-1,"logprobs":5,"logit_bias":{"7":-100,"8":1.5},"presence_penalty":1,
+         "priority":-10,"deadline_ms":250,
+         "frequency_penalty":-2,"repetition_penalty":1.5,"skip_special_tokens":false,"add_special_tokens":false,
+         "include_stop_str_in_output":true,"best_of":3,"suffix":null,"user":"x","unknown":{"a":[1]},"echo":false)"));
+  EXPECT_EQ(request.max_tokens, 7);
+  EXPECT_FLOAT_EQ(request.sampling.temperature, 0.5f);
+  EXPECT_FLOAT_EQ(request.sampling.top_p, 0.9f);
+  EXPECT_EQ(request.sampling.top_k, 40);
+  EXPECT_FLOAT_EQ(request.sampling.min_p, 0.1f);
+  EXPECT_EQ(request.n, 3);
+  EXPECT_TRUE(request.stream && request.include_usage && request.continuous_usage);
+  EXPECT_THAT(request.stop, ElementsAre("a", "b"));
+  EXPECT_THAT(request.stop_token_ids, ElementsAre(3, 4));
+  EXPECT_TRUE(request.ignore_eos);
+  EXPECT_EQ(request.min_tokens, 2);
+  EXPECT_EQ(request.priority, -10);
+  EXPECT_EQ(request.deadline_ms, 250);
+  EXPECT_EQ(request.seed, UINT64_MAX);
+  EXPECT_EQ(request.sampling.top_logprobs, 5);
+  EXPECT_THAT(request.sampling.logit_bias, ElementsAre(std::pair(7, -100.f), std::pair(8, 1.5f)));
+  EXPECT_FLOAT_EQ(request.sampling.presence_penalty, 1);
+  EXPECT_FLOAT_EQ(request.sampling.frequency_penalty, -2);
+  EXPECT_FLOAT_EQ(request.sampling.repetition_penalty, 1.5f);
+  EXPECT_FALSE(request.skip_special_tokens);
+  EXPECT_FALSE(request.add_special_tokens);
+  EXPECT_TRUE(request.include_stop);
+}
+
+TEST(OpenAiRequest, AcceptsWhatClientsSend) {
+  for (const char* extra :
+       {R"("max_tokens":null,"stop":null,"seed":null,"n":null,"logprobs":null,"tools":null,"response_format":null)",
+        R"("temperature":0,"top_k":-1,"top_p":1,"max_tokens":5.0)",
+        R"("tools":[],"tool_choice":"auto","parallel_tool_calls":true,"response_format":{"type":"text"})",
+        R"("guided_json":null,"use_beam_search":false,"bad_words":[],"best_of":1,"stop":[])",
+        R"("store":false,"metadata":{},"service_tier":"auto","prediction":{"x":1})"}) {
+    GoodChat(Chat(extra));
+    GoodCompletion(Completion(extra));
+  }
+  EXPECT_EQ(GoodChat(Chat(R"("max_tokens":5,"max_completion_tokens":6)")).max_tokens, 6);
+  EXPECT_EQ(GoodChat(Chat(R"("logprobs":true,"top_logprobs":20)")).sampling.top_logprobs, 20);
+  EXPECT_EQ(GoodChat(Chat(R"("logprobs":true)")).sampling.top_logprobs, 0);
+  EXPECT_EQ(GoodChat(Chat(R"("logprobs":false,"top_logprobs":0)")).sampling.top_logprobs, -1);
+  EXPECT_FALSE(GoodChat(Chat(R"("stream":true,"stream_options":{"continuous_usage_stats":true})")).continuous_usage);
+}
+
+TEST(OpenAiRequest, PromptHasFourForms) {
+  const auto ids = [](std::vector<TokenId> list) { return list; };
+  EXPECT_THAT(GoodCompletion(R"({"model":"m","prompt":["a","b"]})").prompts, ElementsAre(Prompt("a"), Prompt("b")));
+  EXPECT_THAT(GoodCompletion(R"({"model":"m","prompt":[1,2,999]})").prompts, ElementsAre(Prompt(ids({1, 2, 999}))));
+  EXPECT_THAT(GoodCompletion(R"({"model":"m","prompt":[[1],[2,3]]})").prompts,
+              ElementsAre(Prompt(ids({1})), Prompt(ids({2, 3}))));
+  EXPECT_THAT(GoodCompletion(R"({"model":"m","prompt":""})").prompts, ElementsAre(Prompt("")));
+}
+
+TEST(OpenAiRequest, ContentBecomesAString) {
+  const OpenAiRequest request = GoodChat(R"({"model":"m","messages":[
+      {"role":"system","content":[{"type":"text","text":"a"},{"type":"input_text","text":"b"}]},
+      {"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function",
+        "function":{"name":"f","arguments":"{\"z\":1,\"a\":[2]}"}}]},
+      {"role":"tool","tool_call_id":"1","content":"3"},
+      {"role":"assistant"}]})");
+  const Json context = *ParseJson(request.chat.template_context);
+  EXPECT_EQ(context["messages"][0]["content"], "a\nb");
+  EXPECT_EQ(context["messages"][1]["content"], "");
+  EXPECT_EQ(DumpJson(context["messages"][1]["tool_calls"][0]["function"]["arguments"]), R"({"z":1,"a":[2]})");
+  EXPECT_EQ(context["messages"][2]["tool_call_id"], "1");
+  EXPECT_EQ(context["messages"][3]["content"], "");
+}
+
+TEST(OpenAiRequest, TemplateSeesToolsAndVariables) {
+  const OpenAiRequest request = GoodChat(Chat(
+      R"("tools":[{"type":"function","function":{"name":"f","parameters":{"z":1,"a":2}}}],
+         "chat_template_kwargs":{"enable_thinking":false},"add_generation_prompt":false,"documents":[{"text":"d"}])"));
+  const Json context = *ParseJson(request.chat.template_context);
+  EXPECT_EQ(DumpJson(context["tools"]), R"([{"type":"function","function":{"name":"f","parameters":{"z":1,"a":2}}}])");
+  EXPECT_EQ(context["enable_thinking"], false);
+  EXPECT_EQ(context["documents"][0]["text"], "d");
+  EXPECT_FALSE(request.chat.add_generation_prompt);
+}
+
+TEST(OpenAiRequest, ContinuesTheFinalMessage) {
+  const OpenAiRequest request = GoodChat(R"({"model":"m","continue_final_message":true,
+      "messages":[{"role":"user","content":"q"},{"role":"assistant","content":"so"}]})");
+  EXPECT_TRUE(request.chat.continue_final_message);
+  EXPECT_FALSE(request.chat.add_generation_prompt);
+  EXPECT_EQ(request.chat.final_message, "so");
+}
+
+struct BadField {
+  const char* extra;
+  const char* param;
+  const char* message;  // a part of it
+};
+
+// Bodies that are valid for both endpoints except for one field.
+TEST(OpenAiRequest, ErrorsNameTheField) {
+  const BadField cases[] = {
+      {R"("temperature":"hot")", "temperature", "expected a number from 0.0 to 100.0, found \"hot\""},
+      {R"("temperature":-0.1)", "temperature", "found -0.1"},
+      {R"("temperature":1e300)", "temperature", "found 1e+300"},
+      {R"("top_p":0)", "top_p", "above 0.0"},
+      {R"("top_p":1.1)", "top_p", "1.1"},
+      {R"("top_p":true)", "top_p", "found true"},
+      {R"("min_p":2)", "min_p", "found 2"},
+      {R"("top_k":-2)", "top_k", "from -1"},
+      {R"("top_k":1.5)", "top_k", "found 1.5"},
+      {R"("n":0)", "n", "from 1 to 128, found 0"},
+      {R"("n":129)", "n", "found 129"},
+      {R"("n":"2")", "n", "found \"2\""},
+      {R"("max_tokens":0)", "max_tokens", "from 1"},
+      {R"("max_tokens":-1)", "max_tokens", "found -1"},
+      {R"("max_tokens":99999999999999999999)", "max_tokens", "expected an integer"},
+      {R"("max_completion_tokens":[])", "max_completion_tokens", "found an array of 0"},
+      {R"("min_tokens":-1)", "min_tokens", "found -1"},
+      {R"("min_tokens":9,"max_tokens":8)", "min_tokens", "at most max_tokens (8), found 9"},
+      {R"("ignore_eos":1)", "ignore_eos", "true or false, found 1"},
+      {R"("priority":11)", "priority", "from -10 to 10, found 11"},
+      {R"("priority":-11)", "priority", "found -11"},
+      {R"("priority":"high")", "priority", "found \"high\""},
+      {R"("priority":0.5)", "priority", "found 0.5"},
+      {R"("deadline_ms":0)", "deadline_ms", "from 1 to 86400000, found 0"},
+      {R"("deadline_ms":86400001)", "deadline_ms", "found 86400001"},
+      {R"("deadline_ms":-5)", "deadline_ms", "found -5"},
+      {R"("seed":"x")", "seed", "found \"x\""},
+      {R"("seed":1.5)", "seed", "found 1.5"},
+      {R"("presence_penalty":2.1)", "presence_penalty", "found 2.1"},
+      {R"("frequency_penalty":-3)", "frequency_penalty", "found -3"},
+      {R"("repetition_penalty":0)", "repetition_penalty", "above 0.0"},
+      {R"("stop":7)", "stop", "found 7"},
+      {R"("stop":"")", "stop", "found \"\""},
+      {R"("stop":["a",null])", "stop", "found null"},
+      {R"("stop":["1","2","3","4","5","6","7","8","9","10","11","12","13","14","15","16","17"])", "stop",
+       "array of 17"},
+      {R"("stop_token_ids":[1000])", "stop_token_ids[0]", "from 0 to 999, found 1000"},
+      {R"("stop_token_ids":"1")", "stop_token_ids", "an array"},
+      {R"("logit_bias":{"1000":1})", "logit_bias", "found \"1000\""},
+      {R"("logit_bias":{"01":1})", "logit_bias", "found \"01\""},
+      {R"("logit_bias":{"-1":1})", "logit_bias", "found \"-1\""},
+      {R"("logit_bias":{"1":101})", "logit_bias", "`logit_bias.1`"},
+      {R"("logit_bias":[1])", "logit_bias", "an object"},
+      {R"("stream":"yes")", "stream", "found \"yes\""},
+      {R"("stream_options":{"include_usage":true})", "stream_options", "only together with"},
+      {R"("stream":true,"stream_options":{"include_usage":1})", "stream_options", "`stream_options.include_usage`"},
+      {R"("stream":true,"stream_options":true)", "stream_options", "an object"},
+      {R"("skip_special_tokens":"no")", "skip_special_tokens", "true or false"},
+      {R"("include_stop_str_in_output":0)", "include_stop_str_in_output", "true or false"},
+      {R"("response_format":{"type":"json_object"})", "response_format", "found type \"json_object\""},
+      {R"("response_format":"text")", "response_format", "an object"},
+      {R"("best_of":2)", "best_of", "found 2"},
+      {R"("guided_json":{"type":"object"})", "guided_json", "does not support"},
+      {R"("prompt_logprobs":0)", "prompt_logprobs", "does not support"},
+      {R"("use_beam_search":true)", "use_beam_search", "does not support"},
+      {R"("temperature":0,"temperature":1)", "temperature", "found it twice"},
+  };
+  for (const BadField& bad : cases) {
+    for (const bool chat : {true, false}) {
+      const auto request =
+          chat ? ParseChatRequest(Chat(bad.extra), kLimits) : ParseCompletionRequest(Completion(bad.extra), kLimits);
+      ASSERT_FALSE(request.ok()) << bad.extra;
+      EXPECT_EQ(request.error().param, bad.param) << bad.extra;
+      EXPECT_THAT(request.error().message, HasSubstr(bad.message));
+      EXPECT_THAT(request.error().message, HasSubstr(bad.param));
+    }
+  }
+}
+
+TEST(OpenAiRequest, ChatErrorsNameTheField) {
+  const BadField cases[] = {
+      {R"({})", "model", "found nothing"},
+      {R"({"model":"","messages":[]})", "model", "found \"\""},
+      {R"({"model":3,"messages":[]})", "model", "found 3"},
+      {R"({"model":"m"})", "messages", "found nothing"},
+      {R"({"model":"m","messages":[]})", "messages", "found an array of 0"},
+      {R"({"model":"m","messages":"hi"})", "messages", "found \"hi\""},
+      {R"({"model":"m","messages":["hi"]})", "messages[0]", "found \"hi\""},
+      {R"({"model":"m","messages":[{"content":"x"}]})", "messages[0].role", "found nothing"},
+      {R"({"model":"m","messages":[{"role":"user","content":"x"},{"role":"user","content":5}]})", "messages[1].content",
+       "found 5"},
+      {R"({"model":"m","messages":[{"role":"user","content":[{"type":"image_url"}]}]})", "messages[0].content[0].type",
+       "found \"image_url\""},
+      {R"({"model":"m","messages":[{"role":"user","content":[{"type":"text"}]}]})", "messages[0].content[0].text",
+       "found nothing"},
+      {R"({"model":"m","messages":[{"role":"user","content":["x"]}]})", "messages[0].content[0]", "found \"x\""},
+      {R"({"model":"m","messages":[{"role":"assistant","tool_calls":[{}]}]})", "messages[0].tool_calls[0].function",
+       ""},
+      {R"({"model":"m","messages":[{"role":"assistant","tool_calls":[{"function":{"arguments":"{"}}]}]})",
+       "messages[0].tool_calls[0].function.arguments", "found \"{\""},
+  };
+  for (const BadField& bad : cases) {
+    const auto request = ParseChatRequest(bad.extra, kLimits);
+    ASSERT_FALSE(request.ok()) << bad.extra;
+    EXPECT_EQ(request.error().param, bad.param) << bad.extra;
+    EXPECT_THAT(request.error().message, HasSubstr(bad.message));
+  }
+  const BadField extras[] = {
+      {R"("logprobs":3)", "logprobs", "true or false"},
+      {R"("top_logprobs":3)", "top_logprobs", "without it"},
+      {R"("logprobs":true,"top_logprobs":21)", "top_logprobs", "found 21"},
+      {R"("tools":[{"type":"x"}])", "tools[0].type", "found \"x\""},
+      {R"("tools":[{"type":"function"}])", "tools[0].function", "found nothing"},
+      {R"("tools":[{"type":"function","function":{}}])", "tools[0].function.name", "found nothing"},
+      {R"("tools":{})", "tools", "an array"},
+      {R"("tool_choice":"required")", "tool_choice", "found \"required\""},
+      {R"("tool_choice":{"type":"function"})", "tool_choice", "found an object"},
+      {R"("functions":[{"name":"f"}])", "functions", "does not support"},
+      {R"("chat_template":"{{x}}")", "chat_template", "does not support"},
+      {R"("chat_template_kwargs":{"messages":[]})", "chat_template_kwargs", "`messages`"},
+      {R"("chat_template_kwargs":3)", "chat_template_kwargs", "an object"},
+      {R"("echo":true)", "echo", "does not support"},
+      {R"("add_generation_prompt":true,"continue_final_message":true)", "continue_final_message", "found true"},
+  };
+  for (const BadField& bad : extras) {
+    const auto request = ParseChatRequest(Chat(bad.extra), kLimits);
+    ASSERT_FALSE(request.ok()) << bad.extra;
+    EXPECT_EQ(request.error().param, bad.param) << bad.extra;
+    EXPECT_THAT(request.error().message, HasSubstr(bad.message));
+  }
+}
+
+TEST(OpenAiRequest, CompletionErrorsNameTheField) {
+  const BadField cases[] = {
+      {R"({"model":"m"})", "prompt", "found nothing"},
+      {R"({"model":"m","prompt":[]})", "prompt", "found an array of 0"},
+      {R"({"model":"m","prompt":{}})", "prompt", "found an object"},
+      {R"({"model":"m","prompt":7})", "prompt", "found 7"},
+      {R"({"model":"m","prompt":["a",1]})", "prompt[1]", "found 1"},
+      {R"({"model":"m","prompt":[1,"a"]})", "prompt[1]", "found \"a\""},
+      {R"({"model":"m","prompt":[1000]})", "prompt[0]", "from 0 to 999, found 1000"},
+      {R"({"model":"m","prompt":[[1],[2,-3]]})", "prompt[1][1]", "found -3"},
+      {R"({"model":"m","prompt":[[]]})", "prompt[0]", "at least one token id"},
+      {R"({"model":"m","prompt":[[1],2]})", "prompt[1]", "found 2"},
+      {R"({"model":"m","prompt":[true]})", "prompt[0]", "found true"},
+      {R"({"model":"m","prompt":"x","logprobs":true})", "logprobs", "found true"},
+      {R"({"model":"m","prompt":"x","logprobs":21})", "logprobs", "from 0 to 20, found 21"},
+      {R"({"model":"m","prompt":"x","suffix":"y"})", "suffix", "does not support"},
+      {R"({"model":"m","prompt":"x","echo":true,"logprobs":1})", "echo", "together with `logprobs`"},
+      {R"({"model":"m","prompt":["1","2","3","4","5","6","7","8","9"],"n":128})", "n", "found 1152"},
+  };
+  for (const BadField& bad : cases) {
+    const auto request = ParseCompletionRequest(bad.extra, kLimits);
+    ASSERT_FALSE(request.ok()) << bad.extra;
+    EXPECT_EQ(request.error().param, bad.param) << bad.extra;
+    EXPECT_THAT(request.error().message, HasSubstr(bad.message));
+  }
+}
+
+TEST(OpenAiRequest, TheBodyMustBeAnObject) {
+  for (const char* body : {"[]", "3", "\"x\"", "null", "", "{\"model\":\"\xff\"}"}) {
+    EXPECT_FALSE(ParseChatRequest(body, kLimits).ok()) << body;
+    EXPECT_FALSE(ParseCompletionRequest(body, kLimits).ok()) << body;
+  }
+}
+
+}  // namespace
+}  // namespace loramux::openai_request_test

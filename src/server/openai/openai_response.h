@@ -1,0 +1,85 @@
+// Builds response bodies: the JSON of OpenAI's protocol with vLLM's additions. Every function returns serialised text.
+// None throws on text that is not UTF-8; it becomes U+FFFD.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/result.h"
+#include "engine/generation.h"
+#include "http/error_body.h"
+#include "server/openai/openai_request.h"
+
+namespace loramux {
+
+// The fields that are the same in every part of one response.
+struct ResponseHead {
+  Endpoint endpoint = Endpoint::kChat;
+  std::string id;            // "chatcmpl-..." or "cmpl-..."
+  std::int64_t created = 0;  // Unix seconds
+  std::string model;         // unix seconds
+};
+
+// Token counts of one choice or of a whole response.
+struct Usage {
+  std::int64_t prompt_tokens = 0;
+  std::int64_t completion_tokens = 0;
+  std::int64_t cached_tokens = 0;  // prompt tokens that came from the prefix cache
+};
+
+// One generated token as text, with its alternatives.
+struct TokenLogprobText {
+  std::string token;
+  float logprob = 0;
+  std::vector<std::pair<std::string, float>> top;  // most likely first
+};
+
+// The stop string or the stop token id that ended a choice (vLLM's `stop_reason`); monostate: JSON null.
+using StopReason = std::variant<std::monostate, std::string, TokenId>;
+
+// A whole choice, or its new output in a stream.
+struct ChoiceOutput {
+  std::int32_t index = 0;
+  std::string text;
+  bool wants_logprobs = false;
+  std::vector<TokenLogprobText> logprobs;
+  std::int64_t text_offset = 0;  // characters of text before the first token of `logprobs`
+  FinishReason finish = FinishReason::kNone;
+  StopReason stop_reason;
+};
+
+// Returns the body of a response that is not streamed.
+std::string CompletionBody(const ResponseHead& head, std::span<const ChoiceOutput> choices, const Usage& usage);
+
+// Builds the server-sent events of one streamed response. Caches their common beginning.
+class EventWriter {
+ public:
+  // `null_usage` adds "usage":null to events without usage (OpenAI, with include_usage).
+  EventWriter(const ResponseHead& head, bool null_usage);
+  // Returns the first event of a chat choice: {"role":"assistant","content":""}. `usage` may be null: none is reported.
+  std::string Role(std::int32_t index, const Usage* usage) const;
+  // Returns an event with the new output of a choice. `usage` may be null.
+  std::string Delta(const ChoiceOutput& choice, const Usage* usage) const;
+  // Returns the event that ends a stream with include_usage: no choices, and the usage.
+  std::string FinalUsage(const Usage& usage) const;
+
+ private:
+  std::string Event(std::string_view choices, const Usage* usage) const;
+
+  Endpoint endpoint_;
+  bool null_usage_;
+  std::string prefix_;  // up to and including `"choices":`
+};
+
+// Returns the event that reports an error within a stream.
+std::string ErrorEvent(const Error& error);
+// The event that ends every stream.
+inline constexpr std::string_view kDoneEvent = "data: [DONE]\n\n";
+
+}  // namespace loramux

@@ -1,0 +1,384 @@
+#include "server/openai/openai_service.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+#include <malloc.h>
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <fmt/format.h>
+
+#include "base/log.h"
+#include "http/run_on.h"
+#include "server/guard/prompt_limit.h"
+
+namespace loramux {
+namespace {
+
+namespace asio = boost::asio;
+
+// Suspends a handler until there is news, on its connection's strand.
+class Sleeper {
+ public:
+  explicit Sleeper(const asio::any_io_executor& executor) : timer_(executor) {}
+
+  // Sleeps until Wake, or for `longest` (0: without limit). Returns true if `longest` passed without a Wake. A Wake
+  // before the sleep is lost, so check the condition immediately before.
+  asio::awaitable<bool> Sleep(std::chrono::milliseconds longest) {
+    if (longest.count() > 0) {
+      timer_.expires_after(longest);
+    } else {
+      timer_.expires_at(asio::steady_timer::time_point::max());
+    }
+    boost::system::error_code woken;
+    co_await timer_.async_wait(asio::redirect_error(asio::use_awaitable, woken));
+    co_return !woken;
+  }
+  void Wake() {
+    timer_.cancel();
+    if (on_wake_) on_wake_();
+  }
+  void OnWake(std::function<void()> on_wake) { on_wake_ = std::move(on_wake); }
+
+ private:
+  asio::steady_timer timer_;
+  std::function<void()> on_wake_;
+};
+
+// Returns a function for the engine thread that posts a Wake to the strand. It does nothing once the handler has ended.
+std::function<void()> Waker(const asio::any_io_executor& executor, const std::shared_ptr<Sleeper>& sleeper) {
+  return [executor, weak = std::weak_ptr<Sleeper>(sleeper)] {
+    asio::post(executor, [weak] {
+      if (const auto alive = weak.lock()) alive->Wake();
+    });
+  };
+}
+
+// Removes all callbacks into a handler's frame when the handler ends, for whatever reason.
+class HandlerScope {
+ public:
+  HandlerScope(HttpExchange& exchange, std::shared_ptr<GenerationInbox> inbox)
+      : exchange_(exchange), inbox_(std::move(inbox)) {}
+  ~HandlerScope() {
+    inbox_->Close();
+    exchange_.OnDisconnect(nullptr);
+    exchange_.OnCutOff(nullptr);
+  }
+  HandlerScope(const HandlerScope&) = delete;
+  HandlerScope& operator=(const HandlerScope&) = delete;
+
+ private:
+  HttpExchange& exchange_;
+  std::shared_ptr<GenerationInbox> inbox_;
+};
+
+// Alternatives and tokens that a network thread turns into text by itself. More of them are work for the queue.
+constexpr std::size_t kMaxInlineTokens = 64;
+constexpr std::size_t kMaxInlineBytes = 16 * 1024;  // of a body to serialise
+constexpr std::size_t kEventsPerPiece = 128;
+constexpr std::size_t kOtherBodyBytes = std::size_t{1} << 20;  // of tools and template variables
+// Beyond this, it is worth returning the freed memory of a body or an answer to the system.
+constexpr std::size_t kLargeBytes = std::size_t{1} << 20;
+
+std::size_t TokensOf(std::span<const TokenEvent> events) {
+  std::size_t count = 0;
+  for (const TokenEvent& event : events) count += event.token ? 1 + event.token->top_logprobs.size() : 0;
+  return count;
+}
+
+// The response of one job. It sends the header with the first news, so that an early failure can have its own status.
+// Long work is done on `work`, as the tenant's.
+class Responder {
+ public:
+  Responder(HttpExchange& exchange, CompletionJob& job, FairWorkQueue& work)
+      : exchange_(exchange), job_(job), work_(work), tenant_(WorkTenant(exchange.request())) {}
+
+  // Sends a comment line, which clients ignore. False: the response is over.
+  asio::awaitable<bool> KeepAlive() {
+    if (!job_.stream()) co_return true;
+    const bool started = co_await Start();
+    if (!started) co_return false;
+    co_return co_await exchange_.Write(": keep-alive\n\n");
+  }
+
+  // Applies events and sends their output. False: the response is over.
+  asio::awaitable<bool> Advance(std::span<const TokenEvent> events) {
+    bool more = true;
+    while (more && !events.empty()) {
+      const std::size_t count = std::min(events.size(), kEventsPerPiece);
+      more = co_await AdvancePiece(events.first(count));
+      events = events.subspan(count);
+    }
+    co_return more;
+  }
+
+  // True if the answer, so far, had so many alternatives that much memory is to be freed.
+  bool large() const { return bytes_ > kLargeBytes; }
+
+  // Ends the response with an error: as a reply with its own status, or as an event if the stream has begun.
+  asio::awaitable<void> Fail(const Error& error) {
+    LogWith(spdlog::level::warn, fmt::format("generation failed ({}): {}", ErrorCodeName(error.code), error.message),
+            {{"request_id", exchange_.trace().request_id}});
+    job_.Cancel();
+    if (!started_) {
+      co_await exchange_.Send(ErrorReply(error));
+      co_return;
+    }
+    const std::string text = ErrorEvent(error) + std::string(kDoneEvent);
+    co_await exchange_.Write(text);
+    co_await exchange_.EndStream();
+  }
+
+ private:
+  // What some events lead to.
+  struct Outcome {
+    Status applied = Ok{};
+    bool finished = false;
+    std::string text;  // streaming: the events to send
+  };
+
+  Outcome Apply(std::span<const TokenEvent> events) {
+    Outcome outcome{job_.Apply(events), job_.finished(), {}};
+    if (outcome.applied.ok() && job_.stream()) outcome.text = job_.TakeEvents();
+    return outcome;
+  }
+
+  asio::awaitable<bool> AdvancePiece(std::span<const TokenEvent> events) {
+    Outcome outcome;
+    if (TokensOf(events) <= kMaxInlineTokens) {
+      outcome = Apply(events);
+    } else {
+      co_await RunOn(work_, tenant_, [&] { outcome = Apply(events); });
+    }
+    bytes_ = std::max(bytes_, job_.HeldBytes());
+    if (!outcome.applied.ok()) {
+      co_await Fail(outcome.applied.error());
+      co_return false;
+    }
+    if (job_.stream()) co_return co_await SendEvents(outcome);
+    if (!outcome.finished) co_return true;
+    co_await SendBody();
+    co_return false;
+  }
+
+  asio::awaitable<bool> SendEvents(const Outcome& outcome) {
+    const bool started = co_await Start();
+    if (!started) co_return false;
+    const bool written = co_await exchange_.Write(outcome.text);
+    if (!written || !outcome.finished) co_return written;
+    co_await exchange_.EndStream();
+    co_return false;
+  }
+
+  asio::awaitable<void> SendBody() {
+    HttpReply reply;
+    if (job_.HeldBytes() <= kMaxInlineBytes) {
+      reply.body = job_.TakeBody();
+    } else {
+      co_await RunOn(work_, tenant_, [&] { reply.body = job_.TakeBody(); });
+    }
+    co_await exchange_.Send(std::move(reply));
+  }
+
+  asio::awaitable<bool> Start() {
+    if (std::exchange(started_, true)) co_return true;
+    co_return co_await exchange_.StartStream("text/event-stream; charset=utf-8");
+  }
+
+  HttpExchange& exchange_;
+  CompletionJob& job_;
+  FairWorkQueue& work_;
+  const std::string tenant_;
+  std::size_t bytes_ = 0;  // held by the job at most
+  bool started_ = false;
+};
+
+// Notes the name of an adapter that is not registered, so that it can be searched for on another thread.
+class MissingAdapter final : public AdapterFinder {
+ public:
+  Result<std::shared_ptr<const AdapterVersion>> Find(std::string_view name) override {
+    name_ = name;
+    return UnknownModel(name_);
+  }
+  std::vector<OfferedAdapter> Offered() override { return {}; }
+  const std::string& name() const { return name_; }
+
+ private:
+  std::string name_;
+};
+
+HttpReply JsonReply(std::string body) {
+  HttpReply reply;
+  reply.body = std::move(body);
+  return reply;
+}
+
+}  // namespace
+
+OpenAiService::OpenAiService(ServingContext context, ModelListing listing, OpenAiServiceOptions options)
+    : context_([&context] {
+        ServingContext without = context;
+        without.finder = nullptr;
+        return without;
+      }()),
+      finder_(context.finder),
+      listing_(std::move(listing)),
+      options_(options),
+      work_(*context.clock, options.work) {}
+
+OpenAiService::~OpenAiService() {
+  finders_.join();
+  listers_.join();
+}
+
+void OpenAiService::AddRoutes(RouteTable& routes) {
+  routes.Add(
+      "POST", "/v1/chat/completions", [this](HttpExchange& exchange) { return Complete(exchange, Endpoint::kChat); },
+      RouteAccess::kGated, MaxChatBytes());
+  routes.Add("POST", "/v1/completions",
+             [this](HttpExchange& exchange) { return Complete(exchange, Endpoint::kCompletion); });
+  routes.Add("GET", "/v1/models", [this](HttpExchange& exchange) { return Models(exchange); });
+  routes.Add("GET", "/v1/models/*", [this](HttpExchange& exchange) { return Model(exchange); });
+  routes.AddSimple(
+      "GET", "/health", [this](const HttpRequest& request) { return Health(request); }, RouteAccess::kOpen);
+  for (const char* method : {"GET", "POST"}) {  // the probe of SageMaker
+    routes.AddSimple(
+        method, "/ping", [](const HttpRequest&) { return HttpReply(); }, RouteAccess::kOpen);
+  }
+  routes.AddSimple(
+      "GET", "/version", [](const HttpRequest&) { return JsonReply("{\"version\":\"" LORAMUX_VERSION "\"}"); },
+      RouteAccess::kOpen);
+  ServingContext text_context = context_;
+  text_context.finder = finder_;
+  AddTextRoutes(routes, text_context, LimitsOfText(), work_);
+}
+
+// The text of a chat has one prompt's bytes at most, as JSON writes them, and its tools and variables some more.
+std::size_t OpenAiService::MaxChatBytes() const {
+  const auto prompt = PromptLimit::For(*context_.tokenizer, listing_.max_model_len);
+  return BoundedProduct(prompt.bytes, kJsonCharactersPerByte, kOtherBodyBytes);
+}
+
+TextLimits OpenAiService::LimitsOfText() const {
+  const auto tokens = static_cast<std::size_t>(std::max<std::int64_t>(0, listing_.max_model_len));
+  const std::size_t usual = std::max(kMinTokenizeBytes, BoundedProduct(tokens, kTokenizeBytesPerToken));
+  return {listing_.max_model_len, options_.max_tokenize_bytes > 0 ? options_.max_tokenize_bytes : usual};
+}
+
+HttpReply OpenAiService::Health(const HttpRequest& request) const {
+  if (request.draining) return ErrorReply(503, "The server is shutting down.");
+  const GenerationLoad load = context_.generation->Load();
+  return JsonReply(fmt::format("{{\"status\":\"ok\",\"running\":{},\"waiting\":{}}}", load.running, load.waiting));
+}
+
+asio::awaitable<void> OpenAiService::Models(HttpExchange& exchange) {
+  HttpReply reply;
+  co_await RunOn(listers_, [&] {
+    reply = JsonReply(ModelListBody(*context_.registry, listing_, finder_, CallerOf(exchange.request())));
+  });
+  co_await exchange.Send(std::move(reply));
+}
+
+asio::awaitable<void> OpenAiService::Model(HttpExchange& exchange) {
+  HttpReply reply;
+  co_await RunOn(listers_, [&] {
+    auto body = ModelBody(*context_.registry, listing_, exchange.request().tail, finder_, CallerOf(exchange.request()));
+    reply = body.ok() ? JsonReply(std::move(*body)) : ErrorReply(body.error());
+  });
+  co_await exchange.Send(std::move(reply));
+}
+
+asio::awaitable<void> OpenAiService::Complete(HttpExchange& exchange, Endpoint endpoint) {
+  const TimeNs received = context_.clock->Now();
+  std::optional<Result<CompletionJob>> job = co_await Prepare(exchange, endpoint, received);
+  exchange.ReleaseBody();
+  if (!job->ok()) {
+    co_await exchange.Send(ErrorReply(job->error()));
+    co_return;
+  }
+  (*job)->Count(context_.metrics, received);
+  co_await Run(exchange, std::move(**job));
+}
+
+// Opening an adapter on the disk may take a while, so it does not run on the threads of the queue.
+asio::awaitable<std::optional<Result<CompletionJob>>> OpenAiService::Prepare(HttpExchange& exchange, Endpoint endpoint,
+                                                                             TimeNs received) {
+  const HttpRequest& request = exchange.request();
+  const std::string_view tenant = options_.trust_fairness_header ? request.Header(kFairnessHeader) : std::string_view();
+  ServingContext context = context_;
+  context.caller = CallerOf(request);
+  context.received = received;
+  MissingAdapter missing;
+  context.finder = finder_ == nullptr ? nullptr : &missing;
+  std::optional<Result<CompletionJob>> job;
+  const auto prepare = [&] {
+    job.emplace(CompletionJob::Prepare(context, endpoint, request.body, tenant));
+    if (request.body.size() > kLargeBytes) malloc_trim(0);
+  };
+  co_await RunOn(work_, WorkTenant(request), prepare);
+  if (missing.name().empty()) co_return job;
+  Status found = Ok{};
+  co_await RunOn(finders_, [&] {
+    const auto adapter = finder_->Find(missing.name());
+    if (!adapter.ok()) found = adapter.error();
+  });
+  context.finder = nullptr;
+  if (found.ok()) {
+    co_await RunOn(work_, WorkTenant(request), prepare);
+  } else {
+    job.emplace(std::move(found).error());
+  }
+  co_return job;
+}
+
+asio::awaitable<void> OpenAiService::Run(HttpExchange& exchange, CompletionJob job) {
+  const auto sleeper = std::make_shared<Sleeper>(exchange.executor());
+  const auto inbox =
+      std::make_shared<GenerationInbox>(options_.max_buffered_bytes, Waker(exchange.executor(), sleeper));
+  const HandlerScope scope(exchange, inbox);
+  sleeper->OnWake([&exchange, inbox = inbox.get()] {
+    if (inbox->overflowed() && !exchange.disconnected()) {
+      LogWith(spdlog::level::warn, "a client reads too slowly; the server cancelled its request",
+              {{"request_id", exchange.trace().request_id}});
+      exchange.Abort();
+    }
+  });
+  exchange.OnDisconnect([sleeper = sleeper.get()] { sleeper->Wake(); });
+  bool cut_off = false;
+  exchange.Describe(job.id() + " of " + job.model());
+  exchange.OnCutOff([&cut_off, sleeper = sleeper.get()] {
+    cut_off = true;
+    sleeper->Wake();
+  });
+  const Status submitted = exchange.disconnected() ? Status(Ok{}) : job.Submit(inbox);
+  if (!submitted.ok()) {
+    co_await exchange.Send(ErrorReply(submitted.error()));
+    co_return;
+  }
+  Responder responder(exchange, job, work_);
+  bool more = true;
+  while (more && !exchange.disconnected()) {
+    const std::vector<TokenEvent> events = inbox->Take();
+    if (cut_off) {
+      co_await responder.Fail(Unavailable("The server is shutting down; the answer is cut off here."));
+      more = false;
+    } else if (events.empty()) {
+      const bool quiet = co_await sleeper->Sleep(options_.sse_keepalive);
+      if (quiet) more = co_await responder.KeepAlive();
+    } else {
+      more = co_await responder.Advance(events);
+    }
+  }
+  job.Cancel();
+  exchange.AddDetails(job.Summary());
+  if (!responder.large()) co_return;
+  co_await RunOn(work_, WorkTenant(exchange.request()), [&job] {
+    { const CompletionJob freed = std::move(job); }
+    malloc_trim(0);
+  });
+}
+
+}  // namespace loramux

@@ -1,0 +1,63 @@
+// The OpenAI endpoints as handlers of the HTTP server. Needs coroutines.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/thread_pool.hpp>
+
+#include "http/exchange.h"
+#include "http/fair_work_queue.h"
+#include "server/openai/completion_job.h"
+#include "server/openai/model_listing.h"
+#include "server/openai/text_routes.h"
+
+namespace loramux {
+
+// Settings of an OpenAiService.
+struct OpenAiServiceOptions {
+  FairWorkOptions work;  // threads that parse, render, tokenize, detokenize and serialise
+  // Of the text of /tokenize; 0: kTokenizeBytesPerToken for each token of the model's length.
+  std::size_t max_tokenize_bytes = 0;
+  // Of tokens that a slow client has not received yet, per request.
+  std::size_t max_buffered_bytes = std::size_t{1} << 20;
+  // A stream without output for this long sends a comment line, because proxies cut off idle streams. 0: never.
+  std::chrono::milliseconds sse_keepalive{0};
+  bool trust_fairness_header = false;  // kFairnessHeader names the tenant (TenantName)
+};
+
+// Thread-safe: one instance serves all connections.
+class OpenAiService {
+ public:
+  // What `context` points to must outlive the service; the service must outlive its HTTP server.
+  OpenAiService(ServingContext context, ModelListing listing, OpenAiServiceOptions options);
+  // Waits for the work on its threads.
+  ~OpenAiService();
+
+  // Adds all routes of the OpenAI API, the probes, /version, /tokenize and /detokenize.
+  void AddRoutes(RouteTable& routes);
+
+ private:
+  boost::asio::awaitable<void> Complete(HttpExchange& exchange, Endpoint endpoint);
+  boost::asio::awaitable<std::optional<Result<CompletionJob>>> Prepare(HttpExchange& exchange, Endpoint endpoint,
+                                                                       TimeNs received);
+  boost::asio::awaitable<void> Run(HttpExchange& exchange, CompletionJob job);
+  std::size_t MaxChatBytes() const;
+  TextLimits LimitsOfText() const;
+  HttpReply Health(const HttpRequest& request) const;
+  boost::asio::awaitable<void> Models(HttpExchange& exchange);
+  boost::asio::awaitable<void> Model(HttpExchange& exchange);
+
+  const ServingContext context_;  // without the finder, because that may block
+  AdapterFinder* finder_;
+  const ModelListing listing_;
+  const OpenAiServiceOptions options_;
+  FairWorkQueue work_;
+  boost::asio::thread_pool finders_{4};  // threads that open adapters on the disk
+  // a thread that lists adapters, so that listings do not wait while one is opened
+  boost::asio::thread_pool listers_{1};
+};
+
+}  // namespace loramux

@@ -1,0 +1,73 @@
+// Fuzzes the parsers of request bodies: for any input they must return, and their errors must be valid response bodies.
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "base/check.h"
+#include "base/fuzz_limits.h"
+#include "http/json_reader.h"
+#include "server/openai/openai_request.h"
+#include "server/openai/openai_response.h"
+#include "server/openai/tokenize_request.h"
+
+namespace loramux {
+namespace {
+
+void CheckError(const Error& error) {
+  CHECK(!error.message.empty());
+  CHECK_LT(error.message.size(), 2000u);  // errors must not echo the client's data
+  CHECK(ParseJson(ErrorBody(HttpStatus(error), error.message, error.param)).ok());
+}
+
+void CheckRequest(const OpenAiRequest& request, const RequestLimits& limits) {
+  CHECK(!request.model.empty());
+  CHECK(request.n >= 1 && request.n <= kMaxChoicesPerPrompt);
+  CHECK(!request.max_tokens || *request.max_tokens >= request.min_tokens);
+  CHECK(request.sampling.temperature >= 0 && request.sampling.top_p > 0 && request.sampling.repetition_penalty > 0);
+  for (const auto& [id, bias] : request.sampling.logit_bias) CHECK(id >= 0 && id < limits.vocab_size);
+  for (const Prompt& prompt : request.prompts) {
+    const auto* ids = std::get_if<std::vector<TokenId>>(&prompt);
+    if (ids == nullptr) continue;
+    for (const TokenId id : *ids) CHECK(id >= 0 && id < limits.vocab_size);
+  }
+}
+
+void CheckChat(const ChatPrompt& prompt) {
+  JsonLimits deeper;
+  deeper.max_depth = 200;  // parsed tool-call arguments are nested below the message
+  CHECK(ParseJson(prompt.template_context, deeper).ok());
+}
+
+}  // namespace
+}  // namespace loramux
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const loramux::FuzzLimits cost;
+  using namespace loramux;
+  const std::string_view body(reinterpret_cast<const char*>(data), size);
+  const RequestLimits limits{.vocab_size = 1000, .max_tokens = 200, .max_string = 2000};
+  const auto chat = ParseChatRequest(body, limits);
+  if (chat.ok()) {
+    CheckRequest(*chat, limits);
+    CheckChat(chat->chat);
+  } else {
+    CheckError(chat.error());
+  }
+  const auto completion = ParseCompletionRequest(body, limits);
+  if (completion.ok()) {
+    CHECK(!completion->prompts.empty());
+    CheckRequest(*completion, limits);
+  } else {
+    CheckError(completion.error());
+  }
+  const auto tokenize = ParseTokenizeRequest(body, limits);
+  if (!tokenize.ok()) CheckError(tokenize.error());
+  if (tokenize.ok() && tokenize->chat) CheckChat(*tokenize->chat);
+  const auto detokenize = ParseDetokenizeRequest(body, limits);
+  if (detokenize.ok()) {
+    for (const TokenId id : detokenize->tokens) CHECK(id >= 0 && id < limits.vocab_size);
+  } else {
+    CheckError(detokenize.error());
+  }
+  return 0;
+}

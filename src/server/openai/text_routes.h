@@ -1,0 +1,35 @@
+// POST /tokenize and /detokenize: convert text to token ids and back, as the completion endpoints do. Needs coroutines.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "http/exchange.h"
+#include "http/fair_work_queue.h"
+#include "server/openai/completion_job.h"
+
+namespace loramux {
+
+// Limits of the two endpoints.
+struct TextLimits {
+  std::int64_t max_model_len = 0;  // tokens, for the response
+  // Bytes of the text to tokenize (of a chat: of the rendered text). Also the largest number of ids to detokenize, and
+  // of messages.
+  std::size_t max_bytes = std::size_t{1} << 20;
+};
+
+// Bytes that TextLimits::max_bytes allows by default for each token of the model's length, and at least.
+inline constexpr std::size_t kTokenizeBytesPerToken = 16, kMinTokenizeBytes = std::size_t{64} << 10;
+
+// Return the bodies of the two responses. The time grows with the body, so call them off the I/O threads. Errors are
+// meant for the client. Thread-safe.
+Result<std::string> Tokenize(const ServingContext& context, const TextLimits& limits, std::string_view body);
+Result<std::string> Detokenize(const ServingContext& context, const TextLimits& limits, std::string_view body);
+
+// Adds both routes. `workers` runs the work. It and what `context` points to must outlive the table's HTTP server.
+void AddTextRoutes(RouteTable& routes, const ServingContext& context, const TextLimits& limits, FairWorkQueue& workers);
+
+}  // namespace loramux
