@@ -8,12 +8,12 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "cache/cache_regime.h"
 #include "formats/message.h"
 #include "schedule/presets.h"
 #include "schedule/profile/performance_profile.h"
 #include "schedule/profile/service_times.h"
 #include "tools/progress_bar.h"
+#include "tools/system_flags.h"
 
 namespace loramux {
 namespace {
@@ -140,8 +140,6 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   ASSIGN_OR_RETURN(options.kv_dtype, DTypeFlag(flags.kv_dtype, "--kv-cache-dtype"));
   ASSIGN_OR_RETURN(options.lora_dtype, DTypeFlag(flags.lora_dtype, "--lora-dtype"));
   ASSIGN_OR_RETURN(options.lora_variant, VariantFlag(flags.lora_variant));
-  RETURN_IF_ERROR(CheckRange(flags.max_num_seqs, 1, 65536, "--max-num-seqs"));
-  RETURN_IF_ERROR(CheckRange(flags.max_num_batched_tokens.value_or(512), 1, 1 << 20, "--max-num-batched-tokens"));
   RETURN_IF_ERROR(CheckRange(flags.prefill_chunk.value_or(256), 1, 1 << 20, "--prefill-chunk"));
   RETURN_IF_ERROR(CheckRange(flags.max_lora_rank, 1, 4096, "--max-lora-rank"));
   RETURN_IF_ERROR(CheckRange(flags.max_loras.value_or(0), 0, 1 << 20, "--max-loras"));
@@ -160,7 +158,7 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   options.prefix_cache = flags.prefix_cache.value_or(options.prefix_cache);
   options.threads = flags.threads;
   options.scheduler.max_running = flags.max_num_seqs;
-  options.scheduler.max_batch_tokens = flags.max_num_batched_tokens.value_or(512);
+  options.scheduler.max_batch_tokens = flags.max_num_batched_tokens.value_or(kDefaultMaxNumBatchedTokens);
   options.scheduler.prefill_chunk = flags.prefill_chunk.value_or(256);
   if (flags.max_num_batched_tokens || flags.prefill_chunk)
     options.whole_prompts = options.scheduler.shape.separate_phases = false;
@@ -178,13 +176,10 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   return options;
 }
 
-void AddRuntimeFlags(CommandLine& line, RuntimeFlags& flags) {
-  line.Add({.names = "model",
-            .target = &flags.model_dir,
-            .unit = "DIR",
-            .help = "Hugging Face model directory: config.json, *.safetensors, tokenizer.json",
-            .required = true});
-  const std::string adapters = "Adapters", memory = "Memory", batching = "Batching", machine = "Machine";
+namespace {
+
+void AddAdapterFlags(CommandLine& line, RuntimeFlags& flags) {
+  const std::string adapters = "Adapters";
   line.Add({.names = "--lora-modules",
             .target = &flags.lora_modules,
             .unit = "NAME=PATH",
@@ -224,6 +219,10 @@ void AddRuntimeFlags(CommandLine& line, RuntimeFlags& flags) {
             .group = adapters,
             .help = "Batched LoRA kernel: mbgmv computes each adapter at its true rank, bgmv pads to the largest rank "
                     "of the batch"});
+}
+
+void AddMemoryFlags(CommandLine& line, RuntimeFlags& flags) {
+  const std::string memory = "Memory";
   line.Add({.names = "--device-memory",
             .target = &flags.device_memory,
             .unit = "BYTES",
@@ -245,14 +244,7 @@ void AddRuntimeFlags(CommandLine& line, RuntimeFlags& flags) {
             .unit = "DTYPE",
             .group = memory,
             .help = "Type of keys and values: auto (the weights' type), f32, bf16 or f16"});
-  std::string regimes;
-  for (const CacheRegime& regime : CacheRegimes()) regimes += (regimes.empty() ? "" : ", ") + std::string(regime.name);
-  line.Add({.names = "--cache,--eviction",
-            .target = &flags.cache,
-            .unit = "NAME",
-            .group = memory,
-            .help = "Cache regime, which decides what stays in memory and what is evicted first: " + regimes,
-            .default_text = "the preset's, or loramux"});
+  line.Add(InGroup(CacheFlag(flags.cache), memory, "the preset's, or loramux"));
   line.Add({.names = "--adapter-prefetch",
             .target = &flags.adapter_prefetch,
             .unit = "POLICY",
@@ -265,33 +257,28 @@ void AddRuntimeFlags(CommandLine& line, RuntimeFlags& flags) {
        .group = memory,
        .help = "Reuse keys and values of earlier requests that had the same adapter content and the same first tokens",
        .default_text = "the preset's, or on"});
+}
+
+void AddBatchingFlags(CommandLine& line, RuntimeFlags& flags) {
+  const std::string batching = "Batching";
   line.Add({.names = "--max-model-len",
             .target = &flags.max_model_len,
             .unit = "TOKENS",
             .group = batching,
             .help = "Positions of a sequence, prompt and output together; 0: the model's own limit"});
-  line.Add({.names = "--max-num-seqs",
-            .target = &flags.max_num_seqs,
-            .unit = "N",
-            .group = batching,
-            .help = "Requests in one batch"});
-  line.Add({.names = "--max-num-batched-tokens",
-            .target = &flags.max_num_batched_tokens,
-            .unit = "TOKENS",
-            .group = batching,
-            .help = "Tokens computed in one step",
-            .default_text = "512, or as many as a preset with whole prompts needs"});
+  line.Add(InGroup(MaxNumSeqsFlag(flags.max_num_seqs), batching));
+  line.Add(InGroup(MaxNumBatchedTokensFlag(&flags.max_num_batched_tokens), batching,
+                   "512, or as many as a preset with whole prompts needs"));
   line.Add({.names = "--prefill-chunk",
             .target = &flags.prefill_chunk,
             .unit = "TOKENS",
             .group = batching,
             .help = "Prompt tokens of one request that one step computes",
             .default_text = "256, or whole prompts where the preset has them"});
-  line.Add({.names = "--served-model-name",
-            .target = &flags.served_model_names,
-            .unit = "NAME",
-            .help = "Names of the base model in requests",
-            .default_text = "the name of its folder"});
+}
+
+void AddMachineFlags(CommandLine& line, RuntimeFlags& flags) {
+  const std::string machine = "Machine";
   line.Add({.names = "--threads",
             .target = &flags.threads,
             .unit = "N",
@@ -308,6 +295,25 @@ void AddRuntimeFlags(CommandLine& line, RuntimeFlags& flags) {
             .group = machine,
             .help = "text writes a line per record, json an object per line",
             .choices = {"text", "json"}});
+}
+
+}  // namespace
+
+void AddRuntimeFlags(CommandLine& line, RuntimeFlags& flags) {
+  line.Add({.names = "model",
+            .target = &flags.model_dir,
+            .unit = "DIR",
+            .help = "Hugging Face model directory: config.json, *.safetensors, tokenizer.json",
+            .required = true});
+  AddAdapterFlags(line, flags);
+  AddMemoryFlags(line, flags);
+  AddBatchingFlags(line, flags);
+  line.Add({.names = "--served-model-name",
+            .target = &flags.served_model_names,
+            .unit = "NAME",
+            .help = "Names of the base model in requests",
+            .default_text = "the name of its folder"});
+  AddMachineFlags(line, flags);
 }
 
 Result<std::vector<NamedPath>> AdaptersOf(const RuntimeFlags& flags) {

@@ -11,6 +11,7 @@
 #include "runtime/runtime.h"
 #include "tools/command_line/command_line.h"
 #include "tools/schedule_flags.h"
+#include "tools/system_flags.h"
 
 namespace loramux {
 
@@ -34,7 +35,7 @@ struct RuntimeFlags {
   std::vector<std::string> tenant_weights;  // name=weight
   double fairness_max_wait_seconds = 30;
   std::int64_t page_tokens = 0, max_model_len = 0;
-  std::int64_t max_num_seqs = 256;
+  std::int64_t max_num_seqs = kDefaultMaxNumSeqs;
   // 512, 256; empty: a preset may compute prompts whole
   std::optional<std::int64_t> max_num_batched_tokens, prefill_chunk;
   std::optional<std::int64_t> max_loras;  // 0

@@ -1,17 +1,10 @@
 #include "tools/schedule_flags.h"
 
-#include <vector>
-
 #include "schedule/queue/queue_order.h"
+#include "tools/system_flags.h"
 
 namespace loramux {
 namespace {
-
-std::string Listed(const std::vector<std::string>& names) {
-  std::string list;
-  for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
-  return list;
-}
 
 Result<RequestSizeForm> SizeForm(const std::string& text) {
   if (text == "product") return RequestSizeForm::kProduct;
@@ -30,18 +23,8 @@ Result<LaneCountRule> CountRule(const std::string& text) {
 
 void AddScheduleFlags(CommandLine& line, ScheduleFlags& flags) {
   const std::string group = "Order of service";
-  line.Add({.names = "--schedule",
-            .target = &flags.schedule,
-            .unit = "ORDER",
-            .group = group,
-            .help = "Order in which waiting requests of a tenant are admitted: " + Listed(QueueOrderNames()),
-            .default_text = "the preset's, or fifo"});
-  line.Add({.names = "--age-bound",
-            .target = &flags.age_bound_seconds,
-            .unit = "SECONDS",
-            .group = group,
-            .help = "Seconds after which a waiting request is served first within its tenant, in any order",
-            .range = {{0.1, 86400.0}}});
+  line.Add(InGroup(ScheduleFlag(flags.schedule), group, "the preset's, or fifo"));
+  line.Add(InGroup(AgeBoundFlag(flags.age_bound_seconds), group));
   line.Add({.names = "--ttft-objective",
             .target = &flags.ttft_objective_seconds,
             .unit = "SECONDS",

@@ -6,12 +6,13 @@
 #include "base/result.h"
 #include "runtime/runtime.h"
 #include "tools/command_line/command_line.h"
+#include "tools/system_flags.h"
 
 namespace loramux {
 
 struct ScheduleFlags {
   std::string schedule;  // QueueOrderNames; empty: the preset's, or fifo
-  double age_bound_seconds = 30;
+  double age_bound_seconds = kDefaultAgeBoundSeconds;
   double ttft_objective_seconds = 5;  // of the order "objective"
   std::string request_size;           // of mlq; empty: the preset's, or product
   std::string lane_count = "worth-it";

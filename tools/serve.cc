@@ -150,6 +150,35 @@ void ReturnFreedMemory() {
   mallopt(M_TRIM_THRESHOLD, 4 * kLargeBytes);
 }
 
+// What the flags say of the server; the model's length and the administrator's key are still to be set.
+Result<ServerOptions> ServerOptionsOf(const ServeFlags& flags) {
+  ServerOptions options;
+  options.http = flags.http;
+  options.metrics = flags.metrics;
+  options.protection = flags.protection;
+  ASSIGN_OR_RETURN(const std::int64_t body_bytes, ParseBytes(flags.max_body_size, "--max-body-size"));
+  options.http.max_body_bytes = static_cast<std::size_t>(body_bytes);
+  ASSIGN_OR_RETURN(const std::int64_t tokenize_bytes, ParseBytes(flags.max_tokenize_bytes, "--max-tokenize-bytes"));
+  options.max_tokenize_bytes = static_cast<std::size_t>(tokenize_bytes);
+  ASSIGN_OR_RETURN(const std::int64_t unread_bytes, ParseBytes(flags.max_unread_output, "--max-unread-output"));
+  options.max_buffered_bytes = static_cast<std::size_t>(unread_bytes);
+  options.http.max_held_body_bytes = std::max(options.http.max_held_body_bytes, options.http.max_body_bytes * 4);
+  options.http.drain_timeout = std::chrono::milliseconds(static_cast<std::int64_t>(flags.drain_timeout_seconds * 1000));
+  options.sse_keepalive = std::chrono::milliseconds(static_cast<std::int64_t>(flags.sse_keepalive_seconds * 1000));
+  options.trust_fairness_header = flags.trust_fairness_header;
+  options.model_path = flags.runtime.model_dir;
+  options.seed = flags.seed;
+  return options;
+}
+
+void LogServed(const EngineStats& stats) {
+  spdlog::info("served {} requests, {} tokens in {} steps; {} preemptions, {} adapter loads, {} evictions",
+               stats.finished, stats.tokens_generated, stats.steps, stats.preemptions, stats.adapters.device_loads,
+               stats.adapters.device_evictions);
+  spdlog::info("all memory is accounted for; KV pages in use: {}, cached: {}",
+               stats.device.used(PageCategory::kKv) - stats.history_pages, stats.history_pages);
+}
+
 Status Serve(const ServeFlags& flags) {
   Signals signals;
   ReturnFreedMemory();
@@ -174,23 +203,8 @@ Status Serve(const ServeFlags& flags) {
   if (!chat_template) spdlog::warn("the model has no chat template: /v1/chat/completions will refuse requests");
 
   EngineService service(&runtime->engine());
-  ServerOptions options;
-  options.http = flags.http;
-  options.metrics = flags.metrics;
-  options.protection = flags.protection;
-  ASSIGN_OR_RETURN(const std::int64_t body_bytes, ParseBytes(flags.max_body_size, "--max-body-size"));
-  options.http.max_body_bytes = static_cast<std::size_t>(body_bytes);
-  ASSIGN_OR_RETURN(const std::int64_t tokenize_bytes, ParseBytes(flags.max_tokenize_bytes, "--max-tokenize-bytes"));
-  options.max_tokenize_bytes = static_cast<std::size_t>(tokenize_bytes);
-  ASSIGN_OR_RETURN(const std::int64_t unread_bytes, ParseBytes(flags.max_unread_output, "--max-unread-output"));
-  options.max_buffered_bytes = static_cast<std::size_t>(unread_bytes);
-  options.http.max_held_body_bytes = std::max(options.http.max_held_body_bytes, options.http.max_body_bytes * 4);
-  options.http.drain_timeout = std::chrono::milliseconds(static_cast<std::int64_t>(flags.drain_timeout_seconds * 1000));
-  options.sse_keepalive = std::chrono::milliseconds(static_cast<std::int64_t>(flags.sse_keepalive_seconds * 1000));
-  options.trust_fairness_header = flags.trust_fairness_header;
-  options.model_path = flags.runtime.model_dir;
+  ASSIGN_OR_RETURN(ServerOptions options, ServerOptionsOf(flags));
   options.max_model_len = runtime->max_model_len();
-  options.seed = flags.seed;
   options.adapter_admin_key = admin_key;
   runtime->Start();
   adapters->Restore();
@@ -221,19 +235,11 @@ Status Serve(const ServeFlags& flags) {
     recorder->Close();
     spdlog::info("recorded {} steps in {}: {}", recorder->steps(), FormatBytes(recorder->bytes()), flags.record);
   }
-  const EngineStats stats = runtime->engine().Stats();
-  spdlog::info("served {} requests, {} tokens in {} steps; {} preemptions, {} adapter loads, {} evictions",
-               stats.finished, stats.tokens_generated, stats.steps, stats.preemptions, stats.adapters.device_loads,
-               stats.adapters.device_evictions);
-  spdlog::info("all memory is accounted for; KV pages in use: {}, cached: {}",
-               stats.device.used(PageCategory::kKv) - stats.history_pages, stats.history_pages);
+  LogServed(runtime->engine().Stats());
   return Ok{};
 }
 
-void AddServeFlags(CommandLine& line, ServeFlags& flags) {
-  line.ReadConfiguration();
-  AddRuntimeFlags(line, flags.runtime);
-  AddAdapterFlags(line, flags.adapters);
+void AddConnectionFlags(CommandLine& line, ServeFlags& flags) {
   const std::string http = "HTTP";
   line.Add({.names = "--host",
             .target = &flags.http.host,
@@ -302,22 +308,9 @@ void AddServeFlags(CommandLine& line, ServeFlags& flags) {
             .group = http,
             .help = "Idle time after which a stream carries a comment line, so that proxies keep it open; 0: never",
             .range = {{0.0, 3600.0}}});
-  std::string presets;
-  for (const Preset& preset : Presets()) presets += (presets.empty() ? "" : ", ") + std::string(preset.name);
-  line.Add({.names = "--preset",
-            .target = &flags.runtime.preset,
-            .unit = "NAME",
-            .help = "A whole system by name: cache regime, queue order, fairness and prefill mode. Other flags win "
-                    "over it. One of " +
-                    presets + " (loramux simulate --list-presets explains them)"});
-  AddScheduleFlags(line, flags.runtime.schedule);
-  line.Add({.names = "--profile",
-            .target = &flags.runtime.profile,
-            .unit = "FILE",
-            .group = "Order of service",
-            .help = "A file of `loramux profile` for a model of this shape. The planner then uses its measured times "
-                    "for bypasses, lane quotas and reloads",
-            .default_text = "none: learned while serving"});
+}
+
+void AddFairnessFlags(CommandLine& line, ServeFlags& flags) {
   const std::string fairness = "Fairness";
   line.Add({.names = "--fairness",
             .target = &flags.runtime.fairness,
@@ -342,7 +335,9 @@ void AddServeFlags(CommandLine& line, ServeFlags& flags) {
             .group = fairness,
             .help = "Let the header x-gateway-inference-fairness-id name the tenant, within its API key if there are "
                     "keys. Only behind a gateway that sets the header: a client could invent tenants"});
-  AddProtectionFlags(line, flags.http, flags.protection);
+}
+
+void AddRecordingFlags(CommandLine& line, ServeFlags& flags) {
   const std::string recording = "Recording";
   line.Add({.names = "--record",
             .target = &flags.record,
@@ -355,6 +350,32 @@ void AddServeFlags(CommandLine& line, ServeFlags& flags) {
             .unit = "BYTES",
             .group = recording,
             .help = "Size at which a recording ends"});
+}
+
+void AddServeFlags(CommandLine& line, ServeFlags& flags) {
+  line.ReadConfiguration();
+  AddRuntimeFlags(line, flags.runtime);
+  AddAdapterFlags(line, flags.adapters);
+  AddConnectionFlags(line, flags);
+  std::string presets;
+  for (const Preset& preset : Presets()) presets += (presets.empty() ? "" : ", ") + std::string(preset.name);
+  line.Add({.names = "--preset",
+            .target = &flags.runtime.preset,
+            .unit = "NAME",
+            .help = "A whole system by name: cache regime, queue order, fairness and prefill mode. Other flags win "
+                    "over it. One of " +
+                    presets + " (loramux simulate --list-presets explains them)"});
+  AddScheduleFlags(line, flags.runtime.schedule);
+  line.Add({.names = "--profile",
+            .target = &flags.runtime.profile,
+            .unit = "FILE",
+            .group = "Order of service",
+            .help = "A file of `loramux profile` for a model of this shape. The planner then uses its measured times "
+                    "for bypasses, lane quotas and reloads",
+            .default_text = "none: learned while serving"});
+  AddFairnessFlags(line, flags);
+  AddProtectionFlags(line, flags.http, flags.protection);
+  AddRecordingFlags(line, flags);
   line.Add({.names = "--seed",
             .target = &flags.seed,
             .unit = "N",

@@ -14,6 +14,7 @@
 #include "schedule/profile/performance_profile.h"
 #include "tools/simulate_replay.h"
 #include "tools/simulate_report.h"
+#include "tools/system_flags.h"
 
 namespace loramux {
 namespace {
@@ -99,18 +100,8 @@ void AddPresetFlags(CommandLine& line, SimulateFlags& flags) {
             .help = "Presets to compare, separated by commas, or 'all'; --list-presets explains them",
             .comma_list = true});
   line.Add({.names = "--list-presets", .target = &flags.list, .group = group, .help = "Print the presets and exit"});
-  line.Add({.names = "--cache",
-            .target = &flags.cache,
-            .unit = "NAME",
-            .group = group,
-            .help = "Cache regime for all presets",
-            .default_text = "each preset's"});
-  line.Add({.names = "--schedule",
-            .target = &flags.schedule,
-            .unit = "ORDER",
-            .group = group,
-            .help = "Queue order for all presets",
-            .default_text = "each preset's"});
+  line.Add(InGroup(CacheFlag(flags.cache), group, "each preset's"));
+  line.Add(InGroup(ScheduleFlag(flags.schedule), group, "each preset's"));
   line.Add({.names = "--adapter-share",
             .target = &flags.adapter_share,
             .unit = "SHARE",
@@ -118,33 +109,18 @@ void AddPresetFlags(CommandLine& line, SimulateFlags& flags) {
             .help = "Share of memory reserved for adapters, for all presets",
             .default_text = "each preset's",
             .range = {{0.0, 0.95}}});
-  line.Add({.names = "--max-num-seqs",
-            .target = &flags.max_num_seqs,
-            .unit = "N",
-            .group = group,
-            .help = "Requests in one batch",
-            .range = {{1, 1 << 20}}});
-  line.Add({.names = "--max-num-batched-tokens",
-            .target = &flags.max_num_batched_tokens,
-            .unit = "TOKENS",
-            .group = group,
-            .help = "Tokens in one step, for presets that prefill in chunks",
-            .range = {{1, 1 << 24}}});
+  line.Add(InGroup(MaxNumSeqsFlag(flags.max_num_seqs), group));
+  line.Add(InGroup(MaxNumBatchedTokensFlag(&flags.max_num_batched_tokens), group));
   line.Add({.names = "--predictor-accuracy",
             .target = &flags.predictor_accuracy,
             .unit = "SHARE",
             .group = group,
             .help = "Share of output lengths that the predictor guesses right",
             .range = {{0.0, 1.0}}});
-  line.Add({.names = "--age-bound",
-            .target = &flags.age_bound_seconds,
-            .unit = "SECONDS",
-            .group = group,
-            .help = "Seconds after which a waiting request is served before all others",
-            .range = {{0.001, 1e6}}});
+  line.Add(InGroup(AgeBoundFlag(flags.age_bound_seconds), group));
 }
 
-void AddWorkloadFlags(CommandLine& line, SimulateFlags& flags) {
+void AddArrivalFlags(CommandLine& line, SimulateFlags& flags) {
   const std::string group = "Load";
   WorkloadOptions& load = flags.workload;
   line.Add({.names = "--trace",
@@ -183,6 +159,11 @@ void AddWorkloadFlags(CommandLine& line, SimulateFlags& flags) {
             .unit = "REQUESTS/S",
             .group = group,
             .help = "Mean arrival rate; recorded times are stretched to it"});
+}
+
+void AddLengthFlags(CommandLine& line, SimulateFlags& flags) {
+  const std::string group = "Load";
+  WorkloadOptions& load = flags.workload;
   line.Add({.names = "--input-mean",
             .target = &load.input_mean,
             .unit = "TOKENS",
@@ -223,6 +204,11 @@ void AddWorkloadFlags(CommandLine& line, SimulateFlags& flags) {
             .unit = "TOKENS",
             .group = group,
             .help = "Cut longer outputs"});
+}
+
+void AddSessionFlags(CommandLine& line, SimulateFlags& flags) {
+  const std::string group = "Load";
+  WorkloadOptions& load = flags.workload;
   line.Add({.names = "--turns",
             .target = &load.turns,
             .unit = "N",
@@ -460,7 +446,9 @@ Status WriteReport(const SimulateFlags& flags, const SimulationReport& report) {
 }
 
 void AddSimulateFlags(CommandLine& line, SimulateFlags& flags) {
-  AddWorkloadFlags(line, flags);
+  AddArrivalFlags(line, flags);
+  AddLengthFlags(line, flags);
+  AddSessionFlags(line, flags);
   AddAdapterFlags(line, flags);
   AddDeviceFlags(line, flags);
   AddPresetFlags(line, flags);

@@ -8,6 +8,7 @@
 #include "simulate/simulation.h"
 #include "simulate/workload.h"
 #include "tools/command_line/command_line.h"
+#include "tools/system_flags.h"
 
 namespace loramux {
 
@@ -25,8 +26,8 @@ struct SimulateFlags {
   bool adapters_on_disk = false;
   std::vector<std::string> presets = {"loramux", "s-lora"};
   std::string cache, schedule;  // in place of every preset's own; empty: not
-  std::int64_t max_num_seqs = 256, max_num_batched_tokens = 512;
-  double predictor_accuracy = 0.8, age_bound_seconds = 30, adapter_share = 0;
+  std::int64_t max_num_seqs = kDefaultMaxNumSeqs, max_num_batched_tokens = kDefaultMaxNumBatchedTokens;
+  double predictor_accuracy = 0.8, age_bound_seconds = kDefaultAgeBoundSeconds, adapter_share = 0;
   WorkloadOptions workload;
   std::string arrivals = "poisson", popularity = "power-law", rank_popularity = "uniform";
   double slo_seconds = 0;  // of TTFT; 0: five times the mean time of a request at low load

@@ -297,11 +297,7 @@ Status Profile(const ProfileFlags& flags) {
   return Ok{};
 }
 
-}  // namespace
-
-void AddProfileFlags(CommandLine& line, ProfileFlags& flags) {
-  AddRuntimeFlags(line, flags.runtime);
-  flags.runtime.log_level = "warn";
+void AddMeasuringFlags(CommandLine& line, ProfileFlags& flags) {
   const std::string measuring = "Measuring";
   line.Add({.names = "-o,--output",
             .target = &flags.output,
@@ -347,6 +343,10 @@ void AddProfileFlags(CommandLine& line, ProfileFlags& flags) {
             .target = &flags.quick,
             .group = measuring,
             .help = "Measure fewer points: about a minute for a small model instead of five"});
+}
+
+void AddEffortFlags(CommandLine& line, ProfileFlags& flags) {
+  const std::string measuring = "Measuring";
   line.Add({.names = "--points",
             .target = &flags.points,
             .unit = "N",
@@ -393,6 +393,15 @@ void AddProfileFlags(CommandLine& line, ProfileFlags& flags) {
             .unit = "N",
             .group = measuring,
             .help = "Seed for the choice of points and of held-out steps"});
+}
+
+}  // namespace
+
+void AddProfileFlags(CommandLine& line, ProfileFlags& flags) {
+  AddRuntimeFlags(line, flags.runtime);
+  flags.runtime.log_level = "warn";
+  AddMeasuringFlags(line, flags);
+  AddEffortFlags(line, flags);
 }
 
 int RunProfile(const ProfileFlags& flags) {

@@ -1,0 +1,71 @@
+#include "tools/system_flags.h"
+
+#include "cache/cache_regime.h"
+#include "schedule/queue/queue_order.h"
+
+namespace loramux {
+namespace {
+
+std::string CacheRegimeNames() {
+  std::string names;
+  for (const CacheRegime& regime : CacheRegimes()) names += (names.empty() ? "" : ", ") + std::string(regime.name);
+  return names;
+}
+
+std::string OrderNames() {
+  std::string names;
+  for (const std::string& name : QueueOrderNames()) names += (names.empty() ? "" : ", ") + name;
+  return names;
+}
+
+}  // namespace
+
+Flag CacheFlag(std::string& target) {
+  return {.names = "--cache,--eviction",
+          .target = &target,
+          .unit = "NAME",
+          .help = "Cache regime, which decides what stays in memory and what is evicted first: " + CacheRegimeNames()};
+}
+
+Flag ScheduleFlag(std::string& target) {
+  return {.names = "--schedule",
+          .target = &target,
+          .unit = "ORDER",
+          .help = "Order in which waiting requests of a tenant are admitted: " + OrderNames()};
+}
+
+Flag AgeBoundFlag(double& target) {
+  return {.names = "--age-bound",
+          .target = &target,
+          .unit = "SECONDS",
+          .help = "Seconds after which a waiting request is served first within its tenant, in any order",
+          .range = {{0.1, 86400.0}}};
+}
+
+Flag MaxNumSeqsFlag(std::int64_t& target) {
+  return {.names = "--max-num-seqs",
+          .target = &target,
+          .unit = "N",
+          .help = "Requests in one batch",
+          .range = {{1, 65536}}};
+}
+
+Flag MaxNumBatchedTokensFlag(FlagTarget target) {
+  return {.names = "--max-num-batched-tokens",
+          .target = target,
+          .unit = "TOKENS",
+          .help = "Tokens computed in one step",
+          .range = {{1, 1 << 20}}};
+}
+
+Flag InGroup(Flag flag, const std::string& group) {
+  flag.group = group;
+  return flag;
+}
+
+Flag InGroup(Flag flag, const std::string& group, const std::string& default_text) {
+  flag.default_text = default_text;
+  return InGroup(std::move(flag), group);
+}
+
+}  // namespace loramux

@@ -1,0 +1,29 @@
+// The flags that say how a system serves. `serve` and `simulate` have them from here, so that a name, a unit, a range,
+// a default and an explanation is the same in both, and in all that is made from the flags: help, configuration file,
+// environment and reference.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "tools/command_line/command_line.h"
+
+namespace loramux {
+
+// The defaults of both commands.
+inline constexpr std::int64_t kDefaultMaxNumSeqs = 256, kDefaultMaxNumBatchedTokens = 512;
+inline constexpr double kDefaultAgeBoundSeconds = 30;
+
+// The flag for this target, which must outlive the parse. The caller sets the group, and default_text where the default
+// depends on the preset. Cache and queue order: empty means the preset's.
+Flag CacheFlag(std::string& target);
+Flag ScheduleFlag(std::string& target);
+Flag AgeBoundFlag(double& target);
+Flag MaxNumSeqsFlag(std::int64_t& target);
+Flag MaxNumBatchedTokensFlag(FlagTarget target);
+
+// The flag in a group, with the text for its default where that is not a value.
+Flag InGroup(Flag flag, const std::string& group);
+Flag InGroup(Flag flag, const std::string& group, const std::string& default_text);
+
+}  // namespace loramux
