@@ -15,7 +15,7 @@ help:
 	@echo "make test-all      the rest: every test under every sanitizer, long soaks, long fuzzing"
 	@echo "make build         build the program with all its commands: build/release/tools/loramux"
 	@echo "make deb           build the Debian package: build/package/loramux_VERSION_ARCH.deb"
-	@echo "make docs          regenerate docs/reference/flags.md from the program's definitions"
+	@echo "make docs          regenerate the flag reference and the diagram of the rooms from the code"
 	@echo "make format        format the C++ sources with clang-format 14"
 	@echo "make bench         measure this machine, and compare loramux with its limits"
 	@echo "make clean         remove build/"
@@ -48,6 +48,7 @@ test-all: setup-test
 docs: build
 	build/release/tools/loramux reference markdown >build/flags.md
 	mv build/flags.md docs/reference/flags.md
+	python3 tests/rooms.py
 
 format:
 	git ls-files '*.cc' '*.h' '*.c' | xargs clang-format-14 -i

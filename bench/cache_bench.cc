@@ -23,6 +23,7 @@
 #include "cache/dependency_tree.h"
 #include "cache/kv_eviction_plan.h"
 #include "cache/proactive_swapper.h"
+#include "workload/statistics.h"
 
 namespace loramux {
 namespace {
@@ -39,10 +40,6 @@ using Clock = std::chrono::steady_clock;
 
 double Microseconds(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double, std::micro>(end - begin).count();
-}
-
-double Quantile(const std::vector<double>& values, double q) {
-  return values[static_cast<std::size_t>(q * static_cast<double>(values.size() - 1))];
 }
 
 void Print(const char* what, std::vector<double>& us, const char* target) {

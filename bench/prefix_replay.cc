@@ -13,7 +13,7 @@
 
 namespace loramux {
 
-Result<RecordedPrompts> PromptsOf(const load::Trace& trace, std::int64_t pages_per_block) {
+Result<RecordedPrompts> PromptsOf(const Trace& trace, std::int64_t pages_per_block) {
   if (trace.block_tokens <= 0) return InvalidArgument("expected a trace with prefix hashes, found one without");
   if (pages_per_block < 1 || trace.block_tokens % pages_per_block != 0) {
     return InvalidArgument("--pages-per-block: expected a divisor of the trace's " +
@@ -23,7 +23,7 @@ Result<RecordedPrompts> PromptsOf(const load::Trace& trace, std::int64_t pages_p
   RecordedPrompts recorded{.page_tokens = trace.block_tokens / pages_per_block};
   const std::int64_t most_blocks = std::numeric_limits<TokenId>::max() / pages_per_block;
   std::unordered_map<TokenId, bool> seen;
-  for (const load::Arrival& arrival : trace.arrivals) {
+  for (const Arrival& arrival : trace.arrivals) {
     RecordedPrompt prompt{.at = arrival.at, .tokens = arrival.input_tokens};
     const std::int64_t in_blocks = static_cast<std::int64_t>(arrival.blocks.size()) * pages_per_block;
     const std::int64_t pages = std::min((arrival.input_tokens - 1) / recorded.page_tokens, in_blocks);

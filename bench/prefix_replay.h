@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/result.h"
-#include "tools/bench/trace.h"
+#include "workload/trace.h"
 
 namespace loramux {
 
@@ -33,7 +33,7 @@ struct RecordedPrompts {
 };
 
 // Divides each block of the trace into `pages_per_block` pages. Errors: the trace has no block ids, or they do not fit.
-Result<RecordedPrompts> PromptsOf(const load::Trace& trace, std::int64_t pages_per_block);
+Result<RecordedPrompts> PromptsOf(const Trace& trace, std::int64_t pages_per_block);
 
 // What a replay found, over all prompts.
 struct ReplayResult {

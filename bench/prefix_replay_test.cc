@@ -6,8 +6,8 @@
 namespace loramux::prefix_replay_test {
 namespace {
 
-load::Trace TraceOf(std::vector<std::vector<std::int64_t>> prompts) {
-  load::Trace trace{.block_tokens = 512};
+Trace TraceOf(std::vector<std::vector<std::int32_t>> prompts) {
+  Trace trace{.block_tokens = 512};
   for (auto& blocks : prompts) {
     // the last token's page is always computed
     const auto tokens = static_cast<std::int64_t>(blocks.size()) * 512 + 1;
@@ -18,7 +18,7 @@ load::Trace TraceOf(std::vector<std::vector<std::int64_t>> prompts) {
   return trace;
 }
 
-std::int64_t Found(const load::Trace& trace, const std::string& policy, std::int64_t capacity,
+std::int64_t Found(const Trace& trace, const std::string& policy, std::int64_t capacity,
                    std::int64_t pages_per_block = 1) {
   const auto recorded = PromptsOf(trace, pages_per_block);
   CHECK(recorded.ok());
@@ -26,7 +26,7 @@ std::int64_t Found(const load::Trace& trace, const std::string& policy, std::int
 }
 
 TEST(PromptsOf, CountsFullPagesWithoutTheLastToken) {
-  load::Trace trace = TraceOf({{1, 2, 3}, {1, 2}});
+  Trace trace = TraceOf({{1, 2, 3}, {1, 2}});
   trace.arrivals[0].input_tokens = 1536;  // ends with a page
   trace.arrivals[1].input_tokens = 700;   // ends within one
   const auto recorded = PromptsOf(trace, 1);
@@ -39,7 +39,7 @@ TEST(PromptsOf, CountsFullPagesWithoutTheLastToken) {
   EXPECT_EQ(finer->prompts[0].pages.size(), 11u);
   EXPECT_EQ(finer->prompts[1].pages, (std::vector<TokenId>{4, 5, 6, 7, 8}));
   EXPECT_FALSE(PromptsOf(trace, 3).ok());
-  EXPECT_FALSE(PromptsOf(load::Trace{}, 1).ok());
+  EXPECT_FALSE(PromptsOf(Trace{}, 1).ok());
 }
 
 TEST(Replay, FindsWhatTheDeviceStillHolds) {
@@ -60,7 +60,7 @@ TEST(Replay, TheFutureKeepsWhatComesBack) {
 
 TEST(Replay, NoPolicyFindsMoreThanTheFutureAllows) {
   Prng prng(1);
-  std::vector<std::vector<std::int64_t>> prompts;
+  std::vector<std::vector<std::int32_t>> prompts;
   for (int i = 0; i < 600; ++i) {
     auto& prompt = prompts.emplace_back();
     std::int64_t at = 0;  // an id names a whole prefix, as in the trace

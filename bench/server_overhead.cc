@@ -24,6 +24,7 @@
 #include "runtime/runtime.h"
 #include "server/generation/engine_service.h"
 #include "server/server.h"
+#include "workload/statistics.h"
 
 namespace loramux {
 namespace {
@@ -190,11 +191,6 @@ OverHttp RunOverHttp(const Server& server, const Clock& clock, const Flags& flag
   return {DecodeRate(streams, flags), (ThreadCpuSeconds() - cpu) * 1e6 / tokens};
 }
 
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 int Run(const Flags& flags) {
   RuntimeOptions options;
   options.threads = flags.threads;
@@ -239,13 +235,13 @@ int Run(const Flags& flags) {
   runtime->Stop();
   const double best_inside = *std::max_element(inside.begin(), inside.end());
   const double best_outside = *std::max_element(outside.begin(), outside.end());
-  const double overhead = 100 * Median(server_us) / Median(model_us);
+  const double overhead = 100 * UpperMedian(server_us) / UpperMedian(model_us);
   std::printf("160M shape, bf16, %d threads, %d streams, %d tokens each, %d repetitions; decode\n", flags.threads,
               flags.streams, flags.output, flags.repetitions);
-  std::printf("  processor time per token: engine %.0f us, server %.1f us, client %.1f us\n", Median(model_us),
-              Median(server_us), Median(client));
-  std::printf("  through the engine  best %8.1f tok/s, median %8.1f\n", best_inside, Median(inside));
-  std::printf("  over HTTP           best %8.1f tok/s, median %8.1f\n", best_outside, Median(outside));
+  std::printf("  processor time per token: engine %.0f us, server %.1f us, client %.1f us\n", UpperMedian(model_us),
+              UpperMedian(server_us), UpperMedian(client));
+  std::printf("  through the engine  best %8.1f tok/s, median %8.1f\n", best_inside, UpperMedian(inside));
+  std::printf("  over HTTP           best %8.1f tok/s, median %8.1f\n", best_outside, UpperMedian(outside));
   std::printf("  server's share of the engine's processor time %.2f %%  target 3 %%  %s\n", overhead,
               overhead <= 3 ? "met" : "MISSED");
   return 0;

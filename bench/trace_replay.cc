@@ -10,17 +10,15 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "bench/line_chart.h"
+#include "base/text_file.h"
 #include "bench/prefix_replay.h"
 #include "cache/eviction_policy.h"
-#include "tools/bench/number_format.h"
-#include "tools/bench/text_file.h"
-#include "tools/progress_bar.h"
+#include "report/line_chart.h"
+#include "report/number_format.h"
+#include "report/progress_bar.h"
 
 namespace loramux {
 namespace {
-
-using load::FormatNumber;
 
 // To express sizes in bytes: keys and values of a token in bf16 on Llama-3-8B (32 layers, 8 heads of 128).
 constexpr double kLlama3_8BTokenBytes = 2.0 * 32 * 8 * 128 * 2;
@@ -49,7 +47,7 @@ struct Report {
 
 // Rows of the table: sizes ascending, the last one as large as everything.
 Result<Report> Run(const Flags& flags) {
-  ASSIGN_OR_RETURN(const load::Trace trace, load::LoadTrace(flags.trace, {}));
+  ASSIGN_OR_RETURN(const Trace trace, ReadTrace(flags.trace));
   Report report;
   ASSIGN_OR_RETURN(report.recorded, PromptsOf(trace, flags.pages_per_block));
   const RecordedPrompts& recorded = report.recorded;
@@ -151,8 +149,8 @@ std::string Svg(const Flags& flags, const Report& report) {
 Status Main(const Flags& flags) {
   ASSIGN_OR_RETURN(const Report report, Run(flags));
   PrintTable(flags, report);
-  if (!flags.json.empty()) RETURN_IF_ERROR(load::WriteTextFile(flags.json, Json(flags, report)));
-  if (!flags.svg.empty()) RETURN_IF_ERROR(load::WriteTextFile(flags.svg, Svg(flags, report)));
+  if (!flags.json.empty()) RETURN_IF_ERROR(WriteTextFile(flags.json, Json(flags, report)));
+  if (!flags.svg.empty()) RETURN_IF_ERROR(WriteTextFile(flags.svg, Svg(flags, report)));
   return Ok{};
 }
 

@@ -1,6 +1,6 @@
 // Real runs of the demo model, recorded and replayed on the virtual clock: all plans must be equal. A file that is no
 // such recording must be recognised, and must never end the process.
-#include "simulate/replay.h"
+#include "record/replay.h"
 
 #include <atomic>
 #include <filesystem>
@@ -215,7 +215,7 @@ TEST_P(ReplayOfARealRun, MakesTheSamePlans) {
   EXPECT_GT(replay->ended, 0);
   EXPECT_GT(replay->cancelled, 0);
   const EngineStats& real = recorded.stats;
-  const EngineStats& again = replay->simulation.stats;
+  const EngineStats& again = replay->run.stats;
   // All that happened, to the last page.
   EXPECT_EQ(again.steps, real.steps);
   EXPECT_EQ(again.tokens_generated, real.tokens_generated);
@@ -387,7 +387,7 @@ TEST_F(NotARun, AForgottenInputIsFound) {
   EXPECT_TRUE(found_without([](RecordedStep& step) { step.cancellations.clear(); }));
   EXPECT_TRUE(found_without([](RecordedStep& step) { step.computed.reset(); }));
   EXPECT_TRUE(found_without([](RecordedStep& step) { step.tokens.clear(); }));
-  if (ReplayBytes(*bytes_)->simulation.stats.early_admissions > 0) {
+  if (ReplayBytes(*bytes_)->run.stats.early_admissions > 0) {
     EXPECT_TRUE(found_without([](RecordedStep& step) { step.layers.clear(); }));
   }
 }

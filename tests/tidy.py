@@ -4,6 +4,9 @@
 - `src/` may read clocks, environment and randomness only in base/ (time is an argument, randomness is injected).
 - A room includes only itself and the rooms that its CMakeLists.txt lists (and what those list). Where a room has ordered
   folders (FOLDERS), a folder includes only itself and the folders before it.
+- `tools/`, `bench/`, `loadgen/` and `experiments/` include only what PROGRAMS allows. The diagram of the rooms in the
+  architecture page is that of the includes.
+- No class, header or function is over its limit, but for SIZE_EXCEPTIONS.
 - Every source file is listed by a CMakeLists.txt, and every test binary is run by ctest.
 - No file names unfinished business. C++ has no tab and no line over 120 columns, and is formatted (`make format`).
 - Comments and pages avoid the words that made them hard to read. Sentences of README and docs/guide have at most 45
@@ -16,9 +19,14 @@ import subprocess
 import sys
 import urllib.parse
 
+import rooms as room_diagram
+import sizes
 from markdown import ROOT, all_pages, links, name_of, paragraphs, runnable_pages, sentences, slugs, split_page, visible, words
 
 MAX_COLUMNS = 120
+MAX_CLASS_FUNCTIONS = 45
+MAX_HEADER_LINES = 300
+MAX_FUNCTION_LINES = 60
 MAX_SENTENCE_WORDS = 45
 MAX_README_WORDS = 900
 BANNED_WORDS = re.compile(r"\b(nobody|whoever|somebody|everybody|anybody|those\s+who|of\s+who|he|his|him|for\s+ever|"
@@ -32,9 +40,48 @@ BANNED = {
     r"\bTODO\b|\bFIXME\b|\bXXX\b": "finish it, or file an issue",
 }
 
+# The folders beside src/ and what each may include of the others. Tests may include all.
+PROGRAMS = {"loadgen": (), "experiments": (), "bench": (), "tools": ("loadgen", "experiments")}
+
 # Rooms whose folders have an order. What lies beside the folders may include all of them; so may tests.
 FOLDERS = {
     "src/server": ("guard", "generation", "adapters", "metrics", "openai"),
+}
+
+
+# What may be larger than the limits, and why. An entry that is no longer needed is a finding.
+LIST = "a list: one entry after the other"
+STORY = "an experiment: from its loads to its verdicts, read once from top to bottom"
+FUZZ = "one loop over random operations, which share the model that they are compared with"
+SPLIT = "is being split into parts"
+SIZE_EXCEPTIONS = {
+    ("src/engine/engine_world_for_test.h", "header"): SPLIT,
+    ("src/runtime/runtime.cc", "Runtime::Create"): "the assembly of the engine, which moves into one for all its users",
+    ("src/schedule/presets.cc", "kPresets"): LIST,
+    ("src/engine/adapter_lifecycle_test.cc", "FuzzOnce"): FUZZ,
+    ("src/engine/engine_test.cc", "FuzzOnce"): FUZZ,
+    ("src/schedule/queue/fairness_test.cc", "FuzzOnce"): FUZZ,
+    ("tests/replay_test.cc", "Vandalise"): LIST,
+    ("src/model/model_test.cc", "ModelTest.NothingOfALayerIsReadBeforeItsGate"): "a thread that the test stops and starts",
+    ("src/server/openai/openai_request_test.cc", "OpenAiRequest.ErrorsNameTheField"): LIST,
+    ("src/text/text_test.cc", "ChatTemplate.HostileTemplatesAreBounded"): LIST,
+    ("experiments/cache_scenarios.cc", "main"): LIST,
+    ("experiments/chameleon.cc", "RunLoading"): STORY,
+    ("experiments/chameleon_policies.cc", "RunChameleonEviction"): STORY,
+    ("experiments/chameleon_policies.cc", "RunChameleonQueueing"): STORY,
+    ("experiments/chameleon_scale.cc", "RunChameleonAdapters"): STORY,
+    ("experiments/fastlibra.cc", "RunSystems"): STORY,
+    ("experiments/fastlibra_scale.cc", "RunMany"): STORY,
+    ("experiments/fastlibra_scale.cc", "RunOverhead"): STORY,
+    ("experiments/vllm_lora.cc", "RunFragmentation"): STORY,
+    ("experiments/vllm_lora.cc", "RunStrategies"): STORY,
+    ("bench/planning_bench.cc", "Run"): "one case: its world, its rounds and its line of figures",
+    ("bench/serving_bench.cc", "BenchShape"): "one shape: its limits, its rounds and its table",
+    ("tools/bench_flags.cc", "AddQuestionFlags"): LIST,
+    ("tools/generate.cc", "AddGenerateFlags"): LIST,
+    ("tools/protection_flags.cc", "AddHttpFlags"): LIST,
+    ("tools/serve.cc", "AddConnectionFlags"): LIST,
+    ("tools/simulate.cc", "AddDeviceFlags"): LIST,
 }
 
 
@@ -58,7 +105,7 @@ def reachable(room, cache):
 
 
 def cpp_files():
-    for folder in ("src", "tools", "tests", "bench"):
+    for folder in ("src", *PROGRAMS, "tests"):
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix in (".h", ".cc") and "bindings" not in path.parts:
                 yield path
@@ -92,6 +139,12 @@ def inside_raw_string(text, line):
 
 def check_includes(path, text, cache):
     parts = path.relative_to(ROOT).parts
+    if parts[0] != "tests":
+        allowed = (parts[0], *PROGRAMS.get(parts[0], ()))
+        for match in re.finditer(r'#include "(%s)/' % "|".join([*PROGRAMS, "tests"]), text):
+            if match.group(1) not in allowed:
+                line = text.count("\n", 0, match.start()) + 1
+                yield f"{path.relative_to(ROOT)}:{line}: {parts[0]}/ may not include {match.group(1)}/"
     if parts[0] != "src":
         return
     room = parts[1]
@@ -117,6 +170,29 @@ def check_folders(path, text):
                 if match.group(1) not in folders[:rank + 1]:
                     line = text.count("\n", 0, match.start()) + 1
                     yield f"{name}:{line}: {match.group(0)}: {room}/{folder} may include only {folders[:rank + 1]}"
+
+
+def sizes_over_limits(path, text):
+    """(what, line, finding) of each function, class and header over its limit."""
+    if path.suffix == ".h" and text.count("\n") > MAX_HEADER_LINES:
+        yield "header", 1, f"a header of {text.count(chr(10))} lines, at most {MAX_HEADER_LINES}"
+    for line, lines, signature in sizes.functions(text):
+        if lines > MAX_FUNCTION_LINES:
+            yield sizes.name_of_function(signature), line, f"a function of {lines} lines, at most {MAX_FUNCTION_LINES}"
+    for line, name, count in sizes.classes(text):
+        if count > MAX_CLASS_FUNCTIONS:
+            yield name, line, f"{name} has {count} functions, at most {MAX_CLASS_FUNCTIONS}"
+
+
+def check_sizes(paths):
+    unused = dict(SIZE_EXCEPTIONS)
+    for path in paths:
+        name = str(path.relative_to(ROOT))
+        for what, line, finding in sizes_over_limits(path, path.read_text()):
+            if unused.pop((name, what), None) is None and (name, what) not in SIZE_EXCEPTIONS:
+                yield f"{name}:{line}: {what}: {finding}"
+    for name, what in unused:
+        yield f"tests/tidy.py: SIZE_EXCEPTIONS: {name}, {what}: within its limit now, so remove the exception"
 
 
 def check_listed(path):
@@ -228,6 +304,8 @@ def main():
     findings += check_format(list(cpp_files()))
     findings += check_pages()
     findings += check_links()
+    findings += check_sizes(list(cpp_files()))
+    findings += room_diagram.findings()
     findings += check_unique_types(list(cpp_files()))
     findings += check_tests_run()
     for finding in findings:

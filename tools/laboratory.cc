@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include "tools/bench/command.h"
-#include "tools/experiment/command.h"
-#include "tools/profile/command.h"
+#include "tools/bench_command.h"
+#include "tools/experiment_command.h"
+#include "tools/profile_command.h"
 #include "tools/simulate.h"
 
 namespace loramux {

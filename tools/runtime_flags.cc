@@ -9,10 +9,10 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "formats/message.h"
+#include "report/progress_bar.h"
 #include "schedule/presets.h"
 #include "schedule/profile/performance_profile.h"
 #include "schedule/profile/service_times.h"
-#include "tools/progress_bar.h"
 #include "tools/system_flags.h"
 
 namespace loramux {

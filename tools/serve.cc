@@ -17,8 +17,8 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "engine/flight_recorder.h"
 #include "http/options.h"
+#include "record/flight_recorder.h"
 #include "runtime/history_keeper.h"
 #include "schedule/presets.h"
 #include "server/generation/engine_service.h"

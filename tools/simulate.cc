@@ -12,8 +12,8 @@
 #include "formats/file.h"
 #include "formats/message.h"
 #include "schedule/profile/performance_profile.h"
+#include "simulate/report.h"
 #include "tools/simulate_replay.h"
-#include "tools/simulate_report.h"
 #include "tools/system_flags.h"
 
 namespace loramux {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "simulate/simulation.h"
-#include "simulate/workload.h"
 #include "tools/command_line/command_line.h"
 #include "tools/system_flags.h"
+#include "workload/workload.h"
 
 namespace loramux {
 

@@ -7,8 +7,8 @@
 #include "base/bytes.h"
 #include "formats/file.h"
 #include "formats/message.h"
-#include "simulate/replay.h"
-#include "tools/simulate_report.h"
+#include "record/replay.h"
+#include "simulate/report.h"
 
 namespace loramux {
 namespace {
@@ -63,8 +63,8 @@ Status ReportReplay(const SimulateFlags& flags, bool& equal) {
                           .slo_ms = static_cast<double>(slo) / kNsPerMs};
   PresetRun run{
       .preset = {.name = "replayed", .what = "a recorded run", .cache = setup.cache, .queue = setup.queue.name}};
-  run.summary = Summarise(replay.simulation, slo);
-  run.result = std::move(replay.simulation);
+  run.summary = Summarise(replay.run, slo);
+  run.result = std::move(replay.run);
   report.runs.push_back(std::move(run));
   fmt::print("{}", ReportAsTable(report));
   PrintVerdict(replay);

@@ -258,9 +258,7 @@ SchedulerStats Scheduler::stats() const {
   return stats;
 }
 
-std::int64_t Scheduler::CountInvalidHistory() {
-  return options_.maintain_dependency ? 0 : pages_.UnusablePages();
-}
+std::int64_t Scheduler::CountInvalidHistory() { return options_.maintain_dependency ? 0 : pages_.UnusablePages(); }
 
 void Scheduler::CheckIntegrity() const {
   queues_.CheckIntegrity();

@@ -14,6 +14,7 @@
 #include "simulate/devices.h"
 #include "simulate/event_queue.h"
 #include "simulate/simulated_transfer.h"
+#include "workload/workload.h"
 
 namespace loramux {
 
@@ -21,7 +22,7 @@ namespace loramux {
 class SimulatedExecutor final : public Executor {
  public:
   // Token ids are in [0, kVocab).
-  static constexpr std::int64_t kVocab = std::int64_t{1} << 30;
+  static constexpr std::int64_t kVocab = kWorkloadVocab;
 
   // Owns none of its arguments. Pushes the end of each step to `events`. `pace` scales the model's time of a step by
   // its factor at the step's begin. `adapters` tells when adapter loads end. `assist`: no value means that steps wait.

@@ -16,12 +16,12 @@
 #include "cache/eviction_policy.h"
 #include "engine/engine_observer.h"
 #include "engine/snapshot.h"
+#include "record/run_result.h"
 #include "schedule/presets.h"
 #include "schedule/profile/pace.h"
 #include "schedule/profile/performance_profile.h"
 #include "simulate/devices.h"
-#include "simulate/histogram.h"
-#include "simulate/workload.h"
+#include "workload/workload.h"
 
 namespace loramux {
 
@@ -54,42 +54,7 @@ struct SimulationOptions {
 // unchanged.
 void UseProfile(const PerformanceProfile& profile, SimulationOptions& options);
 
-// One request's outcome. Times are in ns on the virtual clock; -1: not yet.
-struct RequestRecord {
-  TimeNs arrival = -1, first_scheduled = -1, first_token = -1, last_token = -1;
-  std::int32_t adapter = -1, prompt_tokens = 0, output_tokens = 0, cached_tokens = 0;
-  // the part of the time before first_scheduled in which the adapter was being loaded to the device
-  TimeNs adapter_load = 0;
-  // larger than the memory or the model's length: never queued; or a later turn that was never asked
-  bool refused = false;
-  bool cancelled = false;  // by its client, before its end
-
-  bool Ended() const { return !refused && !cancelled; }  // completed in full
-  // Durations in ns. REQUIRES: the request ended.
-  TimeNs Ttft() const { return first_token - arrival; }
-  TimeNs EndToEnd() const { return last_token - arrival; }
-};
-
-// The content of memory and queue at one time.
-struct WorldSample {
-  TimeNs at = 0;
-  std::int64_t running = 0, waiting = 0;
-  std::int64_t free_pages = 0, running_kv_pages = 0, history_pages = 0, adapter_pages = 0;  // of the device
-};
-
-// Outcome of a simulation.
-struct SimulationResult {
-  std::vector<RequestRecord> requests;                        // in the order of the workload
-  std::vector<std::pair<std::size_t, std::string>> refusals;  // index of each refused request, and the error message
-  std::vector<WorldSample> samples;
-  EngineStats stats;                 // at the end
-  DurationHistogram between_tokens;  // over all requests
-  TimeNs end = 0;                    // when the last request ended
-  TimeNs busy = 0;                   // total step time of the executor
-  double bytes_to_device = 0, bytes_to_host = 0, bytes_from_disk = 0;
-  TimeNs host_link_busy = 0;         // in the direction of the device
-  double invalid_history_share = 0;  // of the history on the device, mean over the samples (FastLibra 6.6)
-};
+using SimulationResult = RunResult;
 
 // The n-th token of the answer to `request` (an index of the workload) in a simulation with this seed. A prompt can
 // quote it.

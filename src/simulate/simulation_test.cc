@@ -478,13 +478,13 @@ TEST(Simulation, UnknownNamesAreErrors) {
 // ---- Summaries
 
 TEST(Summary, Quantiles) {
-  const LatencySummary s = SummariseLatencies({4, 1, 3, 2, 5});
+  const Summary s = Summarise({4, 1, 3, 2, 5});
   EXPECT_EQ(s.count, 5);
   EXPECT_EQ(s.mean, 3);
   EXPECT_EQ(s.p50, 3);
   EXPECT_NEAR(s.p90, 4.6, 1e-12);
   EXPECT_EQ(s.max, 5);
-  EXPECT_EQ(SummariseLatencies({}).p99, 0);
+  EXPECT_EQ(Summarise({}).p99, 0);
 }
 
 TEST(Summary, HistogramIsWithinOnePercent) {

@@ -10,13 +10,6 @@ double Ms(TimeNs time) { return static_cast<double>(time) / static_cast<double>(
 double Seconds(TimeNs time) { return static_cast<double>(time) / static_cast<double>(kNsPerSecond); }
 double Share(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
-double QuantileOf(const std::vector<double>& sorted, double q) {
-  const double at = q * static_cast<double>(sorted.size() - 1);
-  const auto low = static_cast<std::size_t>(at);
-  const std::size_t high = std::min(low + 1, sorted.size() - 1);
-  return sorted[low] + (sorted[high] - sorted[low]) * (at - static_cast<double>(low));
-}
-
 void SummariseRequests(const SimulationResult& result, TimeNs slo, SimulationSummary& summary) {
   std::vector<double> tpot, end_to_end, queue;
   double output_tokens = 0, good = 0;
@@ -34,10 +27,10 @@ void SummariseRequests(const SimulationResult& result, TimeNs slo, SimulationSum
     if (record.output_tokens > 1)
       tpot.push_back(Ms(record.last_token - record.first_token) / (record.output_tokens - 1));
   }
-  summary.ttft = SummariseLatencies(TtftsOf(result));
-  summary.tpot = SummariseLatencies(std::move(tpot));
-  summary.end_to_end = SummariseLatencies(std::move(end_to_end));
-  summary.queue = SummariseLatencies(std::move(queue));
+  summary.ttft = Summarise(TtftsOf(result));
+  summary.tpot = Summarise(std::move(tpot));
+  summary.end_to_end = Summarise(std::move(end_to_end));
+  summary.queue = Summarise(std::move(queue));
   summary.requests_per_second = Share(static_cast<double>(summary.finished), summary.seconds);
   summary.output_tokens_per_second = Share(output_tokens, summary.seconds);
   summary.goodput = Share(good, summary.seconds);
@@ -45,19 +38,6 @@ void SummariseRequests(const SimulationResult& result, TimeNs slo, SimulationSum
 }
 
 }  // namespace
-
-LatencySummary SummariseLatencies(std::vector<double> ms) {
-  LatencySummary summary{.count = static_cast<std::int64_t>(ms.size())};
-  if (ms.empty()) return summary;
-  std::sort(ms.begin(), ms.end());
-  for (const double value : ms) summary.mean += value;
-  summary.mean /= static_cast<double>(ms.size());
-  summary.p50 = QuantileOf(ms, 0.5);
-  summary.p90 = QuantileOf(ms, 0.9);
-  summary.p99 = QuantileOf(ms, 0.99);
-  summary.max = ms.back();
-  return summary;
-}
 
 std::vector<double> TtftsOf(const SimulationResult& result) {
   std::vector<double> ttfts;
@@ -122,7 +102,7 @@ std::vector<SizeClassSummary> SummariseBySize(const SimulationResult& result) {
       const double waited = Share(Ms(record.first_scheduled - record.arrival), Ms(record.EndToEnd()));
       classes[nth].queue_share += waited / static_cast<double>(end - begin);
     }
-    classes[nth].ttft = SummariseLatencies(std::move(ttft));
+    classes[nth].ttft = Summarise(std::move(ttft));
   }
   return classes;
 }

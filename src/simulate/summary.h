@@ -6,21 +6,14 @@
 #include <vector>
 
 #include "simulate/simulation.h"
+#include "workload/statistics.h"
 
 namespace loramux {
 
-// In milliseconds; all 0 if there are no values.
-struct LatencySummary {
-  std::int64_t count = 0;
-  double mean = 0, p50 = 0, p90 = 0, p99 = 0, max = 0;
-};
-// Quantiles by linear interpolation between the closest ranks.
-LatencySummary SummariseLatencies(std::vector<double> ms);
-
-// Figures of one simulation.
+// Figures of one simulation. Latencies are in ms.
 struct SimulationSummary {
-  LatencySummary ttft, tpot, end_to_end, queue;  // per request; tpot of requests with more than one token
-  LatencySummary between_tokens;                 // per token, within 0.8 %; max is 0: not kept
+  Summary ttft, tpot, end_to_end, queue;  // per request; tpot of requests with more than one token
+  Summary between_tokens;                 // per token, within 0.8 %; max is 0: not kept
   std::int64_t finished = 0, refused = 0;
   double seconds = 0;  // from the first arrival to the last token
   double requests_per_second = 0, output_tokens_per_second = 0, offered_per_second = 0;
@@ -45,7 +38,7 @@ std::vector<double> TtftsOf(const SimulationResult& result);
 // Latency by size: requests in thirds by the tokens that they compute (prompt plus twice the output), smallest third
 // first.
 struct SizeClassSummary {
-  LatencySummary ttft;
+  Summary ttft;
   double queue_share = 0;  // share of queueing in the end-to-end time, mean over the requests
 };
 // The three size classes, smallest first. Counts only requests that completed in full.

@@ -1,0 +1,190 @@
+#include "experiments/experiment.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "experiments/fastlibra_load.h"
+#include "experiments/report.h"
+#include "formats/file.h"
+
+namespace loramux::experiment_test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+TEST(Verdicts, ComparesDirectionAndSize) {
+  EXPECT_EQ(CompareEffects(-0.30, -0.21), Verdict::kAgrees);
+  EXPECT_EQ(CompareEffects(-0.30, -0.39), Verdict::kAgrees);
+  EXPECT_EQ(CompareEffects(-0.30, -0.19), Verdict::kWeaker);
+  EXPECT_EQ(CompareEffects(-0.30, -0.41), Verdict::kStronger);
+  EXPECT_EQ(CompareEffects(-0.30, 0.01), Verdict::kOpposite);
+  EXPECT_EQ(CompareEffects(0.5, 0), Verdict::kWeaker);
+  EXPECT_EQ(CompareEffects(0, 0.04), Verdict::kAgrees);
+  EXPECT_EQ(CompareEffects(0, -0.06), Verdict::kStronger);
+  EXPECT_EQ(VerdictOfClaim(true), Verdict::kAgrees);
+  EXPECT_EQ(VerdictOfClaim(false), Verdict::kOpposite);
+}
+
+TEST(Words, ShowsChangesAndFactors) {
+  EXPECT_EQ(ShowChange(-0.2464), "-24.6 %");
+  EXPECT_EQ(ShowChange(0.05), "+5.0 %");
+  EXPECT_EQ(ShowFactor(1.5), "1.50x");
+  EXPECT_DOUBLE_EQ(Change(3, 4), -0.25);
+  EXPECT_DOUBLE_EQ(Change(3, 0), 0);
+}
+
+TEST(Parallel, CallsEachOnceAndReportsTheFirstError) {
+  ExperimentContext context{.threads = 3};
+  std::vector<int> calls(100, 0);
+  EXPECT_TRUE(ParallelFor(context, calls.size(), [&](std::size_t i) -> Status {
+                ++calls[i];
+                return Ok{};
+              }).ok());
+  EXPECT_EQ(calls, std::vector<int>(100, 1));
+  const Status failed = ParallelFor(context, 50, [&](std::size_t i) -> Status {
+    if (i == 7 || i == 31) return InvalidArgument("job " + std::to_string(i), "");
+    return Ok{};
+  });
+  ASSERT_FALSE(failed.ok());
+  EXPECT_EQ(failed.error().message, "job 7");
+  EXPECT_TRUE(ParallelFor(context, 0, [](std::size_t) -> Status { return InvalidArgument("never", ""); }).ok());
+}
+
+SimulationJob SmallJob(double rate) {
+  SimulationJob job;
+  job.options.device = DescribeDevice(FindDevice("a40").value(), FindModel("llama-7b").value()).value();
+  job.options.preset = FindPreset("chameleon").value();
+  job.options.slo = kNsPerSecond;
+  job.load = {.requests = 200, .rate = rate, .input_mean = 200, .output_mean = 20};
+  return job;
+}
+
+TEST(Simulations, DoNotDependOnTheNumberOfThreads) {
+  std::vector<SimulationJob> jobs;
+  for (const double rate : {5.0, 20.0, 40.0, 10.0, 80.0}) jobs.push_back(SmallJob(rate));
+  ExperimentContext one{.threads = 1}, several{.threads = 4};
+  const auto first = SimulateAll(one, jobs).value(), second = SimulateAll(several, jobs).value();
+  ASSERT_EQ(first.size(), jobs.size());
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    EXPECT_EQ(first[i].result.end, second[i].result.end);
+    EXPECT_EQ(TtftsOf(first[i].result), TtftsOf(second[i].result));
+  }
+  EXPECT_LT(first[0].summary.ttft.mean, first[4].summary.ttft.mean);  // in the order of the jobs
+  const auto loads = FindLoads(one, jobs).value(), again = FindLoads(several, jobs).value();
+  for (std::size_t i = 0; i < jobs.size(); ++i) EXPECT_EQ(loads[i].rate, again[i].rate);
+}
+
+TEST(Simulations, SayWhatIsWrong) {
+  std::vector<SimulationJob> jobs = {SmallJob(5)};
+  jobs[0].load.trace = "no/such/file.csv";
+  ExperimentContext context;
+  EXPECT_FALSE(SimulateAll(context, jobs).ok());
+  EXPECT_FALSE(FindLoads(context, jobs).ok());
+}
+
+// FastLibra's half hour: the rate changes as in section 6.5, the adapters in use as in 2.3.2.
+TEST(FastLibraLoads, ChangeOverTheRun) {
+  ExperimentContext context;
+  const FastLibraCell cell{.scenario = 1, .model = 0, .adapters = 100};  // translation: single-turn requests
+  const SimulationJob job = MakeFastLibraCellJob(context, cell, "vllm-waits", 1.6).value();
+  EXPECT_EQ(job.load.requests, 2880);
+  EXPECT_EQ(job.options.preset.cache, "vllm");
+  EXPECT_EQ(job.options.preset.shape.cold_start, ColdStart::kStall);
+  Workload workload = MakeWorkload(job.load).value();
+  ShapeFastLibraLoad(job, cell, "vllm-waits", workload);
+  const auto arrives = [](const WorkloadRequest& a, const WorkloadRequest& b) { return a.arrival < b.arrival; };
+  EXPECT_TRUE(std::is_sorted(workload.requests.begin(), workload.requests.end(), arrives));
+  const double last = static_cast<double>(workload.requests.back().arrival);
+  std::set<std::int32_t> before, after;
+  std::array<double, 2> rates = {};  // per second of the half hour: before 400 s, and from 900 to 1,300 s
+  for (const WorkloadRequest& request : workload.requests) {
+    const double seconds = static_cast<double>(request.arrival) / last * kFastLibraSeconds;
+    (seconds < 1100 ? before : after).insert(request.adapter);
+    if (seconds < 400) rates[0] += 1.0 / 400;
+    if (seconds >= 900 && seconds < 1300) rates[1] += 1.0 / 400;
+  }
+  EXPECT_EQ(before.size(), 41u);
+  EXPECT_EQ(after.size(), 75u);
+  EXPECT_NEAR(rates[1] / rates[0], 3.6, 0.4);
+  ASSERT_EQ(workload.adapter_pages.size(), 100u);  // slots of the largest rank
+  EXPECT_EQ(workload.adapter_pages[0], job.options.device.AdapterPages(64));
+  // A fifth of the memory holds about 70 adapters, as in figure 4.
+  EXPECT_EQ(job.options.device.device_pages / 5 / workload.adapter_pages[0], 72);
+}
+
+TEST(FastLibraLoads, KeepAnAdapterForAConversation) {
+  ExperimentContext context;
+  const FastLibraCell cell{.scenario = 2, .model = 0, .adapters = 20};
+  const SimulationJob job = MakeFastLibraCellJob(context, cell, "fastlibra", 0.5).value();
+  Workload workload = MakeWorkload(job.load).value();
+  ShapeFastLibraLoad(job, cell, "fastlibra", workload);
+  EXPECT_TRUE(workload.adapter_pages.empty());
+  std::size_t turns = 0;
+  for (const WorkloadRequest& request : workload.requests) {
+    if (request.next < 0) continue;
+    ++turns;
+    EXPECT_EQ(workload.requests[static_cast<std::size_t>(request.next)].adapter, request.adapter);
+  }
+  EXPECT_GT(turns, workload.requests.size() / 2);
+  EXPECT_FALSE(MakeFastLibraCellJob(context, cell, "orca", 1).ok());
+}
+
+constexpr Experiment kSample = {"xy-1", "xy-1, xy-2", "A title", "Document 5.2, figure 1", nullptr};
+
+ExperimentResult SampleResult() {
+  ExperimentResult result{.setting = "A device."};
+  result.comparison = {
+      {.id = "xy-1", .what = "a | b", .reported = "-20.0 %", .ours = "-10.0 %", .verdict = Verdict::kWeaker},
+      {.id = "xy-2", .what = "order", .reported = "yes", .ours = "yes", .verdict = Verdict::kAgrees}};
+  result.tables = {{"Loads", {"rate", "ms"}, {{"1", "2"}, {"3", "4"}}}};
+  result.plots = {{"p99", "P99", "<svg/>"}};
+  result.remarks = {"Because."};
+  return result;
+}
+
+TEST(Report, HasComparisonTablesPlotsAndRemarks) {
+  const std::string text = ExperimentAsMarkdown(kSample, SampleResult(), "loramux experiment xy-1 --seed 1");
+  EXPECT_THAT(
+      text, AllOf(HasSubstr("# A title\n"), HasSubstr("| xy-1 | a \\| b | -20.0 % | -10.0 % | weaker | simulated |\n"),
+                  HasSubstr("| rate | ms |\n|---|---|\n| 1 | 2 |\n"), HasSubstr("](xy-1_p99.svg)"),
+                  HasSubstr("- Because.\n"), HasSubstr("`loramux experiment xy-1 --seed 1`"), HasSubstr("A device.")));
+}
+
+TEST(Report, WritesFilesAndAnIndexOfWhatIsThere) {
+  const std::string directory = testing::TempDir() + "/experiment_report";
+  std::filesystem::remove_all(directory);
+  ASSERT_TRUE(WriteExperiment(directory, kSample, SampleResult(), "command").ok());
+  EXPECT_EQ(ReadTextFile(directory + "/xy-1_p99.svg", 1000).value(), "<svg/>");
+  const std::vector<Experiment> known = {kSample, {"zz-9", "zz-9", "Never run", "", nullptr}};
+  ASSERT_TRUE(WriteExperimentIndex(directory, known).ok());
+  const std::string index = ReadTextFile(directory + "/experiments.md", 100000).value();
+  EXPECT_THAT(index, AllOf(HasSubstr("1 agrees, 1 weaker, 0 stronger, 0 opposite, 0 information"),
+                           HasSubstr("| [xy-1](xy-1.md) | a \\| b |"), HasSubstr("| [xy-2](xy-1.md) | order |"),
+                           Not(HasSubstr("zz-9"))));
+  EXPECT_FALSE(WriteExperiment("/dev/null/x", kSample, SampleResult(), "command").ok());
+}
+
+TEST(Command, FindsExperimentsByIdAndByWhatTheyCover) {
+  const auto all = FindExperiments({"all"}).value();
+  ASSERT_FALSE(all.empty());
+  std::set<std::string_view> ids;
+  for (const Experiment& experiment : all) {
+    EXPECT_TRUE(ids.insert(experiment.id).second) << experiment.id;
+    EXPECT_FALSE(experiment.source.empty());
+    EXPECT_EQ(FindExperiments({std::string(experiment.id)}).value().front().id, experiment.id);
+  }
+  EXPECT_EQ(FindExperiments({"ch-11", "all", "ch-11"}).value().size(), all.size());
+  const auto unknown = FindExperiments({"ch-11", "nonsense"});
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_THAT(unknown.error().message, AllOf(HasSubstr("ch-11"), HasSubstr("'nonsense'")));
+}
+
+}  // namespace
+}  // namespace loramux::experiment_test

@@ -1,0 +1,151 @@
+#include "workload/trace.h"
+
+#include <filesystem>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "base/text_file.h"
+#include "workload/temp_file_for_test.h"
+
+namespace loramux::trace_test {
+namespace {
+
+constexpr const char* kAzure =
+    "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
+    "2023-11-16 23:59:59.5000000,374,44\r\n"
+    "2023-11-17 00:00:01.7500000,396,109\r\n"
+    "\r\n"
+    "2023-11-17 00:00:00.0000000,1,0\r\n";
+
+TEST(TextFile, IsReadUpToItsFirstNulByte) {
+  const auto path = std::filesystem::temp_directory_path() / ("loramux_text_file_" + std::to_string(::getpid()));
+  ASSERT_TRUE(WriteTextFile(path.string(), "one\ntwo\n").ok());
+  EXPECT_EQ(*ReadTextFile(path.string()), "one\ntwo\n");
+  std::filesystem::resize_file(path, std::uintmax_t{1} << 30);  // sparse
+  const auto text = ReadTextFile(path.string());
+  std::filesystem::remove(path);
+  ASSERT_FALSE(text.ok());
+  EXPECT_NE(text.error().message.find("a NUL byte at byte 8"), std::string::npos) << text.error().message;
+}
+
+TEST(AzureTrace, IsReadAcrossMidnightAndSorted) {
+  const auto trace = ParseAzureTrace(kAzure, "t.csv");
+  ASSERT_TRUE(trace.ok()) << trace.error().message;
+  ASSERT_EQ(trace->arrivals.size(), 3u);
+  EXPECT_EQ(trace->arrivals[0].at, 0);
+  EXPECT_EQ(trace->arrivals[1].at, kNsPerSecond / 2);
+  EXPECT_EQ(trace->arrivals[1].output_tokens, 1);  // at least one token is requested
+  EXPECT_EQ(trace->arrivals[2].at, 2'250 * kNsPerMs);
+  EXPECT_EQ(trace->arrivals[2].input_tokens, 396);
+  EXPECT_EQ(trace->arrivals[2].output_tokens, 109);
+  EXPECT_EQ(trace->clients, 0);
+}
+
+TEST(AzureTrace, NamesTheHostileLine) {
+  for (const char* line :
+       {"2023-11-16 18:15:46.68,374", "2023-11-16 18:15:46.68,374,44,1", "2023-11-16 18:15:46.68,-1,44",
+        "2023-11-16 18:15:46.68,3.5,44", "2023-11-16 18:15:46.68,99999999999999999999,4", "2023-13-16 18:15:46.68,3,4",
+        "2023-11-16 25:15:46.68,3,4", "2023-11-16 18:15:nan,3,4", "2023-11-16T18,3,4", ",,", "\xff\xfe\x00"}) {
+    const auto trace = ParseAzureTrace(std::string("2023-11-16 18:15:46.0,1,1\n") + line + "\n", "t.csv");
+    ASSERT_FALSE(trace.ok()) << line;
+    EXPECT_NE(trace.error().message.find("t.csv, line 2"), std::string::npos) << trace.error().message;
+  }
+  EXPECT_FALSE(ParseAzureTrace("", "t.csv").ok());
+  EXPECT_FALSE(ParseAzureTrace("TIMESTAMP,ContextTokens,GeneratedTokens\n", "t.csv").ok());
+}
+
+TEST(MooncakeTrace, KeepsTheBlocks) {
+  const auto trace =
+      ParseMooncakeTrace(R"({"timestamp": 2500, "input_length": 700, "output_length": 3, "hash_ids": [4, 9]})"
+                         "\n"
+                         R"({"timestamp": 1000, "input_length": 5, "output_length": 0})",
+                         "m.jsonl");
+  ASSERT_TRUE(trace.ok()) << trace.error().message;
+  EXPECT_EQ(trace->block_tokens, 512);
+  EXPECT_EQ(trace->arrivals[0].input_tokens, 5);
+  EXPECT_EQ(trace->arrivals[1].at, 1'500 * kNsPerMs);
+  EXPECT_EQ(trace->arrivals[1].blocks, (std::vector<std::int32_t>{4, 9}));
+}
+
+TEST(MooncakeTrace, NamesTheHostileLine) {
+  for (const char* line :
+       {"{", "[]", "7", "null", R"({"timestamp": 1})", R"({"timestamp": -1, "input_length": 5, "output_length": 1})",
+        R"({"timestamp": 1, "input_length": "5", "output_length": 1})",
+        R"({"timestamp": 1, "input_length": 0, "output_length": 1})",
+        R"({"timestamp": 1, "input_length": 5, "output_length": 1, "hash_ids": ["x"]})"}) {
+    const auto trace = ParseMooncakeTrace(line, "m.jsonl");
+    ASSERT_FALSE(trace.ok()) << line;
+    EXPECT_NE(trace.error().message.find("m.jsonl, line 1"), std::string::npos);
+  }
+}
+
+TEST(AzureTrace, MayHaveSecondsAndNoHeader) {
+  const auto trace = ParseAzureTrace("2.5,0,7\n1,9,8\n", "t.csv");
+  ASSERT_TRUE(trace.ok()) << trace.error().message;
+  ASSERT_EQ(trace->arrivals.size(), 2u);
+  EXPECT_EQ(trace->arrivals[0].input_tokens, 9);
+  EXPECT_EQ(trace->arrivals[1].at, 1'500 * kNsPerMs);
+  EXPECT_EQ(trace->arrivals[1].input_tokens, 1);  // at least one token is sent
+}
+
+TEST(Trace, BadFilesAreErrorsThatNameTheLine) {
+  for (const char* line : {"2023-11-16 18:15:46.6,374", "yesterday,1,2", "2023-13-16 18:15:46.6,1,2", "1,-5,2", "1,2,x",
+                           "1e300,1,2", "inf,1,2", "2023-11-16 99999999:15:46.6,1,2", "2023-11-16 18:15:1e18,1,2"}) {
+    const TempFile file("a.csv", std::string("header\n1,1,1\n") + line + "\n");
+    const auto trace = ReadTrace(file.path());
+    ASSERT_FALSE(trace.ok()) << line;
+    EXPECT_NE(trace.error().message.find("a.csv, line 3: expected"), std::string::npos) << trace.error().message;
+  }
+  for (const char* line :
+       {"{", "[]", "{\"timestamp\": 1}", "{\"timestamp\":1,\"input_length\":600,\"output_length\":1,\"hash_ids\":[0]}",
+        "{\"timestamp\":1e300,\"input_length\":6,\"output_length\":1,\"hash_ids\":[0]}",
+        "{\"timestamp\":9223372036854775807,\"input_length\":6,\"output_length\":1,\"hash_ids\":[0]}",
+        "{\"timestamp\":1,\"input_length\":1e300,\"output_length\":1,\"hash_ids\":[0]}",
+        "{\"timestamp\":1,\"input_length\":6,\"output_length\":1,\"hash_ids\":[1e300]}",
+        "{\"timestamp\":1,\"input_length\":6,\"output_length\":1,\"hash_ids\":[-1]}"}) {
+    const TempFile file("m.jsonl", std::string(line) + "\n");
+    EXPECT_FALSE(ReadTrace(file.path()).ok()) << line;
+  }
+  const auto hostile = ReadTrace(TempFile("a.csv", "h\n\x1b[2J" + std::string(10000, 'x') + "\n").path());
+  ASSERT_FALSE(hostile.ok());
+  EXPECT_NE(hostile.error().message.find("\\x1b"), std::string::npos);
+  EXPECT_LT(hostile.error().message.size(), 1000u);
+  EXPECT_FALSE(ReadTrace("/no/such/file.csv").ok());
+  EXPECT_FALSE(ReadTrace(TempFile("a.csv", "header\n").path()).ok());
+}
+
+TEST(PoissonTrace, HasItsRateAndIsDeterminedByItsSeed) {
+  const TraceLimits limits{.duration_s = 2000};
+  const Trace trace = PoissonTrace(10, limits, 5), same = PoissonTrace(10, limits, 5),
+              other = PoissonTrace(10, limits, 6);
+  EXPECT_NEAR(static_cast<double>(trace.arrivals.size()), 20'000, 500);  // standard deviation 141
+  ASSERT_EQ(trace.arrivals.size(), same.arrivals.size());
+  double squares = 0;
+  for (std::size_t i = 0; i < trace.arrivals.size(); ++i) {
+    ASSERT_EQ(trace.arrivals[i].at, same.arrivals[i].at);
+    const TimeNs gap = trace.arrivals[i].at - (i > 0 ? trace.arrivals[i - 1].at : 0);
+    ASSERT_GE(gap, 0);
+    squares += static_cast<double>(gap) * static_cast<double>(gap) / 1e18;
+  }
+  // E[X^2] of an exponential
+  EXPECT_NEAR(squares / static_cast<double>(trace.arrivals.size()), 2 * 0.1 * 0.1, 0.001);
+  EXPECT_NE(trace.arrivals[0].at, other.arrivals[0].at);
+  EXPECT_EQ(PoissonTrace(10, {.requests = 7}, 5).arrivals.size(), 7u);
+}
+
+TEST(ScaleTrace, StretchesThenCuts) {
+  Trace trace;
+  for (int i = 0; i < 10; ++i)
+    trace.arrivals.push_back({.at = i * kNsPerSecond, .input_tokens = 100, .output_tokens = 1});
+  ScaleTrace(trace, 0.5, 0.25, {.duration_s = 3});
+  ASSERT_EQ(trace.arrivals.size(), 6u);  // 0, 0.5, ..., 2.5 s
+  EXPECT_EQ(trace.arrivals[1].at, kNsPerSecond / 2);
+  EXPECT_EQ(trace.arrivals[1].input_tokens, 25);
+  EXPECT_EQ(trace.arrivals[1].output_tokens, 1);  // never scaled to 0
+  ScaleTrace(trace, 1, 1, {.requests = 2});
+  EXPECT_EQ(trace.arrivals.size(), 2u);
+}
+
+}  // namespace
+}  // namespace loramux::trace_test

@@ -1,0 +1,105 @@
+#include "tools/experiment_command.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+#include <fmt/core.h>
+
+#include "experiments/report.h"
+
+namespace loramux {
+namespace {
+
+constexpr double kQuickScale = 0.1;
+
+Status RunAll(ExperimentFlags& flags) {
+  ASSIGN_OR_RETURN(const std::vector<Experiment> chosen, FindExperiments(flags.ids));
+  for (const Experiment& experiment : chosen) {
+    ProgressBar progress(std::string(experiment.id), "simulations", 1);
+    flags.context.progress = &progress;
+    Result<ExperimentResult> result = experiment.run(flags.context);
+    progress.Finish();
+    RETURN_IF_ERROR(result);
+    const std::string command = ExperimentCommand(experiment, flags.context);
+    fmt::print("{}: {} ({})\n{}\n", experiment.id, experiment.title, experiment.source,
+               ComparisonAsText(result.value()));
+    std::fflush(stdout);
+    RETURN_IF_ERROR(WriteExperiment(flags.output, experiment, result.value(), command));
+  }
+  RETURN_IF_ERROR(WriteExperimentIndex(flags.output, AllExperiments()));
+  fmt::print("written to {}: see {}/experiments.md\n", flags.output, flags.output);
+  return Ok{};
+}
+
+}  // namespace
+
+void AddExperimentFlags(CommandLine& line, ExperimentFlags& flags) {
+  line.Add({.names = "ID",
+            .target = &flags.ids,
+            .unit = "ID",
+            .help = "Experiments by id as in docs/results/experiments.md (ch-11 ...), or 'all'; --list explains them"});
+  line.Add({.names = "--list", .target = &flags.list, .help = "Print the experiments and exit"});
+  line.Add({.names = "--quick",
+            .target = &flags.quick,
+            .help = "Run a tenth of the requests: checks that the experiment runs, but gives no result"});
+  line.Add({.names = "--scale",
+            .target = &flags.context.scale,
+            .unit = "FACTOR",
+            .help = "Multiplies the numbers of requests",
+            .range = {{1e-3, 100.0}}});
+  line.Add({.names = "--output",
+            .target = &flags.output,
+            .unit = "DIR",
+            .help = "Directory for ID.md, ID.json, plots and experiments.md"});
+  line.Add({.names = "--data-dir",
+            .target = &flags.context.data_dir,
+            .unit = "DIR",
+            .help = "Directory that holds traces/ with Azure's conversations"});
+  line.Add({.names = "--seed",
+            .target = &flags.context.seed,
+            .unit = "N",
+            .help = "Seed of all random choices; the same seed writes the same bytes"});
+  line.Add({.names = "--threads",
+            .target = &flags.context.threads,
+            .unit = "N",
+            .help = "Simulations at a time; changes no result",
+            .default_text = "one per processor",
+            .range = {{0, 1024}}});
+  line.set_footer(
+      "Each experiment prints the figures of its document beside ours, with a verdict:\n"
+      "  agrees    same direction, effect within a third of the reported one\n"
+      "  weaker, stronger    same direction, differs by more than a third\n"
+      "  opposite  the other direction; information: nothing to compare with\n"
+      "Examples:\n"
+      "  loramux experiment --list\n"
+      "  loramux experiment ch-11 --quick --output /tmp/results\n"
+      "  loramux experiment all          (about twenty minutes on two cores)");
+}
+
+int RunExperiment(ExperimentFlags flags) {
+  if (flags.list) {
+    for (const Experiment& known : AllExperiments())
+      fmt::print("{:<10} {} ({})\n", known.id, known.title, known.source);
+    return 0;
+  }
+  if (flags.ids.empty()) {
+    fmt::print(stderr, "error: expected ids of experiments or 'all', found none; --list prints the ids\n");
+    return 1;
+  }
+  if (flags.quick) flags.context.scale *= kQuickScale;
+  const Status status = RunAll(flags);
+  if (status.ok()) return 0;
+  fmt::print(stderr, "error: {}\n", status.error().message);
+  return 1;
+}
+
+Command ExperimentCommand() {
+  const auto flags = std::make_shared<ExperimentFlags>();
+  Command command{.name = "experiment", .summary = "Repeat the experiments of the source documents in the simulator"};
+  AddExperimentFlags(command.line, *flags);
+  command.run = [flags] { return RunExperiment(*flags); };
+  return command;
+}
+
+}  // namespace loramux
