@@ -46,12 +46,15 @@ void ResidencyManager::Add(std::shared_ptr<const AdapterVersion> version) {
   adapters_[slot].pages = version->layout.pages;
   adapters_[slot].version = std::move(version);
   adapters_[slot].slot = slot;
+  if (is_listed_.size() < adapters_.size()) is_listed_.resize(adapters_.size(), false);
+  changes_.reserve(by_slot_.capacity());  // later changes allocate nothing
   ++totals_.known;
 }
 
 void ResidencyManager::Acquire(AdapterGeneration generation) {
   AdapterResidency& adapter = At(generation);
   ++adapter.references;
+  NoteChange(adapter);
   ++totals_.asked;
   if (adapter.device == TierState::kResident) {
     ++totals_.asked_on_device;
@@ -64,6 +67,7 @@ void ResidencyManager::Release(AdapterGeneration generation) {
   AdapterResidency& adapter = At(generation);
   CHECK_GT(adapter.references, 0);
   --adapter.references;
+  NoteChange(adapter);
   DropIfUnused(adapter);
 }
 
@@ -96,6 +100,7 @@ void ResidencyManager::DropIfUnused(AdapterResidency& adapter) {
   if (adapter.device == TierState::kLoading) return CancelLoad(adapter);
   CHECK_EQ(adapter.pins, 0);
   if (on_drop_) on_drop_(adapter);
+  NoteChange(adapter);
   const AdapterGeneration generation = adapter.version->generation;
   if (adapter.device == TierState::kResident) {
     Erase(device_residents_, generation);
@@ -123,6 +128,7 @@ void ResidencyManager::BeginLoad(AdapterGeneration generation, bool via_host, Ti
   adapter.device_pages.resize(pages);
   CHECK(device_->Allocate(PageCategory::kAdapter, adapter.device_pages));
   adapter.device = TierState::kLoading;
+  NoteChange(adapter);
   adapter.load_started = now;
   adapter.load_sequence = ++next_load_sequence_;
   adapter.via_host = via_host;
@@ -193,6 +199,8 @@ bool ResidencyManager::Poll(TimeNs now, std::vector<LoadFailure>& failures) {
       adapter.host = TierState::kResident;
       totals_.disk_to_host_bytes += Bytes(adapter);
       host_residents_.push_back(adapter.version->generation);
+      adapter.host_arrival = ++next_host_arrival_;
+      NoteChange(adapter);
       if (Unwanted(adapter)) {  // retired during the load, and no request waits for it
         GiveUpLoad(adapter);
         ++totals_.cancelled_loads;
@@ -209,6 +217,7 @@ bool ResidencyManager::Poll(TimeNs now, std::vector<LoadFailure>& failures) {
 }
 
 void ResidencyManager::FinishLoad(AdapterResidency& adapter, TimeNs now) {
+  NoteChange(adapter);
   adapter.device = TierState::kResident;
   adapter.resident_since = now;
   (adapter.host == TierState::kResident ? totals_.host_to_device_bytes : totals_.disk_to_device_bytes) +=
@@ -245,10 +254,23 @@ void ResidencyManager::EndFailedLoads() {
 }
 
 void ResidencyManager::DropDevicePages(AdapterResidency& adapter) {
+  NoteChange(adapter);
   device_->Free(PageCategory::kAdapter, adapter.device_pages);
   adapter.device_pages.clear();
   adapter.device = TierState::kAbsent;
   UpdateIdle(adapter);
+}
+
+void ResidencyManager::NoteChange(const AdapterResidency& adapter) {
+  if (is_listed_[adapter.slot]) return;
+  is_listed_[adapter.slot] = true;
+  changes_.push_back(adapter.slot);
+}
+
+void ResidencyManager::TakeChanges(std::vector<std::uint32_t>& out) {
+  out.insert(out.end(), changes_.begin(), changes_.end());
+  for (const std::uint32_t slot : changes_) is_listed_[slot] = false;
+  changes_.clear();
 }
 
 void ResidencyManager::UpdateIdle(AdapterResidency& adapter) {
@@ -267,6 +289,7 @@ void ResidencyManager::UpdateIdle(AdapterResidency& adapter) {
 }
 
 void ResidencyManager::DropHostPages(AdapterResidency& adapter) {
+  NoteChange(adapter);
   host_->Free(PageCategory::kAdapter, adapter.host_pages);
   adapter.host_pages.clear();
   adapter.host = TierState::kAbsent;
@@ -294,6 +317,7 @@ void ResidencyManager::Pin(AdapterGeneration generation, TimeNs now) {
   AdapterResidency& adapter = At(generation);
   CHECK(adapter.device == TierState::kResident || adapter.arriving());
   ++adapter.pins;
+  NoteChange(adapter);
   ++adapter.uses;
   adapter.last_use = now;
   UpdateIdle(adapter);
@@ -303,6 +327,7 @@ void ResidencyManager::Unpin(AdapterGeneration generation, TimeNs now) {
   AdapterResidency& adapter = At(generation);
   CHECK_GT(adapter.pins, 0);
   --adapter.pins;
+  NoteChange(adapter);
   adapter.last_use = now;
   UpdateIdle(adapter);
 }

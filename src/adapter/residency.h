@@ -77,7 +77,8 @@ struct alignas(64) AdapterResidency {
   std::vector<PageHandle> device_pages, host_pages;
   std::uint64_t load_sequence = 0;  // changes with each load to the device
   TimeNs load_started = 0;
-  TimeNs resident_since = 0;  // when it last arrived on the device
+  TimeNs resident_since = 0;       // when it last arrived on the device
+  std::uint64_t host_arrival = 0;  // ascends with the arrivals in the host tier, of all adapters
   bool via_host = false;
   bool ahead = false;      // loaded for no particular request: the load does not count as a use
   bool from_disk = false;  // its last load
@@ -149,6 +150,9 @@ class ResidencyManager {
   std::int64_t loads_in_flight() const { return loads_in_flight_; }
   // Adapters arriving on the device from the host tier, in the order of their transfers.
   std::span<const AdapterGeneration> Arriving() const { return arriving_; }
+  // Appends the slots whose adapter's state, use or requests have changed since the last call, each once. The adapter
+  // may be gone.
+  void TakeChanges(std::vector<std::uint32_t>& out);
   // The pools given to the constructor.
   PagePool* device() const { return device_; }
   PagePool* host() const { return host_; }
@@ -205,6 +209,8 @@ class ResidencyManager {
   // Frees the pages of a load that failed or was cancelled.
   void GiveUpLoad(AdapterResidency& adapter);
   void DropDevicePages(AdapterResidency& adapter);
+  // Notes the adapter for TakeChanges.
+  void NoteChange(const AdapterResidency& adapter);
   // Updates idle_ after a change of residency, pins or lock.
   void UpdateIdle(AdapterResidency& adapter);
   void DropHostPages(AdapterResidency& adapter);
@@ -220,12 +226,14 @@ class ResidencyManager {
   std::vector<std::uint32_t> free_slots_;
   std::vector<AdapterGeneration> device_residents_, host_residents_, locked_, arriving_, idle_;
   std::int64_t idle_pages_ = 0;
+  std::vector<std::uint32_t> changes_;     // for TakeChanges
+  std::vector<bool> is_listed_;            // by slot: in changes_
   std::vector<AdapterGeneration> failed_;  // pinned when their loads failed
   std::function<void(const AdapterResidency&)> on_drop_;
   std::function<void(const AdapterResidency&, TimeNs)> on_load_;
   TimeNs last_load_end_ = 0;
   std::int64_t loads_in_flight_ = 0;
-  std::uint64_t next_load_sequence_ = 0;
+  std::uint64_t next_load_sequence_ = 0, next_host_arrival_ = 0;
   AdapterStats totals_;
 };
 

@@ -86,6 +86,36 @@ TEST(Residency, CountsWhereARequestFindsItsAdapter) {
   EXPECT_EQ(w.residency.Stats().asked_in_host, 1);
 }
 
+// An order of adapters is kept up to date by these, without a look at all adapters.
+TEST(Residency, ListsTheSlotsThatHaveChanged) {
+  World w;
+  std::vector<std::uint32_t> changes;
+  const auto changed = [&](const auto& act) {
+    changes.clear();
+    w.residency.TakeChanges(changes);
+    changes.clear();
+    act();
+    w.residency.TakeChanges(changes);
+    return changes;
+  };
+  using Slots = std::vector<std::uint32_t>;
+  const AdapterGeneration first{1}, second{2};
+  const auto one = static_cast<std::uint32_t>(w.residency.SlotOf(first)),
+             two = static_cast<std::uint32_t>(w.residency.SlotOf(second));
+  EXPECT_EQ(changed([&] { w.residency.Get(first); }), Slots{});
+  EXPECT_EQ(changed([&] { w.residency.Acquire(first); }), Slots{one});
+  EXPECT_EQ(changed([&] { w.residency.BeginLoad(second, true, 0); }), Slots{two});
+  w.residency.BeginLoad(first, true, 0);
+  EXPECT_EQ(changed([&] { w.Settle(); }), (Slots{two, one}));  // each once, though it arrived in two tiers
+  EXPECT_LT(w.residency.Get(second).host_arrival, w.residency.Get(first).host_arrival);
+  EXPECT_EQ(changed([&] { w.residency.Pin(first, 5); }), Slots{one});
+  EXPECT_EQ(changed([&] { w.residency.Unpin(first, 6); }), Slots{one});
+  EXPECT_EQ(changed([&] { w.residency.EvictFromDevice(second); }), Slots{two});
+  EXPECT_EQ(changed([&] { w.residency.EvictFromHost(second); }), Slots{two});
+  EXPECT_EQ(changed([&] { w.residency.Release(first); }), Slots{one});
+  EXPECT_EQ(changed([&] { w.residency.Retire(first); }), Slots{one});
+}
+
 TEST(Residency, AFailedLoadGivesEverythingBackAndCanBeTriedAgain) {
   World w;
   for (const TransferKind broken : {TransferKind::kDiskToHost, TransferKind::kHostToDevice}) {

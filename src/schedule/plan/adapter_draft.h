@@ -46,10 +46,8 @@ class AdapterDraft {
   bool IsUsable(AdapterGeneration generation) const { return (FlagsOf(generation) & kUsable) != 0; }
   bool IsLoadPlanned(AdapterGeneration generation) const { return (FlagsOf(generation) & kLoadPlanned) != 0; }
   bool IsHostEvicted(AdapterGeneration generation) const { return (FlagsOf(generation) & kHostEvicted) != 0; }
-  // Its copy in the host tier is needed: it moves to the device, or the plan moves or evicts it already.
-  bool HostCopyMoves(const AdapterResidency& adapter) const {
-    return adapter.device == TierState::kLoading || (flags_[adapter.slot] & (kLoadPlanned | kHostEvicted)) != 0;
-  }
+  // The plan loads the adapter in the slot, which needs its copy in the host tier, or evicts that copy already.
+  bool HostCopyIsPlanned(std::size_t slot) const { return (flags_[slot] & (kLoadPlanned | kHostEvicted)) != 0; }
   // True if the adapter of the request is loading and not usable yet.
   bool IsLoading(const Request& request) const {
     return request.adapter != kBaseModel && view_.residency.Get(request.adapter).device == TierState::kLoading &&

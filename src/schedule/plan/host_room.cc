@@ -14,16 +14,18 @@ bool HostRoom::Plan(const AdapterResidency& adapter) {
   if (adapter.host == TierState::kResident && kept) return true;
   const PagePool* host = view_.residency.host();
   if (host == nullptr || adapter.pages > host->capacity_pages()) return false;
+  if (free_ < adapter.pages) RefreshVictims();
   const std::size_t first_victim = moves_->host_evictions.size();
   std::int64_t dropped = 0;  // pages of keys and values
+  std::size_t from = 0;      // in the order of victims
   while (free_ < adapter.pages) {
-    const AdapterResidency* victim = LeastAdapter();
+    const std::optional<HostVictims::Copy> victim = NextVictim(from);
     if (DropsHistoryBefore(victim)) {
       --droppable_;
       ++free_;
       ++dropped;
-    } else if (victim != nullptr) {
-      EvictCopy(*victim);
+    } else if (victim.has_value()) {
+      EvictCopy(view_.residency.All()[victim->slot]);
     } else {  // all other copies are moving to the device, or will be
       Undo(first_victim, dropped);
       return false;
@@ -33,26 +35,33 @@ bool HostRoom::Plan(const AdapterResidency& adapter) {
   return true;
 }
 
-// Copies of adapters that requests wait for stay, because those adapters will be loaded themselves.
-const AdapterResidency* HostRoom::LeastAdapter() const {
-  const AdapterResidency* least = nullptr;
-  TimeNs least_worth = 0;
-  for (const AdapterGeneration generation : view_.residency.HostResidents()) {
-    const AdapterResidency& adapter = view_.residency.Get(generation);
-    if (adapters_.HostCopyMoves(adapter)) continue;
-    if (adapter.device == TierState::kAbsent && adapter.references > adapter.pins) continue;
-    const TimeNs worth = view_.worth.HostWorthOf(adapter, view_.tree);
-    if (least != nullptr && worth >= least_worth) continue;
-    least = &adapter;
-    least_worth = worth;
+// Copies of adapters that requests wait for stay, because those adapters will be loaded themselves, and so do those
+// that are being copied to the device.
+void HostRoom::RefreshVictims() {
+  changes_.clear();
+  residency_->TakeChanges(changes_);
+  for (const std::uint32_t slot : changes_) {
+    const AdapterResidency& adapter = view_.residency.All()[slot];
+    const bool waited_for = adapter.device == TierState::kAbsent && adapter.references > adapter.pins;
+    const bool may_go = adapter.host == TierState::kResident && adapter.device != TierState::kLoading && !waited_for;
+    if (may_go) {
+      victims_.Set(slot, view_.worth.HostWorthOf(adapter, view_.tree), adapter.host_arrival);
+    } else {
+      victims_.Remove(slot);
+    }
   }
-  return least;
 }
 
-bool HostRoom::DropsHistoryBefore(const AdapterResidency* victim) const {
+std::optional<HostVictims::Copy> HostRoom::NextVictim(std::size_t& from) {
+  for (;; ++from) {
+    const std::optional<HostVictims::Copy> copy = victims_.Nth(from);
+    if (!copy.has_value() || !adapters_.HostCopyIsPlanned(copy->slot)) return copy;
+  }
+}
+
+bool HostRoom::DropsHistoryBefore(const std::optional<HostVictims::Copy>& victim) const {
   if (droppable_ <= 0) return false;
-  return victim == nullptr ||
-         (view_.tiers != nullptr && tree_->LeastHostWorth() < view_.worth.HostWorthOf(*victim, view_.tree));
+  return !victim.has_value() || (view_.tiers != nullptr && tree_->LeastHostWorth() < victim->worth);
 }
 
 void HostRoom::EvictCopy(const AdapterResidency& adapter) {

@@ -20,9 +20,9 @@ namespace loramux {
 // See the top of this file. Writes evictions and loads into the plan that Reset was given.
 class PlanDraft {
  public:
-  // `tree`: that of the view. Owns none of its arguments.
-  PlanDraft(const PlanningView& view, DependencyTree* tree, const EvictionPolicy* policy)
-      : view_(view), history_(tree, policy), adapters_(view, history_), host_(view, adapters_, tree) {}
+  // `residency` and `tree`: those of the view (HostRoom). Owns none of its arguments.
+  PlanDraft(const PlanningView& view, ResidencyManager* residency, DependencyTree* tree, const EvictionPolicy* policy)
+      : view_(view), history_(tree, policy), adapters_(view, history_), host_(view, adapters_, residency, tree) {}
 
   // Starts a new plan from the present state. `moves` gets what it evicts and loads; it must outlive the plan.
   void Reset(TimeNs now, MemoryMoves& moves);
