@@ -56,7 +56,7 @@ Scheduler::Scheduler(SchedulerOptions options, PagePool* device, ResidencyManage
             .discardable = discardable_,
             .adapter_pages = AdapterSharePages(options_.adapter_share, device->capacity_pages())},
       shape_(MakeStepShape(options_.shape)),
-      planner_(std::make_unique<StepPlanner>(view_, tree, policy, *shape_)),
+      planner_(std::make_unique<StepPlanner>(view_, residency, tree, policy, *shape_)),
       background_(view_, planner_->room(), *shape_, outlook_) {
   CHECK_GT(options_.page_tokens, 0);
   CHECK_GT(options_.max_batch_tokens, 0);

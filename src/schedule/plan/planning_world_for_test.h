@@ -42,7 +42,7 @@ class PlanningWorld {
               .step_floor = step_floor_,
               .discardable = discardable_,
               .adapter_pages = AdapterSharePages(options_.adapter_share, device_pages)},
-        draft_(view_, &tree_, policy_.get()) {}
+        draft_(view_, &residency_, &tree_, policy_.get()) {}
 
   // Registers an adapter of so many pages; on the device if `resident`.
   AdapterGeneration AddAdapter(std::uint32_t generation, std::int64_t pages, bool resident = true) {

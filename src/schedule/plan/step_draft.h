@@ -20,9 +20,13 @@ enum class AdmissionOutcome : std::uint8_t { kAdmitted, kPassedOver, kBlocked };
 
 // The blackboard of the parts of StepPlanner. Each part writes what it decides; all read what the others decided.
 struct StepDraft {
-  // `tree`: that of the view.
-  StepDraft(const PlanningView& view, DependencyTree* tree, const EvictionPolicy* policy)
-      : view(view), room(view, tree, policy), prefixes(view, room), runners(view), turns(view, room.adapters()) {}
+  // `residency` and `tree`: those of the view.
+  StepDraft(const PlanningView& view, ResidencyManager* residency, DependencyTree* tree, const EvictionPolicy* policy)
+      : view(view),
+        room(view, residency, tree, policy),
+        prefixes(view, room),
+        runners(view),
+        turns(view, room.adapters()) {}
   StepDraft(const StepDraft&) = delete;
   StepDraft& operator=(const StepDraft&) = delete;
 

@@ -2,10 +2,10 @@
 
 namespace loramux {
 
-StepPlanner::StepPlanner(const PlanningView& view, DependencyTree* tree, const EvictionPolicy* policy,
-                         const StepShape& shape)
+StepPlanner::StepPlanner(const PlanningView& view, ResidencyManager* residency, DependencyTree* tree,
+                         const EvictionPolicy* policy, const StepShape& shape)
     : shape_(shape),
-      draft_(view, tree, policy),
+      draft_(view, residency, tree, policy),
       seats_(draft_),
       preemption_(draft_),
       admitter_(draft_, shape),

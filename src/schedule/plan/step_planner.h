@@ -25,8 +25,9 @@ namespace loramux {
 // nothing is allocated in the steady state. Owns none of its arguments.
 class StepPlanner {
  public:
-  // `tree`: that of the view.
-  StepPlanner(const PlanningView& view, DependencyTree* tree, const EvictionPolicy* policy, const StepShape& shape);
+  // `residency` and `tree`: those of the view.
+  StepPlanner(const PlanningView& view, ResidencyManager* residency, DependencyTree* tree, const EvictionPolicy* policy,
+              const StepShape& shape);
 
   // Plans the next step. The plan is valid until the next call.
   const StepPlan& Plan(TimeNs now);
