@@ -28,7 +28,7 @@
 
 #include "adapter/transfer.h"
 #include "base/prng.h"
-#include "engine/engine.h"
+#include "engine/control_plane.h"
 #include "engine/modeled_executor.h"
 
 namespace loramux {
@@ -133,28 +133,25 @@ struct Outcome {
 
 class Replay {
  public:
-  Replay(const Flags& flags, const CacheRegime& regime, std::int64_t pages)
-      : device_(std::move(PagePool::Create("device", pages * kPageBytes, kPageBytes)).value()),
-        host_(std::move(PagePool::Create("host", flags.host_pages * kPageBytes, kPageBytes)).value()),
-        policy_(std::move(MakeEvictionPolicy(regime.policy)).value()) {
+  Replay(const Flags& flags, const CacheRegime& regime, std::int64_t pages) {
     SchedulerOptions scheduler{.page_tokens = 1, .max_running = 64, .max_batch_tokens = 16, .prefill_chunk = 16};
     ApplyRegime(regime, scheduler);
     scheduler.fetch_ahead = flags.fetch_ahead;
     scheduler.adapter_prefetch = FindAdapterPrefetch(flags.adapter_prefetch).value();
-    PagePool* const kv_host = flags.kv_host_tier ? host_.get() : nullptr;
-    if (regime.keep_history) tree_ = std::make_unique<DependencyTree>(1, device_.get(), kv_host);
-    engine_ = std::make_unique<Engine>(
-        EngineOptions{.scheduler = scheduler, .max_model_len = 512, .eos_token_ids = {}, .vocab_size = kVocab},
-        EngineParts{.clock = &clock_,
-                    .executor = &executor_,
-                    .transfer = &transfer_,
-                    .device = device_.get(),
-                    .host = host_.get(),
-                    .registry = &registry_,
-                    .eviction = policy_.get(),
-                    .tree = tree_.get(),
-                    .kv_transfer = flags.kv_host_tier ? &kv_transfer_ : nullptr,
-                    .wakeup = &wakeup_});
+    ControlPlaneOptions plane;
+    plane.device = std::move(PagePool::Create("device", pages * kPageBytes, kPageBytes)).value();
+    plane.host = std::move(PagePool::Create("host", flags.host_pages * kPageBytes, kPageBytes)).value();
+    plane.engine = {.scheduler = scheduler, .max_model_len = 512, .eos_token_ids = {}, .vocab_size = kVocab};
+    plane.eviction = regime.policy;
+    plane.prefix_cache = regime.keep_history;
+    plane.kv_in_host_tier = flags.kv_host_tier;
+    plane_ = std::move(ControlPlane::Create(std::move(plane))).value();
+    engine_ = plane_->Connect({.clock = clock_,
+                               .executor = executor_,
+                               .transfer = transfer_,
+                               .registry = registry_,
+                               .wakeup = wakeup_,
+                               .kv_transfer = &kv_transfer_});
     constexpr std::int64_t kSizes[] = {1, 1, 2, 3, 5};  // ranks 8 to 64 on all linear layers of an 8B model
     for (std::size_t i = 0; i < flags.adapters + flags.periodic; ++i) {
       auto version = std::make_shared<AdapterVersion>();
@@ -233,9 +230,7 @@ class Replay {
   }
 
   VirtualClock clock_;
-  std::unique_ptr<PagePool> device_, host_;
-  std::unique_ptr<EvictionPolicy> policy_;
-  std::unique_ptr<DependencyTree> tree_;
+  std::unique_ptr<ControlPlane> plane_;
   ModeledTransfer transfer_{&clock_,
                             {.latency_ns = 5 * kNsPerMs, .bytes_per_second = 1000},
                             {.latency_ns = kNsPerMs / 10, .bytes_per_second = 10000}};

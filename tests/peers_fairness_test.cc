@@ -9,6 +9,7 @@
 
 #include "adapter/transfer.h"
 #include "base/prng.h"
+#include "engine/control_plane.h"
 #include "engine/modeled_executor.h"
 #include "tests/demo_world.h"
 
@@ -53,10 +54,9 @@ struct Engines {
   VirtualClock clock;
   Wakeup wakeup;
   PageGeometry geometry;
-  std::unique_ptr<PagePool> device, host;
+  std::unique_ptr<ControlPlane> plane;
   std::unique_ptr<AdapterRegistry> registry;
   std::optional<InlineTransfer> transfer;
-  std::unique_ptr<EvictionPolicy> eviction = Must(MakeEvictionPolicy("lru"));
   std::unique_ptr<TimedExecutor> executor;
   std::unique_ptr<Engine> engine;
 
@@ -72,28 +72,25 @@ struct Engines {
       pages +=
           Must(registry->Register(name, std::string(LORAMUX_SOURCE_DIR) + "/demo/adapters/" + name, 0))->layout.pages;
     }
-    device = Must(PagePool::Create("device", pages * geometry.page_bytes, geometry.page_bytes));
-    host = Must(PagePool::Create("host", std::int64_t{64} << 20, geometry.page_bytes));
-    transfer.emplace(TierMemory{host->View(), device->View()});
+    ControlPlaneOptions options;
+    options.device = Must(PagePool::Create("device", pages * geometry.page_bytes, geometry.page_bytes));
+    options.host = Must(PagePool::Create("host", std::int64_t{64} << 20, geometry.page_bytes));
+    options.engine = {.scheduler = {.page_tokens = 16,
+                                    .max_running = kSeats,
+                                    .max_batch_tokens = kMaxBatchTokens,
+                                    .prefill_chunk = kMaxBatchTokens,
+                                    .fairness = {.policy = fairness}},
+                      .max_model_len = 512,
+                      .eos_token_ids = {},
+                      .vocab_size = config.vocab_size};
+    options.prefix_cache = false;
+    plane = Must(ControlPlane::Create(std::move(options)));
+    transfer.emplace(plane->tiers());
     CpuExecutorOptions cpu{
         .threads = 1, .max_batch_tokens = kMaxBatchTokens, .max_running = kSeats, .max_positions = 512};
-    executor = std::make_unique<TimedExecutor>(&clock, cpu, model, geometry.kv, device.get());
-    EngineOptions options{.scheduler = {.page_tokens = 16,
-                                        .max_running = kSeats,
-                                        .max_batch_tokens = kMaxBatchTokens,
-                                        .prefill_chunk = kMaxBatchTokens,
-                                        .fairness = {.policy = fairness}},
-                          .max_model_len = 512,
-                          .eos_token_ids = {},
-                          .vocab_size = config.vocab_size};
-    engine = std::make_unique<Engine>(options, EngineParts{.clock = &clock,
-                                                           .executor = executor.get(),
-                                                           .transfer = &*transfer,
-                                                           .device = device.get(),
-                                                           .host = host.get(),
-                                                           .registry = registry.get(),
-                                                           .eviction = eviction.get(),
-                                                           .wakeup = &wakeup});
+    executor = std::make_unique<TimedExecutor>(&clock, cpu, model, geometry.kv, &plane->device());
+    engine = plane->Connect(
+        {.clock = clock, .executor = *executor, .transfer = *transfer, .registry = *registry, .wakeup = wakeup});
   }
 };
 
@@ -172,7 +169,7 @@ std::vector<double> TimesOfB(Model* model, FairnessPolicy fairness, std::int64_t
     w.engine->Step();
   }
   w.engine->CheckIntegrity();
-  EXPECT_EQ(w.device->Stats().used(PageCategory::kKv), 0);
+  EXPECT_EQ(w.plane->device().Stats().used(PageCategory::kKv), 0);
   std::sort(times.begin(), times.end());
   return times;
 }

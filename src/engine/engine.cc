@@ -57,7 +57,6 @@ struct Inbox {
 struct Engine::Impl {
   const EngineOptions options;
   const EngineParts parts;
-  EngineObserver nobody;
   EngineObserver& observer;
   ResidencyManager residency;
   std::optional<KvTiers> tiers;
@@ -91,7 +90,7 @@ struct Engine::Impl {
   Impl(EngineOptions o, EngineParts p)
       : options(std::move(o)),
         parts(p),
-        observer(p.observer == nullptr ? nobody : *p.observer),
+        observer(*p.observer),
         residency(p.device, p.host, p.transfer),
         tiers(MakeTiers(p, options.kv_slices)),
         scheduler(options.scheduler, p.device, &residency, p.eviction, p.tree, tiers ? &*tiers : nullptr, p.queue,
@@ -155,7 +154,7 @@ struct Engine::Impl {
     load_failures.clear();
     bool changed = tiers && tiers->Poll(now);
     changed |= residency.Poll(now, load_failures);
-    if (parts.observer != nullptr) TellOfArrivals();
+    TellOfArrivals();
     for (const auto& failure : load_failures) {
       EndPin(failure.generation, failure.error);
       // A generation that was unloaded meanwhile and has no references is unknown by now.

@@ -31,8 +31,8 @@ struct EngineOptions {
   KvSlices kv_slices;  // how a page divides into layers; by default history is fetched as a whole
 };
 
-// The parts an engine works with. The engine owns none of them; all must outlive it. Pointers without a note are
-// required.
+// The parts an engine works with, as ControlPlane::Connect joins them. The engine owns none of them; all must outlive
+// it. Pointers without a note are required.
 struct EngineParts {
   const Clock* clock = nullptr;
   Executor* executor = nullptr;
@@ -41,12 +41,12 @@ struct EngineParts {
   PagePool* host = nullptr;  // null: no host tier
   AdapterRegistry* registry = nullptr;
   const EvictionPolicy* eviction = nullptr;
-  DependencyTree* tree = nullptr;        // null: no prefix cache
-  PageTransfer* kv_transfer = nullptr;   // for keys and values; null: they never go to the host tier
-  QueueOrder* queue = nullptr;           // null: first come, first served
+  DependencyTree* tree = nullptr;       // null: no prefix cache
+  PageTransfer* kv_transfer = nullptr;  // for keys and values; null: they never go to the host tier
+  QueueOrder* queue = nullptr;
   LengthPredictor* predictor = nullptr;  // null: no predictions
   Wakeup* wakeup = nullptr;              // signalled when there is work
-  EngineObserver* observer = nullptr;    // null: no observer
+  EngineObserver* observer = nullptr;
 };
 
 // Turns requests into tokens, one step at a time.

@@ -4,7 +4,7 @@
 #include <deque>
 #include <limits>
 
-#include "engine/engine.h"
+#include "engine/control_plane.h"
 #include "record/replayed_parts.h"
 #include "schedule/predict/hint_predictor.h"
 #include "schedule/predict/history_predictor.h"
@@ -51,39 +51,36 @@ class ReplayWorld final : private EngineObserver {
   Status Build() {
     RETURN_IF_ERROR(ReadAhead());
     ASSIGN_OR_RETURN(const CacheRegime regime, FindCacheRegime(setup_.cache));
-    ASSIGN_OR_RETURN(device_, PagePool::Create("device", ArenaWithoutBytes(setup_.device_pages * setup_.page_bytes),
-                                               setup_.page_bytes));
+    ControlPlaneOptions plane;
+    const auto pool = [this](std::string name, std::int64_t pages) {
+      return PagePool::Create(std::move(name), ArenaWithoutBytes(pages * setup_.page_bytes), setup_.page_bytes);
+    };
+    ASSIGN_OR_RETURN(plane.device, pool("device", setup_.device_pages));
     if (setup_.host_pages > 0) {
-      ASSIGN_OR_RETURN(
-          host_, PagePool::Create("host", ArenaWithoutBytes(setup_.host_pages * setup_.page_bytes), setup_.page_bytes));
+      ASSIGN_OR_RETURN(plane.host, pool("host", setup_.host_pages));
     }
-    ASSIGN_OR_RETURN(policy_, MakeEvictionPolicy(regime.policy));
-    ASSIGN_OR_RETURN(queue_, MakeQueueOrder(setup_.queue));
-    if (setup_.tree)
-      tree_ = std::make_unique<DependencyTree>(setup_.scheduler.page_tokens, device_.get(), host_.get(),
-                                               kFrequencyHalfLife);
+    plane.engine = {.scheduler = setup_.scheduler,
+                    .max_model_len = setup_.max_model_len,
+                    .eos_token_ids = {},
+                    .vocab_size = kStopToken + 1,
+                    .kv_slices = setup_.kv_slices};
+    plane.eviction = regime.policy;
+    plane.queue = setup_.queue;
+    plane.prefix_cache = setup_.tree;
+    plane.kv_in_host_tier = setup_.kv_transfer;
+    ASSIGN_OR_RETURN(plane_, ControlPlane::Create(std::move(plane)));
     if (!setup_.history.empty()) RETURN_IF_ERROR(history_.Restore(setup_.history));
     LengthPredictor* predictor = nullptr;
     if (setup_.length_predictor == "history") predictor = &history_;
     if (setup_.length_predictor == "proxy") predictor = &hints_;
-    engine_ = std::make_unique<Engine>(EngineOptions{.scheduler = setup_.scheduler,
-                                                     .max_model_len = setup_.max_model_len,
-                                                     .eos_token_ids = {},
-                                                     .vocab_size = kStopToken + 1,
-                                                     .kv_slices = setup_.kv_slices},
-                                       EngineParts{.clock = &clock_,
-                                                   .executor = &executor_,
-                                                   .transfer = &adapter_transfer_,
-                                                   .device = device_.get(),
-                                                   .host = host_.get(),
-                                                   .registry = &registry_,
-                                                   .eviction = policy_.get(),
-                                                   .tree = tree_.get(),
-                                                   .kv_transfer = setup_.kv_transfer ? &kv_transfer_ : nullptr,
-                                                   .queue = queue_.get(),
-                                                   .predictor = predictor,
-                                                   .wakeup = &wakeup_,
-                                                   .observer = this});
+    engine_ = plane_->Connect({.clock = clock_,
+                               .executor = executor_,
+                               .transfer = adapter_transfer_,
+                               .registry = registry_,
+                               .wakeup = wakeup_,
+                               .kv_transfer = &kv_transfer_,
+                               .predictor = predictor,
+                               .observer = this});
     return RegisterAdapters();
   }
 
@@ -393,10 +390,7 @@ class ReplayWorld final : private EngineObserver {
   AdapterRegistry registry_{ModelConfig{}, {"base"}, {}};
   Generations generations_;
   std::vector<std::shared_ptr<const AdapterVersion>> versions_;
-  std::unique_ptr<PagePool> device_, host_;
-  std::unique_ptr<EvictionPolicy> policy_;
-  std::unique_ptr<QueueOrder> queue_;
-  std::unique_ptr<DependencyTree> tree_;
+  std::unique_ptr<ControlPlane> plane_;
   std::unique_ptr<Engine> engine_;
   std::deque<RecordedStep> steps_;  // the first is being replayed
   bool at_end_ = false;             // of the recording

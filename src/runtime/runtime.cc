@@ -55,76 +55,21 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
   std::unique_ptr<Runtime> runtime(new Runtime);
   Runtime& r = *runtime;
   r.model_ = std::move(model);
-  const ModelConfig& config = r.model_->config();
-  const DType base_dtype = r.model_->weights().lm_head.dtype();
-  r.geometry_ = ChoosePageGeometry(config, options.kv_dtype.value_or(base_dtype), options.page_tokens);
-  options.scheduler.page_tokens = r.geometry_.kv.page_tokens;
-  ASSIGN_OR_RETURN(const CacheRegime regime, FindCacheRegime(options.cache));
-  ApplyRegime(regime, options.scheduler);
-  ASSIGN_OR_RETURN(options.scheduler.adapter_prefetch, FindAdapterPrefetch(options.adapter_prefetch));
-
-  ASSIGN_OR_RETURN(r.device_, PagePool::Create("device", options.device_memory, r.geometry_.page_bytes));
-  if (options.host_memory > 0) {
-    ASSIGN_OR_RETURN(r.host_, PagePool::Create("host", options.host_memory, r.geometry_.page_bytes));
-  }
-  ASSIGN_OR_RETURN(r.eviction_, MakeEvictionPolicy(regime.policy));
-  if (options.prefix_cache && regime.keep_history && config.rope.scaling != RopeConfig::Scaling::kDynamic) {
-    r.tree_ = std::make_unique<DependencyTree>(r.geometry_.kv.page_tokens, r.device_.get(), r.host_.get(),
-                                               kFrequencyHalfLife, RandomSeed());
-  }
-  RETURN_IF_ERROR(r.MakeQueue(options));
-  r.registry_ = std::make_unique<AdapterRegistry>(
-      config, options.base_names,
-      AdapterRegistry::Options{
-          .page_bytes = static_cast<std::size_t>(r.geometry_.page_bytes),
-          .base_dtype = base_dtype,
-          .forced_dtype = options.lora_dtype,
-          .max_rank = options.max_lora_rank,
-          .check = [model = r.model_.get()](const AdapterFile& file) { return CheckBaseCopy(*model, file); },
-          .on_retire = [wakeup = &r.wakeup_] { wakeup->Signal(); }});
-  r.max_model_len_ =
-      options.max_model_len > 0 ? std::min(options.max_model_len, config.max_position) : config.max_position;
-
-  const auto wake = [wakeup = &r.wakeup_] { wakeup->Signal(); };
-  const auto new_transfer = [&](bool kv) {
-    std::unique_ptr<PageTransfer> transfer = std::make_unique<ThreadedTransfer>(wake, r.tiers(), options.transfer);
-    if (options.wrap_transfer) transfer = options.wrap_transfer(std::move(transfer));
-    return options.recorder == nullptr ? std::move(transfer) : options.recorder->Watch(std::move(transfer), kv);
-  };
-  r.transfer_ = new_transfer(/*kv=*/false);
-  if (r.tree_ != nullptr && r.host_ != nullptr) r.kv_transfer_ = new_transfer(/*kv=*/true);
-  const std::int64_t pool_tokens = r.device_->capacity_pages() * r.geometry_.kv.page_tokens;
-  // Prompts longer than the pool are refused, so activations for them need no memory.
-  if (options.whole_prompts) ComputePromptsWhole(std::min(r.max_model_len_, pool_tokens), options.scheduler);
-  CpuExecutorOptions executor{.threads = options.threads,
-                              .backend = options.backend,
-                              .lora_variant = options.lora_variant,
-                              .max_batch_tokens = options.scheduler.max_batch_tokens,
-                              .max_running = options.scheduler.max_running,
-                              .max_positions = std::min(r.max_model_len_, pool_tokens)};
-  r.executor_ = std::make_unique<CpuExecutor>(executor, r.model_.get(), r.geometry_.kv, r.device_.get(), wake);
-  if (options.wrap_executor) r.executor_ = options.wrap_executor(std::move(r.executor_));
-  EngineOptions engine{.scheduler = options.scheduler,
-                       .max_model_len = r.max_model_len_,
-                       .eos_token_ids = config.eos_token_ids,
-                       .vocab_size = config.vocab_size,
-                       .kv_slices = {.layers = static_cast<std::int32_t>(config.num_layers),
-                                     .layer_bytes = r.geometry_.kv.KeyOffset(1, 0)}};
+  RETURN_IF_ERROR(r.MakePredictor(options.length_predictor));
+  RETURN_IF_ERROR(r.MakePlane(options));
+  r.MakeRegistry(options);
+  r.MakeTransfers(options);
+  r.MakeExecutor(options);
   LengthPredictor* predictor = r.history_.get();
   if (r.hints_ != nullptr) predictor = r.hints_.get();
-  r.engine_ = std::make_unique<Engine>(std::move(engine), EngineParts{.clock = &r.clock_,
-                                                                      .executor = r.executor_.get(),
-                                                                      .transfer = r.transfer_.get(),
-                                                                      .device = r.device_.get(),
-                                                                      .host = r.host_.get(),
-                                                                      .registry = r.registry_.get(),
-                                                                      .eviction = r.eviction_.get(),
-                                                                      .tree = r.tree_.get(),
-                                                                      .kv_transfer = r.kv_transfer_.get(),
-                                                                      .queue = r.queue_.get(),
-                                                                      .predictor = predictor,
-                                                                      .wakeup = &r.wakeup_,
-                                                                      .observer = options.recorder});
+  r.engine_ = r.plane_->Connect({.clock = r.clock_,
+                                 .executor = *r.executor_,
+                                 .transfer = *r.transfer_,
+                                 .registry = *r.registry_,
+                                 .wakeup = r.wakeup_,
+                                 .kv_transfer = r.kv_transfer_.get(),
+                                 .predictor = predictor,
+                                 .observer = options.recorder});
   if (options.recorder != nullptr) {
     r.recorder_ = options.recorder;
     r.setup_ = r.DescribeSetup(options);
@@ -132,34 +77,100 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, R
   return runtime;
 }
 
+// Completes the options of the scheduler.
+Status Runtime::MakePlane(RuntimeOptions& options) {
+  const ModelConfig& config = model_->config();
+  geometry_ = ChoosePageGeometry(config, options.kv_dtype.value_or(BaseDType()), options.page_tokens);
+  options.scheduler.page_tokens = geometry_.kv.page_tokens;
+  ASSIGN_OR_RETURN(const CacheRegime regime, FindCacheRegime(options.cache));
+  ApplyRegime(regime, options.scheduler);
+  ASSIGN_OR_RETURN(options.scheduler.adapter_prefetch, FindAdapterPrefetch(options.adapter_prefetch));
+  ControlPlaneOptions plane;
+  ASSIGN_OR_RETURN(plane.device, PagePool::Create("device", options.device_memory, geometry_.page_bytes));
+  if (options.host_memory > 0) {
+    ASSIGN_OR_RETURN(plane.host, PagePool::Create("host", options.host_memory, geometry_.page_bytes));
+  }
+  max_model_len_ =
+      options.max_model_len > 0 ? std::min(options.max_model_len, config.max_position) : config.max_position;
+  max_positions_ = std::min(max_model_len_, plane.device->capacity_pages() * geometry_.kv.page_tokens);
+  // Prompts longer than the pool are refused, so activations for them need no memory.
+  if (options.whole_prompts) ComputePromptsWhole(max_positions_, options.scheduler);
+  plane.engine = {.scheduler = options.scheduler,
+                  .max_model_len = max_model_len_,
+                  .eos_token_ids = config.eos_token_ids,
+                  .vocab_size = config.vocab_size,
+                  .kv_slices = {.layers = static_cast<std::int32_t>(config.num_layers),
+                                .layer_bytes = geometry_.kv.KeyOffset(1, 0)}};
+  plane.eviction = regime.policy;
+  plane.queue = QueueOptions(options, plane.device->capacity_pages());
+  plane.prefix_cache =
+      options.prefix_cache && regime.keep_history && config.rope.scaling != RopeConfig::Scaling::kDynamic;
+  plane.hash_seed = RandomSeed();
+  ASSIGN_OR_RETURN(plane_, ControlPlane::Create(std::move(plane)));
+  return Ok{};
+}
+
+void Runtime::MakeRegistry(const RuntimeOptions& options) {
+  registry_ = std::make_unique<AdapterRegistry>(
+      model_->config(), options.base_names,
+      AdapterRegistry::Options{
+          .page_bytes = static_cast<std::size_t>(geometry_.page_bytes),
+          .base_dtype = BaseDType(),
+          .forced_dtype = options.lora_dtype,
+          .max_rank = options.max_lora_rank,
+          .check = [model = model_.get()](const AdapterFile& file) { return CheckBaseCopy(*model, file); },
+          .on_retire = [wakeup = &wakeup_] { wakeup->Signal(); }});
+}
+
+void Runtime::MakeTransfers(const RuntimeOptions& options) {
+  const auto make = [&](bool kv) {
+    std::unique_ptr<PageTransfer> transfer =
+        std::make_unique<ThreadedTransfer>([wakeup = &wakeup_] { wakeup->Signal(); }, tiers(), options.transfer);
+    if (options.wrap_transfer) transfer = options.wrap_transfer(std::move(transfer));
+    return options.recorder == nullptr ? std::move(transfer) : options.recorder->Watch(std::move(transfer), kv);
+  };
+  transfer_ = make(/*kv=*/false);
+  if (plane_->moves_kv()) kv_transfer_ = make(/*kv=*/true);
+}
+
+void Runtime::MakeExecutor(const RuntimeOptions& options) {
+  CpuExecutorOptions executor{.threads = options.threads,
+                              .backend = options.backend,
+                              .lora_variant = options.lora_variant,
+                              .max_batch_tokens = options.scheduler.max_batch_tokens,
+                              .max_running = options.scheduler.max_running,
+                              .max_positions = max_positions_};
+  executor_ = std::make_unique<CpuExecutor>(executor, model_.get(), geometry_.kv, &plane_->device(),
+                                            [wakeup = &wakeup_] { wakeup->Signal(); });
+  if (options.wrap_executor) executor_ = options.wrap_executor(std::move(executor_));
+}
+
 RecordedSetup Runtime::DescribeSetup(const RuntimeOptions& options) const {
   return {.model = options.base_names.empty() ? std::string() : options.base_names.front(),
           .started_unix_seconds = clock_.UnixSeconds(),
           .scheduler = options.scheduler,
-          .queue = QueueOptions(options),
+          .queue = QueueOptions(options, plane_->device().capacity_pages()),
           .cache = options.cache,
           .length_predictor = options.length_predictor,
           .max_model_len = max_model_len_,
           .kv_slices = {.layers = static_cast<std::int32_t>(model_->config().num_layers),
                         .layer_bytes = geometry_.kv.KeyOffset(1, 0)},
           .page_bytes = geometry_.page_bytes,
-          .device_pages = device_->capacity_pages(),
-          .host_pages = host_ == nullptr ? 0 : host_->capacity_pages(),
-          .tree = tree_ != nullptr,
+          .device_pages = plane_->device().capacity_pages(),
+          .host_pages = plane_->host() == nullptr ? 0 : plane_->host()->capacity_pages(),
+          .tree = plane_->tree() != nullptr,
           .kv_transfer = kv_transfer_ != nullptr};
 }
 
-QueueOrderOptions Runtime::QueueOptions(const RuntimeOptions& options) const {
+QueueOrderOptions Runtime::QueueOptions(const RuntimeOptions& options, std::int64_t device_pages) const {
   QueueOrderOptions queue = options.queue;
   queue.age_bound = options.scheduler.age_bound;
   queue.lanes.costs = options.scheduler.costs;
-  queue.total_tokens = static_cast<double>(device_->capacity_pages() * geometry_.kv.page_tokens);
+  queue.total_tokens = static_cast<double>(device_pages * geometry_.kv.page_tokens);
   return queue;
 }
 
-Status Runtime::MakeQueue(const RuntimeOptions& options) {
-  ASSIGN_OR_RETURN(queue_, MakeQueueOrder(QueueOptions(options)));
-  const std::string& name = options.length_predictor;
+Status Runtime::MakePredictor(const std::string& name) {
   if (name == "none") return Ok{};
   if (name != "history" && name != "proxy") {
     return InvalidArgument("--length-predictor: expected history, proxy or none, found '" + name + "'",

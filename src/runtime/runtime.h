@@ -13,6 +13,7 @@
 #include "adapter/registry.h"
 #include "base/clock.h"
 #include "base/result.h"
+#include "engine/control_plane.h"
 #include "engine/engine.h"
 #include "engine/engine_loop.h"
 #include "memory/page_geometry.h"
@@ -84,14 +85,20 @@ class Runtime {
   const PageGeometry& geometry() const { return geometry_; }
   std::int64_t max_model_len() const { return max_model_len_; }
   // The memory of the pools. For transfers and for tests that look at pages.
-  TierMemory tiers() const { return {host_ == nullptr ? PageArena{} : host_->View(), device_->View()}; }
+  TierMemory tiers() const { return plane_->tiers(); }
   // The learned output lengths; null if no history is kept. Thread-safe.
   HistoryPredictor* history() { return history_.get(); }
 
  private:
   Runtime() = default;
-  Status MakeQueue(const RuntimeOptions& options);
-  QueueOrderOptions QueueOptions(const RuntimeOptions& options) const;
+  // The parts of Create, in order. MakePlane completes the options.
+  Status MakePredictor(const std::string& name);
+  Status MakePlane(RuntimeOptions& options);
+  void MakeRegistry(const RuntimeOptions& options);
+  void MakeTransfers(const RuntimeOptions& options);
+  void MakeExecutor(const RuntimeOptions& options);
+  QueueOrderOptions QueueOptions(const RuntimeOptions& options, std::int64_t device_pages) const;
+  DType BaseDType() const { return model_->weights().lm_head.dtype(); }
   RecordedSetup DescribeSetup(const RuntimeOptions& options) const;
 
   OsClock clock_;
@@ -99,11 +106,9 @@ class Runtime {
   std::unique_ptr<Model> model_;
   PageGeometry geometry_;
   std::int64_t max_model_len_ = 0;
-  std::unique_ptr<PagePool> device_, host_;
+  std::int64_t max_positions_ = 0;  // of a sequence that fits the device
+  std::unique_ptr<ControlPlane> plane_;
   std::unique_ptr<AdapterRegistry> registry_;
-  std::unique_ptr<EvictionPolicy> eviction_;
-  std::unique_ptr<DependencyTree> tree_;
-  std::unique_ptr<QueueOrder> queue_;
   std::unique_ptr<HistoryPredictor> history_;
   std::unique_ptr<HintPredictor> hints_;
   std::unique_ptr<PageTransfer> transfer_, kv_transfer_;

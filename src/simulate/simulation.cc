@@ -4,7 +4,7 @@
 #include <unordered_map>
 
 #include "base/prng.h"
-#include "engine/engine.h"
+#include "engine/control_plane.h"
 #include "schedule/predict/oracle_predictor.h"
 #include "schedule/profile/service_times.h"
 #include "simulate/event_queue.h"
@@ -38,14 +38,13 @@ class World {
     ASSIGN_OR_RETURN(const CacheRegime regime, FindCacheRegime(options_.preset.cache));
     const std::int64_t page_bytes = options_.device.page_bytes,
                        max_model_len = std::max<std::int64_t>(2, workload_.MaxSequenceTokens());
-    ASSIGN_OR_RETURN(
-        device_, PagePool::Create("device", ArenaWithoutBytes(options_.device.device_pages * page_bytes), page_bytes));
+    ControlPlaneOptions plane;
+    const std::int64_t device_bytes = options_.device.device_pages * page_bytes,
+                       host_bytes = static_cast<std::int64_t>(options_.host_bytes);
+    ASSIGN_OR_RETURN(plane.device, PagePool::Create("device", ArenaWithoutBytes(device_bytes), page_bytes));
     if (options_.host_bytes > 0) {
-      ASSIGN_OR_RETURN(
-          host_,
-          PagePool::Create("host", ArenaWithoutBytes(static_cast<std::int64_t>(options_.host_bytes)), page_bytes));
+      ASSIGN_OR_RETURN(plane.host, PagePool::Create("host", ArenaWithoutBytes(host_bytes), page_bytes));
     }
-    ASSIGN_OR_RETURN(policy_, MakeEvictionPolicy(regime.policy));
     SchedulerOptions scheduler{.page_tokens = options_.device.page_tokens,
                                .max_running = options_.max_running,
                                .max_batch_tokens = options_.max_batch_tokens,
@@ -60,29 +59,24 @@ class World {
     order.lanes.slo = order.objective = options_.slo;
     PlanByModel(options_.costs, scheduler, order);
     if (options_.costs == nullptr) scheduler.ridge_tokens = RidgeTokens(options_.device.model);  // from the data sheet
-    ASSIGN_OR_RETURN(queue_, MakeQueueOrder(order));
-    if (regime.keep_history && options_.preset.keep_history) {
-      tree_ = std::make_unique<DependencyTree>(scheduler.page_tokens, device_.get(), host_.get(), kFrequencyHalfLife,
-                                               options_.seed);
-    }
-    engine_ = std::make_unique<Engine>(
-        EngineOptions{.scheduler = scheduler,
-                      .max_model_len = max_model_len,
-                      .eos_token_ids = {},
-                      .vocab_size = SimulatedExecutor::kVocab},
-        EngineParts{.clock = &clock_,
-                    .executor = &executor_,
-                    .transfer = &adapter_transfer_,
-                    .device = device_.get(),
-                    .host = host_.get(),
-                    .registry = &registry_,
-                    .eviction = options_.eviction != nullptr ? options_.eviction : policy_.get(),
-                    .tree = tree_.get(),
-                    .kv_transfer = tree_ == nullptr ? nullptr : &kv_transfer_,
-                    .queue = queue_.get(),
-                    .predictor = &predictor_,
-                    .wakeup = &wakeup_,
-                    .observer = options_.observer});
+    plane.engine = {.scheduler = scheduler,
+                    .max_model_len = max_model_len,
+                    .eos_token_ids = {},
+                    .vocab_size = SimulatedExecutor::kVocab};
+    plane.eviction = regime.policy;
+    plane.queue = order;
+    plane.prefix_cache = regime.keep_history && options_.preset.keep_history;
+    plane.hash_seed = options_.seed;
+    ASSIGN_OR_RETURN(plane_, ControlPlane::Create(std::move(plane)));
+    engine_ = plane_->Connect({.clock = clock_,
+                               .executor = executor_,
+                               .transfer = adapter_transfer_,
+                               .registry = registry_,
+                               .wakeup = wakeup_,
+                               .kv_transfer = &kv_transfer_,
+                               .predictor = &predictor_,
+                               .observer = options_.observer,
+                               .eviction = options_.eviction});
     return RegisterAdapters();
   }
 
@@ -320,10 +314,7 @@ class World {
   OraclePredictor predictor_;
   AdapterRegistry registry_{ModelConfig{}, {"base"}, {}};
   Wakeup wakeup_;
-  std::unique_ptr<PagePool> device_, host_;
-  std::unique_ptr<EvictionPolicy> policy_;
-  std::unique_ptr<QueueOrder> queue_;
-  std::unique_ptr<DependencyTree> tree_;
+  std::unique_ptr<ControlPlane> plane_;
   std::unique_ptr<Engine> engine_;
   std::vector<AdapterGeneration> generations_;
   std::vector<std::size_t> first_turns_;

@@ -1,0 +1,72 @@
+// The one assembly of the control plane: page pools, dependency tree, eviction policy, queue order and engine. Server,
+// simulator, replay, benchmarks and tests assemble it here. They differ in their options, and in what the engine is
+// connected to: a clock, an executor and transfers that are real or modelled.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "cache/dependency_tree.h"
+#include "cache/eviction_policy.h"
+#include "engine/engine.h"
+#include "memory/page_pool.h"
+#include "schedule/queue/queue_order.h"
+
+namespace loramux {
+
+// Options of ControlPlane.
+struct ControlPlaneOptions {
+  std::unique_ptr<PagePool> device;  // required
+  std::unique_ptr<PagePool> host;    // null: no host tier
+  EngineOptions engine;              // with the options of the cache regime (ApplyRegime)
+  std::string eviction = "lru";      // name of the policy (MakeEvictionPolicy)
+  QueueOrderOptions queue;
+  bool prefix_cache = true;     // false: no request reuses pages of another one
+  bool kv_in_host_tier = true;  // with a prefix cache and a host tier: history may move there
+  std::uint64_t hash_seed = 0;  // of the tree (PrefixIndex)
+};
+
+// What an engine works with besides the control plane. All must outlive the engine. Pointers may be null.
+struct Surroundings {
+  const Clock& clock;
+  Executor& executor;
+  PageTransfer& transfer;  // for adapters
+  AdapterRegistry& registry;
+  Wakeup& wakeup;                            // signalled when there is work
+  PageTransfer* kv_transfer = nullptr;       // for keys and values; null: they never go to the host tier
+  LengthPredictor* predictor = nullptr;      // null: predictions are 0
+  EngineObserver* observer = nullptr;        // null: none
+  const EvictionPolicy* eviction = nullptr;  // null: that of the options
+};
+
+// Owns the parts. Thread-safe as far as they are.
+class ControlPlane {
+ public:
+  // Makes all but the engine. Errors: an unknown name, or options that the queue order refuses.
+  static Result<std::unique_ptr<ControlPlane>> Create(ControlPlaneOptions options);
+
+  // Makes the engine. Call it once; the engine must be destroyed before the control plane.
+  std::unique_ptr<Engine> Connect(const Surroundings& surroundings);
+
+  PagePool& device() const { return *options_.device; }
+  PagePool* host() const { return options_.host.get(); }  // null: none
+  DependencyTree* tree() const { return tree_.get(); }    // null: none
+  // True if keys and values may move between the tiers, which needs a transfer.
+  bool moves_kv() const { return tree_ != nullptr && options_.host != nullptr && options_.kv_in_host_tier; }
+  // The memory of the pools, for transfers.
+  TierMemory tiers() const {
+    return {options_.host == nullptr ? PageArena{} : options_.host->View(), options_.device->View()};
+  }
+
+ private:
+  explicit ControlPlane(ControlPlaneOptions options) : options_(std::move(options)) {}
+
+  ControlPlaneOptions options_;
+  std::unique_ptr<EvictionPolicy> eviction_;
+  std::unique_ptr<QueueOrder> queue_;
+  std::unique_ptr<DependencyTree> tree_;
+  EngineObserver no_observer_;
+};
+
+}  // namespace loramux
