@@ -219,7 +219,8 @@ class GoldenTest : public ::testing::TestWithParam<GoldenParam> {
 
   std::span<const float> Forward(ThreadPool& threads, std::span<const SequenceChunk> chunks, PagePool& pages,
                                  LoraVariant variant) {
-    return golden_.model->Forward({GetParam().backend, &threads}, chunks, pages.layout(), pages.arena(), {variant});
+    golden_.model->Forward({GetParam().backend, &threads}, chunks, pages.layout(), pages.arena(), {variant});
+    return golden_.model->logits();
   }
 
   std::size_t Vocabulary() const { return static_cast<std::size_t>(golden_.model->config().vocab_size); }

@@ -366,7 +366,7 @@ Result<std::unique_ptr<Runtime>> StartRuntime(const RuntimeFlags& flags, FlightR
   const EngineStats stats = runtime->engine().Stats();
   spdlog::info(
       "model {}: {} of weights; pages of {} ({} positions); device {} pages = {}, host {} pages = {}; {} adapters",
-      flags.model_dir, FormatBytes(runtime->model().weights().Bytes()), FormatBytes(geometry.page_bytes),
+      flags.model_dir, FormatBytes(WeightBytes(runtime->model().weights())), FormatBytes(geometry.page_bytes),
       geometry.kv.page_tokens, stats.device.capacity_pages,
       FormatBytes(stats.device.capacity_pages * geometry.page_bytes), stats.host.capacity_pages,
       FormatBytes(stats.host.capacity_pages * geometry.page_bytes), adapters.size());

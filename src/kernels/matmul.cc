@@ -13,7 +13,7 @@ PackedMatrix::PackedMatrix(std::int64_t n, std::int64_t k, DType dtype) : n_(n),
   CHECK_GT(n, 0);
   CHECK_GT(k, 0);
   CHECK(IsWeightDType(dtype));
-  bytes_ = static_cast<std::size_t>(panels() * kPanel * k) * DTypeSize(dtype);
+  bytes_ = static_cast<std::size_t>(panels() * kPanel) * format().RowBytes(k);
   data_.reset(AllocateAligned(bytes_));
   std::memset(data_.get(), 0, bytes_);
 }

@@ -9,6 +9,7 @@
 #include "formats/dtype.h"
 #include "kernels/kernel_context.h"
 #include "tensor/aligned_buffer.h"
+#include "tensor/weight_format.h"
 
 namespace loramux {
 
@@ -17,7 +18,7 @@ namespace loramux {
 // output is a plain sum over k in ascending order. The last panel is filled with zero rows. 64-byte aligned.
 // The 32 elements of a panel row are in the order of PanelSlot: unchanged for f32 and f16. For bf16, outputs i and 16 +
 // i are neighbours, so that one 32-bit word holds both, and a shift and a mask widen a vector of them to float32.
-// Immutable after packing; movable; thread-safe to read.
+// Immutable after packing; movable; thread-safe to read. This is the CPU's layout: a device has one of its own.
 class PackedMatrix {
  public:
   static constexpr std::int64_t kPanel = 32;
@@ -43,6 +44,7 @@ class PackedMatrix {
   std::int64_t n() const { return n_; }
   std::int64_t k() const { return k_; }
   DType dtype() const { return dtype_; }
+  WeightFormat format() const { return WeightFormat::Of(dtype_); }
   std::size_t bytes() const { return bytes_; }
   const std::byte* data() const { return data_.get(); }
   std::int64_t panels() const { return (n_ + kPanel - 1) / kPanel; }

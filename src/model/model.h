@@ -3,36 +3,27 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
-#include "base/ids.h"
+#include "base/clock.h"
 #include "base/result.h"
+#include "base/sample_batch.h"
 #include "formats/model_config.h"
 #include "kernels/attention.h"
 #include "kernels/kernel_context.h"
 #include "kernels/lora.h"
+#include "memory/layer_progress.h"
+#include "model/forward_pass.h"
 #include "model/lora_view.h"
 #include "model/weights.h"
 #include "tensor/kv_layout.h"
 
 namespace loramux {
 
-// One sequence's part of a batch. Not owning.
-struct SequenceChunk {
-  std::span<const TokenId> tokens;  // to compute, at positions [position, position + size)
-  std::int64_t position = 0;
-  const std::uint32_t* pages = nullptr;  // page table covering all positions up to the last of this chunk
-  const LoraView* adapter = nullptr;     // null: the base model. Chunks of one adapter should be adjacent.
-  // How many of the chunk's last tokens need logits: 0 (inner chunk of a prompt), 1, or more.
-  std::int32_t logit_rows = 0;
-  // The length of the request's whole prompt. Used only by dynamic rope scaling: the token at position p is rotated as
-  // in a sequence of max(rope_length, p + 1) tokens. That equals transformers' result for a prompt in one pass followed
-  // by single tokens. It depends neither on chunking nor on a recomputation after preemption. As a consequence, beyond
-  // max_position the keys of equal prefixes differ between prompts of different lengths (UsesRopeLength).
-  std::int64_t rope_length = 0;
-};
+// One sequence's part of a batch on the CPU.
+using SequenceChunk = SequenceChunkOf<LoraView>;
 
 // True if the keys of a prompt of this length depend on SequenceChunk::rope_length. They may then be shared only
 // between prompts of the same length.
@@ -41,13 +32,18 @@ bool UsesRopeLength(const ModelConfig& config, std::int64_t prompt_length);
 // Options of Model::Forward.
 struct ForwardOptions {
   LoraVariant lora_variant = LoraVariant::kMbgmv;
-  // Called on the calling thread before any read of a layer's adapter weights and cached keys and values; lm_head's
-  // count as the last layer's. May block. Null: all layers are available.
-  const std::function<void(std::int64_t layer)>* before_layer = nullptr;
+  // Transfers of adapters, keys and values that are still arriving. No layer of them is read before it has arrived.
+  std::span<const std::shared_ptr<const LayerProgress>> arrivals;
+  // What to sample: null, or one row for each row of logits. Then `tokens` receives the tokens in the order of the
+  // rows.
+  const SampleBatch* samples = nullptr;
+  std::vector<SampledToken>* tokens = nullptr;
 };
 
-// Runs forward passes. Owns the packed weights and a workspace that grows to the largest batch seen; it does not
-// allocate after that. Not thread-safe: one Forward at a time.
+struct CpuWorkspace;
+
+// A base model on the CPU: runs ForwardPass with CpuOps. Owns the packed weights and a workspace that grows to the
+// largest batch seen; it does not allocate after that. Not thread-safe: one Forward at a time.
 class Model {
  public:
   // Takes over packed weights. REQUIRES: they have the shapes that the configuration says.
@@ -65,20 +61,21 @@ class Model {
   void Reserve(std::int64_t max_tokens, std::int64_t max_logit_rows, std::int64_t max_positions, std::int64_t max_rank,
                int threads);
 
-  // Computes the batch: stores keys and values of all its tokens in their pages, and returns the logits [sum of
-  // logit_rows, vocab] as float32 in chunk order, valid until the next call. A chunk's logits are bitwise the same
-  // whatever shares the batch and however its prompt is chunked.
+  // Computes the batch: stores keys and values of all its tokens in their pages, computes the logits and samples from
+  // them. Returns the time that it waited for arrivals. A chunk's logits are bitwise the same whatever shares the batch
+  // and however its prompt is chunked.
   // Chunks of one adapter should be adjacent; otherwise its weights are read once per group of them. REQUIRES: token
   // ids in [0, vocab), valid pages, chunks not empty, logit_rows <= tokens.size(), `layout` as the configuration says.
-  std::span<const float> Forward(const KernelContext& context, std::span<const SequenceChunk> chunks,
-                                 const KvLayout& layout, const PageArena& arena, const ForwardOptions& options);
+  TimeNs Forward(const KernelContext& context, std::span<const SequenceChunk> chunks, const KvLayout& layout,
+                 const PageArena& arena, const ForwardOptions& options);
+  // The logits of the last Forward [sum of logit_rows, vocab] in chunk order, valid until the next. Only this model can
+  // offer them, because its memory is the host's.
+  std::span<const float> logits() const;
 
  private:
-  struct Workspace;
-  class Pass;
   ModelConfig config_;
   ModelWeights weights_;
-  std::unique_ptr<Workspace> workspace_;
+  std::unique_ptr<CpuWorkspace> workspace_;
 };
 
 }  // namespace loramux

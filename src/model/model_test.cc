@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <new>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -155,8 +155,8 @@ class ModelTest : public ::testing::TestWithParam<Backend> {
 
   Floats Forward(Model& model, std::span<const SequenceChunk> chunks) {
     const PageArena arena = {arena_.data(), layout_.PageBytes()};
-    const auto logits = model.Forward({GetParam(), &threads_}, chunks, layout_, arena, {});
-    return {logits.begin(), logits.end()};
+    model.Forward({GetParam(), &threads_}, chunks, layout_, arena, {});
+    return {model.logits().begin(), model.logits().end()};
   }
   Floats Forward(std::initializer_list<SequenceChunk> chunks) {
     return Forward(model_, {chunks.begin(), chunks.size()});
@@ -256,9 +256,9 @@ TEST_P(ModelTest, AdaptersMayBeMixedAndNeedNotBeAdjacent) {
 }
 
 // LoRA that is enabled and unused costs no extra work (Peers, point 12); its time is measured by bench/serving_bench,
-// "loaded and idle". A layer's adapter weights and cached keys and values are provided when its gate is called, and are
+// "loaded and idle". A layer's adapter weights and cached keys and values arrive when the pass waits for them, and are
 // NaN before. Any premature read would show in the logits.
-TEST_P(ModelTest, NothingOfALayerIsReadBeforeItsGate) {
+TEST_P(ModelTest, NothingOfALayerIsReadBeforeItArrives) {
   Prng prng(11);
   const auto pair = [&](LoraTarget target) { return Pair(4, TargetShape(config_, target), 2.0f, prng); };
   std::vector<Pair> pairs;  // q, down of both layers; lm_head comes with the last layer
@@ -279,15 +279,18 @@ TEST_P(ModelTest, NothingOfALayerIsReadBeforeItsGate) {
   Forward({Chunk(prefix, 0, 0, &view)});
   // the two pages of `prefix`
   const std::vector<std::byte> cached(arena_.data(), arena_.data() + 2 * layout_.PageBytes());
-  const auto ask = [&](const std::function<void(std::int64_t)>* gate) {
+  const auto ask = [&](const std::shared_ptr<const LayerProgress>& arrival) {
     const std::vector<SequenceChunk> chunks = {Chunk(other, 0, 2, nullptr, 10), Chunk(rest, 8, 3, &view)};
-    const auto logits = model_.Forward({GetParam(), &threads_}, chunks, layout_, {arena_.data(), layout_.PageBytes()},
-                                       {.before_layer = gate});
-    return Floats(logits.begin(), logits.end());
+    ForwardOptions options;
+    if (arrival != nullptr) options.arrivals = {&arrival, 1};
+    const TimeNs waited =
+        model_.Forward({GetParam(), &threads_}, chunks, layout_, {arena_.data(), layout_.PageBytes()}, options);
+    EXPECT_EQ(waited > 0, arrival != nullptr && !arrival->failed());
+    return Floats(model_.logits().begin(), model_.logits().end());
   };
   const Floats expected = ask(nullptr);
 
-  // the view points into `pairs`, which is empty until its layer's gate
+  // the view points into `pairs`, which is empty until its layer arrives
   std::vector<std::array<Floats, 2>> arriving;
   for (const Pair& p : pairs) {
     arriving.push_back(
@@ -300,9 +303,7 @@ TEST_P(ModelTest, NothingOfALayerIsReadBeforeItsGate) {
       std::fill_n(p.b.data(), p.b.capacity(), NAN);
     }
   };
-  std::vector<std::int64_t> gates;
-  const std::function<void(std::int64_t)> gate = [&](std::int64_t layer) {
-    gates.push_back(layer);
+  const auto arrive = [&](std::int64_t layer) {
     for (std::size_t page = 0; page < 2; ++page) {
       const std::size_t offset = page * layout_.PageBytes() + layout_.KeyOffset(layer, 0);
       std::memcpy(arena_.data() + offset, cached.data() + offset, layout_.KeyOffset(1, 0));
@@ -313,13 +314,22 @@ TEST_P(ModelTest, NothingOfALayerIsReadBeforeItsGate) {
     }
   };
   clear();
-  EXPECT_EQ(ask(&gate), expected);
-  EXPECT_EQ(gates, (std::vector<std::int64_t>{0, 1}));
+  const auto progress = std::make_shared<LayerProgress>(2);
+  std::thread transfer([&] {
+    for (std::int32_t layer = 0; layer < 2; ++layer) {
+      while (progress->awaited() < layer) std::this_thread::yield();
+      arrive(layer);
+      progress->Publish(layer + 1);
+    }
+  });
+  EXPECT_EQ(ask(progress), expected);
+  transfer.join();
 
   // Data that never arrives spoils only the rows that depend on it.
   clear();
-  const std::function<void(std::int64_t)> nothing = [](std::int64_t) {};
-  const Floats spoilt = ask(&nothing);
+  const auto broken = std::make_shared<LayerProgress>(2);
+  broken->Fail();
+  const Floats spoilt = ask(broken);
   EXPECT_EQ(Rows(spoilt, 0, 2), Rows(expected, 0, 2));
   EXPECT_TRUE(std::isnan(spoilt.back()));
 }

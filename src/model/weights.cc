@@ -323,9 +323,10 @@ LayerWeights RandomLayer(const ModelConfig& c, DType dtype, Prng& prng) {
 
 }  // namespace
 
-std::int64_t ModelWeights::Bytes() const {
-  std::int64_t total = static_cast<std::int64_t>(embedding.bytes() + lm_head.bytes()) + FloatBytes({&final_norm});
-  for (const LayerWeights& w : layers) {
+std::int64_t WeightBytes(const ModelWeights& weights) {
+  std::int64_t total = static_cast<std::int64_t>(weights.embedding.bytes() + weights.lm_head.bytes()) +
+                       FloatBytes({&weights.final_norm});
+  for (const LayerWeights& w : weights.layers) {
     total += static_cast<std::int64_t>(w.qkv.bytes() + w.o.bytes() + w.gate_up.bytes() + w.down.bytes());
     total += FloatBytes({&w.qkv_bias, &w.o_bias, &w.gate_up_bias, &w.down_bias, &w.input_norm, &w.post_attention_norm,
                          &w.q_norm, &w.k_norm});

@@ -9,32 +9,16 @@
 #include "formats/model_config.h"
 #include "formats/safetensors.h"
 #include "kernels/matmul.h"
+#include "model/model_weights.h"
 
 namespace loramux {
 
-// Weights of one decoder layer, packed; q|k|v share one matrix, gate|up another.
-struct LayerWeights {
-  PackedMatrix qkv;                                              // [QDim + 2 KvDim, hidden]
-  PackedMatrix o;                                                // [hidden, QDim]
-  PackedMatrix gate_up;                                          // [2 intermediate, hidden]
-  PackedMatrix down;                                             // [hidden, intermediate]
-  std::vector<float> qkv_bias, o_bias, gate_up_bias, down_bias;  // empty if none
-  std::vector<float> input_norm, post_attention_norm;            // [hidden]
-  std::vector<float> q_norm, k_norm;                             // [head_dim], Qwen3
-};
+// The CPU's weights: matrices packed for its kernels, vectors as float32.
+using ModelWeights = ModelWeightsOf<PackedMatrix, std::vector<float>>;
+using LayerWeights = ModelWeights::Layer;
 
-// All weights of a base model.
-struct ModelWeights {
-  PackedMatrix embedding;  // [vocab, hidden]; empty if tied to lm_head
-  PackedMatrix lm_head;    // [vocab, hidden]; with tied weights it serves both
-  std::vector<LayerWeights> layers;
-  std::vector<float> final_norm;  // [hidden]
-
-  // The matrix with the tokens' embeddings as rows.
-  const PackedMatrix& EmbeddingRows() const { return embedding.n() > 0 ? embedding : lm_head; }
-  // Bytes in memory.
-  std::int64_t Bytes() const;
-};
+// Bytes in memory.
+std::int64_t WeightBytes(const ModelWeights& weights);
 
 // Reports progress of long work: `done` of `total` bytes.
 using Progress = std::function<void(std::int64_t done, std::int64_t total)>;

@@ -325,7 +325,7 @@ TEST(RandomModelWeights, FitTheConfigurationAndFollowTheSeed) {
     EXPECT_EQ(Unpack(weights.lm_head), Unpack(RandomModelWeights(config, dtype, 3).lm_head));
     EXPECT_NE(Unpack(weights.lm_head), Unpack(RandomModelWeights(config, dtype, 4).lm_head));
     EXPECT_NE(Unpack(weights.layers[0].o), Unpack(weights.layers[1].o));
-    EXPECT_GT(weights.Bytes(), 0);
+    EXPECT_GT(WeightBytes(weights), 0);
   }
   config.tie_word_embeddings = true;
   EXPECT_EQ(RandomModelWeights(config, DType::kF32, 3).embedding.n(), 0);

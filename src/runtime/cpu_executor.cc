@@ -8,8 +8,6 @@
 #include <sched.h>
 
 #include "base/check.h"
-#include "base/clock.h"
-#include "model/sampler.h"
 
 namespace loramux {
 namespace {
@@ -69,12 +67,6 @@ struct CpuExecutor::State {
 
   std::vector<std::unique_ptr<LoraViewBuilder::Built>> views;  // by slot
   std::vector<SequenceChunk> sequences;
-  std::vector<SamplerScratch> scratch;                             // one per thread
-  std::vector<SamplingParams> sampling;                            // one per thread
-  std::span<const std::shared_ptr<const LayerProgress>> arrivals;  // that the step depends on
-  TimeNs waited = 0;                                               // of the step
-  const std::function<void(std::int64_t)> wait_for_layer = [this](std::int64_t layer) { WaitForLayer(layer); };
-  OsClock clock;
 
   std::mutex mutex;
   std::condition_variable work;
@@ -92,9 +84,7 @@ struct CpuExecutor::State {
         pool(o.threads > 0 ? o.threads : AvailableProcessors()),
         context{o.backend, &pool},
         view_builder(device->View(), m->config().num_layers),
-        on_completion(std::move(callback)),
-        scratch(static_cast<std::size_t>(pool.size())),
-        sampling(static_cast<std::size_t>(pool.size())) {
+        on_completion(std::move(callback)) {
     model->Reserve(options.max_batch_tokens, options.max_running, options.max_positions, options.max_rank, pool.size());
   }
 
@@ -138,38 +128,11 @@ struct CpuExecutor::State {
       chunk.rope_length = sequence.prompt_tokens;
       sequences.push_back(chunk);
     }
-    arrivals = batch.arrivals;
-    waited = 0;
-    const std::span<const float> logits = model->Forward(
-        context, sequences, layout, arena,
-        {.lora_variant = options.lora_variant, .before_layer = arrivals.empty() ? nullptr : &wait_for_layer});
-    SampleAll(batch.samples, logits, result.tokens);
-    result.waited = waited;
-  }
-
-  // Blocks until the layer has arrived everywhere. After a failure the step continues with the pages' arbitrary
-  // content: rows do not depend on each other, and the engine discards those of the affected requests.
-  void WaitForLayer(std::int64_t layer) {
-    const auto is_there = [layer](const auto& arrival) {
-      return arrival->failed() || arrival->arrived() > std::min<std::int64_t>(layer, arrival->layers() - 1);
-    };
-    if (std::all_of(arrivals.begin(), arrivals.end(), is_there)) return;
-    const TimeNs begin = clock.Now();
-    for (const auto& arrival : arrivals) arrival->Wait(layer);
-    waited += clock.Now() - begin;
-  }
-
-  // Also samples rows whose arrival failed: their logits may be anything, and the engine discards their tokens.
-  void SampleAll(const SampleBatch& samples, std::span<const float> logits, std::vector<SampledToken>& tokens) {
-    const std::size_t vocab = static_cast<std::size_t>(model->config().vocab_size);
-    CHECK_EQ(logits.size(), samples.rows.size() * vocab);
-    tokens.resize(samples.rows.size());
-    pool.Run(static_cast<std::int64_t>(samples.rows.size()), [&](std::int64_t task, int worker) {
-      const auto row = static_cast<std::size_t>(task), thread = static_cast<std::size_t>(worker);
-      SamplerContext of_row;
-      samples.Unpack(row, sampling[thread], of_row);
-      tokens[row] = Sample(logits.subspan(row * vocab, vocab), sampling[thread], of_row, scratch[thread]);
-    });
+    result.waited = model->Forward(context, sequences, layout, arena,
+                                   {.lora_variant = options.lora_variant,
+                                    .arrivals = batch.arrivals,
+                                    .samples = &batch.samples,
+                                    .tokens = &result.tokens});
   }
 
   void Run() {

@@ -1,0 +1,215 @@
+#include "model/cpu_ops.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "kernels/elementwise.h"
+#include "kernels/matmul.h"
+
+namespace loramux {
+namespace {
+
+float* EnsureFloats(AlignedBuffer<float>& buffer, std::int64_t floats) {
+  buffer.Reserve(floats);
+  return buffer.data();
+}
+
+}  // namespace
+
+CpuWorkspace::CpuWorkspace(const ModelConfig& config)
+    : rope(config),
+      hidden(config.hidden_size),
+      normed(config.hidden_size),
+      qkv(config.QDim() + 2 * config.KvDim()),
+      attended(config.QDim()),
+      gate_up(2 * config.intermediate_size),
+      activated(config.intermediate_size),
+      last_hidden(config.hidden_size) {}
+
+void CpuWorkspace::Reserve(const ModelConfig& config, std::int64_t max_tokens, std::int64_t max_logit_rows,
+                           std::int64_t max_positions, std::int64_t max_rank, int threads) {
+  rope.Reserve(max_positions);
+  const auto max_chunks = static_cast<std::size_t>(max_tokens);
+  sequences.reserve(max_chunks);
+  batch.adapters.reserve(max_chunks);
+  batch.logit_adapters.reserve(max_chunks);
+  for (auto& of_target : segments) of_target.reserve(max_chunks);
+  for (CpuRowBuffer* buffer : {&hidden, &normed, &qkv, &attended, &gate_up, &activated}) buffer->Ensure(max_tokens);
+  cosines.Reserve(max_tokens * config.head_dim / 2);
+  sines.Reserve(max_tokens * config.head_dim / 2);
+  last_hidden.Ensure(max_logit_rows);
+  logits.Reserve(max_logit_rows * config.vocab_size);
+  lora.Reserve(max_tokens * max_rank * static_cast<std::int64_t>(kMaxSharedInput));
+  // The page size is not known yet; assume the largest.
+  const KvLayout layout = {config.num_layers, config.num_kv_heads, config.head_dim, 64, DType::kF32};
+  attention.Reserve(AttentionWorkspaceFloats(layout, config.num_heads, max_positions, threads));
+  sampler.resize(static_cast<std::size_t>(threads));
+  sampling.resize(static_cast<std::size_t>(threads));
+}
+
+ForwardBuffers<CpuRows> CpuOps::Begin(const ForwardBatch<LoraView>& batch) {
+  batch_ = &batch;
+  w_.sequences.clear();
+  std::int64_t first_row = 0;
+  for (const SequenceChunkOf<LoraView>& chunk : batch.chunks) {
+    const auto size = static_cast<std::int64_t>(chunk.tokens.size());
+    w_.sequences.push_back({first_row, size, chunk.position, chunk.pages});
+    first_row += size;
+  }
+  const std::int64_t rows = batch.num_rows;
+  w_.attention.Reserve(
+      AttentionWorkspaceFloats(f_.layout, config_.num_heads, batch.max_positions, f_.context.pool->size()));
+  PrepareRope();
+  return {.hidden = w_.hidden.Ensure(rows),
+          .normed = w_.normed.Ensure(rows),
+          .qkv = w_.qkv.Ensure(rows),
+          .attended = w_.attended.Ensure(rows),
+          .gate_up = w_.gate_up.Ensure(rows),
+          .activated = w_.activated.Ensure(rows),
+          .last_hidden = w_.last_hidden.Ensure(batch.num_logit_rows),
+          .logits = {EnsureFloats(w_.logits, batch.num_logit_rows * config_.vocab_size), config_.vocab_size}};
+}
+
+// Computes the angles, which are the same in every layer.
+void CpuOps::PrepareRope() {
+  const std::int64_t half = config_.head_dim / 2;
+  float* cos = EnsureFloats(w_.cosines, batch_->num_rows * half);
+  float* sin = EnsureFloats(w_.sines, batch_->num_rows * half);
+  for (const SequenceChunkOf<LoraView>& chunk : batch_->chunks) {
+    const std::int64_t end = chunk.position + static_cast<std::int64_t>(chunk.tokens.size());
+    for (std::int64_t p = chunk.position; p < end; ++p, cos += half, sin += half) {
+      w_.rope.Row(p, std::max(chunk.rope_length, p + 1), cos, sin);
+    }
+  }
+}
+
+void CpuOps::EmbedRows(const Matrix& table, Rows hidden) {
+  f_.context.pool->Run(static_cast<std::int64_t>(batch_->chunks.size()), [&](std::int64_t task, int) {
+    const std::span<const TokenId> tokens = batch_->chunks[static_cast<std::size_t>(task)].tokens;
+    float* row = hidden.data + w_.sequences[static_cast<std::size_t>(task)].first_row * hidden.stride;
+    for (TokenId token : tokens) {
+      CHECK(token >= 0 && token < config_.vocab_size);
+      table.UnpackRow(token, row);
+      row += hidden.stride;
+    }
+  });
+}
+
+void CpuOps::AwaitLayer(std::int64_t layer) {
+  const auto is_there = [layer](const auto& arrival) {
+    return arrival->failed() || arrival->arrived() > std::min<std::int64_t>(layer, arrival->layers() - 1);
+  };
+  if (std::all_of(f_.arrivals.begin(), f_.arrivals.end(), is_there)) return;
+  const TimeNs begin = clock_.Now();
+  for (const auto& arrival : f_.arrivals) arrival->Wait(layer);
+  waited_ += clock_.Now() - begin;
+}
+
+void CpuOps::Norm(Rows x, std::int64_t rows, const Vector& weight, Rows y) {
+  RmsNorm(f_.context, x.data, x.stride, rows, config_.hidden_size, weight.data(), Epsilon(), y.data, y.stride);
+}
+
+// The kernel takes a single stride, so it is called per row or per head, whichever needs fewer calls (the result is the
+// same).
+void CpuOps::NormHeads(Rows x, std::int64_t heads, const Vector& weight) {
+  const std::int64_t dim = config_.head_dim, rows = batch_->num_rows;
+  const auto norm = [&](float* first, std::int64_t stride, std::int64_t count) {
+    RmsNorm(f_.context, first, stride, count, dim, weight.data(), Epsilon(), first, stride);
+  };
+  if (rows <= heads) {
+    for (std::int64_t row = 0; row < rows; ++row) norm(x.data + row * x.stride, dim, heads);
+  } else {
+    for (std::int64_t head = 0; head < heads; ++head) norm(x.data + head * dim, x.stride, rows);
+  }
+}
+
+void CpuOps::MatMul(Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y) {
+  loramux::MatMul(f_.context, x.data, x.stride, rows, w, bias.empty() ? nullptr : bias.data(), y.data, y.stride);
+}
+
+void CpuOps::Lora(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs) {
+  LoraProjection projections[kMaxSharedInput];
+  std::size_t count = 0;
+  std::int64_t workspace = 0;
+  for (const LoraOutput<Rows>& output : outputs) {
+    std::vector<LoraSegment>& segments = w_.segments[count];
+    const std::int64_t max_rank = CollectSegments(layer, output.target, segments);
+    if (segments.empty()) continue;
+    projections[count++] = {segments, output.y.data, output.y.stride, TargetShape(config_, output.target).out};
+    workspace += segments.back().end * max_rank;
+  }
+  if (count == 0) return;
+  LoraMatMul(f_.context, f_.lora_variant, std::span(projections, count), x.data, x.stride,
+             TargetShape(config_, outputs.front().target).in, EnsureFloats(w_.lora, workspace));
+}
+
+// Collects the rows with an adapter that changes a linear layer. Returns the largest rank.
+std::int64_t CpuOps::CollectSegments(std::int64_t layer, LoraTarget target, std::vector<LoraSegment>& segments) {
+  const auto& groups = target == LoraTarget::kLmHead ? batch_->logit_adapters : batch_->adapters;
+  const std::size_t index = LoraView::Index(layer, target, config_.num_layers);
+  std::int64_t max_rank = 0;
+  segments.clear();
+  for (const AdapterRowsOf<LoraView>& group : groups) {
+    const LoraWeights& module = group.adapter->modules[index];
+    if (module.rank == 0) continue;
+    segments.push_back({group.begin, group.end, module});
+    max_rank = std::max<std::int64_t>(max_rank, module.rank);
+  }
+  return max_rank;
+}
+
+void CpuOps::Rope(Rows x, std::int64_t heads) {
+  loramux::Rope(f_.context, x.data, x.stride, batch_->num_rows, heads, config_.head_dim, w_.cosines.data(),
+                w_.sines.data());
+}
+
+void CpuOps::StoreKv(std::int64_t layer, Rows k, Rows v) {
+  loramux::StoreKv(f_.context, f_.layout, layer, f_.arena, w_.sequences, k.data, k.stride, v.data, v.stride);
+}
+
+void CpuOps::Attention(std::int64_t layer, std::int64_t window, Rows q, Rows out) {
+  PagedAttention(f_.context, f_.layout, layer, f_.arena, w_.sequences, config_.num_heads, window, q.data, q.stride,
+                 out.data, out.stride, w_.attention.data());
+}
+
+void CpuOps::SiluMul(Rows gate_up, Rows y) {
+  loramux::SiluMul(f_.context, gate_up.data, gate_up.stride, batch_->num_rows, config_.intermediate_size, y.data,
+                   y.stride);
+}
+
+void CpuOps::Add(Rows x, Rows y) {
+  AddRows(f_.context, x.data, x.stride, batch_->num_rows, config_.hidden_size, y.data, y.stride);
+}
+
+void CpuOps::GatherLogitRows(Rows hidden, Rows y) {
+  const auto bytes = static_cast<std::size_t>(config_.hidden_size) * sizeof(float);
+  float* out = y.data;
+  for (std::size_t i = 0; i < batch_->chunks.size(); ++i) {
+    const std::int64_t end = w_.sequences[i].first_row + w_.sequences[i].num_tokens;
+    for (std::int64_t row = end - batch_->chunks[i].logit_rows; row < end; ++row, out += y.stride) {
+      std::memcpy(out, hidden.data + row * hidden.stride, bytes);
+    }
+  }
+}
+
+// Also samples rows whose arrival failed: their logits may be anything, and the engine discards their tokens.
+void CpuOps::Sample(Rows logits, const SampleBatch& samples) {
+  CHECK(f_.tokens != nullptr);
+  const auto threads = static_cast<std::size_t>(f_.context.pool->size());
+  if (w_.sampler.size() < threads) {
+    w_.sampler.resize(threads);
+    w_.sampling.resize(threads);
+  }
+  f_.tokens->resize(samples.rows.size());
+  f_.context.pool->Run(static_cast<std::int64_t>(samples.rows.size()), [&](std::int64_t row, int worker) {
+    const auto index = static_cast<std::size_t>(row), thread = static_cast<std::size_t>(worker);
+    const std::span<const float> of_row(logits.data + row * logits.stride,
+                                        static_cast<std::size_t>(config_.vocab_size));
+    SamplerContext context;
+    samples.Unpack(index, w_.sampling[thread], context);
+    (*f_.tokens)[index] = loramux::Sample(of_row, w_.sampling[thread], context, w_.sampler[thread]);
+  });
+}
+
+}  // namespace loramux

@@ -1,0 +1,127 @@
+// The operations of the forward pass on the CPU: calls of the kernels. The first instance of ForwardOps.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/sample_batch.h"
+#include "kernels/attention.h"
+#include "kernels/kernel_context.h"
+#include "kernels/lora.h"
+#include "memory/layer_progress.h"
+#include "model/forward_pass.h"
+#include "model/lora_view.h"
+#include "model/rope.h"
+#include "model/sampler.h"
+#include "model/weights.h"
+#include "tensor/aligned_buffer.h"
+#include "tensor/kv_layout.h"
+
+namespace loramux {
+
+// A matrix of activations, one row per token. Not owning. Rows may be wider than an operation uses.
+struct CpuRows {
+  float* data = nullptr;
+  std::int64_t stride = 0;
+  // The same rows from column `first` on.
+  CpuRows From(std::int64_t first) const { return {data + first, stride}; }
+};
+
+// Rows of activations; their number changes from batch to batch.
+class CpuRowBuffer {
+ public:
+  // Rows begin on cache lines.
+  explicit CpuRowBuffer(std::int64_t width) : stride_((width + 15) / 16 * 16) {}
+  // Provides memory for `rows` rows; their content is lost if it grows.
+  CpuRows Ensure(std::int64_t rows) {
+    buffer_.Reserve(rows * stride_);
+    return {buffer_.data(), stride_};
+  }
+
+ private:
+  std::int64_t stride_;
+  AlignedBuffer<float> buffer_;
+};
+
+// The memory in which batches are computed. It grows to the largest batch; then nothing allocates.
+struct CpuWorkspace {
+  explicit CpuWorkspace(const ModelConfig& config);
+  // As Model::Reserve.
+  void Reserve(const ModelConfig& config, std::int64_t max_tokens, std::int64_t max_logit_rows,
+               std::int64_t max_positions, std::int64_t max_rank, int threads);
+
+  RopeTable rope;
+  ForwardBatch<LoraView> batch;
+  std::vector<AttentionSequence> sequences;
+  std::array<std::vector<LoraSegment>, kMaxSharedInput> segments;  // of the current linear layers
+  CpuRowBuffer hidden, normed, qkv, attended, gate_up, activated;  // one row per token
+  CpuRowBuffer last_hidden;                                        // one row per row of logits
+  AlignedBuffer<float> cosines, sines;                             // [num_rows, head_dim / 2]
+  AlignedBuffer<float> logits, lora, attention;
+  std::vector<SamplerScratch> sampler;   // one per thread
+  std::vector<SamplingParams> sampling;  // one per thread
+};
+
+// Where and how one batch is computed on the CPU. Not owning.
+struct CpuForward {
+  const KernelContext& context;
+  const KvLayout& layout;
+  const PageArena& arena;  // of the device pool
+  LoraVariant lora_variant = LoraVariant::kMbgmv;
+  std::span<const std::shared_ptr<const LayerProgress>> arrivals;  // that AwaitLayer waits for
+  std::vector<SampledToken>* tokens = nullptr;                     // of Sample
+};
+
+// The operations; lives as long as one forward pass.
+class CpuOps {
+ public:
+  using Rows = CpuRows;
+  using Adapter = LoraView;
+  using Weights = ModelWeights;
+  using Matrix = ModelWeights::Matrix;
+  using Vector = ModelWeights::Vector;
+
+  CpuOps(const ModelConfig& config, CpuWorkspace& workspace, const CpuForward& forward)
+      : config_(config), w_(workspace), f_(forward) {}
+
+  ForwardBuffers<Rows> Begin(const ForwardBatch<LoraView>& batch);
+  void EmbedRows(const Matrix& table, Rows hidden);
+  // Blocks until the layer has arrived everywhere. After a failure the pass goes on with the pages' arbitrary content:
+  // rows do not depend on each other, and the engine discards those of the affected requests.
+  void AwaitLayer(std::int64_t layer);
+  void Norm(Rows x, std::int64_t rows, const Vector& weight, Rows y);
+  void NormHeads(Rows x, std::int64_t heads, const Vector& weight);
+  void MatMul(Rows x, std::int64_t rows, const Matrix& w, const Vector& bias, Rows y);
+  // Calls no kernel if no adapter changes the targets.
+  void Lora(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs);
+  void Rope(Rows x, std::int64_t heads);
+  void StoreKv(std::int64_t layer, Rows k, Rows v);
+  void Attention(std::int64_t layer, std::int64_t window, Rows q, Rows out);
+  void SiluMul(Rows gate_up, Rows y);
+  void Add(Rows x, Rows y);
+  void GatherLogitRows(Rows hidden, Rows y);
+  void Sample(Rows logits, const SampleBatch& samples);
+
+  // Time that AwaitLayer waited.
+  TimeNs waited() const { return waited_; }
+
+ private:
+  void PrepareRope();
+  std::int64_t CollectSegments(std::int64_t layer, LoraTarget target, std::vector<LoraSegment>& segments);
+  float Epsilon() const { return static_cast<float>(config_.rms_norm_eps); }
+
+  const ModelConfig& config_;
+  CpuWorkspace& w_;
+  const CpuForward& f_;
+  const ForwardBatch<LoraView>* batch_ = nullptr;
+  OsClock clock_;
+  TimeNs waited_ = 0;
+};
+
+static_assert(ForwardOps<CpuOps>);
+
+}  // namespace loramux

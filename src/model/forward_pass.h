@@ -1,0 +1,246 @@
+// The forward pass, written once over a set of operations. A device brings its own operations (`Ops`), weights and
+// activations; the order of the operations is here and nowhere else.
+//
+// Ops is a template parameter that satisfies ForwardOps, not a base class. Its types differ from device to device (a
+// packed matrix, a handle of device memory, rows of floats), and a virtual interface would have to hide each of them. A
+// program that serves on several devices chooses among executors, once a step, and not among operations.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <concepts>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <vector>
+
+#include "base/check.h"
+#include "base/ids.h"
+#include "base/sample_batch.h"
+#include "formats/adapter_config.h"
+#include "formats/model_config.h"
+#include "model/model_weights.h"
+
+namespace loramux {
+
+// One sequence's part of a batch. Not owning. `Adapter`: the ops' own form of an adapter on the device.
+template <typename Adapter>
+struct SequenceChunkOf {
+  std::span<const TokenId> tokens;  // to compute, at positions [position, position + size)
+  std::int64_t position = 0;
+  const std::uint32_t* pages = nullptr;  // page table covering all positions up to the last of this chunk
+  const Adapter* adapter = nullptr;      // null: the base model. Chunks of one adapter should be adjacent.
+  // How many of the chunk's last tokens need logits: 0 (inner chunk of a prompt), 1, or more.
+  std::int32_t logit_rows = 0;
+  // The length of the request's whole prompt. Used only by dynamic rope scaling: the token at position p is rotated as
+  // in a sequence of max(rope_length, p + 1) tokens. That equals transformers' result for a prompt in one pass followed
+  // by single tokens. It depends neither on chunking nor on a recomputation after preemption. As a consequence, beyond
+  // max_position the keys of equal prefixes differ between prompts of different lengths (UsesRopeLength).
+  std::int64_t rope_length = 0;
+};
+
+// Adjacent rows that use one adapter.
+template <typename Adapter>
+struct AdapterRowsOf {
+  const Adapter* adapter = nullptr;
+  std::int64_t begin = 0, end = 0;
+};
+
+// A batch as all operations see it: tokens are rows, chunk after chunk.
+template <typename Adapter>
+struct ForwardBatch {
+  std::span<const SequenceChunkOf<Adapter>> chunks;
+  std::vector<AdapterRowsOf<Adapter>> adapters;        // in rows of the batch
+  std::vector<AdapterRowsOf<Adapter>> logit_adapters;  // in rows of the logits
+  std::int64_t num_rows = 0, num_logit_rows = 0;
+  std::int64_t max_positions = 0;  // of its sequences, this batch included
+
+  // Describes these chunks. Allocates only while batches grow. REQUIRES: chunks not empty, logit_rows <= tokens.size().
+  void Describe(std::span<const SequenceChunkOf<Adapter>> of);
+
+ private:
+  // Adds rows to the last group if they continue it, else starts a group.
+  static void Append(const Adapter* adapter, std::int64_t begin, std::int64_t count,
+                     std::vector<AdapterRowsOf<Adapter>>& groups);
+};
+
+// The activations of a batch. Rows is a matrix with one row for each token (last_hidden and logits: for each row of
+// logits); where it lies, and in which type, is the ops' affair. Rows::From(column) are the same rows from there on.
+template <typename Rows>
+struct ForwardBuffers {
+  Rows hidden, normed;       // [hidden_size]
+  Rows qkv;                  // [QDim + 2 KvDim]
+  Rows attended;             // [QDim]
+  Rows gate_up, activated;   // [2 intermediate_size], [intermediate_size]
+  Rows last_hidden, logits;  // [hidden_size], [vocab_size]
+};
+
+// The most linear layers that share an input: q, k and v.
+inline constexpr std::size_t kMaxSharedInput = 3;
+
+// The target of a LoRA product and the rows that it adds to.
+template <typename Rows>
+struct LoraOutput {
+  LoraTarget target = LoraTarget::kQ;
+  Rows y;
+};
+
+// What a device must be able to do. None of the operations needs to have ended when it returns, as long as each sees
+// the results of the earlier ones: a device enqueues them on a stream. In all of them `rows` is a number of rows.
+//
+//   Begin(batch)                     provides the activations, and uploads what the batch needs; it stays until the end
+//   EmbedRows(table, hidden)         the rows of the embedding table of the batch's tokens
+//   AwaitLayer(layer)                before any read of a layer's adapters and cached keys and values; lm_head's count
+//                                    as the last layer's. Waits for arrivals (memory/layer_progress.h), or makes the
+//                                    stream wait
+//   Norm(x, rows, weight, y)         y = x / rms(x) * weight; x and y may be the same
+//   NormHeads(x, heads, weight)      the same for each head, in place
+//   MatMul(x, rows, w, bias, y)      y = x W^T + bias; bias may be empty
+//   Lora(layer, x, outputs)          y += scale B (A x), for the rows whose adapter changes the target; outputs share x
+//   Rope(x, heads)                   rotates each head in place by its row's position
+//   StoreKv(layer, k, v)             rounds to the pages' type and stores
+//   Attention(layer, window, q, out) causal, over pages; window 0: all earlier positions
+//   SiluMul(gate_up, y)              y = silu(gate) * up
+//   Add(x, y)                        y += x
+//   GatherLogitRows(hidden, y)       the rows that need logits, chunk after chunk
+//   Sample(logits, samples)          one token for each row of `samples`, which are the rows of the logits
+template <typename Ops>
+concept ForwardOps = requires(Ops& ops, const ForwardBatch<typename Ops::Adapter>& batch, typename Ops::Rows x,
+                              const typename Ops::Weights& weights, std::int64_t n,
+                              std::span<const LoraOutput<typename Ops::Rows>> outputs, const SampleBatch& samples) {
+  { ops.Begin(batch) } -> std::same_as<ForwardBuffers<typename Ops::Rows>>;
+  { x.From(n) } -> std::same_as<typename Ops::Rows>;
+  ops.EmbedRows(weights.EmbeddingRows(), x);
+  ops.AwaitLayer(n);
+  ops.Norm(x, n, weights.final_norm, x);
+  ops.NormHeads(x, n, weights.final_norm);
+  ops.MatMul(x, n, weights.lm_head, weights.final_norm, x);
+  ops.Lora(n, x, outputs);
+  ops.Rope(x, n);
+  ops.StoreKv(n, x, x);
+  ops.Attention(n, n, x, x);
+  ops.SiluMul(x, x);
+  ops.Add(x, x);
+  ops.GatherLogitRows(x, x);
+  ops.Sample(x, samples);
+};
+
+// One forward pass over a batch of any adapters, prefill and decode together. Not owning.
+template <ForwardOps Ops>
+class ForwardPass {
+ public:
+  using Rows = typename Ops::Rows;
+  using Batch = ForwardBatch<typename Ops::Adapter>;
+
+  ForwardPass(const ModelConfig& config, const typename Ops::Weights& weights, Ops& ops)
+      : config_(config), weights_(weights), ops_(ops) {}
+
+  // Computes the batch: stores keys and values of all its tokens, computes the logits, and samples `samples` from them.
+  // `samples` is null, or has one row for each row of logits. Returns the logits, where the ops keep them.
+  Rows Run(const Batch& batch, const SampleBatch* samples) {
+    rows_ = batch.num_rows;
+    b_ = ops_.Begin(batch);
+    ops_.EmbedRows(weights_.EmbeddingRows(), b_.hidden);
+    for (std::int64_t layer = 0; layer < config_.num_layers; ++layer) {
+      ops_.AwaitLayer(layer);
+      Attention(layer, weights_.layers[static_cast<std::size_t>(layer)]);
+      Mlp(layer, weights_.layers[static_cast<std::size_t>(layer)]);
+    }
+    if (batch.num_logit_rows > 0) Logits(batch.num_logit_rows);
+    if (samples != nullptr) {
+      CHECK_EQ(static_cast<std::int64_t>(samples->rows.size()), batch.num_logit_rows);
+      ops_.Sample(b_.logits, *samples);
+    }
+    return b_.logits;
+  }
+
+ private:
+  using Layer = typename Ops::Weights::Layer;
+
+  // hidden += o(attention(rope(qkv(norm(hidden)))))
+  void Attention(std::int64_t layer, const Layer& w) {
+    const Rows q = b_.qkv;
+    const Rows k = b_.qkv.From(config_.QDim());
+    const Rows v = b_.qkv.From(config_.QDim() + config_.KvDim());
+
+    ops_.Norm(b_.hidden, rows_, w.input_norm, b_.normed);
+    ops_.MatMul(b_.normed, rows_, w.qkv, w.qkv_bias, b_.qkv);
+    Lora(layer, b_.normed, {{LoraTarget::kQ, q}, {LoraTarget::kK, k}, {LoraTarget::kV, v}});
+    if (config_.qk_norm) {
+      ops_.NormHeads(q, config_.num_heads, w.q_norm);
+      ops_.NormHeads(k, config_.num_kv_heads, w.k_norm);
+    }
+    // q and k are adjacent, so one call rotates the heads of both.
+    ops_.Rope(q, config_.num_heads + config_.num_kv_heads);
+    ops_.StoreKv(layer, k, v);
+    ops_.Attention(layer, config_.sliding_window[static_cast<std::size_t>(layer)], q, b_.attended);
+    ops_.MatMul(b_.attended, rows_, w.o, w.o_bias, b_.normed);
+    Lora(layer, b_.attended, {{LoraTarget::kO, b_.normed}});
+    ops_.Add(b_.normed, b_.hidden);
+  }
+
+  // hidden += down(silu(gate(norm(hidden))) * up(norm(hidden)))
+  void Mlp(std::int64_t layer, const Layer& w) {
+    const Rows gate = b_.gate_up;
+    const Rows up = b_.gate_up.From(config_.intermediate_size);
+
+    ops_.Norm(b_.hidden, rows_, w.post_attention_norm, b_.normed);
+    ops_.MatMul(b_.normed, rows_, w.gate_up, w.gate_up_bias, b_.gate_up);
+    Lora(layer, b_.normed, {{LoraTarget::kGate, gate}, {LoraTarget::kUp, up}});
+    ops_.SiluMul(b_.gate_up, b_.activated);
+    ops_.MatMul(b_.activated, rows_, w.down, w.down_bias, b_.normed);
+    Lora(layer, b_.activated, {{LoraTarget::kDown, b_.normed}});
+    ops_.Add(b_.normed, b_.hidden);
+  }
+
+  // lm_head(norm(hidden)) of the rows with wanted logits.
+  void Logits(std::int64_t rows) {
+    ops_.GatherLogitRows(b_.hidden, b_.last_hidden);
+    ops_.Norm(b_.last_hidden, rows, weights_.final_norm, b_.last_hidden);
+    ops_.MatMul(b_.last_hidden, rows, weights_.lm_head, weights_.no_bias, b_.logits);
+    Lora(0, b_.last_hidden, {{LoraTarget::kLmHead, b_.logits}});
+  }
+
+  void Lora(std::int64_t layer, const Rows& x, std::initializer_list<LoraOutput<Rows>> outputs) {
+    ops_.Lora(layer, x, std::span<const LoraOutput<Rows>>(outputs.begin(), outputs.size()));
+  }
+
+  const ModelConfig& config_;
+  const typename Ops::Weights& weights_;
+  Ops& ops_;
+  ForwardBuffers<Rows> b_;
+  std::int64_t rows_ = 0;
+};
+
+template <typename Adapter>
+void ForwardBatch<Adapter>::Append(const Adapter* adapter, std::int64_t begin, std::int64_t count,
+                                   std::vector<AdapterRowsOf<Adapter>>& groups) {
+  if (adapter == nullptr || count == 0) return;
+  if (!groups.empty() && groups.back().adapter == adapter && groups.back().end == begin) {
+    groups.back().end += count;
+  } else {
+    groups.push_back({adapter, begin, begin + count});
+  }
+}
+
+template <typename Adapter>
+void ForwardBatch<Adapter>::Describe(std::span<const SequenceChunkOf<Adapter>> of) {
+  chunks = of;
+  adapters.clear();
+  logit_adapters.clear();
+  num_rows = num_logit_rows = max_positions = 0;
+  for (const SequenceChunkOf<Adapter>& chunk : chunks) {
+    const auto size = static_cast<std::int64_t>(chunk.tokens.size());
+    CHECK_GT(size, 0);
+    CHECK_GE(size, chunk.logit_rows);
+    CHECK_GE(chunk.logit_rows, 0);
+    CHECK_GE(chunk.position, 0);
+    Append(chunk.adapter, num_rows, size, adapters);
+    Append(chunk.adapter, num_logit_rows, chunk.logit_rows, logit_adapters);
+    num_rows += size;
+    num_logit_rows += chunk.logit_rows;
+    max_positions = std::max(max_positions, chunk.position + size);
+  }
+}
+
+}  // namespace loramux

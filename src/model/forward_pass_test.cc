@@ -1,0 +1,504 @@
+// The seam for devices: a second set of operations, with weights, activations, pages and adapters in forms of its own,
+// runs the same forward pass as the CPU. It is written as plainly as possible and shares no kernel with it.
+#include "model/forward_pass.h"
+
+#include <cmath>
+#include <map>
+#include <memory>
+#include <tuple>
+
+#include <gtest/gtest.h>
+
+#include "base/prng.h"
+#include "memory/layer_progress.h"
+#include "model/model.h"
+#include "model/rope.h"
+#include "tensor/aligned_buffer.h"
+
+namespace loramux {
+
+// The "stream" of the plain operations: remembers what it was made to wait for.
+class DeviceStream {
+ public:
+  std::vector<std::int64_t> waits;
+};
+
+}  // namespace loramux
+
+namespace loramux::forward_pass_test {
+namespace {
+
+using Floats = std::vector<float>;
+using Tokens = std::vector<TokenId>;
+
+// A matrix by rows.
+struct PlainMatrix {
+  std::vector<Floats> rows;
+  std::int64_t n() const { return static_cast<std::int64_t>(rows.size()); }
+};
+using PlainWeights = ModelWeightsOf<PlainMatrix, Floats>;
+
+// Rows of vectors; not even contiguous.
+struct PlainRows {
+  std::vector<Floats>* rows = nullptr;
+  std::size_t first = 0;
+  PlainRows From(std::int64_t column) const { return {rows, first + static_cast<std::size_t>(column)}; }
+  float* Row(std::int64_t i) const { return (*rows)[static_cast<std::size_t>(i)].data() + first; }
+};
+
+// One LoRA pair: rows of A, columns of B.
+struct PlainPair {
+  float scale = 0;
+  std::vector<Floats> a, b;
+};
+using PlainAdapter = std::map<std::pair<std::int64_t, LoraTarget>, PlainPair>;
+
+class PlainOps {
+ public:
+  using Rows = PlainRows;
+  using Adapter = PlainAdapter;
+  using Weights = PlainWeights;
+
+  explicit PlainOps(const ModelConfig& config, std::int64_t page_tokens)
+      : config_(config), page_tokens_(page_tokens), rope_(config) {}
+
+  ForwardBuffers<Rows> Begin(const ForwardBatch<Adapter>& batch) {
+    batch_ = &batch;
+    chunk_of_.clear();
+    positions_.clear();
+    for (const auto& chunk : batch.chunks) {
+      for (std::size_t i = 0; i < chunk.tokens.size(); ++i) {
+        chunk_of_.push_back(&chunk);
+        positions_.push_back(chunk.position + static_cast<std::int64_t>(i));
+      }
+    }
+    for (auto& buffer : buffers_) buffer.clear();
+    const auto make = [&](std::size_t i, std::int64_t rows, std::int64_t width) {
+      buffers_[i].assign(static_cast<std::size_t>(rows), Floats(static_cast<std::size_t>(width), NAN));
+      return Rows{&buffers_[i], 0};
+    };
+    const std::int64_t rows = batch.num_rows, logits = batch.num_logit_rows, hidden = config_.hidden_size;
+    return {.hidden = make(0, rows, hidden),
+            .normed = make(1, rows, hidden),
+            .qkv = make(2, rows, config_.QDim() + 2 * config_.KvDim()),
+            .attended = make(3, rows, config_.QDim()),
+            .gate_up = make(4, rows, 2 * config_.intermediate_size),
+            .activated = make(5, rows, config_.intermediate_size),
+            .last_hidden = make(6, logits, hidden),
+            .logits = make(7, logits, config_.vocab_size)};
+  }
+
+  void EmbedRows(const PlainMatrix& table, Rows hidden) {
+    for (std::size_t i = 0; i < chunk_of_.size(); ++i) {
+      const TokenId token = chunk_of_[i]->tokens[static_cast<std::size_t>(positions_[i] - chunk_of_[i]->position)];
+      const Floats& row = table.rows[static_cast<std::size_t>(token)];
+      std::copy(row.begin(), row.end(), hidden.Row(static_cast<std::int64_t>(i)));
+    }
+  }
+
+  void AwaitLayer(std::int64_t layer) {
+    for (const auto& arrival : arrivals) arrival->events()->EnqueueWait(stream, layer);
+  }
+
+  void Norm(Rows x, std::int64_t rows, const Floats& weight, Rows y) {
+    for (std::int64_t i = 0; i < rows; ++i) NormOne(x.Row(i), weight, y.Row(i));
+  }
+  void NormHeads(Rows x, std::int64_t heads, const Floats& weight) {
+    for (std::int64_t i = 0; i < batch_->num_rows; ++i) {
+      for (std::int64_t head = 0; head < heads; ++head) {
+        float* const at = x.Row(i) + head * config_.head_dim;
+        NormOne(at, weight, at);
+      }
+    }
+  }
+
+  void MatMul(Rows x, std::int64_t rows, const PlainMatrix& w, const Floats& bias, Rows y) {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      for (std::size_t o = 0; o < w.rows.size(); ++o) {
+        y.Row(i)[o] = Dot(w.rows[o], x.Row(i)) + (bias.empty() ? 0.0f : bias[o]);
+      }
+    }
+  }
+
+  void Lora(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs) {
+    for (const LoraOutput<Rows>& output : outputs) {
+      const bool head = output.target == LoraTarget::kLmHead;
+      for (const auto& group : head ? batch_->logit_adapters : batch_->adapters) {
+        const auto pair = group.adapter->find({layer, output.target});
+        if (pair == group.adapter->end()) continue;
+        for (std::int64_t i = group.begin; i < group.end; ++i) AddPair(pair->second, x.Row(i), output.y.Row(i));
+      }
+    }
+  }
+
+  void Rope(Rows x, std::int64_t heads) {
+    const auto half = static_cast<std::size_t>(config_.head_dim / 2);
+    Floats cos(half), sin(half);
+    for (std::size_t i = 0; i < positions_.size(); ++i) {
+      rope_.Row(positions_[i], positions_[i] + 1, cos.data(), sin.data());
+      for (std::int64_t head = 0; head < heads; ++head) {
+        float* const at = x.Row(static_cast<std::int64_t>(i)) + head * config_.head_dim;
+        for (std::size_t t = 0; t < half; ++t) {
+          const float a = at[t], b = at[t + half];
+          at[t] = a * cos[t] - b * sin[t];
+          at[t + half] = b * cos[t] + a * sin[t];
+        }
+      }
+    }
+  }
+
+  void StoreKv(std::int64_t layer, Rows k, Rows v) {
+    const auto width = static_cast<std::size_t>(config_.KvDim());
+    for (std::size_t i = 0; i < positions_.size(); ++i) {
+      const auto row = static_cast<std::int64_t>(i);
+      cache[Place(layer, *chunk_of_[i], positions_[i])] = {Floats(k.Row(row), k.Row(row) + width),
+                                                           Floats(v.Row(row), v.Row(row) + width)};
+    }
+  }
+
+  void Attention(std::int64_t layer, std::int64_t window, Rows q, Rows out) {
+    for (std::size_t i = 0; i < positions_.size(); ++i) {
+      for (std::int64_t head = 0; head < config_.num_heads; ++head) {
+        const auto row = static_cast<std::int64_t>(i);
+        Attend(layer, window, i, head, q.Row(row) + head * config_.head_dim, out.Row(row) + head * config_.head_dim);
+      }
+    }
+  }
+
+  void SiluMul(Rows gate_up, Rows y) {
+    for (std::int64_t i = 0; i < batch_->num_rows; ++i) {
+      for (std::int64_t j = 0; j < config_.intermediate_size; ++j) {
+        const float gate = gate_up.Row(i)[j];
+        y.Row(i)[j] = gate / (1 + std::exp(-gate)) * gate_up.Row(i)[config_.intermediate_size + j];
+      }
+    }
+  }
+
+  void Add(Rows x, Rows y) {
+    for (std::int64_t i = 0; i < batch_->num_rows; ++i) {
+      for (std::int64_t j = 0; j < config_.hidden_size; ++j) y.Row(i)[j] += x.Row(i)[j];
+    }
+  }
+
+  void GatherLogitRows(Rows hidden, Rows y) {
+    std::int64_t end = 0, to = 0;
+    for (const auto& chunk : batch_->chunks) {
+      end += static_cast<std::int64_t>(chunk.tokens.size());
+      for (std::int64_t row = end - chunk.logit_rows; row < end; ++row) {
+        std::copy_n(hidden.Row(row), config_.hidden_size, y.Row(to++));
+      }
+    }
+  }
+
+  // Greedy alone.
+  void Sample(Rows logits, const SampleBatch& samples) {
+    tokens.clear();
+    for (std::size_t i = 0; i < samples.rows.size(); ++i) {
+      const float* const row = logits.Row(static_cast<std::int64_t>(i));
+      tokens.push_back(static_cast<TokenId>(std::max_element(row, row + config_.vocab_size) - row));
+    }
+  }
+
+  Tokens tokens;  // of the last Sample
+  std::map<std::tuple<std::int64_t, std::uint32_t, std::int64_t>, std::pair<Floats, Floats>> cache;
+  std::vector<std::shared_ptr<const LayerProgress>> arrivals;
+  DeviceStream stream;
+
+ private:
+  static float Dot(const Floats& a, const float* b) {
+    double sum = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) sum += static_cast<double>(a[i]) * b[i];
+    return static_cast<float>(sum);
+  }
+  void NormOne(const float* x, const Floats& weight, float* y) const {
+    double squares = 0;
+    for (std::size_t i = 0; i < weight.size(); ++i) squares += static_cast<double>(x[i]) * x[i];
+    const double inverse = 1 / std::sqrt(squares / static_cast<double>(weight.size()) + config_.rms_norm_eps);
+    for (std::size_t i = 0; i < weight.size(); ++i) y[i] = static_cast<float>(x[i] * inverse * weight[i]);
+  }
+  static void AddPair(const PlainPair& pair, const float* x, float* y) {
+    for (std::size_t j = 0; j < pair.a.size(); ++j) {
+      const float coefficient = pair.scale * Dot(pair.a[j], x);
+      for (std::size_t o = 0; o < pair.b[j].size(); ++o) y[o] += coefficient * pair.b[j][o];
+    }
+  }
+  std::tuple<std::int64_t, std::uint32_t, std::int64_t> Place(std::int64_t layer,
+                                                              const SequenceChunkOf<PlainAdapter>& chunk,
+                                                              std::int64_t position) const {
+    return {layer, chunk.pages[position / page_tokens_], position % page_tokens_};
+  }
+  void Attend(std::int64_t layer, std::int64_t window, std::size_t row, std::int64_t head, const float* q,
+              float* out) const {
+    const std::int64_t dim = config_.head_dim, kv = head / (config_.num_heads / config_.num_kv_heads) * dim;
+    const std::int64_t first = window > 0 ? std::max<std::int64_t>(0, positions_[row] - window + 1) : 0;
+    std::vector<double> weights;
+    double sum = 0;
+    std::fill_n(out, dim, 0.0f);
+    for (std::int64_t p = first; p <= positions_[row]; ++p) {
+      const Floats& key = cache.at(Place(layer, *chunk_of_[row], p)).first;
+      double score = 0;
+      for (std::int64_t d = 0; d < dim; ++d) score += static_cast<double>(q[d]) * key[static_cast<std::size_t>(kv + d)];
+      weights.push_back(std::exp(score / std::sqrt(static_cast<double>(dim))));
+      sum += weights.back();
+    }
+    for (std::int64_t p = first; p <= positions_[row]; ++p) {
+      const Floats& value = cache.at(Place(layer, *chunk_of_[row], p)).second;
+      const double weight = weights[static_cast<std::size_t>(p - first)] / sum;
+      for (std::int64_t d = 0; d < dim; ++d)
+        out[d] += static_cast<float>(weight * value[static_cast<std::size_t>(kv + d)]);
+    }
+  }
+
+  const ModelConfig& config_;
+  const std::int64_t page_tokens_;
+  RopeTable rope_;
+  const ForwardBatch<Adapter>* batch_ = nullptr;
+  std::vector<const SequenceChunkOf<Adapter>*> chunk_of_;  // by row
+  std::vector<std::int64_t> positions_;                    // by row
+  std::array<std::vector<Floats>, 8> buffers_;
+};
+
+static_assert(ForwardOps<PlainOps>);
+
+// ---------------------------------------------------------------- One model in both forms
+
+PlainMatrix Plain(const PackedMatrix& packed) {
+  PlainMatrix plain;
+  for (std::int64_t i = 0; i < packed.n(); ++i) packed.UnpackRow(i, plain.rows.emplace_back(packed.k()).data());
+  return plain;
+}
+
+PlainWeights Plain(const ModelWeights& packed) {
+  PlainWeights plain;
+  plain.embedding = Plain(packed.embedding);
+  plain.lm_head = Plain(packed.lm_head);
+  plain.final_norm = packed.final_norm;
+  for (const LayerWeights& w : packed.layers) {
+    plain.layers.push_back({Plain(w.qkv), Plain(w.o), Plain(w.gate_up), Plain(w.down), w.qkv_bias, w.o_bias,
+                            w.gate_up_bias, w.down_bias, w.input_norm, w.post_attention_norm, w.q_norm, w.k_norm});
+  }
+  return plain;
+}
+
+Floats RandomRow(std::int64_t n, Prng& prng) {
+  Floats row(static_cast<std::size_t>(n));
+  for (float& value : row) value = static_cast<float>(prng.NextDouble() - 0.5) * 0.3f;
+  return row;
+}
+
+// The same adapter for both sets of operations.
+struct TwoAdapters {
+  PlainAdapter plain;
+  LoraView view;
+  std::vector<AlignedBuffer<float>> memory;
+  std::vector<std::unique_ptr<std::vector<const std::byte*>>> tables;
+
+  // All targets in all layers, each at a rank of its own.
+  TwoAdapters(const ModelConfig& config, Prng& prng) {
+    view.modules.resize(LoraView::Index(0, LoraTarget::kLmHead, config.num_layers) + 1);
+    for (int t = 0; t < kNumLoraTargets; ++t) {
+      const auto target = static_cast<LoraTarget>(t);
+      const std::int64_t layers = target == LoraTarget::kLmHead ? 1 : config.num_layers;
+      for (std::int64_t layer = 0; layer < layers; ++layer) Add(config, layer, target, 2 + (t + layer) % 5, prng);
+    }
+  }
+
+ private:
+  void Add(const ModelConfig& config, std::int64_t layer, LoraTarget target, std::int64_t rank, Prng& prng) {
+    const LinearShape shape = TargetShape(config, target);
+    PlainPair& pair = plain[{layer, target}];
+    pair.scale = 1.5f;
+    for (std::int64_t j = 0; j < rank; ++j) {
+      pair.a.push_back(RandomRow(shape.in, prng));
+      pair.b.push_back(RandomRow(shape.out, prng));
+    }
+    view.modules[LoraView::Index(layer, target, config.num_layers)] = {static_cast<std::int32_t>(rank), pair.scale,
+                                                                       DType::kF32, Copies(pair.a), Copies(pair.b)};
+  }
+  const std::byte* const* Copies(const std::vector<Floats>& rows) {
+    auto& table = *tables.emplace_back(std::make_unique<std::vector<const std::byte*>>());
+    for (const Floats& row : rows) {
+      AlignedBuffer<float>& copy = memory.emplace_back(static_cast<std::int64_t>(row.size()));
+      std::copy(row.begin(), row.end(), copy.data());
+      table.push_back(reinterpret_cast<const std::byte*>(copy.data()));
+    }
+    return table.data();
+  }
+};
+
+ModelConfig Config(bool rich) {
+  ModelConfig config;
+  config.hidden_size = 24;
+  config.num_layers = 3;
+  config.num_heads = 6;
+  config.num_kv_heads = rich ? 2 : 6;
+  config.head_dim = 8;
+  config.intermediate_size = 40;
+  config.vocab_size = 50;
+  config.max_position = 128;
+  config.sliding_window = rich ? std::vector<std::int64_t>{0, 6, 0} : std::vector<std::int64_t>{0, 0, 0};
+  config.qk_norm = rich;
+  config.attention_qkv_bias = config.attention_output_bias = config.mlp_bias = rich;
+  config.tie_word_embeddings = !rich;
+  return config;
+}
+
+ModelWeights Weights(const ModelConfig& config) {
+  ModelWeights weights = RandomModelWeights(config, DType::kBF16, 1);
+  Prng prng(2);
+  for (LayerWeights& w : weights.layers) {
+    for (Floats* bias : {&w.qkv_bias, &w.o_bias, &w.gate_up_bias, &w.down_bias}) {
+      *bias = RandomRow(static_cast<std::int64_t>(bias->size()), prng);
+    }
+    for (Floats* norm : {&w.input_norm, &w.post_attention_norm, &w.q_norm, &w.k_norm}) {
+      for (float& value : *norm) value += static_cast<float>(prng.NextDouble() - 0.5);
+    }
+  }
+  return weights;
+}
+
+// Both sets of operations over the same model, with their own pages.
+struct TwoModels {
+  static constexpr std::int64_t kPages = 64;
+  ModelConfig config;
+  Model model;
+  PlainWeights weights;
+  KvLayout layout;
+  AlignedBuffer<std::byte> arena;
+  PlainOps ops;
+  ThreadPool threads{2};
+
+  explicit TwoModels(bool rich)
+      : config(Config(rich)),
+        model(config, Weights(config)),
+        weights(Plain(model.weights())),
+        layout{config.num_layers, config.num_kv_heads, config.head_dim, 4, DType::kF32},
+        arena(static_cast<std::int64_t>(layout.PageBytes()) * kPages),
+        ops(config, 4) {}
+};
+
+// A sequence as both see it.
+struct Sequence {
+  Tokens tokens;
+  std::vector<std::uint32_t> pages;
+  const TwoAdapters* adapter = nullptr;
+  std::int64_t position = 0;
+
+  template <typename Adapter>
+  SequenceChunkOf<Adapter> Chunk(std::int64_t count, const Adapter* of) const {
+    return {std::span(tokens).subspan(static_cast<std::size_t>(position), static_cast<std::size_t>(count)), position,
+            pages.data(), of, 1};
+  }
+};
+
+// The bar of model_test between two ways to compute the same logits.
+constexpr float kTolerance = 2e-5f;
+
+// Computes the next `counts` tokens of the sequences with both and compares logits and tokens. Returns the tokens.
+Tokens Step(TwoModels& m, std::vector<Sequence>& sequences, const std::vector<std::int64_t>& counts) {
+  std::vector<SequenceChunk> chunks;
+  std::vector<SequenceChunkOf<PlainAdapter>> plain_chunks;
+  SampleBatch samples;
+  SamplingParams greedy;
+  greedy.temperature = 0;
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    const TwoAdapters* const adapter = sequences[i].adapter;
+    chunks.push_back(sequences[i].Chunk(counts[i], adapter == nullptr ? nullptr : &adapter->view));
+    plain_chunks.push_back(sequences[i].Chunk(counts[i], adapter == nullptr ? nullptr : &adapter->plain));
+    samples.Add(greedy, {});
+  }
+  std::vector<SampledToken> sampled;
+  const KernelContext context{Backend::kCpu, &m.threads};
+  m.model.Forward(context, chunks, m.layout, {m.arena.data(), m.layout.PageBytes()},
+                  {.samples = &samples, .tokens = &sampled});
+  ForwardBatch<PlainAdapter> batch;
+  batch.Describe(plain_chunks);
+  const PlainRows logits = ForwardPass<PlainOps>(m.config, m.weights, m.ops).Run(batch, &samples);
+  EXPECT_EQ(sampled.size(), sequences.size());
+  EXPECT_EQ(m.ops.tokens.size(), sequences.size());
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    const auto vocab = static_cast<std::size_t>(m.config.vocab_size);
+    const auto cpu = m.model.logits().subspan(i * vocab, vocab);
+    for (std::size_t v = 0; v < vocab; ++v) {
+      EXPECT_NEAR(cpu[v], logits.Row(static_cast<std::int64_t>(i))[v], kTolerance) << "sequence " << i;
+    }
+    EXPECT_EQ(sampled[i].id, m.ops.tokens[i]);
+    sequences[i].position += counts[i];
+  }
+  return m.ops.tokens;
+}
+
+std::vector<Sequence> ThreeSequences(const TwoAdapters& x, const TwoAdapters& y) {
+  Prng prng(5);
+  std::vector<Sequence> sequences(3);
+  sequences[1].adapter = &x;
+  sequences[2].adapter = &y;
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    for (int t = 0; t < 24; ++t) sequences[i].tokens.push_back(static_cast<TokenId>(prng.NextBelow(50)));
+    for (std::uint32_t p = 0; p < 10; ++p) sequences[i].pages.push_back((p * 7 + i * 21) % 64);
+  }
+  return sequences;
+}
+
+// Prompts in chunks, then decoding, of the base model and two adapters in one batch.
+TEST(ForwardPass, AnotherSetOfOperationsAgreesWithTheCpu) {
+  for (const bool rich : {false, true}) {
+    SCOPED_TRACE(rich ? "rich" : "plain");
+    TwoModels m(rich);
+    Prng prng(9);
+    const TwoAdapters x(m.config, prng), y(m.config, prng);
+    std::vector<Sequence> sequences = ThreeSequences(x, y);
+    Step(m, sequences, {13, 1, 7});
+    Tokens tokens = Step(m, sequences, {11, 23, 17});
+    for (int step = 0; step < 8; ++step) {
+      for (std::size_t i = 0; i < 3; ++i) sequences[i].tokens.push_back(tokens[i]);
+      tokens = Step(m, sequences, {1, 1, 1});
+    }
+  }
+}
+
+// An adapter of which each layer arrives when the stream is made to wait for it, and is NaN before.
+class ArrivingLayers final : public LayerEvents {
+ public:
+  ArrivingLayers(PlainAdapter complete, PlainAdapter* arriving) : complete_(std::move(complete)), arriving_(arriving) {}
+  void EnqueueWait(DeviceStream& stream, std::int64_t layer) const override {
+    stream.waits.push_back(layer);
+    for (const auto& [place, pair] : complete_) {
+      const bool head = place.second == LoraTarget::kLmHead;  // counts as the last layer's
+      if ((head ? kLastLayer : place.first) == layer) (*arriving_)[place] = pair;
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kLastLayer = 2;
+  const PlainAdapter complete_;
+  PlainAdapter* arriving_;
+};
+
+TEST(ForwardPass, ADeviceWaitsForEachLayerOnItsStream) {
+  TwoModels m(true);
+  Prng prng(9);
+  const TwoAdapters whole(m.config, prng);
+  PlainAdapter arriving = whole.plain;
+  for (auto& [place, pair] : arriving) pair.scale = NAN;
+  auto progress = std::make_shared<LayerProgress>(3);
+  progress->AttachEvents(std::make_unique<ArrivingLayers>(whole.plain, &arriving));
+  EXPECT_EQ(progress->arrived(), 0);  // the host's count plays no part
+
+  std::vector<Sequence> sequences = ThreeSequences(whole, whole);
+  const auto run = [&](const PlainAdapter& adapter) {
+    const std::vector<SequenceChunkOf<PlainAdapter>> chunks = {sequences[1].Chunk(9, &adapter)};
+    ForwardBatch<PlainAdapter> batch;
+    batch.Describe(chunks);
+    const PlainRows logits = ForwardPass<PlainOps>(m.config, m.weights, m.ops).Run(batch, nullptr);
+    return Floats(logits.Row(0), logits.Row(0) + m.config.vocab_size);
+  };
+  const Floats expected = run(whole.plain);
+  EXPECT_TRUE(std::isnan(run(arriving).front()));
+  m.ops.arrivals = {progress};
+  EXPECT_EQ(run(arriving), expected);
+  EXPECT_EQ(m.ops.stream.waits, (std::vector<std::int64_t>{0, 1, 2}));
+}
+
+}  // namespace
+}  // namespace loramux::forward_pass_test
