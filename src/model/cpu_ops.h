@@ -13,6 +13,7 @@
 #include "kernels/kernel_context.h"
 #include "kernels/lora.h"
 #include "memory/layer_progress.h"
+#include "model/forward_batch.h"
 #include "model/forward_pass.h"
 #include "model/lora_view.h"
 #include "model/rope.h"

@@ -2,6 +2,8 @@
 // runs the same forward pass as the CPU. It is written as plainly as possible and shares no kernel with it.
 #include "model/forward_pass.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <memory>
