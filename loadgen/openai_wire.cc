@@ -126,4 +126,10 @@ ModelNames ParseModels(std::string_view text) {
   return names;
 }
 
+Result<Url> ParseServerUrl(std::string_view text, std::string_view flag) {
+  ASSIGN_OR_RETURN(Url url, ParseUrl(text, flag));
+  if (url.prefix.ends_with("/v1")) url.prefix.resize(url.prefix.size() - 3);
+  return url;
+}
+
 }  // namespace loramux::load

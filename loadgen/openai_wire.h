@@ -8,6 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/result.h"
+#include "http/url.h"
+
 namespace loramux::load {
 
 // The endpoint to send requests to.
@@ -57,5 +60,8 @@ struct ModelNames {
 };
 // Parses a response of /v1/models.
 ModelNames ParseModels(std::string_view json);
+
+// Parses the address of a server, as ParseUrl of http/url.h. Drops a trailing /v1, which OpenAI clients write.
+Result<Url> ParseServerUrl(std::string_view text, std::string_view flag);
 
 }  // namespace loramux::load

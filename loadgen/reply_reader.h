@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/clock.h"
+#include "http/exchange_end.h"
 #include "loadgen/openai_wire.h"
 #include "loadgen/record.h"
 #include "loadgen/sse_parser.h"
@@ -21,14 +22,6 @@ class BodySink {
   virtual void OnStatus(int status) = 0;
   // Called for each piece of the body, which arrived at `now`. False: the rest is not wanted, and the exchange ends.
   virtual bool OnBody(std::string_view bytes, TimeNs now) = 0;
-};
-
-// How an HTTP exchange ended.
-struct ExchangeEnd {
-  // kGarbled: the response was not HTTP. kRefused: the BodySink wanted no more of it
-  enum class Kind { kComplete, kConnect, kTimeout, kBroken, kGarbled, kRefused, kCancelled };
-  Kind kind = Kind::kComplete;
-  std::string detail;
 };
 
 // Stores the body, up to kMaxBytes.

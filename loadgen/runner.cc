@@ -39,8 +39,8 @@ void RunToEnd(asio::io_context& context, asio::awaitable<void> work) {
 
 }  // namespace
 
-BenchRunner::BenchRunner(ApiClientOptions client, RunOptions options, const Clock& clock)
-    : clock_(clock), client_(context_, std::move(client), clock), options_(options) {}
+BenchRunner::BenchRunner(const ApiClientOptions& client, RunOptions options, const Clock& clock)
+    : clock_(clock), client_(context_, client, clock), options_(options) {}
 
 Result<ModelNames> BenchRunner::FetchModels() {
   BodyCollector body;
@@ -49,8 +49,8 @@ Result<ModelNames> BenchRunner::FetchModels() {
     end = co_await client.Exchange("/v1/models", "", body);
   };
   RunToEnd(context_, fetch(client_, body, end));
-  const std::string where = "http" + std::string(client_.options().url.tls ? "s" : "") + "://" +
-                            client_.options().url.authority() + client_.options().url.prefix + "/v1/models";
+  const std::string where = "http" + std::string(client_.url().tls ? "s" : "") + "://" + client_.url().authority() +
+                            client_.url().prefix + "/v1/models";
   if (end.kind != ExchangeEnd::Kind::kComplete) return Unavailable(fmt::format("{}: {}", where, end.detail));
   if (body.status() != 200)
     return Unavailable(fmt::format("{}: status {}: {}", where, body.status(), ShownText(ErrorText(body.body()))));

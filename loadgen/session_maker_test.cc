@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "loadgen/url.h"
+#include "loadgen/openai_wire.h"
 
 namespace loramux::load::session_maker_test {
 namespace {
@@ -135,9 +135,9 @@ TEST(AdapterChoice, AnUnknownNameListsTheValidOnes) {
   EXPECT_NE(unknown.error().message.find("uniform, zipf, distinct, trace"), std::string::npos);
 }
 
-TEST(ParseUrl, ReadsWhatOpenAiClientsTake) {
+TEST(ParseServerUrl, ReadsWhatOpenAiClientsTake) {
   const auto check = [](const char* text, bool tls, const char* authority, const char* prefix) {
-    const auto url = ParseUrl(text);
+    const auto url = ParseServerUrl(text, "--url");
     ASSERT_TRUE(url.ok()) << text;
     EXPECT_EQ(url->tls, tls) << text;
     EXPECT_EQ(url->authority(), authority) << text;
@@ -149,7 +149,7 @@ TEST(ParseUrl, ReadsWhatOpenAiClientsTake) {
   check("http://[::1]:9", false, "[::1]:9", "");
   for (const char* text : {"", "host:80", "ftp://host", "http://", "http://:80", "http://host:0", "http://host:99999",
                            "http://host:x", "http://host /x", "http://me:pw@host", "http://host/\r\nX: y"}) {
-    EXPECT_FALSE(ParseUrl(text).ok()) << text;
+    EXPECT_FALSE(ParseServerUrl(text, "--url").ok()) << text;
   }
 }
 

@@ -10,7 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "http/client.h"
+#include "http/raw_client_for_test.h"
 #include "http/server.h"
 #include "runtime/runtime.h"
 #include "server/adapters/adapter_request.h"
@@ -323,7 +323,7 @@ TEST_F(AdapterAdminTest, TheRoutesRefuseWebPagesAndForms) {
   ASSERT_TRUE(server.Start().ok());
   const std::string body = R"({"lora_name":"x","lora_path":")" + (top_ / "a").string() + "\"}";
   const auto status = [&](const std::string& headers) {
-    HttpClient client(server.port());
+    RawHttpClient client(server.port());
     client.Send("POST /v1/load_lora_adapter HTTP/1.1\r\nHost: x\r\n" + headers +
                 "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
     return client.Read().status;

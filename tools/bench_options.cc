@@ -25,7 +25,7 @@ Result<std::pair<std::string, std::string>> ParseHeader(const std::string& text)
 
 Result<ApiClientOptions> MakeClientOptions(const BenchFlags& flags) {
   ApiClientOptions options;
-  ASSIGN_OR_RETURN(options.url, ParseUrl(flags.url));
+  ASSIGN_OR_RETURN(options.url, ParseServerUrl(flags.url, "--url"));
   options.api_key = flags.api_key;
   if (!flags.api_key_file.empty()) {
     ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.api_key_file));

@@ -1,158 +1,128 @@
-// A blocking HTTP client for this directory's tests. It can also violate the protocol.
+// An asynchronous HTTP/1.1 client of one server, for the load generator, tests and whatever passes requests on. It
+// keeps connections alive and has no limit on their number, so an exchange never waits for a free one. The caller reads
+// an answer piece by piece: what it does not read stays in the sockets, so a slow reader slows the server down.
+//
+// Use client and calls only on the thread, or strand, that runs the executor.
 #pragma once
 
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include <boost/asio/io_context.hpp>
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/awaitable.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/write.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/http/read.hpp>
-#include <boost/beast/http/string_body.hpp>
+#include <boost/asio/ssl/context.hpp>
+#include <boost/system/error_code.hpp>
 
-#include "http/json_reader.h"
+#include "base/clock.h"
+#include "base/result.h"
+#include "http/exchange_end.h"
+#include "http/url.h"
 
 namespace loramux {
 
-// A response as the client received it.
-struct ClientResponse {
-  int status = 0;  // 0: the connection ended without a response
-  std::vector<std::pair<std::string, std::string>> headers;
-  std::string body;
-  // True if the whole response arrived.
-  bool complete = false;
-  bool keep_alive = false;
+using HttpFields = std::vector<std::pair<std::string, std::string>>;
 
-  std::string Header(std::string_view name) const {
-    for (const auto& [key, value] : headers) {
-      if (boost::beast::iequals(key, name)) return value;
-    }
-    return {};
-  }
-  Json json() const { return Json::parse(body, nullptr, false); }
-  // Returns the data of every server-sent event in the body.
-  std::vector<std::string> events() const {
-    std::vector<std::string> data;
-    std::size_t at = 0;
-    while (body.compare(at, 6, "data: ") == 0) {
-      const auto end = body.find("\n\n", at);
-      if (end == std::string::npos) break;
-      data.push_back(body.substr(at + 6, end - at - 6));
-      at = end + 2;
-    }
-    if (at != body.size()) data.push_back("not an event: " + body.substr(at));
-    return data;
-  }
+// Settings of an HttpClient.
+struct HttpClientOptions {
+  Url url;  // the server; its prefix begins every path
+  std::string user_agent = "loramux";
+  HttpFields headers;                                             // of every request
+  std::chrono::nanoseconds timeout = std::chrono::seconds(300);   // for a whole exchange
+  std::chrono::nanoseconds idle_timeout = std::chrono::hours(1);  // a connection that was idle for longer is not used
+  std::size_t max_idle = 1 << 20;                                 // connections that are kept for later exchanges
+  bool insecure = false;                                          // do not check the server's certificate
 };
 
-class HttpClient {
- public:
-  // Connects to 127.0.0.1. `receive_bytes` > 0 sets the size of the socket's receive buffer. `own_address`: the address
-  // that the server sees, in 127.0.0.0/8.
-  explicit HttpClient(std::uint16_t port, int receive_bytes = 0, const char* own_address = "127.0.0.1")
-      : socket_(context_) {
-    using boost::asio::ip::tcp;
-    socket_.open(tcp::v4());
-    socket_.bind(tcp::endpoint(boost::asio::ip::make_address(own_address), 0));
-    if (receive_bytes > 0) socket_.set_option(boost::asio::socket_base::receive_buffer_size(receive_bytes));
-    socket_.connect(tcp::endpoint(boost::asio::ip::make_address("127.0.0.1"), port));
-  }
+// A request. With an empty method it is GET, or POST if there is a body.
+struct HttpCallRequest {
+  std::string method, path, body;  // a body is sent as JSON, unless `headers` has a Content-Type
+  HttpFields headers;
+  std::optional<std::chrono::nanoseconds> timeout;  // for the whole exchange; absent: the client's
+};
 
-  // Sends raw bytes. False on error.
-  bool Send(std::string_view bytes) {
-    boost::system::error_code error;
-    boost::asio::write(socket_, boost::asio::buffer(bytes.data(), bytes.size()), error);
-    return !error;
-  }
-  // Returns the text of a request.
-  static std::string Format(std::string_view method, std::string_view target, std::string_view body = {},
-                            std::string_view extra_headers = {}) {
-    std::string text =
-        std::string(method) + " " + std::string(target) + " HTTP/1.1\r\nHost: test\r\n" + std::string(extra_headers);
-    if (!body.empty())
-      text += "Content-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n";
-    return text + "\r\n" + std::string(body);
-  }
-  // Reads one response. `head_only`: it has no body.
-  ClientResponse Read(bool head_only = false) {
-    namespace http = boost::beast::http;
-    http::response_parser<http::string_body> parser;
-    parser.body_limit(boost::none);
-    parser.skip(head_only);
-    boost::system::error_code error;
-    http::read(socket_, buffer_, parser, error);
-    ClientResponse response;
-    if (!parser.is_header_done()) return response;
-    response.status = static_cast<int>(parser.get().result_int());
-    response.keep_alive = parser.get().keep_alive();
-    for (const auto& field : parser.get()) response.headers.emplace_back(field.name_string(), field.value());
-    response.body = std::move(parser.get().body());
-    response.complete = !error;
-    return response;
-  }
-  // Sends one request and reads its response.
-  ClientResponse Do(std::string_view method, std::string_view target, std::string_view body = {},
-                    std::string_view extra_headers = {}) {
-    Send(Format(method, target, body, extra_headers));
-    return Read(method == "HEAD");
-  }
-  // Reads at least one byte. Empty at the end of the connection.
-  std::string ReadSome() {
-    char bytes[4096];
-    boost::system::error_code error;
-    const std::size_t n = socket_.read_some(boost::asio::buffer(bytes), error);
-    return std::string(bytes, n);
-  }
-  // Reads until `wanted` has arrived so many times, and keeps it all for Read. False at the end of the connection.
-  bool Await(std::string_view wanted, int times = 1) {
-    while (true) {
-      const auto data = buffer_.cdata();
-      const std::string_view text(static_cast<const char*>(data.data()), data.size());
-      int found = 0;
-      for (auto at = text.find(wanted); at != std::string_view::npos; at = text.find(wanted, at + 1)) ++found;
-      if (found >= times) return true;
-      boost::system::error_code error;
-      const std::size_t n = socket_.read_some(buffer_.prepare(4096), error);
-      if (error) return false;
-      buffer_.commit(n);
-    }
-  }
-  // Something has arrived that was not read yet.
-  bool HasBytes() const {
-    boost::system::error_code ignored;
-    return buffer_.size() > 0 || socket_.available(ignored) > 0;
-  }
-  std::string ReadUntil(std::string_view wanted) {
-    std::string text;
-    while (text.find(wanted) == std::string::npos) {
-      const std::string more = ReadSome();
-      if (more.empty()) break;
-      text += more;
-    }
-    return text;
-  }
-  std::string ReadToEnd() {
-    std::string text, more;
-    while (!(more = ReadSome()).empty()) text += more;
-    return text;
-  }
-  void Close() {
-    boost::system::error_code ignored;
-    socket_.close(ignored);
-  }
-  // Closes the connection with RST instead of FIN.
-  void Reset() {
-    socket_.set_option(boost::asio::socket_base::linger(true, 0));
-    Close();
-  }
+class HttpClient;
+class ClientConnection;
+
+// One exchange. Destruction in the middle closes its connection. The client must outlive it.
+class HttpCall {
+ public:
+  HttpCall(HttpClient& client, HttpCallRequest request);
+  ~HttpCall();
+  HttpCall(const HttpCall&) = delete;
+  HttpCall& operator=(const HttpCall&) = delete;
+
+  // Sends the request and reads the head of the response. If the server has closed a kept-alive connection meanwhile,
+  // it sends the request once more on another one. REQUIRES: called once, first.
+  boost::asio::awaitable<ExchangeEnd> Begin();
+  // Of the response. REQUIRES: Begin succeeded.
+  int status() const { return status_; }
+  const HttpFields& headers() const { return headers_; }
+  // Reads the next piece of the body, as it arrived; an empty piece is its end, and returns the connection to the
+  // client. REQUIRES: Begin and all reads before succeeded.
+  boost::asio::awaitable<ExchangeEnd> ReadPiece(std::string& piece);
+
+  // Ends the exchange: the operation that runs, and every later one, returns kCancelled.
+  void Cancel();
 
  private:
-  boost::asio::io_context context_;
-  boost::asio::ip::tcp::socket socket_;
-  boost::beast::flat_buffer buffer_;
+  boost::asio::awaitable<boost::system::error_code> TryOnce();
+  boost::asio::awaitable<boost::system::error_code> ReadHead();
+  boost::asio::awaitable<boost::system::error_code> ReadSome();
+  void Limit();
+  ExchangeEnd Describe(const boost::system::error_code& error);
+
+  struct Message;  // the request and the parser of its response
+  HttpClient& client_;
+  const std::chrono::nanoseconds timeout_;
+  const TimeNs deadline_;
+  std::unique_ptr<Message> message_;
+  std::unique_ptr<ClientConnection> connection_;
+  int status_ = 0;
+  HttpFields headers_;
+  boost::system::error_code pending_;  // of a read that brought a piece too
+  bool opened_ = false, cancelled_ = false;
+};
+
+// Connections to one server.
+class HttpClient {
+ public:
+  // `clock` must outlive the client.
+  HttpClient(boost::asio::any_io_executor executor, HttpClientOptions options, const Clock& clock);
+  ~HttpClient();
+
+  // Looks the host up. Blocks. REQUIRES: called before the first exchange.
+  Status Resolve();
+  // Cancels all running and all later exchanges.
+  void CancelAll();
+  // Connections that are kept for later exchanges.
+  std::size_t idle() const { return idle_.size(); }
+  // Connections that were opened, or tried, so far.
+  std::int64_t opened() const { return opened_; }
+  const HttpClientOptions& options() const { return options_; }
+
+ private:
+  friend class HttpCall;
+  friend class ClientConnection;
+  std::unique_ptr<ClientConnection> Take();
+  void GiveBack(std::unique_ptr<ClientConnection> connection);
+
+  boost::asio::any_io_executor executor_;
+  HttpClientOptions options_;
+  const Clock& clock_;
+  boost::asio::ssl::context tls_;
+  boost::asio::ip::tcp::resolver::results_type endpoints_;
+  std::vector<std::unique_ptr<ClientConnection>> idle_;  // the one used last is the last
+  std::vector<HttpCall*> running_;
+  std::int64_t opened_ = 0;
+  bool cancelled_ = false;
 };
 
 }  // namespace loramux

@@ -11,8 +11,8 @@
 
 #include "base/prng.h"
 #include "base/wait_until_for_test.h"
-#include "http/client.h"
 #include "http/exchange.h"
+#include "http/raw_client_for_test.h"
 #include "http/server.h"
 
 namespace loramux::http_test {
@@ -95,7 +95,7 @@ class HttpTest : public testing::Test {
     EXPECT_TRUE(started.ok());
     return *server_;
   }
-  HttpClient Connect() { return HttpClient(server_->port()); }
+  RawHttpClient Connect() { return RawHttpClient(server_->port()); }
   bool StillServes() { return Connect().Do("GET", "/fixed").body == "\"fixed\""; }
 
   OsClock clock_;
@@ -108,7 +108,7 @@ class HttpTest : public testing::Test {
 
 TEST_F(HttpTest, ServesManyRequestsOfOneConnection) {
   Start();
-  HttpClient client = Connect();
+  RawHttpClient client = Connect();
   for (int i = 0; i < 3; ++i) {
     const ClientResponse response = client.Do("GET", "/fixed");
     EXPECT_EQ(response.status, 200);
@@ -127,7 +127,7 @@ TEST_F(HttpTest, ServesManyRequestsOfOneConnection) {
 
 TEST_F(HttpTest, HeadOptionsAndWrongMethods) {
   Start();
-  HttpClient client = Connect();
+  RawHttpClient client = Connect();
   const ClientResponse head = client.Do("HEAD", "/fixed");
   EXPECT_EQ(head.status, 200);
   EXPECT_EQ(head.Header("Content-Length"), "7");
@@ -150,9 +150,9 @@ TEST_F(HttpTest, HeadOptionsAndWrongMethods) {
 
 TEST_F(HttpTest, PipelinedRequestsAreAnsweredInOrder) {
   Start();
-  HttpClient client = Connect();
-  client.Send(HttpClient::Format("GET", "/held") + HttpClient::Format("GET", "/stream") +
-              HttpClient::Format("POST", "/echo", "last") + HttpClient::Format("GET", "/nothing"));
+  RawHttpClient client = Connect();
+  client.Send(RawHttpClient::Format("GET", "/held") + RawHttpClient::Format("GET", "/stream") +
+              RawHttpClient::Format("POST", "/echo", "last") + RawHttpClient::Format("GET", "/nothing"));
   ASSERT_TRUE(WaitUntil([&] { return gate_.entered.load(); }));
   EXPECT_FALSE(client.HasBytes());
   gate_.open = true;
@@ -164,7 +164,7 @@ TEST_F(HttpTest, PipelinedRequestsAreAnsweredInOrder) {
 
 TEST_F(HttpTest, OldClientsGetUnchunkedStreams) {
   Start();
-  HttpClient client = Connect();
+  RawHttpClient client = Connect();
   client.Send("GET /stream HTTP/1.0\r\n\r\n");
   const std::string text = client.ReadToEnd();
   EXPECT_THAT(text, HasSubstr("HTTP/1.0 200"));
@@ -174,14 +174,14 @@ TEST_F(HttpTest, OldClientsGetUnchunkedStreams) {
 TEST_F(HttpTest, ContinueIsSentWhereTheBodyIsWanted) {
   options_.max_body_bytes = 1000;
   Start();
-  HttpClient client = Connect();
+  RawHttpClient client = Connect();
   client.Send("POST /echo HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
   EXPECT_EQ(client.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
   client.Send("body");
   EXPECT_EQ(client.Read().body, "body");
   for (const auto& [target, length, status] :
        {std::tuple("/nothing", "4", 404), std::tuple("/fixed", "4", 405), std::tuple("/echo", "1001", 413)}) {
-    HttpClient other = Connect();
+    RawHttpClient other = Connect();
     other.Send(std::string("POST ") + target +
                " HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: " + length + "\r\n\r\n");
     const ClientResponse response = other.Read();
@@ -198,7 +198,7 @@ TEST_F(HttpTest, TooLargeIsRefused) {
   const ClientResponse body = Connect().Do("POST", "/echo", big);  // the reply arrives although the body is not read
   EXPECT_EQ(body.status, 413);
   EXPECT_THAT(body.json()["error"]["message"].get<std::string>(), HasSubstr("at most 1000 bytes"));
-  HttpClient chunked = Connect();
+  RawHttpClient chunked = Connect();
   chunked.Send("POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
   for (int i = 0; i < 20; ++i) chunked.Send("64\r\n" + std::string(100, 'x') + "\r\n");
   EXPECT_EQ(chunked.Read().status, 413);
@@ -218,7 +218,7 @@ TEST_F(HttpTest, MalformedRequestsAreRefused) {
         "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
         "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "\r\n\r\n\r\n"}) {
-    HttpClient client = Connect();
+    RawHttpClient client = Connect();
     client.Send(text);
     const ClientResponse response = client.Read();
     EXPECT_EQ(response.status, 400) << text;
@@ -237,18 +237,18 @@ TEST_F(HttpTest, RequestsOfDoubtfulLengthAreRefusedAndTheConnectionEnds) {
         "Transfer-Encoding: identity\r\nTransfer-Encoding: chunked", "Transfer-Encoding: gzip\r\nContent-Length: 4",
         "Content-Length: 4\r\nTransfer-Encoding: gzip", "Content-Length: 4\r\nTransfer-Encoding: chunked",
         "Content-Length: 4\r\nContent-Length: 4", "Content-Length: 4, 4", "Content-Length: +4"}) {
-    HttpClient client = Connect();
+    RawHttpClient client = Connect();
     client.Send("POST /echo HTTP/1.1\r\nHost: x\r\n" + std::string(fields) + "\r\n\r\n" +
-                HttpClient::Format("GET", "/fixed", "", "Connection: close\r\n"));
+                RawHttpClient::Format("GET", "/fixed", "", "Connection: close\r\n"));
     const std::string answer = client.ReadToEnd();
     EXPECT_THAT(answer, testing::StartsWith("HTTP/1.1 400 ")) << fields;
     EXPECT_THAT(answer, HasSubstr("Connection: close")) << fields;
     EXPECT_EQ(answer.find("fixed"), std::string::npos) << fields;  // no second request was answered
   }
-  HttpClient old = Connect();
+  RawHttpClient old = Connect();
   old.Send("POST /echo HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
   EXPECT_EQ(old.Read().status, 400);
-  HttpClient good = Connect();
+  RawHttpClient good = Connect();
   good.Send("POST /echo HTTP/1.1\r\nHost: x\r\ntransfer-encoding: Chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n");
   EXPECT_EQ(good.Read().body, "body");
 }
@@ -257,7 +257,7 @@ TEST_F(HttpTest, ARequestNamesOneHost) {
   Start();
   for (const char* fields : {"", "Host: a\r\nHost: b\r\n", "Host: a\r\nHost: a\r\n", "Host:\r\n", "Host: a b\r\n",
                              "Host: a/b\r\n", "Host: user@a\r\n", "Host: a:x\r\n"}) {
-    HttpClient client = Connect();
+    RawHttpClient client = Connect();
     client.Send("GET /fixed HTTP/1.1\r\n" + std::string(fields) + "\r\n");
     const ClientResponse response = client.Read();
     EXPECT_EQ(response.status, 400) << fields;
@@ -270,7 +270,7 @@ TEST_F(HttpTest, ARequestNamesOneHost) {
 TEST_F(HttpTest, RandomBytesDoNoHarm) {
   Start();
   Prng prng(20240601);
-  const std::string good = HttpClient::Format("POST", "/echo", "some text", "X-Sent: yes\r\n");
+  const std::string good = RawHttpClient::Format("POST", "/echo", "some text", "X-Sent: yes\r\n");
   for (int round = 0; round < 200; ++round) {
     std::string bytes = round % 2 == 0 ? good : std::string(prng.NextBelow(300), '\0');
     const std::size_t changes = round % 2 == 0 ? 1 + prng.NextBelow(4) : bytes.size();
@@ -278,7 +278,7 @@ TEST_F(HttpTest, RandomBytesDoNoHarm) {
       const std::size_t at = round % 2 == 0 ? prng.NextBelow(bytes.size()) : i;
       bytes[at] = static_cast<char>(prng.NextBelow(256));
     }
-    HttpClient client = Connect();
+    RawHttpClient client = Connect();
     client.Send(bytes);
     if (round % 3 == 0) client.Reset();
   }
@@ -289,7 +289,7 @@ TEST_F(HttpTest, RandomBytesDoNoHarm) {
 TEST_F(HttpTest, SlowHeadersTimeOut) {
   options_.header_timeout = 100ms;
   Start();
-  HttpClient header = Connect();
+  RawHttpClient header = Connect();
   header.Send("GET /fixed HT");
   const ClientResponse late_header = header.Read();
   EXPECT_EQ(late_header.status, 408);
@@ -299,7 +299,7 @@ TEST_F(HttpTest, SlowHeadersTimeOut) {
 TEST_F(HttpTest, SlowBodiesTimeOut) {
   options_.body_timeout = 100ms;
   Start();
-  HttpClient body = Connect();
+  RawHttpClient body = Connect();
   body.Send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc");
   EXPECT_EQ(body.Read().status, 408);
 }
@@ -307,10 +307,10 @@ TEST_F(HttpTest, SlowBodiesTimeOut) {
 TEST_F(HttpTest, IdleConnectionsAreClosed) {
   options_.idle_timeout = 150ms;
   Start();
-  HttpClient idle = Connect();
+  RawHttpClient idle = Connect();
   EXPECT_EQ(idle.ReadSome(), "");  // closed without a word
   // A busy machine may delay the client until its connection is closed: then it tries again.
-  std::optional<HttpClient> used;
+  std::optional<RawHttpClient> used;
   EXPECT_TRUE(WaitUntil([&] {
     used.emplace(server_->port());
     return used->Do("GET", "/fixed").status == 200;
@@ -321,15 +321,15 @@ TEST_F(HttpTest, IdleConnectionsAreClosed) {
 TEST_F(HttpTest, AClientThatDoesNotReadIsCutOff) {
   options_.write_timeout = 150ms;
   Start();
-  HttpClient client(server_->port(), 4096);
-  client.Send(HttpClient::Format("GET", "/flood"));
+  RawHttpClient client(server_->port(), 4096);
+  client.Send(RawHttpClient::Format("GET", "/flood"));
   EXPECT_TRUE(WaitUntil([&] { return flood_ended_.load(); }));
   EXPECT_TRUE(StillServes());
 }
 
 TEST_F(HttpTest, BrokenHandlersEndTheirRequestOnly) {
   Start();
-  HttpClient client = Connect();
+  RawHttpClient client = Connect();
   const ClientResponse failed = client.Do("GET", "/throw");
   EXPECT_EQ(failed.status, 500);
   EXPECT_EQ(failed.json()["error"]["type"], "InternalServerError");
@@ -344,7 +344,7 @@ TEST_F(HttpTest, BrokenHandlersEndTheirRequestOnly) {
 TEST_F(HttpTest, TooManyConnectionsAreTold) {
   options_.max_connections = 2;
   Start();
-  HttpClient first = Connect(), second = Connect();
+  RawHttpClient first = Connect(), second = Connect();
   EXPECT_EQ(first.Do("GET", "/fixed").status, 200);
   EXPECT_EQ(second.Do("GET", "/fixed").status, 200);
   const ClientResponse third = Connect().Do("GET", "/fixed");
@@ -357,9 +357,9 @@ TEST_F(HttpTest, TooManyConnectionsAreTold) {
 
 TEST_F(HttpTest, ShutdownLetsRunningRequestsEnd) {
   Start();
-  HttpClient idle = Connect(), busy = Connect();
+  RawHttpClient idle = Connect(), busy = Connect();
   EXPECT_EQ(idle.Do("GET", "/fixed").status, 200);
-  busy.Send(HttpClient::Format("GET", "/held"));
+  busy.Send(RawHttpClient::Format("GET", "/held"));
   ASSERT_TRUE(WaitUntil([&] { return gate_.entered.load(); }));
   std::thread stopper([this] { server_->Shutdown(); });
   EXPECT_TRUE(WaitUntil([&] { return server_->draining(); }));
@@ -376,8 +376,8 @@ TEST_F(HttpTest, ShutdownLetsRunningRequestsEnd) {
 TEST_F(HttpTest, ShutdownCutsOffWhatDoesNotEnd) {
   options_.drain_timeout = 100ms;
   Start();
-  HttpClient client(server_->port(), 4096);
-  client.Send(HttpClient::Format("GET", "/flood"));
+  RawHttpClient client(server_->port(), 4096);
+  client.Send(RawHttpClient::Format("GET", "/flood"));
   client.ReadSome();
   const DrainReport report = server_->Shutdown();
   EXPECT_TRUE(flood_ended_);
@@ -402,7 +402,7 @@ TEST_F(HttpTest, FieldsAndTargetsAreBounded) {
 
 TEST_F(HttpTest, AnEndlessChunkExtensionIsCutOff) {
   Start();
-  HttpClient client = Connect();
+  RawHttpClient client = Connect();
   client.Send("POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1;" + std::string(100'000, 'x'));
   EXPECT_EQ(client.Read().status, 400);
 }
@@ -412,7 +412,7 @@ TEST_F(HttpTest, ADrippingBodyEarnsNoTime) {
   options_.min_body_bytes_per_second = 1'000'000;
   options_.linger_timeout = 120s;  // the client drips on until it sees the answer
   Start();
-  HttpClient client = Connect();
+  RawHttpClient client = Connect();
   client.Send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\n");
   EXPECT_TRUE(WaitUntil([&] {
     client.Send("x");
@@ -426,12 +426,12 @@ TEST_F(HttpTest, BodiesOfAllConnectionsTogetherAreBounded) {
   options_.max_held_body_bytes = 300'000;
   options_.max_held_body_bytes_per_address = 0;
   Start();
-  HttpClient first = Connect(), second = Connect();
+  RawHttpClient first = Connect(), second = Connect();
   const std::string head = "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 190000\r\n\r\n";
   first.Send(head + std::string(180'000, 'x'));
   // The server's one thread reads at most 16 KiB of a connection before it serves the next one. So it has read the
   // first body once it has answered a hundred requests of another connection.
-  HttpClient other = Connect();
+  RawHttpClient other = Connect();
   for (int i = 0; i < 100; ++i) EXPECT_EQ(other.Do("GET", "/fixed").status, 200);
   second.Send(head + std::string(180'000, 'x'));
   EXPECT_EQ(second.Read().status, 503);
@@ -448,7 +448,7 @@ TEST_F(HttpTest, TheGateIsAskedBeforeTheBody) {
     return ErrorReply(401, "no pass");
   });
   Start();
-  HttpClient client = Connect();
+  RawHttpClient client = Connect();
   EXPECT_EQ(client.Do("GET", "/open").status, 200);
   EXPECT_EQ(client.Do("GET", "/fixed").status, 401);
   EXPECT_EQ(client.Do("GET", "/fixed", "", "X-Pass: yes\r\n").status, 200);  // the connection stays usable
@@ -461,7 +461,7 @@ TEST_F(HttpTest, TheGateIsAskedBeforeTheBody) {
 TEST_F(HttpTest, ConnectionsOfAnAddressAreBounded) {
   options_.max_connections_per_address = 1;
   Start();
-  HttpClient first = Connect();
+  RawHttpClient first = Connect();
   EXPECT_EQ(first.Do("GET", "/fixed").status, 200);
   const ClientResponse second = Connect().Do("GET", "/fixed");
   EXPECT_EQ(second.status, 503);
@@ -475,18 +475,18 @@ TEST_F(HttpTest, OneClientCannotTakeAllPlaces) {
   options_.max_connections_per_address = 0;
   Start();
   constexpr const char* kGreedy = "127.0.0.2";
-  std::vector<std::unique_ptr<HttpClient>> greedy;
+  std::vector<std::unique_ptr<RawHttpClient>> greedy;
   for (const char* sent :
        {"", "GET /fixed HTTP/1.1\r\nHost: ", "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc",
         "POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", "", ""}) {
-    greedy.push_back(std::make_unique<HttpClient>(server_->port(), 0, kGreedy));
+    greedy.push_back(std::make_unique<RawHttpClient>(server_->port(), 0, kGreedy));
     greedy.back()->Send(sent);
     ASSERT_TRUE(WaitUntil([&] { return server_->connections() == static_cast<int>(greedy.size()); }));
   }
-  EXPECT_EQ(HttpClient(server_->port(), 0, kGreedy).Do("GET", "/fixed").status, 503);
-  std::vector<std::unique_ptr<HttpClient>> others;
+  EXPECT_EQ(RawHttpClient(server_->port(), 0, kGreedy).Do("GET", "/fixed").status, 503);
+  std::vector<std::unique_ptr<RawHttpClient>> others;
   for (int i = 0; i < 3; ++i) {
-    others.push_back(std::make_unique<HttpClient>(server_->port()));
+    others.push_back(std::make_unique<RawHttpClient>(server_->port()));
     ASSERT_EQ(others.back()->Do("GET", "/fixed").status, 200) << i;
   }
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(greedy[i]->ReadSome(), "") << i;
@@ -498,11 +498,11 @@ TEST_F(HttpTest, OneClientCannotTakeAllPlaces) {
 TEST_F(HttpTest, AnAnswerIsNeverCutShortForANewcomer) {
   options_.max_connections = 2;
   Start();
-  HttpClient busy(server_->port(), 0, "127.0.0.2"), idle(server_->port(), 0, "127.0.0.2");
-  busy.Send(HttpClient::Format("GET", "/held"));
+  RawHttpClient busy(server_->port(), 0, "127.0.0.2"), idle(server_->port(), 0, "127.0.0.2");
+  busy.Send(RawHttpClient::Format("GET", "/held"));
   ASSERT_TRUE(WaitUntil([&] { return gate_.entered.load(); }));
   EXPECT_EQ(idle.Do("GET", "/fixed").status, 200);
-  HttpClient newcomer = Connect();
+  RawHttpClient newcomer = Connect();
   ASSERT_EQ(newcomer.Do("GET", "/fixed").status, 200);
   EXPECT_EQ(idle.ReadSome(), "");
   gate_.open = true;
@@ -513,9 +513,9 @@ TEST_F(HttpTest, UnfinishedBodiesOfOneAddressAreBounded) {
   options_.max_held_body_bytes = 4'000'000;  // a quarter of it for one address
   Start();
   const std::string head = "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n";
-  HttpClient first(server_->port(), 0, "127.0.0.2"), second(server_->port(), 0, "127.0.0.2");
+  RawHttpClient first(server_->port(), 0, "127.0.0.2"), second(server_->port(), 0, "127.0.0.2");
   first.Send(head + std::string(800'000, 'x'));
-  HttpClient other = Connect();
+  RawHttpClient other = Connect();
   for (int i = 0; i < 100; ++i) EXPECT_EQ(other.Do("GET", "/fixed").status, 200);  // by then it has read the body
   second.Send(head + std::string(800'000, 'x'));
   const ClientResponse refused = second.Read();
@@ -534,10 +534,10 @@ TEST_F(HttpTest, RequestsDuringTheDrainAreToldSo) {
       },
       RouteAccess::kOpen);
   Start();
-  HttpClient kept = Connect(), probe = Connect(), busy = Connect();
+  RawHttpClient kept = Connect(), probe = Connect(), busy = Connect();
   EXPECT_EQ(kept.Do("GET", "/fixed").status, 200);
   EXPECT_EQ(probe.Do("GET", "/probe").status, 200);
-  busy.Send(HttpClient::Format("GET", "/held"));
+  busy.Send(RawHttpClient::Format("GET", "/held"));
   ASSERT_TRUE(WaitUntil([&] { return gate_.entered.load(); }));
   std::thread stopper([this] { server_->Shutdown(); });
   EXPECT_TRUE(WaitUntil([&] { return server_->draining(); }));
@@ -570,10 +570,10 @@ TEST_F(HttpTest, StartErrorsSayWhy) {
 TEST_F(HttpTest, ManyThreadsManyConnections) {
   options_.threads = 4;
   Start();
-  std::vector<std::unique_ptr<HttpClient>> clients;
-  for (int i = 0; i < 200; ++i) clients.push_back(std::make_unique<HttpClient>(server_->port()));
+  std::vector<std::unique_ptr<RawHttpClient>> clients;
+  for (int i = 0; i < 200; ++i) clients.push_back(std::make_unique<RawHttpClient>(server_->port()));
   for (int round = 0; round < 3; ++round) {
-    for (auto& client : clients) client->Send(HttpClient::Format("GET", round == 1 ? "/stream" : "/fixed"));
+    for (auto& client : clients) client->Send(RawHttpClient::Format("GET", round == 1 ? "/stream" : "/fixed"));
     for (auto& client : clients) EXPECT_EQ(client->Read().status, 200);
   }
 }

@@ -3,7 +3,7 @@
 
 #include <gmock/gmock.h>
 
-#include "http/client.h"
+#include "http/raw_client_for_test.h"
 #include "server/metrics/metrics_page_for_test.h"
 #include "server/metrics/metrics_service.h"
 #include "server/server.h"
@@ -38,7 +38,7 @@ class MetricsHttp : public testing::Test {
     server_ = std::move(server).value();
   }
   ClientResponse Do(const std::string& path, const std::string& body = "", const std::string& headers = "") {
-    return HttpClient(server_->port()).Do(body.empty() ? "GET" : "POST", path, body, headers);
+    return RawHttpClient(server_->port()).Do(body.empty() ? "GET" : "POST", path, body, headers);
   }
   MetricsPage Page() { return MetricsPage(Do("/metrics").body); }
   // Polls until `name` has this value, and returns the page. Necessary because the connection's thread updates some
@@ -108,8 +108,8 @@ TEST_F(MetricsHttp, ClientsThatLeaveAreAborts) {
   };
   service_.set_step_time(1ms);
   Start();
-  HttpClient client(server_->port());
-  client.Send(HttpClient::Format("POST", "/v1/completions", Completion(R"(,"stream":true,"max_tokens":4000)")));
+  RawHttpClient client(server_->port());
+  client.Send(RawHttpClient::Format("POST", "/v1/completions", Completion(R"(,"stream":true,"max_tokens":4000)")));
   client.ReadUntil("data: ");
   client.Close();
   const MetricsPage page = PageWith("vllm:request_success_total", "\"abort\"", 1);
@@ -126,7 +126,7 @@ TEST_F(MetricsHttp, EveryResponseHasTheRequestsId) {
   for (const ClientResponse& response :
        {Do("/v1/chat/completions", kChat, id), Do("/v1/completions", Completion(R"(,"stream":true)"), id),
         Do("/v1/completions", "{", id), Do("/nowhere", "", id), Do("/health", "", id), Do("/metrics", "", id),
-        HttpClient(server_->port()).Do("DELETE", "/health", "", id)}) {
+        RawHttpClient(server_->port()).Do("DELETE", "/health", "", id)}) {
     EXPECT_EQ(response.Header("X-Request-Id"), "client-7") << response.status << response.body;
   }
 }
@@ -140,7 +140,7 @@ TEST_F(MetricsHttp, RequestsWithoutASaneIdGetTheirOwn) {
   const ClientResponse responses[] = {Do("/health"), Do("/health", "", "X-Request-Id: a b\r\n"),
                                       Do("/v1/completions", std::string(2000, ' ')), Do("/health", "", huge)};
   for (const ClientResponse& response : responses) ids.insert(response.Header("X-Request-Id"));
-  HttpClient client(server_->port());
+  RawHttpClient client(server_->port());
   client.Send("no http at all\r\n\r\n");
   const ClientResponse malformed = client.Read();
   EXPECT_EQ(malformed.status, 400);

@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 
 #include "base/prng.h"
-#include "http/client.h"
+#include "http/raw_client_for_test.h"
 #include "server/openai/completion_job.h"
 #include "server/server.h"
 #include "server/server_fixture.h"
@@ -87,7 +87,7 @@ class RandomSourceTest : public testing::Test {
     EXPECT_TRUE(server.ok());
     server_ = std::move(server).value();
   }
-  std::string Complete(HttpClient& client, const std::string& members) {
+  std::string Complete(RawHttpClient& client, const std::string& members) {
     const std::string body = R"({"model":"base","prompt":"p")" + members + "}";
     return client.Do("POST", "/v1/completions", body).json()["id"].get<std::string>();
   }
@@ -98,7 +98,7 @@ class RandomSourceTest : public testing::Test {
 };
 
 TEST_F(RandomSourceTest, TwoRequestIdsDoNotPredictTheNext) {
-  HttpClient client(server_->port());
+  RawHttpClient client(server_->port());
   std::array<std::string, 3> ids;
   for (std::string& id : ids) id = client.Do("GET", "/health").Header("X-Request-Id");
   Attacker attacker = After(ids[0], ids[1]);
@@ -109,7 +109,7 @@ TEST_F(RandomSourceTest, TwoRequestIdsDoNotPredictTheNext) {
 
 // The attacker's requests bring seeds, so that each draws nothing but its id.
 TEST_F(RandomSourceTest, TwoResponseIdsDoNotPredictAnotherRequestsSeed) {
-  HttpClient attackers(server_->port()), victims(server_->port());
+  RawHttpClient attackers(server_->port()), victims(server_->port());
   const std::string first = Complete(attackers, R"(,"seed":1)"), second = Complete(attackers, R"(,"seed":1)");
   Attacker attacker = After(first, second);
   const std::string victim = Complete(victims, "");
@@ -122,7 +122,7 @@ TEST_F(RandomSourceTest, TwoResponseIdsDoNotPredictAnotherRequestsSeed) {
 
 // Probes draw ids, and must not move the seeds of --seed.
 TEST_F(RandomSourceTest, SeedsDoNotDependOnIds) {
-  HttpClient client(server_->port());
+  RawHttpClient client(server_->port());
   Complete(client, "");
   for (int i = 0; i < 3; ++i) client.Do("GET", "/health");
   Complete(client, R"(,"seed":5)");

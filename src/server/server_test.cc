@@ -11,7 +11,7 @@
 
 #include <gmock/gmock.h>
 
-#include "http/client.h"
+#include "http/raw_client_for_test.h"
 #include "server/guard/tenancy.h"
 #include "server/server_fixture.h"
 
@@ -46,7 +46,7 @@ class ServerTest : public testing::Test {
     director_ = std::move(director);
     Start();
   }
-  HttpClient Connect(int receive_bytes = 0) { return HttpClient(server_->port(), receive_bytes); }
+  RawHttpClient Connect(int receive_bytes = 0) { return RawHttpClient(server_->port(), receive_bytes); }
 
   // Returns the text of each choice, concatenated from the events of a stream.
   static std::map<int, std::string> Texts(const ClientResponse& response) {
@@ -87,7 +87,7 @@ TEST_F(ServerTest, Chat) {
 
 TEST_F(ServerTest, ChatStream) {
   Start();
-  HttpClient client = Connect();
+  RawHttpClient client = Connect();
   const ClientResponse response =
       client.Do("POST", "/v1/chat/completions", Chat(R"(,"stream":true,"stream_options":{"include_usage":true})"));
   EXPECT_EQ(response.status, 200);
@@ -109,8 +109,8 @@ TEST_F(ServerTest, ChatStream) {
 TEST_F(ServerTest, TokensAreStreamedAsTheyCome) {
   service_.HoldSteps();
   Start();
-  HttpClient client = Connect();
-  client.Send(HttpClient::Format("POST", "/v1/completions", Completion(R"(,"stream":true)")));
+  RawHttpClient client = Connect();
+  client.Send(RawHttpClient::Format("POST", "/v1/completions", Completion(R"(,"stream":true)")));
   for (int token = 1; token <= 5; ++token) {
     service_.AllowSteps(1);
     ASSERT_TRUE(client.Await("data: ", token));  // before the engine makes the next one
@@ -191,7 +191,7 @@ TEST_F(ServerTest, Logprobs) {
 
 TEST_F(ServerTest, BadRequestsAreAnswered) {
   Start();
-  HttpClient client = Connect();
+  RawHttpClient client = Connect();
   const ClientResponse unknown = client.Do("POST", "/v1/completions", R"({"model":"nope","prompt":"x"})");
   EXPECT_EQ(unknown.status, 404);
   EXPECT_EQ(
@@ -230,9 +230,9 @@ TEST_F(ServerTest, FailuresBeforeAndAmidTheStream) {
   const ClientResponse early = Connect().Do("POST", "/v1/chat/completions", Chat(R"(,"stream":true)"));
   EXPECT_EQ(early.status, 500);
   EXPECT_EQ(early.json()["error"]["message"], "scripted failure");
-  HttpClient client = Connect();
+  RawHttpClient client = Connect();
   service_.HoldSteps();
-  client.Send(HttpClient::Format("POST", "/v1/completions", Completion(R"(,"stream":true,"n":2)")));
+  client.Send(RawHttpClient::Format("POST", "/v1/completions", Completion(R"(,"stream":true,"n":2)")));
   service_.AllowSteps(1);
   ASSERT_TRUE(client.Await("data: "));  // the stream has begun before the engine fails
   service_.ReleaseSteps();
@@ -255,8 +255,8 @@ TEST_F(ServerTest, LeavingClientsCancel) {
   int expected = 0;
   for (const char* extra : {R"(,"stream":true)", ""}) {
     for (const bool reset : {false, true}) {
-      HttpClient client = Connect();
-      client.Send(HttpClient::Format("POST", "/v1/chat/completions", Chat(std::string(R"(,"n":2)") + extra)));
+      RawHttpClient client = Connect();
+      client.Send(RawHttpClient::Format("POST", "/v1/chat/completions", Chat(std::string(R"(,"n":2)") + extra)));
       if (*extra != '\0') {
         EXPECT_THAT(client.ReadUntil("data: "), HasSubstr("data: "));
       }
@@ -278,8 +278,8 @@ TEST_F(ServerTest, ALeavingClientWithPipelinedRequestsCancels) {
     script.repeat = script.endless = true;
     return script;
   });
-  HttpClient client = Connect();
-  const std::string request = HttpClient::Format("POST", "/v1/completions", Completion(R"(,"max_tokens":4000)"));
+  RawHttpClient client = Connect();
+  const std::string request = RawHttpClient::Format("POST", "/v1/completions", Completion(R"(,"max_tokens":4000)"));
   client.Send(request + request);
   EXPECT_TRUE(service_.WaitUntilRunning(1));
   client.Close();
@@ -295,8 +295,8 @@ TEST_F(ServerTest, SlowReadersGetEverythingInLargerPieces) {
     script.repeat = true;
     return script;
   });
-  HttpClient client = Connect(4096);
-  client.Send(HttpClient::Format("POST", "/v1/completions", Completion(R"(,"stream":true,"max_tokens":20000)")));
+  RawHttpClient client = Connect(4096);
+  client.Send(RawHttpClient::Format("POST", "/v1/completions", Completion(R"(,"stream":true,"max_tokens":20000)")));
   EXPECT_TRUE(service_.WaitUntilIdleAfter(1));  // the engine does not wait for the client
   const ClientResponse response = client.Read();
   EXPECT_EQ(Texts(response)[0].size(), static_cast<std::size_t>(count));
@@ -310,8 +310,8 @@ TEST_F(ServerTest, ReadersThatNeverReadAreCutOff) {
     script.repeat = script.endless = true;
     return script;
   });
-  HttpClient client = Connect(4096);
-  client.Send(HttpClient::Format("POST", "/v1/chat/completions", Chat(R"(,"stream":true,"n":128,"logprobs":true)")));
+  RawHttpClient client = Connect(4096);
+  client.Send(RawHttpClient::Format("POST", "/v1/chat/completions", Chat(R"(,"stream":true,"n":128,"logprobs":true)")));
   EXPECT_TRUE(service_.WaitUntilIdleAfter(128));
   EXPECT_EQ(service_.cancelled(), 128);
   EXPECT_FALSE(client.Read().complete);
@@ -320,11 +320,11 @@ TEST_F(ServerTest, ReadersThatNeverReadAreCutOff) {
 TEST_F(ServerTest, PipelinedCompletions) {
   service_.set_step_time(1ms);
   Start([](const GenerationRequest& request) { return Say(std::string(5, static_cast<char>(request.prompt.back()))); });
-  HttpClient client = Connect();
+  RawHttpClient client = Connect();
   std::string requests;
   for (const char* prompt : {"a", "b", "c"}) {
     const bool stream = *prompt == 'b';
-    requests += HttpClient::Format(
+    requests += RawHttpClient::Format(
         "POST", "/v1/completions",
         std::string(R"({"model":"base","prompt":")") + prompt + "\"" + (stream ? R"(,"stream":true})" : "}"));
   }
@@ -339,13 +339,13 @@ TEST_F(ServerTest, ManyConnectionsAtOnce) {
   options_.tokenizer_threads = 2;
   service_.set_step_time(1ms);
   Start([](const GenerationRequest& request) { return Say(std::string(8, static_cast<char>(request.prompt.back()))); });
-  std::vector<std::unique_ptr<HttpClient>> clients;
+  std::vector<std::unique_ptr<RawHttpClient>> clients;
   for (int i = 0; i < 200; ++i) {
-    clients.push_back(std::make_unique<HttpClient>(server_->port()));
+    clients.push_back(std::make_unique<RawHttpClient>(server_->port()));
     const std::string prompt(1, static_cast<char>('A' + i % 26));
     const std::string stream = i % 2 == 0 ? R"(,"stream":true)" : "";
-    clients.back()->Send(
-        HttpClient::Format("POST", "/v1/completions", R"({"model":"sql","prompt":")" + prompt + "\"" + stream + "}"));
+    clients.back()->Send(RawHttpClient::Format("POST", "/v1/completions",
+                                               R"({"model":"sql","prompt":")" + prompt + "\"" + stream + "}"));
   }
   for (int i = 0; i < 200; ++i) {
     const ClientResponse response = clients[static_cast<std::size_t>(i)]->Read();
@@ -359,7 +359,7 @@ TEST_F(ServerTest, ManyConnectionsAtOnce) {
 
 TEST_F(ServerTest, HostileBodiesDoNoHarm) {
   Start();
-  HttpClient client = Connect();
+  RawHttpClient client = Connect();
   const std::string deep(1'000'000, '[');
   EXPECT_EQ(client.Do("POST", "/v1/chat/completions", deep).status, 400);
   EXPECT_EQ(client.Do("POST", "/v1/completions", R"({"model":"base","prompt":)" + deep).status, 400);
@@ -369,7 +369,7 @@ TEST_F(ServerTest, HostileBodiesDoNoHarm) {
 
 TEST_F(ServerTest, ModelsAndProbes) {
   Start();
-  HttpClient client = Connect();
+  RawHttpClient client = Connect();
   const Json models = client.Do("GET", "/v1/models").json();
   ASSERT_EQ(models["data"].size(), 2u);
   EXPECT_EQ(models["data"][0]["id"], "base");
@@ -390,9 +390,9 @@ TEST_F(ServerTest, ShutdownLetsGenerationsEnd) {
   options_.http.drain_timeout = 120s;
   service_.HoldSteps();
   Start();
-  HttpClient client = Connect(), probe = Connect();
+  RawHttpClient client = Connect(), probe = Connect();
   EXPECT_EQ(probe.Do("GET", "/health").status, 200);
-  client.Send(HttpClient::Format("POST", "/v1/completions", Completion()));
+  client.Send(RawHttpClient::Format("POST", "/v1/completions", Completion()));
   EXPECT_TRUE(service_.WaitUntilRunning(1));
   std::thread stopper([this] { server_->Shutdown(); });
   EXPECT_TRUE(WaitUntil([&] { return probe.Do("GET", "/health").status == 503; }));
@@ -413,9 +413,9 @@ TEST_F(ServerTest, ShutdownCancelsWhatDoesNotEnd) {
     script.repeat = script.endless = true;
     return script;
   });
-  HttpClient stream = Connect(), whole = Connect();
-  stream.Send(HttpClient::Format("POST", "/v1/completions", Completion(R"(,"stream":true,"max_tokens":100000)")));
-  whole.Send(HttpClient::Format("POST", "/v1/completions", Completion(R"(,"max_tokens":100000)")));
+  RawHttpClient stream = Connect(), whole = Connect();
+  stream.Send(RawHttpClient::Format("POST", "/v1/completions", Completion(R"(,"stream":true,"max_tokens":100000)")));
+  whole.Send(RawHttpClient::Format("POST", "/v1/completions", Completion(R"(,"max_tokens":100000)")));
   EXPECT_TRUE(service_.WaitUntilRunning(2));
   const DrainReport report = server_->Shutdown();
   EXPECT_EQ(report.in_flight, 2);
@@ -440,10 +440,10 @@ TEST_F(ServerTest, QuotasHoldUntilTheAnswerEnds) {
     script.endless = request.max_tokens == 100'000;
     return script;
   });
-  HttpClient busy = Connect();
-  busy.Send(HttpClient::Format("POST", "/v1/completions", Completion(R"(,"stream":true,"max_tokens":100000)")));
+  RawHttpClient busy = Connect();
+  busy.Send(RawHttpClient::Format("POST", "/v1/completions", Completion(R"(,"stream":true,"max_tokens":100000)")));
   busy.ReadUntil("data: ");
-  HttpClient other = Connect();
+  RawHttpClient other = Connect();
   const ClientResponse refused = other.Do("POST", "/v1/completions", Completion(R"(,"max_tokens":2)"));
   EXPECT_EQ(refused.status, 429);
   EXPECT_EQ(refused.Header("Retry-After"), "1");

@@ -1,11 +1,11 @@
-#include "loadgen/url.h"
+#include "http/url.h"
 
 #include <algorithm>
 #include <charconv>
 
 #include <fmt/format.h>
 
-namespace loramux::load {
+namespace loramux {
 namespace {
 
 bool IsPort(std::string_view text) {
@@ -25,9 +25,9 @@ std::string Url::authority() const {
   return name + ":" + port;
 }
 
-Result<Url> ParseUrl(std::string_view text) {
+Result<Url> ParseUrl(std::string_view text, std::string_view flag) {
   const Error error =
-      InvalidArgument(fmt::format("--url: expected http://HOST[:PORT] or https://HOST[:PORT], found '{}'", text));
+      InvalidArgument(fmt::format("{}: expected http://HOST[:PORT] or https://HOST[:PORT], found '{}'", flag, text));
   Url url;
   std::string_view rest = text;
   url.tls = rest.starts_with("https://");
@@ -36,7 +36,6 @@ Result<Url> ParseUrl(std::string_view text) {
   const auto slash = std::min(rest.find('/'), rest.size());
   std::string_view prefix = rest.substr(slash), host = rest.substr(0, slash);
   while (prefix.ends_with('/')) prefix.remove_suffix(1);
-  if (prefix.ends_with("/v1")) prefix.remove_suffix(3);
   url.prefix = prefix;
   url.port = url.tls ? "443" : "80";
   const auto colon = host.rfind(':');
@@ -51,4 +50,4 @@ Result<Url> ParseUrl(std::string_view text) {
   return url;
 }
 
-}  // namespace loramux::load
+}  // namespace loramux
