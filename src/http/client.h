@@ -41,7 +41,8 @@ struct HttpClientOptions {
   bool insecure = false;                                          // do not check the server's certificate
 };
 
-// A request. With an empty method it is GET, or POST if there is a body.
+// A request. With an empty method it is GET, or POST if there is a body. GCC 12 destroys braced temporaries of a
+// co_await expression twice: give a request a name before such an expression.
 struct HttpCallRequest {
   std::string method, path, body;  // a body is sent as JSON, unless `headers` has a Content-Type
   HttpFields headers;
