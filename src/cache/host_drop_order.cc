@@ -8,21 +8,26 @@
 namespace loramux {
 
 void HostDropOrder::Offer(std::uint32_t index, std::int64_t host_pages) {
+  if ((*nodes_)[index].in_drop_order) return;
   Push(index);
   if (heap_.size() <= 1024 + 4 * static_cast<std::size_t>(host_pages)) return;
-  heap_.clear();  // most entries are outdated
+  heap_.clear();  // most entries are of nodes that are gone
   for (std::uint32_t i = 0; i < nodes_->slots(); ++i) {
+    (*nodes_)[i].in_drop_order = false;
     if ((*nodes_)[i].exists() && (*nodes_)[i].has_host_page()) Push(i);
   }
 }
 
 void HostDropOrder::Push(std::uint32_t index) {
-  const TreeNode& node = (*nodes_)[index];
+  TreeNode& node = (*nodes_)[index];
+  node.in_drop_order = true;
   heap_.push_back({node.host_worth, node.depth, nodes_->IdOf(index)});
   std::push_heap(heap_.begin(), heap_.end());
 }
 
 void HostDropOrder::Pop() {
+  const NodeId node = heap_.front().node;
+  if (nodes_->Exists(node)) (*nodes_)[node.index].in_drop_order = false;
   std::pop_heap(heap_.begin(), heap_.end());
   heap_.pop_back();
 }

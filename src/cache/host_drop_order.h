@@ -2,7 +2,8 @@
 // Only copies of device pages and leaves of the host part can be dropped, and no page in transfer.
 //
 // A worth never falls and does not change with time alone. So a heap keeps the order: an entry whose worth has risen
-// since is pushed again when it comes to the top. Not thread-safe.
+// since is pushed again when it comes to the top. A node has one entry at most, so that the heap stays small. Not
+// thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@ namespace loramux {
 // See the top of this file.
 class HostDropOrder {
  public:
-  // Does not own the nodes.
-  explicit HostDropOrder(const TreeNodes* nodes) : nodes_(nodes) {}
+  // Does not own the nodes; writes their `in_drop_order`.
+  explicit HostDropOrder(TreeNodes* nodes) : nodes_(nodes) {}
 
   // Call when the page of a node may have become droppable. `host_pages`: pages in the host tier, which bound the
   // memory of the heap.
@@ -42,12 +43,13 @@ class HostDropOrder {
     }
   };
   void Push(std::uint32_t index);
+  // Removes the first entry.
   void Pop();
   bool IsDroppable(NodeId node) const;
   // Brings the droppable page of least worth to the top. False: there is none.
   bool FindNext();
 
-  const TreeNodes* nodes_;
+  TreeNodes* nodes_;
   std::vector<Entry> heap_;
 };
 

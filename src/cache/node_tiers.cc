@@ -23,16 +23,8 @@ void NodeTiers::CopyPath(NodeId node, std::span<PageHandle> out) const {
 
 // ---------------------------------------------------------------- Lists
 
-bool NodeTiers::IsIdleLeaf(const TreeNode& node) {
-  return node.depth > 0 && node.has_device_page() && node.locks == 0 && node.device_children == 0;
-}
-
-bool NodeTiers::IsHostRoot(const TreeNode& node) const {
-  return node.depth > 0 && node.has_host_page() && !node.has_device_page() && (*nodes_)[node.parent].on_device();
-}
-
 void NodeTiers::UpdateLeaf(std::uint32_t index) {
-  if (!idle_leaves_.Set(index, IsIdleLeaf((*nodes_)[index]))) return;
+  if (!idle_leaves_.Set(index, (*nodes_)[index].is_idle_leaf())) return;
   if (new_idle_leaves_.size() < kMostNewIdleLeaves) {
     new_idle_leaves_.push_back(nodes_->IdOf(index));
   } else {
@@ -40,7 +32,7 @@ void NodeTiers::UpdateLeaf(std::uint32_t index) {
   }
 }
 
-void NodeTiers::UpdateHostRoot(std::uint32_t index) { host_roots_.Set(index, IsHostRoot((*nodes_)[index])); }
+void NodeTiers::UpdateHostRoot(std::uint32_t index) { host_roots_.Set(index, nodes_->IsHostRoot(index)); }
 
 // Call after the node arrived on the device or left it. Takes time proportional to its children; most nodes have one.
 void NodeTiers::UpdateHostRootsBelow(std::uint32_t index) {
@@ -100,7 +92,7 @@ void NodeTiers::LeaveDevice(std::uint32_t index) {
 void NodeTiers::EvictToHost(std::uint32_t index) {
   const TreeNode& node = (*nodes_)[index];
   CHECK(node.has_host_copy() && node.locks == 0 && node.device_children == 0);
-  FreeDevicePage(node.page);
+  device_->Free(PageCategory::kKv, std::span(&node.page, 1));
   LeaveDevice(index);
   OfferToDrop(index);
 }
@@ -116,7 +108,7 @@ void NodeTiers::RemovePages(std::uint32_t index) {
   CHECK_EQ(node.first_child, kNone);
   const bool moving = node.moving();
   if (node.has_device_page()) {
-    if (!moving) FreeDevicePage(node.page);
+    if (!moving) device_->Free(PageCategory::kKv, std::span(&node.page, 1));
     LeaveDevice(index);
   }
   if (moving) {
@@ -219,7 +211,7 @@ void NodeTiers::EndFetch(std::span<const MovingPages> pages, bool failed) {
   for (std::size_t i = pages.size(); i-- > 0;) {
     if (!EndMove(pages[i])) continue;
     if (failed) {
-      FreeDevicePage(pages[i].device);
+      device_->Free(PageCategory::kKv, std::span(&pages[i].device, 1));
       LeaveDevice(pages[i].node.index);
     }
     OfferToDrop(pages[i].node.index);
@@ -235,8 +227,8 @@ void NodeTiers::CheckIntegrity() const {
     const TreeNode& node = (*nodes_)[index];
     if (node.exists() && node.depth > 0) CheckNode(index);
     const bool counts = node.exists() && node.depth > 0;
-    idle_leaves_.Check(index, counts && IsIdleLeaf(node));
-    host_roots_.Check(index, counts && IsHostRoot(node));
+    idle_leaves_.Check(index, counts && node.is_idle_leaf());
+    host_roots_.Check(index, nodes_->IsHostRoot(index));
     if (!counts) continue;
     if (node.has_device_page()) {
       CHECK(!device_seen[node.page.index]);
@@ -294,8 +286,8 @@ void NodeTiers::CheckCounts() const {
     idle += node.has_device_page() && node.locks == 0;
     host_pages += node.has_host_page();
     moving += node.moving();
-    idle_leaves += IsIdleLeaf(node);
-    host_roots += IsHostRoot(node);
+    idle_leaves += node.is_idle_leaf();
+    host_roots += nodes_->IsHostRoot(index);
     if (node.has_device_page()) ++branches.at(node.branch).pages;
     if (node.moving()) ++branches.at(node.branch).moving;
   }

@@ -141,12 +141,8 @@ class NodeTiers {
   // Bring host_roots_ up to date after a change of the node, or also of its children.
   void UpdateHostRoot(std::uint32_t index);
   void UpdateHostRootsBelow(std::uint32_t index);
-  static bool IsIdleLeaf(const TreeNode& node);
-  // Whether the node is in the host tier alone, below a device node or a branch.
-  bool IsHostRoot(const TreeNode& node) const;
   // Records that the node lost its device page, which the caller has freed or passed on.
   void LeaveDevice(std::uint32_t index);
-  void FreeDevicePage(PageHandle page) { device_->Free(PageCategory::kKv, std::span(&page, 1)); }
   void FreeHostPage(TreeNode& node);
   // Lock or unlock a path for a transfer.
   void LockPath(std::uint32_t tail);

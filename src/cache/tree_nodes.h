@@ -56,6 +56,7 @@ struct alignas(64) TreeNode {
   // Pages, continued; generation 0: none.
   PageHandle page, host_page;
   Move move = Move::kNone;
+  bool in_drop_order = false;  // has an entry in HostDropOrder, which writes it
   // Place in the tree, continued: whether the node is in a group of its siblings.
   bool grouped = false;
   // Use, continued.
@@ -72,6 +73,8 @@ struct alignas(64) TreeNode {
   bool moving() const { return move != Move::kNone; }
   // Whether the keys and values can be read on the device. Always true for the top of a branch.
   bool on_device() const { return depth == 0 || (has_device_page() && move != Move::kFetch); }
+  // Whether the node may be evicted from the device.
+  bool is_idle_leaf() const { return depth > 0 && has_device_page() && locks == 0 && device_children == 0; }
   // Whether the host page is complete.
   bool has_host_copy() const { return has_host_page() && move != Move::kBackUp; }
 };
@@ -117,6 +120,12 @@ class TreeNodes {
   // Iterate over the children of a node; generation 0 marks the end. The order is arbitrary but deterministic.
   NodeId FirstChild(NodeId node) const { return IdOrNone(At(node).first_child); }
   NodeId NextSibling(NodeId node) const { return IdOrNone(At(node).next_sibling); }
+  // Whether the node exists and is in the host tier alone, below a device node or a branch.
+  bool IsHostRoot(std::uint32_t index) const {
+    const TreeNode& node = nodes_[index];
+    return node.exists() && node.depth > 0 && node.has_host_page() && !node.has_device_page() &&
+           nodes_[node.parent].on_device();
+  }
   // Whether the node's parent has no other child.
   bool IsOnlyChild(std::uint32_t index) const {
     const TreeNode& node = nodes_[index];
