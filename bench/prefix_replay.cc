@@ -43,7 +43,7 @@ Result<RecordedPrompts> PromptsOf(const Trace& trace, std::int64_t pages_per_blo
   return recorded;
 }
 
-// The context that policies get of all candidates (Scheduler::RefreshContext), with prompts but without adapters.
+// The context that policies get of all candidates (AdapterWorth::Refresh), with prompts but without adapters.
 class PromptContext {
  public:
   EvictionContext At(TimeNs now, const KvEvictionPlan& plan) {

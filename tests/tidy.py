@@ -53,16 +53,13 @@ FOLDERS = {
 LIST = "a list: one entry after the other"
 STORY = "an experiment: from its loads to its verdicts, read once from top to bottom"
 FUZZ = "one loop over random operations, which share the model that they are compared with"
-SPLIT = "is being split into parts"
 SIZE_EXCEPTIONS = {
-    ("src/engine/engine_world_for_test.h", "header"): SPLIT,
-    ("src/runtime/runtime.cc", "Runtime::Create"): "the assembly of the engine, which moves into one for all its users",
     ("src/schedule/presets.cc", "kPresets"): LIST,
     ("src/engine/adapter_lifecycle_test.cc", "FuzzOnce"): FUZZ,
     ("src/engine/engine_test.cc", "FuzzOnce"): FUZZ,
     ("src/schedule/queue/fairness_test.cc", "FuzzOnce"): FUZZ,
     ("tests/replay_test.cc", "Vandalise"): LIST,
-    ("src/model/model_test.cc", "ModelTest.NothingOfALayerIsReadBeforeItsGate"): "a thread that the test stops and starts",
+    ("src/model/model_test.cc", "ModelTest.NothingOfALayerIsReadBeforeItArrives"): "a thread that the test stops and starts",
     ("src/server/openai/openai_request_test.cc", "OpenAiRequest.ErrorsNameTheField"): LIST,
     ("src/text/text_test.cc", "ChatTemplate.HostileTemplatesAreBounded"): LIST,
     ("experiments/cache_scenarios.cc", "main"): LIST,

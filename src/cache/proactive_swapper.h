@@ -6,7 +6,7 @@
 //   adapters.
 // - Between the two nothing moves, so nothing oscillates between the tiers.
 //
-// This class decides and changes nothing; Scheduler::Swap carries the decision out (scheduler_swap.cc). Victims are
+// This class decides and changes nothing; BackgroundPlanner makes a plan of it, which Scheduler commits. Victims are
 // chosen in the same place as for every other eviction (KvEvictionPlan and the scheduler's idle adapters). Content to
 // bring back is chosen here: a walk over all roots of the host part, a bounded piece in each call, keeps the best ones,
 // and Choose takes from these greedily.

@@ -9,7 +9,7 @@
 // Host worth. The value by which a full host tier orders its pages; the least is dropped first. It is the time of the
 // last use. With a host bonus, each doubling of the visits (as of the last visit) counts like a use that much later. It
 // does not change with time, so a heap can keep the order (HostDropOrder). Adapters in the host tier are compared by
-// the same value (Scheduler::PlanHostRoom).
+// the same value (HostRoom).
 //
 // Not thread-safe; reads no clock. Allocates nothing.
 #pragma once

@@ -27,13 +27,13 @@ struct EngineStats {
   PredictionStats predictions;
   double profile_step_seconds = 0;  // ShortestStepSeconds of the profile that plans use; 0: no profile
   PrefixStats prefix;
-  TimeNs adapter_wait_total = 0;  // Scheduler::adapter_wait_total
+  TimeNs adapter_wait_total = 0;  // SchedulerStats::adapter_wait_total
   KvTierStats kv_tiers;
   SwapStats swaps;
   // requests that started while layers of their adapter or history were still arriving
   std::int64_t early_admissions = 0;
   std::int64_t loads_on_arrival = 0;  // adapter loads started during a step (SchedulerOptions::load_on_arrival)
-  std::int64_t cold_starts = 0;       // Scheduler::cold_starts
+  std::int64_t cold_starts = 0;       // SchedulerStats::cold_starts
   TimeNs step_wait_total = 0;         // time that steps waited for such layers
   std::int64_t history_pages = 0;     // device KV pages that no running request uses
   // history pages without their adapter on the device; nonzero in some regimes only

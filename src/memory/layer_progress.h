@@ -38,7 +38,7 @@ class LayerProgress {
 
   std::int32_t layers() const { return layers_; }
   // Layers that must have arrived before a computation may begin: a quarter of them, rounded up (see
-  // schedule/arrival.h).
+  // schedule/plan/arrival.h).
   std::int32_t lead() const { return (layers_ + 3) / 4; }
   // The number of layers that have arrived, from the first; 0 after a failure.
   std::int32_t arrived() const { return std::max(0, state_.load(std::memory_order_acquire)); }

@@ -46,7 +46,7 @@ struct SimulationOptions {
   std::int64_t samples = 200;          // of memory and queue, spread over the arrivals
   EngineObserver* observer = nullptr;  // sees every plan; not owned
   Pace pace;                           // of the device's steps; plans do not know it
-  // the costs that plans use (schedule/service_times.h); null: learned during the run
+  // the costs that plans use (schedule/profile/service_times.h); null: learned during the run
   std::shared_ptr<const PerformanceModel> costs;
 };
 

@@ -1,4 +1,4 @@
-// Who is charged for a request (schedule/fairness.h), and whose cached prefixes it may use.
+// Who is charged for a request (schedule/queue/fairness.h), and whose cached prefixes it may use.
 #pragma once
 
 #include <string>
