@@ -147,7 +147,8 @@ TEST(Recording, TheVersionBeforeIsReadWithoutMoves) {
   RecordingEncoder encoder;
   std::string bytes = encoder.Head(SmallSetup());
   const RecordedStep step{.number = 0, .now = 5, .collected = true};
-  bytes += encoder.Steps(std::span(&step, 1)) + encoder.End(RecordingEnd::kStopped);
+  bytes += encoder.Steps(std::span(&step, 1));
+  bytes += encoder.End(RecordingEnd::kStopped);
   EXPECT_TRUE(RecordingReader::Open(bytes)->has_moves());
   bytes[8] = 5;
   auto old = RecordingReader::Open(bytes);
