@@ -336,7 +336,7 @@ struct Background {
 TEST(BackgroundPlanner, TheAdapterOfANewRequestIsLoadedBesideTheStep) {
   Background b(40, {.load_on_arrival = true});
   b.w.AddAdapter(1, 5, /*resident=*/false);
-  EXPECT_EQ(b.planner.Plan(MoveReason::kNewcomer, 0), nullptr) << "nobody has arrived";
+  EXPECT_EQ(b.planner.Plan(MoveReason::kNewcomer, 0), nullptr) << "no request has arrived";
   Request* const request = b.w.Wait(4, 1);
   const MovePlan* plan = b.planner.Plan(MoveReason::kNewcomer, 0);
   ASSERT_NE(plan, nullptr);
