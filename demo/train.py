@@ -298,7 +298,7 @@ def train_base(args) -> dict:
     )
     model.to(torch.bfloat16)
     model.generation_config.update(
-        bos_token_id=BOS, eos_token_id=END, pad_token_id=PAD, do_sample=False, max_new_tokens=128
+        bos_token_id=BOS, eos_token_id=END, pad_token_id=PAD, do_sample=False
     )
     model.save_pretrained(args.out / "model")
     make_readable(args.out / "model")

@@ -29,6 +29,56 @@ def call(server, method, path, body=None, headers=()):
     return answer
 
 
+class GenerationConfig(unittest.TestCase):
+    """What generation_config.json says of sampling."""
+
+    def serve(self, config, *flags):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        for path in (DEMO / "model").iterdir():
+            if path.name != "generation_config.json":
+                (pathlib.Path(folder.name) / path.name).symlink_to(path)
+        (pathlib.Path(folder.name) / "generation_config.json").write_text(json.dumps({"eos_token_id": 2, **config}))
+        server = Server.run([serving.LORAMUX, "serve", folder.name, "--served-model-name", "demo", "--adapter-dir",
+                             str(DEMO / "adapters"), "--port", "0", *flags])
+        self.addCleanup(server.process.kill)
+        return server
+
+    def test_it_sets_what_requests_do_not_say(self):
+        config = {"temperature": 0.0, "max_new_tokens": 9, "top_k": 5}
+        server = self.serve(config)
+        self.assertIn("generation_config.json sets what requests do not say: temperature 0, top_k 5, max_new_tokens 9",
+                      server.text())
+
+        def texts(server, model, **fields):
+            body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "n": 16, "ignore_eos": True, **fields}
+            status, answer = server.json("POST", CHAT, body)
+            self.assertEqual(status, 200, answer)
+            return {choice["message"]["content"] for choice in answer["choices"]}, answer["usage"]["completion_tokens"]
+        for model in ("demo", "reverse"):
+            self.assertEqual(texts(server, model)[1], 16 * 9)
+            self.assertEqual(len(texts(server, model)[0]), 1, model)   # greedy
+            self.assertEqual(texts(server, model, max_tokens=20)[1], 16 * 9)
+            self.assertGreater(len(texts(server, model, temperature=5, top_k=0)[0]), 1)
+        server.stop()
+        ignored = self.serve(config, "--generation-config", "none")
+        self.assertNotIn("generation_config.json sets", ignored.text())
+        self.assertEqual(texts(ignored, "demo", max_tokens=20)[1], 16 * 20)
+        ignored.stop()
+        other = pathlib.Path(tempfile.mkdtemp()) / "other.json"
+        self.addCleanup(shutil.rmtree, other.parent)
+        other.write_text('{"max_new_tokens": 3}')
+        named = self.serve(config, "--generation-config", str(other))
+        self.assertEqual(texts(named, "demo", max_tokens=20)[1], 16 * 3)
+        named.stop()
+
+    def test_what_is_wrong_in_it_is_said(self):
+        for config, flags, words in (({"temperature": -1}, (), "temperature"),
+                                     ({}, ("--generation-config", "/nowhere"), "/nowhere")):
+            with self.assertRaisesRegex(RuntimeError, f"--generation-config: .*{words}"):
+                self.serve(config, *flags)
+
+
 class Api(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -192,6 +242,9 @@ class Api(unittest.TestCase):
                 (CHAT, "structured_outputs", {"json": {}}), (CHAT, "allowed_token_ids", [1]), (CHAT, "echo", True),
                 (CHAT, "prompt_logprobs", 1), (CHAT, "use_beam_search", True), (CHAT, "truncate_prompt_tokens", 5),
                 (CHAT, "chat_template", "{{x}}"), (CHAT, "best_of", 3), (CHAT, "web_search_options", {"a": 1}),
+                (CHAT, "ebnf", "root ::= x"), (CHAT, "format", "json"), (CHAT, "num_beams", 4), (CHAT, "mirostat", 2),
+                (CHAT, "no_repeat_ngram_size", 3), (CHAT, "modalities", ["text", "audio"]), (TEXT, "mirostat_eta", 1),
+                (CHAT, "return_token_ids", True), (CHAT, "max_new_tokens", 3), (TEXT, "repeat_penalty", 1.1),
                 (TEXT, "suffix", "x"), (TEXT, "best_of", 2), (TEXT, "prompt_embeds", "AA")]:
             body = chat_body() if path == CHAT else {"model": "demo", "prompt": "x"}
             error = self.post(path, {**body, field: value}, 400)["error"]
@@ -199,6 +252,30 @@ class Api(unittest.TestCase):
             self.assertIn("support", error["message"])
         error = self.post(TEXT, {"model": "demo", "prompt": "x", "echo": True, "logprobs": 1}, 400)["error"]
         self.assertEqual(error["param"], "echo")
+
+    def test_a_misspelt_field_is_named(self):
+        for body in ({}, {"stream": True}):
+            status, headers, answer = call(self.server, "POST", CHAT,
+                                           json.dumps({**chat_body(), "temprature": 0, "topK": 3, "own_field": 1, **body}))
+            self.assertEqual(status, 200, answer)
+            self.assertEqual(headers["x-loramux-unknown-fields"], "temprature;meant=temperature, topK;meant=top_k")
+        self.assertIn("unknown field `temprature`", self.server.text())
+        self.assertNotIn("x-loramux-unknown-fields", call(self.server, "POST", CHAT, json.dumps(chat_body()))[1])
+
+    def test_an_adapter_is_named_by_the_fields_of_other_servers(self):
+        model, prompt, answer = next(question for question in questions(1) if question[0] == "reverse")
+        for fields in ({"model": "demo:reverse"}, {"lora_path": "reverse"}, {"lora_path": ["reverse"]}, {"adapter_id": "reverse"},
+                       {"lora": [{"id": "reverse", "scale": 1.0}]}, {"merged_adapters": {"ids": ["reverse"], "weights": [1]}},
+                       {"model": "reverse", "lora_path": "reverse"}):
+            body = self.post(CHAT, {**chat_body(prompt=prompt), "max_tokens": 100, **fields})
+            self.assertEqual((body["model"], body["choices"][0]["message"]["content"]), ("reverse", answer), fields)
+        for field, value in (("lora_path", "unknown"), ("lora_path", ["reverse", "upper"]), ("adapter_id", "unknown"),
+                             ("lora", [{"id": 0, "scale": 1.0}]), ("merged_adapters", {"ids": ["reverse", "upper"]})):
+            error = self.post(CHAT, {**chat_body(), field: value}, 400)["error"]
+            self.assertEqual(error["param"], field, error)
+        self.assertEqual(self.post(CHAT, chat_body("upper", lora_path="reverse"), 400)["error"]["param"], "lora_path")
+        self.assertEqual(self.post(CHAT, chat_body("demo:unknown"), 404)["error"]["param"], "model")
+        self.post("/tokenize", {"model": "demo:reverse", "prompt": "x"})
 
     def test_echo(self):
         body = {"model": "demo", "prompt": ["ab", "cd"], "echo": True, "max_tokens": 3, "temperature": 0}
@@ -244,6 +321,10 @@ class PrefixCache(unittest.TestCase):
         self.assertEqual(self.cached(server, "reverse", [8] + prompt)[0], 0)
         self.assertEqual(self.cached(server, "rot13", prompt)[0], 0)                   # other weights
         self.assertEqual(self.cached(server, "demo", prompt)[0], 0)
+        for salt in ("a", "b"):   # each salt has its own prefixes, and finds none of the others'
+            self.assertEqual(self.cached(server, "reverse", prompt, cache_salt=salt), first, salt)
+            self.assertEqual(self.cached(server, "reverse", prompt, cache_salt=salt), (32, first[1]), salt)
+        self.assertEqual(self.cached(server, "reverse", prompt)[0], 32)
         server.stop()
         off = Server("--no-enable-prefix-caching")
         self.addCleanup(off.process.kill)

@@ -17,6 +17,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "formats/generation_defaults.h"
 #include "http/options.h"
 #include "record/flight_recorder.h"
 #include "runtime/history_keeper.h"
@@ -47,6 +48,7 @@ struct ServeFlags {
   double drain_timeout_seconds = 30;
   double sse_keepalive_seconds = 0;
   bool trust_fairness_header = false;
+  std::string generation_config = "auto";
   std::string record;  // file for a recording of the engine; empty: none
   std::string record_limit = "1GiB";
   std::uint64_t seed = 0;  // of requests that bring none; 0: seeds that cannot be repeated
@@ -150,6 +152,36 @@ void ReturnFreedMemory() {
   mallopt(M_TRIM_THRESHOLD, 4 * kLargeBytes);
 }
 
+// Returns the model's own defaults of sampling, as in vLLM.
+Result<GenerationDefaults> LoadDefaults(const ServeFlags& flags) {
+  const std::string& source = flags.generation_config;
+  if (source == "none" || source == "vllm") return GenerationDefaults();  // vLLM's word for the same
+  const bool automatic = source == "auto";
+  auto defaults = LoadGenerationDefaults(automatic ? flags.runtime.model_dir : source);
+  if (defaults.ok()) return defaults;
+  if (automatic && defaults.error().code == ErrorCode::kNotFound) return GenerationDefaults();
+  return Error{defaults.error().code,
+               "--generation-config: " + defaults.error().message + "; --generation-config none ignores the file",
+               "--generation-config"};
+}
+
+// Returns what requests get where they say nothing, and says so in the log.
+Result<RequestDefaults> DefaultsOf(const ServeFlags& flags) {
+  ASSIGN_OR_RETURN(const GenerationDefaults loaded, LoadDefaults(flags));
+  if (loaded == GenerationDefaults()) return RequestDefaults();
+  spdlog::info("generation_config.json sets what requests do not say: {} (--generation-config none ignores it)",
+               DescribeDefaults(loaded));
+  RequestDefaults defaults;
+  SamplingParams& sampling = defaults.sampling;
+  sampling.temperature = loaded.temperature.value_or(sampling.temperature);
+  sampling.top_p = loaded.top_p.value_or(sampling.top_p);
+  sampling.top_k = loaded.top_k.value_or(sampling.top_k);
+  sampling.min_p = loaded.min_p.value_or(sampling.min_p);
+  sampling.repetition_penalty = loaded.repetition_penalty.value_or(sampling.repetition_penalty);
+  defaults.max_output_tokens = loaded.max_new_tokens;
+  return defaults;
+}
+
 // What the flags say of the server; the model's length and the administrator's key are still to be set.
 Result<ServerOptions> ServerOptionsOf(const ServeFlags& flags) {
   ServerOptions options;
@@ -167,6 +199,7 @@ Result<ServerOptions> ServerOptionsOf(const ServeFlags& flags) {
   options.sse_keepalive = std::chrono::milliseconds(static_cast<std::int64_t>(flags.sse_keepalive_seconds * 1000));
   options.trust_fairness_header = flags.trust_fairness_header;
   options.model_path = flags.runtime.model_dir;
+  ASSIGN_OR_RETURN(options.defaults, DefaultsOf(flags));
   options.seed = flags.seed;
   return options;
 }
@@ -376,6 +409,12 @@ void AddServeFlags(CommandLine& line, ServeFlags& flags) {
   AddFairnessFlags(line, flags);
   AddProtectionFlags(line, flags.http, flags.protection);
   AddRecordingFlags(line, flags);
+  line.Add({.names = "--generation-config",
+            .target = &flags.generation_config,
+            .unit = "PATH",
+            .help = "What requests get where they say nothing of temperature, top_p, top_k, min_p and "
+                    "repetition_penalty, and the bound max_new_tokens: auto takes the model's generation_config.json, "
+                    "none OpenAI's defaults, and PATH that file or directory"});
   line.Add({.names = "--seed",
             .target = &flags.seed,
             .unit = "N",

@@ -323,7 +323,8 @@ asio::awaitable<bool> HttpConnection::SendReply(HttpReply reply, bool head_only)
   co_return co_await WriteAll(reply.body);
 }
 
-asio::awaitable<bool> HttpConnection::StartStream(std::string content_type) {
+asio::awaitable<bool> HttpConnection::StartStream(std::string content_type,
+                                                  std::vector<std::pair<std::string, std::string>> headers) {
   // HTTP/1.0 clients do not support chunks: for them the end of the connection ends the body.
   if (activity_.draining() || http_version_ == 10) keep_alive_ = false;
   http::response<http::empty_body> response(http::status::ok, http_version_);
@@ -331,6 +332,7 @@ asio::awaitable<bool> HttpConnection::StartStream(std::string content_type) {
   response.set(http::field::content_type, content_type);
   response.set(http::field::cache_control, "no-cache");
   response.set("X-Accel-Buffering", "no");  // makes proxies pass on events at once
+  for (const auto& [name, value] : headers) response.set(name, value);
   for (const auto& [name, value] : trace_.Headers()) response.set(name, value);
   if (options_.hooks.responded) options_.hooks.responded(200);
   for (const auto& [name, value] : CorsHeaders(options_.allowed_origins, origin_)) response.set(name, value);

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <boost/asio/awaitable.hpp>
@@ -68,7 +69,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   // The following methods implement HttpExchange.
   boost::asio::awaitable<bool> SendReply(HttpReply reply, bool head_only);
-  boost::asio::awaitable<bool> StartStream(std::string content_type);
+  boost::asio::awaitable<bool> StartStream(std::string content_type,
+                                           std::vector<std::pair<std::string, std::string>> headers);
   boost::asio::awaitable<bool> WriteStream(std::string_view data);
   boost::asio::awaitable<bool> EndStream();
   void WatchForDisconnect(std::function<void()> gone);

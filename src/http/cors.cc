@@ -6,7 +6,7 @@ namespace loramux {
 namespace {
 
 constexpr const char* kMaxAgeSeconds = "600";  // how long a browser may cache a preflight response
-constexpr const char* kExposedHeaders = "X-Request-Id, Retry-After";
+constexpr const char* kExposedHeaders = "X-Request-Id, Retry-After, X-Loramux-Unknown-Fields";
 
 bool Contains(const std::vector<std::string>& allowed, std::string_view origin) {
   return std::find(allowed.begin(), allowed.end(), origin) != allowed.end();

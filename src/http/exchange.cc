@@ -80,6 +80,7 @@ const RequestTrace& HttpExchange::trace() const { return connection_.trace(); }
 boost::asio::awaitable<bool> HttpExchange::Send(HttpReply reply) {
   CHECK_EQ(status_, 0);
   status_ = reply.status;
+  for (auto& header : headers_) reply.headers.push_back(std::move(header));
   complete_ = co_await connection_.SendReply(std::move(reply), request_.method == "HEAD");
   co_return complete_;
 }
@@ -87,7 +88,7 @@ boost::asio::awaitable<bool> HttpExchange::Send(HttpReply reply) {
 boost::asio::awaitable<bool> HttpExchange::StartStream(std::string content_type) {
   CHECK_EQ(status_, 0);
   status_ = 200;
-  return connection_.StartStream(std::move(content_type));
+  return connection_.StartStream(std::move(content_type), std::move(headers_));
 }
 
 boost::asio::awaitable<bool> HttpExchange::Write(std::string_view data) { return connection_.WriteStream(data); }

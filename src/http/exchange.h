@@ -93,6 +93,8 @@ class HttpExchange {
 
   // The request's id and trace; the response's headers carry them too.
   const RequestTrace& trace() const;
+  // Adds a header to the response. REQUIRES: no response was begun; name and value have no line breaks.
+  void AddHeader(std::string name, std::string value) { headers_.emplace_back(std::move(name), std::move(value)); }
   // Sets further fields of the access log.
   void AddDetails(std::vector<AccessDetail> details) { details_ = std::move(details); }
   const std::vector<AccessDetail>& details() const { return details_; }
@@ -105,6 +107,7 @@ class HttpExchange {
   HttpConnection& connection_;
   HttpRequest request_;
   std::vector<AccessDetail> details_;
+  std::vector<std::pair<std::string, std::string>> headers_;  // of the response, besides those of every response
   std::string description_;
   int status_ = 0;         // 0: nothing was sent
   bool complete_ = false;  // the whole reply or stream was sent

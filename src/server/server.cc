@@ -59,6 +59,7 @@ struct Server::Impl {
   Impl(const ServerOptions& options, const ServerParts& parts, Guards loaded)
       : protection(options.protection),
         guards(std::move(loaded)),
+        defaults(options.defaults),
         admission(protection.admission, guards.quotas),
         seeds(options.seed),
         metrics(options.metrics, parts.registry->base_names().front(), options.max_model_len),
@@ -74,6 +75,7 @@ struct Server::Impl {
                  .finder = parts.adapters,
                  .lengths = parts.lengths,
                  .max_sequences = protection.max_sequences_per_request,
+                 .defaults = &defaults,
                  .separate_prefixes = guards.separate_prefixes},
                 {options.model_path, parts.clock->UnixSeconds(), options.max_model_len},
                 {.work = {.threads = options.tokenizer_threads},
@@ -106,6 +108,7 @@ struct Server::Impl {
 
   const ProtectionOptions protection;
   Guards guards;
+  const RequestDefaults defaults;
   Admission admission;
   SeedSource seeds;
   ServerMetrics metrics;

@@ -18,6 +18,7 @@
 #include "server/guard/admission.h"
 #include "server/metrics/metrics.h"
 #include "server/openai/length_guesser.h"
+#include "server/openai/openai_request.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -49,6 +50,7 @@ struct ServerOptions {
   std::string model_path;              // as given on the command line, for /v1/models
   std::int64_t max_model_len = 0;      // tokens, for /v1/models
   bool trust_fairness_header = false;  // the header x-gateway-inference-fairness-id names the tenant
+  RequestDefaults defaults;            // of sampling and lengths
   std::uint64_t seed = 0;              // of requests without a seed; secret; 0: seeds that cannot be repeated
   // Absent: adapters cannot be changed over HTTP. Empty: every caller may change them. Otherwise the key that callers
   // must send.

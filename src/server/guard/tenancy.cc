@@ -10,6 +10,9 @@ namespace {
 // Neither a key's name nor an id has it, so the name of a sub-tenant can be split in one way only.
 constexpr char kSeparator = '\n';
 
+// No tenant's name has it, so what precedes the first one is the tenant.
+constexpr char kSaltSeparator = '\x1f';
+
 }  // namespace
 
 Result<std::string> TenantName(const ApiKey* caller, std::string_view id) {
@@ -23,6 +26,12 @@ Result<std::string> TenantName(const ApiKey* caller, std::string_view id) {
   }
   if (caller == nullptr) return std::string(id);
   return id.empty() ? caller->name : caller->name + kSeparator + std::string(id);
+}
+
+std::string PrefixDomain(std::string tenant, std::string_view salt) {
+  if (salt.empty()) return tenant;
+  tenant += kSaltSeparator;
+  return tenant += salt;
 }
 
 Result<bool> SeparatesPrefixes(const std::string& mode, bool has_keys) {

@@ -21,6 +21,11 @@ inline constexpr std::size_t kMaxTenantBytes = 256;
 // Error: the id is too long or has a control character.
 Result<std::string> TenantName(const ApiKey* caller, std::string_view id);
 
+// Returns the domain within which cached prefixes are shared (GenerationRequest::prefix_domain): that of the tenant
+// (empty: of all tenants), divided by the request's salt (empty: not divided). Different pairs have different domains.
+// REQUIRES: `tenant` is a TenantName.
+std::string PrefixDomain(std::string tenant, std::string_view salt);
+
 // Whether the prefix cache is separate for each TenantName. `mode` is the value of --prefix-sharing: "tenant", "all",
 // or empty, which means "tenant" if there are API keys (`has_keys`) and "all" otherwise. Error: another value; the
 // message lists the valid ones.

@@ -1,6 +1,9 @@
 // Names of tenants: none can be forged. And whose prefixes are shared.
 #include "server/guard/tenancy.h"
 
+#include <set>
+#include <string>
+
 #include <gmock/gmock.h>
 
 namespace loramux::tenancy_test {
@@ -23,6 +26,21 @@ TEST(TenantName, ASubTenantIsNoOtherKeyAndNoOtherKeysSubTenant) {
   for (const ApiKey* key : {&slash, &other}) EXPECT_NE(team, *TenantName(key, "team"));
   EXPECT_NE(*TenantName(&other, "acme"), "acme");
   EXPECT_NE(*TenantName(&acme, "/team"), *TenantName(&slash, ""));
+}
+
+// A salt divides what a tenant shares. Whatever it is, it stays within the tenant.
+TEST(PrefixDomain, IsThatOfTheTenantAndTheSalt) {
+  const ApiKey acme{.name = "acme"};
+  const std::string team = *TenantName(&acme, "team");
+  EXPECT_EQ(PrefixDomain("", ""), "");
+  EXPECT_EQ(PrefixDomain("acme", ""), "acme");
+  std::set<std::string> domains;
+  for (const std::string& tenant : {std::string(), acme.name, team, std::string("acmex")}) {
+    for (const std::string& salt : {std::string(), std::string("x"), std::string("acme"), "acme\x1f" + std::string("x"),
+                                    std::string("\x1fx"), std::string("\nteam"), std::string("\nteam\x1fx")}) {
+      EXPECT_TRUE(domains.insert(PrefixDomain(tenant, salt)).second) << tenant << " " << salt;
+    }
+  }
 }
 
 TEST(TenantName, RefusesIdsThatCouldForgeAName) {

@@ -1,6 +1,9 @@
 #include "server/openai/choice_stream.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "text/token_bytes.h"
 
 namespace loramux {
 namespace {
@@ -9,6 +12,13 @@ constexpr std::string_view kSentencePieceSpace = "\xE2\x96\x81";  // U+2581
 
 std::int64_t CountCharacters(std::string_view text) {
   return std::count_if(text.begin(), text.end(), [](unsigned char c) { return (c & 0xC0) != 0x80; });
+}
+
+LogprobEntry Entry(const Tokenizer& tokenizer, TokenId id, float logprob) {
+  LogprobEntry entry{id, TokenText(tokenizer, id), logprob};
+  std::string bytes = TokenBytes(tokenizer, id, entry.token);
+  if (bytes != entry.token) entry.bytes = std::move(bytes);
+  return entry;
 }
 
 }  // namespace
@@ -102,10 +112,8 @@ void ChoiceStream::Finish(FinishReason reason, StopReason stop_reason) {
 }
 
 void ChoiceStream::AddLogprob(const SampledToken& token) {
-  TokenLogprobText text{TokenText(*tokenizer_, token.id), token.logprob, {}};
-  for (const TokenLogprob& other : token.top_logprobs) {
-    text.top.emplace_back(TokenText(*tokenizer_, other.id), other.logprob);
-  }
+  TokenLogprobText text{Entry(*tokenizer_, token.id, token.logprob), {}};
+  for (const TokenLogprob& other : token.top_logprobs) text.top.push_back(Entry(*tokenizer_, other.id, other.logprob));
   logprob_bytes_ += sizeof(text) + text.top.size() * sizeof(text.top[0]);
   logprobs_.push_back(std::move(text));
 }
@@ -118,7 +126,7 @@ ChoiceOutput ChoiceStream::TakeOutput() {
   output.logprobs = std::exchange(logprobs_, {});
   logprob_bytes_ = 0;
   output.text_offset = text_offset_;
-  for (const TokenLogprobText& token : output.logprobs) text_offset_ += CountCharacters(token.token);
+  for (const TokenLogprobText& token : output.logprobs) text_offset_ += token.chosen.Characters();
   output.finish = finish_;
   output.stop_reason = stop_reason_;
   has_news_ = false;

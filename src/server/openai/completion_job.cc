@@ -8,10 +8,12 @@
 #include "base/prng.h"
 #include "server/guard/prompt_limit.h"
 #include "server/openai/chat_prompt.h"
-#include "server/openai/model_listing.h"
+#include "server/openai/model_choice.h"
 
 namespace loramux {
 namespace {
+
+using VersionPtr = std::shared_ptr<const AdapterVersion>;
 
 // The length proxy reads only this many prompts of a request with many, because it takes time from other requests.
 constexpr std::int32_t kGuessedPrompts = 16;
@@ -33,6 +35,7 @@ Result<OpenAiRequest> Parse(const ServingContext& context, Endpoint endpoint, st
   limits.max_tokens = prompt.tokens;
   limits.max_string = BoundedProduct(prompt.bytes, kJsonCharactersPerByte);
   limits.max_sequences = context.max_sequences;
+  limits.defaults = context.defaults;
   return endpoint == Endpoint::kChat ? ParseChatRequest(body, limits) : ParseCompletionRequest(body, limits);
 }
 
@@ -71,18 +74,14 @@ Result<CompletionJob> CompletionJob::Prepare(const ServingContext& context, Endp
                                              std::string_view fairness_id) {
   ASSIGN_OR_RETURN(std::string tenant, TenantName(context.caller, fairness_id));
   ASSIGN_OR_RETURN(OpenAiRequest request, Parse(context, endpoint, body));
-  if (context.caller != nullptr && !context.caller->Allows(request.model)) return UnknownModel(request.model);
-  auto adapter = context.registry->Resolve(request.model);
-  if (!adapter.ok() && context.finder == nullptr) return UnknownModel(request.model);
-  if (!adapter.ok()) {
-    adapter = context.finder->Find(request.model);
-    if (!adapter.ok()) return std::move(adapter).error();
-  }
-  ASSIGN_OR_RETURN(AdmissionTicket ticket, Admit(context, request, adapter->get()));
+  ASSIGN_OR_RETURN(ModelChoice choice, ChooseModel(*context.registry, request.model, request.adapter));
+  ASSIGN_OR_RETURN(VersionPtr adapter, ResolveModel(*context.registry, context.finder, context.caller, choice));
+  request.model = std::move(choice.name);
+  ASSIGN_OR_RETURN(AdmissionTicket ticket, Admit(context, request, adapter.get()));
   CompletionJob job(context, std::move(request));
   job.ticket_ = std::move(ticket);
-  job.adapter_ = std::move(adapter).value();
-  if (context.separate_prefixes) job.prefix_domain_ = tenant;
+  job.adapter_ = std::move(adapter);
+  job.prefix_domain_ = PrefixDomain(context.separate_prefixes ? tenant : std::string(), job.request_.cache_salt);
   job.tenant_ = std::move(tenant);
   RETURN_IF_ERROR(job.BuildPrompts(context));
   return job;
@@ -164,16 +163,22 @@ GenerationRequest CompletionJob::MakeRequest(const ServingContext& context, cons
   request.priority = request_.priority;
   if (request_.deadline_ms > 0) request.deadline = received_ + request_.deadline_ms * kNsPerMs;
   request.stop_token_ids = request_.stop_token_ids;
-  if (request_.max_tokens) {
-    request.max_tokens = *request_.max_tokens;
-    // the default is reduced if the model's length does not allow it
-  } else if (request_.endpoint == Endpoint::kCompletion) {
-    const std::int64_t room =
-        context.generation->MaxSequenceTokens(request.adapter) - static_cast<std::int64_t>(tokens.size());
-    const auto wanted = std::max(kDefaultCompletionTokens, request_.min_tokens);
-    request.max_tokens = static_cast<std::int32_t>(std::clamp<std::int64_t>(room, 1, wanted));
-  }
+  request.max_tokens = MaxTokens(context, request.adapter, tokens.size());
   return request;
+}
+
+// A number that the client sends may be beyond the model's length, which is an error then. A default is reduced to what
+// the length allows.
+std::int32_t CompletionJob::MaxTokens(const ServingContext& context, AdapterGeneration adapter,
+                                      std::size_t prompt_tokens) const {
+  const auto bound = context.defaults == nullptr ? std::nullopt : context.defaults->max_output_tokens;
+  if (request_.max_tokens) return std::min(*request_.max_tokens, bound.value_or(*request_.max_tokens));
+  const bool completion = request_.endpoint == Endpoint::kCompletion;
+  if (!completion && !bound) return GenerationRequest().max_tokens;  // up to the model's length
+  const auto usual = completion ? std::max(kDefaultCompletionTokens, request_.min_tokens) : *bound;
+  const auto wanted = std::min(usual, bound.value_or(usual));
+  const std::int64_t room = context.generation->MaxSequenceTokens(adapter) - static_cast<std::int64_t>(prompt_tokens);
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(room, 1, wanted));
 }
 
 void CompletionJob::Count(ServerMetrics* metrics, TimeNs received) {

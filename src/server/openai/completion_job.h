@@ -47,6 +47,7 @@ struct ServingContext {
   const ApiKey* caller = nullptr;               // the request's API key; null: the server has no API keys
   const LengthGuesser* lengths = nullptr;       // predicts output lengths from the prompt's text; null: none
   std::int64_t max_sequences = RequestLimits().max_sequences;  // of a request: prompts times `n`
+  const RequestDefaults* defaults = nullptr;                   // of sampling and lengths; null: OpenAI's
   bool separate_prefixes = false;  // cached prefixes are not shared between tenants (GenerationRequest::prefix_domain)
   // When the HTTP request was received; its deadline counts from then. nullopt: when Prepare runs.
   std::optional<TimeNs> received = {};
@@ -72,8 +73,11 @@ class CompletionJob {
   bool stream() const { return request_.stream; }
   // The response id, "chatcmpl-..." or "cmpl-...".
   const std::string& id() const { return head_.id; }
-  // The model's name as the client sent it.
+  // The name of the base model or adapter that serves it.
   const std::string& model() const { return request_.model; }
+
+  // Fields that the server does not know and that are probably misspelt.
+  const std::vector<LikelyMistake>& mistakes() const { return request_.mistakes; }
 
   // Makes `metrics` count every choice from now on; `received` is when the HTTP request was received. REQUIRES: Submit
   // was not called yet.
@@ -125,6 +129,7 @@ class CompletionJob {
                     std::int32_t guess);
   GenerationRequest MakeRequest(const ServingContext& context, const std::vector<TokenId>& tokens,
                                 std::int32_t choice) const;
+  std::int32_t MaxTokens(const ServingContext& context, AdapterGeneration adapter, std::size_t prompt_tokens) const;
   void AppendEvents(Choice& choice, std::string& events);
   Usage TotalUsage() const;
 

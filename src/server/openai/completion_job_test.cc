@@ -140,6 +140,48 @@ TEST_F(CompletionJobTest, TheKeyIsTheTenantAndItsPrefixesAreItsOwn) {
   EXPECT_FALSE(CompletionJob::Prepare(context, Endpoint::kCompletion, body, "a\nb").ok());
 }
 
+// As in vLLM: max_new_tokens of the model bounds what requests ask for, and is the default of chats.
+TEST_F(CompletionJobTest, TheModelMayBoundTheOutput) {
+  const RequestDefaults defaults{.sampling = {}, .max_output_tokens = 20};
+  ServingContext context = fixture_.Context(service_);
+  context.defaults = &defaults;
+  const auto max_tokens = [&](Endpoint endpoint, const std::string& body) {
+    auto job = CompletionJob::Prepare(context, endpoint, body);
+    EXPECT_TRUE(job.ok() && job->Submit(inbox_).ok());
+    return service_.requests.back().max_tokens;
+  };
+  const std::string chat = R"({"model":"sql","messages":[{"role":"user","content":"hi"}])";
+  EXPECT_EQ(max_tokens(Endpoint::kChat, chat + "}"), 20);
+  EXPECT_EQ(max_tokens(Endpoint::kChat, chat + R"(,"max_tokens":7})"), 7);
+  EXPECT_EQ(max_tokens(Endpoint::kChat, chat + R"(,"max_tokens":21})"), 20);
+  EXPECT_EQ(max_tokens(Endpoint::kCompletion, R"({"model":"sql","prompt":"a"})"), 16);
+  EXPECT_EQ(max_tokens(Endpoint::kCompletion, R"({"model":"sql","prompt":"a","max_tokens":100})"), 20);
+  EXPECT_EQ(max_tokens(Endpoint::kCompletion, R"({"model":"sql","prompt":"a","min_tokens":18})"), 18);
+}
+
+TEST_F(CompletionJobTest, ASaltIsPartOfTheDomain) {
+  const auto plain = Submitted(Endpoint::kCompletion, R"({"model":"base","prompt":"a"})");
+  const auto salted = Submitted(Endpoint::kCompletion, R"({"model":"base","prompt":"a","cache_salt":"s"})");
+  const auto other = Submitted(Endpoint::kCompletion, R"({"model":"base","prompt":"a","cache_salt":"t"})");
+  const auto again = Submitted(Endpoint::kCompletion, R"({"model":"base","prompt":"a","cache_salt":"s"})");
+  EXPECT_EQ(service_.requests[0].prefix_domain, "");
+  EXPECT_EQ(service_.requests[1].prefix_domain, PrefixDomain("", "s"));
+  EXPECT_EQ(service_.requests[2].prefix_domain, PrefixDomain("", "t"));
+  EXPECT_EQ(service_.requests[3].prefix_domain, service_.requests[1].prefix_domain);
+}
+
+TEST_F(CompletionJobTest, AnAdapterIsNamedByOtherFieldsToo) {
+  for (const char* body : {R"({"model":"base:sql","prompt":"a"})", R"({"model":"base","prompt":"a","lora_path":"sql"})",
+                           R"({"model":"base","prompt":"a","lora":[{"id":"sql"}]})"}) {
+    auto job = Submitted(Endpoint::kCompletion, body);
+    EXPECT_EQ(service_.requests.back().adapter, AdapterGeneration{1});
+    EXPECT_EQ(job.model(), "sql");
+  }
+  const auto unknown = Prepare(Endpoint::kCompletion, R"({"model":"base","prompt":"a","adapter_id":"none"})");
+  EXPECT_EQ(unknown.error().param, "adapter_id");
+  EXPECT_EQ(unknown.error().code, ErrorCode::kInvalidArgument);
+}
+
 TEST_F(CompletionJobTest, ARequestStartsABoundedNumberOfSequences) {
   ServingContext context = fixture_.Context(service_);
   context.max_sequences = 4;

@@ -21,29 +21,6 @@ constexpr std::size_t kMaxLogitBias = 1024;
 // text has three; tools and template variables have their own.
 constexpr std::size_t kMinMaxValues = 4096, kValuesPerToken = 16;
 
-// Fields that would change the output or its cost in ways that are not supported.
-constexpr std::string_view kRefused[] = {"functions",          "audio",
-                                         "web_search_options", "guided_json",
-                                         "guided_regex",       "guided_choice",
-                                         "guided_grammar",     "structured_outputs",
-                                         "bad_words",          "allowed_token_ids",
-                                         "prompt_logprobs",    "prompt_embeds",
-                                         "use_beam_search",    "truncate_prompt_tokens"};
-constexpr std::string_view kRefusedCompletion[] = {"suffix"};
-
-bool IsEmptyValue(const Json& value) {
-  return (value.is_boolean() && !value.get<bool>()) ||
-         ((value.is_string() || value.is_array() || value.is_object()) &&
-          (value.is_string() ? value.get_ref<const std::string&>().empty() : value.empty()));
-}
-
-void RefuseField(FieldReader& fields, std::string_view name) {
-  const Json* value = fields.Find(name);
-  if (value == nullptr || IsEmptyValue(*value)) return;
-  fields.Fail(ErrorCode::kUnsupported, name,
-              "this server does not support it; leave it out (found " + DescribeJson(*value) + ")");
-}
-
 void ReadInt32(FieldReader& fields, std::string_view name, std::int64_t min, std::int64_t max, std::int32_t& value) {
   std::int64_t number = 0;
   if (fields.Integer(name, min, max, number)) value = static_cast<std::int32_t>(number);
@@ -54,7 +31,15 @@ void ReadModel(FieldReader& fields, OpenAiRequest& request) {
   fields.Expect("model", "the name of a model or adapter", fields.Find("model"));
 }
 
-void ReadLengths(FieldReader& fields, OpenAiRequest& request) {
+// An empty salt is an error, as in vLLM: a client that meant to be apart must not share.
+void ReadSalt(FieldReader& fields, OpenAiRequest& request) {
+  if (!fields.String("cache_salt", request.cache_salt)) return;
+  if (!request.cache_salt.empty() && request.cache_salt.size() <= kMaxSaltBytes) return;
+  fields.Expect("cache_salt", "a string of 1 to " + std::to_string(kMaxSaltBytes) + " bytes",
+                fields.Find("cache_salt"));
+}
+
+void ReadLengths(FieldReader& fields, std::optional<std::int32_t> bound, OpenAiRequest& request) {
   std::int64_t tokens = 0;
   if (fields.Integer("max_tokens", 1, kMaxInt32, tokens)) request.max_tokens = static_cast<std::int32_t>(tokens);
   if (fields.Integer("max_completion_tokens", 1, kMaxInt32, tokens)) {
@@ -65,6 +50,11 @@ void ReadLengths(FieldReader& fields, OpenAiRequest& request) {
     fields.Expect("min_tokens", "at most max_tokens (" + std::to_string(*request.max_tokens) + ")",
                   fields.Find("min_tokens"));
   }
+  if (bound && request.min_tokens > *bound) {
+    fields.Expect("min_tokens",
+                  "at most max_new_tokens of the model's generation_config.json (" + std::to_string(*bound) + ")",
+                  fields.Find("min_tokens"));
+  }
   fields.Boolean("ignore_eos", request.ignore_eos);
 }
 
@@ -73,8 +63,9 @@ void ReadUrgency(FieldReader& fields, OpenAiRequest& request) {
   ReadInt32(fields, "deadline_ms", 1, kMaxDeadlineMs, request.deadline_ms);
 }
 
-void ReadSampling(FieldReader& fields, OpenAiRequest& request) {
+void ReadSampling(FieldReader& fields, const RequestDefaults* defaults, OpenAiRequest& request) {
   SamplingParams& sampling = request.sampling;
+  if (defaults != nullptr) sampling = defaults->sampling;
   fields.Number("temperature", 0, 100, false, sampling.temperature);
   fields.Number("top_p", 0, 1, true, sampling.top_p);
   fields.Number("min_p", 0, 1, false, sampling.min_p);
@@ -183,10 +174,12 @@ void ReadBestOf(FieldReader& fields, const OpenAiRequest& request) {
 
 void ReadCommon(FieldReader& fields, const RequestLimits& limits, OpenAiRequest& request) {
   ReadModel(fields, request);
-  for (const std::string_view name : kRefused) RefuseField(fields, name);
-  ReadLengths(fields, request);
+  RefuseFields(fields, request.endpoint == Endpoint::kChat ? kChatBody : kCompletionBody);
+  request.adapter = ReadAdapterFields(fields);
+  ReadSalt(fields, request);
+  ReadLengths(fields, limits.defaults == nullptr ? std::nullopt : limits.defaults->max_output_tokens, request);
   ReadUrgency(fields, request);
-  ReadSampling(fields, request);
+  ReadSampling(fields, limits.defaults, request);
   ReadLogitBias(fields, limits.vocab_size, request);
   ReadOutputOptions(fields, limits.vocab_size, request);
   ReadStreaming(fields, request);
@@ -319,11 +312,11 @@ Result<OpenAiRequest> ParseChatRequest(std::string_view body, const RequestLimit
   FieldReader fields(json, "");
   ReadCommon(fields, limits, request);
   CheckSequences(fields, limits, 1, request.n);
-  RefuseField(fields, "echo");
   ReadChatLogprobs(fields, request);
   ReadToolChoice(fields);
   ReadChatPrompt(json, fields, limits.max_tokens, request.chat);  // last, because it moves the messages out of `json`
   if (!fields.ok()) return fields.error();
+  request.mistakes = LikelyMistakes(json, kChatBody);
   return request;
 }
 
@@ -335,11 +328,11 @@ Result<OpenAiRequest> ParseCompletionRequest(std::string_view body, const Reques
   request.endpoint = Endpoint::kCompletion;
   FieldReader fields(json, "");
   ReadCommon(fields, limits, request);
-  for (const std::string_view name : kRefusedCompletion) RefuseField(fields, name);
   ReadPrompt(fields, limits, request);
   CheckSequences(fields, limits, static_cast<std::int64_t>(request.prompts.size()), request.n);
   ReadCompletionOptions(fields, request);
   if (!fields.ok()) return fields.error();
+  request.mistakes = LikelyMistakes(json, kCompletionBody);
   return request;
 }
 

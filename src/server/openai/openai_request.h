@@ -1,6 +1,6 @@
 // Parses the bodies of POST /v1/chat/completions and /v1/completions: from untrusted JSON to typed, checked fields.
-// Supports OpenAI's fields and vLLM's additions. Unknown fields are accepted. Known fields that would change the output
-// but are not supported are refused by name.
+// Supports OpenAI's fields and vLLM's additions. request_fields.h says which fields are refused; unknown ones are
+// accepted.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,9 @@
 #include "base/result.h"
 #include "base/sampling.h"
 #include "http/json_reader.h"
+#include "server/openai/adapter_fields.h"
 #include "server/openai/chat_fields.h"
+#include "server/openai/request_fields.h"
 
 namespace loramux {
 
@@ -27,7 +29,15 @@ inline constexpr std::int32_t kMaxPriority = 10;              // the range of `p
 inline constexpr std::int32_t kMaxDeadlineMs = 86'400'000;    // the maximum of `deadline_ms`: one day
 inline constexpr std::int32_t kDefaultCompletionTokens = 16;  // OpenAI's default for /v1/completions
 
+inline constexpr std::size_t kMaxSaltBytes = 256;  // of `cache_salt`
+
 inline constexpr std::int64_t kMaxTopLogprobs = 2560;  // the maximum of choices times alternatives per token
+
+// What a request gets where it says nothing (GenerationDefaults).
+struct RequestDefaults {
+  SamplingParams sampling;
+  std::optional<std::int32_t> max_output_tokens;  // a bound on every request, as in vLLM
+};
 
 // Limits that depend on the model or on the operator. The defaults for lengths limit nothing.
 struct RequestLimits {
@@ -37,6 +47,7 @@ struct RequestLimits {
   std::int64_t max_tokens = std::numeric_limits<std::int64_t>::max();
   // Characters of one JSON string. A longer one cannot be a prompt of `max_tokens` tokens.
   std::size_t max_string = std::numeric_limits<std::size_t>::max();
+  const RequestDefaults* defaults = nullptr;  // null: those of OpenAI. Not owned
 };
 
 // Returns the limits of a body whose strings and values count as parts of a prompt of the model's length.
@@ -49,6 +60,8 @@ using Prompt = std::variant<std::string, std::vector<TokenId>>;
 struct OpenAiRequest {
   Endpoint endpoint = Endpoint::kChat;
   std::string model;
+  std::optional<AdapterField> adapter;  // the adapter that another field than `model` names
+  std::string cache_salt;               // only requests with the same one share cached prefixes; empty: none
   std::int32_t n = 1;
   std::optional<std::int32_t> max_tokens;
   std::int32_t min_tokens = 0;
@@ -73,6 +86,8 @@ struct OpenAiRequest {
   // For completion requests only.
   std::vector<Prompt> prompts;  // not empty
   bool echo = false;
+
+  std::vector<LikelyMistake> mistakes;  // unknown fields that are probably misspelt
 };
 
 // Parse and check a body. Errors name the field (`param`), what was expected and what was found. Thread-safe; never

@@ -71,6 +71,24 @@ TEST(OpenAiRequest, LengthsThatNoPromptHas) {
   EXPECT_THAT(many.error().message, HasSubstr("too complex: expected at most 4144 JSON values"));
 }
 
+TEST(OpenAiRequest, DefaultsOfTheModelAreForWhatIsNotSaid) {
+  RequestDefaults defaults;
+  defaults.sampling.temperature = 0.5f;
+  defaults.sampling.top_k = 20;
+  defaults.sampling.repetition_penalty = 1.25f;
+  defaults.max_output_tokens = 8;
+  RequestLimits limits{1000};
+  limits.defaults = &defaults;
+  const auto chat = ParseChatRequest(Chat(R"("top_k":0,"min_tokens":8)"), limits);
+  ASSERT_TRUE(chat.ok());
+  EXPECT_EQ(chat->sampling.temperature, 0.5f);
+  EXPECT_EQ(chat->sampling.top_k, 0);
+  EXPECT_EQ(chat->sampling.repetition_penalty, 1.25f);
+  EXPECT_EQ(ParseCompletionRequest(Completion(""), limits)->sampling.top_k, 20);
+  EXPECT_THAT(ParseChatRequest(Chat(R"("min_tokens":9)"), limits).error().message,
+              HasSubstr("at most max_new_tokens of the model's generation_config.json (8), found 9"));
+}
+
 TEST(OpenAiRequest, BoundsLogprobsOfAllChoices) {
   const std::string prompts = R"({"model":"m","prompt":["a","b"],"n":)";
   EXPECT_EQ(GoodCompletion(prompts + R"(64,"logprobs":20})").n, 64);
@@ -231,6 +249,10 @@ TEST(OpenAiRequest, ErrorsNameTheField) {
       {R"("response_format":{"type":"json_object"})", "response_format", "found type \"json_object\""},
       {R"("response_format":"text")", "response_format", "an object"},
       {R"("best_of":2)", "best_of", "found 2"},
+      {R"("cache_salt":"")", "cache_salt", "a string of 1 to 256 bytes, found \"\""},
+      {R"("cache_salt":7)", "cache_salt", "found 7"},
+      {R"("lora_path":["a","b"])", "lora_path", "the name of one adapter"},
+      {R"("merged_adapters":{"ids":["a","b"]})", "merged_adapters", "merges no adapters"},
       {R"("guided_json":{"type":"object"})", "guided_json", "does not support"},
       {R"("prompt_logprobs":0)", "prompt_logprobs", "does not support"},
       {R"("use_beam_search":true)", "use_beam_search", "does not support"},

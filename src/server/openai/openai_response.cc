@@ -24,33 +24,62 @@ Json BytesOf(std::string_view text) {
   return bytes;
 }
 
-Json ChatLogprob(std::string_view token, float logprob) {
-  return {{"token", token}, {"logprob", LogprobNumber(logprob)}, {"bytes", BytesOf(token)}};
+Json ChatLogprob(const LogprobEntry& entry) {
+  return {{"token", entry.token},
+          {"logprob", LogprobNumber(entry.logprob)},
+          {"bytes", BytesOf(entry.bytes.empty() ? entry.token : entry.bytes)}};
 }
 
 Json ChatLogprobs(const ChoiceOutput& choice) {
   Json content = Json::array();
   for (const TokenLogprobText& token : choice.logprobs) {
-    Json entry = ChatLogprob(token.token, token.logprob);
+    Json entry = ChatLogprob(token.chosen);
     Json& top = entry["top_logprobs"] = Json::array();
-    for (const auto& [text, logprob] : token.top) top.push_back(ChatLogprob(text, logprob));
+    for (const LogprobEntry& other : token.top) top.push_back(ChatLogprob(other));
     content.push_back(std::move(entry));
   }
   return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
-std::int64_t CountCharacters(std::string_view text) {
-  return std::count_if(text.begin(), text.end(), [](unsigned char c) { return (c & 0xC0) != 0x80; });
+// The name of a token in a completion's log-probabilities. A part of a character is named by its bytes, as in OpenAI's
+// legacy format: "bytes:\xe2\x80".
+std::string CompletionName(const LogprobEntry& entry) {
+  if (entry.bytes.empty()) return entry.token;
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string name = "bytes:";
+  for (const char c : entry.bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    name += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+  }
+  return name;
 }
 
-// The alternatives as an object, which always contains the chosen token. Of tokens with equal text the likelier counts.
-Json CompletionTopLogprobs(const TokenLogprobText& token) {
+// Adds a token to an object of alternatives under a name that no other token has, and returns that name. Tokens of
+// equal text are told apart by their ids.
+std::string AddAlternative(Json& top, const LogprobEntry& entry) {
+  std::string name = CompletionName(entry);
+  if (top.contains(name)) name = "token_id:" + std::to_string(entry.id);
+  while (top.contains(name)) name += '_';  // the text of another token was this name
+  top[name] = LogprobNumber(entry.logprob);
+  return name;
+}
+
+// The alternatives as an object, which always contains the chosen token, and the name of that one in it.
+struct NamedAlternatives {
   Json top = Json::object();
-  for (const auto& [text, logprob] : token.top) {
-    if (!top.contains(text)) top[text] = LogprobNumber(logprob);
+  std::string chosen;
+};
+
+NamedAlternatives NameAlternatives(const TokenLogprobText& token) {
+  NamedAlternatives named;
+  for (const LogprobEntry& entry : token.top) {
+    std::string name = AddAlternative(named.top, entry);
+    if (entry.id == token.chosen.id) named.chosen = std::move(name);
   }
-  if (!top.contains(token.token)) top[token.token] = LogprobNumber(token.logprob);
-  return top;
+  const bool listed = std::any_of(token.top.begin(), token.top.end(),
+                                  [&](const LogprobEntry& entry) { return entry.id == token.chosen.id; });
+  if (!listed) named.chosen = AddAlternative(named.top, token.chosen);
+  return named;
 }
 
 Json CompletionLogprobs(const ChoiceOutput& choice) {
@@ -58,10 +87,11 @@ Json CompletionLogprobs(const ChoiceOutput& choice) {
   std::int64_t offset = choice.text_offset;
   for (const TokenLogprobText& token : choice.logprobs) {
     offsets.push_back(offset);
-    offset += CountCharacters(token.token);
-    logprobs.push_back(LogprobNumber(token.logprob));
-    tokens.push_back(token.token);
-    tops.push_back(CompletionTopLogprobs(token));
+    offset += token.chosen.Characters();
+    logprobs.push_back(LogprobNumber(token.chosen.logprob));
+    NamedAlternatives named = NameAlternatives(token);
+    tokens.push_back(std::move(named.chosen));
+    tops.push_back(std::move(named.top));
   }
   return {{"text_offset", std::move(offsets)},
           {"token_logprobs", std::move(logprobs)},
@@ -117,6 +147,11 @@ Json HeadJson(const ResponseHead& head, bool streamed) {
 }
 
 }  // namespace
+
+std::int64_t LogprobEntry::Characters() const {
+  const std::string& counted = bytes.empty() ? token : bytes;
+  return std::count_if(counted.begin(), counted.end(), [](unsigned char c) { return (c & 0xC0) != 0x80; });
+}
 
 // Serialises one choice after the other: a tree of all log-probabilities would take several times the answer's memory.
 std::string CompletionBody(const ResponseHead& head, std::span<const ChoiceOutput> choices, const Usage& usage) {

@@ -33,11 +33,20 @@ struct Usage {
   std::int64_t cached_tokens = 0;  // prompt tokens that came from the prefix cache
 };
 
-// One generated token as text, with its alternatives.
-struct TokenLogprobText {
-  std::string token;
+// One token with its log-probability.
+struct LogprobEntry {
+  TokenId id = 0;
+  std::string token;  // as text, with U+FFFD for a part of a character
   float logprob = 0;
-  std::vector<std::pair<std::string, float>> top;  // most likely first
+  std::string bytes = {};  // if they are not those of `token`; empty: they are
+  // Returns the characters that begin in this token.
+  std::int64_t Characters() const;
+};
+
+// One generated token, with its alternatives.
+struct TokenLogprobText {
+  LogprobEntry chosen;
+  std::vector<LogprobEntry> top;  // most likely first
 };
 
 // The stop string or the stop token id that ended a choice (vLLM's `stop_reason`); monostate: JSON null.

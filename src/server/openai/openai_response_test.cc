@@ -46,8 +46,8 @@ TEST(OpenAiResponse, CompletionBodyWithLogprobs) {
   choice.stop_reason = TokenId{7};
   choice.wants_logprobs = true;
   choice.text_offset = 4;
-  choice.logprobs = {{"ä", -0.5f, {{"x", -0.25f}, {"ä", -0.5f}}},
-                     {"b", -std::numeric_limits<float>::infinity(), {{"y", -1.0f}}}};
+  choice.logprobs = {{{1, "ä", -0.5f}, {{2, "x", -0.25f}, {1, "ä", -0.5f}}},
+                     {{3, "b", -std::numeric_limits<float>::infinity()}, {{4, "y", -1.0f}}}};
   const Json body = Parse(CompletionBody(kTextHead, std::span(&choice, 1), {}));
   EXPECT_EQ(body["object"], "text_completion");
   const Json& first = body["choices"][0];
@@ -61,11 +61,41 @@ TEST(OpenAiResponse, CompletionBodyWithLogprobs) {
 TEST(OpenAiResponse, ChatLogprobs) {
   ChoiceOutput choice = Choice("ä");
   choice.wants_logprobs = true;
-  choice.logprobs = {{"ä", -0.5f, {{"x", -0.25f}}}};
+  choice.logprobs = {{{1, "ä", -0.5f}, {{2, "x", -0.25f}}}};
   const Json body = Parse(CompletionBody(kChatHead, std::span(&choice, 1), {}));
   EXPECT_EQ(DumpJson(body["choices"][0]["logprobs"]),
             R"({"content":[{"token":"ä","logprob":-0.5,"bytes":[195,164],)"
             R"("top_logprobs":[{"token":"x","logprob":-0.25,"bytes":[120]}]}],"refusal":null})");
+}
+
+// Parts of characters all read U+FFFD, but they are different tokens.
+TEST(OpenAiResponse, PartsOfCharactersKeepTheirBytes) {
+  const std::string part = "\xEF\xBF\xBD";
+  ChoiceOutput choice = Choice("");
+  choice.wants_logprobs = true;
+  choice.logprobs = {{{1, part, -0.5f, "\xC3"}, {{1, part, -0.5f, "\xC3"}, {2, part, -1.0f, "\xC4"}}},
+                     {{3, part, -0.5f, "\xA4"}, {{4, part, -0.25f}}},
+                     {{5, "b", -0.5f}, {}}};
+  const Json chat = Parse(CompletionBody(kChatHead, std::span(&choice, 1), {}))["choices"][0]["logprobs"]["content"];
+  EXPECT_EQ(DumpJson(chat[0]["bytes"]), "[195]");
+  EXPECT_EQ(DumpJson(chat[0]["top_logprobs"][1]["bytes"]), "[196]");
+  EXPECT_EQ(DumpJson(chat[1]["bytes"]), "[164]");
+  EXPECT_EQ(DumpJson(chat[1]["top_logprobs"][0]["bytes"]), "[239,191,189]");  // the character U+FFFD itself
+  const Json text = Parse(CompletionBody(kTextHead, std::span(&choice, 1), {}))["choices"][0]["logprobs"];
+  EXPECT_EQ(DumpJson(text["tokens"]), R"(["bytes:\\xc3","bytes:\\xa4","b"])");
+  EXPECT_EQ(DumpJson(text["top_logprobs"][0]), R"({"bytes:\\xc3":-0.5,"bytes:\\xc4":-1.0})");
+  EXPECT_EQ(DumpJson(text["text_offset"]), "[0,1,1]");  // the first two are one character
+}
+
+TEST(OpenAiResponse, TokensOfEqualTextAreDifferentAlternatives) {
+  ChoiceOutput choice = Choice("");
+  choice.wants_logprobs = true;
+  choice.logprobs = {{{9, "a", -2.0f}, {{7, "a", -0.25f}, {8, "token_id:9", -0.5f}}},
+                     {{8, "a", -1.0f}, {{7, "a", -0.5f}, {8, "a", -1.0f}}}};
+  const Json text = Parse(CompletionBody(kTextHead, std::span(&choice, 1), {}))["choices"][0]["logprobs"];
+  EXPECT_EQ(DumpJson(text["top_logprobs"][0]), R"({"a":-0.25,"token_id:9":-0.5,"token_id:9_":-2.0})");
+  EXPECT_EQ(DumpJson(text["top_logprobs"][1]), R"({"a":-0.5,"token_id:8":-1.0})");
+  EXPECT_EQ(DumpJson(text["tokens"]), R"(["token_id:9_","token_id:8"])");
 }
 
 TEST(OpenAiResponse, ChatEvents) {

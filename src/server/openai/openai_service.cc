@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <span>
+#include <string>
 #include <utility>
 #include <malloc.h>
 
@@ -14,6 +16,7 @@
 #include "base/log.h"
 #include "http/run_on.h"
 #include "server/guard/prompt_limit.h"
+#include "server/openai/model_choice.h"
 
 namespace loramux {
 namespace {
@@ -79,6 +82,7 @@ class HandlerScope {
 constexpr std::size_t kMaxInlineTokens = 64;
 constexpr std::size_t kMaxInlineBytes = 16 * 1024;  // of a body to serialise
 constexpr std::size_t kEventsPerPiece = 128;
+constexpr const char* kUnknownFieldsHeader = "X-Loramux-Unknown-Fields";
 constexpr std::size_t kOtherBodyBytes = std::size_t{1} << 20;  // of tools and template variables
 // Beyond this, it is worth returning the freed memory of a body or an answer to the system.
 constexpr std::size_t kLargeBytes = std::size_t{1} << 20;
@@ -210,6 +214,20 @@ class MissingAdapter final : public AdapterFinder {
   std::string name_;
 };
 
+// Names the fields that are probably misspelt in a header of the response and in the log.
+void ReportMistakes(HttpExchange& exchange, std::span<const LikelyMistake> mistakes) {
+  if (mistakes.empty()) return;
+  std::string header;
+  for (const LikelyMistake& mistake : mistakes) {
+    header += fmt::format("{}{};meant={}", header.empty() ? "" : ", ", mistake.name, mistake.meant);
+    LogWith(spdlog::level::warn,
+            fmt::format("the request has an unknown field `{}`, which was ignored; `{}` was probably meant",
+                        mistake.name, mistake.meant),
+            {{"request_id", exchange.trace().request_id}});
+  }
+  exchange.AddHeader(kUnknownFieldsHeader, std::move(header));
+}
+
 HttpReply JsonReply(std::string body) {
   HttpReply reply;
   reply.body = std::move(body);
@@ -299,6 +317,7 @@ asio::awaitable<void> OpenAiService::Complete(HttpExchange& exchange, Endpoint e
     co_await exchange.Send(ErrorReply(job->error()));
     co_return;
   }
+  ReportMistakes(exchange, (*job)->mistakes());
   (*job)->Count(context_.metrics, received);
   co_await Run(exchange, std::move(**job));
 }
@@ -329,7 +348,7 @@ asio::awaitable<std::optional<Result<CompletionJob>>> OpenAiService::Prepare(Htt
   if (found.ok()) {
     co_await RunOn(work_, WorkTenant(request), prepare);
   } else {
-    job.emplace(std::move(found).error());
+    job.emplace(NotServed(job->error().param, std::move(found).error()));
   }
   co_return job;
 }

@@ -19,11 +19,20 @@ void CheckError(const Error& error) {
   CHECK(ParseJson(ErrorBody(HttpStatus(error), error.message, error.param)).ok());
 }
 
+// What is reported goes into a header.
+void CheckMistakes(const OpenAiRequest& request) {
+  CHECK_LE(request.mistakes.size(), 8u);
+  for (const LikelyMistake& mistake : request.mistakes) {
+    for (const char c : mistake.name) CHECK(c > ' ' && c <= '~' && c != ',' && c != ';');
+  }
+}
+
 void CheckRequest(const OpenAiRequest& request, const RequestLimits& limits) {
   CHECK(!request.model.empty());
   CHECK(request.n >= 1 && request.n <= kMaxChoicesPerPrompt);
   CHECK(!request.max_tokens || *request.max_tokens >= request.min_tokens);
   CHECK(request.sampling.temperature >= 0 && request.sampling.top_p > 0 && request.sampling.repetition_penalty > 0);
+  CheckMistakes(request);
   for (const auto& [id, bias] : request.sampling.logit_bias) CHECK(id >= 0 && id < limits.vocab_size);
   for (const Prompt& prompt : request.prompts) {
     const auto* ids = std::get_if<std::vector<TokenId>>(&prompt);

@@ -9,7 +9,7 @@
 #include "http/run_on.h"
 #include "server/guard/prompt_limit.h"
 #include "server/openai/chat_prompt.h"
-#include "server/openai/model_listing.h"
+#include "server/openai/model_choice.h"
 #include "server/openai/tokenize_request.h"
 
 namespace loramux {
@@ -25,7 +25,8 @@ bool IsOffered(const ServingContext& context, const std::string& model) {
 }
 
 // Checks only that the model name is served: adapters share the base model's tokenizer.
-Status CheckModel(const ServingContext& context, const std::string& model) {
+Status CheckModel(const ServingContext& context, const std::string& name) {
+  const std::string model = AdapterOf(*context.registry, name);
   if (!model.empty() && context.caller != nullptr && !context.caller->Allows(model)) return UnknownModel(model);
   if (model.empty() || context.registry->Resolve(model).ok() || IsOffered(context, model)) return Ok{};
   return UnknownModel(model);

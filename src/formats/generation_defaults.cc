@@ -1,0 +1,78 @@
+#include "formats/generation_defaults.h"
+
+#include <cstdio>
+#include <limits>
+#include <type_traits>
+
+#include "formats/file.h"
+#include "formats/json_fields.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::size_t kMaxGenerationConfigBytes = std::size_t{1} << 20;
+constexpr std::int64_t kMaxInt32Value = std::numeric_limits<std::int32_t>::max();
+
+Status ReadNumber(const JsonFields& fields, const char* key, double low, double high, bool open_low,
+                  std::optional<float>& value) {
+  ASSIGN_OR_RETURN(const std::optional<double> number, fields.Number(key));
+  if (!number) return Ok{};
+  if (*number < low || *number > high || (open_low && static_cast<float>(*number) <= low)) {
+    char expected[64];
+    std::snprintf(expected, sizeof(expected), "a number %s %g to %g", open_low ? "above" : "from", low, high);
+    return fields.Bad(key, expected);
+  }
+  value = static_cast<float>(*number);
+  return Ok{};
+}
+
+Status ReadInteger(const JsonFields& fields, const char* key, std::int64_t low, std::optional<std::int32_t>& value) {
+  ASSIGN_OR_RETURN(const std::optional<std::int64_t> number, fields.Int(key, low, kMaxInt32Value));
+  if (number) value = static_cast<std::int32_t>(*number);
+  return Ok{};
+}
+
+template <typename Number>
+void Append(std::string& text, const char* name, const std::optional<Number>& value) {
+  if (!value) return;
+  char number[32];
+  std::snprintf(number, sizeof(number), "%g", static_cast<double>(*value));
+  if (!text.empty()) text += ", ";
+  text += std::string(name) + " " + (std::is_integral_v<Number> ? std::to_string(static_cast<long>(*value)) : number);
+}
+
+}  // namespace
+
+Result<GenerationDefaults> ParseGenerationDefaults(std::string_view json, const std::string& label) {
+  ASSIGN_OR_RETURN(const nlohmann::json object, ParseJsonObject(json, label));
+  const JsonFields fields(object, label + ": ");
+  GenerationDefaults defaults;
+  RETURN_IF_ERROR(ReadNumber(fields, "temperature", 0, 100, false, defaults.temperature));
+  RETURN_IF_ERROR(ReadNumber(fields, "top_p", 0, 1, true, defaults.top_p));
+  RETURN_IF_ERROR(ReadNumber(fields, "min_p", 0, 1, false, defaults.min_p));
+  RETURN_IF_ERROR(ReadNumber(fields, "repetition_penalty", 0, 100, true, defaults.repetition_penalty));
+  RETURN_IF_ERROR(ReadInteger(fields, "top_k", -1, defaults.top_k));
+  RETURN_IF_ERROR(ReadInteger(fields, "max_new_tokens", 1, defaults.max_new_tokens));
+  return defaults;
+}
+
+Result<GenerationDefaults> LoadGenerationDefaults(const std::filesystem::path& path) {
+  std::error_code ignored;
+  const bool directory = std::filesystem::is_directory(path, ignored);
+  const std::filesystem::path file = directory ? path / "generation_config.json" : path;
+  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(file, kMaxGenerationConfigBytes));
+  return ParseGenerationDefaults(text, file.string());
+}
+
+std::string DescribeDefaults(const GenerationDefaults& defaults) {
+  std::string text;
+  Append(text, "temperature", defaults.temperature);
+  Append(text, "top_p", defaults.top_p);
+  Append(text, "top_k", defaults.top_k);
+  Append(text, "min_p", defaults.min_p);
+  Append(text, "repetition_penalty", defaults.repetition_penalty);
+  Append(text, "max_new_tokens", defaults.max_new_tokens);
+  return text;
+}
+
+}  // namespace loramux

@@ -1,0 +1,39 @@
+// Which model a request asks for: a base model, or an adapter by one of the ways in which servers name them.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "adapter/registry.h"
+#include "base/result.h"
+#include "server/adapters/adapter_finder.h"
+#include "server/guard/access.h"
+#include "server/openai/adapter_fields.h"
+
+namespace loramux {
+
+// The model that a request asks for.
+struct ModelChoice {
+  std::string name;   // of the base model or of an adapter; it may be unknown
+  std::string field;  // that named it: "model", or a field of ReadAdapterFields
+};
+
+// Returns the name of the adapter in "BASE:ADAPTER" (SGLang), where BASE is a name of the base model. Any other name is
+// returned as it is, and so is a name that is registered as a whole.
+std::string AdapterOf(const AdapterRegistry& registry, const std::string& model);
+
+// Returns the model that the field `model` and the other fields ask for. Error: they ask for different ones.
+Result<ModelChoice> ChooseModel(const AdapterRegistry& registry, const std::string& model,
+                                const std::optional<AdapterField>& adapter);
+
+// Returns the version to serve; null for the base model. `finder` (may be null) searches for unknown names. Errors are
+// NotServed: the model is unknown, or the API key `caller` (null: none) does not permit it.
+Result<std::shared_ptr<const AdapterVersion>> ResolveModel(const AdapterRegistry& registry, AdapterFinder* finder,
+                                                           const ApiKey* caller, const ModelChoice& choice);
+
+// Returns the error about a model that `field` named. An unknown model is 404 in `model` and 400 in other fields.
+Error NotServed(std::string_view field, Error error);
+
+}  // namespace loramux
