@@ -250,6 +250,54 @@ class FirstUse(WithFolder):
         self.assertEqual(server.answer("rot13", "abc"), "nop")
         server.stop()
 
+    def test_broken_adapters_are_listed_with_their_reason_and_not_counted(self):
+        (self.top / "dir").mkdir()
+        self.copy("reverse", "dir/reverse")
+        with open(self.copy("sort", "dir/short") / "adapter_model.safetensors", "r+b") as file:
+            file.truncate(1000)
+        wide = self.copy("rot13", "dir/wide")
+        self.trained_on(wide, "org/larger-model")
+        header = (wide / "adapter_model.safetensors").read_bytes()
+        (wide / "adapter_model.safetensors").write_bytes(header.replace(b"[264,16]", b"[132,32]"))
+        server = AdminServer(self.top, adapter_dir=self.top / "dir")
+        self.assertRegex(server.text(), r"ready: .* and 1 adapters; 2 are broken")
+        self.assertRegex(server.text(), "adapter 'short' is broken and is not served: .*adapter_model.safetensors")
+        self.assertEqual(set(server.cards()), {"demo", "reverse"})
+        broken = {card["id"]: card for card in server.json("GET", "/v1/models")[1]["broken"]}
+        self.assertEqual(set(broken), {"short", "wide"})
+        self.assertEqual(broken["short"]["root"], str(self.top / "dir/short"))
+        # Of a model of another shape: the message names both models.
+        reason = broken["wide"]["reason"]
+        self.assertRegex(reason, "trained on 'org/larger-model', and the base model here is '.*/demo/model'")
+        status, body = server.chat("wide", "abc")
+        self.assertEqual(status, 400)
+        self.assertIn(reason, body["error"]["message"])
+        status, body = server.json("GET", "/v1/models/short")
+        self.assertEqual(status, 404)
+        self.assertIn("cannot be served", body["error"]["message"])
+        shutil.rmtree(self.top / "dir/wide")
+        shutil.rmtree(self.top / "dir/short")
+        wait_for(lambda: "broken" not in server.json("GET", "/v1/models")[1], "a list without broken adapters")
+        server.stop()
+
+    def test_an_adapter_of_another_model_of_the_same_shape_gets_a_warning(self):
+        (self.top / "dir").mkdir()
+        self.copy("reverse", "dir/reverse")
+        self.trained_on(self.copy("rot13", "dir/rot13"), "org/other-model")
+        server = AdminServer(self.top, adapter_dir=self.top / "dir")
+        for name in ("reverse", "rot13"):
+            server.answer(name, "abc")
+        cards = server.cards()
+        self.assertNotIn("warning", cards["reverse"])
+        self.assertIn("trained on 'org/other-model'", cards["rot13"]["warning"])
+        self.assertIn("adapter 'rot13': it was trained on 'org/other-model', and the base model here is", server.text())
+        self.assertNotIn("adapter 'reverse': it was trained", server.text())
+        server.stop()
+
+    def trained_on(self, adapter, model):
+        config = json.loads((adapter / "adapter_config.json").read_text())
+        (adapter / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": model}))
+
     def test_files_that_are_truncated_or_rewritten_under_the_server_never_end_it(self):
         (self.top / "dir").mkdir()
         names = [path.name for path in sorted((DEMO / "adapters").iterdir())]

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "formats/base_model_name.h"
 #include "formats/message.h"
 #include "report/progress_bar.h"
 #include "schedule/presets.h"
@@ -20,10 +22,28 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A quarter of the machine's memory, at most 8 GiB: enough to serve, without surprising who else runs here.
-std::int64_t AutoDeviceMemory() {
-  const std::int64_t physical = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  return std::min<std::int64_t>(physical / 4, std::int64_t{8} << 30);
+std::int64_t MachineMemory() { return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE); }
+
+// A quarter of the machine's memory, at most 8 GiB: enough to serve, without surprising other programs here.
+std::int64_t AutoDeviceMemory() { return std::min<std::int64_t>(MachineMemory() / 4, std::int64_t{8} << 30); }
+
+// Pools are filled bit by bit, so one that is too large would end the server much later.
+Status CheckMemory(const RuntimeOptions& options) {
+  const std::int64_t machine = MachineMemory();
+  for (const auto& [flag, bytes] :
+       {std::pair{"--device-memory", options.device_memory}, std::pair{"--host-memory", options.host_memory}}) {
+    if (bytes <= machine) continue;
+    return InvalidArgument(std::string(flag) + ": expected at most " + FormatBytes(machine) +
+                               ", the memory of this machine, found " + FormatBytes(bytes),
+                           flag);
+  }
+  if (options.host_memory > machine - options.device_memory) {
+    spdlog::warn(
+        "--device-memory and --host-memory are {} together, but this machine has {}: the server may run out of "
+        "memory when both are full",
+        FormatBytes(options.device_memory + options.host_memory), FormatBytes(machine));
+  }
+  return Ok{};
 }
 
 Result<std::int64_t> Memory(const std::string& text, const std::string& flag, std::int64_t automatic) {
@@ -137,6 +157,7 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   if (!flags.preset.empty()) RETURN_IF_ERROR(UsePreset(flags.preset, options));
   ASSIGN_OR_RETURN(options.device_memory, Memory(flags.device_memory, "--device-memory", AutoDeviceMemory()));
   ASSIGN_OR_RETURN(options.host_memory, Memory(flags.host_memory, "--host-memory", AutoDeviceMemory()));
+  RETURN_IF_ERROR(CheckMemory(options));
   ASSIGN_OR_RETURN(options.kv_dtype, DTypeFlag(flags.kv_dtype, "--kv-cache-dtype"));
   ASSIGN_OR_RETURN(options.lora_dtype, DTypeFlag(flags.lora_dtype, "--lora-dtype"));
   ASSIGN_OR_RETURN(options.lora_variant, VariantFlag(flags.lora_variant));
@@ -166,6 +187,7 @@ Result<RuntimeOptions> RuntimeOptionsOf(const RuntimeFlags& flags) {
   ASSIGN_OR_RETURN(options.scheduler.fairness, FairnessFlags(flags, options.scheduler.fairness));
   RETURN_IF_ERROR(ApplyScheduleFlags(flags.schedule, options));
   if (!flags.profile.empty()) RETURN_IF_ERROR(UseProfile(flags, options));
+  options.model_names = NamesOfModel(flags.model_dir);
   options.base_names = flags.served_model_names;
   if (options.base_names.empty()) {
     // The directory's own name, and the path as it was written: readiness probes use either.
@@ -359,6 +381,7 @@ Result<std::unique_ptr<Runtime>> StartRuntime(const RuntimeFlags& flags, FlightR
     if (!version.ok()) {
       return Error{version.error().code, "adapter '" + adapter.name + "': " + version.error().message, adapter.name};
     }
+    if (!(*version)->warning.empty()) spdlog::warn("adapter '{}': {}", adapter.name, (*version)->warning);
     registered.Update(++done, static_cast<std::int64_t>(adapters.size()));
   }
   registered.Finish();

@@ -8,8 +8,10 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
+#include <vector>
 #include <malloc.h>
 #include <pthread.h>
 
@@ -114,9 +116,23 @@ void LogDrained(const DrainReport& report) {
                report.dropped.size());
 }
 
-void LogReady(const ServeFlags& flags, const Server& server, std::size_t adapters) {
-  spdlog::info("ready: {}://{}:{} serves {} and {} adapters", flags.protection.tls.enabled() ? "https" : "http",
-               flags.http.host, server.port(), flags.runtime.model_dir, adapters);
+// Says which adapters of the directory are broken; the rest of a long list is in /v1/models.
+std::size_t LogBroken(AdapterAdmin& adapters) {
+  constexpr std::size_t kShown = 20;
+  const std::vector<BrokenAdapter> broken = adapters.Broken();
+  for (const BrokenAdapter& adapter : std::span(broken).first(std::min(broken.size(), kShown))) {
+    spdlog::warn("adapter '{}' is broken and is not served: {}", adapter.name, adapter.reason);
+  }
+  if (broken.size() > kShown) {
+    spdlog::warn("{} more adapters are broken and are not served; /v1/models lists them", broken.size() - kShown);
+  }
+  return broken.size();
+}
+
+void LogReady(const ServeFlags& flags, const Server& server, std::size_t adapters, std::size_t broken) {
+  spdlog::info("ready: {}://{}:{} serves {} and {} adapters{}", flags.protection.tls.enabled() ? "https" : "http",
+               flags.http.host, server.port(), flags.runtime.model_dir, adapters,
+               broken == 0 ? std::string() : fmt::format("; {} are broken", broken));
 }
 
 // What is learned of output lengths outlives the server where its state does. The adapter journal holds the directory's
@@ -255,7 +271,8 @@ Status Serve(const ServeFlags& flags) {
     return server.error();
   }
   signals.MarkReady();
-  LogReady(flags, **server, runtime->registry().List().size() + adapters->Offered().size());
+  const std::size_t broken = LogBroken(*adapters);
+  LogReady(flags, **server, runtime->registry().List().size() + adapters->Offered().size(), broken);
   NotifyReady((*server)->port());
   int signal = signals.Wait();
   for (; signal == SIGHUP; signal = signals.Wait()) (*server)->Reload();

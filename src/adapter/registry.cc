@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "formats/base_model_name.h"
+#include "formats/message.h"
 
 namespace loramux {
 namespace {
@@ -63,22 +65,62 @@ Result<std::shared_ptr<AdapterVersion>> AdapterRegistry::Open(const std::string&
   auto version = std::make_shared<AdapterVersion>();
   version->name = name;
   version->path = path;
-  ASSIGN_OR_RETURN(version->file, OpenAdapter(path, model_, opened));
-  if (version->file.max_rank > options_.max_rank) {
-    return InvalidArgument("adapter '" + name + "' (" + path.string() + ") has rank " +
-                               std::to_string(version->file.max_rank) + ", more than --max-lora-rank " +
-                               std::to_string(options_.max_rank),
+  auto file = OpenAdapter(path, model_, opened);
+  if (!file.ok()) return Explain(std::move(file).error(), path, opened);
+  version->file = std::move(file).value();
+  ASSIGN_OR_RETURN(version->layout, LayOut(name, path, version->file));
+  if (options_.check) RETURN_IF_ERROR(options_.check(version->file));
+  const std::string& trained_on = version->file.config.base_model_name;
+  if (IsOfAnotherModel(trained_on)) {
+    version->warning = "it was trained on " + Quote(trained_on) + ", and the base model here is " + Quote(BaseModel()) +
+                       ": the shapes fit, but its answers may be wrong";
+  }
+  return version;
+}
+
+Status AdapterRegistry::Check(const std::string& name, const std::filesystem::path& path,
+                              const OpenedFileCheck& opened) const {
+  RETURN_IF_ERROR(CheckName(name));
+  const auto file = OpenAdapterHeaders(path, model_, opened);
+  if (!file.ok()) return Explain(file.error(), path, opened);
+  ASSIGN_OR_RETURN(const AdapterLayout layout, LayOut(name, path, *file));
+  return Ok{};
+}
+
+// Places the adapter in pages, if its rank is permitted.
+Result<AdapterLayout> AdapterRegistry::LayOut(const std::string& name, const std::filesystem::path& path,
+                                              const AdapterFile& file) const {
+  if (file.max_rank > options_.max_rank) {
+    return InvalidArgument("adapter '" + name + "' (" + path.string() + ") has rank " + std::to_string(file.max_rank) +
+                               ", more than --max-lora-rank " + std::to_string(options_.max_rank),
                            "lora_path");
   }
-  if (options_.check) RETURN_IF_ERROR(options_.check(version->file));
-  const DType dtype = options_.forced_dtype.value_or(ChooseAdapterDType(version->file, options_.base_dtype));
-  auto layout = LayoutAdapter(ModuleShapes(version->file), dtype, options_.page_bytes);
-  if (!layout.ok()) {
-    return Error{layout.error().code, "adapter '" + name + "' (" + path.string() + "): " + layout.error().message,
-                 "lora_path"};
-  }
-  version->layout = std::move(layout).value();
-  return version;
+  const DType dtype = options_.forced_dtype.value_or(ChooseAdapterDType(file, options_.base_dtype));
+  auto layout = LayoutAdapter(ModuleShapes(file), dtype, options_.page_bytes);
+  if (layout.ok()) return layout;
+  return Error{layout.error().code, "adapter '" + name + "' (" + path.string() + "): " + layout.error().message,
+               "lora_path"};
+}
+
+bool AdapterRegistry::IsOfAnotherModel(std::string_view trained_on) const {
+  if (trained_on.empty() || options_.model_names.empty()) return false;
+  const auto same = [&](const std::string& name) { return SameModelName(trained_on, name); };
+  return std::none_of(base_names_.begin(), base_names_.end(), same) &&
+         std::none_of(options_.model_names.begin(), options_.model_names.end(), same);
+}
+
+std::string AdapterRegistry::BaseModel() const {
+  return options_.model_names.empty() ? base_names_.front() : options_.model_names.front();
+}
+
+// Names both models in an error about an adapter that was trained on another one: that is the likely cause.
+Error AdapterRegistry::Explain(Error error, const std::filesystem::path& path, const OpenedFileCheck& opened) const {
+  if (error.code != ErrorCode::kInvalidArgument) return error;
+  const auto config = ReadAdapterConfig(path, opened);
+  if (!config.ok() || !IsOfAnotherModel(config->base_model_name)) return error;
+  error.message += "; the adapter was trained on " + Quote(config->base_model_name) + ", and the base model here is " +
+                   Quote(BaseModel());
+  return error;
 }
 
 Result<VersionPtr> AdapterRegistry::Publish(VersionPtr version, bool replace) {

@@ -28,6 +28,7 @@ struct AdapterVersion {
   AdapterFile file;
   AdapterLayout layout;  // of its rows in pages
   std::int64_t created_unix_seconds = 0;
+  std::string warning;  // what may be wrong with it, for the operator; empty: nothing
 };
 
 // Maps names to adapter generations. Thread-safe. Generations are assigned in ascending order and never reused.
@@ -44,6 +45,9 @@ class AdapterRegistry {
     DType base_dtype = DType::kBF16;    // of the base model's weights
     std::optional<DType> forced_dtype;  // --lora-dtype; if unset, ChooseAdapterDType decides
     std::int64_t max_rank = 4096;       // --max-lora-rank
+    // Names of the base model besides base_names, such as its path (NamesOfModel). Adapters that were trained on a
+    // model of another name get a warning. Empty: their base models are not compared.
+    std::vector<std::string> model_names;
     // An additional check of opened adapters, for example against the base weights; may be empty. Must be thread-safe.
     std::function<Status(const AdapterFile&)> check;
     // Called after a generation was retired, on the thread that retired it; may be empty.
@@ -63,6 +67,9 @@ class AdapterRegistry {
   Result<std::shared_ptr<const AdapterVersion>> Prepare(const std::string& name, const std::filesystem::path& path,
                                                         std::int64_t now_unix_seconds,
                                                         const OpenedFileCheck& opened = {});
+
+  // Checks the adapter in `path` as Prepare does, but without reading its weights: milliseconds. Errors: as Prepare.
+  Status Check(const std::string& name, const std::filesystem::path& path, const OpenedFileCheck& opened = {}) const;
 
   // Makes the version's name stand for this version. If the name is taken, `replace` retires its previous generation;
   // without `replace` a taken name is an error. REQUIRES: the version was made by Prepare and is not retired.
@@ -106,7 +113,12 @@ class AdapterRegistry {
   // Opens and checks the adapter; the result has no generation yet.
   Result<std::shared_ptr<AdapterVersion>> Open(const std::string& name, const std::filesystem::path& path,
                                                const OpenedFileCheck& opened) const;
+  Result<AdapterLayout> LayOut(const std::string& name, const std::filesystem::path& path,
+                               const AdapterFile& file) const;
   bool IsBaseName(std::string_view name) const;
+  bool IsOfAnotherModel(std::string_view trained_on) const;
+  std::string BaseModel() const;
+  Error Explain(Error error, const std::filesystem::path& path, const OpenedFileCheck& opened) const;
   // The following REQUIRE mutex_.
   void Enter(const std::shared_ptr<AdapterVersion>& version);
   void Retire(AdapterGeneration generation);

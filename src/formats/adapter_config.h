@@ -146,8 +146,16 @@ using OpenedFileCheck = std::function<Status(const std::filesystem::path& real_p
 Result<AdapterFile> OpenAdapter(const std::filesystem::path& directory, const ModelConfig& model,
                                 const OpenedFileCheck& check = {});
 
-// The same without a base model: shapes are checked only among themselves. For `loramux inspect`; an adapter that this
-// function accepts may fit no model.
+// The same, but it does not read the weights: the result has no digest. Takes milliseconds. An adapter that this
+// function refuses cannot be served; one that it accepts may still have weights that cannot be read.
+Result<AdapterFile> OpenAdapterHeaders(const std::filesystem::path& directory, const ModelConfig& model,
+                                       const OpenedFileCheck& check = {});
+
+// Reads DIR/adapter_config.json alone. Errors: as OpenAdapter.
+Result<AdapterConfig> ReadAdapterConfig(const std::filesystem::path& directory, const OpenedFileCheck& check = {});
+
+// The same as OpenAdapter without a base model: shapes are checked only among themselves. For `loramux inspect`; an
+// adapter that this function accepts may fit no model.
 Result<AdapterFile> OpenAdapterWithoutBase(const std::filesystem::path& directory);
 
 }  // namespace loramux

@@ -239,7 +239,7 @@ Result<LoraModule> CheckPair(const PairKey& key, const Pair& pair, const Adapter
   return LoraModule{key.layer, key.target, static_cast<std::int32_t>(rank), static_cast<float>(scale), pair.a, pair.b};
 }
 
-// `model` may be null: then nothing is checked against it.
+// `model` may be null: then nothing is checked against it. The result has no digest yet.
 Result<AdapterFile> Open(const std::filesystem::path& directory, const ModelConfig* model,
                          const OpenedFileCheck& check) {
   RETURN_IF_ERROR(CheckDirectory(directory));
@@ -257,7 +257,13 @@ Result<AdapterFile> Open(const std::filesystem::path& directory, const ModelConf
     file.max_rank = std::max(file.max_rank, module.rank);
     file.modules.push_back(module);
   }
-  ASSIGN_OR_RETURN(file.digest, ScanAdapterTensors(file, {}));
+  return file;
+}
+
+// Reads every byte of the weights.
+Result<AdapterFile> WithDigest(Result<AdapterFile> file) {
+  if (!file.ok()) return file;
+  ASSIGN_OR_RETURN(file->digest, ScanAdapterTensors(*file, {}));
   return file;
 }
 
@@ -291,11 +297,20 @@ LinearShape TargetShape(const ModelConfig& model, LoraTarget target) {
 
 Result<AdapterFile> OpenAdapter(const std::filesystem::path& directory, const ModelConfig& model,
                                 const OpenedFileCheck& check) {
+  return WithDigest(Open(directory, &model, check));
+}
+
+Result<AdapterFile> OpenAdapterHeaders(const std::filesystem::path& directory, const ModelConfig& model,
+                                       const OpenedFileCheck& check) {
   return Open(directory, &model, check);
 }
 
+Result<AdapterConfig> ReadAdapterConfig(const std::filesystem::path& directory, const OpenedFileCheck& check) {
+  return ReadConfig(directory, check);
+}
+
 Result<AdapterFile> OpenAdapterWithoutBase(const std::filesystem::path& directory) {
-  return Open(directory, nullptr, {});
+  return WithDigest(Open(directory, nullptr, {}));
 }
 
 }  // namespace loramux

@@ -90,8 +90,13 @@ Status Runtime::MakePlane(RuntimeOptions& options) {
   if (options.host_memory > 0) {
     ASSIGN_OR_RETURN(plane.host, PagePool::Create("host", options.host_memory, geometry_.page_bytes));
   }
-  max_model_len_ =
-      options.max_model_len > 0 ? std::min(options.max_model_len, config.max_position) : config.max_position;
+  if (options.max_model_len > config.max_position) {
+    return InvalidArgument("--max-model-len: expected at most " + std::to_string(config.max_position) +
+                               ", the model's own length (max_position_embeddings in its config.json), found " +
+                               std::to_string(options.max_model_len) + "; 0 takes the model's",
+                           "--max-model-len");
+  }
+  max_model_len_ = options.max_model_len > 0 ? options.max_model_len : config.max_position;
   max_positions_ = std::min(max_model_len_, plane.device->capacity_pages() * geometry_.kv.page_tokens);
   // Prompts longer than the pool are refused, so activations for them need no memory.
   if (options.whole_prompts) ComputePromptsWhole(max_positions_, options.scheduler);
@@ -118,6 +123,7 @@ void Runtime::MakeRegistry(const RuntimeOptions& options) {
           .base_dtype = BaseDType(),
           .forced_dtype = options.lora_dtype,
           .max_rank = options.max_lora_rank,
+          .model_names = options.model_names,
           .check = [model = model_.get()](const AdapterFile& file) { return CheckBaseCopy(*model, file); },
           .on_retire = [wakeup = &wakeup_] { wakeup->Signal(); }});
 }

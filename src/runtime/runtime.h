@@ -51,6 +51,8 @@ struct RuntimeOptions {
   LoraVariant lora_variant = LoraVariant::kMbgmv;
   ThreadedTransferOptions transfer;     // one link for adapters and another for keys and values
   std::vector<std::string> base_names;  // names of the base model
+  // further names of it, with which those of adapters' base models are compared (AdapterRegistry::Options)
+  std::vector<std::string> model_names;
   // Wraps each of the two transfers (adapters; keys and values). Empty: not wrapped. For injecting faults behind the
   // real interfaces.
   std::function<std::unique_ptr<PageTransfer>(std::unique_ptr<PageTransfer>)> wrap_transfer;

@@ -70,12 +70,23 @@ class AdapterAdmin::NameGuard {
 };
 
 AdapterAdmin::AdapterAdmin(AdapterAdminParts parts)
-    : parts_(std::move(parts)), from_flags_(NamesOf(*parts_.registry)) {}
+    : parts_(std::move(parts)),
+      from_flags_(NamesOf(*parts_.registry)),
+      checks_([this](const std::string& name, const std::filesystem::path& path) { return CheckFiles(name, path); }) {}
 
 Result<VersionPtr> AdapterAdmin::Open(const std::string& name, const std::string& path) {
   ASSIGN_OR_RETURN(const std::filesystem::path canonical, parts_.roots.Resolve(path));
-  return parts_.registry->Prepare(name, canonical, parts_.clock->UnixSeconds(),
-                                  [this](const std::filesystem::path& real) { return parts_.roots.CheckOpened(real); });
+  auto version =
+      parts_.registry->Prepare(name, canonical, parts_.clock->UnixSeconds(),
+                               [this](const std::filesystem::path& real) { return parts_.roots.CheckOpened(real); });
+  if (version.ok() && !(*version)->warning.empty()) spdlog::warn("adapter '{}': {}", name, (*version)->warning);
+  return version;
+}
+
+Status AdapterAdmin::CheckFiles(const std::string& name, const std::filesystem::path& path) const {
+  ASSIGN_OR_RETURN(const std::filesystem::path canonical, parts_.roots.Resolve(path.string()));
+  return parts_.registry->Check(name, canonical,
+                                [this](const std::filesystem::path& real) { return parts_.roots.CheckOpened(real); });
 }
 
 Result<AdapterAdmin::LoadOutcome> AdapterAdmin::Load(const LoadRequest& request) {
@@ -233,8 +244,36 @@ void AdapterAdmin::RememberRefusal(const std::string& name, const Error& error) 
 }
 
 std::vector<OfferedAdapter> AdapterAdmin::Offered() {
+  std::vector<OfferedAdapter> offered = InDirectory();
+  std::erase_if(offered, [this](const OfferedAdapter& adapter) {
+    return checks_.WhyBroken(adapter.name, adapter.path).has_value();
+  });
+  return offered;
+}
+
+std::vector<BrokenAdapter> AdapterAdmin::Broken() {
+  std::vector<BrokenAdapter> broken;
+  for (const OfferedAdapter& adapter : InDirectory()) {
+    auto reason = checks_.WhyBroken(adapter.name, adapter.path);
+    if (reason) broken.push_back({adapter.name, adapter.path, *std::move(reason)});
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [name, failure] : failed_) {
+      broken.push_back({name, failure.adapter.path, failure.error.message});
+    }
+  }
+  std::sort(broken.begin(), broken.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  return broken;
+}
+
+// The adapters of the directory that the registry does not hold, broken ones included.
+std::vector<OfferedAdapter> AdapterAdmin::InDirectory() {
   if (parts_.directory == nullptr) return {};
   std::vector<OfferedAdapter> offered = parts_.directory->List();
+  std::vector<std::string> names;
+  for (const OfferedAdapter& adapter : offered) names.push_back(adapter.name);
+  checks_.KeepOnly(names);  // the list is sorted
   const auto& bases = parts_.registry->base_names();
   const std::lock_guard lock(mutex_);
   std::erase_if(offered, [&](const OfferedAdapter& adapter) {

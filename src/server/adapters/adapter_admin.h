@@ -19,6 +19,7 @@
 #include "adapter/journal.h"
 #include "adapter/registry.h"
 #include "base/clock.h"
+#include "server/adapters/adapter_checks.h"
 #include "server/adapters/adapter_directory.h"
 #include "server/adapters/adapter_finder.h"
 
@@ -70,7 +71,10 @@ class AdapterAdmin final : public AdapterFinder {
 
   // AdapterFinder. Find also retries adapters that could not be restored, and remembers a failure for two seconds.
   Result<std::shared_ptr<const AdapterVersion>> Find(std::string_view name) override;
+  // Offered leaves out adapters of the directory whose files are broken, as far as their headers tell; Broken has them,
+  // and those of Failed.
   std::vector<OfferedAdapter> Offered() override;
+  std::vector<BrokenAdapter> Broken() override;
 
   // Returns name and path of every registered adapter, sorted by name.
   std::map<std::string, std::string> Loaded() const;
@@ -103,10 +107,13 @@ class AdapterAdmin final : public AdapterFinder {
   std::optional<Error> RememberedRefusal(const std::string& name);
   void RememberRefusal(const std::string& name, const Error& error);
   bool IsOffered(const std::string& name) const;
+  std::vector<OfferedAdapter> InDirectory();
+  Status CheckFiles(const std::string& name, const std::filesystem::path& path) const;
   void Forget(const std::string& name);
 
   AdapterAdminParts parts_;
   const std::set<std::string, std::less<>> from_flags_;
+  AdapterChecks checks_;
 
   mutable std::mutex mutex_;
   std::condition_variable name_free_;

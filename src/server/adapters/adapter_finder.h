@@ -20,6 +20,13 @@ struct OfferedAdapter {
   std::int64_t created_unix_seconds = 0;
 };
 
+// An adapter that cannot be served.
+struct BrokenAdapter {
+  std::string name;
+  std::string path;
+  std::string reason;
+};
+
 // Thread-safe. Both methods may block on the disk: do not call them on I/O threads.
 class AdapterFinder {
  public:
@@ -29,6 +36,8 @@ class AdapterFinder {
   virtual Result<std::shared_ptr<const AdapterVersion>> Find(std::string_view name) = 0;
   // Returns the adapters that Find would find and the registry does not hold, sorted by name. May be a few seconds old.
   virtual std::vector<OfferedAdapter> Offered() = 0;
+  // Returns the adapters that Find knows and cannot serve, sorted by name. May be a few seconds old.
+  virtual std::vector<BrokenAdapter> Broken() { return {}; }
 };
 
 // Returns the error "The model `x` does not exist.", for the field "model".

@@ -49,23 +49,47 @@ OfferedAdapter AsOffered(const AdapterVersion& version) {
 
 bool Visible(std::string_view name, const ApiKey* caller) { return caller == nullptr || caller->Allows(name); }
 
+Json CardOf(const AdapterRegistry& registry, const AdapterVersion& version, const ModelListing& listing) {
+  Json card = AdapterCard(registry, AsOffered(version), listing);
+  if (!version.warning.empty()) card["warning"] = version.warning;
+  return card;
+}
+
+// The adapters that cannot be served, with the reasons.
+Json BrokenCards(AdapterFinder* finder, const ApiKey* caller) {
+  Json cards = Json::array();
+  if (finder == nullptr) return cards;
+  for (const BrokenAdapter& adapter : finder->Broken()) {
+    if (!Visible(adapter.name, caller)) continue;
+    cards.push_back({{"id", adapter.name}, {"root", adapter.path}, {"reason", adapter.reason}});
+  }
+  return cards;
+}
+
 }  // namespace
 
 std::string ModelListBody(const AdapterRegistry& registry, const ModelListing& listing, AdapterFinder* finder,
                           const ApiKey* caller) {
-  std::map<std::string, OfferedAdapter> adapters;
+  std::map<std::string, Json> adapters;
   if (finder != nullptr) {
-    for (OfferedAdapter& adapter : finder->Offered()) adapters.emplace(adapter.name, std::move(adapter));
+    for (const OfferedAdapter& adapter : finder->Offered()) {
+      adapters.emplace(adapter.name, AdapterCard(registry, adapter, listing));
+    }
   }
-  for (const auto& version : registry.List()) adapters.insert_or_assign(version->name, AsOffered(*version));
+  for (const auto& version : registry.List()) {
+    adapters.insert_or_assign(version->name, CardOf(registry, *version, listing));
+  }
   Json data = Json::array();
   for (const std::string& name : registry.base_names()) {
     if (Visible(name, caller)) data.push_back(BaseCard(name, listing));
   }
-  for (const auto& [name, adapter] : adapters) {
-    if (Visible(name, caller)) data.push_back(AdapterCard(registry, adapter, listing));
+  for (auto& [name, card] : adapters) {
+    if (Visible(name, caller)) data.push_back(std::move(card));
   }
-  return DumpJson({{"object", "list"}, {"data", std::move(data)}});
+  Json list = {{"object", "list"}, {"data", std::move(data)}};
+  Json broken = BrokenCards(finder, caller);
+  if (!broken.empty()) list["broken"] = std::move(broken);
+  return DumpJson(list);
 }
 
 Result<std::string> ModelBody(const AdapterRegistry& registry, const ModelListing& listing, std::string_view id,
@@ -73,10 +97,14 @@ Result<std::string> ModelBody(const AdapterRegistry& registry, const ModelListin
   if (!Visible(id, caller)) return UnknownModel(id);
   const auto version = registry.Resolve(id);
   if (version.ok() && *version == nullptr) return DumpJson(BaseCard(std::string(id), listing));
-  if (version.ok()) return DumpJson(AdapterCard(registry, AsOffered(**version), listing));
+  if (version.ok()) return DumpJson(CardOf(registry, **version, listing));
   if (finder == nullptr) return UnknownModel(id);
   for (const OfferedAdapter& adapter : finder->Offered()) {
     if (adapter.name == id) return DumpJson(AdapterCard(registry, adapter, listing));
+  }
+  for (const BrokenAdapter& adapter : finder->Broken()) {
+    if (adapter.name == id)
+      return NotFound("The adapter `" + adapter.name + "` cannot be served: " + adapter.reason, "model");
   }
   return UnknownModel(id);
 }

@@ -1,0 +1,49 @@
+#include "server/adapters/adapter_checks.h"
+
+#include <algorithm>
+#include <utility>
+#include <sys/stat.h>
+
+namespace loramux {
+
+AdapterChecks::Stamp AdapterChecks::StampOf(const std::filesystem::path& path) {
+  Stamp stamp{};
+  std::size_t at = 0;
+  for (const char* file : {"adapter_config.json", "adapter_model.safetensors"}) {
+    struct stat found {};
+    if (::stat((path / file).c_str(), &found) != 0) found = {};
+    for (const auto value : {static_cast<std::int64_t>(found.st_dev), static_cast<std::int64_t>(found.st_ino),
+                             static_cast<std::int64_t>(found.st_size), static_cast<std::int64_t>(found.st_mtim.tv_sec),
+                             static_cast<std::int64_t>(found.st_mtim.tv_nsec)}) {
+      stamp[at++] = value;
+    }
+  }
+  return stamp;
+}
+
+// Two threads may check the same adapter at one time; both outcomes are right.
+std::optional<std::string> AdapterChecks::WhyBroken(const std::string& name, const std::filesystem::path& path) {
+  const Stamp stamp = StampOf(path);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = outcomes_.find(name);
+    if (found != outcomes_.end() && found->second.stamp == stamp) return found->second.reason;
+  }
+  const Status checked = check_(name, path);
+  Outcome outcome{stamp, checked.ok() ? std::nullopt : std::optional(checked.error().message)};
+  const std::lock_guard lock(mutex_);
+  return (outcomes_[name] = std::move(outcome)).reason;
+}
+
+void AdapterChecks::KeepOnly(const std::vector<std::string>& names) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(outcomes_,
+                [&](const auto& entry) { return !std::binary_search(names.begin(), names.end(), entry.first); });
+}
+
+std::size_t AdapterChecks::size() const {
+  const std::lock_guard lock(mutex_);
+  return outcomes_.size();
+}
+
+}  // namespace loramux
