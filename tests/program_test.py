@@ -7,6 +7,7 @@ import concurrent.futures
 import json
 import pathlib
 import re
+import resource
 import shutil
 import socket
 import subprocess
@@ -200,6 +201,27 @@ class CommandLine(unittest.TestCase):
         self.assertIn("q_proj", self.run_program("inspect", str(DEMO / "adapters/reverse")).stdout)
         self.run_program("inspect", "/nowhere", status=1)
 
+    def test_inspect_refuses_absurd_shapes_within_little_memory(self):
+        if "asan" in serving.LORAMUX or "tsan" in serving.LORAMUX:
+            self.skipTest("sanitizers reserve more address space than this allows")
+        wide, size = 2**35, 4 * 8 * 2**35
+        module = "base_model.model.model.layers.0.self_attn.q_proj."
+        header = json.dumps({module + "lora_A.weight": {"dtype": "F32", "shape": [8, wide], "data_offsets": [0, size]},
+                             module + "lora_B.weight": {"dtype": "F32", "shape": [8, 8], "data_offsets": [size, size + 256]}})
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder)
+            (path / "adapter_config.json").write_text(json.dumps(
+                {"peft_type": "LORA", "r": 8, "lora_alpha": 8, "target_modules": ["q_proj"]}))
+            for length in (0, size + 256):   # a file without the data, and one with holes
+                with open(path / "adapter_model.safetensors", "wb") as file:
+                    file.write(len(header).to_bytes(8, "little") + header.encode())
+                    file.truncate(8 + len(header) + length)
+                limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (300 << 20, 300 << 20))
+                done = subprocess.run([serving.LORAMUX, "inspect", folder], capture_output=True, text=True, preexec_fn=limit,
+                                      timeout=serving.PATIENCE)
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertRegex(done.stderr, r"^loramux inspect: .*adapter_model.safetensors")
+
     def test_help_teaches(self):
         for command in ("serve", "generate", "inspect"):
             self.assertIn("--", self.run_program(command, "--help").stdout)
@@ -211,7 +233,10 @@ class CommandLine(unittest.TestCase):
                 (["--device-memory", "lots"], "--device-memory"), (["--cache", "magic"], "lru, gdsf"), (["--adapter-prefetch", "magic"], "none, histogram"), (["--eviction", "magic"], "s-lora, vllm"),
                 (["--lora-modules", "x"], "name=path"), (["--lora-modules", "x=/nowhere"], "/nowhere"),
                 (["--adapter-dir", "/nowhere"], "/nowhere"), (["--page-tokens", "7"], "--page-tokens"),
-                (["--host", "300.1.1.1"], "300.1.1.1"), (["--device-memory", "1"], "device memory")]:
+                (["--host", "300.1.1.1"], "300.1.1.1"), (["--device-memory", "1"], "device memory"),
+                (["--device-memory", "1000TiB"], "--device-memory: expected at most"),
+                (["--host-memory", "1000TiB"], "--host-memory: expected at most"),
+                (["--max-model-len", "1025"], "expected at most 1024, the model's own length")]:
             done = self.run_program("serve", model, "--port", "0", *arguments, status=1)
             self.assertIn(words, done.stderr, arguments)
         self.run_program("serve", "/nowhere", status=1)

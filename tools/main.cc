@@ -1,10 +1,9 @@
 // The program: `loramux COMMAND`. Each command brings its own flags; laboratory.h adds those that serving does not
 // need.
-#include <cstdio>
-#include <new>
 #include <string>
 
 #include "tools/command_line/command_line.h"
+#include "tools/command_line/last_resort.h"
 #include "tools/command_line/reference.h"
 #include "tools/generate.h"
 #include "tools/inspect.h"
@@ -42,12 +41,5 @@ int Run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return Run(argc, argv);
-  } catch (const std::bad_alloc&) {  // fputs allocates nothing
-    std::fputs(
-        "loramux: not enough memory. Raise this process's limit (ulimit -v, or the container's), or ask for less\n",
-        stderr);
-    return 1;
-  }
+  return loramux::RunToTheEnd([&] { return Run(argc, argv); });
 }
