@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "http/json_reader.h"
+#include "server/guard/access.h"
 
 namespace loramux::model_listing_test {
 namespace {
@@ -38,6 +39,41 @@ TEST(ModelListing, CardsOfBaseAndAdapters) {
   EXPECT_EQ(Parse(*ModelBody(registry, listing, "org/sql"))["id"], "org/sql");
   EXPECT_EQ(Parse(*ModelBody(registry, listing, "alias"))["id"], "alias");
   EXPECT_EQ(ModelBody(registry, listing, "nope").error().message, "The model `nope` does not exist.");
+}
+
+// Offers one adapter, and knows one that is broken.
+class HalfBroken final : public AdapterFinder {
+ public:
+  Result<std::shared_ptr<const AdapterVersion>> Find(std::string_view name) override { return UnknownModel(name); }
+  std::vector<OfferedAdapter> Offered() override { return {{"good", "dir/good", 1}}; }
+  std::vector<BrokenAdapter> Broken() override { return {{"bad", "dir/bad", "no tensors"}}; }
+};
+
+TEST(ModelListing, BrokenAdaptersAreApartAndHaveTheirReason) {
+  AdapterRegistry registry(ModelConfig(), {"base"}, {});
+  const ModelListing listing{"models/base", 11, 2048};
+  HalfBroken finder;
+  const Json list = Parse(ModelListBody(registry, listing, &finder));
+  ASSERT_EQ(list["data"].size(), 2u);
+  EXPECT_EQ(list["data"][1]["id"], "good");
+  EXPECT_EQ(DumpJson(list["broken"]), R"([{"id":"bad","root":"dir/bad","reason":"no tensors"}])");
+  EXPECT_EQ(ModelBody(registry, listing, "bad", &finder).error().message,
+            "The adapter `bad` cannot be served: no tensors");
+  const ApiKey other{.name = "k", .models = {"good"}};  // may not know of it
+  EXPECT_FALSE(Parse(ModelListBody(registry, listing, &finder, &other)).contains("broken"));
+  EXPECT_EQ(ModelBody(registry, listing, "bad", &finder, &other).error().message, UnknownModel("bad").message);
+  EXPECT_FALSE(Parse(ModelListBody(registry, listing)).contains("broken"));
+}
+
+TEST(ModelListing, AWarningIsInTheCard) {
+  AdapterRegistry registry(ModelConfig(), {"base"}, {});
+  auto adapter = std::make_shared<AdapterVersion>();
+  adapter->name = "sql";
+  adapter->warning = "of another model";
+  ASSERT_TRUE(registry.Commit(std::move(adapter)).ok());
+  EXPECT_EQ(Parse(*ModelBody(registry, {}, "sql"))["warning"], "of another model");
+  EXPECT_EQ(Parse(ModelListBody(registry, {}))["data"][1]["warning"], "of another model");
+  EXPECT_FALSE(Parse(*ModelBody(registry, {}, "base")).contains("warning"));
 }
 
 }  // namespace
