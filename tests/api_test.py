@@ -107,6 +107,13 @@ class Api(unittest.TestCase):
         self.assertEqual(tokens["max_model_len"], json.loads((DEMO / "model/config.json").read_text())
                          ["max_position_embeddings"])
 
+    def test_tokenizer_info(self):
+        status, info = self.server.json("GET", "/tokenizer_info")
+        config = json.loads((DEMO / "model/tokenizer_config.json").read_text())
+        self.assertEqual(status, 200)
+        self.assertEqual({name: info[name] for name in config}, config)
+        self.assertEqual(info["chat_template"], (DEMO / "model/chat_template.jinja").read_text())
+
     def test_detokenize_is_the_way_back(self):
         for text in ("hello", "né 日本 \n", ""):
             tokens = self.post("/tokenize", {"model": "swap", "prompt": text, "return_token_strs": True,
@@ -240,7 +247,7 @@ class Api(unittest.TestCase):
                 (CHAT, "functions", [{"name": "f"}]), (CHAT, "function_call", {"name": "f"}), (CHAT, "audio", {"x": 1}),
                 (CHAT, "guided_json", {"type": "object"}), (CHAT, "guided_regex", "a"), (CHAT, "bad_words", ["x"]),
                 (CHAT, "structured_outputs", {"json": {}}), (CHAT, "allowed_token_ids", [1]), (CHAT, "echo", True),
-                (CHAT, "prompt_logprobs", 1), (CHAT, "use_beam_search", True), (CHAT, "truncate_prompt_tokens", 5),
+                (CHAT, "use_beam_search", True), (CHAT, "truncate_prompt_tokens", 5),
                 (CHAT, "chat_template", "{{x}}"), (CHAT, "best_of", 3), (CHAT, "web_search_options", {"a": 1}),
                 (CHAT, "ebnf", "root ::= x"), (CHAT, "format", "json"), (CHAT, "num_beams", 4), (CHAT, "mirostat", 2),
                 (CHAT, "no_repeat_ngram_size", 3), (CHAT, "modalities", ["text", "audio"]), (TEXT, "mirostat_eta", 1),
@@ -250,8 +257,6 @@ class Api(unittest.TestCase):
             error = self.post(path, {**body, field: value}, 400)["error"]
             self.assertEqual((error["param"], error["type"]), (field, "BadRequestError"), error)
             self.assertIn("support", error["message"])
-        error = self.post(TEXT, {"model": "demo", "prompt": "x", "echo": True, "logprobs": 1}, 400)["error"]
-        self.assertEqual(error["param"], "echo")
 
     def test_a_misspelt_field_is_named(self):
         for body in ({}, {"stream": True}):
@@ -282,6 +287,61 @@ class Api(unittest.TestCase):
         echoed = [choice["text"] for choice in self.post(TEXT, body)["choices"]]
         plain = [choice["text"] for choice in self.post(TEXT, {**body, "echo": False})["choices"]]
         self.assertEqual(echoed, ["ab" + plain[0], "cd" + plain[1]])
+
+    # ---- Log-probabilities of prompts ----
+
+    def forced(self, model, prefix, token):
+        """What the model thinks of `token` after `prefix`: the log-probability of a token that a bias forces."""
+        answer = self.post(TEXT, {"model": model, "prompt": prefix, "max_tokens": 1, "temperature": 0, "logprobs": 2,
+                                  "logit_bias": {str(token): 100}, "ignore_eos": True})
+        return answer["choices"][0]["logprobs"]["token_logprobs"][0]
+
+    def test_prompt_logprobs_are_those_of_the_same_tokens_generated(self):
+        for model in ("demo", "reverse"):
+            ids = self.post("/tokenize", {"model": model, "prompt": "The quick brown fox, né 日本, jumps. " * 4})["tokens"]
+            body = {"model": model, "prompt": ids, "prompt_logprobs": 3, "max_tokens": 0}
+            answer = self.post(TEXT, body)
+            choice = answer["choices"][0]
+            self.assertEqual((choice["text"], choice["finish_reason"], answer["usage"]["completion_tokens"]),
+                             ("", "length", 0))
+            entries = choice["prompt_logprobs"]
+            self.assertEqual(len(entries), len(ids))
+            self.assertIsNone(entries[0])
+            for i in range(1, len(ids)):
+                entry = entries[i][str(ids[i])]
+                self.assertEqual(entry["logprob"], self.forced(model, ids[:i], ids[i]), (model, i))
+                self.assertEqual(entry["rank"] == 1, entry["logprob"] == max(e["logprob"] for e in entries[i].values()))
+                self.assertIn(len(entries[i]), (3, 4))
+            # By now the whole prompt is cached; nothing that was cached changes what is answered.
+            again = self.post(TEXT, body)
+            self.assertEqual(again["choices"][0]["prompt_logprobs"], entries)
+            self.assertEqual(again["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
+            plain = self.post(TEXT, {"model": model, "prompt": ids, "max_tokens": 1})
+            self.assertGreater(plain["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
+
+    def test_echo_has_the_log_probabilities_of_the_prompt(self):
+        body = {"model": "upper", "prompt": "hello there", "echo": True, "logprobs": 1, "max_tokens": 2, "temperature": 0}
+        whole = self.post(TEXT, body)["choices"][0]["logprobs"]
+        scored = self.post(TEXT, {**body, "max_tokens": 0})["choices"][0]
+        self.assertEqual(scored["text"], "hello there")
+        for field in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+            self.assertEqual(scored["logprobs"][field], whole[field][:-2], field)
+        self.assertEqual((whole["token_logprobs"][0], whole["top_logprobs"][0]), (None, None))
+        generated = self.post(TEXT, {**body, "echo": False})["choices"][0]["logprobs"]
+        self.assertEqual(whole["token_logprobs"][-2:], generated["token_logprobs"])
+        prompt = self.post(TEXT, {**body, "prompt_logprobs": 1})["choices"][0]["prompt_logprobs"]
+        self.assertEqual([list(entry.values())[0]["logprob"] for entry in prompt[1:]], whole["token_logprobs"][1:-2])
+        events = self.server.stream(TEXT, {**body, "stream": True})
+        streamed = [number for event in events for choice in event["choices"]
+                    for number in choice["logprobs"]["token_logprobs"]]
+        self.assertEqual(streamed, whole["token_logprobs"])
+
+    def test_prompt_logprobs_of_a_chat(self):
+        body = chat_body(prompt_logprobs=0, max_tokens=0)
+        entries = self.post(CHAT, body)["prompt_logprobs"]
+        self.assertEqual(len(entries), self.post("/tokenize", chat_body())["count"])
+        self.assertEqual(self.post(CHAT, chat_body(max_tokens=0), 400)["error"]["param"], "max_tokens")
+        self.assertEqual(self.post(CHAT, {**body, "stream": True}, 400)["error"]["param"], "prompt_logprobs")
 
     # ---- Errors ----
 

@@ -254,6 +254,7 @@ Status Serve(const ServeFlags& flags) {
   EngineService service(&runtime->engine());
   ASSIGN_OR_RETURN(ServerOptions options, ServerOptionsOf(flags));
   options.max_model_len = runtime->max_model_len();
+  ASSIGN_OR_RETURN(options.tokenizer_info, TokenizerInfo(flags.runtime.model_dir));
   options.adapter_admin_key = admin_key;
   runtime->Start();
   adapters->Restore();

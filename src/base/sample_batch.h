@@ -27,6 +27,12 @@ struct SampleRow {
   FlatRange prompt, generated, banned;  // of SampleBatch::tokens; prompt and generated are empty if no penalty is set
 };
 
+// A row of logits of which the log-probability of a given token is wanted: the prompt's next one.
+struct ScoreRow {
+  TokenId token = 0;
+  std::int32_t top_logprobs = 0;  // alternatives
+};
+
 // The rows of a step. Memory is kept by Clear.
 struct SampleBatch {
   std::vector<SampleRow> rows;

@@ -45,6 +45,15 @@ struct SampledToken {
   std::vector<TokenLogprob> top_logprobs;
 };
 
+// A token of a prompt, and what the model thinks of it after the tokens before it.
+struct ScoredToken {
+  TokenId id = 0;
+  float logprob = 0;      // as in SampledToken
+  std::int32_t rank = 0;  // tokens that are at least as likely, itself included; 1: the likeliest
+  // If requested: the most likely tokens, descending; may or may not include this one.
+  std::vector<TokenLogprob> top_logprobs;
+};
+
 // The sampler's input about the sequence. Not owning.
 struct SamplerContext {
   std::span<const TokenId> prompt;

@@ -20,7 +20,22 @@ struct Sequence : Request {
   std::shared_ptr<const AdapterVersion> version;  // until the residency manager holds it; null: base model
   // end the request; not delivered; banned until min_tokens are generated
   std::vector<TokenId> stop_ids;
+  std::int32_t prompt_logprobs = -1;       // alternatives; -1: not wanted
+  std::vector<ScoredToken> prompt_scores;  // of the tokens from the second on, as far as they are known
+  bool scores_told = false;                // to the client
   GenerationCallback on_event;
+
+  // Prompt tokens that a chunk of `count` tokens scores: positions of the rows whose logits say what they think of the
+  // next token. A row that was computed before a preemption is not scored again.
+  std::span<const TokenId> ScoredBy(std::int64_t count) const {
+    if (prompt_logprobs < 0) return {};
+    const auto first = static_cast<std::int64_t>(prompt_scores.size());
+    const std::int64_t end = std::min(computed + count, std::int64_t{prompt_tokens} - 1);
+    if (end <= first) return {};
+    CHECK_LE(computed, first);
+    return prompt().subspan(static_cast<std::size_t>(first + 1), static_cast<std::size_t>(end - first));
+  }
+  bool all_scored() const { return static_cast<std::int32_t>(prompt_scores.size()) + 1 >= prompt_tokens; }
 };
 
 // What happened to a sequence in the collected step. Delivered to its client after the next step was submitted.
@@ -185,14 +200,19 @@ struct Engine::Impl {
     scheduler.StepTook(step_ended - step_began - result.waited);
     totals.step_wait_total += result.waited + (now - step_ended);
     const bool any_failed = !failed_arrivals.empty() || (tiers && tiers->AnyFailed());
-    std::size_t sampled = 0;
+    std::size_t sampled = 0, scored = 0;
     for (const PlannedChunk& chunk : in_flight) {
       SampledToken* token = chunk.samples ? &result.tokens[sampled++] : nullptr;
+      const std::size_t count = SequenceOf(chunk.request).ScoredBy(chunk.num_tokens).size();
+      const std::span<ScoredToken> scores = std::span(result.scores).subspan(scored, count);
+      scored += count;
       if (any_failed && Discard(*chunk.request, now)) continue;
+      TakeScores(SequenceOf(chunk.request), scores);
       scheduler.Advance(chunk.request, chunk.num_tokens, now);
       if (token != nullptr) TakeToken(SequenceOf(chunk.request), std::move(*token), now);
     }
     CHECK_EQ(sampled, result.tokens.size());
+    CHECK_EQ(scored, result.scores.size());
     if (any_failed) EndFailures();
     return true;
   }
@@ -295,7 +315,19 @@ struct Engine::Impl {
     return item;
   }
 
+  // What is scored may come from the cache, should the request begin again.
+  static void TakeScores(Sequence& sequence, std::span<ScoredToken> scores) {
+    if (scores.empty()) return;
+    std::move(scores.begin(), scores.end(), std::back_inserter(sequence.prompt_scores));
+    sequence.reusable_tokens =
+        sequence.all_scored() ? Request::kAllTokens : static_cast<std::int64_t>(sequence.prompt_scores.size());
+  }
+
   void TakeToken(Sequence& sequence, SampledToken token, TimeNs now) {
+    if (sequence.max_total_tokens == sequence.prompt_tokens) {  // only the prompt was wanted
+      Finish(sequence, FinishReason::kLength, now);
+      return;
+    }
     const auto& stop_ids = sequence.stop_ids;
     const bool stops = std::find(stop_ids.begin(), stop_ids.end(), token.id) != stop_ids.end();
     observer.Sampled(sequence.id, token.id, stops);
@@ -481,6 +513,11 @@ struct Engine::Impl {
       part.context.banned = request.stop_ids;
     }
     part.prompt_tokens = request.prompt_tokens;
+    part.scored = request.ScoredBy(chunk.num_tokens);
+    if (!part.scored.empty())
+      part.first_scored =
+          static_cast<std::int32_t>(static_cast<std::int64_t>(request.prompt_scores.size()) - request.computed);
+    part.top_logprobs = request.prompt_logprobs;
     if (chunk.admits) DescribeArrivals(request, part);
     return part;
   }
@@ -499,6 +536,8 @@ struct Engine::Impl {
     event.prompt_tokens = sequence.prompt_tokens;
     event.cached_prompt_tokens = std::max(0, sequence.cached_tokens);
     event.generated_tokens = static_cast<std::int32_t>(sequence.generated().size());
+    if (sequence.prompt_logprobs >= 0 && sequence.all_scored() && !std::exchange(sequence.scores_told, true))
+      event.prompt_scores = sequence.prompt_scores;
     if (sequence.on_event) sequence.on_event(event);
     if (item.finish != FinishReason::kNone) sequences.erase(sequence.id);
   }
@@ -675,9 +714,6 @@ Result<RequestId> Engine::Submit(GenerationRequest input) {
   if (input.adapter != kBaseModel && version == nullptr) {
     return NotFound("adapter generation " + std::to_string(input.adapter.value) + " is not registered", "model");
   }
-  if (input.max_tokens == 0) {
-    return InvalidArgument("max_tokens: expected at least 1 (or -1 for as many as fit), found 0", "max_tokens");
-  }
   const std::int64_t limit = MaxSequenceTokens(input.adapter);
   const std::int64_t prompt = static_cast<std::int64_t>(input.prompt.size());
   const std::int64_t wanted = input.max_tokens < 0 ? 1 : input.max_tokens;
@@ -701,6 +737,8 @@ Result<RequestId> Engine::Submit(GenerationRequest input) {
   request.page_table.reserve(pages);
   sequence->sampling = std::move(input.sampling);
   sequence->min_tokens = input.min_tokens;
+  sequence->prompt_logprobs = input.prompt_logprobs;
+  if (input.prompt_logprobs >= 0 && prompt > 1) request.reusable_tokens = 0;
   sequence->stop_ids = std::move(input.stop_token_ids);
   if (!input.ignore_eos) {
     sequence->stop_ids.insert(sequence->stop_ids.end(), e.options.eos_token_ids.begin(), e.options.eos_token_ids.end());

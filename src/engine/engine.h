@@ -61,7 +61,7 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   // Validates a request, posts it to the inbox and returns its id. Errors: empty prompt; token id out of range;
-  // max_tokens of 0; prompt (plus max_tokens, if given) longer than the model's maximum; prompt and output larger than
+  // prompt (plus max_tokens, if given) longer than the model's maximum; prompt and output larger than
   // memory could ever hold (kResourceExhausted, naming the flag to raise); unknown adapter; shutting down, or an
   // adapter pinned meanwhile took the memory (kUnavailable).
   Result<RequestId> Submit(GenerationRequest request);

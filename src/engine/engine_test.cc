@@ -11,8 +11,20 @@ struct Asked {
   std::vector<TokenId> prompt;
   std::uint32_t adapter;
   std::int32_t max_tokens;
+  std::int32_t prompt_logprobs;
   bool cancelled = false;
 };
+
+// Each prompt token but the first, with its own alternatives, whatever was cached, preempted or failed.
+void CheckScores(const Asked& ask, std::span<const ScoredToken> scores) {
+  ASSERT_EQ(scores.size(), ask.prompt_logprobs < 0 ? 0 : ask.prompt.size() - 1);
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    const ScoredToken expected = ModeledExecutor::ScoreOf({ask.prompt[i + 1], ask.prompt_logprobs});
+    ASSERT_EQ(scores[i].id, expected.id) << i;
+    ASSERT_EQ(scores[i].logprob, expected.logprob);
+    ASSERT_EQ(scores[i].top_logprobs.size(), expected.top_logprobs.size());
+  }
+}
 
 struct Fuzzed {
   std::uint64_t digest = 0;  // of all events
@@ -70,7 +82,7 @@ Fuzzed FuzzOnce(std::uint64_t seed) {
           HostLink(seed));
   const std::int64_t share = AdapterSharePages(fuzzed.regime.adapter_share, w.device->capacity_pages());
   const bool faults = prng.NextBelow(2) == 0;
-  Prng fault_prng(seed + 1);
+  Prng fault_prng(seed + 1), score_prng(seed + 2);
   if (faults) {
     const auto sometimes = [&](const TransferJob&) {
       return fault_prng.NextBelow(4) == 0 ? std::optional<Error>(IoError("injected")) : std::nullopt;
@@ -88,6 +100,9 @@ Fuzzed FuzzOnce(std::uint64_t seed) {
       for (TokenId& id : ask.prompt) id = static_cast<TokenId>(prng.NextBelow(5) == 0 ? prng.NextBelow(kinds) : 7);
       ask.adapter = static_cast<std::uint32_t>(prng.NextBelow(13));
       ask.max_tokens = 1 + static_cast<std::int32_t>(prng.NextBelow(24));
+      ask.prompt_logprobs = score_prng.NextBelow(4) == 0 ? static_cast<std::int32_t>(score_prng.NextBelow(3)) : -1;
+      if (ask.prompt_logprobs >= 0 && score_prng.NextBelow(2) == 0) ask.max_tokens = 0;
+      w.prompt_logprobs = ask.prompt_logprobs;
       const std::string tenant = named_tenants == 0 ? "" : std::to_string(prng.NextBelow(named_tenants));
       const auto id = w.Submit(ask.prompt, ask.adapter, ask.max_tokens, tenant);
       const bool fits = share == 0 || ask.adapter == 0 || adapter_pages[ask.adapter - 1] <= share;
@@ -120,6 +135,7 @@ Fuzzed FuzzOnce(std::uint64_t seed) {
       EXPECT_EQ(outcome.error, "injected");
     } else {
       EXPECT_EQ(outcome.tokens, expected);
+      CheckScores(ask, outcome.prompt_scores);
       EXPECT_EQ(outcome.finish == FinishReason::kLength, static_cast<std::int32_t>(expected.size()) == ask.max_tokens);
     }
     digest =
@@ -241,7 +257,6 @@ TEST(Engine, RefusesWhatCanNeverRun) {
   EXPECT_EQ(w.Submit({}, 0, 4).error().param, "prompt");
   EXPECT_EQ(w.Submit({1, 2, static_cast<TokenId>(kTestVocab)}, 0, 4).error().param, "prompt");
   EXPECT_EQ(w.Submit({-1}, 0, 4).error().param, "prompt");
-  EXPECT_EQ(w.Submit({1}, 0, 0).error().param, "max_tokens");
   EXPECT_EQ(w.Submit({1}, 7, 4).error().code, ErrorCode::kNotFound);
   // 8 pages = 32 tokens
   EXPECT_EQ(w.Submit(std::vector<TokenId>(30, 1), 0, 10).error().code, ErrorCode::kResourceExhausted);

@@ -27,6 +27,7 @@ struct EngineWorld {
     FinishReason finish = FinishReason::kNone;
     std::string error;
     std::int32_t cached_tokens = 0;
+    std::vector<ScoredToken> prompt_scores;
     int ends = 0;
   };
 
@@ -53,6 +54,7 @@ struct EngineWorld {
   Wakeup wakeup;
   std::unique_ptr<Engine> engine;
   std::map<RequestId, Outcome> outcomes;
+  std::int32_t prompt_logprobs = -1;  // of the next requests
 
   explicit EngineWorld(Options options)
       : plane(Assemble(options)),
@@ -115,10 +117,15 @@ struct EngineWorld {
     request.prompt = std::move(prompt);
     request.adapter = adapter;
     request.max_tokens = max_tokens;
+    request.prompt_logprobs = prompt_logprobs;
     request.on_event = [this](const GenerationEvent& event) {
       Outcome& outcome = outcomes[event.id];
       EXPECT_EQ(outcome.ends, 0) << "an event after the last";
       if (event.token != nullptr) outcome.tokens.push_back(event.token->id);
+      if (!event.prompt_scores.empty()) {
+        EXPECT_TRUE(outcome.prompt_scores.empty()) << "scores were given twice";
+        outcome.prompt_scores.assign(event.prompt_scores.begin(), event.prompt_scores.end());
+      }
       outcome.cached_tokens = event.cached_prompt_tokens;
       if (event.finish == FinishReason::kNone) return;
       ++outcome.ends;

@@ -13,6 +13,7 @@ namespace loramux {
 // The outcome of a step.
 struct StepResult {
   std::vector<SampledToken> tokens;  // one for each row of StepBatch::samples, in their order
+  std::vector<ScoredToken> scores;   // one for each row of StepBatch::scores, likewise
   TimeNs waited = 0;                 // time spent waiting for layers that had not arrived
   StepBatch batch;                   // the step's batch, given back so that its memory is used again
 };

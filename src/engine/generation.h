@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,9 @@ struct GenerationEvent {
   // The new token; null if the event only ends the request. The token that stops a request (kStop) is not delivered.
   const SampledToken* token = nullptr;
   FinishReason finish = FinishReason::kNone;
+  // The prompt's tokens from the second on, if the request asks for them (prompt_logprobs). Given once: with the first
+  // event after the whole prompt was computed. Otherwise empty.
+  std::span<const ScoredToken> prompt_scores;
   TokenId stop_token = -1;                           // the token that ended the request, if finish is kStop
   const Error* error = nullptr;                      // set if finish is kError
   TimeNs arrival = 0, first_scheduled = 0, now = 0;  // for queue time, TTFT and TPOT
@@ -50,8 +54,12 @@ struct GenerationRequest {
   // Only requests of one domain find each other's keys and values in the prefix cache. Empty: the shared domain.
   std::string prefix_domain;
   SamplingParams sampling;
-  std::int32_t max_tokens = -1;  // -1: as many as fit the model's length and the memory
-  std::int32_t min_tokens = 0;   // end-of-sequence and stop tokens cannot be sampled before
+  // Alternatives beside the log-probability of each prompt token; -1: the prompt's log-probabilities are not wanted.
+  // Cached keys and values are then computed again, as far as the log-probabilities are not known.
+  std::int32_t prompt_logprobs = -1;
+  // -1: as many as fit the model's length and the memory; 0: only the prompt is computed
+  std::int32_t max_tokens = -1;
+  std::int32_t min_tokens = 0;  // end-of-sequence and stop tokens cannot be sampled before
   bool ignore_eos = false;
   std::int32_t priority = 0;  // -10 (first) to 10 (last); values outside are clamped (queue_order.h)
   TimeNs deadline = 0;        // by when the client wants the first token, on the engine's clock; 0: none

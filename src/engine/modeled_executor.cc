@@ -17,6 +17,13 @@ TokenId TokenAfter(AdapterGeneration adapter, std::uint64_t prompt_tokens, std::
 
 }  // namespace
 
+ScoredToken ModeledExecutor::ScoreOf(const ScoreRow& row) {
+  ScoredToken token{
+      .id = row.token, .logprob = -static_cast<float>(row.token + 1), .rank = row.token + 1, .top_logprobs = {}};
+  for (std::int32_t i = 0; i < row.top_logprobs; ++i) token.top_logprobs.push_back({i, -static_cast<float>(i + 1)});
+  return token;
+}
+
 TokenId ModeledExecutor::NextToken(AdapterGeneration adapter, std::span<const TokenId> prompt,
                                    std::span<const TokenId> generated, std::int64_t vocab_size) {
   const TokenId last = generated.empty() ? prompt.back() : generated.back();
@@ -45,6 +52,8 @@ bool ModeledExecutor::Poll(StepResult& result) {
                           batch_->TokensOf(sequence).back(), vocab_size_);
     result.tokens.push_back(std::move(token));
   }
+  result.scores.clear();
+  for (const ScoreRow& row : batch_->scores) result.scores.push_back(ScoreOf(row));
   result.batch = std::move(*batch_);
   batch_.reset();
   return true;

@@ -32,6 +32,8 @@ class ModeledExecutor final : public Executor {
   // so that a preempted request must continue with the same tokens.
   static TokenId NextToken(AdapterGeneration adapter, std::span<const TokenId> prompt,
                            std::span<const TokenId> generated, std::int64_t vocab_size);
+  // The result of a row, which depends on the row alone.
+  static ScoredToken ScoreOf(const ScoreRow& row);
 
  private:
   const Clock* clock_;

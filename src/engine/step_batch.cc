@@ -11,6 +11,7 @@ void StepBatch::Clear() {
   segments.clear();
   arrivals.clear();
   samples.Clear();
+  scores.clear();
 }
 
 }  // namespace loramux

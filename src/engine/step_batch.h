@@ -59,6 +59,10 @@ struct StepSequence {
   // are garbage that the engine discards.
   std::int32_t adapter_arrival = -1, kv_arrival = -1;
   std::int32_t sample = -1;  // of StepBatch::samples: the token that follows its last one is sampled
+  // Of StepBatch::scores: prompt tokens whose log-probabilities are wanted. The first is the one that follows token
+  // `first_scored` of this step.
+  FlatRange scores;
+  std::int32_t first_scored = 0;
 };
 
 // The work of one step. Vectors keep their memory when a batch is used again (StepBatchBuilder).
@@ -71,6 +75,7 @@ struct StepBatch {
   std::vector<AdapterSegment> segments;      // in the order of their rows
   std::vector<std::shared_ptr<const LayerProgress>> arrivals;  // that the step waits for, each once
   SampleBatch samples;                                         // in the order of the sequences
+  std::vector<ScoreRow> scores;                                // likewise
 
   std::span<const TokenId> TokensOf(const StepSequence& sequence) const {
     return std::span(tokens).subspan(sequence.tokens.first, sequence.tokens.size);

@@ -32,6 +32,9 @@ void StepBatchBuilder::Add(const SequencePart& part) {
   }
   sequence.adapter_arrival = ArrivalOf(part.adapter_arrival);
   sequence.kv_arrival = ArrivalOf(part.kv_arrival);
+  sequence.first_scored = part.first_scored;
+  sequence.scores = {static_cast<std::uint32_t>(batch_.scores.size()), static_cast<std::uint32_t>(part.scored.size())};
+  for (const TokenId token : part.scored) batch_.scores.push_back({token, part.top_logprobs});
   if (part.sampling == nullptr) return;
   sequence.sample = static_cast<std::int32_t>(batch_.samples.rows.size());
   batch_.samples.Add(*part.sampling, part.context);

@@ -25,6 +25,9 @@ struct SequencePart {
   const SamplingParams* sampling = nullptr;                          // null: no token is sampled
   SamplerContext context;
   std::int64_t prompt_tokens = 0;
+  // Prompt tokens to score: the first follows token `first_scored` of `tokens`. With `top_logprobs` alternatives.
+  std::span<const TokenId> scored;
+  std::int32_t first_scored = 0, top_logprobs = 0;
 };
 
 // Serves one executor, because it remembers which adapters that executor knows. Every batch that it makes must be

@@ -34,6 +34,7 @@ void CpuWorkspace::Reserve(const ModelConfig& config, std::int64_t max_tokens, s
   sequences.reserve(max_chunks);
   batch.adapters.reserve(max_chunks);
   batch.logit_adapters.reserve(max_chunks);
+  batch.logit_rows.reserve(max_chunks);
   for (auto& of_target : segments) of_target.reserve(max_chunks);
   for (CpuRowBuffer* buffer : {&hidden, &normed, &qkv, &attended, &gate_up, &activated}) buffer->Ensure(max_tokens);
   cosines.Reserve(max_tokens * config.head_dim / 2);
@@ -67,8 +68,8 @@ ForwardBuffers<CpuRows> CpuOps::Begin(const ForwardBatch<LoraView>& batch) {
           .attended = w_.attended.Ensure(rows),
           .gate_up = w_.gate_up.Ensure(rows),
           .activated = w_.activated.Ensure(rows),
-          .last_hidden = w_.last_hidden.Ensure(batch.num_logit_rows),
-          .logits = {EnsureFloats(w_.logits, batch.num_logit_rows * config_.vocab_size), config_.vocab_size}};
+          .last_hidden = w_.last_hidden.Ensure(batch.MostLogitRows()),
+          .logits = {EnsureFloats(w_.logits, batch.MostLogitRows() * config_.vocab_size), config_.vocab_size}};
 }
 
 // Computes the angles, which are the same in every layer.
@@ -146,7 +147,8 @@ void CpuOps::Lora(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> 
 
 // Collects the rows with an adapter that changes a linear layer. Returns the largest rank.
 std::int64_t CpuOps::CollectSegments(std::int64_t layer, LoraTarget target, std::vector<LoraSegment>& segments) {
-  const auto& groups = target == LoraTarget::kLmHead ? batch_->logit_adapters : batch_->adapters;
+  const std::span<const AdapterRowsOf<LoraView>> groups =
+      target == LoraTarget::kLmHead ? batch_->AdaptersOf(block_) : std::span(batch_->adapters);
   const std::size_t index = LoraView::Index(layer, target, config_.num_layers);
   std::int64_t max_rank = 0;
   segments.clear();
@@ -182,33 +184,49 @@ void CpuOps::Add(Rows x, Rows y) {
   AddRows(f_.context, x.data, x.stride, batch_->num_rows, config_.hidden_size, y.data, y.stride);
 }
 
-void CpuOps::GatherLogitRows(Rows hidden, Rows y) {
+void CpuOps::GatherLogitRows(const LogitBlock& block, Rows hidden, Rows y) {
+  block_ = block;
   const auto bytes = static_cast<std::size_t>(config_.hidden_size) * sizeof(float);
   float* out = y.data;
-  for (std::size_t i = 0; i < batch_->chunks.size(); ++i) {
-    const std::int64_t end = w_.sequences[i].first_row + w_.sequences[i].num_tokens;
-    for (std::int64_t row = end - batch_->chunks[i].logit_rows; row < end; ++row, out += y.stride) {
-      std::memcpy(out, hidden.data + row * hidden.stride, bytes);
-    }
+  for (const std::int64_t row : batch_->RowsOf(block)) {
+    std::memcpy(out, hidden.data + row * hidden.stride, bytes);
+    out += y.stride;
   }
+}
+
+void CpuOps::PrepareSampler() {
+  const auto threads = static_cast<std::size_t>(f_.context.pool->size());
+  if (w_.sampler.size() >= threads) return;
+  w_.sampler.resize(threads);
+  w_.sampling.resize(threads);
+}
+
+std::span<const float> CpuOps::LogitsOf(Rows logits, std::int64_t row) const {
+  return {logits.data + row * logits.stride, static_cast<std::size_t>(config_.vocab_size)};
 }
 
 // Also samples rows whose arrival failed: their logits may be anything, and the engine discards their tokens.
 void CpuOps::Sample(Rows logits, const SampleBatch& samples) {
   CHECK(f_.tokens != nullptr);
-  const auto threads = static_cast<std::size_t>(f_.context.pool->size());
-  if (w_.sampler.size() < threads) {
-    w_.sampler.resize(threads);
-    w_.sampling.resize(threads);
-  }
+  PrepareSampler();
   f_.tokens->resize(samples.rows.size());
   f_.context.pool->Run(static_cast<std::int64_t>(samples.rows.size()), [&](std::int64_t row, int worker) {
     const auto index = static_cast<std::size_t>(row), thread = static_cast<std::size_t>(worker);
-    const std::span<const float> of_row(logits.data + row * logits.stride,
-                                        static_cast<std::size_t>(config_.vocab_size));
     SamplerContext context;
     samples.Unpack(index, w_.sampling[thread], context);
-    (*f_.tokens)[index] = loramux::Sample(of_row, w_.sampling[thread], context, w_.sampler[thread]);
+    (*f_.tokens)[index] = loramux::Sample(LogitsOf(logits, row), w_.sampling[thread], context, w_.sampler[thread]);
+  });
+}
+
+void CpuOps::Score(Rows logits, std::span<const ScoreRow> scores) {
+  CHECK(f_.scores != nullptr);
+  PrepareSampler();
+  const std::size_t first = f_.scores->size();
+  f_.scores->resize(first + scores.size());
+  f_.context.pool->Run(static_cast<std::int64_t>(scores.size()), [&](std::int64_t row, int worker) {
+    const auto index = static_cast<std::size_t>(row);
+    (*f_.scores)[first + index] =
+        loramux::Score(LogitsOf(logits, row), scores[index], w_.sampler[static_cast<std::size_t>(worker)]);
   });
 }
 

@@ -75,6 +75,7 @@ struct CpuForward {
   LoraVariant lora_variant = LoraVariant::kMbgmv;
   std::span<const std::shared_ptr<const LayerProgress>> arrivals;  // that AwaitLayer waits for
   std::vector<SampledToken>* tokens = nullptr;                     // of Sample
+  std::vector<ScoredToken>* scores = nullptr;                      // of Score
 };
 
 // The operations; lives as long as one forward pass.
@@ -104,14 +105,17 @@ class CpuOps {
   void Attention(std::int64_t layer, std::int64_t window, Rows q, Rows out);
   void SiluMul(Rows gate_up, Rows y);
   void Add(Rows x, Rows y);
-  void GatherLogitRows(Rows hidden, Rows y);
+  void GatherLogitRows(const LogitBlock& block, Rows hidden, Rows y);
   void Sample(Rows logits, const SampleBatch& samples);
+  void Score(Rows logits, std::span<const ScoreRow> scores);
 
   // Time that AwaitLayer waited.
   TimeNs waited() const { return waited_; }
 
  private:
   void PrepareRope();
+  void PrepareSampler();
+  std::span<const float> LogitsOf(Rows logits, std::int64_t row) const;
   std::int64_t CollectSegments(std::int64_t layer, LoraTarget target, std::vector<LoraSegment>& segments);
   float Epsilon() const { return static_cast<float>(config_.rms_norm_eps); }
 
@@ -119,6 +123,7 @@ class CpuOps {
   CpuWorkspace& w_;
   const CpuForward& f_;
   const ForwardBatch<LoraView>* batch_ = nullptr;
+  LogitBlock block_;  // that GatherLogitRows gathered last
   OsClock clock_;
   TimeNs waited_ = 0;
 };

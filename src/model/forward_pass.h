@@ -28,7 +28,7 @@ struct ForwardBuffers {
   Rows qkv;                  // [QDim + 2 KvDim]
   Rows attended;             // [QDim]
   Rows gate_up, activated;   // [2 intermediate_size], [intermediate_size]
-  Rows last_hidden, logits;  // [hidden_size], [vocab_size]
+  Rows last_hidden, logits;  // [hidden_size], [vocab_size]; as many rows as the largest block of logits
 };
 
 // The most linear layers that share an input: q, k and v.
@@ -58,12 +58,14 @@ struct LoraOutput {
 //   Attention(layer, window, q, out) causal, over pages; window 0: all earlier positions
 //   SiluMul(gate_up, y)              y = silu(gate) * up
 //   Add(x, y)                        y += x
-//   GatherLogitRows(hidden, y)       the rows that need logits, chunk after chunk
+//   GatherLogitRows(block, hidden, y) the rows of a block of logits; until the next call, Lora of lm_head means them
 //   Sample(logits, samples)          one token for each row of `samples`, which are the rows of the logits
+//   Score(logits, scores)            a given token's log-probability for each row of `scores`, likewise; appends
 template <typename Ops>
 concept ForwardOps = requires(Ops& ops, const ForwardBatch<typename Ops::Adapter>& batch, typename Ops::Rows x,
                               const typename Ops::Weights& weights, std::int64_t n,
-                              std::span<const LoraOutput<typename Ops::Rows>> outputs, const SampleBatch& samples) {
+                              std::span<const LoraOutput<typename Ops::Rows>> outputs, const LogitBlock& block,
+                              const SampleBatch& samples, std::span<const ScoreRow> scores) {
   { ops.Begin(batch) } -> std::same_as<ForwardBuffers<typename Ops::Rows>>;
   { x.From(n) } -> std::same_as<typename Ops::Rows>;
   ops.EmbedRows(weights.EmbeddingRows(), x);
@@ -77,8 +79,9 @@ concept ForwardOps = requires(Ops& ops, const ForwardBatch<typename Ops::Adapter
   ops.Attention(n, n, x, x);
   ops.SiluMul(x, x);
   ops.Add(x, x);
-  ops.GatherLogitRows(x, x);
+  ops.GatherLogitRows(block, x, x);
   ops.Sample(x, samples);
+  ops.Score(x, scores);
 };
 
 // One forward pass over a batch of any adapters, prefill and decode together. Not owning.
@@ -92,8 +95,9 @@ class ForwardPass {
       : config_(config), weights_(weights), ops_(ops) {}
 
   // Computes the batch: stores keys and values of all its tokens, computes the logits, and samples `samples` from them.
-  // `samples` is null, or has one row for each row of logits. Returns the logits, where the ops keep them.
-  Rows Run(const Batch& batch, const SampleBatch* samples) {
+  // `samples` is null, or has one row for each row of logits. `scores` has one for each scored row of the batch.
+  // Returns where the ops keep the logits; they are the rows of SequenceChunkOf::logit_rows if no row is scored.
+  Rows Run(const Batch& batch, const SampleBatch* samples, std::span<const ScoreRow> scores = {}) {
     rows_ = batch.num_rows;
     b_ = ops_.Begin(batch);
     ops_.EmbedRows(weights_.EmbeddingRows(), b_.hidden);
@@ -102,10 +106,15 @@ class ForwardPass {
       Attention(layer, weights_.layers[static_cast<std::size_t>(layer)]);
       Mlp(layer, weights_.layers[static_cast<std::size_t>(layer)]);
     }
-    if (batch.num_logit_rows > 0) Logits(batch.num_logit_rows);
+    if (batch.num_logit_rows > 0) Logits(batch.logits);
     if (samples != nullptr) {
       CHECK_EQ(static_cast<std::int64_t>(samples->rows.size()), batch.num_logit_rows);
       ops_.Sample(b_.logits, *samples);
+    }
+    for (const LogitBlock& block : batch.scored) {
+      Logits(block);
+      const auto first = static_cast<std::size_t>(block.first - batch.num_logit_rows);
+      ops_.Score(b_.logits, scores.subspan(first, static_cast<std::size_t>(block.count)));
     }
     return b_.logits;
   }
@@ -149,11 +158,11 @@ class ForwardPass {
     ops_.Add(b_.normed, b_.hidden);
   }
 
-  // lm_head(norm(hidden)) of the rows with wanted logits.
-  void Logits(std::int64_t rows) {
-    ops_.GatherLogitRows(b_.hidden, b_.last_hidden);
-    ops_.Norm(b_.last_hidden, rows, weights_.final_norm, b_.last_hidden);
-    ops_.MatMul(b_.last_hidden, rows, weights_.lm_head, weights_.no_bias, b_.logits);
+  // lm_head(norm(hidden)) of the block's rows.
+  void Logits(const LogitBlock& block) {
+    ops_.GatherLogitRows(block, b_.hidden, b_.last_hidden);
+    ops_.Norm(b_.last_hidden, block.count, weights_.final_norm, b_.last_hidden);
+    ops_.MatMul(b_.last_hidden, block.count, weights_.lm_head, weights_.no_bias, b_.logits);
     Lora(0, b_.last_hidden, {{LoraTarget::kLmHead, b_.logits}});
   }
 

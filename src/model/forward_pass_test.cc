@@ -79,7 +79,8 @@ class PlainOps {
       buffers_[i].assign(static_cast<std::size_t>(rows), Floats(static_cast<std::size_t>(width), NAN));
       return Rows{&buffers_[i], 0};
     };
-    const std::int64_t rows = batch.num_rows, logits = batch.num_logit_rows, hidden = config_.hidden_size;
+    const std::int64_t rows = batch.num_rows, logits = batch.MostLogitRows(), hidden = config_.hidden_size;
+    scores.clear();
     return {.hidden = make(0, rows, hidden),
             .normed = make(1, rows, hidden),
             .qkv = make(2, rows, config_.QDim() + 2 * config_.KvDim()),
@@ -125,7 +126,7 @@ class PlainOps {
   void Lora(std::int64_t layer, Rows x, std::span<const LoraOutput<Rows>> outputs) {
     for (const LoraOutput<Rows>& output : outputs) {
       const bool head = output.target == LoraTarget::kLmHead;
-      for (const auto& group : head ? batch_->logit_adapters : batch_->adapters) {
+      for (const auto& group : head ? batch_->AdaptersOf(block_) : std::span(batch_->adapters)) {
         const auto pair = group.adapter->find({layer, output.target});
         if (pair == group.adapter->end()) continue;
         for (std::int64_t i = group.begin; i < group.end; ++i) AddPair(pair->second, x.Row(i), output.y.Row(i));
@@ -182,13 +183,11 @@ class PlainOps {
     }
   }
 
-  void GatherLogitRows(Rows hidden, Rows y) {
-    std::int64_t end = 0, to = 0;
-    for (const auto& chunk : batch_->chunks) {
-      end += static_cast<std::int64_t>(chunk.tokens.size());
-      for (std::int64_t row = end - chunk.logit_rows; row < end; ++row) {
-        std::copy_n(hidden.Row(row), config_.hidden_size, y.Row(to++));
-      }
+  void GatherLogitRows(const LogitBlock& block, Rows hidden, Rows y) {
+    block_ = block;
+    std::int64_t to = 0;
+    for (const std::int64_t row : batch_->RowsOf(block)) {
+      std::copy_n(hidden.Row(row), config_.hidden_size, y.Row(to++));
     }
   }
 
@@ -201,7 +200,17 @@ class PlainOps {
     }
   }
 
-  Tokens tokens;  // of the last Sample
+  void Score(Rows logits, std::span<const ScoreRow> rows) {
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const float* const row = logits.Row(static_cast<std::int64_t>(i));
+      double total = 0;
+      for (std::int64_t v = 0; v < config_.vocab_size; ++v) total += std::exp(static_cast<double>(row[v]));
+      scores.push_back(static_cast<float>(row[rows[i].token] - std::log(total)));
+    }
+  }
+
+  Tokens tokens;              // of the last Sample
+  std::vector<float> scores;  // of all Score since Begin
   std::map<std::tuple<std::int64_t, std::uint32_t, std::int64_t>, std::pair<Floats, Floats>> cache;
   std::vector<std::shared_ptr<const LayerProgress>> arrivals;
   DeviceStream stream;
@@ -255,6 +264,7 @@ class PlainOps {
   const std::int64_t page_tokens_;
   RopeTable rope_;
   const ForwardBatch<Adapter>* batch_ = nullptr;
+  LogitBlock block_;
   std::vector<const SequenceChunkOf<Adapter>*> chunk_of_;  // by row
   std::vector<std::int64_t> positions_;                    // by row
   std::array<std::vector<Floats>, 8> buffers_;
@@ -457,6 +467,51 @@ TEST(ForwardPass, AnotherSetOfOperationsAgreesWithTheCpu) {
       tokens = Step(m, sequences, {1, 1, 1});
     }
   }
+}
+
+// Prompts whose tokens are scored in part, with adapters, over more than one block of logits.
+TEST(ForwardPass, BothSetsOfOperationsScoreTheSameRows) {
+  TwoModels m(true);
+  Prng prng(9);
+  const TwoAdapters x(m.config, prng), y(m.config, prng);
+  std::vector<Sequence> sequences = ThreeSequences(x, y);
+  for (Sequence& sequence : sequences) {
+    for (int t = 0; t < 16; ++t) sequence.tokens.push_back(static_cast<TokenId>(prng.NextBelow(50)));
+  }
+  const std::array<std::int32_t, 3> first = {0, 5, 1}, count = {39, 30, 20};
+  std::vector<SequenceChunk> chunks;
+  std::vector<SequenceChunkOf<PlainAdapter>> plain_chunks;
+  std::vector<ScoreRow> rows;
+  SampleBatch samples;
+  for (std::size_t i = 0; i < 3; ++i) {
+    const TwoAdapters* const adapter = sequences[i].adapter;
+    chunks.push_back(sequences[i].Chunk(40, adapter == nullptr ? nullptr : &adapter->view));
+    plain_chunks.push_back(sequences[i].Chunk(40, adapter == nullptr ? nullptr : &adapter->plain));
+    chunks.back().first_scored = plain_chunks.back().first_scored = first[i];
+    chunks.back().scored_rows = plain_chunks.back().scored_rows = count[i];
+    for (std::int32_t t = 0; t < count[i]; ++t)
+      rows.push_back({sequences[i].tokens[static_cast<std::size_t>(first[i] + t + 1)], 2});
+    samples.Add({.temperature = 0}, {});
+  }
+  std::vector<SampledToken> sampled;
+  std::vector<ScoredToken> scores;
+  const KernelContext context{Backend::kCpu, &m.threads};
+  m.model.Forward(context, chunks, m.layout, {m.arena.data(), m.layout.PageBytes()},
+                  {.samples = &samples, .tokens = &sampled, .score_rows = rows, .scores = &scores});
+  ForwardBatch<PlainAdapter> batch;
+  batch.Describe(plain_chunks);
+  EXPECT_EQ(batch.scored.size(), 2u);  // 89 rows
+  ForwardPass<PlainOps>(m.config, m.weights, m.ops).Run(batch, &samples, rows);
+  ASSERT_EQ(scores.size(), rows.size());
+  ASSERT_EQ(m.ops.scores.size(), rows.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(scores[i].id, rows[i].token);
+    EXPECT_NEAR(scores[i].logprob, m.ops.scores[i], kTolerance) << "row " << i;
+    ASSERT_EQ(scores[i].top_logprobs.size(), 2u);
+    EXPECT_EQ(scores[i].rank == 1, scores[i].top_logprobs[0].id == scores[i].id);
+    EXPECT_GE(scores[i].top_logprobs[0].logprob, scores[i].logprob);
+  }
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(sampled[i].id, m.ops.tokens[i]);
 }
 
 // An adapter of which each layer arrives when the stream is made to wait for it, and is NaN before.

@@ -42,9 +42,11 @@ TimeNs Model::Forward(const KernelContext& context, std::span<const SequenceChun
   CheckLayout(config_, layout);
   ForwardBatch<LoraView>& batch = workspace_->batch;
   batch.Describe(chunks);
-  const CpuForward forward{context, layout, arena, options.lora_variant, options.arrivals, options.tokens};
+  const CpuForward forward{context,          layout,         arena,         options.lora_variant,
+                           options.arrivals, options.tokens, options.scores};
   CpuOps ops(config_, *workspace_, forward);
-  ForwardPass<CpuOps>(config_, weights_, ops).Run(batch, options.samples);
+  if (options.scores != nullptr) options.scores->clear();
+  ForwardPass<CpuOps>(config_, weights_, ops).Run(batch, options.samples, options.score_rows);
   return ops.waited();
 }
 

@@ -38,6 +38,10 @@ struct ForwardOptions {
   // rows.
   const SampleBatch* samples = nullptr;
   std::vector<SampledToken>* tokens = nullptr;
+  // What to score: one row for each of SequenceChunk::scored_rows. `scores` receives the results in the order of the
+  // rows; null if there are none.
+  std::span<const ScoreRow> score_rows;
+  std::vector<ScoredToken>* scores = nullptr;
 };
 
 struct CpuWorkspace;
@@ -69,7 +73,7 @@ class Model {
   TimeNs Forward(const KernelContext& context, std::span<const SequenceChunk> chunks, const KvLayout& layout,
                  const PageArena& arena, const ForwardOptions& options);
   // The logits of the last Forward [sum of logit_rows, vocab] in chunk order, valid until the next. Only this model can
-  // offer them, because its memory is the host's.
+  // offer them, because its memory is the host's. REQUIRES: the last Forward scored no rows.
   std::span<const float> logits() const;
 
  private:

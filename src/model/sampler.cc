@@ -365,30 +365,46 @@ TokenId Choose(std::span<const float> logits, const SamplingParams& params, cons
 
 // ---- logprobs
 
-void AddLogprobs(std::span<const float> logits, std::int32_t alternatives, SamplerScratch& scratch,
-                 SampledToken& token) {
-  Scan scan = ScanLogits(logits);
-  if (scan.has_nan) {  // a NaN is treated as -infinity
-    scratch.logits.assign(logits.begin(), logits.end());
-    for (float& logit : scratch.logits) logit = std::isnan(logit) ? -kInfinity : logit;
-    logits = scratch.logits;
+// Log softmax of one row of logits.
+class LogSoftmax {
+ public:
+  // Copies logits with a NaN to `scratch`, where each NaN becomes -infinity.
+  LogSoftmax(std::span<const float> logits, SamplerScratch& scratch) : logits_(logits) {
+    const Scan scan = ScanLogits(logits);
+    if (scan.has_nan) {
+      scratch.logits.assign(logits.begin(), logits.end());
+      for (float& logit : scratch.logits) logit = std::isnan(logit) ? -kInfinity : logit;
+      logits_ = scratch.logits;
+    }
+    regular_ = std::isfinite(scan.max);
+    softmax_ = {regular_ ? scan.max : 0.0f, 1.0f};
+    log_total_ = regular_ ? std::log(TotalWeight(softmax_, logits_)) : 0;
   }
-  const bool regular = std::isfinite(scan.max);
-  const Softmax softmax{regular ? scan.max : 0.0f, 1.0f};
-  const double log_total = regular ? std::log(TotalWeight(softmax, logits)) : 0;
-  const auto logprob = [&](float logit) {
-    if (!regular) return logit == kInfinity ? 0.0f : -kInfinity;
-    return static_cast<float>(static_cast<double>(logit) - scan.max - log_total);
-  };
-  token.logprob = logprob(logits[token.id]);
-  const auto n = std::min(static_cast<std::size_t>(alternatives), logits.size());
-  if (n == 0) return;
-  GatherAtLeast(n, softmax, logits, scratch.candidates);
-  KeepBest(n, scratch);
-  std::sort(scratch.candidates.begin(), scratch.candidates.end(), Better);
-  token.top_logprobs.reserve(n);
-  for (const auto& [logit, id] : scratch.candidates) token.top_logprobs.push_back({id, logprob(logit)});
-}
+
+  std::span<const float> logits() const { return logits_; }
+  float Of(float logit) const {
+    if (!regular_) return logit == kInfinity ? 0.0f : -kInfinity;
+    return static_cast<float>(static_cast<double>(logit) - softmax_.max - log_total_);
+  }
+  float Of(TokenId id) const { return Of(logits_[static_cast<std::size_t>(id)]); }
+
+  // The likeliest tokens, descending.
+  void Top(std::int32_t alternatives, SamplerScratch& scratch, std::vector<TokenLogprob>& top) const {
+    const auto n = std::min(static_cast<std::size_t>(alternatives), logits_.size());
+    if (n == 0) return;
+    GatherAtLeast(n, softmax_, logits_, scratch.candidates);
+    KeepBest(n, scratch);
+    std::sort(scratch.candidates.begin(), scratch.candidates.end(), Better);
+    top.reserve(n);
+    for (const auto& [logit, id] : scratch.candidates) top.push_back({id, Of(logit)});
+  }
+
+ private:
+  std::span<const float> logits_;
+  bool regular_ = false;
+  Softmax softmax_ = {0.0f, 1.0f};
+  double log_total_ = 0;
+};
 
 }  // namespace
 
@@ -397,7 +413,23 @@ SampledToken Sample(std::span<const float> logits, const SamplingParams& params,
   CHECK(!logits.empty());
   SampledToken token;
   token.id = Choose(AdjustLogits(logits, params, context, scratch), params, context, scratch);
-  if (params.top_logprobs >= 0) AddLogprobs(logits, params.top_logprobs, scratch, token);
+  if (params.top_logprobs < 0) return token;
+  const LogSoftmax softmax(logits, scratch);
+  token.logprob = softmax.Of(token.id);
+  softmax.Top(params.top_logprobs, scratch, token.top_logprobs);
+  return token;
+}
+
+ScoredToken Score(std::span<const float> logits, const ScoreRow& row, SamplerScratch& scratch) {
+  CHECK(!logits.empty());
+  const LogSoftmax softmax(logits, scratch);
+  ScoredToken token;
+  token.id = row.token;
+  token.logprob = softmax.Of(row.token);
+  const float logit = softmax.logits()[static_cast<std::size_t>(row.token)];
+  token.rank = static_cast<std::int32_t>(
+      std::count_if(softmax.logits().begin(), softmax.logits().end(), [logit](float other) { return other >= logit; }));
+  softmax.Top(row.top_logprobs, scratch, token.top_logprobs);
   return token;
 }
 

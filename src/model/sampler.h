@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/sample_batch.h"
 #include "base/sampling.h"
 
 namespace loramux {
@@ -32,5 +33,9 @@ struct SamplerScratch {
 // outside the vocabulary are ignored. REQUIRES: logits not empty; repetition_penalty > 0.
 SampledToken Sample(std::span<const float> logits, const SamplingParams& params, const SamplerContext& context,
                     SamplerScratch& scratch);
+
+// Returns the log-probability and the rank of the row's token, and the likeliest tokens. Treats a NaN as -infinity.
+// REQUIRES: logits not empty; the token is in the vocabulary.
+ScoredToken Score(std::span<const float> logits, const ScoreRow& row, SamplerScratch& scratch);
 
 }  // namespace loramux

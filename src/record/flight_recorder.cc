@@ -128,9 +128,10 @@ void FlightRecorder::Arrived(const Request& request, const AdapterVersion* versi
   std::string& content = current_.contents.emplace_back(version == nullptr ? std::string() : version->file.digest);
   const std::string& domain = request.prefix_domain;
   if (!domain.empty()) content += "\n" + domain;
-  current_.step.arrivals.push_back(
-      {request.id, request.adapter, NumberOf(request.tenant_name), domain.empty() ? 0 : NumberOf(domain) + 1,
-       request.priority, std::max(0, request.length_hint), request.max_total_tokens, request.deadline, request.tokens});
+  current_.step.arrivals.push_back({request.id, request.adapter, NumberOf(request.tenant_name),
+                                    domain.empty() ? 0 : NumberOf(domain) + 1, request.priority,
+                                    std::max(0, request.length_hint), request.max_total_tokens, request.deadline,
+                                    request.reusable_tokens != Request::kAllTokens, request.tokens});
   current_.bytes += kItemBytes * 4 + request.tokens.size() * sizeof(TokenId);
 }
 

@@ -60,6 +60,7 @@ struct RecordedArrival {
   std::uint32_t prefix_domain = 0;  // 0: the shared one
   std::int32_t priority = 0, length_hint = 0, max_total_tokens = 0;
   TimeNs deadline = 0;
+  bool scores_prompt = false;   // the prompt's log-probabilities are wanted
   std::vector<TokenId> prompt;  // pseudonyms
   bool operator==(const RecordedArrival&) const = default;
 };
@@ -223,7 +224,7 @@ class RecordingReader {
   std::size_t position_ = 0;
   std::uint64_t blocks_ = 0;
   std::size_t steps_begin_ = 0;  // byte offset
-  bool has_moves_ = true;
+  bool has_moves_ = true, has_scores_ = true;
   RecordedSetup setup_;
   std::vector<RecordedStep> steps_;  // of the block that was read last
   std::size_t next_step_ = 0;

@@ -55,9 +55,10 @@ RecordedStep AnyStep(Prng& prng) {
                             static_cast<std::int32_t>(number32() >> 1),
                             0,
                             static_cast<TimeNs>(AnyNumber(prng) >> 3) * (flip() ? 1 : -1),
+                            flip(),
                             {}};
     for (std::uint64_t n = 1 + prng.NextBelow(50); n > 0; --n) arrival.prompt.push_back(token());
-    arrival.max_total_tokens = static_cast<std::int32_t>(arrival.prompt.size() + 1 + prng.NextBelow(100));
+    arrival.max_total_tokens = static_cast<std::int32_t>(arrival.prompt.size() + prng.NextBelow(100));
     return arrival;
   });
   MakeSome(prng, step.pins, [&] { return RecordedPin{AdapterGeneration{number32()}, flip()}; });
@@ -142,8 +143,8 @@ TEST(Recording, WhatIsWrittenIsRead) {
   }
 }
 
-// Version 5 has no moves; its steps are those of version 6.
-TEST(Recording, TheVersionBeforeIsReadWithoutMoves) {
+// Version 5 has no moves; its other steps without arrivals are those of versions 6 and 7.
+TEST(Recording, EarlierVersionsAreReadWithoutWhatTheyLack) {
   RecordingEncoder encoder;
   std::string bytes = encoder.Head(SmallSetup());
   const RecordedStep step{.number = 0, .now = 5, .collected = true};
@@ -155,11 +156,13 @@ TEST(Recording, TheVersionBeforeIsReadWithoutMoves) {
   ASSERT_TRUE(old.ok()) << old.error().message;
   EXPECT_FALSE(old->has_moves());
   EXPECT_EQ(old->Next().value(), step);
-  for (const char version : {4, 7}) {
+  bytes[8] = 6;
+  EXPECT_TRUE(RecordingReader::Open(bytes)->has_moves());
+  for (const char version : {4, 8}) {
     bytes[8] = version;
     const auto refused = RecordingReader::Open(bytes);
     ASSERT_FALSE(refused.ok());
-    EXPECT_THAT(refused.error().message, testing::HasSubstr("expected version 5 or 6, found"));
+    EXPECT_THAT(refused.error().message, testing::HasSubstr("expected a version from 5 to 7, found"));
   }
 }
 

@@ -261,6 +261,7 @@ class ReplayWorld final : private EngineObserver {
     request.priority = arrival.priority;
     request.deadline = arrival.deadline;
     request.length_hint = arrival.length_hint;
+    if (arrival.scores_prompt) request.prompt_logprobs = 0;
     request.stop_token_ids = {kStopToken};
     request.on_event = [this, index = result_.run.requests.size()](const GenerationEvent& event) {
       Hear(index, event);

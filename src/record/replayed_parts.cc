@@ -73,6 +73,7 @@ bool ReplayedExecutor::Poll(StepResult& result) {
     const auto token = tokens_.find(sequence.id);
     result.tokens.emplace_back().id = token == tokens_.end() ? 0 : token->second;
   }
+  result.scores.assign(batch_->scores.size(), {});  // what they say changes no plan
   result.batch = std::move(*batch_);
   batch_.reset();
   waited_.reset();

@@ -125,6 +125,8 @@ struct CpuExecutor::State {
       chunk.pages = batch.PagesOf(sequence).data();
       chunk.adapter = ViewOf(batch.SegmentOf(sequence));
       chunk.logit_rows = sequence.sample < 0 ? 0 : 1;
+      chunk.first_scored = sequence.first_scored;
+      chunk.scored_rows = static_cast<std::int32_t>(sequence.scores.size);
       chunk.rope_length = sequence.prompt_tokens;
       sequences.push_back(chunk);
     }
@@ -132,7 +134,9 @@ struct CpuExecutor::State {
                                    {.lora_variant = options.lora_variant,
                                     .arrivals = batch.arrivals,
                                     .samples = &batch.samples,
-                                    .tokens = &result.tokens});
+                                    .tokens = &result.tokens,
+                                    .score_rows = batch.scores,
+                                    .scores = &result.scores});
   }
 
   void Run() {

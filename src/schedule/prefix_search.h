@@ -6,12 +6,12 @@
 
 namespace loramux {
 
-// The deepest node that the tree has for the tokens of the request, in either tier; no node without a tree. The last
-// token is never reused, because its logits are needed. Notes the result in Request::found, which usually still exists
+// The deepest node that the tree has for the tokens of the request, in either tier; no node without a tree. No
+// more than Request::most_reused. Notes the result in Request::found, which usually still exists
 // the next time, so that the search continues from it.
 inline NodeId FindTail(const DependencyTree* tree, Request& request) {
   if (tree == nullptr) return {};
-  const std::int64_t most = (static_cast<std::int64_t>(request.tokens.size()) - 1) / tree->index().page_tokens();
+  const std::int64_t most = request.most_reused() / tree->index().page_tokens();
   NodeId from = request.top;
   if (tree->nodes().Exists(request.found))
     from = request.found;

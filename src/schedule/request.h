@@ -1,7 +1,9 @@
 // A request as the scheduler sees it: tokens, pages, progress. Sampling is outside this module.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -28,6 +30,8 @@ enum class RequestState : std::uint8_t { kWaiting, kRunning, kFinished };
 struct alignas(64) Request {
   // Fetches from the host tier after which the request begins with what the device has.
   static constexpr std::int32_t kMostFetches = 4;
+  // Of reusable_tokens: no limit.
+  static constexpr std::int64_t kAllTokens = std::numeric_limits<std::int64_t>::max();
 
   RequestId id;  // ascending in the order of arrival
   AdapterGeneration adapter = kBaseModel;
@@ -75,6 +79,9 @@ struct alignas(64) Request {
   // step.
   std::optional<NodeId> copied_from;
   NodeId found;  // the deepest node found for its tokens; may no longer exist
+  // Leading tokens whose keys and values it may take from the tree. Fewer than all while the log-probabilities of its
+  // prompt are wanted and not known yet: they come from the computation of these tokens.
+  std::int64_t reusable_tokens = kAllTokens;
   // Fetches from the host tier since it began to wait. At most kMostFetches.
   std::int32_t fetches = 0;
   bool fetched_ahead = false;       // history was fetched for it before it had a seat
@@ -84,6 +91,8 @@ struct alignas(64) Request {
 
   // Tokens that are known but not computed yet.
   std::int64_t uncomputed() const { return static_cast<std::int64_t>(tokens.size()) - computed; }
+  // Tokens whose keys and values may come from the tree. The last token's never do, because its logits are needed.
+  std::int64_t most_reused() const { return std::min(static_cast<std::int64_t>(tokens.size()) - 1, reusable_tokens); }
   std::span<const TokenId> prompt() const { return {tokens.data(), static_cast<std::size_t>(prompt_tokens)}; }
   // Output tokens so far.
   std::span<const TokenId> generated() const {

@@ -82,6 +82,7 @@ struct Server::Impl {
                  .max_tokenize_bytes = options.max_tokenize_bytes,
                  .max_buffered_bytes = options.max_buffered_bytes,
                  .sse_keepalive = options.sse_keepalive,
+                 .tokenizer_info = options.tokenizer_info,
                  .trust_fairness_header = options.trust_fairness_header}),
         http(WithHooks(options.http), routes, *parts.clock, guards.tls.get()) {
     service.AddRoutes(routes);

@@ -49,6 +49,7 @@ struct ServerOptions {
   std::chrono::milliseconds sse_keepalive{0};
   std::string model_path;              // as given on the command line, for /v1/models
   std::int64_t max_model_len = 0;      // tokens, for /v1/models
+  std::string tokenizer_info;          // JSON (TokenizerInfo)
   bool trust_fairness_header = false;  // the header x-gateway-inference-fairness-id names the tenant
   RequestDefaults defaults;            // of sampling and lengths
   std::uint64_t seed = 0;              // of requests without a seed; secret; 0: seeds that cannot be repeated

@@ -166,18 +166,38 @@ class ScriptedService final : public GenerationService {
     }
   }
 
+  // With the first event: token i of the prompt has the log-probability -i, and the likeliest tokens are 'a', 'b', ...
+  static std::vector<ScoredToken> ScoresOf(const Running& running) {
+    std::vector<ScoredToken> scores;
+    const GenerationRequest& request = running.request;
+    if (running.first_step != 0 || request.prompt_logprobs < 0) return scores;
+    for (std::size_t i = 1; i < request.prompt.size(); ++i) {
+      ScoredToken& score = scores.emplace_back();
+      score.id = request.prompt[i];
+      score.logprob = -static_cast<float>(i);
+      score.rank = static_cast<std::int32_t>(i) + 2;
+      for (int k = 0; k < request.prompt_logprobs; ++k)
+        score.top_logprobs.push_back({'a' + k, -0.25f - static_cast<float>(k)});
+    }
+    return scores;
+  }
+
   static bool Advance(RequestId id, Running& running, bool cancelled) {
     GenerationEvent event;
     event.id = id;
     event.prompt_tokens = static_cast<std::int32_t>(running.request.prompt.size());
     event.cached_prompt_tokens = event.prompt_tokens / 2;
     event.now = OsClock().Now();
+    const std::vector<ScoredToken> scores = ScoresOf(running);
+    event.prompt_scores = scores;
     if (running.first_step == 0) running.first_step = event.now;
     event.arrival = event.first_scheduled = running.first_step;
     SampledToken token;
     const auto& tokens = running.script.tokens;
     if (cancelled) {
       event.finish = FinishReason::kCancelled;
+    } else if (running.request.max_tokens == 0) {
+      event.finish = FinishReason::kLength;
     } else if (running.next < tokens.size() || running.script.repeat) {
       token.id = tokens[running.next++ % tokens.size()];
       token.logprob = -0.5f;

@@ -54,6 +54,7 @@ bool SimulatedExecutor::Poll(StepResult& result) {
   for (const SampleRow& row : batch_->samples.rows) {
     result.tokens.emplace_back().id = TokenAt(row.seed, row.generated_count);
   }
+  result.scores.assign(batch_->scores.size(), {});  // what they say changes no plan
   result.batch = std::move(*batch_);
   batch_.reset();
   return true;

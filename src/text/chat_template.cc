@@ -177,4 +177,15 @@ Result<std::string> ChatTemplate::Render(std::string_view context_json, const Op
   return failure;
 }
 
+Result<std::string> TokenizerInfo(const std::filesystem::path& directory) {
+  ASSIGN_OR_RETURN(json config, ReadJson(directory / "tokenizer_config.json"));
+  ASSIGN_OR_RETURN(const json tokens_map, ReadJson(directory / "special_tokens_map.json"));
+  ASSIGN_OR_RETURN(const Sources sources, FindSources(directory, config));
+  if (config.is_null()) config = json::object();
+  config.update(SpecialTokens(config, tokens_map));
+  if (!config.contains("tokenizer_class")) config["tokenizer_class"] = "PreTrainedTokenizerFast";
+  if (sources.plain) config["chat_template"] = *sources.plain;
+  return config.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
 }  // namespace loramux

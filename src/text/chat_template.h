@@ -45,4 +45,9 @@ class ChatTemplate {
   std::unique_ptr<Impl> impl_;
 };
 
+// Describes the tokenizer of a model's directory for clients that build prompts themselves: tokenizer_config.json as a
+// JSON object, with special tokens as texts, and with the chat template, wherever the directory has it. Errors: those
+// of the files.
+Result<std::string> TokenizerInfo(const std::filesystem::path& directory);
+
 }  // namespace loramux

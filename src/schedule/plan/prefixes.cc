@@ -34,10 +34,11 @@ NodeId Prefixes::DeviceTail(NodeId tail) const {
   return tail;
 }
 
-// A page that this plan evicts is not copied. The last token is always computed, as in FindTail.
+// A page that this plan evicts is not copied.
 DependencyTree::InPage Prefixes::FindInPage(const Request& request, NodeId tail) const {
   const auto begin = static_cast<std::ptrdiff_t>(Depth(tail) * view_.options.page_tokens);
-  const std::span<const TokenId> next(request.tokens.begin() + begin, request.tokens.end() - 1);
+  const std::span<const TokenId> next(request.tokens.begin() + begin,
+                                      request.tokens.begin() + static_cast<std::ptrdiff_t>(request.most_reused()));
   const DependencyTree::InPage found = view_.tree->index().MatchInPage(tail, next);
   return found.tokens > 0 && room_.history().Kept(found.node) == found.node ? found : DependencyTree::InPage{};
 }

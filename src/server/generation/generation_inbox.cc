@@ -5,13 +5,16 @@ namespace {
 
 std::size_t BytesOf(const TokenEvent& event) {
   const std::size_t top = event.token ? event.token->top_logprobs.size() * sizeof(TokenLogprob) : 0;
-  return sizeof(TokenEvent) + top;
+  std::size_t scores = event.prompt_scores.size() * sizeof(ScoredToken);
+  for (const ScoredToken& score : event.prompt_scores) scores += score.top_logprobs.size() * sizeof(TokenLogprob);
+  return sizeof(TokenEvent) + top + scores;
 }
 
 }  // namespace
 
 TokenEvent::TokenEvent(std::size_t choice_index, const GenerationEvent& event)
     : choice(choice_index),
+      prompt_scores(event.prompt_scores.begin(), event.prompt_scores.end()),
       finish(event.finish),
       stop_token(event.stop_token),
       prompt_tokens(event.prompt_tokens),

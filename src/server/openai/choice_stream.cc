@@ -21,6 +21,8 @@ LogprobEntry Entry(const Tokenizer& tokenizer, TokenId id, float logprob) {
   return entry;
 }
 
+std::size_t BytesOf(const TokenLogprobText& token) { return sizeof(token) + token.top.size() * sizeof(token.top[0]); }
+
 }  // namespace
 
 std::string TokenText(const Tokenizer& tokenizer, TokenId id) {
@@ -47,11 +49,33 @@ ChoiceStream::ChoiceStream(const Tokenizer& tokenizer, const OpenAiRequest& requ
       stop_token_ids_(request.stop_token_ids),
       min_tokens_(request.stop.empty() ? 0 : request.min_tokens),
       wants_logprobs_(request.sampling.top_logprobs >= 0),
+      echoes_(request.echo),
+      top_logprobs_(request.sampling.top_logprobs),
+      prompt_logprobs_(request.prompt_logprobs),
+      awaits_prompt_scores_(request.ScoredAlternatives() >= 0),
       index_(index) {}
 
 void ChoiceStream::Prepend(std::string text) {
   text_offset_ += CountCharacters(text);
   text_ = std::move(text) + text_;
+}
+
+void ChoiceStream::GivePromptScores(std::shared_ptr<const PromptScores> scores) {
+  awaits_prompt_scores_ = false;
+  prompt_scores_ = std::move(scores);
+  if (!echoes_ || !wants_logprobs_) return;
+  std::vector<TokenLogprobText> prompt;
+  prompt.reserve(prompt_scores_->scores.size() + 1 + logprobs_.size());
+  prompt.push_back(LogprobText(prompt_scores_->first, 0, {}));
+  prompt.back().unknown = true;
+  for (const ScoredToken& token : prompt_scores_->scores) {
+    const auto wanted = std::min(token.top_logprobs.size(), static_cast<std::size_t>(top_logprobs_));
+    prompt.push_back(LogprobText(token.id, token.logprob, std::span(token.top_logprobs).first(wanted)));
+  }
+  for (const TokenLogprobText& token : prompt) logprob_bytes_ += BytesOf(token);
+  prompt.insert(prompt.end(), std::make_move_iterator(logprobs_.begin()), std::make_move_iterator(logprobs_.end()));
+  logprobs_ = std::move(prompt);
+  text_offset_ = 0;
 }
 
 // True if the id has text. Models pad their vocabulary beyond the tokenizer's; padding ids have no text.
@@ -112,10 +136,15 @@ void ChoiceStream::Finish(FinishReason reason, StopReason stop_reason) {
 }
 
 void ChoiceStream::AddLogprob(const SampledToken& token) {
-  TokenLogprobText text{Entry(*tokenizer_, token.id, token.logprob), {}};
-  for (const TokenLogprob& other : token.top_logprobs) text.top.push_back(Entry(*tokenizer_, other.id, other.logprob));
-  logprob_bytes_ += sizeof(text) + text.top.size() * sizeof(text.top[0]);
-  logprobs_.push_back(std::move(text));
+  logprobs_.push_back(LogprobText(token.id, token.logprob, token.top_logprobs));
+  logprob_bytes_ += BytesOf(logprobs_.back());
+}
+
+TokenLogprobText ChoiceStream::LogprobText(TokenId id, float logprob, std::span<const TokenLogprob> top) const {
+  TokenLogprobText text{Entry(*tokenizer_, id, logprob), {}};
+  text.top.reserve(top.size());
+  for (const TokenLogprob& other : top) text.top.push_back(Entry(*tokenizer_, other.id, other.logprob));
+  return text;
 }
 
 ChoiceOutput ChoiceStream::TakeOutput() {
@@ -127,6 +156,9 @@ ChoiceOutput ChoiceStream::TakeOutput() {
   logprob_bytes_ = 0;
   output.text_offset = text_offset_;
   for (const TokenLogprobText& token : output.logprobs) text_offset_ += token.chosen.Characters();
+  if (prompt_logprobs_ >= 0 && prompt_scores_ != nullptr) {
+    output.prompt_logprobs = PromptLogprobsJson(*tokenizer_, *prompt_scores_, std::exchange(prompt_logprobs_, -1));
+  }
   output.finish = finish_;
   output.stop_reason = stop_reason_;
   has_news_ = false;

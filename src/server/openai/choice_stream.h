@@ -2,12 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "server/generation/generation_inbox.h"
 #include "server/openai/openai_request.h"
 #include "server/openai/openai_response.h"
+#include "server/openai/prompt_scores.h"
 #include "text/detokenizer.h"
 #include "text/tokenizer.h"
 
@@ -22,6 +25,9 @@ class ChoiceStream {
   // Puts `text` before all generated text, for `echo`.
   void Prepend(std::string text);
 
+  // Gives what the model thinks of the prompt, if the request asks for it. Until then there is no output.
+  void GivePromptScores(std::shared_ptr<const PromptScores> scores);
+
   // Applies the next event of this sequence. Ignores events after the end. Error: the generation failed or was
   // cancelled by another party, so the response cannot be completed.
   Status Apply(const TokenEvent& event);
@@ -33,7 +39,7 @@ class ChoiceStream {
   // True if the engine has delivered its last event.
   bool engine_done() const { return engine_done_; }
   // True if an event arrived since the last TakeOutput.
-  bool HasOutput() const { return has_news_; }
+  bool HasOutput() const { return has_news_ && !awaits_prompt_scores_; }
   // Returns about how many bytes of text and log-probabilities TakeOutput would return.
   std::size_t held_bytes() const { return text_.size() + logprob_bytes_; }
   // Returns the output since the last call (everything, on the first call).
@@ -46,6 +52,7 @@ class ChoiceStream {
   Status AddToken(const SampledToken& token);
   void AddText(std::string_view text);
   void AddLogprob(const SampledToken& token);
+  TokenLogprobText LogprobText(TokenId id, float logprob, std::span<const TokenLogprob> top) const;
   Status FinishText();
   void Finish(FinishReason reason, StopReason stop_reason);
   bool Knows(TokenId id) const;
@@ -55,7 +62,11 @@ class ChoiceStream {
   StopStringMatcher matcher_;
   std::vector<TokenId> stop_token_ids_;
   std::int32_t min_tokens_;
-  bool wants_logprobs_;
+  bool wants_logprobs_, echoes_;
+  std::int32_t top_logprobs_;
+  std::int32_t prompt_logprobs_;  // -1: not wanted, or taken
+  bool awaits_prompt_scores_;
+  std::shared_ptr<const PromptScores> prompt_scores_;
   std::int32_t index_;
 
   Usage usage_;

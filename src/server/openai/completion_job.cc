@@ -140,11 +140,21 @@ std::int32_t CompletionJob::GuessOfTokens(const ServingContext& context, std::sp
 Status CompletionJob::AddChoices(const ServingContext& context, std::vector<TokenId> tokens, const std::string& echo,
                                  std::int32_t guess) {
   if (tokens.empty()) return InvalidArgument("The prompt: expected at least one token, found none");
+  const std::int64_t entries = std::int64_t{request_.n} * (request_.ScoredAlternatives() + 1);
+  prompt_scores_ += static_cast<std::int64_t>(tokens.size()) * entries;
+  if (prompt_scores_ > kMaxPromptScores) {
+    return InvalidArgument(
+        fmt::format("The prompt: expected at most {} log-probabilities (prompt tokens times "
+                    "alternatives, over all choices), found {}; ask for fewer alternatives or choices",
+                    kMaxPromptScores, prompt_scores_));
+  }
   for (std::int32_t i = 0; i < request_.n; ++i) {
     ChoiceStream stream(*context.tokenizer, request_, static_cast<std::int32_t>(choices_.size()));
     if (request_.echo) stream.Prepend(echo);
     choices_.push_back({std::move(stream), MakeRequest(context, tokens, i), {}});
     choices_.back().request.length_hint = guess;
+    choices_.back().first_prompt_token = tokens.front();
+    if (i == 0) choices_.back().request.prompt_logprobs = request_.ScoredAlternatives();
   }
   return Ok{};
 }
@@ -205,9 +215,11 @@ Status CompletionJob::Apply(std::span<const TokenEvent> events) {
   for (const TokenEvent& event : events) {
     Choice& choice = choices_[event.choice];
     if (event.token) ++tokens;
-    if (event.token && !std::exchange(choice.started, true)) {
+    const bool computed = event.token || event.finish == FinishReason::kStop || event.finish == FinishReason::kLength;
+    if (computed && !std::exchange(choice.started, true)) {
       ++started;
       tokens += event.prompt_tokens;
+      SharePromptScores(event);
     }
     const bool was_finished = choice.stream.finished();
     choice.metrics.Take(event);
@@ -223,6 +235,14 @@ Status CompletionJob::Apply(std::span<const TokenEvent> events) {
       fmt::format("The answer: expected at most {} bytes of text and log-probabilities, found more; "
                   "ask for fewer choices, tokens or log-probabilities, or for `stream`: true",
                   kMaxAnswerBytes));
+}
+
+void CompletionJob::SharePromptScores(const TokenEvent& event) {
+  const auto n = static_cast<std::size_t>(request_.n);
+  if (request_.ScoredAlternatives() < 0 || event.choice % n != 0) return;
+  const auto scores = std::make_shared<const PromptScores>(
+      PromptScores{choices_[event.choice].first_prompt_token, event.prompt_scores});
+  for (std::size_t i = 0; i < n; ++i) choices_[event.choice + i].stream.GivePromptScores(scores);
 }
 
 std::size_t CompletionJob::HeldBytes() const {

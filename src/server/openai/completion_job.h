@@ -112,7 +112,8 @@ class CompletionJob {
     RequestId id;
     bool submitted = false;
     bool role_sent = false;
-    bool started = false;  // true once it has its first token
+    bool started = false;  // true once it has its first token, or has ended
+    TokenId first_prompt_token = 0;
     SequenceMetrics metrics = {};
   };
 
@@ -131,6 +132,8 @@ class CompletionJob {
                                 std::int32_t choice) const;
   std::int32_t MaxTokens(const ServingContext& context, AdapterGeneration adapter, std::size_t prompt_tokens) const;
   void AppendEvents(Choice& choice, std::string& events);
+  // Gives the prompt's log-probabilities of a choice's first event to all choices of the prompt.
+  void SharePromptScores(const TokenEvent& event);
   Usage TotalUsage() const;
 
   GenerationService* generation_;
@@ -141,6 +144,7 @@ class CompletionJob {
   std::string tenant_;                             // TenantName
   std::string prefix_domain_;                      // GenerationRequest::prefix_domain
   std::shared_ptr<const AdapterVersion> adapter_;  // null: the base model
+  std::int64_t prompt_scores_ = 0;                 // log-probabilities of prompts in the answer
   AdmissionTicket ticket_;
   std::vector<Choice> choices_;          // ordered by prompt, with `n` choices each
   std::unique_ptr<EventWriter> writer_;  // null unless streaming

@@ -44,6 +44,12 @@ class RecordingService final : public GenerationService {
     event.stop_token = stop_token;
     requests[request].on_event(event);
   }
+  // The whole prompt was computed: its log-probabilities come with the end.
+  void EndWithScores(std::size_t request, std::span<const ScoredToken> scores) {
+    GenerationEvent event = Event(request, FinishReason::kLength);
+    event.prompt_scores = scores;
+    requests[request].on_event(event);
+  }
 
   std::vector<GenerationRequest> requests;
   std::vector<int> cancelled;
@@ -383,6 +389,79 @@ TEST_F(CompletionJobTest, EchoComesFirst) {
   service_.Emit(1, '!', FinishReason::kLength);
   ASSERT_TRUE(Apply(ids).ok());
   EXPECT_EQ(Body(ids)["choices"][0]["text"], "AB!");
+}
+
+// "bc" after "a": what the model thinks of both.
+const std::vector<ScoredToken> kScores = {{'b', -1.5f, 2, {{'x', -0.5f}, {'b', -1.5f}}},
+                                          {'c', -0.25f, 1, {{'c', -0.25f}}}};
+
+TEST_F(CompletionJobTest, AnEchoedPromptHasLogProbabilities) {
+  auto job = Submitted(Endpoint::kCompletion,
+                       R"({"model":"base","prompt":[97,98,99],"echo":true,"logprobs":1,"max_tokens":0})");
+  EXPECT_EQ(service_.requests[0].prompt_logprobs, 1);
+  EXPECT_EQ(service_.requests[0].max_tokens, 0);
+  service_.EndWithScores(0, kScores);
+  ASSERT_TRUE(Apply(job).ok());
+  const Json choice = Body(job)["choices"][0];
+  EXPECT_EQ(choice["text"], "abc");
+  EXPECT_EQ(choice["finish_reason"], "length");
+  const Json& logprobs = choice["logprobs"];
+  EXPECT_EQ(DumpJson(logprobs["tokens"]), R"(["a","b","c"])");
+  EXPECT_EQ(DumpJson(logprobs["token_logprobs"]), "[null,-1.5,-0.25]");
+  EXPECT_EQ(DumpJson(logprobs["top_logprobs"]), R"([null,{"x":-0.5,"b":-1.5},{"c":-0.25}])");
+  EXPECT_EQ(DumpJson(logprobs["text_offset"]), "[0,1,2]");
+  EXPECT_FALSE(choice.contains("prompt_logprobs"));
+}
+
+TEST_F(CompletionJobTest, PromptLogprobsHaveTokenIdsAndRanks) {
+  auto job = Submitted(Endpoint::kCompletion, R"({"model":"base","prompt":[97,98,99],"prompt_logprobs":1,"n":2})");
+  EXPECT_EQ(service_.requests[0].prompt_logprobs, 1);
+  EXPECT_EQ(service_.requests[1].prompt_logprobs, -1);  // choices of one prompt share them
+  service_.End(1, FinishReason::kStop);
+  service_.EndWithScores(0, kScores);
+  ASSERT_TRUE(Apply(job).ok());
+  const Json body = Body(job);
+  for (const Json& choice : body["choices"]) {
+    EXPECT_EQ(DumpJson(choice["prompt_logprobs"]), R"([null,{"98":{"logprob":-1.5,"rank":2,"decoded_token":"b"},)"
+                                                   R"("120":{"logprob":-0.5,"rank":1,"decoded_token":"x"}},)"
+                                                   R"({"99":{"logprob":-0.25,"rank":1,"decoded_token":"c"}}])");
+    EXPECT_EQ(choice["text"], "");
+  }
+}
+
+TEST_F(CompletionJobTest, PromptLogprobsOfAChatStandBesideItsChoices) {
+  auto job = Submitted(Endpoint::kChat, R"({"model":"base","messages":[{"role":"user"}],"prompt_logprobs":0})");
+  service_.EndWithScores(0, kScores);
+  ASSERT_TRUE(Apply(job).ok());
+  const Json body = Body(job);
+  EXPECT_EQ(body["prompt_logprobs"][1].size(), 1u);  // without alternatives
+  EXPECT_FALSE(body["choices"][0].contains("prompt_logprobs"));
+}
+
+TEST_F(CompletionJobTest, AStreamWaitsForTheLogProbabilitiesOfTheEcho) {
+  auto job = Submitted(Endpoint::kCompletion,
+                       R"({"model":"base","prompt":[97,98,99],"echo":true,"logprobs":0,"n":2,"stream":true})");
+  service_.Emit(1, '!');
+  ASSERT_TRUE(Apply(job).ok());
+  EXPECT_EQ(job.TakeEvents(), "");
+  service_.EndWithScores(0, kScores);
+  ASSERT_TRUE(Apply(job).ok());
+  const std::string events = job.TakeEvents();
+  EXPECT_THAT(events, HasSubstr(R"("index":1,"text":"abc!")"));
+  EXPECT_THAT(events, HasSubstr(R"("token_logprobs":[null,-1.5,-0.25,-1.0])"));
+}
+
+TEST_F(CompletionJobTest, AnAnswerHoldsALimitedNumberOfPromptLogProbabilities) {
+  std::string prompt = "[1";
+  for (int i = 1; i < 2000; ++i) prompt += ",1";
+  prompt += "]";
+  const auto body = [&](int n) {
+    return R"({"model":"base","prompt_logprobs":20,"n":)" + std::to_string(n) + R"(,"prompt":)" + prompt + "}";
+  };
+  EXPECT_TRUE(Prepare(Endpoint::kCompletion, body(6)).ok());
+  const auto refused = Prepare(Endpoint::kCompletion, body(7));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message, HasSubstr("at most 262144 log-probabilities"));
 }
 
 TEST_F(CompletionJobTest, StreamsRoleUsageAndDone) {

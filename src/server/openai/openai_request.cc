@@ -41,8 +41,10 @@ void ReadSalt(FieldReader& fields, OpenAiRequest& request) {
 
 void ReadLengths(FieldReader& fields, std::optional<std::int32_t> bound, OpenAiRequest& request) {
   std::int64_t tokens = 0;
-  if (fields.Integer("max_tokens", 1, kMaxInt32, tokens)) request.max_tokens = static_cast<std::int32_t>(tokens);
-  if (fields.Integer("max_completion_tokens", 1, kMaxInt32, tokens)) {
+  const std::int64_t least =
+      fields.Find("prompt_logprobs") != nullptr || request.endpoint == Endpoint::kCompletion ? 0 : 1;
+  if (fields.Integer("max_tokens", least, kMaxInt32, tokens)) request.max_tokens = static_cast<std::int32_t>(tokens);
+  if (fields.Integer("max_completion_tokens", least, kMaxInt32, tokens)) {
     request.max_tokens = static_cast<std::int32_t>(tokens);  // the newer name has precedence, as in vLLM
   }
   ReadInt32(fields, "min_tokens", 0, kMaxInt32, request.min_tokens);
@@ -172,6 +174,13 @@ void ReadBestOf(FieldReader& fields, const OpenAiRequest& request) {
   }
 }
 
+// As in vLLM, a stream has no place for them.
+void ReadPromptLogprobs(FieldReader& fields, OpenAiRequest& request) {
+  ReadInt32(fields, "prompt_logprobs", 0, kMaxLogprobs, request.prompt_logprobs);
+  if (request.prompt_logprobs < 0 || !request.stream) return;
+  fields.Fail(ErrorCode::kInvalidArgument, "prompt_logprobs", "expected only without `stream`: true, found it with it");
+}
+
 void ReadCommon(FieldReader& fields, const RequestLimits& limits, OpenAiRequest& request) {
   ReadModel(fields, request);
   RefuseFields(fields, request.endpoint == Endpoint::kChat ? kChatBody : kCompletionBody);
@@ -183,6 +192,7 @@ void ReadCommon(FieldReader& fields, const RequestLimits& limits, OpenAiRequest&
   ReadLogitBias(fields, limits.vocab_size, request);
   ReadOutputOptions(fields, limits.vocab_size, request);
   ReadStreaming(fields, request);
+  ReadPromptLogprobs(fields, request);
   ReadResponseFormat(fields);
   ReadBestOf(fields, request);
 }
@@ -285,9 +295,6 @@ void ReadCompletionOptions(FieldReader& fields, OpenAiRequest& request) {
                     std::to_string(alternatives) + "; ask for fewer, or send several requests");
   }
   fields.Boolean("echo", request.echo);
-  if (request.echo && request.sampling.top_logprobs >= 0) {
-    fields.Fail(ErrorCode::kUnsupported, "echo", "this server does not support it together with `logprobs`");
-  }
 }
 
 }  // namespace

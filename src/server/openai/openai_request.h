@@ -3,6 +3,7 @@
 // accepted.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -65,6 +66,8 @@ struct OpenAiRequest {
   std::int32_t n = 1;
   std::optional<std::int32_t> max_tokens;
   std::int32_t min_tokens = 0;
+  // Alternatives beside the log-probability of each prompt token; -1: they are not wanted in `prompt_logprobs`.
+  std::int32_t prompt_logprobs = -1;
   bool ignore_eos = false;
   SamplingParams sampling;  // without the seed
   std::optional<std::uint64_t> seed;
@@ -86,6 +89,10 @@ struct OpenAiRequest {
   // For completion requests only.
   std::vector<Prompt> prompts;  // not empty
   bool echo = false;
+
+  // Alternatives that the engine must find for the prompt's tokens: for `prompt_logprobs`, and for `logprobs` of an
+  // echoed prompt. -1: none are wanted.
+  std::int32_t ScoredAlternatives() const { return std::max(prompt_logprobs, echo ? sampling.top_logprobs : -1); }
 
   std::vector<LikelyMistake> mistakes;  // unknown fields that are probably misspelt
 };

@@ -209,7 +209,6 @@ TEST(OpenAiRequest, ErrorsNameTheField) {
       {R"("n":0)", "n", "from 1 to 128, found 0"},
       {R"("n":129)", "n", "found 129"},
       {R"("n":"2")", "n", "found \"2\""},
-      {R"("max_tokens":0)", "max_tokens", "from 1"},
       {R"("max_tokens":-1)", "max_tokens", "found -1"},
       {R"("max_tokens":99999999999999999999)", "max_tokens", "expected an integer"},
       {R"("max_completion_tokens":[])", "max_completion_tokens", "found an array of 0"},
@@ -254,7 +253,7 @@ TEST(OpenAiRequest, ErrorsNameTheField) {
       {R"("lora_path":["a","b"])", "lora_path", "the name of one adapter"},
       {R"("merged_adapters":{"ids":["a","b"]})", "merged_adapters", "merges no adapters"},
       {R"("guided_json":{"type":"object"})", "guided_json", "does not support"},
-      {R"("prompt_logprobs":0)", "prompt_logprobs", "does not support"},
+      {R"("prompt_logprobs":21)", "prompt_logprobs", "from 0 to 20"},
       {R"("use_beam_search":true)", "use_beam_search", "does not support"},
       {R"("temperature":0,"temperature":1)", "temperature", "found it twice"},
   };
@@ -272,6 +271,7 @@ TEST(OpenAiRequest, ErrorsNameTheField) {
 
 TEST(OpenAiRequest, ChatErrorsNameTheField) {
   const BadField cases[] = {
+      {R"({"model":"m","messages":[{"role":"user"}],"max_tokens":0})", "max_tokens", "from 1"},
       {R"({})", "model", "found nothing"},
       {R"({"model":"","messages":[]})", "model", "found \"\""},
       {R"({"model":3,"messages":[]})", "model", "found 3"},
@@ -339,7 +339,9 @@ TEST(OpenAiRequest, CompletionErrorsNameTheField) {
       {R"({"model":"m","prompt":"x","logprobs":true})", "logprobs", "found true"},
       {R"({"model":"m","prompt":"x","logprobs":21})", "logprobs", "from 0 to 20, found 21"},
       {R"({"model":"m","prompt":"x","suffix":"y"})", "suffix", "does not support"},
-      {R"({"model":"m","prompt":"x","echo":true,"logprobs":1})", "echo", "together with `logprobs`"},
+      {R"({"model":"m","prompt":"x","prompt_logprobs":1,"stream":true})", "prompt_logprobs", "only without `stream`"},
+      {R"({"model":"m","prompt":"x","prompt_logprobs":21})", "prompt_logprobs", "from 0 to 20"},
+      {R"({"model":"m","prompt":"x","prompt_logprobs":-1})", "prompt_logprobs", "from 0 to 20"},
       {R"({"model":"m","prompt":["1","2","3","4","5","6","7","8","9"],"n":128})", "n", "found 1152"},
   };
   for (const BadField& bad : cases) {

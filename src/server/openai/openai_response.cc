@@ -16,8 +16,6 @@ Json UsageJson(const Usage& usage) {
           {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
 }
 
-double LogprobNumber(float logprob) { return std::max(logprob, kLeastLogprob); }
-
 Json BytesOf(std::string_view text) {
   Json bytes = Json::array();
   for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
@@ -88,10 +86,10 @@ Json CompletionLogprobs(const ChoiceOutput& choice) {
   for (const TokenLogprobText& token : choice.logprobs) {
     offsets.push_back(offset);
     offset += token.chosen.Characters();
-    logprobs.push_back(LogprobNumber(token.chosen.logprob));
     NamedAlternatives named = NameAlternatives(token);
     tokens.push_back(std::move(named.chosen));
-    tops.push_back(std::move(named.top));
+    logprobs.push_back(token.unknown ? Json(nullptr) : Json(LogprobNumber(token.chosen.logprob)));
+    tops.push_back(token.unknown ? Json(nullptr) : std::move(named.top));
   }
   return {{"text_offset", std::move(offsets)},
           {"token_logprobs", std::move(logprobs)},
@@ -148,6 +146,8 @@ Json HeadJson(const ResponseHead& head, bool streamed) {
 
 }  // namespace
 
+double LogprobNumber(float logprob) { return std::max(logprob, kLeastLogprob); }
+
 std::int64_t LogprobEntry::Characters() const {
   const std::string& counted = bytes.empty() ? token : bytes;
   return std::count_if(counted.begin(), counted.end(), [](unsigned char c) { return (c & 0xC0) != 0x80; });
@@ -164,8 +164,15 @@ std::string CompletionBody(const ResponseHead& head, std::span<const ChoiceOutpu
         chat ? Json{{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}} : Json(choice.text);
     if (&choice != &choices.front()) body += ',';
     body += DumpJson(ChoiceJson(choice, head.endpoint, chat ? "message" : "text", std::move(content)));
+    if (!chat && !choice.prompt_logprobs.empty()) {
+      body.pop_back();
+      body += ",\"prompt_logprobs\":" + choice.prompt_logprobs + "}";
+    }
   }
-  body += "],\"usage\":" + DumpJson(UsageJson(usage)) + "}";
+  body += "],\"usage\":" + DumpJson(UsageJson(usage));
+  const std::string& prompt = choices.front().prompt_logprobs;  // a chat has one prompt
+  if (head.endpoint == Endpoint::kChat && !prompt.empty()) body += ",\"prompt_logprobs\":" + prompt;
+  body += "}";
   return body;
 }
 

@@ -47,6 +47,7 @@ struct LogprobEntry {
 struct TokenLogprobText {
   LogprobEntry chosen;
   std::vector<LogprobEntry> top;  // most likely first
+  bool unknown = false;           // the first token of a prompt has no log-probability
 };
 
 // The stop string or the stop token id that ended a choice (vLLM's `stop_reason`); monostate: JSON null.
@@ -59,9 +60,13 @@ struct ChoiceOutput {
   bool wants_logprobs = false;
   std::vector<TokenLogprobText> logprobs;
   std::int64_t text_offset = 0;  // characters of text before the first token of `logprobs`
+  std::string prompt_logprobs;   // JSON (PromptLogprobsJson); empty: not wanted
   FinishReason finish = FinishReason::kNone;
   StopReason stop_reason;
 };
+
+// Returns the number that stands for a log-probability in JSON, which has no -infinity.
+double LogprobNumber(float logprob);
 
 // Returns the body of a response that is not streamed.
 std::string CompletionBody(const ResponseHead& head, std::span<const ChoiceOutput> choices, const Usage& usage);

@@ -269,6 +269,10 @@ void OpenAiService::AddRoutes(RouteTable& routes) {
   routes.AddSimple(
       "GET", "/version", [](const HttpRequest&) { return JsonReply("{\"version\":\"" LORAMUX_VERSION "\"}"); },
       RouteAccess::kOpen);
+  if (!options_.tokenizer_info.empty()) {
+    routes.AddSimple("GET", "/tokenizer_info",
+                     [this](const HttpRequest&) { return JsonReply(options_.tokenizer_info); });
+  }
   ServingContext text_context = context_;
   text_context.finder = finder_;
   AddTextRoutes(routes, text_context, LimitsOfText(), work_);
