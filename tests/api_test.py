@@ -6,10 +6,13 @@ Usage: api_test.py PATH_OF_LORAMUX
 """
 import http.client
 import json
+import pathlib
+import shutil
+import tempfile
 import unittest
 
 import serving
-from serving import DEMO, PATIENCE, Blocker, Server
+from serving import DEMO, PATIENCE, Blocker, Server, questions
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
@@ -364,8 +367,9 @@ class Api(unittest.TestCase):
 
 
 class PrefixCache(unittest.TestCase):
-    def cached(self, server, model, prompt):
-        status, answer = server.json("POST", "/v1/completions", {"model": model, "prompt": prompt, "max_tokens": 2, "temperature": 0})
+    def cached(self, server, model, prompt, **more):
+        status, answer = server.json("POST", "/v1/completions", {"model": model, "prompt": prompt, "max_tokens": 2,
+                                                                 "temperature": 0, **more})
         self.assertEqual(status, 200, answer)
         return answer["usage"]["prompt_tokens_details"]["cached_tokens"], answer["choices"][0]["text"]
 

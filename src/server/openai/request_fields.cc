@@ -221,7 +221,7 @@ constexpr RequestField kFields[] = {
     {"enable_thinking", kRefused, kBothBodies, "send `chat_template_kwargs`", kOnlyNull},
     {"thinking", kRefused, kBothBodies, "send `chat_template_kwargs`", kOnlyNull},
     {"reasoning", kRefused, kBothBodies, "send `chat_template_kwargs`"},
-    {"verbosity", kRefused, kBothBodies, {}, R"("medium")"},
+    {"verbosity", kAccepted, kBothBodies, "of models that are trained to read it"},
     // What the response holds.
     {"logprobs", kServed},
     {"top_logprobs", kServed, kChatBody},

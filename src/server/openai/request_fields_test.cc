@@ -95,7 +95,7 @@ TEST(RequestFields, WhatIsRefusedAndWhatAsksForNothing) {
   for (const char* extra :
        {R"("mirostat":0,"mirostat_tau":5.0,"mirostat_eta":0.1)", R"("modalities":["text"],"num_beams":1)",
         R"("ebnf":null,"format":"","regex":"","options":{},"bad_words":[])", R"("typical_p":1.0,"repeat_penalty":1)",
-        R"("do_sample":true,"think":null,"verbosity":"medium","echo":false)"}) {
+        R"("do_sample":true,"think":null,"echo":false)"}) {
     EXPECT_TRUE(ParseChatRequest(Chat(extra), kLimits).ok()) << extra;
   }
 }
