@@ -19,6 +19,7 @@
 #include "server/openai/adapter_fields.h"
 #include "server/openai/chat_fields.h"
 #include "server/openai/request_fields.h"
+#include "text/grammar/output_constraint.h"
 
 namespace loramux {
 
@@ -73,6 +74,7 @@ struct OpenAiRequest {
   std::optional<std::uint64_t> seed;
   std::int32_t priority = 0;     // as in vLLM: the lower value is served first
   std::int32_t deadline_ms = 0;  // milliseconds from arrival within which the client wants the first token; 0: none
+  std::optional<OutputConstraint> output;  // what the text of each choice must match; nullopt: anything
 
   std::vector<std::string> stop;
   std::vector<TokenId> stop_token_ids;
