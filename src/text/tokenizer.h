@@ -45,6 +45,7 @@ class Tokenizer {
   bool IsSpecial(TokenId id) const;
 
  private:
+  friend class GrammarCompiler;
   friend class IncrementalDetokenizer;
   struct Impl;
   explicit Tokenizer(std::unique_ptr<Impl> impl);

@@ -1,11 +1,13 @@
-/* The C interface of the Rust library in this directory: Hugging Face tokenizers, and chat templates.
+/* The C interface of the Rust library in this directory: Hugging Face tokenizers, chat templates, and grammars that
+ * constrain what is generated.
  *
  * Ownership: the caller owns a loramux_buffer, loramux_ids or handle that a function fills, and must free it with the
  * matching function below. Inputs are borrowed for the call only, need no terminating zero, and may be null if their
  * size is 0.
  * Errors: functions return a status. Unless it is LORAMUX_TEXT_OK, nothing is written to `out`, and `error` (may be
  * null) receives a message in UTF-8, which the caller frees like any buffer.
- * Threads: handles of tokenizers and templates may be used from many threads at once, a decode stream from one.
+ * Threads: handles of tokenizers, templates and grammars may be used from many threads at once; a decode stream or a
+ * matcher from one at a time.
  * No panic leaves the library: it is reported as LORAMUX_TEXT_INTERNAL. */
 #ifndef LORAMUX_TEXT_BINDINGS_LORAMUX_TEXT_H_
 #define LORAMUX_TEXT_BINDINGS_LORAMUX_TEXT_H_
@@ -39,6 +41,9 @@ typedef struct loramux_ids {
 typedef struct loramux_tokenizer loramux_tokenizer;
 typedef struct loramux_decode_stream loramux_decode_stream;
 typedef struct loramux_template loramux_template;
+typedef struct loramux_grammars loramux_grammars;
+typedef struct loramux_grammar loramux_grammar;
+typedef struct loramux_matcher loramux_matcher;
 
 /* Free what a function of this library returned. */
 void loramux_text_buffer_free(loramux_buffer buffer);
@@ -84,6 +89,42 @@ void loramux_template_free(loramux_template* chat_template);
 loramux_text_status loramux_template_render(const loramux_template* chat_template, const uint8_t* context,
                                             size_t context_size, bool add_generation_prompt, int64_t unix_seconds,
                                             loramux_buffer* out, loramux_buffer* error);
+
+/* The language of a grammar. */
+typedef enum loramux_grammar_kind {
+  LORAMUX_GRAMMAR_JSON_SCHEMA = 0,         /* JSON documents that a schema describes, with up to 40 white spaces */
+  LORAMUX_GRAMMAR_COMPACT_JSON_SCHEMA = 1, /* the same without white space */
+  LORAMUX_GRAMMAR_REGEX = 2,               /* texts that match from end to end */
+  LORAMUX_GRAMMAR_LARK = 3,
+  LORAMUX_GRAMMAR_GBNF = 4 /* llama.cpp's */
+} loramux_grammar_kind;
+
+/* Makes what all grammars over a tokenizer's tokens share. `eos` are the tokens that end a text. Errors: there is none;
+ * the tokens have no bytes of their own. */
+loramux_text_status loramux_grammars_new(const loramux_tokenizer* tokenizer, const int32_t* eos, size_t eos_size,
+                                         loramux_grammars** out, loramux_buffer* error);
+void loramux_grammars_free(loramux_grammars* grammars);
+/* One more than the largest token id that a mask can allow. */
+size_t loramux_grammars_vocab_size(const loramux_grammars* grammars);
+
+/* Compiles. A grammar does not need its loramux_grammars any more. Errors: the source is wrong, too large or too
+ * complex, or uses what is not supported. */
+loramux_text_status loramux_grammar_compile(const loramux_grammars* grammars, loramux_grammar_kind kind,
+                                            const uint8_t* source, size_t source_size, loramux_grammar** out,
+                                            loramux_buffer* error);
+void loramux_grammar_free(loramux_grammar* grammar);
+/* About how many bytes it takes. */
+size_t loramux_grammar_bytes(const loramux_grammar* grammar);
+
+/* A matcher follows one sequence. It does not need its grammar any more. */
+loramux_text_status loramux_matcher_new(const loramux_grammar* grammar, loramux_matcher** out, loramux_buffer* error);
+void loramux_matcher_free(loramux_matcher* matcher);
+/* Sets the bit of each token that may follow (bit id % 32 of word id / 32), clears the others. Where the text must end,
+ * these are the tokens that end it. Error: the grammar is stuck, or too complex here. */
+loramux_text_status loramux_matcher_mask(loramux_matcher* matcher, uint32_t* words, size_t word_count,
+                                         loramux_buffer* error);
+/* Takes the next token. Error: it may not follow. */
+loramux_text_status loramux_matcher_accept(loramux_matcher* matcher, int32_t id, loramux_buffer* error);
 
 #ifdef __cplusplus
 } /* extern "C" */

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes the seed corpus of text_fuzz: the small tokenizers, and templates that use what chat templates use."""
+"""Makes the seed corpora of text_fuzz (the small tokenizers, and templates that use what chat templates use) and of
+grammar_fuzz."""
 
 import json
 import pathlib
@@ -38,3 +39,19 @@ for name, template in TEMPLATES.items():
     write(f"template_{name}", 1, template.encode(), CONTEXT.encode())
 write("ids", 2, "a \u00e9\u20ac".encode(), bytes([1, 0, 2, 0, 3, 0, 1, 0, 6, 0, 7, 0, 4, 0, 5, 0]))
 write("stops", 7, b"aabaabaaab", b"aaab", b"ab", b"b")
+
+GRAMMARS = {
+    "schema": (0, json.dumps({"type": "object", "properties": {
+        "a": {"type": "integer", "minimum": -3, "maximum": 70}, "b": {"enum": ["x", None, {"y": [1]}]},
+        "c": {"type": "array", "items": {"$ref": "#/$defs/d"}, "minItems": 1, "maxItems": 3}}, "required": ["b"],
+        "additionalProperties": False, "$defs": {"d": {"anyOf": [{"type": "string", "pattern": "^a+b?$"}, {"type": "null"}]}}})),
+    "compact": (1, json.dumps({"oneOf": [{"const": 1.5}, {"type": "string", "format": "date-time", "maxLength": 30}],
+                               "allOf": [True]})),
+    "regex": (2, r"(?i:foo|ba[rz])\d{2,4}(\s+[^\p{L}])?"),
+    "lark": (3, 'start: "a" (item | WORD)* "."\nitem: "(" start ")"\nWORD: /[a-z]+/i\n%ignore / /\n'),
+    "gbnf": (4, 'root ::= obj # c\nobj ::= "{" ws (pair ("," ws pair)*)? "}"\npair ::= "\\"" [^"\\\\\\x7F]* "\\":" (obj | [0-9]{1,3})\n'
+                'ws ::= [ \\t\\n]*\n'),
+}
+(HERE / "grammar_corpus").mkdir(exist_ok=True)
+for name, (kind, text) in GRAMMARS.items():
+    (HERE / "grammar_corpus" / name).write_bytes(bytes([kind]) + text.encode())

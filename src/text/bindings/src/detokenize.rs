@@ -65,6 +65,41 @@ impl Plan {
         }
         Plan { steps, streams: true }
     }
+
+    /// The bytes of a token that stands neither first nor last in its sequence; None if they depend on its neighbours.
+    pub fn bytes_within(&self, token: String) -> Option<Vec<u8>> {
+        if !self.streams {
+            return None;
+        }
+        let mut tokens = vec![token];
+        for step in &self.steps {
+            match step {
+                Step::EachToken(decoder) => tokens = decoder.decode_chain(tokens).ok()?,
+                Step::FirstDiffers(decoder) => {
+                    tokens.insert(0, String::new());
+                    tokens = decoder.decode_chain(tokens).ok()?.split_off(1);
+                }
+                Step::LastDiffers(decoder) => {
+                    tokens.push(String::new());
+                    tokens = decoder.decode_chain(tokens).ok()?;
+                    tokens.pop();
+                }
+                Step::ByteFallback => {
+                    if let Some(byte) = byte_of(&tokens.concat()) {
+                        return Some(vec![byte]);
+                    }
+                }
+                Step::ByteLevel => {
+                    let mut bytes = Vec::new();
+                    append_bytes(&tokens.concat(), &mut bytes);
+                    return Some(bytes);
+                }
+                Step::JoinBySpace => return None,
+                Step::Fuse | Step::StripStart { .. } => {}
+            }
+        }
+        Some(tokens.concat().into_bytes())
+    }
 }
 
 fn flatten<'a>(decoder: &'a DecoderWrapper, out: &mut Vec<&'a DecoderWrapper>) {

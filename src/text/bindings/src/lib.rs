@@ -6,6 +6,7 @@
 
 mod bound;
 mod detokenize;
+mod grammar;
 mod template;
 mod tokenizer;
 

@@ -1,0 +1,250 @@
+//! Constrained decoding: which tokens may follow, so that the text matches a grammar. A wrapper of llguidance with the
+//! limits that a server needs.
+
+mod gbnf;
+mod interface;
+
+use std::sync::{Arc, Mutex};
+
+use llguidance::api::{ParserLimits, TopLevelGrammar};
+use llguidance::earley::SlicedBiasComputer;
+use llguidance::{Matcher, ParserFactory};
+use serde_json::{json, Value};
+use toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
+
+use crate::tokenizer::Tokenizer;
+use crate::{Error, Result};
+
+/// The language of a grammar; `loramux_grammar_kind` in the header.
+#[repr(C)]
+#[allow(dead_code)] // C++ makes the values
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    JsonSchema = 0,
+    CompactJsonSchema = 1,
+    Regex = 2,
+    Lark = 3,
+    Gbnf = 4,
+}
+
+/// Of a grammar's text, in bytes.
+const MAX_TEXT: usize = 128 << 10;
+/// Of brackets in a regular expression or grammar. JSON has a limit of its own (serde_json's 128).
+const MAX_NESTING: usize = 128;
+/// Of the marks ?, *, + and, outside JSON, {. Memory and time of what can be left out grow with the square.
+const MAX_QUANTIFIERS: usize = 2000;
+/// Of a compiled grammar. Every sequence takes as much.
+const MAX_BYTES: usize = 8 << 20;
+/// The compiler and what it calls are recursive.
+const COMPILER_STACK: usize = 64 << 20;
+/// The most bytes of a token that the tree of tokens can hold. A longer one is never allowed.
+const MAX_TOKEN_BYTES: usize = 1000;
+/// Of an error that is shown to a client, in characters.
+const MAX_MESSAGE: usize = 400;
+/// White space between the parts of a JSON document. Bounded, because small models like to repeat it without end.
+const WHITE_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,40}";
+
+/// What all grammars of a tokenizer share.
+pub struct Environment {
+    factory: ParserFactory,
+    vocab_size: usize,
+}
+
+impl Environment {
+    /// `eos` are the tokens that end a text. Error: the tokenizer's tokens have no bytes of their own.
+    pub fn new(tokenizer: &Tokenizer, eos: &[i32]) -> Result<Self> {
+        let eos: Vec<u32> = eos.iter().filter_map(|&id| u32::try_from(id).ok()).collect();
+        let Some(&last) = eos.iter().max() else {
+            return Err(Error::unsupported("the model has no end-of-sequence token, so a grammar could never end"));
+        };
+        let vocab_size = (tokenizer.vocab_size() as usize).max(last as usize + 1);
+        let words = (0..vocab_size as i32).map(|id| word(tokenizer, id)).collect::<Result<Vec<_>>>()?;
+        let trie = TokTrie::from(&TokRxInfo::new(vocab_size as u32, eos[0]), &words).with_eos_tokens(&eos);
+        let tokens: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+        let slices = SlicedBiasComputer::general_slices();
+        let mut factory =
+            ParserFactory::new(&tokens, InferenceCapabilities::default(), &slices).map_err(|e| invalid(&e))?;
+        factory.quiet();
+        *factory.limits_mut() = limits();
+        Ok(Environment { factory, vocab_size })
+    }
+
+    /// One more than the largest token id that a mask can allow.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    /// Compiles on a thread with a deep stack. Error: the text is wrong, not supported, or too complex.
+    pub fn compile(&self, kind: Kind, text: &str) -> Result<Grammar> {
+        check_text(kind, text)?;
+        std::thread::scope(|scope| {
+            let compiler = std::thread::Builder::new()
+                .stack_size(COMPILER_STACK)
+                .spawn_scoped(scope, || self.compile_here(kind, text))
+                .map_err(|e| Error::exhausted(format!("cannot start a thread to compile a grammar: {e}")))?;
+            compiler.join().unwrap_or_else(|_| Err(Error::invalid("the grammar's compiler failed on it")))
+        })
+    }
+
+    fn compile_here(&self, kind: Kind, text: &str) -> Result<Grammar> {
+        let parser = self.factory.create_parser(grammar(kind, text)?).map_err(|e| invalid(&e))?;
+        let lexer_bytes = parser.parser.lexer_stats().num_bytes;
+        if lexer_bytes > MAX_BYTES {
+            return Err(Error::exhausted(format!("compiled, it takes {lexer_bytes} bytes; at most {MAX_BYTES} are allowed")));
+        }
+        let mut prototype = Matcher::new(Ok(parser));
+        // Fills the caches that every matcher starts with.
+        prototype.compute_mask_or_eos().map_err(|e| invalid(&e))?;
+        Ok(Grammar { prototype: Mutex::new(prototype), bytes: lexer_bytes + 16 * text.len() + (16 << 10) })
+    }
+}
+
+/// A compiled grammar.
+pub struct Grammar {
+    prototype: Mutex<Matcher>,
+    bytes: usize,
+}
+
+impl Grammar {
+    /// About how much memory it takes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub fn matcher(&self) -> SequenceMatcher {
+        let prototype = self.prototype.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        SequenceMatcher { matcher: prototype.deep_clone() }
+    }
+}
+
+/// The state of one sequence.
+pub struct SequenceMatcher {
+    matcher: Matcher,
+}
+
+impl SequenceMatcher {
+    /// Sets the bits of the tokens that may follow, and clears the others. At the end of the text these are the
+    /// end-of-sequence tokens. Error: the grammar is stuck.
+    pub fn mask(&mut self, words: &mut [u32]) -> Result<()> {
+        words.fill(0);
+        let mask = self.matcher.compute_mask_or_eos().map_err(|e| invalid(&e))?;
+        let allowed = mask.as_slice();
+        let count = allowed.len().min(words.len());
+        words[..count].copy_from_slice(&allowed[..count]);
+        Ok(())
+    }
+
+    /// Error: the grammar does not allow the token here.
+    pub fn accept(&mut self, id: i32) -> Result<()> {
+        let id = u32::try_from(id).map_err(|_| Error::invalid(format!("token id {id} is negative")))?;
+        self.matcher.consume_token(id).map_err(|e| invalid(&e))
+    }
+}
+
+/// The bytes of a token, as llguidance writes them: special tokens have a mark before their name. Empty: never allowed.
+fn word(tokenizer: &Tokenizer, id: i32) -> Result<Vec<u8>> {
+    let Ok(Some(token)) = tokenizer.decoder_input(id, false) else {
+        return Ok(Vec::new());
+    };
+    let bytes = if tokenizer.is_special(id) {
+        [&[TokTrie::SPECIAL_TOKEN_MARKER], token.as_bytes()].concat()
+    } else {
+        tokenizer.plan().bytes_within(token).ok_or_else(|| {
+            Error::unsupported("the text of this tokenizer's tokens depends on their neighbours (its decoder)")
+        })?
+    };
+    Ok(if bytes.len() > MAX_TOKEN_BYTES { Vec::new() } else { bytes })
+}
+
+/// No grammar may take more than some ten milliseconds to compile or a few for a token, or more than some 16 MB.
+fn limits() -> ParserLimits {
+    ParserLimits {
+        initial_lexer_fuel: 300_000,
+        step_lexer_fuel: 100_000,
+        max_lexer_states: 8_000,
+        max_grammar_size: 250_000,
+        verbose_errors: false,
+        ..ParserLimits::default()
+    }
+}
+
+fn check_text(kind: Kind, text: &str) -> Result<()> {
+    if text.len() > MAX_TEXT {
+        return Err(Error::exhausted(format!("expected at most {MAX_TEXT} bytes, found {}", text.len())));
+    }
+    if text.contains('\0') {
+        return Err(Error::invalid("expected text without a zero byte"));
+    }
+    let json = matches!(kind, Kind::JsonSchema | Kind::CompactJsonSchema);
+    check_quantifiers(text, json)?;
+    if !json && nesting(text) > MAX_NESTING {
+        return Err(Error::exhausted(format!("expected brackets nested at most {MAX_NESTING} deep, found more")));
+    }
+    Ok(())
+}
+
+fn check_quantifiers(text: &str, json: bool) -> Result<()> {
+    let count = text.bytes().filter(|byte| matches!(byte, b'?' | b'*' | b'+') || (!json && *byte == b'{')).count();
+    if count > MAX_QUANTIFIERS {
+        return Err(Error::exhausted(format!("expected at most {MAX_QUANTIFIERS} repetitions, found {count}")));
+    }
+    Ok(())
+}
+
+/// The deepest nesting of brackets of any kind. Brackets in texts count too.
+fn nesting(text: &str) -> usize {
+    let (mut depth, mut deepest) = (0usize, 0usize);
+    for byte in text.bytes() {
+        match byte {
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    deepest
+}
+
+fn grammar(kind: Kind, text: &str) -> Result<TopLevelGrammar> {
+    match kind {
+        Kind::JsonSchema => Ok(TopLevelGrammar::from_json_schema(schema(text, false)?)),
+        Kind::CompactJsonSchema => Ok(TopLevelGrammar::from_json_schema(schema(text, true)?)),
+        Kind::Regex => Ok(TopLevelGrammar::from_regex(text)),
+        Kind::Lark => Ok(TopLevelGrammar::from_lark(text.to_owned())),
+        Kind::Gbnf => {
+            let lark = gbnf::to_lark(text)?;
+            check_quantifiers(&lark, false)?;
+            Ok(TopLevelGrammar::from_lark(lark))
+        }
+    }
+}
+
+/// Parses a schema, and adds how its documents are written.
+fn schema(text: &str, compact: bool) -> Result<Value> {
+    let parsed: Value = serde_json::from_str(text).map_err(|e| Error::invalid(format!("not a JSON document: {e}")))?;
+    let mut object = match parsed {
+        Value::Bool(true) => serde_json::Map::new(),
+        Value::Object(object) => object,
+        _ => return Err(Error::invalid("expected a JSON schema, which is an object or true")),
+    };
+    if object.contains_key("x-guidance") {
+        return Err(Error::unsupported("this server does not support x-guidance; leave it out"));
+    }
+    let style = if compact { json!({"whitespace_flexible": false}) } else { json!({"whitespace_pattern": WHITE_SPACE}) };
+    object.insert("x-guidance".to_owned(), style);
+    Ok(Value::Object(object))
+}
+
+/// The first lines of a message that may be long.
+fn invalid(error: &dyn std::fmt::Display) -> Error {
+    let message = error.to_string();
+    let shown = match message.split("\n<").next().unwrap_or_default().trim() {
+        "NoExtensionBias" => "no text can follow",
+        shown => shown,
+    };
+    let mut text: String = shown.chars().take(MAX_MESSAGE).collect();
+    if shown.chars().count() > MAX_MESSAGE {
+        text.push_str("...");
+    }
+    Error::invalid(text)
+}

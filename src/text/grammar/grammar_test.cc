@@ -1,0 +1,281 @@
+#include <fstream>
+#include <iterator>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "base/prng.h"
+#include "text/grammar/byte_tokenizer_for_test.h"
+#include "text/grammar/grammar_compiler.h"
+
+namespace loramux::grammar_test {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr TokenId kEos[] = {kByteEos};
+
+std::unique_ptr<GrammarCompiler> MakeCompiler(const Tokenizer& tokenizer, GrammarCompilerOptions options = {},
+                                              std::span<const TokenId> eos = kEos) {
+  auto compiler = GrammarCompiler::Create(tokenizer, eos, options);
+  EXPECT_TRUE(compiler.ok());
+  return std::move(*compiler);
+}
+
+bool Allows(std::span<const std::uint32_t> allowed, TokenId token) {
+  const auto id = static_cast<std::size_t>(token);
+  return id / 32 < allowed.size() && (allowed[id / 32] >> (id % 32) & 1) != 0;
+}
+
+std::vector<TokenId> TokensOf(std::span<const std::uint32_t> allowed) {
+  std::vector<TokenId> tokens;
+  for (TokenId id = 0; static_cast<std::size_t>(id) < allowed.size() * 32; ++id) {
+    if (Allows(allowed, id)) tokens.push_back(id);
+  }
+  return tokens;
+}
+
+// Tests over a tokenizer of single bytes: a text is allowed or not, whatever its tokens are.
+class Language : public ::testing::Test {
+ protected:
+  std::shared_ptr<const Grammar> Compile(GrammarKind kind, const std::string& text) {
+    auto grammar = compiler_->Compile({kind, text, "field"});
+    EXPECT_TRUE(grammar.ok()) << text << "\n" << (grammar.ok() ? "" : grammar.error().message);
+    return grammar.ok() ? *grammar : nullptr;
+  }
+  std::string ErrorOf(GrammarKind kind, const std::string& text) {
+    auto grammar = compiler_->Compile({kind, text, "field"});
+    EXPECT_FALSE(grammar.ok()) << text;
+    if (grammar.ok()) return {};
+    EXPECT_EQ(grammar.error().param, "field");
+    EXPECT_THAT(grammar.error().message, HasSubstr("`field`"));
+    return grammar.error().message;
+  }
+  // Whether the grammar allows the text from end to end.
+  static bool Matches(const Grammar& grammar, std::string_view text) {
+    const auto matcher = *grammar.Begin();
+    for (const char byte : text) {
+      if (!Allows(matcher->Allowed(), TokenOfByte(byte))) return false;
+      matcher->Advance(TokenOfByte(byte));
+    }
+    return Allows(matcher->Allowed(), kByteEos);
+  }
+  void ExpectLanguage(GrammarKind kind, const std::string& text, const std::vector<std::string>& inside,
+                      const std::vector<std::string>& outside) {
+    const auto grammar = Compile(kind, text);
+    ASSERT_NE(grammar, nullptr);
+    for (const std::string& one : inside) EXPECT_TRUE(Matches(*grammar, one)) << text << "\n" << one;
+    for (const std::string& one : outside) EXPECT_FALSE(Matches(*grammar, one)) << text << "\n" << one;
+  }
+
+  const Tokenizer tokenizer_ = MakeByteTokenizer();
+  const std::unique_ptr<GrammarCompiler> compiler_ = MakeCompiler(tokenizer_);
+};
+
+TEST_F(Language, JsonSchema) {
+  const std::string schema = R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"enum":["x",null]}},
+                                 "required":["a"],"additionalProperties":false})";
+  ExpectLanguage(GrammarKind::kJsonSchema, schema, {R"({"a":1})", "{ \"a\" :\n-5 , \"b\":null }"},
+                 {"{}", R"({"a":1.5})", R"({"a":1,"c":2})", R"({"a":1,"b":"y"})", "[]", "", R"({"a":1} )"});
+  ExpectLanguage(GrammarKind::kCompactJsonSchema, schema, {R"({"a":1,"b":"x"})"}, {R"({"a": 1})"});
+  ExpectLanguage(GrammarKind::kJsonSchema, "true", {"1", "[{}]"}, {"x"});
+  const std::string spaces(41, ' ');
+  ExpectLanguage(GrammarKind::kJsonSchema, schema, {"{" + spaces.substr(1) + R"("a":1})"},
+                 {"{" + spaces + R"("a":1})"});
+}
+
+TEST_F(Language, RegexAndLark) {
+  ExpectLanguage(GrammarKind::kRegex, "(foo|b/r)[0-9]{2}", {"foo12", "b/r99"}, {"foo1", "foo123", "xfoo12", ""});
+  ExpectLanguage(GrammarKind::kRegex, "(?:\\xC3\\x84|a\\x0Ab)", {"a\nb"}, {"ab"});
+  ExpectLanguage(GrammarKind::kLark, "start: \"(\" start \")\" | \"x\"", {"x", "((x))"}, {"((x)", "", "()"});
+}
+
+TEST_F(Language, GbnfWithoutRecursionMeansTheSame) {
+  ExpectLanguage(GrammarKind::kGbnf, "root ::= [a-z]+ \"end\" | \"\"", {"", "xend", "endend", "enend"}, {"end", "xen"});
+  ExpectLanguage(GrammarKind::kGbnf, "root ::= item{2,3} # two or three\nitem ::= \"- \" [^\\n]* \"\\n\"\n",
+                 {"- a\n- \n", "- a\n- b\n- c\n"}, {"- a\n", "- a\n- b\n- c\n- d\n", "- a"});
+  ExpectLanguage(GrammarKind::kGbnf, "root ::= (\"a\" |\n \"b\")? last\nlast ::= . \"\\x41\\u00e4\\\"\\]\" [\\]\\\\^-]",
+                 {"axAä\"]]", "bxAä\"]\\", "\nAä\"]-", "äAä\"]^"}, {"cxAä\"]]", "xAä\"]"});
+  ExpectLanguage(GrammarKind::kGbnf, "root ::= \"/*\" [a-z_.+-]* \"*/\"", {"/*a.b-c*/", "/**/"}, {"/*", "/*A*/"});
+}
+
+TEST_F(Language, GbnfWithRecursion) {
+  ExpectLanguage(GrammarKind::kGbnf, "root ::= \"(\" root \")\" | \"x\" |", {"", "x", "(x)", "(())"},
+                 {"(x", ")", "xx"});
+  ExpectLanguage(GrammarKind::kGbnf, "root ::= root \"+\" root | [0-9]+", {"1", "12+3", "1+2+3"}, {"+", "1+", ""});
+  const std::string json = R"(root ::= object
+value ::= object | array | string | number | ("true" | "false" | "null") ws
+object ::= "{" ws (string ":" ws value ("," ws string ":" ws value)*)? "}" ws
+array ::= "[" ws (value ("," ws value)*)? "]" ws
+string ::= "\"" ([^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}))* "\"" ws
+number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws
+ws ::= | " " | "\n" [ \t]{0,20}
+)";
+  ExpectLanguage(GrammarKind::kGbnf, json,
+                 {R"({"a":[1,-2.5e3,{"b":null}], "ü\n":"x\u00e9"})", "{\n  \"a\":true\n}", "{}"},
+                 {"", "[]", R"({"a":01})", R"({"a" 1})", R"({"a":1,})", "{\"a\":\"\t\"}"});
+}
+
+TEST_F(Language, ErrorsNameWhatIsWrong) {
+  const std::tuple<GrammarKind, const char*, const char*> cases[] = {
+      {GrammarKind::kJsonSchema, R"({"uniqueItems":true,"type":"array"})", "uniqueItems"},
+      {GrammarKind::kJsonSchema, R"({"x-guidance":{}})", "x-guidance"},
+      {GrammarKind::kJsonSchema, "{", "JSON"},
+      {GrammarKind::kJsonSchema, "[]", "object"},
+      {GrammarKind::kRegex, "a(?=b)", "look-around"},
+      {GrammarKind::kLark, "start: thing", "thing"},
+      {GrammarKind::kLark, "start: start", "no text can follow"},
+      {GrammarKind::kGbnf, "root ::= a\nb ::= \"\"", "'a' is not defined"},
+      {GrammarKind::kGbnf, "b ::= \"x\"", "root"},
+      {GrammarKind::kGbnf, "root ::= \"x\"\nroot ::= \"y\"", "twice"},
+      {GrammarKind::kGbnf, "root ::= \"x\"\n\n <[1]>", "line 3"},
+      {GrammarKind::kGbnf, "root ::= \"x", "the end"},
+      {GrammarKind::kGbnf, "root ::= [z-a]", "ascending"},
+      {GrammarKind::kGbnf, "root ::= \"\\q\"", "escape"},
+      {GrammarKind::kGbnf, "root ::= \"x\"{9999}", "2000 repetitions"},
+      {GrammarKind::kGbnf, "root ::= (\"x\"", ")"},
+      {GrammarKind::kGbnf, "root = \"x\"", "::="},
+  };
+  for (const auto& [kind, text, part] : cases) EXPECT_THAT(ErrorOf(kind, text), HasSubstr(part)) << text;
+}
+
+TEST_F(Language, HostileTextsAreRefused) {
+  std::string doubling = "root ::= r0\n";
+  for (int i = 0; i < 60; ++i) {
+    const std::string next = "r" + std::to_string(i + 1);
+    doubling += "r" + std::to_string(i) + " ::= " + next + " " + next + "\n";
+  }
+  EXPECT_THAT(ErrorOf(GrammarKind::kGbnf, doubling + "r60 ::= \"a\"?\n"), HasSubstr("written out"));
+  EXPECT_THAT(ErrorOf(GrammarKind::kRegex, std::string(300, '(') + "a" + std::string(300, ')')), HasSubstr("nested"));
+  std::string optional;
+  for (int i = 0; i < 3000; ++i) optional += "a?";
+  EXPECT_THAT(ErrorOf(GrammarKind::kRegex, optional), HasSubstr("repetitions"));
+  EXPECT_THAT(ErrorOf(GrammarKind::kRegex, std::string(200'000, 'a')), HasSubstr("bytes"));
+  std::string deep;
+  for (int i = 0; i < 500; ++i) deep += R"({"items":)";
+  EXPECT_THAT(ErrorOf(GrammarKind::kJsonSchema, deep + "true" + std::string(500, '}')), HasSubstr("recursion limit"));
+}
+
+TEST_F(Language, AfterTheEndOnlyTheEndIsAllowed) {
+  const auto matcher = *Compile(GrammarKind::kRegex, "ab")->Begin();
+  matcher->Advance(TokenOfByte('a'));
+  matcher->Advance(TokenOfByte('b'));
+  EXPECT_THAT(TokensOf(matcher->Allowed()), ::testing::ElementsAre(kByteEos));
+  EXPECT_EQ(matcher->failure(), nullptr);
+}
+
+TEST_F(Language, ATokenThatIsNotAllowedFailsTheMatcherAlone) {
+  const auto grammar = Compile(GrammarKind::kRegex, "ab");
+  const auto wrong = *grammar->Begin(), right = *grammar->Begin();
+  wrong->Advance(TokenOfByte('x'));
+  EXPECT_TRUE(wrong->Allowed().empty());
+  ASSERT_NE(wrong->failure(), nullptr);
+  EXPECT_EQ(wrong->failure()->code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(TokensOf(right->Allowed()), ::testing::ElementsAre(TokenOfByte('a')));
+}
+
+TEST_F(Language, MatchersOfManyThreadsDoNotDisturbEachOther) {
+  const auto grammar = Compile(GrammarKind::kRegex, "(a[0-9]{3}|b[x-z]{2})*");
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&grammar] {
+      for (int round = 0; round < 20; ++round) EXPECT_TRUE(Matches(*grammar, "a123bxya000bzz"));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(GrammarCompiler, KeepsTheGrammarsUsedLast) {
+  const Tokenizer tokenizer = MakeByteTokenizer();
+  const auto compiler = MakeCompiler(tokenizer, {.max_grammars = 2});
+  const auto compile = [&](const char* regex) { return *compiler->Compile({GrammarKind::kRegex, regex, "f"}); };
+  const auto first = compile("a");
+  compile("b");
+  EXPECT_EQ(compile("a"), first);
+  compile("c");  // "b" goes
+  EXPECT_EQ(compile("a"), first);
+  compile("b");
+  EXPECT_EQ(compiler->stats().hits, 2);
+  EXPECT_EQ(compiler->stats().misses, 4);
+  EXPECT_EQ(compiler->stats().grammars, 2u);
+  EXPECT_FALSE(compiler->Compile({GrammarKind::kLark, "a", "f"}).ok());  // the kind is part of the key
+}
+
+TEST(GrammarCompiler, IsBoundedByBytes) {
+  const Tokenizer tokenizer = MakeByteTokenizer();
+  const auto unbounded = MakeCompiler(tokenizer);
+  ASSERT_TRUE(unbounded->Compile({GrammarKind::kRegex, "abc", "f"}).ok());
+  const std::size_t bytes = unbounded->stats().bytes;
+  ASSERT_GT(bytes, 0u);
+  for (const GrammarCompilerOptions options :
+       {GrammarCompilerOptions{.max_bytes = 2 * bytes + 100}, GrammarCompilerOptions{.max_text_bytes = 8}}) {
+    const auto compiler = MakeCompiler(tokenizer, options);
+    for (const char* regex : {"abc", "abd", "abe", "abf"}) {
+      ASSERT_TRUE(compiler->Compile({GrammarKind::kRegex, regex, "f"}).ok());
+    }
+    EXPECT_EQ(compiler->stats().grammars, 2u);
+  }
+}
+
+TEST(GrammarCompiler, GrammarsAndMatchersOutliveIt) {
+  const Tokenizer tokenizer = MakeByteTokenizer();
+  auto compiler = MakeCompiler(tokenizer);
+  const auto grammar = *compiler->Compile({GrammarKind::kRegex, "ab", "f"});
+  const auto matcher = *grammar->Begin();
+  compiler = nullptr;
+  matcher->Advance(TokenOfByte('a'));
+  EXPECT_THAT(TokensOf(matcher->Allowed()), ::testing::ElementsAre(TokenOfByte('b')));
+  EXPECT_THAT(TokensOf((*grammar->Begin())->Allowed()), ::testing::ElementsAre(TokenOfByte('a')));
+}
+
+TEST(GrammarCompiler, NeedsAnEnd) {
+  const Tokenizer tokenizer = MakeByteTokenizer();
+  EXPECT_FALSE(GrammarCompiler::Create(tokenizer, {}).ok());
+  constexpr TokenId kTwo[] = {0, kByteEos};
+  const auto compiler = MakeCompiler(tokenizer, {}, kTwo);
+  const auto matcher = *(*compiler->Compile({GrammarKind::kRegex, "a?", "f"}))->Begin();
+  EXPECT_THAT(TokensOf(matcher->Allowed()), ::testing::ElementsAre(0, kByteEos, TokenOfByte('a')));
+}
+
+// Tokenizers as models have them: whatever is sampled, the decoded text is a document.
+class RealTokenizer : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(RealTokenizer, DecodesToDocuments) {
+  const std::string path = std::string(LORAMUX_SOURCE_DIR) + "/src/text/testdata/" + GetParam();
+  std::ifstream in(path);
+  const std::string json((std::istreambuf_iterator<char>(in)), {});
+  const auto tokenizer = Tokenizer::Parse(json, path);
+  ASSERT_TRUE(tokenizer.ok());
+  const TokenId eos[] = {static_cast<TokenId>(tokenizer->VocabSize())};  // beyond the tokenizer, as some models have it
+  const auto compiler = MakeCompiler(*tokenizer, {}, eos);
+  const auto grammar = *compiler->Compile(
+      {GrammarKind::kJsonSchema,
+       R"({"type":"array","items":{"type":"string","maxLength":6},"minItems":1,"maxItems":3})", "f"});
+  Prng random(7);
+  for (int round = 0; round < 20; ++round) {
+    const auto matcher = *grammar->Begin();
+    std::vector<TokenId> output;
+    while (true) {
+      const std::vector<TokenId> allowed = TokensOf(matcher->Allowed());
+      ASSERT_FALSE(allowed.empty());
+      ASSERT_LT(output.size(), 2000u);
+      const TokenId token = allowed[random.NextBelow(allowed.size())];
+      if (token == eos[0]) break;
+      output.push_back(token);
+      matcher->Advance(token);
+    }
+    const auto text = tokenizer->Decode(output, /*skip_special_tokens=*/true);
+    ASSERT_TRUE(text.ok());
+    const auto document = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+    ASSERT_TRUE(document.is_array()) << *text;
+    EXPECT_GE(document.size(), 1u);
+    EXPECT_LE(document.size(), 3u);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tokenizers, RealTokenizer, ::testing::Values("byte_level.json", "sentencepiece.json"));
+
+}  // namespace
+}  // namespace loramux::grammar_test
