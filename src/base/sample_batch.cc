@@ -6,6 +6,7 @@ void SampleBatch::Clear() {
   rows.clear();
   biases.clear();
   tokens.clear();
+  constraints.clear();
 }
 
 FlatRange SampleBatch::Append(std::span<const TokenId> more) {
@@ -14,7 +15,8 @@ FlatRange SampleBatch::Append(std::span<const TokenId> more) {
   return range;
 }
 
-void SampleBatch::Add(const SamplingParams& params, const SamplerContext& context) {
+void SampleBatch::Add(const SamplingParams& params, const SamplerContext& context,
+                      const std::shared_ptr<TokenConstraint>& constraint) {
   SampleRow& row = rows.emplace_back();
   row.seed = params.seed;
   row.temperature = params.temperature;
@@ -33,6 +35,9 @@ void SampleBatch::Add(const SamplingParams& params, const SamplerContext& contex
     row.generated = Append(context.generated);
   }
   row.banned = Append(context.banned);
+  if (constraint == nullptr) return;
+  row.constraint = static_cast<std::int32_t>(constraints.size());
+  constraints.push_back(constraint);
 }
 
 void SampleBatch::Unpack(std::size_t index, SamplingParams& params, SamplerContext& context) const {
@@ -52,6 +57,8 @@ void SampleBatch::Unpack(std::size_t index, SamplingParams& params, SamplerConte
   context.generated = Tokens(row.generated);
   context.banned = Tokens(row.banned);
   context.generated_count = row.generated_count;
+  context.allowed = {};
+  if (row.constraint >= 0) context.allowed = constraints[static_cast<std::size_t>(row.constraint)]->Allowed();
 }
 
 }  // namespace loramux

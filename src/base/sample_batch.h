@@ -1,13 +1,16 @@
-// What a step samples, as flat arrays: it can be copied to a device as it stands.
+// What a step samples, as flat arrays: it can be copied to a device as it stands. Only the constraints of grammars are
+// objects, whose masks are ready at the end of the step.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "base/ids.h"
 #include "base/sampling.h"
+#include "base/token_constraint.h"
 
 namespace loramux {
 
@@ -23,6 +26,7 @@ struct SampleRow {
   float presence_penalty = 0, frequency_penalty = 0, repetition_penalty = 1;
   std::int32_t top_k = 0, top_logprobs = -1;
   std::uint32_t generated_count = 0;    // tokens that the sequence has generated: the number of the draw
+  std::int32_t constraint = -1;         // of SampleBatch::constraints; -1: none
   FlatRange bias;                       // of SampleBatch::biases
   FlatRange prompt, generated, banned;  // of SampleBatch::tokens; prompt and generated are empty if no penalty is set
 };
@@ -38,11 +42,14 @@ struct SampleBatch {
   std::vector<SampleRow> rows;
   std::vector<std::pair<TokenId, float>> biases;
   std::vector<TokenId> tokens;
+  std::vector<std::shared_ptr<TokenConstraint>> constraints;
 
   void Clear();
-  // Appends a row. Copies the sequence's tokens only if a penalty reads them.
-  void Add(const SamplingParams& params, const SamplerContext& context);
+  // Appends a row. Copies the sequence's tokens only if a penalty reads them. `constraint` may be null.
+  void Add(const SamplingParams& params, const SamplerContext& context,
+           const std::shared_ptr<TokenConstraint>& constraint = nullptr);
   // The row in the sampler's terms. `params` keeps its memory from call to call; the context refers to this batch.
+  // Waits for the mask of the row's constraint, if it has one.
   void Unpack(std::size_t row, SamplingParams& params, SamplerContext& context) const;
 
  private:

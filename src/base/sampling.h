@@ -38,8 +38,8 @@ struct TokenLogprob {
 // The result of Sample.
 struct SampledToken {
   TokenId id = 0;
-  // If requested: log softmax of the raw logits, before any change to them (as vLLM). Never NaN; -infinity for a token
-  // that the model rules out.
+  // If requested: log softmax of the raw logits, before any change to them but a grammar's (as vLLM). Never NaN;
+  // -infinity for a token that the model or a grammar rules out.
   float logprob = 0;
   // If requested: the most likely tokens by the raw logits, descending; may or may not include the chosen one.
   std::vector<TokenLogprob> top_logprobs;
@@ -59,6 +59,8 @@ struct SamplerContext {
   std::span<const TokenId> prompt;
   std::span<const TokenId> generated;
   std::span<const TokenId> banned;  // may not be chosen now (eos and stop ids until min_tokens is reached)
+  // One bit for each token id that a grammar allows now, the lowest id in the lowest bit. Empty: any token.
+  std::span<const std::uint32_t> allowed;
   // The number of generated tokens, where `generated` leaves them out because no penalty reads them. 0: its size.
   std::size_t generated_count = 0;
 

@@ -20,6 +20,8 @@ struct Sequence : Request {
   std::shared_ptr<const AdapterVersion> version;  // until the residency manager holds it; null: base model
   // end the request; not delivered; banned until min_tokens are generated
   std::vector<TokenId> stop_ids;
+  std::shared_ptr<TokenConstraint> constraint;  // null: none
+  bool ignore_eos = false;                      // with a constraint: end-of-sequence tokens are banned throughout
   std::int32_t prompt_logprobs = -1;       // alternatives; -1: not wanted
   std::vector<ScoredToken> prompt_scores;  // of the tokens from the second on, as far as they are known
   bool scores_told = false;                // to the client
@@ -323,23 +325,33 @@ struct Engine::Impl {
         sequence.all_scored() ? Request::kAllTokens : static_cast<std::int64_t>(sequence.prompt_scores.size());
   }
 
+  // To everything else it is a request that has stopped, so a recording needs no other event.
+  void EndStuck(Sequence& sequence, TokenId token, TimeNs now) {
+    observer.Sampled(sequence.id, token, /*stops=*/true);
+    Finish(sequence, FinishReason::kError, now, /*by_itself=*/true).error = *sequence.constraint->failure();
+  }
+
   void TakeToken(Sequence& sequence, SampledToken token, TimeNs now) {
     if (sequence.max_total_tokens == sequence.prompt_tokens) {  // only the prompt was wanted
-      Finish(sequence, FinishReason::kLength, now);
+      Finish(sequence, FinishReason::kLength, now, /*by_itself=*/true);
       return;
+    }
+    if (sequence.constraint != nullptr && sequence.constraint->failure() != nullptr) {
+      return EndStuck(sequence, token.id, now);
     }
     const auto& stop_ids = sequence.stop_ids;
     const bool stops = std::find(stop_ids.begin(), stop_ids.end(), token.id) != stop_ids.end();
     observer.Sampled(sequence.id, token.id, stops);
     if (stops) {
       const TokenId id = token.id;
-      Finish(sequence, FinishReason::kStop, now).stop_token = id;
+      Finish(sequence, FinishReason::kStop, now, /*by_itself=*/true).stop_token = id;
       return;
     }
     sequence.tokens.push_back(token.id);
     ++totals.tokens_generated;
     const bool full = static_cast<std::int32_t>(sequence.tokens.size()) >= sequence.max_total_tokens;
-    News& item = full ? Finish(sequence, FinishReason::kLength, now) : AddNews(sequence);
+    if (!full && sequence.constraint != nullptr) sequence.constraint->Advance(token.id);
+    News& item = full ? Finish(sequence, FinishReason::kLength, now, /*by_itself=*/true) : AddNews(sequence);
     item.token = std::move(token);
     item.has_token = true;
   }
@@ -462,8 +474,9 @@ struct Engine::Impl {
     }
   }
 
-  News& Finish(Sequence& sequence, FinishReason reason, TimeNs now) {
-    scheduler.Remove(&sequence, now, reason == FinishReason::kStop || reason == FinishReason::kLength);
+  // `by_itself`: it generated its whole output.
+  News& Finish(Sequence& sequence, FinishReason reason, TimeNs now, bool by_itself = false) {
+    scheduler.Remove(&sequence, now, by_itself);
     if (sequence.adapter != kBaseModel) residency.Release(sequence.adapter);
     ++totals.finished;
     observer.Ended(sequence.id);
@@ -511,7 +524,10 @@ struct Engine::Impl {
     part.context.generated = request.generated();
     if (static_cast<std::int32_t>(part.context.generated.size()) < request.min_tokens) {
       part.context.banned = request.stop_ids;
+    } else if (request.ignore_eos) {
+      part.context.banned = options.eos_token_ids;
     }
+    if (chunk.samples) part.constraint = request.constraint;
     part.prompt_tokens = request.prompt_tokens;
     part.scored = request.ScoredBy(chunk.num_tokens);
     if (!part.scored.empty())
@@ -740,7 +756,9 @@ Result<RequestId> Engine::Submit(GenerationRequest input) {
   sequence->prompt_logprobs = input.prompt_logprobs;
   if (input.prompt_logprobs >= 0 && prompt > 1) request.reusable_tokens = 0;
   sequence->stop_ids = std::move(input.stop_token_ids);
-  if (!input.ignore_eos) {
+  sequence->constraint = std::move(input.constraint);
+  sequence->ignore_eos = input.ignore_eos && sequence->constraint != nullptr;
+  if (!input.ignore_eos || sequence->constraint != nullptr) {
     sequence->stop_ids.insert(sequence->stop_ids.end(), e.options.eos_token_ids.begin(), e.options.eos_token_ids.end());
   }
   sequence->on_event = std::move(input.on_event);

@@ -380,5 +380,55 @@ TEST(Engine, SnapshotOnRequest) {
   EXPECT_EQ(loads, 1);
 }
 
+// Allows everything, and fails after some tokens.
+class CountingConstraint final : public TokenConstraint {
+ public:
+  explicit CountingConstraint(std::size_t fails_after) : fails_after_(fails_after) {}
+  void Advance(TokenId token) override { tokens.push_back(token); }
+  std::span<const std::uint32_t> Allowed() override { return all_; }
+  const Error* failure() const override { return tokens.size() >= fails_after_ ? &error_ : nullptr; }
+
+  std::vector<TokenId> tokens;
+
+ private:
+  const std::size_t fails_after_;
+  const std::vector<std::uint32_t> all_ = std::vector<std::uint32_t>(kTestVocab / 32 + 1, ~0u);
+  const Error error_ = InvalidArgument("stuck");
+};
+
+// With so little memory that requests are preempted: a constraint sees each token once, and one that fails ends its
+// request alone.
+TEST(EngineConstraint, SeesEachTokenOnceAndFailsAlone) {
+  SchedulerOptions scheduler;
+  scheduler.max_running = 16;
+  World w(24, 8, scheduler, {});
+  struct Case {
+    std::vector<TokenId> prompt;
+    std::shared_ptr<CountingConstraint> constraint;
+    std::size_t fails_after;
+  };
+  std::map<RequestId, Case> cases;
+  for (TokenId i = 0; i < 12; ++i) {
+    const std::size_t fails_after = i % 3 == 0 ? 2 : 1000;
+    Case one{{i + 1, 7, i + 2}, std::make_shared<CountingConstraint>(fails_after), fails_after};
+    const auto id = w.EngineWorld::Submit(one.prompt, kBaseModel, 30, {}, {}, one.constraint);
+    ASSERT_TRUE(id.ok());
+    cases.emplace(*id, std::move(one));
+  }
+  w.Drain();
+  EXPECT_GT(w.engine->Stats().preemptions, 0);
+  for (const auto& [id, one] : cases) {
+    const auto& outcome = w.outcomes[id];
+    std::vector<TokenId> expected = ExpectedTokens(kBaseModel, one.prompt, 30);
+    const bool stuck = expected.size() >= one.fails_after;
+    if (stuck) expected.resize(one.fails_after);
+    EXPECT_EQ(outcome.tokens, expected);
+    EXPECT_EQ(outcome.finish == FinishReason::kError, stuck);
+    EXPECT_EQ(outcome.error, stuck ? "stuck" : "");
+    if (expected.size() == 30) expected.pop_back();  // nothing follows the last one
+    EXPECT_EQ(one.constraint->tokens, expected);
+  }
+}
+
 }  // namespace
 }  // namespace loramux::engine_test

@@ -110,8 +110,10 @@ struct EngineWorld {
   }
 
   Result<RequestId> Submit(std::vector<TokenId> prompt, AdapterGeneration adapter, std::int32_t max_tokens,
-                           std::string tenant = {}, std::string prefix_domain = {}) {
+                           std::string tenant = {}, std::string prefix_domain = {},
+                           std::shared_ptr<TokenConstraint> constraint = nullptr) {
     GenerationRequest request;
+    request.constraint = std::move(constraint);
     request.tenant = std::move(tenant);
     request.prefix_domain = std::move(prefix_domain);
     request.prompt = std::move(prompt);

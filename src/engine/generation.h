@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,6 +13,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/sampling.h"
+#include "base/token_constraint.h"
 
 namespace loramux {
 
@@ -66,6 +68,9 @@ struct GenerationRequest {
   // expected output tokens, guessed outside the engine, for the predictor; 0: unknown
   std::int32_t length_hint = 0;
   std::vector<TokenId> stop_token_ids;
+  // What the output must match; of this request alone. Null: anything. End-of-sequence tokens end the request even with
+  // ignore_eos or before min_tokens, where nothing else may follow; a constraint that fails ends it with its error.
+  std::shared_ptr<TokenConstraint> constraint;
   GenerationCallback on_event;
 };
 

@@ -37,7 +37,7 @@ void StepBatchBuilder::Add(const SequencePart& part) {
   for (const TokenId token : part.scored) batch_.scores.push_back({token, part.top_logprobs});
   if (part.sampling == nullptr) return;
   sequence.sample = static_cast<std::int32_t>(batch_.samples.rows.size());
-  batch_.samples.Add(*part.sampling, part.context);
+  batch_.samples.Add(*part.sampling, part.context, part.constraint);
 }
 
 std::int32_t StepBatchBuilder::SegmentOf(const AdapterResidency& adapter, std::int32_t first_token,

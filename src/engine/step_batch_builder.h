@@ -24,6 +24,7 @@ struct SequencePart {
   std::shared_ptr<const LayerProgress> adapter_arrival, kv_arrival;  // null: nothing is arriving
   const SamplingParams* sampling = nullptr;                          // null: no token is sampled
   SamplerContext context;
+  std::shared_ptr<TokenConstraint> constraint;  // null: any token may be sampled
   std::int64_t prompt_tokens = 0;
   // Prompt tokens to score: the first follows token `first_scored` of `tokens`. With `top_logprobs` alternatives.
   std::span<const TokenId> scored;

@@ -103,6 +103,42 @@ Scan ScanLogits(std::span<const float> logits) {
 
 // ---- adjusting the logits before the draw
 
+bool IsAllowed(const SamplerContext& context, std::size_t id) {
+  return context.allowed.empty() ||
+         (id / 32 < context.allowed.size() && (context.allowed[id / 32] >> (id % 32) & 1) != 0);
+}
+
+bool IsBanned(const SamplerContext& context, TokenId id) {
+  return std::find(context.banned.begin(), context.banned.end(), id) != context.banned.end();
+}
+
+// The logits of the allowed tokens; -infinity for the others.
+std::span<const float> AllowedLogits(std::span<const float> logits, const SamplerContext& context,
+                                     SamplerScratch& scratch) {
+  if (context.allowed.empty()) return logits;
+  scratch.allowed.assign(logits.size(), -kInfinity);
+  const std::size_t words = std::min(context.allowed.size(), (logits.size() + 31) / 32);
+  for (std::size_t word = 0; word < words; ++word) {
+    for (std::uint32_t bits = context.allowed[word]; bits != 0; bits &= bits - 1) {
+      const std::size_t id = word * 32 + static_cast<std::size_t>(std::countr_zero(bits));
+      if (id < logits.size()) scratch.allowed[id] = logits[id];
+    }
+  }
+  return scratch.allowed;
+}
+
+// True if a grammar allows tokens, and every one of them is banned.
+bool BansAllAllowed(const SamplerContext& context) {
+  if (context.allowed.empty() || context.banned.empty()) return false;
+  std::size_t count = 0;
+  for (const std::uint32_t word : context.allowed) count += static_cast<std::size_t>(std::popcount(word));
+  if (count > context.banned.size()) return false;
+  for (std::size_t id = 0; id < context.allowed.size() * 32; ++id) {
+    if (IsAllowed(context, id) && !IsBanned(context, static_cast<TokenId>(id))) return false;
+  }
+  return true;
+}
+
 bool NeedsAdjustment(const SamplingParams& params, const SamplerContext& context) {
   return params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f || params.frequency_penalty != 0.0f ||
          !params.logit_bias.empty() || !context.banned.empty();
@@ -335,7 +371,7 @@ TokenId FirstWith(std::span<const float> logits, float value) {
 
 TokenId FirstAllowed(std::span<const float> logits, const SamplerContext& context) {
   for (TokenId id = 0; static_cast<std::size_t>(id) < logits.size(); ++id) {
-    if (std::find(context.banned.begin(), context.banned.end(), id) == context.banned.end()) return id;
+    if (IsAllowed(context, static_cast<std::size_t>(id)) && !IsBanned(context, id)) return id;
   }
   return 0;
 }
@@ -408,9 +444,12 @@ class LogSoftmax {
 
 }  // namespace
 
-SampledToken Sample(std::span<const float> logits, const SamplingParams& params, const SamplerContext& context,
+SampledToken Sample(std::span<const float> all_logits, const SamplingParams& params, const SamplerContext& of_sequence,
                     SamplerScratch& scratch) {
-  CHECK(!logits.empty());
+  CHECK(!all_logits.empty());
+  SamplerContext context = of_sequence;
+  if (BansAllAllowed(context)) context.banned = {};
+  const std::span<const float> logits = AllowedLogits(all_logits, context, scratch);
   SampledToken token;
   token.id = Choose(AdjustLogits(logits, params, context, scratch), params, context, scratch);
   if (params.top_logprobs < 0) return token;

@@ -470,5 +470,73 @@ TEST_F(SamplerTest, ScratchIsNotReallocated) {
   EXPECT_EQ(scratch_.logits.data(), copy);
 }
 
+// ---- what a grammar allows
+
+std::vector<std::uint32_t> MaskOf(std::initializer_list<TokenId> ids, std::size_t words) {
+  std::vector<std::uint32_t> mask(words);
+  for (const TokenId id : ids) mask[static_cast<std::size_t>(id) / 32] |= 1u << (id % 32);
+  return mask;
+}
+
+TEST(SamplerGrammar, OnlyAllowedTokensAreDrawn) {
+  Prng prng(5);
+  SamplerScratch scratch;
+  const Logits logits = RandomLogits(100, 2, prng);
+  const std::vector<std::uint32_t> mask = MaskOf({3, 31, 32, 99}, 4);
+  SamplerContext context;
+  context.allowed = mask;
+  std::map<TokenId, int> counts;
+  for (int i = 0; i < 400; ++i) {
+    SamplingParams params{.temperature = i % 2 == 0 ? 1.0f : 5.0f, .top_k = i % 3 == 0 ? 2 : 0, .seed = prng.Next()};
+    ++counts[Sample(logits, params, context, scratch).id];
+  }
+  for (const auto& [id, count] : counts) EXPECT_TRUE(id == 3 || id == 31 || id == 32 || id == 99) << id;
+  EXPECT_EQ(counts.size(), 4u);
+  const SamplingParams greedy{.temperature = 0};
+  TokenId best = 3;
+  for (const TokenId id : {31, 32, 99}) best = logits[id] > logits[best] ? id : best;
+  EXPECT_EQ(Sample(logits, greedy, context, scratch).id, best);
+}
+
+TEST(SamplerGrammar, LogprobsAreThoseOfTheAllowedTokens) {
+  SamplerScratch scratch;
+  const Logits logits = {9, 1, 1, 9};
+  const std::vector<std::uint32_t> mask = MaskOf({1, 2}, 1);
+  SamplerContext context;
+  context.allowed = mask;
+  const SampledToken token = Sample(logits, {.temperature = 0, .top_logprobs = 3}, context, scratch);
+  EXPECT_EQ(token.id, 1);
+  EXPECT_NEAR(token.logprob, std::log(0.5), 1e-6);
+  ASSERT_EQ(token.top_logprobs.size(), 3u);
+  EXPECT_NEAR(token.top_logprobs[1].logprob, std::log(0.5), 1e-6);
+  EXPECT_EQ(token.top_logprobs[2].logprob, -kInfinity);
+}
+
+TEST(SamplerGrammar, ABanHoldsOnlyWhileSomethingElseIsAllowed) {
+  SamplerScratch scratch;
+  const Logits logits = {0, 5, 1, 9};
+  const std::vector<TokenId> banned = {1, 3};
+  SamplerContext context;
+  context.banned = banned;
+  const std::vector<std::uint32_t> both = MaskOf({1, 2}, 1), only = MaskOf({1}, 1);
+  context.allowed = both;
+  EXPECT_EQ(Sample(logits, {.temperature = 0}, context, scratch).id, 2);
+  context.allowed = only;
+  EXPECT_EQ(Sample(logits, {.temperature = 0}, context, scratch).id, 1);
+}
+
+TEST(SamplerGrammar, IrregularLogitsGiveAnAllowedToken) {
+  SamplerScratch scratch;
+  const std::vector<std::uint32_t> mask = MaskOf({2}, 1);
+  SamplerContext context;
+  context.allowed = mask;
+  for (const Logits& logits : {Logits{1, 2, kNan}, Logits{kInfinity, 2, -kInfinity}, Logits{kNan, kNan, kNan}}) {
+    EXPECT_EQ(Sample(logits, {.temperature = 0}, context, scratch).id, 2);
+  }
+  const std::vector<std::uint32_t> beyond = MaskOf({40}, 2);  // a token that the model does not have
+  context.allowed = beyond;
+  EXPECT_EQ(Sample(Logits{1, 2, 3}, {.temperature = 0}, context, scratch).id, 0);
+}
+
 }  // namespace
 }  // namespace loramux::sampler_test
