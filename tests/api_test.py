@@ -246,10 +246,10 @@ class Api(unittest.TestCase):
 
     def test_fields_that_are_refused_by_name(self):
         for path, field, value in [
-                (CHAT, "response_format", {"type": "json_object"}), (CHAT, "tool_choice", "required"),
+                (CHAT, "guided_whitespace_pattern", " "), (CHAT, "tool_choice", "required"),
                 (CHAT, "functions", [{"name": "f"}]), (CHAT, "function_call", {"name": "f"}), (CHAT, "audio", {"x": 1}),
-                (CHAT, "guided_json", {"type": "object"}), (CHAT, "guided_regex", "a"), (CHAT, "bad_words", ["x"]),
-                (CHAT, "structured_outputs", {"json": {}}), (CHAT, "allowed_token_ids", [1]), (CHAT, "echo", True),
+                (CHAT, "bad_words", ["x"]), (CHAT, "structured_outputs", {"structural_tag": "x"}),
+                (CHAT, "allowed_token_ids", [1]), (CHAT, "echo", True),
                 (CHAT, "use_beam_search", True), (CHAT, "truncate_prompt_tokens", 5),
                 (CHAT, "chat_template", "{{x}}"), (CHAT, "best_of", 3), (CHAT, "web_search_options", {"a": 1}),
                 (CHAT, "ebnf", "root ::= x"), (CHAT, "format", "json"), (CHAT, "num_beams", 4), (CHAT, "mirostat", 2),

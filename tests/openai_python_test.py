@@ -5,10 +5,12 @@ file runs itself again with the Python that has it.
 Usage: openai_python_test.py PATH_OF_LORAMUX
 """
 import asyncio
+import enum
 import os
 import pathlib
 import sys
 import unittest
+from typing import Optional
 
 import serving
 from serving import ROOT, Server, questions
@@ -135,8 +137,7 @@ class OpenAiPython(unittest.TestCase):
         with self.assertRaises(openai.BadRequestError) as hot:
             self.answer("demo", "x", top_p=7)
         self.assertEqual((hot.exception.param, hot.exception.status_code), ("top_p", 400))
-        for more in ({"response_format": {"type": "json_object"}}, {"tool_choice": "required"},
-                     {"extra_body": {"guided_json": {"type": "object"}}}):
+        for more in ({"extra_body": {"bad_words": ["x"]}}, {"tool_choice": "required"}):
             with self.assertRaises(openai.BadRequestError) as refused:
                 self.answer("demo", "x", **more)
             self.assertIn("support", refused.exception.body["message"])
@@ -144,6 +145,27 @@ class OpenAiPython(unittest.TestCase):
             self.client.embeddings.create(model="demo", input="x")
         with self.assertRaises(openai.NotFoundError):
             self.answer("unknown", "x", stream=True)
+
+    def test_parsed_output(self):
+        class Colour(enum.Enum):
+            RED = "red"
+            BLUE = "blue"
+
+        class Person(pydantic.BaseModel):
+            name: str = pydantic.Field(max_length=8)
+            age: int = pydantic.Field(ge=0, le=120)
+            favourite: Colour
+            nick: Optional[str] = pydantic.Field(max_length=4)
+            scores: list[float] = pydantic.Field(max_length=2)
+
+        answer = self.client.chat.completions.parse(model="demo", messages=ask("who?"), response_format=Person, seed=1,
+                                                    max_tokens=800)
+        self.assertIsInstance(answer.choices[0].message.parsed, Person)
+        self.assertEqual(answer.choices[0].finish_reason, "stop")
+        with self.client.chat.completions.stream(model="demo", messages=ask("who?"), response_format=Person, seed=1,
+                                                 max_tokens=800) as stream:
+            streamed = stream.get_final_completion()
+        self.assertEqual(streamed.choices[0].message.parsed, answer.choices[0].message.parsed)
 
     def test_raw_response(self):
         raw = self.client.chat.completions.with_raw_response.create(model="swap", messages=ask("hello"), max_tokens=5)
@@ -198,4 +220,5 @@ if __name__ == "__main__":
     if pathlib.Path(sys.prefix).resolve() != (CLIENTS / "venv").resolve():
         os.execv(python, [str(python), *sys.argv])
     import openai
+    import pydantic
     serving.run_tests()

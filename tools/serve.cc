@@ -29,6 +29,7 @@
 #include "server/openai/length_guesser.h"
 #include "server/server.h"
 #include "text/chat_template.h"
+#include "text/grammar/grammar_compiler.h"
 #include "text/tokenizer.h"
 #include "tools/adapter_flags.h"
 #include "tools/protection_flags.h"
@@ -143,6 +144,16 @@ std::unique_ptr<HistoryKeeper> KeepHistory(const AdapterFlags& flags, Runtime& r
                                          runtime.history());
 }
 
+// Null, with a line in the log, for a model whose output cannot be constrained.
+std::unique_ptr<GrammarCompiler> MakeGrammarCompiler(const Tokenizer& tokenizer, const Runtime& runtime) {
+  GrammarCompilerOptions options;
+  options.mask_threads = std::clamp(AvailableProcessors() / 8, 1, 8);
+  auto compiler = GrammarCompiler::Create(tokenizer, runtime.model().config().eos_token_ids, options);
+  if (compiler.ok()) return std::move(*compiler);
+  spdlog::warn("structured output is not available: {}", compiler.error().message);
+  return nullptr;
+}
+
 Result<std::optional<LengthGuesser>> LoadLengthProxy(const ScheduleFlags& flags) {
   if (flags.length_proxy.empty()) return std::optional<LengthGuesser>();
   auto guesser = LengthGuesser::Load(flags.length_proxy);
@@ -251,6 +262,7 @@ Status Serve(const ServeFlags& flags) {
   ASSIGN_OR_RETURN(const std::optional<ChatTemplate> chat_template, ChatTemplate::Load(flags.runtime.model_dir));
   if (!chat_template) spdlog::warn("the model has no chat template: /v1/chat/completions will refuse requests");
 
+  const std::unique_ptr<GrammarCompiler> grammars = MakeGrammarCompiler(tokenizer, *runtime);
   EngineService service(&runtime->engine());
   ASSIGN_OR_RETURN(ServerOptions options, ServerOptionsOf(flags));
   options.max_model_len = runtime->max_model_len();
@@ -265,6 +277,7 @@ Status Serve(const ServeFlags& flags) {
                 .tokenizer = &tokenizer,
                 .chat_template = chat_template ? &*chat_template : nullptr,
                 .lengths = lengths ? &*lengths : nullptr,
+                .grammars = grammars.get(),
                 .engine_snapshot = [&engine = runtime->engine()](auto patience) { return engine.Snapshot(patience); },
                 .adapters = adapters.get()});
   if (!server.ok()) {

@@ -74,6 +74,7 @@ struct Server::Impl {
                  .admission = &admission,
                  .finder = parts.adapters,
                  .lengths = parts.lengths,
+                 .grammars = parts.grammars,
                  .max_sequences = protection.max_sequences_per_request,
                  .defaults = &defaults,
                  .separate_prefixes = guards.separate_prefixes},

@@ -20,6 +20,7 @@
 #include "server/openai/length_guesser.h"
 #include "server/openai/openai_request.h"
 #include "text/chat_template.h"
+#include "text/grammar/grammar_compiler.h"
 #include "text/tokenizer.h"
 
 namespace loramux {
@@ -66,6 +67,7 @@ struct ServerParts {
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat_template = nullptr;  // null: the model has none
   const LengthGuesser* lengths = nullptr;       // null: output lengths are not predicted from the text
+  GrammarCompiler* grammars = nullptr;          // null: no structured output
   SnapshotSource engine_snapshot;               // of the engine behind `generation`, for /metrics
   AdapterAdmin* adapters = nullptr;             // null: the registry's adapters do not change
 };

@@ -83,8 +83,21 @@ Result<CompletionJob> CompletionJob::Prepare(const ServingContext& context, Endp
   job.adapter_ = std::move(adapter);
   job.prefix_domain_ = PrefixDomain(context.separate_prefixes ? tenant : std::string(), job.request_.cache_salt);
   job.tenant_ = std::move(tenant);
+  RETURN_IF_ERROR(job.CompileGrammar(context));
   RETURN_IF_ERROR(job.BuildPrompts(context));
   return job;
+}
+
+Status CompletionJob::CompileGrammar(const ServingContext& context) {
+  if (!request_.output) return Ok{};
+  if (context.grammars == nullptr) {
+    return Unsupported("`" + request_.output->field +
+                           "`: this server cannot constrain the output of this model; the "
+                           "log of its start gives the reason",
+                       request_.output->field);
+  }
+  ASSIGN_OR_RETURN(grammar_, context.grammars->Compile(*request_.output));
+  return Ok{};
 }
 
 Status CompletionJob::BuildPrompts(const ServingContext& context) {
@@ -151,7 +164,8 @@ Status CompletionJob::AddChoices(const ServingContext& context, std::vector<Toke
   for (std::int32_t i = 0; i < request_.n; ++i) {
     ChoiceStream stream(*context.tokenizer, request_, static_cast<std::int32_t>(choices_.size()));
     if (request_.echo) stream.Prepend(echo);
-    choices_.push_back({std::move(stream), MakeRequest(context, tokens, i), {}});
+    ASSIGN_OR_RETURN(GenerationRequest request, MakeRequest(context, tokens, i));
+    choices_.push_back({std::move(stream), std::move(request), {}});
     choices_.back().request.length_hint = guess;
     choices_.back().first_prompt_token = tokens.front();
     if (i == 0) choices_.back().request.prompt_logprobs = request_.ScoredAlternatives();
@@ -159,8 +173,8 @@ Status CompletionJob::AddChoices(const ServingContext& context, std::vector<Toke
   return Ok{};
 }
 
-GenerationRequest CompletionJob::MakeRequest(const ServingContext& context, const std::vector<TokenId>& tokens,
-                                             std::int32_t choice) const {
+Result<GenerationRequest> CompletionJob::MakeRequest(const ServingContext& context, const std::vector<TokenId>& tokens,
+                                                     std::int32_t choice) const {
   GenerationRequest request;
   request.prompt = tokens;
   request.adapter = adapter_ == nullptr ? kBaseModel : adapter_->generation;
@@ -174,6 +188,9 @@ GenerationRequest CompletionJob::MakeRequest(const ServingContext& context, cons
   if (request_.deadline_ms > 0) request.deadline = received_ + request_.deadline_ms * kNsPerMs;
   request.stop_token_ids = request_.stop_token_ids;
   request.max_tokens = MaxTokens(context, request.adapter, tokens.size());
+  if (grammar_ != nullptr) {
+    ASSIGN_OR_RETURN(request.constraint, grammar_->Begin());
+  }
   return request;
 }
 

@@ -26,6 +26,7 @@
 #include "server/openai/openai_request.h"
 #include "server/openai/openai_response.h"
 #include "text/chat_template.h"
+#include "text/grammar/grammar_compiler.h"
 #include "text/tokenizer.h"
 
 namespace loramux {
@@ -46,6 +47,7 @@ struct ServingContext {
   AdapterFinder* finder = nullptr;              // null: only registered adapters are served; may block on the disk
   const ApiKey* caller = nullptr;               // the request's API key; null: the server has no API keys
   const LengthGuesser* lengths = nullptr;       // predicts output lengths from the prompt's text; null: none
+  GrammarCompiler* grammars = nullptr;          // null: requests for structured output are refused
   std::int64_t max_sequences = RequestLimits().max_sequences;  // of a request: prompts times `n`
   const RequestDefaults* defaults = nullptr;                   // of sampling and lengths; null: OpenAI's
   bool separate_prefixes = false;  // cached prefixes are not shared between tenants (GenerationRequest::prefix_domain)
@@ -118,6 +120,7 @@ class CompletionJob {
   };
 
   CompletionJob(const ServingContext& context, OpenAiRequest request);
+  Status CompileGrammar(const ServingContext& context);
   Status BuildPrompts(const ServingContext& context);
   Status AddChatPrompt(const ServingContext& context);
   Status AddPrompt(const ServingContext& context, const Prompt& prompt);
@@ -128,8 +131,8 @@ class CompletionJob {
   std::int32_t GuessOfTokens(const ServingContext& context, std::span<const TokenId> tokens) const;
   Status AddChoices(const ServingContext& context, std::vector<TokenId> tokens, const std::string& echo,
                     std::int32_t guess);
-  GenerationRequest MakeRequest(const ServingContext& context, const std::vector<TokenId>& tokens,
-                                std::int32_t choice) const;
+  Result<GenerationRequest> MakeRequest(const ServingContext& context, const std::vector<TokenId>& tokens,
+                                        std::int32_t choice) const;
   std::int32_t MaxTokens(const ServingContext& context, AdapterGeneration adapter, std::size_t prompt_tokens) const;
   void AppendEvents(Choice& choice, std::string& events);
   // Gives the prompt's log-probabilities of a choice's first event to all choices of the prompt.
@@ -145,6 +148,7 @@ class CompletionJob {
   std::string prefix_domain_;                      // GenerationRequest::prefix_domain
   std::shared_ptr<const AdapterVersion> adapter_;  // null: the base model
   std::int64_t prompt_scores_ = 0;                 // log-probabilities of prompts in the answer
+  std::shared_ptr<const Grammar> grammar_;         // null: the output is free
   AdmissionTicket ticket_;
   std::vector<Choice> choices_;          // ordered by prompt, with `n` choices each
   std::unique_ptr<EventWriter> writer_;  // null unless streaming

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "http/json_reader.h"
+#include "server/openai/output_fields.h"
 
 namespace loramux {
 namespace {
@@ -151,19 +152,6 @@ void ReadStreaming(FieldReader& fields, OpenAiRequest& request) {
   if (!options.ok()) fields.Fail(options.error().code, "stream_options", "in " + options.error().message);
 }
 
-void ReadResponseFormat(FieldReader& fields) {
-  const Json* object = fields.Object("response_format");
-  if (object == nullptr) return;
-  FieldReader format(*object, "response_format.");
-  std::string type;
-  format.String("type", type);
-  if (type != "text") {
-    fields.Fail(
-        ErrorCode::kUnsupported, "response_format",
-        "expected {\"type\": \"text\"}, the only format that is supported, found type " + DescribeJson(Json(type)));
-  }
-}
-
 // Accepts best_of if it equals n. Clients such as SGLang's benchmark send best_of: 1.
 void ReadBestOf(FieldReader& fields, const OpenAiRequest& request) {
   std::int64_t best_of = request.n;
@@ -193,7 +181,7 @@ void ReadCommon(FieldReader& fields, const RequestLimits& limits, OpenAiRequest&
   ReadOutputOptions(fields, limits.vocab_size, request);
   ReadStreaming(fields, request);
   ReadPromptLogprobs(fields, request);
-  ReadResponseFormat(fields);
+  ReadOutputConstraint(fields, request.output);
   ReadBestOf(fields, request);
 }
 

@@ -188,6 +188,54 @@ TEST(OpenAiRequest, ContinuesTheFinalMessage) {
   EXPECT_EQ(request.chat.final_message, "so");
 }
 
+struct Demanded {
+  const char* extra;
+  GrammarKind kind;
+  const char* text;
+  const char* field;
+};
+
+TEST(OpenAiRequest, DemandsForStructuredOutput) {
+  const Demanded cases[] = {
+      {R"("response_format":{"type":"json_object"})", GrammarKind::kJsonSchema, R"({"type":"object"})",
+       "response_format"},
+      {R"("response_format":{"type":"json_object","schema":{"b":1,"a":2}})", GrammarKind::kJsonSchema,
+       R"({"b":1,"a":2})", "response_format"},
+      {R"("response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,"schema":{"enum":[1]}}})",
+       GrammarKind::kJsonSchema, R"({"enum":[1]})", "response_format"},
+      {R"("response_format":{"type":"json_schema","json_schema":{"name":"n","strict":null}})", GrammarKind::kJsonSchema,
+       R"({"type":"object"})", "response_format"},
+      {R"("structured_outputs":{"json":"{ }","regex":null,"_backend":""})", GrammarKind::kJsonSchema, "{ }",
+       "structured_outputs"},
+      {R"("structured_outputs":{"json_object":true,"disable_any_whitespace":true})", GrammarKind::kCompactJsonSchema,
+       R"({"type":"object"})", "structured_outputs"},
+      {R"("structured_outputs":{"regex":"a+","structural_tag":null})", GrammarKind::kRegex, "a+", "structured_outputs"},
+      {R"("guided_json":{},"response_format":{"type":"text"})", GrammarKind::kJsonSchema, "{}", "guided_json"},
+      {R"("guided_choice":["a.b","ä\n"],"guided_regex":null)", GrammarKind::kRegex, "(?:a\\x2Eb|ä\\x0A)",
+       "guided_choice"},
+      {R"("guided_grammar":"root ::= \"a\"")", GrammarKind::kGbnf, "root ::= \"a\"", "guided_grammar"},
+      {R"("grammar":"%llguidance {}\nstart: \"::=\"")", GrammarKind::kLark, "%llguidance {}\nstart: \"::=\"",
+       "grammar"},
+      {R"("grammar":"start: \"a\"","json_schema":null)", GrammarKind::kLark, "start: \"a\"", "grammar"},
+      {R"("json_schema":{"type":"null"})", GrammarKind::kJsonSchema, R"({"type":"null"})", "json_schema"},
+  };
+  for (const Demanded& demanded : cases) {
+    for (const bool chat : {true, false}) {
+      const auto request = chat ? ParseChatRequest(Chat(demanded.extra), kLimits)
+                                : ParseCompletionRequest(Completion(demanded.extra), kLimits);
+      ASSERT_TRUE(request.ok()) << demanded.extra << request.error().message;
+      ASSERT_TRUE(request->output.has_value()) << demanded.extra;
+      EXPECT_EQ(request->output->kind, demanded.kind) << demanded.extra;
+      EXPECT_EQ(request->output->text, demanded.text);
+      EXPECT_EQ(request->output->field, demanded.field);
+    }
+  }
+  for (const char* nothing :
+       {R"("response_format":{"type":"text"})", R"("structured_outputs":{})", R"("grammar":"")"}) {
+    EXPECT_FALSE(GoodChat(Chat(nothing)).output.has_value()) << nothing;
+  }
+}
+
 struct BadField {
   const char* extra;
   const char* param;
@@ -245,15 +293,29 @@ TEST(OpenAiRequest, ErrorsNameTheField) {
       {R"("stream":true,"stream_options":true)", "stream_options", "an object"},
       {R"("skip_special_tokens":"no")", "skip_special_tokens", "true or false"},
       {R"("include_stop_str_in_output":0)", "include_stop_str_in_output", "true or false"},
-      {R"("response_format":{"type":"json_object"})", "response_format", "found type \"json_object\""},
+      {R"("response_format":{"type":"xml"})", "response_format", "found \"xml\""},
+      {R"("response_format":{"type":"json_schema"})", "response_format", "json_schema"},
+      {R"("response_format":{"type":"json_schema","json_schema":{"strict":1}})", "response_format", "strict"},
+      {R"("response_format":{"type":"json_schema","json_schema":{"schema":[]}})", "response_format", "an object"},
+      {R"("response_format":{})", "response_format", "found \"\""},
       {R"("response_format":"text")", "response_format", "an object"},
       {R"("best_of":2)", "best_of", "found 2"},
       {R"("cache_salt":"")", "cache_salt", "a string of 1 to 256 bytes, found \"\""},
       {R"("cache_salt":7)", "cache_salt", "found 7"},
       {R"("lora_path":["a","b"])", "lora_path", "the name of one adapter"},
       {R"("merged_adapters":{"ids":["a","b"]})", "merged_adapters", "merges no adapters"},
-      {R"("guided_json":{"type":"object"})", "guided_json", "does not support"},
       {R"("prompt_logprobs":21)", "prompt_logprobs", "from 0 to 20"},
+      {R"("guided_json":[])", "guided_json", "a JSON schema"},
+      {R"("guided_regex":1)", "guided_regex", "a regular expression"},
+      {R"("guided_choice":["a",""])", "guided_choice", "found \"\""},
+      {R"("guided_choice":[])", "guided_choice", "found an array of 0"},
+      {R"("guided_grammar":{})", "guided_grammar", "a grammar"},
+      {R"("guided_whitespace_pattern":" ")", "guided_whitespace_pattern", "does not support"},
+      {R"("guided_regex":"a","grammar":"root ::= \"a\"")", "grammar", "`guided_regex`"},
+      {R"("structured_outputs":{"structural_tag":"{}"})", "structured_outputs", "structural_tag"},
+      {R"("structured_outputs":{"json":{},"disable_additional_properties":true})", "structured_outputs",
+       "does not support"},
+      {R"("structured_outputs":{"json":{},"regex":"a"})", "structured_outputs", "expected one demand"},
       {R"("use_beam_search":true)", "use_beam_search", "does not support"},
       {R"("temperature":0,"temperature":1)", "temperature", "found it twice"},
   };
