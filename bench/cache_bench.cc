@@ -81,7 +81,7 @@ struct World {
   std::int64_t requests = 0, preempted = 0;  // those without samples
 
   explicit World(const std::string& policy_name)
-      : policy(std::move(MakeEvictionPolicy(policy_name)).value()), plan(&tree, policy.get()) {
+      : policy(std::move(MakeEvictionPolicy(policy_name)).value()), plan(tree, *policy) {
     for (std::uint64_t i = 0; i < kBranches; ++i) branches.push_back(tree.Hold("adapter " + std::to_string(i)));
     victims.reserve(kPromptPages);
   }
@@ -360,8 +360,8 @@ void BenchSwapIn(const std::string& policy_name) {
   const auto host = std::move(PagePool::Create("host", kNodes * 64, 64)).value();
   DependencyTree tree(1, device.get(), host.get());
   const auto policy = std::move(MakeEvictionPolicy(policy_name)).value();
-  KvEvictionPlan plan(&tree, policy.get());
-  ProactiveSwapper swapper(&tree);
+  KvEvictionPlan plan(tree, *policy);
+  ProactiveSwapper swapper(tree);
   std::vector<BranchId> branches;
   for (std::uint64_t i = 0; i < kBranches; ++i) branches.push_back(tree.Hold("adapter " + std::to_string(i)));
   Prng prng(1);

@@ -57,13 +57,13 @@ struct World {
   std::unique_ptr<PagePool> device =
       std::move(PagePool::Create("device", options.device_pages* kPageBytes, kPageBytes)).value();
   std::unique_ptr<PagePool> host =
-      options.host_pages == 0 ? nullptr
+      options.host_pages == 0 ? PagePool::WithoutPages(kPageBytes)
                               : std::move(PagePool::Create("host", options.host_pages* kPageBytes, kPageBytes)).value();
   // With a host tier a transfer takes more than a step, so that plans see adapters and history on their way.
   const TimeNs latency = options.host_pages == 0 ? 1000 : 25 * kNsPerMs;
   ModeledTransfer transfer{&clock, {.latency_ns = latency}, {.latency_ns = latency}};
   ModeledTransfer kv_transfer{&clock, {.latency_ns = latency}, {.latency_ns = latency}};
-  ResidencyManager residency{device.get(), host.get(), &transfer};
+  ResidencyManager residency{*device, *host, transfer};
   std::unique_ptr<EvictionPolicy> policy;
   std::unique_ptr<DependencyTree> tree;
   std::unique_ptr<KvTiers> tiers;
@@ -86,16 +86,23 @@ struct World {
     policy = std::move(MakeEvictionPolicy(regime.policy)).value();
     SchedulerOptions scheduling{.max_running = kRunning, .max_batch_tokens = 512, .prefill_chunk = 256};
     ApplyRegime(regime, scheduling);
-    if (c.cache != nullptr && regime.keep_history)
-      tree = std::make_unique<DependencyTree>(scheduling.page_tokens, device.get(), host.get());
-    if (tree != nullptr && host != nullptr)
-      tiers = std::make_unique<KvTiers>(tree.get(), device.get(), host.get(), &kv_transfer);
+    const bool keeps_history = c.cache != nullptr && regime.keep_history, host_tier = c.host_pages > 0;
+    tree = keeps_history ? std::make_unique<DependencyTree>(scheduling.page_tokens, device.get(),
+                                                            host_tier ? host.get() : nullptr)
+                         : std::make_unique<DependencyTree>(scheduling.page_tokens);
+    tiers = keeps_history && host_tier ? std::make_unique<KvTiers>(*tree, *device, *host, kv_transfer)
+                                       : std::make_unique<KvTiers>(*tree);
     order = std::move(MakeQueueOrder({.name = c.order,
                                       .lanes = {.refresh = 10 * kNsPerSecond},
                                       .total_tokens = static_cast<double>(c.device_pages * scheduling.page_tokens)}))
                 .value();
-    scheduler = std::make_unique<Scheduler>(scheduling, device.get(), &residency, policy.get(), tree.get(), tiers.get(),
-                                            order.get(), &predictor);
+    scheduler = std::make_unique<Scheduler>(scheduling, SchedulerParts{.device = *device,
+                                                                       .residency = residency,
+                                                                       .eviction = *policy,
+                                                                       .tree = *tree,
+                                                                       .tiers = *tiers,
+                                                                       .queue = *order,
+                                                                       .predictor = predictor});
   }
 
   // 0: the base model.
@@ -126,14 +133,14 @@ struct World {
 
   void Poll() {
     residency.Poll(clock.Now(), failures);
-    if (tiers != nullptr) tiers->Poll(clock.Now());
+    tiers->Poll(clock.Now());
   }
   // As an executor waits for the layers of requests that began while they arrived.
   void WaitForArrivals(const StepPlan& plan) {
     const auto arrives = [this](const PlannedChunk& chunk) {
       const Request& request = *chunk.request;
       return (request.adapter != kBaseModel && residency.Get(request.adapter).arriving()) ||
-             (tiers != nullptr && !tree->tiers().OnDevice(request.tail));
+             !tree->tiers().OnDevice(request.tail);
     };
     while (std::any_of(plan.chunks.begin(), plan.chunks.end(), arrives)) {
       clock.Advance(kNsPerMs);
@@ -152,7 +159,7 @@ struct World {
     request.max_total_tokens = request.prompt_tokens + 100 + static_cast<std::int32_t>(prng.NextBelow(400));
     request.tokens.reserve(static_cast<std::size_t>(request.max_total_tokens));
     request.tokens.assign(static_cast<std::size_t>(request.prompt_tokens), 1);
-    if (tree != nullptr) request.tokens[0] = static_cast<TokenId>(requests.size());  // no two prompts begin alike
+    if (tree->keeps_history()) request.tokens[0] = static_cast<TokenId>(requests.size());  // no two prompts begin alike
     if (options.returning && !ended.empty() && prng.NextBelow(2) == 0) Continue(request);
     request.pages.reserve(100);
     request.page_table.reserve(100);
@@ -251,7 +258,7 @@ void Run(const Case& c) {
               quantile(planning, 0.5), quantile(planning, 0.99), moving.size(), quantile(moving, 0.5),
               quantile(moving, 0.99));
   std::printf("  after the step (Advance of all requests): p50 %.1f us\n", advancing[advancing.size() / 2]);
-  if (w.tree != nullptr) {
+  if (w.tree->keeps_history()) {
     std::printf("  beside the computation (Prepare): p50 %.1f us, p99 %.1f us, max %.1f us\n",
                 preparing[preparing.size() / 2], preparing[preparing.size() * 99 / 100], preparing.back());
     std::printf("  history %ld pages, found %ld of %ld prompt tokens\n",
@@ -267,7 +274,7 @@ void Run(const Case& c) {
   std::printf("  preemptions %ld, adapter loads %ld, evictions %ld\n",
               static_cast<long>(w.scheduler->stats().preemptions), static_cast<long>(adapters.device_loads),
               static_cast<long>(adapters.device_evictions));
-  if (w.tiers == nullptr) return;
+  if (c.host_pages == 0) return;
   std::printf("  host tier: %ld of %ld pages free, %ld adapters (evictions %ld), history fetched %ld pages\n",
               static_cast<long>(w.host->free_pages()), static_cast<long>(w.host->capacity_pages()),
               static_cast<long>(adapters.host_resident), static_cast<long>(adapters.host_evictions),

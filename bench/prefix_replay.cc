@@ -64,7 +64,7 @@ Result<ReplayResult> Replay(const RecordedPrompts& recorded, const std::string& 
   ASSIGN_OR_RETURN(const std::unique_ptr<EvictionPolicy> policy, MakeEvictionPolicy(policy_name));
   ASSIGN_OR_RETURN(const std::unique_ptr<PagePool> device, PagePool::Create("device", capacity_pages * 64, 64));
   DependencyTree tree(1, device.get());
-  KvEvictionPlan plan(&tree, policy.get());
+  KvEvictionPlan plan(tree, *policy);
   const BranchId base = tree.Hold("");
   ReplayResult result;
   PromptContext context;

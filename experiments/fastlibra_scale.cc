@@ -114,7 +114,7 @@ Result<ExperimentResult> RunOverhead(ExperimentContext& context) {
   ASSIGN_OR_RETURN(const auto pool, PagePool::Create("device", pages * 4096, 4096));
   DependencyTree tree(kPageTokens, pool.get());
   ASSIGN_OR_RETURN(const auto policy, MakeEvictionPolicy("fastlibra"));
-  KvEvictionPlan plan(&tree, policy.get());
+  KvEvictionPlan plan(tree, *policy);
   const BranchId branch = tree.Hold("");
   const OsClock clock;
   const auto tokens_of = [](std::uint64_t conversation) {

@@ -85,7 +85,8 @@ class Run {
 
   Status Build() {
     ASSIGN_OR_RETURN(pool_, PagePool::Create("device", options_.pool_bytes, options_.page_bytes));
-    residency_.emplace(pool_.get(), nullptr, &transfer_);
+    no_host_ = PagePool::WithoutPages(options_.page_bytes);
+    residency_.emplace(*pool_, *no_host_, transfer_);
     for (std::uint32_t i = 0; i < options_.adapters; ++i) {
       if (Layout(i).pages > pool_->capacity_pages()) return ResourceExhausted("an adapter is larger than the pool", "");
       auto version = std::make_shared<AdapterVersion>();
@@ -177,7 +178,7 @@ class Run {
   Prng prng_;
   VirtualClock clock_;
   ModeledTransfer transfer_{&clock_, {.latency_ns = 1000}, {.latency_ns = 1000}};
-  std::unique_ptr<PagePool> pool_;
+  std::unique_ptr<PagePool> pool_, no_host_;
   std::optional<ResidencyManager> residency_;
   FirstFit holes_;
   LruList in_pages_, in_one_piece_;

@@ -111,7 +111,7 @@ struct World {
       : geometry(ChoosePageGeometry(model, DType::kBF16)), contiguous(device_bytes / geometry.page_bytes) {
     device = std::move(PagePool::Create("device", device_bytes, geometry.page_bytes)).value();
     host = std::move(PagePool::Create("host", host_bytes, geometry.page_bytes)).value();
-    residency.emplace(device.get(), host.get(), &transfer);
+    residency.emplace(*device, *host, transfer);
     for (std::uint32_t g = 1; g <= kAdapters; ++g) {
       auto version = std::make_shared<AdapterVersion>();
       version->generation = AdapterGeneration{g};

@@ -27,9 +27,9 @@ void Erase(std::vector<AdapterGeneration>& list, AdapterGeneration generation) {
 
 }  // namespace
 
-ResidencyManager::ResidencyManager(PagePool* device, PagePool* host, PageTransfer* transfer)
+ResidencyManager::ResidencyManager(PagePool& device, PagePool& host, PageTransfer& transfer)
     : device_(device), host_(host), transfer_(transfer) {
-  if (host_ != nullptr) CHECK_EQ(device_->page_bytes(), host_->page_bytes());
+  CHECK_EQ(device_.page_bytes(), host_.page_bytes());
 }
 
 void ResidencyManager::Add(std::shared_ptr<const AdapterVersion> version) {
@@ -126,7 +126,7 @@ void ResidencyManager::BeginLoad(AdapterGeneration generation, bool via_host, Ti
   CHECK(adapter.device == TierState::kAbsent);
   const std::size_t pages = static_cast<std::size_t>(adapter.version->layout.pages);
   adapter.device_pages.resize(pages);
-  CHECK(device_->Allocate(PageCategory::kAdapter, adapter.device_pages));
+  CHECK(device_.Allocate(PageCategory::kAdapter, adapter.device_pages));
   adapter.device = TierState::kLoading;
   NoteChange(adapter);
   adapter.load_started = now;
@@ -139,7 +139,7 @@ void ResidencyManager::BeginLoad(AdapterGeneration generation, bool via_host, Ti
     SubmitTransfer(adapter, Tier::kHost, Tier::kDevice, now);
   } else if (via_host) {
     adapter.host_pages.resize(pages);
-    CHECK(host_->Allocate(PageCategory::kAdapter, adapter.host_pages));
+    CHECK(host_.Allocate(PageCategory::kAdapter, adapter.host_pages));
     adapter.host = TierState::kLoading;
     SubmitTransfer(adapter, Tier::kDisk, Tier::kHost, now);
   } else {
@@ -152,16 +152,16 @@ void ResidencyManager::SubmitTransfer(AdapterResidency& adapter, Tier from, Tier
   TransferJob job;
   job.id = adapter.version->generation.value;
   job.adapter = adapter.version;
-  job.page_bytes = static_cast<std::size_t>(device_->page_bytes());
-  job.from = from == Tier::kDisk ? PageSet{Tier::kDisk, {}} : PagesIn(from, *host_, adapter.host_pages);
-  job.to = to == Tier::kHost ? PagesIn(to, *host_, adapter.host_pages) : PagesIn(to, *device_, adapter.device_pages);
+  job.page_bytes = static_cast<std::size_t>(device_.page_bytes());
+  job.from = from == Tier::kDisk ? PageSet{Tier::kDisk, {}} : PagesIn(from, host_, adapter.host_pages);
+  job.to = to == Tier::kHost ? PagesIn(to, host_, adapter.host_pages) : PagesIn(to, device_, adapter.device_pages);
   if (from == Tier::kDisk) ++totals_.disk_loads;
   adapter.to_device = from == Tier::kHost;
   adapter.transfer_started = now;
   job.progress = adapter.progress =
       std::make_shared<LayerProgress>(static_cast<std::int32_t>(adapter.version->layout.layer_pages.size()));
   if (adapter.to_device) arriving_.push_back(adapter.version->generation);
-  transfer_->Submit(std::move(job));
+  transfer_.Submit(std::move(job));
 }
 
 void ResidencyManager::EndTransfer(AdapterResidency& adapter) {
@@ -179,7 +179,7 @@ void ResidencyManager::CancelLoad(AdapterResidency& adapter) {
 
 bool ResidencyManager::Poll(TimeNs now, std::vector<LoadFailure>& failures) {
   bool changed = false;
-  while (auto completion = transfer_->Poll()) {
+  while (auto completion = transfer_.Poll()) {
     changed = true;
     AdapterResidency& adapter = At(AdapterGeneration{static_cast<std::uint32_t>(completion->id)});
     EndTransfer(adapter);
@@ -255,7 +255,7 @@ void ResidencyManager::EndFailedLoads() {
 
 void ResidencyManager::DropDevicePages(AdapterResidency& adapter) {
   NoteChange(adapter);
-  device_->Free(PageCategory::kAdapter, adapter.device_pages);
+  device_.Free(PageCategory::kAdapter, adapter.device_pages);
   adapter.device_pages.clear();
   adapter.device = TierState::kAbsent;
   UpdateIdle(adapter);
@@ -290,7 +290,7 @@ void ResidencyManager::UpdateIdle(AdapterResidency& adapter) {
 
 void ResidencyManager::DropHostPages(AdapterResidency& adapter) {
   NoteChange(adapter);
-  host_->Free(PageCategory::kAdapter, adapter.host_pages);
+  host_.Free(PageCategory::kAdapter, adapter.host_pages);
   adapter.host_pages.clear();
   adapter.host = TierState::kAbsent;
 }
@@ -359,8 +359,8 @@ void ResidencyManager::CheckIntegrity() const {
     const std::size_t pages = static_cast<std::size_t>(adapter.version->layout.pages);
     CHECK_EQ(adapter.device_pages.size(), adapter.device == TierState::kAbsent ? 0 : pages);
     CHECK_EQ(adapter.host_pages.size(), adapter.host == TierState::kAbsent ? 0 : pages);
-    for (const PageHandle page : adapter.device_pages) CHECK(device_->IsCurrent(page));
-    for (const PageHandle page : adapter.host_pages) CHECK(host_->IsCurrent(page));
+    for (const PageHandle page : adapter.device_pages) CHECK(device_.IsCurrent(page));
+    for (const PageHandle page : adapter.host_pages) CHECK(host_.IsCurrent(page));
     if (adapter.pins > 0) CHECK(adapter.device == TierState::kResident || adapter.arriving() || adapter.failed);
     CHECK(!adapter.failed || adapter.device == TierState::kLoading);
     CHECK_EQ(adapter.progress != nullptr, adapter.device == TierState::kLoading && !adapter.failed);
@@ -377,8 +377,8 @@ void ResidencyManager::CheckIntegrity() const {
     device_residents += adapter.device == TierState::kResident;
     host_residents += adapter.host == TierState::kResident;
   }
-  CHECK_EQ(device_pages, device_->Stats().used(PageCategory::kAdapter));
-  if (host_ != nullptr) CHECK_EQ(host_pages, host_->Stats().used(PageCategory::kAdapter));
+  CHECK_EQ(device_pages, device_.Stats().used(PageCategory::kAdapter));
+  CHECK_EQ(host_pages, host_.Stats().used(PageCategory::kAdapter));
   CHECK_EQ(loading, loads_in_flight_);
   CHECK_EQ(known + free_slots_.size(), adapters_.size());
   CHECK_EQ(locked, locked_.size());

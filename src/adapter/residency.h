@@ -98,9 +98,9 @@ struct alignas(64) AdapterResidency {
 // Carries out loads and evictions of adapters and keeps their accounts.
 class ResidencyManager {
  public:
-  // Owns none of the arguments; `host` may be null (no host tier). REQUIRES: the pages of both pools have the same
-  // size.
-  ResidencyManager(PagePool* device, PagePool* host, PageTransfer* transfer);
+  // Owns none of the arguments. Without a host tier, `host` has no pages. REQUIRES: the pages of both pools have the
+  // same size.
+  ResidencyManager(PagePool& device, PagePool& host, PageTransfer& transfer);
 
   // Makes the adapter known. Idempotent.
   void Add(std::shared_ptr<const AdapterVersion> version);
@@ -154,8 +154,8 @@ class ResidencyManager {
   // may be gone.
   void TakeChanges(std::vector<std::uint32_t>& out);
   // The pools given to the constructor.
-  PagePool* device() const { return device_; }
-  PagePool* host() const { return host_; }
+  PagePool& device() const { return device_; }
+  PagePool& host() const { return host_; }
 
   // Starts a load to the device. `ahead`: for no particular request. REQUIRES: the device state is kAbsent, and the
   // device pool has enough free pages. With `via_host`, if the adapter is not host-resident, the host pool has enough
@@ -202,7 +202,7 @@ class ResidencyManager {
     return adapter.retired && adapter.references == 0 && !adapter.locked;
   }
   std::int64_t Bytes(const AdapterResidency& adapter) const {
-    return adapter.version->layout.pages * device_->page_bytes();
+    return adapter.version->layout.pages * device_.page_bytes();
   }
   // Makes the adapter device-resident and counts the load.
   void FinishLoad(AdapterResidency& adapter, TimeNs now);
@@ -215,9 +215,9 @@ class ResidencyManager {
   void UpdateIdle(AdapterResidency& adapter);
   void DropHostPages(AdapterResidency& adapter);
 
-  PagePool* device_;
-  PagePool* host_;
-  PageTransfer* transfer_;
+  PagePool& device_;
+  PagePool& host_;
+  PageTransfer& transfer_;
   static constexpr std::uint32_t kNoSlot = std::numeric_limits<std::uint32_t>::max();
 
   std::deque<AdapterResidency> adapters_;   // a deque: executors hold pointers to entries while others are added

@@ -16,7 +16,7 @@ struct World {
   std::unique_ptr<PagePool> device = std::move(PagePool::Create("device", 10 * 64, 64)).value();
   std::unique_ptr<PagePool> host = std::move(PagePool::Create("host", 6 * 64, 64)).value();
   ModeledTransfer transfer{&clock, {.latency_ns = 100}, {.latency_ns = 10}};
-  ResidencyManager residency{device.get(), host.get(), &transfer};
+  ResidencyManager residency{*device, *host, transfer};
   std::vector<ResidencyManager::LoadFailure> failures;
 
   World() {
@@ -145,7 +145,7 @@ std::shared_ptr<AdapterVersion> MakeLayered(std::uint32_t generation) {
 // A slow link from the host tier: 4 milliseconds for an adapter of four layers.
 struct SlowWorld : World {
   ModeledTransfer slow{&clock, {.latency_ns = 0}, {.latency_ns = 0, .bytes_per_second = 4 * 64 / 4e-3}};
-  ResidencyManager arriving{device.get(), host.get(), &slow};
+  ResidencyManager arriving{*device, *host, slow};
   AdapterGeneration g{7};
 
   // Begins a load and waits until `layers` layers have arrived.

@@ -7,17 +7,15 @@
 
 namespace loramux {
 
-AdapterBranches::AdapterBranches(DependencyTree* tree, const ResidencyManager* residency)
-    : tree_(tree), residency_(residency) {
-  if (tree_ != nullptr) base_ = tree_->Hold("");
-}
+AdapterBranches::AdapterBranches(DependencyTree& tree, const ResidencyManager& residency)
+    : tree_(tree), residency_(residency), base_(tree.Hold("")) {}
 
 BranchId AdapterBranches::Know(AdapterGeneration generation) {
-  if (generation == kBaseModel) return base_;
-  const std::size_t slot = residency_->SlotOf(generation);
+  if (generation == kBaseModel || !tree_.keeps_history()) return base_;
+  const std::size_t slot = residency_.SlotOf(generation);
   if (Has(slot)) return Of(slot);
-  const std::string& digest = residency_->Get(generation).version->file.digest;
-  const BranchId branch = tree_->Hold(digest.empty() ? "generation " + std::to_string(generation.value) : digest);
+  const std::string& digest = residency_.Get(generation).version->file.digest;
+  const BranchId branch = tree_.Hold(digest.empty() ? "generation " + std::to_string(generation.value) : digest);
   if (branch_of_.size() <= slot) branch_of_.resize(slot + 1);
   branch_of_[slot] = branch;
   if (slots_of_.size() <= branch.value) slots_of_.resize(branch.value + std::size_t{1});
@@ -31,8 +29,8 @@ void AdapterBranches::Forget(const AdapterResidency& adapter, bool depends) {
   branch_of_[adapter.slot].reset();
   std::vector<std::uint32_t>& slots = slots_of_[branch.value];
   slots.erase(std::find(slots.begin(), slots.end(), adapter.slot));
-  if (depends && !IsUsable(branch)) tree_->Clear(branch);
-  tree_->Release(branch);
+  if (depends && !IsUsable(branch)) tree_.Clear(branch);
+  tree_.Release(branch);
 }
 
 std::span<const std::uint32_t> AdapterBranches::SlotsOf(BranchId branch) const {
@@ -43,26 +41,24 @@ std::span<const std::uint32_t> AdapterBranches::SlotsOf(BranchId branch) const {
 bool AdapterBranches::IsUsable(BranchId branch) const {
   const std::span<const std::uint32_t> slots = SlotsOf(branch);
   return std::any_of(slots.begin(), slots.end(),
-                     [this](std::uint32_t slot) { return residency_->All()[slot].device == TierState::kResident; });
+                     [this](std::uint32_t slot) { return residency_.All()[slot].device == TierState::kResident; });
 }
 
 void AdapterBranches::MarkUsable(bool depends, std::vector<bool>& usable) const {
-  usable.clear();
-  if (tree_ == nullptr) return;
-  usable.resize(tree_->branches().slots(), !depends);
+  usable.assign(tree_.branches().slots(), !depends);
   usable[base_.value] = true;
-  for (const AdapterGeneration generation : residency_->DeviceResidents()) {
-    const std::size_t slot = residency_->SlotOf(generation);
+  for (const AdapterGeneration generation : residency_.DeviceResidents()) {
+    const std::size_t slot = residency_.SlotOf(generation);
     if (Has(slot)) usable[Of(slot).value] = true;
   }
 }
 
 std::int64_t AdapterBranches::UnusablePages() {
-  if (tree_ == nullptr) return 0;
+  std::int64_t pages = tree_.tiers().pages();
+  if (pages == 0) return 0;
   MarkUsable(/*depends=*/true, usable_);
-  std::int64_t pages = tree_->tiers().pages();
   for (std::uint32_t branch = 0; branch < usable_.size(); ++branch) {
-    if (usable_[branch]) pages -= tree_->tiers().pages(BranchId{branch});
+    if (usable_[branch]) pages -= tree_.tiers().pages(BranchId{branch});
   }
   return pages;
 }
@@ -72,12 +68,12 @@ void AdapterBranches::CheckIntegrity(bool depends) const {
   for (std::uint32_t branch = 0; branch < slots_of_.size(); ++branch) {
     known += slots_of_[branch].size();
     for (const std::uint32_t slot : slots_of_[branch]) CHECK(Has(slot) && Of(slot).value == branch);
-    if (!depends || slots_of_[branch].empty() || tree_->tiers().pages(BranchId{branch}) == 0) continue;
+    if (!depends || slots_of_[branch].empty() || tree_.tiers().pages(BranchId{branch}) == 0) continue;
     CHECK(IsUsable(BranchId{branch}));
   }
   for (std::size_t slot = 0; slot < branch_of_.size(); ++slot) {
     if (!Has(slot)) continue;
-    CHECK(residency_->All()[slot].version != nullptr);
+    CHECK(residency_.All()[slot].version != nullptr);
     --known;
   }
   CHECK_EQ(known, 0u);

@@ -19,13 +19,14 @@ namespace loramux {
 // See the top of this file.
 class AdapterBranches {
  public:
-  // Owns neither argument. With a null tree no adapter has a branch. Holds the branch of the base model for good.
-  AdapterBranches(DependencyTree* tree, const ResidencyManager* residency);
+  // Owns neither argument. Holds the branch of the base model for good.
+  AdapterBranches(DependencyTree& tree, const ResidencyManager& residency);
 
-  // The branch of the base model. REQUIRES, as for the functions that return a branch: a tree.
+  // The branch of the base model.
   BranchId base() const { return base_; }
   // The branch of the adapter's content; holds it if the adapter is new here. An adapter without a digest (in the
-  // simulator) shares its content with no other adapter. REQUIRES: known to the residency, or kBaseModel.
+  // simulator) shares its content with no other adapter. If the tree keeps nothing, no history depends on an adapter:
+  // then none has a branch, and all use that of the base model. REQUIRES: known to the residency, or kBaseModel.
   BranchId Know(AdapterGeneration generation);
   // Forgets an adapter that is about to be dropped, and releases its branch. If `depends` and no other adapter of the
   // content is on the device, its history becomes unusable and is freed.
@@ -37,9 +38,9 @@ class AdapterBranches {
   // Slots of the adapters with the branch's content; none for the base model's branch.
   std::span<const std::uint32_t> SlotsOf(BranchId branch) const;
   // Whether pages of the adapter's branch are in transfer between the tiers.
-  bool HasMoves(std::size_t slot) const { return Has(slot) && tree_->tiers().HasMoves(Of(slot)); }
+  bool HasMoves(std::size_t slot) const { return Has(slot) && tree_.tiers().HasMoves(Of(slot)); }
   // Whether other adapters have the branch of the adapter too.
-  bool IsShared(std::size_t slot) const { return Has(slot) && tree_->branches().IsShared(Of(slot)); }
+  bool IsShared(std::size_t slot) const { return Has(slot) && tree_.branches().IsShared(Of(slot)); }
 
   // Fills `usable`, by branch: those of the base model and of the adapters on the device, or all if not `depends`.
   void MarkUsable(bool depends, std::vector<bool>& usable) const;
@@ -52,8 +53,8 @@ class AdapterBranches {
  private:
   bool IsUsable(BranchId branch) const;
 
-  DependencyTree* tree_;
-  const ResidencyManager* residency_;
+  DependencyTree& tree_;
+  const ResidencyManager& residency_;
   BranchId base_;
   std::vector<std::optional<BranchId>> branch_of_;    // by slot
   std::vector<std::vector<std::uint32_t>> slots_of_;  // by branch: the inverse

@@ -16,9 +16,10 @@ struct World {
   VirtualClock clock;
   std::unique_ptr<PagePool> device = std::move(PagePool::Create("device", 32 * 64, 64)).value();
   ModeledTransfer transfer{&clock, {.latency_ns = 10}, {.latency_ns = 10}};
-  ResidencyManager residency{device.get(), nullptr, &transfer};
+  std::unique_ptr<PagePool> host = PagePool::WithoutPages(64);
+  ResidencyManager residency{*device, *host, transfer};
   DependencyTree tree{1, device.get()};
-  AdapterBranches branches{&tree, &residency};
+  AdapterBranches branches{tree, residency};
 
   const AdapterResidency& Add(std::uint32_t generation, const std::string& digest) {
     auto version = std::make_shared<AdapterVersion>();
@@ -109,15 +110,20 @@ TEST(AdapterBranches, HistoryIsUsableWithAnAdapterOnTheDevice) {
   EXPECT_TRUE(usable[w.branches.Of(a.slot).value]);
 }
 
-TEST(AdapterBranches, WithoutATreeNoAdapterHasABranch) {
+// No history depends on them, whatever content they share.
+TEST(AdapterBranches, InATreeThatKeepsNothingNoAdapterHasABranch) {
   World w;
-  AdapterBranches none(nullptr, &w.residency);
-  EXPECT_FALSE(none.Has(0));
-  EXPECT_FALSE(none.HasMoves(0) || none.IsShared(0));
+  const AdapterResidency &a = w.Add(1, "x"), &b = w.Add(2, "x");
+  DependencyTree nothing(1);
+  AdapterBranches none(nothing, w.residency);
+  for (const AdapterResidency* adapter : {&a, &b}) {
+    EXPECT_EQ(none.Know(adapter->version->generation), none.base());
+    EXPECT_FALSE(none.Has(adapter->slot));
+    EXPECT_FALSE(none.HasMoves(adapter->slot) || none.IsShared(adapter->slot));
+  }
+  EXPECT_TRUE(none.SlotsOf(none.base()).empty());
   EXPECT_EQ(none.UnusablePages(), 0);
-  std::vector<bool> usable = {true};
-  none.MarkUsable(true, usable);
-  EXPECT_TRUE(usable.empty());
+  none.Forget(a, /*depends=*/true);
   none.CheckIntegrity(true);
 }
 

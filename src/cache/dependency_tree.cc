@@ -6,7 +6,8 @@ namespace loramux {
 
 DependencyTree::DependencyTree(std::int64_t page_tokens, PagePool* device, PagePool* host, TimeNs frequency_half_life,
                                std::uint64_t hash_seed)
-    : nodes_(page_tokens),
+    : keeps_history_(device != nullptr),
+      nodes_(page_tokens),
       index_(&nodes_, hash_seed),
       branches_(&nodes_, &index_),
       tiers_(&nodes_, device, host),
@@ -76,6 +77,7 @@ void DependencyTree::UnlockLast(NodeId id, TimeNs now) {
 
 DependencyTree::Inserted DependencyTree::Insert(NodeId parent, std::span<const TokenId> tokens, PageHandle page,
                                                 TimeNs now) {
+  if (!keeps_history_) return {parent, Inserted::kNotNow};
   CHECK(nodes_.Depth(parent) == 0 || nodes_[parent.index].locks > 0);
   const PrefixIndex::Place place = index_.Find(parent.index, tokens);
   if (place.node != TreeNodes::kNone) {
@@ -128,7 +130,7 @@ void DependencyTree::PrefetchEvict(std::span<const NodeId> nodes, std::size_t i)
 
 void DependencyTree::set_host_bonus(TimeNs per_doubling) {
   CHECK_EQ(tiers_.host_pages(), 0);  // no entry of the order may have another worth
-  reuse_.set_host_bonus(per_doubling);
+  if (keeps_history_) reuse_.set_host_bonus(per_doubling);
 }
 
 void DependencyTree::DropHostPages(std::int64_t count) {

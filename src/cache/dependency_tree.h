@@ -13,6 +13,9 @@
 // another request inserted the same content first, it continues with the tree's page. Unlocked pages are history.
 // History stays until its memory is needed and is evicted leaves first, so every cached page stays reachable.
 //
+// A tree may keep nothing, for caches without history. Matches then end at the top of a branch, requests keep their
+// pages, and all counts stay 0. So its users need not know which tree they have.
+//
 // Not thread-safe. Reads no clock. No result depends on hash values or addresses.
 #pragma once
 
@@ -42,6 +45,8 @@ class DependencyTree {
   // frequency_half_life > 0.
   DependencyTree(std::int64_t page_tokens, PagePool* device, PagePool* host = nullptr,
                  TimeNs frequency_half_life = 60 * kNsPerSecond, std::uint64_t hash_seed = 0);
+  // A tree that keeps nothing. REQUIRES: page_tokens > 0.
+  explicit DependencyTree(std::int64_t page_tokens) : DependencyTree(page_tokens, nullptr) {}
   // Destruction does not free the pages; they are released with their pools.
   DependencyTree(const DependencyTree&) = delete;
   DependencyTree& operator=(const DependencyTree&) = delete;
@@ -53,6 +58,8 @@ class DependencyTree {
   const TreeBranches& branches() const { return branches_; }
   const NodeTiers& tiers() const { return tiers_; }
   const ReuseStatistics& reuse() const { return reuse_; }
+  // False: the tree keeps nothing.
+  bool keeps_history() const { return keeps_history_; }
 
   // The properties of a node that policies may use.
   struct NodeView {
@@ -111,12 +118,18 @@ class DependencyTree {
     enum Outcome {
       kTaken,    // the tree owns `page` now
       kExisted,  // the tree has a page of the same content; `page` stays with the caller
-      kNotNow,   // a fetch is bringing the tree's page of the same content; nothing changed, try again later
+      // Nothing changed, try again later: a fetch is bringing the tree's page of the same content, or the tree keeps
+      // nothing.
+      kNotNow,
     } outcome = kTaken;
   };
   // Adds the page that the holder of `parent` filled with the keys and values of `tokens`, and locks its node once for
   // the holder. REQUIRES: `parent` is locked or the top of a branch; tokens.size() == page_tokens.
   Inserted Insert(NodeId parent, std::span<const TokenId> tokens, PageHandle page, TimeNs now);
+  // Loads into the CPU caches what Insert will read, for several pages (PrefixIndex). Changes nothing.
+  void PrefetchInsert(NodeId parent, std::span<const TokenId> tokens) const {
+    if (keeps_history_) index_.PrefetchInsert(parent, tokens);
+  }
 
   // Frees the node's device page. If the node has no copy in the host tier, removes it and everything below it.
   // REQUIRES: the node is unlocked and has no children on the device.
@@ -147,7 +160,8 @@ class DependencyTree {
   void EndBackUp(std::span<const MovingPages> pages, bool failed) { tiers_.EndBackUp(pages, failed); }
   void EndFetch(std::span<const MovingPages> pages, bool failed) { tiers_.EndFetch(pages, failed); }
 
-  // Sets the bonus of ReuseStatistics::HostWorth. REQUIRES: the host tier is empty.
+  // Sets the bonus of ReuseStatistics::HostWorth. A tree that keeps nothing sees no visits and gives no bonus.
+  // REQUIRES: the host tier is empty.
   void set_host_bonus(TimeNs per_doubling);
   // Frees `count` host pages, the least host worth first. REQUIRES: count <= droppable_host_pages().
   void DropHostPages(std::int64_t count);
@@ -162,6 +176,7 @@ class DependencyTree {
   void Remove(std::uint32_t index);
   void RemoveBelow(std::uint32_t top);
 
+  const bool keeps_history_;
   TreeNodes nodes_;
   PrefixIndex index_;
   TreeBranches branches_;

@@ -275,6 +275,41 @@ struct Fuzz {
   }
 };
 
+// A tree that keeps nothing serves requests as any other tree does, but each keeps its pages, and the next finds none.
+TEST(DependencyTree, ATreeThatKeepsNothingFindsNothing) {
+  World w;  // for the pages
+  DependencyTree nothing(kPageTokens);
+  EXPECT_TRUE(w.tree->keeps_history());
+  EXPECT_FALSE(nothing.keeps_history());
+  nothing.set_host_bonus(kNsPerSecond);
+  const BranchId base = nothing.Hold("");
+  for (const char* const domain : {"", "a"}) {
+    for (TimeNs now = 0; now < 3; ++now) {
+      const NodeId top = nothing.HoldTop(base, domain);
+      nothing.Want(top);
+      EXPECT_EQ(nothing.index().Match(top, Tokens(8), 1000), top);
+      EXPECT_EQ(nothing.index().MatchInPage(top, Tokens(8)).tokens, 0);
+      nothing.Unwant(top);
+      nothing.Lock(top, now);
+      const PageHandle page = w.NewPage();
+      nothing.PrefetchInsert(top, Tokens(8));
+      const auto inserted = nothing.Insert(top, Tokens(4), page, now);
+      EXPECT_EQ(inserted.outcome, DependencyTree::Inserted::kNotNow);
+      EXPECT_EQ(inserted.node, top);
+      EXPECT_TRUE(w.pool->IsCurrent(page));
+      nothing.Unlock(top, now);
+      nothing.ReleaseTop(top);
+      nothing.ObserveIdlePages(now * kNsPerSecond, 1);
+      nothing.CheckIntegrity();
+    }
+  }
+  EXPECT_EQ(nothing.tiers().pages() + nothing.tiers().idle_pages() + nothing.tiers().host_pages(), 0);
+  EXPECT_EQ(nothing.tiers().IdleLeaves().size(), 0u);
+  EXPECT_EQ(nothing.reuse().HostWorth(7, /*frequency=*/100), 7);  // no bonus for visits
+  nothing.Release(base);
+  EXPECT_EQ(nothing.nodes().size(), 0u);
+}
+
 TEST(DependencyTree, AgreesWithATrivialModelUnderRandomUse) {
   int found_in_page = 0;
   for (std::uint64_t seed = 1; seed <= 60 && !HasFatalFailure(); ++seed) {

@@ -18,17 +18,16 @@ bool GoesLater(const KvEvictionPlan::Victim& a, const KvEvictionPlan::Victim& b)
 }  // namespace
 
 void KvEvictionPlan::Reset(TimeNs now) {
-  if (tree_ == nullptr) return;
   ++plan_;
-  if (marks_.size() < tree_->nodes().slots()) marks_.resize(tree_->nodes().slots());
+  if (marks_.size() < tree_.nodes().slots()) marks_.resize(tree_.nodes().slots());
   new_leaves_.clear();
-  const bool complete = tree_->TakeNewIdleLeaves(new_leaves_);
-  const auto stays = [this](NodeId node) { return tree_->tiers().HasDevicePage(node); };
+  const bool complete = tree_.TakeNewIdleLeaves(new_leaves_);
+  const auto stays = [this](NodeId node) { return tree_.tiers().HasDevicePage(node); };
   const bool carried_out = !evicted_.empty() && std::none_of(evicted_.begin(), evicted_.end(), stays);
   if (scored_in_plan_ && !carried_out) ScoreAll(now);  // the queue lacks what that plan used and evicted
   scored_in_plan_ = false;
   const auto stale = [this](const Victim& victim) {
-    return !tree_->tiers().HasDevicePage(victim.node) || tree_->View(victim.node).last_use != victim.last_use;
+    return !tree_.tiers().HasDevicePage(victim.node) || tree_.View(victim.node).last_use != victim.last_use;
   };
   while (!queue_.empty() && stale(queue_.back())) queue_.pop_back();
   for (const NodeId leaf : new_leaves_) {
@@ -40,7 +39,7 @@ void KvEvictionPlan::Reset(TimeNs now) {
   left_ = queue_.size();
   evicted_.clear();
   offered_.clear();
-  evictable_ = tree_->tiers().idle_pages();
+  evictable_ = tree_.tiers().idle_pages();
 }
 
 void KvEvictionPlan::SortIn(NodeId leaf, TimeNs now) {
@@ -61,53 +60,53 @@ KvEvictionPlan::Mark& KvEvictionPlan::At(std::uint32_t index) {
 
 std::int64_t KvEvictionPlan::pages(BranchId branch) const {
   const bool marked = branch.value < branch_marks_.size() && branch_marks_[branch.value].plan == plan_;
-  return tree_->tiers().pages(branch) - (marked ? branch_marks_[branch.value].gone : 0);
+  return tree_.tiers().pages(branch) - (marked ? branch_marks_[branch.value].gone : 0);
 }
 
 // ---------------------------------------------------------------- Paths
 
 void KvEvictionPlan::Lock(NodeId tail) {
-  for (NodeId at = tail; tree_->nodes().Depth(at) > 0; at = tree_->nodes().Parent(at)) {
+  for (NodeId at = tail; tree_.nodes().Depth(at) > 0; at = tree_.nodes().Parent(at)) {
     if (Locks(at) == 0) --evictable_;
     ++At(at.index).locks;
   }
 }
 
 void KvEvictionPlan::Unlock(NodeId tail, TimeNs now) {
-  for (NodeId at = tail; tree_->nodes().Depth(at) > 0; at = tree_->nodes().Parent(at)) {
+  for (NodeId at = tail; tree_.nodes().Depth(at) > 0; at = tree_.nodes().Parent(at)) {
     --At(at.index).locks;
     if (Locks(at) == 0) ++evictable_;
   }
-  if (tree_->nodes().Depth(tail) > 0 && IsIdleLeaf(tail)) Offer(tail, now);
+  if (tree_.nodes().Depth(tail) > 0 && IsIdleLeaf(tail)) Offer(tail, now);
 }
 
 NodeId KvEvictionPlan::Kept(NodeId tail) const {
-  while (Peek(tail.index).evicted) tail = tree_->nodes().Parent(tail);
+  while (Peek(tail.index).evicted) tail = tree_.nodes().Parent(tail);
   return tail;
 }
 
 // A parent has at least its children's locks, so the walk ends at the first node with more than one lock.
 std::int64_t KvEvictionPlan::PagesWithOneLock(NodeId tail) const {
   std::int64_t pages = 0;
-  for (NodeId at = tail; tree_->nodes().Depth(at) > 0 && Locks(at) == 1; at = tree_->nodes().Parent(at)) ++pages;
+  for (NodeId at = tail; tree_.nodes().Depth(at) > 0 && Locks(at) == 1; at = tree_.nodes().Parent(at)) ++pages;
   return pages;
 }
 
 std::int64_t KvEvictionPlan::LockedDepth(NodeId tail) const {
   NodeId at = tail;
-  while (tree_->nodes().Depth(at) > 0 && Locks(at) == 0) at = tree_->nodes().Parent(at);
-  return tree_->nodes().Depth(at);
+  while (tree_.nodes().Depth(at) > 0 && Locks(at) == 0) at = tree_.nodes().Parent(at);
+  return tree_.nodes().Depth(at);
 }
 
 void KvEvictionPlan::Fetch(NodeId tail) {
-  for (; !tree_->tiers().OnDevice(tail); tail = tree_->nodes().Parent(tail)) At(tail.index).fetched = true;
+  for (; !tree_.tiers().OnDevice(tail); tail = tree_.nodes().Parent(tail)) At(tail.index).fetched = true;
 }
 
 // ---------------------------------------------------------------- Victims
 
 bool KvEvictionPlan::IsIdleLeaf(NodeId node) const {
-  if (!tree_->tiers().HasDevicePage(node)) return false;
-  const DependencyTree::NodeView view = tree_->View(node);
+  if (!tree_.tiers().HasDevicePage(node)) return false;
+  const DependencyTree::NodeView view = tree_.View(node);
   const Mark mark = Peek(node.index);
   return view.depth > 0 && view.locks + mark.locks == 0 && view.device_children == mark.children_gone && !mark.evicted;
 }
@@ -118,24 +117,24 @@ bool KvEvictionPlan::IsIdleLeaf(NodeId node) const {
 std::int64_t KvEvictionPlan::PagesOfQuery(NodeId node, const DependencyTree::NodeView& view, std::int64_t most) const {
   constexpr double kLike = 1.25;
   std::int64_t pages = 1;
-  if (tree_->tiers().HasDevicePage(node)) {
-    for (NodeId at = tree_->nodes().Parent(node); pages < most && tree_->nodes().Depth(at) > 0;
-         at = tree_->nodes().Parent(at), ++pages) {
-      if (VisitsOf(tree_->View(at)) > kLike * VisitsOf(view)) break;
+  if (tree_.tiers().HasDevicePage(node)) {
+    for (NodeId at = tree_.nodes().Parent(node); pages < most && tree_.nodes().Depth(at) > 0;
+         at = tree_.nodes().Parent(at), ++pages) {
+      if (VisitsOf(tree_.View(at)) > kLike * VisitsOf(view)) break;
     }
   } else {
-    for (NodeId at = tree_->nodes().FirstChild(node); pages < most && at.generation != 0;
-         at = tree_->nodes().FirstChild(at), ++pages) {
-      if (kLike * VisitsOf(tree_->View(at)) < VisitsOf(view)) break;
+    for (NodeId at = tree_.nodes().FirstChild(node); pages < most && at.generation != 0;
+         at = tree_.nodes().FirstChild(at), ++pages) {
+      if (kLike * VisitsOf(tree_.View(at)) < VisitsOf(view)) break;
     }
   }
   return pages;
 }
 
 KvEvictionPlan::Victim KvEvictionPlan::Scored(NodeId node, TimeNs now) const {
-  const DependencyTree::NodeView view = tree_->View(node);
-  const ReloadFrom reload = tree_->tiers().InHostTier(node) ? ReloadFrom::kHost : ReloadFrom::kComputation;
-  const std::int64_t pages = PagesOfQuery(node, view, policy_->MostPagesOfQuery(reload));
+  const DependencyTree::NodeView view = tree_.View(node);
+  const ReloadFrom reload = tree_.tiers().InHostTier(node) ? ReloadFrom::kHost : ReloadFrom::kComputation;
+  const std::int64_t pages = PagesOfQuery(node, view, policy_.MostPagesOfQuery(reload));
   looks_ += pages;
   const double visits = VisitsOf(view);
   const EvictionCandidate candidate{
@@ -146,9 +145,9 @@ KvEvictionPlan::Victim KvEvictionPlan::Scored(NodeId node, TimeNs now) const {
       .kind = CandidateKind::kKeysAndValues,
       .frequency = visits,
       .frequency_at = view.last_use,
-      .reuse_factor = tree_->reuse().rates().Factor(view.edge_frequency, now - view.last_use)};
+      .reuse_factor = tree_.reuse().rates().Factor(view.edge_frequency, now - view.last_use)};
   context_.now = now;
-  return {policy_->Score(candidate, context_), node, view.last_use, view.wants > 0};
+  return {policy_.Score(candidate, context_), node, view.last_use, view.wants > 0};
 }
 
 void KvEvictionPlan::Offer(NodeId node, TimeNs now) {
@@ -160,7 +159,7 @@ void KvEvictionPlan::Offer(NodeId node, TimeNs now) {
 // wanted.
 bool KvEvictionPlan::Stands(const Victim& victim, TimeNs now) {
   if (!IsIdleLeaf(victim.node)) return false;
-  const DependencyTree::NodeView view = tree_->View(victim.node);
+  const DependencyTree::NodeView view = tree_.View(victim.node);
   if (view.last_use != victim.last_use) return false;
   if (victim.wanted || view.wants == 0) return true;
   Offer(victim.node, now);
@@ -178,7 +177,7 @@ void KvEvictionPlan::BeginWalk(TimeNs now) {
   walk_.reserve(2 * kQueued);
   walk_bound_.reset();
   walk_oldest_use_.reset();
-  walk_left_ = tree_->tiers().IdleLeaves().size();
+  walk_left_ = tree_.tiers().IdleLeaves().size();
   walking_ = true;
   scored_at_ = now;
 }
@@ -187,11 +186,11 @@ void KvEvictionPlan::BeginWalk(TimeNs now) {
 // disappears is replaced by the last one, which is already scored. So no leaf is missed; one that is scored twice is
 // skipped later (Stands).
 void KvEvictionPlan::Walk(std::int64_t most_looks, TimeNs now) {
-  const std::span<const std::uint32_t> all = tree_->tiers().IdleLeaves();
+  const std::span<const std::uint32_t> all = tree_.tiers().IdleLeaves();
   walk_left_ = std::min(walk_left_, all.size());
   while (most_looks > 0 && walk_left_ > 0) {
     const std::int64_t before = looks_;
-    const NodeId node = tree_->nodes().IdOf(all[--walk_left_]);
+    const NodeId node = tree_.nodes().IdOf(all[--walk_left_]);
     if (IsIdleLeaf(node)) Keep(Scored(node, now));
     most_looks -= kLooksOfNode + looks_ - before;
   }
@@ -227,7 +226,7 @@ std::optional<KvEvictionPlan::Victim> KvEvictionPlan::Next(TimeNs now) {
   for (bool scored = false;; scored = true) {
     if (left_ > kAhead) {  // the victim of a later call
       const NodeId later = queue_[left_ - 1 - kAhead].node;
-      tree_->nodes().Prefetch(later.index);
+      tree_.nodes().Prefetch(later.index);
       __builtin_prefetch(&marks_[later.index], 1);
     }
     while (left_ > 0 && !Stands(queue_[left_ - 1], now)) --left_;
@@ -250,20 +249,19 @@ void KvEvictionPlan::Evict(const Victim& victim, TimeNs now) {
   At(victim.node.index).evicted = true;
   evicted_.push_back(victim.node);
   --evictable_;
-  const std::uint32_t branch = tree_->View(victim.node).branch.value;
+  const std::uint32_t branch = tree_.View(victim.node).branch.value;
   if (branch >= branch_marks_.size()) branch_marks_.resize(branch + 1);
   if (branch_marks_[branch].plan != plan_) branch_marks_[branch] = {.plan = plan_};
   ++branch_marks_[branch].gone;
-  const NodeId parent = tree_->nodes().Parent(victim.node);
+  const NodeId parent = tree_.nodes().Parent(victim.node);
   ++At(parent.index).children_gone;
   if (!IsIdleLeaf(parent)) return;
   // The likely next victim: most paths are evicted from their end upwards.
-  __builtin_prefetch(&marks_[tree_->nodes().PrefetchParent(parent)], 1);
+  __builtin_prefetch(&marks_[tree_.nodes().PrefetchParent(parent)], 1);
   Offer(parent, now);
 }
 
 void KvEvictionPlan::Refresh(TimeNs now) {
-  if (tree_ == nullptr) return;
   Reset(now);
   const bool due = (truncated_ && queue_.size() < kFew) || (!queue_.empty() && now - scored_at_ >= kScoresLast);
   if (!walking_ && !due) return;

@@ -23,8 +23,8 @@ namespace loramux {
 // See the top of this file.
 class KvEvictionPlan {
  public:
-  // Owns neither argument. With a null tree there is nothing to evict.
-  KvEvictionPlan(DependencyTree* tree, const EvictionPolicy* policy) : tree_(tree), policy_(policy) {}
+  // Owns neither argument.
+  KvEvictionPlan(DependencyTree& tree, const EvictionPolicy& policy) : tree_(tree), policy_(policy) {}
 
   // Sets the context of all further scores, as computed at `context.made_at`. `context.now` is ignored.
   void set_context(const EvictionContext& context) { context_ = context; }
@@ -109,12 +109,12 @@ class KvEvictionPlan {
   // The changes of this plan to a node; Peek returns empty ones if there are none.
   Mark Peek(std::uint32_t index) const;
   Mark& At(std::uint32_t index);
-  std::int32_t Locks(NodeId node) const { return tree_->View(node).locks + Peek(node.index).locks; }
+  std::int32_t Locks(NodeId node) const { return tree_.View(node).locks + Peek(node.index).locks; }
   // Whether the node can be evicted in this plan: on the device, unlocked, without children there.
   bool IsIdleLeaf(NodeId node) const;
   // The visits that the policy counts.
   double VisitsOf(const DependencyTree::NodeView& view) const {
-    return policy_->counts_edges() ? view.edge_frequency : view.frequency;
+    return policy_.counts_edges() ? view.edge_frequency : view.frequency;
   }
   std::int64_t PagesOfQuery(NodeId node, const DependencyTree::NodeView& view, std::int64_t most) const;
   // The node with its current score.
@@ -135,8 +135,8 @@ class KvEvictionPlan {
   // Inserts a new leaf into queue_ if its score is among the lowest.
   void SortIn(NodeId leaf, TimeNs now);
 
-  DependencyTree* tree_;  // not changed, except that its list of new leaves is taken
-  const EvictionPolicy* policy_;
+  DependencyTree& tree_;  // not changed, except that its list of new leaves is taken
+  const EvictionPolicy& policy_;
   mutable EvictionContext context_;  // `now` is that of the last score
   std::optional<TimeNs> oldest_use_, walk_oldest_use_;
   mutable std::int64_t looks_ = 0;

@@ -17,7 +17,7 @@ struct World {
   std::unique_ptr<PagePool> host = std::move(PagePool::Create("host", 2048 * 64, 64)).value();
   DependencyTree tree;
   std::unique_ptr<EvictionPolicy> policy = std::move(MakeEvictionPolicy("lru")).value();
-  KvEvictionPlan plan{&tree, policy.get()};
+  KvEvictionPlan plan{tree, *policy};
   BranchId base = tree.Hold("");
 
   explicit World(bool host_tier = false) : tree(kPageTokens, pool.get(), host_tier ? host.get() : nullptr) {}
@@ -66,7 +66,7 @@ TEST(KvEvictionPlan, APageIsWorthWhatIsLearnedAndAtMostThePrior) {
   const auto worth_over_prior = [](bool twice) {  // every prompt is repeated after 2 seconds, or none is
     World w;
     const std::unique_ptr<EvictionPolicy> loramux = std::move(MakeEvictionPolicy("loramux")).value();
-    KvEvictionPlan plan(&w.tree, loramux.get());
+    KvEvictionPlan plan(w.tree, *loramux);
     for (std::int64_t at = 0; at < 600 * 50; ++at) {
       const TimeNs now = at * 20 * kNsPerMs;
       const auto prompt = Tokens(40, static_cast<TokenId>(at / 200));
@@ -94,7 +94,7 @@ TEST(KvEvictionPlan, AConversationGoesAsAWholeWhereThePolicyCountsEdges) {
   for (const std::string_view name : {"loramux", "chameleon"}) {
     World w(/*host_tier=*/true);
     const std::unique_ptr<EvictionPolicy> policy = std::move(MakeEvictionPolicy(name)).value();
-    KvEvictionPlan plan(&w.tree, policy.get());
+    KvEvictionPlan plan(w.tree, *policy);
     NodeId tails[2];
     for (const TimeNs turn : {1, 2, 3}) {
       for (const TokenId who : {1, 2}) {
@@ -126,7 +126,7 @@ TEST(KvEvictionPlan, AConversationGoesAsAWholeWhereThePolicyCountsEdges) {
 TEST(KvEvictionPlan, APageCountsAsItsQueryWhereThePolicyWeighsThose) {
   World w;
   const std::unique_ptr<EvictionPolicy> libra = std::move(MakeEvictionPolicy("fastlibra")).value();
-  KvEvictionPlan plan(&w.tree, libra.get());
+  KvEvictionPlan plan(w.tree, *libra);
   const NodeId one = w.Remember(Tokens(4, 1), 10), five = w.Remember(Tokens(20, 2), 10);
   plan.Reset(10);
   EXPECT_DOUBLE_EQ(plan.Score(five, 10), 5 * plan.Score(one, 10));
@@ -200,7 +200,7 @@ class Listener final : public EvictionPolicy {
 TEST(KvEvictionPlan, PoliciesAreToldWhatAPageIs) {
   World w;
   const Listener listener;
-  KvEvictionPlan plan(&w.tree, &listener);
+  KvEvictionPlan plan(w.tree, listener);
   EXPECT_FALSE(plan.oldest_use().has_value());
   w.Remember(Tokens(4, 1), 10);
   w.Remember(Tokens(4, 1), 20);
@@ -242,7 +242,7 @@ TEST(KvEvictionPlan, LeavesThatWereNotListedAreFound) {
   const auto pool = std::move(PagePool::Create("device", (kLong + 1) * 64, 64)).value();
   DependencyTree tree(kPageTokens, pool.get());
   const auto policy = std::move(MakeEvictionPolicy("lru")).value();
-  KvEvictionPlan plan(&tree, policy.get());
+  KvEvictionPlan plan(tree, *policy);
   const BranchId base = tree.Hold(""), adapter = tree.Hold("weights");
   const auto append = [&](NodeId parent) {
     PageHandle page;
@@ -317,7 +317,7 @@ TEST(KvEvictionPlan, AWalkInPartsAgreesWithAWalkOverAllLeaves) {
   const auto pool = std::move(PagePool::Create("device", kLeaves * 64, 64)).value();
   DependencyTree tree(1, pool.get());
   const auto policy = std::move(MakeEvictionPolicy("lru")).value();
-  KvEvictionPlan plan(&tree, policy.get());
+  KvEvictionPlan plan(tree, *policy);
   const NodeId top = tree.branches().Top(tree.Hold(""));
   Prng prng(1);
   TimeNs now = 0;
@@ -370,7 +370,7 @@ TEST(KvEvictionPlan, APieceOfAWalkIsBoundedByWhatItLooksAt) {
     const auto pool = std::move(PagePool::Create("device", kHistories * kPages * 64, 64)).value();
     DependencyTree tree(1, pool.get());
     const auto policy = std::move(MakeEvictionPolicy(name)).value();
-    KvEvictionPlan plan(&tree, policy.get());
+    KvEvictionPlan plan(tree, *policy);
     const BranchId branch = tree.Hold("");
     for (TokenId history = 0; history < kHistories; ++history) {
       NodeId tail = tree.branches().Top(branch);

@@ -39,7 +39,7 @@ void KvTiers::Fetch(NodeId tail, RequestId requester, TimeNs now, bool ahead) {
                  .ahead = ahead,
                  .progress = std::make_shared<LayerProgress>(slices_.layers),
                  .begun = now};
-  tree_->BeginFetch(tail, fetch.pages);
+  tree_.BeginFetch(tail, fetch.pages);
   Submit(Tier::kHost, Tier::kDevice, fetch.id, fetch.pages, fetch.progress);
   fetches_.push_back(std::move(fetch));
 }
@@ -48,7 +48,7 @@ void KvTiers::FetchAhead(std::span<const NodeId> tails) {
   CHECK(!fetching_ahead());
   if (tails.empty()) return;
   for (const NodeId tail : tails) {
-    tree_->BeginFetch(tail, ahead_pages_);
+    tree_.BeginFetch(tail, ahead_pages_);
     ahead_ends_.push_back(ahead_pages_.size());
   }
   ahead_id_ = next_id_++;
@@ -67,8 +67,8 @@ bool KvTiers::IsRequester(RequestId id) const {
 
 // A fetch brings the whole part of one path that is not on the device, so the topmost such node identifies it.
 const KvTiers::Fetching* KvTiers::FetchOf(NodeId node) const {
-  if (fetches_.empty() || tree_->tiers().OnDevice(node)) return nullptr;
-  while (!tree_->tiers().OnDevice(tree_->nodes().Parent(node))) node = tree_->nodes().Parent(node);
+  if (fetches_.empty() || tree_.tiers().OnDevice(node)) return nullptr;
+  while (!tree_.tiers().OnDevice(tree_.nodes().Parent(node))) node = tree_.nodes().Parent(node);
   const auto found = std::find_if(fetches_.begin(), fetches_.end(),
                                   [node](const Fetching& fetch) { return fetch.pages.front().node == node; });
   return found == fetches_.end() ? nullptr : &*found;
@@ -87,7 +87,7 @@ void KvTiers::EndFailedFetches() {
   for (const Fetching& fetch : fetches_) {
     if (!fetch.failed) continue;
     CHECK_EQ(fetch.users, 0);
-    tree_->EndFetch(fetch.pages, /*failed=*/true);
+    tree_.EndFetch(fetch.pages, /*failed=*/true);
   }
   std::erase_if(fetches_, [](const Fetching& fetch) { return fetch.failed; });
 }
@@ -102,14 +102,14 @@ void KvTiers::EndFetch(Fetching& fetch, const TransferCompletion& completion, Ti
   }
   if (fetch.failed && fetch.users > 0) return;  // EndFailedFetches ends it
   if (!fetch.failed) stats_.pages_fetched += static_cast<std::int64_t>(fetch.pages.size());
-  tree_->EndFetch(fetch.pages, fetch.failed);
+  tree_.EndFetch(fetch.pages, fetch.failed);
   fetches_.erase(fetches_.begin() + (&fetch - fetches_.data()));
 }
 
 void KvTiers::EndFetchAhead(bool failed) {
   std::size_t begin = 0;
   for (const std::size_t end : ahead_ends_) {
-    tree_->EndFetch(std::span(ahead_pages_).subspan(begin, end - begin), failed);
+    tree_.EndFetch(std::span(ahead_pages_).subspan(begin, end - begin), failed);
     begin = end;
   }
   stats_.failed_jobs += failed;
@@ -124,24 +124,21 @@ void KvTiers::EndFetchAhead(bool failed) {
 // than `worth` (HostWorth). Returns false if that is impossible.
 bool KvTiers::MakeHostRoom(std::int64_t pages, TimeNs worth) {
   if (host_->free_pages() >= pages) return true;
-  if (tree_->LeastHostWorth() >= worth) return false;
-  tree_->DropHostPages(1);
+  if (tree_.LeastHostWorth() >= worth) return false;
+  tree_.DropHostPages(1);
   return true;
 }
 
-std::int64_t KvTiers::MaxPagesOfJob() const {
-  return std::clamp<std::int64_t>(device_->capacity_pages() / 32, 1, kMaxPagesOfJob);
-}
-
 void KvTiers::BackUp(const KvEvictionPlan& plan, std::span<const NodeId> running) {
+  const auto most = static_cast<std::size_t>(max_pages_of_job_);
+  if (most == 0 || backing_up()) return;
   const auto free = static_cast<double>(device_->free_pages()),
              capacity = static_cast<double>(device_->capacity_pages());
-  if (!backing_up_.empty() || free > kFreeEnough * capacity) return;
-  const auto most = static_cast<std::size_t>(MaxPagesOfJob());
+  if (free > kFreeEnough * capacity) return;
   soon_.clear();
   plan.AppendNext(kLeavesAhead, soon_);
-  std::erase_if(soon_, [this](NodeId leaf) { return !tree_->nodes().Exists(leaf) || tree_->View(leaf).locks > 0; });
-  const bool few_idle = free + static_cast<double>(tree_->tiers().idle_pages()) < kFreeEnough * capacity;
+  std::erase_if(soon_, [this](NodeId leaf) { return !tree_.nodes().Exists(leaf) || tree_.View(leaf).locks > 0; });
+  const bool few_idle = free + static_cast<double>(tree_.tiers().idle_pages()) < kFreeEnough * capacity;
   if (few_idle) soon_.insert(soon_.end(), running.begin(), running.end());
   for (const NodeId tail : soon_) {
     BackUpPath(tail, most - backing_up_.size());
@@ -157,26 +154,26 @@ void KvTiers::BackUp(const KvEvictionPlan& plan, std::span<const NodeId> running
 // path.
 void KvTiers::BackUpPath(NodeId tail, std::size_t most) {
   chain_.clear();
-  for (NodeId at = tail; tree_->nodes().Exists(at) && tree_->nodes().Depth(at) > 0; at = tree_->nodes().Parent(at)) {
+  for (NodeId at = tail; tree_.nodes().Exists(at) && tree_.nodes().Depth(at) > 0; at = tree_.nodes().Parent(at)) {
     // For a node in transfer, the copy is already on its way.
-    if (!tree_->tiers().OnDevice(at) || tree_->tiers().InHostTier(at) || tree_->tiers().Moving(at)) break;
+    if (!tree_.tiers().OnDevice(at) || tree_.tiers().InHostTier(at) || tree_.tiers().Moving(at)) break;
     chain_.push_back(at);
   }
   std::reverse(chain_.begin(), chain_.end());
   std::size_t count = 0;
   while (count < std::min(most, chain_.size()) &&
-         MakeHostRoom(static_cast<std::int64_t>(count) + 1, tree_->reuse().HostWorth(chain_[count]))) {
+         MakeHostRoom(static_cast<std::int64_t>(count) + 1, tree_.reuse().HostWorth(chain_[count]))) {
     ++count;
   }
   if (count == 0) return;
-  tree_->BeginBackUp(std::span(chain_).first(count), backing_up_);
+  tree_.BeginBackUp(std::span(chain_).first(count), backing_up_);
   backing_up_ends_.push_back(backing_up_.size());
 }
 
 void KvTiers::EndBackUp(bool failed) {
   std::size_t begin = 0;
   for (const std::size_t end : backing_up_ends_) {
-    tree_->EndBackUp(std::span(backing_up_).subspan(begin, end - begin), failed);
+    tree_.EndBackUp(std::span(backing_up_).subspan(begin, end - begin), failed);
     begin = end;
   }
   backing_up_ends_.clear();
@@ -186,6 +183,7 @@ void KvTiers::EndBackUp(bool failed) {
 }
 
 bool KvTiers::Poll(TimeNs now) {
+  if (transfer_ == nullptr) return false;
   bool any = false;
   while (const std::optional<TransferCompletion> done = transfer_->Poll()) {
     any = true;

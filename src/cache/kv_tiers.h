@@ -8,9 +8,12 @@
 // with the first layers while later ones arrive. If such a fetch fails, it keeps its pages until EndFailedFetches,
 // because the step in flight may still read them.
 //
+// Without a host tier nothing moves: no page is backed up, so there is none to fetch, and history stays on the device.
+//
 // A seat is a request's place in a step. Engine thread only. Reads no clock.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -51,8 +54,15 @@ class KvTiers {
   static constexpr std::int64_t kMaxPagesOfJob = 64;
 
   // Owns none of the arguments. `transfer` must serve KV alone: this class polls its completions.
-  KvTiers(DependencyTree* tree, PagePool* device, PagePool* host, PageTransfer* transfer, KvSlices slices = {})
-      : tree_(tree), device_(device), host_(host), transfer_(transfer), slices_(slices) {}
+  KvTiers(DependencyTree& tree, PagePool& device, PagePool& host, PageTransfer& transfer, KvSlices slices = {})
+      : tree_(tree),
+        device_(&device),
+        host_(&host),
+        transfer_(&transfer),
+        slices_(slices),
+        max_pages_of_job_(std::clamp<std::int64_t>(device.capacity_pages() / 32, 1, kMaxPagesOfJob)) {}
+  // Without a host tier.
+  explicit KvTiers(DependencyTree& tree) : tree_(tree) {}
 
   // A fetch in flight, or a failed fetch whose pages running requests still use.
   struct Fetching {
@@ -88,8 +98,8 @@ class KvTiers {
   bool fetching_ahead() const { return !ahead_pages_.empty(); }
   bool backing_up() const { return !backing_up_.empty(); }
   // Most pages of one job that no request waits for: a small part of the device, because a page in transfer cannot be
-  // evicted.
-  std::int64_t MaxPagesOfJob() const;
+  // evicted. 0 without a host tier.
+  std::int64_t max_pages_of_job() const { return max_pages_of_job_; }
   // Whether a fetch of this request is in flight.
   bool IsRequester(RequestId id) const;
   std::span<const Fetching> fetches() const { return fetches_; }
@@ -123,11 +133,13 @@ class KvTiers {
   // Adds up to `most` pages of the path to `tail`, from its top, to the back-up job.
   void BackUpPath(NodeId tail, std::size_t most);
 
-  DependencyTree* tree_;
-  PagePool* device_;
-  PagePool* host_;
-  PageTransfer* transfer_;
+  DependencyTree& tree_;
+  // Null: no host tier.
+  PagePool* device_ = nullptr;
+  PagePool* host_ = nullptr;
+  PageTransfer* transfer_ = nullptr;
   const KvSlices slices_;
+  const std::int64_t max_pages_of_job_ = 0;
   std::vector<Fetching> fetches_;                         // in order of their start
   std::vector<DependencyTree::MovingPages> backing_up_;   // pages of the back-up job; empty: none in flight
   std::vector<std::size_t> backing_up_ends_;              // end of each path in backing_up_

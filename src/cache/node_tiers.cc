@@ -10,6 +10,11 @@ namespace {
 
 constexpr std::size_t kMostNewIdleLeaves = std::size_t{1} << 16;  // listed until TakeNewIdleLeaves takes them
 
+// One flag for each page of the pool; null: none.
+std::vector<bool> FlagsFor(const PagePool* pool) {
+  return std::vector<bool>(pool == nullptr ? 0 : static_cast<std::size_t>(pool->capacity_pages()), false);
+}
+
 }  // namespace
 
 NodeTiers::NodeTiers(TreeNodes* nodes, PagePool* device, PagePool* host)
@@ -221,8 +226,7 @@ void NodeTiers::EndFetch(std::span<const MovingPages> pages, bool failed) {
 // ---------------------------------------------------------------- Integrity
 
 void NodeTiers::CheckIntegrity() const {
-  std::vector<bool> device_seen(static_cast<std::size_t>(device_->capacity_pages()), false);
-  std::vector<bool> host_seen(static_cast<std::size_t>(host_ == nullptr ? 0 : host_->capacity_pages()), false);
+  std::vector<bool> device_seen = FlagsFor(device_), host_seen = FlagsFor(host_);
   for (std::uint32_t index = 0; index < nodes_->slots(); ++index) {
     const TreeNode& node = (*nodes_)[index];
     if (node.exists() && node.depth > 0) CheckNode(index);

@@ -30,7 +30,7 @@ namespace loramux {
 // See the top of this file. Unless noted, functions that take a NodeId require that the node exists.
 class NodeTiers {
  public:
-  // Owns none of the arguments. `host` may be null (no host tier).
+  // Owns none of the arguments. `host` may be null (no host tier), `device` too if no page ever comes.
   NodeTiers(TreeNodes* nodes, PagePool* device, PagePool* host);
 
   // ---- Where pages are ----

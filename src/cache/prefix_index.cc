@@ -39,6 +39,7 @@ std::uint32_t PrefixIndex::FindChild(std::uint32_t parent, std::uint64_t hash, c
 // The hashes do not depend on the nodes found. So several pages are hashed ahead and their slots prefetched together.
 NodeId PrefixIndex::Match(NodeId from, std::span<const TokenId> tokens, std::int64_t max_pages) const {
   constexpr std::int64_t kAhead = 16;
+  if (nodes_->At(from).first_child == kNone) return from;  // hashes nothing
   const std::int64_t size = page_tokens();
   const std::int64_t pages = std::min(max_pages, static_cast<std::int64_t>(tokens.size()) / size);
   std::array<std::uint64_t, kAhead> hashes;

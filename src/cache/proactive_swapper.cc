@@ -16,7 +16,7 @@ std::int64_t Share(double share, std::int64_t capacity) { return std::llround(sh
 
 }  // namespace
 
-ProactiveSwapper::ProactiveSwapper(const DependencyTree* tree, SwapThresholds thresholds)
+ProactiveSwapper::ProactiveSwapper(const DependencyTree& tree, SwapThresholds thresholds)
     : tree_(tree), thresholds_(thresholds) {
   CHECK(0 <= thresholds.lower && thresholds.lower <= thresholds.upper && thresholds.upper <= 1);
   best_.reserve(2 * kKept);
@@ -56,7 +56,7 @@ bool ProactiveSwapper::WorthLess(const Candidate& a, const Candidate& b) {
 void ProactiveSwapper::BeginWalk(const std::vector<bool>& usable) {
   usable_ = usable;
   best_.clear();
-  walk_left_ = tree_ == nullptr ? 0 : tree_->tiers().HostRoots().size();
+  walk_left_ = tree_.tiers().HostRoots().size();
   walking_ = true;
 }
 
@@ -64,15 +64,13 @@ void ProactiveSwapper::BeginWalk(const std::vector<bool>& usable) {
 // Roots that appear meanwhile are left to the next walk.
 bool ProactiveSwapper::Walk(const KvEvictionPlan& scores, TimeNs now) {
   CHECK(walking_);
-  if (tree_ != nullptr) {
-    const std::span<const std::uint32_t> roots = tree_->tiers().HostRoots();
-    walk_left_ = std::min(walk_left_, roots.size());
-    for (std::int64_t left = KvEvictionPlan::kLooksOfPiece; left > 0 && walk_left_ > 0;) {
-      const std::int64_t before = scores.looks();
-      const NodeId node = tree_->nodes().IdOf(roots[--walk_left_]);
-      if (IsUsable(tree_->View(node).branch)) Offer({.score = scores.Score(node, now), .node = node});
-      left -= KvEvictionPlan::kLooksOfNode + scores.looks() - before;
-    }
+  const std::span<const std::uint32_t> roots = tree_.tiers().HostRoots();
+  walk_left_ = std::min(walk_left_, roots.size());
+  for (std::int64_t left = KvEvictionPlan::kLooksOfPiece; left > 0 && walk_left_ > 0;) {
+    const std::int64_t before = scores.looks();
+    const NodeId node = tree_.nodes().IdOf(roots[--walk_left_]);
+    if (IsUsable(tree_.View(node).branch)) Offer({.score = scores.Score(node, now), .node = node});
+    left -= KvEvictionPlan::kLooksOfNode + scores.looks() - before;
   }
   walking_ = walk_left_ > 0;
   return !walking_;
@@ -99,10 +97,10 @@ void ProactiveSwapper::ForgetTwins() {
 
 // The node may have been fetched or removed since it became a candidate.
 bool ProactiveSwapper::MayCome(NodeId node) const {
-  if (!tree_->nodes().Exists(node) || tree_->tiers().HasDevicePage(node) || tree_->tiers().Moving(node) ||
-      !tree_->tiers().InHostTier(node))
+  if (!tree_.nodes().Exists(node) || tree_.tiers().HasDevicePage(node) || tree_.tiers().Moving(node) ||
+      !tree_.tiers().InHostTier(node))
     return false;
-  return IsUsable(tree_->View(node).branch);
+  return IsUsable(tree_.View(node).branch);
 }
 
 const ProactiveSwapper::Moves& ProactiveSwapper::Choose(Room room, const std::vector<bool>& usable,
@@ -140,11 +138,11 @@ bool ProactiveSwapper::TakePage(const Entry& entry, const KvEvictionPlan& scores
   if (!MayCome(node)) return false;
   std::size_t tail = entry.tail;
   if (tail == kNoTail) {
-    if (!tree_->tiers().OnDevice(tree_->nodes().Parent(node))) return false;
+    if (!tree_.tiers().OnDevice(tree_.nodes().Parent(node))) return false;
     tail = moves_.tails.size();
     moves_.tails.push_back(node);
   } else {
-    if (moves_.tails[tail] != tree_->nodes().Parent(node)) return false;  // a sibling was better
+    if (moves_.tails[tail] != tree_.nodes().Parent(node)) return false;  // a sibling was better
     moves_.tails[tail] = node;
   }
   PushChildren(node, tail, scores, now);
@@ -152,8 +150,8 @@ bool ProactiveSwapper::TakePage(const Entry& entry, const KvEvictionPlan& scores
 }
 
 void ProactiveSwapper::PushChildren(NodeId node, std::size_t tail, const KvEvictionPlan& scores, TimeNs now) {
-  NodeId child = tree_->nodes().FirstChild(node);
-  for (int i = 0; i < kChildren && child.generation != 0; ++i, child = tree_->nodes().NextSibling(child)) {
+  NodeId child = tree_.nodes().FirstChild(node);
+  for (int i = 0; i < kChildren && child.generation != 0; ++i, child = tree_.nodes().NextSibling(child)) {
     if (!MayCome(child)) continue;
     heap_.push_back({{.score = scores.Score(child, now), .node = child}, tail});
     std::push_heap(heap_.begin(), heap_.end());

@@ -36,8 +36,8 @@ class ProactiveSwapper {
   // Time between two observations.
   static constexpr TimeNs kInterval = 100 * kNsPerMs;
 
-  // Does not own the tree; a null tree has no KV pages. REQUIRES: 0 <= lower <= upper <= 1.
-  explicit ProactiveSwapper(const DependencyTree* tree, SwapThresholds thresholds = {});
+  // Does not own the tree. REQUIRES: 0 <= lower <= upper <= 1.
+  explicit ProactiveSwapper(const DependencyTree& tree, SwapThresholds thresholds = {});
 
   // State of the device's memory: between the thresholds, above the upper one, below the lower one.
   enum class Memory : std::uint8_t { kBalanced, kBusy, kIdle };
@@ -121,7 +121,7 @@ class ProactiveSwapper {
   // Adds the children of a chosen node to heap_.
   void PushChildren(NodeId node, std::size_t tail, const KvEvictionPlan& scores, TimeNs now);
 
-  const DependencyTree* tree_;
+  const DependencyTree& tree_;
   const SwapThresholds thresholds_;
   Memory memory_ = Memory::kBalanced;
   TimeNs observed_at_ = -kInterval;

@@ -27,8 +27,8 @@ struct World {
       : device(std::move(PagePool::Create("device", pages * 64, 64)).value()),
         host(std::move(PagePool::Create("host", pages * 64, 64)).value()),
         tree(std::make_unique<DependencyTree>(1, device.get(), host.get())),
-        plan(std::make_unique<KvEvictionPlan>(tree.get(), policy.get())),
-        swapper(std::make_unique<ProactiveSwapper>(tree.get())),
+        plan(std::make_unique<KvEvictionPlan>(*tree, *policy)),
+        swapper(std::make_unique<ProactiveSwapper>(*tree)),
         base(tree->Hold("")),
         other(tree->Hold("another")) {}
 
@@ -68,7 +68,8 @@ struct World {
 };
 
 TEST(ProactiveSwapper, BetweenTheThresholdsNothingMoves) {
-  ProactiveSwapper swapper(nullptr);
+  const DependencyTree nothing(1);
+  ProactiveSwapper swapper(nothing);
   TimeNs now = 0;
   const auto observe = [&](std::int64_t used) { return swapper.Observe(used, 1000, now += kTick); };
   EXPECT_EQ(observe(951), Memory::kBusy);
@@ -83,7 +84,8 @@ TEST(ProactiveSwapper, BetweenTheThresholdsNothingMoves) {
 
 // Between two ticks a movement may end, but none begins.
 TEST(ProactiveSwapper, ItBeginsAtATickAndEndsAtOnce) {
-  ProactiveSwapper swapper(nullptr);
+  const DependencyTree nothing(1);
+  ProactiveSwapper swapper(nothing);
   EXPECT_EQ(swapper.Observe(800, 1000, 0), Memory::kBalanced);
   EXPECT_EQ(swapper.Observe(999, 1000, kTick - 1), Memory::kBalanced);
   EXPECT_EQ(swapper.Observe(999, 1000, kTick), Memory::kBusy);
@@ -97,9 +99,10 @@ TEST(ProactiveSwapper, ItBeginsAtATickAndEndsAtOnce) {
 
 // Content that was moved out stays out, and content that was moved in stays in, unless something else changes.
 TEST(ProactiveSwapper, NoPingPong) {
+  const DependencyTree nothing(1);
   for (const std::int64_t capacity : {10, 24, 100, 1000, 4096}) {
     for (std::int64_t begin = 0; begin <= capacity; ++begin) {
-      ProactiveSwapper swapper(nullptr);
+      ProactiveSwapper swapper(nothing);
       std::int64_t used = begin;
       std::set<Memory> seen;
       for (int tick = 0; tick < 50; ++tick) {

@@ -18,7 +18,7 @@ struct World : EngineWorld {
   void ExpectNothingKept() {
     EXPECT_EQ(device->Stats().used(PageCategory::kAdapter), 0);
     EXPECT_EQ(host->Stats().used(PageCategory::kAdapter), 0);
-    EXPECT_EQ(device->Stats().used(PageCategory::kKv), tree == nullptr ? 0 : tree->tiers().pages(tree->Hold("")));
+    EXPECT_EQ(device->Stats().used(PageCategory::kKv), tree.tiers().pages(tree.Hold("")));
     EXPECT_EQ(engine->Stats().invalid_history_pages, 0);
     EXPECT_EQ(registry.held_generations(), 0u);
   }

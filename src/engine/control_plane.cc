@@ -6,23 +6,35 @@
 #include "cache/cache_regime.h"
 
 namespace loramux {
+namespace {
+
+std::unique_ptr<DependencyTree> MakeTree(const ControlPlaneOptions& options) {
+  const std::int64_t page_tokens = options.engine.scheduler.page_tokens;
+  if (!options.prefix_cache) return std::make_unique<DependencyTree>(page_tokens);
+  const bool host_tier = options.kv_in_host_tier && options.host->capacity_pages() > 0;
+  return std::make_unique<DependencyTree>(page_tokens, options.device.get(), host_tier ? options.host.get() : nullptr,
+                                          kFrequencyHalfLife, options.hash_seed);
+}
+
+}  // namespace
 
 Result<std::unique_ptr<ControlPlane>> ControlPlane::Create(ControlPlaneOptions options) {
   CHECK(options.device != nullptr);
+  if (options.host == nullptr) options.host = PagePool::WithoutPages(options.device->page_bytes());
   std::unique_ptr<ControlPlane> plane(new ControlPlane(std::move(options)));
   const ControlPlaneOptions& o = plane->options_;
   ASSIGN_OR_RETURN(plane->eviction_, MakeEvictionPolicy(o.eviction));
   ASSIGN_OR_RETURN(plane->queue_, MakeQueueOrder(o.queue));
-  if (o.prefix_cache) {
-    PagePool* const host = o.kv_in_host_tier ? o.host.get() : nullptr;
-    plane->tree_ = std::make_unique<DependencyTree>(o.engine.scheduler.page_tokens, o.device.get(), host,
-                                                    kFrequencyHalfLife, o.hash_seed);
-  }
+  plane->tree_ = MakeTree(o);
   return plane;
 }
 
 std::unique_ptr<Engine> ControlPlane::Connect(const Surroundings& surroundings) {
   const Surroundings& s = surroundings;
+  kv_tiers_ = moves_kv() && s.kv_transfer != nullptr
+                  ? std::make_unique<KvTiers>(*tree_, *options_.device, *options_.host, *s.kv_transfer,
+                                              options_.engine.kv_slices)
+                  : std::make_unique<KvTiers>(*tree_);
   return std::make_unique<Engine>(options_.engine,
                                   EngineParts{.clock = &s.clock,
                                               .executor = &s.executor,
@@ -32,9 +44,9 @@ std::unique_ptr<Engine> ControlPlane::Connect(const Surroundings& surroundings) 
                                               .registry = &s.registry,
                                               .eviction = s.eviction != nullptr ? s.eviction : eviction_.get(),
                                               .tree = tree_.get(),
-                                              .kv_transfer = moves_kv() ? s.kv_transfer : nullptr,
+                                              .tiers = kv_tiers_.get(),
                                               .queue = queue_.get(),
-                                              .predictor = s.predictor,
+                                              .predictor = s.predictor != nullptr ? s.predictor : &no_predictor_,
                                               .wakeup = &s.wakeup,
                                               .observer = s.observer != nullptr ? s.observer : &no_observer_});
 }

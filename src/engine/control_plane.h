@@ -1,6 +1,6 @@
-// The one assembly of the control plane: page pools, dependency tree, eviction policy, queue order and engine. Server,
-// simulator, replay, benchmarks and tests assemble it here. They differ in their options, and in what the engine is
-// connected to: a clock, an executor and transfers that are real or modelled.
+// The one assembly of the control plane: page pools, dependency tree, its tiers, eviction policy, queue order and
+// engine. Server, simulator, replay, benchmarks and tests assemble it here. They differ in their options, and in what
+// the engine is connected to: a clock, an executor and transfers that are real or modelled.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,10 @@
 
 #include "cache/dependency_tree.h"
 #include "cache/eviction_policy.h"
+#include "cache/kv_tiers.h"
 #include "engine/engine.h"
 #include "memory/page_pool.h"
+#include "schedule/predict/length_predictor.h"
 #include "schedule/queue/queue_order.h"
 
 namespace loramux {
@@ -35,7 +37,7 @@ struct Surroundings {
   AdapterRegistry& registry;
   Wakeup& wakeup;                            // signalled when there is work
   PageTransfer* kv_transfer = nullptr;       // for keys and values; null: they never go to the host tier
-  LengthPredictor* predictor = nullptr;      // null: predictions are 0
+  LengthPredictor* predictor = nullptr;      // null: none
   EngineObserver* observer = nullptr;        // null: none
   const EvictionPolicy* eviction = nullptr;  // null: that of the options
 };
@@ -50,14 +52,12 @@ class ControlPlane {
   std::unique_ptr<Engine> Connect(const Surroundings& surroundings);
 
   PagePool& device() const { return *options_.device; }
-  PagePool* host() const { return options_.host.get(); }  // null: none
-  DependencyTree* tree() const { return tree_.get(); }    // null: none
+  PagePool& host() const { return *options_.host; }  // without a host tier it has no pages
+  DependencyTree& tree() const { return *tree_; }    // without a prefix cache it keeps nothing
   // True if keys and values may move between the tiers, which needs a transfer.
-  bool moves_kv() const { return tree_ != nullptr && options_.host != nullptr && options_.kv_in_host_tier; }
+  bool moves_kv() const { return tree_->keeps_history() && host().capacity_pages() > 0 && options_.kv_in_host_tier; }
   // The memory of the pools, for transfers.
-  TierMemory tiers() const {
-    return {options_.host == nullptr ? PageArena{} : options_.host->View(), options_.device->View()};
-  }
+  TierMemory tiers() const { return {host().View(), device().View()}; }
 
  private:
   explicit ControlPlane(ControlPlaneOptions options) : options_(std::move(options)) {}
@@ -66,7 +66,9 @@ class ControlPlane {
   std::unique_ptr<EvictionPolicy> eviction_;
   std::unique_ptr<QueueOrder> queue_;
   std::unique_ptr<DependencyTree> tree_;
+  std::unique_ptr<KvTiers> kv_tiers_;  // from Connect on
   EngineObserver no_observer_;
+  NoPredictor no_predictor_;
 };
 
 }  // namespace loramux

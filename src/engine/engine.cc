@@ -76,7 +76,7 @@ struct Engine::Impl {
   const EngineParts parts;
   EngineObserver& observer;
   ResidencyManager residency;
-  std::optional<KvTiers> tiers;
+  KvTiers& tiers;
   Scheduler scheduler;
 
   Inbox inbox;
@@ -108,22 +108,22 @@ struct Engine::Impl {
       : options(std::move(o)),
         parts(p),
         observer(*p.observer),
-        residency(p.device, p.host, p.transfer),
-        tiers(MakeTiers(p, options.kv_slices)),
-        scheduler(options.scheduler, p.device, &residency, p.eviction, p.tree, tiers ? &*tiers : nullptr, p.queue,
-                  p.predictor) {
+        residency(*p.device, *p.host, *p.transfer),
+        tiers(*p.tiers),
+        scheduler(options.scheduler, {.device = *p.device,
+                                      .residency = residency,
+                                      .eviction = *p.eviction,
+                                      .tree = *p.tree,
+                                      .tiers = tiers,
+                                      .queue = *p.queue,
+                                      .predictor = *p.predictor}) {
     CHECK_GT(options.max_model_len, 0);
     CHECK_GT(options.vocab_size, 0);
     scheduler.set_on_moves([this](const MovePlan& moves) { observer.Moving(moves); });
     stats.device = parts.device->Stats();
-    if (parts.host != nullptr) stats.host = parts.host->Stats();
+    stats.host = parts.host->Stats();
     const PerformanceModel* const costs = scheduler.options().costs.get();
     stats.profile_step_seconds = totals.profile_step_seconds = costs == nullptr ? 0 : ShortestStepSeconds(*costs);
-  }
-
-  static std::optional<KvTiers> MakeTiers(const EngineParts& p, KvSlices slices) {
-    if (p.tree == nullptr || p.host == nullptr || p.kv_transfer == nullptr) return std::nullopt;
-    return KvTiers(p.tree, p.device, p.host, p.kv_transfer, slices);
   }
 
   // ---- The phases of a step, in order ----
@@ -169,7 +169,7 @@ struct Engine::Impl {
 
   bool CollectTransfers(TimeNs now) {
     load_failures.clear();
-    bool changed = tiers && tiers->Poll(now);
+    bool changed = tiers.Poll(now);
     changed |= residency.Poll(now, load_failures);
     TellOfArrivals();
     for (const auto& failure : load_failures) {
@@ -201,7 +201,7 @@ struct Engine::Impl {
     step_in_flight = false;
     scheduler.StepTook(step_ended - step_began - result.waited);
     totals.step_wait_total += result.waited + (now - step_ended);
-    const bool any_failed = !failed_arrivals.empty() || (tiers && tiers->AnyFailed());
+    const bool any_failed = !failed_arrivals.empty() || tiers.AnyFailed();
     std::size_t sampled = 0, scored = 0;
     for (const PlannedChunk& chunk : in_flight) {
       SampledToken* token = chunk.samples ? &result.tokens[sampled++] : nullptr;
@@ -240,7 +240,7 @@ struct Engine::Impl {
 
   bool PlanAndSubmit(TimeNs now) {
     const StepPlan& plan = scheduler.Plan(now);
-    observer.Planned({plan, scheduler, residency, *parts.device, parts.host, now});
+    observer.Planned({plan, scheduler, residency, *parts.device, *parts.host, now});
     const bool changes = !plan.ChangesNothing();
     scheduler.Commit(plan, now);
     if (!plan.chunks.empty()) SubmitBatch(plan, now);
@@ -262,15 +262,14 @@ struct Engine::Impl {
   bool UsesWhatIsArriving() const {
     const auto arriving = residency.Arriving();
     const auto used = [this](AdapterGeneration generation) { return residency.Get(generation).pins > 0; };
-    return std::any_of(arriving.begin(), arriving.end(), used) || (tiers && tiers->AnyInUse());
+    return std::any_of(arriving.begin(), arriving.end(), used) || tiers.AnyInUse();
   }
 
   void TellOfArrivals() {
     for (const AdapterGeneration generation : residency.Arriving()) {
       observer.SawLayers(false, generation.value, residency.Get(generation).progress->seen());
     }
-    if (!tiers) return;
-    for (const KvTiers::Fetching& fetch : tiers->fetches()) observer.SawLayers(true, fetch.id, fetch.progress->seen());
+    for (const KvTiers::Fetching& fetch : tiers.fetches()) observer.SawLayers(true, fetch.id, fetch.progress->seen());
   }
 
   // Discards a request's part of the step if its adapter or history failed to arrive, and returns true. Without its
@@ -291,13 +290,13 @@ struct Engine::Impl {
   void EndFailures() {
     failed_arrivals.clear();
     residency.EndFailedLoads();
-    if (tiers) tiers->EndFailedFetches();
+    tiers.EndFailedFetches();
   }
 
   void DescribeArrivals(const Request& request, SequencePart& part) {
     if (part.adapter != nullptr && part.adapter->arriving()) part.adapter_arrival = part.adapter->progress;
-    if (!tiers || parts.tree->tiers().OnDevice(request.tail)) return;
-    const KvTiers::Fetching* fetch = tiers->FetchOf(request.tail);
+    if (parts.tree->tiers().OnDevice(request.tail)) return;
+    const KvTiers::Fetching* fetch = tiers.FetchOf(request.tail);
     CHECK(fetch != nullptr);
     part.kv_arrival = fetch->progress;
   }
@@ -569,7 +568,7 @@ struct Engine::Impl {
     totals.waiting = static_cast<std::int64_t>(scheduler.waiting().size());
     totals.prefix = scheduler.stats().prefix;
     totals.adapter_wait_total = scheduler.stats().adapter_wait_total;
-    if (tiers) totals.kv_tiers = tiers->stats();
+    totals.kv_tiers = tiers.stats();
     totals.swaps = scheduler.stats().swaps;
     totals.early_admissions = scheduler.stats().early_admissions;
     totals.loads_on_arrival = scheduler.stats().loads_on_arrival;
@@ -578,7 +577,7 @@ struct Engine::Impl {
     totals.history_evictions = scheduler.stats().history_evictions;
     totals.invalid_history_pages = scheduler.CountInvalidHistory();
     totals.device = parts.device->Stats();
-    if (parts.host != nullptr) totals.host = parts.host->Stats();
+    totals.host = parts.host->Stats();
     totals.adapters = residency.Stats();
     totals.prefetches = scheduler.stats().prefetches;
     totals.reload_costs = scheduler.reload_costs();
@@ -645,7 +644,7 @@ bool Engine::Idle() const {
   const std::lock_guard lock(impl_->inbox.mutex);
   return impl_->inbox.submitted.empty() && impl_->inbox.pins.empty() && impl_->loading_pins.empty() &&
          impl_->sequences.empty() && !impl_->step_in_flight && impl_->residency.loads_in_flight() == 0 &&
-         (!impl_->tiers || impl_->tiers->idle());
+         impl_->tiers.idle();
 }
 
 void Engine::Cancel(RequestId id) {
@@ -780,7 +779,7 @@ Result<RequestId> Engine::Submit(GenerationRequest input) {
 
 void Engine::CheckIntegrity() const {
   impl_->parts.device->CheckIntegrity();
-  if (impl_->parts.host != nullptr) impl_->parts.host->CheckIntegrity();
+  impl_->parts.host->CheckIntegrity();
   impl_->residency.CheckIntegrity();
   impl_->scheduler.CheckIntegrity();
   std::int64_t references = 0, held = 0;

@@ -32,20 +32,20 @@ struct EngineOptions {
 };
 
 // The parts an engine works with, as ControlPlane::Connect joins them. The engine owns none of them; all must outlive
-// it. Pointers without a note are required.
+// it. All are required: a part that is not needed does nothing (SchedulerParts).
 struct EngineParts {
   const Clock* clock = nullptr;
   Executor* executor = nullptr;
   PageTransfer* transfer = nullptr;
   PagePool* device = nullptr;
-  PagePool* host = nullptr;  // null: no host tier
+  PagePool* host = nullptr;
   AdapterRegistry* registry = nullptr;
   const EvictionPolicy* eviction = nullptr;
-  DependencyTree* tree = nullptr;       // null: no prefix cache
-  PageTransfer* kv_transfer = nullptr;  // for keys and values; null: they never go to the host tier
+  DependencyTree* tree = nullptr;
+  KvTiers* tiers = nullptr;
   QueueOrder* queue = nullptr;
-  LengthPredictor* predictor = nullptr;  // null: no predictions
-  Wakeup* wakeup = nullptr;              // signalled when there is work
+  LengthPredictor* predictor = nullptr;
+  Wakeup* wakeup = nullptr;  // signalled when there is work
   EngineObserver* observer = nullptr;
 };
 
@@ -54,7 +54,7 @@ struct EngineParts {
 // called on any thread; Step, TimeToNextMove, Idle and CheckIntegrity only on one thread, the engine thread.
 class Engine {
  public:
-  // REQUIRES: max_model_len > 0, vocab_size > 0, and all required parts.
+  // REQUIRES: max_model_len > 0, vocab_size > 0, and all parts.
   Engine(EngineOptions options, EngineParts parts);
   ~Engine();
   Engine(const Engine&) = delete;

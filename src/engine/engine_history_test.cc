@@ -33,6 +33,25 @@ TEST(Engine, ASecondRequestComputesOnlyWhatIsNew) {
   EXPECT_EQ(stats.prefix.looked_up_tokens, 10 * 4 + 8 + 14);
 }
 
+// The client is told of no cached tokens, and the host tier holds adapters alone.
+TEST(Engine, WithoutAPrefixCacheEveryPromptIsComputed) {
+  World w(64, 8, {}, {2, 2}, /*prefix_cache=*/false);
+  const std::vector<TokenId> prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+  for (const std::uint32_t adapter : {1u, 1u, 0u, 2u}) {
+    const RequestId id = *w.Submit(prompt, adapter, 3);
+    w.Drain();
+    EXPECT_EQ(w.outcomes[id].tokens, ExpectedTokens(AdapterGeneration{adapter}, prompt, 3));
+    EXPECT_EQ(w.outcomes[id].cached_tokens, 0);
+  }
+  const EngineStats stats = w.engine->Stats();
+  EXPECT_EQ(stats.tokens_prefilled, 4 * 10);
+  EXPECT_EQ(stats.prefix.looked_up_tokens, 0);
+  EXPECT_EQ(stats.history_pages + stats.invalid_history_pages, 0);
+  EXPECT_EQ(stats.device.used(PageCategory::kKv), 0);
+  EXPECT_EQ(stats.host.used(PageCategory::kKv) + stats.kv_tiers.pages_backed_up, 0);
+  EXPECT_EQ(stats.host.used(PageCategory::kAdapter), 4);
+}
+
 // Where a prompt departs from history within a page, the common part of the page is not recomputed: in any page,
 // including the first, and whichever request computed it. KvCheckingExecutor checks each position that is read.
 TEST(Engine, APromptBeginsWithinAPage) {
@@ -449,7 +468,7 @@ TEST(Engine, AnUnloadDuringAFetchLeaksNothing) {
   }
   w.Drain();
   EXPECT_EQ(w.device->Stats().used(PageCategory::kAdapter), 0);
-  EXPECT_EQ(w.tree->tiers().orphans(), 0);
+  EXPECT_EQ(w.tree.tiers().orphans(), 0);
   w.engine->CheckIntegrity();
 }
 

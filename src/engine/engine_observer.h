@@ -22,7 +22,7 @@ struct PlannedStep {
   const Scheduler& scheduler;
   const ResidencyManager& residency;
   const PagePool& device;
-  const PagePool* host;  // null: no host tier
+  const PagePool& host;
   TimeNs now = 0;
 };
 

@@ -46,7 +46,7 @@ struct EngineWorld {
   std::unique_ptr<ControlPlane> plane;
   PagePool* device;
   PagePool* host;
-  DependencyTree* tree;  // null: none
+  DependencyTree& tree;
   ModeledTransfer transfer, kv_transfer;
   ModeledExecutor modeled{&clock, {}, kTestVocab};
   std::unique_ptr<KvCheckingExecutor> executor;
@@ -59,7 +59,7 @@ struct EngineWorld {
   explicit EngineWorld(Options options)
       : plane(Assemble(options)),
         device(&plane->device()),
-        host(plane->host()),
+        host(&plane->host()),
         tree(plane->tree()),
         transfer(&clock, {.latency_ns = 3 * kNsPerMs}, {kNsPerMs, options.host_bytes_per_second}),
         kv_transfer(&clock, {}, {2 * kNsPerMs, options.host_bytes_per_second}, plane->tiers()),

@@ -38,6 +38,10 @@ Result<std::unique_ptr<PagePool>> PagePool::Create(std::string name, std::int64_
   return Create(std::move(name), std::move(arena), page_bytes);
 }
 
+std::unique_ptr<PagePool> PagePool::WithoutPages(std::int64_t page_bytes) {
+  return std::unique_ptr<PagePool>(new PagePool(ArenaWithoutBytes(0), 0, page_bytes));
+}
+
 PagePool::PagePool(std::unique_ptr<Arena> arena, std::int64_t pages, std::int64_t page_bytes)
     : arena_(std::move(arena)),
       page_bytes_(page_bytes),

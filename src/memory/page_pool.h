@@ -57,6 +57,8 @@ class PagePool {
   // The same over host memory of `capacity_bytes` bytes (MapHostArena). Error also: the system refuses the memory.
   static Result<std::unique_ptr<PagePool>> Create(std::string name, std::int64_t capacity_bytes,
                                                   std::int64_t page_bytes);
+  // A pool of no pages, for a tier that is not there. REQUIRES: as above.
+  static std::unique_ptr<PagePool> WithoutPages(std::int64_t page_bytes);
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
 

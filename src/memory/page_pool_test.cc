@@ -46,6 +46,19 @@ TEST(PagePoolDeathTest, AnArenaWithoutBytesCountsPages) {
   pool->CheckIntegrity();
 }
 
+// A tier that is not there: it holds nothing, and nothing fits.
+TEST(PagePool, WithoutPagesThereIsNoRoom) {
+  const auto pool = PagePool::WithoutPages(128);
+  EXPECT_EQ(pool->capacity_pages(), 0);
+  EXPECT_EQ(pool->free_pages(), 0);
+  EXPECT_EQ(pool->page_bytes(), 128);
+  EXPECT_EQ(pool->View().base, nullptr);
+  PageHandle page;
+  EXPECT_FALSE(pool->Allocate(PageCategory::kAdapter, std::span(&page, 1)));
+  EXPECT_FALSE(pool->IsCurrent(page));
+  pool->CheckIntegrity();
+}
+
 // A device brings its own memory.
 class BorrowedArena final : public Arena {
  public:

@@ -28,7 +28,8 @@ Result<std::unique_ptr<StepBench>> StepBench::Create(Model* model, const Options
       AdapterRegistry::Options{.page_bytes = static_cast<std::size_t>(b.geometry_.page_bytes),
                                .base_dtype = base_dtype,
                                .forced_dtype = options.lora_dtype});
-  b.residency_ = std::make_unique<ResidencyManager>(b.device_.get(), nullptr, &*b.transfer_);
+  b.host_ = PagePool::WithoutPages(b.geometry_.page_bytes);
+  b.residency_ = std::make_unique<ResidencyManager>(*b.device_, *b.host_, *b.transfer_);
   RETURN_IF_ERROR(b.LoadAdapters(adapters));
 
   b.space_.max_batch_tokens = options.max_batch_tokens;

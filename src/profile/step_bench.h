@@ -65,7 +65,7 @@ class StepBench {
   PageGeometry geometry_;
   PointSpace space_;
   int threads_ = 0;
-  std::unique_ptr<PagePool> device_;
+  std::unique_ptr<PagePool> device_, host_;
   std::unique_ptr<AdapterRegistry> registry_;
   std::optional<InlineTransfer> transfer_;
   std::unique_ptr<ResidencyManager> residency_;

@@ -189,8 +189,7 @@ void FlightRecorder::Ended(RequestId id) {
 
 void FlightRecorder::Planned(const PlannedStep& step) {
   if (!in_step_) return;
-  current_.step.plan =
-      DescribePlan(step.plan, step.device.free_pages(), step.host == nullptr ? 0 : step.host->free_pages());
+  current_.step.plan = DescribePlan(step.plan, step.device.free_pages(), step.host.free_pages());
 }
 
 void FlightRecorder::Moving(const MovePlan& moves) {

@@ -319,8 +319,7 @@ class ReplayWorld final : private EngineObserver {
     planned_ = true;
     if (!step.plan.chunks.empty()) submitted_ = clock_.Now();
     const RecordedPlan replayed =
-        DescribePlan(step.plan, step.device.free_pages(), step.host == nullptr ? 0 : step.host->free_pages(),
-                     generations_.original());
+        DescribePlan(step.plan, step.device.free_pages(), step.host.free_pages(), generations_.original());
     const std::optional<RecordedPlan>& recorded = steps_.front().plan;
     if (!recorded) {
       Differs("the replayed engine planned a step, but the recorded one did not: " + ShowPlan(replayed));

@@ -163,8 +163,8 @@ RecordedSetup Runtime::DescribeSetup(const RuntimeOptions& options) const {
                         .layer_bytes = geometry_.kv.KeyOffset(1, 0)},
           .page_bytes = geometry_.page_bytes,
           .device_pages = plane_->device().capacity_pages(),
-          .host_pages = plane_->host() == nullptr ? 0 : plane_->host()->capacity_pages(),
-          .tree = plane_->tree() != nullptr,
+          .host_pages = plane_->host().capacity_pages(),
+          .tree = plane_->tree().keeps_history(),
           .kv_transfer = kv_transfer_ != nullptr};
 }
 

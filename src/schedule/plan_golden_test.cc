@@ -121,7 +121,9 @@ struct Load {
   std::unique_ptr<ResidencyManager> residency;
   std::unique_ptr<EvictionPolicy> policy;
   std::unique_ptr<DependencyTree> tree;
-  std::unique_ptr<QueueOrder> order;  // null: first come, first served
+  std::unique_ptr<KvTiers> unmoving;
+  std::unique_ptr<QueueOrder> order = std::move(MakeQueueOrder({})).value();
+  NoPredictor predictor;
   std::unique_ptr<Scheduler> scheduler;
   std::deque<Request> requests;
   std::vector<Request*> alive;
@@ -144,16 +146,25 @@ struct Load {
 
   void Build(std::uint64_t seed, bool with_tree, const CacheRegime* regime) {
     options = RandomOptions(prng, scale);
-    if (order != nullptr) options.age_bound = kAgeBound;
+    if (scale.objective > 0) options.age_bound = kAgeBound;
     device = std::move(PagePool::Create("device", scale.device_pages * 64, 64)).value();
-    if (prng.NextBelow(4) != 0) host = std::move(PagePool::Create("host", scale.host_pages * 64, 64)).value();
-    residency = std::make_unique<ResidencyManager>(device.get(), host.get(), &transfer);
+    const bool host_tier = prng.NextBelow(4) != 0;
+    host =
+        host_tier ? std::move(PagePool::Create("host", scale.host_pages * 64, 64)).value() : PagePool::WithoutPages(64);
+    residency = std::make_unique<ResidencyManager>(*device, *host, transfer);
     const std::string_view baseline = prng.NextBelow(2) == 0 ? "lru" : "gdsf";
     policy = std::move(MakeEvictionPolicy(regime == nullptr ? baseline : regime->policy)).value();
     if (regime != nullptr) ApplyRegime(*regime, options);
-    if (with_tree) tree = std::make_unique<DependencyTree>(options.page_tokens, device.get());
-    scheduler = std::make_unique<Scheduler>(options, device.get(), residency.get(), policy.get(), tree.get(), nullptr,
-                                            order.get());
+    tree = with_tree ? std::make_unique<DependencyTree>(options.page_tokens, device.get())
+                     : std::make_unique<DependencyTree>(options.page_tokens);
+    unmoving = std::make_unique<KvTiers>(*tree);
+    scheduler = std::make_unique<Scheduler>(options, SchedulerParts{.device = *device,
+                                                                    .residency = *residency,
+                                                                    .eviction = *policy,
+                                                                    .tree = *tree,
+                                                                    .tiers = *unmoving,
+                                                                    .queue = *order,
+                                                                    .predictor = predictor});
     if (prng.NextBelow(2) == 0) {
       transfer.set_fault([broken = Prng(seed + 1)](const TransferJob&) mutable {
         return broken.NextBelow(4) == 0 ? std::optional<Error>(IoError("injected")) : std::nullopt;
@@ -179,7 +190,7 @@ struct Load {
         AdapterGeneration{static_cast<std::uint32_t>(prng.NextBelow(static_cast<std::uint64_t>(scale.adapters) + 1))};
     request.tenant_name = std::to_string(scale.tenants == 0 ? request.adapter.value : prng.NextBelow(scale.tenants));
     request.tokens.assign(1 + prng.NextBelow(static_cast<std::uint64_t>(scale.prompt)), 1);
-    if (tree != nullptr) {  // prompts with common prefixes
+    if (tree->keeps_history()) {  // prompts with common prefixes
       for (TokenId& token : request.tokens) token = static_cast<TokenId>(prng.NextBelow(16) == 0);
     }
     request.prompt_tokens = static_cast<std::int32_t>(request.tokens.size());
@@ -203,7 +214,7 @@ struct Load {
   // A copied page is on the device, a child of the tail, and not evicted by the same plan. The last token remains to
   // be computed.
   void CheckCopy(const StepPlan& plan, const PlannedAdmission& admission) {
-    ASSERT_TRUE(tree != nullptr);
+    ASSERT_TRUE(tree->keeps_history());
     EXPECT_TRUE(tree->tiers().OnDevice(admission.in_page.node));
     EXPECT_EQ(tree->nodes().Parent(admission.in_page.node), admission.tail);
     EXPECT_EQ(std::count(plan.kv_evictions.begin(), plan.kv_evictions.end(), admission.in_page.node), 0);
@@ -222,7 +233,7 @@ struct Load {
       const auto admission = std::find_if(plan.admissions.begin(), plan.admissions.end(),
                                           [&](const PlannedAdmission& a) { return a.request == chunk.request; });
       EXPECT_EQ(admission != plan.admissions.end(), chunk.admits);
-      const std::int64_t cached = chunk.admits && tree != nullptr ? tree->nodes().Depth(admission->tail) : 0;  // pages
+      const std::int64_t cached = chunk.admits ? tree->nodes().Depth(admission->tail) : 0;  // pages
       const std::int64_t in_page = chunk.admits ? admission->in_page.tokens : 0;
       if (in_page > 0) CheckCopy(plan, *admission);
       const std::int64_t uncomputed = chunk.request->uncomputed() - cached * options.page_tokens - in_page;
@@ -272,7 +283,7 @@ struct Load {
         End(chunk.request);
     }
     if (!alive.empty() && prng.NextBelow(12) == 0) End(alive[prng.NextBelow(alive.size())]);  // a client disconnected
-    if ((tree != nullptr || order != nullptr) && prng.NextBelow(2) == 0) scheduler->Prepare(clock.Now());
+    if ((tree->keeps_history() || scale.objective > 0) && prng.NextBelow(2) == 0) scheduler->Prepare(clock.Now());
     if (++steps % 8 != 0) return;
     scheduler->CheckIntegrity();
     residency->CheckIntegrity();

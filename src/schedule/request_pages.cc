@@ -7,39 +7,38 @@
 
 namespace loramux {
 
-RequestPages::RequestPages(std::int64_t page_tokens, PagePool* device, ResidencyManager* residency,
-                           DependencyTree* tree, KvTiers* tiers)
+RequestPages::RequestPages(std::int64_t page_tokens, PagePool& device, ResidencyManager& residency,
+                           DependencyTree& tree, KvTiers& tiers)
     : page_tokens_(page_tokens),
       device_(device),
       residency_(residency),
       tree_(tree),
       tiers_(tiers),
       branches_(tree, residency) {
-  if (tree_ != nullptr) CHECK_EQ(tree_->index().page_tokens(), page_tokens_);
+  CHECK_EQ(tree_.index().page_tokens(), page_tokens_);
 }
 
 // ---------------------------------------------------------------- The life of a request
 
 void RequestPages::Enter(Request* request) {
-  if (tree_ == nullptr) return;
   request->branch = branches_.Know(request->adapter);
-  request->top = tree_->HoldTop(request->branch, request->prefix_domain);
+  request->top = tree_.HoldTop(request->branch, request->prefix_domain);
   request->tail = FindTail(tree_, *request);
-  tree_->Want(request->tail);
+  tree_.Want(request->tail);
 }
 
 bool RequestPages::Admit(const PlannedAdmission& admission, TimeNs now) {
   const Request& request = *admission.request;
   bool early = false;
   if (request.adapter != kBaseModel) {
-    early = residency_->Get(request.adapter).arriving();
+    early = residency_.Get(request.adapter).arriving();
     Pin(request.adapter, now);
   }
-  if (tiers_ != nullptr && !tree_->tiers().OnDevice(admission.tail)) {
-    tiers_->Use(admission.tail);
+  if (!tree_.tiers().OnDevice(admission.tail)) {
+    tiers_.Use(admission.tail);
     early = true;
   }
-  if (tree_ != nullptr) BeginFrom(admission, now);
+  BeginFrom(admission, now);
   return early;
 }
 
@@ -47,22 +46,22 @@ void RequestPages::BeginFrom(const PlannedAdmission& admission, TimeNs now) {
   Request* request = admission.request;
   const NodeId tail = admission.tail;
   const bool copies = admission.in_page.tokens > 0;
-  tree_->Unwant(request->tail);
-  tree_->Lock(copies ? admission.in_page.node : tail, now);
+  tree_.Unwant(request->tail);
+  tree_.Lock(copies ? admission.in_page.node : tail, now);
   if (copies) request->copied_from = admission.in_page.node;
   prefix_stats_.copied_pages += copies;
   request->fetches = 0;
   request->fetched_ahead = false;
   request->tail = tail;
-  const std::int64_t depth = tree_->nodes().Depth(tail);
+  const std::int64_t depth = tree_.nodes().Depth(tail);
   request->tree_pages = static_cast<std::int32_t>(depth);
   request->pages.resize(static_cast<std::size_t>(depth));
-  tree_->tiers().CopyPath(tail, request->pages);
+  tree_.tiers().CopyPath(tail, request->pages);
   request->page_table.clear();
   for (const PageHandle page : request->pages) request->page_table.push_back(page.index);
   request->computed = depth * page_tokens_ + admission.in_page.tokens;
   request->charged = std::max(request->charged, request->computed);  // cached tokens are not charged
-  if (request->cached_tokens >= 0) return;
+  if (request->cached_tokens >= 0 || !tree_.keeps_history()) return;
   request->cached_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(request->computed, request->prompt_tokens));
   CountPrefix(*request, 1);
 }
@@ -73,7 +72,7 @@ void RequestPages::Allocate(const PlannedChunk& chunk) {
   const std::size_t old_size = request->pages.size();
   request->pages.resize(old_size + static_cast<std::size_t>(chunk.new_pages));
   const std::span<PageHandle> added = std::span(request->pages).subspan(old_size);
-  CHECK(device_->Allocate(PageCategory::kKv, added));
+  CHECK(device_.Allocate(PageCategory::kKv, added));
   for (const PageHandle page : added) request->page_table.push_back(page.index);
 }
 
@@ -84,34 +83,29 @@ void RequestPages::Fetch(const PlannedFetch& fetch, TimeNs now) {
   else
     ++request.fetches;
   request.fetched_tokens += static_cast<std::int32_t>(fetch.pages * page_tokens_);
-  tree_->Unwant(request.tail);  // want the end of the fetched path, so that it is evicted last
+  tree_.Unwant(request.tail);  // want the end of the fetched path, so that it is evicted last
   request.tail = fetch.tail;
-  tree_->Want(request.tail);
-  tiers_->Fetch(fetch.tail, request.id, now, fetch.ahead);
-}
-
-void RequestPages::Fill(Request* request, TimeNs now) {
-  if (tree_ != nullptr) InsertFilled(request, now);
+  tree_.Want(request.tail);
+  tiers_.Fetch(fetch.tail, request.id, now, fetch.ahead);
 }
 
 // No step is in flight, so a page can be freed at once if the tree already has its content.
-void RequestPages::InsertFilled(Request* request, TimeNs now) {
+void RequestPages::Fill(Request* request, TimeNs now) {
   const auto size = static_cast<std::size_t>(page_tokens_);
   const auto done = static_cast<std::size_t>(request->tree_pages) * size,
              computed = static_cast<std::size_t>(request->computed);
   if (computed >= done + 2 * size) {
-    tree_->index().PrefetchInsert(request->tail,
-                                  std::span<const TokenId>(request->tokens).subspan(done, computed - done));
+    tree_.PrefetchInsert(request->tail, std::span<const TokenId>(request->tokens).subspan(done, computed - done));
   }
   for (; (request->tree_pages + 1) * page_tokens_ <= request->computed; ++request->tree_pages) {
     const auto at = static_cast<std::size_t>(request->tree_pages);
     const std::span<const TokenId> tokens = std::span<const TokenId>(request->tokens).subspan(at * size, size);
-    const auto inserted = tree_->Insert(request->tail, tokens, request->pages[at], now);
+    const auto inserted = tree_.Insert(request->tail, tokens, request->pages[at], now);
     if (inserted.outcome == DependencyTree::Inserted::kNotNow) return;
     request->tail = inserted.node;
     if (inserted.outcome == DependencyTree::Inserted::kTaken) continue;
-    device_->Free(PageCategory::kKv, std::span(&request->pages[at], 1));
-    request->pages[at] = tree_->tiers().Page(inserted.node);
+    device_.Free(PageCategory::kKv, std::span(&request->pages[at], 1));
+    request->pages[at] = tree_.tiers().Page(inserted.node);
     request->page_table[at] = request->pages[at].index;
   }
 }
@@ -119,48 +113,47 @@ void RequestPages::InsertFilled(Request* request, TimeNs now) {
 // REQUIRES: no step that copies the page is in flight. The page has been copied, or will not be.
 void RequestPages::EndCopy(Request* request, TimeNs now) {
   if (!request->copied_from.has_value()) return;
-  tree_->UnlockLast(*request->copied_from, now);
+  tree_.UnlockLast(*request->copied_from, now);
   request->copied_from.reset();
 }
 
 void RequestPages::Return(Request* request, TimeNs now) {
   Release(request, now);
-  if (tree_ != nullptr) tree_->Want(request->tail);
+  tree_.Want(request->tail);
 }
 
 void RequestPages::LeaveRunning(Request* request, TimeNs now) {
-  if (BeganOnFailedFetch(*request)) tiers_->StopUse(request->tail);
+  if (BeganOnFailedFetch(*request)) tiers_.StopUse(request->tail);
   Release(request, now);
-  if (tree_ != nullptr) tree_->ReleaseTop(request->top);
+  tree_.ReleaseTop(request->top);
 }
 
 void RequestPages::LeaveWaiting(Request* request, std::span<Request* const> waiting) {
-  if (tree_ == nullptr) return;
-  tree_->Unwant(request->tail);
-  if (tiers_ != nullptr && tiers_->IsRequester(request->id)) {
+  tree_.Unwant(request->tail);
+  if (tiers_.IsRequester(request->id)) {
     const bool shared = std::any_of(waiting.begin(), waiting.end(),
                                     [request](const Request* other) { return other->top == request->top; });
-    if (!shared) tiers_->Cancel(request->id);
+    if (!shared) tiers_.Cancel(request->id);
   }
-  tree_->ReleaseTop(request->top);
+  tree_.ReleaseTop(request->top);
 }
 
 void RequestPages::Release(Request* request, TimeNs now) {
   EndCopy(request, now);
-  device_->Free(PageCategory::kKv, std::span(request->pages).subspan(static_cast<std::size_t>(request->tree_pages)));
-  if (tree_ != nullptr) tree_->Unlock(request->tail, now);
+  device_.Free(PageCategory::kKv, std::span(request->pages).subspan(static_cast<std::size_t>(request->tree_pages)));
+  tree_.Unlock(request->tail, now);
   request->tree_pages = 0;
   request->pages.clear();
   request->page_table.clear();
   request->computed = 0;
   if (request->adapter == kBaseModel) return;
-  residency_->Unpin(request->adapter, now);
-  if (--pins_[residency_->SlotOf(request->adapter)] == 0) --pinned_adapters_;
+  residency_.Unpin(request->adapter, now);
+  if (--pins_[residency_.SlotOf(request->adapter)] == 0) --pinned_adapters_;
 }
 
 void RequestPages::Pin(AdapterGeneration generation, TimeNs now) {
-  residency_->Pin(generation, now);
-  const std::size_t slot = residency_->SlotOf(generation);
+  residency_.Pin(generation, now);
+  const std::size_t slot = residency_.SlotOf(generation);
   if (pins_.size() <= slot) pins_.resize(slot + 1, 0);
   if (pins_[slot]++ == 0) ++pinned_adapters_;
 }
@@ -168,8 +161,8 @@ void RequestPages::Pin(AdapterGeneration generation, TimeNs now) {
 // ---------------------------------------------------------------- Failed fetches
 
 bool RequestPages::BeganOnFailedFetch(const Request& request) const {
-  if (tiers_ == nullptr || tree_->tiers().OnDevice(request.tail)) return false;
-  const KvTiers::Fetching* fetch = tiers_->FetchOf(request.tail);
+  if (tree_.tiers().OnDevice(request.tail)) return false;
+  const KvTiers::Fetching* fetch = tiers_.FetchOf(request.tail);
   CHECK(fetch != nullptr);
   return fetch->failed;
 }
@@ -182,7 +175,7 @@ void RequestPages::UndoAdmission(Request* request) {
     request->fetched_tokens = 0;
     request->charged = 0;
   }
-  tiers_->StopUse(request->tail);
+  tiers_.StopUse(request->tail);
 }
 
 void RequestPages::CountPrefix(const Request& request, std::int64_t sign) {
@@ -200,15 +193,10 @@ void RequestPages::CheckIntegrity(std::span<Request* const> running, std::span<R
     CHECK(request->pages.empty() && !request->copied_from.has_value());
     CHECK_EQ(request->computed, 0);
   }
-  if (tree_ != nullptr) {
-    tree_->CheckIntegrity();
-    kv_pages += tree_->tiers().pages() + tree_->tiers().orphans();
-  }
-  CHECK_EQ(kv_pages, device_->Stats().used(PageCategory::kKv));
-  if (tiers_ != nullptr) {
-    CHECK_EQ(tree_->tiers().host_pages() + tree_->tiers().orphans(),
-             residency_->host()->Stats().used(PageCategory::kKv));
-  }
+  tree_.CheckIntegrity();
+  kv_pages += tree_.tiers().pages() + tree_.tiers().orphans();
+  CHECK_EQ(kv_pages, device_.Stats().used(PageCategory::kKv));
+  CHECK_EQ(tree_.tiers().host_pages() + tree_.tiers().orphans(), residency_.host().Stats().used(PageCategory::kKv));
   CheckPins(running);
 }
 
@@ -216,22 +204,22 @@ std::int64_t RequestPages::CheckPages(const Request& request) const {
   CHECK_EQ(request.pages.size(), request.page_table.size());
   CHECK_LE(request.computed, static_cast<std::int64_t>(request.pages.size()) * page_tokens_);
   for (std::size_t i = 0; i < request.pages.size(); ++i) {
-    CHECK(device_->IsCurrent(request.pages[i]));
+    CHECK(device_.IsCurrent(request.pages[i]));
     CHECK_EQ(request.pages[i].index, request.page_table[i]);
   }
-  if (tree_ != nullptr) CHECK_EQ(tree_->nodes().Depth(request.tail), request.tree_pages);
-  if (request.copied_from.has_value()) CHECK(tree_->nodes().Parent(*request.copied_from) == request.tail);
+  CHECK_EQ(tree_.nodes().Depth(request.tail), request.tree_pages);
+  if (request.copied_from.has_value()) CHECK(tree_.nodes().Parent(*request.copied_from) == request.tail);
   return static_cast<std::int64_t>(request.pages.size()) - request.tree_pages;
 }
 
 void RequestPages::CheckPins(std::span<Request* const> running) const {
-  std::vector<std::int32_t> pins(residency_->All().size(), 0);
+  std::vector<std::int32_t> pins(residency_.All().size(), 0);
   for (const Request* request : running) {
-    if (request->adapter != kBaseModel) ++pins[residency_->SlotOf(request->adapter)];
+    if (request->adapter != kBaseModel) ++pins[residency_.SlotOf(request->adapter)];
   }
   CHECK_LE(pins_.size(), pins.size());
   for (std::size_t i = 0; i < pins.size(); ++i) {
-    CHECK_EQ(pins[i], residency_->All()[i].pins);
+    CHECK_EQ(pins[i], residency_.All()[i].pins);
     CHECK_EQ(pins[i], i < pins_.size() ? pins_[i] : 0);
   }
   CHECK_EQ(pinned_adapters_, std::count_if(pins_.begin(), pins_.end(), [](std::int32_t pins) { return pins > 0; }));

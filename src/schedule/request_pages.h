@@ -25,9 +25,8 @@ struct PrefixStats {
 // Carries out what plans decide about the pages of requests. Owns none of its arguments, and no requests.
 class RequestPages {
  public:
-  // Null `tree`: requests share no pages. Null `tiers`: no keys and values in the host tier.
-  RequestPages(std::int64_t page_tokens, PagePool* device, ResidencyManager* residency, DependencyTree* tree,
-               KvTiers* tiers);
+  RequestPages(std::int64_t page_tokens, PagePool& device, ResidencyManager& residency, DependencyTree& tree,
+               KvTiers& tiers);
 
   // A new request begins to wait: finds its place in the tree.
   void Enter(Request* request);
@@ -75,8 +74,6 @@ class RequestPages {
   // Gives an admitted request the pages that it begins with.
   void BeginFrom(const PlannedAdmission& admission, TimeNs now);
   void Pin(AdapterGeneration generation, TimeNs now);
-  // Hands the pages that the request has filled to the tree.
-  void InsertFilled(Request* request, TimeNs now);
   // Frees the pages of the request and unpins its adapter.
   void Release(Request* request, TimeNs now);
   // Adds (sign 1) or subtracts (-1) the prefix of the request in prefix_stats_.
@@ -86,10 +83,10 @@ class RequestPages {
   void CheckPins(std::span<Request* const> running) const;
 
   const std::int64_t page_tokens_;
-  PagePool* device_;
-  ResidencyManager* residency_;
-  DependencyTree* tree_;
-  KvTiers* tiers_;
+  PagePool& device_;
+  ResidencyManager& residency_;
+  DependencyTree& tree_;
+  KvTiers& tiers_;
   AdapterBranches branches_;
   std::vector<std::int32_t> pins_;
   std::int64_t pinned_adapters_ = 0;

@@ -23,67 +23,64 @@ TimeNs WaitForAdapter(const Request& request, const AdapterResidency& adapter, T
 // A host tier no larger than the device holds recently evicted pages, and recency predicts best which of them come
 // back. For pages that stay long, visits predict better. So the bonus grows with the part of the host tier that
 // exceeds the size of the device.
-TimeNs HostBonus(TimeNs full, std::int64_t device_pages, const PagePool* host) {
-  if (host == nullptr || host->capacity_pages() <= device_pages) return 0;
+TimeNs HostBonus(TimeNs full, std::int64_t device_pages, const PagePool& host) {
+  if (host.capacity_pages() <= device_pages) return 0;
   return static_cast<TimeNs>(static_cast<double>(full) *
-                             (1 - static_cast<double>(device_pages) / static_cast<double>(host->capacity_pages())));
+                             (1 - static_cast<double>(device_pages) / static_cast<double>(host.capacity_pages())));
 }
 
 }  // namespace
 
-Scheduler::Scheduler(SchedulerOptions options, PagePool* device, ResidencyManager* residency,
-                     const EvictionPolicy* policy, DependencyTree* tree, KvTiers* tiers, QueueOrder* queue,
-                     LengthPredictor* predictor)
+Scheduler::Scheduler(SchedulerOptions options, const SchedulerParts& parts)
     : options_(Consistent(std::move(options))),
-      device_(device),
-      residency_(residency),
-      tree_(tree),
-      tiers_(tiers),
-      queues_(options_, *residency, queue, predictor),
-      pages_(options_.page_tokens, device, residency, tree, tiers),
-      expected_(options_.adapter_prefetch, *residency),
-      worth_(*policy, *residency, expected_, options_.page_tokens),
+      device_(parts.device),
+      residency_(parts.residency),
+      tree_(parts.tree),
+      tiers_(parts.tiers),
+      queues_(options_, residency_, parts.queue, parts.predictor),
+      pages_(options_.page_tokens, device_, residency_, tree_, tiers_),
+      expected_(options_.adapter_prefetch, residency_),
+      worth_(parts.eviction, residency_, expected_, options_.page_tokens),
       view_{.options = options_,
-            .device = *device,
-            .residency = *residency,
-            .tree = tree,
-            .tiers = tiers,
+            .device = device_,
+            .residency = residency_,
+            .tree = tree_,
+            .tiers = tiers_,
             .queues = queues_,
             .pages = pages_,
             .worth = worth_,
             .expected = expected_,
             .step_floor = step_floor_,
             .discardable = discardable_,
-            .adapter_pages = AdapterSharePages(options_.adapter_share, device->capacity_pages())},
+            .adapter_pages = AdapterSharePages(options_.adapter_share, device_.capacity_pages())},
       shape_(MakeStepShape(options_.shape)),
-      planner_(std::make_unique<StepPlanner>(view_, residency, tree, policy, *shape_)),
+      planner_(std::make_unique<StepPlanner>(view_, residency_, tree_, parts.eviction, *shape_)),
       background_(view_, planner_->room(), *shape_, outlook_) {
   CHECK_GT(options_.page_tokens, 0);
   CHECK_GT(options_.max_batch_tokens, 0);
   running_tails_.reserve(static_cast<std::size_t>(2 * options_.Seats()));
   discardable_ = options_.discard_share > 0 ? static_cast<double>(options_.max_batch_tokens) : 0;
-  residency_->set_on_load([this](const AdapterResidency& adapter, TimeNs took) { worth_.SawLoad(adapter, took); });
-  residency_->set_on_drop(
+  residency_.set_on_load([this](const AdapterResidency& adapter, TimeNs took) { worth_.SawLoad(adapter, took); });
+  residency_.set_on_drop(
       [this](const AdapterResidency& adapter) { pages_.ForgetAdapter(adapter, options_.maintain_dependency); });
   if (options_.costs != nullptr) {
-    ExpectReloads(*options_.costs, device_->page_bytes(), options_.page_tokens, worth_.reload_costs());
+    ExpectReloads(*options_.costs, device_.page_bytes(), options_.page_tokens, worth_.reload_costs());
     constexpr double kLongest = 60;  // seconds; bounds the values of a profile
     step_floor_.Add(static_cast<TimeNs>(std::min(kLongest, ShortestStepSeconds(*options_.costs)) * kNsPerSecond));
   }
-  if (tree_ != nullptr)
-    tree_->set_host_bonus(HostBonus(options_.host_bonus, device_->capacity_pages(), residency_->host()));
+  tree_.set_host_bonus(HostBonus(options_.host_bonus, device_.capacity_pages(), residency_.host()));
 }
 
 Scheduler::~Scheduler() {
-  residency_->set_on_load(nullptr);
-  residency_->set_on_drop(nullptr);
+  residency_.set_on_load(nullptr);
+  residency_.set_on_drop(nullptr);
 }
 
 // ---------------------------------------------------------------- The life of a request
 
 void Scheduler::Add(Request* request) {
   pages_.Enter(request);
-  const std::int64_t cached = tree_ == nullptr ? 0 : tree_->nodes().Depth(request->tail) * options_.page_tokens;
+  const std::int64_t cached = tree_.nodes().Depth(request->tail) * options_.page_tokens;
   queues_.Enter(request, cached);
   expected_.Arrived(*request);
 }
@@ -101,7 +98,7 @@ void Scheduler::Begin(const PlannedAdmission& admission, TimeNs now) {
   if (request->first_scheduled < 0) {
     request->first_scheduled = now;
     if (request->adapter != kBaseModel)
-      stats_.adapter_wait_total += WaitForAdapter(*request, residency_->Get(request->adapter), now);
+      stats_.adapter_wait_total += WaitForAdapter(*request, residency_.Get(request->adapter), now);
   }
   stats_.early_admissions += pages_.Admit(admission, now);
 }
@@ -147,15 +144,15 @@ void Scheduler::Commit(const StepPlan& plan, TimeNs now) {
   for (const PlannedFetch& fetch : plan.fetches) pages_.Fetch(fetch, now);
   StartLoads(plan, /*ahead=*/false, now);
   worth_.StepBegan(plan, now);
-  shape_->Committed(plan, *residency_);
+  shape_->Committed(plan, residency_);
   stats_.cold_starts += static_cast<std::int64_t>(plan.stalls.size());
 }
 
 void Scheduler::CommitMoves(const MovePlan& plan, TimeNs now) {
   CommitEvictions(plan);
   StartLoads(plan, /*ahead=*/plan.reason == MoveReason::kSwapIn, now);
-  if (!plan.fetches.empty()) tiers_->FetchAhead(plan.fetches);
-  const auto pages_of = [this](AdapterGeneration generation) { return residency_->Get(generation).pages; };
+  if (!plan.fetches.empty()) tiers_.FetchAhead(plan.fetches);
+  const auto pages_of = [this](AdapterGeneration generation) { return residency_.Get(generation).pages; };
   switch (plan.reason) {
     case MoveReason::kNewcomer:
       outlook_.newest_seen = plan.newest_seen;
@@ -179,28 +176,27 @@ void Scheduler::CommitMoves(const MovePlan& plan, TimeNs now) {
 
 void Scheduler::CommitEvictions(const MemoryMoves& moves) {
   for (std::size_t i = 0; i < moves.kv_evictions.size(); ++i) {
-    tree_->PrefetchEvict(moves.kv_evictions, i);
-    tree_->Evict(moves.kv_evictions[i]);
+    tree_.PrefetchEvict(moves.kv_evictions, i);
+    tree_.Evict(moves.kv_evictions[i]);
   }
   stats_.history_evictions += static_cast<std::int64_t>(moves.kv_evictions.size());
   for (const AdapterGeneration generation : moves.device_evictions) {
-    stats_.evicted_adapter_pages += residency_->Get(generation).pages;
-    residency_->EvictFromDevice(generation);
+    stats_.evicted_adapter_pages += residency_.Get(generation).pages;
+    residency_.EvictFromDevice(generation);
     expected_.Evicted(generation);
   }
-  for (const AdapterGeneration generation : moves.host_evictions) residency_->EvictFromHost(generation);
+  for (const AdapterGeneration generation : moves.host_evictions) residency_.EvictFromHost(generation);
 }
 
 // Adapters that move to the host tier displace keys and values there.
 void Scheduler::StartLoads(const MemoryMoves& moves, bool ahead, TimeNs now) {
   std::int64_t host_pages = 0;
   for (const PlannedLoad& load : moves.loads) {
-    const AdapterResidency& adapter = residency_->Get(load.adapter);
+    const AdapterResidency& adapter = residency_.Get(load.adapter);
     if (load.via_host && adapter.host != TierState::kResident) host_pages += adapter.pages;
   }
-  if (host_pages > 0 && tiers_ != nullptr)
-    tree_->DropHostPages(std::max<std::int64_t>(0, host_pages - residency_->host()->free_pages()));
-  for (const PlannedLoad& load : moves.loads) residency_->BeginLoad(load.adapter, load.via_host, now, ahead);
+  if (host_pages > 0) tree_.DropHostPages(std::max<std::int64_t>(0, host_pages - residency_.host().free_pages()));
+  for (const PlannedLoad& load : moves.loads) residency_.BeginLoad(load.adapter, load.via_host, now, ahead);
 }
 
 // ---------------------------------------------------------------- Beside the steps
@@ -208,7 +204,7 @@ void Scheduler::StartLoads(const MemoryMoves& moves, bool ahead, TimeNs now) {
 bool Scheduler::Move(MoveReason reason, TimeNs now) {
   const MovePlan* plan = background_.Plan(reason, now);
   if (plan == nullptr) return false;
-  if (on_moves_ != nullptr && !plan->empty()) on_moves_(*plan);
+  if (!plan->empty()) on_moves_(*plan);
   CommitMoves(*plan, now);
   return !plan->empty();
 }
@@ -218,16 +214,14 @@ bool Scheduler::LoadForNewcomer(TimeNs now) { return Move(MoveReason::kNewcomer,
 bool Scheduler::Prepare(TimeNs now, bool ending) {
   stats_.given_up += queues_.Refit(worth_.reload_costs(), now);
   RefreshWorth(now);
-  if (tree_ != nullptr) tree_->ObserveIdlePages(now, worth_.context().remembered_s);
+  tree_.ObserveIdlePages(now, worth_.context().remembered_s);
   planner_->history().Refresh(now);
   expected_.Refresh(now);
   Move(MoveReason::kExpected, now);
   Move(MoveReason::kReserve, now);
-  if (tiers_ != nullptr) {
-    running_tails_.clear();
-    for (const Request* request : running()) running_tails_.push_back(request->tail);
-    tiers_->BackUp(planner_->history(), running_tails_);
-  }
+  running_tails_.clear();
+  for (const Request* request : running()) running_tails_.push_back(request->tail);
+  tiers_.BackUp(planner_->history(), running_tails_);
   if (const auto reason = background_.ObserveMemory(now, ending)) Move(*reason, now);
   return background_.swaps_on();
 }
@@ -240,7 +234,7 @@ std::optional<TimeNs> Scheduler::NextMove() const {
 
 void Scheduler::RefreshWorth(TimeNs now) {
   if (!worth_.IsStale(now)) return;
-  worth_.Refresh({.idle_pages = history_pages() + residency_->idle_pages(),
+  worth_.Refresh({.idle_pages = history_pages() + residency_.idle_pages(),
                   .evicted_pages = stats_.history_evictions + stats_.evicted_adapter_pages,
                   .requests = static_cast<std::int64_t>(running().size() + waiting().size()),
                   .oldest_history = planner_->history().oldest_use().value_or(now)},

@@ -30,15 +30,23 @@
 
 namespace loramux {
 
+// What a scheduler works with. All must outlive it. A part that a cache or an order does not need is there too, and
+// does nothing: a tree that keeps nothing, tiers between which nothing moves, a predictor that knows nothing.
+struct SchedulerParts {
+  PagePool& device;
+  ResidencyManager& residency;
+  const EvictionPolicy& eviction;
+  DependencyTree& tree;
+  KvTiers& tiers;
+  QueueOrder& queue;
+  LengthPredictor& predictor;
+};
+
 // Plans and commits engine steps. Keeps pointers to requests from Add to Remove; owns none of its arguments.
 class Scheduler {
  public:
-  // Null `tree`: no prefix cache and no history. Null `tiers`: no keys and values in the host tier. Null `queue`: first
-  // come, first served. Null `predictor`: orders that need predictions see 0. All that is given must outlive the
-  // scheduler. REQUIRES: the tree's pages are of `device` and hold options.page_tokens positions.
-  Scheduler(SchedulerOptions options, PagePool* device, ResidencyManager* residency, const EvictionPolicy* policy,
-            DependencyTree* tree = nullptr, KvTiers* tiers = nullptr, QueueOrder* queue = nullptr,
-            LengthPredictor* predictor = nullptr);
+  // REQUIRES: the tree's pages are of the device and hold options.page_tokens positions.
+  Scheduler(SchedulerOptions options, const SchedulerParts& parts);
   // The tree keeps its pages.
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
@@ -68,7 +76,7 @@ class Scheduler {
   // Notes the duration of a step, without the time that it waited for layers to arrive.
   void StepTook(TimeNs duration) { step_floor_.Add(duration); }
 
-  // Sets who sees each plan of moves beside steps, before it is committed. May be empty.
+  // Sets who sees each plan of moves beside steps, before it is committed.
   void set_on_moves(std::function<void(const MovePlan&)> on_moves) { on_moves_ = std::move(on_moves); }
   // Starts the load of one adapter during a step (load_on_arrival), so that a request need not wait for the next plan
   // and its step. Each request is considered once. Returns true if a load began. Invalidates the last plan.
@@ -87,15 +95,15 @@ class Scheduler {
   const QueueOrder& queue() const { return queues_.order(); }
   const TenantCounters& tenants() const { return queues_.tenants(); }
   const SchedulerOptions& options() const { return options_; }
-  const DependencyTree* tree() const { return tree_; }  // null: none
-  const KvTiers* tiers() const { return tiers_; }       // null: history stays on the device
+  const DependencyTree& tree() const { return tree_; }
+  const KvTiers& tiers() const { return tiers_; }
   SchedulerStats stats() const;
   // Measured times of reloads and prefills, as the policies use them.
   const ReloadCostEstimator& reload_costs() const { return worth_.reload_costs(); }
   // The context that the eviction policy was given last.
   const EvictionContext& eviction_context() const { return worth_.context(); }
   // Pages of keys and values that no running request uses.
-  std::int64_t history_pages() const { return tree_ == nullptr ? 0 : tree_->tiers().idle_pages(); }
+  std::int64_t history_pages() const { return tree_.tiers().idle_pages(); }
   // The pages of history that no request can use because their adapter is not on the device. 0 if dependency is
   // maintained. Takes time proportional to the adapters on the device.
   std::int64_t CountInvalidHistory();
@@ -119,10 +127,10 @@ class Scheduler {
   void RefreshWorth(TimeNs now);
 
   const SchedulerOptions options_;
-  PagePool* device_;
-  ResidencyManager* residency_;
-  DependencyTree* tree_;
-  KvTiers* tiers_;
+  PagePool& device_;
+  ResidencyManager& residency_;
+  DependencyTree& tree_;
+  KvTiers& tiers_;
   RequestQueues queues_;
   RequestPages pages_;
   ExpectedAdapters expected_;
@@ -131,7 +139,7 @@ class Scheduler {
   double discardable_ = 0;  // computed tokens that preemptions for waiting requests may discard
   PlanOutlook outlook_;     // of the last committed plan
   SchedulerStats stats_;    // without what other parts count
-  std::function<void(const MovePlan&)> on_moves_;
+  std::function<void(const MovePlan&)> on_moves_ = [](const MovePlan&) {};
   std::vector<NodeId> running_tails_;  // scratch of Prepare
   const PlanningView view_;
   std::unique_ptr<StepShape> shape_;

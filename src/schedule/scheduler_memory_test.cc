@@ -44,13 +44,10 @@ TEST(Scheduler, AnIdleAdapterWithAShareIsNotCountedAgainstItsRequest) {
 
 // Has a dependency tree. Prompts are given as tokens.
 struct TreeWorld : World {
-  DependencyTree tree;
-  Scheduler with_tree;
+  DependencyTree tree{4, device.get()};
+  Scheduler with_tree{{.page_tokens = 4}, Parts(*policy, tree, unmoving)};
 
-  explicit TreeWorld(std::int64_t device_pages)
-      : World(device_pages),
-        tree(4, device.get()),
-        with_tree({.page_tokens = 4}, device.get(), &residency, policy.get(), &tree) {}
+  explicit TreeWorld(std::int64_t device_pages) : World(device_pages) {}
 
   Request* Ask(std::vector<TokenId> prompt, std::int32_t output = 4) {
     Request& request = NewRequest(std::move(prompt), 0, output);
@@ -158,7 +155,7 @@ class Listener final : public EvictionPolicy {
 TEST(Scheduler, PoliciesAreToldWhatAnAdapterIs) {
   World w(16);
   const Listener listener;
-  Scheduler scheduler({.page_tokens = 4}, w.device.get(), &w.residency, &listener);
+  Scheduler scheduler({.page_tokens = 4}, w.Parts(listener, w.nothing, w.unmoving));
   w.AddAdapter(1, 4);
   w.AddAdapter(2, 6);
   w.AddAdapter(3, 12);
@@ -219,8 +216,7 @@ struct HistoryWorld : World {
 
   explicit HistoryWorld(bool maintain_dependency)
       : World(27),
-        with_tree({.page_tokens = 4, .maintain_dependency = maintain_dependency}, device.get(), &residency,
-                  loramux.get(), &tree) {
+        with_tree({.page_tokens = 4, .maintain_dependency = maintain_dependency}, Parts(*loramux, tree, unmoving)) {
     AddAdapter(1, 16);
     Serve(LongPrompt(), 1);
     clock.Advance(kNsPerSecond);

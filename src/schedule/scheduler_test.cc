@@ -20,6 +20,25 @@ TEST(Scheduler, PrefillIsChunkedAndDecodesGoFirst) {
   EXPECT_EQ(first->state, RequestState::kFinished);  // it decoded beside the prompt
 }
 
+// Without history and predictions there is nothing to look up and nothing to be right about.
+TEST(Scheduler, PartsThatDoNothingCountNothing) {
+  World w(64);
+  w.AddAdapter(1, 4);
+  for (const std::uint32_t adapter : {0u, 1u, 0u, 1u}) {
+    const Request* request = w.Add(20, adapter);
+    w.RunToEnd();
+    EXPECT_EQ(request->cached_tokens, -1);
+    EXPECT_EQ(request->predicted_output, 0);
+    EXPECT_FALSE(w.scheduler.Prepare(w.clock.Now()));
+  }
+  const SchedulerStats stats = w.scheduler.stats();
+  EXPECT_EQ(stats.prefix.looked_up_tokens + stats.prefix.found_tokens + stats.prefix.copied_pages, 0);
+  EXPECT_EQ(stats.predictions.right + stats.predictions.low + stats.predictions.high, 0);
+  EXPECT_EQ(stats.predictions.error_tokens, 0);
+  EXPECT_EQ(w.scheduler.history_pages(), 0);
+  EXPECT_EQ(w.device->free_pages(), w.device->capacity_pages() - 4);  // the adapter is idle
+}
+
 // Steps of up to eight tokens take equally long (ridge_tokens).
 class SpreadPromptsTest : public testing::Test {
  protected:

@@ -10,7 +10,8 @@
 
 namespace loramux {
 
-// Pages hold 4 tokens. Pool sizes are in pages. Owns everything; requests stay valid until the end.
+// Pages hold 4 tokens. Pool sizes are in pages. Keeps no history; first come, first served. Owns everything; requests
+// stay valid until the end.
 struct SchedulerWorld {
   VirtualClock clock;
   std::unique_ptr<PagePool> device;
@@ -18,6 +19,10 @@ struct SchedulerWorld {
   ModeledTransfer transfer{&clock, {.latency_ns = 1000}, {.latency_ns = 100}};
   ResidencyManager residency;
   std::unique_ptr<EvictionPolicy> policy = std::move(MakeEvictionPolicy("lru")).value();
+  DependencyTree nothing{4};
+  KvTiers unmoving{nothing};
+  std::unique_ptr<QueueOrder> queue = std::move(MakeQueueOrder({})).value();
+  NoPredictor predictor;
   Scheduler scheduler;
   std::deque<Request> requests;
   std::uint64_t next_id = 1;
@@ -25,9 +30,19 @@ struct SchedulerWorld {
   explicit SchedulerWorld(std::int64_t device_pages, SchedulerOptions options = {}, std::int64_t host_pages = 64)
       : device(std::move(PagePool::Create("device", device_pages * 64, 64)).value()),
         host(std::move(PagePool::Create("host", host_pages * 64, 64)).value()),
-        residency(device.get(), host.get(), &transfer),
-        scheduler(WithPageTokens(options), device.get(), &residency, policy.get()) {}
+        residency(*device, *host, transfer),
+        scheduler(WithPageTokens(options), Parts(*policy, nothing, unmoving)) {}
 
+  // What a scheduler in this world works with.
+  SchedulerParts Parts(const EvictionPolicy& eviction, DependencyTree& tree, KvTiers& tiers) {
+    return {.device = *device,
+            .residency = residency,
+            .eviction = eviction,
+            .tree = tree,
+            .tiers = tiers,
+            .queue = *queue,
+            .predictor = predictor};
+  }
   // The options with pages of 4 tokens.
   static SchedulerOptions WithPageTokens(SchedulerOptions options) {
     options.page_tokens = 4;

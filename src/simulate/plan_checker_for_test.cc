@@ -83,7 +83,7 @@ void PlanChecker::CheckBatch(const View& view) {
 
 // The pages freed by the plan and the free pages cover those it takes; each share keeps to its own part.
 void PlanChecker::CheckMemory(const View& view) {
-  const PoolStats pool = view.residency.device()->Stats();
+  const PoolStats pool = view.residency.device().Stats();
   std::int64_t adapters = 0, kv = 0;  // taken, less freed
   for (const PlannedLoad& load : view.plan.loads) adapters += view.residency.Get(load.adapter).version->layout.pages;
   for (const AdapterGeneration gone : view.plan.device_evictions)
@@ -105,12 +105,10 @@ void PlanChecker::CheckMemory(const View& view) {
 // Adapters loaded to the host tier fit there, together with the evictions for them. (Keys and values make room when
 // they arrive.)
 void PlanChecker::CheckHostMemory(const View& view) {
-  const PagePool* host = view.residency.host();
   std::int64_t taken = 0;
   for (const PlannedLoad& load : view.plan.loads) {
     const AdapterResidency& adapter = view.residency.Get(load.adapter);
     if (!load.via_host || adapter.host == TierState::kResident) continue;
-    Expect(host != nullptr, view, "a load through the host tier, but there is no host tier");
     taken += adapter.version->layout.pages;
   }
   for (const AdapterGeneration gone : view.plan.host_evictions) {
@@ -120,8 +118,8 @@ void PlanChecker::CheckHostMemory(const View& view) {
     Expect(!Loads(view.plan, gone), view, "evicts an adapter from the host tier that the same plan loads");
     taken -= adapter.version->layout.pages;
   }
-  if (host == nullptr || taken <= 0) return;
-  const PoolStats pool = host->Stats();
+  if (taken <= 0) return;
+  const PoolStats pool = view.residency.host().Stats();
   Expect(taken <= pool.free_pages + pool.used(PageCategory::kKv), view, "more pages than the host tier has");
 }
 
@@ -202,25 +200,24 @@ bool PlanChecker::Arrives(const View& view, const Request& request) const {
   }
   const auto own = [&](const PlannedFetch& fetch) { return fetch.request == &request; };
   if (std::any_of(view.plan.fetches.begin(), view.plan.fetches.end(), own)) return true;
-  const DependencyTree* tree = view.scheduler.tree();
-  if (tree == nullptr || !tree->nodes().Exists(request.found)) return false;
-  const KvTiers* tiers = view.scheduler.tiers();
+  const DependencyTree& tree = view.scheduler.tree();
+  if (!tree.nodes().Exists(request.found)) return false;
   const std::int64_t fetches =
-      tiers == nullptr ? 0 : tiers->fetches_in_flight() + static_cast<std::int64_t>(view.plan.fetches.size());
+      view.scheduler.tiers().fetches_in_flight() + static_cast<std::int64_t>(view.plan.fetches.size());
   NodeId at = request.found;
-  for (; !tree->tiers().OnDevice(at); at = tree->nodes().Parent(at)) {
-    if (tree->tiers().Moving(at) || fetches >= KvTiers::kMaxFetches) return true;
+  for (; !tree.tiers().OnDevice(at); at = tree.nodes().Parent(at)) {
+    if (tree.tiers().Moving(at) || fetches >= KvTiers::kMaxFetches) return true;
     for (const PlannedFetch& fetch : view.plan.fetches) {  // another request's fetch of the same path
       NodeId on = fetch.tail;
-      while (tree->nodes().Depth(on) > tree->nodes().Depth(at)) on = tree->nodes().Parent(on);
+      while (tree.nodes().Depth(on) > tree.nodes().Depth(at)) on = tree.nodes().Parent(on);
       if (on == at) return true;
     }
   }
   if (at == request.found) return false;
   const std::vector<NodeId>& gone = view.plan.kv_evictions;
   const auto evicted = [&](NodeId node) { return std::find(gone.begin(), gone.end(), node) != gone.end(); };
-  while (tree->nodes().Depth(at) > 0 && !evicted(at)) at = tree->nodes().Parent(at);
-  return tree->nodes().Depth(at) > 0;  // this plan evicts part of it, which the next plan fetches too
+  while (tree.nodes().Depth(at) > 0 && !evicted(at)) at = tree.nodes().Parent(at);
+  return tree.nodes().Depth(at) > 0;  // this plan evicts part of it, which the next plan fetches too
 }
 
 // Within a tenant (and lane), the request with the earliest due time is admitted first. That time is at most one age

@@ -12,12 +12,10 @@ void AdapterDraft::Reset() {
   released_.clear();
   ++plan_;
   evictable_pages_ = residency.idle_pages();
-  if (view_.tree != nullptr) {
-    for (const std::uint32_t branch : view_.tree->tiers().BranchesWithMoves()) {
-      for (const std::uint32_t slot : view_.pages.branches().SlotsOf(BranchId{branch})) {
-        const AdapterResidency& adapter = residency.All()[slot];
-        if (adapter.idle()) evictable_pages_ -= adapter.pages;
-      }
+  for (const std::uint32_t branch : view_.tree.tiers().BranchesWithMoves()) {
+    for (const std::uint32_t slot : view_.pages.branches().SlotsOf(BranchId{branch})) {
+      const AdapterResidency& adapter = residency.All()[slot];
+      if (adapter.idle()) evictable_pages_ -= adapter.pages;
     }
   }
   unwanted_pages_ = evictable_pages_;
@@ -53,7 +51,7 @@ bool AdapterDraft::CarriesHistory(AdapterGeneration generation) {
   const AdapterBranches& branches = view_.pages.branches();
   if (!branches.Has(slot) || !view_.options.maintain_dependency) return false;
   const BranchId branch = branches.Of(slot);
-  return history_.pages(branch) > 0 && !(view_.tree->branches().IsShared(branch) && ResidentsOf(branch) > 1);
+  return history_.pages(branch) > 0 && !(view_.tree.branches().IsShared(branch) && ResidentsOf(branch) > 1);
 }
 
 // Counted once per plan and branch.

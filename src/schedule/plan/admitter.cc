@@ -29,8 +29,7 @@ AdmissionOutcome Admitter::TryAdmit(Request* request) {
     if (loading || absent) return TryLoadFor(request, absent && !loading);
   }
   if (draft_.full()) return AdmissionOutcome::kPassedOver;
-  if (draft_.view.tiers != nullptr && TryFetch(request) == AdmissionOutcome::kPassedOver)
-    return AdmissionOutcome::kPassedOver;
+  if (TryFetch(request) == AdmissionOutcome::kPassedOver) return AdmissionOutcome::kPassedOver;
   if (draft_.room.adapters().ExceedsDistinct(*request)) return BeyondDistinct(*request);
   return Admit(request);
 }
@@ -67,23 +66,20 @@ AdmissionOutcome Admitter::Admit(Request* request) {
 // The page to copy from is kept until it is copied, but it is evicted if the admission would otherwise fail.
 bool Admitter::TakePages(PlannedAdmission& admission, std::int64_t pages) {
   PlanDraft& room = draft_.room;
-  const bool has_tree = draft_.view.tree != nullptr;
   const std::int64_t wanted = pages + draft_.view.GrowthReserve();
-  if (has_tree) {
-    admission.in_page = draft_.prefixes.FindInPage(*admission.request, admission.tail);
-    if (admission.in_page.tokens > 0) {
-      room.history().Lock(admission.in_page.node);
-      if (room.MakeRoom(PageCategory::kKv, wanted)) {
-        room.Take(pages);
-        return true;
-      }
-      room.history().Unlock(admission.in_page.node, room.now());
-      admission.in_page = {};
+  admission.in_page = draft_.prefixes.FindInPage(*admission.request, admission.tail);
+  if (admission.in_page.tokens > 0) {
+    room.history().Lock(admission.in_page.node);
+    if (room.MakeRoom(PageCategory::kKv, wanted)) {
+      room.Take(pages);
+      return true;
     }
-    room.history().Lock(admission.tail);
+    room.history().Unlock(admission.in_page.node, room.now());
+    admission.in_page = {};
   }
+  room.history().Lock(admission.tail);
   if (!room.MakeRoom(PageCategory::kKv, wanted)) {
-    if (has_tree) room.history().Unlock(admission.tail, room.now());
+    room.history().Unlock(admission.tail, room.now());
     return false;
   }
   room.Take(pages);
@@ -106,7 +102,7 @@ AdmissionOutcome Admitter::BeyondDistinct(const Request& request) const {
 AdmissionOutcome Admitter::TryFetch(Request* request) {
   const PlanningView& view = draft_.view;
   PlanDraft& room = draft_.room;
-  if (view.tree->tiers().host_pages() == 0) return AdmissionOutcome::kAdmitted;
+  if (view.tree.tiers().host_pages() == 0) return AdmissionOutcome::kAdmitted;
   const NodeId tail = FindTail(view.tree, *request);
   std::int64_t pages = 0;
   if (const auto outcome = LookAtPath(tail, pages)) return *outcome;
@@ -131,10 +127,10 @@ AdmissionOutcome Admitter::TryFetch(Request* request) {
 }
 
 std::optional<AdmissionOutcome> Admitter::LookAtPath(NodeId tail, std::int64_t& pages) const {
-  const DependencyTree* tree = draft_.view.tree;
-  for (NodeId at = tail; !tree->tiers().OnDevice(at); at = tree->nodes().Parent(at)) {
-    if (tree->tiers().Moving(at) && pages == 0 && draft_.prefixes.IsUsable(at)) return AdmissionOutcome::kAdmitted;
-    if (tree->tiers().Moving(at) || draft_.room.history().IsFetched(at)) return AdmissionOutcome::kPassedOver;
+  const DependencyTree& tree = draft_.view.tree;
+  for (NodeId at = tail; !tree.tiers().OnDevice(at); at = tree.nodes().Parent(at)) {
+    if (tree.tiers().Moving(at) && pages == 0 && draft_.prefixes.IsUsable(at)) return AdmissionOutcome::kAdmitted;
+    if (tree.tiers().Moving(at) || draft_.room.history().IsFetched(at)) return AdmissionOutcome::kPassedOver;
     ++pages;
   }
   return std::nullopt;

@@ -136,7 +136,8 @@ bool BackgroundPlanner::PlanExpectedLoad(const AdapterResidency& adapter, TimeNs
 // must leave free. Stops where an adapter would be evicted first; a step's plan decides about that.
 bool BackgroundPlanner::ForReserve(TimeNs now) {
   const std::int64_t reserve = view_.NewcomersReserve();
-  if (view_.tree == nullptr || (!view_.partitioned() && view_.device.free_pages() >= reserve)) return false;
+  if (view_.tree.tiers().idle_pages() == 0) return false;
+  if (!view_.partitioned() && view_.device.free_pages() >= reserve) return false;
   Begin(MoveReason::kReserve, now);
   while (room_.free_kv() < reserve) {
     const std::optional<KvEvictionPlan::Victim> history = room_.NextHistory();
@@ -197,8 +198,7 @@ bool BackgroundPlanner::SwapOutOne() {
     return true;
   }
   if (!history.has_value()) return false;
-  if (view_.tiers != nullptr && view_.tiers->backing_up() && !view_.tree->tiers().InHostTier(history->node))
-    return false;
+  if (view_.tiers.backing_up() && !view_.tree.tiers().InHostTier(history->node)) return false;
   room_.EvictHistory(*history);
   return true;
 }
@@ -229,10 +229,9 @@ bool BackgroundPlanner::SwapIn(TimeNs now) {
 ProactiveSwapper::Room BackgroundPlanner::RoomToSwapIn() const {
   const std::int64_t used = UsedPages(), capacity = view_.device.capacity_pages();
   const std::int64_t most_loads = std::max<std::int64_t>(1, view_.options.max_loads_in_flight / 2);
-  const bool kv = view_.tiers != nullptr && !view_.tiers->fetching_ahead();
   return {.pages = swapper_.PagesBelow(used, capacity),
           .most = std::min(swapper_.UpperPages(capacity) - used, view_.device.free_pages() - view_.GrowthReserve()),
-          .kv_pages = kv ? view_.tiers->MaxPagesOfJob() : 0,
+          .kv_pages = view_.tiers.fetching_ahead() ? 0 : view_.tiers.max_pages_of_job(),
           .adapters = most_loads - view_.residency.loads_in_flight()};
 }
 

@@ -27,18 +27,17 @@ void FetchAhead::Plan() {
 
 bool FetchAhead::AnyCandidate() const {
   const PlanningView& view = draft_.view;
-  if (view.tiers == nullptr || !view.options.fetch_ahead || view.tree->tiers().host_pages() == 0 || draft_.closed())
-    return false;
+  if (!view.options.fetch_ahead || view.tree.tiers().host_pages() == 0 || draft_.closed()) return false;
   if (draft_.room.host().fetches_in_flight() >= KvTiers::kMaxFetchesAhead) return false;
   const std::vector<Turn>& turns = draft_.turns.all();
   return std::any_of(turns.begin(), turns.end(), [this](const Turn& turn) { return IsCandidate(*turn.request); });
 }
 
 bool FetchAhead::IsCandidate(const Request& request) const {
-  const DependencyTree* tree = draft_.view.tree;
+  const DependencyTree& tree = draft_.view.tree;
   const NodeId tail = request.found;
   if (request.fetches == Request::kMostFetches || request.fetched_ahead) return false;
-  if (!tree->nodes().Exists(tail) || tree->tiers().OnDevice(tail) || tree->tiers().Moving(tail)) return false;
+  if (!tree.nodes().Exists(tail) || tree.tiers().OnDevice(tail) || tree.tiers().Moving(tail)) return false;
   if (request.state != RequestState::kWaiting || draft_.room.history().IsFetched(tail)) return false;
   if (request.adapter == kBaseModel) return true;
   return draft_.view.residency.Get(request.adapter).device == TierState::kResident &&
@@ -46,14 +45,14 @@ bool FetchAhead::IsCandidate(const Request& request) const {
 }
 
 bool FetchAhead::TryFetch(Request* request) {
-  const DependencyTree* tree = draft_.view.tree;
+  const DependencyTree& tree = draft_.view.tree;
   PlanDraft& room = draft_.room;
   NodeId tail = request->found;
   std::int64_t pages = 0;
   NodeId device_tail = tail;
-  for (; !tree->tiers().OnDevice(device_tail); device_tail = tree->nodes().Parent(device_tail), ++pages) {
+  for (; !tree.tiers().OnDevice(device_tail); device_tail = tree.nodes().Parent(device_tail), ++pages) {
     // Part of another fetch; the rest can come later.
-    if (tree->tiers().Moving(device_tail) || room.history().IsFetched(device_tail)) return true;
+    if (tree.tiers().Moving(device_tail) || room.history().IsFetched(device_tail)) return true;
   }
   // The plan evicts part of the path, or the host tier drops it.
   const bool given_up = room.host().droppable() < pages || room.history().Kept(device_tail) != device_tail;
@@ -65,7 +64,7 @@ bool FetchAhead::TryFetch(Request* request) {
     room.history().Unlock(device_tail, room.now());
     return false;
   }
-  for (std::int64_t i = fitting; i < pages; ++i) tail = tree->nodes().Parent(tail);
+  for (std::int64_t i = fitting; i < pages; ++i) tail = tree.nodes().Parent(tail);
   draft_.AddFetch(request, tail, fitting, /*ahead=*/true);
   return true;
 }

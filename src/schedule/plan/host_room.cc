@@ -4,16 +4,15 @@ namespace loramux {
 
 void HostRoom::Reset(MemoryMoves& moves) {
   moves_ = &moves;
-  free_ = view_.residency.host() == nullptr ? 0 : view_.residency.host()->free_pages();
-  fetches_in_flight_ = view_.tiers == nullptr ? 0 : view_.tiers->fetches_in_flight();
-  droppable_ = view_.tiers == nullptr ? 0 : view_.tree->tiers().droppable_host_pages();
+  free_ = view_.residency.host().free_pages();
+  fetches_in_flight_ = view_.tiers.fetches_in_flight();
+  droppable_ = view_.tree.tiers().droppable_host_pages();
 }
 
 bool HostRoom::Plan(const AdapterResidency& adapter) {
   const bool kept = !adapters_.IsHostEvicted(adapter.version->generation);  // by an earlier load of this plan?
   if (adapter.host == TierState::kResident && kept) return true;
-  const PagePool* host = view_.residency.host();
-  if (host == nullptr || adapter.pages > host->capacity_pages()) return false;
+  if (adapter.pages > view_.residency.host().capacity_pages()) return false;
   if (free_ < adapter.pages) RefreshVictims();
   const std::size_t first_victim = moves_->host_evictions.size();
   std::int64_t dropped = 0;  // pages of keys and values
@@ -39,7 +38,7 @@ bool HostRoom::Plan(const AdapterResidency& adapter) {
 // that are being copied to the device.
 void HostRoom::RefreshVictims() {
   changes_.clear();
-  residency_->TakeChanges(changes_);
+  residency_.TakeChanges(changes_);
   for (const std::uint32_t slot : changes_) {
     const AdapterResidency& adapter = view_.residency.All()[slot];
     const bool waited_for = adapter.device == TierState::kAbsent && adapter.references > adapter.pins;
@@ -61,7 +60,7 @@ std::optional<HostVictims::Copy> HostRoom::NextVictim(std::size_t& from) {
 
 bool HostRoom::DropsHistoryBefore(const std::optional<HostVictims::Copy>& victim) const {
   if (droppable_ <= 0) return false;
-  return !victim.has_value() || (view_.tiers != nullptr && tree_->LeastHostWorth() < victim->worth);
+  return !victim.has_value() || tree_.LeastHostWorth() < victim->worth;
 }
 
 void HostRoom::EvictCopy(const AdapterResidency& adapter) {

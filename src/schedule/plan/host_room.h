@@ -17,7 +17,7 @@ class HostRoom {
  public:
   // `residency` and `tree`: those of the view. To find what is worth least changes nothing in them but the memory of
   // that search. REQUIRES: nothing else takes the residency's changes.
-  HostRoom(const PlanningView& view, AdapterDraft& adapters, ResidencyManager* residency, DependencyTree* tree)
+  HostRoom(const PlanningView& view, AdapterDraft& adapters, ResidencyManager& residency, DependencyTree& tree)
       : view_(view), adapters_(adapters), residency_(residency), tree_(tree) {}
 
   // Starts a new plan, which evicts into `moves`.
@@ -49,8 +49,8 @@ class HostRoom {
 
   const PlanningView& view_;
   AdapterDraft& adapters_;
-  ResidencyManager* residency_;
-  DependencyTree* tree_;
+  ResidencyManager& residency_;
+  DependencyTree& tree_;
   HostVictims victims_;                 // as of the last RefreshVictims
   std::vector<std::uint32_t> changes_;  // its scratch
   MemoryMoves* moves_ = nullptr;

@@ -64,7 +64,7 @@ std::optional<double> PlanDraft::LeastIdleAdapter() {
 
 // Once the last of its history is gone, an idle adapter may be evicted too.
 void PlanDraft::EvictHistory(const KvEvictionPlan::Victim& victim) {
-  const BranchId branch = view_.tree->View(victim.node).branch;
+  const BranchId branch = view_.tree.View(victim.node).branch;
   history_.Evict(victim, now_);
   moves_->kv_evictions.push_back(victim.node);
   ++free_kv_;

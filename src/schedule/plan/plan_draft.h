@@ -21,7 +21,7 @@ namespace loramux {
 class PlanDraft {
  public:
   // `residency` and `tree`: those of the view (HostRoom). Owns none of its arguments.
-  PlanDraft(const PlanningView& view, ResidencyManager* residency, DependencyTree* tree, const EvictionPolicy* policy)
+  PlanDraft(const PlanningView& view, ResidencyManager& residency, DependencyTree& tree, const EvictionPolicy& policy)
       : view_(view), history_(tree, policy), adapters_(view, history_), host_(view, adapters_, residency, tree) {}
 
   // Starts a new plan from the present state. `moves` gets what it evicts and loads; it must outlive the plan.

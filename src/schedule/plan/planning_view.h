@@ -22,8 +22,8 @@ struct PlanningView {
   const SchedulerOptions& options;
   const PagePool& device;
   const ResidencyManager& residency;
-  const DependencyTree* tree;  // null: requests share no pages
-  const KvTiers* tiers;        // null: no keys and values in the host tier
+  const DependencyTree& tree;
+  const KvTiers& tiers;
   const RequestQueues& queues;
   const RequestPages& pages;
   const AdapterWorth& worth;
@@ -34,7 +34,6 @@ struct PlanningView {
 
   // True if adapters have a share of the device.
   bool partitioned() const { return adapter_pages > 0; }
-  std::int64_t host_pages() const { return tree == nullptr ? 0 : tree->tiers().host_pages(); }
   // Pages that hold so many positions of the request beyond those that it has. Avoids the division in the usual case
   // that none is missing.
   std::int64_t MissingPages(const Request& request, std::int64_t positions) const {

@@ -24,17 +24,18 @@ class PlanningWorld {
       : options_(WithPageTokens(std::move(options))),
         device_(std::move(PagePool::Create("device", device_pages * 64, 64)).value()),
         host_(std::move(PagePool::Create("host", host_pages * 64, 64)).value()),
-        residency_(device_.get(), host_.get(), &transfer_),
+        residency_(*device_, *host_, transfer_),
         tree_(4, device_.get(), host_.get()),
-        queues_(options_, residency_, nullptr, nullptr),
-        pages_(options_.page_tokens, device_.get(), &residency_, &tree_, nullptr),
+        unmoving_(tree_),
+        queues_(options_, residency_, *order_, predictor_),
+        pages_(options_.page_tokens, *device_, residency_, tree_, unmoving_),
         expected_(options_.adapter_prefetch, residency_),
         worth_(*policy_, residency_, expected_, options_.page_tokens),
         view_{.options = options_,
               .device = *device_,
               .residency = residency_,
-              .tree = &tree_,
-              .tiers = nullptr,
+              .tree = tree_,
+              .tiers = unmoving_,
               .queues = queues_,
               .pages = pages_,
               .worth = worth_,
@@ -42,7 +43,7 @@ class PlanningWorld {
               .step_floor = step_floor_,
               .discardable = discardable_,
               .adapter_pages = AdapterSharePages(options_.adapter_share, device_pages)},
-        draft_(view_, &residency_, &tree_, policy_.get()) {}
+        draft_(view_, residency_, tree_, *policy_) {}
 
   // Registers an adapter of so many pages; on the device if `resident`.
   AdapterGeneration AddAdapter(std::uint32_t generation, std::int64_t pages, bool resident = true) {
@@ -122,6 +123,9 @@ class PlanningWorld {
   ResidencyManager residency_;
   std::unique_ptr<EvictionPolicy> policy_ = std::move(MakeEvictionPolicy("lru")).value();
   DependencyTree tree_;
+  KvTiers unmoving_;
+  std::unique_ptr<QueueOrder> order_ = std::move(MakeQueueOrder({})).value();
+  NoPredictor predictor_;
   RequestQueues queues_;
   RequestPages pages_;
   ExpectedAdapters expected_;

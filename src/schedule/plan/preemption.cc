@@ -35,7 +35,7 @@ void Preemption::Preempt(std::size_t runner) {
   draft_.LaneUse(*request) -= static_cast<double>(ExtentOf(*request).total());
   draft_.plan.preemptions.push_back(request);
   draft_.room.GiveBack(static_cast<std::int64_t>(request->pages.size()) - request->tree_pages);
-  if (draft_.view.tree != nullptr) draft_.room.history().Unlock(request->tail, draft_.room.now());
+  draft_.room.history().Unlock(request->tail, draft_.room.now());
   if (request->adapter == kBaseModel) return;
   draft_.room.adapters().Unpin(request->adapter);
   draft_.room.RankAnew();  // its adapter may be idle now
@@ -51,7 +51,7 @@ void Preemption::Reclaim() {
   if (next == nullptr || (view.partitioned() && view.MustLoad(*next))) return;
   std::int64_t missing = view.PagesToStart(*next) + view.GrowthReserve() - draft_.room.free_kv();
   // Pages that other requests use are neither free nor evictable.
-  if (view.tree != nullptr) missing -= draft_.room.history().LockedDepth(draft_.prefixes.PlannedTail(*next));
+  missing -= draft_.room.history().LockedDepth(draft_.prefixes.PlannedTail(*next));
   if (missing + view.GrowthReserve() <= 0) return;
   missing += draft_.runners.decode_pages() + draft_.PagesOfIdleAdapter(*next) -
              draft_.room.evictable(PageCategory::kKv, /*even_wanted=*/false);

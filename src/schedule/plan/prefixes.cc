@@ -6,31 +6,30 @@ namespace loramux {
 
 void Prefixes::LookAtFetches(TimeNs now, bool alone) {
   usable_fetches_.clear();
-  if (view_.tiers == nullptr) return;
-  for (const KvTiers::Fetching& fetch : view_.tiers->fetches()) {
+  for (const KvTiers::Fetching& fetch : view_.tiers.fetches()) {
     if (!fetch.failed && LeadSuffices(*fetch.progress, now - fetch.begun, view_.step_floor.value(), alone))
       usable_fetches_.push_back(fetch.id);
   }
 }
 
 bool Prefixes::ArrivesInTime(NodeId node) const {
-  const KvTiers::Fetching* fetch = view_.tiers->FetchOf(node);
+  const KvTiers::Fetching* fetch = view_.tiers.FetchOf(node);
   return fetch != nullptr &&
          std::find(usable_fetches_.begin(), usable_fetches_.end(), fetch->id) != usable_fetches_.end();
 }
 
 // A fetch that covers the whole path and is usable already does not count.
 bool Prefixes::IsFetching(const Request& request) const {
-  if (view_.tiers == nullptr || !view_.tree->nodes().Exists(request.found)) return false;
+  if (!view_.tree.nodes().Exists(request.found)) return false;
   NodeId at = request.found;
-  for (; !view_.tree->tiers().OnDevice(at); at = view_.tree->nodes().Parent(at)) {
-    if (view_.tree->tiers().Moving(at)) return at != request.found || !IsUsable(at);
+  for (; !view_.tree.tiers().OnDevice(at); at = view_.tree.nodes().Parent(at)) {
+    if (view_.tree.tiers().Moving(at)) return at != request.found || !IsUsable(at);
   }
   return false;
 }
 
 NodeId Prefixes::DeviceTail(NodeId tail) const {
-  while (!IsUsable(tail)) tail = view_.tree->nodes().Parent(tail);
+  while (!IsUsable(tail)) tail = view_.tree.nodes().Parent(tail);
   return tail;
 }
 
@@ -39,13 +38,13 @@ DependencyTree::InPage Prefixes::FindInPage(const Request& request, NodeId tail)
   const auto begin = static_cast<std::ptrdiff_t>(Depth(tail) * view_.options.page_tokens);
   const std::span<const TokenId> next(request.tokens.begin() + begin,
                                       request.tokens.begin() + static_cast<std::ptrdiff_t>(request.most_reused()));
-  const DependencyTree::InPage found = view_.tree->index().MatchInPage(tail, next);
+  const DependencyTree::InPage found = view_.tree.index().MatchInPage(tail, next);
   return found.tokens > 0 && room_.history().Kept(found.node) == found.node ? found : DependencyTree::InPage{};
 }
 
 std::int64_t Prefixes::PagesFreedBy(const Request& request) const {
   const std::int64_t own = static_cast<std::int64_t>(request.pages.size()) - request.tree_pages;
-  return view_.tree == nullptr ? own : own + room_.history().PagesWithOneLock(request.tail);
+  return own + room_.history().PagesWithOneLock(request.tail);
 }
 
 }  // namespace loramux

@@ -21,22 +21,19 @@ class Prefixes {
   // uses the same result. `alone`: at most one request waits, and none runs.
   void LookAtFetches(TimeNs now, bool alone);
 
-  // Pages on the path to `tail`; 0 without a tree.
-  std::int64_t Depth(NodeId tail) const { return view_.tree == nullptr ? 0 : view_.tree->nodes().Depth(tail); }
+  // Pages on the path to `tail`.
+  std::int64_t Depth(NodeId tail) const { return view_.tree.nodes().Depth(tail); }
   // True if the page is on the device, or is expected to arrive in time.
   bool IsUsable(NodeId node) const {
-    if (view_.tree->tiers().OnDevice(node)) return true;
-    return !usable_fetches_.empty() && view_.tree->tiers().Moving(node) && ArrivesInTime(node);
+    if (view_.tree.tiers().OnDevice(node)) return true;
+    return !usable_fetches_.empty() && view_.tree.tiers().Moving(node) && ArrivesInTime(node);
   }
   // True if the history that the request would begin with is being fetched and not usable yet.
   bool IsFetching(const Request& request) const;
   // The deepest usable node on the path to `tail`.
   NodeId DeviceTail(NodeId tail) const;
   // The node after which the request would begin, as far as this plan does not evict the path.
-  NodeId PlannedTail(Request& request) const {
-    if (view_.tree == nullptr) return NodeId{};
-    return room_.history().Kept(DeviceTail(FindTail(view_.tree, request)));
-  }
+  NodeId PlannedTail(Request& request) const { return room_.history().Kept(DeviceTail(FindTail(view_.tree, request))); }
   // The page after `tail` of which the first tokens can be reused.
   DependencyTree::InPage FindInPage(const Request& request, NodeId tail) const;
   // Pages that the preemption of the request frees. Pages that it shares with other requests do not count, even if

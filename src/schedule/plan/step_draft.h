@@ -21,7 +21,7 @@ enum class AdmissionOutcome : std::uint8_t { kAdmitted, kPassedOver, kBlocked };
 // The blackboard of the parts of StepPlanner. Each part writes what it decides; all read what the others decided.
 struct StepDraft {
   // `residency` and `tree`: those of the view.
-  StepDraft(const PlanningView& view, ResidencyManager* residency, DependencyTree* tree, const EvictionPolicy* policy)
+  StepDraft(const PlanningView& view, ResidencyManager& residency, DependencyTree& tree, const EvictionPolicy& policy)
       : view(view),
         room(view, residency, tree, policy),
         prefixes(view, room),

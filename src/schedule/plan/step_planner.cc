@@ -2,8 +2,8 @@
 
 namespace loramux {
 
-StepPlanner::StepPlanner(const PlanningView& view, ResidencyManager* residency, DependencyTree* tree,
-                         const EvictionPolicy* policy, const StepShape& shape)
+StepPlanner::StepPlanner(const PlanningView& view, ResidencyManager& residency, DependencyTree& tree,
+                         const EvictionPolicy& policy, const StepShape& shape)
     : shape_(shape),
       draft_(view, residency, tree, policy),
       seats_(draft_),

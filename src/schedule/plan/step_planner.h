@@ -26,7 +26,7 @@ namespace loramux {
 class StepPlanner {
  public:
   // `residency` and `tree`: those of the view.
-  StepPlanner(const PlanningView& view, ResidencyManager* residency, DependencyTree* tree, const EvictionPolicy* policy,
+  StepPlanner(const PlanningView& view, ResidencyManager& residency, DependencyTree& tree, const EvictionPolicy& policy,
               const StepShape& shape);
 
   // Plans the next step. The plan is valid until the next call.

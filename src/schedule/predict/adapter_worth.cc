@@ -95,9 +95,8 @@ double AdapterWorth::ScoreIfUsed(const AdapterResidency& adapter, TimeNs now) co
                now);
 }
 
-TimeNs AdapterWorth::HostWorthOf(const AdapterResidency& adapter, const DependencyTree* tree) const {
-  if (tree == nullptr) return adapter.last_use;
-  return tree->reuse().HostWorth(adapter.last_use, usage_.Of(adapter.slot, adapter.version->generation).frequency);
+TimeNs AdapterWorth::HostWorthOf(const AdapterResidency& adapter, const DependencyTree& tree) const {
+  return tree.reuse().HostWorth(adapter.last_use, usage_.Of(adapter.slot, adapter.version->generation).frequency);
 }
 
 }  // namespace loramux

@@ -50,7 +50,7 @@ class AdapterWorth {
   // The score that it would have if a request used it now.
   double ScoreIfUsed(const AdapterResidency& adapter, TimeNs now) const;
   // The worth of its copy in the host tier, computed as the tree computes it for keys and values, so that both compare.
-  TimeNs HostWorthOf(const AdapterResidency& adapter, const DependencyTree* tree) const;
+  TimeNs HostWorthOf(const AdapterResidency& adapter, const DependencyTree& tree) const;
 
  private:
   // The step under way.

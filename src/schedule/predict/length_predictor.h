@@ -32,10 +32,18 @@ class LengthPredictor {
   virtual ~LengthPredictor() = default;
   // Name of the predictor, such as "history".
   virtual std::string_view name() const = 0;
-  // Predicted output tokens, from 1 to query.max_output_tokens.
+  // Predicted output tokens, from 1 to query.max_output_tokens; 0: no prediction.
   virtual std::int32_t Predict(const LengthQuery& query) = 0;
   // Notes that such a request ended by itself after `output_tokens`.
   virtual void Observe(const LengthQuery& query, std::int32_t output_tokens) = 0;
+};
+
+// The predictor "none": it knows nothing. Orders that need predictions see 0.
+class NoPredictor final : public LengthPredictor {
+ public:
+  std::string_view name() const override { return "none"; }
+  std::int32_t Predict(const LengthQuery&) override { return 0; }
+  void Observe(const LengthQuery&, std::int32_t) override {}
 };
 
 }  // namespace loramux

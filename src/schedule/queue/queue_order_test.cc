@@ -33,6 +33,8 @@ struct World {
   std::unique_ptr<EvictionPolicy> policy = std::move(MakeEvictionPolicy("lru")).value();
   Hints hints;
   std::unique_ptr<QueueOrder> order;
+  DependencyTree nothing{4};
+  KvTiers unmoving{nothing};
   Scheduler scheduler;
   std::deque<Request> requests;
   std::vector<Request*> begun;  // in the order of their first admission
@@ -41,7 +43,7 @@ struct World {
         double quota_tokens = 0)
       : device(std::move(PagePool::Create("device", device_pages * 64, 64)).value()),
         host(std::move(PagePool::Create("host", 256 * 64, 64)).value()),
-        residency(device.get(), host.get(), &transfer),
+        residency(*device, *host, transfer),
         order(std::move(MakeQueueOrder(
                             {.name = name,
                              .age_bound = options.age_bound,
@@ -49,8 +51,13 @@ struct World {
                              .objective = options.age_bound / 4,
                              .total_tokens = quota_tokens > 0 ? quota_tokens : static_cast<double>(device_pages * 4)}))
                   .value()),
-        scheduler(WithPageTokens(options), device.get(), &residency, policy.get(), nullptr, nullptr, order.get(),
-                  &hints) {}
+        scheduler(WithPageTokens(options), {.device = *device,
+                                            .residency = residency,
+                                            .eviction = *policy,
+                                            .tree = nothing,
+                                            .tiers = unmoving,
+                                            .queue = *order,
+                                            .predictor = hints}) {}
 
   static SchedulerOptions WithPageTokens(SchedulerOptions options) {
     options.page_tokens = 4;

@@ -60,12 +60,11 @@ class LoadTimes final : public AdapterLoads {
 
 }  // namespace
 
-RequestQueues::RequestQueues(const SchedulerOptions& options, const ResidencyManager& residency, QueueOrder* order,
-                             LengthPredictor* predictor)
+RequestQueues::RequestQueues(const SchedulerOptions& options, const ResidencyManager& residency, QueueOrder& order,
+                             LengthPredictor& predictor)
     : options_(options),
       residency_(residency),
-      own_order_(order == nullptr ? *MakeQueueOrder({}) : nullptr),
-      order_(order == nullptr ? own_order_.get() : order),
+      order_(order),
       predictor_(predictor),
       tenants_(WithBurst(options), kMaxLanes) {
   const auto most = static_cast<std::size_t>(2 * options.Seats());  // more requests may run than compute in a step
@@ -85,17 +84,17 @@ void RequestQueues::Enter(Request* request, std::int64_t cached_tokens) {
     const std::int64_t pages = residency_.Get(request->adapter).version->layout.pages;
     request->adapter_tokens = static_cast<std::int32_t>(pages * options_.page_tokens);
   }
-  if (predictor_ != nullptr) request->predicted_output = predictor_->Predict(QueryOf(*request));
-  order_->SawArrival(*request, request->arrival);
+  request->predicted_output = predictor_.Predict(QueryOf(*request));
+  order_.SawArrival(*request, request->arrival);
   Place(*request);
-  order_->BeginsToWait(request, request->prompt_tokens - cached_tokens, request->arrival);
+  order_.BeginsToWait(request, request->prompt_tokens - cached_tokens, request->arrival);
   tenants_.Add(request, request->arrival);
 }
 
 // If the request is preempted and waits again, it is placed as if it had not been given up.
 void RequestQueues::Admit(Request* request, RequestId overtakes, TimeNs now) {
   EraseWaiting(request);
-  order_->EndsWait(request, /*let_in=*/true, now);
+  order_.EndsWait(request, /*let_in=*/true, now);
   request->overtook = overtakes;
   InsertRunning(request);
   tenants_.Admit(request, now);
@@ -119,22 +118,22 @@ void RequestQueues::Leave(Request* request, TimeNs now, bool by_itself) {
   } else {
     CHECK(request->state == RequestState::kWaiting);
     EraseWaiting(request);
-    order_->EndsWait(request, /*let_in=*/false, now);
+    order_.EndsWait(request, /*let_in=*/false, now);
   }
   request->state = RequestState::kFinished;
 }
 
 std::int64_t RequestQueues::Refit(const ReloadCostEstimator& loads, TimeNs now) {
   std::int64_t given_up = 0;
-  for (Request* const request : order_->GiveUp(now, LoadTimes(residency_, loads, now))) {
+  for (Request* const request : order_.GiveUp(now, LoadTimes(residency_, loads, now))) {
     ++given_up;
     tenants_.PlaceAnew(request, [this](Request& late) { Place(late); });
   }
-  if (!order_->Refit(now)) return given_up;
+  if (!order_.Refit(now)) return given_up;
   tenants_.Replace(waiting(), [this](Request& request) { Place(request); });
   lane_use_.fill(0);
   for (Request* request : running_) {
-    request->lane = order_->LaneOf(*request);
+    request->lane = order_.LaneOf(*request);
     lane_use_[static_cast<std::size_t>(request->lane)] += TokensOf(*request);
   }
   return given_up;
@@ -153,14 +152,14 @@ LengthQuery RequestQueues::QueryOf(const Request& request) const {
 }
 
 void RequestQueues::ObserveEnd(const Request& request, TimeNs now) {
-  if (request.first_scheduled >= 0) order_->SawEnd(request, now - request.first_scheduled);
-  if (predictor_ == nullptr) return;
+  if (request.first_scheduled >= 0) order_.SawEnd(request, now - request.first_scheduled);
   const auto output_tokens = static_cast<std::int32_t>(request.generated().size());
   CountPrediction(request, output_tokens);
-  predictor_->Observe(QueryOf(request), output_tokens);
+  predictor_.Observe(QueryOf(request), output_tokens);
 }
 
 void RequestQueues::CountPrediction(const Request& request, std::int32_t output_tokens) {
+  if (request.predicted_output == 0) return;
   const std::int32_t error = request.predicted_output - output_tokens;
   predictions_.error_tokens += std::abs(error);
   const bool right = 4 * static_cast<std::int64_t>(std::abs(error)) <= output_tokens;
@@ -211,7 +210,7 @@ void RequestQueues::EraseWaiting(Request* request) {
 
 void RequestQueues::CheckIntegrity() const {
   tenants_.CheckIntegrity();
-  order_->CheckIntegrity();
+  order_.CheckIntegrity();
   CHECK(std::is_sorted(running_.begin(), running_.end(), OlderThan));
   CHECK(std::is_sorted(waiting().begin(), waiting().end(), OlderThan));
   CHECK(std::is_permutation(running_.begin(), running_.end(), by_rank_.begin(), by_rank_.end()));

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -22,9 +21,9 @@ namespace loramux {
 // Not thread-safe. Reads no clock.
 class RequestQueues {
  public:
-  // Null `order`: first come, first served. Null `predictor`: predictions are 0. Owns none of the arguments.
-  RequestQueues(const SchedulerOptions& options, const ResidencyManager& residency, QueueOrder* order,
-                LengthPredictor* predictor);
+  // Owns none of the arguments.
+  RequestQueues(const SchedulerOptions& options, const ResidencyManager& residency, QueueOrder& order,
+                LengthPredictor& predictor);
 
   // A new request begins to wait. `cached_tokens`: tokens of its prompt that need not be computed. REQUIRES: ids
   // ascend.
@@ -57,7 +56,7 @@ class RequestQueues {
   std::int64_t overtakers() const { return overtakers_; }
   // The last request that arrived.
   std::optional<RequestId> newest() const { return newest_; }
-  const QueueOrder& order() const { return *order_; }
+  const QueueOrder& order() const { return order_; }
   const TenantCounters& tenants() const { return tenants_; }
   const PredictionStats& predictions() const { return predictions_; }
 
@@ -69,7 +68,7 @@ class RequestQueues {
   LengthQuery QueryOf(const Request& request) const;
   // Lets order and predictor learn from a request that ended by itself.
   void ObserveEnd(const Request& request, TimeNs now);
-  // Counts the error of a prediction.
+  // Counts the error of the prediction, if there was one.
   void CountPrediction(const Request& request, std::int32_t output_tokens);
   // Insert into and erase from running_, by_rank_ and waiting_.
   void InsertRunning(Request* request);
@@ -78,13 +77,12 @@ class RequestQueues {
   void EraseWaiting(Request* request);
   // The tokens in use by lane must be those of the running requests.
   void CheckLanes() const;
-  void Place(Request& request) const { PlaceInQueue(*order_, options_.age_bound, request); }
+  void Place(Request& request) const { PlaceInQueue(order_, options_.age_bound, request); }
 
   const SchedulerOptions& options_;
   const ResidencyManager& residency_;
-  std::unique_ptr<QueueOrder> own_order_;  // if none was given
-  QueueOrder* order_;
-  LengthPredictor* predictor_;
+  QueueOrder& order_;
+  LengthPredictor& predictor_;
   PredictionStats predictions_;
   TenantCounters tenants_;
   std::vector<Request*> running_;  // ascending id
