@@ -22,9 +22,9 @@ struct Sequence : Request {
   std::vector<TokenId> stop_ids;
   std::shared_ptr<TokenConstraint> constraint;  // null: none
   bool ignore_eos = false;                      // with a constraint: end-of-sequence tokens are banned throughout
-  std::int32_t prompt_logprobs = -1;       // alternatives; -1: not wanted
-  std::vector<ScoredToken> prompt_scores;  // of the tokens from the second on, as far as they are known
-  bool scores_told = false;                // to the client
+  std::int32_t prompt_logprobs = -1;            // alternatives; -1: not wanted
+  std::vector<ScoredToken> prompt_scores;       // of the tokens from the second on, as far as they are known
+  bool scores_told = false;                     // to the client
   GenerationCallback on_event;
 
   // Prompt tokens that a chunk of `count` tokens scores: positions of the rows whose logits say what they think of the
