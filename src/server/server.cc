@@ -56,8 +56,9 @@ std::optional<HttpReply> CheckKey(const AccessControl& access, HttpRequest& requ
 }  // namespace
 
 struct Server::Impl {
-  Impl(const ServerOptions& options, const ServerParts& parts, Guards loaded)
+  Impl(const ServerOptions& options, const ServerParts& parts, Guards loaded, OutputFormatTable output_formats)
       : protection(options.protection),
+        formats(std::move(output_formats)),
         guards(std::move(loaded)),
         defaults(options.defaults),
         admission(protection.admission, guards.quotas),
@@ -77,7 +78,8 @@ struct Server::Impl {
                  .grammars = parts.grammars,
                  .max_sequences = protection.max_sequences_per_request,
                  .defaults = &defaults,
-                 .separate_prefixes = guards.separate_prefixes},
+                 .separate_prefixes = guards.separate_prefixes,
+                 .formats = &formats},
                 {options.model_path, parts.clock->UnixSeconds(), options.max_model_len},
                 {.work = {.threads = options.tokenizer_threads},
                  .max_tokenize_bytes = options.max_tokenize_bytes,
@@ -109,6 +111,7 @@ struct Server::Impl {
   }
 
   const ProtectionOptions protection;
+  const OutputFormatTable formats;
   Guards guards;
   const RequestDefaults defaults;
   Admission admission;
@@ -126,7 +129,9 @@ Result<std::unique_ptr<Server>> Server::Start(ServerOptions options, ServerParts
   CHECK(parts.registry != nullptr && parts.tokenizer != nullptr);
   CHECK(!options.adapter_admin_key || parts.adapters != nullptr);
   ASSIGN_OR_RETURN(Guards guards, LoadGuards(options.protection));
-  auto impl = std::make_unique<Impl>(options, parts, std::move(guards));
+  ASSIGN_OR_RETURN(OutputFormatTable formats,
+                   ReadOutputFormats(parts.chat_template, options.tool_call_parsers, options.reasoning_parsers));
+  auto impl = std::make_unique<Impl>(options, parts, std::move(guards), std::move(formats));
   RETURN_IF_ERROR(impl->http.Start());
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "adapter/registry.h"
 #include "base/clock.h"
@@ -54,6 +55,9 @@ struct ServerOptions {
   bool trust_fairness_header = false;  // the header x-gateway-inference-fairness-id names the tenant
   RequestDefaults defaults;            // of sampling and lengths
   std::uint64_t seed = 0;              // of requests without a seed; secret; 0: seeds that cannot be repeated
+  // How the model writes calls of tools and reasoning, as --tool-call-parser and --reasoning-parser take it: "auto",
+  // "none" or a name, and ADAPTER=NAME for adapters that differ.
+  std::vector<std::string> tool_call_parsers, reasoning_parsers;
   // Absent: adapters cannot be changed over HTTP. Empty: every caller may change them. Otherwise the key that callers
   // must send.
   std::optional<std::string> adapter_admin_key;
@@ -76,7 +80,7 @@ struct ServerParts {
 class Server {
  public:
   // Listens and serves on its own threads. Errors: a host or port that cannot be used, or a file of keys, limits or
-  // certificates that cannot be used.
+  // certificates that cannot be used, or an unknown parser.
   static Result<std::unique_ptr<Server>> Start(ServerOptions options, ServerParts parts);
   // Calls Shutdown.
   ~Server();

@@ -228,6 +228,29 @@ TEMPLATES["reasoning_aliases"] = (r"""
 """, [msg("assistant", "a", reasoning_content="one"), msg("assistant", "b", thinking="two"),
       msg("assistant", "c", reasoning="three"), msg("assistant", "d")], None, {})
 
+# Reasoning of earlier turns is dropped, that of the turn in progress stays, and calls and results have tags.
+REASONING_AND_TOOLS = r"""
+{%- if tools %}{{ '<tools>' }}{% for tool in tools %}{{ tool | tojson }}{% endfor %}{{ '</tools>' }}{% endif %}
+{%- set ns = namespace(last=0) %}
+{%- for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}
+{%- for m in messages %}
+{{- '[' + m.role + ']' }}
+{%- if m.role == 'assistant' and m.reasoning_content and loop.index0 > ns.last %}
+{{- '<think>\n' + m.reasoning_content.strip('\n') + '\n</think>\n\n' }}
+{%- endif %}
+{{- '<tool_response>' + m.content + '</tool_response>' if m.role == 'tool' else m.content }}
+{%- for call in m.tool_calls or [] %}
+{{- '<tool_call>{"name": "' + call.function.name + '", "arguments": ' + (call.function.arguments | tojson) + '}</tool_call>' }}
+{%- endfor %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '[assistant]<think>\n' }}{% endif %}
+"""
+THOUGHTFUL = [CALLS[0], {**CALLS[1], "reasoning_content": "I add.\n"}, CALLS[2]]
+TEMPLATES["reasoning_and_tools"] = (REASONING_AND_TOOLS, THOUGHTFUL, [ADD_TOOL], {"add_generation_prompt": True})
+TEMPLATES["reasoning_and_tools_later"] = (
+    REASONING_AND_TOOLS, [*THOUGHTFUL, msg("assistant", "Three.", reasoning_content="Done."), msg("user", "Thanks <ü>.")],
+    [ADD_TOOL], {"add_generation_prompt": True})
+
 
 def snippets(text):
     """(template, variables) for every line; a line of expressions only gives one per expression."""

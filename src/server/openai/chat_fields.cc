@@ -1,5 +1,7 @@
 #include "server/openai/chat_fields.h"
 
+#include "server/openai/tool_fields.h"
+
 namespace loramux {
 namespace {
 
@@ -86,29 +88,6 @@ void ReadMessages(Json& body, FieldReader& fields, std::int64_t max_messages, Ch
   context["messages"] = std::move(messages);
 }
 
-void ReadTools(FieldReader& fields, Json& context) {
-  const Json* tools = fields.Array("tools");
-  if (tools == nullptr) return;
-  for (std::size_t i = 0; i < tools->size(); ++i) {
-    const Json& tool = (*tools)[i];
-    const std::string where = "tools[" + std::to_string(i) + "]";
-    if (!tool.is_object()) return fields.Expect(where, "an object {\"type\", \"function\"}", &tool);
-    FieldReader reader(tool, "");
-    std::string type;
-    if (!reader.String("type", type) || type != "function") {
-      return fields.Expect(where + ".type", "\"function\"", reader.Find("type"));
-    }
-    const Json* function = reader.Object("function");
-    if (function == nullptr) return fields.Expect(where + ".function", "an object", reader.Find("function"));
-    FieldReader function_fields(*function, "");
-    std::string name;
-    if (!function_fields.String("name", name) || name.empty()) {
-      return fields.Expect(where + ".function.name", "a string", function_fields.Find("name"));
-    }
-  }
-  if (!tools->empty()) context["tools"] = *tools;
-}
-
 void ReadTemplateOptions(FieldReader& fields, ChatPrompt& prompt, Json& context) {
   if (const Json* documents = fields.Array("documents")) context["documents"] = *documents;
   fields.Boolean("add_generation_prompt", prompt.add_generation_prompt);
@@ -151,7 +130,8 @@ void RefuseTemplate(FieldReader& fields) {
 void ReadChatPrompt(Json& body, FieldReader& fields, std::int64_t max_messages, ChatPrompt& prompt) {
   RefuseTemplate(fields);
   Json context = Json::object();
-  ReadTools(fields, context);
+  prompt.tools = ReadTools(fields);
+  if (!prompt.tools->empty()) context["tools"] = *fields.Array("tools");
   ReadTemplateOptions(fields, prompt, context);
   ReadMessages(body, fields, max_messages, prompt, context);
   if (fields.ok()) prompt.template_context = DumpJson(context);

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "http/json_reader.h"
+#include "server/output/tool_set.h"
 
 namespace loramux {
 
@@ -17,7 +19,8 @@ struct ChatPrompt {
   bool add_generation_prompt = true;
   // The model continues the last message instead of answering it.
   bool continue_final_message = false;
-  std::string final_message;  // content of the last message, if continue_final_message
+  std::string final_message;                  // content of the last message, if continue_final_message
+  std::shared_ptr<const ToolSet> tools = {};  // the functions of `tools`; none: empty or null
 };
 
 // Reads the chat fields from `body` into `prompt`. `fields` must read the same `body`, and receives the errors. More

@@ -23,6 +23,17 @@ LogprobEntry Entry(const Tokenizer& tokenizer, TokenId id, float logprob) {
 
 std::size_t BytesOf(const TokenLogprobText& token) { return sizeof(token) + token.top.size() * sizeof(token.top[0]); }
 
+// The plan's tokens that the tokenizer has and treats as special.
+std::vector<TokenId> SpecialTokens(const Tokenizer& tokenizer, const AnswerPlan& plan) {
+  std::vector<TokenId> ids;
+  if (!plan.parses()) return ids;
+  for (const std::string_view token : plan.Tokens()) {
+    const TokenId id = tokenizer.TokenToId(token);
+    if (id >= 0 && tokenizer.IsSpecial(id)) ids.push_back(id);
+  }
+  return ids;
+}
+
 }  // namespace
 
 std::string TokenText(const Tokenizer& tokenizer, TokenId id) {
@@ -42,9 +53,14 @@ std::string TokenText(const Tokenizer& tokenizer, TokenId id) {
   return text;
 }
 
-ChoiceStream::ChoiceStream(const Tokenizer& tokenizer, const OpenAiRequest& request, std::int32_t index)
+ChoiceStream::ChoiceStream(const Tokenizer& tokenizer, const OpenAiRequest& request, std::int32_t index,
+                           const AnswerPlan& plan)
     : tokenizer_(&tokenizer),
-      detokenizer_(tokenizer, request.skip_special_tokens),
+      plan_(plan),
+      parser_(plan.parses() ? plan.MakeParser() : nullptr),
+      shown_tokens_(SpecialTokens(tokenizer, plan)),
+      hides_special_tokens_(request.skip_special_tokens && !shown_tokens_.empty()),
+      detokenizer_(tokenizer, request.skip_special_tokens && !hides_special_tokens_),
       matcher_(request.stop, request.include_stop),
       stop_token_ids_(request.stop_token_ids),
       min_tokens_(request.stop.empty() ? 0 : request.min_tokens),
@@ -53,7 +69,9 @@ ChoiceStream::ChoiceStream(const Tokenizer& tokenizer, const OpenAiRequest& requ
       top_logprobs_(request.sampling.top_logprobs),
       prompt_logprobs_(request.prompt_logprobs),
       awaits_prompt_scores_(request.ScoredAlternatives() >= 0),
-      index_(index) {}
+      index_(index),
+      parallel_calls_(request.tools.parallel),
+      include_reasoning_(request.tools.include_reasoning) {}
 
 void ChoiceStream::Prepend(std::string text) {
   text_offset_ += CountCharacters(text);
@@ -107,7 +125,7 @@ Status ChoiceStream::Apply(const TokenEvent& event) {
 Status ChoiceStream::AddToken(const SampledToken& token) {
   ++usage_.completion_tokens;
   if (wants_logprobs_) AddLogprob(token);
-  if (!Knows(token.id)) return Ok{};
+  if (!Knows(token.id) || Hides(token.id)) return Ok{};
   ASSIGN_OR_RETURN(const std::string piece, detokenizer_.Push(token.id));
   AddText(piece);
   return Ok{};
@@ -115,24 +133,46 @@ Status ChoiceStream::AddToken(const SampledToken& token) {
 
 void ChoiceStream::AddText(std::string_view text) {
   if (usage_.completion_tokens <= min_tokens_) {  // stop strings may not end the output yet, as in vLLM
-    text_ += text;
+    Emit(text);
     return;
   }
   StopStringMatcher::Output output = matcher_.Push(text);
-  text_ += output.text;
-  if (output.stopped) Finish(FinishReason::kStop, std::move(output.matched));
+  Emit(output.text);
+  if (output.stopped && !finished()) Finish(FinishReason::kStop, std::move(output.matched));
 }
 
 Status ChoiceStream::FinishText() {
   ASSIGN_OR_RETURN(const std::string rest, detokenizer_.Finish());
   AddText(rest);
-  if (!finished()) text_ += matcher_.Finish();
+  if (!finished()) Emit(matcher_.Finish());
   return Ok{};
 }
 
 void ChoiceStream::Finish(FinishReason reason, StopReason stop_reason) {
   finish_ = reason;
   stop_reason_ = std::move(stop_reason);
+  if (parser_ != nullptr) parser_->Finish(events_);
+}
+
+// True if clients that skip special tokens do not see it and the parser has no use for it.
+bool ChoiceStream::Hides(TokenId id) const {
+  return hides_special_tokens_ && tokenizer_->IsSpecial(id) &&
+         std::find(shown_tokens_.begin(), shown_tokens_.end(), id) == shown_tokens_.end();
+}
+
+void ChoiceStream::Emit(std::string_view text) {
+  if (parser_ == nullptr) {
+    text_ += text;
+    return;
+  }
+  parser_->Push(text, events_);
+  if (!parallel_calls_ && events_.ended_calls() > 0) EndAfterFirstCall();
+}
+
+void ChoiceStream::EndAfterFirstCall() {
+  events_.CutAfterCall();
+  parser_ = std::make_unique<ContentParser>();
+  Finish(FinishReason::kStop, StopReason());
 }
 
 void ChoiceStream::AddLogprob(const SampledToken& token) {
@@ -151,6 +191,7 @@ ChoiceOutput ChoiceStream::TakeOutput() {
   ChoiceOutput output;
   output.index = index_;
   output.text = std::exchange(text_, {});
+  if (parser_ != nullptr) TakeEvents(output);
   output.wants_logprobs = wants_logprobs_;
   output.logprobs = std::exchange(logprobs_, {});
   logprob_bytes_ = 0;
@@ -163,6 +204,16 @@ ChoiceOutput ChoiceStream::TakeOutput() {
   output.stop_reason = stop_reason_;
   has_news_ = false;
   return output;
+}
+
+void ChoiceStream::TakeEvents(ChoiceOutput& output) {
+  output.called_tools = events_.ended_calls() > 0;
+  output.events = events_.Take();
+  for (OutputEvent& event : *output.events) {
+    if (event.kind == OutputEvent::Kind::kCallStart) event.id = plan_.NewCallId();
+  }
+  if (include_reasoning_) return;
+  std::erase_if(*output.events, [](const OutputEvent& event) { return event.kind == OutputEvent::Kind::kReasoning; });
 }
 
 }  // namespace loramux

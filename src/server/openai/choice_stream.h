@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "server/generation/generation_inbox.h"
+#include "server/openai/answer_plan.h"
 #include "server/openai/openai_request.h"
 #include "server/openai/openai_response.h"
 #include "server/openai/prompt_scores.h"
@@ -20,7 +21,9 @@ namespace loramux {
 class ChoiceStream {
  public:
   // `index` is the position of the choice in the response.
-  ChoiceStream(const Tokenizer& tokenizer, const OpenAiRequest& request, std::int32_t index);
+  // `plan` says how its text is read; the default: all of it is content.
+  ChoiceStream(const Tokenizer& tokenizer, const OpenAiRequest& request, std::int32_t index,
+               const AnswerPlan& plan = {});
 
   // Puts `text` before all generated text, for `echo`.
   void Prepend(std::string text);
@@ -41,7 +44,7 @@ class ChoiceStream {
   // True if an event arrived since the last TakeOutput.
   bool HasOutput() const { return has_news_ && !awaits_prompt_scores_; }
   // Returns about how many bytes of text and log-probabilities TakeOutput would return.
-  std::size_t held_bytes() const { return text_.size() + logprob_bytes_; }
+  std::size_t held_bytes() const { return text_.size() + events_.bytes() + logprob_bytes_; }
   // Returns the output since the last call (everything, on the first call).
   ChoiceOutput TakeOutput();
 
@@ -51,6 +54,10 @@ class ChoiceStream {
  private:
   Status AddToken(const SampledToken& token);
   void AddText(std::string_view text);
+  void Emit(std::string_view text);
+  void EndAfterFirstCall();
+  bool Hides(TokenId id) const;
+  void TakeEvents(ChoiceOutput& output);
   void AddLogprob(const SampledToken& token);
   TokenLogprobText LogprobText(TokenId id, float logprob, std::span<const TokenLogprob> top) const;
   Status FinishText();
@@ -58,6 +65,10 @@ class ChoiceStream {
   bool Knows(TokenId id) const;
 
   const Tokenizer* tokenizer_;
+  AnswerPlan plan_;
+  std::unique_ptr<OutputParser> parser_;  // null: all text is content
+  std::vector<TokenId> shown_tokens_;     // special tokens that the parser sees although clients do not
+  bool hides_special_tokens_ = false;     // but shown_tokens_; the detokenizer shows all
   IncrementalDetokenizer detokenizer_;
   StopStringMatcher matcher_;
   std::vector<TokenId> stop_token_ids_;
@@ -71,6 +82,9 @@ class ChoiceStream {
 
   Usage usage_;
   std::string text_;
+  OutputEvents events_;  // instead of text_, if there is a parser
+  bool parallel_calls_;
+  bool include_reasoning_;
   std::vector<TokenLogprobText> logprobs_;
   std::size_t logprob_bytes_ = 0;
   std::int64_t text_offset_ = 0;

@@ -114,9 +114,16 @@ Status CompletionJob::AddChatPrompt(const ServingContext& context) {
   ASSIGN_OR_RETURN(const std::string text,
                    RenderChatPrompt(context.chat_template, request_.chat, context.clock->UnixSeconds()));
   request_.chat.template_context.clear();
+  PlanAnswers(context, text);
   auto tokens = EncodePrompt(*context.tokenizer, text, request_.add_special_tokens, LimitOf(context));
   if (!tokens.ok()) return Error{tokens.error().code, tokens.error().message, "messages"};
   return AddChoices(context, std::move(*tokens), {}, Guess(context, text));
+}
+
+void CompletionJob::PlanAnswers(const ServingContext& context, std::string_view prompt) {
+  if (context.formats == nullptr) return;
+  const std::string_view adapter = adapter_ == nullptr ? std::string_view() : std::string_view(adapter_->name);
+  plan_ = PlanAnswer(context.formats->Of(adapter), request_, prompt);
 }
 
 Status CompletionJob::AddPrompt(const ServingContext& context, const Prompt& prompt) {
@@ -162,7 +169,7 @@ Status CompletionJob::AddChoices(const ServingContext& context, std::vector<Toke
                     kMaxPromptScores, prompt_scores_));
   }
   for (std::int32_t i = 0; i < request_.n; ++i) {
-    ChoiceStream stream(*context.tokenizer, request_, static_cast<std::int32_t>(choices_.size()));
+    ChoiceStream stream(*context.tokenizer, request_, static_cast<std::int32_t>(choices_.size()), plan_);
     if (request_.echo) stream.Prepend(echo);
     ASSIGN_OR_RETURN(GenerationRequest request, MakeRequest(context, tokens, i));
     choices_.push_back({std::move(stream), std::move(request), {}});

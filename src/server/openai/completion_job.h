@@ -21,6 +21,7 @@
 #include "server/guard/admission.h"
 #include "server/guard/tenancy.h"
 #include "server/metrics/metrics.h"
+#include "server/openai/answer_plan.h"
 #include "server/openai/choice_stream.h"
 #include "server/openai/length_guesser.h"
 #include "server/openai/openai_request.h"
@@ -51,6 +52,7 @@ struct ServingContext {
   std::int64_t max_sequences = RequestLimits().max_sequences;  // of a request: prompts times `n`
   const RequestDefaults* defaults = nullptr;                   // of sampling and lengths; null: OpenAI's
   bool separate_prefixes = false;  // cached prefixes are not shared between tenants (GenerationRequest::prefix_domain)
+  const OutputFormatTable* formats = nullptr;  // of calls and reasoning; null: all text is content
   // When the HTTP request was received; its deadline counts from then. nullopt: when Prepare runs.
   std::optional<TimeNs> received = {};
 };
@@ -123,6 +125,7 @@ class CompletionJob {
   Status CompileGrammar(const ServingContext& context);
   Status BuildPrompts(const ServingContext& context);
   Status AddChatPrompt(const ServingContext& context);
+  void PlanAnswers(const ServingContext& context, std::string_view prompt);
   Status AddPrompt(const ServingContext& context, const Prompt& prompt);
   // Whether to predict the output length of the next prompt, and the predictions. Guesses are in tokens; 0: not wanted,
   // or not possible.
@@ -151,6 +154,7 @@ class CompletionJob {
   std::shared_ptr<const Grammar> grammar_;         // null: the output is free
   AdmissionTicket ticket_;
   std::vector<Choice> choices_;          // ordered by prompt, with `n` choices each
+  AnswerPlan plan_;                      // of chats
   std::unique_ptr<EventWriter> writer_;  // null unless streaming
 };
 

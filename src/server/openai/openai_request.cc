@@ -198,16 +198,6 @@ void CheckSequences(FieldReader& fields, const RequestLimits& limits, std::int64
 
 // ---- Chat ----
 
-// "auto" and "none" leave the choice to the model, as the server does. Other values would have to be enforced.
-void ReadToolChoice(FieldReader& fields) {
-  for (const std::string_view name : {"tool_choice", "function_call"}) {
-    const Json* choice = fields.Find(name);
-    if (choice == nullptr || (choice->is_string() && (*choice == "auto" || *choice == "none"))) continue;
-    fields.Fail(ErrorCode::kUnsupported, name,
-                "expected \"auto\" or \"none\", which is all that is supported, found " + DescribeJson(*choice));
-  }
-}
-
 void ReadChatLogprobs(FieldReader& fields, OpenAiRequest& request) {
   bool wanted = false;
   std::int32_t top = 0;
@@ -308,8 +298,8 @@ Result<OpenAiRequest> ParseChatRequest(std::string_view body, const RequestLimit
   ReadCommon(fields, limits, request);
   CheckSequences(fields, limits, 1, request.n);
   ReadChatLogprobs(fields, request);
-  ReadToolChoice(fields);
-  ReadChatPrompt(json, fields, limits.max_tokens, request.chat);  // last, because it moves the messages out of `json`
+  ReadChatPrompt(json, fields, limits.max_tokens, request.chat);  // moves the messages out of `json`
+  request.tools = ReadToolFields(fields, request.chat.tools);
   if (!fields.ok()) return fields.error();
   request.mistakes = LikelyMistakes(json, kChatBody);
   return request;

@@ -19,6 +19,7 @@
 #include "server/openai/adapter_fields.h"
 #include "server/openai/chat_fields.h"
 #include "server/openai/request_fields.h"
+#include "server/openai/tool_fields.h"
 #include "text/grammar/output_constraint.h"
 
 namespace loramux {
@@ -86,7 +87,9 @@ struct OpenAiRequest {
   bool include_usage = false;
   bool continuous_usage = false;  // usage in every event; only together with include_usage, as in vLLM
 
-  ChatPrompt chat;  // for chat requests only
+  // For chat requests only.
+  ChatPrompt chat;
+  ToolFields tools;
 
   // For completion requests only.
   std::vector<Prompt> prompts;  // not empty

@@ -180,6 +180,25 @@ TEST(OpenAiRequest, TemplateSeesToolsAndVariables) {
   EXPECT_FALSE(request.chat.add_generation_prompt);
 }
 
+TEST(OpenAiRequest, ToolsThatMayBeCalled) {
+  const std::string tools =
+      R"("tools":[{"type":"function","function":{"name":"f","parameters":{"properties":{"x":{"type":"string"}}}}},
+                  {"type":"function","function":{"name":"g"}}])";
+  const ToolFields all = GoodChat(Chat(tools)).tools;
+  ASSERT_NE(all.offered, nullptr);
+  EXPECT_TRUE(all.offered->Has("f") && all.offered->Has("g") && !all.offered->Has("h"));
+  EXPECT_EQ((*all.offered->Parameter("f", "x"))["type"], "string");
+  EXPECT_EQ(all.offered->Parameter("f", "y"), nullptr);
+  EXPECT_EQ(all.offered->Parameter("g", "x"), nullptr);
+  EXPECT_TRUE(all.parallel && all.include_reasoning);
+  const OpenAiRequest none = GoodChat(Chat(tools + R"(,"tool_choice":"none")"));
+  EXPECT_EQ(none.tools.offered, nullptr);
+  EXPECT_EQ((*ParseJson(none.chat.template_context))["tools"].size(), 2u);  // the template sees them, as in vLLM
+  const ToolFields one = GoodChat(Chat(tools + R"(,"parallel_tool_calls":false,"include_reasoning":false)")).tools;
+  EXPECT_FALSE(one.parallel || one.include_reasoning);
+  EXPECT_EQ(GoodChat(Chat(R"("tools":[])")).tools.offered, nullptr);
+}
+
 TEST(OpenAiRequest, ContinuesTheFinalMessage) {
   const OpenAiRequest request = GoodChat(R"({"model":"m","continue_final_message":true,
       "messages":[{"role":"user","content":"q"},{"role":"assistant","content":"so"}]})");

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "http/json_reader.h"
+#include "server/openai/chat_message.h"
 
 namespace loramux {
 namespace {
@@ -103,10 +104,10 @@ Json LogprobsJson(const ChoiceOutput& choice, Endpoint endpoint) {
   return ChatLogprobs(choice);
 }
 
-Json FinishJson(FinishReason finish) {
-  switch (finish) {
+Json FinishJson(const ChoiceOutput& choice) {
+  switch (choice.finish) {
     case FinishReason::kStop:
-      return "stop";
+      return choice.called_tools ? "tool_calls" : "stop";
     case FinishReason::kLength:
       return "length";
     case FinishReason::kCancelled:
@@ -128,8 +129,13 @@ Json ChoiceJson(const ChoiceOutput& choice, Endpoint endpoint, const char* conte
   return {{"index", choice.index},
           {content_key, std::move(content)},
           {"logprobs", LogprobsJson(choice, endpoint)},
-          {"finish_reason", FinishJson(choice.finish)},
+          {"finish_reason", FinishJson(choice)},
           {"stop_reason", StopReasonJson(choice.stop_reason)}};
+}
+
+Json ChatMessage(const ChoiceOutput& choice) {
+  if (choice.events) return MessageOf(*choice.events);
+  return {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
 }
 
 const char* ObjectName(Endpoint endpoint, bool streamed) {
@@ -160,8 +166,7 @@ std::string CompletionBody(const ResponseHead& head, std::span<const ChoiceOutpu
   body += ",\"choices\":[";
   for (const ChoiceOutput& choice : choices) {
     const bool chat = head.endpoint == Endpoint::kChat;
-    Json content =
-        chat ? Json{{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}} : Json(choice.text);
+    Json content = chat ? ChatMessage(choice) : Json(choice.text);
     if (&choice != &choices.front()) body += ',';
     body += DumpJson(ChoiceJson(choice, head.endpoint, chat ? "message" : "text", std::move(content)));
     if (!chat && !choice.prompt_logprobs.empty()) {
@@ -200,9 +205,33 @@ std::string EventWriter::Role(std::int32_t index, const Usage* usage) const {
 }
 
 std::string EventWriter::Delta(const ChoiceOutput& choice, const Usage* usage) const {
+  if (choice.events) return ParsedDelta(choice, usage);
   const bool chat = endpoint_ == Endpoint::kChat;
   Json content = chat ? Json{{"content", choice.text}} : Json(choice.text);
   return Event("[" + DumpJson(ChoiceJson(choice, endpoint_, chat ? "delta" : "text", std::move(content))) + "]", usage);
+}
+
+// The log-probabilities come with the first delta, the end with the last one.
+std::string EventWriter::ParsedDelta(const ChoiceOutput& choice, const Usage* usage) const {
+  std::vector<Json> deltas = DeltasOf(*choice.events);
+  const bool silent = choice.finish == FinishReason::kNone && choice.logprobs.empty() && usage == nullptr;
+  if (deltas.empty() && !silent) deltas.push_back(Json::object());
+  std::string text;
+  ChoiceOutput part;
+  part.index = choice.index;
+  part.wants_logprobs = choice.wants_logprobs;
+  part.logprobs = choice.logprobs;
+  for (Json& delta : deltas) {
+    if (&delta == &deltas.back()) {
+      part.finish = choice.finish;
+      part.stop_reason = choice.stop_reason;
+      part.called_tools = choice.called_tools;
+    }
+    text += Event("[" + DumpJson(ChoiceJson(part, endpoint_, "delta", std::move(delta))) + "]", usage);
+    part.wants_logprobs = false;
+    part.logprobs.clear();
+  }
+  return text;
 }
 
 std::string EventWriter::FinalUsage(const Usage& usage) const { return Event("[]", &usage); }

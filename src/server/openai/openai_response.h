@@ -15,6 +15,7 @@
 #include "engine/generation.h"
 #include "http/error_body.h"
 #include "server/openai/openai_request.h"
+#include "server/output/output_parser.h"
 
 namespace loramux {
 
@@ -57,6 +58,9 @@ using StopReason = std::variant<std::monostate, std::string, TokenId>;
 struct ChoiceOutput {
   std::int32_t index = 0;
   std::string text;
+  // Instead of `text`, if the answer was read as more than content.
+  std::optional<std::vector<OutputEvent>> events = {};
+  bool called_tools = false;  // the finish reason is "tool_calls" instead of "stop"
   bool wants_logprobs = false;
   std::vector<TokenLogprobText> logprobs;
   std::int64_t text_offset = 0;  // characters of text before the first token of `logprobs`
@@ -78,13 +82,15 @@ class EventWriter {
   EventWriter(const ResponseHead& head, bool null_usage);
   // Returns the first event of a chat choice: {"role":"assistant","content":""}. `usage` may be null: none is reported.
   std::string Role(std::int32_t index, const Usage* usage) const;
-  // Returns an event with the new output of a choice. `usage` may be null.
+  // Returns the events with the new output of a choice: one, or, if it was read as more than content, one for each
+  // change of kind; none if the parser waits for more text. `usage` may be null.
   std::string Delta(const ChoiceOutput& choice, const Usage* usage) const;
   // Returns the event that ends a stream with include_usage: no choices, and the usage.
   std::string FinalUsage(const Usage& usage) const;
 
  private:
   std::string Event(std::string_view choices, const Usage* usage) const;
+  std::string ParsedDelta(const ChoiceOutput& choice, const Usage* usage) const;
 
   Endpoint endpoint_;
   bool null_usage_;

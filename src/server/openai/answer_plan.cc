@@ -1,0 +1,103 @@
+#include "server/openai/answer_plan.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "http/random_source.h"
+
+namespace loramux {
+namespace {
+
+constexpr std::string_view kThinkTokens[] = {"<think>", "</think>"};
+
+// Nine letters and digits, which is what Mistral's chat templates accept.
+std::string ShortId() {
+  constexpr std::string_view kDigits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+  std::string id;
+  for (std::uint64_t bits = RandomIdBits(); id.size() < 9; bits /= kDigits.size()) id += kDigits[bits % kDigits.size()];
+  return id;
+}
+
+using ParserNames = std::map<std::string, std::string, std::less<>>;
+
+// The names by adapter; all other models have the empty name.
+ParserNames NamesByAdapter(std::span<const std::string> choices) {
+  ParserNames names = {{"", "auto"}};
+  for (const std::string& choice : choices) {
+    const auto equals = choice.rfind('=');
+    const bool all = equals == std::string::npos;
+    names[all ? std::string() : choice.substr(0, equals)] = all ? choice : choice.substr(equals + 1);
+  }
+  return names;
+}
+
+const std::string& NameFor(const ParserNames& names, const std::string& adapter) {
+  const auto found = names.find(adapter);
+  return found == names.end() ? names.at("") : found->second;
+}
+
+}  // namespace
+
+Result<OutputFormatTable> ReadOutputFormats(const ChatTemplate* chat_template,
+                                            std::span<const std::string> tool_call_parsers,
+                                            std::span<const std::string> reasoning_parsers) {
+  const ParserNames tools = NamesByAdapter(tool_call_parsers), reasoning = NamesByAdapter(reasoning_parsers);
+  ParserNames adapters = tools;
+  adapters.insert(reasoning.begin(), reasoning.end());
+  OutputFormatTable table;
+  for (const auto& [adapter, unused] : adapters) {
+    ASSIGN_OR_RETURN(const OutputFormats formats,
+                     ChooseFormats(chat_template, NameFor(tools, adapter), NameFor(reasoning, adapter)));
+    if (adapter.empty()) {
+      table.base = formats;
+    } else {
+      table.adapters.emplace(adapter, formats);
+    }
+  }
+  return table;
+}
+
+const OutputFormats& OutputFormatTable::Of(std::string_view adapter) const {
+  const auto found = adapters.find(adapter);
+  return found == adapters.end() ? base : found->second;
+}
+
+std::unique_ptr<OutputParser> AnswerPlan::MakeParser() const {
+  std::unique_ptr<OutputParser> answer;
+  if (tools != nullptr) {
+    answer = std::make_unique<CallParser>(*tools->grammar, offered);
+  } else {
+    answer = std::make_unique<ContentParser>();
+  }
+  return reasons ? std::make_unique<ReasoningParser>(start, std::move(answer)) : std::move(answer);
+}
+
+std::vector<std::string_view> AnswerPlan::Tokens() const {
+  std::vector<std::string_view> tokens;
+  if (reasons) tokens.assign(std::begin(kThinkTokens), std::end(kThinkTokens));
+  if (this->tools != nullptr) tokens.insert(tokens.end(), tools->tokens.begin(), tools->tokens.end());
+  return tokens;
+}
+
+std::string AnswerPlan::NewCallId() const {
+  if (tools->short_ids) return ShortId();
+  return fmt::format("chatcmpl-tool-{:016x}{:016x}", RandomIdBits(), RandomIdBits());
+}
+
+AnswerPlan PlanAnswer(const OutputFormats& formats, const OpenAiRequest& request, std::string_view prompt) {
+  AnswerPlan plan;
+  if (request.tools.offered != nullptr) {
+    plan.tools = formats.tools;
+    plan.offered = request.tools.offered;
+  }
+  if (formats.reasoning == nullptr) return plan;
+  const ThinkState state = request.chat.continue_final_message ? ThinkStateOfMessage(request.chat.final_message)
+                                                               : ThinkStateOfPrompt(prompt);
+  plan.reasons = state != ThinkState::kClosed;
+  const bool inside = state == ThinkState::kOpen || formats.reasoning->always_begins;
+  plan.start = inside ? ReasoningParser::Start::kInside : ReasoningParser::Start::kPerhaps;
+  return plan;
+}
+
+}  // namespace loramux

@@ -1,0 +1,51 @@
+// How the text of an answer is read: as content alone, or also as reasoning and calls of tools.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/openai/openai_request.h"
+#include "server/output/detect.h"
+#include "server/output/reasoning.h"
+
+namespace loramux {
+
+// The formats of the base model and of adapters that differ from it.
+struct OutputFormatTable {
+  OutputFormats base;
+  std::map<std::string, OutputFormats, std::less<>> adapters;
+
+  const OutputFormats& Of(std::string_view adapter) const;
+};
+
+// Reads the operator's choices: each is "auto", "none" or a name, for all models, or ADAPTER=NAME for one adapter; the
+// later choice wins. Without one it is "auto": what the chat template writes. Error: an unknown name.
+Result<OutputFormatTable> ReadOutputFormats(const ChatTemplate* chat_template,
+                                            std::span<const std::string> tool_call_parsers,
+                                            std::span<const std::string> reasoning_parsers);
+
+// The reading of one request's answers.
+struct AnswerPlan {
+  const ToolFormat* tools = nullptr;  // null: no calls are looked for
+  std::shared_ptr<const ToolSet> offered;
+  bool reasons = false;
+  ReasoningParser::Start start = ReasoningParser::Start::kPerhaps;
+
+  // False: all text is content.
+  bool parses() const { return tools != nullptr || reasons; }
+  // Returns a parser for one answer. REQUIRES: parses().
+  std::unique_ptr<OutputParser> MakeParser() const;
+  // Returns the tokens whose text the parser must see even if they are special.
+  std::vector<std::string_view> Tokens() const;
+  // Returns a new id for a call.
+  std::string NewCallId() const;
+};
+
+// Plans the reading of a chat's answers. `prompt` is the rendered prompt.
+AnswerPlan PlanAnswer(const OutputFormats& formats, const OpenAiRequest& request, std::string_view prompt);
+
+}  // namespace loramux

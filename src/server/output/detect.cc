@@ -1,0 +1,98 @@
+#include "server/output/detect.h"
+
+#include <string>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace loramux {
+namespace {
+
+constexpr std::string_view kQuestion = "loramux-question", kThought = "loramux-thought", kAnswer = "loramux-answer",
+                           kTool = "loramux_tool", kValue = "loramux-value";
+
+const Json kUserMessage = {{"role", "user"}, {"content", kQuestion}};
+
+std::string Rendered(const ChatTemplate& chat_template, const Json& context, bool add_generation_prompt) {
+  auto text = chat_template.Render(DumpJson(context), {add_generation_prompt, 0});
+  return text.ok() ? std::move(*text) : std::string();
+}
+
+// What the template writes for an answer that calls a tool; empty if it refuses.
+std::string RenderedCall(const ChatTemplate& chat_template, const Json& content) {
+  const Json schema = {{"type", "object"}, {"properties", {{"key", {{"type", "string"}, {"description", "d"}}}}}};
+  const Json tool = {{"type", "function"},
+                     {"function", {{"name", kTool}, {"description", "d"}, {"parameters", schema}}}};
+  const Json call = {
+      {"id", "abcdefghi"}, {"type", "function"}, {"function", {{"name", kTool}, {"arguments", {{"key", kValue}}}}}};
+  const Json answer = {{"role", "assistant"}, {"content", content}, {"tool_calls", Json::array({call})}};
+  const Json context = {{"messages", Json::array({kUserMessage, answer})}, {"tools", Json::array({tool})}};
+  const std::string text = Rendered(chat_template, context, false);
+  const auto question = text.rfind(kQuestion);
+  return question == std::string::npos ? std::string() : text.substr(question);
+}
+
+const ToolFormat* FormatOfCall(std::string_view text) {
+  const auto value = text.find(kValue);
+  if (value == std::string_view::npos) return nullptr;
+  const std::string_view before = text.substr(0, value);
+  const auto has = [before](std::string_view part) { return before.find(part) != std::string_view::npos; };
+  if (has("<function=") && has("<parameter=")) return FindToolFormat("qwen3_coder");
+  if (has("[TOOL_CALLS]")) return FindToolFormat("mistral");
+  if (!has("\"name\"")) return nullptr;
+  if (has("<tool_call>") && has("\"arguments\"")) return FindToolFormat("hermes");
+  return has("\"parameters\"") ? FindToolFormat("llama3_json") : nullptr;
+}
+
+const ToolFormat* DetectTools(const ChatTemplate& chat_template) {
+  for (const Json& content : {Json(""), Json(nullptr)}) {
+    if (const ToolFormat* format = FormatOfCall(RenderedCall(chat_template, content))) return format;
+  }
+  return nullptr;
+}
+
+// A template for reasoning drops it from earlier answers, or opens it in the answer to come.
+bool Reasons(const ChatTemplate& chat_template) {
+  const std::string answer = fmt::format("<think>\n{}\n</think>\n\n{}", kThought, kAnswer);
+  const Json messages = Json::array({kUserMessage, {{"role", "assistant"}, {"content", answer}}, kUserMessage});
+  const std::string text = Rendered(chat_template, {{"messages", messages}}, true);
+  if (ThinkStateOfPrompt(text) != ThinkState::kNone) return true;
+  return text.find(kAnswer) != std::string::npos && text.find(kThought) == std::string::npos;
+}
+
+Error UnknownParser(std::string_view flag, std::string_view found, const std::vector<std::string>& names) {
+  return InvalidArgument(fmt::format("{}: expected auto, none, {}, found \"{}\"", flag, fmt::join(names, ", "), found));
+}
+
+}  // namespace
+
+Result<OutputFormats> ChooseFormats(const ChatTemplate* chat_template, std::string_view tool_call_parser,
+                                    std::string_view reasoning_parser) {
+  OutputFormats formats;
+  formats.tools = FindToolFormat(tool_call_parser);
+  formats.reasoning = FindReasoningFormat(reasoning_parser);
+  if (formats.tools == nullptr && tool_call_parser != "auto" && tool_call_parser != "none") {
+    return UnknownParser("--tool-call-parser", tool_call_parser, ToolFormatNames());
+  }
+  if (formats.reasoning == nullptr && reasoning_parser != "auto" && reasoning_parser != "none") {
+    return UnknownParser("--reasoning-parser", reasoning_parser, ReasoningFormatNames());
+  }
+  if (chat_template == nullptr) return formats;
+  if (tool_call_parser == "auto") formats.tools = DetectTools(*chat_template);
+  if (reasoning_parser == "auto" && Reasons(*chat_template)) formats.reasoning = FindReasoningFormat("qwen3");
+  return formats;
+}
+
+ThinkState ThinkStateOfPrompt(std::string_view prompt) {
+  prompt = prompt.substr(0, prompt.find_last_not_of(" \t\r\n") + 1);  // the sum is 0 for npos
+  if (prompt.ends_with("<think>")) return ThinkState::kOpen;
+  return prompt.ends_with("</think>") ? ThinkState::kClosed : ThinkState::kNone;
+}
+
+ThinkState ThinkStateOfMessage(std::string_view message) {
+  const auto open = message.rfind("<think>"), close = message.rfind("</think>");
+  if (close != std::string_view::npos && (open == std::string_view::npos || close > open)) return ThinkState::kClosed;
+  return open == std::string_view::npos ? ThinkState::kNone : ThinkState::kOpen;
+}
+
+}  // namespace loramux

@@ -1,0 +1,44 @@
+#include "server/output/formats.h"
+
+#include <algorithm>
+
+namespace loramux {
+namespace {
+
+constexpr std::string_view kHermesTokens[] = {"<tool_call>", "</tool_call>"};
+constexpr std::string_view kLlamaTokens[] = {"<|python_tag|>"};
+constexpr std::string_view kMistralTokens[] = {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"};
+
+const ToolFormat kToolFormats[] = {
+    {"hermes", kHermesTokens, &kHermesCalls},
+    {"llama3_json", kLlamaTokens, &kLlamaCalls},
+    {"mistral", kMistralTokens, &kMistralCalls, /*short_ids=*/true},
+    {"qwen3_coder", kHermesTokens, &kQwenCoderCalls},
+};
+
+constexpr ReasoningFormat kReasoningFormats[] = {{"deepseek_r1", /*always_begins=*/true}, {"qwen3"}};
+
+template <class Formats>
+auto Find(const Formats& formats, std::string_view name) {
+  const auto found = std::ranges::find_if(formats, [name](const auto& format) { return format.name == name; });
+  return found == std::end(formats) ? nullptr : &*found;
+}
+
+template <class Formats>
+std::vector<std::string> NamesOf(const Formats& formats) {
+  std::vector<std::string> names;
+  for (const auto& format : formats) names.emplace_back(format.name);
+  return names;
+}
+
+}  // namespace
+
+const ToolFormat* FindToolFormat(std::string_view name) { return Find(kToolFormats, name); }
+
+const ReasoningFormat* FindReasoningFormat(std::string_view name) { return Find(kReasoningFormats, name); }
+
+std::vector<std::string> ToolFormatNames() { return NamesOf(kToolFormats); }
+
+std::vector<std::string> ReasoningFormatNames() { return NamesOf(kReasoningFormats); }
+
+}  // namespace loramux

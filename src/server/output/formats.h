@@ -1,0 +1,41 @@
+// The ways in which families of models write calls of tools and reasoning.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/output/call_parser.h"
+#include "server/output/output_parser.h"
+#include "server/output/tool_set.h"
+
+namespace loramux {
+
+// One way to write calls.
+struct ToolFormat {
+  std::string_view name;  // of --tool-call-parser
+  // Tokens that the parser must see, although clients do not see special tokens.
+  std::span<const std::string_view> tokens;
+  const CallGrammar* grammar;
+  bool short_ids = false;  // the chat templates want ids of nine letters and digits
+};
+
+// One way to write reasoning. All of them put it between <think> and </think>.
+struct ReasoningFormat {
+  std::string_view name;       // of --reasoning-parser
+  bool always_begins = false;  // the answer begins with reasoning, even where neither prompt nor model opens it
+};
+
+// Return the format of that name; null: there is none.
+const ToolFormat* FindToolFormat(std::string_view name);
+const ReasoningFormat* FindReasoningFormat(std::string_view name);
+// Return all names, in the order of the documentation.
+std::vector<std::string> ToolFormatNames();
+std::vector<std::string> ReasoningFormatNames();
+
+// The grammars of the families; each in a file of its own.
+extern const CallGrammar kHermesCalls, kLlamaCalls, kMistralCalls, kQwenCoderCalls;
+
+}  // namespace loramux

@@ -1,0 +1,37 @@
+// Reasoning between <think> and </think>, before the answer.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "server/output/output_parser.h"
+
+namespace loramux {
+
+// Splits the reasoning off; the text behind it goes to another parser. Line breaks beside the tags are dropped.
+class ReasoningParser final : public OutputParser {
+ public:
+  enum class Start {
+    kInside,   // the text begins with reasoning; a <think> before it is dropped
+    kPerhaps,  // reasoning begins only with <think>, at the start of the text
+  };
+  ReasoningParser(Start start, std::unique_ptr<OutputParser> answer);
+
+  void Push(std::string_view text, OutputEvents& events) override;
+  void Finish(OutputEvents& events) override;
+
+ private:
+  enum class State { kStart, kReasoning, kGap, kAnswer };
+
+  void StepStart(char c, OutputEvents& events);
+  void StepReasoning(char c, OutputEvents& events);
+
+  Start start_;
+  std::unique_ptr<OutputParser> answer_;
+  State state_ = State::kStart;
+  std::string held_;   // white space at the start, or what may become a tag
+  std::string space_;  // line breaks of the reasoning that may be its last ones
+  bool any_ = false;   // the reasoning has text
+};
+
+}  // namespace loramux

@@ -1,0 +1,14 @@
+#include "server/output/tool_set.h"
+
+namespace loramux {
+
+const Json* ToolSet::Parameter(std::string_view function, std::string_view parameter) const {
+  const auto found = functions_.find(function);
+  if (found == functions_.end() || !found->second.is_object()) return nullptr;
+  const auto properties = found->second.find("properties");
+  if (properties == found->second.end() || !properties->is_object()) return nullptr;
+  const auto schema = properties->find(parameter);
+  return schema == properties->end() ? nullptr : &*schema;
+}
+
+}  // namespace loramux
