@@ -246,7 +246,7 @@ class Api(unittest.TestCase):
 
     def test_fields_that_are_refused_by_name(self):
         for path, field, value in [
-                (CHAT, "guided_whitespace_pattern", " "), (CHAT, "tool_choice", "required"),
+                (CHAT, "guided_whitespace_pattern", " "),
                 (CHAT, "functions", [{"name": "f"}]), (CHAT, "function_call", {"name": "f"}), (CHAT, "audio", {"x": 1}),
                 (CHAT, "bad_words", ["x"]), (CHAT, "structured_outputs", {"structural_tag": "x"}),
                 (CHAT, "allowed_token_ids", [1]), (CHAT, "echo", True),

@@ -14,6 +14,10 @@ from serving import DEMO, Server, questions
 CHAT = "/v1/chat/completions"
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {
     "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]
+# Tools whose arguments are short, whatever a model without sense chooses.
+SMALL = [{"type": "function", "function": {"name": name, "parameters": {
+    "type": "object", "properties": {"unit": {"enum": ["C", "F"]}, "on": {"type": "boolean"}},
+    "required": ["unit", "on"], "additionalProperties": False}}} for name in ("heat", "cool")]
 
 
 class Tools(unittest.TestCase):
@@ -66,6 +70,73 @@ class Tools(unittest.TestCase):
         deltas = self.deltas(self.thinking, "demo", prompt)
         self.assertEqual((self.joined(deltas, "reasoning"), self.joined(deltas, "content")), (thought, content))
         self.assertNotIn("reasoning", self.message(self.thinking, "demo", prompt, include_reasoning=False))
+
+    # ---- The model is made to write a text, or a call ----
+
+    def said(self, text, **more):
+        """The choice of an answer that is `text`, and the deltas of its stream."""
+        forced = {"structured_outputs": {"choice": [text]}, "tools": TOOLS, "max_tokens": 300, **more}
+        status, answer = self.server.chat("demo", "x", **forced)
+        self.assertEqual(status, 200, answer)
+        return answer["choices"][0], self.deltas(self.server, "demo", "x", **forced)
+
+    def test_a_call(self):
+        choice, deltas = self.said('<tool_call>\n{"name": "weather", "arguments": {"city": "Bern"}}\n</tool_call>')
+        self.assertEqual((choice["finish_reason"], choice["message"]["content"]), ("tool_calls", None))
+        call, = choice["message"]["tool_calls"]
+        self.assertRegex(call["id"], "^chatcmpl-tool-[0-9a-f]{32}$")
+        self.assertEqual(call["function"], {"name": "weather", "arguments": '{"city": "Bern"}'})
+        calls = [delta["tool_calls"][0] for delta in deltas if "tool_calls" in delta]
+        self.assertEqual((calls[0]["index"], calls[0]["type"], calls[0]["function"]["name"]), (0, "function", "weather"))
+        self.assertEqual("".join(call["function"]["arguments"] for call in calls), '{"city": "Bern"}')
+        self.assertGreater(len(calls), 5)   # the arguments came in pieces
+        self.assertEqual(self.joined(deltas, "content"), "")
+
+    def test_a_text_that_is_no_call(self):
+        text = '<tool_call>{"name": weather}</tool_call>'
+        choice, deltas = self.said(text)
+        self.assertEqual((choice["finish_reason"], choice["message"]["content"]), ("stop", text))
+        self.assertEqual(self.joined(deltas, "content"), text)
+
+    def test_a_call_is_required(self):
+        for model in ("demo", "json"):   # one writes calls as Hermes does, the other as Llama
+            for more in ({"parallel_tool_calls": False}, {"stop": None, "max_tokens": 200}):
+                body = {"tools": SMALL, "tool_choice": "required", **more}
+                status, answer = self.server.chat(model, "name=bob age=7", **body)
+                self.assertEqual(status, 200, answer)
+                choice = answer["choices"][0]
+                if choice["finish_reason"] == "length":
+                    continue   # the model calls without end
+                self.assertEqual(choice["finish_reason"], "tool_calls", answer)
+                for call in choice["message"]["tool_calls"]:
+                    self.check_small(call["function"])
+
+    def check_small(self, function):
+        self.assertIn(function["name"], ("heat", "cool"))
+        arguments = json.loads(function["arguments"])
+        self.assertEqual(set(arguments), {"unit", "on"})
+        self.assertIn(arguments["unit"], ("C", "F"))
+        self.assertIsInstance(arguments["on"], bool)
+
+    def test_a_named_call(self):
+        choice = {"type": "function", "function": {"name": "cool"}}
+        for server in (self.server, self.thinking):   # the second knows no form of calls
+            status, answer = server.chat("demo", "x", tools=SMALL, tool_choice=choice)
+            self.assertEqual(status, 200, answer)
+            call, = answer["choices"][0]["message"]["tool_calls"]
+            self.assertEqual((answer["choices"][0]["finish_reason"], call["function"]["name"]), ("stop", "cool"))
+            self.check_small(call["function"])
+            deltas = self.deltas(server, "demo", "x", tools=SMALL, tool_choice=choice)
+            arguments = "".join(delta["tool_calls"][0]["function"]["arguments"] for delta in deltas if "tool_calls" in delta)
+            self.assertEqual(arguments, call["function"]["arguments"])
+
+    def test_tool_choice_errors(self):
+        for more, found in (({"tool_choice": "required"}, "`tools`"), ({"tool_choice": "sometimes", "tools": SMALL}, "required"),
+                            ({"tool_choice": {"type": "function", "function": {"name": "x"}}, "tools": SMALL}, "found \"x\""),
+                            ({"tool_choice": "required", "tools": SMALL, "guided_regex": "a"}, "guided_regex")):
+            status, answer = self.server.chat("demo", "x", **more)
+            self.assertEqual((status, answer["error"]["param"]), (400, "tool_choice"), answer)
+            self.assertIn(found, answer["error"]["message"])
 
     def test_an_unknown_parser_is_refused_at_the_start(self):
         for flags in (["--tool-call-parser", "hermse"], ["--tool-call-parser", "json=hermse"], ["--reasoning-parser", "r1"]):

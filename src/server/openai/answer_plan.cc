@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "http/random_source.h"
+#include "server/output/forced_calls.h"
 
 namespace loramux {
 namespace {
@@ -65,8 +66,8 @@ const OutputFormats& OutputFormatTable::Of(std::string_view adapter) const {
 
 std::unique_ptr<OutputParser> AnswerPlan::MakeParser() const {
   std::unique_ptr<OutputParser> answer;
-  if (tools != nullptr) {
-    answer = std::make_unique<CallParser>(*tools->grammar, offered);
+  if (calls != nullptr) {
+    answer = std::make_unique<CallParser>(*calls, offered);
   } else {
     answer = std::make_unique<ContentParser>();
   }
@@ -76,28 +77,43 @@ std::unique_ptr<OutputParser> AnswerPlan::MakeParser() const {
 std::vector<std::string_view> AnswerPlan::Tokens() const {
   std::vector<std::string_view> tokens;
   if (reasons) tokens.assign(std::begin(kThinkTokens), std::end(kThinkTokens));
-  if (this->tools != nullptr) tokens.insert(tokens.end(), tools->tokens.begin(), tools->tokens.end());
+  tokens.insert(tokens.end(), call_tokens.begin(), call_tokens.end());
   return tokens;
 }
 
 std::string AnswerPlan::NewCallId() const {
-  if (tools->short_ids) return ShortId();
+  if (short_ids) return ShortId();
   return fmt::format("chatcmpl-tool-{:016x}{:016x}", RandomIdBits(), RandomIdBits());
 }
 
-AnswerPlan PlanAnswer(const OutputFormats& formats, const OpenAiRequest& request, std::string_view prompt) {
+AnswerPlan PlanCalls(const OutputFormats& formats, OpenAiRequest& request) {
   AnswerPlan plan;
-  if (request.tools.offered != nullptr) {
-    plan.tools = formats.tools;
-    plan.offered = request.tools.offered;
+  const ToolFields& tools = request.tools;
+  if (tools.offered == nullptr) return plan;
+  if (formats.tools != nullptr) {
+    plan.calls = formats.tools->grammar;
+    plan.call_tokens = formats.tools->tokens;
+    plan.short_ids = formats.tools->short_ids;
   }
-  if (formats.reasoning == nullptr) return plan;
+  plan.offered = tools.offered;
+  if (!MustCall(tools)) return plan;
+  plan.named = tools.choice == ToolChoice::kNamed;
+  ForcedCalls forced = plan.named ? ForceFunction(formats.tools, *tools.offered, tools.function)
+                                  : ForceCalls(formats.tools, tools.offered, tools.parallel);
+  request.output = std::move(forced.constraint);
+  plan.calls = forced.grammar;
+  plan.offered = std::move(forced.tools);
+  return plan;
+}
+
+void PlanReasoning(const OutputFormats& formats, const OpenAiRequest& request, std::string_view prompt,
+                   AnswerPlan& plan) {
+  if (formats.reasoning == nullptr || request.output) return;
   const ThinkState state = request.chat.continue_final_message ? ThinkStateOfMessage(request.chat.final_message)
                                                                : ThinkStateOfPrompt(prompt);
   plan.reasons = state != ThinkState::kClosed;
   const bool inside = state == ThinkState::kOpen || formats.reasoning->always_begins;
   plan.start = inside ? ReasoningParser::Start::kInside : ReasoningParser::Start::kPerhaps;
-  return plan;
 }
 
 }  // namespace loramux

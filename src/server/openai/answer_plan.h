@@ -30,13 +30,16 @@ Result<OutputFormatTable> ReadOutputFormats(const ChatTemplate* chat_template,
 
 // The reading of one request's answers.
 struct AnswerPlan {
-  const ToolFormat* tools = nullptr;  // null: no calls are looked for
+  const CallGrammar* calls = nullptr;  // null: no calls are looked for
+  std::span<const std::string_view> call_tokens;
+  bool short_ids = false;  // of calls
+  bool named = false;      // the request named the function: calling it is no news, so the finish reason is "stop"
   std::shared_ptr<const ToolSet> offered;
   bool reasons = false;
   ReasoningParser::Start start = ReasoningParser::Start::kPerhaps;
 
   // False: all text is content.
-  bool parses() const { return tools != nullptr || reasons; }
+  bool parses() const { return calls != nullptr || reasons; }
   // Returns a parser for one answer. REQUIRES: parses().
   std::unique_ptr<OutputParser> MakeParser() const;
   // Returns the tokens whose text the parser must see even if they are special.
@@ -45,7 +48,11 @@ struct AnswerPlan {
   std::string NewCallId() const;
 };
 
-// Plans the reading of a chat's answers. `prompt` is the rendered prompt.
-AnswerPlan PlanAnswer(const OutputFormats& formats, const OpenAiRequest& request, std::string_view prompt);
+// Plans the reading of a chat's answers, but for their reasoning. Where the model must call a tool, sets the request's
+// `output`, which makes it do so.
+AnswerPlan PlanCalls(const OutputFormats& formats, OpenAiRequest& request);
+// Adds the reasoning to the plan. `prompt` is the rendered prompt. An answer that must match a grammar has none.
+void PlanReasoning(const OutputFormats& formats, const OpenAiRequest& request, std::string_view prompt,
+                   AnswerPlan& plan);
 
 }  // namespace loramux

@@ -207,7 +207,7 @@ ChoiceOutput ChoiceStream::TakeOutput() {
 }
 
 void ChoiceStream::TakeEvents(ChoiceOutput& output) {
-  output.called_tools = events_.ended_calls() > 0;
+  output.called_tools = events_.ended_calls() > 0 && !plan_.named;
   output.events = events_.Take();
   for (OutputEvent& event : *output.events) {
     if (event.kind == OutputEvent::Kind::kCallStart) event.id = plan_.NewCallId();

@@ -83,6 +83,7 @@ Result<CompletionJob> CompletionJob::Prepare(const ServingContext& context, Endp
   job.adapter_ = std::move(adapter);
   job.prefix_domain_ = PrefixDomain(context.separate_prefixes ? tenant : std::string(), job.request_.cache_salt);
   job.tenant_ = std::move(tenant);
+  job.plan_ = PlanCalls(job.Formats(context), job.request_);
   RETURN_IF_ERROR(job.CompileGrammar(context));
   RETURN_IF_ERROR(job.BuildPrompts(context));
   return job;
@@ -114,16 +115,15 @@ Status CompletionJob::AddChatPrompt(const ServingContext& context) {
   ASSIGN_OR_RETURN(const std::string text,
                    RenderChatPrompt(context.chat_template, request_.chat, context.clock->UnixSeconds()));
   request_.chat.template_context.clear();
-  PlanAnswers(context, text);
+  PlanReasoning(Formats(context), request_, text, plan_);
   auto tokens = EncodePrompt(*context.tokenizer, text, request_.add_special_tokens, LimitOf(context));
   if (!tokens.ok()) return Error{tokens.error().code, tokens.error().message, "messages"};
   return AddChoices(context, std::move(*tokens), {}, Guess(context, text));
 }
 
-void CompletionJob::PlanAnswers(const ServingContext& context, std::string_view prompt) {
-  if (context.formats == nullptr) return;
-  const std::string_view adapter = adapter_ == nullptr ? std::string_view() : std::string_view(adapter_->name);
-  plan_ = PlanAnswer(context.formats->Of(adapter), request_, prompt);
+OutputFormats CompletionJob::Formats(const ServingContext& context) const {
+  if (context.formats == nullptr) return {};
+  return context.formats->Of(adapter_ == nullptr ? std::string_view() : std::string_view(adapter_->name));
 }
 
 Status CompletionJob::AddPrompt(const ServingContext& context, const Prompt& prompt) {

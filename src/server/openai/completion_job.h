@@ -125,7 +125,7 @@ class CompletionJob {
   Status CompileGrammar(const ServingContext& context);
   Status BuildPrompts(const ServingContext& context);
   Status AddChatPrompt(const ServingContext& context);
-  void PlanAnswers(const ServingContext& context, std::string_view prompt);
+  OutputFormats Formats(const ServingContext& context) const;
   Status AddPrompt(const ServingContext& context, const Prompt& prompt);
   // Whether to predict the output length of the next prompt, and the predictions. Guesses are in tokens; 0: not wanted,
   // or not possible.

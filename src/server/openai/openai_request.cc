@@ -300,6 +300,10 @@ Result<OpenAiRequest> ParseChatRequest(std::string_view body, const RequestLimit
   ReadChatLogprobs(fields, request);
   ReadChatPrompt(json, fields, limits.max_tokens, request.chat);  // moves the messages out of `json`
   request.tools = ReadToolFields(fields, request.chat.tools);
+  if (request.output && MustCall(request.tools)) {
+    fields.Fail(ErrorCode::kInvalidArgument, "tool_choice",
+                "expected \"auto\" or \"none\" together with `" + request.output->field + "`, found another one");
+  }
   if (!fields.ok()) return fields.error();
   request.mistakes = LikelyMistakes(json, kChatBody);
   return request;

@@ -197,6 +197,11 @@ TEST(OpenAiRequest, ToolsThatMayBeCalled) {
   const ToolFields one = GoodChat(Chat(tools + R"(,"parallel_tool_calls":false,"include_reasoning":false)")).tools;
   EXPECT_FALSE(one.parallel || one.include_reasoning);
   EXPECT_EQ(GoodChat(Chat(R"("tools":[])")).tools.offered, nullptr);
+  EXPECT_EQ(GoodChat(Chat(tools + R"(,"tool_choice":"required")")).tools.choice, ToolChoice::kRequired);
+  const ToolFields named =
+      GoodChat(Chat(tools + R"(,"tool_choice":{"type":"function","function":{"name":"g"}})")).tools;
+  EXPECT_EQ(named.choice, ToolChoice::kNamed);
+  EXPECT_EQ(named.function, "g");
 }
 
 TEST(OpenAiRequest, ContinuesTheFinalMessage) {
@@ -389,6 +394,8 @@ TEST(OpenAiRequest, ChatErrorsNameTheField) {
       {R"("tools":{})", "tools", "an array"},
       {R"("tool_choice":"required")", "tool_choice", "found \"required\""},
       {R"("tool_choice":{"type":"function"})", "tool_choice", "found an object"},
+      {R"("tool_choice":{"type":"allowed_tools","function":{"name":"f"}})", "tool_choice", "found an object"},
+      {R"("tool_choice":{"type":"function","function":{"name":"f"}})", "tool_choice", "found \"f\""},
       {R"("functions":[{"name":"f"}])", "functions", "does not support"},
       {R"("chat_template":"{{x}}")", "chat_template", "does not support"},
       {R"("chat_template_kwargs":{"messages":[]})", "chat_template_kwargs", "`messages`"},

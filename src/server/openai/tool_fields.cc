@@ -5,19 +5,40 @@
 namespace loramux {
 namespace {
 
-// "auto" leaves the choice to the model. Other values would have to be enforced.
-void CheckToolChoice(FieldReader& fields) {
-  for (const std::string_view name : {"tool_choice", "function_call"}) {
-    const Json* choice = fields.Find(name);
-    if (choice == nullptr || (choice->is_string() && (*choice == "auto" || *choice == "none"))) continue;
-    fields.Fail(ErrorCode::kUnsupported, name,
-                "expected \"auto\" or \"none\", which is all that is supported, found " + DescribeJson(*choice));
-  }
+void RefuseFunctionCall(FieldReader& fields) {
+  const Json* choice = fields.Find("function_call");
+  if (choice == nullptr || (choice->is_string() && (*choice == "auto" || *choice == "none"))) return;
+  fields.Fail(ErrorCode::kUnsupported, "function_call",
+              "this server does not support it; use `tool_choice` (found " + DescribeJson(*choice) + ")");
 }
 
-bool WantsNoCalls(const FieldReader& fields) {
+// The name in {"type": "function", "function": {"name"}}; empty, and an error, if it is none of `offered`.
+std::string NamedFunction(const Json& choice, FieldReader& fields, const ToolSet& offered) {
+  constexpr std::string_view kExpected =
+      "\"auto\", \"none\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": ...}}";
+  const auto function = choice.is_object() ? choice.find("function") : choice.end();
+  const bool right = choice.is_object() && choice.value("type", Json("function")) == "function" &&
+                     function != choice.end() && function->is_object() && function->contains("name") &&
+                     (*function)["name"].is_string();
+  if (!right) {
+    fields.Expect("tool_choice", kExpected, &choice);
+    return {};
+  }
+  std::string name = (*function)["name"];
+  if (!offered.Has(name)) fields.Expect("tool_choice", "the name of a function in `tools`", &(*function)["name"]);
+  return name;
+}
+
+void ReadToolChoice(FieldReader& fields, const ToolSet& offered, ToolFields& tools) {
   const Json* choice = fields.Find("tool_choice");
-  return choice != nullptr && choice->is_string() && *choice == "none";
+  if (choice == nullptr || *choice == "auto") return;
+  if (*choice == "none") {
+    tools.choice = ToolChoice::kNone;
+    return;
+  }
+  tools.choice = *choice == "required" ? ToolChoice::kRequired : ToolChoice::kNamed;
+  if (tools.choice == ToolChoice::kNamed) tools.function = NamedFunction(*choice, fields, offered);
+  if (offered.empty()) fields.Expect("tool_choice", "`tools` with it", choice);
 }
 
 void AddFunction(const Json& function, ToolSet& set) {
@@ -56,10 +77,12 @@ std::shared_ptr<const ToolSet> ReadTools(FieldReader& fields) {
 
 ToolFields ReadToolFields(FieldReader& fields, std::shared_ptr<const ToolSet> offered) {
   ToolFields tools;
-  CheckToolChoice(fields);
+  RefuseFunctionCall(fields);
   fields.Boolean("parallel_tool_calls", tools.parallel);
   fields.Boolean("include_reasoning", tools.include_reasoning);
-  if (offered != nullptr && !offered->empty() && !WantsNoCalls(fields)) tools.offered = std::move(offered);
+  if (offered == nullptr) return tools;
+  ReadToolChoice(fields, *offered, tools);
+  if (!offered->empty() && tools.choice != ToolChoice::kNone) tools.offered = std::move(offered);
   return tools;
 }
 

@@ -9,13 +9,23 @@
 
 namespace loramux {
 
+// Whether the model must call a tool.
+enum class ToolChoice { kAuto, kNone, kRequired, kNamed };
+
 // What a chat request says of its tools.
 struct ToolFields {
+  ToolChoice choice = ToolChoice::kAuto;
+  std::string function;  // of kNamed; one of `offered`
   // The functions on offer; null: none, or the model is not to call them, so the server looks for no calls.
   std::shared_ptr<const ToolSet> offered;
   bool parallel = true;           // false: the answer ends with its first call
   bool include_reasoning = true;  // false: reasoning is left out of the answer
 };
+
+// True if the answer must be a call.
+inline bool MustCall(const ToolFields& tools) {
+  return tools.choice == ToolChoice::kRequired || tools.choice == ToolChoice::kNamed;
+}
 
 // Reads `tools`, whose errors `fields` receives. Returns an empty set if there are none.
 std::shared_ptr<const ToolSet> ReadTools(FieldReader& fields);

@@ -9,9 +9,12 @@ constexpr std::string_view kHermesTokens[] = {"<tool_call>", "</tool_call>"};
 constexpr std::string_view kLlamaTokens[] = {"<|python_tag|>"};
 constexpr std::string_view kMistralTokens[] = {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"};
 
+constexpr CallText kHermesText = {"<tool_call>\n{\"name\": ", ", \"arguments\": ", "}\n</tool_call>", "\n"};
+constexpr CallText kLlamaText = {"{\"name\": ", ", \"parameters\": ", "}", "; "};
+
 const ToolFormat kToolFormats[] = {
-    {"hermes", kHermesTokens, &kHermesCalls},
-    {"llama3_json", kLlamaTokens, &kLlamaCalls},
+    {"hermes", kHermesTokens, &kHermesCalls, false, &kHermesText},
+    {"llama3_json", kLlamaTokens, &kLlamaCalls, false, &kLlamaText},
     {"mistral", kMistralTokens, &kMistralCalls, /*short_ids=*/true},
     {"qwen3_coder", kHermesTokens, &kQwenCoderCalls},
 };

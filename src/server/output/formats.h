@@ -13,13 +13,21 @@
 
 namespace loramux {
 
+// The text around a call that is made of a name and arguments in JSON.
+struct CallText {
+  std::string_view before_name, before_arguments, after;
+  std::string_view between;  // two calls
+  bool brackets = false;     // around all calls
+};
+
 // One way to write calls.
 struct ToolFormat {
   std::string_view name;  // of --tool-call-parser
   // Tokens that the parser must see, although clients do not see special tokens.
   std::span<const std::string_view> tokens;
   const CallGrammar* grammar;
-  bool short_ids = false;  // the chat templates want ids of nine letters and digits
+  bool short_ids = false;          // the chat templates want ids of nine letters and digits
+  const CallText* text = nullptr;  // null: calls are more than text with JSON in it
 };
 
 // One way to write reasoning. All of them put it between <think> and </think>.
