@@ -5,11 +5,14 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace loramux {
+
+class BoundPort;
 
 // Callbacks to the server's owner, called on any of the server's threads. Empty ones are not called.
 struct HttpHooks {
@@ -23,7 +26,9 @@ inline constexpr int kLeastConnectionsPerAddress = 16;
 struct HttpServerOptions {
   std::string host = "127.0.0.1";
   std::uint16_t port = 8000;  // 0: any free port
-  int threads = 1;            // threads that do I/O
+  // The socket of `host` and `port` where it is bound already (http/bound_port.h); null: the server binds.
+  std::shared_ptr<BoundPort> bound_port;
+  int threads = 1;  // threads that do I/O
   // Per request; beyond: 413.
   std::size_t max_body_bytes = std::size_t{16} << 20;
   // Of all connections together, until the bodies are parsed; beyond: 503.

@@ -18,6 +18,7 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include "base/log.h"
+#include "http/bound_port.h"
 #include "http/connection.h"
 #include "http/connection_limits.h"
 #include "http/stream.h"
@@ -54,7 +55,6 @@ struct HttpServer::Impl {
         acceptor(asio::make_strand(context)) {}
 
   Status Listen();
-  Status Bind(const tcp::endpoint& endpoint);
   asio::awaitable<void> Accept();
   bool Admit(tcp::socket socket);
   void Serve(tcp::socket socket);
@@ -88,29 +88,12 @@ struct HttpServer::Impl {
 };
 
 Status HttpServer::Impl::Listen() {
-  error_code error;
-  tcp::resolver resolver(context);
-  const auto found = resolver.resolve(options.host, std::to_string(options.port), tcp::resolver::passive, error);
-  if (error || found.empty()) {
-    return IoError("cannot resolve the host to listen on, '" + options.host + "': " + error.message(), "host");
+  std::shared_ptr<BoundPort> bound = options.bound_port;
+  if (bound == nullptr) {
+    ASSIGN_OR_RETURN(bound, BoundPort::Bind(options.host, options.port));
   }
-  RETURN_IF_ERROR(Bind(found.begin()->endpoint()));
-  port = acceptor.local_endpoint().port();
-  return Ok{};
-}
-
-Status HttpServer::Impl::Bind(const tcp::endpoint& endpoint) {
-  error_code error;
-  const auto failed = [&](const char* step) {
-    return IoError("cannot " + std::string(step) + " " + options.host + ":" + std::to_string(options.port) + ": " +
-                       error.message(),
-                   "port");
-  };
-  if (acceptor.open(endpoint.protocol(), error)) return failed("open a socket for");
-  acceptor.set_option(asio::socket_base::reuse_address(true), error);
-  if (acceptor.bind(endpoint, error)) return failed("listen on");
-  if (acceptor.listen(asio::socket_base::max_listen_connections, error)) return failed("listen on");
-  return Ok{};
+  port = bound->port();
+  return bound->ListenAs(acceptor);
 }
 
 asio::awaitable<void> HttpServer::Impl::Accept() {
