@@ -29,12 +29,14 @@ Result<Guards> LoadGuards(const ProtectionOptions& options) {
   Guards guards;
   if (!options.api_key_file.empty()) {
     ASSIGN_OR_RETURN(guards.access, AccessControl::Load(options.api_key_file, options.key_limits));
+  } else if (!options.api_keys.empty()) {
+    ASSIGN_OR_RETURN(guards.access, AccessControl::OfKeys(options.api_keys, options.key_limits));
   }
   if (options.tls.enabled()) {
     ASSIGN_OR_RETURN(guards.tls, TlsContext::Load(options.tls));
   }
   ASSIGN_OR_RETURN(guards.quotas, LoadQuotas(options));
-  ASSIGN_OR_RETURN(guards.separate_prefixes, SeparatesPrefixes(options.prefix_sharing, !options.api_key_file.empty()));
+  ASSIGN_OR_RETURN(guards.separate_prefixes, SeparatesPrefixes(options.prefix_sharing, options.has_keys()));
   return guards;
 }
 
@@ -123,6 +125,11 @@ struct Server::Impl {
   std::optional<AdapterService> adapters;
   HttpServer http;  // last, so that its threads end before the objects that they use
 };
+
+Status CheckProtection(const ProtectionOptions& options) {
+  ASSIGN_OR_RETURN(const Guards guards, LoadGuards(options));
+  return Ok{};
+}
 
 Result<std::unique_ptr<Server>> Server::Start(ServerOptions options, ServerParts parts) {
   CHECK(parts.clock != nullptr && parts.generation != nullptr);

@@ -28,15 +28,21 @@ namespace loramux {
 
 // Access control and limits.
 struct ProtectionOptions {
-  std::string api_key_file;  // empty: no keys, and every caller may use every model
-  std::string limits_file;   // limits by adapter; empty: adapter_limits apply to all
+  std::string api_key_file;           // empty: no file of keys
+  std::vector<std::string> api_keys;  // keys without names; without these and a file every caller may use every model
+  std::string limits_file;            // limits by adapter; empty: adapter_limits apply to all
   QuotaLimits adapter_limits;
   QuotaLimits key_limits{.concurrency = 1024};   // of each API key, where the file of keys sets no others
   std::int64_t max_sequences_per_request = 256;  // prompts times `n`
   std::string prefix_sharing;                    // the mode of SeparatesPrefixes
   AdmissionOptions admission;
   TlsFiles tls;  // empty: plain HTTP
+  bool has_keys() const { return !api_key_file.empty() || !api_keys.empty(); }
 };
+
+// Reads the files of keys, limits and certificates as Server::Start does, so that an error in them is known before a
+// model is loaded.
+Status CheckProtection(const ProtectionOptions& options);
 
 // Settings of a Server.
 struct ServerOptions {

@@ -132,6 +132,26 @@ Result<ApiKeyTable> ApiKeyTable::Parse(std::string_view text, const QuotaLimits&
   return table;
 }
 
+Result<ApiKeyTable> ApiKeyTable::OfKeys(std::span<const std::string> keys, const QuotaLimits& limits) {
+  if (keys.size() > kMaxKeys) return InvalidArgument(fmt::format("expected at most {} keys", kMaxKeys), "--api-key");
+  ApiKeyTable table;
+  std::set<Sha256> digests;
+  for (const std::string& text : keys) {
+    const std::string name = fmt::format("api-key-{}", table.size() + 1);
+    const bool plain = std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7f; });
+    if (text.empty() || text.size() > kMaxKeyBytes || !plain) {
+      return InvalidArgument(
+          fmt::format("--api-key: expected 1 to {} printable characters without blanks in key {}, found {} bytes",
+                      kMaxKeyBytes, table.size() + 1, text.size()),
+          "--api-key");
+    }
+    if (!digests.insert(Sha256Of(text)).second) return InvalidArgument("--api-key: a key is given twice", "--api-key");
+    table.keys_.push_back(std::make_shared<const ApiKey>(
+        ApiKey{.name = name, .digest = Sha256Of(text), .models = {"*"}, .limits = limits}));
+  }
+  return table;
+}
+
 std::shared_ptr<const ApiKey> ApiKeyTable::Find(std::string_view key) const {
   const Sha256 digest = Sha256Of(key);
   const std::shared_ptr<const ApiKey>* found = nullptr;
@@ -153,7 +173,14 @@ Result<std::unique_ptr<AccessControl>> AccessControl::Load(std::string path, con
   return std::unique_ptr<AccessControl>(new AccessControl(std::move(path), defaults, std::move(table)));
 }
 
+Result<std::unique_ptr<AccessControl>> AccessControl::OfKeys(std::span<const std::string> keys,
+                                                             const QuotaLimits& limits) {
+  ASSIGN_OR_RETURN(ApiKeyTable table, ApiKeyTable::OfKeys(keys, limits));
+  return std::unique_ptr<AccessControl>(new AccessControl(std::string(), limits, std::move(table)));
+}
+
 Status AccessControl::Reload() {
+  if (path_.empty()) return Ok{};
   ASSIGN_OR_RETURN(ApiKeyTable table, Read(path_, defaults_));
   auto current = std::make_shared<const ApiKeyTable>(std::move(table));
   const std::lock_guard lock(mutex_);

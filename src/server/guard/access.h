@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,6 +45,10 @@ class ApiKeyTable {
   // entry leaves out are as in `defaults`.
   static Result<ApiKeyTable> Parse(std::string_view text, const QuotaLimits& defaults = {});
 
+  // A table of these keys, named api-key-1, api-key-2 and so on, each with all models and `limits`. Errors never show a
+  // key: one is empty, too long, has blanks or control characters, or stands there twice.
+  static Result<ApiKeyTable> OfKeys(std::span<const std::string> keys, const QuotaLimits& limits = {});
+
   // Returns the entry for `key`, or null if the table has none. Takes constant time: the time does not depend on the
   // position of the entry in the table, nor on which bytes of the key differ.
   std::shared_ptr<const ApiKey> Find(std::string_view key) const;
@@ -60,7 +65,10 @@ class AccessControl {
   // Reads and parses the file at `path`. Limits that an entry leaves out are as in `defaults`. Errors name the file.
   static Result<std::unique_ptr<AccessControl>> Load(std::string path, const QuotaLimits& defaults = {});
 
-  // Reads the file again. On error the previous keys stay in use.
+  // Takes keys that are given, not read.
+  static Result<std::unique_ptr<AccessControl>> OfKeys(std::span<const std::string> keys, const QuotaLimits& limits);
+
+  // Reads the file again. On error the previous keys stay in use. Keys that were given stay.
   Status Reload();
   // The number of keys in use.
   std::size_t size() const;
@@ -73,7 +81,7 @@ class AccessControl {
   static Result<ApiKeyTable> Read(const std::string& path, const QuotaLimits& defaults);
   std::shared_ptr<const ApiKeyTable> Current() const;
 
-  const std::string path_;
+  const std::string path_;  // empty: the keys were given
   const QuotaLimits defaults_;
   mutable std::mutex mutex_;
   std::shared_ptr<const ApiKeyTable> table_;

@@ -154,5 +154,25 @@ TEST(QuotaTable, TheMostSpecificEntryCounts) {
   }
 }
 
+TEST(ApiKeyTable, KeysWithoutAFileMayUseEveryModelWithinTheLimits) {
+  const std::vector<std::string> keys{"first-key", "second-key"};
+  const auto table = ApiKeyTable::OfKeys(keys, QuotaLimits{.concurrency = 3});
+  ASSERT_TRUE(table.ok());
+  EXPECT_EQ(table->Find("second-key")->name, "api-key-2");
+  EXPECT_TRUE(table->Find("first-key")->Allows("any"));
+  EXPECT_EQ(table->Find("first-key")->limits.concurrency, 3);
+  EXPECT_EQ(table->Find("third-key"), nullptr);
+}
+
+TEST(ApiKeyTable, ErrorsOfGivenKeysNeverShowThem) {
+  for (const std::vector<std::string>& keys : std::vector<std::vector<std::string>>{
+           {""}, {"with blank"}, {std::string(2000, 'x')}, {"twice", "twice"}, {"tab\t"}}) {
+    const auto table = ApiKeyTable::OfKeys(keys);
+    ASSERT_FALSE(table.ok());
+    EXPECT_EQ(table.error().param, "--api-key");
+    if (!keys[0].empty()) EXPECT_EQ(table.error().message.find(keys[0]), std::string::npos);
+  }
+}
+
 }  // namespace
 }  // namespace loramux::access_test
