@@ -139,6 +139,13 @@ bool HasTools(std::string_view context_json) {
 
 }  // namespace
 
+Result<ChatTemplate> ChatTemplate::LoadInstead(const std::filesystem::path& directory, std::string_view source,
+                                               const std::string& label) {
+  ASSIGN_OR_RETURN(const json config, ReadJson(directory / "tokenizer_config.json"));
+  ASSIGN_OR_RETURN(const json tokens_map, ReadJson(directory / "special_tokens_map.json"));
+  return Parse(source, SpecialTokens(config, tokens_map).dump(-1, ' ', false, json::error_handler_t::replace), label);
+}
+
 Result<std::optional<ChatTemplate>> ChatTemplate::Load(const std::filesystem::path& directory) {
   ASSIGN_OR_RETURN(const json config, ReadJson(directory / "tokenizer_config.json"));
   ASSIGN_OR_RETURN(const json tokens_map, ReadJson(directory / "special_tokens_map.json"));

@@ -21,6 +21,10 @@ class ChatTemplate {
   // with tools. The special tokens (bos_token, eos_token, ...) come from tokenizer_config.json (a string or an
   // AddedToken object) and special_tokens_map.json. nullopt: the model has no chat template.
   static Result<std::optional<ChatTemplate>> Load(const std::filesystem::path& directory);
+  // Compiles `source` in place of the templates of DIR, whose special tokens it uses. `label` names the source in
+  // errors.
+  static Result<ChatTemplate> LoadInstead(const std::filesystem::path& directory, std::string_view source,
+                                          const std::string& label);
   // Compiles a template. `special_tokens_json` is an object such as {"bos_token": "<s>"}. `label` names the source in
   // errors.
   static Result<ChatTemplate> Parse(std::string_view source, std::string_view special_tokens_json,
