@@ -7,7 +7,7 @@ set -euo pipefail
 readonly build_packages=(
   g++ make cmake ninja-build ccache pkg-config ca-certificates
   nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libhwy-dev libxxhash-dev libre2-dev prometheus-cpp-dev
-  libtomlplusplus-dev libsystemd-dev libssl-dev libeigen3-dev dpkg-dev file python3)
+  libtomlplusplus-dev libsystemd-dev libssl-dev libcurl4-openssl-dev libeigen3-dev dpkg-dev file python3)
 readonly test_packages=(libgtest-dev libgmock-dev libbenchmark-dev openssl clang-14 clang-format-14 libclang-rt-14-dev lld
   python3-venv python3-prometheus-client)
 # Boost 1.81 or later, by the names that releases give it; the first that exists is taken.
